@@ -1,0 +1,93 @@
+package diskstore
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+)
+
+const (
+	breakerThreshold  = 3 // failures in a row that open it
+	breakerBackoffMin = time.Second
+	breakerBackoffMax = time.Minute
+)
+
+// breaker keeps a tier that fails from being asked again and again. It is
+// closed (all may ask), open (nobody may, until the backoff has passed) or half
+// open (one may, and the outcome decides). It logs once for each change.
+type breaker struct {
+	log *slog.Logger
+	now func() time.Time
+
+	mu       sync.Mutex
+	failures int // in a row
+	open     bool
+	probing  bool
+	until    time.Time
+	backoff  time.Duration
+}
+
+func newBreaker(log *slog.Logger, now func() time.Time) *breaker {
+	return &breaker{log: log, now: now, backoff: breakerBackoffMin}
+}
+
+// allow reports whether the tier may be asked. After true the caller owes one
+// call of success, failure or neutral.
+func (b *breaker) allow() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.open {
+		return true
+	}
+	if b.probing || b.now().Before(b.until) {
+		return false
+	}
+	b.probing = true
+	return true
+}
+
+// down reports whether the breaker is open or half open.
+func (b *breaker) down() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open
+}
+
+// success closes the breaker.
+func (b *breaker) success() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.failures, b.probing, b.backoff = 0, false, breakerBackoffMin
+	if b.open {
+		b.open = false
+		b.log.Info("kv tier is back")
+	}
+}
+
+// neutral records an operation that says nothing about the tier.
+func (b *breaker) neutral() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.probing = false
+}
+
+// failure counts a failure. Stragglers that fail while the breaker is open do
+// not prolong it; a failed probe does.
+func (b *breaker) failure(err error, fatal bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.failures++
+	switch {
+	case b.open && !b.probing:
+		return
+	case b.open:
+		b.backoff = min(2*b.backoff, breakerBackoffMax)
+	case fatal || b.failures >= breakerThreshold:
+		b.open = true
+		b.log.Warn("kv tier is not usable, continuing without it", "error", err, "retry_in", b.backoff)
+	default:
+		return
+	}
+	b.probing = false
+	b.until = b.now().Add(b.backoff)
+}

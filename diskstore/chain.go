@@ -1,0 +1,229 @@
+package diskstore
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+)
+
+// Chain returns the longest stored chain of pages for a sequence that begins
+// with tokens: full pages from position 0 on, then the tail of the last one
+// that shares the longest prefix with the tokens that remain. Offsets of media
+// count from position 0.
+//
+// It never fails: whatever goes wrong ends the chain. The remote tier makes it
+// take at most Options.RemoteTimeout longer. What it returns may be gone by the
+// time it is read.
+func (s *Store) Chain(ctx context.Context, tokens []int32, media []Media) []Ref {
+	return s.ChainFrom(ctx, s.opt.Fingerprint, 0, tokens, media)
+}
+
+// ChainFrom is Chain for a caller that has the pages before position start
+// already: parent is the key of the last of them (the fingerprint when start is
+// 0), start is a multiple of Options.PageTokens, and tokens are those from
+// start on. Offsets of media count from position 0 all the same; media before
+// start is ignored.
+func (s *Store) ChainFrom(ctx context.Context, parent Key, start int, tokens []int32, media []Media) []Ref {
+	ctx, leave, err := s.life.enter(ctx)
+	if err != nil || start < 0 || start%s.opt.PageTokens != 0 {
+		return nil
+	}
+	defer leave()
+	names := s.chainNames(parent, start, tokens, media)
+	remoteCtx, cancel := context.WithTimeout(ctx, s.opt.RemoteTimeout)
+	defer cancel()
+	refs := s.findPages(ctx, remoteCtx, names, parent, start)
+	if n := len(refs); n > 0 {
+		parent = refs[n-1].Key
+	}
+	done := len(refs) * s.opt.PageTokens
+	rest := tokens[done:]
+	rest = rest[:min(len(rest), s.opt.PageTokens)]
+	restMedia := mediaWithin(media, start+done, len(rest))
+	if tail, ok := s.findTail(ctx, remoteCtx, parent, start+done, rest, restMedia); ok {
+		refs = append(refs, tail)
+	}
+	if len(refs) == 0 {
+		s.counts.misses.Add(1)
+	}
+	return refs
+}
+
+// chainNames computes the names of all full pages of tokens.
+func (s *Store) chainNames(parent Key, start int, tokens []int32, media []Media) []Name {
+	pageTokens := s.opt.PageTokens
+	names := make([]Name, 0, len(tokens)/pageTokens)
+	for at := 0; at+pageTokens <= len(tokens); at += pageTokens {
+		parent = ChainKey(parent, tokens[at:at+pageTokens], mediaWithin(media, start+at, pageTokens))
+		names = append(names, s.pageName(parent))
+	}
+	return names
+}
+
+// mediaWithin returns the media of the n tokens from position start on, ordered
+// and with offsets from start.
+func mediaWithin(media []Media, start, n int) []Media {
+	var in []Media
+	for _, m := range media {
+		if off := int64(m.Offset) - int64(start); off >= 0 && off < int64(n) {
+			in = append(in, Media{Offset: uint32(off), Hash: m.Hash})
+		}
+	}
+	slices.SortStableFunc(in, func(a, b Media) int { return int(int64(a.Offset) - int64(b.Offset)) })
+	return in
+}
+
+// findPages returns the leading pages of names that some tier holds.
+func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent Key, start int) []Ref {
+	found := make([]Info, 0, len(names))
+	from := make([]tierID, len(names))
+	var missing []Name // locally, in order
+	for _, name := range names {
+		info, err := s.local.Stat(ctx, name)
+		if err != nil {
+			s.noteError(err)
+			if s.remote == nil {
+				break
+			}
+			missing = append(missing, name)
+			from[len(found)] = tierRemote
+		}
+		found = append(found, info)
+	}
+	var remote []Info
+	if len(missing) > 0 {
+		// Errors are counted by the tier; what was found before one is good.
+		remote, _ = s.remote.Leading(remoteCtx, missing)
+	}
+	refs := make([]Ref, 0, len(found))
+	for i, info := range found {
+		if from[i] == tierRemote {
+			if len(remote) == 0 {
+				break
+			}
+			info, remote = remote[0], remote[1:]
+		}
+		refs = append(refs, Ref{
+			Key: info.Key, Parent: parent,
+			Start:  uint32(start + i*s.opt.PageTokens),
+			Tokens: s.opt.PageTokens, Stored: s.opt.PageTokens,
+			Tier: from[i].String(), Bytes: info.Bytes, used: info.Used.UnixNano(),
+		})
+		parent = info.Key
+	}
+	return refs
+}
+
+// findTail returns the tail of parent that shares the longest prefix with rest,
+// the tokens from position start on: of equal ones the shortest file, the local
+// one first.
+func (s *Store) findTail(ctx, remoteCtx context.Context, parent Key, start int, rest []int32, media []Media) (Ref, bool) {
+	var best Ref
+	if len(rest) == 0 {
+		return best, false
+	}
+	for _, id := range s.tiers(TierLocal) {
+		tierCtx := ctx
+		if id == tierRemote {
+			tierCtx = remoteCtx
+		}
+		infos, err := s.tier(id).Tails(tierCtx, s.opt.Fingerprint, parent)
+		if err != nil {
+			s.noteTierError(id, err)
+			continue
+		}
+		for _, info := range infos {
+			ref, ok := s.matchTail(tierCtx, id, info, start, rest, media)
+			if ok && (ref.Tokens > best.Tokens || ref.Tokens == best.Tokens && ref.Stored < best.Stored) {
+				best = ref
+			}
+		}
+		if best.Tokens == min(len(rest), s.opt.PageTokens-1) {
+			break // nothing longer can exist
+		}
+	}
+	return best, best.Tokens > 0
+}
+
+// matchTail compares one stored tail with rest.
+func (s *Store) matchTail(ctx context.Context, id tierID, info Info, start int, rest []int32, media []Media) (Ref, bool) {
+	if ctx.Err() != nil {
+		return Ref{}, false
+	}
+	h, err := s.headerOf(ctx, s.tier(id), info.Name)
+	if err != nil {
+		s.condemn(ctx, id, info, err)
+		return Ref{}, false
+	}
+	if h.PageTokens != s.opt.PageTokens || int64(h.Start) != int64(start) {
+		return Ref{}, false
+	}
+	n := commonPrefix(h.Tokens, h.Media, rest, media)
+	return Ref{
+		Key: info.Key, Parent: info.Parent, Start: h.Start,
+		Tokens: n, Stored: len(h.Tokens), Tail: true,
+		Tier: id.String(), Bytes: info.Bytes, used: info.Used.UnixNano(),
+	}, n > 0
+}
+
+// commonPrefix returns how many leading tokens of a and b are equal, and have
+// equal media beginning at them.
+func commonPrefix(a []int32, aMedia []Media, b []int32, bMedia []Media) int {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	// The first media item that differs ends the prefix at its offset.
+	for i := range max(len(aMedia), len(bMedia)) {
+		switch {
+		case i >= len(aMedia):
+			return min(n, int(bMedia[i].Offset))
+		case i >= len(bMedia):
+			return min(n, int(aMedia[i].Offset))
+		case aMedia[i] != bMedia[i]:
+			return min(n, int(aMedia[i].Offset), int(bMedia[i].Offset))
+		}
+	}
+	return n
+}
+
+// noteError counts an error of the local tier that is not just a missing file.
+func (s *Store) noteError(err error) { s.noteTierError(tierLocal, err) }
+
+// noteTierError does so for any tier; the remote tier counts its own.
+func (s *Store) noteTierError(id tierID, err error) {
+	if id == tierLocal && !errors.Is(err, ErrNotFound) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		s.counts.tierErrors.Add(1)
+	}
+}
+
+// Touch makes a page recently used. It does nothing when it was touched within
+// the last minute, and never fails: recency is a hint.
+func (s *Store) Touch(ref Ref) {
+	ctx, leave, err := s.life.enter(context.Background())
+	if err != nil {
+		return
+	}
+	defer leave()
+	id := tierLocal
+	if ref.Tier == TierRemote && s.remote != nil {
+		id = tierRemote
+	}
+	s.touchInfo(ctx, id, s.refName(ref), time.Unix(0, ref.used))
+}
+
+// touchInfo touches a file last used at the given time. For the remote tier
+// that happens in the background.
+func (s *Store) touchInfo(ctx context.Context, id tierID, name Name, used time.Time) {
+	now := time.Now()
+	if now.Sub(used) < touchEvery {
+		return
+	}
+	if id == tierLocal {
+		_ = s.local.Touch(ctx, name, now)
+		return
+	}
+	type touch struct{ Name }
+	s.promoting.submit(touch{name}, func(ctx context.Context) { _ = s.remote.Touch(ctx, name, now) })
+}

@@ -1,0 +1,68 @@
+package diskstore
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sync/errgroup"
+)
+
+// codec compresses and decompresses sections. One is shared by all goroutines
+// of a store; it starts none of its own.
+type codec struct {
+	enc *zstd.Encoder
+	dec *zstd.Decoder
+}
+
+// maxDecodedBytes is the largest section any header can describe. The limit
+// that matters is the capacity given to decode; this one is zstd's own.
+const maxDecodedBytes = uint64(maxTokens) * maxRowBytes
+
+var newCodec = sync.OnceValues(func() (*codec, error) {
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest),
+		zstd.WithEncoderCRC(false), zstd.WithEncoderConcurrency(runtime.GOMAXPROCS(0)))
+	if err != nil {
+		return nil, fmt.Errorf("make zstd encoder: %w", err)
+	}
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxMemory(maxDecodedBytes), zstd.WithDecodeAllCapLimit(true))
+	if err != nil {
+		return nil, fmt.Errorf("make zstd decoder: %w", err)
+	}
+	return &codec{enc: enc, dec: dec}, nil
+})
+
+// encode returns rows compressed, or nil when that would not make them smaller.
+func (c *codec) encode(rows []byte) []byte {
+	out := c.enc.EncodeAll(rows, make([]byte, 0, len(rows)))
+	if len(out) >= len(rows) {
+		return nil
+	}
+	return out
+}
+
+// decode fills rows from stored. It writes nothing beyond rows, whatever stored
+// claims, and returns ErrDamaged unless it fills rows exactly.
+func (c *codec) decode(stored, rows []byte) error {
+	out, err := c.dec.DecodeAll(stored, rows[:0:len(rows)])
+	if err != nil {
+		return damaged("decompress %d bytes into %d: %v", len(stored), len(rows), err)
+	}
+	if len(out) != len(rows) || &out[0] != &rows[0] {
+		return damaged("decompressing gives %d bytes, want %d", len(out), len(rows))
+	}
+	return nil
+}
+
+// eachSection runs fn for sections 0 … n-1 on all processors and returns the
+// first error.
+func eachSection(n int, fn func(i int) error) error {
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i := range n {
+		g.Go(func() error { return fn(i) })
+	}
+	return g.Wait()
+}

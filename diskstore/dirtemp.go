@@ -1,0 +1,148 @@
+package diskstore
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// orphanAge is how old a temporary file without a lock file must be before it
+// is taken for a dead process's. Such files exist only where locks do not work
+// or after the directory was deleted under a running process.
+const orphanAge = time.Hour
+
+// tempDir is a process's share of <root>/v1/tmp. Its files begin with a random
+// id; while <id>.lock is locked they belong to a living process. Process ids
+// would not do: they mean nothing on another host of a shared root.
+type tempDir struct {
+	t   *dirTier
+	dir string
+
+	mu   sync.Mutex
+	id   string // "" until the first create
+	lock io.Closer
+	next atomic.Uint64
+}
+
+// create makes a new temporary file.
+func (d *tempDir) create() (vfs.File, string, error) {
+	id, err := d.claim()
+	if err != nil {
+		return nil, "", err
+	}
+	path := filepath.Join(d.dir, fmt.Sprintf("%s-%d%s", id, d.next.Add(1), tmpExt))
+	var file vfs.File
+	err = d.t.inDir(d.dir, func() error {
+		file, err = d.t.fs.Create(path)
+		return err
+	})
+	return file, path, err
+}
+
+// claim returns the process's id, choosing and locking one the first time, when
+// it also removes what dead processes left.
+func (d *tempDir) claim() (string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.id != "" {
+		return d.id, nil
+	}
+	if err := d.t.ensureDir(d.dir); err != nil {
+		return "", err
+	}
+	d.clean()
+	for {
+		var random [8]byte
+		rand.Read(random[:])
+		id := hex.EncodeToString(random[:])
+		path := filepath.Join(d.dir, id+lockExt)
+		lock, err := d.t.fs.Lock(path)
+		if errors.Is(err, vfs.ErrLocked) {
+			continue // a cleaner was quicker and is about to remove the file
+		}
+		if err != nil {
+			if vfs.IsNoSpace(err) || vfs.IsReadOnly(err) {
+				return "", err
+			}
+			// No locks here: go on, and be cleaned up after by age.
+			d.id = id
+			return id, nil
+		}
+		if _, err := d.t.fs.Lstat(path); err != nil {
+			lock.Close()
+			if classified := classify(err); !errors.Is(classified, ErrNotFound) {
+				return "", classified
+			}
+			continue // a cleaner removed the file before it was locked
+		}
+		d.id, d.lock = id, lock
+		return id, nil
+	}
+}
+
+// clean removes the files of processes that are dead. Failures are left for the
+// next process.
+func (d *tempDir) clean() {
+	entries, err := d.t.fs.ReadDir(d.dir)
+	if err != nil {
+		return
+	}
+	files := make(map[string][]string) // by id
+	locks := make(map[string]bool)
+	for _, e := range entries {
+		if id, ok := strings.CutSuffix(e.Name(), lockExt); ok {
+			locks[id] = true
+			files[id] = append(files[id], nil...)
+		} else if id, _, ok := strings.Cut(e.Name(), "-"); ok && strings.HasSuffix(e.Name(), tmpExt) {
+			files[id] = append(files[id], filepath.Join(d.dir, e.Name()))
+		}
+	}
+	for id, paths := range files {
+		lock := filepath.Join(d.dir, id+lockExt)
+		if locks[id] && d.cleanLocked(lock, paths) {
+			continue
+		}
+		for _, path := range paths {
+			if fi, err := d.t.fs.Lstat(path); err == nil && time.Since(fi.ModTime()) > orphanAge {
+				_ = d.t.fs.Remove(path)
+			}
+		}
+	}
+}
+
+// cleanLocked removes paths if the process that locked lock is dead. It returns
+// false where locks do not work.
+func (d *tempDir) cleanLocked(lock string, paths []string) bool {
+	held, err := d.t.fs.Lock(lock)
+	if err != nil {
+		return errors.Is(err, vfs.ErrLocked)
+	}
+	defer held.Close()
+	for _, path := range paths {
+		_ = d.t.fs.Remove(path)
+	}
+	_ = d.t.fs.Remove(lock)
+	return true
+}
+
+// close removes the lock file, still holding the lock.
+func (d *tempDir) close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.lock == nil {
+		return nil
+	}
+	_ = d.t.fs.Remove(filepath.Join(d.dir, d.id+lockExt))
+	err := d.lock.Close()
+	d.lock = nil
+	return err
+}

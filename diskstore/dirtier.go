@@ -1,0 +1,295 @@
+package diskstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// dirTier is a Tier in a directory: the local disk, or anything mounted. Its
+// methods wait as long as the filesystem does.
+type dirTier struct {
+	fs         vfs.FS
+	root, base string // base is <root>/v1
+	createRoot bool
+
+	checked atomic.Bool // the root has been found safe
+	closed  atomic.Bool
+	temp    tempDir
+
+	dirMu sync.Mutex
+	known map[string]bool // directories whose entry in their parent is durable
+
+	renameMu sync.Mutex // makes "was it there before" exact within the process
+	moved    atomic.Uint64
+}
+
+// maxKnownDirs bounds the memory of dirTier.known; beyond it all are forgotten.
+const maxKnownDirs = 4096
+
+func newDirTier(fs vfs.FS, root string, createRoot bool) *dirTier {
+	t := &dirTier{
+		fs: fs, root: root, base: filepath.Join(root, versionDir),
+		createRoot: createRoot, known: make(map[string]bool),
+	}
+	t.temp = tempDir{t: t, dir: filepath.Join(t.base, tmpDir)}
+	return t
+}
+
+// ready refuses an unsafe root before anything is read from or written to it.
+func (t *dirTier) ready(ctx context.Context) error {
+	if t.closed.Load() {
+		return ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if t.checked.Load() {
+		return nil
+	}
+	if t.createRoot {
+		if err := t.ensureDir(t.root); err != nil {
+			return err
+		}
+	}
+	if err := CheckRoot(t.fs, t.root); err != nil {
+		return t.missing(err)
+	}
+	if err := CheckRoot(t.fs, t.base); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	t.checked.Store(true)
+	return nil
+}
+
+// missing keeps "the root is not there" from reading as "the page is not there".
+func (t *dirTier) missing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: mount it, or create it with mode 0700: %w", t.root, ErrRootMissing)
+	}
+	return err
+}
+
+// path returns the absolute path of a file.
+func (t *dirTier) path(name Name) string { return filepath.Join(t.base, name.rel()) }
+
+// ensureDir makes dir and its parents, and makes their names durable: a page is
+// lost in a power cut when the entry of a directory above it is. Directories
+// made by another process that may have died before its own sync are therefore
+// synced as well, once.
+func (t *dirTier) ensureDir(dir string) error {
+	t.dirMu.Lock()
+	defer t.dirMu.Unlock()
+	return t.ensureDirLocked(dir)
+}
+
+func (t *dirTier) ensureDirLocked(dir string) error {
+	if t.known[dir] {
+		return nil
+	}
+	inside := len(dir) > len(t.root)
+	if !inside {
+		if _, err := t.fs.Lstat(dir); err == nil || !t.createRoot || !errors.Is(err, fs.ErrNotExist) {
+			return t.missing(err)
+		}
+	}
+	parent := filepath.Dir(dir)
+	if err := t.ensureDirLocked(parent); err != nil {
+		return err
+	}
+	if err := t.fs.Mkdir(dir); err != nil {
+		if !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		info, err := t.fs.Lstat(dir)
+		if err != nil {
+			return err
+		}
+		if !info.IsDir() {
+			return fmt.Errorf("make directory %s: something else has that name; move it away", dir)
+		}
+	}
+	if err := t.fs.SyncDir(parent); err != nil {
+		return err
+	}
+	if len(t.known) >= maxKnownDirs {
+		clear(t.known)
+	}
+	t.known[dir] = true
+	return nil
+}
+
+// forgetDirs makes ensureDir look again, after a directory turned out missing.
+func (t *dirTier) forgetDirs() {
+	t.dirMu.Lock()
+	defer t.dirMu.Unlock()
+	clear(t.known)
+}
+
+// inDir runs op, which needs dir, making dir first and once more when it has
+// been removed meanwhile.
+func (t *dirTier) inDir(dir string, op func() error) error {
+	if err := t.ensureDir(dir); err != nil {
+		return err
+	}
+	err := op()
+	if errors.Is(err, fs.ErrNotExist) {
+		t.forgetDirs()
+		if err := t.ensureDir(dir); err != nil {
+			return err
+		}
+		if err := CheckRoot(t.fs, t.root); err != nil {
+			return t.missing(err)
+		}
+		err = op()
+	}
+	return err
+}
+
+// info describes a regular file, and refuses anything else.
+func (t *dirTier) info(name Name, path string, fi fs.FileInfo) (Info, error) {
+	if !fi.Mode().IsRegular() {
+		return Info{}, &fs.PathError{Op: "stat", Path: path, Err: vfs.ErrNotRegular}
+	}
+	return Info{Name: name, Bytes: fi.Size(), Physical: t.fs.PhysicalBytes(fi), Used: fi.ModTime()}, nil
+}
+
+func (t *dirTier) Stat(ctx context.Context, name Name) (Info, error) {
+	if err := t.ready(ctx); err != nil {
+		return Info{}, classify(err)
+	}
+	path := t.path(name)
+	fi, err := t.fs.Lstat(path)
+	if err != nil {
+		return Info{}, classify(err)
+	}
+	info, err := t.info(name, path, fi)
+	return info, classify(err)
+}
+
+func (t *dirTier) Leading(ctx context.Context, names []Name) ([]Info, error) {
+	var infos []Info
+	for _, name := range names {
+		info, err := t.Stat(ctx, name)
+		if errors.Is(err, ErrNotFound) {
+			break
+		}
+		if err != nil {
+			return infos, err
+		}
+		infos = append(infos, info)
+	}
+	return infos, nil
+}
+
+func (t *dirTier) Open(ctx context.Context, name Name) (Blob, error) {
+	if err := t.ready(ctx); err != nil {
+		return nil, classify(err)
+	}
+	return openFileBlob(t.fs, t.path(name), name)
+}
+
+func (t *dirTier) Remove(ctx context.Context, name Name) (bool, error) {
+	if err := t.ready(ctx); err != nil {
+		return false, classify(err)
+	}
+	if err := t.fs.Remove(t.path(name)); err != nil {
+		if err = classify(err); errors.Is(err, ErrNotFound) {
+			err = nil
+		}
+		return false, err
+	}
+	if name.Class == ClassTail {
+		// Fails while other tails are there. A Put that has just found the
+		// directory makes it again.
+		_ = t.fs.Remove(filepath.Join(t.base, tailDir(name.Fingerprint, name.Parent)))
+	}
+	return true, nil
+}
+
+func (t *dirTier) Touch(ctx context.Context, name Name, used time.Time) error {
+	if err := t.ready(ctx); err != nil {
+		return classify(err)
+	}
+	return classify(t.fs.Chtimes(t.path(name), used, used))
+}
+
+func (t *dirTier) Space(ctx context.Context) (vfs.Space, error) {
+	if err := t.ready(ctx); err != nil {
+		return vfs.Space{}, classify(err)
+	}
+	space, err := t.fs.Space(t.root)
+	return space, classify(err)
+}
+
+func (t *dirTier) Lock(ctx context.Context) (func(), error) {
+	if err := t.ready(ctx); err != nil {
+		return nil, classify(err)
+	}
+	var release func()
+	err := t.inDir(t.base, func() error {
+		lock, err := t.fs.Lock(filepath.Join(t.base, collectLock))
+		if err == nil {
+			release = func() { lock.Close() }
+		}
+		return err
+	})
+	return release, classify(err)
+}
+
+// Close removes what the tier keeps in the temporary directory. Uploads that
+// are still running fail.
+func (t *dirTier) Close() error {
+	if t.closed.Swap(true) {
+		return nil
+	}
+	return t.temp.close()
+}
+
+// fileBlob is a Blob of one open file.
+type fileBlob struct {
+	file vfs.File
+	info Info
+}
+
+// openFileBlob opens path, which holds the file name.
+func openFileBlob(fsys vfs.FS, path string, name Name) (Blob, error) {
+	f, err := fsys.Open(path)
+	if err != nil {
+		return nil, classify(err)
+	}
+	fi, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, classify(err)
+	}
+	return &fileBlob{file: f, info: Info{
+		Name: name, Bytes: fi.Size(), Physical: fsys.PhysicalBytes(fi), Used: fi.ModTime(),
+	}}, nil
+}
+
+func (b *fileBlob) Info() Info { return b.info }
+
+func (b *fileBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if len(p) == 0 {
+		return nil
+	}
+	n, err := b.file.ReadAt(p, off)
+	if n == len(p) {
+		return nil // io.EOF may come with the last byte
+	}
+	return err
+}
+
+// Close ignores the error: nothing was written.
+func (b *fileBlob) Close() { _ = b.file.Close() }

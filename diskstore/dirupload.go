@@ -1,0 +1,120 @@
+package diskstore
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// dirUpload is an Upload to a dirTier. The file is written in the temporary
+// directory, on the filesystem it will be renamed on.
+type dirUpload struct {
+	t       *dirTier
+	name    Name
+	file    vfs.File // nil when closed
+	tmp     string
+	written int64
+}
+
+func (t *dirTier) Create(ctx context.Context, name Name) (Upload, error) {
+	if err := t.ready(ctx); err != nil {
+		return nil, classify(err)
+	}
+	file, tmp, err := t.temp.create()
+	if err != nil {
+		return nil, classify(err)
+	}
+	return &dirUpload{t: t, name: name, file: file, tmp: tmp}, nil
+}
+
+func (u *dirUpload) Write(ctx context.Context, p []byte) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	n, err := u.file.Write(p)
+	u.written += int64(n)
+	return classify(err)
+}
+
+func (u *dirUpload) Commit(ctx context.Context, used time.Time) (Committed, error) {
+	if err := ctx.Err(); err != nil {
+		return Committed{}, err
+	}
+	defer u.Abort()
+	info, err := u.seal(used)
+	if err != nil {
+		return Committed{}, classify(err)
+	}
+	return u.publish(info)
+}
+
+// seal makes the temporary file's content durable and closes it.
+func (u *dirUpload) seal(used time.Time) (Info, error) {
+	if err := u.t.fs.Chtimes(u.tmp, used, used); err != nil {
+		return Info{}, err
+	}
+	if err := u.file.Sync(); err != nil {
+		return Info{}, err
+	}
+	// After the sync: until then blocks may not have been allocated.
+	fi, err := u.file.Stat()
+	if err != nil {
+		return Info{}, err
+	}
+	if fi.Size() != u.written {
+		return Info{}, fmt.Errorf("write %s: file is %d bytes after writing %d", u.tmp, fi.Size(), u.written)
+	}
+	file := u.file
+	u.file = nil
+	if err := file.Close(); err != nil {
+		u.remove()
+		return Info{}, err
+	}
+	return Info{Name: u.name, Bytes: fi.Size(), Physical: u.t.fs.PhysicalBytes(fi), Used: used}, nil
+}
+
+// publish renames the sealed file and makes the new name durable.
+func (u *dirUpload) publish(info Info) (Committed, error) {
+	t, path := u.t, u.t.path(u.name)
+	dir := filepath.Dir(path)
+	done := Committed{Info: info}
+	err := t.inDir(dir, func() error {
+		t.renameMu.Lock()
+		defer t.renameMu.Unlock()
+		fi, err := t.fs.Lstat(path)
+		done.Replaced = err == nil && fi.Mode().IsRegular()
+		return t.fs.Rename(u.tmp, path)
+	})
+	if err != nil {
+		u.remove()
+		return Committed{}, classify(err)
+	}
+	if err := t.fs.SyncDir(dir); err != nil {
+		return done, classify(err)
+	}
+	return done, nil
+}
+
+// remove deletes the temporary file. What cannot be deleted now is found by the
+// cleaning of a later process.
+func (u *dirUpload) remove() { _ = u.t.fs.Remove(u.tmp) }
+
+func (u *dirUpload) Abort() {
+	if u.file == nil {
+		return
+	}
+	_ = u.file.Close()
+	u.file = nil
+	u.remove()
+}
+
+func (t *dirTier) Persist(ctx context.Context, name Name) error {
+	if err := t.ready(ctx); err != nil {
+		return classify(err)
+	}
+	dir := filepath.Dir(t.path(name))
+	return classify(t.inDir(dir, func() error { return t.fs.SyncDir(dir) }))
+}

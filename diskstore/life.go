@@ -1,0 +1,68 @@
+package diskstore
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// life counts running operations and ends them when the store closes.
+type life struct {
+	ctx    context.Context // ends when the store closes
+	cancel context.CancelFunc
+
+	mu      sync.Mutex
+	running int
+	drained chan struct{} // not nil once closed; closed when running is 0
+}
+
+func newLife() *life {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &life{ctx: ctx, cancel: cancel}
+}
+
+// enter begins an operation. Its context also ends when the store closes. leave
+// must be called when it is over.
+func (l *life) enter(ctx context.Context) (opCtx context.Context, leave func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.drained != nil {
+		return nil, nil, ErrClosed
+	}
+	l.running++
+	opCtx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(l.ctx, cancel)
+	return opCtx, func() {
+		stop()
+		cancel()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.running--
+		if l.drained != nil && l.running == 0 {
+			close(l.drained)
+		}
+	}, nil
+}
+
+// close ends all operations and waits for them, but not longer than patience.
+// It returns false when it was called before.
+func (l *life) close(patience time.Duration) bool {
+	l.mu.Lock()
+	if l.drained != nil {
+		l.mu.Unlock()
+		return false
+	}
+	l.drained = make(chan struct{})
+	if l.running == 0 {
+		close(l.drained)
+	}
+	l.mu.Unlock()
+	l.cancel()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-l.drained:
+	case <-timer.C:
+	}
+	return true
+}

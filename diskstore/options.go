@@ -1,0 +1,120 @@
+package diskstore
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// Defaults for the zero values of Options.
+const (
+	DefaultPageTokens    = 256
+	DefaultRemoteTimeout = 250 * time.Millisecond
+	DefaultReadTimeout   = 5 * time.Second
+)
+
+// TierConfig says where a tier is and how much it may hold.
+type TierConfig struct {
+	// Root is the tier's directory. The local root is created when missing.
+	// The remote root is not: a mount point whose mount is gone must not be
+	// filled. "" as a remote root means there is no remote tier.
+	Root string
+
+	// BudgetBytes is how much disk all pages below Root may occupy, whatever
+	// their fingerprint. 0 means no budget: only 5 % of the filesystem is kept
+	// free.
+	BudgetBytes int64
+}
+
+// Options configures Open. Fingerprint and Local.Root are required.
+type Options struct {
+	// Fingerprint identifies everything a row depends on except the tokens
+	// before it. It is the parent of every sequence's first page.
+	Fingerprint Key
+
+	// Identity is what the fingerprint was computed from, for people, tools
+	// and ReclaimStale. It is written to manifest.json and never trusted. Nil
+	// writes an empty identity.
+	Identity map[string]string
+
+	// PageTokens is the number of tokens in a full page; 0 means 256.
+	PageTokens int
+
+	Local  TierConfig
+	Remote TierConfig
+
+	// Compress stores a section with zstd where that makes it smaller. Pages
+	// of both encodings can be read whatever Compress says.
+	Compress bool
+
+	// FS is the filesystem; nil means the operating system's.
+	FS vfs.FS
+
+	// Logger receives state changes; nil discards them.
+	Logger *slog.Logger
+
+	// RemoteTimeout is how much longer a lookup may take because there is a
+	// remote tier; 0 means 250 ms.
+	RemoteTimeout time.Duration
+
+	// ReadTimeout is how long the remote tier may take for one step of a
+	// transfer, of at most 1 MiB; 0 means 5 s.
+	ReadTimeout time.Duration
+}
+
+// String describes the options in one line, for a log or a bug report.
+func (o Options) String() string {
+	return fmt.Sprintf("{Fingerprint:%.12s PageTokens:%d Local:{Root:%q BudgetBytes:%d} Remote:{Root:%q BudgetBytes:%d} Compress:%t RemoteTimeout:%v ReadTimeout:%v}",
+		o.Fingerprint.String(), o.PageTokens, o.Local.Root, o.Local.BudgetBytes, o.Remote.Root, o.Remote.BudgetBytes,
+		o.Compress, o.RemoteTimeout, o.ReadTimeout)
+}
+
+// withDefaults replaces zero values and returns ErrOptions for impossible ones.
+func (o Options) withDefaults() (Options, error) {
+	if o.PageTokens == 0 {
+		o.PageTokens = DefaultPageTokens
+	}
+	if o.FS == nil {
+		o.FS = vfs.OS
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	if o.RemoteTimeout == 0 {
+		o.RemoteTimeout = DefaultRemoteTimeout
+	}
+	if o.ReadTimeout == 0 {
+		o.ReadTimeout = DefaultReadTimeout
+	}
+	// Later changes of the working directory must not move a root. filepath.Abs
+	// also cleans the path, which the checks of the root rely on.
+	for _, root := range []*string{&o.Local.Root, &o.Remote.Root} {
+		if *root == "" {
+			continue
+		}
+		abs, err := filepath.Abs(*root)
+		if err != nil {
+			return o, fmt.Errorf("open store: find %s: %w", *root, err)
+		}
+		*root = abs
+	}
+	switch {
+	case o.Fingerprint.IsZero():
+		return o, fmt.Errorf("open store: Fingerprint is not set: %w", ErrOptions)
+	case o.Local.Root == "":
+		return o, fmt.Errorf("open store: Local.Root is not set: %w", ErrOptions)
+	case o.Local.Root == o.Remote.Root:
+		return o, fmt.Errorf("open store: local and remote root are both %s: %w", o.Local.Root, ErrOptions)
+	case o.PageTokens < 1 || o.PageTokens > maxTokens:
+		return o, fmt.Errorf("open store: PageTokens is %d, want 1 to %d: %w", o.PageTokens, maxTokens, ErrOptions)
+	case o.Local.BudgetBytes < 0 || o.Remote.BudgetBytes < 0:
+		return o, fmt.Errorf("open store: a budget is negative: %w", ErrOptions)
+	case o.RemoteTimeout < 0 || o.ReadTimeout < 0:
+		return o, fmt.Errorf("open store: a timeout is negative: %w", ErrOptions)
+	}
+	return o, nil
+}

@@ -1,0 +1,91 @@
+package diskstore
+
+import (
+	"fmt"
+	"math"
+)
+
+// Page is what Put stores: the rows of len(Tokens) consecutive tokens.
+type Page struct {
+	Parent  Key     // key of the page before; the fingerprint for the first page
+	Start   uint32  // position of the first token; a multiple of Options.PageTokens
+	Tokens  []int32 // Options.PageTokens of them, or fewer for a tail
+	Media   []Media // in order of Offset, which counts from the page's first token
+	Layout  Layout  // of len(Tokens) tokens
+	Payload []byte  // Layout.Size() bytes; Put clears the gaps between sections
+}
+
+// Key returns the page's chain key.
+func (p *Page) Key() Key { return ChainKey(p.Parent, p.Tokens, p.Media) }
+
+// check returns ErrInvalidPage when p cannot be stored with pages of pageTokens.
+func (p *Page) check(pageTokens int) error {
+	switch n := len(p.Tokens); {
+	case n < 1 || n > pageTokens:
+		return fmt.Errorf("put page: %d tokens, want 1 to %d: %w", n, pageTokens, ErrInvalidPage)
+	case p.Start%uint32(pageTokens) != 0 || uint64(p.Start)+uint64(n) > math.MaxUint32:
+		return fmt.Errorf("put page: start %d is not a page boundary: %w", p.Start, ErrInvalidPage)
+	case p.Layout.Tokens() != n:
+		return fmt.Errorf("put page: layout is for %d tokens, page has %d: %w", p.Layout.Tokens(), n, ErrInvalidPage)
+	case len(p.Payload) != p.Layout.Size():
+		return fmt.Errorf("put page: payload is %d bytes, layout needs %d: %w", len(p.Payload), p.Layout.Size(), ErrInvalidPage)
+	}
+	return checkMedia(p.Media, len(p.Tokens))
+}
+
+// checkMedia returns ErrInvalidPage unless media is ordered and inside a page
+// of the given number of tokens.
+func checkMedia(media []Media, tokens int) error {
+	if len(media) > maxMedia {
+		return fmt.Errorf("page has %d media items, at most %d fit: %w", len(media), maxMedia, ErrInvalidPage)
+	}
+	for i, m := range media {
+		if int64(m.Offset) >= int64(tokens) || i > 0 && m.Offset < media[i-1].Offset {
+			return fmt.Errorf("media item %d at offset %d is out of order or outside the page's %d tokens: %w",
+				i, m.Offset, tokens, ErrInvalidPage)
+		}
+	}
+	return nil
+}
+
+// clearGaps zeroes the padding of the page's payload. Staging buffers are
+// reused, and what an earlier page left between sections must not reach disk.
+func (p *Page) clearGaps() {
+	for i := range p.Layout.sections {
+		gap := p.Layout.gap(p.Payload, i)
+		if !allZero(gap) {
+			clear(gap)
+		}
+	}
+}
+
+// allZero reports whether every byte of p is zero.
+func allZero(p []byte) bool {
+	for _, b := range p {
+		if b != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Ref is a stored page as Chain found it. It may go stale at any time: Read
+// then returns ErrNotFound.
+type Ref struct {
+	Key    Key
+	Parent Key
+	Start  uint32 // position of the page's first token
+	Tokens int    // rows usable: for a tail the prefix it shares with the prompt
+	Stored int    // tokens in the file; Read wants a Layout of this many
+	Tail   bool
+	Tier   string // TierLocal or TierRemote, where it was found
+	Bytes  int64  // size of the file
+
+	used int64 // recency when found, in Unix nanoseconds
+}
+
+// Names of the two tiers, as they appear in Ref.Tier, logs and Stats.
+const (
+	TierLocal  = "local"
+	TierRemote = "remote"
+)

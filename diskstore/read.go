@@ -1,0 +1,157 @@
+package diskstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+)
+
+// Read fills buf with a page's sections, laid out by layout. tokens are the
+// ref.Tokens tokens the caller expects at ref.Start; layout is for ref.Stored
+// tokens; buf is layout.Size() bytes. Of a tail with ref.Tokens < ref.Stored
+// only the first ref.Tokens rows of each section belong to the caller's
+// sequence.
+//
+// Every byte of the file is checked before Read returns nil: header,
+// fingerprint, key, parent, position, tokens, sections, checksums, padding and
+// footer. After an error buf is undefined. A page that the tier of ref does not
+// give is looked for in the other one.
+//
+// It returns ErrNotFound; ErrDamaged, with the file in quarantine; ErrMismatch
+// for a well-formed page that is not the one described; ErrInvalidPage for
+// arguments that do not fit together; ErrTierDown, ErrTierTimeout, ErrClosed,
+// ctx's error or an error of the filesystem. All of them mean: compute it.
+func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout Layout, buf []byte) error {
+	ctx, leave, err := s.life.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if len(tokens) != ref.Tokens || ref.Tokens < 1 || layout.Tokens() != ref.Stored || ref.Stored < ref.Tokens || len(buf) != layout.Size() {
+		return fmt.Errorf("read page %v: %d of %d tokens wanted, have %d tokens, a layout for %d and %d bytes for %d: %w",
+			ref.Key, ref.Tokens, ref.Stored, len(tokens), layout.Tokens(), len(buf), layout.Size(), ErrInvalidPage)
+	}
+	var worst error
+	for _, id := range s.tiers(ref.Tier) {
+		err := s.readFrom(ctx, id, ref, tokens, layout, buf)
+		if err == nil {
+			s.counts.hits.Add(1)
+			s.counts.readBytes.Add(uint64(len(buf)))
+			return nil
+		}
+		// Of two failures the caller wants the one that is not "not there".
+		if worst == nil || errors.Is(worst, ErrNotFound) {
+			worst = err
+		}
+		if ctx.Err() != nil || errors.Is(err, ErrMismatch) {
+			break
+		}
+	}
+	if errors.Is(worst, ErrNotFound) {
+		s.counts.misses.Add(1)
+	}
+	return fmt.Errorf("read page %v: %w", ref.Key, worst)
+}
+
+// readFrom reads a page from one tier.
+func (s *Store) readFrom(ctx context.Context, id tierID, ref Ref, tokens []int32, layout Layout, buf []byte) error {
+	name := s.refName(ref)
+	blob, err := s.tier(id).Open(ctx, name)
+	if err != nil {
+		s.noteTierError(id, err)
+		return err
+	}
+	defer blob.Close()
+	info := blob.Info()
+	if err := s.readBlob(ctx, blob, ref, tokens, layout, buf); err != nil {
+		s.condemn(ctx, id, info, err)
+		return err
+	}
+	if id == tierRemote {
+		s.requestPromotion(info)
+	}
+	s.touchInfo(ctx, id, name, info.Used)
+	return nil
+}
+
+// readBlob checks an open file against what is wanted and reads it.
+func (s *Store) readBlob(ctx context.Context, blob Blob, ref Ref, tokens []int32, layout Layout, buf []byte) error {
+	h, err := readHeader(ctx, blob)
+	if err != nil {
+		return err
+	}
+	if err := h.checkName(blob.Info().Name); err != nil {
+		return err
+	}
+	if err := h.checkWanted(ref, s.opt.PageTokens, tokens, layout); err != nil {
+		return err
+	}
+	return readPayload(ctx, blob, h, s.codec, buf)
+}
+
+// condemn deals with a file that could not be used because of err: one that is
+// damaged, or not the page its name says, goes to quarantine, so that the page
+// can be stored again. A file that is merely not what the caller described
+// stays: the caller may be wrong.
+func (s *Store) condemn(ctx context.Context, id tierID, info Info, err error) {
+	reason := ""
+	var wrongPlace *misplaced
+	switch {
+	case errors.As(err, &wrongPlace):
+		s.counts.mismatched.Add(1)
+		reason = "misplaced"
+	case errors.Is(err, ErrMismatch):
+		s.counts.mismatched.Add(1)
+		return
+	case errors.Is(err, ErrDamaged):
+		s.counts.damaged.Add(1)
+		reason = "damaged"
+	case id == tierLocal && errors.Is(err, syscall.EIO):
+		// A bad sector stays bad; a remote mount may only be having a bad day.
+		s.counts.tierErrors.Add(1)
+		reason = "unreadable"
+	default:
+		s.noteTierError(id, err)
+		return
+	}
+	moved, qerr := s.tier(id).Quarantine(ctx, info.Name, reason)
+	if moved {
+		s.usage[id].remove(info)
+	}
+	if moved || qerr != nil {
+		s.log.Warn("kv page is not usable and will be computed again", "page", info.Key.String(), "tier", id.String(),
+			"why", err, "quarantined", moved)
+	}
+}
+
+// requestPromotion copies a remote page to the local tier in the background.
+func (s *Store) requestPromotion(info Info) {
+	if budget := s.opt.Local.BudgetBytes; budget > 0 && info.Bytes > budget {
+		return
+	}
+	s.promoting.submit(info.Name, func(ctx context.Context) { s.promote(ctx, info) })
+}
+
+// promote copies a page up. The remote copy stays, so that demoting the page
+// later costs nothing.
+func (s *Store) promote(ctx context.Context, info Info) {
+	if _, err := s.local.Stat(ctx, info.Name); err == nil {
+		return
+	}
+	err := copyPage(ctx, s.remote, s.local, info.Name, func(up Upload) error {
+		return s.commitTo(ctx, tierLocal, up, time.Now())
+	})
+	if err != nil {
+		var side *copyError
+		if errors.As(err, &side) && side.side != s.local {
+			s.condemn(ctx, tierRemote, info, err)
+		} else {
+			s.noteTierError(tierLocal, err)
+		}
+		return
+	}
+	s.counts.promoted.Add(1)
+	s.afterGrowth(ctx)
+}

@@ -1,0 +1,95 @@
+package diskstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// FingerprintUsage is what one fingerprint holds in one tier.
+type FingerprintUsage struct {
+	Fingerprint Key
+	Identity    map[string]string // nil when its manifest cannot be read
+	Pages       int
+	Tails       int
+	Bytes       int64 // physical
+}
+
+// TierUsage is what Scan counted in one tier.
+type TierUsage struct {
+	Pages, Tails int                // of this store's fingerprint
+	Bytes        int64              // physical, of this store's fingerprint
+	RootBytes    int64              // physical, of all fingerprints below the root
+	Others       []FingerprintUsage // other fingerprints, in order of key
+}
+
+// Usage is the result of Scan.
+type Usage struct {
+	Local  TierUsage
+	Remote TierUsage
+
+	// RemoteErr says why Remote is empty: nil when it was counted or there is
+	// no remote tier.
+	RemoteErr error
+}
+
+// Scan counts what both tiers hold by listing them, and brings Stats up to
+// date. It returns an error when the local tier cannot be listed.
+func (s *Store) Scan(ctx context.Context) (Usage, error) {
+	ctx, leave, err := s.life.enter(ctx)
+	if err != nil {
+		return Usage{}, err
+	}
+	defer leave()
+	var u Usage
+	if u.Local, err = s.scanTier(ctx, tierLocal); err != nil {
+		return Usage{}, fmt.Errorf("scan %s: %w", s.opt.Local.Root, err)
+	}
+	if s.remote != nil {
+		if u.Remote, err = s.scanTier(ctx, tierRemote); err != nil {
+			u.RemoteErr = fmt.Errorf("scan %s: %w", s.opt.Remote.Root, err)
+		}
+	}
+	return u, nil
+}
+
+func (s *Store) scanTier(ctx context.Context, id tierID) (TierUsage, error) {
+	infos, err := s.count(ctx, id)
+	if err != nil {
+		return TierUsage{}, err
+	}
+	fingerprints, err := s.tier(id).Fingerprints(ctx)
+	if err != nil {
+		return TierUsage{}, err
+	}
+	uses := make(map[Key]*FingerprintUsage)
+	for _, fp := range fingerprints {
+		uses[fp] = &FingerprintUsage{Fingerprint: fp}
+	}
+	var u TierUsage
+	for _, info := range infos {
+		use := uses[info.Fingerprint]
+		if use == nil { // its directory appeared or went while listing
+			continue
+		}
+		u.RootBytes += info.Physical
+		use.Bytes += info.Physical
+		if info.Class == ClassTail {
+			use.Tails++
+		} else {
+			use.Pages++
+		}
+	}
+	for _, use := range uses {
+		if use.Fingerprint == s.opt.Fingerprint {
+			u.Pages, u.Tails, u.Bytes = use.Pages, use.Tails, use.Bytes
+			continue
+		}
+		if m, err := readManifest(ctx, s.tier(id), use.Fingerprint); err == nil {
+			use.Identity = m.Identity
+		}
+		u.Others = append(u.Others, *use)
+	}
+	slices.SortFunc(u.Others, func(a, b FingerprintUsage) int { return slices.Compare(a.Fingerprint[:], b.Fingerprint[:]) })
+	return u, nil
+}

@@ -1,0 +1,143 @@
+package diskstore
+
+import (
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// TierStats is what one tier holds, over all fingerprints below its root.
+// Changes other processes make show up at the next collection or Scan.
+type TierStats struct {
+	Pages int   // full pages
+	Tails int   // incomplete last pages
+	Bytes int64 // physical bytes of both
+	Down  bool  // the tier failed lately and is not asked for now
+}
+
+// Stats is a snapshot of what a store holds and of its counters since Open.
+type Stats struct {
+	Local, Remote TierStats
+
+	Puts       uint64 // pages and tails made durable
+	PutErrors  uint64 // Puts that failed
+	Hits       uint64 // Reads that returned rows
+	Misses     uint64 // Chains that found nothing, and Reads that found no page
+	Damaged    uint64 // files found damaged
+	Mismatched uint64 // files found to be another page than asked for
+	Demoted    uint64 // pages moved from local to remote
+	Promoted   uint64 // pages copied from remote to local
+	Evicted    uint64 // pages deleted to stay within a budget
+	TierErrors uint64 // operations that failed on a tier
+	ReadBytes  uint64 // payload bytes that Read returned
+	WroteBytes uint64 // file bytes that Put wrote
+}
+
+// counters are the monotonic part of Stats.
+type counters struct {
+	puts, putErrors, hits, misses, damaged, mismatched atomic.Uint64
+	demoted, promoted, evicted, tierErrors             atomic.Uint64
+	readBytes, wroteBytes                              atomic.Uint64
+}
+
+// Stats returns the store's counters. It does no I/O.
+func (s *Store) Stats() Stats {
+	c := &s.counts
+	st := Stats{
+		Local: s.usage[tierLocal].stats(),
+		Puts:  c.puts.Load(), PutErrors: c.putErrors.Load(),
+		Hits: c.hits.Load(), Misses: c.misses.Load(),
+		Damaged: c.damaged.Load(), Mismatched: c.mismatched.Load(),
+		Demoted: c.demoted.Load(), Promoted: c.promoted.Load(), Evicted: c.evicted.Load(),
+		TierErrors: c.tierErrors.Load(),
+		ReadBytes:  c.readBytes.Load(), WroteBytes: c.wroteBytes.Load(),
+	}
+	st.Local.Down = s.health.down()
+	if s.remote != nil {
+		st.Remote = s.usage[tierRemote].stats()
+		st.Remote.Down = s.remote.breaker.down()
+	}
+	return st
+}
+
+// tierUse is what a tier is believed to hold.
+type tierUse struct {
+	mu      sync.Mutex
+	pages   int
+	tails   int
+	bytes   int64
+	counted time.Time // when last counted from scratch; zero for never
+}
+
+func (u *tierUse) stats() TierStats {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return TierStats{Pages: u.pages, Tails: u.tails, Bytes: u.bytes}
+}
+
+// add counts a file that appeared, remove one that went.
+func (u *tierUse) add(info Info)    { u.change(info.Class, 1, info.Physical) }
+func (u *tierUse) remove(info Info) { u.change(info.Class, -1, -info.Physical) }
+
+func (u *tierUse) change(class Class, files int, bytes int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch class {
+	case ClassPage:
+		u.pages += files
+	case ClassTail:
+		u.tails += files
+	default:
+		return
+	}
+	u.bytes += bytes
+}
+
+// set replaces what is believed by what was counted.
+func (u *tierUse) set(infos []Info) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.pages, u.tails, u.bytes, u.counted = 0, 0, 0, time.Now()
+	for _, info := range infos {
+		if info.Class == ClassPage {
+			u.pages++
+		} else {
+			u.tails++
+		}
+		u.bytes += info.Physical
+	}
+}
+
+// state returns the bytes believed to be used and when they were counted.
+func (u *tierUse) state() (bytes int64, counted time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.bytes, u.counted
+}
+
+// health logs once when writing to a tier begins to fail and once when it works
+// again.
+type health struct {
+	log *slog.Logger
+	mu  sync.Mutex
+	bad bool
+}
+
+func (h *health) note(what string, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case err != nil && !h.bad:
+		h.log.Warn("kv tier takes no pages, they will be computed again", "doing", what, "error", err)
+	case err == nil && h.bad:
+		h.log.Info("kv tier takes pages again")
+	}
+	h.bad = err != nil
+}
+
+func (h *health) down() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.bad
+}

@@ -1,0 +1,207 @@
+package diskstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+const (
+	// touchEvery is how old a page's recency must be before it is set again:
+	// order within a minute decides nothing about what to keep for days.
+	touchEvery = time.Minute
+
+	// closePatience is how long Close waits for background work and for
+	// operations that callers have begun.
+	closePatience = 4 * time.Second
+)
+
+// Store keeps pages of one fingerprint in one or two tiers. All methods may be
+// called from several goroutines.
+type Store struct {
+	opt    Options
+	log    *slog.Logger
+	local  Tier
+	remote *isolated // nil when there is none
+	codec  *codec
+
+	collecting *background // collections and demotions
+	promoting  *background // promotions and touches of remote pages
+
+	counts counters
+	usage  [2]tierUse // by tierLocal, tierRemote
+	links  linkCache
+	health health // of the local tier
+
+	// collectors holds a token per tier that is taken by whoever collects it in
+	// this process; Tier.Lock does the same between processes.
+	collectors [2]chan struct{}
+
+	// commit is held shared while a page becomes visible and is counted, and
+	// exclusively while the local tier is counted from scratch.
+	commit sync.RWMutex
+
+	life *life
+}
+
+// Open opens a store, creating its local root when that is missing. It returns
+// ErrOptions; ErrRootSymlink, ErrRootNotDir, ErrRootOwner or ErrRootMode for an
+// unsafe root of either tier; ErrMismatch when the fingerprint is in use with
+// another page size; or an error of the local filesystem. A remote tier that
+// cannot be reached is no error: it is logged, and tried again later.
+func Open(ctx context.Context, opt Options) (*Store, error) {
+	opt, err := opt.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	c, err := newCodec()
+	if err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	s := &Store{
+		opt: opt, log: opt.Logger.With("component", "diskstore"), codec: c,
+		life: newLife(), collecting: newBackground(), promoting: newBackground(),
+		links:      linkCache{byKey: make(map[Key]link)},
+		collectors: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)},
+	}
+	s.health.log = s.log.With("tier", TierLocal, "root", opt.Local.Root)
+	local := newDirTier(opt.FS, opt.Local.Root, true)
+	s.local = local
+	if err := s.openLocal(ctx, local); err != nil {
+		return nil, errors.Join(fmt.Errorf("open store in %s: %w", opt.Local.Root, err), local.Close())
+	}
+	if opt.Remote.Root != "" {
+		if err := s.openRemote(ctx); err != nil {
+			return nil, errors.Join(fmt.Errorf("open store, remote tier %s: %w", opt.Remote.Root, err), s.Close())
+		}
+	}
+	s.requestCollection()
+	return s, nil
+}
+
+// openLocal checks the local root, claims the process's temporary files and
+// writes the manifest. A full disk does not keep a store from being read.
+func (s *Store) openLocal(ctx context.Context, local *dirTier) error {
+	if err := local.ready(ctx); err != nil {
+		return err
+	}
+	if _, err := local.temp.claim(); err != nil && !errors.Is(classify(err), ErrNoSpace) {
+		return err
+	}
+	err := s.ensureManifest(ctx, local)
+	if errors.Is(err, ErrNoSpace) {
+		s.health.note("write manifest", err)
+		return nil
+	}
+	return err
+}
+
+// openRemote wraps the remote root and looks at it for at most RemoteTimeout.
+func (s *Store) openRemote(ctx context.Context) error {
+	root := s.opt.Remote.Root
+	inner := newDirTier(s.opt.FS, root, false)
+	s.remote = isolate(inner, s.opt.RemoteTimeout, s.opt.ReadTimeout,
+		s.log.With("tier", TierRemote, "root", root), time.Now, func() { s.counts.tierErrors.Add(1) })
+	_, err := s.remote.Stat(ctx, Name{Fingerprint: s.opt.Fingerprint, Class: ClassManifest})
+	if unsafeRoot(err) {
+		return err
+	}
+	return nil
+}
+
+// tiers returns the tiers in the order in which they are asked, beginning with
+// the one of the given name.
+func (s *Store) tiers(first string) []tierID {
+	switch {
+	case s.remote == nil:
+		return []tierID{tierLocal}
+	case first == TierRemote:
+		return []tierID{tierRemote, tierLocal}
+	}
+	return []tierID{tierLocal, tierRemote}
+}
+
+// tierID is the index of a tier.
+type tierID int
+
+const (
+	tierLocal tierID = iota
+	tierRemote
+)
+
+func (id tierID) String() string {
+	if id == tierRemote {
+		return TierRemote
+	}
+	return TierLocal
+}
+
+func (s *Store) tier(id tierID) Tier {
+	if id == tierRemote {
+		return s.remote
+	}
+	return s.local
+}
+
+func (s *Store) config(id tierID) TierConfig {
+	if id == tierRemote {
+		return s.opt.Remote
+	}
+	return s.opt.Local
+}
+
+// pageName returns the name of a full page of this store.
+func (s *Store) pageName(key Key) Name {
+	return Name{Fingerprint: s.opt.Fingerprint, Class: ClassPage, Key: key}
+}
+
+// tailName returns the name of a tail of this store.
+func (s *Store) tailName(parent, key Key) Name {
+	return Name{Fingerprint: s.opt.Fingerprint, Class: ClassTail, Parent: parent, Key: key}
+}
+
+// refName returns the name ref stands for.
+func (s *Store) refName(ref Ref) Name {
+	if ref.Tail {
+		return s.tailName(ref.Parent, ref.Key)
+	}
+	return s.pageName(ref.Key)
+}
+
+// Flush waits until collections, demotions and promotions that earlier calls
+// caused are done. It returns ctx's error when that ends first.
+func (s *Store) Flush(ctx context.Context) error {
+	ctx, leave, err := s.life.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	// Promotions may cause collections, not the other way round.
+	if err := s.promoting.wait(ctx); err != nil {
+		return err
+	}
+	return s.collecting.wait(ctx)
+}
+
+// Close stops background work and waits for running operations, all together
+// for at most 5 s. Operations that hang in the operating system are left
+// behind. Later calls fail with ErrClosed or find nothing.
+func (s *Store) Close() error {
+	deadline := time.Now().Add(closePatience)
+	if !s.life.close(closePatience) {
+		return nil
+	}
+	err := errors.Join(s.promoting.close(time.Until(deadline)), s.collecting.close(time.Until(deadline)), s.local.Close())
+	if s.remote != nil {
+		if rerr := s.remote.Close(); rerr != nil && !errors.Is(rerr, ErrTierTimeout) {
+			err = errors.Join(err, rerr)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("close store in %s: %w", s.opt.Local.Root, err)
+	}
+	return nil
+}

@@ -1,0 +1,165 @@
+package diskstore
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"time"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// Class tells the kinds of files in a tier apart.
+type Class uint8
+
+const (
+	ClassPage     Class = iota // a full page
+	ClassTail                  // an incomplete last page
+	ClassManifest              // a fingerprint's manifest.json
+)
+
+// Name identifies a file in every tier.
+type Name struct {
+	Fingerprint Key
+	Class       Class
+	Parent      Key // of a tail; zero otherwise
+	Key         Key // zero for a manifest
+}
+
+// Info describes a file in a tier.
+type Info struct {
+	Name
+	Bytes    int64     // length
+	Physical int64     // disk space occupied
+	Used     time.Time // recency
+}
+
+// Tier is one place that holds pages. Implementations are safe for concurrent
+// use, by this process and by others on the same root.
+//
+// Two errors have a meaning in every method: ErrNotFound, the file is not
+// there, which is permanent and says nothing about the tier's health; and
+// ErrNoSpace, which is permanent until something is removed. Any other error
+// may be transient. A method whose context ends returns soon after, possibly
+// before its effect is known.
+type Tier interface {
+	// Stat describes one file. A name whose place is taken by something other
+	// than a regular file is ErrNotFound.
+	Stat(ctx context.Context, name Name) (Info, error)
+
+	// Leading describes names in order up to the first that is not there. With
+	// an error it returns those found before it.
+	Leading(ctx context.Context, names []Name) ([]Info, error)
+
+	// Open opens a file for reading. Its content never changes, and stays
+	// readable after Remove where the filesystem allows it.
+	Open(ctx context.Context, name Name) (Blob, error)
+
+	// Create begins writing a file. Nothing is visible under name before
+	// Commit. Any number of uploads of one name may run at once: all of them
+	// hold the same content, the last Commit wins.
+	Create(ctx context.Context, name Name) (Upload, error)
+
+	// Persist makes the name of a file that is visible durable, whoever made it
+	// visible. It is idempotent.
+	Persist(ctx context.Context, name Name) error
+
+	// Remove deletes a file and reports whether it was there. It is idempotent.
+	Remove(ctx context.Context, name Name) (bool, error)
+
+	// Touch sets a file's recency. It is idempotent.
+	Touch(ctx context.Context, name Name, used time.Time) error
+
+	// Quarantine takes whatever is at name out of sight and keeps it for a
+	// person to look at. It is idempotent, and reports whether something was
+	// there.
+	Quarantine(ctx context.Context, name Name, reason string) (bool, error)
+
+	// Tails lists the tails whose parent is the given key, in no order.
+	Tails(ctx context.Context, fingerprint, parent Key) ([]Info, error)
+
+	// List lists all pages and tails of all fingerprints, in no order. Files
+	// that come or go meanwhile may or may not be in it.
+	List(ctx context.Context) ([]Info, error)
+
+	// Fingerprints lists all fingerprints that have a directory, in no order.
+	Fingerprints(ctx context.Context) ([]Key, error)
+
+	// DropFingerprint removes a fingerprint's manifest and empty directories.
+	// Pages keep it from removing what holds them. It is idempotent.
+	DropFingerprint(ctx context.Context, fingerprint Key) error
+
+	// Space reports on the filesystem the tier is on.
+	Space(ctx context.Context) (vfs.Space, error)
+
+	// Lock makes the caller the only one to collect this tier, over all
+	// processes, until release is called or the process dies. It returns
+	// ErrLocked at once when another has the lock.
+	Lock(ctx context.Context) (release func(), err error)
+
+	// Close gives up what the tier holds open. Other methods fail afterwards.
+	Close() error
+}
+
+// Blob is a file open for reading.
+type Blob interface {
+	// Info describes the file as it was when opened.
+	Info() Info
+
+	// ReadAt fills p from offset off, or returns io.EOF or
+	// io.ErrUnexpectedEOF when the file ends first. After an error p is
+	// undefined, and not written to any more.
+	ReadAt(ctx context.Context, p []byte, off int64) error
+
+	// Close releases the file. It does not wait for the tier.
+	Close()
+}
+
+// Upload is a file being written.
+type Upload interface {
+	// Write appends p. After an error only Abort may follow.
+	Write(ctx context.Context, p []byte) error
+
+	// Commit makes the file durable and visible: it checks the length, syncs
+	// the content, renames, and syncs the directory, in this order, and gives
+	// the file the recency used. When it returns nil the file survives a power
+	// cut. After a failed sync the written data is thrown away, never synced
+	// again. A non-zero Info together with an error means that the file is
+	// visible and whole but perhaps not durable.
+	Commit(ctx context.Context, used time.Time) (Committed, error)
+
+	// Abort throws away what was written. After Commit it does nothing.
+	Abort()
+}
+
+// Committed is the result of a Commit.
+type Committed struct {
+	Info
+	Replaced bool // a file of that name was there before
+}
+
+// classify gives errors of the filesystem the meaning the Tier contract has for
+// them.
+func classify(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrNotFound) || errors.Is(err, ErrNoSpace) || errors.Is(err, ErrLocked):
+		return err
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, vfs.ErrNotRegular):
+		return wrap(err, ErrNotFound)
+	case vfs.IsNoSpace(err):
+		return wrap(err, ErrNoSpace)
+	case errors.Is(err, vfs.ErrLocked):
+		return wrap(err, ErrLocked)
+	}
+	return err
+}
+
+// wrap returns an error with err's text that is both err and kind.
+func wrap(err, kind error) error { return &classified{err: err, kind: kind} }
+
+type classified struct{ err, kind error }
+
+func (c *classified) Error() string   { return c.err.Error() + " (" + c.kind.Error() + ")" }
+func (c *classified) Unwrap() []error { return []error{c.err, c.kind} }

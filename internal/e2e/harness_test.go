@@ -1,0 +1,179 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/ollamatest"
+	"github.com/kvtier/kvtier/internal/testmodel"
+)
+
+// One small model for all tests: large enough that a wrong row changes the output.
+var shape = testmodel.Shape{Arch: "qwen3", Layers: 3, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Seed: 1}.WithDefaults()
+
+const (
+	model      = "tiny"
+	pageTokens = 256
+	numCtx     = 2048
+	timeout    = 2 * time.Minute
+)
+
+// shared holds the model files and the blobs that all servers use.
+var shared struct{ dir, models, gguf string }
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	if _, err := ollamatest.FindBinary(); err != nil {
+		return m.Run() // every test says why it skips
+	}
+	dir, err := os.MkdirTemp("", "kvtier-e2e-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	shared.dir, shared.models, shared.gguf = dir, filepath.Join(dir, "models"), filepath.Join(dir, "tiny.gguf")
+	if err := testmodel.Write(shared.gguf, shape); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// server is a running Ollama with tiering into root.
+type server struct {
+	*ollamatest.Server
+	t    *testing.T
+	root string
+}
+
+// start starts a server with tiering on, poisoning cells before it restores into them.
+func start(t *testing.T, env ...string) *server {
+	t.Helper()
+	root := filepath.Join(t.TempDir(), "pages")
+	return startIn(t, root, env...)
+}
+
+func startIn(t *testing.T, root string, env ...string) *server {
+	t.Helper()
+	return startOptions(t, root, ollamatest.Options{Env: append([]string{
+		"OLLAMA_KV_TIERING=1",
+		"OLLAMA_KV_TIER_LOCAL=" + root,
+		"OLLAMA_KV_TIER_POISON=1",
+		"OLLAMA_NUM_PARALLEL=1",
+	}, env...)})
+}
+
+func startOptions(t *testing.T, root string, options ollamatest.Options) *server {
+	t.Helper()
+	options.ModelsDir = shared.models
+	s := &server{Server: ollamatest.ForTest(t, options), t: t, root: root}
+	s.create(model, shared.gguf)
+	return s
+}
+
+func (s *server) create(name, gguf string) {
+	s.t.Helper()
+	require.NoError(s.t, s.CreateModel(s.context(), name, gguf, testmodel.Modelfile(gguf)))
+}
+
+func (s *server) context() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	s.t.Cleanup(cancel)
+	return ctx
+}
+
+// answer is what a request gave and what was restored for it.
+type answer struct {
+	ollamatest.Result
+	restored int
+}
+
+var restoredLine = regexp.MustCompile(`msg="kv tier: restored" slot=\d+ tokens=(\d+)`)
+
+// ask sends a raw prompt and reads a greedy answer with its log probabilities.
+func (s *server) ask(prompt string, tokens int, change ...func(*ollamatest.Request)) answer {
+	s.t.Helper()
+	request := ollamatest.Request{
+		Model: model, Prompt: prompt, Raw: true,
+		Options:     ollamatest.Greedy(tokens, numCtx),
+		Logprobs:    true,
+		TopLogprobs: 5,
+		KeepAlive:   ollamatest.KeepAlive(10 * time.Minute),
+	}
+	for _, f := range change {
+		f(&request)
+	}
+	mark := s.LogMark()
+	result, err := s.Generate(s.context(), request)
+	require.NoError(s.t, err)
+	a := answer{Result: result}
+	for _, line := range restoredLine.FindAllStringSubmatch(s.Logs()[mark:], -1) {
+		n, _ := strconv.Atoi(line[1])
+		a.restored += n
+	}
+	return a
+}
+
+// prompt is a text of exactly n tokens.
+func prompt(t *testing.T, n int, seed int64) string {
+	t.Helper()
+	text, err := testmodel.Prompt(shape, n, seed)
+	require.NoError(t, err)
+	return text
+}
+
+// requireSame checks that two answers are the same to the last bit.
+func requireSame(t *testing.T, want, got answer, what string) {
+	t.Helper()
+	require.NotEmpty(t, want.Logprobs)
+	require.Equal(t, want.Text, got.Text, what)
+	require.Equal(t, want.Logprobs, got.Logprobs, what)
+}
+
+// unload ends the runner the way keep_alive does.
+func (s *server) unload() {
+	s.t.Helper()
+	require.NoError(s.t, s.Unload(s.context(), model))
+}
+
+// crash kills server and runner with SIGKILL and starts the server again.
+func (s *server) crash() {
+	s.t.Helper()
+	require.NoError(s.t, s.KillServer())
+	require.NoError(s.t, s.Restart(s.context()))
+}
+
+// pages lists the page files, tails included.
+func (s *server) pages() []string {
+	s.t.Helper()
+	return files(s.t, filepath.Join(s.root, "v1"), ".kvp")
+}
+
+func files(t *testing.T, root, ext string) []string {
+	t.Helper()
+	var found []string
+	err := filepath.WalkDir(root, func(path string, entry os.DirEntry, err error) error {
+		if os.IsNotExist(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if entry.Type().IsRegular() && filepath.Ext(path) == ext {
+			found = append(found, path)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	return found
+}

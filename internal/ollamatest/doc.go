@@ -1,0 +1,38 @@
+// Package ollamatest starts a built Ollama, talks to it, and kills it. Tests,
+// the demo and the benchmarks use it.
+//
+// # Basics
+//
+//	s, err := ollamatest.Start(ctx, ollamatest.Options{})
+//	defer s.Close()
+//	err = s.CreateModel(ctx, "small", "small.gguf", testmodel.Modelfile("small.gguf"))
+//	result, err := s.Generate(ctx, ollamatest.Request{
+//		Model: "small", Prompt: prompt, Raw: true,
+//		Options: ollamatest.Greedy(16, 4096),
+//	})
+//	err = s.KillServer() // as a power cut would, runners included
+//	err = s.Restart(ctx)
+//
+// In a test, [ForTest] does the starting, the cleaning up and, when the test
+// failed, the printing of the server's log; it skips the test where there is no
+// Ollama to run. [FindBinary] says which one that is.
+//
+// A server gets a HOME and an OLLAMA_MODELS of its own, a port that the system
+// chooses, and none of the OLLAMA_* variables of the surrounding process. Its
+// URL changes with every restart.
+//
+// # Time
+//
+// Ollama's own durations do not say what a user waits: prompt_eval_duration
+// starts after a cache restore, and prompt_eval_count ignores caching. So a
+// [Result] also has durations by the client's clock; [Result.TTFTMinusLoad] is
+// the one to compare.
+//
+// # Caveats
+//
+// [Server.Close] leaves no process and no temporary file behind. If the process
+// that called Start ends without calling it, even by SIGKILL, Linux sends the
+// server SIGTERM, upon which it ends its runners and itself; other systems let
+// them run. On Windows there is no graceful stop: [Server.Stop] kills. The whole
+// log is kept in memory.
+package ollamatest

@@ -1,0 +1,63 @@
+package ollamatest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// BinaryEnv names the ollama executable to use instead of the repository's own
+// build.
+const BinaryEnv = "KVTIER_OLLAMA"
+
+// ErrNoBinary means that there is no Ollama to start.
+var ErrNoBinary = errors.New("no Ollama to start: run `make build`, or set " + BinaryEnv + " to an ollama executable")
+
+const modulePath = "github.com/kvtier/kvtier"
+
+// FindBinary returns the executable that $KVTIER_OLLAMA names or, if it is not
+// set, build/ollama/bin/ollama in the repository that the working directory is
+// in. The error is ErrNoBinary if neither exists.
+func FindBinary() (string, error) {
+	if path := os.Getenv(BinaryEnv); path != "" {
+		if _, err := os.Stat(path); err != nil {
+			return "", fmt.Errorf("using the Ollama that %s names: %w", BinaryEnv, err)
+		}
+		return path, nil
+	}
+	root, err := repositoryRoot()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(root, "build", "ollama", "bin", "ollama")
+	if runtime.GOOS == "windows" {
+		path += ".exe"
+	}
+	if _, err := os.Stat(path); err != nil {
+		return "", ErrNoBinary
+	}
+	return path, nil
+}
+
+// repositoryRoot is the nearest folder above the working directory that holds
+// this module's go.mod.
+func repositoryRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("finding the working directory: %w", err)
+	}
+	for {
+		gomod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && strings.HasPrefix(string(gomod), "module "+modulePath+"\n") {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", ErrNoBinary
+		}
+		dir = parent
+	}
+}

@@ -1,0 +1,44 @@
+package ollamatest
+
+import (
+	"context"
+	"errors"
+)
+
+// TB is what ForTest needs of a testing.TB. Declared here so that commands do
+// not import package testing.
+type TB interface {
+	Helper()
+	Cleanup(func())
+	Failed() bool
+	Logf(format string, args ...any)
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+	Skipf(format string, args ...any)
+}
+
+// failedLogLines is how much of the server's log a failed test prints.
+const failedLogLines = 200
+
+// ForTest starts a server for the length of a test. It skips the test if there
+// is no Ollama to start, and prints the end of the server's log if the test
+// failed.
+func ForTest(t TB, options Options) *Server {
+	t.Helper()
+	s, err := Start(context.Background(), options)
+	if errors.Is(err, ErrNoBinary) {
+		t.Skipf("%v", err)
+	}
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("closing the Ollama server: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("end of the Ollama server's log:\n%s", s.logs.tail(failedLogLines))
+		}
+	})
+	return s
+}

@@ -1,0 +1,128 @@
+package ollamatest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ollama/ollama/api"
+)
+
+// Request, ChatRequest and Message are upstream's. Stream is ignored: answers always
+// stream, or there would be no time to first token.
+type (
+	Request     = api.GenerateRequest
+	ChatRequest = api.ChatRequest
+	Message     = api.Message
+)
+
+// Result is an answer, whole or, beside an error, as far as it got.
+type Result struct {
+	Text     string
+	Thinking string
+	Chunks   int           // how many pieces the answer came in
+	Logprobs []api.Logprob // if asked for; as sent, a float64 per token
+	Message  api.Message   // of Chat: the role and any tool calls; its text is in Text
+
+	// By the client's clock, from sending the request. TTFT ends with the first
+	// piece of the answer.
+	TTFT  time.Duration
+	Total time.Duration
+
+	// As Ollama reports them, with the answer's end.
+	DoneReason string // "stop", "length"
+	api.Metrics
+}
+
+// TTFTMinusLoad is the time to first token without the loading of the model:
+// what prefill, or a restore instead of it, cost the client.
+func (r Result) TTFTMinusLoad() time.Duration { return r.TTFT - r.LoadDuration }
+
+// Greedy is options for an answer of at most tokens tokens that is the same
+// each time, in a context of numCtx tokens. Add to the map what else is needed.
+func Greedy(tokens, numCtx int) map[string]any {
+	return map[string]any{"temperature": 0, "seed": 1, "num_predict": tokens, "num_ctx": numCtx}
+}
+
+// KeepAlive is how long the model stays loaded after a request; negative is for
+// ever.
+func KeepAlive(d time.Duration) *api.Duration { return &api.Duration{Duration: d} }
+
+// errEndedEarly is what upstream's client does not report: it takes a closed
+// connection for the end of the answer.
+var errEndedEarly = errors.New("the answer stopped before its end: the server or its runner went away, see its log")
+
+// Generate sends a request to /api/generate and reads the answer. A context
+// that is cancelled meanwhile is a client that disconnects.
+func (s *Server) Generate(ctx context.Context, request Request) (Result, error) {
+	request.Stream = nil
+	var a answer
+	a.begin()
+	err := s.API().Generate(ctx, &request, func(r api.GenerateResponse) error {
+		a.add(r.Response, r.Thinking, r.Logprobs)
+		if r.Done {
+			a.end(r.DoneReason, r.Metrics)
+		}
+		return nil
+	})
+	return a.finish(ctx, "generating with "+request.Model, err)
+}
+
+// Chat is Generate for /api/chat.
+func (s *Server) Chat(ctx context.Context, request ChatRequest) (Result, error) {
+	request.Stream = nil
+	var a answer
+	a.begin()
+	err := s.API().Chat(ctx, &request, func(r api.ChatResponse) error {
+		a.add(r.Message.Content, r.Message.Thinking, r.Logprobs)
+		a.result.Message.Role = r.Message.Role
+		a.result.Message.ToolCalls = append(a.result.Message.ToolCalls, r.Message.ToolCalls...)
+		if r.Done {
+			a.end(r.DoneReason, r.Metrics)
+		}
+		return nil
+	})
+	return a.finish(ctx, "chatting with "+request.Model, err)
+}
+
+// answer puts a streamed answer together.
+type answer struct {
+	start          time.Time
+	text, thinking strings.Builder
+	done           bool
+	result         Result
+}
+
+func (a *answer) begin() { a.start = time.Now() }
+
+func (a *answer) add(text, thinking string, logprobs []api.Logprob) {
+	if a.result.Chunks == 0 {
+		a.result.TTFT = time.Since(a.start)
+	}
+	a.result.Chunks++
+	a.text.WriteString(text)
+	a.thinking.WriteString(thinking)
+	a.result.Logprobs = append(a.result.Logprobs, logprobs...)
+}
+
+func (a *answer) end(reason string, metrics api.Metrics) {
+	a.done = true
+	a.result.DoneReason, a.result.Metrics = reason, metrics
+}
+
+func (a *answer) finish(ctx context.Context, what string, err error) (Result, error) {
+	a.result.Total = time.Since(a.start)
+	a.result.Text, a.result.Thinking = a.text.String(), a.thinking.String()
+	if err == nil && !a.done {
+		err = context.Cause(ctx)
+		if err == nil {
+			err = errEndedEarly
+		}
+	}
+	if err != nil {
+		return a.result, fmt.Errorf("%s: %w", what, err)
+	}
+	return a.result, nil
+}

@@ -1,0 +1,134 @@
+package ollamatest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// killTimeout is how long killed processes may take to disappear.
+const killTimeout = 10 * time.Second
+
+// PID is the server's process id, or 0 if it does not run.
+func (s *Server) PID() int {
+	if p := s.running(); p != nil {
+		return p.pid()
+	}
+	return 0
+}
+
+// started is the process of the latest start, which may have ended since.
+func (s *Server) started() *process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.process
+}
+
+// running is the server's process, or nil if it has ended.
+func (s *Server) running() *process {
+	p := s.started()
+	if p == nil || p.hasExited() {
+		return nil
+	}
+	return p
+}
+
+// Stop asks the server to end, as Ctrl-C would, and returns when it and its
+// runners have. One that takes longer than Options.StopTimeout is killed and
+// reported as an error. Stopping a server that does not run does nothing.
+func (s *Server) Stop() error {
+	p := s.running()
+	if p == nil {
+		return s.KillServer()
+	}
+	if err := p.interrupt(); err != nil {
+		return errors.Join(fmt.Errorf("stopping the server: %w", err), s.KillServer())
+	}
+	timeout := time.NewTimer(s.options.StopTimeout)
+	defer timeout.Stop()
+	select {
+	case <-p.exited:
+		return s.KillServer() // a runner that outlived it
+	case <-timeout.C:
+		return errors.Join(
+			fmt.Errorf("the server did not stop within %s and was killed; see its log", s.options.StopTimeout),
+			s.KillServer())
+	}
+}
+
+// KillServer kills the server and its runners at once, with no chance to write
+// anything, and returns when all are gone. Killing one that does not run
+// removes what it left.
+func (s *Server) KillServer() error {
+	p := s.started()
+	if p == nil || p.gone {
+		return nil
+	}
+	if err := p.kill(); err != nil {
+		return fmt.Errorf("killing the server: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
+	defer cancel()
+	err := poll(ctx, "the killed server and its runners to disappear", func() (bool, error) {
+		members, err := family(p.pid())
+		return len(members) == 0 && p.hasExited(), err
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case <-p.drained:
+		// From here on the system may give the id to somebody else's process.
+		p.gone = true
+		return nil
+	case <-ctx.Done():
+		return errors.New("killing the server: another process still holds its output; was something started from it?")
+	}
+}
+
+// Runners lists the process ids of the runners that hold a model. Runners that
+// look for devices, which Ollama starts now and then, are not among them, except
+// on Windows, where the two cannot be told apart.
+func (s *Server) Runners() ([]int, error) {
+	p := s.running()
+	if p == nil {
+		return nil, nil
+	}
+	members, err := family(p.pid())
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, m := range members {
+		if m.pid != p.pid() && m.isModelRunner() {
+			pids = append(pids, m.pid)
+		}
+	}
+	slices.Sort(pids)
+	return pids, nil
+}
+
+// KillRunner kills every runner that holds a model and returns when they are
+// gone. The server goes on. It is an error if there is none.
+func (s *Server) KillRunner() error {
+	pids, err := s.Runners()
+	if err != nil {
+		return err
+	}
+	if len(pids) == 0 {
+		return errors.New("killing the runner: no model is loaded; make a request first")
+	}
+	for _, pid := range pids {
+		if err := killPID(pid); err != nil {
+			return fmt.Errorf("killing runner %d: %w", pid, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
+	defer cancel()
+	return poll(ctx, "the killed runners to disappear", func() (bool, error) {
+		left, err := s.Runners()
+		return !slices.ContainsFunc(left, func(pid int) bool { return slices.Contains(pids, pid) }), err
+	})
+}

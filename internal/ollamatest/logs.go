@@ -1,0 +1,103 @@
+package ollamatest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+)
+
+// logBuffer keeps all output and wakes those who wait for some of it.
+type logBuffer struct {
+	tee io.Writer // may be nil
+
+	mu      sync.Mutex
+	text    []byte
+	changed chan struct{} // closed, and replaced, by every write
+}
+
+func newLogBuffer(tee io.Writer) *logBuffer {
+	return &logBuffer{tee: tee, changed: make(chan struct{})}
+}
+
+// Write never fails: a broken tee must not block the server on a full pipe.
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text = append(l.text, p...)
+	close(l.changed)
+	l.changed = make(chan struct{})
+	if l.tee != nil {
+		l.tee.Write(p) //nolint:errcheck // see above
+	}
+	return len(p), nil
+}
+
+func (l *logBuffer) len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.text)
+}
+
+// from returns what was written after the first mark bytes.
+func (l *logBuffer) from(mark int) string {
+	text, _ := l.watch(mark)
+	return text
+}
+
+// watch is from, with a channel that is closed when there is more.
+func (l *logBuffer) watch(mark int) (string, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(l.text[min(mark, len(l.text)):]), l.changed
+}
+
+// tail returns the last lines of the log.
+func (l *logBuffer) tail(lines int) string {
+	all := strings.Split(strings.TrimSuffix(l.from(0), "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// Logs is everything the server and its runners have printed since Start,
+// restarts included.
+func (s *Server) Logs() string { return s.logs.from(0) }
+
+// LogMark is the length of Logs now, for WaitLogFrom.
+func (s *Server) LogMark() int { return s.logs.len() }
+
+// WaitLog returns when the log contains text, be it old or new. It fails when
+// the context ends, or when the server ends without printing it.
+func (s *Server) WaitLog(ctx context.Context, text string) error {
+	return s.WaitLogFrom(ctx, 0, text)
+}
+
+// WaitLogFrom is WaitLog for what is printed after mark.
+func (s *Server) WaitLogFrom(ctx context.Context, mark int, text string) error {
+	p := s.started()
+	for {
+		// Looking after the end of output, and not before, misses nothing.
+		ended := false
+		select {
+		case <-p.drained:
+			<-p.exited // nobody else held its output, so this is due
+			ended = true
+		default:
+		}
+		log, changed := s.logs.watch(mark)
+		if strings.Contains(log, text) {
+			return nil
+		}
+		if ended {
+			return fmt.Errorf("waiting for %q in the log: the server ended (%s) without printing it", text, p.status())
+		}
+		select {
+		case <-changed:
+			// Overlap by all but one byte of text, which may come in two writes.
+			mark += max(0, len(log)-len(text)+1)
+		case <-p.drained:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %q in the log: %w", text, context.Cause(ctx))
+		}
+	}
+}

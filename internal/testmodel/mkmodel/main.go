@@ -1,0 +1,90 @@
+// Command mkmodel writes a small GGUF model with random weights; see package
+// testmodel for what such a model is good for.
+//
+//	go run ./internal/testmodel/mkmodel -o model.gguf -layers 8 -embed 512
+//
+// With -modelfile it also writes an Ollama Modelfile, ready for
+// "ollama create NAME -f FILE".
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/kvtier/kvtier/internal/testmodel"
+)
+
+func main() {
+	switch err := run(os.Args[1:], os.Stdout, os.Stderr); {
+	case errors.Is(err, flag.ErrHelp):
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "mkmodel:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string, stdout, stderr io.Writer) error {
+	defaults := testmodel.Shape{}.WithDefaults()
+	var s testmodel.Shape
+	flags := flag.NewFlagSet("mkmodel", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	out := flags.String("o", "", "GGUF `file` to write (required)")
+	modelfile := flags.String("modelfile", "", "also write an Ollama Modelfile to this `file`")
+	flags.StringVar(&s.Arch, "arch", defaults.Arch, "architecture: "+strings.Join(testmodel.Architectures(), ", "))
+	flags.IntVar(&s.Layers, "layers", defaults.Layers, "transformer layers")
+	flags.IntVar(&s.Embed, "embed", defaults.Embed, "embedding width")
+	flags.IntVar(&s.Heads, "heads", defaults.Heads, "attention heads")
+	flags.IntVar(&s.KVHeads, "kv-heads", 0, "key/value heads (default 4, or as many as heads)")
+	flags.IntVar(&s.HeadDim, "head-dim", defaults.HeadDim, "width of a head")
+	flags.IntVar(&s.FFN, "ffn", 0, "feed-forward width (default 3 × embed)")
+	flags.IntVar(&s.Vocab, "vocab", defaults.Vocab, "tokens in the vocabulary")
+	flags.IntVar(&s.Context, "context", defaults.Context, "trained context length, in tokens")
+	flags.Int64Var(&s.Seed, "seed", 1, "seed of the random weights")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q; every setting is a flag, see -help", flags.Arg(0))
+	}
+	if *out == "" {
+		return errors.New("no output file; name one with -o FILE")
+	}
+	s = s.WithDefaults()
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	return write(*out, *modelfile, s, stdout)
+}
+
+func write(out, modelfile string, s testmodel.Shape, stdout io.Writer) error {
+	fmt.Fprintf(stdout, "writing %s: %s, %d layers, embed %d, heads %d/%d × %d, ffn %d, vocab %d, seed %d\n",
+		out, s.Arch, s.Layers, s.Embed, s.Heads, s.KVHeads, s.HeadDim, s.FFN, s.Vocab, s.Seed)
+	start := time.Now()
+	if err := testmodel.Write(out, s); err != nil {
+		return err
+	}
+	elapsed := time.Since(start)
+	info, err := os.Stat(out)
+	if err != nil {
+		return fmt.Errorf("checking the written model: %w", err)
+	}
+	fmt.Fprintf(stdout, "wrote %.1fM parameters, %.1f MB in %.1f s; f16 K/V: %d bytes per token\n",
+		float64(s.Parameters())/1e6, float64(info.Size())/1e6, elapsed.Seconds(), s.KVBytesPerToken())
+	if modelfile == "" {
+		return nil
+	}
+	gguf, err := filepath.Abs(out)
+	if err != nil {
+		return fmt.Errorf("finding the absolute path of %s: %w", out, err)
+	}
+	if err := os.WriteFile(modelfile, []byte(testmodel.Modelfile(gguf)), 0o644); err != nil {
+		return fmt.Errorf("writing the Modelfile: %w", err)
+	}
+	return nil
+}

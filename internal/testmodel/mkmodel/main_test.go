@@ -1,0 +1,51 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/testmodel"
+)
+
+func TestRun(t *testing.T) {
+	dir := t.TempDir()
+	gguf, modelfile := filepath.Join(dir, "m.gguf"), filepath.Join(dir, "Modelfile")
+	var stdout bytes.Buffer
+	require.NoError(t, run([]string{
+		"-o", gguf, "-modelfile", modelfile, "-arch", "llama", "-layers", "2", "-embed", "32",
+		"-heads", "6", "-kv-heads", "3", "-head-dim", "16", "-vocab", "300", "-context", "99", "-seed", "5",
+	}, &stdout, io.Discard))
+	require.Contains(t, stdout.String(), "llama, 2 layers, embed 32, heads 6/3 × 16, ffn 96, vocab 300, seed 5\n")
+	require.Contains(t, stdout.String(), "f16 K/V: 384 bytes per token\n")
+
+	again := filepath.Join(dir, "again.gguf")
+	require.NoError(t, testmodel.Write(again, testmodel.Shape{
+		Arch: "llama", Layers: 2, Embed: 32, Heads: 6, KVHeads: 3, HeadDim: 16, Vocab: 300, Context: 99, Seed: 5,
+	}))
+	first, err := os.ReadFile(gguf)
+	require.NoError(t, err)
+	second, err := os.ReadFile(again)
+	require.NoError(t, err)
+	require.Equal(t, first, second, "flags reach the shape")
+
+	written, err := os.ReadFile(modelfile)
+	require.NoError(t, err)
+	require.Equal(t, testmodel.Modelfile(gguf), string(written))
+}
+
+func TestRunRefuses(t *testing.T) {
+	for want, args := range map[string][]string{
+		"name one with -o FILE":      {},
+		"unexpected argument":        {"-o", "x", "stray"},
+		"6 heads cannot share":       {"-o", "x", "-heads", "6", "-kv-heads", "4"},
+		"flag provided but not defi": {"-nonsense"},
+	} {
+		require.ErrorContains(t, run(args, io.Discard, io.Discard), want)
+	}
+	require.NoFileExists(t, "x")
+}

@@ -1,0 +1,140 @@
+package testmodel
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Shape describes the model to write. A zero field takes the default named
+// beside it.
+type Shape struct {
+	Arch    string // "qwen3"; see Architectures
+	Layers  int    // 8
+	Embed   int    // width of the residual stream, 512
+	Heads   int    // query heads, 8
+	KVHeads int    // key/value heads, 4 or, if Heads is not divisible by 4, Heads
+	HeadDim int    // width of one head, 64; quantized caches need a multiple of 32
+	FFN     int    // width of the feed-forward layer, 3 × Embed
+	Vocab   int    // tokens, 2048; what the merges do not fill is unused tokens
+	Context int    // trained context length, 131072: the most num_ctx can ask for
+	Seed    int64  // chooses the weights; 0 is a seed like any other
+}
+
+const (
+	defaultArch    = "qwen3"
+	defaultLayers  = 8
+	defaultEmbed   = 512
+	defaultHeads   = 8
+	defaultKVHeads = 4
+	defaultHeadDim = 64
+	defaultVocab   = 2048
+	defaultContext = 131072
+
+	ffnPerEmbed = 3
+)
+
+// Bounds that keep a typing mistake from filling a disk.
+const (
+	layersMax     = 512
+	dimensionMax  = 1 << 20
+	headsMax      = 1 << 12
+	headDimMax    = 1 << 13
+	contextMax    = 1 << 30
+	embedMin      = 2 // dimension 0 is the constant one, so at least one more
+	parametersMax = 1 << 36
+)
+
+const f16Bytes = 2
+
+// WithDefaults returns s with every zero field filled in.
+func (s Shape) WithDefaults() Shape {
+	setDefault(&s.Arch, defaultArch)
+	setDefault(&s.Layers, defaultLayers)
+	setDefault(&s.Embed, defaultEmbed)
+	setDefault(&s.Heads, defaultHeads)
+	if s.Heads%defaultKVHeads == 0 {
+		setDefault(&s.KVHeads, defaultKVHeads)
+	}
+	setDefault(&s.KVHeads, s.Heads)
+	setDefault(&s.HeadDim, defaultHeadDim)
+	setDefault(&s.FFN, ffnPerEmbed*s.Embed)
+	setDefault(&s.Vocab, defaultVocab)
+	setDefault(&s.Context, defaultContext)
+	return s
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Validate reports the first thing that makes s, as it stands, impossible to
+// write or to run.
+func (s Shape) Validate() error {
+	if _, ok := architectures[s.Arch]; !ok {
+		return fmt.Errorf("model shape: architecture %q is not one of %s", s.Arch, strings.Join(Architectures(), ", "))
+	}
+	for _, dimension := range []struct {
+		name            string
+		value, min, max int
+	}{
+		{"layers", s.Layers, 1, layersMax},
+		{"embed", s.Embed, embedMin, dimensionMax},
+		{"heads", s.Heads, 1, headsMax},
+		{"kv-heads", s.KVHeads, 1, headsMax},
+		{"head-dim", s.HeadDim, 2, headDimMax},
+		{"ffn", s.FFN, 1, dimensionMax},
+		{"vocab", s.Vocab, vocabMin, dimensionMax},
+		{"context", s.Context, 1, contextMax},
+	} {
+		if dimension.value < dimension.min || dimension.value > dimension.max {
+			return fmt.Errorf("model shape: %s is %d, must be from %d to %d",
+				dimension.name, dimension.value, dimension.min, dimension.max)
+		}
+	}
+	if s.Heads%s.KVHeads != 0 {
+		return fmt.Errorf("model shape: %d heads cannot share %d kv-heads evenly; choose kv-heads that divide heads", s.Heads, s.KVHeads)
+	}
+	if s.HeadDim%2 != 0 {
+		return fmt.Errorf("model shape: head-dim is %d, must be even because rotary embedding turns pairs", s.HeadDim)
+	}
+	if n := s.Parameters(); n > parametersMax {
+		return fmt.Errorf("model shape: %d parameters are more than the %d this package writes; choose smaller dimensions", n, int64(parametersMax))
+	}
+	return nil
+}
+
+// Parameters is the number of weights the file will hold, 0 for an architecture
+// that this package does not know.
+func (s Shape) Parameters() int64 {
+	s = s.WithDefaults()
+	arch, ok := architectures[s.Arch]
+	if !ok {
+		return 0
+	}
+	var n int64
+	for _, m := range arch(s).matrices {
+		n += int64(m.elements())
+	}
+	return n
+}
+
+// KVBytesPerToken is what one token adds to an f16 KV cache, all layers, keys
+// and values together.
+func (s Shape) KVBytesPerToken() int64 {
+	s = s.WithDefaults()
+	return 2 * f16Bytes * int64(s.Layers) * int64(s.KVHeads) * int64(s.HeadDim)
+}
+
+// Architectures lists the values Shape.Arch can take, sorted.
+func Architectures() []string {
+	names := make([]string, 0, len(architectures))
+	for name := range architectures {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}

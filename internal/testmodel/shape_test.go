@@ -1,0 +1,39 @@
+package testmodel
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestDefaults(t *testing.T) {
+	s := Shape{}.WithDefaults()
+	require.NoError(t, s.Validate())
+	require.Equal(t, Shape{Arch: "qwen3", Layers: 8, Embed: 512, Heads: 8, KVHeads: 4, HeadDim: 64, FFN: 1536, Vocab: 2048, Context: 131072}, s)
+	require.EqualValues(t, 2*2*8*4*64, s.KVBytesPerToken())
+	require.Zero(t, Shape{Arch: "gpt9"}.Parameters())
+	require.Equal(t, 3, Shape{Heads: 3}.WithDefaults().KVHeads, "4 does not divide 3")
+}
+
+func TestValidation(t *testing.T) {
+	for _, test := range []struct {
+		shape Shape
+		want  string
+	}{
+		{Shape{Arch: "gpt9"}, `architecture "gpt9" is not one of llama, qwen3`},
+		{Shape{Layers: -1}, "layers is -1"},
+		{Shape{Embed: 1}, "embed is 1"},
+		{Shape{Heads: -4}, "heads is -4"},
+		{Shape{Heads: 6, KVHeads: 4}, "6 heads cannot share 4 kv-heads"},
+		{Shape{HeadDim: 63}, "head-dim is 63, must be even"},
+		{Shape{Vocab: 258}, "vocab is 258, must be from 259"},
+		{Shape{Context: -1}, "context is -1"},
+		{Shape{Layers: 512, Embed: 1 << 20, Heads: 1 << 12, HeadDim: 1 << 13, FFN: 1 << 20}, "choose smaller dimensions"},
+		{Shape{Layers: 500, Embed: 100000}, "choose smaller dimensions"},
+	} {
+		s := test.shape.WithDefaults()
+		require.ErrorContains(t, s.Validate(), test.want)
+		require.ErrorContains(t, Write(filepath.Join(t.TempDir(), "m.gguf"), test.shape), test.want)
+	}
+}

@@ -1,0 +1,136 @@
+package testmodel
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/ollama/ollama/fs/ggml"
+	"github.com/ollama/ollama/tokenizer"
+)
+
+// The special tokens of ChatML, the last three of every vocabulary. ImEnd ends
+// a turn and EndOfText a document; Ollama stops at either.
+const (
+	EndOfText = "<|endoftext|>"
+	ImStart   = "<|im_start|>"
+	ImEnd     = "<|im_end|>"
+)
+
+const (
+	byteTokens    = 256
+	specialTokens = 3
+	vocabMin      = byteTokens + specialTokens
+)
+
+// vocabulary is the tokens in order: one per byte, one per merge, unused
+// fillers, the special ones.
+type vocabulary struct {
+	tokens    []string
+	types     []int32
+	merges    []string
+	printable []bool // the model may generate it
+}
+
+// newVocabulary builds a vocabulary of size tokens. A size below vocabMin gives
+// the smallest one; Shape.Validate refuses such a model.
+func newVocabulary(size int) *vocabulary {
+	size = max(size, vocabMin)
+	v := &vocabulary{}
+	for b := range byteTokens {
+		v.add(byteLevel(string([]byte{byte(b)})), tokenizer.TOKEN_TYPE_NORMAL, b >= ' ' && b < 0x7f || b == '\n')
+	}
+	seen := make(map[string]bool)
+	for _, merge := range learnedMerges() {
+		if len(v.tokens) == size-specialTokens {
+			break
+		}
+		v.merges = append(v.merges, merge.left+" "+merge.right)
+		// Two merges can spell the same token; it gets one id.
+		if token := merge.left + merge.right; !seen[token] {
+			seen[token] = true
+			v.add(token, tokenizer.TOKEN_TYPE_NORMAL, true)
+		}
+	}
+	for i := 0; len(v.tokens) < size-specialTokens; i++ {
+		v.add(fmt.Sprintf("<|unused_%d|>", i), tokenizer.TOKEN_TYPE_UNUSED, false)
+	}
+	for _, token := range []string{EndOfText, ImStart, ImEnd} {
+		v.add(token, tokenizer.TOKEN_TYPE_CONTROL, false)
+	}
+	return v
+}
+
+func (v *vocabulary) add(token string, kind int32, printable bool) {
+	v.tokens = append(v.tokens, token)
+	v.types = append(v.types, kind)
+	v.printable = append(v.printable, printable)
+}
+
+// metadata is the tokenizer as GGUF describes it. The pretokenizer "qwen2" is
+// known to Ollama's engine and to llama.cpp.
+func (v *vocabulary) metadata() ggml.KV {
+	endOfText, imEnd := len(v.tokens)-specialTokens, len(v.tokens)-1
+	return ggml.KV{
+		"tokenizer.ggml.model":            "gpt2",
+		"tokenizer.ggml.pre":              "qwen2",
+		"tokenizer.ggml.tokens":           v.tokens,
+		"tokenizer.ggml.token_type":       v.types,
+		"tokenizer.ggml.merges":           v.merges,
+		"tokenizer.ggml.add_bos_token":    false,
+		"tokenizer.ggml.bos_token_id":     uint32(endOfText),
+		"tokenizer.ggml.padding_token_id": uint32(endOfText),
+		"tokenizer.ggml.eos_token_id":     uint32(imEnd),
+		"tokenizer.ggml.eos_token_ids":    []int32{int32(imEnd), int32(endOfText)},
+		"tokenizer.chat_template":         jinjaTemplate,
+	}
+}
+
+// byteLevel spells bytes the way GPT-2's vocabulary does: a printable Latin-1
+// character stands for itself and the others are moved up to start at U+0100,
+// so that a space is "Ġ".
+func byteLevel(s string) string {
+	var out strings.Builder
+	for _, b := range []byte(s) {
+		r := rune(b)
+		switch {
+		case r <= ' ':
+			r += 0x100
+		case r >= 0x7f && r <= 0xa0:
+			r += 0xa2
+		case r == 0xad:
+			r = 0x143
+		}
+		out.WriteRune(r)
+	}
+	return out.String()
+}
+
+// Prompt returns words that the tokenizer of s encodes as exactly the given
+// number of tokens, one word each. The same seed gives the same words, and a
+// shorter prompt is a prefix of a longer one.
+func Prompt(s Shape, tokens int, seed int64) (string, error) {
+	s = s.WithDefaults()
+	if err := s.Validate(); err != nil {
+		return "", err
+	}
+	known := make(map[string]bool)
+	for _, token := range newVocabulary(s.Vocab).tokens {
+		known[token] = true
+	}
+	var words []string
+	for _, text := range strings.Fields(commonWords) {
+		if known[byteLevel(" "+text)] {
+			words = append(words, " "+text)
+		}
+	}
+	if len(words) == 0 {
+		return "", fmt.Errorf("making a prompt: a vocabulary of %d tokens holds no whole word; choose a larger one", s.Vocab)
+	}
+	random := rand.New(rand.NewPCG(uint64(seed), 0))
+	var prompt strings.Builder
+	for range tokens {
+		prompt.WriteString(words[random.IntN(len(words))])
+	}
+	return prompt.String(), nil
+}

@@ -1,0 +1,133 @@
+package testmodel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"math"
+	"math/rand/v2"
+
+	"github.com/ollama/ollama/fs/ggml"
+	"github.com/x448/float16"
+)
+
+// matrix is one tensor to write: a norm if norm is set, else out rows of in
+// f16 weights, uniform with mean 0 and standard deviation scale.
+type matrix struct {
+	name    string
+	in, out int
+	scale   float64
+	norm    float32
+
+	// zeroFirst clears the constant dimension: the first weight of a norm (what
+	// follows does not read it) or the first row of a matrix (it writes nothing
+	// to it).
+	zeroFirst bool
+	// firstColumn, if set, gives the first weight of each row.
+	firstColumn func(row int) float32
+}
+
+func (m matrix) elements() int { return m.in * max(m.out, 1) }
+
+// tensor turns m into what upstream's GGUF writer takes. Each tensor has a
+// random stream of its own, so its bytes depend on the seed and its name and
+// not on the order of writing, which is parallel.
+func (m matrix) tensor(seed int64) *ggml.Tensor {
+	if m.norm != 0 {
+		return &ggml.Tensor{
+			Name: m.name, Kind: uint32(ggml.TensorTypeF32),
+			Shape: []uint64{uint64(m.in)}, WriterTo: normWriter{m},
+		}
+	}
+	return &ggml.Tensor{
+		Name: m.name, Kind: uint32(ggml.TensorTypeF16),
+		Shape: []uint64{uint64(m.in), uint64(m.out)}, WriterTo: matrixWriter{m, seed},
+	}
+}
+
+// normWriter writes a norm's weights as f32.
+type normWriter struct{ matrix }
+
+func (m normWriter) WriteTo(w io.Writer) (int64, error) {
+	weights := make([]float32, m.in)
+	for i := range weights {
+		weights[i] = m.norm
+	}
+	if m.zeroFirst {
+		weights[biasDim] = 0
+	}
+	if err := binary.Write(w, binary.LittleEndian, weights); err != nil {
+		return 0, fmt.Errorf("writing tensor %s: %w", m.name, err)
+	}
+	return int64(binary.Size(weights)), nil
+}
+
+// matrixWriter writes a matrix's weights as f16, a few rows at a time.
+type matrixWriter struct {
+	matrix
+	seed int64
+}
+
+// chunkBytes is about how much of a matrix is held in memory at once.
+const chunkBytes = 256 << 10
+
+func (m matrixWriter) WriteTo(w io.Writer) (int64, error) {
+	levels := uniformLevels(m.scale)
+	random := m.random()
+	rowBytes := m.in * f16Bytes
+	chunkRows := max(1, chunkBytes/rowBytes)
+	buf := make([]byte, 0, chunkRows*rowBytes)
+	var written int64
+	for row := 0; row < m.out; row += chunkRows {
+		buf = buf[:0]
+		for r := row; r < min(row+chunkRows, m.out); r++ {
+			buf = m.appendRow(buf, r, levels, random)
+		}
+		n, err := w.Write(buf)
+		written += int64(n)
+		if err != nil {
+			return written, fmt.Errorf("writing tensor %s: %w", m.name, err)
+		}
+	}
+	return written, nil
+}
+
+// appendRow draws one row; four weights come out of each random number.
+func (m matrixWriter) appendRow(buf []byte, row int, levels *[1 << 16]uint16, random *rand.PCG) []byte {
+	start := len(buf)
+	var bits uint64
+	for i := range m.in {
+		if i%4 == 0 {
+			bits = random.Uint64()
+		}
+		buf = binary.LittleEndian.AppendUint16(buf, levels[uint16(bits)])
+		bits >>= 16
+	}
+	switch {
+	case m.zeroFirst && row == biasDim:
+		clear(buf[start:])
+	case m.firstColumn != nil:
+		v := float16.Fromfloat32(m.firstColumn(row))
+		binary.LittleEndian.PutUint16(buf[start+biasDim*f16Bytes:], v.Bits())
+	}
+	return buf
+}
+
+func (m matrixWriter) random() *rand.PCG {
+	h := fnv.New64a()
+	io.WriteString(h, m.name) //nolint:errcheck // a hash never fails
+	return rand.NewPCG(uint64(m.seed), h.Sum64())
+}
+
+// uniformLevels maps 16 random bits to an f16 weight, uniform over an interval
+// symmetric around 0. Uniform rather than normal because it needs nothing but a
+// multiplication, which gives the same bits on every CPU.
+func uniformLevels(deviation float64) *[1 << 16]uint16 {
+	var levels [1 << 16]uint16
+	step := deviation * math.Sqrt(3) / (1 << 15)
+	for i := range levels {
+		levels[i] = float16.Fromfloat32(float32((float64(i) - (1<<16-1)/2.0) * step)).Bits()
+	}
+	return &levels
+}

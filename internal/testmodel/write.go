@@ -1,0 +1,64 @@
+package testmodel
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/ollama/ollama/fs/ggml"
+)
+
+// Write writes the model as a GGUF file. The file appears under its name when
+// it is complete; an existing one is replaced. It is not synced to disk.
+func Write(path string, s Shape) (err error) {
+	s = s.WithDefaults()
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("creating model %s: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(f.Name())
+		}
+	}()
+
+	metadata, tensors := contents(s)
+	if err := ggml.WriteGGUF(f, metadata, tensors); err != nil {
+		return fmt.Errorf("writing model %s: %w", path, err)
+	}
+	if err := f.Close(); err != nil {
+		return fmt.Errorf("writing model %s: %w", path, err)
+	}
+	if err := os.Chmod(f.Name(), 0o644); err != nil {
+		return fmt.Errorf("making model %s readable: %w", path, err)
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return fmt.Errorf("naming model %s: %w", path, err)
+	}
+	return nil
+}
+
+// contents is everything the file will hold.
+func contents(s Shape) (ggml.KV, []*ggml.Tensor) {
+	l := architectures[s.Arch](s)
+	metadata := ggml.KV{
+		"general.architecture": s.Arch,
+		"general.name":         fmt.Sprintf("kvtier test model, random weights, seed %d", s.Seed),
+		"general.file_type":    ggml.FileTypeF16,
+	}
+	for key, value := range l.metadata {
+		metadata[key] = value
+	}
+	for key, value := range newVocabulary(s.Vocab).metadata() {
+		metadata[key] = value
+	}
+	tensors := make([]*ggml.Tensor, len(l.matrices))
+	for i, m := range l.matrices {
+		tensors[i] = m.tensor(s.Seed)
+	}
+	return metadata, tensors
+}

@@ -1,0 +1,183 @@
+package testmodel
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/ollama/ollama/fs/ggml"
+	"github.com/stretchr/testify/require"
+	"github.com/x448/float16"
+)
+
+// small is a shape that is quick to write.
+func small(arch string) Shape {
+	return Shape{Arch: arch, Layers: 2, Embed: 64, Heads: 4, KVHeads: 2, HeadDim: 32, Vocab: 600, Context: 4096, Seed: 7}
+}
+
+func write(t *testing.T, s Shape) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "model.gguf")
+	require.NoError(t, Write(path, s))
+	return path
+}
+
+func decode(t *testing.T, path string) *ggml.GGML {
+	t.Helper()
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	model, err := ggml.Decode(f, -1)
+	require.NoError(t, err)
+	return model
+}
+
+// readF16 returns a tensor's weights, row by row.
+func readF16(t *testing.T, path, name string) [][]float32 {
+	t.Helper()
+	tensors := decode(t, path).Tensors()
+	items := tensors.Items(name)
+	require.Len(t, items, 1, name)
+	require.Equal(t, uint32(ggml.TensorTypeF16), items[0].Kind)
+	raw, err := os.ReadFile(path)
+	require.NoError(t, err)
+	raw = raw[tensors.Offset+items[0].Offset:][:items[0].Size()]
+	in := int(items[0].Shape[0])
+	rows := make([][]float32, items[0].Shape[1])
+	for r := range rows {
+		rows[r] = make([]float32, in)
+		for c := range in {
+			at := (r*in + c) * f16Bytes
+			rows[r][c] = float16.Frombits(uint16(raw[at]) | uint16(raw[at+1])<<8).Float32()
+		}
+	}
+	return rows
+}
+
+func TestWrittenFileDecodes(t *testing.T) {
+	for _, arch := range Architectures() {
+		t.Run(arch, func(t *testing.T) {
+			s := small(arch).WithDefaults()
+			path := write(t, s)
+			model := decode(t, path)
+			kv := model.KV()
+			require.Equal(t, arch, kv.Architecture())
+			require.EqualValues(t, s.Layers, kv.BlockCount())
+			require.EqualValues(t, s.Embed, kv.EmbeddingLength())
+			require.EqualValues(t, s.Heads, kv.HeadCountMax())
+			require.EqualValues(t, s.KVHeads, kv.HeadCountKVMin())
+			require.EqualValues(t, s.HeadDim, kv.EmbeddingHeadCountK())
+			require.EqualValues(t, s.HeadDim, kv.EmbeddingHeadCountV())
+			require.EqualValues(t, s.Context, kv.ContextLength())
+			require.Equal(t, ggml.FileTypeF16, kv.FileType())
+			require.EqualValues(t, s.Parameters(), kv.ParameterCount())
+			require.True(t, model.SupportsFlashAttention())
+
+			last := model.Tensors().Items()[0]
+			for _, tensor := range model.Tensors().Items() {
+				if tensor.Offset > last.Offset {
+					last = tensor
+				}
+			}
+			info, err := os.Stat(path)
+			require.NoError(t, err)
+			require.EqualValues(t, model.Tensors().Offset+last.Offset+last.Size(), info.Size())
+		})
+	}
+}
+
+func TestOddShapes(t *testing.T) {
+	for _, s := range []Shape{
+		{Layers: 1, Embed: 2, Heads: 1, HeadDim: 2, FFN: 1, Vocab: vocabMin, Context: 1},
+		{Layers: 3, Embed: 97, Heads: 3, HeadDim: 40, FFN: 101, Vocab: 777},
+		{Layers: 2, Embed: 48, Heads: 6, KVHeads: 1, HeadDim: 128, FFN: 31, Vocab: 10000},
+	} {
+		for _, arch := range Architectures() {
+			s.Arch = arch
+			t.Run(fmt.Sprintf("%s-%d", arch, s.Embed), func(t *testing.T) {
+				model := decode(t, write(t, s))
+				require.EqualValues(t, s.Parameters(), model.KV().ParameterCount())
+				require.Len(t, model.KV().Strings("tokenizer.ggml.tokens"), s.WithDefaults().Vocab)
+			})
+		}
+	}
+}
+
+func TestSameSeedSameBytes(t *testing.T) {
+	read := func(s Shape) []byte {
+		f, err := os.Open(write(t, s))
+		require.NoError(t, err)
+		defer f.Close()
+		all, err := io.ReadAll(f)
+		require.NoError(t, err)
+		return all
+	}
+	s := small("qwen3")
+	first := read(s)
+	require.Equal(t, first, read(s))
+	s.Seed++
+	require.NotEqual(t, first, read(s))
+}
+
+func TestWeightsAreFiniteAndScaled(t *testing.T) {
+	s := small("qwen3")
+	path := write(t, s)
+	for name, want := range map[string]float64{
+		"token_embd.weight":        1,
+		"output.weight":            1 / math.Sqrt(float64(s.Embed)),
+		"blk.1.attn_k.weight":      1 / math.Sqrt(float64(s.Embed)),
+		"blk.1.attn_output.weight": math.Sqrt(attentionVariance/float64(s.Layers*s.Heads*s.HeadDim)) / attentionMixRMS,
+		"blk.0.ffn_down.weight":    math.Sqrt(ffnVariance/float64(s.Layers*s.WithDefaults().FFN)) / gatedRMS,
+		"blk.0.ffn_gate.weight":    1 / math.Sqrt(float64(s.Embed)),
+	} {
+		var sum, squares, n float64
+		for _, row := range readF16(t, path, name)[1:] {
+			for _, w := range row[1:] {
+				sum, squares, n = sum+float64(w), squares+float64(w)*float64(w), n+1
+			}
+		}
+		require.InEpsilon(t, want, math.Sqrt(squares/n), 0.05, name)
+		require.InDelta(t, 0, sum/n, 0.1*want, name)
+	}
+}
+
+// TestConstantDimension: what keeps the model from ending its answer.
+func TestConstantDimension(t *testing.T) {
+	for _, arch := range Architectures() {
+		s := small(arch)
+		path := write(t, s)
+		for _, row := range readF16(t, path, "token_embd.weight") {
+			require.EqualValues(t, biasValue, row[biasDim])
+		}
+		for _, name := range []string{"blk.0.attn_output.weight", "blk.1.ffn_down.weight"} {
+			for _, w := range readF16(t, path, name)[biasDim] {
+				require.Zero(t, w, name)
+			}
+		}
+		v := newVocabulary(s.Vocab)
+		for token, row := range readF16(t, path, "output.weight") {
+			logit := float64(row[biasDim]) * biasValue / residualRMS(s)
+			if v.printable[token] {
+				require.Zero(t, logit)
+			} else {
+				require.InDelta(t, suppressedLogit, logit, 0.1)
+			}
+		}
+	}
+}
+
+func TestFailedWriteLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	target := filepath.Join(dir, "taken")
+	require.NoError(t, os.MkdirAll(filepath.Join(target, "inside"), 0o700))
+	err := Write(target, small("qwen3"))
+	require.ErrorContains(t, err, target)
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+
+	require.ErrorIs(t, Write(filepath.Join(dir, "absent", "m.gguf"), small("qwen3")), os.ErrNotExist)
+}

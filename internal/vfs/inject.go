@@ -1,0 +1,315 @@
+package vfs
+
+import (
+	"io"
+	"io/fs"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Op names one kind of operation of an FS or a File.
+type Op string
+
+// The operations an Injector sees. PhysicalBytes and Owner only look at a
+// FileInfo and are not among them.
+const (
+	OpCreate  Op = "create"
+	OpOpen    Op = "open"
+	OpMkdir   Op = "mkdir"
+	OpReadDir Op = "readdir"
+	OpRename  Op = "rename"
+	OpRemove  Op = "remove"
+	OpLstat   Op = "lstat"
+	OpChtimes Op = "chtimes"
+	OpSyncDir Op = "syncdir"
+	OpLock    Op = "lock"
+	OpSpace   Op = "space"
+	OpIsRAM   Op = "isram"
+	OpRead    Op = "read"
+	OpWrite   Op = "write"
+	OpSync    Op = "sync"
+	OpClose   Op = "close"
+	OpStat    Op = "stat"
+)
+
+// Rule makes the operations it matches fail or wait. Conditions that are zero
+// match everything.
+type Rule struct {
+	Ops  []Op           // the operation is one of these
+	Path *regexp.Regexp // the path matches; of a rename, either path
+	Nth  int            // only the n-th operation that matches the above, from 1
+
+	Gate *Gate // wait here first
+	Err  error // then fail with this; nil carries the operation out
+
+	// Short makes a failing write store this many bytes first, as a full disk
+	// does.
+	Short int
+
+	seen int
+}
+
+// Gate holds operations back, as a hung mount does.
+type Gate struct {
+	entered chan struct{}
+	open    chan struct{}
+	once    sync.Once
+}
+
+// NewGate returns a closed gate.
+func NewGate() *Gate {
+	return &Gate{entered: make(chan struct{}, 4096), open: make(chan struct{})}
+}
+
+// Open lets everything through, now and later.
+func (g *Gate) Open() { g.once.Do(func() { close(g.open) }) }
+
+// Entered receives a value each time an operation arrives at the gate.
+func (g *Gate) Entered() <-chan struct{} { return g.entered }
+
+func (g *Gate) pass() {
+	select {
+	case g.entered <- struct{}{}:
+	default:
+	}
+	<-g.open
+}
+
+// Injector is an FS that carries out operations on another one unless a rule
+// says otherwise. It may be used from several goroutines.
+type Injector struct {
+	fs FS
+
+	mu     sync.Mutex
+	rules  []*Rule
+	counts map[Op]int
+	total  int
+}
+
+// Inject wraps fs. Without rules it only counts.
+func Inject(fs FS) *Injector { return &Injector{fs: fs, counts: make(map[Op]int)} }
+
+// Add appends a rule. Of several rules that match an operation the first acts.
+func (i *Injector) Add(r Rule) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.rules = append(i.rules, &r)
+}
+
+// Reset removes all rules and zeroes the counts. Operations that wait at a gate
+// stay there until it opens.
+func (i *Injector) Reset() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.rules, i.total = nil, 0
+	clear(i.counts)
+}
+
+// Count returns how many operations of the given kinds began since the last
+// Reset; of all kinds when none is given.
+func (i *Injector) Count(ops ...Op) int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if len(ops) == 0 {
+		return i.total
+	}
+	n := 0
+	for _, op := range ops {
+		n += i.counts[op]
+	}
+	return n
+}
+
+// before counts the operation and returns the rule that acts on it, having
+// waited at its gate; nil when the operation is to be carried out.
+func (i *Injector) before(op Op, paths ...string) *Rule {
+	i.mu.Lock()
+	i.total++
+	i.counts[op]++
+	var hit *Rule
+	for _, r := range i.rules {
+		if !r.matches(op, paths) {
+			continue
+		}
+		r.seen++
+		if r.Nth == 0 || r.Nth == r.seen {
+			hit = r
+			break
+		}
+	}
+	i.mu.Unlock()
+	if hit == nil {
+		return nil
+	}
+	if hit.Gate != nil {
+		hit.Gate.pass()
+	}
+	if hit.Err == nil {
+		return nil
+	}
+	return hit
+}
+
+func (r *Rule) matches(op Op, paths []string) bool {
+	if len(r.Ops) > 0 && !slices.Contains(r.Ops, op) {
+		return false
+	}
+	return r.Path == nil || slices.ContainsFunc(paths, r.Path.MatchString)
+}
+
+// fail is before for the operations whose failure is nothing but an error.
+func (i *Injector) fail(op Op, paths ...string) error {
+	if r := i.before(op, paths...); r != nil {
+		return &fs.PathError{Op: string(op), Path: paths[0], Err: r.Err}
+	}
+	return nil
+}
+
+func (i *Injector) Create(name string) (File, error) {
+	if err := i.fail(OpCreate, name); err != nil {
+		return nil, err
+	}
+	f, err := i.fs.Create(name)
+	return i.wrap(name, f, err)
+}
+
+func (i *Injector) Open(name string) (File, error) {
+	if err := i.fail(OpOpen, name); err != nil {
+		return nil, err
+	}
+	f, err := i.fs.Open(name)
+	return i.wrap(name, f, err)
+}
+
+func (i *Injector) wrap(name string, f File, err error) (File, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &injectedFile{File: f, i: i, name: name}, nil
+}
+
+func (i *Injector) Mkdir(name string) error {
+	if err := i.fail(OpMkdir, name); err != nil {
+		return err
+	}
+	return i.fs.Mkdir(name)
+}
+
+func (i *Injector) ReadDir(name string) ([]fs.DirEntry, error) {
+	if err := i.fail(OpReadDir, name); err != nil {
+		return nil, err
+	}
+	return i.fs.ReadDir(name)
+}
+
+func (i *Injector) Rename(oldname, newname string) error {
+	if err := i.fail(OpRename, oldname, newname); err != nil {
+		return err
+	}
+	return i.fs.Rename(oldname, newname)
+}
+
+func (i *Injector) Remove(name string) error {
+	if err := i.fail(OpRemove, name); err != nil {
+		return err
+	}
+	return i.fs.Remove(name)
+}
+
+func (i *Injector) Lstat(name string) (fs.FileInfo, error) {
+	if err := i.fail(OpLstat, name); err != nil {
+		return nil, err
+	}
+	return i.fs.Lstat(name)
+}
+
+func (i *Injector) Chtimes(name string, atime, mtime time.Time) error {
+	if err := i.fail(OpChtimes, name); err != nil {
+		return err
+	}
+	return i.fs.Chtimes(name, atime, mtime)
+}
+
+func (i *Injector) SyncDir(name string) error {
+	if err := i.fail(OpSyncDir, name); err != nil {
+		return err
+	}
+	return i.fs.SyncDir(name)
+}
+
+func (i *Injector) Lock(name string) (io.Closer, error) {
+	if err := i.fail(OpLock, name); err != nil {
+		return nil, err
+	}
+	return i.fs.Lock(name)
+}
+
+func (i *Injector) Space(name string) (Space, error) {
+	if err := i.fail(OpSpace, name); err != nil {
+		return Space{}, err
+	}
+	return i.fs.Space(name)
+}
+
+func (i *Injector) IsRAM(name string) (bool, error) {
+	if err := i.fail(OpIsRAM, name); err != nil {
+		return false, err
+	}
+	return i.fs.IsRAM(name)
+}
+
+func (i *Injector) PhysicalBytes(info fs.FileInfo) int64 { return i.fs.PhysicalBytes(info) }
+
+func (i *Injector) Owner(info fs.FileInfo) (uid int, ok bool) { return i.fs.Owner(info) }
+
+// injectedFile carries the injector's rules over to an open file.
+type injectedFile struct {
+	File
+	i    *Injector
+	name string
+}
+
+func (f *injectedFile) ReadAt(p []byte, off int64) (int, error) {
+	if err := f.i.fail(OpRead, f.name); err != nil {
+		return 0, err
+	}
+	return f.File.ReadAt(p, off)
+}
+
+func (f *injectedFile) Write(p []byte) (int, error) {
+	r := f.i.before(OpWrite, f.name)
+	if r == nil {
+		return f.File.Write(p)
+	}
+	n := 0
+	if short := min(r.Short, len(p)); short > 0 {
+		n, _ = f.File.Write(p[:short])
+	}
+	return n, &fs.PathError{Op: string(OpWrite), Path: f.name, Err: r.Err}
+}
+
+func (f *injectedFile) Sync() error {
+	if err := f.i.fail(OpSync, f.name); err != nil {
+		return err
+	}
+	return f.File.Sync()
+}
+
+// Close releases the descriptor even when it fails, as close(2) does.
+func (f *injectedFile) Close() error {
+	injected := f.i.fail(OpClose, f.name)
+	err := f.File.Close()
+	if injected != nil {
+		return injected
+	}
+	return err
+}
+
+func (f *injectedFile) Stat() (fs.FileInfo, error) {
+	if err := f.i.fail(OpStat, f.name); err != nil {
+		return nil, err
+	}
+	return f.File.Stat()
+}

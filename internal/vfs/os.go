@@ -1,0 +1,100 @@
+package vfs
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+)
+
+// OS is the operating system's filesystem.
+var OS FS = osFS{}
+
+// osFS is stateless; what differs between systems is in os_*.go.
+type osFS struct{}
+
+const (
+	fileMode = 0o600
+	dirMode  = 0o700
+)
+
+func (osFS) Create(name string) (File, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL|openFlags, fileMode)
+	if err != nil {
+		return nil, err
+	}
+	// A umask can only take bits away, but one like 0277 would leave a file
+	// that its own owner cannot open again.
+	if err := f.Chmod(fileMode); err != nil {
+		f.Close()
+		os.Remove(name)
+		return nil, err
+	}
+	return f, nil
+}
+
+func (osFS) Open(name string) (File, error) {
+	f, err := openNoFollow(name)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &fs.PathError{Op: "open", Path: name, Err: ErrNotRegular}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func (osFS) Mkdir(name string) error {
+	if err := os.Mkdir(name, dirMode); err != nil {
+		return err
+	}
+	return os.Chmod(name, dirMode)
+}
+
+// ReadDir does not sort, unlike os.ReadDir: no caller needs an order.
+func (osFS) ReadDir(name string) ([]fs.DirEntry, error) {
+	d, err := os.OpenFile(name, os.O_RDONLY|openFlags, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.ReadDir(-1)
+}
+
+func (osFS) Rename(oldname, newname string) error      { return os.Rename(oldname, newname) }
+func (osFS) Remove(name string) error                  { return os.Remove(name) }
+func (osFS) Lstat(name string) (fs.FileInfo, error)    { return os.Lstat(name) }
+func (osFS) PhysicalBytes(info fs.FileInfo) int64      { return physicalBytes(info) }
+func (osFS) Owner(info fs.FileInfo) (uid int, ok bool) { return owner(info) }
+func (osFS) IsRAM(name string) (bool, error)           { return isRAM(name) }
+func (osFS) SyncDir(name string) error                 { return syncDir(name) }
+
+func (osFS) Chtimes(name string, atime, mtime time.Time) error {
+	return chtimes(name, atime, mtime)
+}
+
+func (osFS) Space(name string) (Space, error) {
+	s, err := space(name)
+	if err != nil {
+		return Space{}, &fs.PathError{Op: "statfs", Path: name, Err: err}
+	}
+	return s, nil
+}
+
+func (osFS) Lock(name string) (io.Closer, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|openFlags, fileMode)
+	if err != nil {
+		return nil, err
+	}
+	if err := tryLock(f); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", name, err)
+	}
+	return f, nil
+}

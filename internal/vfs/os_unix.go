@@ -1,0 +1,84 @@
+//go:build unix
+
+package vfs
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// openFlags keep every open from following a link in the last path element and
+// from blocking on a FIFO. O_CLOEXEC is added by package os.
+const openFlags = unix.O_NOFOLLOW | unix.O_NONBLOCK
+
+// blockBytes is the unit of st_blocks, whatever the filesystem's block size.
+const blockBytes = 512
+
+func openNoFollow(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|openFlags, 0)
+	if errors.Is(err, unix.ELOOP) {
+		// A link is one more thing that is not a regular file.
+		return nil, &fs.PathError{Op: "open", Path: name, Err: ErrNotRegular}
+	}
+	return f, err
+}
+
+// chtimes sets a link's own times where os.Chtimes would set its target's.
+func chtimes(name string, atime, mtime time.Time) error {
+	ts := []unix.Timespec{unix.NsecToTimespec(atime.UnixNano()), unix.NsecToTimespec(mtime.UnixNano())}
+	if err := unix.UtimesNanoAt(unix.AT_FDCWD, name, ts, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return &fs.PathError{Op: "chtimes", Path: name, Err: err}
+	}
+	return nil
+}
+
+func syncDir(name string) error {
+	d, err := os.OpenFile(name, os.O_RDONLY|openFlags, 0)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// tryLock uses flock, which belongs to the open file: two stores in one process
+// exclude each other too.
+func tryLock(f *os.File) error {
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EWOULDBLOCK):
+			return ErrLocked
+		default:
+			return err
+		}
+	}
+}
+
+func physicalBytes(info fs.FileInfo) int64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int64(st.Blocks) * blockBytes
+	}
+	return info.Size()
+}
+
+func owner(info fs.FileInfo) (uid int, ok bool) {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(st.Uid), true
+	}
+	return 0, false
+}
+
+// IsNoSpace reports whether err says that the disk or the user's quota is full.
+func IsNoSpace(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+}
+
+// IsReadOnly reports whether err says that the filesystem takes no writes.
+func IsReadOnly(err error) bool { return errors.Is(err, unix.EROFS) }

@@ -1,0 +1,42 @@
+// Package kvcache carries the computed K/V of an Ollama sequence to pages and back.
+//
+// [TieredCausal] wraps the cache of Ollama's native runner. While batches complete it
+// copies the rows of every full page out of the cache and hands them to a page store;
+// when a prompt arrives it finds the longest stored chain of pages and writes their rows
+// into free cells, so that only the rest has to be computed. Everything else is forwarded
+// untouched: what the model itself sees is the cache it made.
+//
+// # Words
+//
+// A page is [TieredCausal.PageTokens] consecutive tokens of one sequence, all layers. A
+// tail is an incomplete last page. A slot is one of the runner's sequences; a cell is one
+// position of the cache's memory. A flight is a batch that is built and not yet computed.
+// A slot is broken from the first position whose rows do not follow from the tokens
+// before it (after a context shift, or an image): nothing from there on is stored.
+//
+// # Locks
+//
+// The runner's lock serializes everything that looks cells up or takes them, and is held
+// by the caller in BatchBuilt, EndSequence, Remove and CopyPrefix. TieredCausal's own lock
+// is taken after it, the backend's last. [TieredCausal.Restore] lets go of the runner's
+// lock while it reads.
+//
+// # Rules
+//
+// K/V is corrupted silently where one of these is broken, so each has a test of its name.
+//
+//   - Writes: a batch of a finished sequence may be built and still run, and write into
+//     cells that Remove has freed. A restore waits for every flight that was built before
+//     it took its cells.
+//   - Reads: a batch without outputs does not wait for its device. Rows are copied after
+//     the backend is synchronized.
+//   - When: cells are noted when a batch is built, and rows are copied after its outputs
+//     are ready and before the next batch may compute.
+//   - Removal: complete pages leave before their cells are freed or rotated, and what a
+//     flight would have added past the cut is forgotten.
+//   - Budget: cells are reserved before the first row is read; no room means no restore.
+//   - Identity: rows are stored under the exact tokens that made them, or not at all.
+//
+// The package knows nothing about files: see package diskstore for those, and package
+// tiering (below this one) for the configuration that joins both.
+package kvcache

@@ -1,0 +1,452 @@
+package kvcache
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+
+	ollama "github.com/ollama/ollama/kvcache"
+	"github.com/ollama/ollama/ml"
+	"github.com/ollama/ollama/model/input"
+	"github.com/stretchr/testify/require"
+)
+
+// fakeCache is a cache with upstream's cell logic and an arithmetic that shows every
+// mistake: the row of a position is a hash of its token and of the row before it, read from
+// the cache when the batch is computed. One wrong byte anywhere changes all that follows.
+type fakeCache struct {
+	ollama.Cache // methods only models call
+
+	mu     sync.Mutex
+	cells  []fakeCell
+	layers int
+	rows   map[section][]byte // per layer and kind, one row per cell
+
+	batchCells []int32
+	onWrite    func()
+	closed     bool
+}
+
+type fakeCell struct {
+	pos  int32
+	seqs []int
+}
+
+type section struct {
+	layer int
+	value bool
+}
+
+const (
+	fakeKeyBytes   = 24 // not equal, not a power of two, so that mixing K and V up shows
+	fakeValueBytes = 40
+)
+
+func newFakeCache(cells, layers int) *fakeCache {
+	c := &fakeCache{cells: make([]fakeCell, cells), layers: layers, rows: make(map[section][]byte)}
+	for l := range layers {
+		c.rows[section{l, false}] = make([]byte, cells*fakeKeyBytes)
+		c.rows[section{l, true}] = make([]byte, cells*fakeValueBytes)
+	}
+	return c
+}
+
+func (c *fakeCache) RowLayers() []int {
+	var layers []int
+	for l := range c.layers {
+		layers = append(layers, l)
+	}
+	return layers
+}
+
+func (c *fakeCache) RowBytes(layer int, value bool) (int, error) {
+	if value {
+		return fakeValueBytes, nil
+	}
+	return fakeKeyBytes, nil
+}
+
+func (c *fakeCache) row(s section, cell int32) []byte {
+	n, _ := c.RowBytes(s.layer, s.value)
+	return c.rows[s][int(cell)*n : (int(cell)+1)*n]
+}
+
+func (c *fakeCache) ReadRows(layer int, value bool, cells []int32, dst []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, _ := c.RowBytes(layer, value)
+	if len(dst) != n*len(cells) {
+		return fmt.Errorf("%d bytes for %d rows", len(dst), len(cells))
+	}
+	for i, cell := range cells {
+		copy(dst[i*n:], c.row(section{layer, value}, cell))
+	}
+	return nil
+}
+
+func (c *fakeCache) WriteRows(layer int, value bool, cells []int32, src []byte) error {
+	if c.onWrite != nil {
+		c.onWrite()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, _ := c.RowBytes(layer, value)
+	if len(src) != n*len(cells) {
+		return fmt.Errorf("%d bytes for %d rows", len(src), len(cells))
+	}
+	for i, cell := range cells {
+		copy(c.row(section{layer, value}, cell), src[i*n:(i+1)*n])
+	}
+	return nil
+}
+
+func (c *fakeCache) SynchronizeRows()                         {}
+func (c *fakeCache) BatchCells() []int32                      { return c.batchCells }
+func (c *fakeCache) Close()                                   { c.closed = true }
+func (c *fakeCache) CanResume(int, int32) bool                { return true }
+func (c *fakeCache) Init(ml.Backend, ml.DType, int, int, int) {}
+func (c *fakeCache) free(cell int) bool                       { return len(c.cells[cell].seqs) == 0 }
+func (c *fakeCache) holds(cell, seq int) bool                 { return slices.Contains(c.cells[cell].seqs, seq) }
+func (c *fakeCache) drop(cell, seq int) {
+	c.cells[cell].seqs = slices.DeleteFunc(c.cells[cell].seqs, func(s int) bool { return s == seq })
+}
+
+func (c *fakeCache) take(seq int, pos int32) (int32, bool) {
+	for i := range c.cells {
+		if c.free(i) {
+			c.cells[i] = fakeCell{pos, []int{seq}}
+			return int32(i), true
+		}
+	}
+	return 0, false
+}
+
+func (c *fakeCache) ReserveCells(seq int, begin, end int32) ([]int32, error) {
+	var cells []int32
+	for pos := begin; pos < end; pos++ {
+		cell, ok := c.take(seq, pos)
+		if !ok {
+			for _, cell := range cells {
+				c.cells[cell].seqs = nil
+			}
+			return nil, ollama.ErrKvCacheFull
+		}
+		cells = append(cells, cell)
+	}
+	return cells, nil
+}
+
+func (c *fakeCache) cellOf(seq int, pos int32) (int32, bool) {
+	for i := range c.cells {
+		if c.holds(i, seq) && c.cells[i].pos == pos {
+			return int32(i), true
+		}
+	}
+	return 0, false
+}
+
+func (c *fakeCache) Remove(seq int, begin, end int32) error {
+	for i := range c.cells {
+		if !c.holds(i, seq) {
+			continue
+		}
+		switch pos := c.cells[i].pos; {
+		case pos >= begin && pos < end:
+			c.drop(i, seq)
+		case pos >= end:
+			if len(c.cells[i].seqs) > 1 {
+				return errors.New("shifting cells shared by multiple sequences not supported")
+			}
+			c.cells[i].pos += begin - end
+			c.mu.Lock()
+			for l := range c.layers { // rotating K changes it in place
+				for j, b := range c.row(section{l, false}, int32(i)) {
+					c.row(section{l, false}, int32(i))[j] = b ^ 0x5a
+				}
+			}
+			c.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+func (c *fakeCache) CopyPrefix(src, dst int, n int32) {
+	for i := range c.cells {
+		c.drop(i, dst)
+		if c.holds(i, src) && c.cells[i].pos < n {
+			c.cells[i].seqs = append(c.cells[i].seqs, dst)
+		}
+	}
+}
+
+// build takes cells for a batch, as StartForward does.
+func (c *fakeCache) build(t require.TestingT, batch input.Batch) {
+	c.batchCells = nil
+	for i, seq := range batch.Sequences {
+		cell, ok := c.take(seq, batch.Positions[i])
+		require.True(t, ok, "cache full")
+		c.batchCells = append(c.batchCells, cell)
+	}
+}
+
+// compute writes the rows of a built batch, wherever its cells belong by now: a graph knows
+// only cells. before is the cell of the position before each input, noted at build time.
+func (c *fakeCache) compute(inputs []*input.Input, cells, before []int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, in := range inputs {
+		for l := range c.layers {
+			for _, value := range []bool{false, true} {
+				s := section{l, value}
+				var previous []byte
+				if before[i] >= 0 {
+					previous = c.row(s, before[i])
+				}
+				copy(c.row(s, cells[i]), rowAfter(s, previous, in.Token, len(c.row(s, cells[i]))))
+			}
+		}
+	}
+}
+
+// rowAfter is the row of a token that follows a position with the given row.
+func rowAfter(s section, previous []byte, token int32, n int) []byte {
+	h := sha256.New()
+	fmt.Fprint(h, s.layer, s.value)
+	h.Write(previous)
+	_ = binary.Write(h, binary.LittleEndian, token)
+	return bytes.Repeat(h.Sum(nil), 2)[:n]
+}
+
+// wantRows are the rows of a prefix in one section, as an undisturbed engine computes them.
+func wantRows(s section, tokens []int32, n int) [][]byte {
+	var rows [][]byte
+	var previous []byte
+	for _, token := range tokens {
+		previous = rowAfter(s, previous, token, n)
+		rows = append(rows, previous)
+	}
+	return rows
+}
+
+// requireRows checks that a sequence's cells hold what its tokens give.
+func (c *fakeCache) requireRows(t require.TestingT, seq int, tokens []int32) {
+	for l := range c.layers {
+		for _, value := range []bool{false, true} {
+			s := section{l, value}
+			n, _ := c.RowBytes(l, value)
+			for pos, want := range wantRows(s, tokens, n) {
+				cell, ok := c.cellOf(seq, int32(pos))
+				require.True(t, ok, "sequence %d has no cell for position %d", seq, pos)
+				require.Equal(t, want, c.row(s, cell), "sequence %d position %d cell %d layer %d value %v", seq, pos, cell, l, value)
+			}
+		}
+	}
+}
+
+// fakeRunner drives a TieredCausal the way Ollama's runner does: batch n+1 is built while
+// n is computed, slots are loaded at any time in between.
+type fakeRunner struct {
+	t      testing.TB
+	mu     sync.Mutex // the runner's lock
+	cache  *fakeCache
+	tiered *TieredCausal
+	numCtx int
+	batch  int
+	nextID int
+	flight []*fakeBatch
+	slots  []*fakeSlot
+}
+
+type fakeSlot struct {
+	id     int
+	inputs []*input.Input // what the runner thinks the cache holds
+	rest   []*input.Input
+	inUse  bool
+	store  bool
+	exact  int // positions whose rows follow from their tokens
+}
+
+type fakeBatch struct {
+	id                  int
+	inputs              []*input.Input
+	cells, before       []int32
+	computed, discarded bool
+}
+
+func newFakeRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner {
+	r := &fakeRunner{t: t, numCtx: numCtx, batch: 12, cache: newFakeCache(slots*numCtx+1, 2)}
+	opts.Store, opts.Layers = store, 2
+	if opts.PageTokens == 0 {
+		opts.PageTokens = 8
+	}
+	opts.Fingerprint[0] = 1
+	r.tiered = New(r.cache, opts)
+	t.Cleanup(r.tiered.Close)
+	for i := range slots {
+		r.slots = append(r.slots, &fakeSlot{id: i})
+	}
+	return r
+}
+
+func inputsOf(tokens []int32) []*input.Input {
+	var in []*input.Input
+	for _, token := range tokens {
+		in = append(in, &input.Input{Token: token})
+	}
+	return in
+}
+
+func tokensOf(inputs []*input.Input) []int32 {
+	var tokens []int32
+	for _, in := range inputs {
+		tokens = append(tokens, in.Token)
+	}
+	return tokens
+}
+
+func tokenRange(seed, n int) []int32 {
+	tokens := make([]int32, n)
+	for i := range tokens {
+		tokens[i] = int32(seed*1000 + i)
+	}
+	return tokens
+}
+
+func commonPrefix(a, b []*input.Input) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[n].Token == b[n].Token {
+		n++
+	}
+	return n
+}
+
+// load starts a request in a slot, as completion does.
+func (r *fakeRunner) load(slot *fakeSlot, prompt []int32, store bool) Restored {
+	in := inputsOf(prompt)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	require.False(r.t, slot.inUse)
+	past := min(commonPrefix(slot.inputs, in), len(in)-1)
+	require.NoError(r.t, r.tiered.Remove(slot.id, int32(past), math.MaxInt32))
+	slot.inputs, slot.inUse, slot.store = in[:past:past], true, store
+	slot.exact = min(slot.exact, past)
+	restored, err := r.tiered.Restore(r.t.Context(), &r.mu, slot.id, past, in)
+	require.NoError(r.t, err)
+	if base := restored.Held - restored.Tokens; restored.Tokens > 0 && base <= slot.exact {
+		slot.exact = restored.Held
+	}
+	slot.inputs, slot.rest = in[:restored.Held:restored.Held], in[restored.Held:]
+	r.tiered.StartSequence(slot.id, store)
+	return restored
+}
+
+// build builds the next batch of all slots in use. It reports whether there was anything.
+func (r *fakeRunner) build() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var batch input.Batch
+	b := &fakeBatch{id: r.nextID}
+	ends := make(map[int]bool)
+	for _, s := range r.slots {
+		n := min(len(s.rest), r.batch-len(b.inputs))
+		if !s.inUse || n <= 0 {
+			continue
+		}
+		for i := range n {
+			batch.Sequences = append(batch.Sequences, s.id)
+			batch.Positions = append(batch.Positions, int32(len(s.inputs)+i))
+		}
+		b.inputs = append(b.inputs, s.rest[:n]...)
+		if s.exact == len(s.inputs) {
+			s.exact += n
+		}
+		s.inputs = append(s.inputs, s.rest[:n]...)
+		s.rest = s.rest[n:]
+		ends[s.id] = len(s.rest) == 0
+	}
+	if len(b.inputs) == 0 {
+		return false
+	}
+	r.nextID++
+	r.cache.build(r.t, batch)
+	b.cells = r.cache.batchCells
+	for i, seq := range batch.Sequences {
+		before, ok := r.cache.cellOf(seq, batch.Positions[i]-1)
+		if !ok {
+			before = -1
+		}
+		b.before = append(b.before, before)
+	}
+	r.tiered.BatchBuilt(b.id, batch, b.inputs, func(int) bool { return true }, func(seq int) bool { return ends[seq] })
+	r.flight = append(r.flight, b)
+	return true
+}
+
+// compute runs the oldest built batch.
+func (r *fakeRunner) compute() bool {
+	if len(r.flight) == 0 {
+		return false
+	}
+	b := r.flight[0]
+	r.flight = r.flight[1:]
+	r.cache.compute(b.inputs, b.cells, b.before)
+	r.tiered.BatchDone(b.id)
+	return true
+}
+
+// shift drops positions [keep, keep+discard) of a slot, as the runner does while it builds
+// a batch: whatever is in flight is being computed.
+func (r *fakeRunner) shift(slot *fakeSlot, keep, discard int) {
+	for _, b := range r.flight {
+		r.cache.compute(b.inputs, b.cells, b.before)
+	}
+	r.mu.Lock()
+	err := r.tiered.Remove(slot.id, int32(keep), int32(keep+discard))
+	if err == nil {
+		slot.inputs = append(slot.inputs[:keep:keep], slot.inputs[keep+discard:]...)
+		slot.exact = min(slot.exact, keep)
+	} else { // cells shared with another slot: the runner starts over
+		require.NoError(r.t, r.tiered.Remove(slot.id, 0, math.MaxInt32))
+		slot.rest = append(slot.inputs, slot.rest...)
+		slot.inputs, slot.exact = nil, 0
+	}
+	r.mu.Unlock()
+	for _, b := range r.flight {
+		r.tiered.BatchDone(b.id)
+	}
+	r.flight = nil
+}
+
+// finish ends a request.
+func (r *fakeRunner) finish(slot *fakeSlot) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tiered.EndSequence(slot.id)
+	slot.inUse, slot.rest = false, nil
+}
+
+// drain builds and computes until every request's inputs are in.
+func (r *fakeRunner) drain() {
+	for r.build() || r.compute() {
+	}
+}
+
+// run is a whole request: prompt, then generated tokens one at a time.
+func (r *fakeRunner) run(slot *fakeSlot, prompt, generated []int32, store bool) Restored {
+	restored := r.load(slot, prompt, store)
+	r.drain()
+	for _, token := range generated {
+		slot.rest = inputsOf([]int32{token})
+		r.drain()
+	}
+	r.finish(slot)
+	return restored
+}
+
+func (r *fakeRunner) flush() { require.NoError(r.t, r.tiered.Flush(r.t.Context())) }

@@ -1,0 +1,129 @@
+package kvcache
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// simulation drives random interleavings of everything a runner does. The store checks every
+// row that is sealed, the cache every row that is attended to.
+type simulation struct {
+	*fakeRunner
+	store *memStore
+}
+
+// prompt draws from a small tree of texts, so that prefixes are shared at all lengths.
+func drawPrompt(t *rapid.T) []int32 {
+	text := tokenRange(rapid.IntRange(1, 3).Draw(t, "text"), rapid.IntRange(1, 50).Draw(t, "length"))
+	return append(text, tokenRange(rapid.IntRange(10, 12).Draw(t, "ending"), rapid.IntRange(1, 8).Draw(t, "extra"))...)
+}
+
+func (s *simulation) pick(t *rapid.T, want func(*fakeSlot) bool) *fakeSlot {
+	var slots []*fakeSlot
+	for _, slot := range s.slots {
+		if want(slot) {
+			slots = append(slots, slot)
+		}
+	}
+	if len(slots) == 0 {
+		t.Skip("no such slot")
+	}
+	return rapid.SampledFrom(slots).Draw(t, "slot")
+}
+
+func idle(s *fakeSlot) bool { return !s.inUse }
+func busy(s *fakeSlot) bool { return s.inUse }
+
+// Load starts a request, possibly in a slot forked from another; batches land meanwhile.
+func (s *simulation) Load(t *rapid.T) {
+	slot := s.pick(t, idle)
+	prompt := drawPrompt(t)
+	if source := rapid.SampledFrom(s.slots).Draw(t, "source"); source != slot && rapid.Bool().Draw(t, "fork") {
+		if n := commonPrefix(source.inputs, inputsOf(prompt)); n > 0 {
+			s.mu.Lock()
+			s.tiered.CopyPrefix(source.id, slot.id, int32(n))
+			slot.inputs, slot.exact = slices.Clone(source.inputs[:n]), min(n, source.exact)
+			s.mu.Unlock()
+		}
+	}
+	landed := make(chan struct{})
+	go func() {
+		defer close(landed)
+		s.mu.Lock() // a restore lets go of the lock while it reads
+		flying := s.flight
+		s.mu.Unlock()
+		for range flying {
+			s.compute()
+		}
+	}()
+	s.load(slot, prompt, rapid.Bool().Draw(t, "store"))
+	<-landed
+}
+
+func (s *simulation) Build(t *rapid.T) {
+	if len(s.flight) == 2 || !s.build() {
+		t.Skip("nothing to build")
+	}
+}
+
+func (s *simulation) Compute(t *rapid.T) {
+	if !s.compute() {
+		t.Skip("nothing in flight")
+	}
+}
+
+func (s *simulation) Generate(t *rapid.T) {
+	slot := s.pick(t, func(s *fakeSlot) bool { return s.inUse && len(s.rest) == 0 && len(s.inputs) > 0 })
+	if len(slot.inputs) >= s.numCtx {
+		t.Skip("context is full")
+	}
+	slot.rest = inputsOf([]int32{rapid.Int32Range(900, 903).Draw(t, "token")})
+}
+
+func (s *simulation) Finish(t *rapid.T) { s.finish(s.pick(t, busy)) }
+
+func (s *simulation) Shift(t *rapid.T) {
+	slot := s.pick(t, func(s *fakeSlot) bool { return s.inUse && len(s.inputs) > 12 })
+	keep := rapid.IntRange(0, 6).Draw(t, "keep")
+	s.shift(slot, keep, rapid.IntRange(1, (len(slot.inputs)-keep)/2).Draw(t, "discard"))
+}
+
+// Restart loses everything but the store.
+func (s *simulation) Restart(t *rapid.T) {
+	for s.compute() {
+	}
+	s.tiered.Close()
+	fresh := newFakeRunner(s.t, s.store, len(s.slots), s.numCtx, Options{Poison: true})
+	fresh.nextID = s.nextID
+	s.fakeRunner = fresh
+}
+
+// Check holds when nothing is in flight: every row that should be exact is.
+func (s *simulation) Check(t *rapid.T) {
+	if len(s.flight) > 0 {
+		return
+	}
+	for _, slot := range s.slots {
+		s.cache.requireRows(t, slot.id, tokensOf(slot.inputs[:slot.exact]))
+	}
+}
+
+func TestRandomInterleavings(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		store := newMemStore(t)
+		s := &simulation{store: store, fakeRunner: newFakeRunner(t, store, rapid.IntRange(1, 3).Draw(rt, "slots"), 80, Options{Poison: true})}
+		defer func() { s.tiered.Close() }()
+		rt.Repeat(map[string]func(*rapid.T){
+			"load": s.Load, "build": s.Build, "compute": s.Compute, "compute more": s.Compute,
+			"generate": s.Generate, "finish": s.Finish, "shift": s.Shift, "restart": s.Restart,
+			"": s.Check,
+		})
+		for s.build() || s.compute() {
+		}
+		s.Check(rt)
+		require.Zero(rt, s.tiered.Stats().FailedCopies)
+	})
+}

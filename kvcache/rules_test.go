@@ -1,0 +1,254 @@
+package kvcache
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/ollama/ollama/model/input"
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
+
+// The ordering rules of the runner, one test each. The rule a test is named after is in the
+// package documentation. (That a batch without outputs does not wait for its device can only
+// be shown on a GPU; here it is shown that rows are read after a synchronize.)
+
+// A batch of a finished sequence is built, its slot is loaded again, and the batch then
+// writes into cells that the restore has taken.
+func TestRuleWritesWaitForFlights(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	slot, old := r.slots[0], tokenRange(1, 50)
+	r.run(slot, old, nil, true)
+	r.run(slot, tokenRange(2, 30), nil, true)
+	r.flush()
+
+	// the next token of a sequence that ends is in a batch that is built already
+	slot.inUse, slot.rest = true, inputsOf([]int32{7})
+	require.True(t, r.build())
+	r.finish(slot)
+
+	flying := true
+	r.cache.onWrite = func() {
+		if flying {
+			t.Error("a row was written while a batch that may use its cell was in flight")
+		}
+	}
+	secondRead := make(chan struct{})
+	store.onRead = func(n int) {
+		if n == 1 {
+			close(secondRead) // the first page is waiting to be written
+		}
+	}
+	landed := make(chan struct{})
+	go func() {
+		defer close(landed)
+		<-secondRead
+		b := r.flight[0]
+		r.cache.compute(b.inputs, b.cells, b.before)
+		flying = false
+		r.tiered.BatchDone(b.id)
+		r.flight = nil
+	}()
+	restored := r.load(slot, old, true)
+	<-landed
+	require.Equal(t, 49, restored.Held)
+	r.cache.requireRows(t, slot.id, old[:49])
+}
+
+type syncCache struct {
+	*fakeCache
+	dirty bool
+	early bool
+}
+
+func (c *syncCache) SynchronizeRows() { c.dirty = false }
+
+func (c *syncCache) ReadRows(layer int, value bool, cells []int32, dst []byte) error {
+	c.early = c.early || c.dirty
+	return c.fakeCache.ReadRows(layer, value, cells, dst)
+}
+
+// A batch without outputs has not waited for its device when it is reported done.
+func TestRuleReadsSynchronizeFirst(t *testing.T) {
+	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
+	cache := &syncCache{fakeCache: r.cache}
+	r.tiered.Rows = cache
+	r.load(r.slots[0], tokenRange(1, 50), true)
+	for r.build() {
+		cache.dirty = true
+		r.compute()
+	}
+	cache.dirty = true
+	r.finish(r.slots[0])
+	r.flush()
+	require.False(t, cache.early, "rows were read before the device was waited for")
+	require.Equal(t, int64(6), r.tiered.Stats().SealedPages)
+}
+
+// Rows are noted when a batch is built and copied when it is done: not when it is built
+// (they are not there), and not by looking the cells up when it is done (they may belong to
+// another sequence by then).
+func TestRuleWhenRowsAreNotedAndCopied(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	slot := r.slots[0]
+	r.load(slot, tokenRange(1, 9), true)
+	require.True(t, r.build())
+	require.Empty(t, store.pages, "sealed before it was computed")
+
+	// its outputs are ready; the next batch is built and has taken cells, none is computed
+	slot.rest = inputsOf(tokenRange(5, 10))
+	require.True(t, r.build())
+	r.compute()
+	require.NoError(t, r.tiered.queue.wait(t.Context()))
+	require.Len(t, store.pages, 1)
+	r.compute()
+	r.flush()
+	require.Len(t, store.pages, 2) // the store checked their rows
+}
+
+// Complete pages leave before a slot's cells are freed, however full the queue.
+func TestRuleRemovalLosesNothing(t *testing.T) {
+	store := newMemStore(t)
+	store.hold = make(chan struct{})
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	slot := r.slots[0]
+	tight(r)
+	prompt := tokenRange(1, 200)
+	r.run(slot, prompt, nil, true)
+	require.Less(t, r.tiered.slot(slot.id).sealed, 25, "the queue was meant to be full")
+
+	require.NoError(t, r.tiered.Remove(slot.id, 0, math.MaxInt32))
+	slot.inputs = nil
+	r.load(slot, tokenRange(2, 20), true) // overwrites the cells while nothing is stored yet
+	r.drain()
+	close(store.hold)
+	r.flush()
+	require.GreaterOrEqual(t, len(store.pages), 25)
+	require.Equal(t, 199, r.reload(slot, prompt).Held)
+}
+
+// reload ends what a slot is doing and loads a prompt.
+func (r *fakeRunner) reload(slot *fakeSlot, prompt []int32) Restored {
+	r.finish(slot)
+	return r.load(slot, prompt, true)
+}
+
+// tight fills the queue so that only leaving rows find room.
+func tight(r *fakeRunner) {
+	r.tiered.queue.mu.Lock()
+	defer r.tiered.queue.mu.Unlock()
+	r.tiered.queue.bytes = stagingBytesMax
+}
+
+// What a shift discards was stored before it left, what it moves is never stored again, and
+// the last page, complete only with the batch in flight, is not lost.
+func TestRuleRemovalShiftSealsFirstAndTaints(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 48, Options{})
+	slot := r.slots[0]
+	prompt := tokenRange(1, 47)
+	r.load(slot, prompt, true)
+	r.drain()
+	slot.rest = inputsOf([]int32{500})
+	require.True(t, r.build()) // position 47, in flight, completes the context's last page
+
+	r.shift(slot, 4, 20)
+	slot.rest = inputsOf(tokenRange(6, 20))
+	r.drain() // the shifted slot completes pages: none may be stored (the store checks rows)
+	r.finish(slot)
+	r.flush()
+	require.Len(t, store.pages, 6, "all pages of the unshifted context, and none of the shifted one")
+
+	whole := append(slices.Clone(prompt), 500)
+	restored := r.run(slot, append(whole, 501)[:48], nil, true)
+	require.Equal(t, 47, restored.Held)
+	r.cache.requireRows(t, slot.id, whole[:47])
+}
+
+// A flight that lands after its slot was cut adds nothing past the cut.
+func TestRuleRemovalCutsFlights(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	slot := r.slots[0]
+	r.load(slot, tokenRange(1, 22), true)
+	r.drain()
+	slot.rest = inputsOf(tokenRange(8, 3)) // would complete the third page
+	require.True(t, r.build())
+	r.finish(slot)
+	other := append(tokenRange(1, 20), tokenRange(9, 30)...)
+	r.mu.Lock()
+	require.NoError(t, r.tiered.Remove(slot.id, 20, math.MaxInt32))
+	slot.inputs = slot.inputs[:20]
+	r.mu.Unlock()
+	r.compute()
+	require.Len(t, r.tiered.slot(slot.id).tokens, 20)
+	slot.inUse, slot.rest = true, inputsOf(other[20:])
+	r.drain()
+	r.flush()
+	r.cache.requireRows(t, slot.id, other)
+	require.Len(t, store.pages, 6)
+}
+
+// A restore that does not fit takes no cell and leaves the slot as it was.
+func TestRuleBudgetIsCheckedFirst(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	prompt := tokenRange(1, 60)
+	r.run(r.slots[0], prompt, nil, true)
+	r.flush()
+
+	small := newFakeRunner(t, store, 1, 40, Options{})
+	used := func() (n int) {
+		for i := range small.cache.cells {
+			if !small.cache.free(i) {
+				n++
+			}
+		}
+		return n
+	}
+	restored := small.load(small.slots[0], prompt, true)
+	require.Zero(t, restored.Held)
+	require.Zero(t, used())
+}
+
+// An image's rows are not given by its tokens: nothing from it on is stored or restored.
+func TestRuleIdentityStopsAtAnImage(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	slot := r.slots[0]
+	prompt := inputsOf(tokenRange(1, 40))
+	prompt[18].MultimodalHash = 42
+	r.load(slot, tokenRange(1, 1), true)
+	slot.rest = prompt[len(slot.inputs):]
+	r.drain()
+	r.finish(slot)
+	r.flush()
+	require.Len(t, store.pages, 2)
+	for _, tails := range store.tails {
+		for _, tail := range tails {
+			require.LessOrEqual(t, int(tail.Start)+len(tail.Tokens), 18)
+		}
+	}
+	require.Equal(t, 18, len(textPrefix(prompt)))
+	require.Equal(t, 5, len(textPrefix([]*input.Input{{}, {}, {}, {}, {}})))
+}
+
+// A page asked for under other tokens is refused by the store and computed.
+func TestRuleIdentityTokensMustMatch(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	prompt := tokenRange(1, 40)
+	r.run(r.slots[0], prompt, nil, true)
+	r.run(r.slots[0], tokenRange(2, 10), nil, true)
+	r.flush()
+	third := diskstore.ChainKey(store.pages[diskstore.ChainKey(store.root, prompt[:8], nil)].Parent, prompt[:8], nil)
+	store.pages[diskstore.ChainKey(third, prompt[8:16], nil)].Tokens[3]++
+	restored := r.load(r.slots[0], prompt, true)
+	require.Equal(t, 8, restored.Held, "what came before the refused page is kept")
+	r.drain()
+	r.cache.requireRows(t, 0, prompt)
+}

@@ -1,0 +1,338 @@
+package kvcache
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+
+	ollama "github.com/ollama/ollama/kvcache"
+	"github.com/ollama/ollama/model/input"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
+
+// Store keeps pages. [diskstore.Store] is the one there is; its methods may be called
+// from several goroutines.
+type Store interface {
+	Put(ctx context.Context, page *diskstore.Page) error
+	Has(key diskstore.Key) bool
+	ChainFrom(ctx context.Context, parent diskstore.Key, start int, tokens []int32, media []diskstore.Media) []diskstore.Ref
+	Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout diskstore.Layout, buf []byte) error
+	Flush(ctx context.Context) error
+	Close() error
+}
+
+// Options configure a [TieredCausal]. Store, Fingerprint and Layers are required.
+type Options struct {
+	Store Store
+	// Fingerprint says whose pages these are; it is the parent of a first page.
+	Fingerprint diskstore.Key
+	// Layers is how many layers have K/V.
+	Layers int
+	// PageTokens is the number of tokens of a page; zero means 256.
+	PageTokens int
+	// Poison fills the cells a restore has taken with NaN bytes before rows are written,
+	// to show that none of them is read too early. For tests.
+	Poison bool
+	// Logger receives the rare line about a failing store; nil means slog's default.
+	Logger *slog.Logger
+}
+
+// DefaultPageTokens is the number of tokens of a page. At 256 an 8B model's page is
+// 32 MiB: large enough to be read sequentially, small enough that little is computed
+// again where two prompts part.
+const DefaultPageTokens = 256
+
+// closeTimeout bounds how long Close waits for queued pages.
+const closeTimeout = 5 * time.Second
+
+// TieredCausal is a cache whose pages outlive it. It implements upstream's Cache by
+// forwarding to the cache it wraps; the runner adds calls at the points where a batch is
+// built and done, and where a request starts and ends.
+type TieredCausal struct {
+	Rows // the wrapped cache
+
+	opts  Options
+	log   *slog.Logger
+	queue *writeQueue
+	gate  gate
+
+	mu       sync.Mutex
+	slots    map[int]*slot
+	flights  []*flight
+	landed   sync.Cond // a flight left flights
+	geometry geometry
+	stats    Stats
+
+	closing sync.Once
+}
+
+var _ ollama.Cache = (*TieredCausal)(nil)
+
+// Stats counts what happened since the cache was wrapped.
+type Stats struct {
+	SealedPages, SealedTails      int64
+	Restores, RestoredTokens      int64
+	RestoredBytes                 int64
+	SkippedRestores, FailedCopies int64
+}
+
+// New wraps a cache. The wrapper owns the store: Close closes both.
+func New(rows Rows, opts Options) *TieredCausal {
+	if opts.PageTokens == 0 {
+		opts.PageTokens = DefaultPageTokens
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	t := &TieredCausal{
+		Rows:  rows,
+		opts:  opts,
+		log:   opts.Logger,
+		queue: newWriteQueue(opts.Store, opts.Logger),
+		slots: make(map[int]*slot),
+	}
+	t.landed.L = &t.mu
+	return t
+}
+
+// PageTokens is the number of tokens of a page.
+func (t *TieredCausal) PageTokens() int { return t.opts.PageTokens }
+
+// Stats returns the counters so far.
+func (t *TieredCausal) Stats() Stats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.stats
+}
+
+func (t *TieredCausal) slot(seq int) *slot {
+	s, ok := t.slots[seq]
+	if !ok {
+		s = newSlot()
+		t.slots[seq] = s
+	}
+	return s
+}
+
+// ready reports whether the geometry is known, measuring it when it is not. The runner's
+// lock is held.
+func (t *TieredCausal) ready() bool {
+	if t.geometry.sections != nil {
+		return true
+	}
+	g, err := measure(t.Rows, t.opts.Layers)
+	if err != nil {
+		t.log.Debug("kv tier: cache is not complete yet", "reason", err)
+		return false
+	}
+	t.geometry = g
+	return true
+}
+
+// StartSequence begins a request in a slot that holds a prefix of its prompt. When store
+// is false nothing that is computed for it is stored. The runner's lock is held.
+func (t *TieredCausal) StartSequence(seq int, store bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.slot(seq)
+	if store {
+		// all that the slot holds is in this request's own prompt
+		s.private = math.MaxInt
+	} else {
+		s.private = min(s.private, len(s.tokens))
+	}
+	s.promptOpen, s.ending = true, false
+}
+
+// BatchBuilt notes where the rows of a batch will be. tracked says which sequences are
+// requests for text, promptEnd whether a sequence's prompt ends with this batch. The
+// runner's lock is held, and the cache's last StartForward was for this batch.
+func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Input, tracked, promptEnd func(seq int) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ready()
+	f := &flight{id: id, parts: partsOf(batch.Sequences, batch.Positions, inputs, t.Rows.BatchCells(),
+		func(seq int) bool { return !tracked(seq) })}
+	for i := range f.parts {
+		p := &f.parts[i]
+		if s := t.slot(p.seq); s.promptOpen && promptEnd(p.seq) {
+			s.promptOpen, p.promptEnd = false, true
+		}
+	}
+	t.gate.built(id)
+	t.flights = append(t.flights, f)
+}
+
+// BatchDone copies out what the batch completed. Its outputs are ready and the next batch
+// has not begun to compute; the runner's lock need not be held.
+func (t *TieredCausal) BatchDone(id int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, f := range t.flights {
+		if f.id != id {
+			continue
+		}
+		t.gate.done(id, f.size())
+		t.land(f)
+		t.flights = append(t.flights[:i], t.flights[i+1:]...)
+		t.landed.Broadcast()
+		return
+	}
+}
+
+func (t *TieredCausal) land(f *flight) {
+	for i := range f.parts {
+		p := &f.parts[i]
+		if len(p.inputs) == 0 {
+			continue
+		}
+		s := t.slot(p.seq)
+		p.land(s)
+		t.seal(s, false)
+		if p.promptEnd || s.ending {
+			t.sealTail(s)
+		}
+	}
+}
+
+// EndSequence saves what a finished request leaves behind. The runner's lock is held.
+func (t *TieredCausal) EndSequence(seq int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.slot(seq)
+	s.ending = true
+	t.seal(s, false)
+	if !t.flying(seq) {
+		t.sealTail(s)
+	}
+}
+
+// flying reports whether a flight will still add positions to a slot.
+func (t *TieredCausal) flying(seq int) bool {
+	for _, f := range t.flights {
+		for i := range f.parts {
+			if f.parts[i].seq == seq && len(f.parts[i].inputs) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Remove forwards, after everything complete in the range has been copied out. The
+// runner's lock is held.
+func (t *TieredCausal) Remove(seq int, begin, end int32) error {
+	t.mu.Lock()
+	if shift := end != math.MaxInt32; shift {
+		t.beforeShift(seq, begin)
+	} else {
+		t.beforeTruncate(seq, begin)
+	}
+	t.mu.Unlock()
+	return t.Rows.Remove(seq, begin, end)
+}
+
+// beforeShift takes care of a slot whose rows from begin on are removed or rotated in
+// place. The runner shifts while it builds a batch, when every flight is being computed:
+// waiting for them costs nothing, the shift itself would.
+func (t *TieredCausal) beforeShift(seq int, begin int32) {
+	t.Rows.SynchronizeRows()
+	s := t.slot(seq)
+	for _, f := range t.flights {
+		for i := range f.parts {
+			if p := &f.parts[i]; p.seq == seq {
+				p.land(s)
+				p.cut(p.begin)
+			}
+		}
+	}
+	t.seal(s, true)
+	t.sealTail(s)
+	s.truncate(int(begin))
+	s.trimKeys(t.opts.PageTokens)
+	s.broken = true
+}
+
+// beforeTruncate takes care of a slot that keeps positions below begin only. What flights
+// add past it is void: their cells are about to be free.
+func (t *TieredCausal) beforeTruncate(seq int, begin int32) {
+	s := t.slot(seq)
+	t.seal(s, true)
+	if s.ending {
+		t.sealTail(s)
+	}
+	for _, f := range t.flights {
+		for i := range f.parts {
+			if p := &f.parts[i]; p.seq == seq {
+				p.cut(begin)
+			}
+		}
+	}
+	if int(begin) <= len(s.tokens) {
+		s.broken = false
+	}
+	s.truncate(int(begin))
+	s.trimKeys(t.opts.PageTokens)
+	s.ending = false
+}
+
+// CopyPrefix forwards and gives the destination the source's state, flights included. The
+// runner's lock is held.
+func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
+	t.mu.Lock()
+	dst := t.slot(dstSeq)
+	t.seal(dst, true)
+	if dst.ending {
+		t.sealTail(dst)
+	}
+	t.slots[dstSeq] = t.slot(srcSeq).clonePrefix(int(n))
+	t.slots[dstSeq].trimKeys(t.opts.PageTokens)
+	for _, f := range t.flights {
+		for i := range f.parts {
+			switch p := &f.parts[i]; p.seq {
+			case dstSeq:
+				p.cut(p.begin)
+			case srcSeq:
+				shared := *p
+				shared.seq, shared.promptEnd = dstSeq, false
+				shared.cut(n)
+				f.parts = append(f.parts, shared)
+			}
+		}
+	}
+	t.mu.Unlock()
+	t.Rows.CopyPrefix(srcSeq, dstSeq, n)
+}
+
+// Flush returns when everything sealed so far is stored, or with the context's error.
+func (t *TieredCausal) Flush(ctx context.Context) error {
+	t.mu.Lock()
+	err := t.landFlights(ctx, t.lastBuilt())
+	t.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := t.queue.wait(ctx); err != nil {
+		return err
+	}
+	return t.opts.Store.Flush(ctx)
+}
+
+// Close writes what is queued within a bounded time and closes the store and the wrapped
+// cache, once.
+func (t *TieredCausal) Close() { t.closing.Do(t.close) }
+
+func (t *TieredCausal) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if err := t.queue.close(ctx); err != nil {
+		t.log.Warn("kv tier: pages were not all stored before the model was unloaded", "error", err)
+	}
+	if err := t.opts.Store.Close(); err != nil {
+		t.log.Warn("kv tier: closing the page store", "error", err)
+	}
+	t.Rows.Close()
+}

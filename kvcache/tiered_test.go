@@ -1,0 +1,262 @@
+package kvcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestRestoreOddLengths(t *testing.T) {
+	for _, n := range []int{2, 3, 7, 8, 9, 15, 16, 17, 50, 64, 65} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			store := newMemStore(t)
+			r := newFakeRunner(t, store, 1, 128, Options{Poison: true})
+			prompt := tokenRange(1, n)
+			require.Zero(t, r.run(r.slots[0], prompt, []int32{1, 2, 3}, true).Tokens)
+			r.tiered.Close()
+
+			again := newFakeRunner(t, store, 1, 128, Options{Poison: true})
+			restored := again.load(again.slots[0], prompt, true)
+			require.Equal(t, n-1, restored.Held, "all but the token to sample from")
+			again.cache.requireRows(t, 0, prompt[:n-1])
+			again.drain()
+			again.cache.requireRows(t, 0, prompt)
+		})
+	}
+}
+
+func TestContinuationAndBranches(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	slot := r.slots[0]
+	history := tokenRange(1, 37)
+	r.run(slot, history, []int32{901, 902, 903, 904}, true)
+	r.run(slot, tokenRange(2, 20), nil, true) // another chat takes the slot
+	r.flush()
+
+	// the answer comes back with its last token retokenized
+	next := append(append(slices.Clone(history), 901, 902, 903), tokenRange(3, 20)...)
+	require.Equal(t, 40, r.run(slot, next, nil, true).Held)
+	r.cache.requireRows(t, 0, next)
+	r.flush()
+
+	r.run(slot, tokenRange(2, 20), nil, true)
+	branch := append(slices.Clone(history), tokenRange(4, 30)...)
+	require.Equal(t, 37, r.run(slot, branch, nil, true).Held, "the end of the first prompt")
+	r.cache.requireRows(t, 0, branch)
+	r.flush()
+
+	r.run(slot, tokenRange(2, 20), nil, true)
+	require.Equal(t, len(next)-1, r.run(slot, next, nil, true).Held, "a regenerate")
+	r.cache.requireRows(t, 0, next)
+}
+
+func TestPrivateRequestsStoreNothing(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 2, 256, Options{})
+	slot := r.slots[0]
+	public := tokenRange(1, 20)
+	r.run(slot, public, nil, true)
+	private := append(slices.Clone(public), tokenRange(2, 60)...)
+	r.run(slot, private, []int32{5, 6, 7}, false)
+	// a second private request shares more than was ever public, and a slot is forked from it
+	r.run(slot, append(slices.Clone(private), tokenRange(3, 30)...), nil, false)
+	r.mu.Lock()
+	r.tiered.CopyPrefix(0, 1, 70)
+	r.slots[1].inputs = slot.inputs[:70]
+	r.mu.Unlock()
+	r.run(r.slots[1], append(slices.Clone(private[:70]), tokenRange(4, 9)...), nil, false)
+	r.run(slot, tokenRange(5, 9), nil, true) // takes the slot: what leaves must not be stored
+	r.flush()
+	for _, page := range store.pages {
+		require.NotContains(t, page.Tokens, int32(2000))
+	}
+	tokens := func() (n int) {
+		for _, page := range store.pages {
+			n += len(page.Tokens)
+		}
+		return n
+	}
+	require.Equal(t, 2*8+8, tokens(), "two public pages of the first prompt, one of the last")
+
+	// the same text in a public request is that request's own
+	r.run(r.slots[1], private, nil, true)
+	r.flush()
+	require.Equal(t, 10*8+8, tokens())
+}
+
+func TestForkedSlotsShareRows(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 2, 128, Options{})
+	prompt := tokenRange(1, 30)
+	r.load(r.slots[0], prompt, true)
+	require.True(t, r.build())
+	require.True(t, r.build())
+	r.compute()
+
+	// slot 1 is forked while the source's second batch is in flight
+	r.mu.Lock()
+	r.tiered.CopyPrefix(0, 1, 20)
+	r.slots[1].inputs = slices.Clone(r.slots[0].inputs[:20])
+	r.mu.Unlock()
+	fork := append(slices.Clone(prompt[:20]), tokenRange(7, 30)...)
+	r.load(r.slots[1], fork, true)
+	r.drain()
+	r.cache.requireRows(t, 0, prompt)
+	r.cache.requireRows(t, 1, fork)
+	require.Equal(t, fork, r.tiered.slot(1).tokens)
+	r.finish(r.slots[0])
+	r.finish(r.slots[1])
+	r.flush()
+	require.Len(t, store.pages, 3+4, "two shared pages are stored once")
+}
+
+func TestShiftedSlotIsReplacedByExactRows(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 64, Options{})
+	slot := r.slots[0]
+	prompt := tokenRange(1, 60)
+	r.load(slot, prompt, true)
+	r.drain()
+	r.shift(slot, 8, 24)
+	r.finish(slot)
+	shifted := tokensOf(slot.inputs)
+	r.flush()
+
+	// the shifted text as a prompt of its own, stored by an undisturbed server
+	other := newFakeRunner(t, store, 1, 64, Options{})
+	other.run(other.slots[0], append(slices.Clone(shifted), 77), nil, true)
+	other.flush()
+
+	restored := r.load(slot, append(slices.Clone(shifted), 77), true)
+	require.Equal(t, len(shifted), restored.Held)
+	r.cache.requireRows(t, 0, shifted)
+}
+
+func TestReadFailureKeepsWhatIsIn(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	prompt := tokenRange(1, 60)
+	r.run(r.slots[0], prompt, nil, true)
+	r.run(r.slots[0], tokenRange(2, 9), nil, true)
+	r.flush()
+	store.readErr = map[int]error{3: errors.New("input/output error")}
+	restored := r.load(r.slots[0], prompt, true)
+	require.Equal(t, 24, restored.Held)
+	r.drain()
+	r.cache.requireRows(t, 0, prompt)
+	for pos := range prompt {
+		cell, _ := r.cache.cellOf(0, int32(pos))
+		require.Equal(t, r.tiered.slot(0).cells[pos], cell)
+	}
+}
+
+func TestCancelledRestoreLeavesTheSlotUsable(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	prompt := tokenRange(1, 60)
+	r.run(r.slots[0], prompt, nil, true)
+	r.run(r.slots[0], tokenRange(2, 9), nil, true)
+	r.flush()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	store.onRead = func(n int) {
+		if n == 2 {
+			cancel()
+		}
+	}
+	slot := r.slots[0]
+	r.mu.Lock()
+	require.NoError(t, r.tiered.Remove(0, 0, math.MaxInt32))
+	restored, err := r.tiered.Restore(ctx, &r.mu, 0, 0, inputsOf(prompt))
+	slot.inputs = inputsOf(prompt[:restored.Held])
+	r.mu.Unlock()
+	require.ErrorIs(t, err, context.Canceled)
+	store.onRead = nil
+	r.run(slot, prompt, nil, true)
+	r.cache.requireRows(t, 0, prompt)
+}
+
+func TestFailingStoreNeverFailsARequest(t *testing.T) {
+	store := newMemStore(t)
+	store.fail = errors.New("no space left on device")
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	now := time.Now()
+	r.tiered.queue.now = func() time.Time { return now }
+	prompt := tokenRange(1, 60)
+	for range 3 {
+		r.run(r.slots[0], prompt, []int32{1, 2}, true)
+		r.cache.requireRows(t, 0, prompt)
+		r.run(r.slots[0], tokenRange(2, 60), nil, true)
+	}
+	r.flush()
+	require.Less(t, store.puts, 10, "a store that just failed is left alone")
+
+	store.fail, now = nil, now.Add(2*retryAfter)
+	r.run(r.slots[0], tokenRange(3, 60), nil, true)
+	r.flush()
+	require.Len(t, store.pages, 14, "what was left in the cache meanwhile is stored too, before it leaves")
+}
+
+func TestFlushWaitsForTheLastFlight(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	slot := r.slots[0]
+	r.load(slot, tokenRange(1, 20), true)
+	r.drain()
+	slot.rest = inputsOf([]int32{9})
+	require.True(t, r.build())
+	r.finish(slot)
+
+	flushed := make(chan error, 1)
+	go func() { flushed <- r.tiered.Flush(t.Context()) }()
+	r.compute()
+	require.NoError(t, <-flushed)
+	require.Len(t, store.tails, 1)
+	for _, tails := range store.tails {
+		require.Len(t, tails[len(tails)-1].Tokens, 21-16)
+	}
+}
+
+func TestIncompleteCacheIsLeftAlone(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	r.cache.layers = 1 // the reservation failed for one of two layers
+	r.run(r.slots[0], tokenRange(1, 40), nil, true)
+	r.flush()
+	require.Empty(t, store.pages)
+	r.cache.layers = 2
+	r.run(r.slots[0], tokenRange(2, 40), nil, true)
+	r.flush()
+	require.Len(t, store.pages, 5)
+}
+
+func TestCloseIsBoundedAndClosesEverything(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	r.run(r.slots[0], tokenRange(1, 40), nil, true)
+	r.tiered.Close()
+	require.True(t, store.closed)
+	require.True(t, r.cache.closed)
+	require.Len(t, store.pages, 5, "queued pages are stored first")
+}
+
+func TestGate(t *testing.T) {
+	var g gate
+	require.True(t, g.pays(1, 1<<40), "nothing is known yet")
+	g.computeRate, g.readRate = 1000, 1e6
+	require.True(t, g.pays(1000, 1e6))
+	for i := 1; i < gateRetry; i++ {
+		require.False(t, g.pays(1000, 2e6))
+	}
+	require.True(t, g.pays(1000, 2e6), "measured again now and then")
+}

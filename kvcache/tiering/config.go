@@ -1,0 +1,153 @@
+package tiering
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/kvcache"
+)
+
+// DefaultRoot is where pages go when nothing is said and the place is safe.
+const DefaultRoot = "/tmp/ollama-kv-cache"
+
+// bytesPerGB is decimal, as disks are sold and as Ollama prints sizes.
+const bytesPerGB = 1e9
+
+// Config is what the environment says.
+type Config struct {
+	// Local is OLLAMA_KV_TIER_LOCAL: a directory on a local disk. Default DefaultRoot where
+	// that is safe and on a disk, else ~/.ollama/kv-cache.
+	Local string
+	// LocalBytes is OLLAMA_KV_TIER_LOCAL_GB, default 20 GB. Zero means all but 5 % of the
+	// filesystem.
+	LocalBytes int64
+	// Remote is OLLAMA_KV_TIER_REMOTE: any mounted directory, or empty for none.
+	Remote string
+	// RemoteBytes is OLLAMA_KV_TIER_REMOTE_GB, default 0: all but 5 % of the filesystem.
+	RemoteBytes int64
+	// Compress is OLLAMA_KV_TIER_COMPRESS.
+	Compress bool
+	// Namespace is OLLAMA_KV_TIER_NAMESPACE: servers with different ones never see each
+	// other's pages.
+	Namespace string
+	// PageTokens is OLLAMA_KV_TIER_PAGE_TOKENS, default 256.
+	PageTokens int
+	// Poison is OLLAMA_KV_TIER_POISON, for tests.
+	Poison bool
+}
+
+// Enabled reports whether OLLAMA_KV_TIERING asks for tiering. A value that is neither yes
+// nor no counts as yes here, so that [Start] can say what is wrong with it.
+func Enabled() bool {
+	value := variable("OLLAMA_KV_TIERING")
+	on, err := strconv.ParseBool(value)
+	return on || (value != "" && err != nil)
+}
+
+func variable(name string) string {
+	return strings.Trim(strings.TrimSpace(os.Getenv(name)), `"'`)
+}
+
+// FromEnvironment reads the variables. An error means that tiering stays off: a value that
+// cannot be read and whose default could delete pages or put them where they are not
+// wanted.
+func FromEnvironment(log *slog.Logger) (Config, error) {
+	c := Config{
+		Local:      variable("OLLAMA_KV_TIER_LOCAL"),
+		Remote:     variable("OLLAMA_KV_TIER_REMOTE"),
+		Namespace:  variable("OLLAMA_KV_TIER_NAMESPACE"),
+		Compress:   boolean(log, "OLLAMA_KV_TIER_COMPRESS"),
+		Poison:     boolean(log, "OLLAMA_KV_TIER_POISON"),
+		PageTokens: kvcache.DefaultPageTokens,
+	}
+	var errs []error
+	if value := variable("OLLAMA_KV_TIERING"); value != "" {
+		if _, err := strconv.ParseBool(value); err != nil {
+			errs = append(errs, fmt.Errorf("OLLAMA_KV_TIERING=%q is neither 1 nor 0", value))
+		}
+	}
+	var err error
+	if c.LocalBytes, err = gigabytes("OLLAMA_KV_TIER_LOCAL_GB", 20*bytesPerGB); err != nil {
+		errs = append(errs, err)
+	}
+	if c.RemoteBytes, err = gigabytes("OLLAMA_KV_TIER_REMOTE_GB", 0); err != nil {
+		errs = append(errs, err)
+	}
+	if value := variable("OLLAMA_KV_TIER_PAGE_TOKENS"); value != "" {
+		n, err := strconv.Atoi(value)
+		if err != nil || n < 16 || n > 4096 {
+			log.Warn("kv tier: invalid environment variable, using default", "key", "OLLAMA_KV_TIER_PAGE_TOKENS", "value", value, "default", c.PageTokens, "allowed", "16 to 4096")
+		} else {
+			c.PageTokens = n
+		}
+	}
+	if c.Local == "" {
+		c.Local, err = defaultRoot(log)
+		errs = append(errs, err)
+	}
+	for _, dir := range []*string{&c.Local, &c.Remote} {
+		if *dir != "" && !filepath.IsAbs(*dir) {
+			errs = append(errs, fmt.Errorf("%q is not an absolute path", *dir))
+		}
+	}
+	return c, errors.Join(errs...)
+}
+
+func boolean(log *slog.Logger, name string) bool {
+	value := variable(name)
+	if value == "" {
+		return false
+	}
+	on, err := strconv.ParseBool(value)
+	if err != nil {
+		log.Warn("kv tier: invalid environment variable, using default", "key", name, "value", value, "default", false)
+	}
+	return on
+}
+
+// gigabytes reads a budget. A bad one is an error: the default may be smaller than what is
+// stored already, and would delete it.
+func gigabytes(name string, unset int64) (int64, error) {
+	value := variable(name)
+	if value == "" {
+		return unset, nil
+	}
+	gb, err := strconv.ParseFloat(value, 64)
+	if err != nil || gb < 0 || math.IsNaN(gb) || gb*bytesPerGB > math.MaxInt64/2 {
+		return 0, fmt.Errorf("%s=%q is not a number of gigabytes", name, value)
+	}
+	return int64(gb * bytesPerGB), nil
+}
+
+// defaultRoot is the documented default where nobody else can put something in the way and
+// pages are not kept in memory, else a directory of the user's own.
+func defaultRoot(log *slog.Logger) (string, error) {
+	parent := filepath.Dir(DefaultRoot)
+	ram, err := diskstore.IsRAM(parent)
+	if err == nil && !ram {
+		if err = diskstore.CheckRoot(nil, DefaultRoot); err == nil {
+			return DefaultRoot, nil
+		}
+	}
+	home, homeErr := os.UserHomeDir()
+	if homeErr != nil {
+		return "", fmt.Errorf("%s cannot hold pages (%v) and there is no home directory (%w): set OLLAMA_KV_TIER_LOCAL", DefaultRoot, reason(ram, err), homeErr)
+	}
+	root := filepath.Join(home, ".ollama", "kv-cache")
+	log.Debug("kv tier: default directory not used", "directory", DefaultRoot, "reason", reason(ram, err), "instead", root)
+	return root, nil
+}
+
+func reason(ram bool, err error) string {
+	if ram {
+		return "it is on a RAM filesystem"
+	}
+	return fmt.Sprint(err)
+}

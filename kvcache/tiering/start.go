@@ -1,0 +1,226 @@
+package tiering
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/kvcache"
+)
+
+// Model is what the runner knows about a model it is about to load for good.
+type Model struct {
+	// Path of the GGUF file, and of its adapters.
+	Path     string
+	Adapters []string
+	// Architecture as the GGUF file names it.
+	Architecture string
+	// Layers is the number of layers with K/V.
+	Layers int
+	// CacheType is the effective type of the cache, such as "f16": what was asked for may
+	// not have been possible.
+	CacheType string
+	// Numerics is what the backend says decides its low bits: devices, features, flash
+	// attention.
+	Numerics string
+	// Unsupported is why this model's cache cannot be tiered, or empty.
+	Unsupported string
+}
+
+// architectures are those whose whole state between two batches is one plain causal cache,
+// by their source in every supported version. Others may keep positions or recurrent state
+// in the model itself, where a restored cache alone would give wrong output.
+var architectures = map[string]bool{
+	"deepseek2":   true,
+	"glm4moelite": true,
+	"llama":       true,
+	"mistral3":    true,
+	"qwen2":       true,
+	"qwen3":       true,
+	"qwen3moe":    true,
+}
+
+// Start wraps a model's cache, or returns nil and logs one line that says why not.
+func Start(m Model, rows kvcache.Rows) *kvcache.TieredCausal {
+	log := slog.Default()
+	tiered, err := start(m, rows, log)
+	if err != nil {
+		log.Warn("kv tier: off for this model", "model", filepath.Base(m.Path), "reason", err)
+		return nil
+	}
+	return tiered
+}
+
+func start(m Model, rows kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal, error) {
+	config, err := FromEnvironment(log)
+	if err != nil {
+		return nil, err
+	}
+	if m.Unsupported == "" && !architectures[m.Architecture] {
+		m.Unsupported = "it may keep state outside its cache"
+	}
+	if m.Unsupported != "" {
+		return nil, fmt.Errorf("architecture %q is not supported yet: %s", m.Architecture, m.Unsupported)
+	}
+	if err := prepareRoot(config.Local); err != nil {
+		return nil, err
+	}
+
+	files := openDigests(filepath.Join(config.Local, "digests.json"))
+	identity, err := identityOf(m, config, files)
+	if err != nil {
+		return nil, err
+	}
+	if err := files.save(); err != nil {
+		log.Debug("kv tier: digests of large files are not remembered", "error", err)
+	}
+
+	store, err := diskstore.Open(context.Background(), diskstore.Options{
+		Fingerprint: fingerprint(identity),
+		Identity:    identity,
+		PageTokens:  config.PageTokens,
+		Local:       diskstore.TierConfig{Root: config.Local, BudgetBytes: config.LocalBytes},
+		Remote:      diskstore.TierConfig{Root: config.Remote, BudgetBytes: config.RemoteBytes},
+		Compress:    config.Compress,
+		Logger:      log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &modelStore{Store: store, config: config, identity: identity, log: log}
+	s.announce()
+	return kvcache.New(rows, kvcache.Options{
+		Store:       s,
+		Fingerprint: fingerprint(identity),
+		Layers:      m.Layers,
+		PageTokens:  config.PageTokens,
+		Poison:      config.Poison,
+		Logger:      log,
+	}), nil
+}
+
+// prepareRoot makes the local root if it is not there and refuses one that is not safe:
+// K/V is the prompt in another form.
+func prepareRoot(root string) error {
+	if err := diskstore.CheckRoot(nil, root); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return fmt.Errorf("make the page store's directory: %w; set OLLAMA_KV_TIER_LOCAL to one this user may write", err)
+	}
+	return nil
+}
+
+// modelStore is the page store of one loaded model, and what runs beside it.
+type modelStore struct {
+	*diskstore.Store
+	config   Config
+	identity map[string]string
+	log      *slog.Logger
+
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+}
+
+// announce counts what is stored and reclaims what no engine can use any more, in the
+// background: neither is needed to serve.
+func (s *modelStore) announce() {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	s.running.Add(1)
+	go func() {
+		defer s.running.Done()
+		s.logUsage(ctx)
+		s.reclaim(ctx)
+	}()
+}
+
+// Close ends the background work and closes the store.
+func (s *modelStore) Close() error {
+	s.cancel()
+	s.running.Wait()
+	return s.Store.Close()
+}
+
+// logUsage prints the one line per loaded model that says what is on.
+func (s *modelStore) logUsage(ctx context.Context) {
+	usage, err := s.Scan(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	attrs := []any{
+		"local", s.config.Local, "local_budget", budget(s.config.LocalBytes),
+		"page_tokens", s.config.PageTokens,
+		"compress", s.config.Compress,
+		"fingerprint", fingerprint(s.identity).String()[:12],
+		"cache_type", s.identity[keyCacheType],
+		"pages", usage.Local.Pages + usage.Remote.Pages,
+		"tails", usage.Local.Tails + usage.Remote.Tails,
+		"bytes", humanBytes(usage.Local.Bytes + usage.Remote.Bytes),
+		"store_bytes", humanBytes(usage.Local.RootBytes + usage.Remote.RootBytes),
+	}
+	if s.config.Remote != "" {
+		attrs = append(attrs, "remote", s.config.Remote, "remote_budget", budget(s.config.RemoteBytes))
+		if usage.RemoteErr != nil {
+			attrs = append(attrs, "remote_error", usage.RemoteErr)
+		}
+	}
+	if err != nil {
+		attrs = append(attrs, "error", err)
+	}
+	s.log.Info("kv tier: on", attrs...)
+}
+
+// reclaim removes pages that an engine which is no longer installed left for this model:
+// no fingerprint will ever ask for them again.
+func (s *modelStore) reclaim(ctx context.Context) {
+	reclaimed, err := s.ReclaimStale(ctx, func(other map[string]string) bool {
+		return !supersedes(s.identity, other)
+	})
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		s.log.Warn("kv tier: could not reclaim pages of an older engine", "error", err)
+	case reclaimed.Fingerprints > 0:
+		s.log.Info("kv tier: reclaimed pages that an older version of the engine left", "pages", reclaimed.Pages, "bytes", humanBytes(reclaimed.Bytes))
+	}
+}
+
+// supersedes reports whether pages of other belong to the same model on the same kind of
+// machine, computed by other engine code.
+func supersedes(mine, other map[string]string) bool {
+	for _, key := range []string{keyWeights, keyAdapters, keyNumerics, keyNamespace} {
+		if mine[key] != other[key] {
+			return false
+		}
+	}
+	return mine[keyEngine] != other[keyEngine] || mine[keySchema] != other[keySchema]
+}
+
+func budget(bytes int64) string {
+	if bytes == 0 {
+		return "all but 5% of the disk"
+	}
+	return humanBytes(bytes)
+}
+
+// humanBytes prints a size as Ollama does: decimal, two or three digits.
+func humanBytes(n int64) string {
+	value, unit := float64(n), "B"
+	for _, next := range []string{"KB", "MB", "GB", "TB"} {
+		if value < 1000 {
+			break
+		}
+		value, unit = value/1000, next
+	}
+	text := fmt.Sprintf("%.1f", value)
+	if value >= 10 || unit == "B" {
+		text = fmt.Sprintf("%.0f", value)
+	}
+	return strings.TrimSuffix(text, ".0") + " " + unit
+}
