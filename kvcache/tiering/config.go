@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/vfs"
 	"github.com/kvtier/kvtier/kvcache"
 )
 
@@ -89,7 +90,7 @@ func FromEnvironment(log *slog.Logger) (Config, error) {
 		}
 	}
 	if c.Local == "" {
-		c.Local, err = defaultRoot(log)
+		c.Local, err = defaultRoot()
 		errs = append(errs, err)
 	}
 	for _, dir := range []*string{&c.Local, &c.Remote} {
@@ -128,26 +129,10 @@ func gigabytes(name string, unset int64) (int64, error) {
 
 // defaultRoot is the documented default where nobody else can put something in the way and
 // pages are not kept in memory, else a directory of the user's own.
-func defaultRoot(log *slog.Logger) (string, error) {
-	parent := filepath.Dir(DefaultRoot)
-	ram, err := diskstore.IsRAM(parent)
-	if err == nil && !ram {
-		if err = diskstore.CheckRoot(nil, DefaultRoot); err == nil {
-			return DefaultRoot, nil
-		}
+func defaultRoot() (string, error) {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("no home directory to keep pages in (%w): set OLLAMA_KV_TIER_LOCAL", err)
 	}
-	home, homeErr := os.UserHomeDir()
-	if homeErr != nil {
-		return "", fmt.Errorf("%s cannot hold pages (%v) and there is no home directory (%w): set OLLAMA_KV_TIER_LOCAL", DefaultRoot, reason(ram, err), homeErr)
-	}
-	root := filepath.Join(home, ".ollama", "kv-cache")
-	log.Debug("kv tier: default directory not used", "directory", DefaultRoot, "reason", reason(ram, err), "instead", root)
-	return root, nil
-}
-
-func reason(ram bool, err error) string {
-	if ram {
-		return "it is on a RAM filesystem"
-	}
-	return fmt.Sprint(err)
+	return diskstore.DefaultRoot(vfs.OS, DefaultRoot, filepath.Join(home, ".ollama", "kv-cache"))
 }

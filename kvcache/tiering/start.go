@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/vfs"
 	"github.com/kvtier/kvtier/kvcache"
 )
 
@@ -104,16 +105,13 @@ func start(m Model, rows kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal,
 	}), nil
 }
 
-// prepareRoot makes the local root if it is not there and refuses one that is not safe:
-// K/V is the prompt in another form.
+// prepareRoot makes the local root and refuses one that is not safe: K/V is the prompt in
+// another form.
 func prepareRoot(root string) error {
-	if err := diskstore.CheckRoot(nil, root); err != nil {
-		return err
-	}
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return fmt.Errorf("make the page store's directory: %w; set OLLAMA_KV_TIER_LOCAL to one this user may write", err)
 	}
-	return nil
+	return diskstore.CheckRoot(vfs.OS, root)
 }
 
 // modelStore is the page store of one loaded model, and what runs beside it.

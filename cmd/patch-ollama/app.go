@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/kvtier/kvtier/internal/ollamasrc"
+	"github.com/olekukonko/tablewriter"
+	"github.com/rogpeppe/go-internal/lockedfile"
+	"github.com/spf13/pflag"
+)
+
+// Defaults of the path flags, relative to the repository's root.
+const (
+	defaultDir     = "build/ollama"
+	defaultPatches = "patches"
+)
+
+// app is what the verbs share: the global flags and what they resolve to.
+type app struct {
+	stdout, stderr io.Writer
+
+	version string
+	dir     string
+	src     string
+	patches string
+
+	// versionGiven tells --version from its default: without it, verbs follow
+	// the tree that is there.
+	versionGiven bool
+	lay          ollamasrc.Layout
+}
+
+func (a *app) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&a.version, "version", ollamasrc.DefaultVersion, "Ollama release, "+ollamasrc.OldestVersion+" … "+ollamasrc.NewestVersion)
+	flags.StringVar(&a.dir, "dir", defaultDir, "build directory; nothing is written outside it")
+	flags.StringVar(&a.src, "src", "", "git clone of Ollama to take releases from, instead of the Go module")
+	flags.StringVar(&a.patches, "patches", defaultPatches, "folder of the patch series")
+}
+
+// setup resolves the flags. A default is relative to the repository's root, a
+// path given by a person to where they are.
+func (a *app) setup(flags *pflag.FlagSet) error {
+	wd, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	root, err := ollamasrc.FindRoot(wd)
+	if err != nil {
+		return err
+	}
+	resolve := func(flag, path string) string {
+		switch {
+		case filepath.IsAbs(path):
+			return filepath.Clean(path)
+		case flags.Changed(flag):
+			return filepath.Join(wd, path)
+		default:
+			return filepath.Join(root, path)
+		}
+	}
+	a.versionGiven = flags.Changed("version")
+	if err := ollamasrc.CheckVersion(a.version); err != nil {
+		return err
+	}
+	if a.src != "" {
+		a.src = resolve("src", a.src)
+	}
+	a.patches = resolve("patches", a.patches)
+	if flags.Changed("patches") {
+		if _, err := os.Stat(a.patches); err != nil {
+			return fmt.Errorf("opening the patch series named by --patches: %w", err)
+		}
+	}
+	if a.lay, err = ollamasrc.NewLayout(root, resolve("dir", a.dir)); err != nil {
+		return err
+	}
+	return ollamasrc.CheckGit()
+}
+
+// tree opens the source tree that is there.
+func (a *app) tree(ctx context.Context) (*ollamasrc.Tree, error) {
+	t, err := ollamasrc.OpenTree(ctx, a.lay.Src())
+	if err != nil {
+		return nil, err
+	}
+	if a.versionGiven && t.Version != a.version {
+		return nil, a.otherTree(t)
+	}
+	return t, nil
+}
+
+// otherTree refuses to work on a release that was not asked for.
+func (a *app) otherTree(t *ollamasrc.Tree) error {
+	return fmt.Errorf("%s holds Ollama %s from a %s; use another folder with --dir, or replace it with patch-ollama fetch --force",
+		ollamasrc.Rel(t.Dir), t.Version, t.OriginKind())
+}
+
+func (a *app) series() (ollamasrc.Series, error) {
+	return ollamasrc.LoadSeries(a.patches)
+}
+
+// lockPatience is how long a lock may be held elsewhere before a person is told
+// what the wait is for.
+const lockPatience = 300 * time.Millisecond
+
+// lock keeps two patch-ollama from working in one build directory at once.
+func (a *app) lock(ctx context.Context) (unlock func(), err error) {
+	if err := os.MkdirAll(a.lay.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("making the build directory: %w", err)
+	}
+	type outcome struct {
+		unlock func()
+		err    error
+	}
+	locked := make(chan outcome, 1)
+	go func() {
+		unlock, err := lockedfile.MutexAt(filepath.Join(a.lay.Dir, ".lock")).Lock()
+		locked <- outcome{unlock, err}
+	}()
+	notice := time.After(lockPatience)
+	for {
+		select {
+		case o := <-locked:
+			if o.err != nil {
+				return nil, fmt.Errorf("locking the build directory: %w", o.err)
+			}
+			if err := a.lay.Sweep(); err != nil {
+				o.unlock()
+				return nil, err
+			}
+			return o.unlock, nil
+		case <-notice:
+			fmt.Fprintf(a.stderr, "waiting for another patch-ollama in %s\n", ollamasrc.Rel(a.lay.Dir))
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// table prints rows as ollama ps does.
+func (a *app) table(header []string, rows [][]string) {
+	t := tablewriter.NewWriter(a.stdout)
+	t.SetHeader(header)
+	t.SetHeaderAlignment(tablewriter.ALIGN_LEFT)
+	t.SetAlignment(tablewriter.ALIGN_LEFT)
+	t.SetAutoWrapText(false)
+	t.SetHeaderLine(false)
+	t.SetBorder(false)
+	t.SetNoWhiteSpace(true)
+	t.SetTablePadding("    ")
+	t.AppendBulk(rows)
+	t.Render()
+}
+
+func (a *app) json(v any) error {
+	enc := json.NewEncoder(a.stdout)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+
+	"github.com/kvtier/kvtier/internal/ollamasrc"
+	"github.com/spf13/cobra"
+)
+
+// buildFlags are the flags of build alone.
+type buildFlags struct {
+	allowDirty bool
+	noCUDA     bool
+	options    ollamasrc.BuildOptions
+}
+
+func newBuildCommand(a *app) *cobra.Command {
+	var f buildFlags
+	cmd := &cobra.Command{
+		Use:   "build",
+		Short: "Fetch, apply and build",
+		Long: `Fetch the source and apply the series if that is not done yet, then build the
+CPU backends with CMake (and CUDA, when nvcc is found) and the ollama binary. The
+result runs in place: bin/ollama finds its backends in lib/ollama beside it. A
+second build does only what changed.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			unlock, err := a.lock(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			steps := newSteps(a.stderr)
+			version, err := a.build(cmd.Context(), steps, f)
+			steps.Close()
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(a.stdout, "%s %s\n", ollamasrc.Rel(a.lay.Binary()), version)
+			return nil
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&f.allowDirty, "allow-dirty", false, "build uncommitted changes to the source too, and leave the series as it is applied")
+	flags.BoolVar(&f.noCUDA, "no-cuda", false, "build no CUDA backend even where nvcc is found")
+	flags.StringVar(&f.options.CUDAArchitectures, "cuda-architectures", "", `GPUs to compile for, as CMake lists them ("52;61"); default: those in this machine`)
+	flags.IntVarP(&f.options.Jobs, "jobs", "j", runtime.NumCPU(), "compilers to run at once")
+	return cmd
+}
+
+func (a *app) build(ctx context.Context, steps ollamasrc.Reporter, f buildFlags) (string, error) {
+	if f.options.Jobs < 1 {
+		return "", fmt.Errorf("--jobs %d: at least one compiler must run", f.options.Jobs)
+	}
+	f.options.CUDA = !f.noCUDA
+	t, err := a.patchedTree(ctx, steps, f.allowDirty)
+	if err != nil {
+		return "", err
+	}
+	return ollamasrc.Build(ctx, a.lay, t, f.options, steps)
+}
+
+// patchedTree fetches and applies as far as needed. Without --version it follows
+// the tree that is there.
+func (a *app) patchedTree(ctx context.Context, steps ollamasrc.Reporter, allowDirty bool) (*ollamasrc.Tree, error) {
+	if t, err := ollamasrc.OpenTree(ctx, a.lay.Src()); err == nil && !a.versionGiven {
+		a.version = t.Version
+	}
+	t, _, err := a.fetch(ctx, steps, false)
+	if err != nil {
+		return nil, err
+	}
+	if allowDirty {
+		dirty, err := t.Dirty(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if len(dirty) > 0 {
+			return t, nil
+		}
+	}
+	step := steps.Step("apply")
+	text, err := a.apply(ctx, t)
+	step.End(text, err)
+	return t, err
+}

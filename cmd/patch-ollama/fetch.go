@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/kvtier/kvtier/internal/ollamasrc"
+	"github.com/spf13/cobra"
+)
+
+func newFetchCommand(a *app) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "fetch",
+		Short: "Materialize Ollama's source in the build directory",
+		Long: `Materialize Ollama's source in the build directory, as a git repository whose
+only commit is the release. The bytes come from the Go module, verified against
+a pinned checksum, or with --src from a git clone.
+
+A tree that is there already is left alone. One of another release or origin is
+replaced with --force, unless it holds work that would be lost.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			unlock, err := a.lock(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			steps := newSteps(a.stderr)
+			t, fresh, err := a.fetch(cmd.Context(), steps, force)
+			steps.Close()
+			if err != nil {
+				return err
+			}
+			already := "already "
+			if fresh {
+				already = ""
+			}
+			fmt.Fprintf(a.stdout, "Ollama %s is %sin %s (%s)\n", t.Version, already, ollamasrc.Rel(t.Dir), t.Origin)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "replace a tree of another release or origin")
+	return cmd
+}
+
+// fetch makes sure that the wanted release is there and reports whether it had
+// to be materialized.
+func (a *app) fetch(ctx context.Context, steps ollamasrc.Reporter, force bool) (t *ollamasrc.Tree, fresh bool, err error) {
+	t, err = ollamasrc.OpenTree(ctx, a.lay.Src())
+	switch {
+	case errors.Is(err, ollamasrc.ErrNoTree):
+	case err != nil:
+		return nil, false, err
+	case t.Version == a.version && (a.src == "" || t.FromClone()):
+		return t, false, nil
+	case !force:
+		return nil, false, a.otherTree(t)
+	default:
+		if err := a.checkNothingToLose(ctx, t); err != nil {
+			return nil, false, err
+		}
+	}
+	step := steps.Step("fetch " + a.version)
+	t, err = a.materialize(ctx)
+	step.End("", err)
+	return t, err == nil, err
+}
+
+func (a *app) materialize(ctx context.Context) (*ollamasrc.Tree, error) {
+	source, err := ollamasrc.OpenSource(ctx, a.lay, a.src, a.version)
+	if err != nil {
+		return nil, err
+	}
+	return ollamasrc.Fetch(ctx, a.lay, source)
+}
+
+func (a *app) checkNothingToLose(ctx context.Context, t *ollamasrc.Tree) error {
+	series, err := a.series()
+	if err != nil {
+		return err
+	}
+	state, err := t.Compare(ctx, series)
+	if err != nil {
+		return err
+	}
+	return t.CheckNothingToLose(state)
+}

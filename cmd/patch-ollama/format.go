@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kvtier/kvtier/internal/ollamasrc"
+	"github.com/spf13/cobra"
+)
+
+func newFormatCommand(a *app) *cobra.Command {
+	var check, force bool
+	cmd := &cobra.Command{
+		Use:   "format",
+		Short: "Write the patches folder from the commits in the source",
+		Long: `Write the patches folder from the commits in the source, one patch per commit
+since the release, and remove patches that no commit stands for. Patches on disk
+that were never applied are overwritten only with --force.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			unlock, err := a.lock(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			t, err := a.tree(cmd.Context())
+			if err != nil {
+				return err
+			}
+			series, err := a.series()
+			if err != nil {
+				return err
+			}
+			if check {
+				return a.formatCheck(cmd.Context(), t, series)
+			}
+			changes, err := t.Format(cmd.Context(), a.lay, series, force)
+			if err != nil {
+				return err
+			}
+			a.printChanges(changes)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&check, "check", false, "write nothing; fail when something would change")
+	cmd.Flags().BoolVar(&force, "force", false, "overwrite patches that are not applied to the source")
+	cmd.MarkFlagsMutuallyExclusive("check", "force")
+	return cmd
+}
+
+func (a *app) formatCheck(ctx context.Context, t *ollamasrc.Tree, series ollamasrc.Series) error {
+	_, changes, err := t.Diff(ctx, a.lay, series)
+	if err != nil {
+		return err
+	}
+	a.printChanges(changes)
+	if len(changes) > 0 {
+		return fmt.Errorf("%s and the commits in %s differ; run patch-ollama format to keep the commits, or apply to keep the patches",
+			ollamasrc.Rel(a.patches), ollamasrc.Rel(t.Dir))
+	}
+	return nil
+}
+
+func (a *app) printChanges(changes []ollamasrc.Change) {
+	for _, c := range changes {
+		fmt.Fprintln(a.stdout, c)
+	}
+	if len(changes) == 0 {
+		fmt.Fprintf(a.stdout, "%s and the commits agree\n", ollamasrc.Rel(a.patches))
+	}
+}

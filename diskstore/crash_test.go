@@ -1,0 +1,5 @@
+package diskstore
+
+const crashRootEnv = "KVTIER_CRASH_ROOT"
+
+func crashChild(root string) {}

@@ -1,0 +1,182 @@
+package diskstore
+
+import (
+	"context"
+	"encoding/binary"
+	"hash/fnv"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+func TestMain(m *testing.M) {
+	if root := os.Getenv(crashRootEnv); root != "" {
+		crashChild(root)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+var ctx = context.Background()
+
+// testTokens is a page size small enough to make chains of many pages cheap.
+const testTokens = 8
+
+// testSections has an odd row size, two groups and both kinds.
+var testSections = []Section{
+	{Group: 0, Layer: 0, Kind: KindK, RowBytes: 64},
+	{Group: 0, Layer: 0, Kind: KindV, RowBytes: 52},
+	{Group: 1, Layer: 1, Kind: KindK, RowBytes: 4096},
+	{Group: 1, Layer: 1, Kind: KindV, RowBytes: 1},
+}
+
+func testFingerprint(n byte) Key { return Key{0: n, 31: 0xfe} }
+
+// testOptions opens a store in new directories; edit changes the options.
+func testOptions(t testing.TB, edit ...func(*Options)) Options {
+	dir := t.TempDir()
+	o := Options{
+		Fingerprint: testFingerprint(1),
+		Identity:    map[string]string{"weights": "w", "namespace": "", "engine": "e1"},
+		PageTokens:  testTokens,
+		Local:       TierConfig{Root: filepath.Join(dir, "local")},
+	}
+	for _, e := range edit {
+		e(&o)
+	}
+	return o
+}
+
+// withRemote adds a remote tier whose root exists.
+func withRemote(t testing.TB) func(*Options) {
+	return func(o *Options) {
+		o.Remote.Root = filepath.Join(t.TempDir(), "remote")
+		require.NoError(t, os.Mkdir(o.Remote.Root, 0o700))
+	}
+}
+
+func withFS(fs vfs.FS) func(*Options) { return func(o *Options) { o.FS = fs } }
+
+func open(t testing.TB, o Options) *Store {
+	t.Helper()
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	require.NoError(t, s.Flush(ctx))
+	return s
+}
+
+func layoutOf(t testing.TB, sections []Section, tokens int) Layout {
+	t.Helper()
+	l, err := NewLayout(sections, tokens)
+	require.NoError(t, err)
+	return l
+}
+
+// fillRows fills every section of a page with bytes that follow from the key
+// alone, so that whoever reads the page can tell whether they are right. Half
+// of the rows compress well.
+func fillRows(l Layout, key Key, payload []byte) {
+	h := fnv.New64a()
+	h.Write(key[:])
+	rng := rand.New(rand.NewPCG(h.Sum64(), 1))
+	for i := range l.sections {
+		rows := l.Rows(payload, i)
+		for at := 0; at < len(rows); at += 8 {
+			var word [8]byte
+			if i%2 == 0 {
+				binary.LittleEndian.PutUint64(word[:], rng.Uint64())
+			} else {
+				word[0] = key[0]
+			}
+			copy(rows[at:], word[:])
+		}
+	}
+}
+
+// pageOf makes a page with rows that follow from its key.
+func pageOf(t testing.TB, parent Key, start int, tokens []int32, media ...Media) *Page {
+	t.Helper()
+	l := layoutOf(t, testSections, len(tokens))
+	p := &Page{Parent: parent, Start: uint32(start), Tokens: tokens, Media: media, Layout: l, Payload: make([]byte, l.Size())}
+	fillRows(l, p.Key(), p.Payload)
+	return p
+}
+
+// prompt returns n tokens that differ between seeds from the first on.
+func prompt(seed, n int) []int32 {
+	tokens := make([]int32, n)
+	for i := range tokens {
+		tokens[i] = int32(seed*1_000_000 + i)
+	}
+	return tokens
+}
+
+// putChain stores all of tokens: full pages and, when some remain, a tail.
+func putChain(t testing.TB, s *Store, tokens []int32) []*Page {
+	t.Helper()
+	var pages []*Page
+	parent := s.opt.Fingerprint
+	for at := 0; at < len(tokens); at += s.opt.PageTokens {
+		p := pageOf(t, parent, at, tokens[at:min(at+s.opt.PageTokens, len(tokens))])
+		require.NoError(t, s.Put(ctx, p))
+		pages = append(pages, p)
+		parent = p.Key()
+	}
+	return pages
+}
+
+// tokensIn returns the tokens of a chain's pages and of its tail.
+func tokensIn(refs []Ref) int {
+	n := 0
+	for _, r := range refs {
+		n += r.Tokens
+	}
+	return n
+}
+
+// readRef reads a page and checks its rows.
+func readRef(t testing.TB, s *Store, ref Ref, tokens []int32) {
+	t.Helper()
+	l := layoutOf(t, testSections, ref.Stored)
+	buf := make([]byte, l.Size())
+	for i := range buf {
+		buf[i] = 0xaa // what was in the buffer before must not matter
+	}
+	require.NoError(t, s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf))
+	want := make([]byte, l.Size())
+	fillRows(l, ref.Key, want)
+	require.Equal(t, want, buf)
+}
+
+// readChain checks that a store gives n of the tokens back, rows and all.
+func readChain(t testing.TB, s *Store, tokens []int32, n int) {
+	t.Helper()
+	refs := s.Chain(ctx, tokens, nil)
+	require.Equal(t, n, tokensIn(refs))
+	for _, ref := range refs {
+		readRef(t, s, ref, tokens)
+	}
+}
+
+// filePath returns where a tier's root keeps a name.
+func filePath(root string, name Name) string { return filepath.Join(root, versionDir, name.rel()) }
+
+// filesIn returns the paths below root that end in suffix.
+func filesIn(t testing.TB, root, suffix string) []string {
+	t.Helper()
+	var paths []string
+	require.NoError(t, filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if err == nil && filepath.Ext(path) == suffix {
+			paths = append(paths, path)
+		}
+		return err
+	}))
+	return paths
+}

@@ -1,0 +1,485 @@
+package diskstore
+
+import (
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+func TestPutReadChainReopen(t *testing.T) {
+	for _, compress := range []bool{false, true} {
+		o := testOptions(t, func(o *Options) { o.Compress = compress })
+		s := open(t, o)
+		tokens := prompt(1, 3*testTokens+5)
+		pages := putChain(t, s, tokens)
+		readChain(t, s, tokens, len(tokens))
+		for i, p := range pages {
+			require.Equal(t, i < 3, s.Has(p.Key()))
+			require.NoError(t, s.Put(ctx, p), "putting again changes nothing")
+		}
+		st := s.Stats()
+		require.EqualValues(t, 4, st.Puts)
+		require.Equal(t, 3, st.Local.Pages)
+		require.Equal(t, 1, st.Local.Tails)
+		require.EqualValues(t, 4, st.Hits)
+		require.NoError(t, s.Close())
+		require.ErrorIs(t, s.Put(ctx, pages[0]), ErrClosed)
+		require.Empty(t, s.Chain(ctx, tokens, nil))
+		require.False(t, s.Has(pages[0].Key()))
+		require.NoError(t, s.Close())
+
+		o.Compress = !compress // both encodings are always readable
+		s = open(t, o)
+		readChain(t, s, tokens, len(tokens))
+		require.Equal(t, st.Local, s.Stats().Local)
+		refs := s.ChainFrom(ctx, pages[0].Key(), testTokens, tokens[testTokens:], nil)
+		require.Equal(t, len(tokens)-testTokens, tokensIn(refs))
+		require.EqualValues(t, testTokens, refs[0].Start)
+		require.Empty(t, filesIn(t, o.Local.Root, tmpExt))
+	}
+}
+
+func TestModesAreTightWhateverTheUmask(t *testing.T) {
+	old := syscall.Umask(0)
+	defer syscall.Umask(old)
+	o := testOptions(t)
+	s := open(t, o)
+	putChain(t, s, prompt(1, 2*testTokens+1))
+	require.NoError(t, filepath.WalkDir(o.Local.Root, func(path string, d os.DirEntry, err error) error {
+		require.NoError(t, err)
+		info, err := d.Info()
+		require.NoError(t, err)
+		if d.IsDir() {
+			require.Equal(t, os.FileMode(0o700), info.Mode().Perm(), path)
+		} else {
+			require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), path)
+		}
+		return nil
+	}))
+}
+
+func TestBranches(t *testing.T) {
+	s := open(t, testOptions(t))
+	a := prompt(1, 4*testTokens)
+	b := append(append([]int32{}, a[:2*testTokens]...), prompt(9, 2*testTokens)...)
+	putChain(t, s, a)
+	putChain(t, s, b)
+	readChain(t, s, a, len(a))
+	readChain(t, s, b, len(b))
+	require.Equal(t, 6, s.Stats().Local.Pages, "the prefix is stored once")
+	readChain(t, s, append(append([]int32{}, a[:3*testTokens]...), 1, 2, 3), 3*testTokens)
+	readChain(t, s, prompt(5, 20), 0)
+}
+
+func TestMediaIsPartOfThePage(t *testing.T) {
+	s := open(t, testOptions(t))
+	tokens := prompt(1, testTokens+4)
+	cat, dog := Media{Offset: 3, Hash: [32]byte{1}}, Media{Offset: 3, Hash: [32]byte{2}}
+	p := pageOf(t, s.opt.Fingerprint, 0, tokens[:testTokens], cat)
+	require.NoError(t, s.Put(ctx, p))
+	tail := pageOf(t, p.Key(), testTokens, tokens[testTokens:], Media{Offset: 2, Hash: [32]byte{5}})
+	require.NoError(t, s.Put(ctx, tail))
+
+	inTail := Media{Offset: testTokens + 2, Hash: [32]byte{5}}
+	other := Media{Offset: testTokens + 2, Hash: [32]byte{6}}
+	require.Equal(t, testTokens+4, tokensIn(s.Chain(ctx, tokens, []Media{inTail, cat})), "order of media does not matter")
+	require.Equal(t, testTokens+2, tokensIn(s.Chain(ctx, tokens, []Media{cat, other})))
+	require.Equal(t, testTokens+2, tokensIn(s.Chain(ctx, tokens, []Media{cat})))
+	require.Zero(t, tokensIn(s.Chain(ctx, tokens, []Media{dog})))
+	require.Zero(t, tokensIn(s.Chain(ctx, tokens, nil)))
+	refs := s.ChainFrom(ctx, p.Key(), testTokens, tokens[testTokens:], []Media{cat, inTail})
+	require.Equal(t, 4, tokensIn(refs))
+}
+
+func TestTails(t *testing.T) {
+	o := testOptions(t)
+	s := open(t, o)
+	tokens := prompt(1, testTokens+6)
+	page := putChain(t, s, tokens[:testTokens+3])[0]
+	readChain(t, s, tokens, testTokens+3)
+
+	// A longer tail replaces the one it extends.
+	putChain(t, s, tokens[:testTokens+5])
+	readChain(t, s, tokens, testTokens+5)
+	readChain(t, s, tokens[:testTokens+2], testTokens+2)
+	require.Equal(t, 1, s.Stats().Local.Tails)
+
+	// One that diverges is kept beside it, and the longer prefix wins.
+	branch := append(append([]int32{}, tokens[:testTokens+2]...), 77, 78)
+	putChain(t, s, branch)
+	require.Equal(t, 2, s.Stats().Local.Tails)
+	readChain(t, s, tokens, testTokens+5)
+	readChain(t, s, branch, testTokens+4)
+
+	// Nothing in common is nothing.
+	readChain(t, s, append(append([]int32{}, tokens[:testTokens]...), 5), testTokens)
+
+	// At most maxTails stay; the least recently used goes.
+	oldest := s.tailName(page.Key(), s.Chain(ctx, branch, nil)[1].Key)
+	past := time.Now().Add(-time.Hour)
+	require.NoError(t, os.Chtimes(filePath(o.Local.Root, oldest), past, past))
+	for i := range maxTails {
+		putChain(t, s, append(append([]int32{}, tokens[:testTokens]...), int32(100+i)))
+	}
+	require.Equal(t, maxTails, s.Stats().Local.Tails)
+	require.NoFileExists(t, filePath(o.Local.Root, oldest))
+	use, err := s.Scan(ctx)
+	require.NoError(t, err)
+	require.Equal(t, maxTails, use.Local.Tails)
+}
+
+func TestReadRefusesWhatWasNotAskedFor(t *testing.T) {
+	o := testOptions(t)
+	s := open(t, o)
+	tokens := prompt(1, 2*testTokens)
+	putChain(t, s, tokens)
+	ref := s.Chain(ctx, tokens, nil)[1]
+	good := layoutOf(t, testSections, testTokens)
+	mine := tokens[testTokens:]
+	wrongTokens := append([]int32{}, mine...)
+	wrongTokens[testTokens-1]++
+	resize := append([]Section{}, testSections...)
+	resize[1].RowBytes++
+	swapped := append([]Section{}, testSections...)
+	swapped[0], swapped[1] = swapped[1], swapped[0]
+	tests := map[string]func() error{
+		"tokens": func() error { return s.Read(ctx, ref, wrongTokens, good, make([]byte, good.Size())) },
+		"parent": func() error {
+			r := ref
+			r.Parent[0]++
+			return s.Read(ctx, r, mine, good, make([]byte, good.Size()))
+		},
+		"start": func() error {
+			r := ref
+			r.Start = 0
+			return s.Read(ctx, r, mine, good, make([]byte, good.Size()))
+		},
+		"row bytes": func() error {
+			l := layoutOf(t, resize, testTokens)
+			return s.Read(ctx, ref, mine, l, make([]byte, l.Size()))
+		},
+		"section order": func() error {
+			l := layoutOf(t, swapped, testTokens)
+			return s.Read(ctx, ref, mine, l, make([]byte, l.Size()))
+		},
+		"fewer sections": func() error {
+			l := layoutOf(t, testSections[:3], testTokens)
+			return s.Read(ctx, ref, mine, l, make([]byte, l.Size()))
+		},
+	}
+	for name, read := range tests {
+		require.ErrorIs(t, read(), ErrMismatch, name)
+	}
+	require.EqualValues(t, len(tests), s.Stats().Mismatched)
+	readRef(t, s, ref, tokens) // none of that cost the page
+
+	require.ErrorIs(t, s.Read(ctx, ref, mine[1:], good, make([]byte, good.Size())), ErrInvalidPage)
+	require.ErrorIs(t, s.Read(ctx, ref, mine, good, make([]byte, 1)), ErrInvalidPage)
+	gone := ref
+	gone.Key[0]++
+	require.ErrorIs(t, s.Read(ctx, gone, mine, good, make([]byte, good.Size())), ErrNotFound)
+
+	// The same files under another fingerprint, page size or name.
+	from := filePath(o.Local.Root, s.pageName(ref.Key))
+	o2 := o
+	o2.Fingerprint = testFingerprint(2)
+	s2 := open(t, o2)
+	place(t, from, filePath(o.Local.Root, s2.pageName(ref.Key)))
+	require.ErrorIs(t, s2.Read(ctx, ref, mine, good, make([]byte, good.Size())), ErrMismatch)
+	require.False(t, s2.Has(ref.Key), "a page in another's place is quarantined")
+	wrong := ref
+	wrong.Key[5]++
+	place(t, from, filePath(o.Local.Root, s.pageName(wrong.Key)))
+	require.ErrorIs(t, s.Read(ctx, wrong, mine, good, make([]byte, good.Size())), ErrMismatch)
+	require.False(t, s.Has(wrong.Key))
+	o3 := o
+	o3.PageTokens = testTokens / 2
+	_, err := Open(ctx, o3)
+	require.ErrorIs(t, err, ErrMismatch)
+}
+
+// place copies a file, making its directory.
+func place(t *testing.T, from, to string) {
+	t.Helper()
+	data, err := os.ReadFile(from)
+	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
+	require.NoError(t, os.WriteFile(to, data, 0o600))
+}
+
+func TestPutRefusesInvalidPages(t *testing.T) {
+	s := open(t, testOptions(t))
+	fp := s.opt.Fingerprint
+	ok := func() *Page { return pageOf(t, fp, 0, prompt(1, testTokens)) }
+	for name, edit := range map[string]func(p *Page){
+		"no tokens":     func(p *Page) { p.Tokens = nil },
+		"too many":      func(p *Page) { *p = *pageOf(t, fp, 0, prompt(1, testTokens+1)) },
+		"start":         func(p *Page) { p.Start = 3 },
+		"parent":        func(p *Page) { p.Parent = Key{9} },
+		"layout":        func(p *Page) { p.Layout = layoutOf(t, testSections, 3) },
+		"payload":       func(p *Page) { p.Payload = p.Payload[1:] },
+		"media outside": func(p *Page) { p.Media = []Media{{Offset: testTokens}} },
+		"media order":   func(p *Page) { p.Media = []Media{{Offset: 2}, {Offset: 1}} },
+	} {
+		p := ok()
+		edit(p)
+		require.ErrorIs(t, s.Put(ctx, p), ErrInvalidPage, name)
+	}
+	require.Zero(t, s.Stats().Local.Pages)
+	dirty := ok()
+	dirty.Layout.gap(dirty.Payload, 0)[0] = 1
+	require.NoError(t, s.Put(ctx, dirty), "gaps are cleared, not stored")
+	readChain(t, s, prompt(1, testTokens), testTokens)
+}
+
+func TestDamageIsQuarantinedAndRepaired(t *testing.T) {
+	var log strings.Builder
+	o := testOptions(t, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	s := open(t, o)
+	tokens := prompt(1, testTokens+3)
+	pages := putChain(t, s, tokens)
+	refs := s.Chain(ctx, tokens, nil)
+	for i, ref := range refs {
+		path := filePath(o.Local.Root, s.refName(ref))
+		data, err := os.ReadFile(path)
+		require.NoError(t, err)
+		data[len(data)-footerBytes-1] ^= 4
+		require.NoError(t, os.WriteFile(path, data, 0o600))
+		l := layoutOf(t, testSections, ref.Stored)
+		err = s.Read(ctx, ref, pages[i].Tokens, l, make([]byte, l.Size()))
+		require.ErrorIs(t, err, ErrDamaged)
+		require.NoFileExists(t, path)
+	}
+	require.EqualValues(t, 2, s.Stats().Damaged)
+	require.Equal(t, TierStats{}, s.Stats().Local)
+	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt), 2)
+	require.Equal(t, 2, strings.Count(log.String(), "not usable"))
+	putChain(t, s, tokens)
+	readChain(t, s, tokens, len(tokens))
+
+	// Quarantine does not grow for ever.
+	for i := range maxQuarantined + 3 {
+		name := s.pageName(Key{byte(i)})
+		place(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt)[0], filePath(o.Local.Root, name))
+		moved, err := s.local.Quarantine(ctx, name, "test")
+		require.NoError(t, err)
+		require.True(t, moved)
+	}
+	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt), maxQuarantined)
+}
+
+func TestDamagedTailHeaderIsQuarantinedByChain(t *testing.T) {
+	o := testOptions(t)
+	s := open(t, o)
+	tokens := prompt(1, 3)
+	putChain(t, s, tokens)
+	path := filePath(o.Local.Root, s.refName(s.Chain(ctx, tokens, nil)[0]))
+	require.NoError(t, os.Truncate(path, 100))
+	require.Empty(t, s.Chain(ctx, tokens, nil))
+	require.NoFileExists(t, path)
+	require.EqualValues(t, 1, s.Stats().Damaged)
+}
+
+func TestStrangersInAPagesPlace(t *testing.T) {
+	tokens := prompt(1, testTokens)
+	makers := map[string]func(t *testing.T, path string){
+		"directory": func(t *testing.T, path string) { require.NoError(t, os.MkdirAll(filepath.Join(path, "x"), 0o700)) },
+		"fifo":      func(t *testing.T, path string) { require.NoError(t, syscall.Mkfifo(path, 0o600)) },
+		"symlink": func(t *testing.T, path string) {
+			target := filepath.Join(t.TempDir(), "target")
+			require.NoError(t, os.WriteFile(target, []byte("secret"), 0o600))
+			require.NoError(t, os.Symlink(target, path))
+		},
+		"socket": func(t *testing.T, path string) { require.NoError(t, syscall.Mknod(path, syscall.S_IFSOCK|0o600, 0)) },
+		"empty":  nil,
+	}
+	for name, mk := range makers {
+		t.Run(name, func(t *testing.T) {
+			o := testOptions(t)
+			s := open(t, o)
+			p := pageOf(t, s.opt.Fingerprint, 0, tokens)
+			path := filePath(o.Local.Root, s.pageName(p.Key()))
+			require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+			ref := Ref{Key: p.Key(), Parent: p.Parent, Tokens: testTokens, Stored: testTokens, Tier: TierLocal}
+			buf := make([]byte, p.Layout.Size())
+			if mk == nil {
+				require.NoError(t, os.WriteFile(path, nil, 0o600))
+				require.ErrorIs(t, s.Read(ctx, ref, tokens, p.Layout, buf), ErrDamaged)
+			} else {
+				mk(t, path)
+				require.Empty(t, s.Chain(ctx, tokens, nil))
+				require.Error(t, s.Read(ctx, ref, tokens, p.Layout, buf))
+			}
+			require.NoError(t, s.Put(ctx, p))
+			readChain(t, s, tokens, testTokens)
+		})
+	}
+}
+
+func TestRootDeletedWhileOpen(t *testing.T) {
+	o := testOptions(t)
+	s := open(t, o)
+	tokens := prompt(1, 2*testTokens+2)
+	putChain(t, s, tokens)
+	refs := s.Chain(ctx, tokens, nil)
+	require.NoError(t, os.RemoveAll(o.Local.Root))
+	require.Empty(t, s.Chain(ctx, tokens, nil))
+	l := layoutOf(t, testSections, testTokens)
+	require.ErrorIs(t, s.Read(ctx, refs[0], tokens[:testTokens], l, make([]byte, l.Size())), ErrNotFound)
+	putChain(t, s, tokens)
+	readChain(t, s, tokens, len(tokens))
+	_, err := s.Scan(ctx)
+	require.NoError(t, err)
+	require.Equal(t, 2, s.Stats().Local.Pages)
+}
+
+func TestTwoStoresShareARoot(t *testing.T) {
+	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 40 * 53_000 })
+	stores := []*Store{open(t, o), open(t, o)}
+	var wg sync.WaitGroup
+	for w := range 4 {
+		s := stores[w%2]
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			rng := rand.New(rand.NewPCG(uint64(w), 3))
+			for range 25 {
+				tokens := prompt(rng.IntN(6), (1+rng.IntN(5))*testTokens+rng.IntN(testTokens))
+				parent := s.opt.Fingerprint
+				for at := 0; at < len(tokens); at += testTokens {
+					p := pageOf(t, parent, at, tokens[at:min(at+testTokens, len(tokens))])
+					if err := s.Put(ctx, p); err != nil {
+						t.Errorf("put: %v", err)
+					}
+					parent = p.Key()
+				}
+				for _, ref := range s.Chain(ctx, tokens, nil) {
+					l, _ := NewLayout(testSections, ref.Stored)
+					buf := make([]byte, l.Size())
+					err := s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf)
+					if err != nil && !errors.Is(err, ErrNotFound) { // evicted meanwhile
+						t.Errorf("read: %v", err)
+					}
+				}
+			}
+		}()
+	}
+	wg.Wait()
+	for _, s := range stores {
+		require.NoError(t, s.Flush(ctx))
+		require.Zero(t, s.Stats().Damaged+s.Stats().Mismatched)
+	}
+	_, err := stores[0].Scan(ctx)
+	require.NoError(t, err)
+	use, err := stores[1].Scan(ctx)
+	require.NoError(t, err)
+	require.Equal(t, stores[0].Stats().Local, stores[1].Stats().Local)
+	require.LessOrEqual(t, use.Local.RootBytes, o.Local.BudgetBytes+6*53_000)
+	for _, path := range filesIn(t, filepath.Join(o.Local.Root, versionDir), pageExt) {
+		_, err := VerifyFile(ctx, vfs.OS, path)
+		require.NoError(t, err)
+	}
+}
+
+func TestScanAndReclaimStale(t *testing.T) {
+	o := testOptions(t, withRemote(t))
+	identities := map[byte]map[string]string{
+		1: {"weights": "w", "namespace": "", "engine": "new"},
+		2: {"weights": "w", "namespace": "", "engine": "old"},
+		3: {"weights": "w", "namespace": "", "engine": "older, pinned"},
+		4: {"weights": "w", "namespace": "tenant", "engine": "old"},
+		5: {"weights": "other", "namespace": "", "engine": "old"},
+		6: {"weights": "w", "namespace": "", "engine": "new", "kv": "q8_0"},
+		7: {"weights": "w"},
+		8: nil,
+	}
+	stores := make(map[byte]*Store)
+	for n, id := range identities {
+		o := o
+		o.Fingerprint, o.Identity = testFingerprint(n), id
+		stores[n] = open(t, o)
+		putChain(t, stores[n], prompt(int(n), testTokens+1))
+	}
+	s := stores[1]
+	use, err := s.Scan(ctx)
+	require.NoError(t, err)
+	require.NoError(t, use.RemoteErr)
+	require.Equal(t, 1, use.Local.Pages)
+	require.Equal(t, 1, use.Local.Tails)
+	require.Len(t, use.Local.Others, 7)
+	require.Equal(t, identities[2], use.Local.Others[0].Identity)
+	require.Equal(t, 8*use.Local.Bytes, use.Local.RootBytes)
+
+	keep := func(id map[string]string) bool { return strings.Contains(id["engine"], "pinned") }
+	got, err := s.ReclaimStale(ctx, keep)
+	require.NoError(t, err)
+	require.Equal(t, Reclaimed{Fingerprints: 1, Pages: 2, Bytes: use.Local.Bytes}, got)
+	require.NoDirExists(t, filepath.Join(o.Local.Root, versionDir, testFingerprint(2).String()))
+	for n, s := range stores {
+		want := testTokens + 1
+		if n == 2 {
+			want = 0
+		}
+		readChain(t, s, prompt(int(n), testTokens+1), want)
+	}
+	require.Equal(t, 7, s.Stats().Local.Pages)
+	putChain(t, stores[2], prompt(2, testTokens)) // still in use somewhere: works again
+	readChain(t, stores[2], prompt(2, testTokens), testTokens)
+}
+
+func TestTouchIsThrottled(t *testing.T) {
+	o := testOptions(t)
+	inj := vfs.Inject(vfs.OS)
+	o.FS = inj
+	s := open(t, o)
+	tokens := prompt(1, testTokens)
+	putChain(t, s, tokens)
+	ref := s.Chain(ctx, tokens, nil)[0]
+	inj.Reset()
+	s.Touch(ref)
+	readRef(t, s, ref, tokens)
+	require.Zero(t, inj.Count(vfs.OpChtimes))
+	past := time.Now().Add(-2 * touchEvery)
+	path := filePath(o.Local.Root, s.refName(ref))
+	require.NoError(t, os.Chtimes(path, past, past))
+	s.Touch(s.Chain(ctx, tokens, nil)[0])
+	require.Equal(t, 1, inj.Count(vfs.OpChtimes))
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now(), info.ModTime(), touchEvery)
+	s.Touch(Ref{Key: Key{1}}) // not there: nothing happens
+}
+
+func TestOptions(t *testing.T) {
+	good := testOptions(t)
+	for name, edit := range map[string]func(*Options){
+		"fingerprint": func(o *Options) { o.Fingerprint = Key{} },
+		"root":        func(o *Options) { o.Local.Root = "" },
+		"same root":   func(o *Options) { o.Remote.Root = o.Local.Root + "/." },
+		"page tokens": func(o *Options) { o.PageTokens = -1 },
+		"budget":      func(o *Options) { o.Remote.BudgetBytes = -1 },
+		"timeout":     func(o *Options) { o.ReadTimeout = -1 },
+	} {
+		o := good
+		edit(&o)
+		_, err := Open(ctx, o)
+		require.ErrorIs(t, err, ErrOptions, name)
+	}
+	o, err := (Options{Fingerprint: Key{1}, Local: TierConfig{Root: "x"}}).withDefaults()
+	require.NoError(t, err)
+	require.Equal(t, DefaultPageTokens, o.PageTokens)
+	require.True(t, filepath.IsAbs(o.Local.Root))
+	require.Contains(t, o.String(), "RemoteTimeout:250ms")
+	require.NoDirExists(t, good.Local.Root, "refused options make nothing")
+}

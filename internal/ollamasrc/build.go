@@ -1,0 +1,145 @@
+package ollamasrc
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/kvtier/kvtier/internal/version"
+)
+
+// BuildOptions says how to build. The zero value of each field but Jobs is a
+// valid choice.
+type BuildOptions struct {
+	// Jobs bounds the compilers that run at once; it must be positive.
+	Jobs int
+	// CUDA builds the CUDA backend when a CUDA compiler is found.
+	CUDA bool
+	// CUDAArchitectures is CMake's list, such as "61;75". Empty means those of
+	// the GPUs in this machine.
+	CUDAArchitectures string
+}
+
+// BuildVersion is what the patched binary calls itself.
+func BuildVersion(release string) string {
+	return numeric(release) + "+kvtier." + version.Version
+}
+
+type builder struct {
+	lay    Layout
+	tree   *Tree
+	opts   BuildOptions
+	report Reporter
+}
+
+// Build compiles the tree as it is: libraries with CMake, then the binary. It
+// returns the version that the binary reports.
+func Build(ctx context.Context, lay Layout, tree *Tree, opts BuildOptions, report Reporter) (string, error) {
+	if err := checkTools(); err != nil {
+		return "", err
+	}
+	b := &builder{lay: lay, tree: tree, opts: opts, report: report}
+	if !tree.Vendored() {
+		if err := installHeaders(ctx, lay); err != nil {
+			return "", err
+		}
+	}
+	if needsCMake() {
+		if err := b.libraries(ctx); err != nil {
+			return "", err
+		}
+	}
+	if err := writeWorkspace(lay); err != nil {
+		return "", err
+	}
+	if err := b.binary(ctx); err != nil {
+		return "", err
+	}
+	got, err := BinaryVersion(ctx, lay.Binary())
+	if err != nil {
+		return "", err
+	}
+	if want := BuildVersion(tree.Version); got != want {
+		return "", fmt.Errorf("%s reports version %s, but %s was built; remove it and build again", Rel(lay.Binary()), got, want)
+	}
+	return got, nil
+}
+
+// step reports fn's duration and outcome.
+func (b *builder) step(ctx context.Context, name string, fn func(Step) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s := b.report.Step(name)
+	err := fn(s)
+	s.End("", err)
+	return err
+}
+
+// binary builds the Go part. The Go command's own cache decides what is stale.
+func (b *builder) binary(ctx context.Context) error {
+	env, err := b.goEnv()
+	if err != nil {
+		return err
+	}
+	ldflags := strings.Join([]string{
+		"-s", "-w",
+		"-X=" + ModulePath + "/version.Version=" + BuildVersion(b.tree.Version),
+		"-X=" + ModulePath + "/server.mode=release",
+	}, " ")
+	return b.step(ctx, "go build", func(s Step) error {
+		cmd := command(ctx, "go", "build", "-v", "-trimpath", "-p", strconv.Itoa(b.opts.Jobs), "-ldflags", ldflags, "-o", b.lay.Binary(), ".")
+		cmd.Dir = b.lay.Src()
+		cmd.Env = env
+		packages := 0
+		return runStep(ctx, b.lay, "go build", cmd, func(line string) {
+			if isPackageLine(line) {
+				packages++
+				s.Progress(packages, 0)
+			}
+		})
+	})
+}
+
+// isPackageLine tells the import paths that go build -v prints from compiler
+// output.
+func isPackageLine(line string) bool {
+	return line != "" && !strings.ContainsAny(line, " \t:#")
+}
+
+// headerExts are the C files that cgo's cache key may miss.
+var headerExts = map[string]bool{".h": true, ".hpp": true, ".cuh": true, ".inc": true}
+
+// goEnv fixes what would change the build: flags from the environment, the
+// workspace, cgo.
+func (b *builder) goEnv() ([]string, error) {
+	// Cgo's cache key covers a package's own folder and its flags, not headers
+	// in other folders. A patched ggml.h would leave stale objects behind, so
+	// the headers' digest is made a flag.
+	digest, err := digestFiles(b.lay.Src(), []string{"ml/backend/ggml", "llama"}, func(name string) bool {
+		return headerExts[filepath.Ext(name)]
+	})
+	if err != nil {
+		return nil, err
+	}
+	cpp := []string{os.Getenv("CGO_CPPFLAGS"), "-DKVTIER_HEADERS=0x" + digest[:8]}
+	if !b.tree.Vendored() {
+		cpp = append(cpp, "'-I"+b.lay.Include()+"'")
+	}
+	return append(os.Environ(),
+		"GOWORK="+b.lay.GoWork(),
+		// Not empty: an empty variable falls back to go env -w. The tree's git
+		// commit is no use in the binary, its version says what it is.
+		"GOFLAGS=-buildvcs=false",
+		"GO111MODULE=on",
+		// The libraries are this machine's; so is the binary.
+		"GOOS="+runtime.GOOS,
+		"GOARCH="+runtime.GOARCH,
+		"CGO_ENABLED=1",
+		"CGO_CPPFLAGS="+strings.TrimSpace(strings.Join(cpp, " ")),
+	), nil
+}

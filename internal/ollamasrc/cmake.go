@@ -1,0 +1,194 @@
+package ollamasrc
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+)
+
+// cmakeStamp, in CMake's build tree, says what was last built and installed.
+const cmakeStamp = "kvtier.stamp"
+
+// cmakeInputs is all that CMake reads of Ollama's source for these components.
+var cmakeInputs = []string{"CMakeLists.txt", "CMakePresets.json", "ml/backend/ggml"}
+
+// cmakeArgs configures for the CPU backends, and CUDA with its compiler. HIP
+// and Vulkan are off even where they are installed: kvtier does not build them.
+func cmakeArgs(lay Layout, opts BuildOptions, nvcc string) []string {
+	args := []string{
+		"-S", lay.Src(), "-B", lay.CMake(),
+		// Without it the libraries would be installed under /usr/local.
+		"-DCMAKE_INSTALL_PREFIX=" + lay.InstallPrefix(),
+		"-DCMAKE_DISABLE_FIND_PACKAGE_Vulkan=ON",
+		// A language whose compiler is known to be missing is not looked for.
+		"-DCMAKE_HIP_COMPILER=NOTFOUND",
+	}
+	if _, err := exec.LookPath("ninja"); err == nil {
+		args = append(args, "-G", "Ninja")
+	}
+	if nvcc == "" {
+		return append(args, "-DCMAKE_CUDA_COMPILER=NOTFOUND")
+	}
+	args = append(args, "-DCMAKE_CUDA_COMPILER="+nvcc)
+	if opts.CUDAArchitectures != "" {
+		args = append(args, "-DCMAKE_CUDA_ARCHITECTURES="+opts.CUDAArchitectures)
+	}
+	return args
+}
+
+// libraries configures, builds and installs the backends, unless they are there
+// already, built from the same sources in the same way.
+func (b *builder) libraries(ctx context.Context) error {
+	nvcc := ""
+	if b.opts.CUDA {
+		nvcc = findNVCC()
+	}
+	args := cmakeArgs(b.lay, b.opts, nvcc)
+	stamp, err := cmakeDigest(b.lay, args)
+	if err != nil {
+		return err
+	}
+	stampPath := filepath.Join(b.lay.CMake(), cmakeStamp)
+	if old, err := os.ReadFile(stampPath); err == nil && string(old) == stamp {
+		if libs, err := b.lay.Lib(); err == nil && len(libs) > 0 {
+			b.report.Step("cmake").End("up to date", nil)
+			return nil
+		}
+	}
+	// From here to the end the build tree and the libraries match nothing.
+	if err := os.Remove(stampPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := b.configure(ctx, args); err != nil {
+		return err
+	}
+	err = b.step(ctx, "cmake build", func(s Step) error {
+		cmd := command(ctx, "cmake", "--build", b.lay.CMake(), "--config", "Release", "--parallel", strconv.Itoa(b.opts.Jobs))
+		return runStep(ctx, b.lay, "cmake build", cmd, func(line string) {
+			if done, total, ok := cmakeProgress(line); ok {
+				s.Progress(done, total)
+			}
+		})
+	})
+	if err != nil {
+		return err
+	}
+	if err := b.install(ctx, nvcc != ""); err != nil {
+		return err
+	}
+	return os.WriteFile(stampPath, []byte(stamp), 0o644)
+}
+
+func cmakeDigest(lay Layout, args []string) (string, error) {
+	sources, err := digestFiles(lay.Src(), cmakeInputs, func(string) bool { return true })
+	if err != nil {
+		return "", err
+	}
+	how := sha256.Sum256([]byte(strings.Join(args, "\x00")))
+	return fmt.Sprintf("%s %x\n", sources, how), nil
+}
+
+func (b *builder) configure(ctx context.Context, args []string) error {
+	if err := dropForeignCache(b.lay, args); err != nil {
+		return err
+	}
+	return b.step(ctx, "cmake configure", func(Step) error {
+		return runStep(ctx, b.lay, "cmake configure", command(ctx, "cmake", args...), func(string) {})
+	})
+}
+
+// dropForeignCache removes a build tree that CMake would refuse to reuse: one
+// made for another folder (the checkout was moved) or with another generator
+// (ninja was installed since).
+func dropForeignCache(lay Layout, args []string) error {
+	cache, err := os.ReadFile(filepath.Join(lay.CMake(), "CMakeCache.txt"))
+	if err != nil {
+		return nil
+	}
+	home := strings.Contains(string(cache), "\nCMAKE_HOME_DIRECTORY:INTERNAL="+filepath.ToSlash(lay.Src())+"\n")
+	wasNinja := strings.Contains(string(cache), "\nCMAKE_GENERATOR:INTERNAL=Ninja\n")
+	isNinja := strings.Contains(strings.Join(args, " "), "-G Ninja")
+	if home && wasNinja == isNinja {
+		return nil
+	}
+	return os.RemoveAll(lay.CMake())
+}
+
+// install replaces the libraries as a whole. Removing first keeps none of an
+// older set, and leaves a running server its own, unlinked files: overwriting
+// them in place would crash it.
+func (b *builder) install(ctx context.Context, cuda bool) error {
+	return b.step(ctx, "cmake install", func(Step) error {
+		if err := os.RemoveAll(b.lay.Libraries()); err != nil {
+			return fmt.Errorf("removing the old libraries: %w", err)
+		}
+		components := []string{"CPU"}
+		if cuda {
+			components = append(components, "CUDA")
+		}
+		for _, component := range components {
+			cmd := command(ctx, "cmake", "--install", b.lay.CMake(), "--config", "Release", "--component", component, "--strip")
+			if err := runStep(ctx, b.lay, "cmake install "+component, cmd, func(string) {}); err != nil {
+				return err
+			}
+		}
+		libs, err := b.lay.Lib()
+		if err != nil {
+			return err
+		}
+		if len(libs) == 0 {
+			return fmt.Errorf("cmake installed no library in %s; see %s", Rel(b.lay.Libraries()), Rel(b.lay.Log()))
+		}
+		return b.besideBinary(ctx, libs)
+	})
+}
+
+// besideBinary copies the libraries next to the binary on macOS, the only place
+// where upstream's ml.LibOllamaPath looks there.
+func (b *builder) besideBinary(ctx context.Context, libs []string) error {
+	if runtime.GOOS != "darwin" {
+		return nil
+	}
+	for _, lib := range libs {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		to := filepath.Join(filepath.Dir(b.lay.Binary()), lib)
+		if err := os.Remove(to); err != nil && !os.IsNotExist(err) {
+			return err
+		}
+		if err := copyFile(to, filepath.Join(b.lay.Libraries(), lib)); err != nil {
+			return fmt.Errorf("copying %s beside the binary: %w", lib, err)
+		}
+	}
+	return nil
+}
+
+var (
+	ninjaStatus = regexp.MustCompile(`^\[(\d+)/(\d+)\] `)
+	makeStatus  = regexp.MustCompile(`^\[ *(\d+)%\] `)
+)
+
+// cmakeProgress reads the status that ninja ("[12/345] ") and make ("[ 12%] ")
+// put before each line.
+func cmakeProgress(line string) (done, total int, ok bool) {
+	if m := ninjaStatus.FindStringSubmatch(line); m != nil {
+		done, _ = strconv.Atoi(m[1])
+		total, _ = strconv.Atoi(m[2])
+		return done, total, total > 0
+	}
+	if m := makeStatus.FindStringSubmatch(line); m != nil {
+		done, _ = strconv.Atoi(m[1])
+		return done, 100, true
+	}
+	return 0, 0, false
+}

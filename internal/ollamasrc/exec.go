@@ -1,0 +1,21 @@
+package ollamasrc
+
+import (
+	"context"
+	"os/exec"
+	"time"
+)
+
+// stopGrace is how long an interrupted child may take to clean up after itself
+// (git removes its lock files, ninja its half-written objects).
+const stopGrace = 5 * time.Second
+
+// command is exec.CommandContext for children that have children: cancelling
+// stops the whole group.
+func command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	ownGroup(cmd)
+	cmd.Cancel = func() error { return interrupt(cmd) }
+	cmd.WaitDelay = stopGrace
+	return cmd
+}

@@ -1,0 +1,17 @@
+package ollamasrc
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+// ownGroup keeps a console's Ctrl-C from reaching the child before we decide
+// what to do about it.
+func ownGroup(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: syscall.CREATE_NEW_PROCESS_GROUP}
+}
+
+// interrupt kills: Windows has no signal that a process group would heed.
+func interrupt(cmd *exec.Cmd) error {
+	return cmd.Process.Kill()
+}

@@ -1,0 +1,105 @@
+package ollamasrc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// Commits made here carry a fixed identity and date, so that the same version
+// and series give the same commit ids on every machine.
+const (
+	committerName  = "patch-ollama"
+	committerEmail = "patch-ollama@kvtier.invalid"
+	baseDate       = "2024-01-01T00:00:00Z"
+
+	// abbrevDigits is the length of the object names in the patches' index
+	// lines. Git would otherwise lengthen them as a repository grows, and every
+	// machine would format the series differently.
+	abbrevDigits = 12
+)
+
+// git runs git commands on one repository.
+type git struct {
+	dir string   // working directory
+	env []string // on top of the cleaned environment
+	own bool     // a repository made here: personal and system settings are kept away
+}
+
+// ownConfig replaces what a person's settings could change about a commit or a
+// patch.
+var ownConfig = []string{
+	"-c", "user.name=" + committerName,
+	"-c", "user.email=" + committerEmail,
+	"-c", fmt.Sprintf("core.abbrev=%d", abbrevDigits),
+	"-c", "core.hooksPath=" + os.DevNull,
+	"-c", "core.autocrlf=false",
+	"-c", "core.safecrlf=false",
+	"-c", "core.quotePath=false",
+	"-c", "commit.gpgSign=false",
+	"-c", "am.threeWay=false",
+	"-c", "gc.auto=0",
+	"-c", "maintenance.auto=false",
+}
+
+// run returns git's standard output without the last newline.
+func (g git) run(ctx context.Context, args ...string) (string, error) {
+	cmd := g.command(ctx, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", gitError(ctx, args, err, stdout.String()+stderr.String())
+	}
+	return strings.TrimRight(stdout.String(), "\n"), nil
+}
+
+func (g git) command(ctx context.Context, args ...string) *exec.Cmd {
+	var full []string
+	if g.own {
+		full = append(full, ownConfig...)
+		full = append(full, "-c", "safe.directory="+g.dir)
+	}
+	cmd := command(ctx, "git", append(full, args...)...)
+	cmd.Dir = g.dir
+	cmd.Env = append(gitEnv(os.Environ()), "LC_ALL=C", "GIT_TERMINAL_PROMPT=0")
+	if g.own {
+		cmd.Env = append(cmd.Env, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL="+os.DevNull)
+	}
+	cmd.Env = append(cmd.Env, g.env...)
+	return cmd
+}
+
+// gitEnv drops the variables by which an enclosing git (a hook, a rebase) would
+// point our commands at its own repository.
+func gitEnv(environ []string) []string {
+	var env []string
+	for _, kv := range environ {
+		name, _, _ := strings.Cut(kv, "=")
+		if strings.HasPrefix(name, "GIT_") && name != "GIT_EXEC_PATH" && !strings.HasPrefix(name, "GIT_CONFIG") {
+			continue
+		}
+		env = append(env, kv)
+	}
+	return env
+}
+
+// errNoGit is what every verb says on a machine without git.
+var errNoGit = errors.New("git was not found; install it (apt install git, dnf install git, pacman -S git, brew install git)")
+
+func gitError(ctx context.Context, args []string, err error, output string) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if errors.Is(err, exec.ErrNotFound) {
+		return errNoGit
+	}
+	output = strings.TrimSpace(output)
+	if output == "" {
+		output = err.Error()
+	}
+	return fmt.Errorf("git %s: %s", args[0], output)
+}

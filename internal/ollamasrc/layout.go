@@ -1,0 +1,113 @@
+package ollamasrc
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/mod/modfile"
+)
+
+// kvtierModule is the module whose go.mod marks the repository root.
+const kvtierModule = "github.com/kvtier/kvtier"
+
+// FindRoot walks up from dir to the folder of kvtier's go.mod.
+func FindRoot(dir string) (string, error) {
+	for at := dir; ; {
+		mod, err := os.ReadFile(filepath.Join(at, "go.mod"))
+		if err == nil && modfile.ModulePath(mod) == kvtierModule {
+			return at, nil
+		}
+		up := filepath.Dir(at)
+		if up == at {
+			return "", fmt.Errorf("%s is not inside a kvtier checkout (no go.mod of %s here or above); change to its folder", dir, kvtierModule)
+		}
+		at = up
+	}
+}
+
+// Layout names every path a build uses. Root and Dir are absolute.
+type Layout struct {
+	Root string // kvtier's repository
+	Dir  string // the build directory
+}
+
+// NewLayout refuses a build directory that holds kvtier itself: its go.work
+// would then govern every Go command in the checkout.
+func NewLayout(root, dir string) (Layout, error) {
+	rel, err := filepath.Rel(dir, root)
+	if err == nil && (rel == "." || filepath.IsLocal(rel)) {
+		return Layout{}, fmt.Errorf("%s holds the kvtier checkout; give --dir a folder of its own, such as build/ollama", dir)
+	}
+	return Layout{Root: root, Dir: dir}, nil
+}
+
+func (l Layout) Src() string     { return filepath.Join(l.Dir, "src") }
+func (l Layout) Include() string { return filepath.Join(l.Dir, "include") }
+func (l Layout) CMake() string   { return filepath.Join(l.Dir, "cmake") }
+func (l Layout) Log() string     { return filepath.Join(l.Dir, "log") }
+func (l Layout) GoWork() string  { return filepath.Join(l.Dir, "go.work") }
+
+// Binary is the patched ollama.
+func (l Layout) Binary() string {
+	name := "ollama"
+	if runtime.GOOS == "windows" {
+		name += ".exe"
+	}
+	return filepath.Join(l.Dir, "bin", name)
+}
+
+// InstallPrefix is what CMake installs under; it adds lib/ollama by itself. It
+// follows where upstream's ml.LibOllamaPath looks: ../lib/ollama from the binary
+// on Linux, lib/ollama beside it on Windows.
+func (l Layout) InstallPrefix() string {
+	if runtime.GOOS == "windows" {
+		return filepath.Join(l.Dir, "bin")
+	}
+	return l.Dir
+}
+
+// Libraries is the folder of compiled backends.
+func (l Layout) Libraries() string {
+	return filepath.Join(l.InstallPrefix(), "lib", "ollama")
+}
+
+// Lib lists the compiled backends by file name.
+func (l Layout) Lib() ([]string, error) {
+	var names []string
+	err := filepath.WalkDir(l.Libraries(), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		if name := d.Name(); strings.Contains(name, ".so") || strings.HasSuffix(name, ".dylib") || strings.HasSuffix(name, ".dll") {
+			rel, err := filepath.Rel(l.Libraries(), path)
+			if err != nil {
+				return err
+			}
+			names = append(names, filepath.ToSlash(rel))
+		}
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return names, err
+}
+
+// Rel shortens a path for a person's eyes: relative to the working directory
+// where that is shorter.
+func Rel(path string) string {
+	wd, err := os.Getwd()
+	if err != nil {
+		return path
+	}
+	rel, err := filepath.Rel(wd, path)
+	if err != nil || len(rel) > len(path) {
+		return path
+	}
+	return rel
+}

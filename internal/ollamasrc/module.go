@@ -1,0 +1,153 @@
+package ollamasrc
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/mod/modfile"
+	"golang.org/x/mod/sumdb/dirhash"
+)
+
+// module is a release in the Go module cache.
+type module struct {
+	version string
+	sum     string
+	dir     string
+}
+
+// openModule downloads a release through the Go command and checks it against
+// the pinned sum: first what the Go command reports, then the unpacked files
+// themselves, which the Go command verifies only when it unpacks them.
+func openModule(ctx context.Context, lay Layout, version string) (*module, error) {
+	want, err := moduleSum(lay.Root, version)
+	if err != nil {
+		return nil, err
+	}
+	dl, err := downloadModule(ctx, lay, version)
+	if err != nil {
+		return nil, err
+	}
+	if dl.Sum != want {
+		return nil, fmt.Errorf("the Go module %s@%s has checksum %s, but %s is pinned; do not use it", ModulePath, version, dl.Sum, want)
+	}
+	got, err := dirhash.HashDir(dl.Dir, ModulePath+"@"+version, dirhash.Hash1)
+	if err != nil {
+		return nil, fmt.Errorf("verifying the Go module in %s: %w", dl.Dir, err)
+	}
+	if got != want {
+		return nil, fmt.Errorf("the files in %s were changed (checksum %s, pinned %s); run go clean -modcache and try again", dl.Dir, got, want)
+	}
+	return &module{version: version, sum: want, dir: dl.Dir}, nil
+}
+
+// moduleSum finds the checksum to insist on: go.sum's for the version that
+// kvtier's go.mod requires, else the one pinned here.
+func moduleSum(root, version string) (string, error) {
+	sum, err := requiredSum(root, version)
+	if err != nil {
+		return "", err
+	}
+	if sum == "" {
+		sum = moduleSums[version]
+	}
+	if sum == "" {
+		return "", fmt.Errorf("Ollama %s is not on the Go module proxy (%s are); clone https://%s and pass it with --src",
+			version, strings.Join(ModuleVersions(), ", "), ModulePath)
+	}
+	return sum, nil
+}
+
+// requiredSum returns "" when go.mod requires another version, or none.
+func requiredSum(root, version string) (string, error) {
+	path := filepath.Join(root, "go.mod")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	mod, err := modfile.ParseLax(path, data, nil)
+	if err != nil {
+		return "", err
+	}
+	required := false
+	for _, r := range mod.Require {
+		required = required || r.Mod.Path == ModulePath && r.Mod.Version == version
+	}
+	if !required {
+		return "", nil
+	}
+	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
+	if err != nil {
+		return "", fmt.Errorf("reading the checksum of Ollama %s: %w", version, err)
+	}
+	for line := range strings.Lines(string(sums)) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == ModulePath && f[1] == version {
+			return f[2], nil
+		}
+	}
+	return "", fmt.Errorf("go.mod requires Ollama %s but go.sum has no line for it; run go mod download", version)
+}
+
+// download is what `go mod download -json` says of a module.
+type download struct {
+	Dir   string
+	Sum   string
+	Error string
+}
+
+// downloadModule runs in a throw-away module: inside kvtier's own, the Go
+// command would add lines to its go.sum. The checksum database is not asked,
+// because the sum is pinned here.
+func downloadModule(ctx context.Context, lay Layout, version string) (download, error) {
+	tmp, err := tempDir(lay.Dir, "download")
+	if err != nil {
+		return download{}, err
+	}
+	defer os.RemoveAll(tmp)
+	if err := os.WriteFile(filepath.Join(tmp, "go.mod"), []byte("module download\n"), 0o644); err != nil {
+		return download{}, err
+	}
+	cmd := command(ctx, "go", "mod", "download", "-json", ModulePath+"@"+version)
+	cmd.Dir = tmp
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "GO111MODULE=on", "GONOSUMDB="+ModulePath)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	runErr := cmd.Run()
+	if ctx.Err() != nil {
+		return download{}, ctx.Err()
+	}
+	if errors.Is(runErr, exec.ErrNotFound) {
+		return download{}, errNoGo
+	}
+	var dl download
+	if err := json.Unmarshal(stdout.Bytes(), &dl); err != nil && runErr == nil {
+		return download{}, fmt.Errorf("reading what go mod download says of Ollama %s: %w", version, err)
+	}
+	if runErr != nil || dl.Error != "" {
+		if dl.Error == "" {
+			dl.Error = strings.TrimSpace(stderr.String() + " " + runErr.Error())
+		}
+		return download{}, fmt.Errorf("downloading the Go module of Ollama %s: %s; check the network and GOPROXY, or pass a git clone with --src", version, dl.Error)
+	}
+	return dl, nil
+}
+
+func (m *module) Version() string { return m.version }
+func (m *module) Origin() string  { return originModule + " " + m.sum }
+
+func (m *module) Export(ctx context.Context, dst string) error {
+	return copyTree(ctx, dst, m.dir)
+}
+
+func (m *module) Index(ctx context.Context, scratch git) error {
+	reader := git{dir: m.dir, own: true, env: []string{"GIT_DIR=" + scratch.dir, "GIT_WORK_TREE=" + m.dir}}
+	// --force: Ollama's .gitignore names folders that its releases contain.
+	_, err := reader.run(ctx, "add", "--all", "--force", ".")
+	return err
+}

@@ -1,0 +1,165 @@
+package ollamasrc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Source is one release of Ollama, verified, ready to be copied.
+type Source interface {
+	// Version is the release, such as v0.16.1.
+	Version() string
+	// Origin says where the bytes come from: "module" and its checksum, or
+	// "clone" and its commit.
+	Origin() string
+	// Export writes the release's files into dst, an existing empty folder.
+	Export(ctx context.Context, dst string) error
+	// Index reads the release into the index of scratch, a repository of ours
+	// without a work tree.
+	Index(ctx context.Context, scratch git) error
+}
+
+// Origin kinds, the first word of [Source.Origin].
+const (
+	originModule = "module"
+	originClone  = "clone"
+)
+
+// OpenSource verifies a release and returns it: from the git clone if one is
+// named, else from the Go module.
+func OpenSource(ctx context.Context, lay Layout, clone, version string) (Source, error) {
+	if err := CheckVersion(version); err != nil {
+		return nil, err
+	}
+	if clone != "" {
+		return openClone(ctx, clone, version)
+	}
+	return openModule(ctx, lay, version)
+}
+
+// Versions lists what [OpenSource] can open: the releases on the Go module
+// proxy and, with a clone, every supported release it has a tag for.
+func Versions(ctx context.Context, clone string) ([]string, error) {
+	if clone == "" {
+		return ModuleVersions(), nil
+	}
+	tags, err := cloneTags(ctx, clone)
+	if err != nil {
+		return nil, err
+	}
+	versions := supportedTags(tags)
+	if len(versions) == 0 {
+		return nil, fmt.Errorf("the clone %s has no tag in %s … %s; run git fetch --tags there", clone, OldestVersion, NewestVersion)
+	}
+	return versions, nil
+}
+
+// Fetch materializes a release in lay.Src() and returns its tree. It replaces a
+// tree that is there; the caller has made sure that nothing in it would be lost.
+//
+// The new tree is built beside its place and moved in as a whole, so a failure
+// leaves the old one.
+func Fetch(ctx context.Context, lay Layout, source Source) (*Tree, error) {
+	tmp, err := tempDir(lay.Dir, sourceTemp)
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(tmp)
+	fresh, old := filepath.Join(tmp, "new"), filepath.Join(tmp, "old")
+	if err := os.Mkdir(fresh, 0o755); err != nil {
+		return nil, err
+	}
+	if err := source.Export(ctx, fresh); err != nil {
+		return nil, fmt.Errorf("materializing Ollama %s: %w", source.Version(), err)
+	}
+	if err := initTree(ctx, fresh, source); err != nil {
+		return nil, fmt.Errorf("making a git repository of Ollama %s: %w", source.Version(), err)
+	}
+	if err := os.Rename(lay.Src(), old); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("moving the old source tree away: %w", err)
+	}
+	if err := os.Rename(fresh, lay.Src()); err != nil {
+		return nil, fmt.Errorf("moving the new source tree into place: %w", err)
+	}
+	return OpenTree(ctx, lay.Src())
+}
+
+// Purposes of temporary folders that are used under the build directory's lock.
+const (
+	sourceTemp = "src"
+	formatTemp = "format"
+)
+
+// Sweep removes what killed runs left behind. The caller holds the build
+// directory's lock.
+func (l Layout) Sweep() error {
+	entries, err := os.ReadDir(l.Dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		name := entry.Name()
+		if !strings.HasPrefix(name, "."+sourceTemp+"-") && !strings.HasPrefix(name, "."+formatTemp+"-") {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(l.Dir, name)); err != nil {
+			return fmt.Errorf("removing what an earlier run left: %w", err)
+		}
+	}
+	return nil
+}
+
+// tempDir makes a temporary folder inside the build directory, the only place
+// written to.
+func tempDir(dir, purpose string) (string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("making the build directory: %w", err)
+	}
+	tmp, err := os.MkdirTemp(dir, "."+purpose+"-")
+	if err != nil {
+		return "", fmt.Errorf("making a temporary folder in the build directory: %w", err)
+	}
+	return tmp, nil
+}
+
+// copyTree copies regular files and folders. The module cache is read-only and
+// the copy is not.
+func copyTree(ctx context.Context, dst, src string) error {
+	return filepath.WalkDir(src, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(src, path)
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(dst, rel)
+		switch {
+		case d.IsDir():
+			return os.MkdirAll(to, 0o755)
+		case d.Type().IsRegular():
+			return copyFile(to, path)
+		default:
+			return fmt.Errorf("%s is neither a file nor a folder", path)
+		}
+	})
+}
+
+func copyFile(dst, src string) error {
+	data, err := os.ReadFile(src)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(dst), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(dst, data, 0o644)
+}

@@ -1,0 +1,130 @@
+package ollamasrc
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+)
+
+// Reporter is told what a long operation is doing.
+type Reporter interface {
+	// Step begins a step, such as "cmake build". The one before has ended.
+	Step(name string) Step
+}
+
+// Step is one part of a long operation.
+type Step interface {
+	// Progress says that done of total are finished. Total 0 means that only
+	// the count, of packages, is known.
+	Progress(done, total int)
+	// End closes the step. A note, such as "up to date", replaces its duration.
+	End(note string, err error)
+}
+
+// logTailLines is how much of a failed step's log is shown.
+const logTailLines = 30
+
+// stepError is a failed build step with the end of its log.
+type stepError struct {
+	step string
+	log  string
+	tail []string
+	err  error
+}
+
+func (e *stepError) Error() string {
+	return fmt.Sprintf("%s failed (%v); the last %s of %s:\n\n%s", e.step, e.err,
+		Plural(len(e.tail), "line"), Rel(e.log), strings.Join(e.tail, "\n"))
+}
+
+func (e *stepError) Unwrap() error { return e.err }
+
+// runStep runs a program with its output going to a log of the step's name,
+// line by line also to watch.
+func runStep(ctx context.Context, lay Layout, name string, cmd *exec.Cmd, watch func(line string)) error {
+	if err := os.MkdirAll(lay.Log(), 0o755); err != nil {
+		return err
+	}
+	path := filepath.Join(lay.Log(), strings.ReplaceAll(name, " ", "-")+".log")
+	file, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("opening the log of %s: %w", name, err)
+	}
+	fmt.Fprintf(file, "%s\n\n", strings.Join(cmd.Args, " "))
+	out := &lineWriter{log: file, watch: watch}
+	cmd.Stdout, cmd.Stderr = out, out
+	runErr := cmd.Run()
+	out.flush()
+	if err := errors.Join(out.err, file.Close()); err != nil && runErr == nil {
+		return fmt.Errorf("writing the log of %s: %w", name, err)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if runErr != nil {
+		return &stepError{step: name, log: path, tail: tail(path, logTailLines), err: runErr}
+	}
+	return nil
+}
+
+// lineWriter copies to a log and hands whole lines to watch. A failed write to
+// the log is remembered, not returned: it must not kill a compiler.
+type lineWriter struct {
+	mu    sync.Mutex
+	log   io.Writer
+	watch func(string)
+	rest  []byte
+	err   error
+}
+
+func (w *lineWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, err := w.log.Write(p); err != nil && w.err == nil {
+		w.err = err
+	}
+	w.rest = append(w.rest, p...)
+	for {
+		// Ninja ends a status line with \r on a terminal, \n otherwise.
+		i := strings.IndexAny(string(w.rest), "\r\n")
+		if i < 0 {
+			return len(p), nil
+		}
+		w.watch(string(w.rest[:i]))
+		w.rest = w.rest[i+1:]
+	}
+}
+
+func (w *lineWriter) flush() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.rest) > 0 {
+		w.watch(string(w.rest))
+	}
+}
+
+// tail returns the last n lines of a file, or what can be read of them.
+func tail(path string, n int) []string {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	var lines []string
+	scanner := bufio.NewScanner(f)
+	scanner.Buffer(nil, 1<<20)
+	for scanner.Scan() {
+		lines = append(lines, scanner.Text())
+		if len(lines) > n {
+			lines = lines[1:]
+		}
+	}
+	return lines
+}

@@ -1,0 +1,249 @@
+package ollamasrc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// upstreamTag marks the commit that holds Ollama's files as released.
+const upstreamTag = "upstream"
+
+// Tree is a materialized source tree: a git repository whose first commit is a
+// release of Ollama.
+type Tree struct {
+	Dir     string
+	Version string // the release, such as v0.16.1
+	Origin  string // as [Source.Origin]
+	Base    string // the commit tagged upstream
+
+	git git
+}
+
+// ErrNoTree is returned when nothing has been materialized yet.
+var ErrNoTree = errors.New("there is no Ollama source yet; run patch-ollama fetch")
+
+// initTree turns a folder of released files into a repository with one commit.
+func initTree(ctx context.Context, dir string, source Source) error {
+	g := git{dir: dir, own: true, env: []string{
+		"GIT_AUTHOR_DATE=" + baseDate,
+		"GIT_COMMITTER_DATE=" + baseDate,
+	}}
+	message := fmt.Sprintf("ollama %s\n\nOrigin: %s\n", source.Version(), source.Origin())
+	for _, args := range [][]string{
+		{"init", "--quiet", "--template=", "--initial-branch=kvtier"},
+		// --force: Ollama's .gitignore names folders that its releases contain.
+		{"add", "--all", "--force", "."},
+		{"commit", "--quiet", "--no-verify", "--message", message},
+		{"tag", upstreamTag},
+	} {
+		if _, err := g.run(ctx, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// OpenTree reads what the upstream tag says. A folder that some other hand made
+// is refused: the verbs reset and remove what is here.
+func OpenTree(ctx context.Context, dir string) (*Tree, error) {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, ErrNoTree
+	} else if err != nil {
+		return nil, fmt.Errorf("opening the source tree: %w", err)
+	}
+	foreign := fmt.Errorf("%s exists but was not made by patch-ollama; give another folder with --dir", Rel(dir))
+	// Without a repository of its own, git would answer for an enclosing one.
+	if _, err := os.Stat(filepath.Join(dir, ".git")); err != nil {
+		return nil, foreign
+	}
+	t := &Tree{Dir: dir, git: git{dir: dir, own: true}}
+	out, err := t.git.run(ctx, "log", "-1", "--format=%H%n%B", upstreamTag)
+	if errors.Is(err, errNoGit) || ctx.Err() != nil {
+		return nil, err
+	}
+	lines := strings.Split(out, "\n")
+	if err != nil || len(lines) < 2 {
+		return nil, foreign
+	}
+	var ok bool
+	if t.Version, ok = strings.CutPrefix(lines[1], "ollama "); !ok {
+		return nil, foreign
+	}
+	t.Base = lines[0]
+	for _, line := range lines[2:] {
+		if origin, ok := strings.CutPrefix(line, "Origin: "); ok {
+			t.Origin = origin
+		}
+	}
+	return t, nil
+}
+
+// FromClone says whether the bytes came from a git clone.
+func (t *Tree) FromClone() bool { return t.OriginKind() == originClone }
+
+// OriginKind is the first word of the origin: "module" or "clone".
+func (t *Tree) OriginKind() string {
+	kind, _, _ := strings.Cut(t.Origin, " ")
+	return kind
+}
+
+// Vendored says whether the tree has the C headers that the Go module lacks.
+func (t *Tree) Vendored() bool {
+	_, err := os.Stat(filepath.Join(t.Dir, "llama", "llama.cpp", "vendor"))
+	return err == nil
+}
+
+// Dirty lists uncommitted changes, in the form of git status --short.
+func (t *Tree) Dirty(ctx context.Context) ([]string, error) {
+	out, err := t.git.run(ctx, "status", "--porcelain")
+	if err != nil || out == "" {
+		return nil, err
+	}
+	return strings.Split(out, "\n"), nil
+}
+
+// applied remembers what the last apply or format left behind.
+type applied struct {
+	digest string // of the series
+	head   string // the commit
+}
+
+func (t *Tree) appliedPath() string {
+	return filepath.Join(t.Dir, ".git", "kvtier-applied")
+}
+
+// readApplied returns the empty series on the release itself when there is no
+// record, or none that can be read: every commit then counts as a person's own,
+// which is the side that loses nothing.
+func (t *Tree) readApplied() (applied, error) {
+	data, err := os.ReadFile(t.appliedPath())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return applied{}, fmt.Errorf("reading which series was applied: %w", err)
+	}
+	if f := strings.Fields(string(data)); len(f) == 2 {
+		return applied{digest: f[0], head: f[1]}, nil
+	}
+	return applied{digest: Series{}.Digest(), head: t.Base}, nil
+}
+
+func (t *Tree) writeApplied(a applied) error {
+	tmp := t.appliedPath() + ".tmp"
+	if err := os.WriteFile(tmp, []byte(a.digest+" "+a.head+"\n"), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, t.appliedPath())
+}
+
+// State is a tree compared with a series.
+type State struct {
+	Head    string
+	Commits int      // since upstream
+	Own     int      // of them, commits that no series holds
+	Dirty   []string // uncommitted changes
+	// InStep is true when the commits that are not a person's own are exactly
+	// the series as it is on disk now.
+	InStep bool
+}
+
+// Applied counts the commits that came from a series.
+func (s State) Applied() int { return s.Commits - s.Own }
+
+// Compare reads the tree's state against a series.
+func (t *Tree) Compare(ctx context.Context, series Series) (State, error) {
+	if _, err := os.Stat(filepath.Join(t.Dir, ".git", "rebase-apply")); err == nil {
+		return State{}, fmt.Errorf("%s is in the middle of a git am; finish it there, or drop it with patch-ollama revert --force", Rel(t.Dir))
+	}
+	var s State
+	var err error
+	if s.Dirty, err = t.Dirty(ctx); err != nil {
+		return State{}, err
+	}
+	if s.Head, err = t.git.run(ctx, "rev-parse", "HEAD"); err != nil {
+		return State{}, err
+	}
+	if s.Commits, err = t.count(ctx, t.Base, s.Head); err != nil {
+		return State{}, err
+	}
+	last, err := t.readApplied()
+	if err != nil {
+		return State{}, err
+	}
+	s.InStep = last.digest == series.Digest()
+	switch s.Head {
+	case last.head:
+	case t.Base:
+		// Somebody took the series off by hand.
+		s.InStep = len(series.Patches) == 0
+	default:
+		if s.Own, err = t.ownCommits(ctx, last.head, s); err != nil {
+			return State{}, err
+		}
+	}
+	return s, nil
+}
+
+// ownCommits counts from what the series left, or, when that was rewritten,
+// from upstream.
+func (t *Tree) ownCommits(ctx context.Context, last string, s State) (int, error) {
+	_, err := t.git.run(ctx, "merge-base", "--is-ancestor", last, s.Head)
+	switch {
+	case err == nil:
+		return t.count(ctx, last, s.Head)
+	case ctx.Err() != nil:
+		return 0, ctx.Err()
+	default:
+		return s.Commits, nil
+	}
+}
+
+func (t *Tree) count(ctx context.Context, from, to string) (int, error) {
+	out, err := t.git.run(ctx, "rev-list", "--count", from+".."+to)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(out)
+}
+
+// CheckClean is the refusal of every verb that would have to discard, or could
+// not see, uncommitted changes.
+func (t *Tree) CheckClean(s State) error {
+	if len(s.Dirty) == 0 {
+		return nil
+	}
+	more := ""
+	if n := len(s.Dirty) - 1; n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Errorf("%s has uncommitted changes (%s%s); commit or stash them there first", Rel(t.Dir), strings.TrimSpace(s.Dirty[0]), more)
+}
+
+// CheckNothingToLose refuses uncommitted changes and commits that no series
+// holds.
+func (t *Tree) CheckNothingToLose(s State) error {
+	if err := t.CheckClean(s); err != nil {
+		return err
+	}
+	if s.Own > 0 {
+		return fmt.Errorf("%s has %s that patches/ does not hold; keep them with patch-ollama format, or drop them with patch-ollama revert --force",
+			Rel(t.Dir), Plural(s.Own, "commit"))
+	}
+	return nil
+}
+
+// Plural counts things in English.
+func Plural(n int, noun string) string {
+	switch {
+	case n == 1:
+		return "1 " + noun
+	case strings.HasSuffix(noun, "ch"):
+		return fmt.Sprintf("%d %ses", n, noun)
+	default:
+		return fmt.Sprintf("%d %ss", n, noun)
+	}
+}

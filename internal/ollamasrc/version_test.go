@@ -1,0 +1,36 @@
+package ollamasrc
+
+import (
+	"testing"
+
+	"github.com/kvtier/kvtier/internal/version"
+	"github.com/stretchr/testify/require"
+)
+
+// The refusals' sentences are tested where a person meets them, in
+// cmd/patch-ollama.
+func TestCheckVersionRange(t *testing.T) {
+	for _, v := range []string{"v0.16.0", "v0.16.1", "v0.17.7", "v0.20.0", "v0.24.0"} {
+		require.NoError(t, CheckVersion(v), v)
+	}
+	for _, v := range []string{"", "v0.15.9", "v0.24.1", "v0.30.0", "v1.0.0", "v0.16.1-rc0", "v0.16.1+x", "v0.16", "0.16.1", "main"} {
+		require.Error(t, CheckVersion(v), v)
+	}
+}
+
+func TestModuleVersionsAreSupported(t *testing.T) {
+	require.Contains(t, ModuleVersions(), DefaultVersion)
+	for _, v := range ModuleVersions() {
+		require.NoError(t, CheckVersion(v))
+		require.Regexp(t, `^h1:[A-Za-z0-9+/]{43}=$`, moduleSums[v])
+	}
+}
+
+func TestSupportedTags(t *testing.T) {
+	tags := []string{"v0.9.0", "v0.16.10", "v0.16.2", "v0.16.2-rc1", "v0.24.0", "v0.30.0", "nightly"}
+	require.Equal(t, []string{"v0.16.2", "v0.16.10", "v0.24.0"}, supportedTags(tags))
+}
+
+func TestBuildVersion(t *testing.T) {
+	require.Equal(t, "0.16.1+kvtier."+version.Version, BuildVersion("v0.16.1"))
+}
