@@ -281,7 +281,7 @@ type fakeBatch struct {
 
 func newFakeRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner {
 	r := &fakeRunner{t: t, numCtx: numCtx, batch: 12, cache: newFakeCache(slots*numCtx+1, 2)}
-	opts.Store, opts.Layers = store, 2
+	opts.Store, opts.Layers, opts.AlwaysRestore = store, 2, true
 	if opts.PageTokens == 0 {
 		opts.PageTokens = 8
 	}

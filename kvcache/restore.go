@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -125,7 +126,7 @@ func (t *TieredCausal) planRestore(ctx context.Context, lock sync.Locker, seq, h
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.gate.pays(p.end-p.base, p.bytes) {
+	if !t.opts.AlwaysRestore && !t.gate.pays(p.end-p.base, p.bytes) {
 		t.stats.SkippedRestores++
 		return p, false
 	}
@@ -197,15 +198,14 @@ type page struct {
 // fill reads the plan's pages and writes their rows, the next page being read while one
 // is written. It returns how many leading tokens of the prompt are in.
 func (t *TieredCausal) fill(ctx context.Context, p *plan) (int, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	reading, cancel := context.WithCancel(ctx)
 	pages := make(chan page, 1)
 	var reader sync.WaitGroup
 	reader.Add(1)
 	go func() {
 		defer reader.Done()
 		defer close(pages)
-		t.readPages(ctx, p, pages)
+		t.readPages(reading, p, pages)
 	}()
 	defer reader.Wait()
 	defer cancel()
@@ -223,6 +223,7 @@ func (t *TieredCausal) fill(ctx context.Context, p *plan) (int, error) {
 	held := p.base
 	for pg := range pages {
 		if pg.err != nil {
+			reader.Wait() // it may still be examining the rest
 			return held, pg.err
 		}
 		end := min(int(pg.ref.Start)+pg.ref.Tokens, p.end)
@@ -262,8 +263,25 @@ func (t *TieredCausal) readPages(ctx context.Context, p *plan, pages chan<- page
 			return
 		}
 		if pg.err != nil {
+			t.examine(ctx, pg.err, p, i+1)
 			return
 		}
+	}
+}
+
+// examine reads the pages after a damaged one, only to have those that are damaged too set
+// aside: they would pass for stored when the prompt's pages are sealed again.
+func (t *TieredCausal) examine(ctx context.Context, err error, p *plan, from int) {
+	if !errors.Is(err, diskstore.ErrDamaged) {
+		return
+	}
+	for _, ref := range p.refs[from:] {
+		layout, err := diskstore.NewLayout(t.geometry.sections, ref.Stored)
+		if err != nil {
+			return
+		}
+		// what is wrong with it is the store's business
+		_ = t.opts.Store.Read(ctx, ref, p.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, make([]byte, layout.Size()))
 	}
 }
 

@@ -36,6 +36,8 @@ type Options struct {
 	// Poison fills the cells a restore has taken with NaN bytes before rows are written,
 	// to show that none of them is read too early. For tests.
 	Poison bool
+	// AlwaysRestore reads pages even where computing them seems quicker. For tests.
+	AlwaysRestore bool
 	// Logger receives the rare line about a failing store; nil means slog's default.
 	Logger *slog.Logger
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/kvtier/kvtier/diskstore"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -160,6 +162,25 @@ func TestReadFailureKeepsWhatIsIn(t *testing.T) {
 	}
 }
 
+func TestDamagedChainIsExaminedWhole(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	prompt := tokenRange(1, 60)
+	r.run(r.slots[0], prompt, nil, true)
+	r.run(r.slots[0], tokenRange(2, 9), nil, true)
+	r.flush()
+	store.readErr = map[int]error{1: diskstore.ErrDamaged}
+	require.Equal(t, 8, r.load(r.slots[0], prompt, true).Held)
+	require.Equal(t, 8, store.reads, "the pages after the damaged one were read too")
+
+	r.finish(r.slots[0])
+	r.run(r.slots[0], tokenRange(2, 9), nil, true)
+	r.flush()
+	store.readErr = map[int]error{9: errors.New("the remote does not answer")}
+	require.Equal(t, 8, r.load(r.slots[0], prompt, true).Held)
+	require.Equal(t, 10, store.reads, "a tier that fails is not asked for more")
+}
+
 func TestCancelledRestoreLeavesTheSlotUsable(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{})
@@ -248,6 +269,20 @@ func TestCloseIsBoundedAndClosesEverything(t *testing.T) {
 	require.True(t, store.closed)
 	require.True(t, r.cache.closed)
 	require.Len(t, store.pages, 5, "queued pages are stored first")
+}
+
+func TestRestoreIsSkippedWhereComputingIsQuicker(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	r.run(r.slots[0], tokenRange(1, 40), nil, true)
+	r.run(r.slots[0], tokenRange(2, 9), nil, true)
+	r.flush()
+	r.tiered.opts.AlwaysRestore = false
+	r.tiered.gate.computeRate, r.tiered.gate.readRate = 1e9, 1
+	require.Zero(t, r.load(r.slots[0], tokenRange(1, 40), true).Held)
+	require.Equal(t, int64(1), r.tiered.Stats().SkippedRestores)
+	r.drain()
+	r.cache.requireRows(t, 0, tokenRange(1, 40))
 }
 
 func TestGate(t *testing.T) {

@@ -68,7 +68,7 @@ func startIn(t *testing.T, root string, env ...string) *server {
 	return startOptions(t, root, ollamatest.Options{Env: append([]string{
 		"OLLAMA_KV_TIERING=1",
 		"OLLAMA_KV_TIER_LOCAL=" + root,
-		"OLLAMA_KV_TIER_POISON=1",
+		"OLLAMA_KV_TIER_TEST=1",
 		"OLLAMA_NUM_PARALLEL=1",
 	}, env...)})
 }

@@ -40,8 +40,9 @@ type Config struct {
 	Namespace string
 	// PageTokens is OLLAMA_KV_TIER_PAGE_TOKENS, default 256.
 	PageTokens int
-	// Poison is OLLAMA_KV_TIER_POISON, for tests.
-	Poison bool
+	// Test is OLLAMA_KV_TIER_TEST: cells are poisoned before rows are restored into them,
+	// and pages are read even where computing them would be quicker.
+	Test bool
 }
 
 // Enabled reports whether OLLAMA_KV_TIERING asks for tiering. A value that is neither yes
@@ -65,7 +66,7 @@ func FromEnvironment(log *slog.Logger) (Config, error) {
 		Remote:     variable("OLLAMA_KV_TIER_REMOTE"),
 		Namespace:  variable("OLLAMA_KV_TIER_NAMESPACE"),
 		Compress:   boolean(log, "OLLAMA_KV_TIER_COMPRESS"),
-		Poison:     boolean(log, "OLLAMA_KV_TIER_POISON"),
+		Test:       boolean(log, "OLLAMA_KV_TIER_TEST"),
 		PageTokens: kvcache.DefaultPageTokens,
 	}
 	var errs []error

@@ -96,12 +96,13 @@ func start(m Model, rows kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal,
 	s := &modelStore{Store: store, config: config, identity: identity, log: log}
 	s.announce()
 	return kvcache.New(rows, kvcache.Options{
-		Store:       s,
-		Fingerprint: fingerprint(identity),
-		Layers:      m.Layers,
-		PageTokens:  config.PageTokens,
-		Poison:      config.Poison,
-		Logger:      log,
+		Store:         s,
+		Fingerprint:   fingerprint(identity),
+		Layers:        m.Layers,
+		PageTokens:    config.PageTokens,
+		Poison:        config.Test,
+		AlwaysRestore: config.Test,
+		Logger:        log,
 	}), nil
 }
 
