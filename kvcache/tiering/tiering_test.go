@@ -1,0 +1,239 @@
+package tiering
+
+import (
+	"bytes"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	ollama "github.com/ollama/ollama/kvcache"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// environment sets the tiering variables to exactly these.
+func environment(t *testing.T, vars map[string]string) {
+	t.Helper()
+	for _, line := range os.Environ() {
+		if name, _, _ := strings.Cut(line, "="); strings.HasPrefix(name, "OLLAMA_KV_") {
+			t.Setenv(name, "")
+		}
+	}
+	for name, value := range vars {
+		t.Setenv(name, value)
+	}
+}
+
+func logger() (*slog.Logger, *bytes.Buffer) {
+	var buf bytes.Buffer
+	return slog.New(slog.NewTextHandler(&buf, nil)), &buf
+}
+
+func TestEnabled(t *testing.T) {
+	for value, want := range map[string]bool{"": false, "0": false, "false": false, "1": true, `"1"`: true, " true ": true, "perhaps": true} {
+		environment(t, map[string]string{"OLLAMA_KV_TIERING": value})
+		require.Equal(t, want, Enabled(), "%q", value)
+	}
+}
+
+func TestConfigDefaults(t *testing.T) {
+	home := t.TempDir()
+	environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "HOME": home})
+	log, _ := logger()
+	c, err := FromEnvironment(log)
+	require.NoError(t, err)
+	require.Contains(t, []string{DefaultRoot, filepath.Join(home, ".ollama", "kv-cache")}, c.Local)
+	c.Local = ""
+	require.Equal(t, Config{LocalBytes: 20e9, PageTokens: 256}, c)
+}
+
+func TestConfigReadsEverything(t *testing.T) {
+	environment(t, map[string]string{
+		"OLLAMA_KV_TIERING":          "1",
+		"OLLAMA_KV_TIER_LOCAL":       `"/fast/pages"`,
+		"OLLAMA_KV_TIER_LOCAL_GB":    "0.5",
+		"OLLAMA_KV_TIER_REMOTE":      " '/nfs/pages' ",
+		"OLLAMA_KV_TIER_REMOTE_GB":   "5000",
+		"OLLAMA_KV_TIER_COMPRESS":    "true",
+		"OLLAMA_KV_TIER_NAMESPACE":   "team",
+		"OLLAMA_KV_TIER_PAGE_TOKENS": "128",
+		"OLLAMA_KV_TIER_TEST":        "1",
+	})
+	log, _ := logger()
+	c, err := FromEnvironment(log)
+	require.NoError(t, err)
+	require.Equal(t, Config{
+		Local: "/fast/pages", LocalBytes: 5e8, Remote: "/nfs/pages", RemoteBytes: 5e12,
+		Compress: true, Namespace: "team", PageTokens: 128, Test: true,
+	}, c)
+}
+
+// A value that cannot be read keeps tiering off where its default could delete or expose
+// something, and is replaced with a warning elsewhere.
+func TestConfigBadValues(t *testing.T) {
+	for name, off := range map[string]map[string]string{
+		"OLLAMA_KV_TIERING":        {"perhaps": "neither"},
+		"OLLAMA_KV_TIER_LOCAL_GB":  {"lots": "gigabytes", "-1": "gigabytes", "NaN": "gigabytes", "1e300": "gigabytes"},
+		"OLLAMA_KV_TIER_REMOTE_GB": {"20GB": "gigabytes"},
+		"OLLAMA_KV_TIER_LOCAL":     {"pages": "absolute"},
+		"OLLAMA_KV_TIER_REMOTE":    {"nfs/pages": "absolute"},
+	} {
+		for value, says := range off {
+			environment(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), name: value})
+			log, _ := logger()
+			_, err := FromEnvironment(log)
+			require.ErrorContains(t, err, says, "%s=%s", name, value)
+			require.ErrorContains(t, err, value)
+		}
+	}
+	for name, value := range map[string]string{"OLLAMA_KV_TIER_COMPRESS": "zstd", "OLLAMA_KV_TIER_PAGE_TOKENS": "1"} {
+		environment(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), name: value})
+		log, lines := logger()
+		c, err := FromEnvironment(log)
+		require.NoError(t, err)
+		require.False(t, c.Compress)
+		require.Equal(t, 256, c.PageTokens)
+		require.Contains(t, lines.String(), name)
+	}
+}
+
+func TestFingerprintDependsOnEveryField(t *testing.T) {
+	model := Model{Path: "/models/sha256-" + strings.Repeat("a", 64), Architecture: "qwen3", Layers: 1, CacheType: "f16", Numerics: "CPU AVX2=1"}
+	config := Config{PageTokens: 256}
+	base, err := identityOf(model, config, openDigests(""))
+	require.NoError(t, err)
+	require.Len(t, base, 8)
+	for key := range base {
+		changed := maps.Clone(base)
+		changed[key] += "x"
+		require.NotEqual(t, fingerprint(base), fingerprint(changed), key)
+	}
+	require.Equal(t, fingerprint(base), fingerprint(maps.Clone(base)))
+
+	// no value can pass for another key
+	a := map[string]string{"a": "1;1:b=1:2", "b": "3"}
+	b := map[string]string{"a": "1", "b": "2;1:b=1:3"}
+	require.NotEqual(t, fingerprint(a), fingerprint(b))
+}
+
+func TestWeightsAreHashedOnce(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "model.gguf")
+	require.NoError(t, os.WriteFile(path, []byte("weights"), 0o600))
+	then := time.Now().Add(-time.Hour)
+	require.NoError(t, os.Chtimes(path, then, then))
+
+	files := openDigests(filepath.Join(dir, "digests.json"))
+	first, err := files.weights(path)
+	require.NoError(t, err)
+	require.NoError(t, files.save())
+
+	// same size and time: not read again, by another process either
+	require.NoError(t, os.WriteFile(path, []byte("WEIGHTS"), 0o600))
+	require.NoError(t, os.Chtimes(path, then, then))
+	remembered, err := openDigests(filepath.Join(dir, "digests.json")).weights(path)
+	require.NoError(t, err)
+	require.Equal(t, first, remembered)
+
+	require.NoError(t, os.Chtimes(path, then, then.Add(time.Second)))
+	changed, err := openDigests(filepath.Join(dir, "digests.json")).weights(path)
+	require.NoError(t, err)
+	require.NotEqual(t, first, changed)
+
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "digests.json"), []byte("not json"), 0o600))
+	again, err := openDigests(filepath.Join(dir, "digests.json")).weights(path)
+	require.NoError(t, err)
+	require.Equal(t, changed, again)
+}
+
+// plainCache is a cache of one layer; nothing is computed in it.
+type plainCache struct{ ollama.Cache }
+
+func (plainCache) RowLayers() []int                                { return []int{0} }
+func (plainCache) RowBytes(int, bool) (int, error)                 { return 64, nil }
+func (plainCache) ReadRows(int, bool, []int32, []byte) error       { return nil }
+func (plainCache) WriteRows(int, bool, []int32, []byte) error      { return nil }
+func (plainCache) SynchronizeRows()                                {}
+func (plainCache) BatchCells() []int32                             { return nil }
+func (plainCache) ReserveCells(int, int32, int32) ([]int32, error) { return nil, ollama.ErrKvCacheFull }
+func (plainCache) Close()                                          {}
+
+func testModelAt(t *testing.T) Model {
+	path := filepath.Join(t.TempDir(), "model.gguf")
+	require.NoError(t, os.WriteFile(path, []byte("weights"), 0o600))
+	return Model{Path: path, Architecture: "qwen3", Layers: 1, CacheType: "f16", Numerics: "CPU"}
+}
+
+func TestStartSaysWhatIsOn(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "below", "pages")
+	environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root})
+	lines := make(chan string, 8)
+	tiered, err := start(testModelAt(t), plainCache{}, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
+	require.NoError(t, err)
+	line := <-lines
+	for _, part := range []string{"kv tier: on", "local=" + root, `local_budget="20 GB"`, "pages=0", "fingerprint="} {
+		require.Contains(t, line, part)
+	}
+	tiered.Close()
+	info, err := os.Stat(root)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+}
+
+// lineWriter sends each line that is logged.
+type lineWriter chan string
+
+func (w lineWriter) Write(p []byte) (int, error) {
+	w <- string(p)
+	return len(p), nil
+}
+
+func TestStartRefuses(t *testing.T) {
+	for name, change := range map[string]func(*Model){
+		"recurrent state": func(m *Model) { m.Architecture = "qwen3next" },
+		"sliding window":  func(m *Model) { m.Unsupported = "sliding window attention drops rows" },
+		"missing weights": func(m *Model) { m.Path += ".gone" },
+		"missing adapter": func(m *Model) { m.Adapters = []string{m.Path + ".gone"} },
+	} {
+		environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages")})
+		model := testModelAt(t)
+		change(&model)
+		log, _ := logger()
+		_, err := start(model, plainCache{}, log)
+		require.Error(t, err, name)
+	}
+	environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": "/proc/kvtier"})
+	require.Nil(t, Start(testModelAt(t), plainCache{}))
+}
+
+func TestSupersedes(t *testing.T) {
+	mine := map[string]string{keyWeights: "w", keyEngine: "new", keyNumerics: "n", keySchema: "1", keyPageTokens: "256", keyCacheType: "f16"}
+	with := func(changes ...string) map[string]string {
+		other := maps.Clone(mine)
+		for i := 0; i < len(changes); i += 2 {
+			other[changes[i]] = changes[i+1]
+		}
+		return other
+	}
+	require.False(t, supersedes(mine, with()))
+	require.True(t, supersedes(mine, with(keyEngine, "old")))
+	require.True(t, supersedes(mine, with(keyEngine, "old", keyCacheType, "q8_0")))
+	require.True(t, supersedes(mine, with(keySchema, "0")))
+	require.False(t, supersedes(mine, with(keyCacheType, "q8_0")), "the same engine with other settings")
+	require.False(t, supersedes(mine, with(keyEngine, "old", keyWeights, "other")))
+	require.False(t, supersedes(mine, with(keyEngine, "old", keyNumerics, "another machine")))
+	require.False(t, supersedes(mine, with(keyEngine, "old", keyNamespace, "another team")))
+	require.False(t, supersedes(mine, map[string]string{}))
+}
+
+func TestHumanBytes(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1500: "1.5 KB", 2_000_000: "2 MB", 65_011_712: "65 MB", 20_000_000_000: "20 GB"} {
+		require.Equal(t, want, humanBytes(n))
+	}
+}
