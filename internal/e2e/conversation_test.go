@@ -131,7 +131,7 @@ func requireCold(t *testing.T, s *server, text string, got answer, change ...fun
 // token, and the pages of the prompt are there afterwards.
 func TestDisconnectDuringPrompt(t *testing.T) {
 	s := start(t)
-	small := func(r *ollamatest.Request) { r.Options["num_batch"] = 32 } // many batches
+	small := func(r *ollamatest.Request) { r.Options["num_batch"], r.Options["num_thread"] = 32, 1 } // many batches
 	s.ask(prompt(t, 30, 20), 2, small)
 	text := prompt(t, 1900, 12)
 	ctx, cancel := context.WithCancel(s.context())
@@ -212,7 +212,7 @@ func TestParallelRequests(t *testing.T) {
 	for _, text := range texts {
 		go func() {
 			r, err := s.Generate(s.context(), ollamatest.Request{Model: model, Prompt: text, Raw: true,
-				Options: ollamatest.Greedy(60, numCtx), KeepAlive: ollamatest.KeepAlive(10 * time.Minute)})
+				Options: oneThread(ollamatest.Greedy(60, numCtx)), KeepAlive: ollamatest.KeepAlive(10 * time.Minute)})
 			results <- outcome{r, err}
 		}()
 	}

@@ -105,7 +105,7 @@ func (s *server) ask(prompt string, tokens int, change ...func(*ollamatest.Reque
 	s.t.Helper()
 	request := ollamatest.Request{
 		Model: model, Prompt: prompt, Raw: true,
-		Options:     ollamatest.Greedy(tokens, numCtx),
+		Options:     oneThread(ollamatest.Greedy(tokens, numCtx)),
 		Logprobs:    true,
 		TopLogprobs: 5,
 		KeepAlive:   ollamatest.KeepAlive(10 * time.Minute),
@@ -122,6 +122,13 @@ func (s *server) ask(prompt string, tokens int, change ...func(*ollamatest.Reque
 		a.restored += n
 	}
 	return a
+}
+
+// oneThread keeps the engine to one thread: several wait for each other by spinning, which
+// takes far longer than one where the machine is busy with something else.
+func oneThread(options map[string]any) map[string]any {
+	options["num_thread"] = 1
+	return options
 }
 
 // prompt is a text of exactly n tokens.
