@@ -47,7 +47,8 @@ func TestRootDeletedWhileServing(t *testing.T) {
 	s := start(t)
 	text := prompt(t, 600, 3)
 	s.ask(text, 4)
-	require.NoError(t, os.RemoveAll(s.root))
+	// renamed, which takes it away in one step while pages are being written
+	require.NoError(t, os.Rename(s.root, s.root+".1"))
 	s.ask(prompt(t, 600, 4), 4)
 	s.ask(text, 4)
 	s.unload()
