@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -222,4 +224,27 @@ func TestParallelRequests(t *testing.T) {
 		require.Equal(t, 60, o.result.EvalCount)
 	}
 	require.Equal(t, 4, strings.Count(s.Logs()[mark:], "kv tier: restored"))
+}
+
+// Ctrl-C reaches runner and server at once, and so does a service that is stopped: the
+// runner stores what it has before it ends.
+func TestSignalledRunnerStoresItsPages(t *testing.T) {
+	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		s := start(t)
+		text := prompt(t, 700, 60)
+		s.ask(text, 4)
+		runners, err := s.Runners()
+		require.NoError(t, err)
+		require.Len(t, runners, 1)
+		runner, err := os.FindProcess(runners[0])
+		require.NoError(t, err)
+		require.NoError(t, runner.Signal(signal))
+		require.Eventually(t, func() bool {
+			left, err := s.Runners()
+			return err == nil && len(left) == 0
+		}, time.Minute, 5*time.Millisecond)
+		require.NoError(t, s.KillServer())
+		require.NoError(t, s.Restart(s.context()))
+		require.Equal(t, 699, s.ask(text, 4).restored, "%v", signal)
+	}
 }
