@@ -19,6 +19,10 @@ const (
 	// next page does not set off the next collection.
 	slackShare = 16
 
+	// A remote tier that is full before its budget is used up is made to free
+	// the room of this many pages at once.
+	demoteRoom = 8
+
 	// remoteCountEvery is how old the count of the remote tier may get.
 	remoteCountEvery = 10 * time.Minute
 )
@@ -119,7 +123,11 @@ func (s *Store) collect(ctx context.Context, id tierID, atLeast int64) error {
 func (s *Store) evict(ctx context.Context, id tierID, info Info) bool {
 	demoted := false
 	if id == tierLocal && s.remote != nil && !s.remote.breaker.down() {
-		switch err := s.demote(ctx, info); {
+		err := s.demote(ctx, info)
+		if errors.Is(err, ErrNoSpace) && s.collect(ctx, tierRemote, demoteRoom*info.Physical) == nil {
+			err = s.demote(ctx, info)
+		}
+		switch {
 		case err == nil:
 			demoted = true
 		case ctx.Err() != nil:
@@ -168,6 +176,7 @@ func (s *Store) demote(ctx context.Context, info Info) error {
 	if there.Bytes != info.Bytes {
 		return fmt.Errorf("copy of page %v is %d bytes, want %d", info.Key, there.Bytes, info.Bytes)
 	}
+	s.trimCopied(ctx, tierRemote, info.Name)
 	return nil
 }
 

@@ -70,11 +70,10 @@ func (d *tempDir) claim() (string, error) {
 			continue // a cleaner was quicker and is about to remove the file
 		}
 		if err != nil {
-			if vfs.IsNoSpace(err) || vfs.IsReadOnly(err) {
+			if !vfs.IsNoLocks(err) {
 				return "", err
 			}
-			// No locks here: go on, and be cleaned up after by age.
-			d.id = id
+			d.id = id // what is left behind is cleaned by age
 			return id, nil
 		}
 		if _, err := d.t.fs.Lstat(path); err != nil {

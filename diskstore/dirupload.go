@@ -85,7 +85,9 @@ func (u *dirUpload) publish(info Info) (Committed, error) {
 		t.renameMu.Lock()
 		defer t.renameMu.Unlock()
 		fi, err := t.fs.Lstat(path)
-		done.Replaced = err == nil && fi.Mode().IsRegular()
+		if done.Replaced = err == nil && fi.Mode().IsRegular(); done.Replaced {
+			done.Freed = t.fs.PhysicalBytes(fi)
+		}
 		return t.fs.Rename(u.tmp, path)
 	})
 	if err != nil {

@@ -104,7 +104,7 @@ func (t *isolated) gaveUp(ctx context.Context, start time.Time, limit time.Durat
 	err := error(fmt.Errorf("%w (%v)", ErrTierTimeout, limit))
 	if cause := ctx.Err(); cause != nil {
 		err = wrap(cause, ErrTierTimeout)
-		if time.Since(start) < limit/2 || errors.Is(cause, context.Canceled) {
+		if time.Since(start) < min(limit, t.lookupIn)/2 || errors.Is(cause, context.Canceled) {
 			t.breaker.neutral()
 			return err
 		}
@@ -239,17 +239,20 @@ func (t *isolated) Lock(ctx context.Context) (func(), error) {
 	return func() { t.inWorker(release) }, nil
 }
 
-// Close closes the tier below, and does not wait longer than a lookup may take.
+// closeIn is how long Close waits: files that stay behind are cleaned later.
+const closeIn = 500 * time.Millisecond
+
+// Close closes the tier below, and does not wait for one that hangs.
 func (t *isolated) Close() error {
 	done := make(chan error, 1)
 	t.inWorker(func() { done <- t.inner.Close() })
-	timer := time.NewTimer(t.lookupIn)
+	timer := time.NewTimer(closeIn)
 	defer timer.Stop()
 	select {
 	case err := <-done:
 		return err
 	case <-timer.C:
-		return fmt.Errorf("close tier: %w (%v)", ErrTierTimeout, t.lookupIn)
+		return fmt.Errorf("close tier: %w (%v)", ErrTierTimeout, closeIn)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -38,10 +39,28 @@ var testSections = []Section{
 
 func testFingerprint(n byte) Key { return Key{0: n, 31: 0xfe} }
 
-// testOptions opens a store in new directories; edit changes the options.
+// unsynced is the operating system's filesystem without waiting for the device,
+// for tests that are not about it.
+type unsynced struct{ vfs.FS }
+
+var quickFS vfs.FS = unsynced{vfs.OS}
+
+func (unsynced) SyncDir(string) error { return nil }
+
+func (u unsynced) Create(name string) (vfs.File, error) {
+	f, err := u.FS.Create(name)
+	return unsyncedFile{f}, err
+}
+
+type unsyncedFile struct{ vfs.File }
+
+func (unsyncedFile) Sync() error { return nil }
+
+// testOptions returns options for new directories, changed by edit.
 func testOptions(t testing.TB, edit ...func(*Options)) Options {
 	dir := t.TempDir()
 	o := Options{
+		FS:          quickFS,
 		Fingerprint: testFingerprint(1),
 		Identity:    map[string]string{"weights": "w", "namespace": "", "engine": "e1"},
 		PageTokens:  testTokens,
@@ -53,9 +72,11 @@ func testOptions(t testing.TB, edit ...func(*Options)) Options {
 	return o
 }
 
-// withRemote adds a remote tier whose root exists.
+// withRemote adds a remote tier whose root exists, and which is given all the
+// time a loaded machine may need.
 func withRemote(t testing.TB) func(*Options) {
 	return func(o *Options) {
+		o.RemoteTimeout, o.ReadTimeout = time.Minute, time.Minute
 		o.Remote.Root = filepath.Join(t.TempDir(), "remote")
 		require.NoError(t, os.Mkdir(o.Remote.Root, 0o700))
 	}

@@ -17,14 +17,16 @@ const (
 	// behind.
 	collectWait = 5 * time.Second
 
-	// recountEvery is how old the count of a tier may be when a Put is made:
-	// other processes write below the same root.
+	// The local tier is counted again when its count is older than recountEvery
+	// or this process has added more than 1/recountShare of the budget to it.
 	recountEvery = time.Minute
+	recountShare = 32
 )
 
 // Put stores a page in the local tier, as a tail when it is shorter than
 // Options.PageTokens. When it returns nil the page survives a power cut. It is
-// idempotent: a page that is stored already is not written again.
+// idempotent: a page that is stored already, as far as its header tells, is not
+// written again.
 //
 // A tail replaces the tails of the same parent whose tokens it extends, and the
 // least recent ones beyond 16.
@@ -62,8 +64,7 @@ func (s *Store) Put(ctx context.Context, p *Page) error {
 }
 
 func (s *Store) putName(ctx context.Context, name Name, p *Page) error {
-	if info, err := s.local.Stat(ctx, name); err == nil {
-		s.touchInfo(ctx, tierLocal, info.Name, info.Used)
+	if s.stored(ctx, name, p.Layout) {
 		return s.local.Persist(ctx, name)
 	}
 	p.clearGaps()
@@ -101,6 +102,26 @@ func (s *Store) putName(ctx context.Context, name Name, p *Page) error {
 	return nil
 }
 
+// stored reports whether the local tier holds a page whose header is good and
+// whose sections are those of layout, and touches it. Anything else that has
+// the name may be replaced.
+func (s *Store) stored(ctx context.Context, name Name, layout Layout) bool {
+	info, err := s.local.Stat(ctx, name)
+	if err != nil {
+		return false
+	}
+	h, err := s.headerOf(ctx, s.local, name)
+	if err != nil {
+		s.condemn(ctx, tierLocal, info, err)
+		return false
+	}
+	if !h.layout.Equal(layout) {
+		return false
+	}
+	s.touchInfo(ctx, tierLocal, name, info.Used)
+	return true
+}
+
 // write stores an encoded page in the local tier and counts it.
 func (s *Store) write(ctx context.Context, name Name, e *encodedPage) error {
 	up, err := s.local.Create(ctx, name)
@@ -122,8 +143,8 @@ func (s *Store) commitTo(ctx context.Context, id tierID, up Upload, used time.Ti
 	}
 	done, err := up.Commit(ctx, used)
 	// A Commit that failed may have made the file visible all the same.
-	if done.Bytes > 0 && !done.Replaced {
-		s.usage[id].add(done.Info)
+	if done.Bytes > 0 {
+		s.usage[id].commit(done)
 	}
 	return err
 }
@@ -165,9 +186,8 @@ func (s *Store) admit(ctx context.Context, size int64) error {
 // afterGrowth asks for a collection when the local tier may be over its limit
 // or has not been counted for a while.
 func (s *Store) afterGrowth(ctx context.Context) {
-	_, counted := s.usage[tierLocal].state()
 	over, err := s.excess(ctx, tierLocal)
-	if err != nil || over > 0 || time.Since(counted) > recountEvery {
+	if err != nil || over > 0 || s.usage[tierLocal].stale(s.opt.Local.BudgetBytes) {
 		s.requestCollection()
 	}
 }
@@ -193,6 +213,16 @@ func (s *Store) trimTails(ctx context.Context, id tierID, h *Header) {
 			continue
 		}
 		s.drop(ctx, id, info)
+	}
+}
+
+// trimCopied does so for a tail that was copied to a tier.
+func (s *Store) trimCopied(ctx context.Context, id tierID, name Name) {
+	if name.Class != ClassTail {
+		return
+	}
+	if h, err := s.headerOf(ctx, s.tier(id), name); err == nil {
+		s.trimTails(ctx, id, h)
 	}
 }
 

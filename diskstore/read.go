@@ -153,5 +153,6 @@ func (s *Store) promote(ctx context.Context, info Info) {
 		return
 	}
 	s.counts.promoted.Add(1)
+	s.trimCopied(ctx, tierLocal, info.Name)
 	s.afterGrowth(ctx)
 }

@@ -13,7 +13,7 @@ type TierStats struct {
 	Pages int   // full pages
 	Tails int   // incomplete last pages
 	Bytes int64 // physical bytes of both
-	Down  bool  // the tier failed lately and is not asked for now
+	Down  bool  // local: the last Put failed; remote: the breaker is open
 }
 
 // Stats is a snapshot of what a store holds and of its counters since Open.
@@ -67,6 +67,7 @@ type tierUse struct {
 	pages   int
 	tails   int
 	bytes   int64
+	grown   int64     // bytes added since last counted
 	counted time.Time // when last counted from scratch; zero for never
 }
 
@@ -76,8 +77,16 @@ func (u *tierUse) stats() TierStats {
 	return TierStats{Pages: u.pages, Tails: u.tails, Bytes: u.bytes}
 }
 
-// add counts a file that appeared, remove one that went.
-func (u *tierUse) add(info Info)    { u.change(info.Class, 1, info.Physical) }
+// commit counts a file that appeared, perhaps in the place of another.
+func (u *tierUse) commit(done Committed) {
+	files := 1
+	if done.Replaced {
+		files = 0
+	}
+	u.change(done.Class, files, done.Physical-done.Freed)
+}
+
+// remove counts a file that went.
 func (u *tierUse) remove(info Info) { u.change(info.Class, -1, -info.Physical) }
 
 func (u *tierUse) change(class Class, files int, bytes int64) {
@@ -92,13 +101,14 @@ func (u *tierUse) change(class Class, files int, bytes int64) {
 		return
 	}
 	u.bytes += bytes
+	u.grown += max(0, bytes)
 }
 
 // set replaces what is believed by what was counted.
 func (u *tierUse) set(infos []Info) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.pages, u.tails, u.bytes, u.counted = 0, 0, 0, time.Now()
+	u.pages, u.tails, u.bytes, u.grown, u.counted = 0, 0, 0, 0, time.Now()
 	for _, info := range infos {
 		if info.Class == ClassPage {
 			u.pages++
@@ -107,6 +117,14 @@ func (u *tierUse) set(infos []Info) {
 		}
 		u.bytes += info.Physical
 	}
+}
+
+// stale reports whether a count is too old to go on adding to it, given the
+// tier's budget: other processes write below the same root.
+func (u *tierUse) stale(budget int64) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return time.Since(u.counted) > recountEvery || budget > 0 && u.grown > budget/recountShare
 }
 
 // state returns the bytes believed to be used and when they were counted.

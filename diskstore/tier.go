@@ -135,7 +135,8 @@ type Upload interface {
 // Committed is the result of a Commit.
 type Committed struct {
 	Info
-	Replaced bool // a file of that name was there before
+	Replaced bool  // a file of that name was there before
+	Freed    int64 // physical bytes of that file
 }
 
 // classify gives errors of the filesystem the meaning the Tier contract has for

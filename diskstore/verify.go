@@ -54,7 +54,7 @@ func streamPage(ctx context.Context, blob Blob, write func(p []byte) error) (*He
 		return nil, err
 	}
 	v := verifier{h: h, head: h.encode()}
-	buf := make([]byte, stepBytes)
+	buf := make([]byte, min(stepBytes, h.FileBytes))
 	for off := int64(0); off < h.FileBytes; {
 		p := buf[:min(int64(len(buf)), h.FileBytes-off)]
 		if err := readFull(ctx, blob, p, off); err != nil {

@@ -80,5 +80,10 @@ func IsNoSpace(err error) bool {
 	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }
 
+// IsNoLocks reports whether err says that the filesystem has no locks.
+func IsNoLocks(err error) bool {
+	return errors.Is(err, errors.ErrUnsupported) || errors.Is(err, unix.ENOLCK)
+}
+
 // IsReadOnly reports whether err says that the filesystem takes no writes.
 func IsReadOnly(err error) bool { return errors.Is(err, unix.EROFS) }

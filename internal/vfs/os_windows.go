@@ -65,5 +65,8 @@ func IsNoSpace(err error) bool {
 		errors.Is(err, windows.ERROR_DISK_QUOTA_EXCEEDED)
 }
 
+// IsNoLocks reports whether err says that the filesystem has no locks.
+func IsNoLocks(err error) bool { return errors.Is(err, errors.ErrUnsupported) }
+
 // IsReadOnly reports whether err says that the filesystem takes no writes.
 func IsReadOnly(err error) bool { return errors.Is(err, windows.ERROR_WRITE_PROTECT) }

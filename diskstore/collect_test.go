@@ -1,0 +1,319 @@
+package diskstore
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// age makes all files below a root look last used at the given time.
+func age(t *testing.T, root string, when time.Time) {
+	t.Helper()
+	for _, path := range filesIn(t, root, pageExt) {
+		require.NoError(t, os.Chtimes(path, when, when))
+	}
+}
+
+// physicalPage returns the disk space of a full test page on this filesystem.
+func physicalPage(t *testing.T) int64 {
+	s := open(t, testOptions(t))
+	putChain(t, s, prompt(1, testTokens))
+	return s.Stats().Local.Bytes
+}
+
+func TestEvictionIsLeastRecentlyUsedAndLeafFirst(t *testing.T) {
+	page := physicalPage(t)
+	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 8 * page })
+	s := open(t, o)
+	old, mid := prompt(1, 3*testTokens), prompt(2, 3*testTokens)
+	putChain(t, s, old)
+	age(t, o.Local.Root, time.Now().Add(-3*time.Hour))
+	putChain(t, s, mid)
+	require.NoError(t, s.Flush(ctx))
+	require.Equal(t, 6, s.Stats().Local.Pages)
+
+	// Touching the end of a chain keeps all of it: a page is worth nothing
+	// without those before it.
+	s.Touch(s.Chain(ctx, old, nil)[2])
+	for _, ref := range s.Chain(ctx, mid, nil) {
+		past := time.Now().Add(-2 * time.Hour)
+		require.NoError(t, os.Chtimes(filePath(o.Local.Root, s.pageName(ref.Key)), past, past))
+	}
+	putChain(t, s, prompt(3, 3*testTokens)) // nine pages in a budget of eight
+	require.NoError(t, s.Flush(ctx))
+	require.LessOrEqual(t, s.Stats().Local.Bytes, o.Local.BudgetBytes)
+	readChain(t, s, old, len(old))
+	require.Less(t, tokensIn(s.Chain(ctx, mid, nil)), len(mid))
+	readChain(t, s, prompt(3, 3*testTokens), 3*testTokens)
+	readChain(t, s, mid, tokensIn(s.Chain(ctx, mid, nil))) // what is left begins at 0
+	require.Equal(t, s.Stats().Local.Pages, int(9-s.Stats().Evicted))
+	requireExact(t, s)
+}
+
+// TestEvictionNeverOrphansAPage evicts a tree page by page and checks after
+// each that every page left has its parent.
+func TestEvictionNeverOrphansAPage(t *testing.T) {
+	o := testOptions(t)
+	s := open(t, o)
+	trunk := prompt(1, 3*testTokens)
+	for branch := range 4 {
+		tokens := append(append([]int32{}, trunk[:(1+branch%3)*testTokens]...), prompt(10+branch, 2*testTokens+3)...)
+		putChain(t, s, tokens)
+	}
+	same := time.Now().Add(-time.Hour)
+	age(t, o.Local.Root, same) // no help from the clock
+	infos, err := s.local.List(ctx)
+	require.NoError(t, err)
+	order := s.evictionOrder(ctx, s.local, infos)
+	require.Len(t, order, len(infos))
+	gone := make(map[Key]bool)
+	for _, info := range order {
+		gone[info.Key] = true
+		for _, other := range infos {
+			parent := s.linkOf(ctx, s.local, other.Name).parent
+			require.False(t, parent == info.Key && !gone[other.Key], "a page goes before one that continues it")
+		}
+	}
+}
+
+func TestBudgetSpansFingerprints(t *testing.T) {
+	page := physicalPage(t)
+	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 4 * page })
+	other := o
+	other.Fingerprint = testFingerprint(9)
+	putChain(t, open(t, other), prompt(1, 4*testTokens))
+	age(t, o.Local.Root, time.Now().Add(-time.Hour))
+	s := open(t, o)
+	putChain(t, s, prompt(2, 2*testTokens))
+	require.NoError(t, s.Flush(ctx))
+	readChain(t, s, prompt(2, 2*testTokens), 2*testTokens)
+	require.LessOrEqual(t, s.Stats().Local.Bytes, o.Local.BudgetBytes)
+	requireExact(t, s)
+
+	big := pageOf(t, s.opt.Fingerprint, 0, prompt(4, testTokens))
+	s.opt.Local.BudgetBytes = 100
+	require.ErrorIs(t, s.Put(ctx, big), ErrNoSpace)
+}
+
+func TestUnlimitedTierKeepsSomeOfTheDiskFree(t *testing.T) {
+	fs := &tinyDisk{FS: quickFS, space: vfs.Space{Total: 1 << 30, Free: 1 << 29}}
+	s := open(t, testOptions(t, withFS(fs)))
+	putChain(t, s, prompt(1, 3*testTokens))
+	require.NoError(t, s.Flush(ctx))
+	require.Zero(t, s.Stats().Evicted)
+	fs.space.Free = fs.space.Total/reserveShare - 1 // one byte too little
+	putChain(t, s, prompt(2, testTokens))
+	require.NoError(t, s.Flush(ctx))
+	require.EqualValues(t, 1, s.Stats().Evicted)
+	readChain(t, s, prompt(1, 3*testTokens), 2*testTokens)
+}
+
+// tinyDisk reports a given amount of space.
+type tinyDisk struct {
+	vfs.FS
+	space vfs.Space
+}
+
+func (d *tinyDisk) Space(string) (vfs.Space, error) { return d.space, nil }
+
+func TestDemotionAndPromotion(t *testing.T) {
+	page := physicalPage(t)
+	o := testOptions(t, withRemote(t), func(o *Options) { o.Local.BudgetBytes = 5 * page })
+	s := open(t, o)
+	a, b := prompt(1, 4*testTokens+3), prompt(2, 4*testTokens)
+	putChain(t, s, a)
+	age(t, o.Local.Root, time.Now().Add(-time.Hour))
+	putChain(t, s, b)
+	require.NoError(t, s.Flush(ctx))
+	st := s.Stats()
+	require.LessOrEqual(t, st.Local.Bytes, o.Local.BudgetBytes)
+	require.Zero(t, st.Evicted, "nothing is lost")
+	require.EqualValues(t, st.Demoted, st.Remote.Pages+st.Remote.Tails)
+	require.Equal(t, 9, st.Local.Pages+st.Local.Tails+st.Remote.Pages+st.Remote.Tails)
+	_, err := readManifest(ctx, s.remote, o.Fingerprint)
+	require.NoError(t, err, "the remote tier can say what its pages are")
+
+	// The chain is whole across tiers, tail and all, and reading it brings
+	// pages back up.
+	refs := s.Chain(ctx, a, nil)
+	require.Equal(t, len(a), tokensIn(refs))
+	require.Equal(t, TierRemote, refs[len(refs)-1].Tier)
+	s.opt.Local.BudgetBytes = 100 * page
+	readChain(t, s, a, len(a))
+	require.NoError(t, s.Flush(ctx))
+	require.Equal(t, st.Demoted, s.Stats().Promoted)
+	for _, ref := range s.Chain(ctx, a, nil) {
+		require.Equal(t, TierLocal, ref.Tier)
+	}
+	requireExact(t, s)
+
+	// Demoting what the remote tier still has copies nothing.
+	infos, err := s.local.List(ctx)
+	require.NoError(t, err)
+	before := s.Stats().Remote
+	for _, info := range infos {
+		if _, err := s.remote.Stat(ctx, info.Name); err == nil {
+			require.True(t, s.evict(ctx, tierLocal, info))
+		}
+	}
+	require.Equal(t, before, s.Stats().Remote)
+
+	// Another process with a local root of its own finds the pages.
+	for _, info := range infos {
+		if err := s.demote(ctx, info); !errors.Is(err, ErrNotFound) {
+			require.NoError(t, err)
+		}
+	}
+	o.Local.Root = filepath.Join(t.TempDir(), "other")
+	s2 := open(t, o)
+	readChain(t, s2, a, len(a))
+	use, err := s2.Scan(ctx)
+	require.NoError(t, err)
+	require.NoError(t, use.RemoteErr)
+	require.Equal(t, s.Stats().Remote.Pages, use.Remote.Pages)
+}
+
+func TestTailLimitHoldsInEveryTier(t *testing.T) {
+	s := open(t, testOptions(t, withRemote(t)))
+	for i := range maxTails + 4 {
+		tokens := []int32{int32(i), 7}
+		p := putChain(t, s, tokens)[0]
+		info, err := s.local.Stat(ctx, s.tailName(p.Parent, p.Key()))
+		require.NoError(t, err)
+		require.True(t, s.evict(ctx, tierLocal, info))
+	}
+	require.Equal(t, maxTails, s.Stats().Remote.Tails)
+	putChain(t, s, []int32{1, 7})
+	for i := range maxTails + 4 {
+		if refs := s.Chain(ctx, []int32{int32(i), 7}, nil); len(refs) > 0 {
+			readRef(t, s, refs[0], []int32{int32(i), 7})
+			require.NoError(t, s.Flush(ctx))
+		}
+	}
+	require.LessOrEqual(t, s.Stats().Local.Tails, maxTails)
+	requireExact(t, s)
+}
+
+func TestRemoteBudget(t *testing.T) {
+	page := physicalPage(t)
+	o := testOptions(t, withRemote(t), func(o *Options) {
+		o.Local.BudgetBytes, o.Remote.BudgetBytes = 2*page, 3*page
+	})
+	s := open(t, o)
+	for seed := range 10 {
+		putChain(t, s, prompt(seed, testTokens))
+		require.NoError(t, s.Flush(ctx))
+	}
+	st := s.Stats()
+	require.LessOrEqual(t, st.Local.Bytes, o.Local.BudgetBytes)
+	require.LessOrEqual(t, st.Remote.Bytes, o.Remote.BudgetBytes)
+	require.EqualValues(t, 10, st.Evicted+uint64(st.Local.Pages+st.Remote.Pages))
+	require.Zero(t, st.Damaged)
+}
+
+func TestFullRemoteMakesRoom(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), withRemote(t))
+	s := open(t, o)
+	evict := func(seed int) {
+		p := putChain(t, s, prompt(seed, testTokens))[0]
+		info, err := s.local.Stat(ctx, s.pageName(p.Key()))
+		require.NoError(t, err)
+		require.True(t, s.evict(ctx, tierLocal, info))
+	}
+	evict(1)
+	age(t, o.Remote.Root, time.Now().Add(-time.Hour))
+	remote := regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root))
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpWrite}, Path: remote, Nth: 1, Err: syscall.EDQUOT})
+	evict(2)
+	require.Equal(t, 1, s.Stats().Remote.Pages)
+	require.EqualValues(t, 1, s.Stats().Evicted)
+	require.EqualValues(t, 2, s.Stats().Demoted)
+	readChain(t, s, prompt(2, testTokens), testTokens)
+}
+
+func TestRaceWithDemotionReadsTheOtherTier(t *testing.T) {
+	s := open(t, testOptions(t, withRemote(t)))
+	tokens := prompt(1, testTokens)
+	putChain(t, s, tokens)
+	refs := s.Chain(ctx, tokens, nil)
+	require.Equal(t, TierLocal, refs[0].Tier)
+	info, err := s.local.Stat(ctx, s.refName(refs[0]))
+	require.NoError(t, err)
+	require.True(t, s.evict(ctx, tierLocal, info))
+	readRef(t, s, refs[0], tokens)
+}
+
+func TestDamageIsNeitherDemotedNorPromoted(t *testing.T) {
+	o := testOptions(t, withRemote(t))
+	s := open(t, o)
+	tokens := prompt(1, testTokens)
+	p := putChain(t, s, tokens)[0]
+	name := s.pageName(p.Key())
+	flip := func(root string) {
+		path := filePath(root, name)
+		data, err := os.ReadFile(path)
+		require.NoError(t, err)
+		data[len(data)-footerBytes-1] ^= 1
+		require.NoError(t, os.WriteFile(path, data, 0o600))
+	}
+	info, err := s.local.Stat(ctx, name)
+	require.NoError(t, err)
+	require.NoError(t, s.demote(ctx, info))
+	flip(o.Remote.Root)
+	_, err = s.local.Remove(ctx, name)
+	require.NoError(t, err)
+	s.promote(ctx, info)
+	require.False(t, s.Has(p.Key()))
+	require.Zero(t, s.Stats().Promoted)
+	require.NoFileExists(t, filePath(o.Remote.Root, name))
+
+	require.NoError(t, s.Put(ctx, p))
+	flip(o.Local.Root)
+	require.True(t, s.evict(ctx, tierLocal, info))
+	require.NoFileExists(t, filePath(o.Remote.Root, name))
+	require.EqualValues(t, 2, s.Stats().Damaged)
+	require.Zero(t, s.Stats().Demoted)
+}
+
+// TestDemotionSurvivesAnErrorAtEveryRemoteOperation checks that a page is in
+// one tier, whole, or given up, and that what is counted is what is there.
+func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EIO, syscall.EROFS, syscall.ESTALE} {
+		inj := vfs.Inject(quickFS)
+		o := testOptions(t, withFS(inj), withRemote(t))
+		s := open(t, o)
+		remote := regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root))
+		for nth := 1; ; nth++ {
+			tokens := prompt(nth, testTokens)
+			p := putChain(t, s, tokens)[0]
+			info, err := s.local.Stat(ctx, s.pageName(p.Key()))
+			require.NoError(t, err)
+			inj.Reset()
+			inj.Add(vfs.Rule{Path: remote, Nth: nth, Err: errno})
+			s.evict(ctx, tierLocal, info)
+			reached := inj.Count()
+			inj.Reset()
+			s.remote.breaker.success()
+			readChain(t, s, tokens, tokensIn(s.Chain(ctx, tokens, nil)))
+			requireExact(t, s)
+			if nth > reached {
+				require.NoError(t, s.demote(ctx, info))
+				break
+			}
+		}
+		require.Zero(t, s.Stats().Damaged)
+		for _, path := range filesIn(t, o.Remote.Root, pageExt) {
+			_, err := VerifyFile(ctx, vfs.OS, path)
+			require.NoError(t, err)
+		}
+	}
+}

@@ -1,0 +1,76 @@
+/*
+Package diskstore keeps the KV cache of language models in page files.
+
+# Basics
+
+A page is the K and V rows of a fixed number of consecutive tokens (256 unless
+Options say otherwise), for all layers, in one immutable file. Its name is a
+chain key: a hash of the key of the page before it and of its own tokens. So a
+sequence of tokens leads from page to page with no index, two sequences share
+the pages of their common prefix, and the first page's parent, the fingerprint,
+separates everything that must not meet: models, engines, numerics, tenants. A
+shorter last page is a tail. It is found through its parent and matched by
+longest common prefix.
+
+	store, err := diskstore.Open(ctx, diskstore.Options{
+		Fingerprint: fingerprint,
+		Local:       diskstore.TierConfig{Root: root, BudgetBytes: 20 << 30},
+	})
+	...
+	err = store.Put(ctx, &page)
+	...
+	for _, ref := range store.Chain(ctx, tokens, nil) {
+		layout, err := diskstore.NewLayout(sections, ref.Stored)
+		...
+		buf := make([]byte, layout.Size())
+		err = store.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, buf)
+		...
+	}
+
+The package knows no engine: tokens are int32, rows are bytes.
+
+Pages live in a local tier and, when there is one, move down to a remote tier (a
+mounted directory) when the local one is over its budget: the least recently
+used first, and always a page before those it continues. A page read from the
+remote tier is copied up again. Several processes may share either root, with no
+daemon. The directory is the index and file times are the recency.
+
+# Guarantees
+
+  - After Put returned nil the page survives a power cut. A page that can be seen
+    is whole, whenever the process was killed or the power failed.
+  - Read returns exactly the bytes that were put, for exactly the tokens asked
+    for. Every byte of a file is checked; any flipped bit and any truncation is
+    found. A damaged file goes to quarantine and is never read again.
+  - No failure of a tier is more than a page that must be computed again. Chain
+    has no error; with a remote tier that hangs it takes at most
+    Options.RemoteTimeout longer, and after a few times no longer at all.
+  - Memory is bounded by the caller's layout, whatever a file claims: reading a
+    page takes at most its size twice, the caller's buffer included.
+  - Goroutines are bounded, even while a mount hangs; when nothing is to be done
+    there are none. Close takes at most 5 s.
+  - A budget counts the disk space files occupy, over all fingerprints below the
+    root and whichever process wrote them.
+  - Directories have mode 0700 and files 0600. A root that is a symbolic link,
+    belongs to somebody else, or is writable by others is refused. Links, FIFOs
+    and devices in a page's place are not followed, opened or waited for.
+
+# Caveats
+
+  - Pages hold prompts in another form. They are not encrypted.
+  - Checks find accidents, not forgeries: who can write below a root can write a
+    page with good checksums. That is why a root must be its owner's alone.
+  - The remote tier must be a filesystem with atomic rename. Where it has no
+    flock, several processes may collect it at once (harmless, but wasteful) and
+    temporary files of dead processes stay for an hour.
+  - Only the remote tier is isolated. A local disk that hangs, hangs Put, Chain
+    and Read.
+  - While a demotion is slower than new pages the local tier may exceed its
+    budget by an eighth and four pages; then Put waits, and gives up after 5 s.
+    Each further process on the root may add 1/32 of the budget before it
+    notices the others.
+  - Up to 16 quarantined files per tier are kept outside the budget.
+  - A page that cannot be demoted because the remote tier is down is deleted
+    when its space is needed.
+*/
+package diskstore

@@ -1,0 +1,227 @@
+package diskstore
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+func cancelled() (context.Context, context.CancelFunc) {
+	done, cancel := context.WithCancel(context.Background())
+	cancel()
+	return done, cancel
+}
+
+// requireExact fails unless the store's accounting is what a fresh count says.
+func requireExact(t *testing.T, s *Store) {
+	t.Helper()
+	require.NoError(t, s.Flush(ctx))
+	before := s.Stats().Local
+	_, err := s.Scan(ctx)
+	require.NoError(t, err)
+	after := s.Stats().Local
+	before.Down, after.Down = false, false
+	require.Equal(t, after, before)
+}
+
+// TestPutSurvivesAnErrorAtEveryOperation lets each operation of a Put of a page
+// and of a tail fail in turn.
+func TestPutSurvivesAnErrorAtEveryOperation(t *testing.T) {
+	errnos := []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EROFS, syscall.ESTALE}
+	for _, tokens := range []int{testTokens, testTokens - 2} {
+		for _, errno := range errnos {
+			t.Run(fmt.Sprintf("%d tokens/%v", tokens, errno), func(t *testing.T) {
+				inj := vfs.Inject(quickFS)
+				o := testOptions(t, withFS(inj))
+				s := open(t, o)
+				putChain(t, s, prompt(999, tokens)) // directories exist, as usually
+				for nth := 1; ; nth++ {
+					tokens := prompt(nth, tokens)
+					p := pageOf(t, s.opt.Fingerprint, 0, tokens)
+					inj.Reset()
+					inj.Add(vfs.Rule{Nth: nth, Err: errno, Short: 100})
+					err := s.Put(ctx, p)
+					require.NoError(t, s.Flush(ctx))
+					ops := inj.Count()
+					inj.Reset()
+
+					// Whole or absent; and a nil error means whole.
+					n := tokensIn(s.Chain(ctx, tokens, nil))
+					if err == nil {
+						require.Equal(t, len(tokens), n)
+					}
+					readChain(t, s, tokens, n)
+					require.Empty(t, filesLeft(t, o), "no temporary file stays behind")
+					requireExact(t, s)
+					require.NoError(t, s.Put(ctx, p), "the next Put works")
+					readChain(t, s, tokens, len(tokens))
+					putChain(t, s, prompt(10_000+nth, len(tokens)))
+					if nth > ops {
+						break // every operation has had its turn
+					}
+				}
+				require.Zero(t, s.Stats().Damaged)
+			})
+		}
+	}
+}
+
+// filesLeft lists temporary files, but for one whose own removal was made to
+// fail.
+func filesLeft(t *testing.T, o Options) []string { return filesIn(t, o.Local.Root, tmpExt) }
+
+func TestReadSurvivesAnErrorAtEveryOperation(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.EIO, syscall.ESTALE, syscall.EMFILE} {
+		inj := vfs.Inject(quickFS)
+		s := open(t, testOptions(t, withFS(inj)))
+		tokens := prompt(1, 2*testTokens+3)
+		for nth := 1; ; nth++ {
+			putChain(t, s, tokens) // again, what an unreadable sector has cost
+			inj.Reset()
+			inj.Add(vfs.Rule{Nth: nth, Err: errno})
+			for _, ref := range s.Chain(ctx, tokens, nil) {
+				l := layoutOf(t, testSections, ref.Stored)
+				buf := make([]byte, l.Size())
+				if s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf) == nil {
+					want := make([]byte, l.Size())
+					fillRows(l, ref.Key, want)
+					require.Equal(t, want, buf)
+				}
+			}
+			ops := inj.Count()
+			inj.Reset()
+			requireExact(t, s)
+			if nth > ops {
+				break
+			}
+		}
+		readChain(t, s, tokens, len(tokens))
+	}
+}
+
+func TestFailedSyncIsNeverRetried(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj))
+	s := open(t, o)
+	tokens := prompt(1, testTokens)
+	p := pageOf(t, s.opt.Fingerprint, 0, tokens)
+	inj.Reset()
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpSync}, Err: syscall.EIO})
+	require.ErrorIs(t, s.Put(ctx, p), syscall.EIO)
+	require.Equal(t, 1, inj.Count(vfs.OpSync))
+	require.Zero(t, inj.Count(vfs.OpRename))
+	require.Empty(t, filesLeft(t, o))
+	require.True(t, s.Stats().Local.Down)
+	inj.Reset()
+	require.NoError(t, s.Put(ctx, p))
+	require.False(t, s.Stats().Local.Down)
+}
+
+func TestFullDiskCollectsOnceThenGivesUp(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj))
+	s := open(t, o)
+	old := prompt(1, 3*testTokens)
+	putChain(t, s, old)
+	p := pageOf(t, s.opt.Fingerprint, 0, prompt(2, testTokens))
+
+	// Once full, then there is room: the oldest chain paid for it, from its end.
+	inj.Reset()
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpWrite}, Nth: 2, Err: syscall.ENOSPC, Short: 4096})
+	require.NoError(t, s.Put(ctx, p))
+	inj.Reset()
+	readChain(t, s, prompt(2, testTokens), testTokens)
+	readChain(t, s, old, 2*testTokens)
+	require.EqualValues(t, 1, s.Stats().Evicted)
+	requireExact(t, s)
+
+	// Full for good: the page is dropped, after one retry.
+	q := pageOf(t, s.opt.Fingerprint, 0, prompt(3, testTokens))
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpWrite}, Err: syscall.ENOSPC})
+	require.ErrorIs(t, s.Put(ctx, q), ErrNoSpace)
+	require.Equal(t, 2, inj.Count(vfs.OpWrite))
+	require.EqualValues(t, 1, s.Stats().PutErrors)
+	inj.Reset()
+	require.NoError(t, s.Put(ctx, q))
+	requireExact(t, s)
+}
+
+func TestOpenWithFailingRoot(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.EACCES, syscall.EROFS, syscall.EIO} {
+		inj := vfs.Inject(quickFS)
+		inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpMkdir}, Err: errno})
+		o := testOptions(t, withFS(inj))
+		_, err := Open(ctx, o)
+		require.ErrorIs(t, err, errno)
+		require.ErrorContains(t, err, o.Local.Root)
+	}
+	inj := vfs.Inject(quickFS)
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpWrite}, Err: syscall.ENOSPC})
+	o := testOptions(t, withFS(inj))
+	s := open(t, o) // a full disk can still be read
+	inj.Reset()
+	putChain(t, s, prompt(1, testTokens))
+}
+
+func TestFilesystemWithoutLocks(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpLock}, Err: syscall.ENOLCK})
+	page := physicalPage(t)
+	s := open(t, testOptions(t, withFS(inj), func(o *Options) { o.Local.BudgetBytes = 2 * page }))
+	putChain(t, s, prompt(1, 4*testTokens))
+	require.NoError(t, s.Flush(ctx))
+	require.LessOrEqual(t, s.Stats().Local.Bytes, 2*page)
+	readChain(t, s, prompt(1, 4*testTokens), testTokens)
+}
+
+func TestLocalLookupErrorsEndTheChain(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj))
+	s := open(t, o)
+	tokens := prompt(1, 3*testTokens)
+	pages := putChain(t, s, tokens)
+	inj.Add(vfs.Rule{Path: regexp.MustCompile(pages[1].Key().String()), Err: syscall.EIO})
+	readChain(t, s, tokens, testTokens)
+	require.NotZero(t, s.Stats().TierErrors)
+}
+
+func TestOperationsWithCancelledContext(t *testing.T) {
+	s := open(t, testOptions(t))
+	tokens := prompt(1, testTokens)
+	p := putChain(t, s, tokens)[0]
+	done, cancel := cancelled()
+	defer cancel()
+	ref := s.Chain(ctx, tokens, nil)[0]
+	require.ErrorIs(t, s.Read(done, ref, tokens, p.Layout, make([]byte, p.Layout.Size())), context.Canceled)
+	require.ErrorIs(t, s.Put(done, pageOf(t, s.opt.Fingerprint, 0, prompt(2, testTokens))), context.Canceled)
+	require.Empty(t, s.Chain(done, tokens, nil))
+	require.Zero(t, s.Stats().TierErrors)
+	require.False(t, s.Stats().Local.Down)
+}
+
+func TestCloseEndsWaitingCallers(t *testing.T) {
+	gate := vfs.NewGate()
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), withRemote(t))
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	require.NoError(t, s.Flush(ctx))
+	inj.Add(vfs.Rule{Path: regexp.MustCompile(regexp.QuoteMeta(o.Remote.Root)), Gate: gate})
+	ref := Ref{Key: Key{1}, Tokens: testTokens, Stored: testTokens, Tier: TierRemote}
+	l := layoutOf(t, testSections, testTokens)
+	failed := make(chan error, 1)
+	go func() { failed <- s.Read(ctx, ref, prompt(1, testTokens), l, make([]byte, l.Size())) }()
+	<-gate.Entered()
+	start := time.Now()
+	require.NoError(t, s.Close())
+	require.Less(t, time.Since(start), 5*time.Second)
+	require.Error(t, <-failed)
+	gate.Open()
+}

@@ -1,0 +1,223 @@
+package diskstore
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// syncWriter is a log that several goroutines write to.
+type syncWriter struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (w *syncWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.b.Write(p)
+}
+
+func (w *syncWriter) count(s string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Count(w.b.String(), s)
+}
+
+// hungRemote returns a store whose remote tier holds the second half of a chain
+// and hangs, and a function that lets it go on.
+func hungRemote(t *testing.T, log io.Writer) (s *Store, tokens []int32, revive func()) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), withRemote(t), func(o *Options) {
+		o.RemoteTimeout = 20 * time.Millisecond
+		o.ReadTimeout = 20 * time.Millisecond
+		o.Logger = slog.New(slog.NewTextHandler(log, nil))
+	})
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	tokens = prompt(1, 4*testTokens)
+	pages := putChain(t, s, tokens)
+	require.NoError(t, s.Flush(ctx))
+	for _, p := range pages[2:] {
+		name := s.pageName(p.Key())
+		to := filePath(o.Remote.Root, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
+		require.NoError(t, os.Rename(filePath(o.Local.Root, name), to))
+	}
+	gate := vfs.NewGate()
+	inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Gate: gate})
+	return s, tokens, gate.Open
+}
+
+func TestHungRemoteNeverHoldsUpALookup(t *testing.T) {
+	log := new(syncWriter)
+	s, tokens, revive := hungRemote(t, log)
+	defer revive()
+	before := runtime.NumGoroutine()
+	asked := 0
+	for range 200 {
+		if !s.remote.breaker.down() {
+			asked++
+		}
+		require.Equal(t, 2*testTokens, tokensIn(s.Chain(ctx, tokens, nil)), "local pages are found all the same")
+	}
+	require.LessOrEqual(t, asked, breakerThreshold, "after that nobody waits")
+	require.True(t, s.Stats().Remote.Down)
+	require.LessOrEqual(t, runtime.NumGoroutine(), before+2*(lookupWorkers+transferWorkers))
+
+	// New pages and reads go on; one that is only remote fails fast.
+	putChain(t, s, prompt(5, testTokens+1))
+	ref := Ref{Key: Key{5}, Tokens: testTokens, Stored: testTokens, Tier: TierRemote}
+	l := layoutOf(t, testSections, testTokens)
+	require.Error(t, s.Read(ctx, ref, tokens[:testTokens], l, make([]byte, l.Size())))
+	require.Equal(t, 1, log.count("not usable"), "one line for one change of state")
+
+	start := time.Now()
+	require.NoError(t, s.Close())
+	require.Less(t, time.Since(start), 5*time.Second)
+	// goleak sees to it that the workers end once the mount lets go of them.
+}
+
+func TestHungRemoteComesBack(t *testing.T) {
+	log := new(syncWriter)
+	s, tokens, revive := hungRemote(t, log)
+	defer func() { require.NoError(t, s.Close()) }()
+	for !s.remote.breaker.down() {
+		s.Chain(ctx, tokens, nil)
+	}
+	revive()
+	s.remote.breaker.mu.Lock()
+	s.remote.breaker.until = time.Time{} // the backoff has passed
+	s.remote.breaker.mu.Unlock()
+	s.remote.lookupIn, s.remote.stepIn = time.Minute, time.Minute
+	s.opt.RemoteTimeout = time.Minute
+	readChain(t, s, tokens, len(tokens))
+	require.False(t, s.Stats().Remote.Down)
+	require.Equal(t, 1, log.count("is back"))
+	require.NoError(t, s.Flush(ctx))
+}
+
+func TestGoroutinesAreBoundedWhileTheRemoteHangs(t *testing.T) {
+	s, _, revive := hungRemote(t, io.Discard)
+	defer revive()
+	before := runtime.NumGoroutine()
+	for range 40 {
+		// Even a breaker that lets everything through.
+		s.remote.breaker.success()
+		_, err := s.remote.Stat(ctx, tierPage(1))
+		require.ErrorIs(t, err, ErrTierTimeout)
+	}
+	// A timer that fires has a goroutine for a moment.
+	require.LessOrEqual(t, runtime.NumGoroutine(), before+2*lookupWorkers)
+	require.NoError(t, s.Close())
+}
+
+// TestGivenUpReadNeverTouchesTheCallersMemory lets a read that was given up
+// finish later. The race detector would see a write to buf.
+func TestGivenUpReadNeverTouchesTheCallersMemory(t *testing.T) {
+	gate := vfs.NewGate()
+	inj := vfs.Inject(quickFS)
+	root := t.TempDir()
+	tier := isolate(newDirTier(inj, root, false), time.Minute, time.Minute,
+		slog.New(slog.NewTextHandler(io.Discard, nil)), time.Now, func() {})
+	upload(t, tier, tierPage(1), []byte("content"), time.Now())
+	blob, err := tier.Open(ctx, tierPage(1))
+	require.NoError(t, err)
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Gate: gate})
+	tier.stepIn = 5 * time.Millisecond
+	buf := make([]byte, 7)
+	require.ErrorIs(t, blob.ReadAt(ctx, buf, 0), ErrTierTimeout)
+	copy(buf, "mine...")
+	gate.Open()
+	blob.Close()
+	tier.lookupIn = time.Minute
+	for range transferWorkers { // all workers are idle again
+		tier.transfer <- struct{}{}
+	}
+	require.Equal(t, "mine...", string(buf))
+	for range transferWorkers {
+		<-tier.transfer
+	}
+	require.NoError(t, tier.Close())
+}
+
+func TestMissingRemoteIsTriedAgain(t *testing.T) {
+	log := new(syncWriter)
+	o := testOptions(t, func(o *Options) {
+		o.Remote.Root = filepath.Join(t.TempDir(), "mnt")
+		o.RemoteTimeout = time.Minute
+		o.Logger = slog.New(slog.NewTextHandler(log, nil))
+	})
+	s := open(t, o)
+	tokens := prompt(1, testTokens)
+	putChain(t, s, tokens)
+	readChain(t, s, tokens, testTokens)
+	s.Chain(ctx, prompt(2, testTokens), nil)
+	require.True(t, s.Stats().Remote.Down)
+	require.Equal(t, 1, log.count("not usable"))
+	require.NoDirExists(t, o.Remote.Root, "an unmounted mount point is not filled")
+	use, err := s.Scan(ctx)
+	require.NoError(t, err)
+	require.ErrorIs(t, use.RemoteErr, ErrTierDown)
+
+	require.NoError(t, os.Mkdir(o.Remote.Root, 0o700))
+	s.remote.breaker.mu.Lock()
+	s.remote.breaker.until = time.Time{}
+	s.remote.breaker.mu.Unlock()
+	use, err = s.Scan(ctx)
+	require.NoError(t, err)
+	require.NoError(t, use.RemoteErr)
+	require.Equal(t, 1, log.count("is back"))
+}
+
+func TestBreaker(t *testing.T) {
+	now := time.Unix(0, 0)
+	b := newBreaker(slog.New(slog.NewTextHandler(io.Discard, nil)), func() time.Time { return now })
+	bad := errors.New("bad")
+	for range breakerThreshold - 1 {
+		require.True(t, b.allow())
+		b.failure(bad, false)
+	}
+	require.True(t, b.allow(), "a few failures are forgiven")
+	b.success()
+	for range breakerThreshold {
+		require.True(t, b.allow())
+		b.failure(bad, false)
+	}
+	wait := breakerBackoffMin
+	for range 10 { // failed probes double the backoff up to its limit
+		require.False(t, b.allow())
+		now = now.Add(wait - 1)
+		require.False(t, b.allow())
+		now = now.Add(1)
+		require.True(t, b.allow(), "one probe")
+		require.False(t, b.allow(), "and only one")
+		b.failure(bad, false)
+		wait = min(2*wait, breakerBackoffMax)
+	}
+	now = now.Add(wait)
+	require.True(t, b.allow())
+	b.neutral()
+	require.True(t, b.allow(), "a probe that says nothing gives its place to the next")
+	b.failure(bad, false)
+	b.failure(bad, false) // a straggler does not prolong the backoff
+	now = now.Add(wait)
+	require.True(t, b.allow())
+	b.success()
+	require.True(t, b.allow())
+	require.True(t, b.allow())
+	b.failure(bad, true)
+	require.False(t, b.allow(), "some errors need no second look")
+}

@@ -1,0 +1,124 @@
+package diskstore
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// TestModel drives a store with random operations and compares it with a set of
+// the prefixes that were stored.
+func TestModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		o := testOptions(t, func(o *Options) { o.PageTokens = 3 })
+		s, err := Open(ctx, o)
+		require.NoError(rt, err)
+		m := &model{t: t, s: s, o: o, pages: map[string]Key{}, tails: map[string]map[string]bool{}}
+		defer func() { require.NoError(rt, m.s.Close()) }()
+		rt.Repeat(map[string]func(*rapid.T){
+			"put":     m.put,
+			"chain":   m.chain,
+			"reopen":  m.reopen,
+			"destroy": m.destroy,
+			"":        m.count,
+		})
+	})
+}
+
+type model struct {
+	t *testing.T
+	s *Store
+	o Options
+
+	pages map[string]Key             // tokens from 0 to the page's end → key
+	tails map[string]map[string]bool // tokens before the tail → tokens up to its end
+}
+
+// Two tokens and short sequences make prefixes meet often.
+var someTokens = rapid.SliceOfN(rapid.Int32Range(0, 1), 1, 11)
+
+func asString(tokens []int32) string {
+	b := make([]byte, len(tokens))
+	for i, v := range tokens {
+		b[i] = byte('0' + v)
+	}
+	return string(b)
+}
+
+func (m *model) put(rt *rapid.T) {
+	tokens := someTokens.Draw(rt, "tokens")
+	n := m.o.PageTokens
+	for i, p := range putChain(m.t, m.s, tokens) {
+		end := min((i+1)*n, len(tokens))
+		whole := asString(tokens[:end])
+		if len(p.Tokens) == n {
+			m.pages[whole] = p.Key()
+			continue
+		}
+		before := asString(tokens[:i*n])
+		if m.tails[before] == nil {
+			m.tails[before] = map[string]bool{}
+		}
+		if m.tails[before][whole] {
+			continue // stored already: nothing happens
+		}
+		for old := range m.tails[before] {
+			if len(old) < len(whole) && whole[:len(old)] == old {
+				delete(m.tails[before], old)
+			}
+		}
+		m.tails[before][whole] = true
+	}
+}
+
+func (m *model) chain(rt *rapid.T) {
+	tokens := someTokens.Draw(rt, "tokens")
+	all, n, want := asString(tokens), m.o.PageTokens, 0
+	for want+n <= len(tokens) && m.pages[all[:want+n]] != (Key{}) {
+		want += n
+	}
+	best := 0
+	for tail := range m.tails[all[:want]] {
+		common := 0
+		for want+common < min(len(tail), len(all)) && tail[want+common] == all[want+common] {
+			common++
+		}
+		best = max(best, common)
+	}
+	readChain(m.t, m.s, tokens, want+best)
+}
+
+func (m *model) reopen(rt *rapid.T) {
+	require.NoError(rt, m.s.Close())
+	s, err := Open(ctx, m.o)
+	require.NoError(rt, err)
+	m.s = s
+	require.NoError(rt, m.s.Flush(ctx))
+}
+
+// destroy removes one page as an eviction would.
+func (m *model) destroy(rt *rapid.T) {
+	tokens := someTokens.Draw(rt, "tokens")
+	tokens = tokens[:len(tokens)/m.o.PageTokens*m.o.PageTokens]
+	key, ok := m.pages[asString(tokens)]
+	if !ok {
+		rt.Skip("not stored")
+	}
+	info, err := m.s.local.Stat(ctx, m.s.pageName(key))
+	require.NoError(rt, err)
+	require.True(rt, m.s.evict(ctx, tierLocal, info))
+	delete(m.pages, asString(tokens))
+}
+
+func (m *model) count(rt *rapid.T) {
+	require.NoError(rt, m.s.Flush(ctx))
+	tails := 0
+	for _, of := range m.tails {
+		tails += len(of)
+	}
+	st := m.s.Stats()
+	require.Equal(rt, len(m.pages), st.Local.Pages)
+	require.Equal(rt, tails, st.Local.Tails)
+	require.Zero(rt, st.Damaged+st.Mismatched+st.TierErrors)
+}

@@ -1,0 +1,348 @@
+package diskstore
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// TestTierContract runs one suite over every implementation of Tier.
+func TestTierContract(t *testing.T) {
+	local := func(t *testing.T) Tier {
+		return newDirTier(vfs.OS, filepath.Join(t.TempDir(), "a", "root"), true)
+	}
+	remote := func(t *testing.T) Tier {
+		root := filepath.Join(t.TempDir(), "root")
+		require.NoError(t, os.Mkdir(root, 0o700))
+		return isolate(newDirTier(vfs.OS, root, false), time.Minute, time.Minute,
+			slog.New(slog.NewTextHandler(io.Discard, nil)), time.Now, func() {})
+	}
+	for name, open := range map[string]func(*testing.T) Tier{"local": local, "remote": remote} {
+		for test, run := range map[string]func(*testing.T, Tier){
+			"absent":      tierAbsent,
+			"upload":      tierUpload,
+			"abort":       tierAbort,
+			"list":        tierList,
+			"remove":      tierRemove,
+			"quarantine":  tierQuarantine,
+			"lock":        tierLock,
+			"context":     tierContext,
+			"fingerprint": tierFingerprints,
+		} {
+			t.Run(name+"/"+test, func(t *testing.T) {
+				tier := open(t)
+				run(t, tier)
+				require.NoError(t, tier.Close())
+				_, err := tier.Stat(ctx, tierPage(1))
+				require.ErrorIs(t, err, ErrClosed)
+			})
+		}
+	}
+}
+
+func tierPage(n byte) Name {
+	return Name{Fingerprint: testFingerprint(1), Class: ClassPage, Key: Key{n}}
+}
+
+func tierTail(parent, n byte) Name {
+	return Name{Fingerprint: testFingerprint(1), Class: ClassTail, Parent: Key{parent}, Key: Key{n}}
+}
+
+// upload stores content under a name.
+func upload(t *testing.T, tier Tier, name Name, content []byte, used time.Time) Committed {
+	t.Helper()
+	up, err := tier.Create(ctx, name)
+	require.NoError(t, err)
+	defer up.Abort()
+	for part := range bytes.SplitSeq(content, nil) {
+		require.NoError(t, up.Write(ctx, part))
+	}
+	done, err := up.Commit(ctx, used)
+	require.NoError(t, err)
+	return done
+}
+
+func tierAbsent(t *testing.T, tier Tier) {
+	_, err := tier.Stat(ctx, tierPage(1))
+	require.ErrorIs(t, err, ErrNotFound)
+	_, err = tier.Open(ctx, tierPage(1))
+	require.ErrorIs(t, err, ErrNotFound)
+	require.ErrorIs(t, tier.Touch(ctx, tierPage(1), time.Now()), ErrNotFound)
+	removed, err := tier.Remove(ctx, tierPage(1))
+	require.NoError(t, err)
+	require.False(t, removed)
+	moved, err := tier.Quarantine(ctx, tierPage(1), "test")
+	require.NoError(t, err)
+	require.False(t, moved)
+	infos, err := tier.Leading(ctx, []Name{tierPage(1)})
+	require.NoError(t, err)
+	require.Empty(t, infos)
+	infos, err = tier.Tails(ctx, testFingerprint(1), Key{1})
+	require.NoError(t, err)
+	require.Empty(t, infos)
+	infos, err = tier.List(ctx)
+	require.NoError(t, err)
+	require.Empty(t, infos)
+}
+
+func tierUpload(t *testing.T, tier Tier) {
+	content := bytes.Repeat([]byte("0123456789"), 20_000)
+	used := time.Unix(1_700_000_000, 0)
+	up, err := tier.Create(ctx, tierPage(1))
+	require.NoError(t, err)
+	require.NoError(t, up.Write(ctx, content[:5]))
+	require.NoError(t, up.Write(ctx, content[5:]))
+	_, err = tier.Stat(ctx, tierPage(1))
+	require.ErrorIs(t, err, ErrNotFound, "nothing is visible before Commit")
+	done, err := up.Commit(ctx, used)
+	require.NoError(t, err)
+	up.Abort() // does nothing now
+	require.False(t, done.Replaced)
+	require.NoError(t, tier.Persist(ctx, tierPage(1)))
+
+	info, err := tier.Stat(ctx, tierPage(1))
+	require.NoError(t, err)
+	require.Equal(t, tierPage(1), info.Name)
+	require.EqualValues(t, len(content), info.Bytes)
+	require.Equal(t, done.Physical, info.Physical)
+	require.True(t, used.Equal(info.Used))
+
+	blob, err := tier.Open(ctx, tierPage(1))
+	require.NoError(t, err)
+	require.EqualValues(t, len(content), blob.Info().Bytes)
+	got := make([]byte, len(content)-3)
+	require.NoError(t, blob.ReadAt(ctx, got, 3))
+	require.Equal(t, content[3:], got)
+	require.Error(t, blob.ReadAt(ctx, got, 4), "the file ends first")
+	blob.Close()
+
+	again := upload(t, tier, tierPage(1), content, used)
+	require.True(t, again.Replaced)
+	later := used.Add(time.Hour)
+	require.NoError(t, tier.Touch(ctx, tierPage(1), later))
+	info, err = tier.Stat(ctx, tierPage(1))
+	require.NoError(t, err)
+	require.True(t, later.Equal(info.Used))
+	space, err := tier.Space(ctx)
+	require.NoError(t, err)
+	require.Positive(t, space.Free)
+	require.Greater(t, space.Total, space.Free)
+}
+
+func tierAbort(t *testing.T, tier Tier) {
+	up, err := tier.Create(ctx, tierPage(1))
+	require.NoError(t, err)
+	require.NoError(t, up.Write(ctx, []byte("half")))
+	up.Abort()
+	_, err = tier.Stat(ctx, tierPage(1))
+	require.ErrorIs(t, err, ErrNotFound)
+	infos, err := tier.List(ctx)
+	require.NoError(t, err)
+	require.Empty(t, infos)
+}
+
+func tierList(t *testing.T, tier Tier) {
+	now := time.Now()
+	for n := range byte(20) {
+		upload(t, tier, tierPage(n), []byte("page"), now)
+	}
+	upload(t, tier, tierTail(1, 30), []byte("tail"), now)
+	upload(t, tier, tierTail(1, 31), []byte("tail"), now)
+	upload(t, tier, tierTail(2, 32), []byte("tail"), now)
+	upload(t, tier, Name{Fingerprint: testFingerprint(1), Class: ClassManifest}, []byte("{}"), now)
+	infos, err := tier.List(ctx)
+	require.NoError(t, err)
+	names := make(map[Name]bool)
+	for _, info := range infos {
+		names[info.Name] = true
+	}
+	require.Len(t, names, 23)
+	require.True(t, names[tierPage(7)] && names[tierTail(1, 30)] && names[tierTail(2, 32)])
+	tails, err := tier.Tails(ctx, testFingerprint(1), Key{1})
+	require.NoError(t, err)
+	require.Len(t, tails, 2)
+	var ask []Name
+	for n := range byte(30) {
+		ask = append(ask, tierPage(n))
+	}
+	infos, err = tier.Leading(ctx, ask)
+	require.NoError(t, err)
+	require.Len(t, infos, 20)
+	infos, err = tier.Leading(ctx, append([]Name{tierPage(99)}, ask...))
+	require.NoError(t, err)
+	require.Empty(t, infos)
+}
+
+func tierRemove(t *testing.T, tier Tier) {
+	upload(t, tier, tierTail(1, 1), []byte("tail"), time.Now())
+	for _, want := range []bool{true, false} {
+		removed, err := tier.Remove(ctx, tierTail(1, 1))
+		require.NoError(t, err)
+		require.Equal(t, want, removed)
+	}
+	upload(t, tier, tierTail(1, 1), []byte("tail"), time.Now()) // its directory went with it
+	_, err := tier.Stat(ctx, tierTail(1, 1))
+	require.NoError(t, err)
+}
+
+func tierQuarantine(t *testing.T, tier Tier) {
+	upload(t, tier, tierPage(1), []byte("bad"), time.Now())
+	for _, want := range []bool{true, false} {
+		moved, err := tier.Quarantine(ctx, tierPage(1), "test")
+		require.NoError(t, err)
+		require.Equal(t, want, moved)
+	}
+	_, err := tier.Stat(ctx, tierPage(1))
+	require.ErrorIs(t, err, ErrNotFound)
+	infos, err := tier.List(ctx)
+	require.NoError(t, err)
+	require.Empty(t, infos)
+}
+
+func tierLock(t *testing.T, tier Tier) {
+	release, err := tier.Lock(ctx)
+	require.NoError(t, err)
+	_, err = tier.Lock(ctx)
+	require.ErrorIs(t, err, ErrLocked)
+	release()
+	require.Eventually(t, func() bool { // an isolated tier releases in the background
+		release, err := tier.Lock(ctx)
+		if err == nil {
+			release()
+		}
+		return err == nil
+	}, 10*time.Second, time.Millisecond)
+}
+
+func tierContext(t *testing.T, tier Tier) {
+	done, cancel := cancelled()
+	defer cancel()
+	upload(t, tier, tierPage(1), []byte("page"), time.Now())
+	_, err := tier.Stat(done, tierPage(1))
+	require.ErrorIs(t, err, done.Err())
+	_, err = tier.List(done)
+	require.ErrorIs(t, err, done.Err())
+	_, err = tier.Create(done, tierPage(2))
+	require.ErrorIs(t, err, done.Err())
+	_, err = tier.Stat(ctx, tierPage(1))
+	require.NoError(t, err, "a caller that left says nothing about the tier")
+}
+
+func tierFingerprints(t *testing.T, tier Tier) {
+	manifest := Name{Fingerprint: testFingerprint(1), Class: ClassManifest}
+	upload(t, tier, manifest, []byte("{}"), time.Now())
+	upload(t, tier, tierPage(1), []byte("page"), time.Now())
+	keys, err := tier.Fingerprints(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []Key{testFingerprint(1)}, keys)
+	require.NoError(t, tier.DropFingerprint(ctx, testFingerprint(1)))
+	_, err = tier.Stat(ctx, manifest)
+	require.ErrorIs(t, err, ErrNotFound)
+	_, err = tier.Stat(ctx, tierPage(1))
+	require.NoError(t, err, "pages keep what holds them")
+	_, err = tier.Remove(ctx, tierPage(1))
+	require.NoError(t, err)
+	require.NoError(t, tier.DropFingerprint(ctx, testFingerprint(1)))
+	require.NoError(t, tier.DropFingerprint(ctx, testFingerprint(1)))
+	keys, err = tier.Fingerprints(ctx)
+	require.NoError(t, err)
+	require.Empty(t, keys)
+}
+
+func TestStaleTemporaryFilesAreCleaned(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "root")
+	alive := newDirTier(vfs.OS, root, true)
+	living, err := alive.Create(ctx, tierPage(1))
+	require.NoError(t, err)
+	defer func() {
+		living.Abort()
+		require.NoError(t, alive.Close())
+	}()
+	tmp := filepath.Join(root, versionDir, tmpDir)
+	dead := filepath.Join(tmp, "00dead-1.tmp")
+	for _, path := range []string{dead, filepath.Join(tmp, "00dead.lock"), filepath.Join(tmp, "0old-1.tmp"), filepath.Join(tmp, "0new-1.tmp")} {
+		require.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
+	}
+	past := time.Now().Add(-2 * orphanAge)
+	require.NoError(t, os.Chtimes(filepath.Join(tmp, "0old-1.tmp"), past, past))
+
+	next := newDirTier(vfs.OS, root, true)
+	_, err = next.temp.claim()
+	require.NoError(t, err)
+	left := filesIn(t, tmp, tmpExt)
+	require.Len(t, left, 2, "what is alive and what cannot be told apart from it stays: %v", left)
+	require.NoFileExists(t, dead)
+	require.NoError(t, next.Close())
+	require.Len(t, filesIn(t, tmp, lockExt), 1)
+}
+
+func TestRoots(t *testing.T) {
+	dir := t.TempDir()
+	mk := func(name string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.Mkdir(path, 0o700))
+		require.NoError(t, os.Chmod(path, mode))
+		return path
+	}
+	good := mk("good", 0o755)
+	link := filepath.Join(dir, "link")
+	require.NoError(t, os.Symlink(good, link))
+	file := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	cases := map[string]error{
+		good: nil, link: ErrRootSymlink, link + "/": ErrRootSymlink, file: ErrRootNotDir,
+		mk("group", 0o770): ErrRootMode, mk("world", 0o702): ErrRootMode, filepath.Join(dir, "none"): os.ErrNotExist,
+	}
+	if os.Geteuid() == 0 {
+		foreign := mk("foreign", 0o700)
+		require.NoError(t, os.Chown(foreign, 12345, -1))
+		cases[foreign] = ErrRootOwner
+	}
+	for path, want := range cases {
+		require.ErrorIs(t, CheckRoot(vfs.OS, path), want, path)
+		if want == nil || want == os.ErrNotExist {
+			continue
+		}
+		_, err := Open(ctx, testOptions(t, func(o *Options) { o.Local.Root = path }))
+		require.ErrorIs(t, err, want)
+		_, err = Open(ctx, testOptions(t, func(o *Options) { o.Remote.Root = path }))
+		require.ErrorIs(t, err, want)
+		root, err := DefaultRoot(vfs.OS, path, good)
+		require.NoError(t, err)
+		require.Equal(t, good, root)
+		_, err = DefaultRoot(vfs.OS, path, path)
+		require.ErrorIs(t, err, want)
+	}
+	fresh := filepath.Join(dir, "x", "y")
+	ram, err := IsRAM(fresh)
+	require.NoError(t, err)
+	root, err := DefaultRoot(vfs.OS, fresh, good)
+	require.NoError(t, err)
+	if ram {
+		require.Equal(t, good, root)
+	} else {
+		require.Equal(t, fresh, root)
+	}
+	require.NoDirExists(t, fresh)
+}
+
+func TestIsRAM(t *testing.T) {
+	info, err := os.Stat("/dev/shm")
+	if err != nil || !info.IsDir() {
+		t.Skip("no /dev/shm here")
+	}
+	ram, err := IsRAM("/dev/shm/kvtier/not/there")
+	require.NoError(t, err)
+	require.True(t, ram)
+	root, err := DefaultRoot(vfs.OS, "/dev/shm/kvtier-test-root", t.TempDir())
+	require.NoError(t, err)
+	require.NotContains(t, root, "shm")
+}

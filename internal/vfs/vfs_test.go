@@ -1,0 +1,224 @@
+package vfs
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// write makes a file of the given content.
+func write(t *testing.T, fsys FS, name, content string) {
+	t.Helper()
+	f, err := fsys.Create(name)
+	require.NoError(t, err)
+	_, err = f.Write([]byte(content))
+	require.NoError(t, err)
+	require.NoError(t, f.Sync())
+	require.NoError(t, f.Close())
+}
+
+func TestOSFiles(t *testing.T) {
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	write(t, OS, a, "hello")
+	_, err := OS.Create(a)
+	require.ErrorIs(t, err, fs.ErrExist)
+	_, err = OS.Open(b)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+
+	f, err := OS.Open(a)
+	require.NoError(t, err)
+	p := make([]byte, 3)
+	_, err = f.ReadAt(p, 2)
+	require.NoError(t, err)
+	require.Equal(t, "llo", string(p))
+	info, err := f.Stat()
+	require.NoError(t, err)
+	require.EqualValues(t, 5, info.Size())
+	require.NoError(t, f.Close())
+	require.GreaterOrEqual(t, OS.PhysicalBytes(info), info.Size())
+
+	write(t, OS, b, "old")
+	require.NoError(t, OS.Rename(a, b))
+	require.NoError(t, OS.SyncDir(dir))
+	when := time.Unix(1_600_000_000, 0)
+	require.NoError(t, OS.Chtimes(b, when, when))
+	info, err = OS.Lstat(b)
+	require.NoError(t, err)
+	require.True(t, when.Equal(info.ModTime()))
+	require.EqualValues(t, 5, info.Size())
+	uid, ok := OS.Owner(info)
+	require.Equal(t, runtime.GOOS != "windows", ok)
+	if ok {
+		require.Equal(t, os.Geteuid(), uid)
+	}
+
+	sub := filepath.Join(dir, "sub")
+	require.NoError(t, OS.Mkdir(sub))
+	require.ErrorIs(t, OS.Mkdir(sub), fs.ErrExist)
+	entries, err := OS.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, entries, 2)
+	require.NoError(t, OS.Remove(b))
+	require.NoError(t, OS.Remove(sub))
+	require.ErrorIs(t, OS.Remove(sub), fs.ErrNotExist)
+
+	space, err := OS.Space(dir)
+	require.NoError(t, err)
+	require.Positive(t, space.Total)
+	require.LessOrEqual(t, space.Free, space.Total)
+	_, err = OS.Space(sub)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+func TestOSLock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	held, err := OS.Lock(path)
+	require.NoError(t, err)
+	_, err = OS.Lock(path)
+	require.ErrorIs(t, err, ErrLocked)
+	require.NoError(t, held.Close())
+	held, err = OS.Lock(path)
+	require.NoError(t, err)
+	require.NoError(t, held.Close())
+}
+
+func TestOSIsRAM(t *testing.T) {
+	_, err := OS.IsRAM(filepath.Join(t.TempDir(), "none"))
+	if runtime.GOOS == "linux" {
+		require.ErrorIs(t, err, fs.ErrNotExist)
+	}
+	if info, err := os.Stat("/dev/shm"); runtime.GOOS == "linux" && err == nil && info.IsDir() {
+		ram, err := OS.IsRAM("/dev/shm")
+		require.NoError(t, err)
+		require.True(t, ram)
+	}
+}
+
+func TestInjectorRules(t *testing.T) {
+	dir := t.TempDir()
+	inj := Inject(OS)
+	boom := errors.New("boom")
+	path := func(name string) string { return filepath.Join(dir, name) }
+
+	// Without rules everything is carried out and counted.
+	write(t, inj, path("a"), "content")
+	require.Equal(t, 4, inj.Count())
+	require.Equal(t, 2, inj.Count(OpWrite, OpSync))
+	inj.Reset()
+	require.Zero(t, inj.Count())
+
+	// The n-th operation of a kind on a path, and no other.
+	inj.Add(Rule{Ops: []Op{OpLstat}, Path: regexp.MustCompile("a$"), Nth: 2, Err: boom})
+	for i, want := range []error{nil, boom, nil} {
+		_, err := inj.Lstat(path("a"))
+		require.ErrorIs(t, err, want, i)
+		_, err = inj.Lstat(dir)
+		require.NoError(t, err)
+	}
+
+	// Either path of a rename matches, and a failed one does nothing.
+	inj.Reset()
+	inj.Add(Rule{Path: regexp.MustCompile("b$"), Err: boom})
+	require.ErrorIs(t, inj.Rename(path("a"), path("b")), boom)
+	require.FileExists(t, path("a"))
+
+	// A short write leaves what it managed to write.
+	inj.Reset()
+	inj.Add(Rule{Ops: []Op{OpWrite}, Nth: 2, Err: boom, Short: 2})
+	f, err := inj.Create(path("c"))
+	require.NoError(t, err)
+	_, err = f.Write([]byte("abc"))
+	require.NoError(t, err)
+	n, err := f.Write([]byte("def"))
+	require.ErrorIs(t, err, boom)
+	require.Equal(t, 2, n)
+	require.NoError(t, f.Close())
+	content, err := os.ReadFile(path("c"))
+	require.NoError(t, err)
+	require.Equal(t, "abcde", string(content))
+}
+
+// TestInjectorSeesEveryOperation fails each operation in turn.
+func TestInjectorSeesEveryOperation(t *testing.T) {
+	dir := t.TempDir()
+	boom := errors.New("boom")
+	name := filepath.Join(dir, "x")
+	write(t, OS, name, "x")
+	inj := Inject(OS)
+	f, err := inj.Open(name)
+	require.NoError(t, err)
+	ignore := func(_ any, err error) error { return err }
+	ops := map[Op]func() error{
+		OpCreate:  func() error { return ignore(inj.Create(name)) },
+		OpOpen:    func() error { return ignore(inj.Open(name)) },
+		OpMkdir:   func() error { return inj.Mkdir(name) },
+		OpReadDir: func() error { return ignore(inj.ReadDir(dir)) },
+		OpRename:  func() error { return inj.Rename(name, name) },
+		OpRemove:  func() error { return inj.Remove(name) },
+		OpLstat:   func() error { return ignore(inj.Lstat(name)) },
+		OpChtimes: func() error { return inj.Chtimes(name, time.Now(), time.Now()) },
+		OpSyncDir: func() error { return inj.SyncDir(dir) },
+		OpLock:    func() error { return ignore(inj.Lock(name)) },
+		OpSpace:   func() error { return ignore(inj.Space(dir)) },
+		OpIsRAM:   func() error { return ignore(inj.IsRAM(dir)) },
+		OpRead:    func() error { return ignore(f.ReadAt(make([]byte, 1), 0)) },
+		OpWrite:   func() error { return ignore(f.Write([]byte("y"))) },
+		OpSync:    f.Sync,
+		OpStat:    func() error { return ignore(f.Stat()) },
+		OpClose:   f.Close,
+	}
+	for op, run := range ops {
+		if op == OpClose {
+			continue // last: it closes
+		}
+		inj.Reset()
+		inj.Add(Rule{Err: boom})
+		require.ErrorIs(t, run(), boom, op)
+		require.Equal(t, 1, inj.Count(op))
+	}
+	require.ErrorIs(t, f.Close(), boom)
+	inj.Reset()
+	require.ErrorIs(t, f.Close(), fs.ErrClosed, "a failed close has closed")
+	content, err := os.ReadFile(name)
+	require.NoError(t, err)
+	require.Equal(t, "x", string(content))
+}
+
+func TestGateHoldsOperationsBack(t *testing.T) {
+	dir := t.TempDir()
+	inj := Inject(OS)
+	gate := NewGate()
+	inj.Add(Rule{Ops: []Op{OpMkdir}, Gate: gate})
+	var wg sync.WaitGroup
+	for _, name := range []string{"a", "b"} {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			if err := inj.Mkdir(filepath.Join(dir, name)); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	<-gate.Entered()
+	<-gate.Entered()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+	gate.Open()
+	wg.Wait()
+	entries, err = os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, entries, 2)
+}
