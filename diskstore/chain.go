@@ -25,8 +25,11 @@ func (s *Store) Chain(ctx context.Context, tokens []int32, media []Media) []Ref 
 // start on. Offsets of media count from position 0 all the same; media before
 // start is ignored.
 func (s *Store) ChainFrom(ctx context.Context, parent Key, start int, tokens []int32, media []Media) []Ref {
+	if start < 0 || start%s.opt.PageTokens != 0 {
+		return nil
+	}
 	ctx, leave, err := s.life.enter(ctx)
-	if err != nil || start < 0 || start%s.opt.PageTokens != 0 {
+	if err != nil {
 		return nil
 	}
 	defer leave()

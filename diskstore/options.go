@@ -37,7 +37,7 @@ type Options struct {
 	Fingerprint Key
 
 	// Identity is what the fingerprint was computed from, for people, tools
-	// and ReclaimStale. It is written to manifest.json and never trusted. Nil
+	// and Reclaim. It is written to manifest.json and never trusted. Nil
 	// writes an empty identity.
 	Identity map[string]string
 

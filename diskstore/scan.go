@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // FingerprintUsage is what one fingerprint holds in one tier.
@@ -12,7 +13,8 @@ type FingerprintUsage struct {
 	Identity    map[string]string // nil when its manifest cannot be read
 	Pages       int
 	Tails       int
-	Bytes       int64 // physical
+	Bytes       int64     // physical
+	LastUsed    time.Time // zero when it holds no page
 }
 
 // TierUsage is what Scan counted in one tier.
@@ -54,42 +56,55 @@ func (s *Store) Scan(ctx context.Context) (Usage, error) {
 }
 
 func (s *Store) scanTier(ctx context.Context, id tierID) (TierUsage, error) {
-	infos, err := s.count(ctx, id)
+	_, uses, err := s.usageByFingerprint(ctx, id)
 	if err != nil {
 		return TierUsage{}, err
+	}
+	var u TierUsage
+	for _, use := range uses {
+		u.RootBytes += use.Bytes
+		if use.Fingerprint == s.opt.Fingerprint {
+			u.Pages, u.Tails, u.Bytes = use.Pages, use.Tails, use.Bytes
+			continue
+		}
+		u.Others = append(u.Others, *use)
+	}
+	slices.SortFunc(u.Others, func(a, b FingerprintUsage) int { return slices.Compare(a.Fingerprint[:], b.Fingerprint[:]) })
+	return u, nil
+}
+
+// usageByFingerprint lists a tier's files and counts them.
+func (s *Store) usageByFingerprint(ctx context.Context, id tierID) ([]Info, map[Key]*FingerprintUsage, error) {
+	infos, err := s.count(ctx, id)
+	if err != nil {
+		return nil, nil, err
 	}
 	fingerprints, err := s.tier(id).Fingerprints(ctx)
 	if err != nil {
-		return TierUsage{}, err
+		return nil, nil, err
 	}
 	uses := make(map[Key]*FingerprintUsage)
 	for _, fp := range fingerprints {
-		uses[fp] = &FingerprintUsage{Fingerprint: fp}
+		use := &FingerprintUsage{Fingerprint: fp}
+		if m, err := readManifest(ctx, s.tier(id), fp); err == nil {
+			use.Identity = m.Identity
+		}
+		uses[fp] = use
 	}
-	var u TierUsage
 	for _, info := range infos {
 		use := uses[info.Fingerprint]
 		if use == nil { // its directory appeared or went while listing
 			continue
 		}
-		u.RootBytes += info.Physical
 		use.Bytes += info.Physical
+		if info.Used.After(use.LastUsed) {
+			use.LastUsed = info.Used
+		}
 		if info.Class == ClassTail {
 			use.Tails++
 		} else {
 			use.Pages++
 		}
 	}
-	for _, use := range uses {
-		if use.Fingerprint == s.opt.Fingerprint {
-			u.Pages, u.Tails, u.Bytes = use.Pages, use.Tails, use.Bytes
-			continue
-		}
-		if m, err := readManifest(ctx, s.tier(id), use.Fingerprint); err == nil {
-			use.Identity = m.Identity
-		}
-		u.Others = append(u.Others, *use)
-	}
-	slices.SortFunc(u.Others, func(a, b FingerprintUsage) int { return slices.Compare(a.Fingerprint[:], b.Fingerprint[:]) })
-	return u, nil
+	return infos, uses, nil
 }

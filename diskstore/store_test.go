@@ -360,7 +360,7 @@ func TestTwoStoresShareARoot(t *testing.T) {
 	}
 }
 
-func TestScanAndReclaimStale(t *testing.T) {
+func TestScanAndReclaim(t *testing.T) {
 	o := testOptions(t, withRemote(t))
 	identities := map[byte]map[string]string{
 		1: {"weights": "w", "namespace": "", "engine": "new"},
@@ -389,8 +389,11 @@ func TestScanAndReclaimStale(t *testing.T) {
 	require.Equal(t, identities[2], use.Local.Others[0].Identity)
 	require.Equal(t, 8*use.Local.Bytes, use.Local.RootBytes)
 
-	keep := func(id map[string]string) bool { return strings.Contains(id["engine"], "pinned") }
-	got, err := s.ReclaimStale(ctx, keep)
+	got, err := s.Reclaim(ctx, func(use FingerprintUsage) bool {
+		require.NotEqual(t, testFingerprint(1), use.Fingerprint, "asked about its own")
+		require.WithinDuration(t, time.Now(), use.LastUsed, time.Minute)
+		return use.Identity["engine"] == "old" && use.Identity["weights"] == "w" && use.Identity["namespace"] == ""
+	})
 	require.NoError(t, err)
 	require.Equal(t, Reclaimed{Fingerprints: 1, Pages: 2, Bytes: use.Local.Bytes}, got)
 	require.NoDirExists(t, filepath.Join(o.Local.Root, versionDir, testFingerprint(2).String()))

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -46,8 +47,9 @@ func TestChangedIdentityMisses(t *testing.T) {
 	require.Equal(t, 599, again.ask(text, 4).restored, "the original is untouched")
 }
 
-// Pages of an engine that was replaced are never used; they are reported and removed.
-func TestOlderEngineIsReclaimed(t *testing.T) {
+// Pages of an engine that was replaced are never used; they are reported, and removed when
+// nothing has used them for a day.
+func TestOtherEngineIsReclaimed(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "pages")
 	text := prompt(t, 600, 2)
 	older := startOptions(t, root, ollamatest.Options{Binary: otherBuild(t), Env: []string{
@@ -62,7 +64,16 @@ func TestOlderEngineIsReclaimed(t *testing.T) {
 
 	s := startIn(t, root)
 	require.Zero(t, s.ask(text, 4).restored)
-	require.NoError(t, s.WaitLog(s.context(), "reclaimed pages that an older version of the engine left"))
+	require.NoError(t, s.WaitLog(s.context(), "found pages of another version of the engine"))
+	require.FileExists(t, abandoned[0], "it may be in use elsewhere")
+	s.unload()
+
+	longAgo := time.Now().Add(-25 * time.Hour)
+	for _, page := range abandoned {
+		require.NoError(t, os.Chtimes(page, longAgo, longAgo))
+	}
+	require.Equal(t, 599, s.ask(text, 4).restored)
+	require.NoError(t, s.WaitLog(s.context(), "reclaimed pages that another version of the engine left"))
 	for _, page := range abandoned {
 		require.NoFileExists(t, page)
 	}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/vfs"
@@ -175,18 +176,38 @@ func (s *modelStore) logUsage(ctx context.Context) {
 	s.log.Info("kv tier: on", attrs...)
 }
 
-// reclaim removes pages that an engine which is no longer installed left for this model:
-// no fingerprint will ever ask for them again.
+// reclaimAfter is how long pages of another engine stay after their last use. Several
+// servers of different versions may share a root, and a version that is tried may be taken
+// back.
+const reclaimAfter = 24 * time.Hour
+
+// reclaim reports pages that other versions of the engine left for this model, and removes
+// those that none has used for a while: no fingerprint of this engine will ask for them.
 func (s *modelStore) reclaim(ctx context.Context) {
-	reclaimed, err := s.ReclaimStale(ctx, func(other map[string]string) bool {
-		return !supersedes(s.identity, other)
+	var kept int
+	var keptBytes int64
+	reclaimed, err := s.Reclaim(ctx, func(other diskstore.FingerprintUsage) bool {
+		if !supersedes(s.identity, other.Identity) {
+			return false
+		}
+		if time.Since(other.LastUsed) < reclaimAfter {
+			kept += other.Pages + other.Tails
+			keptBytes += other.Bytes
+			return false
+		}
+		return true
 	})
-	switch {
-	case ctx.Err() != nil:
-	case err != nil:
-		s.log.Warn("kv tier: could not reclaim pages of an older engine", "error", err)
-	case reclaimed.Fingerprints > 0:
-		s.log.Info("kv tier: reclaimed pages that an older version of the engine left", "pages", reclaimed.Pages, "bytes", humanBytes(reclaimed.Bytes))
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		s.log.Warn("kv tier: could not reclaim pages of another version of the engine", "error", err)
+	}
+	if reclaimed.Fingerprints > 0 {
+		s.log.Info("kv tier: reclaimed pages that another version of the engine left", "pages", reclaimed.Pages, "bytes", humanBytes(reclaimed.Bytes))
+	}
+	if kept > 0 {
+		s.log.Info("kv tier: found pages of another version of the engine; they are removed a day after their last use", "pages", kept, "bytes", humanBytes(keptBytes))
 	}
 }
 
