@@ -2,6 +2,7 @@
 // it and builds the result.
 //
 //	patch-ollama build                 all of it, into build/ollama
+//	patch-ollama test                  upstream's own tests in the patched source
 //	patch-ollama fetch|apply|revert    one part of it
 //	patch-ollama check --all           does the series apply to every release?
 //	patch-ollama status                what is there

@@ -69,6 +69,7 @@ func newCommand(stdout, stderr io.Writer) *cobra.Command {
 		newRevertCommand(a),
 		newStatusCommand(a),
 		newBuildCommand(a),
+		newTestCommand(a),
 		newFormatCommand(a),
 	)
 	return root

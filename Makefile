@@ -1,0 +1,138 @@
+# kvtier: Ollama whose KV cache outlives memory. `make` alone lists the targets.
+#
+# Variables, each optional:
+#
+#   MODEL=name|file.gguf  the model that run and serve use; default one with random weights
+#   SRC=dir               a git clone of Ollama to build from, instead of the Go module
+#   BUILD_FLAGS=...       more flags for patch-ollama build, such as --version v0.17.4
+#   ARGS=...              flags for the program behind run, serve and bench
+#   REPORT=file.json      what bench writes and plot draws; default docs/bench/cpu.json
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+# Everything here uses all cores by itself, and output of tests stays readable.
+.NOTPARALLEL:
+
+MODEL ?=
+SRC ?=
+BUILD_FLAGS ?=
+ARGS ?=
+REPORT ?= docs/bench/cpu.json
+export MODEL SRC
+
+PATCH_OLLAMA := go run ./cmd/patch-ollama
+SRC_FLAG := $(if $(SRC),--src "$(SRC)")
+
+# tools/ is a module of its own, so that users of kvtier do not get what only
+# developers need.
+STATICCHECK := go tool -modfile=tools/go.mod staticcheck
+# ST1005: an error may begin with a name, such as Ollama.
+STATICCHECK_CHECKS := inherit,-ST1005
+
+# Packages whose tests start the built Ollama, and skip without one.
+E2E := ./internal/ollamatest/... ./internal/e2e/... ./internal/demo/... ./internal/bench/...
+
+# The folders that hold Go files of ours; build/ is nobody's.
+GO_FILES = find . \( -path ./build -o -path ./.git \) -prune -o -name '*.go' -print
+
+.PHONY: help
+help:
+	@awk -F ':.*## ' '/^##@ / { print "\n" substr($$0, 5) } /^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+##@ Use
+
+.PHONY: deps
+deps: ## Install what building needs, or name it
+	@scripts/deps
+
+.PHONY: build
+build: deps ## Build the patched Ollama: build/ollama/bin/ollama and its libraries
+	$(PATCH_OLLAMA) build $(SRC_FLAG) $(BUILD_FLAGS)
+
+.PHONY: run
+run: build ## Show what is restored, and how quickly, on this machine
+	go run ./internal/demo $(ARGS)
+
+.PHONY: serve
+serve: build ## Serve a model with tiering on, until Ctrl-C
+	go run ./internal/demo -serve $(ARGS)
+
+.PHONY: bench
+bench: build ## Measure; print tables and write JSON
+	go run ./internal/bench -o $(REPORT) $(ARGS)
+
+.PHONY: plot
+plot: ## Draw docs/ttft.svg and .png from what bench wrote
+	go -C tools run ./plot $(abspath $(REPORT)) ../docs/ttft.svg ../docs/ttft.png
+
+##@ Test
+
+# What needs no build comes first, so that a mistake there shows in seconds.
+.PHONY: test
+test: deps lint test-go build check-patches test-e2e test-upstream check-plain-git ## Everything that CI runs
+
+.PHONY: lint
+lint: check-fmt vet staticcheck ## gofmt, vet and staticcheck
+
+.PHONY: check-fmt
+check-fmt: ## Fail if gofmt would change one of our files
+	@files=$$($(GO_FILES) | xargs gofmt -l) && \
+	if [ -n "$$files" ]; then echo "$$files"; echo "These files are not formatted; run make fmt."; exit 1; fi
+
+.PHONY: vet
+vet: ## go vet, for Linux, macOS and Windows
+	GOOS=linux go vet ./...
+	GOOS=darwin go vet ./...
+	GOOS=windows go vet ./...
+	go -C tools vet ./...
+
+.PHONY: staticcheck
+staticcheck: ## Run staticcheck, at the version that tools/go.mod pins
+	$(STATICCHECK) -checks $(STATICCHECK_CHECKS) ./...
+	go -C tools tool staticcheck ./...
+
+# Packages where goroutines meet run under the race detector.
+.PHONY: test-go
+test-go: ## Run the tests that need no built Ollama
+	go test -race ./cmd/... ./diskstore/... ./kvcache/...
+	go test $$(go list ./internal/... | grep -vxF "$$(go list $(E2E))")
+	go -C tools test ./...
+
+.PHONY: test-e2e
+test-e2e: build ## Run the tests of the built Ollama
+	go test -count=1 -p 1 -timeout 20m $(E2E)
+
+.PHONY: test-upstream
+test-upstream: ## Run upstream's own tests in the patched source
+	$(PATCH_OLLAMA) test
+
+.PHONY: check-patches
+check-patches: ## Try the series on every release, and compare it with the commits
+	$(PATCH_OLLAMA) check --all $(SRC_FLAG)
+	$(PATCH_OLLAMA) format --check
+
+.PHONY: check-plain-git
+check-plain-git: build ## Apply and build the series with git and go alone
+	scripts/check-plain-git
+
+##@ Work on it
+
+.PHONY: format-patches
+format-patches: ## Write patches/ from the commits in build/ollama/src
+	$(PATCH_OLLAMA) format
+
+.PHONY: fmt
+fmt: ## Format our Go files
+	@$(GO_FILES) | xargs gofmt -w
+
+.PHONY: changelog
+changelog: ## Write the unreleased part of CHANGELOG.md from changelog/unreleased
+	go test ./internal/docs -run TestChangelog -update
+
+.PHONY: clean
+clean: ## Remove what was built; keep the source, which may hold your commits
+	rm -rf build/plain-git build/ollama/bin build/ollama/lib build/ollama/cmake build/ollama/include build/ollama/log
+
+.PHONY: distclean
+distclean: ## Remove build/ as a whole, your commits in build/ollama/src included
+	rm -rf build

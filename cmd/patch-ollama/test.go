@@ -1,0 +1,38 @@
+package main
+
+import (
+	"github.com/kvtier/kvtier/internal/ollamasrc"
+	"github.com/spf13/cobra"
+)
+
+func newTestCommand(a *app) *cobra.Command {
+	var allowDirty bool
+	cmd := &cobra.Command{
+		Use:   "test [-- ARGUMENTS OF GO TEST]",
+		Short: "Run upstream's own tests in the patched source",
+		Long: `Run upstream's own tests in the patched source: those of the packages that the
+series touches, or what the arguments after -- say. The source is fetched and the
+series applied if that is not done yet.`,
+		Example: `  patch-ollama test
+  patch-ollama test -- -run Rows -v ./ml/backend/ggml`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			unlock, err := a.lock(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			steps := newSteps(a.stderr)
+			t, err := a.patchedTree(cmd.Context(), steps, allowDirty)
+			steps.Close()
+			if err != nil {
+				return err
+			}
+			if len(args) == 0 {
+				args = ollamasrc.TestPackages
+			}
+			return ollamasrc.Test(cmd.Context(), a.lay, t, args, a.stdout, a.stderr)
+		},
+	}
+	cmd.Flags().BoolVar(&allowDirty, "allow-dirty", false, "test uncommitted changes to the source too, and leave the series as it is applied")
+	return cmd
+}

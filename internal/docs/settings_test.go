@@ -1,0 +1,111 @@
+package docs
+
+import (
+	"io"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/ollamasrc"
+	"github.com/kvtier/kvtier/kvcache/tiering"
+)
+
+// forTests is a variable that the README does not advertise.
+const forTests = "OLLAMA_KV_TIER_TEST"
+
+func TestVariables(t *testing.T) {
+	code := matches(`\b(OLLAMA_KV_TIER[A-Z_]*|OLLAMA_NUM_CTX)\b`, shipped(t))
+	require.Contains(t, code, forTests)
+	require.Equal(t, code, matches("(?m)^### `(OLLAMA_[A-Z_]+)`", read(t, configuration)), "code, "+configuration)
+	table := matches("(?m)^\\| `(OLLAMA_[A-Z_]+)`", section(t, read(t, readme), "## Variables"))
+	require.ElementsMatch(t, code, append(table, forTests), "code, table of "+readme)
+}
+
+// TestDefaults compares the README's table with what an empty environment gives.
+func TestDefaults(t *testing.T) {
+	said := make(map[string]string)
+	for _, row := range strings.Split(section(t, read(t, readme), "## Variables"), "\n") {
+		if cells := strings.Split(row, " | "); len(cells) == 3 {
+			said[strings.Trim(cells[0], "| `")] = strings.Trim(cells[1], "`")
+		}
+	}
+	for name := range said {
+		if strings.HasPrefix(name, "OLLAMA_") {
+			t.Setenv(name, "")
+			require.NoError(t, os.Unsetenv(name))
+		}
+	}
+	t.Setenv("HOME", t.TempDir())
+
+	require.False(t, tiering.Enabled())
+	config, err := tiering.FromEnvironment(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	require.NoError(t, err)
+	const gb = 1e9
+	require.Equal(t, "0", said["OLLAMA_KV_TIERING"])
+	require.Contains(t, said["OLLAMA_KV_TIER_LOCAL"], tiering.DefaultRoot)
+	require.Equal(t, strconv.Itoa(int(config.LocalBytes/gb)), said["OLLAMA_KV_TIER_LOCAL_GB"])
+	require.Equal(t, strconv.Itoa(int(config.RemoteBytes/gb)), said["OLLAMA_KV_TIER_REMOTE_GB"])
+	require.Equal(t, strconv.Itoa(config.PageTokens), said["OLLAMA_KV_TIER_PAGE_TOKENS"])
+	require.Empty(t, config.Remote)
+	require.Equal(t, "none", said["OLLAMA_KV_TIER_REMOTE"])
+	require.Empty(t, config.Namespace)
+	require.Equal(t, "empty", said["OLLAMA_KV_TIER_NAMESPACE"])
+	require.False(t, config.Compress)
+	require.Equal(t, "0", said["OLLAMA_KV_TIER_COMPRESS"])
+	require.False(t, config.Test)
+}
+
+func TestRequestOption(t *testing.T) {
+	option := matches(`json:"(kv_[a-z_]+),omitempty"`, shipped(t))
+	require.Equal(t, option, matches("(?m)^### `(kv_[a-z_]+)`", read(t, configuration)))
+	for _, name := range option {
+		require.Contains(t, read(t, readme), name)
+	}
+}
+
+func TestArchitectures(t *testing.T) {
+	_, list, found := strings.Cut(read(t, "kvcache/tiering/start.go"), "var architectures = ")
+	require.True(t, found)
+	list, _, _ = strings.Cut(list, "\n}")
+	supported, _, _ := strings.Cut(section(t, read(t, readme), "## Supported models"), "\n\nThis is")
+	require.Equal(t, matches(`"([a-z0-9]+)":`, list), matches("`([a-z0-9]+)`", supported))
+}
+
+func TestVersions(t *testing.T) {
+	text := section(t, read(t, readme), "## Supported versions")
+	require.Contains(t, text, "| "+ollamasrc.DefaultVersion+" | built and tested by CI |")
+	require.Contains(t, text, ollamasrc.OldestVersion+" … "+ollamasrc.NewestVersion)
+	for _, version := range ollamasrc.ModuleVersions() {
+		require.Contains(t, text, version)
+	}
+	require.Contains(t, read(t, readme), "git clone --branch "+ollamasrc.DefaultVersion+" ")
+}
+
+// TestLogLines: every line that can be logged is in the document, and the other
+// way round. A message may go on after ; : or , there.
+func TestLogLines(t *testing.T) {
+	logged := matches(`\.(?:Debug|Info|Warn|Error)\("(kv [^"]*)"`, shipped(t))
+	documented := matches("(?m)^\\| `(kv [^`]*)`", section(t, read(t, configuration), "## Log lines"))
+	used := make(map[string]bool)
+	for _, message := range logged {
+		found := false
+		for _, line := range documented {
+			rest, ok := strings.CutPrefix(strings.TrimSpace(message), line)
+			if ok && (rest == "" || strings.ContainsAny(rest[:1], ";:,")) {
+				found, used[line] = true, true
+			}
+		}
+		if !found {
+			t.Errorf("%s does not say what this log line means: %q", configuration, message)
+		}
+	}
+	for _, line := range documented {
+		if !used[line] {
+			t.Errorf("%s explains a line that nothing logs: %q", configuration, line)
+		}
+	}
+}
