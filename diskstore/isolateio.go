@@ -15,7 +15,6 @@ var steps = sync.Pool{New: func() any { p := make([]byte, stepBytes); return &p 
 type isolatedBlob struct {
 	t     *isolated
 	inner Blob
-	limit time.Duration
 }
 
 func (t *isolated) Open(ctx context.Context, name Name) (Blob, error) {

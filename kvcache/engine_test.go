@@ -273,10 +273,9 @@ type fakeSlot struct {
 }
 
 type fakeBatch struct {
-	id                  int
-	inputs              []*input.Input
-	cells, before       []int32
-	computed, discarded bool
+	id            int
+	inputs        []*input.Input
+	cells, before []int32
 }
 
 func newFakeRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner {

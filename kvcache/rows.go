@@ -57,15 +57,6 @@ func measure(rows Rows, layers int) (geometry, error) {
 	return g, nil
 }
 
-// tokenBytes is the K/V of one token over all layers.
-func (g geometry) tokenBytes() int64 {
-	var n int64
-	for _, s := range g.sections {
-		n += int64(s.RowBytes)
-	}
-	return n
-}
-
 // gather copies the rows of cells into a page payload laid out by layout.
 func (g geometry) gather(rows Rows, layout diskstore.Layout, cells []int32, payload []byte) error {
 	for i, s := range layout.Sections() {

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+
+	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/show"
+	"github.com/kvtier/kvtier/internal/ollamasrc"
+	"github.com/kvtier/kvtier/internal/testmodel"
+)
+
+// bench is one run of the command.
+type bench struct {
+	settings settings
+	steps    show.Steps
+	dir      string // temporary: the model and the pages
+	shape    testmodel.Shape
+	model    lab.Model
+	numCtx   int
+	canDrop  bool // the page cache may be emptied
+	seed     int64
+	report   Report
+}
+
+const (
+	contextSlack = 512 // for the longest answer
+	contextStep  = 1024
+)
+
+// benchmarks are the values of -only, in the order they run.
+var benchmarks = []struct {
+	name    string
+	measure func(*bench, context.Context) error
+}{
+	{"ttft", (*bench).measureTTFT},
+	{"cost", (*bench).measureCost},
+	{"restore", (*bench).measureRestore},
+}
+
+// newBench makes a folder in the build directory, and not in /tmp, which is in
+// memory on many systems.
+func newBench(s settings, steps show.Steps) (*bench, error) {
+	wd, err := os.Getwd()
+	if err != nil {
+		return nil, fmt.Errorf("finding the working directory: %w", err)
+	}
+	repository, err := ollamasrc.FindRoot(wd)
+	if err != nil {
+		return nil, err
+	}
+	build := filepath.Join(repository, "build")
+	if err := os.MkdirAll(build, 0o755); err != nil {
+		return nil, fmt.Errorf("making the build directory: %w", err)
+	}
+	dir, err := os.MkdirTemp(build, "bench-")
+	if err != nil {
+		return nil, fmt.Errorf("making a folder for the benchmarks: %w", err)
+	}
+	longest := max(slices.Max(s.sizes), s.costPrompt+s.costAnswer, s.restoreTokens)
+	return &bench{
+		settings: s,
+		steps:    steps,
+		dir:      dir,
+		shape:    s.shape,
+		numCtx:   (longest + contextSlack + contextStep - 1) / contextStep * contextStep,
+	}, nil
+}
+
+// run measures what is asked for.
+func (b *bench) run(ctx context.Context) (err error) {
+	defer func() {
+		if removeErr := os.RemoveAll(b.dir); removeErr != nil {
+			err = errors.Join(err, fmt.Errorf("removing the benchmarks' folder: %w", removeErr))
+		}
+	}()
+	if b.model, err = lab.RandomModel(b.dir, "kvtier-bench", b.shape); err != nil {
+		return err
+	}
+	b.canDrop = !b.settings.quick && dropCaches() == nil
+	b.report = Report{
+		Schema:   schema,
+		Machine:  describeMachine(b.dir),
+		Versions: Versions{Go: runtime.Version()},
+		Settings: Settings{
+			Model: fmt.Sprintf("%s, random weights, %d layers of %d, %d/%d heads of %d, f16",
+				b.shape.Arch, b.shape.Layers, b.shape.Embed, b.shape.Heads, b.shape.KVHeads, b.shape.HeadDim),
+			KVBytesPerToken: b.shape.KVBytesPerToken(),
+			NumCtx:          b.numCtx,
+			PageTokens:      lab.PageTokens,
+			Slots:           1,
+			Repetitions:     b.settings.repetitions,
+			Pairs:           b.settings.pairs,
+			Quick:           b.settings.quick,
+		},
+	}
+	for _, benchmark := range benchmarks {
+		if !slices.Contains(b.settings.only, benchmark.name) {
+			continue
+		}
+		if err := benchmark.measure(b, ctx); err != nil {
+			return fmt.Errorf("%s: %w", benchmark.name, err)
+		}
+	}
+	return nil
+}
+
+// prompt is words of that many tokens that no prompt before had.
+func (b *bench) prompt(tokens int) string {
+	b.seed++
+	text, err := testmodel.Prompt(b.shape, tokens, b.seed)
+	if err != nil {
+		panic(err) // the shape was good enough to write a model
+	}
+	return text
+}
+
+// ask sends a prompt as it is.
+func (b *bench) ask(ctx context.Context, l *lab.Lab, prompt string, tokens int) (lab.Answer, error) {
+	return l.Ask(ctx, lab.Question{Prompt: prompt, Tokens: tokens, Raw: true})
+}
+
+// askShort sends a prompt that leaves nothing in the store.
+func (b *bench) askShort(ctx context.Context, l *lab.Lab, prompt string) (lab.Answer, error) {
+	return l.Ask(ctx, lab.Question{Prompt: prompt, Tokens: 1, Raw: true, Private: true})
+}

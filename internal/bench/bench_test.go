@@ -1,0 +1,202 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/ollamatest"
+)
+
+func TestMedian(t *testing.T) {
+	require.Zero(t, median(nil))
+	require.Equal(t, 3.0, median([]float64{3}))
+	require.Equal(t, 2.5, median([]float64{4, 1, 3, 2}))
+	values := []float64{9, 1, 5}
+	require.Equal(t, 5.0, median(values))
+	require.Equal(t, []float64{9, 1, 5}, values, "the order of measurement is kept")
+}
+
+func TestSeries(t *testing.T) {
+	var s Series
+	s.addSeconds(3 * time.Second)
+	s.add(1)
+	s.add(2)
+	require.Equal(t, Series{Median: 2, Min: 1, Max: 3, Values: []float64{3, 1, 2}}, s)
+}
+
+func TestSideBySide(t *testing.T) {
+	var s SideBySide
+	s.addPair(100, 99)
+	s.addPair(200, 204)
+	s.addPair(100, 98)
+	require.InDelta(t, 0.99, s.Ratio.Median, 1e-9)
+	require.Equal(t, 100.0, s.Off.Median)
+	require.Equal(t, 99.0, s.On.Median)
+}
+
+func TestSpeedOf(t *testing.T) {
+	var a lab.Answer
+	a.TTFT, a.LoadDuration, a.Total = 3*time.Second, time.Second, 5*time.Second
+	a.PromptEvalCount, a.EvalCount = 1000, 101
+	require.Equal(t, speed{prefill: 500, decode: 50}, speedOf(a))
+}
+
+func TestReadFiles(t *testing.T) {
+	dir := t.TempDir()
+	small, large := filepath.Join(dir, "small"), filepath.Join(dir, "large")
+	require.NoError(t, os.WriteFile(small, make([]byte, 5), 0o600))
+	require.NoError(t, os.WriteFile(large, make([]byte, readBuffer+1), 0o600))
+	r, err := readFiles([]string{small, large})
+	require.NoError(t, err)
+	require.EqualValues(t, readBuffer+6, r.bytes)
+	require.Positive(t, r.took)
+
+	_, err = readFiles([]string{filepath.Join(dir, "none")})
+	require.ErrorContains(t, err, "reading a page file as dd would")
+}
+
+func TestParse(t *testing.T) {
+	t.Setenv(stockEnv, "")
+	s, err := parse([]string{"-only", "cost,restore", "-sizes", "512,1024"}, io.Discard)
+	require.NoError(t, err)
+	require.Equal(t, []string{"cost", "restore"}, s.only)
+	require.Equal(t, []int{512, 1024}, s.sizes)
+
+	for args, want := range map[string][]string{
+		`-only ttfb: there is no benchmark "ttfb", only ttft, cost, restore`: {"-only", "ttfb"},
+		`-sizes 1,x: "1" is not a number of tokens from 2 to 131072`:         {"-sizes", "1,x"},
+		"-n 0, -pairs 9: at least one repetition is needed":                  {"-n", "0"},
+		`unexpected argument "all"; every setting is a flag, see -help`:      {"all"},
+	} {
+		_, err := parse(want, io.Discard)
+		require.EqualError(t, err, args)
+	}
+	_, err = parse([]string{"-stock", filepath.Join(t.TempDir(), "none")}, io.Discard)
+	require.ErrorContains(t, err, "looking for the unpatched Ollama")
+	_, err = parse([]string{"-help"}, io.Discard)
+	require.ErrorIs(t, err, flag.ErrHelp)
+}
+
+// sample is a report with round figures.
+func sample() *Report {
+	series := func(values ...float64) Series {
+		var s Series
+		for _, v := range values {
+			s.add(v)
+		}
+		return s
+	}
+	uncached := series(0.125)
+	return &Report{
+		Schema:   schema,
+		Machine:  Machine{OS: "linux", Arch: "amd64", CPU: "Example 1", Cores: 2, MemoryBytes: 8 << 30, Kernel: "6.1", Filesystem: "ext4"},
+		Versions: Versions{Kvtier: "0.16.1+kvtier.0.1.0", Stock: "0.16.1", Go: "go1.24"},
+		Settings: Settings{Model: "qwen3", KVBytesPerToken: 8192, NumCtx: 9216, PageTokens: 256, Slots: 1, Repetitions: 3, Pairs: 1},
+		TTFT: &TTFT{
+			Fixed: series(0.006), FixedBatch: series(0.004),
+			Points: []Point{{
+				Tokens: 8192, Stock: series(29, 31, 30), Cold: series(33), SameSlot: series(0.02), Restored: series(0.1),
+				RestoredUncached: &uncached, RestoredTokens: 8191, Speedup: 300, SpeedupCold: 330,
+				Took: series(0.05), Batch: series(0.03), Outside: series(0.02), SameSlotBatch: series(0.01), PlainRead: series(0.025),
+			}},
+		},
+		Cost:    &Cost{PromptTokens: 4096, AnswerTokens: 256, Prefill: SideBySide{Off: series(300), On: series(297), Ratio: series(0.99)}},
+		Restore: &Restore{Tokens: 8192, Files: 32, Bytes: 67e6, Cached: Bandwidth{Restore: series(1.5e9), Read: series(3e9), Ratio: 0.5}},
+	}
+}
+
+func TestReportRoundTrip(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "bench", "cpu.json")
+	want := sample()
+	require.NoError(t, want.save(path))
+	got, err := load(path)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	entries, err := os.ReadDir(filepath.Dir(path))
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+
+	want.Schema = schema + 1
+	require.NoError(t, want.save(path))
+	_, err = load(path)
+	require.ErrorContains(t, err, "it has schema 2, this command reads 1")
+}
+
+func TestPrint(t *testing.T) {
+	var out bytes.Buffer
+	sample().print(&out)
+	require.Equal(t, `machine   Example 1, 2 cores, 8 GiB, linux 6.1, ext4
+ollama    0.16.1+kvtier.0.1.0; stock: 0.16.1, unpatched
+model     qwen3; 8,192 bytes of K/V per token
+settings  context 9,216, pages of 256 tokens, 1 slot; median (smallest–largest) of 3, cost of 1 pairs
+
+Time to first token, model load taken off
+
+PROMPT    STOCK OLLAMA              COLD      SAME SLOT    RESTORED AFTER KILL -9    AND EMPTY PAGE CACHE    SPEEDUP    OVER OWN COLD
+8,192     30.0 s (29.0 s–31.0 s)    33.0 s    20.0 ms      100 ms                    125 ms                  300×       330×
+
+Restored after kill -9
+
+WHERE IT GOES                           8,192
+time to first token                     100.0 ms
+  HTTP, scheduling, sampling            2.0 ms
+  carrying and tokenizing the prompt    18.0 ms
+    of which in a warm runner           8.0 ms
+  restore                               50.0 ms
+    of which reading alone takes        25.0 ms
+  batch of the last token               30.0 ms
+    of which in a warm runner           10.0 ms
+
+Cost of the tier when nothing is restored, tokens per second (4,096 tokens in, 256 out)
+
+           TIER OFF    TIER ON    ON/OFF OF EACH PAIR
+prefill    300.0       297.0      0.990
+decode     0.0         0.0        0.000
+
+Restoring 8,192 tokens (32 files, 67 MB) against reading the files
+
+PAGE CACHE    RESTORE       PLAIN READ    RATIO
+full          1,500 MB/s    3,000 MB/s    0.50
+`, out.String())
+}
+
+// TestQuick runs everything against the built Ollama, and leaves nothing behind.
+func TestQuick(t *testing.T) {
+	if _, err := ollamatest.FindBinary(); errors.Is(err, ollamatest.ErrNoBinary) {
+		t.Skip(err)
+	}
+	t.Setenv(stockEnv, "")
+	folders := filepath.Join("..", "..", "build", "bench-*")
+	before, err := filepath.Glob(folders)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	path := filepath.Join(t.TempDir(), "quick.json")
+	var stdout, stderr bytes.Buffer
+	require.NoError(t, run(ctx, []string{"-quick", "-o", path}, &stdout, &stderr), &stderr)
+	r, err := load(path)
+	require.NoError(t, err)
+	require.True(t, r.Versions.StockIsPatched)
+	require.Contains(t, stdout.String(), "the patched one with the tier off took its place")
+	require.Equal(t, quickTokens-1, r.TTFT.Points[0].RestoredTokens)
+	require.Positive(t, r.Cost.Decode.Ratio.Median)
+	require.Positive(t, r.Restore.Cached.Ratio)
+
+	var again bytes.Buffer
+	require.NoError(t, run(ctx, []string{"-show", path}, &again, io.Discard))
+	require.Equal(t, stdout.String(), again.String())
+
+	after, err := filepath.Glob(folders)
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+}

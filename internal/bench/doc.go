@@ -1,0 +1,33 @@
+// Command bench measures what the KV tier gives and what it costs, against
+// Ollama without it, side by side in one run:
+//
+//	go run ./internal/bench -o docs/bench/cpu.json
+//	go run ./internal/bench -only ttft -sizes 8192 -n 5
+//	go run ./internal/bench -show docs/bench/cpu.json
+//
+// It prints tables and, with -o, writes everything it measured as JSON with a
+// description of the machine, the versions and the settings.
+//
+// # What is measured
+//
+// ttft: time to first token at several prompt lengths: by stock Ollama, by ours
+// with an empty store, and by ours after kill -9 of server and runner; and where
+// the time of a restored prompt goes. $KVTIER_STOCK_OLLAMA names an unpatched
+// ollama executable beside its lib/ollama; without one the patched executable
+// with the tier off takes its place, and the result says so.
+//
+// cost: prefill and decode speed with the tier on and nothing to restore,
+// against the same executable with the tier off, in pairs.
+//
+// restore: bytes per second of a restore, against reading the same files from
+// start to end with a plain read.
+//
+// # How
+//
+// All times are by the client's clock; the loading of the model is taken off.
+// Every run of a prompt that must be cold has words of its own, so that neither
+// a slot nor the store knows it. Sides take turns within each repetition. Each
+// figure is the median of the repetitions; the smallest and the largest are
+// given beside it. Where root rights allow it, restores and reads are also
+// measured with an empty page cache (Linux's drop_caches).
+package main

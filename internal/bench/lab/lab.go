@@ -1,0 +1,140 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/kvtier/kvtier/internal/ollamatest"
+)
+
+// Options says what to serve and how.
+type Options struct {
+	Binary string // ollama executable; ollamatest.FindBinary's if empty
+	Model  Model
+	Root   string   // where pages go, OLLAMA_KV_TIER_LOCAL; tiering is off if empty
+	NumCtx int      // context length of every request
+	Env    []string // more of it, KEY=value
+	Log    io.Writer
+}
+
+// Lab is a server that Start started.
+type Lab struct {
+	*ollamatest.Server
+	options Options
+}
+
+// Start starts a server and makes the model known to it.
+func Start(ctx context.Context, options Options) (*Lab, error) {
+	env := []string{
+		"OLLAMA_NUM_PARALLEL=1", "OLLAMA_MAX_LOADED_MODELS=1", "OLLAMA_NOPRUNE=1",
+		"OLLAMA_NEW_ENGINE=1", // the engine that has a tier, for every model it knows
+	}
+	if options.Root != "" {
+		env = append(env, "OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL="+options.Root)
+	}
+	server, err := ollamatest.Start(ctx, ollamatest.Options{
+		Binary:    options.Binary,
+		ModelsDir: options.Model.Models,
+		Env:       append(env, options.Env...),
+		Stderr:    options.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := options.Model.create(ctx, server); err != nil {
+		return nil, errors.Join(err, server.Close())
+	}
+	return &Lab{Server: server, options: options}, nil
+}
+
+// Question is a prompt and how much of an answer is wanted.
+type Question struct {
+	Prompt   string
+	Tokens   int  // most tokens of the answer
+	Raw      bool // send the prompt as it is, without the model's template
+	Logprobs bool // ask for log probabilities, at full precision
+	Private  bool // leave nothing of it in the store
+}
+
+// Answer is what a question gave.
+type Answer struct {
+	ollamatest.Result
+	Restored Restored
+}
+
+// Wait is the time to first token by the client's clock, less the loading of
+// the model.
+func (a Answer) Wait() time.Duration { return a.TTFTMinusLoad() }
+
+// topLogprobs is how many alternatives to ask for: enough to see how close the
+// second best token was.
+const topLogprobs = 2
+
+// Ask sends a question and reads a greedy answer.
+func (l *Lab) Ask(ctx context.Context, q Question) (Answer, error) {
+	request := ollamatest.Request{
+		Model:  l.options.Model.Name,
+		Prompt: q.Prompt,
+		Raw:    q.Raw,
+		// The model stays until somebody unloads or kills it.
+		KeepAlive: ollamatest.KeepAlive(time.Duration(math.MaxInt64)),
+		Options:   ollamatest.Greedy(q.Tokens, l.options.NumCtx),
+	}
+	if q.Logprobs {
+		request.Logprobs, request.TopLogprobs = true, topLogprobs
+	}
+	if q.Private && l.options.Root != "" {
+		request.Options["kv_store"] = false
+	}
+	mark := l.LogMark()
+	result, err := l.Generate(ctx, request)
+	if err != nil {
+		return Answer{Result: result}, err
+	}
+	// The runner logs a restore before the first token, and the server logs the
+	// request after the last; both go through the same pipe.
+	if err := l.WaitLogFrom(ctx, mark, `"/api/generate"`); err != nil {
+		return Answer{Result: result}, err
+	}
+	restored, err := parseRestored(l.Logs()[mark:])
+	if err != nil {
+		return Answer{Result: result}, err
+	}
+	return Answer{Result: result, Restored: restored}, nil
+}
+
+// Model is what the server was started with.
+func (l *Lab) Model() Model { return l.options.Model }
+
+// tierOff is how the runner says that a model cannot have the tier.
+var tierOff = regexp.MustCompile(`msg="kv tier: off for this model".* reason=("(?:[^"\\]|\\.)*"|\S+)`)
+
+// TierOff is why a loaded model runs without the tier although it was asked
+// for, or empty.
+func (l *Lab) TierOff() string { return parseTierOff(l.Logs()) }
+
+func parseTierOff(log string) string {
+	match := tierOff.FindStringSubmatch(log)
+	if match == nil {
+		return ""
+	}
+	if reason, err := strconv.Unquote(match[1]); err == nil {
+		return reason
+	}
+	return match[1]
+}
+
+// Version is what the server calls itself.
+func (l *Lab) Version(ctx context.Context) (string, error) {
+	version, err := l.API().Version(ctx)
+	if err != nil {
+		return "", fmt.Errorf("asking the server for its version: %w", err)
+	}
+	return version, nil
+}

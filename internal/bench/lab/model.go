@@ -1,0 +1,40 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/kvtier/kvtier/internal/ollamatest"
+	"github.com/kvtier/kvtier/internal/testmodel"
+)
+
+// Model is a model that a lab can serve.
+type Model struct {
+	Name      string
+	GGUF      string // the file to create it from; empty when Models has it
+	Modelfile string // settings beside the file's own; may be empty
+	Models    string // OLLAMA_MODELS that holds it, or where it will be created
+}
+
+// RandomModel writes a model of the given shape into dir. Servers that are
+// given the same Model share its blob.
+func RandomModel(dir, name string, shape testmodel.Shape) (Model, error) {
+	gguf := filepath.Join(dir, name+".gguf")
+	if err := testmodel.Write(gguf, shape); err != nil {
+		return Model{}, err
+	}
+	return Model{Name: name, GGUF: gguf, Modelfile: testmodel.Modelfile(gguf), Models: filepath.Join(dir, "models")}, nil
+}
+
+// create makes the model known to a server, if it is not.
+func (m Model) create(ctx context.Context, s *ollamatest.Server) error {
+	if m.GGUF == "" {
+		return nil
+	}
+	if _, err := os.Stat(m.GGUF); err != nil {
+		return fmt.Errorf("opening the model file: %w", err)
+	}
+	return s.CreateModel(ctx, m.Name, m.GGUF, m.Modelfile)
+}

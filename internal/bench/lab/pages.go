@@ -1,0 +1,65 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"time"
+)
+
+// PageTokens is the page size of a server that is not told another.
+const PageTokens = 256
+
+// pageExt is how page files end; what is being written ends otherwise.
+const pageExt = ".kvp"
+
+// settlePoll is how often Settle looks.
+const settlePoll = 5 * time.Millisecond
+
+// Pages lists the page files below a root, tails included, in the order of
+// their paths.
+func Pages(root string) ([]string, error) {
+	var pages []string
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // a temporary file that got its name meanwhile
+			return nil
+		case err != nil:
+			return err
+		case entry.Type().IsRegular() && filepath.Ext(path) == pageExt:
+			pages = append(pages, path)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing the pages: %w", err)
+	}
+	return pages, nil
+}
+
+// PagesOf is how many pages a prompt of that many tokens takes, the incomplete
+// last one included.
+func PagesOf(tokens int) int { return (tokens + PageTokens - 1) / PageTokens }
+
+// Settle returns when the store holds at least that many pages: a SIGKILL loses
+// nothing of them any more.
+func (l *Lab) Settle(ctx context.Context, pages int) error {
+	ticker := time.NewTicker(settlePoll)
+	defer ticker.Stop()
+	for {
+		written, err := Pages(l.options.Root)
+		if err != nil {
+			return err
+		}
+		if len(written) >= pages {
+			return nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %d pages to be written, %d are: %w", pages, len(written), context.Cause(ctx))
+		}
+	}
+}

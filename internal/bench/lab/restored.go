@@ -1,0 +1,37 @@
+package lab
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"time"
+)
+
+// Restored is what the runner logged about restoring a prompt's K/V. It is zero
+// when nothing was restored.
+type Restored struct {
+	Tokens int           // restored into the slot
+	Prompt int           // tokens of the whole prompt
+	Tiers  string        // "local", "remote" or "local+remote"
+	Took   time.Duration // from the lookup to the last row
+}
+
+// restoredLine is: msg="kv tier: restored" slot=0 tokens=7936 prompt=8003
+// bytes="65 MB" from=local took=43ms
+var restoredLine = regexp.MustCompile(
+	`msg="kv tier: restored" slot=\d+ tokens=(\d+) prompt=(\d+) bytes="?[^"=]*"? from=(\S+) took=(\S+)`)
+
+// parseRestored finds the line about the request that a piece of log is about.
+func parseRestored(log string) (Restored, error) {
+	match := restoredLine.FindStringSubmatch(log)
+	if match == nil {
+		return Restored{}, nil
+	}
+	tokens, tokensErr := strconv.Atoi(match[1])
+	prompt, promptErr := strconv.Atoi(match[2])
+	took, tookErr := time.ParseDuration(match[4])
+	if tokensErr != nil || promptErr != nil || tookErr != nil {
+		return Restored{}, fmt.Errorf("reading the runner's log: %q has a number that is none", match[0])
+	}
+	return Restored{Tokens: tokens, Prompt: prompt, Tiers: match[3], Took: took}, nil
+}

@@ -1,0 +1,26 @@
+package main
+
+import "runtime"
+
+// Machine describes what was measured on, without naming it.
+type Machine struct {
+	OS          string  `json:"os"`
+	Arch        string  `json:"arch"`
+	CPU         string  `json:"cpu"`
+	Cores       int     `json:"cores"`
+	MemoryBytes int64   `json:"memory_bytes"`
+	Kernel      string  `json:"kernel"`
+	Filesystem  string  `json:"filesystem"`  // of the pages
+	Virtual     bool    `json:"virtual"`     // it runs under a hypervisor
+	LoadBefore  float64 `json:"load_before"` // runnable processes, mean of the minute before
+}
+
+// busyLoad is how much a machine may be doing already before the figures suffer.
+const busyLoad = 0.5
+
+// describeMachine fills in what the system tells; dir is where pages will be.
+func describeMachine(dir string) Machine {
+	m := Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU()}
+	m.fillIn(dir)
+	return m
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// fillIn reads /proc; what is not there stays empty.
+func (m *Machine) fillIn(dir string) {
+	cpu, _ := os.ReadFile("/proc/cpuinfo")
+	m.CPU = procField(string(cpu), "model name")
+	m.Virtual = strings.Contains(procField(string(cpu), "flags")+" ", " hypervisor ")
+	memory, _ := os.ReadFile("/proc/meminfo")
+	if kb, found := strings.CutSuffix(procField(string(memory), "MemTotal"), " kB"); found {
+		n, _ := strconv.ParseInt(kb, 10, 64)
+		m.MemoryBytes = n << 10
+	}
+	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
+	m.Kernel = strings.TrimSpace(string(kernel))
+	load, _ := os.ReadFile("/proc/loadavg")
+	first, _, _ := strings.Cut(string(load), " ")
+	m.LoadBefore, _ = strconv.ParseFloat(first, 64)
+	var stat unix.Statfs_t
+	if unix.Statfs(dir, &stat) == nil {
+		m.Filesystem = filesystemName(int64(stat.Type))
+	}
+}
+
+// procField is the value of the first "name : value" line.
+func procField(text, name string) string {
+	for line := range strings.Lines(text) {
+		key, value, found := strings.Cut(line, ":")
+		if found && strings.TrimSpace(key) == name {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+func filesystemName(magic int64) string {
+	names := map[int64]string{
+		unix.EXT4_SUPER_MAGIC:      "ext4",
+		unix.XFS_SUPER_MAGIC:       "xfs",
+		unix.BTRFS_SUPER_MAGIC:     "btrfs",
+		unix.TMPFS_MAGIC:           "tmpfs",
+		unix.OVERLAYFS_SUPER_MAGIC: "overlayfs",
+		unix.NFS_SUPER_MAGIC:       "nfs",
+		unix.F2FS_SUPER_MAGIC:      "f2fs",
+	}
+	if name, known := names[magic]; known {
+		return name
+	}
+	return fmt.Sprintf("%#x", magic)
+}
+
+// dropCaches empties the page cache; root may.
+func dropCaches() error {
+	unix.Sync() // dirty pages are not dropped
+	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0o200); err != nil {
+		return fmt.Errorf("emptying the page cache: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,22 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestDescribeMachine(t *testing.T) {
+	m := describeMachine(t.TempDir())
+	require.Equal(t, "linux", m.OS)
+	require.Positive(t, m.Cores)
+	require.Greater(t, m.MemoryBytes, int64(64<<20))
+	require.NotEmpty(t, m.Kernel)
+	require.NotEmpty(t, m.Filesystem)
+}
+
+func TestProcField(t *testing.T) {
+	text := "processor\t: 0\nmodel name\t: Example: 1\nmodel name\t: Example 2\n"
+	require.Equal(t, "Example: 1", procField(text, "model name"))
+	require.Empty(t, procField(text, "flags"))
+}

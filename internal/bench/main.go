@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/kvtier/kvtier/internal/bench/show"
+	"github.com/kvtier/kvtier/internal/testmodel"
+)
+
+// exitInterrupted is what shells expect of a program that Ctrl-C stopped.
+const exitInterrupted = 130
+
+// stockEnv names an unpatched ollama executable.
+const stockEnv = "KVTIER_STOCK_OLLAMA"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	interrupted := ctx.Err() != nil
+	stop()
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+	case interrupted:
+		fmt.Fprintln(os.Stderr, "interrupted")
+		os.Exit(exitInterrupted)
+	default:
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(1)
+	}
+}
+
+// settings are the command line.
+type settings struct {
+	stock       string
+	out         string
+	show        string
+	only        []string
+	sizes       []int
+	repetitions int
+	pairs       int
+	quick       bool
+
+	shape         testmodel.Shape
+	costPrompt    int
+	costAnswer    int
+	restoreTokens int
+}
+
+// Lengths are in tokens.
+const (
+	defaultSizes       = "1024,4096,8192,16384"
+	defaultRepetitions = 3
+	defaultPairs       = 9
+	costPrompt         = 4096
+	costAnswer         = 256
+	restoreTokens      = 16384 // whole pages: tails come and go
+)
+
+// What -quick measures: everything, but nothing that means anything.
+const (
+	quickTokens  = 300
+	quickAnswer  = 8
+	quickRestore = 512
+)
+
+var quickShape = testmodel.Shape{Layers: 2, Embed: 128, Heads: 4, KVHeads: 2, HeadDim: 32, Seed: 1}
+
+func parse(args []string, stderr io.Writer) (settings, error) {
+	s := settings{
+		shape: testmodel.Shape{Seed: 1}, costPrompt: costPrompt, costAnswer: costAnswer, restoreTokens: restoreTokens,
+	}
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	var only, sizes string
+	flags.StringVar(&s.stock, "stock", os.Getenv(stockEnv), "unpatched ollama `executable` to compare with; default $"+stockEnv+", else the patched one with the tier off")
+	flags.StringVar(&s.out, "o", "", "write everything measured to this JSON `file`")
+	flags.StringVar(&s.show, "show", "", "measure nothing, print the tables of this JSON `file`")
+	flags.StringVar(&only, "only", "", "comma-separated `benchmarks` to run: "+strings.Join(names(), ", ")+"; default all")
+	flags.StringVar(&sizes, "sizes", defaultSizes, "prompt `lengths` of ttft, in tokens")
+	flags.IntVar(&s.repetitions, "n", defaultRepetitions, "repetitions of ttft and restore")
+	flags.IntVar(&s.pairs, "pairs", defaultPairs, "repetitions of cost")
+	flags.BoolVar(&s.quick, "quick", false, "see in seconds whether it works; the figures mean nothing")
+	if err := flags.Parse(args); err != nil {
+		return s, err
+	}
+	if flags.NArg() > 0 {
+		return s, fmt.Errorf("unexpected argument %q; every setting is a flag, see -help", flags.Arg(0))
+	}
+	if s.quick {
+		s.shape, sizes = quickShape, strconv.Itoa(quickTokens)
+		s.costPrompt, s.costAnswer, s.restoreTokens = quickTokens, quickAnswer, quickRestore
+		s.repetitions, s.pairs = 1, 1
+	}
+	s.shape = s.shape.WithDefaults()
+	return s, s.fillIn(only, sizes)
+}
+
+// fillIn reads the lists and checks the numbers.
+func (s *settings) fillIn(only, sizes string) error {
+	s.only = names()
+	if only != "" {
+		s.only = strings.Split(only, ",")
+	}
+	for _, name := range s.only {
+		if !slices.Contains(names(), name) {
+			return fmt.Errorf("-only %s: there is no benchmark %q, only %s", only, name, strings.Join(names(), ", "))
+		}
+	}
+	for size := range strings.SplitSeq(sizes, ",") {
+		tokens, err := strconv.Atoi(size)
+		if err != nil || tokens < 2 || tokens > s.shape.Context {
+			return fmt.Errorf("-sizes %s: %q is not a number of tokens from 2 to %d", sizes, size, s.shape.Context)
+		}
+		s.sizes = append(s.sizes, tokens)
+	}
+	if s.repetitions < 1 || s.pairs < 1 {
+		return fmt.Errorf("-n %d, -pairs %d: at least one repetition is needed", s.repetitions, s.pairs)
+	}
+	if s.stock != "" {
+		if _, err := os.Stat(s.stock); err != nil {
+			return fmt.Errorf("looking for the unpatched Ollama that -stock or %s names: %w", stockEnv, err)
+		}
+	}
+	return nil
+}
+
+// names lists the benchmarks.
+func names() []string {
+	var all []string
+	for _, benchmark := range benchmarks {
+		all = append(all, benchmark.name)
+	}
+	return all
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	s, err := parse(args, stderr)
+	if err != nil {
+		return err
+	}
+	if s.show != "" {
+		report, err := load(s.show)
+		if err != nil {
+			return err
+		}
+		report.print(stdout)
+		return nil
+	}
+	steps := show.NewSteps(stderr)
+	b, err := newBench(s, steps)
+	if err != nil {
+		return err
+	}
+	err = b.run(ctx)
+	steps.Close()
+	if err != nil {
+		return err
+	}
+	b.report.print(stdout)
+	if s.out == "" {
+		return nil
+	}
+	return b.report.save(s.out)
+}

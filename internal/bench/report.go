@@ -1,0 +1,166 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// schema changes when the meaning of a field does.
+const schema = 1
+
+// Report is everything one run measured. Times are in seconds, rates per second.
+type Report struct {
+	Schema   int      `json:"schema"`
+	Machine  Machine  `json:"machine"`
+	Versions Versions `json:"versions"`
+	Settings Settings `json:"settings"`
+	TTFT     *TTFT    `json:"ttft,omitempty"`
+	Cost     *Cost    `json:"cost,omitempty"`
+	Restore  *Restore `json:"restore,omitempty"`
+}
+
+// Versions says what was compared.
+type Versions struct {
+	Kvtier string `json:"kvtier"` // as the patched server calls itself
+	Stock  string `json:"stock"`  // as the other one does
+	// StockIsPatched says that there was no unpatched build, and that the patched
+	// one with the tier off took its place.
+	StockIsPatched bool   `json:"stock_is_patched"`
+	Go             string `json:"go"` // of this command
+}
+
+// Settings says how it was measured.
+type Settings struct {
+	Model           string `json:"model"`
+	KVBytesPerToken int64  `json:"kv_bytes_per_token"`
+	NumCtx          int    `json:"num_ctx"`
+	PageTokens      int    `json:"page_tokens"`
+	Slots           int    `json:"slots"`
+	Repetitions     int    `json:"repetitions"` // of ttft and restore
+	Pairs           int    `json:"pairs"`       // of cost
+	Quick           bool   `json:"quick,omitempty"`
+}
+
+// TTFT is time to first token, model load taken off.
+type TTFT struct {
+	Points []Point `json:"points"`
+	// Fixed is what a prompt of a few tokens costs that the slot holds: HTTP,
+	// scheduling, sampling, streaming. FixedBatch, a part of it, is its batch.
+	Fixed      Series `json:"fixed"`
+	FixedBatch Series `json:"fixed_batch"`
+}
+
+// Point is one prompt length.
+type Point struct {
+	Tokens   int    `json:"tokens"`
+	Stock    Series `json:"stock"`
+	Cold     Series `json:"cold"`      // tier on, empty store
+	SameSlot Series `json:"same_slot"` // tier on, asked again
+	Restored Series `json:"restored"`  // after kill -9
+	// RestoredUncached is Restored with an empty page cache; nil where that is
+	// not permitted.
+	RestoredUncached *Series `json:"restored_uncached,omitempty"`
+	RestoredTokens   int     `json:"restored_tokens"`
+	Speedup          float64 `json:"speedup"`      // stock over restored
+	SpeedupCold      float64 `json:"speedup_cold"` // our own cold over restored
+
+	// Of Restored: the restore itself, and the batch that computes the last token.
+	Took  Series `json:"restored_took"`
+	Batch Series `json:"restored_batch"`
+	// Outside is the rest of it: HTTP, scheduling, tokenization, sampling.
+	Outside Series `json:"restored_outside"`
+	// SameSlotBatch is the batch when nothing was restored and the runner is warm.
+	SameSlotBatch Series `json:"same_slot_batch"`
+	// PlainRead is a plain read of the same page files, from the page cache.
+	PlainRead Series `json:"plain_read"`
+}
+
+// Cost is speed in tokens per second with the tier on and off.
+type Cost struct {
+	PromptTokens int        `json:"prompt_tokens"`
+	AnswerTokens int        `json:"answer_tokens"`
+	Prefill      SideBySide `json:"prefill"`
+	Decode       SideBySide `json:"decode"`
+}
+
+// SideBySide is two series whose values were measured in pairs.
+type SideBySide struct {
+	Off   Series `json:"off"`
+	On    Series `json:"on"`
+	Ratio Series `json:"ratio"` // on over off, per pair
+}
+
+// addPair takes one more pair in.
+func (s *SideBySide) addPair(off, on float64) {
+	s.Off.add(off)
+	s.On.add(on)
+	s.Ratio.add(on / off)
+}
+
+// Restore is speed in bytes per second. Bytes is the size of the page files.
+type Restore struct {
+	Tokens   int        `json:"tokens"`
+	Files    int        `json:"files"`
+	Bytes    int64      `json:"bytes"`
+	Cached   Bandwidth  `json:"cached"`
+	Uncached *Bandwidth `json:"uncached,omitempty"` // nil where drop_caches is not permitted
+}
+
+// Bandwidth compares a restore with a plain read of the same files.
+type Bandwidth struct {
+	Restore Series  `json:"restore"`
+	Read    Series  `json:"read"`
+	Ratio   float64 `json:"ratio"` // restore over read, of the medians
+}
+
+// save writes the report in one step.
+func (r *Report) save(path string) (err error) {
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encoding the report: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("making a folder for the report: %w", err)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".report-*")
+	if err != nil {
+		return fmt.Errorf("writing the report: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(append(data, '\n'))
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Chmod(f.Name(), 0o644)
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the report %s: %w", path, err)
+	}
+	return nil
+}
+
+// load reads a report that save wrote.
+func load(path string) (*Report, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("opening the report: %w", err)
+	}
+	r := &Report{}
+	if err := json.Unmarshal(data, r); err != nil {
+		return nil, fmt.Errorf("reading the report %s: %w", path, err)
+	}
+	if r.Schema != schema {
+		return nil, fmt.Errorf("reading the report %s: it has schema %d, this command reads %d; measure again", path, r.Schema, schema)
+	}
+	return r, nil
+}

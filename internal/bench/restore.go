@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/show"
+)
+
+// readBuffer is the block size of a plain read, as in dd bs=4M.
+const readBuffer = 4 << 20
+
+// reading is what a plain read of files took.
+type reading struct {
+	bytes int64
+	took  time.Duration
+}
+
+func (r reading) rate() float64 { return float64(r.bytes) / r.took.Seconds() }
+
+// readFiles reads files from start to end, one after the other.
+func readFiles(paths []string) (reading, error) {
+	var r reading
+	buf := make([]byte, readBuffer)
+	started := time.Now()
+	for _, path := range paths {
+		n, err := readFile(path, buf)
+		r.bytes += n
+		if err != nil {
+			return r, fmt.Errorf("reading a page file as dd would: %w", err)
+		}
+	}
+	r.took = time.Since(started)
+	return r, nil
+}
+
+func readFile(path string, buf []byte) (int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	var total int64
+	for {
+		n, err := f.Read(buf)
+		total += int64(n)
+		if errors.Is(err, io.EOF) {
+			return total, nil
+		}
+		if err != nil {
+			return total, err
+		}
+	}
+}
+
+// measureRestore restores a prompt again and again into a running server whose
+// slot another prompt has taken, and reads the same files.
+func (b *bench) measureRestore(ctx context.Context) (err error) {
+	r := &Restore{Tokens: b.settings.restoreTokens}
+	b.report.Restore = r
+	root := filepath.Join(b.dir, "pages")
+	ours, err := b.startOurs(ctx, root)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ours.Close(), os.RemoveAll(root)) }()
+
+	step := b.steps.Step(fmt.Sprintf("restore, store %s tokens", show.Count(r.Tokens)))
+	prompt := b.prompt(r.Tokens)
+	_, err = b.ask(ctx, ours, prompt, 1)
+	if err == nil {
+		err = ours.Settle(ctx, lab.PagesOf(r.Tokens))
+	}
+	step.End("")
+	if err != nil {
+		return err
+	}
+	for repetition := range b.settings.repetitions {
+		step := b.steps.Step(fmt.Sprintf("restore, %d of %d", repetition+1, b.settings.repetitions))
+		err := b.restoreOnce(ctx, ours, r, prompt, root)
+		step.End("")
+		if err != nil {
+			return err
+		}
+	}
+	r.Cached.Ratio = r.Cached.Restore.Median / r.Cached.Read.Median
+	if r.Uncached != nil {
+		r.Uncached.Ratio = r.Uncached.Restore.Median / r.Uncached.Read.Median
+	}
+	return nil
+}
+
+// restoreOnce is one repetition, with a full and with an empty page cache.
+func (b *bench) restoreOnce(ctx context.Context, ours *lab.Lab, r *Restore, prompt, root string) error {
+	pages, err := lab.Pages(root)
+	if err != nil {
+		return err
+	}
+	nothing := func() error { return nil }
+	if err := b.compareRead(ctx, ours, r, &r.Cached, prompt, pages, nothing); err != nil || !b.canDrop {
+		return err
+	}
+	if r.Uncached == nil {
+		r.Uncached = &Bandwidth{}
+	}
+	return b.compareRead(ctx, ours, r, r.Uncached, prompt, pages, dropCaches)
+}
+
+// compareRead measures a plain read and a restore, each after prepare.
+func (b *bench) compareRead(ctx context.Context, ours *lab.Lab, r *Restore, into *Bandwidth, prompt string, pages []string, prepare func() error) error {
+	if err := prepare(); err != nil {
+		return err
+	}
+	read, err := readFiles(pages)
+	if err != nil {
+		return err
+	}
+	// another chat takes the slot
+	if _, err := b.askShort(ctx, ours, b.prompt(shortPrompt)); err != nil {
+		return err
+	}
+	if err := prepare(); err != nil {
+		return err
+	}
+	answer, err := b.ask(ctx, ours, prompt, 1)
+	if err != nil {
+		return err
+	}
+	if answer.Restored.Tokens == 0 {
+		return errors.New("nothing was restored after another chat took the slot")
+	}
+	r.Files, r.Bytes = len(pages), read.bytes
+	into.Read.add(read.rate())
+	into.Restore.add(float64(b.shape.KVBytesPerToken()) * float64(answer.Restored.Tokens) / answer.Restored.Took.Seconds())
+	return nil
+}

@@ -1,0 +1,75 @@
+package show
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/olekukonko/tablewriter"
+)
+
+// Table prints rows as "ollama ps" does.
+func Table(w io.Writer, header []string, rows [][]string) {
+	var out strings.Builder
+	t := tablewriter.NewWriter(&out)
+	upper := make([]string, len(header))
+	for i, name := range header {
+		upper[i] = strings.ToUpper(name)
+	}
+	t.SetHeader(upper)
+	t.SetAutoFormatHeaders(false)
+	t.SetHeaderAlignment(tablewriter.ALIGN_LEFT)
+	t.SetAlignment(tablewriter.ALIGN_LEFT)
+	t.SetAutoWrapText(false)
+	t.SetHeaderLine(false)
+	t.SetBorder(false)
+	t.SetNoWhiteSpace(true)
+	t.SetTablePadding("    ")
+	t.AppendBulk(rows)
+	t.Render()
+	for text := range strings.Lines(out.String()) {
+		fmt.Fprintln(w, strings.TrimRight(text, " \n"))
+	}
+}
+
+// Count is a whole number with its thousands apart: 8,003.
+func Count(n int) string {
+	digits := fmt.Sprint(n)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+// Seconds is a duration with three significant digits, in seconds or, below
+// one, in milliseconds.
+func Seconds(d time.Duration) string {
+	if d < 999500*time.Microsecond {
+		return significant(d.Seconds()*1e3) + " ms"
+	}
+	return significant(d.Seconds()) + " s"
+}
+
+// Times is a ratio: 45×.
+func Times(ratio float64) string { return significant(ratio) + "×" }
+
+// Percent is a ratio near 1: 99.1 %.
+func Percent(ratio float64) string { return fmt.Sprintf("%.1f %%", 100*ratio) }
+
+// Rate is bytes per second: 1,520 MB/s.
+func Rate(bytesPerSecond float64) string {
+	return Count(int(bytesPerSecond/1e6+0.5)) + " MB/s"
+}
+
+// significant rounds a positive number to three digits, without an exponent.
+func significant(v float64) string {
+	switch {
+	case v >= 99.95:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 9.995:
+		return fmt.Sprintf("%.1f", v)
+	default:
+		return fmt.Sprintf("%.2f", v)
+	}
+}

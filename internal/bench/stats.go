@@ -1,0 +1,36 @@
+package main
+
+import (
+	"slices"
+	"time"
+)
+
+// Series is repeated measurements of one thing, in the order they were made.
+type Series struct {
+	Median float64   `json:"median"`
+	Min    float64   `json:"min"`
+	Max    float64   `json:"max"`
+	Values []float64 `json:"values"`
+}
+
+// add takes one more measurement in.
+func (s *Series) add(value float64) {
+	s.Values = append(s.Values, value)
+	s.Median, s.Min, s.Max = median(s.Values), slices.Min(s.Values), slices.Max(s.Values)
+}
+
+// addSeconds is add for a duration.
+func (s *Series) addSeconds(d time.Duration) { s.add(d.Seconds()) }
+
+// median is the middle value, or the mean of the two in the middle; 0 of none.
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	middle := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[middle]
+	}
+	return (sorted[middle-1] + sorted[middle]) / 2
+}

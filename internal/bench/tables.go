@@ -1,0 +1,154 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/kvtier/kvtier/internal/bench/show"
+)
+
+// print writes a report as a person reads it.
+func (r *Report) print(w io.Writer) {
+	r.printHeading(w)
+	if r.TTFT != nil {
+		r.TTFT.print(w, r.Versions.StockIsPatched)
+		r.TTFT.printWhere(w)
+	}
+	if r.Cost != nil {
+		r.Cost.print(w)
+	}
+	if r.Restore != nil {
+		r.Restore.print(w)
+	}
+}
+
+func (r *Report) printHeading(w io.Writer) {
+	m, s := r.Machine, r.Settings
+	kind := ""
+	if m.Virtual {
+		kind = " (virtual machine)"
+	}
+	fmt.Fprintf(w, "machine   %s, %d cores%s, %.0f GiB, %s %s, %s\n",
+		m.CPU, m.Cores, kind, float64(m.MemoryBytes)/(1<<30), m.OS, m.Kernel, m.Filesystem)
+	fmt.Fprintf(w, "ollama    %s", r.Versions.Kvtier)
+	if r.TTFT != nil && !r.Versions.StockIsPatched {
+		fmt.Fprintf(w, "; stock: %s, unpatched", r.Versions.Stock)
+	}
+	fmt.Fprintf(w, "\nmodel     %s; %s bytes of K/V per token\n", s.Model, show.Count(int(s.KVBytesPerToken)))
+	fmt.Fprintf(w, "settings  context %s, pages of %d tokens, 1 slot; median (smallest–largest) of %d, cost of %d pairs\n",
+		show.Count(s.NumCtx), s.PageTokens, s.Repetitions, s.Pairs)
+	if m.LoadBefore > busyLoad {
+		fmt.Fprintf(w, "warning   the machine was busy before (load %.1f): measure again when it is not\n", m.LoadBefore)
+	}
+	if s.Quick {
+		fmt.Fprintln(w, "warning   -quick: the figures mean nothing")
+	}
+}
+
+// seconds is a series of times: median (smallest–largest).
+func seconds(s Series) string {
+	return spread(s, func(v float64) string { return show.Seconds(toDuration(v)) })
+}
+
+func rates(s Series) string { return spread(s, show.Rate) }
+
+func spread(s Series, format func(float64) string) string {
+	if len(s.Values) < 2 {
+		return format(s.Median)
+	}
+	return fmt.Sprintf("%s (%s–%s)", format(s.Median), format(s.Min), format(s.Max))
+}
+
+func (t *TTFT) print(w io.Writer, stockIsPatched bool) {
+	stock := "stock Ollama"
+	if stockIsPatched {
+		stock = "tier off"
+	}
+	header := []string{"prompt", stock, "cold", "same slot", "restored after kill -9", "and empty page cache", "speedup", "over own cold"}
+	var rows [][]string
+	for _, p := range t.Points {
+		uncached := "not measured"
+		if p.RestoredUncached != nil {
+			uncached = seconds(*p.RestoredUncached)
+		}
+		rows = append(rows, []string{
+			show.Count(p.Tokens), seconds(p.Stock), seconds(p.Cold), seconds(p.SameSlot), seconds(p.Restored), uncached,
+			show.Times(p.Speedup), show.Times(p.SpeedupCold),
+		})
+	}
+	fmt.Fprint(w, "\nTime to first token, model load taken off\n\n")
+	show.Table(w, header, rows)
+	if stockIsPatched {
+		fmt.Fprintf(w, "\nNo unpatched Ollama was given (%s): the patched one with the tier off took its place.\n", stockEnv)
+	}
+}
+
+// printWhere says where the time of a restored prompt goes.
+func (t *TTFT) printWhere(w io.Writer) {
+	header := []string{"where it goes"}
+	parts := make([][]string, len(partNames))
+	for i, name := range partNames {
+		parts[i] = []string{name}
+	}
+	for _, p := range t.Points {
+		header = append(header, show.Count(p.Tokens))
+		for i, seconds := range t.parts(p) {
+			parts[i] = append(parts[i], fmt.Sprintf("%.1f ms", seconds*1e3))
+		}
+	}
+	fmt.Fprint(w, "\nRestored after kill -9\n\n")
+	show.Table(w, header, parts)
+}
+
+var partNames = []string{
+	"time to first token",
+	"  HTTP, scheduling, sampling",
+	"  carrying and tokenizing the prompt",
+	"    of which in a warm runner",
+	"  restore",
+	"    of which reading alone takes",
+	"  batch of the last token",
+	"    of which in a warm runner",
+}
+
+// parts splits a restored prompt's time, in seconds, in the order of partNames.
+// What a short prompt spends outside the runner's batch is there for every
+// prompt; what a longer one adds to it is carrying and tokenizing.
+func (t *TTFT) parts(p Point) []float64 {
+	fixed := t.Fixed.Median - t.FixedBatch.Median
+	return []float64{
+		p.Restored.Median,
+		fixed,
+		p.Outside.Median - fixed,
+		p.SameSlot.Median - p.SameSlotBatch.Median - fixed,
+		p.Took.Median,
+		p.PlainRead.Median,
+		p.Batch.Median,
+		p.SameSlotBatch.Median,
+	}
+}
+
+func (c *Cost) print(w io.Writer) {
+	perSecond := func(s Series) string {
+		return spread(s, func(v float64) string { return fmt.Sprintf("%.1f", v) })
+	}
+	ratio := func(s Series) string {
+		return spread(s, func(v float64) string { return fmt.Sprintf("%.3f", v) })
+	}
+	fmt.Fprintf(w, "\nCost of the tier when nothing is restored, tokens per second (%s tokens in, %d out)\n\n",
+		show.Count(c.PromptTokens), c.AnswerTokens)
+	show.Table(w, []string{"", "tier off", "tier on", "on/off of each pair"}, [][]string{
+		{"prefill", perSecond(c.Prefill.Off), perSecond(c.Prefill.On), ratio(c.Prefill.Ratio)},
+		{"decode", perSecond(c.Decode.Off), perSecond(c.Decode.On), ratio(c.Decode.Ratio)},
+	})
+}
+
+func (r *Restore) print(w io.Writer) {
+	rows := [][]string{{"full", rates(r.Cached.Restore), rates(r.Cached.Read), fmt.Sprintf("%.2f", r.Cached.Ratio)}}
+	if r.Uncached != nil {
+		rows = append(rows, []string{"empty", rates(r.Uncached.Restore), rates(r.Uncached.Read), fmt.Sprintf("%.2f", r.Uncached.Ratio)})
+	}
+	fmt.Fprintf(w, "\nRestoring %s tokens (%d files, %.0f MB) against reading the files\n\n",
+		show.Count(r.Tokens), r.Files, float64(r.Bytes)/1e6)
+	show.Table(w, []string{"page cache", "restore", "plain read", "ratio"}, rows)
+}

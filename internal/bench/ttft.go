@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/show"
+)
+
+const (
+	// ttftAnswer is the length of the answers: enough to see that a restored one
+	// is the same.
+	ttftAnswer = 8
+	// shortPrompt is a prompt that costs next to nothing to compute, in tokens.
+	shortPrompt = 8
+)
+
+// measureTTFT measures all prompt lengths, one repetition of everything at a time.
+func (b *bench) measureTTFT(ctx context.Context) (err error) {
+	r := &TTFT{Points: make([]Point, len(b.settings.sizes))}
+	b.report.TTFT = r
+	stock, err := b.startStock(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stock.Close()) }()
+	for repetition := range b.settings.repetitions {
+		for i, tokens := range b.settings.sizes {
+			step := b.steps.Step(fmt.Sprintf("ttft, %s tokens, %d of %d", show.Count(tokens), repetition+1, b.settings.repetitions))
+			note, err := b.ttftOnce(ctx, stock, r, &r.Points[i], tokens)
+			step.End(note)
+			if err != nil {
+				return fmt.Errorf("measuring %d tokens: %w", tokens, err)
+			}
+		}
+	}
+	for i := range r.Points {
+		p := &r.Points[i]
+		p.Speedup = p.Stock.Median / p.Restored.Median
+		p.SpeedupCold = p.Cold.Median / p.Restored.Median
+	}
+	return nil
+}
+
+// startStock starts the side to compare with and loads its model.
+func (b *bench) startStock(ctx context.Context) (*lab.Lab, error) {
+	options := lab.Options{Binary: b.settings.stock, Model: b.model, NumCtx: b.numCtx}
+	b.report.Versions.StockIsPatched = options.Binary == ""
+	stock, err := lab.Start(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	b.report.Versions.Stock, err = stock.Version(ctx)
+	if err == nil {
+		_, err = b.askShort(ctx, stock, b.prompt(shortPrompt))
+	}
+	if err != nil {
+		return nil, errors.Join(err, stock.Close())
+	}
+	return stock, nil
+}
+
+// ttftOnce is one repetition of one prompt length.
+func (b *bench) ttftOnce(ctx context.Context, stock *lab.Lab, r *TTFT, p *Point, tokens int) (note string, err error) {
+	p.Tokens = tokens
+	prompt := b.prompt(tokens)
+	answer, err := b.ask(ctx, stock, prompt, ttftAnswer)
+	if err != nil {
+		return "failed", err
+	}
+	p.Stock.addSeconds(answer.Wait())
+
+	root := filepath.Join(b.dir, "pages")
+	ours, err := b.startOurs(ctx, root)
+	if err != nil {
+		return "failed", err
+	}
+	defer func() { err = errors.Join(err, ours.Close(), os.RemoveAll(root)) }()
+	if err := b.measureFixed(ctx, ours, r); err != nil {
+		return "failed", err
+	}
+	held, err := b.ttftBefore(ctx, ours, p, prompt, tokens)
+	if err != nil {
+		return "failed", err
+	}
+	if err := b.ttftAfter(ctx, ours, p, prompt, held, root); err != nil {
+		return "failed", err
+	}
+	last := func(s Series) string { return show.Seconds(toDuration(s.Values[len(s.Values)-1])) }
+	return fmt.Sprintf("stock %s, cold %s, restored %s", last(p.Stock), last(p.Cold), last(p.Restored)), nil
+}
+
+// startOurs starts the patched server with an empty store and loads its model.
+func (b *bench) startOurs(ctx context.Context, root string) (*lab.Lab, error) {
+	ours, err := lab.Start(ctx, lab.Options{Model: b.model, Root: root, NumCtx: b.numCtx})
+	if err != nil {
+		return nil, err
+	}
+	b.report.Versions.Kvtier, err = ours.Version(ctx)
+	if err == nil {
+		_, err = b.askShort(ctx, ours, b.prompt(shortPrompt))
+	}
+	if err == nil {
+		if reason := ours.TierOff(); reason != "" {
+			err = fmt.Errorf("the KV tier is off: %s", reason)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, ours.Close())
+	}
+	return ours, nil
+}
+
+// measureFixed asks for a short prompt that the slot holds.
+func (b *bench) measureFixed(ctx context.Context, ours *lab.Lab, r *TTFT) error {
+	prompt := b.prompt(shortPrompt)
+	if _, err := b.askShort(ctx, ours, prompt); err != nil {
+		return err
+	}
+	held, err := b.askShort(ctx, ours, prompt)
+	if err != nil {
+		return err
+	}
+	r.Fixed.addSeconds(held.Wait())
+	r.FixedBatch.addSeconds(held.PromptEvalDuration)
+	return nil
+}
+
+// ttftBefore is what happens before the kill: cold, and the same slot.
+func (b *bench) ttftBefore(ctx context.Context, ours *lab.Lab, p *Point, prompt string, tokens int) (held lab.Answer, err error) {
+	cold, err := b.ask(ctx, ours, prompt, ttftAnswer)
+	if err != nil {
+		return held, err
+	}
+	if cold.Restored.Tokens != 0 {
+		return held, fmt.Errorf("%d tokens were restored for a prompt that was never seen", cold.Restored.Tokens)
+	}
+	p.Cold.addSeconds(cold.Wait())
+	held, err = b.ask(ctx, ours, prompt, ttftAnswer)
+	if err != nil {
+		return held, err
+	}
+	p.SameSlot.addSeconds(held.Wait())
+	p.SameSlotBatch.addSeconds(held.PromptEvalDuration)
+	return held, ours.Settle(ctx, lab.PagesOf(tokens))
+}
+
+// ttftAfter kills, restarts and asks again: with a full page cache, and, if that
+// is permitted, with an empty one.
+func (b *bench) ttftAfter(ctx context.Context, ours *lab.Lab, p *Point, prompt string, held lab.Answer, root string) error {
+	readPlainly := func() error {
+		pages, err := lab.Pages(root)
+		if err != nil {
+			return err
+		}
+		read, err := readFiles(pages)
+		p.PlainRead.addSeconds(read.took)
+		return err
+	}
+	restored, err := b.askAfterKill(ctx, ours, prompt, held, readPlainly)
+	if err != nil {
+		return err
+	}
+	p.RestoredTokens = restored.Restored.Tokens
+	p.Restored.addSeconds(restored.Wait())
+	p.Took.addSeconds(restored.Restored.Took)
+	p.Batch.addSeconds(restored.PromptEvalDuration - restored.Restored.Took)
+	p.Outside.addSeconds(restored.Wait() - restored.PromptEvalDuration)
+	if !b.canDrop {
+		return nil
+	}
+	restored, err = b.askAfterKill(ctx, ours, prompt, held, dropCaches)
+	if err != nil {
+		return err
+	}
+	if p.RestoredUncached == nil {
+		p.RestoredUncached = &Series{}
+	}
+	p.RestoredUncached.addSeconds(restored.Wait())
+	return nil
+}
+
+// askAfterKill kills server and runner with SIGKILL, does something while nothing
+// runs, starts the server again and asks; the model is loaded for it. The answer
+// must be what it was before.
+func (b *bench) askAfterKill(ctx context.Context, ours *lab.Lab, prompt string, before lab.Answer, meanwhile func() error) (lab.Answer, error) {
+	if err := ours.KillServer(); err != nil {
+		return lab.Answer{}, err
+	}
+	if err := meanwhile(); err != nil {
+		return lab.Answer{}, err
+	}
+	if err := ours.Restart(ctx); err != nil {
+		return lab.Answer{}, err
+	}
+	answer, err := b.ask(ctx, ours, prompt, ttftAnswer)
+	switch {
+	case err != nil:
+		return answer, err
+	case answer.Restored.Tokens == 0:
+		return answer, errors.New("nothing was restored after kill -9; the server's log (-log) says why")
+	case answer.Text != before.Text:
+		return answer, fmt.Errorf("the answer after kill -9 differs: %q, was %q", answer.Text, before.Text)
+	}
+	return answer, nil
+}
+
+func toDuration(seconds float64) time.Duration {
+	return time.Duration(seconds * float64(time.Second))
+}

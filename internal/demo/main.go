@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// exitInterrupted is what shells expect of a program that Ctrl-C stopped.
+const exitInterrupted = 130
+
+// errDiffers fails a demo whose output has said why already.
+var errDiffers = errors.New("the outputs differ")
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	interrupted := ctx.Err() != nil
+	stop()
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+	case interrupted:
+		fmt.Fprintln(os.Stderr, "interrupted")
+		os.Exit(exitInterrupted)
+	default:
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(1)
+	}
+}
+
+// settings are the command line.
+type settings struct {
+	model  string
+	text   string
+	root   string
+	host   string
+	tokens int
+	answer int
+	numCtx int
+	serve  bool
+	json   bool
+	log    bool
+}
+
+const (
+	defaultTokens = 8000
+	tokensMin     = 512 // two pages
+	defaultAnswer = 32
+	defaultHost   = "127.0.0.1:11435" // beside Ollama's own, which may be running
+)
+
+func parse(args []string, stderr io.Writer) (settings, error) {
+	var s settings
+	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&s.model, "model", os.Getenv("MODEL"), "`name` of a model that Ollama has, or a GGUF file; default $MODEL, else one with random weights")
+	flags.StringVar(&s.text, "text", "", "text `file` to read; default the documents of this repository and of Ollama")
+	flags.StringVar(&s.root, "root", "", "`directory` to keep pages in; default a temporary one")
+	flags.StringVar(&s.host, "host", defaultHost, "`address` that -serve listens on")
+	flags.IntVar(&s.tokens, "tokens", defaultTokens, "length of the prompt, about")
+	flags.IntVar(&s.answer, "answer", defaultAnswer, "length of an answer, in tokens")
+	flags.IntVar(&s.numCtx, "num-ctx", 0, "context length; default what the prompt needs, 16384 with -serve")
+	flags.BoolVar(&s.serve, "serve", false, "serve the model until Ctrl-C instead of showing anything")
+	flags.BoolVar(&s.json, "json", false, "print the result as JSON")
+	flags.BoolVar(&s.log, "log", false, "print the log of the server, too")
+	if err := flags.Parse(args); err != nil {
+		return s, err
+	}
+	switch {
+	case flags.NArg() > 0:
+		return s, fmt.Errorf("unexpected argument %q; every setting is a flag, see -help", flags.Arg(0))
+	case s.tokens < tokensMin:
+		return s, fmt.Errorf("-tokens %d: at least %d, or there is little to restore", s.tokens, tokensMin)
+	case s.answer < 1:
+		return s, fmt.Errorf("-answer %d: at least one token is needed to compare", s.answer)
+	}
+	return s, nil
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	s, err := parse(args, stderr)
+	if err != nil {
+		return err
+	}
+	place, err := newPlace(s)
+	if err != nil {
+		return err
+	}
+	if s.serve {
+		err = serve(ctx, s, place, stdout, stderr)
+	} else {
+		err = demonstrate(ctx, s, place, stdout, stderr)
+	}
+	return errors.Join(err, place.remove())
+}

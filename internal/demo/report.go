@@ -1,0 +1,91 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/kvtier/kvtier/internal/bench/show"
+)
+
+// report is what a demo found out.
+type report struct {
+	Model      string   `json:"model"`
+	Situations []result `json:"situations"`
+}
+
+// result is one row of the table.
+type result struct {
+	Situation    string  `json:"situation"`
+	PromptTokens int     `json:"prompt_tokens"`
+	Restored     int     `json:"restored_tokens"`
+	TTFT         float64 `json:"ttft_seconds"` // client's clock, model load taken off
+	Speedup      float64 `json:"speedup"`      // over cold
+	SameOutput   verdict `json:"same_output"`
+
+	missing bool // nothing was restored where something should have been
+}
+
+func newReport(d *demo) report {
+	r := report{Model: d.Model().Name}
+	cold := d.answers[0].Wait()
+	for i, s := range situations {
+		a := d.answers[i]
+		r.Situations = append(r.Situations, result{
+			Situation:    s.name,
+			PromptTokens: a.PromptEvalCount,
+			Restored:     a.Restored.Tokens,
+			TTFT:         a.Wait().Seconds(),
+			Speedup:      cold.Seconds() / a.Wait().Seconds(),
+			SameOutput:   s.compare(d.answers[sameSlot], a),
+			missing:      s.stored && a.Restored.Tokens == 0,
+		})
+	}
+	return r
+}
+
+func (r report) writeTable(w io.Writer) {
+	var rows [][]string
+	for i, s := range r.Situations {
+		speedup := show.Times(s.Speedup)
+		if i == 0 {
+			speedup = ""
+		}
+		rows = append(rows, []string{
+			s.Situation, show.Count(s.PromptTokens), show.Count(s.Restored),
+			show.Seconds(time.Duration(s.TTFT * float64(time.Second))), speedup, string(s.SameOutput),
+		})
+	}
+	fmt.Fprintln(w)
+	show.Table(w, []string{"situation", "prompt tokens", "restored", "time to first token", "speedup", "same output"}, rows)
+	fmt.Fprintln(w, "\nTime by the client's clock, loading of the model taken off. Same output: text of")
+	fmt.Fprintln(w, "the cold run; text and every bit of the log probabilities of the others.")
+}
+
+func (r report) writeJSON(w io.Writer) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(r)
+}
+
+// problem is what makes the demo fail although every request was answered.
+func (r report) problem() error {
+	var different, missing []string
+	for _, s := range r.Situations {
+		if s.SameOutput == differs {
+			different = append(different, s.Situation)
+		}
+		if s.missing {
+			missing = append(missing, s.Situation)
+		}
+	}
+	switch {
+	case len(missing) > 0:
+		return fmt.Errorf("nothing was restored %s; -log shows why", strings.Join(missing, ", "))
+	case len(different) > 0:
+		return fmt.Errorf("%w from the one in the same slot: %s; please report this, with the output of -log", errDiffers, strings.Join(different, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/show"
+)
+
+const (
+	sampleBytes  = 2000 // of text, to see how many tokens it makes
+	sampleParts  = 8    // places it is taken from
+	sampleSpan   = 3    // bytes per token, roughly: how much text the prompt will have
+	otherBytes   = 2000 // of text that another chat is about
+	contextSlack = 512  // for the template, the question and a wrong estimate
+	contextStep  = 1024
+)
+
+const question = "\n\nWhat is the text above about?"
+
+// demo is one run.
+type demo struct {
+	*lab.Lab
+	settings settings
+	prompt   string
+	other    string
+	steps    show.Steps
+	answers  []lab.Answer // by situation
+}
+
+// situation is what happens to the slot before the prompt is sent again.
+type situation struct {
+	name    string
+	prepare func(*demo, context.Context) error
+	compare func(want, got lab.Answer) verdict // with the answer in the same slot
+	stored  bool                               // the prompt must come back from the store
+}
+
+// sameSlot is the index of the situation that the others are compared with.
+const sameSlot = 1
+
+var situations = []situation{
+	{name: "cold", compare: compareText},
+	{name: "same slot", compare: compareExact},
+	{name: "after another chat took the slot", prepare: (*demo).anotherChat, compare: compareExact, stored: true},
+	{name: "after the model was unloaded", prepare: (*demo).unload, compare: compareExact, stored: true},
+	{name: "after kill -9", prepare: (*demo).kill, compare: compareExact, stored: true},
+}
+
+func (d *demo) anotherChat(ctx context.Context) error {
+	_, err := d.Ask(ctx, lab.Question{Prompt: d.other, Tokens: 1, Private: true})
+	return err
+}
+
+func (d *demo) unload(ctx context.Context) error { return d.Unload(ctx, d.Model().Name) }
+
+func (d *demo) kill(ctx context.Context) error {
+	if err := d.KillServer(); err != nil {
+		return err
+	}
+	return d.Restart(ctx)
+}
+
+// demonstrate goes through the situations and prints what they gave.
+func demonstrate(ctx context.Context, s settings, at place, stdout, stderr io.Writer) error {
+	steps := show.NewSteps(stderr)
+	d := &demo{settings: s, steps: steps}
+	err := d.run(ctx, at, stderr)
+	steps.Close()
+	if err != nil {
+		return err
+	}
+	r := newReport(d)
+	if s.json {
+		err = r.writeJSON(stdout)
+	} else {
+		r.writeTable(stdout)
+	}
+	return errors.Join(err, r.problem())
+}
+
+func (d *demo) run(ctx context.Context, at place, stderr io.Writer) (err error) {
+	text, err := readText(d.settings.text, at.repository)
+	if err != nil {
+		return err
+	}
+	step := d.steps.Step("prepare the model")
+	model, err := chooseModel(d.settings.model, at.dir)
+	step.End(outcome(err))
+	if err != nil {
+		return err
+	}
+	step = d.steps.Step("start Ollama with the KV tier on")
+	d.Lab, err = lab.Start(ctx, d.options(model, at, stderr))
+	step.End(outcome(err))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+
+	step = d.steps.Step("load the model and measure the text")
+	err = d.measure(ctx, text)
+	step.End(outcome(err))
+	if err != nil {
+		return err
+	}
+	for _, s := range situations {
+		if err := d.experience(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func outcome(err error) string {
+	if err != nil {
+		return "failed"
+	}
+	return "done"
+}
+
+func (d *demo) options(model lab.Model, at place, stderr io.Writer) lab.Options {
+	o := lab.Options{Model: model, Root: at.root, NumCtx: d.settings.numCtx}
+	if o.NumCtx == 0 {
+		need := d.settings.tokens + d.settings.tokens/10 + d.settings.answer + contextSlack
+		o.NumCtx = (need + contextStep - 1) / contextStep * contextStep
+	}
+	if d.settings.log {
+		o.Log = stderr
+	}
+	return o
+}
+
+// measure loads the model, sees how many tokens a sample of the text makes, and
+// cuts the prompt to length. Nothing of the sample is stored.
+func (d *demo) measure(ctx context.Context, text string) error {
+	sample := sampleOf(text, d.settings.tokens*sampleSpan)
+	if len(text) < sampleBytes {
+		return fmt.Errorf("the text has only %d bytes; name a longer one with -text", len(text))
+	}
+	answer, err := d.Ask(ctx, lab.Question{Prompt: sample, Tokens: 1, Private: true})
+	if err != nil {
+		return err
+	}
+	if reason := d.TierOff(); reason != "" {
+		return fmt.Errorf("the KV tier is off for model %s: %s", d.Model().Name, reason)
+	}
+	bytes := d.settings.tokens * len(sample) / max(answer.PromptEvalCount, 1)
+	if bytes+otherBytes > len(text) {
+		return fmt.Errorf("the text has %d bytes, %d tokens need about %d; ask for fewer with -tokens, or name a longer text with -text",
+			len(text), d.settings.tokens, bytes+otherBytes)
+	}
+	d.prompt = excerpt(text, 0, bytes) + question
+	d.other = excerpt(text, len(text)-otherBytes, otherBytes) + question
+	return nil
+}
+
+// sampleOf takes pieces from all over the first span bytes of a text.
+func sampleOf(text string, span int) string {
+	span = min(span, len(text))
+	var sample strings.Builder
+	for part := range sampleParts {
+		sample.WriteString(excerpt(text, part*span/sampleParts, sampleBytes/sampleParts))
+	}
+	return sample.String()
+}
+
+// experience puts the prompt into a situation and notes the answer.
+func (d *demo) experience(ctx context.Context, s situation) error {
+	step := d.steps.Step(s.name)
+	note := "failed"
+	defer func() { step.End(note) }()
+	if s.prepare != nil {
+		if err := s.prepare(d, ctx); err != nil {
+			return err
+		}
+	}
+	answer, err := d.Ask(ctx, lab.Question{Prompt: d.prompt, Tokens: d.settings.answer, Logprobs: true})
+	if err != nil {
+		return err
+	}
+	d.answers = append(d.answers, answer)
+	note = show.Seconds(answer.Wait().Round(time.Microsecond))
+	return nil
+}

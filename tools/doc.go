@@ -1,0 +1,11 @@
+// Package tools is a module of its own for what developers of kvtier use and
+// its users never build, so that the main module requires none of it.
+//
+//	go -C tools run ./plot ../docs/bench/cpu.json ../docs/ttft.svg ../docs/ttft.png
+//	go tool -modfile=tools/go.mod staticcheck ./...    (in the repository's root)
+//	go -C tools tool staticcheck ./...                 (this module itself)
+//
+// staticcheck is pinned in go.mod as a tool. The second line takes the tool from
+// there and checks the module of the folder it runs in; -modfile says where the
+// tool comes from, not what is checked.
+package tools
