@@ -44,11 +44,12 @@ func TestSideBySide(t *testing.T) {
 	require.Equal(t, 99.0, s.On.Median)
 }
 
-func TestSpeedOf(t *testing.T) {
+func TestSpeed(t *testing.T) {
 	var a lab.Answer
 	a.TTFT, a.LoadDuration, a.Total = 3*time.Second, time.Second, 5*time.Second
 	a.PromptEvalCount, a.EvalCount = 1000, 101
-	require.Equal(t, speed{prefill: 500, decode: 50}, speedOf(a))
+	require.Equal(t, 500.0, prefillSpeed(a))
+	require.Equal(t, 50.0, decodeSpeed(a))
 }
 
 func TestReadFiles(t *testing.T) {
@@ -75,7 +76,7 @@ func TestParse(t *testing.T) {
 	for args, want := range map[string][]string{
 		`-only ttfb: there is no benchmark "ttfb", only ttft, cost, restore`: {"-only", "ttfb"},
 		`-sizes 1,x: "1" is not a number of tokens from 2 to 131072`:         {"-sizes", "1,x"},
-		"-n 0, -pairs 9: at least one repetition is needed":                  {"-n", "0"},
+		"-n 0, -pairs 15: at least one repetition is needed":                 {"-n", "0"},
 		`unexpected argument "all"; every setting is a flag, see -help`:      {"all"},
 	} {
 		_, err := parse(want, io.Discard)
@@ -110,7 +111,7 @@ func sample() *Report {
 				Took: series(0.05), Batch: series(0.03), Outside: series(0.02), SameSlotBatch: series(0.01), PlainRead: series(0.025),
 			}},
 		},
-		Cost:    &Cost{PromptTokens: 4096, AnswerTokens: 256, Prefill: SideBySide{Off: series(300), On: series(297), Ratio: series(0.99)}},
+		Cost:    &Cost{PromptTokens: 4096, DecodePrompt: 64, AnswerTokens: 256, Prefill: SideBySide{Off: series(300), On: series(297), Ratio: series(0.99)}},
 		Restore: &Restore{Tokens: 8192, Files: 32, Bytes: 67e6, Cached: Bandwidth{Restore: series(1.5e9), Read: series(3e9), Ratio: 0.5}},
 	}
 }
@@ -130,6 +131,23 @@ func TestReportRoundTrip(t *testing.T) {
 	require.NoError(t, want.save(path))
 	_, err = load(path)
 	require.ErrorContains(t, err, "it has schema 2, this command reads 1")
+}
+
+func TestKeep(t *testing.T) {
+	whole := sample()
+	part := sample()
+	part.TTFT, part.Restore, part.Versions.Stock = nil, nil, ""
+	part.Machine.LoadBefore = 0.3
+	part.keep(whole)
+	require.Same(t, whole.TTFT, part.TTFT)
+	require.Same(t, whole.Restore, part.Restore)
+	require.NotSame(t, whole.Cost, part.Cost)
+	require.Equal(t, "0.16.1", part.Versions.Stock)
+
+	other := sample()
+	other.TTFT, other.Settings.NumCtx = nil, 1024
+	other.keep(whole)
+	require.Nil(t, other.TTFT, "it was measured with other settings")
 }
 
 func TestPrint(t *testing.T) {
@@ -157,7 +175,7 @@ time to first token                     100.0 ms
   batch of the last token               30.0 ms
     of which in a warm runner           10.0 ms
 
-Cost of the tier when nothing is restored, tokens per second (4,096 tokens in, 256 out)
+Cost of the tier when nothing is restored, tokens per second (prompts of 4,096, answers of 256)
 
            TIER OFF    TIER ON    ON/OFF OF EACH PAIR
 prefill    300.0       297.0      0.990

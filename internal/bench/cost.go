@@ -6,34 +6,67 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/show"
 )
 
-// speed is tokens per second of one request, by the client's clock.
-type speed struct{ prefill, decode float64 }
+// decodesPerPrefill is how many pairs of answers are measured per pair of
+// prompts: single ones differ by ten percent from each other.
+const decodesPerPrefill = 4
 
-func speedOf(a lab.Answer) speed {
-	return speed{
-		prefill: float64(a.PromptEvalCount) / a.Wait().Seconds(),
-		// the first token belongs to the prefill
-		decode: float64(a.EvalCount-1) / (a.Total - a.TTFT).Seconds(),
-	}
+// costRun is a benchmark of both sides on their way.
+type costRun struct {
+	*bench
+	on, off *lab.Lab
+	pages   int // that the side with the tier on must have written by now
+	pairs   int // measured so far
+}
+
+// prefillSpeed is tokens per second, by the client's clock.
+func prefillSpeed(a lab.Answer) float64 {
+	return float64(a.PromptEvalCount) / a.Wait().Seconds()
+}
+
+// decodeSpeed is tokens per second after the first, which belongs to the prefill.
+func decodeSpeed(a lab.Answer) float64 {
+	return float64(a.EvalCount-1) / (a.Total - a.TTFT).Seconds()
 }
 
 // measureCost runs pairs of requests whose prompts nobody has seen, one with the
 // tier on and one with it off; the side that goes first alternates.
-func (b *bench) measureCost(ctx context.Context) (err error) {
-	r := &Cost{PromptTokens: b.settings.costPrompt, AnswerTokens: b.settings.costAnswer}
+//
+// Where decoding has all cores, each wake-up of the server or of the client stops
+// one of the compute threads and makes the others wait: equal answers then differ
+// by a factor of two. So it leaves one core alone.
+func (b *bench) measureCost(ctx context.Context) error {
+	r := &Cost{
+		PromptTokens: b.settings.costPrompt, DecodePrompt: decodePrompt, AnswerTokens: b.settings.costAnswer,
+		DecodeThreads: max(1, runtime.NumCPU()-1),
+	}
 	b.report.Cost = r
+	err := b.compareSpeed(ctx, "prefill", 0, b.settings.pairs, &r.Prefill, func(c *costRun) error {
+		return c.pair(ctx, &r.Prefill, r.PromptTokens, 1, prefillSpeed)
+	})
+	if err != nil {
+		return err
+	}
+	return b.compareSpeed(ctx, "decode", r.DecodeThreads, b.settings.pairs*decodesPerPrefill, &r.Decode, func(c *costRun) error {
+		return c.pair(ctx, &r.Decode, r.DecodePrompt, r.AnswerTokens, decodeSpeed)
+	})
+}
+
+// compareSpeed starts both sides and measures pairs.
+func (b *bench) compareSpeed(ctx context.Context, what string, threads, pairs int, result *SideBySide, measure func(*costRun) error) (err error) {
 	root := filepath.Join(b.dir, "pages")
-	on, err := b.startOurs(ctx, root)
+	on, err := b.startOurs(ctx, root, threads)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, on.Close(), os.RemoveAll(root)) }()
-	off, err := lab.Start(ctx, lab.Options{Model: b.model, NumCtx: b.numCtx})
+	off, err := lab.Start(ctx, lab.Options{Model: b.model, NumCtx: b.numCtx, Threads: threads})
 	if err != nil {
 		return err
 	}
@@ -41,54 +74,58 @@ func (b *bench) measureCost(ctx context.Context) (err error) {
 	if _, err := b.askShort(ctx, off, b.prompt(shortPrompt)); err != nil {
 		return err
 	}
-
-	for pair := range b.settings.pairs {
-		step := b.steps.Step(fmt.Sprintf("cost, pair %d of %d", pair+1, b.settings.pairs))
-		note, err := b.costPair(ctx, r, on, off, pair)
-		step.End(note)
-		if err != nil {
+	step := b.steps.Step(fmt.Sprintf("cost, %s, %d pairs", what, pairs))
+	c := &costRun{bench: b, on: on, off: off}
+	for range pairs {
+		if err := measure(c); err != nil {
+			step.End("failed")
 			return err
 		}
 	}
+	step.End(fmt.Sprintf("%s of the speed with the tier off", show.Percent(result.Ratio.Median)))
 	return nil
 }
 
-func (b *bench) costPair(ctx context.Context, r *Cost, on, off *lab.Lab, pair int) (note string, err error) {
-	prompt := b.prompt(r.PromptTokens)
-	var with, without speed
-	measureOn := func() error {
-		with, err = b.costOn(ctx, r, on, prompt, pair)
-		return err
+// pair measures both sides with the same prompt.
+func (c *costRun) pair(ctx context.Context, into *SideBySide, tokens, answer int, speed func(lab.Answer) float64) error {
+	prompt := c.prompt(tokens)
+	var with, without float64
+	order := []func() error{
+		func() error {
+			a, err := c.ask(ctx, c.off, prompt, answer)
+			without = speed(a)
+			return err
+		},
+		func() error {
+			a, err := c.askOn(ctx, prompt, tokens, answer)
+			with = speed(a)
+			return err
+		},
 	}
-	measureOff := func() error {
-		answer, err := b.ask(ctx, off, prompt, r.AnswerTokens)
-		without = speedOf(answer)
-		return err
+	if c.pairs%2 == 1 {
+		slices.Reverse(order)
 	}
-	order := []func() error{measureOff, measureOn}
-	if pair%2 == 1 {
-		order = []func() error{measureOn, measureOff}
-	}
+	c.pairs++
 	for _, measure := range order {
 		if err := measure(); err != nil {
-			return "failed", err
+			return err
 		}
 	}
-	r.Prefill.addPair(without.prefill, with.prefill)
-	r.Decode.addPair(without.decode, with.decode)
-	return fmt.Sprintf("prefill %s, decode %s of the speed with the tier off",
-		show.Percent(with.prefill/without.prefill), show.Percent(with.decode/without.decode)), nil
+	into.addPair(without, with)
+	return nil
 }
 
-// costOn measures the side with the tier on and waits for its pages to be
-// written, which would otherwise slow the other side down.
-func (b *bench) costOn(ctx context.Context, r *Cost, on *lab.Lab, prompt string, pair int) (speed, error) {
-	answer, err := b.ask(ctx, on, prompt, r.AnswerTokens)
+// askOn asks the side with the tier on and waits for its pages to be written,
+// which would otherwise slow the other side down.
+func (c *costRun) askOn(ctx context.Context, prompt string, tokens, answer int) (lab.Answer, error) {
+	a, err := c.ask(ctx, c.on, prompt, answer)
 	if err != nil {
-		return speed{}, err
+		return a, err
 	}
-	if answer.Restored.Tokens != 0 {
-		return speed{}, fmt.Errorf("%d tokens were restored for a prompt that was never seen", answer.Restored.Tokens)
+	if a.Restored.Tokens >= lab.PageTokens {
+		return a, fmt.Errorf("%d tokens were restored for a prompt that was never seen", a.Restored.Tokens)
 	}
-	return speedOf(answer), on.Settle(ctx, (pair+1)*lab.PagesOf(r.PromptTokens))
+	// whole pages only; the last token of an answer is never computed
+	c.pages += (tokens + answer - 1) / lab.PageTokens
+	return a, c.on.Settle(ctx, c.pages)
 }

@@ -60,9 +60,10 @@ type settings struct {
 const (
 	defaultSizes       = "1024,4096,8192,16384"
 	defaultRepetitions = 3
-	defaultPairs       = 9
+	defaultPairs       = 15
 	costPrompt         = 4096
 	costAnswer         = 256
+	decodePrompt       = 64
 	restoreTokens      = 16384 // whole pages: tails come and go
 )
 
@@ -83,12 +84,12 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.SetOutput(stderr)
 	var only, sizes string
 	flags.StringVar(&s.stock, "stock", os.Getenv(stockEnv), "unpatched ollama `executable` to compare with; default $"+stockEnv+", else the patched one with the tier off")
-	flags.StringVar(&s.out, "o", "", "write everything measured to this JSON `file`")
+	flags.StringVar(&s.out, "o", "", "write everything measured to this JSON `file`; what -only leaves out stays in it, if measured alike")
 	flags.StringVar(&s.show, "show", "", "measure nothing, print the tables of this JSON `file`")
 	flags.StringVar(&only, "only", "", "comma-separated `benchmarks` to run: "+strings.Join(names(), ", ")+"; default all")
 	flags.StringVar(&sizes, "sizes", defaultSizes, "prompt `lengths` of ttft, in tokens")
 	flags.IntVar(&s.repetitions, "n", defaultRepetitions, "repetitions of ttft and restore")
-	flags.IntVar(&s.pairs, "pairs", defaultPairs, "repetitions of cost")
+	flags.IntVar(&s.pairs, "pairs", defaultPairs, fmt.Sprintf("pairs of cost's prompts; of answers there are %d times as many", decodesPerPrefill))
 	flags.BoolVar(&s.quick, "quick", false, "see in seconds whether it works; the figures mean nothing")
 	if err := flags.Parse(args); err != nil {
 		return s, err
@@ -169,6 +170,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	b.report.print(stdout)
 	if s.out == "" {
 		return nil
+	}
+	if old, err := load(s.out); err == nil {
+		b.report.keep(old)
 	}
 	return b.report.save(s.out)
 }

@@ -79,10 +79,12 @@ type Point struct {
 
 // Cost is speed in tokens per second with the tier on and off.
 type Cost struct {
-	PromptTokens int        `json:"prompt_tokens"`
-	AnswerTokens int        `json:"answer_tokens"`
-	Prefill      SideBySide `json:"prefill"`
-	Decode       SideBySide `json:"decode"`
+	PromptTokens  int        `json:"prompt_tokens"`
+	DecodePrompt  int        `json:"decode_prompt_tokens"` // of the requests whose decode speed is measured
+	AnswerTokens  int        `json:"answer_tokens"`
+	DecodeThreads int        `json:"decode_threads"` // prefill has as many as Ollama chooses
+	Prefill       SideBySide `json:"prefill"`
+	Decode        SideBySide `json:"decode"`
 }
 
 // SideBySide is two series whose values were measured in pairs.
@@ -113,6 +115,26 @@ type Bandwidth struct {
 	Restore Series  `json:"restore"`
 	Read    Series  `json:"read"`
 	Ratio   float64 `json:"ratio"` // restore over read, of the medians
+}
+
+// keep takes over what an older report has and r does not, if both are of the
+// same machine, kvtier and settings: benchmarks can be repeated one by one.
+func (r *Report) keep(old *Report) {
+	mine, theirs := r.Machine, old.Machine
+	mine.LoadBefore, theirs.LoadBefore = 0, 0
+	if mine != theirs || r.Versions.Kvtier != old.Versions.Kvtier || r.Settings != old.Settings {
+		return
+	}
+	if r.TTFT == nil {
+		r.TTFT = old.TTFT
+		r.Versions.Stock, r.Versions.StockIsPatched = old.Versions.Stock, old.Versions.StockIsPatched
+	}
+	if r.Cost == nil {
+		r.Cost = old.Cost
+	}
+	if r.Restore == nil {
+		r.Restore = old.Restore
+	}
 }
 
 // save writes the report in one step.

@@ -65,7 +65,7 @@ func (b *bench) measureRestore(ctx context.Context) (err error) {
 	r := &Restore{Tokens: b.settings.restoreTokens}
 	b.report.Restore = r
 	root := filepath.Join(b.dir, "pages")
-	ours, err := b.startOurs(ctx, root)
+	ours, err := b.startOurs(ctx, root, 0)
 	if err != nil {
 		return err
 	}

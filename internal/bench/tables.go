@@ -32,7 +32,7 @@ func (r *Report) printHeading(w io.Writer) {
 		m.CPU, m.Cores, kind, float64(m.MemoryBytes)/(1<<30), m.OS, m.Kernel, m.Filesystem)
 	fmt.Fprintf(w, "ollama    %s", r.Versions.Kvtier)
 	if r.TTFT != nil && !r.Versions.StockIsPatched {
-		fmt.Fprintf(w, "; stock: %s, unpatched", r.Versions.Stock)
+		fmt.Fprintf(w, "; stock: %s", stockVersion(r.Versions.Stock))
 	}
 	fmt.Fprintf(w, "\nmodel     %s; %s bytes of K/V per token\n", s.Model, show.Count(int(s.KVBytesPerToken)))
 	fmt.Fprintf(w, "settings  context %s, pages of %d tokens, 1 slot; median (smallest–largest) of %d, cost of %d pairs\n",
@@ -43,6 +43,17 @@ func (r *Report) printHeading(w io.Writer) {
 	if s.Quick {
 		fmt.Fprintln(w, "warning   -quick: the figures mean nothing")
 	}
+}
+
+// unversioned is what Ollama calls itself when it was built without being told
+// its version.
+const unversioned = "0.0.0"
+
+func stockVersion(version string) string {
+	if version == unversioned {
+		return "unpatched, built without a version"
+	}
+	return version + ", unpatched"
 }
 
 // seconds is a series of times: median (smallest–largest).
@@ -135,7 +146,7 @@ func (c *Cost) print(w io.Writer) {
 	ratio := func(s Series) string {
 		return spread(s, func(v float64) string { return fmt.Sprintf("%.3f", v) })
 	}
-	fmt.Fprintf(w, "\nCost of the tier when nothing is restored, tokens per second (%s tokens in, %d out)\n\n",
+	fmt.Fprintf(w, "\nCost of the tier when nothing is restored, tokens per second (prompts of %s, answers of %d)\n\n",
 		show.Count(c.PromptTokens), c.AnswerTokens)
 	show.Table(w, []string{"", "tier off", "tier on", "on/off of each pair"}, [][]string{
 		{"prefill", perSecond(c.Prefill.Off), perSecond(c.Prefill.On), ratio(c.Prefill.Ratio)},

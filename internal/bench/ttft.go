@@ -76,7 +76,7 @@ func (b *bench) ttftOnce(ctx context.Context, stock *lab.Lab, r *TTFT, p *Point,
 	p.Stock.addSeconds(answer.Wait())
 
 	root := filepath.Join(b.dir, "pages")
-	ours, err := b.startOurs(ctx, root)
+	ours, err := b.startOurs(ctx, root, 0)
 	if err != nil {
 		return "failed", err
 	}
@@ -96,8 +96,8 @@ func (b *bench) ttftOnce(ctx context.Context, stock *lab.Lab, r *TTFT, p *Point,
 }
 
 // startOurs starts the patched server with an empty store and loads its model.
-func (b *bench) startOurs(ctx context.Context, root string) (*lab.Lab, error) {
-	ours, err := lab.Start(ctx, lab.Options{Model: b.model, Root: root, NumCtx: b.numCtx})
+func (b *bench) startOurs(ctx context.Context, root string, threads int) (*lab.Lab, error) {
+	ours, err := lab.Start(ctx, lab.Options{Model: b.model, Root: root, NumCtx: b.numCtx, Threads: threads})
 	if err != nil {
 		return nil, err
 	}
@@ -141,13 +141,17 @@ func (b *bench) ttftBefore(ctx context.Context, ours *lab.Lab, p *Point, prompt 
 		return held, fmt.Errorf("%d tokens were restored for a prompt that was never seen", cold.Restored.Tokens)
 	}
 	p.Cold.addSeconds(cold.Wait())
+	// pages that are still being written would slow the next request down
+	if err := ours.Settle(ctx, lab.PagesOf(tokens)); err != nil {
+		return held, err
+	}
 	held, err = b.ask(ctx, ours, prompt, ttftAnswer)
 	if err != nil {
 		return held, err
 	}
 	p.SameSlot.addSeconds(held.Wait())
 	p.SameSlotBatch.addSeconds(held.PromptEvalDuration)
-	return held, ours.Settle(ctx, lab.PagesOf(tokens))
+	return held, nil
 }
 
 // ttftAfter kills, restarts and asks again: with a full page cache, and, if that

@@ -15,12 +15,13 @@ import (
 
 // Options says what to serve and how.
 type Options struct {
-	Binary string // ollama executable; ollamatest.FindBinary's if empty
-	Model  Model
-	Root   string   // where pages go, OLLAMA_KV_TIER_LOCAL; tiering is off if empty
-	NumCtx int      // context length of every request
-	Env    []string // more of it, KEY=value
-	Log    io.Writer
+	Binary  string // ollama executable; ollamatest.FindBinary's if empty
+	Model   Model
+	Root    string   // where pages go, OLLAMA_KV_TIER_LOCAL; tiering is off if empty
+	NumCtx  int      // context length of every request
+	Threads int      // compute threads, num_thread; what Ollama chooses if 0
+	Env     []string // more of it, KEY=value
+	Log     io.Writer
 }
 
 // Lab is a server that Start started.
@@ -91,6 +92,9 @@ func (l *Lab) Ask(ctx context.Context, q Question) (Answer, error) {
 	}
 	if q.Private && l.options.Root != "" {
 		request.Options["kv_store"] = false
+	}
+	if l.options.Threads != 0 {
+		request.Options["num_thread"] = l.options.Threads
 	}
 	mark := l.LogMark()
 	result, err := l.Generate(ctx, request)
