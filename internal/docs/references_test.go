@@ -71,10 +71,11 @@ func TestLinks(t *testing.T) {
 // there is.
 func TestNamedTests(t *testing.T) {
 	var code strings.Builder
-	for _, name := range files(t, func(name string) bool { return strings.HasSuffix(name, "_test.go") }) {
+	holdsTests := func(name string) bool { return strings.HasSuffix(name, "_test.go") || isPatch(name) }
+	for _, name := range files(t, holdsTests) {
 		code.WriteString(read(t, name))
 	}
-	tests := matches(`(?m)^func (Test[A-Za-z0-9_]+)\(`, code.String())
+	tests := matches(`(?m)^\+?func (Test[A-Za-z0-9_]+)\(`, code.String())
 	for _, name := range documents(t) {
 		for _, test := range matches("`(Test[A-Z][A-Za-z0-9_]*)`", read(t, name)) {
 			require.Contains(t, tests, test, name)
