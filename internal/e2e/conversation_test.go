@@ -119,14 +119,7 @@ func requireCold(t *testing.T, s *server, text string, got answer, change ...fun
 	cold := start(t)
 	want := cold.ask(text, len(got.Logprobs), change...)
 	require.Zero(t, want.restored)
-	for i := range want.Logprobs {
-		require.InDelta(t, want.Logprobs[i].Logprob, got.Logprobs[i].Logprob, 0.02, "token %d", i)
-		if want.Logprobs[i].Token != got.Logprobs[i].Token {
-			top := want.Logprobs[i].TopLogprobs
-			require.InDelta(t, top[0].Logprob, top[1].Logprob, 0.02, "token %d differs and was not a close call", i)
-			return
-		}
-	}
+	requireClose(t, want, got, 0.02)
 }
 
 // A client that goes away while its prompt is evaluated: upstream notices at the first
@@ -176,9 +169,7 @@ func TestScatteredCells(t *testing.T) {
 	}
 	got := s.ask(text, 33)
 	require.Equal(t, 2*pageTokens+99, got.restored)
-	for i := range held.Logprobs {
-		require.InDelta(t, held.Logprobs[i].Logprob, got.Logprobs[i].Logprob, 0.01, "token %d", i)
-	}
+	requireClose(t, held, got, 0.01)
 }
 
 // A private request leaves nothing on the disk.

@@ -143,8 +143,27 @@ func prompt(t *testing.T, n int, seed int64) string {
 func requireSame(t *testing.T, want, got answer, what string) {
 	t.Helper()
 	require.NotEmpty(t, want.Logprobs)
+	for i, w := range want.Logprobs {
+		require.Greater(t, len(got.Logprobs), i, "%s: the answer is shorter", what)
+		require.Equal(t, w, got.Logprobs[i], "%s: token %d of %d", what, i, len(want.Logprobs))
+	}
 	require.Equal(t, want.Text, got.Text, what)
-	require.Equal(t, want.Logprobs, got.Logprobs, what)
+}
+
+// requireClose checks that the log probabilities of two answers differ by rounding only, as
+// long as they say the same. They may part where the two best tokens were a close call.
+func requireClose(t *testing.T, want, got answer, delta float64) {
+	t.Helper()
+	require.NotEmpty(t, want.Logprobs)
+	require.Len(t, got.Logprobs, len(want.Logprobs))
+	for i, w := range want.Logprobs {
+		g := got.Logprobs[i]
+		require.InDelta(t, w.Logprob, g.Logprob, delta, "token %d", i)
+		if w.Token != g.Token {
+			require.InDelta(t, w.TopLogprobs[0].Logprob, w.TopLogprobs[1].Logprob, delta, "token %d differs and was no close call", i)
+			return
+		}
+	}
 }
 
 // unload ends the runner the way keep_alive does.

