@@ -15,8 +15,9 @@ const (
 	// stagingBytesMax bounds the rows that wait to be written while a batch loop runs.
 	// Rows that are about to leave the cache are copied past it: at most one context.
 	stagingBytesMax = 256 << 20
-	// spareBuffersMax is how many page buffers are kept for reuse.
-	spareBuffersMax = 4
+	// spareBuffersMax is how many page buffers are kept for reuse: what a batch of 512 tokens
+	// completes.
+	spareBuffersMax = 2
 	// retryAfter is how long the store is left alone after a failed write. Pages stay in
 	// the cache meanwhile.
 	retryAfter = 30 * time.Second

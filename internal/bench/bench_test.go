@@ -137,7 +137,7 @@ func TestKeep(t *testing.T) {
 	whole := sample()
 	part := sample()
 	part.TTFT, part.Restore, part.Versions.Stock = nil, nil, ""
-	part.Machine.LoadBefore = 0.3
+	part.Machine.BusyBefore = 0.3
 	part.keep(whole)
 	require.Same(t, whole.TTFT, part.TTFT)
 	require.Same(t, whole.Restore, part.Restore)
@@ -156,9 +156,9 @@ func TestPrint(t *testing.T) {
 	require.Equal(t, `machine   Example 1, 2 cores, 8 GiB, linux 6.1, ext4
 ollama    0.16.1+kvtier.0.1.0; stock: 0.16.1, unpatched
 model     qwen3; 8,192 bytes of K/V per token
-settings  context 9,216, pages of 256 tokens, 1 slot; median (smallest–largest) of 3, cost of 1 pairs
+settings  context 9,216, pages of 256 tokens, 1 slot; median (smallest–largest)
 
-Time to first token, model load taken off
+Time to first token, model load taken off, 3 times
 
 PROMPT    STOCK OLLAMA              COLD      SAME SLOT    RESTORED AFTER KILL -9    AND EMPTY PAGE CACHE    SPEEDUP    OVER OWN COLD
 8,192     30.0 s (29.0 s–31.0 s)    33.0 s    20.0 ms      100 ms                    125 ms                  300×       330×
@@ -175,13 +175,13 @@ time to first token                     100.0 ms
   batch of the last token               30.0 ms
     of which in a warm runner           10.0 ms
 
-Cost of the tier when nothing is restored, tokens per second (prompts of 4,096, answers of 256)
+Cost of the tier when nothing is restored, tokens per second (prompts of 4,096, answers of 256; 1 and 0 pairs)
 
            TIER OFF    TIER ON    ON/OFF OF EACH PAIR
 prefill    300.0       297.0      0.990
 decode     0.0         0.0        0.000
 
-Restoring 8,192 tokens (32 files, 67 MB) against reading the files
+Restoring 8,192 tokens (32 files, 67 MB) against reading the files, 1 times
 
 PAGE CACHE    RESTORE       PLAIN READ    RATIO
 full          1,500 MB/s    3,000 MB/s    0.50

@@ -12,11 +12,12 @@ type Machine struct {
 	Kernel      string  `json:"kernel"`
 	Filesystem  string  `json:"filesystem"`  // of the pages
 	Virtual     bool    `json:"virtual"`     // it runs under a hypervisor
-	LoadBefore  float64 `json:"load_before"` // runnable processes, mean of the minute before
+	BusyBefore  float64 `json:"busy_before"` // share of all cores in the second before
 }
 
-// busyLoad is how much a machine may be doing already before the figures suffer.
-const busyLoad = 0.5
+// busyShare is how much of a machine may be in use already before the figures
+// suffer.
+const busyShare = 0.1
 
 // describeMachine fills in what the system tells; dir is where pages will be.
 func describeMachine(dir string) Machine {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,13 +22,47 @@ func (m *Machine) fillIn(dir string) {
 	}
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
 	m.Kernel = strings.TrimSpace(string(kernel))
-	load, _ := os.ReadFile("/proc/loadavg")
-	first, _, _ := strings.Cut(string(load), " ")
-	m.LoadBefore, _ = strconv.ParseFloat(first, 64)
+	m.BusyBefore = busyShareNow()
 	var stat unix.Statfs_t
 	if unix.Statfs(dir, &stat) == nil {
 		m.Filesystem = filesystemName(int64(stat.Type))
 	}
+}
+
+// busyShareNow watches for a second how much the cores have to do.
+func busyShareNow() float64 {
+	before, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0
+	}
+	<-time.After(time.Second)
+	after, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0
+	}
+	return busyBetween(string(before), string(after))
+}
+
+// busyBetween compares the first lines of two /proc/stat: "cpu", then time spent
+// as user, nice, system, idle, waiting for disks, and more.
+func busyBetween(before, after string) float64 {
+	const idle, waiting = 4, 5
+	first, _, _ := strings.Cut(before, "\n")
+	second, _, _ := strings.Cut(after, "\n")
+	was, is := strings.Fields(first), strings.Fields(second)
+	var busy, all float64
+	for i := 1; i < min(len(was), len(is)); i++ {
+		from, _ := strconv.ParseFloat(was[i], 64)
+		to, _ := strconv.ParseFloat(is[i], 64)
+		all += to - from
+		if i != idle && i != waiting {
+			busy += to - from
+		}
+	}
+	if all == 0 {
+		return 0
+	}
+	return busy / all
 }
 
 // procField is the value of the first "name : value" line.

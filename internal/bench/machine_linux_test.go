@@ -20,3 +20,10 @@ func TestProcField(t *testing.T) {
 	require.Equal(t, "Example: 1", procField(text, "model name"))
 	require.Empty(t, procField(text, "flags"))
 }
+
+func TestBusyBetween(t *testing.T) {
+	before := "cpu  100 0 50 1000 10 0 0 0 0 0\ncpu0 1 2 3\n"
+	require.InDelta(t, 0.25, busyBetween(before, "cpu  120 0 55 1070 15 0 0 0 0 0\n"), 1e-9)
+	require.Zero(t, busyBetween(before, before))
+	require.Zero(t, busyBetween("", ""))
+}

@@ -88,7 +88,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.StringVar(&s.show, "show", "", "measure nothing, print the tables of this JSON `file`")
 	flags.StringVar(&only, "only", "", "comma-separated `benchmarks` to run: "+strings.Join(names(), ", ")+"; default all")
 	flags.StringVar(&sizes, "sizes", defaultSizes, "prompt `lengths` of ttft, in tokens")
-	flags.IntVar(&s.repetitions, "n", defaultRepetitions, "repetitions of ttft and restore")
+	flags.IntVar(&s.repetitions, "n", defaultRepetitions, fmt.Sprintf("repetitions of ttft; of restore there are %d times as many", restoresPerRepetition))
 	flags.IntVar(&s.pairs, "pairs", defaultPairs, fmt.Sprintf("pairs of cost's prompts; of answers there are %d times as many", decodesPerPrefill))
 	flags.BoolVar(&s.quick, "quick", false, "see in seconds whether it works; the figures mean nothing")
 	if err := flags.Parse(args); err != nil {

@@ -38,8 +38,8 @@ type Settings struct {
 	NumCtx          int    `json:"num_ctx"`
 	PageTokens      int    `json:"page_tokens"`
 	Slots           int    `json:"slots"`
-	Repetitions     int    `json:"repetitions"` // of ttft and restore
-	Pairs           int    `json:"pairs"`       // of cost
+	Repetitions     int    `json:"repetitions"` // of ttft
+	Pairs           int    `json:"pairs"`       // of prompts of cost
 	Quick           bool   `json:"quick,omitempty"`
 }
 
@@ -121,7 +121,7 @@ type Bandwidth struct {
 // same machine, kvtier and settings: benchmarks can be repeated one by one.
 func (r *Report) keep(old *Report) {
 	mine, theirs := r.Machine, old.Machine
-	mine.LoadBefore, theirs.LoadBefore = 0, 0
+	mine.BusyBefore, theirs.BusyBefore = 0, 0
 	if mine != theirs || r.Versions.Kvtier != old.Versions.Kvtier || r.Settings != old.Settings {
 		return
 	}

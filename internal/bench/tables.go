@@ -35,10 +35,10 @@ func (r *Report) printHeading(w io.Writer) {
 		fmt.Fprintf(w, "; stock: %s", stockVersion(r.Versions.Stock))
 	}
 	fmt.Fprintf(w, "\nmodel     %s; %s bytes of K/V per token\n", s.Model, show.Count(int(s.KVBytesPerToken)))
-	fmt.Fprintf(w, "settings  context %s, pages of %d tokens, 1 slot; median (smallest–largest) of %d, cost of %d pairs\n",
-		show.Count(s.NumCtx), s.PageTokens, s.Repetitions, s.Pairs)
-	if m.LoadBefore > busyLoad {
-		fmt.Fprintf(w, "warning   the machine was busy before (load %.1f): measure again when it is not\n", m.LoadBefore)
+	fmt.Fprintf(w, "settings  context %s, pages of %d tokens, 1 slot; median (smallest–largest)\n",
+		show.Count(s.NumCtx), s.PageTokens)
+	if m.BusyBefore > busyShare {
+		fmt.Fprintf(w, "warning   the machine was %.0f %% busy with something else before: measure again when it is not\n", 100*m.BusyBefore)
 	}
 	if s.Quick {
 		fmt.Fprintln(w, "warning   -quick: the figures mean nothing")
@@ -87,7 +87,7 @@ func (t *TTFT) print(w io.Writer, stockIsPatched bool) {
 			show.Times(p.Speedup), show.Times(p.SpeedupCold),
 		})
 	}
-	fmt.Fprint(w, "\nTime to first token, model load taken off\n\n")
+	fmt.Fprintf(w, "\nTime to first token, model load taken off, %d times\n\n", len(t.Points[0].Stock.Values))
 	show.Table(w, header, rows)
 	if stockIsPatched {
 		fmt.Fprintf(w, "\nNo unpatched Ollama was given (%s): the patched one with the tier off took its place.\n", stockEnv)
@@ -124,14 +124,15 @@ var partNames = []string{
 
 // parts splits a restored prompt's time, in seconds, in the order of partNames.
 // What a short prompt spends outside the runner's batch is there for every
-// prompt; what a longer one adds to it is carrying and tokenizing.
+// prompt; what a longer one adds to it is carrying and tokenizing, if that is more
+// than noise.
 func (t *TTFT) parts(p Point) []float64 {
 	fixed := t.Fixed.Median - t.FixedBatch.Median
 	return []float64{
 		p.Restored.Median,
 		fixed,
-		p.Outside.Median - fixed,
-		p.SameSlot.Median - p.SameSlotBatch.Median - fixed,
+		max(0, p.Outside.Median-fixed),
+		max(0, p.SameSlot.Median-p.SameSlotBatch.Median-fixed),
 		p.Took.Median,
 		p.PlainRead.Median,
 		p.Batch.Median,
@@ -146,8 +147,8 @@ func (c *Cost) print(w io.Writer) {
 	ratio := func(s Series) string {
 		return spread(s, func(v float64) string { return fmt.Sprintf("%.3f", v) })
 	}
-	fmt.Fprintf(w, "\nCost of the tier when nothing is restored, tokens per second (prompts of %s, answers of %d)\n\n",
-		show.Count(c.PromptTokens), c.AnswerTokens)
+	fmt.Fprintf(w, "\nCost of the tier when nothing is restored, tokens per second (prompts of %s, answers of %d; %d and %d pairs)\n\n",
+		show.Count(c.PromptTokens), c.AnswerTokens, len(c.Prefill.Ratio.Values), len(c.Decode.Ratio.Values))
 	show.Table(w, []string{"", "tier off", "tier on", "on/off of each pair"}, [][]string{
 		{"prefill", perSecond(c.Prefill.Off), perSecond(c.Prefill.On), ratio(c.Prefill.Ratio)},
 		{"decode", perSecond(c.Decode.Off), perSecond(c.Decode.On), ratio(c.Decode.Ratio)},
@@ -159,7 +160,7 @@ func (r *Restore) print(w io.Writer) {
 	if r.Uncached != nil {
 		rows = append(rows, []string{"empty", rates(r.Uncached.Restore), rates(r.Uncached.Read), fmt.Sprintf("%.2f", r.Uncached.Ratio)})
 	}
-	fmt.Fprintf(w, "\nRestoring %s tokens (%d files, %.0f MB) against reading the files\n\n",
-		show.Count(r.Tokens), r.Files, float64(r.Bytes)/1e6)
+	fmt.Fprintf(w, "\nRestoring %s tokens (%d files, %.0f MB) against reading the files, %d times\n\n",
+		show.Count(r.Tokens), r.Files, float64(r.Bytes)/1e6, len(r.Cached.Read.Values))
 	show.Table(w, []string{"page cache", "restore", "plain read", "ratio"}, rows)
 }

@@ -28,6 +28,7 @@ var (
 	grid       = color.RGBA{R: 0xea, G: 0xee, B: 0xf2, A: 0xff}
 	slow       = color.RGBA{R: 0xbc, G: 0x4c, B: 0x00, A: 0xff}
 	fast       = color.RGBA{R: 0x09, G: 0x69, B: 0xda, A: 0xff}
+	paleFast   = color.RGBA{R: 0x6c, G: 0xa9, B: 0xee, A: 0xff}
 )
 
 const (
@@ -57,7 +58,7 @@ func paint(c draw.Canvas, r *report) error {
 	left, top := c.Min.X+margin, c.Max.Y-margin
 	c.FillText(style(titleSize, ink, true), vg.Point{X: left, Y: top - titleSize}, "Time to first token of a prompt that was seen before")
 	c.FillText(style(textSize, faint, false), vg.Point{X: left, Y: top - titleSize - 20},
-		"kvtier reads its K/V back from disk after kill -9 of server and runner. Both axes are logarithmic.")
+		"kvtier reads its K/V back after kill -9 of server and runner. Both axes are logarithmic.")
 	c.FillText(style(smallSize, faint, false), vg.Point{X: left, Y: c.Min.Y + margin + 12}, r.conditions())
 	c.FillText(style(smallSize, faint, false), vg.Point{X: left, Y: c.Min.Y + margin - 1}, r.model())
 
@@ -77,19 +78,30 @@ func chart(r *report) (*plot.Plot, error) {
 	if err := addGrid(p, float64(r.TTFT.Points[len(r.TTFT.Points)-1].Tokens)); err != nil {
 		return nil, err
 	}
-	stock, restored := make(plotter.XYs, 0), make(plotter.XYs, 0)
+	var stock, restored, uncached plotter.XYs
 	for _, pt := range r.TTFT.Points {
 		x := float64(pt.Tokens)
 		stock = append(stock, plotter.XY{X: x, Y: pt.Stock.Median})
 		restored = append(restored, plotter.XY{X: x, Y: pt.Restored.Median})
+		if pt.Uncached.Median > 0 {
+			uncached = append(uncached, plotter.XY{X: x, Y: pt.Uncached.Median})
+		}
 		if err := addSpeedup(p, pt); err != nil {
 			return nil, err
 		}
 	}
-	if err := addCurve(p, stock, slow, r.stockName(), labelGap, above); err != nil {
+	if len(uncached) == len(restored) {
+		c := curve{name: "page cache empty", color: paleFast, width: 1.5, radius: 2.5, titleSize: textSize}
+		if err := c.add(p, uncached); err != nil {
+			return nil, err
+		}
+	}
+	upper := curve{name: r.stockName(), color: slow, width: 2.5, radius: 4, titleSize: boldSize, values: above}
+	if err := upper.add(p, stock); err != nil {
 		return nil, err
 	}
-	return p, addCurve(p, restored, fast, "kvtier, restored", -labelGap, below)
+	lower := curve{name: "kvtier, restored", color: fast, width: 2.5, radius: 4, titleSize: boldSize, values: below}
+	return p, lower.add(p, restored)
 }
 
 // prepareAxes scales, names and divides them.
@@ -141,41 +153,53 @@ func decades(lowest, highest float64) []plot.Tick {
 	return ticks
 }
 
-// side is where the labels of a curve's points are.
-type side bool
+// side is where the values of a curve's points are written.
+type side int
 
 const (
-	above side = true
-	below side = false
+	nowhere side = iota
+	above
+	below
 )
 
-// addCurve draws a curve with its points, their values and, at the end, its name.
-func addCurve(p *plot.Plot, points plotter.XYs, c color.Color, name string, gap vg.Length, where side) error {
+// curve is how one is drawn.
+type curve struct {
+	name          string
+	color         color.Color
+	width, radius vg.Length
+	titleSize     float64
+	values        side
+}
+
+// add draws the curve with its points, their values and, at the end, its name.
+func (c curve) add(p *plot.Plot, points plotter.XYs) error {
 	line, dots, err := plotter.NewLinePoints(points)
 	if err != nil {
-		return fmt.Errorf("drawing %s: %w", name, err)
+		return fmt.Errorf("drawing %s: %w", c.name, err)
 	}
-	line.LineStyle = draw.LineStyle{Color: c, Width: 2.5}
-	dots.GlyphStyle = draw.GlyphStyle{Color: c, Radius: 4, Shape: draw.CircleGlyph{}}
+	line.LineStyle = draw.LineStyle{Color: c.color, Width: c.width}
+	dots.GlyphStyle = draw.GlyphStyle{Color: c.color, Radius: c.radius, Shape: draw.CircleGlyph{}}
 	p.Add(line, dots)
-
-	align := text.YBottom
-	if where == below {
-		align = text.YTop
-	}
-	for i, point := range points {
-		value := style(textSize, c, true)
-		value.XAlign, value.YAlign = text.XCenter, align
-		if err := addLabel(p, point, seconds(point.Y), value, vg.Point{Y: gap}); err != nil {
+	for _, point := range points {
+		if err := c.addValue(p, point); err != nil {
 			return err
 		}
-		if i == len(points)-1 {
-			title := style(boldSize, c, true)
-			title.YAlign = text.YCenter
-			if err := addLabel(p, point, name, title, vg.Point{X: 1.4 * labelGap}); err != nil {
-				return err
-			}
-		}
+	}
+	title := style(c.titleSize, c.color, true)
+	title.YAlign = text.YCenter
+	return addLabel(p, points[len(points)-1], c.name, title, vg.Point{X: 1.4 * labelGap})
+}
+
+func (c curve) addValue(p *plot.Plot, at plotter.XY) error {
+	value := style(textSize, c.color, true)
+	value.XAlign = text.XCenter
+	switch c.values {
+	case above:
+		value.YAlign = text.YBottom
+		return addLabel(p, at, seconds(at.Y), value, vg.Point{Y: labelGap})
+	case below:
+		value.YAlign = text.YTop
+		return addLabel(p, at, seconds(at.Y), value, vg.Point{Y: -labelGap})
 	}
 	return nil
 }

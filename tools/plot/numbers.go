@@ -19,7 +19,12 @@ func round(v float64) string {
 }
 
 // factor is a speedup: 450× faster.
-func factor(v float64) string { return round(v) + "× faster" }
+func factor(v float64) string {
+	if v >= 1000 {
+		return count(int(v+0.5)) + "× faster"
+	}
+	return round(v) + "× faster"
+}
 
 // count is a whole number with its thousands apart.
 func count(n int) string {

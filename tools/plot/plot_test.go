@@ -15,8 +15,8 @@ const sample = `{
   "versions": {"kvtier": "0.16.1+kvtier.0.1.0"},
   "settings": {"model": "qwen3", "repetitions": 3},
   "ttft": {"points": [
-    {"tokens": 1024, "stock": {"median": 2.1}, "restored": {"median": 0.019}, "speedup": 110},
-    {"tokens": 8192, "stock": {"median": 29.4}, "restored": {"median": 0.066}, "speedup": 445}
+    {"tokens": 1024, "stock": {"median": 2.1}, "restored": {"median": 0.019}, "restored_uncached": {"median": 0.03}, "speedup": 110},
+    {"tokens": 8192, "stock": {"median": 29.4}, "restored": {"median": 0.066}, "restored_uncached": {"median": 0.1}, "speedup": 445}
   ]}
 }`
 
@@ -40,7 +40,7 @@ func TestDraw(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"stock Ollama", "kvtier, restored", "445× faster", "29 s", "66 ms", "8,192", "prompt, tokens", "time to first token",
+		"stock Ollama", "kvtier, restored", "page cache empty", "445× faster", "29 s", "66 ms", "8,192", "prompt, tokens", "time to first token",
 		"Ollama 0.16.1 on a 2-core Example virtual machine.", "Arial",
 	} {
 		if !strings.Contains(string(drawn), want) {

@@ -35,9 +35,11 @@ type report struct {
 
 // point is one prompt length; times are in seconds.
 type point struct {
-	Tokens   int     `json:"tokens"`
-	Stock    series  `json:"stock"`
-	Restored series  `json:"restored"`
+	Tokens   int    `json:"tokens"`
+	Stock    series `json:"stock"`
+	Restored series `json:"restored"`
+	// Uncached is Restored with an empty page cache; 0 where it was not measured.
+	Uncached series  `json:"restored_uncached"`
 	Speedup  float64 `json:"speedup"`
 }
 

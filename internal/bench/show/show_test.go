@@ -34,6 +34,7 @@ func TestNumbers(t *testing.T) {
 	require.Equal(t, "1,520 MB/s", Rate(1.5199e9))
 	require.Equal(t, "45.3×", Times(45.31))
 	require.Equal(t, "0.99×", Times(0.991))
+	require.Equal(t, "1,037×", Times(1037.2))
 	require.Equal(t, "288×", Times(288.4))
 }
 

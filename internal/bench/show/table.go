@@ -52,7 +52,12 @@ func Seconds(d time.Duration) string {
 }
 
 // Times is a ratio: 45×.
-func Times(ratio float64) string { return significant(ratio) + "×" }
+func Times(ratio float64) string {
+	if ratio >= 999.5 {
+		return Count(int(ratio+0.5)) + "×"
+	}
+	return significant(ratio) + "×"
+}
 
 // Percent is a ratio near 1: 99.1 %.
 func Percent(ratio float64) string { return fmt.Sprintf("%.1f %%", 100*ratio) }
