@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ollama/ollama/model/input"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -94,6 +95,36 @@ func TestPrivateRequestsStoreNothing(t *testing.T) {
 	r.run(r.slots[1], private, nil, true)
 	r.flush()
 	require.Equal(t, 10*8+8, tokens())
+}
+
+// Embeddings are computed in slots too, and are nobody's conversation.
+func TestUntrackedSequencesAreNotStored(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 2, 128, Options{})
+	text, embedded := tokenRange(1, 20), tokenRange(2, 20)
+	batch := input.Batch{}
+	var inputs []*input.Input
+	for seq, tokens := range [][]int32{text, embedded} {
+		for pos, in := range inputsOf(tokens) {
+			batch.Sequences, batch.Positions = append(batch.Sequences, seq), append(batch.Positions, int32(pos))
+			inputs = append(inputs, in)
+		}
+	}
+	r.mu.Lock()
+	r.cache.build(t, batch)
+	before := append([]int32{-1}, r.cache.batchCells[:len(inputs)-1]...)
+	before[len(text)] = -1
+	r.tiered.StartSequence(0, true)
+	r.tiered.BatchBuilt(0, batch, inputs, func(seq int) bool { return seq == 0 }, func(int) bool { return true })
+	r.mu.Unlock()
+	r.cache.compute(inputs, r.cache.batchCells, before)
+	r.tiered.BatchDone(0)
+	r.flush()
+	require.Len(t, store.pages, 2)
+	require.Empty(t, r.tiered.slot(1).tokens)
+	for _, page := range store.pages {
+		require.Less(t, page.Tokens[0], int32(2000))
+	}
 }
 
 func TestForkedSlotsShareRows(t *testing.T) {
