@@ -2,42 +2,22 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// exitInterrupted is what shells expect of a program that Ctrl-C stopped.
-const exitInterrupted = 130
-
 // stockEnv names an unpatched ollama executable.
 const stockEnv = "KVTIER_STOCK_OLLAMA"
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	interrupted := ctx.Err() != nil
-	stop()
-	switch {
-	case err == nil, errors.Is(err, flag.ErrHelp):
-	case interrupted:
-		fmt.Fprintln(os.Stderr, "interrupted")
-		os.Exit(exitInterrupted)
-	default:
-		fmt.Fprintln(os.Stderr, "Error:", err)
-		os.Exit(1)
-	}
-}
+func main() { show.Main(run) }
 
 // settings are the command line.
 type settings struct {

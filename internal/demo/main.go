@@ -7,31 +7,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
-)
 
-// exitInterrupted is what shells expect of a program that Ctrl-C stopped.
-const exitInterrupted = 130
+	"github.com/kvtier/kvtier/internal/bench/show"
+)
 
 // errDiffers fails a demo whose output has said why already.
 var errDiffers = errors.New("the outputs differ")
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	interrupted := ctx.Err() != nil
-	stop()
-	switch {
-	case err == nil, errors.Is(err, flag.ErrHelp):
-	case interrupted:
-		fmt.Fprintln(os.Stderr, "interrupted")
-		os.Exit(exitInterrupted)
-	default:
-		fmt.Fprintln(os.Stderr, "Error:", err)
-		os.Exit(1)
-	}
-}
+func main() { show.Main(run) }
 
 // settings are the command line.
 type settings struct {

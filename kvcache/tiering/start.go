@@ -6,9 +6,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
+
+	"github.com/ollama/ollama/format"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/vfs"
@@ -82,8 +83,9 @@ func start(m Model, rows kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal,
 		log.Debug("kv tier: digests of large files are not remembered", "error", err)
 	}
 
+	key := fingerprint(identity)
 	store, err := diskstore.Open(context.Background(), diskstore.Options{
-		Fingerprint: fingerprint(identity),
+		Fingerprint: key,
 		Identity:    identity,
 		PageTokens:  config.PageTokens,
 		Local:       diskstore.TierConfig{Root: config.Local, BudgetBytes: config.LocalBytes},
@@ -98,7 +100,7 @@ func start(m Model, rows kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal,
 	s.announce()
 	return kvcache.New(rows, kvcache.Options{
 		Store:         s,
-		Fingerprint:   fingerprint(identity),
+		Fingerprint:   key,
 		Layers:        m.Layers,
 		PageTokens:    config.PageTokens,
 		Poison:        config.Test,
@@ -161,8 +163,8 @@ func (s *modelStore) logUsage(ctx context.Context) {
 		"cache_type", s.identity[keyCacheType],
 		"pages", usage.Local.Pages + usage.Remote.Pages,
 		"tails", usage.Local.Tails + usage.Remote.Tails,
-		"bytes", humanBytes(usage.Local.Bytes + usage.Remote.Bytes),
-		"store_bytes", humanBytes(usage.Local.RootBytes + usage.Remote.RootBytes),
+		"bytes", format.HumanBytes(usage.Local.Bytes + usage.Remote.Bytes),
+		"store_bytes", format.HumanBytes(usage.Local.RootBytes + usage.Remote.RootBytes),
 	}
 	if s.config.Remote != "" {
 		attrs = append(attrs, "remote", s.config.Remote, "remote_budget", budget(s.config.RemoteBytes))
@@ -204,10 +206,10 @@ func (s *modelStore) reclaim(ctx context.Context) {
 		s.log.Warn("kv tier: could not reclaim pages of another version of the engine", "error", err)
 	}
 	if reclaimed.Fingerprints > 0 {
-		s.log.Info("kv tier: reclaimed pages that another version of the engine left", "pages", reclaimed.Pages, "bytes", humanBytes(reclaimed.Bytes))
+		s.log.Info("kv tier: reclaimed pages that another version of the engine left", "pages", reclaimed.Pages, "bytes", format.HumanBytes(reclaimed.Bytes))
 	}
 	if kept > 0 {
-		s.log.Info("kv tier: found pages of another version of the engine; they are removed a day after their last use", "pages", kept, "bytes", humanBytes(keptBytes))
+		s.log.Info("kv tier: found pages of another version of the engine; they are removed a day after their last use", "pages", kept, "bytes", format.HumanBytes(keptBytes))
 	}
 }
 
@@ -226,21 +228,5 @@ func budget(bytes int64) string {
 	if bytes == 0 {
 		return "all but 5% of the disk"
 	}
-	return humanBytes(bytes)
-}
-
-// humanBytes prints a size as Ollama does: decimal, two or three digits.
-func humanBytes(n int64) string {
-	value, unit := float64(n), "B"
-	for _, next := range []string{"KB", "MB", "GB", "TB"} {
-		if value < 1000 {
-			break
-		}
-		value, unit = value/1000, next
-	}
-	text := fmt.Sprintf("%.1f", value)
-	if value >= 10 || unit == "B" {
-		text = fmt.Sprintf("%.0f", value)
-	}
-	return strings.TrimSuffix(text, ".0") + " " + unit
+	return format.HumanBytes(bytes)
 }

@@ -232,8 +232,8 @@ func TestSupersedes(t *testing.T) {
 	require.False(t, supersedes(mine, map[string]string{}))
 }
 
-func TestHumanBytes(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1500: "1.5 KB", 2_000_000: "2 MB", 65_011_712: "65 MB", 20_000_000_000: "20 GB"} {
-		require.Equal(t, want, humanBytes(n))
+func TestBudget(t *testing.T) {
+	for n, want := range map[int64]string{0: "all but 5% of the disk", 999: "999 B", 1500: "1.5 KB", 2_000_000: "2 MB", 65_011_712: "65 MB", 20_000_000_000: "20 GB"} {
+		require.Equal(t, want, budget(n))
 	}
 }

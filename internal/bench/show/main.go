@@ -1,0 +1,33 @@
+package show
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// exitInterrupted is what shells expect of a program that Ctrl-C stopped.
+const exitInterrupted = 130
+
+// Main is the main function of a command: it runs it until it ends or a signal cancels its
+// context, prints its error and exits with its status.
+func Main(run func(ctx context.Context, args []string, out, errOut io.Writer) error) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	interrupted := ctx.Err() != nil
+	stop()
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+	case interrupted:
+		fmt.Fprintln(os.Stderr, "interrupted")
+		os.Exit(exitInterrupted)
+	default:
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(1)
+	}
+}
