@@ -114,16 +114,7 @@ func Prompt(s Shape, tokens int, seed int64) (string, error) {
 	if err := s.Validate(); err != nil {
 		return "", err
 	}
-	known := make(map[string]bool)
-	for _, token := range newVocabulary(s.Vocab).tokens {
-		known[token] = true
-	}
-	var words []string
-	for _, text := range strings.Fields(commonWords) {
-		if known[byteLevel(" "+text)] {
-			words = append(words, " "+text)
-		}
-	}
+	words := wholeWords(newVocabulary(s.Vocab))
 	if len(words) == 0 {
 		return "", fmt.Errorf("making a prompt: a vocabulary of %d tokens holds no whole word; choose a larger one", s.Vocab)
 	}
@@ -133,4 +124,19 @@ func Prompt(s Shape, tokens int, seed int64) (string, error) {
 		prompt.WriteString(words[random.IntN(len(words))])
 	}
 	return prompt.String(), nil
+}
+
+// wholeWords is the common words, each after a space, that are one token.
+func wholeWords(v *vocabulary) []string {
+	known := make(map[string]bool)
+	for _, token := range v.tokens {
+		known[token] = true
+	}
+	var words []string
+	for _, text := range strings.Fields(commonWords) {
+		if known[byteLevel(" "+text)] {
+			words = append(words, " "+text)
+		}
+	}
+	return words
 }

@@ -10,11 +10,16 @@ import (
 
 // Write writes the model as a GGUF file. The file appears under its name when
 // it is complete; an existing one is replaced. It is not synced to disk.
-func Write(path string, s Shape) (err error) {
+func Write(path string, s Shape) error {
 	s = s.WithDefaults()
 	if err := s.Validate(); err != nil {
 		return err
 	}
+	metadata, tensors := contents(s)
+	return writeFile(path, metadata, tensors)
+}
+
+func writeFile(path string, metadata ggml.KV, tensors []*ggml.Tensor) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return fmt.Errorf("creating model %s: %w", path, err)
@@ -26,7 +31,6 @@ func Write(path string, s Shape) (err error) {
 		}
 	}()
 
-	metadata, tensors := contents(s)
 	if err := ggml.WriteGGUF(f, metadata, tensors); err != nil {
 		return fmt.Errorf("writing model %s: %w", path, err)
 	}
@@ -45,20 +49,26 @@ func Write(path string, s Shape) (err error) {
 // contents is everything the file will hold.
 func contents(s Shape) (ggml.KV, []*ggml.Tensor) {
 	l := architectures[s.Arch](s)
+	tensors := make([]*ggml.Tensor, len(l.matrices))
+	for i, m := range l.matrices {
+		tensors[i] = m.tensor(s.Seed)
+	}
+	return fileMetadata(s, fmt.Sprintf("kvtier test model, random weights, seed %d", s.Seed), l.metadata), tensors
+}
+
+// fileMetadata is all metadata of a file: the architecture's, the tokenizer's
+// and the model's name.
+func fileMetadata(s Shape, name string, architecture ggml.KV) ggml.KV {
 	metadata := ggml.KV{
 		"general.architecture": s.Arch,
-		"general.name":         fmt.Sprintf("kvtier test model, random weights, seed %d", s.Seed),
+		"general.name":         name,
 		"general.file_type":    ggml.FileTypeF16,
 	}
-	for key, value := range l.metadata {
+	for key, value := range architecture {
 		metadata[key] = value
 	}
 	for key, value := range newVocabulary(s.Vocab).metadata() {
 		metadata[key] = value
 	}
-	tensors := make([]*ggml.Tensor, len(l.matrices))
-	for i, m := range l.matrices {
-		tensors[i] = m.tensor(s.Seed)
-	}
-	return metadata, tensors
+	return metadata
 }

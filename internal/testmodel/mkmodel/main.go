@@ -3,6 +3,9 @@
 //
 //	go run ./internal/testmodel/mkmodel -o model.gguf -layers 8 -embed 512
 //
+// With -arch recall it writes the model that repeats what followed the prompt's
+// last word before.
+//
 // With -modelfile it also writes an Ollama Modelfile, ready for
 // "ollama create NAME -f FILE".
 package main
@@ -36,10 +39,10 @@ func run(args []string, stdout, stderr io.Writer) error {
 	flags.SetOutput(stderr)
 	out := flags.String("o", "", "GGUF `file` to write (required)")
 	modelfile := flags.String("modelfile", "", "also write an Ollama Modelfile to this `file`")
-	flags.StringVar(&s.Arch, "arch", defaults.Arch, "architecture: "+strings.Join(testmodel.Architectures(), ", "))
-	flags.IntVar(&s.Layers, "layers", defaults.Layers, "transformer layers")
+	flags.StringVar(&s.Arch, "arch", defaults.Arch, "architecture: "+strings.Join(testmodel.Architectures(), ", ")+", or "+recallArch)
+	flags.IntVar(&s.Layers, "layers", defaults.Layers, "transformer layers; recall: default 2")
 	flags.IntVar(&s.Embed, "embed", defaults.Embed, "embedding width")
-	flags.IntVar(&s.Heads, "heads", defaults.Heads, "attention heads")
+	flags.IntVar(&s.Heads, "heads", defaults.Heads, "attention heads; recall: default 4")
 	flags.IntVar(&s.KVHeads, "kv-heads", 0, "key/value heads (default 4, or as many as heads)")
 	flags.IntVar(&s.HeadDim, "head-dim", defaults.HeadDim, "width of a head")
 	flags.IntVar(&s.FFN, "ffn", 0, "feed-forward width (default 3 × embed)")
@@ -55,18 +58,26 @@ func run(args []string, stdout, stderr io.Writer) error {
 	if *out == "" {
 		return errors.New("no output file; name one with -o FILE")
 	}
+	if s.Arch == recallArch {
+		r, err := recall(flags, s)
+		if err != nil {
+			return err
+		}
+		return writeRecall(*out, *modelfile, r, stdout)
+	}
 	s = s.WithDefaults()
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	return write(*out, *modelfile, s, stdout)
+	return write(*out, *modelfile, s, "", func() error { return testmodel.Write(*out, s) }, stdout)
 }
 
-func write(out, modelfile string, s testmodel.Shape, stdout io.Writer) error {
-	fmt.Fprintf(stdout, "writing %s: %s, %d layers, embed %d, heads %d/%d × %d, ffn %d, vocab %d, seed %d\n",
-		out, s.Arch, s.Layers, s.Embed, s.Heads, s.KVHeads, s.HeadDim, s.FFN, s.Vocab, s.Seed)
+// write writes both files and reports, with kind in front of the architecture.
+func write(out, modelfile string, s testmodel.Shape, kind string, model func() error, stdout io.Writer) error {
+	fmt.Fprintf(stdout, "writing %s: %s%s, %d layers, embed %d, heads %d/%d × %d, ffn %d, vocab %d, seed %d\n",
+		out, kind, s.Arch, s.Layers, s.Embed, s.Heads, s.KVHeads, s.HeadDim, s.FFN, s.Vocab, s.Seed)
 	start := time.Now()
-	if err := testmodel.Write(out, s); err != nil {
+	if err := model(); err != nil {
 		return err
 	}
 	elapsed := time.Since(start)

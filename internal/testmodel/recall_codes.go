@@ -1,0 +1,86 @@
+package testmodel
+
+import "math/rand/v2"
+
+// A code is a vector of ±1 that stands for a token. Any two of a family have a
+// cosine of at most 2^(-(bits-1)/2), negative ones apart: a code and its
+// opposite are both in the family. Being ±1, codes lose nothing to f16 or q8_0.
+type code []int8
+
+// The codes by which tokens are looked up, and those by which they are carried
+// and named. The former must fit the part of a head that does not rotate; their
+// family has exactly one code per token.
+const (
+	keyCodeBits   = 5
+	valueCodeBits = 7
+	keyCodeLen    = 1 << keyCodeBits   // 32, cosines up to 1/4
+	valueCodeLen  = 1 << valueCodeBits // 128, cosines up to 1/8
+)
+
+// field is GF(2^bits) as polynomials over GF(2), modulo an irreducible one.
+type field struct {
+	bits    int
+	modulus int
+}
+
+var (
+	keyField   = field{keyCodeBits, 0b100101}     // x^5 + x^2 + 1
+	valueField = field{valueCodeBits, 0b10000011} // x^7 + x + 1
+)
+
+func (f field) multiply(a, b int) int {
+	product := 0
+	for ; b != 0; b >>= 1 {
+		if b&1 != 0 {
+			product ^= a
+		}
+		a <<= 1
+		if a>>f.bits != 0 {
+			a ^= f.modulus
+		}
+	}
+	return product
+}
+
+// trace maps half of the field to 0 and half to 1, linearly.
+func (f field) trace(a int) int {
+	sum := 0
+	for range f.bits {
+		sum ^= a
+		a = f.multiply(a, a)
+	}
+	return sum
+}
+
+// codes is how many codes the field's family has.
+func (f field) codes() int { return 1 << (2*f.bits + 1) }
+
+// code returns the n-th one: ±(-1)^Tr(ax + bx³) for each x of the field. These
+// are R. Gold's sequences ("Maximal recursive sequences with 3-valued recursive
+// cross-correlation functions", 1968): for an odd number of bits two of them
+// agree and differ at equally many places, up to 2^((bits-1)/2) more or less.
+func (f field) code(n int) code {
+	size := 1 << f.bits
+	a, b, sign := n%size, n/size%size, n/size/size
+	c := make(code, size)
+	for x := range c {
+		cube := f.multiply(x, f.multiply(x, x))
+		c[x] = int8(1 - 2*(sign^f.trace(f.multiply(a, x)^f.multiply(b, cube))))
+	}
+	return c
+}
+
+// codebook gives each token its codes.
+type codebook struct{ keys, values []code }
+
+func newCodebook(seed int64) codebook {
+	random := rand.New(rand.NewPCG(uint64(seed), 0))
+	draw := func(f field) []code {
+		drawn := make([]code, recallVocab)
+		for token, n := range random.Perm(f.codes())[:recallVocab] {
+			drawn[token] = f.code(n)
+		}
+		return drawn
+	}
+	return codebook{keys: draw(keyField), values: draw(valueField)}
+}

@@ -1,0 +1,58 @@
+package testmodel
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestCodes: no two tokens look alike, by either code.
+func TestCodes(t *testing.T) {
+	book := newCodebook(1)
+	for _, test := range []struct {
+		codes          []code
+		length, dotMax int
+	}{
+		{book.keys, keyCodeLen, keyCodeLen / 4},
+		{book.values, valueCodeLen, valueCodeLen / 8},
+	} {
+		require.Len(t, test.codes, recallVocab)
+		sums := make([]int, test.length)
+		for i, a := range test.codes {
+			require.Len(t, a, test.length)
+			for j, b := range test.codes[:i] {
+				dot := 0
+				for x := range a {
+					dot += int(a[x]) * int(b[x])
+				}
+				if dot > test.dotMax {
+					require.LessOrEqual(t, dot, test.dotMax, "tokens %d and %d", i, j)
+				}
+			}
+			for x, sign := range a {
+				require.EqualValues(t, 1, sign*sign)
+				sums[x] += int(sign)
+			}
+		}
+		// An f16 sum of values stays small only if they are as often +1 as -1.
+		for _, sum := range sums {
+			require.InDelta(t, 0, sum, recallVocab/10)
+		}
+	}
+	require.NotEqual(t, book.keys, newCodebook(2).keys)
+}
+
+func TestField(t *testing.T) {
+	for _, f := range []field{keyField, valueField} {
+		ones := 0
+		for a := 1; a < 1<<f.bits; a++ {
+			// A product of its nonzero elements is nonzero exactly in a field.
+			for b := 1; b < 1<<f.bits; b++ {
+				require.NotZero(t, f.multiply(a, b))
+				require.Less(t, f.multiply(a, b), 1<<f.bits)
+			}
+			ones += f.trace(a)
+		}
+		require.Equal(t, 1<<f.bits/2, ones)
+	}
+}

@@ -1,0 +1,82 @@
+package testmodel
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+)
+
+// RecallAnswerTokens is how many tokens after a key belong to its answer: the
+// first tests the prompt, the others that each generated one finds the next.
+const RecallAnswerTokens = 4
+
+// RecallNeedlesMax bounds the needles of a prompt, because their words may not
+// occur anywhere else in it.
+const RecallNeedlesMax = 64
+
+// RecallQuestion is a prompt and what a Recall model says to it.
+type RecallQuestion struct {
+	Prompt   string // for a raw request; ends in the key
+	Answer   string // RecallAnswerTokens tokens
+	Tokens   int    // of Prompt
+	Distance int    // in tokens from the needle's key back from the last one
+}
+
+// RecallPrompts hides one needle at each of the given positions of a text: a
+// key, a word that occurs nowhere else, and its answer, more such words. It
+// returns one question per needle; their prompts are the same text, then the
+// needle's key, tokens in all. The model goes on with the answer.
+//
+// The first position that can be used is 1: the token at position 0, which has
+// none before it, is taken for its own successor. The same arguments give the
+// same words, and where only tokens differs, the shorter text is a prefix of
+// the longer one.
+func RecallPrompts(seed int64, tokens int, positions ...int) ([]RecallQuestion, error) {
+	if err := checkNeedles(tokens, positions); err != nil {
+		return nil, err
+	}
+	words := wholeWords(newVocabulary(recallVocab))
+	random := rand.New(rand.NewPCG(uint64(seed), 1))
+	random.Shuffle(len(words), func(i, j int) { words[i], words[j] = words[j], words[i] })
+
+	const needleTokens = 1 + RecallAnswerTokens
+	needles, filler := words[:len(positions)*needleTokens], words[len(positions)*needleTokens:]
+	text := make([]string, tokens-1)
+	for i := range text {
+		text[i] = filler[random.IntN(len(filler))]
+	}
+	for i, position := range positions {
+		copy(text[position:], needles[i*needleTokens:][:needleTokens])
+	}
+
+	haystack := strings.Join(text, "")
+	questions := make([]RecallQuestion, len(positions))
+	for i, position := range positions {
+		needle := text[position:][:needleTokens]
+		questions[i] = RecallQuestion{
+			Prompt: haystack + needle[0], Answer: strings.Join(needle[1:], ""),
+			Tokens: tokens, Distance: tokens - 1 - position,
+		}
+	}
+	return questions, nil
+}
+
+func checkNeedles(tokens int, positions []int) error {
+	if len(positions) == 0 || len(positions) > RecallNeedlesMax {
+		return fmt.Errorf("making a recall prompt: %d needles, must be from 1 to %d", len(positions), RecallNeedlesMax)
+	}
+	last := tokens - 2 - RecallAnswerTokens
+	end := 0
+	for _, position := range slices.Sorted(slices.Values(positions)) {
+		if position < 1 || position > last {
+			return fmt.Errorf("making a recall prompt: a needle at %d in %d tokens, must be from 1 to %d", position, tokens, last)
+		}
+		if position < end {
+			return fmt.Errorf("making a recall prompt: the needle at %d overlaps the one before it; leave %d tokens between positions",
+				position, 1+RecallAnswerTokens)
+		}
+		end = position + 1 + RecallAnswerTokens
+	}
+	return nil
+}
