@@ -57,6 +57,10 @@ run: build ## Show what is restored, and how quickly, on this machine
 serve: build ## Serve a model with tiering on, until Ctrl-C
 	go run ./internal/demo -serve $(ARGS)
 
+.PHONY: test-deps
+test-deps: ## Install what testing needs besides, or name it
+	@scripts/deps test
+
 .PHONY: bench
 bench: build ## Measure; print tables and write JSON
 	go run ./internal/bench -o $(REPORT) $(ARGS)
@@ -69,7 +73,7 @@ plot: ## Draw docs/ttft.svg and .png from what bench wrote
 
 # What needs no build comes first, so that a mistake there shows in seconds.
 .PHONY: test
-test: deps lint test-go build check-patches test-e2e test-upstream check-plain-git ## Everything that CI runs
+test: test-deps lint test-go test-paged check-cuda build check-patches test-e2e test-upstream check-plain-git ## Everything that CI runs
 
 .PHONY: lint
 lint: check-fmt vet staticcheck ## gofmt, vet and staticcheck
@@ -94,9 +98,22 @@ staticcheck: ## Run staticcheck, at the version that tools/go.mod pins
 # Packages where goroutines meet run under the race detector.
 .PHONY: test-go
 test-go: ## Run the tests that need no built Ollama
-	go test -race ./cmd/... ./diskstore/... ./kvcache/...
+	go test -race ./cmd/... ./diskstore/... ./kvcache/... ./ggml-paged/...
 	go test $$(go list ./internal/... | grep -vxF "$$(go list $(E2E))")
 	go -C tools test ./...
+
+# build/paged has one folder for each way of building the library.
+PAGED := cmake -S ggml-paged -G $(if $(shell command -v ninja),Ninja,"Unix Makefiles")
+
+.PHONY: test-paged
+test-paged: test-deps ## Test the paged attention library, without and with sanitizers
+	$(PAGED) -B build/paged/release && cmake --build build/paged/release && ctest --test-dir build/paged/release --output-on-failure
+	$(PAGED) -B build/paged/thread -DKVP_SANITIZE=thread && cmake --build build/paged/thread && ctest --test-dir build/paged/thread --output-on-failure -L concurrency
+	$(PAGED) -B build/paged/address -DKVP_SANITIZE=address,undefined && cmake --build build/paged/address && ctest --test-dir build/paged/address --output-on-failure -LE slow
+
+.PHONY: check-cuda
+check-cuda: test-deps ## Compile the CUDA kernels for every architecture, with no GPU
+	ggml-paged/scripts/check-cuda
 
 .PHONY: test-e2e
 test-e2e: build ## Run the tests of the built Ollama
@@ -116,6 +133,10 @@ check-plain-git: build ## Apply and build the series with git and go alone
 	scripts/check-plain-git
 
 ##@ Work on it
+
+.PHONY: generate
+generate: ## Write the files through which cgo compiles ggml-paged
+	go generate ./ggml-paged/...
 
 .PHONY: format-patches
 format-patches: ## Write patches/ from the commits in build/ollama/src

@@ -69,6 +69,9 @@ daemon. The directory is the index and file times are the recency.
     budget by an eighth and four pages; then Put waits, and gives up after 5 s.
     Each further process on the root may add 1/32 of the budget before it
     notices the others.
+  - A page that ReadPlaced gave out keeps its disk space, outside every budget,
+    until its file is closed, even after it was evicted. What is read from it
+    then is not checked again. Windows does not let an open file be removed.
   - Up to 16 quarantined files per tier are kept outside the budget.
   - A page that cannot be demoted because the remote tier is down is deleted
     when its space is needed.

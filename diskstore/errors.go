@@ -40,6 +40,11 @@ var (
 	ErrInvalidPage = errors.New("diskstore: invalid page")
 )
 
+// ErrNotPlaced reports a page that ReadPlaced has read and whose rows cannot be
+// used where they lie: it is compressed, in the remote tier, or in no file of
+// the operating system.
+var ErrNotPlaced = errors.New("diskstore: page cannot be used in place")
+
 // Errors of a tier or of the store as a whole.
 var (
 	// ErrRootMissing reports a remote root that does not exist. The store never

@@ -29,17 +29,34 @@ func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout Layout
 		return err
 	}
 	defer leave()
+	page, err := s.read(ctx, ref, tokens, layout, buf)
+	if err != nil {
+		return err
+	}
+	page.blob.Close()
+	return nil
+}
+
+// verified is a page's open file after every byte of it was checked.
+type verified struct {
+	tier   tierID
+	blob   Blob
+	header *Header
+}
+
+// read is Read. It hands out the file, for the caller to close.
+func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout Layout, buf []byte) (verified, error) {
 	if len(tokens) != ref.Tokens || ref.Tokens < 1 || layout.Tokens() != ref.Stored || ref.Stored < ref.Tokens || len(buf) != layout.Size() {
-		return fmt.Errorf("read page %v: %d of %d tokens wanted, have %d tokens, a layout for %d and %d bytes for %d: %w",
+		return verified{}, fmt.Errorf("read page %v: %d of %d tokens wanted, have %d tokens, a layout for %d and %d bytes for %d: %w",
 			ref.Key, ref.Tokens, ref.Stored, len(tokens), layout.Tokens(), len(buf), layout.Size(), ErrInvalidPage)
 	}
 	var worst error
 	for _, id := range s.tiers(ref.Tier) {
-		err := s.readFrom(ctx, id, ref, tokens, layout, buf)
+		page, err := s.readFrom(ctx, id, ref, tokens, layout, buf)
 		if err == nil {
 			s.counts.hits.Add(1)
 			s.counts.readBytes.Add(uint64(len(buf)))
-			return nil
+			return page, nil
 		}
 		// Of two failures the caller wants the one that is not "not there".
 		if worst == nil || errors.Is(worst, ErrNotFound) {
@@ -52,43 +69,44 @@ func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout Layout
 	if errors.Is(worst, ErrNotFound) {
 		s.counts.misses.Add(1)
 	}
-	return fmt.Errorf("read page %v: %w", ref.Key, worst)
+	return verified{}, fmt.Errorf("read page %v: %w", ref.Key, worst)
 }
 
 // readFrom reads a page from one tier.
-func (s *Store) readFrom(ctx context.Context, id tierID, ref Ref, tokens []int32, layout Layout, buf []byte) error {
+func (s *Store) readFrom(ctx context.Context, id tierID, ref Ref, tokens []int32, layout Layout, buf []byte) (verified, error) {
 	name := s.refName(ref)
 	blob, err := s.tier(id).Open(ctx, name)
 	if err != nil {
 		s.noteTierError(id, err)
-		return err
+		return verified{}, err
 	}
-	defer blob.Close()
 	info := blob.Info()
-	if err := s.readBlob(ctx, blob, ref, tokens, layout, buf); err != nil {
+	header, err := s.readBlob(ctx, blob, ref, tokens, layout, buf)
+	if err != nil {
 		s.condemn(ctx, id, info, err)
-		return err
+		blob.Close()
+		return verified{}, err
 	}
 	if id == tierRemote {
 		s.requestPromotion(info)
 	}
 	s.touchInfo(ctx, id, name, info.Used)
-	return nil
+	return verified{tier: id, blob: blob, header: header}, nil
 }
 
 // readBlob checks an open file against what is wanted and reads it.
-func (s *Store) readBlob(ctx context.Context, blob Blob, ref Ref, tokens []int32, layout Layout, buf []byte) error {
+func (s *Store) readBlob(ctx context.Context, blob Blob, ref Ref, tokens []int32, layout Layout, buf []byte) (*Header, error) {
 	h, err := readHeader(ctx, blob)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := h.checkName(blob.Info().Name); err != nil {
-		return err
+		return nil, err
 	}
 	if err := h.checkWanted(ref, s.opt.PageTokens, tokens, layout); err != nil {
-		return err
+		return nil, err
 	}
-	return readPayload(ctx, blob, h, s.codec, buf)
+	return h, readPayload(ctx, blob, h, s.codec, buf)
 }
 
 // condemn deals with a file that could not be used because of err: one that is

@@ -37,6 +37,7 @@
 //   - Budget: cells are reserved before the first row is read; no room means no restore.
 //   - Identity: rows are stored under the exact tokens that made them, or not at all.
 //
-// The package knows nothing about files: see package diskstore for those, and package
-// tiering (below this one) for the configuration that joins both.
+// The package knows nothing about files, but hands a page's file on to a cache that can use
+// rows where they lie ([RowPlacer]): see package diskstore for those, and package tiering
+// (below this one) for the configuration that joins both.
 package kvcache

@@ -192,7 +192,15 @@ type page struct {
 	ref     diskstore.Ref
 	layout  diskstore.Layout
 	payload []byte
+	placed  *diskstore.Placed // the payload's place on disk; nil when it has none of use
 	err     error
+}
+
+// close lets go of the page's file.
+func (p *page) close() {
+	if p.placed != nil {
+		p.placed.Close() // nothing was written to it
+	}
 }
 
 // fill reads the plan's pages and writes their rows, the next page being read while one
@@ -207,8 +215,13 @@ func (t *TieredCausal) fill(ctx context.Context, p *plan) (int, error) {
 		defer close(pages)
 		t.readPages(reading, p, pages)
 	}()
-	defer reader.Wait()
-	defer cancel()
+	defer func() {
+		cancel()
+		for pg := range pages { // what was read and is not wanted any more
+			pg.close()
+		}
+		reader.Wait()
+	}()
 
 	t.mu.Lock()
 	err := t.landFlights(ctx, p.lastBuilt)
@@ -228,12 +241,25 @@ func (t *TieredCausal) fill(ctx context.Context, p *plan) (int, error) {
 		}
 		end := min(int(pg.ref.Start)+pg.ref.Tokens, p.end)
 		from := held - int(pg.ref.Start)
-		if err := t.geometry.scatter(t.Rows, pg.layout, pg.payload, from, p.cells[held-p.base:end-p.base]); err != nil {
+		if err := t.write(&pg, from, p.cells[held-p.base:end-p.base]); err != nil {
 			return held, err
 		}
 		held = end
 	}
 	return held, ctx.Err()
+}
+
+// write puts the rows [from, from+len(cells)) of a page into cells, and lets go of its
+// file.
+func (t *TieredCausal) write(pg *page, from int, cells []int32) error {
+	defer pg.close()
+	if err := t.geometry.scatter(t.Rows, pg.layout, pg.payload, from, cells); err != nil {
+		return err
+	}
+	if pg.placed != nil {
+		t.place(pg.placed, from, cells)
+	}
+	return nil
 }
 
 // readPages reads one page after the other into a ring of buffers. A page is read while
@@ -250,7 +276,7 @@ func (t *TieredCausal) readPages(ctx context.Context, p *plan, pages chan<- page
 			}
 			pg.payload = (*buf)[:layout.Size()]
 			begin := time.Now()
-			pg.err = t.opts.Store.Read(ctx, ref, p.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, pg.payload)
+			pg.placed, pg.err = t.readPage(ctx, ref, p.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, pg.payload)
 			if pg.err == nil {
 				t.mu.Lock()
 				t.gate.read(ref.Bytes, time.Since(begin))
@@ -260,6 +286,7 @@ func (t *TieredCausal) readPages(ctx context.Context, p *plan, pages chan<- page
 		select {
 		case pages <- pg:
 		case <-ctx.Done():
+			pg.close()
 			return
 		}
 		if pg.err != nil {

@@ -162,5 +162,12 @@ func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, la
 	return nil
 }
 
+func (s *memStore) ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout diskstore.Layout, buf []byte) (*diskstore.Placed, error) {
+	if err := s.Read(ctx, ref, tokens, layout, buf); err != nil {
+		return nil, err
+	}
+	return nil, diskstore.ErrNotPlaced
+}
+
 func (s *memStore) Flush(context.Context) error { return nil }
 func (s *memStore) Close() error                { s.closed = true; return nil }

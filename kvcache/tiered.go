@@ -20,6 +20,7 @@ type Store interface {
 	Has(key diskstore.Key) bool
 	ChainFrom(ctx context.Context, parent diskstore.Key, start int, tokens []int32, media []diskstore.Media) []diskstore.Ref
 	Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout diskstore.Layout, buf []byte) error
+	ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout diskstore.Layout, buf []byte) (*diskstore.Placed, error)
 	Flush(ctx context.Context) error
 	Close() error
 }
@@ -68,7 +69,8 @@ type TieredCausal struct {
 	geometry geometry
 	stats    Stats
 
-	closing sync.Once
+	unplaced sync.Once // the log knows why a page was not placed
+	closing  sync.Once
 }
 
 var _ ollama.Cache = (*TieredCausal)(nil)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/internal/ollamasrc"
+	"github.com/kvtier/kvtier/kvcache/paging"
 	"github.com/kvtier/kvtier/kvcache/tiering"
 )
 
@@ -18,7 +19,7 @@ import (
 const forTests = "OLLAMA_KV_TIER_TEST"
 
 func TestVariables(t *testing.T) {
-	code := matches(`\b(OLLAMA_KV_TIER[A-Z_]*|OLLAMA_NUM_CTX)\b`, shipped(t))
+	code := matches(`\b(OLLAMA_KV_TIER[A-Z_]*|OLLAMA_PAGED_[A-Z_]+|OLLAMA_NUM_CTX)\b`, shipped(t))
 	require.Contains(t, code, forTests)
 	require.Equal(t, code, matches("(?m)^### `(OLLAMA_[A-Z_]+)`", read(t, configuration)), "code, "+configuration)
 	table := matches("(?m)^\\| `(OLLAMA_[A-Z_]+)`", section(t, read(t, readme), "## Variables"))
@@ -57,6 +58,11 @@ func TestDefaults(t *testing.T) {
 	require.False(t, config.Compress)
 	require.Equal(t, "0", said["OLLAMA_KV_TIER_COMPRESS"])
 	require.False(t, config.Test)
+
+	require.False(t, paging.Enabled())
+	require.Equal(t, "0", said["OLLAMA_PAGED_ATTN"])
+	require.Equal(t, strconv.Itoa(paging.DefaultPageCells), said["OLLAMA_PAGED_CHUNK_SIZE"])
+	require.Contains(t, said["OLLAMA_PAGED_HOST_GB"], strconv.Itoa(paging.DefaultHostBytes/gb)+",")
 }
 
 func TestRequestOption(t *testing.T) {

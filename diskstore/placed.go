@@ -1,0 +1,82 @@
+package diskstore
+
+import (
+	"context"
+	"fmt"
+	"os"
+)
+
+// Placed says where a page's rows lie on the local disk, for a caller that can
+// read them again from there instead of writing a copy.
+type Placed struct {
+	// File is the page's file, open for reading only. It is the file whose every
+	// byte was checked, and no store writes to it again: it gives the same bytes
+	// after the page was evicted, demoted, replaced or quarantined, and after the
+	// store was closed.
+	File *os.File
+
+	// Offsets has the place of each section, in the layout's order. The rows of
+	// section i are the layout's Tokens × RowBytes bytes from Offsets[i] on,
+	// token after token, as Read puts them into its buffer.
+	Offsets []int64
+}
+
+// Close closes the file.
+func (p *Placed) Close() error { return p.File.Close() }
+
+// ReadPlaced is Read, and also says where what it has read lies. The file is
+// opened once: the one that was checked is the one that is given out. The caller
+// closes it.
+//
+// Besides the errors of Read it returns ErrNotPlaced for a page that has no
+// place on the local disk that could be used as it is. Then, unlike after any
+// other error, buf holds the page.
+func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout Layout, buf []byte) (*Placed, error) {
+	ctx, leave, err := s.life.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	page, err := s.read(ctx, ref, tokens, layout, buf)
+	if err != nil {
+		return nil, err
+	}
+	placed, err := page.place()
+	if err != nil {
+		page.blob.Close()
+		return nil, fmt.Errorf("place page %v: %w", ref.Key, err)
+	}
+	return placed, nil
+}
+
+// place returns where the page's rows lie. The file is the result's from then
+// on, the blob's after an error.
+func (v verified) place() (*Placed, error) {
+	if v.tier != tierLocal {
+		// Whoever reads rows in place waits for them, and has no other copy.
+		return nil, fmt.Errorf("it is in the %v tier: %w", v.tier, ErrNotPlaced)
+	}
+	if !v.header.raw() {
+		return nil, fmt.Errorf("it is compressed: %w", ErrNotPlaced)
+	}
+	file := osFile(v.blob)
+	if file == nil {
+		return nil, fmt.Errorf("it is in no file of the operating system: %w", ErrNotPlaced)
+	}
+	placed := &Placed{File: file, Offsets: make([]int64, len(v.header.Sections))}
+	for i := range v.header.Sections {
+		placed.Offsets[i] = v.header.Sections[i].Offset
+	}
+	return placed, nil
+}
+
+// osFile returns the operating system's file that a blob reads, nil when it
+// reads something else.
+func osFile(b Blob) *os.File {
+	fb, ok := b.(*fileBlob)
+	if !ok {
+		return nil
+	}
+	file, _ := fb.file.(*os.File)
+	return file
+}

@@ -1,0 +1,52 @@
+package diskstore
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// descriptors returns how many files the process has open.
+func descriptors(t testing.TB) int {
+	entries, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(entries)
+}
+
+// TestReadPlacedKeepsNoFileOpen counts descriptors over every way ReadPlaced ends.
+func TestReadPlacedKeepsNoFileOpen(t *testing.T) {
+	tokens := prompt(1, testTokens+3)
+	o := testOptions(t, withRemote(t))
+	s := open(t, o)
+	putChain(t, s, tokens)
+	refs := s.Chain(ctx, tokens, nil)
+	packed := open(t, testOptions(t, func(o *Options) { o.Compress = true }))
+	putChain(t, packed, tokens)
+	before := descriptors(t)
+
+	for range 20 {
+		_, placed, err := readPlaced(t, s, refs[0], tokens)
+		require.NoError(t, err)
+		require.Equal(t, before+1, descriptors(t), "one file for one place")
+		require.NoError(t, placed.Close())
+		readRef(t, s, refs[0], tokens)
+		requireNotPlaced(t, packed, refs[0], tokens, "compressed")
+		_, _, err = readPlaced(t, s, refs[0], prompt(2, testTokens))
+		require.ErrorIs(t, err, ErrMismatch)
+	}
+	require.Equal(t, before, descriptors(t))
+
+	to := filePath(o.Remote.Root, s.refName(refs[1]))
+	require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
+	require.NoError(t, os.Rename(filePath(o.Local.Root, s.refName(refs[1])), to))
+	requireNotPlaced(t, s, refs[1], tokens, "remote")
+	require.NoError(t, os.Truncate(filePath(o.Local.Root, s.refName(refs[0])), 5000))
+	_, _, err := readPlaced(t, s, refs[0], tokens)
+	require.ErrorIs(t, err, ErrDamaged)
+	require.NoError(t, s.Flush(ctx))
+	// Files of the remote tier are closed in the background.
+	require.Eventually(t, func() bool { return descriptors(t) == before }, 5*time.Second, time.Millisecond)
+}

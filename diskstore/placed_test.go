@@ -1,0 +1,204 @@
+package diskstore
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// readPlaced is ReadPlaced, of which it returns also what the buffer holds.
+func readPlaced(t testing.TB, s *Store, ref Ref, tokens []int32) ([]byte, *Placed, error) {
+	t.Helper()
+	l := layoutOf(t, testSections, ref.Stored)
+	buf := make([]byte, l.Size())
+	placed, err := s.ReadPlaced(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf)
+	return buf, placed, err
+}
+
+// requirePlaced fails unless the rows of ref's page lie where placed says.
+func requirePlaced(t testing.TB, ref Ref, placed *Placed) {
+	t.Helper()
+	l := layoutOf(t, testSections, ref.Stored)
+	want := make([]byte, l.Size())
+	fillRows(l, ref.Key, want)
+	require.Len(t, placed.Offsets, len(testSections))
+	for i, section := range testSections {
+		rows := make([]byte, ref.Stored*int(section.RowBytes))
+		_, err := placed.File.ReadAt(rows, placed.Offsets[i])
+		require.NoError(t, err)
+		require.Equal(t, l.Rows(want, i), rows, "section %d", i)
+	}
+}
+
+// requireNotPlaced fails unless ref's page is read and not placed.
+func requireNotPlaced(t testing.TB, s *Store, ref Ref, tokens []int32, why string) {
+	t.Helper()
+	buf, placed, err := readPlaced(t, s, ref, tokens)
+	require.ErrorIs(t, err, ErrNotPlaced)
+	require.ErrorContains(t, err, why)
+	require.Nil(t, placed)
+	want := make([]byte, len(buf))
+	fillRows(layoutOf(t, testSections, ref.Stored), ref.Key, want)
+	require.Equal(t, want, buf, "it was read all the same")
+}
+
+func TestPlacedRowsAreThoseRead(t *testing.T) {
+	s := open(t, testOptions(t))
+	tokens := prompt(1, 2*testTokens+5)
+	putChain(t, s, tokens)
+	// Of the tail the second prompt shares two tokens.
+	shared := append(append([]int32{}, tokens[:2*testTokens+2]...), 7, 7)
+	for _, tokens := range [][]int32{tokens, shared} {
+		before := s.Stats()
+		refs := s.Chain(ctx, tokens, nil)
+		require.Len(t, refs, 3)
+		for _, ref := range refs {
+			buf, placed, err := readPlaced(t, s, ref, tokens)
+			require.NoError(t, err)
+			requirePlaced(t, ref, placed)
+			want := make([]byte, len(buf))
+			fillRows(layoutOf(t, testSections, ref.Stored), ref.Key, want)
+			require.Equal(t, want, buf)
+			_, err = placed.File.WriteAt([]byte{1}, 0)
+			require.Error(t, err, "the file is for reading")
+			require.NoError(t, placed.Close())
+		}
+		require.Equal(t, before.Hits+3, s.Stats().Hits)
+	}
+}
+
+// A place is good for as long as its file is open, whatever becomes of the page.
+func TestPlacedFileOutlivesThePage(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("an open file cannot be removed")
+	}
+	page := physicalPage(t)
+	for name, lose := range map[string]func(*testing.T, *Store, Name){
+		"removed": func(t *testing.T, s *Store, name Name) {
+			removed, err := s.local.Remove(ctx, name)
+			require.NoError(t, err)
+			require.True(t, removed)
+		},
+		"quarantined": func(t *testing.T, s *Store, name Name) {
+			moved, err := s.local.Quarantine(ctx, name, "test")
+			require.NoError(t, err)
+			require.True(t, moved)
+		},
+		"replaced": func(t *testing.T, s *Store, name Name) {
+			upload(t, s.local, name, make([]byte, page), time.Now())
+		},
+		"demoted": func(t *testing.T, s *Store, name Name) {
+			s.opt.Local.BudgetBytes = 4 * page
+			age(t, s.opt.Local.Root, time.Now().Add(-time.Hour))
+			putChain(t, s, prompt(2, 4*testTokens))
+			require.NoError(t, s.Flush(ctx))
+			require.NoFileExists(t, filePath(s.opt.Local.Root, name))
+			require.FileExists(t, filePath(s.opt.Remote.Root, name))
+		},
+		"deleted with its root": func(t *testing.T, s *Store, _ Name) {
+			require.NoError(t, os.RemoveAll(s.opt.Local.Root))
+		},
+		"given up by its store": func(t *testing.T, s *Store, _ Name) {
+			require.NoError(t, s.Close())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, testOptions(t, withRemote(t)))
+			tokens := prompt(1, testTokens)
+			putChain(t, s, tokens)
+			ref := s.Chain(ctx, tokens, nil)[0]
+			_, placed, err := readPlaced(t, s, ref, tokens)
+			require.NoError(t, err)
+			lose(t, s, s.refName(ref))
+			requirePlaced(t, ref, placed)
+			require.NoError(t, placed.Close())
+		})
+	}
+}
+
+func TestNotPlaced(t *testing.T) {
+	tokens := prompt(1, testTokens+3)
+	t.Run("compressed", func(t *testing.T) {
+		// Every other section does not get smaller and is raw even so.
+		s := open(t, testOptions(t, func(o *Options) { o.Compress = true }))
+		putChain(t, s, tokens)
+		for _, ref := range s.Chain(ctx, tokens, nil) {
+			requireNotPlaced(t, s, ref, tokens, "compressed")
+		}
+	})
+	t.Run("remote", func(t *testing.T) {
+		o := testOptions(t, withRemote(t))
+		s := open(t, o)
+		putChain(t, s, tokens)
+		refs := s.Chain(ctx, tokens, nil) // that say: local
+		for _, ref := range refs {
+			to := filePath(o.Remote.Root, s.refName(ref))
+			require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
+			require.NoError(t, os.Rename(filePath(o.Local.Root, s.refName(ref)), to))
+		}
+		for _, ref := range refs {
+			requireNotPlaced(t, s, ref, tokens, "remote")
+		}
+		require.NoError(t, s.Flush(ctx)) // reading them has brought them up
+		for _, ref := range s.Chain(ctx, tokens, nil) {
+			_, placed, err := readPlaced(t, s, ref, tokens)
+			require.NoError(t, err)
+			requirePlaced(t, ref, placed)
+			require.NoError(t, placed.Close())
+		}
+	})
+	t.Run("no real file", func(t *testing.T) {
+		s := open(t, testOptions(t, withFS(vfs.Inject(quickFS))))
+		putChain(t, s, tokens)
+		for _, ref := range s.Chain(ctx, tokens, nil) {
+			requireNotPlaced(t, s, ref, tokens, "operating system")
+		}
+	})
+}
+
+func TestReadPlacedFailsLikeRead(t *testing.T) {
+	tokens := prompt(1, testTokens)
+	for name, edit := range map[string]func(data []byte) []byte{
+		"header":  func(data []byte) []byte { data[100] ^= 1; return data },
+		"offset":  func(data []byte) []byte { data[fixedBytes+4*testTokens+13] ^= 0x10; return data },
+		"payload": func(data []byte) []byte { data[5000] ^= 1; return data },
+		"footer":  func(data []byte) []byte { data[len(data)-1] ^= 1; return data },
+		"length":  func(data []byte) []byte { return data[:len(data)-PageAlign] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := testOptions(t)
+			s := open(t, o)
+			putChain(t, s, tokens)
+			ref := s.Chain(ctx, tokens, nil)[0]
+			path := filePath(o.Local.Root, s.refName(ref))
+			data, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(path, edit(data), 0o600))
+			_, placed, err := readPlaced(t, s, ref, tokens)
+			require.ErrorIs(t, err, ErrDamaged)
+			require.NotErrorIs(t, err, ErrNotPlaced)
+			require.Nil(t, placed)
+			require.NoFileExists(t, path)
+			require.Len(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt), 1)
+			_, _, err = readPlaced(t, s, ref, tokens)
+			require.ErrorIs(t, err, ErrNotFound)
+		})
+	}
+	s := open(t, testOptions(t))
+	putChain(t, s, tokens)
+	ref := s.Chain(ctx, tokens, nil)[0]
+	_, _, err := readPlaced(t, s, ref, prompt(2, testTokens))
+	require.ErrorIs(t, err, ErrMismatch)
+	l := layoutOf(t, testSections, testTokens)
+	_, err = s.ReadPlaced(ctx, ref, tokens, l, make([]byte, 1))
+	require.ErrorIs(t, err, ErrInvalidPage)
+	require.NoError(t, s.Close())
+	_, _, err = readPlaced(t, s, ref, tokens)
+	require.ErrorIs(t, err, ErrClosed)
+}

@@ -1,0 +1,175 @@
+// Paged attention: softmax(scale * Q K^T + mask) V over K/V that a kv_pager holds.
+//
+// Layout
+//
+//   q      f32 [n_q][heads][dk]       any strides, dk contiguous
+//   k_new  f32 [n_q][kv_heads][dk]    rows that this batch adds, any strides; or none
+//   v_new  f32 [n_q][kv_heads][dv]
+//   sinks  f32 [heads]                or none
+//   out    f32 [n_q][heads][dv]       contiguous
+//
+// Head h reads KV head h / (heads / kv_heads). K/V pages: see kv_pager.h. There is no
+// dense mask. Cell c is visible to query i when
+//
+//   seqs[c] has bit q_seq[i]
+//   and (pos[c] <= q_pos[i] or q_except[i])
+//   and (chunk == 0 or pos[c] >= q_pos[i] - q_pos[i] % chunk)
+//   and pos[c] >= q_pos[i] - window          (window INT32_MAX: always)
+//
+// which is what Ollama's Causal.buildMask says. Score s = scale * <q, k>; with softcap > 0,
+// s = softcap * tanh(s / softcap); with max_bias > 0, s += slope(h) * (pos[c] - q_pos[i])
+// for pos[c] <= q_pos[i] (ALiBi, slopes as in ggml's soft_max). Accumulation is f32 from
+// f32 Q; K and V are read in their own types. A sink adds exp(sinks[h]) to the
+// denominator. A query that sees no cell gives zeros. Cells that no query sees are never
+// read into a result, whatever is in them.
+//
+// The result does not depend on what is in memory, on timing or on the number of threads.
+#pragma once
+
+#include "kv_pager.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// --- batches -------------------------------------------------------------------------
+
+// A batch is what one forward pass knows about a group's cells, copied when it begins, so
+// that the next pass can be prepared while this one computes. The pager keeps the last
+// KVP_BATCHES of each group; an op of an older one fails with -ESTALE.
+typedef struct kvp_batch kvp_batch;
+#define KVP_BATCHES 8u
+
+typedef struct kvp_batch_desc {
+    uint32_t         group;
+    uint32_t         first_cell;  // a multiple of page_cells
+    uint32_t         n_cells;     // cells [first_cell, first_cell + n_cells) are described
+    const int32_t  * pos;         // [n_cells]
+    const uint64_t * seqs;        // [n_cells] sequence bits, 0: unused
+    uint32_t         n_q;
+    const int32_t  * q_pos;       // [n_q]
+    const uint32_t * q_seq;       // [n_q] 0..63
+    const uint8_t  * q_except;    // [n_q] or NULL
+    const uint32_t * q_cell;      // [n_q] where k_new and v_new rows go
+    int32_t          window;      // INT32_MAX: none
+    int32_t          chunk;       // 0: none
+    int              reserve;     // 1: only sizes matter; an op of it must not be computed
+} kvp_batch_desc;
+
+int  kvp_batch_begin(kvp_pager * pager, const kvp_batch_desc * desc, kvp_batch ** out);
+
+// kvp_batch_except derives a batch with another exception per query; it lives as long as
+// the batch it comes from.
+int  kvp_batch_except(kvp_batch * batch, const uint8_t * q_except, kvp_batch ** out);
+
+// Class of a page, for queries [first, first+n) of the batch.
+typedef enum kvp_class {
+    KVP_EMPTY = 0,  // no query of these sees any cell of it: it is never loaded
+    KVP_MIXED = 1,  // the predicates must be evaluated
+    KVP_FULL  = 2,  // every query sees every one of its page_cells cells
+} kvp_class;
+
+typedef struct kvp_page_stats {
+    uint32_t used;             // cells with a sequence
+    int32_t  pos_min, pos_max; // over used cells
+    uint64_t seqs_and, seqs_or;
+} kvp_page_stats;
+
+const kvp_batch_desc * kvp_batch_get(const kvp_batch * batch);  // its own copies
+uint32_t               kvp_batch_pages(const kvp_batch * batch); // pages in its range
+uint32_t               kvp_batch_first_page(const kvp_batch * batch);
+const kvp_page_stats * kvp_batch_page(const kvp_batch * batch, uint32_t page); // absolute number
+kvp_class kvp_batch_class(const kvp_batch * batch, uint32_t page, uint32_t first, uint32_t n);
+
+// kvp_visible evaluates the predicate above for one query and one cell (absolute number).
+int  kvp_visible(const kvp_batch * batch, uint32_t query, uint32_t cell);
+
+// kvp_batch_list writes the pages (absolute) that any query sees, ascending, to pages
+// (room for kvp_batch_pages) and returns how many.
+uint32_t kvp_batch_list(const kvp_batch * batch, uint32_t * pages);
+
+// --- the op --------------------------------------------------------------------------
+
+typedef struct kvp_params {
+    uint32_t layer;     // of the pager
+    uint32_t heads;     // query heads: a multiple of the layer's kv_heads
+    float    scale, softcap, max_bias;
+} kvp_params;
+
+typedef struct kvp_f32 {
+    const float * data;       // NULL: not given
+    int64_t       row_stride;  // bytes from one token to the next
+    int64_t       head_stride; // bytes from one head to the next
+} kvp_f32;
+
+typedef struct kvp_io {
+    kvp_f32       q, k_new, v_new;
+    const float * sinks;
+    float       * out;
+} kvp_io;
+
+// An op is one attention layer of one forward pass; it lives as long as its batch.
+typedef struct kvp_op kvp_op;
+
+// kvp_op_new: -EINVAL with a sentence for shapes that cannot be.
+int  kvp_op_new(kvp_batch * batch, const kvp_params * params, kvp_op ** out);
+const kvp_params * kvp_op_params(const kvp_op * op);
+kvp_batch        * kvp_op_batch(const kvp_op * op);
+kvp_pager        * kvp_op_pager(const kvp_op * op);
+
+// kvp_cpu_work_bytes is the scratch memory that kvp_cpu_forward needs with n_threads.
+size_t kvp_cpu_work_bytes(const kvp_op * op, uint32_t n_threads);
+
+// kvp_cpu_forward computes the op with n_threads threads, each calling it once with its
+// own number and the same everything else: rows of k_new and v_new are written to their
+// cells, then attended with the rest. Waiting threads sleep. An error is sticky in the
+// pager, and out is then zeros. out and work are not read before the first thread comes.
+int  kvp_cpu_forward(kvp_op * op, const kvp_io * io, uint32_t thread, uint32_t n_threads,
+                     void * work, size_t work_bytes);
+
+// kvp_cpu_isa names the instruction set in use: "avx512", "avx2", "neon" or "generic".
+const char * kvp_cpu_isa(void);
+
+// --- for engines that keep ops in another shared library ------------------------------
+
+// The functions above as a table: an op found in a tensor's parameters is computed
+// through its first field, so that the backend library links nothing of this one.
+#define KVP_IFACE_VERSION 1u
+
+typedef struct kvp_iface {
+    uint32_t version, size;
+    size_t (*cpu_work_bytes)(const kvp_op * op, uint32_t n_threads);
+    int    (*cpu_forward)(kvp_op * op, const kvp_io * io, uint32_t thread, uint32_t n_threads,
+                          void * work, size_t work_bytes);
+    const kvp_params *     (*params)(const kvp_op * op);
+    kvp_batch *            (*batch)(const kvp_op * op);
+    kvp_pager *            (*pager)(const kvp_op * op);
+    const kvp_batch_desc * (*batch_get)(const kvp_batch * batch);
+    uint32_t               (*batch_list)(const kvp_batch * batch, uint32_t * pages);
+    uint32_t               (*batch_pages)(const kvp_batch * batch);
+    const kvp_page_stats * (*batch_page)(const kvp_batch * batch, uint32_t page);
+    kvp_class              (*batch_class)(const kvp_batch * batch, uint32_t page, uint32_t first, uint32_t n);
+    const kvp_layer_desc * (*layer_get)(const kvp_pager * pager, uint32_t layer);
+    uint32_t (*page_cells)(const kvp_pager * pager);
+    size_t   (*layer_row_k)(const kvp_pager * pager, uint32_t layer);
+    size_t   (*layer_row_v)(const kvp_pager * pager, uint32_t layer);
+    size_t   (*layer_v_offset)(const kvp_pager * pager, uint32_t layer);
+    size_t   (*layer_page_bytes)(const kvp_pager * pager, uint32_t layer);
+    int      (*resident)(const kvp_pager * pager, uint32_t layer, uint32_t page);
+    int      (*pin)(kvp_pager * pager, uint32_t layer, uint32_t page, kvp_page * out);
+    void     (*unpin)(kvp_pager * pager, uint32_t layer, uint32_t page, int dirty);
+    void     (*prefetch)(kvp_pager * pager, uint32_t layer, const uint32_t * pages, uint32_t n);
+    int      (*rows_write)(kvp_pager * pager, uint32_t layer, const uint32_t * cells, uint32_t n, const void * k, const void * v);
+    void     (*fail)(kvp_pager * pager, int error, const char * message); // makes an error sticky
+} kvp_iface;
+
+// Every kvp_op begins with a pointer to its table.
+struct kvp_op_head {
+    const kvp_iface * iface;
+};
+
+const kvp_iface * kvp_interface(void);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,81 @@
+// Paged attention on a CUDA device.
+//
+// Pages of K/V are streamed from the pager to staging slots in device memory and attended
+// there while the next ones are copied. The pager is reached only through the table of the
+// op (struct kvp_op_head), so this library links nothing of the one that made the op.
+//
+// New rows are quantized on the device and put into the staged copies of their pages, so
+// attention does not wait for them to go to the host and back. They are written to the
+// pager before kvp_cuda_forward returns, which is before anyone else may ask for them.
+//
+// Nothing here may be part of a CUDA graph: pages are pinned as the host goes along.
+#pragma once
+
+#include "paged_attn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// A context is the staging machinery of one device: streams, events, page-locked buffers.
+// It is used by one op at a time.
+typedef struct kvp_cuda kvp_cuda;
+
+typedef struct kvp_cuda_config {
+    int      device;
+    uint32_t slots;    // staging slots of a page each, 2..16; 0: 3
+    uint32_t workers;  // threads that attend pages on the CPU meanwhile; 0: none
+    // Attention of the workers: what the queries of an op see of the first cells of a page,
+    // as m[rows], l[rows], acc[rows][dv] (rows: query * heads + head). io has host pointers.
+    // Called by several workers at once, with numbers below `workers`. NULL: no workers.
+    // With workers, results depend on measured rates within rounding; without, they are
+    // the same bits each time.
+    int   (*cpu_page)(void * user, uint32_t worker, kvp_op * op, const kvp_io * io, uint32_t page, uint32_t cells,
+                      kvp_class cls, const kvp_page * data, float * m, float * l, float * acc);
+    void  * cpu_user;
+} kvp_cuda_config;
+
+// Device memory from the engine's pool. It must be ordered by the stream of the op, and is
+// freed in the reverse order. alloc gives NULL where there is none.
+typedef struct kvp_cuda_pool {
+    void * user;
+    void * (*alloc)(void * user, size_t bytes);
+    void   (*free)(void * user, void * memory);
+} kvp_cuda_pool;
+
+// Copies of pages of the op's layer that the engine keeps in device memory, each of
+// kvp_layer_page_bytes as the pager lays it out. pages[i], ascending, is at
+// data + i * page bytes. A page whose valid[i] is 0 is streamed like others and left there:
+// the engine sets valid[i] when the call has succeeded, and clears it whenever the page is
+// dropped, rotated or written to other than by ops of this context, which keep the copies
+// up to date.
+typedef struct kvp_cuda_hot {
+    void           * data;
+    uint32_t         n;
+    const uint32_t * pages;
+    const uint8_t  * valid;
+} kvp_cuda_hot;
+
+// kvp_cuda_create: NULL where the device cannot be used, with a sentence in message.
+kvp_cuda * kvp_cuda_create(const kvp_cuda_config * config, char * message, size_t message_bytes);
+void       kvp_cuda_free(kvp_cuda * cuda);
+
+// kvp_cuda_refuses says why ops of such a layer cannot be computed here; NULL: they can.
+const char * kvp_cuda_refuses(const kvp_layer_desc * layer, uint32_t heads);
+
+// kvp_cuda_forward computes an op. Pointers in io are to device memory, strides multiples
+// of 4; stream is the cudaStream_t that made q and that out is used on. hot may be NULL.
+// For an op of a batch that was begun with reserve set, the pool's memory is taken and
+// given back, and nothing is computed. 0 or a negative errno: the error is sticky in the
+// pager, and out is zeros where the device can still be written to.
+int kvp_cuda_forward(kvp_cuda * cuda, kvp_op * op, const kvp_io * io, void * stream, const kvp_cuda_pool * pool,
+                     const kvp_cuda_hot * hot);
+
+// For the pager's arena: page-locked memory that all devices can read (arena_alloc and
+// arena_free of kvp_config).
+void * kvp_cuda_arena_alloc(void * user, size_t bytes);
+void   kvp_cuda_arena_free(void * user, void * base, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif

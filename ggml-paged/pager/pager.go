@@ -1,0 +1,89 @@
+package pager
+
+import (
+	"errors"
+	"time"
+)
+
+// ErrUnsupported is what New returns where the pager cannot be built.
+var ErrUnsupported = errors.New("paged attention needs Linux and a build with cgo")
+
+// MaxSequences is how many sequences a cell can tell apart.
+const MaxSequences = 64
+
+// A Type is how elements of K or V are stored; the numbers are ggml's.
+type Type int
+
+const (
+	F16  Type = 1
+	Q4_0 Type = 2
+	Q8_0 Type = 8
+)
+
+// Config says how much memory a pager may use, and where the rest goes.
+type Config struct {
+	PageCells  int    // a power of two in [16, 65536]
+	RAMBytes   uint64 // of all frames together
+	SpillDir   string // "": pages never leave memory
+	SpillBytes uint64 // 0: no cap
+	Direct     bool   // bypass the page cache for spilled pages
+}
+
+// A Layer is the K and V of one attention layer for the cells of a group.
+type Layer struct {
+	Group            int // 0 .. 15
+	Cells            int // capacity, the same for all layers of a group
+	KVHeads          int
+	KeyDim, ValueDim int
+	KeyType          Type
+	ValueType        Type
+}
+
+// A Plane of a rotation of K: elements A and B of each head become M[0]*a + M[1]*b and
+// M[2]*a + M[3]*b.
+type Plane struct {
+	A, B int
+	M    [4]float32
+}
+
+// A Section of a file holds rows [First, First+N) of a page.
+type Section struct {
+	FD                     uintptr
+	First, N               int
+	KeyOffset, ValueOffset int64
+}
+
+// A BatchDesc is what a forward pass knows about the cells of a group.
+type BatchDesc struct {
+	Group     int
+	FirstCell int      // a multiple of Config.PageCells
+	Pos       []int32  // of each cell from FirstCell on
+	Seqs      []uint64 // sequence bits of each cell, 0: unused
+	QueryPos  []int32
+	QuerySeq  []uint32
+	QueryCell []uint32 // where the batch's own rows go
+	Window    int32    // math.MaxInt32: none
+	Chunk     int32    // 0: none
+	Reserve   bool     // only sizes matter
+}
+
+// Params are an op's own settings.
+type Params struct {
+	Layer   int // as AddLayer numbered it
+	Heads   int // of the query
+	Scale   float32
+	Softcap float32
+	MaxBias float32
+}
+
+// Stats are what a pager has done so far.
+type Stats struct {
+	Frames, FramesUsed    uint64
+	ArenaBytes            uint64
+	SpillBytes            uint64 // room made in the spill file
+	Hits, Misses          uint64
+	ReadBytes, WriteBytes uint64
+	SectionBytes          uint64 // part of ReadBytes
+	Evictions             uint64
+	Waited                time.Duration
+}

@@ -1,0 +1,30 @@
+//go:build !linux || !cgo
+
+package pager
+
+import "unsafe"
+
+// A Pager cannot be made here: New always fails.
+type Pager struct{}
+
+// A Batch cannot be made here.
+type Batch struct{}
+
+func New(Config) (*Pager, error) { return nil, ErrUnsupported }
+
+func (*Pager) Close()                                       {}
+func (*Pager) AddLayer(Layer) (int, error)                  { return 0, ErrUnsupported }
+func (*Pager) Start() error                                 { return ErrUnsupported }
+func (*Pager) PageBytes(int) uint64                         { return 0 }
+func (*Pager) RowBytes(int) (int, int)                      { return 0, 0 }
+func (*Pager) Reserve(int, int) error                       { return ErrUnsupported }
+func (*Pager) Drop(int, int)                                {}
+func (*Pager) ReadRows(int, []int32, []byte, []byte) error  { return ErrUnsupported }
+func (*Pager) WriteRows(int, []int32, []byte, []byte) error { return ErrUnsupported }
+func (*Pager) Rotate(int, int, []uint64, []Plane) error     { return ErrUnsupported }
+func (*Pager) Back(int, int, []Section) error               { return ErrUnsupported }
+func (*Pager) Err() error                                   { return ErrUnsupported }
+func (*Pager) Stats() Stats                                 { return Stats{} }
+func (*Pager) Begin(BatchDesc) (*Batch, error)              { return nil, ErrUnsupported }
+func (*Batch) Except([]bool) (*Batch, error)                { return nil, ErrUnsupported }
+func (*Batch) Op(Params) (unsafe.Pointer, error)            { return nil, ErrUnsupported }

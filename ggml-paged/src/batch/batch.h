@@ -1,0 +1,95 @@
+// Batches and ops, as the rest of the library sees them.
+//
+// The pager's attachment owns a batch_registry, which owns the batches of each group, which
+// own the batches derived from them and the ops. A batch that is no longer among the last
+// KVP_BATCHES of its group loses its data; its shell and its ops stay for some time more,
+// so that an op of it can still be told from a good one.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "paged_attn.h"
+
+namespace kvp {
+
+// The cells of a group as they were when a batch began; derived batches share them.
+struct batch_cells {
+    uint32_t page_cells = 0;
+    uint32_t first_page = 0;
+    uint32_t first_cell = 0;
+    std::vector<int32_t>        pos;
+    std::vector<uint64_t>       seqs;
+    std::vector<kvp_page_stats> pages;
+};
+
+// A query sees the cells of its sequence with a position in [lo, hi]: causality, window,
+// chunk and exception are all in these two numbers.
+struct query_view {
+    int32_t  lo, hi;
+    uint64_t seq_bit;
+};
+
+struct batch_data {
+    kvp_batch_desc                     desc; // points to the arrays below
+    std::shared_ptr<const batch_cells> cells;
+    std::vector<int32_t>               q_pos;
+    std::vector<uint32_t>              q_seq;
+    std::vector<uint32_t>              q_cell;
+    std::vector<uint8_t>               q_except; // empty: none
+    std::vector<query_view>            views;
+    std::vector<uint32_t>              list;     // pages that any query sees
+    std::vector<uint32_t>              put_order;// queries in the order of their cells
+    std::vector<uint64_t>              live;     // bit per cell of the range: any query sees it
+};
+
+struct run;  // a forward pass of one op, see cpu/team.h
+
+} // namespace kvp
+
+struct kvp_op : kvp_op_head {
+    kvp_batch *    batch = nullptr;
+    kvp_params     params{};
+    kvp_layer_desc layer{};
+    uint32_t       n_q = 0;
+    std::shared_ptr<kvp::run> current;  // guarded by the registry's mutex
+};
+
+struct kvp_batch {
+    kvp_pager * pager = nullptr;
+    std::shared_ptr<const kvp::batch_data>  data; // guarded by the registry's mutex
+    std::atomic<const kvp::batch_data *>    view{nullptr};
+    std::vector<std::unique_ptr<kvp_batch>> derived;
+    std::vector<std::unique_ptr<kvp_op>>    ops;
+};
+
+namespace kvp {
+
+// Shells of old batches that are kept to answer -ESTALE.
+constexpr uint32_t BATCH_SHELLS_MAX = 64;
+constexpr uint32_t GROUPS_MAX       = 16;
+
+struct batch_registry {
+    std::deque<std::unique_ptr<kvp_batch>> live[GROUPS_MAX];
+    std::deque<std::unique_ptr<kvp_batch>> shells[GROUPS_MAX];
+};
+
+// registry_of returns the pager's registry; the caller holds kvp_attachment_mutex.
+batch_registry & registry_of(kvp_pager * pager);
+
+// page_cells_described is the number of described cells of page p (relative to the range).
+uint32_t page_cells_described(const batch_cells & cells, uint32_t page);
+
+// class_of is kvp_batch_class for a page relative to the range.
+kvp_class class_of(const batch_data & data, uint32_t page, uint32_t first, uint32_t n);
+
+// find_live fills in which cells and pages any query sees.
+void find_live(batch_data & data);
+
+// views_of derives what each query sees.
+std::vector<query_view> views_of(const batch_data & data);
+
+} // namespace kvp

@@ -1,0 +1,67 @@
+// The steps of a forward pass, each done by all threads for their share.
+#pragma once
+
+#include "cpu/team.h"
+#include "cpu/tile.h"
+#include "paged_attn.h"
+
+namespace kvp {
+
+// What one thread knows of a pass.
+struct pass {
+    run &                  r;
+    const kvp_op &         op;
+    const kvp_io &         io;
+    const attention_plan & plan;
+    const batch_data &     data;
+    const cpu_kernels &    kernels;
+    uint32_t               thread;
+    float *                work;   // aligned
+
+    float * mine() const { return work + plan.threads + thread * plan.thread_floats; }
+    const panel_view * views() const { return reinterpret_cast<const panel_view *>(work + plan.views); }
+
+    // share is this thread's part of n things, in order.
+    uint32_t share_begin(uint32_t n) const { return (uint32_t) ((uint64_t) n * thread / plan.n_threads); }
+    uint32_t share_end(uint32_t n) const { return (uint32_t) ((uint64_t) n * (thread + 1) / plan.n_threads); }
+};
+
+// A panel's running softmax in scratch memory.
+struct panel_state {
+    float * m;    // [PANEL_ROWS]
+    float * l;    // [PANEL_ROWS]
+    float * acc;  // [dv][PANEL_ROWS]
+
+    explicit panel_state(float * at) : m(at), l(at + PANEL_ROWS), acc(at + 2 * PANEL_ROWS) {}
+};
+
+// store_rows converts k_new and v_new to their cells.
+void store_rows(const pass & p);
+
+// prepare_queries lays out q as the kernels want it, and what its rows see.
+void prepare_queries(const pass & p);
+
+// attend_spans and attend_panels go through the pages.
+void attend_spans(const pass & p);
+void attend_panels(const pass & p);
+
+// write_spans and write_panels turn sums into out.
+void write_spans(const pass & p);
+void write_panels(const pass & p);
+
+// source_of describes the rows of K/V head kv_head in a tile that begins at cell first.
+tile_source source_of(const pass & p, const kvp_page & page, uint32_t first, const tile_cells & cells, uint32_t kv_head);
+
+// attend_panel attends one panel to a converted tile, unless none of its rows sees it.
+void attend_panel(const pass & p, const tile_floats & tile, const tile_cells & cells,
+                  uint32_t kv_head, uint32_t panel, const panel_state & state);
+
+// panel_sees says whether any row of the panel may see a cell of the tile.
+bool panel_sees(const panel_view & view, const tile_cells & cells);
+
+// convert_tile converts the live cells of one K/V head into the thread's memory.
+tile_floats convert_tile(const pass & p, const tile_source & source, const tile_cells & cells);
+
+void clear_panel(const pass & p, const panel_state & state);
+
+} // namespace kvp

@@ -1,0 +1,62 @@
+// The threads that compute one op together, and what they share.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "batch/batch.h"
+#include "cpu/plan.h"
+
+namespace kvp {
+
+// A run is one forward pass of one op. It is made by the first thread that comes and lives
+// until the last one has left.
+struct run {
+    kvp_pager *                       pager = nullptr;
+    std::shared_ptr<const batch_data> data;
+    attention_plan                    plan{};
+    kvp_scan *                        scan = nullptr;
+    std::atomic<uint32_t>             next_span{0};
+    uint32_t                          entered = 0;  // guarded by the registry's mutex
+
+    // fail keeps the first error, which also becomes the pager's, so that threads that
+    // wait for pages wake up.
+    void fail(int error, const char * message);
+
+    // error is 0 or the first failure; sentence says it to the calling thread.
+    int error() const { return first_error.load(std::memory_order_acquire); }
+    int say_error();
+
+    // meet waits until all threads are here. The last one to come does `then` before the
+    // others go on. Waiting threads spin for a moment and then sleep.
+    template <typename F> void meet(F then) {
+        const uint32_t turn = turns.load(std::memory_order_acquire);
+        if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == plan.n_threads) {
+            then();
+            arrived.store(0, std::memory_order_relaxed);
+            next_turn(turn);
+        } else {
+            wait_turn(turn);
+        }
+    }
+
+private:
+    void next_turn(uint32_t turn);
+    void wait_turn(uint32_t turn);
+
+    std::atomic<uint32_t>   arrived{0};
+    std::atomic<uint32_t>   turns{0};
+    std::mutex              mutex;
+    std::condition_variable turned;
+    std::atomic<int>        first_error{0};
+    std::string             sentence;  // guarded by mutex
+};
+
+// enter_run gives all threads of a forward pass the same run. An op that cannot be
+// computed gives a run that has failed.
+std::shared_ptr<run> enter_run(kvp_op & op, uint32_t n_threads);
+
+} // namespace kvp

@@ -1,0 +1,345 @@
+// Attention of few rows over many cells, bound by how fast K and V are read: each row of K
+// and V is read once for all rows (query, head of the GQA group) of a block.
+//
+//   grid   x: page * splits + split, y: KV head, z: tile of R rows
+//   block  128 threads; a tile of 128 cells at a time, one thread per cell for the scores,
+//          one thread per four elements of V for the sums
+//
+// K goes through shared memory 32 elements at a time (a block of the quantized types), V a
+// few cells at a time, both as floats. Rows of 36 floats keep reads of 16 bytes by
+// neighbouring cells in different banks.
+#pragma once
+
+#include "cuda/load.cuh"
+#include "cuda/score.cuh"
+
+namespace KVP_KERNELS {
+
+// Largest power of two of cells whose V fits the staging area.
+constexpr uint32_t v_cells(uint32_t dv, uint32_t floats) {
+    uint32_t n = 1;
+    while (2 * n * dv <= floats && 2 * n <= 64) {
+        n *= 2;
+    }
+    return n;
+}
+
+template <uint32_t DK, uint32_t DV, uint32_t R>
+struct decode_shape {
+    static constexpr uint32_t chunk  = 32;
+    static constexpr uint32_t stride = chunk + 4;
+    static constexpr uint32_t staging = decode_block * stride;
+    static constexpr uint32_t vc     = v_cells(DV, staging);
+    static constexpr uint32_t quads  = DV / 4;
+    static constexpr uint32_t groups = decode_block / quads;            // of threads that own all of dv
+    static constexpr uint32_t rows_per_thread = (R + groups - 1) / groups;
+    static constexpr uint32_t cell_ways = groups / R ? groups / R : 1;  // groups that share a row
+};
+
+template <uint32_t DK, uint32_t DV, uint32_t R>
+struct decode_shared {
+    using shape = decode_shape<DK, DV, R>;
+    alignas(16) float staging[shape::staging];
+    alignas(16) float q[R * shape::chunk];
+    float    p[R * decode_block];
+    float    m[R], l[R], correction[R];
+    row_desc rows[R];
+    uint32_t seen[decode_block];  // some row sees the cell
+    uint32_t any;                 // some row sees some cell of the tile
+    uint32_t odd;                 // V had an infinity or NaN in a cell that some rows see
+};
+
+template <uint32_t DK, uint32_t DV, uint32_t R>
+struct decode {
+    using shape  = decode_shape<DK, DV, R>;
+    using memory = decode_shared<DK, DV, R>;
+
+    // Where a thread works in the sums over V: elements 4*quad.., rows row, row + groups..,
+    // every cell_ways-th cell.
+    struct place {
+        uint32_t quad, row, cell;
+        bool     on;
+    };
+
+    KVP_DEVICE place find_place() {
+        const uint32_t group = thread_index() / shape::quads;
+        place w;
+        w.quad = thread_index() % shape::quads;
+        w.on = group < shape::groups && group < R * shape::cell_ways;
+        w.row = shape::cell_ways > 1 ? group % R : group;
+        w.cell = shape::cell_ways > 1 ? group / R : 0;
+        return w;
+    }
+
+    // Which rows see this thread's cell, as bits; false where no row sees any cell.
+    KVP_DEVICE bool find_visible(const attend_args & a, const page_desc & page, memory & s, uint32_t c0, int32_t pos,
+                                 uint32_t * visible) {
+        uint32_t bits = 0;
+        if (*visible) {
+            const uint64_t seqs = a.seqs[page.metadata + c0 + thread_index()];
+            KVP_UNROLL
+            for (uint32_t r = 0; r < R; ++r) {
+                bits |= sees(s.rows[r], pos, seqs) ? 1u << r : 0u;
+            }
+        }
+        if (thread_index() == 0) {
+            s.any = 0;
+        }
+        KVP_BARRIER();
+        s.seen[thread_index()] = bits;
+        if (bits) {
+            s.any = 1;
+        }
+        KVP_BARRIER();
+        // The next tile clears the flag, which is harmless to late readers: either it was
+        // clear, or there are barriers before.
+        *visible = bits;
+        return s.any != 0;
+    }
+
+    // The products of this thread's cell with all rows.
+    KVP_DEVICE void products(const attend_args & a, memory & s, const uint8_t * k, uint32_t kv_head,
+                             uint32_t first_row, uint32_t cells, float * out) {
+        const uint64_t cell_bytes = (uint64_t) a.kv_heads * a.row_k;
+        KVP_UNROLL
+        for (uint32_t r = 0; r < R; ++r) {
+            out[r] = 0.0f;
+        }
+        for (uint32_t d0 = 0; d0 < DK; d0 += shape::chunk) {
+            const uint32_t n = DK - d0 < shape::chunk ? DK - d0 : shape::chunk;
+            KVP_UNROLL
+            for (uint32_t i = 0; i < 4; ++i) {
+                const uint32_t job = i * decode_block + thread_index();
+                const uint32_t cell = job / 4, e = job % 4 * 8;
+                if (e < n && cell < cells) {
+                    float x[8];
+                    load8(a.type_k, k + cell * cell_bytes, d0 + e, x);
+                    float4_t * to = (float4_t *) (s.staging + cell * shape::stride + e);
+                    to[0] = {x[0], x[1], x[2], x[3]};
+                    to[1] = {x[4], x[5], x[6], x[7]};
+                }
+            }
+            for (uint32_t job = thread_index(); job < R * shape::chunk; job += decode_block) {
+                const uint32_t r = job / shape::chunk, e = job % shape::chunk;
+                if (e < n) {
+                    s.q[job] = s.rows[r].active ? row_q(a, kv_head, first_row + r)[d0 + e] : 0.0f;
+                }
+            }
+            KVP_BARRIER();
+            if (thread_index() < cells) {
+                const float4_t * row = (const float4_t *) (s.staging + thread_index() * shape::stride);
+                for (uint32_t e = 0; e < n / 4; ++e) {
+                    const float4_t x = row[e];
+                    KVP_UNROLL
+                    for (uint32_t r = 0; r < R; ++r) {
+                        const float4_t y = ((const float4_t *) (s.q + r * shape::chunk))[e];
+                        out[r] += x.x * y.x;
+                        out[r] += x.y * y.y;
+                        out[r] += x.z * y.z;
+                        out[r] += x.w * y.w;
+                    }
+                }
+            }
+            KVP_BARRIER();
+        }
+    }
+
+    // A warp takes every fourth row: new maximum, weights, how much older sums shrink.
+    KVP_DEVICE void soften(memory & s) {
+        const uint32_t warp = thread_index() / 32, lane = thread_index() % 32;
+        for (uint32_t r = warp; r < R; r += decode_block / 32) {
+            float x[decode_block / 32];
+            float m = s.m[r];
+            KVP_UNROLL
+            for (uint32_t i = 0; i < decode_block / 32; ++i) {
+                x[i] = s.p[r * decode_block + i * 32 + lane];
+                m = larger(x[i], m);
+            }
+            KVP_UNROLL
+            for (int o = 16; o > 0; o /= 2) {
+                m = larger(shuffle_xor(m, o), m);
+            }
+            float l = 0.0f;
+            KVP_UNROLL
+            for (uint32_t i = 0; i < decode_block / 32; ++i) {
+                const float w = weight(x[i], m);
+                s.p[r * decode_block + i * 32 + lane] = w;
+                l += w;
+            }
+            KVP_UNROLL
+            for (int o = 16; o > 0; o /= 2) {
+                l += shuffle_xor(l, o);
+            }
+            // Every lane has read m above: the shuffles come after.
+            if (lane == 0) {
+                const float shrink = weight(s.m[r], m);
+                s.correction[r] = shrink;
+                s.l[r] = s.l[r] * shrink + l;
+                s.m[r] = m;
+            }
+        }
+    }
+
+    // GUARD leaves out products with weight 0, which an infinity in V would turn into NaN.
+    template <bool GUARD>
+    KVP_DEVICE void add_cells(const memory & s, const place & w, uint32_t c0, uint32_t n, float4_t * acc) {
+        const float4_t * v = (const float4_t *) s.staging + w.quad;
+        for (uint32_t c = w.cell; c < n; c += shape::cell_ways) {
+            const float4_t x = v[c * shape::quads];
+            KVP_UNROLL
+            for (uint32_t i = 0; i < shape::rows_per_thread; ++i) {
+                const uint32_t r = w.row + i * shape::groups;
+                if (R % shape::groups && r >= R) {
+                    break;
+                }
+                const float p = s.p[r * decode_block + c0 + c];
+                if (GUARD && p == 0.0f) {
+                    continue;
+                }
+                acc[i].x += p * x.x;
+                acc[i].y += p * x.y;
+                acc[i].z += p * x.z;
+                acc[i].w += p * x.w;
+            }
+        }
+    }
+
+    KVP_DEVICE void sums(const attend_args & a, memory & s, const place & w, const uint8_t * v, uint32_t cells,
+                         bool full, float4_t * acc) {
+        const uint64_t cell_bytes = (uint64_t) a.kv_heads * a.row_v;
+        if (w.on) {
+            KVP_UNROLL
+            for (uint32_t i = 0; i < shape::rows_per_thread; ++i) {
+                const uint32_t r = w.row + i * shape::groups;
+                const float f = r < R ? s.correction[r] : 0.0f;
+                acc[i] = {acc[i].x * f, acc[i].y * f, acc[i].z * f, acc[i].w * f};
+            }
+        }
+        for (uint32_t c0 = 0; c0 < cells; c0 += shape::vc) {
+            const uint32_t n = cells - c0 < shape::vc ? cells - c0 : shape::vc;
+            for (uint32_t job = thread_index(); job < n * (DV / 8); job += decode_block) {
+                const uint32_t cell = job / (DV / 8), e = job % (DV / 8) * 8;
+                float x[8] = {};
+                if (full || s.seen[c0 + cell]) {
+                    load8(a.type_v, v + (c0 + cell) * cell_bytes, e, x);
+                    if (!full) {
+                        bool odd = false;
+                        KVP_UNROLL
+                        for (int i = 0; i < 8; ++i) {
+                            odd |= !is_finite(x[i]);
+                        }
+                        if (odd) {
+                            s.odd = 1;
+                        }
+                    }
+                }
+                float4_t * to = (float4_t *) (s.staging + cell * DV + e);
+                to[0] = {x[0], x[1], x[2], x[3]};
+                to[1] = {x[4], x[5], x[6], x[7]};
+            }
+            KVP_BARRIER();
+            if (w.on) {
+                if (s.odd) {
+                    add_cells<true>(s, w, c0, n, acc);
+                } else {
+                    add_cells<false>(s, w, c0, n, acc);
+                }
+            }
+            KVP_BARRIER();
+        }
+    }
+
+    // Threads that share a row add up through the staging area; the first of them writes.
+    KVP_DEVICE void write(const attend_args & a, memory & s, const place & w, uint64_t block, float4_t * acc) {
+        if (shape::cell_ways > 1) {
+            float4_t * all = (float4_t *) s.staging;
+            if (w.on) {
+                all[(w.cell * R + w.row) * shape::quads + w.quad] = acc[0];
+            }
+            KVP_BARRIER();
+            if (w.on && w.cell == 0) {
+                for (uint32_t i = 1; i < shape::cell_ways; ++i) {
+                    const float4_t x = all[(i * R + w.row) * shape::quads + w.quad];
+                    acc[0] = {acc[0].x + x.x, acc[0].y + x.y, acc[0].z + x.z, acc[0].w + x.w};
+                }
+            }
+        }
+        if (w.on && w.cell == 0) {
+            KVP_UNROLL
+            for (uint32_t i = 0; i < shape::rows_per_thread; ++i) {
+                const uint32_t r = w.row + i * shape::groups;
+                if (r < R && s.rows[r].active) {
+                    float4_t * to = (float4_t *) (a.out.acc + (block + s.rows[r].index) * DV);
+                    to[w.quad] = acc[i];
+                }
+            }
+        }
+        if (thread_index() < R && s.rows[thread_index()].active) {
+            const uint64_t to = block + s.rows[thread_index()].index;
+            a.out.m[to] = s.m[thread_index()];
+            a.out.l[to] = s.l[thread_index()];
+        }
+    }
+};
+
+template <uint32_t DK, uint32_t DV, uint32_t R>
+KVP_GLOBAL(decode_block) void attend_decode(attend_args a) {
+    using kernel = decode<DK, DV, R>;
+    using shape  = decode_shape<DK, DV, R>;
+    using memory = decode_shared<DK, DV, R>;
+    KVP_SHARED(memory, s);
+
+    const page_desc & page = a.pages[block_x() / a.splits];
+    const uint32_t split = block_x() % a.splits, kv_head = block_y(), first_row = block_z() * R;
+    const uint32_t begin = split * a.span;
+    const uint32_t end = begin + a.span < page.cells ? begin + a.span : page.cells;
+    const uint64_t block = a.resume ? 0 : (uint64_t) block_x() * a.n_q * a.heads;
+
+    if (thread_index() < R) {
+        const row_desc row = make_row(a, kv_head, first_row + thread_index());
+        s.rows[thread_index()] = row;
+        s.m[thread_index()] = a.resume && row.active ? a.out.m[row.index] : minus_infinity();
+        s.l[thread_index()] = a.resume && row.active ? a.out.l[row.index] : 0.0f;
+    }
+    if (thread_index() == 0) {
+        s.odd = 0;
+    }
+    KVP_BARRIER();
+
+    const typename kernel::place w = kernel::find_place();
+    float4_t acc[shape::rows_per_thread];
+    KVP_UNROLL
+    for (uint32_t i = 0; i < shape::rows_per_thread; ++i) {
+        const uint32_t r = w.row + i * shape::groups;
+        acc[i] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (a.resume && w.on && w.cell == 0 && r < R && s.rows[r].active) {
+            acc[i] = ((const float4_t *) (a.out.acc + (uint64_t) s.rows[r].index * DV))[w.quad];
+        }
+    }
+
+    for (uint32_t c0 = begin; c0 < end; c0 += decode_block) {
+        const uint32_t cells = end - c0 < decode_block ? end - c0 : decode_block;
+        int32_t  pos = 0;
+        uint32_t visible = thread_index() < cells ? 0xffffffffu : 0;
+        if (page.metadata != no_metadata && visible) {
+            pos = a.pos[page.metadata + c0 + thread_index()];
+        }
+        if (!page.full && !kernel::find_visible(a, page, s, c0, pos, &visible)) {
+            continue;
+        }
+        float x[R];
+        kernel::products(a, s, page.k + ((uint64_t) c0 * a.kv_heads + kv_head) * a.row_k, kv_head, first_row, cells, x);
+        KVP_UNROLL
+        for (uint32_t r = 0; r < R; ++r) {
+            s.p[r * decode_block + thread_index()] =
+                visible >> r & 1u ? score(a, s.rows[r], x[r], pos) : minus_infinity();
+        }
+        KVP_BARRIER();
+        kernel::soften(s);
+        KVP_BARRIER();
+        kernel::sums(a, s, w, page.v + ((uint64_t) c0 * a.kv_heads + kv_head) * a.row_v, cells, page.full != 0, acc);
+    }
+    kernel::write(a, s, w, block, acc);
+}
+
+} // namespace KVP_KERNELS

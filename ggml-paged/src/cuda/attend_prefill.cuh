@@ -1,0 +1,342 @@
+// Attention of many rows, bound by arithmetic: a block has a tile of rows (query, head of
+// the GQA group) of one KV head and goes over the cells of its split 64 at a time.
+//
+//   grid   x: page * splits + split, y: KV head, z: tile of rows
+//   block  256 threads as 16 x 16: thread (y, x) has rows T*y .. T*y+T-1, cells 4x .. 4x+3
+//          of the scores, and every 16th group of four elements of the sums
+//
+// Both products are outer products in registers of operands that come from shared memory
+// in 16 byte reads, so Q, K and the weights are kept there with rows (cells) innermost. As
+// a thread has the same rows in both, maxima and sums of a row stay in registers and are
+// exchanged by shuffles among 16 neighbours.
+#pragma once
+
+#include "cuda/attend_decode.cuh"
+
+namespace KVP_KERNELS {
+
+template <uint32_t DK, uint32_t DV>
+struct prefill_shape {
+    static constexpr uint32_t T      = prefill_rows_per_thread(DV);
+    static constexpr uint32_t rows   = 16 * T;
+    static constexpr uint32_t cells  = prefill_tile;
+    static constexpr uint32_t chunk  = 32;
+    static constexpr uint32_t k_stride = cells + 4;
+    static constexpr uint32_t q_stride = rows + 4;
+    static constexpr uint32_t quads  = DV / 4;
+    static constexpr uint32_t quads_per_thread = (quads + 15) / 16;
+    static constexpr uint32_t staging = chunk * (k_stride + q_stride);
+    static constexpr uint32_t vc     = v_cells(DV, staging);
+};
+
+template <uint32_t DK, uint32_t DV>
+struct prefill_shared {
+    using shape = prefill_shape<DK, DV>;
+    alignas(16) float staging[shape::staging];               // K and Q, then V
+    alignas(16) float p[shape::cells * shape::q_stride];     // weights [cell][row]
+    row_desc rows[shape::rows];
+    int32_t  pos[shape::cells];
+    uint64_t seqs[shape::cells];
+    uint16_t visible[shape::rows][4];  // bits of 16 cells each
+    uint32_t seen[shape::cells / 32];  // cells that some row sees
+    uint32_t odd;                      // V had an infinity or NaN in a cell that some rows see
+};
+
+// The sums of a thread: T rows, quads_per_thread groups of four elements.
+template <uint32_t DK, uint32_t DV>
+struct prefill_sums {
+    using shape = prefill_shape<DK, DV>;
+    float    m[shape::T], l[shape::T];
+    float4_t acc[shape::T][shape::quads_per_thread];
+};
+
+template <uint32_t DK, uint32_t DV>
+struct prefill {
+    using shape  = prefill_shape<DK, DV>;
+    using memory = prefill_shared<DK, DV>;
+    using state  = prefill_sums<DK, DV>;
+    static constexpr uint32_t T = shape::T;
+
+    KVP_DEVICE uint32_t my_x() { return thread_index() % 16; }
+    KVP_DEVICE uint32_t my_row() { return thread_index() / 16 * T; }
+    KVP_DEVICE uint32_t my_quad(uint32_t i) { return my_x() + 16 * i; }
+
+    KVP_DEVICE void begin(const attend_args & a, memory & s, uint32_t kv_head, uint32_t first_row, state & t) {
+        if (thread_index() < shape::rows) {
+            s.rows[thread_index()] = make_row(a, kv_head, first_row + thread_index());
+        }
+        if (thread_index() == 0) {
+            s.odd = 0;
+        }
+        KVP_BARRIER();
+        KVP_UNROLL
+        for (uint32_t i = 0; i < T; ++i) {
+            const row_desc & row = s.rows[my_row() + i];
+            const bool load = a.resume && row.active;
+            t.m[i] = load ? a.out.m[row.index] : minus_infinity();
+            t.l[i] = load ? a.out.l[row.index] : 0.0f;
+            KVP_UNROLL
+            for (uint32_t j = 0; j < shape::quads_per_thread; ++j) {
+                t.acc[i][j] = {0.0f, 0.0f, 0.0f, 0.0f};
+                if (load && my_quad(j) < shape::quads) {
+                    t.acc[i][j] = ((const float4_t *) (a.out.acc + (uint64_t) row.index * DV))[my_quad(j)];
+                }
+            }
+        }
+    }
+
+    // Metadata of the tile, and who sees what; false where no row sees any cell.
+    KVP_DEVICE bool find_visible(const attend_args & a, const page_desc & page, memory & s, uint32_t c0, uint32_t cells) {
+        const uint32_t t = thread_index();
+        if (t < shape::cells && page.metadata != no_metadata) {
+            s.pos[t] = t < cells ? a.pos[page.metadata + c0 + t] : 0;
+            s.seqs[t] = t < cells && !page.full ? a.seqs[page.metadata + c0 + t] : 0;
+        }
+        if (t < shape::cells / 32) {
+            s.seen[t] = 0;
+        }
+        KVP_BARRIER();
+        if (page.full) {
+            return true;
+        }
+        const uint32_t row = t / 4, part = t % 4;
+        if (row < shape::rows) {
+            const row_desc r = s.rows[row];
+            uint32_t bits = 0;
+            for (uint32_t i = 0; i < 16; ++i) {
+                const uint32_t c = part * 16 + i;
+                bits |= c < cells && sees(r, s.pos[c], s.seqs[c]) ? 1u << i : 0u;
+            }
+            s.visible[row][part] = (uint16_t) bits;
+            if (bits) {
+                or_shared(&s.seen[part / 2], bits << part % 2 * 16);
+            }
+        }
+        KVP_BARRIER();
+        // The next tile clears the bits, which is harmless to late readers: either they were
+        // clear, or there are barriers before.
+        return (s.seen[0] | s.seen[1]) != 0;
+    }
+
+    KVP_DEVICE void stage_chunk(const attend_args & a, memory & s, const uint8_t * k, uint32_t kv_head,
+                                uint32_t first_row, uint32_t cells, uint32_t d0, uint32_t n) {
+        const uint64_t cell_bytes = (uint64_t) a.kv_heads * a.row_k;
+        float * ks = s.staging;
+        float * qs = s.staging + shape::chunk * shape::k_stride;
+        const uint32_t cell = thread_index() % shape::cells, e = thread_index() / shape::cells * 8;
+        if (e < n) {
+            float x[8] = {};
+            if (cell < cells) {
+                load8(a.type_k, k + cell * cell_bytes, d0 + e, x);
+            }
+            KVP_UNROLL
+            for (uint32_t i = 0; i < 8; ++i) {
+                ks[(e + i) * shape::k_stride + cell] = x[i];
+            }
+        }
+        for (uint32_t job = thread_index(); job < shape::rows * 8; job += prefill_block) {
+            const uint32_t row = job % shape::rows, quad = job / shape::rows * 4;
+            if (quad < n) {
+                float4_t x = {0.0f, 0.0f, 0.0f, 0.0f};
+                if (s.rows[row].active) {
+                    const float * from = row_q(a, kv_head, first_row + row) + d0 + quad;
+                    x = {from[0], from[1], from[2], from[3]};
+                }
+                qs[(quad + 0) * shape::q_stride + row] = x.x;
+                qs[(quad + 1) * shape::q_stride + row] = x.y;
+                qs[(quad + 2) * shape::q_stride + row] = x.z;
+                qs[(quad + 3) * shape::q_stride + row] = x.w;
+            }
+        }
+    }
+
+    KVP_DEVICE void products(const attend_args & a, memory & s, const uint8_t * k, uint32_t kv_head,
+                             uint32_t first_row, uint32_t cells, float (&x)[T][4]) {
+        const float * ks = s.staging + 4 * my_x();
+        const float * qs = s.staging + shape::chunk * shape::k_stride + my_row();
+        KVP_UNROLL
+        for (uint32_t i = 0; i < T; ++i) {
+            x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0.0f;
+        }
+        for (uint32_t d0 = 0; d0 < DK; d0 += shape::chunk) {
+            const uint32_t n = DK - d0 < shape::chunk ? DK - d0 : shape::chunk;
+            stage_chunk(a, s, k, kv_head, first_row, cells, d0, n);
+            KVP_BARRIER();
+            for (uint32_t e = 0; e < n; ++e) {
+                const float4_t y = *(const float4_t *) (ks + e * shape::k_stride);
+                KVP_UNROLL
+                for (uint32_t i = 0; i < T; ++i) {
+                    const float q = qs[e * shape::q_stride + i];
+                    x[i][0] += q * y.x;
+                    x[i][1] += q * y.y;
+                    x[i][2] += q * y.z;
+                    x[i][3] += q * y.w;
+                }
+            }
+            KVP_BARRIER();
+        }
+    }
+
+    // Scores to weights; the sums so far shrink to the new maximum.
+    KVP_DEVICE void soften(const attend_args & a, const page_desc & page, memory & s, uint32_t cells,
+                           float (&x)[T][4], state & t) {
+        const bool positions = page.metadata != no_metadata;
+        KVP_UNROLL
+        for (uint32_t i = 0; i < T; ++i) {
+            const uint32_t row = my_row() + i;
+            const uint32_t bits = page.full ? 0xfu : (uint32_t) s.visible[row][my_x() / 4] >> my_x() % 4 * 4;
+            float m = t.m[i];
+            KVP_UNROLL
+            for (uint32_t j = 0; j < 4; ++j) {
+                const uint32_t c = 4 * my_x() + j;
+                const bool sees_it = c < cells && (bits >> j & 1u);
+                x[i][j] = sees_it ? score(a, s.rows[row], x[i][j], positions ? s.pos[c] : 0) : minus_infinity();
+                m = larger(x[i][j], m);
+            }
+            KVP_UNROLL
+            for (int o = 8; o > 0; o /= 2) {
+                m = larger(shuffle_xor(m, o), m);
+            }
+            float l = 0.0f;
+            KVP_UNROLL
+            for (uint32_t j = 0; j < 4; ++j) {
+                const float w = weight(x[i][j], m);
+                s.p[(4 * my_x() + j) * shape::q_stride + row] = w;
+                l += w;
+            }
+            KVP_UNROLL
+            for (int o = 8; o > 0; o /= 2) {
+                l += shuffle_xor(l, o);
+            }
+            const float shrink = weight(t.m[i], m);
+            t.l[i] = t.l[i] * shrink + l;
+            t.m[i] = m;
+            KVP_UNROLL
+            for (uint32_t j = 0; j < shape::quads_per_thread; ++j) {
+                float4_t & c = t.acc[i][j];
+                c = {c.x * shrink, c.y * shrink, c.z * shrink, c.w * shrink};
+            }
+        }
+    }
+
+    KVP_DEVICE void stage_v(const attend_args & a, const page_desc & page, memory & s, const uint8_t * v,
+                            uint32_t c0, uint32_t n) {
+        const uint64_t cell_bytes = (uint64_t) a.kv_heads * a.row_v;
+        for (uint32_t job = thread_index(); job < n * (DV / 8); job += prefill_block) {
+            const uint32_t c = job / (DV / 8), e = job % (DV / 8) * 8;
+            float x[8] = {};
+            if (page.full || (s.seen[(c0 + c) / 32] >> (c0 + c) % 32 & 1u)) {
+                load8(a.type_v, v + (c0 + c) * cell_bytes, e, x);
+                if (!page.full) {
+                    bool odd = false;
+                    KVP_UNROLL
+                    for (int i = 0; i < 8; ++i) {
+                        odd |= !is_finite(x[i]);
+                    }
+                    if (odd) {
+                        s.odd = 1;
+                    }
+                }
+            }
+            float4_t * to = (float4_t *) (s.staging + c * DV + e);
+            to[0] = {x[0], x[1], x[2], x[3]};
+            to[1] = {x[4], x[5], x[6], x[7]};
+        }
+    }
+
+    // GUARD leaves out products with weight 0, which an infinity in V would turn into NaN.
+    template <bool GUARD>
+    KVP_DEVICE void add_cells(const memory & s, uint32_t c0, uint32_t n, state & t) {
+        for (uint32_t c = 0; c < n; ++c) {
+            const float * p = s.p + (c0 + c) * shape::q_stride + my_row();
+            float w[T];
+            KVP_UNROLL
+            for (uint32_t i = 0; i < T; ++i) {
+                w[i] = p[i];
+            }
+            KVP_UNROLL
+            for (uint32_t j = 0; j < shape::quads_per_thread; ++j) {
+                if (shape::quads % 16 && my_quad(j) >= shape::quads) {
+                    continue;
+                }
+                const float4_t x = ((const float4_t *) (s.staging + c * DV))[my_quad(j)];
+                KVP_UNROLL
+                for (uint32_t i = 0; i < T; ++i) {
+                    if (GUARD && w[i] == 0.0f) {
+                        continue;
+                    }
+                    t.acc[i][j].x += w[i] * x.x;
+                    t.acc[i][j].y += w[i] * x.y;
+                    t.acc[i][j].z += w[i] * x.z;
+                    t.acc[i][j].w += w[i] * x.w;
+                }
+            }
+        }
+    }
+
+    KVP_DEVICE void sums(const attend_args & a, const page_desc & page, memory & s, const uint8_t * v,
+                         uint32_t cells, state & t) {
+        for (uint32_t c0 = 0; c0 < cells; c0 += shape::vc) {
+            const uint32_t n = cells - c0 < shape::vc ? cells - c0 : shape::vc;
+            stage_v(a, page, s, v, c0, n);
+            KVP_BARRIER();
+            if (s.odd) {
+                add_cells<true>(s, c0, n, t);
+            } else {
+                add_cells<false>(s, c0, n, t);
+            }
+            KVP_BARRIER();
+        }
+    }
+
+    KVP_DEVICE void write(const attend_args & a, const memory & s, uint64_t block, const state & t) {
+        KVP_UNROLL
+        for (uint32_t i = 0; i < T; ++i) {
+            const row_desc & row = s.rows[my_row() + i];
+            if (!row.active) {
+                continue;
+            }
+            if (my_x() == 0) {
+                a.out.m[block + row.index] = t.m[i];
+                a.out.l[block + row.index] = t.l[i];
+            }
+            KVP_UNROLL
+            for (uint32_t j = 0; j < shape::quads_per_thread; ++j) {
+                if (my_quad(j) < shape::quads) {
+                    ((float4_t *) (a.out.acc + (block + row.index) * DV))[my_quad(j)] = t.acc[i][j];
+                }
+            }
+        }
+    }
+};
+
+template <uint32_t DK, uint32_t DV>
+KVP_GLOBAL(prefill_block) void attend_prefill(attend_args a) {
+    using kernel = prefill<DK, DV>;
+    using shape  = prefill_shape<DK, DV>;
+    using memory = prefill_shared<DK, DV>;
+    KVP_SHARED(memory, s);
+
+    const page_desc & page = a.pages[block_x() / a.splits];
+    const uint32_t kv_head = block_y(), first_row = block_z() * shape::rows;
+    const uint32_t begin = block_x() % a.splits * a.span;
+    const uint32_t end = begin + a.span < page.cells ? begin + a.span : page.cells;
+    const uint64_t block = a.resume ? 0 : (uint64_t) block_x() * a.n_q * a.heads;
+
+    typename kernel::state t;
+    kernel::begin(a, s, kv_head, first_row, t);
+    for (uint32_t c0 = begin; c0 < end; c0 += shape::cells) {
+        const uint32_t cells = end - c0 < shape::cells ? end - c0 : shape::cells;
+        if (!kernel::find_visible(a, page, s, c0, cells)) {
+            continue;
+        }
+        float x[kernel::T][4];
+        kernel::products(a, s, page.k + ((uint64_t) c0 * a.kv_heads + kv_head) * a.row_k, kv_head, first_row, cells, x);
+        kernel::soften(a, page, s, cells, x, t);
+        // The first barrier of sums orders the weights too: V is staged before it.
+        kernel::sums(a, page, s, page.v + ((uint64_t) c0 * a.kv_heads + kv_head) * a.row_v, cells, t);
+    }
+    kernel::write(a, s, block, t);
+}
+
+} // namespace KVP_KERNELS

@@ -1,0 +1,42 @@
+// Paged attention on a GPU, whichever: plans which page goes where, runs the executor, sees
+// to the new rows.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cuda/session.h"
+#include "hybrid/hybrid.h"
+#include "paged_attn_cuda.h"
+
+namespace kvp_gpu {
+
+class paged_gpu {
+public:
+    // The GPU must outlive it. NULL where threads cannot be started.
+    static std::unique_ptr<paged_gpu> make(gpu & g, const kvp_cuda_config & config);
+    ~paged_gpu();
+
+    int forward(kvp_op * op, const kvp_io & io, const hot_pages & hot);
+
+    // What the last op did, for benchmarks.
+    const kvp::hybrid_measured & measured() const { return measured_; }
+
+private:
+    paged_gpu(gpu & g, const kvp_cuda_config & config);
+    int  compute(const op_view & op, op_session & session, const kvp_io & io, const hot_pages & hot, std::string * why);
+    int  make_plan(const op_view & op, const op_session & session, const std::vector<uint32_t> & pages, const hot_pages & hot,
+                   std::string * why);
+    int  fetch_queries(const op_view & op, const kvp_io & io, kvp_io * host);
+    uint32_t workers() const { return config_.cpu_page ? config_.workers : 0; }
+
+    gpu &                 gpu_;
+    const kvp_cuda_config config_;
+    std::unique_ptr<kvp::hybrid_executor> executor_;
+    kvp::lane_meters      meters_;
+    kvp::hybrid_plan      plan_;
+    kvp::hybrid_measured  measured_ = {};
+    pinned_block          metadata_, rows_, queries_;
+};
+
+} // namespace kvp_gpu

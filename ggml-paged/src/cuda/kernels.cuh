@@ -1,0 +1,7 @@
+// All kernels, and their instantiations by head size.
+#pragma once
+
+#include "cuda/attend_decode.cuh"
+#include "cuda/attend_prefill.cuh"
+#include "cuda/merge.cuh"
+#include "cuda/rows.cuh"

@@ -1,0 +1,176 @@
+// The few words of CUDA that the kernels are written in, for three readers: a CUDA compiler
+// with the toolkit's headers, clang in CUDA mode without any headers (scripts/check-cuda),
+// and a C++ compiler with the emulator. Nothing else in the kernels depends on which.
+#pragma once
+
+#include "cuda/kernel_args.h"
+
+#if defined(KVP_EMULATED)
+
+#include <cmath>
+#include <cstring>
+
+#include "emulator/block.h"
+
+#define KVP_KERNELS kvp_emulated
+#define KVP_DEVICE static inline
+#define KVP_GLOBAL(threads) static
+#define KVP_SHARED(type, name) type & name = *static_cast<type *>(emulator::shared_memory(sizeof(type)))
+#define KVP_BARRIER() emulator::barrier(__FILE__, __LINE__)
+#define KVP_UNROLL
+// A reader of the kernels takes what it needs of them.
+#pragma GCC diagnostic ignored "-Wunused-function"
+
+#else
+
+#if defined(KVP_BARE_CUDA)
+#include "cuda/bare.cuh"
+#endif
+
+#define KVP_KERNELS kvp_cuda
+#define KVP_DEVICE static __device__ __forceinline__
+#define KVP_GLOBAL(threads) static __global__ __launch_bounds__(threads)
+#define KVP_SHARED(type, name) __shared__ type name
+#define KVP_BARRIER() __syncthreads()
+#define KVP_UNROLL _Pragma("unroll")
+
+#endif
+
+namespace KVP_KERNELS {
+
+using namespace kvp_gpu;
+
+// Four floats that move as one.
+struct alignas(16) float4_t {
+    float x, y, z, w;
+};
+
+#if defined(KVP_EMULATED)
+
+KVP_DEVICE uint32_t thread_index() { return emulator::thread_index(); }
+KVP_DEVICE uint32_t block_x() { return emulator::block_index(0); }
+KVP_DEVICE uint32_t block_y() { return emulator::block_index(1); }
+KVP_DEVICE uint32_t block_z() { return emulator::block_index(2); }
+
+KVP_DEVICE float shuffle_xor(float x, int lane_mask) { return emulator::shuffle_xor(x, lane_mask); }
+KVP_DEVICE void or_shared(uint32_t * word, uint32_t bits) { *word |= bits; }
+
+KVP_DEVICE float exp2_fast(float x) { return std::exp2(x); }
+
+// Products and sums that must round on their own, not as one fused operation.
+KVP_DEVICE float mul_rounded(float a, float b) { volatile float p = a * b; return p; }
+KVP_DEVICE float add_rounded(float a, float b) { volatile float s = a + b; return s; }
+KVP_DEVICE float div_rounded(float a, float b) { return a / b; }
+
+KVP_DEVICE uint32_t float_bits(float x) { uint32_t u; std::memcpy(&u, &x, 4); return u; }
+KVP_DEVICE float bits_float(uint32_t u) { float x; std::memcpy(&x, &u, 4); return x; }
+
+KVP_DEVICE float half_to_float(uint16_t h) {
+    const uint32_t sign = uint32_t(h & 0x8000u) << 16;
+    const uint32_t exponent = (h >> 10) & 0x1fu, mantissa = h & 0x3ffu;
+    if (exponent == 31) {
+        return bits_float(sign | 0x7f800000u | (mantissa << 13));
+    }
+    if (exponent == 0) {
+        // Subnormal: mantissa * 2^-24, which a float holds exactly.
+        const float magnitude = float(mantissa) * 5.9604644775390625e-08f;
+        return sign ? -magnitude : magnitude;
+    }
+    return bits_float(sign | ((exponent + 112) << 23) | (mantissa << 13));
+}
+
+KVP_DEVICE uint16_t float_to_half(float x) {
+    const uint32_t bits = float_bits(x);
+    const uint16_t sign = uint16_t((bits >> 16) & 0x8000u);
+    const uint32_t magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) {
+        return uint16_t(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
+    }
+    if (magnitude >= 0x477ff000u) {
+        return uint16_t(sign | 0x7c00u);  // rounds to infinity
+    }
+    if (magnitude < 0x38800000u) {
+        // Below the least normal half: adding 0.5 aligns the last bit at 2^-24, and rounds.
+        const uint32_t shifted = float_bits(bits_float(magnitude) + 0.5f);
+        return uint16_t(sign | (shifted - 0x3f000000u));
+    }
+    const uint32_t odd = (magnitude >> 13) & 1u;
+    return uint16_t(sign | ((magnitude - 0x38000000u + 0xfffu + odd) >> 13));
+}
+
+#else
+
+KVP_DEVICE uint32_t thread_index() { return threadIdx.x; }
+KVP_DEVICE uint32_t block_x() { return blockIdx.x; }
+KVP_DEVICE uint32_t block_y() { return blockIdx.y; }
+KVP_DEVICE uint32_t block_z() { return blockIdx.z; }
+
+KVP_DEVICE float shuffle_xor(float x, int lane_mask) { return __shfl_xor_sync(0xffffffffu, x, lane_mask, 32); }
+KVP_DEVICE void or_shared(uint32_t * word, uint32_t bits) { atomicOr(word, bits); }
+
+KVP_DEVICE float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Products and sums that must round on their own, not as one fused operation.
+KVP_DEVICE float mul_rounded(float a, float b) {
+    float p;
+    asm("mul.rn.f32 %0, %1, %2;" : "=f"(p) : "f"(a), "f"(b));
+    return p;
+}
+
+KVP_DEVICE float add_rounded(float a, float b) {
+    float s;
+    asm("add.rn.f32 %0, %1, %2;" : "=f"(s) : "f"(a), "f"(b));
+    return s;
+}
+
+KVP_DEVICE float div_rounded(float a, float b) {
+    float p;
+    asm("div.rn.f32 %0, %1, %2;" : "=f"(p) : "f"(a), "f"(b));
+    return p;
+}
+
+KVP_DEVICE uint32_t float_bits(float x) { return (uint32_t) __float_as_int(x); }
+KVP_DEVICE float bits_float(uint32_t u) { return __int_as_float((int) u); }
+
+KVP_DEVICE float half_to_float(uint16_t h) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+    return x;
+}
+
+KVP_DEVICE uint16_t float_to_half(float x) {
+    uint16_t h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+}
+
+#endif
+
+constexpr uint32_t bits_infinity = 0x7f800000u;
+
+KVP_DEVICE float minus_infinity() { return bits_float(0xff800000u); }
+KVP_DEVICE bool  is_finite(float x) { return (float_bits(x) & bits_infinity) != bits_infinity; }
+KVP_DEVICE float larger(float a, float b) { return a > b ? a : b; }
+
+// exp for the weights of a softmax: e^x = 2^(x log2 e).
+KVP_DEVICE float exp_weight(float x) { return exp2_fast(x * 1.4426950408889634f); }
+
+// weight is exp(s - m), and 0 where s is minus infinity, whatever m is.
+KVP_DEVICE float weight(float s, float m) { return s == minus_infinity() ? 0.0f : exp_weight(s - m); }
+
+// tanh: the exponential loses digits near zero, where the series has them.
+KVP_DEVICE float tanh_smooth(float x) {
+    const float a = x < 0 ? -x : x;
+    if (a < 0.25f) {
+        const float y = x * x;
+        return x * (1.0f + y * (-0.333333333f + y * (0.133333333f + y * (-0.0539682540f + y * 0.0218694885f))));
+    }
+    const float t = 1.0f - 2.0f / (exp_weight(2.0f * a) + 1.0f);
+    return x < 0 ? -t : t;
+}
+
+} // namespace KVP_KERNELS

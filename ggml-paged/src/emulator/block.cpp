@@ -1,0 +1,220 @@
+#include "emulator/block.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "emulator/fiber.h"
+
+namespace emulator {
+
+namespace {
+
+constexpr uint32_t warp = 32;
+constexpr size_t   red_zone = 1024;
+constexpr uint8_t  poison = 0xff;  // floats are NaN
+
+enum class thread_state { ready, at_barrier, at_shuffle, done };
+
+struct cuda_thread {
+    fiber *      stack = nullptr;
+    thread_state state = thread_state::ready;
+    const char * file = "";
+    int          line = 0;
+    float        given = 0, taken = 0;
+    int          lane_mask = 0;
+};
+
+struct block {
+    const std::function<void()> * kernel = nullptr;
+    const order * how = nullptr;
+    uint32_t      index[3] = {0, 0, 0};
+    uint32_t      current = 0;
+    size_t        shared_bytes = 0;
+    std::string   failure;
+    std::vector<cuda_thread> threads;
+    std::vector<uint32_t>    ready;
+    std::vector<uint32_t>    arrived;  // lanes of each warp at a shuffle
+    std::unique_ptr<uint8_t[]> shared{new uint8_t[shared_memory_max + red_zone + 64]};
+
+    uint8_t * shared_base() {
+        const uintptr_t p = reinterpret_cast<uintptr_t>(shared.get());
+        return reinterpret_cast<uint8_t *>((p + 63) / 64 * 64);
+    }
+};
+
+thread_local block * running = nullptr;
+
+std::string site(const char * file, int line) {
+    const char * slash = std::strrchr(file, '/');
+    return std::string(slash ? slash + 1 : file) + ":" + std::to_string(line);
+}
+
+void thread_main() {
+    (*running->kernel)();
+    running->threads[running->current].state = thread_state::done;
+    fiber_yield();
+}
+
+void fail(block & b, const std::string & sentence) {
+    if (b.failure.empty()) {
+        b.failure = sentence;
+    }
+}
+
+std::string where(const block & b, uint32_t t) {
+    const cuda_thread & thread = b.threads[t];
+    const std::string name = "thread " + std::to_string(t);
+    switch (thread.state) {
+    case thread_state::at_barrier: return name + " waits at the barrier " + site(thread.file, thread.line);
+    case thread_state::at_shuffle: return name + " waits in a shuffle";
+    case thread_state::done:       return name + " has returned";
+    default:                       return name + " runs";
+    }
+}
+
+// All lanes have arrived: exchange, and let the warp go on.
+void finish_shuffle(block & b, uint32_t w) {
+    const uint32_t first = w * warp;
+    for (uint32_t lane = 0; lane < warp; ++lane) {
+        cuda_thread & t = b.threads[first + lane];
+        if (t.lane_mask != b.threads[first].lane_mask) {
+            fail(b, "lanes of a warp are in different shuffles");
+        }
+        t.taken = b.threads[first + (lane ^ uint32_t(t.lane_mask))].given;
+    }
+    for (uint32_t lane = 0; lane < warp; ++lane) {
+        b.threads[first + lane].state = thread_state::ready;
+        b.ready.push_back(first + lane);
+    }
+    b.arrived[w] = 0;
+}
+
+// Nobody can run: everybody is done, or at the same barrier, or something is wrong.
+bool finish_barrier(block & b) {
+    const cuda_thread & first = b.threads[0];
+    for (uint32_t t = 0; t < b.threads.size(); ++t) {
+        const cuda_thread & other = b.threads[t];
+        const bool same = other.state == first.state && other.line == first.line && other.file == first.file;
+        if (other.state == thread_state::at_shuffle || (!same && first.state != thread_state::done)
+            || other.state != first.state) {
+            fail(b, where(b, 0) + " while " + where(b, t));
+            return false;
+        }
+    }
+    if (first.state == thread_state::done) {
+        return false;
+    }
+    for (uint32_t t = 0; t < b.threads.size(); ++t) {
+        b.threads[t].state = thread_state::ready;
+        b.ready.push_back(t);
+    }
+    return true;
+}
+
+void run_block(block & b, std::mt19937_64 & random) {
+    std::memset(b.shared_base(), poison, shared_memory_max + red_zone);
+    b.shared_bytes = 0;
+    b.ready.clear();
+    std::fill(b.arrived.begin(), b.arrived.end(), 0u);
+    for (uint32_t t = 0; t < b.threads.size(); ++t) {
+        b.threads[t] = cuda_thread();
+        b.threads[t].stack = fiber_start(t, thread_main);
+        b.ready.push_back(t);
+    }
+    while (b.failure.empty()) {
+        if (b.ready.empty() && !finish_barrier(b)) {
+            break;
+        }
+        const size_t pick = random() % b.ready.size();
+        b.current = b.ready[pick];
+        b.ready[pick] = b.ready.back();
+        b.ready.pop_back();
+        fiber_resume(b.threads[b.current].stack);
+        if (b.threads[b.current].state == thread_state::at_shuffle) {
+            const uint32_t w = b.current / warp;
+            if (++b.arrived[w] == warp) {
+                finish_shuffle(b, w);
+            }
+        }
+    }
+    const uint8_t * end = b.shared_base() + b.shared_bytes;
+    if (std::any_of(end, end + red_zone, [](uint8_t x) { return x != poison; })) {
+        fail(b, "a kernel wrote past the end of its shared memory");
+    }
+}
+
+} // namespace
+
+std::string run(const grid & grid, const order & order, const std::function<void()> & kernel) {
+    if (grid.threads == 0 || grid.threads % warp || grid.threads > fiber_stacks) {
+        return "a block of " + std::to_string(grid.threads) + " threads cannot be emulated";
+    }
+    block b;
+    b.kernel = &kernel;
+    b.how = &order;
+    b.threads.resize(grid.threads);
+    b.arrived.resize(grid.threads / warp);
+    std::mt19937_64 random(order.seed);
+    // Blocks come in any order on a device, so nothing may follow from theirs.
+    const uint64_t n = uint64_t(grid.x) * grid.y * grid.z;
+    std::vector<uint64_t> blocks(n);
+    for (uint64_t i = 0; i < n; ++i) {
+        blocks[i] = i;
+    }
+    std::shuffle(blocks.begin(), blocks.end(), random);
+    block * const outer = running;
+    running = &b;
+    for (uint64_t i : blocks) {
+        b.index[0] = uint32_t(i % grid.x);
+        b.index[1] = uint32_t(i / grid.x % grid.y);
+        b.index[2] = uint32_t(i / grid.x / grid.y);
+        run_block(b, random);
+        if (!b.failure.empty()) {
+            break;
+        }
+    }
+    running = outer;
+    return b.failure;
+}
+
+uint32_t thread_index() { return running->current; }
+
+uint32_t block_index(int axis) { return running->index[axis]; }
+
+void * shared_memory(size_t bytes) {
+    if (bytes > shared_memory_max) {
+        fail(*running, "a kernel asks for " + std::to_string(bytes) + " bytes of shared memory, over 48 KiB");
+        fiber_yield();
+    }
+    running->shared_bytes = std::max(running->shared_bytes, bytes);
+    return running->shared_base();
+}
+
+void barrier(const char * file, int line) {
+    block & b = *running;
+    if (b.how->sites) {
+        b.how->sites->insert(site(file, line));
+    }
+    if (!b.how->drop_barrier.empty() && site(file, line) == b.how->drop_barrier) {
+        return;
+    }
+    cuda_thread & t = b.threads[b.current];
+    t.state = thread_state::at_barrier;
+    t.file = file;
+    t.line = line;
+    fiber_yield();
+}
+
+float shuffle_xor(float x, int lane_mask) {
+    cuda_thread & t = running->threads[running->current];
+    t.state = thread_state::at_shuffle;
+    t.given = x;
+    t.lane_mask = lane_mask;
+    fiber_yield();
+    return t.taken;
+}
+
+} // namespace emulator

@@ -1,0 +1,44 @@
+// Runs a kernel on the CPU: one block at a time, every CUDA thread a fiber, in an order
+// that a seed shuffles. A thread runs until it comes to a barrier or a shuffle, so that a
+// read that no barrier orders after its write sees what was there before: poison, or the
+// tile before.
+//
+// What it reports, besides wrong results that poison and order bring about:
+//   - a barrier that not all threads of a block reach, or reach at different places;
+//   - a shuffle that not all lanes of a warp take part in;
+//   - more than 48 KiB of shared memory, and writes past its end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+
+namespace emulator {
+
+constexpr size_t shared_memory_max = 48 * 1024;
+
+struct grid {
+    uint32_t x, y, z;
+    uint32_t threads;  // of a block
+};
+
+struct order {
+    uint64_t    seed = 0;
+    std::string drop_barrier;  // "file:line" of a barrier to leave out, to see that it is missed
+    std::set<std::string> * sites = nullptr;  // collects the barriers that were met
+};
+
+// run executes kernel in every thread of the grid. Empty, or a sentence about what the
+// kernel did wrong; the rest of the grid is not run then.
+std::string run(const grid & grid, const order & order, const std::function<void()> & kernel);
+
+// For kernels:
+uint32_t thread_index();
+uint32_t block_index(int axis);
+void *   shared_memory(size_t bytes);
+void     barrier(const char * file, int line);
+float    shuffle_xor(float x, int lane_mask);
+
+} // namespace emulator

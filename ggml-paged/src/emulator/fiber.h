@@ -1,0 +1,21 @@
+// A fiber: a stack of its own that runs until it yields. One thread of CUDA is one fiber.
+#pragma once
+
+#include <cstddef>
+
+namespace emulator {
+
+struct fiber;
+
+// fiber_stacks is how many fibers a thread can have, made when first used.
+constexpr unsigned fiber_stacks = 1024;
+
+// fiber_start readies fiber number index of this thread; entry must yield in the end and
+// never return. What an earlier fiber of that number left is forgotten: kernels own nothing.
+fiber * fiber_start(unsigned index, void (*entry)());
+
+// fiber_resume runs a fiber until it yields; fiber_yield goes back to where it was resumed.
+void fiber_resume(fiber * f);
+void fiber_yield();
+
+} // namespace emulator

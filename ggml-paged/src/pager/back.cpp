@@ -1,0 +1,119 @@
+// Pages whose contents are in files of others.
+#include "pager/state.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "pager/pager.h"
+
+using namespace kvp;
+
+namespace {
+
+bool beyond(uint64_t offset, uint64_t bytes, uint64_t size) {
+    return offset > size || bytes > size - offset;
+}
+
+int make_refs(kvp_pager & p, const layer_state & l, const kvp_extent * extents, uint32_t n, std::vector<extent_ref> & out) {
+    std::lock_guard<std::mutex> lock(p.files_mutex);
+    for (uint32_t i = 0; i < n; i++) {
+        const kvp_extent & x = extents[i];
+        int rc = 0;
+        uint64_t size = 0;
+        auto file = p.files.get(x.fd, p.direct, &size, &rc);
+        if (!file) {
+            return kvp_set_error(rc, "the file of extent %u of a page cannot be used: %s; it must be a regular file open for reading",
+                i, strerror(-rc));
+        }
+        const uint64_t n_rows = x.n;
+        if (n_rows == 0 || x.first > p.page_cells || n_rows > p.page_cells - x.first) {
+            return kvp_set_error(-EINVAL, "extent %u of a page has rows %u to %llu: a page has %u", i, x.first,
+                (unsigned long long) (x.first + n_rows), p.page_cells);
+        }
+        if (beyond(x.k_offset, n_rows * l.row_k, size) || beyond(x.v_offset, n_rows * l.row_v, size)) {
+            return kvp_set_error(-EINVAL, "extent %u of a page ends beyond its file, which has %llu bytes: the file is not the one "
+                "that was saved", i, (unsigned long long) size);
+        }
+        out.push_back({std::move(file), x.first, x.n, x.k_offset, x.v_offset});
+    }
+    std::sort(out.begin(), out.end(), [](const extent_ref & a, const extent_ref & b) { return a.first < b.first; });
+    uint32_t rows = 0;
+    for (const extent_ref & x : out) {
+        if (x.first != rows) {
+            return kvp_set_error(-EINVAL, "the extents of a page must follow each other from row 0: row %u is covered %s", std::min(rows, x.first),
+                x.first < rows ? "twice" : "by none");
+        }
+        rows += x.n;
+    }
+    return 0;
+}
+
+// A frame that was made for a page without contents holds zeros, not what the file has.
+bool blank(const page_entry & e) {
+    return e.state == page_state::resident && !e.dirty && !has_content(e);
+}
+
+// Waits until the page is where it is, and up to date.
+int wait_steady(kvp_pager & p, page_id id, lock_t & lock) {
+    page_entry & e = p.at(id);
+    while (p.error.load() == 0) {
+        const bool used = e.pins > 0 || e.waiting > 0;
+        if (e.dropping || in_transit(e) || (blank(e) && used)) {
+            p.cv_of(id).wait(lock);
+        } else if (e.state == page_state::resident && has_rotations(e) && !blank(e)) {
+            const int rc = hold(p, id, lock);
+            if (rc != 0) {
+                return rc;
+            }
+            let_go(p, id, false);
+        } else {
+            return 0;
+        }
+    }
+    return sticky(p);
+}
+
+}  // namespace
+
+int kvp_back(kvp_pager * pager, uint32_t layer, uint32_t page, const kvp_extent * extents, uint32_t n) try {
+    int rc = check_page(pager, layer, page, "backed by a file");
+    if (rc != 0) {
+        return rc;
+    }
+    if (n == 0) {
+        return kvp_set_error(-EINVAL, "page %u of layer %u cannot be backed by no file at all", page, layer);
+    }
+    kvp_pager & p = *pager;
+    const page_id id{layer, page};
+    std::vector<extent_ref> refs;
+    rc = make_refs(p, *p.layers[layer], extents, n, refs);
+    if (rc != 0) {
+        return rc;
+    }
+    guard g(p);
+    rc = wait_steady(p, id, g.lock);
+    if (rc != 0) {
+        return rc;
+    }
+    page_entry & e = p.at(id);
+    if (blank(e)) {
+        const uint32_t f = e.frame;
+        chain_remove(p, f);
+        leave_frame(p, id);
+        p.frames[f].owner = page_id();
+        p.returned.push_back(f);
+    }
+    if (!e.extra) {
+        e.extra.reset(new page_extra);
+    }
+    free_slot(p, e);
+    e.dirty = false;
+    e.extra->rotations.clear();
+    e.extra->extents = std::move(refs);
+    p.streaming = true;
+    return 0;
+} catch (const std::bad_alloc &) {
+    return kvp_set_error(-ENOMEM, "no memory to note the files behind page %u of layer %u", page, layer);
+}

@@ -1,0 +1,46 @@
+// Files of others that hold contents of pages.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <sys/types.h>
+
+namespace kvp {
+
+// shared_file is our own descriptor of a file, one per file however many pages it backs.
+class shared_file {
+  public:
+    // Takes the descriptors over; direct may be -1.
+    shared_file(int fd, int direct) : fd_(fd), direct_(direct) {}
+    ~shared_file();
+    shared_file(const shared_file &) = delete;
+    shared_file & operator=(const shared_file &) = delete;
+
+    int read(void * data, size_t bytes, uint64_t offset) const;
+
+  private:
+    int fd_, direct_;
+};
+
+struct extent_ref {
+    std::shared_ptr<const shared_file> file;
+    uint32_t first, n;
+    uint64_t k_offset, v_offset;
+};
+
+class file_table {
+  public:
+    // get finds or makes our descriptor of the file; *size is its present size. NULL and a
+    // negative errno in *rc where that fails.
+    std::shared_ptr<const shared_file> get(int fd, bool direct, uint64_t * size, int * rc);
+
+  private:
+    std::map<std::pair<dev_t, ino_t>, std::weak_ptr<const shared_file>> files_;
+};
+
+}  // namespace kvp

@@ -1,0 +1,19 @@
+// What the pager offers to the rest of the library, beyond the public header.
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "kv_pager.h"
+
+// kvp_attachment is a slot for state that lives and dies with a pager (batches, ops, the
+// threads that compute). kvp_pager_free destroys it before anything else of the pager.
+std::shared_ptr<void> & kvp_attachment(kvp_pager * pager);
+std::mutex            & kvp_attachment_mutex(kvp_pager * pager);
+
+// kvp_set_error stores the sentence of kvp_last_error for this thread and returns err
+// (a negative errno), so that a failing function can end with it.
+int kvp_set_error(int err, const char * format, ...) __attribute__((format(printf, 2, 3)));
+
+// kvp_fail makes an error sticky, unless there is one already, and wakes every waiter.
+void kvp_fail(kvp_pager * pager, int err, const char * message);

@@ -1,0 +1,53 @@
+// The CPU backend of test_paged_attn, and the list of those that are built in.
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "backend.h"
+
+namespace {
+
+const char * refuses_nothing(const kvp_layer_desc *, uint32_t) {
+    return nullptr;
+}
+
+int forward(kvp_op * op, const kvp_io * io, uint32_t threads, uint64_t seed) {
+    const size_t bytes = kvp_cpu_work_bytes(op, threads);
+    // Any alignment must do, and what the memory holds must not matter.
+    std::vector<uint8_t> work(bytes + 64, 0xff);
+    std::vector<int>         results(threads);
+    std::vector<std::thread> team;
+    for (uint32_t i = 1; i < threads; i++) {
+        team.emplace_back([&, i] { results[i] = kvp_cpu_forward(op, io, i, threads, work.data() + seed % 64, bytes); });
+    }
+    results[0] = kvp_cpu_forward(op, io, 0, threads, work.data() + seed % 64, bytes);
+    for (std::thread & t : team) {
+        t.join();
+    }
+    return results[0];
+}
+
+const test_backend cpu = {"cpu", 1e-4, true, refuses_nothing, nullptr, forward};
+
+} // namespace
+
+const test_backend * test_backend_cpu() {
+    return &cpu;
+}
+
+const test_backend * test_backend_find(const char * name) {
+    if (std::strcmp(name, "cpu") == 0) {
+        return test_backend_cpu();
+    }
+#ifdef KVP_TEST_EMULATED
+    if (std::strcmp(name, "emulated") == 0) {
+        return test_backend_emulated();
+    }
+#endif
+#ifdef KVP_TEST_CUDA
+    if (std::strcmp(name, "cuda") == 0) {
+        return test_backend_cuda();
+    }
+#endif
+    return nullptr;
+}

@@ -1,0 +1,293 @@
+// test_paged_attn: a backend against f64 over an all-pairs design of shapes, masks, types,
+// budgets and options.
+//
+//   test_paged_attn [--backend cpu|emulated|cuda] [--quick] [--long] [--seed N]
+//                   [--filter TEXT] [--work-max GFLOP] [--spill DIR] [--verbose]
+//
+// Each case is computed twice, the second time with another budget and number of threads;
+// both must give the same bits where the backend promises that. Prints the largest error
+// for each value of each parameter, in units of max|V|. Exits with 1 if anything failed.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "backend.h"
+#include "case.h"
+#include "reference.h"
+
+namespace {
+
+struct options {
+    const test_backend * backend = test_backend_cpu();
+    bool        all_lengths = false;
+    bool        verbose     = false;
+    uint64_t    seed        = 1;
+    double      work_max    = 40;  // GFLOP of a case
+    std::string filter;
+    std::string spill = ".";
+};
+
+// Multiplications that the reference may take per case; rows are sampled beyond.
+constexpr double REFERENCE_WORK = 1.5e8;
+
+void check(int result) {
+    if (result < 0) {
+        throw std::runtime_error(kvp_last_error());
+    }
+}
+
+struct pager_holder {
+    kvp_pager * p = nullptr;
+    ~pager_holder() { kvp_pager_free(p); }
+};
+
+uint64_t frames_of(const test_case & c, int budget, uint32_t n_cells) {
+    const uint64_t pages = (n_cells + c.page_cells - 1) / c.page_cells;
+    return budget == 0 ? 1 : budget == 1 ? std::max<uint64_t>(1, pages / 10) : pages;
+}
+
+// page_bytes_of is the size of a frame, which a pager tells only once it has its budget.
+uint64_t page_bytes_of(const test_case & c) {
+    const uint64_t k = c.page_cells * c.kv_heads * kvp_row_bytes(c.type_k, c.dk);
+    const uint64_t v = c.page_cells * c.kv_heads * kvp_row_bytes(c.type_v, c.dv);
+    return (k + KVP_ALIGN - 1) / KVP_ALIGN * KVP_ALIGN + (v + KVP_ALIGN - 1) / KVP_ALIGN * KVP_ALIGN;
+}
+
+void make_pager(const options & o, const test_case & c, const case_inputs & in, int budget, pager_holder & out) {
+    kvp_config config{};
+    config.page_cells = c.page_cells;
+    config.ram_bytes  = frames_of(c, budget, in.n_cells) * page_bytes_of(c);
+    config.spill_dir  = o.spill.c_str();
+    if (o.backend->prepare) {
+        o.backend->prepare(&config);
+    }
+    check(kvp_pager_create(&config, &out.p));
+    uint32_t layer;
+    check(kvp_layer_add(out.p, &in.layer, &layer));
+    check(kvp_pager_start(out.p));
+    check(kvp_reserve(out.p, in.layer.group, (in.n_cells + c.page_cells - 1) / c.page_cells));
+    std::vector<uint32_t> cells(in.n_cells);
+    for (uint32_t i = 0; i < in.n_cells; i++) {
+        cells[i] = i;
+    }
+    check(kvp_rows_write(out.p, layer, cells.data(), in.n_cells, in.k.data(), in.v.data()));
+}
+
+// check_stored compares the rows of the batch with what the quantizers make of them, and
+// puts those into the inputs, for the reference.
+void check_stored(const test_case & c, kvp_pager * pager, case_inputs & in) {
+    const size_t row_k = kvp_layer_row_k(pager, 0), row_v = kvp_layer_row_v(pager, 0);
+    std::vector<uint8_t> k(c.n_q * row_k), v(c.n_q * row_v);
+    check(kvp_rows_read(pager, 0, in.q_cell.data(), c.n_q, k.data(), v.data()));
+    for (uint32_t i = 0; i < c.n_q; i++) {
+        uint8_t * want_k = &in.k[in.q_cell[i] * row_k];
+        uint8_t * want_v = &in.v[in.q_cell[i] * row_v];
+        for (uint32_t h = 0; h < c.kv_heads; h++) {
+            kvp_quantize_row(c.type_k, &in.k_new[((size_t) i * c.kv_heads + h) * c.dk], want_k + h * row_k / c.kv_heads, c.dk);
+            kvp_quantize_row(c.type_v, &in.v_new[((size_t) i * c.kv_heads + h) * c.dv], want_v + h * row_v / c.kv_heads, c.dv);
+        }
+        if (std::memcmp(&k[i * row_k], want_k, row_k) != 0 || std::memcmp(&v[i * row_v], want_v, row_v) != 0) {
+            throw std::runtime_error("the row of query " + std::to_string(i) + " was not stored as it should be");
+        }
+    }
+}
+
+std::vector<float> compute(const options & o, const test_case & c, case_inputs & in, int budget, uint32_t threads) {
+    pager_holder pager;
+    make_pager(o, c, in, budget, pager);
+    const kvp_batch_desc desc = in.batch_desc();
+    kvp_batch * batch;
+    kvp_op *    op;
+    check(kvp_batch_begin(pager.p, &desc, &batch));
+    check(kvp_op_new(batch, &in.params, &op));
+    std::vector<float> out((size_t) c.n_q * c.heads * c.dv, NAN);
+    kvp_io io{};
+    io.q     = {in.q.data(), (int64_t) (c.heads * c.dk * sizeof(float)), (int64_t) (c.dk * sizeof(float))};
+    io.k_new = {in.k_new.data(), (int64_t) (c.kv_heads * c.dk * sizeof(float)), (int64_t) (c.dk * sizeof(float))};
+    io.v_new = {in.v_new.data(), (int64_t) (c.kv_heads * c.dv * sizeof(float)), (int64_t) (c.dv * sizeof(float))};
+    io.sinks = in.sinks.empty() ? nullptr : in.sinks.data();
+    io.out   = out.data();
+    check(o.backend->forward(op, &io, threads, c.seed + threads));
+    const char * message;
+    if (kvp_pager_error(pager.p, &message) != 0) {
+        throw std::runtime_error(message);
+    }
+    check_stored(c, pager.p, in);
+    return out;
+}
+
+double error_of(const test_case & c, const case_inputs & in, const std::vector<float> & out) {
+    const kvp_batch_desc  desc  = in.batch_desc();
+    const reference_cells cells = {in.n_cells, in.pos.data(), in.seqs.data(), in.k.data(), in.v.data()};
+    const uint64_t rows = (uint64_t) c.n_q * c.heads;
+    const double   cost = (double) in.n_cells * (c.dk + c.dv);
+    const uint64_t take = std::min<uint64_t>(rows, std::max(6.0, REFERENCE_WORK / cost));
+    double worst = 0;
+    for (uint64_t i = 0; i < take; i++) {
+        // Spread over all rows, from the first to the last.
+        const uint64_t row   = take == 1 ? rows - 1 : i * (rows - 1) / (take - 1);
+        const uint32_t query = (uint32_t) (row / c.heads), head = (uint32_t) (row % c.heads);
+        const reference_query q = {in.q_pos[query], in.q_seq[query], !in.q_except.empty() && in.q_except[query],
+                                   &in.q[(size_t) query * c.heads * c.dk]};
+        const std::vector<double> want = reference_row(in.layer, in.params, desc, cells, q, head, in.sinks.empty() ? nullptr : &in.sinks[head]);
+        for (uint32_t d = 0; d < c.dv; d++) {
+            const double error = std::fabs(out[row * c.dv + d] - want[d]) / in.v_max;
+            worst = error <= worst ? worst : std::isnan(error) ? INFINITY : error;
+        }
+    }
+    return worst;
+}
+
+// run_case returns the error in units of max|V| and throws where anything else is wrong.
+double run_case(const options & o, const test_case & c) {
+    case_inputs in = make_inputs(c);
+    const std::vector<float> out   = compute(o, c, in, c.budget, c.threads);
+    const std::vector<float> again = compute(o, c, in, (c.budget + 1) % 3, c.threads % 3 + 1);
+    const double error = std::max(error_of(c, in, out), error_of(c, in, again));
+    if (!(error <= o.backend->error_max)) {
+        throw std::runtime_error("the error is " + std::to_string(error) + " of max|V|");
+    }
+    if (o.backend->bits_repeat && std::memcmp(out.data(), again.data(), out.size() * sizeof(float)) != 0) {
+        throw std::runtime_error("another budget and number of threads give other bits");
+    }
+    return error;
+}
+
+struct tally {
+    size_t cases = 0, failed = 0;
+    double worst = 0;
+
+    void add(bool ok, double error) {
+        cases++;
+        failed += !ok;
+        worst = std::max(worst, error);
+    }
+};
+
+void print_table(const case_design & d, const std::vector<std::vector<tally>> & table) {
+    std::printf("%-8s %-8s %6s %7s  %s\n", "", "", "cases", "failed", "largest error / max|V|");
+    for (size_t p = 0; p < d.parameters.size(); p++) {
+        for (size_t v = 0; v < d.parameters[p].values.size(); v++) {
+            const tally & t = table[p][v];
+            std::printf("%-8s %-8s %6zu %7zu  %.1e\n", v == 0 ? d.parameters[p].name.c_str() : "",
+                        d.parameters[p].values[v].c_str(), t.cases, t.failed, t.worst);
+        }
+    }
+}
+
+// run_one runs a case unless it is filtered out or too large; failures are printed.
+bool run_one(const options & o, const test_case & c, tally & total, double & error) {
+    const std::string    name  = c.name();
+    const kvp_layer_desc layer = {0, c.tokens + c.n_q, c.kv_heads, c.dk, c.dv, c.type_k, c.type_v};
+    if (name.find(o.filter) == std::string::npos || c.work() > o.work_max * 1e9 || o.backend->refuses(&layer, c.heads)) {
+        return false;
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    bool ok = true;
+    error = 0;
+    try {
+        error = run_case(o, c);
+    } catch (const std::exception & e) {
+        ok = false;
+        std::printf("FAILED %s: %s\n", name.c_str(), e.what());
+    }
+    if (o.verbose) {
+        const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+        std::printf("%s: %.1e, %.0f ms\n", name.c_str(), error, ms);
+    }
+    total.add(ok, error);
+    return true;
+}
+
+// far_cases are a few long contexts for the quick run, where the full design has none.
+std::vector<test_case> far_cases(uint64_t seed) {
+    return {
+        {65536,  1,  256, 128, 128, 4, 1, MASK_CAUSAL,    KVP_Q8_0, KVP_Q8_0, 1.0f, 1, false, false, false, 2, seed + 1},
+        {131072, 1,  512, 64,  64,  8, 2, MASK_SEQUENCES, KVP_F16,  KVP_F16,  1.0f, 0, false, false, true,  2, seed + 2},
+        {131072, 64, 2048, 64, 64,  2, 1, MASK_CAUSAL,    KVP_F16,  KVP_Q8_0, 1.0f, 1, false, false, false, 2, seed + 3},
+    };
+}
+
+options parse(int argc, char ** argv) {
+    options o;
+    for (int i = 1; i < argc; i++) {
+        const std::string a = argv[i];
+        if (a == "--quick") {
+            o.all_lengths = false;
+            continue;
+        }
+        if (a == "--long") {
+            o.all_lengths = true;
+            o.work_max    = INFINITY;
+            continue;
+        }
+        if (a == "--verbose") {
+            o.verbose = true;
+            continue;
+        }
+        const char * value = i + 1 < argc ? argv[++i] : nullptr;
+        if (!value) {
+            throw std::invalid_argument(a + " is no option, or needs a value.");
+        }
+        if (a == "--backend") {
+            o.backend = test_backend_find(value);
+            if (!o.backend) {
+                throw std::invalid_argument(std::string("The backend ") + value + " is not built in.");
+            }
+        } else if (a == "--seed") {
+            o.seed = std::strtoull(value, nullptr, 10);
+        } else if (a == "--filter") {
+            o.filter = value;
+        } else if (a == "--work-max") {
+            o.work_max = std::atof(value);
+        } else if (a == "--spill") {
+            o.spill = value;
+        } else {
+            throw std::invalid_argument(a + " is no option.");
+        }
+    }
+    return o;
+}
+
+} // namespace
+
+int main(int argc, char ** argv) try {
+    const options o = parse(argc, argv);
+    const case_design d = design_cases(o.all_lengths, o.seed);
+    std::vector<std::vector<tally>> table;
+    for (const parameter & p : d.parameters) {
+        table.emplace_back(p.values.size());
+    }
+    tally  total;
+    size_t skipped = 0;
+    for (size_t i = 0; i < d.cases.size(); i++) {
+        const size_t failed = total.failed;
+        double error;
+        if (!run_one(o, d.cases[i], total, error)) {
+            skipped++;
+            continue;
+        }
+        for (size_t p = 0; p < table.size(); p++) {
+            table[p][d.rows[i][p]].add(total.failed == failed, error);
+        }
+    }
+    print_table(d, table);
+    for (const test_case & c : o.all_lengths ? std::vector<test_case>{} : far_cases(o.seed * 1000)) {
+        double error;
+        if (run_one(o, c, total, error)) {
+            std::printf("%s: %.1e\n", c.name().c_str(), error);
+        }
+    }
+    std::printf("%s (%s), seed %llu: %zu cases, %zu failed, %zu skipped, %zu pairs of values not covered by the design; largest error %.1e of max|V|\n",
+                o.backend->name, kvp_cpu_isa(), (unsigned long long) o.seed, total.cases, total.failed, skipped, d.missing, total.worst);
+    return total.failed > 0 || d.missing > 0 || total.cases == 0;
+} catch (const std::exception & e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 2;
+}

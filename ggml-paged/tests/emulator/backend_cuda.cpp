@@ -1,0 +1,56 @@
+// test_backend_cuda: a CUDA device, with one context for all ops.
+#include <errno.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "backend.h"
+#include "cuda/device.h"
+#include "device_io.h"
+
+namespace {
+
+// The device and its context; NULL with a line on stderr where there is none.
+struct cuda_backend {
+    std::unique_ptr<kvp_gpu::gpu>       device;
+    std::unique_ptr<kvp_gpu::paged_gpu> paged;
+
+    cuda_backend() {
+        char message[256] = "";
+        device = kvp_gpu::make_cuda_gpu(0, message, sizeof message);
+        if (!device) {
+            std::fprintf(stderr, "%s\n", message);
+            return;
+        }
+        paged = kvp_gpu::paged_gpu::make(*device, kvp_cuda_config());
+    }
+};
+
+cuda_backend & backend_state() {
+    static cuda_backend state;
+    return state;
+}
+
+const char * refuses_layer(const kvp_layer_desc * layer, uint32_t heads) {
+    if (!backend_state().paged) {
+        return "there is no CUDA device that can be used";
+    }
+    return kvp_gpu::refuses(layer, heads);
+}
+
+void prepare(kvp_config * config) {
+    config->arena_alloc = kvp_cuda_arena_alloc;
+    config->arena_free = kvp_cuda_arena_free;
+}
+
+int forward(kvp_op * op, const kvp_io * io, uint32_t, uint64_t) {
+    cuda_backend & state = backend_state();
+    return state.paged ? forward_from_host(*state.device, *state.paged, op, *io) : -ENODEV;
+}
+
+} // namespace
+
+const test_backend * test_backend_cuda() {
+    static const test_backend backend = {"cuda", 1e-4, true, refuses_layer, prepare, forward};
+    return &backend;
+}

@@ -1,0 +1,36 @@
+// test_backend_emulated: the CUDA kernels and their orchestration on an emulated GPU.
+#include <errno.h>
+
+#include <cstdio>
+
+#include "backend.h"
+#include "device_io.h"
+#include "emulator/gpu.h"
+
+namespace {
+
+const char * refuses_layer(const kvp_layer_desc * layer, uint32_t heads) {
+    return kvp_gpu::refuses(layer, heads);
+}
+
+int forward(kvp_op * op, const kvp_io * io, uint32_t, uint64_t seed) {
+    emulator::emulated_gpu g(seed);
+    int e = 0;
+    {
+        const auto paged = kvp_gpu::paged_gpu::make(g, kvp_cuda_config());
+        e = paged ? forward_from_host(g, *paged, op, *io) : -EAGAIN;
+    }
+    // What the emulator found wrong is wrong, however right the result is.
+    if (!g.wrong().empty()) {
+        std::fprintf(stderr, "emulated GPU: %s\n", g.wrong().c_str());
+        return -EFAULT;
+    }
+    return e;
+}
+
+} // namespace
+
+const test_backend * test_backend_emulated() {
+    static const test_backend backend = {"emulated", 1e-4, true, refuses_layer, nullptr, forward};
+    return &backend;
+}

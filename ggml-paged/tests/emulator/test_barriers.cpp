@@ -1,0 +1,124 @@
+// The tester, tested: the emulator must notice what it is there to notice.
+#include <gtest/gtest.h>
+
+#include "attention_case.h"
+#include "emulator/block.h"
+
+namespace {
+
+using emulator::order;
+using emulator::run;
+
+constexpr emulator::grid one_block = {1, 1, 1, 64};
+
+TEST(emulator, a_barrier_in_a_branch_is_reported) {
+    const std::string why = run(one_block, {}, [] {
+        if (emulator::thread_index() < 40) {
+            emulator::barrier("branch.cuh", 7);
+        }
+    });
+    EXPECT_NE(why.find("branch.cuh:7"), std::string::npos) << why;
+}
+
+TEST(emulator, two_different_barriers_are_reported) {
+    const std::string why = run(one_block, {}, [] {
+        emulator::barrier("two.cuh", emulator::thread_index() == 5 ? 1 : 2);
+    });
+    EXPECT_NE(why.find("two.cuh"), std::string::npos) << why;
+}
+
+TEST(emulator, a_shuffle_without_all_lanes_is_reported) {
+    const std::string why = run(one_block, {}, [] {
+        if (emulator::thread_index() != 33) {
+            emulator::shuffle_xor(1.0f, 1);
+        }
+    });
+    EXPECT_NE(why.find("shuffle"), std::string::npos) << why;
+}
+
+TEST(emulator, shuffles_exchange) {
+    std::vector<float> got(64);
+    const std::string why = run(one_block, {}, [&] {
+        const uint32_t t = emulator::thread_index();
+        got[t] = emulator::shuffle_xor(float(t), 8);
+    });
+    EXPECT_EQ(why, "");
+    for (uint32_t t = 0; t < 64; ++t) {
+        EXPECT_EQ(got[t], float(t ^ 8));
+    }
+}
+
+TEST(emulator, shared_memory_is_limited_poisoned_and_fenced) {
+    EXPECT_NE(run(one_block, {}, [] { emulator::shared_memory(emulator::shared_memory_max + 1); }), "");
+    EXPECT_NE(run(one_block, {}, [] { static_cast<char *>(emulator::shared_memory(100))[100] = 1; }), "");
+    EXPECT_EQ(run(one_block, {}, [] {
+        const float x = *static_cast<float *>(emulator::shared_memory(4));
+        EXPECT_NE(x, x);
+    }), "");
+}
+
+// Every barrier of the attention kernels that the cases meet, left out, must be noticed:
+// by the emulator, or by the result. So none of them can be lost unnoticed.
+struct scenario {
+    std::string    name;
+    case_shape     shape;
+    kernel_options options;
+};
+
+std::vector<scenario> scenarios() {
+    std::vector<scenario> all;
+    for (uint32_t n_q : {1u, 3u, 20u}) {
+        // A window of one cell: most tiles are skipped, and one thread alone says that one
+        // is not.
+        for (int32_t window : {0, 90}) {
+            for (bool resume : {false, true}) {
+                scenario c;
+                c.name = std::to_string(n_q) + " queries, window " + std::to_string(window) + (resume ? ", resumed" : "");
+                c.shape.n_q = n_q;
+                c.shape.dk = c.shape.dv = 128;
+                c.shape.kv_heads = 1;
+                c.shape.cells = 400;
+                c.shape.window = window;
+                c.shape.poison = true;
+                c.options.span = resume || window == 0 ? 200 : 0;
+                c.options.resume = resume;
+                c.options.one_by_one = true;
+                all.push_back(c);
+            }
+        }
+    }
+    return all;
+}
+
+TEST(emulator, no_barrier_of_the_kernels_can_be_left_out) {
+    std::set<std::string> sites, missed;
+    const std::vector<scenario> cases = scenarios();
+    for (const scenario & m : cases) {
+        const attention_case c(m.shape);
+        kernel_options o = m.options;
+        o.order.sites = &sites;
+        std::string failure;
+        ASSERT_LE(worst(c, run_kernels(c, o, &failure), c.exact()), 1e-5) << m.name;
+        ASSERT_EQ(failure, "") << m.name;
+    }
+    ASSERT_GE(sites.size(), 15u);
+    for (const std::string & site : sites) {
+        bool noticed = false;
+        for (uint32_t i = 0; i < 4 * cases.size() && !noticed; ++i) {
+            const attention_case c(cases[i % cases.size()].shape);
+            kernel_options o = cases[i % cases.size()].options;
+            o.order.seed = i;
+            o.order.drop_barrier = site;
+            std::string failure;
+            noticed = worst(c, run_kernels(c, o, &failure), c.exact()) > 1e-5 || !failure.empty();
+        }
+        if (!noticed) {
+            missed.insert(site);
+        }
+    }
+    for (const std::string & site : missed) {
+        ADD_FAILURE() << "the barrier " << site << " can be left out";
+    }
+}
+
+} // namespace

@@ -1,0 +1,89 @@
+// The emulated GPU itself: late operations, in stream order, and what it objects to.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+
+#include "emulator/gpu.h"
+
+namespace {
+
+using namespace kvp_gpu;
+using emulator::emulated_gpu;
+
+TEST(gpu, copies_happen_late_but_by_the_time_of_their_event) {
+    uint32_t late = 0;
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+        emulated_gpu g(seed);
+        g.make_events(1);
+        void * memory = g.pool_alloc(64);
+        char   from[64] = "before", to[64] = "";
+        g.copy_in(stream_compute, memory, from, sizeof from);
+        g.copy_out(stream_compute, to, memory, sizeof to);
+        g.record(stream_compute, 0);
+        late += to[0] == 0;
+        g.sync(0);
+        EXPECT_STREQ(to, "before");
+        g.pool_free(memory);
+        EXPECT_EQ(g.wrong(), "");
+    }
+    EXPECT_GT(late, 0u);
+}
+
+// Host memory that changes before the copy was waited for: the copy may take either.
+TEST(gpu, a_copy_reads_host_memory_when_it_happens) {
+    uint32_t changed = 0;
+    for (uint64_t seed = 0; seed < 30; ++seed) {
+        emulated_gpu g(seed);
+        void * memory = g.pool_alloc(16);
+        char   from[16] = "old", to[16] = "";
+        g.copy_in(stream_compute, memory, from, sizeof from);
+        std::memcpy(from, "new", 4);
+        g.copy_out(stream_compute, to, memory, sizeof to);
+        g.drain();
+        changed += std::string(to) == "new";
+        g.pool_free(memory);
+    }
+    EXPECT_GT(changed, 0u);
+}
+
+TEST(gpu, fresh_memory_is_poisoned) {
+    emulated_gpu g(1);
+    float x[4] = {};
+    void * memory = g.pool_alloc(sizeof x);
+    g.copy_out(stream_compute, x, memory, sizeof x);
+    g.drain();
+    EXPECT_NE(x[3], x[3]);
+    g.pool_free(memory);
+}
+
+TEST(gpu, a_race_between_streams_is_reported) {
+    emulated_gpu g(1);
+    char host[32] = {};
+    void * memory = g.pool_alloc(32);
+    g.copy_in(stream_copy, memory, host, 32);
+    EXPECT_NE(g.wrong().find("copy"), std::string::npos) << g.wrong();
+    g.pool_free(memory);
+}
+
+TEST(gpu, memory_outside_of_the_pool_is_reported) {
+    emulated_gpu g(1);
+    char host[32] = {};
+    void * memory = g.pool_alloc(32);
+    g.copy_in(stream_compute, memory, host, 32);
+    EXPECT_EQ(g.wrong(), "");
+    g.pool_free(memory);
+    g.zero(memory, 32);
+    EXPECT_NE(g.wrong().find("no longer"), std::string::npos) << g.wrong();
+}
+
+TEST(gpu, memory_is_freed_in_the_reverse_order) {
+    emulated_gpu g(1);
+    void * a = g.pool_alloc(32);
+    void * b = g.pool_alloc(32);
+    g.pool_free(a);
+    EXPECT_NE(g.wrong().find("reverse"), std::string::npos) << g.wrong();
+    g.pool_free(b);
+}
+
+} // namespace

@@ -1,0 +1,16 @@
+// The lanes as a discrete-event simulation: what a plan costs if the rates are true. It
+// knows nothing of the planner's own model.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "hybrid/hybrid.h"
+
+struct simulated {
+    double total;   // ns
+    double cold;    // ns until the last cold page is attended
+};
+
+simulated simulate(const std::vector<kvp::plan_step> & steps, const kvp::lane_rates & rates,
+                   uint32_t slots, uint32_t workers, uint32_t rows, uint32_t dv);

@@ -1,0 +1,312 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvtier/kvtier/internal/ollamatest"
+	"github.com/kvtier/kvtier/internal/testmodel"
+)
+
+// K/V of a token of the test model: 3 layers, K and V, 2 heads of 64, f16.
+const bytesPerToken = 3 * 2 * 2 * 64 * 2
+
+// paged are the variables that turn paged attention on with pages of some tokens and a
+// budget of some pages of all layers.
+func paged(t *testing.T, pageCells int, pages float64) []string {
+	t.Helper()
+	return []string{
+		"OLLAMA_PAGED_ATTN=1",
+		fmt.Sprintf("OLLAMA_PAGED_CHUNK_SIZE=%d", pageCells),
+		fmt.Sprintf("OLLAMA_PAGED_HOST_GB=%.6f", pages*float64(pageCells)*bytesPerToken/1e9),
+		"OLLAMA_PAGED_SPILL_DIR=" + diskDir(t),
+		"OLLAMA_NUM_PARALLEL=1",
+	}
+}
+
+// plenty holds everything the tests compute.
+const plenty = 1000
+
+// diskDir is a directory for one test on a file system that is not memory.
+func diskDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	var fs unix.Statfs_t
+	require.NoError(t, unix.Statfs(dir, &fs))
+	if fs.Type != unix.TMPFS_MAGIC {
+		return dir
+	}
+	dir, err := os.MkdirTemp(".", "spill-")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir, err = filepath.Abs(dir)
+	require.NoError(t, err)
+	return dir
+}
+
+// startPlain starts a server without tiering.
+func startPlain(t *testing.T, env ...string) *server {
+	t.Helper()
+	return startOptions(t, "", ollamatest.Options{Env: env})
+}
+
+// stockError is how far log probabilities of stock attention are off, with K and V of a
+// type: it rounds queries to 8 bits where K is quantized.
+var stockError = map[string]float64{"f16": 0.02, "q8_0": 0.05, "q4_0": 0.2}
+
+// Paging is exact attention: what it says agrees with stock attention within what stock
+// itself is off by, whatever the type of K and V and however many slots there are.
+func TestPagedAgreesWithStock(t *testing.T) {
+	for _, cacheType := range []string{"f16", "q8_0", "q4_0"} {
+		for _, slots := range []int{1, 4} {
+			t.Run(fmt.Sprintf("%s/%d", cacheType, slots), func(t *testing.T) {
+				env := []string{"OLLAMA_FLASH_ATTENTION=1", "OLLAMA_KV_CACHE_TYPE=" + cacheType}
+				text := prompt(t, 1500, 60)
+				stock := startPlain(t, append(env, fmt.Sprintf("OLLAMA_NUM_PARALLEL=%d", slots))...).ask(text, 40)
+				pages := startPlain(t, append(append(paged(t, 128, plenty), env...), fmt.Sprintf("OLLAMA_NUM_PARALLEL=%d", slots))...)
+				got := pages.ask(text, 40)
+				require.Contains(t, pages.Logs(), "kv pager: on")
+				requireClose(t, stock, got, stockError[cacheType])
+			})
+		}
+	}
+}
+
+// What is in memory changes nothing: a budget of three pages gives the bits of a budget for
+// all, through a prompt, its answer, a branch and a second turn.
+func TestPagedBitsDoNotDependOnTheBudget(t *testing.T) {
+	small, large := startPlain(t, paged(t, 64, 1)...), startPlain(t, paged(t, 64, plenty)...)
+	first := prompt(t, 1700, 61)
+	for i, text := range []string{first, first, first + prompt(t, 100, 62), prompt(t, 900, 63), first + prompt(t, 70, 64)} {
+		requireSame(t, large.ask(text, 33), small.ask(text, 33), fmt.Sprintf("request %d", i))
+	}
+}
+
+// A shift turns K in pages that are on disk: the answer goes on as it does without paging.
+func TestPagedContextShift(t *testing.T) {
+	limit := func(r *ollamatest.Request) { r.Options["num_ctx"] = 512 }
+	text := prompt(t, 500, 65)
+	stock := startPlain(t, "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_NUM_PARALLEL=1").ask(text, 120, limit)
+	got := startPlain(t, paged(t, 32, 3)...).ask(text, 120, limit)
+	require.Len(t, got.Logprobs, 120, "generation went on past the context")
+	requireClose(t, stock, got, 0.05)
+}
+
+// Slots that fork, end and begin in parallel under a budget that holds little of them.
+func TestPagedParallelSlots(t *testing.T) {
+	s := startPlain(t, append(paged(t, 64, 4), "OLLAMA_NUM_PARALLEL=4")...)
+	history := prompt(t, 800, 66)
+	texts := make([]string, 6)
+	for i := range texts {
+		texts[i] = history + prompt(t, 40+i, int64(70+i))
+	}
+	alone := make([]answer, len(texts))
+	for i, text := range texts {
+		alone[i] = s.ask(text, 20)
+	}
+	together := make([]answer, len(texts))
+	done := make(chan int)
+	for i, text := range texts {
+		go func() {
+			result, err := s.Generate(s.context(), ollamatest.Request{
+				Model: model, Prompt: text, Raw: true, Options: oneThread(ollamatest.Greedy(20, numCtx)),
+				Logprobs: true, TopLogprobs: 5, KeepAlive: ollamatest.KeepAlive(10 * time.Minute),
+			})
+			if err == nil {
+				together[i] = answer{Result: result}
+			}
+			done <- i
+		}()
+	}
+	for range texts {
+		<-done
+	}
+	for i := range texts {
+		requireClose(t, alone[i], together[i], 0.05)
+	}
+}
+
+// Restored pages give the bits that were never stored, after kill -9, and with a budget
+// that they do not fit in.
+func TestPagedTogetherWithTiering(t *testing.T) {
+	for _, pages := range []float64{plenty, 1} {
+		t.Run(fmt.Sprint(pages), func(t *testing.T) {
+			s := start(t, paged(t, 64, pages)...)
+			text := prompt(t, 1500, 67)
+			s.ask(text, 33)
+			s.unload() // which waits until all is stored
+			held := s.ask(text, 33)
+			s.crash()
+			got := s.ask(text, 33)
+			require.Equal(t, 1499, got.restored)
+			requireSame(t, held, got, "after kill -9")
+			s.ask(prompt(t, 700, 68), 4)
+			got = s.ask(text, 33)
+			require.Positive(t, got.restored)
+			requireSame(t, held, got, "after another conversation")
+		})
+	}
+}
+
+// Pages that paged attention computed are not stock attention's.
+func TestPagedIsAnotherIdentity(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "pages")
+	text := prompt(t, 600, 69)
+	s := startIn(t, root, "OLLAMA_FLASH_ATTENTION=1")
+	s.ask(text, 4)
+	require.NoError(t, s.Stop())
+	require.Zero(t, startIn(t, root, paged(t, 64, plenty)...).ask(text, 4).restored)
+}
+
+// Settings that cannot work are refused with a sentence when a model is loaded.
+func TestPagedRefusals(t *testing.T) {
+	for name, test := range map[string]struct {
+		env  []string
+		want string
+	}{
+		"chunk size":         {[]string{"OLLAMA_PAGED_CHUNK_SIZE=1000"}, `OLLAMA_PAGED_CHUNK_SIZE="1000" is not a power of two`},
+		"budget":             {[]string{"OLLAMA_PAGED_HOST_GB=0.00001"}, "OLLAMA_PAGED_HOST_GB; raise it or lower OLLAMA_PAGED_CHUNK_SIZE"},
+		"no flash attention": {[]string{"OLLAMA_FLASH_ATTENTION=0"}, "needs flash attention"},
+		"memory as disk":     {[]string{"OLLAMA_PAGED_SPILL_DIR=/dev/shm"}, "/dev/shm"},
+		"spill directory":    {[]string{"OLLAMA_PAGED_SPILL_DIR=/proc/nowhere"}, "OLLAMA_PAGED_SPILL_DIR"},
+		"neither 1 nor 0":    {[]string{"OLLAMA_PAGED_ATTN=perhaps"}, `OLLAMA_PAGED_ATTN="perhaps"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startPlain(t, append(paged(t, 64, plenty), test.env...)...)
+			_, err := s.Generate(s.context(), ollamatest.Request{Model: model, Prompt: prompt(t, 20, 1), Raw: true, Options: oneThread(ollamatest.Greedy(2, numCtx))})
+			require.ErrorContains(t, err, test.want)
+		})
+	}
+}
+
+// A disk that cannot hold a prompt is that request's error; one that fills up while an
+// answer grows ends the answer, or shifts it. Neither is the server's end.
+func TestPagedFullDisk(t *testing.T) {
+	room := func(pages float64) string {
+		return fmt.Sprintf("OLLAMA_PAGED_SPILL_GB=%.6f", pages*64*bytesPerToken/1e9)
+	}
+	t.Run("at admission", func(t *testing.T) {
+		s := startPlain(t, append(paged(t, 64, 2), room(4))...)
+		_, err := s.Generate(s.context(), ollamatest.Request{Model: model, Prompt: prompt(t, 1800, 80), Raw: true, Options: oneThread(ollamatest.Greedy(2, numCtx))})
+		require.ErrorContains(t, err, "spill")
+		require.NotEmpty(t, s.ask(prompt(t, 100, 81), 4).Text, "a prompt that fits is served")
+	})
+	t.Run("at growth", func(t *testing.T) {
+		s := startPlain(t, append(paged(t, 64, 2), room(9))...)
+		small := func(r *ollamatest.Request) { r.Options["num_batch"] = 64 }
+		got := s.ask(prompt(t, 500, 82), 400, small)
+		require.Contains(t, s.Logs(), "kv pager: no room for a longer context")
+		require.NotEmpty(t, got.Text)
+		require.NotEmpty(t, s.ask(prompt(t, 100, 83), 4, small).Text, "the next request is served")
+	})
+}
+
+// The spill has no name: nothing is left of it, however the process ends.
+func TestPagedLeavesNoSpillBehind(t *testing.T) {
+	env := paged(t, 64, 1)
+	dir := strings.TrimPrefix(env[3], "OLLAMA_PAGED_SPILL_DIR=")
+	s := startPlain(t, env...)
+	s.ask(prompt(t, 1500, 84), 4)
+	require.NotEmpty(t, spillFiles(t, s, dir), "the test would see a spill file if there is one")
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, entries, "while it runs")
+	s.crash()
+	entries, err = os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, entries, "after kill -9")
+}
+
+// spillFiles are the descriptors of a runner's unnamed files in a directory.
+func spillFiles(t *testing.T, s *server, dir string) []string {
+	t.Helper()
+	runners, err := s.Runners()
+	require.NoError(t, err)
+	var found []string
+	for _, pid := range runners {
+		links, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+		require.NoError(t, err)
+		for _, link := range links {
+			if target, err := os.Readlink(link); err == nil && strings.HasPrefix(target, dir+"/") {
+				found = append(found, link)
+			}
+		}
+	}
+	return found
+}
+
+// A page that cannot be read back ends the runner with a clear error, and the server
+// serves the next request with another.
+func TestPagedReadErrorEndsTheRunner(t *testing.T) {
+	env := paged(t, 64, 1)
+	s := startPlain(t, env...)
+	text := prompt(t, 1500, 85)
+	want := s.ask(text, 8)
+	for _, link := range spillFiles(t, s, strings.TrimPrefix(env[3], "OLLAMA_PAGED_SPILL_DIR=")) {
+		require.NoError(t, os.Truncate(link, 0))
+	}
+	_, err := s.Generate(s.context(), ollamatest.Request{Model: model, Prompt: text + prompt(t, 5, 86), Raw: true, Options: oneThread(ollamatest.Greedy(8, numCtx))})
+	require.ErrorContains(t, err, "spill")
+	requireSame(t, want, s.ask(text, 8), "another runner")
+}
+
+// Recall finds what was said at the start, in the middle and at the end of a context that
+// is many times the budget, in memory that stays under it.
+func TestPagedRecall(t *testing.T) {
+	tokens := 8192
+	if n, _ := strconv.Atoi(os.Getenv("KVTIER_RECALL_TOKENS")); n > 0 {
+		tokens = n
+	}
+	recall(t, tokens)
+}
+
+func recall(t *testing.T, tokens int) {
+	const budget = 8e6
+	gguf := filepath.Join(t.TempDir(), "recall.gguf")
+	require.NoError(t, testmodel.WriteRecall(gguf, testmodel.Recall{}))
+	s := startOptions(t, "", ollamatest.Options{Env: append(paged(t, 256, plenty), fmt.Sprintf("OLLAMA_PAGED_HOST_GB=%.6f", budget/1e9))})
+	s.create("recall", gguf)
+
+	questions, err := testmodel.RecallPrompts(1, tokens-64, 10, tokens/2, tokens-200)
+	require.NoError(t, err)
+	for i, q := range questions {
+		result, err := s.Generate(s.context(), ollamatest.Request{
+			Model: "recall", Prompt: q.Prompt, Raw: true,
+			Options:   ollamatest.Greedy(testmodel.RecallAnswerTokens, tokens),
+			KeepAlive: ollamatest.KeepAlive(10 * time.Minute),
+		})
+		require.NoError(t, err)
+		require.Equal(t, q.Answer, result.Text, "needle %d", i)
+	}
+	require.Less(t, arenaResident(t, s), int64(budget)+residentSlack)
+}
+
+// residentSlack is what a runner of the recall model takes beside K/V: its program, Go's
+// heap, compute buffers and I/O.
+const residentSlack = 256e6
+
+var rssLine = regexp.MustCompile(`RssAnon:\s+(\d+) kB`)
+
+// arenaResident is the anonymous memory of the runner, in bytes.
+func arenaResident(t *testing.T, s *server) int64 {
+	t.Helper()
+	runners, err := s.Runners()
+	require.NoError(t, err)
+	require.Len(t, runners, 1)
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", runners[0]))
+	require.NoError(t, err)
+	match := rssLine.FindSubmatch(text)
+	require.NotNil(t, match)
+	kib, err := strconv.ParseInt(string(match[1]), 10, 64)
+	require.NoError(t, err)
+	return kib * 1024
+}

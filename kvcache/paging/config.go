@@ -1,0 +1,137 @@
+package paging
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/kvtier/kvtier/ggml-paged/pager"
+)
+
+const (
+	// DefaultPageCells is OLLAMA_PAGED_CHUNK_SIZE when nothing is said.
+	DefaultPageCells = 2048
+	// DefaultHostBytes is the most that is used when OLLAMA_PAGED_HOST_GB is not set.
+	DefaultHostBytes = 8 * bytesPerGB
+
+	minPageCells, maxPageCells = 16, 65536
+
+	// bytesPerGB is decimal, as disks are sold and as Ollama prints sizes.
+	bytesPerGB = 1e9
+)
+
+// Config is what the environment says.
+type Config struct {
+	// PageCells is OLLAMA_PAGED_CHUNK_SIZE: cells of a page, a power of two.
+	PageCells int
+	// HostBytes is OLLAMA_PAGED_HOST_GB: memory for K/V in a runner. By default the least
+	// of 8 GB, half of what is available now, and what the control group allows.
+	HostBytes uint64
+	// SpillDir is OLLAMA_PAGED_SPILL_DIR: where pages go that do not fit. Default
+	// ~/.ollama/kv-spill.
+	SpillDir string
+	// SpillBytes is OLLAMA_PAGED_SPILL_GB: what may be used there. By default half of what
+	// is free when the model is loaded.
+	SpillBytes uint64
+}
+
+// Enabled reports whether OLLAMA_PAGED_ATTN asks for paged attention. A value that is
+// neither yes nor no counts as yes here, so that [FromEnvironment] can refuse it.
+func Enabled() bool {
+	value := variable("OLLAMA_PAGED_ATTN")
+	on, err := strconv.ParseBool(value)
+	return on || (value != "" && err != nil)
+}
+
+func variable(name string) string {
+	return strings.Trim(strings.TrimSpace(os.Getenv(name)), `"'`)
+}
+
+// FromEnvironment reads the variables; the error names every one that cannot work.
+func FromEnvironment() (Config, error) {
+	c := Config{PageCells: DefaultPageCells}
+	var errs []error
+	if value := variable("OLLAMA_PAGED_ATTN"); value != "" {
+		if _, err := strconv.ParseBool(value); err != nil {
+			errs = append(errs, fmt.Errorf("OLLAMA_PAGED_ATTN=%q is neither 1 nor 0", value))
+		}
+	}
+	if value := variable("OLLAMA_PAGED_CHUNK_SIZE"); value != "" {
+		n, err := strconv.Atoi(value)
+		if err != nil || n < minPageCells || n > maxPageCells || n&(n-1) != 0 {
+			errs = append(errs, fmt.Errorf("OLLAMA_PAGED_CHUNK_SIZE=%q is not a power of two from %d to %d", value, minPageCells, maxPageCells))
+		}
+		c.PageCells = n
+	}
+	host, err := gigabytes("OLLAMA_PAGED_HOST_GB")
+	errs = append(errs, err)
+	spill, err := gigabytes("OLLAMA_PAGED_SPILL_GB")
+	errs = append(errs, err)
+	c.HostBytes, c.SpillBytes = host, spill
+	if host == 0 && err == nil {
+		c.HostBytes, err = defaultHostBytes()
+		errs = append(errs, err)
+	}
+	c.SpillDir = variable("OLLAMA_PAGED_SPILL_DIR")
+	if c.SpillDir == "" {
+		c.SpillDir, err = defaultSpillDir()
+		errs = append(errs, err)
+	}
+	if c.SpillDir != "" && !filepath.IsAbs(c.SpillDir) {
+		errs = append(errs, fmt.Errorf("OLLAMA_PAGED_SPILL_DIR=%q is not an absolute path", c.SpillDir))
+	}
+	return c, errors.Join(errs...)
+}
+
+// gigabytes reads a size; 0 when it is not set.
+func gigabytes(name string) (uint64, error) {
+	value := variable(name)
+	if value == "" {
+		return 0, nil
+	}
+	gb, err := strconv.ParseFloat(value, 64)
+	if err != nil || !(gb > 0) || gb*bytesPerGB > math.MaxInt64/2 {
+		return 0, fmt.Errorf("%s=%q is not a number of gigabytes above 0", name, value)
+	}
+	return uint64(gb * bytesPerGB), nil
+}
+
+func defaultHostBytes() (uint64, error) {
+	available, err := availableMemory()
+	if err != nil {
+		return 0, fmt.Errorf("find out how much memory is available: %w; set OLLAMA_PAGED_HOST_GB", err)
+	}
+	return min(DefaultHostBytes, available/2), nil
+}
+
+func defaultSpillDir() (string, error) {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("no home directory to spill K/V to (%w): set OLLAMA_PAGED_SPILL_DIR", err)
+	}
+	return filepath.Join(home, ".ollama", "kv-spill"), nil
+}
+
+// Open makes the pager. Its spill directory is made if need be, for this user alone: K/V is
+// the prompt in another form.
+func Open(c Config) (*pager.Pager, error) {
+	if err := os.MkdirAll(c.SpillDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the directory that K/V spills to: %w; set OLLAMA_PAGED_SPILL_DIR to one this user may write", err)
+	}
+	spill := c.SpillBytes
+	if spill == 0 {
+		free, err := freeBytes(c.SpillDir)
+		if err != nil {
+			return nil, fmt.Errorf("find out how much is free in %s: %w", c.SpillDir, err)
+		}
+		spill = max(free/2, 1)
+	}
+	return pager.New(pager.Config{
+		PageCells: c.PageCells, RAMBytes: c.HostBytes,
+		SpillDir: c.SpillDir, SpillBytes: spill, Direct: true,
+	})
+}

@@ -1,0 +1,65 @@
+package kvcache
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
+
+// RowPlacer is implemented by rows that leave memory page by page (paged attention). What
+// it knows to be in a file already it need not write to its own when it makes room.
+type RowPlacer interface {
+	// PlaceRows says that the rows of cells, just written, are also in a file: layer
+	// layers[i]'s K from keyOffsets[i] on and its V from valueOffsets[i] on, one row after
+	// the other in the order of cells. That is so until any of the rows changes; the file
+	// itself never does. The file is the caller's: what needs it longer keeps its own
+	// descriptor.
+	//
+	// An error means that the rows are in memory only. It is called from where WriteRows
+	// is, without the runner's lock.
+	PlaceRows(cells []int32, file *os.File, layers []int, keyOffsets, valueOffsets []int64) error
+}
+
+var _ Store = (*diskstore.Store)(nil)
+
+// readPage reads a page, and keeps its file open where the cache has use for it. Without a
+// [RowPlacer] nothing of this costs anything.
+func (t *TieredCausal) readPage(ctx context.Context, ref diskstore.Ref, tokens []int32, layout diskstore.Layout, buf []byte) (*diskstore.Placed, error) {
+	if _, ok := t.Rows.(RowPlacer); !ok {
+		return nil, t.opts.Store.Read(ctx, ref, tokens, layout, buf)
+	}
+	placed, err := t.opts.Store.ReadPlaced(ctx, ref, tokens, layout, buf)
+	if errors.Is(err, diskstore.ErrNotPlaced) {
+		t.notPlaced(err)
+		return nil, nil
+	}
+	return placed, err
+}
+
+// place tells the cache that the rows of cells are also in a page's file, where they are
+// the rows from the given one on.
+func (t *TieredCausal) place(placed *diskstore.Placed, from int, cells []int32) {
+	var layers []int
+	var keys, values []int64
+	for i, s := range t.geometry.sections { // K and V of one layer after the other
+		at := placed.Offsets[i] + int64(from)*int64(s.RowBytes)
+		if s.Kind == diskstore.KindV {
+			values = append(values, at)
+			continue
+		}
+		layers, keys = append(layers, int(s.Layer)), append(keys, at)
+	}
+	if err := t.Rows.(RowPlacer).PlaceRows(cells, placed.File, layers, keys, values); err != nil {
+		t.notPlaced(err)
+	}
+}
+
+// notPlaced says once why rows are going to be written to the spill though they are stored:
+// that costs time, and nothing else.
+func (t *TieredCausal) notPlaced(err error) {
+	t.unplaced.Do(func() {
+		t.log.Debug("kv tier: a stored page's rows are not used in place", "reason", err)
+	})
+}
