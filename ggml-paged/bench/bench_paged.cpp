@@ -13,6 +13,8 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <stdexcept>
+#include <string>
 
 #include "cases.h"
 #include "machine.h"
@@ -46,11 +48,14 @@ figures describe_settings(const options & o) {
 }
 
 void write_json(const std::string & path, const figures & all) {
+    if (path.empty()) {
+        return;
+    }
     std::ofstream file(path);
     file << all.dump(1) << '\n';
     file.close();
     if (!file) {
-        throw std::runtime_error("Writing the figures to " + path + " failed.");
+        throw std::runtime_error("Writing the figures to " + path + " failed; choose another file with --json.");
     }
 }
 
@@ -65,12 +70,15 @@ void run(const options & o) {
         std::printf("The load average is %.2f: something else runs here, and the ratios will be off.\n",
                     all["machine"]["load_average_before"].get<double>());
     }
+    // The file is written before and between the parts too: one that cannot be shows at
+    // once, and a part that fails leaves the figures of those before it.
+    write_json(o.json, all);
     all["resident"] = o.resident ? bench_resident(o, threads) : figures::array();
+    write_json(o.json, all);
     all["spill"]    = o.spill.empty() ? figures::array() : bench_spill(o, threads);
+    write_json(o.json, all);
     all["accuracy"] = o.accuracy ? bench_accuracy(o, threads) : figures::array();
-    if (!o.json.empty()) {
-        write_json(o.json, all);
-    }
+    write_json(o.json, all);
 }
 
 }  // namespace

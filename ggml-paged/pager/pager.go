@@ -3,6 +3,7 @@ package pager
 import (
 	"errors"
 	"time"
+	"unsafe"
 )
 
 // ErrUnsupported is what New returns where the pager cannot be built.
@@ -27,6 +28,10 @@ type Config struct {
 	SpillDir   string // "": pages never leave memory
 	SpillBytes uint64 // 0: no cap
 	Direct     bool   // bypass the page cache for spilled pages
+
+	// C functions that give and take memory for the frames, as kvp_config has them; nil:
+	// anonymous memory.
+	ArenaAlloc, ArenaFree unsafe.Pointer
 }
 
 // A Layer is the K and V of one attention layer for the cells of a group.

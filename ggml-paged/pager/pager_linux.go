@@ -56,6 +56,10 @@ func New(config Config) (*Pager, error) {
 		ram_bytes:   C.uint64_t(config.RAMBytes),
 		spill_bytes: C.uint64_t(config.SpillBytes),
 	}
+	if config.ArenaAlloc != nil && config.ArenaFree != nil {
+		c.arena_alloc = (*[0]byte)(config.ArenaAlloc)
+		c.arena_free = (*[0]byte)(config.ArenaFree)
+	}
 	if config.Direct {
 		c.direct = 1
 	}

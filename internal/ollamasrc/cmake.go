@@ -18,6 +18,9 @@ import (
 // cmakeStamp, in CMake's build tree, says what was last built and installed.
 const cmakeStamp = "kvtier.stamp"
 
+// pagedDir is the library of paged attention, in the checkout.
+const pagedDir = "ggml-paged"
+
 // cmakeInputs is all that CMake reads of Ollama's source for these components.
 var cmakeInputs = []string{"CMakeLists.txt", "CMakePresets.json", "ml/backend/ggml"}
 
@@ -38,7 +41,7 @@ func cmakeArgs(lay Layout, opts BuildOptions, nvcc string) []string {
 	if nvcc == "" {
 		return append(args, "-DCMAKE_CUDA_COMPILER=NOTFOUND")
 	}
-	args = append(args, "-DCMAKE_CUDA_COMPILER="+nvcc)
+	args = append(args, "-DCMAKE_CUDA_COMPILER="+nvcc, "-DGGML_PAGED_DIR="+filepath.Join(lay.Root, pagedDir))
 	if opts.CUDAArchitectures != "" {
 		args = append(args, "-DCMAKE_CUDA_ARCHITECTURES="+opts.CUDAArchitectures)
 	}
@@ -53,7 +56,7 @@ func (b *builder) libraries(ctx context.Context) error {
 		nvcc = findNVCC()
 	}
 	args := cmakeArgs(b.lay, b.opts, nvcc)
-	stamp, err := cmakeDigest(b.lay, args)
+	stamp, err := cmakeDigest(b.lay, args, nvcc != "")
 	if err != nil {
 		return err
 	}
@@ -88,10 +91,17 @@ func (b *builder) libraries(ctx context.Context) error {
 	return os.WriteFile(stampPath, []byte(stamp), 0o644)
 }
 
-func cmakeDigest(lay Layout, args []string) (string, error) {
+func cmakeDigest(lay Layout, args []string, cuda bool) (string, error) {
 	sources, err := digestFiles(lay.Src(), cmakeInputs, func(string) bool { return true })
 	if err != nil {
 		return "", err
+	}
+	if cuda { // whose library takes the kernels from there
+		paged, err := digestFiles(lay.Root, []string{pagedDir}, func(string) bool { return true })
+		if err != nil {
+			return "", err
+		}
+		args = append(args, paged)
 	}
 	how := sha256.Sum256([]byte(strings.Join(args, "\x00")))
 	return fmt.Sprintf("%s %x\n", sources, how), nil

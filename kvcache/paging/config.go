@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"unsafe"
 
 	"github.com/kvtier/kvtier/ggml-paged/pager"
 )
@@ -117,8 +118,8 @@ func defaultSpillDir() (string, error) {
 }
 
 // Open makes the pager. Its spill directory is made if need be, for this user alone: K/V is
-// the prompt in another form.
-func Open(c Config) (*pager.Pager, error) {
+// the prompt in another form. alloc and free are C functions for its memory, or nil.
+func Open(c Config, alloc, free unsafe.Pointer) (*pager.Pager, error) {
 	if err := os.MkdirAll(c.SpillDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory that K/V spills to: %w; set OLLAMA_PAGED_SPILL_DIR to one this user may write", err)
 	}
@@ -133,5 +134,6 @@ func Open(c Config) (*pager.Pager, error) {
 	return pager.New(pager.Config{
 		PageCells: c.PageCells, RAMBytes: c.HostBytes,
 		SpillDir: c.SpillDir, SpillBytes: spill, Direct: true,
+		ArenaAlloc: alloc, ArenaFree: free,
 	})
 }

@@ -79,7 +79,6 @@ struct tile_floats {
     uint32_t         dk, dv;
     const float *    k;  // [n][dk]
     const float *    v;  // [n][dv]
-    bool             v_finite;
     const int32_t  * pos;
     const uint64_t * seqs;
 };
@@ -89,8 +88,8 @@ struct cpu_kernels {
     void (*attend_few)(const tile_source & tile, const few_rows & rows);
     void (*attend_many)(const tile_floats & tile, const many_rows & rows);
 
-    // to_floats converts n rows of dim elements and says whether all of them are finite.
-    bool (*to_floats)(int type, const uint8_t * rows, size_t stride, const uint8_t * live, uint32_t n,
+    // to_floats converts n rows of dim elements.
+    void (*to_floats)(int type, const uint8_t * rows, size_t stride, const uint8_t * live, uint32_t n,
                       uint32_t dim, float * out);
 
     // merge adds b, weighted, to a: acc_a = acc_a * wa + acc_b * wb.

@@ -38,8 +38,8 @@ tile_floats convert_tile(const pass & p, const tile_source & s, const tile_cells
     float * k = p.mine() + p.plan.t_k;
     float * v = p.mine() + p.plan.t_v;
     p.kernels.to_floats(s.type_k, s.k, s.k_stride, s.live, s.n, s.dk, k);
+    p.kernels.to_floats(s.type_v, s.v, s.v_stride, s.live, s.n, s.dv, v);
     tile_floats t;
-    t.v_finite = p.kernels.to_floats(s.type_v, s.v, s.v_stride, s.live, s.n, s.dv, v);
     t.n    = s.n;
     t.dk   = s.dk;
     t.dv   = s.dv;

@@ -9,8 +9,8 @@ namespace {
 // From this number of queries on, threads share out rows instead of cells.
 constexpr uint32_t PANELS_FROM_QUERIES = 16;
 
-// From this number of rows of a K/V head on, converting a tile once for all is faster.
-constexpr uint32_t FEW_ROWS_END = 16;
+// From this number of rows of a K/V head on, converting a tile once for all pays.
+constexpr uint32_t FEW_ROWS_END = 33;
 
 constexpr uint32_t SPAN_CELLS_MIN = TILE_CELLS;
 constexpr uint32_t SPAN_CELLS_MAX = 512;

@@ -162,15 +162,16 @@ struct prefill {
             const uint32_t n = DK - d0 < shape::chunk ? DK - d0 : shape::chunk;
             stage_chunk(a, s, k, kv_head, first_row, cells, d0, n);
             KVP_BARRIER();
+            KVP_UNROLL_4
             for (uint32_t e = 0; e < n; ++e) {
                 const float4_t y = *(const float4_t *) (ks + e * shape::k_stride);
+                const floats<T> q = *(const floats<T> *) (qs + e * shape::q_stride);
                 KVP_UNROLL
                 for (uint32_t i = 0; i < T; ++i) {
-                    const float q = qs[e * shape::q_stride + i];
-                    x[i][0] += q * y.x;
-                    x[i][1] += q * y.y;
-                    x[i][2] += q * y.z;
-                    x[i][3] += q * y.w;
+                    x[i][0] += q.x[i] * y.x;
+                    x[i][1] += q.x[i] * y.y;
+                    x[i][2] += q.x[i] * y.z;
+                    x[i][3] += q.x[i] * y.w;
                 }
             }
             KVP_BARRIER();
@@ -200,9 +201,8 @@ struct prefill {
             float l = 0.0f;
             KVP_UNROLL
             for (uint32_t j = 0; j < 4; ++j) {
-                const float w = weight(x[i][j], m);
-                s.p[(4 * my_x() + j) * shape::q_stride + row] = w;
-                l += w;
+                x[i][j] = weight(x[i][j], m);
+                l += x[i][j];
             }
             KVP_UNROLL
             for (int o = 8; o > 0; o /= 2) {
@@ -216,6 +216,15 @@ struct prefill {
                 float4_t & c = t.acc[i][j];
                 c = {c.x * shrink, c.y * shrink, c.z * shrink, c.w * shrink};
             }
+        }
+        KVP_UNROLL
+        for (uint32_t j = 0; j < 4; ++j) {
+            floats<T> column;
+            KVP_UNROLL
+            for (uint32_t i = 0; i < T; ++i) {
+                column.x[i] = x[i][j];
+            }
+            *(floats<T> *) (s.p + (4 * my_x() + j) * shape::q_stride + my_row()) = column;
         }
     }
 
@@ -248,12 +257,7 @@ struct prefill {
     template <bool GUARD>
     KVP_DEVICE void add_cells(const memory & s, uint32_t c0, uint32_t n, state & t) {
         for (uint32_t c = 0; c < n; ++c) {
-            const float * p = s.p + (c0 + c) * shape::q_stride + my_row();
-            float w[T];
-            KVP_UNROLL
-            for (uint32_t i = 0; i < T; ++i) {
-                w[i] = p[i];
-            }
+            const floats<T> w = *(const floats<T> *) (s.p + (c0 + c) * shape::q_stride + my_row());
             KVP_UNROLL
             for (uint32_t j = 0; j < shape::quads_per_thread; ++j) {
                 if (shape::quads % 16 && my_quad(j) >= shape::quads) {
@@ -262,13 +266,13 @@ struct prefill {
                 const float4_t x = ((const float4_t *) (s.staging + c * DV))[my_quad(j)];
                 KVP_UNROLL
                 for (uint32_t i = 0; i < T; ++i) {
-                    if (GUARD && w[i] == 0.0f) {
+                    if (GUARD && w.x[i] == 0.0f) {
                         continue;
                     }
-                    t.acc[i][j].x += w[i] * x.x;
-                    t.acc[i][j].y += w[i] * x.y;
-                    t.acc[i][j].z += w[i] * x.z;
-                    t.acc[i][j].w += w[i] * x.w;
+                    t.acc[i][j].x += w.x[i] * x.x;
+                    t.acc[i][j].y += w.x[i] * x.y;
+                    t.acc[i][j].z += w.x[i] * x.z;
+                    t.acc[i][j].w += w.x[i] * x.w;
                 }
             }
         }

@@ -18,6 +18,7 @@
 #define KVP_SHARED(type, name) type & name = *static_cast<type *>(emulator::shared_memory(sizeof(type)))
 #define KVP_BARRIER() emulator::barrier(__FILE__, __LINE__)
 #define KVP_UNROLL
+#define KVP_UNROLL_4
 // A reader of the kernels takes what it needs of them.
 #pragma GCC diagnostic ignored "-Wunused-function"
 
@@ -27,12 +28,13 @@
 #include "cuda/bare.cuh"
 #endif
 
-#define KVP_KERNELS kvp_cuda
+#define KVP_KERNELS kvp_kernels
 #define KVP_DEVICE static __device__ __forceinline__
-#define KVP_GLOBAL(threads) static __global__ __launch_bounds__(threads)
+#define KVP_GLOBAL(threads) static __global__ __launch_bounds__(threads, 2)
 #define KVP_SHARED(type, name) __shared__ type name
 #define KVP_BARRIER() __syncthreads()
 #define KVP_UNROLL _Pragma("unroll")
+#define KVP_UNROLL_4 _Pragma("unroll 4")
 
 #endif
 
@@ -40,9 +42,14 @@ namespace KVP_KERNELS {
 
 using namespace kvp_gpu;
 
-// Four floats that move as one.
+// Floats that move as one.
 struct alignas(16) float4_t {
     float x, y, z, w;
+};
+
+template <uint32_t N>
+struct alignas(4 * N) floats {
+    float x[N];
 };
 
 #if defined(KVP_EMULATED)

@@ -20,6 +20,7 @@
 #endif
 
 #if defined(KVP_ASAN)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #elif defined(KVP_TSAN)
 #include <sanitizer/tsan_interface.h>
@@ -188,7 +189,10 @@ fiber * fiber_start(unsigned index, void (*entry)()) {
         }
         f.stack = static_cast<char *>(stack);
     }
-#if defined(KVP_TSAN)
+#if defined(KVP_ASAN)
+    // A fiber that was given up in the middle of a function has left its marks.
+    __asan_unpoison_memory_region(f.stack, stack_bytes);
+#elif defined(KVP_TSAN)
     if (!f.tsan) {
         f.tsan = __tsan_create_fiber(0);
     }

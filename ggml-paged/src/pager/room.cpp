@@ -57,27 +57,6 @@ void grow_lazily(kvp_pager & p, lock_t & lock) {
     lock.lock();
 }
 
-// A page in a frame can do without its slot: it is written again when it leaves.
-uint32_t steal_slot(kvp_pager & p) {
-    for (size_t i = 0; i < p.frames.size(); i++) {
-        const page_id id = p.frames[p.steal_at].owner;
-        p.steal_at = uint32_t((p.steal_at + 1) % p.frames.size());
-        if (id.layer == NONE) {
-            continue;
-        }
-        page_entry & e = p.at(id);
-        if (e.state == page_state::resident && !e.writing && e.slot != NONE) {
-            const uint32_t slot = e.slot;
-            if (e.in_slot) {
-                mark_dirty(e);
-            }
-            e.slot = NONE;
-            return slot;
-        }
-    }
-    return NONE;
-}
-
 int no_room_for(kvp_pager & p, uint64_t pages, uint64_t slots, int err) {
     const double mib = double(p.frame_bytes) / 1048576.0;
     if (!p.spill.is_open()) {
@@ -115,13 +94,12 @@ bool slot_for(kvp_pager & p, page_id id, lock_t & lock) {
     if (p.free_slots.empty()) {
         grow_lazily(p, lock);
     }
-    if (!p.free_slots.empty()) {
-        e.slot = p.free_slots.back();
-        p.free_slots.pop_back();
-    } else {
-        e.slot = steal_slot(p);
+    if (p.free_slots.empty()) {
+        return false;
     }
-    return e.slot != NONE;
+    e.slot = p.free_slots.back();
+    p.free_slots.pop_back();
+    return true;
 }
 
 }  // namespace kvp
@@ -149,8 +127,8 @@ int kvp_reserve(kvp_pager * pager, uint32_t group, uint32_t pages) {
             total += same ? std::max(pages, before) : p.reserved[l->desc.group];
         }
         if (total > p.frames.size()) {
-            // One slot more than what does not fit, for the page that is on its way out
-            // while the one that takes its frame still has its own.
+            // One slot more than what does not fit: then some page in a frame always has
+            // a slot to leave to, or there is a free one.
             slots = total - p.frames.size() + 1;
         }
         if (slots <= p.slots) {

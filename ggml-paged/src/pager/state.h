@@ -146,8 +146,7 @@ struct kvp_pager {
     // Spill slots.
     std::vector<uint32_t> free_slots;
     uint32_t slots   = 0;
-    uint32_t steal_at = 0;     // frame from which a slot is looked for
-    bool     no_room = false;  // the last attempt to find a slot failed
+    bool     no_room = false;  // none was to be had: pages without a slot cannot leave
     std::array<uint32_t, kvp::MAX_GROUPS> reserved{};
 
     std::mutex      files_mutex;

@@ -139,9 +139,6 @@ void load_done(kvp_pager & p, page_id id) {
     page_entry & e = p.at(id);
     e.state      = page_state::resident;
     e.last_round = p.round;
-    if (e.slot != NONE) {
-        p.no_room = false;  // its slot can be taken by a page that has to leave
-    }
     advance(p, id);
     wake_page(p, id);
 }

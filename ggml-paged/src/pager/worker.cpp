@@ -136,7 +136,7 @@ bool evict_victim(kvp_pager & p, const job & j, lock_t & lock) {
         p.cv_of(j.victim).notify_all();
         return true;
     }
-    p.no_room = !room;
+    p.no_room = p.no_room || !room;
     p.frames[f].owner = j.victim;
     v.state = page_state::resident;
     cancel_load(p, j.id);

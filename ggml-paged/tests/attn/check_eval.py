@@ -52,11 +52,14 @@ def poison_row(kind, n):
 
 
 class Case:
-    """A header, arrays, and the values that they stand for."""
+    """A header, arrays, and the values that they stand for.
 
-    def __init__(self, name, rng, mean=0.0, q_pos=None, q_seq=None, pos=None, seqs=None, poison=True, amplify=1.0,
+    rare: no model has heads of such sizes, and backends with a kernel per size may refuse it.
+    """
+
+    def __init__(self, name, rng, mean=0.0, q_pos=None, q_seq=None, pos=None, seqs=None, amplify=1.0, rare=False,
                  **fields):
-        self.name = name
+        self.name, self.rare = name, rare
         h = dict(tokens=97, n_q=3, heads=4, kv_heads=2, dk=64, dv=64, type_k="f16", type_v="f16", scale=0.125,
                  softcap=0, alibi=0, causal=True, window=0, chunk=0, sinks=False, page_tokens=16, ram_pages=64,
                  backend="cpu")
@@ -70,18 +73,18 @@ class Case:
         self.q_seq = [0] * n if q_seq is None else q_seq
         self.q = [[[struct.unpack("<f", struct.pack("<f", rng.gauss(0, amplify)))[0] for _ in range(h["dk"])]
                    for _ in range(h["heads"])] for _ in range(n)]
-        self.k, self.k_bytes = self.rows(rng, h["type_k"], h["dk"], 0.0, poison)
-        self.v, self.v_bytes = self.rows(rng, h["type_v"], h["dv"], mean, poison)
+        self.k, self.k_bytes = self.rows(rng, h["type_k"], h["dk"], 0.0)
+        self.v, self.v_bytes = self.rows(rng, h["type_v"], h["dv"], mean)
         self.sinks = [struct.unpack("<f", struct.pack("<f", rng.gauss(0, 2)))[0] for _ in range(h["heads"])]
 
-    def rows(self, rng, kind, n, mean, poison):
+    def rows(self, rng, kind, n, mean):
         values, data = [], []
         for c in range(self.header["tokens"]):
             cell = []
             for _ in range(self.header["kv_heads"]):
                 raw, row = random_row(rng, kind, n, mean)
                 cell.append(row)
-                data.append(poison_row(kind, n) if poison and self.seqs[c] == 0 else raw)
+                data.append(poison_row(kind, n) if self.seqs[c] == 0 else raw)
             values.append(cell)
         return values, b"".join(data)
 
@@ -174,11 +177,12 @@ def make_cases():
     yield Case("as many heads as kv heads", rng, kv_heads=4), ()
     yield Case("5 heads per kv head", rng, heads=10, kv_heads=2), ()
     yield Case("7 heads, 1 kv head", rng, heads=7, kv_heads=1, n_q=7), ()
-    yield Case("dk 96, dv 160", rng, dk=96, dv=160), ()
+    yield Case("dk 96, dv 160", rng, dk=96, dv=160, rare=True), ()
     yield Case("dk 80", rng, dk=80, dv=80), ()
     yield Case("q8_0", rng, type_k="q8_0", type_v="q8_0", dk=128, dv=128), ()
     yield Case("q4_0", rng, type_k="q4_0", type_v="q4_0"), ()
-    yield Case("q8_0 and q4_0", rng, type_k="q8_0", type_v="q4_0", dk=32), ()
+    yield Case("K of q4_0, V of q8_0", rng, type_k="q4_0", type_v="q8_0"), ()
+    yield Case("q8_0 and q4_0", rng, type_k="q8_0", type_v="q4_0", dk=32, rare=True), ()
     yield Case("f16 and q8_0, V of mean 1", rng, mean=1.0, type_v="q8_0", n_q=1), ()
     yield Case("sharp scores", rng, amplify=12.0), ()
     yield Case("window", rng, window=20, n_q=5), ("window",)
@@ -226,6 +230,8 @@ def check_case(program, spill, backend, case, features):
         if worst(want, case.reference(**{feature: without})) < 20 * bound:
             return "the case is the same without %s" % feature
     status, out, err = run(program, case.input(backend=backend), ["--spill", spill])
+    if status == 2 and case.rare and backend != "cpu" and "cannot compute this case" in err:
+        return None
     if status != 0:
         return "exit status %d: %s" % (status, err.strip())
     if len(out) != 4 * len(want):

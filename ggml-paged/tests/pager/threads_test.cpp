@@ -123,10 +123,10 @@ TEST_P(Threads, RotateWhileOthersScan) {
     const kvp_plane turn{0, 1, {0, -1, 1, 0}};
     const uint64_t all = ~uint64_t(0);
     rig::in_threads(3, [&](uint32_t t) {
-        for (uint32_t i = 0; i < 96; i++) {
+        for (uint32_t i = 0; i < 672; i++) {
             if (t == 0) {
                 ASSERT_EQ(0, kvp_rotate(p, 0, i % 16, &all, &turn, 1));
-            } else if (i % 8 == 0) {
+            } else if (i % 16 == 0) {
                 ASSERT_EQ(0, p.scan(0, p.all_pages(), [](uint32_t, const kvp_page & at) {
                     const auto * x = reinterpret_cast<const uint16_t *>(at.k);
                     const int a = x[0] & 0x7fff, b = x[1] & 0x7fff;
@@ -135,13 +135,53 @@ TEST_P(Threads, RotateWhileOthersScan) {
             }
         }
     });
-    // Six quarter turns each: (1, 2) has become (-1, -2).
+    // 42 quarter turns each: (1, 2) has become (-1, -2).
     for (uint32_t page = 0; page < 16; page++) {
         kvp_page at;
         ASSERT_EQ(0, kvp_pin(p, 0, page, &at));
         const auto * x = reinterpret_cast<const uint16_t *>(at.k);
         EXPECT_EQ(0xbc00, x[0]);
         EXPECT_EQ(0xc000, x[1]);
+        kvp_unpin(p, 0, page, 0);
+    }
+}
+
+// A rotation that comes when a page has just been read, and who waits for it has not run yet.
+TEST_P(Threads, RotateWhatOthersWaitFor) {
+    rig::options o;
+    o.frames   = GetParam();
+    o.dk       = 2;
+    o.kv_heads = 1;
+    o.n_cells  = 128;
+    rig::pager p(o);
+    const std::vector<uint16_t> row{0x3c00, 0x4000};
+    std::vector<uint32_t> turns(8, 0);
+    for (uint32_t page = 0; page < 8; page++) {
+        const uint32_t cell = page * 16;
+        ASSERT_EQ(0, kvp_rows_write(p, 0, &cell, 1, row.data(), nullptr));
+    }
+    const kvp_plane turn{0, 1, {0, -1, 1, 0}};
+    const uint64_t first = 1;
+    std::atomic<int> running{3};
+    rig::in_threads(4, [&](uint32_t t) {
+        for (uint32_t i = 0; t == 0 && running.load() > 0; i++) {
+            ASSERT_EQ(0, kvp_rotate(p, 0, i % 8, &first, &turn, 1));
+            turns[i % 8]++;
+            std::this_thread::yield();
+        }
+        for (uint32_t i = 0; t > 0 && i < 500; i++) {
+            kvp_page at;
+            const uint32_t page = (i * t + t) % 8;
+            ASSERT_EQ(0, kvp_pin(p, 0, page, &at));
+            kvp_unpin(p, 0, page, 0);
+        }
+        running -= t > 0;
+    });
+    const uint16_t expected[4][2] = {{0x3c00, 0x4000}, {0xc000, 0x3c00}, {0xbc00, 0xc000}, {0x4000, 0xbc00}};
+    for (uint32_t page = 0; page < 8; page++) {
+        kvp_page at;
+        ASSERT_EQ(0, kvp_pin(p, 0, page, &at));
+        EXPECT_EQ(0, memcmp(at.k, expected[turns[page] % 4], 4)) << page << " after " << turns[page];
         kvp_unpin(p, 0, page, 0);
     }
 }

@@ -1,6 +1,7 @@
 // Rows against scalar definitions of their own, on ordinary and on hostile values.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -165,13 +166,9 @@ TEST(Q4_0, IsTheReference) {
         std::vector<float> back(96);
         kvp_dequantize_row(KVP_Q4_0, q.data(), back.data(), 96);
         for (int b = 0; b < 3; b++) {
-            float max = 0;
-            for (int i = 0; i < 32; i++) {
-                if (std::fabs(row[b * 32 + i]) > std::fabs(max)) {
-                    max = row[b * 32 + i];
-                }
-            }
-            volatile float d  = max / -8;
+            const auto smaller = [](float x, float y) { return std::fabs(x) < std::fabs(y); };
+            const float max = *std::max_element(&row[b * 32], &row[b * 32] + 32, smaller);  // the first of equals
+            volatile float d  = (max == 0 ? 0.0f : max) / -8;
             volatile float id = d != 0 ? 1 / d : 0;
             ASSERT_EQ(nearest_half(d), stored_half(&q[b * 18]));
             for (int i = 0; i < 32; i++) {
