@@ -11,9 +11,11 @@ using namespace kvp;
 
 namespace {
 
-// check_io finds what is missing in a call; the sentence goes to the run.
+// check_io finds what is missing in a call. Whether the pass begins is settled here for
+// all threads: an error that comes later must not turn back those that are slow to start.
 void check_io(run & r, const kvp_io & io, size_t work_bytes) {
     if (r.error() != 0) {
+        r.refused = true;
         return;
     }
     if (!io.q.data || !io.k_new.data != !io.v_new.data) {
@@ -25,6 +27,7 @@ void check_io(run & r, const kvp_io & io, size_t work_bytes) {
         std::snprintf(message, sizeof message, "Attention needs %zu bytes of scratch memory and was given %zu.", r.plan.bytes, work_bytes);
         r.fail(-EINVAL, message);
     }
+    r.refused = r.error() != 0;
 }
 
 void begin_scan(run & r, const kvp_op & op) {
@@ -68,7 +71,7 @@ size_t kvp_cpu_work_bytes(const kvp_op * op, uint32_t n_threads) {
 int kvp_cpu_forward(kvp_op * op, const kvp_io * io, uint32_t thread, uint32_t n_threads, void * work, size_t work_bytes) {
     const std::shared_ptr<run> r = enter_run(*op, n_threads);
     r->meet([&] { check_io(*r, *io, work_bytes); });
-    if (r->error() != 0) {
+    if (r->refused) {
         clear_out(*op, *io, thread);
         return r->say_error();
     }

@@ -19,6 +19,7 @@ struct run {
     std::shared_ptr<const batch_data> data;
     attention_plan                    plan{};
     kvp_scan *                        scan = nullptr;
+    bool                              refused = false;  // settled before any thread begins
     std::atomic<uint32_t>             next_span{0};
     uint32_t                          entered = 0;  // guarded by the registry's mutex
 

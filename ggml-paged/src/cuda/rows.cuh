@@ -7,8 +7,12 @@
 namespace KVP_KERNELS {
 
 // Half away from zero, as roundf does. 0.5 cannot be added in float: 0.49999997 would
-// round up.
+// round up. Blocks of denormals have no finite 1 / d: what does not fit a byte is 0, as
+// conversions on x86 have it, and means 0 with the d of 0 that it gets.
 KVP_DEVICE int round_away(float x) {
+    if (!(x > -129.0f && x < 129.0f)) {
+        return 0;
+    }
     const int   whole = (int) x;
     const float rest = x - (float) whole;
     return rest >= 0.5f ? whole + 1 : rest <= -0.5f ? whole - 1 : whole;
@@ -31,8 +35,8 @@ KVP_DEVICE void quantize_q8_0(const float * x, uint8_t * row, uint32_t index) {
 }
 
 KVP_DEVICE uint32_t nibble(float x, float id) {
-    const int q = (int) add_rounded(mul_rounded(x, id), 8.5f);
-    return (uint32_t) (q < 15 ? q : 15) & 0xffu;
+    const float y = add_rounded(mul_rounded(x, id), 8.5f);
+    return y >= 0.0f && y < 16.0f ? (uint32_t) y : y >= 16.0f && y < 129.0f ? 15u : 0u;
 }
 
 KVP_DEVICE void quantize_q4_0(const float * x, uint8_t * row, uint32_t index) {

@@ -124,6 +124,16 @@ struct fiber {
 
 namespace {
 
+// A fiber that was given up in the middle of a function has left the sanitizer's marks,
+// which whoever has that memory next would run into.
+void unmark(char * stack) {
+#if defined(KVP_ASAN)
+    __asan_unpoison_memory_region(stack, stack_bytes);
+#else
+    (void) stack;
+#endif
+}
+
 // The fibers of a thread, and where it goes on when one yields.
 struct fiber_set {
     fiber   fibers[fiber_stacks];
@@ -138,6 +148,7 @@ struct fiber_set {
     ~fiber_set() {
         for (fiber & f : fibers) {
             if (f.stack) {
+                unmark(f.stack);
                 munmap(f.stack, stack_bytes);
             }
 #if defined(KVP_TSAN)
@@ -189,10 +200,8 @@ fiber * fiber_start(unsigned index, void (*entry)()) {
         }
         f.stack = static_cast<char *>(stack);
     }
-#if defined(KVP_ASAN)
-    // A fiber that was given up in the middle of a function has left its marks.
-    __asan_unpoison_memory_region(f.stack, stack_bytes);
-#elif defined(KVP_TSAN)
+    unmark(f.stack);
+#if defined(KVP_TSAN)
     if (!f.tsan) {
         f.tsan = __tsan_create_fiber(0);
     }

@@ -84,7 +84,7 @@ std::vector<scenario> scenarios() {
                 c.shape.cells = 400;
                 c.shape.window = window;
                 c.shape.poison = true;
-                c.options.span = resume || window == 0 ? 200 : 0;
+                c.options.span = resume || window == 0 ? 200 : 64;
                 c.options.resume = resume;
                 c.options.one_by_one = true;
                 all.push_back(c);
