@@ -41,6 +41,7 @@ var benchmarks = []struct {
 	{"ttft", (*bench).measureTTFT},
 	{"cost", (*bench).measureCost},
 	{"restore", (*bench).measureRestore},
+	{"paged", (*bench).measurePaged},
 }
 
 // newBench makes a folder in the build directory, and not in /tmp, which is in

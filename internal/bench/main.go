@@ -47,6 +47,9 @@ const (
 	restoreTokens      = 16384 // whole pages: tails come and go
 )
 
+// trainedContext is what the model says it was trained for: the most a context can be.
+const trainedContext = 256 << 10
+
 // What -quick measures: everything, but nothing that means anything.
 const (
 	quickTokens  = 300
@@ -54,11 +57,11 @@ const (
 	quickRestore = 512
 )
 
-var quickShape = testmodel.Shape{Layers: 2, Embed: 128, Heads: 4, KVHeads: 2, HeadDim: 32, Seed: 1}
+var quickShape = testmodel.Shape{Layers: 2, Embed: 128, Heads: 4, KVHeads: 2, HeadDim: 32, Context: trainedContext, Seed: 1}
 
 func parse(args []string, stderr io.Writer) (settings, error) {
 	s := settings{
-		shape: testmodel.Shape{Seed: 1}, costPrompt: costPrompt, costAnswer: costAnswer, restoreTokens: restoreTokens,
+		shape: testmodel.Shape{Context: trainedContext, Seed: 1}, costPrompt: costPrompt, costAnswer: costAnswer, restoreTokens: restoreTokens,
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)

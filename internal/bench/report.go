@@ -19,6 +19,7 @@ type Report struct {
 	TTFT     *TTFT    `json:"ttft,omitempty"`
 	Cost     *Cost    `json:"cost,omitempty"`
 	Restore  *Restore `json:"restore,omitempty"`
+	Paged    *Paged   `json:"paged,omitempty"`
 }
 
 // Versions says what was compared.
@@ -101,6 +102,23 @@ func (s *SideBySide) addPair(off, on float64) {
 	s.Ratio.add(on / off)
 }
 
+// Paged is speed in tokens per second with paged attention.
+type Paged struct {
+	UsedTokens   int        `json:"used_tokens"` // of each capacity
+	AnswerTokens int        `json:"answer_tokens"`
+	PromptTokens int        `json:"prompt_tokens"` // of the comparison with stock attention
+	Threads      int        `json:"threads"`
+	Capacities   []Capacity `json:"capacities"`
+	Prefill      SideBySide `json:"prefill"` // off: stock attention of the same build
+	Decode       SideBySide `json:"decode"`
+}
+
+// Capacity is one context length.
+type Capacity struct {
+	NumCtx int    `json:"num_ctx"`
+	Decode Series `json:"decode"`
+}
+
 // Restore is speed in bytes per second. Bytes is the size of the page files.
 type Restore struct {
 	Tokens   int        `json:"tokens"`
@@ -134,6 +152,9 @@ func (r *Report) keep(old *Report) {
 	}
 	if r.Restore == nil {
 		r.Restore = old.Restore
+	}
+	if r.Paged == nil {
+		r.Paged = old.Paged
 	}
 }
 

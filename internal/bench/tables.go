@@ -20,6 +20,9 @@ func (r *Report) print(w io.Writer) {
 	if r.Restore != nil {
 		r.Restore.print(w)
 	}
+	if r.Paged != nil {
+		r.Paged.print(w)
+	}
 }
 
 func (r *Report) printHeading(w io.Writer) {
@@ -140,13 +143,30 @@ func (t *TTFT) parts(p Point) []float64 {
 	}
 }
 
+func perSecond(s Series) string {
+	return spread(s, func(v float64) string { return fmt.Sprintf("%.1f", v) })
+}
+
+func ratio(s Series) string {
+	return spread(s, func(v float64) string { return fmt.Sprintf("%.3f", v) })
+}
+
+func (p *Paged) print(w io.Writer) {
+	var rows [][]string
+	for _, c := range p.Capacities {
+		rows = append(rows, []string{show.Count(c.NumCtx), perSecond(c.Decode), fmt.Sprintf("%.3f", c.Decode.Median/p.Capacities[0].Decode.Median)})
+	}
+	fmt.Fprintf(w, "\nPaged attention, decoding behind %s tokens, tokens per second (%d times %d tokens)\n\n",
+		show.Count(p.UsedTokens), len(p.Capacities[0].Decode.Values), p.AnswerTokens)
+	show.Table(w, []string{"context", "decode", "of the first"}, rows)
+	fmt.Fprintf(w, "\nPaged against stock attention, %s tokens, tokens per second (%d pairs)\n\n", show.Count(p.PromptTokens), len(p.Prefill.Ratio.Values))
+	show.Table(w, []string{"", "stock", "paged", "paged/stock of each pair"}, [][]string{
+		{"prefill", perSecond(p.Prefill.Off), perSecond(p.Prefill.On), ratio(p.Prefill.Ratio)},
+		{"decode", perSecond(p.Decode.Off), perSecond(p.Decode.On), ratio(p.Decode.Ratio)},
+	})
+}
+
 func (c *Cost) print(w io.Writer) {
-	perSecond := func(s Series) string {
-		return spread(s, func(v float64) string { return fmt.Sprintf("%.1f", v) })
-	}
-	ratio := func(s Series) string {
-		return spread(s, func(v float64) string { return fmt.Sprintf("%.3f", v) })
-	}
 	fmt.Fprintf(w, "\nCost of the tier when nothing is restored, tokens per second (prompts of %s, answers of %d; %d and %d pairs)\n\n",
 		show.Count(c.PromptTokens), c.AnswerTokens, len(c.Prefill.Ratio.Values), len(c.Decode.Ratio.Values))
 	show.Table(w, []string{"", "tier off", "tier on", "on/off of each pair"}, [][]string{

@@ -129,7 +129,7 @@ std::shared_ptr<const batch_cells> copy_cells(const kvp_pager * pager, const kvp
 std::vector<uint32_t> put_order_of(const std::vector<uint32_t> & q_cell) {
     std::vector<uint32_t> order(q_cell.size());
     std::iota(order.begin(), order.end(), 0u);
-    std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return q_cell[a] < q_cell[b]; });
+    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return q_cell[a] != q_cell[b] ? q_cell[a] < q_cell[b] : a < b; });
     std::vector<uint32_t> last;
     for (size_t i = 0; i < order.size(); i++) {
         if (i + 1 == order.size() || q_cell[order[i]] != q_cell[order[i + 1]]) {
