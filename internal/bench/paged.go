@@ -73,6 +73,9 @@ func (b *bench) pagedCapacity(ctx context.Context, r *Paged) (err error) {
 			return err
 		}
 		r.Capacities = append(r.Capacities, Capacity{NumCtx: numCtx})
+		if b.report.Versions.Kvtier, err = l.Version(ctx); err != nil {
+			return err
+		}
 	}
 	order := make([]int, len(labs))
 	for i := range order {

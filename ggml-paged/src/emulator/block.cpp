@@ -10,6 +10,8 @@
 
 namespace emulator {
 
+__thread position here;
+
 namespace {
 
 constexpr uint32_t warp = 32;
@@ -30,8 +32,6 @@ struct cuda_thread {
 struct block {
     const std::function<void()> * kernel = nullptr;
     const order * how = nullptr;
-    uint32_t      index[3] = {0, 0, 0};
-    uint32_t      current = 0;
     size_t        shared_bytes = 0;
     std::string   failure;
     std::vector<cuda_thread> threads;
@@ -54,7 +54,7 @@ std::string site(const char * file, int line) {
 
 void thread_main() {
     (*running->kernel)();
-    running->threads[running->current].state = thread_state::done;
+    running->threads[here.thread].state = thread_state::done;
     fiber_yield();
 }
 
@@ -129,12 +129,12 @@ void run_block(block & b, std::mt19937_64 & random) {
             break;
         }
         const size_t pick = random() % b.ready.size();
-        b.current = b.ready[pick];
+        here.thread = b.ready[pick];
         b.ready[pick] = b.ready.back();
         b.ready.pop_back();
-        fiber_resume(b.threads[b.current].stack);
-        if (b.threads[b.current].state == thread_state::at_shuffle) {
-            const uint32_t w = b.current / warp;
+        fiber_resume(b.threads[here.thread].stack);
+        if (b.threads[here.thread].state == thread_state::at_shuffle) {
+            const uint32_t w = here.thread / warp;
             if (++b.arrived[w] == warp) {
                 finish_shuffle(b, w);
             }
@@ -168,9 +168,9 @@ std::string run(const grid & grid, const order & order, const std::function<void
     block * const outer = running;
     running = &b;
     for (uint64_t i : blocks) {
-        b.index[0] = uint32_t(i % grid.x);
-        b.index[1] = uint32_t(i / grid.x % grid.y);
-        b.index[2] = uint32_t(i / grid.x / grid.y);
+        here.block[0] = uint32_t(i % grid.x);
+        here.block[1] = uint32_t(i / grid.x % grid.y);
+        here.block[2] = uint32_t(i / grid.x / grid.y);
         run_block(b, random);
         if (!b.failure.empty()) {
             break;
@@ -179,10 +179,6 @@ std::string run(const grid & grid, const order & order, const std::function<void
     running = outer;
     return b.failure;
 }
-
-uint32_t thread_index() { return running->current; }
-
-uint32_t block_index(int axis) { return running->index[axis]; }
 
 void * shared_memory(size_t bytes) {
     if (bytes > shared_memory_max) {
@@ -201,7 +197,7 @@ void barrier(const char * file, int line) {
     if (!b.how->drop_barrier.empty() && site(file, line) == b.how->drop_barrier) {
         return;
     }
-    cuda_thread & t = b.threads[b.current];
+    cuda_thread & t = b.threads[here.thread];
     t.state = thread_state::at_barrier;
     t.file = file;
     t.line = line;
@@ -209,7 +205,7 @@ void barrier(const char * file, int line) {
 }
 
 float shuffle_xor(float x, int lane_mask) {
-    cuda_thread & t = running->threads[running->current];
+    cuda_thread & t = running->threads[here.thread];
     t.state = thread_state::at_shuffle;
     t.given = x;
     t.lane_mask = lane_mask;

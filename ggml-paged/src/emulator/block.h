@@ -34,9 +34,15 @@ struct order {
 // kernel did wrong; the rest of the grid is not run then.
 std::string run(const grid & grid, const order & order, const std::function<void()> & kernel);
 
-// For kernels:
-uint32_t thread_index();
-uint32_t block_index(int axis);
+// For kernels. Where the running thread is, is asked for all the time.
+struct position {
+    uint32_t thread;
+    uint32_t block[3];
+};
+extern __thread position here;
+
+inline uint32_t thread_index() { return here.thread; }
+inline uint32_t block_index(int axis) { return here.block[axis]; }
 void *   shared_memory(size_t bytes);
 void     barrier(const char * file, int line);
 float    shuffle_xor(float x, int lane_mask);
