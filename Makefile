@@ -57,10 +57,6 @@ run: build ## Show what is restored, and how quickly, on this machine
 serve: build ## Serve a model with tiering on, until Ctrl-C
 	go run ./internal/demo -serve $(ARGS)
 
-.PHONY: test-deps
-test-deps: ## Install what testing needs besides, or name it
-	@scripts/deps test
-
 .PHONY: bench
 bench: build ## Measure; print tables and write JSON
 	go run ./internal/bench -o $(REPORT) $(ARGS)
@@ -73,7 +69,11 @@ plot: ## Draw docs/ttft.svg and .png from what bench wrote
 
 # What needs no build comes first, so that a mistake there shows in seconds.
 .PHONY: test
-test: test-deps lint test-go test-paged check-cuda build check-patches test-e2e test-upstream check-plain-git ## Everything that CI runs
+test: test-deps lint test-go check-cuda build test-paged check-patches test-e2e test-upstream check-plain-git ## Everything that CI runs
+
+.PHONY: test-deps
+test-deps: ## Install what testing needs besides, or name it
+	@scripts/deps test
 
 .PHONY: lint
 lint: check-fmt vet staticcheck ## gofmt, vet and staticcheck
@@ -105,11 +105,21 @@ test-go: ## Run the tests that need no built Ollama
 # build/paged has one folder for each way of building the library.
 PAGED := cmake -S ggml-paged -G $(if $(shell command -v ninja),Ninja,"Unix Makefiles")
 
+# Fibers of the emulator and sanitizers do not go together: under those only what has
+# threads is run.
 .PHONY: test-paged
 test-paged: test-deps ## Test the paged attention library, without and with sanitizers
-	$(PAGED) -B build/paged/release && cmake --build build/paged/release && ctest --test-dir build/paged/release --output-on-failure
-	$(PAGED) -B build/paged/thread -DKVP_SANITIZE=thread && cmake --build build/paged/thread && ctest --test-dir build/paged/thread --output-on-failure -L concurrency
-	$(PAGED) -B build/paged/address -DKVP_SANITIZE=address,undefined && cmake --build build/paged/address && ctest --test-dir build/paged/address --output-on-failure -LE slow
+	$(PAGED) -B build/paged/release -DKVP_GGML_PATCHED_SRC=$(abspath build/ollama/src/ml/backend/ggml/ggml)
+	cmake --build build/paged/release
+	ctest --test-dir build/paged/release --output-on-failure
+	for sanitizer in thread address,undefined; do \
+		dir=build/paged/$${sanitizer%,*} && \
+		$(PAGED) -B $$dir -DKVP_SANITIZE=$$sanitizer && \
+		cmake --build $$dir --target pager_test test_attn test_hybrid && \
+		for test in pager/pager_test attn/test_attn hybrid/test_hybrid; do \
+			$$dir/tests/$$test --gtest_brief=1 || exit 1; \
+		done || exit 1; \
+	done
 
 .PHONY: check-cuda
 check-cuda: test-deps ## Compile the CUDA kernels for every architecture, with no GPU

@@ -26,7 +26,8 @@
 // Functions that can fail return 0 or a negative errno, and kvp_last_error() has a
 // sentence for it (per thread). An I/O error on a page is *sticky*: it is kept in the
 // pager (kvp_pager_error), every later scan returns it, and what was computed since must
-// not be used.
+// not be used. What is read back is checked (CRC-32C): a page that is not what was written
+// is such an error too, -EIO.
 #pragma once
 
 #include <stddef.h>
@@ -121,10 +122,14 @@ typedef struct kvp_page {
 } kvp_page;
 
 // kvp_pin brings a page into a frame, waits for it, and keeps it there until as many
-// kvp_unpin. dirty says that it was written to. A caller that holds a pin and asks for
+// kvp_unpin. dirty says that any of its rows may have been written to. A caller that holds a pin and asks for
 // another page can deadlock with a budget of one frame: hold one at a time.
 int  kvp_pin(kvp_pager * pager, uint32_t layer, uint32_t page, kvp_page * out);
 void kvp_unpin(kvp_pager * pager, uint32_t layer, uint32_t page, int dirty);
+
+// kvp_unpin_rows is kvp_unpin of a page in which rows [first, first+n) and no others were
+// written to: where the rest is in the spill file already, only they are written there.
+void kvp_unpin_rows(kvp_pager * pager, uint32_t layer, uint32_t page, uint32_t first, uint32_t n);
 
 // kvp_prefetch asks for pages ahead of use, as far as frames that hold nothing better
 // allow; it never waits and never fails.
@@ -151,6 +156,10 @@ typedef struct kvp_extent {
 // changes the page, evicting it writes nothing, and it is read back from there. The
 // extents must cover rows 0 .. covered-1 without gaps, and the rows after them must be
 // unused. A page that is written to again falls back to the spill file.
+//
+// The rows are checked whenever they are read from the files: against those of the page,
+// which is brought into a frame for that, or where it has none (it was never written to,
+// or dropped) against what the files hold now, which are read once here.
 int  kvp_back(kvp_pager * pager, uint32_t layer, uint32_t page, const kvp_extent * extents, uint32_t n);
 
 // --- rotation (context shift) --------------------------------------------------------

@@ -64,7 +64,8 @@ void       kvp_cuda_free(kvp_cuda * cuda);
 const char * kvp_cuda_refuses(const kvp_layer_desc * layer, uint32_t heads);
 
 // kvp_cuda_forward computes an op. Pointers in io are to device memory, strides multiples
-// of 4; stream is the cudaStream_t that made q and that out is used on. hot may be NULL.
+// of 4; stream is the cudaStream_t that made q and that out is used on. pool may be NULL:
+// the context then allocates by itself and keeps what it has. hot may be NULL.
 // For an op of a batch that was begun with reserve set, the pool's memory is taken and
 // given back, and nothing is computed. 0 or a negative errno: the error is sticky in the
 // pager, and out is zeros where the device can still be written to.

@@ -14,12 +14,22 @@ type layout struct {
 	matrices []matrix
 }
 
-// architectures holds one constructor per supported architecture; each lives in
-// a file of its own. A constructor must accept any Shape with defaults filled
-// in, valid or not, because Validate counts parameters with it.
-var architectures = map[string]func(Shape) layout{
-	"llama": llama,
-	"qwen3": qwen3,
+// architecture is one that this package writes; each lives in a file of its own.
+type architecture struct {
+	// layout must accept any Shape with defaults filled in, valid or not, because
+	// Validate counts parameters with it.
+	layout func(Shape) layout
+	// window is the default of Shape.Window, 0 if no layer has a sliding window.
+	window int
+	// ffnPerEmbed gives the default of Shape.FFN.
+	ffnPerEmbed int
+}
+
+var architectures = map[string]architecture{
+	"gemma3": {layout: gemma3, window: defaultWindow, ffnPerEmbed: ffnPerEmbed},
+	"gptoss": {layout: gptoss, window: defaultWindow, ffnPerEmbed: ffnPerEmbedOfExperts},
+	"llama":  {layout: llama, ffnPerEmbed: ffnPerEmbed},
+	"qwen3":  {layout: qwen3, ffnPerEmbed: ffnPerEmbed},
 }
 
 const (
@@ -51,17 +61,21 @@ func residualRMS(s Shape) float64 {
 	return math.Sqrt(1 + attentionVariance + ffnVariance + biasValue*biasValue/float64(s.Embed))
 }
 
-// transformer returns what qwen3 and llama have in common: an embedding, gated
-// feed-forward layers, grouped-query attention and an output matrix of its own.
-// scoreGain multiplies the query and the key projection each.
+// transformer returns what most architectures have in common: an embedding,
+// gated feed-forward layers, grouped-query attention and an output matrix of its
+// own. scoreGain multiplies the query and the key projection each.
 func transformer(s Shape, scoreGain float64) layout {
-	queryWidth, kvWidth := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
-	perInput := 1 / math.Sqrt(float64(s.Embed))
-	layers := math.Sqrt(float64(s.Layers))
-	attentionGain := math.Sqrt(attentionVariance) / layers / attentionMixRMS / math.Sqrt(float64(queryWidth))
-	ffnGain := math.Sqrt(ffnVariance) / layers / gatedRMS / math.Sqrt(float64(s.FFN))
+	l := base(s)
+	for i := range s.Layers {
+		l.matrices = append(l.matrices, attentionBlock(s, i, scoreGain)...)
+		l.matrices = append(l.matrices, feedForward(s, i)...)
+	}
+	return l
+}
 
-	l := layout{
+// base is everything outside the layers.
+func base(s Shape) layout {
+	return layout{
 		metadata: ggml.KV{
 			"block_count":                      uint32(s.Layers),
 			"context_length":                   uint32(s.Context),
@@ -76,26 +90,58 @@ func transformer(s Shape, scoreGain float64) layout {
 			"rope.dimension_count":             uint32(s.HeadDim),
 		},
 		matrices: []matrix{
-			{name: "token_embd.weight", in: s.Embed, out: s.Vocab, scale: 1, firstColumn: constantColumn(biasValue)},
+			{name: embeddingTensor, in: s.Embed, out: s.Vocab, scale: 1, firstColumn: constantColumn(biasValue)},
 			{name: "output_norm.weight", in: s.Embed, norm: 1},
-			{name: "output.weight", in: s.Embed, out: s.Vocab, scale: logitRMS * perInput, firstColumn: outputBias(s)},
+			{name: "output.weight", in: s.Embed, out: s.Vocab, scale: logitRMS * perInput(s), firstColumn: outputBias(s)},
 		},
 	}
-	for i := range s.Layers {
-		block := func(tensor string) string { return fmt.Sprintf("blk.%d.%s.weight", i, tensor) }
-		l.matrices = append(l.matrices,
-			matrix{name: block("attn_norm"), in: s.Embed, norm: 1, zeroFirst: true},
-			matrix{name: block("attn_q"), in: s.Embed, out: queryWidth, scale: scoreGain * perInput},
-			matrix{name: block("attn_k"), in: s.Embed, out: kvWidth, scale: scoreGain * perInput},
-			matrix{name: block("attn_v"), in: s.Embed, out: kvWidth, scale: perInput},
-			matrix{name: block("attn_output"), in: queryWidth, out: s.Embed, scale: attentionGain, zeroFirst: true},
-			matrix{name: block("ffn_norm"), in: s.Embed, norm: 1, zeroFirst: true},
-			matrix{name: block("ffn_gate"), in: s.Embed, out: s.FFN, scale: perInput},
-			matrix{name: block("ffn_up"), in: s.Embed, out: s.FFN, scale: perInput},
-			matrix{name: block("ffn_down"), in: s.FFN, out: s.Embed, scale: ffnGain, zeroFirst: true},
-		)
+}
+
+// attentionBlock is the attention of layer i.
+func attentionBlock(s Shape, i int, scoreGain float64) []matrix {
+	queryWidth, kvWidth := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
+	gain := layerGain(s, attentionVariance) / attentionMixRMS / math.Sqrt(float64(queryWidth))
+	return []matrix{
+		{name: block(i, "attn_norm"), in: s.Embed, norm: 1, zero: 1},
+		{name: block(i, "attn_q"), in: s.Embed, out: queryWidth, scale: scoreGain * perInput(s)},
+		{name: block(i, "attn_k"), in: s.Embed, out: kvWidth, scale: scoreGain * perInput(s)},
+		{name: block(i, "attn_v"), in: s.Embed, out: kvWidth, scale: perInput(s)},
+		{name: block(i, "attn_output"), in: queryWidth, out: s.Embed, scale: gain, zero: 1},
 	}
-	return l
+}
+
+// feedForward is the gated feed-forward part of layer i.
+func feedForward(s Shape, i int) []matrix {
+	gain := layerGain(s, ffnVariance) / gatedRMS / math.Sqrt(float64(s.FFN))
+	return []matrix{
+		{name: block(i, "ffn_norm"), in: s.Embed, norm: 1, zero: 1},
+		{name: block(i, "ffn_gate"), in: s.Embed, out: s.FFN, scale: perInput(s)},
+		{name: block(i, "ffn_up"), in: s.Embed, out: s.FFN, scale: perInput(s)},
+		{name: block(i, "ffn_down"), in: s.FFN, out: s.Embed, scale: gain, zero: 1},
+	}
+}
+
+const embeddingTensor = "token_embd.weight"
+
+// block names a tensor of layer i.
+func block(i int, tensor string) string { return fmt.Sprintf("blk.%d.%s.weight", i, tensor) }
+
+// perInput keeps the variance of what a matrix reads from the residual stream.
+func perInput(s Shape) float64 { return 1 / math.Sqrt(float64(s.Embed)) }
+
+// layerGain is the RMS of one layer's part of a variance that all add together.
+func layerGain(s Shape, variance float64) float64 {
+	return math.Sqrt(variance / float64(s.Layers))
+}
+
+// headNorms are the norms of each head's query and key in layer i, of which each
+// has half of the sharpness of attention.
+func headNorms(s Shape, i int) []matrix {
+	gain := float32(math.Sqrt(attentionSharpness))
+	return []matrix{
+		{name: block(i, "attn_q_norm"), in: s.HeadDim, norm: gain},
+		{name: block(i, "attn_k_norm"), in: s.HeadDim, norm: gain},
+	}
 }
 
 // constantColumn is a first column that holds v for every token.

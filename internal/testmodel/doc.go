@@ -15,6 +15,10 @@
 // encoded and everything generated is printable. The same Shape, Seed included,
 // gives the same bytes.
 //
+// Of the architectures, qwen3 and llama attend to everything. Most layers of
+// gemma3 and every other one of gptoss see a sliding window only, of [Shape]'s
+// Window; gptoss also has attention sinks and a mixture of experts.
+//
 // # What the weights do
 //
 // Random weights drawn carelessly give a model that is useless for testing a

@@ -15,9 +15,10 @@ type Shape struct {
 	Heads   int    // query heads, 8
 	KVHeads int    // key/value heads, 4 or, if Heads is not divisible by 4, Heads
 	HeadDim int    // width of one head, 64; quantized caches need a multiple of 32
-	FFN     int    // width of the feed-forward layer, 3 × Embed
+	FFN     int    // width of the feed-forward layer, 3 × Embed; of an expert, Embed
 	Vocab   int    // tokens, 2048; what the merges do not fill is unused tokens
 	Context int    // trained context length, 131072: the most num_ctx can ask for
+	Window  int    // tokens a sliding window reaches back, 64 where there are any
 	Seed    int64  // chooses the weights; 0 is a seed like any other
 }
 
@@ -30,6 +31,7 @@ const (
 	defaultHeadDim = 64
 	defaultVocab   = 2048
 	defaultContext = 131072
+	defaultWindow  = 64
 
 	ffnPerEmbed = 3
 )
@@ -58,9 +60,11 @@ func (s Shape) WithDefaults() Shape {
 	}
 	setDefault(&s.KVHeads, s.Heads)
 	setDefault(&s.HeadDim, defaultHeadDim)
-	setDefault(&s.FFN, ffnPerEmbed*s.Embed)
+	arch := architectures[s.Arch]
+	setDefault(&s.FFN, arch.ffnPerEmbed*s.Embed)
 	setDefault(&s.Vocab, defaultVocab)
 	setDefault(&s.Context, defaultContext)
+	setDefault(&s.Window, arch.window)
 	return s
 }
 
@@ -74,7 +78,8 @@ func setDefault[T comparable](field *T, value T) {
 // Validate reports the first thing that makes s, as it stands, impossible to
 // write or to run.
 func (s Shape) Validate() error {
-	if _, ok := architectures[s.Arch]; !ok {
+	arch, ok := architectures[s.Arch]
+	if !ok {
 		return fmt.Errorf("model shape: architecture %q is not one of %s", s.Arch, strings.Join(Architectures(), ", "))
 	}
 	for _, dimension := range []struct {
@@ -94,6 +99,12 @@ func (s Shape) Validate() error {
 			return fmt.Errorf("model shape: %s is %d, must be from %d to %d",
 				dimension.name, dimension.value, dimension.min, dimension.max)
 		}
+	}
+	if arch.window == 0 && s.Window != 0 {
+		return fmt.Errorf("model shape: window is %d, but no layer of %s has a sliding window; leave it out", s.Window, s.Arch)
+	}
+	if arch.window != 0 && (s.Window < 1 || s.Window > contextMax) {
+		return fmt.Errorf("model shape: window is %d, must be from 1 to %d", s.Window, contextMax)
 	}
 	if s.Heads%s.KVHeads != 0 {
 		return fmt.Errorf("model shape: %d heads cannot share %d kv-heads evenly; choose kv-heads that divide heads", s.Heads, s.KVHeads)
@@ -116,14 +127,14 @@ func (s Shape) Parameters() int64 {
 		return 0
 	}
 	var n int64
-	for _, m := range arch(s).matrices {
+	for _, m := range arch.layout(s).matrices {
 		n += int64(m.elements())
 	}
 	return n
 }
 
 // KVBytesPerToken is what one token adds to an f16 KV cache, all layers, keys
-// and values together.
+// and values together. Layers with a sliding window let go of it later.
 func (s Shape) KVBytesPerToken() int64 {
 	s = s.WithDefaults()
 	return 2 * f16Bytes * int64(s.Layers) * int64(s.KVHeads) * int64(s.HeadDim)

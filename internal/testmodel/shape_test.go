@@ -12,6 +12,8 @@ func TestDefaults(t *testing.T) {
 	require.NoError(t, s.Validate())
 	require.Equal(t, Shape{Arch: "qwen3", Layers: 8, Embed: 512, Heads: 8, KVHeads: 4, HeadDim: 64, FFN: 1536, Vocab: 2048, Context: 131072}, s)
 	require.EqualValues(t, 2*2*8*4*64, s.KVBytesPerToken())
+	require.Equal(t, 64, Shape{Arch: "gemma3"}.WithDefaults().Window)
+	require.Equal(t, 512, Shape{Arch: "gptoss"}.WithDefaults().FFN, "an expert is narrow")
 	require.Zero(t, Shape{Arch: "gpt9"}.Parameters())
 	require.Equal(t, 3, Shape{Heads: 3}.WithDefaults().KVHeads, "4 does not divide 3")
 }
@@ -21,7 +23,7 @@ func TestValidation(t *testing.T) {
 		shape Shape
 		want  string
 	}{
-		{Shape{Arch: "gpt9"}, `architecture "gpt9" is not one of llama, qwen3`},
+		{Shape{Arch: "gpt9"}, `architecture "gpt9" is not one of gemma3, gptoss, llama, qwen3`},
 		{Shape{Layers: -1}, "layers is -1"},
 		{Shape{Embed: 1}, "embed is 1"},
 		{Shape{Heads: -4}, "heads is -4"},
@@ -29,6 +31,8 @@ func TestValidation(t *testing.T) {
 		{Shape{HeadDim: 63}, "head-dim is 63, must be even"},
 		{Shape{Vocab: 258}, "vocab is 258, must be from 259"},
 		{Shape{Context: -1}, "context is -1"},
+		{Shape{Window: 64}, "no layer of qwen3 has a sliding window"},
+		{Shape{Arch: "gemma3", Window: -1}, "window is -1, must be from 1"},
 		{Shape{Layers: 512, Embed: 1 << 20, Heads: 1 << 12, HeadDim: 1 << 13, FFN: 1 << 20}, "choose smaller dimensions"},
 		{Shape{Layers: 500, Embed: 100000}, "choose smaller dimensions"},
 	} {

@@ -12,23 +12,31 @@ import (
 	"github.com/x448/float16"
 )
 
-// matrix is one tensor to write: a norm if norm is set, else out rows of in
-// f16 weights, uniform with mean 0 and standard deviation scale.
+// matrix is one tensor to write. If norm is set it is in f32 weights, all norm
+// or, with a scale, uniform around it. Else it is out rows of in f16 weights,
+// uniform with mean 0 and standard deviation scale, as often as there are
+// experts.
 type matrix struct {
 	name    string
 	in, out int
+	experts int // 0: the tensor has no dimension for them
 	scale   float64
 	norm    float32
 
-	// zeroFirst clears the constant dimension: the first weight of a norm (what
-	// follows does not read it) or the first row of a matrix (it writes nothing
-	// to it).
-	zeroFirst bool
+	// zero clears the first dimensions of the residual stream: the first weights
+	// of a norm (what follows does not read them) or the first rows of a matrix
+	// (it writes nothing to them).
+	zero int
+	// reads, if set, clears all columns but the first so many.
+	reads int
 	// firstColumn, if set, gives the first weight of each row.
 	firstColumn func(row int) float32
 }
 
-func (m matrix) elements() int { return m.in * max(m.out, 1) }
+func (m matrix) elements() int { return m.in * m.rows() }
+
+// rows counts those of all experts.
+func (m matrix) rows() int { return max(m.out, 1) * max(m.experts, 1) }
 
 // tensor turns m into what upstream's GGUF writer takes. Each tensor has a
 // random stream of its own, so its bytes depend on the seed and its name and
@@ -37,26 +45,39 @@ func (m matrix) tensor(seed int64) *ggml.Tensor {
 	if m.norm != 0 {
 		return &ggml.Tensor{
 			Name: m.name, Kind: uint32(ggml.TensorTypeF32),
-			Shape: []uint64{uint64(m.in)}, WriterTo: normWriter{m},
+			Shape: []uint64{uint64(m.in)}, WriterTo: normWriter{m, seed},
 		}
+	}
+	shape := []uint64{uint64(m.in), uint64(m.out)}
+	if m.experts > 0 {
+		shape = append(shape, uint64(m.experts))
 	}
 	return &ggml.Tensor{
 		Name: m.name, Kind: uint32(ggml.TensorTypeF16),
-		Shape: []uint64{uint64(m.in), uint64(m.out)}, WriterTo: matrixWriter{m, seed},
+		Shape: shape, WriterTo: matrixWriter{m, seed},
 	}
 }
 
-// normWriter writes a norm's weights as f32.
-type normWriter struct{ matrix }
+// normWriter writes a vector of f32 weights.
+type normWriter struct {
+	matrix
+	seed int64
+}
 
 func (m normWriter) WriteTo(w io.Writer) (int64, error) {
 	weights := make([]float32, m.in)
+	var levels *[1 << 16]uint16
+	if m.scale != 0 {
+		levels = uniformLevels(m.scale)
+	}
+	random := m.random(m.seed)
 	for i := range weights {
 		weights[i] = m.norm
+		if levels != nil {
+			weights[i] += float16.Frombits(levels[uint16(random.Uint64())]).Float32()
+		}
 	}
-	if m.zeroFirst {
-		weights[biasDim] = 0
-	}
+	clear(weights[:min(m.zero, m.in)])
 	if err := binary.Write(w, binary.LittleEndian, weights); err != nil {
 		return 0, fmt.Errorf("writing tensor %s: %w", m.name, err)
 	}
@@ -74,14 +95,14 @@ const chunkBytes = 256 << 10
 
 func (m matrixWriter) WriteTo(w io.Writer) (int64, error) {
 	levels := uniformLevels(m.scale)
-	random := m.random()
+	random := m.random(m.seed)
 	rowBytes := m.in * f16Bytes
 	chunkRows := max(1, chunkBytes/rowBytes)
 	buf := make([]byte, 0, chunkRows*rowBytes)
 	var written int64
-	for row := 0; row < m.out; row += chunkRows {
+	for row := 0; row < m.rows(); row += chunkRows {
 		buf = buf[:0]
-		for r := row; r < min(row+chunkRows, m.out); r++ {
+		for r := row; r < min(row+chunkRows, m.rows()); r++ {
 			buf = m.appendRow(buf, r, levels, random)
 		}
 		n, err := w.Write(buf)
@@ -104,8 +125,11 @@ func (m matrixWriter) appendRow(buf []byte, row int, levels *[1 << 16]uint16, ra
 		buf = binary.LittleEndian.AppendUint16(buf, levels[uint16(bits)])
 		bits >>= 16
 	}
+	if m.reads > 0 {
+		clear(buf[min(start+m.reads*f16Bytes, len(buf)):])
+	}
 	switch {
-	case m.zeroFirst && row == biasDim:
+	case row%m.out < m.zero:
 		clear(buf[start:])
 	case m.firstColumn != nil:
 		v := float16.Fromfloat32(m.firstColumn(row))
@@ -114,10 +138,10 @@ func (m matrixWriter) appendRow(buf []byte, row int, levels *[1 << 16]uint16, ra
 	return buf
 }
 
-func (m matrixWriter) random() *rand.PCG {
+func (m matrix) random(seed int64) *rand.PCG {
 	h := fnv.New64a()
 	io.WriteString(h, m.name) //nolint:errcheck // a hash never fails
-	return rand.NewPCG(uint64(m.seed), h.Sum64())
+	return rand.NewPCG(uint64(seed), h.Sum64())
 }
 
 // uniformLevels maps 16 random bits to an f16 weight, uniform over an interval

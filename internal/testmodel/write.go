@@ -48,7 +48,7 @@ func writeFile(path string, metadata ggml.KV, tensors []*ggml.Tensor) (err error
 
 // contents is everything the file will hold.
 func contents(s Shape) (ggml.KV, []*ggml.Tensor) {
-	l := architectures[s.Arch](s)
+	l := architectures[s.Arch].layout(s)
 	tensors := make([]*ggml.Tensor, len(l.matrices))
 	for i, m := range l.matrices {
 		tensors[i] = m.tensor(s.Seed)

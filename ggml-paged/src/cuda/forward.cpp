@@ -47,7 +47,9 @@ std::unique_ptr<paged_gpu> paged_gpu::make(gpu & g, const kvp_cuda_config & conf
         [](void * user, size_t bytes) { return static_cast<gpu *>(user)->pinned_alloc(bytes); },
         [](void * user, void * block) { static_cast<gpu *>(user)->pinned_free(block); },
     };
-    p->executor_ = kvp::hybrid_executor::make(p->workers(), memory);
+    if (g.make_events(own_events) == 0) {
+        p->executor_ = kvp::hybrid_executor::make(p->workers(), memory);
+    }
     return p->executor_ ? std::move(p) : nullptr;
 }
 
@@ -55,8 +57,11 @@ paged_gpu::paged_gpu(gpu & g, const kvp_cuda_config & config)
     : gpu_(g), config_(config), meters_(kvp::lane_meters::priors()), metadata_(g), rows_(g), queries_(g) {}
 
 paged_gpu::~paged_gpu() {
-    // What is enqueued may still read page-locked memory.
-    gpu_.drain();
+    // The last op's metadata may still be on their way from page-locked memory. The stream
+    // that they are on may be gone with its engine, the event is not.
+    if (executor_) {
+        gpu_.sync(event_uploaded);
+    }
 }
 
 int paged_gpu::make_plan(const op_view & op, const op_session & session, const std::vector<uint32_t> & pages,

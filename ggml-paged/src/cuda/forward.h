@@ -13,7 +13,7 @@ namespace kvp_gpu {
 
 class paged_gpu {
 public:
-    // The GPU must outlive it. NULL where threads cannot be started.
+    // The GPU must outlive it. NULL where threads or events cannot be made.
     static std::unique_ptr<paged_gpu> make(gpu & g, const kvp_cuda_config & config);
     ~paged_gpu();
 

@@ -1,4 +1,4 @@
-// All kernels, and their instantiations by head size.
+// All kernels.
 #pragma once
 
 #include "cuda/attend_decode.cuh"

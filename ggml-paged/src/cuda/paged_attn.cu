@@ -23,7 +23,7 @@ kvp_cuda * kvp_cuda_create(const kvp_cuda_config * config, char * message, size_
     }
     cuda->paged = kvp_gpu::paged_gpu::make(*cuda->device, *config);
     if (!cuda->paged) {
-        snprintf(message, message_bytes, "Paged attention on CUDA could not start its threads; raise the limit on processes.");
+        snprintf(message, message_bytes, "Paged attention on CUDA could not start its threads or make its events; raise the limit on processes.");
         return nullptr;
     }
     return cuda.release();
@@ -39,7 +39,7 @@ const char * kvp_cuda_refuses(const kvp_layer_desc * layer, uint32_t heads) {
 
 int kvp_cuda_forward(kvp_cuda * cuda, kvp_op * op, const kvp_io * io, void * stream, const kvp_cuda_pool * pool,
                      const kvp_cuda_hot * hot) {
-    cuda->device->use(stream, *pool);
+    cuda->device->use(stream, pool ? *pool : kvp_cuda_pool());
     kvp_gpu::hot_pages pages;
     if (hot) {
         pages.data = static_cast<uint8_t *>(hot->data);

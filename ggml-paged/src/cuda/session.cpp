@@ -95,7 +95,6 @@ int op_session::prepare(const std::vector<uint32_t> & pages) {
         written_.erase(std::unique(written_.begin(), written_.end()), written_.end());
     }
     int e = take_memory(layout_.bytes, hot_.n);
-    e = e ? e : gpu_.make_events(own_events) ? fail(-EIO, gpu_.last_error()) : 0;
     e = e ? e : upload(pages);
     return e || !new_rows() ? e : quantize_rows();
 }

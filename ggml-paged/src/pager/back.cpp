@@ -6,7 +6,9 @@
 #include <cstring>
 #include <new>
 
+#include "pager/crc32c.h"
 #include "pager/pager.h"
+#include "pager/transfer.h"
 
 using namespace kvp;
 
@@ -36,7 +38,7 @@ int make_refs(kvp_pager & p, const layer_state & l, const kvp_extent * extents, 
             return kvp_set_error(-EINVAL, "extent %u of a page ends beyond its file, which has %llu bytes: the file is not the one "
                 "that was saved", i, (unsigned long long) size);
         }
-        out.push_back({std::move(file), x.first, x.n, x.k_offset, x.v_offset});
+        out.emplace_back(std::move(file), x);
     }
     std::sort(out.begin(), out.end(), [](const extent_ref & a, const extent_ref & b) { return a.first < b.first; });
     uint32_t rows = 0;
@@ -67,12 +69,43 @@ int wait_steady(kvp_pager & p, page_id id, lock_t & lock) {
             if (rc != 0) {
                 return rc;
             }
-            let_go(p, id, false);
+            let_go(p, id);
         } else {
             return 0;
         }
     }
     return sticky(p);
+}
+
+// Nothing but the file has the contents: what it holds now is what counts.
+int sums_of_file(kvp_pager & p, page_id id, std::vector<extent_ref> & refs, lock_t & lock) {
+    transfer t;
+    lock.unlock();
+    sum_extents(p, *p.layers[id.layer], refs, t);
+    lock.lock();
+    p.stats.reads += t.reads;
+    p.stats.read_bytes += t.bytes;
+    p.stats.extent_bytes += t.extent_bytes;
+    return t.rc == 0 ? 0 : kvp_set_error(t.rc, "reading page %u of layer %u from the file that backs it, %s, failed: %s; nothing "
+        "was changed", id.page, id.layer, t.file ? t.file->name().c_str() : "", strerror(-t.rc));
+}
+
+// The checksums are those of the rows that were saved, whatever the file has become.
+int sums_of_frame(kvp_pager & p, page_id id, std::vector<extent_ref> & refs, lock_t & lock) {
+    const int rc = hold(p, id, lock);
+    if (rc != 0) {
+        return rc;
+    }
+    const layer_state & l = *p.layers[id.layer];
+    const uint8_t * data  = p.frame_data(p.at(id).frame);
+    lock.unlock();
+    for (extent_ref & x : refs) {
+        x.k_sum = crc32c(data + x.first * l.row_k, x.n * l.row_k);
+        x.v_sum = crc32c(data + l.v_offset + x.first * l.row_v, x.n * l.row_v);
+    }
+    lock.lock();
+    let_go(p, id);
+    return 0;
 }
 
 }  // namespace
@@ -93,11 +126,18 @@ int kvp_back(kvp_pager * pager, uint32_t layer, uint32_t page, const kvp_extent 
         return rc;
     }
     guard g(p);
+    page_entry & e = p.at(id);
     rc = wait_steady(p, id, g.lock);
+    if (rc == 0) {
+        const bool here = e.dirty || has_content(e);
+        rc = here ? sums_of_frame(p, id, refs, g.lock) : sums_of_file(p, id, refs, g.lock);
+    }
+    if (rc == 0) {
+        rc = wait_steady(p, id, g.lock);
+    }
     if (rc != 0) {
         return rc;
     }
-    page_entry & e = p.at(id);
     if (blank(e)) {
         const uint32_t f = e.frame;
         chain_remove(p, f);

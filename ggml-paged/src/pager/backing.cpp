@@ -32,6 +32,13 @@ int shared_file::read(void * data, size_t bytes, uint64_t offset) const {
     return rc == -EINVAL ? read_bounced(fd_, data, bytes, offset) : rc;
 }
 
+std::string shared_file::name() const {
+    char link[32], name[512];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd_);
+    const ssize_t n = readlink(link, name, sizeof name);
+    return n > 0 ? std::string(name, size_t(n)) : "which has no name";
+}
+
 std::shared_ptr<const shared_file> file_table::get(int fd, bool direct, uint64_t * size, int * rc) {
     struct stat st;
     if (fstat(fd, &st) != 0) {

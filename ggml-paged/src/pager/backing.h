@@ -5,10 +5,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include <sys/types.h>
+
+#include "kv_pager.h"
 
 namespace kvp {
 
@@ -22,6 +25,7 @@ class shared_file {
     shared_file & operator=(const shared_file &) = delete;
 
     int read(void * data, size_t bytes, uint64_t offset) const;
+    std::string name() const;  // as far as the system still knows one
 
   private:
     int fd_, direct_;
@@ -31,6 +35,10 @@ struct extent_ref {
     std::shared_ptr<const shared_file> file;
     uint32_t first, n;
     uint64_t k_offset, v_offset;
+    uint32_t k_sum = 0, v_sum = 0;  // checksums of the rows
+
+    extent_ref(std::shared_ptr<const shared_file> file_, const kvp_extent & x)
+        : file(std::move(file_)), first(x.first), n(x.n), k_offset(x.k_offset), v_offset(x.v_offset) {}
 };
 
 class file_table {

@@ -8,7 +8,6 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <sys/mman.h>
 
 #include "pager/pager.h"
 
@@ -71,37 +70,6 @@ int check_layer(const kvp_pager & p, const kvp_layer_desc & d) {
 
 size_t align_up(size_t n) {
     return (n + KVP_ALIGN - 1) / KVP_ALIGN * KVP_ALIGN;
-}
-
-int map_arena(kvp_pager & p, size_t bytes) {
-    void * base;
-    if (p.config.arena_alloc != nullptr) {
-        base = p.config.arena_alloc(p.config.arena_user, bytes);
-    } else {
-        base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        base = base == MAP_FAILED ? nullptr : base;
-    }
-    if (base == nullptr) {
-        return kvp_set_error(-ENOMEM, "%zu MiB for K/V pages cannot be had from the system: allow less memory", bytes >> 20);
-    }
-    p.arena = static_cast<uint8_t *>(base);
-    if (uintptr_t(base) % KVP_ALIGN != 0) {
-        return kvp_set_error(-EINVAL, "arena_alloc gave memory that is not aligned to %u bytes", KVP_ALIGN);
-    }
-    return 0;
-}
-
-void unmap_arena(kvp_pager & p) {
-    const size_t bytes = p.frames.size() * p.frame_bytes;
-    if (p.arena == nullptr) {
-        return;
-    }
-    if (p.config.arena_alloc != nullptr) {
-        p.config.arena_free(p.config.arena_user, p.arena, bytes);
-    } else {
-        munmap(p.arena, bytes);
-    }
-    p.arena = nullptr;
 }
 
 void stop_threads(kvp_pager & p) {

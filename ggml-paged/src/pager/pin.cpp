@@ -1,6 +1,7 @@
 // Pins, prefetch and drop.
 #include "pager/state.h"
 
+#include <algorithm>
 #include <cerrno>
 
 #include "pager/pager.h"
@@ -52,14 +53,14 @@ int hold(kvp_pager & p, page_id id, lock_t & lock) {
     return 0;
 }
 
-void let_go(kvp_pager & p, page_id id, bool dirty) {
+void let_go(kvp_pager & p, page_id id, row_range written) {
     page_entry & e = p.at(id);
     if (e.pins == 0) {
         return;
     }
     e.pins--;
-    if (dirty && !e.dropping) {
-        mark_dirty(e);
+    if (!written.empty() && !e.dropping) {
+        mark_dirty(e, written);
         move_tail(p, id);
     }
     advance(p, id);
@@ -93,7 +94,15 @@ int kvp_pin(kvp_pager * pager, uint32_t layer, uint32_t page, kvp_page * out) {
 void kvp_unpin(kvp_pager * pager, uint32_t layer, uint32_t page, int dirty) {
     if (check_page(pager, layer, page, "unpinned") == 0) {
         guard g(*pager);
-        let_go(*pager, {layer, page}, dirty != 0);
+        let_go(*pager, {layer, page}, {0, dirty != 0 ? pager->page_cells : 0});
+    }
+}
+
+void kvp_unpin_rows(kvp_pager * pager, uint32_t layer, uint32_t page, uint32_t first, uint32_t n) {
+    if (check_page(pager, layer, page, "unpinned") == 0) {
+        guard g(*pager);
+        const uint32_t from = std::min(first, pager->page_cells);
+        let_go(*pager, {layer, page}, {from, from + std::min(n, pager->page_cells - from)});
     }
 }
 

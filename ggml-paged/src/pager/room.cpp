@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "pager/pager.h"
+#include "pager/sums.h"
 
 namespace kvp {
 
@@ -84,6 +86,7 @@ void free_slot(kvp_pager & p, page_entry & e) {
     }
     e.slot    = NONE;
     e.in_slot = false;
+    e.sums.reset();
 }
 
 bool slot_for(kvp_pager & p, page_id id, lock_t & lock) {
@@ -95,6 +98,10 @@ bool slot_for(kvp_pager & p, page_id id, lock_t & lock) {
         grow_lazily(p, lock);
     }
     if (p.free_slots.empty()) {
+        return false;
+    }
+    e.sums.reset(new (std::nothrow) uint32_t[sum_count(p.layers[id.layer]->page_bytes)]);
+    if (!e.sums) {
         return false;
     }
     e.slot = p.free_slots.back();

@@ -1,6 +1,7 @@
 // Rows of single cells, in and out.
 #include "pager/state.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -58,7 +59,12 @@ int each_page(kvp_pager * pager, uint32_t layer, const uint32_t * cells, uint32_
         if (v != nullptr) {
             copy_rows({at.v, l.row_v}, cells + i, run, pager->page_cells, v + i * l.row_v, write);
         }
-        kvp_unpin(pager, layer, page, write);
+        if (write) {
+            const auto ends = std::minmax_element(cells + i, cells + i + run);
+            kvp_unpin_rows(pager, layer, page, *ends.first % pager->page_cells, *ends.second - *ends.first + 1);
+        } else {
+            kvp_unpin(pager, layer, page, 0);
+        }
         i += run;
     }
     return 0;

@@ -231,7 +231,7 @@ void kvp_scan_end(kvp_scan * scan) {
     // After an error some consumers never came for a page that others had.
     for (uint32_t i = 0; i < scan->left.size(); i++) {
         if (scan->state[i] == visit::taken) {
-            let_go(p, scan->id(i), false);
+            let_go(p, scan->id(i));
         }
     }
     delete scan;

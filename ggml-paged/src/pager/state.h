@@ -40,6 +40,11 @@ struct rotation {
     std::shared_ptr<const std::vector<kvp_plane>> planes;
 };
 
+struct row_range {
+    uint32_t first = 0, end = 0;
+    bool empty() const { return first >= end; }
+};
+
 // What few pages have.
 struct page_extra {
     std::vector<extent_ref> extents;
@@ -48,10 +53,11 @@ struct page_extra {
 
 // The contents of a page are in its frame where it is dirty, else in its extents where it
 // has some, else in its slot where in_slot says so, else they are zeros. Rotations that
-// are pending come on top.
+// are pending come on top. Of a dirty page the slot has the rows that are not dirty.
 struct page_entry {
     uint32_t   frame      = NONE;
     uint32_t   slot       = NONE;  // of the spill file
+    row_range  dirty_rows;
     uint32_t   pins       = 0;     // who uses the frame
     uint32_t   waiting    = 0;     // who waits for it; also keeps it from being evicted
     uint32_t   generation = 0;
@@ -66,6 +72,7 @@ struct page_entry {
     bool prefetched = false;  // read before anyone asked, and not used yet
     bool to_write   = false;  // in the write-back queue
     std::unique_ptr<page_extra> extra;
+    std::unique_ptr<uint32_t[]> sums;  // checksums of what the slot has, see sums.h
 };
 
 enum class frame_list : uint8_t { none, used, ahead, tail };
@@ -195,7 +202,8 @@ bool usable(const page_entry & e);
 bool in_transit(const page_entry & e);  // in the hands of an I/O thread
 bool has_content(const page_entry & e);
 bool has_rotations(const page_entry & e);
-void mark_dirty(page_entry & e);
+void mark_dirty(page_entry & e, row_range rows);
+void mark_all_dirty(kvp_pager & p, page_entry & e);
 // note_use is called for each pin and each visit of a scan.
 void note_use(kvp_pager & p, page_entry & e);
 // try_ahead starts to read a page if a frame can be had for it without loss.
@@ -221,6 +229,12 @@ void leave_frame(kvp_pager & p, page_id id);  // the page is no longer in its fr
 void chain_push_used(kvp_pager & p, uint32_t f, bool as_oldest);
 void move_tail(kvp_pager & p, page_id id);
 void forget_tail(kvp_pager & p, page_id id);
+
+// --- arena.cpp --------------------------------------------------------------------------
+
+// map_arena sets the sentence of kvp_last_error where it fails.
+int  map_arena(kvp_pager & p, size_t bytes);
+void unmap_arena(kvp_pager & p);
 
 // --- worker.cpp -------------------------------------------------------------------------
 
@@ -251,7 +265,7 @@ void wake_scans(kvp_pager & p);
 int check_page(kvp_pager * p, uint32_t layer, uint32_t page, const char * what);
 // hold pins a page, waiting for it; let_go is the end of that.
 int  hold(kvp_pager & p, page_id id, lock_t & lock);
-void let_go(kvp_pager & p, page_id id, bool dirty);
+void let_go(kvp_pager & p, page_id id, row_range written = row_range());
 int sticky(kvp_pager & p);  // the sticky error, as this thread's last error
 
 // fail_locked is kvp_fail for those who hold the mutex.

@@ -92,12 +92,20 @@ bool usable(const page_entry & e) {
     return e.state == page_state::resident && !e.dropping && !has_rotations(e);
 }
 
-void mark_dirty(page_entry & e) {
-    e.dirty   = true;
-    e.in_slot = false;
+void mark_dirty(page_entry & e, row_range rows) {
+    if (e.dirty) {
+        rows.first = std::min(rows.first, e.dirty_rows.first);
+        rows.end   = std::max(rows.end, e.dirty_rows.end);
+    }
+    e.dirty      = true;
+    e.dirty_rows = rows;
     if (e.extra) {
         e.extra->extents.clear();
     }
+}
+
+void mark_all_dirty(kvp_pager & p, page_entry & e) {
+    mark_dirty(e, {0, p.page_cells});
 }
 
 void next_round(kvp_pager & p) {

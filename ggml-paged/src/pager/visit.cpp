@@ -215,6 +215,6 @@ void kvp_scan_release(kvp_scan * scan, uint32_t index) {
     } else if (s.current == index) {
         s.entry(index).ahead = true;  // parts of it are still to be given out
     }
-    let_go(s.p, s.id(index), false);
+    let_go(s.p, s.id(index));
     pump(s);
 }

@@ -1,117 +1,9 @@
 // The I/O threads: all reading, writing, clearing and rotating of pages is done here.
-#include "pager/state.h"
-
-#include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
+#include "pager/transfer.h"
 
 namespace kvp {
 
 namespace {
-
-// Where the contents of a page come from, taken while the mutex is held.
-struct source {
-    std::vector<extent_ref> extents;
-    std::vector<rotation>   rotations;
-    uint64_t offset  = 0;
-    bool     in_slot = false;
-    bool     zero    = false;  // the frame holds zeros already
-};
-
-struct transfer {
-    uint64_t reads = 0, bytes = 0, extent_bytes = 0, ns = 0;
-};
-
-void fail_page(kvp_pager & p, page_id id, bool write, bool extent, int rc) {
-    char text[512];
-    snprintf(text, sizeof text, "%s page %u of layer %u %s %s failed: %s; what was computed since cannot be "
-        "used: check the disk and load the model again", write ? "writing" : "reading", id.page, id.layer,
-        extent ? "from" : write ? "to the spill file in" : "from the spill file in",
-        extent ? "the file it was restored from" : p.spill.dir().c_str(), strerror(-rc));
-    fail_locked(p, rc, text);
-}
-
-int fault(kvp_pager & p, bool write, uint64_t offset, size_t bytes) {
-    return p.config.io_fault != nullptr ? p.config.io_fault(p.config.io_fault_user, write, offset, bytes) : 0;
-}
-
-int read_extent(kvp_pager & p, const extent_ref & x, void * data, size_t bytes, uint64_t offset, transfer & t) {
-    int rc = fault(p, false, offset, bytes);
-    if (rc >= 0) {
-        rc = x.file->read(data, bytes, offset);
-    }
-    t.reads++;
-    t.bytes += bytes;
-    t.extent_bytes += bytes;
-    return rc;
-}
-
-int fill(kvp_pager & p, const layer_state & l, uint8_t * data, const source & from, transfer & t) {
-    int rc = 0;
-    if (!from.extents.empty()) {
-        uint32_t rows = 0;
-        for (const extent_ref & x : from.extents) {
-            rc = read_extent(p, x, data + x.first * l.row_k, x.n * l.row_k, x.k_offset, t);
-            if (rc == 0) {
-                rc = read_extent(p, x, data + l.v_offset + x.first * l.row_v, x.n * l.row_v, x.v_offset, t);
-            }
-            if (rc != 0) {
-                return rc;
-            }
-            rows = std::max(rows, x.first + x.n);
-        }
-        std::memset(data + rows * l.row_k, 0, l.v_offset - rows * l.row_k);
-        std::memset(data + l.v_offset + rows * l.row_v, 0, l.page_bytes - l.v_offset - rows * l.row_v);
-    } else if (from.in_slot) {
-        rc = fault(p, false, from.offset, l.page_bytes);
-        if (rc >= 0) {
-            rc = p.spill.read(data, l.page_bytes, from.offset);
-        }
-        t.reads++;
-        t.bytes += l.page_bytes;
-    } else if (!from.zero) {
-        std::memset(data, 0, l.page_bytes);
-    }
-    return rc;
-}
-
-source source_of(kvp_pager & p, page_id id) {
-    page_entry & e = p.at(id);
-    source from;
-    from.in_slot = e.in_slot;
-    from.offset  = uint64_t(e.slot) * p.frame_bytes;
-    from.zero    = p.frames[e.frame].zero;
-    if (e.extra) {
-        from.extents   = e.extra->extents;
-        from.rotations = std::move(e.extra->rotations);
-        e.extra->rotations.clear();
-    }
-    return from;
-}
-
-// Writes the frame of a page that nobody can change now to its slot.
-int write_page(kvp_pager & p, page_id id, lock_t & lock) {
-    const page_entry & e  = p.at(id);
-    const size_t   bytes  = p.layers[id.layer]->page_bytes;
-    const uint64_t offset = uint64_t(e.slot) * p.frame_bytes;
-    const uint8_t * data  = p.frame_data(e.frame);
-    lock.unlock();
-    const uint64_t start = now_ns();
-    int rc = fault(p, true, offset, bytes);
-    if (rc >= 0) {
-        rc = p.spill.write(data, bytes, offset);
-    }
-    const uint64_t ns = now_ns() - start;
-    lock.lock();
-    p.stats.io_ns += ns;
-    p.stats.writes++;
-    p.stats.write_bytes += bytes;
-    if (rc != 0) {
-        fail_page(p, id, true, false, rc);
-    }
-    return rc;
-}
 
 void cancel_load(kvp_pager & p, page_id id) {
     page_entry & e = p.at(id);
@@ -158,16 +50,16 @@ void load(kvp_pager & p, const job & j, lock_t & lock) {
         return;
     }
     const layer_state & l = *p.layers[j.id.layer];
-    source from = source_of(p, j.id);
+    source from = take_source(p, j.id);
     const uint32_t f = e.frame;
     const bool content = has_content(e);
     p.frames[f].zero = false;
     transfer t;
     lock.unlock();
     const uint64_t start = now_ns();
-    const int rc = fill(p, l, p.frame_data(f), from, t);
-    t.ns = now_ns() - start;
-    const bool rotated = rc == 0 && content && !from.rotations.empty();
+    fill(p, l, p.frame_data(f), from, t);
+    const uint64_t ns  = now_ns() - start;
+    const bool rotated = t.rc == 0 && content && !from.rotations.empty();
     if (rotated) {
         apply_rotations(l, p.page_cells, p.frame_data(f), from.rotations);
     }
@@ -175,11 +67,11 @@ void load(kvp_pager & p, const job & j, lock_t & lock) {
     p.stats.reads += t.reads;
     p.stats.read_bytes += t.bytes;
     p.stats.extent_bytes += t.extent_bytes;
-    p.stats.io_ns += t.ns;
+    p.stats.io_ns += ns;
     p.stats.zero_pages += !content;
     p.stats.rotations += rotated;
-    if (rc != 0) {
-        fail_page(p, j.id, false, !from.extents.empty(), rc);
+    if (t.rc != 0) {
+        fail_read(p, j.id, t);
         cancel_load(p, j.id);
         p.frames[f].owner = page_id();
         p.returned.push_back(f);
@@ -187,20 +79,20 @@ void load(kvp_pager & p, const job & j, lock_t & lock) {
         return;
     }
     if (rotated) {
-        mark_dirty(e);
+        mark_all_dirty(p, e);
     }
     load_done(p, j.id);
 }
 
 void rotate(kvp_pager & p, const job & j, lock_t & lock) {
     page_entry & e = p.at(j.id);
-    source from = source_of(p, j.id);
+    source from = take_source(p, j.id);
     const uint32_t f = e.frame;
     lock.unlock();
     apply_rotations(*p.layers[j.id.layer], p.page_cells, p.frame_data(f), from.rotations);
     lock.lock();
     p.stats.rotations++;
-    mark_dirty(e);
+    mark_all_dirty(p, e);
     load_done(p, j.id);
 }
 

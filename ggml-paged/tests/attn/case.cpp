@@ -5,7 +5,6 @@
 namespace {
 
 struct dims { uint32_t dk, dv; };
-struct grouping { uint32_t gqa, kv_heads; };
 
 const std::vector<uint32_t> TOKENS = {0, 1, 54, 97, 512, 2048, 16384, 65536, 131072};
 const std::vector<uint32_t> BATCH  = {1, 7, 64, 512};
@@ -29,11 +28,7 @@ std::vector<std::string> names(const std::vector<T> & values) {
     return out;
 }
 
-std::vector<parameter> parameters(bool all_lengths) {
-    std::vector<std::string> tokens = names(TOKENS);
-    if (!all_lengths) {
-        tokens.resize(7);
-    }
+std::vector<parameter> parameters() {
     std::vector<std::string> heads, types, means;
     for (const dims & d : DIMS) {
         heads.push_back(std::to_string(d.dk) + (d.dk == d.dv ? "" : "/" + std::to_string(d.dv)));
@@ -47,15 +42,29 @@ std::vector<parameter> parameters(bool all_lengths) {
         means.push_back(text);
     }
     const std::vector<std::string> off_on = {"off", "on"};
-    return {{"tokens", tokens}, {"batch", names(BATCH)}, {"page", names(PAGE)}, {"dims", heads}, {"gqa", names(GQA)},
+    return {{"tokens", names(TOKENS)}, {"batch", names(BATCH)}, {"page", names(PAGE)}, {"dims", heads}, {"gqa", names(GQA)},
             {"mask", MASKS}, {"k", types}, {"v", types}, {"mean", means}, {"budget", BUDGETS},
             {"softcap", off_on}, {"alibi", off_on}, {"sinks", off_on}, {"threads", names(THREADS)}};
 }
 
+// kv_heads_of: few K/V heads where one is large already, as more show nothing new there.
+uint32_t kv_heads_of(uint32_t tokens, uint32_t dk, uint32_t gqa, uint64_t seed) {
+    return dk > 256 || tokens > 2048 ? 1 : gqa == 5 ? 8 : 1 + seed % 3;
+}
+
+// flop_least is what the cheapest completion of a row takes: its values rise in cost, so
+// that those not chosen yet count as their first.
+double flop_least(const design_row & row) {
+    const auto     at     = [&](int p) { return row[p] < 0 ? 0 : row[p]; };
+    const uint32_t tokens = TOKENS[at(P_TOKENS)], n_q = BATCH[at(P_BATCH)], gqa = GQA[at(P_GQA)];
+    const dims     d      = DIMS[at(P_DIMS)];
+    return 2.0 * n_q * (tokens + n_q) * gqa * kv_heads_of(tokens, d.dk, gqa, 0) * (d.dk + d.dv);
+}
+
 // row_allowed: heads of 80 elements are no multiple of a quantized block.
-bool row_allowed(const design_row & row) {
-    const bool odd = row[P_DIMS] == 1;
-    return !odd || (row[P_TYPE_K] <= 0 && row[P_TYPE_V] <= 0);
+bool row_allowed(const design_row & row, double flop_max) {
+    const bool odd = DIMS[row[P_DIMS] < 0 ? 0 : row[P_DIMS]].dk % 32 != 0;
+    return flop_least(row) <= flop_max && (!odd || (row[P_TYPE_K] <= 0 && row[P_TYPE_V] <= 0));
 }
 
 test_case case_of(const design_row & row, uint64_t seed) {
@@ -75,9 +84,8 @@ test_case case_of(const design_row & row, uint64_t seed) {
     c.sinks      = row[P_SINKS];
     c.threads    = THREADS[row[P_THREADS]];
     c.seed       = seed;
-    // Few K/V heads where one is large already: more of them show nothing new there.
     const uint32_t gqa = GQA[row[P_GQA]];
-    c.kv_heads = c.dk > 256 || c.tokens > 2048 ? 1 : gqa == 5 ? 8 : 1 + seed % 3;
+    c.kv_heads = kv_heads_of(c.tokens, c.dk, gqa, seed);
     c.heads    = gqa * c.kv_heads;
     return c;
 }
@@ -93,15 +101,16 @@ std::string test_case::name() const {
     return text;
 }
 
-case_design design_cases(bool all_lengths, uint64_t seed) {
+case_design design_cases(double flop_max, uint64_t seed) {
     case_design d;
-    d.parameters = parameters(all_lengths);
+    d.parameters = parameters();
     std::vector<int> values;
     for (const parameter & p : d.parameters) {
         values.push_back((int) p.values.size());
     }
-    d.rows    = all_pairs(values, row_allowed, seed);
-    d.missing = missing_pairs(values, row_allowed, d.rows);
+    const row_filter allowed = [flop_max](const design_row & row) { return row_allowed(row, flop_max); };
+    d.rows    = all_pairs(values, allowed, seed);
+    d.missing = missing_pairs(values, allowed, d.rows);
     for (size_t i = 0; i < d.rows.size(); i++) {
         d.cases.push_back(case_of(d.rows[i], seed * 1000 + i));
     }

@@ -25,9 +25,6 @@ struct test_case {
     uint64_t  seed;
 
     std::string name() const;
-
-    // work is the number of multiplications and additions of a full product.
-    double work() const { return 2.0 * n_q * (tokens + n_q) * heads * (dk + dv); }
 };
 
 // parameter is one line of the design: what varies and how its values are called.
@@ -44,9 +41,9 @@ struct case_design {
     size_t                  missing = 0;
 };
 
-// design_cases covers all pairs of values; with all_lengths up to 131072 tokens, else up
-// to 16384.
-case_design design_cases(bool all_lengths, uint64_t seed);
+// design_cases covers all pairs of values that some case has whose full product takes no
+// more than flop_max multiplications and additions.
+case_design design_cases(double flop_max, uint64_t seed);
 
 // Inputs of a case. Rows of K and V are as they are stored: what is exact is decided here.
 struct case_inputs {

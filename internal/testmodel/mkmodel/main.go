@@ -45,9 +45,10 @@ func run(args []string, stdout, stderr io.Writer) error {
 	flags.IntVar(&s.Heads, "heads", defaults.Heads, "attention heads; recall: default 4")
 	flags.IntVar(&s.KVHeads, "kv-heads", 0, "key/value heads (default 4, or as many as heads)")
 	flags.IntVar(&s.HeadDim, "head-dim", defaults.HeadDim, "width of a head")
-	flags.IntVar(&s.FFN, "ffn", 0, "feed-forward width (default 3 × embed)")
+	flags.IntVar(&s.FFN, "ffn", 0, "feed-forward width (default 3 × embed; gptoss: embed, per expert)")
 	flags.IntVar(&s.Vocab, "vocab", defaults.Vocab, "tokens in the vocabulary")
 	flags.IntVar(&s.Context, "context", defaults.Context, "trained context length, in tokens")
+	flags.IntVar(&s.Window, "window", 0, "tokens a sliding window reaches back (gemma3, gptoss: default 64)")
 	flags.Int64Var(&s.Seed, "seed", 1, "seed of the random weights")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -74,8 +75,12 @@ func run(args []string, stdout, stderr io.Writer) error {
 
 // write writes both files and reports, with kind in front of the architecture.
 func write(out, modelfile string, s testmodel.Shape, kind string, model func() error, stdout io.Writer) error {
-	fmt.Fprintf(stdout, "writing %s: %s%s, %d layers, embed %d, heads %d/%d × %d, ffn %d, vocab %d, seed %d\n",
-		out, kind, s.Arch, s.Layers, s.Embed, s.Heads, s.KVHeads, s.HeadDim, s.FFN, s.Vocab, s.Seed)
+	window := ""
+	if s.Window > 0 {
+		window = fmt.Sprintf(", window %d", s.Window)
+	}
+	fmt.Fprintf(stdout, "writing %s: %s%s, %d layers, embed %d, heads %d/%d × %d, ffn %d, vocab %d%s, seed %d\n",
+		out, kind, s.Arch, s.Layers, s.Embed, s.Heads, s.KVHeads, s.HeadDim, s.FFN, s.Vocab, window, s.Seed)
 	start := time.Now()
 	if err := model(); err != nil {
 		return err

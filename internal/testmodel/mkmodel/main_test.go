@@ -38,11 +38,42 @@ func TestRun(t *testing.T) {
 	require.Equal(t, testmodel.Modelfile(gguf), string(written))
 }
 
+func TestRunWritesEveryArchitecture(t *testing.T) {
+	for _, arch := range testmodel.Architectures() {
+		gguf := filepath.Join(t.TempDir(), "m.gguf")
+		var stdout bytes.Buffer
+		require.NoError(t, run([]string{"-o", gguf, "-arch", arch}, &stdout, io.Discard))
+		require.Contains(t, stdout.String(), "m.gguf: "+arch+", 8 layers, ")
+		info, err := os.Stat(gguf)
+		require.NoError(t, err)
+		require.Less(t, info.Size(), int64(100e6))
+	}
+}
+
+func TestRunWindow(t *testing.T) {
+	dir := t.TempDir()
+	gguf, again := filepath.Join(dir, "m.gguf"), filepath.Join(dir, "again.gguf")
+	var stdout bytes.Buffer
+	require.NoError(t, run([]string{
+		"-o", gguf, "-arch", "gemma3", "-layers", "6", "-embed", "32", "-head-dim", "16", "-vocab", "300", "-window", "48",
+	}, &stdout, io.Discard))
+	require.Contains(t, stdout.String(), "vocab 300, window 48, seed 1\n")
+	require.NoError(t, testmodel.Write(again, testmodel.Shape{
+		Arch: "gemma3", Layers: 6, Embed: 32, HeadDim: 16, Vocab: 300, Window: 48, Seed: 1,
+	}))
+	first, err := os.ReadFile(gguf)
+	require.NoError(t, err)
+	second, err := os.ReadFile(again)
+	require.NoError(t, err)
+	require.Equal(t, first, second, "the flag reaches the shape")
+}
+
 func TestRunRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
 		"name one with -o FILE":      {},
 		"unexpected argument":        {"-o", "x", "stray"},
 		"6 heads cannot share":       {"-o", "x", "-heads", "6", "-kv-heads", "4"},
+		"no layer of qwen3 has":      {"-o", "x", "-window", "64"},
 		"flag provided but not defi": {"-nonsense"},
 	} {
 		require.ErrorContains(t, run(args, io.Discard, io.Discard), want)

@@ -25,7 +25,7 @@ func recall(flags *flag.FlagSet, s testmodel.Shape) (testmodel.Recall, error) {
 			r.Heads = s.Heads
 		case "context":
 			r.Context = s.Context
-		case "embed", "kv-heads", "head-dim", "ffn", "vocab":
+		case "embed", "kv-heads", "head-dim", "ffn", "vocab", "window":
 			err = fmt.Errorf("the recall model has a fixed -%s; it takes -layers, -heads, -context and -seed", f.Name)
 		}
 	})

@@ -39,6 +39,7 @@ func TestRunRecallRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
 		"fixed -embed":      {"-embed", "512"},
 		"fixed -vocab":      {"-vocab", "2048"},
+		"fixed -window":     {"-window", "64"},
 		"layers is 1":       {"-layers", "1"},
 		"3 heads cannot sh": {"-heads", "3"},
 	} {

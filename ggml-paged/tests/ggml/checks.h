@@ -1,0 +1,36 @@
+// The checks of test_ggml_paged. Each throws std::runtime_error with what is wrong.
+#pragma once
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "case.h"
+#include "engine.h"
+
+// Largest error of the op against f64, in units of max|V|.
+constexpr double ERROR_MAX = 1e-4;
+
+// cases.cpp
+const std::vector<test_case> & cases_beside_stock();
+test_case a_case(uint32_t tokens, uint32_t n_q);  // an ordinary one
+
+// beside_stock.cpp
+void check_beside_stock(const modules & m, const test_case & c);
+void check_threads_give_the_same_bits(const modules & m);
+void check_rows_of_one_projection(const modules & m);
+void check_rows_that_are_stored_already(const modules & m);
+void check_steps_of_one_sequence(const modules & m);
+void check_refused_ops_run_on_the_cpu(const modules & m);
+
+// reservation.cpp
+void check_a_reservation_computes_nothing(const modules & m);
+void check_a_reservation_is_enough(const modules & m);
+void check_a_reservation_counts_staging_memory(const modules & m);
+
+// faults.cpp
+void check_a_failed_read_stays(const modules & m);
+
+// Prints times of both sides, and writes them to json, a line of JSON each, unless it is
+// NULL. Times are of the whole graph: rows are stored, then attended.
+void time_beside_stock(const modules & m, std::FILE * json);

@@ -1,0 +1,142 @@
+// test_ggml_paged: the op inside ggml, through a scheduler as Ollama runs it.
+//
+//   test_ggml_paged [--cpu FILE] [--cuda] [--device FILE] [--time] [--json FILE]
+//
+// --cpu and --device name backend libraries; --cuda takes the one that was built along.
+// Without a device the CPU computes. Exits with 1 if a check failed.
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+
+#include "checks.h"
+#include "paged_attn.h"
+
+// What ggml knows of the library's table are its leading fields, by another declaration.
+#define SAME_PLACE(field) \
+    static_assert(offsetof(ggml_paged_iface, field) == offsetof(kvp_iface, field), "ggml-paged.h and paged_attn.h differ in " #field)
+SAME_PLACE(version);
+SAME_PLACE(size);
+SAME_PLACE(cpu_work_bytes);
+SAME_PLACE(cpu_forward);
+static_assert(GGML_PAGED_VERSION == KVP_IFACE_VERSION, "ggml-paged.h and paged_attn.h are of different versions");
+static_assert(sizeof(ggml_paged_f32) == sizeof(kvp_f32) && offsetof(ggml_paged_f32, head_stride) == offsetof(kvp_f32, head_stride), "rows differ");
+static_assert(sizeof(ggml_paged_io) == sizeof(kvp_io) && offsetof(ggml_paged_io, out) == offsetof(kvp_io, out), "tensors differ");
+
+namespace {
+
+struct options {
+    std::string cpu = KVP_GGML_CPU, device, json;
+    bool        time = false;
+};
+
+struct check {
+    std::string           name;
+    std::function<void()> run;
+};
+
+void check_the_backend_has_the_op(const modules & m) {
+    for (const backend_module * b : {&m.cpu, &m.computing()}) {
+        if (!b->paged || b->paged->version != GGML_PAGED_VERSION) {
+            throw std::runtime_error(std::string(ggml_backend_reg_name(b->reg)) + " does not have the op");
+        }
+    }
+    if (m.device.reg && (!m.device.paged->arena_alloc || !m.device.paged->arena_free)) {
+        throw std::runtime_error("the device's backend gives no page-locked memory");
+    }
+}
+
+std::vector<check> checks_of(const modules & m) {
+    std::vector<check> checks = {{"the backend has the op", [&] { check_the_backend_has_the_op(m); }}};
+    for (const test_case & c : cases_beside_stock()) {
+        checks.push_back({"beside stock: " + c.name(), [&] { check_beside_stock(m, c); }});
+    }
+    const auto add = [&](const char * name, void (*run)(const modules &)) {
+        checks.push_back({name, [run, &m] { run(m); }});
+    };
+    add("threads give the same bits", check_threads_give_the_same_bits);
+    add("rows of one projection", check_rows_of_one_projection);
+    add("rows that are stored already", check_rows_that_are_stored_already);
+    add("steps of one sequence", check_steps_of_one_sequence);
+    add("refused ops run on the CPU", check_refused_ops_run_on_the_cpu);
+    add("a reservation computes nothing", check_a_reservation_computes_nothing);
+    add("a reservation is enough", check_a_reservation_is_enough);
+    add("a reservation counts staging memory", check_a_reservation_counts_staging_memory);
+    add("a failed read stays", check_a_failed_read_stays);
+    return checks;
+}
+
+options parse(int argc, char ** argv) {
+    options o;
+    for (int i = 1; i < argc; i++) {
+        const std::string a = argv[i];
+        if (a == "--time") {
+            o.time = true;
+            continue;
+        }
+        if (a == "--cuda") {
+#ifdef KVP_GGML_CUDA
+            o.device = KVP_GGML_CUDA;
+            continue;
+#else
+            throw std::invalid_argument("--cuda: CUDA was not built in; configure with -DKVP_CUDA=ON.");
+#endif
+        }
+        std::string * value = a == "--cpu" ? &o.cpu : a == "--device" ? &o.device : a == "--json" ? &o.json : nullptr;
+        if (!value || i + 1 == argc) {
+            throw std::invalid_argument(a + " is no option, or needs a value.");
+        }
+        *value = argv[++i];
+    }
+    return o;
+}
+
+void json_line(std::FILE * json, const std::string & name, const char * error) {
+    if (json) {
+        // Neither has characters that JSON would want escaped, but a path in an error could.
+        std::string text = error ? error : "";
+        for (char & ch : text) {
+            ch = ch == '"' || ch == '\\' || (unsigned char) ch < ' ' ? ' ' : ch;
+        }
+        std::fprintf(json, "{\"check\":\"%s\",\"ok\":%s,\"error\":\"%s\"}\n", name.c_str(), error ? "false" : "true", text.c_str());
+        std::fflush(json);
+    }
+}
+
+} // namespace
+
+int main(int argc, char ** argv) try {
+    const options o = parse(argc, argv);
+    modules m;
+    m.cpu = load_module(o.cpu);
+    if (!o.device.empty()) {
+        m.device = load_module(o.device);
+    }
+    const std::unique_ptr<std::FILE, int (*)(std::FILE *)> json(o.json.empty() ? nullptr : std::fopen(o.json.c_str(), "w"), std::fclose);
+    if (!o.json.empty() && !json) {
+        throw std::runtime_error(o.json + " cannot be written.");
+    }
+    size_t failed = 0;
+    const std::vector<check> checks = checks_of(m);
+    for (const check & c : checks) {
+        try {
+            c.run();
+            std::printf("ok      %s\n", c.name.c_str());
+            json_line(json.get(), c.name, nullptr);
+        } catch (const std::exception & e) {
+            failed++;
+            std::printf("FAILED  %s: %s\n", c.name.c_str(), e.what());
+            json_line(json.get(), c.name, e.what());
+        }
+        std::fflush(stdout);
+    }
+    std::printf("%s: %zu checks, %zu failed\n", ggml_backend_reg_name(m.computing().reg), checks.size(), failed);
+    if (o.time) {
+        time_beside_stock(m, json.get());
+    }
+    return failed > 0;
+} catch (const std::exception & e) {
+    std::fprintf(stderr, "test_ggml_paged: %s\n", e.what());
+    return 2;
+}

@@ -1,0 +1,166 @@
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/ollamatest"
+	"github.com/kvtier/kvtier/internal/testmodel"
+)
+
+// Paged attention in models other than the tests' usual one: what stock attention does
+// with windows, sinks and two caches in one is what paging must do too.
+
+// Gemma 3 keeps the layers with a window, 5 of 6, in a cache of their own that lets go of
+// what no window reaches.
+func TestPagedSlidingWindows(t *testing.T) {
+	testPagedModel(t, testmodel.Shape{Arch: "gemma3", Layers: 7, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Window: 64, Seed: 3})
+}
+
+// gpt-oss has a sink in each head, and windows in every other layer.
+func TestPagedSinks(t *testing.T) {
+	testPagedModel(t, testmodel.Shape{Arch: "gptoss", Layers: 4, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Window: 64, Seed: 3})
+}
+
+// Llama runs on the native engine only if asked to.
+func TestPagedLlama(t *testing.T) {
+	testPagedModel(t, testmodel.Shape{Arch: "llama", Layers: 3, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Seed: 3}, "OLLAMA_NEW_ENGINE=1")
+}
+
+// modelPageCells is less than a window, so that a window spans pages and ends within one.
+const modelPageCells = 32
+
+// modelLengths are prompts below, at and well past a window of 64 tokens, of which the
+// last takes several batches.
+var modelLengths = []int{30, 63, 64, 65, 66, 300, 1500}
+
+// pagedModel is a model and what its servers are started with.
+type pagedModel struct {
+	shape testmodel.Shape
+	gguf  string
+	env   []string
+}
+
+func testPagedModel(t *testing.T, shape testmodel.Shape, env ...string) {
+	m := pagedModel{
+		shape: shape, gguf: filepath.Join(t.TempDir(), shape.Arch+".gguf"),
+		env: append([]string{"OLLAMA_FLASH_ATTENTION=1"}, env...),
+	}
+	if shared.gguf != "" { // where there is no Ollama, the first server says so
+		require.NoError(t, testmodel.Write(m.gguf, shape))
+	}
+	for _, slots := range []int{1, 2} {
+		t.Run(fmt.Sprintf("slots=%d", slots), func(t *testing.T) { m.conversations(t, slots) })
+	}
+	t.Run("shift", m.shift)
+}
+
+// modelServers answer the same with stock attention, with pages that are all in memory,
+// and with a budget that holds next to none.
+type modelServers struct {
+	stock, plenty, few *server
+	spill              string // of few
+}
+
+func (m pagedModel) start(t *testing.T, slots int) modelServers {
+	t.Helper()
+	parallel := fmt.Sprintf("OLLAMA_NUM_PARALLEL=%d", slots)
+	one := func(env []string) *server {
+		s := startPlain(t, append(append(env, m.env...), parallel)...)
+		s.create(m.shape.Arch, m.gguf)
+		return s
+	}
+	// paged counts pages of the usual model
+	pages := float64(m.shape.KVBytesPerToken()) / bytesPerToken
+	few := paged(t, modelPageCells, pages)
+	for _, setting := range few {
+		if dir, ok := strings.CutPrefix(setting, "OLLAMA_PAGED_SPILL_DIR="); ok {
+			return modelServers{one(nil), one(paged(t, modelPageCells, plenty*pages)), one(few), dir}
+		}
+	}
+	require.FailNow(t, "no spill directory in the settings")
+	return modelServers{}
+}
+
+// ask asks all three and compares them.
+func (m pagedModel) ask(t *testing.T, s modelServers, what, text string, tokens int, change ...func(*ollamatest.Request)) {
+	t.Helper()
+	change = append(change, func(r *ollamatest.Request) { r.Model = m.shape.Arch })
+	stock, all, few := s.stock.ask(text, tokens, change...), s.plenty.ask(text, tokens, change...), s.few.ask(text, tokens, change...)
+	require.Len(t, stock.Logprobs, tokens, what)
+	requireSame(t, all, few, what)
+	requireClose(t, stock, all, stockError["f16"])
+}
+
+func (m pagedModel) prompt(t *testing.T, tokens int, seed int64) string {
+	t.Helper()
+	text, err := testmodel.Prompt(m.shape, tokens, seed)
+	require.NoError(t, err)
+	return text
+}
+
+// conversations: prompts of all lengths; the same again in the same slot, which rewinds it
+// or, where its window is gone, computes it again; a second turn; and back to the first.
+func (m pagedModel) conversations(t *testing.T, slots int) {
+	s := m.start(t, slots)
+	for i, length := range modelLengths {
+		text := m.prompt(t, length, int64(100+i))
+		m.ask(t, s, fmt.Sprintf("%d tokens", length), text, 33)
+		m.ask(t, s, fmt.Sprintf("%d tokens again", length), text, 33)
+		m.ask(t, s, fmt.Sprintf("%d tokens and more", length), text+m.prompt(t, 80, int64(200+i)), 9)
+		m.ask(t, s, fmt.Sprintf("%d tokens a third time", length), text, 9)
+	}
+	require.Contains(t, s.plenty.Logs(), "kv pager: on")
+	require.Contains(t, s.few.Logs(), "kv pager: on")
+	require.NotContains(t, s.stock.Logs(), "kv pager: on")
+	require.NotEmpty(t, spillFiles(t, s.few, s.spill), "the small budget was enough")
+	if slots > 1 {
+		m.atOnce(t, s, slots)
+	}
+}
+
+// atOnce: slots that share batches. Which tokens meet in one depends on timing, so answers
+// are those of the slot alone up to rounding.
+func (m pagedModel) atOnce(t *testing.T, s modelServers, slots int) {
+	texts, alone := make([]string, slots), make([]answer, slots)
+	byName := func(r *ollamatest.Request) { r.Model = m.shape.Arch }
+	for i := range texts {
+		texts[i] = m.prompt(t, 700+i, int64(300+i))
+		alone[i] = s.stock.ask(texts[i], 40, byName)
+	}
+	for _, paged := range []*server{s.plenty, s.few} {
+		together, errs := make([]answer, slots), make(chan error, slots)
+		for i, text := range texts {
+			go func() {
+				result, err := paged.Generate(paged.context(), ollamatest.Request{
+					Model: m.shape.Arch, Prompt: text, Raw: true, Options: oneThread(ollamatest.Greedy(40, numCtx)),
+					Logprobs: true, TopLogprobs: 5, KeepAlive: ollamatest.KeepAlive(10 * time.Minute),
+				})
+				together[i] = answer{Result: result}
+				errs <- err
+			}()
+		}
+		for range texts {
+			require.NoError(t, <-errs)
+		}
+		for i := range texts {
+			requireClose(t, alone[i], together[i], stockError["f16"])
+		}
+	}
+}
+
+// shift: answers that go past a small context, from the first turn of K on, and then on.
+func (m pagedModel) shift(t *testing.T) {
+	s := m.start(t, 1)
+	limit := func(r *ollamatest.Request) { r.Options["num_ctx"] = 256 }
+	for i, length := range []int{40, 240} {
+		text := m.prompt(t, length, int64(400+i))
+		m.ask(t, s, fmt.Sprintf("shift after %d tokens", length), text, 330, limit)
+		m.ask(t, s, fmt.Sprintf("%d tokens again", length), text, 20, limit)
+	}
+}
