@@ -1,6 +1,7 @@
 // copy_rate: prints how fast copies to the device are, a line of JSON per size. Builds
 // alone, where nothing else does: nvcc -O2 -std=c++17 -x cu copy_rate.cpp link.cpp
 #include <cstdio>
+#include <initializer_list>
 
 #include "link.h"
 

@@ -56,11 +56,6 @@ void clear_out(const kvp_op & op, const kvp_io & io, uint32_t thread) {
     }
 }
 
-float * aligned(void * work) {
-    const uintptr_t at = reinterpret_cast<uintptr_t>(work);
-    return reinterpret_cast<float *>((at + 63) / 64 * 64);
-}
-
 } // namespace
 
 size_t kvp_cpu_work_bytes(const kvp_op * op, uint32_t n_threads) {
@@ -75,7 +70,7 @@ int kvp_cpu_forward(kvp_op * op, const kvp_io * io, uint32_t thread, uint32_t n_
         clear_out(*op, *io, thread);
         return r->say_error();
     }
-    const pass p = {*r, *op, *io, r->plan, *r->data, kernels_in_use(), thread, aligned(work)};
+    const pass p = {*r, *op, *io, r->plan, *r->data, kernels_in_use(), thread, align(work)};
     if (io->k_new.data) {
         store_rows(p);
     }

@@ -1,8 +1,9 @@
 // The steps of a forward pass, each done by all threads for their share.
 #pragma once
 
+#include "cpu/panel.h"
+#include "cpu/queries.h"
 #include "cpu/team.h"
-#include "cpu/tile.h"
 #include "paged_attn.h"
 
 namespace kvp {
@@ -26,15 +27,6 @@ struct pass {
     uint32_t share_end(uint32_t n) const { return (uint32_t) ((uint64_t) n * (thread + 1) / plan.n_threads); }
 };
 
-// A panel's running softmax in scratch memory.
-struct panel_state {
-    float * m;    // [PANEL_ROWS]
-    float * l;    // [PANEL_ROWS]
-    float * acc;  // [dv][PANEL_ROWS]
-
-    explicit panel_state(float * at) : m(at), l(at + PANEL_ROWS), acc(at + 2 * PANEL_ROWS) {}
-};
-
 // store_rows converts k_new and v_new to their cells.
 void store_rows(const pass & p);
 
@@ -49,19 +41,12 @@ void attend_panels(const pass & p);
 void write_spans(const pass & p);
 void write_panels(const pass & p);
 
-// source_of describes the rows of K/V head kv_head in a tile that begins at cell first.
-tile_source source_of(const pass & p, const kvp_page & page, uint32_t first, const tile_cells & cells, uint32_t kv_head);
+// convert_page_tile converts the live cells of one K/V head of a tile of the page, which
+// begins at cell first, into the thread's memory.
+tile_floats convert_page_tile(const pass & p, const kvp_page & page, uint32_t first, const tile_cells & cells, uint32_t kv_head);
 
-// attend_panel attends one panel to a converted tile, unless none of its rows sees it.
+// attend_panel attends one panel to a converted tile.
 void attend_panel(const pass & p, const tile_floats & tile, const tile_cells & cells,
                   uint32_t kv_head, uint32_t panel, const panel_state & state);
-
-// panel_sees says whether any row of the panel may see a cell of the tile.
-bool panel_sees(const panel_view & view, const tile_cells & cells);
-
-// convert_tile converts the live cells of one K/V head into the thread's memory.
-tile_floats convert_tile(const pass & p, const tile_source & source, const tile_cells & cells);
-
-void clear_panel(const pass & p, const panel_state & state);
 
 } // namespace kvp

@@ -22,8 +22,10 @@ constexpr uint32_t TILE_CELLS = 64;
 // padded to it with rows that see nothing.
 constexpr uint32_t PANEL_ROWS = 48;
 
-// The few-rows kernel converts V of this many cells at a time.
-constexpr uint32_t V_CHUNK_CELLS = 16;
+// The few-rows kernel converts V of this many cells at a time, and scores at most this many
+// rows together.
+constexpr uint32_t V_CHUNK_CELLS  = 16;
+constexpr uint32_t FEW_SCORE_ROWS = 8;
 
 // Rows of K and V of one head. Cell i of the tile is at k + live[i] * k_stride.
 struct tile_source {
@@ -48,7 +50,7 @@ struct few_rows {
     float *       m;        // [rows]
     float *       l;        // [rows]
     float *       acc;      // [rows][dv]
-    float *       scores;   // scratch [8][TILE_CELLS]
+    float *       scores;   // scratch [FEW_SCORE_ROWS][TILE_CELLS]
     float *       v_floats; // scratch [V_CHUNK_CELLS][dv]
 };
 
@@ -60,6 +62,10 @@ struct panel_view {
     uint64_t seqs_or;
     int32_t  lo_min, lo_max, hi_min, hi_max;
 };
+
+// Views are laid out among floats.
+constexpr size_t VIEW_FLOATS = sizeof(panel_view) / sizeof(float);
+static_assert(sizeof(panel_view) % sizeof(float) == 0, "a panel_view is not a whole number of floats");
 
 struct many_rows {
     const panel_view * view;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cpu/panel.h"
+
 namespace kvp {
 
 namespace {
@@ -18,15 +20,6 @@ constexpr uint32_t SPANS_WANTED   = 32;
 
 // Partial results take no more memory than this: spans get longer instead.
 constexpr uint64_t PARTIAL_BYTES_MAX = 64u << 20;
-
-constexpr size_t ALIGN_FLOATS = 16;
-
-// room lays n floats behind what there is and returns where they are.
-size_t room(size_t & end, size_t n) {
-    const size_t at = end;
-    end += (n + ALIGN_FLOATS - 1) / ALIGN_FLOATS * ALIGN_FLOATS;
-    return at;
-}
 
 // choose_spans finds a length with which there are enough spans for many threads, and
 // with which writing a partial result costs little next to reading the span.
@@ -51,7 +44,7 @@ void lay_out_thread(attention_plan & p) {
     size_t end = 0;
     if (p.few) {
         p.t_v        = room(end, (size_t) V_CHUNK_CELLS * p.dv);
-        p.t_scores   = room(end, (size_t) 8 * TILE_CELLS);
+        p.t_scores   = room(end, (size_t) FEW_SCORE_ROWS * TILE_CELLS);
         p.t_hide     = room(end, (size_t) p.n_q * TILE_CELLS);
         p.t_distance = room(end, (size_t) p.n_q * TILE_CELLS);
     } else {
@@ -66,20 +59,36 @@ void lay_out_thread(attention_plan & p) {
 
 } // namespace
 
+size_t room(size_t & end, size_t n) {
+    const size_t at = end;
+    end += (n + ALIGN_FLOATS - 1) / ALIGN_FLOATS * ALIGN_FLOATS;
+    return at;
+}
+
+attention_shape shape_of(const kvp_op & op) {
+    attention_shape s;
+    s.n_q      = op.n_q;
+    s.heads    = op.params.heads;
+    s.kv_heads = op.layer.kv_heads;
+    s.gqa      = s.heads / s.kv_heads;
+    s.dk       = op.layer.dk;
+    s.dv       = op.layer.dv;
+    s.rows     = s.n_q * s.gqa;
+    s.panels   = (s.rows + PANEL_ROWS - 1) / PANEL_ROWS;
+    return s;
+}
+
+bool few_rows_pay(const attention_shape & shape) {
+    return shape.rows < FEW_ROWS_END;
+}
+
 attention_plan plan_of(const kvp_op & op, const batch_data & data, uint32_t n_threads) {
     attention_plan p{};
-    p.n_threads = n_threads;
-    p.n_q       = data.desc.n_q;
-    p.heads     = op.params.heads;
-    p.kv_heads  = op.layer.kv_heads;
-    p.gqa       = p.heads / p.kv_heads;
-    p.dk        = op.layer.dk;
-    p.dv        = op.layer.dv;
-    p.rows      = p.n_q * p.gqa;
-    p.panels    = (p.rows + PANEL_ROWS - 1) / PANEL_ROWS;
+    static_cast<attention_shape &>(p) = shape_of(op);
+    p.n_threads    = n_threads;
     p.spans_in_use = p.n_q < PANELS_FROM_QUERIES;
-    p.few          = p.spans_in_use && p.rows < FEW_ROWS_END;
-    p.state_floats = (size_t) PANEL_ROWS * (p.dv + 2);
+    p.few          = p.spans_in_use && few_rows_pay(p);
+    p.state_floats = panel_state::floats(p.dv);
     if (p.spans_in_use) {
         choose_spans(p, op, (uint32_t) data.list.size(), data.cells->page_cells);
     }
@@ -89,7 +98,7 @@ attention_plan plan_of(const kvp_op & op, const batch_data & data, uint32_t n_th
     const size_t lanes = (size_t) p.kv_heads * p.panels * PANEL_ROWS;
     p.q      = room(end, (p.few ? rows : lanes) * p.dk);
     p.slopes = room(end, p.few ? p.heads : lanes);
-    p.views  = room(end, p.few ? 0 : (p.panels * sizeof(panel_view) + sizeof(float) - 1) / sizeof(float));
+    p.views  = room(end, p.few ? 0 : p.panels * VIEW_FLOATS);
     p.m      = room(end, p.spans * rows);
     p.l      = room(end, p.spans * rows);
     p.acc    = room(end, p.spans * rows * p.dv);

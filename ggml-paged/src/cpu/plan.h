@@ -13,11 +13,29 @@
 
 namespace kvp {
 
-struct attention_plan {
-    uint32_t n_threads;
+struct attention_shape {
     uint32_t n_q, heads, kv_heads, gqa, dk, dv;
     uint32_t rows;    // of a K/V head: n_q * gqa
     uint32_t panels;  // of a K/V head
+};
+
+attention_shape shape_of(const kvp_op & op);
+
+// few_rows_pay says whether the rows are too few to convert a tile once for all of them.
+bool few_rows_pay(const attention_shape & shape);
+
+// room lays n floats behind the end, aligned for any kernel, and returns where they are.
+size_t room(size_t & end, size_t n);
+
+// align is the first address from memory on that suits what room has laid out.
+constexpr size_t ALIGN_FLOATS = 16;
+inline float * align(void * memory) {
+    constexpr uintptr_t bytes = ALIGN_FLOATS * sizeof(float);
+    return reinterpret_cast<float *>((reinterpret_cast<uintptr_t>(memory) + bytes - 1) / bytes * bytes);
+}
+
+struct attention_plan : attention_shape {
+    uint32_t n_threads;
     bool     spans_in_use;
     bool     few;     // spans with the few-rows kernel
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cpu/few.h"
 #include "cpu/forward.h"
 
 namespace kvp {
@@ -21,7 +22,7 @@ void begin_span(const pass & p, uint32_t span) {
         return;
     }
     for (uint32_t i = 0; i < p.plan.kv_heads * p.plan.panels; i++) {
-        clear_panel(p, own_state(p, i));
+        clear_panel(own_state(p, i), p.plan.dv);
     }
 }
 
@@ -45,65 +46,26 @@ void end_span(const pass & p, uint32_t span) {
     }
 }
 
-// hide_cells writes -inf for each query and live cell that it does not see, 0 for the
-// rest. False where every query sees all.
-bool hide_cells(const pass & p, const tile_cells & cells, float * hide) {
-    const std::vector<query_view> & views = p.data.views;
-    if (std::all_of(views.begin(), views.end(), [&](const query_view & v) { return sees_all(cells, v); })) {
-        return false;
-    }
-    for (size_t i = 0; i < views.size(); i++) {
-        const query_view & v = views[i];
-        float * out = hide + i * TILE_CELLS;
-        for (uint32_t c = 0; c < cells.n; c++) {
-            const bool sees = (cells.seqs[c] & v.seq_bit) != 0 && cells.pos[c] >= v.lo && cells.pos[c] <= v.hi;
-            out[c] = sees ? 0.0f : -INFINITY;
-        }
-        std::fill(out + cells.n, out + TILE_CELLS, 0.0f);
-    }
-    return true;
-}
-
-void measure_distances(const pass & p, const tile_cells & cells, float * distance) {
-    for (uint32_t i = 0; i < p.plan.n_q; i++) {
-        float * out = distance + i * TILE_CELLS;
-        for (uint32_t c = 0; c < cells.n; c++) {
-            out[c] = (float) std::min<int64_t>(0, (int64_t) cells.pos[c] - p.data.q_pos[i]);
-        }
-        std::fill(out + cells.n, out + TILE_CELLS, 0.0f);
-    }
-}
-
-void attend_tile_few(const pass & p, uint32_t span, const kvp_page & page, uint32_t first, const tile_cells & cells) {
+few_state few_state_of(const pass & p, uint32_t span) {
     const attention_plan & plan = p.plan;
+    const size_t row = (size_t) span * plan.kv_heads * plan.rows;
     float * mine = p.mine();
-    const bool hidden = plan.n_q > 1 && hide_cells(p, cells, mine + plan.t_hide);
-    const bool alibi  = p.op.params.max_bias > 0;
-    if (alibi) {
-        measure_distances(p, cells, mine + plan.t_distance);
-    }
-    for (uint32_t h = 0; h < plan.kv_heads; h++) {
-        const size_t row = ((size_t) span * plan.kv_heads + h) * plan.rows;
-        few_rows a;
-        a.rows     = plan.rows;
-        a.gqa      = plan.gqa;
-        a.q        = p.work + plan.q + (size_t) h * plan.rows * plan.dk;
-        a.softcap  = p.op.params.softcap;
-        a.hide     = hidden ? mine + plan.t_hide : nullptr;
-        a.distance = alibi ? mine + plan.t_distance : nullptr;
-        a.slopes   = p.work + plan.slopes + h * plan.gqa;
-        a.m        = p.work + plan.m + row;
-        a.l        = p.work + plan.l + row;
-        a.acc      = p.work + plan.acc + row * plan.dv;
-        a.scores   = mine + plan.t_scores;
-        a.v_floats = mine + plan.t_v;
-        p.kernels.attend_few(source_of(p, page, first, cells, h), a);
-    }
+    few_state s;
+    s.q        = p.work + plan.q;
+    s.slopes   = p.work + plan.slopes;
+    s.m        = p.work + plan.m + row;
+    s.l        = p.work + plan.l + row;
+    s.acc      = p.work + plan.acc + row * plan.dv;
+    s.scores   = mine + plan.t_scores;
+    s.v_floats = mine + plan.t_v;
+    s.hide     = mine + plan.t_hide;
+    s.distance = mine + plan.t_distance;
+    return s;
 }
 
 void attend_tile_many(const pass & p, const kvp_page & page, uint32_t first, const tile_cells & cells) {
     for (uint32_t h = 0; h < p.plan.kv_heads; h++) {
-        const tile_floats tile = convert_tile(p, source_of(p, page, first, cells, h), cells);
+        const tile_floats tile = convert_page_tile(p, page, first, cells, h);
         for (uint32_t panel = 0; panel < p.plan.panels; panel++) {
             if (panel_sees(p.views()[panel], cells)) {
                 attend_panel(p, tile, cells, h, panel, own_state(p, h * p.plan.panels + panel));
@@ -121,7 +83,7 @@ void add_cells(const pass & p, uint32_t span, uint32_t page_number, const kvp_pa
             continue;
         }
         if (p.plan.few) {
-            attend_tile_few(p, span, page, first, cells);
+            attend_tile_few(p.kernels, p.op, p.data, page, first, cells, few_state_of(p, span));
         } else {
             attend_tile_many(p, page, first, cells);
         }

@@ -25,14 +25,10 @@ std::shared_ptr<run> new_run(kvp_op & op, uint32_t n_threads) {
     r->pager = batch.pager;
     r->data  = batch.data;
     r->plan.n_threads = n_threads;
-    const char * message = nullptr;
-    const int    error   = kvp_pager_error(batch.pager, &message);
+    const char * why   = nullptr;
+    const int    error = refuse_batch(batch, &why);
     if (error != 0) {
-        r->fail(error, message);
-    } else if (!r->data) {
-        r->fail(-ESTALE, "Attention was asked for a batch that later ones of its group have replaced; its pages may hold other tokens now.");
-    } else if (r->data->desc.reserve) {
-        r->fail(-EINVAL, "Attention was asked for a batch that only reserves memory.");
+        r->fail(error, why);
     } else {
         r->plan = plan_of(op, *r->data, n_threads);
     }
@@ -40,6 +36,22 @@ std::shared_ptr<run> new_run(kvp_op & op, uint32_t n_threads) {
 }
 
 } // namespace
+
+int refuse_batch(const kvp_batch & batch, const char ** why) {
+    const int error = kvp_pager_error(batch.pager, why);
+    if (error != 0) {
+        return error;
+    }
+    if (!batch.data) {
+        *why = "Attention was asked for a batch that later ones of its group have replaced; its pages may hold other tokens now.";
+        return -ESTALE;
+    }
+    if (batch.data->desc.reserve) {
+        *why = "Attention was asked for a batch that only reserves memory.";
+        return -EINVAL;
+    }
+    return 0;
+}
 
 void run::fail(int error, const char * message) {
     std::lock_guard<std::mutex> lock(mutex);

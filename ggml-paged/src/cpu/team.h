@@ -56,6 +56,10 @@ private:
     std::string             sentence;  // guarded by mutex
 };
 
+// refuse_batch is 0, or an error and its sentence where no op of the batch can be computed.
+// The caller holds the registry's mutex.
+int refuse_batch(const kvp_batch & batch, const char ** why);
+
 // enter_run gives all threads of a forward pass the same run. An op that cannot be
 // computed gives a run that has failed.
 std::shared_ptr<run> enter_run(kvp_op & op, uint32_t n_threads);

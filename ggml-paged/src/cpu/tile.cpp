@@ -46,4 +46,27 @@ bool collect_tile(const batch_data & data, uint32_t page, uint32_t first, uint32
     return true;
 }
 
+tile_source source_of(const kvp_layer_desc & layer, uint32_t page_cells, const kvp_page & page, uint32_t first, const tile_cells & cells, uint32_t kv_head) {
+    const size_t head_k = kvp_row_bytes(layer.type_k, layer.dk);
+    const size_t head_v = kvp_row_bytes(layer.type_v, layer.dv);
+    tile_source s;
+    s.type_k   = layer.type_k;
+    s.type_v   = layer.type_v;
+    s.dk       = layer.dk;
+    s.dv       = layer.dv;
+    s.k_stride = head_k * layer.kv_heads;
+    s.v_stride = head_v * layer.kv_heads;
+    s.k        = page.k + first * s.k_stride + kv_head * head_k;
+    s.v        = page.v + first * s.v_stride + kv_head * head_v;
+    // After the last head comes the first one of the next tile, in the same page.
+    const bool last = kv_head + 1 == layer.kv_heads;
+    const bool none = last && first + TILE_CELLS >= page_cells;
+    const ptrdiff_t heads_back = (ptrdiff_t) layer.kv_heads - 1;
+    s.k_ahead  = none ? 0 : last ? (ptrdiff_t) (TILE_CELLS * s.k_stride) - heads_back * (ptrdiff_t) head_k : (ptrdiff_t) head_k;
+    s.v_ahead  = none ? 0 : last ? (ptrdiff_t) (TILE_CELLS * s.v_stride) - heads_back * (ptrdiff_t) head_v : (ptrdiff_t) head_v;
+    s.live     = cells.live;
+    s.n        = cells.n;
+    return s;
+}
+
 } // namespace kvp

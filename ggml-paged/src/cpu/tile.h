@@ -19,6 +19,11 @@ struct tile_cells {
 // TILE_CELLS of them and not beyond end. False where none is live.
 bool collect_tile(const batch_data & data, uint32_t page, uint32_t first, uint32_t end, tile_cells & tile);
 
+// source_of describes the rows of K/V head kv_head in a tile that begins at cell first of a
+// page, of which page_cells cells may be read ahead.
+tile_source source_of(const kvp_layer_desc & layer, uint32_t page_cells, const kvp_page & page, uint32_t first,
+                      const tile_cells & cells, uint32_t kv_head);
+
 // sees_all is true only if the query sees all live cells.
 inline bool sees_all(const tile_cells & t, const query_view & v) {
     return (t.seqs_and & v.seq_bit) != 0 && t.pos_min >= v.lo && t.pos_max <= v.hi;

@@ -102,7 +102,7 @@ TEST(Fault, OfAnExtentNamesTheFile) {
     ASSERT_EQ(0, ftruncate(fd, 65536));
     for (int truncated : {0, 1}) {
         f.count   = 0;
-        f.fail_at = truncated ? -1 : 1;
+        f.fail_at = truncated ? -1 : 3;  // the first two are of kvp_back
         ASSERT_EQ(0, ftruncate(fd, 65536));
         rig::pager p(o);
         const kvp_extent x{fd, 0, 16, 100, 30000};
@@ -113,6 +113,28 @@ TEST(Fault, OfAnExtentNamesTheFile) {
         EXPECT_EQ(-EIO, kvp_pager_error(p, &message));
         EXPECT_NE(nullptr, strstr(message, "restored")) << message;
     }
+    close(fd);
+}
+
+TEST(Fault, OfAFileAboutToBackAPageChangesNothing) {
+    rig::faults f;
+    rig::options o;
+    o.fault = &f;
+    std::string name = std::string(rig::disk()) + "/kvp_fault_XXXXXX";
+    const int fd = mkstemp(&name[0]);
+    ASSERT_LE(0, fd);
+    unlink(name.c_str());
+    ASSERT_EQ(0, ftruncate(fd, 65536));
+    rig::pager p(o);
+    for (long at : {0, 1}) {
+        f.count   = 0;
+        f.fail_at = at;
+        const kvp_extent x{fd, 0, 16, 100, 30000};
+        EXPECT_EQ(-EIO, kvp_back(p, 0, 2, &x, 1));
+        EXPECT_NE(nullptr, strstr(kvp_last_error(), "nothing was changed")) << kvp_last_error();
+        EXPECT_EQ(0, kvp_pager_error(p, nullptr));
+    }
+    EXPECT_EQ(1, p.check(0, 2, 0));
     close(fd);
 }
 

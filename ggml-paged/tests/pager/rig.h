@@ -38,13 +38,17 @@ inline const char * disk() {
     return found.c_str();
 }
 
-// Counts and fails transfers.
+// Counts and fails transfers, and tells where the last write went.
 struct faults {
     std::atomic<long> count{0};
     std::atomic<long> fail_at{-1};
     std::atomic<int>  error{-EIO};
-    static int hook(void * user, int, uint64_t, size_t) {
+    std::atomic<uint64_t> written_at{0};
+    static int hook(void * user, int write, uint64_t offset, size_t) {
         auto * f = static_cast<faults *>(user);
+        if (write) {
+            f->written_at = offset;
+        }
         const long n = f->count++;
         return n == f->fail_at.load() ? f->error.load() : 0;
     }

@@ -1,0 +1,235 @@
+// bench_paged_cuda: attention over K and V in host memory, beside what the hardware allows.
+//
+//   bench_paged_cuda [--json FILE] [--workers N] [--only decode|pages|prefill|hybrid]
+//
+//   decode   one query, 4k to 64k tokens: time, and the link's rate that it reaches
+//   pages    the same by page size
+//   prefill  512 queries: time beside that of the copies alone and of the kernels alone
+//   hybrid   pages divided between the device and the CPU, beside the sum of both rates
+//
+// A line of JSON per figure. Nothing is asserted but that all ways give the same result.
+// Nothing else should run meanwhile.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <stdexcept>
+#include <thread>
+
+#include "cpu_page.h"
+#include "figures.h"
+#include "hybrid/hybrid.h"
+#include "layer_rig.h"
+#include "link.h"
+#include "team.h"
+#include "timing.h"
+
+namespace {
+
+struct options {
+    std::FILE * json = nullptr;
+    std::string only;
+    uint32_t    workers = 0;
+};
+
+constexpr int    REPEATS = 11;
+constexpr int    WARM_UP = 3;
+// Rates of the lanes are measured as ops run; this many are enough for plans to settle.
+constexpr int    HYBRID_WARM_UP = 30;
+constexpr double SAME_RESULT = 1e-4;
+
+// link_rate is that of copies of a page, which is how pages are streamed.
+double link_rate(size_t page_bytes) {
+    static std::map<size_t, double> known;
+    double & rate = known[page_bytes];
+    if (rate == 0) {
+        rate = copy_rate(host_memory::page_locked, page_bytes);
+    }
+    if (rate == 0) {
+        throw std::runtime_error("copies to the device fail.");
+    }
+    return rate;
+}
+
+double median_time(layer_rig & rig, cuda_context & cuda, bool hot = false, int warm_up = WARM_UP) {
+    std::vector<double> seconds;
+    for (int i = 0; i < warm_up + REPEATS; i++) {
+        const double s = rig.forward(cuda, hot);
+        if (i >= warm_up) {
+            seconds.push_back(s);
+        }
+    }
+    return median(seconds);
+}
+
+figure shape_figure(const char * name, const layer_shape & s) {
+    figure f(name);
+    f.number("tokens", s.tokens).number("queries", s.n_q).number("heads", s.heads).number("kv_heads", s.kv_heads);
+    f.number("dim", s.dim).text("type", kvp_type_name(s.type)).number("page_cells", s.page_cells);
+    return f;
+}
+
+void measure_decode(const options & o, const char * name, const layer_shape & s) {
+    layer_rig rig(s);
+    cuda_context cuda(0, nullptr, nullptr);
+    const double seconds = median_time(rig, cuda), link = link_rate(kvp_layer_page_bytes(rig.pager(), 0));
+    const double limit = s.kv_bytes() / link;
+    figure f = shape_figure(name, s);
+    f.number("ms", seconds * 1e3).number("link_ms", limit * 1e3).number("gb_per_s", s.kv_bytes() / seconds / 1e9);
+    f.number("link_gb_per_s", link / 1e9).number("of_link", limit / seconds);
+    f.write(o.json);
+}
+
+void measure_prefill(const options & o, const layer_shape & s) {
+    layer_rig rig(s);
+    cuda_context cuda(0, nullptr, nullptr);
+    const double streamed = median_time(rig, cuda);
+    const std::vector<float> cold = rig.result();
+    rig.make_hot();
+    const double kernels = median_time(rig, cuda, true);
+    const std::vector<float> hot = rig.result();
+    for (size_t i = 0; i < cold.size(); i++) {
+        if (!(std::fabs(cold[i] - hot[i]) <= SAME_RESULT)) {
+            throw std::runtime_error("pages on the device give another result than streamed ones.");
+        }
+    }
+    const double copies = s.kv_bytes() / link_rate(kvp_layer_page_bytes(rig.pager(), 0));
+    figure f = shape_figure("prefill", s);
+    f.number("ms", streamed * 1e3).number("copies_ms", copies * 1e3).number("kernels_ms", kernels * 1e3);
+    f.number("of_overlap", std::max(copies, kernels) / streamed);
+    f.number("tflop_per_s", 4.0 * s.n_q * s.tokens * s.heads * s.dim / kernels / 1e12);
+    f.write(o.json);
+}
+
+// cpu_rate is the rate of the CPU's lane alone: pages attended by all workers.
+double cpu_rate(const layer_rig & rig, uint32_t workers) {
+    const layer_shape & s = rig.shape();
+    cpu_pages lane(workers);
+    team      threads(workers);
+    std::vector<std::vector<float>> blocks(workers, std::vector<float>(kvp::partial_floats(s.heads, s.dim)));
+    double best = 0;
+    for (int i = 0; i < REPEATS; i++) {
+        std::atomic<uint32_t> next{0};
+        std::atomic<bool>     failed{false};
+        const stopwatch clock;
+        threads.run([&](uint32_t worker) {
+            const kvp_partial out = kvp::partial_at(blocks[worker].data(), s.heads, s.dim);
+            for (uint32_t page; (page = next.fetch_add(1)) < rig.pages();) {
+                kvp_page data;
+                const uint32_t cells = std::min(s.page_cells, s.tokens - page * s.page_cells);
+                if (kvp_pin(rig.pager(), 0, page, &data) ||
+                    cpu_pages::attend(&lane, worker, rig.op(), &rig.host_io(), page, cells, KVP_MIXED, &data, out.m, out.l, out.acc)) {
+                    failed = true;
+                    return;
+                }
+                kvp_unpin(rig.pager(), 0, page, 0);
+            }
+        });
+        if (failed) {
+            throw std::runtime_error("the CPU's part failed.");
+        }
+        best = std::max(best, s.kv_bytes() / clock.seconds());
+    }
+    return best;
+}
+
+void measure_hybrid(const options & o, const layer_shape & s) {
+    layer_rig rig(s);
+    const double link = link_rate(kvp_layer_page_bytes(rig.pager(), 0)), cpu = cpu_rate(rig, o.workers);
+    std::vector<float> stream_result;
+    {
+        cuda_context stream(0, nullptr, nullptr);
+        rig.forward(stream);
+        stream_result = rig.result();
+    }
+    cpu_pages lane(o.workers);
+    cuda_context both(o.workers, &lane, cpu_pages::attend);
+    const double seconds = median_time(rig, both, false, HYBRID_WARM_UP), rate = s.kv_bytes() / seconds;
+    const std::vector<float> result = rig.result();
+    for (size_t i = 0; i < result.size(); i++) {
+        if (!(std::fabs(result[i] - stream_result[i]) <= SAME_RESULT)) {
+            throw std::runtime_error("the device and the CPU together give another result than the device.");
+        }
+    }
+    figure f = shape_figure("hybrid", s);
+    f.number("workers", o.workers).text("isa", kvp_cpu_isa()).number("ms", seconds * 1e3);
+    f.number("gb_per_s", rate / 1e9).number("link_gb_per_s", link / 1e9).number("cpu_gb_per_s", cpu / 1e9);
+    f.number("of_sum", rate / (link + cpu)).number("of_link", rate / link);
+    f.write(o.json);
+}
+
+void measure(const options & o) {
+    const auto wanted = [&](const char * part) { return o.only.empty() || o.only == part; };
+    layer_shape s = {};
+    s.n_q = 1;
+    for (const uint32_t tokens : {4096u, 8192u, 16384u, 32768u, 65536u}) {
+        s.tokens = tokens;
+        if (wanted("decode")) {
+            measure_decode(o, "decode", s);
+        }
+    }
+    if (wanted("decode")) {
+        layer_shape quantized = s;
+        quantized.type = KVP_Q8_0;
+        measure_decode(o, "decode", quantized);
+    }
+    for (const uint32_t cells : {256u, 512u, 1024u, 4096u}) {
+        layer_shape by_page = s;
+        by_page.page_cells = cells;
+        if (wanted("pages")) {
+            measure_decode(o, "pages", by_page);
+        }
+    }
+    if (wanted("prefill")) {
+        for (const uint32_t n_q : {64u, 512u}) {
+            layer_shape many = s;
+            many.tokens = 32768;
+            many.n_q = n_q;
+            measure_prefill(o, many);
+        }
+    }
+    if (wanted("hybrid")) {
+        measure_hybrid(o, s);
+        s.page_cells = 256;  // the last page of the slower lane costs less
+        measure_hybrid(o, s);
+    }
+}
+
+options parse(int argc, char ** argv) {
+    options o;
+    // One core enqueues, one is for what else there is.
+    o.workers = std::max(1u, std::min(64u, std::thread::hardware_concurrency()) - std::min(2u, std::thread::hardware_concurrency() - 1));
+    for (int i = 1; i < argc; i++) {
+        const std::string a = argv[i];
+        const char * value = i + 1 < argc ? argv[++i] : nullptr;
+        if (!value) {
+            throw std::invalid_argument(a + " is no option, or needs a value.");
+        }
+        if (a == "--json") {
+            o.json = std::fopen(value, "w");
+            if (!o.json) {
+                throw std::runtime_error(std::string(value) + " cannot be written.");
+            }
+        } else if (a == "--only") {
+            o.only = value;
+        } else if (a == "--workers") {
+            o.workers = uint32_t(std::max(1, std::atoi(value)));
+        } else {
+            throw std::invalid_argument(a + " is no option.");
+        }
+    }
+    return o;
+}
+
+} // namespace
+
+int main(int argc, char ** argv) try {
+    const options o = parse(argc, argv);
+    figure("machine").number("cores", std::thread::hardware_concurrency()).text("isa", kvp_cpu_isa()).write(o.json);
+    measure(o);
+    return 0;
+} catch (const std::exception & e) {
+    std::fprintf(stderr, "bench_paged_cuda: %s\n", e.what());
+    return 1;
+}
