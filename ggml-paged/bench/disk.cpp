@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -26,11 +27,16 @@ struct free_memory {
 };
 using buffer = std::unique_ptr<uint8_t, free_memory>;
 
+// Into huge pages, as the pager's frames are: on disks that are slow for each segment of
+// memory, small pages alone halve the rate.
 buffer direct_buffer(uint64_t bytes) {
+    constexpr uint64_t HUGE_PAGE = 2u << 20;
+    const uint64_t     rounded   = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     void * memory = nullptr;
-    if (posix_memalign(&memory, KVP_ALIGN, bytes) != 0) {
+    if (posix_memalign(&memory, HUGE_PAGE, rounded) != 0) {
         throw std::runtime_error("There is no memory for a buffer of " + std::to_string(bytes) + " bytes.");
     }
+    madvise(memory, rounded, MADV_HUGEPAGE);
     return buffer(static_cast<uint8_t *>(memory));
 }
 

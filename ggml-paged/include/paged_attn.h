@@ -127,6 +127,23 @@ size_t kvp_cpu_work_bytes(const kvp_op * op, uint32_t n_threads);
 int  kvp_cpu_forward(kvp_op * op, const kvp_io * io, uint32_t thread, uint32_t n_threads,
                      void * work, size_t work_bytes);
 
+// kvp_cpu_page computes a part of an op: what its queries see of the first `cells` cells of
+// one page, whose rows are at data and are not changed meanwhile. It writes, for row
+// query * heads + head,
+//
+//   m    f32 [rows]      the largest score; -inf where the row sees no cell
+//   l    f32 [rows]      the sum of exp(score - m); 0 there
+//   acc  f32 [rows][dv]  the sum of exp(score - m) * V; 0 there
+//
+// which parts of other pages are merged with by log-sum-exp. io has host pointers, of which
+// only q is read: new rows are in their pages already or are someone else's, and sinks
+// belong to the merge. Any number of threads may call it at once; each keeps some scratch
+// memory from call to call until it ends. It has the type of kvp_cuda_config.cpu_page: user
+// and worker are not used, and cls is not needed. An error is not sticky: it is returned,
+// with its sentence in kvp_last_error, and m, l and acc must not be used.
+int  kvp_cpu_page(void * user, uint32_t worker, kvp_op * op, const kvp_io * io, uint32_t page, uint32_t cells,
+                  kvp_class cls, const kvp_page * data, float * m, float * l, float * acc);
+
 // kvp_cpu_isa names the instruction set in use: "avx512", "avx2", "neon" or "generic".
 const char * kvp_cpu_isa(void);
 
@@ -134,6 +151,8 @@ const char * kvp_cpu_isa(void);
 
 // The functions above as a table: an op found in a tensor's parameters is computed
 // through its first field, so that the backend library links nothing of this one.
+//
+// Functions are only ever added at the end: a table whose size ends before a field lacks it.
 #define KVP_IFACE_VERSION 1u
 
 typedef struct kvp_iface {
@@ -161,6 +180,8 @@ typedef struct kvp_iface {
     void     (*prefetch)(kvp_pager * pager, uint32_t layer, const uint32_t * pages, uint32_t n);
     int      (*rows_write)(kvp_pager * pager, uint32_t layer, const uint32_t * cells, uint32_t n, const void * k, const void * v);
     void     (*fail)(kvp_pager * pager, int error, const char * message); // makes an error sticky
+    int      (*cpu_page)(void * user, uint32_t worker, kvp_op * op, const kvp_io * io, uint32_t page, uint32_t cells,
+                         kvp_class cls, const kvp_page * data, float * m, float * l, float * acc);
 } kvp_iface;
 
 // Every kvp_op begins with a pointer to its table.

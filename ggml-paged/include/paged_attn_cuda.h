@@ -27,7 +27,8 @@ typedef struct kvp_cuda_config {
     uint32_t workers;  // threads that attend pages on the CPU meanwhile; 0: none
     // Attention of the workers: what the queries of an op see of the first cells of a page,
     // as m[rows], l[rows], acc[rows][dv] (rows: query * heads + head). io has host pointers.
-    // Called by several workers at once, with numbers below `workers`. NULL: no workers.
+    // Called by several workers at once, with numbers below `workers`. NULL: kvp_cpu_page,
+    // through the op's table.
     // With workers, results depend on measured rates within rounding; without, they are
     // the same bits each time.
     int   (*cpu_page)(void * user, uint32_t worker, kvp_op * op, const kvp_io * io, uint32_t page, uint32_t cells,

@@ -22,9 +22,11 @@ func TestPagedSlidingWindows(t *testing.T) {
 	testPagedModel(t, testmodel.Shape{Arch: "gemma3", Layers: 7, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Window: 64, Seed: 3})
 }
 
-// gpt-oss has a sink in each head, and windows in every other layer.
+// gpt-oss has a sink in each head, and windows in every other layer. The cache of these
+// lets go of what is 4,096 tokens back: a long prompt gets there.
 func TestPagedSinks(t *testing.T) {
-	testPagedModel(t, testmodel.Shape{Arch: "gptoss", Layers: 4, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Window: 64, Seed: 3})
+	m := testPagedModel(t, testmodel.Shape{Arch: "gptoss", Layers: 4, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Window: 64, Seed: 3})
+	t.Run("long", m.long)
 }
 
 // Llama runs on the native engine only if asked to.
@@ -46,7 +48,7 @@ type pagedModel struct {
 	env   []string
 }
 
-func testPagedModel(t *testing.T, shape testmodel.Shape, env ...string) {
+func testPagedModel(t *testing.T, shape testmodel.Shape, env ...string) pagedModel {
 	m := pagedModel{
 		shape: shape, gguf: filepath.Join(t.TempDir(), shape.Arch+".gguf"),
 		env: append([]string{"OLLAMA_FLASH_ATTENTION=1"}, env...),
@@ -58,6 +60,7 @@ func testPagedModel(t *testing.T, shape testmodel.Shape, env ...string) {
 		t.Run(fmt.Sprintf("slots=%d", slots), func(t *testing.T) { m.conversations(t, slots) })
 	}
 	t.Run("shift", m.shift)
+	return m
 }
 
 // modelServers answer the same with stock attention, with pages that are all in memory,
@@ -163,4 +166,14 @@ func (m pagedModel) shift(t *testing.T) {
 		m.ask(t, s, fmt.Sprintf("shift after %d tokens", length), text, 330, limit)
 		m.ask(t, s, fmt.Sprintf("%d tokens again", length), text, 20, limit)
 	}
+}
+
+// long: past what a cache of windows keeps, and back to where it has nothing any more.
+func (m pagedModel) long(t *testing.T) {
+	s := m.start(t, 1)
+	room := func(r *ollamatest.Request) { r.Options["num_ctx"] = 6144 }
+	text := m.prompt(t, 5000, 500)
+	m.ask(t, s, "5000 tokens", text, 20, room)
+	m.ask(t, s, "5000 tokens again", text, 20, room)
+	m.ask(t, s, "its first 300", m.prompt(t, 300, 500), 9, room)
 }

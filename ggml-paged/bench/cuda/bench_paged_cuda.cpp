@@ -17,7 +17,6 @@
 #include <stdexcept>
 #include <thread>
 
-#include "cpu_page.h"
 #include "figures.h"
 #include "hybrid/hybrid.h"
 #include "layer_rig.h"
@@ -72,7 +71,7 @@ figure shape_figure(const char * name, const layer_shape & s) {
 
 void measure_decode(const options & o, const char * name, const layer_shape & s) {
     layer_rig rig(s);
-    cuda_context cuda(0, nullptr, nullptr);
+    cuda_context cuda;
     const double seconds = median_time(rig, cuda), link = link_rate(kvp_layer_page_bytes(rig.pager(), 0));
     const double limit = s.kv_bytes() / link;
     figure f = shape_figure(name, s);
@@ -83,7 +82,7 @@ void measure_decode(const options & o, const char * name, const layer_shape & s)
 
 void measure_prefill(const options & o, const layer_shape & s) {
     layer_rig rig(s);
-    cuda_context cuda(0, nullptr, nullptr);
+    cuda_context cuda;
     const double streamed = median_time(rig, cuda);
     const std::vector<float> cold = rig.result();
     rig.make_hot();
@@ -105,21 +104,20 @@ void measure_prefill(const options & o, const layer_shape & s) {
 // cpu_rate is the rate of the CPU's lane alone: pages attended by all workers.
 double cpu_rate(const layer_rig & rig, uint32_t workers) {
     const layer_shape & s = rig.shape();
-    cpu_pages lane(workers);
-    team      threads(workers);
-    std::vector<std::vector<float>> blocks(workers, std::vector<float>(kvp::partial_floats(s.heads, s.dim)));
+    team threads(workers);
+    std::vector<std::vector<float>> blocks(workers, std::vector<float>(kvp::partial_floats(s.n_q * s.heads, s.dim)));
     double best = 0;
     for (int i = 0; i < REPEATS; i++) {
         std::atomic<uint32_t> next{0};
         std::atomic<bool>     failed{false};
         const stopwatch clock;
         threads.run([&](uint32_t worker) {
-            const kvp_partial out = kvp::partial_at(blocks[worker].data(), s.heads, s.dim);
+            const kvp_partial out = kvp::partial_at(blocks[worker].data(), s.n_q * s.heads, s.dim);
             for (uint32_t page; (page = next.fetch_add(1)) < rig.pages();) {
                 kvp_page data;
                 const uint32_t cells = std::min(s.page_cells, s.tokens - page * s.page_cells);
                 if (kvp_pin(rig.pager(), 0, page, &data) ||
-                    cpu_pages::attend(&lane, worker, rig.op(), &rig.host_io(), page, cells, KVP_MIXED, &data, out.m, out.l, out.acc)) {
+                    kvp_cpu_page(nullptr, worker, rig.op(), &rig.host_io(), page, cells, KVP_MIXED, &data, out.m, out.l, out.acc)) {
                     failed = true;
                     return;
                 }
@@ -139,12 +137,11 @@ void measure_hybrid(const options & o, const layer_shape & s) {
     const double link = link_rate(kvp_layer_page_bytes(rig.pager(), 0)), cpu = cpu_rate(rig, o.workers);
     std::vector<float> stream_result;
     {
-        cuda_context stream(0, nullptr, nullptr);
+        cuda_context stream;
         rig.forward(stream);
         stream_result = rig.result();
     }
-    cpu_pages lane(o.workers);
-    cuda_context both(o.workers, &lane, cpu_pages::attend);
+    cuda_context both(o.workers);
     const double seconds = median_time(rig, both, false, HYBRID_WARM_UP), rate = s.kv_bytes() / seconds;
     const std::vector<float> result = rig.result();
     for (size_t i = 0; i < result.size(); i++) {
@@ -192,6 +189,8 @@ void measure(const options & o) {
     if (wanted("hybrid")) {
         measure_hybrid(o, s);
         s.page_cells = 256;  // the last page of the slower lane costs less
+        measure_hybrid(o, s);
+        s.n_q = 8;
         measure_hybrid(o, s);
     }
 }

@@ -58,11 +58,9 @@ kvp_cuda_pool device_pool::iface() {
     return {this, alloc, free};
 }
 
-cuda_context::cuda_context(uint32_t workers, void * cpu_user, decltype(kvp_cuda_config::cpu_page) cpu_page) {
+cuda_context::cuda_context(uint32_t workers) {
     kvp_cuda_config config = {};
-    config.workers  = workers;
-    config.cpu_page = cpu_page;
-    config.cpu_user = cpu_user;
+    config.workers = workers;
     char message[256] = "";
     cuda = kvp_cuda_create(&config, message, sizeof message);
     if (!cuda) {

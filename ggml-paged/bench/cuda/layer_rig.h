@@ -37,7 +37,7 @@ private:
 // Functions throw std::runtime_error with what failed.
 class cuda_context {
 public:
-    cuda_context(uint32_t workers, void * cpu_user, decltype(kvp_cuda_config::cpu_page) cpu_page);
+    explicit cuda_context(uint32_t workers = 0);
     ~cuda_context();
     cuda_context(const cuda_context &) = delete;
     cuda_context & operator=(const cuda_context &) = delete;

@@ -15,6 +15,7 @@ constexpr uint32_t slots_default = 3, slots_max = 16;
 struct cpu_job {
     gpu &                   device;
     const kvp_cuda_config & config;
+    decltype(kvp_iface::cpu_page) cpu_page;
     kvp_op *                op;
     kvp_io                  io;
     std::once_flag          once;
@@ -27,7 +28,7 @@ int attend_on_cpu(void * ctx, uint32_t worker, const kvp_page_ref * ref, const k
     if (job.error) {
         return job.error;
     }
-    return job.config.cpu_page(job.config.cpu_user, worker, job.op, &job.io, ref->page, ref->cells, ref->cls, page, out->m, out->l, out->acc);
+    return job.cpu_page(job.config.cpu_user, worker, job.op, &job.io, ref->page, ref->cells, ref->cls, page, out->m, out->l, out->acc);
 }
 
 bool float_strides(const kvp_f32 & x) {
@@ -48,7 +49,7 @@ std::unique_ptr<paged_gpu> paged_gpu::make(gpu & g, const kvp_cuda_config & conf
         [](void * user, void * block) { static_cast<gpu *>(user)->pinned_free(block); },
     };
     if (g.make_events(own_events) == 0) {
-        p->executor_ = kvp::hybrid_executor::make(p->workers(), memory);
+        p->executor_ = kvp::hybrid_executor::make(config.workers, memory);
     }
     return p->executor_ ? std::move(p) : nullptr;
 }
@@ -66,7 +67,7 @@ paged_gpu::~paged_gpu() {
 
 int paged_gpu::make_plan(const op_view & op, const op_session & session, const std::vector<uint32_t> & pages,
                          const hot_pages & hot, std::string * why) {
-    const bool reproducible = workers() == 0;
+    const bool reproducible = workers(op) == 0;
     std::vector<kvp::plan_page> in(pages.size());
     for (size_t i = 0; i < pages.size(); ++i) {
         const int64_t at = session.hot_index(pages[i]);
@@ -82,7 +83,7 @@ int paged_gpu::make_plan(const op_view & op, const op_session & session, const s
     input.n = in.size();
     input.rates = meters_.rates(op.desc->n_q * op.group);
     input.slots = slots_of(config_);
-    input.workers = workers();
+    input.workers = workers(op);
     input.rows = op.rows;
     input.dv = op.layer->dv;
     if (int e = kvp::hybrid_plan_make(input, &plan_)) {
@@ -129,8 +130,8 @@ int paged_gpu::compute(const op_view & op, op_session & session, const kvp_io & 
     if (int e = make_plan(op, session, pages, hot, why)) {
         return e;
     }
-    cpu_job job = {gpu_, config_, op.op, {}, {}, 0};
-    if (workers()) {
+    cpu_job job = {gpu_, config_, cpu_page(op), op.op, {}, {}, 0};
+    if (workers(op)) {
         if (int e = fetch_queries(op, io, &job.io)) {
             *why = std::string("Paged attention on CUDA could not fetch the queries for the CPU's part: ") + gpu_.last_error();
             return e;
@@ -147,7 +148,7 @@ int paged_gpu::compute(const op_view & op, op_session & session, const kvp_io & 
     shape.slots = slots_of(config_);
     const kvp::cpu_attend cpu = {&job, attend_on_cpu};
     kvp::iface_layer layer = {op.iface, op.pager, op.params->layer};
-    int e = executor_->run(shape, plan_, session.device(), kvp::source_of(&layer), workers() ? &cpu : nullptr, &measured_);
+    int e = executor_->run(shape, plan_, session.device(), kvp::source_of(&layer), workers(op) ? &cpu : nullptr, &measured_);
     if (e) {
         *why = std::string("Paged attention on CUDA failed: ") + executor_->error();
         return e;

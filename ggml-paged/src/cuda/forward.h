@@ -28,7 +28,11 @@ private:
     int  make_plan(const op_view & op, const op_session & session, const std::vector<uint32_t> & pages, const hot_pages & hot,
                    std::string * why);
     int  fetch_queries(const op_view & op, const kvp_io & io, kvp_io * host);
-    uint32_t workers() const { return config_.cpu_page ? config_.workers : 0; }
+    // What the workers attend a page of the op with; NULL: they have nothing to do.
+    decltype(kvp_iface::cpu_page) cpu_page(const op_view & op) const {
+        return !config_.workers ? nullptr : config_.cpu_page ? config_.cpu_page : op.cpu_page;
+    }
+    uint32_t workers(const op_view & op) const { return cpu_page(op) ? config_.workers : 0; }
 
     gpu &                 gpu_;
     const kvp_cuda_config config_;

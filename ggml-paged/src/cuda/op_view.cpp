@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include <algorithm>
+#include <cstddef>
 
 #include "cuda/split.h"
 
@@ -31,7 +32,7 @@ int read_op(kvp_op * op, op_view * out, std::string * why) {
     op_view v = {};
     v.op = op;
     v.iface = reinterpret_cast<const kvp_op_head *>(op)->iface;
-    if (v.iface->version != KVP_IFACE_VERSION || v.iface->size < sizeof(kvp_iface)) {
+    if (v.iface->version != KVP_IFACE_VERSION || v.iface->size < offsetof(kvp_iface, cpu_page)) {
         *why = "Paged attention on CUDA: the op comes from another version of ggml-paged; build both libraries from one tree.";
         return -EPROTO;
     }
@@ -56,6 +57,7 @@ int read_op(kvp_op * op, op_view * out, std::string * why) {
     v.group = v.params->heads / v.layer->kv_heads;
     v.rows = v.desc->n_q * v.params->heads;
     v.list_pages = v.iface->batch_pages(v.batch);
+    v.cpu_page = v.iface->size < offsetof(kvp_iface, cpu_page) + sizeof(v.cpu_page) ? nullptr : v.iface->cpu_page;
     *out = v;
     return 0;
 }

@@ -19,6 +19,11 @@ constexpr uint32_t MAX_CELLS = 1u << 28;
 constexpr uint32_t MAX_DIM   = 1u << 16;
 constexpr uint64_t MAX_PAGE  = uint64_t(1) << 34;
 
+// One thread leaves the disk idle while it checks what it has read. On two CPUs that compute
+// as well, three read pages of 8 MiB as fast as two and pages of 1 MiB 1.3 to 1.5 times as
+// fast; a fourth takes time from those that compute.
+constexpr uint32_t IO_THREADS = 3;
+
 int check_config(const kvp_config * c) {
     if (c->page_cells < KVP_PAGE_CELLS_MIN || c->page_cells > KVP_PAGE_CELLS_MAX || (c->page_cells & (c->page_cells - 1)) != 0) {
         return kvp_set_error(-EINVAL, "page_cells is %u: a power of two from %u to %u is needed", c->page_cells,
@@ -29,7 +34,7 @@ int check_config(const kvp_config * c) {
             (unsigned long long) c->ram_bytes);
     }
     if (c->io_threads > 16) {
-        return kvp_set_error(-EINVAL, "io_threads is %u: 1 to 16 are possible, 0 stands for 3", c->io_threads);
+        return kvp_set_error(-EINVAL, "io_threads is %u: 1 to 16 are possible, 0 stands for %u", c->io_threads, IO_THREADS);
     }
     if ((c->arena_alloc == nullptr) != (c->arena_free == nullptr)) {
         return kvp_set_error(-EINVAL, "arena_alloc and arena_free must be given together");
@@ -145,7 +150,7 @@ int kvp_pager_create(const kvp_config * config, kvp_pager ** out) {
         p->config     = *config;
         p->page_cells = config->page_cells;
         p->ram_bytes  = config->ram_bytes;
-        p->io_threads = config->io_threads != 0 ? config->io_threads : 3;
+        p->io_threads = config->io_threads != 0 ? config->io_threads : IO_THREADS;
         p->direct     = config->direct != 0;
         p->config.spill_dir = nullptr;  // the caller's string; the spill file has its own
         if (config->spill_dir != nullptr) {

@@ -165,7 +165,10 @@ bool ahead_room(kvp_pager & p) {
         chain_remove(p, f);
         chain_push_used(p, f, true);
     }
-    const size_t most = std::min<size_t>(2 * p.io_threads + 2, p.frames.size() / 8);
+    // One page for each thread to read and one to be used meanwhile are worth more than as
+    // many hits; beyond those the part is smaller.
+    const size_t frames = p.frames.size(), threads = p.io_threads;
+    const size_t most   = std::max(std::min(2 * threads + 2, frames / 8), std::min(threads + 1, frames / 4));
     return p.ahead_in_flight + c.count < std::max<size_t>(most, 1);
 }
 

@@ -36,6 +36,7 @@ struct test_backend {
 
 const test_backend * test_backend_cpu();
 const test_backend * test_backend_emulated();  // from kvp-backend-emulated
+const test_backend * test_backend_hybrid();    // from kvp-backend-emulated
 const test_backend * test_backend_cuda();      // from kvp-backend-cuda
 
 // test_backend_find returns the backend of a name: NULL where it is not known or was not

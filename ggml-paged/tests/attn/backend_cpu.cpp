@@ -43,6 +43,9 @@ const test_backend * test_backend_find(const char * name) {
     if (std::strcmp(name, "emulated") == 0) {
         return test_backend_emulated();
     }
+    if (std::strcmp(name, "hybrid") == 0) {
+        return test_backend_hybrid();
+    }
 #endif
 #ifdef KVP_TEST_CUDA
     if (std::strcmp(name, "cuda") == 0) {

@@ -1,7 +1,7 @@
 // test_paged_attn: a backend against f64 over an all-pairs design of shapes, masks, types,
 // budgets and options.
 //
-//   test_paged_attn [--backend cpu|emulated|cuda] [--quick] [--long] [--seed N]
+//   test_paged_attn [--backend cpu|emulated|hybrid|cuda] [--quick] [--long] [--seed N]
 //                   [--filter TEXT] [--work-max GFLOP] [--spill DIR] [--verbose]
 //
 // The design covers all pairs of values that are possible in a case of no more work than

@@ -1,4 +1,5 @@
 // test_backend_emulated: the CUDA kernels and their orchestration on an emulated GPU.
+// test_backend_hybrid: with CPU workers that take their share of the pages.
 #include <errno.h>
 
 #include <cstdio>
@@ -13,11 +14,13 @@ const char * refuses_layer(const kvp_layer_desc * layer, uint32_t heads) {
     return kvp_gpu::refuses(layer, heads);
 }
 
-int forward(kvp_op * op, const kvp_io * io, uint32_t, uint64_t seed) {
+int forward_with(uint32_t workers, kvp_op * op, const kvp_io * io, uint64_t seed) {
+    kvp_cuda_config config = {};
+    config.workers = workers;
     emulator::emulated_gpu g(seed);
     int e = 0;
     {
-        const auto paged = kvp_gpu::paged_gpu::make(g, kvp_cuda_config());
+        const auto paged = kvp_gpu::paged_gpu::make(g, config);
         e = paged ? forward_from_host(g, *paged, op, *io) : -EAGAIN;
     }
     // What the emulator found wrong is wrong, however right the result is.
@@ -28,9 +31,22 @@ int forward(kvp_op * op, const kvp_io * io, uint32_t, uint64_t seed) {
     return e;
 }
 
+int forward(kvp_op * op, const kvp_io * io, uint32_t, uint64_t seed) {
+    return forward_with(0, op, io, seed);
+}
+
+int forward_hybrid(kvp_op * op, const kvp_io * io, uint32_t threads, uint64_t seed) {
+    return forward_with(threads, op, io, seed);
+}
+
 } // namespace
 
 const test_backend * test_backend_emulated() {
     static const test_backend backend = {"emulated", 1e-4, true, refuses_layer, nullptr, forward};
+    return &backend;
+}
+
+const test_backend * test_backend_hybrid() {
+    static const test_backend backend = {"hybrid", 1e-4, false, refuses_layer, nullptr, forward_hybrid};
     return &backend;
 }

@@ -33,26 +33,29 @@ void must_equal(const std::vector<float> & a, const std::vector<float> & b, cons
     }
 }
 
-void must_be_near(const test_case & c, const case_inputs & final, const std::vector<float> & out, double error_max) {
+double must_be_near(const test_case & c, const case_inputs & final, const std::vector<float> & out, double error_max) {
     const double error = error_of(c, final, out);
     if (!(error <= error_max)) {
         throw std::runtime_error("the error is " + std::to_string(error) + " of max|V|");
     }
+    return error;
 }
 
 } // namespace
 
-void check_beside_stock(const modules & m, const test_case & c) {
+both_errors check_beside_stock(const modules & m, const test_case & c) {
     const engine e(m, 2);
     const case_inputs in = make_inputs(c), final = final_inputs(c);
-    must_be_near(c, final, paged(m, e, c), ERROR_MAX);
+    both_errors errors;
+    errors.paged = must_be_near(c, final, paged(m, e, c), ERROR_MAX);
     const layer_weights weights(e, c, in, true);
     const std::vector<float> out = attention_graph::stock(e, weights, c, in).compute(e, e.computing());
     try {
-        must_be_near(c, final, out, STOCK_ERROR_MAX);
+        errors.stock = must_be_near(c, final, out, STOCK_ERROR_MAX);
     } catch (const std::exception & error) {
         throw std::runtime_error(std::string("stock attention: ") + error.what());
     }
+    return errors;
 }
 
 void check_threads_give_the_same_bits(const modules & m) {

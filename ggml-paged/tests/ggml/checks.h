@@ -16,7 +16,10 @@ const std::vector<test_case> & cases_beside_stock();
 test_case a_case(uint32_t tokens, uint32_t n_q);  // an ordinary one
 
 // beside_stock.cpp
-void check_beside_stock(const modules & m, const test_case & c);
+struct both_errors {
+    double paged, stock;  // in units of max|V|
+};
+both_errors check_beside_stock(const modules & m, const test_case & c);
 void check_threads_give_the_same_bits(const modules & m);
 void check_rows_of_one_projection(const modules & m);
 void check_rows_that_are_stored_already(const modules & m);
@@ -31,6 +34,6 @@ void check_a_reservation_counts_staging_memory(const modules & m);
 // faults.cpp
 void check_a_failed_read_stays(const modules & m);
 
-// Prints times of both sides, and writes them to json, a line of JSON each, unless it is
-// NULL. Times are of the whole graph: rows are stored, then attended.
+// time_beside_stock prints times of both sides, and writes them to json, a line of JSON
+// each, unless it is NULL. Times are of the whole graph: rows are stored, then attended.
 void time_beside_stock(const modules & m, std::FILE * json);

@@ -31,10 +31,17 @@ struct options {
     bool        time = false;
 };
 
+// A check returns what else is to be said of it, as members of a JSON object.
 struct check {
-    std::string           name;
-    std::function<void()> run;
+    std::string                  name;
+    std::function<std::string()> run;
 };
+
+std::string say(const both_errors & e) {
+    char text[80];
+    std::snprintf(text, sizeof text, "\"paged_error\":%.2e,\"stock_error\":%.2e", e.paged, e.stock);
+    return text;
+}
 
 void check_the_backend_has_the_op(const modules & m) {
     for (const backend_module * b : {&m.cpu, &m.computing()}) {
@@ -48,13 +55,17 @@ void check_the_backend_has_the_op(const modules & m) {
 }
 
 std::vector<check> checks_of(const modules & m) {
-    std::vector<check> checks = {{"the backend has the op", [&] { check_the_backend_has_the_op(m); }}};
-    for (const test_case & c : cases_beside_stock()) {
-        checks.push_back({"beside stock: " + c.name(), [&] { check_beside_stock(m, c); }});
-    }
+    std::vector<check> checks;
     const auto add = [&](const char * name, void (*run)(const modules &)) {
-        checks.push_back({name, [run, &m] { run(m); }});
+        checks.push_back({name, [run, &m] {
+            run(m);
+            return std::string();
+        }});
     };
+    add("the backend has the op", check_the_backend_has_the_op);
+    for (const test_case & c : cases_beside_stock()) {
+        checks.push_back({"beside stock: " + c.name(), [&] { return say(check_beside_stock(m, c)); }});
+    }
     add("threads give the same bits", check_threads_give_the_same_bits);
     add("rows of one projection", check_rows_of_one_projection);
     add("rows that are stored already", check_rows_that_are_stored_already);
@@ -92,16 +103,32 @@ options parse(int argc, char ** argv) {
     return o;
 }
 
-void json_line(std::FILE * json, const std::string & name, const char * error) {
+// plain is a text without what JSON wants escaped.
+std::string plain(std::string text) {
+    for (char & ch : text) {
+        ch = ch == '"' || ch == '\\' || (unsigned char) ch < ' ' ? ' ' : ch;
+    }
+    return text;
+}
+
+// run_check says whether the check is passed, and prints that.
+bool run_check(const check & c, std::FILE * json) {
+    std::string more, error;
+    bool        ok = true;
+    try {
+        more = c.run();
+    } catch (const std::exception & e) {
+        ok = false;
+        error = e.what();
+    }
+    std::printf("%-7s %s%s%s%s%s\n", ok ? "ok" : "FAILED", c.name.c_str(), ok ? "" : ": ", error.c_str(), more.empty() ? "" : "  ", more.c_str());
+    std::fflush(stdout);
     if (json) {
-        // Neither has characters that JSON would want escaped, but a path in an error could.
-        std::string text = error ? error : "";
-        for (char & ch : text) {
-            ch = ch == '"' || ch == '\\' || (unsigned char) ch < ' ' ? ' ' : ch;
-        }
-        std::fprintf(json, "{\"check\":\"%s\",\"ok\":%s,\"error\":\"%s\"}\n", name.c_str(), error ? "false" : "true", text.c_str());
+        more = ok ? (more.empty() ? "" : ",") + more : ",\"error\":\"" + plain(error) + '"';
+        std::fprintf(json, "{\"check\":\"%s\",\"ok\":%s%s}\n", c.name.c_str(), ok ? "true" : "false", more.c_str());
         std::fflush(json);
     }
+    return ok;
 }
 
 } // namespace
@@ -120,16 +147,7 @@ int main(int argc, char ** argv) try {
     size_t failed = 0;
     const std::vector<check> checks = checks_of(m);
     for (const check & c : checks) {
-        try {
-            c.run();
-            std::printf("ok      %s\n", c.name.c_str());
-            json_line(json.get(), c.name, nullptr);
-        } catch (const std::exception & e) {
-            failed++;
-            std::printf("FAILED  %s: %s\n", c.name.c_str(), e.what());
-            json_line(json.get(), c.name, e.what());
-        }
-        std::fflush(stdout);
+        failed += !run_check(c, json.get());
     }
     std::printf("%s: %zu checks, %zu failed\n", ggml_backend_reg_name(m.computing().reg), checks.size(), failed);
     if (o.time) {

@@ -1,0 +1,45 @@
+// One page of an op, for those who go through the pages by themselves.
+#pragma once
+
+#include "batch/batch.h"
+#include "cpu/plan.h"
+
+namespace kvp {
+
+// What a call of kvp_cpu_page is about.
+struct page_call {
+    const kvp_op &      op;
+    const kvp_io &      io;
+    const batch_data &  data;
+    attention_shape     shape;
+    uint32_t            relative;  // the page, from the first one of the batch's range
+    uint32_t            cells;
+    const kvp_page &    page;
+    const cpu_kernels & kernels;
+    float *             m;    // [n_q][heads]
+    float *             l;    // [n_q][heads]
+    float *             acc;  // [n_q][heads][dv]
+
+    // result_row is where row `row` of a K/V head is in m and l.
+    size_t result_row(uint32_t kv_head, uint32_t row) const {
+        return (size_t) (row / shape.gqa) * shape.heads + kv_head * shape.gqa + row % shape.gqa;
+    }
+};
+
+// Scratch memory that a thread keeps from page to page.
+class page_scratch {
+public:
+    // at_least is room for n floats, aligned; NULL where there is no memory.
+    float * at_least(size_t n);
+
+private:
+    std::unique_ptr<float[]> memory_;
+    size_t                   floats_ = 0;
+};
+
+// attend_page_few and attend_page_many fill m, l and acc, or are false where there is no
+// memory.
+bool attend_page_few(const page_call & call, page_scratch & scratch);
+bool attend_page_many(const page_call & call, page_scratch & scratch);
+
+} // namespace kvp
