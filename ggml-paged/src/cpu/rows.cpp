@@ -1,4 +1,6 @@
 // New rows of K and V go to their cells before anything attends to them.
+#include <algorithm>
+
 #include "cpu/forward.h"
 
 namespace kvp {
@@ -37,10 +39,14 @@ void store_rows(const pass & p) {
             p.r.fail(error, kvp_last_error());
             return;
         }
+        uint32_t first = page_cells, last = 0;
         for (; i < end && p.data.q_cell[order[i]] / page_cells == page_number; i++) {
-            store_cell(p, page, p.data.q_cell[order[i]] % page_cells, order[i]);
+            const uint32_t cell = p.data.q_cell[order[i]] % page_cells;
+            store_cell(p, page, cell, order[i]);
+            first = std::min(first, cell);
+            last  = std::max(last, cell);
         }
-        kvp_unpin(p.r.pager, p.op.params.layer, page_number, 1);
+        kvp_unpin_rows(p.r.pager, p.op.params.layer, page_number, first, last - first + 1);
     }
 }
 
