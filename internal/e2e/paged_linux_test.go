@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ollama/ollama/api"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -245,18 +246,30 @@ func spillFiles(t *testing.T, s *server, dir string) []string {
 	return found
 }
 
-// A page that cannot be read back ends the runner with a clear error, and the server
-// serves the next request with another.
+// A page that cannot be read back in the middle of an answer ends the runner with a clear
+// error, and the server serves the next request with another.
 func TestPagedReadErrorEndsTheRunner(t *testing.T) {
 	env := paged(t, 64, 1)
 	s := startPlain(t, env...)
 	text := prompt(t, 1500, 85)
 	want := s.ask(text, 8)
-	for _, link := range spillFiles(t, s, strings.TrimPrefix(env[3], "OLLAMA_PAGED_SPILL_DIR=")) {
-		require.NoError(t, os.Truncate(link, 0))
-	}
-	_, err := s.Generate(s.context(), ollamatest.Request{Model: model, Prompt: text + prompt(t, 5, 86), Raw: true, Options: oneThread(ollamatest.Greedy(8, numCtx))})
-	require.ErrorContains(t, err, "spill")
+
+	chunks := 0
+	stream := true
+	err := s.API().Generate(s.context(), &api.GenerateRequest{
+		Model: model, Prompt: text, Raw: true, Stream: &stream, Options: oneThread(ollamatest.Greedy(500, numCtx)),
+	}, func(api.GenerateResponse) error {
+		if chunks++; chunks == 3 {
+			files := spillFiles(t, s, strings.TrimPrefix(env[3], "OLLAMA_PAGED_SPILL_DIR="))
+			require.NotEmpty(t, files)
+			for _, link := range files {
+				require.NoError(t, os.Truncate(link, 0))
+			}
+		}
+		return nil
+	})
+	require.ErrorContains(t, err, "spill file")
+	require.GreaterOrEqual(t, chunks, 3)
 	requireSame(t, want, s.ask(text, 8), "another runner")
 }
 
