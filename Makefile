@@ -109,7 +109,7 @@ PAGED := cmake -S ggml-paged -G $(if $(shell command -v ninja),Ninja,"Unix Makef
 # threads is run.
 .PHONY: test-paged
 test-paged: test-deps ## Test the paged attention library, without and with sanitizers
-	$(PAGED) -B build/paged/release -DKVP_GGML_PATCHED_SRC=$(abspath build/ollama/src/ml/backend/ggml/ggml)
+	$(PAGED) -B build/paged/release -DKVP_GGML_PATCHED_SRC=$(abspath build/ollama/src)
 	cmake --build build/paged/release
 	ctest --test-dir build/paged/release --output-on-failure
 	for sanitizer in thread address,undefined; do \

@@ -273,6 +273,25 @@ func TestPagedReadErrorEndsTheRunner(t *testing.T) {
 	requireSame(t, want, s.ask(text, 8), "another runner")
 }
 
+// A context far larger than the budget loads, and counts as the memory it may use: `ollama
+// ps` shows the budget, where stock attention takes all of the context at once.
+func TestPagedMemoryIsTheBudget(t *testing.T) {
+	const longest = 128 << 10
+	size := func(env ...string) int64 {
+		s := startPlain(t, append(env, "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_NUM_PARALLEL=1")...)
+		s.ask(prompt(t, 10, 90), 2, func(r *ollamatest.Request) { r.Options["num_ctx"] = longest })
+		models, err := s.PS(s.context())
+		require.NoError(t, err)
+		require.Len(t, models, 1)
+		require.Zero(t, models[0].SizeVRAM)
+		return models[0].Size
+	}
+	stock, small := size(), size(paged(t, 256, 8)...)
+	require.Greater(t, stock, int64(longest*bytesPerToken))
+	require.Less(t, small, stock-int64(longest-8*256)*bytesPerToken+16e6)
+	require.Greater(t, small, int64(8*256*bytesPerToken), "the budget is in it")
+}
+
 // Recall finds what was said at the start, in the middle and at the end of a context that
 // is many times the budget, in memory that stays under it. KVTIER_RECALL_TOKENS asks for
 // another length than 32k.
