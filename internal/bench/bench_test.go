@@ -74,7 +74,7 @@ func TestParse(t *testing.T) {
 	require.Equal(t, []int{512, 1024}, s.sizes)
 
 	for args, want := range map[string][]string{
-		`-only ttfb: there is no benchmark "ttfb", only ttft, cost, restore`: {"-only", "ttfb"},
+		`-only ttfb: there is no benchmark "ttfb", only ttft, cost, restore, paged`: {"-only", "ttfb"},
 		`-sizes 1,x: "1" is not a number of tokens from 2 to 131072`:         {"-sizes", "1,x"},
 		"-n 0, -pairs 15: at least one repetition is needed":                 {"-n", "0"},
 		`unexpected argument "all"; every setting is a flag, see -help`:      {"all"},
