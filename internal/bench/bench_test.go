@@ -75,9 +75,9 @@ func TestParse(t *testing.T) {
 
 	for args, want := range map[string][]string{
 		`-only ttfb: there is no benchmark "ttfb", only ttft, cost, restore, paged`: {"-only", "ttfb"},
-		`-sizes 1,x: "1" is not a number of tokens from 2 to 262144`:         {"-sizes", "1,x"},
-		"-n 0, -pairs 15: at least one repetition is needed":                 {"-n", "0"},
-		`unexpected argument "all"; every setting is a flag, see -help`:      {"all"},
+		`-sizes 1,x: "1" is not a number of tokens from 2 to 262144`:                {"-sizes", "1,x"},
+		"-n 0, -pairs 15: at least one repetition is needed":                        {"-n", "0"},
+		`unexpected argument "all"; every setting is a flag, see -help`:             {"all"},
 	} {
 		_, err := parse(want, io.Discard)
 		require.EqualError(t, err, args)
