@@ -69,14 +69,14 @@ plot: ## Draw docs/ttft.svg and .png from what bench wrote
 
 # What needs no build comes first, so that a mistake there shows in seconds.
 .PHONY: test
-test: test-deps lint test-go check-cuda build test-paged check-patches test-e2e test-upstream check-plain-git ## Everything that CI runs
+test: test-deps lint test-go check-cuda test-gpu-suite build test-paged check-patches test-e2e test-upstream check-plain-git ## Everything that CI runs
 
 .PHONY: test-deps
 test-deps: ## Install what testing needs besides, or name it
 	@scripts/deps test
 
 .PHONY: lint
-lint: check-fmt vet staticcheck ## gofmt, vet and staticcheck
+lint: check-fmt vet staticcheck shellcheck ## gofmt, vet, staticcheck and shellcheck
 
 .PHONY: check-fmt
 check-fmt: ## Fail if gofmt would change one of our files
@@ -94,6 +94,10 @@ vet: ## go vet, for Linux, macOS and Windows
 staticcheck: ## Run staticcheck, at the version that tools/go.mod pins
 	$(STATICCHECK) -checks $(STATICCHECK_CHECKS) ./...
 	go -C tools tool staticcheck ./...
+
+.PHONY: shellcheck
+shellcheck: ## Check the shell scripts
+	shellcheck .ci/run scripts/check-plain-git scripts/deps scripts/gpu-suite.sh
 
 # Packages where goroutines meet run under the race detector.
 .PHONY: test-go
@@ -124,6 +128,16 @@ test-paged: test-deps ## Test the paged attention library, without and with sani
 .PHONY: check-cuda
 check-cuda: test-deps ## Compile the CUDA kernels for every architecture, with no GPU
 	ggml-paged/scripts/check-cuda
+
+.PHONY: test-gpu-suite
+test-gpu-suite: ## Test the GPU suite's own control flow, with no GPU
+	ggml-paged/scripts/test-gpu-suite
+
+# Also works offline, from a carried tree: docs/gpu.md.
+.PHONY: gpu
+gpu: ## Test and measure on this machine's NVIDIA GPU: build/gpu-suite.json
+	mkdir -p build
+	scripts/gpu-suite.sh build/gpu-suite.json
 
 .PHONY: test-e2e
 test-e2e: build ## Run the tests of the built Ollama

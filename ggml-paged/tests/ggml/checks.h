@@ -19,12 +19,17 @@ test_case a_case(uint32_t tokens, uint32_t n_q);  // an ordinary one
 struct both_errors {
     double paged, stock;  // in units of max|V|
 };
+both_errors errors_of_both(const modules & m, const test_case & c);  // throws if ours is too large
 both_errors check_beside_stock(const modules & m, const test_case & c);
 void check_threads_give_the_same_bits(const modules & m);
 void check_rows_of_one_projection(const modules & m);
 void check_rows_that_are_stored_already(const modules & m);
 void check_steps_of_one_sequence(const modules & m);
 void check_refused_ops_run_on_the_cpu(const modules & m);
+
+// pairs.cpp: prints both errors over all pairs of values in cases of no more than flop_max
+// multiplications and additions, and returns how many cases failed.
+size_t check_pairs(const modules & m, double flop_max);
 
 // reservation.cpp
 void check_a_reservation_computes_nothing(const modules & m);

@@ -1,10 +1,12 @@
 // test_ggml_paged: the op inside ggml, through a scheduler as Ollama runs it.
 //
-//   test_ggml_paged [--cpu FILE] [--cuda] [--device FILE] [--time] [--json FILE]
+//   test_ggml_paged [--cpu FILE] [--cuda] [--device FILE] [--time] [--json FILE] [--pairs GFLOP]
 //
 // --cpu and --device name backend libraries; --cuda takes the one that was built along.
-// Without a device the CPU computes. Exits with 1 if a check failed.
+// Without a device the CPU computes. --pairs does nothing but compare with stock attention
+// and f64 in cases of no more work than that. Exits with 1 if a check failed.
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -29,6 +31,7 @@ namespace {
 struct options {
     std::string cpu = KVP_GGML_CPU, device, json;
     bool        time = false;
+    double      pairs = 0;  // GFLOP
 };
 
 // A check returns what else is to be said of it, as members of a JSON object.
@@ -80,6 +83,7 @@ std::vector<check> checks_of(const modules & m) {
 
 options parse(int argc, char ** argv) {
     options o;
+    std::string pairs;
     for (int i = 1; i < argc; i++) {
         const std::string a = argv[i];
         if (a == "--time") {
@@ -94,12 +98,13 @@ options parse(int argc, char ** argv) {
             throw std::invalid_argument("--cuda: CUDA was not built in; configure with -DKVP_CUDA=ON.");
 #endif
         }
-        std::string * value = a == "--cpu" ? &o.cpu : a == "--device" ? &o.device : a == "--json" ? &o.json : nullptr;
+        std::string * value = a == "--cpu" ? &o.cpu : a == "--device" ? &o.device : a == "--json" ? &o.json : a == "--pairs" ? &pairs : nullptr;
         if (!value || i + 1 == argc) {
             throw std::invalid_argument(a + " is no option, or needs a value.");
         }
         *value = argv[++i];
     }
+    o.pairs = std::atof(pairs.c_str());
     return o;
 }
 
@@ -139,6 +144,9 @@ int main(int argc, char ** argv) try {
     m.cpu = load_module(o.cpu);
     if (!o.device.empty()) {
         m.device = load_module(o.device);
+    }
+    if (o.pairs > 0) {
+        return check_pairs(m, o.pairs * 1e9) > 0;
     }
     const std::unique_ptr<std::FILE, int (*)(std::FILE *)> json(o.json.empty() ? nullptr : std::fopen(o.json.c_str(), "w"), std::fclose);
     if (!o.json.empty() && !json) {
