@@ -88,7 +88,7 @@ struct timings {
     std::vector<double> paged, stock;  // seconds of a layer
 };
 
-timings alternate(const resident_case & c, paged_attention & paged, stock_attention * stock, double budget_seconds) {
+timings alternate(const resident_case & c, paged_attention & paged, stock_attention * stock, team & threads, double budget_seconds) {
     timings t;
     const auto run_paged = [&] {
         paged.begin();
@@ -99,7 +99,7 @@ timings alternate(const resident_case & c, paged_attention & paged, stock_attent
     const auto run_stock = [&] {
         if (stock) {
             const stopwatch watch;
-            stock->run();
+            threads.run_alone([&] { stock->run(); });
             t.stock.push_back(watch.seconds() / c.layers);
         }
     };
@@ -183,11 +183,11 @@ figures run_case(const options & o, const resident_case & c, const rows_pool & k
     if (stock) {
         fill_stock(*stock, rows, same);
         stock->set_q(q.data());
-        stock->run();
+        threads.run_alone([&] { stock->run(); });
         stock_error = sample_error(c, rows, q, scale, [&](uint32_t layer) { return stock->out(layer); });
         check_error("stock", stock_error, STOCK_BOUND);
     }
-    return describe(c, alternate(c, paged, stock.get(), o.quick ? QUICK_CASE_SECONDS : CASE_SECONDS), paged_error, stock_error);
+    return describe(c, alternate(c, paged, stock.get(), threads, o.quick ? QUICK_CASE_SECONDS : CASE_SECONDS), paged_error, stock_error);
 }
 
 }  // namespace

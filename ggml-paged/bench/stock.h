@@ -23,7 +23,8 @@ public:
     // tokens - n_q + i.
     virtual void set_q(const float * q) = 0;
 
-    // run computes all layers as one graph. Throws std::runtime_error.
+    // run computes all layers as one graph. The thread that calls it computes too, and is
+    // always the same: it may be bound to a processor. Throws std::runtime_error.
     virtual void run() = 0;
 
     // out is f32 [n_q][heads][dim].

@@ -1,20 +1,29 @@
 // A team of threads that stays, for timing: starting threads would be part of what is
-// measured. The caller is member 0.
+// measured. Each has a processor of its own where there are enough: a thread that has just
+// been woken is often put on the processor of the one that woke it, and stays there longer
+// than an op takes.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "processors.h"
+
 class team {
 public:
     explicit team(uint32_t n) : size_(n) {
-        for (uint32_t i = 1; i < n; i++) {
-            members.emplace_back([this, i] { serve(i); });
+        for (uint32_t i = 0; i < n; i++) {
+            members.emplace_back([this, i] {
+                // In the order in which ggml places its threads: the first one comes last.
+                stay_on_processor((i + size_ - 1) % size_, size_);
+                serve(i);
+            });
         }
     }
 
@@ -30,9 +39,25 @@ public:
     // run has every member call work(member) once, and returns when all have.
     void run(const std::function<void(uint32_t)> & work) {
         start(&work);
-        work(0);
         std::unique_lock<std::mutex> lock(mutex);
         done.wait(lock, [this] { return working == 0; });
+    }
+
+    // run_alone has member 0 call work, and throws what it throws.
+    void run_alone(const std::function<void()> & work) {
+        std::exception_ptr error;
+        run([&](uint32_t member) {
+            try {
+                if (member == 0) {
+                    work();
+                }
+            } catch (...) {
+                error = std::current_exception();
+            }
+        });
+        if (error) {
+            std::rethrow_exception(error);
+        }
     }
 
     // barrier waits until all members are at it. It spins first, as ggml does between

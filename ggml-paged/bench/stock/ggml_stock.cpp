@@ -8,6 +8,7 @@
 
 #include "ggml-cpu.h"
 #include "ggml.h"
+#include "processors.h"
 
 namespace {
 
@@ -47,6 +48,20 @@ void fill_causal(ggml_tensor * mask, const stock_shape & s) {
     }
 }
 
+// place gives each thread a processor of its own, as the other side's have. The pool begins
+// paused, so that the first run places the thread that calls it, not this one.
+void place(ggml_threadpool_params & params, uint32_t threads) {
+    const std::vector<uint32_t> all = processors();
+    if (all.size() < threads || all.back() >= GGML_MAX_N_THREADS) {
+        return;
+    }
+    for (const uint32_t processor : all) {
+        params.cpumask[processor] = true;
+    }
+    params.strict_cpu = true;
+    params.paused     = true;
+}
+
 class ggml_stock : public stock_attention {
 public:
     ggml_stock(const stock_shape & shape, uint32_t threads)
@@ -55,6 +70,10 @@ public:
           meta(make_context((graph_size + 8) * ggml_tensor_overhead() + ggml_graph_overhead_custom(graph_size, false), true)) {
         build(shape);
         ggml_threadpool_params params = ggml_threadpool_params_default(int(threads));
+        // Between graphs its threads would spin on for a tenth of a second, and share their
+        // processors with the other side, which runs next.
+        params.poll = 0;
+        place(params, threads);
         pool.reset(ggml_threadpool_new(&params));
         plan = ggml_graph_plan(graph, int(threads), pool.get());
         work.resize(plan.work_size);
