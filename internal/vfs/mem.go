@@ -31,12 +31,13 @@ func NewMem(totalBytes int64) *Mem {
 
 // memPath splits a path into its elements. Relative paths begin at the root.
 func memPath(path string) []string {
+	const separator = string(filepath.Separator)
 	path = filepath.Clean(path)
-	if path == "." {
+	path = strings.Trim(path[len(filepath.VolumeName(path)):], separator)
+	if path == "" || path == "." {
 		return nil
 	}
-	path = path[len(filepath.VolumeName(path)):]
-	return strings.FieldsFunc(path, func(r rune) bool { return r == filepath.Separator })
+	return strings.Split(path, separator)
 }
 
 // find returns the node at elements. Like Below it follows no link.
