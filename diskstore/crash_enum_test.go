@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -238,8 +240,9 @@ func (r *crashRecord) checkAll() int64 {
 			for i := next.Add(1) - 1; i < int64(len(r.points)) && failures.Load() < 5; i = next.Add(1) - 1 {
 				at := &r.points[i]
 				for _, c := range r.cases(int(i)) {
-					states.Add(1)
-					if err := at.check(c, r.o); err != nil {
+					n, err := at.check(c, r.o)
+					states.Add(n)
+					if err != nil {
 						failures.Add(1)
 						r.t.Errorf("operation %d (%s) with %v of the rest kept, seed %d, sparing %q: %v",
 							at.nth, at.what, c.keep, c.seed, c.spare, err)
@@ -253,10 +256,49 @@ func (r *crashRecord) checkAll() int64 {
 	return states.Load()
 }
 
-func (at *crashPoint) check(c crashCase, o Options) error {
+// check crashes, and opens the store; where it may move pages it crashes a second
+// time after that, with nothing kept. It returns how many crashes that were.
+func (at *crashPoint) check(c crashCase, o Options) (int64, error) {
 	var spare []string
 	if c.spare != "" {
-		spare = append(spare, filepath.Clean(c.spare))
+		spare = append(spare, c.spare)
 	}
-	return at.promise.check(at.mem.Crash(c.keep, uint64(at.nth)<<8|c.seed, spare...), o, c.demote)
+	mem := at.mem.Crash(c.keep, uint64(at.nth)<<8|c.seed, spare...)
+	if err := at.promise.check(mem, o, reopening{demote: c.demote}); err != nil || !c.demote {
+		return 1, err
+	}
+	if err := at.promise.check(mem.Crash(0, 0), o, reopening{again: true}); err != nil {
+		return 2, fmt.Errorf("a second crash, after opening and writing: %w", err)
+	}
+	return 2, nil
+}
+
+// TestCrashWhileAnotherMakesTheDirectory: the directory of a parent's tails is
+// removed with the last one, and made again by whoever comes next. A tail that is
+// put into it at that moment survives, though this process has long seen the
+// directory durable.
+func TestCrashWhileAnotherMakesTheDirectory(t *testing.T) {
+	w := newCrashWorld(t)
+	mine, theirs := newDirTier(w.mem, w.o.Local.Root, true), newDirTier(w.inj, w.o.Local.Root, true)
+	upload(t, mine, tierTail(1, 1), []byte("x"), time.Now())
+	_, err := mine.Remove(ctx, tierTail(1, 1))
+	require.NoError(t, err)
+
+	var once sync.Once
+	shard := filepath.Dir(filepath.Dir(mine.path(tierTail(1, 2))))
+	w.inj.Watch(func(op vfs.Op, paths ...string) {
+		_, err := w.mem.Lstat(filepath.Dir(mine.path(tierTail(1, 2))))
+		if op != vfs.OpSyncDir || paths[0] != shard || err != nil {
+			return
+		}
+		once.Do(func() {
+			upload(t, mine, tierTail(1, 2), []byte("y"), time.Now())
+			after := newDirTier(w.mem.Crash(0, 1), w.o.Local.Root, true)
+			_, err := after.Stat(ctx, tierTail(1, 2))
+			require.NoError(t, err)
+		})
+	})
+	upload(t, theirs, tierTail(1, 3), []byte("z"), time.Now())
+	once.Do(func() { t.Error("the directory was not made again") })
+	require.NoError(t, errors.Join(mine.Close(), theirs.Close()))
 }

@@ -286,15 +286,21 @@ func (f *tree) add(path string, physical int64) {
 	}
 }
 
+// reopening says how a store is opened after a crash.
+type reopening struct {
+	demote bool // with the budget it had
+	again  bool // for the second time: it was opened and written to since
+}
+
 // check opens a store on what a crash has left, and returns what is not as it
 // was promised.
-func (p *promise) check(mem *vfs.Mem, o Options, demote bool) (err error) {
+func (p *promise) check(mem *vfs.Mem, o Options, how reopening) (err error) {
 	o.FS = mem
 	// What the crash brought back may be more than both budgets; what is looked
 	// for must not be deleted meanwhile. Where it may still move down, every page
 	// that is read comes up and sends another one down.
 	o.Remote.BudgetBytes = 0
-	if !demote {
+	if !how.demote {
 		o.Local.BudgetBytes = 0
 	}
 	s, err := Open(ctx, o)
@@ -337,7 +343,7 @@ func (p *promise) check(mem *vfs.Mem, o Options, demote bool) (err error) {
 			}
 		}
 	}
-	return checkWritable(s)
+	return checkWritable(s, how.again)
 }
 
 // checkFiles wants every page that can be seen to be whole, and nothing in
@@ -426,9 +432,13 @@ func checkAccounts(s *Store, found tree) error {
 	return nil
 }
 
-// checkWritable puts pages nobody has put and reads them back.
-func checkWritable(s *Store) error {
+// checkWritable puts pages the workload has not put and reads them back. When
+// they were put before, they must be there.
+func checkWritable(s *Store, again bool) error {
 	for _, p := range freshPages(s.opt) {
+		if found := s.ChainFrom(ctx, p.Parent, int(p.Start), p.Tokens, nil); again != (tokensIn(found) > 0) {
+			return fmt.Errorf("put after the crash: page %v is there %v, want %v", p.Key(), !again, again)
+		}
 		if err := s.Put(ctx, p); err != nil {
 			return fmt.Errorf("put after the crash: %w", err)
 		}
