@@ -83,6 +83,11 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent K
 	from := make([]tierID, len(names))
 	var missing []Name // locally, in order
 	for _, name := range names {
+		if info, fresh := s.warm.fresh(name); fresh {
+			from[len(found)] = tierRAM
+			found = append(found, info)
+			continue
+		}
 		info, err := s.local.Stat(ctx, name)
 		if err != nil {
 			s.noteError(err)
@@ -107,6 +112,9 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent K
 			}
 			info, remote = remote[0], remote[1:]
 		}
+		if from[i] != tierRAM && s.warm.confirm(info, from[i]) {
+			from[i] = tierRAM
+		}
 		refs = append(refs, Ref{
 			Key: info.Key, Parent: parent,
 			Start:  uint32(start + i*s.opt.PageTokens),
@@ -119,12 +127,16 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent K
 }
 
 // findTail returns the tail of parent that shares the longest prefix with rest,
-// the tokens from position start on: of equal ones the shortest file, the local
-// one first.
+// the tokens from position start on: of equal ones the shortest file, the one in
+// memory first, then the local one.
 func (s *Store) findTail(ctx, remoteCtx context.Context, parent Key, start int, rest []int32, media []Media) (Ref, bool) {
 	var best Ref
 	if len(rest) == 0 {
 		return best, false
+	}
+	best = s.warmTail(remoteCtx, parent, start, rest, media)
+	if best.Tokens == min(len(rest), s.opt.PageTokens-1) {
+		return best, true
 	}
 	for _, id := range s.tiers(TierLocal) {
 		tierCtx := ctx

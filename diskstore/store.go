@@ -26,6 +26,7 @@ type Store struct {
 	log    *slog.Logger
 	local  Tier
 	remote *isolated // nil when there is none
+	warm   *warmTier // nil when nothing is kept in memory
 	codec  *codec
 
 	collecting *background // collections and demotions
@@ -35,6 +36,9 @@ type Store struct {
 	usage  [2]tierUse // by tierLocal, tierRemote
 	links  linkCache
 	health health // of the local tier
+
+	localTemp  *tempDir // of the local tier
+	warmHealth health
 
 	// collectors holds a token per tier that is taken by whoever collects it in
 	// this process; Tier.Lock does the same between processes.
@@ -69,7 +73,13 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 	}
 	s.health.log = s.log.With("tier", TierLocal, "root", opt.Local.Root)
 	local := newDirTier(opt.FS, opt.Local.Root, true)
-	s.local = local
+	s.local, s.localTemp = local, &local.temp
+	if opt.RAM.BudgetBytes > 0 {
+		local.temp.prefix = serverPrefix(opt.RAM.Server)
+		s.warmHealth.log = s.log.With("tier", TierRAM)
+		s.warm = newWarmTier()
+		s.warm.clock.tick = s.tendWarm
+	}
 	if err := s.openLocal(ctx, local); err != nil {
 		return nil, errors.Join(fmt.Errorf("open store in %s: %w", opt.Local.Root, err), local.Close())
 	}
@@ -124,17 +134,21 @@ func (s *Store) tiers(first string) []tierID {
 	return []tierID{tierLocal, tierRemote}
 }
 
-// tierID is the index of a tier.
+// tierID is the index of a tier. Memory is no Tier: tierRAM has only a name.
 type tierID int
 
 const (
 	tierLocal tierID = iota
 	tierRemote
+	tierRAM
 )
 
 func (id tierID) String() string {
-	if id == tierRemote {
+	switch id {
+	case tierRemote:
 		return TierRemote
+	case tierRAM:
+		return TierRAM
 	}
 	return TierLocal
 }
@@ -193,6 +207,9 @@ func (s *Store) Close() error {
 	deadline := time.Now().Add(closePatience)
 	if !s.life.close(closePatience) {
 		return nil
+	}
+	if s.warm != nil {
+		s.warm.close()
 	}
 	err := errors.Join(s.promoting.close(time.Until(deadline)), s.collecting.close(time.Until(deadline)), s.local.Close())
 	if s.remote != nil {
