@@ -79,9 +79,15 @@ func mediaWithin(media []Media, start, n int) []Media {
 // findPages returns the leading pages of names that some tier holds.
 func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent Key, start int) []Ref {
 	found := make([]Info, 0, len(names))
-	from := make([]tierID, len(names))
-	var missing []Name // locally, in order
+	from := make([]tierID, len(names)) // whose file it is
+	inRAM := make([]bool, len(names))  // and known to be without asking
+	var missing []Name                 // locally, in order
 	for _, name := range names {
+		if info, id, fresh := s.warm.fresh(name); fresh {
+			from[len(found)], inRAM[len(found)] = id, true
+			found = append(found, info)
+			continue
+		}
 		info, err := s.local.Stat(ctx, name)
 		if err != nil {
 			s.noteError(err)
@@ -102,7 +108,7 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent K
 	at := s.now() // when the chain up to the page before counts as used
 	now := at
 	for i, info := range found {
-		if from[i] == tierRemote {
+		if from[i] == tierRemote && !inRAM[i] {
 			if len(remote) == 0 {
 				break
 			}
@@ -116,10 +122,14 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent K
 		if from[i] == tierLocal {
 			s.links.put(info.Key, link{parent: parent, start: first, used: used})
 		}
+		tier := from[i]
+		if inRAM[i] || s.warm.confirm(info, tier) {
+			tier = tierRAM
+		}
 		refs = append(refs, Ref{
 			Key: info.Key, Parent: parent, Start: first,
 			Tokens: s.opt.PageTokens, Stored: s.opt.PageTokens,
-			Tier: from[i].String(), Bytes: info.Bytes, used: info.Used.UnixNano(), at: at.UnixNano(),
+			Tier: tier.String(), Bytes: info.Bytes, used: info.Used.UnixNano(), at: at.UnixNano(),
 		})
 		parent = info.Key
 	}
@@ -127,12 +137,16 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent K
 }
 
 // findTail returns the tail of parent that shares the longest prefix with rest,
-// the tokens from position start on: of equal ones the shortest file, the local
-// one first.
+// the tokens from position start on: of equal ones the shortest file, the one in
+// memory first, then the local one.
 func (s *Store) findTail(ctx, remoteCtx context.Context, parent Key, start int, rest []int32, media []Media) (Ref, bool) {
 	var best Ref
 	if len(rest) == 0 {
 		return best, false
+	}
+	best = s.warmTail(remoteCtx, parent, start, rest, media)
+	if best.Tokens == min(len(rest), s.opt.PageTokens-1) {
+		return best, true
 	}
 	for _, id := range s.tiers(TierLocal) {
 		tierCtx := ctx

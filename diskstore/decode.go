@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"iter"
 	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // firstReadBytes is how much of a file is read to learn the header's size. It
@@ -90,44 +94,100 @@ func (h *Header) checkWanted(ref Ref, pageTokens int, tokens []int32, layout Lay
 // readPayload reads every section of the page into buf, which is
 // h.Layout().Size() bytes, and checks every byte of the file after the header.
 // Besides buf it uses at most as much memory as the payload takes in the file.
+// When it returns nobody writes to buf any more.
+//
+// Several pieces are read at once, each checked and decoded by whoever read it:
+// the disk always has something to do, and so have the processors.
 func readPayload(ctx context.Context, blob Blob, h *Header, c *codec, buf []byte) error {
-	var err error
-	if h.raw() {
-		err = readRaw(ctx, blob, h, buf)
-	} else {
-		err = readEncoded(ctx, blob, h, c, buf)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(readDepth)
+	g.Go(func() error { return readFooter(ctx, blob, h) })
+	for p := range h.pieces() {
+		g.Go(func() error {
+			if h.raw() {
+				return readRaw(ctx, blob, h, p, buf)
+			}
+			return readEncoded(ctx, blob, h, p, c, buf)
+		})
 	}
-	if err != nil {
+	return g.Wait()
+}
+
+const (
+	// readDepth is how many pieces of one page are read at once. Who restores a
+	// chain reads two pages at once, and eight reads keep any disk busy.
+	readDepth = 4
+
+	// pieceBytes is the least that is read at once, but for the end of a page. A
+	// section is never split.
+	pieceBytes = 2 << 20
+)
+
+// piece is consecutive sections, from first up to but not including end.
+type piece struct{ first, end int }
+
+// pieces divides the sections, in order.
+func (h *Header) pieces() iter.Seq[piece] {
+	return func(yield func(piece) bool) {
+		first := 0
+		for i := range h.Sections {
+			size := alignUp(h.Sections[i].Offset+h.Sections[i].Stored) - h.Sections[first].Offset
+			if size < pieceBytes && i < len(h.Sections)-1 {
+				continue
+			}
+			if !yield(piece{first, i + 1}) {
+				return
+			}
+			first = i + 1
+		}
+	}
+}
+
+// span returns where a piece is in the file, the padding after its last section
+// included.
+func (h *Header) span(p piece) (off, size int64) {
+	last := &h.Sections[p.end-1]
+	off = h.Sections[p.first].Offset
+	return off, alignUp(last.Offset+last.Stored) - off
+}
+
+func readFooter(ctx context.Context, blob Blob, h *Header) error {
+	var foot [footerBytes]byte
+	if err := readFull(ctx, blob, foot[:], h.FileBytes-footerBytes); err != nil {
 		return err
 	}
-	foot := make([]byte, footerBytes)
-	if err := readFull(ctx, blob, foot, h.FileBytes-footerBytes); err != nil {
-		return err
-	}
-	if string(foot) != string(h.footer()) {
+	if string(foot[:]) != string(h.footer()) {
 		return damaged("footer does not match the header")
 	}
 	return nil
 }
 
-// readRaw reads a payload that is exactly the buffer, with one large read.
-func readRaw(ctx context.Context, blob Blob, h *Header, buf []byte) error {
-	if err := readFull(ctx, blob, buf, h.payloadOffset()); err != nil {
+// readRaw reads a piece of a payload that is exactly the buffer.
+func readRaw(ctx context.Context, blob Blob, h *Header, p piece, buf []byte) error {
+	off, size := h.span(p)
+	at := off - h.payloadOffset()
+	if err := readFull(ctx, blob, buf[at:at+size], off); err != nil {
 		return err
 	}
-	return eachSection(len(h.Sections), func(i int) error {
-		return h.checkStored(i, h.layout.Rows(buf, i), h.layout.gap(buf, i))
-	})
-}
-
-// readEncoded reads a payload with compressed sections one section at a time.
-func readEncoded(ctx context.Context, blob Blob, h *Header, c *codec, buf []byte) error {
-	return eachSection(len(h.Sections), func(i int) error {
-		s := &h.Sections[i]
-		stored := make([]byte, alignUp(s.Stored))
-		if err := readFull(ctx, blob, stored, s.Offset); err != nil {
+	for i := p.first; i < p.end; i++ {
+		if err := h.checkStored(i, h.layout.Rows(buf, i), h.layout.gap(buf, i)); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// readEncoded reads a piece of a payload with compressed sections.
+func readEncoded(ctx context.Context, blob Blob, h *Header, p piece, c *codec, buf []byte) error {
+	off, size := h.span(p)
+	scratch := takeScratch(int(size))
+	defer putScratch(scratch)
+	if err := readFull(ctx, blob, *scratch, off); err != nil {
+		return err
+	}
+	for i := p.first; i < p.end; i++ {
+		s := &h.Sections[i]
+		stored := (*scratch)[s.Offset-off : alignUp(s.Offset+s.Stored)-off]
 		if err := h.checkStored(i, stored[:s.Stored], stored[s.Stored:]); err != nil {
 			return err
 		}
@@ -135,10 +195,32 @@ func readEncoded(ctx context.Context, blob Blob, h *Header, c *codec, buf []byte
 		rows := h.layout.Rows(buf, i)
 		if s.Encoding == EncodingRaw {
 			copy(rows, stored)
-			return nil
+			continue
 		}
-		return c.decode(stored[:s.Stored], rows)
-	})
+		if err := c.decode(stored[:s.Stored], rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scratch holds buffers of pieces, so that reading page after page makes no
+// garbage. Larger ones than usual are not kept.
+var scratch sync.Pool
+
+func takeScratch(n int) *[]byte {
+	if p, ok := scratch.Get().(*[]byte); ok && cap(*p) >= n {
+		*p = (*p)[:n]
+		return p
+	}
+	p := make([]byte, n)
+	return &p
+}
+
+func putScratch(p *[]byte) {
+	if cap(*p) <= 2*pieceBytes {
+		scratch.Put(p)
+	}
 }
 
 // checkStored verifies section i's bytes as they are in the file and the

@@ -35,6 +35,10 @@ used first, and always a page before those it continues. A page read from the
 remote tier is copied up again. Several processes may share either root, with no
 daemon. The directory is the index and file times are the recency.
 
+With Options.RAM a store also keeps decoded pages in memory, as copies of what a
+tier holds: those put or read last. Lookups go from memory to the local tier to
+the remote one. Processes of one server divide its budget.
+
 # Guarantees
 
   - After Put returned nil the page survives a power cut. A page that can be seen
@@ -46,9 +50,15 @@ daemon. The directory is the index and file times are the recency.
     has no error; with a remote tier that hangs it takes at most
     Options.RemoteTimeout longer, and after a few times no longer at all.
   - Memory is bounded by the caller's layout, whatever a file claims: reading a
-    page takes at most its size twice, the caller's buffer included.
+    page takes at most its size twice, the caller's buffer included. (Pages kept
+    by Options.RAM have a budget of their own.)
   - Goroutines are bounded, even while a mount hangs; when nothing is to be done
     there are none. Close takes at most 5 s.
+  - A page whose file was deleted is served from memory for at most 10 s longer,
+    and stays there for little more than a minute.
+  - Memory for decoded pages never exceeds its budget, bookkeeping included, but
+    for 2 s after one more process of the same server begins to take its part,
+    and for pages that are copied from while the budget shrinks.
   - A budget counts the disk space files occupy, over all fingerprints below the
     root and whichever process wrote them.
   - Directories have mode 0700 and files 0600. A root that is a symbolic link,

@@ -33,6 +33,9 @@ type Config struct {
 	Remote string
 	// RemoteBytes is OLLAMA_KV_TIER_REMOTE_GB, default 0: all but 5 % of the filesystem.
 	RemoteBytes int64
+	// RAMBytes is OLLAMA_KV_TIER_RAM_GB, default 0: how much memory all runners of a server
+	// together may fill with pages.
+	RAMBytes int64
 	// Compress is OLLAMA_KV_TIER_COMPRESS.
 	Compress bool
 	// Namespace is OLLAMA_KV_TIER_NAMESPACE: servers with different ones never see each
@@ -82,6 +85,9 @@ func FromEnvironment(log *slog.Logger) (Config, error) {
 	if c.RemoteBytes, err = gigabytes("OLLAMA_KV_TIER_REMOTE_GB", 0); err != nil {
 		errs = append(errs, err)
 	}
+	if c.RAMBytes, err = gigabytes("OLLAMA_KV_TIER_RAM_GB", 0); err != nil {
+		errs = append(errs, err)
+	}
 	if value := variable("OLLAMA_KV_TIER_PAGE_TOKENS"); value != "" {
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 16 || n > 4096 {
@@ -115,7 +121,7 @@ func boolean(log *slog.Logger, name string) bool {
 }
 
 // gigabytes reads a budget. A bad one is an error: the default may be smaller than what is
-// stored already, and would delete it.
+// stored already, and would delete it; of memory it may be more than there is.
 func gigabytes(name string, unset int64) (int64, error) {
 	value := variable(name)
 	if value == "" {

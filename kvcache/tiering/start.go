@@ -90,6 +90,7 @@ func start(m Model, rows kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal,
 		PageTokens:  config.PageTokens,
 		Local:       diskstore.TierConfig{Root: config.Local, BudgetBytes: config.LocalBytes},
 		Remote:      diskstore.TierConfig{Root: config.Remote, BudgetBytes: config.RemoteBytes},
+		RAM:         diskstore.RAMConfig{BudgetBytes: config.RAMBytes, Server: server()},
 		Compress:    config.Compress,
 		Logger:      log,
 	})
@@ -165,6 +166,9 @@ func (s *modelStore) logUsage(ctx context.Context) {
 		"tails", usage.Local.Tails + usage.Remote.Tails,
 		"bytes", format.HumanBytes(usage.Local.Bytes + usage.Remote.Bytes),
 		"store_bytes", format.HumanBytes(usage.Local.RootBytes + usage.Remote.RootBytes),
+	}
+	if s.config.RAMBytes > 0 {
+		attrs = append(attrs, "ram_budget", budget(s.config.RAMBytes))
 	}
 	if s.config.Remote != "" {
 		attrs = append(attrs, "remote", s.config.Remote, "remote_budget", budget(s.config.RemoteBytes))
