@@ -135,6 +135,14 @@ void kvp_unpin_rows(kvp_pager * pager, uint32_t layer, uint32_t page, uint32_t f
 // allow; it never waits and never fails.
 void kvp_prefetch(kvp_pager * pager, uint32_t layer, const uint32_t * pages, uint32_t n);
 
+// kvp_page_version is for those who keep copies of pages elsewhere: a copy that was begun
+// after a version was asked for is good as long as that version is. It grows by one with
+// every change of what a reader of the page would see: an unpin that says that rows were
+// written to, a rotation, a drop, a backing by files; kvp_rows_write is as many unpins as
+// its list has runs of cells of one page. Pages move between memory and disk without a new
+// one. Versions of different pagers of a process differ. 0: there is no such page.
+uint64_t kvp_page_version(const kvp_pager * pager, uint32_t layer, uint32_t page);
+
 // kvp_drop forgets the contents of a page in all layers of a group: its cells are free.
 // A page that is pinned is forgotten at its last unpin.
 void kvp_drop(kvp_pager * pager, uint32_t group, uint32_t page);

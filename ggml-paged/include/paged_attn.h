@@ -24,6 +24,8 @@
 // read into a result, whatever is in them.
 //
 // The result does not depend on what is in memory, on timing or on the number of threads.
+// The one exception is a CUDA device with workers on the CPU (paged_attn_cuda.h): who
+// attends a page goes by measured rates, and results differ within rounding.
 #pragma once
 
 #include "kv_pager.h"
@@ -182,7 +184,11 @@ typedef struct kvp_iface {
     void     (*fail)(kvp_pager * pager, int error, const char * message); // makes an error sticky
     int      (*cpu_page)(void * user, uint32_t worker, kvp_op * op, const kvp_io * io, uint32_t page, uint32_t cells,
                          kvp_class cls, const kvp_page * data, float * m, float * l, float * acc);
+    uint64_t (*page_version)(const kvp_pager * pager, uint32_t layer, uint32_t page);
 } kvp_iface;
+
+// KVP_IFACE_HAS says whether a table that was found somewhere has a field.
+#define KVP_IFACE_HAS(iface, field) ((iface)->size >= offsetof(kvp_iface, field) + sizeof((iface)->field))
 
 // Every kvp_op begins with a pointer to its table.
 struct kvp_op_head {

@@ -1,8 +1,9 @@
 // Paged attention on a CUDA device.
 //
 // Pages of K/V are streamed from the pager to staging slots in device memory and attended
-// there while the next ones are copied. The pager is reached only through the table of the
-// op (struct kvp_op_head), so this library links nothing of the one that made the op.
+// there while the next ones are copied; as many as have room stay there for the next op.
+// The pager is reached only through the table of the op (struct kvp_op_head), so this
+// library links nothing of the one that made the op.
 //
 // New rows are quantized on the device and put into the staged copies of their pages, so
 // attention does not wait for them to go to the host and back. They are written to the
@@ -30,10 +31,15 @@ typedef struct kvp_cuda_config {
     // Called by several workers at once, with numbers below `workers`. NULL: kvp_cpu_page,
     // through the op's table.
     // With workers, results depend on measured rates within rounding; without, they are
-    // the same bits each time.
+    // the same bits each time, whatever is in device memory, on the host or on disk.
     int   (*cpu_page)(void * user, uint32_t worker, kvp_op * op, const kvp_io * io, uint32_t page, uint32_t cells,
                       kvp_class cls, const kvp_page * data, float * m, float * l, float * acc);
     void  * cpu_user;
+    // Device memory for copies of pages that stay from op to op: pages that have one are not
+    // streamed again until they change (kvp_page_version). It is taken as pages come, while
+    // more than vram_keep bytes of the device are free; 0: a sixteenth of its memory, at
+    // least 512 MiB. vram_bytes 0: no copies are kept.
+    uint64_t vram_bytes, vram_keep;
 } kvp_cuda_config;
 
 // Device memory from the engine's pool. It must be ordered by the stream of the op, and is
@@ -44,19 +50,6 @@ typedef struct kvp_cuda_pool {
     void   (*free)(void * user, void * memory);
 } kvp_cuda_pool;
 
-// Copies of pages of the op's layer that the engine keeps in device memory, each of
-// kvp_layer_page_bytes as the pager lays it out. pages[i], ascending, is at
-// data + i * page bytes. A page whose valid[i] is 0 is streamed like others and left there:
-// the engine sets valid[i] when the call has succeeded, and clears it whenever the page is
-// dropped, rotated or written to other than by ops of this context, which keep the copies
-// up to date.
-typedef struct kvp_cuda_hot {
-    void           * data;
-    uint32_t         n;
-    const uint32_t * pages;
-    const uint8_t  * valid;
-} kvp_cuda_hot;
-
 // kvp_cuda_create: NULL where the device cannot be used, with a sentence in message.
 kvp_cuda * kvp_cuda_create(const kvp_cuda_config * config, char * message, size_t message_bytes);
 void       kvp_cuda_free(kvp_cuda * cuda);
@@ -65,13 +58,22 @@ void       kvp_cuda_free(kvp_cuda * cuda);
 const char * kvp_cuda_refuses(const kvp_layer_desc * layer, uint32_t heads);
 
 // kvp_cuda_forward computes an op. Pointers in io are to device memory, strides multiples
-// of 4; stream is the cudaStream_t that made q and that out is used on. pool may be NULL:
-// the context then allocates by itself and keeps what it has. hot may be NULL.
+// of 4; stream is the cudaStream_t that made q and that out is used on; if it is not that
+// of the call before, the engine has ordered the two. pool may be NULL: the context then
+// allocates by itself and keeps what it has.
 // For an op of a batch that was begun with reserve set, the pool's memory is taken and
 // given back, and nothing is computed. 0 or a negative errno: the error is sticky in the
 // pager, and out is zeros where the device can still be written to.
-int kvp_cuda_forward(kvp_cuda * cuda, kvp_op * op, const kvp_io * io, void * stream, const kvp_cuda_pool * pool,
-                     const kvp_cuda_hot * hot);
+int kvp_cuda_forward(kvp_cuda * cuda, kvp_op * op, const kvp_io * io, void * stream, const kvp_cuda_pool * pool);
+
+// kvp_cuda_count says what is kept in device memory now (bytes, copies), and what has
+// happened since the context was made: pages attended from such copies, copies made from
+// streamed pages, copies that gave their room to others.
+typedef struct kvp_cuda_counters {
+    uint64_t bytes, copies, hits, fills, evictions;
+} kvp_cuda_counters;
+
+void kvp_cuda_count(const kvp_cuda * cuda, kvp_cuda_counters * out);
 
 // For the pager's arena: page-locked memory that all devices can read (arena_alloc and
 // arena_free of kvp_config).

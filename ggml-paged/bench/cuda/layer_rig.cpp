@@ -58,9 +58,10 @@ kvp_cuda_pool device_pool::iface() {
     return {this, alloc, free};
 }
 
-cuda_context::cuda_context(uint32_t workers) {
+cuda_context::cuda_context(uint32_t workers, bool keep) {
     kvp_cuda_config config = {};
-    config.workers = workers;
+    config.workers    = workers;
+    config.vram_bytes = keep ? UINT64_MAX : 0;
     char message[256] = "";
     cuda = kvp_cuda_create(&config, message, sizeof message);
     if (!cuda) {
@@ -183,11 +184,10 @@ void layer_rig::make_tensors() {
     device_.out = static_cast<float *>(on_device(nullptr, q_.size() * sizeof(float)));
 }
 
-double layer_rig::forward(cuda_context & cuda, bool hot) {
+double layer_rig::forward(cuda_context & cuda) {
     const kvp_cuda_pool pool = cuda.pool();
-    const kvp_cuda_hot  copies = {hot_, uint32_t(hot_pages_.size()), hot_pages_.data(), hot_valid_.data()};
     const auto begin = std::chrono::steady_clock::now();
-    if (kvp_cuda_forward(cuda.cuda, op_, &device_, cuda.stream, &pool, hot ? &copies : nullptr)) {
+    if (kvp_cuda_forward(cuda.cuda, op_, &device_, cuda.stream, &pool)) {
         const char * why = "";
         kvp_pager_error(pager_, &why);
         throw std::runtime_error(why);
@@ -200,18 +200,4 @@ std::vector<float> layer_rig::result() const {
     std::vector<float> out(q_.size());
     must(cudaMemcpy(out.data(), device_.out, out.size() * sizeof(float), cudaMemcpyDeviceToHost), "fetching the result");
     return out;
-}
-
-void layer_rig::make_hot() {
-    const size_t page_bytes = kvp_layer_page_bytes(pager_, 0);
-    hot_ = static_cast<uint8_t *>(on_device(nullptr, page_bytes * pages()));
-    for (uint32_t page = 0; page < pages(); page++) {
-        kvp_page p;
-        must(kvp_pin(pager_, 0, page, &p));
-        const cudaError_t copied = cudaMemcpy(hot_ + page * page_bytes, p.k, page_bytes, cudaMemcpyHostToDevice);
-        kvp_unpin(pager_, 0, page, 0);
-        must(copied, "copying a page to the device");
-        hot_pages_.push_back(page);
-    }
-    hot_valid_.assign(pages(), 1);
 }

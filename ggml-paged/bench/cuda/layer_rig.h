@@ -37,7 +37,8 @@ private:
 // Functions throw std::runtime_error with what failed.
 class cuda_context {
 public:
-    explicit cuda_context(uint32_t workers = 0);
+    // keep: pages stay on the device once they were there.
+    explicit cuda_context(uint32_t workers = 0, bool keep = false);
     ~cuda_context();
     cuda_context(const cuda_context &) = delete;
     cuda_context & operator=(const cuda_context &) = delete;
@@ -58,11 +59,8 @@ public:
     layer_rig & operator=(const layer_rig &) = delete;
 
     // forward computes the op once and returns how long it took, in seconds.
-    double forward(cuda_context & cuda, bool hot = false);
+    double forward(cuda_context & cuda);
     std::vector<float> result() const;
-
-    // make_hot copies all pages to the device.
-    void make_hot();
 
     kvp_pager *       pager() const { return pager_; }
     kvp_op *          op() const { return op_; }
@@ -82,7 +80,4 @@ private:
     kvp_io               host_ = {}, device_ = {};
     std::vector<float>   q_, k_new_, v_new_;
     std::vector<void *>  device_memory_;
-    uint8_t *            hot_ = nullptr;
-    std::vector<uint32_t> hot_pages_;
-    std::vector<uint8_t>  hot_valid_;
 };

@@ -71,6 +71,9 @@ public:
 
     void * pool_alloc(size_t bytes) override;
     void   pool_free(void * memory) override;
+    void * keep_alloc(size_t bytes) override;
+    void   keep_free(void * memory) override;
+    int    memory(uint64_t * free, uint64_t * total) override;
     void * pinned_alloc(size_t bytes) override;
     void   pinned_free(void * memory) override;
     int    copy_in(stream s, void * device, const void * host, size_t bytes) override;
@@ -163,6 +166,26 @@ void cuda_gpu::pool_free(void * memory) {
     } else {
         own_pool_.free();
     }
+}
+
+void * cuda_gpu::keep_alloc(size_t bytes) {
+    enter();
+    void * p = nullptr;
+    return check(cudaMalloc(&p, bytes), "allocating device memory to keep pages in") ? nullptr : p;
+}
+
+void cuda_gpu::keep_free(void * memory) {
+    enter();
+    cudaFree(memory);
+}
+
+int cuda_gpu::memory(uint64_t * free, uint64_t * total) {
+    enter();
+    size_t f = 0, t = 0;
+    const int error = check(cudaMemGetInfo(&f, &t), "asking for free memory");
+    *free = f;
+    *total = t;
+    return error;
 }
 
 void * cuda_gpu::pinned_alloc(size_t bytes) {

@@ -55,7 +55,8 @@ std::unique_ptr<paged_gpu> paged_gpu::make(gpu & g, const kvp_cuda_config & conf
 }
 
 paged_gpu::paged_gpu(gpu & g, const kvp_cuda_config & config)
-    : gpu_(g), config_(config), meters_(kvp::lane_meters::priors()), metadata_(g), rows_(g), queries_(g) {}
+    : gpu_(g), config_(config), meters_(kvp::lane_meters::priors()), metadata_(g), rows_(g), queries_(g),
+      hot_(g, config.vram_bytes, config.vram_keep) {}
 
 paged_gpu::~paged_gpu() {
     // The last op's metadata may still be on their way from page-locked memory. The stream
@@ -65,18 +66,37 @@ paged_gpu::~paged_gpu() {
     }
 }
 
-int paged_gpu::make_plan(const op_view & op, const op_session & session, const std::vector<uint32_t> & pages,
-                         const hot_pages & hot, std::string * why) {
-    const bool reproducible = workers(op) == 0;
+// What the plan leaves to the backend: where a page must go, and the order of the device.
+void paged_gpu::settle_order(const op_view & op, const op_session & session) {
+    for (kvp::plan_step & step : plan_.steps) {
+        if (step.where == kvp::lane::device_hot) {
+            continue;
+        }
+        // The pager does not have this batch's rows yet; staged copies of their pages do.
+        // What is to be kept on the device has to go there.
+        bool usable = false;
+        if (session.writes_to(step.ref.page) || hot_.copy_of(step.ref.page, &usable)) {
+            step.where = kvp::lane::stream;
+        }
+        step.spilled = op.iface->resident(op.pager, op.params->layer, step.ref.page) == 0;
+    }
+    // Where results must repeat, the order depends neither on residency nor on what is hot;
+    // what is read ahead does.
+    if (workers(op) == 0) {
+        std::sort(plan_.steps.begin(), plan_.steps.end(),
+                  [](const kvp::plan_step & a, const kvp::plan_step & b) { return a.ref.page < b.ref.page; });
+    }
+}
+
+int paged_gpu::make_plan(const op_view & op, const op_session & session, const std::vector<uint32_t> & pages, std::string * why) {
     std::vector<kvp::plan_page> in(pages.size());
     for (size_t i = 0; i < pages.size(); ++i) {
-        const int64_t at = session.hot_index(pages[i]);
+        bool usable = false;
+        hot_.copy_of(pages[i], &usable);
         const bool resident = op.iface->resident(op.pager, op.params->layer, pages[i]) != 0;
         in[i].ref = session.ref(i);
         in[i].bytes = uint64_t(in[i].ref.cells) * (op.row_k + op.row_v);
-        in[i].where = at >= 0 && hot.valid && hot.valid[at] ? kvp::residency::device_hot
-                    : reproducible || resident              ? kvp::residency::host_frame
-                                                            : kvp::residency::spilled;
+        in[i].where = usable ? kvp::residency::device_hot : resident ? kvp::residency::host_frame : kvp::residency::spilled;
     }
     kvp::plan_input input = {};
     input.pages = in.data();
@@ -90,18 +110,7 @@ int paged_gpu::make_plan(const op_view & op, const op_session & session, const s
         *why = "Paged attention on CUDA could not plan its pages: " + plan_.error;
         return e;
     }
-    for (kvp::plan_step & step : plan_.steps) {
-        if (step.where == kvp::lane::device_hot) {
-            continue;
-        }
-        // The pager does not have this batch's rows yet; staged copies of their pages do.
-        if (session.writes_to(step.ref.page)) {
-            step.where = kvp::lane::stream;
-        }
-        // The order does not depend on residency where results must repeat; what is read
-        // ahead does.
-        step.spilled = op.iface->resident(op.pager, op.params->layer, step.ref.page) == 0;
-    }
+    settle_order(op, session);
     return 0;
 }
 
@@ -121,17 +130,21 @@ int paged_gpu::fetch_queries(const op_view & op, const kvp_io & io, kvp_io * hos
     return e ? e : gpu_.record(stream_back, event_queries);
 }
 
-int paged_gpu::compute(const op_view & op, op_session & session, const kvp_io & io, const hot_pages & hot, std::string * why) {
+int paged_gpu::compute(const op_view & op, op_session & session, const kvp_io & io, std::string * why) {
     const std::vector<uint32_t> pages = pages_of(op);
+    hot_.begin(op, pages, io.k_new.data != nullptr);
     if (int e = session.prepare(pages)) {
         *why = session.error();
         return e;
     }
-    if (int e = make_plan(op, session, pages, hot, why)) {
+    hot_.admit();
+    if (int e = make_plan(op, session, pages, why)) {
         return e;
     }
     cpu_job job = {gpu_, config_, cpu_page(op), op.op, {}, {}, 0};
-    if (workers(op)) {
+    const bool on_cpu = std::any_of(plan_.steps.begin(), plan_.steps.end(),
+                                    [](const kvp::plan_step & step) { return step.where == kvp::lane::cpu; });
+    if (on_cpu) {
         if (int e = fetch_queries(op, io, &job.io)) {
             *why = std::string("Paged attention on CUDA could not fetch the queries for the CPU's part: ") + gpu_.last_error();
             return e;
@@ -148,7 +161,7 @@ int paged_gpu::compute(const op_view & op, op_session & session, const kvp_io & 
     shape.slots = slots_of(config_);
     const kvp::cpu_attend cpu = {&job, attend_on_cpu};
     kvp::iface_layer layer = {op.iface, op.pager, op.params->layer};
-    int e = executor_->run(shape, plan_, session.device(), kvp::source_of(&layer), workers(op) ? &cpu : nullptr, &measured_);
+    int e = executor_->run(shape, plan_, session.device(), kvp::source_of(&layer), on_cpu ? &cpu : nullptr, &measured_);
     if (e) {
         *why = std::string("Paged attention on CUDA failed: ") + executor_->error();
         return e;
@@ -156,21 +169,26 @@ int paged_gpu::compute(const op_view & op, op_session & session, const kvp_io & 
     meters_.update(op.desc->n_q * op.group, measured_);
     e = session.settle();
     *why = session.error();
+    if (!e) {
+        hot_.commit();
+    }
     return e;
 }
 
-int paged_gpu::forward(kvp_op * op_, const kvp_io & io, const hot_pages & hot) {
+int paged_gpu::forward(kvp_op * op_, const kvp_io & io) {
     op_view op;
     std::string why;
     if (int e = read_op(op_, &op, &why)) {
         const kvp_iface * iface = reinterpret_cast<const kvp_op_head *>(op_)->iface;
-        iface->fail(iface->pager(op_), e, why.c_str());
+        if (KVP_IFACE_HAS(iface, fail)) {
+            iface->fail(iface->pager(op_), e, why.c_str());
+        }
         return e;
     }
     if (op.desc->n_q == 0) {
         return 0;
     }
-    op_session session(gpu_, op, io, hot, metadata_, rows_);
+    op_session session(gpu_, op, io, hot_, metadata_, rows_);
     int e = 0;
     if (op.desc->reserve) {
         e = session.reserve(slots_of(config_));
@@ -179,7 +197,7 @@ int paged_gpu::forward(kvp_op * op_, const kvp_io & io, const hot_pages & hot) {
         e = -EINVAL;
         why = "Paged attention on CUDA was given rows whose strides are not whole floats.";
     } else {
-        e = compute(op, session, io, hot, &why);
+        e = compute(op, session, io, &why);
         if (e) {
             gpu_.drain();
             gpu_.zero(io.out, size_t(op.rows) * op.layer->dv * sizeof(float));

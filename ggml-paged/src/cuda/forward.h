@@ -17,16 +17,17 @@ public:
     static std::unique_ptr<paged_gpu> make(gpu & g, const kvp_cuda_config & config);
     ~paged_gpu();
 
-    int forward(kvp_op * op, const kvp_io & io, const hot_pages & hot);
+    int forward(kvp_op * op, const kvp_io & io);
 
-    // What the last op did, for benchmarks.
+    // What the last op did, for benchmarks; what is kept in device memory.
     const kvp::hybrid_measured & measured() const { return measured_; }
+    hot_tier::counters hot() const { return hot_.count(); }
 
 private:
     paged_gpu(gpu & g, const kvp_cuda_config & config);
-    int  compute(const op_view & op, op_session & session, const kvp_io & io, const hot_pages & hot, std::string * why);
-    int  make_plan(const op_view & op, const op_session & session, const std::vector<uint32_t> & pages, const hot_pages & hot,
-                   std::string * why);
+    int  compute(const op_view & op, op_session & session, const kvp_io & io, std::string * why);
+    int  make_plan(const op_view & op, const op_session & session, const std::vector<uint32_t> & pages, std::string * why);
+    void settle_order(const op_view & op, const op_session & session);
     int  fetch_queries(const op_view & op, const kvp_io & io, kvp_io * host);
     // What the workers attend a page of the op with; NULL: they have nothing to do.
     decltype(kvp_iface::cpu_page) cpu_page(const op_view & op) const {
@@ -41,6 +42,7 @@ private:
     kvp::hybrid_plan      plan_;
     kvp::hybrid_measured  measured_ = {};
     pinned_block          metadata_, rows_, queries_;
+    hot_tier              hot_;
 };
 
 } // namespace kvp_gpu

@@ -34,6 +34,13 @@ public:
     virtual void * pool_alloc(size_t bytes) = 0;
     virtual void   pool_free(void * memory) = 0;
 
+    // Device memory that is kept from op to op and freed in any order, after drain. NULL:
+    // there is none, with last_error.
+    virtual void * keep_alloc(size_t bytes) = 0;
+    virtual void   keep_free(void * memory) = 0;
+    // What the device has, and what of it is free now, for all who use it.
+    virtual int memory(uint64_t * free, uint64_t * total) = 0;
+
     // Page-locked host memory.
     virtual void * pinned_alloc(size_t bytes) = 0;
     virtual void   pinned_free(void * memory) = 0;

@@ -7,35 +7,45 @@
 
 namespace KVP_KERNELS {
 
+// fold_sum adds a partial's sum to the state's. Each step rounds on its own: a compiler that
+// fused some copies of the loop and not others would make the result depend on how many
+// partials a launch has.
+KVP_DEVICE float fold_sum(float sum, float shrink, float w, float from) {
+    return add_rounded(mul_rounded(sum, shrink), mul_rounded(w, from));
+}
+
+// merge folds one partial after the other, so that any number of launches with the same
+// partials in the same order gives the same bits. One that saw nothing changes nothing.
+//
 //   grid   x: row
 //   block  128 threads over the elements
 KVP_GLOBAL(merge_block) void merge(merge_args a) {
     const uint64_t row = block_x();
-    float m = a.state.m[row], l = a.state.l[row];
-    float top = m;
-    for (uint32_t i = 0; i < a.n; ++i) {
-        top = larger(a.from.m[(uint64_t) i * a.rows + row], top);
-    }
-    // Everybody has read the state's m and l before they change.
+    const float m = a.state.m[row];
+    float l = a.state.l[row], top = m;
+    // Everybody has read the state's m before it changes.
     KVP_BARRIER();
-    const float shrink = weight(m, top);
     if (thread_index() == 0) {
-        l *= shrink;
         for (uint32_t i = 0; i < a.n; ++i) {
             const uint64_t from = (uint64_t) i * a.rows + row;
-            l += weight(a.from.m[from], top) * a.from.l[from];
+            const float next = larger(a.from.m[from], top);
+            l = fold_sum(l, weight(top, next), weight(a.from.m[from], next), a.from.l[from]);
+            top = next;
         }
         a.state.m[row] = top;
         a.state.l[row] = l;
     }
     for (uint32_t d = thread_index(); d < a.dv; d += merge_block) {
-        float acc = a.state.acc[row * a.dv + d] * shrink;
+        float acc = a.state.acc[row * a.dv + d];
+        top = m;
         for (uint32_t i = 0; i < a.n; ++i) {
             const uint64_t from = (uint64_t) i * a.rows + row;
-            const float w = weight(a.from.m[from], top);
+            const float next = larger(a.from.m[from], top);
+            const float w = weight(a.from.m[from], next);
             if (w != 0.0f) {
-                acc += w * a.from.acc[from * a.dv + d];
+                acc = fold_sum(acc, weight(top, next), w, a.from.acc[from * a.dv + d]);
             }
+            top = next;
         }
         a.state.acc[row * a.dv + d] = acc;
     }

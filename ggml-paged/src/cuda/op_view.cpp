@@ -3,7 +3,6 @@
 #include <errno.h>
 
 #include <algorithm>
-#include <cstddef>
 
 #include "cuda/split.h"
 
@@ -32,7 +31,8 @@ int read_op(kvp_op * op, op_view * out, std::string * why) {
     op_view v = {};
     v.op = op;
     v.iface = reinterpret_cast<const kvp_op_head *>(op)->iface;
-    if (v.iface->version != KVP_IFACE_VERSION || v.iface->size < offsetof(kvp_iface, cpu_page)) {
+    // fail is the last of the functions that nothing goes without.
+    if (v.iface->version != KVP_IFACE_VERSION || !KVP_IFACE_HAS(v.iface, fail)) {
         *why = "Paged attention on CUDA: the op comes from another version of ggml-paged; build both libraries from one tree.";
         return -EPROTO;
     }
@@ -57,7 +57,8 @@ int read_op(kvp_op * op, op_view * out, std::string * why) {
     v.group = v.params->heads / v.layer->kv_heads;
     v.rows = v.desc->n_q * v.params->heads;
     v.list_pages = v.iface->batch_pages(v.batch);
-    v.cpu_page = v.iface->size < offsetof(kvp_iface, cpu_page) + sizeof(v.cpu_page) ? nullptr : v.iface->cpu_page;
+    v.cpu_page = KVP_IFACE_HAS(v.iface, cpu_page) ? v.iface->cpu_page : nullptr;
+    v.page_version = KVP_IFACE_HAS(v.iface, page_version) ? v.iface->page_version : nullptr;
     *out = v;
     return 0;
 }

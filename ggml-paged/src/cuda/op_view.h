@@ -19,7 +19,8 @@ struct op_view {
     uint32_t page_cells, group, rows;       // group: query heads per KV head; rows = n_q * heads
     size_t   row_k, row_v, v_offset, page_bytes;
     uint32_t list_pages;                    // room for the batch's page list
-    decltype(kvp_iface::cpu_page) cpu_page; // NULL where the table is older
+    decltype(kvp_iface::cpu_page) cpu_page; // NULL where the table is older, as the next
+    decltype(kvp_iface::page_version) page_version;
 };
 
 // refuses says why ops of a layer have no kernels; NULL: they have.

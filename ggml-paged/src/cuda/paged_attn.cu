@@ -37,17 +37,14 @@ const char * kvp_cuda_refuses(const kvp_layer_desc * layer, uint32_t heads) {
     return kvp_gpu::refuses(layer, heads);
 }
 
-int kvp_cuda_forward(kvp_cuda * cuda, kvp_op * op, const kvp_io * io, void * stream, const kvp_cuda_pool * pool,
-                     const kvp_cuda_hot * hot) {
+int kvp_cuda_forward(kvp_cuda * cuda, kvp_op * op, const kvp_io * io, void * stream, const kvp_cuda_pool * pool) {
     cuda->device->use(stream, pool ? *pool : kvp_cuda_pool());
-    kvp_gpu::hot_pages pages;
-    if (hot) {
-        pages.data = static_cast<uint8_t *>(hot->data);
-        pages.n = hot->n;
-        pages.pages = hot->pages;
-        pages.valid = hot->valid;
-    }
-    return cuda->paged->forward(op, *io, pages);
+    return cuda->paged->forward(op, *io);
+}
+
+void kvp_cuda_count(const kvp_cuda * cuda, kvp_cuda_counters * out) {
+    const kvp_gpu::hot_tier::counters c = cuda->paged->hot();
+    *out = {c.bytes, c.copies, c.hits, c.fills, c.evictions};
 }
 
 void * kvp_cuda_arena_alloc(void *, size_t bytes) {

@@ -51,8 +51,10 @@ partials op_session::partials_at(uint8_t * block, uint64_t rows) const {
 int op_session::take_memory(size_t metadata_bytes, uint32_t hot_launches) {
     const kvp_layer_desc & layer = *op_.layer;
     split_ = split_attend(op_.desc->n_q, op_.group, layer.kv_heads, layer.dv, op_.page_cells);
-    // Hot pages go many to a launch as long as their partials stay small beside K and V.
-    batch_pages_ = split_.decode_rows ? std::min(std::max(hot_launches, 1u), launch_pages) : 1;
+    // Hot pages go many to a launch as long as their partials stay small beside K and V. A
+    // page of one split continues the running sums itself: it does so hot and streamed, for
+    // the same bits.
+    batch_pages_ = split_.decode_rows && split_.splits > 1 ? std::min(std::max(hot_launches, 1u), launch_pages) : 1;
     const uint64_t blocks = uint64_t(batch_pages_) * split_.splits;
     // merge_host has its block here too.
     const uint64_t rows = (blocks * op_.rows + 3) / 4 * 4, state_rows = (uint64_t(op_.rows) + 3) / 4 * 4;
@@ -76,7 +78,7 @@ void op_session::release() {
 
 int op_session::reserve(uint32_t slots) {
     uint8_t * staging = nullptr;
-    int e = take_memory(metadata_bytes_max(op_), hot_.n);
+    int e = take_memory(metadata_bytes_max(op_), hot_.on(op_) ? op_.list_pages : 0);
     e = e ? e : take(slots * op_.page_bytes, &staging, "staging slots");
     release();
     return e;
@@ -94,7 +96,7 @@ int op_session::prepare(const std::vector<uint32_t> & pages) {
         std::sort(written_.begin(), written_.end());
         written_.erase(std::unique(written_.begin(), written_.end()), written_.end());
     }
-    int e = take_memory(layout_.bytes, hot_.n);
+    int e = take_memory(layout_.bytes, hot_.hits());
     e = e ? e : upload(pages);
     return e || !new_rows() ? e : quantize_rows();
 }
@@ -163,12 +165,6 @@ int op_session::settle() {
 }
 
 // --- what the plan asks ---------------------------------------------------------------
-
-int64_t op_session::hot_index(uint32_t page) const {
-    const uint32_t * end = hot_.pages + hot_.n;
-    const uint32_t * at = std::lower_bound(hot_.pages, end, page);
-    return at != end && *at == page ? at - hot_.pages : -1;
-}
 
 bool op_session::writes_to(uint32_t page) const {
     return std::binary_search(written_.begin(), written_.end(), page);
@@ -275,7 +271,8 @@ int op_session::attend_hot(const kvp_page_ref * pages, uint32_t n) {
         const uint32_t m = std::min(batch_pages_, n - first);
         for (uint32_t i = 0; i < m && !e; ++i) {
             const kvp_page_ref & ref = pages[first + i];
-            uint8_t * at = hot_.data + size_t(hot_index(ref.page)) * op_.page_bytes;
+            bool usable = false;
+            uint8_t * at = hot_.copy_of(ref.page, &usable);
             e = patch_page(ref.page, at);
             some[i] = {at, at + op_.v_offset, &ref};
         }
@@ -284,13 +281,22 @@ int op_session::attend_hot(const kvp_page_ref * pages, uint32_t n) {
     return e;
 }
 
+int op_session::keep_copy(const kvp_page_ref & page, const uint8_t * from, uint8_t * to) {
+    const size_t k = page.cells * op_.row_k, v = page.cells * op_.row_v;
+    if (page.cells == op_.page_cells) {
+        return gpu_.copy_within(to, from, op_.v_offset + v);
+    }
+    const int e = gpu_.copy_within(to, from, k);
+    return e ? e : gpu_.copy_within(to + op_.v_offset, from + op_.v_offset, v);
+}
+
 int op_session::attend_slot(uint32_t slot, const kvp_page_ref & page) {
     uint8_t * at = slots_ + slot * slot_bytes_;
     int e = patch_page(page.page, at);
-    const int64_t hot = e ? -1 : hot_index(page.page);
-    if (hot >= 0) {
-        // The engine wants to keep a copy of this page.
-        e = gpu_.copy_within(hot_.data + size_t(hot) * op_.page_bytes, at, op_.page_bytes);
+    bool usable = false;
+    uint8_t * copy = hot_.copy_of(page.page, &usable);
+    if (!e && copy) {
+        e = keep_copy(page, at, copy);
     }
     const launch_page one = {at, at + op_.v_offset, &page};
     return e ? e : attend(&one, 1);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cuda/gpu.h"
+#include "cuda/hot_tier.h"
 #include "cuda/metadata.h"
 #include "cuda/op_view.h"
 #include "hybrid/device.h"
@@ -34,14 +35,6 @@ private:
     size_t    bytes_ = 0;
 };
 
-// Copies of pages that the engine keeps in device memory, see kvp_cuda_hot.
-struct hot_pages {
-    uint8_t        * data = nullptr;
-    uint32_t         n = 0;
-    const uint32_t * pages = nullptr;
-    const uint8_t  * valid = nullptr;
-};
-
 constexpr uint32_t event_uploaded = 0;  // the metadata has left its pinned block
 constexpr uint32_t event_order    = 1;  // the compute stream has come to where the op begins
 constexpr uint32_t event_rows     = 2;  // the new rows are quantized
@@ -51,9 +44,10 @@ constexpr uint32_t own_events     = 5;
 
 class op_session {
 public:
-    op_session(gpu & g, const op_view & op, const kvp_io & io, const hot_pages & hot, pinned_block & metadata, pinned_block & rows)
+    op_session(gpu & g, const op_view & op, const kvp_io & io, const hot_tier & hot, pinned_block & metadata, pinned_block & rows)
         : gpu_(g), op_(op), io_(io), hot_(hot), metadata_(metadata), rows_(rows) {}
 
+    // prepare is called after the tier's begin.
     int  prepare(const std::vector<uint32_t> & pages);
     // reserve takes and gives back the memory of the largest op of this shape.
     int  reserve(uint32_t slots);
@@ -61,9 +55,7 @@ public:
     int  settle();
     void release();
 
-    // For the plan: the index of a page's copy in device memory that can be used as it is,
-    // or -1; whether the batch writes to a page.
-    int64_t  hot_index(uint32_t page) const;
+    // For the plan: whether the batch writes to a page.
     bool     writes_to(uint32_t page) const;
     kvp_page_ref ref(size_t index) const;  // of the page list
     const std::string & error() const { return error_; }
@@ -90,6 +82,7 @@ private:
     int  quantize_rows();
     int  quantize_one(const kvp_f32 & from, uint32_t elements, int type, size_t cell_bytes, uint8_t * to);
     int  patch_page(uint32_t page, uint8_t * at);
+    int  keep_copy(const kvp_page_ref & page, const uint8_t * from, uint8_t * to);
     int  attend(const launch_page * pages, uint32_t n);
     attend_args arguments() const;
     partials    partials_at(uint8_t * block, uint64_t rows) const;
@@ -99,7 +92,7 @@ private:
     gpu &           gpu_;
     const op_view   op_;
     const kvp_io    io_;
-    const hot_pages hot_;
+    const hot_tier & hot_;
     pinned_block &  metadata_;
     pinned_block &  rows_;
     std::string     error_;

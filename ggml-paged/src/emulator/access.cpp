@@ -25,6 +25,24 @@ void access_log::pass(uint32_t to, const vector_clock & seen) { come_after(clock
 
 void access_log::pass_to_host(const vector_clock & seen) { come_after(host_[std::this_thread::get_id()], seen); }
 
+std::string access_log::give_back(const void * memory, size_t bytes) {
+    const uint8_t * begin = static_cast<const uint8_t *>(memory);
+    const vector_clock & seen = host_[std::this_thread::get_id()];
+    std::string race;
+    size_t kept = 0;
+    for (const access & old : log_) {
+        const bool overlap = old.begin < begin + bytes && begin < old.end;
+        if (overlap && old.tick > seen[old.stream] && race.empty()) {
+            race = std::string("memory was given back while ") + old.what + " on the " + stream_names[old.stream] + " stream may use it";
+        }
+        if (!overlap) {
+            log_[kept++] = old;
+        }
+    }
+    log_.resize(kept);
+    return race;
+}
+
 std::string access_log::touch(uint32_t stream, const void * memory, size_t bytes, bool write, const char * what) {
     const access now = {static_cast<const uint8_t *>(memory), static_cast<const uint8_t *>(memory) + bytes, write,
                         stream, clock_[stream][stream], what};

@@ -36,6 +36,10 @@ public:
     // sentence about the access that it races with.
     std::string touch(uint32_t stream, const void * begin, size_t bytes, bool write, const char * what);
 
+    // give_back forgets memory that the calling thread frees. Empty, or a sentence about an
+    // access that the thread has not seen the end of.
+    std::string give_back(const void * begin, size_t bytes);
+
     const vector_clock & at(uint32_t stream) const { return clock_[stream]; }
     // pass makes a stream, pass_to_host the calling thread come after what was at some clock.
     void pass(uint32_t to, const vector_clock & seen);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t  pool_reserved = size_t(1) << 36;
 constexpr size_t  alignment = 256;
-constexpr size_t  gap = 4096;  // between blocks, so that running over one is seen
+constexpr size_t  gap = 4096;  // after a block, so that running over it is seen
 constexpr uint8_t poison = 0xff;
 
 } // namespace
@@ -77,7 +77,7 @@ void * emulated_gpu::pool_alloc(size_t bytes) {
         return nullptr;
     }
     const size_t size = (bytes + alignment - 1) / alignment * alignment;
-    if (pool_used_ + size > faults_.memory || pool_used_ + size + gap > pool_bytes_) {
+    if (pool_used_ + kept_bytes_ + size > faults_.memory || pool_used_ + size + gap > pool_bytes_) {
         fail(-ENOMEM, "the emulated device has no memory left");
         return nullptr;
     }
@@ -117,11 +117,70 @@ size_t emulated_gpu::pool_blocks() const {
     return blocks_.size();
 }
 
+// Kept memory and the pool share what the device has.
+void * emulated_gpu::keep_alloc(size_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (begin_call("an allocation to keep")) {
+        return nullptr;
+    }
+    if (pool_used_ + kept_bytes_ + bytes > faults_.memory) {
+        fail(-ENOMEM, "the emulated device has no memory left");
+        return nullptr;
+    }
+    uint8_t * block = static_cast<uint8_t *>(std::malloc(bytes + gap));
+    std::memset(block, poison, bytes + gap);
+    kept_[block] = bytes;
+    kept_bytes_ += bytes;
+    return block;
+}
+
+void emulated_gpu::keep_free(void * memory) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto block = kept_.find(static_cast<uint8_t *>(memory));
+    if (block == kept_.end()) {
+        blame("memory was given back that was not kept");
+        return;
+    }
+    const std::string race = log_.give_back(block->first, block->second);
+    blame(race);
+    while (!race.empty() && step()) {  // what is enqueued must find it there
+    }
+    const uint8_t * end = block->first + block->second;
+    if (std::any_of(end, end + gap, [](uint8_t x) { return x != poison; })) {
+        blame("kept memory was written past its end");
+    }
+    kept_bytes_ -= block->second;
+    std::free(block->first);
+    kept_.erase(block);
+}
+
+int emulated_gpu::memory(uint64_t * free, uint64_t * total) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (int e = begin_call("asking for free memory")) {
+        return e;
+    }
+    *total = faults_.memory;
+    *free = faults_.memory - std::min<uint64_t>(faults_.memory, pool_used_ + kept_bytes_);
+    return 0;
+}
+
+size_t emulated_gpu::kept_blocks() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return kept_.size();
+}
+
 void * emulated_gpu::pinned_alloc(size_t bytes) { return std::malloc(bytes); }
 void   emulated_gpu::pinned_free(void * memory) { std::free(memory); }
 
 bool emulated_gpu::inside(const void * memory, size_t bytes) const {
     const uint8_t * p = static_cast<const uint8_t *>(memory);
+    const auto after = kept_.upper_bound(const_cast<uint8_t *>(p));
+    if (after != kept_.begin()) {
+        const auto & block = *std::prev(after);
+        if (p + bytes <= block.first + block.second) {
+            return true;
+        }
+    }
     return std::any_of(blocks_.begin(), blocks_.end(), [&](const std::pair<uint8_t *, size_t> & b) {
         return p >= b.first && p + bytes <= b.first + b.second;
     });

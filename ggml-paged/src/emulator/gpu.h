@@ -35,6 +35,9 @@ public:
 
     void * pool_alloc(size_t bytes) override;
     void   pool_free(void * memory) override;
+    void * keep_alloc(size_t bytes) override;
+    void   keep_free(void * memory) override;
+    int    memory(uint64_t * free, uint64_t * total) override;
     void * pinned_alloc(size_t bytes) override;
     void   pinned_free(void * memory) override;
     int    copy_in(stream s, void * device, const void * host, size_t bytes) override;
@@ -63,6 +66,7 @@ public:
     uint64_t    calls() const { return calls_; }
     uint64_t    waits() const { return waits_; }
     size_t      pool_blocks() const;  // that were not freed
+    size_t      kept_blocks() const;
 
 private:
     struct operation {
@@ -99,6 +103,8 @@ private:
     uint8_t *              pool_ = nullptr;
     size_t                 pool_bytes_ = 0, pool_used_ = 0;
     std::vector<std::pair<uint8_t *, size_t>> blocks_;  // of the pool, in the order of allocation
+    std::map<uint8_t *, size_t> kept_;
+    uint64_t               kept_bytes_ = 0;
 };
 
 } // namespace emulator

@@ -1,5 +1,5 @@
-// One run of a plan: hot pages first, then the stream lane on the calling thread beside the
-// CPU lane's workers, then the host's partial, and the end.
+// One run of a plan: hot pages and the stream lane in the order of the plan, on the calling
+// thread, beside the CPU lane's workers; then the host's partial, and the end.
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -53,6 +53,7 @@ private:
 struct lanes {
     std::vector<kvp_page_ref> hot;
     std::vector<cold_step>    stream, cpu;
+    std::vector<size_t>       hot_before;  // per page of stream: hot pages that the plan has before it
     std::vector<uint32_t>     spilled;
     uint64_t                  spilled_bytes = 0;
 
@@ -61,6 +62,9 @@ struct lanes {
             if (s.where == lane::device_hot) {
                 hot.push_back(s.ref);
                 continue;
+            }
+            if (s.where == lane::stream) {
+                hot_before.push_back(hot.size());
             }
             (s.where == lane::stream ? stream : cpu).push_back(cold_step{&s, (uint32_t) spilled.size()});
             if (s.spilled) {
@@ -89,6 +93,7 @@ private:
         }
         return err == 0;
     }
+    bool enqueue_hot(size_t end);
     bool enqueue_copy(size_t i, const kvp_page & page);
     bool enqueue_attend(size_t i);
     bool stream_page(size_t i);
@@ -106,9 +111,18 @@ private:
     const kvp_partial & total_;
     run_state &         state_;
     const uint32_t      slots_;
+    size_t              hot_done_ = 0;
     uint64_t            pin_ns_ = 0;
     read_ahead          ahead_;
 };
+
+// Hot pages before `end`, as far as they were not enqueued yet.
+bool hybrid_run::enqueue_hot(size_t end) {
+    const size_t first = hot_done_;
+    hot_done_ = std::max(first, end);
+    return first >= end ||
+        check(device_.attend_hot(device_.ctx, lanes_.hot.data() + first, (uint32_t) (end - first)), "attending pages in device memory");
+}
 
 bool hybrid_run::enqueue_copy(size_t i, const kvp_page & page) {
     const uint32_t slot  = (uint32_t) (i % slots_);
@@ -148,6 +162,10 @@ bool hybrid_run::enqueue_attend(size_t i) {
 
 bool hybrid_run::stream_page(size_t i) {
     const plan_step & step = *lanes_.stream[i].step;
+    // Before this thread waits for anything, so that the device has work meanwhile.
+    if (!state_.stopped() && !enqueue_hot(lanes_.hot_before[i])) {
+        return false;
+    }
     if (i >= slots_) {
         // At most one pinned page per slot, and events are recorded again only when nobody
         // waits for what they said before.
@@ -181,6 +199,9 @@ void hybrid_run::stream_pages() {
         if (!stream_page(i)) {
             return;
         }
+    }
+    if (!state_.stopped()) {
+        enqueue_hot(lanes_.hot.size());
     }
 }
 
@@ -219,12 +240,7 @@ void hybrid_run::go(hybrid_measured * measured) {
     release_.begin(device_, source_, state_);
     ahead_.begin(source_, lanes_.spilled, std::max(2u, slots_ + cpu_.workers()));
     cpu_.begin(cpu_lane::job{lanes_.cpu, &source_, attend_, &ahead_, &state_, total_});
-
-    const bool hot = lanes_.hot.empty() ||
-        check(device_.attend_hot(device_.ctx, lanes_.hot.data(), (uint32_t) lanes_.hot.size()), "attending pages in device memory");
-    if (hot) {
-        stream_pages();
-    }
+    stream_pages();
     const cpu_lane::result cpu = cpu_.finish();
     const uint64_t         all_pinned = now_ns();
     if (!state_.stopped() && enqueue_end() && lanes_.cold()) {

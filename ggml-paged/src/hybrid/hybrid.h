@@ -31,7 +31,8 @@
 // Every lane goes through its pages in the order of the plan, the device folds in the order
 // of the calls, and host partials are folded in the order of the plan however workers
 // finish. So the same plan gives the same bits; another plan may differ by rounding, as the
-// CPU and the device add in different orders.
+// CPU and the device add in different orders. Without pages for the CPU it is the order of
+// the steps alone that counts, hot pages and streamed ones alike.
 //
 // Nothing here calls the rest of the library: it is linked into backends that reach the
 // pager only through its table (kvp_iface).
@@ -96,8 +97,9 @@ struct plan_times {
 };
 
 // Steps in this order: hot pages, pages in frames, spilled pages, each ascending. A lane's
-// order is the order of its steps. Pages in frames come first so that the disk works
-// meanwhile.
+// order is the order of its steps; hot pages and the stream lane share one, that of the
+// device. Pages in frames come first so that the disk works meanwhile. Another order is as
+// good for the executor.
 struct hybrid_plan {
     std::vector<plan_step> steps;
     plan_times             times;

@@ -150,6 +150,7 @@ int kvp_back(kvp_pager * pager, uint32_t layer, uint32_t page, const kvp_extent 
     }
     free_slot(p, e);
     e.dirty = false;
+    e.changes++;  // a page that had no contents has those of the files now
     e.extra->rotations.clear();
     e.extra->extents = std::move(refs);
     p.streaming = true;

@@ -2,6 +2,7 @@
 #include "pager/state.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <new>
 #include <system_error>
@@ -71,6 +72,14 @@ int check_layer(const kvp_pager & p, const kvp_layer_desc & d) {
         }
     }
     return 0;
+}
+
+// Versions of the pages of one pager; to use them up takes longer than any process lives.
+constexpr uint64_t VERSIONS = uint64_t(1) << 40;
+
+uint64_t take_versions() {
+    static std::atomic<uint64_t> pagers{0};
+    return ++pagers * VERSIONS;
 }
 
 size_t align_up(size_t n) {
@@ -152,6 +161,7 @@ int kvp_pager_create(const kvp_config * config, kvp_pager ** out) {
         p->ram_bytes  = config->ram_bytes;
         p->io_threads = config->io_threads != 0 ? config->io_threads : IO_THREADS;
         p->direct     = config->direct != 0;
+        p->first_version = take_versions();
         p->config.spill_dir = nullptr;  // the caller's string; the spill file has its own
         if (config->spill_dir != nullptr) {
             rc = p->spill.open(config->spill_dir, p->direct, config->spill_bytes);

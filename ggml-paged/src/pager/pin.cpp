@@ -61,6 +61,7 @@ void let_go(kvp_pager & p, page_id id, row_range written) {
     e.pins--;
     if (!written.empty() && !e.dropping) {
         mark_dirty(e, written);
+        e.changes++;
         move_tail(p, id);
     }
     advance(p, id);
@@ -139,10 +140,19 @@ void kvp_drop(kvp_pager * pager, uint32_t group, uint32_t page) {
         const page_id id{layer, page};
         page_entry & e = p.at(id);
         e.generation++;
+        e.changes++;
         e.dropping = true;
         p.stats.drops++;
         advance(p, id);
     }
+}
+
+uint64_t kvp_page_version(const kvp_pager * pager, uint32_t layer, uint32_t page) {
+    if (pager == nullptr || !pager->started || layer >= pager->layers.size() || page >= pager->layers[layer]->pages.size()) {
+        return 0;
+    }
+    std::lock_guard<std::mutex> lock(pager->mutex);
+    return pager->first_version + pager->layers[layer]->pages[page].changes;
 }
 
 int kvp_resident(const kvp_pager * pager, uint32_t layer, uint32_t page) {

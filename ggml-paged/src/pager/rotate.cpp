@@ -93,6 +93,7 @@ int kvp_rotate(kvp_pager * pager, uint32_t layer, uint32_t page, const uint64_t 
         e.extra.reset(new page_extra);
     }
     e.extra->rotations.push_back({std::move(bits), share_planes(p, planes, n_planes)});
+    e.changes++;
     advance(p, id);  // somebody may be waiting for the page as it was
     return 0;
 } catch (const std::bad_alloc &) {

@@ -61,6 +61,7 @@ struct page_entry {
     uint32_t   pins       = 0;     // who uses the frame
     uint32_t   waiting    = 0;     // who waits for it; also keeps it from being evicted
     uint32_t   generation = 0;
+    uint64_t   changes    = 0;     // of what a reader sees, see kvp_page_version
     uint32_t   last_round = 0;     // see kvp_pager::round
     uint32_t   seen       = 0;     // the layer's scan that visited it last
     page_state state      = page_state::absent;
@@ -122,6 +123,7 @@ struct kvp_pager {
     kvp_config config{};
     std::vector<std::unique_ptr<kvp::layer_state>> layers;
     bool started = false;
+    uint64_t first_version = 0;  // of all pages
 
     uint8_t * arena       = nullptr;
     size_t    frame_bytes = 0;

@@ -22,7 +22,10 @@ struct cuda_backend {
             std::fprintf(stderr, "%s\n", message);
             return;
         }
-        paged = kvp_gpu::paged_gpu::make(*device, kvp_cuda_config());
+        // Pages that stay on the device must not change a bit either.
+        kvp_cuda_config config = {};
+        config.vram_bytes = uint64_t(1) << 30;
+        paged = kvp_gpu::paged_gpu::make(*device, config);
     }
 };
 

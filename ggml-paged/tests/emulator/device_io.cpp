@@ -55,15 +55,15 @@ private:
 
 } // namespace
 
-int forward_from_host(gpu & g, paged_gpu & paged, kvp_op * op, const kvp_io & io, const hot_pages & hot) {
+int forward_from_host(gpu & g, paged_gpu & paged, kvp_op * op, const kvp_io & io) {
     op_view view;
     std::string why;
     const int refused = read_op(op, &view, &why);
     if (refused) {
-        return paged.forward(op, io, hot);  // which says so to the pager
+        return paged.forward(op, io);  // which says so to the pager
     }
     if (view.desc->n_q == 0 || view.desc->reserve) {
-        return paged.forward(op, io, hot);
+        return paged.forward(op, io);
     }
     device_tensors device(g);
     const size_t out_bytes = size_t(view.rows) * view.layer->dv * sizeof(float);
@@ -77,7 +77,7 @@ int forward_from_host(gpu & g, paged_gpu & paged, kvp_op * op, const kvp_io & io
         g.drain();
         return e;
     }
-    const int e = paged.forward(op, on_device, hot);
+    const int e = paged.forward(op, on_device);
     const int copied = g.copy_out(stream_compute, io.out, on_device.out, out_bytes);
     const int drained = g.drain();
     return e ? e : copied ? copied : drained;

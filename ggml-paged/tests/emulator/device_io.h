@@ -6,5 +6,4 @@
 
 // forward_from_host copies the tensors to the device, computes, and copies out back. 0 or a
 // negative errno; out is then what the device has there, which should be zeros.
-int forward_from_host(kvp_gpu::gpu & g, kvp_gpu::paged_gpu & paged, kvp_op * op, const kvp_io & io,
-                      const kvp_gpu::hot_pages & hot = {});
+int forward_from_host(kvp_gpu::gpu & g, kvp_gpu::paged_gpu & paged, kvp_op * op, const kvp_io & io);

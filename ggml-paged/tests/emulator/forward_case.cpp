@@ -90,13 +90,6 @@ forward_case::forward_case(const forward_shape & s) : shape(s), state_(s.seed) {
         cells[c] = c;
     }
     EXPECT_EQ(kvp_rows_write(pager, 0, cells.data(), s.history, kb.data(), vb.data()), 0) << kvp_last_error();
-    for (uint32_t i = 0; i < s.hot; ++i) {
-        hot_list.push_back(i);
-        hot_valid.push_back(0);
-    }
-    hot.n = s.hot;
-    hot.pages = hot_list.data();
-    hot.valid = hot_valid.data();
 }
 
 forward_case::~forward_case() {
@@ -166,12 +159,7 @@ int forward_case::run(kvp_gpu::gpu & g, kvp_gpu::paged_gpu & paged) {
     }
     io.sinks = s.sinks ? sinks_.data() : nullptr;
     io.out = out.data();
-    const int e = forward_from_host(g, paged, op, io, hot);
-    for (uint32_t i = 0; i < s.hot && !e; ++i) {
-        // What the engine does after a call: pages that were streamed are there now.
-        hot_valid[i] = hot_list[i] * s.page_cells < used_;
-    }
-    return e;
+    return forward_from_host(g, paged, op, io);
 }
 
 void forward_case::read_rows(std::vector<float> * k, std::vector<float> * v) const {
@@ -241,6 +229,8 @@ kvp_cuda_config forward_case::config() {
     c.workers = shape.workers;
     c.cpu_page = shape.workers ? attend_page : nullptr;
     c.cpu_user = this;
+    c.vram_bytes = shape.hot * kvp_layer_page_bytes(pager, 0);
+    c.vram_keep = 1;
     return c;
 }
 

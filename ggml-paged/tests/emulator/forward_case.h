@@ -15,7 +15,7 @@ struct forward_shape {
     uint32_t page_cells = 16, history = 100, n_q = 3;
     uint32_t frames = 4;
     uint32_t slots = 2, workers = 0;
-    uint32_t hot = 0;        // this many first pages have room in device memory
+    uint32_t hot = 0;        // this many pages have room in device memory
     bool     new_rows = true;
     bool     sinks = false;
     int32_t  window = INT32_MAX;
@@ -46,9 +46,6 @@ public:
     kvp_batch *          batch = nullptr;
     kvp_op *             op = nullptr;
     std::vector<float>   out;
-    kvp_gpu::hot_pages   hot;
-    std::vector<uint32_t> hot_list;
-    std::vector<uint8_t>  hot_valid;
     uint64_t             cpu_pages = 0;  // attended by workers
 
 private:

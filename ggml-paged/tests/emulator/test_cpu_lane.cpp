@@ -80,6 +80,25 @@ TEST(cpu_lane, an_older_table_means_no_workers) {
     EXPECT_EQ(paged->measured().cpu.bytes, 0u);
 }
 
+// A library that is newer than this one has a longer table.
+TEST(cpu_lane, a_longer_table_is_as_good) {
+    struct longer_table {
+        kvp_iface iface;
+        void (*more[4])();
+    };
+    forward_case c(long_history());
+    emulated_gpu g(1);
+    auto paged = kvp_gpu::paged_gpu::make(g, own_lane(2));
+    c.begin_batch();
+    kvp_op_head * head = reinterpret_cast<kvp_op_head *>(c.op);
+    longer_table longer = {*head->iface, {}};
+    longer.iface.size = sizeof longer;
+    head->iface = &longer.iface;
+    ASSERT_EQ(c.run(g, *paged), 0) << kvp_last_error();
+    EXPECT_LE(c.worst(), bound);
+    EXPECT_GT(paged->measured().cpu.bytes, 0u);
+}
+
 TEST(cpu_lane, a_table_without_attention_is_refused) {
     forward_case c(long_history());
     emulated_gpu g(1);

@@ -86,4 +86,46 @@ TEST(gpu, memory_is_freed_in_the_reverse_order) {
     g.pool_free(b);
 }
 
+TEST(gpu, kept_memory_goes_back_when_nobody_uses_it) {
+    emulated_gpu g(1);
+    char host[32] = {};
+    void * first = g.keep_alloc(32);
+    void * second = g.keep_alloc(32);
+    g.copy_in(stream_compute, first, host, 32);
+    g.copy_within(second, first, 32);
+    g.drain();
+    g.keep_free(first);
+    EXPECT_EQ(g.wrong(), "");
+    g.copy_out(stream_compute, host, second, 32);
+    g.keep_free(second);
+    EXPECT_NE(g.wrong().find("may use it"), std::string::npos) << g.wrong();
+    EXPECT_EQ(g.kept_blocks(), 0u);
+}
+
+TEST(gpu, kept_memory_ends_somewhere) {
+    emulated_gpu g(1);
+    void * memory = g.keep_alloc(32);
+    g.zero(memory, 33);
+    EXPECT_NE(g.wrong().find("not the device's"), std::string::npos) << g.wrong();
+    g.drain();
+    g.keep_free(memory);
+}
+
+TEST(gpu, kept_memory_and_the_pool_share_the_device) {
+    emulator::faults f;
+    f.memory = 10000;
+    emulated_gpu g(1, f);
+    uint64_t free = 0, total = 0;
+    void * memory = g.keep_alloc(6000);
+    EXPECT_EQ(g.memory(&free, &total), 0);
+    EXPECT_EQ(free, 4000u);
+    EXPECT_EQ(total, 10000u);
+    EXPECT_EQ(g.pool_alloc(5000), nullptr);
+    EXPECT_EQ(g.keep_alloc(5000), nullptr);
+    g.keep_free(memory);
+    void * pool = g.pool_alloc(5000);
+    EXPECT_NE(pool, nullptr);
+    g.pool_free(pool);
+}
+
 } // namespace
