@@ -94,6 +94,29 @@ func requireLeafFirst(t *testing.T, s *Store, order, infos []Info) {
 	}
 }
 
+func TestQuarantineGoesBeforePages(t *testing.T) {
+	page := physicalPage(t)
+	o := testOptions(t)
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	for _, p := range putChain(t, s, prompt(1, 5*testTokens)) {
+		moved, err := s.local.Quarantine(ctx, s.pageName(p.Key()), "test")
+		require.NoError(t, err)
+		require.True(t, moved)
+	}
+	kept := prompt(2, 9*testTokens)
+	putChain(t, s, kept)
+	require.NoError(t, s.Close())
+
+	o.Local.BudgetBytes = 12 * page // for 9 pages, and 5 in quarantine
+	require.NoError(t, os.Remove(filepath.Join(o.Local.Root, versionDir, ledgerFile)))
+	s = open(t, o)
+	readChain(t, s, kept, len(kept))
+	require.Zero(t, s.Stats().Evicted)
+	require.Empty(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt))
+	requireExact(t, s)
+}
+
 func TestBudgetSpansFingerprints(t *testing.T) {
 	page := physicalPage(t)
 	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 4 * page })
