@@ -194,7 +194,9 @@ func (s *Store) collectLocked(ctx context.Context, id tierID, want demand) error
 		return err
 	}
 	if found.aside.QuarantineFiles > 0 && !before.After(want.before) {
-		over -= s.emptyQuarantine(ctx, id)
+		if over -= s.emptyQuarantine(ctx, id); over <= 0 {
+			return s.books[id].record(ctx)
+		}
 	}
 	if over > guess || !before.Equal(pick.before) { // nothing was known
 		pick = newVictims(over, before)
