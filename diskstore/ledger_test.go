@@ -310,3 +310,23 @@ func TestCountsAreRareWhereTheyTakeLong(t *testing.T) {
 		require.Equal(t, c.stale, s.stale(tierLocal), c)
 	}
 }
+
+// TestLedgerThatCannotBeWritten: below a budget nothing is stored then, and
+// nobody counts again and again.
+func TestLedgerThatCannotBeWritten(t *testing.T) {
+	page := physicalPage(t)
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), func(o *Options) { o.Local.BudgetBytes = 4 * page })
+	inj.Add(vfs.Rule{Path: regexp.MustCompile(`-usage|usage\.lock`), Err: syscall.EIO})
+	s := open(t, o)
+	lists := inj.Count(vfs.OpReadDir)
+	for seed := range 3 {
+		require.Error(t, s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(seed, testTokens))))
+	}
+	require.NoError(t, s.Flush(ctx))
+	require.LessOrEqual(t, inj.Count(vfs.OpReadDir), 8*lists)
+	inj.Reset()
+	s.usage[tierLocal].when = time.Time{} // long ago
+	putChain(t, s, prompt(1, testTokens))
+	readChain(t, s, prompt(1, testTokens), testTokens)
+}
