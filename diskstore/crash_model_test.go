@@ -50,8 +50,13 @@ func (m *crashModel) watch(op vfs.Op, paths ...string) {
 		m.evictingLocked(paths[0])
 	}
 	if m.countdown--; m.countdown < 0 && m.failing != nil {
-		m.left, m.held, m.failing = m.failing(), m.promise, nil
+		m.cut()
 	}
+}
+
+// cut lets the power fail.
+func (m *crashModel) cut() {
+	m.left, m.held, m.failing = m.failing(), m.promise, nil
 }
 
 var (
@@ -87,7 +92,7 @@ func (m *crashModel) crash(rt *rapid.T) {
 
 	m.mu.Lock()
 	if m.failing != nil {
-		m.left, m.held, m.failing = m.failing(), m.promise, nil
+		m.cut()
 	}
 	m.mu.Unlock()
 	m.close() // on the filesystem that is no more
@@ -103,15 +108,16 @@ func (m *crashModel) crash(rt *rapid.T) {
 func (m *crashModel) chain(rt *rapid.T) {
 	tokens := someTokens.Draw(rt, "tokens")
 	want, best := 0, 0
+	all := m.now().pages
 	parent := m.o.Fingerprint
 	for _, p := range tinyPages(rt, m.o, tinySections, tokens[:len(tokens)/3*3]) {
-		known := m.promise.pages[nameOf(m.o, p)]
+		known := all[nameOf(m.o, p)]
 		if known == nil || !known.durable {
 			break
 		}
 		want, parent = want+len(p.Tokens), p.Key()
 	}
-	for name, known := range m.promise.pages {
+	for name, known := range all {
 		if name.Class == ClassTail && name.Parent == parent && known.durable {
 			best = max(best, commonPrefix(known.versions[0].Tokens, nil, tokens[want:], nil))
 		}
@@ -119,7 +125,8 @@ func (m *crashModel) chain(rt *rapid.T) {
 	refs := m.s.Chain(ctx, tokens, nil)
 	require.GreaterOrEqual(rt, tokensIn(refs), want+best)
 	for _, ref := range refs {
-		known := m.promise.pages[m.s.refName(ref)]
+		m.flush() // reading one page may send others down, and delete some
+		known := m.now().pages[m.s.refName(ref)]
 		require.NotNil(rt, known, "found and never put")
 		require.NoError(rt, known.read(m.s, ref))
 	}
@@ -130,7 +137,7 @@ func (m *crashModel) damageSome(rt *rapid.T) {
 	m.flush()
 	var all []*Page
 	for _, p := range tinyPages(rt, m.o, tinySections, someTokens.Draw(rt, "tokens")) {
-		if m.promise.pages[nameOf(m.o, p)] != nil {
+		if m.now().pages[nameOf(m.o, p)] != nil {
 			all = append(all, p)
 		}
 	}
@@ -147,7 +154,7 @@ func (m *crashModel) exact(rt *rapid.T) {
 	var errs []error
 	for _, id := range []tierID{tierLocal, tierRemote} {
 		found, err := walk(m.mem, m.s.config(id).Root)
-		errs = append(errs, err, m.promise.checkFiles(m.mem, found))
+		errs = append(errs, err, m.now().checkFiles(m.mem, found))
 		if id == tierLocal {
 			errs = append(errs, checkAccounts(m.s, found))
 		}

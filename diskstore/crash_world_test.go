@@ -78,6 +78,13 @@ func newCrashWorld(t require.TestingT, edit ...func(*Options)) *crashWorld {
 	return w
 }
 
+// now returns what is promised at this moment.
+func (w *crashWorld) now() *promise {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.promise
+}
+
 // change replaces the promise by an edited copy.
 func (w *crashWorld) change(edit func(p *promise)) {
 	w.mu.Lock()
@@ -191,7 +198,7 @@ func (w *crashWorld) putPage(p *Page) error {
 
 // brokenAt returns where a damaged file may still be in a page's place.
 func (w *crashWorld) brokenAt(name Name) string {
-	root := w.promise.pages[name].broken
+	root := w.now().pages[name].broken
 	if _, err := w.mem.Lstat(filePath(root, name)); root == w.o.Local.Root && err != nil {
 		return "" // in quarantine, and a Put makes that durable
 	}
