@@ -119,9 +119,11 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent K
 		if s.fresh(from[i], used, now) && used.Before(at) {
 			at = used
 		}
+		l := link{parent: parent, start: first}
 		if from[i] == tierLocal {
-			s.links.put(info.Key, link{parent: parent, start: first, used: used})
+			l.used = used
 		}
+		s.links.put(info.Key, l)
 		tier := from[i]
 		if inRAM[i] || s.warm.confirm(info, tier) {
 			tier = tierRAM

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -31,7 +30,7 @@ const tinyPage = 4 * 4096
 // A crashWorld is a store with two tiers on a filesystem in memory, and what its
 // user has been promised.
 type crashWorld struct {
-	t   testing.TB
+	t   require.TestingT
 	mem *vfs.Mem
 	inj *vfs.Injector
 	o   Options
@@ -52,12 +51,13 @@ type promise struct {
 
 // promised is what is known of one page.
 type promised struct {
-	versions []*Page // what may be found under its name
-	durable  bool    // one of them, or a tail that extends it, must be
-	broken   bool    // a damaged file may be in its place
+	versions []*Page // all that was ever put under its name
+	acked    int     // the last of them that Put returned nil for; -1 for none
+	durable  bool    // that one or a later one, or a tail that extends it, is there
+	broken   string  // the root where a damaged file may be in its place; or ""
 }
 
-func newCrashWorld(t testing.TB, edit ...func(*Options)) *crashWorld {
+func newCrashWorld(t require.TestingT, edit ...func(*Options)) *crashWorld {
 	mem := vfs.NewMem(1 << 30)
 	w := &crashWorld{t: t, mem: mem, inj: vfs.Inject(mem), promise: &promise{}}
 	root := string(filepath.Separator)
@@ -76,6 +76,13 @@ func newCrashWorld(t testing.TB, edit ...func(*Options)) *crashWorld {
 	}
 	require.NoError(t, mem.SyncDir(root))
 	return w
+}
+
+// now returns what is promised at this moment.
+func (w *crashWorld) now() *promise {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.promise
 }
 
 // change replaces the promise by an edited copy.
@@ -100,7 +107,7 @@ func (w *crashWorld) changeLocked(edit func(p *promise)) {
 
 func (p *promise) page(name Name) *promised {
 	if p.pages[name] == nil {
-		p.pages[name] = &promised{}
+		p.pages[name] = &promised{acked: -1}
 	}
 	return p.pages[name]
 }
@@ -135,12 +142,13 @@ func (w *crashWorld) close() {
 func (w *crashWorld) flush() { require.NoError(w.t, w.s.Flush(ctx)) }
 
 // tinyPages returns the pages of a prompt.
-func tinyPages(t testing.TB, o Options, sections []Section, tokens []int32) []*Page {
+func tinyPages(t require.TestingT, o Options, sections []Section, tokens []int32) []*Page {
 	var pages []*Page
 	parent := o.Fingerprint
 	for at := 0; at < len(tokens); at += o.PageTokens {
 		part := tokens[at:min(at+o.PageTokens, len(tokens))]
-		l := layoutOf(t, sections, len(part))
+		l, err := NewLayout(sections, len(part))
+		require.NoError(t, err)
 		p := &Page{Parent: parent, Start: uint32(at), Tokens: part, Layout: l, Payload: make([]byte, l.Size())}
 		parent = p.Key()
 		fillRows(l, parent, p.Payload)
@@ -158,27 +166,51 @@ func nameOf(o Options, p *Page) Name {
 	return name
 }
 
-// put stores a prompt's pages, and keeps account of what that promises.
+// put stores a prompt's pages.
 func (w *crashWorld) put(sections []Section, tokens []int32) {
 	for _, p := range tinyPages(w.t, w.o, sections, tokens) {
-		name := nameOf(w.o, p)
-		w.change(func(all *promise) {
-			known := all.page(name)
+		require.NoError(w.t, w.putPage(p))
+	}
+}
+
+// putPage stores a page, and keeps account of what that promises.
+func (w *crashWorld) putPage(p *Page) error {
+	name := nameOf(w.o, p)
+	w.change(func(all *promise) {
+		known := all.page(name)
+		if n := len(known.versions); n == 0 || !known.versions[n-1].Layout.Equal(p.Layout) {
 			known.versions = append(slices.Clone(known.versions), p)
-		})
-		require.NoError(w.t, w.s.Put(ctx, p))
+		}
+	})
+	broken := w.brokenAt(name)
+	err := w.s.Put(ctx, p)
+	if err == nil {
 		w.change(func(all *promise) {
 			all.supersede(name, p)
-			*all.page(name) = promised{versions: []*Page{p}, durable: true}
+			// A page is stored already when its header says so: whether the file
+			// that was damaged has been found out and replaced is not known.
+			known := all.page(name)
+			known.acked, known.durable, known.broken = len(known.versions)-1, broken == "", broken
 		})
 	}
+	return err
+}
+
+// brokenAt returns where a damaged file may still be in a page's place.
+func (w *crashWorld) brokenAt(name Name) string {
+	root := w.now().pages[name].broken
+	if _, err := w.mem.Lstat(filePath(root, name)); root == w.o.Local.Root && err != nil {
+		return "" // in quarantine, and a Put makes that durable
+	}
+	return root
 }
 
 // read reads as much of a prompt as is found, which promotes what is remote.
 func (w *crashWorld) read(tokens []int32) int {
 	refs := w.s.Chain(ctx, tokens, nil)
 	for _, ref := range refs {
-		l := layoutOf(w.t, tinySections, ref.Stored)
+		l, err := NewLayout(tinySections, ref.Stored)
+		require.NoError(w.t, err)
 		buf := make([]byte, l.Size())
 		if err := w.s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf); err != nil {
 			require.True(w.t, errors.Is(err, ErrDamaged) || errors.Is(err, ErrMismatch) || errors.Is(err, ErrNotFound), err)
@@ -188,22 +220,24 @@ func (w *crashWorld) read(tokens []int32) int {
 	return tokensIn(refs)
 }
 
-// damage flips a bit of a page in every tier that has it.
+// damage flips a bit of a page's file, the local one if there are two.
 func (w *crashWorld) damage(p *Page, bit int) {
 	name := nameOf(w.o, p)
+	root := w.o.Local.Root
+	if _, err := w.mem.Lstat(filePath(root, name)); err != nil {
+		root = w.o.Remote.Root
+	}
 	w.change(func(all *promise) {
 		all.damaged[name.Key] = true
 		known := all.page(name)
-		known.durable, known.broken = false, true
+		known.durable, known.broken = false, root
 	})
-	for _, root := range []string{w.o.Local.Root, w.o.Remote.Root} {
-		err := w.mem.Edit(filePath(root, name), func(data []byte) []byte {
-			data[bit/8%len(data)] ^= 1 << (bit % 8)
-			return data
-		})
-		if !errors.Is(err, fs.ErrNotExist) {
-			require.NoError(w.t, err)
-		}
+	err := w.mem.Edit(filePath(root, name), func(data []byte) []byte {
+		data[bit/8%len(data)] ^= 1 << (bit % 8)
+		return data
+	})
+	if !errors.Is(err, fs.ErrNotExist) {
+		require.NoError(w.t, err)
 	}
 }
 
@@ -365,14 +399,14 @@ func (p *promise) checkFiles(mem *vfs.Mem, found tree) error {
 // broken reports whether a damaged file may be where the page belongs.
 func (p *promise) broken(key Key) bool {
 	for name, page := range p.pages {
-		if name.Key == key && page.broken {
+		if name.Key == key && page.broken != "" {
 			return true
 		}
 	}
 	return false
 }
 
-// check reads the page as a caller would that knows what it should be.
+// check looks for the page as a caller would that knows what it should be.
 func (p *promised) check(s *Store, name Name) error {
 	last := p.versions[len(p.versions)-1]
 	refs := s.ChainFrom(ctx, last.Parent, int(last.Start), last.Tokens, nil)
@@ -385,15 +419,24 @@ func (p *promised) check(s *Store, name Name) error {
 	if refs[0].Key != name.Key {
 		return nil // a longer tail, which is checked as itself
 	}
-	for _, version := range p.versions {
+	return p.read(s, refs[0])
+}
+
+// read wants the page found at ref to be one of those that may be there.
+func (p *promised) read(s *Store, ref Ref) error {
+	for i, version := range slices.Backward(p.versions) {
 		buf := make([]byte, version.Layout.Size())
-		err := s.Read(ctx, refs[0], version.Tokens, version.Layout, buf)
+		err := s.Read(ctx, ref, version.Tokens[:ref.Tokens], version.Layout, buf)
 		switch {
 		case err == nil && !bytes.Equal(buf, version.Payload):
 			return errors.New("read without an error, and wrong")
+		case err == nil && p.durable && i < p.acked:
+			return errors.New("found as it was before it was put again")
 		case err == nil:
 			return nil
-		case p.broken && errors.Is(err, ErrDamaged):
+		case p.broken != "" && errors.Is(err, ErrDamaged):
+			return nil
+		case !p.durable && errors.Is(err, ErrNotFound):
 			return nil
 		case !errors.Is(err, ErrMismatch):
 			return fmt.Errorf("found and not readable: %w", err)
