@@ -208,7 +208,6 @@ func (s *Store) collectLocked(ctx context.Context, id tierID, want demand) error
 			return ctx.Err()
 		}
 		if freed == 0 || !pick.more {
-			want.disk = 0 // what could be freed has been
 			return s.stillShort(ctx, id, want)
 		}
 		pick = newVictims(over, before)
@@ -220,7 +219,8 @@ func (s *Store) collectLocked(ctx context.Context, id tierID, want demand) error
 
 // stillShort returns errExhausted when a tier has not got the room wanted.
 func (s *Store) stillShort(ctx context.Context, id tierID, want demand) error {
-	if figure, _ := s.books[id].figure(); want.room > 0 && figure+want.room > s.books[id].budget {
+	b := s.books[id]
+	if figure, _ := b.figure(); b.budget > 0 && want.room > 0 && figure+want.room > b.budget {
 		return errExhausted
 	}
 	return ctx.Err()

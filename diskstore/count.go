@@ -95,16 +95,14 @@ func (s *Store) count(ctx context.Context, id tierID, each func(Info)) (*tally, 
 	return found, nil
 }
 
-// countShard lists one shard. No file of the local tier appears or goes through
-// this store meanwhile, so that what is counted is exact.
+// countShard lists one shard. No file of the tier appears or goes through this
+// store meanwhile, so that what is counted is exact.
 func (s *Store) countShard(ctx context.Context, id tierID, shard Shard) ([]Info, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if id == tierLocal {
-		s.commit.Lock()
-		defer s.commit.Unlock()
-	}
+	s.commit[id].Lock()
+	defer s.commit[id].Unlock()
 	infos, err := s.tier(id).ListShard(ctx, shard)
 	if err == nil {
 		s.usage[id].listed(shard, infos)

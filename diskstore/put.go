@@ -193,10 +193,8 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *room, us
 
 // commitTo commits an upload into the room reserved for it and counts the file.
 func (s *Store) commitTo(ctx context.Context, id tierID, up Upload, room *room, used time.Time) error {
-	if id == tierLocal {
-		s.commit.RLock()
-		defer s.commit.RUnlock()
-	}
+	s.commit[id].RLock()
+	defer s.commit[id].RUnlock()
 	done, err := up.Commit(ctx, used)
 	// A Commit that failed may have made the file visible all the same.
 	if done.Bytes > 0 {
@@ -292,10 +290,8 @@ func (s *Store) headerOf(ctx context.Context, t Tier, name Name) (*Header, error
 // drop removes a file and stops counting it. The room it took is free once a
 // removal has settled.
 func (s *Store) drop(ctx context.Context, id tierID, info Info) bool {
-	if id == tierLocal {
-		s.commit.RLock()
-		defer s.commit.RUnlock()
-	}
+	s.commit[id].RLock()
+	defer s.commit[id].RUnlock()
 	removed, err := s.tier(id).Remove(ctx, info.Name)
 	if removed {
 		s.usage[id].remove(info)

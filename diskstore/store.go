@@ -45,9 +45,9 @@ type Store struct {
 	collectors [2]chan struct{}
 	counting   [2]chan struct{} // the same for counting
 
-	// commit is held shared while a local file appears or goes and is counted,
-	// and exclusively while a shard of the local tier is listed to be counted.
-	commit sync.RWMutex
+	// commit is held shared while a tier's file appears or goes and is counted,
+	// and exclusively while a shard of it is listed to be counted.
+	commit [2]sync.RWMutex
 
 	life *life
 }
