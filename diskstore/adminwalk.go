@@ -23,6 +23,9 @@ const (
 	entryUnlisted                     // a directory that cannot be listed, or a file that cannot be looked at
 )
 
+// ownFiles are the names of those below <root>/v1.
+var ownFiles = map[string]bool{collectLock: true, ledgerFile: true, ledgerLock: true}
+
 // entry is one file or directory below <root>/v1.
 type entry struct {
 	kind entryKind
@@ -62,7 +65,7 @@ func (w *walker) walk() error {
 			return w.flat(entryTemp, path, info)
 		case base == quarantineDir && info.IsDir():
 			return w.flat(entryQuarantined, path, info)
-		case base == collectLock && info.Mode().IsRegular():
+		case ownFiles[base] && info.Mode().IsRegular():
 			return w.visit(entry{kind: entryOwn, path: path, info: info})
 		}
 		return w.visit(entry{kind: entryForeign, path: path, info: info})
