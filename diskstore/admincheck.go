@@ -109,12 +109,11 @@ type checker struct {
 	sweepers chan *sweeper
 	workers  *errgroup.Group
 
-	mu    sync.Mutex // guards what follows, which workers change too
-	rep   TierCheck
-	done  int64
-	total int64
+	mu  sync.Mutex // guards what workers change of rep: findings, Read, ReadBytes
+	rep TierCheck
 
 	// Of the walk alone.
+	total      int64 // bytes to read
 	temps      []entry
 	fpPages    int // pages and tails of the fingerprint being walked
 	fpManifest bool

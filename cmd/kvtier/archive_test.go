@@ -7,8 +7,14 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
+	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
 // member is one file of an archive.
@@ -79,35 +85,95 @@ func edit(files []member, change func(map[string]any)) []member {
 	return files
 }
 
-func forge(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 3 || forgeries[args[2]] == nil {
-		ts.Fatalf("usage: forge IN OUT HOW")
-	}
-	in, err := os.Open(ts.MkAbs(args[0]))
-	ts.Check(err)
-	defer in.Close()
+// forged returns an archive after a forgery.
+func forged(archive []byte, how string) ([]byte, error) {
 	var files []member
-	for tr := tar.NewReader(in); ; {
+	for tr := tar.NewReader(bytes.NewReader(archive)); ; {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		ts.Check(err)
+		if err != nil {
+			return nil, err
+		}
 		data, err := io.ReadAll(tr)
-		ts.Check(err)
+		if err != nil {
+			return nil, err
+		}
 		files = append(files, member{tar.Header{Name: h.Name, Mode: h.Mode, Size: h.Size, ModTime: h.ModTime}, data})
 	}
 	var out bytes.Buffer
 	tw := tar.NewWriter(&out)
-	for _, f := range forgeries[args[2]](files) {
-		ts.Check(tw.WriteHeader(&f.header))
-		if f.header.Size == int64(len(f.data)) {
-			_, err := tw.Write(f.data)
-			ts.Check(err)
+	for _, f := range forgeries[how](files) {
+		if err := tw.WriteHeader(&f.header); err != nil {
+			return nil, err
+		}
+		if f.header.Size != int64(len(f.data)) {
+			return out.Bytes(), nil // it says that more follows
+		}
+		if _, err := tw.Write(f.data); err != nil {
+			return nil, err
 		}
 	}
-	if args[2] != "huge" { // which cannot be closed: it is shorter than it says
-		ts.Check(tw.Close())
+	err := tw.Close()
+	return out.Bytes(), err
+}
+
+// forge is forged for scripts.
+func forge(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 || forgeries[args[2]] == nil {
+		ts.Fatalf("usage: forge IN OUT HOW")
 	}
-	ts.Check(os.WriteFile(ts.MkAbs(args[1]), out.Bytes(), 0o600))
+	archive, err := os.ReadFile(ts.MkAbs(args[0]))
+	ts.Check(err)
+	archive, err = forged(archive, args[2])
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), archive, 0o600))
+}
+
+// TestImportRefusesForgeries: nothing of an archive that is not as it should be
+// is stored.
+func TestImportRefusesForgeries(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{localVar, localGBVar, remoteVar, remoteGBVar, "OLLAMA_KV_TIERING"} {
+		t.Setenv(name, "") // the command sets some of them
+	}
+	t.Setenv("OLLAMA_MODELS", dir)
+	at := func(name string) string { return filepath.Join(dir, name) }
+	identity := identityOf("qwen")
+	store, err := diskstore.Open(t.Context(), diskstore.Options{
+		Fingerprint: tierenv.Fingerprint(identity), Identity: identity, PageTokens: pageTokens,
+		Local: diskstore.TierConfig{Root: at("root")},
+	})
+	require.NoError(t, err)
+	keys, err := putConversation(t.Context(), store, tierenv.Fingerprint(identity), conversation(1, 40))
+	require.NoError(t, err)
+	require.NoError(t, store.Close())
+	kvtier := func(args ...string) (int, string) {
+		var stdout, stderr bytes.Buffer
+		return run(t.Context(), args, &stdout, &stderr), stderr.String()
+	}
+	status, said := kvtier("export", "--root", at("root"), "--key", keys[2].String(), "-o", at("good.kvx"))
+	require.Zero(t, status, said)
+	archive, err := os.ReadFile(at("good.kvx"))
+	require.NoError(t, err)
+	for how, why := range map[string]string{
+		"traversal": `found "../../../`, "absolute": `found "/`, "link": "is not a regular file",
+		"extra": `there is "more" after the last page`, "order": `found "`, "without": `found "`,
+		"damage": "page is damaged", "swap": "page is ", "huge": "manifest.json is 1099511627776 bytes",
+		"identity": "which is not that of its identity", "fingerprint": `its fingerprint is "../`,
+		"tokens": "its manifest says 7", "version": "version 9", "format": `format "something else"`,
+		"pages": "it has 0 pages", "text": "parse its manifest",
+	} {
+		require.Contains(t, forgeries, how)
+		bad, err := forged(bytes.Clone(archive), how)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(at("bad.kvx"), bad, 0o600))
+		status, said := kvtier("import", "--root", at("other"), at("bad.kvx"))
+		require.Equal(t, 1, status, how)
+		require.Contains(t, said, why, how)
+		require.NoDirExists(t, at("other"), how)
+	}
+	status, said = kvtier("import", "--root", at("other"), at("good.kvx"))
+	require.Zero(t, status, said)
 }
