@@ -23,7 +23,7 @@ type tierStat struct {
 	TempBytes   int64          `json:"temp_bytes"`
 	Quarantined int            `json:"quarantined_files"`
 	QuarBytes   int64          `json:"quarantined_bytes"`
-	Booked      int64          `json:"booked_bytes"`
+	Booked      *int64         `json:"booked_bytes"` // what the budget limits; null when nobody has counted yet
 	Models      int            `json:"fingerprints"`
 	Processes   int            `json:"processes"`
 	DiskBytes   int64          `json:"disk_bytes"`
@@ -80,8 +80,11 @@ func (a *app) tierStat(tier string, u diskstore.RootTierUsage) tierStat {
 	s := tierStat{
 		Tier: tier, Root: u.Root, Pages: u.Pages, Tails: u.Tails, PageBytes: u.Bytes,
 		Temp: u.TempFiles, TempBytes: u.TempBytes, Quarantined: u.QuarantineFiles, QuarBytes: u.QuarantineBytes,
-		Booked: u.Booked, Models: len(u.Fingerprints), Processes: u.Processes,
+		Models: len(u.Fingerprints), Processes: u.Processes,
 		DiskBytes: u.Space.Total, DiskFree: u.Space.Free, Written: []writtenOnDay{},
+	}
+	if !u.Counted.IsZero() {
+		s.Booked = &u.Booked
 	}
 	if a.budgetOf[tier] {
 		budget := a.budget(tier)
@@ -116,12 +119,19 @@ func (t tierStat) cells() []string {
 		return []string{t.Root, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-"}
 	}
 	return []string{
-		t.Root, budgetText(t.Budget), count(t.Pages), count(t.Tails), humanBytes(t.PageBytes), humanBytes(t.Booked),
+		t.Root, budgetText(t.Budget), count(t.Pages), count(t.Tails), humanBytes(t.PageBytes), bookedText(t.Booked),
 		fmt.Sprintf("%s, %s", plural(t.Temp, "file"), humanBytes(t.TempBytes)),
 		fmt.Sprintf("%s, %s", plural(t.Quarantined, "file"), humanBytes(t.QuarBytes)),
 		count(t.Models), count(t.Processes),
 		fmt.Sprintf("%s of %s", humanBytes(t.DiskFree), humanBytes(t.DiskBytes)),
 	}
+}
+
+func bookedText(booked *int64) string {
+	if booked == nil {
+		return "not counted yet"
+	}
+	return humanBytes(*booked)
 }
 
 func budgetText(budget *int64) string {
