@@ -36,6 +36,7 @@ type book struct {
 	claimed  int64         // our claim, as recorded
 	used     int64         // of that, in files that are complete
 	inflight int64         // of that, in files being written
+	total    int64         // all that ever was used
 	freed    int64         // removed, durably, and not recorded
 	written  int64         // bytes, not recorded
 	evicted  time.Time     // recency of what was evicted, not recorded
@@ -140,7 +141,9 @@ func (r *room) finish(done Committed, durable bool) {
 	r.ended = true
 	r.b.inflight -= r.bytes
 	r.b.written += r.bytes
-	r.b.used += max(r.bytes, done.Physical)
+	bytes := max(r.bytes, done.Physical)
+	r.b.used += bytes
+	r.b.total += bytes
 	if durable && r.counts == r.b.last.Counts {
 		r.b.freed += done.Freed
 	}
@@ -195,6 +198,13 @@ func (b *book) today() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.last.Written[dayOf(b.now())] + b.written
+}
+
+// added returns all that this process ever added.
+func (b *book) added() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.total
 }
 
 // horizon returns the recency up to which files have been evicted.
@@ -332,9 +342,11 @@ func (b *book) close(ctx context.Context) error {
 	})
 }
 
-// counting is what the ledger was when a count began.
+// counting is what the ledger and the book were when a count began.
 type counting struct {
-	added  int64
+	added  int64 // to the ledger, by all
+	ours   int64 // of that, by this process
+	listed int64 // by this process when all was listed: this the count has seen
 	living map[string]bool
 	began  time.Time
 }
@@ -348,7 +360,7 @@ func (b *book) beginCount(ctx context.Context, living map[string]bool) (counting
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c.added = b.last.Added
+	c.added, c.ours = b.last.Added, b.total-b.used
 	return c, nil
 }
 
@@ -359,11 +371,12 @@ func (b *book) endCount(ctx context.Context, c counting, bytes int64) error {
 	b.updating.Lock()
 	defer b.updating.Unlock()
 	return b.change(ctx, func(l *ledger, id string, p pending) error {
-		added := l.Added - c.added
-		if added < 0 { // the ledger was lost meanwhile
+		added := l.Added - c.added - (c.listed - c.ours)
+		if l.Added < c.added { // the ledger was lost meanwhile
 			added = l.Added
 		}
-		l.Bytes = bytes + added
+		// What others added may have been missed.
+		l.Bytes = max(0, bytes+added)
 		for other, claim := range l.Claims {
 			if other != id && (!c.living[other] || p.now.Sub(claim.Since) > claimLife) {
 				// All that it wrote has been listed; when, nobody knows.

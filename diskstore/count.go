@@ -24,8 +24,8 @@ type tally struct {
 	booked bool
 }
 
-// total is everything that was found, in bytes.
-func (t *tally) total() int64 { return t.bytes + t.aside.TempBytes + t.aside.QuarantineBytes }
+// total is everything that was found and that no process has claimed, in bytes.
+func (t *tally) total() int64 { return t.bytes + t.aside.OrphanBytes + t.aside.QuarantineBytes }
 
 // add counts one file.
 func (t *tally) add(info Info) {
@@ -84,7 +84,11 @@ func (s *Store) count(ctx context.Context, id tierID, each func(Info)) (*tally, 
 	if found.aside, err = t.Aside(ctx); err != nil {
 		return nil, err
 	}
-	s.usage[id].end(time.Since(began.began))
+	// From here on what this process adds is not in the count.
+	s.commit[id].Lock()
+	found.bytes = s.usage[id].end(time.Since(began.began))
+	began.listed = b.added()
+	s.commit[id].Unlock()
 	if berr == nil {
 		berr = b.endCount(ctx, began, found.total())
 	}

@@ -110,9 +110,17 @@ func (t *dirTier) Aside(ctx context.Context) (Aside, error) {
 	for _, e := range entries {
 		if id, ok := strings.CutSuffix(e.Name(), lockExt); ok {
 			aside.Living[id] = true
-		} else if fi, err := t.fs.Lstat(filepath.Join(t.temp.dir, e.Name())); err == nil {
-			aside.TempFiles++
-			aside.TempBytes += t.fs.PhysicalBytes(fi)
+		}
+	}
+	for _, e := range entries {
+		fi, err := t.fs.Lstat(filepath.Join(t.temp.dir, e.Name()))
+		if err != nil || strings.HasSuffix(e.Name(), lockExt) {
+			continue
+		}
+		aside.TempFiles++
+		aside.TempBytes += t.fs.PhysicalBytes(fi)
+		if id, _, _ := strings.Cut(e.Name(), "-"); !aside.Living[id] {
+			aside.OrphanBytes += t.fs.PhysicalBytes(fi)
 		}
 	}
 	quarantine := filepath.Join(t.base, quarantineDir)

@@ -154,11 +154,13 @@ func (u *tierUse) listed(shard Shard, infos []Info) {
 	}
 }
 
-// end replaces what is believed by what was counted, which took some time.
-func (u *tierUse) end(took time.Duration) {
+// end replaces what is believed by what was counted, which took some time, and
+// returns its bytes.
+func (u *tierUse) end(took time.Duration) int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.files, u.todo, u.when, u.took = u.listing, nil, time.Now(), took
+	return u.files.bytes
 }
 
 // abandon ends a count that has not come to its end.

@@ -57,6 +57,9 @@ type Aside struct {
 	TempFiles, QuarantineFiles int
 	TempBytes, QuarantineBytes int64 // physical
 
+	// OrphanBytes are those of TempBytes that no living process has claimed.
+	OrphanBytes int64
+
 	// Living has the ids of processes that have not ended, this one included.
 	Living map[string]bool
 }
