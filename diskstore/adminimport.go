@@ -16,7 +16,8 @@ import (
 // ImportOptions says where an archive goes. Local.Root is required.
 type ImportOptions struct {
 	Local, Remote TierConfig
-	Compress      bool         // as in Options
+	WritePerDay   int64        // this and the next as in Options
+	Compress      bool
 	FS            vfs.FS       // nil means the operating system's
 	Logger        *slog.Logger // nil discards
 
@@ -257,7 +258,7 @@ func (im *importer) checkPlace(h *Header, i int, parent Key, start int) error {
 func (im *importer) store() (err error) {
 	s, err := Open(im.ctx, Options{
 		Fingerprint: im.fingerprint, Identity: im.manifest.Identity, PageTokens: im.manifest.PageTokens,
-		Local: im.opt.Local, Remote: im.opt.Remote, Compress: im.opt.Compress, FS: im.opt.FS, Logger: im.opt.Logger,
+		Local: im.opt.Local, Remote: im.opt.Remote, WritePerDay: im.opt.WritePerDay, Compress: im.opt.Compress, FS: im.opt.FS, Logger: im.opt.Logger,
 	})
 	if err != nil {
 		return err

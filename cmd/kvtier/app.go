@@ -30,6 +30,7 @@ const (
 // app is what the verbs share: the global flags and what they resolve to.
 type app struct {
 	stdout, stderr io.Writer
+	terminal       bool // stderr is one, and gets progress bars
 
 	asJSON            bool
 	root, remote      string

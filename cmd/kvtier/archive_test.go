@@ -12,9 +12,6 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
-
-	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
 // member is one file of an archive.
@@ -135,20 +132,9 @@ func forge(ts *testscript.TestScript, neg bool, args []string) {
 // is stored.
 func TestImportRefusesForgeries(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{localVar, localGBVar, remoteVar, remoteGBVar, "OLLAMA_KV_TIERING"} {
-		t.Setenv(name, "") // the command sets some of them
-	}
-	t.Setenv("OLLAMA_MODELS", dir)
+	noVariables(t)
 	at := func(name string) string { return filepath.Join(dir, name) }
-	identity := identityOf("qwen")
-	store, err := diskstore.Open(t.Context(), diskstore.Options{
-		Fingerprint: tierenv.Fingerprint(identity), Identity: identity, PageTokens: pageTokens,
-		Local: diskstore.TierConfig{Root: at("root")},
-	})
-	require.NoError(t, err)
-	keys, err := putConversation(t.Context(), store, tierenv.Fingerprint(identity), conversation(1, 40))
-	require.NoError(t, err)
-	require.NoError(t, store.Close())
+	keys := storeConversation(t, at("root"))
 	kvtier := func(args ...string) (int, string) {
 		var stdout, stderr bytes.Buffer
 		return run(t.Context(), args, &stdout, &stderr), stderr.String()

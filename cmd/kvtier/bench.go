@@ -155,12 +155,11 @@ func (a *app) measure(ctx context.Context, size int64, out *benched) (err error)
 	defer func() { err = errors.Join(err, d.store.Close()) }()
 	out.PageBytes = int64(d.layout.Size())
 	out.Bytes = out.PageBytes * int64(d.pages)
-	show, clear := a.bar("measuring")
-	defer clear()
+	bar := a.newBar("measuring")
+	defer bar.clear()
 	d.progress = func(n int64) {
-		if d.done += n; show != nil {
-			show(d.done, 3*out.Bytes)
-		}
+		d.done += n
+		bar.show(d.done, 3*out.Bytes) // written, and read twice
 	}
 	if out.Write, err = d.write(ctx); err != nil {
 		return err

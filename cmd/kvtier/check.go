@@ -98,14 +98,22 @@ func (a *app) check(ctx context.Context, sample string, repair bool) error {
 		return unchecked(err)
 	}
 	out := checked{Findings: []finding{}}
-	show, clear := a.tierBars("checking")
-	tiers, err := root.Check(ctx, diskstore.CheckOptions{
-		Sample: part, Repair: repair, Progress: show,
+	opt := diskstore.CheckOptions{
+		Sample: part, Repair: repair,
 		Found: func(f diskstore.Finding) {
 			out.Findings = append(out.Findings, finding{f.Tier, f.Path, string(f.Problem), f.Problem.Damage(), f.Why, f.Bytes, f.Done})
 		},
-	})
-	clear()
+	}
+	bars := map[string]*bar{
+		diskstore.TierLocal: a.newBar("checking " + diskstore.TierLocal), diskstore.TierRemote: a.newBar("checking " + diskstore.TierRemote),
+	}
+	if a.terminal { // or what there is to read need not be known
+		opt.Progress = func(tier string, done, total int64) { bars[tier].show(done, total) }
+	}
+	tiers, err := root.Check(ctx, opt)
+	for _, b := range bars {
+		b.clear()
+	}
 	if err = errors.Join(err, root.Close()); err != nil {
 		return unchecked(err)
 	}
@@ -206,21 +214,4 @@ func (t checkedTier) problems() string {
 		return "nothing"
 	}
 	return strings.Join(list, ", ")
-}
-
-// tierBars is bar for verbs that do one tier after the other.
-func (a *app) tierBars(what string) (show func(tier string, done, total int64), clear func()) {
-	var tier string
-	bar, clear := a.bar(what)
-	if bar == nil {
-		return nil, clear
-	}
-	return func(t string, done, total int64) {
-		if t != tier {
-			clear()
-			tier = t
-			bar, clear = a.bar(what + " " + t)
-		}
-		bar(done, total)
-	}, func() { clear() }
 }

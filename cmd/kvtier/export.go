@@ -139,14 +139,13 @@ func (a *app) writeArchive(ctx context.Context, root *diskstore.Root, chain []di
 			os.Remove(tmp.Name())
 		}
 	}()
-	show, clear := a.bar("exporting")
-	defer clear()
+	bar := a.newBar("exporting")
+	defer bar.clear()
 	var done int64
 	w := bufio.NewWriterSize(tmp, 1<<20)
 	m, err = root.Export(ctx, chain, w, func(n int64) {
-		if done += n; show != nil {
-			show(done, size)
-		}
+		done += n
+		bar.show(done, size)
 	})
 	if err != nil {
 		return nil, err

@@ -39,12 +39,12 @@ func (a *app) load(ctx context.Context, path string) (err error) {
 		return fmt.Errorf("import: %w", err)
 	}
 	local, remote := a.tiers()
-	show, clear := a.bar("importing")
+	bar := a.newBar("importing")
 	done, err := diskstore.Import(ctx, diskstore.ImportOptions{
-		Local: local, Remote: remote, Compress: a.config.Compress, Logger: a.logger(),
-		Accept: acceptIdentity, Progress: show,
+		Local: local, Remote: remote, WritePerDay: a.config.WriteBytesPerDay, Compress: a.config.Compress, Logger: a.logger(),
+		Accept: acceptIdentity, Progress: bar.show,
 	}, file, info.Size())
-	clear()
+	bar.clear()
 	if err != nil {
 		return fmt.Errorf("import %s: %w", path, err)
 	}

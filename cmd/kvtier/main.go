@@ -41,7 +41,11 @@ func (e *statusError) Unwrap() error { return e.err }
 
 // run executes one command line and returns its exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := newCommand(stdout, stderr)
+	return runIn(ctx, &app{stdout: stdout, stderr: stderr, terminal: isTerminal(stderr)}, args)
+}
+
+func runIn(ctx context.Context, a *app, args []string) int {
+	root := newCommand(a)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	var status *statusError
@@ -49,18 +53,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case err == nil:
 		return 0
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
-		fmt.Fprintln(stderr, "interrupted")
+		fmt.Fprintln(a.stderr, "interrupted")
 		return exitInterrupted
 	}
-	fmt.Fprintf(stderr, "Error: %v\n", err)
+	fmt.Fprintf(a.stderr, "Error: %v\n", err)
 	if errors.As(err, &status) {
 		return status.status
 	}
 	return 1
 }
 
-func newCommand(stdout, stderr io.Writer) *cobra.Command {
-	a := &app{stdout: stdout, stderr: stderr}
+func newCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "kvtier",
 		Short:         "Look after the pages that kvtier's Ollama keeps on disk",
@@ -79,8 +82,8 @@ func newCommand(stdout, stderr io.Writer) *cobra.Command {
 		},
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.SetOut(stdout)
-	root.SetErr(stderr)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
 	a.addFlags(root.PersistentFlags())
 	root.AddCommand(
 		newListCommand(a),

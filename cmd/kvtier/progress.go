@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"time"
 
@@ -8,26 +9,43 @@ import (
 	"golang.org/x/term"
 )
 
-// bar returns a function that shows how much of the bytes of a long verb is
-// done, and one that takes the bar away. Both do nothing where nobody looks.
-func (a *app) bar(what string) (show func(done, total int64), clear func()) {
-	file, ok := a.stderr.(*os.File)
-	if a.asJSON || !ok || !term.IsTerminal(int(file.Fd())) {
-		return nil, func() {}
+func isTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
+
+// bar shows how much of the bytes of a long verb is done. A nil bar shows
+// nothing.
+type bar struct{ b *progressbar.ProgressBar }
+
+// newBar returns nil where nobody looks.
+func (a *app) newBar(what string) *bar {
+	if a.asJSON || !a.terminal {
+		return nil
 	}
-	b := progressbar.NewOptions64(1,
-		progressbar.OptionSetWriter(file),
+	return &bar{progressbar.NewOptions64(1,
+		progressbar.OptionSetWriter(a.stderr),
 		progressbar.OptionSetDescription(what),
 		progressbar.OptionShowBytes(true),
 		progressbar.OptionThrottle(100*time.Millisecond),
 		progressbar.OptionFullWidth(),
-	)
-	show = func(done, total int64) {
-		if total > b.GetMax64() {
-			b.ChangeMax64(total)
-		}
-		// A bar that cannot be drawn is no reason to stop.
-		_ = b.Set64(done)
+	)}
+}
+
+// show says how much is done. A bar that cannot be drawn is no reason to stop.
+func (b *bar) show(done, total int64) {
+	if b == nil {
+		return
 	}
-	return show, func() { _ = b.Clear() }
+	if total > b.b.GetMax64() {
+		b.b.ChangeMax64(total)
+	}
+	_ = b.b.Set64(done)
+}
+
+// clear takes the bar away.
+func (b *bar) clear() {
+	if b != nil {
+		_ = b.b.Clear()
+	}
 }
