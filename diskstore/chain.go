@@ -113,9 +113,11 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent K
 		if s.fresh(from[i], used, now) && used.Before(at) {
 			at = used
 		}
+		l := link{parent: parent, start: first}
 		if from[i] == tierLocal {
-			s.links.put(info.Key, link{parent: parent, start: first, used: used})
+			l.used = used
 		}
+		s.links.put(info.Key, l)
 		refs = append(refs, Ref{
 			Key: info.Key, Parent: parent, Start: first,
 			Tokens: s.opt.PageTokens, Stored: s.opt.PageTokens,

@@ -122,7 +122,7 @@ func (s *Store) stored(ctx context.Context, name Name, p *Page) bool {
 		return false
 	}
 	if now := s.now(); !s.fresh(tierLocal, chainUsed(info.Used, p.Start), now) {
-		s.touchLocal(ctx, name, p.Parent, p.Start, now)
+		s.touchLocal(ctx, name, position{parent: p.Parent, start: p.Start}, now)
 	}
 	return true
 }
@@ -175,6 +175,8 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *room, us
 			return r, used, err
 		case last:
 			return nil, used, wrap(err, ErrNoSpace)
+		case done == nil && !s.reachable(ctx, at):
+			return nil, used, fmt.Errorf("the page it continues is not stored: %w", ErrNoSpace)
 		case done == nil:
 			used = s.moveUp(ctx, at)
 			s.requestCollection(demand{room: alignUp(n), before: used})
@@ -189,6 +191,20 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *room, us
 			last = true
 		}
 	}
+}
+
+// reachable reports whether a page can be found once it is stored: no other page
+// is evicted for one that cannot.
+func (s *Store) reachable(ctx context.Context, at position) bool {
+	if at.start == 0 {
+		return true
+	}
+	for _, id := range s.tiers(TierLocal) {
+		if _, err := s.tier(id).Stat(ctx, s.pageName(at.parent)); err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // commitTo commits an upload into the room reserved for it and counts the file.

@@ -186,9 +186,9 @@ func (s *Store) raise(ctx context.Context, key Key, used time.Time) {
 		key = l.parent
 	}
 	for _, st := range slices.Backward(steps) {
-		err := s.local.Touch(ctx, s.pageName(st.key), recency(used, st.start))
+		err := forward(ctx, s.local, s.pageName(st.key), recency(used, st.start))
 		if errors.Is(err, ErrNotFound) {
-			continue // a page before it may be there all the same
+			continue // a page after it may be there all the same
 		}
 		if err != nil {
 			return // those after it keep their times, and the order
@@ -220,26 +220,38 @@ func (s *Store) touchRef(ctx context.Context, id tierID, ref Ref, recent time.Ti
 	if s.fresh(id, chainUsed(recent, ref.Start), now) {
 		return
 	}
-	used := now
-	if ref.at != 0 {
-		used = time.Unix(0, ref.at)
+	used := time.Unix(0, ref.at)
+	if !s.fresh(id, used, now) { // found long ago, or by nobody
+		used = now
 	}
 	name := s.refName(ref)
 	if id == tierRemote {
 		type touch struct{ Name }
-		s.promoting.submit(touch{name}, func(ctx context.Context) { _ = s.remote.Touch(ctx, name, recency(used, ref.Start)) })
+		s.promoting.submit(touch{name}, func(ctx context.Context) {
+			_ = forward(ctx, s.remote, name, recency(used, ref.Start))
+		})
 		return
 	}
-	s.touchLocal(ctx, name, ref.Parent, ref.Start, used)
+	s.touchLocal(ctx, name, position{parent: ref.Parent, start: ref.Start}, used)
 }
 
-// touchLocal sets the recency of a local file to that of a chain used at the
+// touchLocal moves the recency of a local file up to that of a chain used at the
 // given time, after that of the pages before it.
-func (s *Store) touchLocal(ctx context.Context, name Name, parent Key, start uint32, used time.Time) {
-	if start > 0 {
-		s.raise(ctx, parent, used)
+func (s *Store) touchLocal(ctx context.Context, name Name, at position, used time.Time) {
+	if at.start > 0 {
+		s.raise(ctx, at.parent, used)
 	}
-	if s.local.Touch(ctx, name, recency(used, start)) == nil && name.Class == ClassPage {
-		s.links.put(name.Key, link{parent: parent, start: start, used: used})
+	if forward(ctx, s.local, name, recency(used, at.start)) == nil && name.Class == ClassPage {
+		s.links.put(name.Key, link{parent: at.parent, start: at.start, used: used})
 	}
+}
+
+// forward moves a file's recency forward to the given one. Another process may
+// have moved it further.
+func forward(ctx context.Context, t Tier, name Name, to time.Time) error {
+	info, err := t.Stat(ctx, name)
+	if err != nil || !info.Used.Before(to) {
+		return err
+	}
+	return t.Touch(ctx, name, to)
 }
