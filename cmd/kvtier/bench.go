@@ -282,7 +282,7 @@ func (d *disk) dropCache() (bool, error) {
 
 func (a *app) printBenched(out benched) {
 	line := func(name, format string, args ...any) {
-		fmt.Fprintf(a.stdout, "%-14s%s\n", name, fmt.Sprintf(format, args...))
+		fmt.Fprintf(a.stdout, "%-15s%s\n", name, fmt.Sprintf(format, args...))
 	}
 	rate := func(r float64) string { return humanBytes(int64(r)) + "/s" }
 	line("disk", "%s", out.Root)
