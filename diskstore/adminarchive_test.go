@@ -169,29 +169,28 @@ func TestImportRefusesEveryBit(t *testing.T) {
 func TestImportSurvivesAnErrorAtEveryOperation(t *testing.T) {
 	from, pages := stored(t)
 	archive := exportOf(t, from, pages[4])
-	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EIO} {
-		for nth := 1; ; nth++ {
-			inj := vfs.Inject(quickFS)
-			to := testOptions(t, withFS(inj))
-			require.NoError(t, os.Mkdir(to.Local.Root, 0o700))
-			inj.Add(vfs.Rule{Nth: nth, Err: errno, Short: 100})
-			_, err := importTo(ctx, to, archive)
-			ops := inj.Count()
-			inj.Reset()
-			s := open(t, to)
-			n := tokensIn(s.Chain(ctx, prompt(2, 2*testTokens), nil))
-			if err == nil {
-				require.Equal(t, testTokens+5, n)
-			}
-			readChain(t, s, prompt(2, 2*testTokens), n)
-			c, found := check(t, openRoot(t, to), CheckOptions{})
-			for _, f := range found {
-				require.False(t, f.Problem.Damage(), "%+v", f)
-			}
-			require.Zero(t, c.Damage)
-			if nth > ops {
-				break // every operation has had its turn
-			}
+	errnos := []syscall.Errno{syscall.ENOSPC, syscall.EIO}
+	for nth := 1; ; nth++ {
+		inj := vfs.Inject(quickFS)
+		to := testOptions(t, withFS(inj))
+		require.NoError(t, os.Mkdir(to.Local.Root, 0o700))
+		inj.Add(vfs.Rule{Nth: nth, Err: errnos[nth%len(errnos)], Short: 100})
+		_, err := importTo(ctx, to, archive)
+		ops := inj.Count()
+		inj.Reset()
+		s := open(t, to)
+		n := tokensIn(s.Chain(ctx, prompt(2, 2*testTokens), nil))
+		if err == nil {
+			require.Equal(t, testTokens+5, n)
+		}
+		readChain(t, s, prompt(2, 2*testTokens), n)
+		c, found := check(t, openRoot(t, to), CheckOptions{})
+		for _, f := range found {
+			require.False(t, f.Problem.Damage(), "%+v", f)
+		}
+		require.Zero(t, c.Damage)
+		if nth > ops {
+			return // every operation has had its turn
 		}
 	}
 }

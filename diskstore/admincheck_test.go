@@ -312,28 +312,27 @@ func TestRepairManifestFromTheOtherTier(t *testing.T) {
 // TestCheckSurvivesAnErrorAtEveryOperation: one operation that fails is at most
 // a finding, and a repair never costs a page that is good.
 func TestCheckSurvivesAnErrorAtEveryOperation(t *testing.T) {
-	for _, errno := range []syscall.Errno{syscall.EIO, syscall.ESTALE} {
-		for _, repair := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%v/repair %t", errno, repair), func(t *testing.T) {
-				inj := vfs.Inject(quickFS)
-				o, pages := stored(t, withFS(inj))
-				damaged := filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Key: pages[1].Key()})
-				good, err := os.ReadFile(damaged)
-				require.NoError(t, err)
-				for nth := 1; ; nth++ {
-					require.NoError(t, os.WriteFile(damaged, good, 0o600))
-					flipAt(t, damaged, 4200)
-					inj.Reset()
-					inj.Add(vfs.Rule{Nth: nth, Err: errno})
-					ops := checkOnce(t, o, inj, repair)
-					require.NoError(t, os.WriteFile(damaged, good, 0o600))
-					requireClean(t, openRoot(t, o), 3, 2)
-					if nth > ops {
-						return // every operation has had its turn
-					}
+	errnos := []syscall.Errno{syscall.EIO, syscall.ESTALE, syscall.EACCES, syscall.EIO, syscall.ENOSPC}
+	for _, repair := range []bool{false, true} {
+		t.Run(fmt.Sprintf("repair %t", repair), func(t *testing.T) {
+			inj := vfs.Inject(quickFS)
+			o, pages := stored(t, withFS(inj))
+			damaged := filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Key: pages[1].Key()})
+			good, err := os.ReadFile(damaged)
+			require.NoError(t, err)
+			for nth := 1; ; nth++ {
+				require.NoError(t, os.WriteFile(damaged, good, 0o600))
+				flipAt(t, damaged, 4200)
+				inj.Reset()
+				inj.Add(vfs.Rule{Nth: nth, Err: errnos[nth%len(errnos)]})
+				ops := checkOnce(t, o, inj, repair)
+				require.NoError(t, os.WriteFile(damaged, good, 0o600))
+				requireClean(t, openRoot(t, o), 3, 2)
+				if nth > ops {
+					return // every operation has had its turn
 				}
-			})
-		}
+			}
+		})
 	}
 }
 

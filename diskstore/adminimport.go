@@ -16,7 +16,7 @@ import (
 // ImportOptions says where an archive goes. Local.Root is required.
 type ImportOptions struct {
 	Local, Remote TierConfig
-	WritePerDay   int64        // this and the next as in Options
+	WritePerDay   int64 // this and the next as in Options
 	Compress      bool
 	FS            vfs.FS       // nil means the operating system's
 	Logger        *slog.Logger // nil discards
