@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 )
@@ -33,20 +34,20 @@ type book struct {
 	updating sync.Mutex // one change of the ledger at a time
 
 	mu       sync.Mutex
-	claimed  int64         // our claim, as recorded
-	used     int64         // of that, in files that are complete
-	inflight int64         // of that, in files being written
-	total    int64         // all that ever was used
-	freed    int64         // removed, durably, and not recorded
-	written  int64         // bytes, not recorded
-	evicted  time.Time     // recency of what was evicted, not recorded
-	updated  time.Time     // when our claim was recorded last; zero for never
-	last     ledger        // as read or written last
-	changed  chan struct{} // closed when the ledger changes next
+	claimed  int64            // our claim, as recorded
+	used     int64            // of that, in files that are complete
+	inflight int64            // of that, in files being written
+	total    int64            // all that ever was used
+	freed    int64            // removed, durably, and not recorded
+	written  map[string]int64 // bytes by day, not recorded
+	evicted  time.Time        // recency of what was evicted, not recorded
+	updated  time.Time        // when our claim was recorded last; zero for never
+	last     ledger           // as read or written last
+	changed  chan struct{}    // closed when the ledger changes next
 }
 
 func newBook(tier Tier, budget, perDay int64, now func() time.Time) *book {
-	return &book{tier: tier, budget: budget, perDay: perDay, now: now, changed: make(chan struct{})}
+	return &book{tier: tier, budget: budget, perDay: perDay, now: now, written: make(map[string]int64), changed: make(chan struct{})}
 }
 
 // room is space set aside for one file. Either finish or cancel ends it; what
@@ -140,7 +141,7 @@ func (r *room) finish(done Committed, durable bool) {
 	defer r.b.mu.Unlock()
 	r.ended = true
 	r.b.inflight -= r.bytes
-	r.b.written += r.bytes
+	r.b.written[dayOf(r.b.now())] += r.bytes
 	bytes := max(r.bytes, done.Physical)
 	r.b.used += bytes
 	r.b.total += bytes
@@ -197,7 +198,8 @@ func (b *book) figure() (bytes int64, known bool) {
 func (b *book) today() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.last.Written[dayOf(b.now())] + b.written
+	day := dayOf(b.now())
+	return b.last.Written[day] + b.written[day]
 }
 
 // added returns all that this process ever added.
@@ -227,8 +229,9 @@ func (b *book) changes() <-chan struct{} {
 
 // pending is what a book has to tell the ledger.
 type pending struct {
-	free, inflight, used, freed, counts, written int64
-	evicted, now                                 time.Time
+	free, inflight, used, freed, counts int64
+	written                             map[string]int64
+	evicted, now                        time.Time
 }
 
 // settle records what is pending in l.
@@ -239,7 +242,9 @@ func (p pending) settle(l *ledger, id string) {
 		l.Bytes = max(0, l.Bytes-p.freed)
 	}
 	l.setClaim(id, p.inflight+p.free, p.now)
-	l.wrote(p.written, p.now)
+	for day, n := range p.written {
+		l.wrote(day, n)
+	}
 	if p.evicted.After(l.Evicted) {
 		l.Evicted = p.evicted
 	}
@@ -251,40 +256,44 @@ func (b *book) change(ctx context.Context, apply func(l *ledger, id string, p pe
 	b.mu.Lock()
 	p := pending{
 		free: b.freeLocked(), inflight: b.inflight, used: b.used, freed: b.freed, counts: b.last.Counts,
-		written: b.written, evicted: b.evicted, now: b.now(),
+		written: maps.Clone(b.written), evicted: b.evicted, now: b.now(),
 	}
 	b.mu.Unlock()
 	ours := make(chan int64, 1) // our claim afterwards
+	refused := make(chan error, 1)
 	l, err := b.tier.Account(ctx, func(l *ledger, id string) error {
 		p.settle(l, id)
-		err := apply(l, id, p)
+		if err := apply(l, id, p); err != nil {
+			refused <- err
+			return err
+		}
 		ours <- l.Claims[id].Bytes
-		return err
+		return nil
 	})
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err != nil {
-		// What was added is recorded again, too much at worst. What was freed
-		// may have been subtracted, and must not be once more.
-		if !refused(err) {
+		// Unless apply refused, the ledger may have changed all the same. What
+		// was added is recorded again, too much at worst. What was freed must
+		// not be subtracted once more.
+		if len(refused) == 0 {
 			b.freed -= p.freed
 		}
 		return err
 	}
 	b.claimed = <-ours
 	b.used -= p.used
-	b.written -= p.written
+	for day, n := range p.written {
+		if b.written[day] -= n; b.written[day] == 0 {
+			delete(b.written, day)
+		}
+	}
 	if b.freed -= p.freed; l.Counts != p.counts {
 		b.freed = 0
 	}
 	b.evicted, b.updated = time.Time{}, p.now
 	b.seeLocked(l)
 	return nil
-}
-
-// refused reports errors of ask, after which nothing has changed.
-func refused(err error) bool {
-	return errors.Is(err, ErrNoSpace) || errors.Is(err, errNotCounted) || errors.Is(err, ErrWriteCap)
 }
 
 func (b *book) seeLocked(l *ledger) {
@@ -380,7 +389,7 @@ func (b *book) endCount(ctx context.Context, c counting, bytes int64) error {
 		for other, claim := range l.Claims {
 			if other != id && (!c.living[other] || p.now.Sub(claim.Since) > claimLife) {
 				// All that it wrote has been listed; when, nobody knows.
-				l.wrote(claim.Bytes, claim.Since)
+				l.wrote(dayOf(claim.Since), claim.Bytes)
 				delete(l.Claims, other)
 			}
 		}

@@ -65,7 +65,7 @@ func (s *Store) requestCollection(want demand) {
 		_ = s.ensureManifest(ctx, s.local)
 		err := s.collect(ctx, tierLocal, want)
 		s.exhausted.Store(err != nil)
-		if err != nil && !errors.Is(err, errExhausted) {
+		if err != nil && !errors.Is(err, errExhausted) && !errors.Is(err, errNotCounted) {
 			s.noteTierError(tierLocal, err)
 		}
 		if s.remote != nil && !s.remote.breaker.down() {
@@ -102,7 +102,8 @@ func (s *Store) shortage(ctx context.Context, id tierID, want demand) (over int6
 	case want.disk > 0:
 		return want.disk, want.before, nil
 	case figure > budget-budget/trimShare:
-		return figure - low, s.now().Add(-touchEvery), nil
+		// Truncated, so that asking twice gives the same answer.
+		return figure - low, s.now().Add(-touchEvery).Truncate(time.Second), nil
 	}
 	return 0, time.Time{}, nil
 }
@@ -114,8 +115,10 @@ func (s *Store) stale(id tierID) bool {
 		every = remoteCountEvery
 	}
 	counted, took := s.usage[id].counted()
-	_, known := s.books[id].figure()
-	return !known && s.books[id].budget > 0 || time.Since(counted) > max(every, countPause*took)
+	if _, known := s.books[id].figure(); !known && s.books[id].budget > 0 {
+		return time.Since(counted) > max(countAgain, 10*took) // the ledger is lost, or cannot be written
+	}
+	return time.Since(counted) > max(every, countPause*took)
 }
 
 // collect brings a tier within its limit and makes the room wanted, as far as it
@@ -132,8 +135,12 @@ func (s *Store) collect(ctx context.Context, id tierID, want demand) error {
 			return err
 		}
 	}
-	if over, _, err := s.shortage(ctx, id, want); err != nil || over <= 0 && !s.stale(id) {
+	over, _, err := s.shortage(ctx, id, want)
+	if err != nil {
 		return err
+	}
+	if over <= 0 && !s.stale(id) {
+		return s.stillShort(ctx, id, want)
 	}
 	release, err := s.lockTier(ctx, id, want)
 	if errors.Is(err, ErrLocked) {
@@ -190,11 +197,16 @@ func (s *Store) collectLocked(ctx context.Context, id tierID, want demand) error
 		return err
 	}
 	over, before, err := s.shortage(ctx, id, want)
-	if err != nil || over <= 0 {
+	if err != nil {
 		return err
 	}
+	if over <= 0 {
+		return s.stillShort(ctx, id, want)
+	}
 	if found.aside.QuarantineFiles > 0 && !before.After(want.before) {
-		over -= s.emptyQuarantine(ctx, id)
+		if over -= s.emptyQuarantine(ctx, id); over <= 0 {
+			return s.books[id].record(ctx)
+		}
 	}
 	if over > guess || !before.Equal(pick.before) { // nothing was known
 		pick = newVictims(over, before)
@@ -217,10 +229,17 @@ func (s *Store) collectLocked(ctx context.Context, id tierID, want demand) error
 	}
 }
 
-// stillShort returns errExhausted when a tier has not got the room wanted.
+// stillShort returns errExhausted when a tier has not got the room wanted, and
+// errNotCounted when nobody can know.
 func (s *Store) stillShort(ctx context.Context, id tierID, want demand) error {
 	b := s.books[id]
-	if figure, _ := b.figure(); b.budget > 0 && want.room > 0 && figure+want.room > b.budget {
+	figure, known := b.figure()
+	switch {
+	case b.budget == 0 || want.room == 0:
+		return ctx.Err()
+	case !known:
+		return errNotCounted
+	case figure+want.room > b.budget:
 		return errExhausted
 	}
 	return ctx.Err()

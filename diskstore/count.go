@@ -11,6 +11,9 @@ const (
 	// not be what a server spends its time on.
 	countEvery = time.Minute
 	countPause = 100
+
+	// countAgain is countEvery where nothing can be claimed without a count.
+	countAgain = time.Second
 )
 
 // tally is what a count found in a tier.

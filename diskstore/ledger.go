@@ -94,15 +94,15 @@ func (l *ledger) setClaim(id string, n int64, now time.Time) {
 	l.Claims[id] = claim{Bytes: max(0, n), Since: now}
 }
 
-// wrote adds to what was written on now's day and forgets days long past.
-func (l *ledger) wrote(n int64, now time.Time) {
+// wrote adds to what was written on a day and forgets days long past.
+func (l *ledger) wrote(day string, n int64) {
 	if n == 0 {
 		return
 	}
 	if l.Written == nil {
 		l.Written = make(map[string]int64)
 	}
-	l.Written[dayOf(now)] += n
+	l.Written[day] += n
 	for days := l.days(); len(days) > ledgerDays; days = days[1:] {
 		delete(l.Written, days[0].Day)
 	}

@@ -49,6 +49,9 @@ func (s *Store) look(ctx context.Context, id tierID) (*tally, error) {
 // gcTier removes from one tier what opt says, and returns from how many
 // fingerprints it removed everything.
 func (s *Store) gcTier(ctx context.Context, id tierID, opt GCOptions) (fingerprints int, err error) {
+	if err := s.books[id].refresh(ctx); err != nil {
+		return 0, err
+	}
 	switch {
 	case !opt.budgetOnly():
 		return s.gcPicked(ctx, id, opt)

@@ -26,8 +26,9 @@ type RootOptions struct {
 // which is its own. Servers may use the roots meanwhile; a page that is removed
 // under them is a page they compute again.
 type Root struct {
-	s  *Store
-	gc sync.Mutex // one GC at a time
+	s         *Store
+	remoteErr error      // why the remote tier could not be used when opened
+	gc        sync.Mutex // one GC at a time
 }
 
 // OpenRoot opens the roots of a store without a fingerprint. It makes nothing,
@@ -44,10 +45,24 @@ func OpenRoot(ctx context.Context, opt RootOptions) (*Root, error) {
 	if err := s.local.(*dirTier).ready(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("open root %s: %w", s.opt.Local.Root, err), s.Close())
 	}
-	if err := s.openRemote(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("open remote root %s: %w", s.opt.Remote.Root, err), s.Close())
+	r := &Root{s: s}
+	if s.remote == nil {
+		return r, nil
 	}
-	return &Root{s: s}, nil
+	if _, err := s.remote.Fingerprints(ctx); unsafeRoot(err) {
+		return nil, errors.Join(fmt.Errorf("open remote root %s: %w", s.opt.Remote.Root, err), s.Close())
+	} else if err != nil {
+		r.remoteErr = err
+	}
+	return r, nil
+}
+
+// remoteError is err, or why the tier was down from the beginning.
+func (r *Root) remoteError(doing string, err error) error {
+	if errors.Is(err, ErrTierDown) && r.remoteErr != nil {
+		err = r.remoteErr
+	}
+	return fmt.Errorf("%s %s: %w", doing, r.s.opt.Remote.Root, err)
 }
 
 // Close ends running operations and gives up what the root holds.
@@ -107,7 +122,7 @@ func (r *Root) Usage(ctx context.Context) (RootUsage, error) {
 	}
 	if r.s.remote != nil {
 		if u.Remote, err = r.s.rootUsage(ctx, tierRemote); err != nil {
-			u.Remote, u.RemoteErr = RootTierUsage{}, fmt.Errorf("count %s: %w", r.s.opt.Remote.Root, err)
+			u.Remote, u.RemoteErr = RootTierUsage{}, r.remoteError("count", err)
 		}
 	}
 	return u, nil
@@ -214,7 +229,7 @@ func (r *Root) GC(ctx context.Context, opt GCOptions) (GCReport, error) {
 	// The remote tier first: it makes room for what leaves the local one.
 	if r.s.remote != nil {
 		if report.Remote.Fingerprints, err = r.s.gcTier(ctx, tierRemote, opt); err != nil {
-			report.RemoteErr = fmt.Errorf("collect %s: %w", r.s.opt.Remote.Root, err)
+			report.RemoteErr = r.remoteError("collect", err)
 		}
 	}
 	if report.Local.Fingerprints, err = r.s.gcTier(ctx, tierLocal, opt); err != nil {

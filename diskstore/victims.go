@@ -51,7 +51,7 @@ func (v *victims) prune() {
 	slices.SortFunc(v.files, func(a, b Info) int { return a.Used.Compare(b.Used) })
 	var bytes int64
 	for i, info := range v.files {
-		if (bytes >= v.need || i >= v.most) && info.Used.After(v.files[i-1].Used) {
+		if i > 0 && (bytes >= v.need || i >= v.most) && info.Used.After(v.files[i-1].Used) {
 			v.limit, v.more = v.files[i-1].Used, true
 			clear(v.files[i:])
 			v.files = v.files[:i]
