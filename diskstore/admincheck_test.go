@@ -17,15 +17,6 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// openRoot opens the roots of o for administration.
-func openRoot(t testing.TB, o Options) *Root {
-	t.Helper()
-	r, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: o.FS})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, r.Close()) })
-	return r
-}
-
 // stored makes roots that hold two conversations, one of them compressed, and
 // returns the options and what was stored.
 func stored(t testing.TB, edit ...func(*Options)) (Options, []*Page) {
