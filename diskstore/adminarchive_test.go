@@ -23,7 +23,7 @@ func exportOf(t testing.TB, o Options, last *Page) []byte {
 	r, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: o.FS})
 	require.NoError(t, err)
 	defer r.Close()
-	chain, err := r.Chain(ctx, nameOf(o, last))
+	chain, err := r.Chain(ctx, storedAt(o, last))
 	require.NoError(t, err)
 	var out bytes.Buffer
 	_, err = r.Export(ctx, chain, &out, func(int64) {})
@@ -31,8 +31,8 @@ func exportOf(t testing.TB, o Options, last *Page) []byte {
 	return out.Bytes()
 }
 
-// nameOf returns where a store with options o keeps a page.
-func nameOf(o Options, p *Page) Name {
+// storedAt returns where a store with options o keeps a page.
+func storedAt(o Options, p *Page) Name {
 	if len(p.Tokens) < o.PageTokens {
 		return Name{Fingerprint: o.Fingerprint, Class: ClassTail, Parent: p.Parent, Key: p.Key()}
 	}
@@ -70,7 +70,7 @@ func TestExportAndImport(t *testing.T) {
 func TestExportOfWhatIsNotWhole(t *testing.T) {
 	o, pages := stored(t)
 	r := openRoot(t, o)
-	chain, err := r.Chain(ctx, nameOf(o, pages[2]))
+	chain, err := r.Chain(ctx, storedAt(o, pages[2]))
 	require.NoError(t, err)
 	require.Len(t, chain, 3)
 	flipAt(t, chain[1].Path, 4200)
@@ -79,7 +79,7 @@ func TestExportOfWhatIsNotWhole(t *testing.T) {
 	require.NoError(t, os.Remove(chain[1].Path))
 	_, err = r.Export(ctx, chain, io.Discard, func(int64) {})
 	require.ErrorIs(t, err, ErrNotFound)
-	_, err = r.Chain(ctx, nameOf(o, pages[2]))
+	_, err = r.Chain(ctx, storedAt(o, pages[2]))
 	require.ErrorIs(t, err, ErrNotFound)
 	require.NoError(t, os.Remove(filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Class: ClassManifest})))
 	_, err = r.Export(ctx, chain[:1], io.Discard, func(int64) {})
@@ -94,7 +94,7 @@ func TestExportFromBothTiers(t *testing.T) {
 	s := open(t, o)
 	pages := putChain(t, s, prompt(1, 3*testTokens))
 	for _, p := range pages[:2] {
-		name := nameOf(o, p)
+		name := storedAt(o, p)
 		place(t, filePath(o.Local.Root, name), filePath(o.Remote.Root, name))
 		require.NoError(t, os.Remove(filePath(o.Local.Root, name)))
 	}
@@ -258,12 +258,12 @@ func TestFindAndRecent(t *testing.T) {
 		found, err := r.Find(ctx, p.Key().String()[:10])
 		require.NoError(t, err)
 		require.Len(t, found, 1)
-		require.Equal(t, nameOf(o, p), found[0].Name)
+		require.Equal(t, storedAt(o, p), found[0].Name)
 		require.Equal(t, TierLocal, found[0].Tier)
 		require.FileExists(t, found[0].Path)
 	}
 	// A page in both tiers is one page.
-	name := nameOf(o, pages[0])
+	name := storedAt(o, pages[0])
 	place(t, filePath(o.Local.Root, name), filePath(o.Remote.Root, name))
 	found, err := r.Find(ctx, name.Key.String())
 	require.NoError(t, err)

@@ -286,7 +286,7 @@ func TestRepairManifestFromTheOtherTier(t *testing.T) {
 	local := filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Class: ClassManifest})
 	remote := filePath(o.Remote.Root, Name{Fingerprint: o.Fingerprint, Class: ClassManifest})
 	place(t, local, remote)
-	place(t, filePath(o.Local.Root, nameOf(o, pages[0])), filePath(o.Remote.Root, nameOf(o, pages[0])))
+	place(t, filePath(o.Local.Root, storedAt(o, pages[0])), filePath(o.Remote.Root, storedAt(o, pages[0])))
 	want, err := os.ReadFile(local)
 	require.NoError(t, err)
 	for _, path := range []string{local, remote} {
