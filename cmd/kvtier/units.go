@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -31,8 +32,8 @@ func age(s string) (time.Duration, error) {
 			continue
 		}
 		n, err := strconv.ParseFloat(digits, 64)
-		if d := time.Duration(n * float64(unit)); err == nil && d > 0 {
-			return d, nil
+		if d := n * float64(unit); err == nil && d >= 1 && d < math.MaxInt64 {
+			return time.Duration(d), nil
 		}
 	}
 	if d, err := time.ParseDuration(s); err == nil && d > 0 {
