@@ -68,7 +68,7 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 		collectors: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)},
 	}
 	s.health.log = s.log.With("tier", TierLocal, "root", opt.Local.Root)
-	local := newDirTier(opt.tierFS(opt.Local.Root), opt.Local.Root, true)
+	local := newDirTier(opt.FS, opt.Local.Root, true)
 	s.local = local
 	if err := s.openLocal(ctx, local); err != nil {
 		return nil, errors.Join(fmt.Errorf("open store in %s: %w", opt.Local.Root, err), local.Close())
@@ -102,7 +102,7 @@ func (s *Store) openLocal(ctx context.Context, local *dirTier) error {
 // openRemote wraps the remote root and looks at it for at most RemoteTimeout.
 func (s *Store) openRemote(ctx context.Context) error {
 	root := s.opt.Remote.Root
-	inner := newDirTier(s.opt.tierFS(root), root, false)
+	inner := newDirTier(s.opt.FS, root, false)
 	s.remote = isolate(inner, s.opt.RemoteTimeout, s.opt.ReadTimeout,
 		s.log.With("tier", TierRemote, "root", root), time.Now, func() { s.counts.tierErrors.Add(1) })
 	_, err := s.remote.Stat(ctx, Name{Fingerprint: s.opt.Fingerprint, Class: ClassManifest})
