@@ -157,8 +157,8 @@ func tinyPages(t require.TestingT, o Options, sections []Section, tokens []int32
 	return pages
 }
 
-// nameOf returns where a page is kept.
-func nameOf(o Options, p *Page) Name {
+// placeOf returns where a page is kept.
+func placeOf(o Options, p *Page) Name {
 	name := Name{Fingerprint: o.Fingerprint, Class: ClassPage, Key: p.Key()}
 	if len(p.Tokens) < o.PageTokens {
 		name.Class, name.Parent = ClassTail, p.Parent
@@ -175,7 +175,7 @@ func (w *crashWorld) put(sections []Section, tokens []int32) {
 
 // putPage stores a page, and keeps account of what that promises.
 func (w *crashWorld) putPage(p *Page) error {
-	name := nameOf(w.o, p)
+	name := placeOf(w.o, p)
 	w.change(func(all *promise) {
 		known := all.page(name)
 		if n := len(known.versions); n == 0 || !known.versions[n-1].Layout.Equal(p.Layout) {
@@ -222,7 +222,7 @@ func (w *crashWorld) read(tokens []int32) int {
 
 // damage flips a bit of a page's file, the local one if there are two.
 func (w *crashWorld) damage(p *Page, bit int) {
-	name := nameOf(w.o, p)
+	name := placeOf(w.o, p)
 	root := w.o.Local.Root
 	if _, err := w.mem.Lstat(filePath(root, name)); err != nil {
 		root = w.o.Remote.Root
