@@ -85,6 +85,7 @@ type Ref struct {
 	Bytes  int64  // size of the file
 
 	used int64 // recency when found, in Unix nanoseconds
+	at   int64 // when its chain counts as used if it is read; 0 for when that is
 }
 
 // Names of the two tiers, as they appear in Ref.Tier, logs and Stats.
