@@ -66,7 +66,8 @@ to export a conversation as one archive, which Import stores.
   - Open takes as long with a million pages as with none.
   - Directories have mode 0700 and files 0600. A root that is a symbolic link,
     belongs to somebody else, or is writable by others is refused. Links, FIFOs
-    and devices in a page's place are not followed, opened or waited for.
+    and devices in a page's place are not followed, opened or waited for, nor are
+    links in the place of a directory below a root.
 
 # Caveats
 

@@ -55,7 +55,8 @@ type Options struct {
 	// of both encodings can be read whatever Compress says.
 	Compress bool
 
-	// FS is the filesystem; nil means the operating system's.
+	// FS is the filesystem; nil means the operating system's, which then follows
+	// no symbolic link below a root.
 	FS vfs.FS
 
 	// Logger receives state changes; nil discards them.
@@ -77,14 +78,19 @@ func (o Options) String() string {
 		o.WritePerDay, o.Compress, o.RemoteTimeout, o.ReadTimeout)
 }
 
+// tierFS returns the filesystem for the tier in root.
+func (o Options) tierFS(root string) vfs.FS {
+	if o.FS == nil {
+		return vfs.Below(root)
+	}
+	return o.FS
+}
+
 // withDefaults replaces zero values and returns ErrOptions for impossible ones.
 // A Root has no fingerprint.
 func (o Options) withDefaults(fingerprint bool) (Options, error) {
 	if o.PageTokens == 0 {
 		o.PageTokens = DefaultPageTokens
-	}
-	if o.FS == nil {
-		o.FS = vfs.OS
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
