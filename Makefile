@@ -46,8 +46,12 @@ deps: ## Install what building needs, or name it
 	@scripts/deps
 
 .PHONY: build
-build: deps ## Build the patched Ollama: build/ollama/bin/ollama and its libraries
+build: deps kvtier ## Build the patched Ollama: build/ollama/bin/ollama and its libraries
 	$(PATCH_OLLAMA) build $(SRC_FLAG) $(BUILD_FLAGS)
+
+.PHONY: kvtier
+kvtier: ## Build the tool for pages on disk alone: build/ollama/bin/kvtier
+	go build -trimpath -o build/ollama/bin/kvtier ./cmd/kvtier
 
 .PHONY: run
 run: build ## Show what is restored, and how quickly, on this machine

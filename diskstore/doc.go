@@ -39,7 +39,8 @@ files by itself: a page's is later than that of every page that continues it.
 Budgets are held to a recorded figure, usage.json, that may be too high and is
 never too low: processes claim room in it before they write. So Open need not
 count, and a million files are counted in the background. OpenRoot gives tools
-what is stored, and collects it, over all fingerprints.
+what is stored, over all fingerprints: to collect it, to check and repair it, and
+to export a conversation as one archive, which Import stores.
 
 # Guarantees
 

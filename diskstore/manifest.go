@@ -28,6 +28,11 @@ func readManifest(ctx context.Context, t Tier, fingerprint Key) (*Manifest, erro
 		return nil, err
 	}
 	defer blob.Close()
+	return decodeManifest(ctx, blob, fingerprint)
+}
+
+// decodeManifest reads an open manifest.
+func decodeManifest(ctx context.Context, blob Blob, fingerprint Key) (*Manifest, error) {
 	if n := blob.Info().Bytes; n > maxManifestBytes {
 		return nil, damaged("manifest of %v is %d bytes", fingerprint, n)
 	}

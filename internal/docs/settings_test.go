@@ -12,7 +12,7 @@ import (
 
 	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/kvtier/kvtier/kvcache/paging"
-	"github.com/kvtier/kvtier/kvcache/tiering"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
 // forTests is a variable that the README does not advertise.
@@ -42,12 +42,12 @@ func TestDefaults(t *testing.T) {
 	}
 	t.Setenv("HOME", t.TempDir())
 
-	require.False(t, tiering.Enabled())
-	config, err := tiering.FromEnvironment(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	require.False(t, tierenv.Enabled())
+	config, err := tierenv.FromEnvironment(slog.New(slog.NewTextHandler(io.Discard, nil)))
 	require.NoError(t, err)
 	const gb = 1e9
 	require.Equal(t, "0", said["OLLAMA_KV_TIERING"])
-	require.Contains(t, said["OLLAMA_KV_TIER_LOCAL"], tiering.DefaultRoot)
+	require.Contains(t, said["OLLAMA_KV_TIER_LOCAL"], tierenv.DefaultRoot)
 	require.Equal(t, strconv.Itoa(int(config.LocalBytes/gb)), said["OLLAMA_KV_TIER_LOCAL_GB"])
 	require.Equal(t, strconv.Itoa(int(config.RemoteBytes/gb)), said["OLLAMA_KV_TIER_REMOTE_GB"])
 	require.Equal(t, strconv.Itoa(config.PageTokens), said["OLLAMA_KV_TIER_PAGE_TOKENS"])

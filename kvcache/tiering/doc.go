@@ -7,6 +7,6 @@
 //
 // # Variables
 //
-// See [Config] for the variables, their defaults and what a bad value does. They are read
+// See [tierenv.Config] for the variables, their defaults and what a bad value does. They are read
 // as Ollama reads its own: surrounding spaces and quotes are dropped.
 package tiering

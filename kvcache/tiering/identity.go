@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,37 +13,10 @@ import (
 
 	"github.com/ollama/ollama/ml"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
-// schema changes when the meaning of a page's rows does.
-const schema = "1"
-
-// Keys of the identity: each is part of the fingerprint, and a page is only used where all
-// are equal. They are written beside the pages for people and tools.
-const (
-	keySchema     = "schema"
-	keyWeights    = "weights"
-	keyAdapters   = "adapters"
-	keyCacheType  = "cache_type"
-	keyEngine     = "engine"
-	keyNumerics   = "numerics"
-	keyPageTokens = "page_tokens"
-	keyNamespace  = "namespace"
-)
-
-// fingerprint is the SHA-256 over the identity's keys and values, each with its length, in
-// the order of the keys.
-func fingerprint(identity map[string]string) diskstore.Key {
-	h := sha256.New()
-	for _, key := range slices.Sorted(maps.Keys(identity)) {
-		value := identity[key]
-		fmt.Fprintf(h, "%d:%s=%d:%s;", len(key), key, len(value), value)
-	}
-	return diskstore.Key(h.Sum(nil))
-}
-
-func identityOf(m Model, c Config, files *digests) (map[string]string, error) {
+func identityOf(m Model, c tierenv.Config, files *digests) (map[string]string, error) {
 	weights, err := files.weights(m.Path)
 	if err != nil {
 		return nil, fmt.Errorf("identify the model's weights: %w", err)
@@ -62,14 +34,14 @@ func identityOf(m Model, c Config, files *digests) (map[string]string, error) {
 		return nil, fmt.Errorf("identify the engine: %w", err)
 	}
 	return map[string]string{
-		keySchema:     schema,
-		keyWeights:    weights,
-		keyAdapters:   strings.Join(adapters, ","),
-		keyCacheType:  m.CacheType,
-		keyEngine:     engine,
-		keyNumerics:   m.Numerics,
-		keyPageTokens: fmt.Sprint(c.PageTokens),
-		keyNamespace:  c.Namespace,
+		tierenv.KeySchema:     tierenv.Schema,
+		tierenv.KeyWeights:    weights,
+		tierenv.KeyAdapters:   strings.Join(adapters, ","),
+		tierenv.KeyCacheType:  m.CacheType,
+		tierenv.KeyEngine:     engine,
+		tierenv.KeyNumerics:   m.Numerics,
+		tierenv.KeyPageTokens: fmt.Sprint(c.PageTokens),
+		tierenv.KeyNamespace:  c.Namespace,
 	}, nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/vfs"
 	"github.com/kvtier/kvtier/kvcache"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
 // Model is what the runner knows about a model it is about to load for good.
@@ -48,6 +49,9 @@ var architectures = map[string]bool{
 	"qwen3moe":    true,
 }
 
+// Enabled is [tierenv.Enabled], for the runner.
+func Enabled() bool { return tierenv.Enabled() }
+
 // Start wraps a model's cache, or returns nil and logs one line that says why not.
 func Start(m Model, rows kvcache.Rows) *kvcache.TieredCausal {
 	log := slog.Default()
@@ -60,7 +64,7 @@ func Start(m Model, rows kvcache.Rows) *kvcache.TieredCausal {
 }
 
 func start(m Model, rows kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal, error) {
-	config, err := FromEnvironment(log)
+	config, err := tierenv.FromEnvironment(log)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +87,7 @@ func start(m Model, rows kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal,
 		log.Debug("kv tier: digests of large files are not remembered", "error", err)
 	}
 
-	key := fingerprint(identity)
+	key := tierenv.Fingerprint(identity)
 	store, err := diskstore.Open(context.Background(), diskstore.Options{
 		Fingerprint: key,
 		Identity:    identity,
@@ -122,7 +126,7 @@ func prepareRoot(root string) error {
 // modelStore is the page store of one loaded model, and what runs beside it.
 type modelStore struct {
 	*diskstore.Store
-	config   Config
+	config   tierenv.Config
 	identity map[string]string
 	log      *slog.Logger
 
@@ -160,8 +164,8 @@ func (s *modelStore) logUsage(ctx context.Context) {
 		"local", s.config.Local, "local_budget", budget(s.config.LocalBytes),
 		"page_tokens", s.config.PageTokens,
 		"compress", s.config.Compress,
-		"fingerprint", fingerprint(s.identity).String()[:12],
-		"cache_type", s.identity[keyCacheType],
+		"fingerprint", tierenv.Fingerprint(s.identity).String()[:12],
+		"cache_type", s.identity[tierenv.KeyCacheType],
 		"pages", usage.Local.Pages + usage.Remote.Pages,
 		"tails", usage.Local.Tails + usage.Remote.Tails,
 		"bytes", format.HumanBytes(usage.Local.Bytes + usage.Remote.Bytes),
@@ -221,12 +225,12 @@ func (s *modelStore) reclaim(ctx context.Context) {
 // supersedes reports whether pages of other belong to the same model on the same kind of
 // machine, computed by other engine code.
 func supersedes(mine, other map[string]string) bool {
-	for _, key := range []string{keyWeights, keyAdapters, keyNumerics, keyNamespace} {
+	for _, key := range []string{tierenv.KeyWeights, tierenv.KeyAdapters, tierenv.KeyNumerics, tierenv.KeyNamespace} {
 		if mine[key] != other[key] {
 			return false
 		}
 	}
-	return mine[keyEngine] != other[keyEngine] || mine[keySchema] != other[keySchema]
+	return mine[tierenv.KeyEngine] != other[tierenv.KeyEngine] || mine[tierenv.KeySchema] != other[tierenv.KeySchema]
 }
 
 func budget(bytes int64) string {

@@ -13,6 +13,8 @@ import (
 	ollama "github.com/ollama/ollama/kvcache"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,93 +37,23 @@ func logger() (*slog.Logger, *bytes.Buffer) {
 	return slog.New(slog.NewTextHandler(&buf, nil)), &buf
 }
 
-func TestEnabled(t *testing.T) {
-	for value, want := range map[string]bool{"": false, "0": false, "false": false, "1": true, `"1"`: true, " true ": true, "perhaps": true} {
-		environment(t, map[string]string{"OLLAMA_KV_TIERING": value})
-		require.Equal(t, want, Enabled(), "%q", value)
-	}
-}
-
-func TestConfigDefaults(t *testing.T) {
-	home := t.TempDir()
-	environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "HOME": home})
-	log, _ := logger()
-	c, err := FromEnvironment(log)
-	require.NoError(t, err)
-	require.Contains(t, []string{DefaultRoot, filepath.Join(home, ".ollama", "kv-cache")}, c.Local)
-	c.Local = ""
-	require.Equal(t, Config{LocalBytes: 20e9, PageTokens: 256}, c)
-}
-
-func TestConfigReadsEverything(t *testing.T) {
-	environment(t, map[string]string{
-		"OLLAMA_KV_TIERING":               "1",
-		"OLLAMA_KV_TIER_LOCAL":            `"/fast/pages"`,
-		"OLLAMA_KV_TIER_LOCAL_GB":         "0.5",
-		"OLLAMA_KV_TIER_REMOTE":           " '/nfs/pages' ",
-		"OLLAMA_KV_TIER_REMOTE_GB":        "5000",
-		"OLLAMA_KV_TIER_WRITE_GB_PER_DAY": "12.5",
-		"OLLAMA_KV_TIER_COMPRESS":         "true",
-		"OLLAMA_KV_TIER_NAMESPACE":        "team",
-		"OLLAMA_KV_TIER_PAGE_TOKENS":      "128",
-		"OLLAMA_KV_TIER_TEST":             "1",
-	})
-	log, _ := logger()
-	c, err := FromEnvironment(log)
-	require.NoError(t, err)
-	require.Equal(t, Config{
-		Local: "/fast/pages", LocalBytes: 5e8, Remote: "/nfs/pages", RemoteBytes: 5e12, WriteBytesPerDay: 125e8,
-		Compress: true, Namespace: "team", PageTokens: 128, Test: true,
-	}, c)
-}
-
-// A value that cannot be read keeps tiering off where its default could delete or expose
-// something, and is replaced with a warning elsewhere.
-func TestConfigBadValues(t *testing.T) {
-	for name, off := range map[string]map[string]string{
-		"OLLAMA_KV_TIERING":               {"perhaps": "neither"},
-		"OLLAMA_KV_TIER_LOCAL_GB":         {"lots": "gigabytes", "-1": "gigabytes", "NaN": "gigabytes", "1e300": "gigabytes"},
-		"OLLAMA_KV_TIER_REMOTE_GB":        {"20GB": "gigabytes"},
-		"OLLAMA_KV_TIER_WRITE_GB_PER_DAY": {"none": "gigabytes", "-5": "gigabytes"},
-		"OLLAMA_KV_TIER_LOCAL":            {"pages": "absolute"},
-		"OLLAMA_KV_TIER_REMOTE":           {"nfs/pages": "absolute"},
-	} {
-		for value, says := range off {
-			environment(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), name: value})
-			log, _ := logger()
-			_, err := FromEnvironment(log)
-			require.ErrorContains(t, err, says, "%s=%s", name, value)
-			require.ErrorContains(t, err, value)
-		}
-	}
-	for name, value := range map[string]string{"OLLAMA_KV_TIER_COMPRESS": "zstd", "OLLAMA_KV_TIER_PAGE_TOKENS": "1"} {
-		environment(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), name: value})
-		log, lines := logger()
-		c, err := FromEnvironment(log)
-		require.NoError(t, err)
-		require.False(t, c.Compress)
-		require.Equal(t, 256, c.PageTokens)
-		require.Contains(t, lines.String(), name)
-	}
-}
-
 func TestFingerprintDependsOnEveryField(t *testing.T) {
 	model := Model{Path: "/models/sha256-" + strings.Repeat("a", 64), Architecture: "qwen3", Layers: 1, CacheType: "f16", Numerics: "CPU AVX2=1"}
-	config := Config{PageTokens: 256}
+	config := tierenv.Config{PageTokens: 256}
 	base, err := identityOf(model, config, openDigests(""))
 	require.NoError(t, err)
 	require.Len(t, base, 8)
 	for key := range base {
 		changed := maps.Clone(base)
 		changed[key] += "x"
-		require.NotEqual(t, fingerprint(base), fingerprint(changed), key)
+		require.NotEqual(t, tierenv.Fingerprint(base), tierenv.Fingerprint(changed), key)
 	}
-	require.Equal(t, fingerprint(base), fingerprint(maps.Clone(base)))
+	require.Equal(t, tierenv.Fingerprint(base), tierenv.Fingerprint(maps.Clone(base)))
 
 	// no value can pass for another key
 	a := map[string]string{"a": "1;1:b=1:2", "b": "3"}
 	b := map[string]string{"a": "1", "b": "2;1:b=1:3"}
-	require.NotEqual(t, fingerprint(a), fingerprint(b))
+	require.NotEqual(t, tierenv.Fingerprint(a), tierenv.Fingerprint(b))
 }
 
 func TestWeightsAreHashedOnce(t *testing.T) {
@@ -215,7 +147,7 @@ func TestStartRefuses(t *testing.T) {
 }
 
 func TestSupersedes(t *testing.T) {
-	mine := map[string]string{keyWeights: "w", keyEngine: "new", keyNumerics: "n", keySchema: "1", keyPageTokens: "256", keyCacheType: "f16"}
+	mine := map[string]string{tierenv.KeyWeights: "w", tierenv.KeyEngine: "new", tierenv.KeyNumerics: "n", tierenv.KeySchema: "1", tierenv.KeyPageTokens: "256", tierenv.KeyCacheType: "f16"}
 	with := func(changes ...string) map[string]string {
 		other := maps.Clone(mine)
 		for i := 0; i < len(changes); i += 2 {
@@ -224,13 +156,13 @@ func TestSupersedes(t *testing.T) {
 		return other
 	}
 	require.False(t, supersedes(mine, with()))
-	require.True(t, supersedes(mine, with(keyEngine, "old")))
-	require.True(t, supersedes(mine, with(keyEngine, "old", keyCacheType, "q8_0")))
-	require.True(t, supersedes(mine, with(keySchema, "0")))
-	require.False(t, supersedes(mine, with(keyCacheType, "q8_0")), "the same engine with other settings")
-	require.False(t, supersedes(mine, with(keyEngine, "old", keyWeights, "other")))
-	require.False(t, supersedes(mine, with(keyEngine, "old", keyNumerics, "another machine")))
-	require.False(t, supersedes(mine, with(keyEngine, "old", keyNamespace, "another team")))
+	require.True(t, supersedes(mine, with(tierenv.KeyEngine, "old")))
+	require.True(t, supersedes(mine, with(tierenv.KeyEngine, "old", tierenv.KeyCacheType, "q8_0")))
+	require.True(t, supersedes(mine, with(tierenv.KeySchema, "0")))
+	require.False(t, supersedes(mine, with(tierenv.KeyCacheType, "q8_0")), "the same engine with other settings")
+	require.False(t, supersedes(mine, with(tierenv.KeyEngine, "old", tierenv.KeyWeights, "other")))
+	require.False(t, supersedes(mine, with(tierenv.KeyEngine, "old", tierenv.KeyNumerics, "another machine")))
+	require.False(t, supersedes(mine, with(tierenv.KeyEngine, "old", tierenv.KeyNamespace, "another team")))
 	require.False(t, supersedes(mine, map[string]string{}))
 }
 

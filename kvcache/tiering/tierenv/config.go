@@ -1,4 +1,4 @@
-package tiering
+package tierenv
 
 import (
 	"errors"
@@ -12,7 +12,6 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/vfs"
-	"github.com/kvtier/kvtier/kvcache"
 )
 
 // DefaultRoot is where pages go when nothing is said and the place is safe.
@@ -48,7 +47,7 @@ type Config struct {
 }
 
 // Enabled reports whether OLLAMA_KV_TIERING asks for tiering. A value that is neither yes
-// nor no counts as yes here, so that [Start] can say what is wrong with it.
+// nor no counts as yes here, so that [FromEnvironment] can say what is wrong with it.
 func Enabled() bool {
 	value := variable("OLLAMA_KV_TIERING")
 	on, err := strconv.ParseBool(value)
@@ -69,7 +68,7 @@ func FromEnvironment(log *slog.Logger) (Config, error) {
 		Namespace:  variable("OLLAMA_KV_TIER_NAMESPACE"),
 		Compress:   boolean(log, "OLLAMA_KV_TIER_COMPRESS"),
 		Test:       boolean(log, "OLLAMA_KV_TIER_TEST"),
-		PageTokens: kvcache.DefaultPageTokens,
+		PageTokens: diskstore.DefaultPageTokens,
 	}
 	var errs []error
 	if value := variable("OLLAMA_KV_TIERING"); value != "" {

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/olekukonko/tablewriter"
+	"github.com/spf13/pflag"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
+)
+
+// Variables that flags stand for.
+const (
+	localVar    = "OLLAMA_KV_TIER_LOCAL"
+	localGBVar  = "OLLAMA_KV_TIER_LOCAL_GB"
+	remoteVar   = "OLLAMA_KV_TIER_REMOTE"
+	remoteGBVar = "OLLAMA_KV_TIER_REMOTE_GB"
+)
+
+// app is what the verbs share: the global flags and what they resolve to.
+type app struct {
+	stdout, stderr io.Writer
+	terminal       bool // stderr is one, and gets progress bars
+
+	asJSON            bool
+	root, remote      string
+	localGB, remoteGB float64
+	modelsDir         string
+	config            tierenv.Config
+	budgetOf          map[string]bool // tiers whose budget somebody has said
+}
+
+func (a *app) addFlags(flags *pflag.FlagSet) {
+	flags.BoolVar(&a.asJSON, "json", false, "print JSON")
+	flags.StringVar(&a.root, "root", "", "directory of the local tier, instead of "+localVar)
+	flags.StringVar(&a.remote, "remote", "", "directory of the remote tier, instead of "+remoteVar)
+	flags.Float64Var(&a.localGB, "local-gb", 0, "budget of the local tier in GB, instead of "+localGBVar)
+	flags.Float64Var(&a.remoteGB, "remote-gb", 0, "budget of the remote tier in GB, instead of "+remoteGBVar)
+	flags.StringVar(&a.modelsDir, "models", "", "directory of Ollama's models, instead of OLLAMA_MODELS")
+}
+
+// setup resolves flags and variables to one configuration. A flag is the
+// variable it stands for; whoever names a root means that root alone, and not
+// the remote tier and the budgets of another.
+func (a *app) setup(flags *pflag.FlagSet) error {
+	values := make(map[string]string)
+	if flags.Changed("root") {
+		values = map[string]string{remoteVar: "", localGBVar: "", remoteGBVar: ""}
+	}
+	for flag, path := range map[string]string{"root": a.root, "remote": a.remote} {
+		if !flags.Changed(flag) {
+			continue
+		}
+		if path == "" {
+			return fmt.Errorf("--%s is empty; name a directory", flag)
+		}
+		abs, err := filepath.Abs(path)
+		if err != nil {
+			return fmt.Errorf("find --%s %s: %w", flag, path, err)
+		}
+		values[map[string]string{"root": localVar, "remote": remoteVar}[flag]] = abs
+	}
+	if flags.Changed("local-gb") {
+		values[localGBVar] = strconv.FormatFloat(a.localGB, 'g', -1, 64)
+	}
+	if flags.Changed("remote-gb") {
+		values[remoteGBVar] = strconv.FormatFloat(a.remoteGB, 'g', -1, 64)
+	}
+	for name, value := range values {
+		if err := os.Setenv(name, value); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	a.budgetOf = map[string]bool{
+		diskstore.TierLocal:  os.Getenv(localGBVar) != "",
+		diskstore.TierRemote: os.Getenv(remoteGBVar) != "",
+	}
+	var err error
+	a.config, err = tierenv.FromEnvironment(a.logger())
+	return err
+}
+
+// logger prints warnings to standard error.
+func (a *app) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{
+		Level: slog.LevelWarn,
+		ReplaceAttr: func(groups []string, attr slog.Attr) slog.Attr {
+			if len(groups) == 0 && attr.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return attr
+		},
+	}))
+}
+
+// budget is a tier's budget as it was said, 0 when nobody has: the default of a
+// variable may be less than what a server with other variables may keep.
+func (a *app) budget(tier string) int64 {
+	switch {
+	case !a.budgetOf[tier]:
+		return 0
+	case tier == diskstore.TierRemote:
+		return a.config.RemoteBytes
+	}
+	return a.config.LocalBytes
+}
+
+func (a *app) tiers() (local, remote diskstore.TierConfig) {
+	return diskstore.TierConfig{Root: a.config.Local, BudgetBytes: a.budget(diskstore.TierLocal)},
+		diskstore.TierConfig{Root: a.config.Remote, BudgetBytes: a.budget(diskstore.TierRemote)}
+}
+
+// open opens the roots.
+func (a *app) open(ctx context.Context) (*diskstore.Root, error) {
+	local, remote := a.tiers()
+	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: local, Remote: remote, Logger: a.logger()})
+	switch {
+	case err == nil:
+		return root, nil
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, diskstore.ErrRootMissing):
+		return nil, fmt.Errorf("there are no pages in %s, it does not exist; set %s as the server has it, or give --root", local.Root, localVar)
+	case errors.Is(err, diskstore.ErrRootOwner):
+		return nil, fmt.Errorf("%w; or run kvtier as that user, as sudo -u does", err)
+	}
+	return nil, err
+}
+
+// with opens the roots for the time of fn.
+func (a *app) with(ctx context.Context, fn func(*diskstore.Root) error) error {
+	root, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(fn(root), root.Close())
+}
+
+// table prints rows as ollama ps does.
+func (a *app) table(header []string, rows [][]string) {
+	t := tablewriter.NewWriter(a.stdout)
+	t.SetHeader(header)
+	t.SetHeaderAlignment(tablewriter.ALIGN_LEFT)
+	t.SetAlignment(tablewriter.ALIGN_LEFT)
+	t.SetAutoFormatHeaders(false)
+	t.SetAutoWrapText(false)
+	t.SetHeaderLine(false)
+	t.SetBorder(false)
+	t.SetNoWhiteSpace(true)
+	t.SetTablePadding("    ")
+	t.AppendBulk(rows)
+	t.Render()
+}
+
+func (a *app) json(v any) error {
+	enc := json.NewEncoder(a.stdout)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/stretchr/testify/require"
+)
+
+// member is one file of an archive.
+type member struct {
+	header tar.Header
+	data   []byte
+}
+
+// forgeries are what somebody may do to an archive.
+var forgeries = map[string]func(files []member) []member{
+	"traversal": func(files []member) []member {
+		files[1].header.Name = "../../../" + files[1].header.Name
+		return files
+	},
+	"absolute": func(files []member) []member {
+		files[1].header.Name = "/" + files[1].header.Name
+		return files
+	},
+	"link": func(files []member) []member {
+		files[1].header.Typeflag, files[1].header.Linkname, files[1].header.Size = tar.TypeSymlink, "/etc/passwd", 0
+		files[1].data = nil
+		return files
+	},
+	"extra": func(files []member) []member {
+		return append(files, member{tar.Header{Name: "more", Mode: 0o600, Size: 1}, []byte("x")})
+	},
+	"order":   func(files []member) []member { files[1], files[2] = files[2], files[1]; return files },
+	"without": func(files []member) []member { return append(files[:1:1], files[2:]...) },
+	"damage":  func(files []member) []member { files[2].data[5000] ^= 1; return files },
+	"swap": func(files []member) []member { // names and order are right, contents are not
+		files[1].data, files[2].data = files[2].data, files[1].data
+		return files
+	},
+	"huge": func(files []member) []member { files[0].header.Size = 1 << 40; return files[:1] },
+	"identity": func(files []member) []member {
+		return edit(files, func(m map[string]any) { m["identity"].(map[string]any)["cache_type"] = "q8_0" })
+	},
+	"fingerprint": func(files []member) []member {
+		return edit(files, func(m map[string]any) { m["fingerprint"] = "../../../../etc" })
+	},
+	"tokens": func(files []member) []member {
+		return edit(files, func(m map[string]any) { m["tokens"] = 7 })
+	},
+	"version": func(files []member) []member {
+		return edit(files, func(m map[string]any) { m["version"] = 9 })
+	},
+	"format": func(files []member) []member {
+		return edit(files, func(m map[string]any) { m["format"] = "something else" })
+	},
+	"pages": func(files []member) []member {
+		return edit(files, func(m map[string]any) { m["pages"] = []string{} })
+	},
+	"text": func(files []member) []member { files[0].data[0] = '?'; return files },
+}
+
+// edit changes an archive's manifest.
+func edit(files []member, change func(map[string]any)) []member {
+	var m map[string]any
+	if err := json.Unmarshal(files[0].data, &m); err != nil {
+		panic(err)
+	}
+	change(m)
+	text, err := json.Marshal(m)
+	if err != nil {
+		panic(err)
+	}
+	files[0].data, files[0].header.Size = text, int64(len(text))
+	return files
+}
+
+// forged returns an archive after a forgery.
+func forged(archive []byte, how string) ([]byte, error) {
+	var files []member
+	for tr := tar.NewReader(bytes.NewReader(archive)); ; {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		data, err := io.ReadAll(tr)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, member{tar.Header{Name: h.Name, Mode: h.Mode, Size: h.Size, ModTime: h.ModTime}, data})
+	}
+	var out bytes.Buffer
+	tw := tar.NewWriter(&out)
+	for _, f := range forgeries[how](files) {
+		if err := tw.WriteHeader(&f.header); err != nil {
+			return nil, err
+		}
+		if f.header.Size != int64(len(f.data)) {
+			return out.Bytes(), nil // it says that more follows
+		}
+		if _, err := tw.Write(f.data); err != nil {
+			return nil, err
+		}
+	}
+	err := tw.Close()
+	return out.Bytes(), err
+}
+
+// forge is forged for scripts.
+func forge(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 || forgeries[args[2]] == nil {
+		ts.Fatalf("usage: forge IN OUT HOW")
+	}
+	archive, err := os.ReadFile(ts.MkAbs(args[0]))
+	ts.Check(err)
+	archive, err = forged(archive, args[2])
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), archive, 0o600))
+}
+
+// TestImportRefusesForgeries: nothing of an archive that is not as it should be
+// is stored.
+func TestImportRefusesForgeries(t *testing.T) {
+	dir := t.TempDir()
+	noVariables(t)
+	at := func(name string) string { return filepath.Join(dir, name) }
+	keys := storeConversation(t, at("root"))
+	kvtier := func(args ...string) (int, string) {
+		var stdout, stderr bytes.Buffer
+		return run(t.Context(), args, &stdout, &stderr), stderr.String()
+	}
+	status, said := kvtier("export", "--root", at("root"), "--key", keys[2].String(), "-o", at("good.kvx"))
+	require.Zero(t, status, said)
+	archive, err := os.ReadFile(at("good.kvx"))
+	require.NoError(t, err)
+	for how, why := range map[string]string{
+		"traversal": `found "../../../`, "absolute": `found "/`, "link": "is not a regular file",
+		"extra": `there is "more" after the last page`, "order": `found "`, "without": `found "`,
+		"damage": "page is damaged", "swap": "page is ", "huge": "manifest.json is 1099511627776 bytes",
+		"identity": "which is not that of its identity", "fingerprint": `its fingerprint is "../`,
+		"tokens": "its manifest says 7", "version": "version 9", "format": `format "something else"`,
+		"pages": "it has 0 pages", "text": "parse its manifest",
+	} {
+		require.Contains(t, forgeries, how)
+		bad, err := forged(bytes.Clone(archive), how)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(at("bad.kvx"), bad, 0o600))
+		status, said := kvtier("import", "--root", at("other"), at("bad.kvx"))
+		require.Equal(t, 1, status, how)
+		require.Contains(t, said, why, how)
+		require.NoDirExists(t, at("other"), how)
+	}
+	status, said = kvtier("import", "--root", at("other"), at("good.kvx"))
+	require.Zero(t, status, said)
+}

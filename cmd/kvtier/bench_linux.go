@@ -1,0 +1,22 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// dropFile makes the system forget what it has in memory of a file that is
+// durable. It returns false where the system cannot.
+func dropFile(path string) (bool, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		return false, fmt.Errorf("drop %s from memory: %w", path, err)
+	}
+	return true, nil
+}

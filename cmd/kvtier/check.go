@@ -1,0 +1,217 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
+
+// checked is what check --json and repair --json print.
+type checked struct {
+	Tiers    []checkedTier `json:"tiers"`
+	Findings []finding     `json:"findings"`
+}
+
+type checkedTier struct {
+	Tier        string         `json:"tier"`
+	Root        string         `json:"root"`
+	Pages       int            `json:"pages"`
+	Tails       int            `json:"tails"`
+	Read        int            `json:"read"`
+	ReadBytes   int64          `json:"read_bytes"`
+	Processes   int            `json:"processes"`
+	Temp        int            `json:"temp_files"`
+	Quarantined int            `json:"quarantined_files"`
+	Problems    map[string]int `json:"problems"`
+	Damage      int            `json:"damage"` // what is damaged and was not repaired
+	Repaired    int            `json:"repaired"`
+	Error       string         `json:"error,omitempty"`
+}
+
+type finding struct {
+	Tier    string `json:"tier"`
+	Path    string `json:"path"`
+	Problem string `json:"problem"`
+	Damage  bool   `json:"damage"`
+	Why     string `json:"why"`
+	Bytes   int64  `json:"bytes"`
+	Done    string `json:"done"`
+}
+
+func newCheckCommand(a *app) *cobra.Command {
+	var sample string
+	var repair bool
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Read all pages and say which are damaged",
+		Long: `Read all pages of both tiers from beginning to end, decompressing what is
+compressed, and say which are damaged, in the wrong place, unreadable or open to
+others. Nothing is changed. Servers may use the pages meanwhile.
+
+It exits with 1 when anything is damaged, and with 2 when something could not be
+checked.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.check(cmd.Context(), sample, repair)
+		},
+	}
+	cmd.Flags().StringVar(&sample, "sample", "100%", "share of the pages to read, others every time")
+	cmd.Flags().BoolVar(&repair, "repair", false, "do what kvtier repair does")
+	return cmd
+}
+
+func newRepairCommand(a *app) *cobra.Command {
+	var sample string
+	cmd := &cobra.Command{
+		Use:   "repair",
+		Short: "Check, and move what is damaged out of the way",
+		Long: `Check as kvtier check does, move what is damaged to quarantine (which keeps the
+16 newest files), remove temporary files that dead processes left, copy a missing
+manifest from the other tier, and take away rights that other users have.
+
+Pages that are good are never changed, and files that no store made stay. What
+was damaged is computed again when it is needed.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.check(cmd.Context(), sample, true)
+		},
+	}
+	cmd.Flags().StringVar(&sample, "sample", "100%", "share of the pages to read, others every time")
+	return cmd
+}
+
+func (a *app) check(ctx context.Context, sample string, repair bool) error {
+	part, err := share(sample)
+	if err != nil {
+		return fmt.Errorf("--sample: %w", err)
+	}
+	unchecked := func(err error) error { return &statusError{exitUnchecked, err} }
+	root, err := a.open(ctx)
+	if err != nil {
+		return unchecked(err)
+	}
+	out := checked{Findings: []finding{}}
+	opt := diskstore.CheckOptions{
+		Sample: part, Repair: repair,
+		Found: func(f diskstore.Finding) {
+			out.Findings = append(out.Findings, finding{f.Tier, f.Path, string(f.Problem), f.Problem.Damage(), f.Why, f.Bytes, f.Done})
+		},
+	}
+	bars := map[string]*bar{
+		diskstore.TierLocal: a.newBar("checking " + diskstore.TierLocal), diskstore.TierRemote: a.newBar("checking " + diskstore.TierRemote),
+	}
+	if a.terminal { // or what there is to read need not be known
+		opt.Progress = func(tier string, done, total int64) { bars[tier].show(done, total) }
+	}
+	tiers, err := root.Check(ctx, opt)
+	for _, b := range bars {
+		b.clear()
+	}
+	if err = errors.Join(err, root.Close()); err != nil {
+		return unchecked(err)
+	}
+	slices.SortStableFunc(out.Findings, func(a, b finding) int {
+		return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Path, b.Path))
+	})
+	for _, t := range tiers {
+		out.Tiers = append(out.Tiers, newCheckedTier(t))
+	}
+	if a.asJSON {
+		if err := a.json(out); err != nil {
+			return err
+		}
+	} else {
+		a.printChecked(out)
+	}
+	return verdict(out, repair)
+}
+
+func newCheckedTier(t diskstore.TierCheck) checkedTier {
+	c := checkedTier{
+		Tier: t.Tier, Root: t.Root, Pages: t.Pages, Tails: t.Tails, Read: t.Read, ReadBytes: t.ReadBytes,
+		Processes: t.Processes, Temp: t.TempFiles, Quarantined: t.Quarantined,
+		Problems: make(map[string]int), Damage: t.Damage, Repaired: t.Repaired,
+	}
+	for problem, n := range t.Problems {
+		c.Problems[string(problem)] = n
+	}
+	if t.Err != nil {
+		c.Error = t.Err.Error()
+	}
+	return c
+}
+
+// verdict turns what was found into the command's exit status.
+func verdict(out checked, repaired bool) error {
+	var damage, unchecked int
+	var why []error
+	for _, t := range out.Tiers {
+		damage += t.Damage
+		unchecked += t.Problems[string(diskstore.ProblemUnchecked)]
+		if t.Error != "" {
+			why = append(why, fmt.Errorf("the %s tier could not be checked: %s", t.Tier, t.Error))
+		}
+	}
+	if unchecked > 0 {
+		why = append(why, fmt.Errorf("%s could not be checked", plural(unchecked, "file")))
+	}
+	switch {
+	case damage > 0 && repaired:
+		return errors.Join(append(why, fmt.Errorf("%s damaged and could not be repaired", isAre(damage)))...)
+	case damage > 0:
+		return errors.Join(append(why, fmt.Errorf("%s damaged and will be computed again; kvtier repair moves what is damaged out of the way", isAre(damage)))...)
+	case len(why) > 0:
+		return &statusError{exitUnchecked, errors.Join(why...)}
+	}
+	return nil
+}
+
+func isAre(n int) string {
+	if n == 1 {
+		return "1 file is"
+	}
+	return count(n) + " files are"
+}
+
+func (a *app) printChecked(out checked) {
+	for _, f := range out.Findings {
+		fmt.Fprintf(a.stdout, "%s: %s: %s", f.Problem, f.Path, f.Why)
+		if f.Done != "" {
+			fmt.Fprintf(a.stdout, " -> %s", f.Done)
+		}
+		fmt.Fprintln(a.stdout)
+	}
+	if len(out.Findings) > 0 {
+		fmt.Fprintln(a.stdout)
+	}
+	var rows [][]string
+	for _, t := range out.Tiers {
+		rows = append(rows, []string{
+			t.Tier, count(t.Pages), count(t.Tails), count(t.Read), humanBytes(t.ReadBytes), t.problems(), count(t.Repaired),
+		})
+	}
+	a.table([]string{"TIER", "PAGES", "TAILS", "READ", "SIZE", "FOUND", "REPAIRED"}, rows)
+}
+
+// problems names what was found and how often.
+func (t checkedTier) problems() string {
+	var list []string
+	for problem, n := range t.Problems {
+		list = append(list, fmt.Sprintf("%s %s", count(n), problem))
+	}
+	slices.Sort(list)
+	switch {
+	case t.Error != "":
+		return "not checked"
+	case len(list) == 0:
+		return "nothing"
+	}
+	return strings.Join(list, ", ")
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
+
+// archive is what export --json and import --json print.
+type archive struct {
+	File        string            `json:"file"`
+	Model       string            `json:"model"`
+	Fingerprint string            `json:"fingerprint"`
+	Identity    map[string]string `json:"identity"`
+	Pages       int               `json:"pages"`
+	Tokens      int               `json:"tokens"`
+	Bytes       int64             `json:"bytes"` // of the pages
+}
+
+func (a *app) newArchive(file string, m diskstore.ArchiveManifest, size int64) archive {
+	return archive{
+		File: file, Model: a.names().of(m.Identity), Fingerprint: m.Fingerprint, Identity: m.Identity,
+		Pages: len(m.Pages), Tokens: m.Tokens, Bytes: size,
+	}
+}
+
+// exportFlags are those of export.
+type exportFlags struct {
+	key, model, output string
+	last, force        bool
+}
+
+func newExportCommand(a *app) *cobra.Command {
+	var f exportFlags
+	cmd := &cobra.Command{
+		Use:   "export {--key PAGE | --last} -o FILE",
+		Short: "Write a conversation's pages to one file",
+		Long: `Write the pages of a conversation, from its first to the given one, to one file
+that kvtier import reads. It is an uncompressed tar of manifest.json and the pages.
+
+The file holds the conversation: it is made for its owner alone, as pages are.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case f.key == "" && !f.last:
+				return errors.New("say which conversation: --key with the digits of its last page, or --last")
+			case f.model != "" && !f.last:
+				return errors.New("--model goes with --last; a key is one model's anyway")
+			}
+			return a.export(cmd.Context(), f)
+		},
+	}
+	cmd.Flags().StringVar(&f.key, "key", "", "first digits of the key of the conversation's last page or tail")
+	cmd.Flags().BoolVar(&f.last, "last", false, "the conversation that was used last")
+	cmd.Flags().StringVar(&f.model, "model", "", "with --last: "+modelUsage)
+	cmd.Flags().StringVarP(&f.output, "output", "o", "", "file to write")
+	cmd.Flags().BoolVar(&f.force, "force", false, "replace a file that exists")
+	cmd.MarkFlagsMutuallyExclusive("key", "last")
+	if err := cmd.MarkFlagRequired("output"); err != nil {
+		panic(err) // the flag is defined above
+	}
+	return cmd
+}
+
+func (a *app) export(ctx context.Context, f exportFlags) error {
+	if _, err := os.Lstat(f.output); err == nil && !f.force {
+		return fmt.Errorf("%s exists; name another file, or give --force", f.output)
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("look at the file to write: %w", err)
+	}
+	return a.with(ctx, func(root *diskstore.Root) error {
+		page, err := a.exported(ctx, root, f)
+		if err != nil {
+			return err
+		}
+		chain, err := root.Chain(ctx, page.Name)
+		if errors.Is(err, diskstore.ErrNotFound) {
+			return fmt.Errorf("find the pages before %s; its conversation is not whole: %w", short(page.Key.String()), err)
+		}
+		if err != nil {
+			return err
+		}
+		var size int64
+		for _, p := range chain {
+			size += p.Bytes
+		}
+		m, err := a.writeArchive(ctx, root, chain, size, f.output)
+		if err != nil {
+			return err
+		}
+		out := a.newArchive(f.output, *m, size)
+		if a.asJSON {
+			return a.json(out)
+		}
+		fmt.Fprintf(a.stdout, "wrote %s: %s of %s, %s, %s\n",
+			f.output, plural(out.Tokens, "token"), out.Model, plural(out.Pages, "page"), humanBytes(size))
+		return nil
+	})
+}
+
+// exported returns the page that the flags mean.
+func (a *app) exported(ctx context.Context, root *diskstore.Root, f exportFlags) (diskstore.PageFile, error) {
+	if !f.last {
+		return onePage(ctx, root, f.key)
+	}
+	var pick func(diskstore.Key) bool
+	if f.model != "" {
+		p, err := a.pick(ctx, root, f.model)
+		if err != nil {
+			return diskstore.PageFile{}, err
+		}
+		pick = p.has
+	}
+	page, err := root.Recent(ctx, pick)
+	if errors.Is(err, diskstore.ErrNotFound) {
+		return page, fmt.Errorf("no pages are stored in %s", a.config.Local)
+	}
+	return page, err
+}
+
+// writeArchive writes the file under another name first: a file of the given
+// name is a whole archive.
+func (a *app) writeArchive(ctx context.Context, root *diskstore.Root, chain []diskstore.PageFile, size int64, path string) (m *diskstore.ArchiveManifest, err error) {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return nil, fmt.Errorf("make a file beside %s: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			tmp.Close()
+			os.Remove(tmp.Name())
+		}
+	}()
+	bar := a.newBar("exporting")
+	defer bar.clear()
+	var done int64
+	w := bufio.NewWriterSize(tmp, 1<<20)
+	m, err = root.Export(ctx, chain, w, func(n int64) {
+		done += n
+		bar.show(done, size)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(w.Flush(), tmp.Sync(), tmp.Close()); err != nil {
+		return nil, fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		return nil, fmt.Errorf("name the archive: %w", err)
+	}
+	return m, nil
+}

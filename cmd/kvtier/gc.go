@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
+
+// collected is what gc --json and rm --json print.
+type collected struct {
+	DryRun bool            `json:"dry_run"`
+	Tiers  []collectedTier `json:"tiers"`
+	Files  []collectedFile `json:"files"`
+}
+
+type collectedTier struct {
+	Tier         string `json:"tier"`
+	Pages        int    `json:"pages"`
+	Tails        int    `json:"tails"`
+	Demoted      int    `json:"demoted"` // of these, moved to the remote tier
+	Bytes        int64  `json:"bytes"`
+	Fingerprints int    `json:"fingerprints"`
+	Error        string `json:"error,omitempty"`
+}
+
+type collectedFile struct {
+	Tier     string    `json:"tier"`
+	Key      string    `json:"key"`
+	Bytes    int64     `json:"bytes"`
+	LastUsed time.Time `json:"last_used"`
+	Demoted  bool      `json:"demoted"`
+}
+
+// collectFlags are those of gc and rm.
+type collectFlags struct {
+	dryRun, files bool
+	olderThan     string
+	model         string
+}
+
+func newCollectCommand(a *app) *cobra.Command {
+	var f collectFlags
+	cmd := &cobra.Command{
+		Use:   "gc",
+		Short: "Remove pages that are old, or over the budget",
+		Long: `Remove pages. With --older-than or --model it removes all that were not used for
+so long, or are that model's, or both, from both tiers. With neither it brings
+each tier within its budget as servers do by themselves: what leaves the local
+tier moves to the remote one, the least recently used first and the end of a
+conversation before its beginning. The budget is that of the variables, where
+they are set, or of --local-gb and --remote-gb.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.check(cmd); err != nil {
+				return err
+			}
+			if f.olderThan == "" && f.model == "" && !a.budgetOf[diskstore.TierLocal] && !a.budgetOf[diskstore.TierRemote] {
+				return fmt.Errorf("no budget is known here, and a server may have another than the default; set %s as the server has it, or give --local-gb, --older-than or --model", localGBVar)
+			}
+			return a.collect(cmd.Context(), f)
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().StringVar(&f.olderThan, "older-than", "", "remove what was last used longer ago, such as 12h, 30d or 2w")
+	cmd.Flags().StringVar(&f.model, "model", "", modelUsage)
+	return cmd
+}
+
+func newRemoveCommand(a *app) *cobra.Command {
+	var f collectFlags
+	cmd := &cobra.Command{
+		Use:   "rm --model NAME",
+		Short: "Remove all pages of a model, from both tiers",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.check(cmd); err != nil {
+				return err
+			}
+			return a.collect(cmd.Context(), f)
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().StringVar(&f.model, "model", "", modelUsage)
+	if err := cmd.MarkFlagRequired("model"); err != nil {
+		panic(err) // the flag is defined above
+	}
+	return cmd
+}
+
+func (f *collectFlags) add(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would go, and remove nothing")
+	cmd.Flags().BoolVar(&f.files, "files", false, "list every page")
+}
+
+// check refuses a choice that is empty, as a variable in a script may be: it
+// would be no choice at all.
+func (f *collectFlags) check(cmd *cobra.Command) error {
+	for name, value := range map[string]string{"model": f.model, "older-than": f.olderThan} {
+		if cmd.Flags().Changed(name) && value == "" {
+			return fmt.Errorf("--%s is empty; say what to remove", name)
+		}
+	}
+	return nil
+}
+
+func (a *app) collect(ctx context.Context, f collectFlags) error {
+	out := collected{DryRun: f.dryRun, Files: []collectedFile{}}
+	opt := diskstore.GCOptions{DryRun: f.dryRun}
+	if f.files {
+		opt.Removed = func(file diskstore.GCFile) {
+			out.Files = append(out.Files, collectedFile{file.Tier, file.Key.String(), file.Physical, file.Used, file.Demoted})
+		}
+	}
+	if f.olderThan != "" {
+		var err error
+		if opt.OlderThan, err = age(f.olderThan); err != nil {
+			return fmt.Errorf("--older-than: %w", err)
+		}
+	}
+	return a.with(ctx, func(root *diskstore.Root) error {
+		if f.model != "" {
+			p, err := a.pick(ctx, root, f.model)
+			if err != nil {
+				return err
+			}
+			opt.Fingerprints = func(use diskstore.FingerprintUsage) bool { return p.has(use.Fingerprint) }
+		}
+		report, err := root.GC(ctx, opt)
+		out.Tiers = append(out.Tiers, collectedIn(diskstore.TierLocal, report.Local, nil))
+		if a.config.Remote != "" {
+			out.Tiers = append(out.Tiers, collectedIn(diskstore.TierRemote, report.Remote, report.RemoteErr))
+		}
+		if err != nil {
+			return err
+		}
+		if a.asJSON {
+			err = a.json(out)
+		} else {
+			a.printCollected(out)
+		}
+		if err == nil {
+			err = report.RemoteErr
+		}
+		return err
+	})
+}
+
+func collectedIn(tier string, t diskstore.GCTier, err error) collectedTier {
+	c := collectedTier{Tier: tier, Pages: t.Pages, Tails: t.Tails, Demoted: t.Demoted, Bytes: t.Bytes, Fingerprints: t.Fingerprints}
+	if err != nil {
+		c.Error = err.Error()
+	}
+	return c
+}
+
+func (a *app) printCollected(out collected) {
+	var rows [][]string
+	for _, f := range out.Files {
+		to := "removed"
+		if f.Demoted {
+			to = "to remote"
+		}
+		rows = append(rows, []string{short(f.Key), f.Tier, humanBytes(f.Bytes), when(f.LastUsed), to})
+	}
+	if len(rows) > 0 {
+		a.table([]string{"PAGE", "TIER", "SIZE", "LAST USED", "WHERE"}, rows)
+		fmt.Fprintln(a.stdout)
+	}
+	rows = nil
+	for _, t := range out.Tiers {
+		rows = append(rows, []string{t.Tier, count(t.Pages), count(t.Tails), humanBytes(t.Bytes), count(t.Demoted)})
+	}
+	went := "WENT"
+	if out.DryRun {
+		went = "WOULD GO"
+	}
+	a.table([]string{"TIER", "PAGES", "TAILS", went, "TO REMOTE"}, rows)
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
+)
+
+func newImportCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "import FILE",
+		Short: "Store the pages of a file that kvtier export wrote",
+		Long: `Store the pages of a file that kvtier export wrote in the local tier. The whole
+file is checked before the first page is stored; pages that are stored already
+stay as they are.
+
+Pages are used by servers whose model, engine, cache type and so on are those
+that made them; kvtier ls --json shows them. The checks find accidents, not
+forgeries: import files of people whom you trust alone.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.load(cmd.Context(), args[0]) },
+	}
+}
+
+func (a *app) load(ctx context.Context, path string) (err error) {
+	file, err := vfs.OS.Open(path)
+	if err != nil {
+		return fmt.Errorf("import: %w", err)
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	info, err := file.Stat()
+	if err != nil {
+		return fmt.Errorf("import: %w", err)
+	}
+	local, remote := a.tiers()
+	bar := a.newBar("importing")
+	done, err := diskstore.Import(ctx, diskstore.ImportOptions{
+		Local: local, Remote: remote, WritePerDay: a.config.WriteBytesPerDay, Compress: a.config.Compress, Logger: a.logger(),
+		Accept: acceptIdentity, Progress: bar.show,
+	}, file, info.Size())
+	bar.clear()
+	if err != nil {
+		return fmt.Errorf("import %s: %w", path, err)
+	}
+	out := a.newArchive(path, done.Manifest, done.Bytes)
+	if a.asJSON {
+		return a.json(out)
+	}
+	fmt.Fprintf(a.stdout, "stored %s of %s, %s, %s\n",
+		plural(out.Tokens, "token"), out.Model, plural(out.Pages, "page"), humanBytes(out.Bytes))
+	return nil
+}
+
+// acceptIdentity refuses a manifest whose identity is not that of its
+// fingerprint: pages would be listed, and removed, as another model's.
+func acceptIdentity(m diskstore.Manifest) error {
+	if got := tierenv.Fingerprint(m.Identity).String(); got != m.Fingerprint {
+		return fmt.Errorf("its manifest has fingerprint %s, which is not that of its identity: %w", short(m.Fingerprint), diskstore.ErrArchive)
+	}
+	return nil
+}

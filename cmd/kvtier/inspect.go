@@ -1,0 +1,314 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
+)
+
+// inspected is one page, as inspect --json prints it.
+type inspected struct {
+	Key         string            `json:"key"`
+	Path        string            `json:"path"`
+	Tier        string            `json:"tier,omitempty"` // empty for a file that was named
+	Model       string            `json:"model"`
+	Fingerprint string            `json:"fingerprint"`
+	Identity    map[string]string `json:"identity"`
+	Parent      string            `json:"parent"` // the fingerprint, for the first page
+	Start       int               `json:"start"`
+	Tokens      []int32           `json:"tokens"`
+	Text        *string           `json:"text"` // null without a model
+	PageTokens  int               `json:"page_tokens"`
+	Tail        bool              `json:"tail"`
+	Media       []media           `json:"media"`
+	FileBytes   int64             `json:"file_bytes"`
+	LastUsed    *time.Time        `json:"last_used"`
+	Sections    []section         `json:"sections"`
+}
+
+type media struct {
+	Offset int    `json:"offset"`
+	Hash   string `json:"hash"`
+}
+
+type section struct {
+	Group    int    `json:"group"`
+	Layer    int    `json:"layer"`
+	Kind     string `json:"kind"`
+	RowBytes int    `json:"row_bytes"`
+	Offset   int64  `json:"offset"`
+	Stored   int64  `json:"stored"`
+	Raw      int64  `json:"raw"`
+	Encoding string `json:"encoding"`
+	CRC      string `json:"crc32c"`
+	Good     *bool  `json:"good"` // null without --verify
+	Why      string `json:"why,omitempty"`
+}
+
+// inspectFlags are those of inspect.
+type inspectFlags struct {
+	model  string
+	verify bool
+}
+
+func newInspectCommand(a *app) *cobra.Command {
+	var f inspectFlags
+	cmd := &cobra.Command{
+		Use:   "inspect PAGE",
+		Short: "Show one page: identity, place in its conversation, tokens, layers",
+		Long: `Show one page: a file, or the first digits of a key. Tokens are shown as numbers,
+and as text where the model is at hand: given with --model, or found in Ollama's
+model store by the digest that the pages' manifest names.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.inspect(cmd.Context(), args[0], f)
+		},
+	}
+	cmd.Flags().StringVar(&f.model, "model", "", "GGUF file of the model, to show tokens as text")
+	cmd.Flags().BoolVar(&f.verify, "verify", false, "read the page and say which sections are good")
+	return cmd
+}
+
+func (a *app) inspect(ctx context.Context, page string, f inspectFlags) error {
+	file, identity, err := a.findPage(ctx, page)
+	if err != nil {
+		return err
+	}
+	header, wrong, verifyErr := (*diskstore.Header)(nil), []error(nil), error(nil)
+	if f.verify {
+		header, wrong, verifyErr = diskstore.VerifySections(ctx, vfs.OS, file.Path)
+	} else {
+		header, err = diskstore.InspectFile(vfs.OS, file.Path)
+	}
+	if header == nil {
+		return cmp.Or(err, verifyErr)
+	}
+	out := describe(header, file, identity)
+	out.Model = a.names().of(identity)
+	if out.Text, err = a.textOf(header, identity, f.model); err != nil {
+		return err
+	}
+	if f.verify {
+		verifyErr = errors.Join(append(wrong, verifyErr)...)
+		out.addVerdicts(wrong)
+	}
+	if a.asJSON {
+		err = a.json(out)
+	} else {
+		a.printInspected(out)
+	}
+	return errors.Join(err, verifyErr)
+}
+
+// findPage returns the page that a person means, and its identity as far as it
+// is known.
+func (a *app) findPage(ctx context.Context, page string) (diskstore.PageFile, map[string]string, error) {
+	var file diskstore.PageFile
+	if strings.ContainsRune(page, filepath.Separator) || filepath.Ext(page) == ".kvp" {
+		file.Path = page
+		info, err := os.Lstat(page)
+		if err != nil {
+			return file, nil, fmt.Errorf("inspect page: %w", err)
+		}
+		file.Used = info.ModTime()
+		return file, identityNear(page), nil
+	}
+	var identity map[string]string
+	err := a.with(ctx, func(root *diskstore.Root) error {
+		var err error
+		if file, err = onePage(ctx, root, page); err != nil {
+			return err
+		}
+		// A page is worth looking at without its manifest.
+		if m, err := root.Manifest(ctx, file.Fingerprint); err == nil {
+			identity = m.Identity
+		}
+		return nil
+	})
+	return file, identity, err
+}
+
+// identityNear reads the manifest of a page file that is in its place below a
+// root; nil when it is not.
+func identityNear(page string) map[string]string {
+	header, err := diskstore.InspectFile(vfs.OS, page)
+	if err != nil {
+		return nil
+	}
+	abs, err := filepath.Abs(page)
+	if err != nil {
+		return nil
+	}
+	for dir := filepath.Dir(abs); filepath.Dir(dir) != dir; dir = filepath.Dir(dir) {
+		if filepath.Base(dir) == header.Fingerprint.String() {
+			m, err := diskstore.ReadManifestFile(vfs.OS, filepath.Join(dir, "manifest.json"), header.Fingerprint)
+			if err == nil {
+				return m.Identity
+			}
+		}
+	}
+	return nil
+}
+
+// onePage finds the only page whose key begins with prefix.
+func onePage(ctx context.Context, root *diskstore.Root, prefix string) (diskstore.PageFile, error) {
+	found, err := root.Find(ctx, strings.ToLower(prefix))
+	switch {
+	case err != nil:
+		return diskstore.PageFile{}, err
+	case len(found) == 0:
+		return diskstore.PageFile{}, fmt.Errorf("no page has a key that begins with %s", prefix)
+	case len(found) > 1:
+		return diskstore.PageFile{}, fmt.Errorf("%s could be %v or %v; give more digits", prefix, found[0].Key, found[1].Key)
+	}
+	return found[0], nil
+}
+
+func describe(h *diskstore.Header, file diskstore.PageFile, identity map[string]string) inspected {
+	out := inspected{
+		Key: h.Key.String(), Path: file.Path, Tier: file.Tier, Fingerprint: h.Fingerprint.String(), Identity: identity,
+		Parent: h.Parent.String(), Start: int(h.Start), Tokens: h.Tokens, PageTokens: h.PageTokens, Tail: h.Tail(),
+		Media: []media{}, FileBytes: h.FileBytes, Sections: []section{},
+	}
+	if !file.Used.IsZero() {
+		out.LastUsed = &file.Used
+	}
+	for _, m := range h.Media {
+		out.Media = append(out.Media, media{int(m.Offset), fmt.Sprintf("%x", m.Hash)})
+	}
+	for _, s := range h.Sections {
+		out.Sections = append(out.Sections, section{
+			Group: int(s.Group), Layer: int(s.Layer), Kind: s.Kind.String(), RowBytes: int(s.RowBytes),
+			Offset: s.Offset, Stored: s.Stored, Raw: s.Raw, Encoding: encodingName(s.Encoding), CRC: fmt.Sprintf("%08x", s.CRC),
+		})
+	}
+	return out
+}
+
+func encodingName(e diskstore.Encoding) string {
+	if e == diskstore.EncodingZstd {
+		return "zstd"
+	}
+	return "raw"
+}
+
+func (out *inspected) addVerdicts(wrong []error) {
+	for i, err := range wrong {
+		good := err == nil
+		out.Sections[i].Good = &good
+		if err != nil {
+			out.Sections[i].Why = err.Error()
+		}
+	}
+}
+
+// textOf returns a page's tokens as text, nil when no model is at hand.
+func (a *app) textOf(h *diskstore.Header, identity map[string]string, model string) (*string, error) {
+	path := cmp.Or(model, a.blob(identity[tierenv.KeyWeights]))
+	if path == "" {
+		return nil, nil
+	}
+	d, err := openDecoder(path)
+	if err == nil {
+		var text string
+		if text, err = d.text(h.Tokens); err == nil {
+			return &text, nil
+		}
+	}
+	if model == "" {
+		return nil, nil // nobody has asked for this model
+	}
+	return nil, err
+}
+
+func (a *app) printInspected(out inspected) {
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(a.stdout, "%-15s%s\n", name, fmt.Sprintf(format, args...))
+	}
+	what := "page"
+	if out.Tail {
+		what = "tail"
+	}
+	line(what, "%s", out.Key)
+	line("file", "%s", out.Path)
+	if out.Tier != "" {
+		line("tier", "%s", out.Tier)
+	}
+	line("size", "%s", humanBytes(out.FileBytes))
+	if out.LastUsed != nil {
+		line("last used", "%s", when(*out.LastUsed))
+	}
+	line("model", "%s", out.Model)
+	line("fingerprint", "%s", out.Fingerprint)
+	for _, key := range slices.Sorted(maps.Keys(out.Identity)) {
+		if out.Identity[key] != "" {
+			line("  "+key, "%s", out.Identity[key])
+		}
+	}
+	line("position", "tokens %s to %s, page %s of its conversation",
+		count(out.Start), count(out.Start+len(out.Tokens)-1), count(out.Start/out.PageTokens+1))
+	if out.Start == 0 {
+		line("after", "nothing: it is the first")
+	} else {
+		line("after", "%s", out.Parent)
+	}
+	for _, m := range out.Media {
+		line("media", "at token %s, SHA-256 %s", count(out.Start+m.Offset), m.Hash)
+	}
+	fmt.Fprintf(a.stdout, "\n%s of %d:\n%s\n", plural(len(out.Tokens), "token"), out.PageTokens, tokenLines(out.Tokens))
+	if out.Text != nil {
+		fmt.Fprintf(a.stdout, "\ntext:\n%s\n", printable(*out.Text))
+	}
+	fmt.Fprintln(a.stdout)
+	a.printSections(out.Sections)
+}
+
+// tokenLines prints tokens in lines of sixteen.
+func tokenLines(tokens []int32) string {
+	var b strings.Builder
+	for i, t := range tokens {
+		switch {
+		case i > 0 && i%16 == 0:
+			b.WriteByte('\n')
+		case i > 0:
+			b.WriteByte(' ')
+		}
+		fmt.Fprint(&b, t)
+	}
+	return b.String()
+}
+
+func (a *app) printSections(sections []section) {
+	header := []string{"GROUP", "LAYER", "KIND", "ROW BYTES", "OFFSET", "STORED", "RAW", "ENCODING", "CRC-32C"}
+	verified := len(sections) > 0 && sections[0].Good != nil
+	if verified {
+		header = append(header, "VERDICT")
+	}
+	var rows [][]string
+	for _, s := range sections {
+		row := []string{
+			fmt.Sprint(s.Group), fmt.Sprint(s.Layer), s.Kind, fmt.Sprint(s.RowBytes), fmt.Sprint(s.Offset),
+			fmt.Sprint(s.Stored), fmt.Sprint(s.Raw), s.Encoding, s.CRC,
+		}
+		if verified && *s.Good {
+			row = append(row, "good")
+		} else if verified {
+			row = append(row, "damaged")
+		}
+		rows = append(rows, row)
+	}
+	a.table(header, rows)
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
+)
+
+// listed is what one fingerprint holds in one tier, as ls --json prints it.
+type listed struct {
+	Model       string            `json:"model"`
+	Names       []string          `json:"names"`
+	Fingerprint string            `json:"fingerprint"`
+	Identity    map[string]string `json:"identity"`
+	Tier        string            `json:"tier"`
+	Pages       int               `json:"pages"`
+	Tails       int               `json:"tails"`
+	Bytes       int64             `json:"bytes"`
+	LastUsed    *time.Time        `json:"last_used"` // null when nothing is stored
+}
+
+func newListCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List the models that have pages",
+		Long: `List the models that have pages, the most recently used first: one line for each
+fingerprint and tier. A fingerprint stands for weights, cache type, engine and
+whatever else pages depend on; --json shows all of it.
+
+LAST USED is when a page was last read or written. How often is counted by each
+server and not kept.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd.Context(), func(root *diskstore.Root) error { return a.list(cmd.Context(), root) })
+		},
+	}
+}
+
+func (a *app) list(ctx context.Context, root *diskstore.Root) error {
+	usage, err := root.Usage(ctx)
+	if err != nil {
+		return err
+	}
+	names := a.names()
+	models := []listed{}
+	for _, use := range usage.Local.Fingerprints {
+		models = append(models, list(names, use, diskstore.TierLocal))
+	}
+	for _, use := range usage.Remote.Fingerprints {
+		models = append(models, list(names, use, diskstore.TierRemote))
+	}
+	slices.SortStableFunc(models, func(a, b listed) int {
+		return cmp.Or(b.used().Compare(a.used()), cmp.Compare(a.Fingerprint, b.Fingerprint))
+	})
+	if a.asJSON {
+		if err := a.json(models); err != nil {
+			return err
+		}
+	} else {
+		a.printList(models)
+	}
+	return usage.RemoteErr
+}
+
+func list(names modelNames, use diskstore.FingerprintUsage, tier string) listed {
+	l := listed{
+		Model: names.of(use.Identity), Names: append([]string{}, names[use.Identity[tierenv.KeyWeights]]...),
+		Fingerprint: use.Fingerprint.String(), Identity: use.Identity, Tier: tier,
+		Pages: use.Pages, Tails: use.Tails, Bytes: use.Bytes,
+	}
+	if !use.LastUsed.IsZero() {
+		l.LastUsed = &use.LastUsed
+	}
+	return l
+}
+
+func (l listed) used() time.Time {
+	if l.LastUsed == nil {
+		return time.Time{}
+	}
+	return *l.LastUsed
+}
+
+func (a *app) printList(models []listed) {
+	var rows [][]string
+	for _, m := range models {
+		rows = append(rows, []string{
+			m.Model, short(m.Fingerprint), cmp.Or(m.Identity[tierenv.KeyCacheType], "-"), m.Tier,
+			count(m.Pages), count(m.Tails), humanBytes(m.Bytes), when(m.used()),
+		})
+	}
+	if len(rows) == 0 {
+		fmt.Fprintln(a.stderr, "no pages are stored in "+a.config.Local)
+		return
+	}
+	a.table([]string{"NAME", "ID", "CACHE", "TIER", "PAGES", "TAILS", "SIZE", "LAST USED"}, rows)
+}

@@ -1,0 +1,273 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ollama/ollama/fs/ggml"
+	"github.com/ollama/ollama/manifest"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(testscript.RunMain(m, map[string]func() int{"kvtier": mainStatus}))
+}
+
+// TestScripts runs the command as a person does. Scripts have these commands
+// besides their own:
+//
+//	pages DIR MODEL SEED TOKENS [zstd] [remote=DIR] [budget=BYTES]   store a conversation
+//	model NAME                                                       pull a model
+//	flip FILE OFFSET                                                 flip a bit, from the end if negative
+//	cut FILE BYTES                                                   keep the beginning of a file
+//	old DIR AGE                                                      make files look unused
+//	exits STATUS PROGRAM ARGS                                        run a program that ends so
+//	forge IN OUT HOW                                                 change an archive; see forgeries
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: filepath.Join("testdata", "script"),
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"pages": storePages, "model": pullModel, "flip": flipBit, "cut": cutFile, "old": makeOld, "forge": forge,
+			"exits": exits,
+		},
+		Setup: func(env *testscript.Env) error {
+			for name, value := range map[string]string{
+				"HOME": env.WorkDir, "OLLAMA_MODELS": filepath.Join(env.WorkDir, "models"),
+				localVar: filepath.Join(env.WorkDir, "root"),
+			} {
+				env.Setenv(name, value)
+			}
+			return nil
+		},
+	})
+}
+
+// pageTokens is a page size that keeps pages small.
+const pageTokens = 16
+
+// identityOf is the identity of a model of the given name; its weights are the
+// file that pullModel writes.
+func identityOf(model string) map[string]string {
+	return map[string]string{
+		tierenv.KeySchema: tierenv.Schema, tierenv.KeyWeights: weightsDigest(model), tierenv.KeyCacheType: "f16",
+		tierenv.KeyEngine: "engine", tierenv.KeyPageTokens: strconv.Itoa(pageTokens),
+	}
+}
+
+func weightsDigest(model string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(model))) }
+
+// sections are two layers.
+func sections() []diskstore.Section {
+	var list []diskstore.Section
+	for layer := range uint16(2) {
+		for _, kind := range []diskstore.Kind{diskstore.KindK, diskstore.KindV} {
+			list = append(list, diskstore.Section{Layer: layer, Kind: kind, RowBytes: 512})
+		}
+	}
+	return list
+}
+
+// storePages stores a conversation and leaves what it is in the variables
+// fingerprint, weights, first, last (keys) and page (the path of the last one).
+func storePages(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 4 {
+		ts.Fatalf("usage: pages DIR MODEL SEED TOKENS [zstd] [remote=DIR] [budget=BYTES]")
+	}
+	root := ts.MkAbs(args[0])
+	identity := identityOf(args[1])
+	opt := diskstore.Options{
+		Fingerprint: tierenv.Fingerprint(identity), Identity: identity, PageTokens: pageTokens,
+		Local: diskstore.TierConfig{Root: root},
+	}
+	for _, arg := range args[4:] {
+		name, value, _ := strings.Cut(arg, "=")
+		switch name {
+		case "zstd":
+			opt.Compress = true
+		case "remote":
+			opt.Remote.Root = ts.MkAbs(value)
+			ts.Check(os.MkdirAll(opt.Remote.Root, 0o700))
+		case "budget":
+			n, err := strconv.ParseInt(value, 10, 64)
+			ts.Check(err)
+			opt.Local.BudgetBytes = n
+		default:
+			ts.Fatalf("pages: %s?", arg)
+		}
+	}
+	seed, err := strconv.Atoi(args[2])
+	ts.Check(err)
+	n, err := strconv.Atoi(args[3])
+	ts.Check(err)
+
+	ctx := context.Background()
+	store, err := diskstore.Open(ctx, opt)
+	ts.Check(err)
+	keys, err := putConversation(ctx, store, opt.Fingerprint, conversation(seed, n))
+	ts.Check(err)
+	ts.Check(store.Flush(ctx))
+	ts.Check(store.Close())
+	last := keys[len(keys)-1]
+	ts.Setenv("fingerprint", opt.Fingerprint.String())
+	ts.Setenv("weights", identity[tierenv.KeyWeights])
+	ts.Setenv("first", keys[0].String())
+	ts.Setenv("last", last.String())
+	ts.Setenv("page", pageFile(ts, root, last))
+}
+
+// conversation returns n tokens, all below 100, that differ between seeds.
+func conversation(seed, n int) []int32 {
+	tokens := make([]int32, n)
+	for i := range tokens {
+		tokens[i] = int32((seed*7 + i) % 90)
+	}
+	tokens[0] = int32(seed)
+	return tokens
+}
+
+func putConversation(ctx context.Context, store *diskstore.Store, parent diskstore.Key, tokens []int32) ([]diskstore.Key, error) {
+	var keys []diskstore.Key
+	for at := 0; at < len(tokens); at += pageTokens {
+		part := tokens[at:min(at+pageTokens, len(tokens))]
+		layout, err := diskstore.NewLayout(sections(), len(part))
+		if err != nil {
+			return nil, err
+		}
+		page := diskstore.Page{Parent: parent, Start: uint32(at), Tokens: part, Layout: layout, Payload: make([]byte, layout.Size())}
+		rng := rand.New(rand.NewPCG(uint64(part[0]), uint64(at)))
+		for i := range layout.Sections() {
+			rows := layout.Rows(page.Payload, i)
+			for j := range rows[:len(rows)/2] { // the rest compresses well
+				rows[j] = byte(rng.Uint32())
+			}
+		}
+		if err := store.Put(ctx, &page); err != nil {
+			return nil, err
+		}
+		parent = page.Key()
+		keys = append(keys, parent)
+	}
+	return keys, nil
+}
+
+// pageFile returns where a root keeps a key, wherever that is.
+func pageFile(ts *testscript.TestScript, root string, key diskstore.Key) string {
+	var found string
+	ts.Check(filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Base(path) == key.String()+".kvp" {
+			found = path
+		}
+		return err
+	}))
+	return found
+}
+
+// pullModel writes a model into Ollama's store, as pulling it does. Its weights
+// are a GGUF file with a tokenizer and nothing else, under the digest that
+// identityOf has for the name.
+func pullModel(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: model NAME")
+	}
+	models := ts.Getenv("OLLAMA_MODELS")
+	digest := weightsDigest(args[0])
+	blob := filepath.Join(models, "blobs", "sha256-"+digest)
+	ts.Check(os.MkdirAll(filepath.Dir(blob), 0o755))
+	ts.Check(writeVocabulary(blob))
+	text, err := json.Marshal(manifest.Manifest{SchemaVersion: 2, Layers: []manifest.Layer{
+		{MediaType: "application/vnd.ollama.image.template", Digest: "sha256:" + weightsDigest("template")},
+		{MediaType: weightsMediaType, Digest: "sha256:" + digest},
+	}})
+	ts.Check(err)
+	path := filepath.Join(models, "manifests", "registry.ollama.ai", "library", args[0], "latest")
+	ts.Check(os.MkdirAll(filepath.Dir(path), 0o755))
+	ts.Check(os.WriteFile(path, text, 0o644))
+}
+
+// writeVocabulary writes a GGUF file of 100 byte-level tokens, " w0" to " w99".
+func writeVocabulary(path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var tokens []string
+	for i := range 100 {
+		tokens = append(tokens, fmt.Sprintf("Ġw%d", i))
+	}
+	return ggml.WriteGGUF(f, ggml.KV{
+		"general.architecture": "qwen3", "qwen3.block_count": uint32(2), "qwen3.embedding_length": uint32(256),
+		"qwen3.attention.head_count": uint32(4), "qwen3.attention.head_count_kv": uint32(2),
+		"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": tokens,
+	}, nil)
+}
+
+func flipBit(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: flip FILE OFFSET")
+	}
+	at, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	path := ts.MkAbs(args[0])
+	data, err := os.ReadFile(path)
+	ts.Check(err)
+	if at < 0 {
+		at += len(data)
+	}
+	data[at] ^= 4
+	ts.Check(os.WriteFile(path, data, 0o600))
+}
+
+func cutFile(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: cut FILE BYTES")
+	}
+	n, err := strconv.ParseInt(args[1], 10, 64)
+	ts.Check(err)
+	ts.Check(os.Truncate(ts.MkAbs(args[0]), n))
+}
+
+func makeOld(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: old DIR AGE")
+	}
+	d, err := age(args[1])
+	ts.Check(err)
+	then := time.Now().Add(-d)
+	ts.Check(filepath.WalkDir(ts.MkAbs(args[0]), func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Chtimes(path, then, then)
+	}))
+}
+
+// exits runs a program that must end with the given status.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits STATUS PROGRAM ARGS")
+	}
+	var exit *exec.ExitError
+	err := ts.Exec(args[1], args[2:]...)
+	if err != nil && !errors.As(err, &exit) {
+		ts.Fatalf("%v", err)
+	}
+	if got := exit.ExitCode(); strconv.Itoa(got) != args[0] {
+		ts.Fatalf("exit status is %d, want %s", got, args[0])
+	}
+}

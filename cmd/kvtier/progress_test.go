@@ -1,0 +1,70 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
+)
+
+// TestProgressBars: on a terminal long verbs show how far they are, for each
+// tier; what they print stays what it is.
+func TestProgressBars(t *testing.T) {
+	dir := t.TempDir()
+	noVariables(t)
+	root, remote, file := filepath.Join(dir, "root"), filepath.Join(dir, "remote"), filepath.Join(dir, "chat.kvx")
+	storeConversation(t, root)
+	require.NoError(t, os.CopyFS(remote, os.DirFS(root)))
+	require.NoError(t, os.Chmod(remote, 0o700))
+	for what, args := range map[string][]string{
+		"checking remote": {"check", "--root", root, "--remote", remote},
+		"checking local":  {"repair", "--root", root, "--remote", remote},
+		"exporting":       {"export", "--root", root, "--last", "-o", file},
+		"measuring":       {"bench", "--root", root, "--gb", "0.01"},
+	} {
+		var stdout, stderr bytes.Buffer
+		a := &app{stdout: &stdout, stderr: &stderr, terminal: true}
+		require.Zero(t, runIn(t.Context(), a, args), "%s: %s", what, stderr.String())
+		require.Contains(t, stderr.String(), what)
+		require.NotContains(t, stdout.String(), what)
+		var quiet bytes.Buffer
+		if what == "exporting" {
+			args = append(args, "--force")
+		}
+		require.Zero(t, run(t.Context(), append(args, "--json"), &stdout, &quiet))
+		require.Empty(t, quiet.String(), "%s: not on a terminal", what)
+	}
+	var stdout, stderr bytes.Buffer
+	a := &app{stdout: &stdout, stderr: &stderr, terminal: true}
+	require.Zero(t, runIn(t.Context(), a, []string{"import", "--root", filepath.Join(dir, "other"), file}))
+	require.Contains(t, stderr.String(), "importing")
+}
+
+// noVariables makes the test's process one of nobody's server. The command sets
+// some of them.
+func noVariables(t *testing.T) {
+	for _, name := range []string{localVar, localGBVar, remoteVar, remoteGBVar, "OLLAMA_KV_TIERING"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("OLLAMA_MODELS", t.TempDir())
+}
+
+// storeConversation stores 40 tokens below a root and returns their pages' keys.
+func storeConversation(t *testing.T, root string) []diskstore.Key {
+	t.Helper()
+	identity := identityOf("qwen")
+	store, err := diskstore.Open(t.Context(), diskstore.Options{
+		Fingerprint: tierenv.Fingerprint(identity), Identity: identity, PageTokens: pageTokens,
+		Local: diskstore.TierConfig{Root: root},
+	})
+	require.NoError(t, err)
+	keys, err := putConversation(t.Context(), store, tierenv.Fingerprint(identity), conversation(1, 40))
+	require.NoError(t, err)
+	require.NoError(t, store.Close())
+	return keys
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
+
+// tierStat is one tier, as stat --json prints it. Sizes are in bytes.
+type tierStat struct {
+	Tier        string         `json:"tier"`
+	Root        string         `json:"root"`
+	Budget      *int64         `json:"budget"` // null when none is known here
+	Pages       int            `json:"pages"`
+	Tails       int            `json:"tails"`
+	PageBytes   int64          `json:"page_bytes"`
+	Temp        int            `json:"temp_files"`
+	TempBytes   int64          `json:"temp_bytes"`
+	Quarantined int            `json:"quarantined_files"`
+	QuarBytes   int64          `json:"quarantined_bytes"`
+	Booked      *int64         `json:"booked_bytes"` // what the budget limits; null when nobody has counted yet
+	Models      int            `json:"fingerprints"`
+	Processes   int            `json:"processes"`
+	DiskBytes   int64          `json:"disk_bytes"`
+	DiskFree    int64          `json:"disk_free_bytes"`
+	Written     []writtenOnDay `json:"written"`
+	Error       string         `json:"error,omitempty"` // why the rest is empty
+}
+
+// writtenOnDay is what was written in one UTC day.
+type writtenOnDay struct {
+	Day   string `json:"day"`
+	Bytes int64  `json:"bytes"`
+}
+
+// shownDays is how many days of writing a person is shown; JSON has all that
+// are recorded.
+const shownDays = 7
+
+func newStatCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "stat",
+		Short: "Say how full the tiers are and what is written to them",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd.Context(), func(root *diskstore.Root) error { return a.stat(cmd.Context(), root) })
+		},
+	}
+}
+
+func (a *app) stat(ctx context.Context, root *diskstore.Root) error {
+	usage, err := root.Usage(ctx)
+	if err != nil {
+		return err
+	}
+	tiers := []tierStat{a.tierStat(diskstore.TierLocal, usage.Local)}
+	if a.config.Remote != "" {
+		remote := a.tierStat(diskstore.TierRemote, usage.Remote)
+		if usage.RemoteErr != nil {
+			remote = tierStat{Tier: diskstore.TierRemote, Root: a.config.Remote, Error: usage.RemoteErr.Error()}
+		}
+		tiers = append(tiers, remote)
+	}
+	if a.asJSON {
+		if err := a.json(tiers); err != nil {
+			return err
+		}
+	} else {
+		a.printStat(tiers)
+	}
+	return usage.RemoteErr
+}
+
+func (a *app) tierStat(tier string, u diskstore.RootTierUsage) tierStat {
+	s := tierStat{
+		Tier: tier, Root: u.Root, Pages: u.Pages, Tails: u.Tails, PageBytes: u.Bytes,
+		Temp: u.TempFiles, TempBytes: u.TempBytes, Quarantined: u.QuarantineFiles, QuarBytes: u.QuarantineBytes,
+		Models: len(u.Fingerprints), Processes: u.Processes,
+		DiskBytes: u.Space.Total, DiskFree: u.Space.Free, Written: []writtenOnDay{},
+	}
+	if !u.Counted.IsZero() {
+		s.Booked = &u.Booked
+	}
+	if a.budgetOf[tier] {
+		budget := a.budget(tier)
+		s.Budget = &budget
+	}
+	for _, day := range u.Written {
+		s.Written = append(s.Written, writtenOnDay(day))
+	}
+	return s
+}
+
+// printStat prints one column for each tier.
+func (a *app) printStat(tiers []tierStat) {
+	header := []string{""}
+	rows := [][]string{{"root"}, {"budget"}, {"pages"}, {"tails"}, {"size"}, {"booked"}, {"temporary"}, {"quarantine"}, {"models"}, {"processes"}, {"disk free"}}
+	for _, t := range tiers {
+		header = append(header, map[string]string{diskstore.TierLocal: "LOCAL", diskstore.TierRemote: "REMOTE"}[t.Tier])
+		for i, cell := range t.cells() {
+			rows[i] = append(rows[i], cell)
+		}
+	}
+	a.table(header, rows)
+	if rows := writtenRows(tiers); len(rows) > 0 {
+		header[0] = "WRITTEN"
+		fmt.Fprintln(a.stdout)
+		a.table(header, rows)
+	}
+}
+
+func (t tierStat) cells() []string {
+	if t.Error != "" {
+		return []string{t.Root, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-"}
+	}
+	return []string{
+		t.Root, budgetText(t.Budget), count(t.Pages), count(t.Tails), humanBytes(t.PageBytes), bookedText(t.Booked),
+		fmt.Sprintf("%s, %s", plural(t.Temp, "file"), humanBytes(t.TempBytes)),
+		fmt.Sprintf("%s, %s", plural(t.Quarantined, "file"), humanBytes(t.QuarBytes)),
+		count(t.Models), count(t.Processes),
+		fmt.Sprintf("%s of %s", humanBytes(t.DiskFree), humanBytes(t.DiskBytes)),
+	}
+}
+
+func bookedText(booked *int64) string {
+	if booked == nil {
+		return "not counted yet"
+	}
+	return humanBytes(*booked)
+}
+
+func budgetText(budget *int64) string {
+	switch {
+	case budget == nil:
+		return "not known here"
+	case *budget == 0:
+		return "all but 5% of the disk"
+	}
+	return humanBytes(*budget)
+}
+
+// writtenRows has a row for each of the last days in which something was
+// written, the latest first.
+func writtenRows(tiers []tierStat) [][]string {
+	var days []string
+	for _, t := range tiers {
+		for _, w := range t.Written {
+			days = append(days, w.Day)
+		}
+	}
+	slices.SortFunc(days, func(a, b string) int { return cmp.Compare(b, a) })
+	days = slices.Compact(days)
+	var rows [][]string
+	for _, day := range days[:min(len(days), shownDays)] {
+		row := []string{day}
+		for _, t := range tiers {
+			var n int64
+			for _, w := range t.Written {
+				if w.Day == day {
+					n += w.Bytes
+				}
+			}
+			row = append(row, humanBytes(n))
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}

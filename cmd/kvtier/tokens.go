@@ -1,0 +1,90 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/ollama/ollama/fs/gguf"
+	"github.com/ollama/ollama/tokenizer"
+)
+
+// ggufMagic begins a model file.
+const ggufMagic = "GGUF"
+
+// openModel opens a model file.
+func openModel(path string) (*gguf.File, error) {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read model %s: it is no GGUF file, or not a whole one: %w", path, err)
+	}
+	if string(f.Magic[:]) != ggufMagic {
+		f.Close()
+		return nil, fmt.Errorf("read model %s: it is no GGUF file", path)
+	}
+	return f, nil
+}
+
+// decoder turns tokens into text.
+type decoder struct {
+	values []string
+	decode func([]int32) (string, error)
+}
+
+// openDecoder reads the tokenizer of a model file.
+func openDecoder(path string) (*decoder, error) {
+	f, err := openModel(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	vocabulary := &tokenizer.Vocabulary{Values: f.KeyValue("tokenizer.ggml.tokens").Strings()}
+	for _, kind := range f.KeyValue("tokenizer.ggml.token_type").Ints() {
+		vocabulary.Types = append(vocabulary.Types, int32(kind))
+	}
+	for _, score := range f.KeyValue("tokenizer.ggml.scores").Floats() {
+		vocabulary.Scores = append(vocabulary.Scores, float32(score))
+	}
+	d := &decoder{values: vocabulary.Values}
+	switch kind := f.KeyValue("tokenizer.ggml.model").String(); {
+	case kind == "gpt2" && len(d.values) > 0:
+		d.decode = tokenizer.NewBytePairEncoding(vocabulary).Decode
+	case kind == "llama" && min(len(d.values), len(vocabulary.Types), len(vocabulary.Scores)) >= minPieces:
+		d.decode = tokenizer.NewSentencePiece(vocabulary).Decode
+	default:
+		return nil, fmt.Errorf("read model %s: its tokenizer is %q with %d tokens; only gpt2 and llama can be shown as text", path, kind, len(d.values))
+	}
+	return d, nil
+}
+
+// minPieces is the smallest vocabulary that Ollama's SentencePiece takes.
+const minPieces = 5
+
+// text returns what tokens say. A token that the model does not have is an
+// error: it is another model's.
+func (d *decoder) text(tokens []int32) (string, error) {
+	for _, t := range tokens {
+		if t < 0 || int(t) >= len(d.values) {
+			return "", fmt.Errorf("token %d is not one of the model's %s; give the model that the page is of", t, count(len(d.values)))
+		}
+	}
+	return d.decode(tokens)
+}
+
+// printable replaces what could do something to a terminal: a prompt may come
+// from anybody. A character that a page's end cuts in two is replaced too.
+func printable(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case r == utf8.RuneError:
+			b.WriteRune(utf8.RuneError)
+		case r == '\n' || r == '\t' || unicode.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			fmt.Fprintf(&b, "\\u%04x", r)
+		}
+	}
+	return b.String()
+}

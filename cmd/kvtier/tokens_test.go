@@ -1,0 +1,83 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/ollama/ollama/fs/ggml"
+	"github.com/stretchr/testify/require"
+)
+
+// writeModel writes a GGUF file of metadata alone.
+func writeModel(t *testing.T, metadata ggml.KV) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "model.gguf")
+	f, err := os.Create(path)
+	require.NoError(t, err)
+	defer f.Close()
+	require.NoError(t, ggml.WriteGGUF(f, metadata, nil))
+	return path
+}
+
+func TestDecoders(t *testing.T) {
+	bytePair := writeModel(t, ggml.KV{
+		"general.architecture": "qwen3", "tokenizer.ggml.model": "gpt2",
+		"tokenizer.ggml.tokens": []string{"Ġhello", "Ċ", "Ã", "¶", "<|im_end|>"},
+	})
+	d, err := openDecoder(bytePair)
+	require.NoError(t, err)
+	text, err := d.text([]int32{0, 1, 2, 3, 4})
+	require.NoError(t, err)
+	require.Equal(t, " hello\nö<|im_end|>", text, "a character of two tokens is one")
+
+	pieces := ggml.KV{
+		"general.architecture": "llama", "tokenizer.ggml.model": "llama",
+		"tokenizer.ggml.tokens":     []string{"<unk>", "▁hello", "▁there", "<0xC3>", "<0xB6>"},
+		"tokenizer.ggml.scores":     []float32{0, 0, 0, 0, 0},
+		"tokenizer.ggml.token_type": []int32{2, 1, 1, 6, 6},
+	}
+	d, err = openDecoder(writeModel(t, pieces))
+	require.NoError(t, err)
+	text, err = d.text([]int32{1, 2, 3, 4})
+	require.NoError(t, err)
+	require.Equal(t, " hello thereö", text)
+
+	for _, token := range []int32{-1, 5, 1 << 30} {
+		_, err = d.text([]int32{1, token})
+		require.ErrorContains(t, err, "is not one of the model's 5")
+	}
+	delete(pieces, "tokenizer.ggml.scores")
+	_, err = openDecoder(writeModel(t, pieces))
+	require.ErrorContains(t, err, "can be shown as text")
+	pieces["tokenizer.ggml.model"] = "bert"
+	_, err = openDecoder(writeModel(t, pieces))
+	require.ErrorContains(t, err, `its tokenizer is "bert"`)
+}
+
+// TestPrintable: a prompt may hold what a terminal would obey.
+func TestPrintable(t *testing.T) {
+	require.Equal(t, "plain, ö\tand\nmore", printable("plain, ö\tand\nmore"))
+	require.Equal(t, `\u001b[2J\u0007\u202e`, printable("\x1b[2J\a\u202e"))
+	require.Equal(t, "cut \ufffd", printable("cut \xc3"))
+}
+
+func TestModelTokenBytes(t *testing.T) {
+	shape := ggml.KV{
+		"general.architecture": "qwen3", "qwen3.block_count": uint32(32), "qwen3.embedding_length": uint32(4096),
+		"qwen3.attention.head_count": uint32(32), "qwen3.attention.head_count_kv": uint32(8),
+	}
+	n, err := modelTokenBytes(writeModel(t, shape))
+	require.NoError(t, err)
+	require.EqualValues(t, defaultTokenBytes, n)
+	shape["qwen3.attention.key_length"], shape["qwen3.attention.value_length"] = uint32(192), uint32(64)
+	n, err = modelTokenBytes(writeModel(t, shape))
+	require.NoError(t, err)
+	require.EqualValues(t, defaultTokenBytes, n)
+	delete(shape, "qwen3.attention.head_count_kv")
+	n, err = modelTokenBytes(writeModel(t, shape))
+	require.NoError(t, err)
+	require.EqualValues(t, 4*defaultTokenBytes, n, "as many K/V heads as heads")
+	_, err = modelTokenBytes(writeModel(t, ggml.KV{"general.architecture": "qwen3"}))
+	require.ErrorContains(t, err, "give --bytes-per-token")
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ollama/ollama/format"
+)
+
+// share reads a share such as 5% or 0.05.
+func share(s string) (float64, error) {
+	digits, percent := strings.CutSuffix(s, "%")
+	f, err := strconv.ParseFloat(digits, 64)
+	if percent {
+		f /= 100
+	}
+	if err != nil || !(f > 0 && f <= 1) {
+		return 0, fmt.Errorf("%q is not a share; give one such as 5%%, or 0.05", s)
+	}
+	return f, nil
+}
+
+// age reads a duration such as 12h, 30d or 2w.
+func age(s string) (time.Duration, error) {
+	const day = 24 * time.Hour
+	for suffix, unit := range map[string]time.Duration{"d": day, "w": 7 * day} {
+		digits, ok := strings.CutSuffix(s, suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseFloat(digits, 64)
+		if d := n * float64(unit); err == nil && d >= 1 && d < math.MaxInt64 {
+			return time.Duration(d), nil
+		}
+	}
+	if d, err := time.ParseDuration(s); err == nil && d > 0 {
+		return d, nil
+	}
+	return 0, fmt.Errorf("%q is not an age; give one such as 12h, 30d or 2w", s)
+}
+
+// count prints a number with commas.
+func count[T ~int | ~int64](n T) string {
+	digits := strconv.FormatInt(int64(n), 10)
+	var b strings.Builder
+	for i, d := range digits {
+		if i > 0 && d != '-' && (len(digits)-i)%3 == 0 && digits[i-1] != '-' {
+			b.WriteByte(',')
+		}
+		b.WriteRune(d)
+	}
+	return b.String()
+}
+
+// plural prints a number and what it counts, which takes an s.
+func plural[T ~int | ~int64](n T, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return count(n) + " " + what + "s"
+}
+
+// humanBytes prints a size as Ollama does.
+func humanBytes(n int64) string { return format.HumanBytes(n) }
+
+// when prints a time as ollama list does.
+func when(t time.Time) string { return format.HumanTime(t, "never") }

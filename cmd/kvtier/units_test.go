@@ -1,0 +1,65 @@
+package main
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
+
+func TestUnits(t *testing.T) {
+	for text, want := range map[string]float64{"5%": 0.05, "0.05": 0.05, "100%": 1, "1": 1} {
+		got, err := share(text)
+		require.NoError(t, err)
+		require.InDelta(t, want, got, 1e-9)
+	}
+	for _, text := range []string{"", "0", "0%", "-5%", "101%", "2", "five", "NaN", "5%%"} {
+		_, err := share(text)
+		require.ErrorContains(t, err, "is not a share", text)
+	}
+	for text, want := range map[string]time.Duration{"12h": 12 * time.Hour, "30d": 720 * time.Hour, "2w": 336 * time.Hour, "1.5d": 36 * time.Hour} {
+		got, err := age(text)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	for _, text := range []string{"", "0d", "-3d", "30", "d", "soon", "1e300d", "NaNd"} {
+		_, err := age(text)
+		require.ErrorContains(t, err, "is not an age", text)
+	}
+	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", -1234567: "-1,234,567", -100: "-100"} {
+		require.Equal(t, want, count(n))
+	}
+	require.Equal(t, "1 page", plural(1, "page"))
+	require.Equal(t, "2,000 pages", plural(2000, "page"))
+}
+
+// TestVerdict: damage counts more than what could not be looked at.
+func TestVerdict(t *testing.T) {
+	tier := func(damage, unchecked int, err string) checkedTier {
+		return checkedTier{Tier: "local", Damage: damage, Problems: map[string]int{string(diskstore.ProblemUnchecked): unchecked}, Error: err}
+	}
+	for name, test := range map[string]struct {
+		tiers  []checkedTier
+		status int
+		says   string
+	}{
+		"clean":        {[]checkedTier{tier(0, 0, "")}, 0, ""},
+		"damage":       {[]checkedTier{tier(0, 0, ""), tier(2, 0, "")}, 1, "2 files are damaged"},
+		"unchecked":    {[]checkedTier{tier(0, 1, "")}, exitUnchecked, "1 file could not be checked"},
+		"a tier":       {[]checkedTier{tier(0, 0, ""), tier(0, 0, "it is gone")}, exitUnchecked, "could not be checked: it is gone"},
+		"both of them": {[]checkedTier{tier(1, 3, "")}, 1, "1 file is damaged"},
+	} {
+		err := verdict(checked{Tiers: test.tiers}, false)
+		if test.status == 0 {
+			require.NoError(t, err, name)
+			continue
+		}
+		require.ErrorContains(t, err, test.says, name)
+		var status *statusError
+		require.Equal(t, test.status == exitUnchecked, errors.As(err, &status), name)
+	}
+	require.ErrorContains(t, verdict(checked{Tiers: []checkedTier{tier(1, 0, "")}}, true), "could not be repaired")
+}

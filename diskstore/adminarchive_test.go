@@ -1,0 +1,295 @@
+package diskstore
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// exportOf returns an archive of the conversation that ends with a page.
+func exportOf(t testing.TB, o Options, last *Page) []byte {
+	t.Helper()
+	r, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: o.FS})
+	require.NoError(t, err)
+	defer r.Close()
+	chain, err := r.Chain(ctx, storedAt(o, last))
+	require.NoError(t, err)
+	var out bytes.Buffer
+	_, err = r.Export(ctx, chain, &out, func(int64) {})
+	require.NoError(t, err)
+	return out.Bytes()
+}
+
+// storedAt returns where a store with options o keeps a page.
+func storedAt(o Options, p *Page) Name {
+	if len(p.Tokens) < o.PageTokens {
+		return Name{Fingerprint: o.Fingerprint, Class: ClassTail, Parent: p.Parent, Key: p.Key()}
+	}
+	return Name{Fingerprint: o.Fingerprint, Class: ClassPage, Key: p.Key()}
+}
+
+func importTo(ctx context.Context, o Options, archive []byte) (Imported, error) {
+	return Import(ctx, ImportOptions{Local: o.Local, FS: o.FS, Compress: o.Compress}, bytes.NewReader(archive), int64(len(archive)))
+}
+
+func TestExportAndImport(t *testing.T) {
+	from, pages := stored(t)
+	for name, compress := range map[string]bool{"raw": false, "zstd": true} {
+		for last, want := range map[int]int{2: 2*testTokens + 3, 1: 2 * testTokens, 4: testTokens + 5} {
+			t.Run(fmt.Sprint(name, last), func(t *testing.T) {
+				to := testOptions(t, func(o *Options) { o.Compress = compress })
+				done, err := importTo(ctx, to, exportOf(t, from, pages[last]))
+				require.NoError(t, err)
+				require.Equal(t, want, done.Tokens)
+				require.Equal(t, from.Identity, done.Manifest.Identity)
+				s := open(t, to)
+				seed := 1
+				if last == 4 {
+					seed = 2
+				}
+				readChain(t, s, prompt(seed, 3*testTokens), want)
+				requireExact(t, s)
+			})
+		}
+	}
+}
+
+// TestExportOfWhatIsNotWhole: a conversation whose beginning is gone, or
+// damaged, is no conversation.
+func TestExportOfWhatIsNotWhole(t *testing.T) {
+	o, pages := stored(t)
+	r := openRoot(t, o)
+	chain, err := r.Chain(ctx, storedAt(o, pages[2]))
+	require.NoError(t, err)
+	require.Len(t, chain, 3)
+	flipAt(t, chain[1].Path, 4200)
+	_, err = r.Export(ctx, chain, io.Discard, func(int64) {})
+	require.ErrorIs(t, err, ErrDamaged)
+	require.NoError(t, os.Remove(chain[1].Path))
+	_, err = r.Export(ctx, chain, io.Discard, func(int64) {})
+	require.ErrorIs(t, err, ErrNotFound)
+	_, err = r.Chain(ctx, storedAt(o, pages[2]))
+	require.ErrorIs(t, err, ErrNotFound)
+	require.NoError(t, os.Remove(filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Class: ClassManifest})))
+	_, err = r.Export(ctx, chain[:1], io.Discard, func(int64) {})
+	require.ErrorContains(t, err, "what "+o.Fingerprint.String()+" stands for")
+	_, err = r.Export(ctx, nil, io.Discard, func(int64) {})
+	require.ErrorIs(t, err, ErrOptions)
+}
+
+// TestExportFromBothTiers: the beginning of a conversation may have moved down.
+func TestExportFromBothTiers(t *testing.T) {
+	o := testOptions(t, withRemote(t))
+	s := open(t, o)
+	pages := putChain(t, s, prompt(1, 3*testTokens))
+	for _, p := range pages[:2] {
+		name := storedAt(o, p)
+		place(t, filePath(o.Local.Root, name), filePath(o.Remote.Root, name))
+		require.NoError(t, os.Remove(filePath(o.Local.Root, name)))
+	}
+	to := testOptions(t)
+	done, err := importTo(ctx, to, exportOf(t, o, pages[2]))
+	require.NoError(t, err)
+	require.Equal(t, 3, done.Pages)
+	readChain(t, open(t, to), prompt(1, 3*testTokens), 3*testTokens)
+}
+
+// TestImportRefusesEveryTruncation: nothing becomes visible of an archive that
+// is not whole.
+func TestImportRefusesEveryTruncation(t *testing.T) {
+	from, pages := stored(t)
+	archive := exportOf(t, from, pages[4])
+	end := contentEnd(t, archive)
+	to := testOptions(t)
+	for n := 0; n < end; n += 97 {
+		_, err := importTo(ctx, to, archive[:n])
+		require.Error(t, err, "%d of %d bytes", n, len(archive))
+		require.NoDirExists(t, to.Local.Root)
+	}
+	_, err := importTo(ctx, to, archive[:end])
+	require.NoError(t, err, "tar's own end adds nothing")
+}
+
+// contentEnd is where the last page of an archive ends.
+func contentEnd(t *testing.T, archive []byte) int {
+	in := bytes.NewReader(archive)
+	tr := tar.NewReader(in)
+	end := 0
+	for {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return end
+		}
+		require.NoError(t, err)
+		end = len(archive) - in.Len() + int(h.Size)
+	}
+}
+
+// TestImportRefusesEveryBit: of the pages. What tar and the manifest say has no
+// checksum; a changed bit there is refused or changes nothing that counts.
+func TestImportRefusesEveryBit(t *testing.T) {
+	from, pages := stored(t)
+	archive := exportOf(t, from, pages[4])
+	in := bytes.NewReader(archive)
+	tr := tar.NewReader(in)
+	_, err := tr.Next()
+	require.NoError(t, err)
+	for {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		require.NoError(t, err)
+		start := len(archive) - in.Len()
+		for at := start; at < start+int(h.Size); at += 251 {
+			archive[at] ^= 1 << (at % 8)
+			to := Options{Local: TierConfig{Root: filepath.Join(t.TempDir(), "root")}, FS: quickFS}
+			_, err := importTo(ctx, to, archive)
+			require.ErrorIs(t, err, ErrDamaged, "byte %d", at)
+			require.NoDirExists(t, to.Local.Root)
+			archive[at] ^= 1 << (at % 8)
+			at += at % 41 // not always the same byte of a row
+		}
+	}
+}
+
+// TestImportSurvivesAnErrorAtEveryOperation: after any of them the root holds
+// whole pages of the archive or none.
+func TestImportSurvivesAnErrorAtEveryOperation(t *testing.T) {
+	from, pages := stored(t)
+	archive := exportOf(t, from, pages[4])
+	errnos := []syscall.Errno{syscall.ENOSPC, syscall.EIO}
+	for nth := 1; ; nth++ {
+		inj := vfs.Inject(quickFS)
+		to := testOptions(t, withFS(inj))
+		require.NoError(t, os.Mkdir(to.Local.Root, 0o700))
+		inj.Add(vfs.Rule{Nth: nth, Err: errnos[nth%len(errnos)], Short: 100})
+		_, err := importTo(ctx, to, archive)
+		ops := inj.Count()
+		inj.Reset()
+		s := open(t, to)
+		n := tokensIn(s.Chain(ctx, prompt(2, 2*testTokens), nil))
+		if err == nil {
+			require.Equal(t, testTokens+5, n)
+		}
+		readChain(t, s, prompt(2, 2*testTokens), n)
+		c, found := check(t, openRoot(t, to), CheckOptions{})
+		for _, f := range found {
+			require.False(t, f.Problem.Damage(), "%+v", f)
+		}
+		require.Zero(t, c.Damage)
+		if nth > ops {
+			return // every operation has had its turn
+		}
+	}
+}
+
+func TestImportAsksFirst(t *testing.T) {
+	from, pages := stored(t)
+	archive := exportOf(t, from, pages[0])
+	to := testOptions(t)
+	no := errors.New("not that one")
+	opt := ImportOptions{Local: to.Local, FS: to.FS, Accept: func(m Manifest) error {
+		require.Equal(t, from.Fingerprint.String(), m.Fingerprint)
+		return no
+	}}
+	_, err := Import(ctx, opt, bytes.NewReader(archive), int64(len(archive)))
+	require.ErrorIs(t, err, no)
+	require.NoDirExists(t, to.Local.Root)
+
+	opt.Accept = nil
+	var last, all int64
+	opt.Progress = func(done, total int64) { last, all = done, total }
+	_, err = Import(ctx, opt, bytes.NewReader(archive), int64(len(archive)))
+	require.NoError(t, err)
+	require.Equal(t, all, last)
+
+	done, cancel := cancelled()
+	defer cancel()
+	_, err = importTo(done, testOptions(t), archive)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// FuzzImport: whatever a file says, what an import leaves behind is whole.
+func FuzzImport(f *testing.F) {
+	t := &testing.T{}
+	dir := f.TempDir()
+	o := Options{
+		FS: quickFS, Fingerprint: testFingerprint(1), PageTokens: testTokens,
+		Local: TierConfig{Root: filepath.Join(dir, "local")},
+	}
+	s, err := Open(ctx, o)
+	require.NoError(f, err)
+	var pages []*Page
+	for _, n := range []int{testTokens, testTokens + 3} {
+		pages = append(pages, putChain(t, s, prompt(n, n))...)
+	}
+	require.NoError(f, s.Close())
+	for _, p := range pages {
+		f.Add(exportOf(f, o, p))
+	}
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, archive []byte) {
+		to := testOptions(t)
+		if _, err := importTo(ctx, to, archive); err != nil {
+			require.NoDirExists(t, to.Local.Root)
+			return
+		}
+		_, found := check(t, openRoot(t, to), CheckOptions{})
+		require.Empty(t, found)
+	})
+}
+
+func TestFindAndRecent(t *testing.T) {
+	o, pages := stored(t, withRemote(t))
+	r := openRoot(t, o)
+	for _, p := range pages {
+		found, err := r.Find(ctx, p.Key().String()[:10])
+		require.NoError(t, err)
+		require.Len(t, found, 1)
+		require.Equal(t, storedAt(o, p), found[0].Name)
+		require.Equal(t, TierLocal, found[0].Tier)
+		require.FileExists(t, found[0].Path)
+	}
+	// A page in both tiers is one page.
+	name := storedAt(o, pages[0])
+	place(t, filePath(o.Local.Root, name), filePath(o.Remote.Root, name))
+	found, err := r.Find(ctx, name.Key.String())
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	require.NoError(t, os.Remove(filePath(o.Local.Root, name)))
+	found, err = r.Find(ctx, name.Key.String())
+	require.NoError(t, err)
+	require.Equal(t, TierRemote, found[0].Tier)
+	// Two keys with the same beginning.
+	twin := name
+	twin.Key[31]++
+	place(t, filePath(o.Remote.Root, name), filePath(o.Local.Root, twin))
+	found, err = r.Find(ctx, name.Key.String()[:62])
+	require.NoError(t, err)
+	require.Len(t, found, 2)
+	for _, wrong := range []string{"", "abc", "wxyz", "../..", name.Key.String()[:4] + "Z"} {
+		_, err := r.Find(ctx, wrong)
+		require.ErrorIs(t, err, ErrOptions, wrong)
+	}
+	found, err = r.Find(ctx, name.Key.String()+"00")
+	require.NoError(t, err)
+	require.Empty(t, found)
+
+	last, err := r.Recent(ctx, nil)
+	require.NoError(t, err)
+	require.Equal(t, pages[2].Key(), last.Key, "the longest of those used in the last minute")
+	_, err = r.Recent(ctx, func(Key) bool { return false })
+	require.ErrorIs(t, err, ErrNotFound)
+}

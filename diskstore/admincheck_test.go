@@ -1,0 +1,385 @@
+package diskstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// stored makes roots that hold two conversations, one of them compressed, and
+// returns the options and what was stored.
+func stored(t testing.TB, edit ...func(*Options)) (Options, []*Page) {
+	t.Helper()
+	o := testOptions(t, edit...)
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	pages := putChain(t, s, prompt(1, 2*testTokens+3))
+	require.NoError(t, s.Close())
+	o.Compress = true
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	pages = append(pages, putChain(t, s, prompt(2, testTokens+5))...)
+	require.NoError(t, s.Close())
+	return o, pages
+}
+
+// check checks the local tier and returns the findings.
+func check(t testing.TB, r *Root, opt CheckOptions) (TierCheck, []Finding) {
+	t.Helper()
+	var found []Finding
+	opt.Found = func(f Finding) { found = append(found, f) }
+	checks, err := r.Check(ctx, opt)
+	require.NoError(t, err)
+	require.NoError(t, checks[0].Err)
+	return checks[0], found
+}
+
+func requireClean(t testing.TB, r *Root, pages, tails int) {
+	t.Helper()
+	c, found := check(t, r, CheckOptions{})
+	require.Empty(t, found)
+	require.Equal(t, []int{pages, tails, pages + tails}, []int{c.Pages, c.Tails, c.Read})
+}
+
+func TestCheckOfWhatIsWhole(t *testing.T) {
+	o, _ := stored(t)
+	r := openRoot(t, o)
+	before := treeOf(t, o.Local.Root)
+	requireClean(t, r, 3, 2)
+	c, found := check(t, r, CheckOptions{Repair: true})
+	require.Empty(t, found)
+	require.Zero(t, c.Repaired+c.Damage+c.TempFiles+c.Quarantined)
+	require.Equal(t, before, treeOf(t, o.Local.Root), "neither changes anything")
+	var bytes int64
+	for _, path := range filesIn(t, o.Local.Root, pageExt) {
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		bytes += info.Size()
+	}
+	require.Equal(t, bytes, c.ReadBytes)
+}
+
+// treeOf is everything below a root, with sizes, modes and times.
+func treeOf(t testing.TB, root string) map[string]string {
+	t.Helper()
+	tree := make(map[string]string)
+	require.NoError(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := os.Lstat(path)
+		if err != nil {
+			return err
+		}
+		tree[path] = fmt.Sprint(info.Mode(), info.Size())
+		if info.Mode().IsRegular() {
+			tree[path] += fmt.Sprint(info.ModTime())
+		}
+		return nil
+	}))
+	return tree
+}
+
+func flipAt(t testing.TB, path string, at int) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	data[(at+len(data))%len(data)] ^= 4
+	require.NoError(t, os.WriteFile(path, data, 0o600))
+}
+
+// TestCheckAndRepair makes each kind of mess with one page among others, and
+// has it found, repaired, and gone.
+func TestCheckAndRepair(t *testing.T) {
+	for name, mess := range map[string]struct {
+		make    func(t *testing.T, o Options, path string)
+		problem Problem
+		lost    int  // pages that are not there after the repair
+		stays   bool // the repair leaves it to a person
+	}{
+		"a bit of the header":  {func(t *testing.T, _ Options, path string) { flipAt(t, path, 60) }, ProblemDamaged, 1, false},
+		"a bit of the payload": {func(t *testing.T, _ Options, path string) { flipAt(t, path, 4200) }, ProblemDamaged, 1, false},
+		"a bit of the footer":  {func(t *testing.T, _ Options, path string) { flipAt(t, path, -1) }, ProblemDamaged, 1, false},
+		"truncation": {func(t *testing.T, _ Options, path string) {
+			require.NoError(t, os.Truncate(path, 5000))
+		}, ProblemDamaged, 1, false},
+		"another page's name": {func(t *testing.T, o Options, path string) {
+			key := Key{1, 2, 3}
+			place(t, path, filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Key: key}))
+		}, ProblemMisplaced, 0, false},
+		"another shard": {func(t *testing.T, o Options, path string) {
+			place(t, path, filepath.Join(filepath.Dir(filepath.Dir(path)), otherShard(path), filepath.Base(path)))
+		}, ProblemMisplaced, 0, false},
+		"a directory": {func(t *testing.T, _ Options, path string) {
+			require.NoError(t, os.Remove(path))
+			require.NoError(t, os.MkdirAll(filepath.Join(path, "in", "it"), 0o700))
+		}, ProblemNotRegular, 1, false},
+		"a manifest that is none": {func(t *testing.T, o Options, _ string) {
+			path := filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Class: ClassManifest})
+			require.NoError(t, os.WriteFile(path, []byte("{}"), 0o600))
+		}, ProblemManifest, 0, false},
+		"no manifest": {func(t *testing.T, o Options, _ string) {
+			require.NoError(t, os.Remove(filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Class: ClassManifest})))
+		}, ProblemNoManifest, 0, true},
+		"a dead process": {func(t *testing.T, o Options, _ string) {
+			dir := filepath.Join(o.Local.Root, versionDir, tmpDir)
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "0011-1.tmp"), []byte("x"), 0o600))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "0011.lock"), nil, 0o600))
+		}, ProblemStale, 0, false},
+		"a process that left no lock": {func(t *testing.T, o Options, _ string) {
+			path := filepath.Join(o.Local.Root, versionDir, tmpDir, "0011-1.tmp")
+			require.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
+			past := time.Now().Add(-2 * orphanAge)
+			require.NoError(t, os.Chtimes(path, past, past))
+		}, ProblemStale, 0, false},
+		"something else": {func(t *testing.T, o Options, path string) {
+			require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(path), "notes"), nil, 0o600))
+		}, ProblemForeign, 0, true},
+		"something else beside": {func(t *testing.T, o Options, path string) {
+			require.NoError(t, os.Mkdir(filepath.Join(o.Local.Root, versionDir, "more"), 0o700))
+		}, ProblemForeign, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, pages := stored(t)
+			r := openRoot(t, o)
+			mess.make(t, o, filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()}))
+			c, found := check(t, r, CheckOptions{})
+			require.NotEmpty(t, found)
+			for _, f := range found {
+				require.Equal(t, mess.problem, f.Problem, "%+v", f)
+				require.Empty(t, f.Done)
+			}
+			require.Equal(t, mess.problem.Damage(), c.Damage > 0)
+
+			c, found = check(t, r, CheckOptions{Repair: true})
+			require.NotEmpty(t, found)
+			require.Equal(t, !mess.stays, c.Repaired > 0, "%+v", found)
+			require.Zero(t, c.Damage)
+			if mess.stays {
+				return
+			}
+			c, found = check(t, r, CheckOptions{})
+			if mess.problem == ProblemManifest {
+				require.Equal(t, ProblemNoManifest, found[0].Problem)
+			} else {
+				require.Empty(t, found)
+			}
+			require.Equal(t, 3-mess.lost, c.Pages)
+			require.Equal(t, 2, c.Tails)
+		})
+	}
+}
+
+func otherShard(path string) string {
+	if filepath.Base(filepath.Dir(path)) == "00" {
+		return "01"
+	}
+	return "00"
+}
+
+// TestCheckSample: a share of the pages is read, and not always the same.
+func TestCheckSample(t *testing.T) {
+	o := testOptions(t)
+	s := open(t, o)
+	for i := range 100 {
+		putChain(t, s, prompt(i, testTokens))
+	}
+	r := openRoot(t, o)
+	read := make(map[int]bool)
+	for range 5 {
+		c, found := check(t, r, CheckOptions{Sample: 0.3})
+		require.Empty(t, found)
+		require.Equal(t, 100, c.Pages)
+		require.Positive(t, c.Read)
+		require.Less(t, c.Read, 100)
+		read[c.Read] = true
+	}
+	require.Greater(t, len(read), 1)
+	for _, wrong := range []float64{-0.1, 1.1} {
+		_, err := r.Check(ctx, CheckOptions{Sample: wrong})
+		require.ErrorIs(t, err, ErrOptions)
+	}
+}
+
+func TestCheckProgress(t *testing.T) {
+	o, _ := stored(t, withRemote(t))
+	last := make(map[string][2]int64)
+	checks, err := openRoot(t, o).Check(ctx, CheckOptions{Progress: func(tier string, done, total int64) {
+		require.LessOrEqual(t, done, total)
+		require.GreaterOrEqual(t, done, last[tier][0])
+		last[tier] = [2]int64{done, total}
+	}})
+	require.NoError(t, err)
+	require.Len(t, checks, 2)
+	require.Equal(t, [2]int64{checks[0].ReadBytes, checks[0].ReadBytes}, last[TierLocal])
+}
+
+func TestCheckIsCancelled(t *testing.T) {
+	o, _ := stored(t)
+	done, cancel := cancelled()
+	defer cancel()
+	_, err := openRoot(t, o).Check(done, CheckOptions{})
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// TestCheckOfAMissingRemote: one tier that is gone does not keep the other from
+// being checked.
+func TestCheckOfAMissingRemote(t *testing.T) {
+	o, _ := stored(t, withRemote(t))
+	r := openRoot(t, o)
+	require.NoError(t, os.RemoveAll(o.Remote.Root))
+	checks, err := r.Check(ctx, CheckOptions{})
+	require.NoError(t, err)
+	require.NoError(t, checks[0].Err)
+	require.Equal(t, 3, checks[0].Pages)
+	require.ErrorIs(t, checks[1].Err, ErrRootMissing)
+}
+
+// TestRepairLeavesTheLiving: the temporary files of a store that is writing.
+func TestRepairLeavesTheLiving(t *testing.T) {
+	o := testOptions(t)
+	s := open(t, o)
+	name := s.pageName(Key{1})
+	up, err := s.local.Create(ctx, name)
+	require.NoError(t, err)
+	defer up.Abort()
+	require.NoError(t, up.Write(ctx, []byte("half")))
+	c, found := check(t, openRoot(t, o), CheckOptions{Repair: true})
+	require.Empty(t, found)
+	require.Equal(t, 1, c.Processes)
+	require.Equal(t, 1, c.TempFiles)
+	require.NoError(t, up.Write(ctx, []byte(" and half")))
+	_, err = up.Commit(ctx, time.Now())
+	require.NoError(t, err)
+}
+
+// TestRepairPutsBackWhatIsGood: between reading a damaged page and moving it a
+// server may have stored it again.
+func TestRepairPutsBackWhatIsGood(t *testing.T) {
+	o, pages := stored(t)
+	name := Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()}
+	tier := newDirTier(o.FS, o.Local.Root, false)
+	c := &checker{t: tier, tier: TierLocal, opt: CheckOptions{Repair: true}}
+	before := treeOf(t, filepath.Join(o.Local.Root, versionDir, o.Fingerprint.String()))
+	done, err := c.aside(ctx, entry{kind: entryPage, path: tier.path(name), name: name}, "damaged")()
+	require.NoError(t, err)
+	require.Equal(t, "stored again meanwhile, and good", done)
+	require.Equal(t, before, treeOf(t, filepath.Join(o.Local.Root, versionDir, o.Fingerprint.String())))
+	require.Empty(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt))
+}
+
+// TestRepairManifestFromTheOtherTier also works the other way round.
+func TestRepairManifestFromTheOtherTier(t *testing.T) {
+	o, pages := stored(t, withRemote(t))
+	r := openRoot(t, o)
+	local := filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Class: ClassManifest})
+	remote := filePath(o.Remote.Root, Name{Fingerprint: o.Fingerprint, Class: ClassManifest})
+	place(t, local, remote)
+	place(t, filePath(o.Local.Root, storedAt(o, pages[0])), filePath(o.Remote.Root, storedAt(o, pages[0])))
+	want, err := os.ReadFile(local)
+	require.NoError(t, err)
+	for _, path := range []string{local, remote} {
+		require.NoError(t, os.Remove(path))
+		checks, err := r.Check(ctx, CheckOptions{Repair: true})
+		require.NoError(t, err)
+		require.Equal(t, 1, checks[0].Repaired+checks[1].Repaired)
+		got, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, string(want), string(got))
+	}
+}
+
+// TestCheckSurvivesAnErrorAtEveryOperation: one operation that fails is at most
+// a finding, and a repair never costs a page that is good.
+func TestCheckSurvivesAnErrorAtEveryOperation(t *testing.T) {
+	errnos := []syscall.Errno{syscall.EIO, syscall.ESTALE, syscall.EACCES, syscall.EIO, syscall.ENOSPC}
+	for _, repair := range []bool{false, true} {
+		t.Run(fmt.Sprintf("repair %t", repair), func(t *testing.T) {
+			inj := vfs.Inject(quickFS)
+			o, pages := stored(t, withFS(inj))
+			damaged := filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Key: pages[1].Key()})
+			good, err := os.ReadFile(damaged)
+			require.NoError(t, err)
+			for nth := 1; ; nth++ {
+				require.NoError(t, os.WriteFile(damaged, good, 0o600))
+				flipAt(t, damaged, 4200)
+				inj.Reset()
+				inj.Add(vfs.Rule{Nth: nth, Err: errnos[nth%len(errnos)]})
+				ops := checkOnce(t, o, inj, repair)
+				require.NoError(t, os.WriteFile(damaged, good, 0o600))
+				requireClean(t, openRoot(t, o), 3, 2)
+				if nth > ops {
+					return // every operation has had its turn
+				}
+			}
+		})
+	}
+}
+
+// checkOnce checks under an injector's rules and returns how many operations
+// that took.
+func checkOnce(t *testing.T, o Options, inj *vfs.Injector, repair bool) int {
+	t.Helper()
+	defer inj.Reset()
+	r, err := OpenRoot(ctx, RootOptions{Local: o.Local, FS: o.FS})
+	if err != nil {
+		return inj.Count()
+	}
+	defer r.Close()
+	checks, err := r.Check(ctx, CheckOptions{Repair: repair, Found: func(f Finding) {
+		require.Contains(t, []Problem{ProblemDamaged, ProblemUnreadable, ProblemUnchecked}, f.Problem, "%+v", f)
+	}})
+	require.NoError(t, err)
+	if checks[0].Err == nil {
+		require.Positive(t, checks[0].Problems[ProblemDamaged]+checks[0].Problems[ProblemUnreadable]+checks[0].Problems[ProblemUnchecked])
+	}
+	return inj.Count()
+}
+
+// TestCheckWhileAServerWrites: pages come, are replaced and are evicted, and
+// none of that is damage.
+func TestCheckWhileAServerWrites(t *testing.T) {
+	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 1 << 20 })
+	s := open(t, o)
+	r := openRoot(t, o)
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			tokens := prompt(i%40, 2*testTokens+i%testTokens)
+			parent := s.opt.Fingerprint
+			for at := 0; at < len(tokens); at += testTokens {
+				p := pageOf(t, parent, at, tokens[at:min(at+testTokens, len(tokens))])
+				if err := s.Put(ctx, p); err != nil && !errors.Is(err, ErrNoSpace) {
+					t.Errorf("put: %v", err)
+				}
+				parent = p.Key()
+			}
+		}
+	}()
+	for i := range 20 {
+		c, found := check(t, r, CheckOptions{Repair: i%2 == 1})
+		require.Empty(t, found)
+		require.Zero(t, c.Damage)
+	}
+	close(done)
+	wg.Wait()
+}

@@ -1,0 +1,63 @@
+//go:build unix
+
+package diskstore
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestCheckRights(t *testing.T) {
+	o, pages := stored(t)
+	r := openRoot(t, o)
+	page := filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()})
+	wide := []string{page, filepath.Dir(page), filepath.Join(o.Local.Root, versionDir, o.Fingerprint.String(), manifestFile)}
+	for _, path := range wide {
+		require.NoError(t, os.Chmod(path, 0o755))
+	}
+	c, found := check(t, r, CheckOptions{})
+	require.Len(t, found, len(wide))
+	require.Zero(t, c.Damage)
+	c, _ = check(t, r, CheckOptions{Repair: true})
+	require.Equal(t, len(wide), c.Problems[ProblemMode])
+	require.Equal(t, len(wide), c.Repaired)
+	requireClean(t, r, 3, 2)
+}
+
+// TestCheckOfWhatIsNoFile: nothing is followed, opened or waited for.
+func TestCheckOfWhatIsNoFile(t *testing.T) {
+	for name, make := range map[string]func(path string) error{
+		"symbolic link": func(path string) error { return os.Symlink("/dev/zero", path) },
+		"FIFO":          func(path string) error { return syscall.Mkfifo(path, 0o600) },
+	} {
+		o, pages := stored(t)
+		r := openRoot(t, o)
+		path := filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()})
+		require.NoError(t, os.Remove(path))
+		require.NoError(t, make(path))
+		_, found := check(t, r, CheckOptions{})
+		require.Len(t, found, 1)
+		require.Equal(t, ProblemNotRegular, found[0].Problem)
+		require.Contains(t, found[0].Why, name)
+		check(t, r, CheckOptions{Repair: true})
+		requireClean(t, r, 2, 2)
+	}
+}
+
+// TestCheckOfASwappedDirectory: a link in a directory's place leads nowhere.
+func TestCheckOfASwappedDirectory(t *testing.T) {
+	o, pages := stored(t)
+	r := openRoot(t, o)
+	dir := filepath.Dir(filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()}))
+	away := filepath.Join(t.TempDir(), "away")
+	require.NoError(t, os.Rename(dir, away))
+	require.NoError(t, os.Symlink(away, dir))
+	_, found := check(t, r, CheckOptions{Repair: true})
+	require.Equal(t, ProblemForeign, found[0].Problem)
+	require.Empty(t, found[0].Done)
+	require.NotEmpty(t, filesIn(t, away, pageExt), "what is elsewhere stays")
+}

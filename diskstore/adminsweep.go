@@ -1,0 +1,196 @@
+package diskstore
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// maxWindowBytes is the largest zstd window that a sweep decodes with: what the
+// zstd tool accepts when it is told nothing. Pages that Put wrote need at most
+// a sixteenth of it.
+const maxWindowBytes = 128 << 20
+
+// sweeper checks whole files as Read does, one after another, decompressing
+// what is compressed. It needs a few steps and one zstd window of memory,
+// whatever a file claims, because it keeps nothing of what it has checked.
+type sweeper struct {
+	buf  []byte
+	in   *bufio.Reader
+	dec  *zstd.Decoder
+	read func(n int64) // told of all bytes read; nil tells nobody
+}
+
+func newSweeper(read func(n int64)) (*sweeper, error) {
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxMemory(maxDecodedBytes), zstd.WithDecoderMaxWindow(maxWindowBytes))
+	if err != nil {
+		return nil, fmt.Errorf("make zstd decoder: %w", err)
+	}
+	if read == nil {
+		read = func(int64) {}
+	}
+	return &sweeper{buf: make([]byte, stepBytes), in: bufio.NewReaderSize(nil, stepBytes), dec: dec, read: read}, nil
+}
+
+func (s *sweeper) close() { s.dec.Close() }
+
+// sweep reads a page once from beginning to end and checks every byte of it. It
+// returns ErrDamaged, ErrMismatch for a newer schema, or an error of the tier.
+func (s *sweeper) sweep(ctx context.Context, blob Blob) (*Header, error) {
+	h, err := readHeader(ctx, blob)
+	if err != nil {
+		return nil, err
+	}
+	s.read(h.payloadOffset())
+	for i := range h.Sections {
+		if err := s.section(ctx, blob, h, i); err != nil {
+			return nil, err
+		}
+	}
+	return h, s.footer(ctx, blob, h)
+}
+
+func (s *sweeper) footer(ctx context.Context, blob Blob, h *Header) error {
+	foot := s.buf[:footerBytes]
+	if err := readFull(ctx, blob, foot, h.FileBytes-footerBytes); err != nil {
+		return err
+	}
+	if string(foot) != string(h.footer()) {
+		return damaged("footer does not match the header")
+	}
+	s.read(footerBytes)
+	return nil
+}
+
+// section checks one section and the padding after it. Its checksum is compared
+// before what the decoder found is believed.
+func (s *sweeper) section(ctx context.Context, blob Blob, h *Header, i int) error {
+	sec := &h.Sections[i]
+	in := &storedReader{ctx: ctx, blob: blob, off: sec.Offset, end: sec.Offset + sec.Stored, read: s.read}
+	var decodeErr error
+	if sec.Encoding == EncodingZstd {
+		decodeErr = s.decode(in, sec.Raw)
+	}
+	if _, err := s.drain(in, sec.Stored); err != nil {
+		return err
+	}
+	if in.crc != sec.CRC {
+		return damaged("section %d (group %d layer %d %v): checksum is %08x, want %08x",
+			i, sec.Group, sec.Layer, sec.Kind, in.crc, sec.CRC)
+	}
+	if decodeErr != nil {
+		return fmt.Errorf("section %d (group %d layer %d %v): %w", i, sec.Group, sec.Layer, sec.Kind, decodeErr)
+	}
+	gap := s.buf[:alignUp(in.end)-in.end]
+	if err := readFull(ctx, blob, gap, in.end); err != nil {
+		return err
+	}
+	if !allZero(gap) {
+		return damaged("padding after section %d is not zero", i)
+	}
+	s.read(int64(len(gap)))
+	return nil
+}
+
+// decode reads a compressed section to its end and checks that it gives raw
+// bytes.
+func (s *sweeper) decode(in *storedReader, raw int64) error {
+	s.in.Reset(in)
+	if err := s.dec.Reset(s.in); err != nil {
+		return fmt.Errorf("reset zstd decoder: %w", err)
+	}
+	n, err := s.drain(s.dec, raw)
+	switch {
+	case in.err != nil:
+		return in.err
+	case errors.Is(err, zstd.ErrWindowSizeExceeded):
+		// Nothing that a store wrote; but a reader with more memory may well
+		// find it good.
+		return fmt.Errorf("decompressing needs more than %d MiB, so it cannot be checked", maxWindowBytes>>20)
+	case err != nil:
+		return damaged("decompress: %v", err)
+	case n != raw:
+		return damaged("decompressing gives %d bytes or more, want %d", n, raw)
+	}
+	return nil
+}
+
+// drain reads r to its end, or a step beyond limit bytes, and returns how much
+// there was.
+func (s *sweeper) drain(r io.Reader, limit int64) (int64, error) {
+	var n int64
+	for n <= limit {
+		m, err := r.Read(s.buf)
+		n += int64(m)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// storedReader reads the stored bytes of one section in order and sums them up.
+type storedReader struct {
+	ctx      context.Context
+	blob     Blob
+	off, end int64
+	crc      uint32
+	err      error // of the tier
+	read     func(n int64)
+}
+
+func (r *storedReader) Read(p []byte) (int, error) {
+	if r.err != nil {
+		return 0, r.err
+	}
+	p = p[:min(int64(len(p)), r.end-r.off)]
+	if len(p) == 0 {
+		return 0, io.EOF
+	}
+	if r.err = readFull(r.ctx, r.blob, p, r.off); r.err != nil {
+		return 0, r.err
+	}
+	r.crc = crc32.Update(r.crc, castagnoli, p)
+	r.off += int64(len(p))
+	r.read(int64(len(p)))
+	return len(p), nil
+}
+
+// VerifySections reads a page file as a check does, and says of each section of
+// its header what is wrong with it; nil where nothing is. It returns the errors
+// of InspectFile for a header that is no good, and ErrDamaged for a footer.
+func VerifySections(ctx context.Context, fsys vfs.FS, path string) (*Header, []error, error) {
+	blob, err := openFileBlob(fsys, path, Name{})
+	if err != nil {
+		return nil, nil, fmt.Errorf("verify %s: %w", path, err)
+	}
+	defer blob.Close()
+	h, err := readHeader(ctx, blob)
+	if err != nil {
+		return nil, nil, fmt.Errorf("verify %s: %w", path, err)
+	}
+	s, err := newSweeper(nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("verify %s: %w", path, err)
+	}
+	defer s.close()
+	wrong := make([]error, len(h.Sections))
+	for i := range h.Sections {
+		wrong[i] = s.section(ctx, blob, h, i)
+	}
+	if err := s.footer(ctx, blob, h); err != nil {
+		return h, wrong, fmt.Errorf("verify %s: %w", path, err)
+	}
+	return h, wrong, nil
+}

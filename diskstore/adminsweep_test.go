@@ -1,0 +1,130 @@
+package diskstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func aSweeper(t testing.TB) *sweeper {
+	s, err := newSweeper(nil)
+	require.NoError(t, err)
+	t.Cleanup(s.close)
+	return s
+}
+
+func TestSweepFindsEveryBitAndTruncation(t *testing.T) {
+	s := aSweeper(t)
+	for _, compress := range []bool{false, true} {
+		file := encodeFile(t, smallPage(t), testTokens, compress)
+		for at := range file {
+			file[at] ^= 1 << (at % 8)
+			_, err := s.sweep(ctx, memBlob(file))
+			require.ErrorIs(t, err, ErrDamaged, "bit of byte %d", at)
+			file[at] ^= 1 << (at % 8)
+			_, err = s.sweep(ctx, memBlob(file[:at]))
+			require.ErrorIs(t, err, ErrDamaged, "truncation to %d", at)
+		}
+		_, err := s.sweep(ctx, memBlob(file))
+		require.NoError(t, err, "a sweeper goes on after damage")
+	}
+}
+
+// withStored returns a page file whose first section is replaced by stored,
+// with every checksum right, as a hostile writer would make it.
+func withStored(t testing.TB, stored []byte) []byte {
+	t.Helper()
+	p := smallPage(t.(*testing.T))
+	h, err := readHeader(ctx, memBlob(encodeFile(t, p, testTokens, true)))
+	require.NoError(t, err)
+	first := &h.Sections[0]
+	require.Equal(t, EncodingZstd, first.Encoding)
+	first.Stored, first.CRC = int64(len(stored)), checksum(stored)
+	for i := range h.Sections[1:] {
+		s := &h.Sections[1+i]
+		*s = StoredSection{Section: s.Section, Raw: s.Raw, Stored: s.Raw, CRC: checksum(h.layout.Rows(p.Payload, 1+i))}
+	}
+	h.place()
+	e := &encodedPage{header: h, head: h.encode(), body: [][]byte{stored, h.layout.Rows(p.Payload, 1)}}
+	e.foot = h.footer()
+	var file bytes.Buffer
+	require.NoError(t, e.writeTo(func(b []byte) error { _, err := file.Write(b); return err }))
+	return file.Bytes()
+}
+
+// TestSweepDecompresses: checksums of the stored bytes say nothing about what
+// they decompress to.
+func TestSweepDecompresses(t *testing.T) {
+	s, c := aSweeper(t), theCodec(t)
+	rows := bytes.Repeat([]byte("kv cache "), 23)[:200]
+	good := c.encode(rows)
+	file := withStored(t, good)
+	_, err := s.sweep(ctx, memBlob(file))
+	require.NoError(t, err)
+	for what, stored := range map[string][]byte{
+		"no zstd":    []byte("no zstd at all"),
+		"too few":    c.encode(rows[:150]),
+		"too many":   c.encode(append(bytes.Clone(rows), rows...)),
+		"bomb":       c.enc.EncodeAll(make([]byte, 8<<20), nil)[:100],
+		"trailing":   append(bytes.Clone(good), 1, 2, 3),
+		"cut":        good[:len(good)-3],
+		"two frames": append(c.encode(rows[:100]), c.encode(rows[100:])...),
+	} {
+		if len(stored) >= 200 {
+			continue // raw would be smaller, so the header would be refused
+		}
+		file := withStored(t, stored)
+		_, verr := streamPage(ctx, memBlob(file), nil)
+		require.NoError(t, verr, "%s: checksums are right", what)
+		_, err := s.sweep(ctx, memBlob(file))
+		h, herr := readHeader(ctx, memBlob(file))
+		require.NoError(t, herr)
+		rerr := readPayload(ctx, memBlob(file), h, c, make([]byte, h.layout.Size()))
+		require.Equal(t, rerr == nil, err == nil, "%s: a sweep says %v, a read %v", what, err, rerr)
+		if err != nil {
+			require.ErrorIs(t, err, ErrDamaged, what)
+		}
+	}
+}
+
+// TestSweepMemoryIsBounded: a header may claim rows of gigabytes.
+func TestSweepMemoryIsBounded(t *testing.T) {
+	c := theCodec(t)
+	const raw = 64 << 20
+	stored := c.enc.EncodeAll(make([]byte, raw), nil)
+	l := layoutOf(t, []Section{{Kind: KindK, RowBytes: raw / testTokens}}, testTokens)
+	h := &Header{
+		Fingerprint: testFingerprint(1), Parent: testFingerprint(1), PageTokens: testTokens, Tokens: prompt(1, testTokens), layout: l,
+		Sections: []StoredSection{{Section: l.sections[0], Encoding: EncodingZstd, Stored: int64(len(stored)), Raw: raw, CRC: checksum(stored)}},
+	}
+	h.Key = ChainKey(h.Parent, h.Tokens, nil)
+	h.place()
+	e := &encodedPage{header: h, head: h.encode(), body: [][]byte{stored}}
+	e.foot = h.footer()
+	var file bytes.Buffer
+	require.NoError(t, e.writeTo(func(b []byte) error { _, err := file.Write(b); return err }))
+	s := aSweeper(t)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := s.sweep(ctx, memBlob(file.Bytes()))
+	runtime.ReadMemStats(&after)
+	require.NoError(t, err)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(raw/2))
+}
+
+// TestSweepRefusesHugeWindows: what would need too much memory is not called
+// damaged, and not good.
+func TestSweepRefusesHugeWindows(t *testing.T) {
+	// A frame header: magic, a descriptor without content size, a window of
+	// 2^31 bytes; then one empty last block.
+	stored := binary.LittleEndian.AppendUint32(nil, 0xfd2fb528)
+	stored = append(stored, 0x00, 21<<3, 0x01, 0x00, 0x00)
+	_, err := aSweeper(t).sweep(ctx, memBlob(withStored(t, stored)))
+	require.Error(t, err)
+	require.False(t, errors.Is(err, ErrDamaged), "%v", err)
+	require.ErrorContains(t, err, "128 MiB")
+}

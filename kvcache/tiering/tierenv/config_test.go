@@ -1,0 +1,100 @@
+package tierenv
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// environment sets the tiering variables to exactly these.
+func environment(t *testing.T, vars map[string]string) {
+	t.Helper()
+	for _, line := range os.Environ() {
+		if name, _, _ := strings.Cut(line, "="); strings.HasPrefix(name, "OLLAMA_KV_") {
+			t.Setenv(name, "")
+		}
+	}
+	for name, value := range vars {
+		t.Setenv(name, value)
+	}
+}
+
+func logger() (*slog.Logger, *bytes.Buffer) {
+	var buf bytes.Buffer
+	return slog.New(slog.NewTextHandler(&buf, nil)), &buf
+}
+
+func TestEnabled(t *testing.T) {
+	for value, want := range map[string]bool{"": false, "0": false, "false": false, "1": true, `"1"`: true, " true ": true, "perhaps": true} {
+		environment(t, map[string]string{"OLLAMA_KV_TIERING": value})
+		require.Equal(t, want, Enabled(), "%q", value)
+	}
+}
+
+func TestConfigDefaults(t *testing.T) {
+	home := t.TempDir()
+	environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "HOME": home})
+	log, _ := logger()
+	c, err := FromEnvironment(log)
+	require.NoError(t, err)
+	require.Contains(t, []string{DefaultRoot, filepath.Join(home, ".ollama", "kv-cache")}, c.Local)
+	c.Local = ""
+	require.Equal(t, Config{LocalBytes: 20e9, PageTokens: 256}, c)
+}
+
+func TestConfigReadsEverything(t *testing.T) {
+	environment(t, map[string]string{
+		"OLLAMA_KV_TIERING":               "1",
+		"OLLAMA_KV_TIER_LOCAL":            `"/fast/pages"`,
+		"OLLAMA_KV_TIER_LOCAL_GB":         "0.5",
+		"OLLAMA_KV_TIER_REMOTE":           " '/nfs/pages' ",
+		"OLLAMA_KV_TIER_REMOTE_GB":        "5000",
+		"OLLAMA_KV_TIER_WRITE_GB_PER_DAY": "12.5",
+		"OLLAMA_KV_TIER_COMPRESS":         "true",
+		"OLLAMA_KV_TIER_NAMESPACE":        "team",
+		"OLLAMA_KV_TIER_PAGE_TOKENS":      "128",
+		"OLLAMA_KV_TIER_TEST":             "1",
+	})
+	log, _ := logger()
+	c, err := FromEnvironment(log)
+	require.NoError(t, err)
+	require.Equal(t, Config{
+		Local: "/fast/pages", LocalBytes: 5e8, Remote: "/nfs/pages", RemoteBytes: 5e12, WriteBytesPerDay: 125e8,
+		Compress: true, Namespace: "team", PageTokens: 128, Test: true,
+	}, c)
+}
+
+// A value that cannot be read keeps tiering off where its default could delete or expose
+// something, and is replaced with a warning elsewhere.
+func TestConfigBadValues(t *testing.T) {
+	for name, off := range map[string]map[string]string{
+		"OLLAMA_KV_TIERING":               {"perhaps": "neither"},
+		"OLLAMA_KV_TIER_LOCAL_GB":         {"lots": "gigabytes", "-1": "gigabytes", "NaN": "gigabytes", "1e300": "gigabytes"},
+		"OLLAMA_KV_TIER_REMOTE_GB":        {"20GB": "gigabytes"},
+		"OLLAMA_KV_TIER_WRITE_GB_PER_DAY": {"none": "gigabytes", "-5": "gigabytes"},
+		"OLLAMA_KV_TIER_LOCAL":            {"pages": "absolute"},
+		"OLLAMA_KV_TIER_REMOTE":           {"nfs/pages": "absolute"},
+	} {
+		for value, says := range off {
+			environment(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), name: value})
+			log, _ := logger()
+			_, err := FromEnvironment(log)
+			require.ErrorContains(t, err, says, "%s=%s", name, value)
+			require.ErrorContains(t, err, value)
+		}
+	}
+	for name, value := range map[string]string{"OLLAMA_KV_TIER_COMPRESS": "zstd", "OLLAMA_KV_TIER_PAGE_TOKENS": "1"} {
+		environment(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), name: value})
+		log, lines := logger()
+		c, err := FromEnvironment(log)
+		require.NoError(t, err)
+		require.False(t, c.Compress)
+		require.Equal(t, 256, c.PageTokens)
+		require.Contains(t, lines.String(), name)
+	}
+}
