@@ -123,7 +123,7 @@ func (r *crashRecord) pointLocked(what string) {
 func (r *crashRecord) workload(rng *rand.Rand) {
 	prompts := make([][]int32, 4)
 	for i := range prompts {
-		prompts[i] = prompt(1+i, (1+rng.IntN(2))*testTokens+1+rng.IntN(testTokens-1))
+		prompts[i] = prompt(1+i, testTokens+1+rng.IntN(testTokens-1))
 	}
 	r.open()
 	defer func() { r.close() }()
@@ -131,6 +131,7 @@ func (r *crashRecord) workload(rng *rand.Rand) {
 		func() { r.extendTail(rng, prompts[0]) },
 		func() { r.overwrite(rng, prompts[1]) },
 		func() { r.quarantine(rng, prompts[2]) },
+		func() { r.repair(rng, prompts[3]) },
 		func() { r.dropFingerprint() },
 		func() { r.close(); r.open() },
 	}
@@ -182,6 +183,22 @@ func (r *crashRecord) quarantine(rng *rand.Rand, tokens []int32) {
 	r.damage(victim, rng.IntN(8*tinyPage))
 	r.point("damage")
 	r.read(tokens)
+	r.put(tinySections, tokens)
+}
+
+// repair damages a page, has a tool find that out, and computes it again.
+func (r *crashRecord) repair(rng *rand.Rand, tokens []int32) {
+	r.put(tinySections, tokens)
+	pages := tinyPages(r.t, r.o, tinySections, tokens)
+	r.damage(pages[rng.IntN(len(pages))], rng.IntN(8*tinyPage))
+	r.point("damage")
+	root, err := OpenRoot(ctx, RootOptions{Local: r.o.Local, Remote: r.o.Remote, FS: r.inj})
+	require.NoError(r.t, err)
+	_, err = root.Check(ctx, CheckOptions{Repair: true})
+	require.NoError(r.t, err)
+	_, err = root.GC(ctx, GCOptions{})
+	require.NoError(r.t, err)
+	require.NoError(r.t, root.Close())
 	r.put(tinySections, tokens)
 }
 

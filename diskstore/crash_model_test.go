@@ -111,7 +111,7 @@ func (m *crashModel) chain(rt *rapid.T) {
 	all := m.now().pages
 	parent := m.o.Fingerprint
 	for _, p := range tinyPages(rt, m.o, tinySections, tokens[:len(tokens)/3*3]) {
-		known := all[nameOf(m.o, p)]
+		known := all[placeOf(m.o, p)]
 		if known == nil || !known.durable {
 			break
 		}
@@ -137,7 +137,7 @@ func (m *crashModel) damageSome(rt *rapid.T) {
 	m.flush()
 	var all []*Page
 	for _, p := range tinyPages(rt, m.o, tinySections, someTokens.Draw(rt, "tokens")) {
-		if m.now().pages[nameOf(m.o, p)] != nil {
+		if m.now().pages[placeOf(m.o, p)] != nil {
 			all = append(all, p)
 		}
 	}

@@ -157,8 +157,8 @@ func tinyPages(t require.TestingT, o Options, sections []Section, tokens []int32
 	return pages
 }
 
-// nameOf returns where a page is kept.
-func nameOf(o Options, p *Page) Name {
+// placeOf returns where a page is kept.
+func placeOf(o Options, p *Page) Name {
 	name := Name{Fingerprint: o.Fingerprint, Class: ClassPage, Key: p.Key()}
 	if len(p.Tokens) < o.PageTokens {
 		name.Class, name.Parent = ClassTail, p.Parent
@@ -175,7 +175,7 @@ func (w *crashWorld) put(sections []Section, tokens []int32) {
 
 // putPage stores a page, and keeps account of what that promises.
 func (w *crashWorld) putPage(p *Page) error {
-	name := nameOf(w.o, p)
+	name := placeOf(w.o, p)
 	w.change(func(all *promise) {
 		known := all.page(name)
 		if n := len(known.versions); n == 0 || !known.versions[n-1].Layout.Equal(p.Layout) {
@@ -222,7 +222,7 @@ func (w *crashWorld) read(tokens []int32) int {
 
 // damage flips a bit of a page's file, the local one if there are two.
 func (w *crashWorld) damage(p *Page, bit int) {
-	name := nameOf(w.o, p)
+	name := placeOf(w.o, p)
 	root := w.o.Local.Root
 	if _, err := w.mem.Lstat(filePath(root, name)); err != nil {
 		root = w.o.Remote.Root
@@ -263,6 +263,7 @@ func (w *crashWorld) evictingLocked(path string) {
 type tree struct {
 	pages, tails int
 	bytes        int64 // physical, of pages and tails
+	all          int64 // physical, with what is in quarantine, each file once
 	temps, locks []string
 	quarantined  []Key
 	placed       map[string]Key // path → key of pages and tails
@@ -270,7 +271,7 @@ type tree struct {
 
 // walk looks at everything below a root, past the store.
 func walk(fsys vfs.FS, root string) (tree, error) {
-	found := tree{placed: make(map[string]Key)}
+	found, seen := tree{placed: make(map[string]Key)}, make(map[any]bool)
 	var in func(dir string) error
 	in = func(dir string) error {
 		entries, err := fsys.ReadDir(dir)
@@ -286,7 +287,12 @@ func walk(fsys vfs.FS, root string) (tree, error) {
 			if err != nil {
 				return err
 			}
-			switch filepath.Ext(path) {
+			ext := filepath.Ext(path)
+			if ext == pageExt && !seen[info.Sys()] {
+				seen[info.Sys()] = true
+				found.all += fsys.PhysicalBytes(info)
+			}
+			switch ext {
 			case tmpExt:
 				found.temps = append(found.temps, path)
 			case lockExt:
@@ -330,6 +336,13 @@ type reopening struct {
 // was promised.
 func (p *promise) check(mem *vfs.Mem, o Options, how reopening) (err error) {
 	o.FS = mem
+	tiers := []TierConfig{o.Local, o.Remote}
+	if how.again {
+		tiers = tiers[:1]
+	}
+	if err := checkBudgets(mem, tiers); err != nil {
+		return err
+	}
 	// What the crash brought back may be more than both budgets; what is looked
 	// for must not be deleted meanwhile. Where it may still move down, every page
 	// that is read comes up and sends another one down.
@@ -378,6 +391,22 @@ func (p *promise) check(mem *vfs.Mem, o Options, how reopening) (err error) {
 		}
 	}
 	return checkWritable(s, how.again)
+}
+
+// checkBudgets wants tiers to be within their budgets as the crash has left them,
+// but for temporary files, which go before anything is written: one may be all
+// that is left of a page whose other name is gone.
+func checkBudgets(mem *vfs.Mem, tiers []TierConfig) error {
+	for _, tier := range tiers {
+		found, err := walk(mem, tier.Root)
+		if err != nil {
+			return err
+		}
+		if tier.BudgetBytes > 0 && found.all > tier.BudgetBytes {
+			return fmt.Errorf("%d bytes are in %s, its budget is %d", found.all, tier.Root, tier.BudgetBytes)
+		}
+	}
+	return nil
 }
 
 // checkFiles wants every page that can be seen to be whole, and nothing in

@@ -232,6 +232,11 @@ func (t *dirTier) Quarantine(ctx context.Context, name Name, reason string) (boo
 		return false, err
 	}
 	t.trimQuarantine(dir)
+	// After a power cut the file may be in its old place again, beside what has
+	// taken its room since. Where a sync fails it is found out once more.
+	for _, changed := range []string{dir, filepath.Dir(path)} {
+		_ = t.fs.SyncDir(changed)
+	}
 	return true, nil
 }
 

@@ -35,7 +35,11 @@ type dirTier struct {
 // maxKnownDirs bounds the memory of dirTier.known; beyond it all are forgotten.
 const maxKnownDirs = 4096
 
+// newDirTier returns the tier in root. A nil fs means the operating system's.
 func newDirTier(fs vfs.FS, root string, createRoot bool) *dirTier {
+	if fs == nil {
+		fs = vfs.Below(root)
+	}
 	t := &dirTier{
 		fs: fs, root: root, base: filepath.Join(root, versionDir),
 		createRoot: createRoot, known: make(map[string]bool),

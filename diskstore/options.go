@@ -91,14 +91,6 @@ func (o Options) String() string {
 		o.WritePerDay, o.Compress, o.RemoteTimeout, o.ReadTimeout)
 }
 
-// tierFS returns the filesystem for the tier in root.
-func (o Options) tierFS(root string) vfs.FS {
-	if o.FS == nil {
-		return vfs.Below(root)
-	}
-	return o.FS
-}
-
 // withDefaults replaces zero values and returns ErrOptions for impossible ones.
 // A Root has no fingerprint.
 func (o Options) withDefaults(fingerprint bool) (Options, error) {

@@ -91,8 +91,10 @@ func memPhysical(bytes int) int64 { return (int64(bytes) + memBlock - 1) &^ (mem
 // the order of a map.
 func sortedNames(names map[string]*memNode) []string { return slices.Sorted(maps.Keys(names)) }
 
-// memInfo describes a node as it was when asked for.
+// memInfo describes a node as it was when asked for. Its Sys is the same for all
+// names of one file.
 type memInfo struct {
+	node  *memNode
 	name  string
 	mode  fs.FileMode
 	bytes int64
@@ -100,7 +102,7 @@ type memInfo struct {
 }
 
 func (n *memNode) info(name string) fs.FileInfo {
-	return &memInfo{name: name, mode: n.mode, bytes: int64(len(n.data)), mtime: n.times.modified}
+	return &memInfo{node: n, name: name, mode: n.mode, bytes: int64(len(n.data)), mtime: n.times.modified}
 }
 
 func (i *memInfo) Name() string       { return i.name }
@@ -108,4 +110,4 @@ func (i *memInfo) Size() int64        { return i.bytes }
 func (i *memInfo) Mode() fs.FileMode  { return i.mode }
 func (i *memInfo) ModTime() time.Time { return i.mtime }
 func (i *memInfo) IsDir() bool        { return i.mode.IsDir() }
-func (i *memInfo) Sys() any           { return nil }
+func (i *memInfo) Sys() any           { return i.node }
