@@ -2,8 +2,10 @@ package diskstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/kvtier/kvtier/internal/vfs"
@@ -69,7 +71,8 @@ func (u *dirUpload) seal(used time.Time) (Info, error) {
 	}
 	file := u.file
 	u.file = nil
-	if err := file.Close(); err != nil {
+	// An interrupted close has closed, and everything was synced before.
+	if err := file.Close(); err != nil && !errors.Is(err, syscall.EINTR) {
 		u.remove()
 		return Info{}, err
 	}
