@@ -268,6 +268,9 @@ func (f *faultLife) demoteOne() {
 	f.flush()
 	info, err := f.s.local.Stat(ctx, f.s.pageName(p.Key()))
 	require.NoError(t, err)
+	if there, err := f.s.remote.Stat(ctx, info.Name); err == nil { // it would not be written again
+		require.True(t, f.s.drop(ctx, tierRemote, there))
+	}
 	require.True(t, f.s.evict(ctx, tierLocal, info))
 	_, err = f.s.remote.Stat(ctx, info.Name)
 	require.NoError(t, err)

@@ -83,7 +83,9 @@ func (s *Store) putName(ctx context.Context, name Name, p *Page) error {
 	err = s.write(ctx, name, e)
 	switch {
 	case errors.Is(err, ErrNoSpace):
-		if cerr := s.collect(ctx, tierLocal, size); cerr != nil {
+		// Twice, because directories need room as well, and some filesystems do
+		// not give back at once what was removed.
+		if cerr := s.collect(ctx, tierLocal, 2*size); cerr != nil {
 			return errors.Join(err, cerr)
 		}
 		err = s.write(ctx, name, e)

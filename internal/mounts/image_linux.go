@@ -15,6 +15,9 @@ const (
 	XFSBytes  = 300 << 20
 )
 
+// fillStep is by how many bytes Fill may miss what it was asked for.
+const fillStep = 64 << 10
+
 // Image is a filesystem in a sparse file on a loop device.
 type Image struct {
 	Dir string // where it is mounted, owned by root and of mode 0700
@@ -80,8 +83,13 @@ func (i *Image) Fill(free int64) (empty func()) {
 		i.t.Fatal(err)
 	}
 	defer f.Close()
-	if size := int64(st.Bavail)*st.Bsize - free; size > 0 {
-		if err := unix.Fallocate(int(f.Fd()), 0, 0, size); err != nil {
+	// The filesystem needs some of what is free for itself.
+	for size := int64(st.Bavail)*st.Bsize - free; size > 0; size -= fillStep {
+		err := unix.Fallocate(int(f.Fd()), 0, 0, size)
+		if err == nil {
+			break
+		}
+		if err != unix.ENOSPC && err != unix.EINTR {
 			i.t.Fatalf("fill %s with %d bytes: %v", i.Dir, size, err)
 		}
 	}
