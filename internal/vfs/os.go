@@ -96,5 +96,12 @@ func (osFS) Lock(name string) (io.Closer, error) {
 		f.Close()
 		return nil, fmt.Errorf("lock %s: %w", name, err)
 	}
+	// As in Create: the next process has to be able to open the file.
+	if info, err := f.Stat(); err == nil && info.Mode().Perm()&fileMode != fileMode {
+		if err := f.Chmod(fileMode); err != nil {
+			f.Close()
+			return nil, err
+		}
+	}
 	return f, nil
 }
