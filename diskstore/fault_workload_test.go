@@ -46,6 +46,15 @@ var faultSections = []Section{{Kind: KindK, RowBytes: 16}, {Kind: KindV, RowByte
 // one.
 func TestFaultAtEveryOperation(t *testing.T) {
 	page := physicalFaultPage(t)
+	whole := newFaultLife(t, page) // without a fault
+	whole.live()
+	did := whole.s.Stats()
+	for what, n := range map[string]uint64{
+		"put": did.Puts, "read": did.Hits, "demoted": did.Demoted, "promoted": did.Promoted, "evicted": did.Evicted, "quarantined": did.Damaged,
+	} {
+		require.NotZero(t, n, "nothing was %s", what)
+	}
+	whole.recover()
 	var states atomic.Int64
 	general := 0 // faults that can hit any operation
 	for _, fault := range faults {
@@ -96,13 +105,16 @@ func newFaultLife(t *testing.T, page int64) *faultLife {
 	require.NoError(t, err)
 	o := Options{
 		FS: inj, Fingerprint: testFingerprint(1), PageTokens: testTokens,
-		Local:         TierConfig{Root: filepath.Join(dir, "local"), BudgetBytes: 4 * page},
-		Remote:        TierConfig{Root: filepath.Join(dir, "remote"), BudgetBytes: 5 * page},
+		Local:         TierConfig{Root: filepath.Join(dir, "local"), BudgetBytes: 3 * page},
+		Remote:        TierConfig{Root: filepath.Join(dir, "remote"), BudgetBytes: 3 * page},
 		RemoteTimeout: time.Minute, ReadTimeout: time.Minute,
 	}
 	require.NoError(t, os.Mkdir(o.Remote.Root, 0o700))
 	return &faultLife{t: t, inj: inj, o: o, bad: make(map[Key]bool), page: page}
 }
+
+// faultPrompt is the tokens of a page and a tail.
+func faultPrompt(seed int) []int32 { return prompt(seed, testTokens+5) }
 
 // live opens a store and uses everything it has. Any operation may fail; none
 // may panic, hang or give wrong rows.
@@ -112,10 +124,9 @@ func (f *faultLife) live() {
 		return
 	}
 	f.s = s
-	a, b, c := prompt(1, 2*testTokens+5), prompt(2, 2*testTokens+5), prompt(3, 2*testTokens)
-	_ = f.put(a)
-	_ = f.put(a[:2*testTokens+3]) // a tail that the first one continues
-	f.read(a)
+	a, b, c := faultPrompt(1), faultPrompt(2), prompt(3, testTokens)
+	_ = f.put(a[:testTokens+3])
+	_ = f.put(a) // with a tail that continues the one before
 	f.age()
 	_ = f.put(b)
 	f.flush() // demotes what is over the budget
@@ -131,8 +142,7 @@ func (f *faultLife) live() {
 	f.read(c)
 	_ = f.put(c)
 	f.read(c)
-	_, _ = s.Scan(ctx)
-	_, _ = s.Reclaim(ctx, func(FingerprintUsage) bool { return true })
+	_, _ = s.Reclaim(ctx, func(FingerprintUsage) bool { return true }) // lists, as Scan does
 	_ = s.Has(pageKeyOf(c))
 	f.flush()
 }
@@ -146,11 +156,11 @@ func (f *faultLife) recover() {
 		f.s = s
 	}
 	f.s.remote.breaker.success()
-	f.read(prompt(1, 2*testTokens+5))
-	f.read(prompt(2, 2*testTokens+5))
-	f.read(prompt(3, 2*testTokens))
+	f.read(faultPrompt(1))
+	f.read(faultPrompt(2))
+	f.read(prompt(3, testTokens))
 	f.flush() // what was promoted is older than what comes
-	fresh := prompt(4, 2*testTokens+5)
+	fresh := faultPrompt(4)
 	require.NoError(t, f.put(fresh), "later Puts work")
 	require.Equal(t, len(fresh), f.read(fresh))
 	f.flush()
