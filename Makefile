@@ -130,6 +130,11 @@ test-paged: test-deps ## Test the paged attention library, without and with sani
 		done || exit 1; \
 	done
 
+# FUZZTIME=5m gives each of them that long.
+.PHONY: fuzz
+fuzz: ## Run every fuzzer of the page store for FUZZTIME, default 30s
+	scripts/fuzz
+
 .PHONY: check-cuda
 check-cuda: test-deps ## Compile the CUDA kernels for every architecture, with no GPU
 	ggml-paged/scripts/check-cuda

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sync/errgroup"
@@ -59,12 +60,23 @@ func (c *codec) decode(stored, rows []byte) error {
 }
 
 // eachSection runs fn for sections 0 … n-1 on all processors and returns the
-// first error.
+// first error, after which no more are begun: a section that decompresses to too
+// much costs half as much memory again before it is found out.
 func eachSection(n int, fn func(i int) error) error {
 	var g errgroup.Group
+	var failed atomic.Bool
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i := range n {
-		g.Go(func() error { return fn(i) })
+		g.Go(func() error {
+			if failed.Load() {
+				return nil // the page is lost already
+			}
+			err := fn(i)
+			if err != nil {
+				failed.Store(true)
+			}
+			return err
+		})
 	}
 	return g.Wait()
 }

@@ -1,0 +1,201 @@
+package diskstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// fuzzFileBytes bounds what fuzzers make of a header: reading a larger file only
+// takes longer.
+const fuzzFileBytes = 1 << 20
+
+// hasKind fails unless err is one of those that a bad file may give.
+func hasKind(t *testing.T, err error) {
+	t.Helper()
+	if !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrMismatch) {
+		t.Fatalf("error %v has no kind", err)
+	}
+}
+
+// readBothWays reads a file as a page is read and as it is verified. The first
+// accepts only what the second does.
+func readBothWays(t *testing.T, file []byte) (*Header, []byte) {
+	t.Helper()
+	h, err := readHeader(ctx, memBlob(file))
+	if err != nil {
+		hasKind(t, err)
+		if _, err := streamPage(ctx, memBlob(file), nil); err == nil {
+			t.Fatal("a file with a bad header passes as good")
+		}
+		return nil, nil
+	}
+	_, verr := streamPage(ctx, memBlob(file), nil)
+	if verr != nil {
+		hasKind(t, verr)
+	}
+	guarded := bytes.Repeat([]byte{0xaa}, h.layout.Size()+2*PageAlign)
+	buf := guarded[PageAlign : PageAlign+h.layout.Size() : PageAlign+h.layout.Size()]
+	err = readPayload(ctx, memBlob(file), h, theCodec(t), buf)
+	if err != nil {
+		hasKind(t, err)
+	}
+	if err == nil && verr != nil {
+		t.Fatalf("a file that is read does not verify: %v", verr)
+	}
+	for i := range PageAlign {
+		if guarded[i] != 0xaa || guarded[len(guarded)-1-i] != 0xaa {
+			t.Fatal("bytes beside the buffer were written")
+		}
+	}
+	if err != nil {
+		return h, nil
+	}
+	return h, buf
+}
+
+// FuzzPageFile reads any bytes as a page. They get the checksums of a hostile
+// writer where they have a header and a footer.
+func FuzzPageFile(f *testing.F) {
+	files, err := filepath.Glob(filepath.Join(goldenDir, "*"+pageExt))
+	if err != nil || len(files) == 0 {
+		f.Fatal("no golden pages", err)
+	}
+	for _, path := range files {
+		file, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(file, true)
+		f.Add(file, false)
+		f.Add(file[:len(file)/2], true)
+	}
+	f.Fuzz(func(t *testing.T, file []byte, seal bool) {
+		if len(file) > fuzzFileBytes {
+			return
+		}
+		if seal && len(file) >= fixedBytes+footerBytes {
+			size := binary.LittleEndian.Uint32(file[132:])
+			if size >= fixedBytes+crcBytes && int64(size) <= int64(len(file)-footerBytes) {
+				reseal(file)
+			}
+		}
+		h, buf := readBothWays(t, file)
+		if buf == nil {
+			return
+		}
+		// What was accepted is what its own rows give when they are written.
+		p := &Page{Parent: h.Parent, Start: h.Start, Tokens: h.Tokens, Media: h.Media, Layout: h.layout, Payload: buf}
+		if err := p.check(h.PageTokens); err != nil {
+			t.Fatalf("a page that was read cannot be put: %v", err)
+		}
+		if h.raw() {
+			e, err := encodePage(h.Fingerprint, h.PageTokens, p, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var again bytes.Buffer
+			_ = e.writeTo(func(b []byte) error { again.Write(b); return nil })
+			if !bytes.Equal(file, again.Bytes()) {
+				t.Fatal("a raw page does not encode to what was read")
+			}
+		}
+	})
+}
+
+// FuzzTable replaces the section table of a good page.
+func FuzzTable(f *testing.F) {
+	p := fuzzPage()
+	for _, compress := range []bool{false, true} {
+		file := encodeFile(&testing.T{}, p, testTokens, compress)
+		at := int(headerBytes(len(p.Tokens), len(p.Media), 0)) - crcBytes
+		f.Add(bytes.Clone(file[at : at+tableBytes*len(p.Layout.sections)]))
+	}
+	file := encodeFile(&testing.T{}, p, testTokens, false)
+	f.Fuzz(func(t *testing.T, table []byte) {
+		n := len(table) / tableBytes
+		if n < 1 || n > 64 {
+			return
+		}
+		before := int(headerBytes(len(p.Tokens), len(p.Media), 0)) - crcBytes
+		region := append(bytes.Clone(file[:before]), table[:n*tableBytes]...)
+		size := headerBytes(len(p.Tokens), len(p.Media), n)
+		region = append(region, make([]byte, alignUp(size)-int64(len(region)))...)
+		le := binary.LittleEndian
+		le.PutUint32(region[128:], uint32(n))
+		le.PutUint32(region[132:], uint32(size))
+		le.PutUint32(region[144:], uint32(alignUp(size)))
+		// The file ends where the last section says.
+		last := region[before+(n-1)*tableBytes:]
+		end := alignUp(int64(le.Uint64(last[12:])) + int64(le.Uint64(last[20:])))
+		le.PutUint64(region[136:], uint64(end+footerBytes))
+		resealHeader(region)
+		h, err := decodeHeader(region, end+footerBytes)
+		if err != nil {
+			hasKind(t, err)
+			return
+		}
+		if !bytes.Equal(h.encode(), region) {
+			t.Fatal("header does not encode to what was decoded")
+		}
+		if h.FileBytes > fuzzFileBytes || int64(h.layout.Size()) > 4*fuzzFileBytes {
+			return
+		}
+		whole := append(region, make([]byte, h.FileBytes-int64(len(region)))...)
+		copy(whole[len(whole)-footerBytes:], h.footer())
+		readBothWays(t, whole)
+	})
+}
+
+// fuzzPage is a small page with everything in it.
+func fuzzPage() *Page {
+	l, err := NewLayout([]Section{{Kind: KindK, RowBytes: 24}, {Kind: KindV, RowBytes: 24}, {Group: 3, Layer: 1, RowBytes: 5}}, 5)
+	if err != nil {
+		panic(err)
+	}
+	p := &Page{Parent: Key{3}, Start: 8, Tokens: prompt(2, 5), Media: []Media{{Offset: 2}}, Layout: l, Payload: make([]byte, l.Size())}
+	fillRows(l, p.Key(), p.Payload)
+	return p
+}
+
+// FuzzFooter puts any footer under a good page. Only its own is accepted.
+func FuzzFooter(f *testing.F) {
+	file := encodeFile(&testing.T{}, fuzzPage(), testTokens, false)
+	good := file[len(file)-footerBytes:]
+	f.Add(bytes.Clone(good), true)
+	f.Add([]byte(footerMagic), false)
+	f.Fuzz(func(t *testing.T, footer []byte, seal bool) {
+		whole := append(bytes.Clone(file[:len(file)-footerBytes]), footer...)
+		if n := len(whole); seal && len(footer) >= footerBytes {
+			binary.LittleEndian.PutUint32(whole[n-4:], checksum(whole[n-footerBytes:n-4]))
+		}
+		_, buf := readBothWays(t, whole)
+		if accepted := buf != nil; accepted != bytes.Equal(whole, file) {
+			t.Fatalf("footer %x is accepted: %t", whole[len(file)-footerBytes:], accepted)
+		}
+	})
+}
+
+// FuzzSection stores any bytes as a compressed section with good checksums.
+func FuzzSection(f *testing.F) {
+	const tokens, row = 16, 4096
+	c, err := newCodec()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(c.enc.EncodeAll(make([]byte, tokens*row), nil))
+	f.Add(c.enc.EncodeAll(bytes.Repeat([]byte("kv cache"), tokens*row/8), nil))
+	f.Add(zstdFrame(1, -1, 20))
+	f.Add(zstdFrame(1000, 1<<40, 0))
+	f.Add(zstdFrame(1000, -1, 31))
+	sections := []Section{{RowBytes: row}}
+	f.Fuzz(func(t *testing.T, stored []byte) {
+		if len(stored) == 0 || len(stored) >= tokens*row {
+			return
+		}
+		readBothWays(t, hostilePage(sections, tokens, [][]byte{stored}))
+	})
+}

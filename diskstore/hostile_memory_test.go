@@ -1,0 +1,190 @@
+package diskstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// headerAllowance is what the largest header may cost besides a page: its
+// region, and what is decoded from it.
+const headerAllowance = 6 << 20
+
+// allocated returns how many bytes fn allocates, freed or not.
+func allocated(fn func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	fn()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// hostilePage returns the file of a page whose header and checksums are right
+// and whose sections are stored as given, decoded to raw bytes each.
+func hostilePage(sections []Section, tokens int, stored [][]byte) []byte {
+	h := &Header{Fingerprint: testFingerprint(1), Parent: testFingerprint(1), PageTokens: tokens, Tokens: prompt(1, tokens)}
+	h.Key = ChainKey(h.Parent, h.Tokens, nil)
+	for i, s := range sections {
+		h.Sections = append(h.Sections, StoredSection{
+			Section: s, Encoding: EncodingZstd, Raw: int64(tokens) * int64(s.RowBytes),
+			Stored: int64(len(stored[i])), CRC: checksum(stored[i]),
+		})
+	}
+	h.place()
+	e := &encodedPage{header: h, head: h.encode(), body: stored}
+	e.foot = h.footer()
+	var file bytes.Buffer
+	_ = e.writeTo(func(p []byte) error { file.Write(p); return nil }) // a buffer takes everything
+	return file.Bytes()
+}
+
+// zstdFrame returns a frame of n blocks that repeat one byte 128 KiB each. claim
+// is the content size it states, negative for none; then it asks for a window of
+// 2^windowLog bytes.
+func zstdFrame(n int, claim int64, windowLog int) []byte {
+	frame := []byte{0x28, 0xb5, 0x2f, 0xfd}
+	if claim < 0 {
+		frame = append(frame, 0, byte(windowLog-10)<<3)
+	} else {
+		frame = append(frame, 3<<6|1<<5)
+		frame = binary.LittleEndian.AppendUint64(frame, uint64(claim))
+	}
+	const rle, size = 1, 128 << 10
+	for i := range n {
+		header := uint32(size<<3 | rle<<1)
+		if i == n-1 {
+			header |= 1
+		}
+		frame = append(frame, byte(header), byte(header>>8), byte(header>>16), 'x')
+	}
+	return frame
+}
+
+// TestBombs stores sections that decompress to gigabytes, or say so, or want a
+// window of gigabytes. Reading them takes no more than the page, twice.
+func TestBombs(t *testing.T) {
+	const tokens, row = 256, 2048 // 512 KiB a section, 4 MiB a page
+	sections := manySections(8)
+	for i := range sections {
+		sections[i].RowBytes = row
+	}
+	// As many sections are decoded at once as there are processors.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	noise := make([]byte, 400<<10)
+	rng := rand.New(rand.NewPCG(1, 1))
+	for i := range noise {
+		noise[i] = byte(rng.Uint32())
+	}
+	good := zstdFrame(4, tokens*row, 0)
+	for name, tc := range map[string]struct {
+		section []byte
+		ok      bool
+	}{
+		"good":                  {good, true},
+		"good, with a window":   {zstdFrame(4, -1, 21), true},
+		"8 GiB":                 {zstdFrame(1<<16, -1, 21), false},
+		"8 GiB and says so":     {zstdFrame(1<<16, 8<<30, 0), false},
+		"says 1 EiB":            {zstdFrame(4, 1<<60, 0), false},
+		"says less":             {zstdFrame(1<<16, tokens*row, 0), false},
+		"one block too many":    {zstdFrame(5, -1, 21), false},
+		"one block too few":     {zstdFrame(3, -1, 21), false},
+		"window of 2 GiB":       {zstdFrame(4, -1, 31), false},
+		"window of 2 TiB":       {zstdFrame(4, -1, 41), false},
+		"two frames":            {append(bytes.Clone(good), good...), false},
+		"many frames":           {bytes.Repeat(zstdFrame(1, 128<<10, 0), 20_000), false},
+		"many empty frames":     {append(bytes.Repeat([]byte{0x28, 0xb5, 0x2f, 0xfd, 0x20, 0, 1, 0, 0}, 20_000), good...), true},
+		"skipped gigabytes":     {append([]byte{0x50, 0x2a, 0x4d, 0x18, 0xff, 0xff, 0xff, 0xff}, good...), false},
+		"cut off":               {good[:len(good)-1], false},
+		"noise":                 {noise, false},
+		"a dictionary is asked": {append([]byte{0x28, 0xb5, 0x2f, 0xfd, 0x23, 1, 2, 3, 4, 0}, good[13:]...), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := hostilePage(sections, tokens, slices.Repeat([][]byte{tc.section}, len(sections)))
+			l := layoutOf(t, sections, tokens)
+			buf := make([]byte, l.Size())
+			c := theCodec(t)
+			require.NoError(t, c.decode(good, make([]byte, tokens*row))) // decoders are made
+			var err error
+			used := allocated(func() { _, err = readFile(t, file, l, buf) })
+			if tc.ok {
+				require.NoError(t, err)
+				require.Equal(t, bytes.Repeat([]byte{'x'}, l.Size()), buf)
+			} else {
+				require.ErrorIs(t, err, ErrDamaged)
+			}
+			require.LessOrEqual(t, used+uint64(len(buf)), uint64(2*l.Size()))
+		})
+	}
+}
+
+// TestAbsurdFiles reads files that claim to be enormous, as pages, by name and
+// as tools do. None costs more memory than its header.
+func TestAbsurdFiles(t *testing.T) {
+	o := testOptions(t)
+	s := open(t, o)
+	tokens := prompt(1, testTokens)
+	p := faultPage(t, s.opt.Fingerprint, 0, tokens)
+	path := filePath(o.Local.Root, s.pageName(p.Key()))
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	huge := func(header []byte, size int64) func(t *testing.T) {
+		return func(t *testing.T) {
+			require.NoError(t, os.WriteFile(path, header, 0o600))
+			if err := os.Truncate(path, size); err != nil { // sparse
+				t.Skipf("no file of %d bytes here: %v", size, err)
+			}
+		}
+	}
+	everything, everythingBytes := headerOn(maxTokens, maxTokens, maxMedia, manySections(maxSections))
+	rows, rowsBytes := headerOn(maxTokens, maxTokens, 0, []Section{{RowBytes: maxLayoutBytes / maxTokens}})
+	for name, write := range map[string]func(t *testing.T){
+		"empty":                huge(nil, 0),
+		"a terabyte of zeros":  huge(nil, 1<<40),
+		"only a magic":         huge([]byte(pageMagic), 1<<40),
+		"everything at limits": huge(everything, everythingBytes),
+		"64 GiB of rows":       huge(rows, rowsBytes),
+		"cut after its header": huge(everything, int64(len(everything))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			ref := Ref{Key: p.Key(), Parent: p.Parent, Tokens: testTokens, Stored: testTokens, Tier: TierLocal}
+			buf := make([]byte, p.Layout.Size())
+			write(t)
+			used := allocated(func() {
+				_, err := InspectFile(vfs.OS, path)
+				if err != nil {
+					require.ErrorIs(t, err, ErrDamaged)
+				}
+			})
+			require.LessOrEqual(t, used, uint64(headerAllowance))
+			used = allocated(func() { require.Error(t, s.Read(ctx, ref, tokens, p.Layout, buf)) })
+			require.LessOrEqual(t, used, uint64(headerAllowance))
+			used = allocated(func() { require.NoError(t, s.Put(ctx, p)) })
+			require.LessOrEqual(t, used, uint64(headerAllowance))
+			if name != "64 GiB of rows" && name != "everything at limits" {
+				require.Equal(t, testTokens, tokensIn(s.Chain(ctx, tokens, nil)))
+			}
+			removed, err := s.local.Remove(ctx, s.pageName(p.Key()))
+			require.NoError(t, err)
+			require.True(t, removed)
+		})
+	}
+
+	// Checking a large page takes a step at a time.
+	large := layoutOf(t, []Section{{Kind: KindK, RowBytes: 64 << 10}, {Kind: KindV, RowBytes: 64 << 10}}, 256)
+	page := &Page{Parent: testFingerprint(1), Tokens: prompt(1, 256), Layout: large, Payload: make([]byte, large.Size())}
+	file := filepath.Join(t.TempDir(), "large.kvp")
+	require.NoError(t, os.WriteFile(file, encodeFile(t, page, 256, false), 0o600))
+	used := allocated(func() {
+		_, err := VerifyFile(ctx, vfs.OS, file)
+		require.NoError(t, err)
+	})
+	require.LessOrEqual(t, used, uint64(2*stepBytes))
+}
