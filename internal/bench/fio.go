@@ -66,13 +66,14 @@ filename=%s
 // readOnly keeps fio from emptying the page cache and from making files.
 const readOnly = "invalidate=0\nallow_file_create=0\nfile_service_type=sequential\n"
 
-// readCached reads files through the page cache with that many readers.
-func (d disk) readCached(ctx context.Context, paths []string, readers int) (rate float64, err error) {
+// readCached reads files through the page cache with that many readers, each into a
+// buffer of its own of so many bytes.
+func (d disk) readCached(ctx context.Context, paths []string, readers, buffer int) (rate float64, err error) {
 	if d.fio == "" {
-		return plainRead(paths, readers)
+		return plainRead(paths, readers, buffer)
 	}
 	var job strings.Builder
-	fmt.Fprintf(&job, "[global]\nrw=read\nioengine=psync\nthread=1\ngroup_reporting=1\nbs=%d\n%s", fioReadBytes, readOnly)
+	fmt.Fprintf(&job, "[global]\nrw=read\nioengine=psync\nthread=1\ngroup_reporting=1\nbs=%d\n%s", buffer, readOnly)
 	for i := range readers {
 		var own []string
 		for j := i; j < len(paths); j += readers {
@@ -161,26 +162,30 @@ func fioList(paths []string) string {
 	return strings.Join(escaped, ":")
 }
 
-// plainRead reads files with that many readers.
-func plainRead(paths []string, readers int) (float64, error) {
+// plainRead is readCached without fio.
+func plainRead(paths []string, readers, buffer int) (float64, error) {
 	var g errgroup.Group
-	g.SetLimit(readers)
-	sizes := make([]int64, len(paths))
+	bytes := make([]int64, readers)
 	started := time.Now()
-	for i, path := range paths {
-		g.Go(func() (err error) {
-			sizes[i], err = readFile(path, make([]byte, readBuffer))
-			return err
+	for reader := range readers {
+		g.Go(func() error {
+			buf := make([]byte, buffer)
+			for i := reader; i < len(paths); i += readers {
+				n, err := readFile(paths[i], buf)
+				if err != nil {
+					return fmt.Errorf("reading the page files: %w", err)
+				}
+				bytes[reader] += n
+			}
+			return nil
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return 0, fmt.Errorf("reading the page files: %w", err)
+	err := g.Wait()
+	r := reading{took: time.Since(started)}
+	for _, n := range bytes {
+		r.bytes += n
 	}
-	var total int64
-	for _, n := range sizes {
-		total += n
-	}
-	return reading{bytes: total, took: time.Since(started)}.rate(), nil
+	return r.rate(), err
 }
 
 // plainWrite writes and syncs files in dir.

@@ -47,7 +47,7 @@ func TestDisk(t *testing.T) {
 		disks = append(disks, d)
 	}
 	for _, d := range disks {
-		rate, err := d.readCached(t.Context(), paths, 2)
+		rate, err := d.readCached(t.Context(), paths, 2, fioReadBytes)
 		require.NoError(t, err)
 		require.Positive(t, rate)
 		rate, err = d.write(t.Context(), 2, 3<<20+4096)
@@ -55,7 +55,7 @@ func TestDisk(t *testing.T) {
 		require.Positive(t, rate)
 		require.NoDirExists(t, filepath.Join(dir, "written"))
 	}
-	_, err := plainRead([]string{filepath.Join(dir, "none")}, 1)
+	_, err := plainRead([]string{filepath.Join(dir, "none")}, 1, fioReadBytes)
 	require.ErrorContains(t, err, "reading the page files")
 }
 
