@@ -28,7 +28,7 @@ func (s *storeRun) measureSave(ctx context.Context) (err error) {
 	seed := 0
 	save := func() (_ float64, err error) {
 		seed++
-		store, err := s.open(ctx, "save", false)
+		store, err := s.open(ctx, "save", false, 0)
 		if err != nil {
 			return 0, err
 		}
@@ -94,7 +94,7 @@ func (w *heapWatch) stop() int64 {
 // measureRead compares a restore of raw pages with reading their files, from the
 // disk and from the page cache.
 func (s *storeRun) measureRead(ctx context.Context) (err error) {
-	l, err := s.newRestorer(ctx, "raw", false)
+	l, err := s.newRestorer(ctx, "raw", false, 0)
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (s *storeRun) measureRead(ctx context.Context) (err error) {
 
 // measureDecode compares a restore of compressed pages with decompressing alone.
 func (s *storeRun) measureDecode(ctx context.Context) (err error) {
-	l, err := s.newRestorer(ctx, "zstd", true)
+	l, err := s.newRestorer(ctx, "zstd", true, 0)
 	if err != nil {
 		return err
 	}
@@ -150,9 +150,27 @@ func (s *storeRun) measureDecode(ctx context.Context) (err error) {
 	if _, err := l.restore(ctx); err != nil { // now everything is in the page cache
 		return err
 	}
-	return s.compare("restore, zstd, full page cache", "zstd alone", s.settings.repetitions*restoresPerRepetition,
-		func() (float64, error) { return l.restore(ctx) }, z.decode)
+	n := s.settings.repetitions * restoresPerRepetition
+	files := func() (float64, error) { return l.restore(ctx) }
+	if err := s.compare("restore, zstd, full page cache", "zstd alone", n, files, z.decode); err != nil {
+		return err
+	}
+	z.sections = nil // room for the pages themselves
+
+	warm, err := s.newRestorer(ctx, "zstd", true, ramFactor*l.bytes)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, warm.close()) }()
+	if _, err := warm.restore(ctx); err != nil { // now everything is in memory, decoded
+		return err
+	}
+	return s.compare("restore, decoded pages in memory", "zstd in the page cache", n,
+		func() (float64, error) { return warm.restore(ctx) }, files)
 }
+
+// ramFactor is how much more memory pages are given than their rows take.
+const ramFactor = 2
 
 // restorer restores one conversation into a cache that keeps nothing.
 type restorer struct {
@@ -162,10 +180,10 @@ type restorer struct {
 	tiered *kvcache.TieredCausal
 }
 
-// newRestorer stores a conversation under a new root.
-func (s *storeRun) newRestorer(ctx context.Context, name string, compress bool) (*restorer, error) {
+// newRestorer stores a conversation, where it is not stored yet.
+func (s *storeRun) newRestorer(ctx context.Context, name string, compress bool, ram int64) (*restorer, error) {
 	step := s.steps.Step("store, write pages, " + name)
-	store, err := s.open(ctx, name, compress)
+	store, err := s.open(ctx, name, compress, ram)
 	if err == nil {
 		err = s.put(ctx, store, storeTokens(1, s.r.Pages*lab.PageTokens))
 	}
