@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -96,32 +97,47 @@ func (h *Header) checkWanted(ref Ref, pageTokens int, tokens []int32, layout Lay
 // Besides buf it uses at most as much memory as the payload takes in the file.
 // When it returns nobody writes to buf any more.
 //
-// Several pieces are read at once, each checked and decoded by whoever read it:
-// the disk always has something to do, and so have the processors.
+// Pieces are read one after the other, so that the system sees a sequence and
+// reads ahead of it; several at once only where each waits for a network. They
+// are checked and decoded meanwhile, on all processors.
 func readPayload(ctx context.Context, blob Blob, h *Header, c *codec, buf []byte) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(readDepth)
-	g.Go(func() error { return readFooter(ctx, blob, h) })
+	checks, ctx := errgroup.WithContext(ctx) // which ends with the first damage
+	checks.SetLimit(runtime.GOMAXPROCS(0))
+	var reads errgroup.Group
+	reads.SetLimit(readsAtOnce(blob))
+	read := readEncoded
+	if h.raw() {
+		read = readRaw
+	}
 	for p := range h.pieces() {
-		g.Go(func() error {
-			if h.raw() {
-				return readRaw(ctx, blob, h, p, buf)
+		reads.Go(func() error {
+			check, err := read(ctx, blob, h, p, c, buf)
+			if err == nil {
+				checks.Go(check)
 			}
-			return readEncoded(ctx, blob, h, p, c, buf)
+			return err
 		})
 	}
-	return g.Wait()
+	reads.Go(func() error { return readFooter(ctx, blob, h) })
+	err := reads.Wait()
+	if damage := checks.Wait(); damage != nil {
+		return damage
+	}
+	return err
 }
 
-const (
-	// readDepth is how many pieces of one page are read at once. Who restores a
-	// chain reads two pages at once, and eight reads keep any disk busy.
-	readDepth = 4
+// readsAtOnce is how many reads of a blob are to be on their way at a time.
+func readsAtOnce(blob Blob) int {
+	if b, ok := blob.(interface{ readsAtOnce() int }); ok {
+		return b.readsAtOnce()
+	}
+	return 1
+}
 
-	// pieceBytes is the least that is read at once, but for the end of a page. A
-	// section is never split.
-	pieceBytes = 2 << 20
-)
+// pieceBytes is the least that is read at once, but for the end of a page: enough
+// for a disk, and little enough to be in the processor's cache when it is checked.
+// A section is never split.
+const pieceBytes = 1 << 20
 
 // piece is consecutive sections, from first up to but not including end.
 type piece struct{ first, end int }
@@ -162,46 +178,59 @@ func readFooter(ctx context.Context, blob Blob, h *Header) error {
 	return nil
 }
 
-// readRaw reads a piece of a payload that is exactly the buffer.
-func readRaw(ctx context.Context, blob Blob, h *Header, p piece, buf []byte) error {
+// readRaw reads a piece of a payload that is exactly the buffer, and returns how
+// to check it.
+func readRaw(ctx context.Context, blob Blob, h *Header, p piece, _ *codec, buf []byte) (check func() error, err error) {
 	off, size := h.span(p)
 	at := off - h.payloadOffset()
 	if err := readFull(ctx, blob, buf[at:at+size], off); err != nil {
-		return err
+		return nil, err
 	}
-	for i := p.first; i < p.end; i++ {
-		if err := h.checkStored(i, h.layout.Rows(buf, i), h.layout.gap(buf, i)); err != nil {
-			return err
+	return func() error {
+		for i := p.first; i < p.end; i++ {
+			if err := h.checkStored(i, h.layout.Rows(buf, i), h.layout.gap(buf, i)); err != nil {
+				return err
+			}
 		}
-	}
-	return nil
+		return nil
+	}, nil
 }
 
-// readEncoded reads a piece of a payload with compressed sections.
-func readEncoded(ctx context.Context, blob Blob, h *Header, p piece, c *codec, buf []byte) error {
+// readEncoded reads a piece of a payload with compressed sections, and returns how
+// to check and decode it, which must be called.
+func readEncoded(ctx context.Context, blob Blob, h *Header, p piece, c *codec, buf []byte) (check func() error, err error) {
 	off, size := h.span(p)
 	scratch := takeScratch(int(size))
-	defer putScratch(scratch)
 	if err := readFull(ctx, blob, *scratch, off); err != nil {
+		putScratch(scratch)
+		return nil, err
+	}
+	return func() error {
+		defer putScratch(scratch)
+		for i := p.first; i < p.end; i++ {
+			s := &h.Sections[i]
+			if err := h.decodeSection(i, (*scratch)[s.Offset-off:], c, buf); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, nil
+}
+
+// decodeSection checks section i, which stored begins with, and puts its rows into
+// buf.
+func (h *Header) decodeSection(i int, stored []byte, c *codec, buf []byte) error {
+	s := &h.Sections[i]
+	if err := h.checkStored(i, stored[:s.Stored], stored[s.Stored:alignUp(s.Stored)]); err != nil {
 		return err
 	}
-	for i := p.first; i < p.end; i++ {
-		s := &h.Sections[i]
-		stored := (*scratch)[s.Offset-off : alignUp(s.Offset+s.Stored)-off]
-		if err := h.checkStored(i, stored[:s.Stored], stored[s.Stored:]); err != nil {
-			return err
-		}
-		clear(h.layout.gap(buf, i))
-		rows := h.layout.Rows(buf, i)
-		if s.Encoding == EncodingRaw {
-			copy(rows, stored)
-			continue
-		}
-		if err := c.decode(stored[:s.Stored], rows); err != nil {
-			return err
-		}
+	clear(h.layout.gap(buf, i))
+	rows := h.layout.Rows(buf, i)
+	if s.Encoding == EncodingRaw {
+		copy(rows, stored)
+		return nil
 	}
-	return nil
+	return c.decode(stored[:s.Stored], rows)
 }
 
 // scratch holds buffers of pieces, so that reading page after page makes no

@@ -21,12 +21,12 @@ import (
 // alone, and of what is left.
 func largeSections() []Section {
 	var sections []Section
-	for layer := range uint16(6) {
+	for layer := range uint16(4) {
 		sections = append(sections,
 			Section{Layer: layer, Kind: KindK, RowBytes: 60_000},
 			Section{Layer: layer, Kind: KindV, RowBytes: 65_003})
 	}
-	sections[6].RowBytes = pieceBytes/testTokens + 13
+	sections[4].RowBytes = pieceBytes/testTokens + 13
 	return sections
 }
 
@@ -225,15 +225,25 @@ func (b *depthBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
 	return b.Blob.ReadAt(ctx, p, off)
 }
 
-func TestPiecesAreReadAtOnce(t *testing.T) {
-	s := open(t, testOptions(t))
+func (b *depthBlob) readsAtOnce() int { return int(b.want) }
+
+// Pieces of a remote page are on their way at once, those of a local one follow
+// each other.
+func TestPiecesReadAtOnce(t *testing.T) {
+	s := open(t, testOptions(t, withRemote(t)))
 	p, ref := putLarge(t, s)
 	h := headerAt(t, s, ref)
 	blob, err := s.local.Open(ctx, s.refName(ref))
 	require.NoError(t, err)
 	defer blob.Close()
-	all := int32(len(slices.Collect(h.pieces()))) + 1 // and the footer
-	deep := &depthBlob{Blob: blob, want: min(all, readDepth), enough: make(chan struct{})}
-	require.NoError(t, readPayload(ctx, deep, h, s.codec, make([]byte, p.Layout.Size())))
-	require.LessOrEqual(t, deep.most.Load(), int32(readDepth))
+	require.Equal(t, 1, readsAtOnce(blob))
+	require.Equal(t, transferWorkers/2, readsAtOnce(&isolatedBlob{inner: blob}))
+	require.GreaterOrEqual(t, len(slices.Collect(h.pieces())), 3, "and the footer")
+	for _, want := range []int32{1, 4} {
+		deep := &depthBlob{Blob: blob, want: want, enough: make(chan struct{})}
+		buf := make([]byte, p.Layout.Size())
+		require.NoError(t, readPayload(ctx, deep, h, s.codec, buf))
+		require.Equal(t, want, deep.most.Load())
+		require.Equal(t, p.Payload, buf)
+	}
 }

@@ -134,3 +134,19 @@ func TestRestoresHoldSavingBack(t *testing.T) {
 	require.Equal(t, 1, readers)
 	require.Zero(t, r.tiered.queue.reading)
 }
+
+// Reads that overlap are counted once, and so is no time between them.
+func TestReadClock(t *testing.T) {
+	var c readClock
+	c.begin()
+	c.begin()
+	c.end()
+	require.Zero(t, c.took(), "one is still running")
+	c.end()
+	once := c.took()
+	c.begin()
+	c.since = c.since.Add(-time.Hour)
+	c.end()
+	require.GreaterOrEqual(t, c.took(), once+time.Hour)
+	require.Less(t, c.took(), once+2*time.Hour)
+}

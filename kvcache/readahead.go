@@ -3,11 +3,13 @@ package kvcache
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
 )
 
+// pagesInMemory is how many pages a restore holds at a time: one that is being written to
 // pagesInMemory is how many pages a restore holds at a time: one that is being written to
 // its cells, and those read ahead of it. Two are read at once then, so that the disk is not
 // idle while the last bytes of a page are checked.
@@ -37,13 +39,13 @@ type readAhead struct {
 	pages chan chan page // each page in turn, when it is read
 	room  chan struct{}  // a place for each page in memory
 	stop  context.CancelFunc
-	began time.Time
+	clock readClock
 }
 
 func (t *TieredCausal) readAhead(ctx context.Context, p *plan) *readAhead {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &readAhead{
-		t: t, plan: p, stop: cancel, began: time.Now(),
+		t: t, plan: p, stop: cancel,
 		pages: make(chan chan page, pagesInMemory),
 		room:  make(chan struct{}, pagesInMemory),
 	}
@@ -64,7 +66,12 @@ func (r *readAhead) run(ctx context.Context) {
 		}
 		read := make(chan page, 1)
 		r.pages <- read // has as many places as there is room
-		go func() { read <- r.t.readInto(ctx, r.plan, i) }()
+		go func() {
+			r.clock.begin()
+			pg := r.t.readInto(ctx, r.plan, i)
+			r.clock.end()
+			read <- pg
+		}()
 	}
 }
 
@@ -89,6 +96,38 @@ func (r *readAhead) drain() {
 		pg := <-read
 		r.done(&pg)
 	}
+}
+
+// readClock measures the time during which anything is read: reads overlap, and in between
+// they wait for room.
+type readClock struct {
+	mu      sync.Mutex
+	running int
+	since   time.Time
+	total   time.Duration
+}
+
+func (c *readClock) begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running++; c.running == 1 {
+		c.since = time.Now()
+	}
+}
+
+func (c *readClock) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running--; c.running == 0 {
+		c.total += time.Since(c.since)
+	}
+}
+
+// took returns the time once nothing is read any more.
+func (c *readClock) took() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.total
 }
 
 // readInto reads one page of a plan into a buffer.
@@ -118,9 +157,7 @@ func (t *TieredCausal) fill(ctx context.Context, p *plan) (int, error) {
 	defer r.close()
 
 	t.mu.Lock()
-	waited := time.Now()
 	err := t.landFlights(ctx, p.lastBuilt)
-	r.began = r.began.Add(time.Since(waited)) // that was not the store
 	t.mu.Unlock()
 	if err != nil {
 		return p.base, err
@@ -152,7 +189,7 @@ func (t *TieredCausal) fill(ctx context.Context, p *plan) (int, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.gate.read(bytes, time.Since(r.began))
+	t.gate.read(bytes, r.clock.took())
 	return held, ctx.Err()
 }
 
