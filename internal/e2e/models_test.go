@@ -2,18 +2,22 @@ package e2e
 
 import (
 	"bytes"
+	"fmt"
 	"image"
 	"image/color"
 	"image/png"
 	"math"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ollama/ollama/api"
+	"github.com/ollama/ollama/fs/ggml"
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/internal/ollamatest"
@@ -24,15 +28,21 @@ import (
 // engine, stock, and that its answers are worth comparing.
 
 const (
-	modelTokens  = 8   // of an answer
-	modelPrompt  = 300 // tokens, several windows or chunks
-	topLogprobs  = 20
-	imageTag     = "[img-0]" // where a raw prompt has its image
-	leastDiffers = 1e-3      // log probabilities of different prompts, at least somewhere
+	modelTokens = 8   // of an answer
+	modelPrompt = 300 // tokens, several windows or chunks
+	topLogprobs = 20
+	imageTag    = "[img-0]" // where a raw prompt has its image
+	// differ is how far log probabilities of different prompts are apart at least.
+	// Those of the same one are up to 0.002 apart when part of it was in the cache.
+	differ = 0.003
 )
 
-// engineLine is what the server prints when it starts a runner.
-var engineLine = regexp.MustCompile(`cmd="[^"]* runner (--ollama-engine)? ?--model`)
+var (
+	// engineLine is what the server prints when it starts a runner.
+	engineLine = regexp.MustCompile(`cmd="[^"]* runner (--ollama-engine)? ?--model`)
+	// tensorLine is what a runner prints for each tensor that the engine takes.
+	tensorLine = regexp.MustCompile(`msg="found tensor" name=(\S+)`)
+)
 
 // seesImages are the models that take images.
 var seesImages = []string{"gemma3-vision", "mistral3", "mllama"}
@@ -43,6 +53,7 @@ func TestModels(t *testing.T) {
 		t.Run(arch, func(t *testing.T) {
 			m := s.load(t, arch)
 			m.requireOwnEngine()
+			m.requireAllTensorsTaken()
 			first := m.requireSameCold(m.prompt(modelPrompt, 1))
 			require.Equal(t, modelPrompt, first.PromptEvalCount)
 			requireLively(t, first)
@@ -75,7 +86,7 @@ type modelServer struct{ *server }
 func startModels(t *testing.T) modelServer {
 	t.Helper()
 	return modelServer{startOptions(t, "", ollamatest.Options{Env: []string{
-		"OLLAMA_NEW_ENGINE=1", "OLLAMA_NUM_PARALLEL=1", "OLLAMA_MAX_LOADED_MODELS=1",
+		"OLLAMA_NEW_ENGINE=1", "OLLAMA_NUM_PARALLEL=1", "OLLAMA_MAX_LOADED_MODELS=1", "OLLAMA_DEBUG=2",
 	}})}
 }
 
@@ -83,6 +94,7 @@ func startModels(t *testing.T) modelServer {
 type loadedModel struct {
 	*server
 	shape testmodel.Shape
+	gguf  string
 	mark  int // of the log before it was first loaded
 }
 
@@ -90,10 +102,12 @@ func (s modelServer) load(t *testing.T, arch string) loadedModel {
 	t.Helper()
 	on := *s.server
 	on.t = t
-	m := loadedModel{server: &on, shape: testmodel.Shape{Arch: arch, Seed: 1}.WithDefaults()}
-	gguf := filepath.Join(t.TempDir(), "model.gguf")
-	require.NoError(t, testmodel.Write(gguf, m.shape))
-	m.create(arch, gguf)
+	m := loadedModel{
+		server: &on, shape: testmodel.Shape{Arch: arch, Seed: 1}.WithDefaults(),
+		gguf: filepath.Join(t.TempDir(), "model.gguf"),
+	}
+	require.NoError(t, testmodel.Write(m.gguf, m.shape))
+	m.create(arch, m.gguf)
 	t.Cleanup(m.unload)
 	m.mark = m.LogMark()
 	return m
@@ -154,12 +168,38 @@ func (m loadedModel) requireSameCold(prompt string, images ...[]byte) ollamatest
 	return first
 }
 
-// requireContextMatters: the last words alone do not say what comes next.
+// requireAllTensorsTaken: a tensor of a wrong name would be left out in silence
+// where the engine can do without it.
+func (m loadedModel) requireAllTensorsTaken() {
+	m.t.Helper()
+	var taken, written []string
+	for _, line := range tensorLine.FindAllStringSubmatch(m.Logs()[m.mark:], -1) {
+		taken = append(taken, line[1])
+	}
+	f, err := os.Open(m.gguf)
+	require.NoError(m.t, err)
+	defer f.Close()
+	model, err := ggml.Decode(f, -1)
+	require.NoError(m.t, err)
+	for _, tensor := range model.Tensors().Items() {
+		written = append(written, tensor.Name)
+	}
+	require.Subset(m.t, taken, written)
+}
+
+// requireContextMatters: one word changes what comes long after it.
 func (m loadedModel) requireContextMatters() {
 	m.t.Helper()
-	ending := m.prompt(30, 2)
-	base := m.ask(m.prompt(200, 3) + ending)
-	requireDiffer(m.t, base, m.ask(m.prompt(200, 4)+ending), "prompts of the same end")
+	words := strings.Fields(m.prompt(modelPrompt, 2))
+	m.unload()
+	base := m.ask(" " + strings.Join(words, " "))
+	for _, at := range []int{5, modelPrompt / 2, modelPrompt - 30} {
+		other := slices.Clone(words)
+		other[at] = words[at+1]
+		require.NotEqual(m.t, words[at], other[at], "a prompt that happens to repeat a word")
+		m.unload()
+		requireDiffer(m.t, base, m.ask(" "+strings.Join(other, " ")), fmt.Sprintf("with another word %d", at))
+	}
 }
 
 // requireLively checks that the model has an opinion and not only one.
@@ -194,7 +234,7 @@ func requireDiffer(t *testing.T, a, b ollamatest.Result, what string) {
 		}
 		most = max(most, math.Abs(top.Logprob-logprob))
 	}
-	require.Greater(t, most, leastDiffers, what)
+	require.Greater(t, most, differ, what)
 }
 
 // picture is a small PNG file: one color, or noise of that seed.
