@@ -19,6 +19,7 @@ import (
 	"github.com/ollama/ollama/api"
 	"github.com/ollama/ollama/fs/ggml"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/mod/semver"
 
 	"github.com/kvtier/kvtier/internal/ollamatest"
 	"github.com/kvtier/kvtier/internal/testmodel"
@@ -100,6 +101,11 @@ type loadedModel struct {
 
 func (s modelServer) load(t *testing.T, arch string) loadedModel {
 	t.Helper()
+	version, err := s.API().Version(s.context())
+	require.NoError(t, err)
+	if since := testmodel.Since(arch); semver.Compare("v"+version, since) < 0 {
+		t.Skipf("Ollama %s has no %s; %s is the first that does", version, arch, since)
+	}
 	on := *s.server
 	on.t = t
 	m := loadedModel{

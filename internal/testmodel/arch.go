@@ -18,6 +18,8 @@ type layout struct {
 // architecture is one that this package writes; each family lives in a file of
 // its own.
 type architecture struct {
+	// since is the first release of Ollama with it, empty if before v0.16.
+	since string
 	// layout must accept any Shape with defaults filled in, valid or not, because
 	// Validate counts parameters with it.
 	layout func(Shape) layout
@@ -57,6 +59,7 @@ var architectures = map[string]architecture{
 	"gemma3":        {layout: gemma3, size: gemma3Size, ffnPerEmbed: ffnPerEmbed, window: defaultWindow},
 	"gemma3-vision": {layout: gemma3Vision, name: "gemma3", size: gemma3VisionSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow},
 	"gemma3n":       {layout: gemma3n, size: gemma3nSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, layersMin: gemma3nLayersMin, layersMax: gemma3nLayersMax, kvPerToken: gemma3nPerToken},
+	"gemma4":        {since: "v0.20.0", layout: gemma4, size: gemma3nSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, layersMin: gemma3nLayersMin, kvPerToken: gemma4PerToken},
 	"glm4moelite":   {layout: glm4moelite, size: latentSize, ffnPerEmbed: ffnPerEmbedOfExperts, layersMin: 2, headDimMin: 4, oneKVHead: true, kvPerToken: latentPerToken},
 	"gptoss":        {layout: gptoss, size: compact, ffnPerEmbed: ffnPerEmbedOfExperts, window: defaultWindow},
 	"lfm2":          {layout: lfm2, size: compact, ffnPerEmbed: ffnPerEmbed, layersMin: 2, kvPerToken: hybridPerToken},
@@ -64,10 +67,12 @@ var architectures = map[string]architecture{
 	"llama4":        {layout: llama4, size: compact, ffnPerEmbed: ffnPerEmbedOfExperts, window: defaultWindow, layersMin: llama4Step, headsFill: true},
 	"mistral3":      {layout: mistral3, size: compact, ffnPerEmbed: ffnPerEmbed},
 	"mllama":        {layout: mllama, size: mllamaSize, ffnPerEmbed: ffnPerEmbed, layersMin: mllamaLayersMin, headsFill: true, kvPerToken: mllamaPerToken},
+	"nemotron_h":    {since: "v0.17.1", layout: nemotronH, size: nemotronHSize, ffnPerEmbed: ffnPerEmbed, layersMin: nemotronHPeriod, kvPerToken: nemotronHPerToken},
 	"olmo3":         {layout: olmo3, size: compact, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, headsFill: true},
 	"qwen2":         {layout: qwen2, size: compact, ffnPerEmbed: ffnPerEmbed},
 	"qwen3":         {layout: qwen3, size: usual, ffnPerEmbed: ffnPerEmbed},
 	"qwen3moe":      {layout: qwen3moe, size: compact, ffnPerEmbed: ffnPerEmbedOfExperts},
+	"qwen35":        {since: "v0.17.1", layout: qwen35, size: compact, ffnPerEmbed: ffnPerEmbed, layersMin: 2, kvPerToken: hybridPerToken},
 	"qwen3next":     {layout: qwen3next, size: compact, ffnPerEmbed: ffnPerEmbed, layersMin: 2, kvPerToken: hybridPerToken},
 }
 

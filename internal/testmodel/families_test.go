@@ -18,6 +18,9 @@ func TestKVBytesPerToken(t *testing.T) {
 		"glm4moelite":   4 * (32 + 64 + 64),
 		"gemma3n":       4 * 2 * 64 * 2,
 		"mllama":        4 * 1 * 32 * 2,
+		"qwen35":        2 * 2 * 64 * 2,
+		"nemotron_h":    2 * 2 * 64 * 2,
+		"gemma4":        2*2*32*2 + 2*1*64*2,
 		"gemma3-vision": 7 * 2 * 32 * 2,
 	} {
 		require.EqualValues(t, f16Bytes*want, Shape{Arch: arch}.KVBytesPerToken(), arch)
@@ -36,6 +39,51 @@ func TestHybridLayers(t *testing.T) {
 			require.Len(t, model.Tensors().Items(block(i, "attn_k")), i%2, arch)
 		}
 	}
+}
+
+// TestNemotronHLayers: each is one of three kinds, which the file says by what it
+// has none of.
+func TestNemotronHLayers(t *testing.T) {
+	s := small("nemotron_h")
+	s.Layers = 5
+	model := decode(t, write(t, s))
+	width := s.WithDefaults().FFN
+	require.Equal(t, []uint64{0, 0, 2, 0, 0}, model.KV().HeadCountKV())
+	require.Equal(t, []uint32{0, uint32(width), 0, uint32(width), 0}, model.KV().Uints("feed_forward_length"))
+	for i, tensor := range []string{"ssm_in", "ffn_up", "attn_k", "ffn_up", "ssm_in"} {
+		require.Len(t, model.Tensors().Items(block(i, tensor)), 1)
+	}
+	require.EqualValues(t, 2*2*32*2, s.KVBytesPerToken())
+}
+
+// TestGemma4Layers: K/V of layers with a window have another shape than K/V of
+// those without, which have no projection for values.
+func TestGemma4Layers(t *testing.T) {
+	s := small("gemma4")
+	tensors := decode(t, write(t, s)).Tensors()
+	shapes := func(name string) (shapes [][]uint64) {
+		for _, tensor := range tensors.Items(name) {
+			shapes = append(shapes, tensor.Shape)
+		}
+		return shapes
+	}
+	require.Equal(t, [][]uint64{{64, 2 * 16}}, shapes("blk.0.attn_k.weight"))
+	require.Equal(t, [][]uint64{{64, 2 * 16}}, shapes("blk.0.attn_v.weight"))
+	require.Equal(t, [][]uint64{{64, 1 * 32}}, shapes("blk.1.attn_k.weight"))
+	require.Empty(t, shapes("blk.1.attn_v"))
+	require.Empty(t, shapes("blk.2.attn_k"))
+	require.Empty(t, shapes("blk.3.attn_k"))
+}
+
+// TestSpacedMerges: what is merged is spelled as the tokens are.
+func TestSpacedMerges(t *testing.T) {
+	kv := decode(t, write(t, small("gemma4"))).KV()
+	require.Len(t, kv.Strings("tokenizer.ggml.merges"), len(newVocabulary(600).merges))
+	known := kv.Strings("tokenizer.ggml.tokens")
+	for _, merge := range kv.Strings("tokenizer.ggml.merges") {
+		require.Contains(t, known, strings.Replace(merge, " ", "", 1))
+	}
+	require.Contains(t, known, sentencePieceSpace+"the")
 }
 
 // TestWindowPatterns: where the file says which layers have a window.

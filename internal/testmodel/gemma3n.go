@@ -86,7 +86,7 @@ func gemma3nAttentionBlock(s Shape, i int) []matrix {
 // the residual streams are mixed, a second way around attention, and what the
 // token has for this layer.
 func gemma3nExtras(s Shape, i int) []matrix {
-	return []matrix{
+	return append(perLayerInput(s, i, gemma3nPerLayer), []matrix{
 		{name: block(i, "altup_router_norm"), in: s.Embed, norm: 1, zero: 1},
 		// the engine divides its input by embed
 		{name: block(i, "altup_router"), in: s.Embed, out: altupInputs, scale: math.Sqrt(float64(s.Embed))},
@@ -95,22 +95,35 @@ func gemma3nExtras(s Shape, i int) []matrix {
 		{name: block(i, "laurel_l"), in: s.Embed, out: laurelRank, scale: perInput(s)},
 		{name: block(i, "laurel_r"), in: laurelRank, out: s.Embed, scale: 1 / math.Sqrt(laurelRank), zero: 1},
 		{name: block(i, "laurel_post_norm"), in: s.Embed, norm: gemma3nLaurel},
+	}...)
+}
+
+// perLayerInput is how layer i adds what the token has for it, by the gain of a
+// norm.
+func perLayerInput(s Shape, i int, gain float32) []matrix {
+	return []matrix{
 		{name: block(i, "inp_gate"), in: s.Embed, out: perLayerWidth, scale: perInput(s), firstColumn: constantColumn(0)},
 		{name: block(i, "proj"), in: perLayerWidth, out: s.Embed, scale: 1 / math.Sqrt(perLayerWidth), zero: 1},
-		{name: block(i, "post_norm"), in: s.Embed, norm: gemma3nPerLayer},
+		{name: block(i, "post_norm"), in: s.Embed, norm: gain},
+	}
+}
+
+// perLayerEmbeddings are what each token has for each layer.
+func perLayerEmbeddings(s Shape) []matrix {
+	return []matrix{
+		{name: "per_layer_token_embd.weight", in: s.Layers * perLayerWidth, out: s.Vocab, scale: 1 / math.Sqrt(perLayerWidth)},
+		{name: "per_layer_model_proj.weight", in: s.Embed, out: s.Layers * perLayerWidth, scale: perInput(s)},
+		{name: "per_layer_proj_norm.weight", in: perLayerWidth, norm: 1},
 	}
 }
 
 // gemma3nInputs makes the other residual streams, joins them in the end, and
 // makes what each token has for each layer.
 func gemma3nInputs(s Shape) []matrix {
-	return []matrix{
-		{name: "altup_proj.weight", in: s.Embed, out: s.Embed, experts: altupInputs - 1, scale: perInput(s), zero: 1},
-		{name: "altup_unembd_proj.weight", in: s.Embed, out: s.Embed, experts: altupInputs - 1, scale: perInput(s), zero: 1},
-		{name: "per_layer_token_embd.weight", in: s.Layers * perLayerWidth, out: s.Vocab, scale: 1 / math.Sqrt(perLayerWidth)},
-		{name: "per_layer_model_proj.weight", in: s.Embed, out: s.Layers * perLayerWidth, scale: perInput(s)},
-		{name: "per_layer_proj_norm.weight", in: perLayerWidth, norm: 1},
-	}
+	return append(perLayerEmbeddings(s),
+		matrix{name: "altup_proj.weight", in: s.Embed, out: s.Embed, experts: altupInputs - 1, scale: perInput(s), zero: 1},
+		matrix{name: "altup_unembd_proj.weight", in: s.Embed, out: s.Embed, experts: altupInputs - 1, scale: perInput(s), zero: 1},
+	)
 }
 
 // gemma3nRMSPerConstant is how many times the constant dimension fits into the

@@ -31,6 +31,18 @@ const siluRMS = 0.6 // of silu(x) for x of variance 1
 // the others attend to everything, with a gate at their output. It always runs
 // on the native engine, one request at a time.
 func qwen3next(s Shape) layout {
+	l := linearModel(s)
+	for i := range s.Layers {
+		if isRecurrent(i) {
+			l.matrices = append(l.matrices, matrix{name: block(i, "ssm_ba"), in: s.Embed, out: 2 * linearHeads, scale: perInput(s)})
+		}
+	}
+	return l
+}
+
+// linearModel is qwen3next without the projections that say how much of a state
+// stays and how much is added.
+func linearModel(s Shape) layout {
 	l := base(s)
 	l.metadata["attention.head_count_kv"] = hybridKVHeads(s)
 	l.metadata["rope.dimension_count"] = uint32(max(2, s.HeadDim/4&^1)) // part of a head only
@@ -61,7 +73,6 @@ func linearAttention(s Shape, i int) []matrix {
 		{name: block(i, "attn_norm"), in: s.Embed, norm: 1, zero: 1},
 		{name: block(i, "attn_qkv"), in: s.Embed, out: linearChannel, scale: perInput(s)},
 		{name: block(i, "attn_gate"), in: s.Embed, out: linearInner, scale: perInput(s)},
-		{name: block(i, "ssm_ba"), in: s.Embed, out: 2 * linearHeads, scale: perInput(s)},
 		{name: block(i, "ssm_conv1d"), in: linearTaps, out: linearChannel, f32: true, scale: 1 / math.Sqrt(linearTaps)},
 		{name: fmt.Sprintf("blk.%d.ssm_dt", i), in: linearHeads, norm: decayMean, scale: decayDeviation},
 		{name: fmt.Sprintf("blk.%d.ssm_a", i), in: linearHeads, norm: -1},

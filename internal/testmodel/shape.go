@@ -160,3 +160,7 @@ func Architectures() []string {
 	slices.Sort(names)
 	return names
 }
+
+// Since is the first release of Ollama that has the architecture, as in
+// "v0.20.0", or empty if all have that kvtier supports.
+func Since(arch string) string { return architectures[arch].since }
