@@ -17,8 +17,8 @@
 //
 // # Architectures
 //
-// There is one for each kind of cache that Ollama's engine has. What a layer that
-// attends needs of the tokens before:
+// There is one for each kind of cache that Ollama's engine has. What their layers
+// need of the tokens before:
 //
 //	qwen3 qwen2 llama      everything
 //	qwen3moe               everything; a mixture of experts
@@ -39,13 +39,22 @@
 //	                       the two tokens before
 //	mllama                 everything, every 3rd layer the latest image instead
 //
+// Later releases have these, see [Since]:
+//
+//	gemma4                 as gemma3n; layers with a window have K/V of another
+//	                       shape than those without, whose value is the raw key
+//	qwen35                 as qwen3next; rotary positions in sections
+//	nemotron_h             everything, every 4th layer; every 4th a recurrent state
+//
 // Windows and chunks have [Shape]'s Window tokens, 64 if it does not say. llama
 // and qwen2 run on Ollama's engine with OLLAMA_NEW_ENGINE=1 only, the others
-// always; mllama, qwen3next and lfm2 take one request at a time. Two models are
-// larger than others of their width because ids of tokens around an image are
-// written into the engine, up to 256,000 in gemma3-vision and 128,256 in mllama:
-// of these files, 33 and 16 MB are the embeddings of tokens that nobody uses.
-// llama4 is text only for that reason. Package e2e runs them all.
+// always; mllama, and models with a recurrent state or a convolution, take one
+// request at a time.
+//
+// Two models are larger than others of their width because ids of tokens around
+// an image are written into the engine, up to 256,000 in gemma3-vision and 128,256
+// in mllama: of these files, 33 and 16 MB are embeddings of tokens that are not in
+// the vocabulary. llama4 is text only for that reason. Package e2e runs them all.
 //
 // # What the weights do
 //
