@@ -39,7 +39,8 @@
 //	                       the two tokens before
 //	mllama                 everything, every 3rd layer the latest image instead
 //
-// Later releases have these, see [Since]:
+// Later releases have these, see [Since]. They are written after the source of
+// v0.24.0, and no engine has run them yet:
 //
 //	gemma4                 as gemma3n; layers with a window have K/V of another
 //	                       shape than those without, whose value is the raw key
@@ -54,7 +55,8 @@
 // Two models are larger than others of their width because ids of tokens around
 // an image are written into the engine, up to 256,000 in gemma3-vision and 128,256
 // in mllama: of these files, 33 and 16 MB are embeddings of tokens that are not in
-// the vocabulary. llama4 is text only for that reason. Package e2e runs them all.
+// the vocabulary. llama4 is text only for that reason. Package e2e runs all that
+// the Ollama at hand has.
 //
 // # What the weights do
 //
