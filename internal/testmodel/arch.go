@@ -1,6 +1,7 @@
 package testmodel
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -14,22 +15,65 @@ type layout struct {
 	matrices []matrix
 }
 
-// architecture is one that this package writes; each lives in a file of its own.
+// architecture is one that this package writes; each family lives in a file of
+// its own.
 type architecture struct {
+	// since is the first release of Ollama with it, empty if before v0.16.
+	since string
 	// layout must accept any Shape with defaults filled in, valid or not, because
 	// Validate counts parameters with it.
 	layout func(Shape) layout
-	// window is the default of Shape.Window, 0 if no layer has a sliding window.
-	window int
+	// name is what the file calls the architecture, if not what Shape.Arch does.
+	name string
+	// size gives the defaults of Layers, Embed, Heads, KVHeads and HeadDim.
+	size Shape
 	// ffnPerEmbed gives the default of Shape.FFN.
 	ffnPerEmbed int
+	// window is the default of Shape.Window, 0 if no layer has a window or chunks.
+	window int
+	// layersMin is how many layers it takes to have one of each kind, layersMax
+	// how many it can have, and headDimMin the least width of a head, where those
+	// are not the bounds of all.
+	layersMin, layersMax, headDimMin int
+	// headsFill says that the engine takes heads × head-dim to be embed.
+	headsFill bool
+	// oneKVHead says that all heads share one key and value.
+	oneKVHead bool
+	// kvPerToken is how many elements a token adds to the K/V caches, if not as
+	// many as all layers' kv-heads × head-dim, keys and values.
+	kvPerToken func(Shape) int
 }
 
+// inFile is the architecture's name in the file of one that Shape.Arch calls
+// arch.
+func (a architecture) inFile(arch string) string { return cmp.Or(a.name, arch) }
+
+// Sizes of models. Those of the compact ones take a few megabytes.
+var (
+	usual   = Shape{Layers: 8, Embed: 512, Heads: 8, KVHeads: 4, HeadDim: 64}
+	compact = Shape{Layers: 4, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64}
+)
+
 var architectures = map[string]architecture{
-	"gemma3": {layout: gemma3, window: defaultWindow, ffnPerEmbed: ffnPerEmbed},
-	"gptoss": {layout: gptoss, window: defaultWindow, ffnPerEmbed: ffnPerEmbedOfExperts},
-	"llama":  {layout: llama, ffnPerEmbed: ffnPerEmbed},
-	"qwen3":  {layout: qwen3, ffnPerEmbed: ffnPerEmbed},
+	"deepseek2":     {layout: deepseek2, size: latentSize, ffnPerEmbed: ffnPerEmbedOfExperts, layersMin: 2, headDimMin: 4, oneKVHead: true, kvPerToken: latentPerToken},
+	"gemma3":        {layout: gemma3, size: gemma3Size, ffnPerEmbed: ffnPerEmbed, window: defaultWindow},
+	"gemma3-vision": {layout: gemma3Vision, name: "gemma3", size: gemma3VisionSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow},
+	"gemma3n":       {layout: gemma3n, size: gemma3nSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, layersMin: gemma3nLayersMin, layersMax: gemma3nLayersMax, kvPerToken: gemma3nPerToken},
+	"gemma4":        {since: "v0.20.0", layout: gemma4, size: gemma3nSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, layersMin: gemma3nLayersMin, kvPerToken: gemma4PerToken},
+	"glm4moelite":   {layout: glm4moelite, size: latentSize, ffnPerEmbed: ffnPerEmbedOfExperts, layersMin: 2, headDimMin: 4, oneKVHead: true, kvPerToken: latentPerToken},
+	"gptoss":        {layout: gptoss, size: compact, ffnPerEmbed: ffnPerEmbedOfExperts, window: defaultWindow},
+	"lfm2":          {layout: lfm2, size: compact, ffnPerEmbed: ffnPerEmbed, layersMin: 2, kvPerToken: hybridPerToken},
+	"llama":         {layout: llama, size: compact, ffnPerEmbed: ffnPerEmbed},
+	"llama4":        {layout: llama4, size: compact, ffnPerEmbed: ffnPerEmbedOfExperts, window: defaultWindow, layersMin: llama4Step, headsFill: true},
+	"mistral3":      {layout: mistral3, size: compact, ffnPerEmbed: ffnPerEmbed},
+	"mllama":        {layout: mllama, size: mllamaSize, ffnPerEmbed: ffnPerEmbed, layersMin: mllamaLayersMin, headsFill: true, kvPerToken: mllamaPerToken},
+	"nemotron_h":    {since: "v0.17.1", layout: nemotronH, size: nemotronHSize, ffnPerEmbed: ffnPerEmbed, layersMin: nemotronHPeriod, kvPerToken: nemotronHPerToken},
+	"olmo3":         {layout: olmo3, size: compact, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, headsFill: true},
+	"qwen2":         {layout: qwen2, size: compact, ffnPerEmbed: ffnPerEmbed},
+	"qwen3":         {layout: qwen3, size: usual, ffnPerEmbed: ffnPerEmbed},
+	"qwen3moe":      {layout: qwen3moe, size: compact, ffnPerEmbed: ffnPerEmbedOfExperts},
+	"qwen35":        {since: "v0.17.1", layout: qwen35, size: compact, ffnPerEmbed: ffnPerEmbed, layersMin: 2, kvPerToken: hybridPerToken},
+	"qwen3next":     {layout: qwen3next, size: compact, ffnPerEmbed: ffnPerEmbed, layersMin: 2, kvPerToken: hybridPerToken},
 }
 
 const (
@@ -92,7 +136,7 @@ func base(s Shape) layout {
 		matrices: []matrix{
 			{name: embeddingTensor, in: s.Embed, out: s.Vocab, scale: 1, firstColumn: constantColumn(biasValue)},
 			{name: "output_norm.weight", in: s.Embed, norm: 1},
-			{name: "output.weight", in: s.Embed, out: s.Vocab, scale: logitRMS * perInput(s), firstColumn: outputBias(s)},
+			{name: outputTensor, in: s.Embed, out: s.Vocab, scale: logitRMS * perInput(s), firstColumn: outputBias(s, residualRMS(s)/biasValue)},
 		},
 	}
 }
@@ -121,7 +165,19 @@ func feedForward(s Shape, i int) []matrix {
 	}
 }
 
-const embeddingTensor = "token_embd.weight"
+const (
+	embeddingTensor = "token_embd.weight"
+	outputTensor    = "output.weight"
+)
+
+// change applies f to the matrix of that name.
+func (l layout) change(name string, f func(*matrix)) {
+	for i := range l.matrices {
+		if l.matrices[i].name == name {
+			f(&l.matrices[i])
+		}
+	}
+}
 
 // block names a tensor of layer i.
 func block(i int, tensor string) string { return fmt.Sprintf("blk.%d.%s.weight", i, tensor) }
@@ -151,8 +207,10 @@ func constantColumn(v float32) func(int) float32 {
 
 // outputBias is a first column that, multiplied with the constant dimension,
 // leaves printable tokens alone and gives every other one suppressedLogit.
-func outputBias(s Shape) func(int) float32 {
-	weight := float32(suppressedLogit * residualRMS(s) / biasValue)
+// rmsPerConstant is how many times the constant fits into the residual stream's
+// RMS in the end.
+func outputBias(s Shape, rmsPerConstant float64) func(int) float32 {
+	weight := float32(suppressedLogit * rmsPerConstant)
 	vocabulary := newVocabulary(s.Vocab)
 	return func(token int) float32 {
 		if vocabulary.printable[token] {

@@ -15,9 +15,48 @@
 // encoded and everything generated is printable. The same Shape, Seed included,
 // gives the same bytes.
 //
-// Of the architectures, qwen3 and llama attend to everything. Most layers of
-// gemma3 and every other one of gptoss see a sliding window only, of [Shape]'s
-// Window; gptoss also has attention sinks and a mixture of experts.
+// # Architectures
+//
+// There is one for each kind of cache that Ollama's engine has. What their layers
+// need of the tokens before:
+//
+//	qwen3 qwen2 llama      everything
+//	qwen3moe               everything; a mixture of experts
+//	deepseek2 glm4moelite  everything, as one latent key and value for all heads,
+//	                       the key wider than the value; a mixture of experts
+//	mistral3               everything; takes images, some positions for each
+//	gemma3 olmo3           a sliding window, every 6th or 4th layer everything
+//	gemma3-vision          as gemma3; takes images, whose positions attend to each
+//	                       other both ways and have to be in one batch
+//	gptoss                 a sliding window, every other layer everything; sinks,
+//	                       a mixture of experts
+//	llama4                 the chunk it is in, every 4th layer everything and
+//	                       without rotary positions; a mixture of experts
+//	gemma3n                a sliding window, every other layer everything; the last
+//	                       two layers have no K/V and read those of others
+//	qwen3next              everything, every other layer a recurrent state
+//	lfm2                   everything, every other layer what a convolution needs of
+//	                       the two tokens before
+//	mllama                 everything, every 3rd layer the latest image instead
+//
+// Later releases have these, see [Since]. They are written after the source of
+// v0.24.0, and no engine has run them yet:
+//
+//	gemma4                 as gemma3n; layers with a window have K/V of another
+//	                       shape than those without, whose value is the raw key
+//	qwen35                 as qwen3next; rotary positions in sections
+//	nemotron_h             everything, every 4th layer; every 4th a recurrent state
+//
+// Windows and chunks have [Shape]'s Window tokens, 64 if it does not say. llama
+// and qwen2 run on Ollama's engine with OLLAMA_NEW_ENGINE=1 only, the others
+// always; mllama, and models with a recurrent state or a convolution, take one
+// request at a time.
+//
+// Two models are larger than others of their width because ids of tokens around
+// an image are written into the engine, up to 256,000 in gemma3-vision and 128,256
+// in mllama: of these files, 33 and 16 MB are embeddings of tokens that are not in
+// the vocabulary. llama4 is text only for that reason. Package e2e runs all that
+// the Ollama at hand has.
 //
 // # What the weights do
 //

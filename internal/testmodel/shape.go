@@ -1,34 +1,31 @@
 package testmodel
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 )
 
-// Shape describes the model to write. A zero field takes the default named
-// beside it.
+// Shape describes the model to write. A zero field takes a default: that of the
+// architecture if it has one of its own, as those have that were made to be
+// small, else the one named beside it.
 type Shape struct {
 	Arch    string // "qwen3"; see Architectures
 	Layers  int    // 8
 	Embed   int    // width of the residual stream, 512
 	Heads   int    // query heads, 8
-	KVHeads int    // key/value heads, 4 or, if Heads is not divisible by 4, Heads
+	KVHeads int    // key/value heads, 4 or, if Heads is not divisible by the default, Heads
 	HeadDim int    // width of one head, 64; quantized caches need a multiple of 32
 	FFN     int    // width of the feed-forward layer, 3 × Embed; of an expert, Embed
 	Vocab   int    // tokens, 2048; what the merges do not fill is unused tokens
 	Context int    // trained context length, 131072: the most num_ctx can ask for
-	Window  int    // tokens a sliding window reaches back, 64 where there are any
+	Window  int    // tokens a sliding window reaches back or a chunk has, 64 where there are any
 	Seed    int64  // chooses the weights; 0 is a seed like any other
 }
 
 const (
 	defaultArch    = "qwen3"
-	defaultLayers  = 8
-	defaultEmbed   = 512
-	defaultHeads   = 8
-	defaultKVHeads = 4
-	defaultHeadDim = 64
 	defaultVocab   = 2048
 	defaultContext = 131072
 	defaultWindow  = 64
@@ -52,15 +49,18 @@ const f16Bytes = 2
 // WithDefaults returns s with every zero field filled in.
 func (s Shape) WithDefaults() Shape {
 	setDefault(&s.Arch, defaultArch)
-	setDefault(&s.Layers, defaultLayers)
-	setDefault(&s.Embed, defaultEmbed)
-	setDefault(&s.Heads, defaultHeads)
-	if s.Heads%defaultKVHeads == 0 {
-		setDefault(&s.KVHeads, defaultKVHeads)
+	arch := architectures[s.Arch]
+	setDefault(&s.Layers, arch.size.Layers)
+	setDefault(&s.Embed, arch.size.Embed)
+	setDefault(&s.Heads, arch.size.Heads)
+	if kvHeads := arch.size.KVHeads; kvHeads > 0 && s.Heads%kvHeads == 0 {
+		setDefault(&s.KVHeads, kvHeads)
 	}
 	setDefault(&s.KVHeads, s.Heads)
-	setDefault(&s.HeadDim, defaultHeadDim)
-	arch := architectures[s.Arch]
+	if arch.headsFill {
+		setDefault(&s.HeadDim, s.Embed/s.Heads)
+	}
+	setDefault(&s.HeadDim, arch.size.HeadDim)
 	setDefault(&s.FFN, arch.ffnPerEmbed*s.Embed)
 	setDefault(&s.Vocab, defaultVocab)
 	setDefault(&s.Context, defaultContext)
@@ -86,11 +86,11 @@ func (s Shape) Validate() error {
 		name            string
 		value, min, max int
 	}{
-		{"layers", s.Layers, 1, layersMax},
+		{"layers", s.Layers, max(1, arch.layersMin), cmp.Or(arch.layersMax, layersMax)},
 		{"embed", s.Embed, embedMin, dimensionMax},
 		{"heads", s.Heads, 1, headsMax},
 		{"kv-heads", s.KVHeads, 1, headsMax},
-		{"head-dim", s.HeadDim, 2, headDimMax},
+		{"head-dim", s.HeadDim, max(2, arch.headDimMin), headDimMax},
 		{"ffn", s.FFN, 1, dimensionMax},
 		{"vocab", s.Vocab, vocabMin, dimensionMax},
 		{"context", s.Context, 1, contextMax},
@@ -101,13 +101,20 @@ func (s Shape) Validate() error {
 		}
 	}
 	if arch.window == 0 && s.Window != 0 {
-		return fmt.Errorf("model shape: window is %d, but no layer of %s has a sliding window; leave it out", s.Window, s.Arch)
+		return fmt.Errorf("model shape: window is %d, but no layer of %s has a sliding window or chunks; leave it out", s.Window, s.Arch)
 	}
 	if arch.window != 0 && (s.Window < 1 || s.Window > contextMax) {
 		return fmt.Errorf("model shape: window is %d, must be from 1 to %d", s.Window, contextMax)
 	}
 	if s.Heads%s.KVHeads != 0 {
 		return fmt.Errorf("model shape: %d heads cannot share %d kv-heads evenly; choose kv-heads that divide heads", s.Heads, s.KVHeads)
+	}
+	if arch.oneKVHead && s.KVHeads != 1 {
+		return fmt.Errorf("model shape: kv-heads is %d, but all heads of %s share one; leave it out", s.KVHeads, s.Arch)
+	}
+	if arch.headsFill && s.Heads*s.HeadDim != s.Embed {
+		return fmt.Errorf("model shape: %d heads of %d are not an embed of %d, as %s wants it; leave head-dim out and choose heads that divide embed",
+			s.Heads, s.HeadDim, s.Embed, s.Arch)
 	}
 	if s.HeadDim%2 != 0 {
 		return fmt.Errorf("model shape: head-dim is %d, must be even because rotary embedding turns pairs", s.HeadDim)
@@ -134,9 +141,13 @@ func (s Shape) Parameters() int64 {
 }
 
 // KVBytesPerToken is what one token adds to an f16 KV cache, all layers, keys
-// and values together. Layers with a sliding window let go of it later.
+// and values together. Layers with a sliding window let go of it later; what
+// recurrent layers and images take, however long the context is, does not count.
 func (s Shape) KVBytesPerToken() int64 {
 	s = s.WithDefaults()
+	if perToken := architectures[s.Arch].kvPerToken; perToken != nil {
+		return f16Bytes * int64(perToken(s))
+	}
 	return 2 * f16Bytes * int64(s.Layers) * int64(s.KVHeads) * int64(s.HeadDim)
 }
 
@@ -149,3 +160,7 @@ func Architectures() []string {
 	slices.Sort(names)
 	return names
 }
+
+// Since is the first release of Ollama that has the architecture, as in
+// "v0.20.0", or empty if all have that kvtier supports.
+func Since(arch string) string { return architectures[arch].since }

@@ -12,16 +12,17 @@ import (
 	"github.com/x448/float16"
 )
 
-// matrix is one tensor to write. If norm is set it is in f32 weights, all norm
-// or, with a scale, uniform around it. Else it is out rows of in f16 weights,
-// uniform with mean 0 and standard deviation scale, as often as there are
-// experts.
+// matrix is one tensor to write: out rows of in weights, or in weights if out is
+// 0, as often as there are experts. They are uniform with mean norm and standard
+// deviation scale; f32 where norm is set or f32 says so, else f16.
 type matrix struct {
 	name    string
 	in, out int
-	experts int // 0: the tensor has no dimension for them
+	experts int   // 0: the tensor has no dimension for them
+	dims    []int // the tensor's dimensions where they are not in, out and experts
 	scale   float64
 	norm    float32
+	f32     bool
 
 	// zero clears the first dimensions of the residual stream: the first weights
 	// of a norm (what follows does not read them) or the first rows of a matrix
@@ -42,30 +43,38 @@ func (m matrix) rows() int { return max(m.out, 1) * max(m.experts, 1) }
 // random stream of its own, so its bytes depend on the seed and its name and
 // not on the order of writing, which is parallel.
 func (m matrix) tensor(seed int64) *ggml.Tensor {
-	if m.norm != 0 {
-		return &ggml.Tensor{
-			Name: m.name, Kind: uint32(ggml.TensorTypeF32),
-			Shape: []uint64{uint64(m.in)}, WriterTo: normWriter{m, seed},
-		}
+	t := &ggml.Tensor{Name: m.name, Kind: uint32(ggml.TensorTypeF16), WriterTo: matrixWriter{m, seed}}
+	if m.f32 || m.norm != 0 {
+		t.Kind, t.WriterTo = uint32(ggml.TensorTypeF32), f32Writer{m, seed}
 	}
-	shape := []uint64{uint64(m.in), uint64(m.out)}
-	if m.experts > 0 {
-		shape = append(shape, uint64(m.experts))
+	for _, size := range m.shape() {
+		t.Shape = append(t.Shape, uint64(size))
 	}
-	return &ggml.Tensor{
-		Name: m.name, Kind: uint32(ggml.TensorTypeF16),
-		Shape: shape, WriterTo: matrixWriter{m, seed},
-	}
+	return t
 }
 
-// normWriter writes a vector of f32 weights.
-type normWriter struct {
+// shape is the tensor's dimensions, the innermost first.
+func (m matrix) shape() []int {
+	switch {
+	case m.dims != nil:
+		return m.dims
+	case m.experts > 0:
+		return []int{m.in, m.out, m.experts}
+	case m.out > 0:
+		return []int{m.in, m.out}
+	}
+	return []int{m.in}
+}
+
+// f32Writer writes a matrix's weights as f32: norms, biases, gates, and the few
+// matrices of which the engine wants no other type. All are small.
+type f32Writer struct {
 	matrix
 	seed int64
 }
 
-func (m normWriter) WriteTo(w io.Writer) (int64, error) {
-	weights := make([]float32, m.in)
+func (m f32Writer) WriteTo(w io.Writer) (int64, error) {
+	weights := make([]float32, m.elements())
 	var levels *[1 << 16]uint16
 	if m.scale != 0 {
 		levels = uniformLevels(m.scale)
@@ -77,7 +86,7 @@ func (m normWriter) WriteTo(w io.Writer) (int64, error) {
 			weights[i] += float16.Frombits(levels[uint16(random.Uint64())]).Float32()
 		}
 	}
-	clear(weights[:min(m.zero, m.in)])
+	clear(weights[:min(m.zero, len(weights))])
 	if err := binary.Write(w, binary.LittleEndian, weights); err != nil {
 		return 0, fmt.Errorf("writing tensor %s: %w", m.name, err)
 	}

@@ -2,6 +2,7 @@ package testmodel
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -56,19 +57,16 @@ func contents(s Shape) (ggml.KV, []*ggml.Tensor) {
 	return fileMetadata(s, fmt.Sprintf("kvtier test model, random weights, seed %d", s.Seed), l.metadata), tensors
 }
 
-// fileMetadata is all metadata of a file: the architecture's, the tokenizer's
-// and the model's name.
+// fileMetadata is all metadata of a file: the model's name, the tokenizer's and
+// the architecture's, which may change the tokenizer's or, with nil, take it out.
 func fileMetadata(s Shape, name string, architecture ggml.KV) ggml.KV {
 	metadata := ggml.KV{
-		"general.architecture": s.Arch,
+		"general.architecture": architectures[s.Arch].inFile(s.Arch),
 		"general.name":         name,
 		"general.file_type":    ggml.FileTypeF16,
 	}
-	for key, value := range architecture {
-		metadata[key] = value
-	}
-	for key, value := range newVocabulary(s.Vocab).metadata() {
-		metadata[key] = value
-	}
+	maps.Copy(metadata, newVocabulary(s.Vocab).metadata())
+	maps.Copy(metadata, architecture)
+	maps.DeleteFunc(metadata, func(_ string, value any) bool { return value == nil })
 	return metadata
 }

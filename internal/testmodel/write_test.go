@@ -6,6 +6,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/ollama/ollama/fs/ggml"
@@ -15,7 +17,21 @@ import (
 
 // small is a shape that is quick to write.
 func small(arch string) Shape {
-	return Shape{Arch: arch, Layers: 2, Embed: 64, Heads: 4, KVHeads: 2, HeadDim: 32, Vocab: 600, Context: 4096, Seed: 7}
+	return fitting(Shape{Arch: arch, Layers: 2, Embed: 64, Heads: 4, KVHeads: 2, HeadDim: 32, Vocab: 600, Context: 4096, Seed: 7})
+}
+
+// fitting changes what the architecture does not allow.
+func fitting(s Shape) Shape {
+	arch := architectures[s.Arch]
+	s.Layers = max(s.Layers, arch.layersMin)
+	s.HeadDim = max(s.HeadDim, arch.headDimMin)
+	if arch.headsFill {
+		s.Embed = s.Heads * s.HeadDim
+	}
+	if arch.oneKVHead {
+		s.KVHeads = 1
+	}
+	return s
 }
 
 func write(t *testing.T, s Shape) string {
@@ -64,11 +80,11 @@ func TestWrittenFileDecodes(t *testing.T) {
 			path := write(t, s)
 			model := decode(t, path)
 			kv := model.KV()
-			require.Equal(t, arch, kv.Architecture())
+			require.Equal(t, architectures[arch].inFile(arch), kv.Architecture())
 			require.EqualValues(t, s.Layers, kv.BlockCount())
 			require.EqualValues(t, s.Embed, kv.EmbeddingLength())
 			require.EqualValues(t, s.Heads, kv.HeadCountMax())
-			require.EqualValues(t, s.KVHeads, kv.HeadCountKVMin())
+			require.EqualValues(t, s.KVHeads, kv.HeadCountKVMax())
 			require.EqualValues(t, s.HeadDim, kv.EmbeddingHeadCountK())
 			require.EqualValues(t, s.HeadDim, kv.EmbeddingHeadCountV())
 			require.EqualValues(t, s.Context, kv.ContextLength())
@@ -96,7 +112,9 @@ func TestOddShapes(t *testing.T) {
 		{Layers: 2, Embed: 48, Heads: 6, KVHeads: 1, HeadDim: 128, FFN: 31, Vocab: 10000},
 	} {
 		for _, arch := range Architectures() {
+			s := s
 			s.Arch = arch
+			s = fitting(s)
 			t.Run(fmt.Sprintf("%s-%d", arch, s.Embed), func(t *testing.T) {
 				model := decode(t, write(t, s))
 				require.EqualValues(t, s.Parameters(), model.KV().ParameterCount())
@@ -144,6 +162,13 @@ func TestWeightsAreFiniteAndScaled(t *testing.T) {
 	}
 }
 
+// residualWriters end the names of tensors whose output is added to the residual
+// stream, be it normalized first.
+var residualWriters = []string{
+	"attn_output.weight", "cross_attn_o_proj.weight", "ffn_down.weight", "ffn_down_exps.weight", "ffn_down_shexp.weight",
+	"laurel_r.weight", "proj.weight", "shortconv.out_proj.weight", "ssm_out.weight",
+}
+
 // TestConstantDimension: what keeps the model from ending its answer.
 func TestConstantDimension(t *testing.T) {
 	for _, arch := range Architectures() {
@@ -152,21 +177,28 @@ func TestConstantDimension(t *testing.T) {
 		for _, row := range readF16(t, path, "token_embd.weight") {
 			require.InEpsilon(t, biasValue, embeddingGain(s)*float64(row[biasDim]), 1e-3)
 		}
-		down := "blk.1.ffn_down.weight"
-		if arch == "gptoss" {
-			down = "blk.1.ffn_down_exps.weight"
-		}
-		for _, name := range []string{"blk.0.attn_output.weight", down} {
-			rows := readF16(t, path, name)
+		writers := 0
+		for _, tensor := range decode(t, path).Tensors().Items("blk.") {
+			layer := strings.SplitN(tensor.Name, ".", 3)
+			if !slices.Contains(residualWriters, layer[2]) {
+				continue
+			}
+			writers++
+			rows := readF16(t, path, tensor.Name)
 			for row := biasDim; row < len(rows); row += s.Embed {
 				for _, w := range rows[row] {
-					require.Zero(t, w, name)
+					require.Zero(t, w, "%s of %s", tensor.Name, arch)
 				}
 			}
 		}
+		require.GreaterOrEqual(t, writers, s.Layers, arch)
 		v := newVocabulary(s.Vocab)
+		rmsPerConstant := residualRMS(s) / biasValue
+		if arch == "gemma3n" {
+			rmsPerConstant = gemma3nRMSPerConstant(s)
+		}
 		for token, row := range readF16(t, path, "output.weight") {
-			logit := float64(row[biasDim]) * biasValue / residualRMS(s)
+			logit := float64(row[biasDim]) / rmsPerConstant
 			if v.printable[token] {
 				require.Zero(t, logit)
 			} else {
@@ -178,7 +210,7 @@ func TestConstantDimension(t *testing.T) {
 
 // embeddingGain is what a model multiplies embeddings with.
 func embeddingGain(s Shape) float64 {
-	if s.Arch == "gemma3" {
+	if strings.HasPrefix(s.Arch, "gemma") {
 		return math.Sqrt(float64(s.Embed))
 	}
 	return 1

@@ -33,22 +33,29 @@ func main() {
 }
 
 func run(args []string, stdout, stderr io.Writer) error {
-	defaults := testmodel.Shape{}.WithDefaults()
 	var s testmodel.Shape
 	flags := flag.NewFlagSet("mkmodel", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	out := flags.String("o", "", "GGUF `file` to write (required)")
 	modelfile := flags.String("modelfile", "", "also write an Ollama Modelfile to this `file`")
-	flags.StringVar(&s.Arch, "arch", defaults.Arch, "architecture: "+strings.Join(testmodel.Architectures(), ", ")+", or "+recallArch)
-	flags.IntVar(&s.Layers, "layers", defaults.Layers, "transformer layers; recall: default 2")
-	flags.IntVar(&s.Embed, "embed", defaults.Embed, "embedding width")
-	flags.IntVar(&s.Heads, "heads", defaults.Heads, "attention heads; recall: default 4")
-	flags.IntVar(&s.KVHeads, "kv-heads", 0, "key/value heads (default 4, or as many as heads)")
-	flags.IntVar(&s.HeadDim, "head-dim", defaults.HeadDim, "width of a head")
-	flags.IntVar(&s.FFN, "ffn", 0, "feed-forward width (default 3 × embed; gptoss: embed, per expert)")
-	flags.IntVar(&s.Vocab, "vocab", defaults.Vocab, "tokens in the vocabulary")
-	flags.IntVar(&s.Context, "context", defaults.Context, "trained context length, in tokens")
-	flags.IntVar(&s.Window, "window", 0, "tokens a sliding window reaches back (gemma3, gptoss: default 64)")
+	flags.StringVar(&s.Arch, "arch", testmodel.Shape{}.WithDefaults().Arch,
+		"architecture, which has defaults of its own: "+strings.Join(testmodel.Architectures(), ", ")+", or "+recallArch)
+	for _, dimension := range []struct {
+		name, usage string
+		value       *int
+	}{
+		{"layers", "transformer layers", &s.Layers},
+		{"embed", "embedding width", &s.Embed},
+		{"heads", "attention heads", &s.Heads},
+		{"kv-heads", "key/value heads", &s.KVHeads},
+		{"head-dim", "width of a head", &s.HeadDim},
+		{"ffn", "feed-forward width; of mixtures, per expert", &s.FFN},
+		{"vocab", "tokens in the vocabulary", &s.Vocab},
+		{"context", "trained context length, in tokens", &s.Context},
+		{"window", "tokens a sliding window reaches back or a chunk of attention has", &s.Window},
+	} {
+		flags.IntVar(dimension.value, dimension.name, 0, dimension.usage)
+	}
 	flags.Int64Var(&s.Seed, "seed", 1, "seed of the random weights")
 	if err := flags.Parse(args); err != nil {
 		return err

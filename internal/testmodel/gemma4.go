@@ -1,0 +1,90 @@
+package testmodel
+
+import (
+	"maps"
+	"math"
+
+	"github.com/ollama/ollama/fs/ggml"
+)
+
+const (
+	gemma4Shared   = gemma3nShared // layers at the end without K/V of their own
+	gemma4PerLayer = 0.3           // how much a layer adds that is the token's alone
+
+	gemma4GlobalKVHeads = 1
+)
+
+// gemma4 has layers of two shapes. Those with a sliding window, every other one,
+// have heads of half the width and all key/value heads; those that see everything
+// have one key/value head, whose value is its key before norm and rotation. The
+// last two have no K/V and read that of the last ones of their kind that have. It
+// is text only here.
+func gemma4(s Shape) layout {
+	l := base(s)
+	var windows []bool
+	for i := range s.Layers {
+		windows = append(windows, gemma3nIsLocal(s, i))
+		l.matrices = append(l.matrices, gemma4Attention(s, i)...)
+		l.matrices = append(l.matrices, feedForward(s, i)...)
+		l.matrices = append(l.matrices, postNorms(s, i)...)
+		l.matrices = append(l.matrices, perLayerInput(s, i, gemma4PerLayer)...)
+	}
+	scaleEmbedding(s, l)
+	l.matrices = append(l.matrices, perLayerEmbeddings(s)...)
+	vocabulary := newVocabulary(s.Vocab)
+	maps.Copy(l.metadata, vocabulary.spacedMerges())
+	maps.Copy(l.metadata, ggml.KV{
+		// the engine takes token 106 for an end otherwise
+		"tokenizer.ggml.eot_token_id":      uint32(len(vocabulary.tokens) - 1),
+		"attention.key_length_swa":         uint32(gemma4LocalDim(s)),
+		"attention.value_length_swa":       uint32(gemma4LocalDim(s)),
+		"attention.global_head_count_kv":   uint32(gemma4GlobalKVHeads),
+		"attention.shared_kv_layers":       uint32(gemma4Shared),
+		"attention.sliding_window":         uint32(s.Window),
+		"attention.sliding_window_pattern": windows,
+		"embedding_length_per_layer_input": uint32(perLayerWidth),
+		"rope.freq_base_swa":               float32(gemmaLocalRopeBase),
+	})
+	return l
+}
+
+// gemma4LocalDim is the width of a head in layers with a sliding window.
+func gemma4LocalDim(s Shape) int { return max(2, s.HeadDim/2&^1) }
+
+// gemma4Attention is the attention of layer i. The engine does not divide scores
+// by the square root of a head's width.
+func gemma4Attention(s Shape, i int) []matrix {
+	local, owner := gemma3nIsLocal(s, i), i < s.Layers-gemma4Shared
+	part := s
+	if local {
+		part.HeadDim = gemma4LocalDim(s)
+	} else {
+		part.KVHeads = gemma4GlobalKVHeads
+	}
+	gain := float32(math.Sqrt(attentionSharpness) / math.Pow(float64(part.HeadDim), 0.25))
+	matrices := []matrix{{name: block(i, "attn_q_norm"), in: part.HeadDim, norm: gain}}
+	if owner {
+		matrices = append(matrices, matrix{name: block(i, "attn_k_norm"), in: part.HeadDim, norm: gain})
+	}
+	for _, m := range attentionBlock(part, i, 1) {
+		switch {
+		case m.name == block(i, "attn_k") && !owner:
+		case m.name == block(i, "attn_v") && (!owner || !local):
+		default:
+			matrices = append(matrices, m)
+		}
+	}
+	return matrices
+}
+
+func gemma4PerToken(s Shape) int {
+	n := 0
+	for i := range s.Layers - gemma4Shared {
+		if gemma3nIsLocal(s, i) {
+			n += 2 * s.KVHeads * gemma4LocalDim(s)
+		} else {
+			n += 2 * gemma4GlobalKVHeads * s.HeadDim
+		}
+	}
+	return n
+}

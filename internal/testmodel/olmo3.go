@@ -1,0 +1,44 @@
+package testmodel
+
+import "math"
+
+// olmo3Period is after how many layers one sees everything; the others have a
+// sliding window, which Ollama keeps in a cache of its own.
+const olmo3Period = 4
+
+// olmo3 has no norms in front of attention and feed-forward layers, only behind
+// them, and normalizes all heads' queries and keys at once.
+func olmo3(s Shape) layout {
+	l := base(s)
+	var windows []bool
+	for i := range s.Layers {
+		windows = append(windows, (i+1)%olmo3Period != 0)
+		for _, m := range append(attentionBlock(s, i, 1), feedForward(s, i)...) {
+			switch {
+			case m.norm != 0:
+				continue
+			case m.zero == 0: // reads the residual stream as it is
+				m.firstColumn = constantColumn(0)
+			}
+			l.matrices = append(l.matrices, m)
+		}
+		gain := float32(math.Sqrt(attentionSharpness))
+		l.matrices = append(l.matrices,
+			matrix{name: block(i, "attn_q_norm"), in: s.Heads * s.HeadDim, norm: gain},
+			matrix{name: block(i, "attn_k_norm"), in: s.KVHeads * s.HeadDim, norm: gain},
+		)
+		l.matrices = append(l.matrices, postNorms(s, i)...)
+	}
+	l.metadata["attention.sliding_window"] = uint32(s.Window)
+	l.metadata["attention.sliding_window_pattern"] = windows
+	return l
+}
+
+// postNorms are of models that normalize what they add to the residual stream:
+// how much each layer contributes is in these norms.
+func postNorms(s Shape, i int) []matrix {
+	return []matrix{
+		{name: block(i, "post_attention_norm"), in: s.Embed, norm: float32(layerGain(s, attentionVariance))},
+		{name: block(i, "post_ffw_norm"), in: s.Embed, norm: float32(layerGain(s, ffnVariance))},
+	}
+}
