@@ -19,7 +19,7 @@ import (
 const forTests = "OLLAMA_KV_TIER_TEST"
 
 func TestVariables(t *testing.T) {
-	code := matches(`\b(OLLAMA_KV_TIER[A-Z_]*|OLLAMA_PAGED_[A-Z_]+|OLLAMA_NUM_CTX)\b`, shipped(t))
+	code := matches(`\b(OLLAMA_KV_TIER[A-Z_]*|OLLAMA_KV_INSTANCE_ID|OLLAMA_PAGED_[A-Z_]+|OLLAMA_NUM_CTX)\b`, shipped(t))
 	require.Contains(t, code, forTests)
 	require.Equal(t, code, matches("(?m)^### `(OLLAMA_[A-Z_]+)`", read(t, configuration)), "code, "+configuration)
 	table := matches("(?m)^\\| `(OLLAMA_[A-Z_]+)`", section(t, read(t, readme), "## Variables"))
@@ -56,6 +56,8 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, "none", said["OLLAMA_KV_TIER_REMOTE"])
 	require.Empty(t, config.Namespace)
 	require.Equal(t, "empty", said["OLLAMA_KV_TIER_NAMESPACE"])
+	require.Empty(t, config.Instance)
+	require.Equal(t, "none", said["OLLAMA_KV_INSTANCE_ID"])
 	require.False(t, config.Compress)
 	require.Equal(t, "0", said["OLLAMA_KV_TIER_COMPRESS"])
 	require.False(t, config.Test)

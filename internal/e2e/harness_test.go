@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -172,11 +173,30 @@ func (s *server) unload() {
 	require.NoError(s.t, s.Unload(s.context(), model))
 }
 
-// crash kills server and runner with SIGKILL and starts the server again.
+// crash kills server and runner with SIGKILL, once what was asked is stored, and starts the
+// server again.
 func (s *server) crash() {
 	s.t.Helper()
+	s.flush()
 	require.NoError(s.t, s.KillServer())
 	require.NoError(s.t, s.Restart(s.context()))
+}
+
+var runnerPort = regexp.MustCompile(`runner --ollama-engine --model \S+ --port (\d+)`)
+
+// flush returns when the runner that was started last has stored what it sealed. One that is
+// gone did so when it was unloaded.
+func (s *server) flush() {
+	s.t.Helper()
+	started := runnerPort.FindAllStringSubmatch(s.Logs(), -1)
+	require.NotEmpty(s.t, started, "no runner was started")
+	port := started[len(started)-1][1]
+	request, err := http.NewRequestWithContext(s.context(), http.MethodPost, "http://127.0.0.1:"+port+"/kvtier/flush", nil)
+	require.NoError(s.t, err)
+	if response, err := http.DefaultClient.Do(request); err == nil {
+		require.NoError(s.t, response.Body.Close())
+		require.Equal(s.t, http.StatusOK, response.StatusCode)
+	}
 }
 
 // pages lists the page files, tails included.

@@ -74,7 +74,7 @@ func start(m Model, rows kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal,
 	if m.Unsupported != "" {
 		return nil, fmt.Errorf("architecture %q is not supported yet: %s", m.Architecture, m.Unsupported)
 	}
-	if err := prepareRoot(config.Local); err != nil {
+	if err := prepareRoot(config); err != nil {
 		return nil, err
 	}
 
@@ -117,11 +117,26 @@ func start(m Model, rows kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal,
 
 // prepareRoot makes the local root and refuses one that is not safe: K/V is the prompt in
 // another form.
-func prepareRoot(root string) error {
-	if err := os.MkdirAll(root, 0o700); err != nil {
-		return fmt.Errorf("make the page store's directory: %w; set OLLAMA_KV_TIER_LOCAL to one this user may write", err)
+func prepareRoot(c Config) error {
+	for _, dir := range localDirs(c) {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("make the page store's directory: %w; set OLLAMA_KV_TIER_LOCAL to one this user may write", err)
+		}
+		if err := diskstore.CheckRoot(vfs.OS, dir); err != nil {
+			return err
+		}
 	}
-	return diskstore.CheckRoot(vfs.OS, root)
+	return nil
+}
+
+// localDirs is Local and, where that is a server's own, what is above it down from the
+// directory that servers share: who may write there may put something else in its place.
+func localDirs(c Config) []string {
+	if c.Instance == "" {
+		return []string{c.Local}
+	}
+	instances := filepath.Dir(c.Local)
+	return []string{filepath.Dir(instances), instances, c.Local}
 }
 
 // modelStore is the page store of one loaded model, and what runs beside it.

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -23,7 +24,8 @@ const bytesPerGB = 1e9
 // Config is what the environment says.
 type Config struct {
 	// Local is OLLAMA_KV_TIER_LOCAL: a directory on a local disk. Default DefaultRoot where
-	// that is safe and on a disk, else ~/.ollama/kv-cache.
+	// that is safe and on a disk, else ~/.ollama/kv-cache. With an Instance it is that one's
+	// directory below the one named.
 	Local string
 	// LocalBytes is OLLAMA_KV_TIER_LOCAL_GB, default 20 GB. Zero means all but 5 % of the
 	// filesystem.
@@ -39,6 +41,9 @@ type Config struct {
 	WriteBytesPerDay int64
 	// Compress is OLLAMA_KV_TIER_COMPRESS.
 	Compress bool
+	// Instance is OLLAMA_KV_INSTANCE_ID: the name of a server that keeps its local pages to
+	// itself, or empty.
+	Instance string
 	// Namespace is OLLAMA_KV_TIER_NAMESPACE: servers with different ones never see each
 	// other's pages.
 	Namespace string
@@ -68,6 +73,7 @@ func FromEnvironment(log *slog.Logger) (Config, error) {
 	c := Config{
 		Local:      variable("OLLAMA_KV_TIER_LOCAL"),
 		Remote:     variable("OLLAMA_KV_TIER_REMOTE"),
+		Instance:   variable("OLLAMA_KV_INSTANCE_ID"),
 		Namespace:  variable("OLLAMA_KV_TIER_NAMESPACE"),
 		Compress:   boolean(log, "OLLAMA_KV_TIER_COMPRESS"),
 		Test:       boolean(log, "OLLAMA_KV_TIER_TEST"),
@@ -109,8 +115,21 @@ func FromEnvironment(log *slog.Logger) (Config, error) {
 			errs = append(errs, fmt.Errorf("%q is not an absolute path", *dir))
 		}
 	}
+	if c.Instance != "" {
+		if !instanceID.MatchString(c.Instance) {
+			errs = append(errs, fmt.Errorf("OLLAMA_KV_INSTANCE_ID=%q is not a name of 1 to 64 letters, digits, dots, hyphens and underscores that begins with a letter or a digit", c.Instance))
+		}
+		c.Local = filepath.Join(c.Local, instancesDir, c.Instance)
+	}
 	return c, errors.Join(errs...)
 }
+
+// instancesDir is where servers with an id have their directories, below what
+// OLLAMA_KV_TIER_LOCAL names.
+const instancesDir = "instances"
+
+// instanceID keeps a name to one element of a path, on every system.
+var instanceID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
 func boolean(log *slog.Logger, name string) bool {
 	value := variable(name)

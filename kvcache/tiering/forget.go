@@ -1,0 +1,175 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ollama/ollama/format"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
+
+const (
+	// forgetPatience is how long Forget waits for what it has begun: removing a model says
+	// that it is done when its pages are gone, unless there are very many.
+	forgetPatience = 2 * time.Second
+
+	// forgetTimeout bounds the whole of it; a remote directory may hang.
+	forgetTimeout = 10 * time.Minute
+)
+
+// forgotten is what this server was told to forget.
+var forgotten = forgetting{fingerprints: make(map[string]map[diskstore.Key]bool)}
+
+// forgetting remembers what was removed. A runner that is still loaded may store more of it,
+// below a fingerprint whose manifest, which says what it is, is gone.
+type forgetting struct {
+	running sync.Mutex // one at a time; each lists the tiers
+
+	mu           sync.Mutex
+	fingerprints map[string]map[diskstore.Key]bool // by the SHA-256 of weights or adapter
+}
+
+// Forget removes the pages of models and adapters from both tiers. It is given the paths of
+// their blobs and passes over those that still exist: another model uses them. It returns
+// after forgetPatience at the latest and goes on in the background. What it did, or why it
+// could not, is one log line.
+func Forget(blobs ...string) {
+	var removed []string
+	for _, path := range blobs {
+		if digest, ok := blobDigest(path); ok && isGone(path) {
+			removed = append(removed, digest)
+		}
+	}
+	if len(removed) == 0 {
+		return
+	}
+	forgotten.add(removed)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ctx, cancel := context.WithTimeout(context.Background(), forgetTimeout)
+		defer cancel()
+		forgotten.remove(ctx, removed, slog.Default())
+	}()
+	select {
+	case <-done:
+	case <-time.After(forgetPatience):
+	}
+}
+
+// Forgotten reports whether Forget was called for one of these blobs and it has not come
+// back since.
+func Forgotten(blobs ...string) bool {
+	return slices.ContainsFunc(blobs, func(path string) bool {
+		digest, ok := blobDigest(path)
+		return ok && forgotten.has(digest) && isGone(path)
+	})
+}
+
+func isGone(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// blobDigest is the SHA-256 that names a blob.
+func blobDigest(path string) (string, bool) {
+	m := blobName.FindStringSubmatch(filepath.Base(path))
+	if m == nil {
+		return "", false
+	}
+	return m[1], true
+}
+
+func (f *forgetting) add(digests []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, digest := range digests {
+		if f.fingerprints[digest] == nil {
+			f.fingerprints[digest] = make(map[diskstore.Key]bool)
+		}
+	}
+}
+
+func (f *forgetting) has(digest string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.fingerprints[digest] != nil
+}
+
+func (f *forgetting) remove(ctx context.Context, digests []string, log *slog.Logger) {
+	f.running.Lock()
+	defer f.running.Unlock()
+	log = log.With("weights", strings.Join(digests, ","))
+	report, err := f.collect(ctx, digests, log)
+	if err = errors.Join(err, report.RemoteErr); err != nil {
+		log.Warn("kv tier: could not remove all pages of a model that was removed", "error", err)
+	}
+	local, remote := report.Local, report.Remote
+	if pages := local.Pages + local.Tails + remote.Pages + remote.Tails; pages > 0 {
+		log.Info("kv tier: removed the pages of a model that was removed", "pages", pages, "bytes", format.HumanBytes(local.Bytes+remote.Bytes))
+	}
+}
+
+func (f *forgetting) collect(ctx context.Context, digests []string, log *slog.Logger) (diskstore.GCReport, error) {
+	c, err := FromEnvironment(slog.New(slog.DiscardHandler)) // runners repeat its warnings
+	if err != nil {
+		return diskstore.GCReport{}, err
+	}
+	if err := prepareRoot(c); err != nil {
+		return diskstore.GCReport{}, err
+	}
+	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{
+		Local:  diskstore.TierConfig{Root: c.Local, BudgetBytes: c.LocalBytes},
+		Remote: diskstore.TierConfig{Root: c.Remote, BudgetBytes: c.RemoteBytes},
+		Logger: log,
+	})
+	if err != nil {
+		return diskstore.GCReport{}, err
+	}
+	defer root.Close()
+	report, err := root.GC(ctx, diskstore.GCOptions{Fingerprints: func(use diskstore.FingerprintUsage) bool {
+		return f.picks(use, digests, c.Namespace)
+	}})
+	if err != nil {
+		return report, err
+	}
+	// a damaged page is a prompt all the same
+	known := func(fingerprint diskstore.Key) bool { return f.knows(fingerprint, digests) }
+	if _, err := root.DropQuarantined(ctx, known, false); err != nil && report.RemoteErr == nil {
+		return report, err
+	}
+	return report, nil
+}
+
+// picks reports whether pages were computed with one of the digests. Those of another
+// namespace are somebody else's.
+func (f *forgetting) picks(use diskstore.FingerprintUsage, digests []string, namespace string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	files := append(strings.Split(use.Identity[keyAdapters], ","), use.Identity[keyWeights])
+	picked := false
+	for _, digest := range digests {
+		known := f.fingerprints[digest]
+		if slices.Contains(files, digest) && use.Identity[keyNamespace] == namespace {
+			known[use.Fingerprint] = true
+		}
+		picked = picked || known[use.Fingerprint]
+	}
+	return picked
+}
+
+// knows reports whether pages of a fingerprint were picked for one of the digests.
+func (f *forgetting) knows(fingerprint diskstore.Key, digests []string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.ContainsFunc(digests, func(digest string) bool { return f.fingerprints[digest][fingerprint] })
+}

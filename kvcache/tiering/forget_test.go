@@ -1,0 +1,120 @@
+package tiering
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
+
+// digests of a blob's name: 64 times the same digit
+func digest(digit string) string { return strings.Repeat(digit, 64) }
+
+// identified is the identity of a model's pages.
+func identified(weights, adapters, namespace, cacheType string) map[string]string {
+	return map[string]string{keyWeights: weights, keyAdapters: adapters, keyNamespace: namespace, keyCacheType: cacheType}
+}
+
+// put stores a page of an identity below root and returns what it is called there.
+func put(t *testing.T, root string, identity map[string]string) diskstore.Key {
+	t.Helper()
+	ctx := context.Background()
+	fp := fingerprint(identity)
+	s, err := diskstore.Open(ctx, diskstore.Options{Fingerprint: fp, Identity: identity, PageTokens: 2, Local: diskstore.TierConfig{Root: root}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	layout, err := diskstore.NewLayout([]diskstore.Section{{RowBytes: 8}}, 2)
+	require.NoError(t, err)
+	require.NoError(t, s.Put(ctx, &diskstore.Page{Parent: fp, Tokens: []int32{1, 2}, Layout: layout, Payload: make([]byte, layout.Size())}))
+	return fp
+}
+
+// stored lists the fingerprints with pages below root.
+func stored(t *testing.T, root string) []string {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(root, "v1", "*", "??", "*.kvp"))
+	require.NoError(t, err)
+	var found []string
+	for _, path := range paths {
+		found = append(found, filepath.Base(filepath.Dir(filepath.Dir(path))))
+	}
+	return found
+}
+
+// quarantined puts a copy of an identity's page below root into quarantine.
+func quarantined(t *testing.T, root string, identity map[string]string) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(root, "v1", fingerprint(identity).String(), "??", "*.kvp"))
+	require.NoError(t, err)
+	require.NotEmpty(t, paths)
+	page, err := os.ReadFile(paths[0])
+	require.NoError(t, err)
+	dir := filepath.Join(root, "v1", "quarantine")
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	key := strings.TrimSuffix(filepath.Base(paths[0]), ".kvp")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, key+".damaged.1.kvp"), page, 0o600))
+}
+
+func TestForget(t *testing.T) {
+	local, remote, blobs := filepath.Join(t.TempDir(), "pages"), t.TempDir(), t.TempDir()
+	require.NoError(t, os.Chmod(remote, 0o700))
+	environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": local, "OLLAMA_KV_TIER_REMOTE": remote, "OLLAMA_KV_TIER_NAMESPACE": "team"})
+	gone, kept := digest("1"), digest("2")
+	require.NoError(t, os.WriteFile(filepath.Join(blobs, "sha256-"+kept), nil, 0o600))
+
+	f16 := identified(gone, "", "team", "f16")
+	lora := identified(kept, digest("4")+","+gone, "team", "f16")
+	for _, root := range []string{local, remote} {
+		put(t, root, f16)
+		put(t, root, identified(gone, "", "team", "q8_0"))
+		put(t, root, lora)
+	}
+	others := []string{
+		put(t, local, identified(kept, "", "team", "f16")).String(),
+		put(t, local, identified(gone, "", "another team", "f16")).String(),
+	}
+
+	quarantined(t, local, f16)
+	path := filepath.Join(blobs, "sha256-"+gone)
+	Forget(filepath.Join(blobs, "sha256-"+kept), filepath.Join(blobs, "model.gguf"))
+	require.Len(t, stored(t, local), 5, "blobs that another model uses, and what is no blob")
+	require.False(t, Forgotten(path))
+
+	Forget(path)
+	require.ElementsMatch(t, others, stored(t, local))
+	require.Empty(t, stored(t, remote))
+	damaged, err := filepath.Glob(filepath.Join(local, "v1", "quarantine", "*"))
+	require.NoError(t, err)
+	require.Empty(t, damaged)
+	require.True(t, Forgotten(filepath.Join(blobs, "sha256-"+kept), path))
+
+	// a runner that was still loaded stores more, where no manifest says what it is
+	late := put(t, local, f16)
+	require.NoError(t, os.Remove(filepath.Join(local, "v1", late.String(), "manifest.json")))
+	Forget(path)
+	require.ElementsMatch(t, others, stored(t, local))
+
+	// the model is pulled again
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	require.False(t, Forgotten(path))
+	back := put(t, local, f16)
+	Forget(path, filepath.Join(blobs, "sha256-"+digest("3")))
+	require.ElementsMatch(t, append(others, back.String()), stored(t, local))
+}
+
+func TestForgetWithoutPages(t *testing.T) {
+	environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages")})
+	log, lines := logger()
+	forgotten.add([]string{digest("5")})
+	forgotten.remove(context.Background(), []string{digest("5")}, log)
+	require.Empty(t, lines.String())
+
+	environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": "pages"})
+	forgotten.remove(context.Background(), []string{digest("5")}, log)
+	require.Contains(t, lines.String(), "kv tier: could not remove all pages of a model that was removed")
+}

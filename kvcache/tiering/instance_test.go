@@ -1,0 +1,117 @@
+package tiering
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func TestInstanceHasItsOwnDirectory(t *testing.T) {
+	root := t.TempDir()
+	for _, id := range []string{"gpu0", "0", "a.b-c_D", strings.Repeat("x", 64)} {
+		environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root, "OLLAMA_KV_TIER_REMOTE": "/nfs", "OLLAMA_KV_INSTANCE_ID": id})
+		c, err := FromEnvironment(discard())
+		require.NoError(t, err)
+		require.Equal(t, filepath.Join(root, "instances", id), c.Local)
+		require.Equal(t, "/nfs", c.Remote, "servers share it")
+	}
+}
+
+// An id is one element of a path, or tiering stays off.
+func TestInstanceRefusesOtherNames(t *testing.T) {
+	for _, id := range []string{".", "..", "../gpu0", "a/b", `a\b`, ".hidden", "-x", "a b", "ä", "a\nb", strings.Repeat("x", 65)} {
+		environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": t.TempDir(), "OLLAMA_KV_INSTANCE_ID": id})
+		_, err := FromEnvironment(discard())
+		require.ErrorContains(t, err, "OLLAMA_KV_INSTANCE_ID", "%q", id)
+	}
+}
+
+func TestClaimInstance(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "pages")
+	environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root})
+	lock, err := claimInstance()
+	require.NoError(t, err)
+	require.Nil(t, lock, "without an id there is nothing to claim")
+	require.NoDirExists(t, root)
+
+	t.Setenv("OLLAMA_KV_INSTANCE_ID", "gpu0")
+	first, err := claimInstance()
+	require.NoError(t, err)
+	_, err = claimInstance()
+	require.ErrorIs(t, err, vfs.ErrLocked)
+	require.ErrorContains(t, err, "OLLAMA_KV_INSTANCE_ID=gpu0 is in use")
+	require.ErrorContains(t, err, filepath.Join(root, "instances", "gpu0"))
+
+	t.Setenv("OLLAMA_KV_INSTANCE_ID", "gpu1")
+	other, err := claimInstance()
+	require.NoError(t, err, "another id")
+	require.NoError(t, other.Close())
+
+	t.Setenv("OLLAMA_KV_INSTANCE_ID", "gpu0")
+	require.NoError(t, first.Close())
+	again, err := claimInstance()
+	require.NoError(t, err, "after its holder is gone")
+	require.NoError(t, again.Close())
+}
+
+// What is above the directory must be as safe as the directory.
+func TestClaimInstanceChecksEveryDirectory(t *testing.T) {
+	for _, dir := range []string{".", "instances", "instances/gpu0"} {
+		root := filepath.Join(t.TempDir(), "pages")
+		environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root, "OLLAMA_KV_INSTANCE_ID": "gpu0"})
+		require.NoError(t, os.MkdirAll(filepath.Join(root, "instances", "gpu0"), 0o700))
+		require.NoError(t, os.Chmod(filepath.Join(root, dir), 0o770))
+		_, err := claimInstance()
+		require.ErrorContains(t, err, "chmod 700", dir)
+	}
+}
+
+// A directory that cannot be had turns tiering off for the runners too; an id that is taken
+// is the only reason not to start.
+func TestClaimInstanceTurnsTieringOff(t *testing.T) {
+	for name, vars := range map[string]map[string]string{
+		"no directory": {"OLLAMA_KV_TIER_LOCAL": filepath.Join(fileAt(t), "below"), "OLLAMA_KV_INSTANCE_ID": "gpu0"},
+		"no name":      {"OLLAMA_KV_TIER_LOCAL": t.TempDir(), "OLLAMA_KV_INSTANCE_ID": "../gpu0"},
+	} {
+		vars["OLLAMA_KV_TIERING"] = "1"
+		environment(t, vars)
+		release, err := ClaimInstance()
+		require.NoError(t, err, name)
+		release()
+		require.False(t, Enabled(), name)
+	}
+
+	root := t.TempDir()
+	environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root, "OLLAMA_KV_INSTANCE_ID": "gpu0"})
+	release, err := ClaimInstance()
+	require.NoError(t, err)
+	_, err = ClaimInstance()
+	require.ErrorIs(t, err, vfs.ErrLocked)
+	require.True(t, Enabled())
+
+	t.Setenv("OLLAMA_KV_TIERING", "0")
+	off, err := ClaimInstance()
+	require.NoError(t, err, "off means off")
+	off()
+
+	t.Setenv("OLLAMA_KV_TIERING", "1")
+	release()
+	again, err := ClaimInstance()
+	require.NoError(t, err, "released")
+	again()
+}
+
+func fileAt(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	return path
+}
