@@ -24,6 +24,7 @@ type collectedTier struct {
 	Demoted      int    `json:"demoted"` // of these, moved to the remote tier
 	Bytes        int64  `json:"bytes"`
 	Fingerprints int    `json:"fingerprints"`
+	Quarantined  int    `json:"quarantined"` // files that went from quarantine
 	Error        string `json:"error,omitempty"`
 }
 
@@ -75,7 +76,9 @@ func newRemoveCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm --model NAME",
 		Short: "Remove all pages of a model, from both tiers",
-		Args:  cobra.NoArgs,
+		Long: `Remove all pages of a model, from both tiers, and from quarantine what is the
+model's, or so damaged that it does not say whose it is.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(cmd); err != nil {
 				return err
@@ -122,20 +125,34 @@ func (a *app) collect(ctx context.Context, f collectFlags) error {
 		}
 	}
 	return a.with(ctx, func(root *diskstore.Root) error {
+		var forgotten func(diskstore.Key) bool // of which nothing is to stay
 		if f.model != "" {
 			p, err := a.pick(ctx, root, f.model)
 			if err != nil {
 				return err
 			}
 			opt.Fingerprints = func(use diskstore.FingerprintUsage) bool { return p.has(use.Fingerprint) }
+			if opt.OlderThan == 0 {
+				forgotten = p.has
+			}
 		}
 		report, err := root.GC(ctx, opt)
+		if err != nil {
+			return err
+		}
 		out.Tiers = append(out.Tiers, collectedIn(diskstore.TierLocal, report.Local, nil))
 		if a.config.Remote != "" {
 			out.Tiers = append(out.Tiers, collectedIn(diskstore.TierRemote, report.Remote, report.RemoteErr))
 		}
-		if err != nil {
-			return err
+		if forgotten != nil {
+			drops, err := root.DropQuarantined(ctx, forgotten, f.dryRun)
+			for i, drop := range drops {
+				out.Tiers[i].Quarantined = drop.Files
+				out.Tiers[i].Bytes += drop.Bytes
+			}
+			if err != nil && report.RemoteErr == nil {
+				return err
+			}
 		}
 		if a.asJSON {
 			err = a.json(out)
@@ -172,11 +189,11 @@ func (a *app) printCollected(out collected) {
 	}
 	rows = nil
 	for _, t := range out.Tiers {
-		rows = append(rows, []string{t.Tier, count(t.Pages), count(t.Tails), humanBytes(t.Bytes), count(t.Demoted)})
+		rows = append(rows, []string{t.Tier, count(t.Pages), count(t.Tails), count(t.Quarantined), humanBytes(t.Bytes), count(t.Demoted)})
 	}
 	went := "WENT"
 	if out.DryRun {
 		went = "WOULD GO"
 	}
-	a.table([]string{"TIER", "PAGES", "TAILS", went, "TO REMOTE"}, rows)
+	a.table([]string{"TIER", "PAGES", "TAILS", "QUARANTINED", went, "TO REMOTE"}, rows)
 }

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
+)
+
+// TestAmbiguousDigits: digits that could mean two things mean neither.
+func TestAmbiguousDigits(t *testing.T) {
+	noVariables(t)
+	root := filepath.Join(t.TempDir(), "root")
+	var last string
+	for _, weights := range []string{"abcd1", "abcd2"} {
+		identity := map[string]string{tierenv.KeyWeights: weights + strings.Repeat("0", 59)}
+		store, err := diskstore.Open(t.Context(), diskstore.Options{
+			Fingerprint: tierenv.Fingerprint(identity), Identity: identity, PageTokens: pageTokens,
+			Local: diskstore.TierConfig{Root: root},
+		})
+		require.NoError(t, err)
+		keys, err := putConversation(t.Context(), store, tierenv.Fingerprint(identity), conversation(1, pageTokens))
+		require.NoError(t, err)
+		require.NoError(t, store.Close())
+		last = keys[0].String()
+	}
+	kvtier := func(args ...string) (int, string) {
+		var stdout, stderr bytes.Buffer
+		return run(t.Context(), append(args, "--root", root), &stdout, &stderr), stderr.String()
+	}
+	for _, verb := range [][]string{{"rm"}, {"gc"}, {"export", "--last", "-o", filepath.Join(t.TempDir(), "chat.kvx")}} {
+		status, said := kvtier(append(verb, "--model", "abcd")...)
+		require.Equal(t, 1, status, verb)
+		require.Contains(t, said, `"abcd" could be abcd10000000 or abcd20000000; give more digits`)
+	}
+	// A page under a key that differs in its last digit alone.
+	pages, err := filepath.Glob(filepath.Join(root, "v1", "*", last[:2], last+".kvp"))
+	require.NoError(t, err)
+	require.Len(t, pages, 1)
+	data, err := os.ReadFile(pages[0])
+	require.NoError(t, err)
+	twin := last[:63] + map[bool]string{true: "1", false: "0"}[last[63] == '0']
+	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(pages[0]), twin+".kvp"), data, 0o600))
+	for _, verb := range [][]string{{"inspect", last[:8]}, {"export", "--key", last[:63], "-o", filepath.Join(t.TempDir(), "chat.kvx")}} {
+		status, said := kvtier(verb...)
+		require.Equal(t, 1, status, verb)
+		require.Contains(t, said, "; give more digits")
+	}
+	status, said := kvtier("inspect", last)
+	require.Zero(t, status, said)
+	status, said = kvtier("rm", "--model", "abcd1")
+	require.Zero(t, status, said)
+}
