@@ -15,6 +15,7 @@ import (
 	"github.com/ollama/ollama/format"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
 const (
@@ -120,7 +121,7 @@ func (f *forgetting) remove(ctx context.Context, digests []string, log *slog.Log
 }
 
 func (f *forgetting) collect(ctx context.Context, digests []string, log *slog.Logger) (diskstore.GCReport, error) {
-	c, err := FromEnvironment(slog.New(slog.DiscardHandler)) // runners repeat its warnings
+	c, err := tierenv.FromEnvironment(slog.New(slog.DiscardHandler)) // runners repeat its warnings
 	if err != nil {
 		return diskstore.GCReport{}, err
 	}
@@ -155,11 +156,11 @@ func (f *forgetting) collect(ctx context.Context, digests []string, log *slog.Lo
 func (f *forgetting) picks(use diskstore.FingerprintUsage, digests []string, namespace string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	files := append(strings.Split(use.Identity[keyAdapters], ","), use.Identity[keyWeights])
+	files := append(strings.Split(use.Identity[tierenv.KeyAdapters], ","), use.Identity[tierenv.KeyWeights])
 	picked := false
 	for _, digest := range digests {
 		known := f.fingerprints[digest]
-		if slices.Contains(files, digest) && use.Identity[keyNamespace] == namespace {
+		if slices.Contains(files, digest) && use.Identity[tierenv.KeyNamespace] == namespace {
 			known[use.Fingerprint] = true
 		}
 		picked = picked || known[use.Fingerprint]

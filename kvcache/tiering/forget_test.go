@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
 // digests of a blob's name: 64 times the same digit
@@ -17,14 +18,14 @@ func digest(digit string) string { return strings.Repeat(digit, 64) }
 
 // identified is the identity of a model's pages.
 func identified(weights, adapters, namespace, cacheType string) map[string]string {
-	return map[string]string{keyWeights: weights, keyAdapters: adapters, keyNamespace: namespace, keyCacheType: cacheType}
+	return map[string]string{tierenv.KeyWeights: weights, tierenv.KeyAdapters: adapters, tierenv.KeyNamespace: namespace, tierenv.KeyCacheType: cacheType}
 }
 
 // put stores a page of an identity below root and returns what it is called there.
 func put(t *testing.T, root string, identity map[string]string) diskstore.Key {
 	t.Helper()
 	ctx := context.Background()
-	fp := fingerprint(identity)
+	fp := tierenv.Fingerprint(identity)
 	s, err := diskstore.Open(ctx, diskstore.Options{Fingerprint: fp, Identity: identity, PageTokens: 2, Local: diskstore.TierConfig{Root: root}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
@@ -49,7 +50,7 @@ func stored(t *testing.T, root string) []string {
 // quarantined puts a copy of an identity's page below root into quarantine.
 func quarantined(t *testing.T, root string, identity map[string]string) {
 	t.Helper()
-	paths, err := filepath.Glob(filepath.Join(root, "v1", fingerprint(identity).String(), "??", "*.kvp"))
+	paths, err := filepath.Glob(filepath.Join(root, "v1", tierenv.Fingerprint(identity).String(), "??", "*.kvp"))
 	require.NoError(t, err)
 	require.NotEmpty(t, paths)
 	page, err := os.ReadFile(paths[0])

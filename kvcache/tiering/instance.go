@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
 // instanceLock is the file below a server's own directory that it holds while it lives.
@@ -42,7 +43,7 @@ func ClaimInstance() (release func(), err error) {
 
 // claimInstance returns the lock, nil where there is no id.
 func claimInstance() (io.Closer, error) {
-	c, err := FromEnvironment(slog.New(slog.DiscardHandler)) // runners repeat its warnings
+	c, err := tierenv.FromEnvironment(slog.New(slog.DiscardHandler)) // runners repeat its warnings
 	if c.Instance == "" {
 		return nil, nil
 	}

@@ -117,7 +117,7 @@ func start(m Model, rows kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal,
 
 // prepareRoot makes the local root and refuses one that is not safe: K/V is the prompt in
 // another form.
-func prepareRoot(c Config) error {
+func prepareRoot(c tierenv.Config) error {
 	for _, dir := range localDirs(c) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("make the page store's directory: %w; set OLLAMA_KV_TIER_LOCAL to one this user may write", err)
@@ -131,7 +131,7 @@ func prepareRoot(c Config) error {
 
 // localDirs is Local and, where that is a server's own, what is above it down from the
 // directory that servers share: who may write there may put something else in its place.
-func localDirs(c Config) []string {
+func localDirs(c tierenv.Config) []string {
 	if c.Instance == "" {
 		return []string{c.Local}
 	}
