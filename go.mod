@@ -3,6 +3,7 @@ module github.com/kvtier/kvtier
 go 1.24.1
 
 require (
+	github.com/hanwen/go-fuse/v2 v2.9.0
 	github.com/klauspost/compress v1.18.0
 	github.com/olekukonko/tablewriter v0.0.5
 	github.com/ollama/ollama v0.16.1
@@ -16,6 +17,7 @@ require (
 	golang.org/x/sync v0.17.0
 	golang.org/x/sys v0.37.0
 	golang.org/x/term v0.36.0
+	pgregory.net/rapid v1.2.0
 )
 
 require (
@@ -37,5 +39,4 @@ require (
 	golang.org/x/text v0.30.0 // indirect
 	gopkg.in/check.v1 v1.0.0-20201130134442-10cb98267c6c // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
-	pgregory.net/rapid v1.2.0 // indirect
 )
