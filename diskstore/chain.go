@@ -82,6 +82,11 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent K
 	from := make([]tierID, len(names))
 	var missing []Name // locally, in order
 	for _, name := range names {
+		if info, fresh := s.warm.fresh(name); fresh {
+			from[len(found)] = tierRAM
+			found = append(found, info)
+			continue
+		}
 		info, err := s.local.Stat(ctx, name)
 		if err != nil {
 			s.noteError(err)
@@ -110,7 +115,11 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent K
 		}
 		first := uint32(start + i*s.opt.PageTokens)
 		used := chainUsed(info.Used, first)
-		if s.fresh(from[i], used, now) && used.Before(at) {
+		recent := from[i]
+		if recent == tierRAM { // of which tier does not matter here
+			recent = tierLocal
+		}
+		if s.fresh(recent, used, now) && used.Before(at) {
 			at = used
 		}
 		l := link{parent: parent, start: first}
@@ -118,6 +127,9 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent K
 			l.used = used
 		}
 		s.links.put(info.Key, l)
+		if from[i] != tierRAM && s.warm.confirm(info, from[i]) {
+			from[i] = tierRAM
+		}
 		refs = append(refs, Ref{
 			Key: info.Key, Parent: parent, Start: first,
 			Tokens: s.opt.PageTokens, Stored: s.opt.PageTokens,
@@ -129,12 +141,16 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent K
 }
 
 // findTail returns the tail of parent that shares the longest prefix with rest,
-// the tokens from position start on: of equal ones the shortest file, the local
-// one first.
+// the tokens from position start on: of equal ones the shortest file, the one in
+// memory first, then the local one.
 func (s *Store) findTail(ctx, remoteCtx context.Context, parent Key, start int, rest []int32, media []Media) (Ref, bool) {
 	var best Ref
 	if len(rest) == 0 {
 		return best, false
+	}
+	best = s.warmTail(remoteCtx, parent, start, rest, media)
+	if best.Tokens == min(len(rest), s.opt.PageTokens-1) {
+		return best, true
 	}
 	for _, id := range s.tiers(TierLocal) {
 		tierCtx := ctx

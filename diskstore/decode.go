@@ -4,7 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"iter"
+	"runtime"
 	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // firstReadBytes is how much of a file is read to learn the header's size. It
@@ -90,55 +95,161 @@ func (h *Header) checkWanted(ref Ref, pageTokens int, tokens []int32, layout Lay
 // readPayload reads every section of the page into buf, which is
 // h.Layout().Size() bytes, and checks every byte of the file after the header.
 // Besides buf it uses at most as much memory as the payload takes in the file.
+// When it returns nobody writes to buf any more.
+//
+// Pieces are read one after the other, so that the system sees a sequence and
+// reads ahead of it; several at once only where each waits for a network. They
+// are checked and decoded meanwhile, on all processors.
 func readPayload(ctx context.Context, blob Blob, h *Header, c *codec, buf []byte) error {
-	var err error
+	checks, ctx := errgroup.WithContext(ctx) // which ends with the first damage
+	checks.SetLimit(runtime.GOMAXPROCS(0))
+	var reads errgroup.Group
+	reads.SetLimit(readsAtOnce(blob))
+	read := readEncoded
 	if h.raw() {
-		err = readRaw(ctx, blob, h, buf)
-	} else {
-		err = readEncoded(ctx, blob, h, c, buf)
+		read = readRaw
 	}
-	if err != nil {
+	for p := range h.pieces() {
+		reads.Go(func() error {
+			check, err := read(ctx, blob, h, p, c, buf)
+			if err == nil {
+				checks.Go(check)
+			}
+			return err
+		})
+	}
+	reads.Go(func() error { return readFooter(ctx, blob, h) })
+	err := reads.Wait()
+	if damage := checks.Wait(); damage != nil {
+		return damage
+	}
+	return err
+}
+
+// readsAtOnce is how many reads of a blob are to be on their way at a time.
+func readsAtOnce(blob Blob) int {
+	if b, ok := blob.(interface{ readsAtOnce() int }); ok {
+		return b.readsAtOnce()
+	}
+	return 1
+}
+
+// pieceBytes is the least that is read at once, but for the end of a page: enough
+// for a disk, and little enough to be in the processor's cache when it is checked.
+// A section is never split.
+const pieceBytes = 1 << 20
+
+// piece is consecutive sections, from first up to but not including end.
+type piece struct{ first, end int }
+
+// pieces divides the sections, in order.
+func (h *Header) pieces() iter.Seq[piece] {
+	return func(yield func(piece) bool) {
+		first := 0
+		for i := range h.Sections {
+			size := alignUp(h.Sections[i].Offset+h.Sections[i].Stored) - h.Sections[first].Offset
+			if size < pieceBytes && i < len(h.Sections)-1 {
+				continue
+			}
+			if !yield(piece{first, i + 1}) {
+				return
+			}
+			first = i + 1
+		}
+	}
+}
+
+// span returns where a piece is in the file, the padding after its last section
+// included.
+func (h *Header) span(p piece) (off, size int64) {
+	last := &h.Sections[p.end-1]
+	off = h.Sections[p.first].Offset
+	return off, alignUp(last.Offset+last.Stored) - off
+}
+
+func readFooter(ctx context.Context, blob Blob, h *Header) error {
+	var foot [footerBytes]byte
+	if err := readFull(ctx, blob, foot[:], h.FileBytes-footerBytes); err != nil {
 		return err
 	}
-	foot := make([]byte, footerBytes)
-	if err := readFull(ctx, blob, foot, h.FileBytes-footerBytes); err != nil {
-		return err
-	}
-	if string(foot) != string(h.footer()) {
+	if string(foot[:]) != string(h.footer()) {
 		return damaged("footer does not match the header")
 	}
 	return nil
 }
 
-// readRaw reads a payload that is exactly the buffer, with one large read.
-func readRaw(ctx context.Context, blob Blob, h *Header, buf []byte) error {
-	if err := readFull(ctx, blob, buf, h.payloadOffset()); err != nil {
-		return err
+// readRaw reads a piece of a payload that is exactly the buffer, and returns how
+// to check it.
+func readRaw(ctx context.Context, blob Blob, h *Header, p piece, _ *codec, buf []byte) (check func() error, err error) {
+	off, size := h.span(p)
+	at := off - h.payloadOffset()
+	if err := readFull(ctx, blob, buf[at:at+size], off); err != nil {
+		return nil, err
 	}
-	return eachSection(len(h.Sections), func(i int) error {
-		return h.checkStored(i, h.layout.Rows(buf, i), h.layout.gap(buf, i))
-	})
+	return func() error {
+		for i := p.first; i < p.end; i++ {
+			if err := h.checkStored(i, h.layout.Rows(buf, i), h.layout.gap(buf, i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, nil
 }
 
-// readEncoded reads a payload with compressed sections one section at a time.
-func readEncoded(ctx context.Context, blob Blob, h *Header, c *codec, buf []byte) error {
-	return eachSection(len(h.Sections), func(i int) error {
-		s := &h.Sections[i]
-		stored := make([]byte, alignUp(s.Stored))
-		if err := readFull(ctx, blob, stored, s.Offset); err != nil {
-			return err
+// readEncoded reads a piece of a payload with compressed sections, and returns how
+// to check and decode it, which must be called.
+func readEncoded(ctx context.Context, blob Blob, h *Header, p piece, c *codec, buf []byte) (check func() error, err error) {
+	off, size := h.span(p)
+	scratch := takeScratch(int(size))
+	if err := readFull(ctx, blob, *scratch, off); err != nil {
+		putScratch(scratch)
+		return nil, err
+	}
+	return func() error {
+		defer putScratch(scratch)
+		for i := p.first; i < p.end; i++ {
+			s := &h.Sections[i]
+			if err := h.decodeSection(i, (*scratch)[s.Offset-off:], c, buf); err != nil {
+				return err
+			}
 		}
-		if err := h.checkStored(i, stored[:s.Stored], stored[s.Stored:]); err != nil {
-			return err
-		}
-		clear(h.layout.gap(buf, i))
-		rows := h.layout.Rows(buf, i)
-		if s.Encoding == EncodingRaw {
-			copy(rows, stored)
-			return nil
-		}
-		return c.decode(stored[:s.Stored], rows)
-	})
+		return nil
+	}, nil
+}
+
+// decodeSection checks section i, which stored begins with, and puts its rows into
+// buf.
+func (h *Header) decodeSection(i int, stored []byte, c *codec, buf []byte) error {
+	s := &h.Sections[i]
+	if err := h.checkStored(i, stored[:s.Stored], stored[s.Stored:alignUp(s.Stored)]); err != nil {
+		return err
+	}
+	clear(h.layout.gap(buf, i))
+	rows := h.layout.Rows(buf, i)
+	if s.Encoding == EncodingRaw {
+		copy(rows, stored)
+		return nil
+	}
+	return c.decode(stored[:s.Stored], rows)
+}
+
+// scratch holds buffers of pieces, so that reading page after page makes no
+// garbage. Larger ones than usual are not kept.
+var scratch sync.Pool
+
+func takeScratch(n int) *[]byte {
+	if p, ok := scratch.Get().(*[]byte); ok && cap(*p) >= n {
+		*p = (*p)[:n]
+		return p
+	}
+	p := make([]byte, n)
+	return &p
+}
+
+func putScratch(p *[]byte) {
+	if cap(*p) <= 2*pieceBytes {
+		scratch.Put(p)
+	}
 }
 
 // checkStored verifies section i's bytes as they are in the file and the

@@ -24,8 +24,9 @@ const orphanAge = time.Hour
 // id; while <id>.lock is locked they belong to a living process. Process ids
 // would not do: they mean nothing on another host of a shared root.
 type tempDir struct {
-	t   *dirTier
-	dir string
+	t      *dirTier
+	dir    string
+	prefix string // of the id
 
 	mu   sync.Mutex
 	id   string // "" until the first create
@@ -63,7 +64,7 @@ func (d *tempDir) claim() (string, error) {
 	for {
 		var random [8]byte
 		rand.Read(random[:])
-		id := hex.EncodeToString(random[:])
+		id := d.prefix + hex.EncodeToString(random[:])
 		path := filepath.Join(d.dir, id+lockExt)
 		lock, err := d.t.fs.Lock(path)
 		if errors.Is(err, vfs.ErrLocked) {
@@ -93,6 +94,13 @@ func (d *tempDir) claim() (string, error) {
 		d.id, d.lock = id, lock
 		return id, nil
 	}
+}
+
+// locked reports whether the claimed id is protected by a lock.
+func (d *tempDir) locked() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.lock != nil
 }
 
 // clean removes the files of processes that are dead. Failures are left for the

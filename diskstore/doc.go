@@ -41,6 +41,10 @@ never too low: processes claim room in it before they write. So Open need not
 count, and a million files are counted in the background. OpenRoot gives tools
 what is stored, and collects it, over all fingerprints.
 
+With Options.RAM a store also keeps decoded pages in memory, as copies of what a
+tier holds: those put or read last. Lookups go from memory to the local tier to
+the remote one. Processes of one server divide its budget.
+
 # Guarantees
 
   - After Put returned nil the page survives a power cut. A page that can be seen
@@ -52,7 +56,8 @@ what is stored, and collects it, over all fingerprints.
     has no error; with a remote tier that hangs it takes at most
     Options.RemoteTimeout longer, and after a few times no longer at all.
   - Memory is bounded by the caller's layout, whatever a file claims: reading a
-    page takes at most its size twice, the caller's buffer included.
+    page takes at most its size twice, the caller's buffer included. (Pages kept
+    by Options.RAM have a budget of their own.)
   - Goroutines are bounded, even while a mount hangs; when nothing is to be done
     there are none. Close takes at most 5 s.
   - A budget is never exceeded by the disk space files occupy: pages, tails,
@@ -63,6 +68,11 @@ what is stored, and collects it, over all fingerprints.
   - No more than Options.WritePerDay is written to the local tier in a UTC day,
     over all processes that open it with that limit.
   - Open takes as long with a million pages as with none.
+  - A page whose file was deleted is served from memory for at most 10 s longer,
+    and stays there for little more than a minute.
+  - Memory for decoded pages never exceeds its budget, bookkeeping included, but
+    for 2 s after one more process of the same server begins to take its part,
+    and for pages that are copied from while the budget shrinks.
   - Directories have mode 0700 and files 0600. A root that is a symbolic link,
     belongs to somebody else, or is writable by others is refused. Links, FIFOs
     and devices in a page's place are not followed, opened or waited for, nor are

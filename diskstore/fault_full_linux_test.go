@@ -61,7 +61,10 @@ func TestFullFilesystem(t *testing.T) {
 			big := largePage(t, prompt(100, testTokens))
 			require.ErrorIs(t, s.Put(ctx, big), ErrNoSpace)
 			require.NoError(t, s.Flush(ctx))
-			require.Empty(t, filesIn(t, o.Local.Root, tmpExt))
+			// A full filesystem may not even let a file go: Close tries again.
+			for _, path := range filesIn(t, o.Local.Root, tmpExt) {
+				require.Contains(t, path, "-usage")
+			}
 			require.Empty(t, s.Chain(ctx, prompt(100, testTokens), nil))
 			require.True(t, s.Stats().Local.Down)
 

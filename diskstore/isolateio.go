@@ -51,6 +51,10 @@ func (b *isolatedBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
 	return nil
 }
 
+// readsAtOnce: a network takes its time for each step, however many there are. Two
+// pages may be read at a time, and all their steps should find a worker at once.
+func (b *isolatedBlob) readsAtOnce() int { return transferWorkers / 2 }
+
 func (b *isolatedBlob) Close() { b.t.inWorker(b.inner.Close) }
 
 // isolatedUpload writes in steps like isolatedBlob reads. An operation that was

@@ -30,6 +30,18 @@ type TierConfig struct {
 	BudgetBytes int64
 }
 
+// RAMConfig says how much memory may hold decoded pages.
+type RAMConfig struct {
+	// BudgetBytes is for all stores with the same Server and local root
+	// together, the bookkeeping included; each takes an equal part. 0 means
+	// that nothing is kept in memory.
+	BudgetBytes int64
+
+	// Server names who shares the budget: the processes of one server. "" is a
+	// name like any other.
+	Server string
+}
+
 // Options configures Open. Fingerprint and Local.Root are required.
 type Options struct {
 	// Fingerprint identifies everything a row depends on except the tokens
@@ -44,6 +56,7 @@ type Options struct {
 	// PageTokens is the number of tokens in a full page; 0 means 256.
 	PageTokens int
 
+	RAM    RAMConfig
 	Local  TierConfig
 	Remote TierConfig
 
@@ -73,8 +86,8 @@ type Options struct {
 
 // String describes the options in one line, for a log or a bug report.
 func (o Options) String() string {
-	return fmt.Sprintf("{Fingerprint:%.12s PageTokens:%d Local:{Root:%q BudgetBytes:%d} Remote:{Root:%q BudgetBytes:%d} WritePerDay:%d Compress:%t RemoteTimeout:%v ReadTimeout:%v}",
-		o.Fingerprint.String(), o.PageTokens, o.Local.Root, o.Local.BudgetBytes, o.Remote.Root, o.Remote.BudgetBytes,
+	return fmt.Sprintf("{Fingerprint:%.12s PageTokens:%d RAM:{BudgetBytes:%d} Local:{Root:%q BudgetBytes:%d} Remote:{Root:%q BudgetBytes:%d} WritePerDay:%d Compress:%t RemoteTimeout:%v ReadTimeout:%v}",
+		o.Fingerprint.String(), o.PageTokens, o.RAM.BudgetBytes, o.Local.Root, o.Local.BudgetBytes, o.Remote.Root, o.Remote.BudgetBytes,
 		o.WritePerDay, o.Compress, o.RemoteTimeout, o.ReadTimeout)
 }
 
@@ -122,7 +135,7 @@ func (o Options) withDefaults(fingerprint bool) (Options, error) {
 		return o, fmt.Errorf("open store: local and remote root are both %s: %w", o.Local.Root, ErrOptions)
 	case o.PageTokens < 1 || o.PageTokens > maxTokens:
 		return o, fmt.Errorf("open store: PageTokens is %d, want 1 to %d: %w", o.PageTokens, maxTokens, ErrOptions)
-	case o.Local.BudgetBytes < 0 || o.Remote.BudgetBytes < 0:
+	case o.RAM.BudgetBytes < 0 || o.Local.BudgetBytes < 0 || o.Remote.BudgetBytes < 0:
 		return o, fmt.Errorf("open store: a budget is negative: %w", ErrOptions)
 	case o.WritePerDay < 0:
 		return o, fmt.Errorf("open store: WritePerDay is negative: %w", ErrOptions)

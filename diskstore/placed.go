@@ -37,6 +37,12 @@ func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout 
 		return nil, err
 	}
 	defer leave()
+	if err := s.checkRead(ref, tokens, layout, buf); err != nil {
+		return nil, err
+	}
+	if s.readWarm(ctx, ref, tokens, layout, buf, true) {
+		return nil, fmt.Errorf("place page %v: it is in memory: %w", ref.Key, ErrNotPlaced)
+	}
 	page, err := s.read(ctx, ref, tokens, layout, buf)
 	if err != nil {
 		return nil, err
@@ -44,6 +50,7 @@ func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout 
 	placed, err := page.place()
 	if err != nil {
 		page.blob.Close()
+		s.keepWarm(page.blob.Info(), page.tier, page.header, buf)
 		return nil, fmt.Errorf("place page %v: %w", ref.Key, err)
 	}
 	return placed, nil

@@ -100,6 +100,7 @@ func (s *Store) putName(ctx context.Context, name Name, p *Page) error {
 	}
 	s.counts.puts.Add(1)
 	s.counts.wroteBytes.Add(uint64(size))
+	s.keepWarm(Info{Name: name, Bytes: size, Used: time.Now()}, tierLocal, e.header, p.Payload)
 	if name.Class == ClassTail {
 		s.trimTails(ctx, tierLocal, e.header)
 	}

@@ -15,8 +15,9 @@ import (
 //
 // Every byte of the file is checked before Read returns nil: header,
 // fingerprint, key, parent, position, tokens, sections, checksums, padding and
-// footer. After an error buf is undefined. A page that the tier of ref does not
-// give is looked for in the other one.
+// footer. A page in memory was checked when it came there. After an error buf is
+// undefined. A page that the tier of ref does not give is looked for in the
+// others.
 //
 // It returns ErrNotFound; ErrDamaged, with the file in quarantine; ErrMismatch
 // for a well-formed page that is not the one described; ErrInvalidPage for
@@ -28,11 +29,27 @@ func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout Layout
 		return err
 	}
 	defer leave()
+	if err := s.checkRead(ref, tokens, layout, buf); err != nil {
+		return err
+	}
+	if s.readWarm(ctx, ref, tokens, layout, buf, false) {
+		return nil
+	}
 	page, err := s.read(ctx, ref, tokens, layout, buf)
 	if err != nil {
 		return err
 	}
 	page.blob.Close()
+	s.keepWarm(page.blob.Info(), page.tier, page.header, buf)
+	return nil
+}
+
+// checkRead returns ErrInvalidPage for arguments of Read that do not fit together.
+func (s *Store) checkRead(ref Ref, tokens []int32, layout Layout, buf []byte) error {
+	if len(tokens) != ref.Tokens || ref.Tokens < 1 || layout.Tokens() != ref.Stored || ref.Stored < ref.Tokens || len(buf) != layout.Size() {
+		return fmt.Errorf("read page %v: %d of %d tokens wanted, have %d tokens, a layout for %d and %d bytes for %d: %w",
+			ref.Key, ref.Tokens, ref.Stored, len(tokens), layout.Tokens(), len(buf), layout.Size(), ErrInvalidPage)
+	}
 	return nil
 }
 
@@ -43,12 +60,8 @@ type verified struct {
 	header *Header
 }
 
-// read is Read. It hands out the file, for the caller to close.
+// read is Read from the tiers. It hands out the file, for the caller to close.
 func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout Layout, buf []byte) (verified, error) {
-	if len(tokens) != ref.Tokens || ref.Tokens < 1 || layout.Tokens() != ref.Stored || ref.Stored < ref.Tokens || len(buf) != layout.Size() {
-		return verified{}, fmt.Errorf("read page %v: %d of %d tokens wanted, have %d tokens, a layout for %d and %d bytes for %d: %w",
-			ref.Key, ref.Tokens, ref.Stored, len(tokens), layout.Tokens(), len(buf), layout.Size(), ErrInvalidPage)
-	}
 	var worst error
 	for _, id := range s.tiers(ref.Tier) {
 		page, err := s.readFrom(ctx, id, ref, tokens, layout, buf)

@@ -14,11 +14,13 @@ type TierStats struct {
 	Pages int   // full pages
 	Tails int   // incomplete last pages
 	Bytes int64 // physical bytes of both
-	Down  bool  // local: the last Put failed; remote: the breaker is open
+	Down  bool  // RAM: runners cannot be counted; local: the last Put failed; remote: the breaker is open
 }
 
 // Stats is a snapshot of what a store holds and of its counters since Open.
 type Stats struct {
+	// RAM is what this store keeps in memory; its Bytes are of memory.
+	RAM           TierStats
 	Local, Remote TierStats
 
 	// LocalBooked and RemoteBooked are the figures that budgets are held to:
@@ -33,6 +35,7 @@ type Stats struct {
 	Puts       uint64 // pages and tails made durable
 	PutErrors  uint64 // Puts that failed
 	Hits       uint64 // Reads that returned rows
+	RAMHits    uint64 // of these, from memory
 	Misses     uint64 // Chains that found nothing, and Reads that found no page
 	Damaged    uint64 // files found damaged
 	Mismatched uint64 // files found to be another page than asked for
@@ -49,7 +52,7 @@ type Stats struct {
 type counters struct {
 	puts, putErrors, hits, misses, damaged, mismatched atomic.Uint64
 	demoted, promoted, evicted, tierErrors             atomic.Uint64
-	readBytes, wroteBytes, writeCaps                   atomic.Uint64
+	readBytes, wroteBytes, writeCaps, ramHits          atomic.Uint64
 }
 
 // Stats returns the store's counters. It does no I/O.
@@ -58,7 +61,7 @@ func (s *Store) Stats() Stats {
 	st := Stats{
 		Local: s.usage[tierLocal].stats(),
 		Puts:  c.puts.Load(), PutErrors: c.putErrors.Load(),
-		Hits: c.hits.Load(), Misses: c.misses.Load(),
+		Hits: c.hits.Load(), RAMHits: c.ramHits.Load(), Misses: c.misses.Load(),
 		Damaged: c.damaged.Load(), Mismatched: c.mismatched.Load(),
 		Demoted: c.demoted.Load(), Promoted: c.promoted.Load(), Evicted: c.evicted.Load(),
 		TierErrors: c.tierErrors.Load(),
@@ -67,6 +70,10 @@ func (s *Store) Stats() Stats {
 	}
 	st.LocalBooked, _ = s.books[tierLocal].figure()
 	st.Local.Down = s.health.down()
+	if s.warm != nil {
+		st.RAM = s.warm.stats()
+		st.RAM.Down = s.warmHealth.down()
+	}
 	if s.remote != nil {
 		st.Remote = s.usage[tierRemote].stats()
 		st.Remote.Down = s.remote.breaker.down()

@@ -21,6 +21,7 @@ type Store struct {
 	log    *slog.Logger
 	local  Tier
 	remote *isolated // nil when there is none
+	warm   *warmTier // nil when nothing is kept in memory
 	codec  *codec
 
 	collecting *background // collections and demotions
@@ -39,6 +40,9 @@ type Store struct {
 	wantMu    sync.Mutex
 	want      demand      // of the next collection of the local tier
 	exhausted atomic.Bool // the last one could not make the room wanted
+
+	localTemp  *tempDir // of the local tier
+	warmHealth health
 
 	// collectors holds a token per tier that is taken by whoever collects it in
 	// this process; Tier.Lock does the same between processes.
@@ -91,7 +95,14 @@ func newStore(opt Options, create bool) (*Store, error) {
 	}
 	s.health.log = s.log.With("tier", TierLocal, "root", opt.Local.Root)
 	s.capped.log, s.capped.pages = s.health.log, &s.counts.writeCaps
-	s.local = newDirTier(opt.tierFS(opt.Local.Root), opt.Local.Root, create)
+	local := newDirTier(opt.tierFS(opt.Local.Root), opt.Local.Root, create)
+	s.local, s.localTemp = local, &local.temp
+	if opt.RAM.BudgetBytes > 0 {
+		local.temp.prefix = serverPrefix(opt.RAM.Server)
+		s.warmHealth.log = s.log.With("tier", TierRAM)
+		s.warm = newWarmTier()
+		s.warm.clock.tick = s.tendWarm
+	}
 	if root := opt.Remote.Root; root != "" {
 		s.remote = isolate(newDirTier(opt.tierFS(root), root, false), opt.RemoteTimeout, opt.ReadTimeout,
 			s.log.With("tier", TierRemote, "root", root), time.Now, func() { s.counts.tierErrors.Add(1) })
@@ -153,17 +164,21 @@ func (s *Store) tiers(first string) []tierID {
 	return []tierID{tierLocal, tierRemote}
 }
 
-// tierID is the index of a tier.
+// tierID is the index of a tier. Memory is no Tier: tierRAM has only a name.
 type tierID int
 
 const (
 	tierLocal tierID = iota
 	tierRemote
+	tierRAM
 )
 
 func (id tierID) String() string {
-	if id == tierRemote {
+	switch id {
+	case tierRemote:
 		return TierRemote
+	case tierRAM:
+		return TierRAM
 	}
 	return TierLocal
 }
@@ -222,6 +237,9 @@ func (s *Store) Close() error {
 	deadline := time.Now().Add(closePatience)
 	if !s.life.close(closePatience) {
 		return nil
+	}
+	if s.warm != nil {
+		s.warm.close()
 	}
 	err := errors.Join(s.promoting.close(time.Until(deadline)), s.collecting.close(time.Until(deadline)))
 	ctx, cancel := context.WithTimeout(context.Background(), closeIn)

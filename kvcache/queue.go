@@ -21,12 +21,17 @@ const (
 	// retryAfter is how long the store is left alone after a failed write. Pages stay in
 	// the cache meanwhile.
 	retryAfter = 30 * time.Second
+	// yieldMax bounds for how long restores keep the queue from writing.
+	yieldMax = 10 * time.Second
 )
 
 // errSuspended means that the store failed recently and is not tried yet.
 var errSuspended = errors.New("page store failed recently")
 
 // writeQueue writes sealed pages behind the batch loop, in the order they were sealed.
+// While restores read it writes no page, because a request waits for them and none for it:
+// except when there is no room for more, when somebody waits for what is queued, or when
+// that has gone on for yieldMax.
 type writeQueue struct {
 	store Store
 	log   *slog.Logger
@@ -37,9 +42,15 @@ type writeQueue struct {
 	jobs    []*writeJob // the first may be being written
 	bytes   int64
 	spare   [][]byte
+	refused bool // a page was, for want of room, since one was written
+	waiting int  // callers of wait
 	closed  bool
 	stopped chan struct{}
 	stop    context.CancelFunc
+
+	reading  int       // restores
+	yielding time.Time // since when there have been any
+	resume   *time.Timer
 
 	failedAt time.Time
 	failed   int64 // pages lost to a failing store
@@ -72,6 +83,8 @@ func (q *writeQueue) stage(size int, leaving bool) []byte {
 		return nil
 	}
 	if !leaving && q.bytes > 0 && q.bytes+int64(size) > stagingBytesMax {
+		q.refused = true
+		q.changed.Broadcast()
 		return nil
 	}
 	for i, b := range q.spare {
@@ -135,6 +148,9 @@ func (q *writeQueue) wait(ctx context.Context) error {
 
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.waiting++
+	defer func() { q.waiting-- }()
+	q.changed.Broadcast()
 	for len(q.jobs) > 0 {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -174,7 +190,7 @@ func (q *writeQueue) run(ctx context.Context) {
 func (q *writeQueue) next() *writeJob {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(q.jobs) == 0 && !q.closed {
+	for !q.closed && (len(q.jobs) == 0 || q.yieldsLocked()) {
 		q.changed.Wait()
 	}
 	if q.closed {
@@ -183,10 +199,35 @@ func (q *writeQueue) next() *writeJob {
 	return q.jobs[0]
 }
 
+// yield is called with 1 before a restore reads and with -1 after.
+func (q *writeQueue) yield(n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.reading += n; q.reading > 0 && q.yielding.IsZero() {
+		q.yielding = q.now()
+		q.resume = time.AfterFunc(yieldMax, func() {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			q.changed.Broadcast()
+		})
+	} else if q.reading == 0 {
+		q.yielding = time.Time{}
+		q.resume.Stop()
+		q.changed.Broadcast()
+	}
+}
+
+// yieldsLocked reports whether the next page is left for later.
+func (q *writeQueue) yieldsLocked() bool {
+	full := q.refused || q.bytes >= stagingBytesMax
+	return q.reading > 0 && !full && q.waiting == 0 && q.now().Sub(q.yielding) < yieldMax
+}
+
 func (q *writeQueue) finish(job *writeJob, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.jobs = q.jobs[1:]
+	q.refused = false
 	q.bytes -= int64(len(job.page.Payload))
 	if len(q.spare) < spareBuffersMax {
 		q.spare = append(q.spare, job.page.Payload)

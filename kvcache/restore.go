@@ -2,7 +2,6 @@ package kvcache
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -185,131 +184,6 @@ func (t *TieredCausal) takeCells(p *plan, seq, have int) error {
 	defer t.mu.Unlock()
 	p.lastBuilt = t.lastBuilt()
 	return nil
-}
-
-// page is one page on its way from the store to its cells.
-type page struct {
-	ref     diskstore.Ref
-	layout  diskstore.Layout
-	payload []byte
-	placed  *diskstore.Placed // the payload's place on disk; nil when it has none of use
-	err     error
-}
-
-// close lets go of the page's file.
-func (p *page) close() {
-	if p.placed != nil {
-		p.placed.Close() // nothing was written to it
-	}
-}
-
-// fill reads the plan's pages and writes their rows, the next page being read while one
-// is written. It returns how many leading tokens of the prompt are in.
-func (t *TieredCausal) fill(ctx context.Context, p *plan) (int, error) {
-	reading, cancel := context.WithCancel(ctx)
-	pages := make(chan page, 1)
-	var reader sync.WaitGroup
-	reader.Add(1)
-	go func() {
-		defer reader.Done()
-		defer close(pages)
-		t.readPages(reading, p, pages)
-	}()
-	defer func() {
-		cancel()
-		for pg := range pages { // what was read and is not wanted any more
-			pg.close()
-		}
-		reader.Wait()
-	}()
-
-	t.mu.Lock()
-	err := t.landFlights(ctx, p.lastBuilt)
-	t.mu.Unlock()
-	if err != nil {
-		return p.base, err
-	}
-	if t.opts.Poison {
-		t.poison(p.cells)
-	}
-
-	held := p.base
-	for pg := range pages {
-		if pg.err != nil {
-			reader.Wait() // it may still be examining the rest
-			return held, pg.err
-		}
-		end := min(int(pg.ref.Start)+pg.ref.Tokens, p.end)
-		from := held - int(pg.ref.Start)
-		if err := t.write(&pg, from, p.cells[held-p.base:end-p.base]); err != nil {
-			return held, err
-		}
-		held = end
-	}
-	return held, ctx.Err()
-}
-
-// write puts the rows [from, from+len(cells)) of a page into cells, and lets go of its
-// file.
-func (t *TieredCausal) write(pg *page, from int, cells []int32) error {
-	defer pg.close()
-	if err := t.geometry.scatter(t.Rows, pg.layout, pg.payload, from, cells); err != nil {
-		return err
-	}
-	if pg.placed != nil {
-		t.place(pg.placed, from, cells)
-	}
-	return nil
-}
-
-// readPages reads one page after the other into a ring of buffers. A page is read while
-// the one before waits in the channel and the one before that is being written.
-func (t *TieredCausal) readPages(ctx context.Context, p *plan, pages chan<- page) {
-	var ring [3][]byte
-	for i, ref := range p.refs {
-		layout, err := diskstore.NewLayout(t.geometry.sections, ref.Stored)
-		pg := page{ref: ref, layout: layout, err: err}
-		if err == nil {
-			buf := &ring[i%len(ring)]
-			if cap(*buf) < layout.Size() {
-				*buf = make([]byte, layout.Size())
-			}
-			pg.payload = (*buf)[:layout.Size()]
-			begin := time.Now()
-			pg.placed, pg.err = t.readPage(ctx, ref, p.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, pg.payload)
-			if pg.err == nil {
-				t.mu.Lock()
-				t.gate.read(ref.Bytes, time.Since(begin))
-				t.mu.Unlock()
-			}
-		}
-		select {
-		case pages <- pg:
-		case <-ctx.Done():
-			pg.close()
-			return
-		}
-		if pg.err != nil {
-			t.examine(ctx, pg.err, p, i+1)
-			return
-		}
-	}
-}
-
-// examine reads the pages after a damaged one, only to have those that are damaged too set
-// aside: they would pass for stored when the prompt's pages are sealed again.
-func (t *TieredCausal) examine(ctx context.Context, err error, p *plan, from int) {
-	if !errors.Is(err, diskstore.ErrDamaged) {
-		return
-	}
-	for _, ref := range p.refs[from:] {
-		layout, err := diskstore.NewLayout(t.geometry.sections, ref.Stored)
-		if err != nil {
-			return
-		}
-		// what is wrong with it is the store's business
-		_ = t.opts.Store.Read(ctx, ref, p.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, make([]byte, layout.Size()))
-	}
 }
 
 // landFlights waits until every flight up to id is computed. t.mu is held.

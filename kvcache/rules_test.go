@@ -37,9 +37,9 @@ func TestRuleWritesWaitForFlights(t *testing.T) {
 		}
 	}
 	secondRead := make(chan struct{})
-	store.onRead = func(n int) {
-		if n == 1 {
-			close(secondRead) // the first page is waiting to be written
+	store.onRead = func(page int) {
+		if page == 1 {
+			close(secondRead) // the first page is read, or being read
 		}
 	}
 	landed := make(chan struct{})

@@ -23,9 +23,9 @@ type memStore struct {
 	tails   map[diskstore.Key][]*diskstore.Page
 	hold    chan struct{} // Put waits for it when set
 	fail    error
-	readErr map[int]error // by number of the read
+	readErr map[int]error // by number of the page
 	reads   int
-	onRead  func(n int)
+	onRead  func(page int)
 	puts    int
 	closed  bool
 }
@@ -131,7 +131,7 @@ func (s *memStore) ChainFrom(_ context.Context, parent diskstore.Key, base int, 
 
 func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, layout diskstore.Layout, buf []byte) error {
 	s.mu.Lock()
-	n := s.reads
+	n := int(ref.Start) / 8
 	s.reads++
 	onRead, err := s.onRead, s.readErr[n]
 	s.mu.Unlock()

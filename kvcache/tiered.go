@@ -69,6 +69,7 @@ type TieredCausal struct {
 	geometry geometry
 	stats    Stats
 
+	buffers  sync.Pool // of *[]byte, pages are read into
 	unplaced sync.Once // the log knows why a page was not placed
 	closing  sync.Once
 }

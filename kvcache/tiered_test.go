@@ -210,9 +210,9 @@ func TestDamagedChainIsExaminedWhole(t *testing.T) {
 	r.run(r.slots[0], tokenRange(2, 9), nil, true)
 	r.flush()
 	before := store.reads
-	store.readErr = map[int]error{before + 1: errors.New("the remote does not answer")}
+	store.readErr = map[int]error{1: errors.New("the remote does not answer")}
 	require.Equal(t, 8, r.load(r.slots[0], prompt, true).Held)
-	require.Equal(t, before+2, store.reads, "a tier that fails is not asked for more")
+	require.LessOrEqual(t, store.reads-before, 1+pagesInMemory, "a tier that fails is not asked for more than was under way")
 }
 
 func TestCancelledRestoreLeavesTheSlotUsable(t *testing.T) {
@@ -224,8 +224,8 @@ func TestCancelledRestoreLeavesTheSlotUsable(t *testing.T) {
 	r.flush()
 
 	ctx, cancel := context.WithCancel(t.Context())
-	store.onRead = func(n int) {
-		if n == 2 {
+	store.onRead = func(page int) {
+		if page == 2 {
 			cancel()
 		}
 	}

@@ -36,12 +36,14 @@ const (
 // benchmarks are the values of -only, in the order they run.
 var benchmarks = []struct {
 	name    string
+	served  bool // it needs a server with a model
 	measure func(*bench, context.Context) error
 }{
-	{"ttft", (*bench).measureTTFT},
-	{"cost", (*bench).measureCost},
-	{"restore", (*bench).measureRestore},
-	{"paged", (*bench).measurePaged},
+	{"ttft", true, (*bench).measureTTFT},
+	{"cost", true, (*bench).measureCost},
+	{"restore", true, (*bench).measureRestore},
+	{"paged", true, (*bench).measurePaged},
+	{"store", false, (*bench).measureStore},
 }
 
 // newBench makes a folder in the build directory, and not in /tmp, which is in
@@ -80,9 +82,6 @@ func (b *bench) run(ctx context.Context) (err error) {
 			err = errors.Join(err, fmt.Errorf("removing the benchmarks' folder: %w", removeErr))
 		}
 	}()
-	if b.model, err = lab.RandomModel(b.dir, "kvtier-bench", b.shape); err != nil {
-		return err
-	}
 	b.canDrop = !b.settings.quick && dropCaches() == nil
 	b.report = Report{
 		Schema:   schema,
@@ -103,6 +102,11 @@ func (b *bench) run(ctx context.Context) (err error) {
 	for _, benchmark := range benchmarks {
 		if !slices.Contains(b.settings.only, benchmark.name) {
 			continue
+		}
+		if benchmark.served && b.model.Name == "" {
+			if b.model, err = lab.RandomModel(b.dir, "kvtier-bench", b.shape); err != nil {
+				return err
+			}
 		}
 		if err := benchmark.measure(b, ctx); err != nil {
 			return fmt.Errorf("%s: %w", benchmark.name, err)

@@ -22,6 +22,12 @@
 // restore: bytes per second of a restore, against reading the same files from
 // start to end with a plain read.
 //
+// store: the page store alone: restores against fio reading the same files, with
+// an empty and a full page cache; compressed ones against zstd alone; saving
+// against fio writing and syncing; lookups and opening with a million pages.
+// It needs neither a server nor a model. Without fio plain reads and writes of
+// this command take its place.
+//
 // # How
 //
 // All times are by the client's clock; the loading of the model is taken off.

@@ -34,6 +34,8 @@ type settings struct {
 	costPrompt    int
 	costAnswer    int
 	restoreTokens int
+	storeMiB      int
+	storePages    []int
 }
 
 // Lengths are in tokens.
@@ -45,6 +47,14 @@ const (
 	costAnswer         = 256
 	decodePrompt       = 64
 	restoreTokens      = 16384 // whole pages: tails come and go
+	defaultStoreMiB    = 1024
+	defaultStorePages  = "10000,1000000"
+)
+
+// Limits of what store is asked for: tokens of chains are 32 bits.
+const (
+	storePagesMax = 10_000_000
+	storeMiBMax   = 8192
 )
 
 // trainedContext is what the model says it was trained for: the most a context can be.
@@ -55,6 +65,9 @@ const (
 	quickTokens  = 300
 	quickAnswer  = 8
 	quickRestore = 512
+
+	quickStoreMiB   = 64
+	quickStorePages = "500,1000"
 )
 
 var quickShape = testmodel.Shape{Layers: 2, Embed: 128, Heads: 4, KVHeads: 2, HeadDim: 32, Context: trainedContext, Seed: 1}
@@ -65,7 +78,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	var only, sizes string
+	var only, sizes, storePages string
 	flags.StringVar(&s.stock, "stock", os.Getenv(stockEnv), "unpatched ollama `executable` to compare with; default $"+stockEnv+", else the patched one with the tier off")
 	flags.StringVar(&s.out, "o", "", "write everything measured to this JSON `file`; what -only leaves out stays in it, if measured alike")
 	flags.StringVar(&s.show, "show", "", "measure nothing, print the tables of this JSON `file`")
@@ -73,6 +86,8 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.StringVar(&sizes, "sizes", defaultSizes, "prompt `lengths` of ttft, in tokens")
 	flags.IntVar(&s.repetitions, "n", defaultRepetitions, fmt.Sprintf("repetitions of ttft; of restore there are %d times as many", restoresPerRepetition))
 	flags.IntVar(&s.pairs, "pairs", defaultPairs, fmt.Sprintf("pairs of cost's prompts; of answers there are %d times as many", decodesPerPrefill))
+	flags.IntVar(&s.storeMiB, "store-mib", defaultStoreMiB, "`MiB` of rows that store saves and restores")
+	flags.StringVar(&storePages, "store-pages", defaultStorePages, "`numbers` of tiny pages that store looks up among, ascending; a million take 12 GB of disk and minutes to write")
 	flags.BoolVar(&s.quick, "quick", false, "see in seconds whether it works; the figures mean nothing")
 	if err := flags.Parse(args); err != nil {
 		return s, err
@@ -84,13 +99,14 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 		s.shape, sizes = quickShape, strconv.Itoa(quickTokens)
 		s.costPrompt, s.costAnswer, s.restoreTokens = quickTokens, quickAnswer, quickRestore
 		s.repetitions, s.pairs = 1, 1
+		s.storeMiB, storePages = quickStoreMiB, quickStorePages
 	}
 	s.shape = s.shape.WithDefaults()
-	return s, s.fillIn(only, sizes)
+	return s, s.fillIn(only, sizes, storePages)
 }
 
 // fillIn reads the lists and checks the numbers.
-func (s *settings) fillIn(only, sizes string) error {
+func (s *settings) fillIn(only, sizes, storePages string) error {
 	s.only = names()
 	if only != "" {
 		s.only = strings.Split(only, ",")
@@ -106,6 +122,16 @@ func (s *settings) fillIn(only, sizes string) error {
 			return fmt.Errorf("-sizes %s: %q is not a number of tokens from 2 to %d", sizes, size, s.shape.Context)
 		}
 		s.sizes = append(s.sizes, tokens)
+	}
+	for number := range strings.SplitSeq(storePages, ",") {
+		pages, err := strconv.Atoi(number)
+		if err != nil || pages < 1 || pages > storePagesMax {
+			return fmt.Errorf("-store-pages %s: %q is not a number of pages from 1 to %d", storePages, number, storePagesMax)
+		}
+		s.storePages = append(s.storePages, pages)
+	}
+	if s.storeMiB < 1 || s.storeMiB > storeMiBMax {
+		return fmt.Errorf("-store-mib %d: want 1 to %d", s.storeMiB, storeMiBMax)
 	}
 	if s.repetitions < 1 || s.pairs < 1 {
 		return fmt.Errorf("-n %d, -pairs %d: at least one repetition is needed", s.repetitions, s.pairs)

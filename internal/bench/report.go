@@ -20,6 +20,7 @@ type Report struct {
 	Cost     *Cost    `json:"cost,omitempty"`
 	Restore  *Restore `json:"restore,omitempty"`
 	Paged    *Paged   `json:"paged,omitempty"`
+	Store    *Store   `json:"store,omitempty"`
 }
 
 // Versions says what was compared.
@@ -136,12 +137,17 @@ type Bandwidth struct {
 }
 
 // keep takes over what an older report has and r does not, if both are of the
-// same machine, kvtier and settings: benchmarks can be repeated one by one.
+// same machine, kvtier and settings: benchmarks can be repeated one by one. What
+// was measured without a server knows no version, and goes with any.
 func (r *Report) keep(old *Report) {
 	mine, theirs := r.Machine, old.Machine
 	mine.BusyBefore, theirs.BusyBefore = 0, 0
-	if mine != theirs || r.Versions.Kvtier != old.Versions.Kvtier || r.Settings != old.Settings {
+	sameVersion := r.Versions.Kvtier == old.Versions.Kvtier || r.Versions.Kvtier == "" || old.Versions.Kvtier == ""
+	if mine != theirs || !sameVersion || r.Settings != old.Settings {
 		return
+	}
+	if r.Versions.Kvtier == "" {
+		r.Versions.Kvtier = old.Versions.Kvtier
 	}
 	if r.TTFT == nil {
 		r.TTFT = old.TTFT
@@ -155,6 +161,9 @@ func (r *Report) keep(old *Report) {
 	}
 	if r.Paged == nil {
 		r.Paged = old.Paged
+	}
+	if r.Store == nil {
+		r.Store = old.Store
 	}
 }
 

@@ -23,6 +23,9 @@ func (r *Report) print(w io.Writer) {
 	if r.Paged != nil {
 		r.Paged.print(w)
 	}
+	if r.Store != nil {
+		r.Store.print(w)
+	}
 }
 
 func (r *Report) printHeading(w io.Writer) {
@@ -33,13 +36,15 @@ func (r *Report) printHeading(w io.Writer) {
 	}
 	fmt.Fprintf(w, "machine   %s, %d cores%s, %.0f GiB, %s %s, %s\n",
 		m.CPU, m.Cores, kind, float64(m.MemoryBytes)/(1<<30), m.OS, m.Kernel, m.Filesystem)
-	fmt.Fprintf(w, "ollama    %s", r.Versions.Kvtier)
-	if r.TTFT != nil && !r.Versions.StockIsPatched {
-		fmt.Fprintf(w, "; stock: %s", stockVersion(r.Versions.Stock))
+	if r.Versions.Kvtier != "" {
+		fmt.Fprintf(w, "ollama    %s", r.Versions.Kvtier)
+		if r.TTFT != nil && !r.Versions.StockIsPatched {
+			fmt.Fprintf(w, "; stock: %s", stockVersion(r.Versions.Stock))
+		}
+		fmt.Fprintf(w, "\nmodel     %s; %s bytes of K/V per token\n", s.Model, show.Count(int(s.KVBytesPerToken)))
+		fmt.Fprintf(w, "settings  context %s, pages of %d tokens, 1 slot; median (smallest–largest)\n",
+			show.Count(s.NumCtx), s.PageTokens)
 	}
-	fmt.Fprintf(w, "\nmodel     %s; %s bytes of K/V per token\n", s.Model, show.Count(int(s.KVBytesPerToken)))
-	fmt.Fprintf(w, "settings  context %s, pages of %d tokens, 1 slot; median (smallest–largest)\n",
-		show.Count(s.NumCtx), s.PageTokens)
 	if m.BusyBefore > busyShare {
 		fmt.Fprintf(w, "warning   the machine was %.0f %% busy with something else before: measure again when it is not\n", 100*m.BusyBefore)
 	}

@@ -91,6 +91,7 @@ func start(m Model, rows kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal,
 		Local:       diskstore.TierConfig{Root: config.Local, BudgetBytes: config.LocalBytes},
 		Remote:      diskstore.TierConfig{Root: config.Remote, BudgetBytes: config.RemoteBytes},
 		WritePerDay: config.WriteBytesPerDay,
+		RAM:         diskstore.RAMConfig{BudgetBytes: config.RAMBytes, Server: server()},
 		Compress:    config.Compress,
 		Logger:      log,
 	})
@@ -170,6 +171,9 @@ func (s *modelStore) logUsage(ctx context.Context) {
 	if s.config.WriteBytesPerDay > 0 {
 		attrs = append(attrs, "write_per_day", format.HumanBytes(s.config.WriteBytesPerDay),
 			"written_today", format.HumanBytes(s.Stats().LocalWritten))
+	}
+	if s.config.RAMBytes > 0 {
+		attrs = append(attrs, "ram_budget", budget(s.config.RAMBytes))
 	}
 	if s.config.Remote != "" {
 		attrs = append(attrs, "remote", s.config.Remote, "remote_budget", budget(s.config.RemoteBytes))

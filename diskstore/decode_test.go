@@ -1,0 +1,249 @@
+package diskstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// largeSections make a page of several pieces: of many sections, of one section
+// alone, and of what is left.
+func largeSections() []Section {
+	var sections []Section
+	for layer := range uint16(4) {
+		sections = append(sections,
+			Section{Layer: layer, Kind: KindK, RowBytes: 60_000},
+			Section{Layer: layer, Kind: KindV, RowBytes: 65_003})
+	}
+	sections[4].RowBytes = pieceBytes/testTokens + 13
+	return sections
+}
+
+// putLarge stores a page of several pieces and returns it with its ref.
+func putLarge(t testing.TB, s *Store) (*Page, Ref) {
+	t.Helper()
+	l := layoutOf(t, largeSections(), testTokens)
+	p := &Page{Parent: s.opt.Fingerprint, Tokens: prompt(1, testTokens), Layout: l, Payload: make([]byte, l.Size())}
+	fillRows(l, p.Key(), p.Payload)
+	require.NoError(t, s.Put(ctx, p))
+	refs := s.Chain(ctx, p.Tokens, nil)
+	require.Len(t, refs, 1)
+	return p, refs[0]
+}
+
+func headerAt(t testing.TB, s *Store, ref Ref) *Header {
+	t.Helper()
+	h, err := InspectFile(vfs.OS, filePath(s.opt.Local.Root, s.refName(ref)))
+	require.NoError(t, err)
+	return h
+}
+
+func TestPiecesCoverThePage(t *testing.T) {
+	for _, compress := range []bool{false, true} {
+		s := open(t, testOptions(t, func(o *Options) { o.Compress = compress }))
+		p, ref := putLarge(t, s)
+		h := headerAt(t, s, ref)
+		require.Equal(t, compress, !h.raw())
+		pieces := slices.Collect(h.pieces())
+		require.Greater(t, len(pieces), 1)
+		at := h.payloadOffset()
+		next := 0
+		for i, piece := range pieces {
+			off, size := h.span(piece)
+			require.Equal(t, at, off)
+			require.Equal(t, next, piece.first)
+			require.Greater(t, piece.end, piece.first)
+			if i < len(pieces)-1 {
+				require.GreaterOrEqual(t, size, int64(pieceBytes))
+			}
+			at, next = off+size, piece.end
+		}
+		require.Equal(t, h.FileBytes-footerBytes, at)
+		require.Len(t, h.Sections, next)
+
+		buf := make([]byte, p.Layout.Size())
+		require.NoError(t, s.Read(ctx, ref, p.Tokens, p.Layout, buf))
+		require.Equal(t, p.Payload, buf)
+	}
+}
+
+// TestDamageInAnyPieceIsFound flips a bit at either end of every section, in the
+// padding after it and in the footer.
+func TestDamageInAnyPieceIsFound(t *testing.T) {
+	for _, compress := range []bool{false, true} {
+		s := open(t, testOptions(t, func(o *Options) { o.Compress = compress }))
+		p, ref := putLarge(t, s)
+		h := headerAt(t, s, ref)
+		path := filePath(s.opt.Local.Root, s.refName(ref))
+		good, err := os.ReadFile(path)
+		require.NoError(t, err)
+		places := []int64{h.FileBytes - 1, h.FileBytes - footerBytes}
+		for _, section := range h.Sections {
+			end := section.Offset + section.Stored
+			places = append(places, section.Offset, end-1)
+			if alignUp(end) > end {
+				places = append(places, end, alignUp(end)-1)
+			}
+		}
+		buf := make([]byte, p.Layout.Size())
+		for _, at := range places {
+			bad := slices.Clone(good)
+			bad[at] ^= 1 << rand.IntN(8)
+			require.NoError(t, os.WriteFile(path, bad, 0o600))
+			require.ErrorIs(t, s.Read(ctx, ref, p.Tokens, p.Layout, buf), ErrDamaged, "byte %d", at)
+			require.NoFileExists(t, path, "it is in quarantine")
+		}
+		require.NoError(t, os.WriteFile(path, good, 0o600))
+		require.NoError(t, s.Read(ctx, ref, p.Tokens, p.Layout, buf))
+		require.Equal(t, p.Payload, buf)
+	}
+}
+
+// TestAnErrorInAnyPieceFailsTheRead lets every single read of a page fail.
+func TestAnErrorInAnyPieceFailsTheRead(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.EINTR, syscall.ESTALE, syscall.EAGAIN} {
+		inj := vfs.Inject(quickFS)
+		s := open(t, testOptions(t, withFS(inj)))
+		p, ref := putLarge(t, s)
+		buf := make([]byte, p.Layout.Size())
+		for nth := 1; ; nth++ {
+			inj.Reset()
+			inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Nth: nth, Err: errno})
+			err := s.Read(ctx, ref, p.Tokens, p.Layout, buf)
+			if nth > inj.Count(vfs.OpRead) {
+				require.NoError(t, err)
+				require.Greater(t, nth, 4, "header, footer and several pieces")
+				break
+			}
+			require.ErrorIs(t, err, errno)
+		}
+		require.Equal(t, p.Payload, buf)
+		require.Zero(t, s.Stats().Damaged, "an error is not damage")
+	}
+}
+
+// shortBlob fails every read that goes past end.
+type shortBlob struct {
+	Blob
+	end int64
+}
+
+func (b shortBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
+	if off+int64(len(p)) > b.end {
+		return fmt.Errorf("read %d bytes at %d: %w", len(p), off, errShort)
+	}
+	return b.Blob.ReadAt(ctx, p, off)
+}
+
+var errShort = errors.New("short read")
+
+func TestShortReadsAreNotMistakenForData(t *testing.T) {
+	s := open(t, testOptions(t))
+	p, ref := putLarge(t, s)
+	h := headerAt(t, s, ref)
+	blob, err := s.local.Open(ctx, s.refName(ref))
+	require.NoError(t, err)
+	defer blob.Close()
+	buf := make([]byte, p.Layout.Size())
+	for piece := range h.pieces() {
+		off, size := h.span(piece)
+		require.ErrorIs(t, readPayload(ctx, shortBlob{blob, off + size - 1}, h, s.codec, buf), errShort)
+	}
+	require.NoError(t, readPayload(ctx, shortBlob{blob, h.FileBytes}, h, s.codec, buf))
+}
+
+// A read that was cancelled in the middle has returned when nobody writes to the
+// caller's buffer any more: the race detector would see it.
+func TestCancelledReadLeavesTheBufferAlone(t *testing.T) {
+	for _, compress := range []bool{false, true} {
+		gate := vfs.NewGate()
+		inj := vfs.Inject(quickFS)
+		s := open(t, testOptions(t, withFS(inj), func(o *Options) { o.Compress = compress }))
+		p, ref := putLarge(t, s)
+		inj.Reset()
+		inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Nth: 3, Gate: gate}) // after the header's and one more
+		cancelable, cancel := context.WithCancel(ctx)
+		buf := make([]byte, p.Layout.Size())
+		failed := make(chan error, 1)
+		go func() { failed <- s.Read(cancelable, ref, p.Tokens, p.Layout, buf) }()
+		<-gate.Entered()
+		cancel()
+		gate.Open()
+		if err := <-failed; err != nil {
+			require.ErrorIs(t, err, context.Canceled)
+		}
+		for i := range buf {
+			buf[i] = 0x55
+		}
+		require.Zero(t, s.Stats().Damaged)
+		readRefLarge(t, s, p, ref)
+	}
+}
+
+func readRefLarge(t testing.TB, s *Store, p *Page, ref Ref) {
+	t.Helper()
+	buf := make([]byte, p.Layout.Size())
+	require.NoError(t, s.Read(ctx, ref, p.Tokens, p.Layout, buf))
+	require.Equal(t, p.Payload, buf)
+}
+
+// depthBlob counts how many reads run at once, and lets none end before want of
+// them have begun.
+type depthBlob struct {
+	Blob
+	want    int32
+	running atomic.Int32
+	most    atomic.Int32
+	enough  chan struct{}
+	once    sync.Once
+}
+
+func (b *depthBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
+	n := b.running.Add(1)
+	defer b.running.Add(-1)
+	for {
+		most := b.most.Load()
+		if n <= most || b.most.CompareAndSwap(most, n) {
+			break
+		}
+	}
+	if n >= b.want {
+		b.once.Do(func() { close(b.enough) })
+	}
+	<-b.enough
+	return b.Blob.ReadAt(ctx, p, off)
+}
+
+func (b *depthBlob) readsAtOnce() int { return int(b.want) }
+
+// Pieces of a remote page are on their way at once, those of a local one follow
+// each other.
+func TestPiecesReadAtOnce(t *testing.T) {
+	s := open(t, testOptions(t, withRemote(t)))
+	p, ref := putLarge(t, s)
+	h := headerAt(t, s, ref)
+	blob, err := s.local.Open(ctx, s.refName(ref))
+	require.NoError(t, err)
+	defer blob.Close()
+	require.Equal(t, 1, readsAtOnce(blob))
+	require.Equal(t, transferWorkers/2, readsAtOnce(&isolatedBlob{inner: blob}))
+	require.GreaterOrEqual(t, len(slices.Collect(h.pieces())), 3, "and the footer")
+	for _, want := range []int32{1, 4} {
+		deep := &depthBlob{Blob: blob, want: want, enough: make(chan struct{})}
+		buf := make([]byte, p.Layout.Size())
+		require.NoError(t, readPayload(ctx, deep, h, s.codec, buf))
+		require.Equal(t, want, deep.most.Load())
+		require.Equal(t, p.Payload, buf)
+	}
+}

@@ -1,0 +1,408 @@
+package diskstore
+
+import (
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// withRAM gives a store this much memory.
+func withRAM(bytes int64) func(*Options) {
+	return func(o *Options) { o.RAM = RAMConfig{BudgetBytes: bytes, Server: "test"} }
+}
+
+const plenty = 1 << 30
+
+// fakeClock makes time pass for the warm tier of s only where a test says so.
+func fakeClock(s *Store) (advance func(time.Duration)) {
+	var mu sync.Mutex
+	now := time.Now()
+	s.warm.mu.Lock()
+	defer s.warm.mu.Unlock()
+	s.warm.now = func() time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		return now
+	}
+	return func(d time.Duration) {
+		mu.Lock()
+		defer mu.Unlock()
+		now = now.Add(d)
+	}
+}
+
+// tiersOf returns the tiers of refs, in order.
+func tiersOf(refs []Ref) []string {
+	var tiers []string
+	for _, ref := range refs {
+		tiers = append(tiers, ref.Tier)
+	}
+	return tiers
+}
+
+func repeat(tier string, n int) []string {
+	var tiers []string
+	for range n {
+		tiers = append(tiers, tier)
+	}
+	return tiers
+}
+
+// pageBytes is what a page of n tokens with testSections takes in memory.
+func pageBytes(t testing.TB, n int) int64 {
+	return warmBytes(&Header{Tokens: make([]int32, n), layout: layoutOf(t, testSections, n)})
+}
+
+func TestWarmOffMeansOff(t *testing.T) {
+	o := testOptions(t)
+	s := open(t, o)
+	tokens := prompt(1, 2*testTokens+3)
+	putChain(t, s, tokens)
+	readChain(t, s, tokens, len(tokens))
+	require.Nil(t, s.warm)
+	require.Equal(t, repeat(TierLocal, 3), tiersOf(s.Chain(ctx, tokens, nil)))
+	require.Zero(t, s.Stats().RAM)
+	require.Zero(t, s.Stats().RAMHits)
+	for _, path := range filesIn(t, o.Local.Root, lockExt) {
+		require.NotContains(t, path, "warm")
+	}
+}
+
+func TestWarmPagesComeFromPutAndRead(t *testing.T) {
+	for _, compress := range []bool{false, true} {
+		inj := vfs.Inject(quickFS)
+		o := testOptions(t, withFS(inj), withRAM(plenty), func(o *Options) { o.Compress = compress })
+		s := open(t, o)
+		tokens := prompt(1, 2*testTokens+3)
+		putChain(t, s, tokens)
+
+		check := func(s *Store) {
+			t.Helper()
+			before := s.Stats()
+			inj.Reset()
+			refs := s.Chain(ctx, tokens, nil)
+			require.Equal(t, repeat(TierRAM, 3), tiersOf(refs))
+			readChain(t, s, tokens, len(tokens))
+			require.Zero(t, inj.Count(vfs.OpRead, vfs.OpOpen), "no file was opened")
+			require.EqualValues(t, 3, s.Stats().RAMHits-before.RAMHits)
+			require.EqualValues(t, 3, s.Stats().Hits-before.Hits)
+			require.Equal(t, 2, s.Stats().RAM.Pages)
+			require.Equal(t, 1, s.Stats().RAM.Tails)
+			require.Equal(t, 2*pageBytes(t, testTokens)+pageBytes(t, 3), s.Stats().RAM.Bytes)
+		}
+		check(s)
+
+		// Another process's store has nothing in memory until it has read.
+		other := open(t, o)
+		require.Equal(t, repeat(TierLocal, 3), tiersOf(other.Chain(ctx, tokens, nil)))
+		readChain(t, other, tokens, len(tokens))
+		check(other)
+
+		// A prompt that shares two tokens of the tail gets them.
+		part := append(append([]int32{}, tokens[:2*testTokens+2]...), 9)
+		readChain(t, s, part, 2*testTokens+2)
+	}
+}
+
+func TestWarmBudgetIsExact(t *testing.T) {
+	one := pageBytes(t, testTokens)
+	for _, c := range []struct {
+		budget int64
+		want   int
+	}{{one - 1, 0}, {one, 1}, {3*one - 1, 2}, {3 * one, 3}, {3*one + 1, 3}} {
+		s := open(t, testOptions(t, withRAM(c.budget)))
+		for i := range 10 {
+			putChain(t, s, prompt(i, testTokens))
+			require.LessOrEqual(t, s.Stats().RAM.Bytes, c.budget)
+			require.Equal(t, one*int64(s.Stats().RAM.Pages), s.Stats().RAM.Bytes)
+		}
+		require.Equal(t, c.want, s.Stats().RAM.Pages)
+		for i := range 10 {
+			readChain(t, s, prompt(i, testTokens), testTokens)
+			require.LessOrEqual(t, s.Stats().RAM.Bytes, c.budget)
+		}
+		require.Equal(t, c.want, s.Stats().RAM.Pages)
+		require.NoError(t, s.Close())
+		require.Zero(t, s.warm.used, "everything was given back")
+	}
+}
+
+func TestWarmLeastRecentlyServedGoesFirst(t *testing.T) {
+	s := open(t, testOptions(t, withRAM(3*pageBytes(t, testTokens))))
+	held := func() (in []int) {
+		for i := range 6 {
+			if s.warm.pages[s.pageName(ChainKey(s.opt.Fingerprint, prompt(i, testTokens), nil))] != nil {
+				in = append(in, i)
+			}
+		}
+		return in
+	}
+	for i := range 3 {
+		putChain(t, s, prompt(i, testTokens))
+	}
+	require.Equal(t, []int{0, 1, 2}, held())
+	readChain(t, s, prompt(0, testTokens), testTokens) // served: the oldest is 1 now
+	s.Chain(ctx, prompt(1, testTokens), nil)           // a lookup does not count
+	putChain(t, s, prompt(3, testTokens))
+	require.Equal(t, []int{0, 2, 3}, held())
+	putChain(t, s, prompt(4, testTokens))
+	require.Equal(t, []int{0, 3, 4}, held())
+	putChain(t, s, prompt(3, testTokens)) // stored already: nothing happens
+	putChain(t, s, prompt(5, testTokens))
+	require.Equal(t, []int{3, 4, 5}, held())
+}
+
+// Sizes that differ: as many go as are needed, and a page that can never fit
+// drives none out.
+func TestWarmPagesOfSeveralSizes(t *testing.T) {
+	budget := 4 * pageBytes(t, testTokens)
+	s := open(t, testOptions(t, withRAM(budget)))
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range 60 {
+		putChain(t, s, prompt(i, 1+rng.IntN(testTokens)))
+		var sum int64
+		for _, p := range s.warm.pages {
+			sum += warmBytes(p.header)
+		}
+		require.Equal(t, sum, s.warm.used)
+		require.LessOrEqual(t, sum, budget)
+		require.Equal(t, len(s.warm.pages), s.warm.order.Len())
+	}
+	before := s.Stats().RAM
+	p, ref := putLarge(t, s)
+	require.Greater(t, int64(p.Layout.Size()), budget)
+	readRefLarge(t, s, p, ref)
+	require.Equal(t, before, s.Stats().RAM)
+}
+
+func TestWarmPageOfOtherTokensIsNeverServed(t *testing.T) {
+	s := open(t, testOptions(t, withRAM(plenty)))
+	tokens := prompt(1, 2*testTokens)
+	putChain(t, s, tokens)
+	ref := s.Chain(ctx, tokens, nil)[1]
+	require.Equal(t, TierRAM, ref.Tier)
+	good := layoutOf(t, testSections, testTokens)
+	mine := tokens[testTokens:]
+	other := append([]int32{}, mine...)
+	other[testTokens-1]++
+	edit := func(change func(*Ref)) Ref { r := ref; change(&r); return r }
+	resized := append([]Section{}, testSections...)
+	resized[1].RowBytes++
+	for name, read := range map[string]func() error{
+		"tokens": func() error { return s.Read(ctx, ref, other, good, make([]byte, good.Size())) },
+		"parent": func() error {
+			return s.Read(ctx, edit(func(r *Ref) { r.Parent[0]++ }), mine, good, make([]byte, good.Size()))
+		},
+		"start": func() error {
+			return s.Read(ctx, edit(func(r *Ref) { r.Start = 0 }), mine, good, make([]byte, good.Size()))
+		},
+		"layout": func() error {
+			l := layoutOf(t, resized, testTokens)
+			return s.Read(ctx, ref, mine, l, make([]byte, l.Size()))
+		},
+	} {
+		require.ErrorIs(t, read(), ErrMismatch, name)
+	}
+	require.ErrorIs(t, s.Read(ctx, ref, mine, good, make([]byte, 1)), ErrInvalidPage)
+	require.Zero(t, s.Stats().RAMHits)
+	readChain(t, s, tokens, len(tokens))
+	require.EqualValues(t, 2, s.Stats().RAMHits)
+}
+
+// What somebody deletes is served for a lease at most, and does not stay in
+// memory although nobody asks for it.
+func TestWarmPagesFollowTheirFiles(t *testing.T) {
+	o := testOptions(t, withRAM(plenty))
+	s := open(t, o)
+	advance := fakeClock(s)
+	tokens, forgotten := prompt(1, 2*testTokens+3), prompt(2, testTokens+2)
+	putChain(t, s, tokens)
+	putChain(t, s, forgotten)
+	advance(warmLease)
+	require.Equal(t, repeat(TierRAM, 3), tiersOf(s.Chain(ctx, tokens, nil)), "the files were looked for")
+
+	require.NoError(t, os.RemoveAll(filepath.Join(o.Local.Root, versionDir, s.opt.Fingerprint.String())))
+	readChain(t, s, tokens, len(tokens)) // exact all the same
+	advance(warmLease - time.Millisecond)
+	refs := s.Chain(ctx, tokens, nil)
+	require.Len(t, refs, 3)
+	advance(time.Millisecond)
+	require.Empty(t, s.Chain(ctx, tokens, nil))
+	l := layoutOf(t, testSections, testTokens)
+	for _, ref := range refs[:2] {
+		require.ErrorIs(t, s.Read(ctx, ref, tokens[ref.Start:ref.Start+testTokens], l, make([]byte, l.Size())), ErrNotFound)
+	}
+	require.Equal(t, 1, s.Stats().RAM.Pages, "those asked for are not in memory any more")
+
+	advance(warmSweepAge)
+	require.False(t, s.tendWarm())
+	require.Zero(t, s.Stats().RAM.Bytes)
+	require.Zero(t, s.Stats().TierErrors)
+}
+
+func TestWarmPagesOfTheRemoteTier(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), withRemote(t), withRAM(plenty))
+	s := open(t, o)
+	advance := fakeClock(s)
+	tokens := prompt(1, 2*testTokens)
+	putChain(t, s, tokens)
+	for _, ref := range s.Chain(ctx, tokens, nil) {
+		to := filePath(o.Remote.Root, s.refName(ref))
+		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
+		require.NoError(t, os.Rename(filePath(o.Local.Root, s.refName(ref)), to))
+	}
+	inj.Reset()
+	readChain(t, s, tokens, len(tokens))
+	require.Zero(t, inj.Count(vfs.OpRead), "they moved, and are in memory")
+	advance(warmLease)
+	require.Equal(t, repeat(TierRAM, 2), tiersOf(s.Chain(ctx, tokens, nil)), "the remote tier has them")
+
+	// While nobody can say whether the files are there, their pages are not used,
+	// and not forgotten.
+	advance(warmLease)
+	inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Err: syscall.ESTALE})
+	require.Empty(t, s.Chain(ctx, tokens, nil))
+	require.Equal(t, 2, s.Stats().RAM.Pages)
+	inj.Reset()
+	s.remote.breaker.success()
+	readChain(t, s, tokens, len(tokens))
+	require.EqualValues(t, 4, s.Stats().RAMHits)
+}
+
+func TestWarmTails(t *testing.T) {
+	s := open(t, testOptions(t, withRAM(plenty)))
+	tokens := prompt(1, testTokens+6)
+	putChain(t, s, tokens[:testTokens+3])
+	putChain(t, s, tokens[:testTokens+5])
+	require.Equal(t, 1, s.Stats().RAM.Tails, "the longer tail replaces the one it extends")
+	readChain(t, s, tokens, testTokens+5)
+	readChain(t, s, tokens[:testTokens+2], testTokens+2)
+
+	branch := append(append([]int32{}, tokens[:testTokens+2]...), 77, 78)
+	putChain(t, s, branch)
+	require.Equal(t, 2, s.Stats().RAM.Tails)
+	readChain(t, s, tokens, testTokens+5)
+	readChain(t, s, branch, testTokens+4)
+	readChain(t, s, append(append([]int32{}, tokens[:testTokens]...), 5), testTokens)
+
+	// A longer one that only the disk has wins over what is in memory.
+	other := open(t, func() Options { o := s.opt; o.RAM = RAMConfig{}; return o }())
+	putChain(t, other, append(append([]int32{}, tokens[:testTokens+5]...), 88))
+	readChain(t, s, append(append([]int32{}, tokens[:testTokens+5]...), 88, 89), testTokens+6)
+
+	for i := range 2 * maxTails {
+		putChain(t, s, append(append([]int32{}, tokens[:testTokens]...), int32(100+i)))
+		require.LessOrEqual(t, s.Stats().RAM.Tails, maxTails)
+	}
+	require.Equal(t, maxTails, s.Stats().RAM.Tails)
+	require.Len(t, s.warm.tails, 1)
+}
+
+// Rows that are being read outlive their page, and are counted until then.
+func TestWarmShrinksUnderReaders(t *testing.T) {
+	one := pageBytes(t, testTokens)
+	s := open(t, testOptions(t, withRAM(plenty)))
+	tokens := prompt(1, testTokens)
+	p := putChain(t, s, tokens)[0]
+	putChain(t, s, prompt(2, testTokens))
+	pinned := s.warm.pin(s.pageName(p.Key()))
+	require.NotNil(t, pinned)
+	s.warm.setLimit(0)
+	require.Zero(t, s.Stats().RAM.Pages)
+	require.Equal(t, one, s.Stats().RAM.Bytes)
+	want := make([]byte, p.Layout.Size())
+	fillRows(p.Layout, p.Key(), want)
+	require.Equal(t, want, pinned.rows)
+	require.Nil(t, s.warm.pin(s.pageName(p.Key())))
+	s.warm.unpin(pinned)
+	require.Zero(t, s.Stats().RAM.Bytes)
+	readChain(t, s, tokens, testTokens) // from the disk
+}
+
+func TestWarmPagesThatCanBePlacedAre(t *testing.T) {
+	tokens := prompt(1, testTokens)
+	s := open(t, testOptions(t, withRAM(plenty)))
+	putChain(t, s, tokens)
+	ref := s.Chain(ctx, tokens, nil)[0]
+	require.Equal(t, TierRAM, ref.Tier)
+	_, placed, err := readPlaced(t, s, ref, tokens)
+	require.NoError(t, err)
+	requirePlaced(t, ref, placed)
+	require.NoError(t, placed.Close())
+	require.Zero(t, s.Stats().RAMHits)
+
+	s = open(t, testOptions(t, withRAM(plenty), func(o *Options) { o.Compress = true }))
+	putChain(t, s, tokens)
+	requireNotPlaced(t, s, s.Chain(ctx, tokens, nil)[0], tokens, "in memory")
+	require.EqualValues(t, 1, s.Stats().RAMHits)
+}
+
+func TestWarmServingKeepsPagesRecent(t *testing.T) {
+	o := testOptions(t, withRAM(plenty))
+	s := open(t, o)
+	tokens := prompt(1, testTokens)
+	p := putChain(t, s, tokens)[0]
+	path := filePath(o.Local.Root, s.pageName(p.Key()))
+	past := time.Now().Add(-time.Hour)
+	require.NoError(t, os.Chtimes(path, past, past))
+	fakeClock(s)(warmLease) // the file is looked at again
+	readChain(t, s, tokens, testTokens)
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now(), info.ModTime(), time.Minute)
+	require.EqualValues(t, 1, s.Stats().RAMHits)
+}
+
+// Everybody at once: what is read is right, and memory is given back.
+func TestWarmManyAtOnce(t *testing.T) {
+	o := testOptions(t, withRAM(5*pageBytes(t, testTokens)))
+	s := open(t, o)
+	var all sync.WaitGroup
+	for worker := range 8 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			rng := rand.New(rand.NewPCG(uint64(worker), 1))
+			for range 60 {
+				tokens := prompt(rng.IntN(6), testTokens+rng.IntN(3))
+				switch rng.IntN(4) {
+				case 0:
+					putChain(t, s, tokens)
+				case 1:
+					s.warm.setLimit(int64(rng.IntN(6)) * pageBytes(t, testTokens))
+				case 2:
+					s.tendWarm()
+				default:
+					for _, ref := range s.Chain(ctx, tokens, nil) {
+						l := layoutOf(t, testSections, ref.Stored)
+						buf, want := make([]byte, l.Size()), make([]byte, l.Size())
+						err := s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf)
+						if ref.Tail && errors.Is(err, ErrNotFound) {
+							continue // a longer one took its place
+						}
+						fillRows(l, ref.Key, want)
+						if !assert.NoError(t, err) || !assert.Equal(t, want, buf) {
+							return
+						}
+					}
+				}
+			}
+		}()
+	}
+	all.Wait()
+	require.NoError(t, s.Close())
+	require.Zero(t, s.warm.used)
+	require.Empty(t, s.warm.pages)
+}

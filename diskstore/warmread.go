@@ -1,0 +1,92 @@
+package diskstore
+
+import (
+	"context"
+	"errors"
+)
+
+// readWarm is Read from memory. It reports false when the page is not here, is
+// not the one described, or when no tier is known to have its file: then the
+// tiers are asked. With place a page whose rows could be used where they lie on
+// disk is left to them, too.
+func (s *Store) readWarm(ctx context.Context, ref Ref, tokens []int32, layout Layout, buf []byte, place bool) bool {
+	name := s.refName(ref)
+	p := s.warm.pin(name)
+	if p == nil {
+		return false
+	}
+	defer s.warm.unpin(p)
+	if place && p.placeable || p.header.checkWanted(ref, s.opt.PageTokens, tokens, layout) != nil || !s.stillStored(ctx, name) || ctx.Err() != nil {
+		return false
+	}
+	copy(buf, p.rows)
+	id, used := s.warm.noteServed(p)
+	s.counts.hits.Add(1)
+	s.counts.ramHits.Add(1)
+	s.counts.readBytes.Add(uint64(len(buf)))
+	s.touchRef(ctx, id, ref, used)
+	return true
+}
+
+// stillStored reports whether a tier has, or had a moment ago, the file of a page
+// in memory. When all of them say that it is gone the page is forgotten.
+func (s *Store) stillStored(ctx context.Context, name Name) bool {
+	if _, fresh := s.warm.fresh(name); fresh {
+		return true
+	}
+	for _, id := range s.tiers(TierLocal) {
+		info, err := s.tier(id).Stat(ctx, name)
+		if err == nil {
+			return s.warm.confirm(info, id)
+		}
+		if !errors.Is(err, ErrNotFound) {
+			s.noteTierError(id, err)
+			return false // perhaps it is there: neither used nor forgotten
+		}
+	}
+	s.warm.drop(name)
+	return false
+}
+
+// warmTail returns the tail in memory that shares the longest prefix with rest,
+// of equal ones the shortest; see findTail.
+func (s *Store) warmTail(ctx context.Context, parent Key, start int, rest []int32, media []Media) Ref {
+	var best Ref
+	for _, p := range s.warm.tailsOf(parent) {
+		h := p.header
+		n := commonPrefix(h.Tokens, h.Media, rest, media)
+		longer := n > best.Tokens || n == best.Tokens && len(h.Tokens) < best.Stored
+		if n == 0 || !longer || int64(h.Start) != int64(start) || !s.stillStored(ctx, p.name) {
+			continue
+		}
+		best = Ref{
+			Key: h.Key, Parent: parent, Start: h.Start, Tokens: n, Stored: len(h.Tokens), Tail: true,
+			Tier: TierRAM, Bytes: p.bytes,
+		}
+	}
+	return best
+}
+
+// keepWarm keeps a page in memory that a tier has just stored or given.
+func (s *Store) keepWarm(info Info, id tierID, h *Header, rows []byte) {
+	if s.warm == nil {
+		return
+	}
+	if !s.warm.clock.going() {
+		s.shareWarm() // nobody has looked since the last page went
+	}
+	s.warm.add(info, id, h, rows, id == tierLocal && h.raw())
+}
+
+// tendWarm runs while pages are in memory. It follows what the server's other
+// runners do, and forgets pages whose files are gone though nobody asks for them.
+func (s *Store) tendWarm() bool {
+	s.shareWarm()
+	for _, name := range s.warm.unseen() {
+		if s.life.ctx.Err() != nil {
+			return false
+		}
+		s.stillStored(s.life.ctx, name)
+	}
+	return s.warm.holds()
+}

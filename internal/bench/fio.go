@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// disk is who reads and writes files as quickly as they can be: fio, or where
+// that is missing this command itself, with plain reads and writes.
+type disk struct {
+	fio     string // the executable, "" without one
+	version string
+	dir     string // for fio's own files
+}
+
+// What fio is asked for. Its depth is that of a restore: two pages, of each of
+// which four pieces are on their way.
+const (
+	fioDepth     = 8
+	fioReadBytes = 2 << 20
+)
+
+func newDisk(dir string) disk {
+	d := disk{version: "plain reads and writes of this command", dir: dir}
+	path, err := exec.LookPath("fio")
+	if err != nil {
+		return d
+	}
+	version, err := exec.Command(path, "--version").Output()
+	if err != nil {
+		return d
+	}
+	d.fio, d.version = path, strings.TrimSpace(string(version))
+	return d
+}
+
+// readDirect reads files past the page cache with several requests on their way.
+// It reports false where only fio could.
+func (d disk) readDirect(ctx context.Context, paths []string) (rate float64, ok bool, err error) {
+	if d.fio == "" {
+		return 0, false, nil
+	}
+	rate, err = d.run(ctx, "read", fmt.Sprintf(`
+[global]
+rw=read
+ioengine=libaio
+direct=1
+iodepth=%d
+bs=%d
+%s
+[read]
+filename=%s
+`, fioDepth, fioReadBytes, readOnly, fioList(paths)))
+	return rate, err == nil, err
+}
+
+// readOnly keeps fio from emptying the page cache and from making files.
+const readOnly = "invalidate=0\nallow_file_create=0\nfile_service_type=sequential\n"
+
+// readCached reads files through the page cache with that many readers, each into a
+// buffer of its own of so many bytes.
+func (d disk) readCached(ctx context.Context, paths []string, readers, buffer int) (rate float64, err error) {
+	if d.fio == "" {
+		return plainRead(paths, readers, buffer)
+	}
+	var job strings.Builder
+	fmt.Fprintf(&job, "[global]\nrw=read\nioengine=psync\nthread=1\ngroup_reporting=1\nbs=%d\n%s", buffer, readOnly)
+	for i := range readers {
+		var own []string
+		for j := i; j < len(paths); j += readers {
+			own = append(own, paths[j])
+		}
+		if len(own) > 0 {
+			fmt.Fprintf(&job, "[read%d]\nfilename=%s\n", i, fioList(own))
+		}
+	}
+	return d.run(ctx, "read", job.String())
+}
+
+// write writes files one after the other, and syncs each.
+func (d disk) write(ctx context.Context, files int, fileBytes int64) (rate float64, err error) {
+	dir := filepath.Join(d.dir, "written")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return 0, fmt.Errorf("making a folder to write to: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if d.fio == "" {
+		return plainWrite(dir, files, fileBytes)
+	}
+	return d.run(ctx, "write", fmt.Sprintf(`
+[write]
+rw=write
+ioengine=psync
+bs=%d
+directory=%s
+nrfiles=%d
+filesize=%d
+openfiles=1
+file_service_type=sequential
+create_on_open=1
+fallocate=none
+fsync_on_close=1
+`, fioReadBytes, dir, files, fileBytes))
+}
+
+// run has fio do a job, and returns its rate in bytes per second.
+func (d disk) run(ctx context.Context, side, job string) (float64, error) {
+	file := filepath.Join(d.dir, "job.fio")
+	if err := os.WriteFile(file, []byte(job), 0o600); err != nil {
+		return 0, fmt.Errorf("writing fio's job: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, d.fio, "--output-format=json", file)
+	cmd.Dir = d.dir
+	var complaint strings.Builder
+	cmd.Stderr = &complaint
+	out, err := cmd.Output()
+	if err != nil {
+		return 0, fmt.Errorf("running fio: %w: %s", err, strings.TrimSpace(complaint.String()))
+	}
+	return fioRate(out, side)
+}
+
+// fioRate reads the rate from what fio printed, which may be preceded by notes.
+func fioRate(out []byte, side string) (float64, error) {
+	begin := strings.IndexByte(string(out), '{')
+	if begin < 0 {
+		return 0, fmt.Errorf("reading what fio printed: no JSON in %q", out)
+	}
+	var report struct {
+		Jobs []map[string]json.RawMessage `json:"jobs"`
+	}
+	if err := json.Unmarshal(out[begin:], &report); err != nil {
+		return 0, fmt.Errorf("reading what fio printed: %w", err)
+	}
+	var sum struct {
+		Bytes float64 `json:"bw_bytes"`
+	}
+	if len(report.Jobs) != 1 {
+		return 0, fmt.Errorf("reading what fio printed: %d jobs, want one", len(report.Jobs))
+	}
+	if err := json.Unmarshal(report.Jobs[0][side], &sum); err != nil || sum.Bytes <= 0 {
+		return 0, fmt.Errorf("reading what fio printed: no rate of %s in %s", side, report.Jobs[0][side])
+	}
+	return sum.Bytes, nil
+}
+
+// fioList is a list of files as fio wants it.
+func fioList(paths []string) string {
+	escaped := make([]string, len(paths))
+	for i, path := range paths {
+		escaped[i] = strings.ReplaceAll(path, ":", `\:`)
+	}
+	return strings.Join(escaped, ":")
+}
+
+// plainRead is readCached without fio.
+func plainRead(paths []string, readers, buffer int) (float64, error) {
+	var g errgroup.Group
+	bytes := make([]int64, readers)
+	started := time.Now()
+	for reader := range readers {
+		g.Go(func() error {
+			buf := make([]byte, buffer)
+			for i := reader; i < len(paths); i += readers {
+				n, err := readFile(paths[i], buf)
+				if err != nil {
+					return fmt.Errorf("reading the page files: %w", err)
+				}
+				bytes[reader] += n
+			}
+			return nil
+		})
+	}
+	err := g.Wait()
+	r := reading{took: time.Since(started)}
+	for _, n := range bytes {
+		r.bytes += n
+	}
+	return r.rate(), err
+}
+
+// plainWrite writes and syncs files in dir.
+func plainWrite(dir string, files int, fileBytes int64) (float64, error) {
+	buf := make([]byte, fioReadBytes)
+	for i := range buf {
+		buf[i] = byte(i)
+	}
+	started := time.Now()
+	for i := range files {
+		if err := writeFile(filepath.Join(dir, fmt.Sprint(i)), buf, fileBytes); err != nil {
+			return 0, fmt.Errorf("writing a file as large as a page's: %w", err)
+		}
+	}
+	return reading{bytes: int64(files) * fileBytes, took: time.Since(started)}.rate(), nil
+}
+
+func writeFile(path string, buf []byte, size int64) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	for size > 0 && err == nil {
+		var n int
+		n, err = f.Write(buf[:min(size, int64(len(buf)))])
+		size -= int64(n)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/show"
+)
+
+// A page of 256 tokens of an 8B model: 32 layers of 8 KV heads of 128, in f16.
+const (
+	storeLayers   = 32
+	storeRowBytes = 2048
+)
+
+// storeRun measures the page store alone: no server, no model.
+type storeRun struct {
+	*bench
+	r        *Store
+	disk     disk
+	sections []diskstore.Section
+	layout   diskstore.Layout
+	payload  []byte
+}
+
+func (b *bench) measureStore(ctx context.Context) error {
+	s := storeRun{bench: b, disk: newDisk(b.dir), sections: storeSections(storeLayers, storeRowBytes)}
+	var err error
+	if s.layout, err = diskstore.NewLayout(s.sections, lab.PageTokens); err != nil {
+		return err
+	}
+	s.payload = likeRows(s.layout.Size())
+	s.r = &Store{
+		PageBytes: int64(s.layout.Size()), Pages: max(2, b.settings.storeMiB<<20/s.layout.Size()),
+		Cores: runtime.GOMAXPROCS(0), Disk: s.disk.version,
+	}
+	b.report.Store = s.r
+	for _, measure := range []func(context.Context) error{s.measureSave, s.measureRead, s.measureDecode, s.measureMany} {
+		if err := measure(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func storeSections(layers int, rowBytes uint32) []diskstore.Section {
+	var sections []diskstore.Section
+	for layer := range uint16(layers) {
+		sections = append(sections,
+			diskstore.Section{Layer: layer, Kind: diskstore.KindK, RowBytes: rowBytes},
+			diskstore.Section{Layer: layer, Kind: diskstore.KindV, RowBytes: rowBytes})
+	}
+	return sections
+}
+
+// likeRows is bytes that compress as f16 rows do: every second one, with sign and
+// exponent, takes few values.
+func likeRows(n int) []byte {
+	rows := make([]byte, n)
+	rng := rand.New(rand.NewPCG(1, 1))
+	for i := range rows {
+		rows[i] = byte(rng.Uint32())
+		if i%2 == 1 {
+			rows[i] = 0x38 + rows[i]&7
+		}
+	}
+	return rows
+}
+
+// storeTokens are n tokens that no other seed begins with.
+func storeTokens(seed, n int) []int32 {
+	tokens := make([]int32, n)
+	for i := range tokens {
+		tokens[i] = int32(seed<<16 + i)
+	}
+	return tokens
+}
+
+var storeFingerprint = diskstore.Key{0: 0xbe, 1: 0xac}
+
+func (s *storeRun) root(name string) string { return filepath.Join(s.dir, "store-"+name) }
+
+// open opens a store of full-size pages.
+func (s *storeRun) open(ctx context.Context, name string, compress bool, ram int64) (*diskstore.Store, error) {
+	store, err := diskstore.Open(ctx, diskstore.Options{
+		Fingerprint: storeFingerprint, PageTokens: lab.PageTokens, Compress: compress,
+		Local: diskstore.TierConfig{Root: s.root(name)}, RAM: diskstore.RAMConfig{BudgetBytes: ram},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return store, store.Flush(ctx)
+}
+
+// put stores a conversation of s.r.Pages pages.
+func (s *storeRun) put(ctx context.Context, store *diskstore.Store, tokens []int32) error {
+	parent := storeFingerprint
+	for at := 0; at < len(tokens); at += lab.PageTokens {
+		page := diskstore.Page{
+			Parent: parent, Start: uint32(at), Tokens: tokens[at : at+lab.PageTokens], Layout: s.layout, Payload: s.payload,
+		}
+		if err := store.Put(ctx, &page); err != nil {
+			return err
+		}
+		parent = page.Key()
+	}
+	return nil
+}
+
+// pageFiles lists the files of pages below a root.
+func pageFiles(root string) ([]string, error) {
+	paths, err := lab.Pages(root)
+	if err == nil && len(paths) == 0 {
+		err = fmt.Errorf("no page was stored in %s", root)
+	}
+	return paths, err
+}
+
+// drop empties the page cache of files, and says how.
+func (s *storeRun) drop(paths []string) error {
+	if s.canDrop {
+		s.r.Dropped = "drop_caches"
+		return dropCaches()
+	}
+	s.r.Dropped = "fadvise"
+	return forget(paths)
+}
+
+// compare runs both sides once per repetition, taking turns at being first.
+func (s *storeRun) compare(name, against string, repetitions int, ours, theirs func() (float64, error)) error {
+	c := Comparison{Name: name, Against: against}
+	step := s.steps.Step("store, " + name)
+	for i := range repetitions {
+		sides := []func() (float64, error){theirs, ours}
+		var rates [2]float64
+		for turn := range sides {
+			side := (turn + i) % 2
+			var err error
+			if rates[side], err = sides[side](); err != nil {
+				step.End("failed")
+				return err
+			}
+		}
+		c.Rate.addPair(rates[0], rates[1])
+	}
+	step.End(fmt.Sprintf("%s, %.2f of %s", show.Rate(c.Rate.On.Median), c.Rate.Ratio.Median, against))
+	s.r.Compared = append(s.r.Compared, c)
+	return nil
+}
+
+func removeAll(paths ...string) error {
+	for _, path := range paths {
+		if err := os.RemoveAll(path); err != nil {
+			return fmt.Errorf("removing a store: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,301 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/metrics"
+	"sync"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	ollama "github.com/ollama/ollama/kvcache"
+	"github.com/ollama/ollama/model/input"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/kvcache"
+)
+
+// measureSave compares Put with writing and syncing files of the same size.
+func (s *storeRun) measureSave(ctx context.Context) (err error) {
+	fileBytes := s.r.PageBytes + 2*diskstore.PageAlign // about: header and footer
+	peak := int64(0)
+	seed := 0
+	save := func() (_ float64, err error) {
+		seed++
+		store, err := s.open(ctx, "save", false, 0)
+		if err != nil {
+			return 0, err
+		}
+		defer func() { err = errors.Join(err, store.Close(), removeAll(s.root("save"))) }()
+		watch := watchHeap()
+		started := time.Now()
+		err = s.put(ctx, store, storeTokens(seed, s.r.Pages*lab.PageTokens))
+		took := time.Since(started)
+		peak = max(peak, watch.stop())
+		return float64(s.r.PageBytes*int64(s.r.Pages)) / took.Seconds(), err
+	}
+	write := func() (float64, error) { return s.disk.write(ctx, s.r.Pages, fileBytes) }
+	if err := s.compare("save", "write and fsync", s.settings.repetitions, save, write); err != nil {
+		return err
+	}
+	s.r.SaveMemory = peak
+	return nil
+}
+
+// heapWatch notes how large the heap becomes.
+type heapWatch struct {
+	base, peak int64
+	done       chan struct{}
+	running    sync.WaitGroup
+}
+
+const heapWatchEvery = 2 * time.Millisecond
+
+func heapBytes() int64 {
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(sample)
+	return int64(sample[0].Value.Uint64())
+}
+
+func watchHeap() *heapWatch {
+	runtime.GC()
+	w := &heapWatch{base: heapBytes(), done: make(chan struct{})}
+	w.peak = w.base
+	w.running.Add(1)
+	go func() {
+		defer w.running.Done()
+		tick := time.NewTicker(heapWatchEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-w.done:
+				return
+			case <-tick.C:
+				w.peak = max(w.peak, heapBytes())
+			}
+		}
+	}()
+	return w
+}
+
+// stop returns by how many bytes the heap grew at most, garbage included.
+func (w *heapWatch) stop() int64 {
+	close(w.done)
+	w.running.Wait()
+	return w.peak - w.base
+}
+
+// measureRead compares a restore of raw pages with reading their files, from the
+// disk and from the page cache.
+func (s *storeRun) measureRead(ctx context.Context) (err error) {
+	l, err := s.newRestorer(ctx, "raw", false, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.close(), removeAll(s.root("raw"))) }()
+	n := s.settings.repetitions
+	cold := func(read func() (float64, error)) func() (float64, error) {
+		return func() (float64, error) {
+			if err := s.drop(l.files); err != nil {
+				return 0, err
+			}
+			return read()
+		}
+	}
+	restore := func() (float64, error) { return l.restore(ctx) }
+	if s.disk.fio != "" {
+		direct := func() (float64, error) {
+			rate, _, err := s.disk.readDirect(ctx, l.files)
+			return rate, err
+		}
+		if err := s.compare("restore, empty page cache, against the disk", "direct read", n, cold(restore), cold(direct)); err != nil {
+			return err
+		}
+	}
+	cached := func() (float64, error) { return s.disk.readCached(ctx, l.files, s.r.Cores, fioReadBytes) }
+	if err := s.compare("restore, empty page cache", "buffered read", n, cold(restore), cold(cached)); err != nil {
+		return err
+	}
+	if _, err := cached(); err != nil { // now everything is in the page cache
+		return err
+	}
+	if err := s.compare("restore, full page cache", "buffered read", n*restoresPerRepetition, restore, cached); err != nil {
+		return err
+	}
+	// A small buffer stays in the processor's cache and is overwritten there; a restore
+	// needs the whole page in memory.
+	whole := func() (float64, error) { return s.disk.readCached(ctx, l.files, s.r.Cores, int(s.r.PageBytes)) }
+	return s.compare("restore, full page cache, against whole pages", "buffered read", n*restoresPerRepetition, restore, whole)
+}
+
+// measureDecode compares a restore of compressed pages with decompressing alone.
+func (s *storeRun) measureDecode(ctx context.Context) (err error) {
+	l, err := s.newRestorer(ctx, "zstd", true, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.close(), removeAll(s.root("zstd"))) }()
+	z, err := loadCompressed(l.files)
+	if err != nil {
+		return err
+	}
+	defer z.decoder.Close()
+	s.r.Compressed = float64(z.stored) / float64(z.raw)
+	if _, err := l.restore(ctx); err != nil { // now everything is in the page cache
+		return err
+	}
+	n := s.settings.repetitions * restoresPerRepetition
+	files := func() (float64, error) { return l.restore(ctx) }
+	if err := s.compare("restore, zstd, full page cache", "zstd alone", n, files, z.decode); err != nil {
+		return err
+	}
+	z.sections = nil // room for the pages themselves
+
+	warm, err := s.newRestorer(ctx, "zstd", true, ramFactor*l.bytes)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, warm.close()) }()
+	if _, err := warm.restore(ctx); err != nil { // now everything is in memory, decoded
+		return err
+	}
+	return s.compare("restore, decoded pages in memory", "zstd in the page cache", n,
+		func() (float64, error) { return warm.restore(ctx) }, files)
+}
+
+// ramFactor is how much more memory pages are given than their rows take.
+const ramFactor = 2
+
+// restorer restores one conversation into a cache that keeps nothing.
+type restorer struct {
+	files  []string
+	bytes  int64
+	prompt []*input.Input
+	tiered *kvcache.TieredCausal
+}
+
+// newRestorer stores a conversation, where it is not stored yet.
+func (s *storeRun) newRestorer(ctx context.Context, name string, compress bool, ram int64) (*restorer, error) {
+	step := s.steps.Step("store, write pages, " + name)
+	store, err := s.open(ctx, name, compress, ram)
+	if err == nil {
+		err = s.put(ctx, store, storeTokens(1, s.r.Pages*lab.PageTokens))
+	}
+	step.End("")
+	if err != nil {
+		return nil, err
+	}
+	l := &restorer{bytes: s.r.PageBytes * int64(s.r.Pages)}
+	if l.files, err = pageFiles(s.root(name)); err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	for _, token := range append(storeTokens(1, s.r.Pages*lab.PageTokens), 0) { // one is always computed
+		l.prompt = append(l.prompt, &input.Input{Token: token})
+	}
+	l.tiered = kvcache.New(noCache{}, kvcache.Options{
+		Store: store, Fingerprint: storeFingerprint, Layers: storeLayers, PageTokens: lab.PageTokens, AlwaysRestore: true,
+	})
+	return l, nil
+}
+
+// restore returns bytes of rows per second, from lookup to the last row.
+func (l *restorer) restore(ctx context.Context) (float64, error) {
+	var runner sync.Mutex
+	runner.Lock()
+	defer runner.Unlock()
+	got, err := l.tiered.Restore(ctx, &runner, 0, 0, l.prompt)
+	if err == nil && got.Tokens != len(l.prompt)-1 {
+		err = fmt.Errorf("%d of %d tokens were restored", got.Tokens, len(l.prompt)-1)
+	}
+	return float64(l.bytes) / got.Took.Seconds(), err
+}
+
+func (l *restorer) close() error {
+	l.tiered.Close()
+	return nil
+}
+
+// noCache has room for everything and keeps nothing: what a restore costs beside
+// the copy into the cache.
+type noCache struct{ ollama.Cache }
+
+func (noCache) RowLayers() []int {
+	layers := make([]int, storeLayers)
+	for i := range layers {
+		layers[i] = i
+	}
+	return layers
+}
+func (noCache) RowBytes(int, bool) (int, error)            { return storeRowBytes, nil }
+func (noCache) ReadRows(int, bool, []int32, []byte) error  { return nil }
+func (noCache) WriteRows(int, bool, []int32, []byte) error { return nil }
+func (noCache) SynchronizeRows()                           {}
+func (noCache) BatchCells() []int32                        { return nil }
+func (noCache) Remove(int, int32, int32) error             { return nil }
+func (noCache) Close()                                     {}
+
+func (noCache) ReserveCells(_ int, begin, end int32) ([]int32, error) {
+	return make([]int32, end-begin), nil
+}
+
+// compressed is the compressed sections of pages, in memory.
+type compressed struct {
+	decoder     *zstd.Decoder
+	sections    [][]byte
+	rawBytes    int // of one section
+	stored, raw int64
+}
+
+func loadCompressed(files []string) (*compressed, error) {
+	decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0))
+	if err != nil {
+		return nil, fmt.Errorf("making a zstd decoder: %w", err)
+	}
+	z := &compressed{decoder: decoder}
+	for _, path := range files {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		h, err := diskstore.InspectFile(vfs.OS, path)
+		if err != nil {
+			return nil, err
+		}
+		for _, section := range h.Sections {
+			if section.Encoding != diskstore.EncodingZstd {
+				return nil, fmt.Errorf("a section of %s is not compressed", path)
+			}
+			z.sections = append(z.sections, data[section.Offset:section.Offset+section.Stored])
+			z.rawBytes = int(section.Raw)
+			z.stored, z.raw = z.stored+section.Stored, z.raw+section.Raw
+		}
+	}
+	return z, nil
+}
+
+// decode decompresses everything on all cores, and returns decoded bytes per
+// second.
+func (z *compressed) decode() (float64, error) {
+	var g errgroup.Group
+	cores := runtime.GOMAXPROCS(0)
+	started := time.Now()
+	for core := range cores {
+		g.Go(func() error {
+			out := make([]byte, 0, z.rawBytes)
+			for i := core; i < len(z.sections); i += cores {
+				if _, err := z.decoder.DecodeAll(z.sections[i], out); err != nil {
+					return fmt.Errorf("decompressing a section: %w", err)
+				}
+			}
+			return nil
+		})
+	}
+	err := g.Wait()
+	return float64(z.raw) / time.Since(started).Seconds(), err
+}

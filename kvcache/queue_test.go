@@ -1,0 +1,152 @@
+package kvcache
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
+
+// putStore is a store that says which pages it was given.
+type putStore struct {
+	Store
+	puts chan uint32 // where they start
+}
+
+func (s putStore) Put(ctx context.Context, p *diskstore.Page) error {
+	s.puts <- p.Start
+	return nil
+}
+
+func newYieldingQueue(t *testing.T) (q *writeQueue, puts chan uint32, push func(start uint32)) {
+	puts = make(chan uint32, 8)
+	q = newWriteQueue(putStore{puts: puts}, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	t.Cleanup(func() { require.NoError(t, q.close(context.Background())) })
+	return q, puts, func(start uint32) {
+		q.push(diskstore.Key{byte(start)}, &diskstore.Page{Start: start, Payload: make([]byte, 8)})
+	}
+}
+
+// requireYields fails unless the queue leaves what it holds for later.
+func requireYields(t *testing.T, q *writeQueue, yields bool) {
+	t.Helper()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	require.Equal(t, yields, q.yieldsLocked())
+}
+
+func TestSavingYieldsToRestores(t *testing.T) {
+	q, puts, push := newYieldingQueue(t)
+	push(1)
+	require.EqualValues(t, 1, <-puts)
+	q.yield(1)
+	q.yield(1)
+	push(2)
+	requireYields(t, q, true)
+	q.yield(-1)
+	requireYields(t, q, true)
+	require.True(t, q.has(diskstore.Key{2}))
+	q.yield(-1)
+	require.EqualValues(t, 2, <-puts, "the last restore is over")
+}
+
+func TestSavingDoesNotYieldForLong(t *testing.T) {
+	q, puts, push := newYieldingQueue(t)
+	now := time.Now()
+	q.mu.Lock()
+	q.now = func() time.Time { return now }
+	q.mu.Unlock()
+	q.yield(1)
+	push(1)
+	requireYields(t, q, true)
+	q.mu.Lock()
+	now = now.Add(yieldMax)
+	q.changed.Broadcast() // the timer does
+	q.mu.Unlock()
+	require.EqualValues(t, 1, <-puts)
+	push(2)
+	require.EqualValues(t, 2, <-puts, "nor after that, while restores go on")
+	q.yield(-1)
+	q.yield(1)
+	requireYields(t, q, true)
+	q.yield(-1)
+}
+
+func TestSavingDoesNotYieldWhenItIsWaitedFor(t *testing.T) {
+	q, puts, push := newYieldingQueue(t)
+	q.yield(1)
+	defer q.yield(-1)
+	push(1)
+	require.NoError(t, q.wait(t.Context()))
+	require.EqualValues(t, 1, <-puts)
+	push(2)
+	requireYields(t, q, true)
+}
+
+func TestSavingDoesNotYieldWhenThereIsNoRoom(t *testing.T) {
+	q, puts, push := newYieldingQueue(t)
+	q.yield(1)
+	defer q.yield(-1)
+	push(1)
+	require.NotNil(t, q.stage(stagingBytesMax-8, false), "there is room")
+	requireYields(t, q, true)
+	require.Nil(t, q.stage(stagingBytesMax, false))
+	require.EqualValues(t, 1, <-puts, "room is made for the page that found none")
+	push(2)
+	q.mu.Lock()
+	for q.refused { // until the first is done with
+		q.changed.Wait()
+	}
+	q.mu.Unlock()
+	requireYields(t, q, true)
+}
+
+// Everything queued is written in the end, restores or not.
+func TestClosingWritesWhatRestoresHeldBack(t *testing.T) {
+	puts := make(chan uint32, 8)
+	q := newWriteQueue(putStore{puts: puts}, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	q.yield(1)
+	q.push(diskstore.Key{1}, &diskstore.Page{Start: 1, Payload: make([]byte, 8)})
+	require.NoError(t, q.close(t.Context()))
+	require.EqualValues(t, 1, <-puts)
+	q.yield(-1)
+}
+
+func TestRestoresHoldSavingBack(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	prompt := tokenRange(1, 60)
+	r.run(r.slots[0], prompt, nil, true)
+	r.run(r.slots[0], tokenRange(2, 9), nil, true)
+	r.flush()
+	readers := 0
+	store.onRead = func(int) {
+		r.tiered.queue.mu.Lock()
+		defer r.tiered.queue.mu.Unlock()
+		readers = max(readers, r.tiered.queue.reading)
+	}
+	require.Equal(t, 59, r.load(r.slots[0], prompt, true).Held)
+	require.Equal(t, 1, readers)
+	require.Zero(t, r.tiered.queue.reading)
+}
+
+// Reads that overlap are counted once, and so is no time between them.
+func TestReadClock(t *testing.T) {
+	var c readClock
+	c.begin()
+	c.begin()
+	c.end()
+	require.Zero(t, c.took(), "one is still running")
+	c.end()
+	once := c.took()
+	c.begin()
+	c.since = c.since.Add(-time.Hour)
+	c.end()
+	require.GreaterOrEqual(t, c.took(), once+time.Hour)
+	require.Less(t, c.took(), once+2*time.Hour)
+}

@@ -1,0 +1,205 @@
+package kvcache
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
+
+// pagesInMemory is how many pages a restore holds at a time: one that is being written to
+// pagesInMemory is how many pages a restore holds at a time: one that is being written to
+// its cells, and those read ahead of it. Two are read at once then, so that the disk is not
+// idle while the last bytes of a page are checked.
+const pagesInMemory = 3
+
+// page is one page on its way from the store to its cells.
+type page struct {
+	ref     diskstore.Ref
+	layout  diskstore.Layout
+	buffer  *[]byte
+	payload []byte            // of the buffer
+	placed  *diskstore.Placed // the payload's place on disk; nil when it has none of use
+	err     error
+}
+
+// close lets go of the page's file.
+func (p *page) close() {
+	if p.placed != nil {
+		p.placed.Close() // nothing was written to it
+	}
+}
+
+// readAhead reads the pages of a plan in the order of the chain, ahead of who writes them.
+type readAhead struct {
+	t     *TieredCausal
+	plan  *plan
+	pages chan chan page // each page in turn, when it is read
+	room  chan struct{}  // a place for each page in memory
+	stop  context.CancelFunc
+	clock readClock
+}
+
+func (t *TieredCausal) readAhead(ctx context.Context, p *plan) *readAhead {
+	ctx, cancel := context.WithCancel(ctx)
+	r := &readAhead{
+		t: t, plan: p, stop: cancel,
+		pages: make(chan chan page, pagesInMemory),
+		room:  make(chan struct{}, pagesInMemory),
+	}
+	go r.run(ctx)
+	return r
+}
+
+// run starts a reader for each page as soon as there is a place for it.
+func (r *readAhead) run(ctx context.Context) {
+	defer close(r.pages)
+	for i := range r.plan.refs {
+		select {
+		case r.room <- struct{}{}:
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil { // also when there was room
+			return
+		}
+		read := make(chan page, 1)
+		r.pages <- read // has as many places as there is room
+		go func() {
+			r.clock.begin()
+			pg := r.t.readInto(ctx, r.plan, i)
+			r.clock.end()
+			read <- pg
+		}()
+	}
+}
+
+// done gives a page's place in memory to the next.
+func (r *readAhead) done(pg *page) {
+	pg.close()
+	if pg.buffer != nil {
+		r.t.buffers.Put(pg.buffer)
+	}
+	<-r.room
+}
+
+// close ends the readers and lets go of what they have read. When it returns there are none.
+func (r *readAhead) close() {
+	r.stop()
+	r.drain()
+}
+
+// drain reads what is left of the plan, and keeps nothing of it.
+func (r *readAhead) drain() {
+	for read := range r.pages {
+		pg := <-read
+		r.done(&pg)
+	}
+}
+
+// readClock measures the time during which anything is read: reads overlap, and in between
+// they wait for room.
+type readClock struct {
+	mu      sync.Mutex
+	running int
+	since   time.Time
+	total   time.Duration
+}
+
+func (c *readClock) begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running++; c.running == 1 {
+		c.since = time.Now()
+	}
+}
+
+func (c *readClock) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running--; c.running == 0 {
+		c.total += time.Since(c.since)
+	}
+}
+
+// took returns the time once nothing is read any more.
+func (c *readClock) took() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.total
+}
+
+// readInto reads one page of a plan into a buffer.
+func (t *TieredCausal) readInto(ctx context.Context, p *plan, i int) page {
+	ref := p.refs[i]
+	pg := page{ref: ref}
+	if pg.layout, pg.err = diskstore.NewLayout(t.geometry.sections, ref.Stored); pg.err != nil {
+		return pg
+	}
+	size := pg.layout.Size()
+	var ok bool
+	if pg.buffer, ok = t.buffers.Get().(*[]byte); !ok || cap(*pg.buffer) < size {
+		b := make([]byte, size)
+		pg.buffer = &b
+	}
+	pg.payload = (*pg.buffer)[:size]
+	pg.placed, pg.err = t.readPage(ctx, ref, p.tokens[ref.Start:int(ref.Start)+ref.Tokens], pg.layout, pg.payload)
+	return pg
+}
+
+// fill reads the plan's pages and writes their rows. It returns how many leading tokens of
+// the prompt are in.
+func (t *TieredCausal) fill(ctx context.Context, p *plan) (int, error) {
+	t.queue.yield(1)
+	defer t.queue.yield(-1)
+	r := t.readAhead(ctx, p)
+	defer r.close()
+
+	t.mu.Lock()
+	err := t.landFlights(ctx, p.lastBuilt)
+	t.mu.Unlock()
+	if err != nil {
+		return p.base, err
+	}
+	if t.opts.Poison {
+		t.poison(p.cells)
+	}
+
+	held, bytes := p.base, int64(0)
+	for read := range r.pages {
+		pg := <-read
+		err := pg.err
+		end := min(int(pg.ref.Start)+pg.ref.Tokens, p.end)
+		if err == nil {
+			err = t.write(&pg, held-int(pg.ref.Start), p.cells[held-p.base:end-p.base])
+		}
+		if err != nil && !errors.Is(err, diskstore.ErrDamaged) {
+			r.stop() // before there is room for one more
+		}
+		r.done(&pg)
+		if err != nil {
+			// After damage the rest is read even so, for what else is damaged to be set
+			// aside: it would pass for stored when the prompt's pages are sealed again.
+			r.drain()
+			return held, err
+		}
+		held = end
+		bytes += pg.ref.Bytes
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.gate.read(bytes, r.clock.took())
+	return held, ctx.Err()
+}
+
+// write puts the rows [from, from+len(cells)) of a page into cells.
+func (t *TieredCausal) write(pg *page, from int, cells []int32) error {
+	if err := t.geometry.scatter(t.Rows, pg.layout, pg.payload, from, cells); err != nil {
+		return err
+	}
+	if pg.placed != nil {
+		t.place(pg.placed, from, cells)
+	}
+	return nil
+}

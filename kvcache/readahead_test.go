@@ -1,0 +1,57 @@
+package kvcache
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A restore reads as many pages at a time as it has room for, writes them in the order of
+// the chain even where the first is read last, and reads no further ahead than that.
+func TestRestoreReadsAhead(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{Poison: true})
+	prompt := tokenRange(1, 100)
+	r.run(r.slots[0], prompt, nil, true)
+	r.run(r.slots[0], tokenRange(2, 9), nil, true)
+	r.flush()
+
+	var mu sync.Mutex
+	begun, furthest := 0, 0
+	all := make(chan struct{})
+	store.onRead = func(page int) {
+		mu.Lock()
+		begun++
+		furthest = max(furthest, page)
+		if begun == pagesInMemory {
+			assert.Equal(t, pagesInMemory-1, furthest)
+			close(all)
+		}
+		mu.Unlock()
+		if page == 0 {
+			<-all // the others have begun, and may be done
+		}
+	}
+	require.Equal(t, 99, r.load(r.slots[0], prompt, true).Held)
+	r.cache.requireRows(t, 0, prompt[:99])
+}
+
+// Buffers are used again, by pages of another size too.
+func TestRestoresShareBuffers(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	for _, n := range []int{60, 5, 17, 100, 3} {
+		r.run(r.slots[0], tokenRange(n, n), nil, true)
+	}
+	r.run(r.slots[0], tokenRange(1, 9), nil, true)
+	r.flush()
+	for range 3 {
+		for _, n := range []int{60, 5, 17, 100, 3} {
+			r.finish(r.slots[0])
+			require.Equal(t, n-1, r.load(r.slots[0], tokenRange(n, n), true).Held)
+			r.cache.requireRows(t, 0, tokenRange(n, n)[:n-1])
+		}
+	}
+}
