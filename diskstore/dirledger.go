@@ -120,6 +120,7 @@ func (t *dirTier) writeLedger(l *ledger, id string) error {
 		file, err = t.fs.Create(tmp)
 		return err
 	}); err != nil {
+		_ = t.fs.Remove(tmp) // a full disk may fail Create when the name is there
 		return err
 	}
 	_, err = file.Write(content)

@@ -60,6 +60,7 @@ func TestFullFilesystem(t *testing.T) {
 			fill := image.Fill(0)
 			big := largePage(t, prompt(100, testTokens))
 			require.ErrorIs(t, s.Put(ctx, big), ErrNoSpace)
+			require.NoError(t, s.Flush(ctx))
 			require.Empty(t, filesIn(t, o.Local.Root, tmpExt))
 			require.Empty(t, s.Chain(ctx, prompt(100, testTokens), nil))
 			require.True(t, s.Stats().Local.Down)
@@ -86,6 +87,7 @@ func TestFullFilesystem(t *testing.T) {
 			s, err = Open(ctx, o)
 			require.NoError(t, err)
 			require.FileExists(t, manifest)
+			require.NoError(t, s.Flush(ctx)) // a count writes the ledger
 			require.Empty(t, filesIn(t, o.Local.Root, tmpExt))
 			require.NoError(t, s.Close())
 		})
