@@ -65,7 +65,7 @@ func newCrashWorld(t require.TestingT, edit ...func(*Options)) *crashWorld {
 		FS:          w.inj,
 		Fingerprint: testFingerprint(1), PageTokens: testTokens,
 		Local:         TierConfig{Root: filepath.Join(root, "local"), BudgetBytes: 4 * tinyPage},
-		Remote:        TierConfig{Root: filepath.Join(root, "remote"), BudgetBytes: 8 * tinyPage},
+		Remote:        TierConfig{Root: filepath.Join(root, "remote"), BudgetBytes: 6 * tinyPage},
 		RemoteTimeout: time.Minute, ReadTimeout: time.Minute,
 	}
 	for _, e := range edit {
