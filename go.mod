@@ -3,6 +3,7 @@ module github.com/kvtier/kvtier
 go 1.24.1
 
 require (
+	github.com/hanwen/go-fuse/v2 v2.9.0
 	github.com/klauspost/compress v1.18.0
 	github.com/olekukonko/tablewriter v0.0.5
 	github.com/ollama/ollama v0.16.1

@@ -14,7 +14,8 @@ const (
 
 // breaker keeps a tier that fails from being asked again and again. It is
 // closed (all may ask), open (nobody may, until the backoff has passed) or half
-// open (one may, and the outcome decides). It logs once for each change.
+// open (one may, and the outcome decides). It logs once for each change. A tier
+// that fails again soon after it came back is left alone for longer each time.
 type breaker struct {
 	log *slog.Logger
 	now func() time.Time
@@ -24,11 +25,12 @@ type breaker struct {
 	open     bool
 	probing  bool
 	until    time.Time
+	closed   time.Time // when it was closed last
 	backoff  time.Duration
 }
 
 func newBreaker(log *slog.Logger, now func() time.Time) *breaker {
-	return &breaker{log: log, now: now, backoff: breakerBackoffMin}
+	return &breaker{log: log, now: now}
 }
 
 // allow reports whether the tier may be asked. After true the caller owes one
@@ -57,9 +59,9 @@ func (b *breaker) down() bool {
 func (b *breaker) success() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.failures, b.probing, b.backoff = 0, false, breakerBackoffMin
+	b.failures, b.probing = 0, false
 	if b.open {
-		b.open = false
+		b.open, b.closed = false, b.now()
 		b.log.Info("kv tier is back")
 	}
 }
@@ -84,6 +86,11 @@ func (b *breaker) failure(err error, fatal bool) {
 		b.backoff = min(2*b.backoff, breakerBackoffMax)
 	case fatal || b.failures >= breakerThreshold:
 		b.open = true
+		if b.now().Sub(b.closed) < breakerBackoffMax {
+			b.backoff = min(max(2*b.backoff, breakerBackoffMin), breakerBackoffMax)
+		} else {
+			b.backoff = breakerBackoffMin
+		}
 		b.log.Warn("kv tier is not usable, continuing without it", "error", err, "retry_in", b.backoff)
 	default:
 		return

@@ -147,15 +147,30 @@ func (d *tempDir) removeLock(path string) {
 	}
 }
 
-// close removes the lock file, still holding the lock.
+// close removes the lock file, still holding the lock, and before that what
+// could not be removed when it was given up. Where that fails once more the lock
+// file stays, as after the death of a process, so that the next one cleans.
 func (d *tempDir) close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.lock == nil {
 		return nil
 	}
-	d.removeLock(filepath.Join(d.dir, d.id+lockExt))
+	if d.removeOwn() == nil {
+		d.removeLock(filepath.Join(d.dir, d.id+lockExt))
+	}
 	err := d.lock.Close()
 	d.lock = nil
+	return err
+}
+
+// removeOwn removes the temporary files of this process that are left.
+func (d *tempDir) removeOwn() error {
+	entries, err := d.t.readDir(d.dir)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), d.id+"-") {
+			err = errors.Join(err, d.t.fs.Remove(filepath.Join(d.dir, e.Name())))
+		}
+	}
 	return err
 }

@@ -2,8 +2,10 @@ package diskstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/kvtier/kvtier/internal/vfs"
@@ -59,7 +61,6 @@ func (u *dirUpload) seal(used time.Time) (Info, error) {
 	if err := u.file.Sync(); err != nil {
 		return Info{}, err
 	}
-	// After the sync: until then blocks may not have been allocated.
 	fi, err := u.file.Stat()
 	if err != nil {
 		return Info{}, err
@@ -69,7 +70,13 @@ func (u *dirUpload) seal(used time.Time) (Info, error) {
 	}
 	file := u.file
 	u.file = nil
-	if err := file.Close(); err != nil {
+	// An interrupted close has closed, and everything was synced before.
+	if err := file.Close(); err != nil && !errors.Is(err, syscall.EINTR) {
+		u.remove()
+		return Info{}, err
+	}
+	// Only now: XFS gives back at the close what it allocated beyond the end.
+	if fi, err = u.t.fs.Lstat(u.tmp); err != nil {
 		u.remove()
 		return Info{}, err
 	}

@@ -37,6 +37,9 @@ type isolated struct {
 	lookupIn time.Duration // time for a lookup
 	stepIn   time.Duration // time for a transfer step
 	failed   func()        // called for each failure
+
+	// Reads, writes and commits that failed in a row.
+	reads, writes, commits atomic.Int32
 }
 
 func isolate(inner Tier, lookupIn, stepIn time.Duration, log *slog.Logger, now func() time.Time, failed func()) *isolated {
@@ -131,6 +134,21 @@ func (t *isolated) report(ctx context.Context, start time.Time, limit time.Durat
 	default:
 		t.failed()
 		t.breaker.failure(err, fatalRoot(err))
+	}
+	return err
+}
+
+// moved opens the breaker when transfers of one kind keep failing. Lookups may go
+// on working while they do, as on a share whose server has a bad disk, and so
+// the breaker never sees failures in a row: each of them would cost its time.
+func (t *isolated) moved(streak *atomic.Int32, err error) error {
+	switch {
+	case err == nil:
+		streak.Store(0)
+	case errors.Is(err, ErrNotFound), errors.Is(err, ErrNoSpace), errors.Is(err, ErrTierDown), errors.Is(err, ErrClosed),
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, context.Canceled), vfs.IsReadOnly(err):
+	case streak.Add(1) >= breakerThreshold:
+		t.breaker.failure(err, true)
 	}
 	return err
 }

@@ -41,7 +41,7 @@ func (b *isolatedBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
 			}
 			return step, nil
 		})
-		if err != nil {
+		if b.t.moved(&b.t.reads, err) != nil {
 			return err
 		}
 		copy(p[:n], *step)
@@ -82,7 +82,7 @@ func (u *isolatedUpload) Write(ctx context.Context, p []byte) error {
 			defer u.mu.Unlock()
 			return struct{}{}, u.inner.Write(ctx, step)
 		})
-		if err != nil {
+		if u.t.moved(&u.t.writes, err) != nil {
 			return err
 		}
 		p = p[n:]
@@ -97,7 +97,7 @@ func (u *isolatedUpload) Commit(ctx context.Context, used time.Time) (Committed,
 		return u.inner.Commit(ctx, used)
 	})
 	u.committed = err == nil
-	return done, err
+	return done, u.t.moved(&u.t.commits, err)
 }
 
 func (u *isolatedUpload) Abort() {

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -90,10 +91,21 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// gauge measures a root after everything that may add to it.
+// gauge measures a root after everything that may add to it, while nothing else
+// may.
 type gauge struct {
 	vfs.FS
+	mu      sync.Mutex
 	measure func()
+}
+
+// then runs op and measures.
+func (g *gauge) then(op func() error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	err := op()
+	g.measure()
+	return err
 }
 
 func (g *gauge) Create(name string) (vfs.File, error) {
@@ -101,28 +113,27 @@ func (g *gauge) Create(name string) (vfs.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return gaugeFile{f, g.measure}, nil
+	return gaugeFile{f, g}, nil
 }
 
 func (g *gauge) Rename(from, to string) error {
-	defer g.measure()
-	return g.FS.Rename(from, to)
+	return g.then(func() error { return g.FS.Rename(from, to) })
 }
 
 type gaugeFile struct {
 	vfs.File
-	measure func()
+	g *gauge
 }
 
-func (f gaugeFile) Write(p []byte) (int, error) {
-	defer f.measure()
-	return f.File.Write(p)
+func (f gaugeFile) Write(p []byte) (n int, err error) {
+	err = f.g.then(func() error {
+		n, err = f.File.Write(p)
+		return err
+	})
+	return n, err
 }
 
-func (f gaugeFile) Sync() error {
-	defer f.measure()
-	return f.File.Sync()
-}
+func (f gaugeFile) Sync() error { return f.g.then(f.File.Sync) }
 
 // TestBudgetIsNeverExceeded stores chains, tails and damaged pages in two stores
 // with small budgets for both tiers, and looks after each operation.

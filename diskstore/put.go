@@ -83,8 +83,10 @@ func (s *Store) putName(ctx context.Context, name Name, p *Page) error {
 	err = s.write(ctx, name, e, at)
 	switch {
 	case vfs.IsNoSpace(err):
+		// Twice, because directories need room as well, and some filesystems do
+		// not give back at once what was removed.
 		collectCtx, cancel := context.WithTimeout(ctx, roomWait)
-		cerr := s.collect(collectCtx, tierLocal, demand{disk: alignUp(size), before: s.moveUp(ctx, at)})
+		cerr := s.collect(collectCtx, tierLocal, demand{disk: 2 * alignUp(size), before: s.moveUp(ctx, at)})
 		cancel()
 		if cerr != nil {
 			return errors.Join(err, cerr)

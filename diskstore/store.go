@@ -231,9 +231,9 @@ func (s *Store) Close() error {
 	}
 	err = errors.Join(err, s.local.Close())
 	if s.remote != nil {
-		if rerr := s.remote.Close(); rerr != nil && !errors.Is(rerr, ErrTierTimeout) {
-			err = errors.Join(err, rerr)
-		}
+		// A mount that hangs or is gone is no error here either. What it keeps
+		// of this process is cleaned by the next.
+		_ = s.remote.Close()
 	}
 	if err != nil {
 		return fmt.Errorf("close store in %s: %w", s.opt.Local.Root, err)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -258,6 +260,29 @@ func TestFailingStoreNeverFailsARequest(t *testing.T) {
 	r.run(r.slots[0], tokenRange(3, 60), nil, true)
 	r.flush()
 	require.Len(t, store.pages, 14, "what was left in the cache meanwhile is stored too, before it leaves")
+}
+
+// TestDailyLimitIsLeftToTheStoreToTell: the queue says nothing about it, and does
+// when something else fails.
+func TestDailyLimitIsLeftToTheStoreToTell(t *testing.T) {
+	var lines strings.Builder
+	q := &writeQueue{log: slog.New(slog.NewTextHandler(&lines, nil)), now: time.Now}
+	q.changed.L = &q.mu
+	finish := func(err error) int {
+		job := &writeJob{page: &diskstore.Page{}}
+		q.jobs = []*writeJob{job}
+		q.finish(job, err)
+		return strings.Count(lines.String(), "msg=")
+	}
+	require.Zero(t, finish(fmt.Errorf("put page: %w", diskstore.ErrWriteCap)))
+	require.Zero(t, finish(errSuspended))
+	require.True(t, q.suspended())
+	require.Zero(t, finish(nil))
+	require.False(t, q.suspended())
+	require.Zero(t, finish(diskstore.ErrWriteCap))
+	require.Equal(t, 1, finish(diskstore.ErrNoSpace))
+	require.Equal(t, 1, finish(diskstore.ErrWriteCap))
+	require.Equal(t, 2, finish(nil))
 }
 
 func TestFlushWaitsForTheLastFlight(t *testing.T) {

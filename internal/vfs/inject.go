@@ -44,8 +44,8 @@ type Rule struct {
 	Gate *Gate // wait here first
 	Err  error // then fail with this; nil carries the operation out
 
-	// Short makes a failing write store this many bytes first, as a full disk
-	// does.
+	// Short makes a failing read or write move this many bytes first, as a bad
+	// sector or a full disk does.
 	Short int
 
 	seen int
@@ -285,10 +285,15 @@ type injectedFile struct {
 }
 
 func (f *injectedFile) ReadAt(p []byte, off int64) (int, error) {
-	if err := f.i.fail(OpRead, f.name); err != nil {
-		return 0, err
+	r := f.i.before(OpRead, f.name)
+	if r == nil {
+		return f.File.ReadAt(p, off)
 	}
-	return f.File.ReadAt(p, off)
+	n := 0
+	if short := min(r.Short, len(p)); short > 0 {
+		n, _ = f.File.ReadAt(p[:short], off)
+	}
+	return n, &fs.PathError{Op: string(OpRead), Path: f.name, Err: r.Err}
 }
 
 func (f *injectedFile) Write(p []byte) (int, error) {

@@ -106,5 +106,12 @@ func locked(f *os.File, name string, err error) (io.Closer, error) {
 		f.Close()
 		return nil, fmt.Errorf("lock %s: %w", name, err)
 	}
+	// As in Create: the next process has to be able to open the file.
+	if info, err := f.Stat(); err == nil && info.Mode().Perm()&fileMode != fileMode {
+		if err := f.Chmod(fileMode); err != nil {
+			f.Close()
+			return nil, err
+		}
+	}
 	return f, nil
 }

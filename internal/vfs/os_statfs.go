@@ -2,11 +2,19 @@
 
 package vfs
 
-import "golang.org/x/sys/unix"
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
 
 func space(name string) (Space, error) {
 	var st unix.Statfs_t
-	if err := unix.Statfs(name, &st); err != nil {
+	err := unix.Statfs(name, &st)
+	for errors.Is(err, unix.EINTR) { // as a network filesystem may be
+		err = unix.Statfs(name, &st)
+	}
+	if err != nil {
 		return Space{}, err
 	}
 	return Space{

@@ -19,11 +19,14 @@ func TestOSModesIgnoreTheUmask(t *testing.T) {
 		old := syscall.Umask(umask)
 		err := OS.Mkdir(filepath.Join(dir, "d"))
 		f, ferr := OS.Create(filepath.Join(dir, "f"))
+		lock, lerr := OS.Lock(filepath.Join(dir, "l"))
 		syscall.Umask(old)
 		require.NoError(t, err)
 		require.NoError(t, ferr)
 		require.NoError(t, f.Close())
-		for name, want := range map[string]os.FileMode{"d": 0o700, "f": 0o600} {
+		require.NoError(t, lerr)
+		require.NoError(t, lock.Close())
+		for name, want := range map[string]os.FileMode{"d": 0o700, "f": 0o600, "l": 0o600} {
 			info, err := os.Lstat(filepath.Join(dir, name))
 			require.NoError(t, err)
 			require.Equal(t, want, info.Mode().Perm())

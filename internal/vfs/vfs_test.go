@@ -82,6 +82,18 @@ func TestInjectorRules(t *testing.T) {
 	content, err := os.ReadFile(path("c"))
 	require.NoError(t, err)
 	require.Equal(t, "abcde", string(content))
+
+	// A short read fills what it managed to read.
+	inj.Reset()
+	inj.Add(Rule{Ops: []Op{OpRead}, Err: boom, Short: 3})
+	f, err = inj.Open(path("c"))
+	require.NoError(t, err)
+	p := make([]byte, 4)
+	n, err = f.ReadAt(p, 1)
+	require.ErrorIs(t, err, boom)
+	require.Equal(t, 3, n)
+	require.Equal(t, "bcd\x00", string(p))
+	require.NoError(t, f.Close())
 }
 
 // TestInjectorSeesEveryOperation fails each operation in turn.

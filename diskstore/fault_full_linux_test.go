@@ -1,0 +1,127 @@
+package diskstore
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/mounts"
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// largePage makes a page of 1 MiB, beside which a directory is small.
+func largePage(t *testing.T, tokens []int32) *Page {
+	l := layoutOf(t, []Section{{Kind: KindK, RowBytes: 64 << 10}, {Kind: KindV, RowBytes: 64 << 10}}, len(tokens))
+	p := &Page{Parent: testFingerprint(1), Tokens: tokens, Layout: l, Payload: make([]byte, l.Size())}
+	fillRows(l, p.Key(), p.Payload)
+	return p
+}
+
+// readLarge reads a page back.
+func readLarge(t *testing.T, s *Store, p *Page) error {
+	refs := s.Chain(ctx, p.Tokens, nil)
+	require.Len(t, refs, 1)
+	buf := make([]byte, p.Layout.Size())
+	err := s.Read(ctx, refs[0], p.Tokens, p.Layout, buf)
+	require.Equal(t, p.Payload, buf)
+	return err
+}
+
+// TestFullFilesystem fills real filesystems: the store makes room, gives up
+// where there is none, and works again when there is some.
+func TestFullFilesystem(t *testing.T) {
+	for fstype, size := range map[string]int64{"ext4": mounts.Ext4Bytes, "xfs": mounts.XFSBytes} {
+		t.Run(fstype, func(t *testing.T) {
+			image := mounts.NewImage(t, fstype, size)
+			o := testOptions(t, withFS(vfs.OS), func(o *Options) {
+				o.Local = TierConfig{Root: filepath.Join(image.Dir, "kv"), BudgetBytes: size}
+			})
+			s, err := Open(ctx, o)
+			require.NoError(t, err)
+			require.NoError(t, s.Flush(ctx))
+
+			// The disk is full long before the budget: room is made for each page.
+			empty := image.Fill(10 << 20)
+			for seed := range 30 {
+				p := largePage(t, prompt(seed, testTokens))
+				require.NoError(t, s.Put(ctx, p))
+				require.NoError(t, readLarge(t, s, p))
+			}
+			require.NoError(t, s.Flush(ctx))
+			require.NotZero(t, s.Stats().Evicted)
+			requireExact(t, s)
+
+			// There is no room at all, and nothing that could go.
+			for s.Stats().Local.Pages > 0 {
+				require.NoError(t, s.collect(ctx, tierLocal, demand{disk: size}))
+			}
+			fill := image.Fill(0)
+			big := largePage(t, prompt(100, testTokens))
+			require.ErrorIs(t, s.Put(ctx, big), ErrNoSpace)
+			require.NoError(t, s.Flush(ctx))
+			require.Empty(t, filesIn(t, o.Local.Root, tmpExt))
+			require.Empty(t, s.Chain(ctx, prompt(100, testTokens), nil))
+			require.True(t, s.Stats().Local.Down)
+
+			// A full disk can be opened, without a manifest if need be.
+			require.NoError(t, s.Close())
+			manifest := filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Class: ClassManifest})
+			require.NoError(t, os.Remove(manifest))
+			topUp := image.Fill(0)
+			s, err = Open(ctx, o)
+			require.NoError(t, err)
+			require.Empty(t, s.Chain(ctx, prompt(1, testTokens), nil))
+			_ = s.Put(ctx, big) // may find a block or two
+
+			topUp()
+			fill()
+			empty()
+			require.NoError(t, s.Put(ctx, big))
+			require.NoError(t, readLarge(t, s, big))
+			require.NoError(t, s.collect(ctx, tierLocal, demand{}))
+			requireExact(t, s)
+			require.NoError(t, s.Flush(ctx))
+			require.NoError(t, s.Close())
+			s, err = Open(ctx, o)
+			require.NoError(t, err)
+			require.FileExists(t, manifest)
+			require.Empty(t, filesIn(t, o.Local.Root, tmpExt))
+			require.NoError(t, s.Close())
+		})
+	}
+}
+
+// TestFullRemoteFilesystem fills the filesystem of the remote tier, which makes
+// room of its own.
+func TestFullRemoteFilesystem(t *testing.T) {
+	image := mounts.NewImage(t, "ext4", mounts.Ext4Bytes)
+	page := physicalPage(t)
+	o := testOptions(t, withFS(vfs.OS), withRemote(t), func(o *Options) {
+		o.Local.BudgetBytes = 3 * page
+		o.Remote = TierConfig{Root: filepath.Join(image.Dir, "kv"), BudgetBytes: mounts.Ext4Bytes}
+	})
+	require.NoError(t, os.Mkdir(o.Remote.Root, 0o700))
+	image.Fill(12 * page)
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	for seed := range 40 {
+		require.NoError(t, s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(seed, testTokens))))
+		require.NoError(t, s.Flush(ctx))
+	}
+	st := s.Stats()
+	require.NotZero(t, st.Demoted)
+	require.False(t, st.Remote.Down, "a full tier is not a broken one")
+	require.LessOrEqual(t, st.Local.Bytes, o.Local.BudgetBytes)
+	require.NotZero(t, st.Remote.Pages)
+	for seed := range 40 {
+		tokens := prompt(seed, testTokens)
+		readChain(t, s, tokens, tokensIn(s.Chain(ctx, tokens, nil)))
+	}
+	require.NoError(t, s.Flush(ctx))
+	requireExact(t, s)
+	require.Empty(t, filesIn(t, o.Remote.Root, tmpExt))
+	require.NoError(t, checkPages(o.Remote.Root))
+	require.NoError(t, s.Close())
+}

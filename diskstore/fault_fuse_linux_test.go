@@ -1,0 +1,272 @@
+package diskstore
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/mounts"
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// mountedRemote is a store whose remote tier is on a FUSE mount.
+type mountedRemote struct {
+	*Store
+	t      *testing.T
+	mount  *mounts.Passthrough
+	behind string // the remote root without the mount
+}
+
+// openMounted returns a store with the first page of tokens in the local tier
+// and the second in the remote one.
+func openMounted(t *testing.T, tokens []int32) *mountedRemote {
+	source := t.TempDir()
+	behind := filepath.Join(source, "kv")
+	require.NoError(t, os.Mkdir(behind, 0o700))
+	mount := mounts.NewPassthrough(t, source)
+	o := testOptions(t, withFS(vfs.OS), func(o *Options) {
+		o.Remote.Root = filepath.Join(mount.Dir, "kv")
+		o.RemoteTimeout, o.ReadTimeout = time.Minute, time.Minute
+	})
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	m := &mountedRemote{Store: s, t: t, mount: mount, behind: behind}
+	t.Cleanup(func() { closeInTime(t, s) }) // before the mount goes
+	require.NoError(t, s.Flush(ctx))
+	pages := putChain(t, s, tokens)
+	require.NoError(t, s.Flush(ctx))
+	require.NoError(t, m.moveDown(pages[1].Key()))
+	require.Len(t, filesIn(t, behind, pageExt), 1)
+	return m
+}
+
+// patience sets how long the remote tier may take. Tests give it a minute where
+// it works, because the machine may be busy, and little where it does not.
+func (m *mountedRemote) patience(limit time.Duration) {
+	m.remote.lookupIn, m.remote.stepIn, m.opt.RemoteTimeout = limit, limit, limit
+}
+
+// moveDown moves a page to the remote tier if it can.
+func (m *mountedRemote) moveDown(key Key) error {
+	info, err := m.local.Stat(ctx, m.pageName(key))
+	require.NoError(m.t, err)
+	if err := m.demote(ctx, info); err != nil {
+		return err
+	}
+	require.True(m.t, m.drop(ctx, tierLocal, info))
+	return nil
+}
+
+// troubles are what can happen to a mount. Each returns how it is repaired.
+var troubles = map[string]func(m *mountedRemote, ops []mounts.Op) (repair func()){
+	"stalls": func(m *mountedRemote, ops []mounts.Op) func() {
+		m.mount.Stall(ops...)
+		return m.mount.Heal
+	},
+	"is stale": func(m *mountedRemote, ops []mounts.Op) func() {
+		m.mount.Fail(syscall.ESTALE, ops...)
+		return m.mount.Heal
+	},
+	"has bad sectors": func(m *mountedRemote, ops []mounts.Op) func() {
+		m.mount.Fail(syscall.EIO, ops...)
+		return m.mount.Heal
+	},
+	"dies": func(m *mountedRemote, ops []mounts.Op) func() {
+		acted := m.whenEntered(ops, m.mount.Kill)
+		return func() { <-acted; m.remount() }
+	},
+	"vanishes": func(m *mountedRemote, ops []mounts.Op) func() {
+		acted := m.whenEntered(ops, m.mount.Vanish)
+		return func() { <-acted; m.remount() }
+	},
+}
+
+// whenEntered runs act as soon as one of the requests is being served.
+func (m *mountedRemote) whenEntered(ops []mounts.Op, act func()) (acted <-chan struct{}) {
+	entered := m.mount.Stall(ops...)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		<-entered
+		act()
+	}()
+	return done
+}
+
+func (m *mountedRemote) remount() {
+	m.mount.Unmount()
+	m.mount.Mount()
+}
+
+// works checks that the remote tier is used again after a repair.
+func (m *mountedRemote) works(repair func()) {
+	t := m.t
+	repair()
+	require.NoError(t, m.Flush(ctx))
+	// Operations that were given up have ended before patience is changed.
+	for range lookupWorkers {
+		m.remote.lookup <- struct{}{}
+	}
+	for range transferWorkers {
+		m.remote.transfer <- struct{}{}
+	}
+	for range lookupWorkers {
+		<-m.remote.lookup
+	}
+	for range transferWorkers {
+		<-m.remote.transfer
+	}
+	m.patience(time.Minute)
+	m.remote.breaker.success()
+	for _, path := range filesIn(t, filepath.Join(m.behind, versionDir, m.opt.Fingerprint.String()), pageExt) {
+		_, err := VerifyFile(ctx, vfs.OS, path)
+		require.NoError(t, err, "a page is whole or absent")
+	}
+}
+
+// TestMountFailsMidRead reads pages while the mount below the remote tier gets
+// into trouble.
+func TestMountFailsMidRead(t *testing.T) {
+	for name, trouble := range troubles {
+		t.Run(name, func(t *testing.T) {
+			tokens := prompt(1, 3*testTokens)
+			m := openMounted(t, tokens)
+			refs := m.Chain(ctx, tokens, nil)
+			require.Equal(t, len(tokens), tokensIn(refs))
+			require.Equal(t, TierRemote, refs[1].Tier)
+			m.patience(30 * time.Millisecond)
+			repair := trouble(m, []mounts.Op{mounts.OpRead})
+			l := layoutOf(t, testSections, testTokens)
+			buf := make([]byte, l.Size())
+			for range 2 * breakerThreshold {
+				readRef(t, m.Store, refs[0], tokens)
+				require.Error(t, m.Read(ctx, refs[1], tokens[testTokens:2*testTokens], l, buf))
+				readRef(t, m.Store, refs[2], tokens)
+			}
+			// Below a mount point without its mount nothing is found, at once.
+			require.True(t, m.Stats().Remote.Down || name == "vanishes", "nobody asks a tier that does not answer")
+			require.Zero(t, m.Stats().Damaged)
+
+			// It is computed again and stored, here.
+			putChain(t, m.Store, tokens)
+			readChain(t, m.Store, tokens, len(tokens))
+			require.NoError(t, m.Flush(ctx))
+
+			m.works(repair)
+			info, err := m.local.Stat(ctx, m.pageName(refs[1].Key))
+			require.NoError(t, err)
+			require.True(t, m.drop(ctx, tierLocal, info))
+			readChain(t, m.Store, tokens, len(tokens))
+			require.NoError(t, m.Flush(ctx))
+			require.False(t, m.Stats().Remote.Down)
+			require.EqualValues(t, 1, m.Stats().Promoted)
+		})
+	}
+}
+
+// TestMountFailsMidWrite demotes pages while the mount below the remote tier
+// gets into trouble.
+func TestMountFailsMidWrite(t *testing.T) {
+	steps := map[string][]mounts.Op{
+		"create": {mounts.OpCreate}, "write": {mounts.OpWrite}, "sync": {mounts.OpFsync}, "close": {mounts.OpFlush},
+		"rename": {mounts.OpRename}, "sync of the directory": {mounts.OpFsyncDir},
+	}
+	for step, ops := range steps {
+		for name, trouble := range troubles {
+			t.Run(step+" "+name, func(t *testing.T) {
+				tokens := prompt(1, 3*testTokens)
+				m := openMounted(t, tokens)
+				refs := m.Chain(ctx, tokens, nil)
+				m.patience(30 * time.Millisecond)
+				repair := trouble(m, ops)
+				for range breakerThreshold {
+					if err := m.moveDown(refs[2].Key); err != nil {
+						require.True(t, m.Has(refs[2].Key), "a page that was not moved stays")
+					}
+					if !m.Has(refs[2].Key) {
+						break // closing failed and said so to nobody
+					}
+				}
+				readRef(t, m.Store, refs[0], tokens)
+				putChain(t, m.Store, prompt(2, testTokens))
+				require.NoError(t, m.Flush(ctx))
+
+				m.works(repair)
+				if m.Has(refs[2].Key) {
+					require.NoError(t, m.moveDown(refs[2].Key))
+				}
+				readChain(t, m.Store, tokens, len(tokens))
+				require.NoError(t, m.Flush(ctx))
+				require.Zero(t, m.Stats().Damaged)
+				require.NoError(t, m.Close())
+
+				// The next process cleans up when it first writes there.
+				s, err := Open(ctx, m.opt)
+				require.NoError(t, err)
+				require.NoError(t, s.Flush(ctx))
+				p := putChain(t, s, prompt(3, testTokens))[0]
+				info, err := s.local.Stat(ctx, s.pageName(p.Key()))
+				require.NoError(t, err)
+				require.NoError(t, s.demote(ctx, info))
+				require.Empty(t, filesIn(t, m.behind, tmpExt))
+				require.NoError(t, s.Close())
+			})
+		}
+	}
+}
+
+// TestVanishedMountIsNotFilled takes the mount away and lets a store demote.
+func TestVanishedMountIsNotFilled(t *testing.T) {
+	tokens := prompt(1, 3*testTokens)
+	m := openMounted(t, tokens)
+	refs := m.Chain(ctx, tokens, nil)
+	m.mount.Vanish()
+	require.Error(t, m.moveDown(refs[2].Key))
+	entries, err := os.ReadDir(m.mount.Dir)
+	require.NoError(t, err)
+	require.Empty(t, entries, "nothing is written below a mount point without its mount")
+	require.Equal(t, testTokens, tokensIn(m.Chain(ctx, tokens, nil)), "the rest is computed again")
+	m.works(m.remount)
+	readChain(t, m.Store, tokens, len(tokens))
+	require.NoError(t, m.Flush(ctx))
+}
+
+// TestInterruptedSystemCalls lets every kind of request of a real filesystem be
+// interrupted once, before each thing a store does.
+func TestInterruptedSystemCalls(t *testing.T) {
+	source := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(source, "kv"), 0o700))
+	mount := mounts.NewPassthrough(t, source)
+	o := testOptions(t, withFS(vfs.OS), func(o *Options) { o.Local.Root = filepath.Join(mount.Dir, "kv") })
+	tokens := prompt(1, testTokens+3)
+	for _, op := range mounts.AllOps {
+		t.Run(string(op), func(t *testing.T) {
+			interrupt := func() {
+				mount.Heal()
+				mount.FailOnce(syscall.EINTR, op)
+			}
+			interrupt()
+			s, err := Open(ctx, o)
+			require.NoError(t, err)
+			interrupt()
+			putChain(t, s, tokens)
+			interrupt()
+			refs := s.Chain(ctx, tokens, nil)
+			require.Equal(t, len(tokens), tokensIn(refs))
+			interrupt()
+			readRef(t, s, refs[0], tokens)
+			interrupt()
+			_, err = s.Scan(ctx)
+			require.NoError(t, err)
+			interrupt()
+			require.NoError(t, s.collect(ctx, tierLocal, demand{disk: 1}))
+			mount.Heal()
+			require.NoError(t, os.RemoveAll(filepath.Join(source, "kv", versionDir)))
+			require.NoError(t, s.Close())
+		})
+	}
+}

@@ -1,0 +1,241 @@
+package diskstore
+
+import (
+	"context"
+	"errors"
+	"os"
+	"regexp"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// TestRemoteThatHangsInEveryOperation lets one kind of operation of the remote
+// tier hang for good, while the store is used in every way.
+func TestRemoteThatHangsInEveryOperation(t *testing.T) {
+	page := physicalFaultPage(t)
+	ops := []vfs.Op{
+		vfs.OpCreate, vfs.OpOpen, vfs.OpMkdir, vfs.OpReadDir, vfs.OpRename, vfs.OpRemove, vfs.OpLstat, vfs.OpChtimes,
+		vfs.OpSyncDir, vfs.OpLock, vfs.OpRead, vfs.OpWrite, vfs.OpSync, vfs.OpClose, vfs.OpStat,
+	}
+	for _, op := range ops {
+		t.Run(string(op), func(t *testing.T) {
+			life := newFaultLife(t, page)
+			s, err := Open(ctx, life.o)
+			require.NoError(t, err)
+			life.s = s
+			a, b := prompt(1, 2*testTokens+5), prompt(2, 2*testTokens+5)
+			require.NoError(t, life.put(a))
+			life.age()
+			require.NoError(t, life.put(b))
+			life.flush() // some of both chains is remote now
+			life.damage(a)
+
+			gate := vfs.NewGate()
+			defer gate.Open()
+			remote := regexp.MustCompile("^" + regexp.QuoteMeta(life.o.Remote.Root))
+			life.inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{op}, Gate: gate})
+			s.remote.lookupIn, s.remote.stepIn = 5*time.Millisecond, 5*time.Millisecond
+			s.opt.RemoteTimeout = 5 * time.Millisecond
+			life.flush()
+			before := runtime.NumGoroutine()
+			for seed := range 12 {
+				life.read(a)
+				life.read(b)
+				require.NoError(t, life.put(prompt(10+seed, testTokens)), "the local tier goes on")
+				s.remote.breaker.success() // ask again at once, unlike a real breaker
+			}
+			life.flush()
+			_, err = s.Scan(ctx)
+			require.NoError(t, err, "a remote tier that hangs is no error of a scan")
+
+			// What hangs is bounded, and so are those that wait to let go of it.
+			stuck := 0
+			for drained := false; !drained; {
+				select {
+				case <-gate.Entered():
+					stuck++
+				default:
+					drained = true
+				}
+			}
+			require.LessOrEqual(t, stuck, lookupWorkers+transferWorkers)
+			require.LessOrEqual(t, runtime.NumGoroutine(), before+4*(lookupWorkers+transferWorkers))
+			closeInTime(t, s)
+			gate.Open()
+			require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+1 }, 10*time.Second, time.Millisecond,
+				"what hung has ended")
+		})
+	}
+}
+
+// closeInTime closes a store and fails when that takes longer than promised.
+func closeInTime(t *testing.T, s *Store) {
+	t.Helper()
+	begin := time.Now()
+	require.NoError(t, s.Close())
+	require.Less(t, time.Since(begin), 5*time.Second)
+}
+
+// deadlines is a Tier that never answers a lookup. It records what was asked.
+type deadlines struct {
+	Tier
+	mu    sync.Mutex
+	asked int
+	last  time.Time // the latest deadline any operation was given
+}
+
+func (d *deadlines) hang(ctx context.Context) error {
+	end, ok := ctx.Deadline()
+	if ctx.Err() != nil {
+		return ctx.Err() // refused, not asked
+	}
+	d.mu.Lock()
+	d.asked++
+	if !ok {
+		end = end.AddDate(1000, 0, 0)
+	}
+	if end.After(d.last) {
+		d.last = end
+	}
+	d.mu.Unlock()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (d *deadlines) Stat(ctx context.Context, _ Name) (Info, error) { return Info{}, d.hang(ctx) }
+
+func (d *deadlines) Leading(ctx context.Context, _ []Name) ([]Info, error) {
+	return nil, d.hang(ctx)
+}
+
+func (d *deadlines) Tails(ctx context.Context, _, _ Key) ([]Info, error) { return nil, d.hang(ctx) }
+
+// TestALookupHasOneBudget looks at the deadlines that a lookup hands on: all of
+// it together may take RemoteTimeout longer, however many operations that is.
+func TestALookupHasOneBudget(t *testing.T) {
+	o := testOptions(t, withRemote(t), func(o *Options) { o.RemoteTimeout = 0 })
+	s := open(t, o)
+	require.Equal(t, DefaultRemoteTimeout, s.opt.RemoteTimeout)
+	require.LessOrEqual(t, DefaultRemoteTimeout, 250*time.Millisecond)
+	s.opt.RemoteTimeout = 10 * time.Millisecond
+	inner := &deadlines{Tier: s.remote.inner}
+	s.remote.inner = inner
+	begin := time.Now()
+	require.Empty(t, s.Chain(ctx, prompt(1, 100*testTokens+3), nil))
+	took := time.Since(begin)
+	require.Equal(t, 1, inner.asked, "nothing is asked after the budget is used up")
+	require.LessOrEqual(t, inner.last.Sub(begin), took+s.opt.RemoteTimeout)
+	require.Zero(t, s.Stats().Remote.Pages)
+}
+
+// TestAbandonedUploadLeavesNothing lets a demotion hang in every operation that
+// writes, and then go on after it was given up.
+func TestAbandonedUploadLeavesNothing(t *testing.T) {
+	page := physicalFaultPage(t)
+	for _, op := range []vfs.Op{vfs.OpCreate, vfs.OpWrite, vfs.OpSync, vfs.OpRename, vfs.OpChtimes, vfs.OpClose} {
+		t.Run(string(op), func(t *testing.T) {
+			life := newFaultLife(t, page)
+			s, err := Open(ctx, life.o)
+			require.NoError(t, err)
+			life.s = s
+			life.demoteOne() // directories and the manifest are there
+			tokens := prompt(1, testTokens)
+			require.NoError(t, life.put(tokens))
+			info, err := s.local.Stat(ctx, s.pageName(pageKeyOf(tokens)))
+			require.NoError(t, err)
+
+			gate := vfs.NewGate()
+			remote := regexp.MustCompile("^" + regexp.QuoteMeta(life.o.Remote.Root) + `.*\.tmp$`)
+			life.inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{op}, Gate: gate})
+			s.remote.stepIn = 5 * time.Millisecond
+			require.Error(t, s.demote(ctx, info))
+			require.True(t, s.Has(info.Key), "a page that was not moved stays")
+			gate.Open()
+			s.remote.stepIn = time.Minute
+			s.remote.breaker.success()
+			// The rename may have come through, whole and unannounced.
+			life.inj.Reset()
+			require.NoError(t, s.demote(ctx, info))
+			require.Equal(t, testTokens, life.read(tokens))
+			// What was given up is removed, in the background.
+			require.Eventually(t, func() bool { return len(filesIn(t, life.o.Remote.Root, tmpExt)) == 0 },
+				10*time.Second, time.Millisecond)
+			require.NoError(t, s.Close())
+		})
+	}
+}
+
+// TestRemoteRootThatVanishes removes the directory of a remote tier and brings
+// it back: it is never made by the store.
+func TestRemoteRootThatVanishes(t *testing.T) {
+	page := physicalFaultPage(t)
+	life := newFaultLife(t, page)
+	s, err := Open(ctx, life.o)
+	require.NoError(t, err)
+	life.s = s
+	life.demoteOne()
+	away := life.o.Remote.Root + "-away"
+	require.NoError(t, os.Rename(life.o.Remote.Root, away))
+	tokens := prompt(1, testTokens)
+	require.NoError(t, life.put(tokens))
+	info, err := s.local.Stat(ctx, s.pageName(pageKeyOf(tokens)))
+	require.NoError(t, err)
+	require.Error(t, s.demote(ctx, info))
+	require.True(t, errors.Is(s.demote(ctx, info), ErrTierDown) || s.Stats().Remote.Down)
+	require.NoDirExists(t, life.o.Remote.Root, "an unmounted mount point is not filled")
+	require.Equal(t, testTokens, life.read(tokens))
+
+	require.NoError(t, os.Rename(away, life.o.Remote.Root))
+	s.remote.breaker.success()
+	require.NoError(t, s.demote(ctx, info))
+	require.Equal(t, testTokens, life.read(prompt(5, testTokens)), "what was there is found again")
+	require.NoError(t, s.Close())
+}
+
+// TestBreakerOpensWhileLookupsWork lets only the operations that move data fail:
+// each costs its whole time, and the lookups between them succeed.
+func TestBreakerOpensWhileLookupsWork(t *testing.T) {
+	page := physicalFaultPage(t)
+	life := newFaultLife(t, page)
+	s, err := Open(ctx, life.o)
+	require.NoError(t, err)
+	life.s = s
+	life.demoteOne()
+	tokens := prompt(5, testTokens) // what that moved
+	ref := s.Chain(ctx, tokens, nil)[0]
+	require.Equal(t, TierRemote, ref.Tier)
+	life.inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Err: syscall.EIO})
+	for range breakerThreshold {
+		require.False(t, s.Stats().Remote.Down)
+		require.Zero(t, life.read(tokens))
+	}
+	require.True(t, s.Stats().Remote.Down)
+
+	// A lookup that works closes it, one read that does not opens it at once,
+	// and for longer each time.
+	until := time.Duration(0)
+	for range 3 {
+		s.remote.breaker.mu.Lock()
+		s.remote.breaker.until = time.Time{}
+		s.remote.breaker.mu.Unlock()
+		require.Len(t, s.Chain(ctx, tokens, nil), 1)
+		require.False(t, s.Stats().Remote.Down)
+		require.Zero(t, life.read(tokens))
+		require.True(t, s.Stats().Remote.Down)
+		s.remote.breaker.mu.Lock()
+		require.Greater(t, s.remote.breaker.backoff, until)
+		until = s.remote.breaker.backoff
+		s.remote.breaker.mu.Unlock()
+	}
+	life.inj.Reset()
+	s.remote.breaker.success()
+	require.Equal(t, testTokens, life.read(tokens))
+	require.NoError(t, s.Close())
+}

@@ -1,0 +1,197 @@
+package diskstore
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/mounts"
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// stormEnv tells the test binary to be one of the processes of a storm: its
+// value is the directory with both roots.
+const stormEnv = "KVTIER_STORM_DIR"
+
+const stormProcesses = 8
+
+func stormOptions(dir string) Options {
+	return Options{
+		Fingerprint: testFingerprint(1), PageTokens: testTokens, Compress: os.Getpid()%2 == 0,
+		Local:         TierConfig{Root: filepath.Join(dir, "local"), BudgetBytes: 1 << 20},
+		Remote:        TierConfig{Root: filepath.Join(dir, "remote"), BudgetBytes: 2 << 20},
+		RemoteTimeout: time.Minute, ReadTimeout: time.Minute,
+	}
+}
+
+// TestStormProcess is not a test but a process of TestKillStorm: it puts, reads,
+// evicts and checks until it is killed, and says so after each.
+func TestStormProcess(t *testing.T) {
+	dir := os.Getenv(stormEnv)
+	if dir == "" {
+		t.Skip("it is started by TestKillStorm")
+	}
+	s, err := Open(ctx, stormOptions(dir))
+	require.NoError(t, err)
+	rng := rand.New(rand.NewPCG(uint64(os.Getpid()), 1))
+	for {
+		tokens := prompt(rng.IntN(24), 1+rng.IntN(3*testTokens+5))
+		switch rng.IntN(8) {
+		default:
+			stormPut(t, s, tokens)
+		case 0, 1, 2:
+			stormRead(t, s, tokens)
+		case 3:
+			require.NoError(t, s.collect(ctx, tierLocal, demand{disk: int64(rng.IntN(100_000))}))
+		case 4:
+			_, err := s.Scan(ctx)
+			require.NoError(t, err)
+		}
+		require.Zero(t, s.Stats().Damaged+s.Stats().Mismatched)
+		fmt.Println("done")
+	}
+}
+
+// stormPut stores a chain. A full tier is no failure.
+func stormPut(t *testing.T, s *Store, tokens []int32) {
+	parent := s.opt.Fingerprint
+	for at := 0; at < len(tokens); at += testTokens {
+		p := faultPage(t, parent, at, tokens[at:min(at+testTokens, len(tokens))])
+		if err := s.Put(ctx, p); !errors.Is(err, ErrNoSpace) {
+			require.NoError(t, err)
+		}
+		parent = p.Key()
+	}
+}
+
+// stormRead reads a chain, of which other processes evict pages meanwhile.
+func stormRead(t *testing.T, s *Store, tokens []int32) {
+	for _, ref := range s.Chain(ctx, tokens, nil) {
+		l := layoutOf(t, faultSections, ref.Stored)
+		buf := make([]byte, l.Size())
+		err := s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf)
+		if errors.Is(err, ErrNotFound) {
+			continue
+		}
+		require.NoError(t, err)
+		want := make([]byte, l.Size())
+		fillRows(l, ref.Key, want)
+		require.Equal(t, want, buf)
+	}
+}
+
+// TestKillStorm kills processes that share a local and a remote root, on a
+// filesystem of their own, one after another in the middle of what they do. After
+// each kill every page that can be seen is whole; when all are dead a store that
+// opens the roots counts exactly what is there and cleans up.
+func TestKillStorm(t *testing.T) {
+	kills := 104
+	if longRun() {
+		kills = 504
+	}
+	image := mounts.NewImage(t, "ext4", mounts.Ext4Bytes)
+	require.NoError(t, os.Mkdir(filepath.Join(image.Dir, "remote"), 0o700))
+	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
+	for killed := 0; killed < kills; killed += stormProcesses {
+		var round sync.WaitGroup
+		for range stormProcesses {
+			after := 1 + rng.IntN(30)
+			round.Add(1)
+			go func() {
+				defer round.Done()
+				if err := killInStorm(image.Dir, after); err != nil {
+					t.Error(err)
+				}
+				if err := checkPages(image.Dir); err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		round.Wait()
+		if t.Failed() {
+			return
+		}
+		afterStorm(t, image.Dir)
+	}
+	t.Logf("kills: %d", kills)
+}
+
+// killInStorm starts a process and kills it after it has done so many things.
+func killInStorm(dir string, after int) error {
+	child := exec.Command("/proc/self/exe", "-test.run=^TestStormProcess$", "-test.timeout=5m")
+	child.Env = append(os.Environ(), stormEnv+"="+dir)
+	var stderr bytes.Buffer
+	child.Stderr = &stderr
+	out, err := child.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := child.Start(); err != nil {
+		return err
+	}
+	var text bytes.Buffer
+	lines := bufio.NewScanner(out)
+	for n := 0; lines.Scan(); {
+		if lines.Text() != "done" {
+			fmt.Fprintln(&text, lines.Text())
+		} else if n++; n == after {
+			if err := child.Process.Kill(); err != nil {
+				return err
+			}
+		}
+	}
+	_ = child.Wait()
+	if text.Len() > 0 || stderr.Len() > 0 || child.ProcessState.Exited() {
+		return fmt.Errorf("a process of the storm ended by itself: %v\n%s%s", child.ProcessState, &text, &stderr)
+	}
+	return nil
+}
+
+// checkPages reads every page below a directory, while others come and go.
+func checkPages(dir string) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			return err
+		case d.IsDir() && d.Name() == quarantineDir:
+			return fmt.Errorf("something was put into quarantine: %s", path)
+		case filepath.Ext(path) != pageExt:
+			return nil
+		}
+		if _, err := VerifyFile(ctx, vfs.OS, path); err != nil && !errors.Is(err, ErrNotFound) {
+			return err
+		}
+		return nil
+	})
+}
+
+// afterStorm checks both roots while nobody else uses them.
+func afterStorm(t *testing.T, dir string) {
+	t.Helper()
+	o := stormOptions(dir)
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	life := &faultLife{t: t, s: s, o: o}
+	life.demoteOne() // which is when a remote tier is cleaned
+	for _, root := range []string{o.Local.Root, o.Remote.Root} {
+		require.Empty(t, filesIn(t, root, tmpExt), "the dead leave nothing behind")
+		require.Len(t, filesIn(t, filepath.Join(root, versionDir, tmpDir), lockExt), 1, "but one lock is of the living")
+	}
+	life.requireExact()
+	require.NoError(t, checkPages(dir))
+	require.Zero(t, s.Stats().Damaged+s.Stats().Mismatched)
+	require.NoError(t, s.Close())
+}

@@ -1,0 +1,344 @@
+package diskstore
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// longRun reports whether tests are to take the time for everything.
+func longRun() bool { return os.Getenv("KVTIER_LONG") != "" }
+
+// faults are the ways in which one operation of a filesystem can fail.
+var faults = []struct {
+	name string
+	rule vfs.Rule
+}{
+	{"ENOSPC", vfs.Rule{Err: syscall.ENOSPC, Short: 100}},
+	{"EIO", vfs.Rule{Err: syscall.EIO}},
+	{"ESTALE", vfs.Rule{Err: syscall.ESTALE}},
+	{"EDQUOT", vfs.Rule{Err: syscall.EDQUOT, Short: 5000}},
+	{"EROFS", vfs.Rule{Err: syscall.EROFS}},
+	{"EINTR", vfs.Rule{Err: syscall.EINTR}},
+	{"short write", vfs.Rule{Ops: []vfs.Op{vfs.OpWrite}, Err: io.ErrShortWrite, Short: 1000}},
+	{"short read", vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Err: io.ErrUnexpectedEOF, Short: 100}},
+	{"failed read", vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Err: syscall.EIO, Short: 100}},
+	{"failed fsync", vfs.Rule{Ops: []vfs.Op{vfs.OpSync, vfs.OpSyncDir}, Err: syscall.EIO}},
+	{"failed close", vfs.Rule{Ops: []vfs.Op{vfs.OpClose}, Err: syscall.EIO}},
+}
+
+// faultSections make a page small: thousands of them are written.
+var faultSections = []Section{{Kind: KindK, RowBytes: 16}, {Kind: KindV, RowBytes: 16}}
+
+// TestFaultAtEveryOperation runs a store's whole life over two tiers and lets
+// each of its operations fail in turn, in the ways above. In the long run that
+// is every operation in every way, in the normal run every operation in at least
+// one.
+func TestFaultAtEveryOperation(t *testing.T) {
+	page := physicalFaultPage(t)
+	var states atomic.Int64
+	general := 0 // faults that can hit any operation
+	for _, fault := range faults {
+		if len(fault.rule.Ops) == 0 {
+			general++
+		}
+	}
+	t.Cleanup(func() { t.Logf("fault states: %d", states.Load()) })
+	for i, fault := range faults {
+		t.Run(fault.name, func(t *testing.T) {
+			t.Parallel()
+			stride := 1
+			if !longRun() && len(fault.rule.Ops) == 0 {
+				stride = general
+			}
+			for nth := 1 + i%stride; ; nth += stride {
+				life := newFaultLife(t, page)
+				rule := fault.rule
+				rule.Nth = nth
+				life.inj.Add(rule)
+				life.live()
+				reached := life.inj.Count(rule.Ops...)
+				life.inj.Reset()
+				life.recover()
+				states.Add(1)
+				if nth > reached {
+					break
+				}
+			}
+		})
+	}
+}
+
+// faultLife is what one store and those that follow it on the same roots go
+// through.
+type faultLife struct {
+	t    *testing.T
+	inj  *vfs.Injector
+	o    Options
+	s    *Store // nil when it could not be opened
+	bad  map[Key]bool
+	page int64
+}
+
+func newFaultLife(t *testing.T, page int64) *faultLife {
+	inj := vfs.Inject(quickFS)
+	dir, err := os.MkdirTemp(t.TempDir(), "")
+	require.NoError(t, err)
+	o := Options{
+		FS: inj, Fingerprint: testFingerprint(1), PageTokens: testTokens,
+		Local:         TierConfig{Root: filepath.Join(dir, "local"), BudgetBytes: 4 * page},
+		Remote:        TierConfig{Root: filepath.Join(dir, "remote"), BudgetBytes: 5 * page},
+		RemoteTimeout: time.Minute, ReadTimeout: time.Minute,
+	}
+	require.NoError(t, os.Mkdir(o.Remote.Root, 0o700))
+	return &faultLife{t: t, inj: inj, o: o, bad: make(map[Key]bool), page: page}
+}
+
+// live opens a store and uses everything it has. Any operation may fail; none
+// may panic, hang or give wrong rows.
+func (f *faultLife) live() {
+	s, err := Open(ctx, f.o)
+	if err != nil {
+		return
+	}
+	f.s = s
+	a, b, c := prompt(1, 2*testTokens+5), prompt(2, 2*testTokens+5), prompt(3, 2*testTokens)
+	_ = f.put(a)
+	_ = f.put(a[:2*testTokens+3]) // a tail that the first one continues
+	f.read(a)
+	f.age()
+	_ = f.put(b)
+	f.flush() // demotes what is over the budget
+	f.read(a) // promotes it again
+	f.age()
+	_ = f.put(c)
+	f.flush() // the remote tier is over its budget
+	for _, ref := range s.Chain(ctx, c, nil) {
+		s.Touch(ref)
+	}
+	f.damage(c)
+	f.read(c) // quarantines
+	f.read(c)
+	_ = f.put(c)
+	f.read(c)
+	_, _ = s.Scan(ctx)
+	_, _ = s.Reclaim(ctx, func(FingerprintUsage) bool { return true })
+	_ = s.Has(pageKeyOf(c))
+	f.flush()
+}
+
+// recover checks that nothing but pages was lost, once the fault is gone.
+func (f *faultLife) recover() {
+	t := f.t
+	if f.s == nil {
+		s, err := Open(ctx, f.o)
+		require.NoError(t, err, "a failed Open keeps nothing from the next")
+		f.s = s
+	}
+	f.s.remote.breaker.success()
+	f.read(prompt(1, 2*testTokens+5))
+	f.read(prompt(2, 2*testTokens+5))
+	f.read(prompt(3, 2*testTokens))
+	f.flush() // what was promoted is older than what comes
+	fresh := prompt(4, 2*testTokens+5)
+	require.NoError(t, f.put(fresh), "later Puts work")
+	require.Equal(t, len(fresh), f.read(fresh))
+	f.flush()
+	require.NoError(t, f.s.collect(ctx, tierLocal, demand{}))
+	require.NoError(t, f.s.collect(ctx, tierRemote, demand{}))
+	f.requireExact()
+	require.NoError(t, f.s.Close())
+
+	// The next process finds whole pages and no rubbish.
+	f.o.FS = quickFS
+	s, err := Open(ctx, f.o)
+	require.NoError(t, err)
+	f.s = s
+	f.demoteOne()
+	f.requireExact()
+	for _, root := range []string{f.o.Local.Root, f.o.Remote.Root} {
+		require.Empty(t, filesIn(t, root, tmpExt), "temporary files are cleaned")
+		for _, path := range filesIn(t, filepath.Join(root, versionDir, f.o.Fingerprint.String()), pageExt) {
+			if _, err := VerifyFile(ctx, quickFS, path); err != nil {
+				key, _ := parsePageFile(filepath.Base(path))
+				require.True(t, f.bad[key], "%v", err)
+			}
+		}
+	}
+	require.NoError(t, s.Close())
+	require.Empty(t, filesIn(t, filepath.Join(f.o.Remote.Root, versionDir, tmpDir), lockExt))
+	require.NoError(t, os.RemoveAll(filepath.Dir(f.o.Local.Root)))
+}
+
+// put stores a chain of small pages and returns the first error.
+func (f *faultLife) put(tokens []int32) error {
+	var first error
+	parent := f.o.Fingerprint
+	for at := 0; at < len(tokens); at += testTokens {
+		p := faultPage(f.t, parent, at, tokens[at:min(at+testTokens, len(tokens))])
+		if err := f.s.Put(ctx, p); err != nil && first == nil {
+			first = err
+		}
+		parent = p.Key()
+	}
+	return first
+}
+
+func faultPage(t testing.TB, parent Key, start int, tokens []int32) *Page {
+	l := layoutOf(t, faultSections, len(tokens))
+	p := &Page{Parent: parent, Start: uint32(start), Tokens: tokens, Layout: l, Payload: make([]byte, l.Size())}
+	fillRows(l, p.Key(), p.Payload)
+	return p
+}
+
+// pageKeyOf returns the key of the first page of tokens.
+func pageKeyOf(tokens []int32) Key {
+	return ChainKey(testFingerprint(1), tokens[:testTokens], nil)
+}
+
+// physicalFaultPage returns the disk space of one page.
+func physicalFaultPage(t *testing.T) int64 {
+	s := open(t, testOptions(t))
+	require.NoError(t, s.Put(ctx, faultPage(t, s.opt.Fingerprint, 0, prompt(1, testTokens))))
+	return s.Stats().Local.Bytes
+}
+
+// read reads what is found of tokens, checks the rows, and returns how many
+// tokens were right.
+func (f *faultLife) read(tokens []int32) int {
+	f.t.Helper()
+	n := 0
+	for _, ref := range f.s.Chain(ctx, tokens, nil) {
+		l := layoutOf(f.t, faultSections, ref.Stored)
+		buf := make([]byte, l.Size())
+		if f.s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf) != nil {
+			continue
+		}
+		want := make([]byte, l.Size())
+		fillRows(l, ref.Key, want)
+		require.Equal(f.t, want, buf)
+		n += ref.Tokens
+	}
+	return n
+}
+
+// age makes everything look unused for an hour, so that what comes next is
+// younger and is touched when it is read.
+func (f *faultLife) age() {
+	f.flush()
+	past := time.Now().Add(-time.Hour)
+	for _, root := range []string{f.o.Local.Root, f.o.Remote.Root} {
+		age(f.t, root, past)
+	}
+}
+
+func (f *faultLife) flush() { require.NoError(f.t, f.s.Flush(ctx)) }
+
+// damage flips a bit in the first page of tokens, wherever it is.
+func (f *faultLife) damage(tokens []int32) {
+	key := pageKeyOf(tokens)
+	for _, root := range []string{f.o.Local.Root, f.o.Remote.Root} {
+		path := filePath(root, f.s.pageName(key))
+		data, err := os.ReadFile(path)
+		if err != nil {
+			continue // that Put failed, or another tier has it
+		}
+		data[len(data)-footerBytes-1] ^= 1
+		require.NoError(f.t, os.WriteFile(path, data, 0o600))
+		f.bad[key] = true
+	}
+}
+
+// demoteOne moves the youngest page down, which is when a remote tier is first
+// written to.
+func (f *faultLife) demoteOne() {
+	t := f.t
+	p := faultPage(t, f.o.Fingerprint, 0, prompt(5, testTokens))
+	require.NoError(t, f.s.Put(ctx, p))
+	f.flush()
+	info, err := f.s.local.Stat(ctx, f.s.pageName(p.Key()))
+	require.NoError(t, err)
+	if there, err := f.s.remote.Stat(ctx, info.Name); err == nil { // it would not be written again
+		require.True(t, f.s.drop(ctx, tierRemote, there))
+	}
+	require.True(t, f.s.evict(ctx, tierLocal, info))
+	_, err = f.s.remote.Stat(ctx, info.Name)
+	require.NoError(t, err)
+}
+
+// requireExact fails unless both tiers hold what the store believes.
+func (f *faultLife) requireExact() {
+	t := f.t
+	t.Helper()
+	f.flush()
+	before := f.s.Stats()
+	use, err := f.s.Scan(ctx)
+	require.NoError(t, err)
+	require.NoError(t, use.RemoteErr)
+	after := f.s.Stats()
+	require.Equal(t, after.Local.Pages, before.Local.Pages)
+	require.Equal(t, after.Local.Tails, before.Local.Tails)
+	require.Equal(t, after.Local.Bytes, before.Local.Bytes)
+	if before.Remote.Pages+before.Remote.Tails > 0 { // counted before
+		require.Equal(t, after.Remote.Bytes, before.Remote.Bytes)
+	}
+}
+
+// TestFaultyRemoteOpensItsBreaker lets every operation of the remote tier fail
+// for a while, and then none.
+func TestFaultyRemoteOpensItsBreaker(t *testing.T) {
+	page := physicalFaultPage(t)
+	for _, errno := range []syscall.Errno{syscall.EIO, syscall.ESTALE, syscall.EINTR, syscall.EACCES, syscall.ENOTCONN} {
+		t.Run(fmt.Sprint(errno), func(t *testing.T) {
+			life := newFaultLife(t, page)
+			s, err := Open(ctx, life.o)
+			require.NoError(t, err)
+			life.s = s
+			tokens := prompt(1, 3*testTokens)
+			require.NoError(t, life.put(tokens))
+			life.flush()
+
+			remote := regexp.MustCompile("^" + regexp.QuoteMeta(life.o.Remote.Root))
+			life.inj.Reset()
+			life.inj.Add(vfs.Rule{Path: remote, Err: errno})
+			for seed := range 2 * breakerThreshold {
+				s.Chain(ctx, prompt(100+seed, testTokens), nil) // asks the remote tier
+			}
+			require.True(t, s.Stats().Remote.Down)
+			asked := life.inj.Count()
+			require.NoError(t, life.put(prompt(2, 3*testTokens)), "the local tier goes on")
+			life.flush()
+			require.Equal(t, 3*testTokens, life.read(prompt(2, 3*testTokens)))
+			require.NotZero(t, asked)
+			require.NotZero(t, s.Stats().TierErrors)
+
+			// While the breaker is open nobody asks; a failed probe keeps it so.
+			for range 3 {
+				s.remote.breaker.mu.Lock()
+				s.remote.breaker.until = time.Time{}
+				s.remote.breaker.mu.Unlock()
+				s.Chain(ctx, prompt(200, testTokens), nil)
+				require.True(t, s.Stats().Remote.Down)
+			}
+			life.inj.Reset()
+			s.remote.breaker.mu.Lock()
+			s.remote.breaker.until = time.Time{}
+			s.remote.breaker.mu.Unlock()
+			s.Chain(ctx, prompt(200, testTokens), nil)
+			require.False(t, s.Stats().Remote.Down)
+			life.demoteOne()
+			life.requireExact()
+			require.NoError(t, s.Close())
+		})
+	}
+}

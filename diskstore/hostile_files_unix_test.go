@@ -1,0 +1,238 @@
+//go:build unix
+
+package diskstore
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// strangers are what somebody can put where the store expects something else.
+// outside is a directory that must stay as it is.
+var strangers = map[string]func(path, outside string) error{
+	"empty file": func(path, _ string) error { return os.WriteFile(path, nil, 0o600) },
+	"file":       func(path, _ string) error { return os.WriteFile(path, make([]byte, 100_000), 0o600) },
+	"directory": func(path, _ string) error {
+		return os.MkdirAll(filepath.Join(path, "x"), 0o700)
+	},
+	"fifo":             func(path, _ string) error { return syscall.Mkfifo(path, 0o600) },
+	"socket":           func(path, _ string) error { return syscall.Mknod(path, syscall.S_IFSOCK|0o600, 0) },
+	"link to nothing":  func(path, outside string) error { return os.Symlink(filepath.Join(outside, "none"), path) },
+	"link to itself":   func(path, _ string) error { return os.Symlink(path, path) },
+	"link to a file":   func(path, outside string) error { return os.Symlink(filepath.Join(outside, "file"), path) },
+	"link to a folder": func(path, outside string) error { return os.Symlink(filepath.Join(outside, "folder"), path) },
+	"hard link":        func(path, outside string) error { return os.Link(filepath.Join(outside, "file"), path) },
+	"device": func(path, _ string) error {
+		return syscall.Mknod(path, syscall.S_IFCHR|0o600, 1<<8|5) // /dev/zero: a file without end
+	},
+}
+
+// TestStrangersEverywhere puts every stranger into every place of a root and
+// uses the store all the same. It may refuse, and it may compute pages again; it
+// gives no wrong rows, waits for nobody and leaves everything outside its root
+// alone.
+func TestStrangersEverywhere(t *testing.T) {
+	tokens := prompt(1, 2*testTokens+3)
+	first := pageKeyOf(tokens)
+	fp := testFingerprint(1).String()
+	second := ChainKey(first, tokens[testTokens:2*testTokens], nil)
+	tail := ChainKey(second, tokens[2*testTokens:], nil)
+	places := map[string]string{
+		"version":     "",
+		"fingerprint": fp,
+		"shard":       filepath.Join(fp, first.String()[:2]),
+		"page":        filepath.Join(fp, first.String()[:2], first.String()+pageExt),
+		"tails":       filepath.Join(fp, tailsDir),
+		"tails shard": filepath.Join(fp, tailsDir, second.String()[:2]),
+		"parent":      tailDir(testFingerprint(1), second),
+		"tail":        filepath.Join(tailDir(testFingerprint(1), second), tail.String()+pageExt),
+		"manifest":    filepath.Join(fp, manifestFile),
+		"tmp":         tmpDir,
+		"tmp file":    filepath.Join(tmpDir, "00dead-1.tmp"),
+		"tmp lock":    filepath.Join(tmpDir, "00dead.lock"),
+		"quarantine":  quarantineDir,
+		"lock":        collectLock,
+	}
+	// Places where a stranger is in nobody's way for long.
+	healed := map[string]bool{"page": true, "tail": true, "tmp file": true, "tmp lock": true}
+	for place, rel := range places {
+		for kind, put := range strangers {
+			t.Run(place+" is "+kind, func(t *testing.T) {
+				outside := t.TempDir()
+				require.NoError(t, os.Mkdir(filepath.Join(outside, "folder"), 0o700))
+				for _, name := range []string{"file", "folder/file"} {
+					require.NoError(t, os.WriteFile(filepath.Join(outside, name), []byte("secret"), 0o600))
+				}
+				o := testOptions(t, withFS(quickFS))
+				s := open(t, o)
+				putFaultChain(t, s, tokens)
+				require.NoError(t, s.collect(ctx, tierLocal, demand{}))
+				require.NoError(t, s.Close())
+
+				path := filepath.Join(o.Local.Root, versionDir, rel)
+				require.NoError(t, os.RemoveAll(path))
+				if err := put(path, outside); err != nil {
+					t.Skipf("cannot be made here: %v", err)
+				}
+				before := snapshot(t, outside)
+				s, err := Open(ctx, o)
+				if err != nil {
+					require.NotEmpty(t, err.Error())
+				} else {
+					life := &faultLife{t: t, s: s, o: o, bad: make(map[Key]bool)}
+					life.useAmongStrangers(tokens)
+					if healed[place] {
+						require.Equal(t, len(tokens), life.read(tokens))
+					}
+					require.NoError(t, s.Close())
+				}
+				require.Equal(t, before, snapshot(t, outside))
+			})
+		}
+	}
+}
+
+// useAmongStrangers does everything twice, whatever comes of it.
+func (f *faultLife) useAmongStrangers(tokens []int32) {
+	for range 2 {
+		f.read(tokens)
+		_ = f.put(tokens)
+		f.damageUnlinked(tokens)
+		f.read(tokens)
+		_ = f.put(tokens)
+		for _, ref := range f.s.Chain(ctx, tokens, nil) {
+			ref.used = time.Now().Add(-time.Hour).UnixNano()
+			f.s.Touch(ref)
+		}
+		_ = f.s.collect(ctx, tierLocal, demand{})
+		_, _ = f.s.Scan(ctx)
+		_, _ = f.s.Reclaim(ctx, func(FingerprintUsage) bool { return true })
+		f.flush()
+	}
+}
+
+// damageUnlinked flips a bit in the chain's first page if that is a file of the
+// store's own.
+func (f *faultLife) damageUnlinked(tokens []int32) {
+	path := filePath(f.o.Local.Root, f.s.pageName(pageKeyOf(tokens)))
+	info, err := os.Lstat(path)
+	if err != nil || !info.Mode().IsRegular() || info.Size() < footerBytes+1 || info.Sys().(*syscall.Stat_t).Nlink > 1 {
+		return
+	}
+	if real, err := filepath.EvalSymlinks(path); err != nil || real != path {
+		return
+	}
+	data, err := os.ReadFile(path)
+	require.NoError(f.t, err)
+	data[len(data)-footerBytes-1] ^= 1
+	require.NoError(f.t, os.WriteFile(path, data, 0o600))
+}
+
+// putFaultChain stores a chain of small pages.
+func putFaultChain(t *testing.T, s *Store, tokens []int32) {
+	t.Helper()
+	life := &faultLife{t: t, s: s, o: s.opt}
+	require.NoError(t, life.put(tokens))
+}
+
+// snapshot describes every file below a directory.
+func snapshot(t *testing.T, dir string) []string {
+	t.Helper()
+	var all []string
+	require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		require.NoError(t, err)
+		info, err := d.Info()
+		require.NoError(t, err)
+		text := ""
+		if info.Mode().IsRegular() {
+			data, err := os.ReadFile(path)
+			require.NoError(t, err)
+			text = string(data)
+		}
+		all = append(all, fmt.Sprint(path, info.Mode(), info.Size(), text))
+		return nil
+	}))
+	return all
+}
+
+// TestForeignOwners gives parts of a root to another user. Only root can.
+func TestForeignOwners(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("giving files away needs root")
+	}
+	const somebody = 12345
+	tokens := prompt(1, 2*testTokens+3)
+	for rel, want := range map[string]error{
+		"":                        ErrRootOwner,
+		versionDir:                ErrRootOwner,
+		versionDir + "/" + tmpDir: nil,
+		versionDir + "/" + testFingerprint(1).String():                      nil,
+		versionDir + "/" + testFingerprint(1).String() + "/" + manifestFile: nil,
+		versionDir + "/" + collectLock:                                      nil,
+	} {
+		t.Run("root/"+rel, func(t *testing.T) {
+			o := testOptions(t)
+			s := open(t, o)
+			putFaultChain(t, s, tokens)
+			require.NoError(t, s.collect(ctx, tierLocal, demand{}))
+			require.NoError(t, s.Close())
+			require.NoError(t, os.Chown(filepath.Join(o.Local.Root, rel), somebody, somebody))
+			s, err := Open(ctx, o)
+			require.ErrorIs(t, err, want)
+			if err != nil {
+				return
+			}
+			life := &faultLife{t: t, s: s, o: o}
+			require.Equal(t, len(tokens), life.read(tokens))
+			require.NoError(t, life.put(prompt(2, testTokens)))
+			require.NoError(t, s.Close())
+		})
+	}
+}
+
+// TestAnyUmask makes everything under the loosest and the tightest umask.
+func TestAnyUmask(t *testing.T) {
+	for _, umask := range []int{0, 0o777} {
+		t.Run(fmt.Sprintf("%03o", umask), func(t *testing.T) {
+			o := testOptions(t, withRemote(t), withFS(vfs.OS))
+			old := syscall.Umask(umask)
+			s, err := Open(ctx, o)
+			if err == nil {
+				life := &faultLife{t: t, s: s, o: o}
+				err = life.put(prompt(1, testTokens+3))
+				life.demoteOne()
+			}
+			if err == nil {
+				err = s.collect(ctx, tierRemote, demand{})
+			}
+			if err == nil {
+				err = s.Flush(ctx)
+			}
+			syscall.Umask(old)
+			require.NoError(t, err)
+			for _, root := range []string{o.Local.Root, o.Remote.Root} {
+				require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+					require.NoError(t, err)
+					info, err := d.Info()
+					require.NoError(t, err)
+					want := os.FileMode(0o600)
+					if d.IsDir() {
+						want = 0o700
+					}
+					require.Equal(t, want, info.Mode().Perm(), path)
+					return nil
+				}))
+			}
+			require.NoError(t, s.Close())
+		})
+	}
+}

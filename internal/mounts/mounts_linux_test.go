@@ -1,0 +1,110 @@
+package mounts
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// mounted reports whether something is mounted on dir.
+func mounted(t *testing.T, dir string) bool {
+	t.Helper()
+	table, err := os.ReadFile("/proc/self/mounts")
+	require.NoError(t, err)
+	return strings.Contains(string(table), " "+dir+" ")
+}
+
+func TestPassthrough(t *testing.T) {
+	source := t.TempDir()
+	p := NewPassthrough(t, source)
+	inside, outside := filepath.Join(p.Dir, "a"), filepath.Join(source, "a")
+	require.NoError(t, os.WriteFile(inside, []byte("one"), 0o600))
+	data, err := os.ReadFile(outside)
+	require.NoError(t, err)
+	require.Equal(t, "one", string(data))
+
+	// What is asked of it fails as it was told, and nothing else does.
+	p.Fail(syscall.ESTALE, OpRead)
+	_, err = os.ReadFile(inside)
+	require.ErrorIs(t, err, syscall.ESTALE)
+	_, err = os.Stat(inside)
+	require.NoError(t, err)
+	p.Heal()
+	p.FailOnce(syscall.EIO, OpRead)
+	_, err = os.ReadFile(inside)
+	require.ErrorIs(t, err, syscall.EIO)
+	_, err = os.ReadFile(inside)
+	require.NoError(t, err)
+
+	// What stalls goes on when it is healed.
+	entered := p.Stall(OpRead)
+	read := make(chan error, 1)
+	go func() {
+		_, err := os.ReadFile(inside)
+		read <- err
+	}()
+	<-entered
+	p.Heal()
+	require.NoError(t, <-read)
+
+	// The server's death fails what waits and what comes.
+	entered = p.Stall(OpRead)
+	go func() {
+		_, err := os.ReadFile(inside)
+		read <- err
+	}()
+	<-entered
+	p.Kill()
+	require.Error(t, <-read)
+	_, err = os.ReadFile(inside)
+	require.ErrorIs(t, err, syscall.ENOTCONN)
+	require.True(t, mounted(t, p.Dir))
+	p.Unmount()
+	require.False(t, mounted(t, p.Dir))
+	entries, err := os.ReadDir(p.Dir)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+
+	// It can be mounted again, and vanish with a file open.
+	p.Mount()
+	f, err := os.Open(inside)
+	require.NoError(t, err)
+	p.Vanish()
+	require.False(t, mounted(t, p.Dir))
+	require.NoFileExists(t, inside)
+	_, err = f.Read(make([]byte, 3))
+	require.NoError(t, err)
+	p.Unmount()
+	_, err = f.Read(make([]byte, 3))
+	require.Error(t, err)
+	require.Error(t, f.Close())
+	p.Mount()
+	require.FileExists(t, inside)
+}
+
+func TestImage(t *testing.T) {
+	for fstype, size := range map[string]int64{"ext4": Ext4Bytes, "xfs": XFSBytes} {
+		var dir string
+		t.Run(fstype, func(t *testing.T) {
+			image := NewImage(t, fstype, size)
+			dir = image.Dir
+			require.True(t, mounted(t, dir))
+			empty := image.Fill(1 << 20)
+			file := filepath.Join(dir, "a")
+			require.ErrorIs(t, os.WriteFile(file, make([]byte, 4<<20), 0o600), syscall.ENOSPC)
+			require.NoError(t, os.Remove(file))
+			empty()
+			require.NoError(t, os.WriteFile(file, make([]byte, 4<<20), 0o600))
+		})
+		if dir != "" {
+			require.False(t, mounted(t, dir), "a test leaves no mount behind")
+		}
+	}
+}
