@@ -28,9 +28,11 @@ func (c *checker) aside(ctx context.Context, e entry, reason string) func() (str
 			if err := c.t.fs.Rename(to, e.path); err != nil {
 				return "", err
 			}
+			c.t.syncAside(e.path)
 			return "stored again meanwhile, and good", nil
 		}
 		c.t.trimQuarantine(filepath.Dir(to))
+		c.t.syncAside(e.path)
 		return "moved to quarantine as " + filepath.Base(to), nil
 	}
 }

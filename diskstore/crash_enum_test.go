@@ -130,8 +130,7 @@ func (r *crashRecord) workload(rng *rand.Rand) {
 	steps := []func(){
 		func() { r.extendTail(rng, prompts[0]) },
 		func() { r.overwrite(rng, prompts[1]) },
-		func() { r.quarantine(rng, prompts[2]) },
-		func() { r.repair(rng, prompts[3]) },
+		func() { r.quarantineAndRepair(rng, prompts[2]) },
 		func() { r.dropFingerprint() },
 		func() { r.close(); r.open() },
 	}
@@ -175,23 +174,21 @@ func (r *crashRecord) overwrite(rng *rand.Rand, tokens []int32) {
 	}
 }
 
-// quarantine damages a page, finds that out, and computes it again.
-func (r *crashRecord) quarantine(rng *rand.Rand, tokens []int32) {
+// quarantineAndRepair damages a page, finds that out by reading or has a tool find
+// it, and computes the page again, once each.
+func (r *crashRecord) quarantineAndRepair(rng *rand.Rand, tokens []int32) {
 	r.put(tinySections, tokens)
 	pages := tinyPages(r.t, r.o, tinySections, tokens)
-	victim := pages[rng.IntN(len(pages))]
-	r.damage(victim, rng.IntN(8*tinyPage))
-	r.point("damage")
-	r.read(tokens)
-	r.put(tinySections, tokens)
+	for _, find := range []func(){func() { r.read(tokens) }, r.repair} {
+		r.damage(pages[rng.IntN(len(pages))], rng.IntN(8*tinyPage))
+		r.point("damage")
+		find()
+		r.put(tinySections, tokens)
+	}
 }
 
-// repair damages a page, has a tool find that out, and computes it again.
-func (r *crashRecord) repair(rng *rand.Rand, tokens []int32) {
-	r.put(tinySections, tokens)
-	pages := tinyPages(r.t, r.o, tinySections, tokens)
-	r.damage(pages[rng.IntN(len(pages))], rng.IntN(8*tinyPage))
-	r.point("damage")
+// repair runs what tools do on the roots of a server.
+func (r *crashRecord) repair() {
 	root, err := OpenRoot(ctx, RootOptions{Local: r.o.Local, Remote: r.o.Remote, FS: r.inj})
 	require.NoError(r.t, err)
 	_, err = root.Check(ctx, CheckOptions{Repair: true})
@@ -199,7 +196,6 @@ func (r *crashRecord) repair(rng *rand.Rand, tokens []int32) {
 	_, err = root.GC(ctx, GCOptions{})
 	require.NoError(r.t, err)
 	require.NoError(r.t, root.Close())
-	r.put(tinySections, tokens)
 }
 
 // dropFingerprint stores pages of another model and reclaims them.
@@ -226,16 +222,16 @@ type crashCase struct {
 }
 
 // cases lists the ways of crashing at the n-th point. Without anything to draw
-// lots about one seed stands for all. Either tier alone crashes in turns; in a
-// long run all ways are gone everywhere.
+// lots about one seed stands for all. In a normal run either tier alone crashes in
+// turns; in a long run all ways are gone everywhere.
 func (r *crashRecord) cases(n int) []crashCase {
-	cases := []crashCase{{keep: 1, demote: true}, {keep: 0, demote: true, again: true}}
+	cases := []crashCase{{keep: 1, demote: true}, {keep: 0, demote: true, again: r.long || n%4 == 0}}
 	for seed := range uint64(crashSeeds) {
 		cases = append(cases, crashCase{keep: 0.5, seed: seed})
 	}
 	for i, spare := range []string{r.o.Local.Root, r.o.Remote.Root} {
 		for seed := range uint64(crashSeeds + 1) {
-			if !r.long && int(seed) != (n+i)%(crashSeeds+1) {
+			if !r.long && int(seed)*2+i != n%(2*crashSeeds+2) {
 				continue
 			}
 			c := crashCase{keep: 0.5, seed: seed, spare: spare, demote: seed%2 == 0}

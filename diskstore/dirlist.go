@@ -232,12 +232,17 @@ func (t *dirTier) Quarantine(ctx context.Context, name Name, reason string) (boo
 		return false, err
 	}
 	t.trimQuarantine(dir)
-	// After a power cut the file may be in its old place again, beside what has
-	// taken its room since. Where a sync fails it is found out once more.
-	for _, changed := range []string{dir, filepath.Dir(path)} {
-		_ = t.fs.SyncDir(changed)
-	}
+	t.syncAside(path)
 	return true, nil
+}
+
+// syncAside makes durable that what was at path is in quarantine, or back: in a
+// power cut it could return to its place beside what has taken its room since.
+// Where a sync fails it is found out once more.
+func (t *dirTier) syncAside(path string) {
+	for _, dir := range []string{filepath.Join(t.base, quarantineDir), filepath.Dir(path)} {
+		_ = t.fs.SyncDir(dir)
+	}
 }
 
 // trimQuarantine removes the oldest files over the limit. Failures are left for

@@ -1,0 +1,302 @@
+package diskstore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// tree is what a tier's directory holds.
+type tree struct {
+	pages, tails int
+	bytes        int64 // physical, of pages and tails
+	all          int64 // physical, with what is in quarantine, each file once
+	temps, locks []string
+	quarantined  []Key
+	placed       map[string]Key // path → key of pages and tails
+}
+
+// walk looks at everything below a root, past the store.
+func walk(fsys vfs.FS, root string) (tree, error) {
+	found, seen := tree{placed: make(map[string]Key)}, make(map[any]bool)
+	var in func(dir string) error
+	in = func(dir string) error {
+		entries, err := fsys.ReadDir(dir)
+		for _, e := range entries {
+			path := filepath.Join(dir, e.Name())
+			if e.IsDir() {
+				if err := in(path); err != nil {
+					return err
+				}
+				continue
+			}
+			info, err := fsys.Lstat(path)
+			if err != nil {
+				return err
+			}
+			ext := filepath.Ext(path)
+			if ext == pageExt && !seen[info.Sys()] {
+				seen[info.Sys()] = true
+				found.all += fsys.PhysicalBytes(info)
+			}
+			switch ext {
+			case tmpExt:
+				found.temps = append(found.temps, path)
+			case lockExt:
+				found.locks = append(found.locks, path)
+			case pageExt:
+				found.add(path, fsys.PhysicalBytes(info))
+			}
+		}
+		return err
+	}
+	return found, in(root)
+}
+
+func (f *tree) add(path string, physical int64) {
+	if filepath.Base(filepath.Dir(path)) == quarantineDir {
+		hex, _, _ := strings.Cut(filepath.Base(path), ".")
+		key, _ := ParseKey(hex)
+		f.quarantined = append(f.quarantined, key)
+		return
+	}
+	key, ok := parsePageFile(filepath.Base(path))
+	if !ok {
+		return
+	}
+	f.placed[path] = key
+	f.bytes += physical
+	if strings.Contains(path, string(filepath.Separator)+tailsDir+string(filepath.Separator)) {
+		f.tails++
+	} else {
+		f.pages++
+	}
+}
+
+// reopening says how a store is opened after a crash.
+type reopening struct {
+	demote bool // with the budget it had
+	again  bool // for the second time: it was opened and written to since
+}
+
+// check opens a store on what a crash has left, and returns what is not as it
+// was promised.
+func (p *promise) check(mem *vfs.Mem, o Options, how reopening) (err error) {
+	o.FS = mem
+	tiers := []TierConfig{o.Local, o.Remote}
+	if how.again {
+		tiers = tiers[:1]
+	}
+	if err := checkBudgets(mem, tiers); err != nil {
+		return err
+	}
+	// What the crash brought back may be more than both budgets; what is looked
+	// for must not be deleted meanwhile. Where it may still move down, every page
+	// that is read comes up and sends another one down.
+	o.Remote.BudgetBytes = 0
+	if !how.demote {
+		o.Local.BudgetBytes = 0
+	}
+	s, err := Open(ctx, o)
+	if err != nil {
+		return fmt.Errorf("open after the crash: %w", err)
+	}
+	defer func() {
+		if cerr := s.Close(); err == nil && cerr != nil {
+			err = fmt.Errorf("close: %w", cerr)
+		}
+		if err == nil {
+			err = checkTemps(mem, o.Remote.Root)
+		}
+	}()
+	if err := s.Flush(ctx); err != nil {
+		return err
+	}
+	if err := checkTemps(mem, o.Local.Root); err != nil {
+		return err
+	}
+	for name, page := range p.pages {
+		if err := page.check(s, name); err != nil {
+			return fmt.Errorf("page %v: %w", name, err)
+		}
+	}
+	if err := s.Flush(ctx); err != nil {
+		return err
+	}
+	for _, id := range []tierID{tierLocal, tierRemote} {
+		found, err := walk(mem, s.config(id).Root)
+		if err != nil {
+			return err
+		}
+		if err := p.checkFiles(mem, found); err != nil {
+			return fmt.Errorf("in the %v tier: %w", id, err)
+		}
+		if id == tierLocal {
+			if err := checkAccounts(s, found); err != nil {
+				return err
+			}
+		}
+	}
+	return checkWritable(s, how.again)
+}
+
+// checkBudgets wants tiers to be within their budgets as the crash has left them,
+// but for temporary files, which go before anything is written: one may be all
+// that is left of a page whose other name is gone.
+func checkBudgets(mem *vfs.Mem, tiers []TierConfig) error {
+	for _, tier := range tiers {
+		found, err := walk(mem, tier.Root)
+		if err != nil {
+			return err
+		}
+		if tier.BudgetBytes > 0 && found.all > tier.BudgetBytes {
+			return fmt.Errorf("%d bytes are in %s, its budget is %d", found.all, tier.Root, tier.BudgetBytes)
+		}
+	}
+	return nil
+}
+
+// checkFiles wants every page that can be seen to be whole, and nothing in
+// quarantine that was good.
+func (p *promise) checkFiles(mem *vfs.Mem, found tree) error {
+	for path, key := range found.placed {
+		if _, err := VerifyFile(ctx, mem, path); err != nil && !p.broken(key) {
+			return fmt.Errorf("a page is neither whole nor absent: %w", err)
+		}
+	}
+	for _, key := range found.quarantined {
+		if !p.damaged[key] {
+			return fmt.Errorf("page %v is in quarantine and was never damaged", key)
+		}
+	}
+	return nil
+}
+
+// broken reports whether a damaged file may be where the page belongs.
+func (p *promise) broken(key Key) bool {
+	for name, page := range p.pages {
+		if name.Key == key && page.broken != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// check looks for the page as a caller would that knows what it should be.
+func (p *promised) check(s *Store, name Name) error {
+	last := p.versions[len(p.versions)-1]
+	refs := s.ChainFrom(ctx, last.Parent, int(last.Start), last.Tokens, nil)
+	if tokensIn(refs) < len(last.Tokens) {
+		if p.durable {
+			return fmt.Errorf("published and gone: %d of %d tokens found", tokensIn(refs), len(last.Tokens))
+		}
+		return nil
+	}
+	if refs[0].Key != name.Key {
+		return nil // a longer tail, which is checked as itself
+	}
+	return p.read(s, refs[0])
+}
+
+// read wants the page found at ref to be one of those that may be there.
+func (p *promised) read(s *Store, ref Ref) error {
+	for i, version := range slices.Backward(p.versions) {
+		buf := make([]byte, version.Layout.Size())
+		err := s.Read(ctx, ref, version.Tokens[:ref.Tokens], version.Layout, buf)
+		switch {
+		case err == nil && !bytes.Equal(buf, version.Payload):
+			return errors.New("read without an error, and wrong")
+		case err == nil && p.durable && i < p.acked:
+			return errors.New("found as it was before it was put again")
+		case err == nil:
+			return nil
+		case p.broken != "" && errors.Is(err, ErrDamaged):
+			return nil
+		case !p.durable && errors.Is(err, ErrNotFound):
+			return nil
+		case !errors.Is(err, ErrMismatch):
+			return fmt.Errorf("found and not readable: %w", err)
+		}
+	}
+	return errors.New("found with sections that nobody has put")
+}
+
+// checkTemps wants no temporary file left once a process has begun to write to a
+// root.
+func checkTemps(mem *vfs.Mem, root string) error {
+	tier := newDirTier(mem, root, false)
+	if _, err := tier.temp.claim(); err != nil {
+		return fmt.Errorf("begin to write in %s: %w", root, err)
+	}
+	found, err := walk(mem, root)
+	if err != nil {
+		return err
+	}
+	if len(found.temps) > 0 {
+		return fmt.Errorf("temporary files of the dead are left: %v, with locks %v", found.temps, found.locks)
+	}
+	return tier.Close()
+}
+
+// checkAccounts wants the store to know exactly what the local tier holds.
+func checkAccounts(s *Store, found tree) error {
+	before := s.Stats().Local
+	if _, err := s.Scan(ctx); err != nil {
+		return err
+	}
+	after := s.Stats().Local
+	if want := (TierStats{Pages: found.pages, Tails: found.tails, Bytes: found.bytes}); after != want || before != after {
+		return fmt.Errorf("accounts are %+v before and %+v after counting, want %+v", before, after, want)
+	}
+	return nil
+}
+
+// checkWritable puts pages the workload has not put and reads them back. When
+// they were put before, they must be there.
+func checkWritable(s *Store, again bool) error {
+	for _, p := range freshPages(s.opt) {
+		if found := s.ChainFrom(ctx, p.Parent, int(p.Start), p.Tokens, nil); again != (tokensIn(found) > 0) {
+			return fmt.Errorf("put after the crash: page %v is there %v, want %v", p.Key(), !again, again)
+		}
+		if err := s.Put(ctx, p); err != nil {
+			return fmt.Errorf("put after the crash: %w", err)
+		}
+		refs := s.ChainFrom(ctx, p.Parent, int(p.Start), p.Tokens, nil)
+		if len(refs) != 1 {
+			return fmt.Errorf("put after the crash and not found: %v", refs)
+		}
+		buf := make([]byte, p.Layout.Size())
+		if err := s.Read(ctx, refs[0], p.Tokens, p.Layout, buf); err != nil || !bytes.Equal(buf, p.Payload) {
+			return fmt.Errorf("put after the crash and not read: %w", err)
+		}
+	}
+	return s.Flush(context.Background())
+}
+
+var freshPagesOnce = struct {
+	sync.Mutex
+	pages []*Page
+}{}
+
+// freshPages makes a page and a tail that no workload uses.
+func freshPages(o Options) []*Page {
+	freshPagesOnce.Lock()
+	defer freshPagesOnce.Unlock()
+	if freshPagesOnce.pages == nil {
+		freshPagesOnce.pages = tinyPages(crashT{}, o, tinySections, prompt(1_999, testTokens+3))
+	}
+	var pages []*Page
+	for _, p := range freshPagesOnce.pages {
+		clone := *p
+		clone.Payload = bytes.Clone(p.Payload) // a Put clears the gaps of its page
+		pages = append(pages, &clone)
+	}
+	return pages
+}
