@@ -71,13 +71,17 @@ func (b *background) loop() {
 	}
 }
 
+// done returns a channel that is closed once there are no jobs.
+func (b *background) done() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.idle
+}
+
 // wait returns when there are no jobs, or with ctx's error.
 func (b *background) wait(ctx context.Context) error {
-	b.mu.Lock()
-	idle := b.idle
-	b.mu.Unlock()
 	select {
-	case <-idle:
+	case <-b.done():
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

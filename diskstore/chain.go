@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 )
 
 // Chain returns the longest stored chain of pages for a sequence that begins
@@ -100,6 +99,8 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent K
 		remote, _ = s.remote.Leading(remoteCtx, missing)
 	}
 	refs := make([]Ref, 0, len(found))
+	at := s.now() // when the chain up to the page before counts as used
+	now := at
 	for i, info := range found {
 		if from[i] == tierRemote {
 			if len(remote) == 0 {
@@ -107,11 +108,20 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent K
 			}
 			info, remote = remote[0], remote[1:]
 		}
+		first := uint32(start + i*s.opt.PageTokens)
+		used := chainUsed(info.Used, first)
+		if s.fresh(from[i], used, now) && used.Before(at) {
+			at = used
+		}
+		l := link{parent: parent, start: first}
+		if from[i] == tierLocal {
+			l.used = used
+		}
+		s.links.put(info.Key, l)
 		refs = append(refs, Ref{
-			Key: info.Key, Parent: parent,
-			Start:  uint32(start + i*s.opt.PageTokens),
+			Key: info.Key, Parent: parent, Start: first,
 			Tokens: s.opt.PageTokens, Stored: s.opt.PageTokens,
-			Tier: from[i].String(), Bytes: info.Bytes, used: info.Used.UnixNano(),
+			Tier: from[i].String(), Bytes: info.Bytes, used: info.Used.UnixNano(), at: at.UnixNano(),
 		})
 		parent = info.Key
 	}
@@ -199,34 +209,4 @@ func (s *Store) noteTierError(id tierID, err error) {
 	if id == tierLocal && !errors.Is(err, ErrNotFound) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		s.counts.tierErrors.Add(1)
 	}
-}
-
-// Touch makes a page recently used. It does nothing when it was touched within
-// the last minute, and never fails: recency is a hint.
-func (s *Store) Touch(ref Ref) {
-	ctx, leave, err := s.life.enter(context.Background())
-	if err != nil {
-		return
-	}
-	defer leave()
-	id := tierLocal
-	if ref.Tier == TierRemote && s.remote != nil {
-		id = tierRemote
-	}
-	s.touchInfo(ctx, id, s.refName(ref), time.Unix(0, ref.used))
-}
-
-// touchInfo touches a file last used at the given time. For the remote tier
-// that happens in the background.
-func (s *Store) touchInfo(ctx context.Context, id tierID, name Name, used time.Time) {
-	now := time.Now()
-	if now.Sub(used) < touchEvery {
-		return
-	}
-	if id == tierLocal {
-		_ = s.local.Touch(ctx, name, now)
-		return
-	}
-	type touch struct{ Name }
-	s.promoting.submit(touch{name}, func(ctx context.Context) { _ = s.remote.Touch(ctx, name, now) })
 }

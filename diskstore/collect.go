@@ -1,121 +1,326 @@
 package diskstore
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"slices"
-	"sync"
 	"time"
+
+	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 const (
 	// A tier without a budget leaves 1/reserveShare of its filesystem free.
 	reserveShare = 20
 
-	// Once over budget, a tier is brought 1/slackShare below it, so that the
-	// next page does not set off the next collection.
+	// A tier that is over its budget, or less than 1/trimShare below it, is
+	// brought 1/slackShare below, so that the next page need not wait.
+	trimShare  = 32
 	slackShare = 16
 
-	// A remote tier that is full before its budget is used up is made to free
-	// the room of this many pages at once.
+	// A remote tier that is full is made to free the room of this many pages
+	// at once.
 	demoteRoom = 8
 
 	// remoteCountEvery is how old the count of the remote tier may get.
 	remoteCountEvery = 10 * time.Minute
+
+	// Evicted files are recorded in batches, whose room can then be used.
+	batchFiles = 256
+	batchBytes = chunkBytes
 )
 
+// errExhausted reports that a collection could not make the room wanted.
+var errExhausted = errors.New("diskstore: nothing was used before the page that needs room")
+
+// demand is what a collection is asked for beyond keeping a tier within its
+// budget.
+type demand struct {
+	room   int64     // bytes that must fit in the budget
+	disk   int64     // bytes to free whatever the budget
+	before time.Time // for these only files last used earlier go
+}
+
+// join returns a demand that satisfies both.
+func (d demand) join(o demand) demand {
+	d.room, d.disk = max(d.room, o.room), max(d.disk, o.disk)
+	if o.before.After(d.before) {
+		d.before = o.before
+	}
+	return d
+}
+
 // requestCollection brings both tiers within their limits in the background.
-func (s *Store) requestCollection() {
+func (s *Store) requestCollection(want demand) {
+	s.wantMu.Lock()
+	s.want = s.want.join(want)
+	s.wantMu.Unlock()
 	type collectJob struct{}
 	s.collecting.submit(collectJob{}, func(ctx context.Context) {
+		s.wantMu.Lock()
+		want := s.want
+		s.want = demand{}
+		s.wantMu.Unlock()
 		// The whole root may have been deleted under the store.
 		_ = s.ensureManifest(ctx, s.local)
-		if err := s.collect(ctx, tierLocal, 0); err != nil {
+		err := s.collect(ctx, tierLocal, want)
+		s.exhausted.Store(err != nil)
+		if err != nil && !errors.Is(err, errExhausted) && !errors.Is(err, errNotCounted) {
 			s.noteTierError(tierLocal, err)
 		}
-		if s.remote == nil || s.remote.breaker.down() {
-			return
-		}
-		_, counted := s.usage[tierRemote].state()
-		over, err := s.excess(ctx, tierRemote)
-		if err == nil && (over > 0 || time.Since(counted) > remoteCountEvery) {
-			_ = s.collect(ctx, tierRemote, 0) // counted by the tier
+		if s.remote != nil && !s.remote.breaker.down() {
+			_ = s.collect(ctx, tierRemote, demand{}) // errors are counted by the tier
 		}
 	})
 }
 
-// excess returns by how many bytes a tier is over its limit as far as is known
-// without counting; 0 when it is not.
-func (s *Store) excess(ctx context.Context, id tierID) (int64, error) {
-	if budget := s.config(id).BudgetBytes; budget > 0 {
-		used, _ := s.usage[id].state()
-		return max(0, used-budget), nil
+// shortage returns how many bytes must go from a tier, as far as is known
+// without listing, and which may: those last used before a time, or any when it
+// is zero.
+func (s *Store) shortage(ctx context.Context, id tierID, want demand) (over int64, before time.Time, err error) {
+	budget := s.books[id].budget
+	if budget == 0 {
+		space, err := s.tier(id).Space(ctx)
+		if err != nil {
+			return 0, time.Time{}, err
+		}
+		if over = space.Total/reserveShare - space.Free; over > 0 {
+			return max(over, want.disk), time.Time{}, nil
+		}
+		return want.disk, want.before, nil
 	}
-	space, err := s.tier(id).Space(ctx)
-	if err != nil {
-		return 0, err
+	figure, known := s.books[id].figure()
+	if !known {
+		return want.disk, want.before, nil
 	}
-	return max(0, space.Total/reserveShare-space.Free), nil
+	low := budget - budget/slackShare
+	switch {
+	case figure > budget:
+		return max(figure-low, want.disk), time.Time{}, nil
+	case figure+want.room > budget:
+		return max(figure+want.room-low, want.disk), want.before, nil
+	case want.disk > 0:
+		return want.disk, want.before, nil
+	case figure > budget-budget/trimShare:
+		// Truncated, so that asking twice gives the same answer.
+		return figure - low, s.now().Add(-touchEvery).Truncate(time.Second), nil
+	}
+	return 0, time.Time{}, nil
 }
 
-// count lists a tier and takes over what it holds.
-func (s *Store) count(ctx context.Context, id tierID) ([]Info, error) {
-	if id == tierLocal {
-		s.commit.Lock()
-		defer s.commit.Unlock()
+// stale reports whether a tier should be counted again.
+func (s *Store) stale(id tierID) bool {
+	every := time.Duration(countEvery)
+	if id == tierRemote {
+		every = remoteCountEvery
 	}
-	infos, err := s.tier(id).List(ctx)
-	if err != nil {
-		return nil, err
+	counted, took := s.usage[id].counted()
+	if _, known := s.books[id].figure(); !known && s.books[id].budget > 0 {
+		return time.Since(counted) > max(countAgain, 10*took) // the ledger is lost, or cannot be written
 	}
-	s.usage[id].set(infos)
-	return infos, nil
+	return time.Since(counted) > max(every, countPause*took)
 }
 
-// collect brings a tier within its limit and frees at least the given number of
-// bytes. While another process collects the same tier it only counts. Readers
-// never wait for it.
-func (s *Store) collect(ctx context.Context, id tierID, atLeast int64) error {
+// collect brings a tier within its limit and makes the room wanted, as far as it
+// can. Readers never wait for it.
+func (s *Store) collect(ctx context.Context, id tierID, want demand) error {
 	select {
 	case s.collectors[id] <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	defer func() { <-s.collectors[id] }()
-	release, err := s.tier(id).Lock(ctx)
-	if err != nil && !errors.Is(err, ErrLocked) {
-		return err
+	if want.room > 0 { // others may have filled it since this process looked
+		if err := s.books[id].refresh(ctx); err != nil {
+			return err
+		}
 	}
-	infos, cerr := s.count(ctx, id)
-	if err != nil { // locked by another
-		return cerr
-	}
-	defer release()
-	if cerr != nil {
-		return cerr
-	}
-	over, err := s.excess(ctx, id)
+	over, _, err := s.shortage(ctx, id, want)
 	if err != nil {
 		return err
 	}
-	if budget := s.config(id).BudgetBytes; over > 0 && budget > 0 {
-		over += budget / slackShare
+	if over <= 0 && !s.stale(id) {
+		return s.stillShort(ctx, id, want)
 	}
-	if over = max(over, atLeast); over <= 0 {
-		return nil
+	release, err := s.lockTier(ctx, id, want)
+	if errors.Is(err, ErrLocked) {
+		if s.stale(id) {
+			_, err := s.count(ctx, id, nil)
+			return err
+		}
+		// Whoever has the lock does it.
+		return s.stillShort(ctx, id, want)
 	}
-	for _, victim := range s.evictionOrder(ctx, s.tier(id), infos) {
-		if over <= 0 || ctx.Err() != nil {
-			break
+	if err != nil {
+		return err
+	}
+	defer release()
+	return s.collectLocked(ctx, id, want)
+}
+
+// lockTier takes the lock for collecting. While another process has it, it
+// waits, but only when something is short, and not longer than a Put does.
+func (s *Store) lockTier(ctx context.Context, id tierID, want demand) (release func(), err error) {
+	wait, cancel := context.WithTimeout(ctx, roomWait)
+	defer cancel()
+	for {
+		release, err := s.tier(id).Lock(ctx)
+		if !errors.Is(err, ErrLocked) {
+			return release, err
 		}
-		if s.evict(ctx, id, victim) {
-			over -= victim.Physical
+		if s.books[id].refresh(ctx) != nil {
+			return nil, err
 		}
+		if over, _, serr := s.shortage(ctx, id, want); serr != nil || over <= 0 {
+			return nil, err
+		}
+		timer := time.NewTimer(lockPoll)
+		select {
+		case <-timer.C:
+		case <-wait.Done():
+			timer.Stop()
+			return nil, err
+		}
+	}
+}
+
+// collectLocked counts and evicts, with the lock. A collection that needs more
+// than one listing gives lists again.
+func (s *Store) collectLocked(ctx context.Context, id tierID, want demand) error {
+	guess, before, err := s.shortage(ctx, id, want)
+	if err != nil {
+		return err
+	}
+	pick := newVictims(guess, before)
+	found, err := s.count(ctx, id, pick.add)
+	if err != nil {
+		return err
+	}
+	over, before, err := s.shortage(ctx, id, want)
+	if err != nil {
+		return err
+	}
+	if over <= 0 {
+		return s.stillShort(ctx, id, want)
+	}
+	if found.aside.QuarantineFiles > 0 && !before.After(want.before) {
+		if over -= s.emptyQuarantine(ctx, id); over <= 0 {
+			return s.books[id].record(ctx)
+		}
+	}
+	if over > guess || !before.Equal(pick.before) { // nothing was known
+		pick = newVictims(over, before)
+		if err := s.list(ctx, id, pick.add); err != nil {
+			return err
+		}
+	}
+	for {
+		freed := s.evictAll(ctx, id, pick.order(ctx, s, s.tier(id)), over)
+		if over -= freed; over <= 0 || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if freed == 0 || !pick.more {
+			return s.stillShort(ctx, id, want)
+		}
+		pick = newVictims(over, before)
+		if err := s.list(ctx, id, pick.add); err != nil {
+			return err
+		}
+	}
+}
+
+// stillShort returns errExhausted when a tier has not got the room wanted, and
+// errNotCounted when nobody can know.
+func (s *Store) stillShort(ctx context.Context, id tierID, want demand) error {
+	b := s.books[id]
+	figure, known := b.figure()
+	switch {
+	case b.budget == 0 || want.room == 0:
+		return ctx.Err()
+	case !known:
+		return errNotCounted
+	case figure+want.room > b.budget:
+		return errExhausted
 	}
 	return ctx.Err()
+}
+
+// emptyQuarantine removes the files in quarantine: they are kept while there is
+// space, for a person to look at.
+func (s *Store) emptyQuarantine(ctx context.Context, id tierID) int64 {
+	counts := s.books[id].counts()
+	freed, err := s.tier(id).EmptyQuarantine(ctx)
+	if err != nil {
+		s.noteTierError(id, err)
+		return 0
+	}
+	s.books[id].release(freed, counts)
+	return freed
+}
+
+// evictAll evicts files in order until at least the given number of bytes is
+// free, and returns how many are.
+func (s *Store) evictAll(ctx context.Context, id tierID, infos []Info, bytes int64) int64 {
+	freed, batch := int64(0), s.newRemoval(id)
+	for _, info := range infos {
+		if freed+batch.bytes >= bytes || ctx.Err() != nil {
+			break
+		}
+		// A page used since it was listed has become another's parent, perhaps.
+		if now, err := s.tier(id).Stat(ctx, info.Name); err != nil || !now.Used.Equal(info.Used) {
+			continue
+		}
+		if !s.evict(ctx, id, info) {
+			continue
+		}
+		batch.add(info)
+		s.books[id].evictedUpTo(info.Used)
+		if len(batch.names) >= batchFiles || batch.bytes >= batchBytes {
+			freed += batch.bytes
+			batch.record(ctx)
+			batch = s.newRemoval(id)
+		}
+	}
+	freed += batch.bytes
+	batch.record(ctx)
+	return freed
+}
+
+// removal is files of a tier that are gone and still counted in its ledger.
+type removal struct {
+	s      *Store
+	id     tierID
+	counts int64 // of the ledger, before the first was removed
+	names  []Name
+	bytes  int64
+}
+
+func (s *Store) newRemoval(id tierID) *removal {
+	return &removal{s: s, id: id, counts: s.books[id].counts()}
+}
+
+func (r *removal) add(info Info) {
+	r.names = append(r.names, info.Name)
+	r.bytes += info.Physical
+}
+
+// settle makes the removal durable, and the room free. Where that fails the room
+// stays taken until the next count.
+func (r *removal) settle(ctx context.Context) bool {
+	if len(r.names) == 0 || r.s.tier(r.id).SyncRemoved(ctx, r.names) != nil {
+		return false
+	}
+	r.s.books[r.id].release(r.bytes, r.counts)
+	return true
+}
+
+// record settles and tells other processes, also when ctx has ended.
+func (r *removal) record(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closePatience/2)
+	defer cancel()
+	if r.settle(ctx) {
+		_ = r.s.books[r.id].record(ctx) // recorded with the next claim
+	}
 }
 
 // evict moves a page down a tier, or deletes it where there is none or the page
@@ -124,8 +329,14 @@ func (s *Store) evict(ctx context.Context, id tierID, info Info) bool {
 	demoted := false
 	if id == tierLocal && s.remote != nil && !s.remote.breaker.down() {
 		err := s.demote(ctx, info)
-		if errors.Is(err, ErrNoSpace) && s.collect(ctx, tierRemote, demoteRoom*info.Physical) == nil {
-			err = s.demote(ctx, info)
+		if errors.Is(err, ErrNoSpace) || errors.Is(err, errNotCounted) {
+			want := demand{room: info.Bytes, before: info.Used}
+			if vfs.IsNoSpace(err) {
+				want.disk = demoteRoom * info.Physical
+			}
+			if s.collect(ctx, tierRemote, want) == nil {
+				err = s.demote(ctx, info)
+			}
 		}
 		switch {
 		case err == nil:
@@ -145,6 +356,7 @@ func (s *Store) evict(ctx context.Context, id tierID, info Info) bool {
 	} else {
 		s.counts.evicted.Add(1)
 	}
+	s.watch.evict(id, info, demoted)
 	return true
 }
 
@@ -158,13 +370,21 @@ func (s *Store) localIsBad(err error) bool {
 // returned nil may the local page go.
 func (s *Store) demote(ctx context.Context, info Info) error {
 	if there, err := s.remote.Stat(ctx, info.Name); err == nil && there.Bytes == info.Bytes {
+		if there.Used.Before(info.Used) {
+			_ = s.remote.Touch(ctx, info.Name, info.Used)
+		}
 		return nil
 	}
 	if err := s.copyManifest(ctx, info.Fingerprint); err != nil {
 		return err
 	}
-	err := copyPage(ctx, s.local, s.remote, info.Name, func(up Upload) error {
-		return s.commitTo(ctx, tierRemote, up, info.Used)
+	room, err := s.books[tierRemote].reserve(ctx, info.Bytes)
+	if err != nil {
+		return err
+	}
+	defer room.cancel()
+	err = copyPage(ctx, s.local, s.remote, info.Name, func(up Upload) error {
+		return s.commitTo(ctx, tierRemote, up, room, info.Used)
 	})
 	if err != nil {
 		return err
@@ -178,80 +398,4 @@ func (s *Store) demote(ctx context.Context, info Info) error {
 	}
 	s.trimCopied(ctx, tierRemote, info.Name)
 	return nil
-}
-
-// link is where a page stands in its chain.
-type link struct {
-	parent Key
-	start  uint32
-}
-
-// linkCache remembers the links of pages, which never change.
-type linkCache struct {
-	mu    sync.Mutex
-	byKey map[Key]link
-}
-
-// maxLinks bounds the cache; beyond it everything is forgotten.
-const maxLinks = 1 << 18
-
-// linkOf returns a page's place in its chain. For a page whose header cannot be
-// read it is one that nothing depends on; reading it will show why.
-func (s *Store) linkOf(ctx context.Context, t Tier, name Name) link {
-	if name.Class == ClassTail {
-		return link{parent: name.Parent, start: math.MaxUint32}
-	}
-	s.links.mu.Lock()
-	l, ok := s.links.byKey[name.Key]
-	s.links.mu.Unlock()
-	if ok {
-		return l
-	}
-	h, err := s.headerOf(ctx, t, name)
-	if err != nil {
-		return link{}
-	}
-	l = link{parent: h.Parent, start: h.Start}
-	s.links.mu.Lock()
-	defer s.links.mu.Unlock()
-	if len(s.links.byKey) >= maxLinks {
-		clear(s.links.byKey)
-	}
-	s.links.byKey[name.Key] = l
-	return l
-}
-
-// evictionOrder sorts files so that those to go come first: the least recently
-// used, and always every page before its parent. A page counts as used when any
-// page that continues it was.
-func (s *Store) evictionOrder(ctx context.Context, t Tier, infos []Info) []Info {
-	type node struct {
-		Info
-		link
-		used int64
-	}
-	nodes := make([]*node, len(infos))
-	pages := make(map[Key]*node, len(infos))
-	for i, info := range infos {
-		nodes[i] = &node{Info: info, link: s.linkOf(ctx, t, info.Name), used: info.Used.UnixNano()}
-		if info.Class == ClassPage {
-			pages[info.Key] = nodes[i]
-		}
-	}
-	// Deepest first, so that each page has heard of all that continue it before
-	// it tells its own parent. A tail's position is beyond that of any page.
-	slices.SortFunc(nodes, func(a, b *node) int { return cmp.Compare(b.start, a.start) })
-	for _, n := range nodes {
-		if parent := pages[n.link.parent]; parent != nil && parent != n {
-			parent.used = max(parent.used, n.used)
-		}
-	}
-	slices.SortFunc(nodes, func(a, b *node) int {
-		return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(b.start, a.start), slices.Compare(a.Key[:], b.Key[:]))
-	})
-	order := make([]Info, len(nodes))
-	for i, n := range nodes {
-		order[i] = n.Info
-	}
-	return order
 }

@@ -2,6 +2,7 @@ package diskstore
 
 import (
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -70,9 +71,18 @@ func TestEvictionNeverOrphansAPage(t *testing.T) {
 	}
 	same := time.Now().Add(-time.Hour)
 	age(t, o.Local.Root, same) // no help from the clock
-	infos, err := s.local.List(ctx)
-	require.NoError(t, err)
-	order := s.evictionOrder(ctx, s.local, infos)
+	infos := listAll(t, s, tierLocal)
+	pick := newVictims(math.MaxInt64, time.Time{})
+	for _, info := range infos {
+		pick.add(info)
+	}
+	requireLeafFirst(t, s, pick.order(ctx, s, s.local), infos)
+}
+
+// requireLeafFirst checks that order has all files, each before the page it
+// continues.
+func requireLeafFirst(t *testing.T, s *Store, order, infos []Info) {
+	t.Helper()
 	require.Len(t, order, len(infos))
 	gone := make(map[Key]bool)
 	for _, info := range order {
@@ -99,7 +109,7 @@ func TestBudgetSpansFingerprints(t *testing.T) {
 	requireExact(t, s)
 
 	big := pageOf(t, s.opt.Fingerprint, 0, prompt(4, testTokens))
-	s.opt.Local.BudgetBytes = 100
+	s.books[tierLocal].budget = 100
 	require.ErrorIs(t, s.Put(ctx, big), ErrNoSpace)
 }
 
@@ -146,7 +156,7 @@ func TestDemotionAndPromotion(t *testing.T) {
 	refs := s.Chain(ctx, a, nil)
 	require.Equal(t, len(a), tokensIn(refs))
 	require.Equal(t, TierRemote, refs[len(refs)-1].Tier)
-	s.opt.Local.BudgetBytes = 100 * page
+	s.opt.Local.BudgetBytes, s.books[tierLocal].budget = 100*page, 100*page
 	readChain(t, s, a, len(a))
 	require.NoError(t, s.Flush(ctx))
 	require.Equal(t, st.Demoted, s.Stats().Promoted)
@@ -156,8 +166,7 @@ func TestDemotionAndPromotion(t *testing.T) {
 	requireExact(t, s)
 
 	// Demoting what the remote tier still has copies nothing.
-	infos, err := s.local.List(ctx)
-	require.NoError(t, err)
+	infos := listAll(t, s, tierLocal)
 	before := s.Stats().Remote
 	for _, info := range infos {
 		if _, err := s.remote.Stat(ctx, info.Name); err == nil {
@@ -271,7 +280,7 @@ func TestDamageIsNeitherDemotedNorPromoted(t *testing.T) {
 	flip(o.Remote.Root)
 	_, err = s.local.Remove(ctx, name)
 	require.NoError(t, err)
-	s.promote(ctx, info)
+	s.promote(ctx, info, Ref{Key: p.Key(), Parent: p.Parent, Tokens: testTokens, Stored: testTokens})
 	require.False(t, s.Has(p.Key()))
 	require.Zero(t, s.Stats().Promoted)
 	require.NoFileExists(t, filePath(o.Remote.Root, name))

@@ -18,13 +18,19 @@ import (
 // crashRootEnv tells the test binary to be the process that is killed.
 const crashRootEnv = "KVTIER_CRASH_ROOT"
 
+// Budgets of the process that is killed, in bytes.
+const (
+	crashLocalBudget  = 4 << 20
+	crashRemoteBudget = 8 << 20
+)
+
 // crashChild writes chains until it dies. It announces each page before it is
 // put, and after.
 func crashChild(root string) {
 	s, err := Open(ctx, Options{
 		Fingerprint: testFingerprint(1), PageTokens: testTokens,
-		Local:  TierConfig{Root: filepath.Join(root, "local"), BudgetBytes: 4 << 20},
-		Remote: TierConfig{Root: filepath.Join(root, "remote"), BudgetBytes: 8 << 20},
+		Local:  TierConfig{Root: filepath.Join(root, "local"), BudgetBytes: crashLocalBudget},
+		Remote: TierConfig{Root: filepath.Join(root, "remote"), BudgetBytes: crashRemoteBudget},
 	})
 	if err != nil {
 		fmt.Println("error", err)
@@ -62,6 +68,13 @@ func TestSIGKILL(t *testing.T) {
 	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
 	for range kills {
 		last := killAfter(t, root, 1+rng.IntN(40), rng.IntN(400))
+		for tier, budget := range map[string]int64{"local": crashLocalBudget, "remote": crashRemoteBudget} {
+			dir := filepath.Join(root, tier)
+			require.LessOrEqual(t, occupied(t, dir), int64(budget), tier)
+			if _, err := os.Stat(ledgerPath(Options{Local: TierConfig{Root: dir}})); err == nil {
+				require.LessOrEqual(t, occupied(t, dir), recorded(t, dir), tier)
+			}
+		}
 		for _, path := range filesIn(t, root, pageExt) {
 			_, err := VerifyFile(ctx, vfs.OS, path)
 			require.NoError(t, err)

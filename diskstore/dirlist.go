@@ -3,16 +3,17 @@ package diskstore
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
-// maxQuarantined is how many files quarantine keeps; the oldest go first. They
-// are not counted in the budget.
+// maxQuarantined is how many files quarantine keeps; the oldest go first.
 const maxQuarantined = 16
 
 func (t *dirTier) Fingerprints(ctx context.Context) ([]Key, error) {
@@ -32,61 +33,107 @@ func (t *dirTier) Fingerprints(ctx context.Context) ([]Key, error) {
 	return keys, nil
 }
 
-func (t *dirTier) List(ctx context.Context) ([]Info, error) {
+func (t *dirTier) Shards(ctx context.Context) ([]Shard, error) {
 	fingerprints, err := t.Fingerprints(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var infos []Info
+	var shards []Shard
 	for _, fp := range fingerprints {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		dir := filepath.Join(t.base, fp.String())
-		infos, err = t.appendShards(ctx, infos, dir, func(infos []Info, shard string) ([]Info, error) {
-			return t.appendPages(infos, filepath.Join(dir, shard), Name{Fingerprint: fp, Class: ClassPage})
-		})
-		if err != nil {
+		if shards, err = t.appendShards(shards, dir, Shard{Fingerprint: fp, Class: ClassPage}); err != nil {
 			return nil, err
 		}
 		tails := filepath.Join(dir, tailsDir)
-		infos, err = t.appendShards(ctx, infos, tails, func(infos []Info, shard string) ([]Info, error) {
-			return t.appendParents(infos, filepath.Join(tails, shard), fp)
-		})
-		if err != nil {
+		if shards, err = t.appendShards(shards, tails, Shard{Fingerprint: fp, Class: ClassTail}); err != nil {
+			return nil, err
+		}
+	}
+	return shards, nil
+}
+
+// appendShards appends the shard directories in dir; all but First is in like.
+func (t *dirTier) appendShards(shards []Shard, dir string, like Shard) ([]Shard, error) {
+	entries, err := t.readDir(dir)
+	for _, e := range entries {
+		if e.IsDir() && isShard(e.Name()) {
+			first, _ := hex.DecodeString(e.Name()) // isShard has seen to it
+			like.First = first[0]
+			shards = append(shards, like)
+		}
+	}
+	return shards, err
+}
+
+func (t *dirTier) ListShard(ctx context.Context, shard Shard) ([]Info, error) {
+	if err := t.ready(ctx); err != nil {
+		return nil, classify(err)
+	}
+	dir := filepath.Join(t.base, shard.rel())
+	if shard.Class == ClassPage {
+		return t.appendPages(nil, dir, Name{Fingerprint: shard.Fingerprint, Class: ClassPage})
+	}
+	entries, err := t.readDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var infos []Info
+	for _, e := range entries {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		parent, err := ParseKey(e.Name())
+		if err != nil || !e.IsDir() {
+			continue
+		}
+		like := Name{Fingerprint: shard.Fingerprint, Class: ClassTail, Parent: parent}
+		if infos, err = t.appendPages(infos, filepath.Join(dir, e.Name()), like); err != nil {
 			return nil, err
 		}
 	}
 	return infos, nil
 }
 
-// appendShards calls fn for every shard directory in dir.
-func (t *dirTier) appendShards(ctx context.Context, infos []Info, dir string, fn func([]Info, string) ([]Info, error)) ([]Info, error) {
-	entries, err := t.readDir(dir)
+func (t *dirTier) Aside(ctx context.Context) (Aside, error) {
+	if err := t.ready(ctx); err != nil {
+		return Aside{}, classify(err)
+	}
+	t.temp.clean()
+	aside := Aside{Living: make(map[string]bool)}
+	entries, err := t.readDir(t.temp.dir)
+	if err != nil {
+		return Aside{}, err
+	}
 	for _, e := range entries {
-		if err = ctx.Err(); err != nil {
-			break
-		}
-		if e.IsDir() && isShard(e.Name()) {
-			if infos, err = fn(infos, e.Name()); err != nil {
-				break
-			}
+		if id, ok := strings.CutSuffix(e.Name(), lockExt); ok {
+			aside.Living[id] = true
 		}
 	}
-	return infos, err
-}
-
-// appendParents appends the tails of every parent in one shard.
-func (t *dirTier) appendParents(infos []Info, dir string, fp Key) ([]Info, error) {
-	entries, err := t.readDir(dir)
 	for _, e := range entries {
-		parent, perr := ParseKey(e.Name())
-		if perr != nil || !e.IsDir() {
+		fi, err := t.fs.Lstat(filepath.Join(t.temp.dir, e.Name()))
+		if err != nil || strings.HasSuffix(e.Name(), lockExt) {
 			continue
 		}
-		infos, err = t.appendPages(infos, filepath.Join(dir, e.Name()), Name{Fingerprint: fp, Class: ClassTail, Parent: parent})
-		if err != nil {
-			break
+		aside.TempFiles++
+		aside.TempBytes += t.fs.PhysicalBytes(fi)
+		if id, _, _ := strings.Cut(e.Name(), "-"); !aside.Living[id] {
+			aside.OrphanBytes += t.fs.PhysicalBytes(fi)
 		}
 	}
-	return infos, err
+	quarantine := filepath.Join(t.base, quarantineDir)
+	if entries, err = t.readDir(quarantine); err != nil {
+		return Aside{}, err
+	}
+	for _, e := range entries {
+		if fi, err := t.fs.Lstat(filepath.Join(quarantine, e.Name())); err == nil {
+			aside.QuarantineFiles++
+			aside.QuarantineBytes += t.fs.PhysicalBytes(fi)
+		}
+	}
+	return aside, nil
 }
 
 // appendPages appends the page files in dir; all but their Key is in like.
@@ -210,4 +257,23 @@ func (t *dirTier) trimQuarantine(dir string) {
 	for _, f := range files[:max(0, len(files)-maxQuarantined)] {
 		_ = t.fs.Remove(f.path)
 	}
+}
+
+func (t *dirTier) EmptyQuarantine(ctx context.Context) (int64, error) {
+	if err := t.ready(ctx); err != nil {
+		return 0, classify(err)
+	}
+	dir := filepath.Join(t.base, quarantineDir)
+	entries, err := t.readDir(dir)
+	if err != nil || len(entries) == 0 {
+		return 0, err
+	}
+	var freed int64
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if fi, err := t.fs.Lstat(path); err == nil && t.fs.Remove(path) == nil {
+			freed += t.fs.PhysicalBytes(fi)
+		}
+	}
+	return freed, classify(t.fs.SyncDir(dir))
 }

@@ -83,6 +83,13 @@ func (d *tempDir) claim() (string, error) {
 			}
 			continue // a cleaner removed the file before it was locked
 		}
+		// After a power cut, files without their lock file would look like those
+		// of a system without locks, and stay for an hour.
+		if err := d.t.fs.SyncDir(d.dir); err != nil {
+			_ = d.t.fs.Remove(path)
+			lock.Close()
+			return "", err
+		}
 		d.id, d.lock = id, lock
 		return id, nil
 	}
@@ -129,8 +136,15 @@ func (d *tempDir) cleanLocked(lock string, paths []string) bool {
 	for _, path := range paths {
 		_ = d.t.fs.Remove(path)
 	}
-	_ = d.t.fs.Remove(lock)
+	d.removeLock(lock)
 	return true
+}
+
+// removeLock removes a lock file once no file it stands for can come back.
+func (d *tempDir) removeLock(path string) {
+	if d.t.fs.SyncDir(d.dir) == nil {
+		_ = d.t.fs.Remove(path)
+	}
 }
 
 // close removes the lock file, still holding the lock, and before that what
@@ -143,7 +157,7 @@ func (d *tempDir) close() error {
 		return nil
 	}
 	if d.removeOwn() == nil {
-		_ = d.t.fs.Remove(filepath.Join(d.dir, d.id+lockExt))
+		d.removeLock(filepath.Join(d.dir, d.id+lockExt))
 	}
 	err := d.lock.Close()
 	d.lock = nil

@@ -28,6 +28,7 @@ type dirTier struct {
 	known map[string]bool // directories whose entry in their parent is durable
 
 	renameMu sync.Mutex // makes "was it there before" exact within the process
+	ledgerMu sync.Mutex // keeps this process from polling its own ledger lock
 	moved    atomic.Uint64
 }
 
@@ -212,6 +213,33 @@ func (t *dirTier) Remove(ctx context.Context, name Name) (bool, error) {
 		_ = t.fs.Remove(filepath.Join(t.base, tailDir(name.Fingerprint, name.Parent)))
 	}
 	return true, nil
+}
+
+func (t *dirTier) SyncRemoved(ctx context.Context, names []Name) error {
+	if err := t.ready(ctx); err != nil {
+		return classify(err)
+	}
+	dirs := make(map[string]bool)
+	for _, name := range names {
+		dirs[filepath.Dir(t.path(name))] = true
+	}
+	for dir := range dirs {
+		if err := t.syncNearest(dir); err != nil {
+			return classify(err)
+		}
+	}
+	return nil
+}
+
+// syncNearest syncs dir or, where dir has been removed, what held it.
+func (t *dirTier) syncNearest(dir string) error {
+	for {
+		err := t.fs.SyncDir(dir)
+		if !errors.Is(err, fs.ErrNotExist) || len(dir) <= len(t.root) {
+			return err
+		}
+		dir = filepath.Dir(dir)
+	}
 }
 
 func (t *dirTier) Touch(ctx context.Context, name Name, used time.Time) error {

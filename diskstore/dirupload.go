@@ -101,10 +101,21 @@ func (u *dirUpload) publish(info Info) (Committed, error) {
 		u.remove()
 		return Committed{}, classify(err)
 	}
-	if err := t.fs.SyncDir(dir); err != nil {
+	if err := t.syncName(u.name); err != nil {
 		return done, classify(err)
 	}
 	return done, nil
+}
+
+// syncName makes the entry of a file durable. The directory of a parent's tails
+// goes with the last of them: it may have been made again just now, by somebody
+// who has not made that durable yet.
+func (t *dirTier) syncName(name Name) error {
+	dir := filepath.Dir(t.path(name))
+	if err := t.fs.SyncDir(dir); err != nil || name.Class != ClassTail {
+		return err
+	}
+	return t.fs.SyncDir(filepath.Dir(dir))
 }
 
 // remove deletes the temporary file. What cannot be deleted now is found by the
@@ -124,6 +135,5 @@ func (t *dirTier) Persist(ctx context.Context, name Name) error {
 	if err := t.ready(ctx); err != nil {
 		return classify(err)
 	}
-	dir := filepath.Dir(t.path(name))
-	return classify(t.inDir(dir, func() error { return t.fs.SyncDir(dir) }))
+	return classify(t.inDir(filepath.Dir(t.path(name)), func() error { return t.syncName(name) }))
 }

@@ -33,7 +33,13 @@ Pages live in a local tier and, when there is one, move down to a remote tier (a
 mounted directory) when the local one is over its budget: the least recently
 used first, and always a page before those it continues. A page read from the
 remote tier is copied up again. Several processes may share either root, with no
-daemon. The directory is the index and file times are the recency.
+daemon. The directory is the index and file times are the recency, which orders
+files by itself: a page's is later than that of every page that continues it.
+
+Budgets are held to a recorded figure, usage.json, that may be too high and is
+never too low: processes claim room in it before they write. So Open need not
+count, and a million files are counted in the background. OpenRoot gives tools
+what is stored, and collects it, over all fingerprints.
 
 # Guarantees
 
@@ -49,11 +55,18 @@ daemon. The directory is the index and file times are the recency.
     page takes at most its size twice, the caller's buffer included.
   - Goroutines are bounded, even while a mount hangs; when nothing is to be done
     there are none. Close takes at most 5 s.
-  - A budget counts the disk space files occupy, over all fingerprints below the
-    root and whichever process wrote them.
+  - A budget is never exceeded by the disk space files occupy: pages, tails,
+    temporary and quarantined files, of all fingerprints below the root and all
+    processes that open it with that budget, whenever they were killed or the
+    power failed. Put waits at most 5 s for room. Eviction never takes the pages
+    that the new one continues; when there is nothing else, Put fails.
+  - No more than Options.WritePerDay is written to the local tier in a UTC day,
+    over all processes that open it with that limit.
+  - Open takes as long with a million pages as with none.
   - Directories have mode 0700 and files 0600. A root that is a symbolic link,
     belongs to somebody else, or is writable by others is refused. Links, FIFOs
-    and devices in a page's place are not followed, opened or waited for.
+    and devices in a page's place are not followed, opened or waited for, nor are
+    links in the place of a directory below a root.
 
 # Caveats
 
@@ -65,14 +78,24 @@ daemon. The directory is the index and file times are the recency.
     temporary files of dead processes stay for an hour.
   - Only the remote tier is isolated. A local disk that hangs, hangs Put, Chain
     and Read.
-  - While a demotion is slower than new pages the local tier may exceed its
-    budget by an eighth and four pages; then Put waits, and gives up after 5 s.
-    Each further process on the root may add 1/32 of the budget before it
-    notices the others.
+  - A budget counts what files occupy as the filesystem tells when it is asked.
+    Not counted are directories, and manifests, locks and usage.json, a few KiB
+    for each fingerprint. Filesystems that allocate blocks after a sync (ZFS)
+    tell less for some seconds.
+  - Without a budget the 5 % are looked at between two pages: several processes
+    may go below by a page each.
+  - Where there is no flock, processes may lose each other's claims, and exceed
+    the budget by up to 256 MiB each until files are counted. A process that died
+    keeps its claim for a day there.
+  - Files that are deleted by hand count until the next count, which is due after
+    a minute, or a hundred times as long as a count takes.
+  - The order of eviction suffers, and nothing else, when file times are lost in
+    a power cut or by copying, and while a clock that was ahead is put right:
+    recency never moves back.
   - A page that ReadPlaced gave out keeps its disk space, outside every budget,
     until its file is closed, even after it was evicted. What is read from it
     then is not checked again. Windows does not let an open file be removed.
-  - Up to 16 quarantined files per tier are kept outside the budget.
+  - Up to 16 quarantined files per tier are kept while there is space.
   - A page that cannot be demoted because the remote tier is down is deleted
     when its space is needed.
 */

@@ -51,8 +51,13 @@ var (
 	// creates it, so that a mount point without its mount is not filled.
 	ErrRootMissing = errors.New("diskstore: root does not exist")
 
-	// ErrNoSpace reports that a page does not fit, even after collecting.
+	// ErrNoSpace reports that a page does not fit, and that room was not made in
+	// time.
 	ErrNoSpace = errors.New("diskstore: no space for the page")
+
+	// ErrWriteCap reports that as much as Options.WritePerDay allows has been
+	// written to the local tier on this UTC day.
+	ErrWriteCap = errors.New("diskstore: the day's writes are used up")
 
 	// ErrTierDown reports a tier whose breaker is open: it failed or hung
 	// lately and is left alone until its backoff has passed.

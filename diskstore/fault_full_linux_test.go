@@ -55,11 +55,12 @@ func TestFullFilesystem(t *testing.T) {
 
 			// There is no room at all, and nothing that could go.
 			for s.Stats().Local.Pages > 0 {
-				require.NoError(t, s.collect(ctx, tierLocal, size))
+				require.NoError(t, s.collect(ctx, tierLocal, demand{disk: size}))
 			}
 			fill := image.Fill(0)
 			big := largePage(t, prompt(100, testTokens))
 			require.ErrorIs(t, s.Put(ctx, big), ErrNoSpace)
+			require.NoError(t, s.Flush(ctx))
 			require.Empty(t, filesIn(t, o.Local.Root, tmpExt))
 			require.Empty(t, s.Chain(ctx, prompt(100, testTokens), nil))
 			require.True(t, s.Stats().Local.Down)
@@ -79,7 +80,7 @@ func TestFullFilesystem(t *testing.T) {
 			empty()
 			require.NoError(t, s.Put(ctx, big))
 			require.NoError(t, readLarge(t, s, big))
-			require.NoError(t, s.collect(ctx, tierLocal, 0))
+			require.NoError(t, s.collect(ctx, tierLocal, demand{}))
 			requireExact(t, s)
 			require.NoError(t, s.Flush(ctx))
 			require.NoError(t, s.Close())

@@ -263,7 +263,7 @@ func TestInterruptedSystemCalls(t *testing.T) {
 			_, err = s.Scan(ctx)
 			require.NoError(t, err)
 			interrupt()
-			require.NoError(t, s.collect(ctx, tierLocal, 1))
+			require.NoError(t, s.collect(ctx, tierLocal, demand{disk: 1}))
 			mount.Heal()
 			require.NoError(t, os.RemoveAll(filepath.Join(source, "kv", versionDir)))
 			require.NoError(t, s.Close())

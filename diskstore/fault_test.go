@@ -146,8 +146,10 @@ func TestFullDiskCollectsOnceThenGivesUp(t *testing.T) {
 	// Full for good: the page is dropped, after one retry.
 	q := pageOf(t, s.opt.Fingerprint, 0, prompt(3, testTokens))
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpWrite}, Err: syscall.ENOSPC})
-	require.ErrorIs(t, s.Put(ctx, q), ErrNoSpace)
-	require.Equal(t, 2, inj.Count(vfs.OpWrite))
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpCreate}, Path: regexp.MustCompile(`-[0-9]+\.tmp$`), Nth: 3, Err: syscall.EIO})
+	err := s.Put(ctx, q)
+	require.ErrorIs(t, err, ErrNoSpace)
+	require.NotErrorIs(t, err, syscall.EIO, "there is no third attempt")
 	require.EqualValues(t, 1, s.Stats().PutErrors)
 	inj.Reset()
 	require.NoError(t, s.Put(ctx, q))
@@ -176,10 +178,12 @@ func TestFilesystemWithoutLocks(t *testing.T) {
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpLock}, Err: syscall.ENOLCK})
 	page := physicalPage(t)
 	s := open(t, testOptions(t, withFS(inj), func(o *Options) { o.Local.BudgetBytes = 2 * page }))
-	putChain(t, s, prompt(1, 4*testTokens))
+	putChain(t, s, prompt(1, 4))
+	putChain(t, s, prompt(2, testTokens))
+	putChain(t, s, prompt(3, 2*testTokens))
 	require.NoError(t, s.Flush(ctx))
 	require.LessOrEqual(t, s.Stats().Local.Bytes, 2*page)
-	readChain(t, s, prompt(1, 4*testTokens), testTokens)
+	readChain(t, s, prompt(3, 2*testTokens), 2*testTokens)
 }
 
 func TestLocalLookupErrorsEndTheChain(t *testing.T) {

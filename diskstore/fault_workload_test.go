@@ -164,8 +164,8 @@ func (f *faultLife) recover() {
 	require.NoError(t, f.put(fresh), "later Puts work")
 	require.Equal(t, len(fresh), f.read(fresh))
 	f.flush()
-	require.NoError(t, f.s.collect(ctx, tierLocal, 0))
-	require.NoError(t, f.s.collect(ctx, tierRemote, 0))
+	require.NoError(t, f.s.collect(ctx, tierLocal, demand{}))
+	require.NoError(t, f.s.collect(ctx, tierRemote, demand{}))
 	f.requireExact()
 	require.NoError(t, f.s.Close())
 

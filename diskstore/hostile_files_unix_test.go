@@ -75,7 +75,7 @@ func TestStrangersEverywhere(t *testing.T) {
 				o := testOptions(t, withFS(quickFS))
 				s := open(t, o)
 				putFaultChain(t, s, tokens)
-				require.NoError(t, s.collect(ctx, tierLocal, 0))
+				require.NoError(t, s.collect(ctx, tierLocal, demand{}))
 				require.NoError(t, s.Close())
 
 				path := filepath.Join(o.Local.Root, versionDir, rel)
@@ -113,7 +113,7 @@ func (f *faultLife) useAmongStrangers(tokens []int32) {
 			ref.used = time.Now().Add(-time.Hour).UnixNano()
 			f.s.Touch(ref)
 		}
-		_ = f.s.collect(ctx, tierLocal, 0)
+		_ = f.s.collect(ctx, tierLocal, demand{})
 		_, _ = f.s.Scan(ctx)
 		_, _ = f.s.Reclaim(ctx, func(FingerprintUsage) bool { return true })
 		f.flush()
@@ -183,7 +183,7 @@ func TestForeignOwners(t *testing.T) {
 			o := testOptions(t)
 			s := open(t, o)
 			putFaultChain(t, s, tokens)
-			require.NoError(t, s.collect(ctx, tierLocal, 0))
+			require.NoError(t, s.collect(ctx, tierLocal, demand{}))
 			require.NoError(t, s.Close())
 			require.NoError(t, os.Chown(filepath.Join(o.Local.Root, rel), somebody, somebody))
 			s, err := Open(ctx, o)
@@ -212,7 +212,7 @@ func TestAnyUmask(t *testing.T) {
 				life.demoteOne()
 			}
 			if err == nil {
-				err = s.collect(ctx, tierRemote, 0)
+				err = s.collect(ctx, tierRemote, demand{})
 			}
 			if err == nil {
 				err = s.Flush(ctx)

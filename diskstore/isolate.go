@@ -19,7 +19,7 @@ const (
 	transferWorkers = 4 // reads, writes, lists
 
 	// commitSteps and listSteps say how many times the time of one transfer
-	// step a sync of a whole page and a listing of a whole root may take.
+	// step a sync of a whole page and a listing of many files may take.
 	commitSteps = 6
 	listSteps   = 24
 )
@@ -120,7 +120,7 @@ func (t *isolated) gaveUp(ctx context.Context, start time.Time, limit time.Durat
 // report tells the breaker how an operation ended.
 func (t *isolated) report(ctx context.Context, start time.Time, limit time.Duration, err error) error {
 	switch {
-	case err == nil, errors.Is(err, ErrNotFound), errors.Is(err, ErrNoSpace), errors.Is(err, ErrLocked),
+	case err == nil, errors.Is(err, ErrNotFound), errors.Is(err, ErrNoSpace), errors.Is(err, ErrLocked), errors.Is(err, errNotCounted),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		t.breaker.success()
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
@@ -216,15 +216,46 @@ func (t *isolated) Quarantine(ctx context.Context, name Name, reason string) (bo
 	})
 }
 
+func (t *isolated) EmptyQuarantine(ctx context.Context) (int64, error) {
+	return do(ctx, t, t.transfer, t.stepIn, nil, func(ctx context.Context) (int64, error) {
+		return t.inner.EmptyQuarantine(ctx)
+	})
+}
+
 func (t *isolated) Tails(ctx context.Context, fingerprint, parent Key) ([]Info, error) {
 	return do(ctx, t, t.lookup, t.lookupIn, nil, func(ctx context.Context) ([]Info, error) {
 		return t.inner.Tails(ctx, fingerprint, parent)
 	})
 }
 
-func (t *isolated) List(ctx context.Context) ([]Info, error) {
+func (t *isolated) SyncRemoved(ctx context.Context, names []Name) error {
+	_, err := do(ctx, t, t.transfer, listSteps*t.stepIn, nil, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, t.inner.SyncRemoved(ctx, names)
+	})
+	return err
+}
+
+func (t *isolated) Shards(ctx context.Context) ([]Shard, error) {
+	return do(ctx, t, t.transfer, listSteps*t.stepIn, nil, func(ctx context.Context) ([]Shard, error) {
+		return t.inner.Shards(ctx)
+	})
+}
+
+func (t *isolated) ListShard(ctx context.Context, shard Shard) ([]Info, error) {
 	return do(ctx, t, t.transfer, listSteps*t.stepIn, nil, func(ctx context.Context) ([]Info, error) {
-		return t.inner.List(ctx)
+		return t.inner.ListShard(ctx, shard)
+	})
+}
+
+func (t *isolated) Aside(ctx context.Context) (Aside, error) {
+	return do(ctx, t, t.transfer, listSteps*t.stepIn, nil, func(ctx context.Context) (Aside, error) {
+		return t.inner.Aside(ctx)
+	})
+}
+
+func (t *isolated) Account(ctx context.Context, change func(*ledger, string) error) (*ledger, error) {
+	return do(ctx, t, t.transfer, commitSteps*t.stepIn, nil, func(ctx context.Context) (*ledger, error) {
+		return t.inner.Account(ctx, change)
 	})
 }
 

@@ -201,3 +201,11 @@ func filesIn(t testing.TB, root, suffix string) []string {
 	}))
 	return paths
 }
+
+// listAll lists all files of a tier.
+func listAll(t testing.TB, s *Store, id tierID) []Info {
+	t.Helper()
+	var infos []Info
+	require.NoError(t, s.list(ctx, id, func(info Info) { infos = append(infos, info) }))
+	return infos
+}

@@ -24,9 +24,9 @@ type TierConfig struct {
 	// filled. "" as a remote root means there is no remote tier.
 	Root string
 
-	// BudgetBytes is how much disk all pages below Root may occupy, whatever
-	// their fingerprint. 0 means no budget: only 5 % of the filesystem is kept
-	// free.
+	// BudgetBytes is how much disk all files below Root may occupy, whatever
+	// their fingerprint and whichever process wrote them. 0 means no budget:
+	// only 5 % of the filesystem is kept free.
 	BudgetBytes int64
 }
 
@@ -47,11 +47,16 @@ type Options struct {
 	Local  TierConfig
 	Remote TierConfig
 
+	// WritePerDay is how many bytes all processes may write to the local tier in
+	// one UTC day. 0 means any number. Pages over it are not stored.
+	WritePerDay int64
+
 	// Compress stores a section with zstd where that makes it smaller. Pages
 	// of both encodings can be read whatever Compress says.
 	Compress bool
 
-	// FS is the filesystem; nil means the operating system's.
+	// FS is the filesystem; nil means the operating system's, which then follows
+	// no symbolic link below a root.
 	FS vfs.FS
 
 	// Logger receives state changes; nil discards them.
@@ -68,18 +73,24 @@ type Options struct {
 
 // String describes the options in one line, for a log or a bug report.
 func (o Options) String() string {
-	return fmt.Sprintf("{Fingerprint:%.12s PageTokens:%d Local:{Root:%q BudgetBytes:%d} Remote:{Root:%q BudgetBytes:%d} Compress:%t RemoteTimeout:%v ReadTimeout:%v}",
+	return fmt.Sprintf("{Fingerprint:%.12s PageTokens:%d Local:{Root:%q BudgetBytes:%d} Remote:{Root:%q BudgetBytes:%d} WritePerDay:%d Compress:%t RemoteTimeout:%v ReadTimeout:%v}",
 		o.Fingerprint.String(), o.PageTokens, o.Local.Root, o.Local.BudgetBytes, o.Remote.Root, o.Remote.BudgetBytes,
-		o.Compress, o.RemoteTimeout, o.ReadTimeout)
+		o.WritePerDay, o.Compress, o.RemoteTimeout, o.ReadTimeout)
+}
+
+// tierFS returns the filesystem for the tier in root.
+func (o Options) tierFS(root string) vfs.FS {
+	if o.FS == nil {
+		return vfs.Below(root)
+	}
+	return o.FS
 }
 
 // withDefaults replaces zero values and returns ErrOptions for impossible ones.
-func (o Options) withDefaults() (Options, error) {
+// A Root has no fingerprint.
+func (o Options) withDefaults(fingerprint bool) (Options, error) {
 	if o.PageTokens == 0 {
 		o.PageTokens = DefaultPageTokens
-	}
-	if o.FS == nil {
-		o.FS = vfs.OS
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -103,7 +114,7 @@ func (o Options) withDefaults() (Options, error) {
 		*root = abs
 	}
 	switch {
-	case o.Fingerprint.IsZero():
+	case fingerprint && o.Fingerprint.IsZero():
 		return o, fmt.Errorf("open store: Fingerprint is not set: %w", ErrOptions)
 	case o.Local.Root == "":
 		return o, fmt.Errorf("open store: Local.Root is not set: %w", ErrOptions)
@@ -113,6 +124,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("open store: PageTokens is %d, want 1 to %d: %w", o.PageTokens, maxTokens, ErrOptions)
 	case o.Local.BudgetBytes < 0 || o.Remote.BudgetBytes < 0:
 		return o, fmt.Errorf("open store: a budget is negative: %w", ErrOptions)
+	case o.WritePerDay < 0:
+		return o, fmt.Errorf("open store: WritePerDay is negative: %w", ErrOptions)
 	case o.RemoteTimeout < 0 || o.ReadTimeout < 0:
 		return o, fmt.Errorf("open store: a timeout is negative: %w", ErrOptions)
 	}

@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 )
@@ -61,10 +62,12 @@ func (p *Page) clearGaps() {
 
 // allZero reports whether every byte of p is zero.
 func allZero(p []byte) bool {
-	for _, b := range p {
-		if b != 0 {
+	for len(p) > 0 {
+		n := min(len(p), len(zeros))
+		if !bytes.Equal(p[:n], zeros[:n]) {
 			return false
 		}
+		p = p[n:]
 	}
 	return true
 }
@@ -82,6 +85,7 @@ type Ref struct {
 	Bytes  int64  // size of the file
 
 	used int64 // recency when found, in Unix nanoseconds
+	at   int64 // when its chain counts as used if it is read; 0 for when that is
 }
 
 // Names of the two tiers, as they appear in Ref.Tier, logs and Stats.

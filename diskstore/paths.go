@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"encoding/hex"
 	"path/filepath"
 	"strings"
 )
@@ -14,9 +15,11 @@ A root, version 1:
 	<root>/v1/quarantine/<key>.<reason>.<number>.kvp
 	<root>/v1/tmp/<id>.lock, <root>/v1/tmp/<id>-<number>.tmp
 	<root>/v1/collect.lock
+	<root>/v1/usage.json, <root>/v1/usage.lock
 
 Keys and fingerprints are 64 lower-case hex digits. The directory is the index:
-there is no other, so nothing can disagree with it after a crash.
+there is no other, so nothing can disagree with it after a crash. usage.json only
+bounds how much all of it occupies.
 */
 const (
 	versionDir    = "v1"
@@ -25,6 +28,8 @@ const (
 	tmpDir        = "tmp"
 	manifestFile  = "manifest.json"
 	collectLock   = "collect.lock"
+	ledgerFile    = "usage.json"
+	ledgerLock    = "usage.lock"
 	pageExt       = ".kvp"
 	tmpExt        = ".tmp"
 	lockExt       = ".lock"
@@ -47,6 +52,15 @@ func (n Name) rel() string {
 func tailDir(fingerprint, parent Key) string {
 	p := parent.String()
 	return filepath.Join(fingerprint.String(), tailsDir, p[:2], p)
+}
+
+// rel returns the path below <root>/v1 of a shard's directory.
+func (s Shard) rel() string {
+	first := hex.EncodeToString([]byte{s.First})
+	if s.Class == ClassTail {
+		return filepath.Join(s.Fingerprint.String(), tailsDir, first)
+	}
+	return filepath.Join(s.Fingerprint.String(), first)
 }
 
 // parsePageFile returns the key of a page's file name, false for any other

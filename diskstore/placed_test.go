@@ -94,10 +94,9 @@ func TestPlacedFileOutlivesThePage(t *testing.T) {
 			upload(t, s.local, name, make([]byte, page), time.Now())
 		},
 		"demoted": func(t *testing.T, s *Store, name Name) {
-			s.opt.Local.BudgetBytes = 4 * page
-			age(t, s.opt.Local.Root, time.Now().Add(-time.Hour))
-			putChain(t, s, prompt(2, 4*testTokens))
-			require.NoError(t, s.Flush(ctx))
+			info, err := s.local.Stat(ctx, name)
+			require.NoError(t, err)
+			require.True(t, s.evict(ctx, tierLocal, info))
 			require.NoFileExists(t, filePath(s.opt.Local.Root, name))
 			require.FileExists(t, filePath(s.opt.Remote.Root, name))
 		},

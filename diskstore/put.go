@@ -7,20 +7,19 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 const (
 	// maxTails is how many tails of one parent a tier keeps.
 	maxTails = 16
 
-	// collectWait is how long a Put waits for a collection that has fallen
-	// behind.
-	collectWait = 5 * time.Second
+	// roomWait is how long a Put waits until others have made room for it.
+	roomWait = 5 * time.Second
 
-	// The local tier is counted again when its count is older than recountEvery
-	// or this process has added more than 1/recountShare of the budget to it.
-	recountEvery = time.Minute
-	recountShare = 32
+	// lockPoll is how often a process looks whether another has made room.
+	lockPoll = 50 * time.Millisecond
 )
 
 // Put stores a page in the local tier, as a tail when it is shorter than
@@ -31,9 +30,12 @@ const (
 // A tail replaces the tails of the same parent whose tokens it extends, and the
 // least recent ones beyond 16.
 //
-// It returns ErrInvalidPage, ErrNoSpace when the page does not fit after
-// collecting once, ErrClosed, ctx's error, or an error of the filesystem. After
-// an error nothing partial is visible and the next Put may well succeed.
+// Room is made for it before it is written, from pages used less recently: while
+// others make it Put waits, but not longer than 5 s.
+//
+// It returns ErrInvalidPage; ErrNoSpace when there is no room; ErrWriteCap;
+// ErrClosed, ctx's error, or an error of the filesystem. After an error nothing
+// partial is visible and the next Put may well succeed.
 func (s *Store) Put(ctx context.Context, p *Page) error {
 	ctx, leave, err := s.life.enter(ctx)
 	if err != nil {
@@ -56,7 +58,7 @@ func (s *Store) Put(ctx context.Context, p *Page) error {
 		return nil
 	}
 	s.counts.putErrors.Add(1)
-	if ctx.Err() == nil {
+	if ctx.Err() == nil && !errors.Is(err, ErrWriteCap) {
 		s.counts.tierErrors.Add(1)
 		s.health.note("put", err)
 	}
@@ -64,7 +66,7 @@ func (s *Store) Put(ctx context.Context, p *Page) error {
 }
 
 func (s *Store) putName(ctx context.Context, name Name, p *Page) error {
-	if s.stored(ctx, name, p.Layout) {
+	if s.stored(ctx, name, p) {
 		return s.local.Persist(ctx, name)
 	}
 	p.clearGaps()
@@ -77,20 +79,21 @@ func (s *Store) putName(ctx context.Context, name Name, p *Page) error {
 		return err
 	}
 	size := e.header.FileBytes
-	if err := s.admit(ctx, size); err != nil {
-		return err
-	}
-	err = s.write(ctx, name, e)
+	at := position{parent: p.Parent, start: p.Start}
+	err = s.write(ctx, name, e, at)
 	switch {
-	case errors.Is(err, ErrNoSpace):
+	case vfs.IsNoSpace(err):
 		// Twice, because directories need room as well, and some filesystems do
 		// not give back at once what was removed.
-		if cerr := s.collect(ctx, tierLocal, 2*size); cerr != nil {
+		collectCtx, cancel := context.WithTimeout(ctx, roomWait)
+		cerr := s.collect(collectCtx, tierLocal, demand{disk: 2 * alignUp(size), before: s.moveUp(ctx, at)})
+		cancel()
+		if cerr != nil {
 			return errors.Join(err, cerr)
 		}
-		err = s.write(ctx, name, e)
+		err = s.write(ctx, name, e, at)
 	case err != nil && s.clearPlace(ctx, name):
-		err = s.write(ctx, name, e)
+		err = s.write(ctx, name, e, at)
 	}
 	if err != nil {
 		return err
@@ -105,9 +108,9 @@ func (s *Store) putName(ctx context.Context, name Name, p *Page) error {
 }
 
 // stored reports whether the local tier holds a page whose header is good and
-// whose sections are those of layout, and touches it. Anything else that has
-// the name may be replaced.
-func (s *Store) stored(ctx context.Context, name Name, layout Layout) bool {
+// whose sections are those of p, and touches it. Anything else that has the name
+// may be replaced.
+func (s *Store) stored(ctx context.Context, name Name, p *Page) bool {
 	info, err := s.local.Stat(ctx, name)
 	if err != nil {
 		return false
@@ -117,15 +120,23 @@ func (s *Store) stored(ctx context.Context, name Name, layout Layout) bool {
 		s.condemn(ctx, tierLocal, info, err)
 		return false
 	}
-	if !h.layout.Equal(layout) {
+	if !h.layout.Equal(p.Layout) {
 		return false
 	}
-	s.touchInfo(ctx, tierLocal, name, info.Used)
+	if now := s.now(); !s.fresh(tierLocal, chainUsed(info.Used, p.Start), now) {
+		s.touchLocal(ctx, name, position{parent: p.Parent, start: p.Start}, now)
+	}
 	return true
 }
 
-// write stores an encoded page in the local tier and counts it.
-func (s *Store) write(ctx context.Context, name Name, e *encodedPage) error {
+// write stores an encoded page in the local tier, in room that is made for it
+// first, and counts it.
+func (s *Store) write(ctx context.Context, name Name, e *encodedPage, at position) error {
+	room, used, err := s.makeRoom(ctx, e.header.FileBytes, at)
+	if err != nil {
+		return err
+	}
+	defer room.cancel()
 	up, err := s.local.Create(ctx, name)
 	if err != nil {
 		return err
@@ -134,19 +145,79 @@ func (s *Store) write(ctx context.Context, name Name, e *encodedPage) error {
 	if err := e.writeTo(func(p []byte) error { return up.Write(ctx, p) }); err != nil {
 		return err
 	}
-	return s.commitTo(ctx, tierLocal, up, time.Now())
+	if err := s.commitTo(ctx, tierLocal, up, room, used); err != nil {
+		return err
+	}
+	if name.Class == ClassPage {
+		s.links.put(name.Key, link{parent: at.parent, start: at.start, used: chainUsed(used, at.start)})
+	}
+	return nil
 }
 
-// commitTo commits an upload and counts the file.
-func (s *Store) commitTo(ctx context.Context, id tierID, up Upload, used time.Time) error {
-	if id == tierLocal {
-		s.commit.RLock()
-		defer s.commit.RUnlock()
+// makeRoom reserves room for a file of n bytes at a place in the local tier, and
+// returns the recency to store it with. While there is no room it waits for
+// files that were used before this one to be evicted.
+func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *room, used time.Time, err error) {
+	b := s.books[tierLocal]
+	if b.budget > 0 && alignUp(n) > b.budget {
+		return nil, used, fmt.Errorf("page of %d bytes in a budget of %d, raise it: %w", n, b.budget, ErrNoSpace)
 	}
+	wait, cancel := context.WithTimeout(ctx, roomWait)
+	defer cancel()
+	var done <-chan struct{} // of the collection that was asked for
+	for last := false; ; {
+		changed := b.changes()
+		r, err = b.reserve(ctx, n)
+		s.capped.note(err)
+		full := errors.Is(err, ErrNoSpace) && !vfs.IsNoSpace(err)
+		switch {
+		case err == nil && used.IsZero():
+			return r, recency(s.chainTime(ctx, at, s.now()), at.start), nil
+		case !full && !errors.Is(err, errNotCounted):
+			return r, used, err
+		case last:
+			return nil, used, wrap(err, ErrNoSpace)
+		case done == nil && !s.reachable(ctx, at):
+			return nil, used, fmt.Errorf("the page it continues is not stored: %w", ErrNoSpace)
+		case done == nil:
+			used = s.moveUp(ctx, at)
+			s.requestCollection(demand{room: alignUp(n), before: used})
+			done = s.collecting.done()
+		}
+		select {
+		case <-changed:
+		case <-done:
+			// If there was room another Put may have taken it.
+			last, done = s.exhausted.Load(), nil
+		case <-wait.Done():
+			last = true
+		}
+	}
+}
+
+// reachable reports whether a page can be found once it is stored: no other page
+// is evicted for one that cannot.
+func (s *Store) reachable(ctx context.Context, at position) bool {
+	if at.start == 0 {
+		return true
+	}
+	for _, id := range s.tiers(TierLocal) {
+		if _, err := s.tier(id).Stat(ctx, s.pageName(at.parent)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// commitTo commits an upload into the room reserved for it and counts the file.
+func (s *Store) commitTo(ctx context.Context, id tierID, up Upload, room *room, used time.Time) error {
+	s.commit[id].RLock()
+	defer s.commit[id].RUnlock()
 	done, err := up.Commit(ctx, used)
 	// A Commit that failed may have made the file visible all the same.
 	if done.Bytes > 0 {
 		s.usage[id].commit(done)
+		room.finish(done, err == nil)
 	}
 	return err
 }
@@ -161,36 +232,12 @@ func (s *Store) clearPlace(ctx context.Context, name Name) bool {
 	return moved && err == nil
 }
 
-// admit refuses a page that can never fit, and waits for a collection that has
-// fallen behind so far that the tier would outgrow its budget by an eighth.
-func (s *Store) admit(ctx context.Context, size int64) error {
-	budget := s.opt.Local.BudgetBytes
-	if budget == 0 {
-		return nil
-	}
-	if size > budget {
-		return fmt.Errorf("page of %d bytes in a budget of %d, raise it: %w", size, budget, ErrNoSpace)
-	}
-	limit := budget + budget/8 + 4*size
-	if used, _ := s.usage[tierLocal].state(); used <= limit {
-		return nil
-	}
-	s.requestCollection()
-	ctx, cancel := context.WithTimeout(ctx, collectWait)
-	defer cancel()
-	_ = s.collecting.wait(ctx) // what counts is how much is used now
-	if used, _ := s.usage[tierLocal].state(); used > limit {
-		return fmt.Errorf("tier holds %d bytes, its budget is %d, and demotion is slower than new pages: %w", used, budget, ErrNoSpace)
-	}
-	return nil
-}
-
-// afterGrowth asks for a collection when the local tier may be over its limit
-// or has not been counted for a while.
+// afterGrowth asks for a collection when the local tier is near its limit or has
+// not been counted for a while.
 func (s *Store) afterGrowth(ctx context.Context) {
-	over, err := s.excess(ctx, tierLocal)
-	if err != nil || over > 0 || s.usage[tierLocal].stale(s.opt.Local.BudgetBytes) {
-		s.requestCollection()
+	over, _, err := s.shortage(ctx, tierLocal, demand{})
+	if err != nil || over > 0 || s.stale(tierLocal) {
+		s.requestCollection(demand{})
 	}
 }
 
@@ -205,7 +252,7 @@ func (s *Store) trimTails(ctx context.Context, id tierID, h *Header) {
 	slices.SortFunc(infos, func(a, b Info) int {
 		return cmp.Or(b.Used.Compare(a.Used), slices.Compare(a.Key[:], b.Key[:]))
 	})
-	kept := 1
+	kept, gone := 1, s.newRemoval(id)
 	for _, info := range infos {
 		if info.Key == h.Key {
 			continue
@@ -214,8 +261,11 @@ func (s *Store) trimTails(ctx context.Context, id tierID, h *Header) {
 			kept++
 			continue
 		}
-		s.drop(ctx, id, info)
+		if s.drop(ctx, id, info) {
+			gone.add(info)
+		}
 	}
+	gone.settle(ctx)
 }
 
 // trimCopied does so for a tail that was copied to a tier.
@@ -255,8 +305,11 @@ func (s *Store) headerOf(ctx context.Context, t Tier, name Name) (*Header, error
 	return h, nil
 }
 
-// drop removes a file and stops counting it.
+// drop removes a file and stops counting it. The room it took is free once a
+// removal has settled.
 func (s *Store) drop(ctx context.Context, id tierID, info Info) bool {
+	s.commit[id].RLock()
+	defer s.commit[id].RUnlock()
 	removed, err := s.tier(id).Remove(ctx, info.Name)
 	if removed {
 		s.usage[id].remove(info)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
-	"time"
 )
 
 // Read fills buf with a page's sections, laid out by layout. tokens are the
@@ -88,9 +87,9 @@ func (s *Store) readFrom(ctx context.Context, id tierID, ref Ref, tokens []int32
 		return verified{}, err
 	}
 	if id == tierRemote {
-		s.requestPromotion(info)
+		s.requestPromotion(info, ref)
 	}
-	s.touchInfo(ctx, id, name, info.Used)
+	s.touchRef(ctx, id, ref, info.Used)
 	return verified{tier: id, blob: blob, header: header}, nil
 }
 
@@ -134,32 +133,49 @@ func (s *Store) condemn(ctx context.Context, id tierID, info Info, err error) {
 		s.noteTierError(id, err)
 		return
 	}
-	moved, qerr := s.tier(id).Quarantine(ctx, info.Name, reason)
-	if moved {
-		s.usage[id].remove(info)
-	}
+	moved, qerr := s.quarantine(ctx, id, info, reason)
 	if moved || qerr != nil {
 		s.log.Warn("kv page is not usable and will be computed again", "page", info.Key.String(), "tier", id.String(),
 			"why", err, "quarantined", moved)
 	}
 }
 
+// quarantine moves a file out of the way and stops counting it as a page. A
+// lookup must not wait for a count of the remote tier, which may then be wrong
+// by this file.
+func (s *Store) quarantine(ctx context.Context, id tierID, info Info, reason string) (bool, error) {
+	if id == tierLocal {
+		s.commit[id].RLock()
+		defer s.commit[id].RUnlock()
+	}
+	moved, err := s.tier(id).Quarantine(ctx, info.Name, reason)
+	if moved {
+		s.usage[id].remove(info)
+	}
+	return moved, err
+}
+
 // requestPromotion copies a remote page to the local tier in the background.
-func (s *Store) requestPromotion(info Info) {
-	if budget := s.opt.Local.BudgetBytes; budget > 0 && info.Bytes > budget {
+func (s *Store) requestPromotion(info Info, ref Ref) {
+	if budget := s.opt.Local.BudgetBytes; budget > 0 && alignUp(info.Bytes) > budget {
 		return
 	}
-	s.promoting.submit(info.Name, func(ctx context.Context) { s.promote(ctx, info) })
+	s.promoting.submit(info.Name, func(ctx context.Context) { s.promote(ctx, info, ref) })
 }
 
 // promote copies a page up. The remote copy stays, so that demoting the page
 // later costs nothing.
-func (s *Store) promote(ctx context.Context, info Info) {
+func (s *Store) promote(ctx context.Context, info Info, ref Ref) {
 	if _, err := s.local.Stat(ctx, info.Name); err == nil {
 		return
 	}
-	err := copyPage(ctx, s.remote, s.local, info.Name, func(up Upload) error {
-		return s.commitTo(ctx, tierLocal, up, time.Now())
+	room, used, err := s.makeRoom(ctx, info.Bytes, position{parent: ref.Parent, start: ref.Start})
+	if err != nil {
+		return // it stays where it is
+	}
+	defer room.cancel()
+	err = copyPage(ctx, s.remote, s.local, info.Name, func(up Upload) error {
+		return s.commitTo(ctx, tierLocal, up, room, used)
 	})
 	if err != nil {
 		var side *copyError

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Reclaimed counts what Reclaim removed, over both tiers.
@@ -37,31 +38,71 @@ func (s *Store) Reclaim(ctx context.Context, unwanted func(FingerprintUsage) boo
 }
 
 func (s *Store) reclaimTier(ctx context.Context, id tierID, unwanted func(FingerprintUsage) bool, r *Reclaimed) error {
-	infos, uses, err := s.usageByFingerprint(ctx, id)
+	uses, _, err := s.usageByFingerprint(ctx, id)
 	if err != nil {
 		return err
 	}
-	picked := make(map[Key]bool)
-	for fp, use := range uses {
-		if fp != s.opt.Fingerprint && unwanted(*use) {
-			picked[fp] = true
-		}
-	}
-	for _, info := range infos {
-		if !picked[info.Fingerprint] {
+	for _, use := range uses {
+		if use.Fingerprint == s.opt.Fingerprint || !unwanted(use) {
 			continue
 		}
-		if !s.drop(ctx, id, info) {
-			return fmt.Errorf("remove page %v: not removed", info.Key)
-		}
-		r.Pages++
-		r.Bytes += info.Physical
-	}
-	for fp := range picked {
-		if err := s.tier(id).DropFingerprint(ctx, fp); err != nil {
+		all := purge{fingerprint: use.Fingerprint, removed: func(info Info) {
+			r.Pages++
+			r.Bytes += info.Physical
+		}}
+		if _, err := s.purge(ctx, id, all); err != nil {
 			return err
 		}
 		r.Fingerprints++
 	}
 	return nil
+}
+
+// purge says which files of one fingerprint go, whatever the budget.
+type purge struct {
+	fingerprint Key
+	before      time.Time // only files last used earlier; zero for all
+	dry         bool      // none goes
+	removed     func(Info)
+}
+
+// purge deletes files from a tier, and the fingerprint's directory when none is
+// left. It reports whether none is.
+func (s *Store) purge(ctx context.Context, id tierID, p purge) (all bool, err error) {
+	shards, err := s.tier(id).Shards(ctx)
+	if err != nil {
+		return false, err
+	}
+	gone := s.newRemoval(id)
+	defer func() { gone.record(ctx) }()
+	all = true
+	for _, shard := range shards {
+		if shard.Fingerprint != p.fingerprint {
+			continue
+		}
+		infos, err := s.tier(id).ListShard(ctx, shard)
+		if err != nil {
+			return false, err
+		}
+		for _, info := range infos {
+			if err := ctx.Err(); err != nil {
+				return false, err
+			}
+			if !p.before.IsZero() && !info.Used.Before(p.before) {
+				all = false
+				continue
+			}
+			if !p.dry {
+				if !s.drop(ctx, id, info) {
+					return false, fmt.Errorf("remove page %v: not removed", info.Key)
+				}
+				gone.add(info)
+			}
+			p.removed(info)
+		}
+	}
+	if p.dry || !all {
+		return all, nil
+	}
+	return true, s.tier(id).DropFingerprint(ctx, p.fingerprint)
 }

@@ -56,7 +56,7 @@ func (s *Store) Scan(ctx context.Context) (Usage, error) {
 }
 
 func (s *Store) scanTier(ctx context.Context, id tierID) (TierUsage, error) {
-	_, uses, err := s.usageByFingerprint(ctx, id)
+	uses, _, err := s.usageByFingerprint(ctx, id)
 	if err != nil {
 		return TierUsage{}, err
 	}
@@ -67,44 +67,39 @@ func (s *Store) scanTier(ctx context.Context, id tierID) (TierUsage, error) {
 			u.Pages, u.Tails, u.Bytes = use.Pages, use.Tails, use.Bytes
 			continue
 		}
-		u.Others = append(u.Others, *use)
+		u.Others = append(u.Others, use)
 	}
-	slices.SortFunc(u.Others, func(a, b FingerprintUsage) int { return slices.Compare(a.Fingerprint[:], b.Fingerprint[:]) })
 	return u, nil
 }
 
-// usageByFingerprint lists a tier's files and counts them.
-func (s *Store) usageByFingerprint(ctx context.Context, id tierID) ([]Info, map[Key]*FingerprintUsage, error) {
-	infos, err := s.count(ctx, id)
+// usageByFingerprint counts a tier's files and returns what each fingerprint
+// holds, in order of key.
+func (s *Store) usageByFingerprint(ctx context.Context, id tierID) ([]FingerprintUsage, *tally, error) {
+	found, err := s.count(ctx, id, nil)
 	if err != nil {
 		return nil, nil, err
 	}
+	uses, err := s.identify(ctx, id, found)
+	return uses, found, err
+}
+
+// identify returns what was found of each fingerprint, and what it stands for,
+// in order of key. One that has no files may have a directory.
+func (s *Store) identify(ctx context.Context, id tierID, found *tally) ([]FingerprintUsage, error) {
 	fingerprints, err := s.tier(id).Fingerprints(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	uses := make(map[Key]*FingerprintUsage)
-	for _, fp := range fingerprints {
-		use := &FingerprintUsage{Fingerprint: fp}
+	slices.SortFunc(fingerprints, func(a, b Key) int { return slices.Compare(a[:], b[:]) })
+	uses := make([]FingerprintUsage, len(fingerprints))
+	for i, fp := range fingerprints {
+		uses[i].Fingerprint = fp
+		if use := found.fingerprints[fp]; use != nil {
+			uses[i] = *use
+		}
 		if m, err := readManifest(ctx, s.tier(id), fp); err == nil {
-			use.Identity = m.Identity
-		}
-		uses[fp] = use
-	}
-	for _, info := range infos {
-		use := uses[info.Fingerprint]
-		if use == nil { // its directory appeared or went while listing
-			continue
-		}
-		use.Bytes += info.Physical
-		if info.Used.After(use.LastUsed) {
-			use.LastUsed = info.Used
-		}
-		if info.Class == ClassTail {
-			use.Tails++
-		} else {
-			use.Pages++
+			uses[i].Identity = m.Identity
 		}
 	}
-	return infos, uses, nil
+	return uses, nil
 }

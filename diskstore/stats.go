@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,15 @@ type TierStats struct {
 type Stats struct {
 	Local, Remote TierStats
 
+	// LocalBooked and RemoteBooked are the figures that budgets are held to:
+	// what all files below a root occupy, temporary and quarantined ones and
+	// what all processes have reserved included; 0 before that is known.
+	LocalBooked, RemoteBooked int64
+
+	// LocalWritten and RemoteWritten are the bytes written on this UTC day, by
+	// all processes as far as they have recorded it.
+	LocalWritten, RemoteWritten int64
+
 	Puts       uint64 // pages and tails made durable
 	PutErrors  uint64 // Puts that failed
 	Hits       uint64 // Reads that returned rows
@@ -32,13 +42,14 @@ type Stats struct {
 	TierErrors uint64 // operations that failed on a tier
 	ReadBytes  uint64 // payload bytes that Read returned
 	WroteBytes uint64 // file bytes that Put wrote
+	WriteCaps  uint64 // pages not written because of Options.WritePerDay
 }
 
 // counters are the monotonic part of Stats.
 type counters struct {
 	puts, putErrors, hits, misses, damaged, mismatched atomic.Uint64
 	demoted, promoted, evicted, tierErrors             atomic.Uint64
-	readBytes, wroteBytes                              atomic.Uint64
+	readBytes, wroteBytes, writeCaps                   atomic.Uint64
 }
 
 // Stats returns the store's counters. It does no I/O.
@@ -51,30 +62,52 @@ func (s *Store) Stats() Stats {
 		Damaged: c.damaged.Load(), Mismatched: c.mismatched.Load(),
 		Demoted: c.demoted.Load(), Promoted: c.promoted.Load(), Evicted: c.evicted.Load(),
 		TierErrors: c.tierErrors.Load(),
-		ReadBytes:  c.readBytes.Load(), WroteBytes: c.wroteBytes.Load(),
+		ReadBytes:  c.readBytes.Load(), WroteBytes: c.wroteBytes.Load(), WriteCaps: c.writeCaps.Load(),
+		LocalWritten: s.books[tierLocal].today(),
 	}
+	st.LocalBooked, _ = s.books[tierLocal].figure()
 	st.Local.Down = s.health.down()
 	if s.remote != nil {
 		st.Remote = s.usage[tierRemote].stats()
 		st.Remote.Down = s.remote.breaker.down()
+		st.RemoteBooked, _ = s.books[tierRemote].figure()
+		st.RemoteWritten = s.books[tierRemote].today()
 	}
 	return st
 }
 
 // tierUse is what a tier is believed to hold.
 type tierUse struct {
-	mu      sync.Mutex
-	pages   int
-	tails   int
-	bytes   int64
-	grown   int64     // bytes added since last counted
-	counted time.Time // when last counted from scratch; zero for never
+	mu    sync.Mutex
+	files holding
+	when  time.Time     // when last counted from scratch; zero for never
+	took  time.Duration // how long that took
+
+	// While files are counted: what has been listed, and the shards that have
+	// not been. A change in one of those is seen when it is listed.
+	listing holding
+	todo    map[Shard]bool // nil when nobody counts
+}
+
+// holding is a number of files.
+type holding struct {
+	pages, tails int
+	bytes        int64
+}
+
+func (h *holding) add(class Class, files int, bytes int64) {
+	if class == ClassTail {
+		h.tails += files
+	} else {
+		h.pages += files
+	}
+	h.bytes += bytes
 }
 
 func (u *tierUse) stats() TierStats {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return TierStats{Pages: u.pages, Tails: u.tails, Bytes: u.bytes}
+	return TierStats{Pages: u.files.pages, Tails: u.files.tails, Bytes: u.files.bytes}
 }
 
 // commit counts a file that appeared, perhaps in the place of another.
@@ -83,55 +116,65 @@ func (u *tierUse) commit(done Committed) {
 	if done.Replaced {
 		files = 0
 	}
-	u.change(done.Class, files, done.Physical-done.Freed)
+	u.change(done.Name, files, done.Physical-done.Freed)
 }
 
 // remove counts a file that went.
-func (u *tierUse) remove(info Info) { u.change(info.Class, -1, -info.Physical) }
+func (u *tierUse) remove(info Info) { u.change(info.Name, -1, -info.Physical) }
 
-func (u *tierUse) change(class Class, files int, bytes int64) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	switch class {
-	case ClassPage:
-		u.pages += files
-	case ClassTail:
-		u.tails += files
-	default:
+func (u *tierUse) change(name Name, files int, bytes int64) {
+	if name.Class == ClassManifest {
 		return
 	}
-	u.bytes += bytes
-	u.grown += max(0, bytes)
-}
-
-// set replaces what is believed by what was counted.
-func (u *tierUse) set(infos []Info) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.pages, u.tails, u.bytes, u.grown, u.counted = 0, 0, 0, 0, time.Now()
-	for _, info := range infos {
-		if info.Class == ClassPage {
-			u.pages++
-		} else {
-			u.tails++
-		}
-		u.bytes += info.Physical
+	u.files.add(name.Class, files, bytes)
+	if u.todo != nil && !u.todo[name.shard()] {
+		u.listing.add(name.Class, files, bytes)
 	}
 }
 
-// stale reports whether a count is too old to go on adding to it, given the
-// tier's budget: other processes write below the same root.
-func (u *tierUse) stale(budget int64) bool {
+// begin begins a count of these shards.
+func (u *tierUse) begin(shards []Shard) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return time.Since(u.counted) > recountEvery || budget > 0 && u.grown > budget/recountShare
+	u.listing, u.todo = holding{}, make(map[Shard]bool, len(shards))
+	for _, shard := range shards {
+		u.todo[shard] = true
+	}
 }
 
-// state returns the bytes believed to be used and when they were counted.
-func (u *tierUse) state() (bytes int64, counted time.Time) {
+// listed counts the files of one shard.
+func (u *tierUse) listed(shard Shard, infos []Info) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.bytes, u.counted
+	delete(u.todo, shard)
+	for _, info := range infos {
+		u.listing.add(info.Class, 1, info.Physical)
+	}
+}
+
+// end replaces what is believed by what was counted, which took some time, and
+// returns its bytes.
+func (u *tierUse) end(took time.Duration) int64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.files, u.todo, u.when, u.took = u.listing, nil, time.Now(), took
+	return u.files.bytes
+}
+
+// abandon ends a count that has not come to its end.
+func (u *tierUse) abandon() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.todo = nil
+}
+
+// counted returns when files were last counted, and how long that took.
+func (u *tierUse) counted() (time.Time, time.Duration) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.when, u.took
 }
 
 // health logs once when writing to a tier begins to fail and once when it works
@@ -158,4 +201,31 @@ func (h *health) down() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.bad
+}
+
+// capNote counts pages that the day's limit on writes keeps from being written,
+// and logs once when it begins to and once when it has ended.
+type capNote struct {
+	log   *slog.Logger
+	pages *atomic.Uint64
+	mu    sync.Mutex
+	over  bool
+}
+
+func (c *capNote) note(err error) {
+	capped := errors.Is(err, ErrWriteCap)
+	if !capped && err != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case capped && !c.over:
+		c.log.Warn("kv tier has written as much as it may in a day, pages are not stored before the next one (UTC)", "error", err)
+	case !capped && c.over:
+		c.log.Info("kv tier may write again")
+	}
+	if c.over = capped; capped {
+		c.pages.Add(1)
+	}
 }

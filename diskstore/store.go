@@ -6,18 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-const (
-	// touchEvery is how old a page's recency must be before it is set again:
-	// order within a minute decides nothing about what to keep for days.
-	touchEvery = time.Minute
-
-	// closePatience is how long Close waits for background work and for
-	// operations that callers have begun.
-	closePatience = 4 * time.Second
-)
+// closePatience is how long Close waits for background work and for operations
+// that callers have begun.
+const closePatience = 4 * time.Second
 
 // Store keeps pages of one fingerprint in one or two tiers. All methods may be
 // called from several goroutines.
@@ -33,16 +28,26 @@ type Store struct {
 
 	counts counters
 	usage  [2]tierUse // by tierLocal, tierRemote
+	books  [2]*book
 	links  linkCache
 	health health // of the local tier
+	capped capNote
+	now    func() time.Time
+
+	watch watcher // of a Root's GC
+
+	wantMu    sync.Mutex
+	want      demand      // of the next collection of the local tier
+	exhausted atomic.Bool // the last one could not make the room wanted
 
 	// collectors holds a token per tier that is taken by whoever collects it in
 	// this process; Tier.Lock does the same between processes.
 	collectors [2]chan struct{}
+	counting   [2]chan struct{} // the same for counting
 
-	// commit is held shared while a page becomes visible and is counted, and
-	// exclusively while the local tier is counted from scratch.
-	commit sync.RWMutex
+	// commit is held shared while a tier's file appears or goes and is counted,
+	// and exclusively while a shard of it is listed to be counted.
+	commit [2]sync.RWMutex
 
 	life *life
 }
@@ -53,7 +58,25 @@ type Store struct {
 // another page size; or an error of the local filesystem. A remote tier that
 // cannot be reached is no error: it is logged, and tried again later.
 func Open(ctx context.Context, opt Options) (*Store, error) {
-	opt, err := opt.withDefaults()
+	s, err := newStore(opt, true)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.openLocal(ctx, s.local.(*dirTier)); err != nil {
+		return nil, errors.Join(fmt.Errorf("open store in %s: %w", s.opt.Local.Root, err), s.Close())
+	}
+	if err := s.openRemote(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open store, remote tier %s: %w", s.opt.Remote.Root, err), s.Close())
+	}
+	s.requestCollection(demand{})
+	return s, nil
+}
+
+// newStore makes a store that has not looked at its roots, the local one of
+// which it makes later if create is true. Without that it need have no
+// fingerprint either.
+func newStore(opt Options, create bool) (*Store, error) {
+	opt, err := opt.withDefaults(create)
 	if err != nil {
 		return nil, err
 	}
@@ -62,33 +85,39 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s := &Store{
-		opt: opt, log: opt.Logger.With("component", "diskstore"), codec: c,
+		opt: opt, log: opt.Logger.With("component", "diskstore"), codec: c, now: time.Now,
 		life: newLife(), collecting: newBackground(), promoting: newBackground(),
-		links:      linkCache{byKey: make(map[Key]link)},
-		collectors: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)},
+		links: linkCache{byKey: make(map[Key]link)},
 	}
 	s.health.log = s.log.With("tier", TierLocal, "root", opt.Local.Root)
-	local := newDirTier(opt.FS, opt.Local.Root, true)
-	s.local = local
-	if err := s.openLocal(ctx, local); err != nil {
-		return nil, errors.Join(fmt.Errorf("open store in %s: %w", opt.Local.Root, err), local.Close())
+	s.capped.log, s.capped.pages = s.health.log, &s.counts.writeCaps
+	s.local = newDirTier(opt.tierFS(opt.Local.Root), opt.Local.Root, create)
+	if root := opt.Remote.Root; root != "" {
+		s.remote = isolate(newDirTier(opt.tierFS(root), root, false), opt.RemoteTimeout, opt.ReadTimeout,
+			s.log.With("tier", TierRemote, "root", root), time.Now, func() { s.counts.tierErrors.Add(1) })
 	}
-	if opt.Remote.Root != "" {
-		if err := s.openRemote(ctx); err != nil {
-			return nil, errors.Join(fmt.Errorf("open store, remote tier %s: %w", opt.Remote.Root, err), s.Close())
+	for _, id := range s.tiers(TierLocal) {
+		perDay := int64(0)
+		if id == tierLocal {
+			perDay = opt.WritePerDay
 		}
+		s.books[id] = newBook(s.tier(id), s.config(id).BudgetBytes, perDay, func() time.Time { return s.now() })
+		s.collectors[id], s.counting[id] = make(chan struct{}, 1), make(chan struct{}, 1)
 	}
-	s.requestCollection()
 	return s, nil
 }
 
-// openLocal checks the local root, claims the process's temporary files and
-// writes the manifest. A full disk does not keep a store from being read.
+// openLocal checks the local root, claims the process's temporary files, reads
+// the ledger and writes the manifest. A full disk does not keep a store from
+// being read.
 func (s *Store) openLocal(ctx context.Context, local *dirTier) error {
 	if err := local.ready(ctx); err != nil {
 		return err
 	}
 	if _, err := local.temp.claim(); err != nil && !errors.Is(classify(err), ErrNoSpace) {
+		return err
+	}
+	if err := s.books[tierLocal].refresh(ctx); err != nil {
 		return err
 	}
 	err := s.ensureManifest(ctx, local)
@@ -99,12 +128,12 @@ func (s *Store) openLocal(ctx context.Context, local *dirTier) error {
 	return err
 }
 
-// openRemote wraps the remote root and looks at it for at most RemoteTimeout.
+// openRemote looks at the remote root, if there is one, for at most
+// RemoteTimeout.
 func (s *Store) openRemote(ctx context.Context) error {
-	root := s.opt.Remote.Root
-	inner := newDirTier(s.opt.FS, root, false)
-	s.remote = isolate(inner, s.opt.RemoteTimeout, s.opt.ReadTimeout,
-		s.log.With("tier", TierRemote, "root", root), time.Now, func() { s.counts.tierErrors.Add(1) })
+	if s.remote == nil {
+		return nil
+	}
 	_, err := s.remote.Stat(ctx, Name{Fingerprint: s.opt.Fingerprint, Class: ClassManifest})
 	if unsafeRoot(err) {
 		return err
@@ -194,7 +223,13 @@ func (s *Store) Close() error {
 	if !s.life.close(closePatience) {
 		return nil
 	}
-	err := errors.Join(s.promoting.close(time.Until(deadline)), s.collecting.close(time.Until(deadline)), s.local.Close())
+	err := errors.Join(s.promoting.close(time.Until(deadline)), s.collecting.close(time.Until(deadline)))
+	ctx, cancel := context.WithTimeout(context.Background(), closeIn)
+	defer cancel()
+	for _, id := range s.tiers(TierLocal) {
+		_ = s.books[id].close(ctx) // a claim that stays ends when files are counted
+	}
+	err = errors.Join(err, s.local.Close())
 	if s.remote != nil {
 		// A mount that hangs or is gone is no error here either. What it keeps
 		// of this process is cleaned by the next.

@@ -440,6 +440,7 @@ func TestOptions(t *testing.T) {
 		"same root":   func(o *Options) { o.Remote.Root = o.Local.Root + "/." },
 		"page tokens": func(o *Options) { o.PageTokens = -1 },
 		"budget":      func(o *Options) { o.Remote.BudgetBytes = -1 },
+		"writes":      func(o *Options) { o.WritePerDay = -1 },
 		"timeout":     func(o *Options) { o.ReadTimeout = -1 },
 	} {
 		o := good
@@ -447,7 +448,7 @@ func TestOptions(t *testing.T) {
 		_, err := Open(ctx, o)
 		require.ErrorIs(t, err, ErrOptions, name)
 	}
-	o, err := (Options{Fingerprint: Key{1}, Local: TierConfig{Root: "x"}}).withDefaults()
+	o, err := (Options{Fingerprint: Key{1}, Local: TierConfig{Root: "x"}}).withDefaults(true)
 	require.NoError(t, err)
 	require.Equal(t, DefaultPageTokens, o.PageTokens)
 	require.True(t, filepath.IsAbs(o.Local.Root))

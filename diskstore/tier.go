@@ -34,6 +34,36 @@ type Info struct {
 	Used     time.Time // recency
 }
 
+// Shard is a part of one fingerprint's files: the pages whose key, or the tails
+// whose parent, begins with a byte. A root of a million pages has a few thousand
+// files in each.
+type Shard struct {
+	Fingerprint Key
+	Class       Class
+	First       byte
+}
+
+// shard returns the part that a page or tail is listed in.
+func (n Name) shard() Shard {
+	if n.Class == ClassTail {
+		return Shard{n.Fingerprint, ClassTail, n.Parent[0]}
+	}
+	return Shard{n.Fingerprint, n.Class, n.Key[0]}
+}
+
+// Aside is what a root holds beside pages and tails. Manifests, locks and the
+// ledger, a few KiB for each fingerprint, are not in it.
+type Aside struct {
+	TempFiles, QuarantineFiles int
+	TempBytes, QuarantineBytes int64 // physical
+
+	// OrphanBytes are those of TempBytes that no living process has claimed.
+	OrphanBytes int64
+
+	// Living has the ids of processes that have not ended, this one included.
+	Living map[string]bool
+}
+
 // Tier is one place that holds pages. Implementations are safe for concurrent
 // use, by this process and by others on the same root.
 //
@@ -75,12 +105,38 @@ type Tier interface {
 	// there.
 	Quarantine(ctx context.Context, name Name, reason string) (bool, error)
 
+	// EmptyQuarantine removes what Quarantine has kept, durably, and returns how
+	// many physical bytes that was.
+	EmptyQuarantine(ctx context.Context) (int64, error)
+
 	// Tails lists the tails whose parent is the given key, in no order.
 	Tails(ctx context.Context, fingerprint, parent Key) ([]Info, error)
 
-	// List lists all pages and tails of all fingerprints, in no order. Files
-	// that come or go meanwhile may or may not be in it.
-	List(ctx context.Context) ([]Info, error)
+	// SyncRemoved makes it durable that files are gone which Remove removed:
+	// before that a power cut may bring them back. It is idempotent.
+	SyncRemoved(ctx context.Context, names []Name) error
+
+	// Shards lists the parts that the pages and tails of all fingerprints are
+	// listed in, in no order. One that comes later may be missing.
+	Shards(ctx context.Context) ([]Shard, error)
+
+	// ListShard lists the files of one shard, in no order. Files that come or
+	// go meanwhile may or may not be in it.
+	ListShard(ctx context.Context, shard Shard) ([]Info, error)
+
+	// Aside lists what is below the root beside pages and tails. It removes
+	// temporary files of dead processes first. A file in quarantine was moved
+	// there from its page's place: whoever counts both lists this last.
+	Aside(ctx context.Context) (Aside, error)
+
+	// Account replaces the tier's ledger by what change makes of it, durably,
+	// and returns that. The ledger is zero where there is none that can be
+	// read. No other process changes it meanwhile; after an error of change
+	// nothing has changed, after any other error it may have. change is given
+	// the id under which this process has claims, touches nothing but the
+	// ledger, and may run after Account has returned. With a nil change the
+	// ledger is only read.
+	Account(ctx context.Context, change func(l *ledger, id string) error) (*ledger, error)
 
 	// Fingerprints lists all fingerprints that have a directory, in no order.
 	Fingerprints(ctx context.Context) ([]Key, error)

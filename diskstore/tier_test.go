@@ -88,9 +88,25 @@ func tierAbsent(t *testing.T, tier Tier) {
 	infos, err = tier.Tails(ctx, testFingerprint(1), Key{1})
 	require.NoError(t, err)
 	require.Empty(t, infos)
-	infos, err = tier.List(ctx)
+	require.Empty(t, listTier(t, tier))
+	require.NoError(t, tier.SyncRemoved(ctx, []Name{tierPage(1), tierTail(1, 1)}))
+}
+
+// listTier lists all shards of a tier.
+func listTier(t *testing.T, tier Tier) []Info {
+	t.Helper()
+	shards, err := tier.Shards(ctx)
 	require.NoError(t, err)
-	require.Empty(t, infos)
+	var infos []Info
+	for _, shard := range shards {
+		some, err := tier.ListShard(ctx, shard)
+		require.NoError(t, err)
+		for _, info := range some {
+			require.Equal(t, shard, info.shard())
+		}
+		infos = append(infos, some...)
+	}
+	return infos
 }
 
 func tierUpload(t *testing.T, tier Tier) {
@@ -144,9 +160,7 @@ func tierAbort(t *testing.T, tier Tier) {
 	up.Abort()
 	_, err = tier.Stat(ctx, tierPage(1))
 	require.ErrorIs(t, err, ErrNotFound)
-	infos, err := tier.List(ctx)
-	require.NoError(t, err)
-	require.Empty(t, infos)
+	require.Empty(t, listTier(t, tier))
 }
 
 func tierList(t *testing.T, tier Tier) {
@@ -158,10 +172,8 @@ func tierList(t *testing.T, tier Tier) {
 	upload(t, tier, tierTail(1, 31), []byte("tail"), now)
 	upload(t, tier, tierTail(2, 32), []byte("tail"), now)
 	upload(t, tier, Name{Fingerprint: testFingerprint(1), Class: ClassManifest}, []byte("{}"), now)
-	infos, err := tier.List(ctx)
-	require.NoError(t, err)
 	names := make(map[Name]bool)
-	for _, info := range infos {
+	for _, info := range listTier(t, tier) {
 		names[info.Name] = true
 	}
 	require.Len(t, names, 23)
@@ -173,7 +185,7 @@ func tierList(t *testing.T, tier Tier) {
 	for n := range byte(30) {
 		ask = append(ask, tierPage(n))
 	}
-	infos, err = tier.Leading(ctx, ask)
+	infos, err := tier.Leading(ctx, ask)
 	require.NoError(t, err)
 	require.Len(t, infos, 20)
 	infos, err = tier.Leading(ctx, append([]Name{tierPage(99)}, ask...))
@@ -202,9 +214,7 @@ func tierQuarantine(t *testing.T, tier Tier) {
 	}
 	_, err := tier.Stat(ctx, tierPage(1))
 	require.ErrorIs(t, err, ErrNotFound)
-	infos, err := tier.List(ctx)
-	require.NoError(t, err)
-	require.Empty(t, infos)
+	require.Empty(t, listTier(t, tier))
 }
 
 func tierLock(t *testing.T, tier Tier) {
@@ -228,7 +238,9 @@ func tierContext(t *testing.T, tier Tier) {
 	upload(t, tier, tierPage(1), []byte("page"), time.Now())
 	_, err := tier.Stat(done, tierPage(1))
 	require.ErrorIs(t, err, done.Err())
-	_, err = tier.List(done)
+	_, err = tier.Shards(done)
+	require.ErrorIs(t, err, done.Err())
+	_, err = tier.ListShard(done, tierPage(1).shard())
 	require.ErrorIs(t, err, done.Err())
 	_, err = tier.Create(done, tierPage(2))
 	require.ErrorIs(t, err, done.Err())

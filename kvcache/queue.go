@@ -43,6 +43,7 @@ type writeQueue struct {
 
 	failedAt time.Time
 	failed   int64 // pages lost to a failing store
+	quiet    bool  // nothing was logged about that
 }
 
 type writeJob struct {
@@ -193,13 +194,18 @@ func (q *writeQueue) finish(job *writeJob, err error) {
 	switch {
 	case err == nil:
 		if !q.failedAt.IsZero() {
-			q.log.Info("kv tier: storing pages again", "lost", q.failed)
-			q.failedAt, q.failed = time.Time{}, 0
+			if !q.quiet {
+				q.log.Info("kv tier: storing pages again", "lost", q.failed)
+			}
+			q.failedAt, q.failed, q.quiet = time.Time{}, 0, false
 		}
 	case errors.Is(err, errSuspended):
 		q.failed++
 	default:
-		if q.failedAt.IsZero() {
+		// The store itself tells when its daily limit is reached, and when not any more.
+		untold := q.quiet || q.failedAt.IsZero()
+		q.quiet = untold && errors.Is(err, diskstore.ErrWriteCap)
+		if untold && !q.quiet {
 			q.log.Warn("kv tier: could not store a page; requests go on, prompts are computed again where pages are missing",
 				"error", err, "retry_in", retryAfter)
 		}

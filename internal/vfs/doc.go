@@ -4,26 +4,61 @@ Package vfs is the filesystem the page store is written against.
 # Basics
 
 FS has one method per system call the store needs; File is an open file. OS is
-the operating system's filesystem. Inject wraps any FS and makes chosen
-operations fail, hang or be counted, so that tests can put an error at every
-operation of a workload.
+the operating system's filesystem, and Below the same for whoever keeps
+everything below one directory. Mem is a filesystem in memory that can be copied
+as a power failure would leave it. Inject wraps any FS and makes chosen
+operations fail, hang, be watched or be counted, so that tests can put an error
+or a crash at every operation of a workload. One suite of tests runs over all of
+them.
 
 # Guarantees
 
   - No method but Space and IsRAM follows a symbolic link in the last element of
     a path.
   - Open never blocks on a FIFO and never opens anything but a regular file.
+  - Below reads, makes, renames, removes and touches nothing through a link in
+    any element after its root, whoever changes the directories meanwhile: each is
+    opened by descriptor, beginning at the root (openat2 with RESOLVE_BENEATH and
+    RESOLVE_NO_SYMLINKS where there is one, otherwise openat with O_NOFOLLOW
+    element by element). It holds no descriptor between calls, so that a mount can
+    be taken away and come back.
   - Descriptors are not inherited by child processes.
   - Files and directories get exactly the mode asked for, whatever the umask.
   - Nothing is buffered: a Write that returned has reached the operating system,
     a Sync that returned has reached the device.
 
+# What a crash leaves of a Mem
+
+All that was synced is there. Everything else is in pieces, each of which
+survives or not, by itself, with the probability that Crash is given:
+
+  - A file's data beyond what its last Sync covered, in blocks of 4 KiB. Its
+    length may have grown further than what was written: the gap reads as zeros or
+    as what the blocks held before. A file's times are one piece.
+  - Each operation on a directory since the directory's last SyncDir: a name that
+    was made, removed or replaced. A later one may survive an earlier one, in the
+    same directory too, and no matter whether the file's data did. A rename within
+    a directory is one piece: one of the two names is there, never both or none.
+    Of a rename to another directory the two halves are two pieces: the file may
+    be found under both names or under none.
+  - A directory whose name is lost takes with it all that is below, synced or not.
+  - Locks and open files are gone.
+
+This is more than most filesystems do to their users. ext4 and xfs keep the order
+of operations on names, and let an fsync of either directory settle a rename. A
+network share, btrfs's log and whatever a remote tier is on promise less, and
+what survives this survives them. The model follows the findings of Pillai et
+al., All File Systems Are Not Created Equal (OSDI 2014), and the crash clones of
+Pebble's in-memory filesystem. What it leaves out: that a device forgets what it
+said it had synced, and that a sector tears.
+
 # Caveats
 
-  - Elements before the last may be symbolic links. The store checks its root
-    and makes everything below it writable by its owner only.
-  - Windows has no directory fsync and no O_NOFOLLOW; there SyncDir does nothing
-    and links are refused by a check before the open.
+  - With OS, elements before the last may be symbolic links; with Below, those
+    above its root. The store checks its root and makes everything below it
+    writable by its owner only.
+  - Windows has no directory fsync and no O_NOFOLLOW; there SyncDir does nothing,
+    links are refused by a check before the open, and Below is OS.
   - Physical size and owner are not known on Windows: PhysicalBytes is the
     length rounded up to 4 KiB and Owner reports false.
 */

@@ -86,6 +86,7 @@ type Injector struct {
 	rules  []*Rule
 	counts map[Op]int
 	total  int
+	watch  func(op Op, paths ...string)
 }
 
 // Inject wraps fs. Without rules it only counts.
@@ -96,6 +97,14 @@ func (i *Injector) Add(r Rule) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.rules = append(i.rules, &r)
+}
+
+// Watch calls fn before each operation, from its goroutine, with its path or a
+// rename's two: there a test can copy a Mem between any two operations.
+func (i *Injector) Watch(fn func(op Op, paths ...string)) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.watch = fn
 }
 
 // Reset removes all rules and zeroes the counts. Operations that wait at a gate
@@ -139,7 +148,11 @@ func (i *Injector) before(op Op, paths ...string) *Rule {
 			break
 		}
 	}
+	watch := i.watch
 	i.mu.Unlock()
+	if watch != nil {
+		watch(op, paths...)
+	}
 	if hit == nil {
 		return nil
 	}

@@ -36,6 +36,11 @@ func (osFS) Create(name string) (File, error) {
 
 func (osFS) Open(name string) (File, error) {
 	f, err := openNoFollow(name)
+	return regular(f, name, err)
+}
+
+// regular gives out an open file unless it is something else.
+func regular(f *os.File, name string, err error) (File, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -89,6 +94,11 @@ func (osFS) Space(name string) (Space, error) {
 
 func (osFS) Lock(name string) (io.Closer, error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|openFlags, fileMode)
+	return locked(f, name, err)
+}
+
+// locked locks an open file and gives it out as the lock.
+func locked(f *os.File, name string, err error) (io.Closer, error) {
 	if err != nil {
 		return nil, err
 	}

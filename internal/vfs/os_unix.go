@@ -30,11 +30,14 @@ func openNoFollow(name string) (*os.File, error) {
 
 // chtimes sets a link's own times where os.Chtimes would set its target's.
 func chtimes(name string, atime, mtime time.Time) error {
-	ts := []unix.Timespec{unix.NsecToTimespec(atime.UnixNano()), unix.NsecToTimespec(mtime.UnixNano())}
-	if err := unix.UtimesNanoAt(unix.AT_FDCWD, name, ts, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := unix.UtimesNanoAt(unix.AT_FDCWD, name, timespecs(atime, mtime), unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return &fs.PathError{Op: "chtimes", Path: name, Err: err}
 	}
 	return nil
+}
+
+func timespecs(atime, mtime time.Time) []unix.Timespec {
+	return []unix.Timespec{unix.NsecToTimespec(atime.UnixNano()), unix.NsecToTimespec(mtime.UnixNano())}
 }
 
 func syncDir(name string) error {

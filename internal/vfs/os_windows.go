@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/windows"
@@ -62,7 +63,7 @@ func space(name string) (Space, error) {
 // IsNoSpace reports whether err says that the disk or the user's quota is full.
 func IsNoSpace(err error) bool {
 	return errors.Is(err, windows.ERROR_DISK_FULL) || errors.Is(err, windows.ERROR_HANDLE_DISK_FULL) ||
-		errors.Is(err, windows.ERROR_DISK_QUOTA_EXCEEDED)
+		errors.Is(err, windows.ERROR_DISK_QUOTA_EXCEEDED) || errors.Is(err, syscall.ENOSPC) // of a Mem
 }
 
 // IsNoLocks reports whether err says that the filesystem has no locks.

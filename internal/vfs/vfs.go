@@ -2,6 +2,7 @@ package vfs
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"time"
@@ -14,6 +15,9 @@ var (
 	// ErrNotRegular reports a path that is not a regular file: a directory, a
 	// symbolic link, a FIFO, a device or a socket.
 	ErrNotRegular = errors.New("vfs: not a regular file")
+
+	// errLinkInPath is the ErrNotRegular of a path that leads through a link.
+	errLinkInPath = fmt.Errorf("a directory of the path is a symbolic link, remove it: %w", ErrNotRegular)
 )
 
 // File is an open regular file. Methods may be called from several goroutines,
@@ -59,8 +63,9 @@ type FS interface {
 	// or may not be in it.
 	ReadDir(name string) ([]fs.DirEntry, error)
 
-	// Rename atomically gives a file a new name, replacing a file that has it.
-	// It is durable after SyncDir of both directories.
+	// Rename atomically gives a file a new name, replacing a file that has it;
+	// when a directory has it, it fails with fs.ErrExist. It is durable after
+	// SyncDir of both directories.
 	Rename(oldname, newname string) error
 
 	// Remove removes a file or an empty directory.

@@ -33,6 +33,8 @@ type Config struct {
 	Remote string
 	// RemoteBytes is OLLAMA_KV_TIER_REMOTE_GB, default 0: all but 5 % of the filesystem.
 	RemoteBytes int64
+	// WriteBytesPerDay is OLLAMA_KV_TIER_WRITE_GB_PER_DAY, default 0: no limit.
+	WriteBytesPerDay int64
 	// Compress is OLLAMA_KV_TIER_COMPRESS.
 	Compress bool
 	// Namespace is OLLAMA_KV_TIER_NAMESPACE: servers with different ones never see each
@@ -82,6 +84,9 @@ func FromEnvironment(log *slog.Logger) (Config, error) {
 	if c.RemoteBytes, err = gigabytes("OLLAMA_KV_TIER_REMOTE_GB", 0); err != nil {
 		errs = append(errs, err)
 	}
+	if c.WriteBytesPerDay, err = gigabytes("OLLAMA_KV_TIER_WRITE_GB_PER_DAY", 0); err != nil {
+		errs = append(errs, err)
+	}
 	if value := variable("OLLAMA_KV_TIER_PAGE_TOKENS"); value != "" {
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 16 || n > 4096 {
@@ -115,7 +120,7 @@ func boolean(log *slog.Logger, name string) bool {
 }
 
 // gigabytes reads a budget. A bad one is an error: the default may be smaller than what is
-// stored already, and would delete it.
+// stored already, and would delete it, or wear a disk that was to be spared.
 func gigabytes(name string, unset int64) (int64, error) {
 	value := variable(name)
 	if value == "" {

@@ -90,6 +90,7 @@ func start(m Model, rows kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal,
 		PageTokens:  config.PageTokens,
 		Local:       diskstore.TierConfig{Root: config.Local, BudgetBytes: config.LocalBytes},
 		Remote:      diskstore.TierConfig{Root: config.Remote, BudgetBytes: config.RemoteBytes},
+		WritePerDay: config.WriteBytesPerDay,
 		Compress:    config.Compress,
 		Logger:      log,
 	})
@@ -165,6 +166,10 @@ func (s *modelStore) logUsage(ctx context.Context) {
 		"tails", usage.Local.Tails + usage.Remote.Tails,
 		"bytes", format.HumanBytes(usage.Local.Bytes + usage.Remote.Bytes),
 		"store_bytes", format.HumanBytes(usage.Local.RootBytes + usage.Remote.RootBytes),
+	}
+	if s.config.WriteBytesPerDay > 0 {
+		attrs = append(attrs, "write_per_day", format.HumanBytes(s.config.WriteBytesPerDay),
+			"written_today", format.HumanBytes(s.Stats().LocalWritten))
 	}
 	if s.config.Remote != "" {
 		attrs = append(attrs, "remote", s.config.Remote, "remote_budget", budget(s.config.RemoteBytes))

@@ -55,21 +55,22 @@ func TestConfigDefaults(t *testing.T) {
 
 func TestConfigReadsEverything(t *testing.T) {
 	environment(t, map[string]string{
-		"OLLAMA_KV_TIERING":          "1",
-		"OLLAMA_KV_TIER_LOCAL":       `"/fast/pages"`,
-		"OLLAMA_KV_TIER_LOCAL_GB":    "0.5",
-		"OLLAMA_KV_TIER_REMOTE":      " '/nfs/pages' ",
-		"OLLAMA_KV_TIER_REMOTE_GB":   "5000",
-		"OLLAMA_KV_TIER_COMPRESS":    "true",
-		"OLLAMA_KV_TIER_NAMESPACE":   "team",
-		"OLLAMA_KV_TIER_PAGE_TOKENS": "128",
-		"OLLAMA_KV_TIER_TEST":        "1",
+		"OLLAMA_KV_TIERING":               "1",
+		"OLLAMA_KV_TIER_LOCAL":            `"/fast/pages"`,
+		"OLLAMA_KV_TIER_LOCAL_GB":         "0.5",
+		"OLLAMA_KV_TIER_REMOTE":           " '/nfs/pages' ",
+		"OLLAMA_KV_TIER_REMOTE_GB":        "5000",
+		"OLLAMA_KV_TIER_WRITE_GB_PER_DAY": "12.5",
+		"OLLAMA_KV_TIER_COMPRESS":         "true",
+		"OLLAMA_KV_TIER_NAMESPACE":        "team",
+		"OLLAMA_KV_TIER_PAGE_TOKENS":      "128",
+		"OLLAMA_KV_TIER_TEST":             "1",
 	})
 	log, _ := logger()
 	c, err := FromEnvironment(log)
 	require.NoError(t, err)
 	require.Equal(t, Config{
-		Local: "/fast/pages", LocalBytes: 5e8, Remote: "/nfs/pages", RemoteBytes: 5e12,
+		Local: "/fast/pages", LocalBytes: 5e8, Remote: "/nfs/pages", RemoteBytes: 5e12, WriteBytesPerDay: 125e8,
 		Compress: true, Namespace: "team", PageTokens: 128, Test: true,
 	}, c)
 }
@@ -78,11 +79,12 @@ func TestConfigReadsEverything(t *testing.T) {
 // something, and is replaced with a warning elsewhere.
 func TestConfigBadValues(t *testing.T) {
 	for name, off := range map[string]map[string]string{
-		"OLLAMA_KV_TIERING":        {"perhaps": "neither"},
-		"OLLAMA_KV_TIER_LOCAL_GB":  {"lots": "gigabytes", "-1": "gigabytes", "NaN": "gigabytes", "1e300": "gigabytes"},
-		"OLLAMA_KV_TIER_REMOTE_GB": {"20GB": "gigabytes"},
-		"OLLAMA_KV_TIER_LOCAL":     {"pages": "absolute"},
-		"OLLAMA_KV_TIER_REMOTE":    {"nfs/pages": "absolute"},
+		"OLLAMA_KV_TIERING":               {"perhaps": "neither"},
+		"OLLAMA_KV_TIER_LOCAL_GB":         {"lots": "gigabytes", "-1": "gigabytes", "NaN": "gigabytes", "1e300": "gigabytes"},
+		"OLLAMA_KV_TIER_REMOTE_GB":        {"20GB": "gigabytes"},
+		"OLLAMA_KV_TIER_WRITE_GB_PER_DAY": {"none": "gigabytes", "-5": "gigabytes"},
+		"OLLAMA_KV_TIER_LOCAL":            {"pages": "absolute"},
+		"OLLAMA_KV_TIER_REMOTE":           {"nfs/pages": "absolute"},
 	} {
 		for value, says := range off {
 			environment(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), name: value})

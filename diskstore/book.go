@@ -1,0 +1,414 @@
+package diskstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+)
+
+const (
+	// chunkBytes is how much a process claims at once: enough that recording a
+	// claim, two syncs, costs little beside writing what was claimed.
+	chunkBytes = 256 << 20
+
+	// chunkShare is the share of a budget that one claim takes at most, unless
+	// a single page is larger.
+	chunkShare = 64
+)
+
+// errNotCounted reports that nothing can be claimed below a budget because
+// nobody has counted what is there.
+var errNotCounted = errors.New("diskstore: files have not been counted yet")
+
+// book is one process's part of a tier's ledger: what it has claimed, and what
+// it did that is not recorded yet.
+type book struct {
+	tier   Tier
+	budget int64 // bytes on the disk; 0 for none
+	perDay int64 // bytes written in a UTC day; 0 for any
+	now    func() time.Time
+
+	updating sync.Mutex // one change of the ledger at a time
+
+	mu       sync.Mutex
+	claimed  int64            // our claim, as recorded
+	used     int64            // of that, in files that are complete
+	inflight int64            // of that, in files being written
+	total    int64            // all that ever was used
+	freed    int64            // removed, durably, and not recorded
+	written  map[string]int64 // bytes by day, not recorded
+	evicted  time.Time        // recency of what was evicted, not recorded
+	updated  time.Time        // when our claim was recorded last; zero for never
+	last     ledger           // as read or written last
+	changed  chan struct{}    // closed when the ledger changes next
+}
+
+func newBook(tier Tier, budget, perDay int64, now func() time.Time) *book {
+	return &book{tier: tier, budget: budget, perDay: perDay, now: now, written: make(map[string]int64), changed: make(chan struct{})}
+}
+
+// room is space set aside for one file. Either finish or cancel ends it; what
+// comes later does nothing.
+type room struct {
+	b      *book
+	bytes  int64
+	counts int64 // ledger.Counts when it was set aside
+	ended  bool
+}
+
+// reserve sets aside room for a file of n bytes before it is written. It returns
+// ErrNoSpace when the budget has no such room, errNotCounted when that is not
+// known yet, ErrWriteCap, or an error of the tier.
+func (b *book) reserve(ctx context.Context, n int64) (*room, error) {
+	n = alignUp(n)
+	if r, ok := b.take(n); ok {
+		return r, nil
+	}
+	b.updating.Lock()
+	defer b.updating.Unlock()
+	if r, ok := b.take(n); ok { // another goroutine has claimed meanwhile
+		return r, nil
+	}
+	err := b.change(ctx, func(l *ledger, id string, p pending) error {
+		ask, err := b.ask(l, max(0, n-p.free))
+		if err == nil {
+			l.setClaim(id, p.inflight+p.free+ask, p.now)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	r, ok := b.take(n)
+	if !ok {
+		return nil, fmt.Errorf("%d bytes were claimed and are used: %w", n, ErrNoSpace)
+	}
+	return r, nil
+}
+
+// take sets n bytes aside from what is claimed already, if that is enough.
+func (b *book) take(n int64) (*room, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.freeLocked() < n {
+		return nil, false
+	}
+	b.inflight += n
+	return &room{b: b, bytes: n, counts: b.last.Counts}, true
+}
+
+// freeLocked is what is claimed and not used. A claim that may have been taken
+// for a dead process's is none.
+func (b *book) freeLocked() int64 {
+	if b.now().Sub(b.updated) > claimLife/2 {
+		return 0
+	}
+	return max(0, b.claimed-b.used-b.inflight)
+}
+
+// ask returns how much may be claimed from l, at least n bytes.
+func (b *book) ask(l *ledger, n int64) (int64, error) {
+	most := b.chunk()
+	if b.budget > 0 {
+		if l.Counts == 0 {
+			return 0, errNotCounted
+		}
+		free := b.budget - l.figure()
+		if n > free {
+			return 0, fmt.Errorf("%d bytes more in a budget of %d, of which %d are used or reserved: %w", n, b.budget, l.figure(), ErrNoSpace)
+		}
+		most = min(most, free)
+	}
+	if b.perDay > 0 {
+		// All that is claimed may be written today.
+		free := b.perDay - l.Written[dayOf(b.now())] - l.claimed()
+		if n > free {
+			return 0, fmt.Errorf("%d bytes more on a day of at most %d: %w", n, b.perDay, ErrWriteCap)
+		}
+		most = min(most, free)
+	}
+	return max(n, most), nil
+}
+
+// finish ends a reservation: done is the file that came of it. Filesystems that
+// compress or allocate late tell less than will be so; at least what was
+// reserved counts. What the file replaced is freed when its name is durable.
+func (r *room) finish(done Committed, durable bool) {
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
+	r.ended = true
+	r.b.inflight -= r.bytes
+	r.b.written[dayOf(r.b.now())] += r.bytes
+	bytes := max(r.bytes, done.Physical)
+	r.b.used += bytes
+	r.b.total += bytes
+	if durable && r.counts == r.b.last.Counts {
+		r.b.freed += done.Freed
+	}
+}
+
+// cancel ends a reservation that no file came of.
+func (r *room) cancel() {
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
+	if !r.ended {
+		r.ended = true
+		r.b.inflight -= r.bytes
+	}
+}
+
+// release records that files of n bytes are gone for good: counts is what
+// b.counts returned before the first of them was removed.
+func (b *book) release(n, counts int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if counts == b.last.Counts {
+		b.freed += n
+	}
+}
+
+// evictedUpTo records that a file last used at the given time was evicted.
+func (b *book) evictedUpTo(used time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if used.After(b.evicted) {
+		b.evicted = used
+	}
+}
+
+// counts returns ledger.Counts as last seen.
+func (b *book) counts() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.last.Counts
+}
+
+// figure returns what is on the disk at most, as far as was last recorded, and
+// whether that is known.
+func (b *book) figure() (bytes int64, known bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.last.figure(), b.last.Counts > 0
+}
+
+// today returns what was written on this day, as far as is known here.
+func (b *book) today() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	day := dayOf(b.now())
+	return b.last.Written[day] + b.written[day]
+}
+
+// added returns all that this process ever added.
+func (b *book) added() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.total
+}
+
+// horizon returns the recency up to which files have been evicted.
+func (b *book) horizon() time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.evicted.After(b.last.Evicted) {
+		return b.evicted
+	}
+	return b.last.Evicted
+}
+
+// changes returns a channel that is closed when this process next changes the
+// ledger, or sees it changed.
+func (b *book) changes() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.changed
+}
+
+// pending is what a book has to tell the ledger.
+type pending struct {
+	free, inflight, used, freed, counts int64
+	written                             map[string]int64
+	evicted, now                        time.Time
+}
+
+// settle records what is pending in l.
+func (p pending) settle(l *ledger, id string) {
+	l.Bytes += p.used
+	l.Added += p.used
+	if l.Counts == p.counts {
+		l.Bytes = max(0, l.Bytes-p.freed)
+	}
+	l.setClaim(id, p.inflight+p.free, p.now)
+	for day, n := range p.written {
+		l.wrote(day, n)
+	}
+	if p.evicted.After(l.Evicted) {
+		l.Evicted = p.evicted
+	}
+}
+
+// change records what is pending and then what apply does, if that returns nil.
+// b.updating is held.
+func (b *book) change(ctx context.Context, apply func(l *ledger, id string, p pending) error) error {
+	b.mu.Lock()
+	p := pending{
+		free: b.freeLocked(), inflight: b.inflight, used: b.used, freed: b.freed, counts: b.last.Counts,
+		written: maps.Clone(b.written), evicted: b.evicted, now: b.now(),
+	}
+	b.mu.Unlock()
+	ours := make(chan int64, 1) // our claim afterwards
+	refused := make(chan error, 1)
+	l, err := b.tier.Account(ctx, func(l *ledger, id string) error {
+		p.settle(l, id)
+		if err := apply(l, id, p); err != nil {
+			refused <- err
+			return err
+		}
+		ours <- l.Claims[id].Bytes
+		return nil
+	})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err != nil {
+		// Unless apply refused, the ledger may have changed all the same. What
+		// was added is recorded again, too much at worst. What was freed must
+		// not be subtracted once more.
+		if len(refused) == 0 {
+			b.freed -= p.freed
+		}
+		return err
+	}
+	b.claimed = <-ours
+	b.used -= p.used
+	for day, n := range p.written {
+		if b.written[day] -= n; b.written[day] == 0 {
+			delete(b.written, day)
+		}
+	}
+	if b.freed -= p.freed; l.Counts != p.counts {
+		b.freed = 0
+	}
+	b.evicted, b.updated = time.Time{}, p.now
+	b.seeLocked(l)
+	return nil
+}
+
+func (b *book) seeLocked(l *ledger) {
+	b.last = *l
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+// suppose makes figure return what was found by a tool that records nothing.
+func (b *book) suppose(bytes int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.last = ledger{Counts: max(1, b.last.Counts), Bytes: bytes}
+}
+
+// refresh reads the ledger.
+func (b *book) refresh(ctx context.Context) error {
+	b.updating.Lock()
+	defer b.updating.Unlock()
+	l, err := b.tier.Account(ctx, nil)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if l.Counts != b.last.Counts {
+		b.freed = 0
+	}
+	b.seeLocked(l)
+	return nil
+}
+
+// record tells the ledger what is pending.
+func (b *book) record(ctx context.Context) error {
+	b.updating.Lock()
+	defer b.updating.Unlock()
+	return b.change(ctx, func(*ledger, string, pending) error { return nil })
+}
+
+// close gives the claim back, if there ever was one.
+func (b *book) close(ctx context.Context) error {
+	b.updating.Lock()
+	defer b.updating.Unlock()
+	b.mu.Lock()
+	idle := b.updated.IsZero()
+	b.mu.Unlock()
+	if idle {
+		return nil
+	}
+	return b.change(ctx, func(l *ledger, id string, p pending) error {
+		if l.setClaim(id, p.inflight, p.now); p.inflight == 0 {
+			delete(l.Claims, id)
+		}
+		return nil
+	})
+}
+
+// counting is what the ledger and the book were when a count began.
+type counting struct {
+	added  int64 // to the ledger, by all
+	ours   int64 // of that, by this process
+	listed int64 // by this process when all was listed: this the count has seen
+	living map[string]bool
+	began  time.Time
+}
+
+// beginCount must come before the first file is listed; living are the ids of
+// the processes that live then.
+func (b *book) beginCount(ctx context.Context, living map[string]bool) (counting, error) {
+	c := counting{living: living, began: time.Now()}
+	if err := b.record(ctx); err != nil {
+		return c, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c.added, c.ours = b.last.Added, b.total-b.used
+	return c, nil
+}
+
+// endCount replaces the ledger's figure by what was listed, and what may have
+// been missed.
+func (b *book) endCount(ctx context.Context, c counting, bytes int64) error {
+	took := time.Since(c.began)
+	b.updating.Lock()
+	defer b.updating.Unlock()
+	return b.change(ctx, func(l *ledger, id string, p pending) error {
+		added := l.Added - c.added - (c.listed - c.ours)
+		if l.Added < c.added { // the ledger was lost meanwhile
+			added = l.Added
+		}
+		// What others added may have been missed.
+		l.Bytes = max(0, bytes+added)
+		for other, claim := range l.Claims {
+			if other != id && (!c.living[other] || p.now.Sub(claim.Since) > claimLife) {
+				// All that it wrote has been listed; when, nobody knows.
+				l.wrote(dayOf(claim.Since), claim.Bytes)
+				delete(l.Claims, other)
+			}
+		}
+		if l.Counts == 0 { // nor is it known what others have claimed
+			for other := range c.living {
+				if _, ok := l.Claims[other]; !ok {
+					l.setClaim(other, b.chunk(), p.now)
+				}
+			}
+		}
+		l.Counts, l.Counted, l.Took = l.Counts+1, p.now, took
+		return nil
+	})
+}
+
+// chunk is the most that is claimed at once for pages that are smaller.
+func (b *book) chunk() int64 {
+	if b.budget > 0 {
+		return min(chunkBytes, b.budget/chunkShare)
+	}
+	return chunkBytes
+}

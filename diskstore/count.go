@@ -1,0 +1,159 @@
+package diskstore
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	// A tier is counted again when its last count is older than countEvery, and
+	// than countPause times what that count took: counting a million files must
+	// not be what a server spends its time on.
+	countEvery = time.Minute
+	countPause = 100
+
+	// countAgain is countEvery where nothing can be claimed without a count.
+	countAgain = time.Second
+)
+
+// tally is what a count found in a tier.
+type tally struct {
+	fingerprints map[Key]*FingerprintUsage // without their identities
+	bytes        int64                     // physical, of pages and tails
+	aside        Aside
+
+	// booked reports that the ledger has taken the count over; it has not where
+	// the tier cannot be written.
+	booked bool
+}
+
+// total is everything that was found and that no process has claimed, in bytes.
+func (t *tally) total() int64 { return t.bytes + t.aside.OrphanBytes + t.aside.QuarantineBytes }
+
+// add counts one file.
+func (t *tally) add(info Info) {
+	use := t.fingerprints[info.Fingerprint]
+	if use == nil {
+		use = &FingerprintUsage{Fingerprint: info.Fingerprint}
+		t.fingerprints[info.Fingerprint] = use
+	}
+	if info.Class == ClassTail {
+		use.Tails++
+	} else {
+		use.Pages++
+	}
+	use.Bytes += info.Physical
+	t.bytes += info.Physical
+	if info.Used.After(use.LastUsed) {
+		use.LastUsed = info.Used
+	}
+}
+
+// count lists a tier, shard by shard, takes over what it holds, and calls each,
+// which may be nil, for every file.
+func (s *Store) count(ctx context.Context, id tierID, each func(Info)) (*tally, error) {
+	select {
+	case s.counting[id] <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-s.counting[id] }()
+	t, b := s.tier(id), s.books[id]
+	aside, err := t.Aside(ctx)
+	if err != nil {
+		return nil, err
+	}
+	began, berr := b.beginCount(ctx, aside.Living)
+	shards, err := t.Shards(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found := &tally{fingerprints: make(map[Key]*FingerprintUsage)}
+	s.usage[id].begin(shards)
+	defer s.usage[id].abandon()
+	for _, shard := range shards {
+		infos, err := s.countShard(ctx, id, shard)
+		if err != nil {
+			return nil, err
+		}
+		for _, info := range infos {
+			found.add(info)
+			if each != nil {
+				each(info)
+			}
+			s.watch.list(id)
+		}
+	}
+	if found.aside, err = t.Aside(ctx); err != nil {
+		return nil, err
+	}
+	// From here on what this process adds is not in the count.
+	s.commit[id].Lock()
+	found.bytes = s.usage[id].end(time.Since(began.began))
+	began.listed = b.added()
+	s.commit[id].Unlock()
+	if berr == nil {
+		berr = b.endCount(ctx, began, found.total())
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	found.booked = berr == nil
+	return found, nil
+}
+
+// countShard lists one shard. No file of the tier appears or goes through this
+// store meanwhile, so that what is counted is exact.
+func (s *Store) countShard(ctx context.Context, id tierID, shard Shard) ([]Info, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.commit[id].Lock()
+	defer s.commit[id].Unlock()
+	infos, err := s.tier(id).ListShard(ctx, shard)
+	if err == nil {
+		s.usage[id].listed(shard, infos)
+	}
+	return infos, err
+}
+
+// list calls each for every file of a tier without counting.
+func (s *Store) list(ctx context.Context, id tierID, each func(Info)) error {
+	shards, err := s.tier(id).Shards(ctx)
+	if err != nil {
+		return err
+	}
+	for _, shard := range shards {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		infos, err := s.tier(id).ListShard(ctx, shard)
+		if err != nil {
+			return err
+		}
+		for _, info := range infos {
+			each(info)
+			s.watch.list(id)
+		}
+	}
+	return nil
+}
+
+// watcher is told what happens to files, for a report. Nil functions are not
+// called.
+type watcher struct {
+	listed  func(tierID)
+	removed func(id tierID, info Info, demoted bool)
+}
+
+func (w watcher) list(id tierID) {
+	if w.listed != nil {
+		w.listed(id)
+	}
+}
+
+func (w watcher) evict(id tierID, info Info, demoted bool) {
+	if w.removed != nil {
+		w.removed(id, info, demoted)
+	}
+}

@@ -1,0 +1,307 @@
+package diskstore
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+const (
+	// crashStates and crashStatesLong are how many crashes are looked at, at
+	// least, in a normal run and in a long one.
+	crashStates     = 10_000
+	crashStatesLong = 1_000_000
+
+	// crashSeeds is how many different halves survive each crash.
+	crashSeeds = 8
+
+	// longEnv asks for the long run.
+	longEnv = "KVTIER_LONG"
+)
+
+// TestCrashAtEveryOperation lets the power fail at every operation of a workload
+// that does everything a store does, lets none, half or all of what was not
+// synced survive, on both machines or on either, and opens the store again: a
+// page is whole or absent, nothing published is missing, the accounts are exact,
+// the dead leave nothing behind, and it can be written.
+func TestCrashAtEveryOperation(t *testing.T) {
+	want, long := int64(crashStates), os.Getenv(longEnv) != ""
+	if long {
+		want = crashStatesLong
+	}
+	var states int64
+	for seed := uint64(1); states < want && !t.Failed(); seed++ {
+		r := recordCrashes(t, seed)
+		r.long = long
+		n := r.checkAll()
+		states += n
+		t.Logf("workload %d: %d crash states at %d of %d operations, the others changed nothing",
+			seed, n, len(r.points), r.operations)
+	}
+	t.Logf("crash states: %d", states)
+	fmt.Printf("crash states: %d\n", states)
+	require.GreaterOrEqual(t, states, want)
+}
+
+// crashPoint is a moment at which the power may fail.
+type crashPoint struct {
+	mem     *vfs.Mem
+	promise *promise
+	nth     int    // the operation that is not carried out any more
+	what    string // which it is
+}
+
+// crashRecord is every crash point of one workload.
+type crashRecord struct {
+	*crashWorld
+	points     []crashPoint
+	operations int
+	last       *promise
+	changed    bool // the filesystem, since the last point
+	long       bool
+}
+
+// recordCrashes runs a workload and copies the world before each operation,
+// unless nothing has changed since the last copy.
+func recordCrashes(t testing.TB, seed uint64) *crashRecord {
+	r := &crashRecord{crashWorld: newCrashWorld(t), changed: true}
+	r.inj.Watch(r.before)
+	r.workload(rand.New(rand.NewPCG(seed, 1)))
+	r.inj.Watch(nil)
+	r.point("the end")
+	for what, n := range map[string]uint64{
+		"demote": r.did.Demoted, "promote": r.did.Promoted, "evict": r.did.Evicted, "quarantine": r.did.Damaged,
+	} {
+		require.NotZero(t, n, "workload %d did not %s", seed, what)
+	}
+	return r
+}
+
+// before is called before each operation.
+func (r *crashRecord) before(op vfs.Op, paths ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if op == vfs.OpRemove {
+		r.evictingLocked(paths[0])
+	}
+	r.pointLocked(fmt.Sprintf("%s %s", op, strings.Join(paths, " ")))
+	switch op {
+	case vfs.OpCreate, vfs.OpMkdir, vfs.OpRename, vfs.OpRemove, vfs.OpChtimes, vfs.OpSyncDir, vfs.OpLock, vfs.OpWrite, vfs.OpSync:
+		r.changed = true
+	}
+}
+
+func (r *crashRecord) point(what string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pointLocked(what)
+}
+
+func (r *crashRecord) pointLocked(what string) {
+	if r.operations++; !r.changed && r.last == r.promise {
+		return
+	}
+	r.points = append(r.points, crashPoint{r.mem.Clone(), r.promise, r.operations, what})
+	r.changed, r.last = false, r.promise
+}
+
+// workload does everything a store does. Its order and its prompts follow from
+// rng. It is short, for the time a crash takes to look at grows with what is
+// stored; there are many of them instead.
+func (r *crashRecord) workload(rng *rand.Rand) {
+	prompts := make([][]int32, 4)
+	for i := range prompts {
+		prompts[i] = prompt(1+i, (1+rng.IntN(2))*testTokens+1+rng.IntN(testTokens-1))
+	}
+	r.open()
+	defer func() { r.close() }()
+	steps := []func(){
+		func() { r.extendTail(rng, prompts[0]) },
+		func() { r.overwrite(rng, prompts[1]) },
+		func() { r.quarantine(rng, prompts[2]) },
+		func() { r.dropFingerprint() },
+		func() { r.close(); r.open() },
+	}
+	rng.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
+	// On the way the local tier outgrows its budget: the oldest pages move down,
+	// from each chain's end.
+	for _, step := range steps {
+		step()
+	}
+	// What has moved down comes up again, and others move down.
+	r.flush()
+	for _, tokens := range prompts[:3] {
+		r.read(tokens)
+	}
+	// The remote tier outgrows its budget: pages are deleted.
+	r.put(tinySections, prompts[3])
+	r.flush()
+	for i := 0; r.s.Stats().Evicted == 0; i++ {
+		r.put(tinySections, prompt(20+i, 2*testTokens))
+		r.flush()
+	}
+}
+
+// extendTail puts a tail, one that branches off, and one that extends the first
+// and takes its place.
+func (r *crashRecord) extendTail(rng *rand.Rand, tokens []int32) {
+	full := len(tokens) / testTokens * testTokens
+	short := append([]int32{}, tokens[:full+1]...)
+	r.put(tinySections, short)
+	r.put(tinySections, append(short[:full:full], prompt(50+rng.IntN(5), 2)...))
+	r.put(tinySections, append(short[:full+1:full+1], prompt(60, testTokens-2)...))
+}
+
+// overwrite puts pages again, as they are and laid out otherwise.
+func (r *crashRecord) overwrite(rng *rand.Rand, tokens []int32) {
+	r.put(tinySections, tokens)
+	r.put(tinySections, tokens)
+	r.put(otherSections, tokens)
+	if rng.IntN(2) == 0 {
+		r.put(tinySections, tokens)
+	}
+}
+
+// quarantine damages a page, finds that out, and computes it again.
+func (r *crashRecord) quarantine(rng *rand.Rand, tokens []int32) {
+	r.put(tinySections, tokens)
+	pages := tinyPages(r.t, r.o, tinySections, tokens)
+	victim := pages[rng.IntN(len(pages))]
+	r.damage(victim, rng.IntN(8*tinyPage))
+	r.point("damage")
+	r.read(tokens)
+	r.put(tinySections, tokens)
+}
+
+// dropFingerprint stores pages of another model and reclaims them.
+func (r *crashRecord) dropFingerprint() {
+	other := r.o
+	other.Fingerprint = testFingerprint(9)
+	s, err := Open(ctx, other)
+	require.NoError(r.t, err)
+	for _, p := range tinyPages(r.t, other, tinySections, prompt(90, testTokens+2)) {
+		require.NoError(r.t, s.Put(ctx, p))
+	}
+	require.NoError(r.t, s.Close())
+	_, err = r.s.Reclaim(ctx, func(u FingerprintUsage) bool { return u.Fingerprint == other.Fingerprint })
+	require.NoError(r.t, err)
+}
+
+// crashCase is one way of crashing.
+type crashCase struct {
+	keep   float64
+	seed   uint64
+	spare  string // the root that loses nothing, or ""
+	demote bool   // the store has its old budget afterwards
+	again  bool   // it crashes a second time, after it was opened
+}
+
+// cases lists the ways of crashing at the n-th point. Without anything to draw
+// lots about one seed stands for all. Either tier alone crashes in turns; in a
+// long run all ways are gone everywhere.
+func (r *crashRecord) cases(n int) []crashCase {
+	cases := []crashCase{{keep: 1, demote: true}, {keep: 0, demote: true, again: true}}
+	for seed := range uint64(crashSeeds) {
+		cases = append(cases, crashCase{keep: 0.5, seed: seed})
+	}
+	for i, spare := range []string{r.o.Local.Root, r.o.Remote.Root} {
+		for seed := range uint64(crashSeeds + 1) {
+			if !r.long && int(seed) != (n+i)%(crashSeeds+1) {
+				continue
+			}
+			c := crashCase{keep: 0.5, seed: seed, spare: spare, demote: seed%2 == 0}
+			if seed == crashSeeds {
+				c.keep = 0
+			}
+			cases = append(cases, c)
+		}
+	}
+	return cases
+}
+
+// checkAll crashes at every point in every way, reports the first few states that
+// break the promise, and returns how many it has looked at.
+func (r *crashRecord) checkAll() int64 {
+	var next, states, failures atomic.Int64
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for i := next.Add(1) - 1; i < int64(len(r.points)) && failures.Load() < 5; i = next.Add(1) - 1 {
+				at := &r.points[i]
+				for _, c := range r.cases(int(i)) {
+					n, err := at.check(c, r.o)
+					states.Add(n)
+					if err != nil {
+						failures.Add(1)
+						r.t.Errorf("operation %d (%s) with %v of the rest kept, seed %d, sparing %q: %v",
+							at.nth, at.what, c.keep, c.seed, c.spare, err)
+						break
+					}
+				}
+			}
+		}()
+	}
+	wg.Wait()
+	return states.Load()
+}
+
+// check crashes, and opens the store; in some cases it crashes a second time after
+// that, with nothing kept. It returns how many crashes that were.
+func (at *crashPoint) check(c crashCase, o Options) (int64, error) {
+	var spare []string
+	if c.spare != "" {
+		spare = append(spare, c.spare)
+	}
+	mem := at.mem.Crash(c.keep, uint64(at.nth)<<8|c.seed, spare...)
+	if err := at.promise.check(mem, o, reopening{demote: c.demote}); err != nil || !c.again {
+		return 1, err
+	}
+	if err := at.promise.check(mem.Crash(0, 0), o, reopening{again: true}); err != nil {
+		return 2, fmt.Errorf("a second crash, after opening and writing: %w", err)
+	}
+	return 2, nil
+}
+
+// TestCrashWhileAnotherMakesTheDirectory: the directory of a parent's tails is
+// removed with the last one, and made again by whoever comes next. A tail that is
+// put into it at that moment survives, though this process has long seen the
+// directory durable.
+func TestCrashWhileAnotherMakesTheDirectory(t *testing.T) {
+	w := newCrashWorld(t)
+	mine, theirs := newDirTier(w.mem, w.o.Local.Root, true), newDirTier(w.inj, w.o.Local.Root, true)
+	upload(t, mine, tierTail(1, 1), []byte("x"), time.Now())
+	_, err := mine.Remove(ctx, tierTail(1, 1))
+	require.NoError(t, err)
+
+	var once sync.Once
+	shard := filepath.Dir(filepath.Dir(mine.path(tierTail(1, 2))))
+	w.inj.Watch(func(op vfs.Op, paths ...string) {
+		_, err := w.mem.Lstat(filepath.Dir(mine.path(tierTail(1, 2))))
+		if op != vfs.OpSyncDir || paths[0] != shard || err != nil {
+			return
+		}
+		once.Do(func() {
+			upload(t, mine, tierTail(1, 2), []byte("y"), time.Now())
+			after := newDirTier(w.mem.Crash(0, 1), w.o.Local.Root, true)
+			_, err := after.Stat(ctx, tierTail(1, 2))
+			require.NoError(t, err)
+		})
+	})
+	upload(t, theirs, tierTail(1, 3), []byte("z"), time.Now())
+	once.Do(func() { t.Error("the directory was not made again") })
+	require.NoError(t, errors.Join(mine.Close(), theirs.Close()))
+}

@@ -1,0 +1,76 @@
+package diskstore
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// TestCrashLeavesNoLedgerTooLow lets the power fail at every operation of a
+// workload, and compares what the files that are left occupy with the figure
+// that budgets are held to.
+func TestCrashLeavesNoLedgerTooLow(t *testing.T) {
+	states := 0
+	r := recordCrashes(t, 101)
+	for i := range r.points {
+		at := &r.points[i]
+		for _, c := range r.cases(i) {
+			if c.spare != "" {
+				continue
+			}
+			states++
+			mem := at.mem.Crash(c.keep, uint64(at.nth)<<8|c.seed)
+			for _, root := range []string{r.o.Local.Root, r.o.Remote.Root} {
+				require.NoError(t, checkLedger(mem, root), "operation %d (%s), %v kept, seed %d", at.nth, at.what, c.keep, c.seed)
+			}
+		}
+	}
+	require.Greater(t, states, 1500)
+}
+
+// checkLedger compares a ledger with what pages, tails and quarantined files
+// occupy. Temporary files go before anything is written again.
+func checkLedger(mem *vfs.Mem, root string) error {
+	dir := newDirTier(mem, root, false)
+	l, err := dir.readLedger(ctx)
+	if err != nil || l.Counts == 0 {
+		return err // nothing is written before a count
+	}
+	found, err := walk(mem, root)
+	if err != nil {
+		return err
+	}
+	occupied := found.bytes
+	quarantine := filepath.Join(root, versionDir, quarantineDir)
+	entries, err := mem.ReadDir(quarantine)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	damaged := make(map[Key]bool) // in its place, and perhaps in quarantine as well
+	for path, key := range found.placed {
+		_, err := VerifyFile(ctx, mem, path)
+		damaged[key] = err != nil
+	}
+	for _, e := range entries {
+		hex, _, _ := strings.Cut(e.Name(), ".")
+		if key, err := ParseKey(hex); err == nil && damaged[key] {
+			continue // one file of which both names have survived
+		}
+		info, err := mem.Lstat(filepath.Join(quarantine, e.Name()))
+		if err != nil {
+			return err
+		}
+		occupied += mem.PhysicalBytes(info)
+	}
+	if occupied > l.figure() {
+		return fmt.Errorf("files in %s occupy %d bytes, the ledger says at most %d", root, occupied, l.figure())
+	}
+	return nil
+}

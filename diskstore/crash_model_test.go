@@ -1,0 +1,164 @@
+package diskstore
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// TestModelWithCrashes drives a store of two tiers with random operations, power
+// cuts and damage among them, and compares it with what its user was promised.
+func TestModelWithCrashes(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		budget := rapid.SampledFrom([]int64{0, 6 * tinyPage, 12 * tinyPage})
+		m := &crashModel{crashWorld: newCrashWorld(rt, func(o *Options) {
+			o.PageTokens = 3
+			o.Local.BudgetBytes = budget.Draw(rt, "local budget")
+			o.Remote.BudgetBytes = budget.Draw(rt, "remote budget")
+		})}
+		m.inj.Watch(m.watch)
+		m.open()
+		defer func() { m.close() }()
+		rt.Repeat(map[string]func(*rapid.T){
+			"put":    m.putSome,
+			"chain":  m.chain,
+			"damage": m.damageSome,
+			"reopen": func(*rapid.T) { m.close(); m.open() },
+			"crash":  m.crash,
+			"":       m.exact,
+		})
+	})
+}
+
+// crashModel is a crashWorld in which the power may fail at some operation.
+type crashModel struct {
+	*crashWorld
+	failing   func() *vfs.Mem // how; nil when it does not fail
+	countdown int             // operations until then
+	left      *vfs.Mem        // what was left when it failed
+	held      *promise        // what was promised then
+}
+
+func (m *crashModel) watch(op vfs.Op, paths ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if op == vfs.OpRemove {
+		m.evictingLocked(paths[0])
+	}
+	if m.countdown--; m.countdown < 0 && m.failing != nil {
+		m.cut()
+	}
+}
+
+// cut lets the power fail.
+func (m *crashModel) cut() {
+	m.left, m.held, m.failing = m.failing(), m.promise, nil
+}
+
+var (
+	anySections = rapid.SampledFrom([][]Section{tinySections, tinySections, otherSections})
+	anyKeep     = rapid.SampledFrom([]float64{0, 0.5, 1})
+)
+
+func (m *crashModel) putSome(rt *rapid.T) {
+	for _, p := range tinyPages(rt, m.o, anySections.Draw(rt, "sections"), someTokens.Draw(rt, "tokens")) {
+		if err := m.putPage(p); err != nil {
+			// Two pages of this prompt may be more than the budget leaves.
+			require.ErrorIs(rt, err, ErrNoSpace)
+			require.NotZero(rt, m.o.Local.BudgetBytes)
+			return
+		}
+	}
+}
+
+// crash puts a prompt and lets the power fail at some operation of that, or right
+// after. Then it starts over with what was left.
+func (m *crashModel) crash(rt *rapid.T) {
+	keep, seed := anyKeep.Draw(rt, "keep"), rapid.Uint64().Draw(rt, "seed")
+	var spare []string
+	if root := rapid.SampledFrom([]string{"", m.o.Local.Root, m.o.Remote.Root}).Draw(rt, "spare"); root != "" {
+		spare = []string{root}
+	}
+	mem := m.mem
+	m.mu.Lock()
+	m.countdown = rapid.IntRange(0, 60).Draw(rt, "operations")
+	m.failing = func() *vfs.Mem { return mem.Crash(keep, seed, spare...) }
+	m.mu.Unlock()
+	m.putSome(rt)
+
+	m.mu.Lock()
+	if m.failing != nil {
+		m.cut()
+	}
+	m.mu.Unlock()
+	m.close() // on the filesystem that is no more
+	m.mem, m.promise = m.left, m.held
+	m.inj = vfs.Inject(m.mem)
+	m.inj.Watch(m.watch)
+	m.o.FS = m.inj
+	m.open()
+}
+
+// chain looks a prompt up. All that is durable is found, and what is found is
+// right.
+func (m *crashModel) chain(rt *rapid.T) {
+	tokens := someTokens.Draw(rt, "tokens")
+	want, best := 0, 0
+	all := m.now().pages
+	parent := m.o.Fingerprint
+	for _, p := range tinyPages(rt, m.o, tinySections, tokens[:len(tokens)/3*3]) {
+		known := all[nameOf(m.o, p)]
+		if known == nil || !known.durable {
+			break
+		}
+		want, parent = want+len(p.Tokens), p.Key()
+	}
+	for name, known := range all {
+		if name.Class == ClassTail && name.Parent == parent && known.durable {
+			best = max(best, commonPrefix(known.versions[0].Tokens, nil, tokens[want:], nil))
+		}
+	}
+	refs := m.s.Chain(ctx, tokens, nil)
+	require.GreaterOrEqual(rt, tokensIn(refs), want+best)
+	for _, ref := range refs {
+		m.flush() // reading one page may send others down, and delete some
+		known := m.now().pages[m.s.refName(ref)]
+		require.NotNil(rt, known, "found and never put")
+		require.NoError(rt, known.read(m.s, ref))
+	}
+}
+
+// damageSome flips a bit of one page.
+func (m *crashModel) damageSome(rt *rapid.T) {
+	m.flush()
+	var all []*Page
+	for _, p := range tinyPages(rt, m.o, tinySections, someTokens.Draw(rt, "tokens")) {
+		if m.now().pages[nameOf(m.o, p)] != nil {
+			all = append(all, p)
+		}
+	}
+	if len(all) == 0 {
+		rt.Skip("not stored")
+	}
+	m.damage(rapid.SampledFrom(all).Draw(rt, "page"), rapid.IntRange(0, 8*tinyPage).Draw(rt, "bit"))
+}
+
+// exact compares the accounts with what is there, and wants nothing in quarantine
+// that was good.
+func (m *crashModel) exact(rt *rapid.T) {
+	m.flush()
+	var errs []error
+	for _, id := range []tierID{tierLocal, tierRemote} {
+		found, err := walk(m.mem, m.s.config(id).Root)
+		errs = append(errs, err, m.now().checkFiles(m.mem, found))
+		if id == tierLocal {
+			errs = append(errs, checkAccounts(m.s, found))
+		}
+	}
+	require.NoError(rt, errors.Join(errs...))
+	require.Zero(rt, m.s.Stats().TierErrors)
+}

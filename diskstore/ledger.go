@@ -1,0 +1,158 @@
+package diskstore
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+)
+
+/*
+ledger is <root>/v1/usage.json: how much the files below a root occupy at most.
+Budgets are held to it, because listing a million files takes longer than a
+server may take to start.
+
+Every process that writes claims room first: it adds to its claim, durably, and
+only then writes. So at any time, also after any crash,
+
+	what is on the disk ≤ Bytes + the sum of all claims
+
+What was written from a claim moves to Bytes when the process claims more. What
+was removed leaves Bytes once the removal is durable. Counting replaces Bytes by
+what a listing found and what was added since the listing began. What is removed
+while others count must not be subtracted from a count that has not seen it any
+more: Counts tells.
+
+The file is one line of JSON, for people, and one with its CRC-32C. Without it,
+or when it is damaged, nothing is written below a budget before a new count.
+*/
+type ledger struct {
+	Schema int `json:"schema"`
+
+	// Bytes are physical. Added is the sum of all that was ever added to them.
+	Bytes int64 `json:"bytes"`
+	Added int64 `json:"added"`
+
+	// Counts is how often files have been counted; 0 means that Bytes mean
+	// nothing. Counted is when the last count ended, Took how long it took.
+	Counts  int64         `json:"counts"`
+	Counted time.Time     `json:"counted"`
+	Took    time.Duration `json:"took_ns"`
+
+	// Claims are what processes may still write, by the id of their lock.
+	Claims map[string]claim `json:"claims,omitempty"`
+
+	// Written is how many bytes were written, by UTC day.
+	Written map[string]int64 `json:"written,omitempty"`
+
+	// Evicted is the recency of the most recently used file that a collection
+	// has removed.
+	Evicted time.Time `json:"evicted"`
+}
+
+// claim is room that one process may fill.
+type claim struct {
+	Bytes int64     `json:"bytes"`
+	Since time.Time `json:"since"` // when it was last claimed
+}
+
+const (
+	ledgerSchema = 1
+
+	// maxLedgerBytes bounds what is read of a ledger; thousands of claims fit.
+	maxLedgerBytes = 1 << 20
+
+	// ledgerDays is how many days Written has.
+	ledgerDays = 30
+	dayFormat  = time.DateOnly
+
+	// claimLife is how old a claim may get. Where locks do not work, that is
+	// how claims of dead processes end; a living process renews its own before.
+	claimLife = 24 * time.Hour
+)
+
+// figure is what is on the disk at most, in bytes.
+func (l *ledger) figure() int64 { return l.Bytes + l.claimed() }
+
+// claimed is the sum of all claims.
+func (l *ledger) claimed() int64 {
+	var sum int64
+	for _, c := range l.Claims {
+		sum += c.Bytes
+	}
+	return sum
+}
+
+// setClaim replaces the claim of one process; none is no claim.
+func (l *ledger) setClaim(id string, n int64, now time.Time) {
+	if l.Claims == nil {
+		l.Claims = make(map[string]claim)
+	}
+	l.Claims[id] = claim{Bytes: max(0, n), Since: now}
+}
+
+// wrote adds to what was written on a day and forgets days long past.
+func (l *ledger) wrote(day string, n int64) {
+	if n == 0 {
+		return
+	}
+	if l.Written == nil {
+		l.Written = make(map[string]int64)
+	}
+	l.Written[day] += n
+	for days := l.days(); len(days) > ledgerDays; days = days[1:] {
+		delete(l.Written, days[0].Day)
+	}
+}
+
+// days returns what was written, oldest first.
+func (l *ledger) days() []DayWritten {
+	var days []DayWritten
+	for _, day := range slices.Sorted(maps.Keys(l.Written)) {
+		days = append(days, DayWritten{Day: day, Bytes: l.Written[day]})
+	}
+	return days
+}
+
+func dayOf(t time.Time) string { return t.UTC().Format(dayFormat) }
+
+// encode returns the file's content.
+func (l *ledger) encode() ([]byte, error) {
+	l.Schema = ledgerSchema
+	line, err := json.Marshal(l)
+	if err != nil {
+		return nil, fmt.Errorf("encode ledger: %w", err)
+	}
+	return fmt.Appendf(line, "\ncrc32c %08x\n", checksum(line)), nil
+}
+
+// decodeLedger parses a file's content. It returns ErrDamaged.
+func decodeLedger(content []byte) (*ledger, error) {
+	line, rest, _ := bytes.Cut(content, []byte("\n"))
+	if want := fmt.Sprintf("crc32c %08x\n", checksum(line)); string(rest) != want {
+		return nil, damaged("ledger ends in %.20q, want %q", rest, want)
+	}
+	l := new(ledger)
+	if err := json.Unmarshal(line, l); err != nil {
+		return nil, damaged("parse ledger: %v", err)
+	}
+	// A checksum says nothing about who wrote it: sums must not overflow.
+	const most = math.MaxInt64 / 4
+	sum := l.Bytes
+	ok := l.Schema == ledgerSchema && l.Bytes >= 0 && l.Added >= 0 && l.Counts >= 0 && l.Took >= 0 && l.Added < most
+	for _, c := range l.Claims {
+		ok = ok && c.Bytes >= 0 && sum < most
+		sum += max(0, min(c.Bytes, most))
+	}
+	for day, n := range l.Written {
+		_, err := time.Parse(dayFormat, day)
+		ok = ok && err == nil && n >= 0 && n < most
+	}
+	if !ok || sum >= most {
+		return nil, damaged("ledger has values that cannot be")
+	}
+	return l, nil
+}

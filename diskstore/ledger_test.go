@@ -1,0 +1,332 @@
+package diskstore
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+func ledgerPath(o Options) string { return filepath.Join(o.Local.Root, versionDir, ledgerFile) }
+
+func readLedgerFile(t *testing.T, o Options) *ledger {
+	t.Helper()
+	content, err := os.ReadFile(ledgerPath(o))
+	require.NoError(t, err)
+	l, err := decodeLedger(content)
+	require.NoError(t, err)
+	return l
+}
+
+func TestLedgerFile(t *testing.T) {
+	now := time.Date(2026, 3, 1, 23, 59, 0, 0, time.UTC)
+	l := &ledger{Bytes: 5, Added: 9, Counts: 2, Counted: now, Took: time.Second, Evicted: now}
+	l.setClaim("a", 7, now)
+	for day := range 2 * ledgerDays {
+		l.wrote(dayOf(now.AddDate(0, 0, day)), int64(day+1))
+	}
+	require.Len(t, l.days(), ledgerDays)
+	require.Equal(t, DayWritten{Day: "2026-04-29", Bytes: 60}, l.days()[ledgerDays-1])
+	require.EqualValues(t, 12, l.figure())
+	content, err := l.encode()
+	require.NoError(t, err)
+	again, err := decodeLedger(content)
+	require.NoError(t, err)
+	require.Equal(t, l, again)
+
+	for i := range content {
+		for bit := range 8 {
+			content[i] ^= 1 << bit
+			_, err := decodeLedger(content)
+			require.ErrorIs(t, err, ErrDamaged, "byte %d bit %d", i, bit)
+			content[i] ^= 1 << bit
+		}
+		_, err := decodeLedger(content[:i])
+		require.ErrorIs(t, err, ErrDamaged, "cut at %d", i)
+	}
+	for name, bad := range map[string]*ledger{
+		"negative":  {Bytes: -1},
+		"overflow":  {Bytes: 1 << 61, Claims: map[string]claim{"a": {Bytes: 1 << 61}, "b": {Bytes: 1 << 61}}},
+		"claim":     {Claims: map[string]claim{"a": {Bytes: -5}}},
+		"day":       {Written: map[string]int64{"yesterday": 1}},
+		"no figure": {Counts: -1},
+	} {
+		content, err := bad.encode()
+		require.NoError(t, err)
+		_, err = decodeLedger(content)
+		require.ErrorIs(t, err, ErrDamaged, name)
+	}
+}
+
+// occupied is what the files of a root occupy that its budget is for.
+func occupied(t testing.TB, root string) int64 {
+	var sum int64
+	err := filepath.WalkDir(filepath.Join(root, versionDir), func(path string, d os.DirEntry, err error) error {
+		ext := filepath.Ext(path)
+		if err != nil || d.IsDir() || ext != pageExt && ext != tmpExt || strings.Contains(path, "-usage") {
+			return ignoreGone(err)
+		}
+		info, err := d.Info()
+		if err == nil {
+			sum += vfs.OS.PhysicalBytes(info)
+		}
+		return ignoreGone(err)
+	})
+	require.NoError(t, err)
+	return sum
+}
+
+func ignoreGone(err error) error {
+	if os.IsNotExist(err) {
+		return nil
+	}
+	return err
+}
+
+// gauge measures a root after everything that may add to it.
+type gauge struct {
+	vfs.FS
+	measure func()
+}
+
+func (g *gauge) Create(name string) (vfs.File, error) {
+	f, err := g.FS.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	return gaugeFile{f, g.measure}, nil
+}
+
+func (g *gauge) Rename(from, to string) error {
+	defer g.measure()
+	return g.FS.Rename(from, to)
+}
+
+type gaugeFile struct {
+	vfs.File
+	measure func()
+}
+
+func (f gaugeFile) Write(p []byte) (int, error) {
+	defer f.measure()
+	return f.File.Write(p)
+}
+
+func (f gaugeFile) Sync() error {
+	defer f.measure()
+	return f.File.Sync()
+}
+
+// TestBudgetIsNeverExceeded stores chains, tails and damaged pages in two stores
+// with small budgets for both tiers, and looks after each operation.
+func TestBudgetIsNeverExceeded(t *testing.T) {
+	page := physicalPage(t)
+	g := &gauge{FS: quickFS, measure: func() {}}
+	o := testOptions(t, withFS(g), withRemote(t), func(o *Options) {
+		o.Local.BudgetBytes, o.Remote.BudgetBytes = 7*page, 5*page
+	})
+	var most [2]int64
+	g.measure = func() {
+		most[0] = max(most[0], occupied(t, o.Local.Root))
+		most[1] = max(most[1], occupied(t, o.Remote.Root))
+	}
+	stores := []*Store{open(t, o), open(t, o)}
+	for seed := range 30 {
+		s := stores[seed%2]
+		tokens := prompt(seed%11, 2*testTokens+1+seed%7)
+		putChain(t, s, tokens)
+		refs := s.Chain(ctx, tokens, nil)
+		require.Len(t, refs, 3)
+		if seed%4 == 3 { // a damaged page is kept, and counts
+			path := filePath(o.Local.Root, s.refName(refs[1]))
+			data, err := os.ReadFile(path)
+			require.NoError(t, err)
+			data[len(data)-1] ^= 1
+			require.NoError(t, os.WriteFile(path, data, 0o600))
+			l := layoutOf(t, testSections, testTokens)
+			require.ErrorIs(t, s.Read(ctx, refs[1], tokens[testTokens:2*testTokens], l, make([]byte, l.Size())), ErrDamaged)
+		}
+		for _, ref := range s.Chain(ctx, prompt(seed%5, 3*testTokens), nil) { // promotes
+			readRef(t, s, ref, prompt(seed%5, 3*testTokens))
+		}
+		require.NoError(t, s.Flush(ctx))
+		for i, root := range []string{o.Local.Root, o.Remote.Root} {
+			require.LessOrEqual(t, most[i], []int64{o.Local.BudgetBytes, o.Remote.BudgetBytes}[i])
+			require.LessOrEqual(t, occupied(t, root), recorded(t, root))
+		}
+	}
+	require.Greater(t, most[0], 5*page, "the budget is used")
+	require.NotZero(t, stores[0].Stats().Demoted)
+}
+
+// recorded is the figure in a root's ledger.
+func recorded(t *testing.T, root string) int64 {
+	t.Helper()
+	return readLedgerFile(t, Options{Local: TierConfig{Root: root}}).figure()
+}
+
+// TestFigureIsNeverTooLow lets each operation of a Put that claims room, and of
+// the collection it needs, fail in turn.
+func TestFigureIsNeverTooLow(t *testing.T) {
+	page := physicalPage(t)
+	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EIO} {
+		inj := vfs.Inject(quickFS)
+		o := testOptions(t, withFS(inj), func(o *Options) { o.Local.BudgetBytes = 5 * page })
+		s := open(t, o)
+		putChain(t, s, prompt(1000, 2*testTokens+1))
+		for nth, ops := 1, 1; nth <= ops; nth++ {
+			inj.Reset()
+			inj.Add(vfs.Rule{Nth: nth, Err: errno, Short: 100})
+			_ = s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(nth, testTokens-nth%2)))
+			require.NoError(t, s.Flush(ctx))
+			ops = max(ops, inj.Count())
+			inj.Reset()
+			require.LessOrEqual(t, occupied(t, o.Local.Root), recorded(t, o.Local.Root), "%v at %d", errno, nth)
+			require.LessOrEqual(t, occupied(t, o.Local.Root), o.Local.BudgetBytes, "%v at %d", errno, nth)
+		}
+		putChain(t, s, prompt(5000, 3*testTokens))
+		readChain(t, s, prompt(5000, 3*testTokens), 3*testTokens)
+		requireExact(t, s)
+		require.Equal(t, occupied(t, o.Local.Root), recorded(t, o.Local.Root)-claimOf(t, o))
+	}
+}
+
+// claimOf is what processes have claimed and not used.
+func claimOf(t *testing.T, o Options) int64 {
+	t.Helper()
+	return readLedgerFile(t, o).claimed()
+}
+
+// TestLedgerOfTheDead: what a killed process has claimed is free again once
+// files have been counted, and counts as written.
+func TestLedgerOfTheDead(t *testing.T) {
+	o := testOptions(t)
+	dead, err := Open(ctx, o)
+	require.NoError(t, err)
+	require.NoError(t, dead.Flush(ctx))
+	putChain(t, dead, prompt(1, testTokens))
+	require.Equal(t, int64(chunkBytes), claimOf(t, o)) // what was written is not recorded yet
+	require.NoError(t, dead.local.(*dirTier).temp.lock.Close())
+
+	s := open(t, o)
+	require.Zero(t, claimOf(t, o)-s.books[tierLocal].claimed)
+	l := readLedgerFile(t, o)
+	require.Equal(t, occupied(t, o.Local.Root), l.Bytes)
+	require.EqualValues(t, chunkBytes, l.days()[0].Bytes)
+	require.Len(t, l.Claims, 1)
+	require.NoError(t, s.Close())
+	require.Empty(t, readLedgerFile(t, o).Claims)
+	require.Equal(t, occupied(t, o.Local.Root), readLedgerFile(t, o).figure())
+}
+
+// TestLostLedger: without a ledger nothing is written below a budget before files
+// are counted, and reading goes on.
+func TestLostLedger(t *testing.T) {
+	page := physicalPage(t)
+	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 4 * page })
+	s := open(t, o)
+	tokens := prompt(1, 3*testTokens)
+	putChain(t, s, tokens)
+	for name, lose := range map[string]func() error{
+		"missing": func() error { return os.Remove(ledgerPath(o)) },
+		"damaged": func() error { return os.WriteFile(ledgerPath(o), []byte("{}\ncrc32c 00000000\n"), 0o600) },
+		"huge":    func() error { return os.WriteFile(ledgerPath(o), make([]byte, maxLedgerBytes+1), 0o600) },
+	} {
+		require.NoError(t, s.Flush(ctx))
+		require.NoError(t, lose(), name)
+		inj := vfs.Inject(quickFS)
+		o := o
+		o.FS = inj
+		gate := vfs.NewGate()
+		inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpReadDir}, Path: regexp.MustCompile(o.Fingerprint.String()), Gate: gate})
+		again, err := Open(ctx, o)
+		require.NoError(t, err, name)
+		<-gate.Entered() // the count has begun, and hangs
+		readChain(t, again, tokens, len(tokens))
+		booked := again.Stats().LocalBooked
+		require.Zero(t, booked, name)
+		waits, cancel := cancelled()
+		require.ErrorIs(t, again.Put(waits, pageOf(t, o.Fingerprint, 0, prompt(9, testTokens))), waits.Err(), name)
+		cancel()
+		gate.Open()
+		require.NoError(t, again.Flush(ctx))
+		require.GreaterOrEqual(t, again.Stats().LocalBooked, occupied(t, o.Local.Root), name)
+		putChain(t, again, prompt(2, testTokens))
+		require.LessOrEqual(t, occupied(t, o.Local.Root), o.Local.BudgetBytes)
+		require.NoError(t, again.Close())
+		putChain(t, s, tokens)
+	}
+}
+
+// TestOpenDoesNotWaitForACount: with a ledger pages are served and stored while
+// the listing of the root hangs.
+func TestOpenDoesNotWaitForACount(t *testing.T) {
+	page := physicalPage(t)
+	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 6 * page })
+	first := open(t, o)
+	tokens := prompt(1, 2*testTokens)
+	putChain(t, first, tokens)
+	require.NoError(t, first.Close())
+
+	inj := vfs.Inject(quickFS)
+	o.FS = inj
+	gate := vfs.NewGate()
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpReadDir}, Path: regexp.MustCompile(o.Fingerprint.String() + "$"), Gate: gate})
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	<-gate.Entered()
+	readChain(t, s, tokens, len(tokens))
+	require.Equal(t, 2*page, s.Stats().LocalBooked)
+	putChain(t, s, prompt(2, 2*testTokens))
+	readChain(t, s, prompt(2, 2*testTokens), 2*testTokens)
+	gate.Open()
+	require.NoError(t, s.Flush(ctx))
+	require.Equal(t, 4, s.Stats().Local.Pages, "what was stored while counting is counted once")
+	requireExact(t, s)
+	require.NoError(t, s.Close())
+}
+
+func TestCountsAreRareWhereTheyTakeLong(t *testing.T) {
+	s := open(t, testOptions(t))
+	require.False(t, s.stale(tierLocal))
+	u := &s.usage[tierLocal]
+	for _, c := range []struct {
+		age, took time.Duration
+		stale     bool
+	}{
+		{countEvery / 2, 0, false},
+		{2 * countEvery, 0, true},
+		{10 * countEvery, 10 * time.Second, false},
+		{20 * countEvery, 10 * time.Second, true},
+	} {
+		u.when, u.took = time.Now().Add(-c.age), c.took
+		require.Equal(t, c.stale, s.stale(tierLocal), c)
+	}
+}
+
+// TestLedgerThatCannotBeWritten: below a budget nothing is stored then, and
+// nobody counts again and again.
+func TestLedgerThatCannotBeWritten(t *testing.T) {
+	page := physicalPage(t)
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), func(o *Options) { o.Local.BudgetBytes = 4 * page })
+	inj.Add(vfs.Rule{Path: regexp.MustCompile(`-usage|usage\.lock`), Err: syscall.EIO})
+	s := open(t, o)
+	lists := inj.Count(vfs.OpReadDir)
+	for seed := range 3 {
+		require.Error(t, s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(seed, testTokens))))
+	}
+	require.NoError(t, s.Flush(ctx))
+	require.LessOrEqual(t, inj.Count(vfs.OpReadDir), 8*lists)
+	inj.Reset()
+	s.usage[tierLocal].when = time.Time{} // long ago
+	putChain(t, s, prompt(1, testTokens))
+	readChain(t, s, prompt(1, testTokens), testTokens)
+}

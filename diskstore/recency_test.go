@@ -1,0 +1,252 @@
+package diskstore
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// requireOrdered checks that every file of the local tier is less recent than
+// the page it continues, so that the order of times alone never orphans a page.
+func requireOrdered(t require.TestingT, s *Store) {
+	used := make(map[Key]time.Time)
+	var infos []Info
+	require.NoError(t, s.list(ctx, tierLocal, func(info Info) {
+		infos = append(infos, info)
+		if info.Class == ClassPage {
+			used[info.Key] = info.Used
+		}
+	}))
+	for _, info := range infos {
+		parent := info.Parent
+		if info.Class == ClassPage {
+			parent = s.linkOf(ctx, s.local, info.Name).parent
+		}
+		if at, ok := used[parent]; ok && !info.Used.Before(at) {
+			require.Fail(t, "a page is not more recent than one that continues it", "%v, %v", at, info.Used)
+		}
+	}
+}
+
+// TestRecencyOrdersByItself stores, finds, reads and touches pages of a tree in
+// two stores on one root, whose clocks differ, and moves both clocks forward.
+func TestRecencyOrdersByItself(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		o := testOptions(t, func(o *Options) { o.PageTokens = 2 })
+		now := time.Now()
+		var stores []*Store
+		for i := range 2 {
+			s, err := Open(ctx, o)
+			require.NoError(rt, err)
+			require.NoError(rt, s.Flush(ctx))
+			s.now = func() time.Time { return now.Add(time.Duration(i) * time.Second / 2) }
+			stores = append(stores, s)
+		}
+		defer func() {
+			for _, s := range stores {
+				require.NoError(rt, s.Close())
+			}
+		}()
+		someStore := rapid.Map(rapid.IntRange(0, 1), func(i int) *Store { return stores[i] })
+		rt.Repeat(map[string]func(*rapid.T){
+			"put": func(rt *rapid.T) { putChain(t, someStore.Draw(rt, "store"), someTokens.Draw(rt, "tokens")) },
+			"read": func(rt *rapid.T) {
+				s, tokens := someStore.Draw(rt, "store"), someTokens.Draw(rt, "tokens")
+				refs := s.Chain(ctx, tokens, nil)
+				for _, i := range rapid.Permutation(refs).Draw(rt, "refs") {
+					if rapid.Bool().Draw(rt, "read") {
+						readRef(t, s, i, tokens)
+					}
+				}
+			},
+			"touch": func(rt *rapid.T) {
+				s := someStore.Draw(rt, "store")
+				if refs := s.Chain(ctx, someTokens.Draw(rt, "tokens"), nil); len(refs) > 0 {
+					now = now.Add(time.Duration(rapid.IntRange(0, 2).Draw(rt, "minutes")) * time.Minute)
+					s.Touch(rapid.SampledFrom(refs).Draw(rt, "ref"))
+				}
+			},
+			"time passes": func(rt *rapid.T) {
+				now = now.Add(time.Duration(rapid.IntRange(1, 90).Draw(rt, "seconds")) * time.Second)
+			},
+			"": func(rt *rapid.T) { requireOrdered(rt, stores[0]) },
+		})
+	})
+}
+
+func TestClockThatGoesBackKeepsTheOrder(t *testing.T) {
+	s := open(t, testOptions(t))
+	now := time.Now()
+	s.now = func() time.Time { return now }
+	tokens := prompt(1, 5*testTokens+3)
+	putChain(t, s, tokens[:3*testTokens])
+	now = now.Add(-24 * time.Hour)
+	putChain(t, s, tokens)
+	readChain(t, s, tokens, len(tokens))
+	requireOrdered(t, s)
+	now = now.Add(time.Hour)
+	s.Touch(s.Chain(ctx, tokens, nil)[4])
+	requireOrdered(t, s)
+}
+
+// TestCollectionReadsNoPages: the order of times is enough, also for chains that
+// this process has never seen.
+func TestCollectionReadsNoPages(t *testing.T) {
+	page := physicalPage(t)
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj))
+	first := open(t, o)
+	for seed := range 4 {
+		putChain(t, first, prompt(seed, 4*testTokens))
+	}
+	require.NoError(t, first.Close())
+	inj.Reset()
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpOpen}, Path: regexp.MustCompile(`\.kvp$`), Err: syscall.EIO})
+	o.Local.BudgetBytes = 7 * page
+	s := open(t, o)
+	require.LessOrEqual(t, s.Stats().Local.Bytes, o.Local.BudgetBytes)
+	inj.Reset()
+	left := s.Stats().Local.Pages
+	require.GreaterOrEqual(t, left, 5)
+	found := 0
+	for seed := range 4 {
+		found += len(s.Chain(ctx, prompt(seed, 4*testTokens), nil))
+	}
+	require.Equal(t, left, found, "what is left can be found: it begins at 0")
+	readChain(t, s, prompt(3, 4*testTokens), 4*testTokens)
+}
+
+// TestTouchMovesWhatComesBefore: pages before a touched one move first, and no
+// more often than once a minute.
+func TestTouchMovesWhatComesBefore(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj))
+	s := open(t, o)
+	now := time.Now()
+	s.now = func() time.Time { return now }
+	tokens := prompt(1, 6*testTokens)
+	putChain(t, s, tokens)
+	inj.Reset()
+	putChain(t, s, prompt(1, 9*testTokens))
+	require.Equal(t, 3, inj.Count(vfs.OpChtimes), "new pages share their chain's time")
+	now = now.Add(touchEvery)
+	inj.Reset()
+	s.Touch(s.Chain(ctx, tokens, nil)[3])
+	require.Equal(t, 4, inj.Count(vfs.OpChtimes))
+	s.Touch(s.Chain(ctx, tokens, nil)[3])
+	s.Touch(s.Chain(ctx, tokens, nil)[1])
+	require.Equal(t, 4, inj.Count(vfs.OpChtimes))
+	requireOrdered(t, s)
+
+	// The same in a process that has never seen the chain.
+	fresh := open(t, o)
+	now = now.Add(2 * touchEvery)
+	fresh.now = s.now
+	require.NoError(t, fresh.Put(ctx, pageOf(t, s.Chain(ctx, prompt(1, 9*testTokens), nil)[8].Key, 9*testTokens, prompt(7, testTokens))))
+	requireOrdered(t, fresh)
+	for _, ref := range s.Chain(ctx, prompt(1, 9*testTokens), nil) {
+		require.Equal(t, now.UnixNano(), chainUsed(time.Unix(0, ref.used), ref.Start).UnixNano())
+	}
+}
+
+func TestPromotionAndDemotionKeepTheOrder(t *testing.T) {
+	o := testOptions(t, withRemote(t))
+	s := open(t, o)
+	now := time.Now().Add(-time.Hour)
+	s.now = func() time.Time { return now }
+	tokens := prompt(1, 6*testTokens+2)
+	putChain(t, s, tokens)
+	for _, ref := range s.Chain(ctx, tokens, nil)[3:] {
+		info, err := s.local.Stat(ctx, s.refName(ref))
+		require.NoError(t, err)
+		require.True(t, s.evict(ctx, tierLocal, info))
+	}
+	now = now.Add(10 * time.Minute)
+	refs := s.Chain(ctx, tokens, nil)
+	for _, ref := range refs[3:] { // a slot has what comes before
+		readRef(t, s, ref, tokens)
+	}
+	require.NoError(t, s.Flush(ctx))
+	requireOrdered(t, s)
+	require.Equal(t, TierLocal, s.Chain(ctx, tokens, nil)[6].Tier)
+
+	// A page whose older copy the remote tier has takes its recency along.
+	info, err := s.local.Stat(ctx, s.refName(refs[5]))
+	require.NoError(t, err)
+	require.True(t, s.evict(ctx, tierLocal, info))
+	there, err := s.remote.Stat(ctx, info.Name)
+	require.NoError(t, err)
+	require.Equal(t, info.Used, there.Used)
+}
+
+func TestVictimsAreTheOldestAndFew(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	start := time.Unix(1_700_000_000, 0)
+	for _, most := range []int{8, 1 << 16} {
+		v := newVictims(100, start.Add(9000*time.Second))
+		v.most = most
+		for _, at := range rng.Perm(10_000) {
+			v.add(Info{Name: tierPage(byte(at)), Physical: 10, Used: start.Add(time.Duration(at) * time.Second)})
+			require.LessOrEqual(t, len(v.files), max(2*most, 2048))
+		}
+		s := &Store{}
+		for i, info := range v.order(ctx, s, nil) {
+			require.Equal(t, start.Add(time.Duration(i)*time.Second), info.Used)
+		}
+		require.Len(t, v.files, min(10, most))
+		require.True(t, v.more)
+	}
+
+	// Files of one time stay together, and none is used too late.
+	v := newVictims(10, start.Add(time.Second))
+	v.most = 2
+	for n := range byte(20) {
+		v.add(Info{Name: tierTail(1, n), Physical: 10, Used: start})
+		v.add(Info{Name: tierTail(2, n), Physical: 10, Used: start.Add(time.Second)})
+	}
+	require.Len(t, v.order(ctx, &Store{}, nil), 20)
+}
+
+func TestEvictionLeavesWhatWasUsedMeanwhile(t *testing.T) {
+	o := testOptions(t)
+	s := open(t, o)
+	putChain(t, s, prompt(1, 2*testTokens))
+	infos := listAll(t, s, tierLocal)
+	past := time.Now().Add(-time.Hour)
+	require.NoError(t, os.Chtimes(filePath(o.Local.Root, infos[0].Name), past, past))
+	require.Equal(t, infos[1].Physical, s.evictAll(ctx, tierLocal, infos, 1<<40))
+	require.NoFileExists(t, filePath(o.Local.Root, infos[1].Name))
+	require.FileExists(t, filePath(o.Local.Root, infos[0].Name))
+}
+
+// TestConversationLargerThanTheBudget keeps its beginning: what a page continues
+// never makes room for it.
+func TestConversationLargerThanTheBudget(t *testing.T) {
+	page := physicalPage(t)
+	s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = 4 * page }))
+	tokens, parent := prompt(1, 8*testTokens), s.opt.Fingerprint
+	for at := 0; at < len(tokens); at += testTokens {
+		p := pageOf(t, parent, at, tokens[at:at+testTokens])
+		err := s.Put(ctx, p)
+		if at < 4*testTokens {
+			require.NoError(t, err, fmt.Sprint(at))
+		} else {
+			require.ErrorIs(t, err, ErrNoSpace, fmt.Sprint(at))
+		}
+		parent = p.Key()
+	}
+	require.NoError(t, s.Flush(ctx))
+	require.Zero(t, s.Stats().Evicted)
+	readChain(t, s, tokens, 4*testTokens)
+	putChain(t, s, prompt(2, testTokens)) // another one does get room
+	readChain(t, s, prompt(2, testTokens), testTokens)
+}

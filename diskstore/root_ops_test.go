@@ -1,0 +1,190 @@
+package diskstore
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// openRoot opens the roots of o as a tool does.
+func openRoot(t *testing.T, o Options) *Root {
+	t.Helper()
+	r, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: o.FS})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	return r
+}
+
+// someRoot makes two roots in which three fingerprints have a page and a tail
+// each, and the first of them a remote page.
+func someRoot(t *testing.T) Options {
+	o := testOptions(t, withRemote(t))
+	for n := range byte(3) {
+		o := o
+		o.Fingerprint, o.Identity = testFingerprint(n+1), map[string]string{"model": string('a' + rune(n))}
+		s := open(t, o)
+		putChain(t, s, prompt(int(n), testTokens+3))
+		if n == 0 {
+			p := putChain(t, s, prompt(9, testTokens))[0]
+			info, err := s.local.Stat(ctx, s.pageName(p.Key()))
+			require.NoError(t, err)
+			require.True(t, s.evict(ctx, tierLocal, info))
+		}
+		require.NoError(t, s.Flush(ctx))
+		require.NoError(t, s.Close())
+	}
+	return o
+}
+
+func TestOpenRootRefusesAndMakesNothing(t *testing.T) {
+	o := testOptions(t)
+	_, err := OpenRoot(ctx, RootOptions{Local: o.Local})
+	require.ErrorIs(t, err, ErrRootMissing)
+	require.NoDirExists(t, o.Local.Root)
+	_, err = OpenRoot(ctx, RootOptions{})
+	require.ErrorIs(t, err, ErrOptions)
+
+	require.NoError(t, os.Mkdir(o.Local.Root, 0o700))
+	r := openRoot(t, o)
+	use, err := r.Usage(ctx)
+	require.NoError(t, err)
+	require.Empty(t, use.Local.Fingerprints)
+	report, err := r.GC(ctx, GCOptions{DryRun: true})
+	require.NoError(t, err)
+	require.Equal(t, GCReport{}, report)
+	require.Empty(t, filesIn(t, o.Local.Root, ".json"))
+	require.NoError(t, os.Chmod(o.Local.Root, 0o777))
+	_, err = OpenRoot(ctx, RootOptions{Local: o.Local})
+	require.ErrorIs(t, err, ErrRootMode)
+
+	o = testOptions(t)
+	require.NoError(t, os.Mkdir(o.Local.Root, 0o700))
+	o.Remote.Root = filepath.Join(t.TempDir(), "gone")
+	use, err = openRoot(t, o).Usage(ctx)
+	require.NoError(t, err)
+	require.ErrorIs(t, use.RemoteErr, ErrRootMissing)
+}
+
+func TestRootUsage(t *testing.T) {
+	o := someRoot(t)
+	alive := open(t, o)
+	putChain(t, alive, prompt(0, testTokens+3))
+	moved, err := alive.local.Quarantine(ctx, alive.refName(alive.Chain(ctx, prompt(0, testTokens+3), nil)[1]), "test")
+	require.NoError(t, err)
+	require.True(t, moved)
+	use, err := openRoot(t, o).Usage(ctx)
+	require.NoError(t, err)
+	require.NoError(t, use.RemoteErr)
+	require.Len(t, use.Local.Fingerprints, 3)
+	require.Equal(t, map[string]string{"model": "b"}, use.Local.Fingerprints[1].Identity)
+	require.Equal(t, 1, use.Local.Fingerprints[1].Tails)
+	require.WithinDuration(t, time.Now(), use.Local.Fingerprints[1].LastUsed, time.Minute)
+	require.Equal(t, 3, use.Local.Pages)
+	require.Equal(t, 2, use.Local.Tails)
+	require.Equal(t, 1, use.Local.QuarantineFiles)
+	require.Equal(t, occupied(t, o.Local.Root), use.Local.Bytes+use.Local.TempBytes+use.Local.QuarantineBytes)
+	require.GreaterOrEqual(t, use.Local.Booked, occupied(t, o.Local.Root))
+	require.Equal(t, 1, use.Local.Processes)
+	require.Equal(t, 1, use.Remote.Pages)
+	require.Len(t, use.Remote.Fingerprints, 1)
+	require.Positive(t, use.Local.Space.Total)
+	require.Len(t, use.Local.Written, 1)
+	require.Equal(t, time.Now().UTC().Format(dayFormat), use.Local.Written[0].Day)
+}
+
+// gc runs GC once dry and once not, and checks that both say the same, file by
+// file, and that the files of the second are gone.
+func gc(t *testing.T, o Options, opt GCOptions) GCReport {
+	t.Helper()
+	r := openRoot(t, o)
+	run := func(dry bool) (GCReport, map[string]bool) {
+		opt.DryRun = dry
+		files := make(map[string]bool)
+		opt.Removed = func(f GCFile) {
+			root := o.Local.Root
+			if f.Tier == TierRemote {
+				root = o.Remote.Root
+			}
+			files[filePath(root, f.Name)] = true
+		}
+		report, err := r.GC(ctx, opt)
+		require.NoError(t, err)
+		require.NoError(t, report.RemoteErr)
+		return report, files
+	}
+	before := len(filesIn(t, o.Local.Root, pageExt)) + len(filesIn(t, o.Remote.Root, pageExt))
+	rehearsed, would := run(true)
+	require.Equal(t, before, len(filesIn(t, o.Local.Root, pageExt))+len(filesIn(t, o.Remote.Root, pageExt)))
+	report, did := run(false)
+	require.Equal(t, rehearsed, report)
+	require.Equal(t, would, did)
+	for path := range did {
+		require.NoFileExists(t, path)
+	}
+	require.Equal(t, before-len(did)+report.Local.Demoted, len(filesIn(t, o.Local.Root, pageExt))+len(filesIn(t, o.Remote.Root, pageExt)))
+	return report
+}
+
+func TestGCByFingerprint(t *testing.T) {
+	o := someRoot(t)
+	report := gc(t, o, GCOptions{Fingerprints: func(use FingerprintUsage) bool { return use.Identity["model"] == "a" }})
+	require.Equal(t, 1, report.Local.Pages)
+	require.Equal(t, 1, report.Local.Tails)
+	require.Equal(t, 1, report.Local.Fingerprints)
+	require.Equal(t, 1, report.Remote.Pages)
+	require.Positive(t, report.Local.Bytes)
+	require.NoDirExists(t, filepath.Join(o.Local.Root, versionDir, testFingerprint(1).String()))
+	require.NoDirExists(t, filepath.Join(o.Remote.Root, versionDir, testFingerprint(1).String()))
+	require.Equal(t, occupied(t, o.Local.Root), recorded(t, o.Local.Root)-claimOf(t, o))
+}
+
+// TestGCUnderALivingServer: what is removed is a miss there, and is stored again.
+func TestGCUnderALivingServer(t *testing.T) {
+	o := someRoot(t)
+	s := open(t, o)
+	tokens := prompt(0, testTokens+3)
+	refs := s.Chain(ctx, tokens, nil)
+	gc(t, o, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }})
+	l := layoutOf(t, testSections, testTokens)
+	require.ErrorIs(t, s.Read(ctx, refs[0], tokens[:testTokens], l, make([]byte, l.Size())), ErrNotFound)
+	putChain(t, s, tokens)
+	readChain(t, s, tokens, len(tokens))
+}
+
+func TestGCByAge(t *testing.T) {
+	o := someRoot(t)
+	old := filesIn(t, filepath.Join(o.Local.Root, versionDir, testFingerprint(2).String()), pageExt)
+	require.Len(t, old, 2)
+	past := time.Now().Add(-48 * time.Hour)
+	for _, path := range old {
+		require.NoError(t, os.Chtimes(path, past, past))
+	}
+	require.Equal(t, GCReport{}, gc(t, o, GCOptions{OlderThan: 72 * time.Hour}))
+	report := gc(t, o, GCOptions{OlderThan: 24 * time.Hour, Fingerprints: func(use FingerprintUsage) bool {
+		return use.Fingerprint != testFingerprint(2)
+	}})
+	require.Equal(t, GCReport{}, report)
+	report = gc(t, o, GCOptions{OlderThan: 24 * time.Hour})
+	require.Equal(t, GCTier{Pages: 1, Tails: 1, Bytes: report.Local.Bytes, Fingerprints: 1}, report.Local)
+	require.Equal(t, GCTier{}, report.Remote)
+}
+
+// TestGCToBudget demotes from the local tier and deletes from the remote one.
+func TestGCToBudget(t *testing.T) {
+	o := someRoot(t)
+	require.Equal(t, GCReport{}, gc(t, o, GCOptions{}))
+	o.Local.BudgetBytes = occupied(t, o.Local.Root) / 2
+	report := gc(t, o, GCOptions{})
+	require.Equal(t, report.Local.Pages+report.Local.Tails, report.Local.Demoted)
+	require.NotZero(t, report.Local.Demoted)
+	require.LessOrEqual(t, occupied(t, o.Local.Root), o.Local.BudgetBytes)
+
+	o.Remote.BudgetBytes = occupied(t, o.Remote.Root) - 1
+	report = gc(t, o, GCOptions{})
+	require.Zero(t, report.Local)
+	require.NotZero(t, report.Remote.Pages+report.Remote.Tails)
+	require.LessOrEqual(t, occupied(t, o.Remote.Root), o.Remote.BudgetBytes)
+}

@@ -1,0 +1,42 @@
+//go:build unix
+
+package diskstore
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestDirectorySwappedForALink: prompts neither leave a root nor come from
+// elsewhere through a link that somebody put in a directory's place.
+func TestDirectorySwappedForALink(t *testing.T) {
+	o := testOptions(t, withFS(nil), withRemote(t))
+	s := open(t, o)
+	tokens := prompt(1, 2*testTokens)
+	putChain(t, s, tokens)
+	refs := s.Chain(ctx, tokens, nil)
+	dir, outside := filepath.Join(o.Local.Root, versionDir, o.Fingerprint.String()), filepath.Join(t.TempDir(), "outside")
+	require.NoError(t, os.Rename(dir, outside))
+	require.NoError(t, os.Symlink(outside, dir))
+	before := filesIn(t, outside, pageExt)
+
+	l := layoutOf(t, testSections, testTokens)
+	require.ErrorIs(t, s.Read(ctx, refs[0], tokens[:testTokens], l, make([]byte, l.Size())), ErrNotFound)
+	for seed := range 4 {
+		err := s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(10+seed, testTokens)))
+		require.ErrorContains(t, err, dir)
+	}
+	require.Error(t, s.local.Touch(ctx, s.pageName(refs[0].Key), time.Unix(1_700_000_000, 0)))
+	removed, _ := s.local.Remove(ctx, s.pageName(refs[0].Key))
+	require.False(t, removed)
+	require.Equal(t, before, filesIn(t, outside, pageExt))
+
+	require.NoError(t, os.Remove(dir))
+	require.NoError(t, os.Rename(outside, dir))
+	readChain(t, s, tokens, len(tokens))
+	putChain(t, s, prompt(20, testTokens))
+}

@@ -1,0 +1,95 @@
+package diskstore
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"time"
+)
+
+// maxVictims is how many files one listing of a tier gives to evict, about
+// 10 MiB of names; a collection that needs more lists again.
+const maxVictims = 1 << 16
+
+// victims keeps the least recently used files of a listing, as many as are
+// needed and not many more, however long the listing is.
+type victims struct {
+	need   int64     // physical bytes
+	before time.Time // only files last used earlier; zero for any
+	most   int       // files
+
+	files []Info
+	bytes int64
+	limit time.Time // files used later are not wanted any more; zero for none
+	more  bool      // some file was not wanted
+}
+
+func newVictims(need int64, before time.Time) *victims {
+	return &victims{need: need, before: before, most: maxVictims}
+}
+
+// add considers a file.
+func (v *victims) add(info Info) {
+	if !v.before.IsZero() && !info.Used.Before(v.before) {
+		return
+	}
+	if !v.limit.IsZero() && info.Used.After(v.limit) {
+		v.more = true
+		return
+	}
+	v.files = append(v.files, info)
+	v.bytes += info.Physical
+	if len(v.files) >= 2*v.most || len(v.files) >= v.most/64 && v.bytes >= 2*v.need {
+		v.prune()
+	}
+}
+
+// prune drops what is not needed. Files with equal times stay or go together:
+// which of them depend on others is not known yet.
+func (v *victims) prune() {
+	slices.SortFunc(v.files, func(a, b Info) int { return a.Used.Compare(b.Used) })
+	var bytes int64
+	for i, info := range v.files {
+		if i > 0 && (bytes >= v.need || i >= v.most) && info.Used.After(v.files[i-1].Used) {
+			v.limit, v.more = v.files[i-1].Used, true
+			clear(v.files[i:])
+			v.files = v.files[:i]
+			break
+		}
+		bytes += info.Physical
+	}
+	v.bytes = bytes
+}
+
+// order returns the files so that those to go come first, and always every page
+// before those it continues. Of files with equal times only the headers tell.
+func (v *victims) order(ctx context.Context, s *Store, t Tier) []Info {
+	v.prune()
+	for i := 0; i < len(v.files); {
+		end := i + 1
+		for end < len(v.files) && v.files[end].Used.Equal(v.files[i].Used) {
+			end++
+		}
+		if end > i+1 {
+			s.orderTies(ctx, t, v.files[i:end])
+		}
+		i = end
+	}
+	return v.files
+}
+
+// orderTies sorts files of equal times so that the last of each chain come
+// first.
+func (s *Store) orderTies(ctx context.Context, t Tier, infos []Info) {
+	starts := make(map[Name]uint32, len(infos))
+	for _, info := range infos {
+		starts[info.Name] = math.MaxUint32 // a tail is after any page
+		if info.Class == ClassPage {
+			starts[info.Name] = s.linkOf(ctx, t, info.Name).start
+		}
+	}
+	slices.SortFunc(infos, func(a, b Info) int {
+		return cmp.Or(cmp.Compare(starts[b.Name], starts[a.Name]), slices.Compare(a.Key[:], b.Key[:]))
+	})
+}

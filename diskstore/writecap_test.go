@@ -1,0 +1,64 @@
+package diskstore
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestWriteCap: what may be written in a day is written and no more, by all
+// stores together, promotions included; reading and demoting go on.
+func TestWriteCap(t *testing.T) {
+	page := physicalPage(t)
+	log := new(syncWriter)
+	o := testOptions(t, withRemote(t), func(o *Options) {
+		o.WritePerDay = 5*page + page/2
+		o.Logger = slog.New(slog.NewTextHandler(log, nil))
+	})
+	day := time.Now().UTC().Truncate(24 * time.Hour).Add(12 * time.Hour)
+	first, second := dayOf(day), dayOf(day.Add(12*time.Hour))
+	at := func(s *Store) *Store {
+		s.now = func() time.Time { return day }
+		return s
+	}
+	s := at(open(t, o))
+	tokens := prompt(1, 3*testTokens)
+	putChain(t, s, tokens)
+	require.NoError(t, s.Close()) // gives back what it claimed and did not write
+	require.Equal(t, []DayWritten{{first, 3 * page}}, readLedgerFile(t, o).days())
+
+	s = at(open(t, o))
+	refs := s.Chain(ctx, tokens, nil)
+	info, err := s.local.Stat(ctx, s.refName(refs[2]))
+	require.NoError(t, err)
+	require.True(t, s.evict(ctx, tierLocal, info)) // demoting is no writing here
+	putChain(t, s, prompt(2, 2*testTokens))
+	require.EqualValues(t, 5*page, s.Stats().LocalWritten)
+	require.EqualValues(t, page, s.Stats().RemoteWritten)
+	for seed := range 3 {
+		require.ErrorIs(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(10+seed, testTokens))), ErrWriteCap)
+	}
+	require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(1, testTokens))), "it is stored already")
+	readChain(t, s, tokens, len(tokens))
+	require.NoError(t, s.Flush(ctx))
+	require.Zero(t, s.Stats().Promoted)
+	require.EqualValues(t, 4, s.Stats().WriteCaps)
+	require.Zero(t, s.Stats().TierErrors)
+	require.False(t, s.Stats().Local.Down)
+	require.Equal(t, 1, log.count("as much as it may in a day"))
+	other := at(open(t, o))
+	require.ErrorIs(t, other.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(20, testTokens))), ErrWriteCap)
+	require.NoError(t, other.Close())
+
+	day = day.Add(12 * time.Hour) // midnight
+	readChain(t, s, tokens, len(tokens))
+	require.NoError(t, s.Flush(ctx))
+	require.EqualValues(t, 1, s.Stats().Promoted)
+	require.Equal(t, 1, log.count("may write again"))
+	putChain(t, s, prompt(10, testTokens))
+	require.EqualValues(t, 2*page, s.Stats().LocalWritten)
+	require.NoError(t, s.Close())
+	require.Equal(t, []DayWritten{{first, 5 * page}, {second, 2 * page}}, readLedgerFile(t, o).days())
+}

@@ -1,0 +1,197 @@
+//go:build unix
+
+package vfs
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestBelowFollowsNoLink puts a link in the place of a directory.
+func TestBelowFollowsNoLink(t *testing.T) {
+	outside, root := t.TempDir(), t.TempDir()
+	write(t, OS, filepath.Join(outside, "f"), "secret")
+	require.NoError(t, OS.Mkdir(filepath.Join(outside, "d")))
+	require.NoError(t, os.Symlink(outside, filepath.Join(root, "link")))
+	write(t, OS, filepath.Join(root, "mine"), "mine")
+	eachBelow(t, root, func(t *testing.T, b FS) {
+		through := filepath.Join(root, "link", "f")
+		deeper := filepath.Join(root, "link", "d", "f")
+		_, openErr := b.Open(through)
+		_, createErr := b.Create(deeper)
+		_, lockErr := b.Lock(deeper)
+		_, listErr := b.ReadDir(filepath.Join(root, "link"))
+		_, listDeepErr := b.ReadDir(filepath.Join(root, "link", "d"))
+		for i, err := range []error{
+			openErr, createErr, lockErr, listErr, listDeepErr,
+			b.Mkdir(deeper), b.Remove(through), b.Chtimes(through, time.Now(), time.Now()),
+			b.SyncDir(filepath.Join(root, "link")), b.SyncDir(filepath.Join(root, "link", "d")),
+			b.Rename(filepath.Join(root, "mine"), deeper), b.Rename(through, filepath.Join(root, "stolen")),
+		} {
+			require.ErrorIs(t, err, ErrNotRegular, i)
+			require.ErrorContains(t, err, filepath.Join(root, "link"), i)
+		}
+		_, err := b.Open(filepath.Join(root, "link"))
+		require.ErrorIs(t, err, ErrNotRegular)
+		info, err := b.Lstat(filepath.Join(root, "link"))
+		require.NoError(t, err)
+		require.NotZero(t, info.Mode()&fs.ModeSymlink)
+		require.Equal(t, "secret", content(t, OS, filepath.Join(outside, "f")))
+		entries, err := os.ReadDir(filepath.Join(outside, "d"))
+		require.NoError(t, err)
+		require.Empty(t, entries)
+	})
+}
+
+// eachBelow runs a test with both ways of resolving paths.
+func eachBelow(t *testing.T, root string, run func(t *testing.T, b FS)) {
+	t.Run("", func(t *testing.T) { run(t, Below(root)) })
+	t.Run("walk", func(t *testing.T) {
+		defer onlyWalk()()
+		run(t, Below(root))
+	})
+}
+
+// TestBelowWalk runs the conformance of Below on systems without openat2.
+func TestBelowWalk(t *testing.T) {
+	defer onlyWalk()()
+	dir := t.TempDir()
+	path := func(elements ...string) string { return filepath.Join(append([]string{dir}, elements...)...) }
+	conformDirectories(t, Below(dir), path)
+	conformPaths(t, Below(dir), path)
+}
+
+// TestBelowLinksAboveTheRoot: where the root is, is the user's business.
+func TestBelowLinksAboveTheRoot(t *testing.T) {
+	one, two, at := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "at")
+	for _, dir := range []string{one, two} {
+		require.NoError(t, os.Mkdir(filepath.Join(dir, "root"), 0o700))
+	}
+	require.NoError(t, os.Symlink(one, at))
+	b := Below(filepath.Join(at, "root"))
+	write(t, b, filepath.Join(at, "root", "f"), "one")
+	require.Equal(t, "one", content(t, OS, filepath.Join(one, "root", "f")))
+	require.NoError(t, os.Remove(at))
+	_, err := b.Lstat(filepath.Join(at, "root", "f"))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.NoError(t, os.Symlink(two, at))
+	_, err = b.Lstat(filepath.Join(at, "root", "f"))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	write(t, b, filepath.Join(at, "root", "f"), "two")
+
+	// The root itself is none.
+	require.NoError(t, os.Symlink(filepath.Join(one, "root"), filepath.Join(two, "link")))
+	_, err = Below(filepath.Join(two, "link")).Open(filepath.Join(two, "link", "f"))
+	require.Error(t, err)
+}
+
+// TestBelowWhileDirectoriesAreSwapped has somebody put a link to the outside in
+// a directory's place, over and over.
+func TestBelowWhileDirectoriesAreSwapped(t *testing.T) {
+	outside, root := t.TempDir(), t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(root, "d"), 0o700))
+	require.NoError(t, os.Mkdir(filepath.Join(outside, "e"), 0o700))
+	require.NoError(t, os.Mkdir(filepath.Join(root, "d", "e"), 0o700))
+	require.NoError(t, os.Symlink(outside, filepath.Join(root, "l")))
+	eachBelow(t, root, func(t *testing.T, b FS) {
+		stop := make(chan struct{})
+		var wg sync.WaitGroup
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for {
+				for _, names := range [][2]string{{"d", "x"}, {"l", "d"}, {"d", "l"}, {"x", "d"}} {
+					if err := os.Rename(filepath.Join(root, names[0]), filepath.Join(root, names[1])); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+				select {
+				case <-stop:
+					return
+				default:
+					runtime.Gosched()
+				}
+			}
+		}()
+		path := filepath.Join(root, "d", "e", "f")
+		for range 2000 {
+			if f, err := b.Create(path); err == nil {
+				f.Close()
+			}
+			_ = b.Remove(path)
+		}
+		close(stop)
+		wg.Wait()
+		entries, err := os.ReadDir(filepath.Join(outside, "e"))
+		require.NoError(t, err)
+		require.Empty(t, entries, "nothing was ever made outside")
+	})
+}
+
+func TestBelowFilesOfOtherTypes(t *testing.T) {
+	root := t.TempDir()
+	fifo := filepath.Join(root, "fifo")
+	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
+	b := Below(root)
+	_, err := b.Open(fifo)
+	require.ErrorIs(t, err, ErrNotRegular)
+	info, err := b.Lstat(fifo)
+	require.NoError(t, err)
+	require.NotZero(t, info.Mode()&fs.ModeNamedPipe)
+}
+
+func TestBelowModesIgnoreTheUmask(t *testing.T) {
+	for _, umask := range []int{0, 0o277, 0o777} {
+		root := t.TempDir()
+		b := Below(root)
+		old := syscall.Umask(umask)
+		err := b.Mkdir(filepath.Join(root, "d"))
+		f, ferr := b.Create(filepath.Join(root, "f"))
+		syscall.Umask(old)
+		require.NoError(t, err)
+		require.NoError(t, ferr)
+		require.NoError(t, f.Close())
+		for name, want := range map[string]os.FileMode{"d": 0o700, "f": 0o600} {
+			info, err := os.Lstat(filepath.Join(root, name))
+			require.NoError(t, err)
+			require.Equal(t, want, info.Mode().Perm())
+		}
+	}
+}
+
+func TestBelowRefusesToRenameOut(t *testing.T) {
+	root := t.TempDir()
+	write(t, OS, filepath.Join(root, "f"), "x")
+	require.ErrorIs(t, Below(root).Rename(filepath.Join(root, "f"), filepath.Join(t.TempDir(), "f")), syscall.EXDEV)
+	require.ErrorIs(t, Below(root).Rename(filepath.Join(root, "f"), root), syscall.EXDEV)
+}
+
+// BenchmarkOpen compares what opening a page costs, at its depth.
+func BenchmarkOpen(b *testing.B) {
+	root := b.TempDir()
+	dir := filepath.Join(root, "v1", strings.Repeat("f", 64), "ab")
+	require.NoError(b, os.MkdirAll(dir, 0o700))
+	path := filepath.Join(dir, strings.Repeat("a", 64)+".kvp")
+	require.NoError(b, os.WriteFile(path, nil, 0o600))
+	for name, fsys := range map[string]FS{"os": OS, "below": Below(root)} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				f, err := fsys.Open(path)
+				if err != nil {
+					b.Fatal(err)
+				}
+				f.Close()
+			}
+		})
+	}
+}

@@ -1,0 +1,362 @@
+package vfs
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Mem is a filesystem in memory that knows which part of it would be on the
+// device. Crash and Clone copy it at any moment; what is open goes on on the
+// original. It begins with an empty, durable root directory. It may be used from
+// several goroutines.
+type Mem struct {
+	mu    sync.Mutex
+	root  *memNode
+	total int64
+	used  int64 // physical bytes of files that have a name or are open
+}
+
+// NewMem returns a filesystem for files of totalBytes physical bytes.
+// Directories cost nothing.
+func NewMem(totalBytes int64) *Mem {
+	return &Mem{root: newMemNode(fs.ModeDir|dirMode, time.Now()), total: totalBytes}
+}
+
+// memPath splits a path into its elements. Relative paths begin at the root.
+func memPath(path string) []string {
+	const separator = string(filepath.Separator)
+	path = filepath.Clean(path)
+	path = strings.Trim(path[len(filepath.VolumeName(path)):], separator)
+	if path == "" || path == "." {
+		return nil
+	}
+	return strings.Split(path, separator)
+}
+
+// find returns the node at elements. Like Below it follows no link.
+func (m *Mem) find(elements []string) (*memNode, error) {
+	n := m.root
+	for _, element := range elements {
+		if err := n.isDir(); err != nil {
+			return nil, err
+		}
+		if n = n.names[element]; n == nil {
+			return nil, syscall.ENOENT
+		}
+	}
+	return n, nil
+}
+
+// isDir returns what a path through the node fails with, nil for a directory.
+func (n *memNode) isDir() error {
+	switch {
+	case n.mode.IsDir():
+		return nil
+	case n.mode&fs.ModeSymlink != 0:
+		return errLinkInPath
+	}
+	return syscall.ENOTDIR
+}
+
+// memPlace is where a path leads: a name in a directory, and what has it.
+type memPlace struct {
+	dir  *memNode
+	base string
+	node *memNode // nil when nothing has the name
+}
+
+// place finds the directory of a path, which must exist, and what is there.
+func (m *Mem) place(path string) (memPlace, error) {
+	elements := memPath(path)
+	if len(elements) == 0 {
+		return memPlace{}, syscall.EBUSY // the root has no name
+	}
+	last := len(elements) - 1
+	dir, err := m.find(elements[:last])
+	if err == nil {
+		err = dir.isDir()
+	}
+	if err != nil {
+		return memPlace{}, err
+	}
+	return memPlace{dir, elements[last], dir.names[elements[last]]}, nil
+}
+
+// add gives a new node the place's name.
+func (m *Mem) add(p memPlace, mode fs.FileMode) *memNode {
+	now := time.Now()
+	n := newMemNode(mode, now)
+	n.links = 1
+	p.dir.change(memChange{name: p.base, node: n}, now)
+	return n
+}
+
+// unlink takes one name away from a node.
+func (m *Mem) unlink(n *memNode) {
+	n.links--
+	m.release(n)
+}
+
+// release frees the space of a node that nothing holds any more.
+func (m *Mem) release(n *memNode) {
+	if n.links == 0 && n.opens == 0 {
+		m.used -= n.physical()
+	}
+}
+
+// do runs op under the lock and gives its error the operation and the path.
+func (m *Mem) do(op, path string, run func() error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := run(); err != nil {
+		return &fs.PathError{Op: op, Path: path, Err: err}
+	}
+	return nil
+}
+
+func (m *Mem) Create(name string) (File, error) {
+	var f *memFile
+	err := m.do("open", name, func() error {
+		p, err := m.place(name)
+		if err != nil {
+			return err
+		}
+		if p.node != nil {
+			return syscall.EEXIST
+		}
+		f = m.open(m.add(p, fileMode), name, true)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func (m *Mem) Open(name string) (File, error) {
+	var f *memFile
+	err := m.do("open", name, func() error {
+		n, err := m.find(memPath(name))
+		if err != nil {
+			return err
+		}
+		if !n.mode.IsRegular() {
+			return ErrNotRegular
+		}
+		f = m.open(n, name, false)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func (m *Mem) Mkdir(name string) error { return m.Mknod(name, fs.ModeDir|dirMode) }
+
+// Mknod makes an entry of any type, for what somebody else may have put there:
+// fs.ModeSymlink for a link, which leads nowhere, fs.ModeNamedPipe for a FIFO.
+func (m *Mem) Mknod(name string, mode fs.FileMode) error {
+	return m.do("mkdir", name, func() error {
+		p, err := m.place(name)
+		if len(memPath(name)) == 0 || err == nil && p.node != nil {
+			return syscall.EEXIST
+		}
+		if err != nil {
+			return err
+		}
+		m.add(p, mode)
+		return nil
+	})
+}
+
+// ReadDir sorts, so that one seed always tells the same story.
+func (m *Mem) ReadDir(name string) ([]fs.DirEntry, error) {
+	var entries []fs.DirEntry
+	err := m.do("open", name, func() error {
+		n, err := m.find(memPath(name))
+		if err == nil {
+			err = n.isDir()
+		}
+		if err != nil {
+			return err
+		}
+		for _, base := range sortedNames(n.names) {
+			entries = append(entries, fs.FileInfoToDirEntry(n.names[base].info(base)))
+		}
+		return nil
+	})
+	return entries, err
+}
+
+func (m *Mem) Rename(oldname, newname string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.rename(oldname, newname); err != nil {
+		return &os.LinkError{Op: "rename", Old: oldname, New: newname, Err: err}
+	}
+	return nil
+}
+
+func (m *Mem) rename(oldname, newname string) error {
+	from, err := m.place(oldname)
+	if err == nil && from.node == nil {
+		err = syscall.ENOENT
+	}
+	if err != nil {
+		return err
+	}
+	to, err := m.place(newname)
+	switch {
+	case err != nil:
+		return err
+	case to.node == from.node:
+		return nil
+	case to.node != nil && to.node.mode.IsDir():
+		return syscall.EEXIST
+	case to.node != nil && from.node.mode.IsDir():
+		return syscall.ENOTDIR
+	case from.node.mode.IsDir() && m.within(memPath(newname), from.node):
+		return syscall.EINVAL
+	}
+	now := time.Now()
+	if from.dir == to.dir {
+		to.dir.change(memChange{name: to.base, node: from.node, gone: from.base}, now)
+	} else {
+		to.dir.change(memChange{name: to.base, node: from.node}, now)
+		from.dir.change(memChange{name: from.base}, now)
+	}
+	if to.node != nil {
+		m.unlink(to.node)
+	}
+	return nil
+}
+
+// within reports whether the path of elements leads through n.
+func (m *Mem) within(elements []string, n *memNode) bool {
+	for i := range elements {
+		if at, err := m.find(elements[:i]); err == nil && at == n {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *Mem) Remove(name string) error {
+	return m.do("remove", name, func() error {
+		p, err := m.place(name)
+		switch {
+		case err != nil:
+			return err
+		case p.node == nil:
+			return syscall.ENOENT
+		case len(p.node.names) > 0:
+			return syscall.ENOTEMPTY
+		}
+		p.dir.change(memChange{name: p.base}, time.Now())
+		m.unlink(p.node)
+		return nil
+	})
+}
+
+func (m *Mem) Lstat(name string) (fs.FileInfo, error) {
+	var info fs.FileInfo
+	err := m.do("lstat", name, func() error {
+		n, err := m.find(memPath(name))
+		if err == nil {
+			info = n.info(filepath.Base(name))
+		}
+		return err
+	})
+	return info, err
+}
+
+func (m *Mem) Chtimes(name string, atime, mtime time.Time) error {
+	return m.do("chtimes", name, func() error {
+		n, err := m.find(memPath(name))
+		if err == nil {
+			n.times = memTimes{atime, mtime}
+		}
+		return err
+	})
+}
+
+func (m *Mem) SyncDir(name string) error {
+	return m.do("open", name, func() error {
+		n, err := m.find(memPath(name))
+		if err == nil {
+			err = n.isDir()
+		}
+		if err == nil {
+			n.sync()
+		}
+		return err
+	})
+}
+
+func (m *Mem) Lock(name string) (io.Closer, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p, err := m.place(name)
+	n := p.node
+	switch {
+	case err != nil:
+	case n == nil:
+		n = m.add(p, fileMode)
+	case !n.mode.IsRegular():
+		err = ErrNotRegular
+	case n.locked:
+		return nil, fmt.Errorf("lock %s: %w", name, ErrLocked)
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	n.locked = true
+	return &memLock{m.open(n, name, true)}, nil
+}
+
+func (m *Mem) Space(name string) (Space, error) {
+	var s Space
+	err := m.do("statfs", name, func() error {
+		_, err := m.find(memPath(name))
+		if err == nil {
+			s = Space{Total: m.total, Free: m.total - m.used}
+		}
+		return err
+	})
+	return s, err
+}
+
+func (m *Mem) PhysicalBytes(info fs.FileInfo) int64 { return memPhysical(int(info.Size())) }
+
+// Owner says that everything belongs to this process's user.
+func (m *Mem) Owner(fs.FileInfo) (uid int, ok bool) { return os.Geteuid(), os.Geteuid() >= 0 }
+
+// IsRAM says no: it stands for a disk.
+func (m *Mem) IsRAM(name string) (bool, error) {
+	_, err := m.Space(name)
+	return false, err
+}
+
+// Edit changes a file's content behind everybody's back, as a failing device
+// does. The result is on the device.
+func (m *Mem) Edit(name string, edit func(data []byte) []byte) error {
+	return m.do("edit", name, func() error {
+		n, err := m.find(memPath(name))
+		if err != nil {
+			return err
+		}
+		before := n.physical()
+		n.data = edit(append([]byte(nil), n.data...))
+		n.sync()
+		m.used += n.physical() - before
+		return nil
+	})
+}

@@ -1,0 +1,111 @@
+package vfs
+
+import (
+	"io/fs"
+	"maps"
+	"slices"
+	"time"
+)
+
+// memBlock is the allocation unit of a Mem, in bytes, and the size of the pieces
+// in which data that was not synced survives a crash.
+const memBlock = 4096
+
+// memNode is a file or a directory, apart from its names.
+type memNode struct {
+	mode fs.FileMode // type and permissions
+
+	times   memTimes // as anyone sees them
+	durable memTimes // as they are on the device
+
+	links int // names it has
+	opens int // open files
+
+	locked bool
+
+	// Of a file. Bytes are only ever added at the end, and never changed in
+	// place: a copy of the node shares them.
+	data   []byte
+	synced int // how many leading bytes are on the device
+
+	// Of a directory.
+	names   map[string]*memNode // as anyone sees them
+	onDisk  map[string]*memNode // as of the last SyncDir; never changed in place
+	changes []memChange         // what was done since, in order
+}
+
+// memTimes are a node's times.
+type memTimes struct{ access, modified time.Time }
+
+// memChange is one operation on a directory's names that is not on the device.
+type memChange struct {
+	name string
+	node *memNode // what name means from then on; nil for nothing
+	gone string   // the other name of a rename within the directory; else ""
+}
+
+// apply carries the change out on names.
+func (c memChange) apply(names map[string]*memNode) {
+	if c.gone != "" {
+		delete(names, c.gone)
+	}
+	if c.node == nil {
+		delete(names, c.name)
+	} else {
+		names[c.name] = c.node
+	}
+}
+
+func newMemNode(mode fs.FileMode, now time.Time) *memNode {
+	n := &memNode{mode: mode, times: memTimes{now, now}}
+	n.durable = n.times
+	if mode.IsDir() {
+		n.names = make(map[string]*memNode)
+	}
+	return n
+}
+
+// change carries out a change of a directory's names, not yet on the device.
+func (n *memNode) change(c memChange, now time.Time) {
+	c.apply(n.names)
+	n.changes = append(n.changes, c)
+	n.times.modified = now
+}
+
+// sync puts the node on the device as it is: a directory's names, but not what
+// they stand for.
+func (n *memNode) sync() {
+	n.durable = n.times
+	n.synced = len(n.data)
+	if len(n.changes) > 0 {
+		n.onDisk, n.changes = maps.Clone(n.names), nil
+	}
+}
+
+// physical is the disk space the node occupies, in bytes.
+func (n *memNode) physical() int64 { return memPhysical(len(n.data)) }
+
+func memPhysical(bytes int) int64 { return (int64(bytes) + memBlock - 1) &^ (memBlock - 1) }
+
+// sortedNames returns the names in order: what a seed decides must not depend on
+// the order of a map.
+func sortedNames(names map[string]*memNode) []string { return slices.Sorted(maps.Keys(names)) }
+
+// memInfo describes a node as it was when asked for.
+type memInfo struct {
+	name  string
+	mode  fs.FileMode
+	bytes int64
+	mtime time.Time
+}
+
+func (n *memNode) info(name string) fs.FileInfo {
+	return &memInfo{name: name, mode: n.mode, bytes: int64(len(n.data)), mtime: n.times.modified}
+}
+
+func (i *memInfo) Name() string       { return i.name }
+func (i *memInfo) Size() int64        { return i.bytes }
+func (i *memInfo) Mode() fs.FileMode  { return i.mode }
+func (i *memInfo) ModTime() time.Time { return i.mtime }
+func (i *memInfo) IsDir() bool        { return i.mode.IsDir() }
+func (i *memInfo) Sys() any           { return nil }
