@@ -326,9 +326,9 @@ func TestFaultyRemoteOpensItsBreaker(t *testing.T) {
 			}
 			require.True(t, s.Stats().Remote.Down)
 			asked := life.inj.Count()
-			require.NoError(t, life.put(prompt(2, 3*testTokens)), "the local tier goes on")
+			require.NoError(t, life.put(prompt(2, 2*testTokens)), "the local tier goes on")
 			life.flush()
-			require.Equal(t, 3*testTokens, life.read(prompt(2, 3*testTokens)))
+			require.Equal(t, 2*testTokens, life.read(prompt(2, 2*testTokens)))
 			require.NotZero(t, asked)
 			require.NotZero(t, s.Stats().TierErrors)
 
