@@ -64,13 +64,12 @@ func (s *Store) count(ctx context.Context, id tierID, each func(Info)) (*tally, 
 		return nil, err
 	}
 	began, berr := b.beginCount(ctx, aside.Living)
-	shards, err := t.Shards(ctx)
+	shards, err := s.beginListing(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	found := &tally{fingerprints: make(map[Key]*FingerprintUsage)}
-	s.usage[id].begin(shards)
 	defer s.usage[id].abandon()
+	found := &tally{fingerprints: make(map[Key]*FingerprintUsage)}
 	for _, shard := range shards {
 		infos, err := s.countShard(ctx, id, shard)
 		if err != nil {
@@ -100,6 +99,18 @@ func (s *Store) count(ctx context.Context, id tierID, each func(Info)) (*tally, 
 	}
 	found.booked = berr == nil
 	return found, nil
+}
+
+// beginListing returns the shards of a tier that are to be counted. A file in one
+// that is made later is added as it appears; none may appear in between.
+func (s *Store) beginListing(ctx context.Context, id tierID) ([]Shard, error) {
+	s.commit[id].Lock()
+	defer s.commit[id].Unlock()
+	shards, err := s.tier(id).Shards(ctx)
+	if err == nil {
+		s.usage[id].begin(shards)
+	}
+	return shards, err
 }
 
 // countShard lists one shard. No file of the tier appears or goes through this
