@@ -101,12 +101,12 @@ staticcheck: ## Run staticcheck, at the version that tools/go.mod pins
 
 .PHONY: shellcheck
 shellcheck: ## Check the shell scripts
-	shellcheck .ci/run scripts/check-plain-git scripts/deps scripts/gpu-suite.sh
+	shellcheck .ci/run scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-suite.sh
 
 # Packages where goroutines meet run under the race detector.
 .PHONY: test-go
 test-go: ## Run the tests that need no built Ollama
-	go test -race ./cmd/... ./diskstore/... ./kvcache/... ./ggml-paged/...
+	go test -race -parallel 8 -timeout 30m ./cmd/... ./diskstore/... ./kvcache/... ./ggml-paged/... ./internal/vfs/... ./internal/mounts/...
 	go test $$(go list ./internal/... | grep -vxF "$$(go list $(E2E))")
 	go -C tools test ./...
 
@@ -129,6 +129,16 @@ test-paged: test-deps ## Test the paged attention library, without and with sani
 			$$dir/tests/$$test --gtest_brief=1 || exit 1; \
 		done || exit 1; \
 	done
+
+# Every crash point with every seed, every fault at every operation, 500 kills, all sizes
+# of attention, 128k tokens: hours.
+.PHONY: test-long
+test-long: build test-paged ## Run the long form of tests that have one
+	KVTIER_LONG=1 go test -count=1 -parallel 8 -timeout 12h ./diskstore/... ./internal/vfs/...
+	KVTIER_LONG=1 go test -count=1 -race -timeout 2h -run 'Storm|SIGKILL' ./diskstore
+	cd build/paged/release && tests/attn/test_paged_attn --long
+	KVTIER_RECALL_TOKENS=131072 go test -count=1 -timeout 1h -run TestPagedRecall ./internal/e2e
+	FUZZTIME=5m scripts/fuzz
 
 # FUZZTIME=5m gives each of them that long.
 .PHONY: fuzz

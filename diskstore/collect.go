@@ -64,7 +64,8 @@ func (s *Store) requestCollection(want demand) {
 		// The whole root may have been deleted under the store.
 		_ = s.ensureManifest(ctx, s.local)
 		err := s.collect(ctx, tierLocal, want)
-		s.exhausted.Store(err != nil)
+		// Without a count nobody knows; the next collection may make one.
+		s.exhausted.Store(err != nil && !errors.Is(err, errNotCounted))
 		if err != nil && !errors.Is(err, errExhausted) && !errors.Is(err, errNotCounted) {
 			s.noteTierError(tierLocal, err)
 		}

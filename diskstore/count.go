@@ -102,15 +102,16 @@ func (s *Store) count(ctx context.Context, id tierID, each func(Info)) (*tally, 
 }
 
 // beginListing returns the shards of a tier that are to be counted. A file in one
-// that is made later is added as it appears; none may appear in between.
+// that is made later is added as it appears.
 func (s *Store) beginListing(ctx context.Context, id tierID) ([]Shard, error) {
-	s.commit[id].Lock()
-	defer s.commit[id].Unlock()
+	s.usage[id].prepare()
 	shards, err := s.tier(id).Shards(ctx)
-	if err == nil {
-		s.usage[id].begin(shards)
+	if err != nil {
+		s.usage[id].abandon()
+		return nil, err
 	}
-	return shards, err
+	s.usage[id].begin(shards)
+	return shards, nil
 }
 
 // countShard lists one shard. No file of the tier appears or goes through this

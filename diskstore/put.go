@@ -190,9 +190,23 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *room, us
 		case <-done:
 			// If there was room another Put may have taken it.
 			last, done = s.exhausted.Load(), nil
+			if errors.Is(err, errNotCounted) {
+				waitAny(wait, changed, countAgain/4)
+			}
 		case <-wait.Done():
 			last = true
 		}
+	}
+}
+
+// waitAny returns when the ledger has changed, some time has passed, or ctx ends.
+func waitAny(ctx context.Context, changed <-chan struct{}, atMost time.Duration) {
+	timer := time.NewTimer(atMost)
+	defer timer.Stop()
+	select {
+	case <-changed:
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 

@@ -94,6 +94,17 @@ type tierUse struct {
 	// not been. A change in one of those is seen when it is listed.
 	listing holding
 	todo    map[Shard]bool // nil when nobody counts
+
+	// While the shards are looked up: what happens, for those that are missed.
+	early   []earlyChange
+	looking bool
+}
+
+// earlyChange is a change while the shards of a count are looked up.
+type earlyChange struct {
+	name  Name
+	files int
+	bytes int64
 }
 
 // holding is a number of files.
@@ -136,9 +147,19 @@ func (u *tierUse) change(name Name, files int, bytes int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.files.add(name.Class, files, bytes)
+	if u.looking {
+		u.early = append(u.early, earlyChange{name, files, bytes})
+	}
 	if u.todo != nil && !u.todo[name.shard()] {
 		u.listing.add(name.Class, files, bytes)
 	}
+}
+
+// prepare comes before a count looks up its shards, begin after that.
+func (u *tierUse) prepare() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.looking = true
 }
 
 // begin begins a count of these shards.
@@ -149,6 +170,12 @@ func (u *tierUse) begin(shards []Shard) {
 	for _, shard := range shards {
 		u.todo[shard] = true
 	}
+	for _, c := range u.early {
+		if !u.todo[c.name.shard()] {
+			u.listing.add(c.name.Class, c.files, c.bytes)
+		}
+	}
+	u.early, u.looking = nil, false
 }
 
 // listed counts the files of one shard.
@@ -174,7 +201,7 @@ func (u *tierUse) end(took time.Duration) int64 {
 func (u *tierUse) abandon() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.todo = nil
+	u.todo, u.early, u.looking = nil, nil, false
 }
 
 // counted returns when files were last counted, and how long that took.
