@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/internal/vfs"
@@ -321,13 +322,25 @@ func (s *Store) headerOf(ctx context.Context, t Tier, name Name) (*Header, error
 }
 
 // drop removes a file and stops counting it. The room it took is free once a
-// removal has settled.
+// removal has settled. A file that has been replaced since it was described
+// stays: it is not the one that was to go.
 func (s *Store) drop(ctx context.Context, id tierID, info Info) bool {
-	s.commit[id].RLock()
-	defer s.commit[id].RUnlock()
+	lock := sync.Locker(&s.commit[id])
+	if id == tierRemote { // which may hang, and is not waited for by others
+		lock = s.commit[id].RLocker()
+	}
+	lock.Lock()
+	defer lock.Unlock()
+	now, err := s.tier(id).Stat(ctx, info.Name)
+	if err != nil {
+		return errors.Is(err, ErrNotFound)
+	}
+	if now.Bytes != info.Bytes {
+		return false
+	}
 	removed, err := s.tier(id).Remove(ctx, info.Name)
 	if removed {
-		s.usage[id].remove(info)
+		s.usage[id].remove(now)
 	}
 	return err == nil
 }
