@@ -34,6 +34,18 @@ func TestPagedLlama(t *testing.T) {
 	testPagedModel(t, testmodel.Shape{Arch: "llama", Layers: 3, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Seed: 3}, "OLLAMA_NEW_ENGINE=1")
 }
 
+// The last layers of Gemma 3n have no rows of their own: they attend to those of another.
+func TestPagedSharedRows(t *testing.T) {
+	testPagedModel(t, testmodel.Shape{Arch: "gemma3n", Window: 64, Seed: 3})
+}
+
+// Layers of Llama 4 see the chunk of 64 tokens that they are in, every fourth sees all and
+// has no rotary positions. The engine's shift rotates the keys of those as well, so that
+// there is nothing right to compare a shift with.
+func TestPagedChunks(t *testing.T) {
+	newPagedModel(t, testmodel.Shape{Arch: "llama4", Window: 64, Seed: 3}).converse(t)
+}
+
 // modelPageCells is less than a window, so that a window spans pages and ends within one.
 const modelPageCells = 32
 
@@ -49,6 +61,13 @@ type pagedModel struct {
 }
 
 func testPagedModel(t *testing.T, shape testmodel.Shape, env ...string) pagedModel {
+	m := newPagedModel(t, shape, env...)
+	m.converse(t)
+	t.Run("shift", m.shift)
+	return m
+}
+
+func newPagedModel(t *testing.T, shape testmodel.Shape, env ...string) pagedModel {
 	m := pagedModel{
 		shape: shape, gguf: filepath.Join(t.TempDir(), shape.Arch+".gguf"),
 		env: append([]string{"OLLAMA_FLASH_ATTENTION=1"}, env...),
@@ -56,11 +75,13 @@ func testPagedModel(t *testing.T, shape testmodel.Shape, env ...string) pagedMod
 	if shared.gguf != "" { // where there is no Ollama, the first server says so
 		require.NoError(t, testmodel.Write(m.gguf, shape))
 	}
+	return m
+}
+
+func (m pagedModel) converse(t *testing.T) {
 	for _, slots := range []int{1, 2} {
 		t.Run(fmt.Sprintf("slots=%d", slots), func(t *testing.T) { m.conversations(t, slots) })
 	}
-	t.Run("shift", m.shift)
-	return m
 }
 
 // modelServers answer the same with stock attention, with pages that are all in memory,
