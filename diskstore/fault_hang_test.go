@@ -130,6 +130,8 @@ func TestALookupHasOneBudget(t *testing.T) {
 	begin := time.Now()
 	require.Empty(t, s.Chain(ctx, prompt(1, 100*testTokens+3), nil))
 	took := time.Since(begin)
+	inner.mu.Lock()
+	defer inner.mu.Unlock()
 	require.Equal(t, 1, inner.asked, "nothing is asked after the budget is used up")
 	require.LessOrEqual(t, inner.last.Sub(begin), took+s.opt.RemoteTimeout)
 	require.Zero(t, s.Stats().Remote.Pages)

@@ -174,6 +174,9 @@ func (f *faultLife) recover() {
 	s, err := Open(ctx, f.o)
 	require.NoError(t, err)
 	f.s = s
+	f.flush()
+	_, err = s.Scan(ctx) // its budgets are in the ledger, how many files those are it has not counted
+	require.NoError(t, err)
 	f.demoteOne()
 	f.requireExact()
 	for _, root := range []string{f.o.Local.Root, f.o.Remote.Root} {
