@@ -3,6 +3,7 @@ package diskstore
 import (
 	"context"
 	"encoding/binary"
+	"flag"
 	"hash/fnv"
 	"math/rand/v2"
 	"os"
@@ -20,6 +21,13 @@ func TestMain(m *testing.M) {
 	if root := os.Getenv(crashRootEnv); root != "" {
 		crashChild(root)
 		return
+	}
+	if !longRun() {
+		// The same histories in every run, other ones in the long run: a failure
+		// is then the doing of a change.
+		if err := flag.Set("rapid.seed", "1"); err != nil {
+			panic(err)
+		}
 	}
 	goleak.VerifyTestMain(m)
 }
