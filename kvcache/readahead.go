@@ -10,7 +10,6 @@ import (
 )
 
 // pagesInMemory is how many pages a restore holds at a time: one that is being written to
-// pagesInMemory is how many pages a restore holds at a time: one that is being written to
 // its cells, and those read ahead of it. Two are read at once then, so that the disk is not
 // idle while the last bytes of a page are checked.
 const pagesInMemory = 3
