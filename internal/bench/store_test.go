@@ -40,7 +40,7 @@ func TestDisk(t *testing.T) {
 	var paths []string
 	for i := range 24 {
 		path := filepath.Join(dir, fmt.Sprintf("%s:%d", strings.Repeat("n", 200), i))
-		require.NoError(t, os.WriteFile(path, make([]byte, 1<<18+32), 0o600))
+		require.NoError(t, os.WriteFile(path, make([]byte, 2<<20+32), 0o600))
 		paths = append(paths, path)
 	}
 	disks := []disk{{dir: dir}}
