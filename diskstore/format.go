@@ -34,7 +34,7 @@ A page file, schema 1. All integers are little endian.
 	offset  bytes  section table entry
 	     0      2  group
 	     2      2  layer
-	     4      1  kind: 0 K, 1 V, 2 conv, 3 state
+	     4      1  kind: 0 K, 1 V, 2 conv, 3 state, 4 cell
 	     5      1  encoding: 0 raw, 1 zstd
 	     6      2  zero
 	     8      4  row bytes

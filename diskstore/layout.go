@@ -13,9 +13,10 @@ const (
 	KindV     Kind = 1
 	KindConv  Kind = 2 // what a convolution remembers after the page's last token
 	KindState Kind = 3 // recurrent state after the page's last token
+	KindCell  Kind = 4 // the cell of each token's rows, uint32 LE, in a cache that reuses cells
 )
 
-// String returns "K", "V", "conv", "state" or the number of an unknown kind.
+// String returns "K", "V", "conv", "state", "cell" or the number of an unknown kind.
 func (k Kind) String() string {
 	switch k {
 	case KindK:
@@ -26,13 +27,15 @@ func (k Kind) String() string {
 		return "conv"
 	case KindState:
 		return "state"
+	case KindCell:
+		return "cell"
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
 
 // PerToken reports whether a section of this kind has a row for each token. The
 // others have one row, which all of the page's tokens and those before them made.
-func (k Kind) PerToken() bool { return k <= KindV }
+func (k Kind) PerToken() bool { return k != KindConv && k != KindState }
 
 // Section is one layer's keys, values or state: rows of RowBytes bytes.
 type Section struct {
@@ -87,7 +90,7 @@ func NewLayout(sections []Section, tokens int) (Layout, error) {
 	var end int64
 	for i, s := range sections {
 		id := Section{Group: s.Group, Layer: s.Layer, Kind: s.Kind}
-		if s.Kind > KindState || s.RowBytes < 1 || s.RowBytes > maxRowBytes || seen[id] {
+		if s.Kind > KindCell || s.RowBytes < 1 || s.RowBytes > maxRowBytes || seen[id] {
 			return Layout{}, fmt.Errorf("lay out section %d (group %d layer %d %v, %d bytes per row): %w",
 				i, s.Group, s.Layer, s.Kind, s.RowBytes, ErrInvalidPage)
 		}
