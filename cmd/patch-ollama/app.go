@@ -101,8 +101,9 @@ func (a *app) otherTree(t *ollamasrc.Tree) error {
 		ollamasrc.Rel(t.Dir), t.Version, t.OriginKind())
 }
 
-func (a *app) series() (ollamasrc.Series, error) {
-	return ollamasrc.LoadSeries(a.patches)
+// series is what the patches folder has for a release.
+func (a *app) series(version string) (ollamasrc.Series, error) {
+	return ollamasrc.LoadSeries(a.patches, version)
 }
 
 // lockPatience is how long a lock may be held elsewhere before a person is told

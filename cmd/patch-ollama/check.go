@@ -66,12 +66,9 @@ func (a *app) check(ctx context.Context, all bool) ([]checkResult, error) {
 	if all && a.versionGiven {
 		return nil, errors.New("--all and --version contradict each other; give one of them")
 	}
-	series, err := a.series()
-	if err != nil {
-		return nil, err
-	}
 	versions := []string{a.version}
 	if all {
+		var err error
 		if versions, err = ollamasrc.Versions(ctx, a.src); err != nil {
 			return nil, err
 		}
@@ -82,6 +79,10 @@ func (a *app) check(ctx context.Context, all bool) ([]checkResult, error) {
 	var results []checkResult
 	for i, version := range versions {
 		step.Progress(i, len(versions))
+		series, err := a.series(version)
+		if err != nil {
+			return nil, err
+		}
 		r, err := a.checkOne(ctx, version, series)
 		if err != nil {
 			step.End("", err)

@@ -23,6 +23,10 @@
 // with git am, one commit per patch. It must be a repository of its own: git
 // apply inside a folder of another repository exits 0 and changes nothing.
 //
+// What the series is depends on the release: the common patches, then those of
+// the overlay folders whose range holds it ([LoadSeries], [Releases]). The
+// trailer Releases of a commit says which overlay its patch belongs to.
+//
 // A file in src/.git remembers which series was applied and which commit that
 // left. Commits past it, and uncommitted changes, are a person's own work; no
 // operation here discards them unless asked to by name ([Tree.Revert] with
