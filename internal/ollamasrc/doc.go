@@ -14,6 +14,7 @@
 //	lib/       the compiled backends (CPU variants, CUDA)
 //	bin/       the patched ollama
 //	log/       the full output of each build step
+//	trial/     releases that are tried one after another ([Trial]), and their logs
 //	go.work    joins src/ and kvtier, so that neither go.mod needs an edit
 //
 // # The source tree
