@@ -335,6 +335,8 @@ type fakeRunner struct {
 	nextID int
 	flight []*fakeBatch
 	slots  []*fakeSlot
+
+	onCompute func(*fakeBatch)
 }
 
 type fakeSlot struct {
@@ -556,6 +558,9 @@ func (r *fakeRunner) compute() bool {
 	b := r.flight[0]
 	r.flight = r.flight[1:]
 	r.model.compute(b)
+	if r.onCompute != nil {
+		r.onCompute(b)
+	}
 	r.tiered.BatchDone(b.id)
 	return true
 }
