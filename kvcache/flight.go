@@ -39,8 +39,12 @@ func (p *flightPart) cut(n int32) {
 func (p *flightPart) end() int32 { return p.begin + int32(len(p.inputs)) }
 
 // land adds the flight's computed positions to the slot, up to the first without identity.
-func (p *flightPart) land(s *slot, digest MediaDigest) {
-	read, whole := digest.read(p.inputs)
+func (p *flightPart) land(s *slot, opts *Options) {
+	read, whole := opts.Media.read(p.inputs)
+	if !whole && opts.Backwards {
+		s.broken = true
+		return
+	}
 	for i := range read.media {
 		read.media[i].Offset += uint32(p.begin)
 	}

@@ -62,3 +62,13 @@ func TestImagesAreIdentifiedByContent(t *testing.T) {
 		require.Equal(t, c.want, fresh.loadInputs(fresh.slots[0], c.in, true).Held, c.what)
 	}
 }
+
+// Where an image is seen by the text before it, too, nothing of their batch is stored.
+func TestImagesThatReachBackwards(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{Backwards: true})
+	r.runInputs(r.slots[0], withImage(60, 33, 40, 1)) // in batches of 12
+	r.flush()
+	fresh := newFakeRunner(t, store, 1, 128, Options{Backwards: true})
+	require.Equal(t, 24, fresh.loadInputs(fresh.slots[0], inputsOf(tokenRange(1, 60)), true).Held)
+}

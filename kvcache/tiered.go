@@ -45,6 +45,9 @@ type Options struct {
 	// Media gives images and sounds an identity that outlives the process. Without it nothing
 	// is stored from the first of them on.
 	Media MediaDigest
+	// Backwards says that what has no identity changes the rows before it as well, as far as
+	// they are computed in the same batch.
+	Backwards bool
 	// Poison fills the cells a restore has taken with NaN bytes before rows are written,
 	// to show that none of them is read too early. For tests.
 	Poison bool
@@ -222,7 +225,7 @@ func (t *TieredCausal) land(f *flight) {
 		for g := range t.groups { // when the batch was built these became free
 			s.from[g] = max(s.from[g], t.groups[g].oldest(int(p.begin)))
 		}
-		p.land(s, t.opts.Media)
+		p.land(s, &t.opts)
 		t.seal(s, false)
 		switch {
 		case t.stateful():
@@ -281,7 +284,7 @@ func (t *TieredCausal) beforeShift(seq int, begin int32) {
 	for _, f := range t.flights {
 		for i := range f.parts {
 			if p := &f.parts[i]; p.seq == seq && len(p.inputs) > 0 {
-				p.land(s, t.opts.Media)
+				p.land(s, &t.opts)
 				s.stateAt = len(s.tokens)
 				p.cut(p.begin)
 			}

@@ -14,7 +14,7 @@ import (
 // restoredArchitectures are the models whose conversations come back from the disk with the
 // bits of one that never left.
 var restoredArchitectures = []string{
-	"deepseek2", "gemma3", "gemma3n", "glm4moelite", "gptoss", "lfm2", "llama", "llama4", "mistral3", "olmo3",
+	"deepseek2", "gemma3", "gemma3n", "glm4moelite", "gptoss", "lfm2", "llama", "llama4", "mistral3", "mllama", "olmo3",
 	"qwen2", "qwen3", "qwen3moe", "qwen3next",
 }
 

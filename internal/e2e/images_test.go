@@ -50,3 +50,19 @@ func TestImagesComeBackByContent(t *testing.T) {
 		})
 	}
 }
+
+// TestImagesThatReachBackwards: in mllama text sees an image that comes after it, when both
+// are computed in one batch. Such rows are never used for a prompt without the image.
+func TestImagesThatReachBackwards(t *testing.T) {
+	env := []string{"OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1"}
+	plain := modelServer{startOptions(t, "", ollamatest.Options{Env: env})}.load(t, "mllama")
+	m := modelServer{start(t, env...)}.load(t, "mllama")
+	text := m.prompt(200, 1)
+	want := plain.turn(text+m.prompt(20, 3), archAnswer)
+
+	m.turn(text+imageTag+m.prompt(20, 2), 1, picture(t, 1))
+	m.crash()
+	got := m.turn(text+m.prompt(20, 3), archAnswer)
+	require.Zero(t, got.restored)
+	requireSame(t, want, got, "text that was once before an image")
+}

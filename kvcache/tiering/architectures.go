@@ -17,6 +17,9 @@ type architecture struct {
 	// media says that rows follow from tokens and the content of images before them or in
 	// their own span: no row depends on an image that comes later.
 	media bool
+	// backwards says that an image changes the rows of the tokens before it, too, as far as
+	// they are computed in the same batch.
+	backwards bool
 }
 
 var architectures = map[string]architecture{
@@ -31,6 +34,7 @@ var architectures = map[string]architecture{
 	"llama":       {},
 	"llama4":      {media: true},
 	"mistral3":    {media: true},
+	"mllama":      {layers: withoutCross, backwards: true},
 	"olmo3":       {},
 	"qwen2":       {},
 	"qwen3":       {},
@@ -41,6 +45,11 @@ var architectures = map[string]architecture{
 // withoutShared leaves out the layers that attend to another layer's K/V.
 func withoutShared(c fs.Config) int {
 	return int(c.Uint("block_count")) - int(c.Uint("attention.shared_kv_layers"))
+}
+
+// withoutCross leaves out the layers that attend to an image.
+func withoutCross(c fs.Config) int {
+	return int(c.Uint("block_count")) - len(c.Ints("attention.cross_attention_layers"))
 }
 
 // layersOf is how many layers of a model have K/V or state of their own.

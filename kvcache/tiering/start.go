@@ -113,6 +113,7 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 		Fingerprint:   key,
 		Layers:        arch.layersOf(m.Config),
 		Media:         m.Media,
+		Backwards:     arch.backwards,
 		States:        m.States,
 		PageTokens:    config.PageTokens,
 		Poison:        config.Test,
