@@ -45,6 +45,8 @@ type Stats struct {
 	TierErrors uint64 // operations that failed on a tier
 	ReadBytes  uint64 // payload bytes that Read returned
 	WroteBytes uint64 // file bytes that Put wrote
+	AheadPages uint64 // pages and tails that ReadAhead has read
+	AheadBytes uint64 // what they took in memory
 	WriteCaps  uint64 // pages not written because of Options.WritePerDay
 }
 
@@ -53,6 +55,7 @@ type counters struct {
 	puts, putErrors, hits, misses, damaged, mismatched atomic.Uint64
 	demoted, promoted, evicted, tierErrors             atomic.Uint64
 	readBytes, wroteBytes, writeCaps, ramHits          atomic.Uint64
+	aheadPages, aheadBytes                             atomic.Uint64
 }
 
 // Stats returns the store's counters. It does no I/O.
@@ -66,6 +69,7 @@ func (s *Store) Stats() Stats {
 		Demoted: c.demoted.Load(), Promoted: c.promoted.Load(), Evicted: c.evicted.Load(),
 		TierErrors: c.tierErrors.Load(),
 		ReadBytes:  c.readBytes.Load(), WroteBytes: c.wroteBytes.Load(), WriteCaps: c.writeCaps.Load(),
+		AheadPages: c.aheadPages.Load(), AheadBytes: c.aheadBytes.Load(),
 		LocalWritten: s.books[tierLocal].today(),
 	}
 	st.LocalBooked, _ = s.books[tierLocal].figure()
