@@ -37,7 +37,18 @@ func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout Layout
 	if s.readWarm(ctx, ref, tokens, layout, buf, false) {
 		return nil
 	}
+	other, end := s.sharing.join(s.refName(ref), ref, tokens, layout, buf)
+	if other != nil {
+		if other.copyTo(ctx, buf) {
+			s.counts.hits.Add(1)
+			s.counts.sharedHits.Add(1)
+			s.counts.readBytes.Add(uint64(len(buf)))
+			return nil
+		}
+		end = func(bool) {}
+	}
 	page, err := s.read(ctx, ref, tokens, layout, buf)
+	end(err == nil)
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,7 @@ type Stats struct {
 	PutErrors  uint64 // Puts that failed
 	Hits       uint64 // Reads that returned rows
 	RAMHits    uint64 // of these, from memory
+	SharedHits uint64 // of these, copied from another Read of the same page at the same time
 	Misses     uint64 // Chains that found nothing, and Reads that found no page
 	Damaged    uint64 // files found damaged
 	Mismatched uint64 // files found to be another page than asked for
@@ -55,7 +56,7 @@ type counters struct {
 	puts, putErrors, hits, misses, damaged, mismatched atomic.Uint64
 	demoted, promoted, evicted, tierErrors             atomic.Uint64
 	readBytes, wroteBytes, writeCaps, ramHits          atomic.Uint64
-	aheadPages, aheadBytes                             atomic.Uint64
+	aheadPages, aheadBytes, sharedHits                 atomic.Uint64
 }
 
 // Stats returns the store's counters. It does no I/O.
@@ -64,7 +65,7 @@ func (s *Store) Stats() Stats {
 	st := Stats{
 		Local: s.usage[tierLocal].stats(),
 		Puts:  c.puts.Load(), PutErrors: c.putErrors.Load(),
-		Hits: c.hits.Load(), RAMHits: c.ramHits.Load(), Misses: c.misses.Load(),
+		Hits: c.hits.Load(), RAMHits: c.ramHits.Load(), SharedHits: c.sharedHits.Load(), Misses: c.misses.Load(),
 		Damaged: c.damaged.Load(), Mismatched: c.mismatched.Load(),
 		Demoted: c.demoted.Load(), Promoted: c.promoted.Load(), Evicted: c.evicted.Load(),
 		TierErrors: c.tierErrors.Load(),

@@ -35,6 +35,7 @@ type Store struct {
 	health  health // of the local tier
 	capped  capNote
 	traffic traffic
+	sharing sharing
 	now     func() time.Time
 
 	watch watcher // of a Root's GC
