@@ -188,7 +188,7 @@ func (r *aheadReader) decode(ctx context.Context, id tierID, info Info) (int64, 
 		return 0, errEnough
 	}
 	kept, err := r.s.keepAhead(file.Info(), id, h, func(rows []byte) error {
-		return readPayload(ctx, blob, h, r.s.codec, rows)
+		return readPayload(ctx, blob, h, h.all(), r.s.codec, rows)
 	})
 	switch {
 	case err != nil:

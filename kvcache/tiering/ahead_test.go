@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/kvcache"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
@@ -28,7 +29,7 @@ func TestStartReadsAhead(t *testing.T) {
 
 	lines := make(chan string, 8)
 	logger := slog.New(slog.NewTextHandler(lineWriter(lines), nil))
-	tiered, err := start(model, plainCache{}, logger)
+	tiered, err := start(model, plainCache{}, []kvcache.Rows{plainCache{}}, logger)
 	require.NoError(t, err)
 	both := <-lines + <-lines // in any order
 	require.Contains(t, both, "kv tier: on")
@@ -36,13 +37,13 @@ func TestStartReadsAhead(t *testing.T) {
 	tiered.Close()
 
 	settings(map[string]string{"OLLAMA_KV_TIER_RAM_GB": "0.1"})
-	tiered, err = start(model, plainCache{}, logger)
+	tiered, err = start(model, plainCache{}, []kvcache.Rows{plainCache{}}, logger)
 	require.NoError(t, err)
 	require.Contains(t, <-lines+<-lines, "into=memory")
 	tiered.Close()
 
 	settings(map[string]string{"OLLAMA_KV_TIER_WARM_GB": "0"})
-	tiered, err = start(model, plainCache{}, logger)
+	tiered, err = start(model, plainCache{}, []kvcache.Rows{plainCache{}}, logger)
 	require.NoError(t, err)
 	require.Contains(t, <-lines, "kv tier: on")
 	tiered.Close()
