@@ -199,7 +199,7 @@ func TestQuick(t *testing.T) {
 	folders := filepath.Join("..", "..", "build", "bench-*")
 	before, err := filepath.Glob(folders)
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	path := filepath.Join(t.TempDir(), "quick.json")
 	var stdout, stderr bytes.Buffer
