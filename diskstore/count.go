@@ -69,6 +69,7 @@ func (s *Store) count(ctx context.Context, id tierID, each func(Info)) (*tally, 
 		return nil, err
 	}
 	defer s.usage[id].abandon()
+	recent := s.first[id].begin(s.opt.Fingerprint, s.opt.ReadAheadBytes)
 	found := &tally{fingerprints: make(map[Key]*FingerprintUsage)}
 	for _, shard := range shards {
 		infos, err := s.countShard(ctx, id, shard)
@@ -77,6 +78,7 @@ func (s *Store) count(ctx context.Context, id tierID, each func(Info)) (*tally, 
 		}
 		for _, info := range infos {
 			found.add(info)
+			recent.add(info)
 			if each != nil {
 				each(info)
 			}
@@ -98,6 +100,7 @@ func (s *Store) count(ctx context.Context, id tierID, each func(Info)) (*tally, 
 		return nil, err
 	}
 	found.booked = berr == nil
+	s.first[id].end(found, recent)
 	return found, nil
 }
 

@@ -208,7 +208,9 @@ func (r *crashRecord) dropFingerprint() {
 		require.NoError(r.t, s.Put(ctx, p))
 	}
 	require.NoError(r.t, s.Close())
-	_, err = r.s.Reclaim(ctx, func(u FingerprintUsage) bool { return u.Fingerprint == other.Fingerprint })
+	found, err := r.s.Scan(ctx)
+	require.NoError(r.t, err)
+	_, err = r.s.Reclaim(ctx, found, func(u FingerprintUsage) bool { return u.Fingerprint == other.Fingerprint })
 	require.NoError(r.t, err)
 }
 

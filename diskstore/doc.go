@@ -46,6 +46,10 @@ With Options.RAM a store also keeps decoded pages in memory, as copies of what a
 tier holds: those put or read last. Lookups go from memory to the local tier to
 the remote one. Processes of one server divide its budget.
 
+Reads of one page at the same time share one: it is read, checked and decoded once,
+and copied for the others. ReadAhead reads the pages used last into memory, after a
+start, for whoever comes back.
+
 # Guarantees
 
   - After Put returned nil the page survives a power cut. A page that can be seen

@@ -109,9 +109,10 @@ func newFaultLife(t *testing.T, page int64) *faultLife {
 	inj := vfs.Inject(mem)
 	o := Options{
 		FS: inj, Fingerprint: testFingerprint(1), PageTokens: testTokens,
-		Local:         TierConfig{Root: filepath.Join(root, "local"), BudgetBytes: 3 * page},
-		Remote:        TierConfig{Root: filepath.Join(root, "remote"), BudgetBytes: 3 * page},
-		RemoteTimeout: time.Minute, ReadTimeout: time.Minute,
+		ReadAheadBytes: plenty,
+		Local:          TierConfig{Root: filepath.Join(root, "local"), BudgetBytes: 3 * page},
+		Remote:         TierConfig{Root: filepath.Join(root, "remote"), BudgetBytes: 3 * page},
+		RemoteTimeout:  time.Minute, ReadTimeout: time.Minute,
 	}
 	require.NoError(t, mem.Mkdir(o.Remote.Root))
 	return &faultLife{t: t, mem: mem, inj: inj, o: o, bad: make(map[Key]bool)}
@@ -146,7 +147,9 @@ func (f *faultLife) live() {
 	f.read(c)
 	_ = f.put(c)
 	f.read(c)
-	_, _ = s.Reclaim(ctx, func(FingerprintUsage) bool { return true }) // lists, as Scan does
+	found, _ := s.Scan(ctx)
+	_, _ = s.Reclaim(ctx, found, func(FingerprintUsage) bool { return true })
+	_, _ = s.ReadAhead(ctx)
 	_ = s.Has(pageKeyOf(c))
 	f.flush()
 }

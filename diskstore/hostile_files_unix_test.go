@@ -114,8 +114,8 @@ func (f *faultLife) useAmongStrangers(tokens []int32) {
 			f.s.Touch(ref)
 		}
 		_ = f.s.collect(ctx, tierLocal, demand{})
-		_, _ = f.s.Scan(ctx)
-		_, _ = f.s.Reclaim(ctx, func(FingerprintUsage) bool { return true })
+		found, _ := f.s.Scan(ctx)
+		_, _ = f.s.Reclaim(ctx, found, func(FingerprintUsage) bool { return true })
 		f.flush()
 	}
 }

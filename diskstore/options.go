@@ -60,6 +60,9 @@ type Options struct {
 	Local  TierConfig
 	Remote TierConfig
 
+	// ReadAheadBytes is how much ReadAhead may read; 0 means nothing.
+	ReadAheadBytes int64
+
 	// WritePerDay is how many bytes all processes may write to the local tier in
 	// one UTC day. 0 means any number. Pages over it are not stored.
 	WritePerDay int64
@@ -86,9 +89,9 @@ type Options struct {
 
 // String describes the options in one line, for a log or a bug report.
 func (o Options) String() string {
-	return fmt.Sprintf("{Fingerprint:%.12s PageTokens:%d RAM:{BudgetBytes:%d} Local:{Root:%q BudgetBytes:%d} Remote:{Root:%q BudgetBytes:%d} WritePerDay:%d Compress:%t RemoteTimeout:%v ReadTimeout:%v}",
+	return fmt.Sprintf("{Fingerprint:%.12s PageTokens:%d RAM:{BudgetBytes:%d} Local:{Root:%q BudgetBytes:%d} Remote:{Root:%q BudgetBytes:%d} ReadAheadBytes:%d WritePerDay:%d Compress:%t RemoteTimeout:%v ReadTimeout:%v}",
 		o.Fingerprint.String(), o.PageTokens, o.RAM.BudgetBytes, o.Local.Root, o.Local.BudgetBytes, o.Remote.Root, o.Remote.BudgetBytes,
-		o.WritePerDay, o.Compress, o.RemoteTimeout, o.ReadTimeout)
+		o.ReadAheadBytes, o.WritePerDay, o.Compress, o.RemoteTimeout, o.ReadTimeout)
 }
 
 // withDefaults replaces zero values and returns ErrOptions for impossible ones.
@@ -129,8 +132,8 @@ func (o Options) withDefaults(fingerprint bool) (Options, error) {
 		return o, fmt.Errorf("open store: PageTokens is %d, want 1 to %d: %w", o.PageTokens, maxTokens, ErrOptions)
 	case o.RAM.BudgetBytes < 0 || o.Local.BudgetBytes < 0 || o.Remote.BudgetBytes < 0:
 		return o, fmt.Errorf("open store: a budget is negative: %w", ErrOptions)
-	case o.WritePerDay < 0:
-		return o, fmt.Errorf("open store: WritePerDay is negative: %w", ErrOptions)
+	case o.WritePerDay < 0 || o.ReadAheadBytes < 0:
+		return o, fmt.Errorf("open store: WritePerDay or ReadAheadBytes is negative: %w", ErrOptions)
 	case o.RemoteTimeout < 0 || o.ReadTimeout < 0:
 		return o, fmt.Errorf("open store: a timeout is negative: %w", ErrOptions)
 	}

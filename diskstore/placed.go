@@ -37,6 +37,7 @@ func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout 
 		return nil, err
 	}
 	defer leave()
+	defer s.traffic.enter()()
 	if err := s.checkRead(ref, tokens, layout, buf); err != nil {
 		return nil, err
 	}

@@ -43,6 +43,7 @@ func (s *Store) Put(ctx context.Context, p *Page) error {
 		return err
 	}
 	defer leave()
+	defer s.traffic.enter()()
 	if err := p.check(s.opt.PageTokens); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 )
 
 // Read fills buf with sections of a page, laid out by layout: all that the page
@@ -29,13 +30,25 @@ func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout Layout
 		return err
 	}
 	defer leave()
+	defer s.traffic.enter()()
 	if err := s.checkRead(ref, tokens, layout, buf); err != nil {
 		return err
 	}
 	if s.readWarm(ctx, ref, tokens, layout, buf, false) {
 		return nil
 	}
+	other, end := s.sharing.join(s.refName(ref), ref, tokens, layout, buf)
+	if other != nil {
+		if other.copyTo(ctx, buf) {
+			s.counts.hits.Add(1)
+			s.counts.sharedHits.Add(1)
+			s.counts.readBytes.Add(uint64(len(buf)))
+			return nil
+		}
+		end = func(bool) {}
+	}
 	page, err := s.read(ctx, ref, tokens, layout, buf)
+	end(err == nil)
 	if err != nil {
 		return err
 	}
@@ -195,7 +208,12 @@ func (s *Store) promote(ctx context.Context, info Info, ref Ref) {
 		return // it stays where it is
 	}
 	defer room.cancel()
-	err = copyPage(ctx, s.remote, s.local, info.Name, func(up Upload) error {
+	_ = s.copyUp(ctx, s.remote, info, room, used) // it stays where it is
+}
+
+// copyUp copies a page of the remote tier, from, into room of the local one.
+func (s *Store) copyUp(ctx context.Context, from Tier, info Info, room *room, used time.Time) error {
+	err := copyPage(ctx, from, s.local, info.Name, func(up Upload) error {
 		return s.commitTo(ctx, tierLocal, up, room, used)
 	})
 	if err != nil {
@@ -205,9 +223,10 @@ func (s *Store) promote(ctx context.Context, info Info, ref Ref) {
 		} else {
 			s.noteTierError(tierLocal, err)
 		}
-		return
+		return err
 	}
 	s.counts.promoted.Add(1)
 	s.trimCopied(ctx, tierLocal, info.Name)
 	s.afterGrowth(ctx)
+	return nil
 }

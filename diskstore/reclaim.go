@@ -15,12 +15,12 @@ type Reclaimed struct {
 }
 
 // Reclaim removes all pages of the fingerprints that unwanted picks from what
-// the tiers hold. It is never asked about this store's own. A process that
+// Scan or Survey has found. This store's own is not among them. A process that
 // still uses one of them computes its pages again.
 //
 // It returns what it removed together with the first error of the local tier; a
 // remote tier that cannot be reached is no error.
-func (s *Store) Reclaim(ctx context.Context, unwanted func(FingerprintUsage) bool) (Reclaimed, error) {
+func (s *Store) Reclaim(ctx context.Context, found Usage, unwanted func(FingerprintUsage) bool) (Reclaimed, error) {
 	ctx, leave, err := s.life.enter(ctx)
 	if err != nil {
 		return Reclaimed{}, err
@@ -29,7 +29,11 @@ func (s *Store) Reclaim(ctx context.Context, unwanted func(FingerprintUsage) boo
 	var r Reclaimed
 	var errs []error
 	for _, id := range s.tiers(TierLocal) {
-		err := s.reclaimTier(ctx, id, unwanted, &r)
+		use := found.Local
+		if id == tierRemote {
+			use = found.Remote
+		}
+		err := s.reclaimTier(ctx, id, use.Others, unwanted, &r)
 		if err != nil && id == tierLocal {
 			errs = append(errs, fmt.Errorf("reclaim pages in %s: %w", s.config(id).Root, err))
 		}
@@ -37,13 +41,9 @@ func (s *Store) Reclaim(ctx context.Context, unwanted func(FingerprintUsage) boo
 	return r, errors.Join(errs...)
 }
 
-func (s *Store) reclaimTier(ctx context.Context, id tierID, unwanted func(FingerprintUsage) bool, r *Reclaimed) error {
-	uses, _, err := s.usageByFingerprint(ctx, id)
-	if err != nil {
-		return err
-	}
+func (s *Store) reclaimTier(ctx context.Context, id tierID, uses []FingerprintUsage, unwanted func(FingerprintUsage) bool, r *Reclaimed) error {
 	for _, use := range uses {
-		if use.Fingerprint == s.opt.Fingerprint || !unwanted(use) {
+		if !unwanted(use) {
 			continue
 		}
 		all := purge{fingerprint: use.Fingerprint, removed: func(info Info) {

@@ -38,25 +38,40 @@ type Usage struct {
 // Scan counts what both tiers hold by listing them, and brings Stats up to
 // date. It returns an error when the local tier cannot be listed.
 func (s *Store) Scan(ctx context.Context) (Usage, error) {
+	return s.usageOf(ctx, func(ctx context.Context, id tierID) (*tally, error) {
+		return s.count(ctx, id, nil)
+	})
+}
+
+// Survey is Scan of what the count found that Open begins in the background: it
+// waits for that and lists nothing again. Later changes are not in it.
+func (s *Store) Survey(ctx context.Context) (Usage, error) { return s.usageOf(ctx, s.awaitFirst) }
+
+// usageOf describes what a count of each tier found.
+func (s *Store) usageOf(ctx context.Context, count func(context.Context, tierID) (*tally, error)) (Usage, error) {
 	ctx, leave, err := s.life.enter(ctx)
 	if err != nil {
 		return Usage{}, err
 	}
 	defer leave()
 	var u Usage
-	if u.Local, err = s.scanTier(ctx, tierLocal); err != nil {
+	if u.Local, err = s.tierUsage(ctx, tierLocal, count); err != nil {
 		return Usage{}, fmt.Errorf("scan %s: %w", s.opt.Local.Root, err)
 	}
 	if s.remote != nil {
-		if u.Remote, err = s.scanTier(ctx, tierRemote); err != nil {
+		if u.Remote, err = s.tierUsage(ctx, tierRemote, count); err != nil {
 			u.RemoteErr = fmt.Errorf("scan %s: %w", s.opt.Remote.Root, err)
 		}
 	}
 	return u, nil
 }
 
-func (s *Store) scanTier(ctx context.Context, id tierID) (TierUsage, error) {
-	uses, _, err := s.usageByFingerprint(ctx, id)
+func (s *Store) tierUsage(ctx context.Context, id tierID, count func(context.Context, tierID) (*tally, error)) (TierUsage, error) {
+	found, err := count(ctx, id)
+	if err != nil {
+		return TierUsage{}, err
+	}
+	uses, err := s.identify(ctx, id, found)
 	if err != nil {
 		return TierUsage{}, err
 	}
@@ -70,17 +85,6 @@ func (s *Store) scanTier(ctx context.Context, id tierID) (TierUsage, error) {
 		u.Others = append(u.Others, use)
 	}
 	return u, nil
-}
-
-// usageByFingerprint counts a tier's files and returns what each fingerprint
-// holds, in order of key.
-func (s *Store) usageByFingerprint(ctx context.Context, id tierID) ([]FingerprintUsage, *tally, error) {
-	found, err := s.count(ctx, id, nil)
-	if err != nil {
-		return nil, nil, err
-	}
-	uses, err := s.identify(ctx, id, found)
-	return uses, found, err
 }
 
 // identify returns what was found of each fingerprint, and what it stands for,

@@ -36,6 +36,7 @@ type Stats struct {
 	PutErrors  uint64 // Puts that failed
 	Hits       uint64 // Reads that returned rows
 	RAMHits    uint64 // of these, from memory
+	SharedHits uint64 // of these, copied from another Read of the same page at the same time
 	Misses     uint64 // Chains that found nothing, and Reads that found no page
 	Damaged    uint64 // files found damaged
 	Mismatched uint64 // files found to be another page than asked for
@@ -45,6 +46,8 @@ type Stats struct {
 	TierErrors uint64 // operations that failed on a tier
 	ReadBytes  uint64 // payload bytes that Read returned
 	WroteBytes uint64 // file bytes that Put wrote
+	AheadPages uint64 // pages and tails that ReadAhead has read
+	AheadBytes uint64 // what they took in memory
 	WriteCaps  uint64 // pages not written because of Options.WritePerDay
 }
 
@@ -53,6 +56,7 @@ type counters struct {
 	puts, putErrors, hits, misses, damaged, mismatched atomic.Uint64
 	demoted, promoted, evicted, tierErrors             atomic.Uint64
 	readBytes, wroteBytes, writeCaps, ramHits          atomic.Uint64
+	aheadPages, aheadBytes, sharedHits                 atomic.Uint64
 }
 
 // Stats returns the store's counters. It does no I/O.
@@ -61,11 +65,12 @@ func (s *Store) Stats() Stats {
 	st := Stats{
 		Local: s.usage[tierLocal].stats(),
 		Puts:  c.puts.Load(), PutErrors: c.putErrors.Load(),
-		Hits: c.hits.Load(), RAMHits: c.ramHits.Load(), Misses: c.misses.Load(),
+		Hits: c.hits.Load(), RAMHits: c.ramHits.Load(), SharedHits: c.sharedHits.Load(), Misses: c.misses.Load(),
 		Damaged: c.damaged.Load(), Mismatched: c.mismatched.Load(),
 		Demoted: c.demoted.Load(), Promoted: c.promoted.Load(), Evicted: c.evicted.Load(),
 		TierErrors: c.tierErrors.Load(),
 		ReadBytes:  c.readBytes.Load(), WroteBytes: c.wroteBytes.Load(), WriteCaps: c.writeCaps.Load(),
+		AheadPages: c.aheadPages.Load(), AheadBytes: c.aheadBytes.Load(),
 		LocalWritten: s.books[tierLocal].today(),
 	}
 	st.LocalBooked, _ = s.books[tierLocal].figure()

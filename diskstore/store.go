@@ -27,13 +27,16 @@ type Store struct {
 	collecting *background // collections and demotions
 	promoting  *background // promotions and touches of remote pages
 
-	counts counters
-	usage  [2]tierUse // by tierLocal, tierRemote
-	books  [2]*book
-	links  linkCache
-	health health // of the local tier
-	capped capNote
-	now    func() time.Time
+	counts  counters
+	usage   [2]tierUse // by tierLocal, tierRemote
+	books   [2]*book
+	links   linkCache
+	first   [2]*firstCount
+	health  health // of the local tier
+	capped  capNote
+	traffic traffic
+	sharing sharing
+	now     func() time.Time
 
 	watch watcher // of a Root's GC
 
@@ -114,6 +117,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 		}
 		s.books[id] = newBook(s.tier(id), s.config(id).BudgetBytes, perDay, func() time.Time { return s.now() })
 		s.collectors[id], s.counting[id] = make(chan struct{}, 1), make(chan struct{}, 1)
+		s.first[id] = newFirstCount()
 	}
 	return s, nil
 }

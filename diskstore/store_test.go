@@ -389,7 +389,7 @@ func TestScanAndReclaim(t *testing.T) {
 	require.Equal(t, identities[2], use.Local.Others[0].Identity)
 	require.Equal(t, 8*use.Local.Bytes, use.Local.RootBytes)
 
-	got, err := s.Reclaim(ctx, func(use FingerprintUsage) bool {
+	got, err := s.Reclaim(ctx, use, func(use FingerprintUsage) bool {
 		require.NotEqual(t, testFingerprint(1), use.Fingerprint, "asked about its own")
 		require.WithinDuration(t, time.Now(), use.LastUsed, time.Minute)
 		return use.Identity["engine"] == "old" && use.Identity["weights"] == "w" && use.Identity["namespace"] == ""

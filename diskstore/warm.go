@@ -92,7 +92,7 @@ func (w *warmTier) setLimit(limit int64) {
 // add keeps a copy of a page whose file a tier has just stored or given. rows are
 // the layout's buffer, its gaps zero. A page that finds no room is not kept.
 func (w *warmTier) add(info Info, id tierID, h *Header, rows []byte, placeable bool) {
-	p := w.reserve(info, id, h, placeable)
+	p := w.reserve(info, id, h, placeable, true)
 	if p == nil {
 		return
 	}
@@ -102,23 +102,65 @@ func (w *warmTier) add(info Info, id tierID, h *Header, rows []byte, placeable b
 	copy(p.rows, rows)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.publish(p, w.order.PushFront)
+}
+
+// addBehind is add for a page that nobody has asked for: it takes room that is
+// free, and is the first to go. read puts its rows where they stay. It reports
+// whether the page is here, and returns the error of read.
+func (w *warmTier) addBehind(info Info, id tierID, h *Header, placeable bool, read func(rows []byte) error) (bool, error) {
+	if w.confirm(info, id) {
+		return true, nil
+	}
+	p := w.reserve(info, id, h, placeable, false)
+	if p == nil {
+		return w.has(info.Name), nil
+	}
+	p.rows = allocRows(h.layout.Size())
+	var err error
+	if p.rows != nil {
+		err = read(p.rows)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil {
+		w.letGo(p)
+		w.free(p)
+		return false, err
+	}
+	return w.publish(p, w.order.PushBack), nil
+}
+
+// has reports whether a page is here or being added.
+func (w *warmTier) has(name Name) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.pages[name] != nil
+}
+
+// publish lets a page be served from now on, with push saying where it comes in
+// the order. It reports false for one that has lost its room, and frees it.
+func (w *warmTier) publish(p *warmPage, push func(any) *list.Element) bool {
 	if p.rows == nil || p.gone || w.closed || w.used > w.limit {
 		w.letGo(p)
 		w.free(p)
-		return
+		return false
 	}
-	p.place = w.order.PushFront(p)
-	w.serve(p)
+	p.place = push(p)
+	if p.place == w.order.Front() {
+		w.serve(p)
+	}
 	if p.name.Class == ClassTail {
 		w.addTail(p)
 	}
 	w.clock.start()
+	return true
 }
 
 // reserve makes room for a page and returns it without rows, or with those of
-// one that was let go, to be overwritten. It returns nil for a page that is here
-// or being added, and when there is no room.
-func (w *warmTier) reserve(info Info, id tierID, h *Header, placeable bool) *warmPage {
+// one that was let go, to be overwritten. Without evict none is let go. It returns
+// nil for a page that is here or being added, and when there is no room.
+func (w *warmTier) reserve(info Info, id tierID, h *Header, placeable, evict bool) *warmPage {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if p := w.pages[info.Name]; p != nil {
@@ -126,7 +168,7 @@ func (w *warmTier) reserve(info Info, id tierID, h *Header, placeable bool) *war
 		return nil
 	}
 	size := warmBytes(h)
-	if w.closed || size > w.limit {
+	if w.closed || size > w.limit || !evict && w.used+size > w.limit {
 		return nil
 	}
 	rows, ok := w.makeRoom(size, h.layout.Size())

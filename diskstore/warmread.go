@@ -76,10 +76,23 @@ func (s *Store) keepWarm(info Info, id tierID, h *Header, rows []byte) {
 	if s.warm == nil {
 		return
 	}
-	if !s.warm.clock.going() {
-		s.shareWarm() // nobody has looked since the last page went
-	}
+	s.wakeWarm()
 	s.warm.add(info, id, h, rows, id == tierLocal && h.raw())
+}
+
+// keepAhead keeps a page in memory that is read ahead, in free room. It reports
+// whether there was some, and returns the error of read.
+func (s *Store) keepAhead(info Info, id tierID, h *Header, read func(rows []byte) error) (bool, error) {
+	s.wakeWarm()
+	return s.warm.addBehind(info, id, h, id == tierLocal && h.raw(), read)
+}
+
+// wakeWarm takes this runner's part of the memory when nobody has looked since the
+// last page went.
+func (s *Store) wakeWarm() {
+	if !s.warm.clock.going() {
+		s.shareWarm()
+	}
 }
 
 // tendWarm runs while pages are in memory. It follows what the server's other

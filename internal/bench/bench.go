@@ -42,6 +42,8 @@ var benchmarks = []struct {
 	{"ttft", true, (*bench).measureTTFT},
 	{"cost", true, (*bench).measureCost},
 	{"restore", true, (*bench).measureRestore},
+	{"slots", true, (*bench).measureSlots},
+	{"warm", true, (*bench).measureWarm},
 	{"paged", true, (*bench).measurePaged},
 	{"store", false, (*bench).measureStore},
 }

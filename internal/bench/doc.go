@@ -22,6 +22,12 @@
 // restore: bytes per second of a restore, against reading the same files from
 // start to end with a plain read.
 //
+// slots: the time between tokens of four slots that decode, while a fifth restores
+// a prompt and while it is idle.
+//
+// warm: time to first token of the first prompt after kill -9 and with an empty
+// page cache, with the latest conversations read ahead and without. It takes root.
+//
 // store: the page store alone: restores against fio reading the same files, with
 // an empty and a full page cache; compressed ones against zstd alone; saving
 // against fio writing and syncing; lookups and opening with a million pages.

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
@@ -46,7 +47,7 @@ const (
 	costPrompt         = 4096
 	costAnswer         = 256
 	decodePrompt       = 64
-	restoreTokens      = 16384 // whole pages: tails come and go
+	restoreTokens      = 16384
 	defaultStoreMiB    = 1024
 	defaultStorePages  = "10000,1000000"
 )
@@ -74,7 +75,7 @@ var quickShape = testmodel.Shape{Layers: 2, Embed: 128, Heads: 4, KVHeads: 2, He
 
 func parse(args []string, stderr io.Writer) (settings, error) {
 	s := settings{
-		shape: testmodel.Shape{Context: trainedContext, Seed: 1}, costPrompt: costPrompt, costAnswer: costAnswer, restoreTokens: restoreTokens,
+		shape: testmodel.Shape{Context: trainedContext, Seed: 1}, costPrompt: costPrompt, costAnswer: costAnswer,
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -86,6 +87,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.StringVar(&sizes, "sizes", defaultSizes, "prompt `lengths` of ttft, in tokens")
 	flags.IntVar(&s.repetitions, "n", defaultRepetitions, fmt.Sprintf("repetitions of ttft; of restore there are %d times as many", restoresPerRepetition))
 	flags.IntVar(&s.pairs, "pairs", defaultPairs, fmt.Sprintf("pairs of cost's prompts; of answers there are %d times as many", decodesPerPrefill))
+	flags.IntVar(&s.restoreTokens, "restore-tokens", restoreTokens, "`length` of the prompt of restore, slots and warm, in tokens")
 	flags.IntVar(&s.storeMiB, "store-mib", defaultStoreMiB, "`MiB` of rows that store saves and restores")
 	flags.StringVar(&storePages, "store-pages", defaultStorePages, "`numbers` of tiny pages that store looks up among, ascending; a million take 12 GB of disk and minutes to write")
 	flags.BoolVar(&s.quick, "quick", false, "see in seconds whether it works; the figures mean nothing")
@@ -129,6 +131,9 @@ func (s *settings) fillIn(only, sizes, storePages string) error {
 			return fmt.Errorf("-store-pages %s: %q is not a number of pages from 1 to %d", storePages, number, storePagesMax)
 		}
 		s.storePages = append(s.storePages, pages)
+	}
+	if n := s.restoreTokens; n < lab.PageTokens || n > s.shape.Context {
+		return fmt.Errorf("-restore-tokens %d: want %d to %d", n, lab.PageTokens, s.shape.Context)
 	}
 	if s.storeMiB < 1 || s.storeMiB > storeMiBMax {
 		return fmt.Errorf("-store-mib %d: want 1 to %d", s.storeMiB, storeMiBMax)

@@ -19,6 +19,8 @@ type Report struct {
 	TTFT     *TTFT    `json:"ttft,omitempty"`
 	Cost     *Cost    `json:"cost,omitempty"`
 	Restore  *Restore `json:"restore,omitempty"`
+	Slots    *Slots   `json:"slots,omitempty"`
+	Warm     *Warm    `json:"warm,omitempty"`
 	Paged    *Paged   `json:"paged,omitempty"`
 	Store    *Store   `json:"store,omitempty"`
 }
@@ -158,6 +160,12 @@ func (r *Report) keep(old *Report) {
 	}
 	if r.Restore == nil {
 		r.Restore = old.Restore
+	}
+	if r.Slots == nil {
+		r.Slots = old.Slots
+	}
+	if r.Warm == nil {
+		r.Warm = old.Warm
 	}
 	if r.Paged == nil {
 		r.Paged = old.Paged

@@ -20,6 +20,12 @@ func (r *Report) print(w io.Writer) {
 	if r.Restore != nil {
 		r.Restore.print(w)
 	}
+	if r.Slots != nil {
+		r.Slots.print(w)
+	}
+	if r.Warm != nil {
+		r.Warm.print(w)
+	}
 	if r.Paged != nil {
 		r.Paged.print(w)
 	}

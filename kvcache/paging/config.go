@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/kvtier/kvtier/ggml-paged/pager"
+	"github.com/kvtier/kvtier/internal/memory"
 )
 
 const (
@@ -102,7 +103,7 @@ func gigabytes(name string) (uint64, error) {
 }
 
 func defaultHostBytes() (uint64, error) {
-	available, err := availableMemory()
+	available, err := memory.Available()
 	if err != nil {
 		return 0, fmt.Errorf("find out how much memory is available: %w; set OLLAMA_PAGED_HOST_GB", err)
 	}

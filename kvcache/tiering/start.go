@@ -93,15 +93,16 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 
 	key := tierenv.Fingerprint(identity)
 	store, err := diskstore.Open(context.Background(), diskstore.Options{
-		Fingerprint: key,
-		Identity:    identity,
-		PageTokens:  config.PageTokens,
-		Local:       diskstore.TierConfig{Root: config.Local, BudgetBytes: config.LocalBytes},
-		Remote:      diskstore.TierConfig{Root: config.Remote, BudgetBytes: config.RemoteBytes},
-		RAM:         diskstore.RAMConfig{BudgetBytes: config.RAMBytes, Server: server()},
-		WritePerDay: config.WriteBytesPerDay,
-		Compress:    config.Compress,
-		Logger:      log,
+		Fingerprint:    key,
+		Identity:       identity,
+		PageTokens:     config.PageTokens,
+		Local:          diskstore.TierConfig{Root: config.Local, BudgetBytes: config.LocalBytes},
+		Remote:         diskstore.TierConfig{Root: config.Remote, BudgetBytes: config.RemoteBytes},
+		RAM:            diskstore.RAMConfig{BudgetBytes: config.RAMBytes, Server: server()},
+		WritePerDay:    config.WriteBytesPerDay,
+		ReadAheadBytes: config.WarmBytes,
+		Compress:       config.Compress,
+		Logger:         log,
 	})
 	if err != nil {
 		return nil, err
@@ -162,11 +163,16 @@ type modelStore struct {
 func (s *modelStore) announce() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
-	s.running.Add(1)
+	s.running.Add(2)
 	go func() {
 		defer s.running.Done()
-		s.logUsage(ctx)
-		s.reclaim(ctx)
+		usage, err := s.Survey(ctx)
+		s.logUsage(ctx, usage, err)
+		s.reclaim(ctx, usage)
+	}()
+	go func() {
+		defer s.running.Done()
+		s.readAhead(ctx)
 	}()
 }
 
@@ -178,8 +184,7 @@ func (s *modelStore) Close() error {
 }
 
 // logUsage prints the one line per loaded model that says what is on.
-func (s *modelStore) logUsage(ctx context.Context) {
-	usage, err := s.Scan(ctx)
+func (s *modelStore) logUsage(ctx context.Context, usage diskstore.Usage, err error) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -220,10 +225,10 @@ const reclaimAfter = 24 * time.Hour
 
 // reclaim reports pages that other versions of the engine left for this model, and removes
 // those that none has used for a while: no fingerprint of this engine will ask for them.
-func (s *modelStore) reclaim(ctx context.Context) {
+func (s *modelStore) reclaim(ctx context.Context, usage diskstore.Usage) {
 	var kept int
 	var keptBytes int64
-	reclaimed, err := s.Reclaim(ctx, func(other diskstore.FingerprintUsage) bool {
+	reclaimed, err := s.Reclaim(ctx, usage, func(other diskstore.FingerprintUsage) bool {
 		if !supersedes(s.identity, other.Identity) {
 			return false
 		}

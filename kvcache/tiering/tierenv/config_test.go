@@ -43,7 +43,9 @@ func TestConfigDefaults(t *testing.T) {
 	c, err := FromEnvironment(log)
 	require.NoError(t, err)
 	require.Contains(t, []string{DefaultRoot, filepath.Join(home, ".ollama", "kv-cache")}, c.Local)
-	c.Local = ""
+	require.Positive(t, c.WarmBytes)
+	require.LessOrEqual(t, c.WarmBytes, int64(DefaultWarmBytes))
+	c.Local, c.WarmBytes = "", 0
 	require.Equal(t, Config{LocalBytes: 20e9, PageTokens: 256}, c)
 }
 
@@ -54,6 +56,7 @@ func TestConfigReadsEverything(t *testing.T) {
 		"OLLAMA_KV_TIER_LOCAL_GB":         "0.5",
 		"OLLAMA_KV_TIER_REMOTE":           " '/nfs/pages' ",
 		"OLLAMA_KV_TIER_REMOTE_GB":        "5000",
+		"OLLAMA_KV_TIER_WARM_GB":          "0.25",
 		"OLLAMA_KV_TIER_WRITE_GB_PER_DAY": "12.5",
 		"OLLAMA_KV_TIER_COMPRESS":         "true",
 		"OLLAMA_KV_TIER_NAMESPACE":        "team",
@@ -64,7 +67,7 @@ func TestConfigReadsEverything(t *testing.T) {
 	c, err := FromEnvironment(log)
 	require.NoError(t, err)
 	require.Equal(t, Config{
-		Local: "/fast/pages", LocalBytes: 5e8, Remote: "/nfs/pages", RemoteBytes: 5e12, WriteBytesPerDay: 125e8,
+		Local: "/fast/pages", LocalBytes: 5e8, Remote: "/nfs/pages", RemoteBytes: 5e12, WarmBytes: 25e7, WriteBytesPerDay: 125e8,
 		Compress: true, Namespace: "team", PageTokens: 128, Test: true,
 	}, c)
 }
@@ -88,13 +91,14 @@ func TestConfigBadValues(t *testing.T) {
 			require.ErrorContains(t, err, value)
 		}
 	}
-	for name, value := range map[string]string{"OLLAMA_KV_TIER_COMPRESS": "zstd", "OLLAMA_KV_TIER_PAGE_TOKENS": "1"} {
+	for name, value := range map[string]string{"OLLAMA_KV_TIER_COMPRESS": "zstd", "OLLAMA_KV_TIER_WARM_GB": "some", "OLLAMA_KV_TIER_PAGE_TOKENS": "1"} {
 		environment(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), name: value})
 		log, lines := logger()
 		c, err := FromEnvironment(log)
 		require.NoError(t, err)
 		require.False(t, c.Compress)
 		require.Equal(t, 256, c.PageTokens)
+		require.Positive(t, c.WarmBytes)
 		require.Contains(t, lines.String(), name)
 	}
 }

@@ -1,4 +1,4 @@
-package paging
+package memory
 
 import (
 	"bufio"
@@ -8,13 +8,11 @@ import (
 	"path"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
-// availableMemory is what the system can give without swapping, within what the process's
+// Available is how many bytes the system can give without swapping, within what the process's
 // control groups still allow.
-func availableMemory() (uint64, error) {
+func Available() (uint64, error) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return 0, err
@@ -101,12 +99,4 @@ func number(file string) (uint64, bool) {
 	}
 	n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
 	return n, err == nil
-}
-
-func freeBytes(dir string) (uint64, error) {
-	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil {
-		return 0, err
-	}
-	return fs.Bavail * uint64(fs.Bsize), nil
 }

@@ -4,6 +4,4 @@ package paging
 
 import "github.com/kvtier/kvtier/ggml-paged/pager"
 
-func availableMemory() (uint64, error) { return 0, pager.ErrUnsupported }
-
 func freeBytes(string) (uint64, error) { return 0, pager.ErrUnsupported }

@@ -1,0 +1,231 @@
+package diskstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// aheadTime is how long ReadAhead goes on: who comes later than that had better
+// read by himself.
+const aheadTime = 2 * time.Minute
+
+// Ahead is what ReadAhead has read.
+type Ahead struct {
+	Pages    int   // full pages and tails
+	Bytes    int64 // what they take where they are now
+	Promoted int   // of Pages, copied from the remote tier
+	RAM      bool  // they are decoded in Options.RAM, not in the system's page cache
+}
+
+// ReadAhead reads the pages of this store's fingerprint that were used last, so
+// that the first Reads after a start come from memory: decoded pages where
+// Options.RAM says so, otherwise files, which the operating system then keeps as
+// long as it has nothing better to do with its memory. It takes what Open's count
+// has found, and counts nothing when that went well.
+//
+// The local tier's pages come first, each conversation's from its beginning on.
+// What only the remote tier holds is copied up then, into room that is free.
+// Nothing is evicted for a page that is read ahead, and none counts as used.
+//
+// It reads no more than Options.ReadAheadBytes and for no longer than 2 minutes,
+// at a low priority where there are such, and stands back while Reads and Puts run.
+// A second call does nothing. It returns what it has read together with ErrClosed,
+// ctx's error or an error of counting the local tier.
+func (s *Store) ReadAhead(ctx context.Context) (Ahead, error) {
+	ctx, leave, err := s.life.enter(ctx)
+	if err != nil {
+		return Ahead{}, err
+	}
+	defer leave()
+	if s.opt.ReadAheadBytes == 0 {
+		return Ahead{}, nil
+	}
+	limited, cancel := context.WithTimeout(ctx, aheadTime)
+	defer cancel()
+	r := &aheadReader{s: s, left: s.opt.ReadAheadBytes, ahead: Ahead{RAM: s.warm != nil}}
+	done := make(chan error, 1)
+	go func() { // which ends with the priority it lowers
+		lowerPriority()
+		done <- r.run(limited)
+	}()
+	err = <-done
+	if limited.Err() != nil && ctx.Err() == nil {
+		err = nil // the time is over
+	}
+	return r.ahead, err
+}
+
+// errEnough ends reading ahead: there is no room for the next page.
+var errEnough = errors.New("diskstore: no room to read ahead")
+
+// aheadReader is one ReadAhead.
+type aheadReader struct {
+	s     *Store
+	left  int64 // bytes
+	step  []byte
+	ahead Ahead
+}
+
+func (r *aheadReader) run(ctx context.Context) error {
+	for _, id := range r.s.tiers(TierLocal) {
+		if _, err := r.s.awaitFirst(ctx, id); err != nil {
+			if id == tierRemote && ctx.Err() == nil {
+				return nil
+			}
+			return fmt.Errorf("read ahead in %s: %w", r.s.config(id).Root, err)
+		}
+		for _, info := range r.s.first[id].takeRecent() {
+			err := r.read(ctx, id, info)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if errors.Is(err, errEnough) || errors.Is(err, ErrTierDown) {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// read reads one page ahead. Errors other than errEnough are the page's own: it
+// may be gone, and Read will find what is wrong with it.
+func (r *aheadReader) read(ctx context.Context, id tierID, info Info) error {
+	if err := r.s.traffic.standBack(ctx); err != nil {
+		return err
+	}
+	if info.Bytes > r.left {
+		return errEnough
+	}
+	promoted := false
+	if id == tierRemote {
+		if _, err := r.s.local.Stat(ctx, info.Name); err == nil {
+			return nil // read already, or not recent enough
+		}
+		err := r.s.promoteAhead(ctx, info)
+		promoted = err == nil
+		switch {
+		case promoted:
+			id = tierLocal
+		case r.s.warm == nil || !errors.Is(err, errEnough):
+			return err
+		}
+	}
+	bytes, err := info.Bytes, error(nil)
+	switch {
+	case r.s.warm != nil:
+		bytes, err = r.decode(ctx, id, info)
+	case !promoted: // what was just written is in the page cache
+		bytes, err = r.cache(ctx, id, info)
+	}
+	if err != nil {
+		return err
+	}
+	r.left -= bytes
+	r.ahead.Pages++
+	r.ahead.Bytes += bytes
+	r.s.counts.aheadPages.Add(1)
+	r.s.counts.aheadBytes.Add(uint64(bytes))
+	if promoted {
+		r.ahead.Promoted++
+	}
+	return nil
+}
+
+// cache brings a file into the operating system's page cache, and returns how
+// many bytes that are. What is in it is checked when it is read for good.
+func (r *aheadReader) cache(ctx context.Context, id tierID, info Info) (int64, error) {
+	file, err := r.s.tier(id).Open(ctx, info.Name)
+	if err != nil {
+		r.s.noteTierError(id, err)
+		return 0, err
+	}
+	defer file.Close()
+	size := file.Info().Bytes
+	if size > r.left {
+		return 0, errEnough
+	}
+	if inPageCache(file) {
+		return size, nil
+	}
+	if r.step == nil {
+		r.step = make([]byte, stepBytes)
+	}
+	blob := yieldingBlob{file, &r.s.traffic}
+	for off := int64(0); off < size; off += stepBytes {
+		if err := blob.ReadAt(ctx, r.step[:min(stepBytes, size-off)], off); err != nil {
+			r.s.noteTierError(id, err)
+			return 0, err
+		}
+	}
+	return size, nil
+}
+
+// decode checks a page and keeps it in memory, behind all that is there, and
+// returns how many bytes it takes.
+func (r *aheadReader) decode(ctx context.Context, id tierID, info Info) (int64, error) {
+	file, err := r.s.tier(id).Open(ctx, info.Name)
+	if err != nil {
+		r.s.noteTierError(id, err)
+		return 0, err
+	}
+	defer file.Close()
+	blob := yieldingBlob{file, &r.s.traffic}
+	h, err := readHeader(ctx, blob)
+	if err == nil {
+		err = h.checkName(info.Name)
+	}
+	if err != nil {
+		r.s.condemn(ctx, id, file.Info(), err)
+		return 0, err
+	}
+	if h.PageTokens != r.s.opt.PageTokens {
+		return 0, mismatch("page size is %d tokens, want %d", h.PageTokens, r.s.opt.PageTokens)
+	}
+	size := warmBytes(h)
+	if size > r.left {
+		return 0, errEnough
+	}
+	kept, err := r.s.keepAhead(file.Info(), id, h, func(rows []byte) error {
+		return readPayload(ctx, blob, h, h.all(), r.s.codec, rows)
+	})
+	switch {
+	case err != nil:
+		r.s.condemn(ctx, id, file.Info(), err)
+		return 0, err
+	case !kept:
+		return 0, errEnough
+	}
+	return size, nil
+}
+
+// promoteAhead copies a page up as promote does, but makes no room for it and
+// leaves the time it was used at. It returns errEnough when there is no room.
+func (s *Store) promoteAhead(ctx context.Context, info Info) error {
+	h, err := s.headerOf(ctx, s.remote, info.Name)
+	if err != nil {
+		return err
+	}
+	used := info.Used
+	if h.Start > 0 {
+		parent, ok := s.localLink(ctx, h.Parent)
+		if !ok {
+			return fmt.Errorf("the page it continues is not stored: %w", ErrNotFound)
+		}
+		if !parent.used.IsZero() && parent.used.Before(chainUsed(used, h.Start)) {
+			used = recency(parent.used, h.Start)
+		}
+	}
+	// What would begin a collection is as full as full.
+	want := demand{room: alignUp(info.Bytes) + s.opt.Local.BudgetBytes/trimShare}
+	if over, _, err := s.shortage(ctx, tierLocal, want); err != nil || over > 0 {
+		return errEnough
+	}
+	room, err := s.books[tierLocal].reserve(ctx, info.Bytes)
+	if err != nil {
+		return errEnough
+	}
+	defer room.cancel()
+	return s.copyUp(ctx, yieldingTier{s.remote, &s.traffic}, info, room, used)
+}

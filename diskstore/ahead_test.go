@@ -1,0 +1,485 @@
+package diskstore
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+func withAhead(bytes int64) func(*Options) { return func(o *Options) { o.ReadAheadBytes = bytes } }
+
+// setUsed sets the recency of a stored chain to that of one last used then.
+func setUsed(t *testing.T, s *Store, id tierID, tokens []int32, used time.Time) {
+	t.Helper()
+	for _, name := range namesOf(s, tokens) {
+		at := uint32(0)
+		if name.Class == ClassTail {
+			at = uint32(len(tokens) / testTokens * testTokens)
+		} else {
+			for i, page := range namesOf(s, tokens) {
+				if page == name {
+					at = uint32(i * testTokens)
+				}
+			}
+		}
+		require.NoError(t, s.tier(id).Touch(ctx, name, recency(used, at)))
+	}
+}
+
+// namesOf returns the names of the pages and the tail that hold tokens, in order.
+func namesOf(s *Store, tokens []int32) []Name {
+	names := s.chainNames(s.opt.Fingerprint, 0, tokens, nil)
+	parent := s.opt.Fingerprint
+	if len(names) > 0 {
+		parent = names[len(names)-1].Key
+	}
+	if rest := tokens[len(names)*testTokens:]; len(rest) > 0 {
+		names = append(names, s.tailName(parent, ChainKey(parent, rest, nil)))
+	}
+	return names
+}
+
+// conversations stores chains of two pages and a tail, the first one used last,
+// and returns their tokens.
+func conversations(t *testing.T, o Options, n int) [][]int32 {
+	t.Helper()
+	s := open(t, o)
+	var all [][]int32
+	for seed := range n {
+		all = append(all, prompt(seed, 2*testTokens+3))
+	}
+	for i, tokens := range all {
+		putChain(t, s, tokens)
+		setUsed(t, s, tierLocal, tokens, time.Now().Add(-time.Duration(i+1)*time.Hour))
+	}
+	require.NoError(t, s.Close())
+	return all
+}
+
+// readLog records which files are read, each once, in the order of their first
+// bytes.
+type readLog struct {
+	mu    sync.Mutex
+	paths []string
+}
+
+func (l *readLog) watch(op vfs.Op, paths ...string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if op == vfs.OpRead && strings.HasSuffix(paths[0], pageExt) && (len(l.paths) == 0 || l.paths[len(l.paths)-1] != paths[0]) {
+		l.paths = append(l.paths, paths[0])
+	}
+}
+
+// in returns the paths read below a root, relative to its pages.
+func (l *readLog) in(t *testing.T, root string) (rel []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, path := range l.paths {
+		r, err := filepath.Rel(filepath.Join(root, versionDir), path)
+		require.NoError(t, err)
+		if !strings.HasPrefix(r, "..") {
+			rel = append(rel, r)
+		}
+	}
+	return rel
+}
+
+func relsOf(names []Name) (rel []string) {
+	for _, name := range names {
+		rel = append(rel, name.rel())
+	}
+	return rel
+}
+
+// The conversation used last comes first, from its first page to its tail, with
+// pages in memory as without; pages of others are not touched.
+func TestReadAheadOrder(t *testing.T) {
+	for _, ram := range []int64{0, plenty} {
+		inj := vfs.Inject(quickFS)
+		o := testOptions(t, withFS(inj), withAhead(plenty), withRAM(ram))
+		all := conversations(t, o, 3)
+		other := o
+		other.Fingerprint = testFingerprint(2)
+		conversations(t, other, 2)
+
+		var log readLog
+		s, err := Open(ctx, o)
+		require.NoError(t, err)
+		inj.Watch(log.watch)
+		got, err := s.ReadAhead(ctx)
+		require.NoError(t, err)
+		var want []string
+		for _, tokens := range all {
+			want = append(want, relsOf(namesOf(s, tokens))...)
+		}
+		require.Equal(t, want, log.in(t, o.Local.Root))
+		require.Equal(t, 9, got.Pages)
+		require.EqualValues(t, 9, s.Stats().AheadPages)
+		require.EqualValues(t, got.Bytes, s.Stats().AheadBytes)
+		require.Equal(t, ram > 0, got.RAM)
+		if ram > 0 {
+			require.Equal(t, got.Bytes, s.Stats().RAM.Bytes)
+			require.Equal(t, repeat(TierRAM, 3), tiersOf(s.Chain(ctx, all[2], nil)))
+		}
+		again, err := s.ReadAhead(ctx)
+		require.NoError(t, err)
+		require.Zero(t, again.Pages, "once")
+		for i, tokens := range all { // nothing counts as used
+			info, err := s.local.Stat(ctx, namesOf(s, tokens)[0])
+			require.NoError(t, err)
+			require.WithinDuration(t, time.Now().Add(-time.Duration(i+1)*time.Hour), info.Used, time.Minute)
+			readChain(t, s, tokens, len(tokens))
+		}
+		require.NoError(t, s.Close())
+	}
+}
+
+// What is read never exceeds the budget, and a page that does not fit ends it:
+// those behind it are of no use without.
+func TestReadAheadBudgetIsExact(t *testing.T) {
+	o := testOptions(t)
+	all := conversations(t, o, 2)
+	s := open(t, o)
+	var sizes []int64
+	for _, tokens := range all {
+		for _, name := range namesOf(s, tokens) {
+			info, err := s.local.Stat(ctx, name)
+			require.NoError(t, err)
+			sizes = append(sizes, info.Bytes)
+		}
+	}
+	total := int64(0)
+	for i, size := range sizes {
+		for _, c := range []struct {
+			budget int64
+			want   int
+		}{{total + size - 1, i}, {total + size, i + 1}} {
+			o.ReadAheadBytes = c.budget
+			s := open(t, o)
+			got, err := s.ReadAhead(ctx)
+			require.NoError(t, err)
+			require.Equal(t, c.want, got.Pages, "%d bytes", c.budget)
+			require.LessOrEqual(t, got.Bytes, c.budget)
+		}
+		total += size
+	}
+	o.ReadAheadBytes = 0
+	got, err := open(t, o).ReadAhead(ctx)
+	require.NoError(t, err)
+	require.Zero(t, got)
+}
+
+// Of a small memory the most recent pages get what is free: nothing that is there
+// goes for them, and they are the first to go themselves.
+func TestReadAheadIntoMemoryEvictsNothing(t *testing.T) {
+	page := pageBytes(t, testTokens)
+	o := testOptions(t)
+	all := conversations(t, o, 3)
+	withRAM(3*page + page/2)(&o)
+	o.ReadAheadBytes = plenty
+	s := open(t, o)
+	asked := prompt(9, testTokens)
+	putChain(t, s, asked)
+	got, err := s.ReadAhead(ctx)
+	require.NoError(t, err)
+	require.Equal(t, 2, got.Pages)
+	require.Equal(t, 3*page, s.Stats().RAM.Bytes)
+	require.Equal(t, []string{TierRAM, TierRAM, TierLocal}, tiersOf(s.Chain(ctx, all[0], nil)))
+	require.Equal(t, []string{TierRAM}, tiersOf(s.Chain(ctx, asked, nil)))
+
+	putChain(t, s, prompt(10, testTokens))
+	require.Equal(t, []string{TierRAM, TierLocal, TierLocal}, tiersOf(s.Chain(ctx, all[0], nil)), "from its end")
+	require.Equal(t, []string{TierRAM}, tiersOf(s.Chain(ctx, asked, nil)))
+}
+
+// A file that cannot be used is passed over, and damage is found where pages are
+// decoded.
+func TestReadAheadPassesOverWhatIsNoGood(t *testing.T) {
+	o := testOptions(t, withAhead(plenty), withRAM(plenty))
+	all := conversations(t, o, 2)
+	s := open(t, o)
+	names := namesOf(s, all[0])
+	path := filePath(o.Local.Root, names[1])
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	data[len(data)/2] ^= 1
+	require.NoError(t, os.WriteFile(path, data, 0o600))
+	setUsed(t, s, tierLocal, all[0], time.Now().Add(-time.Minute))
+	require.NoError(t, os.Remove(filePath(o.Local.Root, namesOf(s, all[1])[0])))
+	require.NoError(t, s.Close())
+
+	s = open(t, o)
+	require.NoError(t, os.Remove(filePath(o.Local.Root, namesOf(s, all[1])[1]))) // after it was listed
+	got, err := s.ReadAhead(ctx)
+	require.NoError(t, err)
+	require.Equal(t, 3, got.Pages)
+	require.EqualValues(t, 1, s.Stats().Damaged)
+	require.NoFileExists(t, path)
+	readChain(t, s, all[0], testTokens)
+}
+
+// moveToRemote moves the files of a chain from the local root to the remote one.
+func moveToRemote(t *testing.T, o Options, names []Name) {
+	t.Helper()
+	for _, name := range names {
+		to := filePath(o.Remote.Root, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
+		require.NoError(t, os.Rename(filePath(o.Local.Root, name), to))
+	}
+}
+
+// What only the remote tier holds is copied up after the local pages were read,
+// keeps its place in the order, and takes no room but what is free.
+func TestReadAheadPromotes(t *testing.T) {
+	page := physicalPage(t)
+	for _, ram := range []int64{0, plenty} {
+		o := testOptions(t, withRemote(t), withAhead(plenty), withRAM(ram))
+		all := conversations(t, o, 3)
+		s := open(t, o)
+		moveToRemote(t, o, namesOf(s, all[1]))
+		require.NoError(t, s.Close())
+
+		s = open(t, o)
+		got, err := s.ReadAhead(ctx)
+		require.NoError(t, err)
+		require.Equal(t, 9, got.Pages)
+		require.Equal(t, 3, got.Promoted)
+		require.EqualValues(t, 3, s.Stats().Promoted)
+		for _, name := range namesOf(s, all[1]) {
+			info, err := s.local.Stat(ctx, name)
+			require.NoError(t, err)
+			require.WithinDuration(t, time.Now().Add(-2*time.Hour), info.Used, time.Minute)
+		}
+		requireOrdered(t, s)
+		readChain(t, s, all[1], len(all[1]))
+		require.NoError(t, s.Close())
+	}
+
+	// There is room for one of the three only.
+	o := testOptions(t, withRemote(t), withAhead(plenty))
+	all := conversations(t, o, 3)
+	s := open(t, o)
+	moveToRemote(t, o, namesOf(s, all[2]))
+	require.NoError(t, s.Close())
+	o.Local.BudgetBytes = (s.Stats().Local.Bytes - 3*page) + page + page/2
+	s = open(t, o)
+	before := s.Stats().Local
+	require.NotZero(t, before.Pages)
+	got, err := s.ReadAhead(ctx)
+	require.NoError(t, err)
+	require.LessOrEqual(t, got.Promoted, 1)
+	require.NoError(t, s.Flush(ctx))
+	require.Zero(t, s.Stats().Evicted+s.Stats().Demoted, "nothing goes for a page that nobody asked for")
+	for _, tokens := range all[:2] {
+		readChain(t, s, tokens, len(tokens))
+	}
+}
+
+// A remote tier that hangs costs no more than the time it is given, and the local
+// pages are read all the same.
+func TestReadAheadWithARemoteThatHangs(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), withRemote(t), withAhead(plenty))
+	all := conversations(t, o, 4)
+	s := open(t, o)
+	for _, tokens := range all[2:] {
+		moveToRemote(t, o, namesOf(s, tokens))
+	}
+	require.NoError(t, s.Close())
+	for _, ops := range [][]vfs.Op{nil, {vfs.OpOpen}, {vfs.OpRead}} { // in everything, or after it was listed
+		gate := vfs.NewGate()
+		defer gate.Open()
+		s, err := Open(ctx, o)
+		require.NoError(t, err)
+		if ops != nil {
+			require.NoError(t, s.Flush(ctx))
+		}
+		s.remote.lookupIn, s.remote.stepIn = 5*time.Millisecond, 5*time.Millisecond
+		inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Ops: ops, Gate: gate})
+		got, err := s.ReadAhead(ctx)
+		require.NoError(t, err)
+		require.Equal(t, 6, got.Pages, "%v", ops)
+		require.Zero(t, got.Promoted)
+		closeInTime(t, s)
+		gate.Open()
+		inj.Reset()
+	}
+}
+
+// Close ends it, and so does its context.
+func TestReadAheadEnds(t *testing.T) {
+	for _, byClose := range []bool{true, false} {
+		inj := vfs.Inject(quickFS)
+		o := testOptions(t, withFS(inj), withAhead(plenty))
+		conversations(t, o, 2)
+		s, err := Open(ctx, o)
+		require.NoError(t, err)
+		require.NoError(t, s.Flush(ctx))
+		leave := s.traffic.enter() // somebody reads, and does not come to an end
+		aheadCtx, cancel := context.WithCancel(ctx)
+		done := make(chan error, 1)
+		go func() {
+			_, err := s.ReadAhead(aheadCtx)
+			done <- err
+		}()
+		require.Eventually(t, func() bool {
+			s.life.mu.Lock()
+			defer s.life.mu.Unlock()
+			return s.life.running == 1
+		}, time.Minute, time.Millisecond, "it has begun")
+		if byClose {
+			closeInTime(t, s)
+		} else {
+			cancel()
+		}
+		require.ErrorIs(t, <-done, context.Canceled)
+		cancel()
+		leave()
+		require.NoError(t, s.Close())
+		_, err = s.ReadAhead(ctx)
+		require.ErrorIs(t, err, ErrClosed)
+	}
+}
+
+// It stands back while somebody reads: in the time it was given it reads nothing.
+func TestReadAheadStandsBack(t *testing.T) {
+	for _, ram := range []int64{0, plenty} {
+		inj := vfs.Inject(quickFS)
+		o := testOptions(t, withFS(inj), withAhead(plenty), withRAM(ram))
+		all := conversations(t, o, 2)
+		s, err := Open(ctx, o)
+		require.NoError(t, err)
+		require.NoError(t, s.Flush(ctx))
+
+		gate := vfs.NewGate()
+		path := regexp.MustCompile(namesOf(s, all[1])[0].Key.String())
+		inj.Add(vfs.Rule{Path: path, Ops: []vfs.Op{vfs.OpRead}, Gate: gate})
+		read := make(chan struct{})
+		go func() {
+			defer close(read)
+			readChain(t, s, all[1], len(all[1]))
+		}()
+		<-gate.Entered()
+		limited, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		got, err := s.ReadAhead(limited)
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Zero(t, got.Pages)
+		gate.Open()
+		<-read
+		require.NoError(t, s.Close())
+	}
+}
+
+// Standing back ends when the last operation has ended, and before each piece of a
+// file it is asked again.
+func TestTraffic(t *testing.T) {
+	var tr traffic
+	soon := func() error {
+		ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
+		defer cancel()
+		return tr.standBack(ctx)
+	}
+	require.NoError(t, tr.standBack(ctx))
+	first, second := tr.enter(), tr.enter()
+	require.ErrorIs(t, soon(), context.DeadlineExceeded)
+	first()
+	require.ErrorIs(t, soon(), context.DeadlineExceeded)
+
+	o := testOptions(t)
+	s := open(t, o)
+	putChain(t, s, prompt(1, testTokens))
+	blob, err := yieldingTier{s.local, &tr}.Open(ctx, namesOf(s, prompt(1, testTokens))[0])
+	require.NoError(t, err)
+	defer blob.Close()
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	require.ErrorIs(t, blob.ReadAt(ended, make([]byte, 4), 0), context.Canceled)
+	done := make(chan error, 1)
+	go func() { done <- blob.ReadAt(ctx, make([]byte, 4), 0) }()
+	second()
+	require.NoError(t, <-done)
+}
+
+// What happens when a model is loaded lists the local root once, not three times.
+func TestModelStartListsOnce(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), withAhead(plenty), func(o *Options) { o.Local.BudgetBytes = 1 << 30 })
+	all := conversations(t, o, 3)
+	other := o
+	other.Fingerprint = testFingerprint(2)
+	conversations(t, other, 1)
+	listed := make(map[string]int)
+	var mu sync.Mutex
+	inj.Watch(func(op vfs.Op, paths ...string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if rel, err := filepath.Rel(filepath.Join(o.Local.Root, versionDir), paths[0]); err == nil && op == vfs.OpReadDir && len(rel) > 60 {
+			listed[rel]++
+		}
+	})
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	use, err := s.Survey(ctx)
+	require.NoError(t, err)
+	require.Equal(t, 6, use.Local.Pages)
+	require.Equal(t, 3, use.Local.Tails)
+	require.Len(t, use.Local.Others, 1)
+	_, err = s.Reclaim(ctx, use, func(FingerprintUsage) bool { return false })
+	require.NoError(t, err)
+	_, err = s.ReadAhead(ctx)
+	require.NoError(t, err)
+	require.NoError(t, s.Flush(ctx))
+	mu.Lock()
+	require.NotEmpty(t, listed)
+	for dir, n := range listed {
+		require.Equal(t, 1, n, dir)
+	}
+	mu.Unlock()
+
+	// Later changes are for Scan.
+	putChain(t, s, prompt(20, testTokens))
+	again, err := s.Survey(ctx)
+	require.NoError(t, err)
+	require.Equal(t, use.Local, again.Local)
+	scanned, err := s.Scan(ctx)
+	require.NoError(t, err)
+	require.Equal(t, 7, scanned.Local.Pages)
+	readChain(t, s, all[0], len(all[0]))
+	require.NoError(t, s.Close())
+}
+
+// Of a long listing only what fits is kept.
+func TestRecentsKeepWhatFits(t *testing.T) {
+	r := newRecents(testFingerprint(1), 10*100)
+	r.most = 64
+	now := time.Now()
+	for i := range 1000 {
+		n := (i * 617) % 1000 // in no order
+		name := Name{Fingerprint: testFingerprint(1), Key: Key{byte(n), byte(n >> 8)}}
+		r.add(Info{Name: name, Bytes: 100, Used: now.Add(-time.Duration(n) * time.Second)})
+		require.LessOrEqual(t, len(r.files), 2*r.most)
+		require.LessOrEqual(t, r.held, int64(2*10*100))
+	}
+	files := r.order()
+	require.Len(t, files, 10)
+	for i, info := range files {
+		require.Equal(t, Key{byte(i), byte(i >> 8)}, info.Key)
+	}
+	r = newRecents(testFingerprint(1), plenty)
+	r.most = 64
+	for n := range 1000 {
+		r.add(Info{Name: Name{Fingerprint: testFingerprint(1), Key: Key{byte(n), byte(n >> 8)}}, Bytes: 1, Used: now.Add(-time.Duration(n) * time.Second)})
+	}
+	require.Len(t, r.order(), 64)
+}

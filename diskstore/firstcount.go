@@ -1,0 +1,80 @@
+package diskstore
+
+import (
+	"context"
+	"sync"
+)
+
+// firstCount keeps what the first count of a tier found, which Open begins: what
+// happens once, when a model is loaded, needs no listing of its own.
+type firstCount struct {
+	mu     sync.Mutex
+	found  *tally // nil before it has ended
+	recent []Info // to be read ahead, most recent first; nil once taken
+	done   chan struct{}
+}
+
+func newFirstCount() *firstCount { return &firstCount{done: make(chan struct{})} }
+
+// begin returns what collects the files to be read ahead; nil when the first count
+// has ended.
+func (f *firstCount) begin(fingerprint Key, bytes int64) *recents {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.found != nil || bytes == 0 {
+		return nil
+	}
+	return newRecents(fingerprint, bytes)
+}
+
+// end takes over what a count has found, if it is the first.
+func (f *firstCount) end(found *tally, recent *recents) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.found != nil {
+		return
+	}
+	f.found, f.recent = found, recent.order()
+	close(f.done)
+}
+
+// result returns what was found; nil before the first count has ended.
+func (f *firstCount) result() *tally {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.found
+}
+
+// takeRecent returns the files to be read ahead, once.
+func (f *firstCount) takeRecent() []Info {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	recent := f.recent
+	f.recent = nil
+	return recent
+}
+
+// awaitFirst waits for the first count of a tier, and counts when nobody does.
+func (s *Store) awaitFirst(ctx context.Context, id tierID) (*tally, error) {
+	first := s.first[id]
+	select {
+	case <-first.done:
+		return first.result(), nil
+	default:
+	}
+	select {
+	case <-first.done:
+	case <-s.collecting.done():
+		if first.result() != nil {
+			break
+		}
+		// The collection that Open began could not count, or left a tier out
+		// that was down.
+		if _, err := s.count(ctx, id, nil); err != nil {
+			return nil, err
+		}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return first.result(), nil
+}

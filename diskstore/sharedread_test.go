@@ -1,0 +1,141 @@
+package diskstore
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// startRead reads a page of a chain in the background.
+func startRead(ctx context.Context, t *testing.T, s *Store, ref Ref, tokens []int32) (buf []byte, done chan error) {
+	l := layoutOf(t, testSections, ref.Stored)
+	buf, done = make([]byte, l.Size()), make(chan error, 1)
+	go func() { done <- s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf) }()
+	return buf, done
+}
+
+// joined waits until n Reads wait for another's of the same page.
+func joined(t *testing.T, s *Store, ref Ref, n int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		s.sharing.mu.Lock()
+		defer s.sharing.mu.Unlock()
+		return s.sharing.reading[s.refName(ref)].waiting == n
+	}, time.Minute, time.Millisecond)
+}
+
+// hangingRead returns a store that holds a page of tokens whose file one reader hangs
+// in, and what lets it go on: with an error when one is given.
+func hangingRead(t *testing.T, fail error) (s *Store, inj *vfs.Injector, tokens []int32, ref Ref, gate *vfs.Gate) {
+	inj = vfs.Inject(quickFS)
+	s = open(t, testOptions(t, withFS(inj)))
+	tokens = prompt(1, testTokens)
+	putChain(t, s, tokens)
+	ref = s.Chain(ctx, tokens, nil)[0]
+	gate = vfs.NewGate()
+	inj.Add(vfs.Rule{Path: regexp.MustCompile(ref.Key.String()), Ops: []vfs.Op{vfs.OpRead}, Gate: gate, Err: fail})
+	return s, inj, tokens, ref, gate
+}
+
+// Reads of one page at the same time open its file once, and each has the page.
+func TestReadsOfOnePageShareOne(t *testing.T) {
+	s, inj, tokens, ref, gate := hangingRead(t, nil)
+	first, firstDone := startRead(ctx, t, s, ref, tokens)
+	<-gate.Entered()
+	opened := inj.Count(vfs.OpOpen)
+	var bufs [][]byte
+	var done []chan error
+	for range 3 {
+		buf, d := startRead(ctx, t, s, ref, tokens)
+		bufs, done = append(bufs, buf), append(done, d)
+	}
+	joined(t, s, ref, 3)
+	gate.Open()
+	require.NoError(t, <-firstDone)
+	want := make([]byte, len(first))
+	fillRows(layoutOf(t, testSections, testTokens), ref.Key, want)
+	require.Equal(t, want, first)
+	for i := range bufs {
+		require.NoError(t, <-done[i])
+		require.Equal(t, want, bufs[i])
+	}
+	require.Equal(t, opened, inj.Count(vfs.OpOpen))
+	require.EqualValues(t, 4, s.Stats().Hits)
+	require.EqualValues(t, 3, s.Stats().SharedHits)
+	readChain(t, s, tokens, len(tokens))
+	require.EqualValues(t, 3, s.Stats().SharedHits, "a later one reads for itself")
+}
+
+// A Read that fails, or is given up, leaves those that waited for it to read for
+// themselves.
+func TestReadsDoNotShareFailures(t *testing.T) {
+	for _, fail := range []error{nil, errors.New("lost")} {
+		s, inj, tokens, ref, gate := hangingRead(t, fail)
+		givenUp, cancel := context.WithCancel(ctx)
+		_, firstDone := startRead(givenUp, t, s, ref, tokens)
+		<-gate.Entered()
+		_, done := startRead(ctx, t, s, ref, tokens)
+		joined(t, s, ref, 1)
+		cancel()
+		inj.Reset()
+		gate.Open()
+		require.Error(t, <-firstDone)
+		require.NoError(t, <-done)
+		require.Zero(t, s.Stats().SharedHits)
+	}
+}
+
+// One that waits goes when its context ends, and holds nobody up.
+func TestWaitingReadEndsWithItsContext(t *testing.T) {
+	s, _, tokens, ref, gate := hangingRead(t, nil)
+	_, firstDone := startRead(ctx, t, s, ref, tokens)
+	<-gate.Entered()
+	waiting, cancel := context.WithCancel(ctx)
+	_, done := startRead(waiting, t, s, ref, tokens)
+	joined(t, s, ref, 1)
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	gate.Open()
+	require.NoError(t, <-firstDone)
+}
+
+// A Read that asks for other tokens of the same file is not given what it did not ask
+// for.
+func TestReadsOfOtherTokensAreNotShared(t *testing.T) {
+	s, inj, tokens, ref, gate := hangingRead(t, nil)
+	_, firstDone := startRead(ctx, t, s, ref, tokens)
+	<-gate.Entered()
+	inj.Reset()
+	other := append([]int32{}, tokens...)
+	other[3]++
+	l := layoutOf(t, testSections, testTokens)
+	require.ErrorIs(t, s.Read(ctx, ref, other, l, make([]byte, l.Size())), ErrMismatch)
+	gate.Open()
+	require.NoError(t, <-firstDone)
+}
+
+// Many readers of few pages, for the race detector.
+func TestSharedReadsAtRandom(t *testing.T) {
+	s := open(t, testOptions(t))
+	tokens := prompt(1, 4*testTokens+3)
+	putChain(t, s, tokens)
+	var readers sync.WaitGroup
+	for range 8 {
+		readers.Add(1)
+		go func() {
+			defer readers.Done()
+			for range 20 {
+				readChain(t, s, tokens, len(tokens))
+			}
+		}()
+	}
+	readers.Wait()
+	require.EqualValues(t, 8*20*5, s.Stats().Hits)
+}

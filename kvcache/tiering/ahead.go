@@ -1,0 +1,33 @@
+package tiering
+
+import (
+	"context"
+	"time"
+
+	"github.com/ollama/ollama/format"
+)
+
+// readAhead brings the model's latest conversations into memory, so that the first prompt
+// finds them there, and says so in one line.
+func (s *modelStore) readAhead(ctx context.Context) {
+	started := time.Now()
+	ahead, err := s.ReadAhead(ctx)
+	if ctx.Err() != nil || ahead.Pages == 0 && err == nil {
+		return
+	}
+	into := "page cache"
+	if ahead.RAM {
+		into = "memory"
+	}
+	attrs := []any{
+		"pages", ahead.Pages, "bytes", format.HumanBytes(ahead.Bytes), "into", into,
+		"took", time.Since(started).Round(time.Microsecond),
+	}
+	if ahead.Promoted > 0 {
+		attrs = append(attrs, "from_remote", ahead.Promoted)
+	}
+	if err != nil {
+		attrs = append(attrs, "error", err)
+	}
+	s.log.Info("kv tier: read ahead", attrs...)
+}

@@ -1,0 +1,75 @@
+package tiering
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/kvcache"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
+)
+
+// A model whose conversation is stored reads it ahead when it is loaded, and says so.
+func TestStartReadsAhead(t *testing.T) {
+	root, model := filepath.Join(t.TempDir(), "pages"), testModelAt(t)
+	settings := func(more map[string]string) {
+		vars := map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root, "OLLAMA_KV_TIER_WARM_GB": "1"}
+		for name, value := range more {
+			vars[name] = value
+		}
+		environment(t, vars)
+	}
+	settings(nil)
+	storePage(t, model)
+
+	lines := make(chan string, 8)
+	logger := slog.New(slog.NewTextHandler(lineWriter(lines), nil))
+	tiered, err := start(model, plainCache{}, []kvcache.Rows{plainCache{}}, logger)
+	require.NoError(t, err)
+	both := <-lines + <-lines // in any order
+	require.Contains(t, both, "kv tier: on")
+	require.Regexp(t, `kv tier: read ahead" pages=1 bytes=\S+ .*into="page cache" took=`, both)
+	tiered.Close()
+
+	settings(map[string]string{"OLLAMA_KV_TIER_RAM_GB": "0.1"})
+	tiered, err = start(model, plainCache{}, []kvcache.Rows{plainCache{}}, logger)
+	require.NoError(t, err)
+	require.Contains(t, <-lines+<-lines, "into=memory")
+	tiered.Close()
+
+	settings(map[string]string{"OLLAMA_KV_TIER_WARM_GB": "0"})
+	tiered, err = start(model, plainCache{}, []kvcache.Rows{plainCache{}}, logger)
+	require.NoError(t, err)
+	require.Contains(t, <-lines, "kv tier: on")
+	tiered.Close()
+	close(lines)
+	for line := range lines {
+		require.False(t, strings.Contains(line, "ahead"), line)
+	}
+}
+
+// storePage stores one page for a model, as the environment says.
+func storePage(t *testing.T, m Model) {
+	t.Helper()
+	config, err := tierenv.FromEnvironment(slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	require.NoError(t, prepareRoot(config))
+	identity, err := identityOf(m, config, openDigests(""))
+	require.NoError(t, err)
+	key := tierenv.Fingerprint(identity)
+	store, err := diskstore.Open(context.Background(), diskstore.Options{
+		Fingerprint: key, Identity: identity, Local: diskstore.TierConfig{Root: config.Local},
+	})
+	require.NoError(t, err)
+	tokens := make([]int32, diskstore.DefaultPageTokens)
+	layout, err := diskstore.NewLayout([]diskstore.Section{{Kind: diskstore.KindK, RowBytes: 64}}, len(tokens))
+	require.NoError(t, err)
+	page := &diskstore.Page{Parent: key, Tokens: tokens, Layout: layout, Payload: make([]byte, layout.Size())}
+	require.NoError(t, store.Put(context.Background(), page))
+	require.NoError(t, store.Close())
+}

@@ -1,0 +1,46 @@
+package kvcache
+
+import (
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
+
+// Slots that are given one prompt at the same time each get all of it, though the store
+// reads a page once for those that ask together.
+func TestSlotsRestoreOnePromptTogether(t *testing.T) {
+	const slots, tokens = 4, 100
+	store, err := diskstore.Open(t.Context(), diskstore.Options{
+		Fingerprint: diskstore.Key{1}, PageTokens: 8,
+		Local: diskstore.TierConfig{Root: filepath.Join(t.TempDir(), "pages")},
+	})
+	require.NoError(t, err)
+	r := newFakeRunner(t, store, slots, 128, Options{Poison: true})
+	prompt := tokenRange(1, tokens)
+	r.run(r.slots[0], prompt, nil, true)
+	r.run(r.slots[0], tokenRange(2, 9), nil, true) // another prompt takes the slot
+	r.flush()
+
+	before := store.Stats()
+	var together sync.WaitGroup
+	held := make([]int, slots)
+	for i := range slots {
+		together.Add(1)
+		go func() {
+			defer together.Done()
+			held[i] = r.load(r.slots[i], prompt, true).Held
+		}()
+	}
+	together.Wait()
+	for i := range slots {
+		require.Equal(t, tokens-1, held[i])
+		r.cache.requireRows(t, i, prompt[:tokens-1])
+	}
+	st := store.Stats()
+	require.EqualValues(t, slots*(tokens/8+1), st.Hits-before.Hits)
+	t.Logf("%d of %d reads were another's", st.SharedHits-before.SharedHits, st.Hits-before.Hits)
+}
