@@ -1,0 +1,83 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/soak"
+)
+
+// countRestored counts the requests of a round for which something came from the store,
+// and requires that there is one where it must: all conversations begin with the same
+// message, which is stored before the model is unloaded, or the server killed once it is.
+func (p *soakPlay) countRestored(round soak.Round, mark int) {
+	restored := len(restoredLine.FindAllString(p.tiered.Logs()[mark:], -1))
+	p.restored += restored
+	forgotten := round.Event == soak.Unload || round.Event == soak.KillStored
+	chats := 0
+	for _, r := range round.Requests {
+		if r.Kind != soak.Document {
+			chats++
+		}
+	}
+	if forgotten && chats > 0 && restored == 0 && p.isTiered() {
+		p.check(errors.New("nothing was restored"), "after event %q", round.Event)
+	}
+}
+
+// isTiered reports whether the model is one that tiering supports.
+func (p *soakPlay) isTiered() bool { return strings.Contains(p.tiered.Logs(), "kv tier: on") }
+
+// trouble is what no server may log: a request that ended it, and anything about the store
+// that is not as it should be.
+var trouble = regexp.MustCompile(`(?m)^(panic:|fatal error:|SIG[A-Z]+: |goroutine \d+ ).*|^.*level=(WARN|ERROR).* msg="kv .*$|^.*level=ERROR.*$`)
+
+// finish ends both servers and looks at what they leave.
+func (p *soakPlay) finish() {
+	require.NoError(p.t, p.tiered.Unload(p.tiered.context(), p.arch))
+	for name, s := range map[string]*server{"stock": p.stock, "tiered": p.tiered} {
+		runners, err := s.Runners()
+		require.NoError(p.t, err)
+		if s == p.tiered {
+			require.Empty(p.t, runners, "the runner of the unloaded model")
+		}
+		require.NoError(p.t, s.Stop(), name)
+		if line := trouble.FindString(s.Logs()); line != "" {
+			p.check(errors.New(line), "reading the log of the %s server", name)
+		}
+	}
+	if !p.isTiered() {
+		p.t.Logf("%s is not tiered", p.arch)
+		return
+	}
+	require.NotZero(p.t, p.restored)
+	p.check(p.checkStore(), "checking the pages")
+}
+
+// checkStore looks at all files below the roots.
+func (p *soakPlay) checkStore() error {
+	ctx := p.tiered.context()
+	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{
+		Local: diskstore.TierConfig{Root: p.root}, Remote: diskstore.TierConfig{Root: p.remote},
+	})
+	if err != nil {
+		return err
+	}
+	var found error
+	tiers, err := root.Check(ctx, diskstore.CheckOptions{Found: func(f diskstore.Finding) {
+		found = errors.Join(found, fmt.Errorf("%s: %s: %s", f.Path, f.Problem, f.Why))
+	}})
+	for _, tier := range tiers {
+		p.t.Logf("%s: %d pages, %d tails", tier.Tier, tier.Pages, tier.Tails)
+		if left := tier.Processes + tier.TempFiles + tier.Quarantined; left != 0 || tier.Err != nil {
+			found = errors.Join(found, tier.Err, fmt.Errorf("%s has %d processes, %d temporary files and %d damaged ones",
+				tier.Tier, tier.Processes, tier.TempFiles, tier.Quarantined))
+		}
+	}
+	return errors.Join(err, found, root.Close())
+}

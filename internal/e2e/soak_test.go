@@ -1,0 +1,184 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/ollamatest"
+	"github.com/kvtier/kvtier/internal/soak"
+	"github.com/kvtier/kvtier/internal/testmodel"
+)
+
+// The soak plays random histories (package soak) on a tiered server, to which things happen,
+// and on a stock one, to which nothing does, and compares all answers.
+//
+// Every history has a seed. It is printed, and KVTIER_SOAK_SEED plays it again;
+// KVTIER_SOAK_MINUTES plays histories of ever new seeds for so long, and KVTIER_SOAK_ARCH
+// names other architectures. KVTIER_LONG is ten minutes of each. KVTIER_STOCK_OLLAMA names
+// an unpatched build to compare with; otherwise it is ours with tiering off.
+const (
+	soakSeedEnv    = "KVTIER_SOAK_SEED"
+	soakMinutesEnv = "KVTIER_SOAK_MINUTES"
+	soakArchEnv    = "KVTIER_SOAK_ARCH"
+	soakStockEnv   = "KVTIER_STOCK_OLLAMA"
+	soakLongEnv    = "KVTIER_LONG"
+)
+
+const (
+	soakContext     = 1024 // tokens of a slot
+	soakLongMinutes = 10
+)
+
+// soakModel is how an architecture's answers compare.
+type soakModel struct {
+	arch string
+	// exact: a row depends on nothing but the tokens before it, when they are computed one
+	// at a time in one slot. (Which cells a sliding window uses depends on what was in it,
+	// and the order of cells decides low bits.)
+	exact  bool
+	vision bool
+}
+
+var soakModels = []soakModel{
+	{arch: "qwen3", exact: true},
+	{arch: "qwen3moe", exact: true},
+	{arch: "mistral3", vision: true},
+	{arch: "gemma3"},
+	{arch: "gemma3-vision", vision: true},
+	{arch: "gptoss"},
+	{arch: "llama4"},
+	{arch: "qwen3next"},
+	{arch: "lfm2"},
+}
+
+// Requests one at a time, a token per batch: both servers compute every row in the same way,
+// restored or not, so that all answers are the same to the last bit.
+func TestSoakSerial(t *testing.T) {
+	forEachSoak(t, func(t *testing.T, m soakModel, seed uint64) {
+		setup := newSoakSetup(t, m, seed, 1)
+		playSoak(t, setup, soak.New(seed, soak.Config{Rounds: 80, Chats: 3, Slots: 1, Context: soakContext, Images: m.vision}))
+	})
+}
+
+// Four at a time: which tokens share a batch is a matter of time, so that log probabilities
+// are compared within a bound, also with teacher forcing inside of answers.
+func TestSoakParallel(t *testing.T) {
+	forEachSoak(t, func(t *testing.T, m soakModel, seed uint64) {
+		setup := newSoakSetup(t, m, seed, 4)
+		playSoak(t, setup, soak.New(seed, soak.Config{Rounds: 40, Chats: 6, Slots: 4, Context: soakContext, Images: m.vision}))
+	})
+}
+
+// forEachSoak calls play with each model and seed to be played: the first one, and others
+// while there is time.
+func forEachSoak(t *testing.T, play func(t *testing.T, m soakModel, seed uint64)) {
+	if _, err := ollamatest.FindBinary(); err != nil {
+		t.Skip(err)
+	}
+	first, minutes := uint64(1), 0.0
+	if text := os.Getenv(soakSeedEnv); text != "" {
+		var err error
+		first, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err, soakSeedEnv)
+	}
+	models := soakModels[:1]
+	if os.Getenv(soakLongEnv) != "" {
+		models, minutes = soakModels, soakLongMinutes
+	}
+	if text := os.Getenv(soakMinutesEnv); text != "" {
+		var err error
+		minutes, err = strconv.ParseFloat(text, 64)
+		require.NoError(t, err, soakMinutesEnv)
+	}
+	if text := os.Getenv(soakArchEnv); text != "" {
+		models = nil
+		for _, arch := range strings.Split(text, ",") {
+			models = append(models, soakModelOf(t, arch))
+		}
+	}
+	for _, m := range models {
+		t.Run(m.arch, func(t *testing.T) {
+			end := time.Now().Add(time.Duration(minutes * float64(time.Minute) / float64(len(models))))
+			for seed := first; !t.Failed() && (seed == first || time.Now().Before(end)); seed++ {
+				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { play(t, m, seed) })
+			}
+		})
+	}
+}
+
+func soakModelOf(t *testing.T, arch string) soakModel {
+	for _, m := range soakModels {
+		if m.arch == arch {
+			return m
+		}
+	}
+	require.Contains(t, testmodel.Architectures(), arch, soakArchEnv)
+	return soakModel{arch: arch}
+}
+
+// soakSetup is what both servers run with, which depends on the seed too.
+type soakSetup struct {
+	soakModel
+	shape  testmodel.Shape
+	gguf   string
+	slots  int
+	batch  int
+	exact  bool
+	common []string // of the environment
+	tier   []string // of the tiered server's
+	root   string
+	remote string // empty if there is none
+}
+
+func newSoakSetup(t *testing.T, m soakModel, seed uint64, slots int) soakSetup {
+	t.Helper()
+	random := rand.New(rand.NewPCG(seed, 1))
+	pick := func(values ...int) int { return values[random.IntN(len(values))] }
+	s := soakSetup{
+		soakModel: m, slots: slots, exact: m.exact && slots == 1, batch: pick(32, 512),
+		shape: testmodel.Shape{Arch: m.arch, Seed: 1}.WithDefaults(), root: filepath.Join(t.TempDir(), "pages"),
+	}
+	if m.arch == shape.Arch {
+		s.shape = shape
+	}
+	s.gguf = filepath.Join(t.TempDir(), "model.gguf")
+	require.NoError(t, testmodel.Write(s.gguf, s.shape))
+
+	cache := "f16"
+	if s.exact {
+		s.batch = 1
+		cache = []string{"f16", "q8_0"}[pick(0, 1)]
+	}
+	s.common = []string{
+		"OLLAMA_NEW_ENGINE=1", fmt.Sprint("OLLAMA_NUM_PARALLEL=", slots), fmt.Sprint("OLLAMA_MULTIUSER_CACHE=", pick(0, 1)),
+		"OLLAMA_KV_CACHE_TYPE=" + cache, "OLLAMA_FLASH_ATTENTION=" + flashFor(cache, pick(0, 1)),
+	}
+	s.tier = []string{
+		"OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_TEST=1", "OLLAMA_KV_TIER_LOCAL=" + s.root,
+		fmt.Sprint("OLLAMA_KV_TIER_PAGE_TOKENS=", pick(32, 64, 256)), fmt.Sprint("OLLAMA_KV_TIER_COMPRESS=", pick(0, 1)),
+	}
+	if pick(0, 1) == 1 { // a few pages are here, the others there
+		s.remote = remoteDir(t)
+		s.tier = append(s.tier, "OLLAMA_KV_TIER_LOCAL_GB=0.004", "OLLAMA_KV_TIER_REMOTE="+s.remote)
+	}
+	if pick(0, 1) == 1 {
+		s.tier = append(s.tier, "OLLAMA_KV_TIER_RAM_GB=0.002")
+	}
+	return s
+}
+
+// flashFor: quantized caches need flash attention.
+func flashFor(cache string, otherwise int) string {
+	if cache != "f16" {
+		return "1"
+	}
+	return strconv.Itoa(otherwise)
+}
