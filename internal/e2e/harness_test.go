@@ -188,15 +188,20 @@ var runnerPort = regexp.MustCompile(`runner --ollama-engine --model \S+ --port (
 // gone did so when it was unloaded.
 func (s *server) flush() {
 	s.t.Helper()
-	started := runnerPort.FindAllStringSubmatch(s.Logs(), -1)
-	require.NotEmpty(s.t, started, "no runner was started")
-	port := started[len(started)-1][1]
-	request, err := http.NewRequestWithContext(s.context(), http.MethodPost, "http://127.0.0.1:"+port+"/kvtier/flush", nil)
+	request, err := http.NewRequestWithContext(s.context(), http.MethodPost, s.runnerURL()+"/kvtier/flush", nil)
 	require.NoError(s.t, err)
 	if response, err := http.DefaultClient.Do(request); err == nil {
 		require.NoError(s.t, response.Body.Close())
 		require.Equal(s.t, http.StatusOK, response.StatusCode)
 	}
+}
+
+// runnerURL is where the runner that was started last answers.
+func (s *server) runnerURL() string {
+	s.t.Helper()
+	started := runnerPort.FindAllStringSubmatch(s.Logs(), -1)
+	require.NotEmpty(s.t, started, "no runner was started")
+	return "http://127.0.0.1:" + started[len(started)-1][1]
 }
 
 // pages lists the page files, tails included.

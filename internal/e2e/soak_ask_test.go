@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httptrace"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -67,12 +66,17 @@ func (p *soakPlay) ask(s *server, a asked) (ollamatest.Result, error) {
 	return s.Chat(ctx, p.chat(a))
 }
 
-// stream makes a request of the tiered server and says how much of the answer there is: 0
+// sent calls a function when a request was sent.
+func sent(ctx context.Context, f func()) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { f() }})
+}
+
+// stream makes a request of the tiered server and says how much of the answer there is, 0
 // when the request was sent.
-func (p *soakPlay) stream(ctx context.Context, a asked, got func(tokens int)) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+func (p *soakPlay) stream(a asked, got func(tokens int)) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { got(0) }})
+	ctx = sent(ctx, func() { got(0) })
 	tokens := 0
 	count := func(logprobs []api.Logprob) error {
 		tokens += len(logprobs)
@@ -92,14 +96,10 @@ func (p *soakPlay) stream(ctx context.Context, a asked, got func(tokens int)) er
 func (p *soakPlay) force(requests []asked, answers []ollamatest.Result) error {
 	var prompts []ollamatest.Request
 	for i, a := range requests {
-		text := soak.Render(a.messages)
-		if a.Kind == soak.Document {
-			text = a.messages[0].Text
-		}
 		tokens := answers[i].Logprobs
 		for _, cut := range a.Cuts {
 			if a.Kind != soak.GiveUp {
-				prompts = append(prompts, p.raw(a.messages, text+spoken(tokens[:int(cut*float64(len(tokens)))]), 1))
+				prompts = append(prompts, p.raw(a.messages, p.prompt(a)+spoken(tokens[:int(cut*float64(len(tokens)))]), 1))
 			}
 		}
 	}
@@ -151,5 +151,5 @@ func forAll(n int, f func(i int) error) error {
 		}()
 	}
 	group.Wait()
-	return errors.Join(slices.Clone(errs)...)
+	return errors.Join(errs...)
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -172,7 +171,7 @@ func (p *soakPlay) crashDuring(requests []asked, after int) error {
 	go func() {
 		defer close(done)
 		_ = forAll(len(requests), func(i int) error { // they fail, as they must
-			return p.stream(context.Background(), requests[i], func(tokens int) {
+			return p.stream(requests[i], func(tokens int) {
 				if i == 0 && tokens >= after {
 					once.Do(func() { close(reached) })
 				}
@@ -186,19 +185,4 @@ func (p *soakPlay) crashDuring(requests []asked, after int) error {
 	err := p.tiered.KillServer()
 	<-done
 	return errors.Join(err, p.tiered.Restart(p.tiered.context()))
-}
-
-// leave is a client that goes away after so many tokens.
-func (p *soakPlay) leave(a asked, after int) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	err := p.stream(ctx, a, func(tokens int) {
-		if tokens >= after {
-			cancel()
-		}
-	})
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
 }
