@@ -92,7 +92,7 @@ func (p *soakPlay) completion(a asked) ([]byte, error) {
 		images = append(images, imageData{Data: data, ID: i})
 	}
 	return json.Marshal(map[string]any{
-		"Prompt": p.prompt(a), "Images": images, "Options": options, "Shift": true, "Truncate": true,
+		"Prompt": p.prompt(a), "Images": images, "Options": options, "Shift": p.shift, "Truncate": true,
 	})
 }
 

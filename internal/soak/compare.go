@@ -3,6 +3,7 @@ package soak
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/ollama/ollama/api"
 )
@@ -52,7 +53,7 @@ func Within(want, got []api.Logprob, bound float64) (apart float64, err error) {
 			return apart, fmt.Errorf("token %d of %d: %w", i, len(want), err)
 		}
 		if d > bound {
-			return apart, fmt.Errorf("token %d of %d: %v apart, more than %v", i, len(want), d, bound)
+			return apart, fmt.Errorf("token %d of %d: %v apart, more than %v: %v, want %v", i, len(want), d, bound, best(got[i]), best(want[i]))
 		}
 		if want[i].Token != got[i].Token {
 			return apart, nil // what follows answers another prompt
@@ -62,6 +63,15 @@ func Within(want, got []api.Logprob, bound float64) (apart float64, err error) {
 		return apart, fmt.Errorf("%d tokens, want %d", len(got), len(want))
 	}
 	return apart, nil
+}
+
+// best is the likeliest tokens of a position, for a person to read.
+func best(l api.Logprob) string {
+	var b strings.Builder
+	for _, t := range l.TopLogprobs[:min(3, len(l.TopLogprobs))] {
+		fmt.Fprintf(&b, "%q %.6g ", t.Token, t.Logprob)
+	}
+	return b.String() + "…"
 }
 
 // Apart is how far the log probabilities of one position are apart at most. A token that
