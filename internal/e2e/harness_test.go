@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -188,7 +189,9 @@ var runnerPort = regexp.MustCompile(`runner --ollama-engine --model \S+ --port (
 // gone did so when it was unloaded.
 func (s *server) flush() {
 	s.t.Helper()
-	request, err := http.NewRequestWithContext(s.context(), http.MethodPost, s.runnerURL()+"/kvtier/flush", nil)
+	url, err := s.runnerURL()
+	require.NoError(s.t, err)
+	request, err := http.NewRequestWithContext(s.context(), http.MethodPost, url+"/kvtier/flush", nil)
 	require.NoError(s.t, err)
 	if response, err := http.DefaultClient.Do(request); err == nil {
 		require.NoError(s.t, response.Body.Close())
@@ -197,11 +200,12 @@ func (s *server) flush() {
 }
 
 // runnerURL is where the runner that was started last answers.
-func (s *server) runnerURL() string {
-	s.t.Helper()
+func (s *server) runnerURL() (string, error) {
 	started := runnerPort.FindAllStringSubmatch(s.Logs(), -1)
-	require.NotEmpty(s.t, started, "no runner was started")
-	return "http://127.0.0.1:" + started[len(started)-1][1]
+	if len(started) == 0 {
+		return "", errors.New("no runner was started")
+	}
+	return "http://127.0.0.1:" + started[len(started)-1][1], nil
 }
 
 // pages lists the page files, tails included.

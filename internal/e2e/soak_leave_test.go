@@ -52,7 +52,11 @@ func (p *soakPlay) leaveDuring(a asked, after int) error {
 	if err != nil {
 		return err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, p.tiered.runnerURL()+"/completion", bytes.NewReader(body))
+	url, err := p.tiered.runnerURL()
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/completion", bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
