@@ -24,11 +24,14 @@ import (
 // KVTIER_SOAK_MINUTES plays histories of ever new seeds for so long, and KVTIER_SOAK_ARCH
 // names other architectures. KVTIER_LONG is ten minutes of each. KVTIER_STOCK_OLLAMA names
 // an unpatched build to compare with; otherwise it is ours with tiering off.
+// KVTIER_SOAK_CONTROL leaves tiering off on both sides: this is how far apart they are
+// without it.
 const (
 	soakSeedEnv    = "KVTIER_SOAK_SEED"
 	soakMinutesEnv = "KVTIER_SOAK_MINUTES"
 	soakArchEnv    = "KVTIER_SOAK_ARCH"
 	soakStockEnv   = "KVTIER_STOCK_OLLAMA"
+	soakControlEnv = "KVTIER_SOAK_CONTROL"
 	soakLongEnv    = "KVTIER_LONG"
 )
 
@@ -182,7 +185,7 @@ func newSoakSetup(t *testing.T, m soakModel, seed uint64, slots int) soakSetup {
 	if pick(0, 1) == 1 {
 		s.tier = append(s.tier, "OLLAMA_KV_TIER_RAM_GB=0.002")
 	}
-	if os.Getenv("SOAK_CONTROL") != "" {
+	if os.Getenv(soakControlEnv) != "" {
 		s.tier = nil
 	}
 	return s
