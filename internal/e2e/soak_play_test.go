@@ -19,12 +19,6 @@ import (
 const (
 	soakTop   = 20 // log probabilities of a token that are compared, as many as there are
 	soakShown = 12 // rounds of the history that a failure shows
-
-	// soakBound is how far log probabilities may be apart where batches differ. Two stock
-	// servers that play the same histories with four slots and an f16 cache are up to 0.011
-	// apart (qwen3, 6 seeds, 1,600 comparisons), a tiered and a stock one as much. A prompt
-	// of 500 words of which 32, a small page, are others is at least 0.16 apart.
-	soakBound = 0.03
 )
 
 // soakPlay is a history being played.
@@ -144,7 +138,7 @@ func (p *soakPlay) compare(want, got ollamatest.Result) error {
 	if p.exact {
 		return soak.Same(comparable(want), comparable(got))
 	}
-	apart, err := soak.Within(comparable(want), comparable(got), soakBound)
+	apart, err := soak.Within(comparable(want), comparable(got), p.bound)
 	p.apartMost = max(p.apartMost, apart)
 	return err
 }

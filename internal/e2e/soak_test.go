@@ -48,19 +48,30 @@ type soakModel struct {
 	// at a time in one slot. (Which cells a sliding window uses depends on what was in it,
 	// and the order of cells decides low bits.)
 	exact  bool
-	vision bool
+	vision bool // takes images
+	bound  float64 // of log probabilities, where answers are not exact
 }
 
+// Two stock servers that play the same histories with four slots and an f16 cache are up to
+// 0.011 apart (qwen3, 8 seeds, 2,200 comparisons), a tiered and a stock one as much; the
+// router of a mixture of experts makes more of a close call (gptoss, two stock ones: 0.036).
+// A prompt of 500 words of which 32, a small page, are others is at least 0.16 apart.
+const (
+	soakBound        = 0.03
+	soakBoundExperts = 0.1
+)
+
+// soakModels: lfm2 is not among them, because its answers depend on what was in the cache
+// upstream, too; nor is mllama, for the same reason.
 var soakModels = []soakModel{
-	{arch: "qwen3", exact: true},
-	{arch: "qwen3moe", exact: true},
-	{arch: "mistral3", vision: true},
-	{arch: "gemma3"},
-	{arch: "gemma3-vision", vision: true},
-	{arch: "gptoss"},
-	{arch: "llama4"},
-	{arch: "qwen3next"},
-	{arch: "lfm2"},
+	{arch: "qwen3", bound: soakBound, exact: true},
+	{arch: "qwen3moe", bound: soakBoundExperts, exact: true},
+	{arch: "mistral3", bound: soakBound, vision: true},
+	{arch: "gemma3", bound: soakBound},
+	{arch: "gemma3-vision", bound: soakBound, vision: true},
+	{arch: "gptoss", bound: soakBoundExperts},
+	{arch: "llama4", bound: soakBoundExperts},
+	{arch: "qwen3next", bound: soakBoundExperts},
 }
 
 // Requests one at a time, a token per batch: both servers compute every row in the same way,
@@ -73,11 +84,13 @@ func TestSoakSerial(t *testing.T) {
 }
 
 // Four at a time: which tokens share a batch is a matter of time, so that log probabilities
-// are compared within a bound, also with teacher forcing inside of answers.
+// are compared within a bound, also with teacher forcing inside of answers. There are no
+// images: their positions see all that is behind them in a batch (gemma3), or their encoder
+// runs while logits of another slot are read, as a shift does (see comparable).
 func TestSoakParallel(t *testing.T) {
 	forEachSoak(t, func(t *testing.T, m soakModel, seed uint64) {
 		setup := newSoakSetup(t, m, seed, 4)
-		playSoak(t, setup, soak.New(seed, soak.Config{Rounds: 24, Chats: 6, Slots: 4, Context: soakContext, Images: m.vision}))
+		playSoak(t, setup, soak.New(seed, soak.Config{Rounds: 24, Chats: 6, Slots: 4, Context: soakContext}))
 	})
 }
 
@@ -125,7 +138,7 @@ func soakModelOf(t *testing.T, arch string) soakModel {
 		}
 	}
 	require.Contains(t, testmodel.Architectures(), arch, soakArchEnv)
-	return soakModel{arch: arch}
+	return soakModel{arch: arch, bound: soakBound}
 }
 
 // soakSetup is what both servers run with, which depends on the seed too.
@@ -158,6 +171,9 @@ func newSoakSetup(t *testing.T, m soakModel, seed uint64, slots int) soakSetup {
 	require.NoError(t, testmodel.Write(s.gguf, s.shape))
 
 	cache := "f16"
+	if m.vision {
+		s.batch = 1 // or an image would see what follows it
+	}
 	if s.exact {
 		s.batch = 1
 		cache = []string{"f16", "q8_0"}[pick(0, 1)]
