@@ -70,7 +70,10 @@ func (p *soakPlay) leaveDuring(a asked, after int) error {
 		return fmt.Errorf("asking the runner: %s: %s", response.Status, text)
 	}
 	for decoder := json.NewDecoder(response.Body); after > 0; after-- {
-		if err := decoder.Decode(new(json.RawMessage)); err != nil {
+		switch err := decoder.Decode(new(json.RawMessage)); {
+		case err == io.EOF:
+			return nil // the answer ended with the context
+		case err != nil:
 			return fmt.Errorf("reading the runner's answer: %w", err)
 		}
 	}

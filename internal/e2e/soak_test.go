@@ -49,31 +49,29 @@ type soakModel struct {
 	// and the order of cells decides low bits.)
 	exact  bool
 	vision bool    // takes images
-	serial bool    // two stock servers already differ when requests queue up
 	bound  float64 // of log probabilities, where answers are not exact
 }
 
-// Two stock servers that play the same histories with four slots and an f16 cache are up to
-// 0.011 apart (qwen3, 8 seeds, 2,200 comparisons), a tiered and a stock one as much; the
-// router of a mixture of experts makes more of a close call (gptoss, two stock ones: 0.036).
-// A prompt of 500 words of which 32, a small page, are others is at least 0.16 apart.
-const (
-	soakBound        = 0.03
-	soakBoundExperts = 0.1
-)
-
-// soakModels: lfm2 is not among them, because its answers depend on what was in the cache
-// upstream, too; nor is mllama, for the same reason.
+// soakModels has no model whose answers depend on what was in the cache upstream, too: lfm2
+// and mllama, and qwen3next, of which two stock servers are up to 0.34 apart.
+//
+// Bounds are what two stock servers that play the same histories with four slots and an f16
+// cache are apart, and about twice more: qwen3 0.011 in 2,200 comparisons, the others in
+// about 190 each. Mixtures of experts have more, where a router's choice is a close call. A
+// prompt of 500 words of which 32, a small page, are others is at least 0.16 apart with
+// qwen3, 0.32 with mistral3, gemma3 and qwen3moe, 0.15 with gptoss and 0.04 with llama4.
 var soakModels = []soakModel{
-	{arch: "qwen3", bound: soakBound, exact: true},
-	{arch: "qwen3moe", bound: soakBoundExperts, exact: true},
-	{arch: "mistral3", bound: soakBound, exact: true, vision: true},
-	{arch: "gemma3", bound: soakBound},
-	{arch: "gemma3-vision", bound: soakBound, vision: true},
-	{arch: "gptoss", bound: soakBoundExperts},
-	{arch: "llama4", bound: soakBoundExperts},
-	{arch: "qwen3next", bound: soakBoundExperts, serial: true}, // 0.34
+	{arch: "qwen3", bound: 0.03, exact: true},
+	{arch: "qwen3moe", bound: 0.07, exact: true},               // measured: 0.023
+	{arch: "mistral3", bound: 0.03, exact: true, vision: true}, // 0.010
+	{arch: "gemma3", bound: 0.05},                              // 0.015
+	{arch: "gemma3-vision", bound: 0.05, vision: true},         // 0.021
+	{arch: "gptoss", bound: 0.15},                              // 0.101
+	{arch: "llama4", bound: 0.03},                              // 0.007
 }
+
+// soakBound is for architectures that are not listed.
+const soakBound = 0.03
 
 // Requests one at a time, a token per batch: both servers compute every row in the same way,
 // restored or not, so that all answers are the same to the last bit.
@@ -103,9 +101,6 @@ func forEachSoak(t *testing.T, slots int, play func(t *testing.T, setup soakSetu
 	models, first, minutes := soakPlan(t)
 	for _, m := range models {
 		t.Run(m.arch, func(t *testing.T) {
-			if m.serial && slots > 1 {
-				t.Skip("two stock servers differ, too")
-			}
 			end := time.Now().Add(time.Duration(minutes * float64(time.Minute) / float64(len(models))))
 			for seed := first; !t.Failed() && (seed == first || time.Now().Before(end)); seed++ {
 				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { play(t, newSoakSetup(t, m, seed, slots), seed) })
