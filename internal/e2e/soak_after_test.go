@@ -3,7 +3,6 @@ package e2e
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"regexp"
 	"strings"
 
@@ -72,7 +71,8 @@ func (p *soakPlay) finish() {
 	p.check(p.checkStore(), "checking the pages")
 }
 
-// checkStore looks at all files below the roots.
+// checkStore looks at all files below the roots: pages are good, and what else there is was
+// left by the last runner, which Ollama ends with SIGKILL, and goes with a repair.
 func (p *soakPlay) checkStore() error {
 	ctx := p.tiered.context()
 	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{
@@ -82,15 +82,18 @@ func (p *soakPlay) checkStore() error {
 		return err
 	}
 	var found error
-	stale := make(map[string]int)
-	tiers, err := root.Check(ctx, diskstore.CheckOptions{Found: func(f diskstore.Finding) {
-		// Ollama ends runners with SIGKILL: the last one leaves its lock to the next
-		if f.Problem == diskstore.ProblemStale && filepath.Ext(f.Path) == ".lock" && stale[f.Tier] == 0 {
-			stale[f.Tier]++
-			return
-		}
+	note := func(f diskstore.Finding) {
 		found = errors.Join(found, fmt.Errorf("%s: %s: %s", f.Path, f.Problem, f.Why))
+	}
+	_, err = root.Check(ctx, diskstore.CheckOptions{Repair: true, Found: func(f diskstore.Finding) {
+		if f.Problem != diskstore.ProblemStale {
+			note(f)
+		}
 	}})
+	if err != nil {
+		return errors.Join(err, root.Close())
+	}
+	tiers, err := root.Check(ctx, diskstore.CheckOptions{Found: note})
 	for _, tier := range tiers {
 		p.t.Logf("%s: %d pages, %d tails", tier.Tier, tier.Pages, tier.Tails)
 		if left := tier.Processes + tier.TempFiles + tier.Quarantined; left != 0 || tier.Err != nil {
