@@ -136,12 +136,13 @@ test-paged: test-deps ## Test the paged attention library, without and with sani
 	done
 
 # Every crash point with every seed, every fault at every operation, 500 kills, all sizes
-# of attention, 128k tokens, every release that can be had: hours.
+# of attention, 20 minutes of random users, 128k tokens, every release that can be had: hours.
 .PHONY: test-long
 test-long: build test-paged check-releases ## Run the long form of tests that have one
 	KVTIER_LONG=1 go test -count=1 -parallel 8 -timeout 12h ./diskstore/... ./internal/vfs/...
 	KVTIER_LONG=1 go test -count=1 -race -timeout 2h -run 'Storm|SIGKILL' ./diskstore
 	cd build/paged/release && tests/attn/test_paged_attn --long
+	KVTIER_LONG=1 go test -count=1 -timeout 1h -run TestSoak ./internal/e2e
 	KVTIER_RECALL_TOKENS=131072 go test -count=1 -timeout 1h -run TestPagedRecall ./internal/e2e
 	FUZZTIME=5m scripts/fuzz
 

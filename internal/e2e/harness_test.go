@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -188,15 +189,23 @@ var runnerPort = regexp.MustCompile(`runner --ollama-engine --model \S+ --port (
 // gone did so when it was unloaded.
 func (s *server) flush() {
 	s.t.Helper()
-	started := runnerPort.FindAllStringSubmatch(s.Logs(), -1)
-	require.NotEmpty(s.t, started, "no runner was started")
-	port := started[len(started)-1][1]
-	request, err := http.NewRequestWithContext(s.context(), http.MethodPost, "http://127.0.0.1:"+port+"/kvtier/flush", nil)
+	url, err := s.runnerURL()
+	require.NoError(s.t, err)
+	request, err := http.NewRequestWithContext(s.context(), http.MethodPost, url+"/kvtier/flush", nil)
 	require.NoError(s.t, err)
 	if response, err := http.DefaultClient.Do(request); err == nil {
 		require.NoError(s.t, response.Body.Close())
 		require.Equal(s.t, http.StatusOK, response.StatusCode)
 	}
+}
+
+// runnerURL is where the runner that was started last answers.
+func (s *server) runnerURL() (string, error) {
+	started := runnerPort.FindAllStringSubmatch(s.Logs(), -1)
+	if len(started) == 0 {
+		return "", errors.New("no runner was started")
+	}
+	return "http://127.0.0.1:" + started[len(started)-1][1], nil
 }
 
 // pages lists the page files, tails included.

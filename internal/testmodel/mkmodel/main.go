@@ -1,7 +1,11 @@
 // Command mkmodel writes a small GGUF model with random weights; see package
 // testmodel for what such a model is good for.
 //
+//	go run ./internal/testmodel/mkmodel -arch gemma3
 //	go run ./internal/testmodel/mkmodel -o model.gguf -layers 8 -embed 512
+//
+// An architecture alone is enough: each has a size that suits it, and the file is
+// then named after it.
 //
 // With -arch recall it writes the model that repeats what followed the prompt's
 // last word before.
@@ -36,7 +40,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	var s testmodel.Shape
 	flags := flag.NewFlagSet("mkmodel", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	out := flags.String("o", "", "GGUF `file` to write (required)")
+	out := flags.String("o", "", "GGUF `file` to write; default ARCH.gguf")
 	modelfile := flags.String("modelfile", "", "also write an Ollama Modelfile to this `file`")
 	flags.StringVar(&s.Arch, "arch", testmodel.Shape{}.WithDefaults().Arch,
 		"architecture, which has defaults of its own: "+strings.Join(testmodel.Architectures(), ", ")+", or "+recallArch)
@@ -64,7 +68,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 		return fmt.Errorf("unexpected argument %q; every setting is a flag, see -help", flags.Arg(0))
 	}
 	if *out == "" {
-		return errors.New("no output file; name one with -o FILE")
+		*out = s.Arch + ".gguf"
 	}
 	if s.Arch == recallArch {
 		r, err := recall(flags, s)

@@ -38,16 +38,21 @@ func TestRun(t *testing.T) {
 	require.Equal(t, testmodel.Modelfile(gguf), string(written))
 }
 
-func TestRunWritesEveryArchitecture(t *testing.T) {
-	for _, arch := range testmodel.Architectures() {
-		gguf := filepath.Join(t.TempDir(), "m.gguf")
+// TestArchitectureAlone: nothing but -arch is needed for a small model of each. That Ollama
+// runs them shows package e2e.
+func TestArchitectureAlone(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, arch := range append(testmodel.Architectures(), recallArch) {
 		var stdout bytes.Buffer
-		require.NoError(t, run([]string{"-o", gguf, "-arch", arch}, &stdout, io.Discard))
-		require.Contains(t, stdout.String(), "m.gguf: "+arch+", ")
-		info, err := os.Stat(gguf)
+		require.NoError(t, run([]string{"-arch", arch}, &stdout, io.Discard))
+		require.Contains(t, stdout.String(), "writing "+arch+".gguf: "+arch)
+		info, err := os.Stat(arch + ".gguf")
 		require.NoError(t, err)
 		require.Less(t, info.Size(), int64(60e6))
 	}
+	var stdout bytes.Buffer
+	require.NoError(t, run(nil, &stdout, io.Discard))
+	require.Contains(t, stdout.String(), "writing qwen3.gguf: qwen3, ")
 }
 
 func TestRunWindow(t *testing.T) {
@@ -70,7 +75,7 @@ func TestRunWindow(t *testing.T) {
 
 func TestRunRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
-		"name one with -o FILE":      {},
+		"tinyllama":                  {"-arch", "tinyllama"},
 		"unexpected argument":        {"-o", "x", "stray"},
 		"6 heads cannot share":       {"-o", "x", "-heads", "6", "-kv-heads", "4"},
 		"no layer of qwen3 has":      {"-o", "x", "-window", "64"},
@@ -79,4 +84,5 @@ func TestRunRefuses(t *testing.T) {
 		require.ErrorContains(t, run(args, io.Discard, io.Discard), want)
 	}
 	require.NoFileExists(t, "x")
+	require.NoFileExists(t, "tinyllama.gguf")
 }

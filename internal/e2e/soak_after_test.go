@@ -1,0 +1,105 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/soak"
+)
+
+// countRestored counts the requests of a round for which something came from the store,
+// and requires that there is one where it must: all conversations begin with the same
+// message, which is stored before the model is unloaded, or the server killed once it is.
+func (p *soakPlay) countRestored(round soak.Round, mark int) {
+	restored := len(restoredLine.FindAllString(p.tiered.Logs()[mark:], -1))
+	p.restored += restored
+	forgotten := round.Event == soak.Unload || round.Event == soak.KillStored
+	chats := 0
+	for _, r := range round.Requests {
+		if r.Kind != soak.Document {
+			chats++
+		}
+	}
+	if forgotten && chats > 0 && restored == 0 && p.eager && p.isTiered() {
+		p.check(errors.New("nothing was restored"), "after event %q", round.Event)
+	}
+}
+
+// isTiered reports whether the model is one that tiering supports.
+func (p *soakPlay) isTiered() bool { return strings.Contains(p.tiered.Logs(), "kv tier: on") }
+
+// trouble is what no server may log: that it fell over, and that anything about the store is
+// not as it should be.
+var trouble = regexp.MustCompile(`(?m)^(panic:|fatal error:|SIG[A-Z]+: |goroutine \d+ ).*|^.*level=(WARN|ERROR).* msg="kv .*$`)
+
+// allowed says which of it does not count: a burst of pages that the remote tier cannot take
+// as quickly as they come, with the small budget that some seeds have, and that a model is
+// not tiered, which then is so for all of the history.
+func (p *soakPlay) allowed(line string) bool {
+	return p.remote != "" && strings.Contains(line, "kv tier takes no pages") ||
+		!p.isTiered() && strings.Contains(line, "kv tier: off for this model")
+}
+
+// finish ends both servers and looks at what they leave.
+func (p *soakPlay) finish() {
+	require.NoError(p.t, p.tiered.Unload(p.tiered.context(), p.arch))
+	for name, s := range map[string]*server{"stock": p.stock, "tiered": p.tiered} {
+		runners, err := s.Runners()
+		require.NoError(p.t, err)
+		if s == p.tiered {
+			require.Empty(p.t, runners, "the runner of the unloaded model")
+		}
+		require.NoError(p.t, s.Stop(), name)
+		for _, line := range trouble.FindAllString(s.Logs(), -1) {
+			if !p.allowed(line) {
+				p.check(errors.New(line), "reading the log of the %s server", name)
+			}
+		}
+	}
+	if !p.isTiered() {
+		p.t.Logf("%s is not tiered", p.arch)
+		return
+	}
+	if p.eager {
+		require.NotZero(p.t, p.restored)
+	}
+	p.check(p.checkStore(), "checking the pages")
+}
+
+// checkStore looks at all files below the roots: pages are good, and what else there is was
+// left by the last runner, which Ollama ends with SIGKILL, and goes with a repair.
+func (p *soakPlay) checkStore() error {
+	ctx := p.tiered.context()
+	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{
+		Local: diskstore.TierConfig{Root: p.root}, Remote: diskstore.TierConfig{Root: p.remote},
+	})
+	if err != nil {
+		return err
+	}
+	var found error
+	note := func(f diskstore.Finding) {
+		found = errors.Join(found, fmt.Errorf("%s: %s: %s", f.Path, f.Problem, f.Why))
+	}
+	_, err = root.Check(ctx, diskstore.CheckOptions{Repair: true, Found: func(f diskstore.Finding) {
+		if f.Problem != diskstore.ProblemStale {
+			note(f)
+		}
+	}})
+	if err != nil {
+		return errors.Join(err, root.Close())
+	}
+	tiers, err := root.Check(ctx, diskstore.CheckOptions{Found: note})
+	for _, tier := range tiers {
+		p.t.Logf("%s: %d pages, %d tails", tier.Tier, tier.Pages, tier.Tails)
+		if left := tier.Processes + tier.TempFiles + tier.Quarantined; left != 0 || tier.Err != nil {
+			found = errors.Join(found, tier.Err, fmt.Errorf("%s has %d processes, %d temporary files and %d damaged ones",
+				tier.Tier, tier.Processes, tier.TempFiles, tier.Quarantined))
+		}
+	}
+	return errors.Join(err, found, root.Close())
+}

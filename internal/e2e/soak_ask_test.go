@@ -1,0 +1,165 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http/httptrace"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ollama/ollama/api"
+
+	"github.com/kvtier/kvtier/internal/ollamatest"
+	"github.com/kvtier/kvtier/internal/soak"
+)
+
+// asked is a request with what it says.
+type asked struct {
+	soak.Request
+	messages []soak.Message
+}
+
+func (p *soakPlay) options(tokens int) map[string]any {
+	options := oneThread(ollamatest.Greedy(tokens, soakContext))
+	options["num_batch"] = p.batch
+	return options
+}
+
+// raw is a request for what follows a text.
+func (p *soakPlay) raw(messages []soak.Message, prompt string, tokens int) ollamatest.Request {
+	return ollamatest.Request{
+		Model: p.arch, Prompt: prompt, Raw: true, Images: p.images(messages), Options: p.options(tokens), Shift: &p.shift,
+		Logprobs: true, TopLogprobs: soakTop, KeepAlive: ollamatest.KeepAlive(time.Hour),
+	}
+}
+
+func (p *soakPlay) chat(a asked) ollamatest.ChatRequest {
+	r := ollamatest.ChatRequest{
+		Model: p.arch, Options: p.options(a.Answer), Shift: &p.shift,
+		Logprobs: true, TopLogprobs: soakTop, KeepAlive: ollamatest.KeepAlive(time.Hour),
+	}
+	for _, m := range a.messages {
+		r.Messages = append(r.Messages, api.Message{Role: m.Role, Content: m.Text, Images: p.images([]soak.Message{m})})
+	}
+	return r
+}
+
+func (p *soakPlay) images(messages []soak.Message) []api.ImageData {
+	var images []api.ImageData
+	for _, m := range messages {
+		if m.Image != 0 {
+			images = append(images, p.pictures[m.Image])
+		}
+	}
+	return images
+}
+
+// ask makes a request and reads the whole answer.
+func (p *soakPlay) ask(s *server, a asked) (ollamatest.Result, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	if a.Kind == soak.Document {
+		return s.Generate(ctx, p.raw(a.messages, a.messages[0].Text, a.Answer))
+	}
+	return s.Chat(ctx, p.chat(a))
+}
+
+// comparable is the part of an answer that upstream computes reliably: until the context is
+// full. A shift then uses the memory that the logits of the batch before are still read
+// from (Causal.shift computes a graph of its own while computeBatch is about to call
+// Floats, in v0.16.1), so that tokens from there on are now and then anything; with four
+// slots those of the others, too, so that only requests of one slot shift. Where a request
+// ends with its context, whether the last token is sent depends on time.
+func comparable(r ollamatest.Result) []api.Logprob {
+	return r.Logprobs[:max(0, min(len(r.Logprobs), soakContext-r.PromptEvalCount-1))]
+}
+
+// sent calls a function when a request was sent.
+func sent(ctx context.Context, f func()) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { f() }})
+}
+
+// stream makes a request of the tiered server and says how much of the answer there is, 0
+// when the request was sent.
+func (p *soakPlay) stream(a asked, got func(tokens int)) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	ctx = sent(ctx, func() { got(0) })
+	tokens := 0
+	count := func(logprobs []api.Logprob) error {
+		tokens += len(logprobs)
+		got(tokens)
+		return nil
+	}
+	if a.Kind == soak.Document {
+		request := p.raw(a.messages, a.messages[0].Text, a.Answer)
+		return p.tiered.API().Generate(ctx, &request, func(r api.GenerateResponse) error { return count(r.Logprobs) })
+	}
+	request := p.chat(a)
+	return p.tiered.API().Chat(ctx, &request, func(r api.ChatResponse) error { return count(r.Logprobs) })
+}
+
+// force compares answers inside: what both servers expect after the first part of what the
+// stock one said. Two servers that parted at a close call are compared past it this way.
+func (p *soakPlay) force(requests []asked, answers []ollamatest.Result) error {
+	var prompts []ollamatest.Request
+	for i, a := range requests {
+		tokens := answers[i].Logprobs
+		for _, cut := range a.Cuts {
+			if a.Kind != soak.GiveUp {
+				prompts = append(prompts, p.raw(a.messages, p.prompt(a)+spoken(tokens[:int(cut*float64(len(tokens)))]), 1))
+			}
+		}
+	}
+	ask := func(s *server, results []ollamatest.Result) func() error {
+		return func() error {
+			return forAll(len(prompts), func(i int) (err error) {
+				ctx, cancel := context.WithTimeout(context.Background(), timeout)
+				defer cancel()
+				results[i], err = s.Generate(ctx, prompts[i])
+				return err
+			})
+		}
+	}
+	want, got := make([]ollamatest.Result, len(prompts)), make([]ollamatest.Result, len(prompts))
+	if err := both(ask(p.stock, want), ask(p.tiered, got)); err != nil {
+		return err
+	}
+	for i := range prompts {
+		if err := p.compare(want[i], got[i]); err != nil {
+			return fmt.Errorf("after %q: %w", prompts[i].Prompt[max(0, len(prompts[i].Prompt)-80):], err)
+		}
+		p.probes++
+	}
+	return nil
+}
+
+func spoken(tokens []api.Logprob) string {
+	var b strings.Builder
+	for _, t := range tokens {
+		b.WriteString(t.Token)
+	}
+	return b.String()
+}
+
+// both runs two functions at the same time.
+func both(a, b func() error) error {
+	return forAll(2, func(i int) error { return []func() error{a, b}[i]() })
+}
+
+// forAll calls a function for 0 to n-1 at the same time.
+func forAll(n int, f func(i int) error) error {
+	errs := make([]error, n)
+	var group sync.WaitGroup
+	for i := range n {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			errs[i] = f(i)
+		}()
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,187 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/ollamatest"
+	"github.com/kvtier/kvtier/internal/soak"
+	"github.com/kvtier/kvtier/internal/testmodel"
+)
+
+const (
+	soakTop   = 20 // log probabilities of a token that are compared, as many as there are
+	soakShown = 12 // rounds of the history that a failure shows
+)
+
+// soakPlay is a history being played.
+type soakPlay struct {
+	soakSetup
+	t             *testing.T
+	history       soak.History
+	stock, tiered *server
+	chats         *soak.Chats
+	pictures      map[uint64][]byte
+
+	shift     bool // requests shift when the context is full
+	round     int
+	answers   int
+	probes    int
+	apartMost float64
+	restored  int // requests for which something was restored
+}
+
+func playSoak(t *testing.T, setup soakSetup, history soak.History) {
+	t.Logf("seed %d: %s", history.Seed, strings.Join(append(setup.common, setup.tier...), " "))
+	start := func(root, binary string, env ...string) *server {
+		s := startOptions(t, root, ollamatest.Options{Binary: binary, Env: append(env, setup.common...)})
+		s.create(setup.arch, setup.gguf)
+		return s
+	}
+	p := &soakPlay{
+		soakSetup: setup, t: t, shift: setup.slots == 1, history: history, pictures: make(map[uint64][]byte),
+		stock:  start("", os.Getenv(soakStockEnv)),
+		tiered: start(setup.root, "", setup.tier...),
+	}
+	p.chats = soak.NewChats(history.System, func(tokens int, seed int64) string {
+		text, err := testmodel.Prompt(setup.shape, tokens, seed)
+		require.NoError(t, err)
+		return text
+	})
+	began := time.Now()
+	for i, round := range history.Rounds {
+		p.round = i
+		p.play(round)
+	}
+	t.Logf("seed %d: %d rounds in %v: %d answers and %d forced tokens compared, at most %.2g apart; restored for %d requests",
+		history.Seed, len(history.Rounds), time.Since(began).Round(time.Second), p.answers, p.probes, p.apartMost, p.restored)
+	p.finish()
+}
+
+// check fails the test, with what is needed to play the history again.
+func (p *soakPlay) check(err error, doing string, args ...any) {
+	p.t.Helper()
+	if err == nil {
+		return
+	}
+	test := strings.SplitN(p.t.Name(), "/", 3)
+	p.t.Fatalf("%s: %v\nround %d of seed %d; the last rounds until then:\n%splay it again with\n  %s=%d %s=%s go test -run %s ./internal/e2e",
+		fmt.Sprintf(doing, args...), err, p.round, p.history.Seed, p.history.Until(p.round, soakShown),
+		soakSeedEnv, p.history.Seed, soakArchEnv, p.arch, test[0])
+}
+
+func (p *soakPlay) play(round soak.Round) {
+	mark := p.tiered.LogMark()
+	p.check(p.happen(round.Event), "%s", round.Event)
+	requests := make([]asked, len(round.Requests))
+	for i, r := range round.Requests {
+		requests[i] = asked{r, p.chats.Ask(r)}
+		for _, m := range requests[i].messages {
+			if m.Image != 0 && p.pictures[m.Image] == nil {
+				p.pictures[m.Image] = picture(p.t, m.Image)
+			}
+		}
+	}
+	if round.Event == soak.Crash {
+		p.check(p.crashDuring(requests, round.CrashAfter), "killing the server during a round")
+	}
+
+	want, got := make([]ollamatest.Result, len(requests)), make([]ollamatest.Result, len(requests))
+	p.check(both(
+		func() error {
+			return forAll(len(requests), func(i int) (err error) {
+				if requests[i].Kind != soak.GiveUp {
+					want[i], err = p.ask(p.stock, requests[i])
+				}
+				return err
+			})
+		},
+		func() error {
+			return forAll(len(requests), func(i int) (err error) {
+				for _, after := range requests[i].Leave {
+					if err := p.leave(requests[i], after); err != nil {
+						return err
+					}
+				}
+				if requests[i].Kind != soak.GiveUp {
+					got[i], err = p.ask(p.tiered, requests[i])
+				}
+				return err
+			})
+		}), "asking")
+
+	for i, a := range requests {
+		if a.Kind == soak.GiveUp {
+			continue
+		}
+		p.check(p.compare(want[i], got[i]), "comparing the answers to %q", a.Request)
+		p.chats.Answered(a.Request, want[i].Text)
+		p.answers++
+	}
+	p.countRestored(round, mark)
+	if !p.exact {
+		p.check(p.force(requests, want), "comparing with teacher forcing")
+	}
+}
+
+func (p *soakPlay) compare(want, got ollamatest.Result) error {
+	if want.PromptEvalCount != got.PromptEvalCount {
+		return fmt.Errorf("a prompt of %d tokens, want %d", got.PromptEvalCount, want.PromptEvalCount)
+	}
+	if p.exact {
+		return soak.Same(comparable(want), comparable(got))
+	}
+	apart, err := soak.Within(comparable(want), comparable(got), p.bound)
+	p.apartMost = max(p.apartMost, apart)
+	return err
+}
+
+// happen is what happens to the tiered server before a round.
+func (p *soakPlay) happen(e soak.Event) error {
+	s := p.tiered
+	switch e {
+	case soak.Unload:
+		return s.Unload(s.context(), p.arch)
+	case soak.KillRunner:
+		if runners, err := s.Runners(); err != nil || len(runners) == 0 {
+			return err
+		}
+		return s.KillRunner()
+	case soak.KillStored:
+		s.flush()
+		fallthrough
+	case soak.Kill:
+		return errors.Join(s.KillServer(), s.Restart(s.context()))
+	}
+	return nil
+}
+
+// crashDuring makes requests and kills the server when the first answer has so many tokens.
+func (p *soakPlay) crashDuring(requests []asked, after int) error {
+	reached, done := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	go func() {
+		defer close(done)
+		_ = forAll(len(requests), func(i int) error { // they fail, as they must
+			return p.stream(requests[i], func(tokens int) {
+				if i == 0 && tokens >= after {
+					once.Do(func() { close(reached) })
+				}
+			})
+		})
+	}()
+	select {
+	case <-reached:
+	case <-done:
+	}
+	err := p.tiered.KillServer()
+	<-done
+	return errors.Join(err, p.tiered.Restart(p.tiered.context()))
+}

@@ -1,0 +1,98 @@
+package soak
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kvtier/kvtier/internal/testmodel"
+)
+
+// Message is one of a conversation, or a document.
+type Message struct {
+	Role  string // "system", "user" or "assistant"
+	Text  string
+	Image uint64 // seed of its image; 0 is none
+}
+
+// SystemWords is the length of the message that all conversations begin with: they share
+// its pages.
+const SystemWords = 70
+
+// Chats are conversations, and what has been answered in them.
+type Chats struct {
+	words  func(tokens int, seed int64) string
+	system Message
+	chats  map[int][]Message
+}
+
+// NewChats is no conversation yet. words makes a text of so many tokens, system is the seed
+// of the message that all begin with.
+func NewChats(system int64, words func(tokens int, seed int64) string) *Chats {
+	return &Chats{
+		words: words, chats: make(map[int][]Message),
+		system: Message{Role: "system", Text: words(SystemWords, system)},
+	}
+}
+
+// Ask is what to send for a request: the messages of a conversation, or a document alone.
+// Requests to different conversations may be asked before either is answered.
+func (c *Chats) Ask(r Request) []Message {
+	say := Message{Role: "user", Text: c.words(r.Words, r.Seed), Image: r.Image}
+	messages := c.chats[r.Chat]
+	switch r.Kind {
+	case Document:
+		return []Message{say}
+	case GiveUp:
+		return append(slices.Clone(messages), say)
+	case Start:
+		messages = []Message{c.system, say}
+	case Turn:
+		messages = append(slices.Clone(messages), say)
+	case Regenerate:
+		messages = messages[:len(messages)-1]
+	case Branch:
+		messages = append(slices.Clone(messages[:c.user(r.Chat, r.Message)]), say)
+	}
+	c.chats[r.Chat] = messages
+	return slices.Clone(messages)
+}
+
+// user is where in a conversation the user's message number n is.
+func (c *Chats) user(chat, n int) int {
+	for i, message := range c.chats[chat] {
+		if message.Role != "user" {
+			continue
+		}
+		if n == 0 {
+			return i
+		}
+		n--
+	}
+	panic(fmt.Sprintf("soak: chat %d has no such message of the user", chat))
+}
+
+// Answered adds the answer to what was asked.
+func (c *Chats) Answered(r Request, text string) {
+	if r.Kind == Document || r.Kind == GiveUp {
+		return
+	}
+	c.chats[r.Chat] = append(slices.Clone(c.chats[r.Chat]), Message{Role: "assistant", Text: text})
+}
+
+// Render is messages as the template of testmodel.Modelfile makes a prompt of them, which an
+// answer follows. Images are referred to in order, as in a raw prompt.
+func Render(messages []Message) string {
+	var b strings.Builder
+	images := 0
+	for _, m := range messages {
+		fmt.Fprintf(&b, "%s%s\n", testmodel.ImStart, m.Role)
+		if m.Image != 0 {
+			fmt.Fprintf(&b, "[img-%d]", images)
+			images++
+		}
+		fmt.Fprintf(&b, "%s%s\n", m.Text, testmodel.ImEnd)
+	}
+	fmt.Fprintf(&b, "%sassistant\n", testmodel.ImStart)
+	return b.String()
+}

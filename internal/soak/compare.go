@@ -1,0 +1,108 @@
+package soak
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/ollama/ollama/api"
+)
+
+// Same returns an error unless two answers are the same to the last bit: tokens, their log
+// probabilities, and those of the tokens that were not chosen.
+func Same(want, got []api.Logprob) error {
+	for i := range min(len(want), len(got)) {
+		if err := sameToken(want[i], got[i]); err != nil {
+			return fmt.Errorf("token %d of %d: %w", i, len(want), err)
+		}
+	}
+	if len(want) != len(got) {
+		return fmt.Errorf("%d tokens, want %d", len(got), len(want))
+	}
+	return nil
+}
+
+func sameToken(want, got api.Logprob) error {
+	if len(want.TopLogprobs) != len(got.TopLogprobs) {
+		return fmt.Errorf("%d best tokens, want %d", len(got.TopLogprobs), len(want.TopLogprobs))
+	}
+	of := func(l api.Logprob) []api.TokenLogprob {
+		return append([]api.TokenLogprob{l.TokenLogprob}, l.TopLogprobs...)
+	}
+	for i, w := range of(want) {
+		g := of(got)[i]
+		if w.Token != g.Token || math.Float64bits(w.Logprob) != math.Float64bits(g.Logprob) {
+			return fmt.Errorf("%q at %v, want %q at %v", g.Token, g.Logprob, w.Token, w.Logprob)
+		}
+	}
+	return nil
+}
+
+// Within compares two answers to the same prompt token by token, for as long as they say
+// the same, and returns how far apart log probabilities are at most. It is an error when
+// that is more than bound, when the answers part where the choice was not that close, or
+// when one ends before.
+func Within(want, got []api.Logprob, bound float64) (apart float64, err error) {
+	for i := range want {
+		if i == len(got) {
+			return apart, fmt.Errorf("%d tokens, want %d", len(got), len(want))
+		}
+		d, err := Apart(want[i], got[i])
+		apart = max(apart, d)
+		if err != nil {
+			return apart, fmt.Errorf("token %d of %d: %w", i, len(want), err)
+		}
+		if d > bound {
+			return apart, fmt.Errorf("token %d of %d: %v apart, more than %v: %v, want %v", i, len(want), d, bound, best(got[i]), best(want[i]))
+		}
+		if want[i].Token != got[i].Token {
+			return apart, nil // what follows answers another prompt
+		}
+	}
+	if len(got) > len(want) {
+		return apart, fmt.Errorf("%d tokens, want %d", len(got), len(want))
+	}
+	return apart, nil
+}
+
+// best is the likeliest tokens of a position, for a person to read.
+func best(l api.Logprob) string {
+	var b strings.Builder
+	for _, t := range l.TopLogprobs[:min(3, len(l.TopLogprobs))] {
+		fmt.Fprintf(&b, "%q %.6g ", t.Token, t.Logprob)
+	}
+	return b.String() + "…"
+}
+
+// Apart is how far the log probabilities of one position are apart at most. A token that
+// only one side has among its best is on the other no more likely than the last of those.
+// It is an error when the two do not list as many tokens, at least one, with numbers.
+func Apart(want, got api.Logprob) (float64, error) {
+	if len(want.TopLogprobs) == 0 || len(want.TopLogprobs) != len(got.TopLogprobs) {
+		return 0, fmt.Errorf("%d and %d best tokens cannot be compared", len(want.TopLogprobs), len(got.TopLogprobs))
+	}
+	apart := max(beyond(want.TopLogprobs, got.TopLogprobs), beyond(got.TopLogprobs, want.TopLogprobs))
+	if math.IsNaN(apart) || math.IsInf(apart, 0) {
+		return 0, fmt.Errorf("a log probability is no number: %v and %v", want.TopLogprobs, got.TopLogprobs)
+	}
+	return apart, nil
+}
+
+// beyond is how far log probabilities of a are from those of b. For a token that b does not
+// list, its last one is the most that it can be.
+func beyond(a, b []api.TokenLogprob) float64 {
+	last := b[len(b)-1].Logprob
+	of := make(map[string]float64, len(b))
+	for _, t := range b {
+		of[t.Token] = t.Logprob
+	}
+	most := 0.0
+	for _, t := range a {
+		d := t.Logprob - last // not listed: less likely than the last
+		if listed, ok := of[t.Token]; ok {
+			d = math.Abs(t.Logprob - listed)
+		}
+		most = max(most, d)
+	}
+	return most
+}
