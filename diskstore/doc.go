@@ -56,9 +56,10 @@ the remote one. Processes of one server divide its budget.
   - No failure of a tier is more than a page that must be computed again. Chain
     has no error; with a remote tier that hangs it takes at most
     Options.RemoteTimeout longer, and after a few times no longer at all.
-  - Memory is bounded by the caller's layout, whatever a file claims: reading a
-    page takes at most its size twice, the caller's buffer included. (Pages kept
-    by Options.RAM have a budget of their own.)
+  - Memory is bounded by the caller's layout and the file's length, whatever a
+    file claims: reading a page takes at most its size twice, the caller's buffer
+    included, and the header of a file in its place at most twice that file.
+    (Pages kept by Options.RAM have a budget of their own.)
   - Goroutines are bounded, even while a mount hangs; when nothing is to be done
     there are none. Close takes at most 5 s.
   - A page whose file was deleted is served from memory for at most 10 s longer,
