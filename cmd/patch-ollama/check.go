@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/kvtier/kvtier/internal/ollamasrc"
+	"github.com/kvtier/kvtier/internal/table"
 	"github.com/spf13/cobra"
 )
 
@@ -124,6 +125,6 @@ func (a *app) printCheck(results []checkResult, asJSON bool) error {
 	for _, r := range results {
 		rows = append(rows, []string{r.Version, strconv.Itoa(r.Patches), fmt.Sprint(r)})
 	}
-	a.table([]string{"VERSION", "PATCHES", "RESULT"}, rows)
+	table.Print(a.stdout, []string{"VERSION", "PATCHES", "RESULT"}, rows)
 	return nil
 }
