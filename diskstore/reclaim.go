@@ -104,5 +104,8 @@ func (s *Store) purge(ctx context.Context, id tierID, p purge) (all bool, err er
 	if p.dry || !all {
 		return all, nil
 	}
-	return true, s.tier(id).DropFingerprint(ctx, p.fingerprint)
+	if err := s.tier(id).DropFingerprint(ctx, p.fingerprint); err != nil {
+		return false, err
+	}
+	return true, s.books[id].forget(ctx, p.fingerprint)
 }

@@ -91,6 +91,9 @@ type RootTierUsage struct {
 
 	Processes int // that use the root and have not ended
 
+	// Hits are those of all fingerprints, also of some whose pages are gone.
+	Hits Hits
+
 	// Booked is the recorded figure that the budget limits: at least all of
 	// the above, in physical bytes, and too high by what processes have
 	// reserved and not written. It is 0 when nobody has counted yet; Counted is

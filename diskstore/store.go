@@ -35,7 +35,8 @@ type Store struct {
 	capped capNote
 	now    func() time.Time
 
-	watch watcher // of a Root's GC
+	watch    watcher // of a Root's GC
+	hitClock onceClock
 
 	wantMu    sync.Mutex
 	want      demand      // of the next collection of the local tier
@@ -216,7 +217,7 @@ func (s *Store) refName(ref Ref) Name {
 }
 
 // Flush waits until collections, demotions and promotions that earlier calls
-// caused are done. It returns ctx's error when that ends first.
+// caused are done, and records Hits. It returns ctx's error when that ends first.
 func (s *Store) Flush(ctx context.Context) error {
 	ctx, leave, err := s.life.enter(ctx)
 	if err != nil {
@@ -227,7 +228,11 @@ func (s *Store) Flush(ctx context.Context) error {
 	if err := s.promoting.wait(ctx); err != nil {
 		return err
 	}
-	return s.collecting.wait(ctx)
+	if err := s.collecting.wait(ctx); err != nil {
+		return err
+	}
+	s.recordHits(ctx)
+	return nil
 }
 
 // Close stops background work and waits for running operations, all together
@@ -238,6 +243,7 @@ func (s *Store) Close() error {
 	if !s.life.close(closePatience) {
 		return nil
 	}
+	s.hitClock.stop()
 	if s.warm != nil {
 		s.warm.close()
 	}

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/olekukonko/tablewriter"
 	"github.com/spf13/pflag"
 
 	"github.com/kvtier/kvtier/diskstore"
@@ -142,22 +141,6 @@ func (a *app) with(ctx context.Context, fn func(*diskstore.Root) error) error {
 		return err
 	}
 	return errors.Join(fn(root), root.Close())
-}
-
-// table prints rows as ollama ps does.
-func (a *app) table(header []string, rows [][]string) {
-	t := tablewriter.NewWriter(a.stdout)
-	t.SetHeader(header)
-	t.SetHeaderAlignment(tablewriter.ALIGN_LEFT)
-	t.SetAlignment(tablewriter.ALIGN_LEFT)
-	t.SetAutoFormatHeaders(false)
-	t.SetAutoWrapText(false)
-	t.SetHeaderLine(false)
-	t.SetBorder(false)
-	t.SetNoWhiteSpace(true)
-	t.SetTablePadding("    ")
-	t.AppendBulk(rows)
-	t.Render()
 }
 
 func (a *app) json(v any) error {

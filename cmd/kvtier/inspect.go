@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/table"
 	"github.com/kvtier/kvtier/internal/vfs"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
@@ -310,5 +311,5 @@ func (a *app) printSections(sections []section) {
 		}
 		rows = append(rows, row)
 	}
-	a.table(header, rows)
+	table.Print(a.stdout, header, rows)
 }
