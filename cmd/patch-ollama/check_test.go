@@ -11,7 +11,7 @@ import (
 
 func TestCheck(t *testing.T) {
 	w := newWorld(t).withSeries()
-	require.Equal(t, "VERSION    PATCHES    RESULT  \nv0.16.2    2          applies    \n", w.ok("check", "--src", w.clone, "--version", "v0.16.2"))
+	require.Equal(t, "VERSION    PATCHES    RESULT\nv0.16.2    2          applies\n", w.ok("check", "--src", w.clone, "--version", "v0.16.2"))
 	entries, err := os.ReadDir(w.path("build/ollama"))
 	require.NoError(t, err)
 	require.Empty(t, entries)
