@@ -96,7 +96,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 	}
 	s.health.log = s.log.With("tier", TierLocal, "root", opt.Local.Root)
 	s.capped.log, s.capped.pages = s.health.log, &s.counts.writeCaps
-	local := newDirTier(opt.FS, opt.Local.Root, create)
+	local := opt.dirTier(opt.Local.Root, create)
 	s.local, s.localTemp = local, &local.temp
 	if opt.RAM.BudgetBytes > 0 {
 		local.temp.prefix = serverPrefix(opt.RAM.Server)
@@ -105,7 +105,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 		s.warm.clock.tick = s.tendWarm
 	}
 	if root := opt.Remote.Root; root != "" {
-		s.remote = isolate(newDirTier(opt.FS, root, false), opt.RemoteTimeout, opt.ReadTimeout,
+		s.remote = isolate(opt.dirTier(root, false), opt.RemoteTimeout, opt.ReadTimeout,
 			s.log.With("tier", TierRemote, "root", root), time.Now, func() { s.counts.tierErrors.Add(1) })
 	}
 	for _, id := range s.tiers(TierLocal) {

@@ -34,6 +34,7 @@ type checkedTier struct {
 	Damage      int            `json:"damage"` // what is damaged and was not repaired
 	Repaired    int            `json:"repaired"`
 	Error       string         `json:"error,omitempty"`
+	err         error
 }
 
 type finding struct {
@@ -144,7 +145,7 @@ func newCheckedTier(t diskstore.TierCheck) checkedTier {
 		c.Problems[string(problem)] = n
 	}
 	if t.Err != nil {
-		c.Error = t.Err.Error()
+		c.Error, c.err = t.Err.Error(), t.Err
 	}
 	return c
 }
@@ -156,8 +157,8 @@ func verdict(out checked, repaired bool) error {
 	for _, t := range out.Tiers {
 		damage += t.Damage
 		unchecked += t.Problems[string(diskstore.ProblemUnchecked)]
-		if t.Error != "" {
-			why = append(why, fmt.Errorf("the %s tier could not be checked: %s", t.Tier, t.Error))
+		if t.err != nil {
+			why = append(why, fmt.Errorf("the %s tier could not be checked: %w", t.Tier, t.err))
 		}
 	}
 	if unchecked > 0 {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -89,10 +88,11 @@ func (a *app) inspect(ctx context.Context, page string, f inspectFlags) error {
 		return err
 	}
 	header, wrong, verifyErr := (*diskstore.Header)(nil), []error(nil), error(nil)
+	files := a.files(file.Path)
 	if f.verify {
-		header, wrong, verifyErr = diskstore.VerifySections(ctx, vfs.OS, file.Path)
+		header, wrong, verifyErr = diskstore.VerifySections(ctx, files, file.Path)
 	} else {
-		header, err = diskstore.InspectFile(vfs.OS, file.Path)
+		header, err = diskstore.InspectFile(files, file.Path)
 	}
 	if header == nil {
 		return cmp.Or(err, verifyErr)
@@ -120,12 +120,13 @@ func (a *app) findPage(ctx context.Context, page string) (diskstore.PageFile, ma
 	var file diskstore.PageFile
 	if strings.ContainsRune(page, filepath.Separator) || filepath.Ext(page) == ".kvp" {
 		file.Path = page
-		info, err := os.Lstat(page)
+		files := a.files(page)
+		info, err := files.Lstat(page)
 		if err != nil {
 			return file, nil, fmt.Errorf("inspect page: %w", err)
 		}
 		file.Used = info.ModTime()
-		return file, identityNear(page), nil
+		return file, identityNear(files, page), nil
 	}
 	var identity map[string]string
 	err := a.with(ctx, func(root *diskstore.Root) error {
@@ -144,8 +145,8 @@ func (a *app) findPage(ctx context.Context, page string) (diskstore.PageFile, ma
 
 // identityNear reads the manifest of a page file that is in its place below a
 // root; nil when it is not.
-func identityNear(page string) map[string]string {
-	header, err := diskstore.InspectFile(vfs.OS, page)
+func identityNear(files vfs.FS, page string) map[string]string {
+	header, err := diskstore.InspectFile(files, page)
 	if err != nil {
 		return nil
 	}
@@ -155,7 +156,7 @@ func identityNear(page string) map[string]string {
 	}
 	for dir := filepath.Dir(abs); filepath.Dir(dir) != dir; dir = filepath.Dir(dir) {
 		if filepath.Base(dir) == header.Fingerprint.String() {
-			m, err := diskstore.ReadManifestFile(vfs.OS, filepath.Join(dir, "manifest.json"), header.Fingerprint)
+			m, err := diskstore.ReadManifestFile(files, filepath.Join(dir, "manifest.json"), header.Fingerprint)
 			if err == nil {
 				return m.Identity
 			}
