@@ -417,7 +417,7 @@ func TestWhatIsGivenUpLeavesNothingAfterClose(t *testing.T) {
 			}
 			gate.Open()
 			require.NoError(t, <-closed)
-			_ = <-done // it may have been in time
+			<-done // it may have been in time
 			w.inj.Watch(nil)
 			require.Empty(t, unlocked)
 			found, err := walk(w.mem, w.o.Local.Root)
