@@ -50,6 +50,8 @@ the remote one. Processes of one server divide its budget.
 
   - After Put returned nil the page survives a power cut. A page that can be seen
     is whole, whenever the process was killed or the power failed.
+  - A page that moves down leaves the local tier only when the remote one has a
+    durable copy, every byte of which was just written or read.
   - Read returns exactly the bytes that were put, for exactly the tokens asked
     for. Every byte of a file is checked; any flipped bit and any truncation is
     found. A damaged file goes to quarantine and is never read again.
@@ -108,6 +110,8 @@ the remote one. Processes of one server divide its budget.
     until its file is closed, even after it was evicted. What is read from it
     then is not checked again. Windows does not let an open file be removed.
   - Up to 16 quarantined files per tier are kept while there is space.
+  - Hits are recorded every 5 s, and by Flush and Close; what a process that dies
+    has not recorded is lost.
   - A page that cannot be demoted because the remote tier is down is deleted
     when its space is needed.
 */
