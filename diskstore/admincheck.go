@@ -301,6 +301,9 @@ func (c *checker) checkPage(ctx context.Context, e entry) error {
 	if errors.Is(err, ErrNotFound) || ctx.Err() != nil {
 		return ctx.Err() // evicted since it was listed, or given up
 	}
+	if NoAnswer(err) {
+		return err
+	}
 	problem, reason := problemOf(err)
 	switch problem {
 	case "":
@@ -362,6 +365,8 @@ func (c *checker) checkManifest(ctx context.Context, e entry) error {
 	case err == nil || errors.Is(err, ErrNotFound):
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case NoAnswer(err):
+		return err
 	case errors.Is(err, ErrDamaged):
 		c.found(e, ProblemManifest, err.Error(), func() (string, error) { return c.replaceManifest(ctx, e) })
 	default:
@@ -379,7 +384,9 @@ func (c *checker) leave(ctx context.Context, fp Key) error {
 		return ctx.Err()
 	}
 	// One that could not be looked at was not visited either.
-	if _, err := c.t.Stat(ctx, name); errors.Is(err, ErrNotFound) {
+	if _, err := c.t.Stat(ctx, name); NoAnswer(err) {
+		return err
+	} else if errors.Is(err, ErrNotFound) {
 		c.found(entry{path: c.t.path(name), name: name}, ProblemNoManifest,
 			"nothing says which model these pages are of; a server that loads it will",
 			func() (string, error) { return c.copyManifest(ctx, fp) })

@@ -28,36 +28,48 @@ type tierRoot struct {
 	t  *dirTier
 }
 
-// findKey returns the pages and tails whose key begins with prefix, in order of
-// key. Of a page that both hold it returns the first one's.
-func findKey(ctx context.Context, roots []tierRoot, prefix string) ([]PageFile, error) {
-	if len(prefix) < minPrefixDigits || strings.Trim(prefix, "0123456789abcdef") != "" {
-		return nil, fmt.Errorf("find page %q: want at least %d digits of its key, 0 to 9 and a to f: %w", prefix, minPrefixDigits, ErrOptions)
+// finder looks for the pages and tails whose key begins with prefix. Of a page
+// that several tiers hold it takes the first one's.
+type finder struct {
+	prefix string
+	found  []PageFile
+	seen   map[Name]bool
+}
+
+func (f *finder) check() error {
+	if len(f.prefix) < minPrefixDigits || strings.Trim(f.prefix, "0123456789abcdef") != "" {
+		return fmt.Errorf("find page %q: want at least %d digits of its key, 0 to 9 and a to f: %w", f.prefix, minPrefixDigits, ErrOptions)
 	}
-	var found []PageFile
-	seen := make(map[Name]bool)
-	for _, p := range roots {
-		names, err := p.t.namesWith(ctx, prefix)
+	return nil
+}
+
+// find looks in one tier.
+func (f *finder) find(ctx context.Context, root tierRoot) error {
+	names, err := root.t.namesWith(ctx, f.prefix)
+	if err != nil {
+		return fmt.Errorf("find page %s in %s: %w", f.prefix, root.t.root, err)
+	}
+	for _, name := range names {
+		if f.seen[name] {
+			continue
+		}
+		info, err := root.t.Stat(ctx, name)
+		if errors.Is(err, ErrNotFound) {
+			continue
+		}
 		if err != nil {
-			return nil, fmt.Errorf("find page %s in %s: %w", prefix, p.t.root, err)
+			return fmt.Errorf("find page %s in %s: %w", f.prefix, root.t.root, err)
 		}
-		for _, name := range names {
-			if seen[name] {
-				continue
-			}
-			info, err := p.t.Stat(ctx, name)
-			if errors.Is(err, ErrNotFound) {
-				continue
-			}
-			if err != nil {
-				return nil, fmt.Errorf("find page %s in %s: %w", prefix, p.t.root, err)
-			}
-			seen[name] = true
-			found = append(found, PageFile{Info: info, Tier: p.id, Path: p.t.path(name)})
-		}
+		f.seen[name] = true
+		f.found = append(f.found, PageFile{Info: info, Tier: root.id, Path: root.t.path(name)})
 	}
-	slices.SortFunc(found, func(a, b PageFile) int { return slices.Compare(a.Key[:], b.Key[:]) })
-	return found, nil
+	return nil
+}
+
+// sorted returns what was found in order of key.
+func (f *finder) sorted() []PageFile {
+	slices.SortFunc(f.found, func(a, b PageFile) int { return slices.Compare(a.Key[:], b.Key[:]) })
+	return f.found
 }
 
 // namesWith lists the names of pages and tails whose key begins with prefix. It

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"time"
 
 	"github.com/kvtier/kvtier/internal/vfs"
 )
@@ -18,8 +19,9 @@ type ImportOptions struct {
 	Local, Remote TierConfig
 	WritePerDay   int64 // this and the next as in Options
 	Compress      bool
-	FS            vfs.FS       // nil means the operating system's
-	Logger        *slog.Logger // nil discards
+	FS            vfs.FS        // nil means the operating system's
+	Timeout       time.Duration // as in RootOptions
+	Logger        *slog.Logger  // nil discards
 
 	// Accept is asked about the manifest before anything else is looked at; nil
 	// accepts everything.
@@ -258,7 +260,7 @@ func (im *importer) checkPlace(h *Header, i int, parent Key, start int) error {
 func (im *importer) store() (err error) {
 	s, err := Open(im.ctx, Options{
 		Fingerprint: im.fingerprint, Identity: im.manifest.Identity, PageTokens: im.manifest.PageTokens,
-		Local: im.opt.Local, Remote: im.opt.Remote, WritePerDay: im.opt.WritePerDay, Compress: im.opt.Compress, FS: im.opt.FS, Logger: im.opt.Logger,
+		Local: im.opt.Local, Remote: im.opt.Remote, WritePerDay: im.opt.WritePerDay, Compress: im.opt.Compress, FS: im.opt.FS, Logger: im.opt.Logger, opTimeout: im.opt.Timeout,
 	})
 	if err != nil {
 		return err

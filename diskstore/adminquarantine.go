@@ -2,6 +2,7 @@ package diskstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
@@ -17,7 +18,7 @@ type QuarantineDrop struct {
 // DropQuarantined removes the files in quarantine that are, or may be, pages of
 // the fingerprints that picked accepts: a page that is damaged is a prompt all
 // the same. A file whose header does not say whose it is may be anybody's. With
-// dryRun it only counts. It returns what went, by tier, and the first error.
+// dryRun it only counts. It returns what went, by tier, and the errors of either.
 func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint Key) bool, dryRun bool) ([]QuarantineDrop, error) {
 	ctx, leave, err := r.s.life.enter(ctx)
 	if err != nil {
@@ -25,6 +26,7 @@ func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint Key)
 	}
 	defer leave()
 	var drops []QuarantineDrop
+	var errs []error
 	for i, root := range r.tierRoots() {
 		drop := QuarantineDrop{Tier: root.id}
 		counts := r.s.books[i].counts()
@@ -34,10 +36,10 @@ func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint Key)
 		}
 		drops = append(drops, drop)
 		if err != nil {
-			return drops, fmt.Errorf("remove what is in quarantine in %s: %w", root.t.root, err)
+			errs = append(errs, fmt.Errorf("remove what is in quarantine in %s: %w", root.t.root, err))
 		}
 	}
-	return drops, nil
+	return drops, errors.Join(errs...)
 }
 
 func (t *dirTier) dropQuarantined(ctx context.Context, picked func(fingerprint Key) bool, dryRun bool, drop *QuarantineDrop) error {

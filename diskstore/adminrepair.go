@@ -98,6 +98,8 @@ func (c *checker) copyManifest(ctx context.Context, fp Key) (string, error) {
 const (
 	rightsFile = 0o600
 	rightsDir  = 0o700
+
+	opChmod vfs.Op = "chmod"
 )
 
 // fixMode takes away what others may do. Nobody else can put a link in the way:
@@ -107,7 +109,12 @@ func (c *checker) fixMode(e entry) (string, error) {
 	if e.info.IsDir() {
 		mode = rightsDir
 	}
-	if err := os.Chmod(e.path, mode); err != nil {
+	chmod := func() error { return os.Chmod(e.path, mode) }
+	if fsys, ok := c.t.fs.(*vfs.Bounded); ok {
+		unbounded := chmod
+		chmod = func() error { return fsys.Do(opChmod, e.path, unbounded) }
+	}
+	if err := chmod(); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("mode set to %04o", mode), nil
@@ -150,31 +157,35 @@ func (c *checker) checkTemps(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		c.checkTempGroup(g)
+		if err := c.checkTempGroup(g); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
 // checkTempGroup looks at one process's files. While its lock is held here it is
-// dead, and stays so.
-func (c *checker) checkTempGroup(g *tempGroup) {
+// dead, and stays so. It returns the error of a tier that does not answer.
+func (c *checker) checkTempGroup(g *tempGroup) error {
 	stale := g.files
 	if g.lock != nil {
 		held, err := c.t.fs.Lock(g.lock.path)
 		switch {
 		case errors.Is(err, vfs.ErrLocked):
 			c.rep.Processes++
-			return
+			return nil
 		case err == nil:
 			defer held.Close()
 			stale = append(stale, *g.lock)
 			for _, e := range stale {
 				c.foundStale(e, "its process is dead")
 			}
-			return
+			return nil
+		case NoAnswer(err):
+			return err
 		case !vfs.IsNoLocks(err):
 			c.found(*g.lock, ProblemUnchecked, err.Error(), nil)
-			return
+			return nil
 		}
 		stale = append(stale, *g.lock)
 	}
@@ -184,6 +195,7 @@ func (c *checker) checkTempGroup(g *tempGroup) {
 			c.foundStale(e, fmt.Sprintf("nobody has written it for %v", age.Round(time.Minute)))
 		}
 	}
+	return nil
 }
 
 func (c *checker) foundStale(e entry, why string) {

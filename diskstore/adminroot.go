@@ -2,21 +2,43 @@ package diskstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"time"
 )
 
-// tierRoots returns the root's tiers, the local one first. A tool waits for a
-// slow mount as long as the person does who started it, so that nothing is
-// isolated here.
+// tierRoots returns the root's tiers, the local one first. A tool may wait longer
+// for a slow mount than a server, so that nothing is isolated here; what hangs
+// ends with RootOptions.Timeout.
 func (r *Root) tierRoots() []tierRoot {
 	roots := []tierRoot{{TierLocal, r.s.local.(*dirTier)}}
 	if r.s.remote != nil {
 		roots = append(roots, tierRoot{TierRemote, r.s.remote.inner.(*dirTier)})
 	}
 	return roots
+}
+
+// eachRoot calls look for every tier, and goes on when one does not answer. That
+// is returned as silent, any other error as err.
+func (r *Root) eachRoot(look func(tierRoot) error) (silent, err error) {
+	for _, root := range r.tierRoots() {
+		err := look(root)
+		if NoAnswer(err) {
+			silent = errors.Join(silent, err)
+		} else if err != nil {
+			return silent, err
+		}
+	}
+	return silent, nil
+}
+
+// goingOn says that what was found is of one tier alone.
+func (r *Root) goingOn(silent error) {
+	if silent != nil {
+		r.s.log.Warn("kv tier does not answer, what it holds is not looked at", "error", silent)
+	}
 }
 
 // Check looks at everything below the roots, and reads the pages from beginning
@@ -49,19 +71,30 @@ func (r *Root) Check(ctx context.Context, opt CheckOptions) ([]TierCheck, error)
 
 // Find returns the pages and tails whose key begins with prefix, at least four
 // lower-case hex digits, in order of key. Of a page in both tiers it returns the
-// local file.
+// local file. When one tier does not answer, and the other has such pages, it
+// logs that and returns those.
 func (r *Root) Find(ctx context.Context, prefix string) ([]PageFile, error) {
 	ctx, leave, err := r.s.life.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	return findKey(ctx, r.tierRoots(), prefix)
+	f := finder{prefix: prefix, seen: make(map[Name]bool)}
+	if err := f.check(); err != nil {
+		return nil, err
+	}
+	silent, err := r.eachRoot(func(root tierRoot) error { return f.find(ctx, root) })
+	if err != nil || len(f.found) == 0 {
+		return nil, errors.Join(err, silent)
+	}
+	r.goingOn(silent)
+	return f.sorted(), nil
 }
 
 // Recent returns the end of the conversation that was used last, among the
 // fingerprints that pick accepts; nil accepts all. Of several conversations in
-// that minute it is the longest. It returns ErrNotFound when there is none.
+// that minute it is the longest. It returns ErrNotFound when there is none. When
+// one tier does not answer, and the other has one, it logs that and returns it.
 func (r *Root) Recent(ctx context.Context, pick func(fingerprint Key) bool) (PageFile, error) {
 	ctx, leave, err := r.s.life.enter(ctx)
 	if err != nil {
@@ -70,7 +103,7 @@ func (r *Root) Recent(ctx context.Context, pick func(fingerprint Key) bool) (Pag
 	defer leave()
 	var newest time.Time
 	var files []PageFile
-	for _, root := range r.tierRoots() {
+	silent, err := r.eachRoot(func(root tierRoot) error {
 		w := &walker{ctx: ctx, t: root.t, visit: func(e entry) error {
 			if e.kind != entryPage || pick != nil && !pick(e.name.Fingerprint) {
 				return nil
@@ -90,9 +123,14 @@ func (r *Root) Recent(ctx context.Context, pick func(fingerprint Key) bool) (Pag
 			return err
 		}}
 		if err := w.walk(); err != nil {
-			return PageFile{}, fmt.Errorf("look for the last conversation in %s: %w", root.t.root, err)
+			return fmt.Errorf("look for the last conversation in %s: %w", root.t.root, err)
 		}
+		return nil
+	})
+	if err != nil || len(files) == 0 && silent != nil {
+		return PageFile{}, errors.Join(err, silent)
 	}
+	r.goingOn(silent)
 	return r.longest(ctx, files)
 }
 

@@ -37,7 +37,7 @@ type entry struct {
 
 // walker visits everything below <root>/v1, each directory before what is in
 // it. It holds one directory's names at a time. What comes or goes meanwhile
-// may or may not be visited.
+// may or may not be visited. It ends when the tier does not answer.
 type walker struct {
 	ctx   context.Context
 	t     *dirTier
@@ -75,6 +75,9 @@ func (w *walker) walk() error {
 // each calls fn for everything in a directory.
 func (w *walker) each(dir string, fn func(base, path string, info fs.FileInfo) error) error {
 	entries, err := w.t.readDir(dir)
+	if NoAnswer(err) {
+		return err
+	}
 	if err != nil {
 		return w.visit(entry{kind: entryUnlisted, path: dir, err: err})
 	}
@@ -86,6 +89,9 @@ func (w *walker) each(dir string, fn func(base, path string, info fs.FileInfo) e
 		info, err := w.t.fs.Lstat(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
+		}
+		if NoAnswer(err) {
+			return err
 		}
 		if err != nil {
 			err = w.visit(entry{kind: entryUnlisted, path: path, err: err})

@@ -41,13 +41,14 @@ type book struct {
 	freed    int64            // removed, durably, and not recorded
 	written  map[string]int64 // bytes by day, not recorded
 	evicted  time.Time        // recency of what was evicted, not recorded
+	hits     map[Key]Hits     // not recorded
 	updated  time.Time        // when our claim was recorded last; zero for never
 	last     ledger           // as read or written last
 	changed  chan struct{}    // closed when the ledger changes next
 }
 
 func newBook(tier Tier, budget, perDay int64, now func() time.Time) *book {
-	return &book{tier: tier, budget: budget, perDay: perDay, now: now, written: make(map[string]int64), changed: make(chan struct{})}
+	return &book{tier: tier, budget: budget, perDay: perDay, now: now, written: make(map[string]int64), hits: make(map[Key]Hits), changed: make(chan struct{})}
 }
 
 // room is space set aside for one file. Either finish or cancel ends it; what
@@ -231,6 +232,7 @@ func (b *book) changes() <-chan struct{} {
 type pending struct {
 	free, inflight, used, freed, counts int64
 	written                             map[string]int64
+	hits                                map[Key]Hits
 	evicted, now                        time.Time
 }
 
@@ -245,6 +247,9 @@ func (p pending) settle(l *ledger, id string) {
 	for day, n := range p.written {
 		l.wrote(day, n)
 	}
+	for fp, hits := range p.hits {
+		l.hit(fp, hits)
+	}
 	if p.evicted.After(l.Evicted) {
 		l.Evicted = p.evicted
 	}
@@ -256,7 +261,7 @@ func (b *book) change(ctx context.Context, apply func(l *ledger, id string, p pe
 	b.mu.Lock()
 	p := pending{
 		free: b.freeLocked(), inflight: b.inflight, used: b.used, freed: b.freed, counts: b.last.Counts,
-		written: maps.Clone(b.written), evicted: b.evicted, now: b.now(),
+		written: maps.Clone(b.written), hits: maps.Clone(b.hits), evicted: b.evicted, now: b.now(),
 	}
 	b.mu.Unlock()
 	ours := make(chan int64, 1) // our claim afterwards
@@ -291,6 +296,7 @@ func (b *book) change(ctx context.Context, apply func(l *ledger, id string, p pe
 	if b.freed -= p.freed; l.Counts != p.counts {
 		b.freed = 0
 	}
+	b.settleHitsLocked(p.hits)
 	b.evicted, b.updated = time.Time{}, p.now
 	b.seeLocked(l)
 	return nil
@@ -333,12 +339,12 @@ func (b *book) record(ctx context.Context) error {
 	return b.change(ctx, func(*ledger, string, pending) error { return nil })
 }
 
-// close gives the claim back, if there ever was one.
+// close gives the claim back, if there ever was one, and records what is left.
 func (b *book) close(ctx context.Context) error {
 	b.updating.Lock()
 	defer b.updating.Unlock()
 	b.mu.Lock()
-	idle := b.updated.IsZero()
+	idle := b.updated.IsZero() && len(b.hits) == 0
 	b.mu.Unlock()
 	if idle {
 		return nil

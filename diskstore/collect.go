@@ -3,7 +3,6 @@ package diskstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/kvtier/kvtier/internal/vfs"
@@ -365,38 +364,4 @@ func (s *Store) evict(ctx context.Context, id tierID, info Info) bool {
 func (s *Store) localIsBad(err error) bool {
 	var side *copyError
 	return errors.As(err, &side) && side.side == s.local && (errors.Is(err, ErrDamaged) || errors.Is(err, ErrMismatch))
-}
-
-// demote makes the remote tier hold a page of the local one. Only after it has
-// returned nil may the local page go.
-func (s *Store) demote(ctx context.Context, info Info) error {
-	if there, err := s.remote.Stat(ctx, info.Name); err == nil && there.Bytes == info.Bytes {
-		if there.Used.Before(info.Used) {
-			_ = s.remote.Touch(ctx, info.Name, info.Used)
-		}
-		return nil
-	}
-	if err := s.copyManifest(ctx, info.Fingerprint); err != nil {
-		return err
-	}
-	room, err := s.books[tierRemote].reserve(ctx, info.Bytes)
-	if err != nil {
-		return err
-	}
-	defer room.cancel()
-	err = copyPage(ctx, s.local, s.remote, info.Name, func(up Upload) error {
-		return s.commitTo(ctx, tierRemote, up, room, info.Used)
-	})
-	if err != nil {
-		return err
-	}
-	there, err := s.remote.Stat(ctx, info.Name)
-	if err != nil {
-		return err
-	}
-	if there.Bytes != info.Bytes {
-		return fmt.Errorf("copy of page %v is %d bytes, want %d", info.Key, there.Bytes, info.Bytes)
-	}
-	s.trimCopied(ctx, tierRemote, info.Name)
-	return nil
 }

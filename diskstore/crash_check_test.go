@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/kvtier/kvtier/internal/vfs"
 )
@@ -265,7 +266,13 @@ func checkWritable(s *Store, again bool) error {
 		if found := s.ChainFrom(ctx, p.Parent, int(p.Start), p.Tokens, nil); again != (tokensIn(found) > 0) {
 			return fmt.Errorf("put after the crash: page %v is there %v, want %v", p.Key(), !again, again)
 		}
-		if err := s.Put(ctx, p); err != nil {
+		began := time.Now()
+		err := s.Put(ctx, p)
+		if errors.Is(err, ErrNoSpace) && time.Since(began) >= roomWait {
+			// A busy machine has not let the collection run in the time Put waits.
+			err = errors.Join(s.Flush(ctx), s.Put(ctx, p))
+		}
+		if err != nil {
 			return fmt.Errorf("put after the crash: %w", err)
 		}
 		refs := s.ChainFrom(ctx, p.Parent, int(p.Start), p.Tokens, nil)

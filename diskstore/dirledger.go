@@ -45,7 +45,7 @@ func (t *dirTier) Account(ctx context.Context, change func(*ledger, string) erro
 	if err := change(l, id); err != nil {
 		return nil, err
 	}
-	return l, classify(t.writeLedger(l, id))
+	return l, classify(t.writeLedger(l))
 }
 
 // lockLedger waits for the ledger's lock, which must be released.
@@ -108,19 +108,14 @@ func (t *dirTier) readLedger(ctx context.Context) (*ledger, error) {
 }
 
 // writeLedger replaces the ledger, durably.
-func (t *dirTier) writeLedger(l *ledger, id string) error {
+func (t *dirTier) writeLedger(l *ledger) error {
 	content, err := l.encode()
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(t.temp.dir, fmt.Sprintf("%s-usage%d%s", id, t.temp.next.Add(1), tmpExt))
 	path := filepath.Join(t.base, ledgerFile)
-	var file vfs.File
-	if err := t.inDir(t.temp.dir, func() error {
-		file, err = t.fs.Create(tmp)
-		return err
-	}); err != nil {
-		_ = t.fs.Remove(tmp) // a full disk may fail Create when the name is there
+	file, tmp, err := t.temp.create("usage")
+	if err != nil {
 		return err
 	}
 	_, err = file.Write(content)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -32,20 +33,33 @@ type tempDir struct {
 	id   string // "" until the first create
 	lock io.Closer
 	next atomic.Uint64
+
+	// Whoever was given up by an isolated tier may come back after it was closed,
+	// and must not leave a file then that no lock stands for.
+	closed   atomic.Bool
+	creating sync.RWMutex // held shared while a file is made
 }
 
-// create makes a new temporary file.
-func (d *tempDir) create() (vfs.File, string, error) {
+// create makes a new temporary file, with a word in its name that says what for.
+func (d *tempDir) create(what string) (vfs.File, string, error) {
 	id, err := d.claim()
 	if err != nil {
 		return nil, "", err
 	}
-	path := filepath.Join(d.dir, fmt.Sprintf("%s-%d%s", id, d.next.Add(1), tmpExt))
+	d.creating.RLock()
+	defer d.creating.RUnlock()
+	if d.closed.Load() {
+		return nil, "", ErrClosed
+	}
+	path := filepath.Join(d.dir, fmt.Sprintf("%s-%s%d%s", id, what, d.next.Add(1), tmpExt))
 	var file vfs.File
 	err = d.t.inDir(d.dir, func() error {
 		file, err = d.t.fs.Create(path)
 		return err
 	})
+	if err != nil {
+		_ = d.t.fs.Remove(path) // a full disk may fail Create when the name is there
+	}
 	return file, path, err
 }
 
@@ -54,6 +68,9 @@ func (d *tempDir) create() (vfs.File, string, error) {
 func (d *tempDir) claim() (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.closed.Load() {
+		return "", ErrClosed
+	}
 	if d.id != "" {
 		return d.id, nil
 	}
@@ -159,6 +176,9 @@ func (d *tempDir) removeLock(path string) {
 // could not be removed when it was given up. Where that fails once more the lock
 // file stays, as after the death of a process, so that the next one cleans.
 func (d *tempDir) close() error {
+	d.closed.Store(true)
+	d.creating.Lock() // until files that are just being made are there
+	defer d.creating.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.lock == nil {
@@ -176,8 +196,11 @@ func (d *tempDir) close() error {
 func (d *tempDir) removeOwn() error {
 	entries, err := d.t.readDir(d.dir)
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), d.id+"-") {
-			err = errors.Join(err, d.t.fs.Remove(filepath.Join(d.dir, e.Name())))
+		if !strings.HasPrefix(e.Name(), d.id+"-") {
+			continue
+		}
+		if rerr := d.t.fs.Remove(filepath.Join(d.dir, e.Name())); !errors.Is(rerr, fs.ErrNotExist) {
+			err = errors.Join(err, rerr)
 		}
 	}
 	return err

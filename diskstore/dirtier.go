@@ -48,6 +48,15 @@ func newDirTier(fs vfs.FS, root string, createRoot bool) *dirTier {
 	return t
 }
 
+// dirTier returns the tier in a root of these options.
+func (o Options) dirTier(root string, createRoot bool) *dirTier {
+	t := newDirTier(o.FS, root, createRoot)
+	if o.opTimeout > 0 {
+		t.fs = vfs.Bound(t.fs, root, o.opTimeout)
+	}
+	return t
+}
+
 // ready refuses an unsafe root before anything is read from or written to it.
 func (t *dirTier) ready(ctx context.Context) error {
 	if t.closed.Load() {

@@ -25,7 +25,7 @@ func (t *dirTier) Create(ctx context.Context, name Name) (Upload, error) {
 	if err := t.ready(ctx); err != nil {
 		return nil, classify(err)
 	}
-	file, tmp, err := t.temp.create()
+	file, tmp, err := t.temp.create("")
 	if err != nil {
 		return nil, classify(err)
 	}

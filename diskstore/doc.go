@@ -54,15 +54,18 @@ start, for whoever comes back.
 
   - After Put returned nil the page survives a power cut. A page that can be seen
     is whole, whenever the process was killed or the power failed.
+  - A page that moves down leaves the local tier only when the remote one has a
+    durable copy, every byte of which was just written or read.
   - Read returns exactly the bytes that were put, for exactly the tokens asked
     for. Every byte of a file is checked; any flipped bit and any truncation is
     found. A damaged file goes to quarantine and is never read again.
   - No failure of a tier is more than a page that must be computed again. Chain
     has no error; with a remote tier that hangs it takes at most
     Options.RemoteTimeout longer, and after a few times no longer at all.
-  - Memory is bounded by the caller's layout, whatever a file claims: reading a
-    page takes at most its size twice, the caller's buffer included. (Pages kept
-    by Options.RAM have a budget of their own.)
+  - Memory is bounded by the caller's layout and the file's length, whatever a
+    file claims: reading a page takes at most its size twice, the caller's buffer
+    included, and the header of a file in its place at most twice that file.
+    (Pages kept by Options.RAM have a budget of their own.)
   - Goroutines are bounded, even while a mount hangs; when nothing is to be done
     there are none. Close takes at most 5 s.
   - A page whose file was deleted is served from memory for at most 10 s longer,
@@ -111,6 +114,8 @@ start, for whoever comes back.
     until its file is closed, even after it was evicted. What is read from it
     then is not checked again. Windows does not let an open file be removed.
   - Up to 16 quarantined files per tier are kept while there is space.
+  - Hits are recorded every 5 s, and by Flush and Close; what a process that dies
+    has not recorded is lost.
   - A page that cannot be demoted because the remote tier is down is deleted
     when its space is needed.
 */

@@ -24,8 +24,8 @@ func headerSize(fixed []byte, fileBytes int64) (int64, error) {
 
 // decodeHeader parses and checks a header region of exactly headerSize bytes of
 // a file of fileBytes bytes. Every relation between fields that the format
-// fixes holds in a Header it returns. It allocates no more than a small
-// multiple of len(region).
+// fixes holds in a Header it returns. Besides region it needs less memory than
+// the file has bytes.
 func decodeHeader(region []byte, fileBytes int64) (*Header, error) {
 	padded, err := headerSize(region, fileBytes)
 	if err != nil {
@@ -45,6 +45,10 @@ func decodeHeader(region []byte, fileBytes int64) (*Header, error) {
 	}
 	if !allZero(region[size:]) {
 		return nil, damaged("padding after the header is not zero")
+	}
+	// Each section begins a block of its own; what its entry decodes to is smaller.
+	if sections := int64(le.Uint32(region[128:])); padded+sections*PageAlign+footerBytes > fileBytes {
+		return nil, damaged("header counts %d sections in a file of %d bytes", sections, fileBytes)
 	}
 	h := &Header{
 		Fingerprint: Key(region[16:48]),

@@ -15,9 +15,46 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// headerAllowance is what the largest header may cost besides a page: its
-// region, and what is decoded from it.
+// headerAllowance is what the largest header may cost, in a file that has room
+// for it: its region, and what is decoded from it.
 const headerAllowance = 6 << 20
+
+// TestAHeaderCostsNoMoreThanItsFile reads the smallest files that have many
+// tokens, media or sections, and files that say so and are smaller. None takes
+// more memory than twice its length.
+func TestAHeaderCostsNoMoreThanItsFile(t *testing.T) {
+	one := []Section{{RowBytes: 1}}
+	for name, tc := range map[string]struct {
+		tokens, media int
+		sections      []Section
+	}{
+		"a small page":  {16, 0, one},
+		"tokens":        {maxTokens, 0, one},
+		"some tokens":   {2000, 0, one},
+		"media":         {1, maxMedia, one},
+		"some media":    {200, 200, one},
+		"sections":      {1, 0, manySections(maxSections)},
+		"some sections": {1, 0, manySections(300)},
+		"everything":    {maxTokens, maxMedia, one},
+	} {
+		t.Run(name, func(t *testing.T) {
+			header, whole := headerOn(tc.tokens, tc.tokens, tc.media, tc.sections)
+			path := filepath.Join(t.TempDir(), "page"+pageExt)
+			for _, size := range []int64{whole, whole - PageAlign, int64(len(header)) + footerBytes, int64(len(header))} {
+				require.NoError(t, os.WriteFile(path, header, 0o600))
+				require.NoError(t, os.Truncate(path, size))
+				var err error
+				used := allocated(func() { _, err = InspectFile(vfs.OS, path) })
+				if size == whole {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, ErrDamaged)
+				}
+				require.LessOrEqual(t, used, uint64(2*size), "a file of %d bytes", size)
+			}
+		})
+	}
+}
 
 // allocated returns how many bytes fn allocates, freed or not.
 func allocated(fn func()) uint64 {

@@ -49,16 +49,33 @@ type Media struct {
 // The parent of a sequence's first page is the fingerprint. The trailing counts
 // keep a media hash from ever reading as tokens.
 func ChainKey(parent Key, tokens []int32, media []Media) Key {
-	buf := make([]byte, 0, len(parent)+4*len(tokens)+mediaBytes*len(media)+8)
+	// In steps, because a header is read into at most twice its file's memory.
+	le, h := binary.LittleEndian, sha256.New()
+	buf := make([]byte, 0, min(len(parent)+4*len(tokens)+mediaBytes*len(media)+8, keyStepBytes))
+	room := func(n int) {
+		if len(buf)+n > keyStepBytes {
+			h.Write(buf)
+			buf = buf[:0]
+		}
+	}
 	buf = append(buf, parent[:]...)
 	for _, t := range tokens {
-		buf = binary.LittleEndian.AppendUint32(buf, uint32(t))
+		room(4)
+		buf = le.AppendUint32(buf, uint32(t))
 	}
 	for _, m := range media {
-		buf = binary.LittleEndian.AppendUint32(buf, m.Offset)
+		room(mediaBytes)
+		buf = le.AppendUint32(buf, m.Offset)
 		buf = append(buf, m.Hash[:]...)
 	}
-	buf = binary.LittleEndian.AppendUint32(buf, uint32(len(tokens)))
-	buf = binary.LittleEndian.AppendUint32(buf, uint32(len(media)))
-	return sha256.Sum256(buf)
+	room(8)
+	buf = le.AppendUint32(buf, uint32(len(tokens)))
+	buf = le.AppendUint32(buf, uint32(len(media)))
+	h.Write(buf)
+	var key Key
+	h.Sum(key[:0])
+	return key
 }
+
+// keyStepBytes is how much is hashed at once: more than a usual page has.
+const keyStepBytes = 2048

@@ -48,6 +48,9 @@ type ledger struct {
 	// Written is how many bytes were written, by UTC day.
 	Written map[string]int64 `json:"written,omitempty"`
 
+	// Hits are how often pages were read, by fingerprint.
+	Hits map[string]Hits `json:"hits,omitempty"`
+
 	// Evicted is the recency of the most recently used file that a collection
 	// has removed.
 	Evicted time.Time `json:"evicted"`
@@ -154,5 +157,6 @@ func decodeLedger(content []byte) (*ledger, error) {
 	if !ok || sum >= most {
 		return nil, damaged("ledger has values that cannot be")
 	}
+	l.dropBadHits()
 	return l, nil
 }

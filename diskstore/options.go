@@ -85,6 +85,9 @@ type Options struct {
 	// ReadTimeout is how long the remote tier may take for one step of a
 	// transfer, of at most 1 MiB; 0 means 5 s.
 	ReadTimeout time.Duration
+
+	// opTimeout is that of a tool; see RootOptions.Timeout.
+	opTimeout time.Duration
 }
 
 // String describes the options in one line, for a log or a bug report.

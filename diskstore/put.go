@@ -327,6 +327,12 @@ func (s *Store) headerOf(ctx context.Context, t Tier, name Name) (*Header, error
 // removal has settled. A file that has been replaced since it was described
 // stays: it is not the one that was to go.
 func (s *Store) drop(ctx context.Context, id tierID, info Info) bool {
+	gone, _ := s.tryDrop(ctx, id, info)
+	return gone
+}
+
+// tryDrop is drop, and says why a file stays.
+func (s *Store) tryDrop(ctx context.Context, id tierID, info Info) (gone bool, err error) {
 	lock := sync.Locker(&s.commit[id])
 	if id == tierRemote { // which may hang, and is not waited for by others
 		lock = s.commit[id].RLocker()
@@ -334,17 +340,20 @@ func (s *Store) drop(ctx context.Context, id tierID, info Info) bool {
 	lock.Lock()
 	defer lock.Unlock()
 	now, err := s.tier(id).Stat(ctx, info.Name)
+	if errors.Is(err, ErrNotFound) {
+		return true, nil
+	}
 	if err != nil {
-		return errors.Is(err, ErrNotFound)
+		return false, err
 	}
 	if now.Bytes != info.Bytes {
-		return false
+		return false, errors.New("it has been replaced since it was listed")
 	}
 	removed, err := s.tier(id).Remove(ctx, info.Name)
 	if removed {
 		s.usage[id].remove(now)
 	}
-	return err == nil
+	return err == nil, err
 }
 
 // Has reports whether the local tier holds the full page key. It costs one

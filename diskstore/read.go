@@ -86,7 +86,7 @@ func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout Layout
 	for _, id := range s.tiers(ref.Tier) {
 		page, err := s.readFrom(ctx, id, ref, tokens, layout, buf)
 		if err == nil {
-			s.counts.hits.Add(1)
+			s.hit(id)
 			s.counts.readBytes.Add(uint64(len(buf)))
 			return page, nil
 		}
@@ -198,7 +198,7 @@ func (s *Store) requestPromotion(info Info, ref Ref) {
 }
 
 // promote copies a page up. The remote copy stays, so that demoting the page
-// later costs nothing.
+// later writes nothing.
 func (s *Store) promote(ctx context.Context, info Info, ref Ref) {
 	if _, err := s.local.Stat(ctx, info.Name); err == nil {
 		return

@@ -93,8 +93,8 @@ func (s *Store) purge(ctx context.Context, id tierID, p purge) (all bool, err er
 				continue
 			}
 			if !p.dry {
-				if !s.drop(ctx, id, info) {
-					return false, fmt.Errorf("remove page %v: not removed", info.Key)
+				if _, err := s.tryDrop(ctx, id, info); err != nil {
+					return false, fmt.Errorf("remove page %v: %w", info.Key, err)
 				}
 				gone.add(info)
 			}
@@ -104,5 +104,8 @@ func (s *Store) purge(ctx context.Context, id tierID, p purge) (all bool, err er
 	if p.dry || !all {
 		return all, nil
 	}
-	return true, s.tier(id).DropFingerprint(ctx, p.fingerprint)
+	if err := s.tier(id).DropFingerprint(ctx, p.fingerprint); err != nil {
+		return false, err
+	}
+	return true, s.books[id].forget(ctx, p.fingerprint)
 }

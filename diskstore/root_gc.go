@@ -28,6 +28,10 @@ func (s *Store) rootUsage(ctx context.Context, id tierID) (RootTierUsage, error)
 	if err != nil {
 		return u, err
 	}
+	for i := range u.Fingerprints {
+		u.Fingerprints[i].Hits = l.Hits[u.Fingerprints[i].Fingerprint.String()]
+	}
+	u.Hits = l.allHits()
 	u.Written = l.days()
 	if l.Counts > 0 {
 		u.Booked, u.Counted = l.figure(), l.Counted

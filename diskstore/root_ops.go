@@ -15,6 +15,13 @@ import (
 type RootOptions struct {
 	Local, Remote TierConfig
 
+	// Timeout is how long one operation of a filesystem may take, such as a look
+	// at a file, or reading 1 MiB of it. A root that takes longer is not waited
+	// for again: what needs it fails with an error that names it, which NoAnswer
+	// reports, and the other root is used where it is of use alone. 0 means any
+	// time.
+	Timeout time.Duration
+
 	// FS is the filesystem; nil means the operating system's.
 	FS vfs.FS
 
@@ -37,7 +44,9 @@ type Root struct {
 // reached is no error here.
 func OpenRoot(ctx context.Context, opt RootOptions) (*Root, error) {
 	s, err := newStore(Options{
-		Local: opt.Local, Remote: opt.Remote, FS: opt.FS, Logger: opt.Logger,
+		Local: opt.Local, Remote: opt.Remote, FS: opt.FS, Logger: opt.Logger, opTimeout: opt.Timeout,
+		// The filesystem gives up first, and says what it was doing.
+		RemoteTimeout: 2 * opt.Timeout, ReadTimeout: 2 * opt.Timeout,
 	}, false)
 	if err != nil {
 		return nil, err
@@ -65,8 +74,15 @@ func (r *Root) remoteError(doing string, err error) error {
 	return fmt.Errorf("%s %s: %w", doing, r.s.opt.Remote.Root, err)
 }
 
-// Close ends running operations and gives up what the root holds.
-func (r *Root) Close() error { return r.s.Close() }
+// Close ends running operations and gives up what the root holds. A root that
+// does not answer is no error here: what stays there is cleaned by the next
+// process.
+func (r *Root) Close() error {
+	if err := r.s.Close(); !NoAnswer(err) {
+		return err
+	}
+	return nil
+}
 
 // RootUsage is what Root.Usage counted.
 type RootUsage struct {
@@ -90,6 +106,9 @@ type RootTierUsage struct {
 	TempBytes, QuarantineBytes int64 // physical
 
 	Processes int // that use the root and have not ended
+
+	// Hits are those of all fingerprints, also of some whose pages are gone.
+	Hits Hits
 
 	// Booked is the recorded figure that the budget limits: at least all of
 	// the above, in physical bytes, and too high by what processes have
@@ -195,8 +214,8 @@ type GCReport struct {
 // GC removes pages. Without a choice of fingerprints or age it brings both tiers
 // within their budgets, as the store does by itself: what leaves the local tier
 // moves to the remote one, the least recently used first and always a page
-// before those it continues. With a choice it deletes everything chosen from
-// both tiers, whatever the budgets.
+// before those it continues; when that does not answer, nothing is done. With a
+// choice it deletes everything chosen from both tiers, whatever the budgets.
 //
 // It returns what it did together with the first error of the local tier.
 func (r *Root) GC(ctx context.Context, opt GCOptions) (GCReport, error) {
@@ -231,6 +250,9 @@ func (r *Root) GC(ctx context.Context, opt GCOptions) (GCReport, error) {
 		if report.Remote.Fingerprints, err = r.s.gcTier(ctx, tierRemote, opt); err != nil {
 			report.RemoteErr = r.remoteError("collect", err)
 		}
+	}
+	if opt.budgetOnly() && NoAnswer(report.RemoteErr) {
+		return report, nil // what should move down would be deleted
 	}
 	if report.Local.Fingerprints, err = r.s.gcTier(ctx, tierLocal, opt); err != nil {
 		return report, fmt.Errorf("collect %s: %w", r.s.opt.Local.Root, err)

@@ -15,6 +15,7 @@ type FingerprintUsage struct {
 	Tails       int
 	Bytes       int64     // physical
 	LastUsed    time.Time // zero when it holds no page
+	Hits        Hits      // known to Root.Usage alone
 }
 
 // TierUsage is what Scan counted in one tier.

@@ -38,7 +38,8 @@ type Store struct {
 	sharing sharing
 	now     func() time.Time
 
-	watch watcher // of a Root's GC
+	watch    watcher // of a Root's GC
+	hitClock onceClock
 
 	wantMu    sync.Mutex
 	want      demand      // of the next collection of the local tier
@@ -98,7 +99,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 	}
 	s.health.log = s.log.With("tier", TierLocal, "root", opt.Local.Root)
 	s.capped.log, s.capped.pages = s.health.log, &s.counts.writeCaps
-	local := newDirTier(opt.FS, opt.Local.Root, create)
+	local := opt.dirTier(opt.Local.Root, create)
 	s.local, s.localTemp = local, &local.temp
 	if opt.RAM.BudgetBytes > 0 {
 		local.temp.prefix = serverPrefix(opt.RAM.Server)
@@ -107,7 +108,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 		s.warm.clock.tick = s.tendWarm
 	}
 	if root := opt.Remote.Root; root != "" {
-		s.remote = isolate(newDirTier(opt.FS, root, false), opt.RemoteTimeout, opt.ReadTimeout,
+		s.remote = isolate(opt.dirTier(root, false), opt.RemoteTimeout, opt.ReadTimeout,
 			s.log.With("tier", TierRemote, "root", root), time.Now, func() { s.counts.tierErrors.Add(1) })
 	}
 	for _, id := range s.tiers(TierLocal) {
@@ -220,7 +221,7 @@ func (s *Store) refName(ref Ref) Name {
 }
 
 // Flush waits until collections, demotions and promotions that earlier calls
-// caused are done. It returns ctx's error when that ends first.
+// caused are done, and records Hits. It returns ctx's error when that ends first.
 func (s *Store) Flush(ctx context.Context) error {
 	ctx, leave, err := s.life.enter(ctx)
 	if err != nil {
@@ -231,7 +232,11 @@ func (s *Store) Flush(ctx context.Context) error {
 	if err := s.promoting.wait(ctx); err != nil {
 		return err
 	}
-	return s.collecting.wait(ctx)
+	if err := s.collecting.wait(ctx); err != nil {
+		return err
+	}
+	s.recordHits(ctx)
+	return nil
 }
 
 // Close stops background work and waits for running operations, all together
@@ -242,6 +247,7 @@ func (s *Store) Close() error {
 	if !s.life.close(closePatience) {
 		return nil
 	}
+	s.hitClock.stop()
 	if s.warm != nil {
 		s.warm.close()
 	}

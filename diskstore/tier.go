@@ -213,6 +213,11 @@ func classify(err error) error {
 	return err
 }
 
+// NoAnswer reports whether err is that of a tier which did not answer in time.
+func NoAnswer(err error) bool {
+	return errors.Is(err, vfs.ErrHung) || errors.Is(err, ErrTierTimeout)
+}
+
 // wrap returns an error with err's text that is both err and kind.
 func wrap(err, kind error) error { return &classified{err: err, kind: kind} }
 

@@ -25,7 +25,7 @@ func (s *Store) readWarm(ctx context.Context, ref Ref, tokens []int32, layout La
 		clear(layout.gap(buf, i))
 	}
 	id, used := s.warm.noteServed(p)
-	s.counts.hits.Add(1)
+	s.hit(id)
 	s.counts.ramHits.Add(1)
 	s.counts.readBytes.Add(uint64(len(buf)))
 	s.touchRef(ctx, id, ref, used)

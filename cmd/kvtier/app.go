@@ -11,11 +11,12 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
-	"github.com/olekukonko/tablewriter"
 	"github.com/spf13/pflag"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/vfs"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
@@ -36,6 +37,7 @@ type app struct {
 	root, remote      string
 	localGB, remoteGB float64
 	modelsDir         string
+	timeout           time.Duration // for one operation of a tier's filesystem
 	config            tierenv.Config
 	budgetOf          map[string]bool // tiers whose budget somebody has said
 }
@@ -46,13 +48,31 @@ func (a *app) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&a.remote, "remote", "", "directory of the remote tier, instead of "+remoteVar)
 	flags.Float64Var(&a.localGB, "local-gb", 0, "budget of the local tier in GB, instead of "+localGBVar)
 	flags.Float64Var(&a.remoteGB, "remote-gb", 0, "budget of the remote tier in GB, instead of "+remoteGBVar)
+	flags.DurationVar(&a.timeout, "timeout", 0, "how long a directory may take to answer, once (default 15s, and 1m where pages are read or written); 0 waits for ever")
 	flags.StringVar(&a.modelsDir, "models", "", "directory of Ollama's models, instead of OLLAMA_MODELS")
+}
+
+// patienceFor is how long one operation of a tier may take: a listing, or what a
+// disk that is asleep or a share whose server restarts may need before it gives
+// or takes a MiB.
+func patienceFor(verb string) time.Duration {
+	switch verb {
+	case "check", "repair", "export", "import":
+		return time.Minute
+	}
+	return 15 * time.Second
 }
 
 // setup resolves flags and variables to one configuration. A flag is the
 // variable it stands for; whoever names a root means that root alone, and not
 // the remote tier and the budgets of another.
-func (a *app) setup(flags *pflag.FlagSet) error {
+func (a *app) setup(verb string, flags *pflag.FlagSet) error {
+	switch {
+	case a.timeout < 0:
+		return fmt.Errorf("--timeout is %v; give a time such as 30s", a.timeout)
+	case !flags.Changed("timeout"):
+		a.timeout = patienceFor(verb)
+	}
 	values := make(map[string]string)
 	if flags.Changed("root") {
 		values = map[string]string{remoteVar: "", localGBVar: "", remoteGBVar: ""}
@@ -123,7 +143,7 @@ func (a *app) tiers() (local, remote diskstore.TierConfig) {
 // open opens the roots.
 func (a *app) open(ctx context.Context) (*diskstore.Root, error) {
 	local, remote := a.tiers()
-	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: local, Remote: remote, Logger: a.logger()})
+	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: local, Remote: remote, Timeout: a.timeout, Logger: a.logger()})
 	switch {
 	case err == nil:
 		return root, nil
@@ -135,6 +155,14 @@ func (a *app) open(ctx context.Context) (*diskstore.Root, error) {
 	return nil, err
 }
 
+// files is the operating system's filesystem, to look at a page by its path.
+func (a *app) files(path string) vfs.FS {
+	if a.timeout == 0 {
+		return vfs.OS
+	}
+	return vfs.Bound(vfs.OS, filepath.Dir(path), a.timeout)
+}
+
 // with opens the roots for the time of fn.
 func (a *app) with(ctx context.Context, fn func(*diskstore.Root) error) error {
 	root, err := a.open(ctx)
@@ -142,22 +170,6 @@ func (a *app) with(ctx context.Context, fn func(*diskstore.Root) error) error {
 		return err
 	}
 	return errors.Join(fn(root), root.Close())
-}
-
-// table prints rows as ollama ps does.
-func (a *app) table(header []string, rows [][]string) {
-	t := tablewriter.NewWriter(a.stdout)
-	t.SetHeader(header)
-	t.SetHeaderAlignment(tablewriter.ALIGN_LEFT)
-	t.SetAlignment(tablewriter.ALIGN_LEFT)
-	t.SetAutoFormatHeaders(false)
-	t.SetAutoWrapText(false)
-	t.SetHeaderLine(false)
-	t.SetBorder(false)
-	t.SetNoWhiteSpace(true)
-	t.SetTablePadding("    ")
-	t.AppendBulk(rows)
-	t.Render()
 }
 
 func (a *app) json(v any) error {

@@ -127,7 +127,7 @@ func (a *app) tokenSize(ctx context.Context, f benchFlags, out *benched) error {
 		if err != nil {
 			return fmt.Errorf("%w; or give its GGUF file, or --bytes-per-token", err)
 		}
-		out.BytesPerToken, err = storedTokenBytes(ctx, root, p)
+		out.BytesPerToken, err = a.storedTokenBytes(ctx, root, p)
 		out.From = "stored pages of " + f.model
 		return err
 	})

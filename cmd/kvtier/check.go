@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/table"
 )
 
 // checked is what check --json and repair --json print.
@@ -33,6 +34,7 @@ type checkedTier struct {
 	Damage      int            `json:"damage"` // what is damaged and was not repaired
 	Repaired    int            `json:"repaired"`
 	Error       string         `json:"error,omitempty"`
+	err         error
 }
 
 type finding struct {
@@ -143,7 +145,7 @@ func newCheckedTier(t diskstore.TierCheck) checkedTier {
 		c.Problems[string(problem)] = n
 	}
 	if t.Err != nil {
-		c.Error = t.Err.Error()
+		c.Error, c.err = t.Err.Error(), t.Err
 	}
 	return c
 }
@@ -155,8 +157,8 @@ func verdict(out checked, repaired bool) error {
 	for _, t := range out.Tiers {
 		damage += t.Damage
 		unchecked += t.Problems[string(diskstore.ProblemUnchecked)]
-		if t.Error != "" {
-			why = append(why, fmt.Errorf("the %s tier could not be checked: %s", t.Tier, t.Error))
+		if t.err != nil {
+			why = append(why, fmt.Errorf("the %s tier could not be checked: %w", t.Tier, t.err))
 		}
 	}
 	if unchecked > 0 {
@@ -197,7 +199,7 @@ func (a *app) printChecked(out checked) {
 			t.Tier, count(t.Pages), count(t.Tails), count(t.Read), humanBytes(t.ReadBytes), t.problems(), count(t.Repaired),
 		})
 	}
-	a.table([]string{"TIER", "PAGES", "TAILS", "READ", "SIZE", "FOUND", "REPAIRED"}, rows)
+	table.Print(a.stdout, []string{"TIER", "PAGES", "TAILS", "READ", "SIZE", "FOUND", "REPAIRED"}, rows)
 }
 
 // problems names what was found and how often.

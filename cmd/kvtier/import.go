@@ -41,7 +41,7 @@ func (a *app) load(ctx context.Context, path string) (err error) {
 	local, remote := a.tiers()
 	bar := a.newBar("importing")
 	done, err := diskstore.Import(ctx, diskstore.ImportOptions{
-		Local: local, Remote: remote, WritePerDay: a.config.WriteBytesPerDay, Compress: a.config.Compress, Logger: a.logger(),
+		Local: local, Remote: remote, WritePerDay: a.config.WriteBytesPerDay, Compress: a.config.Compress, Timeout: a.timeout, Logger: a.logger(),
 		Accept: acceptIdentity, Progress: bar.show,
 	}, file, info.Size())
 	bar.clear()

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/table"
 	"github.com/kvtier/kvtier/internal/vfs"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
@@ -88,10 +88,11 @@ func (a *app) inspect(ctx context.Context, page string, f inspectFlags) error {
 		return err
 	}
 	header, wrong, verifyErr := (*diskstore.Header)(nil), []error(nil), error(nil)
+	files := a.files(file.Path)
 	if f.verify {
-		header, wrong, verifyErr = diskstore.VerifySections(ctx, vfs.OS, file.Path)
+		header, wrong, verifyErr = diskstore.VerifySections(ctx, files, file.Path)
 	} else {
-		header, err = diskstore.InspectFile(vfs.OS, file.Path)
+		header, err = diskstore.InspectFile(files, file.Path)
 	}
 	if header == nil {
 		return cmp.Or(err, verifyErr)
@@ -119,12 +120,13 @@ func (a *app) findPage(ctx context.Context, page string) (diskstore.PageFile, ma
 	var file diskstore.PageFile
 	if strings.ContainsRune(page, filepath.Separator) || filepath.Ext(page) == ".kvp" {
 		file.Path = page
-		info, err := os.Lstat(page)
+		files := a.files(page)
+		info, err := files.Lstat(page)
 		if err != nil {
 			return file, nil, fmt.Errorf("inspect page: %w", err)
 		}
 		file.Used = info.ModTime()
-		return file, identityNear(page), nil
+		return file, identityNear(files, page), nil
 	}
 	var identity map[string]string
 	err := a.with(ctx, func(root *diskstore.Root) error {
@@ -143,8 +145,8 @@ func (a *app) findPage(ctx context.Context, page string) (diskstore.PageFile, ma
 
 // identityNear reads the manifest of a page file that is in its place below a
 // root; nil when it is not.
-func identityNear(page string) map[string]string {
-	header, err := diskstore.InspectFile(vfs.OS, page)
+func identityNear(files vfs.FS, page string) map[string]string {
+	header, err := diskstore.InspectFile(files, page)
 	if err != nil {
 		return nil
 	}
@@ -154,7 +156,7 @@ func identityNear(page string) map[string]string {
 	}
 	for dir := filepath.Dir(abs); filepath.Dir(dir) != dir; dir = filepath.Dir(dir) {
 		if filepath.Base(dir) == header.Fingerprint.String() {
-			m, err := diskstore.ReadManifestFile(vfs.OS, filepath.Join(dir, "manifest.json"), header.Fingerprint)
+			m, err := diskstore.ReadManifestFile(files, filepath.Join(dir, "manifest.json"), header.Fingerprint)
 			if err == nil {
 				return m.Identity
 			}
@@ -310,5 +312,5 @@ func (a *app) printSections(sections []section) {
 		}
 		rows = append(rows, row)
 	}
-	a.table(header, rows)
+	table.Print(a.stdout, header, rows)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/table"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
@@ -24,6 +25,8 @@ type listed struct {
 	Tails       int               `json:"tails"`
 	Bytes       int64             `json:"bytes"`
 	LastUsed    *time.Time        `json:"last_used"` // null when nothing is stored
+	Hits        int64             `json:"hits"`
+	LastHit     *time.Time        `json:"last_hit"` // null for never
 }
 
 func newListCommand(a *app) *cobra.Command {
@@ -35,8 +38,9 @@ func newListCommand(a *app) *cobra.Command {
 fingerprint and tier. A fingerprint stands for weights, cache type, engine and
 whatever else pages depend on; --json shows all of it.
 
-LAST USED is when a page was last read or written. How often is counted by each
-server and not kept.`,
+HITS is how often a page was read instead of computed, by all servers; what a
+server that was killed read in its last seconds is missing. LAST USED is when a
+page was last read or written.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd.Context(), func(root *diskstore.Root) error { return a.list(cmd.Context(), root) })
@@ -74,12 +78,20 @@ func list(names modelNames, use diskstore.FingerprintUsage, tier string) listed 
 	l := listed{
 		Model: names.of(use.Identity), Names: append([]string{}, names[use.Identity[tierenv.KeyWeights]]...),
 		Fingerprint: use.Fingerprint.String(), Identity: use.Identity, Tier: tier,
-		Pages: use.Pages, Tails: use.Tails, Bytes: use.Bytes,
+		Pages: use.Pages, Tails: use.Tails, Bytes: use.Bytes, Hits: use.Hits.Pages, LastHit: lastHit(use.Hits),
 	}
 	if !use.LastUsed.IsZero() {
 		l.LastUsed = &use.LastUsed
 	}
 	return l
+}
+
+// lastHit is when hits were last counted, nil for never.
+func lastHit(h diskstore.Hits) *time.Time {
+	if h.Last.IsZero() {
+		return nil
+	}
+	return &h.Last
 }
 
 func (l listed) used() time.Time {
@@ -94,12 +106,12 @@ func (a *app) printList(models []listed) {
 	for _, m := range models {
 		rows = append(rows, []string{
 			m.Model, short(m.Fingerprint), cmp.Or(m.Identity[tierenv.KeyCacheType], "-"), m.Tier,
-			count(m.Pages), count(m.Tails), humanBytes(m.Bytes), when(m.used()),
+			count(m.Pages), count(m.Tails), humanBytes(m.Bytes), count(m.Hits), when(m.used()),
 		})
 	}
 	if len(rows) == 0 {
 		fmt.Fprintln(a.stderr, "no pages are stored in "+a.config.Local)
 		return
 	}
-	a.table([]string{"NAME", "ID", "CACHE", "TIER", "PAGES", "TAILS", "SIZE", "LAST USED"}, rows)
+	table.Print(a.stdout, []string{"NAME", "ID", "CACHE", "TIER", "PAGES", "TAILS", "SIZE", "HITS", "LAST USED"}, rows)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/version"
 )
 
@@ -57,6 +58,9 @@ func runIn(ctx context.Context, a *app, args []string) int {
 		return exitInterrupted
 	}
 	fmt.Fprintf(a.stderr, "Error: %v\n", err)
+	if diskstore.NoAnswer(err) {
+		fmt.Fprintln(a.stderr, "Is it mounted, and its server up? --timeout waits longer.")
+	}
 	if errors.As(err, &status) {
 		return status.status
 	}
@@ -78,7 +82,7 @@ func newCommand(a *app) *cobra.Command {
 			if !cmd.HasParent() {
 				return nil // help needs no configuration
 			}
-			return a.setup(cmd.Flags())
+			return a.setup(cmd.Name(), cmd.Flags())
 		},
 	}
 	root.CompletionOptions.DisableDefaultCmd = true

@@ -31,13 +31,13 @@ func TestMain(m *testing.M) {
 // TestScripts runs the command as a person does. Scripts have these commands
 // besides their own:
 //
-//	pages DIR MODEL SEED TOKENS [zstd] [remote=DIR] [budget=BYTES]   store a conversation
-//	model NAME                                                       pull a model
-//	flip FILE OFFSET                                                 flip a bit, from the end if negative
-//	cut FILE BYTES                                                   keep the beginning of a file
-//	old DIR AGE                                                      make files look unused
-//	exits STATUS PROGRAM ARGS                                        run a program that ends so
-//	forge IN OUT HOW                                                 change an archive; see forgeries
+//	pages DIR MODEL SEED TOKENS [zstd] [remote=DIR] [budget=BYTES] [read]   store a conversation
+//	model NAME                                                              pull a model
+//	flip FILE OFFSET                                                        flip a bit, from the end if negative
+//	cut FILE BYTES                                                          keep the beginning of a file
+//	old DIR AGE                                                             make files look unused
+//	exits STATUS PROGRAM ARGS                                               run a program that ends so
+//	forge IN OUT HOW                                                        change an archive; see forgeries
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "script"),
@@ -82,12 +82,13 @@ func sections() []diskstore.Section {
 	return list
 }
 
-// storePages stores a conversation and leaves what it is in the variables
+// storePages stores a conversation, reads it back if told to, and leaves what it is in the variables
 // fingerprint, weights, first, last (keys) and page (the path of the last one).
 func storePages(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 4 {
-		ts.Fatalf("usage: pages DIR MODEL SEED TOKENS [zstd] [remote=DIR] [budget=BYTES]")
+		ts.Fatalf("usage: pages DIR MODEL SEED TOKENS [zstd] [remote=DIR] [budget=BYTES] [read]")
 	}
+	read := false
 	root := ts.MkAbs(args[0])
 	identity := identityOf(args[1])
 	opt := diskstore.Options{
@@ -99,6 +100,8 @@ func storePages(ts *testscript.TestScript, neg bool, args []string) {
 		switch name {
 		case "zstd":
 			opt.Compress = true
+		case "read":
+			read = true
 		case "remote":
 			opt.Remote.Root = ts.MkAbs(value)
 			ts.Check(os.MkdirAll(opt.Remote.Root, 0o700))
@@ -121,6 +124,9 @@ func storePages(ts *testscript.TestScript, neg bool, args []string) {
 	keys, err := putConversation(ctx, store, opt.Fingerprint, conversation(seed, n))
 	ts.Check(err)
 	ts.Check(store.Flush(ctx))
+	if read {
+		ts.Check(readConversation(ctx, store, conversation(seed, n)))
+	}
 	ts.Check(store.Close())
 	last := keys[len(keys)-1]
 	ts.Setenv("fingerprint", opt.Fingerprint.String())
@@ -163,6 +169,21 @@ func putConversation(ctx context.Context, store *diskstore.Store, parent disksto
 		keys = append(keys, parent)
 	}
 	return keys, nil
+}
+
+// readConversation reads what putConversation has stored.
+func readConversation(ctx context.Context, store *diskstore.Store, tokens []int32) error {
+	for _, ref := range store.Chain(ctx, tokens, nil) {
+		layout, err := diskstore.NewLayout(sections(), ref.Stored)
+		if err != nil {
+			return err
+		}
+		part := tokens[ref.Start : int(ref.Start)+ref.Tokens]
+		if err := store.Read(ctx, ref, part, layout, make([]byte, layout.Size())); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // pageFile returns where a root keeps a key, wherever that is.

@@ -8,11 +8,10 @@ import (
 	"github.com/ollama/ollama/fs/gguf"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // storedTokenBytes returns the K/V of one token as the pages of a model have it.
-func storedTokenBytes(ctx context.Context, root *diskstore.Root, p picked) (int64, error) {
+func (a *app) storedTokenBytes(ctx context.Context, root *diskstore.Root, p picked) (int64, error) {
 	page, err := root.Recent(ctx, p.has)
 	if errors.Is(err, diskstore.ErrNotFound) {
 		return 0, fmt.Errorf("no pages of %q are left; give its GGUF file, or --bytes-per-token", p.model)
@@ -20,7 +19,7 @@ func storedTokenBytes(ctx context.Context, root *diskstore.Root, p picked) (int6
 	if err != nil {
 		return 0, err
 	}
-	header, err := diskstore.InspectFile(vfs.OS, page.Path)
+	header, err := diskstore.InspectFile(a.files(page.Path), page.Path)
 	if err != nil {
 		return 0, err
 	}

@@ -5,10 +5,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
+	"github.com/ollama/ollama/format"
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/table"
 )
 
 // tierStat is one tier, as stat --json prints it. Sizes are in bytes.
@@ -25,6 +28,8 @@ type tierStat struct {
 	QuarBytes   int64          `json:"quarantined_bytes"`
 	Booked      *int64         `json:"booked_bytes"` // what the budget limits; null when nobody has counted yet
 	Models      int            `json:"fingerprints"`
+	Hits        int64          `json:"hits"`
+	LastHit     *time.Time     `json:"last_hit"` // null for never
 	Processes   int            `json:"processes"`
 	DiskBytes   int64          `json:"disk_bytes"`
 	DiskFree    int64          `json:"disk_free_bytes"`
@@ -80,7 +85,7 @@ func (a *app) tierStat(tier string, u diskstore.RootTierUsage) tierStat {
 	s := tierStat{
 		Tier: tier, Root: u.Root, Pages: u.Pages, Tails: u.Tails, PageBytes: u.Bytes,
 		Temp: u.TempFiles, TempBytes: u.TempBytes, Quarantined: u.QuarantineFiles, QuarBytes: u.QuarantineBytes,
-		Models: len(u.Fingerprints), Processes: u.Processes,
+		Models: len(u.Fingerprints), Processes: u.Processes, Hits: u.Hits.Pages, LastHit: lastHit(u.Hits),
 		DiskBytes: u.Space.Total, DiskFree: u.Space.Free, Written: []writtenOnDay{},
 	}
 	if !u.Counted.IsZero() {
@@ -99,32 +104,39 @@ func (a *app) tierStat(tier string, u diskstore.RootTierUsage) tierStat {
 // printStat prints one column for each tier.
 func (a *app) printStat(tiers []tierStat) {
 	header := []string{""}
-	rows := [][]string{{"root"}, {"budget"}, {"pages"}, {"tails"}, {"size"}, {"booked"}, {"temporary"}, {"quarantine"}, {"models"}, {"processes"}, {"disk free"}}
+	rows := [][]string{{"root"}, {"budget"}, {"pages"}, {"tails"}, {"size"}, {"booked"}, {"temporary"}, {"quarantine"}, {"models"}, {"hits"}, {"processes"}, {"disk free"}}
 	for _, t := range tiers {
 		header = append(header, map[string]string{diskstore.TierLocal: "LOCAL", diskstore.TierRemote: "REMOTE"}[t.Tier])
 		for i, cell := range t.cells() {
 			rows[i] = append(rows[i], cell)
 		}
 	}
-	a.table(header, rows)
+	table.Print(a.stdout, header, rows)
 	if rows := writtenRows(tiers); len(rows) > 0 {
 		header[0] = "WRITTEN"
 		fmt.Fprintln(a.stdout)
-		a.table(header, rows)
+		table.Print(a.stdout, header, rows)
 	}
 }
 
 func (t tierStat) cells() []string {
 	if t.Error != "" {
-		return []string{t.Root, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-"}
+		return []string{t.Root, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-"}
 	}
 	return []string{
 		t.Root, budgetText(t.Budget), count(t.Pages), count(t.Tails), humanBytes(t.PageBytes), bookedText(t.Booked),
 		fmt.Sprintf("%s, %s", plural(t.Temp, "file"), humanBytes(t.TempBytes)),
 		fmt.Sprintf("%s, %s", plural(t.Quarantined, "file"), humanBytes(t.QuarBytes)),
-		count(t.Models), count(t.Processes),
+		count(t.Models), hitsText(t.Hits, t.LastHit), count(t.Processes),
 		fmt.Sprintf("%s of %s", humanBytes(t.DiskFree), humanBytes(t.DiskBytes)),
 	}
+}
+
+func hitsText(n int64, last *time.Time) string {
+	if last == nil {
+		return count(n)
+	}
+	return fmt.Sprintf("%s, the last %s", count(n), format.HumanTimeLower(*last, ""))
 }
 
 func bookedText(booked *int64) string {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/internal/ollamasrc"
-	"github.com/olekukonko/tablewriter"
 	"github.com/rogpeppe/go-internal/lockedfile"
 	"github.com/spf13/pflag"
 )
@@ -146,21 +145,6 @@ func (a *app) lockLayout(ctx context.Context, lay ollamasrc.Layout) (unlock func
 			return nil, ctx.Err()
 		}
 	}
-}
-
-// table prints rows as ollama ps does.
-func (a *app) table(header []string, rows [][]string) {
-	t := tablewriter.NewWriter(a.stdout)
-	t.SetHeader(header)
-	t.SetHeaderAlignment(tablewriter.ALIGN_LEFT)
-	t.SetAlignment(tablewriter.ALIGN_LEFT)
-	t.SetAutoWrapText(false)
-	t.SetHeaderLine(false)
-	t.SetBorder(false)
-	t.SetNoWhiteSpace(true)
-	t.SetTablePadding("    ")
-	t.AppendBulk(rows)
-	t.Render()
 }
 
 func (a *app) json(v any) error {

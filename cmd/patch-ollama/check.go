@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/kvtier/kvtier/internal/ollamasrc"
+	"github.com/kvtier/kvtier/internal/table"
 	"github.com/spf13/cobra"
 )
 
@@ -223,7 +224,7 @@ func (a *app) printCheck(results []*checkResult, asJSON bool) error {
 	for _, r := range results {
 		rows = append(rows, []string{r.Version, strconv.Itoa(r.Patches), cell(&r.Applies), cell(r.Reverts), cell(r.Builds), cell(r.Tests)})
 	}
-	a.table([]string{"VERSION", "PATCHES", "APPLIES", "REVERTS", "BUILDS", "TESTS"}, rows)
+	table.Print(a.stdout, []string{"VERSION", "PATCHES", "APPLIES", "REVERTS", "BUILDS", "TESTS"}, rows)
 	for _, r := range results {
 		if !r.good() {
 			fmt.Fprintln(a.stdout, r.why())

@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/kvtier/kvtier/internal/bench/show"
+	"github.com/kvtier/kvtier/internal/table"
 )
 
 // Slots is the time between tokens of slots that decode, while another restores.
@@ -37,7 +38,7 @@ func (s *Slots) print(w io.Writer) {
 		}
 		return cells
 	}
-	show.Table(w, []string{"the other slot", "gaps", "p50", "p99", "longest"}, [][]string{
+	table.Print(w, []string{"the other slot", "gaps", "p50", "p99", "longest"}, [][]string{
 		row("idle", s.Idle), row("restores", s.Restoring),
 	})
 	fmt.Fprintf(w, "\np99 while it restores over idle, per repetition: %s\n", ratio(s.Ratio))

@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/kvtier/kvtier/internal/bench/show"
+	"github.com/kvtier/kvtier/internal/table"
 )
 
 // Store is what the page store does alone, without a server.
@@ -58,7 +59,7 @@ func (s *Store) print(w io.Writer) {
 	}
 	fmt.Fprintf(w, "\nPage store alone, %d pages of %.0f MiB, %d cores, %s; page cache emptied by %s\n\n",
 		s.Pages, float64(s.PageBytes)/(1<<20), s.Cores, s.Disk, s.Dropped)
-	show.Table(w, []string{"", "store", "against", "", "store/that of each pair"}, rows)
+	table.Print(w, []string{"", "store", "against", "", "store/that of each pair"}, rows)
 	fmt.Fprintf(w, "\nSaving takes %.1f MiB beside the page. Compressed pages are %s of raw ones.\n",
 		float64(s.SaveMemory)/(1<<20), show.Percent(s.Compressed))
 
@@ -67,7 +68,7 @@ func (s *Store) print(w io.Writer) {
 		rows = append(rows, []string{show.Count(l.StoredPages), spread(l.PerPage, func(v float64) string { return fmt.Sprintf("%.2f µs", v*1e6) })})
 	}
 	fmt.Fprintf(w, "\nLooking %d pages up\n\n", chainPages)
-	show.Table(w, []string{"stored pages", "per page"}, rows)
+	table.Print(w, []string{"stored pages", "per page"}, rows)
 
 	rows = nil
 	for _, o := range s.Opened {
@@ -77,5 +78,5 @@ func (s *Store) print(w io.Writer) {
 		})
 	}
 	fmt.Fprint(w, "\nOpening a store\n\n")
-	show.Table(w, []string{"stored pages", "open", "serving", "counted", "heap at most", "resident after"}, rows)
+	table.Print(w, []string{"stored pages", "open", "serving", "counted", "heap at most", "resident after"}, rows)
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/kvtier/kvtier/internal/bench/show"
+	"github.com/kvtier/kvtier/internal/table"
 )
 
 // print writes a report as a person reads it.
@@ -102,7 +103,7 @@ func (t *TTFT) print(w io.Writer, stockIsPatched bool) {
 		})
 	}
 	fmt.Fprintf(w, "\nTime to first token, model load taken off, %d times\n\n", len(t.Points[0].Stock.Values))
-	show.Table(w, header, rows)
+	table.Print(w, header, rows)
 	if stockIsPatched {
 		fmt.Fprintf(w, "\nNo unpatched Ollama was given (%s): the patched one with the tier off took its place.\n", stockEnv)
 	}
@@ -122,7 +123,7 @@ func (t *TTFT) printWhere(w io.Writer) {
 		}
 	}
 	fmt.Fprint(w, "\nRestored after kill -9\n\n")
-	show.Table(w, header, parts)
+	table.Print(w, header, parts)
 }
 
 var partNames = []string{
@@ -169,9 +170,9 @@ func (p *Paged) print(w io.Writer) {
 	}
 	fmt.Fprintf(w, "\nPaged attention, decoding behind %s tokens, tokens per second (%d times %d tokens)\n\n",
 		show.Count(p.UsedTokens), len(p.Capacities[0].Decode.Values), p.AnswerTokens)
-	show.Table(w, []string{"context", "decode", "of the first"}, rows)
+	table.Print(w, []string{"context", "decode", "of the first"}, rows)
 	fmt.Fprintf(w, "\nPaged against stock attention, %s tokens, tokens per second (%d pairs)\n\n", show.Count(p.PromptTokens), len(p.Prefill.Ratio.Values))
-	show.Table(w, []string{"", "stock", "paged", "paged/stock of each pair"}, [][]string{
+	table.Print(w, []string{"", "stock", "paged", "paged/stock of each pair"}, [][]string{
 		{"prefill", perSecond(p.Prefill.Off), perSecond(p.Prefill.On), ratio(p.Prefill.Ratio)},
 		{"decode", perSecond(p.Decode.Off), perSecond(p.Decode.On), ratio(p.Decode.Ratio)},
 	})
@@ -180,7 +181,7 @@ func (p *Paged) print(w io.Writer) {
 func (c *Cost) print(w io.Writer) {
 	fmt.Fprintf(w, "\nCost of the tier when nothing is restored, tokens per second (prompts of %s, answers of %d; %d and %d pairs)\n\n",
 		show.Count(c.PromptTokens), c.AnswerTokens, len(c.Prefill.Ratio.Values), len(c.Decode.Ratio.Values))
-	show.Table(w, []string{"", "tier off", "tier on", "on/off of each pair"}, [][]string{
+	table.Print(w, []string{"", "tier off", "tier on", "on/off of each pair"}, [][]string{
 		{"prefill", perSecond(c.Prefill.Off), perSecond(c.Prefill.On), ratio(c.Prefill.Ratio)},
 		{"decode", perSecond(c.Decode.Off), perSecond(c.Decode.On), ratio(c.Decode.Ratio)},
 	})
@@ -193,5 +194,5 @@ func (r *Restore) print(w io.Writer) {
 	}
 	fmt.Fprintf(w, "\nRestoring %s tokens (%d files, %.0f MB) against reading the files, %d times\n\n",
 		show.Count(r.Tokens), r.Files, float64(r.Bytes)/1e6, len(r.Cached.Read.Values))
-	show.Table(w, []string{"page cache", "restore", "plain read", "ratio"}, rows)
+	table.Print(w, []string{"page cache", "restore", "plain read", "ratio"}, rows)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/show"
+	"github.com/kvtier/kvtier/internal/table"
 )
 
 // Warm is time to the first token of the first prompt after kill -9 and with an
@@ -131,7 +132,7 @@ func (b *bench) loadModel(ctx context.Context, l *lab.Lab, gb string) error {
 func (r *Warm) print(w io.Writer) {
 	fmt.Fprintf(w, "\nTime to first token of %s tokens, the first prompt after kill -9 with an empty page cache, %d times (same slot, nothing lost: %s)\n\n",
 		show.Count(r.Tokens), len(r.On.Loaded.Values), seconds(r.SameSlot))
-	show.Table(w, []string{"read ahead", "model loaded before", "the prompt loads the model"}, [][]string{
+	table.Print(w, []string{"read ahead", "model loaded before", "the prompt loads the model"}, [][]string{
 		{"off", seconds(r.Off.Loaded), seconds(r.Off.Loads)},
 		{"on", seconds(r.On.Loaded), seconds(r.On.Loads)},
 	})

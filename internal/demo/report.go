@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/internal/bench/show"
+	"github.com/kvtier/kvtier/internal/table"
 )
 
 // report is what a demo found out.
@@ -59,7 +60,7 @@ func (r report) writeTable(w io.Writer) {
 		})
 	}
 	fmt.Fprintln(w)
-	show.Table(w, []string{"situation", "prompt tokens", "restored", "time to first token", "speedup", "same output"}, rows)
+	table.Print(w, []string{"situation", "prompt tokens", "restored", "time to first token", "speedup", "same output"}, rows)
 	fmt.Fprintln(w, "\nTime by the client's clock, loading of the model taken off. Same output: text of")
 	fmt.Fprintln(w, "the cold run; text and every bit of the log probabilities of the others.")
 }

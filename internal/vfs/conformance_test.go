@@ -31,6 +31,7 @@ func TestConformance(t *testing.T) {
 			m, dir := inMem(t)
 			return Inject(m), dir
 		},
+		"bound": func(t *testing.T) (FS, string) { dir := t.TempDir(); return Bound(Below(dir), dir, time.Minute), dir },
 	} {
 		for test, run := range map[string]func(*testing.T, FS, func(...string) string){
 			"files":       conformFiles,

@@ -6,10 +6,10 @@ Package vfs is the filesystem the page store is written against.
 FS has one method per system call the store needs; File is an open file. OS is
 the operating system's filesystem, and Below the same for whoever keeps
 everything below one directory. Mem is a filesystem in memory that can be copied
-as a power failure would leave it. Inject wraps any FS and makes chosen
-operations fail, hang, be watched or be counted, so that tests can put an error
-or a crash at every operation of a workload. One suite of tests runs over all of
-them.
+as a power failure would leave it. Bound wraps any FS and gives up on operations
+that take too long. Inject wraps any FS and makes chosen operations fail, hang, be
+watched or be counted, so that tests can put an error or a crash at every operation
+of a workload. One suite of tests runs over all of them.
 
 # Guarantees
 

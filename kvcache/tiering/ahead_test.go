@@ -12,6 +12,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/kvcache"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv/tierenvtest"
 )
 
 // A model whose conversation is stored reads it ahead when it is loaded, and says so.
@@ -22,7 +23,7 @@ func TestStartReadsAhead(t *testing.T) {
 		for name, value := range more {
 			vars[name] = value
 		}
-		environment(t, vars)
+		tierenvtest.Set(t, vars)
 	}
 	settings(nil)
 	storePage(t, model)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv/tierenvtest"
 )
 
 // digests of a blob's name: 64 times the same digit
@@ -64,7 +65,7 @@ func quarantined(t *testing.T, root string, identity map[string]string) {
 func TestForget(t *testing.T) {
 	local, remote, blobs := filepath.Join(t.TempDir(), "pages"), t.TempDir(), t.TempDir()
 	require.NoError(t, os.Chmod(remote, 0o700))
-	environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": local, "OLLAMA_KV_TIER_REMOTE": remote, "OLLAMA_KV_TIER_NAMESPACE": "team"})
+	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": local, "OLLAMA_KV_TIER_REMOTE": remote, "OLLAMA_KV_TIER_NAMESPACE": "team"})
 	gone, kept := digest("1"), digest("2")
 	require.NoError(t, os.WriteFile(filepath.Join(blobs, "sha256-"+kept), nil, 0o600))
 
@@ -109,13 +110,13 @@ func TestForget(t *testing.T) {
 }
 
 func TestForgetWithoutPages(t *testing.T) {
-	environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages")})
-	log, lines := logger()
+	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages")})
+	log, lines := tierenvtest.Logger()
 	forgotten.add([]string{digest("5")})
 	forgotten.remove(context.Background(), []string{digest("5")}, log)
 	require.Empty(t, lines.String())
 
-	environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": "pages"})
+	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": "pages"})
 	forgotten.remove(context.Background(), []string{digest("5")}, log)
 	require.Contains(t, lines.String(), "kv tier: could not remove all pages of a model that was removed")
 }

@@ -8,11 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv/tierenvtest"
 )
 
 func TestClaimInstance(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "pages")
-	environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root})
+	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root})
 	lock, err := claimInstance()
 	require.NoError(t, err)
 	require.Nil(t, lock, "without an id there is nothing to claim")
@@ -42,7 +43,7 @@ func TestClaimInstance(t *testing.T) {
 func TestClaimInstanceChecksEveryDirectory(t *testing.T) {
 	for _, dir := range []string{".", "instances", "instances/gpu0"} {
 		root := filepath.Join(t.TempDir(), "pages")
-		environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root, "OLLAMA_KV_INSTANCE_ID": "gpu0"})
+		tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root, "OLLAMA_KV_INSTANCE_ID": "gpu0"})
 		require.NoError(t, os.MkdirAll(filepath.Join(root, "instances", "gpu0"), 0o700))
 		require.NoError(t, os.Chmod(filepath.Join(root, dir), 0o770))
 		_, err := claimInstance()
@@ -58,7 +59,7 @@ func TestClaimInstanceTurnsTieringOff(t *testing.T) {
 		"no name":      {"OLLAMA_KV_TIER_LOCAL": t.TempDir(), "OLLAMA_KV_INSTANCE_ID": "../gpu0"},
 	} {
 		vars["OLLAMA_KV_TIERING"] = "1"
-		environment(t, vars)
+		tierenvtest.Set(t, vars)
 		release, err := ClaimInstance()
 		require.NoError(t, err, name)
 		release()
@@ -66,7 +67,7 @@ func TestClaimInstanceTurnsTieringOff(t *testing.T) {
 	}
 
 	root := t.TempDir()
-	environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root, "OLLAMA_KV_INSTANCE_ID": "gpu0"})
+	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root, "OLLAMA_KV_INSTANCE_ID": "gpu0"})
 	release, err := ClaimInstance()
 	require.NoError(t, err)
 	_, err = ClaimInstance()

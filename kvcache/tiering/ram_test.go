@@ -11,11 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/kvcache"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv/tierenvtest"
 )
 
 func TestRAMBudget(t *testing.T) {
 	for value, says := range map[string]string{"": "", "0": "", "1.5": `ram_budget="1.5 GB"`} {
-		environment(t, map[string]string{
+		tierenvtest.Set(t, map[string]string{
 			"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages"), "OLLAMA_KV_TIER_RAM_GB": value,
 		})
 		lines := make(chan string, 8)
@@ -30,8 +31,8 @@ func TestRAMBudget(t *testing.T) {
 		tiered.Close()
 	}
 	for _, value := range []string{"lots", "-1", "NaN", "1e300"} {
-		environment(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), "OLLAMA_KV_TIER_RAM_GB": value})
-		log, _ := logger()
+		tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), "OLLAMA_KV_TIER_RAM_GB": value})
+		log, _ := tierenvtest.Logger()
 		_, err := start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, log)
 		require.ErrorContains(t, err, "OLLAMA_KV_TIER_RAM_GB")
 		require.ErrorContains(t, err, value)

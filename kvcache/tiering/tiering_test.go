@@ -1,7 +1,6 @@
 package tiering
 
 import (
-	"bytes"
 	"log/slog"
 	"maps"
 	"math"
@@ -18,27 +17,10 @@ import (
 
 	"github.com/kvtier/kvtier/kvcache"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv/tierenvtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// environment sets the tiering variables to exactly these.
-func environment(t *testing.T, vars map[string]string) {
-	t.Helper()
-	for _, line := range os.Environ() {
-		if name, _, _ := strings.Cut(line, "="); strings.HasPrefix(name, "OLLAMA_KV_") {
-			t.Setenv(name, "")
-		}
-	}
-	for name, value := range vars {
-		t.Setenv(name, value)
-	}
-}
-
-func logger() (*slog.Logger, *bytes.Buffer) {
-	var buf bytes.Buffer
-	return slog.New(slog.NewTextHandler(&buf, nil)), &buf
-}
 
 func TestFingerprintDependsOnEveryField(t *testing.T) {
 	model := Model{Path: "/models/sha256-" + strings.Repeat("a", 64), Architecture: "qwen3", Config: oneLayer{}, CacheType: "f16", Numerics: "CPU AVX2=1"}
@@ -122,7 +104,7 @@ func testModelAt(t *testing.T) Model {
 
 func TestStartSaysWhatIsOn(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "below", "pages")
-	environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root})
+	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root})
 	lines := make(chan string, 8)
 	tiered, err := start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
 	require.NoError(t, err)
@@ -151,14 +133,14 @@ func TestStartRefuses(t *testing.T) {
 		"missing weights": func(m *Model) { m.Path += ".gone" },
 		"missing adapter": func(m *Model) { m.Adapters = []string{m.Path + ".gone"} },
 	} {
-		environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages")})
+		tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages")})
 		model := testModelAt(t)
 		change(&model)
-		log, _ := logger()
+		log, _ := tierenvtest.Logger()
 		_, err := start(model, plainCache{}, []kvcache.Rows{plainCache{}}, log)
 		require.Error(t, err, name)
 	}
-	environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": "/proc/kvtier"})
+	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": "/proc/kvtier"})
 	require.Nil(t, Start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}))
 }
 

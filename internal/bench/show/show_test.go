@@ -8,15 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTable(t *testing.T) {
-	var out bytes.Buffer
-	Table(&out, []string{"Situation", "Prompt"}, [][]string{{"cold", "8,003"}, {"after kill -9", "12"}})
-	require.Equal(t, ""+
-		"SITUATION        PROMPT\n"+
-		"cold             8,003\n"+
-		"after kill -9    12\n", out.String())
-}
-
 func TestNumbers(t *testing.T) {
 	for n, want := range map[int]string{0: "0", 7: "7", 999: "999", 1000: "1,000", 131072: "131,072", 1234567: "1,234,567"} {
 		require.Equal(t, want, Count(n))

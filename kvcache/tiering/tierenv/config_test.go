@@ -1,45 +1,25 @@
 package tierenv
 
 import (
-	"bytes"
-	"log/slog"
-	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv/tierenvtest"
 )
-
-// environment sets the tiering variables to exactly these.
-func environment(t *testing.T, vars map[string]string) {
-	t.Helper()
-	for _, line := range os.Environ() {
-		if name, _, _ := strings.Cut(line, "="); strings.HasPrefix(name, "OLLAMA_KV_") {
-			t.Setenv(name, "")
-		}
-	}
-	for name, value := range vars {
-		t.Setenv(name, value)
-	}
-}
-
-func logger() (*slog.Logger, *bytes.Buffer) {
-	var buf bytes.Buffer
-	return slog.New(slog.NewTextHandler(&buf, nil)), &buf
-}
 
 func TestEnabled(t *testing.T) {
 	for value, want := range map[string]bool{"": false, "0": false, "false": false, "1": true, `"1"`: true, " true ": true, "perhaps": true} {
-		environment(t, map[string]string{"OLLAMA_KV_TIERING": value})
+		tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": value})
 		require.Equal(t, want, Enabled(), "%q", value)
 	}
 }
 
 func TestConfigDefaults(t *testing.T) {
 	home := t.TempDir()
-	environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "HOME": home})
-	log, _ := logger()
+	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "HOME": home})
+	log, _ := tierenvtest.Logger()
 	c, err := FromEnvironment(log)
 	require.NoError(t, err)
 	require.Contains(t, []string{DefaultRoot, filepath.Join(home, ".ollama", "kv-cache")}, c.Local)
@@ -50,7 +30,7 @@ func TestConfigDefaults(t *testing.T) {
 }
 
 func TestConfigReadsEverything(t *testing.T) {
-	environment(t, map[string]string{
+	tierenvtest.Set(t, map[string]string{
 		"OLLAMA_KV_TIERING":               "1",
 		"OLLAMA_KV_TIER_LOCAL":            `"/fast/pages"`,
 		"OLLAMA_KV_TIER_LOCAL_GB":         "0.5",
@@ -63,7 +43,7 @@ func TestConfigReadsEverything(t *testing.T) {
 		"OLLAMA_KV_TIER_PAGE_TOKENS":      "128",
 		"OLLAMA_KV_TIER_TEST":             "1",
 	})
-	log, _ := logger()
+	log, _ := tierenvtest.Logger()
 	c, err := FromEnvironment(log)
 	require.NoError(t, err)
 	require.Equal(t, Config{
@@ -84,16 +64,16 @@ func TestConfigBadValues(t *testing.T) {
 		"OLLAMA_KV_TIER_REMOTE":           {"nfs/pages": "absolute"},
 	} {
 		for value, says := range off {
-			environment(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), name: value})
-			log, _ := logger()
+			tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), name: value})
+			log, _ := tierenvtest.Logger()
 			_, err := FromEnvironment(log)
 			require.ErrorContains(t, err, says, "%s=%s", name, value)
 			require.ErrorContains(t, err, value)
 		}
 	}
 	for name, value := range map[string]string{"OLLAMA_KV_TIER_COMPRESS": "zstd", "OLLAMA_KV_TIER_WARM_GB": "some", "OLLAMA_KV_TIER_PAGE_TOKENS": "1"} {
-		environment(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), name: value})
-		log, lines := logger()
+		tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), name: value})
+		log, lines := tierenvtest.Logger()
 		c, err := FromEnvironment(log)
 		require.NoError(t, err)
 		require.False(t, c.Compress)

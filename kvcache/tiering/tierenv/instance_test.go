@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv/tierenvtest"
 )
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -14,7 +16,7 @@ func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 func TestInstanceHasItsOwnDirectory(t *testing.T) {
 	root := t.TempDir()
 	for _, id := range []string{"gpu0", "0", "a.b-c_D", strings.Repeat("x", 64)} {
-		environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root, "OLLAMA_KV_TIER_REMOTE": "/nfs", "OLLAMA_KV_INSTANCE_ID": id})
+		tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root, "OLLAMA_KV_TIER_REMOTE": "/nfs", "OLLAMA_KV_INSTANCE_ID": id})
 		c, err := FromEnvironment(discard())
 		require.NoError(t, err)
 		require.Equal(t, filepath.Join(root, "instances", id), c.Local)
@@ -25,7 +27,7 @@ func TestInstanceHasItsOwnDirectory(t *testing.T) {
 // An id is one element of a path, or tiering stays off.
 func TestInstanceRefusesOtherNames(t *testing.T) {
 	for _, id := range []string{".", "..", "../gpu0", "a/b", `a\b`, ".hidden", "-x", "a b", "ä", "a\nb", strings.Repeat("x", 65)} {
-		environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": t.TempDir(), "OLLAMA_KV_INSTANCE_ID": id})
+		tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": t.TempDir(), "OLLAMA_KV_INSTANCE_ID": id})
 		_, err := FromEnvironment(discard())
 		require.ErrorContains(t, err, "OLLAMA_KV_INSTANCE_ID", "%q", id)
 	}

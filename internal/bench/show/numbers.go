@@ -2,36 +2,8 @@ package show
 
 import (
 	"fmt"
-	"io"
-	"strings"
 	"time"
-
-	"github.com/olekukonko/tablewriter"
 )
-
-// Table prints rows as "ollama ps" does.
-func Table(w io.Writer, header []string, rows [][]string) {
-	var out strings.Builder
-	t := tablewriter.NewWriter(&out)
-	upper := make([]string, len(header))
-	for i, name := range header {
-		upper[i] = strings.ToUpper(name)
-	}
-	t.SetHeader(upper)
-	t.SetAutoFormatHeaders(false)
-	t.SetHeaderAlignment(tablewriter.ALIGN_LEFT)
-	t.SetAlignment(tablewriter.ALIGN_LEFT)
-	t.SetAutoWrapText(false)
-	t.SetHeaderLine(false)
-	t.SetBorder(false)
-	t.SetNoWhiteSpace(true)
-	t.SetTablePadding("    ")
-	t.AppendBulk(rows)
-	t.Render()
-	for text := range strings.Lines(out.String()) {
-		fmt.Fprintln(w, strings.TrimRight(text, " \n"))
-	}
-}
 
 // Count is a whole number with its thousands apart: 8,003.
 func Count(n int) string {

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/mounts"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv/tierenvtest"
+)
+
+// TestVerbsOnAMountThatHangs runs every verb while the mount that the remote tier
+// is on answers nothing: each ends, says which directory does not answer, and does
+// what can be done without it.
+func TestVerbsOnAMountThatHangs(t *testing.T) {
+	source, dir := t.TempDir(), t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(source, "kv"), 0o700))
+	mount := mounts.NewPassthrough(t, source)
+	local, remote := filepath.Join(dir, "root"), filepath.Join(mount.Dir, "kv")
+	identity := identityOf("qwen")
+	ctx := context.Background()
+	store, err := diskstore.Open(ctx, diskstore.Options{
+		Fingerprint: tierenv.Fingerprint(identity), Identity: identity, PageTokens: pageTokens,
+		Local: diskstore.TierConfig{Root: local}, Remote: diskstore.TierConfig{Root: remote},
+	})
+	require.NoError(t, err)
+	keys, err := putConversation(ctx, store, tierenv.Fingerprint(identity), conversation(1, 40))
+	require.NoError(t, err)
+	require.NoError(t, store.Flush(ctx))
+	require.NoError(t, store.Close())
+	last := keys[len(keys)-1].String()
+	archive := filepath.Join(dir, "chat.kvx")
+
+	for _, tc := range []struct {
+		args   string
+		status int
+		stdout string // of the local tier
+		silent bool   // the mount is asked, and named
+	}{
+		{"ls", 1, "local", true},
+		{"stat", 1, "tails", true},
+		{"check", exitUnchecked, "local     2", true},
+		{"repair", exitUnchecked, "local     2", true},
+		{"inspect " + last[:8], 0, "tail", true},
+		{"inspect ffffffff", 1, "", true},
+		{"export --last -o " + archive, 0, "wrote", true},
+		{"export --key " + last[:8] + " --force -o " + archive, 0, "wrote", true},
+		{"import " + archive, 0, "stored", false},
+		{"gc --local-gb 0.000001", 1, "local     0        0 ", true},
+		{"gc --older-than 30d", 1, "local     0        0 ", true},
+		{"rm --model " + identity[tierenv.KeyWeights], 1, "local     2        1 ", true},
+	} {
+		t.Run(tc.args, func(t *testing.T) {
+			tierenvtest.Set(t, map[string]string{localVar: local, remoteVar: remote, "OLLAMA_MODELS": dir})
+			mount.Stall(mounts.AllOps...)
+			defer mount.Heal()
+			var stdout, stderr bytes.Buffer
+			status := run(ctx, append(strings.Fields(tc.args), "--timeout", "1s"), &stdout, &stderr)
+			require.Equal(t, tc.status, status, "%s%s", &stdout, &stderr)
+			require.Contains(t, stdout.String(), tc.stdout)
+			if tc.silent {
+				require.Contains(t, stderr.String(), remote+" does not answer: ")
+				require.Contains(t, stderr.String(), " took longer than 1s")
+			}
+			if tc.silent && status != 0 {
+				require.Contains(t, stderr.String(), "--timeout waits longer")
+			}
+		})
+	}
+
+	// The mount answers again.
+	tierenvtest.Set(t, map[string]string{localVar: local, remoteVar: remote, "OLLAMA_MODELS": dir})
+	var stdout, stderr bytes.Buffer
+	require.Zero(t, run(ctx, []string{"check"}, &stdout, &stderr), "%s", &stderr)
+}
+
+func TestTimeoutOfAVerb(t *testing.T) {
+	for _, args := range []string{"ls --timeout -1s", "ls --timeout soon"} {
+		tierenvtest.Set(t, map[string]string{localVar: t.TempDir()})
+		var stdout, stderr bytes.Buffer
+		require.Equal(t, 1, run(context.Background(), strings.Fields(args), &stdout, &stderr))
+		require.Contains(t, stderr.String(), "timeout")
+	}
+	require.Less(t, patienceFor("ls"), patienceFor("check"))
+}

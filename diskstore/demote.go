@@ -1,0 +1,88 @@
+package diskstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// demote makes the remote tier hold a page of the local one, durably and whole.
+// Only after it has returned nil may the local page go.
+func (s *Store) demote(ctx context.Context, info Info) error {
+	held, err := s.heldBelow(ctx, info)
+	if err != nil || held {
+		return err
+	}
+	if err := s.copyManifest(ctx, info.Fingerprint); err != nil {
+		return err
+	}
+	room, err := s.books[tierRemote].reserve(ctx, info.Bytes)
+	if err != nil {
+		return err
+	}
+	defer room.cancel()
+	err = copyPage(ctx, s.local, s.remote, info.Name, func(up Upload) error {
+		return s.commitTo(ctx, tierRemote, up, room, info.Used)
+	})
+	if err != nil {
+		return err
+	}
+	there, err := s.remote.Stat(ctx, info.Name)
+	if err != nil {
+		return err
+	}
+	if there.Bytes != info.Bytes {
+		return fmt.Errorf("copy of page %v is %d bytes, want %d", info.Key, there.Bytes, info.Bytes)
+	}
+	s.trimCopied(ctx, tierRemote, info.Name)
+	return nil
+}
+
+// heldBelow reports whether the remote tier has a copy of a local page that may
+// stand for it: every byte of it is read, because the local one is removed next.
+// That takes about as long as writing another would, and writes nothing. A copy
+// that is damaged goes to quarantine.
+func (s *Store) heldBelow(ctx context.Context, info Info) (bool, error) {
+	there, err := s.remote.Stat(ctx, info.Name)
+	if err != nil || there.Bytes != info.Bytes {
+		return false, nil
+	}
+	ours, err := s.headerOf(ctx, s.local, info.Name)
+	if err != nil {
+		return false, nil // copying finds out what is wrong here
+	}
+	theirs, err := s.verifyCopy(ctx, info.Name)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return false, nil
+	case errors.Is(err, ErrDamaged), errors.Is(err, ErrMismatch):
+		s.condemn(ctx, tierRemote, there, err)
+		return false, nil
+	case err != nil:
+		return false, err
+	case theirs.crc != ours.crc: // a header has the checksums of all rows
+		return false, nil
+	}
+	// Whoever made it visible may have died before its name was durable.
+	if err := s.remote.Persist(ctx, info.Name); err != nil {
+		return false, err
+	}
+	if there.Used.Before(info.Used) {
+		_ = s.remote.Touch(ctx, info.Name, info.Used)
+	}
+	return true, nil
+}
+
+// verifyCopy reads a page of the remote tier and checks every byte.
+func (s *Store) verifyCopy(ctx context.Context, name Name) (*Header, error) {
+	blob, err := s.remote.Open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer blob.Close()
+	h, err := streamPage(ctx, blob, nil)
+	if err != nil {
+		return nil, err
+	}
+	return h, h.checkName(name)
+}

@@ -1,0 +1,219 @@
+package diskstore
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// hitsIn returns what a tool is told about a fingerprint, in both tiers.
+func hitsIn(t *testing.T, o Options, fingerprint Key) (local, remote Hits) {
+	t.Helper()
+	root, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: o.FS})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, root.Close()) }()
+	usage, err := root.Usage(ctx)
+	require.NoError(t, err)
+	require.NoError(t, usage.RemoteErr)
+	of := func(u RootTierUsage) Hits {
+		for _, use := range u.Fingerprints {
+			if use.Fingerprint == fingerprint {
+				return use.Hits
+			}
+		}
+		return Hits{}
+	}
+	return of(usage.Local), of(usage.Remote)
+}
+
+func TestHitsAreKept(t *testing.T) {
+	o := testOptions(t, withRemote(t))
+	began := time.Now()
+	s := open(t, o)
+	a, b := prompt(1, 2*testTokens+3), prompt(2, testTokens)
+	putChain(t, s, a)
+	p := putChain(t, s, b)[0]
+	info, err := s.local.Stat(ctx, s.pageName(p.Key()))
+	require.NoError(t, err)
+	require.True(t, s.evict(ctx, tierLocal, info))
+	local, remote := hitsIn(t, o, o.Fingerprint)
+	require.Equal(t, [2]Hits{}, [2]Hits{local, remote})
+
+	readChain(t, s, a, len(a)) // two pages and a tail
+	readChain(t, s, b, len(b)) // from the remote tier
+	require.NoError(t, s.Flush(ctx))
+	local, remote = hitsIn(t, o, o.Fingerprint)
+	require.EqualValues(t, 3, local.Pages)
+	require.EqualValues(t, 1, remote.Pages)
+	require.False(t, local.Last.Before(began.Truncate(0)))
+	require.False(t, local.Last.After(time.Now()))
+
+	// Another process and another model add theirs; nothing is counted twice.
+	s2 := open(t, o)
+	readChain(t, s2, a, len(a))
+	other := o
+	other.Fingerprint = testFingerprint(2)
+	s3 := open(t, other)
+	putChain(t, s3, b)
+	readChain(t, s3, b, len(b))
+	readChain(t, s, a, len(a))
+	for _, store := range []*Store{s, s2, s3} {
+		require.NoError(t, store.Flush(ctx))
+		require.NoError(t, store.Close())
+	}
+	local, remote = hitsIn(t, o, o.Fingerprint)
+	require.EqualValues(t, 9, local.Pages)
+	require.EqualValues(t, 1, remote.Pages)
+	local, _ = hitsIn(t, o, other.Fingerprint)
+	require.EqualValues(t, 1, local.Pages)
+
+	// A model whose pages are removed leaves none.
+	root, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: o.FS})
+	require.NoError(t, err)
+	_, err = root.GC(ctx, GCOptions{Fingerprints: func(u FingerprintUsage) bool { return u.Fingerprint == o.Fingerprint }})
+	require.NoError(t, err)
+	require.NoError(t, root.Close())
+	l := readLedgerFile(t, o)
+	require.Len(t, l.Hits, 1)
+	require.Contains(t, l.Hits, other.Fingerprint.String())
+	require.Empty(t, l.Claims)
+}
+
+func TestHitsFromMemoryAreKept(t *testing.T) {
+	o := testOptions(t, func(o *Options) { o.RAM.BudgetBytes = 1 << 30 })
+	s := open(t, o)
+	tokens := prompt(1, testTokens)
+	putChain(t, s, tokens)
+	for range 3 {
+		readChain(t, s, tokens, len(tokens))
+	}
+	require.EqualValues(t, 3, s.Stats().RAMHits)
+	require.NoError(t, s.Close())
+	local, _ := hitsIn(t, o, o.Fingerprint)
+	require.EqualValues(t, 3, local.Pages)
+}
+
+// TestHitsWaitForADiskThatTakesThem cannot record hits, and later can.
+func TestHitsWaitForADiskThatTakesThem(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj))
+	s := open(t, o)
+	tokens := prompt(1, 2*testTokens)
+	putChain(t, s, tokens)
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpCreate, vfs.OpWrite, vfs.OpRename}, Err: syscall.ENOSPC})
+	readChain(t, s, tokens, len(tokens))
+	require.NoError(t, s.Flush(ctx))
+	require.Zero(t, s.Stats().TierErrors)
+	inj.Reset()
+	local, _ := hitsIn(t, o, o.Fingerprint)
+	require.Zero(t, local.Pages)
+	readChain(t, s, tokens, len(tokens))
+	require.NoError(t, s.Flush(ctx))
+	local, _ = hitsIn(t, o, o.Fingerprint)
+	require.EqualValues(t, 4, local.Pages)
+}
+
+// TestHitsAreRecordedTogether reads many pages at once, and then waits for the
+// clock.
+func TestHitsAreRecordedTogether(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	s := open(t, testOptions(t, withFS(inj)))
+	tokens := prompt(1, 20*testTokens)
+	putChain(t, s, tokens)
+	require.NoError(t, s.Flush(ctx))
+	inj.Reset()
+	readChain(t, s, tokens, len(tokens))
+	require.Zero(t, inj.Count(vfs.OpSync), "not while they are read")
+	require.NoError(t, s.Flush(ctx))
+	require.Equal(t, 1, inj.Count(vfs.OpSync))
+	require.NoError(t, s.Flush(ctx))
+	require.Equal(t, 1, inj.Count(vfs.OpSync), "there is nothing to record")
+}
+
+func TestOnceClock(t *testing.T) {
+	var c onceClock
+	fired := make(chan int, 10)
+	for i := range 5 {
+		c.start(time.Millisecond, func() { fired <- i })
+	}
+	require.Equal(t, 0, <-fired, "the first start is the one that counts")
+	c.start(time.Millisecond, func() { fired <- 9 })
+	require.Equal(t, 9, <-fired)
+	c.start(time.Hour, func() { fired <- 10 })
+	c.stop()
+	c.start(0, func() { fired <- 11 })
+	require.Empty(t, fired)
+}
+
+// TestForgedHits has figures in a ledger that no store wrote, and whose checksum
+// is right. They cost neither the ledger nor more than a little memory.
+func TestForgedHits(t *testing.T) {
+	good := testFingerprint(7).String()
+	read := func(hits map[string]Hits) *ledger {
+		content, err := (&ledger{Bytes: 5, Counts: 1, Hits: hits}).encode()
+		require.NoError(t, err)
+		l, err := decodeLedger(content)
+		require.NoError(t, err)
+		require.EqualValues(t, 5, l.Bytes)
+		return l
+	}
+	far := time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
+	l := read(map[string]Hits{
+		"../../etc": {Pages: 1}, "": {Pages: 1}, good[:63]: {Pages: 2}, good + "0": {Pages: 2},
+		testFingerprint(1).String(): {Pages: -1}, testFingerprint(2).String(): {Pages: mostHits + 1},
+		good: {Pages: mostHits, Last: far},
+	})
+	require.Equal(t, map[string]Hits{good: {Pages: mostHits, Last: far}}, l.Hits)
+	l.hit(testFingerprint(7), Hits{Pages: 5, Last: time.Now()})
+	l.hit(testFingerprint(8), Hits{Pages: mostHits})
+	l.hit(testFingerprint(9), Hits{Pages: mostHits})
+	require.Equal(t, Hits{Pages: mostHits, Last: far}, l.allHits())
+
+	// Of too many the most recent ones stay, also of those that a store adds.
+	many := make(map[string]Hits)
+	for i := range 5000 {
+		many[fmt.Sprintf("%064x", i)] = Hits{Pages: 1, Last: far.Add(time.Duration(i-6000) * time.Hour)}
+	}
+	l = read(many)
+	require.Len(t, l.Hits, maxHits)
+	require.Contains(t, l.Hits, fmt.Sprintf("%064x", 4999))
+	l.hit(testFingerprint(1), Hits{Pages: 1, Last: far})
+	require.Len(t, l.Hits, maxHits)
+	require.Contains(t, l.Hits, testFingerprint(1).String())
+	require.NotContains(t, l.Hits, fmt.Sprintf("%064x", 5000-maxHits))
+	content, err := l.encode()
+	require.NoError(t, err)
+	require.Less(t, len(content), 64<<10)
+}
+
+// TestHitsOfAFullLedger is that a store goes on with a ledger that has as many
+// fingerprints as it may.
+func TestHitsOfAFullLedger(t *testing.T) {
+	o := testOptions(t)
+	s := open(t, o)
+	tokens := prompt(1, testTokens)
+	putChain(t, s, tokens)
+	require.NoError(t, s.Close())
+	l := readLedgerFile(t, o)
+	for i := range maxHits {
+		l.hit(testFingerprint(byte(i)), Hits{Pages: 1, Last: time.Unix(int64(i), 0)})
+	}
+	content, err := l.encode()
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(ledgerPath(o), content, 0o600))
+	o.Fingerprint = Key{5, 5, 5}
+	s = open(t, o)
+	putChain(t, s, tokens)
+	readChain(t, s, tokens, len(tokens))
+	require.NoError(t, s.Close())
+	again := readLedgerFile(t, o)
+	require.Len(t, again.Hits, maxHits)
+	require.EqualValues(t, 1, again.Hits[o.Fingerprint.String()].Pages)
+	require.NotContains(t, again.Hits, testFingerprint(0).String())
+}

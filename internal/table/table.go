@@ -1,0 +1,37 @@
+// Package table prints what the programs of this repository list, in the style of
+// "ollama ps".
+package table
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/olekukonko/tablewriter"
+)
+
+// Print prints rows below a header in capitals, in columns, without lines and
+// without spaces at the ends. A row may be shorter than the header. An error of w
+// is not reported.
+func Print(w io.Writer, header []string, rows [][]string) {
+	upper := make([]string, len(header))
+	for i, name := range header {
+		upper[i] = strings.ToUpper(name)
+	}
+	var out strings.Builder
+	t := tablewriter.NewWriter(&out)
+	t.SetHeader(upper)
+	t.SetAutoFormatHeaders(false)
+	t.SetHeaderAlignment(tablewriter.ALIGN_LEFT)
+	t.SetAlignment(tablewriter.ALIGN_LEFT)
+	t.SetAutoWrapText(false)
+	t.SetHeaderLine(false)
+	t.SetBorder(false)
+	t.SetNoWhiteSpace(true)
+	t.SetTablePadding("    ")
+	t.AppendBulk(rows)
+	t.Render()
+	for text := range strings.Lines(out.String()) {
+		fmt.Fprintln(w, strings.TrimRight(text, " \n"))
+	}
+}
