@@ -33,8 +33,8 @@ func TestRatesOutliveTheProcess(t *testing.T) {
 	require.NoError(t, r.Close())
 
 	again := open(t, path, "model")
-	require.Equal(t, 16, again.Plan(0, pagesOf("local", 16)))
-	require.Zero(t, again.Plan(0, pagesOf("remote", 16)))
+	require.Equal(t, 16, again.Plan(Chain{Pages: pagesOf("local", 16)}))
+	require.Zero(t, again.Plan(Chain{Pages: pagesOf("remote", 16)}))
 	require.InEpsilon(t, m.computing(0, 8192), again.computing(0, 8192), 0.01)
 
 	// another model computes at its own speed, from the same tiers
@@ -45,7 +45,7 @@ func TestRatesOutliveTheProcess(t *testing.T) {
 	// a tier is known by its directory, whatever it serves as
 	moved, err := Open(path, "model", map[string]string{"local": "/nfs/pages", "remote": "/elsewhere"})
 	require.NoError(t, err)
-	require.Zero(t, moved.Plan(0, pagesOf("local", 16)))
+	require.Zero(t, moved.Plan(Chain{Pages: pagesOf("local", 16)}))
 	require.False(t, moved.tier("remote").read.known())
 }
 
@@ -53,15 +53,15 @@ func TestDisappointmentOutlivesTheProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rates.json")
 	r := open(t, path, "model")
 	machine{token: 1e-3}.compute(r, 0, 8192)
-	w := r.Watch(0, pagesOf("remote", 16), testAhead)
+	w := r.Watch(Chain{Pages: pagesOf("remote", 16)}, testAhead)
 	w.GaveUp(w.Deadline())
-	n, limit := r.Probe(0, pagesOf("remote", 16), testAhead)
+	n, limit := r.Probe(Chain{Pages: pagesOf("remote", 16)}, testAhead)
 	r.Probed(pagesOf("remote", n), limit, false)
 	require.NoError(t, r.Save())
 
 	again := open(t, path, "model")
-	require.Zero(t, again.Plan(0, pagesOf("remote", 16)))
-	n, _ = again.Probe(0, pagesOf("remote", 16), testAhead)
+	require.Zero(t, again.Plan(Chain{Pages: pagesOf("remote", 16)}))
+	n, _ = again.Probe(Chain{Pages: pagesOf("remote", 16)}, testAhead)
 	require.Zero(t, n, "it was probed a moment ago")
 }
 
@@ -87,7 +87,7 @@ func TestProcessesKeepEachOthersRates(t *testing.T) {
 func TestNothingObservedWritesNothing(t *testing.T) {
 	dir := t.TempDir()
 	r := open(t, filepath.Join(dir, "rates.json"), "model")
-	r.Plan(0, pagesOf("remote", 4))
+	r.Plan(Chain{Pages: pagesOf("remote", 4)})
 	require.NoError(t, r.Close())
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -148,7 +148,7 @@ func TestUnusableFilesAreMadeAnew(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "rates.json")
 			require.NoError(t, make(path))
 			r, _ := Open(path, "model", names)
-			require.Equal(t, 4, r.Plan(0, pagesOf("remote", 4)))
+			require.Equal(t, 4, r.Plan(Chain{Pages: pagesOf("remote", 4)}))
 			machine{token: 1e-3}.compute(r, 0, 4096)
 			require.NoError(t, r.Close())
 			require.True(t, open(t, path, "model").compute.known())
@@ -173,7 +173,7 @@ func FuzzFile(f *testing.F) {
 	m := machine{token: 1e-3, perPosition: 1e-7, tiers: map[string]float64{"local": 1 * GB, "remote": 10 * MB}}
 	m.compute(r, 0, 8192)
 	m.learn(r, "local")
-	w := r.Watch(0, pagesOf("remote", 16), testAhead)
+	w := r.Watch(Chain{Pages: pagesOf("remote", 16)}, testAhead)
 	w.GaveUp(w.Deadline())
 	require.NoError(f, r.Close())
 	seed, err := os.ReadFile(path)
@@ -187,9 +187,9 @@ func FuzzFile(f *testing.F) {
 		r, _ := Open(path, "model", names)
 		for _, tier := range []string{"local", "remote"} {
 			pages := pagesOf(tier, 8)
-			n := r.Plan(0, pages)
+			n := r.Plan(Chain{Pages: pages})
 			require.True(t, n >= 0 && n <= len(pages))
-			w := r.Watch(0, pages, testAhead)
+			w := r.Watch(Chain{Pages: pages}, testAhead)
 			require.GreaterOrEqual(t, w.Deadline(), time.Duration(0))
 			if w.Arrived(time.Second) {
 				require.GreaterOrEqual(t, w.Deadline(), time.Duration(0))
@@ -197,7 +197,7 @@ func FuzzFile(f *testing.F) {
 			}
 			total := r.computing(0, 1<<20)
 			require.False(t, math.IsNaN(total) || math.IsInf(total, 0))
-			if probe, limit := r.Probe(0, pages, testAhead); probe > 0 {
+			if probe, limit := r.Probe(Chain{Pages: pages}, testAhead); probe > 0 {
 				require.Greater(t, limit, time.Duration(0))
 				r.Probed(pages[:probe], limit, false)
 			}

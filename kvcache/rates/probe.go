@@ -10,14 +10,15 @@ const (
 	probeFactor = 2
 )
 
-// Probe says how many of pages to read only to see how quick their tier is now, and how long
-// to wait for them. They follow base tokens and are not going to be read for a request;
+// Probe says how many pages of a chain that is not going to be read for a request to read
+// all the same, only to see how quick their tier is now, and how long to wait for them.
 // ahead is how many a restore would read at a time. It returns 0 when the tier was probed a
-// short while ago; otherwise that counts as begun, and [Rates.Probed] is to be called.
-func (r *Rates) Probe(base int, pages []Page, ahead int) (n int, limit time.Duration) {
-	if len(pages) == 0 {
+// short while ago; otherwise that counts as begun, and [Rates.Probed] is to be told.
+func (r *Rates) Probe(c Chain, ahead int) (n int, limit time.Duration) {
+	if len(c.Pages) == 0 {
 		return 0, 0
 	}
+	pages := c.Pages
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t, now := r.tier(pages[0].Tier), r.now()
@@ -29,7 +30,8 @@ func (r *Rates) Probe(base int, pages []Page, ahead int) (n int, limit time.Dura
 	}
 	t.tried = now
 	r.saw(t)
-	return n, seconds(probeFactor * r.computing(base, pages[n-1].end()))
+	each := r.computing(c.Base, c.end()) / float64(len(pages))
+	return n, seconds(probeFactor * each * float64(n))
 }
 
 // Probed notes how long the pages of a probe took, or that they were not all there by then.

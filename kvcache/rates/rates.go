@@ -15,6 +15,27 @@ type Page struct {
 
 func (p Page) end() int { return p.Start + p.Tokens }
 
+// Chain is the stored pages of a prompt, in order.
+type Chain struct {
+	Base  int // how many of the prompt's tokens are there already
+	Pages []Page
+	// Whole says that the pages are of use only all together: windows of attention and
+	// recurrent state end where the last one does.
+	Whole bool
+}
+
+// After is what is left of a chain when its first n pages are there, or are not read.
+func (c Chain) After(n int) Chain {
+	if n > 0 && !c.Whole {
+		c.Base = c.Pages[n-1].end()
+	}
+	c.Pages = c.Pages[n:]
+	return c
+}
+
+// end is up to where the chain leads.
+func (c Chain) end() int { return c.Pages[len(c.Pages)-1].end() }
+
 const (
 	// batchTokensMin is the smallest batch whose speed says something about a prompt's.
 	batchTokensMin = 64
@@ -165,26 +186,28 @@ func (r *Rates) saw(t *tier) {
 	r.file.changed(r)
 }
 
-// Plan returns how many leading pages of a prompt to read: those that follow base, the
-// number of tokens there already. The rest up to the end of the last page is computed.
-func (r *Rates) Plan(base int, pages []Page) int {
+// Plan returns how many leading pages of a chain to read. The rest up to the end of the last
+// page is computed.
+func (r *Rates) Plan(c Chain) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.best(base, pages, func(p Page) float64 { return r.tier(p.Tier).reading(p.Bytes) })
+	return r.best(c, func(p Page) float64 { return r.tier(p.Tier).reading(p.Bytes) })
 }
 
 // best is the number of leading pages with which the time up to the end of the last page is
 // least, when reading one takes that long in seconds. Of equal ones it is the largest. r.mu
 // is held.
-func (r *Rates) best(base int, pages []Page, reading func(Page) float64) int {
-	if len(pages) == 0 {
+func (r *Rates) best(c Chain, reading func(Page) float64) int {
+	if len(c.Pages) == 0 {
 		return 0
 	}
-	last := pages[len(pages)-1].end()
-	best, least, read := 0, r.computing(base, last), 0.0
-	for i, p := range pages {
+	best, least, read := 0, r.computing(c.Base, c.end()), 0.0
+	for i, p := range c.Pages {
 		read += reading(p)
-		if total := read + r.computing(p.end(), last); total <= least {
+		if c.Whole && i+1 < len(c.Pages) {
+			continue
+		}
+		if total := read + r.computing(p.end(), c.end()); total <= least {
 			best, least = i+1, total
 		}
 	}

@@ -70,10 +70,10 @@ func pagesOf(tier string, n int) []Page {
 
 func TestPlanReadsWhatNobodyKnows(t *testing.T) {
 	r := newRates(newClock())
-	require.Equal(t, 4, r.Plan(0, pagesOf("remote", 4)))
+	require.Equal(t, 4, r.Plan(Chain{Pages: pagesOf("remote", 4)}))
 	machine{token: 1e-6}.compute(r, 0, 4096)
-	require.Equal(t, 4, r.Plan(0, pagesOf("remote", 4)), "how quick the tier is must be tried once")
-	require.Zero(t, r.Plan(0, nil))
+	require.Equal(t, 4, r.Plan(Chain{Pages: pagesOf("remote", 4)}), "how quick the tier is must be tried once")
+	require.Zero(t, r.Plan(Chain{}))
 }
 
 // A slow remote with a fast GPU computes; a slow CPU reads even from a slow remote.
@@ -94,7 +94,7 @@ func TestPlanWeighsReadingAgainstComputing(t *testing.T) {
 		m := machine{token: c.token, tiers: map[string]float64{"remote": c.rate}}
 		m.compute(r, 0, 4096)
 		m.learn(r, "remote")
-		require.Equal(t, c.want, r.Plan(0, pagesOf("remote", 16)), c.name)
+		require.Equal(t, c.want, r.Plan(Chain{Pages: pagesOf("remote", 16)}), c.name)
 	}
 }
 
@@ -104,8 +104,8 @@ func TestPlanKnowsThatPositionsDiffer(t *testing.T) {
 	m := machine{token: 1e-4, perPosition: 1e-7, tiers: map[string]float64{"remote": 200 * MB}}
 	m.compute(r, 0, 32768)
 	m.learn(r, "remote")
-	require.Zero(t, r.Plan(0, pagesOf("remote", 4)))
-	require.Equal(t, 124, r.Plan(4*testPageTokens, pagesOf("remote", 128)[4:]))
+	require.Zero(t, r.Plan(Chain{Pages: pagesOf("remote", 4)}))
+	require.Equal(t, 124, r.Plan(Chain{Base: 4 * testPageTokens, Pages: pagesOf("remote", 128)[4:]}))
 }
 
 // Pages of a chain may lie in several tiers, and only those up to where it pays are read.
@@ -116,10 +116,10 @@ func TestPlanStopsWhereATierIsSlow(t *testing.T) {
 	m.learn(r, "local")
 	m.learn(r, "remote")
 	pages := append(pagesOf("local", 6), pagesOf("remote", 16)[6:]...)
-	require.Equal(t, 6, r.Plan(0, pages))
+	require.Equal(t, 6, r.Plan(Chain{Pages: pages}))
 	pages = pagesOf("local", 32)
 	pages[6].Tier = "remote"
-	require.Equal(t, 32, r.Plan(0, pages), "one slow page is worth many quick ones behind it")
+	require.Equal(t, 32, r.Plan(Chain{Pages: pages}), "one slow page is worth many quick ones behind it")
 }
 
 // The plan is the best there is, for any costs.
@@ -154,7 +154,7 @@ func TestPlanIsTheBest(t *testing.T) {
 		for n := range pages {
 			least = min(least, cost(n+1))
 		}
-		if got := cost(r.Plan(0, pages)); got > least*1.001 {
+		if got := cost(r.Plan(Chain{Pages: pages})); got > least*1.001 {
 			t.Fatalf("planned %v s, %v s were possible", got, least)
 		}
 	})

@@ -9,9 +9,9 @@ import (
 // its first page was asked for. A Watch is used by one goroutine at a time.
 type Watch struct {
 	rates *Rates
-	pages []Page
-	base  int // tokens there before
-	ahead int // pages that are read at a time
+	chain Chain
+	pages []Page // of the chain
+	ahead int    // of them are read at a time
 
 	next     int     // the page that is waited for
 	since    float64 // when that began, in seconds
@@ -21,10 +21,9 @@ type Watch struct {
 	paces    []float64 // of the run, after each of the last pages: seconds per unit
 }
 
-// Watch begins to follow a restore of pages after the base tokens that are there, which
-// reads ahead pages at a time.
-func (r *Rates) Watch(base int, pages []Page, ahead int) *Watch {
-	w := &Watch{rates: r, pages: pages, base: base, ahead: ahead}
+// Watch begins to follow a restore of a whole chain, which reads ahead pages at a time.
+func (r *Rates) Watch(c Chain, ahead int) *Watch {
+	w := &Watch{rates: r, chain: c, pages: c.Pages, ahead: ahead}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w.beginRun(0)
@@ -50,25 +49,20 @@ func (w *Watch) Alone() bool { return w.next == 0 && !w.trusted }
 func (w *Watch) Deadline() time.Duration {
 	w.rates.mu.Lock()
 	defer w.rates.mu.Unlock()
-	rest := w.pages[w.next:]
-	last := rest[len(rest)-1].end()
+	rest := w.chain.After(w.next)
 	// Computing the first of the rest may take less than reading it and computing all of
 	// it more than reading: what counts is the mean.
-	patience := w.rates.computing(w.held(), last) / float64(len(rest))
+	share := len(rest.Pages)
+	if rest.Whole {
+		share = len(w.pages)
+	}
+	patience := w.rates.computing(rest.Base, rest.end()) / float64(share)
 	if len(w.paces) > 0 {
-		for _, p := range rest[:min(w.ahead, len(rest))] { // they share the tier
+		for _, p := range rest.Pages[:min(w.ahead, len(rest.Pages))] { // they share the tier
 			patience += w.reading(p)
 		}
 	}
 	return seconds(w.since + patience)
-}
-
-// held is how many tokens are there.
-func (w *Watch) held() int {
-	if w.next == 0 {
-		return w.base
-	}
-	return w.pages[w.next-1].end()
 }
 
 // reading is what a page that has not arrived is expected to take, in seconds, after what
@@ -121,7 +115,7 @@ func (w *Watch) Arrived(at time.Duration) bool {
 			return false
 		}
 	}
-	if w.rates.best(w.held(), w.pages[w.next:], w.reading) > 0 {
+	if w.rates.best(w.chain.After(w.next), w.reading) > 0 {
 		return true
 	}
 	if p := w.pages[w.next]; w.next > w.run {

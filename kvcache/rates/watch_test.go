@@ -14,13 +14,14 @@ const testAhead = 3
 // restore plays a restore of pages on a machine whose tiers share their bandwidth among the
 // pages that are read at a time. It returns the time to the end of the last page in seconds,
 // computing included, and how many pages came in.
-func (m machine) restore(r *Rates, pages []Page) (total float64, in int) {
-	last := pages[len(pages)-1].end()
-	pages = pages[:r.Plan(0, pages)]
+func (m machine) restore(r *Rates, c Chain) (total float64, in int) {
+	last := c.end()
+	pages := c.Pages[:r.Plan(c)]
 	if len(pages) == 0 {
 		return m.computing(0, last), 0
 	}
-	w := r.Watch(0, pages, testAhead)
+	c.Pages = pages
+	w := r.Watch(c, testAhead)
 	now, left := 0.0, make([]float64, len(pages)) // seconds that a page takes alone
 	for i, p := range pages {
 		left[i] = m.latency + float64(p.Bytes)/m.tiers[p.Tier]
@@ -41,8 +42,7 @@ func (m machine) restore(r *Rates, pages []Page) (total float64, in int) {
 			}
 			if at := now + least*float64(busy); at > deadline {
 				w.GaveUp(seconds(deadline))
-				held := pages[in].Start
-				return deadline + m.computing(held, last), in
+				return deadline + m.computing(c.After(in).Base, last), in
 			}
 			now += least * float64(busy)
 			for i := range reading {
@@ -54,11 +54,10 @@ func (m machine) restore(r *Rates, pages []Page) (total float64, in int) {
 			break
 		}
 	}
-	held := 0
-	if in > 0 {
-		held = pages[in-1].end()
+	if in == len(pages) {
+		return now + m.computing(pages[in-1].end(), last), in
 	}
-	return now + m.computing(held, last), in
+	return now + m.computing(c.After(in).Base, last), in
 }
 
 // alternatives are the two that a restore is held against: everything read, and everything
@@ -104,7 +103,7 @@ func TestNeverSlowerThanTheBetter(t *testing.T) {
 		m.learn(r, "remote")
 		read, compute := m.alternatives(pages)
 		for range 3 { // what a restore teaches does not make the next worse
-			total, _ := m.restore(r, pages)
+			total, _ := m.restore(r, Chain{Pages: pages})
 			require.LessOrEqual(t, total, 1.1*min(read, compute), "read %.3f s, compute %.3f s", read, compute)
 		}
 	})
@@ -117,12 +116,12 @@ func TestFirstReadIsBounded(t *testing.T) {
 		m.compute(r, 0, 16384)
 		read, compute := m.alternatives(pages)
 		page := compute / float64(len(pages))
-		total, _ := m.restore(r, pages)
+		total, _ := m.restore(r, Chain{Pages: pages})
 		require.LessOrEqual(t, total, compute+1.001*page, "read %.3f s, compute %.3f s", read, compute)
 		if read < 0.9*compute {
 			require.LessOrEqual(t, total, 1.001*read)
 		}
-		total, _ = m.restore(r, pages)
+		total, _ = m.restore(r, Chain{Pages: pages})
 		require.LessOrEqual(t, total, 1.1*min(read, compute), "the second time it is known")
 	})
 }
@@ -131,9 +130,24 @@ func TestFirstReadIsBounded(t *testing.T) {
 func TestFirstReadOfANewModelIsBounded(t *testing.T) {
 	r := newRates(newClock())
 	m := machine{token: 1e-4, tiers: map[string]float64{"remote": 1 * MB}}
-	total, in := m.restore(r, pagesOf("remote", 16))
+	total, in := m.restore(r, Chain{Pages: pagesOf("remote", 16)})
 	require.Zero(t, in)
 	require.Less(t, total, 7.0)
+}
+
+// The same where pages are of use only all together: what came in before is lost.
+func TestWholeChainsAreNeverSlower(t *testing.T) {
+	eachMachine(t, func(t *testing.T, m machine, pages []Page) {
+		r := newRates(newClock())
+		m.compute(r, 0, 16384)
+		read, compute := m.alternatives(pages)
+		total, _ := m.restore(r, Chain{Pages: pages, Whole: true})
+		require.LessOrEqual(t, total, compute+1.001*compute/float64(len(pages)), "the first time: read %.3f s, compute %.3f s", read, compute)
+		for range 3 {
+			total, _ = m.restore(r, Chain{Pages: pages, Whole: true})
+			require.LessOrEqual(t, total, 1.1*min(read, compute), "read %.3f s, compute %.3f s", read, compute)
+		}
+	})
 }
 
 // A tier that became slow is given up in the middle of a restore.
@@ -143,13 +157,13 @@ func TestRestoreStopsWhenATierBecomesSlow(t *testing.T) {
 		m.compute(r, 0, 16384)
 		m.learn(r, "remote")
 		predicted, compute := m.alternatives(pages)
-		planned := r.Plan(0, pages)
+		planned := r.Plan(Chain{Pages: pages})
 		m.tiers["remote"] /= 1000
-		total, _ := m.restore(r, pages)
+		total, _ := m.restore(r, Chain{Pages: pages})
 		page := compute / float64(len(pages))
 		patience := page + testAhead*predicted/float64(len(pages))
 		require.LessOrEqual(t, total, compute+1.001*patience)
-		again, in := m.restore(r, pages)
+		again, in := m.restore(r, Chain{Pages: pages})
 		if planned > 0 {
 			require.Zero(t, in, "it is known at once")
 			require.InEpsilon(t, compute, again, 1e-6)
@@ -163,7 +177,7 @@ func TestSlowingDownIsNoticedBetweenPages(t *testing.T) {
 	m.compute(r, 0, 16384)
 	m.learn(r, "remote")
 	pages := pagesOf("remote", 64)
-	w := r.Watch(0, pages, testAhead)
+	w := r.Watch(Chain{Pages: pages}, testAhead)
 	require.False(t, w.Alone())
 	// pages that take a fifth longer than computing them, each in time
 	for i := range pages {
@@ -171,7 +185,7 @@ func TestSlowingDownIsNoticedBetweenPages(t *testing.T) {
 		require.Less(t, at, w.Deadline())
 		if !w.Arrived(at) {
 			require.Less(t, i, 12)
-			require.Zero(t, r.Plan(0, pages), "nor is the next prompt to wait")
+			require.Zero(t, r.Plan(Chain{Pages: pages}), "nor is the next prompt to wait")
 			return
 		}
 	}
@@ -183,7 +197,7 @@ func TestQuickTierIsWatchedWithPatience(t *testing.T) {
 	m := machine{token: 1e-3, tiers: map[string]float64{"local": 1 * GB}}
 	m.compute(r, 0, 16384)
 	m.learn(r, "local")
-	w := r.Watch(0, pagesOf("local", 8), testAhead)
+	w := r.Watch(Chain{Pages: pagesOf("local", 8)}, testAhead)
 	require.Greater(t, w.Deadline(), 256*time.Millisecond, "a page's computing")
 	require.Less(t, w.Deadline(), 400*time.Millisecond)
 	require.True(t, w.Arrived(250*time.Millisecond), "one hiccup is nothing against what the rest saves")
@@ -191,7 +205,7 @@ func TestQuickTierIsWatchedWithPatience(t *testing.T) {
 		require.True(t, w.Arrived(280*time.Millisecond))
 	}
 	require.False(t, w.Arrived(300*time.Millisecond), "all are there")
-	require.Equal(t, 8, r.Plan(0, pagesOf("local", 8)))
+	require.Equal(t, 8, r.Plan(Chain{Pages: pagesOf("local", 8)}))
 }
 
 // Each tier is measured for itself where a chain leads through several.
@@ -200,7 +214,7 @@ func TestTiersOfAChainAreToldApart(t *testing.T) {
 	m := machine{token: 1.0 / 30, tiers: map[string]float64{"local": 1 * GB, "remote": 20 * MB}}
 	m.compute(r, 0, 16384)
 	pages := append(pagesOf("local", 4), pagesOf("remote", 12)[4:]...)
-	_, in := m.restore(r, pages)
+	_, in := m.restore(r, Chain{Pages: pages})
 	require.Equal(t, 12, in)
 	require.InEpsilon(t, testPageBytes/(1*GB), r.tier("local").reading(testPageBytes), 0.5)
 	require.InEpsilon(t, testPageBytes/(20*MB), r.tier("remote").reading(testPageBytes), 0.5)
