@@ -147,7 +147,7 @@ test-long: build test-paged ## Run the long form of tests that have one
 
 # FUZZTIME=5m gives each of them that long.
 .PHONY: fuzz
-fuzz: ## Run every fuzzer of the page store for FUZZTIME, default 30s
+fuzz: ## Run every fuzzer for FUZZTIME, default 30s
 	scripts/fuzz
 
 .PHONY: check-cuda
