@@ -42,6 +42,7 @@ var benchmarks = []struct {
 	{"ttft", true, (*bench).measureTTFT},
 	{"cost", true, (*bench).measureCost},
 	{"restore", true, (*bench).measureRestore},
+	{"remote", true, (*bench).measureRemote},
 	{"paged", true, (*bench).measurePaged},
 	{"store", false, (*bench).measureStore},
 }
@@ -65,7 +66,7 @@ func newBench(s settings, steps show.Steps) (*bench, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a folder for the benchmarks: %w", err)
 	}
-	longest := max(slices.Max(s.sizes), s.costPrompt+s.costAnswer, s.restoreTokens)
+	longest := max(slices.Max(s.sizes), s.costPrompt+s.costAnswer, s.restoreTokens, s.remoteTokens)
 	return &bench{
 		settings: s,
 		steps:    steps,
