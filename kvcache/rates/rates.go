@@ -194,8 +194,12 @@ func (r *Rates) Plan(c Chain) int {
 	return r.best(c, func(p Page) float64 { return r.tier(p.Tier).reading(p.Bytes) })
 }
 
+// gainMin is how much sooner, in seconds, a prompt must be there for stored pages to be
+// computed: less is noise, and does not show beside what a request takes anyhow.
+const gainMin = 0.005
+
 // best is the number of leading pages with which the time up to the end of the last page is
-// least, when reading one takes that long in seconds. Of equal ones it is the largest. r.mu
+// least, when reading one takes that long in seconds; all, if no other gains anything. r.mu
 // is held.
 func (r *Rates) best(c Chain, reading func(Page) float64) int {
 	if len(c.Pages) == 0 {
@@ -210,6 +214,9 @@ func (r *Rates) best(c Chain, reading func(Page) float64) int {
 		if total := read + r.computing(p.end(), c.end()); total <= least {
 			best, least = i+1, total
 		}
+	}
+	if read <= least+gainMin {
+		return len(c.Pages)
 	}
 	return best
 }

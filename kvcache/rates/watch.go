@@ -62,8 +62,12 @@ func (w *Watch) Deadline() time.Duration {
 			patience += w.reading(p)
 		}
 	}
-	return seconds(w.since + patience)
+	return seconds(w.since + max(patience, patienceMin))
 }
+
+// patienceMin is how long every page is waited for, in seconds: machines are busy, and for
+// less than that nobody waits.
+const patienceMin = 0.02
 
 // reading is what a page that has not arrived is expected to take, in seconds, after what
 // this restore has seen. r.mu is held.
