@@ -284,7 +284,7 @@ func (im *importer) put(s *Store, page *archived) error {
 		return err
 	}
 	payload := make([]byte, h.layout.Size())
-	if err := readPayload(im.ctx, page, h, s.codec, payload); err != nil {
+	if err := readPayload(im.ctx, page, h, h.all(), s.codec, payload); err != nil {
 		return err
 	}
 	return s.Put(im.ctx, &Page{

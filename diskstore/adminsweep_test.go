@@ -83,7 +83,7 @@ func TestSweepDecompresses(t *testing.T) {
 		_, err := s.sweep(ctx, memBlob(file))
 		h, herr := readHeader(ctx, memBlob(file))
 		require.NoError(t, herr)
-		rerr := readPayload(ctx, memBlob(file), h, c, make([]byte, h.layout.Size()))
+		rerr := readPayload(ctx, memBlob(file), h, h.all(), c, make([]byte, h.layout.Size()))
 		require.Equal(t, rerr == nil, err == nil, "%s: a sweep says %v, a read %v", what, err, rerr)
 		if err != nil {
 			require.ErrorIs(t, err, ErrDamaged, what)

@@ -86,21 +86,35 @@ func (h *Header) checkWanted(ref Ref, pageTokens int, tokens []int32, layout Lay
 		return mismatch("page has %d tokens, want %d", len(h.Tokens), ref.Stored)
 	case !slices.Equal(h.Tokens[:len(tokens)], tokens):
 		return mismatch("tokens differ")
-	case !h.layout.Equal(layout):
+	}
+	if _, ok := layout.within(h.layout); !ok {
 		return mismatch("sections differ")
 	}
 	return nil
 }
 
-// readPayload reads every section of the page into buf, which is
-// h.Layout().Size() bytes, and checks every byte of the file after the header.
-// Besides buf it uses at most as much memory as the payload takes in the file.
+// selection is what of a page is read: the sections of a layout that are wanted,
+// and where they are in the page's own.
+type selection struct {
+	Layout
+	at []int
+}
+
+// all selects every section of the page.
+func (h *Header) all() selection {
+	at, _ := h.layout.within(h.layout)
+	return selection{h.layout, at}
+}
+
+// readPayload reads the selected sections of a page into buf, which is the
+// selection's Size() bytes, and checks them, the padding after each and the
+// footer. Besides buf it uses at most as much memory as they take in the file.
 // When it returns nobody writes to buf any more.
 //
 // Pieces are read one after the other, so that the system sees a sequence and
 // reads ahead of it; several at once only where each waits for a network. They
 // are checked and decoded meanwhile, on all processors.
-func readPayload(ctx context.Context, blob Blob, h *Header, c *codec, buf []byte) error {
+func readPayload(ctx context.Context, blob Blob, h *Header, sel selection, c *codec, buf []byte) error {
 	checks, ctx := errgroup.WithContext(ctx) // which ends with the first damage
 	checks.SetLimit(runtime.GOMAXPROCS(0))
 	var reads errgroup.Group
@@ -109,9 +123,9 @@ func readPayload(ctx context.Context, blob Blob, h *Header, c *codec, buf []byte
 	if h.raw() {
 		read = readRaw
 	}
-	for p := range h.pieces() {
+	for p := range h.pieces(sel) {
 		reads.Go(func() error {
-			check, err := read(ctx, blob, h, p, c, buf)
+			check, err := read(ctx, blob, h, sel, p, c, buf)
 			if err == nil {
 				checks.Go(check)
 			}
@@ -139,16 +153,18 @@ func readsAtOnce(blob Blob) int {
 // A section is never split.
 const pieceBytes = 1 << 20
 
-// piece is consecutive sections, from first up to but not including end.
+// piece is consecutive sections of a selection that are consecutive in the file
+// as well, from first up to but not including end.
 type piece struct{ first, end int }
 
-// pieces divides the sections, in order.
-func (h *Header) pieces() iter.Seq[piece] {
+// pieces divides the selected sections, in order.
+func (h *Header) pieces(sel selection) iter.Seq[piece] {
 	return func(yield func(piece) bool) {
 		first := 0
-		for i := range h.Sections {
-			size := alignUp(h.Sections[i].Offset+h.Sections[i].Stored) - h.Sections[first].Offset
-			if size < pieceBytes && i < len(h.Sections)-1 {
+		for i := range sel.at {
+			_, size := h.span(sel, piece{first, i + 1})
+			last := i == len(sel.at)-1 || sel.at[i+1] != sel.at[i]+1
+			if size < pieceBytes && !last {
 				continue
 			}
 			if !yield(piece{first, i + 1}) {
@@ -161,9 +177,9 @@ func (h *Header) pieces() iter.Seq[piece] {
 
 // span returns where a piece is in the file, the padding after its last section
 // included.
-func (h *Header) span(p piece) (off, size int64) {
-	last := &h.Sections[p.end-1]
-	off = h.Sections[p.first].Offset
+func (h *Header) span(sel selection, p piece) (off, size int64) {
+	last := &h.Sections[sel.at[p.end-1]]
+	off = h.Sections[sel.at[p.first]].Offset
 	return off, alignUp(last.Offset+last.Stored) - off
 }
 
@@ -178,17 +194,17 @@ func readFooter(ctx context.Context, blob Blob, h *Header) error {
 	return nil
 }
 
-// readRaw reads a piece of a payload that is exactly the buffer, and returns how
-// to check it.
-func readRaw(ctx context.Context, blob Blob, h *Header, p piece, _ *codec, buf []byte) (check func() error, err error) {
-	off, size := h.span(p)
-	at := off - h.payloadOffset()
+// readRaw reads a piece of a payload that is exactly its part of the buffer, and
+// returns how to check it.
+func readRaw(ctx context.Context, blob Blob, h *Header, sel selection, p piece, _ *codec, buf []byte) (check func() error, err error) {
+	off, size := h.span(sel, p)
+	at := int64(sel.offsets[p.first])
 	if err := readFull(ctx, blob, buf[at:at+size], off); err != nil {
 		return nil, err
 	}
 	return func() error {
 		for i := p.first; i < p.end; i++ {
-			if err := h.checkStored(i, h.layout.Rows(buf, i), h.layout.gap(buf, i)); err != nil {
+			if err := h.checkStored(sel.at[i], sel.Rows(buf, i), sel.gap(buf, i)); err != nil {
 				return err
 			}
 		}
@@ -198,8 +214,8 @@ func readRaw(ctx context.Context, blob Blob, h *Header, p piece, _ *codec, buf [
 
 // readEncoded reads a piece of a payload with compressed sections, and returns how
 // to check and decode it, which must be called.
-func readEncoded(ctx context.Context, blob Blob, h *Header, p piece, c *codec, buf []byte) (check func() error, err error) {
-	off, size := h.span(p)
+func readEncoded(ctx context.Context, blob Blob, h *Header, sel selection, p piece, c *codec, buf []byte) (check func() error, err error) {
+	off, size := h.span(sel, p)
 	scratch := takeScratch(int(size))
 	if err := readFull(ctx, blob, *scratch, off); err != nil {
 		putScratch(scratch)
@@ -208,8 +224,9 @@ func readEncoded(ctx context.Context, blob Blob, h *Header, p piece, c *codec, b
 	return func() error {
 		defer putScratch(scratch)
 		for i := p.first; i < p.end; i++ {
-			s := &h.Sections[i]
-			if err := h.decodeSection(i, (*scratch)[s.Offset-off:], c, buf); err != nil {
+			s := &h.Sections[sel.at[i]]
+			clear(sel.gap(buf, i))
+			if err := h.decodeSection(sel.at[i], (*scratch)[s.Offset-off:], c, sel.Rows(buf, i)); err != nil {
 				return err
 			}
 		}
@@ -217,15 +234,12 @@ func readEncoded(ctx context.Context, blob Blob, h *Header, p piece, c *codec, b
 	}, nil
 }
 
-// decodeSection checks section i, which stored begins with, and puts its rows into
-// buf.
-func (h *Header) decodeSection(i int, stored []byte, c *codec, buf []byte) error {
+// decodeSection checks section i, which stored begins with, and decodes its rows.
+func (h *Header) decodeSection(i int, stored []byte, c *codec, rows []byte) error {
 	s := &h.Sections[i]
 	if err := h.checkStored(i, stored[:s.Stored], stored[s.Stored:alignUp(s.Stored)]); err != nil {
 		return err
 	}
-	clear(h.layout.gap(buf, i))
-	rows := h.layout.Rows(buf, i)
 	if s.Encoding == EncodingRaw {
 		copy(rows, stored)
 		return nil

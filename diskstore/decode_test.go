@@ -55,12 +55,12 @@ func TestPiecesCoverThePage(t *testing.T) {
 		p, ref := putLarge(t, s)
 		h := headerAt(t, s, ref)
 		require.Equal(t, compress, !h.raw())
-		pieces := slices.Collect(h.pieces())
+		pieces := slices.Collect(h.pieces(h.all()))
 		require.Greater(t, len(pieces), 1)
 		at := h.payloadOffset()
 		next := 0
 		for i, piece := range pieces {
-			off, size := h.span(piece)
+			off, size := h.span(h.all(), piece)
 			require.Equal(t, at, off)
 			require.Equal(t, next, piece.first)
 			require.Greater(t, piece.end, piece.first)
@@ -156,11 +156,11 @@ func TestShortReadsAreNotMistakenForData(t *testing.T) {
 	require.NoError(t, err)
 	defer blob.Close()
 	buf := make([]byte, p.Layout.Size())
-	for piece := range h.pieces() {
-		off, size := h.span(piece)
-		require.ErrorIs(t, readPayload(ctx, shortBlob{blob, off + size - 1}, h, s.codec, buf), errShort)
+	for piece := range h.pieces(h.all()) {
+		off, size := h.span(h.all(), piece)
+		require.ErrorIs(t, readPayload(ctx, shortBlob{blob, off + size - 1}, h, h.all(), s.codec, buf), errShort)
 	}
-	require.NoError(t, readPayload(ctx, shortBlob{blob, h.FileBytes}, h, s.codec, buf))
+	require.NoError(t, readPayload(ctx, shortBlob{blob, h.FileBytes}, h, h.all(), s.codec, buf))
 }
 
 // A read that was cancelled in the middle has returned when nobody writes to the
@@ -238,11 +238,11 @@ func TestPiecesReadAtOnce(t *testing.T) {
 	defer blob.Close()
 	require.Equal(t, 1, readsAtOnce(blob))
 	require.Equal(t, transferWorkers/2, readsAtOnce(&isolatedBlob{inner: blob}))
-	require.GreaterOrEqual(t, len(slices.Collect(h.pieces())), 3, "and the footer")
+	require.GreaterOrEqual(t, len(slices.Collect(h.pieces(h.all()))), 3, "and the footer")
 	for _, want := range []int32{1, 4} {
 		deep := &depthBlob{Blob: blob, want: want, enough: make(chan struct{})}
 		buf := make([]byte, p.Layout.Size())
-		require.NoError(t, readPayload(ctx, deep, h, s.codec, buf))
+		require.NoError(t, readPayload(ctx, deep, h, h.all(), s.codec, buf))
 		require.Equal(t, want, deep.most.Load())
 		require.Equal(t, p.Payload, buf)
 	}

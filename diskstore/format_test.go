@@ -62,7 +62,7 @@ func readFile(t testing.TB, file []byte, l Layout, buf []byte) (*Header, error) 
 	if !h.layout.Equal(l) {
 		return nil, ErrMismatch
 	}
-	return h, readPayload(ctx, memBlob(file), h, theCodec(t), buf)
+	return h, readPayload(ctx, memBlob(file), h, h.all(), theCodec(t), buf)
 }
 
 func TestFormatRoundTrip(t *testing.T) {

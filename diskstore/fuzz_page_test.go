@@ -39,7 +39,7 @@ func readBothWays(t *testing.T, file []byte) (*Header, []byte) {
 	}
 	guarded := bytes.Repeat([]byte{0xaa}, h.layout.Size()+2*PageAlign)
 	buf := guarded[PageAlign : PageAlign+h.layout.Size() : PageAlign+h.layout.Size()]
-	err = readPayload(ctx, memBlob(file), h, theCodec(t), buf)
+	err = readPayload(ctx, memBlob(file), h, h.all(), theCodec(t), buf)
 	if err != nil {
 		hasKind(t, err)
 	}

@@ -147,7 +147,7 @@ func (h *Header) checkSections() error {
 		s := &h.Sections[i]
 		rawOK := s.Encoding == EncodingRaw && s.Stored == s.Raw
 		zstdOK := s.Encoding == EncodingZstd && s.Stored > 0 && s.Stored < s.Raw
-		if s.Raw != int64(len(h.Tokens))*int64(s.RowBytes) || !rawOK && !zstdOK {
+		if s.Raw != s.Bytes(len(h.Tokens)) || !rawOK && !zstdOK {
 			return damaged("section %d stores %d of %d bytes in encoding %d", i, s.Stored, s.Raw, s.Encoding)
 		}
 		if s.Offset != end {

@@ -5,30 +5,51 @@ import (
 	"slices"
 )
 
-// Kind says which half of a layer's cache a section holds.
+// Kind says what of a layer's cache a section holds.
 type Kind uint8
 
 const (
-	KindK Kind = 0
-	KindV Kind = 1
+	KindK     Kind = 0
+	KindV     Kind = 1
+	KindConv  Kind = 2 // what a convolution remembers after the page's last token
+	KindState Kind = 3 // recurrent state after the page's last token
+	KindCell  Kind = 4 // the cell of each token's rows, uint32 LE, in a cache that reuses cells
 )
 
-// String returns "K", "V" or the number of an unknown kind.
+// String returns "K", "V", "conv", "state", "cell" or the number of an unknown kind.
 func (k Kind) String() string {
 	switch k {
 	case KindK:
 		return "K"
 	case KindV:
 		return "V"
+	case KindConv:
+		return "conv"
+	case KindState:
+		return "state"
+	case KindCell:
+		return "cell"
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
 
-// Section is one layer's keys or values: rows of RowBytes bytes, one a token.
+// PerToken reports whether a section of this kind has a row for each token. The
+// others have one row, which all of the page's tokens and those before them made.
+func (k Kind) PerToken() bool { return k != KindConv && k != KindState }
+
+// Section is one layer's keys, values or state: rows of RowBytes bytes.
 type Section struct {
 	Group, Layer uint16
 	Kind         Kind
-	RowBytes     uint32 // bytes per token
+	RowBytes     uint32
+}
+
+// Bytes is the size of the section in a page of the given number of tokens.
+func (s Section) Bytes(tokens int) int64 {
+	if s.Kind.PerToken() {
+		return int64(tokens) * int64(s.RowBytes)
+	}
+	return int64(s.RowBytes)
 }
 
 // Limits on a page. They are far above any real model and keep every size
@@ -40,13 +61,12 @@ const (
 	maxTokens      = 1 << 16 // tokens per page
 	maxSections    = 1 << 13 // sections per page
 	maxMedia       = 1 << 12 // media items per page
-	maxRowBytes    = 1 << 24 // bytes per token and section
+	maxRowBytes    = 1 << 24 // bytes of a row
 	maxLayoutBytes = 1 << 36 // bytes of all sections with their padding
 )
 
-// Layout places a page's sections in one contiguous buffer: section i holds
-// tokens × RowBytes bytes at an offset that is a multiple of PageAlign, in the
-// order given. Bytes between sections are zero on disk.
+// Layout places a page's sections in one contiguous buffer: section i holds its
+// Bytes at an offset that is a multiple of PageAlign, in the order given. Bytes between sections are zero on disk.
 //
 // The zero Layout has no sections and fits no page.
 type Layout struct {
@@ -70,13 +90,13 @@ func NewLayout(sections []Section, tokens int) (Layout, error) {
 	var end int64
 	for i, s := range sections {
 		id := Section{Group: s.Group, Layer: s.Layer, Kind: s.Kind}
-		if s.Kind > KindV || s.RowBytes < 1 || s.RowBytes > maxRowBytes || seen[id] {
+		if s.Kind > KindCell || s.RowBytes < 1 || s.RowBytes > maxRowBytes || seen[id] {
 			return Layout{}, fmt.Errorf("lay out section %d (group %d layer %d %v, %d bytes per row): %w",
 				i, s.Group, s.Layer, s.Kind, s.RowBytes, ErrInvalidPage)
 		}
 		seen[id] = true
 		l.offsets = append(l.offsets, int(end))
-		end = alignUp(end + int64(tokens)*int64(s.RowBytes))
+		end = alignUp(end + s.Bytes(tokens))
 		if end > maxLayoutBytes || end != int64(int(end)) {
 			return Layout{}, fmt.Errorf("lay out page: sections need more than %d bytes: %w", int64(maxLayoutBytes), ErrInvalidPage)
 		}
@@ -96,25 +116,46 @@ func (l Layout) Size() int {
 // Sections returns a copy of the sections, in buffer order.
 func (l Layout) Sections() []Section { return slices.Clone(l.sections) }
 
-// Tokens returns the number of rows in each section.
+// Tokens returns the number of the page's tokens.
 func (l Layout) Tokens() int { return l.tokens }
 
-// Rows returns section i's rows inside buf, tokens × RowBytes bytes. It panics
-// when buf is shorter than Size or there is no section i.
+// Rows returns section i's rows inside buf. It panics when buf is shorter than
+// Size or there is no section i.
 func (l Layout) Rows(buf []byte, i int) []byte {
-	start := l.offsets[i]
-	end := start + l.tokens*int(l.sections[i].RowBytes)
+	start, end := l.offsets[i], l.end(i)
 	return buf[start:end:end]
 }
 
 // gap returns the padding after section i inside buf.
-func (l Layout) gap(buf []byte, i int) []byte {
-	return buf[l.offsets[i]+l.tokens*int(l.sections[i].RowBytes) : l.offsets[i+1]]
-}
+func (l Layout) gap(buf []byte, i int) []byte { return buf[l.end(i):l.offsets[i+1]] }
+
+// end is where section i's rows end inside a buffer.
+func (l Layout) end(i int) int { return l.offsets[i] + int(l.sections[i].Bytes(l.tokens)) }
 
 // Equal reports whether both layouts hold the same sections and tokens.
 func (l Layout) Equal(o Layout) bool {
 	return l.tokens == o.tokens && slices.Equal(l.sections, o.sections)
+}
+
+// hasState reports whether a section belongs to one position alone.
+func (l Layout) hasState() bool {
+	return slices.ContainsFunc(l.sections, func(s Section) bool { return !s.Kind.PerToken() })
+}
+
+// within returns where l's sections are in another layout of as many tokens that
+// has them in the same order, perhaps among others. It reports false when it has
+// not.
+func (l Layout) within(o Layout) (at []int, ok bool) {
+	if l.tokens != o.tokens {
+		return nil, false
+	}
+	at = make([]int, 0, len(l.sections))
+	for i, s := range o.sections {
+		if len(at) < len(l.sections) && l.sections[len(at)] == s {
+			at = append(at, i)
+		}
+	}
+	return at, len(at) == len(l.sections)
 }
 
 // alignUp rounds n up to a multiple of PageAlign.

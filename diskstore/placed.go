@@ -9,15 +9,15 @@ import (
 // Placed says where a page's rows lie on the local disk, for a caller that can
 // read them again from there instead of writing a copy.
 type Placed struct {
-	// File is the page's file, open for reading only. It is the file whose every
-	// byte was checked, and no store writes to it again: it gives the same bytes
+	// File is the page's file, open for reading only. It is the file that was
+	// checked, and no store writes to it again: it gives the same bytes
 	// after the page was evicted, demoted, replaced or quarantined, and after the
 	// store was closed.
 	File *os.File
 
 	// Offsets has the place of each section, in the layout's order. The rows of
-	// section i are the layout's Tokens × RowBytes bytes from Offsets[i] on,
-	// token after token, as Read puts them into its buffer.
+	// section i are its bytes from Offsets[i] on, token after token, as Read puts
+	// them into its buffer.
 	Offsets []int64
 }
 
@@ -47,18 +47,18 @@ func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout 
 	if err != nil {
 		return nil, err
 	}
-	placed, err := page.place()
+	placed, err := page.place(layout)
 	if err != nil {
 		page.blob.Close()
-		s.keepWarm(page.blob.Info(), page.tier, page.header, buf)
+		s.keepRead(page, layout, buf)
 		return nil, fmt.Errorf("place page %v: %w", ref.Key, err)
 	}
 	return placed, nil
 }
 
-// place returns where the page's rows lie. The file is the result's from then
+// place returns where the layout's rows lie. The file is the result's from then
 // on, the blob's after an error.
-func (v verified) place() (*Placed, error) {
+func (v verified) place(layout Layout) (*Placed, error) {
 	if v.tier != tierLocal {
 		// Whoever reads rows in place waits for them, and has no other copy.
 		return nil, fmt.Errorf("it is in the %v tier: %w", v.tier, ErrNotPlaced)
@@ -70,9 +70,10 @@ func (v verified) place() (*Placed, error) {
 	if file == nil {
 		return nil, fmt.Errorf("it is in no file of the operating system: %w", ErrNotPlaced)
 	}
-	placed := &Placed{File: file, Offsets: make([]int64, len(v.header.Sections))}
-	for i := range v.header.Sections {
-		placed.Offsets[i] = v.header.Sections[i].Offset
+	placed := &Placed{File: file}
+	at, _ := layout.within(v.header.layout)
+	for _, i := range at {
+		placed.Offsets = append(placed.Offsets, v.header.Sections[i].Offset)
 	}
 	return placed, nil
 }

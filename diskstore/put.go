@@ -110,8 +110,8 @@ func (s *Store) putName(ctx context.Context, name Name, p *Page) error {
 }
 
 // stored reports whether the local tier holds a page whose header is good and
-// whose sections are those of p, and touches it. Anything else that has the name
-// may be replaced.
+// which has the sections of p, and touches it. Anything else that has the name may
+// be replaced.
 func (s *Store) stored(ctx context.Context, name Name, p *Page) bool {
 	info, err := s.local.Stat(ctx, name)
 	if err != nil {
@@ -122,7 +122,7 @@ func (s *Store) stored(ctx context.Context, name Name, p *Page) bool {
 		s.condemn(ctx, tierLocal, info, err)
 		return false
 	}
-	if !h.layout.Equal(p.Layout) {
+	if _, ok := p.Layout.within(h.layout); !ok {
 		return false
 	}
 	if now := s.now(); !s.fresh(tierLocal, chainUsed(info.Used, p.Start), now) {
@@ -294,10 +294,11 @@ func (s *Store) trimCopied(ctx context.Context, id tierID, name Name) {
 	}
 }
 
-// extends reports whether h continues the tail stored at name.
+// extends reports whether h continues the tail stored at name and has all that it
+// has. A state is that of one position: a longer tail has another.
 func (s *Store) extends(ctx context.Context, t Tier, name Name, h *Header) bool {
 	old, err := s.headerOf(ctx, t, name)
-	if err != nil || len(old.Tokens) >= len(h.Tokens) {
+	if err != nil || len(old.Tokens) >= len(h.Tokens) || old.layout.hasState() {
 		return false
 	}
 	n := len(old.Tokens)

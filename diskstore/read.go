@@ -7,16 +7,16 @@ import (
 	"syscall"
 )
 
-// Read fills buf with a page's sections, laid out by layout. tokens are the
-// ref.Tokens tokens the caller expects at ref.Start; layout is for ref.Stored
-// tokens; buf is layout.Size() bytes. Of a tail with ref.Tokens < ref.Stored
-// only the first ref.Tokens rows of each section belong to the caller's
-// sequence.
+// Read fills buf with sections of a page, laid out by layout: all that the page
+// has, or some of them in the same order. tokens are the ref.Tokens tokens the
+// caller expects at ref.Start; layout is for ref.Stored tokens; buf is
+// layout.Size() bytes. Of a tail with ref.Tokens < ref.Stored only the first
+// ref.Tokens rows of each section belong to the caller's sequence, and what its
+// sections hold beside rows belongs to another.
 //
-// Every byte of the file is checked before Read returns nil: header,
-// fingerprint, key, parent, position, tokens, sections, checksums, padding and
-// footer. A page in memory was checked when it came there. After an error buf is
-// undefined. A page that the tier of ref does not give is looked for in the
+// Header, fingerprint, key, parent, position, tokens, footer, and every byte of
+// the sections that are read are checked before Read returns nil. A page in
+// memory was checked when it came there. After an error buf is undefined. A page that the tier of ref does not give is looked for in the
 // others.
 //
 // It returns ErrNotFound; ErrDamaged, with the file in quarantine; ErrMismatch
@@ -40,8 +40,15 @@ func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout Layout
 		return err
 	}
 	page.blob.Close()
-	s.keepWarm(page.blob.Info(), page.tier, page.header, buf)
+	s.keepRead(page, layout, buf)
 	return nil
+}
+
+// keepRead keeps a page in memory that was read as a whole.
+func (s *Store) keepRead(page verified, layout Layout, buf []byte) {
+	if layout.Equal(page.header.layout) {
+		s.keepWarm(page.blob.Info(), page.tier, page.header, buf)
+	}
 }
 
 // checkRead returns ErrInvalidPage for arguments of Read that do not fit together.
@@ -53,7 +60,7 @@ func (s *Store) checkRead(ref Ref, tokens []int32, layout Layout, buf []byte) er
 	return nil
 }
 
-// verified is a page's open file after every byte of it was checked.
+// verified is a page's open file after what was wanted of it was checked.
 type verified struct {
 	tier   tierID
 	blob   Blob
@@ -118,7 +125,8 @@ func (s *Store) readBlob(ctx context.Context, blob Blob, ref Ref, tokens []int32
 	if err := h.checkWanted(ref, s.opt.PageTokens, tokens, layout); err != nil {
 		return nil, err
 	}
-	return h, readPayload(ctx, blob, h, s.codec, buf)
+	at, _ := layout.within(h.layout)
+	return h, readPayload(ctx, blob, h, selection{layout, at}, s.codec, buf)
 }
 
 // condemn deals with a file that could not be used because of err: one that is

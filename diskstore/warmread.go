@@ -19,7 +19,11 @@ func (s *Store) readWarm(ctx context.Context, ref Ref, tokens []int32, layout La
 	if place && p.placeable || p.header.checkWanted(ref, s.opt.PageTokens, tokens, layout) != nil || !s.stillStored(ctx, name) || ctx.Err() != nil {
 		return false
 	}
-	copy(buf, p.rows)
+	at, _ := layout.within(p.header.layout)
+	for i, from := range at {
+		copy(layout.Rows(buf, i), p.header.layout.Rows(p.rows, from))
+		clear(layout.gap(buf, i))
+	}
 	id, used := s.warm.noteServed(p)
 	s.counts.hits.Add(1)
 	s.counts.ramHits.Add(1)

@@ -18,10 +18,15 @@ import (
 )
 
 // fakeCache is a cache with upstream's cell logic and an arithmetic that shows every
-// mistake: the row of a position is a hash of its token and of the row before it, read from
-// the cache when the batch is computed. One wrong byte anywhere changes all that follows.
+// mistake: the row of a position is a hash of its token and of the rows it attends to, read
+// from the cache when the batch is computed. One wrong byte anywhere changes all that
+// follows.
 type fakeCache struct {
 	ollama.Cache // methods only models call
+
+	// window and memory are math.MaxInt32 in a cache that keeps everything. There a row
+	// depends on the one before it, and in another on all that are visible.
+	window, memory int32
 
 	mu     sync.Mutex
 	cells  []fakeCell
@@ -49,7 +54,10 @@ const (
 )
 
 func newFakeCache(cells, layers int) *fakeCache {
-	c := &fakeCache{cells: make([]fakeCell, cells), layers: layers, rows: make(map[section][]byte)}
+	c := &fakeCache{
+		window: math.MaxInt32, memory: math.MaxInt32,
+		cells: make([]fakeCell, cells), layers: layers, rows: make(map[section][]byte),
+	}
 	for l := range layers {
 		c.rows[section{l, false}] = make([]byte, cells*fakeKeyBytes)
 		c.rows[section{l, true}] = make([]byte, cells*fakeValueBytes)
@@ -106,10 +114,10 @@ func (c *fakeCache) WriteRows(layer int, value bool, cells []int32, src []byte) 
 	return nil
 }
 
+func (c *fakeCache) RowWindow() (window, memory int32)        { return c.window, c.memory }
 func (c *fakeCache) SynchronizeRows()                         {}
 func (c *fakeCache) BatchCells() []int32                      { return c.batchCells }
 func (c *fakeCache) Close()                                   { c.closed = true }
-func (c *fakeCache) CanResume(int, int32) bool                { return true }
 func (c *fakeCache) Init(ml.Backend, ml.DType, int, int, int) {}
 func (c *fakeCache) free(cell int) bool                       { return len(c.cells[cell].seqs) == 0 }
 func (c *fakeCache) holds(cell, seq int) bool                 { return slices.Contains(c.cells[cell].seqs, seq) }
@@ -127,10 +135,56 @@ func (c *fakeCache) take(seq int, pos int32) (int32, bool) {
 	return 0, false
 }
 
-func (c *fakeCache) ReserveCells(seq int, begin, end int32) ([]int32, error) {
+// slide frees what is too far before a position, as StartForward does.
+func (c *fakeCache) slide(seq int, pos int32) {
+	for i := range c.cells {
+		if c.memory != math.MaxInt32 && c.holds(i, seq) && c.cells[i].pos < pos-c.memory {
+			c.drop(i, seq)
+		}
+	}
+}
+
+// visible are the cells of the rows that a position's own depends on.
+func (c *fakeCache) visible(seq int, pos int32) []int32 {
+	first := pos - 1
+	if c.window != math.MaxInt32 {
+		first = max(0, pos-c.window)
+	}
+	var cells []int32
+	for at := max(0, first); at < pos; at++ {
+		if cell, ok := c.cellOf(seq, at); ok {
+			cells = append(cells, cell)
+		}
+	}
+	return cells
+}
+
+// CanResume is upstream's.
+func (c *fakeCache) CanResume(seq int, pos int32) bool {
+	if c.memory == math.MaxInt32 {
+		return true
+	}
+	first, last := int32(math.MaxInt32), int32(-1)
+	for i := range c.cells {
+		if c.holds(i, seq) {
+			first, last = min(first, c.cells[i].pos), max(last, c.cells[i].pos)
+		}
+	}
+	return last >= 0 && max(0, pos-c.window) >= first && pos <= last+1
+}
+
+func (c *fakeCache) ReserveCells(seq int, begin, end int32, preferred []int32) ([]int32, error) {
+	c.slide(seq, end)
 	var cells []int32
 	for pos := begin; pos < end; pos++ {
-		cell, ok := c.take(seq, pos)
+		cell, ok := int32(-1), false
+		if preferred != nil && c.free(int(preferred[pos-begin])) {
+			cell, ok = preferred[pos-begin], true
+			c.cells[cell] = fakeCell{pos, []int{seq}}
+		}
+		if !ok {
+			cell, ok = c.take(seq, pos)
+		}
 		if !ok {
 			for _, cell := range cells {
 				c.cells[cell].seqs = nil
@@ -188,6 +242,18 @@ func (c *fakeCache) CopyPrefix(src, dst int, n int32) {
 // build takes cells for a batch, as StartForward does.
 func (c *fakeCache) build(t require.TestingT, batch input.Batch) {
 	c.batchCells = nil
+	begins := make(map[int]int32)
+	for i, cell := range c.cells { // of sequences that are not in the batch
+		for _, seq := range cell.seqs {
+			begins[seq] = max(begins[seq], c.cells[i].pos+1)
+		}
+	}
+	for i := len(batch.Sequences) - 1; i >= 0; i-- {
+		begins[batch.Sequences[i]] = batch.Positions[i]
+	}
+	for seq, begin := range begins {
+		c.slide(seq, begin)
+	}
 	for i, seq := range batch.Sequences {
 		cell, ok := c.take(seq, batch.Positions[i])
 		require.True(t, ok, "cache full")
@@ -196,8 +262,8 @@ func (c *fakeCache) build(t require.TestingT, batch input.Batch) {
 }
 
 // compute writes the rows of a built batch, wherever its cells belong by now: a graph knows
-// only cells. before is the cell of the position before each input, noted at build time.
-func (c *fakeCache) compute(inputs []*input.Input, cells, before []int32) {
+// only cells. before are the cells that each input attends to, noted at build time.
+func (c *fakeCache) compute(inputs []*input.Input, cells []int32, before [][]int32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, in := range inputs {
@@ -205,8 +271,8 @@ func (c *fakeCache) compute(inputs []*input.Input, cells, before []int32) {
 			for _, value := range []bool{false, true} {
 				s := section{l, value}
 				var previous []byte
-				if before[i] >= 0 {
-					previous = c.row(s, before[i])
+				for _, cell := range before[i] {
+					previous = append(previous, c.row(s, cell)...)
 				}
 				copy(c.row(s, cells[i]), rowAfter(s, previous, in.Token, len(c.row(s, cells[i]))))
 			}
@@ -214,7 +280,7 @@ func (c *fakeCache) compute(inputs []*input.Input, cells, before []int32) {
 	}
 }
 
-// rowAfter is the row of a token that follows a position with the given row.
+// rowAfter is the row of a token that attends to the given rows.
 func rowAfter(s section, previous []byte, token int32, n int) []byte {
 	h := sha256.New()
 	fmt.Fprint(h, s.layer, s.value)
@@ -223,24 +289,31 @@ func rowAfter(s section, previous []byte, token int32, n int) []byte {
 	return bytes.Repeat(h.Sum(nil), 2)[:n]
 }
 
-// wantRows are the rows of a prefix in one section, as an undisturbed engine computes them.
-func wantRows(s section, tokens []int32, n int) [][]byte {
+// wantRows are the rows of a prefix in one section, as an undisturbed engine computes them
+// in a cache with the given window.
+func wantRows(s section, window int32, tokens []int32, n int) [][]byte {
+	if window == math.MaxInt32 {
+		window = 1
+	}
 	var rows [][]byte
-	var previous []byte
-	for _, token := range tokens {
-		previous = rowAfter(s, previous, token, n)
-		rows = append(rows, previous)
+	for pos, token := range tokens {
+		previous := bytes.Join(rows[max(0, pos-int(window)):], nil)
+		rows = append(rows, rowAfter(s, previous, token, n))
 	}
 	return rows
 }
 
-// requireRows checks that a sequence's cells hold what its tokens give.
+// requireRows checks that a sequence's cells hold what its tokens give, as far as the next
+// token attends to them.
 func (c *fakeCache) requireRows(t require.TestingT, seq int, tokens []int32) {
 	for l := range c.layers {
 		for _, value := range []bool{false, true} {
 			s := section{l, value}
 			n, _ := c.RowBytes(l, value)
-			for pos, want := range wantRows(s, tokens, n) {
+			for pos, want := range wantRows(s, c.window, tokens, n) {
+				if pos < len(tokens)-int(c.window) {
+					continue
+				}
 				cell, ok := c.cellOf(seq, int32(pos))
 				require.True(t, ok, "sequence %d has no cell for position %d", seq, pos)
 				require.Equal(t, want, c.row(s, cell), "sequence %d position %d cell %d layer %d value %v", seq, pos, cell, l, value)
@@ -254,7 +327,8 @@ func (c *fakeCache) requireRows(t require.TestingT, seq int, tokens []int32) {
 type fakeRunner struct {
 	t      testing.TB
 	mu     sync.Mutex // the runner's lock
-	cache  *fakeCache
+	cache  *fakeCache // keeps everything
+	model  fakeModel  // of it and perhaps others
 	tiered *TieredCausal
 	numCtx int
 	batch  int
@@ -273,19 +347,100 @@ type fakeSlot struct {
 }
 
 type fakeBatch struct {
-	id            int
-	inputs        []*input.Input
-	cells, before []int32
+	id     int
+	inputs []*input.Input
+	cells  [][]int32   // by cache
+	before [][][]int32 // by cache and input
+}
+
+// fakeModel is the caches of a model, as upstream's WrapperCache holds them.
+type fakeModel struct {
+	ollama.Cache // methods only models call
+	caches       []*fakeCache
+}
+
+func (m fakeModel) Close() {
+	for _, c := range m.caches {
+		c.Close()
+	}
+}
+
+func (m fakeModel) CanResume(seq int, pos int32) bool {
+	for _, c := range m.caches {
+		if !c.CanResume(seq, pos) {
+			return false
+		}
+	}
+	return true
+}
+
+func (m fakeModel) CopyPrefix(src, dst int, n int32) {
+	for _, c := range m.caches {
+		c.CopyPrefix(src, dst, n)
+	}
+}
+
+func (m fakeModel) Remove(seq int, begin, end int32) error {
+	for _, c := range m.caches {
+		if err := c.Remove(seq, begin, end); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m fakeModel) rows() []Rows {
+	var rows []Rows
+	for _, c := range m.caches {
+		rows = append(rows, c)
+	}
+	return rows
+}
+
+func (m fakeModel) requireRows(t require.TestingT, seq int, tokens []int32) {
+	for _, c := range m.caches {
+		c.requireRows(t, seq, tokens)
+	}
+}
+
+// compute runs a built batch.
+func (m fakeModel) compute(b *fakeBatch) {
+	for i, c := range m.caches {
+		c.compute(b.inputs, b.cells[i], b.before[i])
+	}
+}
+
+// A window of fakeWindow positions is not a multiple of a page, and its cache keeps more.
+const (
+	fakeWindow   = 10
+	fakeMemory   = 13
+	fakeBatchMax = 12
+)
+
+// newWindowedRunner is newFakeRunner with a second cache, which has a window, before the
+// one that keeps everything.
+func newWindowedRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner {
+	r := newFakeRunner(t, store, slots, numCtx, opts)
+	r.tiered.Close()
+	w := newFakeCache(slots*fakeMemory+fakeBatchMax, 1)
+	w.window, w.memory = fakeWindow, fakeMemory
+	r.model.caches = []*fakeCache{w, r.cache}
+	opts = r.tiered.opts
+	opts.Layers = 3
+	r.tiered = New(r.model, r.model.rows(), opts)
+	t.Cleanup(r.tiered.Close)
+	return r
 }
 
 func newFakeRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner {
-	r := &fakeRunner{t: t, numCtx: numCtx, batch: 12, cache: newFakeCache(slots*numCtx+1, 2)}
+	r := &fakeRunner{t: t, numCtx: numCtx, batch: fakeBatchMax, cache: newFakeCache(slots*numCtx+1, 2)}
 	opts.Store, opts.Layers, opts.AlwaysRestore = store, 2, true
 	if opts.PageTokens == 0 {
 		opts.PageTokens = 8
 	}
 	opts.Fingerprint[0] = 1
-	r.tiered = New(r.cache, opts)
+	r.model.caches = []*fakeCache{r.cache}
+	r.tiered = New(r.model, r.model.rows(), opts)
 	t.Cleanup(r.tiered.Close)
 	for i := range slots {
 		r.slots = append(r.slots, &fakeSlot{id: i})
@@ -332,6 +487,9 @@ func (r *fakeRunner) load(slot *fakeSlot, prompt []int32, store bool) Restored {
 	defer r.mu.Unlock()
 	require.False(r.t, slot.inUse)
 	past := min(commonPrefix(slot.inputs, in), len(in)-1)
+	if past > 0 && !r.model.CanResume(slot.id, int32(past)) {
+		past = 0
+	}
 	require.NoError(r.t, r.tiered.Remove(slot.id, int32(past), math.MaxInt32))
 	slot.inputs, slot.inUse, slot.store = in[:past:past], true, store
 	slot.exact = min(slot.exact, past)
@@ -373,12 +531,12 @@ func (r *fakeRunner) build() bool {
 		return false
 	}
 	r.nextID++
-	r.cache.build(r.t, batch)
-	b.cells = r.cache.batchCells
-	for i, seq := range batch.Sequences {
-		before, ok := r.cache.cellOf(seq, batch.Positions[i]-1)
-		if !ok {
-			before = -1
+	for _, c := range r.model.caches {
+		c.build(r.t, batch)
+		b.cells = append(b.cells, c.batchCells)
+		var before [][]int32
+		for i, seq := range batch.Sequences {
+			before = append(before, c.visible(seq, batch.Positions[i]))
 		}
 		b.before = append(b.before, before)
 	}
@@ -394,7 +552,7 @@ func (r *fakeRunner) compute() bool {
 	}
 	b := r.flight[0]
 	r.flight = r.flight[1:]
-	r.cache.compute(b.inputs, b.cells, b.before)
+	r.model.compute(b)
 	r.tiered.BatchDone(b.id)
 	return true
 }
@@ -403,7 +561,7 @@ func (r *fakeRunner) compute() bool {
 // a batch: whatever is in flight is being computed.
 func (r *fakeRunner) shift(slot *fakeSlot, keep, discard int) {
 	for _, b := range r.flight {
-		r.cache.compute(b.inputs, b.cells, b.before)
+		r.model.compute(b)
 	}
 	r.mu.Lock()
 	err := r.tiered.Remove(slot.id, int32(keep), int32(keep+discard))

@@ -11,12 +11,13 @@ type flight struct {
 	parts []flightPart
 }
 
-// flightPart is the share of one sequence in a flight: positions [begin, begin+len(inputs)).
+// flightPart is the share of one sequence in a flight: positions [begin, begin+len(inputs)),
+// and their cells in each group.
 type flightPart struct {
 	seq       int
 	begin     int32
 	inputs    []*input.Input
-	cells     []int32
+	cells     [][]int32
 	promptEnd bool
 }
 
@@ -26,26 +27,35 @@ func (p *flightPart) cut(n int32) {
 	if keep < len(p.inputs) {
 		p.promptEnd = false
 	}
-	p.inputs, p.cells = p.inputs[:keep], p.cells[:keep]
+	p.inputs = p.inputs[:keep]
+	cells := make([][]int32, len(p.cells)) // the old ones may be a copy's as well
+	for g := range cells {
+		cells[g] = p.cells[g][:keep]
+	}
+	p.cells = cells
 }
 
 func (p *flightPart) end() int32 { return p.begin + int32(len(p.inputs)) }
 
-// land adds the flight's computed positions to the slot.
-func (p *flightPart) land(s *slot) {
-	for i, in := range p.inputs {
-		if in.MultimodalHash != 0 || len(in.Multimodal) != 0 {
-			// What an image contributes is not in its token, and its hash is seeded per
-			// process: rows from here on have no identity that another process would share.
-			s.broken = true
-			return
-		}
-		s.add(p.begin+int32(i), in.Token, p.cells[i])
+// land adds the flight's computed positions to the slot, up to the first without identity.
+func (p *flightPart) land(s *slot, digest MediaDigest) {
+	read, whole := digest.read(p.inputs)
+	for i := range read.media {
+		read.media[i].Offset += uint32(p.begin)
+	}
+	cells := make([][]int32, len(p.cells))
+	for g := range cells {
+		cells[g] = p.cells[g][:len(read.tokens)]
+	}
+	s.add(int(p.begin), read.tokens, read.media, cells)
+	if !whole {
+		s.broken = true
 	}
 }
 
-// partsOf splits a batch by sequence. skip says which sequences are not tracked.
-func partsOf(sequences []int, positions []int32, inputs []*input.Input, cells []int32, skip func(seq int) bool) []flightPart {
+// partsOf splits a batch by sequence. cells are those of each group; skip says which
+// sequences are not tracked.
+func partsOf(sequences []int, positions []int32, inputs []*input.Input, cells [][]int32, skip func(seq int) bool) []flightPart {
 	var parts []flightPart
 	for i, seq := range sequences {
 		if skip(seq) {
@@ -53,12 +63,14 @@ func partsOf(sequences []int, positions []int32, inputs []*input.Input, cells []
 		}
 		n := len(parts)
 		if n == 0 || parts[n-1].seq != seq || parts[n-1].end() != positions[i] {
-			parts = append(parts, flightPart{seq: seq, begin: positions[i]})
+			parts = append(parts, flightPart{seq: seq, begin: positions[i], cells: make([][]int32, len(cells))})
 			n++
 		}
 		p := &parts[n-1]
 		p.inputs = append(p.inputs, inputs[i])
-		p.cells = append(p.cells, cells[i])
+		for g := range cells {
+			p.cells[g] = append(p.cells[g], cells[g][i])
+		}
 	}
 	return parts
 }

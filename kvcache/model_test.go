@@ -13,6 +13,7 @@ import (
 type simulation struct {
 	*fakeRunner
 	store *memStore
+	start func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner
 }
 
 // prompt draws from a small tree of texts, so that prefixes are shared at all lengths.
@@ -96,25 +97,56 @@ func (s *simulation) Restart(t *rapid.T) {
 	for s.compute() {
 	}
 	s.tiered.Close()
-	fresh := newFakeRunner(s.t, s.store, len(s.slots), s.numCtx, Options{Poison: true})
+	fresh := s.start(s.t, s.store, len(s.slots), s.numCtx, Options{Poison: true})
 	fresh.nextID = s.nextID
 	s.fakeRunner = fresh
 }
 
 // Check holds when nothing is in flight: every row that should be exact is.
 func (s *simulation) Check(t *rapid.T) {
+	_ = s.tiered.queue.wait(s.t.Context())
+	s.store.requireRight(t)
 	if len(s.flight) > 0 {
 		return
 	}
+	s.requireMirrors(t)
 	for _, slot := range s.slots {
+		if len(slot.inputs) == slot.exact || len(s.model.caches) == 1 {
+			s.model.requireRows(t, slot.id, tokensOf(slot.inputs[:slot.exact]))
+		}
 		s.cache.requireRows(t, slot.id, tokensOf(slot.inputs[:slot.exact]))
 	}
 }
 
-func TestRandomInterleavings(t *testing.T) {
+// requireMirrors checks that slots know where their rows are.
+func (s *simulation) requireMirrors(t *rapid.T) {
+	s.tiered.mu.Lock()
+	defer s.tiered.mu.Unlock()
+	for seq, mirror := range s.tiered.slots {
+		s.tiered.forget(seq, mirror)
+		for g := range s.tiered.groups {
+			cache := s.tiered.groups[g].Rows.(*fakeCache)
+			for pos := mirror.from[g]; pos < len(mirror.tokens); pos++ {
+				cell, ok := cache.cellOf(seq, int32(pos))
+				require.True(t, ok, "slot %d group %d has forgotten position %d of %d, not %d and before", seq, g, pos, len(mirror.tokens), mirror.from[g])
+				require.Equal(t, cell, mirror.cells[g][pos])
+			}
+		}
+	}
+}
+
+func TestRandomInterleavings(t *testing.T) { randomInterleavings(t, false, newFakeRunner) }
+
+// A window forgets rows, and comes back as far as the position needs it.
+func TestRandomInterleavingsWithAWindow(t *testing.T) {
+	randomInterleavings(t, true, newWindowedRunner)
+}
+
+func randomInterleavings(t *testing.T, windowed bool, start func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner) {
 	rapid.Check(t, func(rt *rapid.T) {
 		store := newMemStore(t)
-		s := &simulation{store: store, fakeRunner: newFakeRunner(t, store, rapid.IntRange(1, 3).Draw(rt, "slots"), 80, Options{Poison: true})}
+		store.windowed = windowed
+		s := &simulation{store: store, start: start, fakeRunner: start(t, store, rapid.IntRange(1, 3).Draw(rt, "slots"), 80, Options{Poison: true})}
 		defer func() { s.tiered.Close() }()
 		rt.Repeat(map[string]func(*rapid.T){
 			"load": s.Load, "build": s.Build, "compute": s.Compute, "compute more": s.Compute,

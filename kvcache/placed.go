@@ -27,7 +27,7 @@ var _ Store = (*diskstore.Store)(nil)
 // readPage reads a page, and keeps its file open where the cache has use for it. Without a
 // [RowPlacer] nothing of this costs anything.
 func (t *TieredCausal) readPage(ctx context.Context, ref diskstore.Ref, tokens []int32, layout diskstore.Layout, buf []byte) (*diskstore.Placed, error) {
-	if _, ok := t.Rows.(RowPlacer); !ok {
+	if _, ok := t.groups[0].Rows.(RowPlacer); !ok { // all are, or none
 		return nil, t.opts.Store.Read(ctx, ref, tokens, layout, buf)
 	}
 	placed, err := t.opts.Store.ReadPlaced(ctx, ref, tokens, layout, buf)
@@ -38,21 +38,27 @@ func (t *TieredCausal) readPage(ctx context.Context, ref diskstore.Ref, tokens [
 	return placed, err
 }
 
-// place tells the cache that the rows of cells are also in a page's file, where they are
-// the rows from the given one on.
-func (t *TieredCausal) place(placed *diskstore.Placed, from int, cells []int32) {
-	var layers []int
-	var keys, values []int64
-	for i, s := range t.geometry.sections { // K and V of one layer after the other
-		at := placed.Offsets[i] + int64(from)*int64(s.RowBytes)
-		if s.Kind == diskstore.KindV {
-			values = append(values, at)
-			continue
+// place tells each group that the rows of its cells are also in a page's file, where they
+// are the rows from the given one on.
+func (t *TieredCausal) place(pg *page, from []int, cells [][]int32) {
+	sections := pg.layout.Sections()
+	for g := range t.groups {
+		var layers []int
+		var keys, values []int64
+		for i, s := range sections { // K and V of one layer after the other
+			if groupOf(t.groups, s) != g || s.Kind == diskstore.KindCell {
+				continue
+			}
+			at := pg.placed.Offsets[i] + int64(from[g])*int64(s.RowBytes)
+			if s.Kind == diskstore.KindV {
+				values = append(values, at)
+				continue
+			}
+			layers, keys = append(layers, int(s.Layer)), append(keys, at)
 		}
-		layers, keys = append(layers, int(s.Layer)), append(keys, at)
-	}
-	if err := t.Rows.(RowPlacer).PlaceRows(cells, placed.File, layers, keys, values); err != nil {
-		t.notPlaced(err)
+		if err := t.groups[g].Rows.(RowPlacer).PlaceRows(cells[g], pg.placed.File, layers, keys, values); err != nil {
+			t.notPlaced(err)
+		}
 	}
 }
 

@@ -131,7 +131,7 @@ func storedRun(t testing.TB, prompt, generated []int32, edit ...func(*diskstore.
 func newPlacingRunner(t testing.TB, store Store, opts Options) (*fakeRunner, *placingCache) {
 	r := newFakeRunner(t, store, 1, 128, opts)
 	cache := &placingCache{fakeCache: r.cache, t: t}
-	r.tiered.Rows = cache
+	r.tiered.groups[0].Rows = cache
 	return r, cache
 }
 
@@ -149,7 +149,7 @@ func TestRestoredRowsArePlaced(t *testing.T) {
 			restored := r.load(r.slots[0], prompt, true)
 			require.Equal(t, 49, restored.Held, "one of the two tokens of the tail that are the prompt's")
 			require.Equal(t, 49-held, restored.Tokens)
-			require.Equal(t, r.tiered.slot(0).cells[held:49], cache.placed, "every restored position, once and in order")
+			require.Equal(t, r.tiered.slot(0).cells[0][held:49], cache.placed, "every restored position, once and in order")
 			cache.requireRows(t, 0, prompt[:49])
 			store.requireClosed(t, cache.places)
 		})
@@ -253,7 +253,7 @@ func TestPlacingOpensNothingTwice(t *testing.T) {
 		require.NoError(t, store.Flush(t.Context()))
 		r := newFakeRunner(t, store, 1, 128, Options{})
 		if placing {
-			r.tiered.Rows = &placingCache{fakeCache: r.cache, t: t}
+			r.tiered.groups[0].Rows = &placingCache{fakeCache: r.cache, t: t}
 		}
 		inj.Reset()
 		require.Equal(t, 49, r.load(r.slots[0], prompt, true).Held)

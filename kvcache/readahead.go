@@ -10,13 +10,13 @@ import (
 )
 
 // pagesInMemory is how many pages a restore holds at a time: one that is being written to
-// pagesInMemory is how many pages a restore holds at a time: one that is being written to
 // its cells, and those read ahead of it. Two are read at once then, so that the disk is not
 // idle while the last bytes of a page are checked.
 const pagesInMemory = 3
 
 // page is one page on its way from the store to its cells.
 type page struct {
+	index   int // in the plan
 	ref     diskstore.Ref
 	layout  diskstore.Layout
 	buffer  *[]byte
@@ -133,8 +133,8 @@ func (c *readClock) took() time.Duration {
 // readInto reads one page of a plan into a buffer.
 func (t *TieredCausal) readInto(ctx context.Context, p *plan, i int) page {
 	ref := p.refs[i]
-	pg := page{ref: ref}
-	if pg.layout, pg.err = diskstore.NewLayout(t.geometry.sections, ref.Stored); pg.err != nil {
+	pg := page{index: i, ref: ref}
+	if pg.layout, pg.err = p.layout(&t.geometry, i); pg.err != nil {
 		return pg
 	}
 	size := pg.layout.Size()
@@ -144,7 +144,7 @@ func (t *TieredCausal) readInto(ctx context.Context, p *plan, i int) page {
 		pg.buffer = &b
 	}
 	pg.payload = (*pg.buffer)[:size]
-	pg.placed, pg.err = t.readPage(ctx, ref, p.tokens[ref.Start:int(ref.Start)+ref.Tokens], pg.layout, pg.payload)
+	pg.placed, pg.err = t.readPage(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], pg.layout, pg.payload)
 	return pg
 }
 
@@ -170,9 +170,8 @@ func (t *TieredCausal) fill(ctx context.Context, p *plan) (int, error) {
 	for read := range r.pages {
 		pg := <-read
 		err := pg.err
-		end := min(int(pg.ref.Start)+pg.ref.Tokens, p.end)
 		if err == nil {
-			err = t.write(&pg, held-int(pg.ref.Start), p.cells[held-p.base:end-p.base])
+			err = t.write(&pg, p)
 		}
 		if err != nil && !errors.Is(err, diskstore.ErrDamaged) {
 			r.stop() // before there is room for one more
@@ -184,8 +183,8 @@ func (t *TieredCausal) fill(ctx context.Context, p *plan) (int, error) {
 			r.drain()
 			return held, err
 		}
-		held = end
-		bytes += pg.ref.Bytes
+		held = p.pageEnd(pg.index)
+		bytes += int64(pg.layout.Size())
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -193,13 +192,20 @@ func (t *TieredCausal) fill(ctx context.Context, p *plan) (int, error) {
 	return held, ctx.Err()
 }
 
-// write puts the rows [from, from+len(cells)) of a page into cells.
-func (t *TieredCausal) write(pg *page, from int, cells []int32) error {
-	if err := t.geometry.scatter(t.Rows, pg.layout, pg.payload, from, cells); err != nil {
+// write puts a page's rows of each group into the cells of their positions.
+func (t *TieredCausal) write(pg *page, p *plan) error {
+	from, cells := make([]int, len(t.groups)), make([][]int32, len(t.groups))
+	start, end := int(pg.ref.Start), p.pageEnd(pg.index)
+	for g := range t.groups {
+		if begin := max(start, p.begin[g]); begin < end {
+			from[g], cells[g] = begin-start, p.cells[g][begin-p.begin[g]:end-p.begin[g]]
+		}
+	}
+	if err := scatter(t.groups, pg.layout, pg.payload, from, cells); err != nil {
 		return err
 	}
 	if pg.placed != nil {
-		t.place(pg.placed, from, cells)
+		t.place(pg, from, cells)
 	}
 	return nil
 }

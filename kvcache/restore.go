@@ -22,22 +22,12 @@ type Restored struct {
 	Held int
 	// Tokens is how many of them came from the store.
 	Tokens int
-	// Bytes is what was read for them.
+	// Bytes is about what was read for them.
 	Bytes int64
 	// Tiers names where from, in order of first use.
 	Tiers []string
 	// Took is the time from the lookup to the last row.
 	Took time.Duration
-}
-
-// plan is what a restore is going to do: pages that cover positions [base, end).
-type plan struct {
-	tokens    []int32
-	refs      []diskstore.Ref
-	base, end int
-	bytes     int64
-	cells     []int32
-	lastBuilt int
 }
 
 // Restore extends what a slot holds of a prompt from the store. The slot is reserved for
@@ -49,29 +39,17 @@ type plan struct {
 func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have int, prompt []*input.Input) (Restored, error) {
 	started := time.Now()
 	result := Restored{Held: have}
-	p, ok := t.planRestore(ctx, lock, seq, have, prompt)
-	if !ok {
-		return result, ctx.Err()
-	}
-	if err := t.takeCells(&p, seq, have); err != nil {
-		t.log.Debug("kv tier: no room to restore", "slot", seq, "error", err)
-		result.Held = p.base
-		return result, nil
-	}
-
-	lock.Unlock()
-	held, err := t.fill(ctx, &p)
-	lock.Lock()
-
-	result.Held = t.publish(&p, seq, held)
-	result.Tokens = max(0, result.Held-p.base)
-	result.Took = time.Since(started)
-	for _, ref := range p.refs {
-		if int(ref.Start) < result.Held {
-			result.Bytes += ref.Bytes
-			result.addTier(ref.Tier)
+	limit := len(prompt) - 1 // the last token is computed, for its logits
+	whole, err := t.restore(ctx, lock, seq, limit, prompt, &result)
+	if !whole && t.windowed() && ctx.Err() == nil {
+		// A window that ends elsewhere is another one: what came in serves nothing.
+		limit = result.Held
+		t.clear(seq, &result)
+		if whole, _ = t.restore(ctx, lock, seq, limit, prompt, &result); !whole {
+			t.clear(seq, &result)
 		}
 	}
+	result.Took = time.Since(started)
 	t.restored(&result)
 	if ctx.Err() != nil {
 		return result, ctx.Err()
@@ -80,6 +58,41 @@ func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have 
 		t.log.Warn("kv tier: restore stopped early, the rest of the prompt is computed", "slot", seq, "restored", result.Tokens, "error", err)
 	}
 	return result, nil
+}
+
+// clear empties a slot.
+func (t *TieredCausal) clear(seq int, result *Restored) {
+	_ = t.Remove(seq, 0, math.MaxInt32) // freeing to the end of a sequence cannot fail
+	*result = Restored{}
+}
+
+// restore makes one plan and carries it out as far as it can. It reports whether that was
+// to its end: if not, the slot holds what result says in groups that keep everything.
+func (t *TieredCausal) restore(ctx context.Context, lock sync.Locker, seq, limit int, prompt []*input.Input, result *Restored) (whole bool, err error) {
+	have := result.Held
+	p, ok := t.planRestore(ctx, lock, seq, have, limit, prompt)
+	if !ok {
+		return true, nil
+	}
+	if err := t.takeCells(&p, seq, have); err != nil {
+		t.log.Debug("kv tier: no room to restore", "slot", seq, "error", err)
+		result.Held = p.base
+		return false, nil
+	}
+
+	lock.Unlock()
+	held, err := t.fill(ctx, &p)
+	lock.Lock()
+
+	result.Held = t.publish(&p, seq, held)
+	result.Tokens = max(0, result.Held-p.base)
+	for i, ref := range p.refs {
+		if int(ref.Start) < result.Held {
+			result.Bytes += p.bytes(&t.geometry, i)
+			result.addTier(ref.Tier)
+		}
+	}
+	return held == p.end, err
 }
 
 func (r *Restored) addTier(tier string) {
@@ -91,81 +104,6 @@ func (r *Restored) addTier(tier string) {
 	r.Tiers = append(r.Tiers, tier)
 }
 
-// planRestore looks the longest stored chain up and decides whether reading it pays.
-func (t *TieredCausal) planRestore(ctx context.Context, lock sync.Locker, seq, have int, prompt []*input.Input) (plan, bool) {
-	p := plan{tokens: textPrefix(prompt)}
-	limit := min(len(p.tokens), len(prompt)-1) // the last token is computed, for its logits
-	t.mu.Lock()
-	p.base = t.restoreBase(seq, have, p.tokens)
-	parent, start := t.knownPrefix(seq, p.base)
-	ready := t.ready()
-	t.mu.Unlock()
-	if !ready || limit <= p.base {
-		return p, false
-	}
-
-	lock.Unlock()
-	defer lock.Lock()
-	if t.queue.extends(p.tokens, p.base) {
-		wait, cancel := context.WithTimeout(ctx, pendingWait)
-		_ = t.queue.wait(wait) // what is not written by then is computed again
-		cancel()
-	}
-
-	for _, ref := range t.opts.Store.ChainFrom(ctx, parent, start, p.tokens[start:], nil) {
-		p.end = min(int(ref.Start)+ref.Tokens, limit)
-		if p.end > max(p.base, int(ref.Start)) {
-			p.refs = append(p.refs, ref)
-			p.bytes += ref.Bytes
-		}
-	}
-	// rows that the slot holds are read again only where they are not exact
-	if p.end < have || p.end <= p.base || ctx.Err() != nil {
-		return p, false
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.opts.AlwaysRestore && !t.gate.pays(p.end-p.base, p.bytes) {
-		t.stats.SkippedRestores++
-		return p, false
-	}
-	return p, true
-}
-
-// textPrefix is the tokens of a prompt up to its first image or sound.
-func textPrefix(prompt []*input.Input) []int32 {
-	tokens := make([]int32, 0, len(prompt))
-	for _, in := range prompt {
-		if in.MultimodalHash != 0 || len(in.Multimodal) != 0 {
-			break
-		}
-		tokens = append(tokens, in.Token)
-	}
-	return tokens
-}
-
-// restoreBase is the position restored rows start from. Rows of a broken slot do not
-// follow from the prompt: exact ones replace them.
-func (t *TieredCausal) restoreBase(seq, have int, tokens []int32) int {
-	s := t.slot(seq)
-	exact := 0
-	for exact < len(s.tokens) && exact < len(tokens) && s.tokens[exact] == tokens[exact] {
-		exact++
-	}
-	if s.broken || exact < min(len(s.tokens), have) {
-		return min(exact, have)
-	}
-	return have
-}
-
-// knownPrefix is where the lookup starts: after the pages whose keys the slot knows.
-func (t *TieredCausal) knownPrefix(seq, base int) (parent diskstore.Key, start int) {
-	s := t.slot(seq)
-	t.extendKeys(s)
-	pages := min(base/t.opts.PageTokens, len(s.keys))
-	return t.parent(s, pages), pages * t.opts.PageTokens
-}
-
 // takeCells reserves the cells of a plan, after freeing those of rows it replaces, and
 // notes which flights may still write into them. The runner's lock is held.
 func (t *TieredCausal) takeCells(p *plan, seq, have int) error {
@@ -174,16 +112,27 @@ func (t *TieredCausal) takeCells(p *plan, seq, have int) error {
 			return fmt.Errorf("free rows that do not follow from the prompt: %w", err)
 		}
 	}
-	cells, err := t.Rows.ReserveCells(seq, int32(p.base), int32(p.end))
-	if err != nil {
-		return err
+	p.cells = make([][]int32, len(t.groups))
+	for g := range t.groups {
+		cells, err := t.groups[g].ReserveCells(seq, int32(p.begin[g]), int32(p.end), p.preferred[g])
+		if err != nil {
+			t.free(seq, p.base)
+			return err
+		}
+		p.cells[g] = cells
 	}
-	p.cells = cells
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p.lastBuilt = t.lastBuilt()
 	return nil
+}
+
+// free gives back the cells of positions from begin on in all groups. It cannot fail.
+func (t *TieredCausal) free(seq, begin int) {
+	for g := range t.groups {
+		_ = t.groups[g].Remove(seq, int32(begin), math.MaxInt32)
+	}
 }
 
 // landFlights waits until every flight up to id is computed. t.mu is held.
@@ -215,8 +164,7 @@ func (t *TieredCausal) lastBuilt() int {
 // runner's lock is held. It returns how many leading tokens of the prompt the slot holds.
 func (t *TieredCausal) publish(p *plan, seq, held int) int {
 	if held < p.end {
-		// freeing to the end of a sequence cannot fail
-		_ = t.Rows.Remove(seq, int32(held), math.MaxInt32)
+		t.free(seq, held)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -227,8 +175,15 @@ func (t *TieredCausal) publish(p *plan, seq, held int) int {
 		return held
 	}
 	s.broken = false
-	s.tokens = append(s.tokens, p.tokens[p.base:held]...)
-	s.cells = append(s.cells, p.cells[:held-p.base]...)
+	s.tokens = append(s.tokens, p.prompt.tokens[p.base:held]...)
+	for _, m := range p.prompt.media {
+		if at := int(m.Offset); at >= p.base && at < held {
+			s.media = append(s.media, m)
+		}
+	}
+	for g := range s.cells {
+		t.publishCells(p, s, g, held)
+	}
 	s.trimKeys(t.opts.PageTokens)
 	t.extendKeys(s)
 	for _, ref := range p.refs {
@@ -240,6 +195,19 @@ func (t *TieredCausal) publish(p *plan, seq, held int) int {
 		s.tailTokens = held
 	}
 	return held
+}
+
+// publishCells notes where a group's rows of positions [base, held) are. Positions that it
+// would have forgotten have none.
+func (t *TieredCausal) publishCells(p *plan, s *slot, g, held int) {
+	if p.begin[g] > p.base {
+		s.from[g] = min(p.begin[g], held)
+	}
+	s.from[g] = max(s.from[g], t.groups[g].oldest(p.end))
+	for len(s.cells[g]) < min(p.begin[g], held) {
+		s.cells[g] = append(s.cells[g], -1)
+	}
+	s.cells[g] = append(s.cells[g], p.cells[g][:held-len(s.cells[g])]...)
 }
 
 func (t *TieredCausal) restored(r *Restored) {
@@ -254,13 +222,17 @@ func (t *TieredCausal) restored(r *Restored) {
 
 // poison fills cells with NaN: 0xff bytes are a NaN in f16 and as the scale of a quantized
 // block.
-func (t *TieredCausal) poison(cells []int32) {
-	for _, s := range t.geometry.sections {
-		rows := make([]byte, int(s.RowBytes)*len(cells))
+func (t *TieredCausal) poison(cells [][]int32) {
+	for i, s := range t.geometry.sections {
+		if s.Kind == diskstore.KindCell {
+			continue
+		}
+		g := t.geometry.of[i]
+		rows := make([]byte, int(s.RowBytes)*len(cells[g]))
 		for i := range rows {
 			rows[i] = 0xff
 		}
-		if err := t.Rows.WriteRows(int(s.Layer), s.Kind == diskstore.KindV, cells, rows); err != nil {
+		if err := t.groups[g].WriteRows(int(s.Layer), s.Kind == diskstore.KindV, cells[g], rows); err != nil {
 			t.log.Error("kv tier: poison cells", "error", err)
 		}
 	}

@@ -1,19 +1,17 @@
 package kvcache
 
 import (
+	"encoding/binary"
 	"fmt"
-
-	ollama "github.com/ollama/ollama/kvcache"
+	"math"
 
 	"github.com/kvtier/kvtier/diskstore"
 )
 
-// Rows is what a patched Ollama cache offers beside upstream's interface: the rows of its
-// cells, out and in. A row is what one cell holds of K (or V) in one layer, contiguous,
-// heads outer and head dimension inner, whatever the tensor's layout.
+// Rows is what a patched Ollama cache of one kind offers beside upstream's interface: the
+// rows of its cells, out and in. A row is what one cell holds of K (or V) in one layer,
+// contiguous, heads outer and head dimension inner, whatever the tensor's layout.
 type Rows interface {
-	ollama.Cache
-
 	// RowLayers are the layers that have memory for both K and V, ascending.
 	RowLayers() []int
 	// RowBytes is the size of one row.
@@ -26,53 +24,164 @@ type Rows interface {
 	SynchronizeRows()
 	// BatchCells are the cells of the inputs of the batch built last.
 	BatchCells() []int32
-	// ReserveCells takes free cells for positions [begin, end) of a sequence.
-	ReserveCells(seq int, begin, end int32) ([]int32, error)
+	// RowWindow says how many positions before a batch's first it attends to, and how many
+	// the cache keeps when that batch is built: math.MaxInt32 for all.
+	RowWindow() (window, memory int32)
+	// ReserveCells takes free cells for positions [begin, end) of a sequence: those that are
+	// preferred where they are free, or else the lowest. A cache that keeps only so many
+	// positions first frees what is too far before end.
+	ReserveCells(seq int, begin, end int32, preferred []int32) ([]int32, error)
+	// Remove is upstream's, for this cache alone.
+	Remove(seq int, begin, end int32) error
 }
 
-// geometry is the shape of one token's rows over all layers. It is the same for every
-// page of a model and becomes the page's table of sections.
-type geometry struct {
-	sections []diskstore.Section
+// everything is what RowWindow says of a cache that keeps all positions.
+const everything = math.MaxInt32
+
+// group is one of a model's caches.
+type group struct {
+	Rows
+	id             uint16 // its place in the model's own order
+	window, memory int
 }
 
-// measure reads the geometry off the cache. Memory for K and V is made by the runner's
-// worst-case reservation, whose failure upstream ignores, or else by the first batch: until
-// all layers have theirs there is no geometry, and nothing can be restored.
-func measure(rows Rows, layers int) (geometry, error) {
-	present := rows.RowLayers()
-	if len(present) != layers {
-		return geometry{}, fmt.Errorf("%d of %d layers have K/V memory", len(present), layers)
+// windowed reports whether the group forgets positions.
+func (g *group) windowed() bool { return g.memory != everything }
+
+// oldest is the first position whose row a group still has when a batch that begins at a
+// position is built.
+func (g *group) oldest(begin int) int {
+	if !g.windowed() {
+		return 0
 	}
-	var g geometry
-	for _, layer := range present {
-		for _, kind := range []diskstore.Kind{diskstore.KindK, diskstore.KindV} {
-			n, err := rows.RowBytes(layer, kind == diskstore.KindV)
-			if err != nil {
-				return geometry{}, fmt.Errorf("size of a row: %w", err)
-			}
-			g.sections = append(g.sections, diskstore.Section{Layer: uint16(layer), Kind: kind, RowBytes: uint32(n)})
+	return max(0, begin-g.memory)
+}
+
+// visible is the first position that a token at pos attends to.
+func (g *group) visible(pos int) int {
+	if !g.windowed() {
+		return 0
+	}
+	return max(0, pos-g.window)
+}
+
+// places is the section that says which cells a page's rows had in the group.
+func (g *group) places() diskstore.Section {
+	return diskstore.Section{Group: g.id, Layer: placeLayer, Kind: diskstore.KindCell, RowBytes: 4}
+}
+
+// groupsOf describes caches. Those that keep everything come first, since every page of a
+// chain is read for them and few for the others.
+func groupsOf(caches []Rows) []group {
+	var all, windowed []group
+	for i, rows := range caches {
+		window, memory := rows.RowWindow()
+		g := group{Rows: rows, id: uint16(i), window: int(window), memory: int(memory)}
+		if g.windowed() {
+			windowed = append(windowed, g)
+		} else {
+			all = append(all, g)
 		}
 	}
-	return g, nil
+	return append(all, windowed...)
 }
 
-// gather copies the rows of cells into a page payload laid out by layout.
-func (g geometry) gather(rows Rows, layout diskstore.Layout, cells []int32, payload []byte) error {
+// placeLayer is the layer of the section that says where a group's rows lay. The order of
+// cells decides the order in which attention adds, and so its low bits: a window that comes
+// back into the cells it had gives the bits it gave.
+const placeLayer = math.MaxUint16
+
+// geometry is the shape of one token's rows over all groups and layers. It is the same for
+// every page of a model and becomes the page's table of sections.
+type geometry struct {
+	sections []diskstore.Section
+	of       []int // each section's group
+}
+
+// measure reads the geometry off the caches. Memory for K and V is made by the runner's
+// worst-case reservation, whose failure upstream ignores, or else by the first batch: until
+// all layers have theirs there is no geometry, and nothing can be restored.
+func measure(groups []group, layers int) (geometry, error) {
+	var geo geometry
+	present := 0
+	for i := range groups {
+		g := &groups[i]
+		of := g.RowLayers()
+		present += len(of)
+		for _, layer := range of {
+			for _, kind := range []diskstore.Kind{diskstore.KindK, diskstore.KindV} {
+				n, err := g.RowBytes(layer, kind == diskstore.KindV)
+				if err != nil {
+					return geometry{}, fmt.Errorf("size of a row: %w", err)
+				}
+				geo.add(i, diskstore.Section{Group: g.id, Layer: uint16(layer), Kind: kind, RowBytes: uint32(n)})
+			}
+		}
+		if g.windowed() {
+			geo.add(i, g.places())
+		}
+	}
+	if present != layers {
+		return geometry{}, fmt.Errorf("%d of %d layers have K/V memory", present, layers)
+	}
+	return geo, nil
+}
+
+func (geo *geometry) add(group int, s diskstore.Section) {
+	geo.sections = append(geo.sections, s)
+	geo.of = append(geo.of, group)
+}
+
+// layout lays out a page of so many tokens with the sections of some groups.
+func (geo *geometry) layout(tokens int, wanted func(group int) bool) (diskstore.Layout, error) {
+	var sections []diskstore.Section
+	for i, s := range geo.sections {
+		if wanted(geo.of[i]) {
+			sections = append(sections, s)
+		}
+	}
+	return diskstore.NewLayout(sections, tokens)
+}
+
+// groupOf is the place in groups of a section's cache.
+func groupOf(groups []group, s diskstore.Section) int {
+	for i := range groups {
+		if groups[i].id == s.Group {
+			return i
+		}
+	}
+	return -1 // no layout of ours has such a section
+}
+
+// gather copies the rows of cells, those of each group, into a page payload.
+func gather(groups []group, layout diskstore.Layout, cells [][]int32, payload []byte) error {
 	for i, s := range layout.Sections() {
-		if err := rows.ReadRows(int(s.Layer), s.Kind == diskstore.KindV, cells, layout.Rows(payload, i)); err != nil {
+		g := groupOf(groups, s)
+		rows := layout.Rows(payload, i)
+		if s.Kind == diskstore.KindCell {
+			for j, cell := range cells[g] {
+				binary.LittleEndian.PutUint32(rows[4*j:], uint32(cell))
+			}
+			continue
+		}
+		if err := groups[g].ReadRows(int(s.Layer), s.Kind == diskstore.KindV, cells[g], rows); err != nil {
 			return fmt.Errorf("copy rows of layer %d out: %w", s.Layer, err)
 		}
 	}
 	return nil
 }
 
-// scatter copies the rows [from, from+len(cells)) of a page payload into cells.
-func (g geometry) scatter(rows Rows, layout diskstore.Layout, payload []byte, from int, cells []int32) error {
+// scatter copies rows of a page payload into cells: of each group those that it has cells
+// for, from the row that from says on.
+func scatter(groups []group, layout diskstore.Layout, payload []byte, from []int, cells [][]int32) error {
 	for i, s := range layout.Sections() {
+		g := groupOf(groups, s)
+		if s.Kind == diskstore.KindCell || len(cells[g]) == 0 {
+			continue
+		}
 		n := int(s.RowBytes)
-		src := layout.Rows(payload, i)[from*n : (from+len(cells))*n]
-		if err := rows.WriteRows(int(s.Layer), s.Kind == diskstore.KindV, cells, src); err != nil {
+		src := layout.Rows(payload, i)[from[g]*n : (from[g]+len(cells[g]))*n]
+		if err := groups[g].WriteRows(int(s.Layer), s.Kind == diskstore.KindV, cells[g], src); err != nil {
 			return fmt.Errorf("copy rows of layer %d in: %w", s.Layer, err)
 		}
 	}

@@ -7,20 +7,68 @@ import (
 // seal hands every full page of a slot that is not stored yet to the write queue. leaving
 // says that the rows are about to be removed or rotated: then they are copied even when
 // the queue is full. Otherwise a page that finds no room stays in the cache, and is tried
-// again when the next batch is done.
+// again when the next batch is done. A group with a window may have forgotten its rows by
+// then: the page is stored without them, and serves those that reach past it.
 func (t *TieredCausal) seal(s *slot, leaving bool) {
 	t.extendKeys(s)
 	size := t.opts.PageTokens
 	for s.sealed < len(s.keys) && (s.sealed+1)*size <= s.private {
 		page := s.sealed
 		key := s.keys[page]
-		if !t.queue.has(key) && !t.opts.Store.Has(key) {
+		if t.missing(s, page, key) {
 			if !t.copyOut(s, page*size, (page+1)*size, leaving) {
 				return
 			}
 			t.stats.SealedPages++
 		}
 		s.sealed++
+	}
+}
+
+// missing reports whether a page is not stored, or known to be stored without rows that the
+// slot has.
+func (t *TieredCausal) missing(s *slot, page int, key diskstore.Key) bool {
+	switch {
+	case t.queue.has(key):
+		return false
+	case t.thin[key] && t.complete(s, page*t.opts.PageTokens):
+		delete(t.thin, key)
+		return true
+	}
+	return !t.opts.Store.Has(key)
+}
+
+// complete reports whether every group still has the rows from a position on.
+func (t *TieredCausal) complete(s *slot, begin int) bool {
+	for _, from := range s.from {
+		if begin < from {
+			return false
+		}
+	}
+	return true
+}
+
+// forget notes which rows a slot's groups no longer have, or may lose while this runs: a
+// batch that is built has let go of what is too far before its first position, and of what
+// is too far before the last one of a sequence that it does not continue.
+func (t *TieredCausal) forget(seq int, s *slot) {
+	for g := range t.groups {
+		end := len(s.tokens)
+		oldest := t.groups[g].oldest(end)
+		for _, f := range t.flights {
+			at := end
+			for i := range f.parts {
+				if p := &f.parts[i]; p.seq == seq && len(p.inputs) > 0 {
+					at = min(at, int(p.begin))
+					end = max(end, int(p.end()))
+				}
+			}
+			oldest = max(oldest, t.groups[g].oldest(at))
+		}
+		if s.broken && t.groups[g].windowed() {
+			oldest = len(s.tokens) // nobody knows how far the sequence goes on
+		}
+		s.from[g] = max(s.from[g], oldest)
 	}
 }
 
@@ -42,7 +90,7 @@ func (t *TieredCausal) sealTail(s *slot) {
 func (t *TieredCausal) extendKeys(s *slot) {
 	size := t.opts.PageTokens
 	for page := len(s.keys); (page+1)*size <= len(s.tokens); page++ {
-		s.keys = append(s.keys, diskstore.ChainKey(t.parent(s, page), s.tokens[page*size:(page+1)*size], nil))
+		s.keys = append(s.keys, diskstore.ChainKey(t.parent(s, page), s.tokens[page*size:(page+1)*size], mediaWithin(s.media, page*size, size)))
 	}
 }
 
@@ -60,7 +108,7 @@ func (t *TieredCausal) copyOut(s *slot, begin, end int, leaving bool) bool {
 	if t.geometry.sections == nil {
 		return false
 	}
-	layout, err := diskstore.NewLayout(t.geometry.sections, end-begin)
+	layout, err := t.geometry.layout(end-begin, func(g int) bool { return begin >= s.from[g] })
 	if err != nil {
 		t.copyFailed("lay out a page", err)
 		return false
@@ -69,8 +117,12 @@ func (t *TieredCausal) copyOut(s *slot, begin, end int, leaving bool) bool {
 	if payload == nil {
 		return false
 	}
-	t.Rows.SynchronizeRows()
-	if err := t.geometry.gather(t.Rows, layout, s.cells[begin:end], payload); err != nil {
+	t.synchronize()
+	cells := make([][]int32, len(t.groups))
+	for g := range cells {
+		cells[g] = s.cells[g][begin:end]
+	}
+	if err := gather(t.groups, layout, cells, payload); err != nil {
 		t.copyFailed("copy a page out of the cache", err)
 		return false
 	}
@@ -80,10 +132,11 @@ func (t *TieredCausal) copyOut(s *slot, begin, end int, leaving bool) bool {
 		Parent:  parent,
 		Start:   uint32(begin),
 		Tokens:  append([]int32(nil), s.tokens[begin:end]...),
+		Media:   mediaWithin(s.media, begin, end-begin),
 		Layout:  layout,
 		Payload: payload,
 	}
-	t.queue.push(diskstore.ChainKey(parent, page.Tokens, nil), page)
+	t.queue.push(diskstore.ChainKey(parent, page.Tokens, page.Media), page)
 	return true
 }
 

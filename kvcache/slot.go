@@ -7,15 +7,21 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 )
 
-// slot mirrors what one of the runner's sequences holds in the cache, as far as it is
-// computed and follows from its tokens.
+// slot mirrors what one of the runner's sequences holds in the caches, as far as it is
+// computed and follows from its tokens and media.
 type slot struct {
-	// tokens and cells of positions 0, 1, …: computed, exact, in the cache.
+	// tokens of positions 0, 1, …: computed, exact. media are the images among them.
 	tokens []int32
-	cells  []int32
+	media  []diskstore.Media
 
-	// broken: the cache holds positions past tokens whose rows are not what their prefix
-	// gives (shifted, or after an image), or that nobody noted. Nothing there is stored.
+	// cells of each position in each group, of which those from position `from` on still
+	// hold its rows.
+	cells [][]int32
+	from  []int
+
+	// broken: the caches hold positions past tokens whose rows are not what their prefix
+	// gives (shifted, or after something without identity), or that nobody noted. Nothing
+	// there is stored.
 	broken bool
 
 	// keys of the leading full pages; sealed counts those that are stored or on their way.
@@ -34,14 +40,23 @@ type slot struct {
 	tailTokens int
 }
 
-func newSlot() *slot { return &slot{private: math.MaxInt} }
+func newSlot(groups int) *slot {
+	return &slot{private: math.MaxInt, cells: make([][]int32, groups), from: make([]int, groups)}
+}
 
 // truncate forgets positions from n on.
 func (s *slot) truncate(n int) {
+	for g := range s.from {
+		s.from[g] = min(s.from[g], n)
+	}
 	if n >= len(s.tokens) {
 		return
 	}
-	s.tokens, s.cells = s.tokens[:n], s.cells[:n]
+	s.tokens = s.tokens[:n]
+	for g := range s.cells {
+		s.cells[g] = s.cells[g][:n]
+	}
+	s.media = slices.DeleteFunc(s.media, func(m diskstore.Media) bool { return int(m.Offset) >= n })
 	s.tailTokens = min(s.tailTokens, n)
 }
 
@@ -53,29 +68,49 @@ func (s *slot) trimKeys(pageTokens int) {
 	s.sealed = min(s.sealed, len(s.keys))
 }
 
-// add appends a computed position. A position that does not follow the last one breaks
-// the slot: there are rows before it that nobody noted.
-func (s *slot) add(pos int32, token, cell int32) {
+// add appends computed positions, which begin at pos. Positions that do not follow the last
+// one break the slot: there are rows before them that nobody noted.
+func (s *slot) add(pos int, tokens []int32, media []diskstore.Media, cells [][]int32) {
 	if s.broken {
 		return
 	}
-	if int(pos) != len(s.tokens) || cell < 0 {
+	if pos != len(s.tokens) || slices.ContainsFunc(cells, func(c []int32) bool { return slices.Contains(c, -1) }) {
 		s.broken = true
 		return
 	}
-	s.tokens = append(s.tokens, token)
-	s.cells = append(s.cells, cell)
+	s.tokens = append(s.tokens, tokens...)
+	s.media = append(s.media, media...)
+	for g := range s.cells {
+		s.cells[g] = append(s.cells[g], cells[g]...)
+	}
 }
 
 // clonePrefix is the state of a slot that starts with this one's first n positions.
 func (s *slot) clonePrefix(n int) *slot {
-	c := newSlot()
+	c := newSlot(len(s.cells))
 	held := min(n, len(s.tokens))
-	c.tokens = slices.Clone(s.tokens[:held])
-	c.cells = slices.Clone(s.cells[:held])
+	c.tokens = slices.Clone(s.tokens)
+	c.media = slices.Clone(s.media)
+	for g := range s.cells {
+		c.cells[g] = slices.Clone(s.cells[g])
+	}
+	copy(c.from, s.from)
 	c.keys = slices.Clone(s.keys)
 	c.sealed = s.sealed
 	c.private = s.private
 	c.broken = s.broken && n > held
+	c.truncate(held)
+	c.tailTokens = 0
 	return c
+}
+
+// mediaWithin are the media of n tokens from start on, with offsets from start.
+func mediaWithin(media []diskstore.Media, start, n int) []diskstore.Media {
+	var in []diskstore.Media
+	for _, m := range media {
+		if at := int(m.Offset) - start; at >= 0 && at < n {
+			in = append(in, diskstore.Media{Offset: uint32(at), Hash: m.Hash})
+		}
+	}
+	return in
 }

@@ -30,10 +30,14 @@ type Options struct {
 	Store Store
 	// Fingerprint says whose pages these are; it is the parent of a first page.
 	Fingerprint diskstore.Key
-	// Layers is how many layers have K/V.
+	// Layers is how many layers have K/V, in all caches.
 	Layers int
-	// PageTokens is the number of tokens of a page; zero means 256.
+	// PageTokens is the number of tokens of a page; zero means 256. A cache that forgets
+	// positions must keep as many.
 	PageTokens int
+	// Media gives images and sounds an identity that outlives the process. Without it nothing
+	// is stored from the first of them on.
+	Media MediaDigest
 	// Poison fills the cells a restore has taken with NaN bytes before rows are written,
 	// to show that none of them is read too early. For tests.
 	Poison bool
@@ -55,18 +59,20 @@ const closeTimeout = 5 * time.Second
 // forwarding to the cache it wraps; the runner adds calls at the points where a batch is
 // built and done, and where a request starts and ends.
 type TieredCausal struct {
-	Rows // the wrapped cache
+	ollama.Cache // the wrapped one
 
-	opts  Options
-	log   *slog.Logger
-	queue *writeQueue
-	gate  gate
+	groups []group // of it
+	opts   Options
+	log    *slog.Logger
+	queue  *writeQueue
+	gate   gate
 
 	mu       sync.Mutex
 	slots    map[int]*slot
 	flights  []*flight
 	landed   sync.Cond // a flight left flights
 	geometry geometry
+	thin     map[diskstore.Key]bool // pages known to be stored without some group's rows
 	stats    Stats
 
 	buffers  sync.Pool // of *[]byte, pages are read into
@@ -84,8 +90,9 @@ type Stats struct {
 	SkippedRestores, FailedCopies int64
 }
 
-// New wraps a cache. The wrapper owns the store: Close closes both.
-func New(rows Rows, opts Options) *TieredCausal {
+// New wraps a cache that consists of those with rows. The wrapper owns the store: Close
+// closes both.
+func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	if opts.PageTokens == 0 {
 		opts.PageTokens = DefaultPageTokens
 	}
@@ -93,11 +100,13 @@ func New(rows Rows, opts Options) *TieredCausal {
 		opts.Logger = slog.Default()
 	}
 	t := &TieredCausal{
-		Rows:  rows,
-		opts:  opts,
-		log:   opts.Logger,
-		queue: newWriteQueue(opts.Store, opts.Logger),
-		slots: make(map[int]*slot),
+		Cache:  cache,
+		groups: groupsOf(rows),
+		opts:   opts,
+		log:    opts.Logger,
+		queue:  newWriteQueue(opts.Store, opts.Logger),
+		slots:  make(map[int]*slot),
+		thin:   make(map[diskstore.Key]bool),
 	}
 	t.landed.L = &t.mu
 	return t
@@ -116,7 +125,7 @@ func (t *TieredCausal) Stats() Stats {
 func (t *TieredCausal) slot(seq int) *slot {
 	s, ok := t.slots[seq]
 	if !ok {
-		s = newSlot()
+		s = newSlot(len(t.groups))
 		t.slots[seq] = s
 	}
 	return s
@@ -128,7 +137,7 @@ func (t *TieredCausal) ready() bool {
 	if t.geometry.sections != nil {
 		return true
 	}
-	g, err := measure(t.Rows, t.opts.Layers)
+	g, err := measure(t.groups, t.opts.Layers)
 	if err != nil {
 		t.log.Debug("kv tier: cache is not complete yet", "reason", err)
 		return false
@@ -136,6 +145,10 @@ func (t *TieredCausal) ready() bool {
 	t.geometry = g
 	return true
 }
+
+// synchronize waits until every batch handed to the backend, which all groups share, is
+// computed.
+func (t *TieredCausal) synchronize() { t.groups[0].SynchronizeRows() }
 
 // StartSequence begins a request in a slot that holds a prefix of its prompt. When store
 // is false nothing that is computed for it is stored. The runner's lock is held.
@@ -159,7 +172,11 @@ func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Inp
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ready()
-	f := &flight{id: id, parts: partsOf(batch.Sequences, batch.Positions, inputs, t.Rows.BatchCells(),
+	cells := make([][]int32, len(t.groups))
+	for g := range t.groups {
+		cells[g] = t.groups[g].BatchCells()
+	}
+	f := &flight{id: id, parts: partsOf(batch.Sequences, batch.Positions, inputs, cells,
 		func(seq int) bool { return !tracked(seq) })}
 	for i := range f.parts {
 		p := &f.parts[i]
@@ -195,7 +212,10 @@ func (t *TieredCausal) land(f *flight) {
 			continue
 		}
 		s := t.slot(p.seq)
-		p.land(s)
+		for g := range t.groups { // when the batch was built these became free
+			s.from[g] = max(s.from[g], t.groups[g].oldest(int(p.begin)))
+		}
+		p.land(s, t.opts.Media)
 		t.seal(s, false)
 		if p.promptEnd || s.ending {
 			t.sealTail(s)
@@ -209,6 +229,7 @@ func (t *TieredCausal) EndSequence(seq int) {
 	defer t.mu.Unlock()
 	s := t.slot(seq)
 	s.ending = true
+	t.forget(seq, s)
 	t.seal(s, false)
 	if !t.flying(seq) {
 		t.sealTail(s)
@@ -237,19 +258,20 @@ func (t *TieredCausal) Remove(seq int, begin, end int32) error {
 		t.beforeTruncate(seq, begin)
 	}
 	t.mu.Unlock()
-	return t.Rows.Remove(seq, begin, end)
+	return t.Cache.Remove(seq, begin, end)
 }
 
 // beforeShift takes care of a slot whose rows from begin on are removed or rotated in
 // place. The runner shifts while it builds a batch, when every flight is being computed:
 // waiting for them costs nothing, the shift itself would.
 func (t *TieredCausal) beforeShift(seq int, begin int32) {
-	t.Rows.SynchronizeRows()
+	t.synchronize()
 	s := t.slot(seq)
+	t.forget(seq, s)
 	for _, f := range t.flights {
 		for i := range f.parts {
-			if p := &f.parts[i]; p.seq == seq {
-				p.land(s)
+			if p := &f.parts[i]; p.seq == seq && len(p.inputs) > 0 {
+				p.land(s, t.opts.Media)
 				p.cut(p.begin)
 			}
 		}
@@ -265,6 +287,7 @@ func (t *TieredCausal) beforeShift(seq int, begin int32) {
 // add past it is void: their cells are about to be free.
 func (t *TieredCausal) beforeTruncate(seq int, begin int32) {
 	s := t.slot(seq)
+	t.forget(seq, s)
 	t.seal(s, true)
 	if s.ending {
 		t.sealTail(s)
@@ -289,11 +312,14 @@ func (t *TieredCausal) beforeTruncate(seq int, begin int32) {
 func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 	t.mu.Lock()
 	dst := t.slot(dstSeq)
+	t.forget(dstSeq, dst)
 	t.seal(dst, true)
 	if dst.ending {
 		t.sealTail(dst)
 	}
-	t.slots[dstSeq] = t.slot(srcSeq).clonePrefix(int(n))
+	src := t.slot(srcSeq)
+	t.forget(srcSeq, src)
+	t.slots[dstSeq] = src.clonePrefix(int(n))
 	t.slots[dstSeq].trimKeys(t.opts.PageTokens)
 	for _, f := range t.flights {
 		for i := range f.parts {
@@ -309,7 +335,7 @@ func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 		}
 	}
 	t.mu.Unlock()
-	t.Rows.CopyPrefix(srcSeq, dstSeq, n)
+	t.Cache.CopyPrefix(srcSeq, dstSeq, n)
 }
 
 // Flush returns when everything sealed so far is stored, or with the context's error.
@@ -339,5 +365,5 @@ func (t *TieredCausal) close() {
 	if err := t.opts.Store.Close(); err != nil {
 		t.log.Warn("kv tier: closing the page store", "error", err)
 	}
-	t.Rows.Close()
+	t.Cache.Close()
 }

@@ -114,8 +114,10 @@ func TestUntrackedSequencesAreNotStored(t *testing.T) {
 	}
 	r.mu.Lock()
 	r.cache.build(t, batch)
-	before := append([]int32{-1}, r.cache.batchCells[:len(inputs)-1]...)
-	before[len(text)] = -1
+	var before [][]int32
+	for i, seq := range batch.Sequences {
+		before = append(before, r.cache.visible(seq, batch.Positions[i]))
+	}
 	r.tiered.StartSequence(0, true)
 	r.tiered.BatchBuilt(0, batch, inputs, func(seq int) bool { return seq == 0 }, func(int) bool { return true })
 	r.mu.Unlock()
@@ -191,7 +193,7 @@ func TestReadFailureKeepsWhatIsIn(t *testing.T) {
 	r.cache.requireRows(t, 0, prompt)
 	for pos := range prompt {
 		cell, _ := r.cache.cellOf(0, int32(pos))
-		require.Equal(t, r.tiered.slot(0).cells[pos], cell)
+		require.Equal(t, r.tiered.slot(0).cells[0][pos], cell)
 	}
 }
 

@@ -49,6 +49,10 @@ func (d disk) readDirect(ctx context.Context, paths []string) (rate float64, ok 
 	if d.fio == "" {
 		return 0, false, nil
 	}
+	names, err := d.shortNames(paths)
+	if err != nil {
+		return 0, true, err
+	}
 	rate, err = d.run(ctx, "read", fmt.Sprintf(`
 [global]
 rw=read
@@ -59,7 +63,7 @@ bs=%d
 %s
 [read]
 filename=%s
-`, fioDepth, fioReadBytes, readOnly, fioList(paths)))
+`, fioDepth, fioReadBytes, readOnly, strings.Join(names, ":")))
 	return rate, err == nil, err
 }
 
@@ -72,15 +76,19 @@ func (d disk) readCached(ctx context.Context, paths []string, readers, buffer in
 	if d.fio == "" {
 		return plainRead(paths, readers, buffer)
 	}
+	names, err := d.shortNames(paths)
+	if err != nil {
+		return 0, err
+	}
 	var job strings.Builder
 	fmt.Fprintf(&job, "[global]\nrw=read\nioengine=psync\nthread=1\ngroup_reporting=1\nbs=%d\n%s", buffer, readOnly)
 	for i := range readers {
 		var own []string
-		for j := i; j < len(paths); j += readers {
-			own = append(own, paths[j])
+		for j := i; j < len(names); j += readers {
+			own = append(own, names[j])
 		}
 		if len(own) > 0 {
-			fmt.Fprintf(&job, "[read%d]\nfilename=%s\n", i, fioList(own))
+			fmt.Fprintf(&job, "[read%d]\nfilename=%s\n", i, strings.Join(own, ":"))
 		}
 	}
 	return d.run(ctx, "read", job.String())
@@ -153,13 +161,25 @@ func fioRate(out []byte, side string) (float64, error) {
 	return sum.Bytes, nil
 }
 
-// fioList is a list of files as fio wants it.
-func fioList(paths []string) string {
-	escaped := make([]string, len(paths))
-	for i, path := range paths {
-		escaped[i] = strings.ReplaceAll(path, ":", `\:`)
+// shortNames links files under names of a few letters in the folder fio runs in: fio
+// takes a list of at most 4,096 characters, and splits it at colons.
+func (d disk) shortNames(paths []string) ([]string, error) {
+	dir := filepath.Join(d.dir, "links")
+	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
+		return nil, fmt.Errorf("making a folder of links for fio: %w", err)
 	}
-	return strings.Join(escaped, ":")
+	names := make([]string, len(paths))
+	for i, path := range paths {
+		target, err := filepath.Abs(path)
+		if err == nil {
+			names[i] = fmt.Sprintf("links/%d", i)
+			err = os.Symlink(target, filepath.Join(d.dir, names[i]))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("linking a page for fio: %w", err)
+		}
+	}
+	return names, nil
 }
 
 // plainRead is readCached without fio.

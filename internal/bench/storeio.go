@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"runtime/metrics"
@@ -198,7 +199,7 @@ func (s *storeRun) newRestorer(ctx context.Context, name string, compress bool, 
 	for _, token := range append(storeTokens(1, s.r.Pages*lab.PageTokens), 0) { // one is always computed
 		l.prompt = append(l.prompt, &input.Input{Token: token})
 	}
-	l.tiered = kvcache.New(noCache{}, kvcache.Options{
+	l.tiered = kvcache.New(noCache{}, []kvcache.Rows{noCache{}}, kvcache.Options{
 		Store: store, Fingerprint: storeFingerprint, Layers: storeLayers, PageTokens: lab.PageTokens, AlwaysRestore: true,
 	})
 	return l, nil
@@ -240,7 +241,9 @@ func (noCache) BatchCells() []int32                        { return nil }
 func (noCache) Remove(int, int32, int32) error             { return nil }
 func (noCache) Close()                                     {}
 
-func (noCache) ReserveCells(_ int, begin, end int32) ([]int32, error) {
+func (noCache) RowWindow() (window, memory int32) { return math.MaxInt32, math.MaxInt32 }
+
+func (noCache) ReserveCells(_ int, begin, end int32, _ []int32) ([]int32, error) {
 	return make([]int32, end-begin), nil
 }
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/kvcache"
 )
 
 func TestRAMBudget(t *testing.T) {
@@ -17,7 +19,7 @@ func TestRAMBudget(t *testing.T) {
 			"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages"), "OLLAMA_KV_TIER_RAM_GB": value,
 		})
 		lines := make(chan string, 8)
-		tiered, err := start(testModelAt(t), plainCache{}, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
+		tiered, err := start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
 		require.NoError(t, err)
 		line := <-lines
 		if says == "" {
@@ -30,7 +32,7 @@ func TestRAMBudget(t *testing.T) {
 	for _, value := range []string{"lots", "-1", "NaN", "1e300"} {
 		environment(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), "OLLAMA_KV_TIER_RAM_GB": value})
 		log, _ := logger()
-		_, err := start(testModelAt(t), plainCache{}, log)
+		_, err := start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, log)
 		require.ErrorContains(t, err, "OLLAMA_KV_TIER_RAM_GB")
 		require.ErrorContains(t, err, value)
 	}

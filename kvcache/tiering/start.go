@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/ollama/ollama/format"
+	"github.com/ollama/ollama/fs"
+	ollama "github.com/ollama/ollama/kvcache"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/vfs"
@@ -24,8 +26,10 @@ type Model struct {
 	Adapters []string
 	// Architecture as the GGUF file names it.
 	Architecture string
-	// Layers is the number of layers with K/V.
-	Layers int
+	// Config is the model's own.
+	Config fs.Config
+	// Media gives images their identity.
+	Media kvcache.MediaDigest
 	// CacheType is the effective type of the cache, such as "f16": what was asked for may
 	// not have been possible.
 	CacheType string
@@ -36,26 +40,14 @@ type Model struct {
 	Unsupported string
 }
 
-// architectures are those whose whole state between two batches is one plain causal cache,
-// by their source in every supported version. Others may keep positions or recurrent state
-// in the model itself, where a restored cache alone would give wrong output.
-var architectures = map[string]bool{
-	"deepseek2":   true,
-	"glm4moelite": true,
-	"llama":       true,
-	"mistral3":    true,
-	"qwen2":       true,
-	"qwen3":       true,
-	"qwen3moe":    true,
-}
-
 // Enabled is [tierenv.Enabled], for the runner.
 func Enabled() bool { return tierenv.Enabled() }
 
-// Start wraps a model's cache, or returns nil and logs one line that says why not.
-func Start(m Model, rows kvcache.Rows) *kvcache.TieredCausal {
+// Start wraps a model's cache, which consists of those with rows, or returns nil and logs
+// one line that says why not.
+func Start(m Model, cache ollama.Cache, rows []kvcache.Rows) *kvcache.TieredCausal {
 	log := slog.Default()
-	tiered, err := start(m, rows, log)
+	tiered, err := start(m, cache, rows, log)
 	if err != nil {
 		log.Warn("kv tier: off for this model", "model", filepath.Base(m.Path), "reason", err)
 		return nil
@@ -63,16 +55,26 @@ func Start(m Model, rows kvcache.Rows) *kvcache.TieredCausal {
 	return tiered
 }
 
-func start(m Model, rows kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal, error) {
+func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal, error) {
 	config, err := tierenv.FromEnvironment(log)
 	if err != nil {
 		return nil, err
 	}
-	if m.Unsupported == "" && !architectures[m.Architecture] {
+	arch, known := architectures[m.Architecture]
+	if m.Unsupported == "" && !known {
 		m.Unsupported = "it may keep state outside its cache"
+	}
+	if m.Unsupported == "" {
+		config.PageTokens, err = pageTokensFor(rows, config.PageTokens)
+		if err != nil {
+			m.Unsupported = err.Error()
+		}
 	}
 	if m.Unsupported != "" {
 		return nil, fmt.Errorf("architecture %q is not supported yet: %s", m.Architecture, m.Unsupported)
+	}
+	if !arch.media {
+		m.Media = nil
 	}
 	if err := prepareRoot(config); err != nil {
 		return nil, err
@@ -104,10 +106,11 @@ func start(m Model, rows kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal,
 	}
 	s := &modelStore{Store: store, config: config, identity: identity, log: log}
 	s.announce()
-	return kvcache.New(rows, kvcache.Options{
+	return kvcache.New(cache, rows, kvcache.Options{
 		Store:         s,
 		Fingerprint:   key,
-		Layers:        m.Layers,
+		Layers:        arch.layersOf(m.Config),
+		Media:         m.Media,
 		PageTokens:    config.PageTokens,
 		Poison:        config.Test,
 		AlwaysRestore: config.Test,

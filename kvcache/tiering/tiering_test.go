@@ -4,16 +4,19 @@ import (
 	"bytes"
 	"log/slog"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ollama/ollama/fs"
 	ollama "github.com/ollama/ollama/kvcache"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/kvtier/kvtier/kvcache"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
@@ -38,7 +41,7 @@ func logger() (*slog.Logger, *bytes.Buffer) {
 }
 
 func TestFingerprintDependsOnEveryField(t *testing.T) {
-	model := Model{Path: "/models/sha256-" + strings.Repeat("a", 64), Architecture: "qwen3", Layers: 1, CacheType: "f16", Numerics: "CPU AVX2=1"}
+	model := Model{Path: "/models/sha256-" + strings.Repeat("a", 64), Architecture: "qwen3", Config: oneLayer{}, CacheType: "f16", Numerics: "CPU AVX2=1"}
 	config := tierenv.Config{PageTokens: 256}
 	base, err := identityOf(model, config, openDigests(""))
 	require.NoError(t, err)
@@ -89,26 +92,39 @@ func TestWeightsAreHashedOnce(t *testing.T) {
 // plainCache is a cache of one layer; nothing is computed in it.
 type plainCache struct{ ollama.Cache }
 
-func (plainCache) RowLayers() []int                                { return []int{0} }
-func (plainCache) RowBytes(int, bool) (int, error)                 { return 64, nil }
-func (plainCache) ReadRows(int, bool, []int32, []byte) error       { return nil }
-func (plainCache) WriteRows(int, bool, []int32, []byte) error      { return nil }
-func (plainCache) SynchronizeRows()                                {}
-func (plainCache) BatchCells() []int32                             { return nil }
-func (plainCache) ReserveCells(int, int32, int32) ([]int32, error) { return nil, ollama.ErrKvCacheFull }
-func (plainCache) Close()                                          {}
+func (plainCache) RowLayers() []int                           { return []int{0} }
+func (plainCache) RowBytes(int, bool) (int, error)            { return 64, nil }
+func (plainCache) ReadRows(int, bool, []int32, []byte) error  { return nil }
+func (plainCache) WriteRows(int, bool, []int32, []byte) error { return nil }
+func (plainCache) SynchronizeRows()                           {}
+func (plainCache) BatchCells() []int32                        { return nil }
+func (plainCache) RowWindow() (window, memory int32)          { return math.MaxInt32, math.MaxInt32 }
+func (plainCache) ReserveCells(int, int32, int32, []int32) ([]int32, error) {
+	return nil, ollama.ErrKvCacheFull
+}
+func (plainCache) Close() {}
+
+// oneLayer is the configuration of a model of one layer.
+type oneLayer struct{ fs.Config }
+
+func (oneLayer) Uint(key string, _ ...uint32) uint32 {
+	if key == "block_count" {
+		return 1
+	}
+	return 0
+}
 
 func testModelAt(t *testing.T) Model {
 	path := filepath.Join(t.TempDir(), "model.gguf")
 	require.NoError(t, os.WriteFile(path, []byte("weights"), 0o600))
-	return Model{Path: path, Architecture: "qwen3", Layers: 1, CacheType: "f16", Numerics: "CPU"}
+	return Model{Path: path, Architecture: "qwen3", Config: oneLayer{}, CacheType: "f16", Numerics: "CPU"}
 }
 
 func TestStartSaysWhatIsOn(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "below", "pages")
 	environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root})
 	lines := make(chan string, 8)
-	tiered, err := start(testModelAt(t), plainCache{}, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
+	tiered, err := start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
 	require.NoError(t, err)
 	line := <-lines
 	for _, part := range []string{"kv tier: on", "local=" + root, `local_budget="20 GB"`, "pages=0", "fingerprint="} {
@@ -139,11 +155,11 @@ func TestStartRefuses(t *testing.T) {
 		model := testModelAt(t)
 		change(&model)
 		log, _ := logger()
-		_, err := start(model, plainCache{}, log)
+		_, err := start(model, plainCache{}, []kvcache.Rows{plainCache{}}, log)
 		require.Error(t, err, name)
 	}
 	environment(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": "/proc/kvtier"})
-	require.Nil(t, Start(testModelAt(t), plainCache{}))
+	require.Nil(t, Start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}))
 }
 
 func TestSupersedes(t *testing.T) {

@@ -1,0 +1,115 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/ollamatest"
+	"github.com/kvtier/kvtier/internal/testmodel"
+)
+
+// restoredArchitectures are the models whose conversations come back from the disk with the
+// bits of one that never left.
+var restoredArchitectures = []string{
+	"deepseek2", "gemma3", "gemma3n", "glm4moelite", "gptoss", "llama", "llama4", "mistral3", "olmo3",
+	"qwen2", "qwen3", "qwen3moe",
+}
+
+// archLengths are first turns below, at and well past a window or chunk of 64 tokens.
+var archLengths = []int{40, 64, 300}
+
+const (
+	archNext   = 30 // tokens that the second turn adds
+	archAnswer = 8
+)
+
+// TestEveryArchitectureRestores lets each model have a conversation of two turns, once in a
+// process that keeps it, without tiering, and once with a kill -9 in between. Both compute
+// the second turn in the same batches, so that every bit must be the same.
+func TestEveryArchitectureRestores(t *testing.T) {
+	kinds := []struct {
+		cache   string
+		slots   int
+		lengths []int
+	}{
+		{"f16", 1, archLengths},
+		{"q8_0", 4, archLengths[2:]},
+	}
+	if os.Getenv("KVTIER_LONG") != "" {
+		kinds[1].lengths = archLengths
+		kinds = append(kinds, kinds[0], kinds[1])
+		kinds[2].slots, kinds[3].slots = 4, 1
+	}
+	for _, kind := range kinds {
+		t.Run(fmt.Sprintf("%s, %d slots", kind.cache, kind.slots), func(t *testing.T) {
+			env := []string{
+				"OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1", "OLLAMA_FLASH_ATTENTION=1",
+				"OLLAMA_KV_CACHE_TYPE=" + kind.cache, fmt.Sprint("OLLAMA_NUM_PARALLEL=", kind.slots),
+			}
+			tiered := modelServer{start(t, env...)}
+			plain := modelServer{startOptions(t, "", ollamatest.Options{Env: env})}
+			for _, arch := range restoredArchitectures {
+				t.Run(arch, func(t *testing.T) {
+					a, b := plain.load(t, arch), tiered.load(t, arch)
+					for _, n := range kind.lengths {
+						requireSecondTurnSame(t, a, b, n)
+					}
+				})
+			}
+		})
+	}
+}
+
+// requireSecondTurnSame compares the second turn of a conversation that begins with n tokens.
+func requireSecondTurnSame(t *testing.T, plain, tiered loadedModel, n int) {
+	t.Helper()
+	whole := plain.prompt(n+archNext, int64(n))
+	first := plain.prompt(n, int64(n))
+	require.Equal(t, first, whole[:len(first)], "a longer prompt begins like a shorter one")
+	plain.unload()
+	plain.turn(first, 1)
+	want := plain.turn(whole, archAnswer)
+
+	tiered.turn(first, 1)
+	tiered.crash()
+	got := tiered.turn(whole, archAnswer)
+	require.Equal(t, n, got.restored, "of the first turn's tokens")
+	requireSame(t, want, got, fmt.Sprintf("second turn after %d tokens and kill -9", n))
+	tiered.unload()
+}
+
+// turn asks this model, not the server's default.
+func (m loadedModel) turn(prompt string, tokens int, images ...[]byte) answer {
+	m.t.Helper()
+	return m.server.ask(prompt, tokens, func(r *ollamatest.Request) {
+		r.Model = m.shape.Arch
+		for _, data := range images {
+			r.Images = append(r.Images, data)
+		}
+	})
+}
+
+// TestModelsThatStayOff: what cannot be restored exactly runs as in Ollama, and says so.
+func TestModelsThatStayOff(t *testing.T) {
+	s := modelServer{start(t, "OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1")}
+	restored := make(map[string]bool)
+	for _, arch := range restoredArchitectures {
+		restored[arch] = true
+	}
+	for _, arch := range testmodel.Architectures() {
+		if restored[arch] || arch == "gemma3-vision" {
+			continue
+		}
+		t.Run(arch, func(t *testing.T) {
+			m := s.load(t, arch)
+			mark := m.LogMark()
+			m.turn(m.prompt(100, 1), 1)
+			m.unload()
+			require.Zero(t, m.turn(m.prompt(100, 1), 1).restored)
+			require.Contains(t, m.Logs()[mark:], `msg="kv tier: off for this model"`)
+		})
+	}
+}

@@ -1,0 +1,209 @@
+package kvcache
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"sync"
+
+	"github.com/ollama/ollama/model/input"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
+
+// plan is what a restore is going to do: pages that cover positions [base, end), of which
+// each group gets those from its begin on.
+type plan struct {
+	prompt    prompt
+	refs      []diskstore.Ref
+	base, end int
+	begin     []int
+	preferred [][]int32 // cells of positions [begin, end) of each group that reuses cells
+	cells     [][]int32 // those that were taken
+	lastBuilt int
+}
+
+// needs reports whether a group gets rows of a page.
+func (p *plan) needs(page, group int) bool {
+	ref := p.refs[page]
+	return int(ref.Start)+ref.Tokens > p.begin[group]
+}
+
+// pageEnd is the position after the last that a page contributes.
+func (p *plan) pageEnd(page int) int {
+	ref := p.refs[page]
+	return min(int(ref.Start)+ref.Tokens, p.end)
+}
+
+// layout is that of the sections of a page that are read.
+func (p *plan) layout(geo *geometry, page int) (diskstore.Layout, error) {
+	return geo.layout(p.refs[page].Stored, func(group int) bool { return p.needs(page, group) })
+}
+
+// bytes is about how much of a page's file is read.
+func (p *plan) bytes(geo *geometry, page int) int64 {
+	ref := p.refs[page]
+	wanted, err := p.layout(geo, page)
+	whole, err2 := geo.layout(ref.Stored, func(int) bool { return true })
+	if err != nil || err2 != nil {
+		return ref.Bytes
+	}
+	return int64(float64(ref.Bytes) * float64(wanted.Size()) / float64(whole.Size()))
+}
+
+// planRestore looks the longest stored chain up and decides whether reading it pays. limit
+// is how many of the prompt's positions may be restored.
+func (t *TieredCausal) planRestore(ctx context.Context, lock sync.Locker, seq, have, limit int, inputs []*input.Input) (plan, bool) {
+	var p plan
+	p.prompt, _ = t.opts.Media.read(inputs)
+	limit = min(limit, len(p.prompt.tokens))
+	t.mu.Lock()
+	p.base = t.restoreBase(seq, have, &p.prompt)
+	parent, start := t.knownPrefix(seq, p.base)
+	ready := t.ready()
+	t.mu.Unlock()
+	if !ready || limit <= p.base {
+		return p, false
+	}
+
+	lock.Unlock()
+	defer lock.Lock()
+	if t.queue.extends(p.prompt.tokens, p.base) {
+		wait, cancel := context.WithTimeout(ctx, pendingWait)
+		_ = t.queue.wait(wait) // what is not written by then is computed again
+		cancel()
+	}
+
+	for _, ref := range t.opts.Store.ChainFrom(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media) {
+		if end := min(int(ref.Start)+ref.Tokens, limit); end > max(p.base, int(ref.Start)) {
+			p.refs, p.end = append(p.refs, ref), end
+		}
+	}
+	t.reach(ctx, &p)
+	// rows that the slot holds are read again only where they are not exact
+	if p.end < have || p.end <= p.base || ctx.Err() != nil {
+		return p, false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var bytes int64
+	for i := range p.refs {
+		bytes += p.bytes(&t.geometry, i)
+	}
+	if !t.opts.AlwaysRestore && !t.gate.pays(p.end-p.base, bytes) {
+		t.stats.SkippedRestores++
+		return p, false
+	}
+	return p, true
+}
+
+// restoreBase is the position restored rows start from. Rows of a broken slot do not
+// follow from the prompt: exact ones replace them, all of them where a group may have
+// forgotten some of those that are left.
+func (t *TieredCausal) restoreBase(seq, have int, p *prompt) int {
+	s := t.slot(seq)
+	exact := p.shared(s)
+	switch broken := s.broken || exact < min(len(s.tokens), have); {
+	case !broken:
+		return have
+	case t.windowed():
+		return 0
+	default:
+		return min(exact, have)
+	}
+}
+
+func (t *TieredCausal) windowed() bool {
+	return t.groups[len(t.groups)-1].windowed() // those that are come last
+}
+
+// knownPrefix is where the lookup starts: after the pages whose keys the slot knows.
+func (t *TieredCausal) knownPrefix(seq, base int) (parent diskstore.Key, start int) {
+	s := t.slot(seq)
+	t.extendKeys(s)
+	pages := min(base/t.opts.PageTokens, len(s.keys))
+	return t.parent(s, pages), pages * t.opts.PageTokens
+}
+
+// reach ends a plan at the last position at which every group can have what it needs there:
+// between batches, and with the window before it stored.
+func (t *TieredCausal) reach(ctx context.Context, p *plan) {
+	places := make(map[diskstore.Key]map[int][]int32)
+	for {
+		p.end = p.prompt.boundary(p.end)
+		for len(p.refs) > 0 && int(p.refs[len(p.refs)-1].Start) >= p.end {
+			p.refs = p.refs[:len(p.refs)-1]
+		}
+		if p.end <= p.base || t.reachable(ctx, p, places) {
+			return
+		}
+	}
+}
+
+// reachable fills in where each group begins and the cells its rows had. When a page
+// lacks rows that are needed at the plan's end it moves the end before that page, and
+// reports false. Pages are asked for what they have once, which places remembers.
+func (t *TieredCausal) reachable(ctx context.Context, p *plan, places map[diskstore.Key]map[int][]int32) bool {
+	p.begin = make([]int, len(t.groups))
+	p.preferred = make([][]int32, len(t.groups))
+	for g := range t.groups {
+		group := &t.groups[g]
+		p.begin[g] = max(p.base, group.oldest(p.end))
+		if !group.windowed() {
+			continue
+		}
+		var cells []int32
+		for i := len(p.refs) - 1; i >= 0 && p.needs(i, g); i-- {
+			ref := p.refs[i]
+			if places[ref.Key] == nil {
+				places[ref.Key] = t.placesOf(ctx, p, i)
+			}
+			had, ok := places[ref.Key][g]
+			if !ok && p.pageEnd(i) > group.visible(p.end) {
+				p.end = int(ref.Start)
+				return false
+			}
+			if !ok {
+				p.begin[g] = p.pageEnd(i)
+				break
+			}
+			from, to := max(p.begin[g], int(ref.Start))-int(ref.Start), p.pageEnd(i)-int(ref.Start)
+			cells = append(had[from:to:to], cells...)
+		}
+		p.preferred[g] = cells
+	}
+	return true
+}
+
+// placesOf reads which cells the rows of a page had, by group. A group that is missing has
+// no rows in the page.
+func (t *TieredCausal) placesOf(ctx context.Context, p *plan, page int) map[int][]int32 {
+	ref := p.refs[page]
+	places := make(map[int][]int32)
+	for g := range t.groups {
+		if !t.groups[g].windowed() {
+			continue
+		}
+		layout, err := diskstore.NewLayout([]diskstore.Section{t.groups[g].places()}, ref.Stored)
+		if err != nil {
+			continue // not of a page that was found
+		}
+		buf := make([]byte, layout.Size())
+		err = t.opts.Store.Read(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, buf)
+		if errors.Is(err, diskstore.ErrMismatch) {
+			t.mu.Lock()
+			t.thin[ref.Key] = true
+			t.mu.Unlock()
+		}
+		if err != nil {
+			continue
+		}
+		rows := layout.Rows(buf, 0)
+		cells := make([]int32, ref.Stored)
+		for i := range cells {
+			cells[i] = int32(binary.LittleEndian.Uint32(rows[4*i:]))
+		}
+		places[g] = cells
+	}
+	return places
+}

@@ -1,0 +1,78 @@
+package kvcache
+
+import (
+	"github.com/ollama/ollama/model/input"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
+
+// MediaDigest returns the SHA-256 of the image or sound that the runner knows by a hash of
+// its process. It reports false for one that has no identity beyond this process.
+type MediaDigest func(hash uint64) (digest [32]byte, ok bool)
+
+// prompt is what identifies the rows of a sequence: tokens, and the content of what stands
+// among them.
+type prompt struct {
+	tokens []int32
+	media  []diskstore.Media // offsets count from position 0
+	spans  []span            // positions that are computed in one batch
+}
+
+// span is positions [begin, end) that belong into one batch.
+type span struct{ begin, end int }
+
+// read takes inputs up to the first one without identity, which it says is there.
+func (d MediaDigest) read(inputs []*input.Input) (p prompt, whole bool) {
+	p.tokens = make([]int32, 0, len(inputs))
+	for i, in := range inputs {
+		if in.MultimodalHash != 0 || len(in.Multimodal) != 0 {
+			digest, ok := d.of(in)
+			if !ok {
+				return p, false
+			}
+			p.media = append(p.media, diskstore.Media{Offset: uint32(i), Hash: digest})
+		}
+		if in.SameBatch > 0 {
+			p.spans = append(p.spans, span{i, i + in.SameBatch + 1})
+		}
+		p.tokens = append(p.tokens, in.Token)
+	}
+	return p, true
+}
+
+func (d MediaDigest) of(in *input.Input) ([32]byte, bool) {
+	if d == nil || in.MultimodalHash == 0 {
+		return [32]byte{}, false
+	}
+	return d(in.MultimodalHash)
+}
+
+// boundary is the last position up to n that is not inside a span: tokens that attend to
+// each other forwards are computed together or not at all.
+func (p *prompt) boundary(n int) int {
+	for i := len(p.spans) - 1; i >= 0; i-- {
+		if s := p.spans[i]; s.begin < n && n < s.end {
+			n = s.begin
+		}
+	}
+	return n
+}
+
+// shared is how many leading positions of a slot are the prompt's.
+func (p *prompt) shared(s *slot) int {
+	n := 0
+	for n < len(s.tokens) && n < len(p.tokens) && s.tokens[n] == p.tokens[n] {
+		n++
+	}
+	for i := range max(len(s.media), len(p.media)) {
+		switch {
+		case i >= len(s.media):
+			return min(n, int(p.media[i].Offset))
+		case i >= len(p.media):
+			return min(n, int(s.media[i].Offset))
+		case s.media[i] != p.media[i]:
+			return min(n, int(s.media[i].Offset), int(p.media[i].Offset))
+		}
+	}
+	return n
+}

@@ -1,0 +1,74 @@
+package tiering
+
+import (
+	"fmt"
+
+	"github.com/ollama/ollama/fs"
+
+	"github.com/kvtier/kvtier/kvcache"
+)
+
+// architecture is what must be known of a model's code, by its source in every supported
+// release, before its K/V may be kept. Others may keep positions or recurrent state in the
+// model itself, where a restored cache alone would give wrong output.
+type architecture struct {
+	// layers is the number of layers that have K/V of their own; nil means all.
+	layers func(fs.Config) int
+	// media says that rows follow from tokens and the content of images before them or in
+	// their own span: no row depends on an image that comes later.
+	media bool
+}
+
+var architectures = map[string]architecture{
+	"deepseek2":   {},
+	"gemma2":      {},
+	"gemma3":      {media: true},
+	"gemma3n":     {layers: withoutShared},
+	"glm4moelite": {},
+	"gptoss":      {},
+	"gpt-oss":     {},
+	"llama":       {},
+	"llama4":      {media: true},
+	"mistral3":    {media: true},
+	"olmo3":       {},
+	"qwen2":       {},
+	"qwen3":       {},
+	"qwen3moe":    {},
+}
+
+// withoutShared leaves out the layers that attend to another layer's K/V.
+func withoutShared(c fs.Config) int {
+	return int(c.Uint("block_count")) - int(c.Uint("attention.shared_kv_layers"))
+}
+
+// layersOf is how many layers of a model have K/V of their own.
+func (a architecture) layersOf(c fs.Config) int {
+	if a.layers == nil {
+		return int(c.Uint("block_count"))
+	}
+	return a.layers(c)
+}
+
+// pageTokensMin is the smallest page that is worth a file.
+const pageTokensMin = 16
+
+// pageTokensFor is the size of a page of which every cache still has all rows when it is
+// full: the configured one, or the largest power of two that the shortest memory holds.
+func pageTokensFor(caches []kvcache.Rows, configured int) (int, error) {
+	shortest := configured
+	for _, c := range caches {
+		_, memory := c.RowWindow()
+		shortest = min(shortest, int(memory))
+	}
+	if shortest == configured {
+		return configured, nil
+	}
+	size := 1
+	for size*2 <= shortest {
+		size *= 2
+	}
+	if size < pageTokensMin {
+		return 0, fmt.Errorf("a window keeps %d positions, and a page must hold %d at least", shortest, pageTokensMin)
+	}
+	return size, nil
+}
