@@ -111,6 +111,7 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 		Fingerprint:   key,
 		Layers:        arch.layersOf(m.Config),
 		Media:         m.Media,
+		Rates:         openRates(config, key, log),
 		PageTokens:    config.PageTokens,
 		Poison:        config.Test,
 		AlwaysRestore: config.Test,
