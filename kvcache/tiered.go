@@ -70,7 +70,7 @@ type TieredCausal struct {
 	log    *slog.Logger
 	queue  *writeQueue
 	rates  *rates.Rates
-	after  func(time.Duration) <-chan time.Time // time.After
+	after  func(time.Duration) <-chan time.Time // time.After, but in tests
 
 	mu       sync.Mutex
 	slots    map[int]*slot
@@ -85,7 +85,7 @@ type TieredCausal struct {
 	unplaced sync.Once       // the log knows why a page was not placed
 	running  context.Context // until the cache is closed
 	stop     context.CancelFunc
-	probes   sync.WaitGroup
+	probes   sync.WaitGroup // reads that no request waits for
 	closing  sync.Once
 }
 
