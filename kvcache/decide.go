@@ -9,7 +9,7 @@ import (
 
 // chain is a plan's pages as far as their cost goes.
 func (t *TieredCausal) chain(p *plan) rates.Chain {
-	c := rates.Chain{Base: p.base, Pages: make([]rates.Page, len(p.refs)), Whole: t.windowed()}
+	c := rates.Chain{Base: p.base, Pages: make([]rates.Page, len(p.refs)), Whole: !t.partial()}
 	for i, ref := range p.refs {
 		c.Pages[i] = rates.Page{
 			Start: int(ref.Start), Tokens: p.pageEnd(i) - int(ref.Start), Bytes: p.bytes(&t.geometry, i), Tier: ref.Tier,
@@ -104,7 +104,7 @@ func (t *TieredCausal) probe(p *plan, from int) {
 		return
 	}
 	probed := *p
-	probed.refs = p.refs[from : from+n]
+	probed.refs, probed.state = p.refs[from:from+n], false
 	t.probes.Add(1)
 	go func() {
 		defer t.probes.Done()

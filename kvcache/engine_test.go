@@ -335,6 +335,8 @@ type fakeRunner struct {
 	nextID int
 	flight []*fakeBatch
 	slots  []*fakeSlot
+
+	onCompute func(*fakeBatch)
 }
 
 type fakeSlot struct {
@@ -482,7 +484,10 @@ func commonPrefix(a, b []*input.Input) int {
 
 // load starts a request in a slot, as completion does.
 func (r *fakeRunner) load(slot *fakeSlot, prompt []int32, store bool) Restored {
-	in := inputsOf(prompt)
+	return r.loadInputs(slot, inputsOf(prompt), store)
+}
+
+func (r *fakeRunner) loadInputs(slot *fakeSlot, in []*input.Input, store bool) Restored {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	require.False(r.t, slot.inUse)
@@ -553,6 +558,9 @@ func (r *fakeRunner) compute() bool {
 	b := r.flight[0]
 	r.flight = r.flight[1:]
 	r.model.compute(b)
+	if r.onCompute != nil {
+		r.onCompute(b)
+	}
 	r.tiered.BatchDone(b.id)
 	return true
 }
@@ -604,6 +612,13 @@ func (r *fakeRunner) run(slot *fakeSlot, prompt, generated []int32, store bool) 
 	}
 	r.finish(slot)
 	return restored
+}
+
+// runInputs is run for a prompt with images, and generates nothing.
+func (r *fakeRunner) runInputs(slot *fakeSlot, in []*input.Input) {
+	r.loadInputs(slot, in, true)
+	r.drain()
+	r.finish(slot)
 }
 
 func (r *fakeRunner) flush() { require.NoError(r.t, r.tiered.Flush(r.t.Context())) }

@@ -19,13 +19,14 @@ type flightPart struct {
 	inputs    []*input.Input
 	cells     [][]int32
 	promptEnd bool
+	shortened bool // positions it computes are forgotten
 }
 
 // cut forgets positions from n on.
 func (p *flightPart) cut(n int32) {
 	keep := max(0, min(int(n-p.begin), len(p.inputs)))
 	if keep < len(p.inputs) {
-		p.promptEnd = false
+		p.promptEnd, p.shortened = false, true
 	}
 	p.inputs = p.inputs[:keep]
 	cells := make([][]int32, len(p.cells)) // the old ones may be a copy's as well

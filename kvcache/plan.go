@@ -18,13 +18,17 @@ type plan struct {
 	refs      []diskstore.Ref
 	base, end int
 	begin     []int
+	state     bool      // the last page has the state after it
 	preferred [][]int32 // cells of positions [begin, end) of each group that reuses cells
 	cells     [][]int32 // those that were taken
 	lastBuilt int
 }
 
-// needs reports whether a group gets rows of a page.
+// needs reports whether a group gets rows of a page. The one after the last group is state.
 func (p *plan) needs(page, group int) bool {
+	if group == len(p.begin) {
+		return p.state && page == len(p.refs)-1
+	}
 	ref := p.refs[page]
 	return int(ref.Start)+ref.Tokens > p.begin[group]
 }
@@ -79,7 +83,14 @@ func (t *TieredCausal) planRestore(ctx context.Context, lock sync.Locker, seq, h
 			p.refs, p.end = append(p.refs, ref), end
 		}
 	}
+	if t.stateful() {
+		t.reachState(ctx, &p, limit)
+	}
+	at := p.end
 	t.reach(ctx, &p)
+	if p.state && p.end != at {
+		return p, false // there is no state at the end that a window allows
+	}
 	// rows that the slot holds are read again only where they are not exact
 	if p.end < have || p.end <= p.base || ctx.Err() != nil {
 		return p, false
@@ -96,15 +107,17 @@ func (t *TieredCausal) restoreBase(seq, have int, p *prompt) int {
 	switch broken := s.broken || exact < min(len(s.tokens), have); {
 	case !broken:
 		return have
-	case t.windowed():
+	case !t.partial():
 		return 0
 	default:
 		return min(exact, have)
 	}
 }
 
-func (t *TieredCausal) windowed() bool {
-	return t.groups[len(t.groups)-1].windowed() // those that are come last
+// partial reports whether a slot can be given up at any position: without windows, which are
+// those of one position, and state, which is that of one.
+func (t *TieredCausal) partial() bool {
+	return !t.groups[len(t.groups)-1].windowed() && !t.stateful() // those with a window come last
 }
 
 // knownPrefix is where the lookup starts: after the pages whose keys the slot knows.

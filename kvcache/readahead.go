@@ -231,7 +231,7 @@ func (t *TieredCausal) write(pg *page, p *plan) error {
 			from[g], cells[g] = begin-start, p.cells[g][begin-p.begin[g]:end-p.begin[g]]
 		}
 	}
-	if err := scatter(t.groups, pg.layout, pg.payload, from, cells); err != nil {
+	if err := scatter(t.groups, t.opts.States, pg.layout, pg.payload, from, cells); err != nil {
 		return err
 	}
 	if pg.placed != nil {

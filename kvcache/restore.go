@@ -40,9 +40,12 @@ func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have 
 	started := time.Now()
 	result := Restored{Held: have}
 	limit := len(prompt) - 1 // the last token is computed, for its logits
+	if t.stateful() && have > 0 && !t.opts.States.HasState(seq) {
+		t.clear(seq, &result) // the rows that are left lead nowhere
+	}
 	whole, err := t.restore(ctx, lock, seq, limit, prompt, &result)
-	if !whole && t.windowed() && ctx.Err() == nil {
-		// A window that ends elsewhere is another one: what came in serves nothing.
+	if !whole && !t.partial() {
+		// A window or a state of another position is another one: what came in is no use.
 		limit = result.Held
 		t.clear(seq, &result)
 		if whole, _ = t.restore(ctx, lock, seq, limit, prompt, &result); !whole {
@@ -121,6 +124,12 @@ func (t *TieredCausal) takeCells(p *plan, seq, have int) error {
 		}
 		p.cells[g] = cells
 	}
+	if p.state {
+		if err := t.opts.States.BeginState(seq); err != nil {
+			t.free(seq, p.base)
+			return err
+		}
+	}
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -175,6 +184,9 @@ func (t *TieredCausal) publish(p *plan, seq, held int) int {
 		return held
 	}
 	s.broken = false
+	if p.state && held == p.end {
+		s.stateAt, s.stateSaved = held, held
+	}
 	s.tokens = append(s.tokens, p.prompt.tokens[p.base:held]...)
 	for _, m := range p.prompt.media {
 		if at := int(m.Offset); at >= p.base && at < held {
@@ -224,7 +236,7 @@ func (t *TieredCausal) restored(r *Restored) {
 // block.
 func (t *TieredCausal) poison(cells [][]int32) {
 	for i, s := range t.geometry.sections {
-		if s.Kind == diskstore.KindCell {
+		if s.Kind == diskstore.KindCell || !s.Kind.PerToken() {
 			continue
 		}
 		g := t.geometry.of[i]

@@ -95,13 +95,13 @@ const placeLayer = math.MaxUint16
 // every page of a model and becomes the page's table of sections.
 type geometry struct {
 	sections []diskstore.Section
-	of       []int // each section's group
+	of       []int // each section's group; one more than there are for state
 }
 
 // measure reads the geometry off the caches. Memory for K and V is made by the runner's
 // worst-case reservation, whose failure upstream ignores, or else by the first batch: until
 // all layers have theirs there is no geometry, and nothing can be restored.
-func measure(groups []group, layers int) (geometry, error) {
+func measure(groups []group, states States, layers int) (geometry, error) {
 	var geo geometry
 	present := 0
 	for i := range groups {
@@ -121,8 +121,15 @@ func measure(groups []group, layers int) (geometry, error) {
 			geo.add(i, g.places())
 		}
 	}
+	if states != nil {
+		n, err := geo.addStates(states, len(groups))
+		if err != nil {
+			return geometry{}, fmt.Errorf("size of a state: %w", err)
+		}
+		present += n
+	}
 	if present != layers {
-		return geometry{}, fmt.Errorf("%d of %d layers have K/V memory", present, layers)
+		return geometry{}, fmt.Errorf("%d of %d layers have memory", present, layers)
 	}
 	return geo, nil
 }
@@ -153,11 +160,17 @@ func groupOf(groups []group, s diskstore.Section) int {
 	return -1 // no layout of ours has such a section
 }
 
-// gather copies the rows of cells, those of each group, into a page payload.
-func gather(groups []group, layout diskstore.Layout, cells [][]int32, payload []byte) error {
+// gather copies the rows of cells, those of each group, and state into a page payload.
+func gather(groups []group, states States, layout diskstore.Layout, cells [][]int32, payload []byte) error {
 	for i, s := range layout.Sections() {
-		g := groupOf(groups, s)
 		rows := layout.Rows(payload, i)
+		if !s.Kind.PerToken() {
+			if err := states.ReadState(int(s.Layer), s.Kind == diskstore.KindState, rows); err != nil {
+				return fmt.Errorf("copy the state of layer %d out: %w", s.Layer, err)
+			}
+			continue
+		}
+		g := groupOf(groups, s)
 		if s.Kind == diskstore.KindCell {
 			for j, cell := range cells[g] {
 				binary.LittleEndian.PutUint32(rows[4*j:], uint32(cell))
@@ -172,9 +185,15 @@ func gather(groups []group, layout diskstore.Layout, cells [][]int32, payload []
 }
 
 // scatter copies rows of a page payload into cells: of each group those that it has cells
-// for, from the row that from says on.
-func scatter(groups []group, layout diskstore.Layout, payload []byte, from []int, cells [][]int32) error {
+// for, from the row that from says on. State is written as it is.
+func scatter(groups []group, states States, layout diskstore.Layout, payload []byte, from []int, cells [][]int32) error {
 	for i, s := range layout.Sections() {
+		if !s.Kind.PerToken() {
+			if err := states.WriteState(int(s.Layer), s.Kind == diskstore.KindState, layout.Rows(payload, i)); err != nil {
+				return fmt.Errorf("copy the state of layer %d in: %w", s.Layer, err)
+			}
+			continue
+		}
 		g := groupOf(groups, s)
 		if s.Kind == diskstore.KindCell || len(cells[g]) == 0 {
 			continue

@@ -16,7 +16,7 @@ func (t *TieredCausal) seal(s *slot, leaving bool) {
 		page := s.sealed
 		key := s.keys[page]
 		if t.missing(s, page, key) {
-			if !t.copyOut(s, page*size, (page+1)*size, leaving) {
+			if !t.copyOut(s, page*size, (page+1)*size, leaving, false) {
 				return
 			}
 			t.stats.SealedPages++
@@ -74,13 +74,17 @@ func (t *TieredCausal) forget(seq int, s *slot) {
 
 // sealTail saves the incomplete last page of a slot.
 func (t *TieredCausal) sealTail(s *slot) {
+	if t.stateful() {
+		t.sealState(s) // rows alone are no use there
+		return
+	}
 	n := len(s.tokens)
 	full := n / t.opts.PageTokens * t.opts.PageTokens
 	if n == full || n > s.private || n == s.tailTokens {
 		return
 	}
 	t.extendKeys(s)
-	if t.copyOut(s, full, n, true) {
+	if t.copyOut(s, full, n, true, false) {
 		s.tailTokens = n
 		t.stats.SealedTails++
 	}
@@ -103,12 +107,18 @@ func (t *TieredCausal) parent(s *slot, page int) diskstore.Key {
 }
 
 // copyOut copies the rows of positions [begin, end), which lie in one page, into staging
-// and queues them. It reports whether they are on their way.
-func (t *TieredCausal) copyOut(s *slot, begin, end int, leaving bool) bool {
+// and queues them, with the state after them if that is wanted. It reports whether they are
+// on their way.
+func (t *TieredCausal) copyOut(s *slot, begin, end int, leaving, state bool) bool {
 	if t.geometry.sections == nil {
 		return false
 	}
-	layout, err := t.geometry.layout(end-begin, func(g int) bool { return begin >= s.from[g] })
+	layout, err := t.geometry.layout(end-begin, func(g int) bool {
+		if g == len(t.groups) {
+			return state
+		}
+		return begin >= s.from[g]
+	})
 	if err != nil {
 		t.copyFailed("lay out a page", err)
 		return false
@@ -122,7 +132,7 @@ func (t *TieredCausal) copyOut(s *slot, begin, end int, leaving bool) bool {
 	for g := range cells {
 		cells[g] = s.cells[g][begin:end]
 	}
-	if err := gather(t.groups, layout, cells, payload); err != nil {
+	if err := gather(t.groups, t.opts.States, layout, cells, payload); err != nil {
 		t.copyFailed("copy a page out of the cache", err)
 		return false
 	}

@@ -38,6 +38,10 @@ type slot struct {
 
 	// tailTokens is how long the sequence was when a tail was last saved.
 	tailTokens int
+
+	// stateAt is the position that recurrent state was last known to be after, -1 if it is
+	// not known; stateSaved the one that it was last stored for.
+	stateAt, stateSaved int
 }
 
 func newSlot(groups int) *slot {
@@ -58,6 +62,8 @@ func (s *slot) truncate(n int) {
 	}
 	s.media = slices.DeleteFunc(s.media, func(m diskstore.Media) bool { return int(m.Offset) >= n })
 	s.tailTokens = min(s.tailTokens, n)
+	s.stateSaved = min(s.stateSaved, n)
+	s.stateAt = -1
 }
 
 // trimKeys drops keys of pages that are no longer whole.

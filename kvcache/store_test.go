@@ -64,7 +64,7 @@ func (s *memStore) check(page *diskstore.Page) {
 		return // its parent was lost; it can never be part of a chain
 	}
 	for i, sec := range page.Layout.Sections() {
-		if sec.Kind == diskstore.KindCell {
+		if sec.Kind == diskstore.KindCell || !sec.Kind.PerToken() {
 			continue
 		}
 		n := int(sec.RowBytes)
@@ -167,6 +167,41 @@ func (s *memStore) ChainFrom(_ context.Context, parent diskstore.Key, base int, 
 	return refs
 }
 
+func (s *memStore) TailsWithin(_ context.Context, parent diskstore.Key, start int, tokens []int32, media []diskstore.Media) []diskstore.Ref {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var refs []diskstore.Ref
+	for _, tail := range s.tails[parent] {
+		if n := len(tail.Tokens); n <= len(tokens) && slices.Equal(tail.Tokens, tokens[:n]) && slices.Equal(tail.Media, mediaWithin(media, start, n)) {
+			key := diskstore.ChainKey(parent, tail.Tokens, tail.Media)
+			refs = append(refs, diskstore.Ref{Key: key, Parent: parent, Start: uint32(start), Tokens: n, Stored: n, Tail: true, Tier: "local", Bytes: 1})
+		}
+	}
+	slices.SortFunc(refs, func(a, b diskstore.Ref) int { return b.Tokens - a.Tokens })
+	return refs
+}
+
+func (s *memStore) LayoutOf(_ context.Context, ref diskstore.Ref) (diskstore.Layout, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	page := s.find(ref)
+	if page == nil {
+		return diskstore.Layout{}, diskstore.ErrNotFound
+	}
+	return page.Layout, nil
+}
+
+// find is the page that a ref stands for, or nil.
+func (s *memStore) find(ref diskstore.Ref) *diskstore.Page {
+	page := s.pages[ref.Key]
+	for _, tail := range s.tails[ref.Parent] {
+		if ref.Tail && diskstore.ChainKey(ref.Parent, tail.Tokens, tail.Media) == ref.Key {
+			page = tail
+		}
+	}
+	return page
+}
+
 func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, layout diskstore.Layout, buf []byte) error {
 	s.mu.Lock()
 	n := int(ref.Start) / 8
@@ -181,12 +216,7 @@ func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, la
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	page := s.pages[ref.Key]
-	for _, tail := range s.tails[ref.Parent] {
-		if ref.Tail && diskstore.ChainKey(ref.Parent, tail.Tokens, tail.Media) == ref.Key {
-			page = tail
-		}
-	}
+	page := s.find(ref)
 	if page == nil {
 		return diskstore.ErrNotFound
 	}

@@ -20,6 +20,8 @@ type Store interface {
 	Put(ctx context.Context, page *diskstore.Page) error
 	Has(key diskstore.Key) bool
 	ChainFrom(ctx context.Context, parent diskstore.Key, start int, tokens []int32, media []diskstore.Media) []diskstore.Ref
+	TailsWithin(ctx context.Context, parent diskstore.Key, start int, tokens []int32, media []diskstore.Media) []diskstore.Ref
+	LayoutOf(ctx context.Context, ref diskstore.Ref) (diskstore.Layout, error)
 	Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout diskstore.Layout, buf []byte) error
 	ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout diskstore.Layout, buf []byte) (*diskstore.Placed, error)
 	Flush(ctx context.Context) error
@@ -36,6 +38,11 @@ type Options struct {
 	// PageTokens is the number of tokens of a page; zero means 256. A cache that forgets
 	// positions must keep as many.
 	PageTokens int
+	// States is the state of recurrent layers, nil in a model without any.
+	States States
+	// StateEvery is after how many tokens a state is stored though nothing ends there; zero
+	// means 2048.
+	StateEvery int
 	// Media gives images and sounds an identity that outlives the process. Without it nothing
 	// is stored from the first of them on.
 	Media MediaDigest
@@ -154,7 +161,7 @@ func (t *TieredCausal) ready() bool {
 	if t.geometry.sections != nil {
 		return true
 	}
-	g, err := measure(t.groups, t.opts.Layers)
+	g, err := measure(t.groups, t.opts.States, t.opts.Layers)
 	if err != nil {
 		t.log.Debug("kv tier: cache is not complete yet", "reason", err)
 		return false
@@ -238,7 +245,10 @@ func (t *TieredCausal) land(f *flight) {
 		}
 		p.land(s, t.opts.Media)
 		t.seal(s, false)
-		if p.promptEnd || s.ending {
+		switch {
+		case t.stateful():
+			t.landState(f, p, s)
+		case p.promptEnd || s.ending:
 			t.sealTail(s)
 		}
 	}
@@ -293,6 +303,7 @@ func (t *TieredCausal) beforeShift(seq int, begin int32) {
 		for i := range f.parts {
 			if p := &f.parts[i]; p.seq == seq && len(p.inputs) > 0 {
 				p.land(s, t.opts.Media)
+				s.stateAt = len(s.tokens)
 				p.cut(p.begin)
 			}
 		}
@@ -310,7 +321,7 @@ func (t *TieredCausal) beforeTruncate(seq int, begin int32) {
 	s := t.slot(seq)
 	t.forget(seq, s)
 	t.seal(s, true)
-	if s.ending {
+	if s.ending && !(t.stateful() && t.flying(seq)) { // which may be changing the state
 		t.sealTail(s)
 	}
 	for _, f := range t.flights {

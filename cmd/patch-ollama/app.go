@@ -101,8 +101,9 @@ func (a *app) otherTree(t *ollamasrc.Tree) error {
 		ollamasrc.Rel(t.Dir), t.Version, t.OriginKind())
 }
 
-func (a *app) series() (ollamasrc.Series, error) {
-	return ollamasrc.LoadSeries(a.patches)
+// series is what the patches folder has for a release.
+func (a *app) series(version string) (ollamasrc.Series, error) {
+	return ollamasrc.LoadSeries(a.patches, version)
 }
 
 // lockPatience is how long a lock may be held elsewhere before a person is told
@@ -111,7 +112,11 @@ const lockPatience = 300 * time.Millisecond
 
 // lock keeps two patch-ollama from working in one build directory at once.
 func (a *app) lock(ctx context.Context) (unlock func(), err error) {
-	if err := os.MkdirAll(a.lay.Dir, 0o755); err != nil {
+	return a.lockLayout(ctx, a.lay)
+}
+
+func (a *app) lockLayout(ctx context.Context, lay ollamasrc.Layout) (unlock func(), err error) {
+	if err := os.MkdirAll(lay.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("making the build directory: %w", err)
 	}
 	type outcome struct {
@@ -120,7 +125,7 @@ func (a *app) lock(ctx context.Context) (unlock func(), err error) {
 	}
 	locked := make(chan outcome, 1)
 	go func() {
-		unlock, err := lockedfile.MutexAt(filepath.Join(a.lay.Dir, ".lock")).Lock()
+		unlock, err := lockedfile.MutexAt(filepath.Join(lay.Dir, ".lock")).Lock()
 		locked <- outcome{unlock, err}
 	}()
 	notice := time.After(lockPatience)
@@ -130,13 +135,13 @@ func (a *app) lock(ctx context.Context) (unlock func(), err error) {
 			if o.err != nil {
 				return nil, fmt.Errorf("locking the build directory: %w", o.err)
 			}
-			if err := a.lay.Sweep(); err != nil {
+			if err := lay.Sweep(); err != nil {
 				o.unlock()
 				return nil, err
 			}
 			return o.unlock, nil
 		case <-notice:
-			fmt.Fprintf(a.stderr, "waiting for another patch-ollama in %s\n", ollamasrc.Rel(a.lay.Dir))
+			fmt.Fprintf(a.stderr, "waiting for another patch-ollama in %s\n", ollamasrc.Rel(lay.Dir))
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}

@@ -38,7 +38,7 @@ and commits that no patch holds, are never discarded.`,
 
 // apply brings the tree in step with the series and says what that took.
 func (a *app) apply(ctx context.Context, t *ollamasrc.Tree) (string, error) {
-	series, err := a.series()
+	series, err := a.series(t.Version)
 	if err != nil {
 		return "", err
 	}

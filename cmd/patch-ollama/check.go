@@ -4,85 +4,117 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/spf13/cobra"
 )
 
-// checkResult is one line of check's table and one object of its JSON.
+// checkFlags are the flags of check alone.
+type checkFlags struct {
+	all, build, test, asJSON bool
+}
+
+// checkResult is one line of check's table and one object of its JSON. What was
+// not asked for, or could not be tried after what is false, is null.
 type checkResult struct {
 	Version string `json:"version"`
 	Origin  string `json:"origin,omitempty"`
 	Patches int    `json:"patches"`
 	Applies bool   `json:"applies"`
+	Reverts *bool  `json:"reverts"`
+	Builds  *bool  `json:"builds"`
+	Tests   *bool  `json:"tests"`
 	Patch   string `json:"patch,omitempty"` // the one that does not fit
 	Detail  string `json:"detail,omitempty"`
+
+	source ollamasrc.Source
+	series ollamasrc.Series
 }
 
-func (r checkResult) String() string {
-	switch {
-	case r.Applies:
-		return "applies"
-	case r.Patch != "":
-		return r.Patch + ": " + r.Detail
-	default:
-		return r.Detail
+// good is false when anything that was tried failed.
+func (r checkResult) good() bool {
+	failed := func(outcome *bool) bool { return outcome != nil && !*outcome }
+	return r.Applies && !failed(r.Reverts) && !failed(r.Builds) && !failed(r.Tests)
+}
+
+// why is the sentence below the table about a release that is not good.
+func (r checkResult) why() string {
+	if r.Patch != "" {
+		return fmt.Sprintf("%s: %s: %s", r.Version, r.Patch, r.Detail)
 	}
+	return fmt.Sprintf("%s: %s", r.Version, r.Detail)
 }
 
 func newCheckCommand(a *app) *cobra.Command {
-	var all, asJSON bool
+	var f checkFlags
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Say whether the series applies, without touching the source",
-		Long: `Say whether the series applies to a release, without touching the source tree.
-With --all: to every release on the Go module proxy or, with --src, to every
-supported release that the clone has a tag for. Fails when it does not apply to
-one of them.`,
+		Short: "Say what the series does to a release, or to all, without touching the source",
+		Long: `Say whether the series applies to a release and comes off again without a trace,
+without touching the source tree. With --all: for every release on the Go module
+proxy or, with --src, for every supported release that the clone has a tag for.
+
+With --build each release is also built in a folder of its own: the binary, with
+the CPU backend that Go compiles (without optimization, and without the libraries
+that CMake builds), is run for its version, and the packages that the series
+touches are vetted, their tests included. With --test upstream's tests of these
+packages are run too. Minutes for each release whose C code differs from the one
+before.
+
+A dash in the table is what was not asked for, or could not be tried. Fails when
+anything that was tried failed.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			results, err := a.check(cmd.Context(), all)
+			results, err := a.check(cmd.Context(), f)
 			if err != nil {
 				return err
 			}
-			if err := a.printCheck(results, asJSON); err != nil {
+			if err := a.printCheck(results, f.asJSON); err != nil {
 				return err
 			}
-			for _, r := range results {
-				if !r.Applies {
-					return errReported
-				}
+			if slices.ContainsFunc(results, func(r *checkResult) bool { return !r.good() }) {
+				return errReported
 			}
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "check every supported release that can be had")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	flags := cmd.Flags()
+	flags.BoolVar(&f.all, "all", false, "check every supported release that can be had")
+	flags.BoolVar(&f.build, "build", false, "also build each, with Go alone")
+	flags.BoolVar(&f.test, "test", false, "also build each and run upstream's tests of the packages that the series touches")
+	flags.BoolVar(&f.asJSON, "json", false, "print JSON")
 	return cmd
 }
 
-func (a *app) check(ctx context.Context, all bool) ([]checkResult, error) {
-	if all && a.versionGiven {
+func (a *app) check(ctx context.Context, f checkFlags) ([]*checkResult, error) {
+	if f.all && a.versionGiven {
 		return nil, errors.New("--all and --version contradict each other; give one of them")
 	}
-	series, err := a.series()
-	if err != nil {
-		return nil, err
-	}
 	versions := []string{a.version}
-	if all {
+	if f.all {
+		var err error
 		if versions, err = ollamasrc.Versions(ctx, a.src); err != nil {
 			return nil, err
 		}
 	}
 	steps := newSteps(a.stderr)
 	defer steps.Close()
+	results, err := a.checkFit(ctx, steps, versions)
+	if err == nil && (f.build || f.test) {
+		err = a.try(ctx, steps, results, f.test)
+	}
+	return results, err
+}
+
+// checkFit applies and reverts, which takes a moment for each release.
+func (a *app) checkFit(ctx context.Context, steps ollamasrc.Reporter, versions []string) ([]*checkResult, error) {
 	step := steps.Step("check")
-	var results []checkResult
+	var results []*checkResult
 	for i, version := range versions {
 		step.Progress(i, len(versions))
-		r, err := a.checkOne(ctx, version, series)
+		r, err := a.checkOne(ctx, version)
 		if err != nil {
 			step.End("", err)
 			return nil, err
@@ -93,37 +125,109 @@ func (a *app) check(ctx context.Context, all bool) ([]checkResult, error) {
 	return results, nil
 }
 
-// checkOne returns an error only when an interrupt ends everything: a release
-// that cannot be had is a result like any other.
-func (a *app) checkOne(ctx context.Context, version string, series ollamasrc.Series) (checkResult, error) {
-	r := checkResult{Version: version, Patches: len(series.Patches)}
-	source, err := ollamasrc.OpenSource(ctx, a.lay, a.src, version)
+// checkOne returns an error only when nothing else can be checked either: a
+// release that cannot be had is a result like any other.
+func (a *app) checkOne(ctx context.Context, version string) (*checkResult, error) {
+	series, err := a.series(version)
+	if err != nil {
+		return nil, err
+	}
+	r := &checkResult{Version: version, Patches: len(series.Patches), series: series}
+	r.source, err = ollamasrc.OpenSource(ctx, a.lay, a.src, version)
 	if err == nil {
-		r.Origin = source.Origin()
-		err = ollamasrc.Check(ctx, a.lay, source, series)
+		r.Origin = r.source.Origin()
+		err = ollamasrc.Check(ctx, a.lay, r.source, series)
 	}
 	var misfit *ollamasrc.ApplyError
+	var left *ollamasrc.RevertError
 	switch {
 	case ctx.Err() != nil:
-		return r, ctx.Err()
+		return nil, ctx.Err()
 	case errors.As(err, &misfit):
 		r.Patch, r.Detail = misfit.Patch, misfit.Detail
+	case errors.As(err, &left):
+		r.Applies, r.Reverts = true, new(bool)
+		r.Patch, r.Detail = left.Patch, "does not come off: "+left.Detail
 	case err != nil:
 		r.Detail = err.Error()
 	default:
-		r.Applies = true
+		r.Applies, r.Reverts = true, yes()
 	}
 	return r, nil
 }
 
-func (a *app) printCheck(results []checkResult, asJSON bool) error {
+func yes() *bool {
+	outcome := true
+	return &outcome
+}
+
+// try builds every release that the series fits, and tests it.
+func (a *app) try(ctx context.Context, steps ollamasrc.Reporter, results []*checkResult, test bool) error {
+	lay := ollamasrc.TrialLayout(a.lay)
+	unlock, err := a.lockLayout(ctx, lay)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for _, r := range results {
+		if !r.Applies || !*r.Reverts {
+			continue
+		}
+		if err := r.try(ctx, lay, steps, test); err != nil {
+			r.Detail = err.Error()
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return ollamasrc.EndTrials(lay)
+}
+
+// try notes how far a release got, and returns why it did not get further.
+func (r *checkResult) try(ctx context.Context, lay ollamasrc.Layout, steps ollamasrc.Reporter, test bool) error {
+	r.Builds = new(bool)
+	trial, err := ollamasrc.NewTrial(ctx, lay, r.source, r.series, steps)
+	if err != nil {
+		return err
+	}
+	if err := trial.Build(ctx); err != nil {
+		return err
+	}
+	r.Builds = yes()
+	if !test {
+		return nil
+	}
+	r.Tests = new(bool)
+	if err := trial.Test(ctx); err != nil {
+		return err
+	}
+	r.Tests = yes()
+	return nil
+}
+
+func (a *app) printCheck(results []*checkResult, asJSON bool) error {
 	if asJSON {
 		return a.json(results)
 	}
+	cell := func(outcome *bool) string {
+		switch {
+		case outcome == nil:
+			return "-"
+		case *outcome:
+			return "yes"
+		default:
+			return "no"
+		}
+	}
 	var rows [][]string
 	for _, r := range results {
-		rows = append(rows, []string{r.Version, strconv.Itoa(r.Patches), fmt.Sprint(r)})
+		rows = append(rows, []string{r.Version, strconv.Itoa(r.Patches), cell(&r.Applies), cell(r.Reverts), cell(r.Builds), cell(r.Tests)})
 	}
-	a.table([]string{"VERSION", "PATCHES", "RESULT"}, rows)
+	a.table([]string{"VERSION", "PATCHES", "APPLIES", "REVERTS", "BUILDS", "TESTS"}, rows)
+	for _, r := range results {
+		if !r.good() {
+			fmt.Fprintln(a.stdout, r.why())
+		}
+	}
 	return nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -11,7 +12,10 @@ import (
 
 func TestCheck(t *testing.T) {
 	w := newWorld(t).withSeries()
-	require.Equal(t, "VERSION    PATCHES    RESULT  \nv0.16.2    2          applies    \n", w.ok("check", "--src", w.clone, "--version", "v0.16.2"))
+	require.Equal(t, []string{
+		"VERSION PATCHES APPLIES REVERTS BUILDS TESTS",
+		"v0.16.2 2 yes yes - -",
+	}, tableLines(w.ok("check", "--src", w.clone, "--version", "v0.16.2")))
 	entries, err := os.ReadDir(w.path("build/ollama"))
 	require.NoError(t, err)
 	require.Empty(t, entries)
@@ -31,16 +35,94 @@ func TestCheckAll(t *testing.T) {
 	w := newWorld(t).withSeries()
 	r := w.run("check", "--all", "--src", w.clone)
 	require.Equal(t, 1, r.status)
-	var lines []string
-	for line := range strings.Lines(r.stdout) {
-		lines = append(lines, strings.TrimSpace(line))
-	}
 	require.Equal(t, []string{
-		"VERSION    PATCHES    RESULT",
-		"v0.16.1    2          applies",
-		"v0.16.2    2          applies",
-		"v0.17.4    2          0002-kvcache-add-half.patch: patch failed: kvcache/causal.go:3",
-	}, lines)
+		"VERSION PATCHES APPLIES REVERTS BUILDS TESTS",
+		"v0.16.1 2 yes yes - -",
+		"v0.16.2 2 yes yes - -",
+		"v0.17.4 2 no - - -",
+		"v0.17.4: 0002-kvcache-add-half.patch: patch failed: kvcache/causal.go:3",
+	}, tableLines(r.stdout))
+}
+
+// tableLines takes the padding out of a table.
+func tableLines(text string) []string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	return lines
+}
+
+// A patch that git can put on but not take off: a file that is copied.
+func TestCheckReverts(t *testing.T) {
+	w := newWorld(t).withSeries().fetched()
+	w.ok("apply")
+	w.commit("kvcache/copy.go", upstreamFiles["kvcache/causal.go"]+"// and more\n", "kvcache: copy")
+	w.git(w.src(""), "-c", "core.abbrev=12", "format-patch", "--quiet", "--no-signature", "--no-numbered", "--zero-commit",
+		"--find-copies-harder", "--start-number", "3", "--output-directory", w.path("patches"), "-1")
+	w.ok("revert", "--force")
+	w.ok("apply")
+	r := w.run("check", "--src", w.clone, "--build")
+	require.Equal(t, 1, r.status)
+	require.Equal(t, []string{
+		"VERSION PATCHES APPLIES REVERTS BUILDS TESTS",
+		"v0.16.1 3 yes no - -",
+		"v0.16.1: 0003-kvcache-copy.patch: does not come off: kvcache/causal.go: already exists in index",
+	}, tableLines(r.stdout))
+}
+
+func TestCheckBuild(t *testing.T) {
+	w := newWorld(t).withSeries().fetched().forBuild()
+	r := w.run("check", "--all", "--src", w.clone, "--build")
+	require.Equal(t, 1, r.status)
+	require.Equal(t, []string{
+		"v0.16.1 2 yes yes yes -",
+		"v0.16.2 2 yes yes yes -",
+		"v0.17.4 2 no - - -",
+	}, tableLines(r.stdout)[1:4], r.stdout)
+	require.Contains(t, w.ok("status"), "0/2 applied\ntree        clean\nbinary      none")
+	require.NoFileExists(t, w.cmakeLog(), "no library was built")
+	entries, err := os.ReadDir(w.path("build/ollama/trial"))
+	require.NoError(t, err)
+	for _, entry := range entries {
+		require.Contains(t, []string{"log", ".lock"}, entry.Name())
+	}
+}
+
+func TestCheckBuildFails(t *testing.T) {
+	w := newWorld(t).withSeries().forBuild()
+	w.write(w.root, firstPatch, strings.Replace(w.read(w.path(firstPatch)), "println(greet.Hello)", "println(greet.Nothing)", 1))
+	r := w.run("check", "--src", w.clone, "--test")
+	require.Equal(t, 1, r.status)
+	lines := tableLines(r.stdout)
+	require.Equal(t, "v0.16.1 2 yes yes no -", lines[1])
+	require.Contains(t, r.stdout, "v0.16.1: go build v0.16.1 failed (exit status 1); the last")
+	require.Contains(t, r.stdout, "of build/ollama/trial/log/go-build-v0.16.1.log")
+	require.Contains(t, r.stdout, "undefined: greet.Nothing")
+}
+
+// Upstream's tests of a package that the series touches; those of others may fail.
+func TestCheckTest(t *testing.T) {
+	w := newWorld(t).withSeries().forBuild()
+	failing := "package %s\n\nimport \"testing\"\n\nfunc TestFails(t *testing.T) { t.Error(\"as it should\") }\n"
+	w.git(w.clone, "checkout", "--quiet", "v0.16.1")
+	w.write(w.clone, "version/version_test.go", fmt.Sprintf(failing, "version"))
+	w.git(w.clone, "add", "--all")
+	w.git(w.clone, "commit", "--quiet", "--message", "a test of another package")
+	w.git(w.clone, "tag", "v0.18.0")
+	w.write(w.clone, "kvcache/causal_test.go", fmt.Sprintf(failing, "kvcache"))
+	w.git(w.clone, "add", "--all")
+	w.git(w.clone, "commit", "--quiet", "--message", "a test of a touched package")
+	w.git(w.clone, "tag", "v0.18.1")
+
+	require.Equal(t, "v0.18.0 2 yes yes yes yes", tableLines(w.ok("check", "--src", w.clone, "--version", "v0.18.0", "--test"))[1])
+	r := w.run("check", "--src", w.clone, "--version", "v0.18.1", "--test", "--json")
+	require.Equal(t, 1, r.status)
+	var results []checkResult
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &results))
+	require.True(t, *results[0].Builds)
+	require.False(t, *results[0].Tests)
+	require.Contains(t, results[0].Detail, "as it should")
 }
 
 func TestCheckJSON(t *testing.T) {
@@ -53,6 +135,9 @@ func TestCheckJSON(t *testing.T) {
 	require.True(t, results[0].Applies)
 	require.Equal(t, 2, results[0].Patches)
 	require.Regexp(t, `^clone [0-9a-f]{40}$`, results[0].Origin)
+	require.True(t, *results[0].Reverts)
+	require.Nil(t, results[0].Builds)
+	require.Contains(t, r.stdout, `"builds": null`)
 	require.Equal(t, checkResult{
 		Version: "v0.17.4", Origin: results[2].Origin, Patches: 2,
 		Patch: "0002-kvcache-add-half.patch", Detail: "patch failed: kvcache/causal.go:3",

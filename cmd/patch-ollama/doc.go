@@ -4,7 +4,7 @@
 //	patch-ollama build                 all of it, into build/ollama
 //	patch-ollama test                  upstream's own tests in the patched source
 //	patch-ollama fetch|apply|revert    one part of it
-//	patch-ollama check --all           does the series apply to every release?
+//	patch-ollama check --all           does the series fit every release?
 //	patch-ollama status                what is there
 //	patch-ollama format                write patches/ from commits in the source
 //

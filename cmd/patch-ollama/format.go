@@ -15,7 +15,11 @@ func newFormatCommand(a *app) *cobra.Command {
 		Short: "Write the patches folder from the commits in the source",
 		Long: `Write the patches folder from the commits in the source, one patch per commit
 since the release, and remove patches that no commit stands for. Patches on disk
-that were never applied are overwritten only with --force.`,
+that were never applied are overwritten only with --force.
+
+A commit with a trailer such as "Releases: v0.17.1+" becomes a patch of the folder
+of that name, which only these releases get. Each folder is written from the trees
+of one release; patches/README.md says which.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			unlock, err := a.lock(cmd.Context())
@@ -27,7 +31,7 @@ that were never applied are overwritten only with --force.`,
 			if err != nil {
 				return err
 			}
-			series, err := a.series()
+			series, err := a.series(t.Version)
 			if err != nil {
 				return err
 			}

@@ -25,7 +25,7 @@ only with --force.`,
 			if err != nil {
 				return err
 			}
-			series, err := a.series()
+			series, err := a.series(t.Version)
 			if err != nil {
 				return err
 			}

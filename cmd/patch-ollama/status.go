@@ -70,17 +70,19 @@ func newStatusCommand(a *app) *cobra.Command {
 
 func (a *app) status(ctx context.Context) (status, error) {
 	s := status{Dir: a.lay.Dir, Dirty: []string{}, Libraries: []string{}}
-	series, err := a.series()
+	version := a.version
+	t, err := ollamasrc.OpenTree(ctx, a.lay.Src())
+	if err == nil {
+		version = t.Version
+	} else if !errors.Is(err, ollamasrc.ErrNoTree) {
+		return s, err
+	}
+	series, err := a.series(version)
 	if err != nil {
 		return s, err
 	}
 	s.Patches.Total = len(series.Patches)
-	t, err := ollamasrc.OpenTree(ctx, a.lay.Src())
-	switch {
-	case errors.Is(err, ollamasrc.ErrNoTree):
-	case err != nil:
-		return s, err
-	default:
+	if t != nil {
 		if err := s.readTree(ctx, t, series); err != nil {
 			return s, err
 		}

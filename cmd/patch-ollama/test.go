@@ -28,7 +28,11 @@ series applied if that is not done yet.`,
 				return err
 			}
 			if len(args) == 0 {
-				args = ollamasrc.TestPackages
+				series, err := a.series(t.Version)
+				if err != nil {
+					return err
+				}
+				args = series.Packages()
 			}
 			return ollamasrc.Test(cmd.Context(), a.lay, t, args, a.stdout, a.stderr)
 		},

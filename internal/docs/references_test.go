@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/stretchr/testify/require"
 )
 
@@ -91,22 +92,36 @@ func TestPlainGit(t *testing.T) {
 	require.True(t, found)
 	lines, _, _ := strings.Cut(script, "\n\n")
 	require.Contains(t, shown, lines+"\n```")
+
+	// Every folder whose patches the release gets, in the order of the series.
+	series, err := ollamasrc.LoadSeries(filepath.Join(root, "patches"), ollamasrc.DefaultVersion)
+	require.NoError(t, err)
+	var folders []string
+	for _, p := range series.Patches {
+		folders = append(folders, path.Join("../kvtier/patches", path.Dir(p.Name), "*.patch"))
+	}
+	require.Contains(t, lines, "git apply "+strings.Join(slices.Compact(folders), " ")+"\n")
 }
 
 // TestPatches: patches/README.md lists the series, in its order, by number and
-// subject.
+// subject; those of an overlay with its folder.
 func TestPatches(t *testing.T) {
 	var want []string
+	common := 0
 	for _, name := range files(t, isPatch) {
 		_, subject, found := strings.Cut(read(t, name), "\nSubject: [PATCH] ")
 		require.True(t, found, name)
 		subject, _, _ = strings.Cut(subject, "\n\n")
-		number := path.Base(name)[:4]
+		folder, file := path.Split(strings.TrimPrefix(name, "patches/"))
+		if folder == "" {
+			common++
+		}
+		number := folder + file[:4]
 		want = append(want, number+" "+strings.ReplaceAll(subject, "\n ", " "))
 	}
-	require.LessOrEqual(t, len(want), 8)
+	require.LessOrEqual(t, common, 8)
 	var got []string
-	for _, m := range regexp.MustCompile("(?m)^\\| `(\\d{4})` ([^|]+) \\|").FindAllStringSubmatch(read(t, "patches/README.md"), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `((?:v[^`]+/)?\\d{4})` ([^|]+) \\|").FindAllStringSubmatch(read(t, "patches/README.md"), -1) {
 		got = append(got, m[1]+" "+m[2])
 	}
 	require.Equal(t, want, got)

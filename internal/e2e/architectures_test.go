@@ -14,8 +14,8 @@ import (
 // restoredArchitectures are the models whose conversations come back from the disk with the
 // bits of one that never left.
 var restoredArchitectures = []string{
-	"deepseek2", "gemma3", "gemma3n", "glm4moelite", "gptoss", "llama", "llama4", "mistral3", "olmo3",
-	"qwen2", "qwen3", "qwen3moe",
+	"deepseek2", "gemma3", "gemma3n", "glm4moelite", "gptoss", "lfm2", "llama", "llama4", "mistral3", "olmo3",
+	"qwen2", "qwen3", "qwen3moe", "qwen3next",
 }
 
 // archLengths are first turns below, at and well past a window or chunk of 64 tokens.
@@ -28,7 +28,9 @@ const (
 
 // TestEveryArchitectureRestores lets each model have a conversation of two turns, once in a
 // process that keeps it, without tiering, and once with a kill -9 in between. Both compute
-// the second turn in the same batches, so that every bit must be the same.
+// the second turn in the same batches, so that every bit must be the same. (Only lfm2 is
+// compared with a conversation computed in one go, up to rounding: before v0.17.1 upstream's
+// own second turn is wrong.)
 func TestEveryArchitectureRestores(t *testing.T) {
 	kinds := []struct {
 		cache   string
@@ -66,18 +68,25 @@ func TestEveryArchitectureRestores(t *testing.T) {
 // requireSecondTurnSame compares the second turn of a conversation that begins with n tokens.
 func requireSecondTurnSame(t *testing.T, plain, tiered loadedModel, n int) {
 	t.Helper()
+	cold := plain.shape.Arch == "lfm2" // there, upstream forgets its state where a slot goes on
 	whole := plain.prompt(n+archNext, int64(n))
 	first := plain.prompt(n, int64(n))
 	require.Equal(t, first, whole[:len(first)], "a longer prompt begins like a shorter one")
 	plain.unload()
-	plain.turn(first, 1)
+	if !cold {
+		plain.turn(first, 1)
+	}
 	want := plain.turn(whole, archAnswer)
 
 	tiered.turn(first, 1)
 	tiered.crash()
 	got := tiered.turn(whole, archAnswer)
 	require.Equal(t, n, got.restored, "of the first turn's tokens")
-	requireSame(t, want, got, fmt.Sprintf("second turn after %d tokens and kill -9", n))
+	if cold {
+		requireClose(t, want, got, differ)
+	} else {
+		requireSame(t, want, got, fmt.Sprintf("second turn after %d tokens and kill -9", n))
+	}
 	tiered.unload()
 }
 

@@ -34,39 +34,36 @@ type builder struct {
 	tree   *Tree
 	opts   BuildOptions
 	report Reporter
+	trial  bool // for a [Trial]
 }
 
 // Build compiles the tree as it is: libraries with CMake, then the binary. It
 // returns the version that the binary reports.
 func Build(ctx context.Context, lay Layout, tree *Tree, opts BuildOptions, report Reporter) (string, error) {
-	if err := checkTools(); err != nil {
-		return "", err
-	}
 	b := &builder{lay: lay, tree: tree, opts: opts, report: report}
-	if !tree.Vendored() {
-		if err := installHeaders(ctx, lay); err != nil {
-			return "", err
-		}
+	if err := b.prepare(ctx); err != nil {
+		return "", err
 	}
 	if needsCMake() {
 		if err := b.libraries(ctx); err != nil {
 			return "", err
 		}
 	}
-	if err := writeWorkspace(lay); err != nil {
-		return "", err
+	return b.binary(ctx)
+}
+
+// prepare makes what a Go command in the tree needs: the headers that a module
+// lacks and the workspace.
+func (b *builder) prepare(ctx context.Context) error {
+	if err := checkTools(); err != nil {
+		return err
 	}
-	if err := b.binary(ctx); err != nil {
-		return "", err
+	if !b.tree.Vendored() {
+		if err := installHeaders(ctx, b.lay); err != nil {
+			return err
+		}
 	}
-	got, err := BinaryVersion(ctx, lay.Binary())
-	if err != nil {
-		return "", err
-	}
-	if want := BuildVersion(tree.Version); got != want {
-		return "", fmt.Errorf("%s reports version %s, but %s was built; remove it and build again", Rel(lay.Binary()), got, want)
-	}
-	return got, nil
+	return writeWorkspace(b.lay)
 }
 
 // step reports fn's duration and outcome.
@@ -80,29 +77,50 @@ func (b *builder) step(ctx context.Context, name string, fn func(Step) error) er
 	return err
 }
 
-// binary builds the Go part. The Go command's own cache decides what is stale.
-func (b *builder) binary(ctx context.Context) error {
+// binary builds the Go part and returns the version that it reports. The Go
+// command's own cache decides what is stale.
+func (b *builder) binary(ctx context.Context) (string, error) {
 	env, err := b.goEnv()
 	if err != nil {
-		return err
+		return "", err
 	}
 	ldflags := strings.Join([]string{
 		"-s", "-w",
 		"-X=" + ModulePath + "/version.Version=" + BuildVersion(b.tree.Version),
 		"-X=" + ModulePath + "/server.mode=release",
 	}, " ")
-	return b.step(ctx, "go build", func(s Step) error {
+	name := b.stepName("go build")
+	err = b.step(ctx, name, func(s Step) error {
 		cmd := command(ctx, "go", "build", "-v", "-trimpath", "-p", strconv.Itoa(b.opts.Jobs), "-ldflags", ldflags, "-o", b.lay.Binary(), ".")
 		cmd.Dir = b.lay.Src()
 		cmd.Env = env
 		packages := 0
-		return runStep(ctx, b.lay, "go build", cmd, func(line string) {
+		return runStep(ctx, b.lay, name, cmd, func(line string) {
 			if isPackageLine(line) {
 				packages++
 				s.Progress(packages, 0)
 			}
 		})
 	})
+	if err != nil {
+		return "", err
+	}
+	got, err := BinaryVersion(ctx, b.lay.Binary())
+	if err != nil {
+		return "", err
+	}
+	if want := BuildVersion(b.tree.Version); got != want {
+		return "", fmt.Errorf("%s reports version %s, but %s was built; remove it and build again", Rel(b.lay.Binary()), got, want)
+	}
+	return got, nil
+}
+
+// stepName tells the steps of several trials in one folder apart.
+func (b *builder) stepName(step string) string {
+	if b.trial {
+		return step + " " + b.tree.Version
+	}
+	return step
 }
 
 // isPackageLine tells the import paths that go build -v prints from compiler
@@ -130,7 +148,11 @@ func (b *builder) goEnv() ([]string, error) {
 	if !b.tree.Vendored() {
 		cpp = append(cpp, "'-I"+b.lay.Include()+"'")
 	}
-	return append(os.Environ(),
+	environ := os.Environ()
+	if b.trial {
+		environ = append(environ, "CGO_CFLAGS=-O0", "CGO_CXXFLAGS=-O0")
+	}
+	return append(environ,
 		"GOWORK="+b.lay.GoWork(),
 		// Not empty: an empty variable falls back to go env -w. The tree's git
 		// commit is no use in the binary, its version says what it is.

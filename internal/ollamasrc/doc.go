@@ -14,6 +14,7 @@
 //	lib/       the compiled backends (CPU variants, CUDA)
 //	bin/       the patched ollama
 //	log/       the full output of each build step
+//	trial/     releases that are tried one after another ([Trial]), and their logs
 //	go.work    joins src/ and kvtier, so that neither go.mod needs an edit
 //
 // # The source tree
@@ -22,6 +23,10 @@
 // version it holds and where the bytes came from. The series is applied on top
 // with git am, one commit per patch. It must be a repository of its own: git
 // apply inside a folder of another repository exits 0 and changes nothing.
+//
+// What the series is depends on the release: the common patches, then those of
+// the overlay folders whose range holds it ([LoadSeries], [Releases]). The
+// trailer Releases of a commit says which overlay its patch belongs to.
 //
 // A file in src/.git remembers which series was applied and which commit that
 // left. Commits past it, and uncommitted changes, are a person's own work; no

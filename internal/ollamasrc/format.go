@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -18,8 +20,9 @@ type Change struct {
 
 func (c Change) String() string { return c.Kind + " " + c.Name }
 
-// Diff renders the commits since upstream as patches and compares them with the
-// series.
+// Diff renders the commits since upstream as patches and compares those that are
+// written from trees of this release with the series. It fails when a commit that
+// is written from another release's tree is not as in the series.
 func (t *Tree) Diff(ctx context.Context, lay Layout, series Series) (fresh Series, changes []Change, err error) {
 	state, err := t.Compare(ctx, series)
 	if err != nil {
@@ -28,15 +31,21 @@ func (t *Tree) Diff(ctx context.Context, lay Layout, series Series) (fresh Serie
 	if err := t.CheckClean(state); err != nil {
 		return Series{}, nil, err
 	}
-	fresh, err = t.render(ctx, lay)
+	rendered, err := t.render(ctx, lay)
 	if err != nil {
 		return Series{}, nil, err
 	}
-	return fresh, diffSeries(series, fresh), nil
+	old, oldAway := series.splitByHome(t.Version)
+	fresh, freshAway := rendered.splitByHome(t.Version)
+	if err := t.checkAway(oldAway, freshAway); err != nil {
+		return Series{}, nil, err
+	}
+	return fresh, diffSeries(old, fresh), nil
 }
 
-// Format makes the patches folder hold exactly the commits since upstream, and
-// returns what it changed there.
+// Format makes the patches folder hold exactly the commits since upstream, as far
+// as they are written from trees of this release, and returns what it changed
+// there. Overlays for other releases stay.
 //
 // Patches that were edited since they were applied, or never were applied,
 // would be lost; that takes force.
@@ -60,23 +69,113 @@ func (t *Tree) Format(ctx context.Context, lay Layout, series Series, force bool
 	if err != nil {
 		return nil, err
 	}
-	fresh.Dir = series.Dir
-	return changes, t.writeApplied(applied{digest: fresh.Digest(), head: head})
+	written, err := LoadSeries(series.Dir, t.Version)
+	if err != nil {
+		return nil, err
+	}
+	return changes, t.writeApplied(applied{digest: written.Digest(), head: head})
 }
 
-// render runs git format-patch as Ollama's own Makefile does.
+// splitByHome divides a series into what is written from trees of a release and
+// what is written from others.
+func (s Series) splitByHome(version string) (home, away Series) {
+	home.Dir, away.Dir = s.Dir, s.Dir
+	for _, p := range s.Patches {
+		if p.Releases.Home() == version {
+			home.Patches = append(home.Patches, p)
+		} else {
+			away.Patches = append(away.Patches, p)
+		}
+	}
+	return home, away
+}
+
+// checkAway refuses to format a tree in which somebody changed a patch that is
+// written elsewhere: the change would get lost.
+func (t *Tree) checkAway(old, fresh Series) error {
+	for i := range max(len(old.Patches), len(fresh.Patches)) {
+		switch {
+		case i >= len(fresh.Patches):
+			return fmt.Errorf("%s is not applied to %s; run patch-ollama apply first", old.Patches[i].Name, Rel(t.Dir))
+		case i >= len(old.Patches) || old.Patches[i].Name != fresh.Patches[i].Name ||
+			!bytes.Equal(withoutPositions(old.Patches[i].Data), withoutPositions(fresh.Patches[i].Data)):
+			p := fresh.Patches[i]
+			return fmt.Errorf("the commit of %s in %s, which holds Ollama %s, is not as in %s, and it is written from a tree of %s: change it there, or run patch-ollama apply here if it was changed there; a commit for some releases only has the trailer %q",
+				p.Name, Rel(t.Dir), t.Version, Rel(old.Dir), p.Releases.Home(), releasesTrailer+": v0.17.1+")
+		}
+	}
+	return nil
+}
+
+// position is what one patch has differently in the trees of two releases: the
+// names of whole files, line numbers and the function that git shows beside
+// them.
+var position = regexp.MustCompile(`(?m)^(index [0-9a-f]+\.\.[0-9a-f]+.*|@@ -[0-9,]+ \+[0-9,]+ @@.*)$`)
+
+func withoutPositions(patch []byte) []byte { return position.ReplaceAll(patch, []byte("@@")) }
+
+// commit is one of those since upstream.
+type commit struct {
+	hash     string
+	subject  string
+	releases Releases
+}
+
+// commits lists those since upstream, oldest first, and refuses an order in
+// which their patches would not be applied.
+func (t *Tree) commits(ctx context.Context) ([]commit, error) {
+	out, err := t.git.run(ctx, "log", "--reverse", "--topo-order", "--no-merges", "--format=%H%n%B%x00", upstreamTag+"..HEAD")
+	if err != nil {
+		return nil, err
+	}
+	var list []commit
+	for _, text := range strings.Split(out, "\x00") {
+		hash, message, found := strings.Cut(strings.TrimSpace(text), "\n")
+		if !found {
+			continue
+		}
+		c := commit{hash: hash}
+		c.subject, _, _ = strings.Cut(message, "\n")
+		if m := trailerLine.FindStringSubmatch(message); m != nil {
+			if c.releases, err = ParseReleases(m[1]); err != nil {
+				return nil, fmt.Errorf("the trailer of the commit %q: %w", c.subject, err)
+			}
+		}
+		if !c.releases.Contain(t.Version) {
+			return nil, fmt.Errorf("the commit %q is for %s, but %s holds Ollama %s", c.subject, c.releases.Name, Rel(t.Dir), t.Version)
+		}
+		if n := len(list); n > 0 && compareReleases(list[n-1].releases, c.releases) > 0 {
+			return nil, fmt.Errorf("the commit %q stands before %q, but patches for all releases are applied first and overlays after them, by where they begin; order the commits with git rebase -i %s",
+				list[n-1].subject, c.subject, upstreamTag)
+		}
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+// render runs git format-patch as Ollama's own Makefile does. Each overlay has
+// numbers of its own.
 func (t *Tree) render(ctx context.Context, lay Layout) (Series, error) {
+	list, err := t.commits(ctx)
+	if err != nil {
+		return Series{}, err
+	}
 	tmp, err := tempDir(lay.Dir, formatTemp)
 	if err != nil {
 		return Series{}, err
 	}
 	defer os.RemoveAll(tmp)
-	_, err = t.git.run(ctx, "format-patch", "--quiet", "--no-signature", "--no-numbered", "--zero-commit",
-		"--output-directory", tmp, upstreamTag+"..HEAD")
-	if err != nil {
-		return Series{}, err
+	number := map[string]int{}
+	for _, c := range list {
+		folder := c.releases.Name
+		number[folder]++
+		_, err := t.git.run(ctx, "format-patch", "--quiet", "--no-signature", "--no-numbered", "--zero-commit",
+			"--start-number", strconv.Itoa(number[folder]), "--output-directory", filepath.Join(tmp, folder), "-1", c.hash)
+		if err != nil {
+			return Series{}, err
+		}
 	}
-	return LoadSeries(tmp)
+	return LoadSeries(tmp, t.Version)
 }
 
 func diffSeries(old, fresh Series) []Change {
@@ -102,23 +201,26 @@ func diffSeries(old, fresh Series) []Change {
 	return changes
 }
 
-// writeSeries touches only files that differ.
+// writeSeries touches only files that differ. An overlay's folder goes with its
+// last patch.
 func writeSeries(dir string, fresh Series, changes []Change) error {
-	if len(changes) > 0 {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
-	}
 	for _, c := range changes {
-		path := filepath.Join(dir, c.Name)
+		file := filepath.Join(dir, filepath.FromSlash(c.Name))
 		if c.Kind == "stale" {
-			if err := os.Remove(path); err != nil {
+			if err := os.Remove(file); err != nil {
 				return err
+			}
+			if overlay := filepath.Dir(file); overlay != dir {
+				// It stays while anything else is in it.
+				_ = os.Remove(overlay)
 			}
 			continue
 		}
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return err
+		}
 		i := slices.IndexFunc(fresh.Patches, func(p Patch) bool { return p.Name == c.Name })
-		if err := os.WriteFile(path, fresh.Patches[i].Data, 0o644); err != nil {
+		if err := os.WriteFile(file, fresh.Patches[i].Data, 0o644); err != nil {
 			return err
 		}
 	}

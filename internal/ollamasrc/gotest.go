@@ -4,26 +4,39 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path"
+	"regexp"
+	"slices"
 )
 
-// TestPackages are those of upstream's packages that the series touches.
-var TestPackages = []string{"./api", "./envconfig", "./kvcache", "./llm", "./ml/backend/ggml", "./runner/..."}
+// touchedFile is the line with which a file's part of a patch begins.
+var touchedFile = regexp.MustCompile(`(?m)^diff --git a/.+ b/(.+\.go)$`)
+
+// Packages are those of upstream's Go packages that the series touches, as
+// arguments of go test. Ggml's own sources belong to ml/backend/ggml, whose tests
+// call them.
+func (s Series) Packages() []string {
+	var packages []string
+	for _, p := range s.Patches {
+		for _, m := range touchedFile.FindAllSubmatch(p.Data, -1) {
+			dir := path.Dir(string(m[1]))
+			if dir != "." {
+				dir = "./" + dir
+			}
+			packages = append(packages, dir)
+		}
+	}
+	slices.Sort(packages)
+	return slices.Compact(packages)
+}
 
 // Test runs go test with args in the tree as it is. The flags are those of
 // [Build], so that what was compiled for the binary is not compiled again.
 func Test(ctx context.Context, lay Layout, tree *Tree, args []string, stdout, stderr io.Writer) error {
-	if err := checkTools(); err != nil {
-		return err
-	}
-	if !tree.Vendored() {
-		if err := installHeaders(ctx, lay); err != nil {
-			return err
-		}
-	}
-	if err := writeWorkspace(lay); err != nil {
-		return err
-	}
 	b := &builder{lay: lay, tree: tree}
+	if err := b.prepare(ctx); err != nil {
+		return err
+	}
 	env, err := b.goEnv()
 	if err != nil {
 		return err

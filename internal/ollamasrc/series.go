@@ -2,26 +2,30 @@ package ollamasrc
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
-	"strings"
-	"time"
+	"slices"
 )
 
 // Patch is one file of a series.
 type Patch struct {
-	Name string // 0001-subject.patch
-	Data []byte
+	// Name is the path from the patches folder, with slashes:
+	// 0001-subject.patch, or v0.17.1+/0001-subject.patch in an overlay.
+	Name     string
+	Releases Releases
+	Data     []byte
 }
 
-// Series is the patches of a folder, in the order of their names.
+// Series is what a release gets of a patches folder, in the order in which it is
+// applied: the common patches, then those of the overlays whose range the
+// release is in.
 type Series struct {
 	Dir     string
 	Patches []Patch
@@ -31,31 +35,98 @@ type Series struct {
 // aside under another name) are not part of a series.
 var patchName = regexp.MustCompile(`^[0-9]{4}-.+\.patch$`)
 
-// LoadSeries reads a patches folder. A missing folder is an empty series.
-func LoadSeries(dir string) (Series, error) {
+// LoadSeries reads what a patches folder has for a release. A missing folder is
+// an empty series.
+func LoadSeries(dir, version string) (Series, error) {
 	s := Series{Dir: dir}
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return s, nil
-	}
+	folders, err := overlays(dir)
 	if err != nil {
 		return Series{}, fmt.Errorf("reading the patch series: %w", err)
 	}
+	for _, releases := range append([]Releases{{}}, folders...) {
+		if !releases.Contain(version) {
+			continue
+		}
+		patches, err := readPatches(dir, releases)
+		if err != nil {
+			return Series{}, err
+		}
+		s.Patches = append(s.Patches, patches...)
+	}
+	return s, nil
+}
+
+// overlays lists the folders of a patches folder that are named by a range, in
+// the order in which they are applied.
+func overlays(dir string) ([]Releases, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var found []Releases
+	for _, entry := range entries {
+		if !entry.IsDir() || !rangeName.MatchString(entry.Name()) {
+			continue
+		}
+		releases, err := ParseReleases(entry.Name())
+		if err != nil {
+			return nil, fmt.Errorf("the folder %s: %w", Rel(filepath.Join(dir, entry.Name())), err)
+		}
+		found = append(found, releases)
+	}
+	slices.SortFunc(found, compareReleases)
+	return found, nil
+}
+
+// readPatches reads the patches of one folder.
+func readPatches(dir string, releases Releases) ([]Patch, error) {
+	entries, err := os.ReadDir(filepath.Join(dir, releases.Name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("reading the patch series: %w", err)
+	}
+	var patches []Patch
 	for _, entry := range entries {
 		if !patchName.MatchString(entry.Name()) {
 			continue
 		}
-		path := filepath.Join(dir, entry.Name())
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return Series{}, fmt.Errorf("reading the patch series: %w", err)
+		p := Patch{Name: path.Join(releases.Name, entry.Name()), Releases: releases}
+		file := filepath.Join(dir, filepath.FromSlash(p.Name))
+		if p.Data, err = os.ReadFile(file); err != nil {
+			return nil, fmt.Errorf("reading the patch series: %w", err)
 		}
-		if !bytes.HasPrefix(data, []byte("From ")) {
-			return Series{}, fmt.Errorf("%s is not a patch as git format-patch writes it (its first line does not begin with From)", Rel(path))
+		if !bytes.HasPrefix(p.Data, []byte("From ")) {
+			return nil, fmt.Errorf("%s is not a patch as git format-patch writes it (its first line does not begin with From)", Rel(file))
 		}
-		s.Patches = append(s.Patches, Patch{Name: entry.Name(), Data: data})
+		if err := p.checkTrailer(); err != nil {
+			return nil, fmt.Errorf("%s: %w", Rel(file), err)
+		}
+		patches = append(patches, p)
 	}
-	return s, nil
+	return patches, nil
+}
+
+// releasesTrailer is the line of a commit's message that puts its patch into an
+// overlay.
+const releasesTrailer = "Releases"
+
+var trailerLine = regexp.MustCompile(`(?m)^` + releasesTrailer + `: *(.+?) *$`)
+
+// checkTrailer compares the folder with the trailer: the next format would
+// otherwise move the patch.
+func (p Patch) checkTrailer() error {
+	message, _, _ := bytes.Cut(p.Data, []byte("\n---\n"))
+	trailer := ""
+	if m := trailerLine.FindSubmatch(message); m != nil {
+		trailer = string(m[1])
+	}
+	switch {
+	case trailer == p.Releases.Name:
+		return nil
+	case trailer == "":
+		return fmt.Errorf("the message of a patch in this folder needs the trailer %q", releasesTrailer+": "+p.Releases.Name)
+	default:
+		return fmt.Errorf("its trailer %q puts it into a folder %s", releasesTrailer+": "+trailer, trailer)
+	}
 }
 
 // Digest tells two series apart, names included.
@@ -71,137 +142,7 @@ func (s Series) Digest() string {
 func (s Series) paths() []string {
 	paths := make([]string, len(s.Patches))
 	for i, p := range s.Patches {
-		paths[i] = filepath.Join(s.Dir, p.Name)
+		paths[i] = filepath.Join(s.Dir, filepath.FromSlash(p.Name))
 	}
 	return paths
-}
-
-// Apply brings the tree in step with the series and reports whether it had to
-// change anything. Commits of a person's own on top of an unchanged series
-// stay; a changed series is put on anew, which needs a tree with nothing to
-// lose.
-func (t *Tree) Apply(ctx context.Context, series Series) (changed bool, err error) {
-	state, err := t.Compare(ctx, series)
-	if err != nil {
-		return false, err
-	}
-	if err := t.CheckClean(state); err != nil {
-		return false, err
-	}
-	if state.InStep {
-		return false, nil
-	}
-	if err := t.CheckNothingToLose(state); err != nil {
-		return false, err
-	}
-	if err := t.reset(ctx); err != nil {
-		return false, err
-	}
-	if err := t.am(ctx, series); err != nil {
-		return false, err
-	}
-	return true, nil
-}
-
-// am applies the whole series or nothing.
-func (t *Tree) am(ctx context.Context, series Series) error {
-	if len(series.Patches) > 0 {
-		args := append([]string{"am", "--quiet", "--no-3way", "--committer-date-is-author-date"}, series.paths()...)
-		if _, err := t.git.run(ctx, args...); err != nil {
-			return t.amFailed(ctx, series, err)
-		}
-	}
-	head, err := t.git.run(ctx, "rev-parse", "HEAD")
-	if err != nil {
-		return err
-	}
-	return t.writeApplied(applied{digest: series.Digest(), head: head})
-}
-
-// undoTimeout bounds the clean-up that runs even after an interrupt.
-const undoTimeout = 30 * time.Second
-
-// amFailed names the patch that git stopped at and takes the tree back.
-func (t *Tree) amFailed(ctx context.Context, series Series, cause error) error {
-	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-	defer cancel()
-	// Commits made so far are those of the patches that did apply.
-	done, countErr := t.count(undo, t.Base, "HEAD")
-	_, abortErr := t.git.run(undo, "am", "--abort")
-	resetErr := t.reset(undo)
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if err := errors.Join(countErr, resetErr); err != nil {
-		return errors.Join(cause, abortErr, err)
-	}
-	if done >= len(series.Patches) {
-		return cause
-	}
-	return &ApplyError{Version: t.Version, Patch: series.Patches[done].Name, Detail: applyDetail(cause)}
-}
-
-// ApplyError says which patch does not fit a release.
-type ApplyError struct {
-	Version string
-	Patch   string
-	Detail  string // git's own words: file and line
-}
-
-func (e *ApplyError) Error() string {
-	return fmt.Sprintf("%s does not apply to Ollama %s (%s); the source was left unpatched", e.Patch, e.Version, e.Detail)
-}
-
-// applyDetail keeps git's first error, which names a file and a line, and drops
-// the advice about continuing by hand.
-func applyDetail(err error) string {
-	for line := range strings.Lines(err.Error()) {
-		if _, detail, ok := strings.Cut(line, "error: "); ok {
-			return strings.TrimSpace(detail)
-		}
-	}
-	first, _, _ := strings.Cut(err.Error(), "\n")
-	return first
-}
-
-// Revert takes the tree back to the release. Without force it refuses when that
-// would lose something. Build caches live elsewhere and stay.
-func (t *Tree) Revert(ctx context.Context, series Series, force bool) (changed bool, err error) {
-	if force {
-		if _, err := os.Stat(filepath.Join(t.Dir, ".git", "rebase-apply")); err == nil {
-			if _, err := t.git.run(ctx, "am", "--quit"); err != nil {
-				return false, err
-			}
-		}
-	}
-	state, err := t.Compare(ctx, series)
-	if err != nil {
-		return false, err
-	}
-	if !force {
-		if err := t.CheckNothingToLose(state); err != nil {
-			return false, err
-		}
-	}
-	if state.Head == t.Base && len(state.Dirty) == 0 {
-		return false, nil
-	}
-	if force {
-		if _, err := t.git.run(ctx, "clean", "--quiet", "-d", "--force"); err != nil {
-			return false, err
-		}
-	}
-	return true, t.reset(ctx)
-}
-
-// reset rewrites only the files that differ, so that the build stays
-// incremental.
-func (t *Tree) reset(ctx context.Context) error {
-	if _, err := t.git.run(ctx, "reset", "--quiet", "--hard", upstreamTag); err != nil {
-		return err
-	}
-	if err := os.Remove(t.appliedPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }

@@ -12,7 +12,7 @@ import (
 // release, before its K/V may be kept. Others may keep positions or recurrent state in the
 // model itself, where a restored cache alone would give wrong output.
 type architecture struct {
-	// layers is the number of layers that have K/V of their own; nil means all.
+	// layers is the number of layers that have K/V or state of their own; nil means all.
 	layers func(fs.Config) int
 	// media says that rows follow from tokens and the content of images before them or in
 	// their own span: no row depends on an image that comes later.
@@ -25,6 +25,7 @@ var architectures = map[string]architecture{
 	"gemma3":      {media: true},
 	"gemma3n":     {layers: withoutShared},
 	"glm4moelite": {},
+	"lfm2":        {},
 	"gptoss":      {},
 	"gpt-oss":     {},
 	"llama":       {},
@@ -34,6 +35,7 @@ var architectures = map[string]architecture{
 	"qwen2":       {},
 	"qwen3":       {},
 	"qwen3moe":    {},
+	"qwen3next":   {},
 }
 
 // withoutShared leaves out the layers that attend to another layer's K/V.
@@ -41,7 +43,7 @@ func withoutShared(c fs.Config) int {
 	return int(c.Uint("block_count")) - int(c.Uint("attention.shared_kv_layers"))
 }
 
-// layersOf is how many layers of a model have K/V of their own.
+// layersOf is how many layers of a model have K/V or state of their own.
 func (a architecture) layersOf(c fs.Config) int {
 	if a.layers == nil {
 		return int(c.Uint("block_count"))

@@ -30,6 +30,8 @@ type Model struct {
 	Config fs.Config
 	// Media gives images their identity.
 	Media kvcache.MediaDigest
+	// States is the state of recurrent layers, nil in a model without any.
+	States kvcache.States
 	// CacheType is the effective type of the cache, such as "f16": what was asked for may
 	// not have been possible.
 	CacheType string
@@ -111,6 +113,7 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 		Fingerprint:   key,
 		Layers:        arch.layersOf(m.Config),
 		Media:         m.Media,
+		States:        m.States,
 		Rates:         openRates(config, key, log),
 		PageTokens:    config.PageTokens,
 		Poison:        config.Test,

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	oldOverlay = "patches/v0.16.0-v0.17.0/0001-model-for-old-releases.patch"
+	newOverlay = "patches/v0.18.0+/0001-model-for-new-releases.patch"
+
+	// newDir is the build directory of v0.18.0.
+	newDir = "build/v0.18.0"
+)
+
+// withReleases tags v0.16.0, and a v0.18.0 in which everything that the series
+// touches stands at other lines.
+func (w *world) withReleases() *world {
+	w.t.Helper()
+	w.git(w.clone, "tag", "v0.16.0", "v0.16.1")
+	w.git(w.clone, "checkout", "--quiet", "-b", "new", "v0.16.1")
+	moved := strings.Replace(upstreamFiles["kvcache/causal.go"], "// one", "// zero\n// one", 1)
+	w.write(w.clone, "kvcache/causal.go", moved)
+	w.git(w.clone, "commit", "--quiet", "--all", "--message", "move")
+	w.git(w.clone, "tag", "v0.18.0")
+	return w
+}
+
+// withOverlays has a tree of v0.16.1 and one of v0.18.0, both patched, and an
+// overlay that was written from each.
+func (w *world) withOverlays() *world {
+	w.t.Helper()
+	w.withSeries().withReleases().fetched()
+	w.ok("apply")
+	w.commit("model/old.go", "package model\n", "model: for old releases\n\nReason: test\nReleases: v0.16.0-v0.17.0")
+	require.Equal(w.t, "new v0.16.0-v0.17.0/0001-model-for-old-releases.patch\n", w.ok("format"))
+
+	w.ok("fetch", "--src", w.clone, "--version", "v0.18.0", "--dir", newDir)
+	w.ok("apply", "--dir", newDir)
+	w.commitIn(newDir, "model/new.go", "model: for new releases\n\nReleases: v0.18.0+")
+	require.Equal(w.t, "new v0.18.0+/0001-model-for-new-releases.patch\n", w.ok("format", "--dir", newDir))
+	return w
+}
+
+func (w *world) commitIn(dir, name, message string) {
+	w.t.Helper()
+	src := w.path(dir + "/src")
+	w.write(src, name, "package model\n")
+	w.git(src, "add", "--all")
+	w.git(src, "commit", "--quiet", "--message", message)
+}
+
+func TestOverlaysAreForTheirReleases(t *testing.T) {
+	w := newWorld(t).withOverlays()
+	var results []checkResult
+	require.NoError(t, json.Unmarshal([]byte(w.run("check", "--all", "--json", "--src", w.clone).stdout), &results))
+	got := map[string]int{}
+	for _, r := range results {
+		got[r.Version] = r.Patches
+	}
+	require.Equal(t, map[string]int{"v0.16.0": 3, "v0.16.1": 3, "v0.16.2": 3, "v0.17.4": 2, "v0.18.0": 3}, got)
+
+	for version, file := range map[string]string{"v0.16.0": "model/old.go", "v0.18.0": "model/new.go"} {
+		dir := "again/" + version
+		w.ok("fetch", "--src", w.clone, "--version", version, "--dir", dir)
+		require.Equal(t, "Ollama "+version+": 3 patches applied\n", w.ok("apply", "--dir", dir))
+		models, err := os.ReadDir(w.path(dir + "/src/model"))
+		require.NoError(t, err)
+		require.Len(t, models, 1)
+		require.Equal(t, filepath.Base(file), models[0].Name())
+		require.Contains(t, w.ok("status", "--dir", dir), "3/3 applied\n")
+		require.Equal(t, "Ollama "+version+" is as released\n", w.ok("revert", "--dir", dir))
+		require.NoDirExists(t, w.path(dir+"/src/model"))
+	}
+}
+
+// A patch is written from the trees of one release, so that two developers write
+// the same bytes.
+func TestOverlaysAreWrittenAtHome(t *testing.T) {
+	w := newWorld(t).withOverlays()
+	patches := map[string]string{}
+	for _, name := range []string{firstPatch, secondPatch, oldOverlay, newOverlay} {
+		patches[name] = w.read(w.path(name))
+	}
+	for _, dir := range []string{"build/ollama", newDir} {
+		require.Contains(t, w.ok("status", "--dir", dir), "3/3 applied\n", dir)
+		require.Equal(t, "patches and the commits agree\n", w.ok("format", "--dir", dir), dir)
+		require.Equal(t, "patches and the commits agree\n", w.ok("format", "--check", "--dir", dir), dir)
+		require.Contains(t, w.ok("apply", "--dir", dir), "3 patches already applied", dir)
+	}
+	// v0.16.0 is nobody's home.
+	w.ok("fetch", "--src", w.clone, "--version", "v0.16.0", "--dir", "other")
+	w.ok("apply", "--dir", "other")
+	w.commitIn("other", "model/more.go", "model: more\n\nReleases: v0.16.0-v0.17.0")
+	require.Contains(t, w.refused("format", "--dir", "other"), "the commit of v0.16.0-v0.17.0/0002-model-more.patch in other/src, which holds Ollama v0.16.0, is not as in patches, and it is written from a tree of v0.16.1")
+	for name, text := range patches {
+		require.Equal(t, text, w.read(w.path(name)), name)
+	}
+}
+
+// A change to a common patch in a tree that does not write it would get lost.
+func TestFormatRefusesPatchesOfAnotherHome(t *testing.T) {
+	w := newWorld(t).withOverlays()
+	src := w.path(newDir + "/src")
+	w.git(src, "revert", "--no-edit", "HEAD~1")
+	w.git(src, "reset", "--quiet", "--soft", "HEAD~3")
+	w.git(src, "commit", "--quiet", "--message", "kvcache: add another half")
+	require.Contains(t, w.refused("format", "--dir", newDir), "is not as in patches, and it is written from a tree of v0.16.1")
+	w.git(src, "reset", "--quiet", "--hard", "upstream")
+	require.Equal(t, "0001-main-greet.patch is not applied to build/v0.18.0/src; run patch-ollama apply first", w.refused("format", "--dir", newDir))
+	require.FileExists(t, w.path(newOverlay))
+}
+
+func TestFormatDropsAnEmptyOverlay(t *testing.T) {
+	w := newWorld(t).withOverlays()
+	w.git(w.path(newDir+"/src"), "reset", "--quiet", "--hard", "HEAD~1")
+	require.Equal(t, "stale v0.18.0+/0001-model-for-new-releases.patch\n", w.ok("format", "--dir", newDir))
+	require.NoDirExists(t, filepath.Dir(w.path(newOverlay)))
+	require.FileExists(t, w.path(oldOverlay))
+	require.FileExists(t, w.path(firstPatch))
+}
+
+func TestFormatRefusesTrailers(t *testing.T) {
+	w := newWorld(t).withOverlays()
+	for message, want := range map[string]string{
+		"model: a\n\nReleases: v0.17\n":           `the trailer of the commit "model: a": "v0.17" is not a range of releases`,
+		"model: b\n\nReleases: v0.18.0+\n":        `the commit "model: b" is for v0.18.0+, but build/ollama/src holds Ollama v0.16.1`,
+		"model: for all\n":                        `the commit "model: for old releases" stands before "model: for all"`,
+		"model: wide\n\nReleases: v0.16.0+\n":     `the commit "model: for old releases" stands before "model: wide"`,
+		"model: x\n\nReleases: v0.16.1-v0.30.0\n": `v0.30 and later drive llama-server`,
+	} {
+		w.commit("model/more.go", "package model\n", message)
+		require.Contains(t, w.refused("format"), want)
+		w.git(w.src(""), "reset", "--quiet", "--hard", "HEAD~1")
+	}
+}
+
+func TestOverlayFoldersAreChecked(t *testing.T) {
+	w := newWorld(t).withOverlays()
+	rename := func(from, to string) {
+		require.NoError(t, os.MkdirAll(filepath.Dir(w.path(to)), 0o755))
+		require.NoError(t, os.Rename(w.path(from), w.path(to)))
+	}
+	for to, want := range map[string]string{
+		"patches/v0.17/0001-a.patch":    `the folder patches/v0.17: "v0.17" is not a range of releases, such as v0.17.1+ or v0.16.0-v0.17.0`,
+		"patches/v0.16.1+/0001-a.patch": `patches/v0.16.1+/0001-a.patch: its trailer "Releases: v0.16.0-v0.17.0" puts it into a folder v0.16.0-v0.17.0`,
+		"patches/0003-a.patch":          `patches/0003-a.patch: its trailer "Releases: v0.16.0-v0.17.0" puts it into a folder v0.16.0-v0.17.0`,
+	} {
+		rename(oldOverlay, to)
+		require.Contains(t, w.refused("apply"), want)
+		rename(to, oldOverlay)
+		if dir := filepath.Dir(w.path(to)); dir != w.path("patches") {
+			require.NoError(t, os.Remove(dir))
+		}
+	}
+	w.write(w.root, oldOverlay, strings.Replace(w.read(w.path(oldOverlay)), "Releases: ", "Released: ", 1))
+	require.Contains(t, w.refused("apply"), `needs the trailer "Releases: v0.16.0-v0.17.0"`)
+	w.write(w.root, "patches/attic/0001-kept-aside.patch", "no patch")
+	require.Contains(t, w.ok("status", "--dir", newDir), "3/3 applied\n", "a folder that is no overlay, and one for other releases")
+}

@@ -1,0 +1,64 @@
+package diskstore
+
+import (
+	"cmp"
+	"context"
+	"slices"
+)
+
+// LayoutOf returns what the page that ref stands for has. It reads the page's
+// header only. It returns ErrNotFound, ErrDamaged, ErrMismatch, ErrTierDown,
+// ErrTierTimeout, ErrClosed, ctx's error or an error of the filesystem.
+func (s *Store) LayoutOf(ctx context.Context, ref Ref) (Layout, error) {
+	ctx, leave, err := s.life.enter(ctx)
+	if err != nil {
+		return Layout{}, err
+	}
+	defer leave()
+	for _, id := range s.tiers(ref.Tier) {
+		h, herr := s.headerOf(ctx, s.tier(id), s.refName(ref))
+		if herr == nil {
+			return h.layout, nil
+		}
+		err = cmp.Or(err, herr)
+	}
+	return Layout{}, err
+}
+
+// TailsWithin returns the tails of parent all of whose tokens and media a sequence
+// has, the longest first. tokens are those from position start on, as in ChainFrom.
+// It never fails: tails that cannot be looked at are left out.
+func (s *Store) TailsWithin(ctx context.Context, parent Key, start int, tokens []int32, media []Media) []Ref {
+	ctx, leave, err := s.life.enter(ctx)
+	if err != nil {
+		return nil
+	}
+	defer leave()
+	remoteCtx, cancel := context.WithTimeout(ctx, s.opt.RemoteTimeout)
+	defer cancel()
+	tokens = tokens[:min(len(tokens), s.opt.PageTokens)]
+	media = mediaWithin(media, start, len(tokens))
+	var refs []Ref
+	for _, id := range s.tiers(TierLocal) {
+		tierCtx := ctx
+		if id == tierRemote {
+			tierCtx = remoteCtx
+		}
+		infos, err := s.tier(id).Tails(tierCtx, s.opt.Fingerprint, parent)
+		if err != nil {
+			s.noteTierError(id, err)
+			continue
+		}
+		for _, info := range infos {
+			known := slices.ContainsFunc(refs, func(r Ref) bool { return r.Key == info.Key })
+			if known {
+				continue
+			}
+			if ref, ok := s.matchTail(tierCtx, id, info, start, tokens, media); ok && ref.Tokens == ref.Stored {
+				refs = append(refs, ref)
+			}
+		}
+	}
+	slices.SortStableFunc(refs, func(a, b Ref) int { return cmp.Compare(b.Tokens, a.Tokens) })
+	return refs
+}

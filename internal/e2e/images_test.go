@@ -1,0 +1,52 @@
+package e2e
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/ollamatest"
+)
+
+// restoredImages are the models whose conversations come back with the images in them.
+var restoredImages = []string{"gemma3-vision", "mistral3"}
+
+// TestImagesComeBackByContent: the same image is the same in another process, and another of
+// the same size is not. What the model sees after it has the bits of a conversation that
+// never left.
+func TestImagesComeBackByContent(t *testing.T) {
+	env := []string{"OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1", "OLLAMA_NUM_PARALLEL=1"}
+	plain := modelServer{startOptions(t, "", ollamatest.Options{Env: env})}
+	tiered := modelServer{start(t, env...)}
+	for _, arch := range restoredImages {
+		t.Run(arch, func(t *testing.T) {
+			a, b := plain.load(t, arch), tiered.load(t, arch)
+			const before, after = 90, 110
+			first := a.prompt(before, 1) + imageTag + a.prompt(after, 2)
+			second := first + a.prompt(20, 3)
+
+			a.turn(first, 1, picture(t, 1))
+			want := a.turn(second, archAnswer, picture(t, 1))
+
+			b.turn(first, 1, picture(t, 1))
+			b.crash()
+			got := b.turn(second, archAnswer, picture(t, 1))
+			require.Greater(t, got.restored, before+after, "the image's own tokens, too")
+			requireSame(t, want, got, "an image and the text after it, after kill -9")
+
+			// the text before the image is all that is shared, and the image is not cut
+			b.crash()
+			other := b.turn(second, archAnswer, picture(t, 2))
+			require.Positive(t, other.restored)
+			require.LessOrEqual(t, other.restored, before+1, "rows of another image of the same size")
+			a.unload()
+			requireClose(t, a.turn(second, archAnswer, picture(t, 2)), other, differ)
+
+			// both are known now
+			b.crash()
+			again := b.turn(second, archAnswer, picture(t, 2))
+			require.Greater(t, again.restored, before+after)
+			requireClose(t, other, again, differ)
+		})
+	}
+}

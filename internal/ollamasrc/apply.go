@@ -1,0 +1,142 @@
+package ollamasrc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Apply brings the tree in step with the series and reports whether it had to
+// change anything. Commits of a person's own on top of an unchanged series
+// stay; a changed series is put on anew, which needs a tree with nothing to
+// lose.
+func (t *Tree) Apply(ctx context.Context, series Series) (changed bool, err error) {
+	state, err := t.Compare(ctx, series)
+	if err != nil {
+		return false, err
+	}
+	if err := t.CheckClean(state); err != nil {
+		return false, err
+	}
+	if state.InStep {
+		return false, nil
+	}
+	if err := t.CheckNothingToLose(state); err != nil {
+		return false, err
+	}
+	if err := t.reset(ctx); err != nil {
+		return false, err
+	}
+	if err := t.am(ctx, series); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// am applies the whole series or nothing.
+func (t *Tree) am(ctx context.Context, series Series) error {
+	if len(series.Patches) > 0 {
+		args := append([]string{"am", "--quiet", "--no-3way", "--committer-date-is-author-date"}, series.paths()...)
+		if _, err := t.git.run(ctx, args...); err != nil {
+			return t.amFailed(ctx, series, err)
+		}
+	}
+	head, err := t.git.run(ctx, "rev-parse", "HEAD")
+	if err != nil {
+		return err
+	}
+	return t.writeApplied(applied{digest: series.Digest(), head: head})
+}
+
+// undoTimeout bounds the clean-up that runs even after an interrupt.
+const undoTimeout = 30 * time.Second
+
+// amFailed names the patch that git stopped at and takes the tree back.
+func (t *Tree) amFailed(ctx context.Context, series Series, cause error) error {
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	// Commits made so far are those of the patches that did apply.
+	done, countErr := t.count(undo, t.Base, "HEAD")
+	_, abortErr := t.git.run(undo, "am", "--abort")
+	resetErr := t.reset(undo)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err := errors.Join(countErr, resetErr); err != nil {
+		return errors.Join(cause, abortErr, err)
+	}
+	if done >= len(series.Patches) {
+		return cause
+	}
+	return &ApplyError{Version: t.Version, Patch: series.Patches[done].Name, Detail: applyDetail(cause)}
+}
+
+// ApplyError says which patch does not fit a release.
+type ApplyError struct {
+	Version string
+	Patch   string
+	Detail  string // git's own words: file and line
+}
+
+func (e *ApplyError) Error() string {
+	return fmt.Sprintf("%s does not apply to Ollama %s (%s); the source was left unpatched", e.Patch, e.Version, e.Detail)
+}
+
+// applyDetail keeps git's first error, which names a file and a line, and drops
+// the advice about continuing by hand.
+func applyDetail(err error) string {
+	for line := range strings.Lines(err.Error()) {
+		if _, detail, ok := strings.Cut(line, "error: "); ok {
+			return strings.TrimSpace(detail)
+		}
+	}
+	first, _, _ := strings.Cut(err.Error(), "\n")
+	return first
+}
+
+// Revert takes the tree back to the release. Without force it refuses when that
+// would lose something. Build caches live elsewhere and stay.
+func (t *Tree) Revert(ctx context.Context, series Series, force bool) (changed bool, err error) {
+	if force {
+		if _, err := os.Stat(filepath.Join(t.Dir, ".git", "rebase-apply")); err == nil {
+			if _, err := t.git.run(ctx, "am", "--quit"); err != nil {
+				return false, err
+			}
+		}
+	}
+	state, err := t.Compare(ctx, series)
+	if err != nil {
+		return false, err
+	}
+	if !force {
+		if err := t.CheckNothingToLose(state); err != nil {
+			return false, err
+		}
+	}
+	if state.Head == t.Base && len(state.Dirty) == 0 {
+		return false, nil
+	}
+	if force {
+		if _, err := t.git.run(ctx, "clean", "--quiet", "-d", "--force"); err != nil {
+			return false, err
+		}
+	}
+	return true, t.reset(ctx)
+}
+
+// reset rewrites only the files that differ, so that the build stays
+// incremental.
+func (t *Tree) reset(ctx context.Context) error {
+	if _, err := t.git.run(ctx, "reset", "--quiet", "--hard", upstreamTag); err != nil {
+		return err
+	}
+	if err := os.Remove(t.appliedPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+package ollamasrc
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+)
+
+// trialDir is the folder of the build directory in which releases are tried.
+const trialDir = "trial"
+
+// Trial is a release with the series applied, materialized to see whether it
+// builds and passes upstream's tests, and then dropped.
+//
+// All releases are tried at one path, one after another: Go's cache knows cgo's
+// objects by the paths in its flags, and neighbouring releases share most of the
+// C code. It is compiled without optimization, and CMake's libraries, CUDA among
+// them, not at all.
+type Trial struct {
+	b      *builder
+	series Series
+}
+
+// TrialLayout is where trials are run for a build directory. Its logs outlive
+// them.
+func TrialLayout(lay Layout) Layout {
+	return Layout{Root: lay.Root, Dir: filepath.Join(lay.Dir, trialDir)}
+}
+
+// NewTrial materializes a release in lay, a [TrialLayout], in place of the trial
+// before.
+func NewTrial(ctx context.Context, lay Layout, source Source, series Series, report Reporter) (*Trial, error) {
+	b := &builder{lay: lay, report: report, trial: true, opts: BuildOptions{Jobs: runtime.NumCPU()}}
+	step := report.Step("fetch " + source.Version())
+	tree, err := Fetch(ctx, lay, source)
+	if err == nil {
+		_, err = tree.Apply(ctx, series)
+	}
+	if err == nil {
+		b.tree = tree
+		err = b.prepare(ctx)
+	}
+	step.End("", err)
+	if err != nil {
+		return nil, err
+	}
+	return &Trial{b: b, series: series}, nil
+}
+
+// Build builds the binary, with the CPU backend that cgo compiles, runs it for
+// its version, and vets the packages that the series touches, which compiles
+// their tests.
+func (t *Trial) Build(ctx context.Context) error {
+	if _, err := t.b.binary(ctx); err != nil {
+		return err
+	}
+	return t.golang(ctx, "vet")
+}
+
+// Test runs upstream's tests of the packages that the series touches.
+func (t *Trial) Test(ctx context.Context) error {
+	return t.golang(ctx, "test")
+}
+
+func (t *Trial) golang(ctx context.Context, verb string) error {
+	packages := t.series.Packages()
+	if len(packages) == 0 {
+		return nil
+	}
+	env, err := t.b.goEnv()
+	if err != nil {
+		return err
+	}
+	name := t.b.stepName("go " + verb)
+	return t.b.step(ctx, name, func(Step) error {
+		cmd := command(ctx, "go", append([]string{verb, "-trimpath"}, packages...)...)
+		cmd.Dir, cmd.Env = t.b.lay.Src(), env
+		return runStep(ctx, t.b.lay, name, cmd, func(string) {})
+	})
+}
+
+// EndTrials removes everything that trials in lay leave but their logs.
+func EndTrials(lay Layout) error {
+	var errs []error
+	for _, path := range []string{lay.Src(), lay.Include(), filepath.Dir(lay.Binary()), lay.GoWork()} {
+		errs = append(errs, os.RemoveAll(path))
+	}
+	return errors.Join(errs...)
+}

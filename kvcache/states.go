@@ -1,0 +1,160 @@
+package kvcache
+
+import (
+	"context"
+	"math"
+
+	ollama "github.com/ollama/ollama/kvcache"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
+
+// States is what a patched Ollama cache with recurrent layers offers: what all tokens of its
+// one sequence made, which exists only after the last one that was computed. There is state
+// of convolutions and of recurrent layers.
+type States interface {
+	// StateLayers are the layers with a state of a kind that has memory, ascending.
+	StateLayers(recurrent bool) []int
+	// StateBytes is the size of a layer's state.
+	StateBytes(layer int, recurrent bool) (int, error)
+	// ReadState copies a layer's state to dst.
+	ReadState(layer int, recurrent bool, dst []byte) error
+	// WriteState copies a layer's state from src.
+	WriteState(layer int, recurrent bool, src []byte) error
+	// HasState reports whether there is a state that a sequence's next batch goes on from.
+	HasState(seq int) bool
+	// BeginState makes room for a sequence's state, which is then written.
+	BeginState(seq int) error
+}
+
+// stateEvery is after how many tokens a state is stored though nothing ends there. One of a
+// large model takes 75 MB.
+const stateEvery = 2048
+
+// stateID is the group of sections that hold state. No model has as many caches.
+const stateID = math.MaxUint16
+
+// kinds of state
+var stateKinds = []diskstore.Kind{diskstore.KindConv, diskstore.KindState}
+
+// addStates adds the sections of states, and returns how many layers have any.
+func (geo *geometry) addStates(states States, group int) (layers int, err error) {
+	seen := make(map[int]bool)
+	for _, kind := range stateKinds {
+		for _, layer := range states.StateLayers(kind == diskstore.KindState) {
+			n, err := states.StateBytes(layer, kind == diskstore.KindState)
+			if err != nil {
+				return 0, err
+			}
+			geo.add(group, diskstore.Section{Group: stateID, Layer: uint16(layer), Kind: kind, RowBytes: uint32(n)})
+			seen[layer] = true
+		}
+	}
+	return len(seen), nil
+}
+
+// stateful reports whether a sequence can only go on where a state was stored.
+func (t *TieredCausal) stateful() bool { return t.opts.States != nil }
+
+// landState notes what state a slot has after a part of a flight, and stores it where
+// somebody may go on from it: where the prompt or the answer ends; before the last batch of
+// a prompt, for the same prompt again, whose last token is computed in any case; and now and
+// then.
+func (t *TieredCausal) landState(f *flight, p *flightPart, s *slot) {
+	s.stateAt = -1
+	if !p.shortened && !s.broken {
+		s.stateAt = len(s.tokens)
+	}
+	if p.promptEnd || s.ending || len(s.tokens)-s.stateSaved >= t.stateEvery() || t.lastOfPromptNext(f, p.seq) {
+		t.sealState(s)
+	}
+}
+
+func (t *TieredCausal) stateEvery() int {
+	if t.opts.StateEvery > 0 {
+		return t.opts.StateEvery
+	}
+	return stateEvery
+}
+
+// lastOfPromptNext reports whether a sequence's prompt ends with its next batch after f.
+func (t *TieredCausal) lastOfPromptNext(f *flight, seq int) bool {
+	for _, other := range t.flights {
+		for i := range other.parts {
+			if p := &other.parts[i]; other.id > f.id && p.seq == seq {
+				return p.promptEnd
+			}
+		}
+	}
+	return false
+}
+
+// sealState stores the rows of a slot's last page, whole or not, with the state after it.
+// There must be no batch that may change the state while this runs.
+func (t *TieredCausal) sealState(s *slot) {
+	n := len(s.tokens)
+	if n == 0 || n != s.stateAt || n == s.stateSaved || n > s.private {
+		return
+	}
+	t.seal(s, true)
+	if t.copyOut(s, (n-1)/t.opts.PageTokens*t.opts.PageTokens, n, true, true) {
+		s.stateSaved = n
+		t.stats.SealedTails++
+	}
+}
+
+// reachState ends a plan at the last position for which a state is stored.
+func (t *TieredCausal) reachState(ctx context.Context, p *plan, limit int) {
+	for i := len(p.refs) - 1; i >= 0 && ctx.Err() == nil; i-- {
+		ref := p.refs[i]
+		if end := int(ref.Start) + ref.Stored; end <= p.base {
+			break
+		}
+		candidates := t.opts.Store.TailsWithin(ctx, ref.Parent, int(ref.Start), p.prompt.tokens[ref.Start:limit], p.prompt.media)
+		if !ref.Tail {
+			candidates = append([]diskstore.Ref{ref}, candidates...)
+		}
+		for _, c := range candidates {
+			end := int(c.Start) + c.Tokens
+			if end > p.base && end <= limit && p.prompt.boundary(end) == end && t.hasState(ctx, c) {
+				p.refs, p.end, p.state = append(p.refs[:i:i], c), end, true
+				return
+			}
+		}
+	}
+	p.refs, p.end = nil, p.base
+}
+
+// hasState reports whether a page was stored with the state after it.
+func (t *TieredCausal) hasState(ctx context.Context, ref diskstore.Ref) bool {
+	stored, err := t.opts.Store.LayoutOf(ctx, ref)
+	if err != nil {
+		return false
+	}
+	n := 0
+	for _, s := range stored.Sections() {
+		if !s.Kind.PerToken() {
+			n++
+		}
+	}
+	return n > 0
+}
+
+// checkpointed is a TieredCausal over a cache that the runner asks where a sequence can go
+// on from.
+type checkpointed struct {
+	*TieredCausal
+	ollama.CheckpointCache
+}
+
+// AsCache is the wrapper as the runner is to see it: with the methods that it looks for in
+// the cache that is wrapped.
+func (t *TieredCausal) AsCache() ollama.Cache {
+	if inner, ok := t.Cache.(ollama.CheckpointCache); ok {
+		return checkpointed{t, inner}
+	}
+	return t
+}
+
+// Tiered is the wrapper behind what AsCache returns.
+func (t *TieredCausal) Tiered() *TieredCausal { return t }

@@ -1,0 +1,207 @@
+package kvcache
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
+
+// fakeStates is the state of two layers of one sequence: a hash of all its tokens.
+type fakeStates struct {
+	held  bool
+	value [2][]byte
+}
+
+func newFakeStates() *fakeStates {
+	s := &fakeStates{}
+	s.reset()
+	return s
+}
+
+// reset is what a sequence begins with.
+func (s *fakeStates) reset() { s.held, s.value = false, [2][]byte{make([]byte, 32), make([]byte, 32)} }
+
+func (s *fakeStates) StateLayers(recurrent bool) []int {
+	if recurrent {
+		return []int{3}
+	}
+	return []int{2}
+}
+
+func (s *fakeStates) StateBytes(int, bool) (int, error) { return 32, nil }
+func (s *fakeStates) HasState(int) bool                 { return s.held }
+func (s *fakeStates) BeginState(int) error              { s.held = true; return nil }
+
+func (s *fakeStates) ReadState(layer int, recurrent bool, dst []byte) error {
+	copy(dst, s.value[layer-2])
+	return nil
+}
+
+func (s *fakeStates) WriteState(layer int, recurrent bool, src []byte) error {
+	s.value[layer-2] = slices.Clone(src)
+	return nil
+}
+
+// after is the state after a token.
+func after(layer int, state []byte, token int32) []byte {
+	sum := sha256.Sum256(fmt.Append(state, layer, token))
+	return sum[:]
+}
+
+func (s *fakeStates) advance(token int32) {
+	s.held = true
+	for i := range s.value {
+		s.value[i] = after(i, s.value[i], token)
+	}
+}
+
+// requireAfter checks that this is the state after tokens.
+func (s *fakeStates) requireAfter(t require.TestingT, tokens []int32) {
+	want := newFakeStates()
+	for _, token := range tokens {
+		want.advance(token)
+	}
+	require.Equal(t, want.value, s.value)
+}
+
+// hybridRunner is a fakeRunner of a model with state. Upstream keeps none when positions are
+// removed, and zeroes it for a sequence that begins.
+type hybridRunner struct {
+	*fakeRunner
+	states *fakeStates
+}
+
+type hybridModel struct {
+	fakeModel
+	states *fakeStates
+}
+
+func (m hybridModel) Remove(seq int, begin, end int32) error {
+	m.states.reset()
+	return m.fakeModel.Remove(seq, begin, end)
+}
+
+func newHybridRunner(t testing.TB, store Store, opts Options) *hybridRunner {
+	r := &hybridRunner{fakeRunner: newFakeRunner(t, store, 1, 256, opts), states: newFakeStates()}
+	r.tiered.Close()
+	opts = r.tiered.opts
+	opts.Layers, opts.States = 4, r.states
+	r.tiered = New(hybridModel{r.model, r.states}, r.model.rows(), opts)
+	r.onCompute = func(b *fakeBatch) {
+		for _, in := range b.inputs {
+			r.states.advance(in.Token)
+		}
+	}
+	t.Cleanup(r.tiered.Close)
+	return r
+}
+
+// requireExact checks rows and state of slot 0.
+func (r *hybridRunner) requireExact(t require.TestingT, tokens []int32) {
+	r.cache.requireRows(t, 0, tokens)
+	r.states.requireAfter(t, tokens)
+}
+
+func TestStateComesBack(t *testing.T) {
+	for _, n := range []int{3, 8, 12, 16, 24, 29, 47, 48, 49} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			store := newMemStore(t)
+			r := newHybridRunner(t, store, Options{})
+			prompt := tokenRange(1, n)
+			r.run(r.slots[0], prompt, []int32{901, 902, 903}, true)
+			r.requireExact(t, append(slices.Clone(prompt), 901, 902, 903))
+			r.tiered.Close()
+
+			// the answer comes back as it was, or in part, or not at all
+			for kept, held := range map[int]int{3: n + 3, 2: n, 0: n} {
+				again := newHybridRunner(t, store, Options{})
+				next := append(append(slices.Clone(prompt), []int32{901, 902, 903}[:kept]...), tokenRange(3, 20)...)
+				require.Equal(t, held, again.load(again.slots[0], next, false).Held, "%d tokens of the answer", kept)
+				again.requireExact(t, next[:held])
+				again.drain()
+				again.requireExact(t, next)
+				again.finish(again.slots[0])
+			}
+		})
+	}
+}
+
+// The same prompt again goes on from before its last batch: its last token is computed.
+func TestStateBeforeTheLastBatchOfAPrompt(t *testing.T) {
+	store := newMemStore(t)
+	r := newHybridRunner(t, store, Options{})
+	prompt := tokenRange(1, 40) // in batches of 12
+	r.run(r.slots[0], prompt, []int32{901}, true)
+	r.tiered.Close()
+	again := newHybridRunner(t, store, Options{})
+	require.Equal(t, 36, again.load(again.slots[0], prompt, true).Held)
+	again.drain()
+	again.requireExact(t, prompt)
+}
+
+func TestStateIsStoredNowAndThen(t *testing.T) {
+	store := newMemStore(t)
+	r := newHybridRunner(t, store, Options{StateEvery: 24})
+	long := tokenRange(1, 100)
+	r.run(r.slots[0], long, nil, true)
+	r.tiered.Close()
+	again := newHybridRunner(t, store, Options{})
+	branch := append(slices.Clone(long[:60]), tokenRange(2, 20)...)
+	require.Equal(t, 48, again.load(again.slots[0], branch, true).Held)
+	again.drain()
+	again.requireExact(t, branch)
+}
+
+// What is left in a slot without its state leads nowhere.
+func TestRowsWithoutStateAreComputedAgain(t *testing.T) {
+	r := newHybridRunner(t, newMemStore(t), Options{})
+	prompt := tokenRange(1, 30)
+	r.run(r.slots[0], prompt, nil, false)
+	next := append(slices.Clone(prompt), tokenRange(2, 5)...)
+	require.Zero(t, r.load(r.slots[0], next, true).Held)
+	r.drain()
+	r.requireExact(t, next)
+}
+
+// A page that turns out damaged takes the state with it: an earlier one serves.
+func TestStateOfADamagedPage(t *testing.T) {
+	store := newMemStore(t)
+	r := newHybridRunner(t, store, Options{StateEvery: 8})
+	prompt := tokenRange(1, 60)
+	r.run(r.slots[0], prompt, nil, true)
+	r.tiered.Close()
+	store.readErr = map[int]error{5: diskstore.ErrDamaged}
+	again := newHybridRunner(t, store, Options{})
+	held := again.load(again.slots[0], append(slices.Clone(prompt), 7), true).Held
+	require.Equal(t, 36, held)
+	again.requireExact(t, prompt[:held])
+}
+
+func TestCheckpointCachesStaySo(t *testing.T) {
+	r := newHybridRunner(t, newMemStore(t), Options{})
+	_, ok := r.tiered.AsCache().(interface {
+		PrepareRestore(int, int32) (int32, bool)
+	})
+	require.False(t, ok)
+	inner := checkpointModel{hybridModel: hybridModel{r.model, r.states}}
+	tiered := New(inner, r.model.rows(), r.tiered.opts)
+	t.Cleanup(tiered.Close)
+	cache := tiered.AsCache()
+	pos, ok := cache.(interface {
+		PrepareRestore(int, int32) (int32, bool)
+	}).PrepareRestore(1, 7)
+	require.True(t, ok)
+	require.Equal(t, int32(7), pos)
+	require.Same(t, tiered, cache.(interface{ Tiered() *TieredCausal }).Tiered())
+	require.NoError(t, cache.Remove(0, 0, math.MaxInt32))
+}
+
+type checkpointModel struct{ hybridModel }
+
+func (checkpointModel) PrepareRestore(_ int, pos int32) (int32, bool) { return pos, true }
