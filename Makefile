@@ -148,7 +148,7 @@ test-long: build test-paged check-releases ## Run the long form of tests that ha
 
 # FUZZTIME=5m gives each of them that long.
 .PHONY: fuzz
-fuzz: ## Run every fuzzer of the page store for FUZZTIME, default 30s
+fuzz: ## Run every fuzzer for FUZZTIME, default 30s
 	scripts/fuzz
 
 .PHONY: check-cuda

@@ -37,6 +37,9 @@
 //   - Budget: cells are reserved before the first row is read; no room means no restore.
 //   - Identity: rows are stored under the exact tokens that made them, or not at all.
 //
+// Pages are read as long as that is quicker than computing them: package rates decides, from
+// what both have cost.
+//
 // The package knows nothing about files, but hands a page's file on to a cache that can use
 // rows where they lie ([RowPlacer]): see package diskstore for those, and package tiering
 // (below this one) for the configuration that joins both.

@@ -79,12 +79,3 @@ func partsOf(sequences []int, positions []int32, inputs []*input.Input, cells []
 	}
 	return parts
 }
-
-// size is the number of tracked tokens.
-func (f *flight) size() int {
-	n := 0
-	for i := range f.parts {
-		n += len(f.parts[i].inputs)
-	}
-	return n
-}

@@ -95,17 +95,7 @@ func (t *TieredCausal) planRestore(ctx context.Context, lock sync.Locker, seq, h
 	if p.end < have || p.end <= p.base || ctx.Err() != nil {
 		return p, false
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var bytes int64
-	for i := range p.refs {
-		bytes += p.bytes(&t.geometry, i)
-	}
-	if !t.opts.AlwaysRestore && !t.gate.pays(p.end-p.base, bytes) {
-		t.stats.SkippedRestores++
-		return p, false
-	}
-	return p, true
+	return p, t.decide(ctx, &p) && p.end >= have && p.end > p.base
 }
 
 // restoreBase is the position restored rows start from. Rows of a broken slot do not

@@ -42,15 +42,29 @@ type readAhead struct {
 	clock readClock
 }
 
-func (t *TieredCausal) readAhead(ctx context.Context, p *plan) *readAhead {
+// readAhead begins to read. When alone is set it reads the first page only, until together is
+// called.
+func (t *TieredCausal) readAhead(ctx context.Context, p *plan, alone bool) *readAhead {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &readAhead{
 		t: t, plan: p, stop: cancel,
 		pages: make(chan chan page, pagesInMemory),
 		room:  make(chan struct{}, pagesInMemory),
 	}
+	if alone {
+		for range pagesInMemory - 1 {
+			r.room <- struct{}{}
+		}
+	}
 	go r.run(ctx)
 	return r
+}
+
+// together ends reading one page alone.
+func (r *readAhead) together() {
+	for range pagesInMemory - 1 {
+		<-r.room
+	}
 }
 
 // run starts a reader for each page as soon as there is a place for it.
@@ -123,10 +137,13 @@ func (c *readClock) end() {
 	}
 }
 
-// took returns the time once nothing is read any more.
+// took returns the time up to now.
 func (c *readClock) took() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.running > 0 {
+		return c.total + time.Since(c.since)
+	}
 	return c.total
 }
 
@@ -153,7 +170,9 @@ func (t *TieredCausal) readInto(ctx context.Context, p *plan, i int) page {
 func (t *TieredCausal) fill(ctx context.Context, p *plan) (int, error) {
 	t.queue.yield(1)
 	defer t.queue.yield(-1)
-	r := t.readAhead(ctx, p)
+	pace := t.pace(p)
+	alone := pace.alone()
+	r := t.readAhead(ctx, p, alone)
 	defer r.close()
 
 	t.mu.Lock()
@@ -166,15 +185,27 @@ func (t *TieredCausal) fill(ctx context.Context, p *plan) (int, error) {
 		t.poison(p.cells)
 	}
 
-	held, bytes := p.base, int64(0)
+	held := p.base
+	pace.begin(r.clock.took())
 	for read := range r.pages {
-		pg := <-read
+		pg, there := pace.wait(read)
+		if !there {
+			r.stop()
+			pg = <-read // without what it was about to bring
+			r.done(&pg)
+			t.skip(p, pg.index)
+			return held, nil
+		}
 		err := pg.err
 		if err == nil {
 			err = t.write(&pg, p)
 		}
 		if err != nil && !errors.Is(err, diskstore.ErrDamaged) {
 			r.stop() // before there is room for one more
+		}
+		if alone {
+			r.together()
+			alone = false
 		}
 		r.done(&pg)
 		if err != nil {
@@ -183,12 +214,11 @@ func (t *TieredCausal) fill(ctx context.Context, p *plan) (int, error) {
 			r.drain()
 			return held, err
 		}
-		held = p.pageEnd(pg.index)
-		bytes += int64(pg.layout.Size())
+		if held = p.pageEnd(pg.index); !pace.next() && held < p.end {
+			t.skip(p, pg.index+1)
+			return held, nil
+		}
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.gate.read(bytes, r.clock.took())
 	return held, ctx.Err()
 }
 

@@ -48,8 +48,10 @@ func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have 
 		// A window or a state of another position is another one: what came in is no use.
 		limit = result.Held
 		t.clear(seq, &result)
-		if whole, _ = t.restore(ctx, lock, seq, limit, prompt, &result); !whole {
-			t.clear(seq, &result)
+		if err != nil { // a damaged page: what is before it may serve
+			if whole, _ = t.restore(ctx, lock, seq, limit, prompt, &result); !whole {
+				t.clear(seq, &result)
+			}
 		}
 	}
 	result.Took = time.Since(started)

@@ -11,6 +11,7 @@ import (
 	"github.com/ollama/ollama/model/input"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/kvcache/rates"
 )
 
 // Store keeps pages. [diskstore.Store] is the one there is; its methods may be called
@@ -48,6 +49,9 @@ type Options struct {
 	// Backwards says that what has no identity changes the rows before it as well, as far as
 	// they are computed in the same batch.
 	Backwards bool
+	// Rates is what computing and reading are known to cost, which decides what is read; nil
+	// means that nothing is known and what is learned is not kept. The wrapper saves it.
+	Rates *rates.Rates
 	// Poison fills the cells a restore has taken with NaN bytes before rows are written,
 	// to show that none of them is read too early. For tests.
 	Poison bool
@@ -75,18 +79,23 @@ type TieredCausal struct {
 	opts   Options
 	log    *slog.Logger
 	queue  *writeQueue
-	gate   gate
+	rates  *rates.Rates
+	after  func(time.Duration) <-chan time.Time // time.After, but in tests
 
 	mu       sync.Mutex
 	slots    map[int]*slot
 	flights  []*flight
 	landed   sync.Cond // a flight left flights
+	batches  batchClock
 	geometry geometry
 	thin     map[diskstore.Key]bool // pages known to be stored without some group's rows
 	stats    Stats
 
-	buffers  sync.Pool // of *[]byte, pages are read into
-	unplaced sync.Once // the log knows why a page was not placed
+	buffers  sync.Pool       // of *[]byte, pages are read into
+	unplaced sync.Once       // the log knows why a page was not placed
+	running  context.Context // until the cache is closed
+	stop     context.CancelFunc
+	probes   sync.WaitGroup // reads that no request waits for
 	closing  sync.Once
 }
 
@@ -94,10 +103,11 @@ var _ ollama.Cache = (*TieredCausal)(nil)
 
 // Stats counts what happened since the cache was wrapped.
 type Stats struct {
-	SealedPages, SealedTails      int64
-	Restores, RestoredTokens      int64
-	RestoredBytes                 int64
-	SkippedRestores, FailedCopies int64
+	SealedPages, SealedTails int64
+	Restores, RestoredTokens int64
+	RestoredBytes            int64
+	// SkippedPages were stored and computed all the same, because that was quicker.
+	SkippedPages, FailedCopies int64
 }
 
 // New wraps a cache that consists of those with rows. The wrapper owns the store: Close
@@ -109,16 +119,23 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
+	if opts.Rates == nil {
+		opts.Rates = rates.New()
+	}
 	t := &TieredCausal{
-		Cache:  cache,
-		groups: groupsOf(rows),
-		opts:   opts,
-		log:    opts.Logger,
-		queue:  newWriteQueue(opts.Store, opts.Logger),
-		slots:  make(map[int]*slot),
-		thin:   make(map[diskstore.Key]bool),
+		Cache:   cache,
+		groups:  groupsOf(rows),
+		opts:    opts,
+		log:     opts.Logger,
+		queue:   newWriteQueue(opts.Store, opts.Logger),
+		rates:   opts.Rates,
+		after:   time.After,
+		slots:   make(map[int]*slot),
+		batches: newBatchClock(),
+		thin:    make(map[diskstore.Key]bool),
 	}
 	t.landed.L = &t.mu
+	t.running, t.stop = context.WithCancel(context.Background())
 	return t
 }
 
@@ -188,13 +205,16 @@ func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Inp
 	}
 	f := &flight{id: id, parts: partsOf(batch.Sequences, batch.Positions, inputs, cells,
 		func(seq int) bool { return !tracked(seq) })}
+	outputs := false
 	for i := range f.parts {
 		p := &f.parts[i]
-		if s := t.slot(p.seq); s.promptOpen && promptEnd(p.seq) {
+		s := t.slot(p.seq)
+		if s.promptOpen && promptEnd(p.seq) {
 			s.promptOpen, p.promptEnd = false, true
 		}
+		outputs = outputs || !s.promptOpen
 	}
-	t.gate.built(id)
+	t.batches.batchBuilt(id, batch, outputs)
 	t.flights = append(t.flights, f)
 }
 
@@ -207,8 +227,9 @@ func (t *TieredCausal) BatchDone(id int) {
 		if f.id != id {
 			continue
 		}
-		t.gate.done(id, f.size())
+		sealed := t.stats.SealedPages + t.stats.SealedTails
 		t.land(f)
+		t.batches.batchDone(id, t.stats.SealedPages+t.stats.SealedTails > sealed, t.rates)
 		t.flights = append(t.flights[:i], t.flights[i+1:]...)
 		t.landed.Broadcast()
 		return
@@ -363,6 +384,7 @@ func (t *TieredCausal) Flush(ctx context.Context) error {
 	if err := t.queue.wait(ctx); err != nil {
 		return err
 	}
+	t.ratesKept(t.rates.Save())
 	return t.opts.Store.Flush(ctx)
 }
 
@@ -376,8 +398,18 @@ func (t *TieredCausal) close() {
 	if err := t.queue.close(ctx); err != nil {
 		t.log.Warn("kv tier: pages were not all stored before the model was unloaded", "error", err)
 	}
+	t.stop()
+	t.probes.Wait()
+	t.ratesKept(t.rates.Close())
 	if err := t.opts.Store.Close(); err != nil {
 		t.log.Warn("kv tier: closing the page store", "error", err)
 	}
 	t.Cache.Close()
+}
+
+// ratesKept says why what computing and reading cost is not remembered, if it is not.
+func (t *TieredCausal) ratesKept(err error) {
+	if err != nil {
+		t.log.Debug("kv tier: rates are not remembered", "error", err)
+	}
 }

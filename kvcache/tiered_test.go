@@ -329,28 +329,3 @@ func TestCloseIsBoundedAndClosesEverything(t *testing.T) {
 	require.True(t, r.cache.closed)
 	require.Len(t, store.pages, 5, "queued pages are stored first")
 }
-
-func TestRestoreIsSkippedWhereComputingIsQuicker(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
-	r.run(r.slots[0], tokenRange(1, 40), nil, true)
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.flush()
-	r.tiered.opts.AlwaysRestore = false
-	r.tiered.gate.computeRate, r.tiered.gate.readRate = 1e9, 1
-	require.Zero(t, r.load(r.slots[0], tokenRange(1, 40), true).Held)
-	require.Equal(t, int64(1), r.tiered.Stats().SkippedRestores)
-	r.drain()
-	r.cache.requireRows(t, 0, tokenRange(1, 40))
-}
-
-func TestGate(t *testing.T) {
-	var g gate
-	require.True(t, g.pays(1, 1<<40), "nothing is known yet")
-	g.computeRate, g.readRate = 1000, 1e6
-	require.True(t, g.pays(1000, 1e6))
-	for i := 1; i < gateRetry; i++ {
-		require.False(t, g.pays(1000, 2e6))
-	}
-	require.True(t, g.pays(1000, 2e6), "measured again now and then")
-}

@@ -44,6 +44,7 @@ var benchmarks = []struct {
 	{"restore", true, (*bench).measureRestore},
 	{"slots", true, (*bench).measureSlots},
 	{"warm", true, (*bench).measureWarm},
+	{"remote", true, (*bench).measureRemote},
 	{"paged", true, (*bench).measurePaged},
 	{"store", false, (*bench).measureStore},
 }
@@ -67,7 +68,7 @@ func newBench(s settings, steps show.Steps) (*bench, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a folder for the benchmarks: %w", err)
 	}
-	longest := max(slices.Max(s.sizes), s.costPrompt+s.costAnswer, s.restoreTokens)
+	longest := max(slices.Max(s.sizes), s.costPrompt+s.costAnswer, s.restoreTokens, s.remoteTokens)
 	return &bench{
 		settings: s,
 		steps:    steps,

@@ -74,12 +74,13 @@ func TestParse(t *testing.T) {
 	require.Equal(t, []int{512, 1024}, s.sizes)
 
 	for args, want := range map[string][]string{
-		`-only ttfb: there is no benchmark "ttfb", only ttft, cost, restore, slots, warm, paged, store`: {"-only", "ttfb"},
-		`-sizes 1,x: "1" is not a number of tokens from 2 to 262144`:                                    {"-sizes", "1,x"},
-		`-store-pages 5,x: "x" is not a number of pages from 1 to 10000000`:                             {"-store-pages", "5,x"},
-		`-store-mib 0: want 1 to 8192`:                                                                  {"-store-mib", "0"},
-		"-n 0, -pairs 15: at least one repetition is needed":                                            {"-n", "0"},
-		`unexpected argument "all"; every setting is a flag, see -help`:                                 {"all"},
+		`-only ttfb: there is no benchmark "ttfb", only ttft, cost, restore, slots, warm, remote, paged, store`: {"-only", "ttfb"},
+		`-sizes 1,x: "1" is not a number of tokens from 2 to 262144`:                                            {"-sizes", "1,x"},
+		`-store-pages 5,x: "x" is not a number of pages from 1 to 10000000`:                                     {"-store-pages", "5,x"},
+		`-remote-mbs 0: "0" is not a number of MB per second from 1 to 100000`:                                  {"-remote-mbs", "0"},
+		`-store-mib 0: want 1 to 8192`:                                                                          {"-store-mib", "0"},
+		"-n 0, -pairs 15: at least one repetition is needed":                                                    {"-n", "0"},
+		`unexpected argument "all"; every setting is a flag, see -help`:                                         {"all"},
 	} {
 		_, err := parse(want, io.Discard)
 		require.EqualError(t, err, args)
@@ -113,7 +114,11 @@ func sample() *Report {
 				Took: series(0.05), Batch: series(0.03), Outside: series(0.02), SameSlotBatch: series(0.01), PlainRead: series(0.025),
 			}},
 		},
-		Cost:    &Cost{PromptTokens: 4096, DecodePrompt: 64, AnswerTokens: 256, Prefill: SideBySide{Off: series(300), On: series(297), Ratio: series(0.99)}},
+		Cost: &Cost{PromptTokens: 4096, DecodePrompt: 64, AnswerTokens: 256, Prefill: SideBySide{Off: series(300), On: series(297), Ratio: series(0.99)}},
+		Remote: &Remote{Tokens: 4096, Points: []RemotePoint{{
+			BytesPerSecond: 1e7, Decided: series(4.1), DecidedTokens: 0, Unknown: series(4.3), Restored: series(6), RestoredTokens: 4095,
+			Computed: series(4, 4.2, 3.9), Ratio: 1.025,
+		}}},
 		Restore: &Restore{Tokens: 8192, Files: 32, Bytes: 67e6, Cached: Bandwidth{Restore: series(1.5e9), Read: series(3e9), Ratio: 0.5}},
 	}
 }
@@ -187,6 +192,11 @@ Restoring 8,192 tokens (32 files, 67 MB) against reading the files, 1 times
 
 PAGE CACHE    RESTORE       PLAIN READ    RATIO
 full          1,500 MB/s    3,000 MB/s    0.50
+
+Time to first token, 4,096 tokens of which all but the last are on a remote tier, first request after a restart, 1 times
+
+REMOTE TIER    OURS      OF IT RESTORED    ALL RESTORED    ALL COMPUTED              OURS/BETTER    TIER NOT KNOWN YET
+10 MB/s        4.10 s    0                 6.00 s          4.00 s (3.90 s–4.20 s)    1.02           4.30 s
 `, out.String())
 }
 

@@ -28,6 +28,11 @@
 // warm: time to first token of the first prompt after kill -9 and with an empty
 // page cache, with the latest conversations read ahead and without. It takes root.
 //
+// remote: time to first token of a prompt whose pages are on a remote tier of
+// several speeds, a FUSE mount with a limit: as the tier decides from the rates
+// it remembers, with everything restored, and with everything computed. It needs
+// Linux, root and FUSE, and is left out elsewhere.
+//
 // store: the page store alone: restores against fio reading the same files, with
 // an empty and a full page cache; compressed ones against zstd alone; saving
 // against fio writing and syncing; lookups and opening with a million pages.

@@ -35,6 +35,8 @@ type settings struct {
 	costPrompt    int
 	costAnswer    int
 	restoreTokens int
+	remoteTokens  int
+	remoteMBs     []int
 	storeMiB      int
 	storePages    []int
 }
@@ -47,15 +49,18 @@ const (
 	costPrompt         = 4096
 	costAnswer         = 256
 	decodePrompt       = 64
-	restoreTokens      = 16384
+	restoreTokens      = 16384 // whole pages: tails come and go
+	remoteTokens       = 4096
+	defaultRemoteMBs   = "1000,300,100,30,10,3,1"
 	defaultStoreMiB    = 1024
 	defaultStorePages  = "10000,1000000"
 )
 
-// Limits of what store is asked for: tokens of chains are 32 bits.
+// Limits of what is asked for: tokens of store's chains are 32 bits.
 const (
 	storePagesMax = 10_000_000
 	storeMiBMax   = 8192
+	remoteMBsMax  = 100_000
 )
 
 // trainedContext is what the model says it was trained for: the most a context can be.
@@ -66,6 +71,8 @@ const (
 	quickTokens  = 300
 	quickAnswer  = 8
 	quickRestore = 512
+	quickRemote  = 512
+	quickMBs     = "100"
 
 	quickStoreMiB   = 64
 	quickStorePages = "500,1000"
@@ -75,11 +82,12 @@ var quickShape = testmodel.Shape{Layers: 2, Embed: 128, Heads: 4, KVHeads: 2, He
 
 func parse(args []string, stderr io.Writer) (settings, error) {
 	s := settings{
-		shape: testmodel.Shape{Context: trainedContext, Seed: 1}, costPrompt: costPrompt, costAnswer: costAnswer,
+		shape: testmodel.Shape{Context: trainedContext, Seed: 1}, costPrompt: costPrompt, costAnswer: costAnswer, restoreTokens: restoreTokens,
+		remoteTokens: remoteTokens,
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	var only, sizes, storePages string
+	var only, sizes, remoteMBs, storePages string
 	flags.StringVar(&s.stock, "stock", os.Getenv(stockEnv), "unpatched ollama `executable` to compare with; default $"+stockEnv+", else the patched one with the tier off")
 	flags.StringVar(&s.out, "o", "", "write everything measured to this JSON `file`; what -only leaves out stays in it, if measured alike")
 	flags.StringVar(&s.show, "show", "", "measure nothing, print the tables of this JSON `file`")
@@ -88,6 +96,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.IntVar(&s.repetitions, "n", defaultRepetitions, fmt.Sprintf("repetitions of ttft; of restore there are %d times as many", restoresPerRepetition))
 	flags.IntVar(&s.pairs, "pairs", defaultPairs, fmt.Sprintf("pairs of cost's prompts; of answers there are %d times as many", decodesPerPrefill))
 	flags.IntVar(&s.restoreTokens, "restore-tokens", restoreTokens, "`length` of the prompt of restore, slots and warm, in tokens")
+	flags.StringVar(&remoteMBs, "remote-mbs", defaultRemoteMBs, "`speeds` of remote's tier, in MB per second")
 	flags.IntVar(&s.storeMiB, "store-mib", defaultStoreMiB, "`MiB` of rows that store saves and restores")
 	flags.StringVar(&storePages, "store-pages", defaultStorePages, "`numbers` of tiny pages that store looks up among, ascending; a million take 12 GB of disk and minutes to write")
 	flags.BoolVar(&s.quick, "quick", false, "see in seconds whether it works; the figures mean nothing")
@@ -101,14 +110,15 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 		s.shape, sizes = quickShape, strconv.Itoa(quickTokens)
 		s.costPrompt, s.costAnswer, s.restoreTokens = quickTokens, quickAnswer, quickRestore
 		s.repetitions, s.pairs = 1, 1
+		s.remoteTokens, remoteMBs = quickRemote, quickMBs
 		s.storeMiB, storePages = quickStoreMiB, quickStorePages
 	}
 	s.shape = s.shape.WithDefaults()
-	return s, s.fillIn(only, sizes, storePages)
+	return s, s.fillIn(only, sizes, remoteMBs, storePages)
 }
 
 // fillIn reads the lists and checks the numbers.
-func (s *settings) fillIn(only, sizes, storePages string) error {
+func (s *settings) fillIn(only, sizes, remoteMBs, storePages string) error {
 	s.only = names()
 	if only != "" {
 		s.only = strings.Split(only, ",")
@@ -118,19 +128,15 @@ func (s *settings) fillIn(only, sizes, storePages string) error {
 			return fmt.Errorf("-only %s: there is no benchmark %q, only %s", only, name, strings.Join(names(), ", "))
 		}
 	}
-	for size := range strings.SplitSeq(sizes, ",") {
-		tokens, err := strconv.Atoi(size)
-		if err != nil || tokens < 2 || tokens > s.shape.Context {
-			return fmt.Errorf("-sizes %s: %q is not a number of tokens from 2 to %d", sizes, size, s.shape.Context)
-		}
-		s.sizes = append(s.sizes, tokens)
+	var err error
+	if s.sizes, err = numbers("-sizes", sizes, "tokens", 2, s.shape.Context); err != nil {
+		return err
 	}
-	for number := range strings.SplitSeq(storePages, ",") {
-		pages, err := strconv.Atoi(number)
-		if err != nil || pages < 1 || pages > storePagesMax {
-			return fmt.Errorf("-store-pages %s: %q is not a number of pages from 1 to %d", storePages, number, storePagesMax)
-		}
-		s.storePages = append(s.storePages, pages)
+	if s.remoteMBs, err = numbers("-remote-mbs", remoteMBs, "MB per second", 1, remoteMBsMax); err != nil {
+		return err
+	}
+	if s.storePages, err = numbers("-store-pages", storePages, "pages", 1, storePagesMax); err != nil {
+		return err
 	}
 	if n := s.restoreTokens; n < lab.PageTokens || n > s.shape.Context {
 		return fmt.Errorf("-restore-tokens %d: want %d to %d", n, lab.PageTokens, s.shape.Context)
@@ -147,6 +153,19 @@ func (s *settings) fillIn(only, sizes, storePages string) error {
 		}
 	}
 	return nil
+}
+
+// numbers reads a comma-separated list of a flag, whose numbers are of something.
+func numbers(flag, list, of string, least, most int) ([]int, error) {
+	var all []int
+	for number := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(number)
+		if err != nil || n < least || n > most {
+			return nil, fmt.Errorf("%s %s: %q is not a number of %s from %d to %d", flag, list, number, of, least, most)
+		}
+		all = append(all, n)
+	}
+	return all, nil
 }
 
 // names lists the benchmarks.

@@ -21,6 +21,7 @@ type Report struct {
 	Restore  *Restore `json:"restore,omitempty"`
 	Slots    *Slots   `json:"slots,omitempty"`
 	Warm     *Warm    `json:"warm,omitempty"`
+	Remote   *Remote  `json:"remote,omitempty"`
 	Paged    *Paged   `json:"paged,omitempty"`
 	Store    *Store   `json:"store,omitempty"`
 }
@@ -138,6 +139,26 @@ type Bandwidth struct {
 	Ratio   float64 `json:"ratio"` // restore over read, of the medians
 }
 
+// Remote is time to first token of a prompt whose pages are on a remote tier. Each request
+// is the first after a restart.
+type Remote struct {
+	Tokens int           `json:"tokens"`
+	Points []RemotePoint `json:"points"`
+}
+
+// RemotePoint is one speed of the tier.
+type RemotePoint struct {
+	BytesPerSecond int64  `json:"bytes_per_second"`
+	Decided        Series `json:"decided"` // by rates that were remembered
+	DecidedTokens  int    `json:"decided_tokens"`
+	// Unknown is Decided when nothing was known of the tier.
+	Unknown        Series  `json:"unknown"`
+	Restored       Series  `json:"restored"` // everything, whatever it takes
+	RestoredTokens int     `json:"restored_tokens"`
+	Computed       Series  `json:"computed"` // a prompt of that length that nobody stored
+	Ratio          float64 `json:"ratio"`    // decided over the better of restored and computed
+}
+
 // keep takes over what an older report has and r does not, if both are of the
 // same machine, kvtier and settings: benchmarks can be repeated one by one. What
 // was measured without a server knows no version, and goes with any.
@@ -166,6 +187,9 @@ func (r *Report) keep(old *Report) {
 	}
 	if r.Warm == nil {
 		r.Warm = old.Warm
+	}
+	if r.Remote == nil {
+		r.Remote = old.Remote
 	}
 	if r.Paged == nil {
 		r.Paged = old.Paged

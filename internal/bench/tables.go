@@ -27,6 +27,9 @@ func (r *Report) print(w io.Writer) {
 	if r.Warm != nil {
 		r.Warm.print(w)
 	}
+	if r.Remote != nil {
+		r.Remote.print(w)
+	}
 	if r.Paged != nil {
 		r.Paged.print(w)
 	}
@@ -195,4 +198,17 @@ func (r *Restore) print(w io.Writer) {
 	fmt.Fprintf(w, "\nRestoring %s tokens (%d files, %.0f MB) against reading the files, %d times\n\n",
 		show.Count(r.Tokens), r.Files, float64(r.Bytes)/1e6, len(r.Cached.Read.Values))
 	table.Print(w, []string{"page cache", "restore", "plain read", "ratio"}, rows)
+}
+
+func (r *Remote) print(w io.Writer) {
+	var rows [][]string
+	for _, p := range r.Points {
+		rows = append(rows, []string{
+			show.Rate(float64(p.BytesPerSecond)), seconds(p.Decided), show.Count(p.DecidedTokens), seconds(p.Restored), seconds(p.Computed),
+			fmt.Sprintf("%.2f", p.Ratio), seconds(p.Unknown),
+		})
+	}
+	fmt.Fprintf(w, "\nTime to first token, %s tokens of which all but the last are on a remote tier, first request after a restart, %d times\n\n",
+		show.Count(r.Tokens), len(r.Points[0].Decided.Values))
+	table.Print(w, []string{"remote tier", "ours", "of it restored", "all restored", "all computed", "ours/better", "tier not known yet"}, rows)
 }

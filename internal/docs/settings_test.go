@@ -78,7 +78,7 @@ func TestRequestOption(t *testing.T) {
 }
 
 func TestArchitectures(t *testing.T) {
-	_, list, found := strings.Cut(read(t, "kvcache/tiering/start.go"), "var architectures = ")
+	_, list, found := strings.Cut(read(t, "kvcache/tiering/architectures.go"), "var architectures = ")
 	require.True(t, found)
 	list, _, _ = strings.Cut(list, "\n}")
 	supported, _, _ := strings.Cut(section(t, read(t, readme), "## Supported models"), "\n\nThis is")

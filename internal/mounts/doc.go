@@ -1,15 +1,16 @@
 /*
-Package mounts gives tests real filesystems that misbehave. It is used by tests
-only and does something on Linux alone.
+Package mounts gives tests real filesystems that misbehave, and benchmarks slow
+ones. Nothing else uses it, and it does something on Linux alone.
 
   - Passthrough is a FUSE filesystem that shows another directory. It can be
     told to fail or to stall kinds of requests, to die, and to vanish from its
     mount point, all while files are open.
+  - Throttled is the same with a limit of bytes per second.
   - Image is a small filesystem of a given type (ext4, xfs) in a sparse file on
     a loop device: one that really becomes full, and that a killed process
     leaves behind as it was.
 
-Both need root and a kernel that has the filesystem. Where something is missing
+All need root and a kernel that has the filesystem. Where something is missing
 the test that asks is skipped with a sentence that says what. Whatever a test
 mounts is unmounted when it ends, however it ends.
 

@@ -83,6 +83,7 @@ func (f *faulty) Read(c cancel, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, f
 	if s := f.faults.enter(OpRead); !s.Ok() {
 		return nil, s
 	}
+	f.faults.link.carry(len(buf))
 	return f.RawFileSystem.Read(c, in, buf)
 }
 
@@ -90,6 +91,7 @@ func (f *faulty) Write(c cancel, in *fuse.WriteIn, data []byte) (uint32, fuse.St
 	if s := f.faults.enter(OpWrite); !s.Ok() {
 		return 0, s
 	}
+	f.faults.link.carry(len(data))
 	return f.RawFileSystem.Write(c, in, data)
 }
 

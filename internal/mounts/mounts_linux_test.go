@@ -1,11 +1,14 @@
 package mounts
 
 import (
+	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -107,4 +110,35 @@ func TestImage(t *testing.T) {
 			require.False(t, mounted(t, dir), "a test leaves no mount behind")
 		}
 	}
+}
+
+func TestThrottled(t *testing.T) {
+	source, dir := t.TempDir(), t.TempDir()
+	m, err := NewThrottled(source, dir)
+	if errors.Is(err, ErrUnavailable) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	require.NoError(t, m.Limit(100e6))
+	want := bytes.Repeat([]byte("page"), 1<<18)
+	require.NoError(t, os.WriteFile(filepath.Join(m.Dir, "a"), want, 0o600))
+	got, err := os.ReadFile(filepath.Join(m.Dir, "a"))
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, got))
+	require.NoError(t, m.Limit(0))
+	require.FileExists(t, filepath.Join(source, "a"))
+	require.True(t, mounted(t, dir))
+	require.NoError(t, m.Close())
+	require.False(t, mounted(t, dir))
+}
+
+func TestLinkCarriesAllRequestsTogetherAtItsSpeed(t *testing.T) {
+	var l link
+	now := time.Unix(1e9, 0)
+	require.Equal(t, now, l.through(1e9, now), "without a limit")
+	l.limit(1e6)
+	require.Equal(t, now.Add(time.Second), l.through(1e6, now))
+	require.Equal(t, now.Add(1500*time.Millisecond), l.through(5e5, now), "behind the first")
+	now = now.Add(time.Minute)
+	require.Equal(t, now.Add(time.Second), l.through(1e6, now), "what was not used is gone")
 }

@@ -1,10 +1,6 @@
 package mounts
 
 import (
-	"encoding/json"
-	"io"
-	"os"
-	"os/exec"
 	"syscall"
 	"testing"
 
@@ -46,25 +42,17 @@ var AllOps = []Op{
 type Passthrough struct {
 	Dir string // where it is mounted
 
-	t       testing.TB
-	source  string
-	server  *exec.Cmd // nil while it does not run
-	control io.WriteCloser
-	replies chan reply
-	stalled chan struct{}
+	t      testing.TB
+	source string
+	server *process // nil while it does not run
 }
 
 // NewPassthrough mounts source and unmounts it when the test ends. It skips the
 // test where FUSE cannot be used.
 func NewPassthrough(t testing.TB, source string) *Passthrough {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("mounting FUSE needs root")
-	}
-	if f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err != nil {
-		t.Skipf("this machine has no FUSE: %v", err)
-	} else {
-		f.Close()
+	if err := available(); err != nil {
+		t.Skip(err)
 	}
 	p := &Passthrough{Dir: t.TempDir(), t: t, source: source}
 	t.Cleanup(p.Unmount)
@@ -75,53 +63,18 @@ func NewPassthrough(t testing.TB, source string) *Passthrough {
 // Mount mounts the filesystem again after Unmount.
 func (p *Passthrough) Mount() {
 	p.t.Helper()
-	p.server = exec.Command("/proc/self/exe")
-	p.server.Env = append(os.Environ(), sourceEnv+"="+p.source, dirEnv+"="+p.Dir)
-	p.server.Stderr = os.Stderr
-	control, err := p.server.StdinPipe()
+	server, err := startProcess(p.source, p.Dir)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	out, err := p.server.StdoutPipe()
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	if err := p.server.Start(); err != nil {
-		p.server = nil
-		p.t.Fatalf("start the FUSE server: %v", err)
-	}
-	p.control, p.replies, p.stalled = control, make(chan reply), make(chan struct{}, 4096)
-	go func(replies chan reply, stalled chan struct{}) {
-		defer close(replies)
-		for lines := json.NewDecoder(out); ; {
-			var r reply
-			if lines.Decode(&r) != nil {
-				return
-			}
-			if r.Stalled {
-				stalled <- struct{}{}
-				continue
-			}
-			replies <- r
-		}
-	}(p.replies, p.stalled)
-	p.wait()
-}
-
-// wait waits for the server's answer.
-func (p *Passthrough) wait() {
-	p.t.Helper()
-	if r, ok := <-p.replies; !ok || r.Error != "" {
-		p.t.Fatalf("pass %s through at %s: %s", p.source, p.Dir, r.Error)
-	}
+	p.server = server
 }
 
 func (p *Passthrough) command(c command) {
 	p.t.Helper()
-	if err := json.NewEncoder(p.control).Encode(c); err != nil {
-		p.t.Fatalf("tell the FUSE server: %v", err)
+	if err := p.server.command(c); err != nil {
+		p.t.Fatal(err)
 	}
-	p.wait()
 }
 
 // Fail makes requests of the given kinds fail with errno until Heal.
@@ -143,7 +96,7 @@ func (p *Passthrough) FailOnce(errno syscall.Errno, ops ...Op) {
 func (p *Passthrough) Stall(ops ...Op) <-chan struct{} {
 	p.t.Helper()
 	p.command(command{Ops: ops, Stall: true})
-	return p.stalled
+	return p.server.stalled
 }
 
 // Heal ends all faults and lets requests that wait go on.
@@ -158,11 +111,7 @@ func (p *Passthrough) Kill() {
 	if p.server == nil {
 		return
 	}
-	_ = p.server.Process.Kill()
-	for range p.replies { // to the end of its output
-	}
-	_ = p.server.Wait()
-	p.control.Close()
+	p.server.kill()
 	p.server = nil
 }
 

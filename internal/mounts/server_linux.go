@@ -27,8 +27,9 @@ func init() {
 	}
 }
 
-// command is what a test tells its server: to add a fault, or to end all.
+// command is what a server is told: how quick to be, to add a fault, or to end all.
 type command struct {
+	Limit *int64 // bytes per second, 0 for any number
 	Heal  bool
 	Ops   []Op
 	Errno syscall.Errno
@@ -57,9 +58,12 @@ func serve(source, dir string) {
 		if in.Decode(&c) != nil {
 			break
 		}
-		if c.Heal {
+		switch {
+		case c.Limit != nil:
+			faults.link.limit(*c.Limit)
+		case c.Heal:
 			faults.heal()
-		} else {
+		default:
 			faults.add(&c)
 		}
 		out.send(reply{})
@@ -100,7 +104,8 @@ func (r *replies) send(one reply) {
 
 // faults decides what happens to each request.
 type faults struct {
-	out *replies
+	out  *replies
+	link link
 
 	mu     sync.Mutex
 	active []*command

@@ -116,6 +116,7 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 		Media:         m.Media,
 		Backwards:     arch.backwards,
 		States:        m.States,
+		Rates:         openRates(config, key, log),
 		PageTokens:    config.PageTokens,
 		Poison:        config.Test,
 		AlwaysRestore: config.Test,

@@ -128,8 +128,8 @@ func (w lineWriter) Write(p []byte) (int, error) {
 
 func TestStartRefuses(t *testing.T) {
 	for name, change := range map[string]func(*Model){
-		"recurrent state": func(m *Model) { m.Architecture = "qwen3next" },
-		"sliding window":  func(m *Model) { m.Unsupported = "sliding window attention drops rows" },
+		"unknown":         func(m *Model) { m.Architecture = "qwen25vl" },
+		"another cache":   func(m *Model) { m.Unsupported = "its cache keeps more than attention" },
 		"missing weights": func(m *Model) { m.Path += ".gone" },
 		"missing adapter": func(m *Model) { m.Adapters = []string{m.Path + ".gone"} },
 	} {

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/show"
+	"github.com/kvtier/kvtier/internal/mounts"
+)
+
+// remoteLab is a prompt whose pages lie behind a throttled mount, and a place for a local
+// tier before it.
+type remoteLab struct {
+	b      *bench
+	r      *Remote
+	prompt string
+	first  lab.Answer // to it, when it was computed
+	local  string
+	mount  *mounts.Throttled
+}
+
+// measureRemote measures a prompt whose pages are on a remote tier at several speeds: as
+// ours decides, with everything restored, and with everything computed.
+func (b *bench) measureRemote(ctx context.Context) (err error) {
+	l := &remoteLab{b: b, r: &Remote{Tokens: b.settings.remoteTokens}, prompt: b.prompt(b.settings.remoteTokens)}
+	l.local = filepath.Join(b.dir, "local")
+	source, mount := filepath.Join(b.dir, "remote"), filepath.Join(b.dir, "mount")
+	for _, dir := range []string{source, mount} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return fmt.Errorf("making a remote tier: %w", err)
+		}
+	}
+	l.mount, err = mounts.NewThrottled(source, mount)
+	if errors.Is(err, mounts.ErrUnavailable) {
+		b.steps.Step("remote").End(fmt.Sprintf("left out: %v", err))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() {
+		err = errors.Join(err, l.mount.Close(), os.RemoveAll(source), os.RemoveAll(l.local))
+	}()
+	b.report.Remote = l.r
+	if err := l.store(ctx, source); err != nil {
+		return err
+	}
+	l.r.Points = make([]RemotePoint, len(b.settings.remoteMBs))
+	for repetition := range b.settings.repetitions {
+		for i, mbs := range b.settings.remoteMBs {
+			step := b.steps.Step(fmt.Sprintf("remote, %d MB/s, %d of %d", mbs, repetition+1, b.settings.repetitions))
+			p := &l.r.Points[i]
+			p.BytesPerSecond = int64(mbs) * 1e6
+			if err := l.once(ctx, p); err != nil {
+				step.End("failed")
+				return fmt.Errorf("at %d MB/s: %w", mbs, err)
+			}
+			last := func(s Series) string { return show.Seconds(toDuration(s.Values[len(s.Values)-1])) }
+			step.End(fmt.Sprintf("ours %s, restored %s, computed %s", last(p.Decided), last(p.Restored), last(p.Computed)))
+		}
+	}
+	for i := range l.r.Points {
+		p := &l.r.Points[i]
+		p.Ratio = p.Decided.Median / min(p.Restored.Median, p.Computed.Median)
+	}
+	return nil
+}
+
+// store computes the prompt with what is to be the remote tier as the local one.
+func (l *remoteLab) store(ctx context.Context, root string) (err error) {
+	step := l.b.steps.Step(fmt.Sprintf("remote, store %s tokens", show.Count(l.r.Tokens)))
+	defer func() { step.End("") }()
+	s, err := l.b.startOurs(ctx, root, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if l.first, err = l.b.ask(ctx, s, l.prompt, ttftAnswer); err != nil {
+		return err
+	}
+	return s.Settle(ctx, lab.PagesOf(l.r.Tokens))
+}
+
+// once is one repetition at one speed. Each request is the first of a server, and the local
+// tier holds no page of it.
+func (l *remoteLab) once(ctx context.Context, p *RemotePoint) error {
+	if err := l.mount.Limit(p.BytesPerSecond); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(l.local); err != nil {
+		return fmt.Errorf("emptying the local tier: %w", err)
+	}
+	// A prompt that nobody has seen is computed, which is measured and remembered.
+	computed, err := l.ask(ctx, l.b.prompt(l.r.Tokens))
+	if err != nil {
+		return err
+	}
+	p.Computed.addSeconds(computed.Wait())
+	// Nothing is known of the remote tier yet.
+	unknown, err := l.ask(ctx, l.prompt)
+	if err != nil {
+		return err
+	}
+	p.Unknown.addSeconds(unknown.Wait())
+	decided, err := l.ask(ctx, l.prompt)
+	if err != nil {
+		return err
+	}
+	p.Decided.addSeconds(decided.Wait())
+	p.DecidedTokens = decided.Restored.Tokens
+	restored, err := l.ask(ctx, l.prompt, "OLLAMA_KV_TIER_TEST=1")
+	if err != nil {
+		return err
+	}
+	if restored.Restored.Tokens == 0 {
+		return errors.New("nothing was restored although everything should be; the server's log says why")
+	}
+	p.Restored.addSeconds(restored.Wait())
+	p.RestoredTokens = restored.Restored.Tokens
+	if restored.Text != l.first.Text {
+		return fmt.Errorf("the answer differs: %q, was %q", restored.Text, l.first.Text)
+	}
+	return nil
+}
+
+// ask starts a server, asks it once, and removes the pages of the local tier. What is
+// remembered about speeds stays.
+func (l *remoteLab) ask(ctx context.Context, prompt string, env ...string) (answer lab.Answer, err error) {
+	s, err := lab.Start(ctx, lab.Options{
+		Model: l.b.model, Root: l.local, NumCtx: l.b.numCtx,
+		Env: append(env, "OLLAMA_KV_TIER_REMOTE="+l.mount.Dir),
+	})
+	if err != nil {
+		return answer, err
+	}
+	answer, err = l.b.ask(ctx, s, prompt, ttftAnswer)
+	if reason := s.TierOff(); err == nil && reason != "" {
+		err = fmt.Errorf("the KV tier is off: %s", reason)
+	}
+	if err == nil {
+		err = s.Unload(ctx, l.b.model.Name) // which saves what it has learned
+	}
+	err = errors.Join(err, s.Close())
+	if err == nil {
+		err = l.dropPages()
+	}
+	return answer, err
+}
+
+func (l *remoteLab) dropPages() error {
+	entries, err := os.ReadDir(l.local)
+	if err != nil {
+		return fmt.Errorf("emptying the local tier: %w", err)
+	}
+	for _, entry := range entries {
+		if strings.HasSuffix(entry.Name(), ".json") {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(l.local, entry.Name())); err != nil {
+			return fmt.Errorf("emptying the local tier: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,76 @@
+package kvcache
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ollama/ollama/model/input"
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/kvcache/rates"
+)
+
+// batchOf is a batch of 512 tokens from a position on.
+func batchOf(begin int32) input.Batch {
+	var b input.Batch
+	for i := range int32(512) {
+		b.Positions = append(b.Positions, begin+i)
+	}
+	return b
+}
+
+// pays reports whether a page of a second per 1,000 tokens is worth reading: whether a token
+// was found to cost more than a millisecond.
+func costsMoreThan(r *rates.Rates, each time.Duration) bool {
+	c := rates.Chain{Pages: []rates.Page{{Tokens: 1000, Bytes: 1, Tier: each.String()}}}
+	r.Watch(c, 1).Arrived(1000 * each)
+	return r.Plan(c) == 1
+}
+
+func requireCost(t *testing.T, r *rates.Rates, each time.Duration) {
+	t.Helper()
+	require.True(t, costsMoreThan(r, each*99/100))
+	require.False(t, costsMoreThan(r, each*101/100))
+}
+
+// A device is at work on a batch after the runner goes on, unless somebody waited for it.
+func TestBatchesAreMeasuredBetweenWaits(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	c := newBatchClock()
+	c.now = func() time.Time { return now }
+	r := rates.New()
+	pass := func(d time.Duration) { now = now.Add(d) }
+
+	c.batchBuilt(0, batchOf(0), false)
+	c.batchBuilt(1, batchOf(512), false)
+	pass(time.Millisecond)
+	c.batchDone(0, false, r) // at once: nothing waited
+	c.batchBuilt(2, batchOf(1024), true)
+	pass(time.Millisecond)
+	c.batchDone(1, false, r)
+	pass(1534 * time.Millisecond)
+	c.batchDone(2, false, r)
+	requireCost(t, r, time.Millisecond)
+}
+
+func TestTimeWithoutBatchesIsNotTheirs(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	c := newBatchClock()
+	c.now = func() time.Time { return now }
+	r := rates.New()
+	pass := func(d time.Duration) { now = now.Add(d) }
+
+	for i := range 4 { // each built when the one before is done, and an hour later
+		c.batchBuilt(i, batchOf(0), i%2 == 1)
+		pass(512 * time.Millisecond)
+		c.batchDone(i, false, r)
+		pass(time.Hour)
+	}
+	requireCost(t, r, time.Millisecond)
+}
+
+func TestBatchThatNobodySawBuilt(t *testing.T) {
+	c := newBatchClock()
+	c.batchDone(7, true, rates.New())
+	require.Empty(t, c.built)
+}

@@ -1,0 +1,142 @@
+package rates
+
+import (
+	"cmp"
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// sample is one observation: what a unit cost, in seconds, at x.
+type sample struct{ x, y float64 }
+
+// Limits of samples. They hold far more than a machine can do, and keep sums finite.
+const (
+	sampleMax = 1e12 // bytes of a page, or a position
+	costMax   = 1e6  // seconds of a token or of a page
+)
+
+func (s sample) valid() bool {
+	return s.x >= 0 && s.x <= sampleMax && s.y > 0 && s.y <= costMax
+}
+
+const (
+	// samplesPerOctave is how many observations are kept between one power of two of x and
+	// the next: many short prompts do not push out what a long one has taught.
+	samplesPerOctave = 6
+	// spreadMin is how many times the smallest x the largest must be for a slope.
+	spreadMin = 2
+)
+
+// line is a robust fit y = at0 + slope·x through recent observations; neither is negative.
+type line struct {
+	// halfLife is after how many newer observations one counts half.
+	halfLife float64
+	// proportional says what holds while all x are about the same: y grows with x, or is
+	// the same everywhere.
+	proportional bool
+
+	samples []sample // the oldest first
+	fitted  bool     // at0 and slope belong to samples
+	at0     float64
+	slope   float64
+}
+
+// add takes one more observation in, and drops the oldest of its octave when there are
+// enough.
+func (l *line) add(s sample) {
+	if !s.valid() {
+		return
+	}
+	same, oldest := 0, -1
+	for i, old := range l.samples {
+		if octave(old.x) == octave(s.x) {
+			if same++; oldest < 0 {
+				oldest = i
+			}
+		}
+	}
+	if same >= samplesPerOctave {
+		l.samples = slices.Delete(l.samples, oldest, oldest+1)
+	}
+	l.samples = append(l.samples, s)
+	l.fitted = false
+}
+
+func octave(x float64) int { return bits.Len64(uint64(x)) }
+
+func (l *line) known() bool { return len(l.samples) > 0 }
+
+// at is y at x; it is only meaningful for a known line.
+func (l *line) at(x float64) float64 {
+	if !l.fitted {
+		l.fit()
+	}
+	return l.at0 + l.slope*x
+}
+
+// fit is the estimator of Theil and Sen with weights: the median of the slopes between
+// pairs, then the median of what is left. Up to a quarter of the observations may be
+// anything.
+func (l *line) fit() {
+	l.fitted = true
+	l.at0, l.slope = 0, 0
+	if !l.known() {
+		return
+	}
+	low, high := math.Inf(1), 0.0
+	for _, s := range l.samples {
+		low, high = min(low, s.x), max(high, s.x)
+	}
+	if high >= spreadMin*low && high > 0 {
+		var slopes []weighted
+		for i, s := range l.samples {
+			for j, t := range l.samples[:i] {
+				if dx := s.x - t.x; dx != 0 {
+					// the further apart, the less noise
+					slopes = append(slopes, weighted{(s.y - t.y) / dx, l.weight(i) * l.weight(j) * math.Abs(dx)})
+				}
+			}
+		}
+		l.slope = max(0, median(slopes))
+		l.at0 = l.medianOf(func(s sample) float64 { return s.y - l.slope*s.x })
+		if l.at0 >= 0 {
+			return
+		}
+		l.at0 = 0
+	} else if !l.proportional || low == 0 {
+		l.at0 = l.medianOf(func(s sample) float64 { return s.y })
+		return
+	}
+	l.slope = l.medianOf(func(s sample) float64 { return s.y / max(1, s.x) })
+}
+
+// weight of sample i.
+func (l *line) weight(i int) float64 {
+	return math.Exp2(-float64(len(l.samples)-1-i) / l.halfLife)
+}
+
+func (l *line) medianOf(value func(sample) float64) float64 {
+	values := make([]weighted, len(l.samples))
+	for i, s := range l.samples {
+		values[i] = weighted{value(s), l.weight(i)}
+	}
+	return median(values)
+}
+
+type weighted struct{ value, weight float64 }
+
+// median is the value that half the weight is not above.
+func median(values []weighted) float64 {
+	slices.SortFunc(values, func(a, b weighted) int { return cmp.Compare(a.value, b.value) })
+	var total, below float64
+	for _, v := range values {
+		total += v.weight
+	}
+	for _, v := range values {
+		if below += v.weight; below >= total/2 {
+			return v.value
+		}
+	}
+	return 0
+}

@@ -1,0 +1,50 @@
+package rates
+
+import "time"
+
+const (
+	// probeEvery is how often a tier that is refused is read from.
+	probeEvery = time.Minute
+	// probeFactor is how many times as long as computing its pages a probe may take: then
+	// enough is known.
+	probeFactor = 2
+)
+
+// Probe says how many pages of a chain that is not going to be read for a request to read
+// all the same, only to see how quick their tier is now, and how long to wait for them.
+// ahead is how many a restore would read at a time. It returns 0 when the tier was probed a
+// short while ago; otherwise that counts as begun, and [Rates.Probed] is to be told.
+func (r *Rates) Probe(c Chain, ahead int) (n int, limit time.Duration) {
+	if len(c.Pages) == 0 {
+		return 0, 0
+	}
+	pages := c.Pages
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t, now := r.tier(pages[0].Tier), r.now()
+	if since := now.Sub(t.tried); since >= 0 && since < probeEvery { // else the clock was put back
+		return 0, 0
+	}
+	for n < min(ahead, len(pages)) && pages[n].Tier == pages[0].Tier {
+		n++
+	}
+	t.tried = now
+	r.saw(t)
+	each := r.computing(c.Base, c.end()) / float64(len(pages))
+	return n, seconds(probeFactor * each * float64(n))
+}
+
+// Probed notes how long the pages of a probe took, or that they were not all there by then.
+func (r *Rates) Probed(pages []Page, took time.Duration, complete bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if complete {
+		r.took(pages, took.Seconds())
+		return
+	}
+	t := r.tier(pages[0].Tier)
+	if s := (sample{max(1, float64(pages[0].Bytes)), took.Seconds() / float64(len(pages))}); s.valid() {
+		t.slow = s
+	}
+	r.saw(t)
+}

@@ -1,0 +1,87 @@
+package rates
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// refusing returns rates to which a remote tier is too slow.
+func refusing(c *clock) (*Rates, machine) {
+	r := newRates(c)
+	m := machine{token: 1e-3, tiers: map[string]float64{"remote": 1 * MB}}
+	m.compute(r, 0, 16384)
+	m.learn(r, "remote")
+	return r, m
+}
+
+func TestRefusedTierIsProbedNowAndThen(t *testing.T) {
+	c := newClock()
+	r, _ := refusing(c)
+	pages := pagesOf("remote", 16)
+	require.Zero(t, r.Plan(Chain{Pages: pages}))
+	n, limit := r.Probe(Chain{Pages: pages}, testAhead)
+	require.Equal(t, testAhead, n)
+	require.InEpsilon(t, 2*testAhead*0.256, limit.Seconds(), 0.01)
+	r.Probed(pages[:n], limit, false)
+	for range 5 {
+		n, _ = r.Probe(Chain{Pages: pages}, testAhead)
+		require.Zero(t, n, "not again at once")
+		c.pass(10 * time.Second)
+	}
+	c.pass(probeEvery)
+	n, _ = r.Probe(Chain{Pages: pages}, testAhead)
+	require.Equal(t, testAhead, n)
+	c.pass(-time.Hour)
+	n, _ = r.Probe(Chain{Pages: pages}, testAhead)
+	require.Equal(t, testAhead, n, "a clock that was put back does not end probing")
+	n, _ = r.Probe(Chain{}, testAhead)
+	require.Zero(t, n)
+}
+
+func TestProbeReadsOneTier(t *testing.T) {
+	r, _ := refusing(newClock())
+	pages := append(pagesOf("remote", 1), pagesOf("local", 4)[1:]...)
+	n, _ := r.Probe(Chain{Pages: pages}, testAhead)
+	require.Equal(t, 1, n)
+}
+
+// A tier that is quick again is read from again, soon.
+func TestProbeFindsThatATierIsQuickAgain(t *testing.T) {
+	c := newClock()
+	r, _ := refusing(c)
+	pages := pagesOf("remote", 16)
+	for probes := 0; r.Plan(Chain{Pages: pages}) == 0; probes++ {
+		require.Less(t, probes, 3)
+		c.pass(probeEvery)
+		n, _ := r.Probe(Chain{Pages: pages}, testAhead)
+		r.Probed(pages[:n], time.Duration(n)*10*time.Millisecond, true)
+	}
+	require.Equal(t, 16, r.Plan(Chain{Pages: pages}))
+}
+
+// One that disappointed once is forgiven as soon as a probe is in time, and not before.
+func TestProbeAfterADisappointment(t *testing.T) {
+	c := newClock()
+	r := newRates(c)
+	m := machine{token: 1e-3, tiers: map[string]float64{"remote": 500 * MB}}
+	m.compute(r, 0, 16384)
+	m.learn(r, "remote")
+	pages := pagesOf("remote", 16)
+	n, limit := r.Probe(Chain{Pages: pages}, testAhead)
+	require.Equal(t, testAhead, n)
+	w := r.Watch(Chain{Pages: pages}, testAhead)
+	w.GaveUp(w.Deadline())
+	require.Zero(t, r.Plan(Chain{Pages: pages}))
+
+	n, limit = r.Probe(Chain{Pages: pages}, testAhead)
+	require.Equal(t, testAhead, n, "at once, although there was a probe just now")
+	r.Probed(pages[:n], limit, false)
+	require.Zero(t, r.Plan(Chain{Pages: pages}))
+
+	c.pass(probeEvery)
+	n, _ = r.Probe(Chain{Pages: pages}, testAhead)
+	r.Probed(pages[:n], time.Duration(n)*50*time.Millisecond, true)
+	require.Equal(t, 16, r.Plan(Chain{Pages: pages}))
+}

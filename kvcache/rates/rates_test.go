@@ -1,0 +1,182 @@
+package rates
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	testPageTokens = 256
+	testPageBytes  = 32 << 20
+	kB, MB, GB     = 1e3, 1e6, 1e9
+)
+
+// clock is a time that passes when a test says so.
+type clock struct{ now time.Time }
+
+func newClock() *clock { return &clock{time.Unix(1e9, 0)} }
+
+func (c *clock) pass(d time.Duration) { c.now = c.now.Add(d) }
+
+func newRates(c *clock) *Rates {
+	r := New()
+	r.now = func() time.Time { return c.now }
+	return r
+}
+
+// machine is what computing and reading really cost.
+type machine struct {
+	token, perPosition float64            // seconds
+	tiers              map[string]float64 // bytes per second
+	latency            float64            // seconds of each page
+}
+
+func (m machine) computing(begin, end int) float64 {
+	n := float64(end - begin)
+	return n * (m.token + m.perPosition*(float64(begin+end-1)/2))
+}
+
+// compute lets rates see a prompt being computed in batches of 512.
+func (m machine) compute(r *Rates, begin, end int) {
+	for ; begin < end; begin += 512 {
+		to := min(begin+512, end)
+		r.Computed(to-begin, float64(begin+to-1)/2, seconds(m.computing(begin, to)))
+	}
+}
+
+// learn lets rates see a tier read from as quickly as it is.
+func (m machine) learn(r *Rates, tier string) {
+	for range 3 {
+		r.mu.Lock()
+		r.took(pagesOf(tier, 4), 4*(m.latency+testPageBytes/m.tiers[tier]))
+		r.mu.Unlock()
+	}
+}
+
+// pagesOf is a chain of whole pages.
+func pagesOf(tier string, n int) []Page {
+	pages := make([]Page, n)
+	for i := range pages {
+		pages[i] = Page{Start: i * testPageTokens, Tokens: testPageTokens, Bytes: testPageBytes, Tier: tier}
+	}
+	return pages
+}
+
+func TestPlanReadsWhatNobodyKnows(t *testing.T) {
+	r := newRates(newClock())
+	require.Equal(t, 4, r.Plan(Chain{Pages: pagesOf("remote", 4)}))
+	machine{token: 1e-6}.compute(r, 0, 4096)
+	require.Equal(t, 4, r.Plan(Chain{Pages: pagesOf("remote", 4)}), "how quick the tier is must be tried once")
+	require.Zero(t, r.Plan(Chain{}))
+}
+
+// A slow remote with a fast GPU computes; a slow CPU reads even from a slow remote.
+func TestPlanWeighsReadingAgainstComputing(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		token float64
+		rate  float64
+		want  int
+	}{
+		{"fast GPU, slow remote", 1.0 / 5000, 50 * MB, 0},
+		{"fast GPU, fast remote", 1.0 / 5000, 1 * GB, 16},
+		{"old GPU, slow remote", 1.0 / 300, 50 * MB, 16},
+		{"CPU, very slow remote", 1.0 / 30, 10 * MB, 16},
+		{"CPU, hopeless remote", 1.0 / 30, 1 * MB, 0},
+	} {
+		r := newRates(newClock())
+		m := machine{token: c.token, tiers: map[string]float64{"remote": c.rate}}
+		m.compute(r, 0, 4096)
+		m.learn(r, "remote")
+		require.Equal(t, c.want, r.Plan(Chain{Pages: pagesOf("remote", 16)}), c.name)
+	}
+}
+
+// Near the end of a long prompt a token costs more than at its beginning.
+func TestPlanKnowsThatPositionsDiffer(t *testing.T) {
+	r := newRates(newClock())
+	m := machine{token: 1e-4, perPosition: 1e-7, tiers: map[string]float64{"remote": 200 * MB}}
+	m.compute(r, 0, 32768)
+	m.learn(r, "remote")
+	require.Zero(t, r.Plan(Chain{Pages: pagesOf("remote", 4)}))
+	require.Equal(t, 124, r.Plan(Chain{Base: 4 * testPageTokens, Pages: pagesOf("remote", 128)[4:]}))
+}
+
+// Pages of a chain may lie in several tiers, and only those up to where it pays are read.
+func TestPlanStopsWhereATierIsSlow(t *testing.T) {
+	r := newRates(newClock())
+	m := machine{token: 1e-3, tiers: map[string]float64{"local": 1 * GB, "remote": 10 * MB}}
+	m.compute(r, 0, 4096)
+	m.learn(r, "local")
+	m.learn(r, "remote")
+	pages := append(pagesOf("local", 6), pagesOf("remote", 16)[6:]...)
+	require.Equal(t, 6, r.Plan(Chain{Pages: pages}))
+	pages = pagesOf("local", 32)
+	pages[6].Tier = "remote"
+	require.Equal(t, 32, r.Plan(Chain{Pages: pages}), "one slow page is worth many quick ones behind it")
+}
+
+// The plan is the best there is, for any costs.
+func TestPlanIsTheBest(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := machine{
+			token:       rapid.Float64Range(1e-5, 1e-1).Draw(t, "token"),
+			perPosition: rapid.Float64Range(0, 1e-6).Draw(t, "per position"),
+			tiers: map[string]float64{
+				"local":  rapid.Float64Range(10*MB, 10*GB).Draw(t, "local"),
+				"remote": rapid.Float64Range(1*MB, 1*GB).Draw(t, "remote"),
+			},
+		}
+		r := newRates(newClock())
+		m.compute(r, 0, 8192)
+		m.learn(r, "local")
+		m.learn(r, "remote")
+		pages := pagesOf("local", rapid.IntRange(1, 24).Draw(t, "pages"))
+		for i := range pages {
+			pages[i].Tier = rapid.SampledFrom([]string{"local", "remote"}).Draw(t, "tier")
+		}
+		last := pages[len(pages)-1].end()
+		cost := func(n int) float64 {
+			sum, begin := 0.0, 0
+			for _, p := range pages[:n] {
+				sum += testPageBytes / m.tiers[p.Tier]
+				begin = p.end()
+			}
+			return sum + m.computing(begin, last)
+		}
+		least := cost(0)
+		for n := range pages {
+			least = min(least, cost(n+1))
+		}
+		if got := cost(r.Plan(Chain{Pages: pages})); got > least*1.001+gainMin {
+			t.Fatalf("planned %v s, %v s were possible", got, least)
+		}
+	})
+}
+
+// What takes next to no time either way is read.
+func TestPlanDoesNotMindMilliseconds(t *testing.T) {
+	r := newRates(newClock())
+	m := machine{token: 1e-6, tiers: map[string]float64{"local": 10 * GB}}
+	m.compute(r, 0, 4096)
+	m.learn(r, "local")
+	require.Equal(t, 1, r.Plan(Chain{Pages: pagesOf("local", 1)}))
+	require.Zero(t, r.Plan(Chain{Pages: pagesOf("local", 4)}))
+
+	w := r.Watch(Chain{Pages: []Page{{Tokens: 1, Bytes: 1000, Tier: "remote"}}}, testAhead)
+	require.Equal(t, 20*time.Millisecond, w.Deadline(), "a page of one token")
+}
+
+func TestSmallBatchesSayNothing(t *testing.T) {
+	r := newRates(newClock())
+	r.Computed(batchTokensMin-1, 0, time.Second)
+	require.False(t, r.compute.known())
+	r.Computed(batchTokensMin, 0, time.Second)
+	require.True(t, r.compute.known())
+}

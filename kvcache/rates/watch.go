@@ -1,0 +1,142 @@
+package rates
+
+import (
+	"slices"
+	"time"
+)
+
+// Watch follows one restore, which reads its pages in order and a few ahead. Times are since
+// its first page was asked for. A Watch is used by one goroutine at a time.
+type Watch struct {
+	rates *Rates
+	chain Chain
+	pages []Page // of the chain
+	ahead int    // of them are read at a time
+
+	next     int     // the page that is waited for
+	since    float64 // when that began, in seconds
+	run      int     // the first of the pages in a row from the same tier as next
+	runSince float64
+	trusted  bool      // the run's tier was, when the run began
+	paces    []float64 // of the run, after each of the last pages: seconds per unit
+}
+
+// Watch begins to follow a restore of a whole chain, which reads ahead pages at a time.
+func (r *Rates) Watch(c Chain, ahead int) *Watch {
+	w := &Watch{rates: r, chain: c, pages: c.Pages, ahead: ahead}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w.beginRun(0)
+	return w
+}
+
+// beginRun begins with the pages of a tier. r.mu is held.
+func (w *Watch) beginRun(now float64) {
+	w.run, w.runSince, w.paces = w.next, now, nil
+	if w.next == len(w.pages) {
+		return
+	}
+	if w.trusted = w.rates.tier(w.pages[w.next].Tier).trusted(); w.trusted {
+		w.paces = slices.Repeat([]float64{1}, w.ahead)
+	}
+}
+
+// Alone reports whether the first page should be read before any other is asked for: what
+// its tier is worth is not known, and pages that share it would all come late.
+func (w *Watch) Alone() bool { return w.next == 0 && !w.trusted }
+
+// Deadline is when the page that is waited for is to be given up, if it is not there.
+func (w *Watch) Deadline() time.Duration {
+	w.rates.mu.Lock()
+	defer w.rates.mu.Unlock()
+	rest := w.chain.After(w.next)
+	// Computing the first of the rest may take less than reading it and computing all of
+	// it more than reading: what counts is the mean.
+	share := len(rest.Pages)
+	if rest.Whole {
+		share = len(w.pages)
+	}
+	patience := w.rates.computing(rest.Base, rest.end()) / float64(share)
+	if len(w.paces) > 0 {
+		for _, p := range rest.Pages[:min(w.ahead, len(rest.Pages))] { // they share the tier
+			patience += w.reading(p)
+		}
+	}
+	return seconds(w.since + max(patience, patienceMin))
+}
+
+// patienceMin is how long every page is waited for, in seconds: machines are busy, and for
+// less than that nobody waits.
+const patienceMin = 0.02
+
+// reading is what a page that has not arrived is expected to take, in seconds, after what
+// this restore has seen. r.mu is held.
+func (w *Watch) reading(p Page) float64 {
+	if len(w.paces) == 0 || p.Tier != w.pages[w.run].Tier {
+		return w.rates.tier(p.Tier).reading(p.Bytes)
+	}
+	return slices.Min(w.paces) * w.unit(p)
+}
+
+// unit is what a pace counts: what the page was expected to take, or bytes where nothing was
+// expected.
+func (w *Watch) unit(p Page) float64 {
+	if w.trusted {
+		return w.rates.tier(p.Tier).reading(p.Bytes)
+	}
+	return max(1, float64(p.Bytes))
+}
+
+// observe notes how fast the pages of the run came up to now. Pages that are read at a time
+// may come all at once, so that the first of them seems to have taken the time of all: only
+// the last of as many paces tells, which is the least.
+func (w *Watch) observe(now float64) {
+	took, units := now-w.runSince, 0.0
+	for _, p := range w.pages[w.run:w.next] {
+		units += w.unit(p)
+	}
+	if w.trusted { // what was expected weighs as much as one page
+		prior := w.unit(w.pages[w.run])
+		took, units = took+prior, units+prior
+	}
+	w.paces = append(w.paces, took/units)
+	w.paces = w.paces[max(0, len(w.paces)-w.ahead):]
+}
+
+// Arrived notes that the page waited for is in, and reports whether to wait for the next. If
+// not, the rest would now be computed sooner; the restore is over.
+func (w *Watch) Arrived(at time.Duration) bool {
+	w.rates.mu.Lock()
+	defer w.rates.mu.Unlock()
+	now := at.Seconds()
+	w.next++
+	w.since = now
+	w.observe(now)
+	if w.next == len(w.pages) || w.pages[w.next].Tier != w.pages[w.run].Tier {
+		w.rates.took(w.pages[w.run:w.next], now-w.runSince)
+		w.beginRun(now)
+		if w.next == len(w.pages) {
+			return false
+		}
+	}
+	if w.rates.best(w.chain.After(w.next), w.reading) > 0 {
+		return true
+	}
+	if p := w.pages[w.next]; w.next > w.run {
+		w.rates.disappointed(p, w.reading(p))
+	}
+	return false
+}
+
+// gaveUpFactor is how many times the time that a page was waited for it is thought to take:
+// enough for it not to be waited for again, before a probe tells.
+const gaveUpFactor = 2
+
+// GaveUp notes that the page waited for was given up.
+func (w *Watch) GaveUp(at time.Duration) {
+	w.rates.mu.Lock()
+	defer w.rates.mu.Unlock()
+	w.rates.disappointed(w.pages[w.next], gaveUpFactor*(at.Seconds()-w.since))
+}
+
+func seconds(s float64) time.Duration { return time.Duration(min(s, costMax) * float64(time.Second)) }

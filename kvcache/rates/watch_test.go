@@ -1,0 +1,221 @@
+package rates
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const testAhead = 3
+
+// restore plays a restore of pages on a machine whose tiers share their bandwidth among the
+// pages that are read at a time. It returns the time to the end of the last page in seconds,
+// computing included, and how many pages came in.
+func (m machine) restore(r *Rates, c Chain) (total float64, in int) {
+	last := c.end()
+	pages := c.Pages[:r.Plan(c)]
+	if len(pages) == 0 {
+		return m.computing(0, last), 0
+	}
+	c.Pages = pages
+	w := r.Watch(c, testAhead)
+	now, left := 0.0, make([]float64, len(pages)) // seconds that a page takes alone
+	for i, p := range pages {
+		left[i] = m.latency + float64(p.Bytes)/m.tiers[p.Tier]
+	}
+	for in < len(pages) {
+		reading := pages[in:min(in+testAhead, len(pages))]
+		if w.Alone() {
+			reading = reading[:1]
+		}
+		deadline := w.Deadline().Seconds()
+		for left[in] > 1e-9 {
+			// the next of them is done after a share each
+			busy, least := 0, math.Inf(1)
+			for i := range reading {
+				if l := left[in+i]; l > 1e-9 {
+					busy, least = busy+1, min(least, l)
+				}
+			}
+			if at := now + least*float64(busy); at > deadline {
+				w.GaveUp(seconds(deadline))
+				return deadline + m.computing(c.After(in).Base, last), in
+			}
+			now += least * float64(busy)
+			for i := range reading {
+				left[in+i] -= least
+			}
+		}
+		in++
+		if !w.Arrived(seconds(now)) {
+			break
+		}
+	}
+	if in == len(pages) {
+		return now + m.computing(pages[in-1].end(), last), in
+	}
+	return now + m.computing(c.After(in).Base, last), in
+}
+
+// alternatives are the two that a restore is held against: everything read, and everything
+// computed.
+func (m machine) alternatives(pages []Page) (read, compute float64) {
+	for _, p := range pages {
+		read += m.latency + float64(p.Bytes)/m.tiers[p.Tier]
+	}
+	return read, m.computing(0, pages[len(pages)-1].end())
+}
+
+var (
+	testRates  = []float64{1 * GB, 300 * MB, 100 * MB, 30 * MB, 10 * MB, 3 * MB, 1 * MB}
+	testTokens = map[string]machine{
+		"fast GPU": {token: 1.0 / 5000, perPosition: 1e-8},
+		"old GPU":  {token: 1.0 / 300, perPosition: 2e-7},
+		"CPU":      {token: 1.0 / 30, perPosition: 5e-6},
+	}
+	testLengths = []int{1, 2, 16, 64}
+)
+
+func eachMachine(t *testing.T, test func(t *testing.T, m machine, pages []Page)) {
+	for name, m := range testTokens {
+		for _, rate := range testRates {
+			for _, n := range testLengths {
+				for _, latency := range []float64{0, 0.02} {
+					m.tiers, m.latency = map[string]float64{"remote": rate}, latency
+					t.Run(fmt.Sprintf("%s/%v MB per s/%d pages/%v s latency", name, rate/MB, n, latency), func(t *testing.T) {
+						test(t, m, pagesOf("remote", n))
+					})
+				}
+			}
+		}
+	}
+}
+
+// Once both rates are known, a prompt is never slower than the better of the two by more
+// than a tenth.
+func TestNeverSlowerThanTheBetter(t *testing.T) {
+	eachMachine(t, func(t *testing.T, m machine, pages []Page) {
+		r := newRates(newClock())
+		m.compute(r, 0, 16384)
+		m.learn(r, "remote")
+		read, compute := m.alternatives(pages)
+		for range 3 { // what a restore teaches does not make the next worse
+			total, _ := m.restore(r, Chain{Pages: pages})
+			require.LessOrEqual(t, total, 1.1*min(read, compute), "read %.3f s, compute %.3f s", read, compute)
+		}
+	})
+}
+
+// A tier that nothing is known about costs at most the computing of one page more.
+func TestFirstReadIsBounded(t *testing.T) {
+	eachMachine(t, func(t *testing.T, m machine, pages []Page) {
+		r := newRates(newClock())
+		m.compute(r, 0, 16384)
+		read, compute := m.alternatives(pages)
+		page := compute / float64(len(pages))
+		total, _ := m.restore(r, Chain{Pages: pages})
+		require.LessOrEqual(t, total, compute+1.001*page, "read %.3f s, compute %.3f s", read, compute)
+		if read < 0.9*compute {
+			require.LessOrEqual(t, total, 1.001*read)
+		}
+		total, _ = m.restore(r, Chain{Pages: pages})
+		require.LessOrEqual(t, total, 1.1*min(read, compute), "the second time it is known")
+	})
+}
+
+// The same when not even computing was observed: a page is not waited for without end.
+func TestFirstReadOfANewModelIsBounded(t *testing.T) {
+	r := newRates(newClock())
+	m := machine{token: 1e-4, tiers: map[string]float64{"remote": 1 * MB}}
+	total, in := m.restore(r, Chain{Pages: pagesOf("remote", 16)})
+	require.Zero(t, in)
+	require.Less(t, total, 7.0)
+}
+
+// The same where pages are of use only all together: what came in before is lost.
+func TestWholeChainsAreNeverSlower(t *testing.T) {
+	eachMachine(t, func(t *testing.T, m machine, pages []Page) {
+		r := newRates(newClock())
+		m.compute(r, 0, 16384)
+		read, compute := m.alternatives(pages)
+		total, _ := m.restore(r, Chain{Pages: pages, Whole: true})
+		require.LessOrEqual(t, total, compute+1.001*compute/float64(len(pages)), "the first time: read %.3f s, compute %.3f s", read, compute)
+		for range 3 {
+			total, _ = m.restore(r, Chain{Pages: pages, Whole: true})
+			require.LessOrEqual(t, total, 1.1*min(read, compute), "read %.3f s, compute %.3f s", read, compute)
+		}
+	})
+}
+
+// A tier that became slow is given up in the middle of a restore.
+func TestRestoreStopsWhenATierBecomesSlow(t *testing.T) {
+	eachMachine(t, func(t *testing.T, m machine, pages []Page) {
+		r := newRates(newClock())
+		m.compute(r, 0, 16384)
+		m.learn(r, "remote")
+		predicted, compute := m.alternatives(pages)
+		planned := r.Plan(Chain{Pages: pages})
+		m.tiers["remote"] /= 1000
+		total, _ := m.restore(r, Chain{Pages: pages})
+		page := compute / float64(len(pages))
+		patience := page + testAhead*predicted/float64(len(pages))
+		require.LessOrEqual(t, total, compute+1.001*patience)
+		again, in := m.restore(r, Chain{Pages: pages})
+		if planned > 0 {
+			require.Zero(t, in, "it is known at once")
+			require.InEpsilon(t, compute, again, 1e-6)
+		}
+	})
+}
+
+func TestSlowingDownIsNoticedBetweenPages(t *testing.T) {
+	r := newRates(newClock())
+	m := machine{token: 1e-3, tiers: map[string]float64{"remote": 1 * GB}}
+	m.compute(r, 0, 16384)
+	m.learn(r, "remote")
+	pages := pagesOf("remote", 64)
+	w := r.Watch(Chain{Pages: pages}, testAhead)
+	require.False(t, w.Alone())
+	// pages that take a fifth longer than computing them, each in time
+	for i := range pages {
+		at := time.Duration(i+1) * 256 * time.Millisecond * 6 / 5
+		require.Less(t, at, w.Deadline())
+		if !w.Arrived(at) {
+			require.Less(t, i, 12)
+			require.Zero(t, r.Plan(Chain{Pages: pages}), "nor is the next prompt to wait")
+			return
+		}
+	}
+	t.Fatal("nobody noticed")
+}
+
+func TestQuickTierIsWatchedWithPatience(t *testing.T) {
+	r := newRates(newClock())
+	m := machine{token: 1e-3, tiers: map[string]float64{"local": 1 * GB}}
+	m.compute(r, 0, 16384)
+	m.learn(r, "local")
+	w := r.Watch(Chain{Pages: pagesOf("local", 8)}, testAhead)
+	require.Greater(t, w.Deadline(), 256*time.Millisecond, "a page's computing")
+	require.Less(t, w.Deadline(), 400*time.Millisecond)
+	require.True(t, w.Arrived(250*time.Millisecond), "one hiccup is nothing against what the rest saves")
+	for range 6 {
+		require.True(t, w.Arrived(280*time.Millisecond))
+	}
+	require.False(t, w.Arrived(300*time.Millisecond), "all are there")
+	require.Equal(t, 8, r.Plan(Chain{Pages: pagesOf("local", 8)}))
+}
+
+// Each tier is measured for itself where a chain leads through several.
+func TestTiersOfAChainAreToldApart(t *testing.T) {
+	r := newRates(newClock())
+	m := machine{token: 1.0 / 30, tiers: map[string]float64{"local": 1 * GB, "remote": 20 * MB}}
+	m.compute(r, 0, 16384)
+	pages := append(pagesOf("local", 4), pagesOf("remote", 12)[4:]...)
+	_, in := m.restore(r, Chain{Pages: pages})
+	require.Equal(t, 12, in)
+	require.InEpsilon(t, testPageBytes/(1*GB), r.tier("local").reading(testPageBytes), 0.5)
+	require.InEpsilon(t, testPageBytes/(20*MB), r.tier("remote").reading(testPageBytes), 0.5)
+}
