@@ -28,7 +28,7 @@ func readHeader(ctx context.Context, blob Blob) (*Header, error) {
 		return nil, err
 	}
 	if have := int64(len(region)); size > have {
-		region = append(region, make([]byte, size-have)...)
+		region = append(make([]byte, 0, size), region...)[:size]
 		if err := readFull(ctx, blob, region[have:], have); err != nil {
 			return nil, err
 		}

@@ -39,7 +39,11 @@ func TestUnits(t *testing.T) {
 // TestVerdict: damage counts more than what could not be looked at.
 func TestVerdict(t *testing.T) {
 	tier := func(damage, unchecked int, err string) checkedTier {
-		return checkedTier{Tier: "local", Damage: damage, Problems: map[string]int{string(diskstore.ProblemUnchecked): unchecked}, Error: err}
+		c := diskstore.TierCheck{Tier: "local", Damage: damage, Problems: map[diskstore.Problem]int{diskstore.ProblemUnchecked: unchecked}}
+		if err != "" {
+			c.Err = errors.New(err)
+		}
+		return newCheckedTier(c)
 	}
 	for name, test := range map[string]struct {
 		tiers  []checkedTier
