@@ -90,15 +90,52 @@ func requireSecondTurnSame(t *testing.T, plain, tiered loadedModel, n int) {
 	tiered.unload()
 }
 
+// TestEveryArchitectureShifts: a conversation that outgrows its context is exact up to where
+// it was shifted, and what is stored of it before comes back with the bits of one that never
+// was.
+func TestEveryArchitectureShifts(t *testing.T) {
+	const n, ctx, answer = 300, 512, 260
+	small := func(r *ollamatest.Request) { r.Options["num_ctx"] = ctx }
+	env := []string{"OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1", "OLLAMA_NUM_PARALLEL=1"}
+	tiered := modelServer{start(t, env...)}
+	plain := modelServer{startOptions(t, "", ollamatest.Options{Env: env})}
+	for _, arch := range restoredArchitectures {
+		t.Run(arch, func(t *testing.T) {
+			a, b := plain.load(t, arch), tiered.load(t, arch)
+			whole := a.prompt(n+archNext, 1)
+			first := a.prompt(n, 1)
+			if arch != "lfm2" {
+				a.turnWith(first, 1, small)
+			}
+			want := a.turnWith(whole, archAnswer, small)
+
+			shifted := b.turnWith(first, answer, small)
+			require.Len(t, shifted.Logprobs, answer, "it went on past its context")
+			b.crash()
+			got := b.turnWith(whole, archAnswer, small)
+			require.Equal(t, n, got.restored)
+			if arch == "lfm2" {
+				requireClose(t, want, got, differ)
+			} else {
+				requireSame(t, want, got, "after a shift and kill -9")
+			}
+		})
+	}
+}
+
 // turn asks this model, not the server's default.
 func (m loadedModel) turn(prompt string, tokens int, images ...[]byte) answer {
 	m.t.Helper()
-	return m.server.ask(prompt, tokens, func(r *ollamatest.Request) {
-		r.Model = m.shape.Arch
+	return m.turnWith(prompt, tokens, func(r *ollamatest.Request) {
 		for _, data := range images {
 			r.Images = append(r.Images, data)
 		}
 	})
+}
+
+func (m loadedModel) turnWith(prompt string, tokens int, change func(*ollamatest.Request)) answer {
+	m.t.Helper()
+	return m.server.ask(prompt, tokens, func(r *ollamatest.Request) { r.Model = m.shape.Arch }, change)
 }
 
 // TestModelsThatStayOff: what cannot be restored exactly runs as in Ollama, and says so.

@@ -24,7 +24,6 @@ type architecture struct {
 
 var architectures = map[string]architecture{
 	"deepseek2":   {},
-	"gemma2":      {},
 	"gemma3":      {media: true},
 	"gemma3n":     {layers: withoutShared},
 	"glm4moelite": {},
@@ -32,7 +31,7 @@ var architectures = map[string]architecture{
 	"gptoss":      {},
 	"gpt-oss":     {},
 	"llama":       {},
-	"llama4":      {media: true},
+	"llama4":      {},
 	"mistral3":    {media: true},
 	"mllama":      {layers: withoutCross, backwards: true},
 	"olmo3":       {},
