@@ -177,10 +177,10 @@ func (a *app) try(ctx context.Context, steps ollamasrc.Reporter, results []*chec
 			r.Detail = err.Error()
 		}
 		if ctx.Err() != nil {
-			return ctx.Err()
+			break
 		}
 	}
-	return ollamasrc.EndTrials(lay)
+	return errors.Join(ctx.Err(), ollamasrc.EndTrials(lay))
 }
 
 // try notes how far a release got, and returns why it did not get further.
