@@ -60,7 +60,7 @@ With --build each release is also built in a folder of its own: the binary, with
 the CPU backend that Go compiles (without optimization, and without the libraries
 that CMake builds), is run for its version, and the packages that the series
 touches are vetted, their tests included. With --test upstream's tests of these
-packages are run too. Minutes for each release whose C code differs from the one
+packages are run too, but for the scheduler's, which assert timings. Minutes for each release whose C code differs from the one
 before.
 
 A dash in the table is what was not asked for, or could not be tried. Fails when
