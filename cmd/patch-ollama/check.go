@@ -61,7 +61,7 @@ With --build each release is also built in a folder of its own: the binary, with
 the CPU backend that Go compiles (without optimization, and without the libraries
 that CMake builds), is run for its version, and the packages that the series
 touches are vetted, their tests included. With --test upstream's tests of these
-packages are run too. Minutes for each release whose C code differs from the one
+packages are run too, but for the scheduler's, which assert timings. Minutes for each release whose C code differs from the one
 before.
 
 A dash in the table is what was not asked for, or could not be tried. Fails when
@@ -178,10 +178,10 @@ func (a *app) try(ctx context.Context, steps ollamasrc.Reporter, results []*chec
 			r.Detail = err.Error()
 		}
 		if ctx.Err() != nil {
-			return ctx.Err()
+			break
 		}
 	}
-	return ollamasrc.EndTrials(lay)
+	return errors.Join(ctx.Err(), ollamasrc.EndTrials(lay))
 }
 
 // try notes how far a release got, and returns why it did not get further.

@@ -11,7 +11,7 @@ func newTestCommand(a *app) *cobra.Command {
 		Use:   "test [-- ARGUMENTS OF GO TEST]",
 		Short: "Run upstream's own tests in the patched source",
 		Long: `Run upstream's own tests in the patched source: those of the packages that the
-series touches, or what the arguments after -- say. The source is fetched and the
+series touches, but for the scheduler's, or what the arguments after -- say. The source is fetched and the
 series applied if that is not done yet.`,
 		Example: `  patch-ollama test
   patch-ollama test -- -run Rows -v ./ml/backend/ggml`,
@@ -32,7 +32,7 @@ series applied if that is not done yet.`,
 				if err != nil {
 					return err
 				}
-				args = series.Packages()
+				args = series.TestArgs()
 			}
 			return ollamasrc.Test(cmd.Context(), a.lay, t, args, a.stdout, a.stderr)
 		},

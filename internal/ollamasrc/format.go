@@ -141,7 +141,7 @@ func (t *Tree) commits(ctx context.Context) ([]commit, error) {
 				return nil, fmt.Errorf("the trailer of the commit %q: %w", c.subject, err)
 			}
 		}
-		if !c.releases.Contain(t.Version) {
+		if !c.releases.Contains(t.Version) {
 			return nil, fmt.Errorf("the commit %q is for %s, but %s holds Ollama %s", c.subject, c.releases.Name, Rel(t.Dir), t.Version)
 		}
 		if n := len(list); n > 0 && compareReleases(list[n-1].releases, c.releases) > 0 {

@@ -30,6 +30,17 @@ func (s Series) Packages() []string {
 	return slices.Compact(packages)
 }
 
+// schedulerTests are upstream's tests of the scheduler, which is in a package that
+// the series touches and is not touched itself. They wait for fixed times, and on
+// a busy machine these are too short.
+const schedulerTests = "^TestSched"
+
+// TestArgs are the arguments of go test for upstream's tests of the packages that
+// the series touches, all but [schedulerTests].
+func (s Series) TestArgs() []string {
+	return append([]string{"-skip=" + schedulerTests}, s.Packages()...)
+}
+
 // Test runs go test with args in the tree as it is. The flags are those of
 // [Build], so that what was compiled for the binary is not compiled again.
 func Test(ctx context.Context, lay Layout, tree *Tree, args []string, stdout, stderr io.Writer) error {

@@ -53,8 +53,8 @@ func (r Releases) bounds() (from, to string) {
 	return r.from, r.to
 }
 
-// Contain says whether a supported version is in the range.
-func (r Releases) Contain(version string) bool {
+// Contains says whether a supported version is in the range.
+func (r Releases) Contains(version string) bool {
 	from, to := r.bounds()
 	return semver.Compare(from, version) <= 0 && semver.Compare(version, to) <= 0
 }
@@ -63,11 +63,11 @@ func (r Releases) Contain(version string) bool {
 // index lines and line numbers differ from release to release. It is the default
 // release, else the first that needs no clone, else the oldest.
 func (r Releases) Home() string {
-	if r.Contain(DefaultVersion) {
+	if r.Contains(DefaultVersion) {
 		return DefaultVersion
 	}
 	for _, version := range ModuleVersions() {
-		if r.Contain(version) {
+		if r.Contains(version) {
 			return version
 		}
 	}

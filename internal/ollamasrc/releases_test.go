@@ -15,7 +15,7 @@ func parse(t *testing.T, name string) Releases {
 	return r
 }
 
-func TestReleasesContain(t *testing.T) {
+func TestReleasesContains(t *testing.T) {
 	for _, tc := range []struct{ name, inside, outside string }{
 		{"v0.17.1+", "v0.17.1 v0.17.10 v0.18.0 v0.24.0", "v0.16.0 v0.17.0"},
 		{"v0.16.0-v0.17.0", "v0.16.0 v0.16.3 v0.17.0", "v0.17.1 v0.24.0"},
@@ -23,11 +23,11 @@ func TestReleasesContain(t *testing.T) {
 	} {
 		r := parse(t, tc.name)
 		for _, version := range strings.Fields(tc.inside) {
-			require.True(t, r.Contain(version), "%s holds %s", tc.name, version)
-			require.True(t, Releases{}.Contain(version))
+			require.True(t, r.Contains(version), "%s holds %s", tc.name, version)
+			require.True(t, Releases{}.Contains(version))
 		}
 		for _, version := range strings.Fields(tc.outside) {
-			require.False(t, r.Contain(version), "%s holds %s", tc.name, version)
+			require.False(t, r.Contains(version), "%s holds %s", tc.name, version)
 		}
 	}
 }
@@ -90,7 +90,7 @@ func TestOrderPutsOtherHomesFirst(t *testing.T) {
 		home := ""
 		for _, r := range ranges {
 			switch {
-			case !r.Contain(version):
+			case !r.Contains(version):
 			case r.Home() == version:
 				home = r.Name
 			default:

@@ -44,7 +44,7 @@ func LoadSeries(dir, version string) (Series, error) {
 		return Series{}, fmt.Errorf("reading the patch series: %w", err)
 	}
 	for _, releases := range append([]Releases{{}}, folders...) {
-		if !releases.Contain(version) {
+		if !releases.Contains(version) {
 			continue
 		}
 		patches, err := readPatches(dir, releases)

@@ -56,26 +56,22 @@ func (t *Trial) Build(ctx context.Context) error {
 	if _, err := t.b.binary(ctx); err != nil {
 		return err
 	}
-	return t.golang(ctx, "vet")
+	return t.golang(ctx, "vet", t.series.Packages())
 }
 
-// Test runs upstream's tests of the packages that the series touches.
+// Test runs upstream's tests as [Series.TestArgs] names them.
 func (t *Trial) Test(ctx context.Context) error {
-	return t.golang(ctx, "test")
+	return t.golang(ctx, "test", t.series.TestArgs())
 }
 
-func (t *Trial) golang(ctx context.Context, verb string) error {
-	packages := t.series.Packages()
-	if len(packages) == 0 {
-		return nil
-	}
+func (t *Trial) golang(ctx context.Context, verb string, args []string) error {
 	env, err := t.b.goEnv()
 	if err != nil {
 		return err
 	}
 	name := t.b.stepName("go " + verb)
 	return t.b.step(ctx, name, func(Step) error {
-		cmd := command(ctx, "go", append([]string{verb, "-trimpath"}, packages...)...)
+		cmd := command(ctx, "go", append([]string{verb, "-trimpath"}, args...)...)
 		cmd.Dir, cmd.Env = t.b.lay.Src(), env
 		return runStep(ctx, t.b.lay, name, cmd, func(string) {})
 	})
