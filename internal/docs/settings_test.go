@@ -82,7 +82,7 @@ func TestArchitectures(t *testing.T) {
 	require.True(t, found)
 	list, _, _ = strings.Cut(list, "\n}")
 	supported := section(t, read(t, readme), "## Supported models")
-	require.Equal(t, matches(`"([a-z0-9]+)":`, list), matches("(?m)^\\| `([a-z0-9]+)` \\|", supported))
+	require.Equal(t, matches(`"([a-z0-9_]+)":`, list), matches("(?m)^\\| `([a-z0-9_]+)`", supported))
 }
 
 func TestVersions(t *testing.T) {

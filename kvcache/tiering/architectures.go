@@ -26,6 +26,7 @@ var architectures = map[string]architecture{
 	"deepseek2":   {},
 	"gemma3":      {media: true},
 	"gemma3n":     {layers: withoutShared},
+	"gemma4":      {layers: withoutShared},
 	"glm4moelite": {},
 	"lfm2":        {},
 	"gptoss":      {},
@@ -34,9 +35,11 @@ var architectures = map[string]architecture{
 	"llama4":      {},
 	"mistral3":    {media: true},
 	"mllama":      {layers: withoutCross, backwards: true},
+	"nemotron_h":  {layers: withoutFeedForward},
 	"olmo3":       {},
 	"qwen2":       {},
 	"qwen3":       {},
+	"qwen35":      {},
 	"qwen3moe":    {},
 	"qwen3next":   {},
 }
@@ -49,6 +52,19 @@ func withoutShared(c fs.Config) int {
 // withoutCross leaves out the layers that attend to an image.
 func withoutCross(c fs.Config) int {
 	return int(c.Uint("block_count")) - len(c.Ints("attention.cross_attention_layers"))
+}
+
+// withoutFeedForward leaves out the layers that look at one token alone.
+func withoutFeedForward(c fs.Config) int {
+	layers := int(c.Uint("block_count"))
+	if each, ok := c.(interface{ FFNLength() []uint64 }); ok {
+		for _, n := range each.FFNLength() {
+			if n > 0 {
+				layers--
+			}
+		}
+	}
+	return layers
 }
 
 // layersOf is how many layers of a model have K/V or state of their own.
