@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -153,8 +154,8 @@ func TestReadRefusesWhatWasNotAskedFor(t *testing.T) {
 			l := layoutOf(t, swapped, testTokens)
 			return s.Read(ctx, ref, mine, l, make([]byte, l.Size()))
 		},
-		"fewer sections": func() error {
-			l := layoutOf(t, testSections[:3], testTokens)
+		"a section it has not": func() error {
+			l := layoutOf(t, append(slices.Clone(testSections), Section{Group: 9, RowBytes: 4}), testTokens)
 			return s.Read(ctx, ref, mine, l, make([]byte, l.Size()))
 		},
 	}

@@ -12,7 +12,9 @@
 // tail is an incomplete last page. A slot is one of the runner's sequences; a cell is one
 // position of the cache's memory. A flight is a batch that is built and not yet computed.
 // A slot is broken from the first position whose rows do not follow from the tokens
-// before it (after a context shift, or an image): nothing from there on is stored.
+// before it (after a context shift, or an image without identity): nothing from there on is
+// stored. A group is one of the model's caches; one with a window forgets positions. State
+// is what recurrent layers remember, which exists only where a batch ended.
 //
 // # Locks
 //
@@ -35,7 +37,12 @@
 //   - Removal: complete pages leave before their cells are freed or rotated, and what a
 //     flight would have added past the cut is forgotten.
 //   - Budget: cells are reserved before the first row is read; no room means no restore.
-//   - Identity: rows are stored under the exact tokens that made them, or not at all.
+//   - Identity: rows are stored under the exact tokens and images that made them, or not at
+//     all.
+//   - Windows: rows that a batch in flight may overwrite are not copied, and a window comes
+//     back whole or not at all.
+//   - State: it is read before the next batch runs, and used at its one position alone.
+//   - Spans: a restore never ends between tokens that attend to each other forwards.
 //
 // Pages are read as long as that is quicker than computing them: package rates decides, from
 // what both have cost.

@@ -1,0 +1,145 @@
+package diskstore
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Some of a page's sections are what they are in all of it, from a raw file, a compressed
+// one and memory.
+func TestReadSomeSections(t *testing.T) {
+	for name, change := range map[string]func(*Options){
+		"raw":    func(o *Options) {},
+		"zstd":   func(o *Options) { o.Compress = true },
+		"memory": func(o *Options) { o.RAM.BudgetBytes = 1 << 24 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, testOptions(t, change))
+			tokens := prompt(1, testTokens)
+			page := putChain(t, s, tokens)[0]
+			ref := s.Chain(ctx, tokens, nil)[0]
+			for some := 1; some < 1<<len(testSections); some++ {
+				var wanted []Section
+				var of []int
+				for i, section := range testSections {
+					if some&(1<<i) != 0 {
+						wanted, of = append(wanted, section), append(of, i)
+					}
+				}
+				l := layoutOf(t, wanted, testTokens)
+				buf := make([]byte, l.Size())
+				require.NoError(t, s.Read(ctx, ref, tokens, l, buf))
+				for i := range wanted {
+					require.Equal(t, page.Layout.Rows(page.Payload, of[i]), l.Rows(buf, i), "sections %b", some)
+					require.True(t, allZero(l.gap(buf, i)))
+				}
+			}
+			if name == "memory" {
+				require.Positive(t, s.Stats().RAMHits)
+			}
+		})
+	}
+}
+
+// A damaged section is found by who reads it, and by nobody else.
+func TestDamageElsewhereIsNotRead(t *testing.T) {
+	o := testOptions(t, func(o *Options) { o.FS = nil })
+	s := open(t, o)
+	tokens := prompt(1, testTokens)
+	putChain(t, s, tokens)
+	ref := s.Chain(ctx, tokens, nil)[0]
+	path := filePath(o.Local.Root, s.refName(ref))
+	h, err := s.headerOf(ctx, s.local, s.refName(ref))
+	require.NoError(t, err)
+	last := len(testSections) - 1
+	flipAt(t, path, int(h.Sections[last].Offset))
+
+	first := layoutOf(t, testSections[:last], testTokens)
+	require.NoError(t, s.Read(ctx, ref, tokens, first, make([]byte, first.Size())))
+	whole := layoutOf(t, testSections, testTokens)
+	require.ErrorIs(t, s.Read(ctx, ref, tokens, whole, make([]byte, whole.Size())), ErrDamaged)
+}
+
+// stateSections are rows and state.
+var stateSections = []Section{
+	{Kind: KindK, RowBytes: 16}, {Kind: KindV, RowBytes: 8},
+	{Group: 1, Kind: KindConv, RowBytes: 40}, {Group: 1, Kind: KindState, RowBytes: 5000},
+}
+
+// withSections is pageOf with other sections.
+func withSections(t *testing.T, parent Key, start int, tokens []int32, sections []Section) *Page {
+	p := pageOf(t, parent, start, tokens)
+	p.Layout = layoutOf(t, sections, len(tokens))
+	p.Payload = make([]byte, p.Layout.Size())
+	fillRows(p.Layout, p.Key(), p.Payload)
+	return p
+}
+
+// State has one row, whatever the page's tokens; a page with state replaces one without, and
+// not the other way round.
+func TestPagesWithState(t *testing.T) {
+	for _, n := range []int{1, testTokens - 1, testTokens} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			s := open(t, testOptions(t))
+			tokens := prompt(1, n)
+			plain := withSections(t, s.opt.Fingerprint, 0, tokens, stateSections[:2])
+			full := withSections(t, s.opt.Fingerprint, 0, tokens, stateSections)
+			require.Len(t, full.Layout.Rows(full.Payload, 3), 5000)
+			layout := func() Layout {
+				refs := s.Chain(ctx, tokens, nil)
+				require.Len(t, refs, 1)
+				l, err := s.LayoutOf(ctx, refs[0])
+				require.NoError(t, err)
+				return l
+			}
+			require.NoError(t, s.Put(ctx, plain))
+			require.False(t, layout().hasState())
+			require.NoError(t, s.Put(ctx, full))
+			require.True(t, layout().Equal(full.Layout))
+			require.NoError(t, s.Put(ctx, plain))
+			require.True(t, layout().Equal(full.Layout))
+
+			buf := make([]byte, full.Layout.Size())
+			require.NoError(t, s.Read(ctx, s.Chain(ctx, tokens, nil)[0], tokens, full.Layout, buf))
+			require.Equal(t, full.Payload, buf)
+		})
+	}
+}
+
+// Tails with state stay beside longer ones, whose state is of another position, and those
+// that a sequence contains are found, the longest first.
+func TestTailsWithin(t *testing.T) {
+	s := open(t, testOptions(t))
+	tokens := prompt(1, testTokens-1)
+	for _, n := range []int{2, 3, 4} {
+		sections := stateSections
+		if n == 3 {
+			sections = stateSections[:2]
+		}
+		require.NoError(t, s.Put(ctx, withSections(t, s.opt.Fingerprint, 0, tokens[:n], sections)))
+	}
+	other := append(append([]int32{}, tokens[:2]...), 77)
+	require.NoError(t, s.Put(ctx, withSections(t, s.opt.Fingerprint, 0, other, stateSections)))
+
+	lengths := func(tokens []int32) (found []int) {
+		for _, ref := range s.TailsWithin(ctx, s.opt.Fingerprint, 0, tokens, nil) {
+			require.Equal(t, ref.Tokens, ref.Stored)
+			found = append(found, ref.Tokens)
+		}
+		return found
+	}
+	require.Equal(t, []int{4, 2}, lengths(tokens), "rows alone went when they were continued")
+	require.Equal(t, []int{2}, lengths(tokens[:3]))
+	require.Empty(t, lengths(tokens[:1]))
+	require.Equal(t, []int{3, 2}, lengths(other))
+	require.Empty(t, s.TailsWithin(ctx, s.opt.Fingerprint, 0, tokens, []Media{{Offset: 1}}))
+
+	_, err := s.LayoutOf(ctx, Ref{Key: Key{1}, Parent: s.opt.Fingerprint})
+	require.ErrorIs(t, err, ErrNotFound)
+	require.NoError(t, s.Close())
+	require.Empty(t, s.TailsWithin(ctx, s.opt.Fingerprint, 0, tokens, nil))
+	_, err = s.LayoutOf(ctx, Ref{})
+	require.ErrorIs(t, err, ErrClosed)
+}
