@@ -14,8 +14,9 @@ import (
 // restoredArchitectures are the models whose conversations come back from the disk with the
 // bits of one that never left.
 var restoredArchitectures = []string{
-	"deepseek2", "gemma3", "gemma3n", "glm4moelite", "gptoss", "lfm2", "llama", "llama4", "mistral3", "mllama", "olmo3",
-	"qwen2", "qwen3", "qwen3moe", "qwen3next",
+	"deepseek2", "gemma3", "gemma3n", "gemma4", "glm4moelite", "gptoss", "lfm2", "llama", "llama4", "mistral3", "mllama",
+	"nemotron_h", "olmo3",
+	"qwen2", "qwen3", "qwen35", "qwen3moe", "qwen3next",
 }
 
 // archLengths are first turns below, at and well past a window or chunk of 64 tokens.
