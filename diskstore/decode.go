@@ -113,7 +113,8 @@ func (h *Header) all() selection {
 //
 // Pieces are read one after the other, so that the system sees a sequence and
 // reads ahead of it; several at once only where each waits for a network. They
-// are checked and decoded meanwhile, on all processors.
+// are checked and decoded meanwhile, on all processors unless the read is to be a
+// gentle one.
 func readPayload(ctx context.Context, blob Blob, h *Header, sel selection, c *codec, buf []byte) error {
 	checks, ctx := errgroup.WithContext(ctx) // which ends with the first damage
 	checks.SetLimit(runtime.GOMAXPROCS(0))
@@ -126,10 +127,14 @@ func readPayload(ctx context.Context, blob Blob, h *Header, sel selection, c *co
 	for p := range h.pieces(sel) {
 		reads.Go(func() error {
 			check, err := read(ctx, blob, h, sel, p, c, buf)
-			if err == nil {
-				checks.Go(check)
+			switch {
+			case err != nil:
+				return err
+			case gentle(ctx):
+				return check()
 			}
-			return err
+			checks.Go(check)
+			return nil
 		})
 	}
 	reads.Go(func() error { return readFooter(ctx, blob, h) })

@@ -143,3 +143,22 @@ func TestTailsWithin(t *testing.T) {
 	_, err = s.LayoutOf(ctx, Ref{})
 	require.ErrorIs(t, err, ErrClosed)
 }
+
+// Reads that leave other processors alone give the same, and find what is damaged.
+func TestReadGently(t *testing.T) {
+	for _, compress := range []bool{false, true} {
+		o := testOptions(t, func(o *Options) { o.FS, o.Compress = nil, compress })
+		s := open(t, o)
+		tokens := prompt(1, testTokens)
+		page := putChain(t, s, tokens)[0]
+		ref := s.Chain(ctx, tokens, nil)[0]
+		buf := make([]byte, page.Layout.Size())
+		require.NoError(t, s.Read(Gently(ctx), ref, tokens, page.Layout, buf))
+		require.Equal(t, page.Payload, buf)
+
+		h, err := s.headerOf(ctx, s.local, s.refName(ref))
+		require.NoError(t, err)
+		flipAt(t, filePath(o.Local.Root, s.refName(ref)), int(h.Sections[1].Offset))
+		require.ErrorIs(t, s.Read(Gently(ctx), ref, tokens, page.Layout, buf), ErrDamaged)
+	}
+}

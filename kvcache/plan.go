@@ -14,6 +14,7 @@ import (
 // plan is what a restore is going to do: pages that cover positions [base, end), of which
 // each group gets those from its begin on.
 type plan struct {
+	seq       int
 	prompt    prompt
 	refs      []diskstore.Ref
 	base, end int
@@ -58,7 +59,7 @@ func (p *plan) bytes(geo *geometry, page int) int64 {
 // planRestore looks the longest stored chain up and decides whether reading it pays. limit
 // is how many of the prompt's positions may be restored.
 func (t *TieredCausal) planRestore(ctx context.Context, lock sync.Locker, seq, have, limit int, inputs []*input.Input) (plan, bool) {
-	var p plan
+	p := plan{seq: seq}
 	p.prompt, _ = t.opts.Media.read(inputs)
 	limit = min(limit, len(p.prompt.tokens))
 	t.mu.Lock()

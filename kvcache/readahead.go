@@ -171,7 +171,11 @@ func (t *TieredCausal) fill(ctx context.Context, p *plan) (int, error) {
 	t.queue.yield(1)
 	defer t.queue.yield(-1)
 	pace := t.pace(p)
-	alone := pace.alone()
+	busy := t.busy(p.seq)
+	if busy { // the others' tokens are waited for as well
+		ctx = diskstore.Gently(ctx)
+	}
+	alone := busy || pace.alone()
 	r := t.readAhead(ctx, p, alone)
 	defer r.close()
 
@@ -203,7 +207,7 @@ func (t *TieredCausal) fill(ctx context.Context, p *plan) (int, error) {
 		if err != nil && !errors.Is(err, diskstore.ErrDamaged) {
 			r.stop() // before there is room for one more
 		}
-		if alone {
+		if alone && !busy {
 			r.together()
 			alone = false
 		}
@@ -220,6 +224,20 @@ func (t *TieredCausal) fill(ctx context.Context, p *plan) (int, error) {
 		}
 	}
 	return held, ctx.Err()
+}
+
+// busy reports whether other slots than one compute.
+func (t *TieredCausal) busy(seq int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, f := range t.flights {
+		for i := range f.parts {
+			if p := &f.parts[i]; p.seq != seq && len(p.inputs) > 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // write puts a page's rows of each group into the cells of their positions.

@@ -1,0 +1,78 @@
+package kvcache
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
+
+// countingStore counts the reads that run at a time. When together is set the first waits
+// for the second.
+type countingStore struct {
+	*memStore
+	together bool
+	second   chan struct{}
+	first    sync.Once
+	begun    func()
+
+	mu            sync.Mutex
+	reads         int
+	running, most int
+}
+
+func (s *countingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout diskstore.Layout, buf []byte) error {
+	s.mu.Lock()
+	s.reads++
+	s.running++
+	s.most = max(s.most, s.running)
+	n := s.reads
+	s.mu.Unlock()
+	if s.begun != nil {
+		s.first.Do(s.begun)
+	}
+	switch {
+	case s.together && n == 1:
+		<-s.second
+	case s.together && n == 2:
+		close(s.second)
+	}
+	err := s.memStore.Read(ctx, ref, tokens, layout, buf)
+	s.mu.Lock()
+	s.running--
+	s.mu.Unlock()
+	return err
+}
+
+// Beside slots that compute a restore reads one page at a time, and alone several.
+func TestARestoreLeavesProcessorsToOthers(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 2, 128, Options{})
+	prompt := tokenRange(1, 60)
+	r.run(r.slots[0], prompt, nil, true)
+	r.tiered.Close()
+
+	alone := &countingStore{memStore: store, together: true, second: make(chan struct{})}
+	r = newFakeRunner(t, alone, 2, 128, Options{})
+	require.Equal(t, 59, r.load(r.slots[0], prompt, true).Held)
+	require.Greater(t, alone.most, 1)
+
+	begun := make(chan struct{})
+	beside := &countingStore{memStore: store, begun: func() { close(begun) }}
+	r = newFakeRunner(t, beside, 2, 128, Options{})
+	r.load(r.slots[1], tokenRange(2, 9), true)
+	require.True(t, r.build())
+	landed := make(chan struct{})
+	go func() {
+		defer close(landed)
+		<-begun // the restore has seen that the other slot computes
+		r.compute()
+	}()
+	require.Equal(t, 59, r.load(r.slots[0], prompt, true).Held)
+	<-landed
+	require.Equal(t, 1, beside.most)
+	r.cache.requireRows(t, 0, prompt[:59])
+}
