@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -59,7 +60,9 @@ func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have 
 	if ctx.Err() != nil {
 		return result, ctx.Err()
 	}
-	if err != nil {
+	if errors.Is(err, diskstore.ErrNotFound) {
+		t.log.Debug("kv tier: restore stopped early, a page was replaced or evicted meanwhile", "slot", seq, "restored", result.Tokens, "error", err)
+	} else if err != nil {
 		t.log.Warn("kv tier: restore stopped early, the rest of the prompt is computed", "slot", seq, "restored", result.Tokens, "error", err)
 	}
 	return result, nil
