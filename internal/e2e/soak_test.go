@@ -64,9 +64,9 @@ var soakModels = []soakModel{
 	{arch: "qwen3", bound: 0.03, exact: true},
 	{arch: "qwen3moe", bound: 0.07, exact: true},               // measured: 0.023
 	{arch: "mistral3", bound: 0.03, exact: true, vision: true}, // 0.010
-	{arch: "gemma3", bound: 0.05, exact: true},                              // 0.015
+	{arch: "gemma3", bound: 0.05, exact: true},                 // 0.015
 	{arch: "gemma3-vision", bound: 0.05, vision: true},         // 0.021
-	{arch: "gptoss", bound: 0.15, exact: true},                              // 0.101
+	{arch: "gptoss", bound: 0.15, exact: true},                 // 0.101
 	{arch: "llama4", bound: 0.03},                              // 0.007
 }
 
