@@ -31,7 +31,7 @@ func (r *Rates) Probe(c Chain, ahead int) (n int, limit time.Duration) {
 	t.tried = now
 	r.saw(t)
 	each := r.computing(c.Base, c.end()) / float64(len(pages))
-	return n, seconds(probeFactor * each * float64(n))
+	return n, seconds(probeFactor * max(each, patienceMin) * float64(n))
 }
 
 // Probed notes how long the pages of a probe took, or that they were not all there by then.
