@@ -151,15 +151,7 @@ func (s *Store) findTail(ctx, remoteCtx context.Context, parent Key, start int, 
 		return best, true
 	}
 	for _, id := range s.tiers(TierLocal) {
-		tierCtx := ctx
-		if id == tierRemote {
-			tierCtx = remoteCtx
-		}
-		infos, err := s.tier(id).Tails(tierCtx, s.opt.Fingerprint, parent)
-		if err != nil {
-			s.noteTierError(id, err)
-			continue
-		}
+		tierCtx, infos := s.listTails(ctx, remoteCtx, id, parent)
 		for _, info := range infos {
 			ref, ok := s.matchTail(tierCtx, id, info, start, rest, media)
 			if ok && (ref.Tokens > best.Tokens || ref.Tokens == best.Tokens && ref.Stored < best.Stored) {
@@ -171,6 +163,20 @@ func (s *Store) findTail(ctx, remoteCtx context.Context, parent Key, start int, 
 		}
 	}
 	return best, best.Tokens > 0
+}
+
+// listTails returns the tails of parent that a tier has, none when it cannot say,
+// and the context in which to look at them.
+func (s *Store) listTails(ctx, remoteCtx context.Context, id tierID, parent Key) (context.Context, []Info) {
+	if id == tierRemote {
+		ctx = remoteCtx
+	}
+	infos, err := s.tier(id).Tails(ctx, s.opt.Fingerprint, parent)
+	if err != nil {
+		s.noteTierError(id, err)
+		return ctx, nil
+	}
+	return ctx, infos
 }
 
 // matchTail compares one stored tail with rest.

@@ -40,15 +40,7 @@ func (s *Store) TailsWithin(ctx context.Context, parent Key, start int, tokens [
 	media = mediaWithin(media, start, len(tokens))
 	var refs []Ref
 	for _, id := range s.tiers(TierLocal) {
-		tierCtx := ctx
-		if id == tierRemote {
-			tierCtx = remoteCtx
-		}
-		infos, err := s.tier(id).Tails(tierCtx, s.opt.Fingerprint, parent)
-		if err != nil {
-			s.noteTierError(id, err)
-			continue
-		}
+		tierCtx, infos := s.listTails(ctx, remoteCtx, id, parent)
 		for _, info := range infos {
 			known := slices.ContainsFunc(refs, func(r Ref) bool { return r.Key == info.Key })
 			if known {

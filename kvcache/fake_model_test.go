@@ -1,0 +1,87 @@
+package kvcache
+
+import (
+	"testing"
+
+	ollama "github.com/ollama/ollama/kvcache"
+	"github.com/stretchr/testify/require"
+)
+
+// fakeModel is the caches of a model, as upstream's WrapperCache holds them.
+type fakeModel struct {
+	ollama.Cache // methods only models call
+	caches       []*fakeCache
+}
+
+func (m fakeModel) Close() {
+	for _, c := range m.caches {
+		c.Close()
+	}
+}
+
+func (m fakeModel) CanResume(seq int, pos int32) bool {
+	for _, c := range m.caches {
+		if !c.CanResume(seq, pos) {
+			return false
+		}
+	}
+	return true
+}
+
+func (m fakeModel) CopyPrefix(src, dst int, n int32) {
+	for _, c := range m.caches {
+		c.CopyPrefix(src, dst, n)
+	}
+}
+
+func (m fakeModel) Remove(seq int, begin, end int32) error {
+	for _, c := range m.caches {
+		if err := c.Remove(seq, begin, end); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m fakeModel) rows() []Rows {
+	var rows []Rows
+	for _, c := range m.caches {
+		rows = append(rows, c)
+	}
+	return rows
+}
+
+func (m fakeModel) requireRows(t require.TestingT, seq int, tokens []int32) {
+	for _, c := range m.caches {
+		c.requireRows(t, seq, tokens)
+	}
+}
+
+// compute runs a built batch.
+func (m fakeModel) compute(b *fakeBatch) {
+	for i, c := range m.caches {
+		c.compute(b.inputs, b.cells[i], b.before[i])
+	}
+}
+
+// A window of fakeWindow positions is not a multiple of a page, and its cache keeps more.
+const (
+	fakeWindow   = 10
+	fakeMemory   = 13
+	fakeBatchMax = 12
+)
+
+// newWindowedRunner is newFakeRunner with a second cache, which has a window, before the
+// one that keeps everything.
+func newWindowedRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner {
+	r := newFakeRunner(t, store, slots, numCtx, opts)
+	r.tiered.Close()
+	w := newFakeCache(slots*fakeMemory+fakeBatchMax, 1)
+	w.window, w.memory = fakeWindow, fakeMemory
+	r.model.caches = []*fakeCache{w, r.cache}
+	opts = r.tiered.opts
+	opts.Layers = 3
+	r.tiered = New(r.model, r.model.rows(), opts)
+	t.Cleanup(r.tiered.Close)
+	return r
+}
