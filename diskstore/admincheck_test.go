@@ -314,6 +314,8 @@ func TestCheckSurvivesAnErrorAtEveryOperation(t *testing.T) {
 			for nth := 1; ; nth++ {
 				require.NoError(t, os.WriteFile(damaged, good, 0o600))
 				flipAt(t, damaged, 4200)
+				// a repair leaves a file there, which the next one lists
+				require.NoError(t, os.RemoveAll(filepath.Join(o.Local.Root, versionDir, quarantineDir)))
 				inj.Reset()
 				inj.Add(vfs.Rule{Nth: nth, Err: errnos[nth%len(errnos)]})
 				ops := checkOnce(t, o, inj, repair)

@@ -1,0 +1,60 @@
+package diskstore
+
+import (
+	"context"
+	"math"
+)
+
+// PageTokens is what a page's header says of where the page stands.
+type PageTokens struct {
+	Key, Parent Key
+	Start       uint32 // position of the first token
+	Tokens      []int32
+}
+
+// Latest returns the full pages without media that were used last, at most so many
+// of them, the most recent first: the local tier's and then what only the remote
+// tier has. It lists the tiers and reads headers, and stands back while Reads and
+// Puts run. Pages that cannot be read are left out; Read will find what is wrong
+// with them. It returns what it has found together with ErrClosed, ctx's error or
+// an error of listing the local tier.
+func (s *Store) Latest(ctx context.Context, most int) ([]PageTokens, error) {
+	ctx, leave, err := s.life.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	var found []PageTokens
+	seen := make(map[Key]bool)
+	for _, id := range s.tiers(TierLocal) {
+		recent := newRecents(s.opt.Fingerprint, math.MaxInt64)
+		recent.most = most
+		err := s.list(ctx, id, func(info Info) {
+			if info.Class == ClassPage {
+				recent.add(info)
+			}
+		})
+		if err != nil {
+			s.noteTierError(id, err)
+			if id == tierLocal || ctx.Err() != nil {
+				return found, err
+			}
+			continue
+		}
+		for _, info := range recent.order() {
+			if len(found) == most {
+				return found, nil
+			}
+			if err := s.traffic.standBack(ctx); err != nil {
+				return found, err
+			}
+			h, err := s.headerOf(ctx, s.tier(id), info.Name)
+			if err != nil || seen[info.Key] || len(h.Media) > 0 || h.PageTokens != s.opt.PageTokens {
+				continue
+			}
+			seen[info.Key] = true
+			found = append(found, PageTokens{Key: info.Key, Parent: h.Parent, Start: h.Start, Tokens: h.Tokens})
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,39 @@
+package diskstore
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestLatest(t *testing.T) {
+	o := testOptions(t, withRemote(t))
+	s := open(t, o)
+	var want []Key
+	for n := range 3 {
+		for _, p := range putChain(t, s, prompt(n, 2*testTokens+3)) {
+			if len(p.Tokens) == testTokens {
+				want = append(want, p.Key())
+			}
+		}
+	}
+	other := o
+	other.Fingerprint = testFingerprint(9)
+	putChain(t, open(t, other), prompt(0, testTokens))
+	found, err := s.Latest(ctx, 100)
+	require.NoError(t, err)
+	require.Len(t, found, 6, "tails and pages of others are left out")
+	for _, p := range found {
+		require.Contains(t, want, p.Key)
+		require.Equal(t, p.Key, ChainKey(p.Parent, p.Tokens, nil))
+		require.Contains(t, []uint32{0, testTokens}, p.Start)
+	}
+	found, err = s.Latest(ctx, 2)
+	require.NoError(t, err)
+	require.Len(t, found, 2)
+	require.True(t, slices.ContainsFunc(found, func(p PageTokens) bool { return p.Key == want[4] }), "the last conversation's first page is the latest")
+	require.NoError(t, s.Close())
+	_, err = s.Latest(ctx, 2)
+	require.ErrorIs(t, err, ErrClosed)
+}
