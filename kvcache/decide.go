@@ -9,10 +9,14 @@ import (
 
 // chain is a plan's pages as far as their cost goes.
 func (t *TieredCausal) chain(p *plan) rates.Chain {
-	c := rates.Chain{Base: p.base, Pages: make([]rates.Page, len(p.refs)), Whole: !t.partial()}
+	c := rates.Chain{Base: p.wanted(p.base), Pages: make([]rates.Page, len(p.refs)), Whole: !t.partial()}
 	for i, ref := range p.refs {
+		begin := int(ref.Start)
+		if p.by != 0 { // of the first page only what the run has of it
+			begin = max(begin, p.base)
+		}
 		c.Pages[i] = rates.Page{
-			Start: int(ref.Start), Tokens: p.pageEnd(i) - int(ref.Start), Bytes: p.bytes(&t.geometry, i), Tier: ref.Tier,
+			Start: p.wanted(begin), Tokens: p.pageEnd(i) - begin, Bytes: p.bytes(&t.geometry, i), Tier: ref.Tier,
 		}
 	}
 	return c

@@ -35,6 +35,7 @@ type fakeCache struct {
 
 	batchCells []int32
 	onWrite    func()
+	onShift    func() error
 	closed     bool
 }
 
@@ -218,14 +219,35 @@ func (c *fakeCache) Remove(seq int, begin, end int32) error {
 				return errors.New("shifting cells shared by multiple sequences not supported")
 			}
 			c.cells[i].pos += begin - end
-			c.mu.Lock()
-			for l := range c.layers { // rotating K changes it in place
-				for j, b := range c.row(section{l, false}, int32(i)) {
-					c.row(section{l, false}, int32(i))[j] = b ^ 0x5a
-				}
-			}
-			c.mu.Unlock()
+			c.turn(int32(i), begin-end)
 		}
+	}
+	return nil
+}
+
+// turn changes K of a cell in place, as rotating it by so many positions does.
+func (c *fakeCache) turn(cell, offset int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for l := range c.layers {
+		turnRow(c.row(section{l, false}, cell), offset)
+	}
+}
+
+func turnRow(row []byte, offset int32) {
+	for i := range row {
+		row[i] += byte(offset)
+	}
+}
+
+func (c *fakeCache) ShiftRows(cells []int32, offset int32) error {
+	if c.onShift != nil {
+		if err := c.onShift(); err != nil {
+			return err
+		}
+	}
+	for _, cell := range cells {
+		c.turn(cell, offset)
 	}
 	return nil
 }
@@ -327,6 +349,7 @@ func (c *fakeCache) requireRows(t require.TestingT, seq int, tokens []int32) {
 type fakeRunner struct {
 	t      testing.TB
 	mu     sync.Mutex // the runner's lock
+	lock   sync.Locker
 	cache  *fakeCache // keeps everything
 	model  fakeModel  // of it and perhaps others
 	tiered *TieredCausal
@@ -358,6 +381,7 @@ type fakeBatch struct {
 func newFakeRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner {
 	r := &fakeRunner{t: t, numCtx: numCtx, batch: fakeBatchMax, cache: newFakeCache(slots*numCtx+1, 2)}
 	opts.Store, opts.Layers, opts.AlwaysRestore = store, 2, true
+	r.lock = &r.mu
 	if opts.PageTokens == 0 {
 		opts.PageTokens = 8
 	}
@@ -419,10 +443,10 @@ func (r *fakeRunner) loadInputs(slot *fakeSlot, in []*input.Input, store bool) R
 	require.NoError(r.t, r.tiered.Remove(slot.id, int32(past), math.MaxInt32))
 	slot.inputs, slot.inUse, slot.store = in[:past:past], true, store
 	slot.exact = min(slot.exact, past)
-	restored, err := r.tiered.Restore(r.t.Context(), &r.mu, slot.id, past, in)
+	restored, err := r.tiered.Restore(r.t.Context(), r.lock, slot.id, past, in)
 	require.NoError(r.t, err)
 	if base := restored.Held - restored.Tokens; restored.Tokens > 0 && base <= slot.exact {
-		slot.exact = restored.Held
+		slot.exact = restored.Held - restored.Shifted
 	}
 	slot.inputs, slot.rest = in[:restored.Held:restored.Held], in[restored.Held:]
 	r.tiered.StartSequence(slot.id, store)
@@ -487,8 +511,11 @@ func (r *fakeRunner) compute() bool {
 }
 
 // shift drops positions [keep, keep+discard) of a slot, as the runner does while it builds
-// a batch: whatever is in flight is being computed.
+// a batch: the last one built is being computed, and those before it are done.
 func (r *fakeRunner) shift(slot *fakeSlot, keep, discard int) {
+	for len(r.flight) > 1 {
+		r.compute()
+	}
 	for _, b := range r.flight {
 		r.model.compute(b)
 	}

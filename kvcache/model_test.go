@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
 // simulation drives random interleavings of everything a runner does. The store checks every
@@ -13,12 +15,17 @@ import (
 type simulation struct {
 	*fakeRunner
 	store *memStore
+	runs  bool // text at other positions is reused
 	start func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner
 }
 
 // prompt draws from a small tree of texts, so that prefixes are shared at all lengths.
 func drawPrompt(t *rapid.T) []int32 {
 	text := tokenRange(rapid.IntRange(1, 3).Draw(t, "text"), rapid.IntRange(1, 50).Draw(t, "length"))
+	if rapid.Bool().Draw(t, "truncated") { // old messages are left out
+		keep := rapid.IntRange(0, len(text)-1).Draw(t, "keep")
+		text = slices.Delete(text, keep, rapid.IntRange(keep, len(text)-1).Draw(t, "from"))
+	}
 	return append(text, tokenRange(rapid.IntRange(10, 12).Draw(t, "ending"), rapid.IntRange(1, 8).Draw(t, "extra"))...)
 }
 
@@ -97,7 +104,7 @@ func (s *simulation) Restart(t *rapid.T) {
 	for s.compute() {
 	}
 	s.tiered.Close()
-	fresh := s.start(s.t, s.store, len(s.slots), s.numCtx, Options{Poison: true})
+	fresh := s.start(s.t, s.store, len(s.slots), s.numCtx, simulated(s.runs))
 	fresh.nextID = s.nextID
 	s.fakeRunner = fresh
 }
@@ -135,18 +142,37 @@ func (s *simulation) requireMirrors(t *rapid.T) {
 	}
 }
 
-func TestRandomInterleavings(t *testing.T) { randomInterleavings(t, false, newFakeRunner) }
+// simulated are the options of a simulation.
+func simulated(reuse bool) Options {
+	o := Options{Poison: true}
+	if reuse {
+		o.Runs = runs.New(8, 12)
+	}
+	return o
+}
+
+func TestRandomInterleavings(t *testing.T) { randomInterleavings(t, false, false, newFakeRunner) }
 
 // A window forgets rows, and comes back as far as the position needs it.
 func TestRandomInterleavingsWithAWindow(t *testing.T) {
-	randomInterleavings(t, true, newWindowedRunner)
+	randomInterleavings(t, true, false, newWindowedRunner)
 }
 
-func randomInterleavings(t *testing.T, windowed bool, start func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner) {
+// What is reused at another position is never taken for exact.
+func TestRandomInterleavingsWithRuns(t *testing.T) {
+	randomInterleavings(t, false, true, newFakeRunner)
+}
+
+func TestRandomInterleavingsWithRunsAndAWindow(t *testing.T) {
+	randomInterleavings(t, true, true, newWindowedRunner)
+}
+
+func randomInterleavings(t *testing.T, windowed, reuse bool, start func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner) {
 	rapid.Check(t, func(rt *rapid.T) {
 		store := newMemStore(t)
 		store.windowed = windowed
-		s := &simulation{store: store, start: start, fakeRunner: start(t, store, rapid.IntRange(1, 3).Draw(rt, "slots"), 80, Options{Poison: true})}
+		s := &simulation{store: store, runs: reuse, start: start}
+		s.fakeRunner = start(t, store, rapid.IntRange(1, 3).Draw(rt, "slots"), 80, simulated(reuse))
 		defer func() { s.tiered.Close() }()
 		rt.Repeat(map[string]func(*rapid.T){
 			"load": s.Load, "build": s.Build, "compute": s.Compute, "compute more": s.Compute,

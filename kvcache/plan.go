@@ -23,7 +23,14 @@ type plan struct {
 	preferred [][]int32 // cells of positions [begin, end) of each group that reuses cells
 	cells     [][]int32 // those that were taken
 	lastBuilt int
+
+	// by is how far from where they were stored the rows go: positions of the plan are those
+	// of the pages, and what is at one of them is wanted at it plus by.
+	by int
 }
+
+// wanted is where the slot gets what was stored at a position.
+func (p *plan) wanted(position int) int { return position + p.by }
 
 // needs reports whether a group gets rows of a page. The one after the last group is state.
 func (p *plan) needs(page, group int) bool {

@@ -23,6 +23,9 @@ type Restored struct {
 	Held int
 	// Tokens is how many of them came from the store.
 	Tokens int
+	// Shifted is how many of those were computed at another position, with other text before
+	// them. What follows from them is not exact, and not stored.
+	Shifted int
 	// Bytes is about what was read for them.
 	Bytes int64
 	// Tiers names where from, in order of first use.
@@ -36,6 +39,8 @@ type Restored struct {
 // entry and on return, released while pages are looked up and read. The last token of the
 // prompt is always left to compute.
 //
+// With [Options.Runs] it goes on with text that was computed elsewhere.
+//
 // The error is the context's; any failure of the store only makes Held smaller.
 func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have int, prompt []*input.Input) (Restored, error) {
 	started := time.Now()
@@ -44,16 +49,9 @@ func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have 
 	if t.stateful() && have > 0 && !t.opts.States.HasState(seq) {
 		t.clear(seq, &result) // the rows that are left lead nowhere
 	}
-	whole, err := t.restore(ctx, lock, seq, limit, prompt, &result)
-	if !whole && !t.partial() {
-		// A window or a state of another position is another one: what came in is no use.
-		limit = result.Held
-		t.clear(seq, &result)
-		if err != nil { // a damaged page: what is before it may serve
-			if whole, _ = t.restore(ctx, lock, seq, limit, prompt, &result); !whole {
-				t.clear(seq, &result)
-			}
-		}
+	err := t.restoreExact(ctx, lock, seq, limit, prompt, &result)
+	if err == nil && t.opts.Runs != nil && !t.stateful() {
+		err = t.reuse(ctx, lock, seq, limit, prompt, &result)
 	}
 	result.Took = time.Since(started)
 	t.restored(&result)
@@ -68,6 +66,24 @@ func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have 
 	return result, nil
 }
 
+// restoreExact restores what follows from the prompt's beginning. Where it could not end as
+// planned the slot is empty, unless it can be given up at any position.
+func (t *TieredCausal) restoreExact(ctx context.Context, lock sync.Locker, seq, limit int, prompt []*input.Input, result *Restored) error {
+	whole, err := t.restore(ctx, lock, seq, limit, prompt, result)
+	if whole || t.partial() {
+		return err
+	}
+	// A window or a state of another position is another one: what came in is no use.
+	limit = result.Held
+	t.clear(seq, result)
+	if err != nil { // a damaged page: what is before it may serve
+		if whole, _ = t.restore(ctx, lock, seq, limit, prompt, result); !whole {
+			t.clear(seq, result)
+		}
+	}
+	return err
+}
+
 // clear empties a slot.
 func (t *TieredCausal) clear(seq int, result *Restored) {
 	_ = t.Remove(seq, 0, math.MaxInt32) // freeing to the end of a sequence cannot fail
@@ -77,27 +93,41 @@ func (t *TieredCausal) clear(seq int, result *Restored) {
 // restore makes one plan and carries it out as far as it can. It reports whether that was
 // to its end: if not, the slot holds what result says in groups that keep everything.
 func (t *TieredCausal) restore(ctx context.Context, lock sync.Locker, seq, limit int, prompt []*input.Input, result *Restored) (whole bool, err error) {
-	have := result.Held
-	p, ok := t.planRestore(ctx, lock, seq, have, limit, prompt)
+	p, ok := t.planRestore(ctx, lock, seq, result.Held, limit, prompt)
 	if !ok {
 		return true, nil
 	}
-	if err := t.takeCells(&p, seq, have); err != nil {
-		t.log.Debug("kv tier: no room to restore", "slot", seq, "error", err)
-		result.Held = p.base
+	return t.carryOut(ctx, lock, &p, result)
+}
+
+// carryOut does what a plan says, as far as it can. It reports whether that was to its end.
+func (t *TieredCausal) carryOut(ctx context.Context, lock sync.Locker, p *plan, result *Restored) (whole bool, err error) {
+	base := p.wanted(p.base)
+	if err := t.takeCells(p, result.Held); err != nil {
+		t.log.Debug("kv tier: no room to restore", "slot", p.seq, "error", err)
+		result.Held = base
 		return false, nil
 	}
 
 	lock.Unlock()
-	held, err := t.fill(ctx, &p)
+	held, err := t.fill(ctx, p)
 	lock.Lock()
+	if p.by != 0 && held > p.base {
+		if turned := t.turn(ctx, lock, p, held); turned != nil {
+			held, err = p.base, turned
+		}
+	}
 
-	result.Held = t.publish(&p, seq, held)
-	result.Tokens = max(0, result.Held-p.base)
+	result.Held = t.publish(p, held)
+	result.Tokens += max(0, result.Held-base)
+	if p.by != 0 {
+		result.Shifted += result.Held - base
+	}
 	for i, ref := range p.refs {
-		if int(ref.Start) < result.Held {
+		if int(ref.Start) < held {
 			result.Bytes += p.bytes(&t.geometry, i)
 			result.addTier(ref.Tier)
+			t.learn(p, i)
 		}
 	}
 	return held == p.end, err
@@ -114,24 +144,26 @@ func (r *Restored) addTier(tier string) {
 
 // takeCells reserves the cells of a plan, after freeing those of rows it replaces, and
 // notes which flights may still write into them. The runner's lock is held.
-func (t *TieredCausal) takeCells(p *plan, seq, have int) error {
-	if p.base < have {
-		if err := t.Remove(seq, int32(p.base), math.MaxInt32); err != nil {
+func (t *TieredCausal) takeCells(p *plan, have int) error {
+	base := p.wanted(p.base)
+	if base < have {
+		if err := t.Remove(p.seq, int32(base), math.MaxInt32); err != nil {
 			return fmt.Errorf("free rows that do not follow from the prompt: %w", err)
 		}
 	}
 	p.cells = make([][]int32, len(t.groups))
 	for g := range t.groups {
-		cells, err := t.groups[g].ReserveCells(seq, int32(p.begin[g]), int32(p.end), p.preferred[g])
+		begin, end := p.wanted(p.begin[g]), p.wanted(p.end)
+		cells, err := t.groups[g].ReserveCells(p.seq, int32(begin), int32(end), p.preferred[g])
 		if err != nil {
-			t.free(seq, p.base)
+			t.free(p.seq, base)
 			return err
 		}
 		p.cells[g] = cells
 	}
 	if p.state {
-		if err := t.opts.States.BeginState(seq); err != nil {
-			t.free(seq, p.base)
+		if err := t.opts.States.BeginState(p.seq); err != nil {
+			t.free(p.seq, base)
 			return err
 		}
 	}
@@ -176,13 +208,17 @@ func (t *TieredCausal) lastBuilt() int {
 
 // publish gives the slot's mirror what came in and frees cells that got nothing. The
 // runner's lock is held. It returns how many leading tokens of the prompt the slot holds.
-func (t *TieredCausal) publish(p *plan, seq, held int) int {
+func (t *TieredCausal) publish(p *plan, held int) int {
 	if held < p.end {
-		t.free(seq, held)
+		t.free(p.seq, p.wanted(held))
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.slot(seq)
+	s := t.slot(p.seq)
+	if p.by != 0 {
+		s.broken = s.broken || held > p.base
+		return p.wanted(held)
+	}
 	s.truncate(p.base)
 	if len(s.tokens) < p.base {
 		s.broken = true
@@ -208,8 +244,8 @@ func (t *TieredCausal) publish(p *plan, seq, held int) int {
 			s.sealed++
 		}
 	}
-	if held == p.end && len(p.refs) > 0 && p.refs[len(p.refs)-1].Tail {
-		s.tailTokens = held
+	if last := len(p.refs) - 1; held == p.end && last >= 0 && (p.refs[last].Tail || held < int(p.refs[last].Start)+p.refs[last].Tokens) {
+		s.tailTokens = held // is stored, perhaps in a page that goes on
 	}
 	return held
 }
@@ -234,6 +270,7 @@ func (t *TieredCausal) restored(r *Restored) {
 		t.stats.Restores++
 		t.stats.RestoredTokens += int64(r.Tokens)
 		t.stats.RestoredBytes += r.Bytes
+		t.stats.ShiftedTokens += int64(r.Shifted)
 	}
 }
 

@@ -31,6 +31,10 @@ type Rows interface {
 	// preferred where they are free, or else the lowest. A cache that keeps only so many
 	// positions first frees what is too far before end.
 	ReserveCells(seq int, begin, end int32, preferred []int32) ([]int32, error)
+	// ShiftRows turns K of cells by offset positions, with the model's own function; the
+	// error is upstream's ErrNotSupported in a model without one. No batch may be computing,
+	// and the outputs of the last must have been read.
+	ShiftRows(cells []int32, offset int32) error
 	// Remove is upstream's, for this cache alone.
 	Remove(seq int, begin, end int32) error
 }

@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
 // seal hands every full page of a slot that is not stored yet to the write queue. leaving
@@ -146,7 +147,9 @@ func (t *TieredCausal) copyOut(s *slot, begin, end int, leaving, state bool) boo
 		Layout:  layout,
 		Payload: payload,
 	}
-	t.queue.push(diskstore.ChainKey(parent, page.Tokens, page.Media), page)
+	key := diskstore.ChainKey(parent, page.Tokens, page.Media)
+	t.queue.push(key, page)
+	t.opts.note(runs.Page{Key: key, Parent: parent, Start: begin, Tokens: page.Tokens}, page.Media)
 	return true
 }
 

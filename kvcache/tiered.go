@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	ollama "github.com/ollama/ollama/kvcache"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/kvcache/rates"
+	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
 // Store keeps pages. [diskstore.Store] is the one there is; its methods may be called
@@ -52,6 +54,9 @@ type Options struct {
 	// Rates is what computing and reading are known to cost, which decides what is read; nil
 	// means that nothing is known and what is learned is not kept. The wrapper saves it.
 	Rates *rates.Rates
+	// Runs is what is known of text at other positions; nil means that only what follows
+	// from the same beginning is reused. The wrapper adds the pages that it stores and reads.
+	Runs *runs.Index
 	// Poison fills the cells a restore has taken with NaN bytes before rows are written,
 	// to show that none of them is read too early. For tests.
 	Poison bool
@@ -85,6 +90,7 @@ type TieredCausal struct {
 	mu       sync.Mutex
 	slots    map[int]*slot
 	flights  []*flight
+	idle     []*idleJob
 	landed   sync.Cond // a flight left flights
 	batches  batchClock
 	geometry geometry
@@ -92,6 +98,7 @@ type TieredCausal struct {
 	stats    Stats
 
 	buffers  sync.Pool       // of *[]byte, pages are read into
+	noRuns   atomic.Bool     // the model cannot shift
 	unplaced sync.Once       // the log knows why a page was not placed
 	running  context.Context // until the cache is closed
 	stop     context.CancelFunc
@@ -106,6 +113,8 @@ type Stats struct {
 	SealedPages, SealedTails int64
 	Restores, RestoredTokens int64
 	RestoredBytes            int64
+	// ShiftedTokens, of RestoredTokens, were computed at another position.
+	ShiftedTokens int64
 	// SkippedPages were stored and computed all the same, because that was quicker.
 	SkippedPages, FailedCopies int64
 }
@@ -231,6 +240,7 @@ func (t *TieredCausal) BatchDone(id int) {
 		t.land(f)
 		t.batches.batchDone(id, t.stats.SealedPages+t.stats.SealedTails > sealed, t.rates)
 		t.flights = append(t.flights[:i], t.flights[i+1:]...)
+		t.runIdle()
 		t.landed.Broadcast()
 		return
 	}

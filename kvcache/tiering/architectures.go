@@ -20,27 +20,30 @@ type architecture struct {
 	// backwards says that an image changes the rows of the tokens before it, too, as far as
 	// they are computed in the same batch.
 	backwards bool
+	// shifts says that the model's shift function turns K to what it is at another position
+	// and leaves what does not depend on positions: not every one does.
+	shifts bool
 }
 
 var architectures = map[string]architecture{
-	"deepseek2":   {},
-	"gemma3":      {media: true},
-	"gemma3n":     {layers: withoutShared},
-	"gemma4":      {layers: withoutShared},
-	"glm4moelite": {},
+	"deepseek2":   {shifts: true},
+	"gemma3":      {media: true, shifts: true},
+	"gemma3n":     {layers: withoutShared, shifts: true},
+	"gemma4":      {layers: withoutShared, shifts: true},
+	"glm4moelite": {shifts: true},
 	"lfm2":        {},
-	"gptoss":      {},
-	"gpt-oss":     {},
-	"llama":       {},
+	"gptoss":      {shifts: true},
+	"gpt-oss":     {shifts: true},
+	"llama":       {shifts: true},
 	"llama4":      {},
-	"mistral3":    {media: true},
-	"mllama":      {layers: withoutCross, backwards: true},
+	"mistral3":    {media: true, shifts: true},
+	"mllama":      {layers: withoutCross, backwards: true, shifts: true},
 	"nemotron_h":  {layers: withoutFeedForward},
-	"olmo3":       {},
-	"qwen2":       {},
-	"qwen3":       {},
+	"olmo3":       {shifts: true},
+	"qwen2":       {shifts: true},
+	"qwen3":       {shifts: true},
 	"qwen35":      {},
-	"qwen3moe":    {},
+	"qwen3moe":    {shifts: true},
 	"qwen3next":   {},
 }
 

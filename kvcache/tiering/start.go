@@ -16,6 +16,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/vfs"
 	"github.com/kvtier/kvtier/kvcache"
+	"github.com/kvtier/kvtier/kvcache/runs"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
@@ -107,7 +108,7 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 	if err != nil {
 		return nil, err
 	}
-	s := &modelStore{Store: store, config: config, identity: identity, log: log}
+	s := &modelStore{Store: store, config: config, identity: identity, runs: runsFor(m, arch, config, log), log: log}
 	s.announce()
 	return kvcache.New(cache, rows, kvcache.Options{
 		Store:         s,
@@ -118,6 +119,7 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 		States:        m.States,
 		Rates:         openRates(config, key, log),
 		PageTokens:    config.PageTokens,
+		Runs:          s.runs,
 		Poison:        config.Test,
 		AlwaysRestore: config.Test,
 		Logger:        log,
@@ -153,6 +155,7 @@ type modelStore struct {
 	*diskstore.Store
 	config   tierenv.Config
 	identity map[string]string
+	runs     *runs.Index // nil where only what is exact is reused
 	log      *slog.Logger
 
 	cancel  context.CancelFunc
@@ -173,6 +176,7 @@ func (s *modelStore) announce() {
 	}()
 	go func() {
 		defer s.running.Done()
+		s.indexRuns(ctx)
 		s.readAhead(ctx)
 	}()
 }

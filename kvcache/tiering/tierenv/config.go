@@ -63,6 +63,9 @@ type Config struct {
 	Namespace string
 	// PageTokens is OLLAMA_KV_TIER_PAGE_TOKENS, default 256.
 	PageTokens int
+	// Shifted says that OLLAMA_KV_TIER_REUSE is "shifted": text that was computed at another
+	// position is reused, too, which is an approximation. The default is "exact".
+	Shifted bool
 	// Test is OLLAMA_KV_TIER_TEST: cells are poisoned before rows are restored into them,
 	// and pages are read even where computing them would be quicker.
 	Test bool
@@ -92,6 +95,7 @@ func FromEnvironment(log *slog.Logger) (Config, error) {
 		Compress:   boolean(log, "OLLAMA_KV_TIER_COMPRESS"),
 		Test:       boolean(log, "OLLAMA_KV_TIER_TEST"),
 		PageTokens: diskstore.DefaultPageTokens,
+		Shifted:    shifted(log),
 	}
 	var errs []error
 	if value := variable("OLLAMA_KV_TIERING"); value != "" {
@@ -145,6 +149,18 @@ const instancesDir = "instances"
 
 // instanceID keeps a name to one element of a path, on every system.
 var instanceID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// shifted reads OLLAMA_KV_TIER_REUSE. What is not understood asks for nothing.
+func shifted(log *slog.Logger) bool {
+	switch value := variable("OLLAMA_KV_TIER_REUSE"); value {
+	case "shifted":
+		return true
+	case "", "exact":
+	default:
+		log.Warn("kv tier: invalid environment variable, using default", "key", "OLLAMA_KV_TIER_REUSE", "value", value, "default", "exact", "allowed", "exact or shifted")
+	}
+	return false
+}
 
 func boolean(log *slog.Logger, name string) bool {
 	value := variable(name)

@@ -1,0 +1,199 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/ollama/ollama/fs/ggml"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/mod/semver"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kvtier/kvtier/internal/ollamatest"
+	"github.com/kvtier/kvtier/internal/testmodel"
+)
+
+// shiftingArchitectures are the models whose text is reused at another position when
+// OLLAMA_KV_TIER_REUSE asks for it. llama4 has layers without positions, which its shift
+// function turns all the same.
+var shiftingArchitectures = []string{
+	"deepseek2", "gemma3", "gemma3n", "gemma4", "glm4moelite", "gptoss", "llama", "mistral3", "mllama", "olmo3",
+	"qwen2", "qwen3", "qwen3moe",
+}
+
+var shiftedLine = regexp.MustCompile(`msg="kv tier: restored" slot=\d+ tokens=\d+ shifted=(\d+)`)
+
+// shifted sums the tokens that were reused at another position since mark.
+func (s *server) shifted(mark int) (n int) {
+	for _, line := range shiftedLine.FindAllStringSubmatch(s.Logs()[mark:], -1) {
+		tokens, _ := strconv.Atoi(line[1])
+		n += tokens
+	}
+	return n
+}
+
+// A chat whose oldest messages are left out: what is kept before them, what is left out, what
+// is kept after them, and the next question.
+const keptBefore, leftOut, keptAfter, asks = 40, 150, 200, 20
+
+// shiftedApart is how far log probabilities are apart because K was rounded once more when it
+// was turned.
+var shiftedApart = map[string]float64{"f16": differ, "q8_0": 10 * differ}
+
+// parts are the tokens of such a chat, as texts that are tokenized alike wherever they stand.
+func (m loadedModel) parts() (before, out, after, question string) {
+	return m.prompt(keptBefore, 1), " " + m.prompt(leftOut, 2), " " + m.prompt(keptAfter, 3), " " + m.prompt(asks, 4)
+}
+
+// TestShiftedTextOfEveryArchitecture: where only one layer listens to other tokens, K and V
+// follow from a token and its position alone. What is reused at another position must then
+// give what computing it there gives, up to rounding, in whichever layer that is: a shift
+// function that turns too much, too little or the wrong way does not.
+func TestShiftedTextOfEveryArchitecture(t *testing.T) {
+	for cache, archs := range map[string][]string{"f16": shiftingArchitectures, "q8_0": {"gemma3", "qwen3"}} {
+		t.Run(cache, func(t *testing.T) {
+			env := []string{
+				"OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1", "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_NUM_PARALLEL=1",
+				"OLLAMA_KV_CACHE_TYPE=" + cache,
+			}
+			tiered := modelServer{start(t, append(env, "OLLAMA_KV_TIER_REUSE=shifted", "OLLAMA_KV_TIER_PAGE_TOKENS=64")...)}
+			plain := modelServer{startOptions(t, "", ollamatest.Options{Env: env})}
+			for _, arch := range archs {
+				layers := testmodel.Shape{Arch: arch}.WithDefaults().Layers
+				for _, layer := range []int{0, layers - 1} {
+					t.Run(fmt.Sprintf("%s, layer %d", arch, layer), func(t *testing.T) {
+						a, b := plain.loadListening(t, arch, layer), tiered.loadListening(t, arch, layer)
+						before, out, after, question := a.parts()
+						want := a.turn(before+after+question, archAnswer)
+						b.turn(before+out+after, 1)
+						b.crash()
+						mark := b.LogMark()
+						got := b.turn(before+after+question, archAnswer)
+						require.GreaterOrEqual(t, b.shifted(mark), keptAfter-64)
+						requireClose(t, want, got, shiftedApart[cache])
+					})
+				}
+			}
+		})
+	}
+}
+
+// loadListening loads a model in which the attention of all layers but one adds nothing.
+func (s modelServer) loadListening(t *testing.T, arch string, layer int) loadedModel {
+	t.Helper()
+	version, err := s.API().Version(s.context())
+	require.NoError(t, err)
+	if since := testmodel.Since(arch); semver.Compare("v"+version, since) < 0 {
+		t.Skipf("Ollama %s has no %s; %s is the first that does", version, arch, since)
+	}
+	on := *s.server
+	on.t = t
+	m := loadedModel{server: &on, shape: testmodel.Shape{Arch: arch, Seed: 1}.WithDefaults(), gguf: filepath.Join(t.TempDir(), "model.gguf")}
+	require.NoError(t, testmodel.Write(m.gguf, m.shape))
+	silence(t, m.gguf, layer)
+	m.create(arch, m.gguf)
+	t.Cleanup(m.unload)
+	return m
+}
+
+// silence makes what attention adds zero in all layers of a file but one.
+func silence(t *testing.T, path string, listens int) {
+	t.Helper()
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer file.Close()
+	f, err := ggml.Decode(file, -1)
+	require.NoError(t, err)
+	silenced := 0
+	for _, tensor := range f.Tensors().Items() {
+		if !strings.HasSuffix(tensor.Name, ".attn_output.weight") || strings.HasPrefix(tensor.Name, fmt.Sprintf("blk.%d.", listens)) {
+			continue
+		}
+		_, err := file.WriteAt(make([]byte, tensor.Size()), int64(f.Tensors().Offset+tensor.Offset))
+		require.NoError(t, err)
+		silenced++
+	}
+	require.Positive(t, silenced)
+}
+
+// loaded is the server's default model.
+func (s *server) loaded() loadedModel {
+	return loadedModel{server: s, shape: shape}
+}
+
+// Text that was reused at another position is close to what computing it gives; what follows
+// from it is never stored, and a server that wants exact text computes all of it.
+func TestShiftedTextIsNeverStored(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "pages")
+	env := []string{"OLLAMA_KV_TIER_PAGE_TOKENS=64"}
+	s := startIn(t, root, append(env, "OLLAMA_KV_TIER_REUSE=shifted")...)
+	before, out, after, question := s.loaded().parts()
+	s.ask(before+out+after, 1)
+	s.crash()
+	stored := s.pages()
+	mark := s.LogMark()
+	got := s.ask(before+after+question, 33)
+	require.GreaterOrEqual(t, s.shifted(mark), keptAfter-64)
+	require.GreaterOrEqual(t, got.restored, keptBefore+s.shifted(mark), "a part of the first page, and then the run")
+
+	// the slot goes on with what it has, and its next turn finds the history again
+	mark = s.LogMark()
+	s.ask(before+after+question+" "+prompt(t, 30, 5), 1)
+	require.Zero(t, s.shifted(mark))
+	s.unload()
+	require.Subset(t, stored, s.fullPages(), "no page follows from what was shifted")
+
+	exact := startIn(t, root, env...)
+	cold := startPlain(t)
+	want := cold.ask(before+after+question, 33)
+	answer := exact.ask(before+after+question, 33)
+	require.Zero(t, answer.restored)
+	requireSame(t, want, answer, "a server without OLLAMA_KV_TIER_REUSE")
+}
+
+// With pages that are elsewhere K is turned where it lies, and when it is next needed.
+func TestShiftedTextWithPagedAttention(t *testing.T) {
+	env := paged(t, 64, plenty)
+	env = append(env, "OLLAMA_KV_TIER_PAGE_TOKENS=64", "OLLAMA_KV_TIER_REUSE=shifted", "OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1")
+	s := modelServer{start(t, env...)}
+	plain := modelServer{startOptions(t, "", ollamatest.Options{Env: []string{"OLLAMA_NEW_ENGINE=1", "OLLAMA_NUM_PARALLEL=1"}})}
+	a, b := plain.loadListening(t, "qwen3", 0), s.loadListening(t, "qwen3", 0)
+	before, out, after, question := a.parts()
+	want := a.turn(before+after+question, archAnswer)
+	b.turn(before+out+after, 1)
+	b.crash()
+	mark := b.LogMark()
+	got := b.turn(before+after+question, archAnswer)
+	require.GreaterOrEqual(t, b.shifted(mark), keptAfter-64)
+	requireClose(t, want, got, 2*differ)
+}
+
+// Text is turned between the batches of slots that compute, and changes nothing of theirs.
+func TestShiftedTextBesideBusySlots(t *testing.T) {
+	s := start(t, "OLLAMA_KV_TIER_PAGE_TOKENS=64", "OLLAMA_KV_TIER_REUSE=shifted", "OLLAMA_NUM_PARALLEL=3")
+	before, out, after, question := s.loaded().parts()
+	s.ask(before+out+after, 1)
+	busy := prompt(t, 90, 7)
+	want := s.ask(busy, 120)
+	s.crash()
+	mark := s.LogMark()
+	var group errgroup.Group
+	answers := make([]answer, 2)
+	for i := range answers {
+		group.Go(func() error { answers[i] = s.ask(busy, 120); return nil })
+	}
+	for i := range 4 {
+		s.ask(before+after+question+" "+prompt(t, 5+i, int64(i)), 4)
+		s.ask(prompt(t, 200, int64(20+i)), 1) // takes the slot
+	}
+	require.NoError(t, group.Wait())
+	require.Positive(t, s.shifted(mark))
+	for _, got := range answers {
+		requireClose(t, want, got, 2*differ) // other batches than alone
+	}
+}

@@ -1,0 +1,300 @@
+package kvcache
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"testing"
+
+	ollama "github.com/ollama/ollama/kvcache"
+	"github.com/ollama/ollama/model/input"
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/kvcache/runs"
+)
+
+// newReusingRunner is a runner whose store has a conversation of 60 tokens, and whose slot is
+// empty.
+func newReusingRunner(t *testing.T, store *memStore, start func(testing.TB, Store, int, int, Options) *fakeRunner) (*fakeRunner, []int32) {
+	r := start(t, store, 2, 128, Options{Runs: runs.New(8, 100), Poison: true})
+	history := tokenRange(1, 60)
+	r.run(r.slots[0], history, nil, true)
+	r.run(r.slots[0], tokenRange(2, 20), nil, true)
+	r.flush()
+	return r, history
+}
+
+// leftOut is the history without the tokens between two positions, and something new.
+func leftOut(history []int32, from, to int) []int32 {
+	return slices.Concat(history[:from], history[to:], tokenRange(3, 7))
+}
+
+// requireMoved checks that a slot's rows are those that the history has from a position on,
+// K turned.
+func requireMoved(t *testing.T, r *fakeRunner, seq int, history []int32, at, from, n int) {
+	for g, c := range r.model.caches {
+		for l := range c.layers {
+			for _, value := range []bool{false, true} {
+				s := section{l, value}
+				size, _ := c.RowBytes(l, value)
+				rows := wantRows(s, c.window, history, size)
+				for i := max(0, n-int(min(c.window, 1000))); i < n; i++ {
+					want := slices.Clone(rows[from+i])
+					if !value {
+						turnRow(want, int32(at-from))
+					}
+					cell, ok := c.cellOf(seq, int32(at+i))
+					require.True(t, ok, "cache %d has no cell for position %d", g, at+i)
+					require.Equal(t, want, c.row(s, cell), "cache %d position %d layer %d value %v", g, at+i, l, value)
+				}
+			}
+		}
+	}
+}
+
+func TestHistoryThatMovedIsTurned(t *testing.T) {
+	for name, start := range map[string]func(testing.TB, Store, int, int, Options) *fakeRunner{"plain": newFakeRunner, "window": newWindowedRunner} {
+		t.Run(name, func(t *testing.T) {
+			store := newMemStore(t)
+			store.windowed = name == "window"
+			r, history := newReusingRunner(t, store, start)
+			pages, tails := len(store.pages), len(store.tails)
+			prompt := leftOut(history, 13, 30)
+			restored := r.load(r.slots[0], prompt, true)
+			require.Equal(t, 43, restored.Held, "8 in a page, 5 of the next, and 30 to the end at another position")
+			require.Equal(t, 43, restored.Tokens)
+			require.Equal(t, 30, restored.Shifted)
+			if !store.windowed {
+				r.model.requireRows(t, 0, prompt[:13])
+			}
+			requireMoved(t, r, 0, history, 13, 30, 30)
+			r.drain()
+			r.finish(r.slots[0])
+			r.flush()
+			require.Len(t, store.pages, pages, "nothing that follows from it is stored")
+			require.Len(t, store.tails, tails)
+			require.EqualValues(t, 30, r.tiered.Stats().ShiftedTokens)
+		})
+	}
+}
+
+func TestSeveralRunsFollowEachOther(t *testing.T) {
+	store := newMemStore(t)
+	r, history := newReusingRunner(t, store, newFakeRunner)
+	prompt := slices.Concat(history[:3], history[30:45], history[10:40], tokenRange(3, 7))
+	restored := r.load(r.slots[0], prompt, true)
+	require.Equal(t, 3+10, restored.Held, "15 tokens are one whole page and 5 at its sides; of the next page the store has no part")
+	require.Equal(t, 10, restored.Shifted)
+	r.finish(r.slots[0])
+
+	prompt = slices.Concat(history[:3], history[30:48], history[10:40], tokenRange(3, 7))
+	restored = r.load(r.slots[0], prompt, true)
+	require.Equal(t, 3+18+30, restored.Held)
+	requireMoved(t, r, 0, history, 3, 30, 18)
+	requireMoved(t, r, 0, history, 21, 10, 30)
+}
+
+// A slot that was continued with moved text is not exact after it, whatever comes next.
+func TestMovedTextIsReplacedByExactRows(t *testing.T) {
+	store := newMemStore(t)
+	r, history := newReusingRunner(t, store, newFakeRunner)
+	prompt := leftOut(history, 13, 30)
+	r.run(r.slots[0], prompt, nil, true)
+	r.flush()
+
+	other := newFakeRunner(t, store, 1, 128, Options{}) // computes all of it
+	other.run(other.slots[0], prompt, nil, true)
+	other.flush()
+
+	restored := r.load(r.slots[0], append(slices.Clone(prompt), 9), true)
+	require.Equal(t, len(prompt), restored.Held)
+	require.Zero(t, restored.Shifted)
+	r.model.requireRows(t, 0, prompt)
+}
+
+// idleWatch is the runner's lock, and tells when it is let go of by who waits for the backend
+// to be idle.
+type idleWatch struct {
+	*fakeRunner
+	waits chan struct{}
+}
+
+func (r *fakeRunner) watchIdle() <-chan struct{} {
+	w := idleWatch{r, make(chan struct{})}
+	r.lock = w
+	return w.waits
+}
+
+func (w idleWatch) Lock() { w.mu.Lock() }
+
+func (w idleWatch) Unlock() {
+	w.tiered.mu.Lock()
+	if len(w.tiered.idle) > 0 {
+		close(w.waits)
+	}
+	w.tiered.mu.Unlock()
+	w.mu.Unlock()
+}
+
+func TestMovedRowsAreTurnedBetweenBatches(t *testing.T) {
+	store := newMemStore(t)
+	r, history := newReusingRunner(t, store, newFakeRunner)
+	other := tokenRange(4, 30)
+	r.load(r.slots[1], other, true)
+	require.True(t, r.build())
+
+	turned := 0
+	r.cache.onShift = func() error { turned++; return nil }
+	writing, built := make(chan struct{}), make(chan struct{})
+	begun := false
+	r.cache.onWrite = func() { // no other slot is restored
+		if !begun {
+			begun = true
+			close(writing)
+			<-built
+		}
+	}
+	waits := r.watchIdle()
+	loaded := make(chan Restored, 1)
+	go func() { loaded <- r.load(r.slots[0], leftOut(history, 0, 30), true) }()
+	r.compute()
+	<-writing
+	require.True(t, r.build())
+	close(built)
+	<-waits
+	require.Zero(t, turned, "a batch is under way")
+	r.compute()
+	restored := <-loaded
+	require.Equal(t, 30, restored.Shifted)
+	require.Equal(t, 1, turned)
+	requireMoved(t, r, 0, history, 0, 30, 30)
+	r.cache.onWrite = nil
+	r.drain()
+	r.cache.requireRows(t, 1, other)
+}
+
+func TestModelThatCannotShiftIsAskedOnce(t *testing.T) {
+	for name, start := range map[string]func(testing.TB, Store, int, int, Options) *fakeRunner{"plain": newFakeRunner, "window": newWindowedRunner} {
+		t.Run(name, func(t *testing.T) {
+			store := newMemStore(t)
+			store.windowed = name == "window"
+			r, history := newReusingRunner(t, store, start)
+			asked := 0
+			for _, c := range r.model.caches {
+				c.onShift = func() error { asked++; return ollama.ErrNotSupported }
+			}
+			for i := range 2 {
+				prompt := leftOut(history, 13, 30+i)
+				restored := r.load(r.slots[0], prompt, true)
+				require.Zero(t, restored.Shifted)
+				want := 13
+				if store.windowed && i == 0 {
+					want = 8 // what the window forgot for the run came back, and no more was tried
+				}
+				require.Equal(t, want, restored.Held)
+				r.drain()
+				r.model.requireRows(t, 0, prompt)
+				r.finish(r.slots[0])
+				r.run(r.slots[0], tokenRange(5, 20), nil, true)
+			}
+			require.Equal(t, 1, asked)
+		})
+	}
+}
+
+func TestReadFailureInMovedText(t *testing.T) {
+	for name, start := range map[string]func(testing.TB, Store, int, int, Options) *fakeRunner{"plain": newFakeRunner, "window": newWindowedRunner} {
+		t.Run(name, func(t *testing.T) {
+			store := newMemStore(t)
+			store.windowed = name == "window"
+			r, history := newReusingRunner(t, store, start)
+			store.readErr = map[int]error{5: errors.New("input/output error")}
+			prompt := leftOut(history, 13, 30)
+			restored := r.load(r.slots[0], prompt, true)
+			if store.windowed { // what the window forgot for it comes back
+				require.Equal(t, 8, restored.Held)
+				require.Zero(t, restored.Shifted)
+				r.drain()
+				r.model.requireRows(t, 0, prompt)
+				return
+			}
+			require.Equal(t, 13+10, restored.Held, "up to the page that cannot be read")
+			require.Equal(t, 10, restored.Shifted)
+			requireMoved(t, r, 0, history, 13, 30, 10)
+		})
+	}
+}
+
+func TestCancelWhileMovedRowsWait(t *testing.T) {
+	store := newMemStore(t)
+	r, history := newReusingRunner(t, store, newFakeRunner)
+	r.load(r.slots[1], tokenRange(4, 30), true)
+	ctx, cancel := context.WithCancel(t.Context())
+	built := false
+	r.cache.onWrite = func() { // with the runner's lock released
+		if !built {
+			built = true
+			require.True(t, r.build())
+		}
+	}
+	waits := r.watchIdle()
+	go func() {
+		<-waits
+		cancel()
+	}()
+	r.mu.Lock()
+	require.NoError(t, r.tiered.Remove(0, 0, math.MaxInt32))
+	prompt := leftOut(history, 0, 30)
+	restored, err := r.tiered.Restore(ctx, r.lock, 0, 0, inputsOf(prompt))
+	r.slots[0].inputs = nil
+	r.mu.Unlock()
+	require.ErrorIs(t, err, context.Canceled)
+	require.Zero(t, restored.Held, "rows that were not turned are of no use")
+	r.cache.onWrite = nil
+	require.Empty(t, r.tiered.idle)
+	r.lock = &r.mu
+	r.compute()
+	r.run(r.slots[0], prompt, nil, true)
+}
+
+func TestImagesDoNotMove(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{Runs: runs.New(8, 100), Media: identify})
+	history := tokenRange(1, 60)
+	in := inputsOf(history)
+	in[34] = &input.Input{Token: history[34], MultimodalHash: 7}
+	r.runInputs(r.slots[0], in)
+	r.runInputs(r.slots[0], inputsOf(tokenRange(2, 20)))
+	r.flush()
+
+	prompt := inputsOf(leftOut(history, 3, 10)) // the same token, and no image
+	restored := r.loadInputs(r.slots[0], prompt, true)
+	require.Equal(t, 3+22, restored.Held, "up to the page with the image")
+	r.finish(r.slots[0])
+	prompt[27] = &input.Input{Token: history[34], MultimodalHash: 7}
+	prompt[20] = &input.Input{Token: history[27], MultimodalHash: 8, SameBatch: 3}
+	r.runInputs(r.slots[0], inputsOf(tokenRange(2, 20)))
+	restored = r.loadInputs(r.slots[0], prompt, true)
+	require.LessOrEqual(t, restored.Held, 20)
+}
+
+func TestNothingMovesUnlessAsked(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	history := tokenRange(1, 60)
+	r.run(r.slots[0], history, nil, true)
+	r.run(r.slots[0], tokenRange(2, 20), nil, true)
+	r.flush()
+	require.Equal(t, 8, r.load(r.slots[0], leftOut(history, 13, 30), true).Held)
+}
+
+func TestPagesThatAreGoneAreForgotten(t *testing.T) {
+	store := newMemStore(t)
+	r, history := newReusingRunner(t, store, newFakeRunner)
+	clear(store.pages)
+	clear(store.tails)
+	n := r.tiered.opts.Runs.Len()
+	require.Zero(t, r.load(r.slots[0], leftOut(history, 13, 30), true).Held)
+	require.Less(t, r.tiered.opts.Runs.Len(), n)
+}
