@@ -243,6 +243,7 @@ func (noCache) Close()                                     {}
 
 func (noCache) RowWindow() (window, memory int32) { return math.MaxInt32, math.MaxInt32 }
 
+func (noCache) ShiftRows([]int32, int32) error { return ollama.ErrNotSupported }
 func (noCache) ReserveCells(_ int, begin, end int32, _ []int32) ([]int32, error) {
 	return make([]int32, end-begin), nil
 }

@@ -83,6 +83,7 @@ func TestArchitectures(t *testing.T) {
 	list, _, _ = strings.Cut(list, "\n}")
 	supported := section(t, read(t, readme), "## Supported models")
 	require.Equal(t, matches(`"([a-z0-9_]+)":`, list), matches("(?m)^\\| `([a-z0-9_]+)`", supported))
+	require.Equal(t, matches(`"([a-z0-9_]+)":.*shifts: true`, list), matches("(?m)^\\| `([a-z0-9_]+)`.* near \\|$", supported))
 }
 
 func TestVersions(t *testing.T) {

@@ -81,6 +81,7 @@ func (plainCache) WriteRows(int, bool, []int32, []byte) error { return nil }
 func (plainCache) SynchronizeRows()                           {}
 func (plainCache) BatchCells() []int32                        { return nil }
 func (plainCache) RowWindow() (window, memory int32)          { return math.MaxInt32, math.MaxInt32 }
+func (plainCache) ShiftRows([]int32, int32) error             { return ollama.ErrNotSupported }
 func (plainCache) ReserveCells(int, int32, int32, []int32) ([]int32, error) {
 	return nil, ollama.ErrKvCacheFull
 }

@@ -10,16 +10,17 @@ import (
 // Restored is what the runner logged about restoring a prompt's K/V. It is zero
 // when nothing was restored.
 type Restored struct {
-	Tokens int           // restored into the slot
-	Prompt int           // tokens of the whole prompt
-	Tiers  string        // "local", "remote" or "local+remote"
-	Took   time.Duration // from the lookup to the last row
+	Tokens  int           // restored into the slot
+	Shifted int           // of those, from another position
+	Prompt  int           // tokens of the whole prompt
+	Tiers   string        // "local", "remote" or "local+remote"
+	Took    time.Duration // from the lookup to the last row
 }
 
-// restoredLine is: msg="kv tier: restored" slot=0 tokens=7936 prompt=8003
+// restoredLine is: msg="kv tier: restored" slot=0 tokens=7936 shifted=0 prompt=8003
 // bytes="65 MB" from=local took=43ms
 var restoredLine = regexp.MustCompile(
-	`msg="kv tier: restored" slot=\d+ tokens=(\d+) prompt=(\d+) bytes="?[^"=]*"? from=(\S+) took=(\S+)`)
+	`msg="kv tier: restored" slot=\d+ tokens=(\d+) shifted=(\d+) prompt=(\d+) bytes="?[^"=]*"? from=(\S+) took=(\S+)`)
 
 // parseRestored finds the line about the request that a piece of log is about.
 func parseRestored(log string) (Restored, error) {
@@ -28,10 +29,11 @@ func parseRestored(log string) (Restored, error) {
 		return Restored{}, nil
 	}
 	tokens, tokensErr := strconv.Atoi(match[1])
-	prompt, promptErr := strconv.Atoi(match[2])
-	took, tookErr := time.ParseDuration(match[4])
-	if tokensErr != nil || promptErr != nil || tookErr != nil {
+	shifted, shiftedErr := strconv.Atoi(match[2])
+	prompt, promptErr := strconv.Atoi(match[3])
+	took, tookErr := time.ParseDuration(match[5])
+	if tokensErr != nil || shiftedErr != nil || promptErr != nil || tookErr != nil {
 		return Restored{}, fmt.Errorf("reading the runner's log: %q has a number that is none", match[0])
 	}
-	return Restored{Tokens: tokens, Prompt: prompt, Tiers: match[3], Took: took}, nil
+	return Restored{Tokens: tokens, Shifted: shifted, Prompt: prompt, Tiers: match[4], Took: took}, nil
 }

@@ -11,18 +11,18 @@ import (
 )
 
 func TestParseRestored(t *testing.T) {
-	log := `time=2026-11-20T23:20:40.123Z level=INFO source=tiering.go:88 msg="kv tier: restored" slot=0 tokens=7936 prompt=8003 bytes="65 MB" from=local+remote took=43.125ms
+	log := `time=2026-11-20T23:20:40.123Z level=INFO source=tiering.go:88 msg="kv tier: restored" slot=0 tokens=7936 shifted=256 prompt=8003 bytes="65 MB" from=local+remote took=43.125ms
 [GIN] 2026/11/20 - 23:20:40 | 200 | 66ms | 127.0.0.1 | POST     "/api/generate"
 `
 	got, err := parseRestored(log)
 	require.NoError(t, err)
-	require.Equal(t, Restored{Tokens: 7936, Prompt: 8003, Tiers: "local+remote", Took: 43125 * time.Microsecond}, got)
+	require.Equal(t, Restored{Tokens: 7936, Shifted: 256, Prompt: 8003, Tiers: "local+remote", Took: 43125 * time.Microsecond}, got)
 
 	got, err = parseRestored(`msg="kv tier: on" local=/x pages=31 bytes="65 MB"`)
 	require.NoError(t, err)
 	require.Zero(t, got)
 
-	_, err = parseRestored(`msg="kv tier: restored" slot=0 tokens=1 prompt=2 bytes=9kB from=local took=soon`)
+	_, err = parseRestored(`msg="kv tier: restored" slot=0 tokens=1 shifted=0 prompt=2 bytes=9kB from=local took=soon`)
 	require.ErrorContains(t, err, "took=soon")
 }
 
