@@ -45,6 +45,7 @@ var benchmarks = []struct {
 	{"slots", true, (*bench).measureSlots},
 	{"warm", true, (*bench).measureWarm},
 	{"remote", true, (*bench).measureRemote},
+	{"moved", true, (*bench).measureMoved},
 	{"paged", true, (*bench).measurePaged},
 	{"store", false, (*bench).measureStore},
 }

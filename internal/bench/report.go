@@ -22,6 +22,7 @@ type Report struct {
 	Slots    *Slots   `json:"slots,omitempty"`
 	Warm     *Warm    `json:"warm,omitempty"`
 	Remote   *Remote  `json:"remote,omitempty"`
+	Moved    *Moved   `json:"moved,omitempty"`
 	Paged    *Paged   `json:"paged,omitempty"`
 	Store    *Store   `json:"store,omitempty"`
 }
@@ -190,6 +191,9 @@ func (r *Report) keep(old *Report) {
 	}
 	if r.Remote == nil {
 		r.Remote = old.Remote
+	}
+	if r.Moved == nil {
+		r.Moved = old.Moved
 	}
 	if r.Paged == nil {
 		r.Paged = old.Paged

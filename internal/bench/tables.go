@@ -30,6 +30,9 @@ func (r *Report) print(w io.Writer) {
 	if r.Remote != nil {
 		r.Remote.print(w)
 	}
+	if r.Moved != nil {
+		r.Moved.print(w)
+	}
 	if r.Paged != nil {
 		r.Paged.print(w)
 	}

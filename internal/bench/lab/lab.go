@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,6 +61,8 @@ type Question struct {
 	Tokens   int  // most tokens of the answer
 	Raw      bool // send the prompt as it is, without the model's template
 	Logprobs bool // ask for log probabilities, at full precision
+	Top      int  // how many alternatives those have; 2 if 0
+	Keep     int  // tokens of the prompt that a shift of the context keeps, num_keep; Ollama's if 0
 	Private  bool // leave nothing of it in the store
 }
 
@@ -88,7 +91,10 @@ func (l *Lab) Ask(ctx context.Context, q Question) (Answer, error) {
 		Options:   ollamatest.Greedy(q.Tokens, l.options.NumCtx),
 	}
 	if q.Logprobs {
-		request.Logprobs, request.TopLogprobs = true, topLogprobs
+		request.Logprobs, request.TopLogprobs = true, cmp.Or(q.Top, topLogprobs)
+	}
+	if q.Keep != 0 {
+		request.Options["num_keep"] = q.Keep
 	}
 	if q.Private && l.options.Root != "" {
 		request.Options["kv_store"] = false

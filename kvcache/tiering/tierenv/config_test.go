@@ -41,6 +41,7 @@ func TestConfigReadsEverything(t *testing.T) {
 		"OLLAMA_KV_TIER_COMPRESS":         "true",
 		"OLLAMA_KV_TIER_NAMESPACE":        "team",
 		"OLLAMA_KV_TIER_PAGE_TOKENS":      "128",
+		"OLLAMA_KV_TIER_REUSE":            "shifted",
 		"OLLAMA_KV_TIER_TEST":             "1",
 	})
 	log, _ := tierenvtest.Logger()
@@ -48,7 +49,7 @@ func TestConfigReadsEverything(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Config{
 		Local: "/fast/pages", LocalBytes: 5e8, Remote: "/nfs/pages", RemoteBytes: 5e12, WarmBytes: 25e7, WriteBytesPerDay: 125e8,
-		Compress: true, Namespace: "team", PageTokens: 128, Test: true,
+		Compress: true, Namespace: "team", PageTokens: 128, Shifted: true, Test: true,
 	}, c)
 }
 
@@ -71,12 +72,13 @@ func TestConfigBadValues(t *testing.T) {
 			require.ErrorContains(t, err, value)
 		}
 	}
-	for name, value := range map[string]string{"OLLAMA_KV_TIER_COMPRESS": "zstd", "OLLAMA_KV_TIER_WARM_GB": "some", "OLLAMA_KV_TIER_PAGE_TOKENS": "1"} {
+	for name, value := range map[string]string{"OLLAMA_KV_TIER_COMPRESS": "zstd", "OLLAMA_KV_TIER_WARM_GB": "some", "OLLAMA_KV_TIER_PAGE_TOKENS": "1", "OLLAMA_KV_TIER_REUSE": "Shifted!"} {
 		tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), name: value})
 		log, lines := tierenvtest.Logger()
 		c, err := FromEnvironment(log)
 		require.NoError(t, err)
 		require.False(t, c.Compress)
+		require.False(t, c.Shifted)
 		require.Equal(t, 256, c.PageTokens)
 		require.Positive(t, c.WarmBytes)
 		require.Contains(t, lines.String(), name)

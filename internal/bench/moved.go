@@ -1,0 +1,252 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"strings"
+
+	"github.com/ollama/ollama/api"
+
+	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/testmodel"
+)
+
+const (
+	movedLong    = 8192 // tokens of a context whose prompt times are compared
+	movedShort   = 2048 // of one for log probabilities and recall, which take many
+	movedSamples = 4    // of those, times the repetitions
+
+	movedKeptShare = 16 // the share of a context that is kept before what is left out
+	movedTop       = 20 // alternatives whose log probabilities are compared, the most there are
+)
+
+// movedLab is a chat that outgrows its context, in Ollama without kvtier and with text
+// reused that moved.
+type movedLab struct {
+	b            *bench
+	plain, tiers *lab.Lab
+	numCtx       int
+}
+
+// chat is a context that is full and what is left of it: what is kept before the text that
+// is left out, and what is kept after it, half of the rest. So Ollama's own shift leaves out
+// the same.
+type chat struct {
+	full  string
+	kept  int // tokens kept before
+	after []string
+	words []string
+}
+
+// newChat is the chat that ends with a text of whole words, a token each.
+func newChat(full string) chat {
+	words := strings.Fields(full)
+	kept := len(words) / movedKeptShare
+	return chat{full: full, kept: kept, words: words, after: words[kept+(len(words)-kept)/2:]}
+}
+
+// prompt is what is left, and what follows.
+func (c chat) prompt(next string) string {
+	return " " + strings.Join(append(append([]string(nil), c.words[:c.kept]...), c.after...), " ") + next
+}
+
+// tokens are those of prompt, before what follows.
+func (c chat) tokens() int { return c.kept + len(c.after) }
+
+// measureMoved measures what reusing text at another position gives: time to the first
+// token, log probabilities against those of computing all of it, and recall, all beside
+// Ollama's own shift.
+func (b *bench) measureMoved(ctx context.Context) error {
+	r := &Moved{}
+	b.report.Moved = r
+	long, short, samples := movedLong, movedShort, movedSamples*b.settings.repetitions
+	if b.settings.quick {
+		long, short, samples = 2*quickRestore, 2*quickRestore, 1
+	}
+	recall, err := lab.RecallModel(b.dir, "kvtier-recall")
+	if err != nil {
+		return err
+	}
+	for _, part := range []struct {
+		name    string
+		model   lab.Model
+		numCtx  int
+		times   int
+		measure func(*movedLab, context.Context) error
+	}{
+		{"time", b.model, long, b.settings.repetitions, func(l *movedLab, ctx context.Context) error { return l.compare(ctx, r, true) }},
+		{"log probabilities", b.model, short, samples, func(l *movedLab, ctx context.Context) error { return l.compare(ctx, r, false) }},
+		{"recall", recall, short, samples, func(l *movedLab, ctx context.Context) error { return l.recall(ctx, r) }},
+	} {
+		if err := b.withMovedLab(ctx, part.model, part.numCtx, func(l *movedLab) error {
+			for i := range part.times {
+				step := b.steps.Step(fmt.Sprintf("moved, %s, %d of %d", part.name, i+1, part.times))
+				if err := part.measure(l, ctx); err != nil {
+					step.End("failed")
+					return err
+				}
+				step.End("")
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withMovedLab starts both servers.
+func (b *bench) withMovedLab(ctx context.Context, model lab.Model, numCtx int, use func(*movedLab) error) (err error) {
+	plain, err := lab.Start(ctx, lab.Options{Binary: b.settings.stock, Model: model, NumCtx: numCtx})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, plain.Close()) }()
+	tiers, err := lab.Start(ctx, lab.Options{
+		Model: model, NumCtx: numCtx, Root: filepath.Join(b.dir, fmt.Sprint("moved-", model.Name, numCtx)),
+		Env: []string{"OLLAMA_KV_TIER_REUSE=shifted"},
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, tiers.Close()) }()
+	if b.report.Versions.Kvtier, err = tiers.Version(ctx); err != nil {
+		return err
+	}
+	return use(&movedLab{b, plain, tiers, numCtx})
+}
+
+// ask sends a prompt to a server whose slot has nothing of it.
+func (l *movedLab) ask(ctx context.Context, server *lab.Lab, prompt string, tokens, keep int) (lab.Answer, error) {
+	if _, err := l.b.askShort(ctx, server, l.b.prompt(shortPrompt)); err != nil {
+		return lab.Answer{}, err
+	}
+	return server.Ask(ctx, lab.Question{Prompt: prompt, Tokens: tokens, Raw: true, Logprobs: true, Top: movedTop, Keep: keep})
+}
+
+// own has Ollama shift a full context while it answers, and returns the answer: its first
+// token still has all of the context, the others what the shift left.
+func (l *movedLab) own(ctx context.Context, c chat, tokens int) (lab.Answer, error) {
+	answer, err := l.ask(ctx, l.plain, c.full, tokens, c.kept)
+	switch {
+	case err != nil:
+		return answer, err
+	case answer.PromptEvalCount != len(c.words):
+		return answer, fmt.Errorf("a prompt of %d words has %d tokens", len(c.words), answer.PromptEvalCount)
+	case len(answer.Logprobs) < 2:
+		return answer, errors.New("the answer has no second token")
+	}
+	return answer, nil
+}
+
+// moved stores the full context and asks what is left of it.
+func (l *movedLab) moved(ctx context.Context, c chat, prompt string, tokens int) (lab.Answer, error) {
+	if _, err := l.ask(ctx, l.tiers, c.full, 1, 0); err != nil {
+		return lab.Answer{}, err
+	}
+	answer, err := l.ask(ctx, l.tiers, prompt, tokens, 0)
+	if err == nil && answer.Restored.Shifted < len(c.after)-2*lab.PageTokens {
+		err = fmt.Errorf("%d tokens of %d were reused; the server's log (-log) says why", answer.Restored.Shifted, len(c.after))
+	}
+	return answer, err
+}
+
+// compare asks for the token after a context that lost some of its beginning: after Ollama's
+// own shift, computed, and reused.
+func (l *movedLab) compare(ctx context.Context, r *Moved, timed bool) error {
+	c := newChat(l.b.prompt(l.numCtx))
+	own, err := l.own(ctx, c, 2)
+	if err != nil {
+		return err
+	}
+	prompt := c.prompt(own.Logprobs[0].Token)
+	computed, err := l.ask(ctx, l.plain, prompt, 1, 0)
+	if err != nil {
+		return err
+	}
+	moved, err := l.moved(ctx, c, prompt, 1)
+	if err != nil {
+		return err
+	}
+	if timed {
+		r.Tokens, r.Shifted = computed.PromptEvalCount, moved.Restored.Shifted
+		r.Computed.addSeconds(computed.Wait())
+		r.Moved.addSeconds(moved.Wait())
+		r.Own.addSeconds(own.EvalDuration)
+		return nil
+	}
+	if computed.PromptEvalCount != c.tokens()+1 {
+		r.Skipped++ // the answer's token is another one as text
+		return nil
+	}
+	want := computed.Logprobs[0]
+	r.OwnApart.add(apart(want, own.Logprobs[1]))
+	r.MovedApart.add(apart(want, moved.Logprobs[0]))
+	r.Between.add(apart(own.Logprobs[1], moved.Logprobs[0]))
+	// The beginning without which the text is: what leaving it out altogether changes.
+	alone, err := l.ask(ctx, l.plain, " "+strings.Join(c.after, " ")+own.Logprobs[0].Token, 1, 0)
+	if err != nil {
+		return err
+	}
+	r.WithoutKept.add(apart(want, alone.Logprobs[0]))
+	r.DistanceTokens = computed.PromptEvalCount
+	return nil
+}
+
+// apart is the mean distance of the log probabilities of tokens that are among the best of
+// both; infinite where there are none.
+func apart(a, b api.Logprob) float64 {
+	other := make(map[string]float64)
+	for _, top := range b.TopLogprobs {
+		other[top.Token] = top.Logprob
+	}
+	sum, n := 0.0, 0
+	for _, top := range a.TopLogprobs {
+		if logprob, ok := other[top.Token]; ok {
+			sum += math.Abs(top.Logprob - logprob)
+			n++
+		}
+	}
+	if n == 0 {
+		return math.MaxFloat32
+	}
+	return sum / float64(n)
+}
+
+// recall asks for what was said in the text that moved.
+func (l *movedLab) recall(ctx context.Context, r *Moved) error {
+	l.b.seed++
+	cut := l.numCtx/movedKeptShare + (l.numCtx-l.numCtx/movedKeptShare)/2
+	at := cut + int(l.b.seed*97)%(l.numCtx-cut-2*lab.PageTokens)
+	questions, err := testmodel.RecallPrompts(l.b.seed, l.numCtx, at)
+	if err != nil {
+		return err
+	}
+	q := questions[0]
+	c := newChat(q.Prompt)
+	own, err := l.own(ctx, c, testmodel.RecallAnswerTokens)
+	if err != nil {
+		return err
+	}
+	computed, err := l.ask(ctx, l.plain, c.prompt(""), testmodel.RecallAnswerTokens, 0)
+	if err != nil {
+		return err
+	}
+	moved, err := l.moved(ctx, c, c.prompt(""), testmodel.RecallAnswerTokens)
+	if err != nil {
+		return err
+	}
+	r.Recall.Asked++
+	for _, side := range []struct {
+		answer lab.Answer
+		count  *int
+	}{{own, &r.Recall.Own}, {computed, &r.Recall.Computed}, {moved, &r.Recall.Moved}} {
+		if side.answer.Text == q.Answer {
+			*side.count++
+		}
+	}
+	return nil
+}

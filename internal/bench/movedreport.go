@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/kvtier/kvtier/internal/bench/show"
+	"github.com/kvtier/kvtier/internal/table"
+)
+
+// Moved is what reusing text at another position gives (OLLAMA_KV_TIER_REUSE=shifted): the
+// prompt of a chat that outgrew its context and lost half of it after its first 16th.
+type Moved struct {
+	Tokens   int    `json:"tokens"` // of the prompt whose time is measured
+	Shifted  int    `json:"shifted_tokens"`
+	Computed Series `json:"computed"` // seconds to the first token
+	Moved    Series `json:"moved"`
+	// Own is what Ollama's own shift takes, and a token: there is no prompt then.
+	Own Series `json:"own_shift"`
+
+	// Log probabilities of the token after DistanceTokens: how far they are from those of
+	// computing all of it, the mean of the 20 best.
+	DistanceTokens int    `json:"distance_tokens"`
+	MovedApart     Series `json:"moved_apart"`
+	OwnApart       Series `json:"own_shift_apart"`
+	Between        Series `json:"between"`      // moved and own shift
+	WithoutKept    Series `json:"without_kept"` // computed without the 16th, for scale
+	Skipped        int    `json:"skipped"`
+
+	Recall MovedRecall `json:"recall"`
+}
+
+// MovedRecall is how many questions about the text that moved were answered right, by a
+// model that does nothing but remember.
+type MovedRecall struct {
+	Asked    int `json:"asked"`
+	Computed int `json:"computed"`
+	Moved    int `json:"moved"`
+	Own      int `json:"own_shift"`
+}
+
+func (m *Moved) print(w io.Writer) {
+	fmt.Fprintf(w, "\nA chat that outgrew its context: %s tokens, of which %s were stored at another position, %d times; log probabilities behind %s tokens, %d times\n\n",
+		show.Count(m.Tokens), show.Count(m.Shifted), len(m.Moved.Values), show.Count(m.DistanceTokens), len(m.MovedApart.Values))
+	distance := func(s Series) string { return spread(s, func(v float64) string { return fmt.Sprintf("%.3f", v) }) }
+	right := func(n int) string { return fmt.Sprintf("%d of %d", n, m.Recall.Asked) }
+	table.Print(w, []string{"", "time to first token", "log probabilities apart", "recalled"}, [][]string{
+		{"computed", seconds(m.Computed), "", right(m.Recall.Computed)},
+		{"reused where it moved", seconds(m.Moved), distance(m.MovedApart), right(m.Recall.Moved)},
+		{"Ollama's own shift", seconds(m.Own) + " (no prompt)", distance(m.OwnApart), right(m.Recall.Own)},
+	})
+	fmt.Fprintf(w, "\nReused and own shift are %s apart; without the first 16th they would be %s from computed.\n", distance(m.Between), distance(m.WithoutKept))
+}
