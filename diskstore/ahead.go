@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/kvtier/kvtier/internal/priority"
 )
 
 // aheadTime is how long ReadAhead goes on: who comes later than that had better
@@ -47,7 +49,7 @@ func (s *Store) ReadAhead(ctx context.Context) (Ahead, error) {
 	r := &aheadReader{s: s, left: s.opt.ReadAheadBytes, ahead: Ahead{RAM: s.warm != nil}}
 	done := make(chan error, 1)
 	go func() { // which ends with the priority it lowers
-		lowerPriority()
+		priority.Lower()
 		done <- r.run(limited)
 	}()
 	err = <-done

@@ -115,7 +115,7 @@ func (t *TieredCausal) probe(p *plan, from int) {
 		ctx, cancel := context.WithTimeout(t.running, limit)
 		defer cancel()
 		began := time.Now()
-		r := t.readAhead(ctx, &probed, false)
+		r := t.readAhead(ctx, &probed, false, false)
 		defer r.close()
 		for read := range r.pages {
 			pg := <-read

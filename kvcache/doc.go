@@ -42,10 +42,12 @@
 //   - Windows: rows that a batch in flight may overwrite are not copied, and a window comes
 //     back whole or not at all.
 //   - State: it is read before the next batch runs, and used at its one position alone.
+//   - Shifts: what is reused at another position is never stored, nor what follows from it,
+//     and exact rows replace it. K is turned between two batches.
 //   - Spans: a restore never ends between tokens that attend to each other forwards.
 //
 // Pages are read as long as that is quicker than computing them: package rates decides, from
-// what both have cost.
+// what both have cost. Text that moved is found by package runs.
 //
 // The package knows nothing about files, but hands a page's file on to a cache that can use
 // rows where they lie ([RowPlacer]): see package diskstore for those, and package tiering

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/priority"
 )
 
 // pagesInMemory is how many pages a restore holds at a time: one that is being written to
@@ -38,16 +39,17 @@ type readAhead struct {
 	plan  *plan
 	pages chan chan page // each page in turn, when it is read
 	room  chan struct{}  // a place for each page in memory
+	low   bool           // readers stand behind who else wants processors
 	stop  context.CancelFunc
 	clock readClock
 }
 
 // readAhead begins to read. When alone is set it reads the first page only, until together is
-// called.
-func (t *TieredCausal) readAhead(ctx context.Context, p *plan, alone bool) *readAhead {
+// called. When low is set it stands behind who else wants processors.
+func (t *TieredCausal) readAhead(ctx context.Context, p *plan, alone, low bool) *readAhead {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &readAhead{
-		t: t, plan: p, stop: cancel,
+		t: t, plan: p, low: low, stop: cancel,
 		pages: make(chan chan page, pagesInMemory),
 		room:  make(chan struct{}, pagesInMemory),
 	}
@@ -81,6 +83,9 @@ func (r *readAhead) run(ctx context.Context) {
 		read := make(chan page, 1)
 		r.pages <- read // has as many places as there is room
 		go func() {
+			if r.low {
+				priority.Lower()
+			}
 			r.clock.begin()
 			pg := r.t.readInto(ctx, r.plan, i)
 			r.clock.end()
@@ -166,17 +171,28 @@ func (t *TieredCausal) readInto(ctx context.Context, p *plan, i int) page {
 }
 
 // fill reads the plan's pages and writes their rows. It returns how many leading tokens of
-// the prompt are in.
-func (t *TieredCausal) fill(ctx context.Context, p *plan) (int, error) {
+// the prompt are in. Beside slots that compute, whose tokens are waited for as well, it takes
+// one processor at most, and stands behind them.
+func (t *TieredCausal) fill(ctx context.Context, p *plan) (held int, err error) {
 	t.queue.yield(1)
 	defer t.queue.yield(-1)
-	pace := t.pace(p)
-	busy := t.busy(p.seq)
-	if busy { // the others' tokens are waited for as well
-		ctx = diskstore.Gently(ctx)
+	if !t.busy(p.seq) {
+		return t.fillCells(ctx, p, false)
 	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		priority.Lower()
+		held, err = t.fillCells(diskstore.Gently(ctx), p, true)
+	}()
+	<-done
+	return held, err
+}
+
+func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (int, error) {
+	pace := t.pace(p)
 	alone := busy || pace.alone()
-	r := t.readAhead(ctx, p, alone)
+	r := t.readAhead(ctx, p, alone, busy)
 	defer r.close()
 
 	t.mu.Lock()

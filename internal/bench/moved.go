@@ -178,14 +178,14 @@ func (l *movedLab) compare(ctx context.Context, r *Moved, timed bool) error {
 		r.Own.addSeconds(own.EvalDuration)
 		return nil
 	}
-	if computed.PromptEvalCount != c.tokens()+1 {
-		r.Skipped++ // the answer's token is another one as text
+	want, shifted, reused := computed.Logprobs[0], own.Logprobs[1], moved.Logprobs[0]
+	if computed.PromptEvalCount != c.tokens()+1 || apart(want, shifted) == nobody {
+		r.Skipped++ // the answer's token is another one as text, or a part of a letter
 		return nil
 	}
-	want := computed.Logprobs[0]
-	r.OwnApart.add(apart(want, own.Logprobs[1]))
-	r.MovedApart.add(apart(want, moved.Logprobs[0]))
-	r.Between.add(apart(own.Logprobs[1], moved.Logprobs[0]))
+	r.OwnApart.add(apart(want, shifted))
+	r.MovedApart.add(apart(want, reused))
+	r.Between.add(apart(shifted, reused))
 	// The beginning without which the text is: what leaving it out altogether changes.
 	alone, err := l.ask(ctx, l.plain, " "+strings.Join(c.after, " ")+own.Logprobs[0].Token, 1, 0)
 	if err != nil {
@@ -196,8 +196,11 @@ func (l *movedLab) compare(ctx context.Context, r *Moved, timed bool) error {
 	return nil
 }
 
+// nobody is how far log probabilities without a common token are apart.
+const nobody = math.MaxFloat32
+
 // apart is the mean distance of the log probabilities of tokens that are among the best of
-// both; infinite where there are none.
+// both.
 func apart(a, b api.Logprob) float64 {
 	other := make(map[string]float64)
 	for _, top := range b.TopLogprobs {
@@ -211,7 +214,7 @@ func apart(a, b api.Logprob) float64 {
 		}
 	}
 	if n == 0 {
-		return math.MaxFloat32
+		return nobody
 	}
 	return sum / float64(n)
 }

@@ -1,0 +1,3 @@
+// Package priority lets work that somebody waits for stand behind work that more people
+// wait for.
+package priority

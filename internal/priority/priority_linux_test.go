@@ -1,0 +1,35 @@
+package priority
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func TestLowerIsForOneGoroutine(t *testing.T) {
+	of := func() int {
+		n, err := unix.Getpriority(unix.PRIO_PROCESS, unix.Gettid())
+		require.NoError(t, err)
+		return 20 - n // as the system call returns it
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	mine := of()
+	lowered := make(chan int)
+	go func() {
+		Lower()
+		lowered <- of()
+	}()
+	require.Equal(t, mine+nice, <-lowered)
+	require.Equal(t, mine, of())
+	for range 100 { // threads of goroutines that ended are not used again
+		go func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			lowered <- of()
+		}()
+		require.Equal(t, mine, <-lowered)
+	}
+}
