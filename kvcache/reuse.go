@@ -20,11 +20,11 @@ import (
 // the slot ends. The runner's lock is held, and released as by Restore.
 func (t *TieredCausal) reuse(ctx context.Context, lock sync.Locker, seq, limit int, inputs []*input.Input, result *Restored) error {
 	full, _ := t.opts.Media.read(inputs)
-	limit = full.withoutMedia(result.Held, min(limit, len(full.tokens)))
-	for ctx.Err() == nil && result.Held < limit {
-		p, ok := t.planSharedPage(ctx, lock, seq, result.Held, limit, &full)
+	text := full.withoutMedia(result.Held, min(limit, len(full.tokens)))
+	for ctx.Err() == nil && result.Held < text {
+		p, ok := t.planSharedPage(ctx, lock, seq, result.Held, text, &full)
 		if !ok {
-			p, ok = t.planRun(ctx, lock, seq, result.Held, limit, &full)
+			p, ok = t.planRun(ctx, lock, seq, result.Held, text, &full)
 		}
 		if !ok {
 			return nil
