@@ -37,6 +37,9 @@ type span struct{ from, to time.Time }
 
 func (s span) overlaps(o span) bool { return s.from.Before(o.to) && o.from.Before(s.to) }
 
+// beginsIn reports whether s begins while o lasts.
+func (s span) beginsIn(o span) bool { return !s.from.Before(o.from) && s.from.Before(o.to) }
+
 // windows are pieces of s that are as long as d and as far apart. A long gap meets
 // a short window more often than a short one does: what is compared with windows
 // of some length must be seen through such windows, too.
@@ -180,18 +183,24 @@ func (b *bench) measureSlots(ctx context.Context) (err error) {
 			step.End("failed")
 			return err
 		}
-		ratio := quantile(gaps.restoring, 0.99) / quantile(gaps.idle, 0.99)
+		ratio, within := quantile(gaps.restoring, 0.99)/quantile(gaps.idle, 0.99), quantile(gaps.within, 0.99)/quantile(gaps.begun, 0.99)
 		r.Ratio.add(ratio)
-		step.End(fmt.Sprintf("p99 %.2f of idle", ratio))
-		all.idle = append(all.idle, gaps.idle...)
-		all.restoring = append(all.restoring, gaps.restoring...)
+		r.RatioWithin.add(within)
+		step.End(fmt.Sprintf("p99 %.2f of idle; of gaps that begin within the restore %.2f", ratio, within))
+		all.add(gaps)
 	}
-	r.Idle, r.Restoring = gapsOf(all.idle), gapsOf(all.restoring)
+	r.Idle, r.Restoring, r.Within = gapsOf(all.idle), gapsOf(all.restoring), gapsOf(all.within)
 	return nil
 }
 
-// slotsGaps are times between tokens, in seconds.
-type slotsGaps struct{ idle, restoring []float64 }
+// slotsGaps are times between tokens, in seconds: of gaps that overlap pieces of idle time
+// and restores, and of those that begin in them.
+type slotsGaps struct{ idle, restoring, begun, within []float64 }
+
+func (g *slotsGaps) add(o slotsGaps) {
+	g.idle, g.restoring = append(g.idle, o.idle...), append(g.restoring, o.restoring...)
+	g.begun, g.within = append(g.begun, o.begun...), append(g.within, o.within...)
+}
 
 // slotsRound is one repetition: some restores, and as many times without.
 func (b *bench) slotsRound(ctx context.Context, l *lab.Lab, r *Slots, prompt string) (slotsGaps, error) {
@@ -237,10 +246,14 @@ func (b *bench) slotsRound(ctx context.Context, l *lab.Lab, r *Slots, prompt str
 	}
 	var gaps slotsGaps
 	for _, d := range ds.each {
-		gaps.idle = append(gaps.idle, d.gaps(func(gap span) bool { return slices.ContainsFunc(idle, gap.overlaps) })...)
-		gaps.restoring = append(gaps.restoring, d.gaps(func(gap span) bool { return slices.ContainsFunc(restoring, gap.overlaps) })...)
+		gaps.add(slotsGaps{
+			idle:      d.gaps(func(gap span) bool { return slices.ContainsFunc(idle, gap.overlaps) }),
+			restoring: d.gaps(func(gap span) bool { return slices.ContainsFunc(restoring, gap.overlaps) }),
+			begun:     d.gaps(func(gap span) bool { return slices.ContainsFunc(idle, gap.beginsIn) }),
+			within:    d.gaps(func(gap span) bool { return slices.ContainsFunc(restoring, gap.beginsIn) }),
+		})
 	}
-	if len(gaps.idle) == 0 || len(gaps.restoring) == 0 {
+	if len(gaps.begun) == 0 || len(gaps.within) == 0 {
 		return gaps, errors.New("no token came while one slot restored, or none while it was idle")
 	}
 	return gaps, nil

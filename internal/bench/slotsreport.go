@@ -16,8 +16,13 @@ type Slots struct {
 	Took          Series `json:"restore_took"`
 	Idle          Gaps   `json:"idle"`      // the other slot does nothing
 	Restoring     Gaps   `json:"restoring"` // from its lookup to its last row
-	// Ratio is the p99 while restoring over that while idle, per repetition.
-	Ratio Series `json:"p99_ratio"`
+	// Within is of the gaps that begin after the lookup. In those before it the runner also
+	// takes the request in and tokenizes it, as for any prompt.
+	Within Gaps `json:"within"`
+	// Ratio is the p99 while restoring over that while idle, per repetition, and RatioWithin
+	// the same of gaps that begin there.
+	Ratio       Series `json:"p99_ratio"`
+	RatioWithin Series `json:"p99_ratio_within"`
 }
 
 // Gaps sums up times between two tokens of one slot, in seconds.
@@ -39,7 +44,7 @@ func (s *Slots) print(w io.Writer) {
 		return cells
 	}
 	table.Print(w, []string{"the other slot", "gaps", "p50", "p99", "longest"}, [][]string{
-		row("idle", s.Idle), row("restores", s.Restoring),
+		row("idle", s.Idle), row("restores", s.Restoring), row("… from its lookup on", s.Within),
 	})
-	fmt.Fprintf(w, "\np99 while it restores over idle, per repetition: %s\n", ratio(s.Ratio))
+	fmt.Fprintf(w, "\np99 while it restores over idle, per repetition: %s; of gaps that begin after its lookup: %s\n", ratio(s.Ratio), ratio(s.RatioWithin))
 }
