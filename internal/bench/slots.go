@@ -183,10 +183,15 @@ func (b *bench) measureSlots(ctx context.Context) (err error) {
 			step.End("failed")
 			return err
 		}
-		ratio, within := quantile(gaps.restoring, 0.99)/quantile(gaps.idle, 0.99), quantile(gaps.within, 0.99)/quantile(gaps.begun, 0.99)
+		ratio := quantile(gaps.restoring, 0.99) / quantile(gaps.idle, 0.99)
 		r.Ratio.add(ratio)
-		r.RatioWithin.add(within)
-		step.End(fmt.Sprintf("p99 %.2f of idle; of gaps that begin within the restore %.2f", ratio, within))
+		note := fmt.Sprintf("p99 %.2f of idle", ratio)
+		if len(gaps.begun) > 0 && len(gaps.within) > 0 { // a restore may be shorter than a gap
+			within := quantile(gaps.within, 0.99) / quantile(gaps.begun, 0.99)
+			r.RatioWithin.add(within)
+			note += fmt.Sprintf("; of gaps that begin within the restore %.2f", within)
+		}
+		step.End(note)
 		all.add(gaps)
 	}
 	r.Idle, r.Restoring, r.Within = gapsOf(all.idle), gapsOf(all.restoring), gapsOf(all.within)
@@ -253,7 +258,7 @@ func (b *bench) slotsRound(ctx context.Context, l *lab.Lab, r *Slots, prompt str
 			within:    d.gaps(func(gap span) bool { return slices.ContainsFunc(restoring, gap.beginsIn) }),
 		})
 	}
-	if len(gaps.begun) == 0 || len(gaps.within) == 0 {
+	if len(gaps.idle) == 0 || len(gaps.restoring) == 0 {
 		return gaps, errors.New("no token came while one slot restored, or none while it was idle")
 	}
 	return gaps, nil
@@ -280,8 +285,11 @@ func gapsOf(seconds []float64) Gaps {
 	return Gaps{Count: len(seconds), P50: quantile(seconds, 0.5), P99: quantile(seconds, 0.99), Max: quantile(seconds, 1)}
 }
 
-// quantile is the smallest value that is not less than a share q of all.
+// quantile is the smallest value that is not less than a share q of all; 0 of none.
 func quantile(values []float64, q float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
 }

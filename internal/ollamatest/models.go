@@ -2,7 +2,9 @@ package ollamatest
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -88,6 +90,10 @@ func (s *Server) Unload(ctx context.Context, model string) error {
 	}
 	return poll(ctx, "model "+model+" to be unloaded", func() (bool, error) {
 		models, err := s.PS(ctx)
+		var status api.StatusError
+		if errors.As(err, &status) && status.StatusCode == http.StatusInternalServerError {
+			return false, nil // Ollama reads its list without a lock, and may find a model half unloaded
+		}
 		if err != nil {
 			return false, err
 		}
