@@ -101,6 +101,12 @@ type loadedModel struct {
 
 func (s modelServer) load(t *testing.T, arch string) loadedModel {
 	t.Helper()
+	return s.loadChanged(t, arch, func(string) {})
+}
+
+// loadChanged loads a model whose file was changed first.
+func (s modelServer) loadChanged(t *testing.T, arch string, change func(gguf string)) loadedModel {
+	t.Helper()
 	version, err := s.API().Version(s.context())
 	require.NoError(t, err)
 	if since := testmodel.Since(arch); semver.Compare("v"+version, since) < 0 {
@@ -113,6 +119,7 @@ func (s modelServer) load(t *testing.T, arch string) loadedModel {
 		gguf: filepath.Join(t.TempDir(), "model.gguf"),
 	}
 	require.NoError(t, testmodel.Write(m.gguf, m.shape))
+	change(m.gguf)
 	m.create(arch, m.gguf)
 	t.Cleanup(m.unload)
 	m.mark = m.LogMark()

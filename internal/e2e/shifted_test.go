@@ -11,7 +11,6 @@ import (
 
 	"github.com/ollama/ollama/fs/ggml"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/mod/semver"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kvtier/kvtier/internal/ollamatest"
@@ -86,19 +85,7 @@ func TestShiftedTextOfEveryArchitecture(t *testing.T) {
 // loadListening loads a model in which the attention of all layers but one adds nothing.
 func (s modelServer) loadListening(t *testing.T, arch string, layer int) loadedModel {
 	t.Helper()
-	version, err := s.API().Version(s.context())
-	require.NoError(t, err)
-	if since := testmodel.Since(arch); semver.Compare("v"+version, since) < 0 {
-		t.Skipf("Ollama %s has no %s; %s is the first that does", version, arch, since)
-	}
-	on := *s.server
-	on.t = t
-	m := loadedModel{server: &on, shape: testmodel.Shape{Arch: arch, Seed: 1}.WithDefaults(), gguf: filepath.Join(t.TempDir(), "model.gguf")}
-	require.NoError(t, testmodel.Write(m.gguf, m.shape))
-	silence(t, m.gguf, layer)
-	m.create(arch, m.gguf)
-	t.Cleanup(m.unload)
-	return m
+	return s.loadChanged(t, arch, func(gguf string) { silence(t, gguf, layer) })
 }
 
 // silence makes what attention adds zero in all layers of a file but one.
