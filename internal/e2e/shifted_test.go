@@ -67,19 +67,26 @@ func TestShiftedTextOfEveryArchitecture(t *testing.T) {
 				for _, layer := range []int{0, layers - 1} {
 					t.Run(fmt.Sprintf("%s, layer %d", arch, layer), func(t *testing.T) {
 						a, b := plain.loadListening(t, arch, layer), tiered.loadListening(t, arch, layer)
-						before, out, after, question := a.parts()
-						want := a.turn(before+after+question, archAnswer)
-						b.turn(before+out+after, 1)
-						b.crash()
-						mark := b.LogMark()
-						got := b.turn(before+after+question, archAnswer)
-						require.GreaterOrEqual(t, b.shifted(mark), keptAfter-64)
-						requireClose(t, want, got, shiftedApart[cache])
+						requireMovedAsComputed(t, a, b, shiftedApart[cache])
 					})
 				}
 			}
 		})
 	}
+}
+
+// requireMovedAsComputed compares a chat whose oldest messages are left out, computed, with
+// the same after kill -9, reused.
+func requireMovedAsComputed(t *testing.T, plain, tiered loadedModel, apart float64) {
+	t.Helper()
+	before, out, after, question := plain.parts()
+	want := plain.turn(before+after+question, archAnswer)
+	tiered.turn(before+out+after, 1)
+	tiered.crash()
+	mark := tiered.LogMark()
+	got := tiered.turn(before+after+question, archAnswer)
+	require.GreaterOrEqual(t, tiered.shifted(mark), keptAfter-64)
+	requireClose(t, want, got, apart)
 }
 
 // loadListening loads a model in which the attention of all layers but one adds nothing.
