@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"math"
 	"slices"
 	"testing"
 
@@ -36,4 +37,15 @@ func TestLatest(t *testing.T) {
 	require.NoError(t, s.Close())
 	_, err = s.Latest(ctx, 2)
 	require.ErrorIs(t, err, ErrClosed)
+}
+
+// A budget that is no limit does not have a long listing sorted for every file.
+func TestRecentsWithoutALimit(t *testing.T) {
+	r := newRecents(Key{}, math.MaxInt64)
+	r.most = 128
+	for range 200 {
+		r.add(Info{Bytes: 1})
+	}
+	require.Equal(t, 200, len(r.files), "sorted and cut once there are twice as many as wanted")
+	require.Equal(t, 128, len(r.order()))
 }

@@ -33,7 +33,7 @@ func (r *recents) add(info Info) {
 	}
 	r.files = append(r.files, info)
 	r.held += info.Bytes
-	if len(r.files) >= 2*r.most || len(r.files) >= r.most/64 && r.held >= 2*r.bytes {
+	if len(r.files) >= 2*r.most || len(r.files) >= r.most/64 && r.held/2 >= r.bytes {
 		r.prune()
 	}
 }

@@ -25,6 +25,18 @@ func newReusingRunner(t *testing.T, store *memStore, start func(testing.TB, Stor
 	return r, history
 }
 
+// withAndWithoutWindow runs a test with such a runner for a model of each kind.
+func withAndWithoutWindow(t *testing.T, test func(*testing.T, *memStore, *fakeRunner, []int32)) {
+	for name, start := range map[string]func(testing.TB, Store, int, int, Options) *fakeRunner{"plain": newFakeRunner, "window": newWindowedRunner} {
+		t.Run(name, func(t *testing.T) {
+			store := newMemStore(t)
+			store.windowed = name == "window"
+			r, history := newReusingRunner(t, store, start)
+			test(t, store, r, history)
+		})
+	}
+}
+
 // leftOut is the history without the tokens between two positions, and something new.
 func leftOut(history []int32, from, to int) []int32 {
 	return slices.Concat(history[:from], history[to:], tokenRange(3, 7))
@@ -54,29 +66,24 @@ func requireMoved(t *testing.T, r *fakeRunner, seq int, history []int32, at, fro
 }
 
 func TestHistoryThatMovedIsTurned(t *testing.T) {
-	for name, start := range map[string]func(testing.TB, Store, int, int, Options) *fakeRunner{"plain": newFakeRunner, "window": newWindowedRunner} {
-		t.Run(name, func(t *testing.T) {
-			store := newMemStore(t)
-			store.windowed = name == "window"
-			r, history := newReusingRunner(t, store, start)
-			pages, tails := len(store.pages), len(store.tails)
-			prompt := leftOut(history, 13, 30)
-			restored := r.load(r.slots[0], prompt, true)
-			require.Equal(t, 43, restored.Held, "8 in a page, 5 of the next, and 30 to the end at another position")
-			require.Equal(t, 43, restored.Tokens)
-			require.Equal(t, 30, restored.Shifted)
-			if !store.windowed {
-				r.model.requireRows(t, 0, prompt[:13])
-			}
-			requireMoved(t, r, 0, history, 13, 30, 30)
-			r.drain()
-			r.finish(r.slots[0])
-			r.flush()
-			require.Len(t, store.pages, pages, "nothing that follows from it is stored")
-			require.Len(t, store.tails, tails)
-			require.EqualValues(t, 30, r.tiered.Stats().ShiftedTokens)
-		})
-	}
+	withAndWithoutWindow(t, func(t *testing.T, store *memStore, r *fakeRunner, history []int32) {
+		pages, tails := len(store.pages), len(store.tails)
+		prompt := leftOut(history, 13, 30)
+		restored := r.load(r.slots[0], prompt, true)
+		require.Equal(t, 43, restored.Held, "8 in a page, 5 of the next, and 30 to the end at another position")
+		require.Equal(t, 43, restored.Tokens)
+		require.Equal(t, 30, restored.Shifted)
+		if !store.windowed {
+			r.model.requireRows(t, 0, prompt[:13])
+		}
+		requireMoved(t, r, 0, history, 13, 30, 30)
+		r.drain()
+		r.finish(r.slots[0])
+		r.flush()
+		require.Len(t, store.pages, pages, "nothing that follows from it is stored")
+		require.Len(t, store.tails, tails)
+		require.EqualValues(t, 30, r.tiered.Stats().ShiftedTokens)
+	})
 }
 
 func TestSeveralRunsFollowEachOther(t *testing.T) {
@@ -175,55 +182,45 @@ func TestMovedRowsAreTurnedBetweenBatches(t *testing.T) {
 }
 
 func TestModelThatCannotShiftIsAskedOnce(t *testing.T) {
-	for name, start := range map[string]func(testing.TB, Store, int, int, Options) *fakeRunner{"plain": newFakeRunner, "window": newWindowedRunner} {
-		t.Run(name, func(t *testing.T) {
-			store := newMemStore(t)
-			store.windowed = name == "window"
-			r, history := newReusingRunner(t, store, start)
-			asked := 0
-			for _, c := range r.model.caches {
-				c.onShift = func() error { asked++; return ollama.ErrNotSupported }
+	withAndWithoutWindow(t, func(t *testing.T, store *memStore, r *fakeRunner, history []int32) {
+		asked := 0
+		for _, c := range r.model.caches {
+			c.onShift = func() error { asked++; return ollama.ErrNotSupported }
+		}
+		for i := range 2 {
+			prompt := leftOut(history, 13, 30+i)
+			restored := r.load(r.slots[0], prompt, true)
+			require.Zero(t, restored.Shifted)
+			want := 13
+			if store.windowed && i == 0 {
+				want = 8 // what the window forgot for the run came back, and no more was tried
 			}
-			for i := range 2 {
-				prompt := leftOut(history, 13, 30+i)
-				restored := r.load(r.slots[0], prompt, true)
-				require.Zero(t, restored.Shifted)
-				want := 13
-				if store.windowed && i == 0 {
-					want = 8 // what the window forgot for the run came back, and no more was tried
-				}
-				require.Equal(t, want, restored.Held)
-				r.drain()
-				r.model.requireRows(t, 0, prompt)
-				r.finish(r.slots[0])
-				r.run(r.slots[0], tokenRange(5, 20), nil, true)
-			}
-			require.Equal(t, 1, asked)
-		})
-	}
+			require.Equal(t, want, restored.Held)
+			r.drain()
+			r.model.requireRows(t, 0, prompt)
+			r.finish(r.slots[0])
+			r.run(r.slots[0], tokenRange(5, 20), nil, true)
+		}
+		require.Equal(t, 1, asked)
+	})
 }
 
 func TestReadFailureInMovedText(t *testing.T) {
-	for name, start := range map[string]func(testing.TB, Store, int, int, Options) *fakeRunner{"plain": newFakeRunner, "window": newWindowedRunner} {
-		t.Run(name, func(t *testing.T) {
-			store := newMemStore(t)
-			store.windowed = name == "window"
-			r, history := newReusingRunner(t, store, start)
-			store.readErr = map[int]error{5: errors.New("input/output error")}
-			prompt := leftOut(history, 13, 30)
-			restored := r.load(r.slots[0], prompt, true)
-			if store.windowed { // what the window forgot for it comes back
-				require.Equal(t, 8, restored.Held)
-				require.Zero(t, restored.Shifted)
-				r.drain()
-				r.model.requireRows(t, 0, prompt)
-				return
-			}
-			require.Equal(t, 13+10, restored.Held, "up to the page that cannot be read")
-			require.Equal(t, 10, restored.Shifted)
-			requireMoved(t, r, 0, history, 13, 30, 10)
-		})
-	}
+	withAndWithoutWindow(t, func(t *testing.T, store *memStore, r *fakeRunner, history []int32) {
+		store.readErr = map[int]error{5: errors.New("input/output error")}
+		prompt := leftOut(history, 13, 30)
+		restored := r.load(r.slots[0], prompt, true)
+		if store.windowed { // what the window forgot for it comes back
+			require.Equal(t, 8, restored.Held)
+			require.Zero(t, restored.Shifted)
+			r.drain()
+			r.model.requireRows(t, 0, prompt)
+			return
+		}
+		require.Equal(t, 13+10, restored.Held, "up to the page that cannot be read")
+		require.Equal(t, 10, restored.Shifted)
+		requireMoved(t, r, 0, history, 13, 30, 10)
+	})
 }
 
 func TestCancelWhileMovedRowsWait(t *testing.T) {

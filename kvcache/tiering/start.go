@@ -167,7 +167,7 @@ type modelStore struct {
 func (s *modelStore) announce() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
-	s.running.Add(2)
+	s.running.Add(3)
 	go func() {
 		defer s.running.Done()
 		usage, err := s.Survey(ctx)
@@ -176,8 +176,11 @@ func (s *modelStore) announce() {
 	}()
 	go func() {
 		defer s.running.Done()
-		s.indexRuns(ctx)
 		s.readAhead(ctx)
+	}()
+	go func() {
+		defer s.running.Done()
+		s.indexRuns(ctx)
 	}()
 }
 
