@@ -37,12 +37,7 @@ type span struct{ from, to time.Time }
 
 func (s span) overlaps(o span) bool { return s.from.Before(o.to) && o.from.Before(s.to) }
 
-// beginsIn reports whether s begins while o lasts.
-func (s span) beginsIn(o span) bool { return !s.from.Before(o.from) && s.from.Before(o.to) }
-
-// windows are pieces of s that are as long as d and as far apart. A long gap meets
-// a short window more often than a short one does: what is compared with windows
-// of some length must be seen through such windows, too.
+// windows are pieces of s that are as long as d and as far apart.
 func (s span) windows(d time.Duration) (all []span) {
 	for from := s.from; !from.Add(d).After(s.to); from = from.Add(2 * d) {
 		all = append(all, span{from, from.Add(d)})
@@ -175,93 +170,131 @@ func (b *bench) measureSlots(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	var all slotsGaps
+	var idle, restoring gaps
 	for repetition := range b.settings.repetitions {
 		step := b.steps.Step(fmt.Sprintf("slots, %d decode and one restores, %d of %d", slotsDecoding, repetition+1, b.settings.repetitions))
-		gaps, err := b.slotsRound(ctx, l, r, prompt)
+		turns, ds, err := b.slotsRound(ctx, l, r, prompt)
 		if err != nil {
 			step.End("failed")
 			return err
 		}
-		ratio := quantile(gaps.restoring, 0.99) / quantile(gaps.idle, 0.99)
-		r.Ratio.add(ratio)
-		note := fmt.Sprintf("p99 %.2f of idle", ratio)
-		if len(gaps.begun) > 0 && len(gaps.within) > 0 { // a restore may be shorter than a gap
-			within := quantile(gaps.within, 0.99) / quantile(gaps.begun, 0.99)
-			r.RatioWithin.add(within)
-			note += fmt.Sprintf("; of gaps that begin within the restore %.2f", within)
+		var idleNow, restoringNow gaps
+		for _, t := range turns {
+			t.measure(ds, &idleNow, &restoringNow)
 		}
-		step.End(note)
-		all.add(gaps)
+		if len(idleNow.seconds) == 0 || len(restoringNow.seconds) == 0 {
+			step.End("failed")
+			return errors.New("no token came while one slot restored, or none while it was idle")
+		}
+		ratio := quantile(restoringNow.relative, 0.99) / quantile(idleNow.relative, 0.99)
+		r.Ratio.add(ratio)
+		step.End(fmt.Sprintf("p99 %.2f of idle", ratio))
+		idle.add(idleNow)
+		restoring.add(restoringNow)
 	}
-	r.Idle, r.Restoring, r.Within = gapsOf(all.idle), gapsOf(all.restoring), gapsOf(all.within)
+	r.Idle, r.Restoring = idle.sum(), restoring.sum()
 	return nil
 }
 
-// slotsGaps are times between tokens, in seconds: of gaps that overlap pieces of idle time
-// and restores, and of those that begin in them.
-type slotsGaps struct{ idle, restoring, begun, within []float64 }
-
-func (g *slotsGaps) add(o slotsGaps) {
-	g.idle, g.restoring = append(g.idle, o.idle...), append(g.restoring, o.restoring...)
-	g.begun, g.within = append(g.begun, o.begun...), append(g.within, o.within...)
+// gaps are times between tokens.
+type gaps struct {
+	seconds []float64
+	// relative is them over the median of those while the slot was idle just before: they
+	// grow with what the slots hold, and those of the last restores must not be all that
+	// counts.
+	relative []float64
 }
 
-// slotsRound is one repetition: some restores, and as many times without.
-func (b *bench) slotsRound(ctx context.Context, l *lab.Lab, r *Slots, prompt string) (slotsGaps, error) {
+func (g *gaps) add(o gaps) {
+	g.seconds, g.relative = append(g.seconds, o.seconds...), append(g.relative, o.relative...)
+}
+
+func (g *gaps) addRelativeTo(usual float64, seconds []float64) {
+	for _, s := range seconds {
+		g.seconds, g.relative = append(g.seconds, s), append(g.relative, s/usual)
+	}
+}
+
+func (g *gaps) sum() Gaps {
+	return Gaps{
+		Count: len(g.seconds), P50: quantile(g.seconds, 0.5), P99: quantile(g.seconds, 0.99), Max: quantile(g.seconds, 1),
+		P50Relative: quantile(g.relative, 0.5), P99Relative: quantile(g.relative, 0.99),
+	}
+}
+
+// slotsTurn is a piece of time while the other slot was idle, and the restore after it.
+type slotsTurn struct{ idle, restoring span }
+
+// measure adds the gaps that overlap either. A long gap meets a short piece of time more
+// often than a short one does: both are counted through windows of the same length.
+func (t slotsTurn) measure(ds *decoders, idle, restoring *gaps) {
+	windows := t.idle.windows(t.restoring.to.Sub(t.restoring.from))
+	var before, during []float64
+	for _, d := range ds.each {
+		before = append(before, d.gaps(func(gap span) bool { return slices.ContainsFunc(windows, gap.overlaps) })...)
+		during = append(during, d.gaps(t.restoring.overlaps)...)
+	}
+	if usual := median(before); usual > 0 {
+		idle.addRelativeTo(usual, before)
+		restoring.addRelativeTo(usual, during)
+	}
+}
+
+// slotsRound is one repetition: some restores, each after some time without.
+func (b *bench) slotsRound(ctx context.Context, l *lab.Lab, r *Slots, prompt string) ([]slotsTurn, *decoders, error) {
 	ds, err := b.startDecoders(ctx, l)
 	defer ds.stop()
 	if err != nil {
-		return slotsGaps{}, err
+		return nil, nil, err
 	}
-	var idle, restoring []span
 	restores := slotsRestores
 	if b.settings.quick {
 		restores = 1
 	}
+	// From the first restore on, what the others decode lies behind the restored rows, and
+	// each of their batches looks past these: that is not what one more restore costs.
+	if _, err := b.slotsTurn(ctx, l, ds, r, prompt); err != nil {
+		return nil, nil, err
+	}
+	var turns []slotsTurn
 	for range restores {
-		// the slot that is left loses what it holds
-		if _, err := b.askShort(ctx, l, b.prompt(shortPrompt)); err != nil {
-			return slotsGaps{}, err
+		turn, err := b.slotsTurn(ctx, l, ds, r, prompt)
+		if err != nil {
+			return nil, nil, err
 		}
-		if err := ds.advance(ctx, 2); err != nil { // what that request cost is over
-			return slotsGaps{}, err
-		}
-		began := time.Now()
-		if err := ds.advance(ctx, slotsIdle); err != nil {
-			return slotsGaps{}, err
-		}
-		nothing := span{began, time.Now()}
+		turns = append(turns, turn)
+		r.Took.addSeconds(turn.restoring.to.Sub(turn.restoring.from))
+	}
+	return turns, ds, nil
+}
 
-		mark := l.LogMark()
-		answer, err := b.ask(ctx, l, prompt, 1)
-		if err != nil {
-			return slotsGaps{}, err
-		}
-		if answer.Restored.Tokens < r.RestoreTokens/2 {
-			return slotsGaps{}, fmt.Errorf("%d of %d tokens were restored", answer.Restored.Tokens, r.RestoreTokens)
-		}
-		ended, err := restoredAt(l.Logs()[mark:])
-		if err != nil {
-			return slotsGaps{}, err
-		}
-		restoring = append(restoring, span{ended.Add(-answer.Restored.Took), ended})
-		idle = append(idle, nothing.windows(answer.Restored.Took)...)
-		r.Took.addSeconds(answer.Restored.Took)
+func (b *bench) slotsTurn(ctx context.Context, l *lab.Lab, ds *decoders, r *Slots, prompt string) (slotsTurn, error) {
+	// the slot that is left loses what it holds
+	if _, err := b.askShort(ctx, l, b.prompt(shortPrompt)); err != nil {
+		return slotsTurn{}, err
 	}
-	var gaps slotsGaps
-	for _, d := range ds.each {
-		gaps.add(slotsGaps{
-			idle:      d.gaps(func(gap span) bool { return slices.ContainsFunc(idle, gap.overlaps) }),
-			restoring: d.gaps(func(gap span) bool { return slices.ContainsFunc(restoring, gap.overlaps) }),
-			begun:     d.gaps(func(gap span) bool { return slices.ContainsFunc(idle, gap.beginsIn) }),
-			within:    d.gaps(func(gap span) bool { return slices.ContainsFunc(restoring, gap.beginsIn) }),
-		})
+	if err := ds.advance(ctx, 2); err != nil { // what that request cost is over
+		return slotsTurn{}, err
 	}
-	if len(gaps.idle) == 0 || len(gaps.restoring) == 0 {
-		return gaps, errors.New("no token came while one slot restored, or none while it was idle")
+	began := time.Now()
+	if err := ds.advance(ctx, slotsIdle); err != nil {
+		return slotsTurn{}, err
 	}
-	return gaps, nil
+	nothing := span{began, time.Now()}
+
+	mark := l.LogMark()
+	answer, err := b.ask(ctx, l, prompt, 1)
+	if err != nil {
+		return slotsTurn{}, err
+	}
+	if answer.Restored.Tokens < r.RestoreTokens/2 {
+		return slotsTurn{}, fmt.Errorf("%d of %d tokens were restored", answer.Restored.Tokens, r.RestoreTokens)
+	}
+	ended, err := restoredAt(l.Logs()[mark:])
+	if err != nil {
+		return slotsTurn{}, err
+	}
+	return slotsTurn{nothing, span{ended.Add(-answer.Restored.Took), ended}}, nil
 }
 
 // restoredTime is when the runner had restored a prompt, by the clock that this
@@ -278,11 +311,6 @@ func restoredAt(log string) (time.Time, error) {
 		return at, fmt.Errorf("reading the runner's log: %w", err)
 	}
 	return at, nil
-}
-
-// gapsOf sums up times between tokens.
-func gapsOf(seconds []float64) Gaps {
-	return Gaps{Count: len(seconds), P50: quantile(seconds, 0.5), P99: quantile(seconds, 0.99), Max: quantile(seconds, 1)}
 }
 
 // quantile is the smallest value that is not less than a share q of all; 0 of none.

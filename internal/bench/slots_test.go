@@ -37,6 +37,27 @@ func TestGaps(t *testing.T) {
 	require.Empty(t, span{at(0), at(10)}.windows(30*time.Millisecond))
 }
 
+// What the slots hold when a restore comes does not weigh: a stall counts in the first as in
+// the last.
+func TestGapsAreOverWhatWasUsual(t *testing.T) {
+	start := time.Unix(100, 0)
+	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
+	var idle, restoring gaps
+	for usual := 10; usual <= 100; usual += 90 {
+		d := &decoder{more: make(chan struct{}, 1)}
+		for i := range 9 {
+			d.token(at(i * usual))
+		}
+		d.token(at(10 * usual)) // twice as long
+		turn := slotsTurn{span{at(0), at(8 * usual)}, span{at(8*usual + 1), at(9 * usual)}}
+		turn.measure(&decoders{each: []*decoder{d}}, &idle, &restoring)
+	}
+	require.InDeltaSlice(t, []float64{2, 2}, restoring.relative, 1e-9)
+	require.InDeltaSlice(t, []float64{0.02, 0.2}, restoring.seconds, 1e-9)
+	require.InDelta(t, 1, idle.sum().P99Relative, 1e-9)
+	require.Equal(t, 2, restoring.sum().Count)
+}
+
 func TestRestoredAt(t *testing.T) {
 	at, err := restoredAt(`[GIN] 2026/11/20
 time=2026-11-20T23:20:40.123Z level=INFO source=tiering.go:88 msg="kv tier: restored" slot=0 tokens=7936

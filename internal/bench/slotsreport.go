@@ -16,13 +16,8 @@ type Slots struct {
 	Took          Series `json:"restore_took"`
 	Idle          Gaps   `json:"idle"`      // the other slot does nothing
 	Restoring     Gaps   `json:"restoring"` // from its lookup to its last row
-	// Within is of the gaps that begin after the lookup. In those before it the runner also
-	// takes the request in and tokenizes it, as for any prompt.
-	Within Gaps `json:"within"`
-	// Ratio is the p99 while restoring over that while idle, per repetition, and RatioWithin
-	// the same of gaps that begin there.
-	Ratio       Series `json:"p99_ratio"`
-	RatioWithin Series `json:"p99_ratio_within"`
+	// Ratio is the relative p99 while restoring over that while idle, per repetition.
+	Ratio Series `json:"p99_ratio"`
 }
 
 // Gaps sums up times between two tokens of one slot, in seconds.
@@ -31,6 +26,9 @@ type Gaps struct {
 	P50   float64 `json:"p50"`
 	P99   float64 `json:"p99"`
 	Max   float64 `json:"max"`
+	// Relative ones are of each gap over the median of those just before the restore.
+	P50Relative float64 `json:"p50_relative"`
+	P99Relative float64 `json:"p99_relative"`
 }
 
 func (s *Slots) print(w io.Writer) {
@@ -41,10 +39,10 @@ func (s *Slots) print(w io.Writer) {
 		for _, v := range []float64{g.P50, g.P99, g.Max} {
 			cells = append(cells, show.Seconds(toDuration(v)))
 		}
-		return cells
+		return append(cells, fmt.Sprintf("%.2f", g.P50Relative), fmt.Sprintf("%.2f", g.P99Relative))
 	}
-	table.Print(w, []string{"the other slot", "gaps", "p50", "p99", "longest"}, [][]string{
-		row("idle", s.Idle), row("restores", s.Restoring), row("… from its lookup on", s.Within),
+	table.Print(w, []string{"the other slot", "gaps", "p50", "p99", "longest", "p50 over usual", "p99 over usual"}, [][]string{
+		row("idle", s.Idle), row("restores", s.Restoring),
 	})
-	fmt.Fprintf(w, "\np99 while it restores over idle, per repetition: %s; of gaps that begin after its lookup: %s\n", ratio(s.Ratio), ratio(s.RatioWithin))
+	fmt.Fprintf(w, "\np99 over usual while it restores, over that while idle, per repetition: %s\n", ratio(s.Ratio))
 }

@@ -110,6 +110,7 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 	}
 	s := &modelStore{Store: store, config: config, identity: identity, runs: runsFor(m, arch, config, log), log: log}
 	s.announce()
+	ensureProcessors()
 	return kvcache.New(cache, rows, kvcache.Options{
 		Store:         s,
 		Fingerprint:   key,
