@@ -9,7 +9,7 @@ import (
 )
 
 // restoredImages are the models whose conversations come back with the images in them.
-var restoredImages = []string{"gemma3-vision", "mistral3"}
+var restoredImages = []string{"gemma3-vision", "gemma4-vision", "mistral3"}
 
 // TestImagesComeBackByContent: the same image is the same in another process, and another of
 // the same size is not. What the model sees after it has the bits of a conversation that
@@ -21,7 +21,7 @@ func TestImagesComeBackByContent(t *testing.T) {
 	for _, arch := range restoredImages {
 		t.Run(arch, func(t *testing.T) {
 			a, b := plain.load(t, arch), tiered.load(t, arch)
-			const before, after = 90, 110
+			const before, after = 300, 110 // the text before the image fills a page
 			first := a.prompt(before, 1) + imageTag + a.prompt(after, 2)
 			second := first + a.prompt(20, 3)
 

@@ -171,6 +171,6 @@ func TestShiftedTextBesideBusySlots(t *testing.T) {
 	require.NoError(t, group.Wait())
 	require.Positive(t, s.shifted(mark))
 	for _, got := range answers {
-		requireClose(t, want, got, 2*differ) // other batches than alone
+		requireClose(t, want, got, soakBound) // other batches than alone
 	}
 }

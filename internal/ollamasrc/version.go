@@ -27,6 +27,7 @@ var moduleSums = map[string]string{
 	"v0.16.1": "h1:DIxnLdS0om3hb7HheJqj6+ZnPCCMWmy/vyUxiQgRYoI=",
 	"v0.16.2": "h1:iZ/vV7t9QRU0MXfwWXl0+6HBb2xUULubksqK0dfB+og=",
 	"v0.17.4": "h1:X3KNm9x4BlHqk/AXMGtC7pBAFd46nmJmy8yDaBZLo9s=",
+	"v0.24.0": "h1:CBZ0ffE+cxMWRWau5yD5vXHkiZHAeuxLk+3j55u0XxQ=",
 }
 
 // ModuleVersions lists the releases that need no clone, oldest first.

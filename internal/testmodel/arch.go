@@ -60,6 +60,7 @@ var architectures = map[string]architecture{
 	"gemma3-vision": {layout: gemma3Vision, name: "gemma3", size: gemma3VisionSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow},
 	"gemma3n":       {layout: gemma3n, size: gemma3nSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, layersMin: gemma3nLayersMin, layersMax: gemma3nLayersMax, kvPerToken: gemma3nPerToken},
 	"gemma4":        {since: "v0.20.0", layout: gemma4, size: gemma3nSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, layersMin: gemma3nLayersMin, kvPerToken: gemma4PerToken},
+	"gemma4-vision": {since: "v0.20.0", layout: gemma4Vision, name: "gemma4", size: gemma3nSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, layersMin: gemma3nLayersMin, kvPerToken: gemma4PerToken},
 	"glm4moelite":   {layout: glm4moelite, size: latentSize, ffnPerEmbed: ffnPerEmbedOfExperts, layersMin: 2, headDimMin: 4, oneKVHead: true, kvPerToken: latentPerToken},
 	"gptoss":        {layout: gptoss, size: compact, ffnPerEmbed: ffnPerEmbedOfExperts, window: defaultWindow},
 	"lfm2":          {layout: lfm2, size: compact, ffnPerEmbed: ffnPerEmbed, layersMin: 2, kvPerToken: hybridPerToken},

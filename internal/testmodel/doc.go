@@ -40,10 +40,12 @@
 //	mllama                 everything, every 3rd layer the latest image instead
 //
 // Later releases have these, see [Since]. They are written after the source of
-// v0.24.0, and no engine has run them yet:
+// v0.24.0:
 //
 //	gemma4                 as gemma3n; layers with a window have K/V of another
 //	                       shape than those without, whose value is the raw key
+//	gemma4-vision          as gemma4; takes images as gemma3-vision does, of 256
+//	                       positions
 //	qwen35                 as qwen3next; rotary positions in sections
 //	nemotron_h             everything, every 4th layer; every 4th a recurrent state
 //

@@ -22,6 +22,7 @@ func TestKVBytesPerToken(t *testing.T) {
 		"nemotron_h":    2 * 2 * 64 * 2,
 		"gemma4":        2*2*32*2 + 2*1*64*2,
 		"gemma3-vision": 7 * 2 * 32 * 2,
+		"gemma4-vision": 2*2*32*2 + 2*1*64*2,
 	} {
 		require.EqualValues(t, f16Bytes*want, Shape{Arch: arch}.KVBytesPerToken(), arch)
 	}

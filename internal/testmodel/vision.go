@@ -1,6 +1,7 @@
 package testmodel
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -25,7 +26,11 @@ const (
 type encoder struct {
 	prefix            string // of a layer's number
 	attnNorm, ffnNorm string
+	out               string // the projection after attention, attn_output if empty
 	gate, up, down    string // gate is empty if the feed-forward part is not gated
+	// headNorms are those of each head's query and key, whose product the engine does not
+	// scale; postNorms those after attention and the feed-forward part.
+	headNorms, postNorms bool
 }
 
 func (v tower) metadata() ggml.KV {
@@ -62,13 +67,23 @@ func (v tower) blocks(e encoder, layers int) []matrix {
 			matrix{name: name("attn_q"), in: v.embed, out: v.embed, scale: math.Sqrt(attentionSharpness) * perInput},
 			matrix{name: name("attn_k"), in: v.embed, out: v.embed, scale: math.Sqrt(attentionSharpness) * perInput},
 			matrix{name: name("attn_v"), in: v.embed, out: v.embed, scale: perInput},
-			matrix{name: name("attn_output"), in: v.embed, out: v.embed, scale: perInput / attentionMixRMS},
+			matrix{name: name(cmp.Or(e.out, "attn_output")), in: v.embed, out: v.embed, scale: perInput / attentionMixRMS},
 			matrix{name: name(e.ffnNorm), in: v.embed, norm: 1},
 			matrix{name: name(e.up), in: v.embed, out: v.ffn, scale: perInput},
 			matrix{name: name(e.down), in: v.ffn, out: v.embed, scale: 1 / geluRMS / math.Sqrt(float64(v.ffn))},
 		)
 		if e.gate != "" {
 			matrices = append(matrices, matrix{name: name(e.gate), in: v.embed, out: v.ffn, scale: perInput})
+		}
+		if e.headNorms {
+			width := v.embed / v.heads
+			gain := float32(math.Sqrt(attentionSharpness) / math.Pow(float64(width), 0.25))
+			matrices = append(matrices,
+				matrix{name: name("attn_q_norm"), in: width, norm: gain}, matrix{name: name("attn_k_norm"), in: width, norm: gain})
+		}
+		if e.postNorms {
+			matrices = append(matrices,
+				matrix{name: name("attn_post_norm"), in: v.embed, norm: 1}, matrix{name: name("ffn_post_norm"), in: v.embed, norm: 1})
 		}
 	}
 	return matrices

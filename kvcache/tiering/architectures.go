@@ -29,7 +29,7 @@ var architectures = map[string]architecture{
 	"deepseek2":   {shifts: true},
 	"gemma3":      {media: true, shifts: true},
 	"gemma3n":     {layers: withoutShared, shifts: true},
-	"gemma4":      {layers: withoutShared, shifts: true},
+	"gemma4":      {layers: withoutShared, media: true, shifts: true},
 	"glm4moelite": {shifts: true},
 	"lfm2":        {},
 	"gptoss":      {shifts: true},
