@@ -177,6 +177,7 @@ test-newest: test-deps ## Build the newest release and run the end-to-end tests 
 	$(PATCH_OLLAMA) build --version $(NEWEST) --dir build/$(NEWEST) $(SRC_FLAG)
 	KVTIER_OLLAMA=$(abspath build/$(NEWEST)/bin/ollama) go test -count=1 -p 1 -timeout 1h ./internal/ollamatest ./internal/e2e
 	KVTIER_LONG=1 KVTIER_OLLAMA=$(abspath build/$(NEWEST)/bin/ollama) go test -count=1 -timeout 1h -run EveryArchitecture ./internal/e2e
+	KVTIER_SOAK_MINUTES=4 KVTIER_SOAK_ARCH=gemma4,nemotron_h,qwen35,qwen3next KVTIER_OLLAMA=$(abspath build/$(NEWEST)/bin/ollama) go test -count=1 -timeout 1h -run SoakSerial ./internal/e2e
 
 .PHONY: test-upstream
 test-upstream: ## Run upstream's own tests in the patched source

@@ -34,6 +34,21 @@ type Restored struct {
 	Took time.Duration
 }
 
+// Settle waits, in a model with recurrent state, for the batches that are built. When a
+// sequence ends one of its batches is still under way, which goes on writing to the slot's
+// state: to what the next request begins with, were it there before. lock is the runner's:
+// held on entry and on return, released while this waits. The error is the context's.
+func (t *TieredCausal) Settle(ctx context.Context, lock sync.Locker) error {
+	if !t.stateful() {
+		return nil
+	}
+	lock.Unlock()
+	defer lock.Lock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.landFlights(ctx, t.lastBuilt())
+}
+
 // Restore extends what a slot holds of a prompt from the store. The slot is reserved for
 // the request and holds the prompt's first have tokens. lock is the runner's: held on
 // entry and on return, released while pages are looked up and read. The last token of the

@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"math"
@@ -205,3 +206,50 @@ func TestCheckpointCachesStaySo(t *testing.T) {
 type checkpointModel struct{ hybridModel }
 
 func (checkpointModel) PrepareRestore(_ int, pos int32) (int32, bool) { return pos, true }
+
+// When a sequence ends, one of its batches is under way, which goes on writing to the slot's
+// state: the next one may not begin before.
+func TestSettleWaitsForWhatAnEndedSequenceLeft(t *testing.T) {
+	r := newHybridRunner(t, newMemStore(t), Options{})
+	slot := r.slots[0]
+	r.load(slot, tokenRange(1, 20), true)
+	r.drain()
+	slot.rest = inputsOf([]int32{901})
+	r.build()
+	r.finish(slot)
+
+	settled := make(chan error, 1)
+	settle := func(ctx context.Context) {
+		r.mu.Lock()
+		go func() {
+			settled <- r.tiered.Settle(ctx, r.lock)
+			r.mu.Unlock()
+		}()
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	settle(gone)
+	require.ErrorIs(t, <-settled, context.Canceled)
+
+	settle(t.Context())
+	r.mu.Lock() // it has let go of the lock, or is done
+	require.Empty(t, settled, "a batch is under way")
+	r.mu.Unlock()
+	r.compute()
+	require.NoError(t, <-settled)
+
+	next := tokenRange(5, 20)
+	r.load(slot, next, true)
+	r.drain()
+	r.requireExact(t, next)
+}
+
+func TestSettleIsForStateAlone(t *testing.T) {
+	r := newFakeRunner(t, newMemStore(t), 1, 64, Options{})
+	r.load(r.slots[0], tokenRange(1, 9), true)
+	r.build()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	require.NoError(t, r.tiered.Settle(t.Context(), r.lock), "rows of a batch that was not wanted are in cells of their own")
+	r.compute()
+}

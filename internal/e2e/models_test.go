@@ -109,13 +109,9 @@ func (s modelServer) load(t *testing.T, arch string) loadedModel {
 // loadChanged loads a model whose file was changed first.
 func (s modelServer) loadChanged(t *testing.T, arch string, change func(gguf string)) loadedModel {
 	t.Helper()
-	version, err := s.API().Version(s.context())
-	require.NoError(t, err)
-	if since := testmodel.Since(arch); semver.Compare("v"+version, since) < 0 {
-		t.Skipf("Ollama %s has no %s; %s is the first that does", version, arch, since)
-	}
 	on := *s.server
 	on.t = t
+	version := on.skipWithout(arch)
 	m := loadedModel{
 		server: &on, shape: testmodel.Shape{Arch: arch, Seed: 1}.WithDefaults(),
 		gguf:    filepath.Join(t.TempDir(), "model.gguf"),
@@ -127,6 +123,17 @@ func (s modelServer) loadChanged(t *testing.T, arch string, change func(gguf str
 	t.Cleanup(m.unload)
 	m.mark = m.LogMark()
 	return m
+}
+
+// skipWithout skips a test where this Ollama has no such architecture, and returns its version.
+func (s *server) skipWithout(arch string) string {
+	s.t.Helper()
+	version, err := s.API().Version(s.context())
+	require.NoError(s.t, err)
+	if since := testmodel.Since(arch); semver.Compare("v"+version, since) < 0 {
+		s.t.Skipf("Ollama %s has no %s; %s is the first that does", version, arch, since)
+	}
+	return version
 }
 
 func (m loadedModel) unload() {

@@ -128,7 +128,8 @@ func (p *soakPlay) force(requests []asked, answers []ollamatest.Result) error {
 		return err
 	}
 	for i := range prompts {
-		if err := p.compare(want[i], got[i]); err != nil {
+		alone := func() (ollamatest.Result, error) { return p.stock.Generate(p.stock.context(), prompts[i]) }
+		if err := p.agree(&want[i], got[i], alone); err != nil {
 			return fmt.Errorf("after %q: %w", prompts[i].Prompt[max(0, len(prompts[i].Prompt)-80):], err)
 		}
 		p.probes++

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -36,12 +37,14 @@ type soakPlay struct {
 	probes    int
 	apartMost float64
 	restored  int // requests for which something was restored
+	misled    int // answers of the stock server that it does not give alone
 }
 
 func playSoak(t *testing.T, setup soakSetup, history soak.History) {
 	t.Logf("seed %d: %s", history.Seed, strings.Join(append(setup.common, setup.tier...), " "))
 	start := func(root, binary string, env ...string) *server {
 		s := startOptions(t, root, ollamatest.Options{Binary: binary, Env: append(env, setup.common...)})
+		s.skipWithout(setup.arch)
 		s.create(setup.arch, setup.gguf)
 		return s
 	}
@@ -60,8 +63,8 @@ func playSoak(t *testing.T, setup soakSetup, history soak.History) {
 		p.round = i
 		p.play(round)
 	}
-	t.Logf("seed %d: %d rounds in %v: %d answers and %d forced tokens compared, at most %.2g apart; restored for %d requests",
-		history.Seed, len(history.Rounds), time.Since(began).Round(time.Second), p.answers, p.probes, p.apartMost, p.restored)
+	t.Logf("seed %d: %d rounds in %v: %d answers and %d forced tokens compared, at most %.2g apart; restored for %d requests; the stock server was wrong %d times",
+		history.Seed, len(history.Rounds), time.Since(began).Round(time.Second), p.answers, p.probes, p.apartMost, p.restored, p.misled)
 	p.finish()
 }
 
@@ -121,7 +124,8 @@ func (p *soakPlay) play(round soak.Round) {
 		if a.Kind == soak.GiveUp {
 			continue
 		}
-		p.check(p.compare(want[i], got[i]), "comparing the answers to %q", a.Request)
+		p.check(p.agree(&want[i], got[i], func() (ollamatest.Result, error) { return p.ask(p.stock, a) }),
+			"comparing the answers to %q", a.Request)
 		p.chats.Answered(a.Request, want[i].Text)
 		p.answers++
 	}
@@ -129,6 +133,24 @@ func (p *soakPlay) play(round soak.Round) {
 	if !p.exact {
 		p.check(p.force(requests, want), "comparing with teacher forcing")
 	}
+}
+
+// agree is compare, but for models with recurrent state, whose stock server is asked alone
+// before the tiered one is wrong: it lets a batch of a sequence that has ended write to the
+// state that the next one has begun with (see kvcache.TieredCausal.Settle).
+func (p *soakPlay) agree(want *ollamatest.Result, got ollamatest.Result, alone func() (ollamatest.Result, error)) error {
+	err := p.compare(*want, got)
+	if err == nil || !slices.Contains(recurrent, p.arch) {
+		return err
+	}
+	if err := p.stock.Unload(p.stock.context(), p.arch); err != nil {
+		return err
+	}
+	if *want, err = alone(); err != nil {
+		return err
+	}
+	p.misled++
+	return p.compare(*want, got)
 }
 
 func (p *soakPlay) compare(want, got ollamatest.Result) error {
@@ -139,7 +161,9 @@ func (p *soakPlay) compare(want, got ollamatest.Result) error {
 		return soak.Same(comparable(want), comparable(got))
 	}
 	apart, err := soak.Within(comparable(want), comparable(got), p.bound)
-	p.apartMost = max(p.apartMost, apart)
+	if err == nil {
+		p.apartMost = max(p.apartMost, apart)
+	}
 	return err
 }
 
