@@ -94,6 +94,7 @@ func TestVersions(t *testing.T) {
 		require.Contains(t, text, version)
 	}
 	require.Contains(t, read(t, readme), "git clone --branch "+ollamasrc.DefaultVersion+" ")
+	require.Contains(t, read(t, "Makefile"), "NEWEST := "+ollamasrc.NewestVersion+"\n")
 }
 
 // TestLogLines: every line that can be logged is in the document, and the other
