@@ -113,7 +113,7 @@ func TestFetchRefusals(t *testing.T) {
 		{"no version", []string{"--version", "latest"}, `"latest" is not an Ollama version; write it like v0.16.1`},
 		{"no v", []string{"--version", "0.16.1"}, `"0.16.1" is not an Ollama version; write it like v0.16.1`},
 		{"short", []string{"--version", "v0.16"}, `"v0.16" is not an Ollama version; write it like v0.16.1`},
-		{"not on the proxy", []string{"--version", "v0.18.0"}, "Ollama v0.18.0 is not on the Go module proxy (v0.16.1, v0.16.2, v0.17.4 are); clone https://github.com/ollama/ollama and pass it with --src"},
+		{"not on the proxy", []string{"--version", "v0.18.0"}, "Ollama v0.18.0 is not on the Go module proxy (v0.16.1, v0.16.2, v0.17.4, v0.24.0 are); clone https://github.com/ollama/ollama and pass it with --src"},
 		{"no tag", []string{"--version", "v0.18.0", "--src", w.clone}, "the clone " + w.clone + " has no tag v0.18.0; run git fetch --tags there"},
 		{"dir is the checkout", []string{"--dir", "."}, w.root + " holds the kvtier checkout; give --dir a folder of its own, such as build/ollama"},
 	} {

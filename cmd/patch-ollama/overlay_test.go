@@ -12,7 +12,7 @@ import (
 
 const (
 	oldOverlay = "patches/v0.16.0-v0.17.0/0001-model-for-old-releases.patch"
-	newOverlay = "patches/v0.18.0+/0001-model-for-new-releases.patch"
+	newOverlay = "patches/v0.18.0-v0.20.0/0001-model-for-new-releases.patch"
 
 	// newDir is the build directory of v0.18.0.
 	newDir = "build/v0.18.0"
@@ -42,8 +42,8 @@ func (w *world) withOverlays() *world {
 
 	w.ok("fetch", "--src", w.clone, "--version", "v0.18.0", "--dir", newDir)
 	w.ok("apply", "--dir", newDir)
-	w.commitIn(newDir, "model/new.go", "model: for new releases\n\nReleases: v0.18.0+")
-	require.Equal(w.t, "new v0.18.0+/0001-model-for-new-releases.patch\n", w.ok("format", "--dir", newDir))
+	w.commitIn(newDir, "model/new.go", "model: for new releases\n\nReleases: v0.18.0-v0.20.0")
+	require.Equal(w.t, "new v0.18.0-v0.20.0/0001-model-for-new-releases.patch\n", w.ok("format", "--dir", newDir))
 	return w
 }
 
@@ -119,7 +119,7 @@ func TestFormatRefusesPatchesOfAnotherHome(t *testing.T) {
 func TestFormatDropsAnEmptyOverlay(t *testing.T) {
 	w := newWorld(t).withOverlays()
 	w.git(w.path(newDir+"/src"), "reset", "--quiet", "--hard", "HEAD~1")
-	require.Equal(t, "stale v0.18.0+/0001-model-for-new-releases.patch\n", w.ok("format", "--dir", newDir))
+	require.Equal(t, "stale v0.18.0-v0.20.0/0001-model-for-new-releases.patch\n", w.ok("format", "--dir", newDir))
 	require.NoDirExists(t, filepath.Dir(w.path(newOverlay)))
 	require.FileExists(t, w.path(oldOverlay))
 	require.FileExists(t, w.path(firstPatch))
@@ -129,7 +129,7 @@ func TestFormatRefusesTrailers(t *testing.T) {
 	w := newWorld(t).withOverlays()
 	for message, want := range map[string]string{
 		"model: a\n\nReleases: v0.17\n":           `the trailer of the commit "model: a": "v0.17" is not a range of releases`,
-		"model: b\n\nReleases: v0.18.0+\n":        `the commit "model: b" is for v0.18.0+, but build/ollama/src holds Ollama v0.16.1`,
+		"model: b\n\nReleases: v0.18.0-v0.20.0\n": `the commit "model: b" is for v0.18.0-v0.20.0, but build/ollama/src holds Ollama v0.16.1`,
 		"model: for all\n":                        `the commit "model: for old releases" stands before "model: for all"`,
 		"model: wide\n\nReleases: v0.16.0+\n":     `the commit "model: for old releases" stands before "model: wide"`,
 		"model: x\n\nReleases: v0.16.1-v0.30.0\n": `v0.30 and later drive llama-server`,
