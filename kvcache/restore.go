@@ -44,9 +44,7 @@ func (t *TieredCausal) Settle(ctx context.Context, lock sync.Locker) error {
 	}
 	lock.Unlock()
 	defer lock.Lock()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.landFlights(ctx, t.lastBuilt())
+	return t.landBuilt(ctx)
 }
 
 // Restore extends what a slot holds of a prompt from the store. The slot is reserved for
@@ -211,6 +209,13 @@ func (t *TieredCausal) landFlights(ctx context.Context, id int) error {
 		t.landed.Wait()
 	}
 	return nil
+}
+
+// landBuilt waits until every flight that is built by now is computed.
+func (t *TieredCausal) landBuilt(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.landFlights(ctx, t.lastBuilt())
 }
 
 // lastBuilt is the id of the newest flight. t.mu is held.

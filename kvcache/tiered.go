@@ -385,10 +385,7 @@ func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 
 // Flush returns when everything sealed so far is stored, or with the context's error.
 func (t *TieredCausal) Flush(ctx context.Context) error {
-	t.mu.Lock()
-	err := t.landFlights(ctx, t.lastBuilt())
-	t.mu.Unlock()
-	if err != nil {
+	if err := t.landBuilt(ctx); err != nil {
 		return err
 	}
 	if err := t.queue.wait(ctx); err != nil {
