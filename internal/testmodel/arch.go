@@ -106,6 +106,12 @@ func residualRMS(s Shape) float64 {
 	return math.Sqrt(1 + attentionVariance + ffnVariance + biasValue*biasValue/float64(s.Embed))
 }
 
+// headGain is that of the norms of each head's query and key in models whose engine does not
+// divide scores by the square root of a head's width.
+func headGain(width int) float32 {
+	return float32(math.Sqrt(attentionSharpness) / math.Pow(float64(width), 0.25))
+}
+
 // transformer returns what most architectures have in common: an embedding,
 // gated feed-forward layers, grouped-query attention and an output matrix of its
 // own. scoreGain multiplies the query and the key projection each.

@@ -65,7 +65,7 @@ func gemma3n(s Shape) layout {
 // gemma3nAttentionBlock is the attention of layer i. The engine does not divide
 // scores by the square root of a head's width.
 func gemma3nAttentionBlock(s Shape, i int) []matrix {
-	gain := float32(math.Sqrt(attentionSharpness) / math.Pow(float64(s.HeadDim), 0.25))
+	gain := headGain(s.HeadDim)
 	var matrices []matrix
 	for _, m := range append(attentionBlock(s, i, 1),
 		matrix{name: block(i, "attn_q_norm"), in: s.HeadDim, norm: gain},

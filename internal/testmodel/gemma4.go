@@ -2,7 +2,6 @@ package testmodel
 
 import (
 	"maps"
-	"math"
 
 	"github.com/ollama/ollama/fs/ggml"
 )
@@ -61,7 +60,7 @@ func gemma4Attention(s Shape, i int) []matrix {
 	} else {
 		part.KVHeads = gemma4GlobalKVHeads
 	}
-	gain := float32(math.Sqrt(attentionSharpness) / math.Pow(float64(part.HeadDim), 0.25))
+	gain := headGain(part.HeadDim)
 	matrices := []matrix{{name: block(i, "attn_q_norm"), in: part.HeadDim, norm: gain}}
 	if owner {
 		matrices = append(matrices, matrix{name: block(i, "attn_k_norm"), in: part.HeadDim, norm: gain})

@@ -77,9 +77,9 @@ func (v tower) blocks(e encoder, layers int) []matrix {
 		}
 		if e.headNorms {
 			width := v.embed / v.heads
-			gain := float32(math.Sqrt(attentionSharpness) / math.Pow(float64(width), 0.25))
 			matrices = append(matrices,
-				matrix{name: name("attn_q_norm"), in: width, norm: gain}, matrix{name: name("attn_k_norm"), in: width, norm: gain})
+				matrix{name: name("attn_q_norm"), in: width, norm: headGain(width)},
+				matrix{name: name("attn_k_norm"), in: width, norm: headGain(width)})
 		}
 		if e.postNorms {
 			matrices = append(matrices,
