@@ -173,11 +173,12 @@ test-e2e: build ## Run the tests of the built Ollama
 # gemma4, qwen35 and nemotron_h came after the release that `make test` builds.
 NEWEST := v0.24.0
 .PHONY: test-newest
+test-newest: export KVTIER_OLLAMA := $(abspath build/$(NEWEST)/bin/ollama)
 test-newest: test-deps ## Build the newest release and run the end-to-end tests on it
 	$(PATCH_OLLAMA) build --version $(NEWEST) --dir build/$(NEWEST) $(SRC_FLAG)
-	KVTIER_OLLAMA=$(abspath build/$(NEWEST)/bin/ollama) go test -count=1 -p 1 -timeout 1h ./internal/ollamatest ./internal/e2e
-	KVTIER_LONG=1 KVTIER_OLLAMA=$(abspath build/$(NEWEST)/bin/ollama) go test -count=1 -timeout 1h -run EveryArchitecture ./internal/e2e
-	KVTIER_SOAK_MINUTES=4 KVTIER_SOAK_ARCH=gemma4,nemotron_h,qwen35,qwen3next KVTIER_OLLAMA=$(abspath build/$(NEWEST)/bin/ollama) go test -count=1 -timeout 1h -run SoakSerial ./internal/e2e
+	go test -count=1 -p 1 -timeout 1h -skip EveryArchitecture ./internal/ollamatest ./internal/e2e
+	KVTIER_LONG=1 go test -count=1 -timeout 1h -run EveryArchitecture ./internal/e2e
+	KVTIER_SOAK_MINUTES=4 KVTIER_SOAK_ARCH=gemma4,nemotron_h,qwen35,qwen3next go test -count=1 -timeout 1h -run SoakSerial ./internal/e2e
 
 .PHONY: test-upstream
 test-upstream: ## Run upstream's own tests in the patched source

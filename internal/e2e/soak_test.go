@@ -148,7 +148,7 @@ func soakModelOf(t *testing.T, arch string) soakModel {
 		}
 	}
 	require.Contains(t, testmodel.Architectures(), arch, soakArchEnv)
-	return soakModel{arch: arch, bound: soakBound, vision: strings.HasSuffix(arch, "-vision")}
+	return soakModel{arch: arch, bound: soakBound}
 }
 
 // soakSetup is what both servers run with, which depends on the seed too.
