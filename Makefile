@@ -7,6 +7,7 @@
 #   BUILD_FLAGS=...       more flags for patch-ollama build, such as --version v0.17.4
 #   ARGS=...              flags for the program behind run, serve and bench
 #   REPORT=file.json      what bench writes and plot draws; default docs/bench/cpu.json
+#   PARTS=...             the parts that test-long runs; default all of scripts/test-long
 
 SHELL := /bin/bash
 # A failing test must not hide behind what filters its output.
@@ -19,6 +20,7 @@ MODEL ?=
 SRC ?=
 BUILD_FLAGS ?=
 ARGS ?=
+PARTS ?=
 REPORT ?= docs/bench/cpu.json
 export MODEL SRC
 
@@ -103,7 +105,7 @@ staticcheck: ## Run staticcheck, at the version that tools/go.mod pins
 
 .PHONY: shellcheck
 shellcheck: ## Check the shell scripts
-	shellcheck .ci/run scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-suite.sh
+	shellcheck .ci/run scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-suite.sh scripts/test-long
 
 # Packages where goroutines meet run under the race detector, all but the tests that try
 # thousands of states one after another: those take four times as long under it.
@@ -135,17 +137,12 @@ test-paged: test-deps ## Test the paged attention library, without and with sani
 		done || exit 1; \
 	done
 
-# Every crash point with every seed, every fault at every operation, 500 kills, all sizes
-# of attention, 20 minutes of random users, 128k tokens, every release that can be had, the
-# newest with every model: hours.
+# Every crash point with every seed, every fault at every operation, 500 kills, a million
+# steps of interleaved requests, all sizes of attention, ten minutes of random users twice,
+# 128k tokens, every release that can be had, the newest with every model.
 .PHONY: test-long
-test-long: build test-paged test-newest check-releases ## Run the long form of tests that have one
-	KVTIER_LONG=1 go test -count=1 -parallel 8 -timeout 12h ./diskstore/... ./internal/vfs/...
-	KVTIER_LONG=1 go test -count=1 -race -timeout 2h -run 'Storm|SIGKILL' ./diskstore
-	cd build/paged/release && tests/attn/test_paged_attn --long
-	KVTIER_LONG=1 go test -count=1 -timeout 1h -run TestSoak ./internal/e2e
-	KVTIER_RECALL_TOKENS=131072 go test -count=1 -timeout 1h -run TestPagedRecall ./internal/e2e
-	FUZZTIME=5m scripts/fuzz
+test-long: build test-paged ## Run the long form of tests that have one: two hours
+	scripts/test-long $(PARTS)
 
 # FUZZTIME=5m gives each of them that long.
 .PHONY: fuzz
