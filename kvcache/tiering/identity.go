@@ -4,14 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
-
-	"github.com/ollama/ollama/ml"
 
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
@@ -57,58 +53,34 @@ func (d *digests) weights(path string) (string, error) {
 }
 
 // engineDigest covers the code that computes: the executable's own bytes and those of the
-// backend libraries in use. A version string would not do, since a plain build has none,
-// and low bits change with the compiler too.
+// libraries that compute for it. A version string would not do, since a plain build has
+// none, and low bits change with the compiler too.
 func engineDigest(files *digests) (string, error) {
-	exe, err := os.Executable()
+	exe, err := executableDigest(files)
 	if err != nil {
 		return "", err
 	}
-	libraries, err := backendLibraries()
+	libraries, err := libraryDigests(files)
 	if err != nil {
 		return "", err
 	}
 	h := sha256.New()
-	for _, path := range append([]string{exe}, libraries...) {
-		digest, err := files.file(path)
-		if err != nil {
-			return "", err
-		}
+	for _, digest := range append([]string{exe}, libraries...) {
 		fmt.Fprintln(h, digest)
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// backendLibraries lists the ggml libraries this process has mapped, or, where the system
-// does not tell, all that Ollama could have loaded.
-func backendLibraries() ([]string, error) {
-	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		return filepath.Glob(filepath.Join(ml.LibOllamaPath, "*ggml*"))
-	}
-	seen := make(map[string]bool)
-	for _, line := range strings.Split(string(maps), "\n") {
-		if i := strings.IndexByte(line, '/'); i >= 0 && strings.Contains(filepath.Base(line[i:]), "libggml") {
-			seen[line[i:]] = true
-		}
-	}
-	var paths []string
-	for path := range seen {
-		paths = append(paths, path)
-	}
-	slices.Sort(paths)
-	return paths, nil
-}
-
-func hashFile(path string) (string, error) {
-	f, err := os.Open(path)
+// executableDigest is that of the file that runs, even where another one has its name now.
+func executableDigest(files *digests) (string, error) {
+	path, err := os.Executable()
 	if err != nil {
 		return "", err
 	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", fmt.Errorf("read %s: %w", path, err)
+	f, err := os.Open("/proc/self/exe") // Linux
+	if err != nil {
+		return files.file(path)
 	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	defer f.Close()
+	return files.opened(path, f)
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ollama/ollama/fs"
 	ollama "github.com/ollama/ollama/kvcache"
@@ -39,36 +38,6 @@ func TestFingerprintDependsOnEveryField(t *testing.T) {
 	a := map[string]string{"a": "1;1:b=1:2", "b": "3"}
 	b := map[string]string{"a": "1", "b": "2;1:b=1:3"}
 	require.NotEqual(t, tierenv.Fingerprint(a), tierenv.Fingerprint(b))
-}
-
-func TestWeightsAreHashedOnce(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "model.gguf")
-	require.NoError(t, os.WriteFile(path, []byte("weights"), 0o600))
-	then := time.Now().Add(-time.Hour)
-	require.NoError(t, os.Chtimes(path, then, then))
-
-	files := openDigests(filepath.Join(dir, "digests.json"))
-	first, err := files.weights(path)
-	require.NoError(t, err)
-	require.NoError(t, files.save())
-
-	// same size and time: not read again, by another process either
-	require.NoError(t, os.WriteFile(path, []byte("WEIGHTS"), 0o600))
-	require.NoError(t, os.Chtimes(path, then, then))
-	remembered, err := openDigests(filepath.Join(dir, "digests.json")).weights(path)
-	require.NoError(t, err)
-	require.Equal(t, first, remembered)
-
-	require.NoError(t, os.Chtimes(path, then, then.Add(time.Second)))
-	changed, err := openDigests(filepath.Join(dir, "digests.json")).weights(path)
-	require.NoError(t, err)
-	require.NotEqual(t, first, changed)
-
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "digests.json"), []byte("not json"), 0o600))
-	again, err := openDigests(filepath.Join(dir, "digests.json")).weights(path)
-	require.NoError(t, err)
-	require.Equal(t, changed, again)
 }
 
 // plainCache is a cache of one layer; nothing is computed in it.

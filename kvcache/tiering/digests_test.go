@@ -1,0 +1,176 @@
+package tiering
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// hashed is a file that was hashed and settled, and what remembers it.
+type hashed struct {
+	path, memory string
+	then         time.Time // its modification time
+	digest       string
+}
+
+// later remembers what changed by now, as a runner that starts in an hour.
+func (h hashed) later() *digests {
+	d := openDigests(h.memory)
+	d.now = func() time.Time { return time.Now().Add(time.Hour) }
+	return d
+}
+
+func hashedFile(t *testing.T) hashed {
+	t.Helper()
+	dir := t.TempDir()
+	h := hashed{path: filepath.Join(dir, "model.gguf"), memory: filepath.Join(dir, "digests.json"), then: time.Now().Add(-time.Hour)}
+	require.NoError(t, os.WriteFile(h.path, []byte("weights"), 0o600))
+	require.NoError(t, os.Chtimes(h.path, h.then, h.then))
+	files := h.later()
+	var err error
+	h.digest, err = files.weights(h.path)
+	require.NoError(t, err)
+	require.NoError(t, files.save())
+	return h
+}
+
+// poison puts a digest into the memory that no file has, to see whether it is used.
+func (h hashed) poison(t *testing.T) (digest string) {
+	t.Helper()
+	content, err := readDigests(h.memory)
+	require.NoError(t, err)
+	digest = strings.Repeat("0", 64)
+	for path, r := range content.Files {
+		r.SHA256 = digest
+		content.Files[path] = r
+	}
+	data, err := json.Marshal(content)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(h.memory, data, 0o600))
+	return digest
+}
+
+func TestFilesAreHashedOnce(t *testing.T) {
+	h := hashedFile(t)
+	poison := h.poison(t)
+	remembered, err := openDigests(h.memory).weights(h.path)
+	require.NoError(t, err)
+	require.Equal(t, poison, remembered)
+
+	for name, content := range map[string]string{
+		"damaged":          "not json",
+		"of another build": `{"` + h.path + ` 7 1":"` + poison + `"}`,
+		"too large":        strings.Repeat(" ", digestFileBytesMax) + "{}",
+		"no digest":        strings.ReplaceAll(mustRead(t, h.memory), poison, "?"),
+	} {
+		require.NoError(t, os.WriteFile(h.memory, []byte(content), 0o600))
+		again, err := openDigests(h.memory).weights(h.path)
+		require.NoError(t, err, name)
+		require.Equal(t, h.digest, again, name)
+	}
+}
+
+func mustRead(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return string(data)
+}
+
+// A file of the same path, size and modification time may be another one: it came from an
+// archive, or a copy kept its time.
+func TestReplacedFileHasAnotherDigest(t *testing.T) {
+	h := hashedFile(t)
+	other := h.path + ".new"
+	require.NoError(t, os.WriteFile(other, []byte("WEIGHTS"), 0o600))
+	require.NoError(t, os.Chtimes(other, h.then, h.then))
+	require.NoError(t, os.Rename(other, h.path))
+	replaced, err := h.later().weights(h.path)
+	require.NoError(t, err)
+	require.NotEqual(t, h.digest, replaced)
+}
+
+// No program can set the time at which an inode changed.
+func TestRewrittenFileHasAnotherDigest(t *testing.T) {
+	h := hashedFile(t)
+	f, err := os.OpenFile(h.path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	before, err := stateOf(f)
+	require.NoError(t, err)
+	for after := before; after.Changed == before.Changed; { // until the filesystem's clock ticks
+		_, err = f.WriteAt([]byte("WEIGHTS"), 0)
+		require.NoError(t, err)
+		require.NoError(t, os.Chtimes(h.path, h.then, h.then))
+		after, err = stateOf(f)
+		require.NoError(t, err)
+		require.Equal(t, []int64{before.Size, before.Modified}, []int64{after.Size, after.Modified})
+	}
+	rewritten, err := h.later().weights(h.path)
+	require.NoError(t, err)
+	require.NotEqual(t, h.digest, rewritten)
+}
+
+// A file may change once more within the tick of its last change, and keep all its times.
+// So nothing is remembered of one that has just changed, or says that it will.
+func TestFileThatHasJustChangedIsHashedAgain(t *testing.T) {
+	for name, at := range map[string]time.Time{
+		"now":                      {},
+		"modified in the future":   time.Now().Add(10 * time.Hour),
+		"modification time is old": time.Now().Add(-time.Hour), // but that of the inode is not
+	} {
+		dir := t.TempDir()
+		path, memory := filepath.Join(dir, "library.so"), filepath.Join(dir, "digests.json")
+		var all []string
+		for _, content := range []string{"one", "two"} {
+			require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+			if !at.IsZero() {
+				require.NoError(t, os.Chtimes(path, at, at))
+			}
+			files := openDigests(memory)
+			digest, err := files.file(path)
+			require.NoError(t, err)
+			require.NoError(t, files.save())
+			require.Empty(t, files.known, name)
+			all = append(all, digest)
+		}
+		require.NotEqual(t, all[0], all[1], name)
+		require.NoFileExists(t, memory, name)
+	}
+}
+
+func TestRememberedDigestsAreBounded(t *testing.T) {
+	h := hashedFile(t)
+	dir := filepath.Dir(h.path)
+	files := h.later()
+	for i := range digestsMax + 10 {
+		path := filepath.Join(dir, fmt.Sprint(i))
+		require.NoError(t, os.WriteFile(path, nil, 0o600))
+		_, err := files.file(path)
+		require.NoError(t, err)
+	}
+	gone := filepath.Join(dir, "0")
+	require.NoError(t, os.Remove(gone))
+	long := filepath.Join(dir, strings.Repeat(string(os.PathSeparator)+strings.Repeat("x", 200), 6))
+	require.NoError(t, os.MkdirAll(filepath.Dir(long), 0o700))
+	require.NoError(t, os.WriteFile(long, nil, 0o600))
+	_, err := files.file(long)
+	require.NoError(t, err)
+	require.NoError(t, files.save())
+
+	content, err := readDigests(h.memory)
+	require.NoError(t, err)
+	require.Len(t, content.Files, digestsMax)
+	require.NotContains(t, content.Files, gone)
+	require.NotContains(t, content.Files, long)
+	require.LessOrEqual(t, len(mustRead(t, h.memory)), digestFileBytesMax)
+	leftovers, err := filepath.Glob(filepath.Join(dir, "*.tmp"))
+	require.NoError(t, err)
+	require.Empty(t, leftovers)
+}

@@ -1,0 +1,22 @@
+//go:build unix
+
+package tiering
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+func stateOf(f *os.File) (fileState, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return fileState{}, fmt.Errorf("look at %s: %w", f.Name(), err)
+	}
+	return fileState{
+		// the types of the fields differ between systems
+		Device: uint64(st.Dev), Inode: uint64(st.Ino), Size: st.Size,
+		Modified: unix.TimespecToNsec(st.Mtim), Changed: unix.TimespecToNsec(st.Ctim),
+	}, nil
+}
