@@ -4,9 +4,9 @@
 // Computing the token at position p takes a + b·p seconds: b is attention, which looks at
 // every token before. A page from a tier takes f + s·bytes seconds. Both lines are fitted
 // to what was observed, robustly, because machines are busy now and then, and with more
-// weight on what is recent. [Rates] keeps them per model (its fingerprint) and per tier (its
-// directory) in one small JSON file, so that the first prompt after a restart is decided as
-// well as the last one before.
+// weight on what is recent. [Rates] keeps them per way of computing (a model's fingerprint,
+// and which devices hold it) and per tier (its directory) in one small JSON file, so that the
+// first prompt after a restart is decided as well as the last one before.
 //
 // # Decisions
 //

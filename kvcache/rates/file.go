@@ -35,9 +35,9 @@ const saveAfter = 2 * time.Second
 
 // file is where rates are kept: one for all processes of a local root.
 type file struct {
-	path        string
-	fingerprint string            // whose compute rates are kept
-	names       map[string]string // under which tiers are kept
+	path      string
+	computing string            // under which compute rates are kept
+	names     map[string]string // under which tiers are kept
 
 	saving sync.Mutex
 
@@ -50,7 +50,7 @@ type file struct {
 // contents is the file. Times are Unix seconds.
 type contents struct {
 	Version int                    `json:"version"`
-	Models  map[string]modelRecord `json:"models"` // by fingerprint
+	Models  map[string]modelRecord `json:"models"` // by what computes
 	Tiers   map[string]tierRecord  `json:"tiers"`  // by directory
 }
 
@@ -85,17 +85,18 @@ func (s *sample) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Open returns the rates that a file has for a fingerprint and for tiers, and keeps them
-// there. names says under what name each tier is kept: its directory, so that it is known
-// wherever else it serves as which tier. A tier that has none is kept under its own.
+// Open returns the rates that a file has for a way of computing and for tiers, and keeps them
+// there. computing names all that the cost of a token follows from. names says under what
+// name each tier is kept: its directory, so that it is known wherever else it serves as which
+// tier. A tier that has none is kept under its own.
 //
 // A file that is missing or cannot be used is as if nothing was known: rates come back by
 // themselves. The error only says why; the rates can be used.
-func Open(path, fingerprint string, names map[string]string) (*Rates, error) {
+func Open(path, computing string, names map[string]string) (*Rates, error) {
 	r := New()
-	r.file = &file{path: path, fingerprint: fingerprint, names: names}
+	r.file = &file{path: path, computing: computing, names: names}
 	c, err := load(path)
-	for _, s := range lastOf(c.Models[fingerprint].TokenSeconds) {
+	for _, s := range lastOf(c.Models[computing].TokenSeconds) {
 		r.compute.add(s)
 	}
 	for name, record := range c.Tiers {
@@ -197,7 +198,7 @@ func (r *Rates) encode(c contents) ([]byte, error) {
 	f.unsaved = false
 	c.fill()
 	if !r.computed.IsZero() {
-		c.Models[f.fingerprint] = modelRecord{Seen: r.computed.Unix(), TokenSeconds: lastOf(r.compute.samples)}
+		c.Models[f.computing] = modelRecord{Seen: r.computed.Unix(), TokenSeconds: lastOf(r.compute.samples)}
 	}
 	for name, t := range r.tiers {
 		if !t.seen.IsZero() {

@@ -1,6 +1,8 @@
 package tiering
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 
@@ -10,9 +12,9 @@ import (
 )
 
 // openRates returns what earlier runners on the local root have learned: what computing with
-// a fingerprint costs, and reading from each directory.
-func openRates(c tierenv.Config, fingerprint diskstore.Key, log *slog.Logger) *rates.Rates {
-	known, err := rates.Open(filepath.Join(c.Local, "rates.json"), fingerprint.String(), map[string]string{
+// a fingerprint costs where the model is placed so, and reading from each directory.
+func openRates(c tierenv.Config, fingerprint diskstore.Key, placement string, log *slog.Logger) *rates.Rates {
+	known, err := rates.Open(filepath.Join(c.Local, "rates.json"), computing(fingerprint, placement), map[string]string{
 		diskstore.TierLocal:  c.Local,
 		diskstore.TierRemote: c.Remote,
 	})
@@ -20,4 +22,11 @@ func openRates(c tierenv.Config, fingerprint diskstore.Key, log *slog.Logger) *r
 		log.Debug("kv tier: rates of earlier runs are not known", "error", err)
 	}
 	return known
+}
+
+// computing is the name that compute rates are kept under. A placement may be long: its
+// digest stands for it.
+func computing(fingerprint diskstore.Key, placement string) string {
+	digest := sha256.Sum256([]byte(placement))
+	return fmt.Sprintf("%s %x", fingerprint, digest[:8])
 }

@@ -39,6 +39,8 @@ type Model struct {
 	// Numerics is what the backend says decides its low bits: devices, features, flash
 	// attention.
 	Numerics string
+	// Placement is what computing costs follow from besides: see [PlacementOf].
+	Placement string
 	// Unsupported is why this model's cache cannot be tiered, or empty.
 	Unsupported string
 }
@@ -118,7 +120,7 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 		Media:         m.Media,
 		Backwards:     arch.backwards,
 		States:        m.States,
-		Rates:         openRates(config, key, log),
+		Rates:         openRates(config, key, m.Placement, log),
 		PageTokens:    config.PageTokens,
 		Runs:          s.runs,
 		Poison:        config.Test,
