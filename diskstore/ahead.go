@@ -167,21 +167,17 @@ func (r *aheadReader) cache(ctx context.Context, id tierID, info Info) (int64, e
 // decode checks a page and keeps it in memory, behind all that is there, and
 // returns how many bytes it takes.
 func (r *aheadReader) decode(ctx context.Context, id tierID, info Info) (int64, error) {
-	file, err := r.s.tier(id).Open(ctx, info.Name)
+	var h *Header
+	file, err := r.s.openChecked(ctx, id, info.Name, func(blob Blob) (err error) {
+		if h, err = readHeader(ctx, yieldingBlob{blob, &r.s.traffic}); err != nil {
+			return err
+		}
+		return h.checkName(info.Name)
+	})
 	if err != nil {
-		r.s.noteTierError(id, err)
 		return 0, err
 	}
 	defer file.Close()
-	blob := yieldingBlob{file, &r.s.traffic}
-	h, err := readHeader(ctx, blob)
-	if err == nil {
-		err = h.checkName(info.Name)
-	}
-	if err != nil {
-		r.s.condemn(ctx, id, file.Info(), err)
-		return 0, err
-	}
 	if h.PageTokens != r.s.opt.PageTokens {
 		return 0, mismatch("page size is %d tokens, want %d", h.PageTokens, r.s.opt.PageTokens)
 	}
@@ -190,16 +186,42 @@ func (r *aheadReader) decode(ctx context.Context, id tierID, info Info) (int64, 
 		return 0, errEnough
 	}
 	kept, err := r.s.keepAhead(file.Info(), id, h, func(rows []byte) error {
-		return readPayload(ctx, blob, h, h.all(), r.s.codec, rows)
+		err := readPayload(ctx, yieldingBlob{file, &r.s.traffic}, h, h.all(), r.s.codec, rows)
+		if !doubtful(err) {
+			return err
+		}
+		return r.decodeAgain(ctx, id, h, rows)
 	})
 	switch {
 	case err != nil:
-		r.s.condemn(ctx, id, file.Info(), err)
 		return 0, err
 	case !kept:
 		return 0, errEnough
 	}
 	return size, nil
+}
+
+// decodeAgain reads a page whose header is h into rows once more, and condemns
+// one that is damaged.
+func (r *aheadReader) decodeAgain(ctx context.Context, id tierID, h *Header, rows []byte) error {
+	name := Name{Fingerprint: h.Fingerprint, Class: ClassPage, Key: h.Key}
+	if h.Tail() {
+		name.Class, name.Parent = ClassTail, h.Parent
+	}
+	file, err := r.s.openChecked(ctx, id, name, func(blob Blob) error {
+		again, err := readHeader(ctx, blob)
+		switch {
+		case err != nil:
+			return err
+		case again.crc != h.crc:
+			return mismatch("it was replaced while it was read")
+		}
+		return readPayload(ctx, yieldingBlob{blob, &r.s.traffic}, h, h.all(), r.s.codec, rows)
+	})
+	if err == nil {
+		file.Close()
+	}
+	return err
 }
 
 // promoteAhead copies a page up as promote does, but makes no room for it and

@@ -89,7 +89,7 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent K
 			continue
 		}
 		info, err := s.local.Stat(ctx, name)
-		if err != nil {
+		if err != nil || s.verdicts[tierLocal].isBad(info) {
 			s.noteError(err)
 			if s.remote == nil {
 				break
@@ -112,7 +112,9 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent K
 			if len(remote) == 0 {
 				break
 			}
-			info, remote = remote[0], remote[1:]
+			if info, remote = remote[0], remote[1:]; s.verdicts[tierRemote].isBad(info) {
+				break
+			}
 		}
 		first := uint32(start + i*s.opt.PageTokens)
 		used := chainUsed(info.Used, first)
@@ -184,9 +186,8 @@ func (s *Store) matchTail(ctx context.Context, id tierID, info Info, start int, 
 	if ctx.Err() != nil {
 		return Ref{}, false
 	}
-	h, err := s.headerOf(ctx, s.tier(id), info.Name)
+	h, err := s.checkedHeader(ctx, id, info.Name)
 	if err != nil {
-		s.condemn(ctx, id, info, err)
 		return Ref{}, false
 	}
 	if h.PageTokens != s.opt.PageTokens || int64(h.Start) != int64(start) {
@@ -226,7 +227,7 @@ func (s *Store) noteError(err error) { s.noteTierError(tierLocal, err) }
 
 // noteTierError does so for any tier; the remote tier counts its own.
 func (s *Store) noteTierError(id tierID, err error) {
-	if id == tierLocal && !errors.Is(err, ErrNotFound) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+	if id == tierLocal && err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		s.counts.tierErrors.Add(1)
 	}
 }

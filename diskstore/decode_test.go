@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -103,11 +104,21 @@ func TestDamageInAnyPieceIsFound(t *testing.T) {
 			require.NoError(t, os.WriteFile(path, bad, 0o600))
 			require.ErrorIs(t, s.Read(ctx, ref, p.Tokens, p.Layout, buf), ErrDamaged, "byte %d", at)
 			require.NoFileExists(t, path, "it is in quarantine")
+			makeTrusted(t, s)
 		}
 		require.NoError(t, os.WriteFile(path, good, 0o600))
 		require.NoError(t, s.Read(ctx, ref, p.Tokens, p.Layout, buf))
 		require.Equal(t, p.Payload, buf)
 	}
+}
+
+// makeTrusted empties a local quarantine and makes the store forget how many files
+// it has condemned, as a repair and an hour without damage do.
+func makeTrusted(t *testing.T, s *Store) {
+	t.Helper()
+	_, err := s.local.EmptyQuarantine(ctx)
+	require.NoError(t, err)
+	s.verdicts[tierLocal] = newVerdicts(tierLocal, time.Now)
 }
 
 // TestAnErrorInAnyPieceFailsTheRead lets every single read of a page fail.

@@ -13,8 +13,12 @@ import (
 	"time"
 )
 
-// maxQuarantined is how many files quarantine keeps; the oldest go first.
+// maxQuarantined is how many files quarantine keeps. Who reads adds none to so
+// many; a repair removes the oldest.
 const maxQuarantined = 16
+
+// errQuarantineFull reports that a file was left where it is.
+var errQuarantineFull = errors.New("diskstore: quarantine is full, kvtier repair makes room in it")
 
 func (t *dirTier) Fingerprints(ctx context.Context) ([]Key, error) {
 	if err := t.ready(ctx); err != nil {
@@ -224,6 +228,9 @@ func (t *dirTier) Quarantine(ctx context.Context, name Name, reason string) (boo
 		}
 		return false, err
 	}
+	if entries, err := t.readDir(dir); err != nil || len(entries) >= maxQuarantined {
+		return false, cmp.Or(err, errQuarantineFull)
+	}
 	err := t.inDir(dir, func() error { return t.fs.Rename(path, filepath.Join(dir, base)) })
 	if err != nil {
 		if err = classify(err); errors.Is(err, ErrNotFound) {
@@ -231,7 +238,6 @@ func (t *dirTier) Quarantine(ctx context.Context, name Name, reason string) (boo
 		}
 		return false, err
 	}
-	t.trimQuarantine(dir)
 	t.syncAside(path)
 	return true, nil
 }

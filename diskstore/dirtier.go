@@ -210,6 +210,15 @@ func (t *dirTier) Open(ctx context.Context, name Name) (Blob, error) {
 	return openFileBlob(t.fs, t.path(name), name)
 }
 
+func (t *dirTier) Reopen(ctx context.Context, name Name) (Blob, error) {
+	if err := t.ready(ctx); err != nil {
+		return nil, classify(err)
+	}
+	path := t.path(name)
+	_ = t.fs.Uncache(path) // whatever comes of it, the file is opened anew
+	return openFileBlob(t.fs, path, name)
+}
+
 func (t *dirTier) Remove(ctx context.Context, name Name) (bool, error) {
 	if err := t.ready(ctx); err != nil {
 		return false, classify(err)

@@ -58,7 +58,12 @@ start, for whoever comes back.
     durable copy, every byte of which was just written or read.
   - Read returns exactly the bytes that were put, for exactly the tokens asked
     for. Every byte of a file is checked; any flipped bit and any truncation is
-    found. A damaged file goes to quarantine and is never read again.
+    found. One that looks damaged is read once more past this machine's cache
+    before anything is concluded; one that is goes to quarantine and is never
+    read again. Reading deletes nothing. One process sets aside at most 16 files
+    an hour of the local tier and 4 of the remote one; files beyond that stay in
+    their place, count as not stored in that process for an hour, and are
+    replaced by the next Put.
   - No failure of a tier is more than a page that must be computed again. Chain
     has no error; with a remote tier that hangs it takes at most
     Options.RemoteTimeout longer, and after a few times no longer at all.
@@ -113,7 +118,8 @@ start, for whoever comes back.
   - A page that ReadPlaced gave out keeps its disk space, outside every budget,
     until its file is closed, even after it was evicted. What is read from it
     then is not checked again. Windows does not let an open file be removed.
-  - Up to 16 quarantined files per tier are kept while there is space.
+  - Up to 16 quarantined files per tier are kept while there is space; with as
+    many, reading sets no more aside.
   - Hits are recorded every 5 s, and by Flush and Close; what a process that dies
     has not recorded is lost.
   - A page that cannot be demoted because the remote tier is down is deleted

@@ -120,7 +120,7 @@ func (t *isolated) gaveUp(ctx context.Context, start time.Time, limit time.Durat
 // report tells the breaker how an operation ended.
 func (t *isolated) report(ctx context.Context, start time.Time, limit time.Duration, err error) error {
 	switch {
-	case err == nil, errors.Is(err, ErrNotFound), errors.Is(err, ErrNoSpace), errors.Is(err, ErrLocked), errors.Is(err, errNotCounted),
+	case err == nil, errors.Is(err, ErrNotFound), errors.Is(err, ErrNoSpace), errors.Is(err, ErrLocked), errors.Is(err, errNotCounted), errors.Is(err, errQuarantineFull),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		t.breaker.success()
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):

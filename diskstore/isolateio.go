@@ -18,8 +18,16 @@ type isolatedBlob struct {
 }
 
 func (t *isolated) Open(ctx context.Context, name Name) (Blob, error) {
+	return t.open(ctx, name, t.inner.Open)
+}
+
+func (t *isolated) Reopen(ctx context.Context, name Name) (Blob, error) {
+	return t.open(ctx, name, t.inner.Reopen)
+}
+
+func (t *isolated) open(ctx context.Context, name Name, open func(context.Context, Name) (Blob, error)) (Blob, error) {
 	inner, err := do(ctx, t, t.lookup, t.stepIn, Blob.Close, func(ctx context.Context) (Blob, error) {
-		return t.inner.Open(ctx, name)
+		return open(ctx, name)
 	})
 	if err != nil {
 		return nil, err

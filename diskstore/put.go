@@ -118,9 +118,8 @@ func (s *Store) stored(ctx context.Context, name Name, p *Page) bool {
 	if err != nil {
 		return false
 	}
-	h, err := s.headerOf(ctx, s.local, name)
+	h, err := s.checkedHeader(ctx, tierLocal, name)
 	if err != nil {
-		s.condemn(ctx, tierLocal, info, err)
 		return false
 	}
 	if _, ok := p.Layout.within(h.layout); !ok {
@@ -233,6 +232,7 @@ func (s *Store) commitTo(ctx context.Context, id tierID, up Upload, room *room, 
 	done, err := up.Commit(ctx, used)
 	// A Commit that failed may have made the file visible all the same.
 	if done.Bytes > 0 {
+		s.verdicts[id].replaced(done.Name)
 		s.usage[id].commit(done)
 		room.finish(done, err == nil)
 	}
@@ -356,14 +356,15 @@ func (s *Store) tryDrop(ctx context.Context, id tierID, info Info) (gone bool, e
 	return err == nil, err
 }
 
-// Has reports whether the local tier holds the full page key. It costs one
-// system call. It is no promise: Read may still fail.
+// Has reports whether the local tier holds the full page key, and no Read has
+// found it damaged. It costs one system call. It is no promise: Read may still
+// fail.
 func (s *Store) Has(key Key) bool {
 	ctx, leave, err := s.life.enter(context.Background())
 	if err != nil {
 		return false
 	}
 	defer leave()
-	_, err = s.local.Stat(ctx, s.pageName(key))
-	return err == nil
+	info, err := s.local.Stat(ctx, s.pageName(key))
+	return err == nil && !s.verdicts[tierLocal].isBad(info)
 }

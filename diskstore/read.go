@@ -106,19 +106,15 @@ func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout Layout
 
 // readFrom reads a page from one tier.
 func (s *Store) readFrom(ctx context.Context, id tierID, ref Ref, tokens []int32, layout Layout, buf []byte) (verified, error) {
-	name := s.refName(ref)
-	blob, err := s.tier(id).Open(ctx, name)
+	var header *Header
+	blob, err := s.openChecked(ctx, id, s.refName(ref), func(blob Blob) (err error) {
+		header, err = s.readBlob(ctx, blob, ref, tokens, layout, buf)
+		return err
+	})
 	if err != nil {
-		s.noteTierError(id, err)
 		return verified{}, err
 	}
 	info := blob.Info()
-	header, err := s.readBlob(ctx, blob, ref, tokens, layout, buf)
-	if err != nil {
-		s.condemn(ctx, id, info, err)
-		blob.Close()
-		return verified{}, err
-	}
 	if id == tierRemote {
 		s.requestPromotion(info, ref)
 	}
@@ -142,10 +138,12 @@ func (s *Store) readBlob(ctx context.Context, blob Blob, ref Ref, tokens []int32
 	return h, readPayload(ctx, blob, h, selection{layout, at}, s.codec, buf)
 }
 
-// condemn deals with a file that could not be used because of err: one that is
-// damaged, or not the page its name says, goes to quarantine, so that the page
-// can be stored again. A file that is merely not what the caller described
-// stays: the caller may be wrong.
+// condemn deals with a file that could not be used because of err, also when it
+// was read past the cache: one that is damaged, or not the page its name says,
+// goes to quarantine, so that the page can be stored again. Where this process
+// has condemned so many that it is rather the one at fault, or quarantine is full,
+// the file stays, and counts as not stored here. A file that is merely not what
+// the caller described stays as well: the caller may be wrong.
 func (s *Store) condemn(ctx context.Context, id tierID, info Info, err error) {
 	reason := ""
 	var wrongPlace *misplaced
@@ -167,7 +165,20 @@ func (s *Store) condemn(ctx context.Context, id tierID, info Info, err error) {
 		s.noteTierError(id, err)
 		return
 	}
+	v := s.verdicts[id]
+	ok, enough := v.mayCondemn()
+	if enough {
+		s.log.Warn("kv pages fail their check too often on this machine, they stay in their place: check its memory, disk and network, then run kvtier check",
+			"page", info.Key.String(), "tier", id.String(), "why", err, "condemned", v.limit, "in", condemnHour)
+	}
+	if !ok {
+		v.markBad(info)
+		return
+	}
 	moved, qerr := s.quarantine(ctx, id, info, reason)
+	if qerr != nil {
+		v.markBad(info)
+	}
 	if moved || qerr != nil {
 		s.log.Warn("kv page is not usable and will be computed again", "page", info.Key.String(), "tier", id.String(),
 			"why", err, "quarantined", moved)
@@ -200,7 +211,7 @@ func (s *Store) requestPromotion(info Info, ref Ref) {
 // promote copies a page up. The remote copy stays, so that demoting the page
 // later writes nothing.
 func (s *Store) promote(ctx context.Context, info Info, ref Ref) {
-	if _, err := s.local.Stat(ctx, info.Name); err == nil {
+	if ours, err := s.local.Stat(ctx, info.Name); err == nil && !s.verdicts[tierLocal].isBad(ours) {
 		return
 	}
 	room, used, err := s.makeRoom(ctx, info.Bytes, position{parent: ref.Parent, start: ref.Start})

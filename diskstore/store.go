@@ -27,16 +27,18 @@ type Store struct {
 	collecting *background // collections and demotions
 	promoting  *background // promotions and touches of remote pages
 
-	counts  counters
-	usage   [2]tierUse // by tierLocal, tierRemote
-	books   [2]*book
-	links   linkCache
-	first   [2]*firstCount
-	health  health // of the local tier
-	capped  capNote
-	traffic traffic
-	sharing sharing
-	now     func() time.Time
+	counts counters
+	usage  [2]tierUse // by tierLocal, tierRemote
+	books  [2]*book
+	links  linkCache
+
+	verdicts [2]*verdicts // by tierLocal, tierRemote
+	first    [2]*firstCount
+	health   health // of the local tier
+	capped   capNote
+	traffic  traffic
+	sharing  sharing
+	now      func() time.Time
 
 	watch    watcher // of a Root's GC
 	hitClock onceClock
@@ -119,6 +121,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 		s.books[id] = newBook(s.tier(id), s.config(id).BudgetBytes, perDay, func() time.Time { return s.now() })
 		s.collectors[id], s.counting[id] = make(chan struct{}, 1), make(chan struct{}, 1)
 		s.first[id] = newFirstCount()
+		s.verdicts[id] = newVerdicts(id, func() time.Time { return s.now() })
 	}
 	return s, nil
 }

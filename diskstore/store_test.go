@@ -249,13 +249,18 @@ func TestDamageIsQuarantinedAndRepaired(t *testing.T) {
 	putChain(t, s, tokens)
 	readChain(t, s, tokens, len(tokens))
 
-	// Quarantine does not grow for ever.
+	// Quarantine does not grow for ever, and nothing that is in it goes for more.
 	for i := range maxQuarantined + 3 {
 		name := s.pageName(Key{byte(i)})
 		place(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt)[0], filePath(o.Local.Root, name))
 		moved, err := s.local.Quarantine(ctx, name, "test")
-		require.NoError(t, err)
-		require.True(t, moved)
+		if i < maxQuarantined-len(refs) {
+			require.NoError(t, err)
+			require.True(t, moved)
+			continue
+		}
+		require.ErrorIs(t, err, errQuarantineFull)
+		require.FileExists(t, filePath(o.Local.Root, name))
 	}
 	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt), maxQuarantined)
 }

@@ -85,6 +85,10 @@ type Tier interface {
 	// readable after Remove where the filesystem allows it.
 	Open(ctx context.Context, name Name) (Blob, error)
 
+	// Reopen is Open past what this machine has cached of the file, as far as the
+	// filesystem lets it.
+	Reopen(ctx context.Context, name Name) (Blob, error)
+
 	// Create begins writing a file. Nothing is visible under name before
 	// Commit. Any number of uploads of one name may run at once: all of them
 	// hold the same content, the last Commit wins.
@@ -102,7 +106,8 @@ type Tier interface {
 
 	// Quarantine takes whatever is at name out of sight and keeps it for a
 	// person to look at. It is idempotent, and reports whether something was
-	// there.
+	// there. It deletes nothing: with as many files as quarantine keeps it
+	// returns errQuarantineFull.
 	Quarantine(ctx context.Context, name Name, reason string) (bool, error)
 
 	// EmptyQuarantine removes what Quarantine has kept, durably, and returns how

@@ -2,6 +2,7 @@ package diskstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/crc32"
 
@@ -146,9 +147,18 @@ func (v *verifier) nextIfAligned(off int64) {
 // copyPage copies a page from one tier to another, durably and with every byte
 // checked; commit is called to finish the copy. It returns ErrDamaged or
 // ErrMismatch, without storing anything, when src does not hold a good page of
-// that name.
+// that name, also when it is read past the cache.
 func copyPage(ctx context.Context, src, dst Tier, name Name, commit func(Upload) error) error {
-	blob, err := src.Open(ctx, name)
+	err := copyOnce(ctx, src.Open, src, dst, name, commit)
+	if side := new(copyError); errors.As(err, &side) && side.side == src && doubtful(err) {
+		return copyOnce(ctx, src.Reopen, src, dst, name, commit)
+	}
+	return err
+}
+
+// copyOnce is copyPage with the page opened by open, which is a method of src.
+func copyOnce(ctx context.Context, open func(context.Context, Name) (Blob, error), src, dst Tier, name Name, commit func(Upload) error) error {
+	blob, err := open(ctx, name)
 	if err != nil {
 		return &copyError{side: src, err: err}
 	}

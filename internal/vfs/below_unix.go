@@ -159,6 +159,14 @@ func (b belowFS) Open(name string) (File, error) {
 	return regular(f, name, err)
 }
 
+func (b belowFS) Uncache(name string) error {
+	rel, ok := b.below(name)
+	if !ok {
+		return b.osFS.Uncache(name)
+	}
+	return uncached(b.open(name, rel, readFlags))
+}
+
 func (b belowFS) Mkdir(name string) error {
 	rel, ok := b.below(name)
 	if !ok {

@@ -94,6 +94,10 @@ func (b *Bounded) Open(name string) (File, error) {
 	return b.open(OpOpen, name, b.fs.Open)
 }
 
+func (b *Bounded) Uncache(name string) error {
+	return b.Do(OpUncache, name, func() error { return b.fs.Uncache(name) })
+}
+
 func (b *Bounded) open(op Op, name string, fn func(string) (File, error)) (File, error) {
 	f, err := within(b, op, name, func() (File, error) { return fn(name) }, func(f File) { f.Close() })
 	if err != nil {

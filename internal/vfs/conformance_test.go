@@ -80,8 +80,11 @@ func conformFiles(t *testing.T, fsys FS, path func(...string) string) {
 	require.ErrorContains(t, err, a)
 	require.ErrorIs(t, fsys.Remove(a), fs.ErrNotExist)
 	require.ErrorIs(t, fsys.Chtimes(a, time.Now(), time.Now()), fs.ErrNotExist)
+	require.ErrorIs(t, fsys.Uncache(a), fs.ErrNotExist)
 
 	write(t, fsys, a, "hello")
+	require.NoError(t, fsys.Uncache(a))
+	require.Equal(t, "hello", content(t, fsys, a), "what is not on the device stays")
 	_, err = fsys.Create(a)
 	require.ErrorIs(t, err, fs.ErrExist)
 	require.ErrorContains(t, err, a)

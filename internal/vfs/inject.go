@@ -17,6 +17,7 @@ type Op string
 const (
 	OpCreate  Op = "create"
 	OpOpen    Op = "open"
+	OpUncache Op = "uncache"
 	OpMkdir   Op = "mkdir"
 	OpReadDir Op = "readdir"
 	OpRename  Op = "rename"
@@ -194,6 +195,13 @@ func (i *Injector) Open(name string) (File, error) {
 	}
 	f, err := i.fs.Open(name)
 	return i.wrap(name, f, err)
+}
+
+func (i *Injector) Uncache(name string) error {
+	if err := i.fail(OpUncache, name); err != nil {
+		return err
+	}
+	return i.fs.Uncache(name)
 }
 
 func (i *Injector) wrap(name string, f File, err error) (File, error) {

@@ -159,6 +159,12 @@ func (m *Mem) Open(name string) (File, error) {
 	return f, nil
 }
 
+// Uncache does nothing: a Mem keeps no second copy.
+func (m *Mem) Uncache(name string) error {
+	_, err := m.Lstat(name)
+	return err
+}
+
 func (m *Mem) Mkdir(name string) error { return m.Mknod(name, fs.ModeDir|dirMode) }
 
 // Mknod makes an entry of any type, for what somebody else may have put there:

@@ -39,6 +39,20 @@ func (osFS) Open(name string) (File, error) {
 	return regular(f, name, err)
 }
 
+func (osFS) Uncache(name string) error {
+	f, err := openNoFollow(name)
+	return uncached(f, err)
+}
+
+// uncached forgets what is cached of a file, and closes it.
+func uncached(f *os.File, err error) error {
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return uncache(f)
+}
+
 // regular gives out an open file unless it is something else.
 func regular(f *os.File, name string, err error) (File, error) {
 	if err != nil {

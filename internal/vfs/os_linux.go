@@ -2,6 +2,7 @@ package vfs
 
 import (
 	"io/fs"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,4 +18,13 @@ func isRAM(name string) (bool, error) {
 		return true, nil
 	}
 	return false, nil
+}
+
+// uncache drops the clean pages of a file from the page cache. A network
+// filesystem asks its server again then.
+func uncache(f *os.File) error {
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		return &fs.PathError{Op: "fadvise", Path: f.Name(), Err: err}
+	}
+	return nil
 }

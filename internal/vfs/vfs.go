@@ -55,6 +55,12 @@ type FS interface {
 	// ErrNotRegular for anything else.
 	Open(name string) (File, error)
 
+	// Uncache makes this machine forget what it has cached of a file, as far as the
+	// system lets it, so that the next Open reads what the device or the server
+	// has. Without such a call it does nothing. Data that is not on the device
+	// stays.
+	Uncache(name string) error
+
 	// Mkdir makes one directory of mode 0700. It fails with fs.ErrExist when
 	// anything has that name.
 	Mkdir(name string) error

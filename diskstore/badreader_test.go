@@ -1,0 +1,273 @@
+package diskstore
+
+import (
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// badMachine is a filesystem whose files below a directory are read wrong, and are
+// good: a bit of every read past the header flips. With cached that is so only
+// while a file is in the machine's cache, from its first reading on.
+type badMachine struct {
+	vfs.FS
+	below  string
+	cached bool
+
+	mu    *sync.Mutex
+	fresh map[string]bool // files that were put out of the cache
+}
+
+func newBadMachine(below string, cached bool) badMachine {
+	return badMachine{quickFS, below, cached, new(sync.Mutex), make(map[string]bool)}
+}
+
+func (m badMachine) Open(name string) (vfs.File, error) {
+	f, err := m.FS.Open(name)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil || !strings.HasPrefix(name, m.below) || filepath.Ext(name) != pageExt || m.cached && m.fresh[name] {
+		return f, err
+	}
+	return flippedFile{f}, nil
+}
+
+func (m badMachine) Uncache(name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fresh[name] = true
+	return nil
+}
+
+type flippedFile struct{ vfs.File }
+
+func (f flippedFile) ReadAt(p []byte, off int64) (int, error) {
+	n, err := f.File.ReadAt(p, off)
+	if (off > 0 || n > firstReadBytes) && (err == nil || err == io.EOF) {
+		p[n/2] ^= 4
+	}
+	return n, err
+}
+
+// sharedByABadMachine stores prompts and opens a store that has them in its remote
+// tier, and a machine that reads them wrong.
+func sharedByABadMachine(t *testing.T, prompts int) (good Options, bad *Store) {
+	good = testOptions(t)
+	s := open(t, good)
+	for i := range prompts {
+		putChain(t, s, prompt(i, testTokens))
+	}
+	require.NoError(t, s.Close())
+	o := testOptions(t, withFS(newBadMachine(good.Local.Root, false)))
+	o.RemoteTimeout, o.ReadTimeout = time.Minute, time.Minute
+	o.Remote.Root = good.Local.Root
+	return good, open(t, o)
+}
+
+// readAll reads what a store finds of the first prompts and returns how many pages
+// that was, and how many of them it found.
+func readAll(t *testing.T, s *Store, prompts int) (read, found int) {
+	t.Helper()
+	for i := range prompts {
+		tokens := prompt(i, testTokens)
+		for _, ref := range s.Chain(ctx, tokens, nil) {
+			found++
+			l := layoutOf(t, testSections, ref.Stored)
+			if s.Read(ctx, ref, tokens, l, make([]byte, l.Size())) == nil {
+				read++
+			}
+		}
+	}
+	return read, found
+}
+
+// TestOneBadReaderDoesNotEmptyASharedTier: a machine with bad memory, or a bad
+// network card, finds every page damaged that all others read well.
+func TestOneBadReaderDoesNotEmptyASharedTier(t *testing.T) {
+	const prompts = 40
+	good, bad := sharedByABadMachine(t, prompts)
+	read, found := readAll(t, bad, prompts)
+	require.Zero(t, read)
+	require.Equal(t, prompts, found)
+	_, found = readAll(t, bad, prompts)
+	require.Zero(t, found, "what it cannot read it does not offer again")
+	require.NoError(t, bad.Close())
+
+	aside := filesIn(t, filepath.Join(good.Local.Root, versionDir, quarantineDir), pageExt)
+	require.LessOrEqual(t, len(aside), condemnedRemote)
+	s := open(t, good)
+	read, found = readAll(t, s, prompts)
+	require.Equal(t, prompts, read+len(aside), "nothing is deleted")
+	require.Equal(t, read, found)
+}
+
+// TestBadLocalReaderKeepsThePages: the same machine and its own disk.
+func TestBadLocalReaderKeepsThePages(t *testing.T) {
+	const prompts = 3 * maxQuarantined
+	o := testOptions(t)
+	s := open(t, o)
+	for i := range prompts {
+		putChain(t, s, prompt(i, testTokens))
+	}
+	require.NoError(t, s.Close())
+	bad := o
+	bad.FS = newBadMachine(o.Local.Root, false)
+	var log strings.Builder
+	bad.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	s = open(t, bad)
+	readAll(t, s, prompts)
+	require.EqualValues(t, prompts, s.Stats().Damaged)
+	require.NoError(t, s.Close())
+	require.Equal(t, 1, strings.Count(log.String(), "too often on this machine"))
+
+	s = open(t, o)
+	read, _ := readAll(t, s, prompts)
+	require.Equal(t, prompts-maxQuarantined, read)
+	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt), maxQuarantined)
+}
+
+// TestPageReadWrongFromTheCacheIsReadAgain: what is wrong is this machine's copy.
+func TestPageReadWrongFromTheCacheIsReadAgain(t *testing.T) {
+	o := testOptions(t, withRemote(t))
+	s := open(t, o)
+	tokens := prompt(1, 2*testTokens+3) // with a tail, whose header is read by Chain
+	putChain(t, s, tokens)
+	require.NoError(t, s.Close())
+
+	var log strings.Builder
+	o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	o.FS = newBadMachine(o.Local.Root, true)
+	s = open(t, o)
+	readChain(t, s, tokens, len(tokens))
+	require.Zero(t, s.Stats().Damaged)
+	require.NoDirExists(t, filepath.Join(o.Local.Root, versionDir, quarantineDir))
+	require.Equal(t, 1, strings.Count(log.String(), "read wrong once"))
+
+	// A demotion reads them, too.
+	o.FS = newBadMachine(o.Local.Root, true)
+	require.NoError(t, s.Close())
+	s = open(t, o)
+	info, err := s.local.Stat(ctx, s.refName(s.Chain(ctx, tokens, nil)[1]))
+	require.NoError(t, err)
+	require.True(t, s.evict(ctx, tierLocal, info))
+	require.EqualValues(t, 1, s.Stats().Demoted)
+}
+
+// TestPutReplacesAFileThatStaysThoughItIsBad: where a damaged file cannot be set
+// aside it counts as not stored, and does not keep the page from being stored.
+func TestPutReplacesAFileThatStaysThoughItIsBad(t *testing.T) {
+	o := testOptions(t)
+	s := open(t, o)
+	tokens := prompt(0, testTokens)
+	p := putChain(t, s, tokens)[0]
+	quarantine := filepath.Join(o.Local.Root, versionDir, quarantineDir)
+	require.NoError(t, os.Mkdir(quarantine, 0o700))
+	for i := range maxQuarantined {
+		require.NoError(t, os.WriteFile(filepath.Join(quarantine, string(rune('a'+i))), nil, 0o600))
+	}
+	path := filePath(o.Local.Root, s.pageName(p.Key()))
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	data[len(data)-footerBytes-1] ^= 4 // of a section, which Put does not read
+	require.NoError(t, os.WriteFile(path, data, 0o600))
+
+	other, err := os.Open(path) // somebody reads it meanwhile
+	require.NoError(t, err)
+	defer other.Close()
+	read, found := readAll(t, s, 1)
+	require.Equal(t, []int{0, 1}, []int{read, found})
+	require.FileExists(t, path)
+	require.False(t, s.Has(p.Key()), "it is not stored")
+	require.Empty(t, s.Chain(ctx, tokens, nil))
+	require.NoError(t, s.Put(ctx, p))
+	require.True(t, s.Has(p.Key()))
+	readChain(t, s, tokens, testTokens)
+	was := make([]byte, len(data))
+	_, err = other.ReadAt(was, 0)
+	require.NoError(t, err)
+	require.Equal(t, data, was, "an open file stays as it was")
+	require.Equal(t, 1, s.Stats().Local.Pages)
+	require.NoError(t, s.books[tierLocal].record(ctx))
+	l, err := s.local.Account(ctx, nil)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, l.figure(), occupied(t, o.Local.Root))
+	fi, err := os.Lstat(path)
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now(), fi.ModTime(), time.Minute)
+}
+
+// TestBadCopyInTheRemoteTierIsNotWrittenOver by a machine that reads many pages
+// wrong: what it has is rather worse.
+func TestBadCopyInTheRemoteTierIsNotWrittenOver(t *testing.T) {
+	const prompts = 2 * condemnedRemote
+	good, bad := sharedByABadMachine(t, prompts)
+	bad.verdicts[tierRemote].spent, bad.verdicts[tierRemote].lastBad = true, time.Now()
+	var before []os.FileInfo
+	for i := range prompts {
+		info := bad.pageName(pageOf(t, bad.opt.Fingerprint, 0, prompt(i, testTokens)).Key())
+		fi, err := os.Lstat(filePath(good.Local.Root, info))
+		require.NoError(t, err)
+		before = append(before, fi)
+		putChain(t, bad, prompt(i, testTokens))
+		local, err := bad.local.Stat(ctx, info)
+		require.NoError(t, err)
+		require.Error(t, bad.demote(ctx, local))
+	}
+	for i, was := range before {
+		fi, err := os.Lstat(filePath(good.Local.Root, bad.pageName(pageOf(t, bad.opt.Fingerprint, 0, prompt(i, testTokens)).Key())))
+		require.NoError(t, err)
+		require.True(t, os.SameFile(was, fi))
+	}
+}
+
+func TestVerdictsBeginAgainAfterAnHourWithoutDamage(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	v := newVerdicts(tierRemote, func() time.Time { return now })
+	condemn := func() bool {
+		for range condemnSound {
+			v.good()
+		}
+		ok, _ := v.mayCondemn()
+		return ok
+	}
+	for range condemnedRemote {
+		require.True(t, condemn())
+	}
+	for range 4 { // damage that goes on keeps it from beginning again
+		require.False(t, condemn())
+		require.True(t, v.distrusted())
+		now = now.Add(condemnHour - time.Minute)
+	}
+	now = now.Add(time.Minute)
+	require.True(t, condemn())
+	require.False(t, v.distrusted())
+	ok, _ := v.mayCondemn()
+	require.False(t, ok, "it has found nothing good since")
+	require.True(t, condemn())
+
+	// What is remembered is bounded, is forgotten, and is one file's alone.
+	info := Info{Name: Name{Class: ClassPage}, Bytes: 5, Used: now}
+	for i := range maxBadPages + 10 {
+		info.Key = Key{byte(i), byte(i >> 8)}
+		v.markBad(info)
+	}
+	require.Len(t, v.bad, maxBadPages)
+	require.Len(t, v.order, maxBadPages)
+	require.True(t, v.isBad(info))
+	touched := info
+	touched.Used = touched.Used.Add(time.Second)
+	require.False(t, v.isBad(touched))
+	now = now.Add(badLife)
+	require.False(t, v.isBad(info))
+	v.replaced(info.Name)
+	require.Len(t, v.order, maxBadPages-1)
+}

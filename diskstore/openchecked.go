@@ -1,0 +1,83 @@
+package diskstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+)
+
+// openChecked opens a page's file and runs check on it. One reader's failure is no
+// proof: memory, a controller and a network lie as well. A file that check finds
+// damaged is therefore opened anew, past what this machine has cached of it, and
+// checked once more before anything is concluded. What fails twice is condemned.
+//
+// The result is open and for the caller to close.
+func (s *Store) openChecked(ctx context.Context, id tierID, name Name, check func(Blob) error) (Blob, error) {
+	blob, info, err := s.openOnce(ctx, id, name, s.tier(id).Open, check)
+	if !doubtful(err) && !(id == tierLocal && errors.Is(err, syscall.EIO)) {
+		s.conclude(ctx, id, info, err)
+		return blob, err
+	}
+	first := err
+	blob, info, err = s.openOnce(ctx, id, name, s.tier(id).Reopen, check)
+	if err == nil {
+		s.verdicts[id].readWrong(s.log, id, name, first)
+	}
+	s.conclude(ctx, id, info, err)
+	return blob, err
+}
+
+// conclude deals with how openChecked ended. info is that of the file, zero when it
+// could not be opened.
+func (s *Store) conclude(ctx context.Context, id tierID, info Info, err error) {
+	switch {
+	case err == nil:
+		s.verdicts[id].good()
+	case info.Name == (Name{}):
+		s.noteTierError(id, err)
+	default:
+		s.condemn(ctx, id, info, err)
+	}
+}
+
+// openOnce opens a file with open and runs check on it. After an error the file
+// is closed.
+func (s *Store) openOnce(ctx context.Context, id tierID, name Name, open func(context.Context, Name) (Blob, error), check func(Blob) error) (Blob, Info, error) {
+	blob, err := open(ctx, name)
+	if err != nil {
+		return nil, Info{}, err
+	}
+	info := blob.Info()
+	if s.verdicts[id].isBad(info) {
+		blob.Close()
+		return nil, Info{}, fmt.Errorf("it failed its check here before: %w", ErrNotFound)
+	}
+	if err := check(blob); err != nil {
+		blob.Close()
+		return nil, info, err
+	}
+	return blob, info, nil
+}
+
+// doubtful reports whether an error of reading a file may be the reader's.
+func doubtful(err error) bool {
+	var wrongPlace *misplaced
+	return errors.Is(err, ErrDamaged) || errors.As(err, &wrongPlace)
+}
+
+// checkedHeader is openChecked for a page's header.
+func (s *Store) checkedHeader(ctx context.Context, id tierID, name Name) (*Header, error) {
+	var h *Header
+	blob, err := s.openChecked(ctx, id, name, func(blob Blob) (err error) {
+		if h, err = readHeader(ctx, blob); err != nil {
+			return err
+		}
+		return h.checkName(name)
+	})
+	if err != nil {
+		return nil, err
+	}
+	blob.Close()
+	return h, nil
+}
