@@ -136,6 +136,8 @@ test-paged: test-deps ## Test the paged attention library, without and with sani
 			$$dir/tests/$$test --gtest_brief=1 || exit 1; \
 		done || exit 1; \
 	done
+	cmake --build build/paged/thread --target test_races
+	build/paged/thread/tests/emulator/races/test_races --gtest_brief=1
 
 # Every crash point with every seed, every fault at every operation, 500 kills, a million
 # steps of interleaved requests, all sizes of attention, ten minutes of random users twice,

@@ -45,8 +45,6 @@ struct decode_shared {
     float    m[R], l[R], correction[R];
     row_desc rows[R];
     uint32_t seen[decode_block];  // some row sees the cell
-    uint32_t any;                 // some row sees some cell of the tile
-    uint32_t odd;                 // V had an infinity or NaN in a cell that some rows see
 };
 
 template <uint32_t DK, uint32_t DV, uint32_t R>
@@ -82,19 +80,9 @@ struct decode {
                 bits |= sees(s.rows[r], pos, seqs) ? 1u << r : 0u;
             }
         }
-        if (thread_index() == 0) {
-            s.any = 0;
-        }
-        KVP_BARRIER();
         s.seen[thread_index()] = bits;
-        if (bits) {
-            s.any = 1;
-        }
-        KVP_BARRIER();
-        // The next tile clears the flag, which is harmless to late readers: either it was
-        // clear, or there are barriers before.
         *visible = bits;
-        return s.any != 0;
+        return KVP_BARRIER_OR(bits != 0);
     }
 
     // The products of this thread's cell with all rows.
@@ -170,7 +158,7 @@ struct decode {
             for (int o = 16; o > 0; o /= 2) {
                 l += shuffle_xor(l, o);
             }
-            // Every lane has read m above: the shuffles come after.
+            warp_barrier();  // every lane has read the maximum that lane 0 replaces
             if (lane == 0) {
                 const float shrink = weight(s.m[r], m);
                 s.correction[r] = shrink;
@@ -204,8 +192,9 @@ struct decode {
         }
     }
 
+    // odd: V has had an infinity or NaN in a cell that some rows see and others do not.
     KVP_DEVICE void sums(const attend_args & a, memory & s, const place & w, const uint8_t * v, uint32_t cells,
-                         bool full, float4_t * acc) {
+                         bool full, bool & odd, float4_t * acc) {
         const uint64_t cell_bytes = (uint64_t) a.kv_heads * a.row_v;
         if (w.on) {
             KVP_UNROLL
@@ -217,19 +206,16 @@ struct decode {
         }
         for (uint32_t c0 = 0; c0 < cells; c0 += shape::vc) {
             const uint32_t n = cells - c0 < shape::vc ? cells - c0 : shape::vc;
+            bool found = false;
             for (uint32_t job = thread_index(); job < n * (DV / 8); job += decode_block) {
                 const uint32_t cell = job / (DV / 8), e = job % (DV / 8) * 8;
                 float x[8] = {};
                 if (full || s.seen[c0 + cell]) {
                     load8(a.type_v, v + (c0 + cell) * cell_bytes, e, x);
                     if (!full) {
-                        bool odd = false;
                         KVP_UNROLL
                         for (int i = 0; i < 8; ++i) {
-                            odd |= !is_finite(x[i]);
-                        }
-                        if (odd) {
-                            s.odd = 1;
+                            found |= !is_finite(x[i]);
                         }
                     }
                 }
@@ -237,9 +223,9 @@ struct decode {
                 to[0] = {x[0], x[1], x[2], x[3]};
                 to[1] = {x[4], x[5], x[6], x[7]};
             }
-            KVP_BARRIER();
+            odd |= KVP_BARRIER_OR(found);
             if (w.on) {
-                if (s.odd) {
+                if (odd) {
                     add_cells<true>(s, w, c0, n, acc);
                 } else {
                     add_cells<false>(s, w, c0, n, acc);
@@ -301,9 +287,6 @@ KVP_GLOBAL(decode_block) void attend_decode(attend_args a) {
         s.m[thread_index()] = a.resume && row.active ? a.out.m[row.index] : minus_infinity();
         s.l[thread_index()] = a.resume && row.active ? a.out.l[row.index] : 0.0f;
     }
-    if (thread_index() == 0) {
-        s.odd = 0;
-    }
     KVP_BARRIER();
 
     const typename kernel::place w = kernel::find_place();
@@ -317,6 +300,7 @@ KVP_GLOBAL(decode_block) void attend_decode(attend_args a) {
         }
     }
 
+    bool odd = false;
     for (uint32_t c0 = begin; c0 < end; c0 += decode_block) {
         const uint32_t cells = end - c0 < decode_block ? end - c0 : decode_block;
         int32_t  pos = 0;
@@ -337,7 +321,7 @@ KVP_GLOBAL(decode_block) void attend_decode(attend_args a) {
         KVP_BARRIER();
         kernel::soften(s);
         KVP_BARRIER();
-        kernel::sums(a, s, w, page.v + ((uint64_t) c0 * a.kv_heads + kv_head) * a.row_v, cells, page.full != 0, acc);
+        kernel::sums(a, s, w, page.v + ((uint64_t) c0 * a.kv_heads + kv_head) * a.row_v, cells, page.full != 0, odd, acc);
     }
     kernel::write(a, s, w, block, acc);
 }

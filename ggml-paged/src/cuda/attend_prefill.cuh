@@ -39,7 +39,6 @@ struct prefill_shared {
     uint64_t seqs[shape::cells];
     uint16_t visible[shape::rows][4];  // bits of 16 cells each
     uint32_t seen[shape::cells / 32];  // cells that some row sees
-    uint32_t odd;                      // V had an infinity or NaN in a cell that some rows see
 };
 
 // The sums of a thread: T rows, quads_per_thread groups of four elements.
@@ -48,6 +47,7 @@ struct prefill_sums {
     using shape = prefill_shape<DK, DV>;
     float    m[shape::T], l[shape::T];
     float4_t acc[shape::T][shape::quads_per_thread];
+    bool     odd;  // V has had an infinity or NaN in a cell that some rows see and others do not
 };
 
 template <uint32_t DK, uint32_t DV>
@@ -65,9 +65,7 @@ struct prefill {
         if (thread_index() < shape::rows) {
             s.rows[thread_index()] = make_row(a, kv_head, first_row + thread_index());
         }
-        if (thread_index() == 0) {
-            s.odd = 0;
-        }
+        t.odd = false;
         KVP_BARRIER();
         KVP_UNROLL
         for (uint32_t i = 0; i < T; ++i) {
@@ -100,9 +98,9 @@ struct prefill {
             return true;
         }
         const uint32_t row = t / 4, part = t % 4;
+        uint32_t bits = 0;
         if (row < shape::rows) {
             const row_desc r = s.rows[row];
-            uint32_t bits = 0;
             for (uint32_t i = 0; i < 16; ++i) {
                 const uint32_t c = part * 16 + i;
                 bits |= c < cells && sees(r, s.pos[c], s.seqs[c]) ? 1u << i : 0u;
@@ -112,10 +110,7 @@ struct prefill {
                 or_shared(&s.seen[part / 2], bits << part % 2 * 16);
             }
         }
-        KVP_BARRIER();
-        // The next tile clears the bits, which is harmless to late readers: either they were
-        // clear, or there are barriers before.
-        return (s.seen[0] | s.seen[1]) != 0;
+        return KVP_BARRIER_OR(bits != 0);
     }
 
     KVP_DEVICE void stage_chunk(const attend_args & a, memory & s, const uint8_t * k, uint32_t kv_head,
@@ -228,22 +223,20 @@ struct prefill {
         }
     }
 
-    KVP_DEVICE void stage_v(const attend_args & a, const page_desc & page, memory & s, const uint8_t * v,
+    // True where this thread met an infinity or NaN in a cell that may be seen by some rows only.
+    KVP_DEVICE bool stage_v(const attend_args & a, const page_desc & page, memory & s, const uint8_t * v,
                             uint32_t c0, uint32_t n) {
         const uint64_t cell_bytes = (uint64_t) a.kv_heads * a.row_v;
+        bool odd = false;
         for (uint32_t job = thread_index(); job < n * (DV / 8); job += prefill_block) {
             const uint32_t c = job / (DV / 8), e = job % (DV / 8) * 8;
             float x[8] = {};
             if (page.full || (s.seen[(c0 + c) / 32] >> (c0 + c) % 32 & 1u)) {
                 load8(a.type_v, v + (c0 + c) * cell_bytes, e, x);
                 if (!page.full) {
-                    bool odd = false;
                     KVP_UNROLL
                     for (int i = 0; i < 8; ++i) {
                         odd |= !is_finite(x[i]);
-                    }
-                    if (odd) {
-                        s.odd = 1;
                     }
                 }
             }
@@ -251,6 +244,7 @@ struct prefill {
             to[0] = {x[0], x[1], x[2], x[3]};
             to[1] = {x[4], x[5], x[6], x[7]};
         }
+        return odd;
     }
 
     // GUARD leaves out products with weight 0, which an infinity in V would turn into NaN.
@@ -282,9 +276,8 @@ struct prefill {
                          uint32_t cells, state & t) {
         for (uint32_t c0 = 0; c0 < cells; c0 += shape::vc) {
             const uint32_t n = cells - c0 < shape::vc ? cells - c0 : shape::vc;
-            stage_v(a, page, s, v, c0, n);
-            KVP_BARRIER();
-            if (s.odd) {
+            t.odd |= KVP_BARRIER_OR(stage_v(a, page, s, v, c0, n));
+            if (t.odd) {
                 add_cells<true>(s, c0, n, t);
             } else {
                 add_cells<false>(s, c0, n, t);

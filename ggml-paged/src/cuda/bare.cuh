@@ -31,6 +31,9 @@ static __device__ __forceinline__ float __shfl_xor_sync(unsigned mask, float x, 
     return __nvvm_shfl_sync_bfly_f32(mask, x, lane_mask, 0x1f);
 }
 
+static __device__ __forceinline__ int __syncthreads_or(int x) { return __nvvm_bar0_or(x); }
+static __device__ __forceinline__ void __syncwarp() { __nvvm_bar_warp_sync(0xffffffffu); }
+
 static __device__ __forceinline__ void atomicOr(unsigned * word, unsigned bits) {
     __nvvm_atom_or_gen_i((int *) word, (int) bits);
 }

@@ -17,6 +17,7 @@
 #define KVP_GLOBAL(threads) static
 #define KVP_SHARED(type, name) type & name = *static_cast<type *>(emulator::shared_memory(sizeof(type)))
 #define KVP_BARRIER() emulator::barrier(__FILE__, __LINE__)
+#define KVP_BARRIER_OR(x) emulator::barrier_or(x, __FILE__, __LINE__)
 #define KVP_UNROLL
 #define KVP_UNROLL_4
 // A reader of the kernels takes what it needs of them.
@@ -33,6 +34,7 @@
 #define KVP_GLOBAL(threads) static __global__ __launch_bounds__(threads, 2)
 #define KVP_SHARED(type, name) __shared__ type name
 #define KVP_BARRIER() __syncthreads()
+#define KVP_BARRIER_OR(x) (__syncthreads_or(x) != 0)
 #define KVP_UNROLL _Pragma("unroll")
 #define KVP_UNROLL_4 _Pragma("unroll 4")
 
@@ -60,7 +62,8 @@ KVP_DEVICE uint32_t block_y() { return emulator::block_index(1); }
 KVP_DEVICE uint32_t block_z() { return emulator::block_index(2); }
 
 KVP_DEVICE float shuffle_xor(float x, int lane_mask) { return emulator::shuffle_xor(x, lane_mask); }
-KVP_DEVICE void or_shared(uint32_t * word, uint32_t bits) { *word |= bits; }
+KVP_DEVICE void warp_barrier() { emulator::warp_barrier(); }
+KVP_DEVICE void or_shared(uint32_t * word, uint32_t bits) { __atomic_fetch_or(word, bits, __ATOMIC_RELAXED); }
 
 KVP_DEVICE float exp2_fast(float x) { return std::exp2(x); }
 
@@ -113,6 +116,7 @@ KVP_DEVICE uint32_t block_y() { return blockIdx.y; }
 KVP_DEVICE uint32_t block_z() { return blockIdx.z; }
 
 KVP_DEVICE float shuffle_xor(float x, int lane_mask) { return __shfl_xor_sync(0xffffffffu, x, lane_mask, 32); }
+KVP_DEVICE void warp_barrier() { __syncwarp(); }
 KVP_DEVICE void or_shared(uint32_t * word, uint32_t bits) { atomicOr(word, bits); }
 
 KVP_DEVICE float exp2_fast(float x) {

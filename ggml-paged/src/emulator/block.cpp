@@ -27,6 +27,7 @@ struct cuda_thread {
     int          line = 0;
     float        given = 0, taken = 0;
     int          lane_mask = 0;
+    bool         votes = false, vote = false;  // at a barrier that asks, and its answer
 };
 
 struct block {
@@ -69,7 +70,7 @@ std::string where(const block & b, uint32_t t) {
     const std::string name = "thread " + std::to_string(t);
     switch (thread.state) {
     case thread_state::at_barrier: return name + " waits at the barrier " + site(thread.file, thread.line);
-    case thread_state::at_shuffle: return name + " waits in a shuffle";
+    case thread_state::at_shuffle: return name + (thread.lane_mask ? " waits in a shuffle" : " waits for its warp");
     case thread_state::done:       return name + " has returned";
     default:                       return name + " runs";
     }
@@ -97,7 +98,8 @@ bool finish_barrier(block & b) {
     const cuda_thread & first = b.threads[0];
     for (uint32_t t = 0; t < b.threads.size(); ++t) {
         const cuda_thread & other = b.threads[t];
-        const bool same = other.state == first.state && other.line == first.line && other.file == first.file;
+        const bool same = other.state == first.state && other.line == first.line && other.file == first.file
+            && other.votes == first.votes;
         if (other.state == thread_state::at_shuffle || (!same && first.state != thread_state::done)
             || other.state != first.state) {
             fail(b, where(b, 0) + " while " + where(b, t));
@@ -107,8 +109,10 @@ bool finish_barrier(block & b) {
     if (first.state == thread_state::done) {
         return false;
     }
+    const bool any = std::any_of(b.threads.begin(), b.threads.end(), [](const cuda_thread & t) { return t.vote; });
     for (uint32_t t = 0; t < b.threads.size(); ++t) {
         b.threads[t].state = thread_state::ready;
+        b.threads[t].vote = any;
         b.ready.push_back(t);
     }
     return true;
@@ -189,20 +193,28 @@ void * shared_memory(size_t bytes) {
     return running->shared_base();
 }
 
-void barrier(const char * file, int line) {
+// Waits for all threads; what they voted together, or this one's vote where the barrier is
+// left out.
+static bool meet(bool votes, bool vote, const char * file, int line) {
     block & b = *running;
     if (b.how->sites) {
         b.how->sites->insert(site(file, line));
     }
     if (!b.how->drop_barrier.empty() && site(file, line) == b.how->drop_barrier) {
-        return;
+        return vote;
     }
     cuda_thread & t = b.threads[here.thread];
     t.state = thread_state::at_barrier;
     t.file = file;
     t.line = line;
+    t.votes = votes;
+    t.vote = vote;
     fiber_yield();
+    return t.vote;
 }
+
+void barrier(const char * file, int line) { meet(false, false, file, line); }
+bool barrier_or(bool x, const char * file, int line) { return meet(true, x, file, line); }
 
 float shuffle_xor(float x, int lane_mask) {
     cuda_thread & t = running->threads[here.thread];
@@ -212,5 +224,8 @@ float shuffle_xor(float x, int lane_mask) {
     fiber_yield();
     return t.taken;
 }
+
+// A shuffle in which every lane keeps its own.
+void warp_barrier() { shuffle_xor(0, 0); }
 
 } // namespace emulator

@@ -5,7 +5,7 @@
 //
 // What it reports, besides wrong results that poison and order bring about:
 //   - a barrier that not all threads of a block reach, or reach at different places;
-//   - a shuffle that not all lanes of a warp take part in;
+//   - a shuffle or a barrier of a warp that not all its lanes take part in;
 //   - more than 48 KiB of shared memory, and writes past its end.
 #pragma once
 
@@ -45,6 +45,9 @@ inline uint32_t thread_index() { return here.thread; }
 inline uint32_t block_index(int axis) { return here.block[axis]; }
 void *   shared_memory(size_t bytes);
 void     barrier(const char * file, int line);
+// barrier_or is a barrier that tells every thread whether x is set in any.
+bool     barrier_or(bool x, const char * file, int line);
 float    shuffle_xor(float x, int lane_mask);
+void     warp_barrier();
 
 } // namespace emulator

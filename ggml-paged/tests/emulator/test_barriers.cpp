@@ -31,6 +31,70 @@ TEST(emulator, two_different_barriers_are_reported) {
     EXPECT_NE(why.find("two.cuh"), std::string::npos) << why;
 }
 
+TEST(emulator, a_barrier_that_asks_answers_all_threads) {
+    for (const uint32_t says : {0u, 63u, 64u}) {  // 64: nobody
+        std::vector<int> got(64, -1);
+        const std::string why = run(one_block, {}, [&] {
+            const uint32_t t = emulator::thread_index();
+            got[t] = emulator::barrier_or(t == says, "ask.cuh", 1);
+            // A vote is not kept for the next barrier.
+            got[t] += 2 * emulator::barrier_or(false, "ask.cuh", 2);
+        });
+        EXPECT_EQ(why, "");
+        EXPECT_EQ(got, std::vector<int>(64, says < 64)) << says;
+    }
+}
+
+TEST(emulator, misuse_of_a_barrier_that_asks_is_reported) {
+    const std::string branch = run(one_block, {}, [] {
+        if (emulator::thread_index() < 40) {
+            emulator::barrier_or(true, "ask.cuh", 7);
+        }
+    });
+    EXPECT_NE(branch.find("ask.cuh:7"), std::string::npos) << branch;
+    // Two of different kinds, even if a macro puts both on one line.
+    const std::string kinds = run(one_block, {}, [] {
+        if (emulator::thread_index() == 5) {
+            emulator::barrier("ask.cuh", 8);
+        } else {
+            emulator::barrier_or(true, "ask.cuh", 8);
+        }
+    });
+    EXPECT_NE(kinds.find("ask.cuh:8"), std::string::npos) << kinds;
+    // Left out, as by a thread that took an answer of its own for that of all.
+    std::set<std::string> sites;
+    emulator::order without;
+    without.drop_barrier = "ask.cuh:9";
+    without.sites = &sites;
+    EXPECT_NE(run(one_block, without, [] {
+        if (emulator::barrier_or(emulator::thread_index() == 3, "ask.cuh", 9)) {
+            emulator::barrier("ask.cuh", 10);
+        }
+    }), "");
+    EXPECT_EQ(sites.count("ask.cuh:9"), 1u);
+}
+
+TEST(emulator, a_barrier_of_a_warp_without_all_lanes_is_reported) {
+    EXPECT_EQ(run(one_block, {}, [] {
+        if (emulator::thread_index() < 32) {  // a warp on its own
+            emulator::warp_barrier();
+        }
+    }), "");
+    const std::string why = run(one_block, {}, [] {
+        if (emulator::thread_index() != 33) {
+            emulator::warp_barrier();
+        }
+    });
+    EXPECT_NE(why.find("warp"), std::string::npos) << why;
+    EXPECT_NE(run(one_block, {}, [] {
+        if (emulator::thread_index() % 2) {
+            emulator::warp_barrier();
+        } else {
+            emulator::shuffle_xor(1.0f, 2);
+        }
+    }), "");
+}
+
 TEST(emulator, a_shuffle_without_all_lanes_is_reported) {
     const std::string why = run(one_block, {}, [] {
         if (emulator::thread_index() != 33) {
