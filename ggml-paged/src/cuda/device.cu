@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "cuda/dispatch.cuh"
+#include "cuda/attend_launch.h"
+#include "cuda/merge.cuh"
+#include "cuda/rows.cuh"
 
 namespace kvp_gpu {
 
@@ -273,14 +275,15 @@ int cuda_gpu::drain() {
 
 int cuda_gpu::attend(uint32_t dk, uint32_t dv, const attend_split & split, grid_size grid, const attend_args & a) {
     enter();
-    const bool known = kvp_kernels::with_attend_kernel(dk, dv, split, [&](void (*kernel)(attend_args), uint32_t threads) {
-        kernel<<<dim3(grid.x, grid.y, grid.z), threads, 0, compute()>>>(a);
-    });
-    if (!known) {
-        last_sentence = "there is no attention kernel for these head sizes";
-        return -ENOTSUP;
+#define KVP_CASE(K, V)                                           \
+    if (dk == K && dv == V) {                                    \
+        launch_attend<K, V>(split, grid, compute(), a);          \
+        return check(cudaGetLastError(), "launching attention"); \
     }
-    return check(cudaGetLastError(), "launching attention");
+    KVP_FOR_EACH_HEAD_DIM(KVP_CASE)
+#undef KVP_CASE
+    last_sentence = "there is no attention kernel for these head sizes";
+    return -ENOTSUP;
 }
 
 int cuda_gpu::merge(const merge_args & a) {

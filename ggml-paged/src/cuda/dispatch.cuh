@@ -1,24 +1,31 @@
 // From sizes known at run time to the instantiation of a kernel.
 #pragma once
 
-#include "cuda/kernels.cuh"
+#include "cuda/attend_decode.cuh"
+#include "cuda/attend_prefill.cuh"
 #include "cuda/split.h"
 
 namespace KVP_KERNELS {
 
-// with_attend_kernel calls launch(kernel, threads) with the kernel for a split; false where
-// there is none.
+// with_kernel_of calls launch(kernel, threads) with the kernel for a split.
+template <uint32_t DK, uint32_t DV, class LAUNCH>
+void with_kernel_of(const attend_split & split, LAUNCH && launch) {
+    switch (split.decode_rows) {
+    case 0:  return launch(attend_prefill<DK, DV>, prefill_block);
+    case 1:  return launch(attend_decode<DK, DV, 1>, decode_block);
+    case 4:  return launch(attend_decode<DK, DV, 4>, decode_block);
+    case 8:  return launch(attend_decode<DK, DV, 8>, decode_block);
+    default: return launch(attend_decode<DK, DV, 16>, decode_block);
+    }
+}
+
+// with_attend_kernel does so for any head size; false where there is no kernel for it.
 template <class LAUNCH>
 bool with_attend_kernel(uint32_t dk, uint32_t dv, const attend_split & split, LAUNCH && launch) {
-#define KVP_CASE(K, V)                                                               \
-    if (dk == K && dv == V) {                                                        \
-        switch (split.decode_rows) {                                                 \
-        case 0:  launch(attend_prefill<K, V>, prefill_block); return true;           \
-        case 1:  launch(attend_decode<K, V, 1>, decode_block); return true;          \
-        case 4:  launch(attend_decode<K, V, 4>, decode_block); return true;          \
-        case 8:  launch(attend_decode<K, V, 8>, decode_block); return true;          \
-        default: launch(attend_decode<K, V, 16>, decode_block); return true;         \
-        }                                                                            \
+#define KVP_CASE(K, V)                         \
+    if (dk == K && dv == V) {                  \
+        with_kernel_of<K, V>(split, launch);   \
+        return true;                           \
     }
     KVP_FOR_EACH_HEAD_DIM(KVP_CASE)
 #undef KVP_CASE

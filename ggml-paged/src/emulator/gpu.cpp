@@ -9,6 +9,7 @@
 
 #define KVP_EMULATED 1
 #include "cuda/dispatch.cuh"
+#include "cuda/kernels.cuh"
 
 namespace emulator {
 

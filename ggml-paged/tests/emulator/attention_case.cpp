@@ -8,6 +8,7 @@
 
 #define KVP_EMULATED 1
 #include "cuda/dispatch.cuh"
+#include "cuda/kernels.cuh"
 #include "cuda/metadata.h"
 
 namespace {

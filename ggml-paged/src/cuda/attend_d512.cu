@@ -1,0 +1,3 @@
+#include "cuda/attend_launch.cuh"
+
+KVP_ATTEND_KERNELS(512, 512)

@@ -1,0 +1,15 @@
+// Launches of the attention kernels, one translation unit for each head size
+// (attend_d*.cu): the kernels are what takes long to compile, and so they are compiled side
+// by side.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "cuda/gpu.h"
+
+namespace kvp_gpu {
+
+template <uint32_t DK, uint32_t DV>
+void launch_attend(const attend_split & split, grid_size grid, cudaStream_t stream, const attend_args & a);
+
+} // namespace kvp_gpu
