@@ -10,30 +10,6 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// DefaultRoot returns preferred when pages can be kept there: it is not on a
-// filesystem that lives in memory, and it passes CheckRoot or does not exist
-// yet. Otherwise it returns fallback, with an error when that is unsafe.
-// Nothing is created.
-func DefaultRoot(fsys vfs.FS, preferred, fallback string) (string, error) {
-	if usable(fsys, preferred) == nil {
-		if ram, err := ramAt(fsys, preferred); err == nil && !ram {
-			return preferred, nil
-		}
-	}
-	if err := usable(fsys, fallback); err != nil {
-		return "", err
-	}
-	return fallback, nil
-}
-
-// usable is CheckRoot for a root that may still have to be made.
-func usable(fsys vfs.FS, path string) error {
-	if err := CheckRoot(fsys, path); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
 // CheckRoot returns nil when path is a directory in which this process may keep
 // prompts: not a symbolic link, owned by this user, and not writable by its
 // group or by others. Otherwise it returns ErrRootSymlink, ErrRootNotDir,

@@ -327,23 +327,7 @@ func TestRoots(t *testing.T) {
 		require.ErrorIs(t, err, want)
 		_, err = Open(ctx, testOptions(t, func(o *Options) { o.Remote.Root = path }))
 		require.ErrorIs(t, err, want)
-		root, err := DefaultRoot(vfs.OS, path, good)
-		require.NoError(t, err)
-		require.Equal(t, good, root)
-		_, err = DefaultRoot(vfs.OS, path, path)
-		require.ErrorIs(t, err, want)
 	}
-	fresh := filepath.Join(dir, "x", "y")
-	ram, err := IsRAM(fresh)
-	require.NoError(t, err)
-	root, err := DefaultRoot(vfs.OS, fresh, good)
-	require.NoError(t, err)
-	if ram {
-		require.Equal(t, good, root)
-	} else {
-		require.Equal(t, fresh, root)
-	}
-	require.NoDirExists(t, fresh)
 }
 
 func TestIsRAM(t *testing.T) {
@@ -354,9 +338,6 @@ func TestIsRAM(t *testing.T) {
 	ram, err := IsRAM("/dev/shm/kvtier/not/there")
 	require.NoError(t, err)
 	require.True(t, ram)
-	root, err := DefaultRoot(vfs.OS, "/dev/shm/kvtier-test-root", t.TempDir())
-	require.NoError(t, err)
-	require.NotContains(t, root, "shm")
 }
 
 // TestWhatIsGivenUpLeavesNothingAfterClose closes a tier while an operation on it

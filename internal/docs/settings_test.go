@@ -40,14 +40,15 @@ func TestDefaults(t *testing.T) {
 			require.NoError(t, os.Unsetenv(name))
 		}
 	}
-	t.Setenv("HOME", t.TempDir())
+	t.Setenv(tierenv.LocalVariable, t.TempDir()) // what the default is depends on the machine
 
 	require.False(t, tierenv.Enabled())
 	config, err := tierenv.FromEnvironment(slog.New(slog.NewTextHandler(io.Discard, nil)))
 	require.NoError(t, err)
 	const gb = 1e9
 	require.Equal(t, "0", said["OLLAMA_KV_TIERING"])
-	require.Contains(t, said["OLLAMA_KV_TIER_LOCAL"], tierenv.DefaultRoot)
+	require.Contains(t, said["OLLAMA_KV_TIER_LOCAL"], "~/"+tierenv.DefaultRoot)
+	require.Contains(t, section(t, read(t, configuration), "### `OLLAMA_KV_TIER_LOCAL`"), tierenv.FormerRoot)
 	require.Equal(t, strconv.Itoa(int(config.LocalBytes/gb)), said["OLLAMA_KV_TIER_LOCAL_GB"])
 	require.Equal(t, strconv.Itoa(int(config.RemoteBytes/gb)), said["OLLAMA_KV_TIER_REMOTE_GB"])
 	require.Equal(t, strconv.Itoa(int(config.RAMBytes/gb)), said["OLLAMA_KV_TIER_RAM_GB"])

@@ -15,9 +15,10 @@ import (
 // instanceLock is the file below a server's own directory that it holds while it lives.
 const instanceLock = "server.lock"
 
-// ClaimInstance takes the local directory of a server that has an OLLAMA_KV_INSTANCE_ID. The
-// server calls it once, before it starts a runner, and release when it ends; however else
-// that happens, the directory is free again then. Runners use it and do not hold it.
+// ClaimInstance decides where pages are kept, and takes the local directory of a server that
+// has an OLLAMA_KV_INSTANCE_ID. The server calls it once, before it starts a runner, and
+// release when it ends; however else that happens, the directory is free again then. Runners
+// use it and do not hold it.
 //
 // It returns an error when another server holds the directory: then this one must not
 // start, since both would take it for theirs. When the directory cannot be had for another
@@ -26,6 +27,7 @@ func ClaimInstance() (release func(), err error) {
 	if !Enabled() {
 		return func() {}, nil
 	}
+	settleRoot(slog.Default())
 	lock, err := claimInstance()
 	if errors.Is(err, vfs.ErrLocked) {
 		return nil, err
@@ -39,6 +41,18 @@ func ClaimInstance() (release func(), err error) {
 		return func() {}, nil
 	}
 	return func() { lock.Close() }, nil
+}
+
+// settleRoot writes the default directory into the environment where that says none, so that
+// a server and all its runners use one for as long as they live: what is chosen depends on
+// what is on disk. One that cannot be chosen is reported where it is needed.
+func settleRoot(log *slog.Logger) {
+	path, why, err := tierenv.LocalRoot()
+	if err != nil || why == tierenv.LocalVariable {
+		return
+	}
+	tierenv.LogRoot(log, path, why)
+	_ = os.Setenv(tierenv.LocalVariable, path) // fails for no path that was found
 }
 
 // claimInstance returns the lock, nil where there is no id.

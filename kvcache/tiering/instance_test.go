@@ -1,6 +1,7 @@
 package tiering
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv/tierenvtest"
 )
 
@@ -91,4 +93,23 @@ func fileAt(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	return path
+}
+
+// A server and its runners use one directory, whatever is on disk when a runner starts.
+func TestDefaultDirectoryIsHandedDown(t *testing.T) {
+	home := t.TempDir()
+	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "HOME": home, "USERPROFILE": home, tierenv.LocalVariable: ""})
+	first, _, err := tierenv.LocalRoot()
+	if err != nil {
+		t.Skip("no directory to keep pages in by default here")
+	}
+	log, lines := tierenvtest.Logger()
+	settleRoot(log)
+	require.Equal(t, first, os.Getenv(tierenv.LocalVariable))
+	require.Contains(t, lines.String(), "kv tier: pages are kept ")
+	require.Contains(t, lines.String(), "local="+first)
+
+	settleRoot(log)
+	require.Equal(t, first, os.Getenv(tierenv.LocalVariable))
+	require.Equal(t, 1, bytes.Count(lines.Bytes(), []byte("\n")), "it is said once")
 }

@@ -52,6 +52,7 @@ func Enabled() bool { return tierenv.Enabled() }
 // one line that says why not.
 func Start(m Model, cache ollama.Cache, rows []kvcache.Rows) *kvcache.TieredCausal {
 	log := slog.Default()
+	settleRoot(log)
 	tiered, err := start(m, cache, rows, log)
 	if err != nil {
 		log.Warn("kv tier: off for this model", "model", filepath.Base(m.Path), "reason", err)

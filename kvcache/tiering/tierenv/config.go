@@ -13,11 +13,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/memory"
-	"github.com/kvtier/kvtier/internal/vfs"
 )
-
-// DefaultRoot is where pages go when nothing is said and the place is safe.
-const DefaultRoot = "/tmp/ollama-kv-cache"
 
 const (
 	// DefaultWarmBytes is the most that is read ahead when nothing is said: some pages of
@@ -33,9 +29,8 @@ const bytesPerGB = 1e9
 
 // Config is what the environment says.
 type Config struct {
-	// Local is OLLAMA_KV_TIER_LOCAL: a directory on a local disk. Default DefaultRoot where
-	// that is safe and on a disk, else ~/.ollama/kv-cache. With an Instance it is that one's
-	// directory below the one named.
+	// Local is OLLAMA_KV_TIER_LOCAL: a directory on a local disk. Default [LocalRoot]. With an
+	// Instance it is that one's directory below the one named.
 	Local string
 	// LocalBytes is OLLAMA_KV_TIER_LOCAL_GB, default 20 GB. Zero means all but 5 % of the
 	// filesystem.
@@ -88,7 +83,6 @@ func variable(name string) string {
 // wanted.
 func FromEnvironment(log *slog.Logger) (Config, error) {
 	c := Config{
-		Local:      variable("OLLAMA_KV_TIER_LOCAL"),
 		Remote:     variable("OLLAMA_KV_TIER_REMOTE"),
 		Instance:   variable("OLLAMA_KV_INSTANCE_ID"),
 		Namespace:  variable("OLLAMA_KV_TIER_NAMESPACE"),
@@ -125,8 +119,7 @@ func FromEnvironment(log *slog.Logger) (Config, error) {
 			c.PageTokens = n
 		}
 	}
-	if c.Local == "" {
-		c.Local, err = defaultRoot()
+	if c.Local, _, err = LocalRoot(); err != nil {
 		errs = append(errs, err)
 	}
 	for _, dir := range []*string{&c.Local, &c.Remote} {
@@ -202,14 +195,4 @@ func warmBytes(log *slog.Logger) int64 {
 		return unset
 	}
 	return n
-}
-
-// defaultRoot is the documented default where nobody else can put something in the way and
-// pages are not kept in memory, else a directory of the user's own.
-func defaultRoot() (string, error) {
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", fmt.Errorf("no home directory to keep pages in (%w): set OLLAMA_KV_TIER_LOCAL", err)
-	}
-	return diskstore.DefaultRoot(vfs.OS, DefaultRoot, filepath.Join(home, ".ollama", "kv-cache"))
 }

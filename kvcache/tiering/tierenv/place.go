@@ -1,0 +1,150 @@
+package tierenv
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// LocalVariable names the directory of the local tier.
+const LocalVariable = "OLLAMA_KV_TIER_LOCAL"
+
+const (
+	// DefaultRoot is where pages go when nothing is said, below the home directory of the
+	// server's user: in Ollama's own folder.
+	DefaultRoot = ".ollama/kv-cache"
+
+	// FormerRoot is where they went before. Many systems empty /tmp when they boot, or by
+	// age.
+	FormerRoot = "/tmp/ollama-kv-cache"
+)
+
+// LocalRoot returns what OLLAMA_KV_TIER_LOCAL says, or a directory that can keep pages, and
+// why that one. Nothing is created.
+func LocalRoot() (path, why string, err error) {
+	if path := variable(LocalVariable); path != "" {
+		return path, LocalVariable, nil
+	}
+	p := places{former: FormerRoot, unsuited: unsuited}
+	home, err := os.UserHomeDir()
+	if err == nil {
+		p.own = filepath.Join(home, filepath.FromSlash(DefaultRoot))
+	} else {
+		p.homeless = fmt.Errorf("no home directory to keep pages in: %w", err)
+	}
+	return p.choose()
+}
+
+// LogRoot says in one line where pages are kept that OLLAMA_KV_TIER_LOCAL says nothing of.
+func LogRoot(log *slog.Logger, path, why string) {
+	if path == FormerRoot {
+		log.Warn("kv tier: pages are kept where many systems delete files when they boot, or by age", "local", path, "reason", why)
+		return
+	}
+	log.Info("kv tier: pages are kept in the default directory", "local", path, "reason", why)
+}
+
+// places are the directories to choose from when nothing is said.
+type places struct {
+	own      string // in Ollama's own folder
+	homeless error  // why there is none
+	former   string
+	unsuited func(path string) error // why a directory cannot be a default, or nil
+}
+
+// choose prefers Ollama's own folder, but for pages that are elsewhere already: those are
+// used where they are, until somebody moves them. All processes of a user choose alike.
+func (p places) choose() (path, why string, err error) {
+	ownErr := p.homeless
+	if ownErr == nil {
+		ownErr = p.unsuited(p.own)
+	}
+	formerErr := p.unsuited(p.former)
+	formerHolds := formerErr == nil && holdsPages(p.former)
+	switch {
+	case ownErr != nil && formerErr != nil:
+		return "", "", fmt.Errorf("no directory for pages: set OLLAMA_KV_TIER_LOCAL to one on a local disk (%w; %w)", ownErr, formerErr)
+	case ownErr != nil:
+		return p.former, ownErr.Error() + "; set OLLAMA_KV_TIER_LOCAL to a directory on a local disk", nil
+	case formerHolds && !holdsPages(p.own):
+		return p.former, fmt.Sprintf("it holds pages, and %s holds none; to move them stop the server, copy all of it there with cp -a, and remove it", p.own), nil
+	case formerHolds:
+		return p.own, fmt.Sprintf("Ollama's own folder; pages that are left in %s, the former default, are not used", p.former), nil
+	}
+	return p.own, "Ollama's own folder", nil
+}
+
+// unsuited says why pages should not be kept in a directory unless somebody says so.
+func unsuited(path string) error {
+	if err := diskstore.CheckRoot(vfs.OS, path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	there, err := nearest(path)
+	if err != nil {
+		return err
+	}
+	ram, err := diskstore.IsRAM(there)
+	if err != nil {
+		return err
+	}
+	if ram {
+		return fmt.Errorf("%s is on a filesystem in memory", path)
+	}
+	network, err := isNetwork(there)
+	if err != nil {
+		return err
+	}
+	if network {
+		return fmt.Errorf("%s is on a network filesystem", path)
+	}
+	if err := writable(there); err != nil {
+		return fmt.Errorf("%s cannot be written: %w", path, err)
+	}
+	return nil
+}
+
+// nearest is path, or the nearest directory above it that exists.
+func nearest(path string) (string, error) {
+	for {
+		_, err := os.Stat(path)
+		parent := filepath.Dir(path)
+		if !errors.Is(err, fs.ErrNotExist) || parent == path {
+			return path, err
+		}
+		path = parent
+	}
+}
+
+// pageSuffix is how files of pages end.
+const pageSuffix = ".kvp"
+
+// holdsPages reports whether there is a page below a root, of whatever model and server. It
+// stops at the first; a directory that cannot be read holds none.
+func holdsPages(root string) bool {
+	found := false
+	_ = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil || noPages(path):
+			return fs.SkipDir
+		case e.Type().IsRegular() && strings.HasSuffix(e.Name(), pageSuffix):
+			found = true
+			return fs.SkipAll
+		}
+		return nil
+	})
+	return found
+}
+
+// noPages reports whether what looks like a page in a directory is none: it is damaged, or
+// still being written.
+func noPages(dir string) bool {
+	name := filepath.Base(dir)
+	return (name == "quarantine" || name == "tmp") && filepath.Base(filepath.Dir(dir)) == "v1"
+}

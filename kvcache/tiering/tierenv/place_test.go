@@ -1,0 +1,116 @@
+package tierenv
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/kvcache/tiering/tierenv/tierenvtest"
+)
+
+// page is where a page of a root may be.
+const page = "v1/0123/ab/cdef.kvp"
+
+func lay(t *testing.T, root, name string) {
+	t.Helper()
+	path := filepath.Join(root, filepath.FromSlash(name))
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+}
+
+// TestDefaultRoot: pages go to Ollama's own folder, and those that are in /tmp already are
+// found there.
+func TestDefaultRoot(t *testing.T) {
+	ram := errors.New("is on a filesystem in memory")
+	for name, tc := range map[string]struct {
+		own, former       string // a file in it
+		badOwn, badFormer error
+		homeless          error
+		wantFormer        bool
+		says              string
+	}{
+		"nothing is anywhere":      {says: "Ollama's own folder"},
+		"pages in the own folder":  {own: page, says: "Ollama's own folder"},
+		"pages in the former one":  {former: page, wantFormer: true, says: "it holds pages, and"},
+		"a tail in the former one": {former: "v1/0123/tails/ab/cdef/0123.kvp", wantFormer: true, says: "it holds pages"},
+		"a server's own pages":     {former: "instances/tmp/" + page, wantFormer: true, says: "copy all of it there with cp -a"},
+		"pages in both":            {own: page, former: page, says: "are not used"},
+		"what a store leaves":      {former: "v1/usage.json", says: "Ollama's own folder"},
+		"damaged pages":            {former: "v1/quarantine/cdef.kvp", says: "Ollama's own folder"},
+		"pages not yet written":    {former: "v1/tmp/cdef.kvp", says: "Ollama's own folder"},
+		"the former is not safe":   {former: page, badFormer: ram, says: "Ollama's own folder"},
+		"the own is not safe":      {own: page, badOwn: ram, wantFormer: true, says: "filesystem in memory; set OLLAMA_KV_TIER_LOCAL"},
+		"no home directory":        {homeless: errors.New("no home"), wantFormer: true, says: "no home; set OLLAMA_KV_TIER_LOCAL"},
+	} {
+		dir := t.TempDir()
+		p := places{own: filepath.Join(dir, "own"), former: filepath.Join(dir, "former"), homeless: tc.homeless}
+		p.unsuited = func(path string) error { return map[string]error{p.own: tc.badOwn, p.former: tc.badFormer}[path] }
+		for root, file := range map[string]string{p.own: tc.own, p.former: tc.former} {
+			if file != "" {
+				lay(t, root, file)
+			}
+		}
+		want := p.own
+		if tc.wantFormer {
+			want = p.former
+		}
+		path, why, err := p.choose()
+		require.NoError(t, err, name)
+		require.Equal(t, want, path, name)
+		require.Contains(t, why, tc.says, name)
+	}
+	p := places{own: "/own", former: "/former", unsuited: func(path string) error { return errors.New(path + " is not safe") }}
+	_, _, err := p.choose()
+	require.ErrorContains(t, err, "set OLLAMA_KV_TIER_LOCAL")
+	require.ErrorContains(t, err, "/own is not safe; /former is not safe")
+}
+
+func TestUnsuitedDefaults(t *testing.T) {
+	dir := t.TempDir()
+	if ram, err := diskstore.IsRAM(dir); err != nil || ram {
+		t.Skip("temporary files are in memory here")
+	}
+	inHome := func(name string) string { return filepath.Join(dir, name) }
+	fresh := inHome("none/.ollama/kv-cache")
+	require.NoError(t, unsuited(fresh))
+	require.NoDirExists(t, inHome("none"))
+
+	require.NoError(t, os.Mkdir(inHome("open"), 0o700))
+	require.NoError(t, os.Chmod(inHome("open"), 0o777))
+	require.ErrorIs(t, unsuited(inHome("open")), diskstore.ErrRootMode)
+	require.NoError(t, os.Symlink(dir, inHome("link")))
+	require.ErrorIs(t, unsuited(inHome("link")), diskstore.ErrRootSymlink)
+	lay(t, dir, "file")
+	require.Error(t, unsuited(inHome("file/below")))
+	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
+		require.ErrorContains(t, unsuited("/dev/shm/kvtier-none/kv-cache"), "in memory")
+	}
+	if os.Geteuid() != 0 { // root may write everywhere
+		require.NoError(t, os.Mkdir(inHome("locked"), 0o500))
+		require.ErrorContains(t, unsuited(inHome("locked/kv-cache")), "cannot be written")
+	}
+	if info, err := os.Stat("/sys/kernel"); err == nil && info.IsDir() {
+		network, err := isNetwork("/sys/kernel")
+		require.NoError(t, err)
+		require.False(t, network)
+	}
+}
+
+func TestVariableNamesTheRoot(t *testing.T) {
+	tierenvtest.Set(t, map[string]string{LocalVariable: "/fast/pages"})
+	path, why, err := LocalRoot()
+	require.NoError(t, err)
+	require.Equal(t, []string{"/fast/pages", LocalVariable}, []string{path, why})
+
+	log, lines := tierenvtest.Logger()
+	LogRoot(log, FormerRoot, "it holds pages")
+	LogRoot(log, "/home/user/.ollama/kv-cache", "Ollama's own folder")
+	require.Equal(t, 1, strings.Count(lines.String(), "level=WARN"))
+	require.Contains(t, lines.String(), `local=`+FormerRoot+` reason="it holds pages"`)
+	require.Contains(t, lines.String(), `local=/home/user/.ollama/kv-cache reason="Ollama's own folder"`)
+}

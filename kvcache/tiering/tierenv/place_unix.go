@@ -1,0 +1,10 @@
+//go:build unix
+
+package tierenv
+
+import "golang.org/x/sys/unix"
+
+// writable asks the system, which also knows of filesystems that are mounted read-only.
+func writable(dir string) error {
+	return unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS)
+}
