@@ -31,7 +31,7 @@ func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint Key)
 		drop := QuarantineDrop{Tier: root.id}
 		counts := r.s.books[i].counts()
 		err := root.t.dropQuarantined(ctx, picked, dryRun, &drop)
-		if !dryRun && drop.Bytes > 0 {
+		if !dryRun && err == nil {
 			r.s.books[i].release(drop.Bytes, counts)
 		}
 		drops = append(drops, drop)
@@ -53,7 +53,11 @@ func (t *dirTier) dropQuarantined(ctx context.Context, picked func(fingerprint K
 			return nil
 		}
 		if !dryRun {
-			if err := t.fs.Remove(path); err != nil {
+			err := t.fs.Remove(path)
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // by somebody else
+			}
+			if err != nil {
 				return err
 			}
 		}

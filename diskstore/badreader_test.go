@@ -158,7 +158,7 @@ func TestPageReadWrongFromTheCacheIsReadAgain(t *testing.T) {
 	s = open(t, o)
 	info, err := s.local.Stat(ctx, s.refName(s.Chain(ctx, tokens, nil)[1]))
 	require.NoError(t, err)
-	require.True(t, s.evict(ctx, tierLocal, info))
+	evictPage(t, s, info)
 	require.EqualValues(t, 1, s.Stats().Demoted)
 }
 

@@ -36,7 +36,7 @@ type book struct {
 	mu       sync.Mutex
 	claimed  int64            // our claim, as recorded
 	used     int64            // of that, in files that are complete
-	inflight int64            // of that, in files being written
+	inflight int64            // of that, in files being written; Tier.Left comes to it
 	total    int64            // all that ever was used
 	freed    int64            // removed, durably, and not recorded
 	written  map[string]int64 // bytes by day, not recorded
@@ -54,10 +54,9 @@ func newBook(tier Tier, budget, perDay int64, now func() time.Time) *book {
 // room is space set aside for one file. Either finish or cancel ends it; what
 // comes later does nothing.
 type room struct {
-	b      *book
-	bytes  int64
-	counts int64 // ledger.Counts when it was set aside
-	ended  bool
+	b     *book
+	bytes int64
+	ended bool
 }
 
 // reserve sets aside room for a file of n bytes before it is written. It returns
@@ -98,7 +97,7 @@ func (b *book) take(n int64) (*room, bool) {
 		return nil, false
 	}
 	b.inflight += n
-	return &room{b: b, bytes: n, counts: b.last.Counts}, true
+	return &room{b: b, bytes: n}, true
 }
 
 // freeLocked is what is claimed and not used. A claim that may have been taken
@@ -107,7 +106,7 @@ func (b *book) freeLocked() int64 {
 	if b.now().Sub(b.updated) > claimLife/2 {
 		return 0
 	}
-	return max(0, b.claimed-b.used-b.inflight)
+	return max(0, b.claimed-b.used-b.inflight-b.tier.Left())
 }
 
 // ask returns how much may be claimed from l, at least n bytes.
@@ -134,10 +133,20 @@ func (b *book) ask(l *ledger, n int64) (int64, error) {
 	return max(n, most), nil
 }
 
+// appeared counts a file whose reservation was cancelled.
+func (b *book) appeared(done Committed) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used += done.Physical
+	b.total += done.Physical
+	b.written[dayOf(b.now())] += done.Physical
+}
+
 // finish ends a reservation: done is the file that came of it. Filesystems that
 // compress or allocate late tell less than will be so; at least what was
-// reserved counts. What the file replaced is freed when its name is durable.
-func (r *room) finish(done Committed, durable bool) {
+// reserved counts. A file that it replaced counts until the next count: somebody
+// else may have removed it just before, who subtracts it then.
+func (r *room) finish(done Committed) {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
 	r.ended = true
@@ -146,9 +155,6 @@ func (r *room) finish(done Committed, durable bool) {
 	bytes := max(r.bytes, done.Physical)
 	r.b.used += bytes
 	r.b.total += bytes
-	if durable && r.counts == r.b.last.Counts {
-		r.b.freed += done.Freed
-	}
 }
 
 // cancel ends a reservation that no file came of.
@@ -161,8 +167,8 @@ func (r *room) cancel() {
 	}
 }
 
-// release records that files of n bytes are gone for good: counts is what
-// b.counts returned before the first of them was removed.
+// release records that files of n bytes are gone for good, removed by the caller:
+// counts is what b.counts returned before the first of them was.
 func (b *book) release(n, counts int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -260,7 +266,7 @@ func (p pending) settle(l *ledger, id string) {
 func (b *book) change(ctx context.Context, apply func(l *ledger, id string, p pending) error) error {
 	b.mu.Lock()
 	p := pending{
-		free: b.freeLocked(), inflight: b.inflight, used: b.used, freed: b.freed, counts: b.last.Counts,
+		free: b.freeLocked(), inflight: b.inflight + b.tier.Left(), used: b.used, freed: b.freed, counts: b.last.Counts,
 		written: maps.Clone(b.written), hits: maps.Clone(b.hits), evicted: b.evicted, now: b.now(),
 	}
 	b.mu.Unlock()
@@ -359,23 +365,24 @@ func (b *book) close(ctx context.Context) error {
 
 // counting is what the ledger and the book were when a count began.
 type counting struct {
-	added  int64 // to the ledger, by all
-	ours   int64 // of that, by this process
-	listed int64 // by this process when all was listed: this the count has seen
-	living map[string]bool
+	added  int64            // to the ledger, by all
+	ours   int64            // of that, by this process
+	listed int64            // by this process when all was listed: this the count has seen
+	claims map[string]claim // of all
+	aside  Aside            // looked up after that, and before the first file was listed
 	began  time.Time
 }
 
-// beginCount must come before the first file is listed; living are the ids of
-// the processes that live then.
-func (b *book) beginCount(ctx context.Context, living map[string]bool) (counting, error) {
-	c := counting{living: living, began: time.Now()}
+// beginCount must come before the first file is listed, and before it is looked
+// which processes live: one that begins later has its claim.
+func (b *book) beginCount(ctx context.Context) (counting, error) {
+	c := counting{began: time.Now()}
 	if err := b.record(ctx); err != nil {
 		return c, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c.added, c.ours = b.last.Added, b.total-b.used
+	c.added, c.ours, c.claims = b.last.Added, b.total-b.used, b.last.Claims
 	return c, nil
 }
 
@@ -393,14 +400,14 @@ func (b *book) endCount(ctx context.Context, c counting, bytes int64) error {
 		// What others added may have been missed.
 		l.Bytes = max(0, bytes+added)
 		for other, claim := range l.Claims {
-			if other != id && (!c.living[other] || p.now.Sub(claim.Since) > claimLife) {
+			if other != id && c.ended(other, claim, p.now) {
 				// All that it wrote has been listed; when, nobody knows.
 				l.wrote(dayOf(claim.Since), claim.Bytes)
 				delete(l.Claims, other)
 			}
 		}
 		if l.Counts == 0 { // nor is it known what others have claimed
-			for other := range c.living {
+			for other := range c.aside.Living {
 				if _, ok := l.Claims[other]; !ok {
 					l.setClaim(other, b.chunk(), p.now)
 				}
@@ -409,6 +416,20 @@ func (b *book) endCount(ctx context.Context, c counting, bytes int64) error {
 		l.Counts, l.Counted, l.Took = l.Counts+1, p.now, took
 		return nil
 	})
+}
+
+// ended reports whether a claim is of a process that had ended when the count
+// began. Its id tells, and where locks do not work the claim's age: by a clock that
+// is another host's, perhaps.
+func (c counting) ended(id string, now claim, at time.Time) bool {
+	was, known := c.claims[id]
+	switch {
+	case !known || c.aside.Held[id]:
+		return false
+	case !c.aside.Living[id]:
+		return true
+	}
+	return now.Since.Equal(was.Since) && at.Sub(now.Since).Abs() > claimLife
 }
 
 // chunk is the most that is claimed at once for pages that are smaller.

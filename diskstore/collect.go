@@ -216,6 +216,9 @@ func (s *Store) collectLocked(ctx context.Context, id tierID, want demand) error
 	}
 	for {
 		freed := s.evictAll(ctx, id, pick.order(ctx, s, s.tier(id)), over)
+		if freed < over && !before.After(want.before) { // what was to go was no good, perhaps
+			freed += s.emptyQuarantine(ctx, id)
+		}
 		if over -= freed; over <= 0 || ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -270,10 +273,11 @@ func (s *Store) evictAll(ctx context.Context, id tierID, infos []Info, bytes int
 		if now, err := s.tier(id).Stat(ctx, info.Name); err != nil || !now.Used.Equal(info.Used) {
 			continue
 		}
-		if !s.evict(ctx, id, info) {
+		removed, gone := s.evict(ctx, id, info)
+		if !gone {
 			continue
 		}
-		batch.add(info)
+		batch.add(removed)
 		s.books[id].evictedUpTo(info.Used)
 		if len(batch.names) >= batchFiles || batch.bytes >= batchBytes {
 			freed += batch.bytes
@@ -286,7 +290,8 @@ func (s *Store) evictAll(ctx context.Context, id tierID, infos []Info, bytes int
 	return freed
 }
 
-// removal is files of a tier that are gone and still counted in its ledger.
+// removal is files of a tier that this process has removed, and that its ledger
+// still counts.
 type removal struct {
 	s      *Store
 	id     tierID
@@ -299,9 +304,12 @@ func (s *Store) newRemoval(id tierID) *removal {
 	return &removal{s: s, id: id, counts: s.books[id].counts()}
 }
 
-func (r *removal) add(info Info) {
-	r.names = append(r.names, info.Name)
-	r.bytes += info.Physical
+// add takes what drop has returned.
+func (r *removal) add(removed Info) {
+	if removed.Bytes > 0 {
+		r.names = append(r.names, removed.Name)
+		r.bytes += removed.Physical
+	}
 }
 
 // settle makes the removal durable, and the room free. Where that fails the room
@@ -324,8 +332,10 @@ func (r *removal) record(ctx context.Context) {
 }
 
 // evict moves a page down a tier, or deletes it where there is none or the page
-// cannot be moved. It reports whether the page is gone from the tier.
-func (s *Store) evict(ctx context.Context, id tierID, info Info) bool {
+// cannot be moved. It reports whether the page is gone from the tier, and what was
+// removed for that: nothing of a page that went to quarantine, which takes as much
+// room there.
+func (s *Store) evict(ctx context.Context, id tierID, info Info) (removed Info, gone bool) {
 	demoted := false
 	if id == tierLocal && s.remote != nil && !s.remote.breaker.down() {
 		err := s.demote(ctx, info)
@@ -342,14 +352,15 @@ func (s *Store) evict(ctx context.Context, id tierID, info Info) bool {
 		case err == nil:
 			demoted = true
 		case ctx.Err() != nil:
-			return false // closing: the page stays where it is
+			return removed, false // closing: the page stays where it is
 		case s.localIsBad(err):
 			s.condemn(ctx, id, info, err)
-			return true
+			return removed, true
 		}
 	}
-	if !s.drop(ctx, id, info) {
-		return false
+	removed, err := s.drop(ctx, id, info)
+	if err != nil || removed.Bytes == 0 {
+		return removed, err == nil
 	}
 	if demoted {
 		s.counts.demoted.Add(1)
@@ -357,7 +368,7 @@ func (s *Store) evict(ctx context.Context, id tierID, info Info) bool {
 		s.counts.evicted.Add(1)
 	}
 	s.watch.evict(id, info, demoted)
-	return true
+	return removed, true
 }
 
 // localIsBad reports whether a demotion failed because of the local page.

@@ -193,7 +193,7 @@ func TestDemotionAndPromotion(t *testing.T) {
 	before := s.Stats().Remote
 	for _, info := range infos {
 		if _, err := s.remote.Stat(ctx, info.Name); err == nil {
-			require.True(t, s.evict(ctx, tierLocal, info))
+			evictPage(t, s, info)
 		}
 	}
 	require.Equal(t, before, s.Stats().Remote)
@@ -220,7 +220,7 @@ func TestTailLimitHoldsInEveryTier(t *testing.T) {
 		p := putChain(t, s, tokens)[0]
 		info, err := s.local.Stat(ctx, s.tailName(p.Parent, p.Key()))
 		require.NoError(t, err)
-		require.True(t, s.evict(ctx, tierLocal, info))
+		evictPage(t, s, info)
 	}
 	require.Equal(t, maxTails, s.Stats().Remote.Tails)
 	putChain(t, s, []int32{1, 7})
@@ -259,7 +259,7 @@ func TestFullRemoteMakesRoom(t *testing.T) {
 		p := putChain(t, s, prompt(seed, testTokens))[0]
 		info, err := s.local.Stat(ctx, s.pageName(p.Key()))
 		require.NoError(t, err)
-		require.True(t, s.evict(ctx, tierLocal, info))
+		evictPage(t, s, info)
 	}
 	evict(1)
 	age(t, o.Remote.Root, time.Now().Add(-time.Hour))
@@ -280,7 +280,7 @@ func TestRaceWithDemotionReadsTheOtherTier(t *testing.T) {
 	require.Equal(t, TierLocal, refs[0].Tier)
 	info, err := s.local.Stat(ctx, s.refName(refs[0]))
 	require.NoError(t, err)
-	require.True(t, s.evict(ctx, tierLocal, info))
+	evictPage(t, s, info)
 	readRef(t, s, refs[0], tokens)
 }
 
@@ -310,7 +310,7 @@ func TestDamageIsNeitherDemotedNorPromoted(t *testing.T) {
 
 	require.NoError(t, s.Put(ctx, p))
 	flip(o.Local.Root)
-	require.True(t, s.evict(ctx, tierLocal, info))
+	evictPage(t, s, info)
 	require.NoFileExists(t, filePath(o.Remote.Root, name))
 	require.EqualValues(t, 2, s.Stats().Damaged)
 	require.Zero(t, s.Stats().Demoted)

@@ -129,7 +129,7 @@ func (t *dirTier) writeLedger(l *ledger) error {
 		err = t.fs.Rename(tmp, path)
 	}
 	if err != nil {
-		_ = t.fs.Remove(tmp)
+		t.temp.discard(tmp, 0)
 		return err
 	}
 	return t.fs.SyncDir(t.base)

@@ -34,6 +34,10 @@ type tempDir struct {
 	lock io.Closer
 	next atomic.Uint64
 
+	leftMu    sync.Mutex
+	left      map[string]int64 // files that could not be removed → bytes, on the disk at most
+	leftBytes atomic.Int64     // of all of them
+
 	// Whoever was given up by an isolated tier may come back after it was closed,
 	// and must not leave a file then that no lock stands for.
 	closed   atomic.Bool
@@ -51,6 +55,7 @@ func (d *tempDir) create(what string) (vfs.File, string, error) {
 	if d.closed.Load() {
 		return nil, "", ErrClosed
 	}
+	d.retryLeft()
 	path := filepath.Join(d.dir, fmt.Sprintf("%s-%s%d%s", id, what, d.next.Add(1), tmpExt))
 	var file vfs.File
 	err = d.t.inDir(d.dir, func() error {
@@ -58,9 +63,44 @@ func (d *tempDir) create(what string) (vfs.File, string, error) {
 		return err
 	})
 	if err != nil {
-		_ = d.t.fs.Remove(path) // a full disk may fail Create when the name is there
+		d.discard(path, 0) // a full disk may fail Create when the name is there
 	}
 	return file, path, err
+}
+
+// maxLeft is how many files discard remembers. Beyond it only the cleaning after
+// this process's end finds them.
+const maxLeft = 1024
+
+// discard removes a file of so many bytes. One that cannot be removed counts, and
+// is tried again before the next file is made.
+func (d *tempDir) discard(path string, bytes int64) {
+	err := d.t.fs.Remove(path)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	d.leftMu.Lock()
+	defer d.leftMu.Unlock()
+	if d.left == nil {
+		d.left = make(map[string]int64)
+	}
+	d.leftBytes.Add(alignUp(bytes))
+	if len(d.left) < maxLeft {
+		d.left[path] = alignUp(bytes)
+	}
+}
+
+// retryLeft removes what discard could not, as far as it can now.
+func (d *tempDir) retryLeft() {
+	d.leftMu.Lock()
+	defer d.leftMu.Unlock()
+	for path, bytes := range d.left {
+		if err := d.t.fs.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return // nor the others, probably
+		}
+		delete(d.left, path)
+		d.leftBytes.Add(-bytes)
+	}
 }
 
 // claim returns the process's id, choosing and locking one the first time, when
@@ -120,13 +160,14 @@ func (d *tempDir) locked() bool {
 	return d.lock != nil
 }
 
-// clean removes the files of processes that are dead. Failures are left for the
-// next process.
-func (d *tempDir) clean() {
+// clean removes the files of processes that are dead, and returns the ids of those
+// that hold their lock. Failures are left for the next process.
+func (d *tempDir) clean() (held map[string]bool) {
 	entries, err := d.t.fs.ReadDir(d.dir)
 	if err != nil {
-		return
+		return nil
 	}
+	held = make(map[string]bool)
 	files := make(map[string][]string) // by id
 	locks := make(map[string]bool)
 	for _, e := range entries {
@@ -139,8 +180,11 @@ func (d *tempDir) clean() {
 	}
 	for id, paths := range files {
 		lock := filepath.Join(d.dir, id+lockExt)
-		if locks[id] && d.cleanLocked(lock, paths) {
-			continue
+		if locks[id] {
+			cleaned, err := d.cleanLocked(lock, paths)
+			if held[id] = errors.Is(err, vfs.ErrLocked); cleaned || held[id] {
+				continue
+			}
 		}
 		for _, path := range paths {
 			if fi, err := d.t.fs.Lstat(path); err == nil && time.Since(fi.ModTime()) > orphanAge {
@@ -148,21 +192,22 @@ func (d *tempDir) clean() {
 			}
 		}
 	}
+	return held
 }
 
-// cleanLocked removes paths if the process that locked lock is dead. It returns
-// false where locks do not work.
-func (d *tempDir) cleanLocked(lock string, paths []string) bool {
+// cleanLocked removes paths if the process that locked lock is dead, and returns
+// the error of taking that lock.
+func (d *tempDir) cleanLocked(lock string, paths []string) (cleaned bool, err error) {
 	held, err := d.t.fs.Lock(lock)
 	if err != nil {
-		return errors.Is(err, vfs.ErrLocked)
+		return false, err
 	}
 	defer held.Close()
 	for _, path := range paths {
 		_ = d.t.fs.Remove(path)
 	}
 	d.removeLock(lock)
-	return true
+	return true, nil
 }
 
 // removeLock removes a lock file once no file it stands for can come back.

@@ -150,10 +150,10 @@ func (t *dirTier) forgetDirs() {
 // inDir runs op, which needs dir, making dir first and once more when it has
 // been removed meanwhile.
 func (t *dirTier) inDir(dir string, op func() error) error {
-	if err := t.ensureDir(dir); err != nil {
-		return err
+	err := t.ensureDir(dir)
+	if err == nil {
+		err = op()
 	}
-	err := op()
 	if errors.Is(err, fs.ErrNotExist) {
 		t.forgetDirs()
 		if err := t.ensureDir(dir); err != nil {
@@ -223,7 +223,10 @@ func (t *dirTier) Remove(ctx context.Context, name Name) (bool, error) {
 	if err := t.ready(ctx); err != nil {
 		return false, classify(err)
 	}
-	if err := t.fs.Remove(t.path(name)); err != nil {
+	t.renameMu.Lock()
+	err := t.fs.Remove(t.path(name))
+	t.renameMu.Unlock()
+	if err != nil {
 		if err = classify(err); errors.Is(err, ErrNotFound) {
 			err = nil
 		}
@@ -297,6 +300,8 @@ func (t *dirTier) Lock(ctx context.Context) (func(), error) {
 	})
 	return release, classify(err)
 }
+
+func (t *dirTier) Left() int64 { return t.temp.leftBytes.Load() }
 
 // Close removes what the tier keeps in the temporary directory. Uploads that
 // are still running fail.

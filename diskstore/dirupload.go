@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -98,13 +99,26 @@ func (u *dirUpload) publish(info Info) (Committed, error) {
 		return t.fs.Rename(u.tmp, path)
 	})
 	if err != nil {
-		u.remove()
-		return Committed{}, classify(err)
+		return u.unpublished(done), classify(err)
 	}
 	if err := t.syncName(u.name); err != nil {
 		return done, classify(err)
 	}
 	return done, nil
+}
+
+// unpublished returns what may have been made visible by a rename that failed: a
+// network loses answers as well as questions.
+func (u *dirUpload) unpublished(done Committed) Committed {
+	_, err := u.t.fs.Lstat(u.tmp)
+	if err == nil {
+		u.remove()
+		return Committed{}
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		u.remove()
+	}
+	return done
 }
 
 // syncName makes the entry of a file durable. The directory of a parent's tails
@@ -118,9 +132,7 @@ func (t *dirTier) syncName(name Name) error {
 	return t.fs.SyncDir(filepath.Dir(dir))
 }
 
-// remove deletes the temporary file. What cannot be deleted now is found by the
-// cleaning of a later process.
-func (u *dirUpload) remove() { _ = u.t.fs.Remove(u.tmp) }
+func (u *dirUpload) remove() { u.t.temp.discard(u.tmp, u.written) }
 
 func (u *dirUpload) Abort() {
 	if u.file == nil {

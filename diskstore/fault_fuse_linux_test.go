@@ -57,7 +57,7 @@ func (m *mountedRemote) moveDown(key Key) error {
 	if err := m.demote(ctx, info); err != nil {
 		return err
 	}
-	require.True(m.t, m.drop(ctx, tierLocal, info))
+	dropPage(m.t, m.Store, tierLocal, info)
 	return nil
 }
 
@@ -159,7 +159,7 @@ func TestMountFailsMidRead(t *testing.T) {
 			m.works(repair)
 			info, err := m.local.Stat(ctx, m.pageName(refs[1].Key))
 			require.NoError(t, err)
-			require.True(t, m.drop(ctx, tierLocal, info))
+			dropPage(t, m.Store, tierLocal, info)
 			readChain(t, m.Store, tokens, len(tokens))
 			require.NoError(t, m.Flush(ctx))
 			require.False(t, m.Stats().Remote.Down)

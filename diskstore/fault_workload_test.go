@@ -298,9 +298,9 @@ func (f *faultLife) demoteOne() {
 	info, err := f.s.local.Stat(ctx, f.s.pageName(p.Key()))
 	require.NoError(t, err)
 	if there, err := f.s.remote.Stat(ctx, info.Name); err == nil { // it would not be written again
-		require.True(t, f.s.drop(ctx, tierRemote, there))
+		dropPage(t, f.s, tierRemote, there)
 	}
-	require.True(t, f.s.evict(ctx, tierLocal, info))
+	evictPage(t, f.s, info)
 	_, err = f.s.remote.Stat(ctx, info.Name)
 	require.NoError(t, err)
 }

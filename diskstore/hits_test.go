@@ -41,7 +41,7 @@ func TestHitsAreKept(t *testing.T) {
 	p := putChain(t, s, b)[0]
 	info, err := s.local.Stat(ctx, s.pageName(p.Key()))
 	require.NoError(t, err)
-	require.True(t, s.evict(ctx, tierLocal, info))
+	evictPage(t, s, info)
 	local, remote := hitsIn(t, o, o.Fingerprint)
 	require.Equal(t, [2]Hits{}, [2]Hits{local, remote})
 

@@ -38,6 +38,9 @@ type isolated struct {
 	stepIn   time.Duration // time for a transfer step
 	failed   func()        // called for each failure
 
+	leaving  atomic.Int64    // bytes of uploads that are being given up
+	appeared func(Committed) // called for each upload that appeared after it was given up
+
 	// Reads, writes and commits that failed in a row.
 	reads, writes, commits atomic.Int32
 }
@@ -51,6 +54,7 @@ func isolate(inner Tier, lookupIn, stepIn time.Duration, log *slog.Logger, now f
 		lookupIn: lookupIn,
 		stepIn:   stepIn,
 		failed:   failed,
+		appeared: func(Committed) {},
 	}
 }
 
@@ -277,6 +281,8 @@ func (t *isolated) Space(ctx context.Context) (vfs.Space, error) {
 		return t.inner.Space(ctx)
 	})
 }
+
+func (t *isolated) Left() int64 { return t.leaving.Load() + t.inner.Left() }
 
 func (t *isolated) Lock(ctx context.Context) (func(), error) {
 	release, err := do(ctx, t, t.transfer, t.stepIn, func(release func()) { release() }, func(ctx context.Context) (func(), error) {

@@ -71,8 +71,11 @@ func (b *isolatedBlob) Close() { b.t.inWorker(b.inner.Close) }
 type isolatedUpload struct {
 	t         *isolated
 	inner     Upload
-	mu        sync.Mutex // held while inner is in use
-	committed bool
+	written   int64
+	committed bool // as far as the caller was told, or given up
+
+	mu   sync.Mutex // held while inner is in use
+	done Committed  // of inner; zero while it is not visible
 }
 
 func (t *isolated) Create(ctx context.Context, name Name) (Upload, error) {
@@ -89,6 +92,7 @@ func (u *isolatedUpload) Write(ctx context.Context, p []byte) error {
 	for len(p) > 0 {
 		n := min(len(p), stepBytes)
 		step := bytes.Clone(p[:n])
+		u.written += int64(n)
 		_, err := do(ctx, u.t, u.t.transfer, u.t.stepIn, nil, func(ctx context.Context) (struct{}, error) {
 			u.mu.Lock()
 			defer u.mu.Unlock()
@@ -106,19 +110,30 @@ func (u *isolatedUpload) Commit(ctx context.Context, used time.Time) (Committed,
 	done, err := do(ctx, u.t, u.t.transfer, commitSteps*u.t.stepIn, nil, func(ctx context.Context) (Committed, error) {
 		u.mu.Lock()
 		defer u.mu.Unlock()
-		return u.inner.Commit(ctx, used)
+		var err error
+		u.done, err = u.inner.Commit(ctx, used)
+		return u.done, err
 	})
-	u.committed = err == nil
+	u.committed = done.Bytes > 0
 	return done, u.t.moved(&u.t.commits, err)
 }
 
+// Abort does not wait. What was written counts until it is gone; if the tier has
+// made it visible after all it is a page.
 func (u *isolatedUpload) Abort() {
 	if u.committed {
 		return
 	}
+	u.committed = true // or given up: once is enough
+	takes := alignUp(u.written)
+	u.t.leaving.Add(takes)
 	u.t.inWorker(func() {
+		defer u.t.leaving.Add(-takes)
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		u.inner.Abort()
+		if u.done.Bytes > 0 {
+			u.t.appeared(u.done)
+		}
 	})
 }

@@ -21,7 +21,10 @@ only then writes. So at any time, also after any crash,
 	what is on the disk ≤ Bytes + the sum of all claims
 
 What was written from a claim moves to Bytes when the process claims more. What
-was removed leaves Bytes once the removal is durable. Counting replaces Bytes by
+was removed leaves Bytes once the removal is durable: each process subtracts what
+it removed itself, as it found that, and nothing that another may have removed. A
+file that was replaced stays in Bytes until the next count. An upload that was
+given up stays claimed until its temporary file is gone. Counting replaces Bytes by
 what a listing found and what was added since the listing began. What is removed
 while others count must not be subtracted from a count that has not seen it any
 more: Counts tells.

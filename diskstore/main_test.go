@@ -217,3 +217,16 @@ func listAll(t testing.TB, s *Store, id tierID) []Info {
 	require.NoError(t, s.list(ctx, id, func(info Info) { infos = append(infos, info) }))
 	return infos
 }
+
+// evictPage evicts a page of the local tier, which must go.
+func evictPage(t require.TestingT, s *Store, info Info) {
+	_, gone := s.evict(ctx, tierLocal, info)
+	require.True(t, gone)
+}
+
+// dropPage deletes a page from a tier, which must go.
+func dropPage(t require.TestingT, s *Store, id tierID, info Info) {
+	removed, err := s.drop(ctx, id, info)
+	require.NoError(t, err)
+	require.Equal(t, info.Bytes, removed.Bytes)
+}

@@ -107,7 +107,7 @@ func (m *model) destroy(rt *rapid.T) {
 	}
 	info, err := m.s.local.Stat(ctx, m.s.pageName(key))
 	require.NoError(rt, err)
-	require.True(rt, m.s.evict(ctx, tierLocal, info))
+	evictPage(rt, m.s, info)
 	delete(m.pages, asString(tokens))
 }
 

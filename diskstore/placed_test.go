@@ -96,7 +96,7 @@ func TestPlacedFileOutlivesThePage(t *testing.T) {
 		"demoted": func(t *testing.T, s *Store, name Name) {
 			info, err := s.local.Stat(ctx, name)
 			require.NoError(t, err)
-			require.True(t, s.evict(ctx, tierLocal, info))
+			evictPage(t, s, info)
 			require.NoFileExists(t, filePath(s.opt.Local.Root, name))
 			require.FileExists(t, filePath(s.opt.Remote.Root, name))
 		},

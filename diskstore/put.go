@@ -234,9 +234,18 @@ func (s *Store) commitTo(ctx context.Context, id tierID, up Upload, room *room, 
 	if done.Bytes > 0 {
 		s.verdicts[id].replaced(done.Name)
 		s.usage[id].commit(done)
-		room.finish(done, err == nil)
+		room.finish(done)
 	}
 	return err
+}
+
+// appearedLate counts a file of the remote tier whose Commit was given up, and
+// which is there all the same.
+func (s *Store) appearedLate(done Committed) {
+	s.commit[tierRemote].RLock()
+	defer s.commit[tierRemote].RUnlock()
+	s.usage[tierRemote].commit(done)
+	s.books[tierRemote].appeared(done)
 }
 
 // clearPlace moves something that is not a file out of a page's place and
@@ -278,8 +287,8 @@ func (s *Store) trimTails(ctx context.Context, id tierID, h *Header) {
 			kept++
 			continue
 		}
-		if s.drop(ctx, id, info) {
-			gone.add(info)
+		if removed, err := s.drop(ctx, id, info); err == nil {
+			gone.add(removed)
 		}
 	}
 	gone.settle(ctx)
@@ -323,16 +332,12 @@ func (s *Store) headerOf(ctx context.Context, t Tier, name Name) (*Header, error
 	return h, nil
 }
 
-// drop removes a file and stops counting it. The room it took is free once a
-// removal has settled. A file that has been replaced since it was described
-// stays: it is not the one that was to go.
-func (s *Store) drop(ctx context.Context, id tierID, info Info) bool {
-	gone, _ := s.tryDrop(ctx, id, info)
-	return gone
-}
-
-// tryDrop is drop, and says why a file stays.
-func (s *Store) tryDrop(ctx context.Context, id tierID, info Info) (gone bool, err error) {
+// drop removes a file and stops counting it. It describes what this call removed
+// as it found it: no bytes when another was quicker, whose removal that is then.
+// The room is free once a removal has settled. A file that has been replaced since
+// it was described stays: it is not the one that was to go.
+func (s *Store) drop(ctx context.Context, id tierID, info Info) (removed Info, err error) {
+	none := Info{Name: info.Name}
 	lock := sync.Locker(&s.commit[id])
 	if id == tierRemote { // which may hang, and is not waited for by others
 		lock = s.commit[id].RLocker()
@@ -341,19 +346,20 @@ func (s *Store) tryDrop(ctx context.Context, id tierID, info Info) (gone bool, e
 	defer lock.Unlock()
 	now, err := s.tier(id).Stat(ctx, info.Name)
 	if errors.Is(err, ErrNotFound) {
-		return true, nil
+		return none, nil
 	}
 	if err != nil {
-		return false, err
+		return none, err
 	}
 	if now.Bytes != info.Bytes {
-		return false, errors.New("it has been replaced since it was listed")
+		return none, errors.New("it has been replaced since it was listed")
 	}
-	removed, err := s.tier(id).Remove(ctx, info.Name)
-	if removed {
-		s.usage[id].remove(now)
+	ours, err := s.tier(id).Remove(ctx, info.Name)
+	if !ours {
+		return none, err
 	}
-	return err == nil, err
+	s.usage[id].remove(now)
+	return now, err
 }
 
 // Has reports whether the local tier holds the full page key, and no Read has

@@ -168,7 +168,7 @@ func TestPromotionAndDemotionKeepTheOrder(t *testing.T) {
 	for _, ref := range s.Chain(ctx, tokens, nil)[3:] {
 		info, err := s.local.Stat(ctx, s.refName(ref))
 		require.NoError(t, err)
-		require.True(t, s.evict(ctx, tierLocal, info))
+		evictPage(t, s, info)
 	}
 	now = now.Add(10 * time.Minute)
 	refs := s.Chain(ctx, tokens, nil)
@@ -182,7 +182,7 @@ func TestPromotionAndDemotionKeepTheOrder(t *testing.T) {
 	// A page whose older copy the remote tier has takes its recency along.
 	info, err := s.local.Stat(ctx, s.refName(refs[5]))
 	require.NoError(t, err)
-	require.True(t, s.evict(ctx, tierLocal, info))
+	evictPage(t, s, info)
 	there, err := s.remote.Stat(ctx, info.Name)
 	require.NoError(t, err)
 	require.Equal(t, info.Used, there.Used)

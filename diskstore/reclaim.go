@@ -93,10 +93,14 @@ func (s *Store) purge(ctx context.Context, id tierID, p purge) (all bool, err er
 				continue
 			}
 			if !p.dry {
-				if _, err := s.tryDrop(ctx, id, info); err != nil {
+				removed, err := s.drop(ctx, id, info)
+				if err != nil {
 					return false, fmt.Errorf("remove page %v: %w", info.Key, err)
 				}
-				gone.add(info)
+				if removed.Bytes == 0 {
+					continue // by somebody else
+				}
+				gone.add(removed)
 			}
 			p.removed(info)
 		}

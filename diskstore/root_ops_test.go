@@ -31,7 +31,7 @@ func someRoot(t *testing.T) Options {
 			p := putChain(t, s, prompt(9, testTokens))[0]
 			info, err := s.local.Stat(ctx, s.pageName(p.Key()))
 			require.NoError(t, err)
-			require.True(t, s.evict(ctx, tierLocal, info))
+			evictPage(t, s, info)
 		}
 		require.NoError(t, s.Flush(ctx))
 		require.NoError(t, s.Close())

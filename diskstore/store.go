@@ -112,6 +112,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 	if root := opt.Remote.Root; root != "" {
 		s.remote = isolate(opt.dirTier(root, false), opt.RemoteTimeout, opt.ReadTimeout,
 			s.log.With("tier", TierRemote, "root", root), time.Now, func() { s.counts.tierErrors.Add(1) })
+		s.remote.appeared = s.appearedLate
 	}
 	for _, id := range s.tiers(TierLocal) {
 		perDay := int64(0)

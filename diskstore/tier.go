@@ -60,8 +60,9 @@ type Aside struct {
 	// OrphanBytes are those of TempBytes that no living process has claimed.
 	OrphanBytes int64
 
-	// Living has the ids of processes that have not ended, this one included.
-	Living map[string]bool
+	// Living has the ids of processes that have not ended, this one included, as
+	// far as can be told. Held has those of them that hold their lock for sure.
+	Living, Held map[string]bool
 }
 
 // Tier is one place that holds pages. Implementations are safe for concurrent
@@ -152,6 +153,10 @@ type Tier interface {
 
 	// Space reports on the filesystem the tier is on.
 	Space(ctx context.Context) (vfs.Space, error)
+
+	// Left is how much disk space uploads at most take that were given up and
+	// could not be removed yet, in bytes. It does no I/O.
+	Left() int64
 
 	// Lock makes the caller the only one to collect this tier, over all
 	// processes, until release is called or the process dies. It returns

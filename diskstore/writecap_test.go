@@ -33,7 +33,7 @@ func TestWriteCap(t *testing.T) {
 	refs := s.Chain(ctx, tokens, nil)
 	info, err := s.local.Stat(ctx, s.refName(refs[2]))
 	require.NoError(t, err)
-	require.True(t, s.evict(ctx, tierLocal, info)) // demoting is no writing here
+	evictPage(t, s, info) // demoting is no writing here
 	putChain(t, s, prompt(2, 2*testTokens))
 	require.EqualValues(t, 5*page, s.Stats().LocalWritten)
 	require.EqualValues(t, page, s.Stats().RemoteWritten)

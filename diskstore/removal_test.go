@@ -1,0 +1,288 @@
+package diskstore
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// requireCovered tells a root's ledger all that stores know, and requires that it
+// then has no less than what is there, with no claim to hide behind.
+func requireCovered(t *testing.T, root string, stores ...*Store) {
+	t.Helper()
+	for _, s := range stores {
+		id := tierLocal
+		if root == s.opt.Remote.Root {
+			id = tierRemote
+		}
+		require.NoError(t, s.books[id].record(ctx))
+	}
+	l := readLedgerFile(t, Options{Local: TierConfig{Root: root}})
+	require.LessOrEqual(t, occupied(t, root), l.Bytes)
+}
+
+// rivals are two stores on one root, as of two processes. before is called once,
+// before the first store's next operation of a kind on a page.
+func rivals(t *testing.T, edit ...func(*Options)) (mine, other *Store, before func(op vfs.Op, do func())) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, edit...)
+	other = open(t, o)
+	o.FS = inj
+	mine = open(t, o)
+	return mine, other, func(op vfs.Op, do func()) {
+		var once sync.Once
+		inj.Watch(func(seen vfs.Op, paths ...string) {
+			if seen == op && filepath.Ext(paths[len(paths)-1]) == pageExt {
+				once.Do(do)
+			}
+		})
+	}
+}
+
+// TestRemovalIsSubtractedOnce lets another process remove a page just before this
+// one does.
+func TestRemovalIsSubtractedOnce(t *testing.T) {
+	for name, remove := range map[string]func(t *testing.T, s *Store, infos []Info){
+		"eviction": func(t *testing.T, s *Store, infos []Info) { s.evictAll(ctx, tierLocal, infos, 1) },
+		"purge": func(t *testing.T, s *Store, infos []Info) {
+			_, err := s.purge(ctx, tierLocal, purge{fingerprint: s.opt.Fingerprint, removed: func(Info) {}})
+			require.NoError(t, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mine, other, before := rivals(t)
+			putChain(t, mine, prompt(1, testTokens))
+			infos := listAll(t, mine, tierLocal)
+			putChain(t, mine, prompt(2, 5*testTokens))
+			requireCovered(t, mine.opt.Local.Root, mine)
+			require.NoError(t, other.books[tierLocal].refresh(ctx))
+			before(vfs.OpRemove, func() { other.evictAll(ctx, tierLocal, infos, 1) })
+			if name == "purge" {
+				infos = listAll(t, mine, tierLocal)
+				before(vfs.OpRemove, func() { other.evictAll(ctx, tierLocal, infos, 1<<40) })
+			}
+			remove(t, mine, infos)
+			putChain(t, mine, prompt(3, 5*testTokens))
+			requireCovered(t, mine.opt.Local.Root, mine, other)
+		})
+	}
+}
+
+// TestTailsReplacedTwiceAreSubtractedOnce: several slots store tails of one parent,
+// each of which makes the same one superfluous.
+func TestTailsReplacedTwiceAreSubtractedOnce(t *testing.T) {
+	s := open(t, testOptions(t))
+	for round := range 60 {
+		p := putChain(t, s, prompt(round, testTokens))[0]
+		base := []int32{1, 2}
+		require.NoError(t, s.Put(ctx, pageOf(t, p.Key(), testTokens, base)))
+		var slots sync.WaitGroup
+		for slot := range 4 {
+			longer := pageOf(t, p.Key(), testTokens, []int32{1, 2, int32(10 + slot), 5})
+			slots.Add(1)
+			go func() {
+				defer slots.Done()
+				_ = s.Put(ctx, longer)
+			}()
+		}
+		slots.Wait()
+	}
+	require.Zero(t, s.Stats().PutErrors)
+	requireCovered(t, s.opt.Local.Root, s)
+}
+
+// TestReplacedPageIsSubtractedOnce: a page is replaced by one with more sections,
+// and another process has removed it a moment before.
+func TestReplacedPageIsSubtractedOnce(t *testing.T) {
+	mine, other, before := rivals(t)
+	tokens := prompt(1, testTokens)
+	some := layoutOf(t, testSections[:3], testTokens)
+	require.NoError(t, mine.Put(ctx, &Page{Parent: mine.opt.Fingerprint, Tokens: tokens, Layout: some, Payload: make([]byte, some.Size())}))
+	requireCovered(t, mine.opt.Local.Root, mine)
+	require.NoError(t, other.books[tierLocal].refresh(ctx))
+	infos := listAll(t, mine, tierLocal)
+	before(vfs.OpRename, func() { other.evictAll(ctx, tierLocal, infos, 1) })
+	putChain(t, mine, tokens)
+	requireCovered(t, mine.opt.Local.Root, mine, other)
+}
+
+// TestQuarantinedVictimIsNotSubtracted: what is found damaged on its way down
+// takes as much room in quarantine.
+func TestQuarantinedVictimIsNotSubtracted(t *testing.T) {
+	o := testOptions(t, withRemote(t))
+	s := open(t, o)
+	putChain(t, s, prompt(1, testTokens))
+	info := listAll(t, s, tierLocal)[0]
+	path := filePath(o.Local.Root, info.Name)
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	data[len(data)-footerBytes-1] ^= 1
+	require.NoError(t, os.WriteFile(path, data, 0o600))
+	require.NoError(t, os.Chtimes(path, info.Used, info.Used))
+	requireCovered(t, o.Local.Root, s)
+	s.evictAll(ctx, tierLocal, []Info{info}, 1)
+	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt), 1)
+	requireCovered(t, o.Local.Root, s)
+}
+
+// TestQuarantineThatCannotBeEmptied: what was removed before an error is not
+// durably gone, and not subtracted.
+func TestQuarantineThatCannotBeEmptied(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj))
+	s := open(t, o)
+	for _, p := range putChain(t, s, prompt(1, 3*testTokens)) {
+		moved, err := s.quarantine(ctx, tierLocal, Info{Name: s.pageName(p.Key())}, "test")
+		require.NoError(t, err)
+		require.True(t, moved)
+	}
+	requireCovered(t, o.Local.Root, s)
+	booked := readLedgerFile(t, o).Bytes
+	r := &Root{s: s}
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRemove}, Path: regexp.MustCompile(`quarantine`), Nth: 2, Err: syscall.EIO})
+	_, err := r.DropQuarantined(ctx, func(Key) bool { return true }, false)
+	require.ErrorIs(t, err, syscall.EIO)
+	require.NoError(t, s.books[tierLocal].record(ctx))
+	require.Equal(t, booked, readLedgerFile(t, o).Bytes)
+}
+
+// TestCountKeepsTheClaimOfAProcessThatBegan: a process that begins while another
+// counts has claimed room that the count knows nothing of.
+func TestCountKeepsTheClaimOfAProcessThatBegan(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj))
+	counter := open(t, o)
+	putChain(t, counter, prompt(1, testTokens))
+	var late *Store
+	var once sync.Once
+	inj.Watch(func(op vfs.Op, paths ...string) {
+		if op == vfs.OpReadDir && isShard(filepath.Base(paths[0])) {
+			once.Do(func() {
+				o.FS = quickFS
+				late = open(t, o)
+				putChain(t, late, prompt(2, 5*testTokens)) // in shards that are not listed
+			})
+		}
+	})
+	_, err := counter.Scan(ctx)
+	require.NoError(t, err)
+	require.NotNil(t, late)
+	require.Contains(t, readLedgerFile(t, o).Claims, late.localTemp.id)
+	require.LessOrEqual(t, occupied(t, o.Local.Root), recorded(t, o.Local.Root))
+}
+
+// TestCountKeepsTheClaimOfAClockThatDiffers: the clocks of two hosts differ by
+// days, and the one that counts sees that the other holds its lock.
+func TestCountKeepsTheClaimOfAClockThatDiffers(t *testing.T) {
+	o := testOptions(t)
+	writer, counter := open(t, o), open(t, o)
+	putChain(t, writer, prompt(1, testTokens))
+	for _, days := range []int{-3, 3} {
+		counter.now = func() time.Time { return time.Now().AddDate(0, 0, days) }
+		_, err := counter.Scan(ctx)
+		require.NoError(t, err)
+		require.Contains(t, readLedgerFile(t, o).Claims, writer.localTemp.id, days)
+	}
+}
+
+// TestTemporaryFileThatStaysCounts: an upload fails, and so does removing what it
+// has written.
+func TestTemporaryFileThatStaysCounts(t *testing.T) {
+	page := physicalPage(t)
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), func(o *Options) { o.Local.BudgetBytes = 40 * page })
+	s := open(t, o)
+	temp := regexp.MustCompile(`-\d+\.tmp$`)
+	for seed := range 4 {
+		inj.Reset()
+		inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpSync}, Path: temp, Err: syscall.EIO})
+		inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRemove}, Path: temp, Err: syscall.EIO})
+		require.Error(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(seed, testTokens))))
+		inj.Reset()
+		inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRemove}, Path: temp, Err: syscall.EIO})
+		putChain(t, s, prompt(100+seed, testTokens))
+		require.LessOrEqual(t, occupied(t, o.Local.Root), recorded(t, o.Local.Root), seed)
+	}
+	require.Len(t, filesIn(t, o.Local.Root, tmpExt), 4)
+	inj.Reset()
+	putChain(t, s, prompt(200, testTokens))
+	require.Empty(t, filesIn(t, o.Local.Root, tmpExt), "they are tried again")
+	require.Zero(t, s.local.Left())
+	_, err := s.Scan(ctx)
+	require.NoError(t, err)
+	requireCovered(t, o.Local.Root, s)
+	require.Equal(t, occupied(t, o.Local.Root), readLedgerFile(t, o).Bytes)
+}
+
+// lossy carries the next rename of a page out and says that it failed, as a
+// network that loses an answer does.
+type lossy struct {
+	vfs.FS
+	lose *bool
+}
+
+func (l lossy) Rename(from, to string) error {
+	err := l.FS.Rename(from, to)
+	if err == nil && *l.lose && filepath.Ext(to) == pageExt {
+		*l.lose = false
+		return syscall.EIO
+	}
+	return err
+}
+
+// TestRenameWhoseAnswerIsLost: the page is there, and counts.
+func TestRenameWhoseAnswerIsLost(t *testing.T) {
+	lose := false
+	s := open(t, testOptions(t, withFS(lossy{quickFS, &lose})))
+	lose = true
+	require.ErrorIs(t, s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(1, testTokens))), syscall.EIO)
+	require.Len(t, filesIn(t, s.opt.Local.Root, pageExt), 1)
+	requireCovered(t, s.opt.Local.Root, s)
+	requireExact(t, s)
+}
+
+// TestCommitThatComesLateCounts: a demotion is given up, and the page appears all
+// the same.
+func TestCommitThatComesLateCounts(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), withRemote(t))
+	s := open(t, o)
+	putChain(t, s, prompt(1, testTokens))
+	info := listAll(t, s, tierLocal)[0]
+	gate := vfs.NewGate()
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRename}, Path: regexp.MustCompile(regexp.QuoteMeta(o.Remote.Root) + `.*\.kvp$`), Gate: gate})
+	given, up := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- s.demote(given, info) }()
+	<-gate.Entered()
+	up()
+	require.ErrorIs(t, <-done, context.Canceled)
+	gate.Open()
+	for s.remote.Left() > 0 { // until the worker has seen the end of it
+		_, err := s.remote.Space(ctx)
+		require.NoError(t, err)
+	}
+	require.Len(t, filesIn(t, o.Remote.Root, pageExt), 1)
+	requireCovered(t, o.Remote.Root, s)
+	requireExact(t, s)
+}
+
+// TestPutAfterAnotherProcessHasPurged: directories that this process knows are gone.
+func TestPutAfterAnotherProcessHasPurged(t *testing.T) {
+	o := testOptions(t)
+	s, other := open(t, o), open(t, o)
+	putChain(t, s, prompt(1, testTokens))
+	all, err := other.purge(ctx, tierLocal, purge{fingerprint: o.Fingerprint, removed: func(Info) {}})
+	require.NoError(t, err)
+	require.True(t, all)
+	putChain(t, s, prompt(2, 3*testTokens)) // in other shards
+}
