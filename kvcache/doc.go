@@ -37,6 +37,8 @@
 //   - Removal: complete pages leave before their cells are freed or rotated, and what a
 //     flight would have added past the cut is forgotten.
 //   - Budget: cells are reserved before the first row is read; no room means no restore.
+//   - Publishing: while a restore has let go of the runner's lock its slot claims no row that
+//     is not written.
 //   - Identity: rows are stored under the exact tokens and images that made them, or not at
 //     all.
 //   - Windows: rows that a batch in flight may overwrite are not copied, and a window comes

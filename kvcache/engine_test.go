@@ -136,6 +136,17 @@ func (c *fakeCache) take(seq int, pos int32) (int32, bool) {
 	return 0, false
 }
 
+// ends is where each sequence ends.
+func (c *fakeCache) ends() map[int]int32 {
+	ends := make(map[int]int32)
+	for _, cell := range c.cells {
+		for _, seq := range cell.seqs {
+			ends[seq] = max(ends[seq], cell.pos+1)
+		}
+	}
+	return ends
+}
+
 // slide frees what is too far before a position, as StartForward does.
 func (c *fakeCache) slide(seq int, pos int32) {
 	for i := range c.cells {
@@ -175,7 +186,11 @@ func (c *fakeCache) CanResume(seq int, pos int32) bool {
 }
 
 func (c *fakeCache) ReserveCells(seq int, begin, end int32, preferred []int32) ([]int32, error) {
-	c.slide(seq, end)
+	ends := c.ends()
+	ends[seq] = end
+	for s, end := range ends {
+		c.slide(s, end)
+	}
 	var cells []int32
 	for pos := begin; pos < end; pos++ {
 		cell, ok := int32(-1), false
@@ -264,12 +279,7 @@ func (c *fakeCache) CopyPrefix(src, dst int, n int32) {
 // build takes cells for a batch, as StartForward does.
 func (c *fakeCache) build(t require.TestingT, batch input.Batch) {
 	c.batchCells = nil
-	begins := make(map[int]int32)
-	for i, cell := range c.cells { // of sequences that are not in the batch
-		for _, seq := range cell.seqs {
-			begins[seq] = max(begins[seq], c.cells[i].pos+1)
-		}
-	}
+	begins := c.ends()
 	for i := len(batch.Sequences) - 1; i >= 0; i-- {
 		begins[batch.Sequences[i]] = batch.Positions[i]
 	}
@@ -443,7 +453,9 @@ func (r *fakeRunner) loadInputs(slot *fakeSlot, in []*input.Input, store bool) R
 	require.NoError(r.t, r.tiered.Remove(slot.id, int32(past), math.MaxInt32))
 	slot.inputs, slot.inUse, slot.store = in[:past:past], true, store
 	slot.exact = min(slot.exact, past)
-	restored, err := r.tiered.Restore(r.t.Context(), r.lock, slot.id, past, in)
+	restored, err := r.tiered.Restore(r.t.Context(), r.lock, slot.id, past, in, func(n int) {
+		slot.inputs, slot.exact = in[:n:n], min(slot.exact, n)
+	})
 	require.NoError(r.t, err)
 	if base := restored.Held - restored.Tokens; restored.Tokens > 0 && base <= slot.exact {
 		slot.exact = restored.Held - restored.Shifted
@@ -451,6 +463,24 @@ func (r *fakeRunner) loadInputs(slot *fakeSlot, in []*input.Input, store bool) R
 	slot.inputs, slot.rest = in[:restored.Held:restored.Held], in[restored.Held:]
 	r.tiered.StartSequence(slot.id, store)
 	return restored
+}
+
+// fork gives a slot the longest beginning of a prompt that any other slot is said to hold,
+// as findBestCacheSlot does with slots in use as well. It returns how much that is.
+func (r *fakeRunner) fork(slot *fakeSlot, prompt []int32) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	longest, from := 0, (*fakeSlot)(nil)
+	for _, other := range r.slots {
+		if n := commonPrefix(other.inputs, inputsOf(prompt)); other != slot && n > longest {
+			longest, from = n, other
+		}
+	}
+	if from != nil {
+		r.tiered.CopyPrefix(from.id, slot.id, int32(longest))
+		slot.inputs, slot.exact = slices.Clone(from.inputs[:longest]), min(longest, from.exact)
+	}
+	return longest
 }
 
 // build builds the next batch of all slots in use. It reports whether there was anything.

@@ -52,12 +52,19 @@ func (t *TieredCausal) Settle(ctx context.Context, lock sync.Locker) error {
 // entry and on return, released while pages are looked up and read. The last token of the
 // prompt is always left to compute.
 //
+// Other requests may be given the beginning of what the slot holds while the lock is
+// released. So hold is called, with the lock held, before each release and before the
+// return: it tells the runner how many tokens of the prompt are in the slot's cells now,
+// which may be fewer than before.
+//
 // With [Options.Runs] it goes on with text that was computed elsewhere.
 //
 // The error is the context's; any failure of the store only makes Held smaller.
-func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have int, prompt []*input.Input) (Restored, error) {
+func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have int, prompt []*input.Input, hold func(tokens int)) (Restored, error) {
 	started := time.Now()
 	result := Restored{Held: have}
+	defer func() { hold(result.Held) }()
+	lock = &publishing{Locker: lock, hold: hold, result: &result}
 	limit := len(prompt) - 1 // the last token is computed, for its logits
 	if t.stateful() && have > 0 && !t.opts.States.HasState(seq) {
 		t.clear(seq, &result) // the rows that are left lead nowhere
@@ -77,6 +84,19 @@ func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have 
 		t.log.Warn("kv tier: restore stopped early, the rest of the prompt is computed", "slot", seq, "restored", result.Tokens, "error", err)
 	}
 	return result, nil
+}
+
+// publishing is the runner's lock during a restore. Whoever lets go of it tells the runner
+// what the slot holds by then.
+type publishing struct {
+	sync.Locker
+	hold   func(tokens int)
+	result *Restored
+}
+
+func (l *publishing) Unlock() {
+	l.hold(l.result.Held)
+	l.Locker.Unlock()
 }
 
 // restoreExact restores what follows from the prompt's beginning. Where it could not end as
@@ -116,9 +136,13 @@ func (t *TieredCausal) restore(ctx context.Context, lock sync.Locker, seq, limit
 // carryOut does what a plan says, as far as it can. It reports whether that was to its end.
 func (t *TieredCausal) carryOut(ctx context.Context, lock sync.Locker, p *plan, result *Restored) (whole bool, err error) {
 	base := p.wanted(p.base)
-	if err := t.takeCells(p, result.Held); err != nil {
+	err = t.takeCells(p, result.Held)
+	result.Held = base // of what follows cells are reserved and none is written
+	if p.state {
+		result.Held = 0 // the state after base is being replaced
+	}
+	if err != nil {
 		t.log.Debug("kv tier: no room to restore", "slot", p.seq, "error", err)
-		result.Held = base
 		return false, nil
 	}
 
@@ -183,6 +207,10 @@ func (t *TieredCausal) takeCells(p *plan, have int) error {
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	s := t.slot(p.seq)
+	for g := range t.groups { // to make room for the end of the plan these became free
+		s.from[g] = max(s.from[g], min(t.groups[g].oldest(p.wanted(p.end)), len(s.tokens)))
+	}
 	p.lastBuilt = t.lastBuilt()
 	return nil
 }

@@ -210,7 +210,7 @@ func (l *restorer) restore(ctx context.Context) (float64, error) {
 	var runner sync.Mutex
 	runner.Lock()
 	defer runner.Unlock()
-	got, err := l.tiered.Restore(ctx, &runner, 0, 0, l.prompt)
+	got, err := l.tiered.Restore(ctx, &runner, 0, 0, l.prompt, func(int) {})
 	if err == nil && got.Tokens != len(l.prompt)-1 {
 		err = fmt.Errorf("%d of %d tokens were restored", got.Tokens, len(l.prompt)-1)
 	}

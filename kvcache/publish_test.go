@@ -1,0 +1,70 @@
+package kvcache
+
+import (
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// wrongRows counts the positions of a sequence whose rows do not follow from its tokens, of
+// those that the next token attends to.
+func (m fakeModel) wrongRows(seq int, tokens []int32) int {
+	wrong := 0
+	for pos := range tokens {
+		right := true
+		for _, c := range m.caches {
+			if pos < len(tokens)-int(c.window) {
+				continue
+			}
+			for l := range c.layers {
+				for _, value := range []bool{false, true} {
+					s := section{l, value}
+					n, _ := c.RowBytes(l, value)
+					cell, ok := c.cellOf(seq, int32(pos))
+					right = right && ok && slices.Equal(wantRows(s, c.window, tokens[:pos+1], n)[pos], c.row(s, cell))
+				}
+			}
+		}
+		if !right {
+			wrong++
+		}
+	}
+	return wrong
+}
+
+// A slot that holds the beginning of a prompt is restored. While that goes wrong, another
+// request takes what the slot is said to hold, and computes on it: after the window was
+// given up, while it is read for the second time.
+func TestASlotIsNotForkedFromRowsThatAreBeingReplaced(t *testing.T) {
+	store := newMemStore(t)
+	store.windowed = true
+	prompt := tokenRange(1, 60)
+	first := newWindowedRunner(t, store, 1, 128, Options{})
+	first.run(first.slots[0], prompt, nil, true)
+	first.tiered.Close()
+
+	r := newWindowedRunner(t, store, 2, 128, Options{Poison: true})
+	r.run(r.slots[0], prompt[:38], nil, false)
+	store.readErr = map[int]error{5: errors.New("input/output error")}
+	forked := append(slices.Clone(prompt[:38]), tokenRange(2, 9)...)
+	held := -1
+	var failed, forking atomic.Bool
+	store.onRead = func(page int) {
+		if page == 5 {
+			failed.Store(true)
+		} else if page == 0 && failed.Load() && forking.CompareAndSwap(false, true) { // the second attempt
+			held = r.fork(r.slots[1], forked)
+			r.load(r.slots[1], forked, false)
+			r.drain()
+		}
+	}
+	r.load(r.slots[0], prompt, false)
+	store.onRead = nil
+	require.GreaterOrEqual(t, held, 0, "nothing was restored for the second time")
+	require.Zero(t, r.model.wrongRows(1, forked), "of %d rows of a request that began with %d of the other's", len(forked), held)
+	r.drain()
+	r.model.requireRows(t, 0, prompt)
+}
