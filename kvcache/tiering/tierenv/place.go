@@ -83,6 +83,9 @@ func (p places) choose() (path, why string, err error) {
 
 // unsuited says why pages should not be kept in a directory unless somebody says so.
 func unsuited(path string) error {
+	if !filepath.IsAbs(path) { // what is in /tmp is on no drive of Windows
+		return fmt.Errorf("%s is not an absolute path", path)
+	}
 	if err := diskstore.CheckRoot(vfs.OS, path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -85,6 +85,7 @@ func TestUnsuitedDefaults(t *testing.T) {
 	require.ErrorIs(t, unsuited(inHome("open")), diskstore.ErrRootMode)
 	require.NoError(t, os.Symlink(dir, inHome("link")))
 	require.ErrorIs(t, unsuited(inHome("link")), diskstore.ErrRootSymlink)
+	require.ErrorContains(t, unsuited("home/.ollama/kv-cache"), "not an absolute path")
 	lay(t, dir, "file")
 	require.Error(t, unsuited(inHome("file/below")))
 	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
