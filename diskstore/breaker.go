@@ -55,6 +55,13 @@ func (b *breaker) down() bool {
 	return b.open
 }
 
+// resting reports whether nobody may ask the tier now.
+func (b *breaker) resting() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open && (b.probing || b.now().Before(b.until))
+}
+
 // success closes the breaker.
 func (b *breaker) success() {
 	b.mu.Lock()

@@ -29,8 +29,14 @@ const (
 	batchBytes = chunkBytes
 )
 
-// errExhausted reports that a collection could not make the room wanted.
-var errExhausted = errors.New("diskstore: nothing was used before the page that needs room")
+var (
+	// errExhausted reports that a collection could not make the room wanted.
+	errExhausted = errors.New("diskstore: nothing was used before the page that needs room")
+
+	// errStays reports that a page was not evicted, because the tier below does not
+	// take it now and its room is not needed so much that it must be deleted.
+	errStays = errors.New("diskstore: the page cannot move down now")
+)
 
 // demand is what a collection is asked for beyond keeping a tier within its
 // budget.
@@ -94,6 +100,10 @@ func (s *Store) shortage(ctx context.Context, id tierID, want demand) (over int6
 		return want.disk, want.before, nil
 	}
 	low := budget - budget/slackShare
+	resting := id == tierLocal && s.remote != nil && s.remote.breaker.resting()
+	if resting { // what goes now is deleted
+		low = budget
+	}
 	switch {
 	case figure > budget:
 		return max(figure-low, want.disk), time.Time{}, nil
@@ -101,11 +111,25 @@ func (s *Store) shortage(ctx context.Context, id tierID, want demand) (over int6
 		return max(figure+want.room-low, want.disk), want.before, nil
 	case want.disk > 0:
 		return want.disk, want.before, nil
-	case figure > budget-budget/trimShare:
+	case figure > budget-budget/trimShare && !resting:
 		// Truncated, so that asking twice gives the same answer.
 		return figure - low, s.now().Add(-touchEvery).Truncate(time.Second), nil
 	}
 	return 0, time.Time{}, nil
+}
+
+// mustGo returns how many of the bytes that a tier is short of must go even when
+// that means to delete what should move down.
+func (s *Store) mustGo(id tierID, over int64, want demand) int64 {
+	budget := s.books[id].budget
+	if id != tierLocal || s.remote == nil || budget == 0 {
+		return over
+	}
+	figure, known := s.books[id].figure()
+	if !known {
+		return want.disk
+	}
+	return max(figure+want.room-budget, want.disk)
 }
 
 // stale reports whether a tier should be counted again.
@@ -215,7 +239,7 @@ func (s *Store) collectLocked(ctx context.Context, id tierID, want demand) error
 		}
 	}
 	for {
-		freed := s.evictAll(ctx, id, pick.order(ctx, s, s.tier(id)), over)
+		freed := s.evictAll(ctx, id, pick.order(ctx, s, s.tier(id)), over, s.mustGo(id, over, want))
 		if freed < over && !before.After(want.before) { // what was to go was no good, perhaps
 			freed += s.emptyQuarantine(ctx, id)
 		}
@@ -262,8 +286,9 @@ func (s *Store) emptyQuarantine(ctx context.Context, id tierID) int64 {
 }
 
 // evictAll evicts files in order until at least the given number of bytes is
-// free, and returns how many are.
-func (s *Store) evictAll(ctx context.Context, id tierID, infos []Info, bytes int64) int64 {
+// free, and returns how many are. Of these bytes some must be free: for more than
+// that no page is deleted that should move down.
+func (s *Store) evictAll(ctx context.Context, id tierID, infos []Info, bytes, must int64) int64 {
 	freed, batch := int64(0), s.newRemoval(id)
 	for _, info := range infos {
 		if freed+batch.bytes >= bytes || ctx.Err() != nil {
@@ -273,8 +298,11 @@ func (s *Store) evictAll(ctx context.Context, id tierID, infos []Info, bytes int
 		if now, err := s.tier(id).Stat(ctx, info.Name); err != nil || !now.Used.Equal(info.Used) {
 			continue
 		}
-		removed, gone := s.evict(ctx, id, info)
-		if !gone {
+		removed, err := s.evict(ctx, id, info, freed+batch.bytes < must)
+		if errors.Is(err, errStays) {
+			break
+		}
+		if err != nil {
 			continue
 		}
 		batch.add(removed)
@@ -331,36 +359,30 @@ func (r *removal) record(ctx context.Context) {
 	}
 }
 
-// evict moves a page down a tier, or deletes it where there is none or the page
-// cannot be moved. It reports whether the page is gone from the tier, and what was
-// removed for that: nothing of a page that went to quarantine, which takes as much
-// room there.
-func (s *Store) evict(ctx context.Context, id tierID, info Info) (removed Info, gone bool) {
+// evict moves a page down a tier, or deletes it where there is none, where the one
+// below has no room for it, and when it must go. It describes what was removed for
+// that: nothing of a page that went to quarantine, which takes as much room there,
+// or that another has removed. It returns errStays for a page that stays until the
+// tier below takes pages again.
+func (s *Store) evict(ctx context.Context, id tierID, info Info, must bool) (removed Info, err error) {
 	demoted := false
-	if id == tierLocal && s.remote != nil && !s.remote.breaker.down() {
-		err := s.demote(ctx, info)
-		if errors.Is(err, ErrNoSpace) || errors.Is(err, errNotCounted) {
-			want := demand{room: info.Bytes, before: info.Used}
-			if vfs.IsNoSpace(err) {
-				want.disk = demoteRoom * info.Physical
-			}
-			if s.collect(ctx, tierRemote, want) == nil {
-				err = s.demote(ctx, info)
-			}
-		}
+	if id == tierLocal && s.remote != nil {
+		err := s.moveDown(ctx, info)
 		switch {
 		case err == nil:
 			demoted = true
 		case ctx.Err() != nil:
-			return removed, false // closing: the page stays where it is
-		case s.localIsBad(err):
+			return removed, ctx.Err() // closing: the page stays where it is
+		case s.localSide(err, ErrDamaged), s.localSide(err, ErrMismatch):
 			s.condemn(ctx, id, info, err)
-			return removed, true
+			return removed, nil
+		case !must && !errors.Is(err, ErrNoSpace) && !s.localSide(err, ErrNotFound):
+			return removed, errStays
 		}
 	}
-	removed, err := s.drop(ctx, id, info)
+	removed, err = s.drop(ctx, id, info)
 	if err != nil || removed.Bytes == 0 {
-		return removed, err == nil
+		return removed, err
 	}
 	if demoted {
 		s.counts.demoted.Add(1)
@@ -368,11 +390,32 @@ func (s *Store) evict(ctx context.Context, id tierID, info Info) (removed Info, 
 		s.counts.evicted.Add(1)
 	}
 	s.watch.evict(id, info, demoted)
-	return removed, true
+	return removed, nil
 }
 
-// localIsBad reports whether a demotion failed because of the local page.
-func (s *Store) localIsBad(err error) bool {
+// moveDown demotes a page, and makes room for it first where there is none. It
+// returns ErrNoSpace when the remote tier holds nothing that was used before.
+func (s *Store) moveDown(ctx context.Context, info Info) error {
+	err := s.demote(ctx, info)
+	if !errors.Is(err, ErrNoSpace) && !errors.Is(err, errNotCounted) {
+		return err
+	}
+	want := demand{room: info.Bytes, before: info.Used}
+	if vfs.IsNoSpace(err) {
+		want.disk = demoteRoom * info.Physical
+	}
+	switch cerr := s.collect(ctx, tierRemote, want); {
+	case errors.Is(cerr, errExhausted):
+		return err
+	case cerr != nil:
+		return cerr
+	}
+	return s.demote(ctx, info)
+}
+
+// localSide reports whether a demotion failed because of the local page, with an
+// error of that kind.
+func (s *Store) localSide(err, kind error) bool {
 	var side *copyError
-	return errors.As(err, &side) && side.side == s.local && (errors.Is(err, ErrDamaged) || errors.Is(err, ErrMismatch))
+	return errors.As(err, &side) && side.side == s.local && errors.Is(err, kind)
 }

@@ -331,7 +331,7 @@ func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
 			require.NoError(t, err)
 			inj.Reset()
 			inj.Add(vfs.Rule{Path: remote, Nth: nth, Err: errno})
-			s.evict(ctx, tierLocal, info)
+			_, _ = s.evict(ctx, tierLocal, info, true)
 			reached := inj.Count()
 			inj.Reset()
 			s.remote.breaker.success()

@@ -220,8 +220,8 @@ func listAll(t testing.TB, s *Store, id tierID) []Info {
 
 // evictPage evicts a page of the local tier, which must go.
 func evictPage(t require.TestingT, s *Store, info Info) {
-	_, gone := s.evict(ctx, tierLocal, info)
-	require.True(t, gone)
+	_, err := s.evict(ctx, tierLocal, info, true)
+	require.NoError(t, err)
 }
 
 // dropPage deletes a page from a tier, which must go.

@@ -52,7 +52,7 @@ func rivals(t *testing.T, edit ...func(*Options)) (mine, other *Store, before fu
 // one does.
 func TestRemovalIsSubtractedOnce(t *testing.T) {
 	for name, remove := range map[string]func(t *testing.T, s *Store, infos []Info){
-		"eviction": func(t *testing.T, s *Store, infos []Info) { s.evictAll(ctx, tierLocal, infos, 1) },
+		"eviction": func(t *testing.T, s *Store, infos []Info) { s.evictAll(ctx, tierLocal, infos, 1, 1) },
 		"purge": func(t *testing.T, s *Store, infos []Info) {
 			_, err := s.purge(ctx, tierLocal, purge{fingerprint: s.opt.Fingerprint, removed: func(Info) {}})
 			require.NoError(t, err)
@@ -65,10 +65,10 @@ func TestRemovalIsSubtractedOnce(t *testing.T) {
 			putChain(t, mine, prompt(2, 5*testTokens))
 			requireCovered(t, mine.opt.Local.Root, mine)
 			require.NoError(t, other.books[tierLocal].refresh(ctx))
-			before(vfs.OpRemove, func() { other.evictAll(ctx, tierLocal, infos, 1) })
+			before(vfs.OpRemove, func() { other.evictAll(ctx, tierLocal, infos, 1, 1) })
 			if name == "purge" {
 				infos = listAll(t, mine, tierLocal)
-				before(vfs.OpRemove, func() { other.evictAll(ctx, tierLocal, infos, 1<<40) })
+				before(vfs.OpRemove, func() { other.evictAll(ctx, tierLocal, infos, 1<<40, 1<<40) })
 			}
 			remove(t, mine, infos)
 			putChain(t, mine, prompt(3, 5*testTokens))
@@ -110,7 +110,7 @@ func TestReplacedPageIsSubtractedOnce(t *testing.T) {
 	requireCovered(t, mine.opt.Local.Root, mine)
 	require.NoError(t, other.books[tierLocal].refresh(ctx))
 	infos := listAll(t, mine, tierLocal)
-	before(vfs.OpRename, func() { other.evictAll(ctx, tierLocal, infos, 1) })
+	before(vfs.OpRename, func() { other.evictAll(ctx, tierLocal, infos, 1, 1) })
 	putChain(t, mine, tokens)
 	requireCovered(t, mine.opt.Local.Root, mine, other)
 }
@@ -129,7 +129,7 @@ func TestQuarantinedVictimIsNotSubtracted(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, data, 0o600))
 	require.NoError(t, os.Chtimes(path, info.Used, info.Used))
 	requireCovered(t, o.Local.Root, s)
-	s.evictAll(ctx, tierLocal, []Info{info}, 1)
+	s.evictAll(ctx, tierLocal, []Info{info}, 1, 1)
 	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt), 1)
 	requireCovered(t, o.Local.Root, s)
 }

@@ -1,0 +1,79 @@
+package diskstore
+
+import (
+	"regexp"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// outages are ways in which a remote tier takes no pages. Each returns how it ends.
+var outages = map[string]func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) (end func()){
+	"its breaker is open": func(s *Store, _ *vfs.Injector, _ *regexp.Regexp) func() {
+		now := time.Now()
+		s.remote.breaker.now = func() time.Time { return now }
+		s.remote.breaker.failure(ErrTierTimeout, true)
+		return func() { now = now.Add(time.Hour) } // it may be asked again
+	},
+	"every operation fails": func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) func() {
+		inj.Add(vfs.Rule{Path: remote, Err: syscall.EIO})
+		return func() { inj.Reset(); s.remote.breaker.success() }
+	},
+	"its root is gone": func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) func() {
+		inj.Add(vfs.Rule{Path: remote, Err: syscall.ENOENT})
+		return func() { inj.Reset(); s.remote.breaker.success() }
+	},
+	"it cannot be written": func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) func() {
+		inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{vfs.OpCreate, vfs.OpMkdir, vfs.OpLock, vfs.OpRename}, Err: syscall.EROFS})
+		return inj.Reset
+	},
+	"it fails when room is made": func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) func() {
+		inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{vfs.OpWrite}, Err: syscall.ENOSPC})
+		inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{vfs.OpReadDir}, Err: syscall.EIO})
+		return func() { inj.Reset(); s.remote.breaker.success() }
+	},
+}
+
+// TestOutageOfTheRemoteDeletesNothingThatFits: pages that should move down to a
+// remote tier that is away stay while the local one has room for them. As many are
+// deleted as have none, and when it is back the others move down.
+func TestOutageOfTheRemoteDeletesNothingThatFits(t *testing.T) {
+	page := physicalPage(t)
+	for name, begin := range outages {
+		t.Run(name, func(t *testing.T) {
+			inj := vfs.Inject(quickFS)
+			o := testOptions(t, withFS(inj), withRemote(t), func(o *Options) { o.Local.BudgetBytes = 100 * page })
+			s := open(t, o)
+			put := func(from, to int) {
+				for seed := from; seed < to; seed++ {
+					require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(seed, testTokens))))
+					require.NoError(t, s.Flush(ctx))
+				}
+			}
+			put(0, 96)
+			age(t, o.Local.Root, time.Now().Add(-time.Hour))
+			end := begin(s, inj, regexp.MustCompile("^"+regexp.QuoteMeta(o.Remote.Root)))
+			put(96, 99) // nearly full: pages begin to move down
+			st := s.Stats()
+			require.Zero(t, st.Evicted)
+			require.Equal(t, 99, st.Local.Pages)
+			put(99, 120)
+			st = s.Stats()
+			require.EqualValues(t, 120-st.Local.Pages, st.Evicted)
+			require.GreaterOrEqual(t, st.Local.Pages, 99, "no more goes than must")
+			require.LessOrEqual(t, occupied(t, o.Local.Root), o.Local.BudgetBytes)
+			lost := st.Evicted
+
+			end()
+			put(120, 125)
+			st = s.Stats()
+			require.Equal(t, lost, st.Evicted)
+			require.NotZero(t, st.Demoted)
+			require.EqualValues(t, 125-lost, uint64(st.Local.Pages)+st.Demoted)
+		})
+	}
+}
