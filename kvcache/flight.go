@@ -1,6 +1,8 @@
 package kvcache
 
 import (
+	"math"
+
 	"github.com/ollama/ollama/model/input"
 )
 
@@ -20,6 +22,37 @@ type flightPart struct {
 	cells     [][]int32
 	promptEnd bool
 	shortened bool // positions it computes are forgotten
+
+	// What rows have seen is decided when the batch is built, however little of it is kept.
+	blind bool  // something without identity is in the batch, which changes rows before it
+	ahead ahead // rows that have seen what comes after them
+}
+
+// ahead is rows from a position on of which some have seen the tokens up to another: rows of
+// an image attend to all of their batch.
+type ahead struct{ begin, end int }
+
+// nothingAhead begins after all rows.
+var nothingAhead = ahead{begin: math.MaxInt}
+
+// note sets what is known of a part when it is built, of a slot's request.
+func (p *flightPart) note(s *slot, opts *Options) {
+	read, whole := opts.Media.read(p.inputs)
+	p.blind = !whole && opts.Backwards
+	first := len(p.inputs)
+	if !whole {
+		first = len(read.tokens)
+	}
+	for _, m := range read.media {
+		first = min(first, int(m.Offset))
+	}
+	for _, span := range read.spans {
+		first = min(first, span.begin)
+	}
+	p.ahead = nothingAhead
+	if first < len(p.inputs) && int(p.end()) > s.private {
+		p.ahead = ahead{int(p.begin) + first, int(p.end())}
+	}
 }
 
 // cut forgets positions from n on.
@@ -40,11 +73,11 @@ func (p *flightPart) end() int32 { return p.begin + int32(len(p.inputs)) }
 
 // land adds the flight's computed positions to the slot, up to the first without identity.
 func (p *flightPart) land(s *slot, opts *Options) {
-	read, whole := opts.Media.read(p.inputs)
-	if !whole && opts.Backwards {
+	if p.blind {
 		s.broken = true
 		return
 	}
+	read, whole := opts.Media.read(p.inputs)
 	for i := range read.media {
 		read.media[i].Offset += uint32(p.begin)
 	}
@@ -55,6 +88,13 @@ func (p *flightPart) land(s *slot, opts *Options) {
 	s.add(int(p.begin), read.tokens, read.media, cells)
 	if !whole {
 		s.broken = true
+	}
+	switch end := int(p.end()); {
+	case p.ahead.begin >= end: // none, or cut off
+	case p.ahead.end > end:
+		s.saw(p.ahead)
+	default:
+		s.ahead = append(s.ahead, p.ahead)
 	}
 }
 

@@ -28,8 +28,11 @@ type slot struct {
 	keys   []diskstore.Key
 	sealed int
 
-	// private is the position from which rows may not be stored.
-	private int
+	// private is the position from which rows may not be stored. ahead are rows of private
+	// requests that have seen text after them, and secret is the first of which the slot has
+	// let that text go: whatever request comes next, from there on nothing is stored.
+	private, secret int
+	ahead           []ahead
 
 	// promptOpen: the last token of the prompt has not been computed yet.
 	promptOpen bool
@@ -45,7 +48,7 @@ type slot struct {
 }
 
 func newSlot(groups int) *slot {
-	return &slot{private: math.MaxInt, cells: make([][]int32, groups), from: make([]int, groups)}
+	return &slot{private: math.MaxInt, secret: math.MaxInt, cells: make([][]int32, groups), from: make([]int, groups)}
 }
 
 // truncate forgets positions from n on.
@@ -53,6 +56,7 @@ func (s *slot) truncate(n int) {
 	for g := range s.from {
 		s.from[g] = min(s.from[g], n)
 	}
+	s.forgetAhead(n)
 	if n >= len(s.tokens) {
 		return
 	}
@@ -64,6 +68,25 @@ func (s *slot) truncate(n int) {
 	s.tailTokens = min(s.tailTokens, n)
 	s.stateSaved = min(s.stateSaved, n)
 	s.stateAt = -1
+}
+
+// forgetAhead keeps in mind what rows before n have seen of what comes after.
+func (s *slot) forgetAhead(n int) {
+	if s.secret >= n {
+		s.secret = math.MaxInt
+	}
+	s.ahead = slices.DeleteFunc(s.ahead, func(a ahead) bool {
+		if a.begin < n && n < a.end {
+			s.saw(a)
+		}
+		return n < a.end
+	})
+}
+
+// saw notes rows that have seen private text which the slot does not hold.
+func (s *slot) saw(a ahead) {
+	s.secret = min(s.secret, a.begin)
+	s.private = min(s.private, s.secret)
 }
 
 // trimKeys drops keys of pages that are no longer whole.
@@ -103,7 +126,7 @@ func (s *slot) clonePrefix(n int) *slot {
 	copy(c.from, s.from)
 	c.keys = slices.Clone(s.keys)
 	c.sealed = s.sealed
-	c.private = s.private
+	c.private, c.secret, c.ahead = s.private, s.secret, slices.Clone(s.ahead)
 	c.broken = s.broken && n > held
 	c.truncate(held)
 	c.tailTokens = 0

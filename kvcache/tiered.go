@@ -193,8 +193,9 @@ func (t *TieredCausal) StartSequence(seq int, store bool) {
 	defer t.mu.Unlock()
 	s := t.slot(seq)
 	if store {
-		// all that the slot holds is in this request's own prompt
-		s.private = math.MaxInt
+		// All that the slot holds is in this request's own prompt, and all that its rows have
+		// seen but for those from secret on.
+		s.private, s.ahead = s.secret, nil
 	} else {
 		s.private = min(s.private, len(s.tokens))
 	}
@@ -218,6 +219,7 @@ func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Inp
 	for i := range f.parts {
 		p := &f.parts[i]
 		s := t.slot(p.seq)
+		p.note(s, &t.opts)
 		if s.promptOpen && promptEnd(p.seq) {
 			s.promptOpen, p.promptEnd = false, true
 		}
