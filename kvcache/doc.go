@@ -20,18 +20,22 @@
 //
 // The runner's lock serializes everything that looks cells up or takes them, and is held
 // by the caller in BatchBuilt, EndSequence, Remove and CopyPrefix. TieredCausal's own lock
-// is taken after it, the backend's last. [TieredCausal.Restore] lets go of the runner's
-// lock while it reads.
+// is taken after it, the backend's last: that one is held while a batch computes on a CPU, so
+// a restore waits for the device between two batches. [TieredCausal.Restore] lets go of the
+// runner's lock while it reads, and [TieredCausal.BatchDone] takes it for graphs.
 //
 // # Rules
 //
 // K/V is corrupted silently where one of these is broken, so each has a test of its name.
 //
-//   - Writes: a batch of a finished sequence may be built and still run, and write into
-//     cells that Remove has freed. A restore waits for every flight that was built before
-//     it took its cells.
+//   - Writes: a batch of a finished sequence may be built and still run, and use cells that
+//     Remove or a window has freed. Done is not computed: nothing waits for a batch without
+//     outputs, and what the host writes is not ordered with it. A restore waits until the
+//     device has computed all that was built before it took its cells.
 //   - Reads: a batch without outputs does not wait for its device. Rows are copied after
 //     the backend is synchronized.
+//   - Graphs: the memory of a graph is that of the outputs of the one before. One of ours is
+//     computed between two batches and under the runner's lock, or in memory of its own.
 //   - When: cells are noted when a batch is built, and rows are copied after its outputs
 //     are ready and before the next batch may compute.
 //   - Removal: complete pages leave before their cells are freed or rotated, and what a
@@ -45,7 +49,7 @@
 //     back whole or not at all.
 //   - State: it is read before the next batch runs, and used at its one position alone.
 //   - Shifts: what is reused at another position is never stored, nor what follows from it,
-//     and exact rows replace it. K is turned between two batches.
+//     and exact rows replace it.
 //   - Spans: a restore never ends between tokens that attend to each other forwards.
 //
 // Pages are read as long as that is quicker than computing them: package rates decides, from

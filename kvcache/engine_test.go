@@ -28,10 +28,10 @@ type fakeCache struct {
 	// depends on the one before it, and in another on all that are visible.
 	window, memory int32
 
-	mu     sync.Mutex
 	cells  []fakeCell
 	layers int
-	rows   map[section][]byte // per layer and kind, one row per cell
+	device *fakeDevice
+	rows   map[section][]byte // per layer and kind, one row per cell; the device's mu
 
 	batchCells []int32
 	onWrite    func()
@@ -63,6 +63,7 @@ func newFakeCache(cells, layers int) *fakeCache {
 		c.rows[section{l, false}] = make([]byte, cells*fakeKeyBytes)
 		c.rows[section{l, true}] = make([]byte, cells*fakeValueBytes)
 	}
+	c.on(&fakeDevice{})
 	return c
 }
 
@@ -87,8 +88,9 @@ func (c *fakeCache) row(s section, cell int32) []byte {
 }
 
 func (c *fakeCache) ReadRows(layer int, value bool, cells []int32, dst []byte) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.device.mu.Lock()
+	defer c.device.mu.Unlock()
+	c.device.copiedLocked()
 	n, _ := c.RowBytes(layer, value)
 	if len(dst) != n*len(cells) {
 		return fmt.Errorf("%d bytes for %d rows", len(dst), len(cells))
@@ -103,8 +105,9 @@ func (c *fakeCache) WriteRows(layer int, value bool, cells []int32, src []byte) 
 	if c.onWrite != nil {
 		c.onWrite()
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.device.mu.Lock()
+	defer c.device.mu.Unlock()
+	c.device.copiedLocked()
 	n, _ := c.RowBytes(layer, value)
 	if len(src) != n*len(cells) {
 		return fmt.Errorf("%d bytes for %d rows", len(src), len(cells))
@@ -116,7 +119,7 @@ func (c *fakeCache) WriteRows(layer int, value bool, cells []int32, src []byte) 
 }
 
 func (c *fakeCache) RowWindow() (window, memory int32)        { return c.window, c.memory }
-func (c *fakeCache) SynchronizeRows()                         {}
+func (c *fakeCache) SynchronizeRows()                         { c.device.synchronize() }
 func (c *fakeCache) BatchCells() []int32                      { return c.batchCells }
 func (c *fakeCache) Close()                                   { c.closed = true }
 func (c *fakeCache) Init(ml.Backend, ml.DType, int, int, int) {}
@@ -234,16 +237,15 @@ func (c *fakeCache) Remove(seq int, begin, end int32) error {
 				return errors.New("shifting cells shared by multiple sequences not supported")
 			}
 			c.cells[i].pos += begin - end
-			c.turn(int32(i), begin-end)
+			c.device.hand(func() { c.turn(int32(i), begin-end) })
 		}
 	}
 	return nil
 }
 
-// turn changes K of a cell in place, as rotating it by so many positions does.
+// turn changes K of a cell in place, as rotating it by so many positions does. It is work
+// of the device.
 func (c *fakeCache) turn(cell, offset int32) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	for l := range c.layers {
 		turnRow(c.row(section{l, false}, cell), offset)
 	}
@@ -261,9 +263,11 @@ func (c *fakeCache) ShiftRows(cells []int32, offset int32) error {
 			return err
 		}
 	}
-	for _, cell := range cells {
-		c.turn(cell, offset)
-	}
+	c.device.graph(func() {
+		for _, cell := range cells {
+			c.turn(cell, offset)
+		}
+	})
 	return nil
 }
 
@@ -294,11 +298,10 @@ func (c *fakeCache) build(t require.TestingT, batch input.Batch) {
 }
 
 // compute writes the rows of a built batch, wherever its cells belong by now: a graph knows
-// only cells. before are the cells that each input attends to, noted at build time.
-func (c *fakeCache) compute(inputs []*input.Input, cells []int32, before [][]int32) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i, in := range inputs {
+// only cells. before are the cells that each input attends to, noted at build time. It is
+// work of the device.
+func (c *fakeCache) compute(tokens []int32, cells []int32, before [][]int32) {
+	for i, token := range tokens {
 		for l := range c.layers {
 			for _, value := range []bool{false, true} {
 				s := section{l, value}
@@ -306,7 +309,7 @@ func (c *fakeCache) compute(inputs []*input.Input, cells []int32, before [][]int
 				for _, cell := range before[i] {
 					previous = append(previous, c.row(s, cell)...)
 				}
-				copy(c.row(s, cells[i]), rowAfter(s, previous, in.Token, len(c.row(s, cells[i]))))
+				copy(c.row(s, cells[i]), rowAfter(s, previous, token, len(c.row(s, cells[i]))))
 			}
 		}
 	}
@@ -336,8 +339,13 @@ func wantRows(s section, window int32, tokens []int32, n int) [][]byte {
 }
 
 // requireRows checks that a sequence's cells hold what its tokens give, as far as the next
-// token attends to them.
+// token attends to them, when all that was handed to the device is computed.
 func (c *fakeCache) requireRows(t require.TestingT, seq int, tokens []int32) {
+	c.device.later(func() { c.requireRowsNow(t, seq, tokens) })
+}
+
+// requireRowsNow is requireRows for what is there already. The device's mu is held.
+func (c *fakeCache) requireRowsNow(t require.TestingT, seq int, tokens []int32) {
 	for l := range c.layers {
 		for _, value := range []bool{false, true} {
 			s := section{l, value}
@@ -362,6 +370,7 @@ type fakeRunner struct {
 	lock   sync.Locker
 	cache  *fakeCache // keeps everything
 	model  fakeModel  // of it and perhaps others
+	device *fakeDevice
 	tiered *TieredCausal
 	numCtx int
 	batch  int
@@ -382,10 +391,12 @@ type fakeSlot struct {
 }
 
 type fakeBatch struct {
-	id     int
-	inputs []*input.Input
-	cells  [][]int32   // by cache
-	before [][][]int32 // by cache and input
+	id      int
+	inputs  []*input.Input
+	cells   [][]int32   // by cache
+	before  [][][]int32 // by cache and input
+	outputs bool        // the runner samples from it
+	handed  int         // the device's work with it; 0: it is built only
 }
 
 func newFakeRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner {
@@ -396,6 +407,7 @@ func newFakeRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *
 		opts.PageTokens = 8
 	}
 	opts.Fingerprint[0] = 1
+	r.device = r.cache.device
 	r.model.caches = []*fakeCache{r.cache}
 	r.tiered = New(r.model, r.model.rows(), opts)
 	t.Cleanup(r.tiered.Close)
@@ -506,6 +518,7 @@ func (r *fakeRunner) build() bool {
 		s.inputs = append(s.inputs, s.rest[:n]...)
 		s.rest = s.rest[n:]
 		ends[s.id] = len(s.rest) == 0
+		b.outputs = b.outputs || ends[s.id]
 	}
 	if len(b.inputs) == 0 {
 		return false
@@ -525,19 +538,44 @@ func (r *fakeRunner) build() bool {
 	return true
 }
 
-// compute runs the oldest built batch.
+// launch hands the oldest built batch to the device.
+func (r *fakeRunner) launch() bool {
+	if len(r.flight) == 0 || r.flight[0].handed > 0 {
+		return false
+	}
+	r.handOver(r.flight[0])
+	return true
+}
+
+func (r *fakeRunner) handOver(b *fakeBatch) {
+	b.handed = r.model.compute(b)
+	if r.onCompute != nil {
+		r.onCompute(b)
+	}
+	if b.outputs {
+		r.device.launched()
+	}
+}
+
+// compute has the oldest built batch computed and reports it done. The device is only
+// waited for where the batch has outputs.
 func (r *fakeRunner) compute() bool {
 	if len(r.flight) == 0 {
 		return false
 	}
+	r.launch()
 	b := r.flight[0]
 	r.flight = r.flight[1:]
-	r.model.compute(b)
-	if r.onCompute != nil {
-		r.onCompute(b)
+	r.done(b)
+	return true
+}
+
+// done reports a batch that was handed over as done.
+func (r *fakeRunner) done(b *fakeBatch) {
+	if b.outputs {
+		r.device.readOutputs(r.t, b.handed)
 	}
 	r.tiered.BatchDone(b.id)
-	return true
 }
 
 // shift drops positions [keep, keep+discard) of a slot, as the runner does while it builds
@@ -546,9 +584,7 @@ func (r *fakeRunner) shift(slot *fakeSlot, keep, discard int) {
 	for len(r.flight) > 1 {
 		r.compute()
 	}
-	for _, b := range r.flight {
-		r.model.compute(b)
-	}
+	r.launch()
 	r.mu.Lock()
 	err := r.tiered.Remove(slot.id, int32(keep), int32(keep+discard))
 	if err == nil {
@@ -560,10 +596,7 @@ func (r *fakeRunner) shift(slot *fakeSlot, keep, discard int) {
 		slot.inputs, slot.exact = nil, 0
 	}
 	r.mu.Unlock()
-	for _, b := range r.flight {
-		r.tiered.BatchDone(b.id)
-	}
-	r.flight = nil
+	r.compute()
 }
 
 // finish ends a request.

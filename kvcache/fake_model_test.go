@@ -57,11 +57,14 @@ func (m fakeModel) requireRows(t require.TestingT, seq int, tokens []int32) {
 	}
 }
 
-// compute runs a built batch.
-func (m fakeModel) compute(b *fakeBatch) {
-	for i, c := range m.caches {
-		c.compute(b.inputs, b.cells[i], b.before[i])
-	}
+// compute hands a built batch to the device, and returns how much was handed over with it.
+func (m fakeModel) compute(b *fakeBatch) int {
+	tokens := tokensOf(b.inputs)
+	return m.caches[0].device.hand(func() {
+		for i, c := range m.caches {
+			c.compute(tokens, b.cells[i], b.before[i])
+		}
+	})
 }
 
 // A window of fakeWindow positions is not a multiple of a page, and its cache keeps more.
@@ -78,6 +81,7 @@ func newWindowedRunner(t testing.TB, store Store, slots, numCtx int, opts Option
 	r.tiered.Close()
 	w := newFakeCache(slots*fakeMemory+fakeBatchMax, 1)
 	w.window, w.memory = fakeWindow, fakeMemory
+	w.on(r.device)
 	r.model.caches = []*fakeCache{w, r.cache}
 	opts = r.tiered.opts
 	opts.Layers = 3

@@ -6,48 +6,102 @@ import (
 	"sync"
 )
 
-// idleJob waits for the backend to be idle.
+// idleJob is called when no batch computes: at once where none is built, and otherwise when
+// one is done and the next may not compute yet. Then nobody waits for the backend, and the
+// outputs of the last batch, whose memory a graph would use, have been read.
 type idleJob struct {
-	run  func() error
-	done chan error // has room for one
+	after int         // the batch up to which all must be done
+	lock  sync.Locker // the runner's where run needs it, nil where it does not
+	run   func() error
+	done  chan error // has room for one
 }
 
-// whenIdle runs something that computes a graph of its own: while no batch is computing and
-// when the outputs of the last have been read, whose memory the graph may use. That is at
-// once where no batch is built, and otherwise between two. The runner's lock is held on entry
-// and return, and released while it waits.
-//
-// The error is run's, or the context's when run was not called.
-func (t *TieredCausal) whenIdle(ctx context.Context, lock sync.Locker, run func() error) error {
-	t.mu.Lock()
+// addIdleLocked arranges for a job to be called, which is at once when no batch is built: the
+// runner's lock is held unless the job does not care. t.mu is held.
+func (t *TieredCausal) addIdleLocked(job idleJob) *idleJob {
+	job.done = make(chan error, 1)
 	if len(t.flights) == 0 {
-		defer t.mu.Unlock()
-		return run()
+		job.done <- job.run()
+	} else {
+		t.idle = append(t.idle, &job)
 	}
-	job := &idleJob{run: run, done: make(chan error, 1)}
-	t.idle = append(t.idle, job)
-	t.mu.Unlock()
+	return &job
+}
 
-	lock.Unlock()
-	defer lock.Lock()
+// await waits for a job. The error is the job's, or the context's when it was not called.
+func (t *TieredCausal) await(ctx context.Context, job *idleJob) error {
 	select {
 	case err := <-job.done:
 		return err
 	case <-ctx.Done():
 	}
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if i := slices.Index(t.idle, job); i >= 0 {
+	i := slices.Index(t.idle, job)
+	if i >= 0 {
 		t.idle = slices.Delete(t.idle, i, i+1)
+	}
+	t.mu.Unlock()
+	if i >= 0 {
 		return ctx.Err()
 	}
-	return <-job.done
+	return <-job.done // is being called
 }
 
-// runIdle runs what waits. A batch is done and the next does not compute yet; t.mu is held.
-func (t *TieredCausal) runIdle() {
-	for _, job := range t.idle {
-		job.done <- job.run()
+// whenIdle runs something that computes a graph of its own. Nobody else's graph is computed
+// meanwhile: no batch, and none of those that the runner computes while it builds one, since
+// run has the runner's lock. The lock is held on entry and return, and released while this
+// waits.
+//
+// The error is run's, or the context's when run was not called.
+func (t *TieredCausal) whenIdle(ctx context.Context, lock sync.Locker, run func() error) error {
+	t.mu.Lock()
+	job := t.addIdleLocked(idleJob{lock: lock, run: run})
+	t.mu.Unlock()
+	select {
+	case err := <-job.done:
+		return err
+	default:
 	}
-	t.idle = nil
+	lock.Unlock()
+	defer lock.Lock()
+	return t.await(ctx, job)
+}
+
+// whenComputedLocked begins to wait until the device has computed every batch that is built
+// by now, and all other graphs. A batch that is done may still be on the device, for nothing
+// waits for it when it has no outputs. The runner's lock and t.mu are held.
+func (t *TieredCausal) whenComputedLocked() *idleJob {
+	return t.addIdleLocked(idleJob{after: t.lastBuilt(), run: func() error {
+		t.synchronize()
+		return nil
+	}})
+}
+
+// runIdle calls the jobs that wait for a batch, which is done while the next does not
+// compute yet.
+func (t *TieredCausal) runIdle(id int) {
+	t.mu.Lock()
+	var ready, later []*idleJob
+	for _, job := range t.idle {
+		if job.after <= id {
+			ready = append(ready, job)
+		} else {
+			later = append(later, job)
+		}
+	}
+	t.idle = later
+	t.mu.Unlock()
+	for _, job := range ready {
+		t.runJob(job)
+	}
+}
+
+func (t *TieredCausal) runJob(job *idleJob) {
+	if job.lock != nil {
+		job.lock.Lock()
+		defer job.lock.Unlock()
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	job.done <- job.run()
 }

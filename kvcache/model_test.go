@@ -67,6 +67,7 @@ func (s *simulation) Load(t *rapid.T) {
 			s.compute()
 		}
 	}()
+	s.device.pace(rapid.IntRange(0, 30).Draw(t, "copies per work"))
 	s.load(slot, prompt, rapid.Bool().Draw(t, "store"))
 	<-landed
 }
@@ -80,6 +81,20 @@ func (s *simulation) Build(t *rapid.T) {
 func (s *simulation) Compute(t *rapid.T) {
 	if !s.compute() {
 		t.Skip("nothing in flight")
+	}
+}
+
+// Launch hands the oldest batch to the device: it is being computed.
+func (s *simulation) Launch(t *rapid.T) {
+	if !s.launch() {
+		t.Skip("nothing to compute")
+	}
+}
+
+// Device lets the oldest of what was handed to the device take effect.
+func (s *simulation) Device(t *rapid.T) {
+	if !s.device.step() {
+		t.Skip("nothing on the device")
 	}
 }
 
@@ -176,6 +191,7 @@ func randomInterleavings(t *testing.T, windowed, reuse bool, start func(t testin
 		defer func() { s.tiered.Close() }()
 		rt.Repeat(map[string]func(*rapid.T){
 			"load": s.Load, "build": s.Build, "compute": s.Compute, "compute more": s.Compute,
+			"launch": s.Launch, "device": s.Device,
 			"generate": s.Generate, "finish": s.Finish, "shift": s.Shift, "restart": s.Restart,
 			"": s.Check,
 		})

@@ -63,8 +63,8 @@ func (c *placingCache) checkPlaced(cells []int32, file *os.File, s section, offs
 	rows := make([]byte, n*len(cells))
 	_, err := file.ReadAt(rows, offset)
 	assert.NoError(c.t, err)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.device.mu.Lock()
+	defer c.device.mu.Unlock()
 	for i, cell := range cells {
 		assert.Equal(c.t, c.row(s, cell), rows[i*n:(i+1)*n], "row %d of %d, cell %d, layer %d value %v", i, len(cells), cell, s.layer, s.value)
 	}

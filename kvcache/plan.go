@@ -22,7 +22,7 @@ type plan struct {
 	state     bool      // the last page has the state after it
 	preferred [][]int32 // cells of positions [begin, end) of each group that reuses cells
 	cells     [][]int32 // those that were taken
-	lastBuilt int
+	free      *idleJob  // nothing that was built before uses them any more
 
 	// by is how far from where they were stored the rows go: positions of the plan are those
 	// of the pages, and what is at one of them is wanted at it plus by.

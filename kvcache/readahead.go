@@ -195,10 +195,7 @@ func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (int, 
 	r := t.readAhead(ctx, p, alone, busy)
 	defer r.close()
 
-	t.mu.Lock()
-	err := t.landFlights(ctx, p.lastBuilt)
-	t.mu.Unlock()
-	if err != nil {
+	if err := t.await(ctx, p.free); err != nil {
 		return p.base, err
 	}
 	if t.opts.Poison {

@@ -180,7 +180,7 @@ func (r *Restored) addTier(tier string) {
 }
 
 // takeCells reserves the cells of a plan, after freeing those of rows it replaces, and
-// notes which flights may still write into them. The runner's lock is held.
+// begins to wait for what may still use them. The runner's lock is held.
 func (t *TieredCausal) takeCells(p *plan, have int) error {
 	base := p.wanted(p.base)
 	if base < have {
@@ -211,7 +211,7 @@ func (t *TieredCausal) takeCells(p *plan, have int) error {
 	for g := range t.groups { // to make room for the end of the plan these became free
 		s.from[g] = max(s.from[g], min(t.groups[g].oldest(p.wanted(p.end)), len(s.tokens)))
 	}
-	p.lastBuilt = t.lastBuilt()
+	p.free = t.whenComputedLocked()
 	return nil
 }
 
@@ -222,28 +222,12 @@ func (t *TieredCausal) free(seq, begin int) {
 	}
 }
 
-// landFlights waits until every flight up to id is computed. t.mu is held.
-func (t *TieredCausal) landFlights(ctx context.Context, id int) error {
-	stop := context.AfterFunc(ctx, func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.landed.Broadcast()
-	})
-	defer stop()
-	for len(t.flights) > 0 && t.flights[0].id <= id {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		t.landed.Wait()
-	}
-	return nil
-}
-
-// landBuilt waits until every flight that is built by now is computed.
+// landBuilt waits until every flight that is built by now is done.
 func (t *TieredCausal) landBuilt(ctx context.Context) error {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.landFlights(ctx, t.lastBuilt())
+	job := t.addIdleLocked(idleJob{after: t.lastBuilt(), run: func() error { return nil }})
+	t.mu.Unlock()
+	return t.await(ctx, job)
 }
 
 // lastBuilt is the id of the newest flight. t.mu is held.

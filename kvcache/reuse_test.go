@@ -45,6 +45,10 @@ func leftOut(history []int32, from, to int) []int32 {
 // requireMoved checks that a slot's rows are those that the history has from a position on,
 // K turned.
 func requireMoved(t *testing.T, r *fakeRunner, seq int, history []int32, at, from, n int) {
+	r.device.later(func() { requireMovedNow(t, r, seq, history, at, from, n) })
+}
+
+func requireMovedNow(t *testing.T, r *fakeRunner, seq int, history []int32, at, from, n int) {
 	for g, c := range r.model.caches {
 		for l := range c.layers {
 			for _, value := range []bool{false, true} {
@@ -152,7 +156,13 @@ func TestMovedRowsAreTurnedBetweenBatches(t *testing.T) {
 	require.True(t, r.build())
 
 	turned := 0
-	r.cache.onShift = func() error { turned++; return nil }
+	r.cache.onShift = func() error {
+		if turned++; r.mu.TryLock() {
+			r.mu.Unlock()
+			t.Error("the runner may build a batch meanwhile, and compute the graph of an image for it")
+		}
+		return nil
+	}
 	writing, built := make(chan struct{}), make(chan struct{})
 	begun := false
 	r.cache.onWrite = func() { // no other slot is restored

@@ -3,6 +3,7 @@ package kvcache
 import (
 	"math"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,8 +12,7 @@ import (
 )
 
 // The ordering rules of the runner, one test each. The rule a test is named after is in the
-// package documentation. (That a batch without outputs does not wait for its device can only
-// be shown on a GPU; here it is shown that rows are read after a synchronize.)
+// package documentation. The device computes as late as it may.
 
 // A batch of a finished sequence is built, its slot is loaded again, and the batch then
 // writes into cells that the restore has taken.
@@ -45,11 +45,9 @@ func TestRuleWritesWaitForFlights(t *testing.T) {
 	go func() {
 		defer close(landed)
 		<-secondRead
-		b := r.flight[0]
-		r.model.compute(b)
+		r.launch()
 		flying = false
-		r.tiered.BatchDone(b.id)
-		r.flight = nil
+		r.compute()
 	}()
 	restored := r.load(slot, old, true)
 	<-landed
@@ -57,33 +55,17 @@ func TestRuleWritesWaitForFlights(t *testing.T) {
 	r.cache.requireRows(t, slot.id, old[:49])
 }
 
-type syncCache struct {
-	*fakeCache
-	dirty bool
-	early bool
-}
-
-func (c *syncCache) SynchronizeRows() { c.dirty = false }
-
-func (c *syncCache) ReadRows(layer int, value bool, cells []int32, dst []byte) error {
-	c.early = c.early || c.dirty
-	return c.fakeCache.ReadRows(layer, value, cells, dst)
-}
-
 // A batch without outputs has not waited for its device when it is reported done.
 func TestRuleReadsSynchronizeFirst(t *testing.T) {
-	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
-	cache := &syncCache{fakeCache: r.cache}
-	r.tiered.groups[0].Rows = cache
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
 	r.load(r.slots[0], tokenRange(1, 50), true)
 	for r.build() {
-		cache.dirty = true
 		r.compute()
 	}
-	cache.dirty = true
 	r.finish(r.slots[0])
 	r.flush()
-	require.False(t, cache.early, "rows were read before the device was waited for")
+	store.requireRight(t) // rows that were read too early are those of before
 	require.Equal(t, int64(6), r.tiered.Stats().SealedPages)
 }
 
@@ -248,4 +230,121 @@ func TestRuleIdentityTokensMustMatch(t *testing.T) {
 	require.Equal(t, 8, restored.Held, "what came before the refused page is kept")
 	r.drain()
 	r.cache.requireRows(t, 0, prompt)
+}
+
+// A batch without outputs is still on the device when it is reported done, and writes to
+// cells that Remove has freed since. A restore that takes them waits for the device.
+func TestRuleWritesWaitForTheDevice(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	slot, old := r.slots[0], tokenRange(1, 50)
+	r.run(slot, old, nil, true)
+	r.flush()
+
+	r.load(slot, tokenRange(2, 30), false)
+	require.True(t, r.build())
+	r.compute() // the prompt goes on: nothing is sampled, and nobody waits
+	require.NotEmpty(t, r.device.queue)
+	r.finish(slot)
+
+	require.Equal(t, 49, r.load(slot, old, true).Held)
+	r.cache.requireRows(t, slot.id, old[:49])
+}
+
+// A restore makes room in a window by freeing cells that other slots do not need any more: a
+// batch that is reported done and on the device still attends to them.
+func TestRuleWritesWaitForTheDeviceThatReadsAWindow(t *testing.T) {
+	store := newMemStore(t)
+	store.windowed = true
+	r := newWindowedRunner(t, store, 2, 128, Options{})
+	slot, old := r.slots[0], tokenRange(1, 50)
+	r.run(slot, old, nil, true)
+	r.flush()
+	r = newWindowedRunner(t, store, 2, 128, Options{})
+	slot, other := r.slots[0], r.slots[1]
+
+	prompt := tokenRange(2, 60)
+	r.load(other, prompt, false)
+	for range 2 {
+		require.True(t, r.build())
+		r.compute()
+	}
+	require.NotEmpty(t, r.device.queue)
+	require.Equal(t, 49, r.load(slot, old, true).Held)
+	r.model.requireRows(t, slot.id, old[:49])
+	r.drain()
+	r.model.requireRows(t, other.id, prompt)
+}
+
+// Work of upstream's own that is no batch: a slot that was shifted is emptied while its rows
+// are still being turned.
+func TestRuleWritesWaitForAShiftOnTheDevice(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 64, Options{})
+	slot, old := r.slots[0], tokenRange(1, 60)
+	r.run(slot, old, nil, true)
+	r.flush()
+	slot.inUse = true
+	r.shift(slot, 4, 20)
+	require.NotEmpty(t, r.device.queue)
+	r.finish(slot)
+	require.Equal(t, 59, r.load(slot, old, true).Held)
+	r.cache.requireRows(t, slot.id, old[:59])
+}
+
+// A restore does not stand in line for the backend while a batch computes: on a CPU that
+// would hold the next one up.
+func TestRuleWritesWaitBetweenBatches(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 2, 128, Options{})
+	old := tokenRange(1, 50)
+	r.run(r.slots[0], old, nil, true)
+	r.run(r.slots[0], tokenRange(2, 9), nil, false)
+	r.flush()
+	r.load(r.slots[1], tokenRange(3, 60), false)
+	require.True(t, r.build())
+	require.True(t, r.launch())
+
+	var computing atomic.Bool
+	computing.Store(true)
+	r.device.onSync = func() {
+		if computing.Load() {
+			t.Error("the backend was waited for while a batch computed")
+		}
+	}
+	waits := r.watchIdle()
+	loaded := make(chan Restored, 1)
+	r.finish(r.slots[0])
+	go func() { loaded <- r.load(r.slots[0], old, false) }()
+	select {
+	case <-waits:
+	case <-loaded:
+		t.Fatal("the device was not waited for")
+	}
+	require.True(t, r.build())
+	computing.Store(false)
+	r.compute()
+	require.Equal(t, 49, (<-loaded).Held)
+	r.cache.requireRows(t, 0, old[:49])
+	r.drain()
+}
+
+// The device is waited for where rows are copied out and once for each restore, and not
+// otherwise: its queue would run empty.
+func TestTheDeviceIsSeldomWaitedFor(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 2, 256, Options{})
+	prompt := tokenRange(1, 130)
+	r.run(r.slots[0], prompt, nil, true)
+	r.flush()
+	require.Equal(t, 17, r.device.waits(), "16 pages and a tail")
+
+	r = newFakeRunner(t, store, 2, 256, Options{})
+	r.run(r.slots[1], tokenRange(2, 63), []int32{901, 902, 903}, false)
+	require.Zero(t, r.device.waits(), "nothing is stored")
+	require.Equal(t, 129, r.load(r.slots[0], prompt, false).Held)
+	require.Equal(t, 1, r.device.waits())
+	r.drain()
+	r.finish(r.slots[0])
+	require.Equal(t, 1, r.device.waits(), "nothing is stored and nothing restored")
 }

@@ -13,20 +13,44 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 )
 
-// fakeStates is the state of two layers of one sequence: a hash of all its tokens.
-type fakeStates struct {
-	held  bool
-	value [2][]byte
+// stateValue is the state of two layers: a hash of all tokens.
+type stateValue [2][]byte
+
+// noState is what a sequence begins with.
+func noState() stateValue { return stateValue{make([]byte, 32), make([]byte, 32)} }
+
+// after is the state after a token more.
+func (v stateValue) after(token int32) stateValue {
+	for i := range v {
+		sum := sha256.Sum256(fmt.Append(v[i], i, token))
+		v[i] = sum[:]
+	}
+	return v
 }
 
-func newFakeStates() *fakeStates {
-	s := &fakeStates{}
-	s.reset()
+// fakeStates is the state of one sequence.
+type fakeStates struct {
+	device *fakeDevice
+	held   bool
+	value  stateValue // the device's mu
+}
+
+func newFakeStates(d *fakeDevice) *fakeStates {
+	s := &fakeStates{device: d, value: noState()}
+	d.memory = append(d.memory, s)
 	return s
 }
 
-// reset is what a sequence begins with.
-func (s *fakeStates) reset() { s.held, s.value = false, [2][]byte{make([]byte, 32), make([]byte, 32)} }
+func (s *fakeStates) save() (restore func()) {
+	value := s.value // layers are replaced, not changed
+	return func() { s.value = value }
+}
+
+// reset drops the state. A graph zeroes the memory for what comes next.
+func (s *fakeStates) reset() {
+	s.held = false
+	s.device.hand(func() { s.value = noState() })
+}
 
 func (s *fakeStates) StateLayers(recurrent bool) []int {
 	if recurrent {
@@ -40,35 +64,36 @@ func (s *fakeStates) HasState(int) bool                 { return s.held }
 func (s *fakeStates) BeginState(int) error              { s.held = true; return nil }
 
 func (s *fakeStates) ReadState(layer int, recurrent bool, dst []byte) error {
+	s.device.mu.Lock()
+	defer s.device.mu.Unlock()
 	copy(dst, s.value[layer-2])
 	return nil
 }
 
 func (s *fakeStates) WriteState(layer int, recurrent bool, src []byte) error {
+	s.device.mu.Lock()
+	defer s.device.mu.Unlock()
 	s.value[layer-2] = slices.Clone(src)
 	return nil
 }
 
-// after is the state after a token.
-func after(layer int, state []byte, token int32) []byte {
-	sum := sha256.Sum256(fmt.Append(state, layer, token))
-	return sum[:]
-}
-
-func (s *fakeStates) advance(token int32) {
+// advance has the device compute the state after tokens more.
+func (s *fakeStates) advance(tokens []int32) {
 	s.held = true
-	for i := range s.value {
-		s.value[i] = after(i, s.value[i], token)
-	}
+	s.device.hand(func() {
+		for _, token := range tokens {
+			s.value = s.value.after(token)
+		}
+	})
 }
 
-// requireAfter checks that this is the state after tokens.
+// requireAfter checks that this is the state after tokens, when all is computed.
 func (s *fakeStates) requireAfter(t require.TestingT, tokens []int32) {
-	want := newFakeStates()
+	want := noState()
 	for _, token := range tokens {
-		want.advance(token)
+		want = want.after(token)
 	}
-	require.Equal(t, want.value, s.value)
+	s.device.later(func() { require.Equal(t, want, s.value) })
 }
 
 // hybridRunner is a fakeRunner of a model with state. Upstream keeps none when positions are
@@ -89,16 +114,13 @@ func (m hybridModel) Remove(seq int, begin, end int32) error {
 }
 
 func newHybridRunner(t testing.TB, store Store, opts Options) *hybridRunner {
-	r := &hybridRunner{fakeRunner: newFakeRunner(t, store, 1, 256, opts), states: newFakeStates()}
+	r := &hybridRunner{fakeRunner: newFakeRunner(t, store, 1, 256, opts)}
+	r.states = newFakeStates(r.device)
 	r.tiered.Close()
 	opts = r.tiered.opts
 	opts.Layers, opts.States = 4, r.states
 	r.tiered = New(hybridModel{r.model, r.states}, r.model.rows(), opts)
-	r.onCompute = func(b *fakeBatch) {
-		for _, in := range b.inputs {
-			r.states.advance(in.Token)
-		}
-	}
+	r.onCompute = func(b *fakeBatch) { r.states.advance(tokensOf(b.inputs)) }
 	t.Cleanup(r.tiered.Close)
 	return r
 }

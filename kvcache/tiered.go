@@ -91,7 +91,6 @@ type TieredCausal struct {
 	slots    map[int]*slot
 	flights  []*flight
 	idle     []*idleJob
-	landed   sync.Cond // a flight left flights
 	batches  batchClock
 	geometry geometry
 	thin     map[diskstore.Key]bool // pages known to be stored without some group's rows
@@ -143,7 +142,6 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 		batches: newBatchClock(),
 		thin:    make(map[diskstore.Key]bool),
 	}
-	t.landed.L = &t.mu
 	t.running, t.stop = context.WithCancel(context.Background())
 	return t
 }
@@ -229,9 +227,17 @@ func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Inp
 	t.flights = append(t.flights, f)
 }
 
-// BatchDone copies out what the batch completed. Its outputs are ready and the next batch
-// has not begun to compute; the runner's lock need not be held.
+// BatchDone copies out what the batch completed, and then calls who waits for a moment at
+// which no batch computes. Its outputs are ready and the next batch has not begun to compute;
+// the runner's lock is not held.
 func (t *TieredCausal) BatchDone(id int) {
+	if t.landFlight(id) {
+		t.runIdle(id)
+	}
+}
+
+// landFlight copies out what a flight completed. It reports whether there was one.
+func (t *TieredCausal) landFlight(id int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, f := range t.flights {
@@ -242,10 +248,9 @@ func (t *TieredCausal) BatchDone(id int) {
 		t.land(f)
 		t.batches.batchDone(id, t.stats.SealedPages+t.stats.SealedTails > sealed, t.rates)
 		t.flights = append(t.flights[:i], t.flights[i+1:]...)
-		t.runIdle()
-		t.landed.Broadcast()
-		return
+		return true
 	}
+	return false
 }
 
 func (t *TieredCausal) land(f *flight) {

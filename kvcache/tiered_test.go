@@ -121,7 +121,8 @@ func TestUntrackedSequencesAreNotStored(t *testing.T) {
 	r.tiered.StartSequence(0, true)
 	r.tiered.BatchBuilt(0, batch, inputs, func(seq int) bool { return seq == 0 }, func(int) bool { return true })
 	r.mu.Unlock()
-	r.cache.compute(inputs, r.cache.batchCells, before)
+	cells := r.cache.batchCells
+	r.device.hand(func() { r.cache.compute(tokensOf(inputs), cells, before) })
 	r.tiered.BatchDone(0)
 	r.flush()
 	require.Len(t, store.pages, 2)
