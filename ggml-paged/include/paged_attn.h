@@ -113,6 +113,13 @@ typedef struct kvp_io {
 // An op is one attention layer of one forward pass; it lives as long as its batch.
 typedef struct kvp_op kvp_op;
 
+// kvp_supported says whether ops of such a layer can be computed, wherever that is: 0, or
+// -EINVAL with a sentence. It is the one place that knows which shapes and types there are
+// kernels for on the CPU; kvp_op_new makes no op that it refuses. A device may have kernels
+// for fewer (kvp_cuda_refuses) and leaves the rest to the CPU. Of the layer only heads,
+// dimensions and types count.
+int  kvp_supported(const kvp_layer_desc * layer, uint32_t heads);
+
 // kvp_op_new: -EINVAL with a sentence for shapes that cannot be.
 int  kvp_op_new(kvp_batch * batch, const kvp_params * params, kvp_op ** out);
 const kvp_params * kvp_op_params(const kvp_op * op);

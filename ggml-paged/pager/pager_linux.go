@@ -82,13 +82,24 @@ func (p *Pager) Close() {
 
 // AddLayer adds a layer before Start and returns its number.
 func (p *Pager) AddLayer(l Layer) (int, error) {
-	desc := C.kvp_layer_desc{
-		group: C.uint32_t(l.Group), n_cells: C.uint32_t(l.Cells), kv_heads: C.uint32_t(l.KVHeads),
-		dk: C.uint32_t(l.KeyDim), dv: C.uint32_t(l.ValueDim), type_k: C.int(l.KeyType), type_v: C.int(l.ValueType),
-	}
+	desc := l.desc()
 	var layer C.uint32_t
 	err := call(func() C.int { return C.kvp_layer_add(p.p, &desc, &layer) })
 	return int(layer), err
+}
+
+func (l Layer) desc() C.kvp_layer_desc {
+	return C.kvp_layer_desc{
+		group: C.uint32_t(l.Group), n_cells: C.uint32_t(l.Cells), kv_heads: C.uint32_t(l.KVHeads),
+		dk: C.uint32_t(l.KeyDim), dv: C.uint32_t(l.ValueDim), type_k: C.int(l.KeyType), type_v: C.int(l.ValueType),
+	}
+}
+
+// Supported says why attention with a number of query heads cannot be computed on such a
+// layer, or nil. Of the layer only heads, dimensions and types count.
+func Supported(l Layer, heads int) error {
+	desc := l.desc()
+	return call(func() C.int { return C.kvp_supported(&desc, C.uint32_t(heads)) })
 }
 
 // Start makes the frames.

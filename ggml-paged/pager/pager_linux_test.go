@@ -223,3 +223,15 @@ func TestBatchesAndOps(t *testing.T) {
 	_, err = p.Begin(desc)
 	require.Error(t, err)
 }
+
+// What the op cannot compute is known before a pager has started, with a sentence.
+func TestSupported(t *testing.T) {
+	layer := one
+	require.NoError(t, Supported(layer, 4))
+	require.ErrorContains(t, Supported(layer, 3), "K/V heads")
+	require.ErrorContains(t, Supported(layer, 0), "K/V heads")
+	layer.KeyDim, layer.ValueDim = 40, 40
+	require.ErrorContains(t, Supported(layer, 4), "heads of a multiple of 16 elements; the model's have 40 for K and 40 for V")
+	layer.KeyDim = 64
+	require.Error(t, Supported(layer, 4), "V alone is of no such size")
+}

@@ -12,6 +12,8 @@ type Batch struct{}
 
 func New(Config) (*Pager, error) { return nil, ErrUnsupported }
 
+func Supported(Layer, int) error { return ErrUnsupported }
+
 func (*Pager) Close()                                       {}
 func (*Pager) AddLayer(Layer) (int, error)                  { return 0, ErrUnsupported }
 func (*Pager) Start() error                                 { return ErrUnsupported }

@@ -22,13 +22,9 @@ int check_params(const kvp_pager * pager, const kvp_batch_desc & batch, const kv
         return kvp_set_error(-EINVAL, "An attention op of a batch of group %u cannot read layer %u, which is in group %u.",
                       batch.group, p.layer, layer.group);
     }
-    if (p.heads == 0 || p.heads % layer.kv_heads != 0) {
-        return kvp_set_error(-EINVAL, "An attention op on layer %u has %u query heads, which is no multiple of its %u K/V heads.",
-                      p.layer, p.heads, layer.kv_heads);
-    }
-    if (layer.dk % HEAD_DIM_STEP != 0 || layer.dv % HEAD_DIM_STEP != 0) {
-        return kvp_set_error(-EINVAL, "Paged attention computes heads of a multiple of %u elements; layer %u has K of %u and V of %u: run this model without it.",
-                      HEAD_DIM_STEP, p.layer, layer.dk, layer.dv);
+    const int unsupported = kvp_supported(&layer, p.heads);
+    if (unsupported != 0) {
+        return unsupported;
     }
     if (!std::isfinite(p.scale) || !std::isfinite(p.softcap) || !std::isfinite(p.max_bias) || p.softcap < 0 || p.max_bias < 0) {
         return kvp_set_error(-EINVAL, "An attention op on layer %u has scale %g, softcap %g and ALiBi bias %g: they must be finite, the last two not negative.",
@@ -38,6 +34,22 @@ int check_params(const kvp_pager * pager, const kvp_batch_desc & batch, const kv
 }
 
 } // namespace
+
+int kvp_supported(const kvp_layer_desc * layer, uint32_t heads) {
+    if (layer->kv_heads == 0 || heads == 0 || heads % layer->kv_heads != 0) {
+        return kvp_set_error(-EINVAL, "Paged attention needs a multiple of the K/V heads as query heads; the model has %u and %u: run it without paged attention.",
+                      layer->kv_heads, heads);
+    }
+    if (layer->dk == 0 || layer->dv == 0 || layer->dk % HEAD_DIM_STEP != 0 || layer->dv % HEAD_DIM_STEP != 0) {
+        return kvp_set_error(-EINVAL, "Paged attention computes heads of a multiple of %u elements; the model's have %u for K and %u for V: run it without paged attention.",
+                      HEAD_DIM_STEP, layer->dk, layer->dv);
+    }
+    if (!kvp_type_valid(layer->type_k) || !kvp_type_valid(layer->type_v)) {
+        return kvp_set_error(-EINVAL, "Paged attention computes K and V of f16, q8_0 and q4_0; the model's are of ggml types %d and %d: choose another cache type.",
+                      layer->type_k, layer->type_v);
+    }
+    return 0;
+}
 
 int kvp_op_new(kvp_batch * batch, const kvp_params * params, kvp_op ** out) {
     if (!batch || !params || !out) {

@@ -250,6 +250,44 @@ TEST(batch, refuses_what_cannot_be) {
     refused("positions", [](batch_args &, kvp_batch_desc & d) { d.seqs = nullptr; });
 }
 
+// What kvp_supported says of a layer is what kvp_op_new does with it, whatever the shape.
+TEST(batch, an_op_is_made_exactly_of_what_is_supported) {
+    std::vector<kvp_layer_desc> layers;
+    for (uint32_t dk : {16u, 24u, 32u, 40u, 64u, 72u, 80u, 128u, 192u, 576u}) {
+        for (uint32_t dv : {16u, 20u, 64u, 128u, 512u}) {
+            layers.push_back({0, CELLS, 2, dk, dv, KVP_F16, KVP_F16});
+        }
+    }
+    layers.push_back({0, CELLS, 2, 64, 96, KVP_Q8_0, KVP_Q4_0});
+    small_pager pager(PAGE, 2, layers);
+    batch_args a;
+    a.pos   = {0};
+    a.seqs  = {1};
+    a.q_pos = {0};
+    a.q_seq = {0};
+    const kvp_batch_desc d = a.desc();
+    kvp_batch * b;
+    ASSERT_EQ(kvp_batch_begin(pager.p, &d, &b), 0);
+    int made = 0, refused = 0;
+    for (uint32_t i = 0; i < layers.size(); i++) {
+        for (uint32_t heads : {0u, 1u, 2u, 3u, 8u}) {
+            const kvp_params params = {i, heads, 1, 0, 0};
+            kvp_op * op;
+            const int supported = kvp_supported(&layers[i], heads);
+            EXPECT_EQ(kvp_op_new(b, &params, &op), supported) << layers[i].dk << "/" << layers[i].dv << ", " << heads << " heads";
+            const bool multiples = layers[i].dk % 16 == 0 && layers[i].dv % 16 == 0 && heads != 0 && heads % 2 == 0;
+            EXPECT_EQ(supported == 0, multiples) << layers[i].dk << "/" << layers[i].dv << ", " << heads << " heads";
+            supported == 0 ? made++ : refused++;
+        }
+    }
+    EXPECT_GT(made, 20);
+    EXPECT_GT(refused, 20);
+    kvp_layer_desc f32 = LAYER;
+    f32.type_v = 0;
+    EXPECT_EQ(kvp_supported(&f32, 2), -EINVAL);
+    EXPECT_NE(std::strstr(kvp_last_error(), "cache type"), nullptr) << kvp_last_error();
+}
+
 TEST(batch, ops_refuse_shapes_that_cannot_be) {
     kvp_layer_desc other = LAYER, odd = LAYER;
     other.group = 1;
