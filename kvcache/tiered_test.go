@@ -308,6 +308,25 @@ func TestFlushWaitsForTheLastFlight(t *testing.T) {
 	}
 }
 
+// A runner that ends because a batch failed stores what it sealed before, and waits for no
+// batch: the one that failed never lands.
+func TestFlushSealedWaitsForNoFlight(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	slot := r.slots[0]
+	r.load(slot, tokenRange(1, 36), true)
+	r.drain()
+	slot.rest = inputsOf(tokenRange(200, 20))
+	require.True(t, r.build())
+
+	waits, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, r.tiered.Flush(waits), context.Canceled, "the test has a batch that does not land")
+	require.NoError(t, r.tiered.FlushSealed(t.Context()))
+	require.Len(t, store.pages, 4, "the full pages of what landed")
+	r.compute()
+}
+
 func TestIncompleteCacheIsLeftAlone(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{})
