@@ -1,0 +1,122 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/ollama/ollama/api"
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/ollamatest"
+	"github.com/kvtier/kvtier/internal/testmodel"
+)
+
+// A model whose heads the op cannot compute is refused when it is loaded, with a sentence.
+// It used to load, and answered what was in the memory of the result.
+func TestPagedRefusesShapesWithoutKernels(t *testing.T) {
+	odd := testmodel.Shape{Arch: "qwen3", Layers: 3, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 40, Seed: 1}
+	gguf := filepath.Join(t.TempDir(), "odd.gguf")
+	require.NoError(t, testmodel.Write(gguf, odd))
+	request := ollamatest.Request{Model: "odd", Prompt: prompt(t, 20, 1), Raw: true, Options: oneThread(ollamatest.Greedy(4, numCtx))}
+
+	s := startPlain(t, paged(t, 64, plenty)...)
+	s.create("odd", gguf)
+	_, err := s.Generate(s.context(), request)
+	require.ErrorContains(t, err, "heads of a multiple of 16 elements; the model's have 40")
+	require.ErrorContains(t, err, "OLLAMA_PAGED_ATTN")
+	require.NotEmpty(t, s.ask(prompt(t, 20, 1), 4).Text, "other models are served")
+
+	s = startPlain(t, "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_NUM_PARALLEL=1")
+	s.create("odd", gguf)
+	_, err = s.Generate(s.context(), request)
+	require.NoError(t, err, "without paged attention it runs")
+}
+
+// ninePages is a spill of nine pages beside two in memory: 640 tokens, for all slots.
+func ninePages(t *testing.T, env ...string) []string {
+	return append(append(paged(t, 64, 2), fmt.Sprintf("OLLAMA_PAGED_SPILL_GB=%.9f", 9.0*64*bytesPerToken/1e9)), env...)
+}
+
+const ninePagesTokens = (2 + 9 - 1) * 64
+
+var limitedLine = regexp.MustCompile(`no room for a longer context, limiting it".* tokens=(\d+)`)
+
+// An answer that outgrows a full spill shifts where the room ends, each time, and the next
+// prompt has all of the room: the context does not shrink.
+func TestPagedFullSpillKeepsTheContext(t *testing.T) {
+	s := startPlain(t, ninePages(t)...)
+	small := func(r *ollamatest.Request) { r.Options["num_batch"] = 64 }
+	got := s.ask(prompt(t, 300, 91), 900, small)
+	require.Len(t, got.Logprobs, 900, "the answer goes on after each shift")
+	lines := limitedLine.FindAllStringSubmatch(s.Logs(), -1)
+	require.NotEmpty(t, lines)
+	for _, line := range lines {
+		tokens, err := strconv.Atoi(line[1])
+		require.NoError(t, err)
+		require.Greater(t, tokens, ninePagesTokens-16)
+	}
+	got = s.ask(prompt(t, 600, 92), 4, small)
+	require.Equal(t, 600, got.PromptEvalCount, "a later prompt is not truncated")
+
+	_, err := s.Generate(s.context(), ollamatest.Request{Model: model, Prompt: prompt(t, 700, 93), Raw: true, Options: ollamatest.Greedy(2, numCtx)})
+	require.ErrorContains(t, err, "no room for the K/V of 700 tokens", "one that can never fit has its own error")
+}
+
+// Prompts that fit one by one and not together wait for each other; none ends the runner.
+func TestPagedPromptsThatFitOneByOne(t *testing.T) {
+	s := startPlain(t, ninePages(t, "OLLAMA_NUM_PARALLEL=3")...)
+	small := func(r *ollamatest.Request) { r.Options["num_batch"] = 64 }
+	s.ask(prompt(t, 10, 94), 1, small)
+	before, err := s.Runners()
+	require.NoError(t, err)
+
+	const prompts = 6
+	errs := make(chan error, prompts)
+	for i := range prompts {
+		request := ollamatest.Request{
+			Model: model, Prompt: prompt(t, 300, int64(95+i)), Raw: true,
+			Options: oneThread(ollamatest.Greedy(40, numCtx)),
+		}
+		small(&request)
+		go func() {
+			result, err := s.Generate(s.context(), request)
+			if err == nil && (result.PromptEvalCount != 300 || result.EvalCount == 0) {
+				err = fmt.Errorf("%d tokens of the prompt and %d of the answer were evaluated", result.PromptEvalCount, result.EvalCount)
+			}
+			errs <- err
+		}()
+	}
+	for range prompts {
+		require.NoError(t, <-errs)
+	}
+	after, err := s.Runners()
+	require.NoError(t, err)
+	require.Equal(t, before, after, "the runner is the same")
+}
+
+// When a page cannot be read, pages that were sealed before are stored, and the runner does
+// not wait for the batch that failed.
+func TestPagedReadErrorStoresWhatWasSealed(t *testing.T) {
+	env := paged(t, 64, 1)
+	s := start(t, env...)
+	text := prompt(t, 1500, 85)
+	chunks, stream := 0, true
+	err := s.API().Generate(s.context(), &api.GenerateRequest{
+		Model: model, Prompt: text, Raw: true, Stream: &stream, Options: oneThread(ollamatest.Greedy(500, numCtx)),
+	}, func(api.GenerateResponse) error {
+		if chunks++; chunks == 3 {
+			for _, link := range spillFiles(t, s, strings.TrimPrefix(env[3], "OLLAMA_PAGED_SPILL_DIR=")) {
+				require.NoError(t, os.Truncate(link, 0))
+			}
+		}
+		return nil
+	})
+	require.ErrorContains(t, err, "spill file")
+	require.NotContains(t, s.Logs(), "stopped before all pages were stored")
+	require.Positive(t, s.ask(text, 8).restored, "what was computed before is not computed again")
+}
