@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -31,7 +32,8 @@ const (
 // app is what the verbs share: the global flags and what they resolve to.
 type app struct {
 	stdout, stderr io.Writer
-	terminal       bool // stderr is one, and gets progress bars
+	screen         io.Writer // what stderr writes to, for progress bars
+	terminal       bool      // it is a terminal, and gets them
 
 	asJSON            bool
 	root, remote      string
@@ -173,7 +175,12 @@ func (a *app) with(ctx context.Context, fn func(*diskstore.Root) error) error {
 }
 
 func (a *app) json(v any) error {
-	enc := json.NewEncoder(a.stdout)
+	var text strings.Builder
+	enc := json.NewEncoder(&text)
 	enc.SetIndent("", "  ")
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := io.WriteString(a.stdout, printableJSON(text.String()))
+	return err
 }

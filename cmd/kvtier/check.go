@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/internal/table"
 )
 
 // checked is what check --json and repair --json print.
@@ -184,9 +183,9 @@ func isAre(n int) string {
 
 func (a *app) printChecked(out checked) {
 	for _, f := range out.Findings {
-		fmt.Fprintf(a.stdout, "%s: %s: %s", f.Problem, f.Path, f.Why)
+		fmt.Fprintf(a.stdout, "%s: %s: %s", f.Problem, oneLine(f.Path), oneLine(f.Why))
 		if f.Done != "" {
-			fmt.Fprintf(a.stdout, " -> %s", f.Done)
+			fmt.Fprintf(a.stdout, " -> %s", oneLine(f.Done))
 		}
 		fmt.Fprintln(a.stdout)
 	}
@@ -199,7 +198,7 @@ func (a *app) printChecked(out checked) {
 			t.Tier, count(t.Pages), count(t.Tails), count(t.Read), humanBytes(t.ReadBytes), t.problems(), count(t.Repaired),
 		})
 	}
-	table.Print(a.stdout, []string{"TIER", "PAGES", "TAILS", "READ", "SIZE", "FOUND", "REPAIRED"}, rows)
+	a.table([]string{"TIER", "PAGES", "TAILS", "READ", "SIZE", "FOUND", "REPAIRED"}, rows)
 }
 
 // problems names what was found and how often.

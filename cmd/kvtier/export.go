@@ -101,7 +101,7 @@ func (a *app) export(ctx context.Context, f exportFlags) error {
 			return a.json(out)
 		}
 		fmt.Fprintf(a.stdout, "wrote %s: %s of %s, %s, %s\n",
-			f.output, plural(out.Tokens, "token"), out.Model, plural(out.Pages, "page"), humanBytes(size))
+			f.output, plural(out.Tokens, "token"), oneLine(out.Model), plural(out.Pages, "page"), humanBytes(size))
 		return nil
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/internal/table"
 )
 
 // collected is what gc --json and rm --json print.
@@ -185,7 +184,7 @@ func (a *app) printCollected(out collected) {
 		rows = append(rows, []string{short(f.Key), f.Tier, humanBytes(f.Bytes), when(f.LastUsed), to})
 	}
 	if len(rows) > 0 {
-		table.Print(a.stdout, []string{"PAGE", "TIER", "SIZE", "LAST USED", "WHERE"}, rows)
+		a.table([]string{"PAGE", "TIER", "SIZE", "LAST USED", "WHERE"}, rows)
 		fmt.Fprintln(a.stdout)
 	}
 	rows = nil
@@ -196,5 +195,5 @@ func (a *app) printCollected(out collected) {
 	if out.DryRun {
 		went = "WOULD GO"
 	}
-	table.Print(a.stdout, []string{"TIER", "PAGES", "TAILS", "QUARANTINED", went, "TO REMOTE"}, rows)
+	a.table([]string{"TIER", "PAGES", "TAILS", "QUARANTINED", went, "TO REMOTE"}, rows)
 }

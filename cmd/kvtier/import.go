@@ -53,7 +53,7 @@ func (a *app) load(ctx context.Context, path string) (err error) {
 		return a.json(out)
 	}
 	fmt.Fprintf(a.stdout, "stored %s of %s, %s, %s\n",
-		plural(out.Tokens, "token"), out.Model, plural(out.Pages, "page"), humanBytes(out.Bytes))
+		plural(out.Tokens, "token"), oneLine(out.Model), plural(out.Pages, "page"), humanBytes(out.Bytes))
 	return nil
 }
 
@@ -61,7 +61,7 @@ func (a *app) load(ctx context.Context, path string) (err error) {
 // fingerprint: pages would be listed, and removed, as another model's.
 func acceptIdentity(m diskstore.Manifest) error {
 	if got := tierenv.Fingerprint(m.Identity).String(); got != m.Fingerprint {
-		return fmt.Errorf("its manifest has fingerprint %s, which is not that of its identity: %w", short(m.Fingerprint), diskstore.ErrArchive)
+		return fmt.Errorf("its manifest has fingerprint %q, which is not that of its identity: %w", short(m.Fingerprint), diskstore.ErrArchive)
 	}
 	return nil
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/internal/table"
 	"github.com/kvtier/kvtier/internal/vfs"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
@@ -238,7 +237,7 @@ func (a *app) textOf(h *diskstore.Header, identity map[string]string, model stri
 
 func (a *app) printInspected(out inspected) {
 	line := func(name, format string, args ...any) {
-		fmt.Fprintf(a.stdout, "%-15s%s\n", name, fmt.Sprintf(format, args...))
+		fmt.Fprintf(a.stdout, "%-15s%s\n", oneLine(name), oneLine(fmt.Sprintf(format, args...)))
 	}
 	what := "page"
 	if out.Tail {
@@ -312,5 +311,5 @@ func (a *app) printSections(sections []section) {
 		}
 		rows = append(rows, row)
 	}
-	table.Print(a.stdout, header, rows)
+	a.table(header, rows)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/internal/table"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
@@ -113,5 +112,5 @@ func (a *app) printList(models []listed) {
 		fmt.Fprintln(a.stderr, "no pages are stored in "+a.config.Local)
 		return
 	}
-	table.Print(a.stdout, []string{"NAME", "ID", "CACHE", "TIER", "PAGES", "TAILS", "SIZE", "HITS", "LAST USED"}, rows)
+	a.table([]string{"NAME", "ID", "CACHE", "TIER", "PAGES", "TAILS", "SIZE", "HITS", "LAST USED"}, rows)
 }

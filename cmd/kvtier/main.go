@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -46,6 +47,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 }
 
 func runIn(ctx context.Context, a *app, args []string) int {
+	a.screen = a.stderr
+	a.stdout, a.stderr = printer{a.stdout}, printer{a.stderr}
 	root := newCommand(a)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
@@ -57,7 +60,8 @@ func runIn(ctx context.Context, a *app, args []string) int {
 		fmt.Fprintln(a.stderr, "interrupted")
 		return exitInterrupted
 	}
-	fmt.Fprintf(a.stderr, "Error: %v\n", err)
+	// Lines after the first may be part of a file's name.
+	fmt.Fprintf(a.stderr, "Error: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n  "))
 	if diskstore.NoAnswer(err) {
 		fmt.Fprintln(a.stderr, "Is it mounted, and its server up? --timeout waits longer.")
 	}

@@ -24,7 +24,7 @@ func (a *app) newBar(what string) *bar {
 		return nil
 	}
 	return &bar{progressbar.NewOptions64(1,
-		progressbar.OptionSetWriter(a.stderr),
+		progressbar.OptionSetWriter(a.screen),
 		progressbar.OptionSetDescription(what),
 		progressbar.OptionShowBytes(true),
 		progressbar.OptionThrottle(100*time.Millisecond),

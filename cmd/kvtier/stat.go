@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/internal/table"
 )
 
 // tierStat is one tier, as stat --json prints it. Sizes are in bytes.
@@ -111,11 +110,11 @@ func (a *app) printStat(tiers []tierStat) {
 			rows[i] = append(rows[i], cell)
 		}
 	}
-	table.Print(a.stdout, header, rows)
+	a.table(header, rows)
 	if rows := writtenRows(tiers); len(rows) > 0 {
 		header[0] = "WRITTEN"
 		fmt.Fprintln(a.stdout)
-		table.Print(a.stdout, header, rows)
+		a.table(header, rows)
 	}
 }
 

@@ -2,9 +2,6 @@ package main
 
 import (
 	"fmt"
-	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/ollama/ollama/fs/gguf"
 	"github.com/ollama/ollama/tokenizer"
@@ -70,21 +67,4 @@ func (d *decoder) text(tokens []int32) (string, error) {
 		}
 	}
 	return d.decode(tokens)
-}
-
-// printable replaces what could do something to a terminal: a prompt may come
-// from anybody. A character that a page's end cuts in two is replaced too.
-func printable(s string) string {
-	var b strings.Builder
-	for _, r := range s {
-		switch {
-		case r == utf8.RuneError:
-			b.WriteRune(utf8.RuneError)
-		case r == '\n' || r == '\t' || unicode.IsPrint(r):
-			b.WriteRune(r)
-		default:
-			fmt.Fprintf(&b, "\\u%04x", r)
-		}
-	}
-	return b.String()
 }
