@@ -256,7 +256,7 @@ func (p pending) settle(l *ledger, id string) {
 	for fp, hits := range p.hits {
 		l.hit(fp, hits)
 	}
-	if p.evicted.After(l.Evicted) {
+	if p.evicted.After(l.Evicted) || beyond(l.Evicted, p.now) {
 		l.Evicted = p.evicted
 	}
 }
@@ -402,7 +402,7 @@ func (b *book) endCount(ctx context.Context, c counting, bytes int64) error {
 		for other, claim := range l.Claims {
 			if other != id && c.ended(other, claim, p.now) {
 				// All that it wrote has been listed; when, nobody knows.
-				l.wrote(dayOf(claim.Since), claim.Bytes)
+				l.wrote(min(dayOf(claim.Since), dayOf(p.now)), claim.Bytes)
 				delete(l.Claims, other)
 			}
 		}

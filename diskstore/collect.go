@@ -44,6 +44,16 @@ type demand struct {
 	room   int64     // bytes that must fit in the budget
 	disk   int64     // bytes to free whatever the budget
 	before time.Time // for these only files last used earlier go
+
+	// after has the places of the pages that need the room: what is before them
+	// stays, and was moved up to a chain's use at the time used.
+	after []position
+	used  time.Time
+}
+
+// demandAt is the demand for a page at a place, whose recency is the given one.
+func demandAt(at position, recent time.Time) demand {
+	return demand{before: recent, after: []position{at}, used: chainUsed(recent, at.start)}
 }
 
 // join returns a demand that satisfies both.
@@ -51,6 +61,9 @@ func (d demand) join(o demand) demand {
 	d.room, d.disk = max(d.room, o.room), max(d.disk, o.disk)
 	if o.before.After(d.before) {
 		d.before = o.before
+	}
+	if d.after = append(d.after, o.after...); o.used.After(d.used) {
+		d.used = o.used
 	}
 	return d
 }
@@ -215,8 +228,11 @@ func (s *Store) collectLocked(ctx context.Context, id tierID, want demand) error
 	if err != nil {
 		return err
 	}
-	pick := newVictims(guess, before)
-	found, err := s.count(ctx, id, pick.add)
+	pick, late := newVictims(guess, before), &futures{now: s.now()}
+	found, err := s.count(ctx, id, func(info Info) {
+		pick.add(info)
+		late.add(info)
+	})
 	if err != nil {
 		return err
 	}
@@ -232,7 +248,14 @@ func (s *Store) collectLocked(ctx context.Context, id tierID, want demand) error
 			return s.books[id].record(ctx)
 		}
 	}
-	if over > guess || !before.Equal(pick.before) { // nothing was known
+	moved := s.believe(ctx, id, late)
+	if len(want.after) > 0 && (moved || late.newest.After(want.used)) {
+		want.before = s.moveAllUp(ctx, want.after, late.newest)
+		if over, before, err = s.shortage(ctx, id, want); err != nil {
+			return err
+		}
+	}
+	if moved || over > guess || !before.Equal(pick.before) { // or nothing was known
 		pick = newVictims(over, before)
 		if err := s.list(ctx, id, pick.add); err != nil {
 			return err

@@ -265,7 +265,11 @@ func (t *dirTier) trimQuarantine(dir string) {
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		if fi, err := t.fs.Lstat(path); err == nil {
-			files = append(files, file{path, fi.ModTime()})
+			when := fi.ModTime()
+			if beyond(when, time.Now()) {
+				when = time.Time{}
+			}
+			files = append(files, file{path, when})
 		}
 	}
 	slices.SortFunc(files, func(a, b file) int { return cmp.Or(a.when.Compare(b.when), cmp.Compare(a.path, b.path)) })

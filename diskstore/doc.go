@@ -113,8 +113,8 @@ start, for whoever comes back.
   - Files that are deleted by hand count until the next count, which is due after
     a minute, or a hundred times as long as a count takes.
   - The order of eviction suffers, and nothing else, when file times are lost in
-    a power cut or by copying, and while a clock that was ahead is put right:
-    recency never moves back.
+    a power cut or by copying, and when a clock is wrong: pages with a time more
+    than a minute ahead count as used when a collection that needs room finds them.
   - A page that ReadPlaced gave out keeps its disk space, outside every budget,
     until its file is closed, even after it was evicted. What is read from it
     then is not checked again. Windows does not let an open file be removed.

@@ -100,7 +100,8 @@ func (l *ledger) setClaim(id string, n int64, now time.Time) {
 	l.Claims[id] = claim{Bytes: max(0, n), Since: now}
 }
 
-// wrote adds to what was written on a day and forgets days long past.
+// wrote adds to what was written on a day, and forgets the days furthest from it:
+// long past ones, and those of a clock that was ahead.
 func (l *ledger) wrote(day string, n int64) {
 	if n == 0 {
 		return
@@ -109,9 +110,23 @@ func (l *ledger) wrote(day string, n int64) {
 		l.Written = make(map[string]int64)
 	}
 	l.Written[day] += n
-	for days := l.days(); len(days) > ledgerDays; days = days[1:] {
-		delete(l.Written, days[0].Day)
+	days := l.days()
+	for len(days) > ledgerDays {
+		furthest := days[0]
+		if last := days[len(days)-1]; daysApart(last.Day, day) > daysApart(furthest.Day, day) {
+			furthest, days = last, days[:len(days)-1]
+		} else {
+			days = days[1:]
+		}
+		delete(l.Written, furthest.Day)
 	}
+}
+
+// daysApart is how far two days are from each other.
+func daysApart(a, b string) time.Duration {
+	x, _ := time.Parse(dayFormat, a) // decodeLedger has seen to it
+	y, _ := time.Parse(dayFormat, b)
+	return x.Sub(y).Abs()
 }
 
 // days returns what was written, oldest first.

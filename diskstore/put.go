@@ -88,7 +88,9 @@ func (s *Store) putName(ctx context.Context, name Name, p *Page) error {
 		// Twice, because directories need room as well, and some filesystems do
 		// not give back at once what was removed.
 		collectCtx, cancel := context.WithTimeout(ctx, roomWait)
-		cerr := s.collect(collectCtx, tierLocal, demand{disk: 2 * alignUp(size), before: s.moveUp(ctx, at)})
+		want := demandAt(at, s.moveUp(ctx, at))
+		want.disk = 2 * alignUp(size)
+		cerr := s.collect(collectCtx, tierLocal, want)
 		cancel()
 		if cerr != nil {
 			return errors.Join(err, cerr)
@@ -183,7 +185,9 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *room, us
 			return nil, used, fmt.Errorf("the page it continues is not stored: %w", ErrNoSpace)
 		case done == nil:
 			used = s.moveUp(ctx, at)
-			s.requestCollection(demand{room: alignUp(n), before: used})
+			want := demandAt(at, used)
+			want.room = alignUp(n)
+			s.requestCollection(want)
 			done = s.collecting.done()
 		}
 		select {

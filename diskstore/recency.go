@@ -18,8 +18,8 @@ and nothing but the listing is needed to find them.
 	recency of a page = time its chain was last used − start × 10 ns
 
 All pages that one lookup finds, and all that are stored after them, share the
-first term. It is only moved forward, from a chain's first page to its last, and
-never back, whatever clocks do. Where a page's is moved, that of the pages before
+first term. It is only moved forward, from a chain's first page to its last; see
+future.go for what clocks do. Where a page's is moved, that of the pages before
 it is moved first, as far as it is earlier.
 
 10 ns a token keep neighbours apart on filesystems that store 100 ns. Where times
@@ -51,8 +51,11 @@ func chainUsed(recency time.Time, start uint32) time.Time {
 
 // fresh reports whether a chain used at the given time counts as just used.
 func (s *Store) fresh(id tierID, used, now time.Time) bool {
+	if beyond(used, now) {
+		return false
+	}
 	age := now.Sub(used)
-	if horizon := s.books[id].horizon(); !horizon.IsZero() && age > max(0, now.Sub(horizon))/freshShare {
+	if horizon := s.books[id].horizon(); !horizon.IsZero() && !beyond(horizon, now) && age > max(0, now.Sub(horizon))/freshShare {
 		return false
 	}
 	return age < touchEvery
@@ -94,6 +97,20 @@ func (c *linkCache) put(key Key, l link) {
 	c.byKey[key] = l
 }
 
+// clear forgets everything.
+func (c *linkCache) clear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.byKey)
+}
+
+// forget forgets one page.
+func (c *linkCache) forget(key Key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.byKey, key)
+}
+
 // linkOf returns a page's place in its chain. For a page whose header cannot be
 // read it is one that nothing depends on; reading it will show why.
 func (s *Store) linkOf(ctx context.Context, t Tier, name Name) link {
@@ -117,9 +134,10 @@ func (s *Store) linkOf(ctx context.Context, t Tier, name Name) link {
 // that nothing is known about.
 func (s *Store) localLink(ctx context.Context, key Key) (link, bool) {
 	l, ok := s.links.get(key)
-	if ok && !l.used.IsZero() {
+	if ok && !l.used.IsZero() && !beyond(l.used, s.now()) {
 		return l, true
 	}
+	s.links.forget(key)
 	name := s.pageName(key)
 	info, err := s.local.Stat(ctx, name)
 	if err != nil {
@@ -151,11 +169,23 @@ func (s *Store) chainTime(ctx context.Context, at position, now time.Time) time.
 		return now
 	}
 	l, ok := s.localLink(ctx, at.parent)
-	if ok && !l.used.IsZero() && s.fresh(tierLocal, l.used, now) {
+	if ok && !l.used.IsZero() && s.fresh(tierLocal, l.used, now) && !s.movedBack(ctx, at.parent, l) {
 		return l.used
 	}
 	s.raise(ctx, at.parent, now)
 	return now
+}
+
+// movedBack reports whether a page's recency is far from what it was: then another
+// host has taken it for one from the future, and nothing that was known of times
+// holds any more.
+func (s *Store) movedBack(ctx context.Context, key Key, l link) bool {
+	info, err := s.local.Stat(ctx, s.pageName(key))
+	if err != nil || recency(l.used, l.start).Sub(info.Used) < clockSlack/2 {
+		return false
+	}
+	s.links.clear()
+	return true
 }
 
 // moveUp moves all local pages before a place up to now, and returns the recency

@@ -302,7 +302,7 @@ func (w *warmTier) noteServed(p *warmPage) (id tierID, used time.Time) {
 		w.serve(p)
 	}
 	id, used = p.tier, p.used
-	if now := w.now(); now.Sub(used) >= touchEvery {
+	if now := w.now(); now.Sub(used) >= touchEvery || beyond(used, now) {
 		p.used = now
 	}
 	return id, used

@@ -1,0 +1,109 @@
+package diskstore
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+)
+
+/*
+Clocks are wrong at times: one was ahead when files were stored and has been put
+right since, or a host that shares the root has one that differs. A recency from
+the future would keep a file until real time has caught up with it, and would leave
+no room for anything else meanwhile. So it is not believed: a chain with such a time
+counts as used long ago, and a collection that needs room first gives all such files
+the time at which it found them, in their order. Times within clockSlack are
+believed.
+
+All of them move at once, and nothing else ever moves back, so that the order of
+times still puts every page before those it continues.
+*/
+const (
+	clockSlack = touchEvery
+
+	// believeMargin is how much later than now files from the future are put: those
+	// that continue them may just be used, and must be earlier.
+	believeMargin = 10 * time.Millisecond
+)
+
+// beyond reports whether a time is later than any clock can have been right about.
+func beyond(t, now time.Time) bool { return t.After(now.Add(clockSlack)) }
+
+// futures keeps the files of a listing that are from the future: the earliest ones,
+// maxVictims at least.
+type futures struct {
+	now    time.Time
+	newest time.Time // of all others
+	files  []Info
+}
+
+func (f *futures) add(info Info) {
+	if !beyond(info.Used, f.now) {
+		if info.Used.After(f.newest) {
+			f.newest = info.Used
+		}
+		return
+	}
+	if f.files = append(f.files, info); len(f.files) >= 2*maxVictims {
+		f.sort()
+		clear(f.files[maxVictims:])
+		f.files = f.files[:maxVictims]
+	}
+}
+
+func (f *futures) sort() {
+	slices.SortFunc(f.files, func(a, b Info) int { return a.Used.Compare(b.Used) })
+}
+
+// believe gives files from the future times just after now, in their order: first
+// those that are to go first. It reports whether there was one, and makes newest the
+// most recent time of all. What cannot be moved stays for the next collection, with
+// all that must be later.
+func (s *Store) believe(ctx context.Context, id tierID, f *futures) bool {
+	if len(f.files) == 0 {
+		return false
+	}
+	f.sort()
+	at, last := f.newest, time.Time{}
+	for _, info := range f.files {
+		if !info.Used.Equal(last) { // equal ones stay equal: their headers order them
+			at, last = at.Add(recencyStep), info.Used
+			if now := s.now().Add(believeMargin); at.Before(now) {
+				at = now
+			}
+		}
+		now, err := s.tier(id).Stat(ctx, info.Name)
+		switch {
+		case err == nil && now.Used.Equal(info.Used):
+			err = s.tier(id).Touch(ctx, info.Name, at)
+		case err == nil && now.Used.After(at) && !beyond(now.Used, s.now()):
+			at = now.Used // somebody used it meanwhile, and what it continues is later
+		}
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			s.noteTierError(id, err)
+			break
+		}
+		f.newest = at
+	}
+	s.links.clear() // its times are too late now
+	return true
+}
+
+// moveAllUp is moveUp for several places, to a time after a given one.
+func (s *Store) moveAllUp(ctx context.Context, places []position, after time.Time) time.Time {
+	var last uint32
+	for _, at := range places {
+		last = max(last, at.start)
+	}
+	used := s.now()
+	if least := chainUsed(after, last).Add(recencyStep); used.Before(least) {
+		used = least
+	}
+	for _, at := range places {
+		if at.start > 0 {
+			s.raise(ctx, at.parent, used)
+		}
+	}
+	return recency(used, last)
+}

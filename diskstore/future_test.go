@@ -1,0 +1,154 @@
+package diskstore
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// TestClockThatWasAheadBlocksNoPut fills a budget while the clock is ahead. When it
+// has been put right other pages go, and not those that are continued.
+func TestClockThatWasAheadBlocksNoPut(t *testing.T) {
+	page := physicalPage(t)
+	for _, ahead := range []time.Duration{30 * time.Second, time.Hour, 365 * 24 * time.Hour} {
+		for _, stands := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%v/stands %v", ahead, stands), func(t *testing.T) {
+				s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = 10 * page }))
+				start := time.Now()
+				s.now = func() time.Time { return time.Now().Add(ahead) }
+				for seed := range 8 {
+					putChain(t, s, prompt(seed, testTokens))
+				}
+				tokens := prompt(50, 6*testTokens)
+				putChain(t, s, tokens[:2*testTokens])
+				require.NoError(t, s.Flush(ctx))
+
+				s.now = time.Now
+				if stands { // as a coarse clock does between two operations
+					s.now = func() time.Time { return start }
+				}
+				putChain(t, s, tokens)
+				for seed := range 6 {
+					putChain(t, s, prompt(100+seed, testTokens))
+					require.Len(t, s.Chain(ctx, prompt(100+seed, testTokens), nil), 1)
+				}
+				require.NoError(t, s.Flush(ctx))
+				require.Zero(t, s.Stats().PutErrors)
+				require.GreaterOrEqual(t, s.Stats().Local.Pages, 9, "no more than needed has gone")
+				requireOrdered(t, s)
+			})
+		}
+	}
+}
+
+// TestContinuedChainFromTheFutureStays: what a Put continues is not evicted for it,
+// though it was stored while the clock was ahead.
+func TestContinuedChainFromTheFutureStays(t *testing.T) {
+	page := physicalPage(t)
+	s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = 8 * page }))
+	s.now = func() time.Time { return time.Now().Add(24 * time.Hour) }
+	tokens := prompt(1, 8*testTokens)
+	putChain(t, s, tokens[:4*testTokens])
+	putChain(t, s, prompt(2, 4*testTokens))
+	s.now = time.Now
+	putChain(t, s, tokens)
+	require.NoError(t, s.Flush(ctx))
+	readChain(t, s, tokens, len(tokens))
+	require.Empty(t, s.Chain(ctx, prompt(2, 4*testTokens), nil))
+	requireOrdered(t, s)
+}
+
+// TestHostThatIsAheadPinsNothing: its pages go as others do, once they were not used
+// for longer.
+func TestHostThatIsAheadPinsNothing(t *testing.T) {
+	page := physicalPage(t)
+	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 10 * page })
+	ahead, right := open(t, o), open(t, o)
+	var passed time.Duration
+	right.now = func() time.Time { return time.Now().Add(passed) }
+	ahead.now = func() time.Time { return right.now().Add(100 * 24 * time.Hour) }
+	putChain(t, ahead, prompt(1, 5*testTokens))
+	trunk := prompt(2, 2*testTokens)
+	putChain(t, right, trunk)
+	ahead.Touch(ahead.Chain(ctx, trunk, nil)[1])
+	branch := append(append([]int32{}, trunk...), prompt(3, 2*testTokens)...)
+	putChain(t, right, branch) // continues what is from the future by now
+	for hour := range 4 {
+		passed += time.Hour
+		putChain(t, right, branch)
+		putChain(t, right, prompt(10+hour, 2*testTokens))
+		require.NoError(t, right.Flush(ctx))
+		requireOrdered(t, right)
+		if hour > 0 { // those from the future were found, and count as used then
+			readChain(t, right, branch, len(branch))
+		}
+	}
+	require.Empty(t, right.Chain(ctx, prompt(1, 5*testTokens), nil))
+	require.Zero(t, right.Stats().PutErrors)
+}
+
+// TestPagesFromTheFutureMoveOnce: reading a chain that was used while the clock was
+// ahead does not write its times again and again, also where files were evicted then.
+func TestPagesFromTheFutureMoveOnce(t *testing.T) {
+	page := physicalPage(t)
+	inj := vfs.Inject(quickFS)
+	s := open(t, testOptions(t, withFS(inj), func(o *Options) { o.Local.BudgetBytes = 6 * page }))
+	s.now = func() time.Time { return time.Now().Add(24 * time.Hour) }
+	for seed := range 9 {
+		putChain(t, s, prompt(seed, testTokens))
+	}
+	require.NoError(t, s.Flush(ctx))
+	require.NoError(t, s.books[tierLocal].record(ctx))
+	require.NotZero(t, s.Stats().Evicted)
+	now := time.Now()
+	s.now = func() time.Time { return now }
+	tokens := prompt(20, 4*testTokens)
+	putChain(t, s, tokens)
+	require.NoError(t, s.Flush(ctx))
+	now = now.Add(2 * time.Hour)
+	readChain(t, s, tokens, len(tokens))
+	inj.Reset()
+	for range 5 {
+		now = now.Add(time.Second)
+		readChain(t, s, tokens, len(tokens))
+	}
+	require.Zero(t, inj.Count(vfs.OpChtimes))
+}
+
+// TestHealedTimesAreSeenByOthers: a process that knows a chain's time from before
+// another host moved it back does not store a page that is more recent.
+func TestHealedTimesAreSeenByOthers(t *testing.T) {
+	page := physicalPage(t)
+	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 8 * page })
+	ahead, right := open(t, o), open(t, o)
+	now := time.Now()
+	ahead.now = func() time.Time { return now.Add(2 * time.Hour) }
+	tokens := prompt(1, 5*testTokens)
+	putChain(t, ahead, tokens[:4*testTokens])
+	putChain(t, right, prompt(2, 6*testTokens)) // needs room, and finds the others ahead
+	require.NoError(t, right.Flush(ctx))
+	if n := len(right.Chain(ctx, tokens, nil)); n > 0 {
+		parent := right.Chain(ctx, tokens, nil)[n-1].Key
+		require.NoError(t, ahead.Put(ctx, pageOf(t, parent, n*testTokens, tokens[n*testTokens:(n+1)*testTokens])))
+	}
+	requireOrdered(t, ahead)
+}
+
+// TestDaysOfAClockThatWasAhead: they do not push out the day on which it is written,
+// and with it the day's limit.
+func TestDaysOfAClockThatWasAhead(t *testing.T) {
+	l := new(ledger)
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for day := range 2 * ledgerDays {
+		l.wrote(dayOf(now.AddDate(1, 0, day)), 1)
+	}
+	for range 3 {
+		l.wrote(dayOf(now), 5)
+	}
+	require.EqualValues(t, 15, l.Written[dayOf(now)])
+	require.Len(t, l.days(), ledgerDays)
+}
