@@ -120,3 +120,43 @@ func TestPagedReadErrorStoresWhatWasSealed(t *testing.T) {
 	require.NotContains(t, s.Logs(), "stopped before all pages were stored")
 	require.Positive(t, s.ask(text, 8).restored, "what was computed before is not computed again")
 }
+
+// Restored pages count as what they are: slots that are short of room together, restore and
+// shift, beside each other, with a cache for windows and without.
+func TestPagedRoomTogetherWithTiering(t *testing.T) {
+	for _, shape := range []testmodel.Shape{
+		{Arch: "qwen3", Layers: 3, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Seed: 3},
+		{Arch: "gemma3", Layers: 7, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Window: 64, Seed: 3},
+	} {
+		t.Run(shape.Arch, func(t *testing.T) {
+			m := newPagedModel(t, shape)
+			// 58 pages of a layer: 19 for each of three layers that see everything, or 8 for
+			// each of six with a window and 10 for the one without
+			room := fmt.Sprintf("OLLAMA_PAGED_SPILL_GB=%.9f", 53.0/3*64*bytesPerToken/1e9)
+			s := start(t, append(ninePages(t, "OLLAMA_NUM_PARALLEL=3", room), m.env...)...)
+			s.create("m", m.gguf)
+			var texts []string
+			for i := range 4 {
+				text, err := testmodel.Prompt(m.shape, 350, int64(120+i))
+				require.NoError(t, err)
+				texts = append(texts, text)
+			}
+			for range 3 {
+				errs := make(chan error, len(texts))
+				for _, text := range texts {
+					request := ollamatest.Request{Model: "m", Prompt: text, Raw: true, Options: oneThread(ollamatest.Greedy(60, numCtx))}
+					request.Options["num_batch"] = 64
+					go func() {
+						_, err := s.Generate(s.context(), request)
+						errs <- err
+					}()
+				}
+				for range texts {
+					require.NoError(t, <-errs)
+				}
+			}
+			require.Regexp(t, restoredLine, s.Logs(), "slots were emptied, and what they held came back")
+			require.NotContains(t, s.Logs(), "error: ")
+		})
+	}
+}
