@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/ollama/ollama/model/input"
@@ -62,6 +63,9 @@ func (p *plan) bytes(geo *geometry, page int) int64 {
 	}
 	return int64(float64(ref.Bytes) * float64(wanted.Size()) / float64(whole.Size()))
 }
+
+// thinMax bounds how many pages are known to be stored without some rows.
+const thinMax = 4096
 
 // planRestore looks the longest stored chain up and decides whether reading it pays. limit
 // is how many of the prompt's positions may be restored.
@@ -126,6 +130,38 @@ func (t *TieredCausal) restoreBase(seq, have int, p *prompt) int {
 // those of one position, and state, which is that of one.
 func (t *TieredCausal) partial() bool {
 	return !t.groups[len(t.groups)-1].windowed() && !t.stateful() // those with a window come last
+}
+
+// recheck asks the store for the pages that a slot counts as stored: since then it may have
+// evicted some, or set them aside. What is gone is stored again from the slot's rows.
+func (t *TieredCausal) recheck(ctx context.Context, lock sync.Locker, seq int) {
+	t.mu.Lock()
+	s := t.slot(seq)
+	t.recount(s)
+	keys := slices.Clone(s.keys[:s.sealed])
+	tokens := slices.Clone(s.tokens[:len(keys)*t.opts.PageTokens])
+	media := mediaWithin(s.media, 0, len(tokens))
+	t.mu.Unlock()
+	if len(keys) == 0 {
+		return
+	}
+
+	lock.Unlock()
+	defer lock.Lock()
+	stored := 0
+	for _, ref := range t.opts.Store.ChainFrom(ctx, t.opts.Fingerprint, 0, tokens, media) {
+		if !ref.Tail {
+			stored++
+		}
+	}
+	for stored < len(keys) && t.queue.has(keys[stored]) {
+		stored++
+	}
+	if ctx.Err() == nil && stored < len(keys) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		s.sealed = min(s.sealed, stored)
+	}
 }
 
 // knownPrefix is where the lookup starts: after the pages whose keys the slot knows.
@@ -203,6 +239,9 @@ func (t *TieredCausal) placesOf(ctx context.Context, p *plan, page int) map[int]
 		err = t.opts.Store.Read(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, buf)
 		if errors.Is(err, diskstore.ErrMismatch) {
 			t.mu.Lock()
+			if len(t.thin) >= thinMax {
+				clear(t.thin)
+			}
 			t.thin[ref.Key] = true
 			t.mu.Unlock()
 		}

@@ -18,9 +18,12 @@ const (
 	// spareBuffersMax is how many page buffers are kept for reuse: what a batch of 512 tokens
 	// completes.
 	spareBuffersMax = 2
-	// retryAfter is how long the store is left alone after a failed write. Pages stay in
-	// the cache meanwhile.
+	// retryFirst is how long the store is left alone after a failed write, and twice as long
+	// after each that follows, up to retryAfter. Pages stay in the cache meanwhile.
+	retryFirst = time.Second
 	retryAfter = 30 * time.Second
+	// lostMax bounds how many pages are known by name not to have been written.
+	lostMax = 4096
 	// yieldMax bounds for how long restores keep the queue from writing.
 	yieldMax = 10 * time.Second
 )
@@ -28,7 +31,8 @@ const (
 // errSuspended means that the store failed recently and is not tried yet.
 var errSuspended = errors.New("page store failed recently")
 
-// writeQueue writes sealed pages behind the batch loop, in the order they were sealed.
+// writeQueue writes sealed pages behind the batch loop, in the order they were sealed. What
+// failed before comes last, so that a page which cannot be written keeps no other from it.
 // While restores read it writes no page, because a request waits for them and none for it:
 // except when there is no room for more, when somebody waits for what is queued, or when
 // that has gone on for yieldMax.
@@ -36,6 +40,7 @@ type writeQueue struct {
 	store Store
 	log   *slog.Logger
 	now   func() time.Time
+	wrote func(job *writeJob, err error) // what became of a job that is still queued
 
 	mu      sync.Mutex
 	changed sync.Cond   // something in the fields below changed
@@ -52,9 +57,16 @@ type writeQueue struct {
 	yielding time.Time // since when there have been any
 	resume   *time.Timer
 
-	failedAt time.Time
-	failed   int64 // pages lost to a failing store
-	quiet    bool  // nothing was logged about that
+	failing bool          // since the last page was written one was not
+	pause   time.Duration // for which the store is left alone,
+	until   time.Time     // which it is until then
+	failed  int64         // writes since it began to fail
+	quiet   bool          // nothing was logged about that
+	told    time.Time     // when something was, last
+
+	lost   map[diskstore.Key]int // pages that were not written, and how often that was tried
+	losses int                   // how many there were, ever
+	forgot int                   // losses up to this one may be missing in lost
 }
 
 type writeJob struct {
@@ -62,10 +74,10 @@ type writeJob struct {
 	page *diskstore.Page
 }
 
-func newWriteQueue(store Store, log *slog.Logger) *writeQueue {
+func newWriteQueue(store Store, log *slog.Logger, wrote func(*writeJob, error)) *writeQueue {
 	q := &writeQueue{
-		store: store, log: log, now: time.Now,
-		stopped: make(chan struct{}),
+		store: store, log: log, now: time.Now, wrote: wrote,
+		stopped: make(chan struct{}), lost: make(map[diskstore.Key]int),
 	}
 	q.changed.L = &q.mu
 	ctx, cancel := context.WithCancel(context.Background())
@@ -134,7 +146,47 @@ func (q *writeQueue) suspended() bool {
 }
 
 func (q *writeQueue) suspendedLocked() bool {
-	return !q.failedAt.IsZero() && q.now().Sub(q.failedAt) < retryAfter
+	return q.now().Before(q.until)
+}
+
+// retry lets the next page be written however recent the last failure is.
+func (q *writeQueue) retry() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.until = time.Time{}
+}
+
+// firstLost is the place of the first of some pages that was queued and not written. since
+// is what it returned as losses before: when nothing was lost after that, it is len(keys).
+func (q *writeQueue) firstLost(keys []diskstore.Key, since int) (first, losses int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case since == q.losses:
+		return len(keys), since
+	case since < q.forgot:
+		return 0, q.losses
+	}
+	for i, key := range keys {
+		if _, ok := q.lost[key]; ok {
+			return i, q.losses
+		}
+	}
+	return len(keys), q.losses
+}
+
+// loseLocked notes that a page was not written, and whether that was tried.
+func (q *writeQueue) loseLocked(key diskstore.Key, tried bool) {
+	if _, known := q.lost[key]; !known && len(q.lost) >= lostMax {
+		clear(q.lost)
+		q.forgot = q.losses
+	}
+	q.losses++
+	if tried {
+		q.lost[key]++
+	} else {
+		q.lost[key] += 0
+	}
 }
 
 // wait returns when everything pushed so far is written, or with the context's error.
@@ -183,6 +235,7 @@ func (q *writeQueue) run(ctx context.Context) {
 		if !q.suspended() {
 			err = q.store.Put(ctx, job.page)
 		}
+		q.wrote(job, err)
 		q.finish(job, err)
 	}
 }
@@ -196,7 +249,16 @@ func (q *writeQueue) next() *writeJob {
 	if q.closed {
 		return nil
 	}
-	return q.jobs[0]
+	next := 0
+	for i, job := range q.jobs {
+		if q.lost[job.key] < q.lost[q.jobs[next].key] {
+			next = i
+		}
+	}
+	job := q.jobs[next]
+	copy(q.jobs[1:next+1], q.jobs[:next])
+	q.jobs[0] = job
+	return job
 }
 
 // yield is called with 1 before a restore reads and with -1 after.
@@ -234,24 +296,32 @@ func (q *writeQueue) finish(job *writeJob, err error) {
 	}
 	switch {
 	case err == nil:
-		if !q.failedAt.IsZero() {
-			if !q.quiet {
-				q.log.Info("kv tier: storing pages again", "lost", q.failed)
-			}
-			q.failedAt, q.failed, q.quiet = time.Time{}, 0, false
+		delete(q.lost, job.key)
+		if q.failing && !q.quiet {
+			q.log.Info("kv tier: storing pages again", "failed", q.failed)
 		}
+		q.failing, q.pause, q.until, q.failed, q.quiet = false, 0, time.Time{}, 0, false
 	case errors.Is(err, errSuspended):
 		q.failed++
+		q.loseLocked(job.key, false)
 	default:
-		// The store itself tells when its daily limit is reached, and when not any more.
-		untold := q.quiet || q.failedAt.IsZero()
-		q.quiet = untold && errors.Is(err, diskstore.ErrWriteCap)
-		if untold && !q.quiet {
-			q.log.Warn("kv tier: could not store a page; requests go on, prompts are computed again where pages are missing",
-				"error", err, "retry_in", retryAfter)
-		}
-		q.failedAt = q.now()
-		q.failed++
+		q.failLocked(err)
+		q.loseLocked(job.key, true)
 	}
 	q.changed.Broadcast()
+}
+
+// failLocked leaves the store alone for a while after an error of its own.
+func (q *writeQueue) failLocked(err error) {
+	q.pause = min(max(2*q.pause, retryFirst), retryAfter)
+	// The store itself tells when its daily limit is reached, and when not any more.
+	untold := q.quiet || !q.failing
+	q.quiet = untold && (errors.Is(err, diskstore.ErrWriteCap) || q.now().Sub(q.told) < retryAfter)
+	if untold && !q.quiet {
+		q.told = q.now()
+		q.log.Warn("kv tier: could not store a page; requests go on, pages are tried again as long as they are in memory",
+			"error", err, "retry_in", q.pause)
+	}
+	q.failing, q.until = true, q.now().Add(q.pause)
+	q.failed++
 }

@@ -69,6 +69,7 @@ func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have 
 	if t.stateful() && have > 0 && !t.opts.States.HasState(seq) {
 		t.clear(seq, &result) // the rows that are left lead nowhere
 	}
+	t.recheck(ctx, lock, seq)
 	err := t.restoreExact(ctx, lock, seq, limit, prompt, &result)
 	if err == nil && t.opts.Runs != nil && !t.stateful() {
 		err = t.reuse(ctx, lock, seq, limit, prompt, &result)
@@ -247,6 +248,7 @@ func (t *TieredCausal) publish(p *plan, held int) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.slot(p.seq)
+	t.recount(s)
 	if p.by != 0 {
 		s.broken = s.broken || held > p.base
 		return p.wanted(held)

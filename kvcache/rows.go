@@ -154,6 +154,19 @@ func (geo *geometry) layout(tokens int, wanted func(group int) bool) (diskstore.
 	return diskstore.NewLayout(sections, tokens)
 }
 
+// whole reports whether a page has the rows of all groups.
+func (geo *geometry) whole(layout diskstore.Layout) bool {
+	rows := func(sections []diskstore.Section) (n int) {
+		for _, s := range sections {
+			if s.Kind.PerToken() {
+				n++
+			}
+		}
+		return n
+	}
+	return rows(layout.Sections()) == rows(geo.sections)
+}
+
 // groupOf is the place in groups of a section's cache.
 func groupOf(groups []group, s diskstore.Section) int {
 	for i := range groups {

@@ -9,9 +9,11 @@ import (
 // says that the rows are about to be removed or rotated: then they are copied even when
 // the queue is full. Otherwise a page that finds no room stays in the cache, and is tried
 // again when the next batch is done. A group with a window may have forgotten its rows by
-// then: the page is stored without them, and serves those that reach past it.
+// then: the page is stored without them, and serves those that reach past it. A page that
+// could not be written is queued again.
 func (t *TieredCausal) seal(s *slot, leaving bool) {
 	t.extendKeys(s)
+	t.recount(s)
 	size := t.opts.PageTokens
 	for s.sealed < len(s.keys) && (s.sealed+1)*size <= s.private {
 		page := s.sealed
@@ -26,6 +28,52 @@ func (t *TieredCausal) seal(s *slot, leaving bool) {
 	}
 }
 
+// recount takes back what was counted as stored and has not been written. While the store is
+// left alone after a failure nothing is, and nothing is asked.
+func (t *TieredCausal) recount(s *slot) {
+	if t.queue.suspended() {
+		return
+	}
+	first, losses := t.queue.firstLost(s.keys[:s.sealed], s.losses)
+	if losses != s.losses {
+		s.losses, s.sealed, s.tailTokens, s.stateSaved = losses, first, 0, 0
+	}
+}
+
+// heal queues what finished slots hold and the store has not: pages and tails whose writing
+// failed, or for which there was no room in the queue. It reports whether there were any. With
+// inUse slots are looked at as well whose next batch would do the same. t.mu is held.
+func (t *TieredCausal) heal(inUse bool) bool {
+	before := t.stats.SealedPages + t.stats.SealedTails
+	for seq, s := range t.slots {
+		done := s.ending && !t.flying(seq)
+		if !done && !inUse || t.queue.suspended() {
+			continue
+		}
+		t.forget(seq, s)
+		t.seal(s, false)
+		if done && (!t.stateful() || len(t.flights) == 0) {
+			t.sealTail(s)
+		}
+	}
+	return t.stats.SealedPages+t.stats.SealedTails > before
+}
+
+// wrote learns what became of a queued page.
+func (t *TieredCausal) wrote(job *writeJob, err error) {
+	if err != nil {
+		if t.opts.Runs != nil && !t.opts.Store.Has(job.key) {
+			t.opts.Runs.Remove(job.key)
+		}
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.thin[job.key] && t.geometry.whole(job.page.Layout) {
+		delete(t.thin, job.key)
+	}
+}
+
 // missing reports whether a page is not stored, or known to be stored without rows that the
 // slot has.
 func (t *TieredCausal) missing(s *slot, page int, key diskstore.Key) bool {
@@ -33,7 +81,6 @@ func (t *TieredCausal) missing(s *slot, page int, key diskstore.Key) bool {
 	case t.queue.has(key):
 		return false
 	case t.thin[key] && t.complete(s, page*t.opts.PageTokens):
-		delete(t.thin, key)
 		return true
 	}
 	return !t.opts.Store.Has(key)
@@ -79,6 +126,7 @@ func (t *TieredCausal) sealTail(s *slot) {
 		t.sealState(s) // rows alone are no use there
 		return
 	}
+	t.recount(s)
 	n := len(s.tokens)
 	full := n / t.opts.PageTokens * t.opts.PageTokens
 	if n == full || n > s.private || n == s.tailTokens {

@@ -24,9 +24,10 @@ type slot struct {
 	// there is stored.
 	broken bool
 
-	// keys of the leading full pages; sealed counts those that are stored or on their way.
-	keys   []diskstore.Key
-	sealed int
+	// keys of the leading full pages; sealed counts those that are stored or on their way,
+	// as far as is known after so many losses of the queue.
+	keys           []diskstore.Key
+	sealed, losses int
 
 	// private is the position from which rows may not be stored. ahead are rows of private
 	// requests that have seen text after them, and secret is the first of which the slot has
@@ -125,7 +126,7 @@ func (s *slot) clonePrefix(n int) *slot {
 	}
 	copy(c.from, s.from)
 	c.keys = slices.Clone(s.keys)
-	c.sealed = s.sealed
+	c.sealed, c.losses = s.sealed, s.losses
 	c.private, c.secret, c.ahead = s.private, s.secret, slices.Clone(s.ahead)
 	c.broken = s.broken && n > held
 	c.truncate(held)

@@ -92,6 +92,7 @@ func (t *TieredCausal) lastOfPromptNext(f *flight, seq int) bool {
 // sealState stores the rows of a slot's last page, whole or not, with the state after it.
 // There must be no batch that may change the state while this runs.
 func (t *TieredCausal) sealState(s *slot) {
+	t.recount(s)
 	n := len(s.tokens)
 	if n == 0 || n != s.stateAt || n == s.stateSaved || n > s.private {
 		return

@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ type memStore struct {
 	tails   map[diskstore.Key][]*diskstore.Page
 	hold    chan struct{} // Put waits for it when set
 	fail    error
+	failing map[int]error // by number of the page
 	readErr map[int]error // by number of the page
 	reads   int
 	onRead  func(page int)
@@ -105,8 +107,8 @@ func (s *memStore) Put(ctx context.Context, p *diskstore.Page) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.puts++
-	if s.fail != nil {
-		return s.fail
+	if err := cmp.Or(s.fail, s.failing[int(p.Start)/8]); err != nil {
+		return err
 	}
 	s.check(p)
 	page := *p

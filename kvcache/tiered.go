@@ -135,13 +135,13 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 		groups:  groupsOf(rows),
 		opts:    opts,
 		log:     opts.Logger,
-		queue:   newWriteQueue(opts.Store, opts.Logger),
 		rates:   opts.Rates,
 		after:   time.After,
 		slots:   make(map[int]*slot),
 		batches: newBatchClock(),
 		thin:    make(map[diskstore.Key]bool),
 	}
+	t.queue = newWriteQueue(opts.Store, opts.Logger, t.wrote)
 	t.running, t.stop = context.WithCancel(context.Background())
 	return t
 }
@@ -246,8 +246,9 @@ func (t *TieredCausal) landFlight(id int) bool {
 		}
 		sealed := t.stats.SealedPages + t.stats.SealedTails
 		t.land(f)
-		t.batches.batchDone(id, t.stats.SealedPages+t.stats.SealedTails > sealed, t.rates)
 		t.flights = append(t.flights[:i], t.flights[i+1:]...)
+		t.heal(false)
+		t.batches.batchDone(id, t.stats.SealedPages+t.stats.SealedTails > sealed, t.rates)
 		return true
 	}
 	return false
@@ -390,7 +391,8 @@ func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 	t.Cache.CopyPrefix(srcSeq, dstSeq, n)
 }
 
-// Flush returns when everything sealed so far is stored, or with the context's error.
+// Flush returns when everything that slots hold is stored or has just been refused, or with
+// the context's error.
 func (t *TieredCausal) Flush(ctx context.Context) error {
 	if err := t.landBuilt(ctx); err != nil {
 		return err
@@ -404,8 +406,21 @@ func (t *TieredCausal) FlushSealed(ctx context.Context) error {
 	if err := t.queue.wait(ctx); err != nil {
 		return err
 	}
+	t.queue.retry() // it may be the last time that these rows are there
+	for t.healed() {
+		if err := t.queue.wait(ctx); err != nil {
+			return err
+		}
+	}
 	t.ratesKept(t.rates.Save())
 	return t.opts.Store.Flush(ctx)
+}
+
+// healed is heal for callers without the lock.
+func (t *TieredCausal) healed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.heal(true)
 }
 
 // Close writes what is queued within a bounded time and closes the store and the wrapped
@@ -415,6 +430,8 @@ func (t *TieredCausal) Close() { t.closing.Do(t.close) }
 func (t *TieredCausal) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
+	t.queue.retry()
+	t.healed()
 	if err := t.queue.close(ctx); err != nil {
 		t.log.Warn("kv tier: pages were not all stored before the model was unloaded", "error", err)
 	}

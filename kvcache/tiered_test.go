@@ -269,7 +269,7 @@ func TestFailingStoreNeverFailsARequest(t *testing.T) {
 // when something else fails.
 func TestDailyLimitIsLeftToTheStoreToTell(t *testing.T) {
 	var lines strings.Builder
-	q := &writeQueue{log: slog.New(slog.NewTextHandler(&lines, nil)), now: time.Now}
+	q := &writeQueue{log: slog.New(slog.NewTextHandler(&lines, nil)), now: time.Now, lost: make(map[diskstore.Key]int)}
 	q.changed.L = &q.mu
 	finish := func(err error) int {
 		job := &writeJob{page: &diskstore.Page{}}

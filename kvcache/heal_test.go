@@ -1,0 +1,248 @@
+package kvcache
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/kvcache/runs"
+)
+
+var errRefused = errors.New("writes are refused")
+
+// setFail makes the store refuse all pages, or none.
+func (s *memStore) setFail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail = err
+}
+
+// lose removes a full page, as eviction or quarantine does.
+func (s *memStore) lose(start int) (lost int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, page := range s.pages {
+		if int(page.Start) == start {
+			delete(s.pages, key)
+			lost++
+		}
+	}
+	return lost
+}
+
+// clock is one that tests move.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) time() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+// withClock gives a runner's queue a clock that stands still.
+func withClock(r *fakeRunner) *clock {
+	c := &clock{now: time.Now()}
+	r.tiered.queue.mu.Lock()
+	defer r.tiered.queue.mu.Unlock()
+	r.tiered.queue.now = c.time
+	return c
+}
+
+func (r *fakeRunner) settle() { require.NoError(r.t, r.tiered.queue.wait(r.t.Context())) }
+
+// restarted is what a server that knows nothing but the store restores of a prompt.
+func restarted(t *testing.T, store *memStore, prompt []int32) int {
+	r := newFakeRunner(t, store, 1, 256, Options{Poison: true})
+	held := r.load(r.slots[0], append(slices.Clone(prompt), 9), true).Held
+	r.cache.requireRows(t, 0, prompt[:held])
+	r.tiered.Close()
+	return held
+}
+
+// Writes are refused for one turn; the turns after it store what is missing, without a flush.
+func TestAFailedWriteIsTriedAgain(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	clock := withClock(r)
+	text := tokenRange(1, 50)
+	store.setFail(errRefused)
+	r.run(r.slots[0], text, []int32{7}, true)
+	r.settle()
+	require.Empty(t, store.pages)
+
+	store.setFail(nil)
+	for turn := range 10 {
+		clock.add(retryFirst)
+		text = append(text, tokenRange(2+turn, 15)...)
+		r.run(r.slots[0], text, nil, true)
+		r.settle()
+	}
+	require.Equal(t, len(text), restarted(t, store, text))
+}
+
+// What was refused shortly before the runner ends is stored by the flush.
+func TestAFlushTriesAgain(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 2, 256, Options{})
+	withClock(r)
+	text, other := tokenRange(1, 50), tokenRange(2, 50)
+	store.setFail(errRefused)
+	r.run(r.slots[0], text, nil, true)
+	r.run(r.slots[1], other, nil, true)
+	r.settle()
+	store.setFail(nil)
+	r.flush()
+	require.Equal(t, 50, restarted(t, store, text), "with its tail")
+	require.Equal(t, 50, restarted(t, store, other))
+}
+
+// A slot that nobody uses is stored while another computes.
+func TestAnIdleSlotIsStoredBesideAnother(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 2, 256, Options{})
+	clock := withClock(r)
+	text := tokenRange(1, 50)
+	store.setFail(errRefused)
+	r.run(r.slots[0], text, nil, true)
+	r.settle()
+	store.setFail(nil)
+	clock.add(retryFirst)
+	r.run(r.slots[1], tokenRange(2, 9), nil, true)
+	r.settle()
+	require.Equal(t, 50, restarted(t, store, text))
+}
+
+// A page that can never be written keeps no other from being stored.
+func TestAPageThatCannotBeWrittenHoldsNoOtherBack(t *testing.T) {
+	store := newMemStore(t)
+	store.failing = map[int]error{1: errRefused}
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	clock := withClock(r)
+	text := tokenRange(1, 50)
+	for turn := range 4 {
+		r.run(r.slots[0], text, nil, true)
+		r.settle()
+		clock.add(retryAfter)
+		text = append(text, tokenRange(2+turn, 15)...)
+	}
+	require.Equal(t, 8, restarted(t, store, text[:90]))
+	store.mu.Lock()
+	store.failing = nil
+	store.mu.Unlock()
+	clock.add(retryAfter)
+	r.run(r.slots[0], text, nil, true)
+	r.settle()
+	require.Equal(t, len(text), restarted(t, store, text), "what was missing alone was written")
+}
+
+// A page that the store loses while its rows are in a slot is stored again.
+func TestALostPageIsStoredAgain(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	text := tokenRange(1, 50)
+	r.run(r.slots[0], text, nil, true)
+	r.settle()
+	require.Equal(t, 1, store.lose(16))
+	require.Equal(t, 1, store.lose(32))
+	r.run(r.slots[0], text, nil, true) // the same prompt again: only its last token is computed
+	r.settle()
+	require.Equal(t, 50, restarted(t, store, text))
+}
+
+// The tail of a finished request is written again when that failed, in a model with state as
+// well.
+func TestAFailedTailIsTriedAgain(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	clock := withClock(r)
+	text := tokenRange(1, 21)
+	r.load(r.slots[0], text, true)
+	r.drain()
+	r.settle()
+	store.setFail(errRefused)
+	r.finish(r.slots[0])
+	r.slots[0].inUse, r.slots[0].rest = true, inputsOf([]int32{5})
+	r.drain()
+	r.finish(r.slots[0])
+	r.settle()
+	store.setFail(nil)
+	clock.add(retryFirst)
+	r.flush()
+	require.Equal(t, 22, restarted(t, store, append(slices.Clone(text), 5)))
+}
+
+// The index does not offer text whose page was never stored.
+func TestRunsForgetWhatWasNotStored(t *testing.T) {
+	store := newMemStore(t)
+	index := runs.New(8, 100)
+	r := newFakeRunner(t, store, 1, 256, Options{Runs: index})
+	store.setFail(errRefused)
+	text := tokenRange(1, 50)
+	r.run(r.slots[0], text, nil, true)
+	r.settle()
+	require.Empty(t, index.Find(text, 100))
+	store.setFail(nil)
+	r.flush()
+	require.NotEmpty(t, index.Find(text, 100))
+}
+
+// A page that is known to lack rows of a window is written again until it has them.
+func TestAThinPageIsReplacedThoughThatFailsAtFirst(t *testing.T) {
+	store := newMemStore(t)
+	store.windowed = true
+	r := newWindowedRunner(t, store, 1, 256, Options{})
+	clock := withClock(r)
+	key := diskstore.ChainKey(store.root, tokenRange(1, 8), nil)
+	text := tokenRange(1, 12)
+	r.run(r.slots[0], text, nil, true)
+	r.settle()
+	r.tiered.mu.Lock()
+	r.tiered.thin[key] = true
+	r.tiered.slots[0].sealed = 0
+	r.tiered.mu.Unlock()
+	store.setFail(errRefused)
+	r.run(r.slots[0], text, nil, true)
+	r.settle()
+	require.True(t, r.tiered.thin[key])
+	store.setFail(nil)
+	clock.add(retryFirst)
+	before := store.puts
+	r.run(r.slots[0], text, nil, true)
+	r.settle()
+	require.Greater(t, store.puts, before)
+	require.Empty(t, r.tiered.thin)
+}
+
+// However many pages are lost, few of them are remembered, and none is forgotten.
+func TestLostPagesAreBounded(t *testing.T) {
+	q := newWriteQueue(putStore{}, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {})
+	defer func() { require.NoError(t, q.close(context.Background())) }()
+	q.mu.Lock()
+	for i := range 3*lostMax + 1 {
+		q.loseLocked(diskstore.Key{1, byte(i), byte(i >> 8), byte(i >> 16)}, false)
+	}
+	require.LessOrEqual(t, len(q.lost), lostMax)
+	q.mu.Unlock()
+	keys := []diskstore.Key{{9}, {1}}
+	first, losses := q.firstLost(keys, 0)
+	require.Zero(t, first, "nothing is known any more")
+	first, _ = q.firstLost(keys, losses)
+	require.Equal(t, 2, first)
+}
