@@ -16,7 +16,8 @@ type Rows interface {
 	RowLayers() []int
 	// RowBytes is the size of one row.
 	RowBytes(layer int, value bool) (int, error)
-	// ReadRows copies one row per cell to dst, in the order given.
+	// ReadRows copies one row per cell to dst, in the order given. Like WriteRows it is not
+	// ordered with what the device computes, and leaves outputs that are not read yet alone.
 	ReadRows(layer int, value bool, cells []int32, dst []byte) error
 	// WriteRows copies one row per cell from src.
 	WriteRows(layer int, value bool, cells []int32, src []byte) error
