@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -25,6 +26,7 @@ type bench struct {
 	numCtx   int
 	canDrop  bool // the page cache may be emptied
 	seed     int64
+	log      io.Writer // what servers print; nil: nowhere
 	report   Report
 }
 
@@ -50,24 +52,37 @@ var benchmarks = []struct {
 	{"store", false, (*bench).measureStore},
 }
 
-// newBench makes a folder in the build directory, and not in /tmp, which is in
-// memory on many systems.
-func newBench(s settings, steps show.Steps) (*bench, error) {
+// buildDir is the default of -dir, and not /tmp, which is in memory on many systems.
+func buildDir() (string, error) {
 	wd, err := os.Getwd()
 	if err != nil {
-		return nil, fmt.Errorf("finding the working directory: %w", err)
+		return "", fmt.Errorf("finding the working directory: %w", err)
 	}
 	repository, err := ollamasrc.FindRoot(wd)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	build := filepath.Join(repository, "build")
-	if err := os.MkdirAll(build, 0o755); err != nil {
-		return nil, fmt.Errorf("making the build directory: %w", err)
+	return filepath.Join(repository, "build"), nil
+}
+
+// newBench makes a folder of its own where -dir says.
+func newBench(s settings, steps show.Steps) (*bench, error) {
+	parent := s.dir
+	if parent == "" {
+		var err error
+		if parent, err = buildDir(); err != nil {
+			return nil, err
+		}
 	}
-	dir, err := os.MkdirTemp(build, "bench-")
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return nil, fmt.Errorf("making a folder for the benchmarks: %w", err)
+	}
+	dir, err := os.MkdirTemp(parent, "bench-")
 	if err != nil {
 		return nil, fmt.Errorf("making a folder for the benchmarks: %w", err)
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, fmt.Errorf("finding the absolute path of the benchmarks' folder: %w", err)
 	}
 	longest := max(slices.Max(s.sizes), s.costPrompt+s.costAnswer, s.restoreTokens, s.remoteTokens)
 	return &bench{
@@ -86,6 +101,14 @@ func (b *bench) run(ctx context.Context) (err error) {
 			err = errors.Join(err, fmt.Errorf("removing the benchmarks' folder: %w", removeErr))
 		}
 	}()
+	if b.settings.log != "" {
+		log, createErr := os.Create(b.settings.log)
+		if createErr != nil {
+			return fmt.Errorf("making the file for what servers print: %w", createErr)
+		}
+		defer func() { err = errors.Join(err, log.Close()) }()
+		b.log = log
+	}
 	b.canDrop = !b.settings.quick && dropCaches() == nil
 	b.report = Report{
 		Schema:   schema,
@@ -117,6 +140,12 @@ func (b *bench) run(ctx context.Context) (err error) {
 		}
 	}
 	return nil
+}
+
+// start starts a server whose output -log keeps.
+func (b *bench) start(ctx context.Context, options lab.Options) (*lab.Lab, error) {
+	options.Log = b.log
+	return lab.Start(ctx, options)
 }
 
 // prompt is words of that many tokens that no prompt before had.

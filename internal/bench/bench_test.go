@@ -230,3 +230,27 @@ func TestQuick(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before, after)
 }
+
+// TestDirAndLog runs as the GPU suite does: away from any checkout, with a folder for
+// everything and a file for what servers print.
+func TestDirAndLog(t *testing.T) {
+	binary, err := ollamatest.FindBinary()
+	if errors.Is(err, ollamatest.ErrNoBinary) {
+		t.Skip(err)
+	}
+	binary, err = filepath.Abs(binary)
+	require.NoError(t, err)
+	t.Setenv(ollamatest.BinaryEnv, binary)
+	t.Setenv(stockEnv, "")
+	t.Chdir(t.TempDir())
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	require.NoError(t, run(ctx, []string{"-quick", "-only", "restore", "-dir", "pages", "-log", "server.log"}, &stdout, &stderr), &stderr)
+	log, err := os.ReadFile("server.log")
+	require.NoError(t, err)
+	require.Contains(t, string(log), "load_backend")
+	left, err := os.ReadDir("pages")
+	require.NoError(t, err)
+	require.Empty(t, left)
+}

@@ -84,7 +84,7 @@ func (b *bench) comparePairs(ctx context.Context, threads, pairs int, measure fu
 		return err
 	}
 	defer func() { err = errors.Join(err, on.Close(), os.RemoveAll(root)) }()
-	off, err := lab.Start(ctx, lab.Options{Model: b.model, NumCtx: b.numCtx, Threads: threads})
+	off, err := b.start(ctx, lab.Options{Model: b.model, NumCtx: b.numCtx, Threads: threads})
 	if err != nil {
 		return err
 	}

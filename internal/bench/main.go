@@ -24,6 +24,8 @@ func main() { show.Main(run) }
 type settings struct {
 	stock       string
 	out         string
+	dir         string
+	log         string
 	show        string
 	only        []string
 	sizes       []int
@@ -90,6 +92,8 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	var only, sizes, remoteMBs, storePages string
 	flags.StringVar(&s.stock, "stock", os.Getenv(stockEnv), "unpatched ollama `executable` to compare with; default $"+stockEnv+", else the patched one with the tier off")
 	flags.StringVar(&s.out, "o", "", "write everything measured to this JSON `file`; what -only leaves out stays in it, if measured alike")
+	flags.StringVar(&s.dir, "dir", "", "`folder` for the model and the pages, on a disk; default build/ in the checkout")
+	flags.StringVar(&s.log, "log", "", "`file` that gets what all servers print")
 	flags.StringVar(&s.show, "show", "", "measure nothing, print the tables of this JSON `file`")
 	flags.StringVar(&only, "only", "", "comma-separated `benchmarks` to run: "+strings.Join(names(), ", ")+"; default all")
 	flags.StringVar(&sizes, "sizes", defaultSizes, "prompt `lengths` of ttft, in tokens")

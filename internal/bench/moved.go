@@ -100,12 +100,12 @@ func (b *bench) measureMoved(ctx context.Context) error {
 
 // withMovedLab starts both servers.
 func (b *bench) withMovedLab(ctx context.Context, model lab.Model, numCtx int, use func(*movedLab) error) (err error) {
-	plain, err := lab.Start(ctx, lab.Options{Binary: b.settings.stock, Model: model, NumCtx: numCtx})
+	plain, err := b.start(ctx, lab.Options{Binary: b.settings.stock, Model: model, NumCtx: numCtx})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, plain.Close()) }()
-	tiers, err := lab.Start(ctx, lab.Options{
+	tiers, err := b.start(ctx, lab.Options{
 		Model: model, NumCtx: numCtx, Root: filepath.Join(b.dir, fmt.Sprint("moved-", model.Name, numCtx)),
 		Env: []string{"OLLAMA_KV_TIER_REUSE=shifted"},
 	})

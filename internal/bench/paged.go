@@ -45,7 +45,7 @@ func (b *bench) startPaged(ctx context.Context, on bool, numCtx, threads int) (*
 	if on {
 		env = append(env, "OLLAMA_PAGED_ATTN=1", "OLLAMA_PAGED_SPILL_DIR="+filepath.Join(b.dir, "spill"))
 	}
-	return lab.Start(ctx, lab.Options{Model: b.model, NumCtx: numCtx, Threads: threads, Env: env})
+	return b.start(ctx, lab.Options{Model: b.model, NumCtx: numCtx, Threads: threads, Env: env})
 }
 
 func (b *bench) pagedCapacity(ctx context.Context, r *Paged) (err error) {

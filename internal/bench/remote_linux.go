@@ -135,7 +135,7 @@ func (l *remoteLab) once(ctx context.Context, p *RemotePoint) error {
 // ask starts a server, asks it once, and removes the pages of the local tier. What is
 // remembered about speeds stays.
 func (l *remoteLab) ask(ctx context.Context, prompt string, env ...string) (answer lab.Answer, err error) {
-	s, err := lab.Start(ctx, lab.Options{
+	s, err := l.b.start(ctx, lab.Options{
 		Model: l.b.model, Root: l.local, NumCtx: l.b.numCtx,
 		Env: append(env, "OLLAMA_KV_TIER_REMOTE="+l.mount.Dir, "OLLAMA_KV_TIER_WARM_GB=0"), // what is read ahead is not remote any more
 	})

@@ -149,7 +149,7 @@ func (b *bench) measureSlots(ctx context.Context) (err error) {
 	r := &Slots{Decoding: slotsDecoding, RestoreTokens: b.settings.restoreTokens, DecodeThreads: slotsThreads()}
 	b.report.Slots = r
 	root := filepath.Join(b.dir, "pages")
-	l, err := lab.Start(ctx, lab.Options{
+	l, err := b.start(ctx, lab.Options{
 		Model: b.model, Root: root, NumCtx: b.numCtx, Threads: r.DecodeThreads,
 		Env: []string{fmt.Sprint("OLLAMA_NUM_PARALLEL=", slotsDecoding+1)},
 	})

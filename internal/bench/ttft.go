@@ -51,7 +51,7 @@ func (b *bench) measureTTFT(ctx context.Context) (err error) {
 func (b *bench) startStock(ctx context.Context) (*lab.Lab, error) {
 	options := lab.Options{Binary: b.settings.stock, Model: b.model, NumCtx: b.numCtx}
 	b.report.Versions.StockIsPatched = options.Binary == ""
-	stock, err := lab.Start(ctx, options)
+	stock, err := b.start(ctx, options)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (b *bench) ttftOnce(ctx context.Context, stock *lab.Lab, r *TTFT, p *Point,
 
 // startOurs starts the patched server with an empty store and loads its model.
 func (b *bench) startOurs(ctx context.Context, root string, threads int) (*lab.Lab, error) {
-	ours, err := lab.Start(ctx, lab.Options{Model: b.model, Root: root, NumCtx: b.numCtx, Threads: threads})
+	ours, err := b.start(ctx, lab.Options{Model: b.model, Root: root, NumCtx: b.numCtx, Threads: threads})
 	if err != nil {
 		return nil, err
 	}

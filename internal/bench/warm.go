@@ -64,7 +64,7 @@ func (b *bench) measureWarm(ctx context.Context) error {
 // warmOnce measures one setting: first the slot that holds the prompt, then after
 // two restarts.
 func (b *bench) warmOnce(ctx context.Context, r *Warm, run *WarmRun, root, gb, prompt string) (err error) {
-	l, err := lab.Start(ctx, lab.Options{Model: b.model, Root: root, NumCtx: b.numCtx, Env: []string{"OLLAMA_KV_TIER_WARM_GB=" + gb}})
+	l, err := b.start(ctx, lab.Options{Model: b.model, Root: root, NumCtx: b.numCtx, Env: []string{"OLLAMA_KV_TIER_WARM_GB=" + gb}})
 	if err != nil {
 		return err
 	}
