@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "working_set.h"
+
 namespace {
 
 void must(int result) {
@@ -83,16 +85,24 @@ layer_rig::layer_rig(const layer_shape & s) : shape_(s) {
     const uint64_t frame = 2 * ((part + KVP_ALIGN - 1) / KVP_ALIGN * KVP_ALIGN);
     kvp_config config = {};
     config.page_cells  = s.page_cells;
-    config.ram_bytes   = frame * (pages() + 1);
+    int device = 0, l2_bytes = 0;
+    must(cudaGetDevice(&device), "finding the device");
+    must(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device), "asking for the size of the cache");
+    l2_bytes_ = uint64_t(l2_bytes);
+    const uint32_t layers = layers_for(l2_bytes_, uint64_t(s.kv_bytes()));
+    config.ram_bytes   = frame * (uint64_t(pages()) * layers + 1);
     config.arena_alloc = kvp_cuda_arena_alloc;
     config.arena_free  = kvp_cuda_arena_free;
     const kvp_layer_desc layer = {0, s.tokens, s.kv_heads, s.dim, s.dim, s.type, s.type};
-    uint32_t number = 0;
     must(kvp_pager_create(&config, &pager_));
-    must(kvp_layer_add(pager_, &layer, &number));
+    for (uint32_t i = 0, number = 0; i < layers; i++) {
+        must(kvp_layer_add(pager_, &layer, &number));
+    }
     must(kvp_pager_start(pager_));
-    fill_pages();
-    make_op();
+    for (uint32_t i = 0; i < layers; i++) {
+        fill_pages(i);
+    }
+    make_ops(layers);
     make_tensors();
 }
 
@@ -106,11 +116,11 @@ layer_rig::~layer_rig() {
 
 // One cell's rows serve all: what is attended to does not matter for time, only that no
 // row is zero or out of range.
-void layer_rig::fill_pages() {
-    std::mt19937 random(1);
+void layer_rig::fill_pages(uint32_t layer) {
+    std::mt19937 random(1 + layer);
     std::normal_distribution<float> normal;
     std::vector<float> row(shape_.dim);
-    const size_t cell_bytes = kvp_layer_row_k(pager_, 0), head_bytes = cell_bytes / shape_.kv_heads;
+    const size_t cell_bytes = kvp_layer_row_k(pager_, layer), head_bytes = cell_bytes / shape_.kv_heads;
     constexpr size_t different = 61;
     std::vector<uint8_t> cells(different * cell_bytes);
     for (size_t i = 0; i < different * shape_.kv_heads; i++) {
@@ -121,16 +131,16 @@ void layer_rig::fill_pages() {
     }
     for (uint32_t page = 0; page < pages(); page++) {
         kvp_page p;
-        must(kvp_pin(pager_, 0, page, &p));
+        must(kvp_pin(pager_, layer, page, &p));
         for (uint32_t c = 0; c < shape_.page_cells; c++) {
             std::memcpy(p.k + c * cell_bytes, &cells[(page + c) % different * cell_bytes], cell_bytes);
             std::memcpy(p.v + c * cell_bytes, &cells[(page + 7 * c) % different * cell_bytes], cell_bytes);
         }
-        kvp_unpin(pager_, 0, page, 1);
+        kvp_unpin(pager_, layer, page, 1);
     }
 }
 
-void layer_rig::make_op() {
+void layer_rig::make_ops(uint32_t layers) {
     std::vector<int32_t>  pos(shape_.tokens), q_pos(shape_.n_q);
     std::vector<uint64_t> seqs(shape_.tokens, 1);
     std::vector<uint32_t> q_seq(shape_.n_q, 0), q_cell(shape_.n_q);
@@ -150,10 +160,14 @@ void layer_rig::make_op() {
     desc.q_seq   = q_seq.data();
     desc.q_cell  = q_cell.data();
     desc.window  = INT32_MAX;
-    const kvp_params params = {0, shape_.heads, 1 / std::sqrt(float(shape_.dim)), 0, 0};
     kvp_batch * batch = nullptr;
     must(kvp_batch_begin(pager_, &desc, &batch));
-    must(kvp_op_new(batch, &params, &op_));
+    for (uint32_t i = 0; i < layers; i++) {
+        const kvp_params params = {i, shape_.heads, 1 / std::sqrt(float(shape_.dim)), 0, 0};
+        kvp_op * op = nullptr;
+        must(kvp_op_new(batch, &params, &op));
+        ops_.push_back(op);
+    }
 }
 
 void * layer_rig::on_device(const void * host, size_t bytes) {
@@ -187,13 +201,15 @@ void layer_rig::make_tensors() {
 double layer_rig::forward(cuda_context & cuda) {
     const kvp_cuda_pool pool = cuda.pool();
     const auto begin = std::chrono::steady_clock::now();
-    if (kvp_cuda_forward(cuda.cuda, op_, &device_, cuda.stream, &pool)) {
-        const char * why = "";
-        kvp_pager_error(pager_, &why);
-        throw std::runtime_error(why);
+    for (kvp_op * op : ops_) {
+        if (kvp_cuda_forward(cuda.cuda, op, &device_, cuda.stream, &pool)) {
+            const char * why = "";
+            kvp_pager_error(pager_, &why);
+            throw std::runtime_error(why);
+        }
+        must(cudaStreamSynchronize(static_cast<cudaStream_t>(cuda.stream)), "waiting for the op");
     }
-    must(cudaStreamSynchronize(static_cast<cudaStream_t>(cuda.stream)), "waiting for the op");
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / layers();
 }
 
 std::vector<float> layer_rig::result() const {

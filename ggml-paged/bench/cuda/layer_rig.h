@@ -1,5 +1,5 @@
-// A layer whose K and V a pager holds in page-locked memory, an op over it with its tensors
-// on the device, and what computes it.
+// Layers whose K and V a pager holds in page-locked memory, ops over them with their tensors
+// on the device, and what computes them.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct layer_shape {
     int      type = KVP_F16;
     uint32_t page_cells = 2048;
 
-    double kv_bytes() const { return 2.0 * tokens * kv_heads * kvp_row_bytes(type, dim); }
+    double kv_bytes() const { return 2.0 * tokens * kv_heads * kvp_row_bytes(type, dim); }  // of a layer
 };
 
 // Device memory that is freed in the reverse order, kept by depth.
@@ -58,25 +58,30 @@ public:
     layer_rig(const layer_rig &) = delete;
     layer_rig & operator=(const layer_rig &) = delete;
 
-    // forward computes the op once and returns how long it took, in seconds.
+    // forward computes each layer's op once, in their order, and returns how long a layer
+    // took, in seconds.
     double forward(cuda_context & cuda);
-    std::vector<float> result() const;
+    std::vector<float> result() const;  // of the last layer
 
     kvp_pager *       pager() const { return pager_; }
-    kvp_op *          op() const { return op_; }
+    kvp_op *          op(uint32_t layer) const { return ops_[layer]; }
+    uint32_t          layers() const { return uint32_t(ops_.size()); }
+    double            working_set() const { return layers() * shape_.kv_bytes(); }  // bytes
+    uint64_t          l2_bytes() const { return l2_bytes_; }
     uint32_t          pages() const { return (shape_.tokens + shape_.page_cells - 1) / shape_.page_cells; }
     const kvp_io &    host_io() const { return host_; }
     const layer_shape & shape() const { return shape_; }
 
 private:
-    void   fill_pages();
-    void   make_op();
+    void   fill_pages(uint32_t layer);
+    void   make_ops(uint32_t layers);
     void   make_tensors();
     void * on_device(const void * host, size_t bytes);
 
     const layer_shape    shape_;
     kvp_pager *          pager_ = nullptr;
-    kvp_op *             op_ = nullptr;
+    std::vector<kvp_op *> ops_;
+    uint64_t             l2_bytes_ = 0;
     kvp_io               host_ = {}, device_ = {};
     std::vector<float>   q_, k_new_, v_new_;
     std::vector<void *>  device_memory_;

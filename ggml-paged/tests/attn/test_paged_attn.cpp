@@ -2,14 +2,20 @@
 // budgets and options.
 //
 //   test_paged_attn [--backend cpu|emulated|hybrid|cuda] [--quick] [--long] [--seed N]
-//                   [--filter TEXT] [--work-max GFLOP] [--spill DIR] [--verbose]
+//                   [--filter TEXT] [--work-max GFLOP] [--spill DIR|none] [--verbose]
+//   test_paged_attn --probe-spill DIR
 //
 // The design covers all pairs of values that are possible in a case of no more work than
 // 40 GFLOP (--quick, the default), another number (--work-max), or any (--long).
 //
 // Each case is computed twice, the second time with another budget and number of threads;
-// both must give the same bits where the backend promises that. Prints the largest error
-// for each value of each parameter, in units of max|V|. Exits with 1 if anything failed.
+// both must give the same bits where the backend promises that. With --spill none, where no
+// folder can have a spill file, the budget is always a full one, and the last line says of
+// how many cases it was not to be. --probe-spill says whether a folder can have one.
+//
+// Prints the largest error for each value of each parameter, in units of max|V|, and the
+// largest relative error of a row: the root of its summed squares over that of the exact
+// row's. Exits with 1 if anything failed.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -34,7 +40,9 @@ struct options {
     uint64_t    seed     = 1;
     double      work_max = WORK_QUICK;
     std::string filter;
-    std::string spill = ".";
+    std::string spill = ".", probe;
+
+    const char * spill_dir() const { return spill == "none" ? nullptr : spill.c_str(); }
 };
 
 // Multiplications that the reference may take per case; rows are sampled beyond.
@@ -51,9 +59,9 @@ struct pager_holder {
     ~pager_holder() { kvp_pager_free(p); }
 };
 
-uint64_t frames_of(const test_case & c, int budget, uint32_t n_cells) {
+uint64_t frames_of(const options & o, const test_case & c, int budget, uint32_t n_cells) {
     const uint64_t pages = (n_cells + c.page_cells - 1) / c.page_cells;
-    return budget == 0 ? 1 : budget == 1 ? std::max<uint64_t>(1, pages / 10) : pages;
+    return !o.spill_dir() ? pages : budget == 0 ? 1 : budget == 1 ? std::max<uint64_t>(1, pages / 10) : pages;
 }
 
 // page_bytes_of is the size of a frame, which a pager tells only once it has its budget.
@@ -66,8 +74,8 @@ uint64_t page_bytes_of(const test_case & c) {
 void make_pager(const options & o, const test_case & c, const case_inputs & in, int budget, pager_holder & out) {
     kvp_config config{};
     config.page_cells = c.page_cells;
-    config.ram_bytes  = frames_of(c, budget, in.n_cells) * page_bytes_of(c);
-    config.spill_dir  = o.spill.c_str();
+    config.ram_bytes  = frames_of(o, c, budget, in.n_cells) * page_bytes_of(c);
+    config.spill_dir  = o.spill_dir();
     if (o.backend->prepare) {
         o.backend->prepare(&config);
     }
@@ -126,13 +134,25 @@ std::vector<float> compute(const options & o, const test_case & c, case_inputs &
     return out;
 }
 
-double error_of(const test_case & c, const case_inputs & in, const std::vector<float> & out) {
+// Largest errors: of an element in units of max|V|, and of a row relative to the row.
+struct errors {
+    double of_max = 0, relative = 0;
+
+    void add(const errors & e) {
+        of_max = std::max(of_max, e.of_max);
+        relative = std::max(relative, e.relative);
+    }
+};
+
+double or_infinity(double x) { return std::isnan(x) ? INFINITY : x; }
+
+errors errors_of(const test_case & c, const case_inputs & in, const std::vector<float> & out) {
     const kvp_batch_desc  desc  = in.batch_desc();
     const reference_cells cells = {in.n_cells, in.pos.data(), in.seqs.data(), in.k.data(), in.v.data()};
     const uint64_t rows = (uint64_t) c.n_q * c.heads;
     const double   cost = (double) in.n_cells * (c.dk + c.dv);
     const uint64_t take = std::min<uint64_t>(rows, std::max(6.0, REFERENCE_WORK / cost));
-    double worst = 0;
+    errors worst;
     for (uint64_t i = 0; i < take; i++) {
         // Spread over all rows, from the first to the last.
         const uint64_t row   = take == 1 ? rows - 1 : i * (rows - 1) / (take - 1);
@@ -140,22 +160,29 @@ double error_of(const test_case & c, const case_inputs & in, const std::vector<f
         const reference_query q = {in.q_pos[query], in.q_seq[query], !in.q_except.empty() && in.q_except[query],
                                    &in.q[(size_t) query * c.heads * c.dk]};
         const std::vector<double> want = reference_row(in.layer, in.params, desc, cells, q, head, in.sinks.empty() ? nullptr : &in.sinks[head]);
+        double off = 0, size = 0;
         for (uint32_t d = 0; d < c.dv; d++) {
-            const double error = std::fabs(out[row * c.dv + d] - want[d]) / in.v_max;
-            worst = error <= worst ? worst : std::isnan(error) ? INFINITY : error;
+            const double error = out[row * c.dv + d] - want[d];
+            worst.of_max = std::max(worst.of_max, or_infinity(std::fabs(error) / in.v_max));
+            off += error * error;
+            size += want[d] * want[d];
+        }
+        if (size > 0) {  // a query may see nothing
+            worst.relative = std::max(worst.relative, or_infinity(std::sqrt(off / size)));
         }
     }
     return worst;
 }
 
-// run_case returns the error in units of max|V| and throws where anything else is wrong.
-double run_case(const options & o, const test_case & c) {
+// run_case returns the errors and throws where anything else is wrong.
+errors run_case(const options & o, const test_case & c) {
     case_inputs in = make_inputs(c);
     const std::vector<float> out   = compute(o, c, in, c.budget, c.threads);
     const std::vector<float> again = compute(o, c, in, (c.budget + 1) % 3, c.threads % 3 + 1);
-    const double error = std::max(error_of(c, in, out), error_of(c, in, again));
-    if (!(error <= o.backend->error_max)) {
-        throw std::runtime_error("the error is " + std::to_string(error) + " of max|V|");
+    errors error = errors_of(c, in, out);
+    error.add(errors_of(c, in, again));
+    if (!(error.of_max <= o.backend->error_max)) {
+        throw std::runtime_error("the error is " + std::to_string(error.of_max) + " of max|V|");
     }
     if (o.backend->bits_repeat && std::memcmp(out.data(), again.data(), out.size() * sizeof(float)) != 0) {
         throw std::runtime_error("another budget and number of threads give other bits");
@@ -164,13 +191,13 @@ double run_case(const options & o, const test_case & c) {
 }
 
 struct tally {
-    size_t cases = 0, failed = 0;
-    double worst = 0;
+    size_t cases = 0, failed = 0, without_spill = 0;
+    errors worst;
 
-    void add(bool ok, double error) {
+    void add(bool ok, const errors & error) {
         cases++;
         failed += !ok;
-        worst = std::max(worst, error);
+        worst.add(error);
     }
 };
 
@@ -180,13 +207,13 @@ void print_table(const case_design & d, const std::vector<std::vector<tally>> & 
         for (size_t v = 0; v < d.parameters[p].values.size(); v++) {
             const tally & t = table[p][v];
             std::printf("%-8s %-8s %6zu %7zu  %.1e\n", v == 0 ? d.parameters[p].name.c_str() : "",
-                        d.parameters[p].values[v].c_str(), t.cases, t.failed, t.worst);
+                        d.parameters[p].values[v].c_str(), t.cases, t.failed, t.worst.of_max);
         }
     }
 }
 
 // run_one runs a case unless it is filtered out or too large; failures are printed.
-bool run_one(const options & o, const test_case & c, tally & total, double & error) {
+bool run_one(const options & o, const test_case & c, tally & total, errors & error) {
     const std::string    name  = c.name();
     const kvp_layer_desc layer = {0, c.tokens + c.n_q, c.kv_heads, c.dk, c.dv, c.type_k, c.type_v};
     if (name.find(o.filter) == std::string::npos || o.backend->refuses(&layer, c.heads)) {
@@ -194,7 +221,7 @@ bool run_one(const options & o, const test_case & c, tally & total, double & err
     }
     const auto begin = std::chrono::steady_clock::now();
     bool ok = true;
-    error = 0;
+    error = {};
     try {
         error = run_case(o, c);
     } catch (const std::exception & e) {
@@ -203,9 +230,11 @@ bool run_one(const options & o, const test_case & c, tally & total, double & err
     }
     if (o.verbose) {
         const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
-        std::printf("%s: %.1e, %.0f ms\n", name.c_str(), error, ms);
+        std::printf("%s: %.1e, %.0f ms\n", name.c_str(), error.of_max, ms);
     }
     total.add(ok, error);
+    // One of the two budgets of a case is always less than a full one.
+    total.without_spill += !o.spill_dir();
     return true;
 }
 
@@ -242,6 +271,8 @@ options parse(int argc, char ** argv) {
             o.work_max = std::atof(value);
         } else if (a == "--spill") {
             o.spill = value;
+        } else if (a == "--probe-spill") {
+            o.probe = value;
         } else {
             throw std::invalid_argument(a + " is no option.");
         }
@@ -249,10 +280,24 @@ options parse(int argc, char ** argv) {
     return o;
 }
 
+// probe_spill asks the pager itself, so that the answer is the one that cases would get.
+void probe_spill(const char * dir) {
+    kvp_config config{};
+    config.page_cells = 256;
+    config.ram_bytes  = 1 << 20;
+    config.spill_dir  = dir;
+    pager_holder pager;
+    check(kvp_pager_create(&config, &pager.p));
+}
+
 } // namespace
 
 int main(int argc, char ** argv) try {
     const options o = parse(argc, argv);
+    if (!o.probe.empty()) {
+        probe_spill(o.probe.c_str());
+        return 0;
+    }
     const case_design d = design_cases(o.work_max * 1e9, o.seed);
     std::vector<std::vector<tally>> table;
     for (const parameter & p : d.parameters) {
@@ -262,7 +307,7 @@ int main(int argc, char ** argv) try {
     size_t skipped = 0;
     for (size_t i = 0; i < d.cases.size(); i++) {
         const size_t failed = total.failed;
-        double error;
+        errors error;
         if (!run_one(o, d.cases[i], total, error)) {
             skipped++;
             continue;
@@ -272,8 +317,12 @@ int main(int argc, char ** argv) try {
         }
     }
     print_table(d, table);
-    std::printf("%s (%s), seed %llu: %zu cases, %zu failed, %zu skipped, %zu pairs of values not covered by the design; largest error %.1e of max|V|\n",
-                o.backend->name, kvp_cpu_isa(), (unsigned long long) o.seed, total.cases, total.failed, skipped, d.missing, total.worst);
+    if (total.without_spill > 0) {
+        std::printf("%zu cases ran with a full budget only: without a spill file pages cannot leave memory\n", total.without_spill);
+    }
+    std::printf("%s (%s), seed %llu: %zu cases, %zu failed, %zu skipped, %zu pairs of values not covered by the design; largest error %.1e of max|V|, relative %.5f %%\n",
+                o.backend->name, kvp_cpu_isa(), (unsigned long long) o.seed, total.cases, total.failed, skipped, d.missing,
+                total.worst.of_max, 100 * total.worst.relative);
     return total.failed > 0 || d.missing > 0 || total.cases == 0;
 } catch (const std::exception & e) {
     std::fprintf(stderr, "%s\n", e.what());

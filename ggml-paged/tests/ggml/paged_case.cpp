@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
 #include <numeric>
 #include <stdexcept>
 
@@ -40,13 +42,18 @@ case_inputs final_inputs(const test_case & c) {
     return in;
 }
 
+const char * spill_dir() {
+    const char * named = std::getenv("KVP_SPILL_DIR");
+    return !named ? SPILL_DIR : std::strcmp(named, "none") == 0 ? nullptr : named;
+}
+
 paged_case::paged_case(const backend_module & m, const test_case & c, const case_inputs & in, const pager_settings & settings)
     : params_(in.params) {
     const uint32_t pages = (in.n_cells + c.page_cells - 1) / c.page_cells;
     kvp_config config = {};
     config.page_cells    = c.page_cells;
-    config.ram_bytes     = (settings.frames ? settings.frames : pages) * frame_bytes(c);
-    config.spill_dir     = SPILL_DIR;
+    config.ram_bytes     = (settings.frames && spill_dir() ? settings.frames : pages) * frame_bytes(c);
+    config.spill_dir     = spill_dir();
     config.io_fault      = settings.io_fault;
     config.io_fault_user = settings.io_fault_user;
     if (m.paged) {

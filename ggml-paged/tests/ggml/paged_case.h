@@ -8,6 +8,10 @@
 // all rows from one place: the reference, and stock attention.
 case_inputs final_inputs(const test_case & c);
 
+// Where spill files go: $KVP_SPILL_DIR, or the build folder. NULL, for "none": nowhere, and
+// pagers hold all pages of a case.
+const char * spill_dir();
+
 struct pager_settings {
     uint32_t frames = 0;  // 0: all pages fit
     int   (*io_fault)(void * user, int write, uint64_t offset, size_t bytes) = nullptr;
