@@ -1,20 +1,27 @@
 #!/usr/bin/env bash
-# Everything that only a GPU can show, in one call of under 8 minutes and offline: builds,
-# tests, sanitizers, measurements. docs/gpu.md says what each part is for.
+# Everything that only a GPU can show, offline, in calls of under 8 minutes: builds, tests,
+# sanitizers, measurements. docs/gpu.md says what each part is for.
 #
 #   scripts/gpu-suite.sh [RESULT.json]      default: $OUT/gpu-suite.json, else build/gpu-suite.json
 #
 # The result is written anew after each step, so that what was found is not lost when this
 # is stopped; gpu-suite.log beside it has what the parts printed. Exits with 1 if a part
-# failed. Variables:
+# failed. One card is used: the first that CUDA_VISIBLE_DEVICES names, as nvidia-smi counts
+# them, else card 0. Variables:
 #
+#   GPU_SUITE_PARTS        names of the parts to run, where one call cannot run all of them;
+#                          what an earlier call built in the same folder is used
 #   OLLAMA_SRC             the patched Ollama tree; default build/ollama/src
-#   KVTIER_OLLAMA          a built bin/ollama, for a generation; its libraries are beside it
+#   KVTIER_OLLAMA          a built bin/ollama, for whole conversations; its libraries are in
+#                          ../lib/ollama from there, or are built here
+#   KVTIER_BENCH           a built internal/bench, where there is no Go
 #   KVTIER_RECALL_GGUF     the model for that, and its questions
 #   KVTIER_RECALL_PROMPTS  (see ggml-paged/scripts/recall-prompts)
 #   KVTIER_ROWS_TEST       a test binary of $OLLAMA_SRC/ml/backend/ggml, where there is no Go
 #   GPU_SUITE_SECONDS      time for everything; default 460
+#   GPU_SUITE_PART_SECONDS most time for one part; default what each has, 15 to 240
 #   GPU_SUITE_WORK         folder for what is built; default build/gpu-suite
+#   GPU_SUITE_SPILL        folder that is tried first for spill files; default is that one
 set -u
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -60,36 +67,68 @@ need_cmake() {
 	has cmake || skip "There is no cmake."
 }
 
-card_architecture() {
-	nvidia-smi --query-gpu=compute_cap --format=csv,noheader -i 0 2>/dev/null | tr -cd '0-9\n' | head -n 1
+# ask_card KEYS prints nvidia-smi's row of the card that CUDA uses.
+ask_card() {
+	local row
+	row=$(nvidia-smi --query-gpu="$1" --format=csv,noheader -i "${CARD:-0}" 2>/dev/null) || return 1
+	head -n 1 <<<"$row"
+}
+
+# choose_card makes CUDA and nvidia-smi mean the same card: CUDA counts by speed, or as
+# CUDA_DEVICE_ORDER says, nvidia-smi by PCI bus. A UUID is the same to both. Where no card is
+# found by it (a part of one, say) CUDA_VISIBLE_DEVICES stays, and part_machine compares.
+choose_card() {
+	local wanted=${CUDA_VISIBLE_DEVICES-0} index uuid
+	wanted=${wanted%%,*}
+	CARD=
+	has nvidia-smi || return 0
+	export CUDA_DEVICE_ORDER=PCI_BUS_ID CARD
+	while IFS=', ' read -r index uuid; do
+		if [ -n "$wanted" ] && { [ "$index" = "$wanted" ] || [[ $uuid == GPU-* && $uuid == "$wanted"* ]]; }; then
+			CARD=$uuid
+			export CUDA_VISIBLE_DEVICES=$uuid
+			return 0
+		fi
+	done < <(nvidia-smi --query-gpu=index,uuid --format=csv,noheader 2>/dev/null)
+}
+
+# bus_of is a PCI bus id as both write it: nvidia-smi has a longer domain.
+bus_of() {
+	local id=${1,,}
+	id=${id// /}
+	printf '%s' "${id: -12}"
 }
 
 need_card() {
 	has nvidia-smi || skip "There is no nvidia-smi, so no GPU."
-	ARCH=$(card_architecture)
+	ARCH=$(ask_card compute_cap | tr -cd '0-9\n')
 	[ -n "$ARCH" ] || skip "nvidia-smi names no GPU."
 }
 
 generator() { if has ninja; then echo Ninja; else echo "Unix Makefiles"; fi; }
 
 part_machine() {
-	local keys=name,driver_version,compute_cap,memory.total,pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max
-	local row key i=0
+	local keys=name,uuid,pci.bus_id,driver_version,compute_cap,memory.total,pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max
+	local row key bus cuda_bus i=0
 	echo "{\"cores\":$(jobs_max)}" >>"$FIGURES"
 	has nvcc && echo "{\"nvcc\":$(json_string "$(nvcc --version | sed -n 's/.*release //p')")}" >>"$FIGURES"
 	has nvidia-smi || fail "There is no nvidia-smi, so no GPU."
 	nvidia-smi
-	row=$(nvidia-smi --query-gpu=$keys --format=csv,noheader -i 0) || fail "nvidia-smi shows no GPU; is the driver loaded?"
+	row=$(ask_card $keys) || fail "nvidia-smi shows no GPU; is the driver loaded?"
 	IFS=, read -ra values <<<"$row"
 	for key in ${keys//,/ }; do
 		echo "{$(json_string "$key"):$(json_string "${values[i]# }")}" >>"$FIGURES"
+		[ "$key" != pci.bus_id ] || bus=$(bus_of "${values[i]}")
 		i=$((i + 1))
 	done
 	has nvcc || fail "There is no nvcc in PATH or in /usr/local/cuda/bin, so nothing for the GPU can be built."
 	local bench=$ROOT/ggml-paged/bench/cuda
 	mkdir -p "$WORK"
 	nvcc -O2 -std=c++17 -x cu "$bench/copy_rate.cpp" "$bench/link.cpp" -o "$WORK/copy_rate" || fail "nvcc cannot compile copy_rate."
-	"$WORK/copy_rate" >>"$FIGURES" || fail "Copies to the device fail."
+	"$WORK/copy_rate" | tee -a "$FIGURES"
+	[ "${PIPESTATUS[0]}" = 0 ] || fail "Copies to the device fail."
+	cuda_bus=$(bus_of "$(sed -n 's/.*"pci_bus_id":"\([^"]*\)".*/\1/p' "$FIGURES" | tail -n 1)")
+	[ "$cuda_bus" = "$bus" ] || fail "CUDA uses the card at $cuda_bus and nvidia-smi tells of the one at $bus; set CUDA_VISIBLE_DEVICES to one UUID of nvidia-smi -L."
 }
 
 part_build() {
@@ -97,6 +136,39 @@ part_build() {
 	need_card
 	cmake -S "$ROOT/ggml-paged" -B "$PAGED" -G "$(generator)" -DKVP_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="$ARCH" || fail "CMake cannot configure ggml-paged."
 	cmake --build "$PAGED" -j "$(jobs_max)" --target test_paged_attn bench_paged_cuda || fail "ggml-paged does not compile."
+}
+
+# test_paged_attn knows what a spill file needs: not a RAM file system, and unnamed files.
+part_spill() {
+	local folder why refused=
+	need_test
+	rm -f "$WORK/spill.folder"
+	for folder in "${GPU_SUITE_SPILL:-$WORK/spill}" /var/tmp "${TMPDIR:-/tmp}" "${HOME:-/}" "$ROOT"; do
+		folder=${folder%/}
+		[ "$folder" = "${GPU_SUITE_SPILL:-$WORK/spill}" ] || folder=$folder/kvtier-gpu-spill-$(id -u)
+		if why=$(umask 077 && mkdir -p "$folder" 2>&1 && "$TEST" --probe-spill "$folder" 2>&1); then
+			echo "$folder" >"$WORK/spill.folder"
+			echo "{\"spill\":$(json_string "$folder")}" >>"$FIGURES"
+			[ -z "$refused" ] || echo "Pages spill to $folder, as $refused." >"$REASON"
+			return 0
+		fi
+		echo "$why"
+		rmdir "$folder" 2>/dev/null
+		why=$(tail -n 1 <<<"$why")
+		echo "{\"refused\":$(json_string "$folder"),\"why\":$(json_string "$why")}" >>"$FIGURES"
+		refused=${refused:-$why}
+	done
+	echo '{"spill":"none"}' >>"$FIGURES"
+	skip "No folder here can have a spill file, so that cases have memory for all pages: $refused. Name one in GPU_SUITE_SPILL."
+}
+
+# spill_folder is where pages spill to, or none.
+spill_folder() { cat "$WORK/spill.folder" 2>/dev/null || echo none; }
+
+# Cases that would spill are named as left out, not failed.
+note_no_spill() {
+	[ "$(spill_folder)" = none ] || return 0
+	sed -n 's/^\([0-9]* cases\) ran with a full budget only: .*/\1 with less memory than pages skipped: there is no folder for a spill file./p' "$1" | head -n 1 >"$REASON"
 }
 
 # The kernels must also compile for the oldest cards that the compiler knows.
@@ -114,20 +186,30 @@ part_old_cards() {
 need_test() {
 	TEST=$PAGED/tests/attn/test_paged_attn
 	[ -x "$TEST" ] || skip "test_paged_attn was not built."
-	mkdir -p "$WORK/spill"
 }
 
 # figures_of_test turns the last line of test_paged_attn into a figure.
 figures_of_test() {
-	sed -n 's/^\([a-z]*\) (\([a-z0-9]*\)), seed [0-9]*: \([0-9]*\) cases, \([0-9]*\) failed, \([0-9]*\) skipped.*largest error \([0-9.e+-]*\) of.*/{"backend":"\1","cases":\3,"failed":\4,"skipped":\5,"largest_error":\6}/p' "$1" >>"$FIGURES"
+	sed -n 's/^\([a-z]*\) (\([a-z0-9]*\)), seed [0-9]*: \([0-9]*\) cases, \([0-9]*\) failed, \([0-9]*\) skipped.*largest error \([0-9.e+-]*\) of max|V|, relative \([0-9.]*\) %.*/{"backend":"\1","cases":\3,"failed":\4,"skipped":\5,"largest_error":\6,"relative_percent":\7}/p' "$1" >>"$FIGURES"
+	sed -n 's/^\([0-9]*\) cases ran with a full budget only.*/{"spill_cases_skipped":\1}/p' "$1" >>"$FIGURES"
+}
+
+# The seed's measure of correctness: a relative error below 0.05 %.
+aim_relative_error() {
+	local value
+	value=$(sed -n 's/.*"relative_percent":\([0-9.]*\).*/\1/p' "$FIGURES" | tail -n 1)
+	[ -n "$value" ] || return 0
+	awk -v v="$value" 'BEGIN { printf "{\"aim\":\"relative error in percent\",\"below\":0.05,\"reached\":%s,\"met\":%s}\n", v, (v < 0.05 ? "true" : "false") }' >>"$FIGURES"
 }
 
 part_attention() {
 	need_test
-	"$TEST" --backend cuda --quick --spill "$WORK/spill"
+	"$TEST" --backend cuda --quick --spill "$(spill_folder)"
 	local status=$?
 	figures_of_test "$LOGS/attention.log"
+	aim_relative_error
 	[ $status = 0 ] || fail "test_paged_attn --backend cuda failed; its table is in the log."
+	note_no_spill "$LOGS/attention.log"
 }
 
 sanitize() {
@@ -136,11 +218,12 @@ sanitize() {
 	sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/compute-sanitizer/compute-sanitizer)
 	[ -x "$sanitizer" ] || skip "There is no compute-sanitizer."
 	local log=$LOGS/$tool.log
-	"$sanitizer" --tool "$tool" --error-exitcode 9 "$TEST" --backend cuda --quick --spill "$WORK/spill" --work-max "$work_max"
+	"$sanitizer" --tool "$tool" --error-exitcode 9 "$TEST" --backend cuda --quick --spill "$(spill_folder)" --work-max "$work_max"
 	local status=$?
 	grep -q "Device not supported" "$log" && skip "compute-sanitizer does not work on this machine: device not supported."
 	figures_of_test "$log"
 	[ $status = 0 ] || fail "compute-sanitizer --tool $tool found something, see the log."
+	note_no_spill "$log"
 }
 
 # Cases of at most so many GFLOP: the tools slow kernels down by up to a thousand times.
@@ -151,13 +234,23 @@ part_synccheck() { sanitize synccheck 0.0005; }
 part_bench() {
 	local bench=$PAGED/bench/cuda/bench_paged_cuda status
 	[ -x "$bench" ] || skip "bench_paged_cuda was not built."
-	"$bench" --json "$FIGURES"
+	"$bench" --only decode,pages,prefill,hybrid --json "$FIGURES"
 	status=$?
 	echo >>"$FIGURES" # the last line may have been cut off
 	aim "$FIGURES" decode '"tokens":65536,"queries":1,"heads":40,"kv_heads":8,"dim":128,"type":"f16"' of_link 0.9
 	aim "$FIGURES" hybrid '"tokens":65536,"queries":1,"heads":40,"kv_heads":8,"dim":128,"type":"f16","page_cells":256' of_sum 0.85
 	aim "$FIGURES" prefill '"queries":512' of_overlap 0.9
 	[ $status = 0 ] || fail "bench_paged_cuda failed."
+}
+
+# The seed's table by itself: it is what others will compare with.
+part_seed() {
+	local bench=$PAGED/bench/cuda/bench_paged_cuda status
+	[ -x "$bench" ] || skip "bench_paged_cuda was not built."
+	"$bench" --only seed --json "$FIGURES"
+	status=$?
+	echo >>"$FIGURES"
+	[ $status = 0 ] || fail "bench_paged_cuda --only seed failed."
 }
 
 need_patched_tree() {
@@ -182,8 +275,11 @@ part_ggml() {
 	local test=$GGML/test_ggml_paged
 	need_patched_tree
 	[ -x "$test" ] || skip "test_ggml_paged was not built."
+	KVP_SPILL_DIR=$(spill_folder)
+	export KVP_SPILL_DIR
 	"$test" || fail "The op inside ggml fails on the CPU."
 	"$test" --cuda --time --json "$FIGURES" || fail "The op inside ggml fails on the GPU."
+	[ "$KVP_SPILL_DIR" != none ] || echo "Checks of what is read from a spill file skipped: there is no folder for one." >"$REASON"
 }
 
 # All of ggml-cuda, for the parts after this. What the part before built is not built again.
@@ -199,8 +295,9 @@ part_ggml_all() {
 
 need_ggml_all() { [ -e "$GGML/all" ] || skip "All of ggml-cuda was not built."; }
 
-part_rows() {
-	local test=TestRowsOfABatchWithoutOutputs status log=$LOGS/rows.log
+# row_test PART TEST runs a Go test of the patched backend on every GPU there is.
+row_test() {
+	local test=$2 status log=$LOGS/$1.log
 	if [ -n "${KVTIER_ROWS_TEST:-}" ]; then
 		[ -x "$KVTIER_ROWS_TEST" ] || fail "KVTIER_ROWS_TEST names $KVTIER_ROWS_TEST, which cannot be run."
 	else
@@ -218,8 +315,15 @@ part_rows() {
 		status=$?
 	fi
 	[ $status = 0 ] || fail "$test failed, see the log."
+	! grep -q "no tests to run" "$log" || skip "The patched Ollama has no $test."
 	grep -q "PASS: $test/CUDA" "$log" || fail "$test passed, but it found no GPU."
 }
+
+# Rows are read while a batch without outputs runs; written while one runs that reads their
+# cells; and columns of a permuted V are read beside outputs that nobody has read yet.
+part_rows() { row_test rows TestRowsOfABatchWithoutOutputs; }
+part_rows_in() { row_test rows_in TestRowsWrittenAfterABatchWithoutOutputs; }
+part_columns() { row_test columns TestColumnsBesideUnreadOutputs; }
 
 # An Ollama in a folder of its own: the one that was brought, and ggml-cuda from here.
 assemble_ollama() {
@@ -229,6 +333,11 @@ assemble_ollama() {
 	mkdir -p "$WORK/ollama/bin" "$WORK/ollama/lib/ollama"
 	cp "$KVTIER_OLLAMA" "$WORK/ollama/bin/ollama" || return 1
 	[ ! -d "$lib" ] || cp -a "$lib/." "$WORK/ollama/lib/ollama/" || return 1
+	if ! compgen -G "$WORK/ollama/lib/ollama/libggml-cpu*" >/dev/null; then
+		need_ggml_all
+		cp -a "$GGML"/lib/ollama/libggml-*.so* "$WORK/ollama/lib/ollama/" || return 1
+		rm -f "$WORK/ollama/lib/ollama/libggml-cuda.so"
+	fi
 	if ! compgen -G "$WORK/ollama/lib/ollama/*/libggml-cuda.so*" >/dev/null; then
 		need_ggml_all
 		to=$WORK/ollama/lib/ollama/cuda_v$(nvcc --version | sed -n 's/.*release \([0-9]*\).*/\1/p')
@@ -240,7 +349,7 @@ start_ollama() {
 	local port=$((20000 + $$ % 20000))
 	URL=http://127.0.0.1:$port
 	env HOME="$WORK/home" OLLAMA_HOST="127.0.0.1:$port" OLLAMA_MODELS="$WORK/models" OLLAMA_PAGED_ATTN=1 \
-		OLLAMA_PAGED_SPILL_DIR="$WORK/spill" OLLAMA_DEBUG=1 "$WORK/ollama/bin/ollama" serve &
+		OLLAMA_PAGED_SPILL_DIR="$(spill_folder)" OLLAMA_DEBUG=1 "$WORK/ollama/bin/ollama" serve &
 	SERVER=$!
 	trap 'kill $SERVER 2>/dev/null; wait $SERVER 2>/dev/null' EXIT
 	local i
@@ -252,13 +361,58 @@ start_ollama() {
 	fail "The server does not answer, see the log."
 }
 
-part_recall() {
+need_ollama() {
 	[ -n "${KVTIER_OLLAMA:-}" ] || skip "KVTIER_OLLAMA is not set."
 	[ -x "$KVTIER_OLLAMA" ] || fail "KVTIER_OLLAMA names $KVTIER_OLLAMA, which cannot be run."
+}
+
+need_spill() { [ "$(spill_folder)" != none ] || skip "Paged attention needs a folder for its spill file, and there is none here."; }
+
+# engine PART ARGUMENTS runs the benchmark of the whole engine with the Ollama put together
+# here; its report becomes a figure.
+engine() {
+	local part=$1 status report why
+	shift
+	need_ollama
+	if [ -n "${KVTIER_BENCH:-}" ]; then
+		[ -x "$KVTIER_BENCH" ] || fail "KVTIER_BENCH names $KVTIER_BENCH, which cannot be run."
+	else
+		has go || skip "There is no Go, and KVTIER_BENCH is not set."
+		KVTIER_BENCH=$WORK/bench
+		(cd "$ROOT" && GOPROXY=off GOTOOLCHAIN=local go build -o "$KVTIER_BENCH" ./internal/bench) || skip "internal/bench cannot be built here."
+	fi
+	assemble_ollama || fail "An Ollama to run cannot be put together."
+	report=$WORK/$part.json
+	rm -rf "$report" "$WORK/$part.pages"
+	mkdir -p "$WORK/$part.pages"
+	(cd "$ROOT" && KVTIER_OLLAMA=$WORK/ollama/bin/ollama "$KVTIER_BENCH" -dir "$WORK/$part.pages" -log "$LOGS/$part-server.log" -o "$report" "$@")
+	status=$?
+	why=$(tail -n 1 "$LOGS/$part.log")
+	rm -rf "$WORK/$part.pages"
+	tail -n 500 "$LOGS/$part-server.log"
+	[ $status = 0 ] || fail "The benchmark of the whole engine failed: $why"
+	echo "{\"engine\":$(tr -d '\n' <"$report")}" >>"$FIGURES"
+	grep -qE 'offloaded [1-9][0-9]*/|msg="model weights" device=CUDA' "$LOGS/$part-server.log" || fail "There are figures, but no GPU was used; see the log of the servers."
+}
+
+# Prefill with the tier off and on, and the wait for a prompt that comes back after kill -9.
+part_engine_ttft() { engine engine_ttft -only ttft -sizes 4096,16384 -n 2; }
+# What sealing costs prefill and decode, and the rate of restores.
+part_engine_cost() { engine engine_cost -only cost,restore -n 1 -pairs 2; }
+# A conversation with paged attention beside one with stock attention.
+part_engine_paged() {
+	need_ollama
+	need_spill
+	engine engine_paged -only paged -n 2 -pairs 1
+}
+
+part_recall() {
+	need_ollama
+	need_spill
 	{ [ -n "${KVTIER_RECALL_GGUF:-}" ] && [ -n "${KVTIER_RECALL_PROMPTS:-}" ]; } || skip "KVTIER_RECALL_GGUF and KVTIER_RECALL_PROMPTS are not set."
 	{ [ -r "$KVTIER_RECALL_GGUF" ] && [ -r "$KVTIER_RECALL_PROMPTS" ]; } || fail "KVTIER_RECALL_GGUF or KVTIER_RECALL_PROMPTS cannot be read."
 	has curl || skip "There is no curl."
-	mkdir -p "$WORK/home" "$WORK/models" "$WORK/spill"
+	mkdir -p "$WORK/home" "$WORK/models"
 	assemble_ollama || fail "An Ollama to run cannot be put together."
 	start_ollama
 	printf 'FROM %s\n' "$(realpath "$KVTIER_RECALL_GGUF")" >"$WORK/Modelfile"
@@ -315,7 +469,8 @@ write_result() {
 
 # start NAME SECONDS starts a part in the background, unless there is no time for it.
 start() {
-	local name=$1 budget=$2 left=$((SECONDS_MAX - SECONDS))
+	local name=$1 budget=$2 left=$((SECONDS_MAX - SECONDS)) most=${GPU_SUITE_PART_SECONDS:-$2}
+	[ "$budget" -le "$most" ] || budget=$most
 	[ "$budget" -lt "$left" ] || budget=$left
 	BEGAN[$name]=$SECONDS
 	BUDGET[$name]=$budget
@@ -328,6 +483,16 @@ start() {
 	timeout -k 5 "$budget" env LOGS="$LOGS" FIGURES="$LOGS/$name.jsonl" REASON="$LOGS/$name.reason" \
 		bash "${BASH_SOURCE[0]}" --part "$name" >"$LOGS/$name.log" 2>&1 &
 	PID[$name]=$!
+}
+
+# ended waits for the process of a part. False where it is still there some seconds after it
+# was killed: one that hangs in the driver cannot be ended, and the others go on.
+ended() {
+	local last=$((BEGAN[$1] + BUDGET[$1] + 8))
+	while kill -0 "${PID[$1]}" 2>/dev/null; do
+		[ $SECONDS -lt $last ] || return 1
+		sleep 0.1
+	done
 }
 
 # keep_log adds what a part printed to the log of the suite, at most its last 5000 lines.
@@ -344,6 +509,11 @@ finish() {
 	if [ -z "${PID[$name]}" ]; then
 		RESULT[$name]=failed
 		WHY[$name]="No time was left for it."
+	elif ! ended "$name"; then
+		PID[$name]=
+		TOOK[$name]=$((SECONDS - BEGAN[$name]))
+		RESULT[$name]=failed
+		WHY[$name]="It ran longer than ${BUDGET[$name]} seconds and could not be ended."
 	else
 		wait "${PID[$name]}"
 		status=$?
@@ -364,8 +534,26 @@ finish() {
 }
 
 run() {
+	wanted "$1" || return 0
 	start "$@"
 	finish "$1"
+}
+
+wanted() { [[ " ${PARTS[*]} " == *" $1 "* ]]; }
+
+# choose_parts takes all parts, or those that GPU_SUITE_PARTS names.
+choose_parts() {
+	local name all=(machine ggml_build build spill attention memcheck racecheck synccheck bench seed ggml ggml_all
+		rows rows_in columns recall engine_ttft engine_cost engine_paged old_cards)
+	PARTS=("${all[@]}")
+	[ -n "${GPU_SUITE_PARTS:-}" ] || return 0
+	read -ra PARTS <<<"$GPU_SUITE_PARTS"
+	for name in "${PARTS[@]}"; do
+		if [[ " ${all[*]} " != *" $name "* ]]; then
+			echo "GPU_SUITE_PARTS: there is no part $name, only ${all[*]}." >&2
+			exit 2
+		fi
+	done
 }
 
 stopped() {
@@ -384,6 +572,7 @@ stopped() {
 }
 
 main() {
+	choose_parts
 	JSON=${1:-${OUT:-$ROOT/build}/gpu-suite.json}
 	mkdir -p "$(dirname "$JSON")" "$WORK" || exit 2
 	JSON=$(cd "$(dirname "$JSON")" && pwd)/$(basename "$JSON")
@@ -391,7 +580,6 @@ main() {
 	LOGS=$WORK/logs
 	mkdir -p "$LOGS" && rm -f "$LOGS"/* && : >"$LOG" || exit 2
 	STARTED=$(date -u +%Y-%m-%dT%H:%M:%SZ)
-	PARTS=(machine build ggml_build attention memcheck racecheck synccheck bench ggml ggml_all rows recall old_cards)
 	declare -gA RESULT WHY TOOK PID BEGAN BUDGET
 	local name
 	for name in "${PARTS[@]}"; do
@@ -400,21 +588,32 @@ main() {
 	trap stopped TERM INT HUP
 	write_result false
 
+	choose_card
+	# An earlier call chose a folder to spill to, and removed it when it was empty.
+	[ "$(spill_folder)" = none ] || (umask 077 && mkdir -p "$(spill_folder)")
 	run machine 40
 	# What takes longest to build does so while the tests run; measurements wait for it.
-	start ggml_build 240
+	! wanted ggml_build || start ggml_build 240
 	run build 150
+	run spill 15
 	run attention 90
 	run memcheck 40
 	run racecheck 40
 	run synccheck 40
-	finish ggml_build
+	! wanted ggml_build || finish ggml_build
 	run bench 75
+	run seed 60
 	run ggml 60
 	run ggml_all 180
 	run rows 40
+	run rows_in 40
+	run columns 40
 	run recall 60
+	run engine_ttft 150
+	run engine_cost 150
+	run engine_paged 150
 	run old_cards 120
+	rmdir "$(spill_folder)" 2>/dev/null
 
 	write_result true
 	echo "$JSON"
