@@ -54,6 +54,7 @@ func TestContinuedChainFromTheFutureStays(t *testing.T) {
 	tokens := prompt(1, 8*testTokens)
 	putChain(t, s, tokens[:4*testTokens])
 	putChain(t, s, prompt(2, 4*testTokens))
+	require.NoError(t, s.Flush(ctx))
 	s.now = time.Now
 	putChain(t, s, tokens)
 	require.NoError(t, s.Flush(ctx))
