@@ -123,7 +123,7 @@ func makeTrusted(t *testing.T, s *Store) {
 
 // TestAnErrorInAnyPieceFailsTheRead lets every single read of a page fail.
 func TestAnErrorInAnyPieceFailsTheRead(t *testing.T) {
-	for _, errno := range []syscall.Errno{syscall.EINTR, syscall.ESTALE, syscall.EAGAIN} {
+	for _, errno := range []syscall.Errno{syscall.EINTR, syscall.EAGAIN} {
 		inj := vfs.Inject(quickFS)
 		s := open(t, testOptions(t, withFS(inj)))
 		p, ref := putLarge(t, s)

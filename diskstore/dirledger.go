@@ -25,27 +25,27 @@ func (t *dirTier) Account(ctx context.Context, change func(*ledger, string) erro
 	}
 	if change == nil {
 		l, err := t.readLedger(ctx)
-		return l, classify(err)
+		return l, t.opFailed(err)
 	}
 	t.ledgerMu.Lock()
 	defer t.ledgerMu.Unlock()
 	id, err := t.temp.claim()
 	if err != nil {
-		return nil, classify(err)
+		return nil, t.opFailed(err)
 	}
 	release, err := t.lockLedger(ctx)
 	if err != nil {
-		return nil, classify(err)
+		return nil, t.opFailed(err)
 	}
 	defer release()
 	l, err := t.readLedger(ctx)
 	if err != nil {
-		return nil, classify(err)
+		return nil, t.opFailed(err)
 	}
 	if err := change(l, id); err != nil {
 		return nil, err
 	}
-	return l, classify(t.writeLedger(l))
+	return l, t.opFailed(t.writeLedger(l))
 }
 
 // lockLedger waits for the ledger's lock, which must be released.
@@ -82,6 +82,19 @@ func (t *dirTier) lockLedger(ctx context.Context) (release func(), err error) {
 
 // readLedger returns a zero ledger where there is none that can be read.
 func (t *dirTier) readLedger(ctx context.Context) (*ledger, error) {
+	l, err := t.readLedgerOnce(ctx)
+	if vfs.IsStale(err) {
+		// Another machine has replaced it. One that stays stale is no ledger that
+		// is not there: what is on the disk would count for nothing.
+		if err := t.recheckRoot(); err != nil {
+			return nil, err
+		}
+		return t.readLedgerOnce(ctx)
+	}
+	return l, err
+}
+
+func (t *dirTier) readLedgerOnce(ctx context.Context) (*ledger, error) {
 	blob, err := openFileBlob(t.fs, filepath.Join(t.base, ledgerFile), Name{})
 	if errors.Is(err, ErrNotFound) {
 		return new(ledger), nil

@@ -153,14 +153,17 @@ func (t *dirTier) appendPages(infos []Info, dir string, like Name) ([]Info, erro
 		if !ok || path != t.path(like) {
 			continue
 		}
-		fi, err := t.fs.Lstat(path)
-		if err == nil {
-			var info Info
-			if info, err = t.info(like, path, fi); err == nil {
-				infos = append(infos, info)
+		err := t.again(func() error {
+			fi, err := t.fs.Lstat(path)
+			if err == nil {
+				var info Info
+				if info, err = t.info(like, path, fi); err == nil {
+					infos = append(infos, info)
+				}
 			}
-		}
-		if err = classify(err); err != nil && !errors.Is(err, ErrNotFound) {
+			return err
+		})
+		if err != nil && !errors.Is(err, ErrNotFound) {
 			return infos, err
 		}
 	}
@@ -169,8 +172,12 @@ func (t *dirTier) appendPages(infos []Info, dir string, like Name) ([]Info, erro
 
 // readDir lists a directory; one that is not there is empty.
 func (t *dirTier) readDir(dir string) ([]fs.DirEntry, error) {
-	entries, err := t.fs.ReadDir(dir)
-	if err = classify(err); errors.Is(err, ErrNotFound) {
+	var entries []fs.DirEntry
+	err := t.again(func() (err error) {
+		entries, err = t.fs.ReadDir(dir)
+		return err
+	})
+	if errors.Is(err, ErrNotFound) {
 		return nil, nil
 	}
 	return entries, err
@@ -221,8 +228,8 @@ func (t *dirTier) Quarantine(ctx context.Context, name Name, reason string) (boo
 	dir := filepath.Join(t.base, quarantineDir)
 	base := fmt.Sprintf("%s.%s.%d-%d%s", name.Key, reason, time.Now().UnixNano(), t.moved.Add(1), pageExt)
 	path := t.path(name)
-	if _, err := t.fs.Lstat(path); err != nil {
-		if err = classify(err); errors.Is(err, ErrNotFound) {
+	if err := t.again(func() error { _, err := t.fs.Lstat(path); return err }); err != nil {
+		if errors.Is(err, ErrNotFound) {
 			err = nil
 		}
 		return false, err
@@ -232,7 +239,7 @@ func (t *dirTier) Quarantine(ctx context.Context, name Name, reason string) (boo
 	}
 	err := t.inDir(dir, func() error { return t.fs.Rename(path, filepath.Join(dir, base)) })
 	if err != nil {
-		if err = classify(err); errors.Is(err, ErrNotFound) {
+		if err = t.opFailed(err); errors.Is(err, ErrNotFound) {
 			err = nil
 		}
 		return false, err
@@ -294,5 +301,5 @@ func (t *dirTier) EmptyQuarantine(ctx context.Context) (int64, error) {
 			freed += t.fs.PhysicalBytes(fi)
 		}
 	}
-	return freed, classify(t.fs.SyncDir(dir))
+	return freed, t.opFailed(t.fs.SyncDir(dir))
 }

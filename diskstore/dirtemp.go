@@ -239,7 +239,10 @@ func (d *tempDir) close() error {
 
 // removeOwn removes the temporary files of this process that are left.
 func (d *tempDir) removeOwn() error {
-	entries, err := d.t.readDir(d.dir)
+	entries, err := d.t.fs.ReadDir(d.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), d.id+"-") {
 			continue

@@ -20,9 +20,9 @@ type dirTier struct {
 	root, base string // base is <root>/v1
 	createRoot bool
 
-	checked atomic.Bool // the root has been found safe
-	closed  atomic.Bool
-	temp    tempDir
+	watch  rootWatch
+	closed atomic.Bool
+	temp   tempDir
 
 	dirMu sync.Mutex
 	known map[string]bool // directories whose entry in their parent is durable
@@ -65,26 +65,14 @@ func (t *dirTier) ready(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if t.checked.Load() {
-		return nil
-	}
-	if t.createRoot {
-		if err := t.ensureDir(t.root); err != nil {
-			return err
-		}
-	}
-	if err := CheckRoot(t.fs, t.root); err != nil {
-		return t.missing(err)
-	}
-	if err := CheckRoot(t.fs, t.base); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	t.checked.Store(true)
-	return nil
+	return t.checkRoot()
 }
 
 // missing keeps "the root is not there" from reading as "the page is not there".
 func (t *dirTier) missing(err error) error {
+	if vfs.IsStale(err) {
+		return fmt.Errorf("%s: its server does not know it any more (%w), mount it again: %w", t.root, err, ErrRootMissing)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: mount it, or create it with mode 0700: %w", t.root, ErrRootMissing)
 	}
@@ -147,6 +135,13 @@ func (t *dirTier) forgetDirs() {
 	clear(t.known)
 }
 
+// knowsDir reports whether dir was made durable.
+func (t *dirTier) knowsDir(dir string) bool {
+	t.dirMu.Lock()
+	defer t.dirMu.Unlock()
+	return t.known[dir]
+}
+
 // inDir runs op, which needs dir, making dir first and once more when it has
 // been removed meanwhile.
 func (t *dirTier) inDir(dir string, op func() error) error {
@@ -154,13 +149,16 @@ func (t *dirTier) inDir(dir string, op func() error) error {
 	if err == nil {
 		err = op()
 	}
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || vfs.IsStale(err) {
+		if err := t.recheckRoot(); err != nil {
+			return err
+		}
 		t.forgetDirs()
 		if err := t.ensureDir(dir); err != nil {
 			return err
 		}
-		if err := CheckRoot(t.fs, t.root); err != nil {
-			return t.missing(err)
+		if err := t.checkRoot(); err != nil { // which may have been made just now
+			return err
 		}
 		err = op()
 	}
@@ -180,12 +178,15 @@ func (t *dirTier) Stat(ctx context.Context, name Name) (Info, error) {
 		return Info{}, classify(err)
 	}
 	path := t.path(name)
-	fi, err := t.fs.Lstat(path)
-	if err != nil {
-		return Info{}, classify(err)
-	}
-	info, err := t.info(name, path, fi)
-	return info, classify(err)
+	var info Info
+	err := t.again(func() error {
+		fi, err := t.fs.Lstat(path)
+		if err == nil {
+			info, err = t.info(name, path, fi)
+		}
+		return err
+	})
+	return info, err
 }
 
 func (t *dirTier) Leading(ctx context.Context, names []Name) ([]Info, error) {
@@ -207,27 +208,37 @@ func (t *dirTier) Open(ctx context.Context, name Name) (Blob, error) {
 	if err := t.ready(ctx); err != nil {
 		return nil, classify(err)
 	}
-	return openFileBlob(t.fs, t.path(name), name)
+	return t.open(name)
+}
+
+// open opens the file of a name.
+func (t *dirTier) open(name Name) (blob Blob, err error) {
+	err = t.again(func() error {
+		blob, err = openFileBlob(t.fs, t.path(name), name)
+		return err
+	})
+	return blob, err
 }
 
 func (t *dirTier) Reopen(ctx context.Context, name Name) (Blob, error) {
 	if err := t.ready(ctx); err != nil {
 		return nil, classify(err)
 	}
-	path := t.path(name)
-	_ = t.fs.Uncache(path) // whatever comes of it, the file is opened anew
-	return openFileBlob(t.fs, path, name)
+	_ = t.fs.Uncache(t.path(name)) // whatever comes of it, the file is opened anew
+	return t.open(name)
 }
 
 func (t *dirTier) Remove(ctx context.Context, name Name) (bool, error) {
 	if err := t.ready(ctx); err != nil {
 		return false, classify(err)
 	}
-	t.renameMu.Lock()
-	err := t.fs.Remove(t.path(name))
-	t.renameMu.Unlock()
+	err := t.again(func() error {
+		t.renameMu.Lock()
+		defer t.renameMu.Unlock()
+		return t.fs.Remove(t.path(name))
+	})
 	if err != nil {
-		if err = classify(err); errors.Is(err, ErrNotFound) {
+		if errors.Is(err, ErrNotFound) {
 			err = nil
 		}
 		return false, err
@@ -250,7 +261,7 @@ func (t *dirTier) SyncRemoved(ctx context.Context, names []Name) error {
 	}
 	for dir := range dirs {
 		if err := t.syncNearest(dir); err != nil {
-			return classify(err)
+			return t.opFailed(err)
 		}
 	}
 	return nil
@@ -271,7 +282,7 @@ func (t *dirTier) Touch(ctx context.Context, name Name, used time.Time) error {
 	if err := t.ready(ctx); err != nil {
 		return classify(err)
 	}
-	return classify(t.fs.Chtimes(t.path(name), used, used))
+	return t.again(func() error { return t.fs.Chtimes(t.path(name), used, used) })
 }
 
 func (t *dirTier) Space(ctx context.Context) (vfs.Space, error) {
@@ -279,7 +290,7 @@ func (t *dirTier) Space(ctx context.Context) (vfs.Space, error) {
 		return vfs.Space{}, classify(err)
 	}
 	space, err := t.fs.Space(t.root)
-	return space, classify(err)
+	return space, t.opFailed(err)
 }
 
 func (t *dirTier) Lock(ctx context.Context) (func(), error) {
@@ -298,7 +309,7 @@ func (t *dirTier) Lock(ctx context.Context) (func(), error) {
 		}
 		return err
 	})
-	return release, classify(err)
+	return release, t.opFailed(err)
 }
 
 func (t *dirTier) Left() int64 { return t.temp.leftBytes.Load() }
@@ -346,6 +357,9 @@ func (b *fileBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
 	n, err := b.file.ReadAt(p, off)
 	if n == len(p) {
 		return nil // io.EOF may come with the last byte
+	}
+	if vfs.IsStale(err) {
+		return wrap(err, errStale)
 	}
 	return err
 }

@@ -28,7 +28,7 @@ func (t *dirTier) Create(ctx context.Context, name Name) (Upload, error) {
 	}
 	file, tmp, err := t.temp.create("")
 	if err != nil {
-		return nil, classify(err)
+		return nil, t.opFailed(err)
 	}
 	return &dirUpload{t: t, name: name, file: file, tmp: tmp}, nil
 }
@@ -39,7 +39,7 @@ func (u *dirUpload) Write(ctx context.Context, p []byte) error {
 	}
 	n, err := u.file.Write(p)
 	u.written += int64(n)
-	return classify(err)
+	return u.t.opFailed(err)
 }
 
 func (u *dirUpload) Commit(ctx context.Context, used time.Time) (Committed, error) {
@@ -49,7 +49,7 @@ func (u *dirUpload) Commit(ctx context.Context, used time.Time) (Committed, erro
 	defer u.Abort()
 	info, err := u.seal(used)
 	if err != nil {
-		return Committed{}, classify(err)
+		return Committed{}, u.t.opFailed(err)
 	}
 	return u.publish(info)
 }
@@ -99,10 +99,10 @@ func (u *dirUpload) publish(info Info) (Committed, error) {
 		return t.fs.Rename(u.tmp, path)
 	})
 	if err != nil {
-		return u.unpublished(done), classify(err)
+		return u.unpublished(done), u.t.opFailed(err)
 	}
 	if err := t.syncName(u.name); err != nil {
-		return done, classify(err)
+		return done, u.t.opFailed(err)
 	}
 	return done, nil
 }
@@ -147,5 +147,5 @@ func (t *dirTier) Persist(ctx context.Context, name Name) error {
 	if err := t.ready(ctx); err != nil {
 		return classify(err)
 	}
-	return classify(t.inDir(filepath.Dir(t.path(name)), func() error { return t.syncName(name) }))
+	return t.opFailed(t.inDir(filepath.Dir(t.path(name)), func() error { return t.syncName(name) }))
 }

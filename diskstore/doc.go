@@ -87,7 +87,8 @@ start, for whoever comes back.
     over all processes that open it with that limit.
   - Open takes as long with a million pages as with none.
   - Directories have mode 0700 and files 0600. A root that is a symbolic link,
-    belongs to somebody else, or is writable by others is refused. Links, FIFOs
+    belongs to somebody else, or is writable by others is refused, at Open and
+    as long as the store is open. Links, FIFOs
     and devices in a page's place are not followed, opened or waited for, nor are
     links in the place of a directory below a root.
 

@@ -51,6 +51,10 @@ var (
 	// creates it, so that a mount point without its mount is not filled.
 	ErrRootMissing = errors.New("diskstore: root does not exist")
 
+	// ErrRootChanged reports a root in whose place another directory is now, which
+	// holds no pages: what was mounted there is gone.
+	ErrRootChanged = errors.New("diskstore: root is not the directory it was")
+
 	// ErrNoSpace reports that a page does not fit, and that room was not made in
 	// time.
 	ErrNoSpace = errors.New("diskstore: no space for the page")

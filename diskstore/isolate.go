@@ -124,7 +124,7 @@ func (t *isolated) gaveUp(ctx context.Context, start time.Time, limit time.Durat
 // report tells the breaker how an operation ended.
 func (t *isolated) report(ctx context.Context, start time.Time, limit time.Duration, err error) error {
 	switch {
-	case err == nil, errors.Is(err, ErrNotFound), errors.Is(err, ErrNoSpace), errors.Is(err, ErrLocked), errors.Is(err, errNotCounted), errors.Is(err, errQuarantineFull),
+	case err == nil, errors.Is(err, ErrNotFound), errors.Is(err, ErrNoSpace), errors.Is(err, ErrLocked), errors.Is(err, errNotCounted), errors.Is(err, errQuarantineFull), errors.Is(err, errStale),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		t.breaker.success()
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
@@ -149,7 +149,7 @@ func (t *isolated) moved(streak *atomic.Int32, err error) error {
 	switch {
 	case err == nil:
 		streak.Store(0)
-	case errors.Is(err, ErrNotFound), errors.Is(err, ErrNoSpace), errors.Is(err, ErrTierDown), errors.Is(err, ErrClosed),
+	case errors.Is(err, ErrNotFound), errors.Is(err, ErrNoSpace), errors.Is(err, ErrTierDown), errors.Is(err, ErrClosed), errors.Is(err, errStale),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, context.Canceled), vfs.IsReadOnly(err):
 	case streak.Add(1) >= breakerThreshold:
 		t.breaker.failure(err, true)
@@ -159,7 +159,7 @@ func (t *isolated) moved(streak *atomic.Int32, err error) error {
 
 // fatalRoot reports errors that asking twice more does not make better.
 func fatalRoot(err error) bool {
-	return errors.Is(err, ErrRootMissing) || unsafeRoot(err)
+	return errors.Is(err, ErrRootMissing) || errors.Is(err, ErrRootChanged) || unsafeRoot(err)
 }
 
 // unsafeRoot reports the errors of CheckRoot that need a person.

@@ -21,8 +21,11 @@ func (s *Store) openChecked(ctx context.Context, id tierID, name Name, check fun
 	}
 	first := err
 	blob, info, err = s.openOnce(ctx, id, name, s.tier(id).Reopen, check)
-	if err == nil {
+	switch {
+	case err == nil && !errors.Is(first, errStale):
 		s.verdicts[id].readWrong(s.log, id, name, first)
+	case errors.Is(err, errStale): // it is replaced quicker than it can be read
+		err = wrap(err, ErrNotFound)
 	}
 	s.conclude(ctx, id, info, err)
 	return blob, err
@@ -60,10 +63,11 @@ func (s *Store) openOnce(ctx context.Context, id tierID, name Name, open func(co
 	return blob, info, nil
 }
 
-// doubtful reports whether an error of reading a file may be the reader's.
+// doubtful reports whether an error of reading a file may be gone when the file is
+// opened anew.
 func doubtful(err error) bool {
 	var wrongPlace *misplaced
-	return errors.Is(err, ErrDamaged) || errors.As(err, &wrongPlace)
+	return errors.Is(err, ErrDamaged) || errors.As(err, &wrongPlace) || errors.Is(err, errStale)
 }
 
 // checkedHeader is openChecked for a page's header.

@@ -17,30 +17,36 @@ import (
 // error of the filesystem. Where files have no owners (Windows) only the first
 // two are checked.
 func CheckRoot(fsys vfs.FS, path string) error {
+	_, err := checkRoot(fsys, path)
+	return err
+}
+
+// checkRoot is CheckRoot, and describes a root that is safe.
+func checkRoot(fsys vfs.FS, path string) (fs.FileInfo, error) {
 	// A trailing slash would make the system look behind a link.
 	path = filepath.Clean(path)
 	info, err := fsys.Lstat(path)
 	if err != nil {
-		return fmt.Errorf("check root: %w", err)
+		return nil, fmt.Errorf("check root: %w", err)
 	}
 	if info.Mode()&fs.ModeSymlink != 0 {
-		return fmt.Errorf("check root %s: name the directory it points to instead: %w", path, ErrRootSymlink)
+		return nil, fmt.Errorf("check root %s: name the directory it points to instead: %w", path, ErrRootSymlink)
 	}
 	if !info.IsDir() {
-		return fmt.Errorf("check root %s: choose another path: %w", path, ErrRootNotDir)
+		return nil, fmt.Errorf("check root %s: choose another path: %w", path, ErrRootNotDir)
 	}
 	uid, ok := fsys.Owner(info)
 	if !ok {
-		return nil
+		return info, nil
 	}
 	if uid != os.Geteuid() {
-		return fmt.Errorf("check root %s: owner is user %d, this is user %d; choose a directory of your own: %w",
+		return nil, fmt.Errorf("check root %s: owner is user %d, this is user %d; choose a directory of your own: %w",
 			path, uid, os.Geteuid(), ErrRootOwner)
 	}
 	if perm := info.Mode().Perm(); perm&0o022 != 0 {
-		return fmt.Errorf("check root %s: mode is %04o; run chmod 700 %s: %w", path, perm, path, ErrRootMode)
+		return nil, fmt.Errorf("check root %s: mode is %04o; run chmod 700 %s: %w", path, perm, path, ErrRootMode)
 	}
-	return nil
+	return info, nil
 }
 
 // IsRAM reports whether path, or the nearest directory above it that exists, is

@@ -14,7 +14,7 @@ type TierStats struct {
 	Pages int   // full pages
 	Tails int   // incomplete last pages
 	Bytes int64 // physical bytes of both
-	Down  bool  // RAM: runners cannot be counted; local: the last Put failed; remote: the breaker is open
+	Down  bool  // RAM: runners cannot be counted; local: the last Put failed or the directory cannot be used; remote: the breaker is open
 }
 
 // Stats is a snapshot of what a store holds and of its counters since Open.
@@ -74,7 +74,7 @@ func (s *Store) Stats() Stats {
 		LocalWritten: s.books[tierLocal].today(),
 	}
 	st.LocalBooked, _ = s.books[tierLocal].figure()
-	st.Local.Down = s.health.down()
+	st.Local.Down = s.health.down() || s.local.(*dirTier).watch.down.Load()
 	if s.warm != nil {
 		st.RAM = s.warm.stats()
 		st.RAM.Down = s.warmHealth.down()

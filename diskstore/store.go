@@ -103,6 +103,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 	s.capped.log, s.capped.pages = s.health.log, &s.counts.writeCaps
 	local := opt.dirTier(opt.Local.Root, create)
 	s.local, s.localTemp = local, &local.temp
+	local.watch.log, local.watch.replaced = s.health.log, func() { s.books[tierLocal].restart() }
 	if opt.RAM.BudgetBytes > 0 {
 		local.temp.prefix = serverPrefix(opt.RAM.Server)
 		s.warmHealth.log = s.log.With("tier", TierRAM)
@@ -110,8 +111,9 @@ func newStore(opt Options, create bool) (*Store, error) {
 		s.warm.clock.tick = s.tendWarm
 	}
 	if root := opt.Remote.Root; root != "" {
-		s.remote = isolate(opt.dirTier(root, false), opt.RemoteTimeout, opt.ReadTimeout,
-			s.log.With("tier", TierRemote, "root", root), time.Now, func() { s.counts.tierErrors.Add(1) })
+		log, dir := s.log.With("tier", TierRemote, "root", root), opt.dirTier(root, false)
+		dir.watch.log, dir.watch.replaced = log, func() { s.books[tierRemote].restart() }
+		s.remote = isolate(dir, opt.RemoteTimeout, opt.ReadTimeout, log, time.Now, func() { s.counts.tierErrors.Add(1) })
 		s.remote.appeared = s.appearedLate
 	}
 	for _, id := range s.tiers(TierLocal) {

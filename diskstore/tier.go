@@ -223,6 +223,10 @@ func classify(err error) error {
 	return err
 }
 
+// errStale reports an open file that its server does not know any more: another
+// machine has removed or replaced it. Opening it again tells.
+var errStale = errors.New("diskstore: file was removed or replaced by another machine")
+
 // NoAnswer reports whether err is that of a tier which did not answer in time.
 func NoAnswer(err error) bool {
 	return errors.Is(err, vfs.ErrHung) || errors.Is(err, ErrTierTimeout)

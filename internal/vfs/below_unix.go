@@ -20,7 +20,8 @@ import (
 // resolved anew each time, as the system does it, so that a mount may go and come
 // back. From root on nothing is resolved twice and no element may be a symbolic
 // link: whoever swaps a directory for a link, even in the middle of an operation,
-// gets an error and leads it nowhere. Lstat alone goes by path: it opens nothing
+// gets an error and leads it nowhere. A root that is not this user's, or that
+// others may write to, is ErrUnsafe whenever it is opened. Lstat alone goes by path: it opens nothing
 // and changes nothing, a lookup calls it for every page of a prompt, and descending
 // by descriptor would make it cost three times as much. Paths that are not below
 // root are those of OS.
@@ -59,11 +60,30 @@ func (b belowFS) at(rel string, op func(dir int, base string) error) error {
 // for ".", or one below.
 func (b belowFS) openDir(rel string) (int, error) {
 	top, err := openAt(unix.AT_FDCWD, b.root, dirFlags|unix.O_NOFOLLOW, 0)
-	if err != nil || rel == "." {
+	if err != nil {
 		return top, err
 	}
-	defer unix.Close(top)
-	return openDirAt(top, rel)
+	if err := private(top); err != nil || rel != "." {
+		defer unix.Close(top)
+		if err != nil {
+			return -1, err
+		}
+		return openDirAt(top, rel)
+	}
+	return top, nil
+}
+
+// private returns ErrUnsafe unless an open directory is this user's alone to write
+// to.
+func private(dir int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(dir, &st); err != nil {
+		return err
+	}
+	if int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
+		return ErrUnsafe
+	}
+	return nil
 }
 
 // walkDirAt opens the directory rel below top, one element after another.

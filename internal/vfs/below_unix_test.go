@@ -195,3 +195,31 @@ func BenchmarkOpen(b *testing.B) {
 		})
 	}
 }
+
+// TestBelowRefusesARootOfOthers: owner and mode are those of the directory that is
+// used, at each use.
+func TestBelowRefusesARootOfOthers(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "root")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	fsys := Below(dir)
+	path := func(name string) string { return filepath.Join(dir, name) }
+	write(t, fsys, path("a"), "a")
+	for _, mode := range []os.FileMode{0o720, 0o702, 0o777} {
+		require.NoError(t, os.Chmod(dir, mode))
+		_, err := fsys.Open(path("a"))
+		require.ErrorIs(t, err, ErrUnsafe)
+		_, err = fsys.Create(path("b"))
+		require.ErrorIs(t, err, ErrUnsafe)
+		_, err = fsys.Lock(path("l"))
+		require.ErrorIs(t, err, ErrUnsafe)
+		require.ErrorIs(t, fsys.Mkdir(path("d")), ErrUnsafe)
+		require.ErrorIs(t, fsys.Rename(path("a"), path("b")), ErrUnsafe)
+		require.ErrorIs(t, fsys.Remove(path("a")), ErrUnsafe)
+		require.ErrorIs(t, fsys.SyncDir(path("d")), ErrUnsafe)
+	}
+	require.NoError(t, os.Chmod(dir, 0o755))
+	require.Equal(t, "a", content(t, fsys, path("a")))
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+}

@@ -154,6 +154,8 @@ func (b *Bounded) PhysicalBytes(info fs.FileInfo) int64 { return b.fs.PhysicalBy
 
 func (b *Bounded) Owner(info fs.FileInfo) (uid int, ok bool) { return b.fs.Owner(info) }
 
+func (b *Bounded) SameFile(x, y fs.FileInfo) bool { return b.fs.SameFile(x, y) }
+
 // boundedLock is a lock whose release is bounded.
 type boundedLock struct {
 	b    *Bounded

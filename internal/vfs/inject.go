@@ -285,6 +285,8 @@ func (i *Injector) PhysicalBytes(info fs.FileInfo) int64 { return i.fs.PhysicalB
 
 func (i *Injector) Owner(info fs.FileInfo) (uid int, ok bool) { return i.fs.Owner(info) }
 
+func (i *Injector) SameFile(a, b fs.FileInfo) bool { return i.fs.SameFile(a, b) }
+
 // injectedFile carries the injector's rules over to an open file.
 type injectedFile struct {
 	File

@@ -345,6 +345,9 @@ func (m *Mem) PhysicalBytes(info fs.FileInfo) int64 { return memPhysical(int(inf
 // Owner says that everything belongs to this process's user.
 func (m *Mem) Owner(fs.FileInfo) (uid int, ok bool) { return os.Geteuid(), os.Geteuid() >= 0 }
 
+// SameFile compares what two names stand for.
+func (m *Mem) SameFile(a, b fs.FileInfo) bool { return a.Sys() == b.Sys() }
+
 // IsRAM says no: it stands for a disk.
 func (m *Mem) IsRAM(name string) (bool, error) {
 	_, err := m.Space(name)

@@ -91,6 +91,7 @@ func (osFS) Remove(name string) error                  { return os.Remove(name) 
 func (osFS) Lstat(name string) (fs.FileInfo, error)    { return os.Lstat(name) }
 func (osFS) PhysicalBytes(info fs.FileInfo) int64      { return physicalBytes(info) }
 func (osFS) Owner(info fs.FileInfo) (uid int, ok bool) { return owner(info) }
+func (osFS) SameFile(a, b fs.FileInfo) bool            { return os.SameFile(a, b) }
 func (osFS) IsRAM(name string) (bool, error)           { return isRAM(name) }
 func (osFS) SyncDir(name string) error                 { return syncDir(name) }
 

@@ -88,5 +88,9 @@ func IsNoLocks(err error) bool {
 	return errors.Is(err, errors.ErrUnsupported) || errors.Is(err, unix.ENOLCK)
 }
 
+// IsStale reports whether err says that a server does not know a file or a
+// directory any more: another machine has removed or replaced it.
+func IsStale(err error) bool { return errors.Is(err, unix.ESTALE) }
+
 // IsReadOnly reports whether err says that the filesystem takes no writes.
 func IsReadOnly(err error) bool { return errors.Is(err, unix.EROFS) }

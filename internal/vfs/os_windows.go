@@ -69,5 +69,9 @@ func IsNoSpace(err error) bool {
 // IsNoLocks reports whether err says that the filesystem has no locks.
 func IsNoLocks(err error) bool { return errors.Is(err, errors.ErrUnsupported) }
 
+// IsStale reports whether err says that a server does not know a file or a
+// directory any more.
+func IsStale(err error) bool { return errors.Is(err, syscall.ESTALE) } // of a Mem
+
 // IsReadOnly reports whether err says that the filesystem takes no writes.
 func IsReadOnly(err error) bool { return errors.Is(err, windows.ERROR_WRITE_PROTECT) }

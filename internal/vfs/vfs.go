@@ -16,6 +16,10 @@ var (
 	// symbolic link, a FIFO, a device or a socket.
 	ErrNotRegular = errors.New("vfs: not a regular file")
 
+	// ErrUnsafe reports a directory that belongs to another user, or that its group
+	// or others may write to.
+	ErrUnsafe = errors.New("vfs: directory belongs to, or can be written by, others")
+
 	// errLinkInPath is the ErrNotRegular of a path that leads through a link.
 	errLinkInPath = fmt.Errorf("a directory of the path is a symbolic link, remove it: %w", ErrNotRegular)
 )
@@ -100,6 +104,10 @@ type FS interface {
 	// Owner returns the user id that owns a file of this FS, false where there
 	// is none.
 	Owner(info fs.FileInfo) (uid int, ok bool)
+
+	// SameFile reports whether two descriptions are of one file or directory, as
+	// far as the filesystem's numbers tell.
+	SameFile(a, b fs.FileInfo) bool
 
 	// IsRAM reports whether name is on a filesystem that lives in memory and
 	// is empty after a restart; false where that cannot be told.

@@ -1,0 +1,140 @@
+package diskstore
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// inRemote stores prompts of one page each and moves them to the remote tier.
+func inRemote(t *testing.T, s *Store, prompts int) {
+	t.Helper()
+	for i := range prompts {
+		info, err := s.local.Stat(ctx, s.pageName(putChain(t, s, prompt(i, testTokens))[0].Key()))
+		require.NoError(t, err)
+		_, err = s.evict(ctx, tierLocal, info, true)
+		require.NoError(t, err)
+	}
+	require.EqualValues(t, prompts, s.Stats().Demoted)
+}
+
+// readErr reads the only page of a prompt that s finds, nil when it finds none.
+func readErr(t *testing.T, s *Store, seed int) (found int, err error) {
+	t.Helper()
+	tokens := prompt(seed, testTokens)
+	for _, ref := range s.Chain(ctx, tokens, nil) {
+		found++
+		l := layoutOf(t, testSections, ref.Stored)
+		err = s.Read(ctx, ref, tokens, l, make([]byte, l.Size()))
+	}
+	return found, err
+}
+
+// TestStalePageIsAMiss: another machine removed files that this one has open, or
+// has looked up. That says nothing about the tier.
+func TestStalePageIsAMiss(t *testing.T) {
+	const prompts = 2 * breakerThreshold
+	page := regexp.MustCompile(`remote.*\.kvp$`)
+	for _, op := range []vfs.Op{vfs.OpRead, vfs.OpOpen, vfs.OpLstat, vfs.OpStat} {
+		inj := vfs.Inject(quickFS)
+		s := open(t, testOptions(t, withFS(inj), withRemote(t)))
+		inRemote(t, s, prompts)
+		inj.Add(vfs.Rule{Ops: []vfs.Op{op}, Path: page, Err: syscall.ESTALE})
+		for i := range prompts {
+			found, err := readErr(t, s, i)
+			if op == vfs.OpLstat {
+				require.Zero(t, found)
+				continue
+			}
+			require.Equal(t, 1, found)
+			require.ErrorIs(t, err, ErrNotFound, op)
+		}
+		st := s.Stats()
+		require.False(t, st.Remote.Down, op)
+		require.Zero(t, st.TierErrors, op)
+		require.Zero(t, st.Damaged, op)
+		inj.Reset()
+		found, err := readErr(t, s, 0)
+		require.Equal(t, 1, found)
+		require.NoError(t, err)
+	}
+}
+
+// TestStaleFileIsOpenedAgain: it was replaced by another machine with a copy that
+// is as good.
+func TestStaleFileIsOpenedAgain(t *testing.T) {
+	for _, op := range []vfs.Op{vfs.OpRead, vfs.OpOpen, vfs.OpLstat, vfs.OpStat} {
+		for _, dir := range []string{"remote", "local"} {
+			inj := vfs.Inject(quickFS)
+			s := open(t, testOptions(t, withFS(inj), withRemote(t)))
+			if dir == "remote" {
+				inRemote(t, s, 1)
+			} else {
+				putChain(t, s, prompt(0, testTokens))
+			}
+			inj.Add(vfs.Rule{Ops: []vfs.Op{op}, Path: regexp.MustCompile(dir + `/v1/0.*\.kvp$`), Nth: 1, Err: syscall.ESTALE})
+			found, err := readErr(t, s, 0)
+			require.Equal(t, 1, found, "%s %s", op, dir)
+			require.NoError(t, err, "%s %s", op, dir)
+			require.Zero(t, s.Stats().TierErrors)
+		}
+	}
+}
+
+// TestStaleDirectoriesAndLedger: lists and the ledger are replaced all the time.
+func TestStaleDirectoriesAndLedger(t *testing.T) {
+	for _, op := range []vfs.Op{vfs.OpReadDir, vfs.OpRead, vfs.OpOpen} {
+		inj := vfs.Inject(quickFS)
+		s := open(t, testOptions(t, withFS(inj), withRemote(t)))
+		tokens := prompt(0, testTokens+3)
+		putChain(t, s, tokens)
+		for _, name := range []Name{s.refName(s.Chain(ctx, tokens, nil)[1]), s.refName(s.Chain(ctx, tokens, nil)[0])} {
+			info, err := s.local.Stat(ctx, name)
+			require.NoError(t, err)
+			_, err = s.evict(ctx, tierLocal, info, true)
+			require.NoError(t, err)
+		}
+		require.NoError(t, s.Flush(ctx))
+		inj.Add(vfs.Rule{Ops: []vfs.Op{op}, Path: regexp.MustCompile(`remote/v1/(.*/tails/|usage.json)`), Nth: 1, Err: syscall.ESTALE})
+		require.NoError(t, s.books[tierRemote].refresh(ctx))
+		require.Equal(t, len(tokens), tokensIn(s.Chain(ctx, tokens, nil)), op)
+	}
+}
+
+// TestStaleRootTakesTheTierDown, at once, and it comes back by its path.
+func TestStaleRootTakesTheTierDown(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), withRemote(t))
+	s := open(t, o)
+	inRemote(t, s, 2)
+	later := time.Now()
+	s.remote.breaker.now = func() time.Time { return later }
+	inj.Add(vfs.Rule{Path: regexp.MustCompile(`remote($|/)`), Err: syscall.ESTALE})
+	tokens := prompt(0, testTokens)
+	require.Empty(t, s.Chain(ctx, tokens, nil))
+	require.True(t, s.Stats().Remote.Down)
+	_, err := s.remote.inner.Stat(ctx, s.pageName(Key{1}))
+	require.ErrorIs(t, err, ErrRootMissing)
+	require.ErrorIs(t, err, syscall.ESTALE)
+
+	// What is there now is looked at as if the store had just been opened.
+	inj.Reset()
+	require.NoError(t, os.Chmod(o.Remote.Root, 0o777))
+	later = later.Add(breakerBackoffMax)
+	require.Empty(t, s.Chain(ctx, tokens, nil))
+	require.True(t, s.Stats().Remote.Down)
+	_, err = s.remote.inner.Stat(ctx, s.pageName(Key{1}))
+	require.ErrorIs(t, err, ErrRootMode)
+	require.NoError(t, os.Chmod(o.Remote.Root, 0o700))
+	later = later.Add(breakerBackoffMax)
+	readChain(t, s, tokens, testTokens)
+	require.False(t, s.Stats().Remote.Down)
+	require.DirExists(t, filepath.Join(o.Remote.Root, versionDir))
+}

@@ -1,0 +1,154 @@
+//go:build unix
+
+package diskstore
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// expireRootCheck makes the next operation of a tier look at its root again.
+func expireRootCheck(t Tier) {
+	if i, ok := t.(*isolated); ok {
+		t = i.inner
+	}
+	t.(*dirTier).watch.until.Store(0)
+}
+
+// TestRootSwappedAfterOpen: who may write to the directory above puts a directory
+// that others may write to in the root's place, with pages in it.
+func TestRootSwappedAfterOpen(t *testing.T) {
+	var log strings.Builder
+	o := testOptions(t, withFS(nil), func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	s := open(t, o)
+	tokens := prompt(1, testTokens)
+	putChain(t, s, tokens)
+	ref := s.Chain(ctx, tokens, nil)[0]
+	l := layoutOf(t, testSections, testTokens)
+	read := func() error { return s.Read(ctx, ref, tokens, l, make([]byte, l.Size())) }
+
+	require.NoError(t, os.Rename(o.Local.Root, o.Local.Root+".old"))
+	require.NoError(t, os.CopyFS(o.Local.Root, os.DirFS(o.Local.Root+".old")))
+	require.NoError(t, os.Chmod(o.Local.Root, 0o777))
+	require.NoError(t, os.Chmod(filePath(o.Local.Root, s.refName(ref)), 0o600))
+	before := filesIn(t, o.Local.Root, pageExt)
+	require.ErrorIs(t, read(), ErrRootMode, "not one byte of it is used")
+	for seed := range 3 {
+		require.Error(t, s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(7+seed, testTokens))))
+	}
+	require.Empty(t, s.Chain(ctx, tokens, nil))
+	require.False(t, s.Has(ref.Key))
+	require.True(t, s.Stats().Local.Down)
+	require.Equal(t, before, filesIn(t, o.Local.Root, pageExt), "nothing is written to it")
+	require.Equal(t, 1, strings.Count(log.String(), "cannot be used any more"))
+
+	// A link to the right one is no better.
+	require.NoError(t, os.RemoveAll(o.Local.Root))
+	require.NoError(t, os.Symlink(o.Local.Root+".old", o.Local.Root))
+	require.Error(t, read())
+	require.Error(t, s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(20, testTokens))))
+
+	require.NoError(t, os.Remove(o.Local.Root))
+	require.NoError(t, os.Rename(o.Local.Root+".old", o.Local.Root))
+	require.NoError(t, read())
+	putChain(t, s, prompt(21, testTokens))
+	require.False(t, s.Stats().Local.Down)
+	require.Equal(t, 1, strings.Count(log.String(), "can be used again"))
+	require.NotContains(t, log.String(), "replaced by another")
+	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, tmpDir), lockExt), 1)
+}
+
+// TestRootWhoseModeChanges is found at the next look, and by who goes by path as
+// well.
+func TestRootWhoseModeChanges(t *testing.T) {
+	o := testOptions(t, withRemote(t))
+	s := open(t, o)
+	inRemote(t, s, 1)
+	for _, dir := range []string{o.Local.Root, o.Remote.Root, filepath.Join(o.Local.Root, versionDir)} {
+		id := tierLocal
+		if dir == o.Remote.Root {
+			id = tierRemote
+		}
+		later := time.Now()
+		s.remote.breaker.now = func() time.Time { return later }
+		require.NoError(t, os.Chmod(dir, 0o770))
+		expireRootCheck(s.tier(id))
+		_, err := s.tier(id).Stat(ctx, s.pageName(Key{1}))
+		require.ErrorIs(t, err, ErrRootMode)
+		require.True(t, s.Stats().Local.Down || s.Stats().Remote.Down)
+		require.NoError(t, os.Chmod(dir, 0o700))
+		later = later.Add(breakerBackoffMax)
+		_, err = s.tier(id).Stat(ctx, s.pageName(Key{1}))
+		require.ErrorIs(t, err, ErrNotFound)
+		require.False(t, s.Stats().Local.Down || s.Stats().Remote.Down)
+	}
+}
+
+// TestShareThatWasUnmounted: below the mount point is a directory that is as safe,
+// and on the wrong disk.
+func TestShareThatWasUnmounted(t *testing.T) {
+	o := testOptions(t, withRemote(t))
+	s := open(t, o)
+	inRemote(t, s, 1)
+	require.NoError(t, os.Rename(o.Remote.Root, o.Remote.Root+".mounted"))
+	require.NoError(t, os.Mkdir(o.Remote.Root, 0o700))
+	expireRootCheck(s.remote)
+	later := time.Now()
+	s.remote.breaker.now = func() time.Time { return later }
+	p := putChain(t, s, prompt(5, testTokens))[0]
+	info, err := s.local.Stat(ctx, s.pageName(p.Key()))
+	require.NoError(t, err)
+	_, err = s.remote.Stat(ctx, info.Name)
+	require.ErrorIs(t, err, ErrRootChanged)
+	require.ErrorIs(t, s.demote(ctx, info), ErrTierDown)
+	require.True(t, s.Stats().Remote.Down)
+	entries, err := os.ReadDir(o.Remote.Root)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+
+	require.NoError(t, os.Remove(o.Remote.Root))
+	require.NoError(t, os.Rename(o.Remote.Root+".mounted", o.Remote.Root))
+	later = later.Add(breakerBackoffMax)
+	require.NoError(t, s.demote(ctx, info))
+	require.False(t, s.Stats().Remote.Down)
+}
+
+// TestRootReplacedByAnother: a person has put another directory in its place that
+// is as safe. Room is claimed in that one before anything is written.
+func TestRootReplacedByAnother(t *testing.T) {
+	var log strings.Builder
+	o := testOptions(t, func(o *Options) {
+		o.Local.BudgetBytes = 100 * physicalPage(t)
+		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	other := o
+	other.Local.Root += ".other"
+	before := open(t, other)
+	for i := range 60 {
+		putChain(t, before, prompt(100+i, testTokens))
+	}
+	require.NoError(t, before.Close())
+
+	s := open(t, o)
+	for i := range 60 {
+		putChain(t, s, prompt(i, testTokens))
+	}
+	require.NoError(t, os.Rename(o.Local.Root, o.Local.Root+".old"))
+	require.NoError(t, os.Rename(other.Local.Root, o.Local.Root))
+	expireRootCheck(s.local)
+	for i := range 60 {
+		putChain(t, s, prompt(200+i, testTokens))
+		require.LessOrEqual(t, occupied(t, o.Local.Root), o.Local.BudgetBytes)
+	}
+	require.NoError(t, s.Flush(ctx))
+	l, err := s.local.Account(ctx, nil)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, l.figure(), occupied(t, o.Local.Root))
+	require.Equal(t, 1, strings.Count(log.String(), "replaced by another"))
+}
