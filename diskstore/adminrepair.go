@@ -153,11 +153,11 @@ func (c *checker) checkTemps(ctx context.Context) error {
 		c.rep.TempFiles++
 		c.rep.AsideBytes += c.t.fs.PhysicalBytes(e.info)
 	}
-	for _, g := range groups {
+	for id, g := range groups {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := c.checkTempGroup(g); err != nil {
+		if err := c.checkTempGroup(id, g); err != nil {
 			return err
 		}
 	}
@@ -166,33 +166,39 @@ func (c *checker) checkTemps(ctx context.Context) error {
 
 // checkTempGroup looks at one process's files. While its lock is held here it is
 // dead, and stays so. It returns the error of a tier that does not answer.
-func (c *checker) checkTempGroup(g *tempGroup) error {
+func (c *checker) checkTempGroup(id string, g *tempGroup) error {
+	files := &tempFiles{lock: g.lock != nil}
 	stale := g.files
+	for _, e := range g.files {
+		files.paths = append(files.paths, e.path)
+	}
 	if g.lock != nil {
-		held, err := c.t.fs.Lock(g.lock.path)
-		switch {
-		case errors.Is(err, vfs.ErrLocked):
-			c.rep.Processes++
-			return nil
-		case err == nil:
-			defer held.Close()
-			stale = append(stale, *g.lock)
-			for _, e := range stale {
-				c.foundStale(e, "its process is dead")
-			}
-			return nil
-		case NoAnswer(err):
-			return err
-		case !vfs.IsNoLocks(err):
-			c.found(*g.lock, ProblemUnchecked, err.Error(), nil)
-			return nil
-		}
 		stale = append(stale, *g.lock)
 	}
-	// Where there are no locks, age tells.
-	for _, e := range stale {
-		if age := time.Since(e.info.ModTime()); age > orphanAge {
-			c.foundStale(e, fmt.Sprintf("nobody has written it for %v", age.Round(time.Minute)))
+	held, alive, idle, err := c.t.temp.judge(id, files, c.opt.Repair)
+	switch {
+	case NoAnswer(err):
+		return err
+	case err != nil:
+		c.found(stale[len(stale)-1], ProblemUnchecked, err.Error(), nil)
+		return nil
+	case alive:
+		c.rep.Processes++
+		return nil
+	case held != nil:
+		defer held.Close()
+		for _, e := range stale {
+			c.foundStale(e, "its process is dead")
+		}
+		return nil
+	}
+	// Where locks tell nothing, age does.
+	if idle > orphanAge {
+		if g.lock != nil && idle <= lockAge {
+			stale = g.files
+		}
+		for _, e := range stale {
+			c.foundStale(e, fmt.Sprintf("nobody has written it for %v", idle.Round(time.Minute)))
 		}
 	}
 	return nil

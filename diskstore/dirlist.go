@@ -105,7 +105,7 @@ func (t *dirTier) Aside(ctx context.Context) (Aside, error) {
 	if err := t.ready(ctx); err != nil {
 		return Aside{}, classify(err)
 	}
-	aside := Aside{Living: make(map[string]bool), Held: t.temp.clean()}
+	aside := Aside{Living: make(map[string]bool), Held: t.temp.sweep()}
 	entries, err := t.readDir(t.temp.dir)
 	if err != nil {
 		return Aside{}, err

@@ -16,23 +16,23 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// orphanAge is how old a temporary file without a lock file must be before it
-// is taken for a dead process's. Such files exist only where locks do not work
-// or after the directory was deleted under a running process.
-const orphanAge = time.Hour
-
-// tempDir is a process's share of <root>/v1/tmp. Its files begin with a random
-// id; while <id>.lock is locked they belong to a living process. Process ids
-// would not do: they mean nothing on another host of a shared root.
+// tempDir is a process's share of <root>/v1/tmp. Its files begin with an id: the
+// server's prefix, the running system and something random. While <id>.lock is
+// locked they belong to a living process. Process ids would not do: they mean
+// nothing on another host of a shared root. The lock file's times say when the
+// process was last seen, for those to whom its lock says nothing; see tempsweep.go.
 type tempDir struct {
 	t      *dirTier
 	dir    string
 	prefix string // of the id
 
-	mu   sync.Mutex
-	id   string // "" until the first create
-	lock io.Closer
-	next atomic.Uint64
+	mu      sync.Mutex
+	id      string // "" until the first create
+	lock    io.Closer
+	beat    time.Time // when the lock file was touched last
+	refused time.Time // when the claim was refused last; zero when it was not
+	locking *vfs.Locking
+	next    atomic.Uint64
 
 	leftMu    sync.Mutex
 	left      map[string]int64 // files that could not be removed → bytes, on the disk at most
@@ -104,7 +104,8 @@ func (d *tempDir) retryLeft() {
 }
 
 // claim returns the process's id, choosing and locking one the first time, when
-// it also removes what dead processes left.
+// it also removes what dead processes left. It returns ErrNotShared where another
+// machine writes and locks do not keep the two apart.
 func (d *tempDir) claim() (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -112,32 +113,57 @@ func (d *tempDir) claim() (string, error) {
 		return "", ErrClosed
 	}
 	if d.id != "" {
+		if err := d.beatLocked(); err != nil {
+			return "", err
+		}
+	}
+	if d.id != "" {
 		return d.id, nil
+	}
+	if !d.refused.IsZero() && time.Since(d.refused) < beatEvery {
+		return "", d.notShared()
 	}
 	if err := d.t.ensureDir(d.dir); err != nil {
 		return "", err
 	}
-	d.clean()
+	if err := d.learnLocksLocked(); err != nil {
+		return "", err
+	}
+	d.sweepLocked()
+	if err := d.chooseLocked(); err != nil {
+		return "", err
+	}
+	if d.foreign() {
+		d.sweepLocked() // now that there is a file to tell the time by
+	}
+	if err := d.yieldLocked(); err != nil {
+		return "", err
+	}
+	return d.id, nil
+}
+
+// chooseLocked chooses an id and locks its file. Where there are no locks the file
+// is there all the same.
+func (d *tempDir) chooseLocked() error {
 	for {
 		var random [8]byte
 		rand.Read(random[:])
-		id := d.prefix + hex.EncodeToString(random[:])
+		id := d.prefix + d.locking.Host + "." + hex.EncodeToString(random[:])
 		path := filepath.Join(d.dir, id+lockExt)
 		lock, err := d.t.fs.Lock(path)
 		if errors.Is(err, vfs.ErrLocked) {
 			continue // a cleaner was quicker and is about to remove the file
 		}
+		if vfs.IsNoLocks(err) {
+			err = d.makeLockFile(path)
+		}
 		if err != nil {
-			if !vfs.IsNoLocks(err) {
-				return "", err
-			}
-			d.id = id // what is left behind is cleaned by age
-			return id, nil
+			return err
 		}
 		if _, err := d.t.fs.Lstat(path); err != nil {
-			lock.Close()
+			d.unlock(lock)
 			if classified := classify(err); !errors.Is(classified, ErrNotFound) {
-				return "", classified
+				return classified
 			}
 			continue // a cleaner removed the file before it was locked
 		}
@@ -145,11 +171,31 @@ func (d *tempDir) claim() (string, error) {
 		// of a system without locks, and stay for an hour.
 		if err := d.t.fs.SyncDir(d.dir); err != nil {
 			_ = d.t.fs.Remove(path)
-			lock.Close()
-			return "", err
+			d.unlock(lock)
+			return err
 		}
-		d.id, d.lock = id, lock
-		return id, nil
+		d.id, d.lock, d.beat = id, lock, time.Now()
+		return nil
+	}
+}
+
+// makeLockFile makes a lock file that cannot be locked, unless it is there: some
+// systems find out only after they have made it.
+func (d *tempDir) makeLockFile(path string) error {
+	f, err := d.t.fs.Create(path)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// unlock gives up a lock, nil for none.
+func (d *tempDir) unlock(lock io.Closer) {
+	if lock != nil {
+		_ = lock.Close()
 	}
 }
 
@@ -158,56 +204,6 @@ func (d *tempDir) locked() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.lock != nil
-}
-
-// clean removes the files of processes that are dead, and returns the ids of those
-// that hold their lock. Failures are left for the next process.
-func (d *tempDir) clean() (held map[string]bool) {
-	entries, err := d.t.fs.ReadDir(d.dir)
-	if err != nil {
-		return nil
-	}
-	held = make(map[string]bool)
-	files := make(map[string][]string) // by id
-	locks := make(map[string]bool)
-	for _, e := range entries {
-		if id, ok := strings.CutSuffix(e.Name(), lockExt); ok {
-			locks[id] = true
-			files[id] = append(files[id], nil...)
-		} else if id, _, ok := strings.Cut(e.Name(), "-"); ok && strings.HasSuffix(e.Name(), tmpExt) {
-			files[id] = append(files[id], filepath.Join(d.dir, e.Name()))
-		}
-	}
-	for id, paths := range files {
-		lock := filepath.Join(d.dir, id+lockExt)
-		if locks[id] {
-			cleaned, err := d.cleanLocked(lock, paths)
-			if held[id] = errors.Is(err, vfs.ErrLocked); cleaned || held[id] {
-				continue
-			}
-		}
-		for _, path := range paths {
-			if fi, err := d.t.fs.Lstat(path); err == nil && time.Since(fi.ModTime()) > orphanAge {
-				_ = d.t.fs.Remove(path)
-			}
-		}
-	}
-	return held
-}
-
-// cleanLocked removes paths if the process that locked lock is dead, and returns
-// the error of taking that lock.
-func (d *tempDir) cleanLocked(lock string, paths []string) (cleaned bool, err error) {
-	held, err := d.t.fs.Lock(lock)
-	if err != nil {
-		return false, err
-	}
-	defer held.Close()
-	for _, path := range paths {
-		_ = d.t.fs.Remove(path)
-	}
-	d.removeLock(lock)
-	return true, nil
 }
 
 // removeLock removes a lock file once no file it stands for can come back.
@@ -226,14 +222,22 @@ func (d *tempDir) close() error {
 	defer d.creating.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.lock == nil {
+	return d.leaveLocked()
+}
+
+// leaveLocked gives up the id.
+func (d *tempDir) leaveLocked() error {
+	if d.id == "" {
 		return nil
 	}
 	if d.removeOwn() == nil {
 		d.removeLock(filepath.Join(d.dir, d.id+lockExt))
 	}
-	err := d.lock.Close()
-	d.lock = nil
+	var err error
+	if d.lock != nil {
+		err = d.lock.Close()
+	}
+	d.id, d.lock = "", nil
 	return err
 }
 

@@ -19,6 +19,7 @@ type dirTier struct {
 	fs         vfs.FS
 	root, base string // base is <root>/v1
 	createRoot bool
+	shared     bool // other machines may use it: it is a remote tier
 
 	watch  rootWatch
 	closed atomic.Bool
@@ -296,6 +297,9 @@ func (t *dirTier) Space(ctx context.Context) (vfs.Space, error) {
 func (t *dirTier) Lock(ctx context.Context) (func(), error) {
 	if err := t.ready(ctx); err != nil {
 		return nil, classify(err)
+	}
+	if _, err := t.temp.claim(); errors.Is(err, ErrNotShared) {
+		return nil, wrap(err, ErrLocked)
 	}
 	var release func()
 	err := t.inDir(t.base, func() error {

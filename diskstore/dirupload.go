@@ -54,11 +54,9 @@ func (u *dirUpload) Commit(ctx context.Context, used time.Time) (Committed, erro
 	return u.publish(info)
 }
 
-// seal makes the temporary file's content durable and closes it.
+// seal makes the temporary file's content durable and closes it. Its times stay
+// those of its writing: an old one would be taken for a dead process's.
 func (u *dirUpload) seal(used time.Time) (Info, error) {
-	if err := u.t.fs.Chtimes(u.tmp, used, used); err != nil {
-		return Info{}, err
-	}
 	if err := u.file.Sync(); err != nil {
 		return Info{}, err
 	}
@@ -96,7 +94,12 @@ func (u *dirUpload) publish(info Info) (Committed, error) {
 		if done.Replaced = err == nil && fi.Mode().IsRegular(); done.Replaced {
 			done.Freed = t.fs.PhysicalBytes(fi)
 		}
-		return t.fs.Rename(u.tmp, path)
+		if err := t.fs.Rename(u.tmp, path); err != nil {
+			return err
+		}
+		// A file that keeps the time of its writing is evicted later than others.
+		_ = t.fs.Chtimes(path, info.Used, info.Used)
+		return nil
 	})
 	if err != nil {
 		return u.unpublished(done), u.t.opFailed(err)

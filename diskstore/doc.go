@@ -97,9 +97,11 @@ start, for whoever comes back.
   - Pages hold prompts in another form. They are not encrypted.
   - Checks find accidents, not forgeries: who can write below a root can write a
     page with good checksums. That is why a root must be its owner's alone.
-  - The remote tier must be a filesystem with atomic rename. Where it has no
-    flock, several processes may collect it at once (harmless, but wasteful) and
-    temporary files of dead processes stay for an hour.
+  - The remote tier must be a filesystem with atomic rename. Where its flock may
+    not reach other machines (by the type and the options of its mount, see
+    vfs.Locking) one machine at a time writes to it and collects it; others read,
+    and get ErrNotShared. Temporary files of another machine's process stay for
+    an hour after its death, and its lock file for a day more.
   - Only the remote tier is isolated. A local disk that hangs, hangs Put, Chain
     and Read.
   - A budget counts what files occupy as the filesystem tells when it is asked.

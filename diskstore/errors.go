@@ -55,6 +55,10 @@ var (
 	// holds no pages: what was mounted there is gone.
 	ErrRootChanged = errors.New("diskstore: root is not the directory it was")
 
+	// ErrNotShared reports a remote root that another machine writes to, on a
+	// filesystem whose locks do not keep the two apart. It is read all the same.
+	ErrNotShared = errors.New("diskstore: root is written by another machine")
+
 	// ErrNoSpace reports that a page does not fit, and that room was not made in
 	// time.
 	ErrNoSpace = errors.New("diskstore: no space for the page")

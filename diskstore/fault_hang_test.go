@@ -154,7 +154,7 @@ func TestAbandonedUploadLeavesNothing(t *testing.T) {
 			require.NoError(t, err)
 
 			gate := vfs.NewGate()
-			remote := regexp.MustCompile("^" + regexp.QuoteMeta(life.o.Remote.Root) + `.*\.tmp$`)
+			remote := regexp.MustCompile("^" + regexp.QuoteMeta(life.o.Remote.Root) + `.*\.(tmp|kvp)$`)
 			life.inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{op}, Gate: gate})
 			s.remote.stepIn = 5 * time.Millisecond
 			require.Error(t, s.demote(ctx, info))

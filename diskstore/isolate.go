@@ -125,7 +125,7 @@ func (t *isolated) gaveUp(ctx context.Context, start time.Time, limit time.Durat
 func (t *isolated) report(ctx context.Context, start time.Time, limit time.Duration, err error) error {
 	switch {
 	case err == nil, errors.Is(err, ErrNotFound), errors.Is(err, ErrNoSpace), errors.Is(err, ErrLocked), errors.Is(err, errNotCounted), errors.Is(err, errQuarantineFull), errors.Is(err, errStale),
-		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		errors.Is(err, ErrNotShared), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		t.breaker.success()
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return t.gaveUp(ctx, start, limit)

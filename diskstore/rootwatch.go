@@ -24,7 +24,7 @@ const rootCheckEvery = time.Second
 // and a person may change its mode, all while the tier is open.
 type rootWatch struct {
 	log      *slog.Logger // nil logs nothing
-	replaced func()       // called when another directory has taken its place; may be nil
+	replaced func()       // called when a claim in the ledger is lost, as in a directory that another takes the place of; may be nil
 	until    atomic.Int64 // nothing is looked at before; in ns of began
 	down     atomic.Bool  // it cannot be used
 
@@ -114,6 +114,12 @@ func (t *dirTier) takeOverLocked() {
 	if t.temp.reset() && t.watch.log != nil {
 		t.watch.log.Warn("kv tier's directory was replaced by another, using that")
 	}
+	t.claimsAnew()
+}
+
+// claimsAnew says that what this process had claimed in the ledger is its claim no
+// more.
+func (t *dirTier) claimsAnew() {
 	if t.watch.replaced != nil {
 		t.watch.replaced()
 	}
@@ -168,7 +174,7 @@ func (t *dirTier) again(op func() error) error {
 func (d *tempDir) isHere() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.lock == nil {
+	if d.id == "" {
 		return false
 	}
 	_, err := d.t.fs.Lstat(filepath.Join(d.dir, d.id+lockExt))
@@ -184,7 +190,7 @@ func (d *tempDir) reset() bool {
 	if d.lock != nil {
 		_ = d.lock.Close()
 	}
-	d.id, d.lock = "", nil
+	d.id, d.lock, d.locking, d.refused = "", nil, nil, time.Time{}
 	return claimed
 }
 

@@ -112,6 +112,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 	}
 	if root := opt.Remote.Root; root != "" {
 		log, dir := s.log.With("tier", TierRemote, "root", root), opt.dirTier(root, false)
+		dir.shared = true
 		dir.watch.log, dir.watch.replaced = log, func() { s.books[tierRemote].restart() }
 		s.remote = isolate(dir, opt.RemoteTimeout, opt.ReadTimeout, log, time.Now, func() { s.counts.tierErrors.Add(1) })
 		s.remote.appeared = s.appearedLate

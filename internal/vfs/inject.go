@@ -24,6 +24,8 @@ const (
 	OpRemove  Op = "remove"
 	OpLstat   Op = "lstat"
 	OpChtimes Op = "chtimes"
+	OpTouch   Op = "touch"
+	OpLocking Op = "locking"
 	OpSyncDir Op = "syncdir"
 	OpLock    Op = "lock"
 	OpSpace   Op = "space"
@@ -251,6 +253,20 @@ func (i *Injector) Chtimes(name string, atime, mtime time.Time) error {
 		return err
 	}
 	return i.fs.Chtimes(name, atime, mtime)
+}
+
+func (i *Injector) Touch(name string) error {
+	if err := i.fail(OpTouch, name); err != nil {
+		return err
+	}
+	return i.fs.Touch(name)
+}
+
+func (i *Injector) Locking(name string) (Locking, error) {
+	if err := i.fail(OpLocking, name); err != nil {
+		return Locking{Reach: ReachHost}, err
+	}
+	return i.fs.Locking(name)
 }
 
 func (i *Injector) SyncDir(name string) error {

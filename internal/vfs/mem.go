@@ -294,6 +294,17 @@ func (m *Mem) Chtimes(name string, atime, mtime time.Time) error {
 	})
 }
 
+func (m *Mem) Touch(name string) error {
+	now := time.Now()
+	return m.Chtimes(name, now, now)
+}
+
+// Locking says that everybody sees its locks.
+func (m *Mem) Locking(name string) (Locking, error) {
+	_, err := m.Lstat(name)
+	return Locking{Reach: ReachAll, Host: "mem", Why: "memory"}, err
+}
+
 func (m *Mem) SyncDir(name string) error {
 	return m.do("open", name, func() error {
 		n, err := m.find(memPath(name))

@@ -87,6 +87,10 @@ type FS interface {
 	// Chtimes sets a file's access and modification time.
 	Chtimes(name string, atime, mtime time.Time) error
 
+	// Touch sets a file's times to the present, by the clock of whoever keeps the
+	// file: a server's, where that is another machine.
+	Touch(name string) error
+
 	// SyncDir returns once the directory's entries are on the device.
 	SyncDir(name string) error
 
@@ -94,6 +98,10 @@ type FS interface {
 	// returns ErrLocked at once when it is held, by this process or another.
 	// Closing the result or the death of the process releases it.
 	Lock(name string) (io.Closer, error)
+
+	// Locking says who sees the locks of the filesystem that holds name. Where
+	// that cannot be told Reach is ReachHost.
+	Locking(name string) (Locking, error)
 
 	// Space reports on the filesystem that holds name.
 	Space(name string) (Space, error)

@@ -1,0 +1,351 @@
+package diskstore
+
+import (
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// share is a network filesystem as several machines see it. Locks succeed and stay
+// on each machine, or fail. The server's clock is not that of the machines. Each
+// machine remembers what it has seen of a file until it opens that or changes it
+// itself.
+type share struct {
+	ahead   time.Duration // of the server's clock
+	noLocks bool
+	reach   vfs.Reach
+
+	mu    sync.Mutex
+	locks map[string]bool // by machine and path
+	seen  map[string]fs.FileInfo
+}
+
+func newShare(ahead time.Duration) *share {
+	return &share{ahead: ahead, reach: vfs.ReachHost, locks: make(map[string]bool), seen: make(map[string]fs.FileInfo)}
+}
+
+// from returns the share as one machine sees it.
+func (s *share) from(host string) vfs.FS { return hostFS{quickFS, s, host} }
+
+// die lets go of all locks of a machine.
+func (s *share) die(host string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key := range s.locks {
+		if strings.HasPrefix(key, host+" ") {
+			delete(s.locks, key)
+		}
+	}
+}
+
+type hostFS struct {
+	vfs.FS
+	share *share
+	host  string
+}
+
+// skewedInfo tells the times of the server.
+type skewedInfo struct {
+	fs.FileInfo
+	ahead time.Duration
+}
+
+func (i skewedInfo) ModTime() time.Time { return i.FileInfo.ModTime().Add(i.ahead) }
+
+func (h hostFS) forget(names ...string) {
+	h.share.mu.Lock()
+	defer h.share.mu.Unlock()
+	for _, name := range names {
+		delete(h.share.seen, h.host+" "+name)
+	}
+}
+
+func (h hostFS) Lstat(name string) (fs.FileInfo, error) {
+	h.share.mu.Lock()
+	defer h.share.mu.Unlock()
+	if fi, ok := h.share.seen[h.host+" "+name]; ok {
+		return fi, nil
+	}
+	fi, err := h.FS.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	skewed := skewedInfo{fi, h.share.ahead}
+	if fi.Mode().IsRegular() {
+		h.share.seen[h.host+" "+name] = skewed
+	}
+	return skewed, nil
+}
+
+func (h hostFS) SameFile(a, b fs.FileInfo) bool {
+	return os.SameFile(a.(skewedInfo).FileInfo, b.(skewedInfo).FileInfo)
+}
+
+func (h hostFS) Open(name string) (vfs.File, error) {
+	h.forget(name)
+	f, err := h.FS.Open(name)
+	return hostFile{f, h, name}, err
+}
+
+func (h hostFS) Create(name string) (vfs.File, error) {
+	h.forget(name)
+	f, err := h.FS.Create(name)
+	return hostFile{f, h, name}, err
+}
+
+func (h hostFS) Rename(oldname, newname string) error {
+	defer h.forget(oldname, newname)
+	return h.FS.Rename(oldname, newname)
+}
+
+func (h hostFS) Remove(name string) error {
+	defer h.forget(name)
+	return h.FS.Remove(name)
+}
+
+func (h hostFS) Chtimes(name string, atime, mtime time.Time) error {
+	defer h.forget(name)
+	return h.FS.Chtimes(name, atime.Add(-h.share.ahead), mtime.Add(-h.share.ahead))
+}
+
+func (h hostFS) Touch(name string) error {
+	defer h.forget(name)
+	now := time.Now()
+	return h.FS.Chtimes(name, now, now)
+}
+
+func (h hostFS) Locking(string) (vfs.Locking, error) {
+	return vfs.Locking{Reach: h.share.reach, Host: h.host, Why: "nfs with nolock"}, nil
+}
+
+func (h hostFS) Lock(name string) (io.Closer, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600) // it is made before it is found to be of no use
+	if err != nil {
+		return nil, err
+	}
+	f.Close()
+	h.share.mu.Lock()
+	defer h.share.mu.Unlock()
+	key := h.host + " " + name
+	switch {
+	case h.share.noLocks:
+		return nil, &fs.PathError{Op: "lock", Path: name, Err: syscall.ENOLCK}
+	case h.share.locks[key]:
+		return nil, &fs.PathError{Op: "lock", Path: name, Err: vfs.ErrLocked}
+	}
+	h.share.locks[key] = true
+	return hostLock{h.share, key}, nil
+}
+
+type hostLock struct {
+	share *share
+	key   string
+}
+
+func (l hostLock) Close() error {
+	l.share.mu.Lock()
+	defer l.share.mu.Unlock()
+	delete(l.share.locks, l.key)
+	return nil
+}
+
+type hostFile struct {
+	vfs.File
+	h    hostFS
+	name string
+}
+
+func (f hostFile) Stat() (fs.FileInfo, error) {
+	fi, err := f.File.Stat()
+	return skewedInfo{fi, f.h.share.ahead}, err
+}
+
+func (f hostFile) Write(p []byte) (int, error) {
+	f.h.forget(f.name)
+	return f.File.Write(p)
+}
+
+// sharedTier returns the tier in root as one machine sees it.
+func sharedTier(t *testing.T, fsys vfs.FS, root string) *dirTier {
+	tier := newDirTier(fsys, root, false)
+	tier.shared = true
+	t.Cleanup(func() { require.NoError(t, tier.Close()) })
+	return tier
+}
+
+func privateDir(t *testing.T) string {
+	dir := filepath.Join(t.TempDir(), "share")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	return dir
+}
+
+// clockOffsets are how far a server's clock may be from a machine's.
+var clockOffsets = []time.Duration{0, -3 * time.Hour, 3 * time.Hour}
+
+// TestLiveUploadIsNoOrphan: another machine counts while a page, last used long
+// ago, is on its way to the disk. Locks fail, or belong to each machine.
+func TestLiveUploadIsNoOrphan(t *testing.T) {
+	for _, noLocks := range []bool{true, false} {
+		for _, ahead := range clockOffsets {
+			sh, root := newShare(ahead), privateDir(t)
+			sh.noLocks = noLocks
+			inj := vfs.Inject(sh.from("a"))
+			gate := vfs.NewGate()
+			inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpSync}, Path: regexp.MustCompile(`-\d+\.tmp$`), Gate: gate})
+			a, b := sharedTier(t, inj, root), sharedTier(t, sh.from("b"), root)
+			up, err := a.Create(ctx, Name{Fingerprint: testFingerprint(1), Class: ClassPage, Key: Key{1}})
+			require.NoError(t, err)
+			require.NoError(t, up.Write(ctx, make([]byte, 4096)))
+			used := time.Now().Add(-2 * time.Hour).Truncate(time.Second)
+			result := make(chan error, 1)
+			go func() {
+				_, err := up.Commit(ctx, used)
+				result <- err
+			}()
+			<-gate.Entered()
+			_, err = b.Aside(ctx)
+			require.NoError(t, err)
+			_, _ = b.temp.claim() // which sweeps as well
+			gate.Open()
+			require.NoError(t, <-result, "no locks %v, server ahead by %v", noLocks, ahead)
+			info, err := a.Stat(ctx, Name{Fingerprint: testFingerprint(1), Class: ClassPage, Key: Key{1}})
+			require.NoError(t, err)
+			require.True(t, used.Equal(info.Used))
+		}
+	}
+}
+
+// TestFilesOfDeadMachinesGo after an hour by the server's clock, whatever this
+// machine's shows, and their lock files a day after that.
+func TestFilesOfDeadMachinesGo(t *testing.T) {
+	for _, noLocks := range []bool{true, false} {
+		for _, ahead := range clockOffsets {
+			sh, root := newShare(ahead), privateDir(t)
+			sh.noLocks = noLocks
+			a := newDirTier(sh.from("a"), root, false)
+			a.shared = true
+			_, err := a.Create(ctx, Name{Fingerprint: testFingerprint(1), Class: ClassPage, Key: Key{1}})
+			require.NoError(t, err)
+			sh.die("a")
+			age := func(by time.Duration) {
+				for _, path := range append(filesIn(t, root, tmpExt), filepath.Join(a.temp.dir, a.temp.id+lockExt)) {
+					when := time.Now().Add(-by)
+					require.NoError(t, os.Chtimes(path, when, when))
+				}
+			}
+			b := sharedTier(t, sh.from("b"), root)
+			for _, step := range []struct {
+				age         time.Duration
+				temps, lock bool
+			}{{0, true, true}, {orphanAge - time.Minute, true, true}, {orphanAge + time.Minute, false, true}, {lockAge + time.Minute, false, false}} {
+				age(step.age)
+				_, err = b.temp.claim()
+				if err != nil {
+					require.ErrorIs(t, err, ErrNotShared)
+					b.temp.refused = time.Time{}
+				}
+				aside, err := b.Aside(ctx)
+				require.NoError(t, err)
+				require.Equal(t, step.temps, len(filesIn(t, root, tmpExt)) > 0, "%v", step)
+				require.Equal(t, step.lock, aside.Living[a.temp.id], "%v", step)
+				if !step.lock {
+					break
+				}
+			}
+		}
+	}
+}
+
+// TestLocksOfOneSystemStillTellAtOnce: a process that was killed is dead to those
+// beside it, also on a share.
+func TestLocksOfOneSystemStillTellAtOnce(t *testing.T) {
+	sh, root := newShare(0), privateDir(t)
+	a := newDirTier(sh.from("a"), root, false)
+	a.shared = true
+	_, err := a.Create(ctx, Name{Fingerprint: testFingerprint(1), Class: ClassPage, Key: Key{1}})
+	require.NoError(t, err)
+	sh.die("a")
+	b := sharedTier(t, sh.from("a"), root)
+	_, err = b.temp.claim()
+	require.NoError(t, err)
+	require.Empty(t, filesIn(t, root, tmpExt))
+	require.Len(t, filesIn(t, root, lockExt), 1)
+}
+
+// TestOneMachineWritesWhereLocksDoNotReach: the second reads, and says once what to
+// do about it.
+func TestOneMachineWritesWhereLocksDoNotReach(t *testing.T) {
+	for _, reach := range []vfs.Reach{vfs.ReachHost, vfs.ReachDisk, vfs.ReachAll} {
+		sh := newShare(time.Hour)
+		sh.reach = reach
+		var log strings.Builder
+		on := func(host string) Options {
+			o := testOptions(t, withFS(sh.from(host)), withRemote(t))
+			o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			return o
+		}
+		oa, ob, beside := on("a"), on("b"), on("a")
+		ob.Remote, beside.Remote = oa.Remote, oa.Remote
+		a := open(t, oa)
+		inRemote(t, a, 2)
+		require.NoError(t, a.Flush(ctx))
+
+		a2 := open(t, beside) // another process of the same machine
+		inRemote(t, a2, 3)
+
+		b := open(t, ob)
+		readChain(t, b, prompt(0, testTokens), testTokens)
+		p := putChain(t, b, prompt(9, testTokens))[0]
+		info, err := b.local.Stat(ctx, b.pageName(p.Key()))
+		require.NoError(t, err)
+		err = b.demote(ctx, info)
+		if reach == vfs.ReachAll {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, ErrNotShared)
+		require.ErrorIs(t, b.demote(ctx, info), ErrNotShared)
+		_, err = b.remote.Lock(ctx)
+		require.ErrorIs(t, err, ErrLocked)
+		require.False(t, b.Stats().Remote.Down)
+		require.Equal(t, 1, strings.Count(log.String(), "is only read"), "%s", log.String())
+		require.Equal(t, reach == vfs.ReachHost, strings.Contains(log.String(), "do not reach other machines"))
+
+		require.NoError(t, a.Close())
+		require.NoError(t, a2.Close())
+		b.remote.inner.(*dirTier).temp.refused = time.Now().Add(-beatEvery)
+		require.NoError(t, b.demote(ctx, info))
+		require.Equal(t, 1, strings.Count(log.String(), "may be written again"))
+	}
+}
+
+// TestLockFilesDoNotPileUp where locks fail: each process that ends removes its
+// own.
+func TestLockFilesDoNotPileUp(t *testing.T) {
+	sh := newShare(0)
+	sh.noLocks = true
+	o := testOptions(t, withFS(sh.from("a")))
+	for range 10 {
+		s, err := Open(ctx, o)
+		require.NoError(t, err)
+		require.NoError(t, s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(1, testTokens))))
+		require.NoError(t, s.Close())
+	}
+	s := open(t, o)
+	aside, err := s.local.Aside(ctx)
+	require.NoError(t, err)
+	require.Len(t, aside.Living, 1)
+	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, tmpDir), lockExt), 1)
+}

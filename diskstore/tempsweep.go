@@ -1,0 +1,347 @@
+package diskstore
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+/*
+Whether the process lives that temporary files belong to is told by its lock, and
+where that proves nothing by when it was last seen.
+
+That a lock is held proves that its process lives, wherever that runs. That it is
+free proves its death only for a process of this running system, or on a disk that
+no other machine uses: a network filesystem may keep locks on each machine, with
+NFS 3 and nolock, with local_lock, with SMB, 9P and FUSE, and a machine that exports
+its disk does not see the locks of those who mount it. One machine cannot find that
+out by trying. So processes touch their lock file while they write, and files of
+other machines are removed only when they, and the lock file, have not changed for an
+hour. Times are compared with that of a file touched just now, never with this
+machine's clock: hosts differ, by hours at worst.
+*/
+const (
+	// orphanAge is for how long temporary files, and their lock file, must not
+	// have changed before they are taken for a dead process's whose lock tells
+	// nothing.
+	orphanAge = time.Hour
+
+	// lockAge is the same for a lock file without temporary files: a process that
+	// only sleeps has a claim in the ledger for as long as claimLife.
+	lockAge = claimLife + orphanAge
+
+	// beatEvery is how often a process that writes touches its lock file, and
+	// beatAge how old that may be while it counts as one that writes.
+	beatEvery = time.Minute
+	beatAge   = 5 * beatEvery
+)
+
+// foreign reports whether other machines may use the directory as well.
+func (d *tempDir) foreign() bool {
+	return d.t.shared || d.locking != nil && d.locking.Reach != vfs.ReachDisk
+}
+
+// lockless reports whether two machines may hold one lock at a time here.
+func (d *tempDir) lockless() bool {
+	return d.t.shared && d.locking != nil && d.locking.Reach != vfs.ReachAll
+}
+
+// learnLocksLocked finds out, once, who sees locks here. d.mu is held.
+func (d *tempDir) learnLocksLocked() error {
+	if d.locking != nil {
+		return nil
+	}
+	l, err := d.t.fs.Locking(d.dir)
+	if err != nil && errors.Is(classify(err), ErrNotFound) {
+		return err
+	}
+	if err != nil {
+		l.Reach, l.Why = vfs.ReachHost, err.Error()
+	}
+	d.locking = &l
+	if l.Reach == vfs.ReachHost && d.t.watch.log != nil {
+		d.t.watch.log.Warn("kv tier's locks do not reach other machines, or it cannot be told: only one may write here",
+			"filesystem", l.Why, "remedy", lockRemedy)
+	}
+	return nil
+}
+
+const lockRemedy = "mount it with NFS 4 and without local_lock or nolock, or give each machine a directory of its own (OLLAMA_KV_INSTANCE_ID for the local one)"
+
+// notShared is the error of a claim that was refused.
+func (d *tempDir) notShared() error {
+	return fmt.Errorf("another machine writes below %s, and locks do not keep the two apart; %s: %w", d.t.root, lockRemedy, ErrNotShared)
+}
+
+// trusts reports whether a free lock of this id proves that its process is dead.
+func (d *tempDir) trusts(id string) bool { return !d.foreign() || d.sameSystem(id) }
+
+// trusted is trusts for a caller without d.mu.
+func (d *tempDir) trusted(id string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.trusts(id)
+}
+
+// sameSystem reports whether an id was chosen by a process of this running system.
+func (d *tempDir) sameSystem(id string) bool {
+	if d.locking == nil {
+		return false
+	}
+	fields := strings.Split(id, ".")
+	return len(fields) >= 2 && fields[len(fields)-2] == d.locking.Host
+}
+
+// beatLocked touches the lock file when that is due, where other machines may be
+// waiting for it. When it is gone so is the claim. d.mu is held.
+func (d *tempDir) beatLocked() error {
+	if !d.foreign() || time.Since(d.beat) < beatEvery {
+		return nil
+	}
+	d.beat = time.Now()
+	err := d.t.fs.Touch(filepath.Join(d.dir, d.id+lockExt))
+	if errors.Is(classify(err), ErrNotFound) {
+		d.unlock(d.lock)
+		d.id, d.lock = "", nil
+		d.t.claimsAnew()
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return d.yieldLocked()
+}
+
+// nowLocked is what the filesystem's clock shows, which may be another machine's.
+// It is false where there is no file of ours to tell by. d.mu is held.
+func (d *tempDir) nowLocked() (time.Time, bool) {
+	if !d.foreign() {
+		return time.Now(), true
+	}
+	if d.id == "" {
+		return time.Time{}, false
+	}
+	path := filepath.Join(d.dir, d.id+lockExt)
+	if d.t.fs.Touch(path) != nil {
+		return time.Time{}, false
+	}
+	return d.changed(path)
+}
+
+// changed returns when a file changed last. It is opened for that: an NFS client
+// asks its server then, and otherwise tells what it remembers.
+func (d *tempDir) changed(path string) (time.Time, bool) {
+	f, err := d.t.fs.Open(path)
+	if err != nil {
+		return time.Time{}, false
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return time.Time{}, false
+	}
+	return fi.ModTime(), true
+}
+
+// tempFiles is what one process has in the temporary directory.
+type tempFiles struct {
+	lock  bool
+	paths []string // of its temporary files
+}
+
+// groupsLocked lists the temporary directory by id. d.mu is held.
+func (d *tempDir) groupsLocked() (map[string]*tempFiles, error) {
+	entries, err := d.t.fs.ReadDir(d.dir)
+	if err != nil {
+		return nil, err
+	}
+	groups := make(map[string]*tempFiles)
+	of := func(id string) *tempFiles {
+		if groups[id] == nil {
+			groups[id] = new(tempFiles)
+		}
+		return groups[id]
+	}
+	for _, e := range entries {
+		if id, ok := strings.CutSuffix(e.Name(), lockExt); ok {
+			of(id).lock = true
+		} else if id, _, ok := strings.Cut(e.Name(), "-"); ok && strings.HasSuffix(e.Name(), tmpExt) {
+			of(id).paths = append(of(id).paths, filepath.Join(d.dir, e.Name()))
+		}
+	}
+	return groups, nil
+}
+
+// sweep removes the files of processes that are dead, and returns the ids of those
+// that hold their lock. Failures are left for the next process.
+func (d *tempDir) sweep() (holding map[string]bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.learnLocksLocked() != nil {
+		return nil
+	}
+	return d.sweepLocked()
+}
+
+// sweepLocked is sweep. d.mu is held.
+func (d *tempDir) sweepLocked() (holding map[string]bool) {
+	groups, err := d.groupsLocked()
+	if err != nil {
+		return nil
+	}
+	holding = make(map[string]bool)
+	for id, files := range groups {
+		if id == d.id {
+			holding[id] = d.lock != nil
+			continue
+		}
+		held, alive, err := d.tryLocked(id, files)
+		switch {
+		case alive:
+			holding[id] = true
+		case err != nil: // perhaps it lives
+		case held != nil:
+			for _, path := range files.paths {
+				_ = d.t.fs.Remove(path)
+			}
+			d.removeLock(filepath.Join(d.dir, id+lockExt))
+		default:
+			d.sweepOldLocked(id, files)
+		}
+		d.unlock(held)
+	}
+	return holding
+}
+
+// tryLocked reports whether the lock of an id shows that its process lives, and
+// returns the lock, to be released, when it shows that it is dead. With neither it
+// shows nothing. d.mu is held.
+func (d *tempDir) tryLocked(id string, files *tempFiles) (held io.Closer, alive bool, err error) {
+	if !files.lock {
+		return nil, false, nil
+	}
+	lock, err := d.t.fs.Lock(filepath.Join(d.dir, id+lockExt))
+	switch {
+	case errors.Is(err, vfs.ErrLocked):
+		return nil, true, nil
+	case vfs.IsNoLocks(err):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, err
+	case !d.trusts(id):
+		d.unlock(lock)
+		return nil, false, nil
+	}
+	return lock, false, nil
+}
+
+// sweepOldLocked removes the files of an id that nobody has written for long.
+func (d *tempDir) sweepOldLocked(id string, files *tempFiles) {
+	age, known := d.idleLocked(id, files)
+	if !known || age <= orphanAge {
+		return
+	}
+	for _, path := range files.paths {
+		_ = d.t.fs.Remove(path)
+	}
+	if files.lock && age > lockAge {
+		d.removeLock(filepath.Join(d.dir, id+lockExt))
+	}
+}
+
+// idleLocked returns for how long nothing of an id has changed, by the
+// filesystem's clock; false when that cannot be told. d.mu is held.
+func (d *tempDir) idleLocked(id string, files *tempFiles) (time.Duration, bool) {
+	var last time.Time
+	paths := files.paths
+	if files.lock {
+		paths = append(paths[:len(paths):len(paths)], filepath.Join(d.dir, id+lockExt))
+	}
+	for _, path := range paths {
+		if when, ok := d.changed(path); ok && when.After(last) {
+			last = when
+		}
+	}
+	now, ok := d.nowLocked()
+	if !ok || last.IsZero() {
+		return 0, false
+	}
+	return now.Sub(last), true
+}
+
+// yieldLocked gives the claim up where another machine writes as well and locks do
+// not keep the two apart: the one that was there first goes on. Two that come at
+// once may both yield, and try again. d.mu is held.
+func (d *tempDir) yieldLocked() error {
+	if !d.lockless() {
+		return nil
+	}
+	other := d.otherWriterLocked()
+	was := !d.refused.IsZero()
+	log := d.t.watch.log
+	if other == "" {
+		if d.refused = (time.Time{}); was && log != nil {
+			log.Info("kv tier may be written again")
+		}
+		return nil
+	}
+	d.refused = time.Now()
+	_ = d.leaveLocked()
+	d.t.claimsAnew()
+	if !was && log != nil {
+		log.Warn("kv tier is only read: another machine writes to it, and locks do not keep the two apart",
+			"filesystem", d.locking.Why, "other", other, "remedy", lockRemedy)
+	}
+	return d.notShared()
+}
+
+// otherWriterLocked returns the id of a process of another machine that wrote a
+// moment ago and whose lock is free all the same, "" for none. d.mu is held.
+func (d *tempDir) otherWriterLocked() string {
+	groups, err := d.groupsLocked()
+	if err != nil {
+		return ""
+	}
+	for id, files := range groups {
+		if id == d.id || !files.lock || d.sameSystem(id) {
+			continue
+		}
+		held, alive, err := d.tryLocked(id, files)
+		d.unlock(held)
+		if alive || err != nil { // locks reach it
+			continue
+		}
+		if age, known := d.idleLocked(id, files); known && age < beatAge {
+			return id
+		}
+	}
+	return ""
+}
+
+// judge tells, for a tool, whether the process lives that an id's files belong to:
+// held is its lock when it is dead, to be released; else idle is for how long
+// nothing has changed, when that is known. A tool that may write makes a file to
+// tell the time by.
+func (d *tempDir) judge(id string, files *tempFiles, write bool) (held io.Closer, alive bool, idle time.Duration, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.learnLocksLocked(); err != nil {
+		return nil, false, 0, err
+	}
+	held, alive, err = d.tryLocked(id, files)
+	if alive || held != nil || err != nil {
+		return held, alive, 0, err
+	}
+	if write && d.foreign() && d.id == "" {
+		if err := d.chooseLocked(); err != nil {
+			return nil, false, 0, err
+		}
+	}
+	idle, _ = d.idleLocked(id, files)
+	return nil, false, idle, nil
+}

@@ -1,0 +1,37 @@
+package vfs
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+func lockingAt(name string) (Locking, error) {
+	l := Locking{Reach: ReachHost, Host: host()}
+	path, err := filepath.Abs(name)
+	if err == nil {
+		path, err = filepath.EvalSymlinks(path)
+	}
+	if err != nil {
+		return l, fmt.Errorf("find the mount of %s: %w", name, err)
+	}
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return l, fmt.Errorf("find the mount of %s: %w", name, err)
+	}
+	m, ok := mountOf(string(text), path)
+	if !ok {
+		return l, fmt.Errorf("find the mount of %s: the system does not list it: %w", name, os.ErrNotExist)
+	}
+	l.Reach, l.Why = reachOf(m.fsType, m.options)
+	return l, nil
+}
+
+// runningSystem is another after each start, and the same in all containers.
+func runningSystem() string {
+	if id, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
+		return string(id)
+	}
+	name, _ := os.Hostname() // without a name all such systems are one
+	return name
+}

@@ -1,0 +1,28 @@
+//go:build !linux && !darwin
+
+package vfs
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// lockingAt knows Windows alone, whose servers keep the locks of what they share.
+func lockingAt(name string) (Locking, error) {
+	l := Locking{Reach: ReachHost, Host: host(), Why: runtime.GOOS}
+	if runtime.GOOS == "windows" {
+		l.Reach = ReachDisk
+		if strings.HasPrefix(filepath.VolumeName(name), `\\`) {
+			l.Reach, l.Why = ReachAll, "a share of Windows"
+		}
+	}
+	return l, nil
+}
+
+// runningSystem is the same after a restart.
+func runningSystem() string {
+	name, _ := os.Hostname() // without a name all such systems are one
+	return name
+}
