@@ -271,3 +271,31 @@ func TestVerdictsBeginAgainAfterAnHourWithoutDamage(t *testing.T) {
 	v.replaced(info.Name)
 	require.Len(t, v.order, maxBadPages-1)
 }
+
+// TestBadPageThatStaysMakesRoom: a local page that is not fit for use, and that
+// this process sets aside no more, goes when its room is needed.
+func TestBadPageThatStaysMakesRoom(t *testing.T) {
+	o := testOptions(t, withRemote(t))
+	s := open(t, o)
+	p := putChain(t, s, prompt(0, testTokens))[0]
+	info, err := s.local.Stat(ctx, s.pageName(p.Key()))
+	require.NoError(t, err)
+	path := filePath(o.Local.Root, info.Name)
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	data[len(data)-footerBytes-1] ^= 4
+	require.NoError(t, os.WriteFile(path, data, 0o600))
+	info, err = s.local.Stat(ctx, info.Name)
+	require.NoError(t, err)
+	s.verdicts[tierLocal].spent, s.verdicts[tierLocal].lastBad = true, time.Now()
+
+	removed, err := s.evict(ctx, tierLocal, info, false)
+	require.NoError(t, err)
+	require.Zero(t, removed.Bytes)
+	require.FileExists(t, path)
+	removed, err = s.evict(ctx, tierLocal, info, true)
+	require.NoError(t, err)
+	require.Equal(t, info.Bytes, removed.Bytes)
+	require.NoFileExists(t, path)
+	require.EqualValues(t, 1, s.Stats().Evicted)
+}

@@ -398,7 +398,10 @@ func (s *Store) evict(ctx context.Context, id tierID, info Info, must bool) (rem
 			return removed, ctx.Err() // closing: the page stays where it is
 		case s.localSide(err, ErrDamaged), s.localSide(err, ErrMismatch):
 			s.condemn(ctx, id, info, err)
-			return removed, nil
+			if !must || !s.verdicts[id].isBad(info) {
+				return removed, nil
+			}
+			// It stays in its place, is of no use, and its room is needed.
 		case !must && !errors.Is(err, ErrNoSpace) && !s.localSide(err, ErrNotFound):
 			return removed, errStays
 		}
