@@ -246,3 +246,18 @@ func TestLostPagesAreBounded(t *testing.T) {
 	first, _ = q.firstLost(keys, losses)
 	require.Equal(t, 2, first)
 }
+
+// After a batch that failed nothing more is copied out of the cache.
+func TestFlushingWhatIsSealedCopiesNothing(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	withClock(r)
+	store.setFail(errRefused)
+	r.run(r.slots[0], tokenRange(1, 50), nil, true)
+	r.settle()
+	store.setFail(nil)
+	require.NoError(t, r.tiered.FlushSealed(t.Context()))
+	require.Empty(t, store.pages)
+	r.flush()
+	require.Len(t, store.pages, 6)
+}

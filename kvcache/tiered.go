@@ -397,12 +397,6 @@ func (t *TieredCausal) Flush(ctx context.Context) error {
 	if err := t.landBuilt(ctx); err != nil {
 		return err
 	}
-	return t.FlushSealed(ctx)
-}
-
-// FlushSealed is Flush for a runner that ends because a batch failed: it waits for no batch,
-// since none will land, and stores what was sealed before.
-func (t *TieredCausal) FlushSealed(ctx context.Context) error {
 	if err := t.queue.wait(ctx); err != nil {
 		return err
 	}
@@ -411,6 +405,15 @@ func (t *TieredCausal) FlushSealed(ctx context.Context) error {
 		if err := t.queue.wait(ctx); err != nil {
 			return err
 		}
+	}
+	return t.FlushSealed(ctx)
+}
+
+// FlushSealed is Flush for a runner that ends because a batch failed: it waits for no batch,
+// since none will land, and stores what was sealed before.
+func (t *TieredCausal) FlushSealed(ctx context.Context) error {
+	if err := t.queue.wait(ctx); err != nil {
+		return err
 	}
 	t.ratesKept(t.rates.Save())
 	return t.opts.Store.Flush(ctx)
