@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -33,6 +34,9 @@ type fakeCache struct {
 	device *fakeDevice
 	rows   map[section][]byte // per layer and kind, one row per cell; the device's mu
 
+	// unwritten counts the copies that cells still lack which were reserved; the device's mu.
+	unwritten map[int32]int
+
 	batchCells []int32
 	onWrite    func()
 	onShift    func() error
@@ -58,6 +62,7 @@ func newFakeCache(cells, layers int) *fakeCache {
 	c := &fakeCache{
 		window: math.MaxInt32, memory: math.MaxInt32,
 		cells: make([]fakeCell, cells), layers: layers, rows: make(map[section][]byte),
+		unwritten: make(map[int32]int),
 	}
 	for l := range layers {
 		c.rows[section{l, false}] = make([]byte, cells*fakeKeyBytes)
@@ -112,8 +117,12 @@ func (c *fakeCache) WriteRows(layer int, value bool, cells []int32, src []byte) 
 	if len(src) != n*len(cells) {
 		return fmt.Errorf("%d bytes for %d rows", len(src), len(cells))
 	}
+	poison := bytes.Count(src, []byte{0xff}) == len(src)
 	for i, cell := range cells {
 		copy(c.row(section{layer, value}, cell), src[i*n:(i+1)*n])
+		if !poison {
+			c.unwritten[cell]--
+		}
 	}
 	return nil
 }
@@ -133,6 +142,9 @@ func (c *fakeCache) take(seq int, pos int32) (int32, bool) {
 	for i := range c.cells {
 		if c.free(i) {
 			c.cells[i] = fakeCell{pos, []int{seq}}
+			c.device.mu.Lock()
+			delete(c.unwritten, int32(i))
+			c.device.mu.Unlock()
 			return int32(i), true
 		}
 	}
@@ -211,6 +223,11 @@ func (c *fakeCache) ReserveCells(seq int, begin, end int32, preferred []int32) (
 			return nil, ollama.ErrKvCacheFull
 		}
 		cells = append(cells, cell)
+	}
+	c.device.mu.Lock()
+	defer c.device.mu.Unlock()
+	for _, cell := range cells {
+		c.unwritten[cell] = 2 * c.layers
 	}
 	return cells, nil
 }
@@ -315,13 +332,37 @@ func (c *fakeCache) compute(tokens []int32, cells []int32, before [][]int32) {
 	}
 }
 
-// rowAfter is the row of a token that attends to the given rows.
+// rowAfter is the row of a token that attends to the given rows. Computing it takes most of
+// the time of the random interleavings, so what was computed is remembered.
 func rowAfter(s section, previous []byte, token int32, n int) []byte {
+	key := rowKey{s, string(previous), token, n}
+	rowsSeen.Lock()
+	defer rowsSeen.Unlock()
+	if row, ok := rowsSeen.m[key]; ok {
+		return row
+	}
+	if len(rowsSeen.m) >= 1<<17 || rowsSeen.m == nil {
+		rowsSeen.m = make(map[rowKey][]byte)
+	}
 	h := sha256.New()
 	fmt.Fprint(h, s.layer, s.value)
 	h.Write(previous)
 	_ = binary.Write(h, binary.LittleEndian, token)
-	return bytes.Repeat(h.Sum(nil), 2)[:n]
+	row := bytes.Repeat(h.Sum(nil), 2)[:n:n]
+	rowsSeen.m[key] = row
+	return row
+}
+
+type rowKey struct {
+	section
+	previous string
+	token    int32
+	n        int
+}
+
+var rowsSeen struct {
+	sync.Mutex
+	m map[rowKey][]byte
 }
 
 // wantRows are the rows of a prefix in one section, as an undisturbed engine computes them
@@ -346,6 +387,7 @@ func (c *fakeCache) requireRows(t require.TestingT, seq int, tokens []int32) {
 
 // requireRowsNow is requireRows for what is there already. The device's mu is held.
 func (c *fakeCache) requireRowsNow(t require.TestingT, seq int, tokens []int32) {
+	held := c.held()[seq]
 	for l := range c.layers {
 		for _, value := range []bool{false, true} {
 			s := section{l, value}
@@ -354,7 +396,10 @@ func (c *fakeCache) requireRowsNow(t require.TestingT, seq int, tokens []int32) 
 				if pos < len(tokens)-int(c.window) {
 					continue
 				}
-				cell, ok := c.cellOf(seq, int32(pos))
+				cell, ok := held[int32(pos)]
+				if ok && bytes.Equal(want, c.row(s, cell)) {
+					continue
+				}
 				require.True(t, ok, "sequence %d has no cell for position %d", seq, pos)
 				require.Equal(t, want, c.row(s, cell), "sequence %d position %d cell %d layer %d value %v", seq, pos, cell, l, value)
 			}
@@ -386,8 +431,10 @@ type fakeSlot struct {
 	inputs []*input.Input // what the runner thinks the cache holds
 	rest   []*input.Input
 	inUse  bool
-	store  bool
-	exact  int // positions whose rows follow from their tokens
+	// aborted: the request was given up while it was restored, and a window may be gone.
+	aborted bool
+	store   bool
+	exact   int // positions whose rows follow from their tokens
 }
 
 type fakeBatch struct {
@@ -455,6 +502,13 @@ func (r *fakeRunner) load(slot *fakeSlot, prompt []int32, store bool) Restored {
 }
 
 func (r *fakeRunner) loadInputs(slot *fakeSlot, in []*input.Input, store bool) Restored {
+	restored, err := r.loadContext(r.t.Context(), slot, in, store)
+	require.NoError(r.t, err)
+	return restored
+}
+
+// loadContext is loadInputs for a request that may be given up: then the slot is free again.
+func (r *fakeRunner) loadContext(ctx context.Context, slot *fakeSlot, in []*input.Input, store bool) (Restored, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	require.False(r.t, slot.inUse)
@@ -463,18 +517,21 @@ func (r *fakeRunner) loadInputs(slot *fakeSlot, in []*input.Input, store bool) R
 		past = 0
 	}
 	require.NoError(r.t, r.tiered.Remove(slot.id, int32(past), math.MaxInt32))
-	slot.inputs, slot.inUse, slot.store = in[:past:past], true, store
+	slot.inputs, slot.inUse, slot.aborted, slot.store = in[:past:past], true, false, store
 	slot.exact = min(slot.exact, past)
-	restored, err := r.tiered.Restore(r.t.Context(), r.lock, slot.id, past, in, func(n int) {
+	restored, err := r.tiered.Restore(ctx, r.lock, slot.id, past, in, func(n int) {
 		slot.inputs, slot.exact = in[:n:n], min(slot.exact, n)
 	})
-	require.NoError(r.t, err)
 	if base := restored.Held - restored.Tokens; restored.Tokens > 0 && base <= slot.exact {
 		slot.exact = restored.Held - restored.Shifted
 	}
+	if err != nil {
+		slot.inUse, slot.aborted = false, true
+		return restored, err
+	}
 	slot.inputs, slot.rest = in[:restored.Held:restored.Held], in[restored.Held:]
 	r.tiered.StartSequence(slot.id, store)
-	return restored
+	return restored, nil
 }
 
 // fork gives a slot the longest beginning of a prompt that any other slot is said to hold,

@@ -1,12 +1,20 @@
 package kvcache
 
 import (
+	"context"
+	"flag"
+	"io"
+	"log/slog"
+	"os"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
@@ -14,19 +22,80 @@ import (
 // row that is sealed, the cache every row that is attended to.
 type simulation struct {
 	*fakeRunner
-	store *memStore
-	runs  bool // text at other positions is reused
-	start func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner
+	store   *memStore
+	runs    bool // text at other positions is reused
+	start   func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner
+	loading []*loading
+	inBatch atomic.Bool // a batch is being done
+	lost    bool        // the store has lost pages of its own accord
+	steps   int
 }
 
-// prompt draws from a small tree of texts, so that prefixes are shared at all lengths.
-func drawPrompt(t *rapid.T) []int32 {
+// loading is a request whose restore is under way. It runs until it lets go of the runner's
+// lock or wants it back, and goes on when it is told to: in between the others go on.
+type loading struct {
+	*simulation
+	slot   *fakeSlot
+	cancel context.CancelFunc
+	paused chan struct{}
+	resume chan struct{}
+	done   chan struct{}
+}
+
+// pausingLock is the runner's lock as a restore sees it.
+type pausingLock struct {
+	sync.Locker
+	l *loading
+}
+
+func (p pausingLock) Unlock() {
+	p.Locker.Unlock()
+	p.l.pause()
+}
+
+func (p pausingLock) Lock() {
+	p.l.pause()
+	p.Locker.Lock()
+}
+
+// pause waits for its turn, but when the lock is needed at the end of a batch.
+func (l *loading) pause() {
+	if l.inBatch.Load() {
+		return
+	}
+	l.paused <- struct{}{}
+	<-l.resume
+}
+
+// What private requests alone say.
+const privateBegin, privateEnd = 20, 22
+
+func isPrivate(token int32) bool {
+	return token >= 1000*privateBegin && token < 1000*(privateEnd+1)
+}
+
+// drawPrompt draws from a small tree of texts, so that prefixes are shared at all lengths, or
+// goes on with what some slot holds.
+func (s *simulation) drawPrompt(t *rapid.T, public bool) []int32 {
+	if held := tokensOf(rapid.SampledFrom(s.slots).Draw(t, "continued").inputs); len(held) > 0 && rapid.Bool().Draw(t, "continue") {
+		if !public || !slices.ContainsFunc(held, isPrivate) {
+			return append(slices.Clone(held[:min(len(held), 70)]), drawEnding(t, public)...)
+		}
+	}
 	text := tokenRange(rapid.IntRange(1, 3).Draw(t, "text"), rapid.IntRange(1, 50).Draw(t, "length"))
 	if rapid.Bool().Draw(t, "truncated") { // old messages are left out
 		keep := rapid.IntRange(0, len(text)-1).Draw(t, "keep")
 		text = slices.Delete(text, keep, rapid.IntRange(keep, len(text)-1).Draw(t, "from"))
 	}
-	return append(text, tokenRange(rapid.IntRange(10, 12).Draw(t, "ending"), rapid.IntRange(1, 8).Draw(t, "extra"))...)
+	return append(text, drawEnding(t, public)...)
+}
+
+func drawEnding(t *rapid.T, public bool) []int32 {
+	ending := rapid.IntRange(10, 12).Draw(t, "ending")
+	if !public {
+		ending += privateBegin - 10
+	}
+	return tokenRange(ending, rapid.IntRange(1, 8).Draw(t, "extra"))
 }
 
 func (s *simulation) pick(t *rapid.T, want func(*fakeSlot) bool) *fakeSlot {
@@ -43,12 +112,15 @@ func (s *simulation) pick(t *rapid.T, want func(*fakeSlot) bool) *fakeSlot {
 }
 
 func idle(s *fakeSlot) bool { return !s.inUse }
-func busy(s *fakeSlot) bool { return s.inUse }
 
-// Load starts a request, possibly in a slot forked from another; batches land meanwhile.
+func (s *simulation) busy(slot *fakeSlot) bool {
+	return slot.inUse && !slices.ContainsFunc(s.loading, func(l *loading) bool { return l.slot == slot })
+}
+
+// Load starts a request, possibly in a slot forked from another, which may be restoring.
 func (s *simulation) Load(t *rapid.T) {
-	slot := s.pick(t, idle)
-	prompt := drawPrompt(t)
+	slot, public := s.pick(t, idle), rapid.Bool().Draw(t, "store")
+	prompt := s.drawPrompt(t, public)
 	if source := rapid.SampledFrom(s.slots).Draw(t, "source"); source != slot && rapid.Bool().Draw(t, "fork") {
 		if n := commonPrefix(source.inputs, inputsOf(prompt)); n > 0 {
 			s.mu.Lock()
@@ -57,19 +129,81 @@ func (s *simulation) Load(t *rapid.T) {
 			s.mu.Unlock()
 		}
 	}
-	landed := make(chan struct{})
-	go func() {
-		defer close(landed)
-		s.mu.Lock() // a restore lets go of the lock while it reads
-		flying := s.flight
-		s.mu.Unlock()
-		for range flying {
-			s.compute()
-		}
-	}()
 	s.device.pace(rapid.IntRange(0, 30).Draw(t, "copies per work"))
-	s.load(slot, prompt, rapid.Bool().Draw(t, "store"))
-	<-landed
+	ctx, cancel := context.WithCancel(s.t.Context())
+	l := &loading{simulation: s, slot: slot, cancel: cancel, paused: make(chan struct{}), resume: make(chan struct{}), done: make(chan struct{})}
+	s.loading = append(s.loading, l)
+	s.lock = pausingLock{&s.mu, l}
+	go func(r *fakeRunner) {
+		defer close(l.done)
+		if _, err := r.loadContext(ctx, slot, inputsOf(prompt), public); err != nil && ctx.Err() == nil {
+			panic(err)
+		}
+	}(s.fakeRunner)
+	s.until(l)
+	if rapid.Bool().Draw(t, "at once") {
+		for slices.Contains(s.loading, l) {
+			s.advance(l)
+		}
+	}
+}
+
+// Converse is a whole request, so that there is something to restore.
+func (s *simulation) Converse(t *rapid.T) {
+	slot, public := s.pick(t, idle), rapid.Bool().Draw(t, "store")
+	prompt := s.drawPrompt(t, public)
+	s.lock = &s.mu
+	for s.compute() {
+	}
+	s.load(slot, prompt, public)
+	for len(slot.rest) > 0 {
+		_ = s.build() && s.compute()
+	}
+	s.finish(slot)
+}
+
+// until returns when a request pauses or is loaded.
+func (s *simulation) until(l *loading) {
+	select {
+	case <-l.paused:
+	case <-l.done:
+		l.cancel()
+		s.loading = slices.DeleteFunc(s.loading, func(other *loading) bool { return other == l })
+	}
+}
+
+// advance lets a request go on, which may be waiting for what is in flight.
+func (s *simulation) advance(l *loading) {
+	l.resume <- struct{}{}
+	for s.compute() {
+	}
+	s.until(l)
+}
+
+func (s *simulation) pickLoading(t *rapid.T) *loading {
+	if len(s.loading) == 0 {
+		t.Skip("nothing is loading")
+	}
+	return rapid.SampledFrom(s.loading).Draw(t, "loading")
+}
+
+func (s *simulation) Advance(t *rapid.T) { s.advance(s.pickLoading(t)) }
+
+// Abort gives a request up while it is restored.
+func (s *simulation) Abort(t *rapid.T) { s.pickLoading(t).cancel() }
+
+// loaded lets every request go on until it is loaded.
+func (s *simulation) loaded() {
+	for len(s.loading) > 0 {
+		s.advance(s.loading[0])
+	}
+}
+
+// compute runs the oldest batch that is built, and what waits for its end.
+func (s *simulation) compute() bool {
+	s.inBatch.Store(true)
+	defer s.inBatch.Store(false)
+	return s.fakeRunner.compute()
 }
 
 func (s *simulation) Build(t *rapid.T) {
@@ -99,23 +233,53 @@ func (s *simulation) Device(t *rapid.T) {
 }
 
 func (s *simulation) Generate(t *rapid.T) {
-	slot := s.pick(t, func(s *fakeSlot) bool { return s.inUse && len(s.rest) == 0 && len(s.inputs) > 0 })
+	slot := s.pick(t, func(slot *fakeSlot) bool { return s.busy(slot) && len(slot.rest) == 0 && len(slot.inputs) > 0 })
 	if len(slot.inputs) >= s.numCtx {
 		t.Skip("context is full")
 	}
 	slot.rest = inputsOf([]int32{rapid.Int32Range(900, 903).Draw(t, "token")})
 }
 
-func (s *simulation) Finish(t *rapid.T) { s.finish(s.pick(t, busy)) }
+func (s *simulation) Finish(t *rapid.T) { s.finish(s.pick(t, s.busy)) }
 
 func (s *simulation) Shift(t *rapid.T) {
-	slot := s.pick(t, func(s *fakeSlot) bool { return s.inUse && len(s.inputs) > 12 })
+	slot := s.pick(t, func(slot *fakeSlot) bool { return s.busy(slot) && len(slot.inputs) > 12 })
 	keep := rapid.IntRange(0, 6).Draw(t, "keep")
 	s.shift(slot, keep, rapid.IntRange(1, (len(slot.inputs)-keep)/2).Draw(t, "discard"))
 }
 
+// Break lets reads of some page fail, and writes of some or of all.
+func (s *simulation) Break(t *rapid.T) {
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	s.store.readErr, s.store.failing, s.store.fail = nil, nil, nil
+	page := rapid.IntRange(0, 7).Draw(t, "page")
+	switch rapid.SampledFrom([]string{"nothing", "read", "damaged", "write", "writes"}).Draw(t, "break") {
+	case "read":
+		s.store.readErr = map[int]error{page: errRefused}
+	case "damaged":
+		s.store.readErr = map[int]error{page: diskstore.ErrDamaged}
+	case "write":
+		s.store.failing = map[int]error{page: errRefused}
+	case "writes":
+		s.store.fail = errRefused
+	}
+}
+
+// Wait lets so much time pass that a store which failed is tried again.
+func (s *simulation) Wait(t *rapid.T) { s.tiered.queue.retry() }
+
+// Lose makes the store lose pages.
+func (s *simulation) Lose(t *rapid.T) {
+	if s.store.lose(8*rapid.IntRange(0, 7).Draw(t, "page")) == 0 {
+		t.Skip("there is no such page")
+	}
+	s.lost = true
+}
+
 // Restart loses everything but the store.
 func (s *simulation) Restart(t *rapid.T) {
+	s.loaded()
 	for s.compute() {
 	}
 	s.tiered.Close()
@@ -124,34 +288,63 @@ func (s *simulation) Restart(t *rapid.T) {
 	s.fakeRunner = fresh
 }
 
-// Check holds when nothing is in flight: every row that should be exact is.
+// Check holds after every step.
 func (s *simulation) Check(t *rapid.T) {
+	s.steps++
 	_ = s.tiered.queue.wait(s.t.Context())
 	s.store.requireRight(t)
+	s.store.requirePublic(t)
+	s.checkInvariants(t)
 	if len(s.flight) > 0 {
 		return
 	}
 	s.requireMirrors(t)
 	for _, slot := range s.slots {
-		if len(slot.inputs) == slot.exact || len(s.model.caches) == 1 {
+		if len(s.model.caches) == 1 || len(slot.inputs) == slot.exact && (s.busy(slot) || !slot.inUse && !slot.aborted) {
 			s.model.requireRows(t, slot.id, tokensOf(slot.inputs[:slot.exact]))
 		}
 		s.cache.requireRows(t, slot.id, tokensOf(slot.inputs[:slot.exact]))
 	}
 }
 
-// requireMirrors checks that slots know where their rows are.
+// requirePublic fails when the store has text that only private requests say.
+func (s *memStore) requirePublic(t require.TestingT) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	require.False(t, s.private, "private text was stored")
+}
+
+// requireMirrors checks that slots know where their rows are, those of windows as well.
 func (s *simulation) requireMirrors(t *rapid.T) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.tiered.mu.Lock()
 	defer s.tiered.mu.Unlock()
 	for seq, mirror := range s.tiered.slots {
-		s.tiered.forget(seq, mirror)
+		now := *mirror
+		now.from = slices.Clone(mirror.from)
+		s.tiered.forget(seq, &now)
 		for g := range s.tiered.groups {
 			cache := s.tiered.groups[g].Rows.(*fakeCache)
-			for pos := mirror.from[g]; pos < len(mirror.tokens); pos++ {
-				cell, ok := cache.cellOf(seq, int32(pos))
-				require.True(t, ok, "slot %d group %d has forgotten position %d of %d, not %d and before", seq, g, pos, len(mirror.tokens), mirror.from[g])
-				require.Equal(t, cell, mirror.cells[g][pos])
+			held := cache.held()[seq]
+			for pos := now.from[g]; pos < len(mirror.tokens); pos++ {
+				if cell, ok := held[int32(pos)]; !ok || cell != mirror.cells[g][pos] {
+					require.Fail(t, "", "slot %d group %d has forgotten position %d of %d, not %d and before", seq, g, pos, len(mirror.tokens), now.from[g])
+				}
+			}
+		}
+	}
+}
+
+// requireStored fails when a public page that is whole in a slot is not in the store, which
+// has been healthy for a while.
+func (s *simulation) requireStored(t *rapid.T) {
+	s.tiered.mu.Lock()
+	defer s.tiered.mu.Unlock()
+	for seq, mirror := range s.tiered.slots {
+		for page, key := range mirror.keys {
+			if (page+1)*8 <= mirror.private {
+				require.True(t, s.store.Has(key), "slot %d page %d of %d was never stored", seq, page, len(mirror.keys))
 			}
 		}
 	}
@@ -182,22 +375,65 @@ func TestRandomInterleavingsWithRunsAndAWindow(t *testing.T) {
 	randomInterleavings(t, true, true, newWindowedRunner)
 }
 
+// stepsLong is how many steps each of the random interleavings takes with KVTIER_LONG=1.
+const stepsLong = 260_000
+
 func randomInterleavings(t *testing.T, windowed, reuse bool, start func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner) {
+	steps := 0
+	defer func() { t.Logf("steps taken: %d", steps) }()
+	if os.Getenv("KVTIER_LONG") == "" {
+		steps = interleave(t, windowed, reuse, start)
+		return
+	}
+	for steps < stepsLong && !t.Failed() {
+		t.Run("", func(t *testing.T) { // what it holds is let go of at its end
+			steps += interleave(t, windowed, reuse, start)
+		})
+	}
+}
+
+func interleave(t *testing.T, windowed, reuse bool, start func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner) (steps int) {
+	silence(t)
+	require.NoError(t, flag.Set("rapid.steps", "100")) // 30 are over before much is stored
 	rapid.Check(t, func(rt *rapid.T) {
 		store := newMemStore(t)
 		store.windowed = windowed
 		s := &simulation{store: store, runs: reuse, start: start}
 		s.fakeRunner = start(t, store, rapid.IntRange(1, 3).Draw(rt, "slots"), 80, simulated(reuse))
-		defer func() { s.tiered.Close() }()
+		defer func() {
+			s.loaded()
+			s.tiered.Close()
+			steps += s.steps
+		}()
 		rt.Repeat(map[string]func(*rapid.T){
 			"load": s.Load, "build": s.Build, "compute": s.Compute, "compute more": s.Compute,
 			"launch": s.Launch, "device": s.Device,
 			"generate": s.Generate, "finish": s.Finish, "shift": s.Shift, "restart": s.Restart,
+			"converse": s.Converse, "converse more": s.Converse,
+			"advance": s.Advance, "advance more": s.Advance, "abort": s.Abort,
+			"break": s.Break, "wait": s.Wait, "lose": s.Lose,
 			"": s.Check,
 		})
+		s.loaded()
 		for s.build() || s.compute() {
 		}
 		s.Check(rt)
 		require.Zero(rt, s.tiered.Stats().FailedCopies)
+		store.mu.Lock()
+		store.fail, store.failing = nil, nil
+		store.mu.Unlock()
+		s.flush()
+		s.Check(rt)
+		if !s.lost {
+			s.requireStored(rt)
+		}
 	})
+	return steps
+}
+
+// silence keeps what a store that fails on purpose makes the log say out of the output.
+func silence(t *testing.T) {
+	old := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	t.Cleanup(func() { slog.SetDefault(old) })
 }

@@ -34,6 +34,7 @@ type memStore struct {
 	puts    int
 	closed  bool
 
+	private  bool           // a page has text of a private request
 	windowed bool           // group 0 has a window
 	wrong    []string       // rows that do not follow from their tokens
 	read     map[uint16]int // rows, by group
@@ -111,6 +112,7 @@ func (s *memStore) Put(ctx context.Context, p *diskstore.Page) error {
 		return err
 	}
 	s.check(p)
+	s.private = s.private || slices.ContainsFunc(p.Tokens, isPrivate)
 	page := *p
 	page.Payload = slices.Clone(p.Payload)
 	key := diskstore.ChainKey(p.Parent, p.Tokens, p.Media)

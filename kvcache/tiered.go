@@ -261,10 +261,10 @@ func (t *TieredCausal) land(f *flight) {
 			continue
 		}
 		s := t.slot(p.seq)
-		for g := range t.groups { // when the batch was built these became free
-			s.from[g] = max(s.from[g], t.groups[g].oldest(int(p.begin)))
-		}
 		p.land(s, &t.opts)
+		for g := range t.groups { // when the batch was built these became free
+			s.from[g] = max(s.from[g], min(t.groups[g].oldest(int(p.begin)), len(s.tokens)))
+		}
 		t.seal(s, false)
 		switch {
 		case t.stateful():

@@ -1,0 +1,153 @@
+package kvcache
+
+import (
+	"math"
+	"slices"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
+
+// checkInvariants fails when what the wrapper, the runner and the caches each take for true
+// does not go together. It may be called whenever nobody holds a lock, restores and batches
+// under way or not.
+func (r *fakeRunner) checkInvariants(t require.TestingT) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tiered.mu.Lock()
+	defer r.tiered.mu.Unlock()
+	held := r.cache.held()
+	for seq, s := range r.tiered.slots {
+		checkSlot(t, r.tiered, seq, s)
+		r.checkMirror(t, held[seq], seq, s)
+	}
+	r.checkShared(t)
+	for _, f := range r.tiered.flights {
+		for i := range f.parts {
+			r.checkPart(t, held, &f.parts[i])
+		}
+	}
+	for _, slot := range r.slots {
+		for _, c := range r.model.caches {
+			c.checkClaim(t, slot)
+		}
+	}
+	r.tiered.queue.checkInvariants(t)
+}
+
+// held is the cell of each position, by sequence.
+func (c *fakeCache) held() map[int]map[int32]int32 {
+	held := make(map[int]map[int32]int32)
+	for cell, at := range c.cells {
+		for _, seq := range at.seqs {
+			if held[seq] == nil {
+				held[seq] = make(map[int32]int32)
+			}
+			held[seq][at.pos] = int32(cell)
+		}
+	}
+	return held
+}
+
+// checkClaim checks that what the runner takes a slot to hold is there: a cell of each
+// position, and in it more than what was there when a restore took it.
+func (c *fakeCache) checkClaim(t require.TestingT, slot *fakeSlot) {
+	held := c.held()[slot.id]
+	c.device.mu.Lock()
+	defer c.device.mu.Unlock()
+	for pos := range slot.inputs {
+		// looking for the caller, as a check that passes does too, takes longer than all else
+		if cell, ok := held[int32(pos)]; !ok && c.memory == math.MaxInt32 {
+			require.Fail(t, "", "slot %d claims %d positions and has no cell for %d", slot.id, len(slot.inputs), pos)
+		} else if ok && c.unwritten[cell] > 0 {
+			require.Fail(t, "", "slot %d claims %d positions, and the row of %d is not written", slot.id, len(slot.inputs), pos)
+		}
+	}
+}
+
+// checkSlot checks what a slot knows against itself.
+func checkSlot(t require.TestingT, c *TieredCausal, seq int, s *slot) {
+	n, size := len(s.tokens), c.opts.PageTokens
+	for g := range c.groups {
+		require.Len(t, s.cells[g], n, "slot %d: cells of group %d", seq, g)
+		require.LessOrEqual(t, s.from[g], n, "slot %d: what group %d has forgotten", seq, g)
+		require.GreaterOrEqual(t, s.from[g], 0)
+	}
+	require.LessOrEqual(t, len(s.keys), n/size, "slot %d: keys of whole pages", seq)
+	require.LessOrEqual(t, s.sealed, len(s.keys), "slot %d: sealed pages", seq)
+	require.LessOrEqual(t, s.tailTokens, n, "slot %d: its tail", seq)
+	require.LessOrEqual(t, s.private, s.secret, "slot %d: what may not be stored", seq)
+	require.GreaterOrEqual(t, s.private, 0)
+	parent := c.opts.Fingerprint
+	for page, key := range s.keys {
+		parent = diskstore.ChainKey(parent, s.tokens[page*size:(page+1)*size], mediaWithin(s.media, page*size, size))
+		require.Equal(t, parent, key, "slot %d: key of page %d", seq, page)
+	}
+	for _, a := range s.ahead {
+		require.Less(t, a.begin, a.end)
+	}
+}
+
+// checkMirror checks that a slot's rows are where it says, in the cache that keeps everything.
+func (r *fakeRunner) checkMirror(t require.TestingT, held map[int32]int32, seq int, s *slot) {
+	for g := range r.tiered.groups {
+		if r.tiered.groups[g].windowed() {
+			continue
+		}
+		for pos, cell := range s.cells[g] {
+			if at, ok := held[int32(pos)]; !ok || at != cell {
+				require.Fail(t, "", "slot %d takes position %d of %d to be in cell %d: %d, %v", seq, pos, len(s.tokens), cell, at, ok)
+			}
+		}
+	}
+}
+
+// checkShared checks that a cell which two slots take for theirs has the same text in both.
+func (r *fakeRunner) checkShared(t require.TestingT) {
+	for a, s := range r.tiered.slots {
+		for b, other := range r.tiered.slots {
+			if a >= b {
+				continue
+			}
+			where := make(map[int32]int)
+			for pos, cell := range s.cells[0] {
+				where[cell] = pos
+			}
+			for pos, cell := range other.cells[0] {
+				if at, ok := where[cell]; ok && (at != pos || !slices.Equal(s.tokens[:pos+1], other.tokens[:pos+1])) {
+					require.Fail(t, "", "cell %d is position %d of slot %d and %d of slot %d, or of other text", cell, at, a, pos, b)
+				}
+			}
+		}
+	}
+}
+
+// checkPart checks that the cells of a batch that is built are still its sequence's.
+func (r *fakeRunner) checkPart(t require.TestingT, held map[int]map[int32]int32, p *flightPart) {
+	for g := range r.tiered.groups {
+		require.Len(t, p.cells[g], len(p.inputs))
+		if r.tiered.groups[g].windowed() {
+			continue
+		}
+		for i, cell := range p.cells[g] {
+			at, ok := held[p.seq][p.begin+int32(i)]
+			require.True(t, ok, "a batch of slot %d writes to a cell that is free", p.seq)
+			require.Equal(t, at, cell)
+		}
+	}
+}
+
+// checkInvariants fails when the queue's counters are not those of its jobs.
+func (q *writeQueue) checkInvariants(t require.TestingT) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var bytes int64
+	for _, job := range q.jobs {
+		bytes += int64(len(job.page.Payload))
+	}
+	require.Equal(t, bytes, q.bytes)
+	require.LessOrEqual(t, len(q.lost), lostMax)
+	require.LessOrEqual(t, q.forgot, q.losses)
+	require.LessOrEqual(t, len(q.spare), spareBuffersMax)
+}
