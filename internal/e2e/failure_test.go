@@ -72,6 +72,26 @@ func TestRootLosesItsPermissions(t *testing.T) {
 	require.LessOrEqual(t, strings.Count(s.Logs()[mark:], "level=WARN"), 2, "the log repeats itself")
 }
 
+// Writes are refused for one turn of a conversation. The turns after it store what is missing,
+// and all of it comes back after the model was unloaded.
+func TestWritesRefusedForOneTurn(t *testing.T) {
+	s := start(t)
+	s.ask("", 1) // the store makes its directories
+	v1 := filepath.Join(s.root, "v1")
+	require.NoError(t, os.Rename(v1, v1+".away"))
+	require.NoError(t, os.WriteFile(v1, nil, 0o600)) // refuses root as well
+	text := prompt(t, 1600, 16)
+	s.ask(text[:len(text)/2], 4)
+	require.NoError(t, s.WaitLogFrom(s.context(), 0, "could not store a page"))
+	require.NoError(t, os.Remove(v1))
+	require.NoError(t, os.Rename(v1+".away", v1))
+	for range 2 {
+		s.ask(text, 4)
+	}
+	s.unload()
+	require.Equal(t, 1599, s.ask(text, 4).restored)
+}
+
 func TestRemoteMissingAtStart(t *testing.T) {
 	remote := filepath.Join(t.TempDir(), "not", "mounted")
 	s := start(t, "OLLAMA_KV_TIER_REMOTE="+remote)
