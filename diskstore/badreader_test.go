@@ -205,27 +205,37 @@ func TestPutReplacesAFileThatStaysThoughItIsBad(t *testing.T) {
 	require.WithinDuration(t, time.Now(), fi.ModTime(), time.Minute)
 }
 
-// TestBadCopyInTheRemoteTierIsNotWrittenOver by a machine that reads many pages
-// wrong: what it has is rather worse.
+// TestBadCopyInTheRemoteTierIsNotWrittenOver by a machine that reads every page
+// wrong, however few it has read: what it has is rather worse. A log line names the
+// machine with the fifth page that failed.
 func TestBadCopyInTheRemoteTierIsNotWrittenOver(t *testing.T) {
-	const prompts = 2 * condemnedRemote
-	good, bad := sharedByABadMachine(t, prompts)
-	bad.verdicts[tierRemote].spent, bad.verdicts[tierRemote].lastBad = true, time.Now()
-	var before []os.FileInfo
-	for i := range prompts {
-		info := bad.pageName(pageOf(t, bad.opt.Fingerprint, 0, prompt(i, testTokens)).Key())
-		fi, err := os.Lstat(filePath(good.Local.Root, info))
-		require.NoError(t, err)
-		before = append(before, fi)
-		putChain(t, bad, prompt(i, testTokens))
-		local, err := bad.local.Stat(ctx, info)
-		require.NoError(t, err)
-		require.Error(t, bad.demote(ctx, local))
-	}
-	for i, was := range before {
-		fi, err := os.Lstat(filePath(good.Local.Root, bad.pageName(pageOf(t, bad.opt.Fingerprint, 0, prompt(i, testTokens)).Key())))
-		require.NoError(t, err)
-		require.True(t, os.SameFile(was, fi))
+	for _, readFirst := range []int{0, condemnedRemote, 2 * condemnedRemote} {
+		const prompts = 2 * condemnedRemote
+		good, bad := sharedByABadMachine(t, prompts)
+		var log strings.Builder
+		bad.log = slog.New(slog.NewTextHandler(&log, nil))
+		read, found := readAll(t, bad, readFirst)
+		require.Equal(t, []int{0, readFirst}, []int{read, found})
+		require.Equal(t, readFirst > condemnedRemote, strings.Contains(log.String(), "too often on this machine"))
+		written := 0
+		for i := range prompts {
+			name := bad.pageName(pageOf(t, bad.opt.Fingerprint, 0, prompt(i, testTokens)).Key())
+			was, lerr := os.Lstat(filePath(good.Local.Root, name))
+			putChain(t, bad, prompt(i, testTokens))
+			local, err := bad.local.Stat(ctx, name)
+			require.NoError(t, err)
+			if err = bad.demote(ctx, local); err == nil {
+				written++
+				continue
+			}
+			require.NoError(t, lerr)
+			fi, err := os.Lstat(filePath(good.Local.Root, name))
+			require.NoError(t, err)
+			require.True(t, os.SameFile(was, fi))
+		}
+		require.Equal(t, 1, written, "the one it has set aside, before which it found nothing wrong")
+		require.Len(t, filesIn(t, filepath.Join(good.Local.Root, versionDir, quarantineDir), pageExt), 1)
+		require.Equal(t, 1, strings.Count(log.String(), "too often on this machine"), "%s", log.String())
 	}
 }
 
@@ -244,12 +254,12 @@ func TestVerdictsBeginAgainAfterAnHourWithoutDamage(t *testing.T) {
 	}
 	for range 4 { // damage that goes on keeps it from beginning again
 		require.False(t, condemn())
-		require.True(t, v.distrusted())
+		require.True(t, v.spent)
 		now = now.Add(condemnHour - time.Minute)
 	}
 	now = now.Add(time.Minute)
 	require.True(t, condemn())
-	require.False(t, v.distrusted())
+	require.False(t, v.spent)
 	ok, _ := v.mayCondemn()
 	require.False(t, ok, "it has found nothing good since")
 	require.True(t, condemn())

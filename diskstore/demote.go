@@ -41,7 +41,8 @@ func (s *Store) demote(ctx context.Context, info Info) error {
 // heldBelow reports whether the remote tier has a copy of a local page that may
 // stand for it: every byte of it is read, because the local one is removed next.
 // That takes about as long as writing another would, and writes nothing. A copy
-// that is damaged goes to quarantine.
+// that is damaged goes to quarantine. One that stays in its place all the same is an
+// error, and is not written over: this machine may be what is bad.
 func (s *Store) heldBelow(ctx context.Context, info Info) (bool, error) {
 	there, err := s.remote.Stat(ctx, info.Name)
 	if err != nil || there.Bytes != info.Bytes {
@@ -53,10 +54,16 @@ func (s *Store) heldBelow(ctx context.Context, info Info) (bool, error) {
 	}
 	theirs, err := s.verifyCopy(ctx, info.Name)
 	switch {
-	case s.verdicts[tierRemote].distrusted() && (errors.Is(err, ErrNotFound) || doubtful(err)):
-		// It is rather good, and what this machine would write in its place is not.
-		return false, fmt.Errorf("verify the copy of page %v in the remote tier, on a machine that reads many pages wrong: %w", info.Key, err)
-	case errors.Is(err, ErrNotFound), errors.Is(err, ErrDamaged), errors.Is(err, ErrMismatch):
+	case errors.Is(err, ErrNotFound), doubtful(err):
+		_, serr := s.remote.Stat(ctx, info.Name)
+		switch {
+		case errors.Is(serr, ErrNotFound):
+			return false, nil
+		case serr != nil:
+			return false, serr
+		}
+		return false, fmt.Errorf("replace the copy of page %v in the remote tier, which failed its check here and stays in its place: %w", info.Key, err)
+	case errors.Is(err, ErrMismatch):
 		return false, nil
 	case err != nil:
 		return false, err

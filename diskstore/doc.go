@@ -61,9 +61,10 @@ start, for whoever comes back.
     found. One that looks damaged is read once more past this machine's cache
     before anything is concluded; one that is goes to quarantine and is never
     read again. Reading deletes nothing. One process sets aside at most 16 files
-    an hour of the local tier and 4 of the remote one; files beyond that stay in
-    their place, count as not stored in that process for an hour, and are
-    replaced by the next Put.
+    an hour of the local tier and 4 of the remote one, there only one for each 8
+    found good after the first; other files stay in their place and count as not
+    stored in that process for an hour. The next Put replaces those of the local
+    tier; a copy in the remote tier is not written over.
   - No failure of a tier is more than a page that must be computed again. Chain
     has no error; with a remote tier that hangs it takes at most
     Options.RemoteTimeout longer, and after a few times no longer at all.

@@ -169,7 +169,7 @@ func (s *Store) condemn(ctx context.Context, id tierID, info Info, err error) {
 	ok, enough := v.mayCondemn()
 	if enough {
 		s.log.Warn("kv pages fail their check too often on this machine, they stay in their place: check its memory, disk and network, then run kvtier check",
-			"page", info.Key.String(), "tier", id.String(), "why", err, "condemned", v.limit, "in", condemnHour)
+			"page", info.Key.String(), "tier", id.String(), "why", err, "failed", v.limit+1, "in", condemnHour)
 	}
 	if !ok {
 		v.markBad(info)

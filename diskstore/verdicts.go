@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// condemnedLocal and condemnedRemote are how many files one process moves to
-	// quarantine in condemnHour. After that it moves none before it has found none
-	// damaged for as long: many damaged pages at once are rather a machine that
+	// condemnedLocal and condemnedRemote are how many files may fail their check in
+	// condemnHour. After that a process moves none to quarantine before it has found
+	// none damaged for as long: many damaged pages at once are rather a machine that
 	// reads them wrong. What is in the remote tier belongs to others as well.
 	condemnedLocal  = 16
 	condemnedRemote = 4
@@ -30,18 +30,18 @@ const (
 // condemn, and which are not fit for use and still in their place. Those are as
 // good as not stored: a Put of such a page replaces the file.
 type verdicts struct {
-	limit  int // of files condemned in condemnHour
+	limit  int // of files that fail in condemnHour
 	needed int // files found good for each one condemned after the first
 	now    func() time.Time
 
-	mu        sync.Mutex
-	condemned []time.Time // lately, in order
-	sound     int         // files that were found good since the last one condemned
-	lastBad   time.Time
-	spent     bool // the limit was reached, and damage goes on
-	logged    bool // that a file was read wrong
-	bad       map[Name]badFile
-	order     []Name // of bad, oldest first
+	mu      sync.Mutex
+	failed  []time.Time // when files did lately, in order, condemned or not
+	sound   int         // files that were found good since the last one condemned
+	lastBad time.Time
+	spent   bool // the limit was passed, and damage goes on
+	logged  bool // that a file was read wrong
+	bad     map[Name]badFile
+	order   []Name // of bad, oldest first
 }
 
 // badFile is a file that failed its check. One that was replaced or touched since
@@ -68,37 +68,33 @@ func (v *verdicts) good() {
 }
 
 // mayCondemn notes that a file failed its check twice, and reports whether it may
-// be moved to quarantine. enough is true when the limit has just been reached.
+// be moved to quarantine. enough is true when the limit has just been passed. A file
+// that stays for want of good ones counts as well: a machine that reads all files
+// wrong finds none good.
 func (v *verdicts) mayCondemn() (ok, enough bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := v.now()
 	if v.spent && now.Sub(v.lastBad) >= condemnHour {
-		v.spent, v.condemned = false, nil
+		v.spent, v.failed = false, nil
 	}
 	v.lastBad = now
-	for len(v.condemned) > 0 && now.Sub(v.condemned[0]) >= condemnHour {
-		v.condemned = v.condemned[1:]
+	for len(v.failed) > 0 && now.Sub(v.failed[0]) >= condemnHour {
+		v.failed = v.failed[1:]
 	}
 	switch {
 	case v.spent:
 		return false, false
-	case len(v.condemned) >= v.limit:
+	case len(v.failed) >= v.limit:
 		v.spent = true
 		return false, true
-	case len(v.condemned) > 0 && v.sound < v.needed:
-		return false, false
 	}
-	v.condemned, v.sound = append(v.condemned, now), 0
-	return true, false
-}
-
-// distrusted reports whether so many files were damaged lately that the reader is
-// the more likely cause.
-func (v *verdicts) distrusted() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.spent
+	proven := len(v.failed) == 0 || v.sound >= v.needed
+	v.failed = append(v.failed, now)
+	if proven {
+		v.sound = 0
+	}
+	return proven, false
 }
 
 // markBad remembers a file that stays in its place though it is not fit for use.
