@@ -17,10 +17,11 @@ import (
 )
 
 // tempDir is a process's share of <root>/v1/tmp. Its files begin with an id: the
-// server's prefix, the running system and something random. While <id>.lock is
-// locked they belong to a living process. Process ids would not do: they mean
-// nothing on another host of a shared root. The lock file's times say when the
-// process was last seen, for those to whom its lock says nothing; see tempsweep.go.
+// server's prefix, the machine where that has a name, the running system and something
+// random. While <id>.lock is locked they belong to a living process. Process ids would
+// not do: they mean nothing on another host of a shared root. The lock file's times say
+// when the process was last seen, for those to whom its lock says nothing; see
+// tempsweep.go.
 type tempDir struct {
 	t      *dirTier
 	dir    string
@@ -148,7 +149,7 @@ func (d *tempDir) chooseLocked() error {
 	for {
 		var random [8]byte
 		rand.Read(random[:])
-		id := d.prefix + d.locking.Host + "." + hex.EncodeToString(random[:])
+		id := d.prefix + d.systemLocked() + "." + hex.EncodeToString(random[:])
 		path := filepath.Join(d.dir, id+lockExt)
 		lock, err := d.t.fs.Lock(path)
 		if errors.Is(err, vfs.ErrLocked) {

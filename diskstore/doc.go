@@ -101,8 +101,11 @@ start, for whoever comes back.
   - The remote tier must be a filesystem with atomic rename. Where its flock may
     not reach other machines (by the type and the options of its mount, see
     vfs.Locking) one machine at a time writes to it and collects it; others read,
-    and get ErrNotShared. Temporary files of another machine's process stay for
-    an hour after its death, and its lock file for a day more.
+    and get ErrNotShared. What a dead process left in the remote tier goes with
+    the next process of the same running system. Otherwise, after a restart of
+    the machine as well, its temporary files stay for an hour after it was last
+    seen, and its lock file for a day more. In a local tier on a disk both go
+    with the next process, also after a restart.
   - Only the remote tier is isolated. A local disk that hangs, hangs Put, Chain
     and Read.
   - A budget counts what files occupy as the filesystem tells when it is asked.

@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -26,6 +27,8 @@ type share struct {
 	ahead   time.Duration // of the server's clock
 	noLocks bool
 	reach   vfs.Reach
+	machine map[string]string        // by host, where there is one
+	up      map[string]time.Duration // by host
 
 	mu    sync.Mutex
 	locks map[string]bool // by machine and path
@@ -127,7 +130,10 @@ func (h hostFS) Touch(name string) error {
 }
 
 func (h hostFS) Locking(string) (vfs.Locking, error) {
-	return vfs.Locking{Reach: h.share.reach, Host: h.host, Why: "nfs with nolock"}, nil
+	return vfs.Locking{
+		Reach: h.share.reach, Host: h.host, Why: "nfs with nolock",
+		Machine: h.share.machine[h.host], Up: h.share.up[h.host],
+	}, nil
 }
 
 func (h hostFS) Lock(name string) (io.Closer, error) {
@@ -328,6 +334,61 @@ func TestOneMachineWritesWhereLocksDoNotReach(t *testing.T) {
 		b.remote.inner.(*dirTier).temp.refused = time.Now().Add(-beatEvery)
 		require.NoError(t, b.demote(ctx, info))
 		require.Equal(t, 1, strings.Count(log.String(), "may be written again"))
+	}
+}
+
+// TestOwnRestartIsNoOtherMachine: a machine loses power while it writes, and is back
+// two minutes later, when its last write was three minutes ago. Its second directory
+// is its own. Nobody waits where nobody else can be meant: a copy of the machine, with
+// the same name, may live all the same.
+func TestOwnRestartIsNoOtherMachine(t *testing.T) {
+	const wrote = 3 * time.Minute
+	for name, c := range map[string]struct {
+		before, after string // names of the machine
+		up            time.Duration
+		writes        bool
+	}{
+		"own restart":             {"m", "m", wrote - time.Minute, true},
+		"it was up at the time":   {"m", "m", wrote + time.Minute, false},
+		"another machine":         {"m", "other", wrote - time.Minute, false},
+		"without names":           {"", "", wrote - time.Minute, false},
+		"the first without names": {"", "m", wrote - time.Minute, false},
+	} {
+		for _, ahead := range clockOffsets {
+			t.Run(fmt.Sprint(name, " ", ahead), func(t *testing.T) {
+				sh, root := newShare(ahead), privateDir(t)
+				sh.reach = vfs.ReachDisk
+				sh.machine = map[string]string{"boot1": c.before, "boot2": c.after}
+				sh.up = map[string]time.Duration{"boot1": 10 * wrote, "boot2": c.up}
+				page := Name{Fingerprint: testFingerprint(1), Class: ClassPage, Key: Key{1}}
+				a := newDirTier(sh.from("boot1"), root, false)
+				a.shared = true
+				_, err := a.Create(ctx, page)
+				require.NoError(t, err)
+				sh.die("boot1")
+				when := time.Now().Add(-wrote)
+				lock := filepath.Join(a.temp.dir, a.temp.id+lockExt)
+				left := filesIn(t, root, tmpExt)
+				require.Len(t, left, 1)
+				for _, path := range []string{lock, left[0]} {
+					require.NoError(t, os.Chtimes(path, when, when))
+				}
+				b := sharedTier(t, sh.from("boot2"), root)
+				_, err = b.Create(ctx, page)
+				if !c.writes {
+					require.ErrorIs(t, err, ErrNotShared)
+					return
+				}
+				require.NoError(t, err)
+				require.FileExists(t, left[0], "it stays for an hour")
+
+				// It was a copy of the machine, and goes on.
+				require.NoError(t, os.Chtimes(lock, time.Now(), time.Now()))
+				b.temp.beat = time.Now().Add(-beatEvery)
+				_, err = b.Create(ctx, page)
+				require.ErrorIs(t, err, ErrNotShared)
+			})
+		}
 	}
 }
 

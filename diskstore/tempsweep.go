@@ -22,8 +22,10 @@ NFS 3 and nolock, with local_lock, with SMB, 9P and FUSE, and a machine that exp
 its disk does not see the locks of those who mount it. One machine cannot find that
 out by trying. So processes touch their lock file while they write, and files of
 other machines are removed only when they, and the lock file, have not changed for an
-hour. Times are compared with that of a file touched just now, never with this
-machine's clock: hosts differ, by hours at worst.
+hour. So are those that processes of this machine left before it restarted: that it is
+the same one is told by a name that a copy of it has as well. Times are compared with
+that of a file touched just now, never with this machine's clock: hosts differ, by
+hours at worst.
 */
 const (
 	// orphanAge is for how long temporary files, and their lock file, must not
@@ -95,6 +97,29 @@ func (d *tempDir) sameSystem(id string) bool {
 	}
 	fields := strings.Split(id, ".")
 	return len(fields) >= 2 && fields[len(fields)-2] == d.locking.Host
+}
+
+// systemLocked is the part of an id that names the machine and the running system.
+// d.mu is held.
+func (d *tempDir) systemLocked() string {
+	if d.locking.Machine == "" {
+		return d.locking.Host
+	}
+	return d.locking.Machine + "." + d.locking.Host
+}
+
+// endedLocked reports whether an id is that of a process of this machine before its
+// last restart. Copies of a virtual machine may have one name, so that alone proves
+// nothing: the lock file must not have changed since this system is running. A copy
+// that goes on all the same touches it within beatEvery, and is another machine then.
+// That is enough to write beside it and not to remove its files. d.mu is held.
+func (d *tempDir) endedLocked(id string, idle time.Duration) bool {
+	fields := strings.Split(id, ".")
+	if len(fields) < 3 || d.locking.Machine == "" || fields[len(fields)-3] != d.locking.Machine {
+		return false
+	}
+	now, err := d.t.fs.Locking(d.dir) // Up has grown
+	return err == nil && idle > now.Up
 }
 
 // beatLocked touches the lock file when that is due, where other machines may be
@@ -316,7 +341,7 @@ func (d *tempDir) otherWriterLocked() string {
 		if alive || err != nil { // locks reach it
 			continue
 		}
-		if age, known := d.idleLocked(id, files); known && age < beatAge {
+		if age, known := d.idleLocked(id, files); known && age < beatAge && !d.endedLocked(id, age) {
 			return id
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Reach says who sees the locks of a filesystem.
@@ -30,8 +31,16 @@ type Locking struct {
 	Reach Reach
 
 	// Host names the running system, whose processes see each other's locks
-	// wherever there are locks at all. It is another after a restart.
+	// wherever there are locks at all. On Linux and macOS it is another after a
+	// restart. Elsewhere it is made of the host's name, and stays.
 	Host string
+
+	// Machine names the machine, and stays over its restarts; "" where that is not
+	// known, as it is off Linux. Copies of a virtual machine may have one name.
+	Machine string
+
+	// Up is for how long the system has been running; 0 without a Machine.
+	Up time.Duration
 
 	// Why is what Reach was told by: the type and the deciding option of the mount.
 	Why string
@@ -67,9 +76,24 @@ func reachOf(fsType string, options []string) (Reach, string) {
 
 // host returns Locking.Host: short, and fit for a file's name.
 var host = sync.OnceValue(func() string {
-	sum := sha256.Sum256([]byte(runningSystem()))
-	return hex.EncodeToString(sum[:4])
+	return shortHash(runningSystem())
 })
+
+func shortHash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:4])
+}
+
+// machineName makes a Locking.Machine of what /etc/machine-id holds and of the
+// host's name. Images that were copied have the first in common, so both must be
+// known.
+func machineName(id, host string) string {
+	id = strings.TrimSpace(id)
+	if _, err := hex.DecodeString(id); err != nil || len(id) != 32 || host == "" || host == "localhost" {
+		return ""
+	}
+	return shortHash("kvtier " + id + " " + host)
+}
 
 // mount is one line of /proc/self/mountinfo.
 type mount struct {

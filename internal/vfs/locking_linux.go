@@ -4,6 +4,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func lockingAt(name string) (Locking, error) {
@@ -24,10 +28,24 @@ func lockingAt(name string) (Locking, error) {
 		return l, fmt.Errorf("find the mount of %s: the system does not list it: %w", name, os.ErrNotExist)
 	}
 	l.Reach, l.Why = reachOf(m.fsType, m.options)
+	var up unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) == nil {
+		l.Machine, l.Up = machine(), time.Duration(up.Nano())
+	}
 	return l, nil
 }
 
-// runningSystem is another after each start, and the same in all containers.
+var machine = sync.OnceValue(func() string {
+	id, err := os.ReadFile("/etc/machine-id")
+	if err != nil {
+		return ""
+	}
+	name, _ := os.Hostname()
+	return machineName(string(id), name)
+})
+
+// runningSystem is another after each start, and the same in all containers. Without
+// /proc it is the host's name.
 func runningSystem() string {
 	if id, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
 		return string(id)

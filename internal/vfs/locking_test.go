@@ -66,4 +66,18 @@ func TestLockingOfThisSystem(t *testing.T) {
 	again, err := Below(t.TempDir()).Locking(t.TempDir())
 	require.NoError(t, err)
 	require.Equal(t, l.Host, again.Host)
+	require.Equal(t, l.Machine, again.Machine)
+	require.LessOrEqual(t, l.Up, again.Up)
+}
+
+func TestMachineName(t *testing.T) {
+	const id = "0123456789abcdef0123456789abcdef"
+	name := machineName(id+"\n", "gpu0")
+	require.Len(t, name, 8)
+	require.Equal(t, name, machineName(id, "gpu0"))
+	require.NotEqual(t, name, machineName(id, "gpu1"), "copies of one image")
+	require.NotEqual(t, name, machineName("1"+id[1:], "gpu0"))
+	for _, c := range [][2]string{{"", "gpu0"}, {"uninitialized", "gpu0"}, {id[1:], "gpu0"}, {id, ""}, {id, "localhost"}} {
+		require.Empty(t, machineName(c[0], c[1]))
+	}
 }
