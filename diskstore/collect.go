@@ -113,9 +113,9 @@ func (s *Store) shortage(ctx context.Context, id tierID, want demand) (over int6
 		return want.disk, want.before, nil
 	}
 	low := budget - budget/slackShare
-	resting := id == tierLocal && s.remote != nil && s.remote.breaker.resting()
-	if resting { // what goes now is deleted
-		low = budget
+	alone := s.alone(id)
+	if alone {
+		low = budget - s.outageBatch(id)
 	}
 	switch {
 	case figure > budget:
@@ -124,7 +124,7 @@ func (s *Store) shortage(ctx context.Context, id tierID, want demand) (over int6
 		return max(figure+want.room-low, want.disk), want.before, nil
 	case want.disk > 0:
 		return want.disk, want.before, nil
-	case figure > budget-budget/trimShare && !resting:
+	case figure > budget-budget/trimShare && !alone:
 		// Truncated, so that asking twice gives the same answer.
 		return figure - low, s.now().Add(-touchEvery).Truncate(time.Second), nil
 	}
@@ -262,14 +262,14 @@ func (s *Store) collectLocked(ctx context.Context, id tierID, want demand) error
 		}
 	}
 	for {
-		freed := s.evictAll(ctx, id, pick.order(ctx, s, s.tier(id)), over, s.mustGo(id, over, want))
+		freed, stay := s.evictAll(ctx, id, pick.order(ctx, s, s.tier(id)), over, s.mustGo(id, over, want))
 		if freed < over && !before.After(want.before) { // what was to go was no good, perhaps
 			freed += s.emptyQuarantine(ctx, id)
 		}
 		if over -= freed; over <= 0 || ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if freed == 0 || !pick.more {
+		if freed == 0 || stay || !pick.more {
 			return s.stillShort(ctx, id, want)
 		}
 		pick = newVictims(over, before)
@@ -310,9 +310,10 @@ func (s *Store) emptyQuarantine(ctx context.Context, id tierID) int64 {
 
 // evictAll evicts files in order until at least the given number of bytes is
 // free, and returns how many are. Of these bytes some must be free: for more than
-// that no page is deleted that should move down.
-func (s *Store) evictAll(ctx context.Context, id tierID, infos []Info, bytes, must int64) int64 {
-	freed, batch := int64(0), s.newRemoval(id)
+// that, and an outage's batch, no page is deleted that should move down, and then the
+// rest stay.
+func (s *Store) evictAll(ctx context.Context, id tierID, infos []Info, bytes, must int64) (freed int64, stay bool) {
+	batch := s.newRemoval(id)
 	for _, info := range infos {
 		if freed+batch.bytes >= bytes || ctx.Err() != nil {
 			break
@@ -321,8 +322,12 @@ func (s *Store) evictAll(ctx context.Context, id tierID, infos []Info, bytes, mu
 		if now, err := s.tier(id).Stat(ctx, info.Name); err != nil || !now.Used.Equal(info.Used) {
 			continue
 		}
-		removed, err := s.evict(ctx, id, info, freed+batch.bytes < must)
-		if errors.Is(err, errStays) {
+		due := must
+		if due > 0 && s.alone(id) {
+			due += s.outageBatch(id)
+		}
+		removed, err := s.evict(ctx, id, info, freed+batch.bytes < due)
+		if stay = errors.Is(err, errStays); stay {
 			break
 		}
 		if err != nil {
@@ -338,7 +343,7 @@ func (s *Store) evictAll(ctx context.Context, id tierID, infos []Info, bytes, mu
 	}
 	freed += batch.bytes
 	batch.record(ctx)
-	return freed
+	return freed, stay
 }
 
 // removal is files of a tier that this process has removed, and that its ledger
@@ -393,6 +398,7 @@ func (s *Store) evict(ctx context.Context, id tierID, info Info, must bool) (rem
 		err := s.moveDown(ctx, info)
 		switch {
 		case err == nil:
+			s.refused.clear()
 			demoted = true
 		case ctx.Err() != nil:
 			return removed, ctx.Err() // closing: the page stays where it is
@@ -402,8 +408,12 @@ func (s *Store) evict(ctx context.Context, id tierID, info Info, must bool) (rem
 				return removed, nil
 			}
 			// It stays in its place, is of no use, and its room is needed.
-		case !must && !errors.Is(err, ErrNoSpace) && !s.localSide(err, ErrNotFound):
-			return removed, errStays
+		case errors.Is(err, ErrNoSpace), s.localSide(err, ErrNotFound):
+		default:
+			s.refused.note()
+			if !must {
+				return removed, errStays
+			}
 		}
 	}
 	removed, err = s.drop(ctx, id, info)

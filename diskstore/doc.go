@@ -130,6 +130,7 @@ start, for whoever comes back.
   - Hits are recorded every 5 s, and by Flush and Close; what a process that dies
     has not recorded is lost.
   - A page that cannot be demoted because the remote tier is down is deleted
-    when its space is needed.
+    when its space is needed, and with it as many of the next as come to 1/64 of
+    the budget.
 */
 package diskstore

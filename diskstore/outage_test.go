@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"context"
 	"regexp"
 	"syscall"
 	"testing"
@@ -40,7 +41,7 @@ var outages = map[string]func(s *Store, inj *vfs.Injector, remote *regexp.Regexp
 
 // TestOutageOfTheRemoteDeletesNothingThatFits: pages that should move down to a
 // remote tier that is away stay while the local one has room for them. As many are
-// deleted as have none, and when it is back the others move down.
+// deleted as have none, and a batch at most, and when it is back the others move down.
 func TestOutageOfTheRemoteDeletesNothingThatFits(t *testing.T) {
 	page := physicalPage(t)
 	for name, begin := range outages {
@@ -64,7 +65,7 @@ func TestOutageOfTheRemoteDeletesNothingThatFits(t *testing.T) {
 			put(99, 120)
 			st = s.Stats()
 			require.EqualValues(t, 120-st.Local.Pages, st.Evicted)
-			require.GreaterOrEqual(t, st.Local.Pages, 99, "no more goes than must")
+			require.GreaterOrEqual(t, st.Local.Pages, 100-(1+100/outageShare), "what must go, and a batch")
 			require.LessOrEqual(t, occupied(t, o.Local.Root), o.Local.BudgetBytes)
 			lost := st.Evicted
 
@@ -74,6 +75,63 @@ func TestOutageOfTheRemoteDeletesNothingThatFits(t *testing.T) {
 			require.Equal(t, lost, st.Evicted)
 			require.NotZero(t, st.Demoted)
 			require.EqualValues(t, 125-lost, uint64(st.Local.Pages)+st.Demoted)
+		})
+	}
+}
+
+// notSharedTier is one that another machine writes to, as locks show.
+type notSharedTier struct{ Tier }
+
+func (notSharedTier) Account(context.Context, func(*ledger, string) error) (*ledger, error) {
+	return nil, ErrNotShared
+}
+
+func (notSharedTier) Lock(context.Context) (func(), error) {
+	return nil, wrap(ErrNotShared, ErrLocked)
+}
+
+func (notSharedTier) Create(context.Context, Name) (Upload, error) { return nil, ErrNotShared }
+
+// TestOutageOfTheRemoteListsTheLocalTierSeldom: not for every Put into a tier that is
+// full, or nearly, and whose pages cannot move down.
+func TestOutageOfTheRemoteListsTheLocalTierSeldom(t *testing.T) {
+	const pages, puts = 640, 30
+	page := physicalPage(t)
+	for name, begin := range map[string]func(s *Store, inj *vfs.Injector, remote *regexp.Regexp){
+		"its breaker is open": func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) {
+			outages["its breaker is open"](s, inj, remote)
+		},
+		"it cannot be written": func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) {
+			outages["it cannot be written"](s, inj, remote)
+		},
+		"another machine writes to it": func(s *Store, _ *vfs.Injector, _ *regexp.Regexp) {
+			s.remote.inner = notSharedTier{s.remote.inner}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inj := vfs.Inject(quickFS)
+			o := testOptions(t, withFS(inj), withRemote(t), func(o *Options) { o.Local.BudgetBytes = pages * page })
+			s := open(t, o)
+			seed := 0
+			put := func(n int) (listings int) {
+				before := inj.Count(vfs.OpLstat)
+				for range n {
+					require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(seed, testTokens))))
+					require.NoError(t, s.Flush(ctx))
+					seed++
+				}
+				return (inj.Count(vfs.OpLstat) - before) / (pages * 9 / 10)
+			}
+			put(pages - pages/trimShare - 1)
+			age(t, o.Local.Root, time.Now().Add(-time.Hour))
+			begin(s, inj, regexp.MustCompile("^"+regexp.QuoteMeta(o.Remote.Root)))
+
+			require.LessOrEqual(t, put(pages/trimShare-1), 3, "nearly full, and nothing may go")
+			require.Zero(t, s.Stats().Evicted)
+			put(2) // the first of them that does not fit, at the latest
+			require.LessOrEqual(t, put(puts), puts/(pages/outageShare)+3, "full")
+			require.LessOrEqual(t, s.Stats().Evicted, uint64(seed-pages+pages/outageShare+1))
+			require.Zero(t, s.Stats().PutErrors)
 		})
 	}
 }

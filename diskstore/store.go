@@ -46,6 +46,7 @@ type Store struct {
 	wantMu    sync.Mutex
 	want      demand      // of the next collection of the local tier
 	exhausted atomic.Bool // the last one could not make the room wanted
+	refused   refusal     // of the remote tier
 
 	localTemp  *tempDir // of the local tier
 	warmHealth health
