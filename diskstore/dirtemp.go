@@ -146,6 +146,9 @@ func (d *tempDir) claim() (string, error) {
 // chooseLocked chooses an id and locks its file. Where there are no locks the file
 // is there all the same.
 func (d *tempDir) chooseLocked() error {
+	if now, err := d.t.fs.Locking(d.dir); err == nil {
+		d.locking.Host = now.Host // another where it was mounted again
+	}
 	for {
 		var random [8]byte
 		rand.Read(random[:])

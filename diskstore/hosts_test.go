@@ -290,6 +290,20 @@ func TestLocksOfOneSystemStillTellAtOnce(t *testing.T) {
 	require.Len(t, filesIn(t, root, lockExt), 1)
 }
 
+// TestIDNamesTheMountOfTheDay: a directory was mounted again, and the device number
+// that it had is another mount's, perhaps.
+func TestIDNamesTheMountOfTheDay(t *testing.T) {
+	sh := newShare(0)
+	a := sharedTier(t, sh.from("mount1"), privateDir(t))
+	for _, mount := range []string{"mount1", "mount2"} {
+		a.fs = sh.from(mount)
+		id, err := a.temp.claim()
+		require.NoError(t, err)
+		require.Contains(t, id, mount)
+		require.NoError(t, a.temp.leaveLocked())
+	}
+}
+
 // TestOneMachineWritesWhereLocksDoNotReach: the second reads, and says once what to
 // do about it.
 func TestOneMachineWritesWhereLocksDoNotReach(t *testing.T) {

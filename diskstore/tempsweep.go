@@ -16,11 +16,11 @@ Whether the process lives that temporary files belong to is told by its lock, an
 where that proves nothing by when it was last seen.
 
 That a lock is held proves that its process lives, wherever that runs. That it is
-free proves its death only for a process of this running system, or on a disk that
-no other machine uses: a network filesystem may keep locks on each machine, with
-NFS 3 and nolock, with local_lock, with SMB, 9P and FUSE, and a machine that exports
-its disk does not see the locks of those who mount it. One machine cannot find that
-out by trying. So processes touch their lock file while they write, and files of
+free proves its death only for a process of this running system that uses the same
+mount, or on a disk that no other machine uses: a network filesystem may keep locks
+on each machine, with NFS 3 and nolock, with local_lock, or on each mount, with SMB,
+9P and FUSE, and a machine that exports its disk does not see the locks of those who
+mount it. One machine cannot find that out by trying. So processes touch their lock file while they write, and files of
 other machines are removed only when they, and the lock file, have not changed for an
 hour. So are those that processes of this machine left before it restarted: that it is
 the same one is told by a name that a copy of it has as well. Times are compared with
@@ -90,7 +90,8 @@ func (d *tempDir) trusted(id string) bool {
 	return d.trusts(id)
 }
 
-// sameSystem reports whether an id was chosen by a process of this running system.
+// sameSystem reports whether an id was chosen by a process of this running system
+// that uses the same mount.
 func (d *tempDir) sameSystem(id string) bool {
 	if d.locking == nil {
 		return false

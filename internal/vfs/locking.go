@@ -30,9 +30,10 @@ const (
 type Locking struct {
 	Reach Reach
 
-	// Host names the running system, whose processes see each other's locks
-	// wherever there are locks at all. On Linux and macOS it is another after a
-	// restart. Elsewhere it is made of the host's name, and stays.
+	// Host names the running system and the mount, whose processes see each other's
+	// locks wherever there are locks at all. On Linux and macOS it is another after a
+	// restart, and for another mount of the same files: FUSE, 9P and SMB keep locks on
+	// each. Elsewhere it is made of the host's name, and stays.
 	Host string
 
 	// Machine names the machine, and stays over its restarts; "" where that is not
@@ -74,7 +75,7 @@ func reachOf(fsType string, options []string) (Reach, string) {
 	return ReachAll, fsType
 }
 
-// host returns Locking.Host: short, and fit for a file's name.
+// host names the running system: short, and fit for a file's name.
 var host = sync.OnceValue(func() string {
 	return shortHash(runningSystem())
 })
@@ -94,6 +95,9 @@ func machineName(id, host string) string {
 	}
 	return shortHash("kvtier " + id + " " + host)
 }
+
+// hostOn returns Locking.Host for the files on one device of the running system.
+func hostOn(device string) string { return shortHash(host() + " " + device) }
 
 // mount is one line of /proc/self/mountinfo.
 type mount struct {

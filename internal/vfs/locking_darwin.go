@@ -8,7 +8,7 @@ import (
 )
 
 func lockingAt(name string) (Locking, error) {
-	l := Locking{Reach: ReachHost, Host: host()}
+	l := Locking{Reach: ReachHost, Host: hostAt(name)}
 	var st unix.Statfs_t
 	if err := unix.Statfs(name, &st); err != nil {
 		return l, &fs.PathError{Op: "statfs", Path: name, Err: err}

@@ -11,7 +11,7 @@ import (
 )
 
 func lockingAt(name string) (Locking, error) {
-	l := Locking{Reach: ReachHost, Host: host()}
+	l := Locking{Reach: ReachHost, Host: hostAt(name)}
 	path, err := filepath.Abs(name)
 	if err == nil {
 		path, err = filepath.EvalSymlinks(path)

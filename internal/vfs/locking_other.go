@@ -11,7 +11,7 @@ import (
 
 // lockingAt knows Windows alone, whose servers keep the locks of what they share.
 func lockingAt(name string) (Locking, error) {
-	l := Locking{Reach: ReachHost, Host: host(), Why: runtime.GOOS}
+	l := Locking{Reach: ReachHost, Host: hostAt(name), Why: runtime.GOOS}
 	if runtime.GOOS == "windows" {
 		l.Reach = ReachDisk
 		if strings.HasPrefix(filepath.VolumeName(name), `\\`) {

@@ -1,6 +1,7 @@
 package vfs
 
 import (
+	"runtime"
 	"strings"
 	"testing"
 
@@ -68,6 +69,16 @@ func TestLockingOfThisSystem(t *testing.T) {
 	require.Equal(t, l.Host, again.Host)
 	require.Equal(t, l.Machine, again.Machine)
 	require.LessOrEqual(t, l.Up, again.Up)
+
+	if runtime.GOOS != "linux" {
+		return
+	}
+	elsewhere, err := OS.Locking("/proc")
+	require.NoError(t, err)
+	require.NotEqual(t, l.Host, elsewhere.Host, "another mount, whose locks are its own")
+	gone, err := OS.Locking("/proc/not there")
+	require.Error(t, err)
+	require.NotEqual(t, l.Host, gone.Host)
 }
 
 func TestMachineName(t *testing.T) {

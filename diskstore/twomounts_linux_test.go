@@ -1,0 +1,41 @@
+package diskstore
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/mounts"
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// TestSecondMountOfOneSystemSparesLiveUploads: two containers of one machine each
+// mount the same share by FUSE, which keeps locks on each mount. Each is another
+// machine to the other.
+func TestSecondMountOfOneSystemSparesLiveUploads(t *testing.T) {
+	source := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(source, "kv"), 0o700))
+	one, two := mounts.NewPassthrough(t, source), mounts.NewPassthrough(t, source)
+	a := sharedTier(t, vfs.OS, filepath.Join(one.Dir, "kv"))
+	beside := sharedTier(t, vfs.OS, filepath.Join(one.Dir, "kv"))
+	b := sharedTier(t, vfs.OS, filepath.Join(two.Dir, "kv"))
+	name := Name{Fingerprint: testFingerprint(1), Class: ClassPage, Key: Key{1}}
+	up, err := a.Create(ctx, name)
+	require.NoError(t, err)
+	require.NoError(t, up.Write(ctx, make([]byte, 4096)))
+
+	_, err = beside.Create(ctx, name)
+	require.NoError(t, err, "a process on the same mount")
+	_, err = b.Create(ctx, name)
+	require.ErrorIs(t, err, ErrNotShared)
+	_, err = b.Aside(ctx) // which sweeps as well
+	require.NoError(t, err)
+
+	_, err = up.Commit(ctx, time.Now())
+	require.NoError(t, err)
+	_, err = b.Stat(ctx, name)
+	require.NoError(t, err)
+}
