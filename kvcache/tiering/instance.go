@@ -45,8 +45,12 @@ func ClaimInstance() (release func(), err error) {
 
 // settleRoot writes the default directory into the environment where that says none, so that
 // a server and all its runners use one for as long as they live: what is chosen depends on
-// what is on disk. One that cannot be chosen is reported where it is needed.
+// what is on disk. One that cannot be chosen is reported where it is needed, and none is
+// chosen where another variable keeps tiering off.
 func settleRoot(log *slog.Logger) {
+	if _, err := tierenv.FromEnvironment(slog.New(slog.DiscardHandler)); err != nil {
+		return
+	}
 	path, why, err := tierenv.LocalRoot()
 	if err != nil || why == tierenv.LocalVariable {
 		return

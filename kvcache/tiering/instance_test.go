@@ -113,3 +113,25 @@ func TestDefaultDirectoryIsHandedDown(t *testing.T) {
 	require.Equal(t, first, os.Getenv(tierenv.LocalVariable))
 	require.Equal(t, 1, bytes.Count(lines.Bytes(), []byte("\n")), "it is said once")
 }
+
+// Nothing is said of a directory that is not going to be used.
+func TestDefaultDirectoryOfAServerThatKeepsNoPages(t *testing.T) {
+	home := t.TempDir()
+	for variable, value := range map[string]string{
+		"OLLAMA_KV_TIERING":       "perhaps",
+		"OLLAMA_KV_TIER_LOCAL_GB": "lots",
+		"OLLAMA_KV_INSTANCE_ID":   "../gpu0",
+	} {
+		t.Run(variable, func(t *testing.T) {
+			tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "HOME": home, "USERPROFILE": home, tierenv.LocalVariable: ""})
+			t.Setenv(variable, value)
+			if _, _, err := tierenv.LocalRoot(); err != nil {
+				t.Skip("no directory to keep pages in by default here")
+			}
+			log, lines := tierenvtest.Logger()
+			settleRoot(log)
+			require.Empty(t, lines.String())
+			require.Empty(t, os.Getenv(tierenv.LocalVariable))
+		})
+	}
+}
