@@ -417,6 +417,7 @@ type fakeRunner struct {
 	model  fakeModel  // of it and perhaps others
 	device *fakeDevice
 	tiered *TieredCausal
+	timers *timers
 	numCtx int
 	batch  int
 	nextID int
@@ -457,6 +458,7 @@ func newFakeRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *
 	r.device = r.cache.device
 	r.model.caches = []*fakeCache{r.cache}
 	r.tiered = New(r.model, r.model.rows(), opts)
+	r.timers = withTimers(r.tiered.queue)
 	t.Cleanup(r.tiered.Close)
 	for i := range slots {
 		r.slots = append(r.slots, &fakeSlot{id: i})

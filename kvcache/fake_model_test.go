@@ -86,6 +86,7 @@ func newWindowedRunner(t testing.TB, store Store, slots, numCtx int, opts Option
 	opts = r.tiered.opts
 	opts.Layers = 3
 	r.tiered = New(r.model, r.model.rows(), opts)
+	r.timers = withTimers(r.tiered.queue)
 	t.Cleanup(r.tiered.Close)
 	return r
 }

@@ -232,7 +232,7 @@ func TestAThinPageIsReplacedThoughThatFailsAtFirst(t *testing.T) {
 
 // However many pages are lost, few of them are remembered, and none is forgotten.
 func TestLostPagesAreBounded(t *testing.T) {
-	q := newWriteQueue(putStore{}, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {})
+	q := newWriteQueue(putStore{}, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {}, func() {})
 	defer func() { require.NoError(t, q.close(context.Background())) }()
 	q.mu.Lock()
 	for i := range 3*lostMax + 1 {
@@ -260,4 +260,187 @@ func TestFlushingWhatIsSealedCopiesNothing(t *testing.T) {
 	require.Empty(t, store.pages)
 	r.flush()
 	require.Len(t, store.pages, 6)
+}
+
+// timers are those of a queue that fire when a test says so.
+type timers struct {
+	mu      sync.Mutex
+	pending func()
+	wait    time.Duration
+}
+
+// withTimers gives a queue timers that never fire by themselves.
+func withTimers(q *writeQueue) *timers {
+	c := &timers{}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.after = c.after
+	return c
+}
+
+func (c *timers) after(d time.Duration, f func()) func() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pending, c.wait = f, d
+	return c.stop
+}
+
+func (c *timers) stop() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	stopped := c.pending != nil
+	c.pending = nil
+	return stopped
+}
+
+// set returns how long the pending timer runs, and whether there is one.
+func (c *timers) set() (time.Duration, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.wait, c.pending != nil
+}
+
+// fire calls what the pending timer does. It reports whether there was one.
+func (c *timers) fire() bool {
+	c.mu.Lock()
+	f := c.pending
+	c.pending = nil
+	c.mu.Unlock()
+	if f != nil {
+		f()
+	}
+	return f != nil
+}
+
+// A server without requests stores what was refused as soon as the store may be tried again,
+// and goes on trying when that fails.
+func TestAnIdleServerWritesAgain(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 2, 256, Options{})
+	clock := withClock(r)
+	text, other := tokenRange(1, 50), tokenRange(2, 45)
+	r.run(r.slots[0], text[:20], nil, true)
+	r.settle()
+	_, set := r.timers.set()
+	require.False(t, set, "nothing failed")
+
+	store.setFail(errRefused)
+	r.run(r.slots[0], text, nil, true)
+	r.run(r.slots[1], other, nil, true)
+	r.settle()
+	for pause := retryFirst; pause <= 4*retryFirst; pause *= 2 {
+		wait, set := r.timers.set()
+		require.True(t, set)
+		require.Equal(t, pause, wait)
+		clock.add(wait)
+		if pause == 4*retryFirst {
+			store.setFail(nil)
+		}
+		require.True(t, r.timers.fire())
+		r.settle()
+	}
+	require.Equal(t, 50, restarted(t, store, text), "with its tail")
+	require.Equal(t, 45, restarted(t, store, other))
+	_, set = r.timers.set()
+	require.False(t, set, "all is stored")
+}
+
+// What found no room in the queue is stored when the queue is empty, without another batch.
+func TestAnIdleServerStoresWhatFoundNoRoom(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	text := tokenRange(1, 50)
+	tight(r)
+	r.run(r.slots[0], text, nil, true)
+	r.settle()
+	require.Empty(t, store.pages)
+	q := r.tiered.queue
+	q.mu.Lock()
+	q.bytes = 0
+	q.mu.Unlock()
+	require.True(t, r.timers.fire())
+	r.settle()
+	require.Equal(t, 50, restarted(t, store, text))
+}
+
+// While a batch is built nothing is copied out: the device would be waited for. It is done
+// when the batch is.
+func TestWritingAgainWaitsForABatch(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 2, 256, Options{})
+	clock := withClock(r)
+	text := tokenRange(1, 50)
+	store.setFail(errRefused)
+	r.run(r.slots[0], text, nil, true)
+	r.settle()
+	store.setFail(nil)
+	clock.add(retryFirst)
+
+	r.load(r.slots[1], tokenRange(2, 5), false)
+	require.True(t, r.build())
+	require.True(t, r.launch())
+	waits := r.device.waits()
+	require.True(t, r.timers.fire())
+	require.Equal(t, waits, r.device.waits())
+	r.compute()
+	r.settle()
+	require.Equal(t, 50, restarted(t, store, text))
+}
+
+// A store that fails once more before the timer fires is left alone, and tried later.
+func TestWritingAgainIsPutOff(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	clock := withClock(r)
+	text := tokenRange(1, 50)
+	store.setFail(errRefused)
+	r.run(r.slots[0], text, nil, true)
+	r.settle()
+	clock.add(retryFirst / 2)
+	r.flush() // tries at once, and fails
+	clock.add(retryFirst / 2)
+	store.setFail(nil)
+	require.True(t, r.timers.fire())
+	r.settle()
+	require.Empty(t, store.pages)
+	wait, set := r.timers.set()
+	require.True(t, set)
+	clock.add(wait)
+	require.True(t, r.timers.fire())
+	r.settle()
+	require.Equal(t, 50, restarted(t, store, text))
+}
+
+// A cache that is closed is not read any more, also where the timer has just fired.
+func TestNothingIsWrittenAgainAfterClose(t *testing.T) {
+	for name, fires := range map[string]bool{"stopped": false, "too late to stop": true} {
+		t.Run(name, func(t *testing.T) {
+			store := newMemStore(t)
+			r := newFakeRunner(t, store, 1, 256, Options{})
+			withClock(r)
+			store.setFail(errRefused)
+			r.run(r.slots[0], tokenRange(1, 50), nil, true)
+			r.settle()
+			if !fires {
+				r.tiered.Close()
+				require.False(t, r.timers.fire())
+				return
+			}
+			r.timers.mu.Lock()
+			late := r.timers.pending
+			r.timers.pending = nil
+			r.timers.mu.Unlock()
+			closed := make(chan struct{})
+			go func() {
+				defer close(closed)
+				r.tiered.Close()
+			}()
+			<-r.tiered.queue.stopped
+			waits := r.device.waits()
+			late()
+			<-closed
+			require.Equal(t, waits, r.device.waits())
+			require.False(t, r.timers.fire())
+		})
+	}
 }

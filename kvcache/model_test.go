@@ -267,7 +267,10 @@ func (s *simulation) Break(t *rapid.T) {
 }
 
 // Wait lets so much time pass that a store which failed is tried again.
-func (s *simulation) Wait(t *rapid.T) { s.tiered.queue.retry() }
+func (s *simulation) Wait(t *rapid.T) {
+	s.tiered.queue.retry()
+	s.timers.fire()
+}
 
 // Lose makes the store lose pages.
 func (s *simulation) Lose(t *rapid.T) {

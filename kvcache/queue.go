@@ -41,6 +41,8 @@ type writeQueue struct {
 	log   *slog.Logger
 	now   func() time.Time
 	wrote func(job *writeJob, err error) // what became of a job that is still queued
+	wake  func()                         // queues what is still in the cache; q.mu is not held
+	after func(time.Duration, func()) (stop func() bool)
 
 	mu      sync.Mutex
 	changed sync.Cond   // something in the fields below changed
@@ -64,6 +66,10 @@ type writeQueue struct {
 	quiet   bool          // nothing was logged about that
 	told    time.Time     // when something was, last
 
+	short  bool           // a page was refused or not written since wake was called
+	waking func() bool    // keeps wake from being called; nil: nothing is going to call it
+	wakes  sync.WaitGroup // calls of wake, and what is going to call it
+
 	lost   map[diskstore.Key]int // pages that were not written, and how often that was tried
 	losses int                   // how many there were, ever
 	forgot int                   // losses up to this one may be missing in lost
@@ -74,9 +80,10 @@ type writeJob struct {
 	page *diskstore.Page
 }
 
-func newWriteQueue(store Store, log *slog.Logger, wrote func(*writeJob, error)) *writeQueue {
+func newWriteQueue(store Store, log *slog.Logger, wrote func(*writeJob, error), wake func()) *writeQueue {
 	q := &writeQueue{
-		store: store, log: log, now: time.Now, wrote: wrote,
+		store: store, log: log, now: time.Now, wrote: wrote, wake: wake,
+		after:   func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop },
 		stopped: make(chan struct{}), lost: make(map[diskstore.Key]int),
 	}
 	q.changed.L = &q.mu
@@ -91,11 +98,15 @@ func newWriteQueue(store Store, log *slog.Logger, wrote func(*writeJob, error)) 
 func (q *writeQueue) stage(size int, leaving bool) []byte {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed || q.suspendedLocked() {
+	if q.closed {
+		return nil
+	}
+	if q.suspendedLocked() {
+		q.short = true
 		return nil
 	}
 	if !leaving && q.bytes > 0 && q.bytes+int64(size) > stagingBytesMax {
-		q.refused = true
+		q.refused, q.short = true, true
 		q.changed.Broadcast()
 		return nil
 	}
@@ -217,11 +228,43 @@ func (q *writeQueue) close(ctx context.Context) error {
 	err := q.wait(ctx)
 	q.mu.Lock()
 	q.closed = true
+	if q.waking != nil && q.waking() {
+		q.wakes.Done()
+	}
 	q.changed.Broadcast()
 	q.mu.Unlock()
 	q.stop()
 	<-q.stopped
+	q.wakes.Wait()
 	return err
+}
+
+// wakeLaterLocked arranges for wake to be called as soon as the store may be tried again, when
+// nothing is queued and something has been refused or not written.
+func (q *writeQueue) wakeLaterLocked() {
+	if len(q.jobs) > 0 || !q.short || q.closed || q.waking != nil {
+		return
+	}
+	q.wakes.Add(1)
+	q.waking = q.after(max(0, q.until.Sub(q.now())), q.wakeNow)
+}
+
+// wakeNow calls wake, or arranges for that when the store has failed once more meanwhile.
+func (q *writeQueue) wakeNow() {
+	defer q.wakes.Done()
+	q.mu.Lock()
+	q.waking = nil
+	now := !q.suspendedLocked() && !q.closed
+	if now {
+		q.short = false
+	} else {
+		q.short = true
+		q.wakeLaterLocked()
+	}
+	q.mu.Unlock()
+	if now {
+		q.wake()
+	}
 }
 
 func (q *writeQueue) run(ctx context.Context) {
@@ -308,6 +351,8 @@ func (q *writeQueue) finish(job *writeJob, err error) {
 		q.failLocked(err)
 		q.loseLocked(job.key, true)
 	}
+	q.short = q.short || err != nil
+	q.wakeLaterLocked()
 	q.changed.Broadcast()
 }
 

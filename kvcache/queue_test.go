@@ -25,7 +25,7 @@ func (s putStore) Put(ctx context.Context, p *diskstore.Page) error {
 
 func newYieldingQueue(t *testing.T) (q *writeQueue, puts chan uint32, push func(start uint32)) {
 	puts = make(chan uint32, 8)
-	q = newWriteQueue(putStore{puts: puts}, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {})
+	q = newWriteQueue(putStore{puts: puts}, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {}, func() {})
 	t.Cleanup(func() { require.NoError(t, q.close(context.Background())) })
 	return q, puts, func(start uint32) {
 		q.push(diskstore.Key{byte(start)}, &diskstore.Page{Start: start, Payload: make([]byte, 8)})
@@ -109,7 +109,7 @@ func TestSavingDoesNotYieldWhenThereIsNoRoom(t *testing.T) {
 // Everything queued is written in the end, restores or not.
 func TestClosingWritesWhatRestoresHeldBack(t *testing.T) {
 	puts := make(chan uint32, 8)
-	q := newWriteQueue(putStore{puts: puts}, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {})
+	q := newWriteQueue(putStore{puts: puts}, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {}, func() {})
 	q.yield(1)
 	q.push(diskstore.Key{1}, &diskstore.Page{Start: 1, Payload: make([]byte, 8)})
 	require.NoError(t, q.close(t.Context()))

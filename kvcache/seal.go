@@ -59,6 +59,16 @@ func (t *TieredCausal) heal(inUse bool) bool {
 	return t.stats.SealedPages+t.stats.SealedTails > before
 }
 
+// healIdle is heal for the write queue, when a store that failed may be tried again. While
+// a batch is built nothing is copied here: heal is called when it is done.
+func (t *TieredCausal) healIdle() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.flights) == 0 {
+		t.heal(false)
+	}
+}
+
 // wrote learns what became of a queued page.
 func (t *TieredCausal) wrote(job *writeJob, err error) {
 	if err != nil {

@@ -120,6 +120,7 @@ func newHybridRunner(t testing.TB, store Store, opts Options) *hybridRunner {
 	opts = r.tiered.opts
 	opts.Layers, opts.States = 4, r.states
 	r.tiered = New(hybridModel{r.model, r.states}, r.model.rows(), opts)
+	r.timers = withTimers(r.tiered.queue)
 	r.onCompute = func(b *fakeBatch) { r.states.advance(tokensOf(b.inputs)) }
 	t.Cleanup(r.tiered.Close)
 	return r

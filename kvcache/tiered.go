@@ -141,7 +141,7 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 		batches: newBatchClock(),
 		thin:    make(map[diskstore.Key]bool),
 	}
-	t.queue = newWriteQueue(opts.Store, opts.Logger, t.wrote)
+	t.queue = newWriteQueue(opts.Store, opts.Logger, t.wrote, t.healIdle)
 	t.running, t.stop = context.WithCancel(context.Background())
 	return t
 }
