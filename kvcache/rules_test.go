@@ -55,6 +55,53 @@ func TestRuleWritesWaitForFlights(t *testing.T) {
 	r.cache.requireRows(t, slot.id, old[:49])
 }
 
+// Two batches are built when a restore takes cells, and the second may use them: the first
+// being done is not enough.
+func TestRuleWritesWaitForTheLastFlight(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 2, 128, Options{})
+	slot, other, old := r.slots[0], r.slots[1], tokenRange(1, 50)
+	r.run(slot, old, nil, true)
+	r.run(slot, tokenRange(2, 30), nil, true)
+	r.load(other, tokenRange(3, 5), false)
+	r.drain()
+	r.flush()
+
+	other.rest = inputsOf([]int32{8})
+	require.True(t, r.build())
+	slot.inUse, slot.rest = true, inputsOf([]int32{7})
+	require.True(t, r.build())
+	r.finish(slot)
+
+	var flying atomic.Bool
+	flying.Store(true)
+	r.cache.onWrite = func() {
+		if flying.Load() {
+			t.Error("a row was written while a batch that may use its cell was in flight")
+		}
+	}
+	reading := make(chan struct{})
+	store.onRead = func(page int) {
+		if page == 0 {
+			close(reading)
+		}
+	}
+	loaded := make(chan Restored, 1)
+	go func() { loaded <- r.load(slot, old, true) }()
+	<-reading
+	waits := r.device.waits()
+	r.compute()
+	require.Equal(t, waits, r.device.waits(), "the device was waited for too early")
+	r.tiered.mu.Lock()
+	require.Len(t, r.tiered.idle, 1, "the restore waits no more")
+	r.tiered.mu.Unlock()
+	r.launch()
+	flying.Store(false)
+	r.compute()
+	require.Equal(t, 49, (<-loaded).Held)
+	r.cache.requireRows(t, slot.id, old[:49])
+}
+
 // A batch without outputs has not waited for its device when it is reported done.
 func TestRuleReadsSynchronizeFirst(t *testing.T) {
 	store := newMemStore(t)
