@@ -100,7 +100,7 @@ func TestQuarantineGoesBeforePages(t *testing.T) {
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
 	for _, p := range putChain(t, s, prompt(1, 5*testTokens)) {
-		moved, err := s.local.Quarantine(ctx, s.pageName(p.Key()), "test")
+		moved, err := s.local.Quarantine(ctx, Info{Name: s.pageName(p.Key())}, "test")
 		require.NoError(t, err)
 		require.True(t, moved)
 	}

@@ -221,23 +221,24 @@ func (t *dirTier) removeEmpty(ctx context.Context, dir string) error {
 	return nil
 }
 
-func (t *dirTier) Quarantine(ctx context.Context, name Name, reason string) (bool, error) {
+func (t *dirTier) Quarantine(ctx context.Context, judged Info, reason string) (bool, error) {
 	if err := t.ready(ctx); err != nil {
 		return false, classify(err)
 	}
 	dir := filepath.Join(t.base, quarantineDir)
-	base := fmt.Sprintf("%s.%s.%d-%d%s", name.Key, reason, time.Now().UnixNano(), t.moved.Add(1), pageExt)
-	path := t.path(name)
-	if err := t.again(func() error { _, err := t.fs.Lstat(path); return err }); err != nil {
-		if errors.Is(err, ErrNotFound) {
-			err = nil
-		}
+	base := fmt.Sprintf("%s.%s.%d-%d%s", judged.Key, reason, time.Now().UnixNano(), t.moved.Add(1), pageExt)
+	path := t.path(judged.Name)
+	if there, err := t.isThere(judged); !there {
 		return false, err
 	}
 	if entries, err := t.readDir(dir); err != nil || len(entries) >= maxQuarantined {
 		return false, cmp.Or(err, errQuarantineFull)
 	}
-	err := t.inDir(dir, func() error { return t.fs.Rename(path, filepath.Join(dir, base)) })
+	moved := false
+	err := t.inDir(dir, func() (err error) {
+		moved, err = t.moveOut(ctx, judged, filepath.Join(dir, base))
+		return err
+	})
 	if err != nil {
 		if err = t.opFailed(err); errors.Is(err, ErrNotFound) {
 			err = nil
@@ -245,7 +246,7 @@ func (t *dirTier) Quarantine(ctx context.Context, name Name, reason string) (boo
 		return false, err
 	}
 	t.syncAside(path)
-	return true, nil
+	return moved, nil
 }
 
 // syncAside makes durable that what was at path is in quarantine, or back: in a

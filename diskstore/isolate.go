@@ -214,9 +214,9 @@ func (t *isolated) Touch(ctx context.Context, name Name, used time.Time) error {
 	return err
 }
 
-func (t *isolated) Quarantine(ctx context.Context, name Name, reason string) (bool, error) {
+func (t *isolated) Quarantine(ctx context.Context, judged Info, reason string) (bool, error) {
 	return do(ctx, t, t.transfer, t.stepIn, nil, func(ctx context.Context) (bool, error) {
-		return t.inner.Quarantine(ctx, name, reason)
+		return t.inner.Quarantine(ctx, judged, reason)
 	})
 }
 

@@ -86,7 +86,7 @@ func TestPlacedFileOutlivesThePage(t *testing.T) {
 			require.True(t, removed)
 		},
 		"quarantined": func(t *testing.T, s *Store, name Name) {
-			moved, err := s.local.Quarantine(ctx, name, "test")
+			moved, err := s.local.Quarantine(ctx, Info{Name: name}, "test")
 			require.NoError(t, err)
 			require.True(t, moved)
 		},

@@ -258,7 +258,7 @@ func (s *Store) clearPlace(ctx context.Context, name Name) bool {
 	if _, err := s.local.Stat(ctx, name); !errors.Is(err, ErrNotFound) {
 		return false
 	}
-	moved, err := s.local.Quarantine(ctx, name, "notregular")
+	moved, err := s.local.Quarantine(ctx, Info{Name: name, Bytes: notRegular}, "notregular")
 	return moved && err == nil
 }
 

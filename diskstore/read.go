@@ -185,15 +185,15 @@ func (s *Store) condemn(ctx context.Context, id tierID, info Info, err error) {
 	}
 }
 
-// quarantine moves a file out of the way and stops counting it as a page. A
-// lookup must not wait for a count of the remote tier, which may then be wrong
-// by this file.
+// quarantine moves the file that info describes out of the way and stops counting it
+// as a page. A lookup must not wait for a count of the remote tier, which may then be
+// wrong by this file.
 func (s *Store) quarantine(ctx context.Context, id tierID, info Info, reason string) (bool, error) {
 	if id == tierLocal {
 		s.commit[id].RLock()
 		defer s.commit[id].RUnlock()
 	}
-	moved, err := s.tier(id).Quarantine(ctx, info.Name, reason)
+	moved, err := s.tier(id).Quarantine(ctx, info, reason)
 	if moved {
 		s.usage[id].remove(info)
 	}

@@ -72,7 +72,7 @@ func TestRootUsage(t *testing.T) {
 	o := someRoot(t)
 	alive := open(t, o)
 	putChain(t, alive, prompt(0, testTokens+3))
-	moved, err := alive.local.Quarantine(ctx, alive.refName(alive.Chain(ctx, prompt(0, testTokens+3), nil)[1]), "test")
+	moved, err := alive.local.Quarantine(ctx, Info{Name: alive.refName(alive.Chain(ctx, prompt(0, testTokens+3), nil)[1])}, "test")
 	require.NoError(t, err)
 	require.True(t, moved)
 	use, err := openRoot(t, o).Usage(ctx)

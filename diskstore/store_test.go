@@ -253,7 +253,7 @@ func TestDamageIsQuarantinedAndRepaired(t *testing.T) {
 	for i := range maxQuarantined + 3 {
 		name := s.pageName(Key{byte(i)})
 		place(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt)[0], filePath(o.Local.Root, name))
-		moved, err := s.local.Quarantine(ctx, name, "test")
+		moved, err := s.local.Quarantine(ctx, Info{Name: name}, "test")
 		if i < maxQuarantined-len(refs) {
 			require.NoError(t, err)
 			require.True(t, moved)

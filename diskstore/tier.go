@@ -105,11 +105,12 @@ type Tier interface {
 	// Touch sets a file's recency. It is idempotent.
 	Touch(ctx context.Context, name Name, used time.Time) error
 
-	// Quarantine takes whatever is at name out of sight and keeps it for a
-	// person to look at. It is idempotent, and reports whether something was
-	// there. It deletes nothing: with as many files as quarantine keeps it
-	// returns errQuarantineFull.
-	Quarantine(ctx context.Context, name Name, reason string) (bool, error)
+	// Quarantine takes the file that was judged out of sight and keeps it for a
+	// person to look at. It is idempotent, and reports whether that file was there:
+	// another, which has replaced it, stays. With a name alone it takes whatever is
+	// there, with Bytes of notRegular what is no regular file. It deletes nothing:
+	// with as many files as quarantine keeps it returns errQuarantineFull.
+	Quarantine(ctx context.Context, judged Info, reason string) (bool, error)
 
 	// EmptyQuarantine removes what Quarantine has kept, durably, and returns how
 	// many physical bytes that was.

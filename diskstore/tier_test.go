@@ -79,7 +79,7 @@ func tierAbsent(t *testing.T, tier Tier) {
 	removed, err := tier.Remove(ctx, tierPage(1))
 	require.NoError(t, err)
 	require.False(t, removed)
-	moved, err := tier.Quarantine(ctx, tierPage(1), "test")
+	moved, err := tier.Quarantine(ctx, Info{Name: tierPage(1)}, "test")
 	require.NoError(t, err)
 	require.False(t, moved)
 	infos, err := tier.Leading(ctx, []Name{tierPage(1)})
@@ -208,7 +208,7 @@ func tierRemove(t *testing.T, tier Tier) {
 func tierQuarantine(t *testing.T, tier Tier) {
 	upload(t, tier, tierPage(1), []byte("bad"), time.Now())
 	for _, want := range []bool{true, false} {
-		moved, err := tier.Quarantine(ctx, tierPage(1), "test")
+		moved, err := tier.Quarantine(ctx, Info{Name: tierPage(1)}, "test")
 		require.NoError(t, err)
 		require.Equal(t, want, moved)
 	}

@@ -1,0 +1,104 @@
+package diskstore
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// spoil flips one bit of a page's file.
+func spoil(t *testing.T, path string) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	data[len(data)-footerBytes-1] ^= 4
+	require.NoError(t, os.WriteFile(path, data, 0o600))
+}
+
+// beside opens the store of another machine, with a local tier of its own.
+func beside(t *testing.T, o Options) *Store {
+	t.Helper()
+	o.FS = quickFS
+	o.Local.Root = filepath.Join(t.TempDir(), "local")
+	require.NoError(t, os.Mkdir(o.Local.Root, 0o700))
+	return open(t, o)
+}
+
+// demoteAnew makes a store put a page and demote it.
+func demoteAnew(t *testing.T, s *Store, tokens []int32) {
+	t.Helper()
+	p := pageOf(t, s.opt.Fingerprint, 0, tokens)
+	require.NoError(t, s.Put(ctx, p))
+	info, err := s.local.Stat(ctx, s.pageName(p.Key()))
+	require.NoError(t, err)
+	demoted := s.Stats().Demoted
+	evictPage(t, s, info)
+	require.Equal(t, demoted+1, s.Stats().Demoted)
+}
+
+// TestBadPageThatWasReplacedIsNotQuarantined: before one reader sets a bad file
+// aside, another process has set it aside and stored the page anew.
+func TestBadPageThatWasReplacedIsNotQuarantined(t *testing.T) {
+	for _, before := range []vfs.Op{vfs.OpReadDir, vfs.OpRename} { // of the look at what is there, and after it
+		inj := vfs.Inject(quickFS)
+		o := testOptions(t, withFS(inj))
+		s := open(t, o)
+		o.FS = quickFS
+		other := open(t, o)
+		tokens := prompt(1, testTokens)
+		p := putChain(t, s, tokens)[0]
+		ref := s.Chain(ctx, tokens, nil)[0]
+		l := layoutOf(t, testSections, ref.Stored)
+		spoil(t, filePath(o.Local.Root, s.pageName(p.Key())))
+		var once sync.Once
+		inj.Watch(func(op vfs.Op, paths ...string) {
+			if op == before && strings.Contains(paths[len(paths)-1], quarantineDir) {
+				once.Do(func() {
+					require.Error(t, other.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
+					require.NoError(t, other.Put(ctx, pageOf(t, o.Fingerprint, 0, tokens)))
+				})
+			}
+		})
+		require.Error(t, s.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
+		inj.Watch(nil)
+		require.True(t, other.Has(p.Key()))
+		require.NoError(t, other.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
+		require.Len(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt), 1, "the bad one")
+		requireCovered(t, o.Local.Root, s, other)
+	}
+}
+
+// TestLateQuarantineSparesAnothersPage: the mount hangs in the rename, and what was
+// given up is done when another machine has stored the page anew.
+func TestLateQuarantineSparesAnothersPage(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), withRemote(t))
+	s := open(t, o)
+	tokens := prompt(1, testTokens)
+	demoteAnew(t, s, tokens)
+	ref := s.Chain(ctx, tokens, nil)[0]
+	require.Equal(t, TierRemote, ref.Tier)
+	path := filePath(o.Remote.Root, s.refName(ref))
+	spoil(t, path)
+
+	s.remote.stepIn = 50 * time.Millisecond
+	gate := vfs.NewGate()
+	inj.Add(vfs.Rule{Path: regexp.MustCompile("quarantine"), Ops: []vfs.Op{vfs.OpRename}, Gate: gate})
+	l := layoutOf(t, testSections, ref.Stored)
+	require.Error(t, s.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
+	<-gate.Entered()
+	other := beside(t, o)
+	demoteAnew(t, other, tokens)
+	gate.Open()
+	s.remote.idle()
+	require.FileExists(t, path)
+	require.NoError(t, other.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
+}
