@@ -202,7 +202,7 @@ func (s *Store) lockTier(ctx context.Context, id tierID, want demand) (release f
 	defer cancel()
 	for {
 		release, err := s.tier(id).Lock(ctx)
-		if !errors.Is(err, ErrLocked) {
+		if !errors.Is(err, ErrLocked) || errors.Is(err, ErrNotShared) { // no wait helps against another machine
 			return release, err
 		}
 		if s.books[id].refresh(ctx) != nil {

@@ -3,6 +3,7 @@ package diskstore
 import (
 	"context"
 	"regexp"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -134,4 +135,46 @@ func TestOutageOfTheRemoteListsTheLocalTierSeldom(t *testing.T) {
 			require.Zero(t, s.Stats().PutErrors)
 		})
 	}
+}
+
+// lockCounter counts how often the lock for collecting was asked for.
+type lockCounter struct {
+	Tier
+	asked atomic.Int32
+}
+
+func (c *lockCounter) Lock(ctx context.Context) (func(), error) {
+	c.asked.Add(1)
+	return c.Tier.Lock(ctx)
+}
+
+// nearlyFull says that a root has little space.
+type nearlyFull struct {
+	vfs.FS
+	root string
+}
+
+func (f nearlyFull) Space(name string) (vfs.Space, error) {
+	if name == f.root {
+		return vfs.Space{Total: 1 << 40, Free: 1 << 30}, nil
+	}
+	return f.FS.Space(name)
+}
+
+// TestNobodyWaitsForTheLockOfAnotherMachinesTier: another machine writes to the
+// remote tier, locks do not keep the two apart, and it is nearly full. A Put that
+// needs room in the local tier waits for the goroutine that asks.
+func TestNobodyWaitsForTheLockOfAnotherMachinesTier(t *testing.T) {
+	sh := newShare(0)
+	o := testOptions(t, withFS(sh.from("a")), withRemote(t))
+	inRemote(t, open(t, o), 2)
+	ob := testOptions(t, withRemote(t))
+	ob.Remote = o.Remote
+	ob.FS = nearlyFull{sh.from("b"), o.Remote.Root}
+	b := open(t, ob)
+	locks := &lockCounter{Tier: b.remote.inner}
+	b.remote.inner = locks
+	_, err := b.lockTier(ctx, tierRemote, demand{})
+	require.ErrorIs(t, err, ErrNotShared)
+	require.EqualValues(t, 1, locks.asked.Load())
 }
