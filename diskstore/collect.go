@@ -228,7 +228,7 @@ func (s *Store) collectLocked(ctx context.Context, id tierID, want demand) error
 	if err != nil {
 		return err
 	}
-	pick, late := newVictims(guess, before), &futures{now: s.now()}
+	pick, late := newVictims(guess, before), s.newFutures(ctx, id)
 	found, err := s.count(ctx, id, func(info Info) {
 		pick.add(info)
 		late.add(info)

@@ -121,7 +121,12 @@ start, for whoever comes back.
     a minute, or a hundred times as long as a count takes.
   - The order of eviction suffers, and nothing else, when file times are lost in
     a power cut or by copying, and when a clock is wrong: pages with a time more
-    than a minute ahead count as used when a collection that needs room finds them.
+    than a minute ahead, of this machine's clock and the filesystem's, count as used
+    when a collection that needs room finds them.
+  - What is deleted because of its age alone, by Reclaim and GC, is that old by this
+    machine's clock and by the filesystem's. A file from the future is not, until a
+    collection has found it and that time has passed again. What a host stores whose
+    clock is behind is as old as its clock makes it.
   - A page that ReadPlaced gave out keeps its disk space, outside every budget,
     until its file is closed, even after it was evicted. What is read from it
     then is not checked again. Windows does not let an open file be removed.

@@ -3,6 +3,7 @@ package diskstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -15,6 +16,12 @@ no room for anything else meanwhile. So it is not believed: a chain with such a 
 counts as used long ago, and a collection that needs room first gives all such files
 the time at which it found them, in their order. Times within clockSlack are
 believed.
+
+A host whose clock is behind must not take all that others store for files from the
+future, and move it back: what was used just now would look as old as its clock is
+behind. So a time is from the future only when it is so for the filesystem's clock as
+well, and files move to the later of the two. Where age alone is a reason to delete,
+the earlier of the two counts.
 
 All of them move at once, and nothing else ever moves back, so that the order of
 times still puts every page before those it continues.
@@ -34,8 +41,39 @@ func beyond(t, now time.Time) bool { return t.After(now.Add(clockSlack)) }
 // maxVictims at least.
 type futures struct {
 	now    time.Time
-	newest time.Time // of all others
+	ahead  time.Duration // of this machine's clock
+	blind  bool          // the filesystem's clock is not known, and no file is moved
+	newest time.Time     // of all others
 	files  []Info
+}
+
+func (s *Store) newFutures(ctx context.Context, id tierID) *futures {
+	there, err := s.tier(id).Now(ctx)
+	if err != nil {
+		s.noteTierError(id, err)
+		return &futures{now: s.now(), blind: true}
+	}
+	here := s.now()
+	return &futures{now: later(here, there), ahead: max(0, there.Sub(here))}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// ageClock is the time to judge by what is so old that it is deleted.
+func (s *Store) ageClock(ctx context.Context, id tierID) (time.Time, error) {
+	there, err := s.tier(id).Now(ctx)
+	if err != nil {
+		return there, fmt.Errorf("tell the time of the filesystem of %s: %w", s.config(id).Root, err)
+	}
+	if here := s.now(); here.Before(there) {
+		return here, nil
+	}
+	return there, nil
 }
 
 func (f *futures) add(info Info) {
@@ -43,6 +81,9 @@ func (f *futures) add(info Info) {
 		if info.Used.After(f.newest) {
 			f.newest = info.Used
 		}
+		return
+	}
+	if f.blind {
 		return
 	}
 	if f.files = append(f.files, info); len(f.files) >= 2*maxVictims {
@@ -69,15 +110,13 @@ func (s *Store) believe(ctx context.Context, id tierID, f *futures) bool {
 	for _, info := range f.files {
 		if !info.Used.Equal(last) { // equal ones stay equal: their headers order them
 			at, last = at.Add(recencyStep), info.Used
-			if now := s.now().Add(believeMargin); at.Before(now) {
-				at = now
-			}
+			at = later(at, s.now().Add(f.ahead+believeMargin))
 		}
 		now, err := s.tier(id).Stat(ctx, info.Name)
 		switch {
 		case err == nil && now.Used.Equal(info.Used):
 			err = s.tier(id).Touch(ctx, info.Name, at)
-		case err == nil && now.Used.After(at) && !beyond(now.Used, s.now()):
+		case err == nil && now.Used.After(at) && !beyond(now.Used, s.now().Add(f.ahead)):
 			at = now.Used // somebody used it meanwhile, and what it continues is later
 		}
 		if err != nil && !errors.Is(err, ErrNotFound) {

@@ -282,6 +282,12 @@ func (t *isolated) Space(ctx context.Context) (vfs.Space, error) {
 	})
 }
 
+func (t *isolated) Now(ctx context.Context) (time.Time, error) {
+	return do(ctx, t, t.transfer, t.stepIn, nil, func(ctx context.Context) (time.Time, error) {
+		return t.inner.Now(ctx)
+	})
+}
+
 func (t *isolated) Left() int64 { return t.leaving.Load() + t.inner.Left() }
 
 func (t *isolated) Lock(ctx context.Context) (func(), error) {

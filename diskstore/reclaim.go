@@ -42,8 +42,15 @@ func (s *Store) Reclaim(ctx context.Context, found Usage, unwanted func(Fingerpr
 }
 
 func (s *Store) reclaimTier(ctx context.Context, id tierID, uses []FingerprintUsage, unwanted func(FingerprintUsage) bool, r *Reclaimed) error {
+	if len(uses) == 0 {
+		return nil
+	}
+	now, err := s.ageClock(ctx, id)
+	if err != nil {
+		return err
+	}
 	for _, use := range uses {
-		if !unwanted(use) {
+		if use.Unused = now.Sub(use.LastUsed); !unwanted(use) {
 			continue
 		}
 		all := purge{fingerprint: use.Fingerprint, removed: func(info Info) {

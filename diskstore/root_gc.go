@@ -77,7 +77,13 @@ func (s *Store) gcPicked(ctx context.Context, id tierID, opt GCOptions) (fingerp
 	}
 	p := purge{dry: opt.DryRun, removed: func(info Info) { s.watch.removed(id, info, false) }}
 	if opt.OlderThan > 0 {
-		p.before = s.now().Add(-opt.OlderThan)
+		now := s.now()
+		if !opt.DryRun { // which writes nothing to tell the time by
+			if now, err = s.ageClock(ctx, id); err != nil {
+				return 0, err
+			}
+		}
+		p.before = now.Add(-opt.OlderThan)
 	}
 	for _, use := range uses {
 		if opt.Fingerprints != nil && !opt.Fingerprints(use) {

@@ -153,7 +153,9 @@ type GCOptions struct {
 	// all.
 	Fingerprints func(FingerprintUsage) bool
 
-	// OlderThan picks files by how long ago they were last used. 0 means any.
+	// OlderThan picks files by how long ago they were last used. 0 means any. That
+	// is by this machine's clock and by the filesystem's, whichever says less, and
+	// with DryRun by this machine's.
 	OlderThan time.Duration
 
 	// DryRun reports what would go and touches nothing.

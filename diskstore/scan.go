@@ -16,6 +16,10 @@ type FingerprintUsage struct {
 	Bytes       int64     // physical
 	LastUsed    time.Time // zero when it holds no page
 	Hits        Hits      // known to Root.Usage alone
+
+	// Unused is for how long it was not used, by this machine's clock and by the
+	// filesystem's, whichever says less. Known to Reclaim alone.
+	Unused time.Duration
 }
 
 // TierUsage is what Scan counted in one tier.

@@ -155,6 +155,10 @@ type Tier interface {
 	// Space reports on the filesystem the tier is on.
 	Space(ctx context.Context) (vfs.Space, error)
 
+	// Now is what the filesystem's clock shows, which is another machine's perhaps.
+	// It may write a file to tell by.
+	Now(ctx context.Context) (time.Time, error)
+
 	// Left is how much disk space uploads at most take that were given up and
 	// could not be removed yet, in bytes. It does no I/O.
 	Left() int64

@@ -151,6 +151,10 @@ func tierUpload(t *testing.T, tier Tier) {
 	require.NoError(t, err)
 	require.Positive(t, space.Free)
 	require.Greater(t, space.Total, space.Free)
+	before := time.Now()
+	now, err := tier.Now(ctx)
+	require.NoError(t, err)
+	require.WithinRange(t, now, before.Add(-clockSlack), time.Now())
 }
 
 func tierAbort(t *testing.T, tier Tier) {

@@ -244,7 +244,7 @@ func (s *modelStore) reclaim(ctx context.Context, usage diskstore.Usage) {
 		if !supersedes(s.identity, other.Identity) {
 			return false
 		}
-		if time.Since(other.LastUsed) < reclaimAfter {
+		if other.Unused < reclaimAfter {
 			kept += other.Pages + other.Tails
 			keptBytes += other.Bytes
 			return false

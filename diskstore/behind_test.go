@@ -1,0 +1,147 @@
+package diskstore
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// shareOf returns options for a directory of a server, and what opens it on one more
+// machine whose clock is the server's.
+func shareOf(t *testing.T, ahead time.Duration, edit ...func(*Options)) (o Options, sh *share, right func(Options) *Store) {
+	sh = newShare(ahead)
+	sh.reach = vfs.ReachAll
+	o = testOptions(t, edit...)
+	machines := 0
+	return o, sh, func(o Options) *Store {
+		machines++
+		o.FS = sh.from(fmt.Sprintf("right %d", machines))
+		s := open(t, o)
+		s.now = func() time.Time { return time.Now().Add(ahead) }
+		return s
+	}
+}
+
+// TestHostThatIsBehindMovesNothingBack: what others have just used is from the future
+// for its clock alone, and keeps its time. It stores what it has all the same.
+func TestHostThatIsBehindMovesNothingBack(t *testing.T) {
+	const behind = 48 * time.Hour
+	page := physicalPage(t)
+	o, sh, right := shareOf(t, behind, func(o *Options) { o.Local.BudgetBytes = 10 * page })
+	a := right(o)
+	tokens := prompt(1, 4*testTokens)
+	putChain(t, a, tokens)
+	require.NoError(t, a.Flush(ctx))
+	times := make(map[Name]time.Time)
+	for _, info := range listAll(t, a, tierLocal) {
+		times[info.Name] = info.Used
+	}
+	o.FS = sh.from("behind")
+	b := open(t, o)
+	for seed := range 12 {
+		require.NoError(t, b.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(50+seed, testTokens))))
+		require.NoError(t, b.Flush(ctx))
+	}
+	require.NotZero(t, b.Stats().Evicted)
+	putChain(t, b, append(slices.Clone(tokens), prompt(2, 5*testTokens)...))
+	look := right(o) // which remembers no times
+	for _, info := range listAll(t, look, tierLocal) {
+		if was, ok := times[info.Name]; ok {
+			require.False(t, info.Used.Before(was), "moved back by %v", was.Sub(info.Used))
+		}
+	}
+	require.Len(t, look.Chain(ctx, tokens, nil), 4)
+
+	newer := o
+	newer.Fingerprint = testFingerprint(2)
+	c := right(newer)
+	usage, err := c.Survey(ctx)
+	require.NoError(t, err)
+	_, err = c.Reclaim(ctx, usage, func(other FingerprintUsage) bool {
+		require.Less(t, other.Unused, time.Hour)
+		return false
+	})
+	require.NoError(t, err)
+}
+
+// TestHostThatIsAheadDeletesNothingYoung: its clock makes all pages look days old. What
+// is old by the server's clock as well goes.
+func TestHostThatIsAheadDeletesNothingYoung(t *testing.T) {
+	const ahead = 48 * time.Hour
+	o, sh, right := shareOf(t, -ahead, withRemote(t))
+	a := right(o)
+	putChain(t, a, prompt(1, 2*testTokens))
+	for _, info := range listAll(t, a, tierLocal) {
+		require.NoError(t, a.demote(ctx, info))
+	}
+	require.NoError(t, a.Flush(ctx))
+	root, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: sh.from("ahead")})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, root.Close()) }()
+	report, err := root.GC(ctx, GCOptions{OlderThan: 24 * time.Hour})
+	require.NoError(t, err)
+	require.Equal(t, GCReport{}, report)
+
+	newer := o
+	newer.FS, newer.Fingerprint = sh.from("ahead"), testFingerprint(2)
+	b := open(t, newer)
+	usage, err := b.Survey(ctx)
+	require.NoError(t, err)
+	require.NotEmpty(t, usage.Local.Others)
+	require.NotEmpty(t, usage.Remote.Others)
+	asked := 0
+	_, err = b.Reclaim(ctx, usage, func(other FingerprintUsage) bool {
+		asked++
+		require.Less(t, other.Unused, time.Hour)
+		return false
+	})
+	require.NoError(t, err)
+	require.Equal(t, 2, asked)
+
+	touch := sh.from("ahead") // which remembers what it has seen
+	past := time.Now().Add(-ahead - 25*time.Hour)
+	for _, dir := range []string{o.Local.Root, o.Remote.Root} {
+		for _, path := range filesIn(t, dir, pageExt) {
+			require.NoError(t, touch.Chtimes(path, past, past))
+		}
+	}
+	report, err = root.GC(ctx, GCOptions{OlderThan: 24 * time.Hour})
+	require.NoError(t, err)
+	require.Equal(t, 2, report.Local.Pages)
+	require.Equal(t, 2, report.Remote.Pages)
+}
+
+// TestUnknownClockDeletesNothingByAge: where the server does not say what its clock
+// shows, age is no reason to delete.
+func TestUnknownClockDeletesNothingByAge(t *testing.T) {
+	o, sh, right := shareOf(t, 0)
+	putChain(t, right(o), prompt(1, testTokens))
+	age(t, o.Local.Root, time.Now().Add(-48*time.Hour))
+	root, err := OpenRoot(ctx, RootOptions{Local: o.Local, FS: noClock{sh.from("other")}})
+	require.NoError(t, err)
+	_, err = root.GC(ctx, GCOptions{OlderThan: 24 * time.Hour})
+	require.ErrorIs(t, err, os.ErrPermission)
+	require.ErrorContains(t, err, o.Local.Root)
+	require.Len(t, filesIn(t, o.Local.Root, pageExt), 1)
+	require.NoError(t, root.Close())
+	require.Empty(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, tmpDir), tmpExt))
+}
+
+// noClock is a filesystem in which nobody may make or touch a file.
+type noClock struct{ vfs.FS }
+
+func (noClock) Create(name string) (vfs.File, error) {
+	return nil, errors.Join(&os.PathError{Op: "create", Path: name, Err: os.ErrPermission})
+}
+
+func (noClock) Touch(name string) error {
+	return &os.PathError{Op: "touch", Path: name, Err: os.ErrPermission}
+}
