@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -220,4 +221,40 @@ func TestBreaker(t *testing.T) {
 	require.True(t, b.allow())
 	b.failure(bad, true)
 	require.False(t, b.allow(), "some errors need no second look")
+}
+
+// TestLateUploadReplacesABadPage: a page whose upload was given up and succeeded is not
+// held for the bad one that was in its place.
+func TestLateUploadReplacesABadPage(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), withRemote(t))
+	s := open(t, o)
+	name := s.pageName(putChain(t, s, prompt(1, testTokens))[0].Key())
+	info, err := s.local.Stat(ctx, name)
+	require.NoError(t, err)
+	require.NoError(t, s.demote(ctx, info))
+	there, err := s.remote.Stat(ctx, name)
+	require.NoError(t, err)
+	s.verdicts[tierRemote].markBad(there)
+
+	content, err := os.ReadFile(filePath(o.Local.Root, name))
+	require.NoError(t, err)
+	up, err := s.remote.Create(ctx, name)
+	require.NoError(t, err)
+	require.NoError(t, up.Write(ctx, content))
+	gate := vfs.NewGate()
+	inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Ops: []vfs.Op{vfs.OpRename}, Gate: gate})
+	leaving, leave := context.WithCancel(ctx)
+	go func() {
+		<-gate.Entered()
+		leave()
+	}()
+	_, err = up.Commit(leaving, there.Used)
+	require.ErrorIs(t, err, context.Canceled)
+	up.Abort()
+	gate.Open()
+	s.remote.idle()
+	there, err = s.remote.Stat(ctx, name)
+	require.NoError(t, err)
+	require.False(t, s.verdicts[tierRemote].isBad(there), "the good one is not used")
 }

@@ -248,6 +248,7 @@ func (s *Store) commitTo(ctx context.Context, id tierID, up Upload, room *room, 
 func (s *Store) appearedLate(done Committed) {
 	s.commit[tierRemote].RLock()
 	defer s.commit[tierRemote].RUnlock()
+	s.verdicts[tierRemote].replaced(done.Name)
 	s.usage[tierRemote].commit(done)
 	s.books[tierRemote].appeared(done)
 }
