@@ -403,8 +403,9 @@ func (s *Store) evict(ctx context.Context, id tierID, info Info, must bool) (rem
 		case ctx.Err() != nil:
 			return removed, ctx.Err() // closing: the page stays where it is
 		case s.localSide(err, ErrDamaged), s.localSide(err, ErrMismatch):
-			s.condemn(ctx, id, info, err)
-			if !must || !s.verdicts[id].isBad(info) {
+			bad := judged(err, info)
+			s.condemn(ctx, id, bad, err)
+			if !must || !s.verdicts[id].isBad(bad) {
 				return removed, nil
 			}
 			// It stays in its place, is of no use, and its room is needed.

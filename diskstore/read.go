@@ -230,7 +230,7 @@ func (s *Store) copyUp(ctx context.Context, from Tier, info Info, room *room, us
 	if err != nil {
 		var side *copyError
 		if errors.As(err, &side) && side.side != s.local {
-			s.condemn(ctx, tierRemote, info, err)
+			s.condemn(ctx, tierRemote, judged(err, info), err)
 		} else {
 			s.noteTierError(tierLocal, err)
 		}

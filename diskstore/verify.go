@@ -180,7 +180,7 @@ func copyOnce(ctx context.Context, open func(context.Context, Name) (Blob, error
 		return &copyError{side: dst, err: writeErr}
 	}
 	if err != nil {
-		return &copyError{side: src, err: err}
+		return &copyError{side: src, err: err, read: blob.Info()}
 	}
 	if err := commit(up); err != nil {
 		return &copyError{side: dst, err: err}
@@ -192,7 +192,18 @@ func copyOnce(ctx context.Context, open func(context.Context, Name) (Blob, error
 type copyError struct {
 	side Tier
 	err  error
+	read Info // the file that was read and is no good, if that is known
 }
 
 func (e *copyError) Error() string { return e.err.Error() }
 func (e *copyError) Unwrap() error { return e.err }
+
+// judged returns the file that a copy found to be no good, which may have been
+// written or touched since info was made of it; info where it does not say.
+func judged(err error, info Info) Info {
+	var side *copyError
+	if errors.As(err, &side) && side.read.Name == info.Name {
+		return side.read
+	}
+	return info
+}
