@@ -301,7 +301,7 @@ func TestDamageIsNeitherDemotedNorPromoted(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.demote(ctx, info))
 	flip(o.Remote.Root)
-	_, err = s.local.Remove(ctx, name)
+	_, err = s.local.Remove(ctx, Info{Name: name})
 	require.NoError(t, err)
 	s.promote(ctx, info, Ref{Key: p.Key(), Parent: p.Parent, Tokens: testTokens, Stored: testTokens})
 	require.False(t, s.Has(p.Key()))

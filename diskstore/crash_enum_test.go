@@ -93,7 +93,7 @@ func recordCrashes(t testing.TB, seed uint64) *crashRecord {
 func (r *crashRecord) before(op vfs.Op, paths ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if op == vfs.OpRemove {
+	if op == vfs.OpRemove || op == vfs.OpRename && strings.HasSuffix(paths[1], tmpExt) {
 		r.evictingLocked(paths[0])
 	}
 	r.pointLocked(fmt.Sprintf("%s %s", op, strings.Join(paths, " ")))
@@ -299,7 +299,7 @@ func TestCrashWhileAnotherMakesTheDirectory(t *testing.T) {
 	w := newCrashWorld(t)
 	mine, theirs := newDirTier(w.mem, w.o.Local.Root, true), newDirTier(w.inj, w.o.Local.Root, true)
 	upload(t, mine, tierTail(1, 1), []byte("x"), time.Now())
-	_, err := mine.Remove(ctx, tierTail(1, 1))
+	_, err := mine.Remove(ctx, Info{Name: tierTail(1, 1)})
 	require.NoError(t, err)
 
 	var once sync.Once

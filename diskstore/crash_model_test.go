@@ -2,6 +2,7 @@ package diskstore
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -46,7 +47,7 @@ type crashModel struct {
 func (m *crashModel) watch(op vfs.Op, paths ...string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if op == vfs.OpRemove {
+	if op == vfs.OpRemove || op == vfs.OpRename && strings.HasSuffix(paths[1], tmpExt) {
 		m.evictingLocked(paths[0])
 	}
 	if m.countdown--; m.countdown < 0 && m.failing != nil {

@@ -192,7 +192,7 @@ func (t *dirTier) Tails(ctx context.Context, fingerprint, parent Key) ([]Info, e
 }
 
 func (t *dirTier) DropFingerprint(ctx context.Context, fingerprint Key) error {
-	if _, err := t.Remove(ctx, Name{Fingerprint: fingerprint, Class: ClassManifest}); err != nil {
+	if _, err := t.Remove(ctx, Info{Name: Name{Fingerprint: fingerprint, Class: ClassManifest}}); err != nil {
 		return err
 	}
 	return t.removeEmpty(ctx, filepath.Join(t.base, fingerprint.String()))

@@ -26,6 +26,9 @@ func (i Info) describes(fi fs.FileInfo) bool {
 	return fi.Mode().IsRegular() && fi.Size() == i.Bytes && fi.ModTime().Equal(i.Used)
 }
 
+// errReplaced reports a file that was to go and has been replaced.
+var errReplaced = errors.New("diskstore: file has been replaced")
+
 // isThere reports whether a name still has the file that was judged.
 func (t *dirTier) isThere(judged Info) (bool, error) {
 	var fi fs.FileInfo
@@ -64,6 +67,50 @@ func (t *dirTier) moveOut(ctx context.Context, judged Info, to string) (bool, er
 		return true, nil
 	}
 	return t.fs.Rename(to, path) != nil, nil
+}
+
+// removeJudged removes the file that was judged. An unlink goes by name as a rename
+// does, and what it has taken does not come back: in a tier that other machines use,
+// and that may hang, the file is moved away first.
+func (t *dirTier) removeJudged(ctx context.Context, judged Info) error {
+	if !t.shared || judged.Used.IsZero() {
+		return t.removeNamed(ctx, judged)
+	}
+	to, err := t.temp.unused("gone")
+	moved := false
+	if err == nil {
+		moved, err = t.moveOut(ctx, judged, to)
+	}
+	switch {
+	case vfs.IsNoSpace(err): // a full disk has no room for another name, and removing makes some
+		return t.removeNamed(ctx, judged)
+	case err != nil:
+		return err
+	case !moved:
+		return errReplaced
+	}
+	t.temp.discard(to, judged.Bytes)
+	return nil
+}
+
+// removeNamed removes the file of a name if it is the one that was judged.
+func (t *dirTier) removeNamed(ctx context.Context, judged Info) error {
+	t.renameMu.Lock()
+	defer t.renameMu.Unlock()
+	path := t.path(judged.Name)
+	if !judged.Used.IsZero() {
+		fi, err := t.fs.Lstat(path)
+		if err != nil {
+			return err
+		}
+		if !judged.describes(fi) {
+			return errReplaced
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return t.fs.Remove(path)
 }
 
 // lookAnew describes a file. It is opened for that: an NFS client asks its server

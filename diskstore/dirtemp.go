@@ -57,7 +57,7 @@ func (d *tempDir) create(what string) (vfs.File, string, error) {
 		return nil, "", ErrClosed
 	}
 	d.retryLeft()
-	path := filepath.Join(d.dir, fmt.Sprintf("%s-%s%d%s", id, what, d.next.Add(1), tmpExt))
+	path := d.path(id, what)
 	var file vfs.File
 	err = d.t.inDir(d.dir, func() error {
 		file, err = d.t.fs.Create(path)
@@ -67,6 +67,20 @@ func (d *tempDir) create(what string) (vfs.File, string, error) {
 		d.discard(path, 0) // a full disk may fail Create when the name is there
 	}
 	return file, path, err
+}
+
+// path returns a name that no temporary file has had.
+func (d *tempDir) path(id, what string) string {
+	return filepath.Join(d.dir, fmt.Sprintf("%s-%s%d%s", id, what, d.next.Add(1), tmpExt))
+}
+
+// unused returns the path for a file that is moved here to be discarded.
+func (d *tempDir) unused(what string) (string, error) {
+	id, err := d.claim()
+	if err != nil {
+		return "", err
+	}
+	return d.path(id, what), nil
 }
 
 // maxLeft is how many files discard remembers. Beyond it only the cleaning after

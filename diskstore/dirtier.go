@@ -229,22 +229,18 @@ func (t *dirTier) Reopen(ctx context.Context, name Name) (Blob, error) {
 	return t.open(name)
 }
 
-func (t *dirTier) Remove(ctx context.Context, name Name) (bool, error) {
+func (t *dirTier) Remove(ctx context.Context, judged Info) (bool, error) {
 	if err := t.ready(ctx); err != nil {
 		return false, classify(err)
 	}
-	err := t.again(func() error {
-		t.renameMu.Lock()
-		defer t.renameMu.Unlock()
-		return t.fs.Remove(t.path(name))
-	})
+	err := t.again(func() error { return t.removeJudged(ctx, judged) })
 	if err != nil {
 		if errors.Is(err, ErrNotFound) {
 			err = nil
 		}
 		return false, err
 	}
-	if name.Class == ClassTail {
+	if name := judged.Name; name.Class == ClassTail {
 		// Fails while other tails are there. A Put that has just found the
 		// directory makes it again.
 		_ = t.fs.Remove(filepath.Join(t.base, tailDir(name.Fingerprint, name.Parent)))
@@ -259,6 +255,9 @@ func (t *dirTier) SyncRemoved(ctx context.Context, names []Name) error {
 	dirs := make(map[string]bool)
 	for _, name := range names {
 		dirs[filepath.Dir(t.path(name))] = true
+	}
+	if t.shared { // where removeJudged has moved them
+		dirs[t.temp.dir] = true
 	}
 	for dir := range dirs {
 		if err := t.syncNearest(dir); err != nil {

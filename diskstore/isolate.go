@@ -124,7 +124,7 @@ func (t *isolated) gaveUp(ctx context.Context, start time.Time, limit time.Durat
 // report tells the breaker how an operation ended.
 func (t *isolated) report(ctx context.Context, start time.Time, limit time.Duration, err error) error {
 	switch {
-	case err == nil, errors.Is(err, ErrNotFound), errors.Is(err, ErrNoSpace), errors.Is(err, ErrLocked), errors.Is(err, errNotCounted), errors.Is(err, errQuarantineFull), errors.Is(err, errStale),
+	case err == nil, errors.Is(err, ErrNotFound), errors.Is(err, ErrNoSpace), errors.Is(err, ErrLocked), errors.Is(err, errNotCounted), errors.Is(err, errQuarantineFull), errors.Is(err, errStale), errors.Is(err, errReplaced),
 		errors.Is(err, ErrNotShared), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		t.breaker.success()
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
@@ -201,9 +201,9 @@ func (t *isolated) Persist(ctx context.Context, name Name) error {
 	return err
 }
 
-func (t *isolated) Remove(ctx context.Context, name Name) (bool, error) {
+func (t *isolated) Remove(ctx context.Context, judged Info) (bool, error) {
 	return do(ctx, t, t.transfer, t.stepIn, nil, func(ctx context.Context) (bool, error) {
-		return t.inner.Remove(ctx, name)
+		return t.inner.Remove(ctx, judged)
 	})
 }
 

@@ -81,7 +81,7 @@ func TestPlacedFileOutlivesThePage(t *testing.T) {
 	page := physicalPage(t)
 	for name, lose := range map[string]func(*testing.T, *Store, Name){
 		"removed": func(t *testing.T, s *Store, name Name) {
-			removed, err := s.local.Remove(ctx, name)
+			removed, err := s.local.Remove(ctx, Info{Name: name})
 			require.NoError(t, err)
 			require.True(t, removed)
 		},

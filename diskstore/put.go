@@ -357,9 +357,9 @@ func (s *Store) drop(ctx context.Context, id tierID, info Info) (removed Info, e
 		return none, err
 	}
 	if now.Bytes != info.Bytes {
-		return none, errors.New("it has been replaced since it was listed")
+		return none, errReplaced
 	}
-	ours, err := s.tier(id).Remove(ctx, info.Name)
+	ours, err := s.tier(id).Remove(ctx, now)
 	if !ours {
 		return none, err
 	}

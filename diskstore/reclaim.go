@@ -101,6 +101,9 @@ func (s *Store) purge(ctx context.Context, id tierID, p purge) (all bool, err er
 			}
 			if !p.dry {
 				removed, err := s.drop(ctx, id, info)
+				if errors.Is(err, errReplaced) { // or another machine has touched it, which is seen now
+					removed, err = s.drop(ctx, id, info)
+				}
 				if err != nil {
 					return false, fmt.Errorf("remove page %v: %w", info.Key, err)
 				}

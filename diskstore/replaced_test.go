@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -101,4 +102,52 @@ func TestLateQuarantineSparesAnothersPage(t *testing.T) {
 	s.remote.idle()
 	require.FileExists(t, path)
 	require.NoError(t, other.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
+}
+
+// TestLateRemoveSparesAnothersPage: a machine evicts a page and its mount hangs.
+// What was given up is done when another machine has demoted the page once more.
+func TestLateRemoveSparesAnothersPage(t *testing.T) {
+	for name, hangs := range map[string]vfs.Rule{
+		"in what takes the page away": {Path: regexp.MustCompile(`\.kvp`), Ops: []vfs.Op{vfs.OpRemove, vfs.OpRename}},
+		"in the look before it":       {Path: regexp.MustCompile(`\.kvp`), Ops: []vfs.Op{vfs.OpLstat}, Nth: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inj := vfs.Inject(quickFS)
+			o := testOptions(t, withFS(inj), withRemote(t))
+			s := open(t, o)
+			tokens := prompt(1, testTokens)
+			demoteAnew(t, s, tokens)
+			ref := s.Chain(ctx, tokens, nil)[0]
+			there, err := s.remote.Stat(ctx, s.refName(ref))
+			require.NoError(t, err)
+			s.remote.stepIn = 50 * time.Millisecond
+			gate := vfs.NewGate()
+			hangs.Gate = gate
+			inj.Add(hangs)
+			_, err = s.drop(ctx, tierRemote, there)
+			require.ErrorIs(t, err, ErrTierTimeout)
+			<-gate.Entered()
+			other := beside(t, o)
+			demoteAnew(t, other, tokens)
+			gate.Open()
+			s.remote.idle()
+			l := layoutOf(t, testSections, ref.Stored)
+			require.NoError(t, other.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
+			require.Empty(t, filesIn(t, o.Remote.Root, tmpExt))
+		})
+	}
+}
+
+// TestRemoveOnAFullShare makes room though the disk has none for another name.
+func TestRemoveOnAFullShare(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), withRemote(t))
+	s := open(t, o)
+	demoteAnew(t, s, prompt(1, testTokens))
+	info := listAll(t, s, tierRemote)[0]
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpCreate, vfs.OpRename}, Err: syscall.ENOSPC})
+	removed, err := s.drop(ctx, tierRemote, info)
+	require.NoError(t, err)
+	require.Equal(t, info.Bytes, removed.Bytes)
+	require.Empty(t, listAll(t, s, tierRemote))
 }

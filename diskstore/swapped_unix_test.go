@@ -31,7 +31,7 @@ func TestDirectorySwappedForALink(t *testing.T) {
 		require.ErrorContains(t, err, dir)
 	}
 	require.Error(t, s.local.Touch(ctx, s.pageName(refs[0].Key), time.Unix(1_700_000_000, 0)))
-	removed, _ := s.local.Remove(ctx, s.pageName(refs[0].Key))
+	removed, _ := s.local.Remove(ctx, Info{Name: s.pageName(refs[0].Key)})
 	require.False(t, removed)
 	require.Equal(t, before, filesIn(t, outside, pageExt))
 

@@ -99,8 +99,10 @@ type Tier interface {
 	// visible. It is idempotent.
 	Persist(ctx context.Context, name Name) error
 
-	// Remove deletes a file and reports whether it was there. It is idempotent.
-	Remove(ctx context.Context, name Name) (bool, error)
+	// Remove deletes the file that was judged and reports whether it was there. It
+	// is idempotent. Another file, which has replaced it, stays, and the error is
+	// errReplaced. With a name alone it deletes whatever file is there.
+	Remove(ctx context.Context, judged Info) (bool, error)
 
 	// Touch sets a file's recency. It is idempotent.
 	Touch(ctx context.Context, name Name, used time.Time) error

@@ -76,7 +76,7 @@ func tierAbsent(t *testing.T, tier Tier) {
 	_, err = tier.Open(ctx, tierPage(1))
 	require.ErrorIs(t, err, ErrNotFound)
 	require.ErrorIs(t, tier.Touch(ctx, tierPage(1), time.Now()), ErrNotFound)
-	removed, err := tier.Remove(ctx, tierPage(1))
+	removed, err := tier.Remove(ctx, Info{Name: tierPage(1)})
 	require.NoError(t, err)
 	require.False(t, removed)
 	moved, err := tier.Quarantine(ctx, Info{Name: tierPage(1)}, "test")
@@ -200,7 +200,7 @@ func tierList(t *testing.T, tier Tier) {
 func tierRemove(t *testing.T, tier Tier) {
 	upload(t, tier, tierTail(1, 1), []byte("tail"), time.Now())
 	for _, want := range []bool{true, false} {
-		removed, err := tier.Remove(ctx, tierTail(1, 1))
+		removed, err := tier.Remove(ctx, Info{Name: tierTail(1, 1)})
 		require.NoError(t, err)
 		require.Equal(t, want, removed)
 	}
@@ -264,7 +264,7 @@ func tierFingerprints(t *testing.T, tier Tier) {
 	require.ErrorIs(t, err, ErrNotFound)
 	_, err = tier.Stat(ctx, tierPage(1))
 	require.NoError(t, err, "pages keep what holds them")
-	_, err = tier.Remove(ctx, tierPage(1))
+	_, err = tier.Remove(ctx, Info{Name: tierPage(1)})
 	require.NoError(t, err)
 	require.NoError(t, tier.DropFingerprint(ctx, testFingerprint(1)))
 	require.NoError(t, tier.DropFingerprint(ctx, testFingerprint(1)))
