@@ -406,6 +406,31 @@ func TestOwnRestartIsNoOtherMachine(t *testing.T) {
 	}
 }
 
+// TestLivingClaimBeats: a process that goes on writing touches its lock file, so that
+// no other machine takes it for one that stopped, and claims anew when that is gone.
+func TestLivingClaimBeats(t *testing.T) {
+	sh, root := newShare(0), privateDir(t)
+	a, b := sharedTier(t, sh.from("a"), root), sharedTier(t, sh.from("b"), root)
+	id, err := a.temp.claim()
+	require.NoError(t, err)
+	lock := filepath.Join(a.temp.dir, id+lockExt)
+	old := time.Now().Add(-2 * beatAge)
+	require.NoError(t, os.Chtimes(lock, old, old))
+	a.temp.beat = time.Now().Add(-beatEvery)
+	again, err := a.temp.claim()
+	require.NoError(t, err)
+	require.Equal(t, id, again)
+	_, err = b.temp.claim()
+	require.ErrorIs(t, err, ErrNotShared, "it was seen a moment ago")
+
+	require.NoError(t, os.Remove(lock))
+	a.temp.beat = time.Now().Add(-beatEvery)
+	again, err = a.temp.claim()
+	require.NoError(t, err)
+	require.NotEqual(t, id, again)
+	require.FileExists(t, filepath.Join(a.temp.dir, again+lockExt))
+}
+
 // TestLockFilesDoNotPileUp where locks fail: each process that ends removes its
 // own.
 func TestLockFilesDoNotPileUp(t *testing.T) {
