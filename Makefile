@@ -167,7 +167,7 @@ gpu: ## Test and measure on this machine's NVIDIA GPU: build/gpu-suite.json
 
 .PHONY: test-e2e
 test-e2e: build ## Run the tests of the built Ollama
-	go test -count=1 -p 1 -timeout 20m $(E2E)
+	go test -count=1 -p 1 -timeout 30m $(E2E)
 
 # gemma4, qwen35 and nemotron_h came after the release that `make test` builds.
 NEWEST := v0.24.0
