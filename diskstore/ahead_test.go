@@ -296,6 +296,7 @@ func TestReadAheadWithARemoteThatHangs(t *testing.T) {
 		moveToRemote(t, o, namesOf(s, tokens))
 	}
 	require.NoError(t, s.Close())
+	o.RemoteTimeout, o.ReadTimeout = 5*time.Millisecond, 5*time.Millisecond
 	for _, ops := range [][]vfs.Op{nil, {vfs.OpOpen}, {vfs.OpRead}} { // in everything, or after it was listed
 		gate := vfs.NewGate()
 		defer gate.Open()
@@ -304,7 +305,6 @@ func TestReadAheadWithARemoteThatHangs(t *testing.T) {
 		if ops != nil {
 			require.NoError(t, s.Flush(ctx))
 		}
-		s.remote.lookupIn, s.remote.stepIn = 5*time.Millisecond, 5*time.Millisecond
 		inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Ops: ops, Gate: gate})
 		got, err := s.ReadAhead(ctx)
 		require.NoError(t, err)

@@ -269,7 +269,8 @@ func TestFailingStoreNeverFailsARequest(t *testing.T) {
 // when something else fails.
 func TestDailyLimitIsLeftToTheStoreToTell(t *testing.T) {
 	var lines strings.Builder
-	q := &writeQueue{log: slog.New(slog.NewTextHandler(&lines, nil)), now: time.Now, lost: make(map[diskstore.Key]int)}
+	q := &writeQueue{log: slog.New(slog.NewTextHandler(&lines, nil)), now: time.Now, lost: make(map[diskstore.Key]int),
+		after: func(time.Duration, func()) func() bool { return func() bool { return true } }}
 	q.changed.L = &q.mu
 	finish := func(err error) int {
 		job := &writeJob{page: &diskstore.Page{}}
