@@ -1,0 +1,298 @@
+package kvcache
+
+import (
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/ollama/ollama/model/input"
+	"github.com/stretchr/testify/require"
+)
+
+// fakeRunner drives a TieredCausal the way Ollama's runner does: batch n+1 is built while
+// n is computed, slots are loaded at any time in between.
+type fakeRunner struct {
+	t      testing.TB
+	mu     sync.Mutex // the runner's lock
+	lock   sync.Locker
+	cache  *fakeCache // keeps everything
+	model  fakeModel  // of it and perhaps others
+	device *fakeDevice
+	tiered *TieredCausal
+	timers *timers
+	numCtx int
+	batch  int
+	nextID int
+	flight []*fakeBatch
+	slots  []*fakeSlot
+
+	onCompute func(*fakeBatch)
+}
+
+type fakeSlot struct {
+	id     int
+	inputs []*input.Input // what the runner thinks the cache holds
+	rest   []*input.Input
+	inUse  bool
+	// aborted: the request was given up while it was restored, and a window may be gone.
+	aborted bool
+	store   bool
+	exact   int // positions whose rows follow from their tokens
+}
+
+type fakeBatch struct {
+	id      int
+	inputs  []*input.Input
+	cells   [][]int32   // by cache
+	before  [][][]int32 // by cache and input
+	outputs bool        // the runner samples from it
+	handed  int         // the device's work with it; 0: it is built only
+}
+
+func newFakeRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner {
+	r := &fakeRunner{t: t, numCtx: numCtx, batch: fakeBatchMax, cache: newFakeCache(slots*numCtx+1, 2)}
+	opts.Store, opts.Layers, opts.AlwaysRestore = store, 2, true
+	r.lock = &r.mu
+	if opts.PageTokens == 0 {
+		opts.PageTokens = 8
+	}
+	opts.Fingerprint[0] = 1
+	r.device = r.cache.device
+	r.model.caches = []*fakeCache{r.cache}
+	r.tiered = New(r.model, r.model.rows(), opts)
+	r.timers = withTimers(r.tiered.queue)
+	t.Cleanup(r.tiered.Close)
+	for i := range slots {
+		r.slots = append(r.slots, &fakeSlot{id: i})
+	}
+	return r
+}
+
+func inputsOf(tokens []int32) []*input.Input {
+	var in []*input.Input
+	for _, token := range tokens {
+		in = append(in, &input.Input{Token: token})
+	}
+	return in
+}
+
+func tokensOf(inputs []*input.Input) []int32 {
+	var tokens []int32
+	for _, in := range inputs {
+		tokens = append(tokens, in.Token)
+	}
+	return tokens
+}
+
+func tokenRange(seed, n int) []int32 {
+	tokens := make([]int32, n)
+	for i := range tokens {
+		tokens[i] = int32(seed*1000 + i)
+	}
+	return tokens
+}
+
+func commonPrefix(a, b []*input.Input) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[n].Token == b[n].Token {
+		n++
+	}
+	return n
+}
+
+// load starts a request in a slot, as completion does.
+func (r *fakeRunner) load(slot *fakeSlot, prompt []int32, store bool) Restored {
+	return r.loadInputs(slot, inputsOf(prompt), store)
+}
+
+func (r *fakeRunner) loadInputs(slot *fakeSlot, in []*input.Input, store bool) Restored {
+	restored, err := r.loadContext(r.t.Context(), slot, in, store)
+	require.NoError(r.t, err)
+	return restored
+}
+
+// loadContext is loadInputs for a request that may be given up: then the slot is free again.
+func (r *fakeRunner) loadContext(ctx context.Context, slot *fakeSlot, in []*input.Input, store bool) (Restored, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	require.False(r.t, slot.inUse)
+	past := min(commonPrefix(slot.inputs, in), len(in)-1)
+	if past > 0 && !r.model.CanResume(slot.id, int32(past)) {
+		past = 0
+	}
+	require.NoError(r.t, r.tiered.Remove(slot.id, int32(past), math.MaxInt32))
+	slot.inputs, slot.inUse, slot.aborted, slot.store = in[:past:past], true, false, store
+	slot.exact = min(slot.exact, past)
+	restored, err := r.tiered.Restore(ctx, r.lock, slot.id, past, in, func(n int) {
+		slot.inputs, slot.exact = in[:n:n], min(slot.exact, n)
+	})
+	if base := restored.Held - restored.Tokens; restored.Tokens > 0 && base <= slot.exact {
+		slot.exact = restored.Held - restored.Shifted
+	}
+	if err != nil {
+		slot.inUse, slot.aborted = false, true
+		return restored, err
+	}
+	slot.inputs, slot.rest = in[:restored.Held:restored.Held], in[restored.Held:]
+	r.tiered.StartSequence(slot.id, store)
+	return restored, nil
+}
+
+// fork gives a slot the longest beginning of a prompt that any other slot is said to hold,
+// as findBestCacheSlot does with slots in use as well. It returns how much that is.
+func (r *fakeRunner) fork(slot *fakeSlot, prompt []int32) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	longest, from := 0, (*fakeSlot)(nil)
+	for _, other := range r.slots {
+		if n := commonPrefix(other.inputs, inputsOf(prompt)); other != slot && n > longest {
+			longest, from = n, other
+		}
+	}
+	if from != nil {
+		r.tiered.CopyPrefix(from.id, slot.id, int32(longest))
+		slot.inputs, slot.exact = slices.Clone(from.inputs[:longest]), min(longest, from.exact)
+	}
+	return longest
+}
+
+// build builds the next batch of all slots in use. It reports whether there was anything.
+func (r *fakeRunner) build() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var batch input.Batch
+	b := &fakeBatch{id: r.nextID}
+	ends := make(map[int]bool)
+	for _, s := range r.slots {
+		n := min(len(s.rest), r.batch-len(b.inputs))
+		if !s.inUse || n <= 0 {
+			continue
+		}
+		for i := range n {
+			batch.Sequences = append(batch.Sequences, s.id)
+			batch.Positions = append(batch.Positions, int32(len(s.inputs)+i))
+		}
+		b.inputs = append(b.inputs, s.rest[:n]...)
+		if s.exact == len(s.inputs) {
+			s.exact += n
+		}
+		s.inputs = append(s.inputs, s.rest[:n]...)
+		s.rest = s.rest[n:]
+		ends[s.id] = len(s.rest) == 0
+		b.outputs = b.outputs || ends[s.id]
+	}
+	if len(b.inputs) == 0 {
+		return false
+	}
+	r.nextID++
+	for _, c := range r.model.caches {
+		c.build(r.t, batch)
+		b.cells = append(b.cells, c.batchCells)
+		var before [][]int32
+		for i, seq := range batch.Sequences {
+			before = append(before, c.visible(seq, batch.Positions[i]))
+		}
+		b.before = append(b.before, before)
+	}
+	r.tiered.BatchBuilt(b.id, batch, b.inputs, func(int) bool { return true }, func(seq int) bool { return ends[seq] })
+	r.flight = append(r.flight, b)
+	return true
+}
+
+// launch hands the oldest built batch to the device.
+func (r *fakeRunner) launch() bool {
+	if len(r.flight) == 0 || r.flight[0].handed > 0 {
+		return false
+	}
+	r.handOver(r.flight[0])
+	return true
+}
+
+func (r *fakeRunner) handOver(b *fakeBatch) {
+	b.handed = r.model.compute(b)
+	if r.onCompute != nil {
+		r.onCompute(b)
+	}
+	if b.outputs {
+		r.device.launched()
+	}
+}
+
+// compute has the oldest built batch computed and reports it done. The device is only
+// waited for where the batch has outputs.
+func (r *fakeRunner) compute() bool {
+	if len(r.flight) == 0 {
+		return false
+	}
+	r.launch()
+	b := r.flight[0]
+	r.flight = r.flight[1:]
+	r.done(b)
+	return true
+}
+
+// done reports a batch that was handed over as done.
+func (r *fakeRunner) done(b *fakeBatch) {
+	if b.outputs {
+		r.device.readOutputs(r.t, b.handed)
+	}
+	r.tiered.BatchDone(b.id)
+}
+
+// shift drops positions [keep, keep+discard) of a slot, as the runner does while it builds
+// a batch: the last one built is being computed, and those before it are done.
+func (r *fakeRunner) shift(slot *fakeSlot, keep, discard int) {
+	for len(r.flight) > 1 {
+		r.compute()
+	}
+	r.launch()
+	r.mu.Lock()
+	err := r.tiered.Remove(slot.id, int32(keep), int32(keep+discard))
+	if err == nil {
+		slot.inputs = append(slot.inputs[:keep:keep], slot.inputs[keep+discard:]...)
+		slot.exact = min(slot.exact, keep)
+	} else { // cells shared with another slot: the runner starts over
+		require.NoError(r.t, r.tiered.Remove(slot.id, 0, math.MaxInt32))
+		slot.rest = append(slot.inputs, slot.rest...)
+		slot.inputs, slot.exact = nil, 0
+	}
+	r.mu.Unlock()
+	r.compute()
+}
+
+// finish ends a request.
+func (r *fakeRunner) finish(slot *fakeSlot) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tiered.EndSequence(slot.id)
+	slot.inUse, slot.rest = false, nil
+}
+
+// drain builds and computes until every request's inputs are in.
+func (r *fakeRunner) drain() {
+	for r.build() || r.compute() {
+	}
+}
+
+// run is a whole request: prompt, then generated tokens one at a time.
+func (r *fakeRunner) run(slot *fakeSlot, prompt, generated []int32, store bool) Restored {
+	restored := r.load(slot, prompt, store)
+	r.drain()
+	for _, token := range generated {
+		slot.rest = inputsOf([]int32{token})
+		r.drain()
+	}
+	r.finish(slot)
+	return restored
+}
+
+// runInputs is run for a prompt with images, and generates nothing.
+func (r *fakeRunner) runInputs(slot *fakeSlot, in []*input.Input) {
+	r.loadInputs(slot, in, true)
+	r.drain()
+	r.finish(slot)
+}
+
+func (r *fakeRunner) flush() { require.NoError(r.t, r.tiered.Flush(r.t.Context())) }
