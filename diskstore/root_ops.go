@@ -216,8 +216,9 @@ type GCReport struct {
 // GC removes pages. Without a choice of fingerprints or age it brings both tiers
 // within their budgets, as the store does by itself: what leaves the local tier
 // moves to the remote one, the least recently used first and always a page
-// before those it continues; when that does not answer, nothing is done. With a
-// choice it deletes everything chosen from both tiers, whatever the budgets.
+// before those it continues; when the remote tier cannot be used, the local one
+// stays as it is. With a choice it deletes everything chosen from both tiers,
+// whatever the budgets.
 //
 // It returns what it did together with the first error of the local tier.
 func (r *Root) GC(ctx context.Context, opt GCOptions) (GCReport, error) {
@@ -253,7 +254,7 @@ func (r *Root) GC(ctx context.Context, opt GCOptions) (GCReport, error) {
 			report.RemoteErr = r.remoteError("collect", err)
 		}
 	}
-	if opt.budgetOnly() && NoAnswer(report.RemoteErr) {
+	if opt.budgetOnly() && report.RemoteErr != nil {
 		return report, nil // what should move down would be deleted
 	}
 	if report.Local.Fingerprints, err = r.s.gcTier(ctx, tierLocal, opt); err != nil {

@@ -188,3 +188,22 @@ func TestGCToBudget(t *testing.T) {
 	require.NotZero(t, report.Remote.Pages+report.Remote.Tails)
 	require.LessOrEqual(t, occupied(t, o.Remote.Root), o.Remote.BudgetBytes)
 }
+
+// TestBudgetsWaitForTheRemoteTier collects while the share is not mounted, as
+// tools do: what should move there is neither deleted nor said to move.
+func TestBudgetsWaitForTheRemoteTier(t *testing.T) {
+	o := someRoot(t)
+	o.Local.BudgetBytes = 1
+	require.NoError(t, os.RemoveAll(o.Remote.Root))
+	for _, dry := range []bool{true, false} {
+		report, err := openRoot(t, o).GC(ctx, GCOptions{DryRun: dry})
+		require.NoError(t, err)
+		require.ErrorIs(t, report.RemoteErr, ErrRootMissing)
+		require.Zero(t, report.Local)
+	}
+	require.Len(t, filesIn(t, o.Local.Root, pageExt), 6)
+	report, err := openRoot(t, o).GC(ctx, GCOptions{OlderThan: time.Nanosecond})
+	require.NoError(t, err)
+	require.ErrorIs(t, report.RemoteErr, ErrRootMissing)
+	require.Equal(t, 3, report.Local.Pages, "what is picked goes all the same")
+}
