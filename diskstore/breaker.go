@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -27,10 +28,44 @@ type breaker struct {
 	until    time.Time
 	closed   time.Time // when it was closed last
 	backoff  time.Duration
+	cause    error // of the last failure
+	silent   bool  // whoever asks says it
 }
 
 func newBreaker(log *slog.Logger, now func() time.Time) *breaker {
 	return &breaker{log: log, now: now}
+}
+
+// silence keeps changes out of the log until speak.
+func (b *breaker) silence() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.silent = true
+}
+
+// speak ends silence, and says now that the breaker is open.
+func (b *breaker) speak() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.silent = false; b.open {
+		b.warnLocked()
+	}
+}
+
+func (b *breaker) warnLocked() {
+	if !b.silent {
+		b.log.Warn("kv tier is not usable, continuing without it", "error", b.cause, "retry_in", b.backoff)
+	}
+}
+
+// downError is ErrTierDown with the reason in its text.
+func (b *breaker) downError() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.cause == nil {
+		return ErrTierDown
+	}
+	return fmt.Errorf("%w: %v", ErrTierDown, b.cause)
 }
 
 // allow reports whether the tier may be asked. After true the caller owes one
@@ -69,7 +104,9 @@ func (b *breaker) success() {
 	b.failures, b.probing = 0, false
 	if b.open {
 		b.open, b.closed = false, b.now()
-		b.log.Info("kv tier is back")
+		if !b.silent {
+			b.log.Info("kv tier is back")
+		}
 	}
 }
 
@@ -86,6 +123,7 @@ func (b *breaker) failure(err error, fatal bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.failures++
+	b.cause = err
 	switch {
 	case b.open && !b.probing:
 		return
@@ -98,7 +136,7 @@ func (b *breaker) failure(err error, fatal bool) {
 		} else {
 			b.backoff = breakerBackoffMin
 		}
-		b.log.Warn("kv tier is not usable, continuing without it", "error", err, "retry_in", b.backoff)
+		b.warnLocked()
 	default:
 		return
 	}

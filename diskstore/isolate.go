@@ -70,7 +70,7 @@ type outcome[T any] struct {
 func do[T any](ctx context.Context, t *isolated, workers chan struct{}, limit time.Duration, late func(T), op func(context.Context) (T, error)) (T, error) {
 	var zero T
 	if !t.breaker.allow() {
-		return zero, ErrTierDown
+		return zero, t.breaker.downError()
 	}
 	start := time.Now()
 	opCtx, cancel := context.WithTimeout(ctx, limit)

@@ -172,6 +172,7 @@ func TestMissingRemoteIsTriedAgain(t *testing.T) {
 	use, err := s.Scan(ctx)
 	require.NoError(t, err)
 	require.ErrorIs(t, use.RemoteErr, ErrTierDown)
+	require.ErrorContains(t, use.RemoteErr, "mount it, or create it", "why it is down")
 
 	require.NoError(t, os.Mkdir(o.Remote.Root, 0o700))
 	s.remote.breaker.mu.Lock()
@@ -181,6 +182,32 @@ func TestMissingRemoteIsTriedAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, use.RemoteErr)
 	require.Equal(t, 1, log.count("is back"))
+}
+
+// TestUnsafeRemoteIsOneError: nothing continues without it, and so no line may say so.
+func TestUnsafeRemoteIsOneError(t *testing.T) {
+	log := new(syncWriter)
+	o := testOptions(t, withRemote(t), func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	require.NoError(t, os.Chmod(o.Remote.Root, 0o777))
+	_, err := Open(ctx, o)
+	require.ErrorIs(t, err, ErrRootMode)
+	_, err = OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, Logger: o.Logger})
+	require.ErrorIs(t, err, ErrRootMode)
+	require.Zero(t, log.count("not usable"))
+}
+
+// TestToolsDoNotRetry: what a tool cannot use it says in its error, once.
+func TestToolsDoNotRetry(t *testing.T) {
+	log := new(syncWriter)
+	o := someRoot(t)
+	require.NoError(t, os.RemoveAll(o.Remote.Root))
+	r, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	use, err := r.Usage(ctx)
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(use.RemoteErr.Error(), o.Remote.Root), use.RemoteErr)
+	require.Zero(t, log.count("not usable"))
 }
 
 func TestBreaker(t *testing.T) {

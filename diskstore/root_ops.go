@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -58,6 +59,7 @@ func OpenRoot(ctx context.Context, opt RootOptions) (*Root, error) {
 	if s.remote == nil {
 		return r, nil
 	}
+	s.remote.breaker.silence() // nothing is tried again, and errors are returned
 	if _, err := s.remote.Fingerprints(ctx); unsafeRoot(err) {
 		return nil, errors.Join(fmt.Errorf("open remote root %s: %w", s.opt.Remote.Root, err), s.Close())
 	} else if err != nil {
@@ -71,7 +73,11 @@ func (r *Root) remoteError(doing string, err error) error {
 	if errors.Is(err, ErrTierDown) && r.remoteErr != nil {
 		err = r.remoteErr
 	}
-	return fmt.Errorf("%s %s: %w", doing, r.s.opt.Remote.Root, err)
+	root := r.s.opt.Remote.Root
+	if strings.Contains(err.Error(), root) {
+		root = "the remote tier"
+	}
+	return fmt.Errorf("%s %s: %w", doing, root, err)
 }
 
 // Close ends running operations and gives up what the root holds. A root that

@@ -153,15 +153,17 @@ func (s *Store) openLocal(ctx context.Context, local *dirTier) error {
 }
 
 // openRemote looks at the remote root, if there is one, for at most
-// RemoteTimeout.
+// RemoteTimeout. An unsafe one is an error: nothing continues without it.
 func (s *Store) openRemote(ctx context.Context) error {
 	if s.remote == nil {
 		return nil
 	}
+	s.remote.breaker.silence()
 	_, err := s.remote.Stat(ctx, Name{Fingerprint: s.opt.Fingerprint, Class: ClassManifest})
 	if unsafeRoot(err) {
 		return err
 	}
+	s.remote.breaker.speak()
 	return nil
 }
 
