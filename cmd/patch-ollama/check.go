@@ -23,7 +23,7 @@ type checkResult struct {
 	Version string `json:"version"`
 	Origin  string `json:"origin,omitempty"`
 	Patches int    `json:"patches"`
-	Applies bool   `json:"applies"`
+	Applies *bool  `json:"applies"`
 	Reverts *bool  `json:"reverts"`
 	Builds  *bool  `json:"builds"`
 	Tests   *bool  `json:"tests"`
@@ -34,10 +34,10 @@ type checkResult struct {
 	series ollamasrc.Series
 }
 
-// good is false when anything that was tried failed.
+// good is false when anything that was tried failed, or nothing could be.
 func (r checkResult) good() bool {
 	failed := func(outcome *bool) bool { return outcome != nil && !*outcome }
-	return r.Applies && !failed(r.Reverts) && !failed(r.Builds) && !failed(r.Tests)
+	return r.Applies != nil && *r.Applies && !failed(r.Reverts) && !failed(r.Builds) && !failed(r.Tests)
 }
 
 // why is the sentence below the table about a release that is not good.
@@ -61,11 +61,11 @@ With --build each release is also built in a folder of its own: the binary, with
 the CPU backend that Go compiles (without optimization, and without the libraries
 that CMake builds), is run for its version, and the packages that the series
 touches are vetted, their tests included. With --test upstream's tests of these
-packages are run too, but for the scheduler's, which assert timings. Minutes for each release whose C code differs from the one
-before.
+packages are run too, but for the scheduler's, which assert timings. Minutes for
+each release whose C code differs from the one before.
 
 A dash in the table is what was not asked for, or could not be tried. Fails when
-anything that was tried failed.`,
+anything that was tried failed, or a release cannot be had.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			results, err := a.check(cmd.Context(), f)
@@ -145,14 +145,15 @@ func (a *app) checkOne(ctx context.Context, version string) (*checkResult, error
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case errors.As(err, &misfit):
+		r.Applies = new(bool)
 		r.Patch, r.Detail = misfit.Patch, misfit.Detail
 	case errors.As(err, &left):
-		r.Applies, r.Reverts = true, new(bool)
+		r.Applies, r.Reverts = yes(), new(bool)
 		r.Patch, r.Detail = left.Patch, "does not come off: "+left.Detail
 	case err != nil:
 		r.Detail = err.Error()
 	default:
-		r.Applies, r.Reverts = true, yes()
+		r.Applies, r.Reverts = yes(), yes()
 	}
 	return r, nil
 }
@@ -171,7 +172,7 @@ func (a *app) try(ctx context.Context, steps ollamasrc.Reporter, results []*chec
 	}
 	defer unlock()
 	for _, r := range results {
-		if !r.Applies || !*r.Reverts {
+		if r.Applies == nil || !*r.Applies || !*r.Reverts {
 			continue
 		}
 		if err := r.try(ctx, lay, steps, test); err != nil {
@@ -222,7 +223,7 @@ func (a *app) printCheck(results []*checkResult, asJSON bool) error {
 	}
 	var rows [][]string
 	for _, r := range results {
-		rows = append(rows, []string{r.Version, strconv.Itoa(r.Patches), cell(&r.Applies), cell(r.Reverts), cell(r.Builds), cell(r.Tests)})
+		rows = append(rows, []string{r.Version, strconv.Itoa(r.Patches), cell(r.Applies), cell(r.Reverts), cell(r.Builds), cell(r.Tests)})
 	}
 	table.Print(a.stdout, []string{"VERSION", "PATCHES", "APPLIES", "REVERTS", "BUILDS", "TESTS"}, rows)
 	for _, r := range results {

@@ -132,14 +132,14 @@ func TestCheckJSON(t *testing.T) {
 	var results []checkResult
 	require.NoError(t, json.Unmarshal([]byte(r.stdout), &results))
 	require.Len(t, results, 3)
-	require.True(t, results[0].Applies)
+	require.True(t, *results[0].Applies)
 	require.Equal(t, 2, results[0].Patches)
 	require.Regexp(t, `^clone [0-9a-f]{40}$`, results[0].Origin)
 	require.True(t, *results[0].Reverts)
 	require.Nil(t, results[0].Builds)
 	require.Contains(t, r.stdout, `"builds": null`)
 	require.Equal(t, checkResult{
-		Version: "v0.17.4", Origin: results[2].Origin, Patches: 2,
+		Version: "v0.17.4", Origin: results[2].Origin, Patches: 2, Applies: new(bool),
 		Patch: "0002-kvcache-add-half.patch", Detail: "patch failed: kvcache/causal.go:3",
 	}, results[2])
 }
@@ -149,6 +149,8 @@ func TestCheckUnavailableVersion(t *testing.T) {
 	r := w.run("check", "--version", "v0.18.0")
 	require.Equal(t, 1, r.status)
 	require.Contains(t, r.stdout, "Ollama v0.18.0 is not on the Go module proxy")
+	require.Equal(t, "v0.18.0 2 - - - -", tableLines(r.stdout)[1])
+	require.Contains(t, w.run("check", "--version", "v0.18.0", "--json").stdout, `"applies": null`)
 }
 
 func TestCheckContradiction(t *testing.T) {
