@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/kvtier/kvtier/internal/ollamasrc"
@@ -32,6 +33,7 @@ type app struct {
 	// versionGiven tells --version from its default: without it, verbs follow
 	// the tree that is there.
 	versionGiven bool
+	dirGiven     bool
 	lay          ollamasrc.Layout
 }
 
@@ -63,7 +65,7 @@ func (a *app) setup(flags *pflag.FlagSet) error {
 			return filepath.Join(root, path)
 		}
 	}
-	a.versionGiven = flags.Changed("version")
+	a.versionGiven, a.dirGiven = flags.Changed("version"), flags.Changed("dir")
 	if err := ollamasrc.CheckVersion(a.version); err != nil {
 		return err
 	}
@@ -96,8 +98,23 @@ func (a *app) tree(ctx context.Context) (*ollamasrc.Tree, error) {
 
 // otherTree refuses to work on a release that was not asked for.
 func (a *app) otherTree(t *ollamasrc.Tree) error {
-	return fmt.Errorf("%s holds Ollama %s from a %s; use another folder with --dir, or replace it with patch-ollama fetch --force",
-		ollamasrc.Rel(t.Dir), t.Version, t.OriginKind())
+	return fmt.Errorf("%s holds Ollama %s from a %s; use another folder with --dir, or replace it with patch-ollama fetch %s--force",
+		ollamasrc.Rel(t.Dir), t.Version, t.OriginKind(), a.wanted())
+}
+
+// wanted repeats the flags that say what to fetch, and where to.
+func (a *app) wanted() string {
+	var flags strings.Builder
+	if a.version != ollamasrc.DefaultVersion {
+		fmt.Fprintf(&flags, "--version %s ", a.version)
+	}
+	if a.src != "" {
+		fmt.Fprintf(&flags, "--src %s ", ollamasrc.Rel(a.src))
+	}
+	if a.dirGiven {
+		fmt.Fprintf(&flags, "--dir %s ", ollamasrc.Rel(a.lay.Dir))
+	}
+	return flags.String()
 }
 
 // series is what the patches folder has for a release.

@@ -52,7 +52,7 @@ func TestFetchIsDeterministic(t *testing.T) {
 func TestFetchOtherVersion(t *testing.T) {
 	w := newWorld(t).fetched()
 	require.Equal(t,
-		"build/ollama/src holds Ollama v0.16.1 from a clone; use another folder with --dir, or replace it with patch-ollama fetch --force",
+		"build/ollama/src holds Ollama v0.16.1 from a clone; use another folder with --dir, or replace it with patch-ollama fetch --version v0.17.4 --src ../clone --force",
 		w.refused("fetch", "--src", w.clone, "--version", "v0.17.4"))
 	w.ok("fetch", "--src", w.clone, "--version", "v0.17.4", "--force")
 	require.Contains(t, w.read(w.src("kvcache/causal.go")), "rewritten")
@@ -160,4 +160,5 @@ func TestFetchFromModule(t *testing.T) {
 	require.Empty(t, w.git(w.src(""), "status", "--porcelain"))
 	require.Equal(t, string(sums), w.read(w.path("go.sum")))
 	require.Contains(t, w.refused("fetch", "--src", w.clone), "holds Ollama v0.16.1 from a module")
+	require.Contains(t, w.refused("build", "--src", w.clone), "or replace it with patch-ollama fetch --src ")
 }
