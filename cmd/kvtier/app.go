@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -92,11 +93,15 @@ func (a *app) setup(verb string, flags *pflag.FlagSet) error {
 		}
 		values[map[string]string{"root": localVar, "remote": remoteVar}[flag]] = abs
 	}
-	if flags.Changed("local-gb") {
-		values[localGBVar] = strconv.FormatFloat(a.localGB, 'g', -1, 64)
-	}
-	if flags.Changed("remote-gb") {
-		values[remoteGBVar] = strconv.FormatFloat(a.remoteGB, 'g', -1, 64)
+	for flag, gb := range map[string]float64{"local-gb": a.localGB, "remote-gb": a.remoteGB} {
+		if !flags.Changed(flag) {
+			continue
+		}
+		text := strconv.FormatFloat(gb, 'g', -1, 64)
+		if !(gb >= 0 && gb*1e9 <= math.MaxInt64/2) {
+			return fmt.Errorf("--%s is %s; give a number of gigabytes", flag, text)
+		}
+		values[map[string]string{"local-gb": localGBVar, "remote-gb": remoteGBVar}[flag]] = text
 	}
 	for name, value := range values {
 		if err := os.Setenv(name, value); err != nil {
@@ -155,6 +160,14 @@ func (a *app) open(ctx context.Context) (*diskstore.Root, error) {
 		return nil, fmt.Errorf("%w; or run kvtier as that user, as sudo -u does", err)
 	}
 	return nil, err
+}
+
+// places names the directories that are looked at.
+func (a *app) places() string {
+	if a.config.Remote == "" {
+		return a.config.Local
+	}
+	return a.config.Local + " or " + a.config.Remote
 }
 
 // files is the operating system's filesystem, to look at a page by its path.

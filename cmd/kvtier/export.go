@@ -54,6 +54,8 @@ The file holds the conversation: it is made for its owner alone, as pages are.`,
 				return errors.New("say which conversation: --key with the digits of its last page, or --last")
 			case f.model != "" && !f.last:
 				return errors.New("--model goes with --last; a key is one model's anyway")
+			case f.output == "":
+				return errors.New("say where to: -o with the name of a file")
 			}
 			return a.export(cmd.Context(), f)
 		},
@@ -64,9 +66,6 @@ The file holds the conversation: it is made for its owner alone, as pages are.`,
 	cmd.Flags().StringVarP(&f.output, "output", "o", "", "file to write")
 	cmd.Flags().BoolVar(&f.force, "force", false, "replace a file that exists")
 	cmd.MarkFlagsMutuallyExclusive("key", "last")
-	if err := cmd.MarkFlagRequired("output"); err != nil {
-		panic(err) // the flag is defined above
-	}
 	return cmd
 }
 
@@ -109,7 +108,7 @@ func (a *app) export(ctx context.Context, f exportFlags) error {
 // exported returns the page that the flags mean.
 func (a *app) exported(ctx context.Context, root *diskstore.Root, f exportFlags) (diskstore.PageFile, error) {
 	if !f.last {
-		return onePage(ctx, root, f.key)
+		return a.onePage(ctx, root, f.key)
 	}
 	var pick func(diskstore.Key) bool
 	if f.model != "" {

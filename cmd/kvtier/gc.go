@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -83,14 +84,14 @@ model's, or so damaged that it does not say whose it is.`,
 			if err := f.check(cmd); err != nil {
 				return err
 			}
+			if f.model == "" {
+				return errors.New("say which model: --model with its name, or the first digits of its weights' digest or of an ID")
+			}
 			return a.collect(cmd.Context(), f)
 		},
 	}
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.model, "model", "", modelUsage)
-	if err := cmd.MarkFlagRequired("model"); err != nil {
-		panic(err) // the flag is defined above
-	}
 	return cmd
 }
 
@@ -178,8 +179,11 @@ func (a *app) printCollected(out collected) {
 	var rows [][]string
 	for _, f := range out.Files {
 		to := "removed"
-		if f.Demoted {
+		switch {
+		case f.Demoted:
 			to = "to remote"
+		case out.DryRun:
+			to = "would be removed"
 		}
 		rows = append(rows, []string{short(f.Key), f.Tier, humanBytes(f.Bytes), when(f.LastUsed), to})
 	}

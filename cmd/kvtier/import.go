@@ -23,7 +23,7 @@ stay as they are.
 Pages are used by servers whose model, engine, cache type and so on are those
 that made them; kvtier ls --json shows them. The checks find accidents, not
 forgeries: import files of people whom you trust alone.`,
-		Args: cobra.ExactArgs(1),
+		Args: oneArg("name one file, which kvtier export wrote"),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.load(cmd.Context(), args[0]) },
 	}
 }

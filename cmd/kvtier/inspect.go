@@ -71,7 +71,7 @@ func newInspectCommand(a *app) *cobra.Command {
 		Long: `Show one page: a file, or the first digits of a key. Tokens are shown as numbers,
 and as text where the model is at hand: given with --model, or found in Ollama's
 model store by the digest that the pages' manifest names.`,
-		Args: cobra.ExactArgs(1),
+		Args: oneArg("name one page: its file, or the first digits of its key"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.inspect(cmd.Context(), args[0], f)
 		},
@@ -130,7 +130,7 @@ func (a *app) findPage(ctx context.Context, page string) (diskstore.PageFile, ma
 	var identity map[string]string
 	err := a.with(ctx, func(root *diskstore.Root) error {
 		var err error
-		if file, err = onePage(ctx, root, page); err != nil {
+		if file, err = a.onePage(ctx, root, page); err != nil {
 			return err
 		}
 		// A page is worth looking at without its manifest.
@@ -165,13 +165,15 @@ func identityNear(files vfs.FS, page string) map[string]string {
 }
 
 // onePage finds the only page whose key begins with prefix.
-func onePage(ctx context.Context, root *diskstore.Root, prefix string) (diskstore.PageFile, error) {
+func (a *app) onePage(ctx context.Context, root *diskstore.Root, prefix string) (diskstore.PageFile, error) {
 	found, err := root.Find(ctx, strings.ToLower(prefix))
 	switch {
+	case errors.Is(err, diskstore.ErrOptions):
+		return diskstore.PageFile{}, fmt.Errorf("%q is not the beginning of a key; give at least 4 digits, 0 to 9 and a to f", prefix)
 	case err != nil:
 		return diskstore.PageFile{}, err
 	case len(found) == 0:
-		return diskstore.PageFile{}, fmt.Errorf("no page has a key that begins with %s", prefix)
+		return diskstore.PageFile{}, fmt.Errorf("no page in %s has a key that begins with %s", a.places(), prefix)
 	case len(found) > 1:
 		return diskstore.PageFile{}, fmt.Errorf("%s could be %v or %v; give more digits", prefix, found[0].Key, found[1].Key)
 	}

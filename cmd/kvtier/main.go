@@ -71,6 +71,16 @@ func runIn(ctx context.Context, a *app, args []string) int {
 	return 1
 }
 
+// oneArg wants one argument, and says which otherwise.
+func oneArg(want string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return errors.New(want)
+		}
+		return nil
+	}
+}
+
 func newCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "kvtier",

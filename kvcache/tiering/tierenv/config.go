@@ -122,9 +122,9 @@ func FromEnvironment(log *slog.Logger) (Config, error) {
 	if c.Local, _, err = LocalRoot(); err != nil {
 		errs = append(errs, err)
 	}
-	for _, dir := range []*string{&c.Local, &c.Remote} {
-		if *dir != "" && !filepath.IsAbs(*dir) {
-			errs = append(errs, fmt.Errorf("%q is not an absolute path", *dir))
+	for _, dir := range []struct{ variable, path string }{{LocalVariable, c.Local}, {"OLLAMA_KV_TIER_REMOTE", c.Remote}} {
+		if dir.path != "" && !filepath.IsAbs(dir.path) {
+			errs = append(errs, fmt.Errorf("%s=%q is not an absolute path", dir.variable, dir.path))
 		}
 	}
 	if c.Instance != "" {
