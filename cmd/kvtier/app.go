@@ -22,12 +22,13 @@ import (
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
-// Variables that flags stand for.
+// Variables that flags stand for, or put aside.
 const (
 	localVar    = "OLLAMA_KV_TIER_LOCAL"
 	localGBVar  = "OLLAMA_KV_TIER_LOCAL_GB"
 	remoteVar   = "OLLAMA_KV_TIER_REMOTE"
 	remoteGBVar = "OLLAMA_KV_TIER_REMOTE_GB"
+	instanceVar = "OLLAMA_KV_INSTANCE_ID"
 )
 
 // app is what the verbs share: the global flags and what they resolve to.
@@ -67,8 +68,9 @@ func patienceFor(verb string) time.Duration {
 }
 
 // setup resolves flags and variables to one configuration. A flag is the
-// variable it stands for; whoever names a root means that root alone, and not
-// the remote tier and the budgets of another.
+// variable it stands for; whoever names a root means that directory alone, and
+// not what a server's name puts below it, nor the remote tier and the budgets of
+// another.
 func (a *app) setup(verb string, flags *pflag.FlagSet) error {
 	switch {
 	case a.timeout < 0:
@@ -78,7 +80,7 @@ func (a *app) setup(verb string, flags *pflag.FlagSet) error {
 	}
 	values := make(map[string]string)
 	if flags.Changed("root") {
-		values = map[string]string{remoteVar: "", localGBVar: "", remoteGBVar: ""}
+		values = map[string]string{remoteVar: "", localGBVar: "", remoteGBVar: "", instanceVar: ""}
 	}
 	for flag, path := range map[string]string{"root": a.root, "remote": a.remote} {
 		if !flags.Changed(flag) {
