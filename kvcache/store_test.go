@@ -34,10 +34,11 @@ type memStore struct {
 	puts    int
 	closed  bool
 
-	private  bool           // a page has text of a private request
-	windowed bool           // group 0 has a window
-	wrong    []string       // rows that do not follow from their tokens
-	read     map[uint16]int // rows, by group
+	private  bool              // a page has text of a private request
+	windowed bool              // group 0 has a window
+	wrong    []string          // rows that do not follow from their tokens
+	orphans  []*diskstore.Page // whose history is not known yet, and with it their rows
+	read     map[uint16]int    // rows, by group
 }
 
 func newMemStore(t testing.TB) *memStore {
@@ -61,10 +62,21 @@ func (s *memStore) history(parent diskstore.Key) []int32 {
 	return append(s.history(page.Parent), page.Tokens...)
 }
 
-func (s *memStore) check(page *diskstore.Page) {
+// checkAll checks a page, and those that came before the pages that they follow: what failed
+// before is written last.
+func (s *memStore) checkAll(page *diskstore.Page) {
+	s.orphans = append(s.orphans, page)
+	for n := len(s.orphans) + 1; len(s.orphans) < n; {
+		n = len(s.orphans)
+		s.orphans = slices.DeleteFunc(s.orphans, s.check)
+	}
+}
+
+// check reports whether a page's history is known.
+func (s *memStore) check(page *diskstore.Page) bool {
 	before := s.history(page.Parent)
 	if len(before) != int(page.Start) {
-		return // its parent was lost; it can never be part of a chain
+		return false
 	}
 	for i, sec := range page.Layout.Sections() {
 		if sec.Kind == diskstore.KindCell || !sec.Kind.PerToken() {
@@ -81,10 +93,11 @@ func (s *memStore) check(page *diskstore.Page) {
 			if !bytes.Equal(want[int(page.Start)+j], rows[j*n:(j+1)*n]) {
 				s.wrong = append(s.wrong, fmt.Sprintf("stored page of %d tokens at %d: row %d of group %d layer %d %v",
 					len(page.Tokens), page.Start, j, sec.Group, sec.Layer, sec.Kind))
-				return
+				return true
 			}
 		}
 	}
+	return true
 }
 
 // requireRight fails when a row that was put did not follow from its tokens.
@@ -111,7 +124,6 @@ func (s *memStore) Put(ctx context.Context, p *diskstore.Page) error {
 	if err := cmp.Or(s.fail, s.failing[int(p.Start)/8]); err != nil {
 		return err
 	}
-	s.check(p)
 	s.private = s.private || slices.ContainsFunc(p.Tokens, isPrivate)
 	page := *p
 	page.Payload = slices.Clone(p.Payload)
@@ -121,6 +133,7 @@ func (s *memStore) Put(ctx context.Context, p *diskstore.Page) error {
 	} else {
 		s.tails[p.Parent] = append(s.tails[p.Parent], &page)
 	}
+	s.checkAll(&page)
 	return nil
 }
 

@@ -1,0 +1,92 @@
+package kvcache
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Rows that a window has let go of: their cells are free, or somebody else's.
+
+// overwritten is a runner of two slots whose store refuses everything, until recover is called
+// and no batch was done since. The first slot holds a text that ends in the middle of its
+// prompt: its last batch landed after its request had ended. A batch of the second slot has
+// then let go of what is too far before the end of the first, and computed rows there.
+func overwritten(t *testing.T) (r *fakeRunner, recovered func()) {
+	store := newMemStore(t)
+	store.windowed = true
+	r = newWindowedRunner(t, store, 2, 128, Options{})
+	clock := withClock(r)
+	store.setFail(errRefused)
+	first, second := r.slots[0], r.slots[1]
+	r.load(first, tokenRange(1, 60), true)
+	for range 3 {
+		require.True(t, r.build() && r.compute())
+		r.settle() // from the first failure on nothing is copied
+	}
+	require.True(t, r.build())
+	r.finish(first)
+	require.True(t, r.compute())
+	require.Empty(t, store.pages)
+
+	r.load(second, tokenRange(2, 30), true)
+	require.True(t, r.build() && r.compute())
+	return r, func() {
+		store.setFail(nil)
+		clock.add(retryFirst)
+	}
+}
+
+// requireStored checks that what there still was of a text is stored, and nothing else.
+func requireStored(t *testing.T, r *fakeRunner, text []int32) {
+	r.settle()
+	store := r.tiered.opts.Store.(*memStore)
+	store.requireRight(t)
+	require.Len(t, store.ChainFrom(t.Context(), store.root, 0, text, nil), len(text)/8)
+}
+
+// A slot that nobody uses is stored late, without what other slots' batches have let go of.
+func TestLateRowsOfAnIdleSlot(t *testing.T) {
+	r, recovered := overwritten(t)
+	recovered()
+	require.True(t, r.build() && r.compute())
+	requireStored(t, r, tokenRange(1, 48))
+}
+
+// A slot that is given to another prompt is stored at the last moment, without what other
+// slots' batches have let go of.
+func TestLateRowsOfASlotThatIsEmptied(t *testing.T) {
+	r, recovered := overwritten(t)
+	recovered()
+	r.load(r.slots[0], tokenRange(3, 5), true)
+	requireStored(t, r, tokenRange(1, 48))
+}
+
+// The same for a slot that becomes a fork of another.
+func TestLateRowsOfASlotThatBecomesAFork(t *testing.T) {
+	r, recovered := overwritten(t)
+	recovered()
+	require.Equal(t, 12, r.fork(r.slots[0], tokenRange(2, 12)))
+	requireStored(t, r, tokenRange(1, 48))
+}
+
+// A fork has no rows that a batch which is built for its source has let go of.
+func TestLateRowsOfAFork(t *testing.T) {
+	store := newMemStore(t)
+	store.windowed = true
+	r := newWindowedRunner(t, store, 2, 128, Options{})
+	clock := withClock(r)
+	store.setFail(errRefused)
+	r.load(r.slots[0], tokenRange(1, 70), true)
+	for range 4 {
+		require.True(t, r.build() && r.compute())
+		r.settle()
+	}
+	require.True(t, r.build() && r.launch())
+	store.setFail(nil)
+	clock.add(retryFirst)
+	text := tokenRange(1, 32)
+	require.Equal(t, len(text), r.fork(r.slots[1], text))
+	r.load(r.slots[1], tokenRange(2, 5), true)
+	requireStored(t, r, text)
+}
