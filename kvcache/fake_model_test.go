@@ -78,15 +78,34 @@ const (
 // one that keeps everything.
 func newWindowedRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner {
 	r := newFakeRunner(t, store, slots, numCtx, opts)
-	r.tiered.Close()
+	return r.of(newWindow(r, slots), r.cache)
+}
+
+// newWindowOnlyRunner is newWindowedRunner without the cache that keeps everything.
+func newWindowOnlyRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner {
+	r := newFakeRunner(t, store, slots, numCtx, opts)
+	r.cache = newWindow(r, slots)
+	return r.of(r.cache)
+}
+
+func newWindow(r *fakeRunner, slots int) *fakeCache {
 	w := newFakeCache(slots*fakeMemory+fakeBatchMax, 1)
 	w.window, w.memory = fakeWindow, fakeMemory
 	w.on(r.device)
-	r.model.caches = []*fakeCache{w, r.cache}
-	opts = r.tiered.opts
-	opts.Layers = 3
+	return w
+}
+
+// of makes a runner's model, that nothing was computed for yet, one of other caches.
+func (r *fakeRunner) of(caches ...*fakeCache) *fakeRunner {
+	r.tiered.Close()
+	r.model.caches = caches
+	opts := r.tiered.opts
+	opts.Layers = 0
+	for _, c := range caches {
+		opts.Layers += c.layers
+	}
 	r.tiered = New(r.model, r.model.rows(), opts)
 	r.timers = withTimers(r.tiered.queue)
-	t.Cleanup(r.tiered.Close)
+	r.t.Cleanup(r.tiered.Close)
 	return r
 }

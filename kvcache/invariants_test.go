@@ -103,8 +103,12 @@ func (r *fakeRunner) checkMirror(t require.TestingT, held map[int32]int32, seq i
 	}
 }
 
-// checkShared checks that a cell which two slots take for theirs has the same text in both.
+// checkShared checks that a cell which two slots take for theirs has the same text in both. A
+// window may have let go of it.
 func (r *fakeRunner) checkShared(t require.TestingT) {
+	if r.tiered.groups[0].windowed() {
+		return
+	}
 	for a, s := range r.tiered.slots {
 		for b, other := range r.tiered.slots {
 			if a >= b {

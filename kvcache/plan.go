@@ -18,6 +18,7 @@ type plan struct {
 	seq       int
 	prompt    prompt
 	refs      []diskstore.Ref
+	passed    []diskstore.Ref // pages before refs of which no group wants a row
 	base, end int
 	begin     []int
 	state     bool      // the last page has the state after it
@@ -181,10 +182,27 @@ func (t *TieredCausal) reach(ctx context.Context, p *plan) {
 		for len(p.refs) > 0 && int(p.refs[len(p.refs)-1].Start) >= p.end {
 			p.refs = p.refs[:len(p.refs)-1]
 		}
-		if p.end <= p.base || t.reachable(ctx, p, places) {
+		if p.end <= p.base {
+			return
+		}
+		if t.reachable(ctx, p, places) {
+			p.pass(&t.geometry)
 			return
 		}
 	}
+}
+
+// pass leaves out leading pages of which nothing is wanted: all are before every window, in a
+// model whose layers all have one.
+func (p *plan) pass(geo *geometry) {
+	wanted := func(page int) bool {
+		return geo.any(func(group int) bool { return p.needs(page, group) })
+	}
+	n := 0
+	for n < len(p.refs) && !wanted(n) {
+		n++
+	}
+	p.passed, p.refs = append(p.passed, p.refs[:n]...), p.refs[n:]
 }
 
 // reachable fills in where each group begins and the cells its rows had. When a page

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -273,7 +274,7 @@ func (t *TieredCausal) publish(p *plan, held int) int {
 	}
 	s.trimKeys(t.opts.PageTokens)
 	t.extendKeys(s)
-	for _, ref := range p.refs {
+	for _, ref := range slices.Concat(p.passed, p.refs) {
 		if full := !ref.Tail && int(ref.Start)+ref.Tokens <= held; full && s.sealed == int(ref.Start)/t.opts.PageTokens {
 			s.sealed++
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/kvtier/kvtier/diskstore"
 )
@@ -142,6 +143,11 @@ func measure(groups []group, states States, layers int) (geometry, error) {
 func (geo *geometry) add(group int, s diskstore.Section) {
 	geo.sections = append(geo.sections, s)
 	geo.of = append(geo.of, group)
+}
+
+// any reports whether one of some groups has a section.
+func (geo *geometry) any(wanted func(group int) bool) bool {
+	return slices.ContainsFunc(geo.of, wanted)
 }
 
 // layout lays out a page of so many tokens with the sections of some groups.

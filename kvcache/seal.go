@@ -9,8 +9,9 @@ import (
 // says that the rows are about to be removed or rotated: then they are copied even when
 // the queue is full. Otherwise a page that finds no room stays in the cache, and is tried
 // again when the next batch is done. A group with a window may have forgotten its rows by
-// then: the page is stored without them, and serves those that reach past it. A page that
-// could not be written is queued again.
+// then: the page is stored without them, and serves those that reach past it. Where all
+// groups have, there is no page to store, and those after it serve once its tokens are
+// computed again. A page that could not be written is queued again.
 func (t *TieredCausal) seal(s *slot, leaving bool) {
 	t.extendKeys(s)
 	t.recount(s)
@@ -18,7 +19,7 @@ func (t *TieredCausal) seal(s *slot, leaving bool) {
 	for s.sealed < len(s.keys) && (s.sealed+1)*size <= s.private {
 		page := s.sealed
 		key := s.keys[page]
-		if t.missing(s, page, key) {
+		if t.missing(s, page, key) && !t.gone(s, page*size) {
 			if !t.copyOut(s, page*size, (page+1)*size, leaving, false) {
 				return
 			}
@@ -96,6 +97,11 @@ func (t *TieredCausal) missing(s *slot, page int, key diskstore.Key) bool {
 	return !t.opts.Store.Has(key)
 }
 
+// gone reports whether no group has the rows from a position on any more.
+func (t *TieredCausal) gone(s *slot, begin int) bool {
+	return t.geometry.sections != nil && !t.geometry.any(func(g int) bool { return g < len(t.groups) && begin >= s.from[g] })
+}
+
 // complete reports whether every group still has the rows from a position on.
 func (t *TieredCausal) complete(s *slot, begin int) bool {
 	for _, from := range s.from {
@@ -169,7 +175,7 @@ func (t *TieredCausal) parent(s *slot, page int) diskstore.Key {
 // and queues them, with the state after them if that is wanted. It reports whether they are
 // on their way.
 func (t *TieredCausal) copyOut(s *slot, begin, end int, leaving, state bool) bool {
-	if t.geometry.sections == nil {
+	if t.geometry.sections == nil || t.gone(s, begin) && !state {
 		return false
 	}
 	layout, err := t.geometry.layout(end-begin, func(g int) bool {

@@ -1,6 +1,9 @@
 package kvcache
 
 import (
+	"bytes"
+	"log/slog"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -89,4 +92,47 @@ func TestLateRowsOfAFork(t *testing.T) {
 	require.Equal(t, len(text), r.fork(r.slots[1], text))
 	r.load(r.slots[1], tokenRange(2, 5), true)
 	requireStored(t, r, text)
+}
+
+// Where all layers have a window nothing is read of pages that end before it.
+func TestWindowsOnlyComeBack(t *testing.T) {
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	store := newMemStore(t)
+	store.windowed = true
+	r := newWindowOnlyRunner(t, store, 1, 128, Options{Logger: logger})
+	text := tokenRange(1, 61)
+	r.run(r.slots[0], text[:60], nil, true)
+	r.flush()
+
+	r = newWindowOnlyRunner(t, store, 1, 128, Options{Logger: logger, Poison: true})
+	require.Equal(t, 60, r.load(r.slots[0], text, true).Held)
+	require.Less(t, store.read[0], 3*8, "a page before the window was read")
+	r.model.requireRows(t, 0, text[:60])
+	require.Len(t, r.tiered.slots[0].keys, r.tiered.slots[0].sealed, "what was found is stored")
+	r.drain()
+	r.model.requireRows(t, 0, text)
+	require.Empty(t, log.String())
+}
+
+// A page of which no window has anything left is not stored, and keeps no other from it.
+func TestWindowsOnlyThatAreGone(t *testing.T) {
+	var log bytes.Buffer
+	store := newMemStore(t)
+	store.windowed = true
+	r := newWindowOnlyRunner(t, store, 1, 128, Options{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))})
+	clock := withClock(r)
+	store.setFail(errRefused)
+	text := tokenRange(1, 60)
+	r.run(r.slots[0], text[:36], nil, true)
+	r.settle()
+	store.setFail(nil)
+	clock.add(retryFirst)
+	r.run(r.slots[0], text, nil, true)
+	r.flush()
+	require.Zero(t, r.tiered.Stats().FailedCopies)
+
+	r.run(r.slots[0], slices.Clone(text[:40]), nil, true) // a window does not go back: all is computed
+	r.flush()
+	require.Len(t, store.ChainFrom(t.Context(), store.root, 0, text, nil), 8, "seven pages and a tail")
 }
