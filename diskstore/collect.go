@@ -390,16 +390,17 @@ func (r *removal) record(ctx context.Context) {
 // evict moves a page down a tier, or deletes it where there is none, where the one
 // below has no room for it, and when it must go. It describes what was removed for
 // that: nothing of a page that went to quarantine, which takes as much room there,
-// or that another has removed. It returns errStays for a page that stays until the
-// tier below takes pages again.
+// or that another has removed. A page that came into use while it did not move down
+// stays, because others continue it now: that is errReplaced. It returns errStays
+// for a page that stays until the tier below takes pages again.
 func (s *Store) evict(ctx context.Context, id tierID, info Info, must bool) (removed Info, err error) {
-	demoted := false
+	demoted, drop := false, s.dropUnused
 	if id == tierLocal && s.remote != nil {
 		err := s.moveDown(ctx, info)
 		switch {
 		case err == nil:
 			s.refused.clear()
-			demoted = true
+			demoted, drop = true, s.drop // what has come into use is found below
 		case ctx.Err() != nil:
 			return removed, ctx.Err() // closing: the page stays where it is
 		case s.localSide(err, ErrDamaged), s.localSide(err, ErrMismatch):
@@ -408,7 +409,7 @@ func (s *Store) evict(ctx context.Context, id tierID, info Info, must bool) (rem
 			if !must || !s.verdicts[id].isBad(bad) {
 				return removed, nil
 			}
-			// It stays in its place, is of no use, and its room is needed.
+			info = bad // it stays in its place, is of no use, and its room is needed
 		case errors.Is(err, ErrNoSpace), s.localSide(err, ErrNotFound):
 		default:
 			s.refused.note()
@@ -417,7 +418,7 @@ func (s *Store) evict(ctx context.Context, id tierID, info Info, must bool) (rem
 			}
 		}
 	}
-	removed, err = s.drop(ctx, id, info)
+	removed, err = drop(ctx, id, info)
 	if err != nil || removed.Bytes == 0 {
 		return removed, err
 	}

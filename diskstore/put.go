@@ -342,6 +342,16 @@ func (s *Store) headerOf(ctx context.Context, t Tier, name Name) (*Header, error
 // The room is free once a removal has settled. A file that has been replaced since
 // it was described stays: it is not the one that was to go.
 func (s *Store) drop(ctx context.Context, id tierID, info Info) (removed Info, err error) {
+	return s.dropIf(ctx, id, info, func(now Info) bool { return now.Bytes == info.Bytes })
+}
+
+// dropUnused is drop for a file that stays as well when it has been used since.
+func (s *Store) dropUnused(ctx context.Context, id tierID, info Info) (removed Info, err error) {
+	return s.dropIf(ctx, id, info, func(now Info) bool { return now.Bytes == info.Bytes && now.Used.Equal(info.Used) })
+}
+
+// dropIf is drop for a file of which same, given what it is now, returns true.
+func (s *Store) dropIf(ctx context.Context, id tierID, info Info, same func(now Info) bool) (removed Info, err error) {
 	none := Info{Name: info.Name}
 	lock := sync.Locker(&s.commit[id])
 	if id == tierRemote { // which may hang, and is not waited for by others
@@ -356,7 +366,7 @@ func (s *Store) drop(ctx context.Context, id tierID, info Info) (removed Info, e
 	if err != nil {
 		return none, err
 	}
-	if now.Bytes != info.Bytes {
+	if !same(now) {
 		return none, errReplaced
 	}
 	ours, err := s.tier(id).Remove(ctx, now)
