@@ -5,7 +5,7 @@
 #   scripts/gpu-suite.sh [RESULT.json]      default: $OUT/gpu-suite.json, else build/gpu-suite.json
 #
 # The result is written anew after each step, so that what was found is not lost when this
-# is stopped; gpu-suite.log beside it has what the parts printed. Exits with 1 if a part
+# is stopped; the log beside it, gpu-suite.log for gpu-suite.json, has what the parts printed. Exits with 1 if a part
 # failed. One card is used: the first that CUDA_VISIBLE_DEVICES names, as nvidia-smi counts
 # them, else card 0. Variables:
 #
