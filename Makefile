@@ -4,7 +4,8 @@
 #
 #   MODEL=name|file.gguf  the model that run and serve use; default one with random weights
 #   SRC=dir               a git clone of Ollama to build from, instead of the Go module
-#   BUILD_FLAGS=...       more flags for patch-ollama build, such as --version v0.17.4
+#   BUILD_FLAGS=...       more flags for patch-ollama build, such as
+#                         "--version v0.17.4 --dir build/v0.17.4"
 #   ARGS=...              flags for the program behind run, serve and bench
 #   REPORT=file.json      what bench writes and plot draws; default docs/bench/cpu.json
 #   PARTS=...             the parts that test-long runs; default all of scripts/test-long
