@@ -117,8 +117,9 @@ start, for whoever comes back.
   - Where there is no flock, processes may lose each other's claims, and exceed
     the budget by up to 256 MiB each until files are counted. A process that died
     keeps its claim for a day there.
-  - Files that are deleted by hand count until the next count, which is due after
-    a minute, or a hundred times as long as a count takes.
+  - Files that are deleted by hand count until the next count. While pages are
+    written that is due after a minute, ten in the remote tier, or a hundred times
+    as long as a count takes.
   - The order of eviction suffers, and nothing else, when file times are lost in
     a power cut or by copying, and when a clock is wrong: pages with a time more
     than a minute ahead, of this machine's clock and the filesystem's, count as used
