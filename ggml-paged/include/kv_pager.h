@@ -162,8 +162,9 @@ typedef struct kvp_extent {
 
 // kvp_back tells where the present contents of a page already are. As long as nothing
 // changes the page, evicting it writes nothing, and it is read back from there. The
-// extents must cover rows 0 .. covered-1 without gaps, and the rows after them must be
-// unused. A page that is written to again falls back to the spill file.
+// extents must cover rows 0 .. covered-1 without gaps. A page that is written to again
+// falls back to the spill file. Where rows after those were written to since the page was
+// last dropped nothing is noted, and -EBUSY is returned: somebody may use them.
 //
 // The rows are checked whenever they are read from the files: against those of the page,
 // which is brought into a frame for that, or where it has none (it was never written to,

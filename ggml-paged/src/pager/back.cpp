@@ -108,6 +108,33 @@ int sums_of_frame(kvp_pager & p, page_id id, std::vector<extent_ref> & refs, loc
     return 0;
 }
 
+// The checksums of a page's rows as they are now. What was written to the page meanwhile
+// counts, and so does what was written after the rows that the files have.
+int settled_sums(kvp_pager & p, page_id id, std::vector<extent_ref> & refs, lock_t & lock) {
+    const page_entry & e   = p.at(id);
+    const uint32_t covered = refs.back().first + refs.back().n;
+    const uint32_t cells   = p.layers[id.layer]->desc.n_cells - id.page * p.page_cells;
+    for (;;) {
+        int rc = wait_steady(p, id, lock);
+        if (rc != 0) {
+            return rc;
+        }
+        if (std::min(e.written, cells) > covered) {
+            return kvp_set_error(-EBUSY, "page %u of layer %u is not backed by a file: the file has its first %u rows, and %u were "
+                "written to; nothing was changed", id.page, id.layer, covered, e.written);
+        }
+        const uint64_t changes = e.changes;
+        const bool here = e.dirty || has_content(e);
+        rc = here ? sums_of_frame(p, id, refs, lock) : sums_of_file(p, id, refs, lock);
+        if (rc == 0) {
+            rc = wait_steady(p, id, lock);
+        }
+        if (rc != 0 || e.changes == changes) {
+            return rc;
+        }
+    }
+}
+
 }  // namespace
 
 int kvp_back(kvp_pager * pager, uint32_t layer, uint32_t page, const kvp_extent * extents, uint32_t n) try {
@@ -127,14 +154,7 @@ int kvp_back(kvp_pager * pager, uint32_t layer, uint32_t page, const kvp_extent 
     }
     guard g(p);
     page_entry & e = p.at(id);
-    rc = wait_steady(p, id, g.lock);
-    if (rc == 0) {
-        const bool here = e.dirty || has_content(e);
-        rc = here ? sums_of_frame(p, id, refs, g.lock) : sums_of_file(p, id, refs, g.lock);
-    }
-    if (rc == 0) {
-        rc = wait_steady(p, id, g.lock);
-    }
+    rc = settled_sums(p, id, refs, g.lock);
     if (rc != 0) {
         return rc;
     }
@@ -149,7 +169,8 @@ int kvp_back(kvp_pager * pager, uint32_t layer, uint32_t page, const kvp_extent 
         e.extra.reset(new page_extra);
     }
     free_slot(p, e);
-    e.dirty = false;
+    e.dirty   = false;
+    e.written = std::max(e.written, refs.back().first + refs.back().n);
     e.changes++;  // a page that had no contents has those of the files now
     e.extra->rotations.clear();
     e.extra->extents = std::move(refs);

@@ -61,6 +61,7 @@ void let_go(kvp_pager & p, page_id id, row_range written) {
     e.pins--;
     if (!written.empty() && !e.dropping) {
         mark_dirty(e, written);
+        e.written = std::max(e.written, written.end);
         e.changes++;
         move_tail(p, id);
     }

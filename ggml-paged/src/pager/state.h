@@ -58,6 +58,7 @@ struct page_entry {
     uint32_t   frame      = NONE;
     uint32_t   slot       = NONE;  // of the spill file
     row_range  dirty_rows;
+    uint32_t   written    = 0;     // of its rows those before this one may have contents
     uint32_t   pins       = 0;     // who uses the frame
     uint32_t   waiting    = 0;     // who waits for it; also keeps it from being evicted
     uint32_t   generation = 0;

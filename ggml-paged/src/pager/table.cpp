@@ -26,6 +26,7 @@ void forget(kvp_pager & p, page_id id) {
     }
     free_slot(p, e);
     e.extra.reset();
+    e.written  = 0;
     e.dirty    = false;
     e.dropping = false;
     p.cv_of(id).notify_all();

@@ -84,6 +84,69 @@ TEST(Extents, OfPartOfAPageLeaveZerosAfter) {
     kvp_unpin(p, 0, 4, 0);
 }
 
+// A page may have rows of others after those that were restored to it. They are in no file.
+TEST(Extents, LeaveRowsAfterThemAlone) {
+    rig::options o;
+    o.frames = 1;
+    rig::pager p(o);
+    const int fd = numbered_file(16384);
+    const kvp_extent x{fd, 0, 3, 0, 4096}, whole[] = {{fd, 0, 3, 0, 0}, {fd, 3, 13, 0, 0}};
+    std::vector<uint8_t> row(p.row_k(), 77);
+    const uint32_t other = 4 * 16 + 3, restored[] = {4 * 16, 4 * 16 + 1, 4 * 16 + 2};
+    const auto expect_row = [&](int k) {
+        EXPECT_EQ(1, p.check(0, 5, 0)) << "the page leaves its frame";
+        ASSERT_EQ(0, kvp_rows_read(p, 0, &other, 1, row.data(), nullptr)) << kvp_last_error();
+        EXPECT_EQ(k, row[0]);
+    };
+    ASSERT_EQ(0, kvp_rows_write(p, 0, &other, 1, row.data(), nullptr));
+    const std::vector<uint8_t> rows(3 * (p.row_k() + p.row_v()), 1);
+    ASSERT_EQ(0, kvp_rows_write(p, 0, restored, 3, rows.data(), rows.data()));
+    EXPECT_EQ(-EBUSY, kvp_back(p, 0, 4, &x, 1));
+    EXPECT_NE(nullptr, strstr(kvp_last_error(), "first 3 rows")) << kvp_last_error();
+    expect_row(77);
+    EXPECT_EQ(-EBUSY, kvp_back(p, 0, 4, &x, 1)) << "in the spill they are as well";
+    expect_row(77);
+
+    // All of the page, or one that nobody has written to since it was dropped.
+    const std::vector<uint8_t> page(16 * (p.row_k() + p.row_v()), 1);
+    std::vector<uint32_t> all;
+    for (uint32_t cell = 4 * 16; cell < 5 * 16; cell++) {
+        all.push_back(cell);
+    }
+    ASSERT_EQ(0, kvp_rows_write(p, 0, all.data(), 16, page.data(), page.data()));
+    EXPECT_EQ(0, kvp_back(p, 0, 4, whole, 2)) << kvp_last_error();
+    EXPECT_EQ(-EBUSY, kvp_back(p, 0, 4, whole, 1)) << "rows that only a file has are rows";
+    expect_row(1);
+    kvp_drop(p, 0, 4);
+    EXPECT_EQ(0, kvp_back(p, 0, 4, &x, 1)) << kvp_last_error();
+    expect_row(0);
+    close(fd);
+}
+
+// The mutex is released while a file is read. What another thread writes then stays.
+TEST(Extents, LeaveRowsThatAreWrittenMeanwhileAlone) {
+    rig::faults f;
+    rig::options o;
+    o.frames = 1;
+    o.fault  = &f;
+    rig::pager p(o);
+    const int fd = numbered_file(16384);
+    const kvp_extent x{fd, 0, 3, 0, 4096};
+    const uint32_t other = 4 * 16 + 3;
+    std::vector<uint8_t> row(p.row_k(), 77);
+    f.meanwhile = [&](long n) {
+        if (n == 0) {
+            EXPECT_EQ(0, kvp_rows_write(p, 0, &other, 1, row.data(), nullptr));
+        }
+    };
+    EXPECT_EQ(-EBUSY, kvp_back(p, 0, 4, &x, 1));
+    EXPECT_EQ(1, p.check(0, 5, 0));
+    row.assign(row.size(), 0);
+    ASSERT_EQ(0, kvp_rows_read(p, 0, &other, 1, row.data(), nullptr)) << kvp_last_error();
+    EXPECT_EQ(77, row[0]);
+    close(fd);
+}
+
 TEST(Extents, AfterADropOrAReadOfNothingAreRead) {
     rig::options o;
     rig::pager p(o);

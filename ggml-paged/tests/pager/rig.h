@@ -44,12 +44,16 @@ struct faults {
     std::atomic<long> fail_at{-1};
     std::atomic<int>  error{-EIO};
     std::atomic<uint64_t> written_at{0};
+    std::function<void(long)> meanwhile;  // called with the number of each transfer
     static int hook(void * user, int write, uint64_t offset, size_t) {
         auto * f = static_cast<faults *>(user);
         if (write) {
             f->written_at = offset;
         }
         const long n = f->count++;
+        if (f->meanwhile) {
+            f->meanwhile(n);
+        }
         return n == f->fail_at.load() ? f->error.load() : 0;
     }
 };
