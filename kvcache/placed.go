@@ -25,10 +25,9 @@ type RowPlacer interface {
 var _ Store = (*diskstore.Store)(nil)
 
 // readPage reads a page, and keeps its file open where the cache has use for it. Without a
-// [RowPlacer] nothing of this costs anything. Tails are not placed: the pager has found rows
-// of one other than it had noted, and ended the runner.
+// [RowPlacer] nothing of this costs anything.
 func (t *TieredCausal) readPage(ctx context.Context, ref diskstore.Ref, tokens []int32, layout diskstore.Layout, buf []byte) (*diskstore.Placed, error) {
-	if _, ok := t.groups[0].Rows.(RowPlacer); !ok || ref.Tail { // all are, or none
+	if _, ok := t.groups[0].Rows.(RowPlacer); !ok { // all are, or none
 		return nil, t.opts.Store.Read(ctx, ref, tokens, layout, buf)
 	}
 	placed, err := t.opts.Store.ReadPlaced(ctx, ref, tokens, layout, buf)
