@@ -67,6 +67,20 @@ func TestEveryArchitectureRestores(t *testing.T) {
 	}
 }
 
+// TestAModelOfWindowsRestores: a file may say that each of its layers has a window. Then there
+// is nothing of a page that ends before it.
+func TestAModelOfWindowsRestores(t *testing.T) {
+	windows := func(gguf string) {
+		require.NoError(t, testmodel.Write(gguf, testmodel.Shape{Arch: "gemma3", Layers: 4, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Window: 64, Seed: 1}))
+	}
+	env := []string{"OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1", "OLLAMA_NUM_PARALLEL=1"}
+	tiered := modelServer{start(t, env...)}.loadChanged(t, "gemma3", windows)
+	plain := modelServer{startOptions(t, "", ollamatest.Options{Env: env})}.loadChanged(t, "gemma3", windows)
+	for _, n := range archLengths {
+		requireSecondTurnSame(t, plain, tiered, n)
+	}
+}
+
 // requireSecondTurnSame compares the second turn of a conversation that begins with n tokens.
 func requireSecondTurnSame(t *testing.T, plain, tiered loadedModel, n int) {
 	t.Helper()
