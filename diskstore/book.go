@@ -37,6 +37,7 @@ type book struct {
 	claimed  int64            // our claim, as recorded
 	used     int64            // of that, in files that are complete
 	inflight int64            // of that, in files being written; Tier.Left comes to it
+	wasted   int64            // of that, written to files that did not become complete: the day's share of it is gone
 	total    int64            // all that ever was used
 	freed    int64            // removed, durably, and not recorded
 	written  map[string]int64 // bytes by day, not recorded
@@ -56,6 +57,7 @@ func newBook(tier Tier, budget, perDay int64, now func() time.Time) *book {
 type room struct {
 	b     *book
 	bytes int64
+	spent int64 // written to files that came to nothing
 	ended bool
 }
 
@@ -106,7 +108,7 @@ func (b *book) freeLocked() int64 {
 	if b.now().Sub(b.updated) > claimLife/2 {
 		return 0
 	}
-	return max(0, b.claimed-b.used-b.inflight-b.tier.Left())
+	return max(0, b.claimed-b.used-b.wasted-b.inflight-b.tier.Left())
 }
 
 // ask returns how much may be claimed from l, at least n bytes.
@@ -149,12 +151,31 @@ func (b *book) appeared(done Committed) {
 func (r *room) finish(done Committed) {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
-	r.ended = true
-	r.b.inflight -= r.bytes
+	r.endLocked()
 	r.b.written[dayOf(r.b.now())] += r.bytes
 	bytes := max(r.bytes, done.Physical)
 	r.b.used += bytes
 	r.b.total += bytes
+}
+
+// wasted records that n bytes were written to a file that came to nothing. They count
+// as written in a day, and of what is claimed for that day as much is gone.
+func (r *room) wasted(n int64) {
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
+	if !r.ended {
+		r.spent += alignUp(n)
+	}
+}
+
+// endLocked gives back the reservation. r.b.mu is held.
+func (r *room) endLocked() {
+	r.ended = true
+	r.b.inflight -= r.bytes
+	if r.spent > 0 {
+		r.b.wasted += r.spent
+		r.b.written[dayOf(r.b.now())] += r.spent
+	}
 }
 
 // cancel ends a reservation that no file came of.
@@ -162,8 +183,7 @@ func (r *room) cancel() {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
 	if !r.ended {
-		r.ended = true
-		r.b.inflight -= r.bytes
+		r.endLocked()
 	}
 }
 
@@ -236,10 +256,10 @@ func (b *book) changes() <-chan struct{} {
 
 // pending is what a book has to tell the ledger.
 type pending struct {
-	free, inflight, used, freed, counts int64
-	written                             map[string]int64
-	hits                                map[Key]Hits
-	evicted, now                        time.Time
+	free, inflight, used, wasted, freed, counts int64
+	written                                     map[string]int64
+	hits                                        map[Key]Hits
+	evicted, now                                time.Time
 }
 
 // settle records what is pending in l.
@@ -266,7 +286,7 @@ func (p pending) settle(l *ledger, id string) {
 func (b *book) change(ctx context.Context, apply func(l *ledger, id string, p pending) error) error {
 	b.mu.Lock()
 	p := pending{
-		free: b.freeLocked(), inflight: b.inflight + b.tier.Left(), used: b.used, freed: b.freed, counts: b.last.Counts,
+		free: b.freeLocked(), inflight: b.inflight + b.tier.Left(), used: b.used, wasted: b.wasted, freed: b.freed, counts: b.last.Counts,
 		written: maps.Clone(b.written), hits: maps.Clone(b.hits), evicted: b.evicted, now: b.now(),
 	}
 	b.mu.Unlock()
@@ -294,6 +314,7 @@ func (b *book) change(ctx context.Context, apply func(l *ledger, id string, p pe
 	}
 	b.claimed = <-ours
 	b.used -= p.used
+	b.wasted -= p.wasted
 	for day, n := range p.written {
 		if b.written[day] -= n; b.written[day] == 0 {
 			delete(b.written, day)

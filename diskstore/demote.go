@@ -21,7 +21,7 @@ func (s *Store) demote(ctx context.Context, info Info) error {
 		return err
 	}
 	defer room.cancel()
-	err = copyPage(ctx, s.local, s.remote, info.Name, func(up Upload) error {
+	err = copyPage(ctx, s.local, s.remote, info.Name, room, func(up Upload) error {
 		return s.commitTo(ctx, tierRemote, up, room, info.Used)
 	})
 	if err != nil {

@@ -42,6 +42,8 @@ func (u *dirUpload) Write(ctx context.Context, p []byte) error {
 	return u.t.opFailed(err)
 }
 
+func (u *dirUpload) Written() int64 { return u.written }
+
 func (u *dirUpload) Commit(ctx context.Context, used time.Time) (Committed, error) {
 	if err := ctx.Err(); err != nil {
 		return Committed{}, err

@@ -106,6 +106,8 @@ func (u *isolatedUpload) Write(ctx context.Context, p []byte) error {
 	return nil
 }
 
+func (u *isolatedUpload) Written() int64 { return u.written }
+
 func (u *isolatedUpload) Commit(ctx context.Context, used time.Time) (Committed, error) {
 	done, err := do(ctx, u.t, u.t.transfer, commitSteps*u.t.stepIn, nil, func(ctx context.Context) (Committed, error) {
 		u.mu.Lock()

@@ -145,6 +145,7 @@ func (s *Store) write(ctx context.Context, name Name, e *encodedPage, at positio
 	if err != nil {
 		return err
 	}
+	defer func() { room.wasted(up.Written()) }() // but not where it has become a file
 	defer up.Abort()
 	if err := e.writeTo(func(p []byte) error { return up.Write(ctx, p) }); err != nil {
 		return err

@@ -224,7 +224,7 @@ func (s *Store) promote(ctx context.Context, info Info, ref Ref) {
 
 // copyUp copies a page of the remote tier, from, into room of the local one.
 func (s *Store) copyUp(ctx context.Context, from Tier, info Info, room *room, used time.Time) error {
-	err := copyPage(ctx, from, s.local, info.Name, func(up Upload) error {
+	err := copyPage(ctx, from, s.local, info.Name, room, func(up Upload) error {
 		return s.commitTo(ctx, tierLocal, up, room, used)
 	})
 	if err != nil {

@@ -193,6 +193,9 @@ type Upload interface {
 	// Write appends p. After an error only Abort may follow.
 	Write(ctx context.Context, p []byte) error
 
+	// Written is how many bytes Write has appended, at most.
+	Written() int64
+
 	// Commit makes the file durable and visible: it checks the length, syncs
 	// the content, renames, and syncs the directory, in this order, and gives
 	// the file the recency used. When it returns nil the file survives a power

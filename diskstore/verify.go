@@ -148,16 +148,16 @@ func (v *verifier) nextIfAligned(off int64) {
 // checked; commit is called to finish the copy. It returns ErrDamaged or
 // ErrMismatch, without storing anything, when src does not hold a good page of
 // that name, also when it is read past the cache.
-func copyPage(ctx context.Context, src, dst Tier, name Name, commit func(Upload) error) error {
-	err := copyOnce(ctx, src.Open, src, dst, name, commit)
+func copyPage(ctx context.Context, src, dst Tier, name Name, room *room, commit func(Upload) error) error {
+	err := copyOnce(ctx, src.Open, src, dst, name, room, commit)
 	if side := new(copyError); errors.As(err, &side) && side.side == src && doubtful(err) {
-		return copyOnce(ctx, src.Reopen, src, dst, name, commit)
+		return copyOnce(ctx, src.Reopen, src, dst, name, room, commit)
 	}
 	return err
 }
 
 // copyOnce is copyPage with the page opened by open, which is a method of src.
-func copyOnce(ctx context.Context, open func(context.Context, Name) (Blob, error), src, dst Tier, name Name, commit func(Upload) error) error {
+func copyOnce(ctx context.Context, open func(context.Context, Name) (Blob, error), src, dst Tier, name Name, room *room, commit func(Upload) error) error {
 	blob, err := open(ctx, name)
 	if err != nil {
 		return &copyError{side: src, err: err}
@@ -167,6 +167,7 @@ func copyOnce(ctx context.Context, open func(context.Context, Name) (Blob, error
 	if err != nil {
 		return &copyError{side: dst, err: err}
 	}
+	defer func() { room.wasted(up.Written()) }() // but not where it has become a file
 	defer up.Abort()
 	var writeErr error
 	h, err := streamPage(ctx, blob, func(p []byte) error {

@@ -2,10 +2,15 @@ package diskstore
 
 import (
 	"log/slog"
+	"regexp"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // TestWriteCap: what may be written in a day is written and no more, by all
@@ -61,4 +66,57 @@ func TestWriteCap(t *testing.T) {
 	require.EqualValues(t, 2*page, s.Stats().LocalWritten)
 	require.NoError(t, s.Close())
 	require.Equal(t, []DayWritten{{first, 5 * page}, {second, 2 * page}}, readLedgerFile(t, o).days())
+}
+
+// countedFS counts the bytes that are written.
+type countedFS struct {
+	vfs.FS
+	written *atomic.Int64
+}
+
+func (c countedFS) Create(name string) (vfs.File, error) {
+	f, err := c.FS.Create(name)
+	return countedFile{f, c.written}, err
+}
+
+type countedFile struct {
+	vfs.File
+	written *atomic.Int64
+}
+
+func (f countedFile) Write(p []byte) (int, error) {
+	n, err := f.File.Write(p)
+	f.written.Add(int64(n))
+	return n, err
+}
+
+// TestWriteCapCountsWhatCameToNothing: pages are written and cannot be given their
+// names, or not be synced. Whoever puts them again wears the disk no less.
+func TestWriteCapCountsWhatCameToNothing(t *testing.T) {
+	page := physicalPage(t)
+	for name, fails := range map[string]vfs.Rule{
+		"rename": {Ops: []vfs.Op{vfs.OpRename}, Path: regexp.MustCompile(`\.kvp$`), Err: syscall.EACCES},
+		"sync":   {Ops: []vfs.Op{vfs.OpSync}, Path: regexp.MustCompile(`-\d+\.tmp$`), Err: syscall.EIO},
+	} {
+		for _, budget := range []int64{0, 40 * page} {
+			t.Run(name, func(t *testing.T) {
+				var written atomic.Int64
+				inj := vfs.Inject(countedFS{quickFS, &written})
+				o := testOptions(t, withFS(inj), func(o *Options) { o.WritePerDay, o.Local.BudgetBytes = 5*page, budget })
+				s := open(t, o)
+				putChain(t, s, prompt(1, testTokens))
+				inj.Add(fails)
+				written.Store(0)
+				for range 20 {
+					require.Error(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(2, testTokens))))
+				}
+				require.ErrorIs(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(2, testTokens))), ErrWriteCap)
+				require.Less(t, written.Load(), 5*page, "four pages, manifests and ledgers")
+				require.Greater(t, written.Load(), 3*page)
+				require.NoError(t, s.Close())
+				require.EqualValues(t, 5*page, readLedgerFile(t, o).days()[0].Bytes)
+				require.Equal(t, occupied(t, o.Local.Root), readLedgerFile(t, o).Bytes)
+			})
+		}
+	}
 }
