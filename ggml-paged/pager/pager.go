@@ -29,6 +29,10 @@ type Config struct {
 	SpillBytes uint64 // 0: no cap
 	Direct     bool   // bypass the page cache for spilled pages
 
+	// Settings names what a person may change to give more memory and disk, for errors
+	// about room; may be empty.
+	Settings string
+
 	// C functions that give and take memory for the frames, as kvp_config has them; nil:
 	// anonymous memory.
 	ArenaAlloc, ArenaFree unsafe.Pointer

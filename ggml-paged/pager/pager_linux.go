@@ -20,7 +20,8 @@ import (
 
 // A Pager owns the frames, the spill file and the batches of one runner.
 type Pager struct {
-	p *C.kvp_pager
+	p        *C.kvp_pager
+	settings string // of Config
 }
 
 // A Batch is a forward pass's copy of what it knows about a group's cells. The pager
@@ -67,7 +68,7 @@ func New(config Config) (*Pager, error) {
 		c.spill_dir = C.CString(config.SpillDir)
 		defer C.free(unsafe.Pointer(c.spill_dir))
 	}
-	p := &Pager{}
+	p := &Pager{settings: config.Settings}
 	if err := call(func() C.int { return C.kvp_pager_create(&c, &p.p) }); err != nil {
 		return nil, err
 	}
@@ -104,7 +105,16 @@ func Supported(l Layer, heads int) error {
 
 // Start makes the frames.
 func (p *Pager) Start() error {
-	return call(func() C.int { return C.kvp_pager_start(p.p) })
+	return p.room(call(func() C.int { return C.kvp_pager_start(p.p) }))
+}
+
+// room adds the settings to an error about room.
+func (p *Pager) room(err error) error {
+	var lack *Error
+	if p.settings != "" && errors.As(err, &lack) && (lack.Errno == syscall.ENOSPC || lack.Errno == syscall.ENOMEM) {
+		lack.Message += " (" + p.settings + ")"
+	}
+	return err
 }
 
 // PageBytes is the size of a page of a layer.
@@ -119,7 +129,7 @@ func (p *Pager) RowBytes(layer int) (key, value int) {
 
 // Reserve makes room for the first pages of a group.
 func (p *Pager) Reserve(group, pages int) error {
-	return call(func() C.int { return C.kvp_reserve(p.p, C.uint32_t(group), C.uint32_t(pages)) })
+	return p.room(call(func() C.int { return C.kvp_reserve(p.p, C.uint32_t(group), C.uint32_t(pages)) }))
 }
 
 // Drop forgets a page in all layers of a group.

@@ -135,6 +135,7 @@ func Open(c Config, alloc, free unsafe.Pointer) (*pager.Pager, error) {
 	return pager.New(pager.Config{
 		PageCells: c.PageCells, RAMBytes: c.HostBytes,
 		SpillDir: c.SpillDir, SpillBytes: spill, Direct: true,
+		Settings:   "OLLAMA_PAGED_SPILL_GB, OLLAMA_PAGED_HOST_GB",
 		ArenaAlloc: alloc, ArenaFree: free,
 	})
 }

@@ -1,9 +1,13 @@
 package paging
 
 import (
+	"errors"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/ggml-paged/pager"
 )
 
 func clearEnvironment(t *testing.T) {
@@ -49,4 +53,32 @@ func TestSettings(t *testing.T) {
 	c, err = FromEnvironment()
 	require.NoError(t, err)
 	require.Equal(t, Config{PageCells: 256, HostBytes: 5e8, SpillDir: "/var/spill", SpillBytes: 1e11}, c)
+}
+
+// Errors about room say which variables give more of it.
+func TestLackOfRoomNamesTheVariables(t *testing.T) {
+	layer := pager.Layer{Cells: 1024, KVHeads: 1, KeyDim: 16, ValueDim: 16, KeyType: pager.F16, ValueType: pager.F16}
+	open := func(host uint64) *pager.Pager {
+		p, err := Open(Config{PageCells: 16, HostBytes: host, SpillDir: t.TempDir(), SpillBytes: 1}, nil, nil)
+		switch {
+		case errors.Is(err, pager.ErrUnsupported):
+			t.Skip("built without cgo")
+		case errors.Is(err, syscall.EOPNOTSUPP):
+			t.Skip("the directory for temporary files is in memory; set TMPDIR")
+		}
+		require.NoError(t, err)
+		t.Cleanup(p.Close)
+		_, err = p.AddLayer(layer)
+		require.NoError(t, err)
+		return p
+	}
+	small := open(1)
+	require.ErrorContains(t, small.Start(), "OLLAMA_PAGED_HOST_GB")
+
+	p := open(1 << 16)
+	require.NoError(t, p.Start())
+	err := p.Reserve(0, 64)
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.ErrorContains(t, err, "OLLAMA_PAGED_SPILL_GB")
+	require.ErrorContains(t, err, "OLLAMA_PAGED_HOST_GB")
 }
