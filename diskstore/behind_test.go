@@ -119,6 +119,40 @@ func TestHostThatIsAheadDeletesNothingYoung(t *testing.T) {
 	require.Equal(t, 2, report.Remote.Pages)
 }
 
+// TestHostThatIsAheadTrimsNothingYoung: a directory is nearly full, and for the clock of
+// one of its hosts all pages are older than a minute. Those that are by the server's
+// clock as well go.
+func TestHostThatIsAheadTrimsNothingYoung(t *testing.T) {
+	const pages = 128
+	page := physicalPage(t)
+	for _, ahead := range []time.Duration{3 * time.Minute, 48 * time.Hour} {
+		o, sh, right := shareOf(t, -ahead, func(o *Options) { o.Local.BudgetBytes = pages * page })
+		a := right(o)
+		for seed := range pages - pages/trimShare - 2 {
+			putChain(t, a, prompt(seed, testTokens))
+		}
+		require.NoError(t, a.Close())
+		o.FS = sh.from("ahead")
+		b := open(t, o)
+		put := func(seed int) {
+			putChain(t, b, prompt(seed, testTokens))
+			require.NoError(t, b.Flush(ctx))
+		}
+		for i := range 3 {
+			put(1000 + i)
+		}
+		require.Zero(t, b.Stats().Evicted)
+		require.Zero(t, b.Stats().PutErrors)
+
+		past := time.Now().Add(-ahead - time.Hour)
+		for _, path := range filesIn(t, o.Local.Root, pageExt) {
+			require.NoError(t, o.FS.Chtimes(path, past, past))
+		}
+		put(2000)
+		require.NotZero(t, b.Stats().Evicted)
+	}
+}
+
 // TestUnknownClockDeletesNothingByAge: where the server does not say what its clock
 // shows, age is no reason to delete.
 func TestUnknownClockDeletesNothingByAge(t *testing.T) {

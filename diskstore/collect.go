@@ -49,6 +49,10 @@ type demand struct {
 	// stays, and was moved up to a chain's use at the time used.
 	after []position
 	used  time.Time
+
+	// young is the time since which files were used that a tier keeps which is only
+	// nearly full.
+	young time.Time
 }
 
 // demandAt is the demand for a page at a place, whose recency is the given one.
@@ -95,7 +99,7 @@ func (s *Store) requestCollection(want demand) {
 
 // shortage returns how many bytes must go from a tier, as far as is known
 // without listing, and which may: those last used before a time, or any when it
-// is zero.
+// is zero. Who does not ask which may go need not know what is young.
 func (s *Store) shortage(ctx context.Context, id tierID, want demand) (over int64, before time.Time, err error) {
 	budget := s.books[id].budget
 	if budget == 0 {
@@ -125,10 +129,20 @@ func (s *Store) shortage(ctx context.Context, id tierID, want demand) (over int6
 	case want.disk > 0:
 		return want.disk, want.before, nil
 	case figure > budget-budget/trimShare && !alone:
-		// Truncated, so that asking twice gives the same answer.
-		return figure - low, s.now().Add(-touchEvery).Truncate(time.Second), nil
+		return figure - low, want.young, nil
 	}
 	return 0, time.Time{}, nil
+}
+
+// youngSince returns demand.young: a minute ago by this machine's clock and by the
+// filesystem's. Where that is not known nothing is old.
+func (s *Store) youngSince(ctx context.Context, id tierID) time.Time {
+	now, err := s.ageClock(ctx, id)
+	if err != nil {
+		s.noteTierError(id, err)
+		return time.Unix(0, 0)
+	}
+	return now.Add(-touchEvery)
 }
 
 // mustGo returns how many of the bytes that a tier is short of must go even when
@@ -224,6 +238,7 @@ func (s *Store) lockTier(ctx context.Context, id tierID, want demand) (release f
 // collectLocked counts and evicts, with the lock. A collection that needs more
 // than one listing gives lists again.
 func (s *Store) collectLocked(ctx context.Context, id tierID, want demand) error {
+	want.young = s.youngSince(ctx, id)
 	guess, before, err := s.shortage(ctx, id, want)
 	if err != nil {
 		return err
