@@ -205,6 +205,26 @@ func TestPutReplacesAFileThatStaysThoughItIsBad(t *testing.T) {
 	require.WithinDuration(t, time.Now(), fi.ModTime(), time.Minute)
 }
 
+// TestPutOfABadPageIsGoodThoughItLooksTheSame: a page that continues one used within
+// the last minute gets the time that the bad file had, and has its length.
+func TestPutOfABadPageIsGoodThoughItLooksTheSame(t *testing.T) {
+	s := open(t, testOptions(t))
+	now := time.Now()
+	s.now = func() time.Time { return now }
+	p := putChain(t, s, prompt(1, 2*testTokens))[1]
+	bad, err := s.local.Stat(ctx, s.pageName(p.Key()))
+	require.NoError(t, err)
+	s.verdicts[tierLocal].markBad(bad)
+	require.False(t, s.Has(p.Key()))
+	require.NoError(t, s.Put(ctx, p))
+	info, err := s.local.Stat(ctx, bad.Name)
+	require.NoError(t, err)
+	require.Equal(t, bad.Bytes, info.Bytes)
+	require.True(t, bad.Used.Equal(info.Used))
+	require.True(t, s.Has(p.Key()))
+	readChain(t, s, prompt(1, 2*testTokens), 2*testTokens)
+}
+
 // TestBadCopyInTheRemoteTierIsNotWrittenOver by a machine that reads every page
 // wrong, however few it has read: what it has is rather worse. A log line names the
 // machine with the fifth page that failed.

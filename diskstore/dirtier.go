@@ -45,6 +45,7 @@ func newDirTier(fs vfs.FS, root string, createRoot bool) *dirTier {
 		fs: fs, root: root, base: filepath.Join(root, versionDir),
 		createRoot: createRoot, known: make(map[string]bool),
 	}
+	t.watch.clock = sinceBegan
 	t.temp = tempDir{t: t, dir: filepath.Join(t.base, tmpDir)}
 	return t
 }

@@ -25,8 +25,9 @@ const rootCheckEvery = time.Second
 type rootWatch struct {
 	log      *slog.Logger // nil logs nothing
 	replaced func()       // called when a claim in the ledger is lost, as in a directory that another takes the place of; may be nil
-	until    atomic.Int64 // nothing is looked at before; in ns of began
+	until    atomic.Int64 // nothing is looked at before; in ns of clock
 	down     atomic.Bool  // it cannot be used
+	clock    func() time.Duration
 
 	mu      sync.Mutex
 	known   fs.FileInfo // nil before the first check, and when it was gone
@@ -34,8 +35,11 @@ type rootWatch struct {
 	used    bool        // it was found safe before
 }
 
-// began is what times of rootWatch count from, on a clock that never jumps.
+// began is what sinceBegan counts from.
 var began = time.Now()
+
+// sinceBegan is the clock of a rootWatch, but in tests. It never jumps.
+func sinceBegan() time.Duration { return time.Since(began) }
 
 // checkRoot returns nil when the root may be used. At most every rootCheckEvery it
 // looks at it.
@@ -60,7 +64,7 @@ func (t *dirTier) recheckRoot() error {
 }
 
 // fresh reports whether the root was found good a moment ago.
-func (w *rootWatch) fresh() bool { return time.Since(began) < time.Duration(w.until.Load()) }
+func (w *rootWatch) fresh() bool { return w.clock() < time.Duration(w.until.Load()) }
 
 // recheckRootLocked looks at the root now. watch.mu is held.
 func (t *dirTier) recheckRootLocked() error {
@@ -74,7 +78,7 @@ func (t *dirTier) recheckRootLocked() error {
 	t.noteRootLocked(err)
 	w.until.Store(0)
 	if err == nil && w.known != nil {
-		w.until.Store(int64(time.Since(began) + rootCheckEvery))
+		w.until.Store(int64(w.clock() + rootCheckEvery))
 	}
 	return err
 }
