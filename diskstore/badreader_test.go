@@ -162,6 +162,47 @@ func TestPageReadWrongFromTheCacheIsReadAgain(t *testing.T) {
 	require.EqualValues(t, 1, s.Stats().Demoted)
 }
 
+// fillQuarantine puts as many files there as it keeps.
+func fillQuarantine(t *testing.T, root string) {
+	t.Helper()
+	dir := filepath.Join(root, versionDir, quarantineDir)
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	for i := range maxQuarantined {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, string(rune('a'+i))+pageExt), nil, 0o600))
+	}
+}
+
+// TestDirectoryInAPagesPlaceMakesWay in both tiers, also where quarantine is full, and
+// with what is in it: nothing is deleted.
+func TestDirectoryInAPagesPlaceMakesWay(t *testing.T) {
+	o := testOptions(t, withRemote(t))
+	s := open(t, o)
+	p := pageOf(t, o.Fingerprint, 0, prompt(1, testTokens))
+	for _, root := range []string{o.Local.Root, o.Remote.Root} {
+		fillQuarantine(t, root)
+		path := filePath(root, s.pageName(p.Key()))
+		require.NoError(t, os.MkdirAll(path, 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(path, "somebody's"), nil, 0o600))
+	}
+	require.NoError(t, s.Put(ctx, p))
+	info, err := s.local.Stat(ctx, s.pageName(p.Key()))
+	require.NoError(t, err)
+	require.NoError(t, s.demote(ctx, info))
+	require.False(t, s.Stats().Remote.Down)
+	dropPage(t, s, tierLocal, info)
+	readChain(t, s, p.Tokens, testTokens)
+	for _, root := range []string{o.Local.Root, o.Remote.Root} {
+		dir := filepath.Join(root, versionDir, quarantineDir)
+		aside, err := filepath.Glob(filepath.Join(dir, "*notregular*", "somebody's"))
+		require.NoError(t, err)
+		require.Len(t, aside, 1)
+		entries, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Len(t, entries, maxQuarantined+1)
+	}
+	require.NoError(t, s.Flush(ctx))
+}
+
 // TestPutReplacesAFileThatStaysThoughItIsBad: where a damaged file cannot be set
 // aside it counts as not stored, and does not keep the page from being stored.
 func TestPutReplacesAFileThatStaysThoughItIsBad(t *testing.T) {
@@ -169,11 +210,7 @@ func TestPutReplacesAFileThatStaysThoughItIsBad(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(0, testTokens)
 	p := putChain(t, s, tokens)[0]
-	quarantine := filepath.Join(o.Local.Root, versionDir, quarantineDir)
-	require.NoError(t, os.Mkdir(quarantine, 0o700))
-	for i := range maxQuarantined {
-		require.NoError(t, os.WriteFile(filepath.Join(quarantine, string(rune('a'+i))), nil, 0o600))
-	}
+	fillQuarantine(t, o.Local.Root)
 	path := filePath(o.Local.Root, s.pageName(p.Key()))
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)

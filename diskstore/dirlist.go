@@ -14,7 +14,8 @@ import (
 )
 
 // maxQuarantined is how many files quarantine keeps. Who reads adds none to so
-// many; a repair removes the oldest.
+// many; a repair removes the oldest. What is no regular file is moved there all the
+// same: it took as much room in a page's place, and kept that page from being stored.
 const maxQuarantined = 16
 
 // errQuarantineFull reports that a file was left where it is.
@@ -231,7 +232,7 @@ func (t *dirTier) Quarantine(ctx context.Context, judged Info, reason string) (b
 	if there, err := t.isThere(judged); !there {
 		return false, err
 	}
-	if entries, err := t.readDir(dir); err != nil || len(entries) >= maxQuarantined {
+	if entries, err := t.readDir(dir); err != nil || len(entries) >= maxQuarantined && judged.Bytes != notRegular {
 		return false, cmp.Or(err, errQuarantineFull)
 	}
 	moved := false

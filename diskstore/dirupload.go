@@ -53,7 +53,7 @@ func (u *dirUpload) Commit(ctx context.Context, used time.Time) (Committed, erro
 	if err != nil {
 		return Committed{}, u.t.opFailed(err)
 	}
-	return u.publish(info)
+	return u.publish(ctx, info)
 }
 
 // seal makes the temporary file's content durable and closes it. Its times stay
@@ -84,12 +84,13 @@ func (u *dirUpload) seal(used time.Time) (Info, error) {
 	return Info{Name: u.name, Bytes: fi.Size(), Physical: u.t.fs.PhysicalBytes(fi), Used: used}, nil
 }
 
-// publish renames the sealed file and makes the new name durable.
-func (u *dirUpload) publish(info Info) (Committed, error) {
+// publish renames the sealed file and makes the new name durable. What has that name
+// and is no file makes way.
+func (u *dirUpload) publish(ctx context.Context, info Info) (Committed, error) {
 	t, path := u.t, u.t.path(u.name)
 	dir := filepath.Dir(path)
 	done := Committed{Info: info}
-	err := t.inDir(dir, func() error {
+	rename := func() error {
 		t.renameMu.Lock()
 		defer t.renameMu.Unlock()
 		fi, err := t.fs.Lstat(path)
@@ -102,7 +103,13 @@ func (u *dirUpload) publish(info Info) (Committed, error) {
 		// A file that keeps the time of its writing is evicted later than others.
 		_ = t.fs.Chtimes(path, info.Used, info.Used)
 		return nil
-	})
+	}
+	err := t.inDir(dir, rename)
+	if err != nil {
+		if moved, _ := t.Quarantine(ctx, Info{Name: u.name, Bytes: notRegular}, "notregular"); moved {
+			err = t.inDir(dir, rename)
+		}
+	}
 	if err != nil {
 		return u.unpublished(done), u.t.opFailed(err)
 	}

@@ -132,7 +132,8 @@ start, for whoever comes back.
     until its file is closed, even after it was evicted. What is read from it
     then is not checked again. Windows does not let an open file be removed.
   - Up to 16 quarantined files per tier are kept while there is space; with as
-    many, reading sets no more aside.
+    many, reading sets no more aside. A directory in a page's place is moved there
+    all the same, with what is in it, and deleted by nobody while it is not empty.
   - Hits are recorded every 5 s, and by Flush and Close; what a process that dies
     has not recorded is lost.
   - A page that cannot be demoted because the remote tier is down is deleted

@@ -83,8 +83,7 @@ func (s *Store) putName(ctx context.Context, name Name, p *Page) error {
 	size := e.header.FileBytes
 	at := position{parent: p.Parent, start: p.Start}
 	err = s.write(ctx, name, e, at)
-	switch {
-	case vfs.IsNoSpace(err):
+	if vfs.IsNoSpace(err) {
 		// Twice, because directories need room as well, and some filesystems do
 		// not give back at once what was removed.
 		collectCtx, cancel := context.WithTimeout(ctx, roomWait)
@@ -95,8 +94,6 @@ func (s *Store) putName(ctx context.Context, name Name, p *Page) error {
 		if cerr != nil {
 			return errors.Join(err, cerr)
 		}
-		err = s.write(ctx, name, e, at)
-	case err != nil && s.clearPlace(ctx, name):
 		err = s.write(ctx, name, e, at)
 	}
 	if err != nil {
@@ -252,16 +249,6 @@ func (s *Store) appearedLate(done Committed) {
 	s.verdicts[tierRemote].replaced(done.Name)
 	s.usage[tierRemote].commit(done)
 	s.books[tierRemote].appeared(done)
-}
-
-// clearPlace moves something that is not a file out of a page's place and
-// reports whether there was anything.
-func (s *Store) clearPlace(ctx context.Context, name Name) bool {
-	if _, err := s.local.Stat(ctx, name); !errors.Is(err, ErrNotFound) {
-		return false
-	}
-	moved, err := s.local.Quarantine(ctx, Info{Name: name, Bytes: notRegular}, "notregular")
-	return moved && err == nil
 }
 
 // afterGrowth asks for a collection when the local tier is near its limit or has

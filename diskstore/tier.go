@@ -111,7 +111,7 @@ type Tier interface {
 	// person to look at. It is idempotent, and reports whether that file was there:
 	// another, which has replaced it, stays. With a name alone it takes whatever is
 	// there, with Bytes of notRegular what is no regular file. It deletes nothing:
-	// with as many files as quarantine keeps it returns errQuarantineFull.
+	// with as many files as quarantine keeps it returns errQuarantineFull for one more.
 	Quarantine(ctx context.Context, judged Info, reason string) (bool, error)
 
 	// EmptyQuarantine removes what Quarantine has kept, durably, and returns how
@@ -201,7 +201,8 @@ type Upload interface {
 	// the file the recency used. When it returns nil the file survives a power
 	// cut. After a failed sync the written data is thrown away, never synced
 	// again. A non-zero Info together with an error means that the file is
-	// visible and whole but perhaps not durable.
+	// visible and whole but perhaps not durable. What has the name and is no
+	// regular file goes to quarantine.
 	Commit(ctx context.Context, used time.Time) (Committed, error)
 
 	// Abort throws away what was written. After Commit it does nothing.
