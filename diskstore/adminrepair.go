@@ -175,31 +175,33 @@ func (c *checker) checkTempGroup(id string, g *tempGroup) error {
 	if g.lock != nil {
 		stale = append(stale, *g.lock)
 	}
-	held, alive, idle, err := c.t.temp.judge(id, files, c.opt.Repair)
+	j, err := c.t.temp.judge(id, files, c.opt.Repair)
 	switch {
 	case NoAnswer(err):
 		return err
 	case err != nil:
 		c.found(stale[len(stale)-1], ProblemUnchecked, err.Error(), nil)
 		return nil
-	case alive:
+	case j.alive:
 		c.rep.Processes++
 		return nil
-	case held != nil:
-		defer held.Close()
+	case j.held != nil:
+		defer j.held.Close()
 		for _, e := range stale {
 			c.foundStale(e, "its process is dead")
 		}
 		return nil
 	}
 	// Where locks tell nothing, age does.
-	if idle > orphanAge {
-		if g.lock != nil && idle <= lockAge {
-			stale = g.files
-		}
-		for _, e := range stale {
-			c.foundStale(e, fmt.Sprintf("nobody has written it for %v", idle.Round(time.Minute)))
-		}
+	stale = nil
+	if j.idle > orphanAge {
+		stale = g.files
+	}
+	if j.lockOver {
+		stale = append(stale[:len(stale):len(stale)], *g.lock)
+	}
+	for _, e := range stale {
+		c.foundStale(e, fmt.Sprintf("nobody has written it for %v", j.idle.Round(time.Minute)))
 	}
 	return nil
 }

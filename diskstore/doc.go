@@ -104,8 +104,9 @@ start, for whoever comes back.
     and get ErrNotShared. What a dead process left in the remote tier goes with
     the next process of the same running system. Otherwise, after a restart of
     the machine as well, its temporary files stay for an hour after it was last
-    seen, and its lock file for a day more. In a local tier on a disk both go
-    with the next process, also after a restart.
+    seen, and its lock file and the room it had claimed for a day more, or on
+    Linux only for 5 minutes where the same machine has restarted since. In a
+    local tier on a disk all go with the next process, also after a restart.
   - Only the remote tier is isolated. A local disk that hangs, hangs Put, Chain
     and Read.
   - A budget counts what files occupy as the filesystem tells when it is asked.

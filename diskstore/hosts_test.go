@@ -406,6 +406,67 @@ func TestOwnRestartIsNoOtherMachine(t *testing.T) {
 	}
 }
 
+// TestClaimOfAnEarlierBootGoes: a machine loses power while it has room claimed in a
+// share, and gives it back when its next server starts. What may be another machine's
+// stays. It was a copy, perhaps, that slept: then it claims anew.
+func TestClaimOfAnEarlierBootGoes(t *testing.T) {
+	const up = 10 * time.Minute
+	page := physicalPage(t)
+	for name, c := range map[string]struct {
+		before, after string // names of the machine
+		up, idle      time.Duration
+		gone          bool
+	}{
+		"own restart":             {"m", "m", up, up + time.Minute, true},
+		"it was up at the time":   {"m", "m", up, up - time.Minute, false},
+		"it may only have paused": {"m", "m", time.Minute, beatAge - time.Minute, false},
+		"another machine":         {"m", "other", up, up + time.Minute, false},
+		"without names":           {"", "", up, up + time.Minute, false},
+	} {
+		for _, ahead := range clockOffsets {
+			t.Run(fmt.Sprint(name, " ", ahead), func(t *testing.T) {
+				sh := newShare(ahead)
+				sh.reach = vfs.ReachAll
+				sh.machine = map[string]string{"boot1": c.before, "boot2": c.after}
+				sh.up = map[string]time.Duration{"boot1": time.Hour, "boot2": c.up}
+				o := testOptions(t, withFS(sh.from("boot1")), withRemote(t), func(o *Options) { o.Remote.BudgetBytes = 200 * page })
+				a := open(t, o)
+				inRemote(t, a, 3)
+				require.NoError(t, a.Flush(ctx))
+				temp := &a.remote.inner.(*dirTier).temp
+				id := temp.id
+				file, left, err := temp.create("")
+				require.NoError(t, err)
+				require.NoError(t, file.Close())
+				sh.die("boot1")
+				when := time.Now().Add(-c.idle)
+				for _, path := range []string{left, filepath.Join(temp.dir, id+lockExt)} {
+					require.NoError(t, os.Chtimes(path, when, when))
+				}
+
+				root := Options{Local: o.Remote}
+				require.Contains(t, readLedgerFile(t, root).Claims, id)
+				o.FS, o.Local.Root = sh.from("boot2"), filepath.Join(t.TempDir(), "local")
+				b := open(t, o)
+				require.Equal(t, !c.gone, readLedgerFile(t, root).Claims[id] != claim{})
+				require.FileExists(t, left, "it stays for an hour")
+				require.LessOrEqual(t, occupied(t, o.Remote.Root), recorded(t, o.Remote.Root))
+
+				temp.beat = time.Now().Add(-beatEvery)
+				putChain(t, a, prompt(9, testTokens))
+				for _, info := range listAll(t, a, tierLocal) {
+					require.NoError(t, a.demote(ctx, info))
+				}
+				require.NoError(t, a.books[tierRemote].record(ctx))
+				require.Equal(t, c.gone, temp.id != id)
+				require.Contains(t, readLedgerFile(t, root).Claims, temp.id)
+				require.LessOrEqual(t, occupied(t, o.Remote.Root), recorded(t, o.Remote.Root))
+				require.NoError(t, b.Flush(ctx))
+			})
+		}
+	}
+}
+
 // TestLivingClaimBeats: a process that goes on writing touches its lock file, so that
 // no other machine takes it for one that stopped, and claims anew when that is gone.
 func TestLivingClaimBeats(t *testing.T) {

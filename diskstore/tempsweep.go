@@ -23,7 +23,8 @@ on each machine, with NFS 3 and nolock, with local_lock, or on each mount, with 
 mount it. One machine cannot find that out by trying. So processes touch their lock file while they write, and files of
 other machines are removed only when they, and the lock file, have not changed for an
 hour. So are those that processes of this machine left before it restarted: that it is
-the same one is told by a name that a copy of it has as well. Times are compared with
+the same one is told by a name that a copy of it has as well. Their lock files, and so
+what they had claimed, go after beatAge. Times are compared with
 that of a file touched just now, never with this machine's clock: hosts differ, by
 hours at worst.
 */
@@ -121,6 +122,14 @@ func (d *tempDir) endedLocked(id string, idle time.Duration) bool {
 	}
 	now, err := d.t.fs.Locking(d.dir) // Up has grown
 	return err == nil && idle > now.Up
+}
+
+// lockOverLocked reports whether a lock file stands for nobody any more, whose process
+// has changed nothing for so long. What an earlier run of this machine has left would
+// keep its claim in the ledger for a day more. A copy of the machine that only sleeps
+// finds its lock file gone before it writes, and claims anew. d.mu is held.
+func (d *tempDir) lockOverLocked(id string, idle time.Duration) bool {
+	return idle > lockAge || idle > beatAge && d.endedLocked(id, idle)
 }
 
 // beatLocked touches the lock file when that is due, where other machines may be
@@ -269,13 +278,15 @@ func (d *tempDir) tryLocked(id string, files *tempFiles) (held io.Closer, alive 
 // sweepOldLocked removes the files of an id that nobody has written for long.
 func (d *tempDir) sweepOldLocked(id string, files *tempFiles) {
 	age, known := d.idleLocked(id, files)
-	if !known || age <= orphanAge {
+	if !known {
 		return
 	}
-	for _, path := range files.paths {
-		_ = d.t.fs.Remove(path)
+	if age > orphanAge {
+		for _, path := range files.paths {
+			_ = d.t.fs.Remove(path)
+		}
 	}
-	if files.lock && age > lockAge {
+	if files.lock && d.lockOverLocked(id, age) {
 		d.removeLock(filepath.Join(d.dir, id+lockExt))
 	}
 }
@@ -349,25 +360,33 @@ func (d *tempDir) otherWriterLocked() string {
 	return ""
 }
 
-// judge tells, for a tool, whether the process lives that an id's files belong to:
-// held is its lock when it is dead, to be released; else idle is for how long
-// nothing has changed, when that is known. A tool that may write makes a file to
-// tell the time by.
-func (d *tempDir) judge(id string, files *tempFiles, write bool) (held io.Closer, alive bool, idle time.Duration, err error) {
+// judgment is what a tool finds out about the process that an id's files belong to.
+type judgment struct {
+	held     io.Closer // its lock when it is dead, to be released
+	alive    bool
+	idle     time.Duration // with neither: for how long nothing has changed, when that is known
+	lockOver bool          // and its lock file stands for nobody any more
+}
+
+// judge tells, for a tool, whether the process lives that an id's files belong to. A
+// tool that may write makes a file to tell the time by.
+func (d *tempDir) judge(id string, files *tempFiles, write bool) (j judgment, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.learnLocksLocked(); err != nil {
-		return nil, false, 0, err
+		return j, err
 	}
-	held, alive, err = d.tryLocked(id, files)
-	if alive || held != nil || err != nil {
-		return held, alive, 0, err
+	j.held, j.alive, err = d.tryLocked(id, files)
+	if j.alive || j.held != nil || err != nil {
+		return j, err
 	}
 	if write && d.foreign() && d.id == "" {
 		if err := d.chooseLocked(); err != nil {
-			return nil, false, 0, err
+			return j, err
 		}
 	}
-	idle, _ = d.idleLocked(id, files)
-	return nil, false, idle, nil
+	if idle, known := d.idleLocked(id, files); known {
+		j.idle, j.lockOver = idle, files.lock && d.lockOverLocked(id, idle)
+	}
+	return j, nil
 }
