@@ -9,11 +9,14 @@ import (
 )
 
 const (
-	// A tier without a budget leaves 1/reserveShare of its filesystem free.
+	// A tier without a budget leaves 1/reserveShare of its filesystem free. When it
+	// does not, it frees 1/slackShare of that beyond.
 	reserveShare = 20
 
 	// A tier that is over its budget, or less than 1/trimShare below it, is
-	// brought 1/slackShare below, so that the next page need not wait.
+	// brought 1/slackShare below, so that the next page need not wait. One that is
+	// not over it keeps what was used within touchEvery; where that is all it has,
+	// it is trimmed again after as long.
 	trimShare  = 32
 	slackShare = 16
 
@@ -103,12 +106,12 @@ func (s *Store) requestCollection(want demand) {
 func (s *Store) shortage(ctx context.Context, id tierID, want demand) (over int64, before time.Time, err error) {
 	budget := s.books[id].budget
 	if budget == 0 {
-		space, err := s.tier(id).Space(ctx)
+		short, slack, err := s.reserve(ctx, id)
 		if err != nil {
 			return 0, time.Time{}, err
 		}
-		if over = space.Total/reserveShare - space.Free; over > 0 {
-			return max(over, want.disk), time.Time{}, nil
+		if short > 0 {
+			return max(short+slack, want.disk), time.Time{}, nil
 		}
 		return want.disk, want.before, nil
 	}
@@ -119,7 +122,7 @@ func (s *Store) shortage(ctx context.Context, id tierID, want demand) (over int6
 	low := budget - budget/slackShare
 	alone := s.alone(id)
 	if alone {
-		low = budget - s.outageBatch(id)
+		low = budget - s.outageBatch(ctx, id)
 	}
 	switch {
 	case figure > budget:
@@ -128,10 +131,25 @@ func (s *Store) shortage(ctx context.Context, id tierID, want demand) (over int6
 		return max(figure+want.room-low, want.disk), want.before, nil
 	case want.disk > 0:
 		return want.disk, want.before, nil
-	case figure > budget-budget/trimShare && !alone:
+	case figure > budget-budget/trimShare && !alone && !s.trimmed[id].within(touchEvery, s.now()):
 		return figure - low, want.young, nil
 	}
 	return 0, time.Time{}, nil
+}
+
+// reserve returns by how many bytes less of a tier's filesystem is free than a tier
+// without a budget leaves, and how many more are freed then, so that not every page
+// that comes needs a listing.
+func (s *Store) reserve(ctx context.Context, id tierID) (short, slack int64, err error) {
+	space, err := s.tier(id).Space(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	left := space.Total / reserveShare
+	if s.alone(id) {
+		return left - space.Free, left / outageShare, nil
+	}
+	return left - space.Free, left / slackShare, nil
 }
 
 // youngSince returns demand.young: a minute ago by this machine's clock and by the
@@ -147,10 +165,17 @@ func (s *Store) youngSince(ctx context.Context, id tierID) time.Time {
 
 // mustGo returns how many of the bytes that a tier is short of must go even when
 // that means to delete what should move down.
-func (s *Store) mustGo(id tierID, over int64, want demand) int64 {
+func (s *Store) mustGo(ctx context.Context, id tierID, over int64, want demand) int64 {
 	budget := s.books[id].budget
-	if id != tierLocal || s.remote == nil || budget == 0 {
+	if id != tierLocal || s.remote == nil {
 		return over
+	}
+	if budget == 0 {
+		short, _, err := s.reserve(ctx, id)
+		if err != nil {
+			return over
+		}
+		return max(min(short, over), want.disk)
 	}
 	figure, known := s.books[id].figure()
 	if !known {
@@ -277,7 +302,7 @@ func (s *Store) collectLocked(ctx context.Context, id tierID, want demand) error
 		}
 	}
 	for {
-		freed, stay := s.evictAll(ctx, id, pick.order(ctx, s, s.tier(id)), over, s.mustGo(id, over, want))
+		freed, stay := s.evictAll(ctx, id, pick.order(ctx, s, s.tier(id)), over, s.mustGo(ctx, id, over, want))
 		if freed < over && !before.After(want.before) { // what was to go was no good, perhaps
 			freed += s.emptyQuarantine(ctx, id)
 		}
@@ -285,6 +310,9 @@ func (s *Store) collectLocked(ctx context.Context, id tierID, want demand) error
 			return ctx.Err()
 		}
 		if freed == 0 || stay || !pick.more {
+			if before.Equal(want.young) {
+				s.trimmed[id].note(s.now()) // nothing else is old before long
+			}
 			return s.stillShort(ctx, id, want)
 		}
 		pick = newVictims(over, before)
@@ -339,7 +367,7 @@ func (s *Store) evictAll(ctx context.Context, id tierID, infos []Info, bytes, mu
 		}
 		due := must
 		if due > 0 && s.alone(id) {
-			due += s.outageBatch(id)
+			due += s.outageBatch(ctx, id)
 		}
 		removed, err := s.evict(ctx, id, info, freed+batch.bytes < due)
 		if stay = errors.Is(err, errStays); stay {
@@ -427,7 +455,7 @@ func (s *Store) evict(ctx context.Context, id tierID, info Info, must bool) (rem
 			info = bad // it stays in its place, is of no use, and its room is needed
 		case errors.Is(err, ErrNoSpace), s.localSide(err, ErrNotFound):
 		default:
-			s.refused.note()
+			s.refused.note(time.Now())
 			if !must {
 				return removed, errStays
 			}

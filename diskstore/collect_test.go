@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -137,7 +138,8 @@ func TestBudgetSpansFingerprints(t *testing.T) {
 }
 
 func TestUnlimitedTierKeepsSomeOfTheDiskFree(t *testing.T) {
-	fs := &tinyDisk{FS: quickFS, space: vfs.Space{Total: 1 << 30, Free: 1 << 29}}
+	page := physicalPage(t)
+	fs := &tinyDisk{FS: quickFS, space: vfs.Space{Total: 100 * page, Free: 50 * page}}
 	s := open(t, testOptions(t, withFS(fs)))
 	putChain(t, s, prompt(1, 3*testTokens))
 	require.NoError(t, s.Flush(ctx))
@@ -156,6 +158,95 @@ type tinyDisk struct {
 }
 
 func (d *tinyDisk) Space(string) (vfs.Space, error) { return d.space, nil }
+
+// fillingDisk has room for so many bytes below a root, and leaves a tier without a budget
+// as much as the whole filesystem should.
+type fillingDisk struct {
+	vfs.FS
+	t          *testing.T
+	root       string
+	room, left int64
+}
+
+func (d fillingDisk) Space(name string) (vfs.Space, error) {
+	if name != d.root {
+		return d.FS.Space(name)
+	}
+	return vfs.Space{Total: reserveShare * d.left, Free: d.left + d.room - occupied(d.t, d.root)}, nil
+}
+
+// listings opens a store and returns what puts so many pages and says how often the
+// local tier, which has about the given number of pages, was listed for them.
+func listings(t *testing.T, o Options, pages int) (s *Store, put func(n int) (listed int)) {
+	s = open(t, o)
+	var files atomic.Int64
+	s.watch.listed = func(id tierID) {
+		if id == tierLocal {
+			files.Add(1)
+		}
+	}
+	seed := 0
+	return s, func(n int) int {
+		t.Helper()
+		before := files.Load()
+		for range n {
+			require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(seed, testTokens))))
+			require.NoError(t, s.Flush(ctx))
+			seed++
+		}
+		return int(files.Load()-before) / (pages * 9 / 10)
+	}
+}
+
+// TestFullDiskIsListedSeldom: a tier without a budget on a disk that it has filled, whose
+// pages are deleted, move down, or cannot while the remote tier is away.
+func TestFullDiskIsListedSeldom(t *testing.T) {
+	const pages, left, puts = 320, 640, 30
+	page := physicalPage(t)
+	for name, remote := range map[string]func(s *Store){
+		"no remote tier":   nil,
+		"a remote tier":    func(*Store) {},
+		"one that is away": func(s *Store) { outages["its breaker is open"](s, nil, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := testOptions(t)
+			if remote != nil {
+				withRemote(t)(&o)
+			}
+			o.FS = fillingDisk{quickFS, t, o.Local.Root, pages * page, left * page}
+			s, put := listings(t, o, pages)
+			if remote != nil {
+				remote(s)
+			}
+			require.LessOrEqual(t, put(pages), 1)
+			require.LessOrEqual(t, put(puts), puts/(left/outageShare)+2)
+			st := s.Stats()
+			require.GreaterOrEqual(t, st.Local.Pages, pages-left/slackShare-1)
+			require.LessOrEqual(t, st.Local.Pages, pages)
+			require.NotZero(t, st.Evicted+st.Demoted)
+			if name == "one that is away" {
+				require.LessOrEqual(t, st.Evicted, uint64(puts+left/outageShare))
+			}
+		})
+	}
+}
+
+// TestYoungPagesAreListedSeldom: a tier is nearly full with pages that were used within
+// the last minute. When they are older it is trimmed.
+func TestYoungPagesAreListedSeldom(t *testing.T) {
+	const pages = 320
+	page := physicalPage(t)
+	s, put := listings(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = pages * page }), pages)
+	now := time.Now()
+	s.now = func() time.Time { return now }
+	put(pages - pages/trimShare - 1)
+	require.LessOrEqual(t, put(pages/trimShare-1), 2)
+	require.Zero(t, s.Stats().Evicted)
+	age(t, s.opt.Local.Root, now.Add(-time.Hour))
+	now = now.Add(touchEvery)
+	put(1)
+	require.NotZero(t, s.Stats().Evicted)
+}
 
 func TestDemotionAndPromotion(t *testing.T) {
 	page := physicalPage(t)

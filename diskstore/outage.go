@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 )
@@ -21,22 +22,19 @@ const (
 	refusalLasts = time.Minute
 )
 
-// refusal is when a tier last did not take a page from the one above.
-type refusal struct {
-	at atomic.Pointer[time.Time] // nil after it has taken one
+// moment is when something happened last.
+type moment struct {
+	at atomic.Pointer[time.Time] // nil for never
 }
 
-func (r *refusal) note() {
-	now := time.Now()
-	r.at.Store(&now)
-}
+func (m *moment) note(now time.Time) { m.at.Store(&now) }
 
-func (r *refusal) clear() { r.at.Store(nil) }
+func (m *moment) clear() { m.at.Store(nil) }
 
-// within reports whether that was less than a time ago.
-func (r *refusal) within(d time.Duration) bool {
-	at := r.at.Load()
-	return at != nil && time.Since(*at) < d
+// within reports whether that was less than a time before now.
+func (m *moment) within(d time.Duration, now time.Time) bool {
+	at := m.at.Load()
+	return at != nil && now.Sub(*at) < d
 }
 
 // alone reports whether what leaves a tier now is likely to be deleted because the
@@ -46,8 +44,14 @@ func (s *Store) alone(id tierID) bool {
 		return false
 	}
 	_, took := s.usage[id].counted()
-	return s.remote.breaker.resting() || s.refused.within(max(refusalLasts, countPause*took))
+	return s.remote.breaker.resting() || s.refused.within(max(refusalLasts, countPause*took), time.Now())
 }
 
 // outageBatch is how many bytes are freed beyond what must be while a tier is alone.
-func (s *Store) outageBatch(id tierID) int64 { return s.books[id].budget / outageShare }
+func (s *Store) outageBatch(ctx context.Context, id tierID) int64 {
+	if budget := s.books[id].budget; budget > 0 {
+		return budget / outageShare
+	}
+	_, slack, _ := s.reserve(ctx, id) // none where that fails
+	return slack
+}

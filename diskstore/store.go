@@ -46,7 +46,8 @@ type Store struct {
 	wantMu    sync.Mutex
 	want      demand      // of the next collection of the local tier
 	exhausted atomic.Bool // the last one could not make the room wanted
-	refused   refusal     // of the remote tier
+	refused   moment      // the remote tier took no page
+	trimmed   [2]moment   // a tier of all that was not young, and it needed more
 
 	localTemp  *tempDir // of the local tier
 	warmHealth health
