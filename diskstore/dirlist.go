@@ -228,26 +228,24 @@ func (t *dirTier) Quarantine(ctx context.Context, judged Info, reason string) (b
 	}
 	dir := filepath.Join(t.base, quarantineDir)
 	base := fmt.Sprintf("%s.%s.%d-%d%s", judged.Key, reason, time.Now().UnixNano(), t.moved.Add(1), pageExt)
-	path := t.path(judged.Name)
-	if there, err := t.isThere(judged); !there {
-		return false, err
-	}
-	if entries, err := t.readDir(dir); err != nil || len(entries) >= maxQuarantined && judged.Bytes != notRegular {
-		return false, cmp.Or(err, errQuarantineFull)
-	}
-	moved := false
-	err := t.inDir(dir, func() (err error) {
-		moved, err = t.moveOut(ctx, judged, filepath.Join(dir, base))
-		return err
-	})
-	if err != nil {
-		if err = t.opFailed(err); errors.Is(err, ErrNotFound) {
-			err = nil
+	err := t.again(func() error { return t.lookAtJudged(judged) })
+	if err == nil {
+		var entries []fs.DirEntry
+		if entries, err = t.readDir(dir); err == nil && len(entries) >= maxQuarantined && judged.Bytes != notRegular {
+			err = errQuarantineFull
 		}
+	}
+	if err == nil {
+		err = t.opFailed(t.inDir(dir, func() error { return t.moveOut(ctx, judged, filepath.Join(dir, base)) }))
+	}
+	switch {
+	case errors.Is(err, ErrNotFound), errors.Is(err, errReplaced):
+		return false, nil
+	case err != nil:
 		return false, err
 	}
-	t.syncAside(path)
-	return moved, nil
+	t.syncAside(t.path(judged.Name))
+	return true, nil
 }
 
 // syncAside makes durable that what was at path is in quarantine, or back: in a

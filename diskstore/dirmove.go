@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"path/filepath"
 
 	"github.com/kvtier/kvtier/internal/vfs"
 )
@@ -29,44 +30,44 @@ func (i Info) describes(fi fs.FileInfo) bool {
 // errReplaced reports a file that was to go and has been replaced.
 var errReplaced = errors.New("diskstore: file has been replaced")
 
-// isThere reports whether a name still has the file that was judged.
-func (t *dirTier) isThere(judged Info) (bool, error) {
-	var fi fs.FileInfo
-	err := t.again(func() (err error) {
-		fi, err = t.fs.Lstat(t.path(judged.Name))
-		return err
-	})
-	if errors.Is(err, ErrNotFound) {
-		return false, nil
+// lookAtJudged returns errReplaced when a name has another file than the one that was
+// judged.
+func (t *dirTier) lookAtJudged(judged Info) error {
+	fi, err := t.fs.Lstat(t.path(judged.Name))
+	if err == nil && !judged.describes(fi) {
+		return errReplaced
 	}
-	return err == nil && judged.describes(fi), err
+	return err
 }
 
-// moveOut gives the file that was judged another name, and reports whether it did. A
+// moveOut gives the file that was judged another name, or returns errReplaced. A
 // rename goes by name, and on a mount that hangs it comes late: whatever it has moved
 // is looked at again, and a file that is not the one that was judged goes back. Where
 // its place has been taken meanwhile it stays away, for the other is the same page.
-func (t *dirTier) moveOut(ctx context.Context, judged Info, to string) (bool, error) {
+func (t *dirTier) moveOut(ctx context.Context, judged Info, to string) error {
 	t.renameMu.Lock()
 	defer t.renameMu.Unlock()
-	path := t.path(judged.Name)
-	fi, err := t.fs.Lstat(path)
-	if err != nil || !judged.describes(fi) {
-		return false, err
+	if err := t.lookAtJudged(judged); err != nil {
+		return err
 	}
 	if err := ctx.Err(); err != nil { // it was given up, and the file may be another now
-		return false, err
+		return err
 	}
+	path := t.path(judged.Name)
 	if err := t.fs.Rename(path, to); err != nil {
-		return false, err
+		return err
 	}
-	if fi, err = t.lookAnew(to); err != nil || judged.describes(fi) {
-		return true, nil
+	fi, err := t.lookAnew(to)
+	if err != nil || judged.describes(fi) {
+		return nil
 	}
-	if _, err := t.fs.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-		return true, nil
+	if _, err := t.fs.Lstat(path); !errors.Is(err, fs.ErrNotExist) || t.fs.Rename(to, path) != nil {
+		return nil
 	}
-	return t.fs.Rename(to, path) != nil, nil
+	for _, dir := range []string{filepath.Dir(to), filepath.Dir(path)} {
+		_ = t.fs.SyncDir(dir) // or a power cut might move it once more
+	}
+	return errReplaced
 }
 
 // removeJudged removes the file that was judged. An unlink goes by name as a rename
@@ -77,17 +78,14 @@ func (t *dirTier) removeJudged(ctx context.Context, judged Info) error {
 		return t.removeNamed(ctx, judged)
 	}
 	to, err := t.temp.unused("gone")
-	moved := false
 	if err == nil {
-		moved, err = t.moveOut(ctx, judged, to)
+		err = t.moveOut(ctx, judged, to)
 	}
 	switch {
 	case vfs.IsNoSpace(err): // a full disk has no room for another name, and removing makes some
 		return t.removeNamed(ctx, judged)
 	case err != nil:
 		return err
-	case !moved:
-		return errReplaced
 	}
 	t.temp.discard(to, judged.Bytes)
 	return nil
@@ -97,20 +95,15 @@ func (t *dirTier) removeJudged(ctx context.Context, judged Info) error {
 func (t *dirTier) removeNamed(ctx context.Context, judged Info) error {
 	t.renameMu.Lock()
 	defer t.renameMu.Unlock()
-	path := t.path(judged.Name)
 	if !judged.Used.IsZero() {
-		fi, err := t.fs.Lstat(path)
-		if err != nil {
+		if err := t.lookAtJudged(judged); err != nil {
 			return err
-		}
-		if !judged.describes(fi) {
-			return errReplaced
 		}
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return t.fs.Remove(path)
+	return t.fs.Remove(t.path(judged.Name))
 }
 
 // lookAnew describes a file. It is opened for that: an NFS client asks its server
