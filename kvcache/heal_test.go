@@ -339,10 +339,114 @@ func TestAnIdleServerWritesAgain(t *testing.T) {
 		require.True(t, r.timers.fire())
 		r.settle()
 	}
+	r.wake()
 	require.Equal(t, 50, restarted(t, store, text), "with its tail")
 	require.Equal(t, 45, restarted(t, store, other))
-	_, set = r.timers.set()
-	require.False(t, set, "all is stored")
+}
+
+// wake lets timers that are due at once fire until none is set.
+func (r *fakeRunner) wake() {
+	r.t.Helper()
+	for {
+		wait, set := r.timers.set()
+		if !set {
+			return
+		}
+		require.LessOrEqual(r.t, wait, time.Duration(0))
+		r.timers.fire()
+		r.settle()
+	}
+}
+
+// A store that goes on failing is looked at with one page, less and less often, and all is
+// written once it takes that one.
+func TestAnIdleServerLooksBeforeItCopies(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 2, 256, Options{})
+	clock := withClock(r)
+	text, other := tokenRange(1, 50), tokenRange(2, 45)
+	store.setFail(errRefused)
+	r.run(r.slots[0], text, nil, true)
+	r.run(r.slots[1], other, nil, true)
+	r.settle()
+	fire := func() (copied int64) {
+		before := r.tiered.Stats()
+		require.True(t, r.timers.fire())
+		r.settle()
+		after := r.tiered.Stats()
+		return after.SealedPages + after.SealedTails - before.SealedPages - before.SealedTails
+	}
+	for pause, tries := retryFirst, 0; tries < 2; pause = min(2*pause, retryIdle) {
+		wait, set := r.timers.set()
+		require.True(t, set)
+		require.Equal(t, pause, wait)
+		clock.add(wait)
+		require.EqualValues(t, 1, fire(), "after %v", pause)
+		if pause == retryIdle {
+			tries++
+		}
+	}
+	store.setFail(nil)
+	clock.add(retryIdle)
+	require.EqualValues(t, 1, fire())
+	r.wake()
+	require.Equal(t, 50, restarted(t, store, text), "with its tail")
+	require.Equal(t, 45, restarted(t, store, other))
+
+	store.setFail(errRefused)
+	r.run(r.slots[0], append(slices.Clone(text), tokenRange(3, 10)...), nil, true)
+	r.settle()
+	wait, _ := r.timers.set()
+	require.Equal(t, retryFirst, wait, "it begins anew")
+}
+
+// A page that can never be written is not all that an idle server looks with.
+func TestAnIdleServerLooksWithAnotherPage(t *testing.T) {
+	store := newMemStore(t)
+	store.failing = map[int]error{0: errRefused, 2: errRefused}
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	clock := withClock(r)
+	store.setFail(errRefused)
+	r.run(r.slots[0], tokenRange(1, 50), nil, true)
+	r.settle()
+	store.setFail(nil)
+	for range 12 {
+		wait, set := r.timers.set()
+		require.True(t, set)
+		clock.add(wait)
+		r.timers.fire()
+		r.settle()
+	}
+	var stored []int
+	for _, page := range store.pages {
+		stored = append(stored, int(page.Start)/8)
+	}
+	require.ElementsMatch(t, []int{1, 3, 4, 5}, stored)
+}
+
+// A request whose pages are written ends the pause for what others hold.
+func TestAWrittenPageEndsTheIdlePause(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 2, 256, Options{})
+	clock := withClock(r)
+	text := tokenRange(1, 50)
+	store.setFail(errRefused)
+	r.run(r.slots[0], text, nil, true)
+	r.settle()
+	for range 8 {
+		wait, _ := r.timers.set()
+		clock.add(wait)
+		r.timers.fire()
+		r.settle()
+	}
+	wait, _ := r.timers.set()
+	require.Greater(t, wait, retryAfter)
+	store.setFail(nil)
+	clock.add(retryAfter)
+	r.run(r.slots[1], tokenRange(2, 9), nil, true)
+	r.settle()
+	r.wake()
+	require.Equal(t, 50, restarted(t, store, text))
 }
 
 // What found no room in the queue is stored when the queue is empty, without another batch.
@@ -408,6 +512,7 @@ func TestWritingAgainIsPutOff(t *testing.T) {
 	clock.add(wait)
 	require.True(t, r.timers.fire())
 	r.settle()
+	r.wake()
 	require.Equal(t, 50, restarted(t, store, text))
 }
 

@@ -22,6 +22,9 @@ const (
 	// after each that follows, up to retryAfter. Pages stay in the cache meanwhile.
 	retryFirst = time.Second
 	retryAfter = 30 * time.Second
+	// retryIdle is the same where no request comes: looking whether a store takes pages again
+	// costs a page that is copied from the device and perhaps written in part.
+	retryIdle = 30 * time.Minute
 	// lostMax bounds how many pages are known by name not to have been written.
 	lostMax = 4096
 	// yieldMax bounds for how long restores keep the queue from writing.
@@ -62,6 +65,7 @@ type writeQueue struct {
 	failing bool          // since the last page was written one was not
 	pause   time.Duration // for which the store is left alone,
 	until   time.Time     // which it is until then
+	idle    time.Duration // before wake is called, at least
 	failed  int64         // writes since it began to fail
 	quiet   bool          // nothing was logged about that
 	told    time.Time     // when something was, last
@@ -167,6 +171,20 @@ func (q *writeQueue) retry() {
 	q.until = time.Time{}
 }
 
+// doubts reports whether the last page that was tried could not be written.
+func (q *writeQueue) doubts() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.failing
+}
+
+// leave notes that something is left in the cache that wake is to queue.
+func (q *writeQueue) leave() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.short = true
+}
+
 // firstLost is the place of the first of some pages that was queued and not written. since
 // is what it returned as losses before: when nothing was lost after that, it is len(keys).
 func (q *writeQueue) firstLost(keys []diskstore.Key, since int) (first, losses int) {
@@ -184,6 +202,13 @@ func (q *writeQueue) firstLost(keys []diskstore.Key, since int) (first, losses i
 		}
 	}
 	return len(keys), q.losses
+}
+
+// tries is how often writing a page was tried in vain.
+func (q *writeQueue) tries(key diskstore.Key) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.lost[key]
 }
 
 // loseLocked notes that a page was not written, and whether that was tried.
@@ -246,7 +271,7 @@ func (q *writeQueue) wakeLaterLocked() {
 		return
 	}
 	q.wakes.Add(1)
-	q.waking = q.after(max(0, q.until.Sub(q.now())), q.wakeNow)
+	q.waking = q.after(max(q.idle, q.until.Sub(q.now())), q.wakeNow)
 }
 
 // wakeNow calls wake, or arranges for that when the store has failed once more meanwhile.
@@ -257,6 +282,9 @@ func (q *writeQueue) wakeNow() {
 	now := !q.suspendedLocked() && !q.closed
 	if now {
 		q.short = false
+		if q.failing {
+			q.idle = min(max(2*q.idle, 2*retryFirst), retryIdle)
+		}
 	} else {
 		q.short = true
 		q.wakeLaterLocked()
@@ -343,7 +371,11 @@ func (q *writeQueue) finish(job *writeJob, err error) {
 		if q.failing && !q.quiet {
 			q.log.Info("kv tier: storing pages again", "failed", q.failed)
 		}
-		q.failing, q.pause, q.until, q.failed, q.quiet = false, 0, time.Time{}, 0, false
+		if q.idle > 0 && q.waking != nil && q.waking() { // which was not to be for long
+			q.waking = nil
+			q.wakes.Done()
+		}
+		q.failing, q.pause, q.until, q.idle, q.failed, q.quiet = false, 0, time.Time{}, 0, 0, false
 	case errors.Is(err, errSuspended):
 		q.failed++
 		q.loseLocked(job.key, false)

@@ -1,6 +1,8 @@
 package kvcache
 
 import (
+	"math"
+
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
@@ -60,14 +62,42 @@ func (t *TieredCausal) heal(inUse bool) bool {
 	return t.stats.SealedPages+t.stats.SealedTails > before
 }
 
-// healIdle is heal for the write queue, when a store that failed may be tried again. While
-// a batch is built nothing is copied here: heal is called when it is done.
+// healIdle is heal for the write queue, when a store that failed may be tried again: with one
+// page first. While a batch is built nothing is copied here: heal is called when it is done.
 func (t *TieredCausal) healIdle() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.flights) == 0 {
+	if len(t.flights) == 0 && !(t.queue.doubts() && t.healOne()) {
 		t.heal(false)
 	}
+}
+
+// healOne queues one of the pages that heal would, which was tried least often. It reports
+// whether there was any. No batch is built.
+func (t *TieredCausal) healOne() bool {
+	var from *slot
+	page, least := 0, math.MaxInt
+	for seq, s := range t.slots {
+		if !s.ending {
+			continue
+		}
+		t.forget(seq, s)
+		t.extendKeys(s)
+		t.recount(s)
+		for i := s.sealed; i < len(s.keys) && (i+1)*t.opts.PageTokens <= s.private; i++ {
+			if tries := t.queue.tries(s.keys[i]); tries < least && t.missing(s, i, s.keys[i]) {
+				from, page, least = s, i, tries
+			}
+		}
+	}
+	if from == nil {
+		return false
+	}
+	t.queue.leave()
+	if t.copyOut(from, page*t.opts.PageTokens, (page+1)*t.opts.PageTokens, false, false) {
+		t.stats.SealedPages++
+	}
+	return true
 }
 
 // wrote learns what became of a queued page.
