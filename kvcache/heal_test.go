@@ -166,6 +166,45 @@ func TestALostPageIsStoredAgain(t *testing.T) {
 	require.Equal(t, 50, restarted(t, store, text))
 }
 
+// A page that has moved to a tier in which Has does not look is stored: it is not written
+// once more because another was lost, by a write that failed or by the store.
+func TestOnlyWhatWasLostIsStoredAgain(t *testing.T) {
+	for name, lose := range map[string]func(r *fakeRunner, store *memStore, clock *clock, text []int32){
+		"a write failed": func(r *fakeRunner, store *memStore, clock *clock, text []int32) {
+			store.failing = map[int]error{2: errRefused}
+			r.run(r.slots[0], text, nil, true)
+			r.settle()
+			for all := false; !all; { // once more when what was left alone is stored
+				all = len(store.pages) == 5
+				wait, _ := r.timers.set()
+				clock.add(wait)
+				r.timers.fire()
+				r.settle()
+			}
+			store.failing = nil
+			clock.add(retryAfter)
+		},
+		"the store lost one": func(r *fakeRunner, store *memStore, _ *clock, text []int32) {
+			r.run(r.slots[0], text, nil, true)
+			r.settle()
+			require.Equal(t, 1, store.lose(16))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := newMemStore(t)
+			r := newFakeRunner(t, store, 1, 256, Options{})
+			clock, text := withClock(r), tokenRange(1, 50)
+			lose(r, store, clock, text)
+			store.below = map[int]bool{0: true, 1: true, 3: true, 4: true, 5: true}
+			store.wrote = nil
+			r.run(r.slots[0], text, nil, true)
+			r.settle()
+			require.Equal(t, []int{2}, store.wrote)
+			require.Equal(t, 50, restarted(t, store, text))
+		})
+	}
+}
+
 // The tail of a finished request is written again when that failed, in a model with state as
 // well.
 func TestAFailedTailIsTriedAgain(t *testing.T) {
@@ -241,10 +280,12 @@ func TestLostPagesAreBounded(t *testing.T) {
 	require.LessOrEqual(t, len(q.lost), lostMax)
 	q.mu.Unlock()
 	keys := []diskstore.Key{{9}, {1}}
-	first, losses := q.firstLost(keys, 0)
+	first, losses, told := q.firstLost(keys, 0)
 	require.Zero(t, first, "nothing is known any more")
-	first, _ = q.firstLost(keys, losses)
+	require.False(t, told)
+	first, _, told = q.firstLost(keys, losses)
 	require.Equal(t, 2, first)
+	require.True(t, told)
 }
 
 // After a batch that failed nothing more is copied out of the cache.

@@ -149,20 +149,51 @@ func (t *TieredCausal) recheck(ctx context.Context, lock sync.Locker, seq int) {
 
 	lock.Unlock()
 	defer lock.Lock()
-	stored := 0
-	for _, ref := range t.opts.Store.ChainFrom(ctx, t.opts.Fingerprint, 0, tokens, media) {
-		if !ref.Tail {
-			stored++
+	gone, known := t.holes(ctx, keys, tokens, media)
+	if len(gone) == 0 || ctx.Err() != nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, page := range gone {
+		if !t.queue.gone(keys[page]) {
+			known = min(known, page)
 		}
 	}
-	for stored < len(keys) && t.queue.has(keys[stored]) {
-		stored++
+	if s.known = max(s.known, s.sealed); known < len(keys) {
+		s.known = min(s.known, known)
 	}
-	if ctx.Err() == nil && stored < len(keys) {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		s.sealed = min(s.sealed, stored)
+	s.sealed = min(s.sealed, gone[0])
+}
+
+// holes returns which pages of a chain are neither stored nor on their way, and of how many
+// leading ones that is known.
+func (t *TieredCausal) holes(ctx context.Context, keys []diskstore.Key, tokens []int32, media []diskstore.Media) (gone []int, known int) {
+	parent, size := t.opts.Fingerprint, t.opts.PageTokens
+	for at := 0; at < len(keys); {
+		next := at
+		for _, ref := range t.opts.Store.ChainFrom(ctx, parent, at*size, tokens[at*size:], media) {
+			if !ref.Tail {
+				next++
+			}
+		}
+		queued := next
+		for queued < len(keys) && t.queue.has(keys[queued]) {
+			queued++
+		}
+		switch {
+		case next == len(keys):
+		case queued > next:
+			next = queued
+		case next == at && len(gone) > 0 && gone[len(gone)-1] == at-1:
+			return gone, at // two in a row: each of the rest would be a lookup
+		default:
+			gone = append(gone, next)
+			next++
+		}
+		at, parent = next, keys[next-1]
 	}
+	return gone, len(keys)
 }
 
 // knownPrefix is where the lookup starts: after the pages whose keys the slot knows.

@@ -74,7 +74,7 @@ type writeQueue struct {
 	waking func() bool    // keeps wake from being called; nil: nothing is going to call it
 	wakes  sync.WaitGroup // calls of wake, and what is going to call it
 
-	lost   map[diskstore.Key]int // pages that were not written, and how often that was tried
+	lost   map[diskstore.Key]int // pages that were not written or are gone, and how often that was tried
 	losses int                   // how many there were, ever
 	forgot int                   // losses up to this one may be missing in lost
 }
@@ -187,28 +187,42 @@ func (q *writeQueue) leave() {
 
 // firstLost is the place of the first of some pages that was queued and not written. since
 // is what it returned as losses before: when nothing was lost after that, it is len(keys).
-func (q *writeQueue) firstLost(keys []diskstore.Key, since int) (first, losses int) {
+// told is false when nobody knows any more which were lost.
+func (q *writeQueue) firstLost(keys []diskstore.Key, since int) (first, losses int, told bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
 	case since == q.losses:
-		return len(keys), since
+		return len(keys), since, true
 	case since < q.forgot:
-		return 0, q.losses
+		return 0, q.losses, false
 	}
 	for i, key := range keys {
 		if _, ok := q.lost[key]; ok {
-			return i, q.losses
+			return i, q.losses, true
 		}
 	}
-	return len(keys), q.losses
+	return len(keys), q.losses, true
 }
 
-// tries is how often writing a page was tried in vain.
-func (q *writeQueue) tries(key diskstore.Key) int {
+// tries is how often writing a page was tried in vain; lost is true when it was queued and
+// not written, or is gone.
+func (q *writeQueue) tries(key diskstore.Key) (n int, lost bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.lost[key]
+	n, lost = q.lost[key]
+	return n, lost
+}
+
+// gone notes that a page is stored no more. It reports whether there was room for that.
+func (q *writeQueue) gone(key diskstore.Key) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, known := q.lost[key]; !known && len(q.lost) >= lostMax {
+		return false
+	}
+	q.lost[key] += 0
+	return true
 }
 
 // loseLocked notes that a page was not written, and whether that was tried.

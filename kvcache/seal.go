@@ -37,10 +37,14 @@ func (t *TieredCausal) recount(s *slot) {
 	if t.queue.suspended() {
 		return
 	}
-	first, losses := t.queue.firstLost(s.keys[:s.sealed], s.losses)
-	if losses != s.losses {
-		s.losses, s.sealed, s.tailTokens, s.stateSaved = losses, first, 0, 0
+	first, losses, told := t.queue.firstLost(s.keys[:s.sealed], s.losses)
+	if losses == s.losses {
+		return
 	}
+	if s.known = max(s.known, s.sealed); !told {
+		s.known = 0
+	}
+	s.losses, s.sealed, s.tailTokens, s.stateSaved = losses, first, 0, 0
 }
 
 // heal queues what finished slots hold and the store has not: pages and tails whose writing
@@ -85,7 +89,7 @@ func (t *TieredCausal) healOne() bool {
 		t.extendKeys(s)
 		t.recount(s)
 		for i := s.sealed; i < len(s.keys) && (i+1)*t.opts.PageTokens <= s.private; i++ {
-			if tries := t.queue.tries(s.keys[i]); tries < least && t.missing(s, i, s.keys[i]) {
+			if tries, _ := t.queue.tries(s.keys[i]); tries < least && t.missing(s, i, s.keys[i]) {
 				from, page, least = s, i, tries
 			}
 		}
@@ -123,6 +127,11 @@ func (t *TieredCausal) missing(s *slot, page int, key diskstore.Key) bool {
 		return false
 	case t.thin[key] && t.complete(s, page*t.opts.PageTokens):
 		return true
+	}
+	if page < s.known {
+		if _, lost := t.queue.tries(key); !lost {
+			return false
+		}
 	}
 	return !t.opts.Store.Has(key)
 }

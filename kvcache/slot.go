@@ -25,9 +25,10 @@ type slot struct {
 	broken bool
 
 	// keys of the leading full pages; sealed counts those that are stored or on their way,
-	// as far as is known after so many losses of the queue.
-	keys           []diskstore.Key
-	sealed, losses int
+	// as far as is known after so many losses of the queue. known counts those of which only
+	// what was lost is missing: others may be where Has does not look, in a remote tier.
+	keys                  []diskstore.Key
+	sealed, known, losses int
 
 	// private is the position from which rows may not be stored. ahead are rows of private
 	// requests that have seen text after them, and secret is the first of which the slot has
@@ -96,6 +97,7 @@ func (s *slot) trimKeys(pageTokens int) {
 		s.keys = s.keys[:pages]
 	}
 	s.sealed = min(s.sealed, len(s.keys))
+	s.known = min(s.known, len(s.keys))
 }
 
 // add appends computed positions, which begin at pos. Positions that do not follow the last
@@ -126,7 +128,7 @@ func (s *slot) clonePrefix(n int) *slot {
 	}
 	copy(c.from, s.from)
 	c.keys = slices.Clone(s.keys)
-	c.sealed, c.losses = s.sealed, s.losses
+	c.sealed, c.known, c.losses = s.sealed, s.known, s.losses
 	c.private, c.secret, c.ahead = s.private, s.secret, slices.Clone(s.ahead)
 	c.broken = s.broken && n > held
 	c.truncate(held)

@@ -28,6 +28,8 @@ type memStore struct {
 	hold    chan struct{} // Put waits for it when set
 	fail    error
 	failing map[int]error // by number of the page
+	below   map[int]bool  // by number of the page: a tier has it in which Has does not look
+	wrote   []int         // numbers of full pages
 	readErr map[int]error // by number of the page
 	reads   int
 	onRead  func(page int)
@@ -130,6 +132,7 @@ func (s *memStore) Put(ctx context.Context, p *diskstore.Page) error {
 	key := diskstore.ChainKey(p.Parent, p.Tokens, p.Media)
 	if len(p.Tokens) == 8 {
 		s.pages[key] = &page
+		s.wrote = append(s.wrote, int(p.Start)/8)
 	} else {
 		s.tails[p.Parent] = append(s.tails[p.Parent], &page)
 	}
@@ -140,7 +143,8 @@ func (s *memStore) Put(ctx context.Context, p *diskstore.Page) error {
 func (s *memStore) Has(key diskstore.Key) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.pages[key] != nil
+	page := s.pages[key]
+	return page != nil && !s.below[int(page.Start)/8]
 }
 
 func (s *memStore) ChainFrom(_ context.Context, parent diskstore.Key, base int, tokens []int32, media []diskstore.Media) []diskstore.Ref {
