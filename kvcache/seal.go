@@ -251,8 +251,8 @@ func (t *TieredCausal) copyOut(s *slot, begin, end int, leaving, state bool) boo
 		Payload: payload,
 	}
 	key := diskstore.ChainKey(parent, page.Tokens, page.Media)
+	t.opts.note(runs.Page{Key: key, Parent: parent, Start: begin, Tokens: page.Tokens}, page.Media) // before wrote may take it back
 	t.queue.push(key, page)
-	t.opts.note(runs.Page{Key: key, Parent: parent, Start: begin, Tokens: page.Tokens}, page.Media)
 	return true
 }
 
