@@ -123,7 +123,8 @@ func (t *dirTier) Aside(ctx context.Context) (Aside, error) {
 		}
 		aside.TempFiles++
 		aside.TempBytes += t.fs.PhysicalBytes(fi)
-		if id, _, _ := strings.Cut(e.Name(), "-"); !aside.Living[id] {
+		// A page on its way out is claimed by nobody, and its unlink may hang.
+		if id, what, _ := strings.Cut(e.Name(), "-"); !aside.Living[id] || strings.HasPrefix(what, goneWord) {
 			aside.OrphanBytes += t.fs.PhysicalBytes(fi)
 		}
 	}

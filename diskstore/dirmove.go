@@ -70,6 +70,9 @@ func (t *dirTier) moveOut(ctx context.Context, judged Info, to string) error {
 	return errReplaced
 }
 
+// goneWord is in the name of a temporary file that was a page and is being removed.
+const goneWord = "gone"
+
 // removeJudged removes the file that was judged. An unlink goes by name as a rename
 // does, and what it has taken does not come back: in a tier that other machines use,
 // and that may hang, the file is moved away first.
@@ -77,7 +80,7 @@ func (t *dirTier) removeJudged(ctx context.Context, judged Info) error {
 	if !t.shared || judged.Used.IsZero() {
 		return t.removeNamed(ctx, judged)
 	}
-	to, err := t.temp.unused("gone")
+	to, err := t.temp.unused(goneWord)
 	if err == nil {
 		err = t.moveOut(ctx, judged, to)
 	}

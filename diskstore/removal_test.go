@@ -286,3 +286,30 @@ func TestPutAfterAnotherProcessHasPurged(t *testing.T) {
 	require.True(t, all)
 	putChain(t, s, prompt(2, 3*testTokens)) // in other shards
 }
+
+// TestUnlinkThatHangsCounts: pages have been moved away to be removed, and that takes
+// its time. Another machine counts meanwhile.
+func TestUnlinkThatHangsCounts(t *testing.T) {
+	page := physicalPage(t)
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), withRemote(t), func(o *Options) { o.Remote.BudgetBytes = 40 * page })
+	s := open(t, o)
+	inRemote(t, s, 2*transferWorkers)
+	other := beside(t, o)
+	s.remote.stepIn = 50 * time.Millisecond
+	gate := vfs.NewGate()
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRemove}, Path: regexp.MustCompile(goneWord), Gate: gate})
+	for _, info := range listAll(t, other, tierRemote)[:transferWorkers] {
+		_, err := s.drop(ctx, tierRemote, info)
+		require.ErrorIs(t, err, ErrTierTimeout)
+		<-gate.Entered()
+	}
+	_, err := other.count(ctx, tierRemote, nil)
+	require.NoError(t, err)
+	require.LessOrEqual(t, occupied(t, o.Remote.Root), recorded(t, o.Remote.Root))
+	gate.Open()
+	s.remote.idle()
+	_, err = other.count(ctx, tierRemote, nil)
+	require.NoError(t, err)
+	require.EqualValues(t, transferWorkers*page, other.books[tierRemote].last.Bytes)
+}

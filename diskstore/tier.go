@@ -57,7 +57,8 @@ type Aside struct {
 	TempFiles, QuarantineFiles int
 	TempBytes, QuarantineBytes int64 // physical
 
-	// OrphanBytes are those of TempBytes that no living process has claimed.
+	// OrphanBytes are those of TempBytes that no living process has claimed, as far
+	// as can be told.
 	OrphanBytes int64
 
 	// Living has the ids of processes that have not ended, this one included, as
