@@ -81,7 +81,7 @@ func (s *Store) requestCollection(want demand) {
 	s.want = s.want.join(want)
 	s.wantMu.Unlock()
 	type collectJob struct{}
-	s.collecting.submit(collectJob{}, func(ctx context.Context) {
+	s.collecting[tierLocal].submit(collectJob{}, func(ctx context.Context) {
 		s.wantMu.Lock()
 		want := s.want
 		s.want = demand{}
@@ -94,9 +94,13 @@ func (s *Store) requestCollection(want demand) {
 		if err != nil && !errors.Is(err, errExhausted) && !errors.Is(err, errNotCounted) {
 			s.noteTierError(tierLocal, err)
 		}
-		if s.remote != nil && !s.remote.breaker.down() {
-			_ = s.collect(ctx, tierRemote, demand{}) // errors are counted by the tier
+		if s.remote == nil || s.remote.breaker.down() {
+			return
 		}
+		// Not here: a listing over a network takes minutes, and Put waits for this.
+		s.collecting[tierRemote].submit(collectJob{}, func(ctx context.Context) {
+			_ = s.collect(ctx, tierRemote, demand{}) // errors are counted by the tier
+		})
 	})
 }
 

@@ -95,6 +95,8 @@ func (s *Store) count(ctx context.Context, id tierID, each func(Info)) (*tally, 
 	s.commit[id].Unlock()
 	if berr == nil {
 		berr = b.endCount(ctx, began, found.total())
+	} else {
+		_ = b.refresh(ctx) // another machine may have counted, where this one may not write
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -57,24 +57,24 @@ func (f *firstCount) takeRecent() []Info {
 // awaitFirst waits for the first count of a tier, and counts when nobody does.
 func (s *Store) awaitFirst(ctx context.Context, id tierID) (*tally, error) {
 	first := s.first[id]
-	select {
-	case <-first.done:
-		return first.result(), nil
-	default:
-	}
-	select {
-	case <-first.done:
-	case <-s.collecting.done():
-		if first.result() != nil {
-			break
+	// The collections that Open began, of which the local one begins the other.
+	for _, collecting := range s.collecting[:id+1] {
+		select {
+		case <-first.done:
+			return first.result(), nil
+		default:
 		}
-		// The collection that Open began could not count, or left a tier out
-		// that was down.
+		select {
+		case <-first.done:
+		case <-collecting.done():
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	if first.result() == nil { // they could not count, or left a tier out that was down
 		if _, err := s.count(ctx, id, nil); err != nil {
 			return nil, err
 		}
-	case <-ctx.Done():
-		return nil, ctx.Err()
 	}
 	return first.result(), nil
 }

@@ -134,7 +134,7 @@ func (s *Store) hit(id tierID) {
 	s.books[id].hit(s.opt.Fingerprint)
 	s.hitClock.start(hitsEvery, func() {
 		type hitsJob struct{}
-		s.collecting.submit(hitsJob{}, s.recordHits)
+		s.collecting[tierLocal].submit(hitsJob{}, s.recordHits)
 	})
 }
 

@@ -178,3 +178,53 @@ func TestNobodyWaitsForTheLockOfAnotherMachinesTier(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotShared)
 	require.EqualValues(t, 1, locks.asked.Load())
 }
+
+// TestRemoteCountHoldsUpNoPut: a count of the remote tier takes its time, as over a
+// network. Pages go on moving down to make room in the local one.
+func TestRemoteCountHoldsUpNoPut(t *testing.T) {
+	page := physicalPage(t)
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), withRemote(t), func(o *Options) { o.Local.BudgetBytes, o.Remote.BudgetBytes = 32*page, 1000*page })
+	s := open(t, o)
+	put := func(from, n int) {
+		for seed := range n {
+			require.NoError(t, s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(from+seed, testTokens))))
+		}
+	}
+	put(0, 40)
+	require.NoError(t, s.Flush(ctx))
+	gate := vfs.NewGate()
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpReadDir}, Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root) + `/v1$`), Gate: gate})
+	s.usage[tierRemote].mu.Lock()
+	s.usage[tierRemote].when = time.Now().Add(-time.Hour) // a count is due
+	s.usage[tierRemote].mu.Unlock()
+	put(100, 40)
+	<-gate.Entered()
+	put(200, 40)
+	gate.Open()
+	require.NoError(t, s.Flush(ctx))
+	require.Zero(t, s.Stats().PutErrors)
+}
+
+// TestReaderOfACountedTierCountsSeldom: a machine that may not write to the remote
+// tier finds in the ledger that another has counted it.
+func TestReaderOfACountedTierCountsSeldom(t *testing.T) {
+	sh := newShare(0)
+	oa := testOptions(t, withFS(sh.from("a")), withRemote(t), func(o *Options) { o.Remote.BudgetBytes = 1 << 30 })
+	a := open(t, oa)
+	inRemote(t, a, 3)
+	require.NoError(t, a.Flush(ctx))
+	ob := testOptions(t, withFS(sh.from("b")))
+	ob.Remote = oa.Remote
+	b := open(t, ob)
+	_, err := b.count(ctx, tierRemote, nil)
+	require.NoError(t, err)
+	require.ErrorIs(t, b.books[tierRemote].record(ctx), ErrNotShared)
+	figure, known := b.books[tierRemote].figure()
+	require.True(t, known)
+	require.Equal(t, recorded(t, oa.Remote.Root), figure)
+	b.usage[tierRemote].mu.Lock()
+	b.usage[tierRemote].when = time.Now().Add(-remoteCountEvery / 2)
+	b.usage[tierRemote].mu.Unlock()
+	require.False(t, b.stale(tierRemote))
+}

@@ -186,7 +186,7 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *room, us
 			want := demandAt(at, used)
 			want.room = alignUp(n)
 			s.requestCollection(want)
-			done = s.collecting.done()
+			done = s.collecting[tierLocal].done()
 		}
 		select {
 		case <-changed:

@@ -24,8 +24,8 @@ type Store struct {
 	warm   *warmTier // nil when nothing is kept in memory
 	codec  *codec
 
-	collecting *background // collections and demotions
-	promoting  *background // promotions and touches of remote pages
+	collecting [2]*background // collections of each tier; demotions are the local one's
+	promoting  *background    // promotions and touches of remote pages
 
 	counts counters
 	usage  [2]tierUse // by tierLocal, tierRemote
@@ -98,7 +98,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 	}
 	s := &Store{
 		opt: opt, log: opt.Logger.With("component", "diskstore"), codec: c, now: time.Now,
-		life: newLife(), collecting: newBackground(), promoting: newBackground(),
+		life: newLife(), collecting: [2]*background{newBackground(), newBackground()}, promoting: newBackground(),
 		links: linkCache{byKey: make(map[Key]link)},
 	}
 	s.health.log = s.log.With("tier", TierLocal, "root", opt.Local.Root)
@@ -239,12 +239,11 @@ func (s *Store) Flush(ctx context.Context) error {
 		return err
 	}
 	defer leave()
-	// Promotions may cause collections, not the other way round.
-	if err := s.promoting.wait(ctx); err != nil {
-		return err
-	}
-	if err := s.collecting.wait(ctx); err != nil {
-		return err
+	// Each may cause the next, not the other way round.
+	for _, b := range []*background{s.promoting, s.collecting[tierLocal], s.collecting[tierRemote]} {
+		if err := b.wait(ctx); err != nil {
+			return err
+		}
 	}
 	s.recordHits(ctx)
 	return nil
@@ -262,7 +261,10 @@ func (s *Store) Close() error {
 	if s.warm != nil {
 		s.warm.close()
 	}
-	err := errors.Join(s.promoting.close(time.Until(deadline)), s.collecting.close(time.Until(deadline)))
+	var err error
+	for _, b := range []*background{s.promoting, s.collecting[tierLocal], s.collecting[tierRemote]} {
+		err = errors.Join(err, b.close(time.Until(deadline)))
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeIn)
 	defer cancel()
 	for _, id := range s.tiers(TierLocal) {
