@@ -136,8 +136,12 @@ func (h hostFS) Locking(string) (vfs.Locking, error) {
 	}, nil
 }
 
-func (h hostFS) Lock(name string) (io.Closer, error) {
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600) // it is made before it is found to be of no use
+func (h hostFS) Lock(name string) (io.Closer, error) { return h.lock(name, os.O_CREATE) }
+
+func (h hostFS) LockThere(name string) (io.Closer, error) { return h.lock(name, 0) }
+
+func (h hostFS) lock(name string, flags int) (io.Closer, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|flags, 0o600) // it is made before it is found to be of no use
 	if err != nil {
 		return nil, err
 	}
@@ -509,4 +513,28 @@ func TestLockFilesDoNotPileUp(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, aside.Living, 1)
 	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, tmpDir), lockExt), 1)
+}
+
+// TestLookingAtALockMakesNone: a process ends while another machine looks whether it
+// lives. What that machine would make anew would stand for a machine that writes.
+func TestLookingAtALockMakesNone(t *testing.T) {
+	for _, noLocks := range []bool{true, false} {
+		sh, root := newShare(0), privateDir(t)
+		sh.noLocks = noLocks
+		a := newDirTier(sh.from("a"), root, false)
+		a.shared = true
+		id, err := a.temp.claim()
+		require.NoError(t, err)
+		inj := vfs.Inject(sh.from("b"))
+		var once sync.Once
+		inj.Watch(func(op vfs.Op, paths ...string) {
+			if op == vfs.OpLock && filepath.Base(paths[0]) == id+lockExt {
+				once.Do(func() { require.NoError(t, a.Close()) })
+			}
+		})
+		b := sharedTier(t, inj, root)
+		_, err = b.temp.claim()
+		require.NoError(t, err, "it is alone on the share")
+		require.NoFileExists(t, filepath.Join(a.temp.dir, id+lockExt))
+	}
 }

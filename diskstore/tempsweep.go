@@ -260,8 +260,11 @@ func (d *tempDir) tryLocked(id string, files *tempFiles) (held io.Closer, alive 
 	if !files.lock {
 		return nil, false, nil
 	}
-	lock, err := d.t.fs.Lock(filepath.Join(d.dir, id+lockExt))
+	lock, err := d.t.fs.LockThere(filepath.Join(d.dir, id+lockExt))
 	switch {
+	case errors.Is(classify(err), ErrNotFound): // it has ended since the directory was listed
+		files.lock = false
+		return nil, false, nil
 	case errors.Is(err, vfs.ErrLocked):
 		return nil, true, nil
 	case vfs.IsNoLocks(err):

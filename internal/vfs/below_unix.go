@@ -326,3 +326,12 @@ func (b belowFS) Lock(name string) (io.Closer, error) {
 	f, err := b.open(name, rel, createFlags)
 	return locked(f, name, err)
 }
+
+func (b belowFS) LockThere(name string) (io.Closer, error) {
+	rel, ok := b.below(name)
+	if !ok {
+		return b.osFS.LockThere(name)
+	}
+	f, err := b.open(name, rel, createFlags&^unix.O_CREAT)
+	return locked(f, name, err)
+}

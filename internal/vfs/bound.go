@@ -142,8 +142,12 @@ func (b *Bounded) SyncDir(name string) error {
 	return b.Do(OpSyncDir, name, func() error { return b.fs.SyncDir(name) })
 }
 
-func (b *Bounded) Lock(name string) (io.Closer, error) {
-	lock, err := within(b, OpLock, name, func() (io.Closer, error) { return b.fs.Lock(name) }, func(l io.Closer) { l.Close() })
+func (b *Bounded) Lock(name string) (io.Closer, error) { return b.lock(name, b.fs.Lock) }
+
+func (b *Bounded) LockThere(name string) (io.Closer, error) { return b.lock(name, b.fs.LockThere) }
+
+func (b *Bounded) lock(name string, take func(string) (io.Closer, error)) (io.Closer, error) {
+	lock, err := within(b, OpLock, name, func() (io.Closer, error) { return take(name) }, func(l io.Closer) { l.Close() })
 	if err != nil {
 		return nil, err
 	}

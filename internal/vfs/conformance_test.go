@@ -261,6 +261,17 @@ func conformLock(t *testing.T, fsys FS, path func(...string) string) {
 	require.Error(t, held.Close())
 	_, err = fsys.Lock(path("lock"))
 	require.ErrorIs(t, err, ErrLocked)
+	_, err = fsys.LockThere(path("lock"))
+	require.ErrorIs(t, err, ErrLocked)
+	for range 2 { // it was not made
+		_, err = fsys.LockThere(path("absent"))
+		require.ErrorIs(t, err, fs.ErrNotExist)
+	}
+	third, err := fsys.LockThere(path("other"))
+	require.NoError(t, err)
+	_, err = fsys.Lock(path("other"))
+	require.ErrorIs(t, err, ErrLocked)
+	require.NoError(t, third.Close())
 	require.NoError(t, second.Close())
 	_, err = fsys.Lock(path("none", "lock"))
 	require.ErrorIs(t, err, fs.ErrNotExist)

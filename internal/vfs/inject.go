@@ -283,6 +283,13 @@ func (i *Injector) Lock(name string) (io.Closer, error) {
 	return i.fs.Lock(name)
 }
 
+func (i *Injector) LockThere(name string) (io.Closer, error) {
+	if err := i.fail(OpLock, name); err != nil {
+		return nil, err
+	}
+	return i.fs.LockThere(name)
+}
+
 func (i *Injector) Space(name string) (Space, error) {
 	if err := i.fail(OpSpace, name); err != nil {
 		return Space{}, err

@@ -318,13 +318,19 @@ func (m *Mem) SyncDir(name string) error {
 	})
 }
 
-func (m *Mem) Lock(name string) (io.Closer, error) {
+func (m *Mem) Lock(name string) (io.Closer, error) { return m.lock(name, true) }
+
+func (m *Mem) LockThere(name string) (io.Closer, error) { return m.lock(name, false) }
+
+func (m *Mem) lock(name string, create bool) (io.Closer, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p, err := m.place(name)
 	n := p.node
 	switch {
 	case err != nil:
+	case n == nil && !create:
+		err = fs.ErrNotExist
 	case n == nil:
 		n = m.add(p, fileMode)
 	case !n.mode.IsRegular():

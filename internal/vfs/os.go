@@ -115,6 +115,11 @@ func (osFS) Lock(name string) (io.Closer, error) {
 	return locked(f, name, err)
 }
 
+func (osFS) LockThere(name string) (io.Closer, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|openFlags, 0)
+	return locked(f, name, err)
+}
+
 // locked locks an open file and gives it out as the lock.
 func locked(f *os.File, name string, err error) (io.Closer, error) {
 	if err != nil {

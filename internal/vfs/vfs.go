@@ -99,6 +99,9 @@ type FS interface {
 	// Closing the result or the death of the process releases it.
 	Lock(name string) (io.Closer, error)
 
+	// LockThere is Lock for a file that is not made when it is missing.
+	LockThere(name string) (io.Closer, error)
+
 	// Locking says who sees the locks of the filesystem that holds name. Where
 	// that cannot be told Reach is ReachHost.
 	Locking(name string) (Locking, error)
