@@ -366,22 +366,39 @@ func (b *book) record(ctx context.Context) error {
 	return b.change(ctx, func(*ledger, string, pending) error { return nil })
 }
 
-// close gives the claim back, if there ever was one, and records what is left.
-func (b *book) close(ctx context.Context) error {
+// look reads the ledger as reserve sees it: with what is pending, as far as that can be
+// recorded. A full disk takes no record and still has to be collected.
+func (b *book) look(ctx context.Context) error {
+	if err := b.record(ctx); err == nil {
+		return nil
+	}
+	return b.refresh(ctx)
+}
+
+// giveBack records what is pending, and gives back what is claimed and not used: what
+// ends now without another word, as by SIGKILL, leaves a claim of its own files alone.
+func (b *book) giveBack(ctx context.Context) error {
 	b.updating.Lock()
 	defer b.updating.Unlock()
 	b.mu.Lock()
-	idle := b.updated.IsZero() && len(b.hits) == 0
+	idle := b.claimed == 0 && b.used == 0 && b.freed == 0 && len(b.written) == 0 && len(b.hits) == 0
+	spare := &room{b: b, bytes: b.freeLocked()} // nobody takes it meanwhile
+	b.inflight += spare.bytes
 	b.mu.Unlock()
+	defer spare.cancel()
 	if idle {
 		return nil
 	}
-	return b.change(ctx, func(l *ledger, id string, p pending) error {
-		if l.setClaim(id, p.inflight, p.now); p.inflight == 0 {
-			delete(l.Claims, id)
-		}
+	err := b.change(ctx, func(l *ledger, id string, p pending) error {
+		l.setClaim(id, p.inflight-spare.bytes, p.now)
 		return nil
 	})
+	if err != nil { // the ledger may have changed all the same
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.claimed -= spare.bytes
+	}
+	return err
 }
 
 // counting is what the ledger and the book were when a count began.

@@ -211,7 +211,7 @@ func (s *Store) collect(ctx context.Context, id tierID, want demand) error {
 	}
 	defer func() { <-s.collectors[id] }()
 	if want.room > 0 { // others may have filled it since this process looked
-		if err := s.books[id].refresh(ctx); err != nil {
+		if err := s.books[id].look(ctx); err != nil {
 			return err
 		}
 	}

@@ -437,6 +437,9 @@ func TestClaimOfAnEarlierBootGoes(t *testing.T) {
 				a := open(t, o)
 				inRemote(t, a, 3)
 				require.NoError(t, a.Flush(ctx))
+				room, err := a.books[tierRemote].reserve(ctx, page) // it dies before its next Flush
+				require.NoError(t, err)
+				room.cancel()
 				temp := &a.remote.inner.(*dirTier).temp
 				id := temp.id
 				file, left, err := temp.create("")
@@ -461,7 +464,9 @@ func TestClaimOfAnEarlierBootGoes(t *testing.T) {
 				for _, info := range listAll(t, a, tierLocal) {
 					require.NoError(t, a.demote(ctx, info))
 				}
-				require.NoError(t, a.books[tierRemote].record(ctx))
+				room, err = a.books[tierRemote].reserve(ctx, 4*page) // more than a claim leaves over
+				require.NoError(t, err)
+				room.cancel()
 				require.Equal(t, c.gone, temp.id != id)
 				require.Contains(t, readLedgerFile(t, root).Claims, temp.id)
 				require.LessOrEqual(t, occupied(t, o.Remote.Root), recorded(t, o.Remote.Root))

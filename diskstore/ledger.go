@@ -94,10 +94,14 @@ func (l *ledger) claimed() int64 {
 
 // setClaim replaces the claim of one process; none is no claim.
 func (l *ledger) setClaim(id string, n int64, now time.Time) {
+	if n <= 0 {
+		delete(l.Claims, id)
+		return
+	}
 	if l.Claims == nil {
 		l.Claims = make(map[string]claim)
 	}
-	l.Claims[id] = claim{Bytes: max(0, n), Since: now}
+	l.Claims[id] = claim{Bytes: n, Since: now}
 }
 
 // wrote adds to what was written on a day, and forgets the days furthest from it:

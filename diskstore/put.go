@@ -167,7 +167,7 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *room, us
 	wait, cancel := context.WithTimeout(ctx, roomWait)
 	defer cancel()
 	var done <-chan struct{} // of the collection that was asked for
-	for last := false; ; {
+	for last, rounds := false, 0; ; {
 		changed := b.changes()
 		r, err = b.reserve(ctx, n)
 		s.capped.note(err)
@@ -193,7 +193,7 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *room, us
 		case <-done:
 			// If there was room another Put may have taken it.
 			last, done = s.exhausted.Load(), nil
-			if errors.Is(err, errNotCounted) {
+			if rounds++; errors.Is(err, errNotCounted) || rounds > 1 {
 				waitAny(wait, changed, countAgain/4)
 			}
 		case <-wait.Done():

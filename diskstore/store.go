@@ -232,7 +232,9 @@ func (s *Store) refName(ref Ref) Name {
 }
 
 // Flush waits until collections, demotions and promotions that earlier calls
-// caused are done, and records Hits. It returns ctx's error when that ends first.
+// caused are done, records Hits, and gives back what was claimed of budgets and not
+// used. A process that is killed afterwards leaves nothing to find out about. Flush
+// returns ctx's error when that ends first.
 func (s *Store) Flush(ctx context.Context) error {
 	ctx, leave, err := s.life.enter(ctx)
 	if err != nil {
@@ -245,8 +247,20 @@ func (s *Store) Flush(ctx context.Context) error {
 			return err
 		}
 	}
-	s.recordHits(ctx)
+	s.giveBack(ctx)
 	return nil
+}
+
+// giveBack settles the ledgers of tiers that answer. Where that fails the claim stays
+// until files are counted.
+func (s *Store) giveBack(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
+	defer cancel()
+	for _, id := range s.tiers(TierLocal) {
+		if id == tierLocal || !s.remote.breaker.down() {
+			_ = s.books[id].giveBack(ctx)
+		}
+	}
 }
 
 // Close stops background work and waits for running operations, all together
@@ -267,9 +281,7 @@ func (s *Store) Close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeIn)
 	defer cancel()
-	for _, id := range s.tiers(TierLocal) {
-		_ = s.books[id].close(ctx) // a claim that stays ends when files are counted
-	}
+	s.giveBack(ctx)
 	err = errors.Join(err, s.local.Close())
 	if s.remote != nil {
 		// A mount that hangs or is gone is no error here either. What it keeps

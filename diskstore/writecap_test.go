@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"fmt"
 	"log/slog"
 	"regexp"
 	"sync/atomic"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kvtier/kvtier/internal/vfs"
 )
@@ -119,4 +121,57 @@ func TestWriteCapCountsWhatCameToNothing(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestUnloadedRunnersWriteWhatTheyWrote: a runner is flushed and then killed. What it had
+// claimed and not written is neither written nor in use, in either tier.
+func TestUnloadedRunnersWriteWhatTheyWrote(t *testing.T) {
+	page := physicalPage(t)
+	o := testOptions(t, withRemote(t), func(o *Options) { o.WritePerDay = chunkBytes + 10*page })
+	const loads = 4
+	for load := range loads {
+		runner, err := Open(ctx, o)
+		require.NoError(t, err)
+		putChain(t, runner, prompt(load, testTokens))
+		require.NoError(t, runner.Flush(ctx))
+		require.NoError(t, runner.local.(*dirTier).temp.lock.Close()) // it is killed
+	}
+	s := open(t, o)
+	for _, id := range []tierID{tierLocal, tierRemote} {
+		root := o.Local.Root
+		if id == tierRemote {
+			root = o.Remote.Root
+		}
+		l := readLedgerFile(t, Options{Local: TierConfig{Root: root}})
+		require.Empty(t, l.Claims, "%v", id)
+	}
+	l := readLedgerFile(t, o)
+	require.EqualValues(t, loads*page, l.days()[0].Bytes)
+	require.Equal(t, occupied(t, o.Local.Root), l.Bytes)
+	require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(loads, testTokens))))
+}
+
+// TestClaimsGivenBackBesideWriters: what a Flush gives back no Put has taken meanwhile.
+func TestClaimsGivenBackBesideWriters(t *testing.T) {
+	o := testOptions(t, withFS(quickFS), func(o *Options) { o.Local.BudgetBytes = 64 << 20 })
+	s := open(t, o)
+	var group errgroup.Group
+	for writer := range 4 {
+		group.Go(func() error {
+			for n := range 50 {
+				if err := s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(writer*1000+n, testTokens))); err != nil {
+					return err
+				}
+				if got, most := occupied(t, o.Local.Root), recorded(t, o.Local.Root); got > most {
+					return fmt.Errorf("%d bytes are on the disk, %d in the ledger", got, most)
+				}
+				if err := s.Flush(ctx); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	require.NoError(t, group.Wait())
+	requireExact(t, s)
 }
