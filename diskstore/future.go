@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 /*
@@ -67,7 +69,7 @@ func later(a, b time.Time) time.Time {
 // ageClock is the time to judge by what is so old that it is deleted.
 func (s *Store) ageClock(ctx context.Context, id tierID) (time.Time, error) {
 	there, err := s.tier(id).Now(ctx)
-	if err != nil {
+	if err != nil && !vfs.IsNoSpace(err) { // else what is old by an earlier time is old
 		return there, fmt.Errorf("tell the time of the filesystem of %s: %w", s.config(id).Root, err)
 	}
 	if here := s.now(); here.Before(there) {
