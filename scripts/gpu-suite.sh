@@ -305,12 +305,12 @@ row_test() {
 		need_patched_tree
 	fi
 	need_ggml_all
-	export OLLAMA_LIBRARY_PATH=$GGML/lib/ollama GOPROXY=off GOFLAGS=-mod=mod GOTOOLCHAIN=local
+	export OLLAMA_LIBRARY_PATH=$GGML/lib/ollama GOPROXY=off GOTOOLCHAIN=local
 	if [ -n "${KVTIER_ROWS_TEST:-}" ]; then
 		"$KVTIER_ROWS_TEST" -test.v -test.run "^$test\$"
 		status=$?
 	else
-		(cd "$OLLAMA_SRC" && go list -deps ./ml/backend/ggml) || skip "The Go modules that Ollama needs are not on this machine."
+		(cd "$OLLAMA_SRC" && go list -deps ./ml/backend/ggml) || skip "Go does not find all that the test needs: $(tail -n 1 "$log")."
 		(cd "$OLLAMA_SRC" && go test -count=1 -v -run "^$test\$" ./ml/backend/ggml)
 		status=$?
 	fi
