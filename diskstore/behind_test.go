@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -179,4 +181,34 @@ func (noClock) Create(name string) (vfs.File, error) {
 
 func (noClock) Touch(name string) error {
 	return &os.PathError{Op: "touch", Path: name, Err: os.ErrPermission}
+}
+
+// TestGCOnAFullShare: there is no room for a file to tell the time by. What is old by
+// the last time that the share has shown goes, and makes room.
+func TestGCOnAFullShare(t *testing.T) {
+	for _, ahead := range clockOffsets {
+		sh := newShare(ahead)
+		o := testOptions(t, withFS(sh.from("a")), withRemote(t))
+		s := open(t, o)
+		inRemote(t, s, 4)
+		require.NoError(t, s.Close())
+		pages := filesIn(t, o.Remote.Root, pageExt)
+		for i, path := range pages {
+			when := time.Now().Add(-ahead - 20*time.Hour)
+			if i > 0 {
+				when = when.Add(-20 * time.Hour)
+			}
+			require.NoError(t, os.Chtimes(path, when, when))
+		}
+		inj := vfs.Inject(sh.from("b"))
+		inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpCreate, vfs.OpLock}, Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Err: syscall.EDQUOT})
+		o.FS = inj
+		tool, err := newStore(o, false)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, tool.Close()) })
+		tool.watch.removed = func(tierID, Info, bool) {}
+		_, err = tool.gcPicked(ctx, tierRemote, GCOptions{OlderThan: 30 * time.Hour})
+		require.NoError(t, err)
+		require.Equal(t, pages[:1], filesIn(t, o.Remote.Root, pageExt), "server ahead by %v", ahead)
+	}
 }

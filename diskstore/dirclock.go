@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"time"
+
+	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 func (t *dirTier) Now(ctx context.Context) (time.Time, error) {
@@ -14,7 +16,27 @@ func (t *dirTier) Now(ctx context.Context) (time.Time, error) {
 		return time.Time{}, classify(err)
 	}
 	now, err := t.temp.clock()
+	if vfs.IsNoSpace(err) {
+		now = t.lastChange()
+	}
 	return now, t.opFailed(err)
+}
+
+// lastChange is the latest time that the filesystem has given something in the root by
+// itself, which is not that of a page: its clock shows at least that.
+func (t *dirTier) lastChange() time.Time {
+	paths := []string{t.base, t.temp.dir, filepath.Join(t.base, ledgerFile)}
+	entries, _ := t.fs.ReadDir(t.temp.dir) // without them it is earlier
+	for _, e := range entries {
+		paths = append(paths, filepath.Join(t.temp.dir, e.Name()))
+	}
+	var last time.Time
+	for _, path := range paths {
+		if fi, err := t.fs.Lstat(path); err == nil {
+			last = later(last, fi.ModTime())
+		}
+	}
+	return last
 }
 
 // clock is what the filesystem's clock shows. Without a file of this process a

@@ -159,7 +159,8 @@ type Tier interface {
 	Space(ctx context.Context) (vfs.Space, error)
 
 	// Now is what the filesystem's clock shows, which is another machine's perhaps.
-	// It may write a file to tell by.
+	// It may write a file to tell by. Where there is no room for one it returns the
+	// error, and a time that the clock has passed.
 	Now(ctx context.Context) (time.Time, error)
 
 	// Left is how much disk space uploads at most take that were given up and
