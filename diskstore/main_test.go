@@ -150,11 +150,20 @@ func prompt(seed, n int) []int32 {
 // putChain stores all of tokens: full pages and, when some remain, a tail.
 func putChain(t testing.TB, s *Store, tokens []int32) []*Page {
 	t.Helper()
+	pages := chainOf(t, s, tokens)
+	for _, p := range pages {
+		require.NoError(t, s.Put(ctx, p))
+	}
+	return pages
+}
+
+// chainOf returns the pages of tokens.
+func chainOf(t testing.TB, s *Store, tokens []int32) []*Page {
+	t.Helper()
 	var pages []*Page
 	parent := s.opt.Fingerprint
 	for at := 0; at < len(tokens); at += s.opt.PageTokens {
 		p := pageOf(t, parent, at, tokens[at:min(at+s.opt.PageTokens, len(tokens))])
-		require.NoError(t, s.Put(ctx, p))
 		pages = append(pages, p)
 		parent = p.Key()
 	}

@@ -37,7 +37,14 @@ const (
 // It returns ErrInvalidPage; ErrNoSpace when there is no room; ErrWriteCap;
 // ErrClosed, ctx's error, or an error of the filesystem. After an error nothing
 // partial is visible and the next Put may well succeed.
-func (s *Store) Put(ctx context.Context, p *Page) error {
+func (s *Store) Put(ctx context.Context, p *Page) error { return s.put(ctx, p, false) }
+
+// PutIfRoom is Put for a page that nothing is to go for: it stores it only where there is
+// room to spare, and makes neither it nor its chain more recent than the page it continues.
+// Otherwise it returns ErrNoSpace.
+func (s *Store) PutIfRoom(ctx context.Context, p *Page) error { return s.put(ctx, p, true) }
+
+func (s *Store) put(ctx context.Context, p *Page, meek bool) error {
 	ctx, leave, err := s.life.enter(ctx)
 	if err != nil {
 		return err
@@ -54,21 +61,24 @@ func (s *Store) Put(ctx context.Context, p *Page) error {
 	if len(p.Tokens) < s.opt.PageTokens {
 		name = s.tailName(p.Parent, name.Key)
 	}
-	err = s.putName(ctx, name, p)
+	err = s.putName(ctx, name, p, meek)
 	if err == nil {
 		s.health.note("put", nil)
 		return nil
 	}
+	if vfs.IsNoSpace(err) {
+		err = wrap(err, ErrNoSpace)
+	}
 	s.counts.putErrors.Add(1)
-	if ctx.Err() == nil && !errors.Is(err, ErrWriteCap) {
+	if ctx.Err() == nil && !meek && !errors.Is(err, ErrWriteCap) {
 		s.counts.tierErrors.Add(1)
 		s.health.note("put", err)
 	}
 	return fmt.Errorf("put page %v: %w", name.Key, err)
 }
 
-func (s *Store) putName(ctx context.Context, name Name, p *Page) error {
-	if s.stored(ctx, name, p) {
+func (s *Store) putName(ctx context.Context, name Name, p *Page, meek bool) error {
+	if s.stored(ctx, name, p, meek) {
 		return s.local.Persist(ctx, name)
 	}
 	p.clearGaps()
@@ -82,8 +92,12 @@ func (s *Store) putName(ctx context.Context, name Name, p *Page) error {
 	}
 	size := e.header.FileBytes
 	at := position{parent: p.Parent, start: p.Start}
-	err = s.write(ctx, name, e, at)
-	if vfs.IsNoSpace(err) {
+	find := s.makeRoom
+	if meek {
+		find = s.spareRoom
+	}
+	err = s.write(ctx, name, e, at, find)
+	if vfs.IsNoSpace(err) && !meek {
 		// Twice, because directories need room as well, and some filesystems do
 		// not give back at once what was removed.
 		collectCtx, cancel := context.WithTimeout(ctx, roomWait)
@@ -94,7 +108,7 @@ func (s *Store) putName(ctx context.Context, name Name, p *Page) error {
 		if cerr != nil {
 			return errors.Join(err, cerr)
 		}
-		err = s.write(ctx, name, e, at)
+		err = s.write(ctx, name, e, at, find)
 	}
 	if err != nil {
 		return err
@@ -110,9 +124,9 @@ func (s *Store) putName(ctx context.Context, name Name, p *Page) error {
 }
 
 // stored reports whether the local tier holds a page whose header is good and
-// which has the sections of p, and touches it. Anything else that has the name may
-// be replaced.
-func (s *Store) stored(ctx context.Context, name Name, p *Page) bool {
+// which has the sections of p, and touches it unless it is meek. Anything else that
+// has the name may be replaced.
+func (s *Store) stored(ctx context.Context, name Name, p *Page, meek bool) bool {
 	info, err := s.local.Stat(ctx, name)
 	if err != nil {
 		return false
@@ -124,16 +138,20 @@ func (s *Store) stored(ctx context.Context, name Name, p *Page) bool {
 	if _, ok := p.Layout.within(h.layout); !ok {
 		return false
 	}
-	if now := s.now(); !s.fresh(tierLocal, chainUsed(info.Used, p.Start), now) {
+	if now := s.now(); !meek && !s.fresh(tierLocal, chainUsed(info.Used, p.Start), now) {
 		s.touchLocal(ctx, name, position{parent: p.Parent, start: p.Start}, now)
 	}
 	return true
 }
 
-// write stores an encoded page in the local tier, in room that is made for it
+// roomFor reserves room for a file of n bytes at a place in the local tier, and
+// returns the recency to store it with.
+type roomFor func(ctx context.Context, n int64, at position) (*room, time.Time, error)
+
+// write stores an encoded page in the local tier, in room that is found for it
 // first, and counts it.
-func (s *Store) write(ctx context.Context, name Name, e *encodedPage, at position) error {
-	room, used, err := s.makeRoom(ctx, e.header.FileBytes, at)
+func (s *Store) write(ctx context.Context, name Name, e *encodedPage, at position, find roomFor) error {
+	room, used, err := find(ctx, e.header.FileBytes, at)
 	if err != nil {
 		return err
 	}
@@ -156,9 +174,8 @@ func (s *Store) write(ctx context.Context, name Name, e *encodedPage, at positio
 	return nil
 }
 
-// makeRoom reserves room for a file of n bytes at a place in the local tier, and
-// returns the recency to store it with. While there is no room it waits for
-// files that were used before this one to be evicted.
+// makeRoom is a roomFor that waits, while there is no room, for files that were
+// used before this one to be evicted.
 func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *room, used time.Time, err error) {
 	b := s.books[tierLocal]
 	if b.budget > 0 && alignUp(n) > b.budget {
@@ -200,6 +217,39 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *room, us
 			last = true
 		}
 	}
+}
+
+// spareRoom is a roomFor that evicts nothing, and leaves so much free that nothing
+// is evicted afterwards.
+func (s *Store) spareRoom(ctx context.Context, n int64, at position) (*room, time.Time, error) {
+	b, used := s.books[tierLocal], s.now()
+	if !s.reachable(ctx, at) {
+		return nil, used, fmt.Errorf("the page it continues is not stored: %w", ErrNoSpace)
+	}
+	if b.budget == 0 {
+		switch short, _, err := s.reserve(ctx, tierLocal); {
+		case err != nil:
+			return nil, used, err
+		case short+alignUp(n) > 0:
+			return nil, used, fmt.Errorf("no room to spare on the filesystem: %w", ErrNoSpace)
+		}
+	}
+	r, err := b.reserve(ctx, n)
+	s.capped.note(err)
+	if errors.Is(err, errNotCounted) {
+		err = wrap(err, ErrNoSpace)
+	}
+	if err != nil {
+		return nil, used, err
+	}
+	if figure, known := b.figure(); b.budget > 0 && (!known || figure > b.budget-b.budget/trimShare) {
+		r.cancel()
+		return nil, used, fmt.Errorf("no room to spare in a budget of %d: %w", b.budget, ErrNoSpace)
+	}
+	if l, ok := s.localLink(ctx, at.parent); ok && at.start > 0 && !l.used.IsZero() {
+		used = l.used
+	}
+	return r, recency(used, at.start), nil
 }
 
 // waitAny returns when the ledger has changed, some time has passed, or ctx ends.
