@@ -75,8 +75,8 @@ func checkSlot(t require.TestingT, c *TieredCausal, seq int, s *slot) {
 		require.GreaterOrEqual(t, s.from[g], 0)
 	}
 	require.LessOrEqual(t, len(s.keys), n/size, "slot %d: keys of whole pages", seq)
-	require.LessOrEqual(t, s.sealed, len(s.keys), "slot %d: sealed pages", seq)
-	require.LessOrEqual(t, s.tailTokens, n, "slot %d: its tail", seq)
+	require.Len(t, s.pages, len(s.keys), "slot %d: what is known of its pages", seq)
+	require.LessOrEqual(t, s.tail.tokens, n, "slot %d: its tail", seq)
 	require.LessOrEqual(t, s.private, s.secret, "slot %d: what may not be stored", seq)
 	require.GreaterOrEqual(t, s.private, 0)
 	parent := c.opts.Fingerprint
@@ -148,10 +148,10 @@ func (q *writeQueue) checkInvariants(t require.TestingT) {
 	defer q.mu.Unlock()
 	var bytes int64
 	for _, job := range q.jobs {
-		bytes += int64(len(job.page.Payload))
+		bytes += job.bytes()
 	}
 	require.Equal(t, bytes, q.bytes)
-	require.LessOrEqual(t, len(q.lost), lostMax)
-	require.LessOrEqual(t, q.forgot, q.losses)
+	require.LessOrEqual(t, q.bytes, q.most)
+	require.LessOrEqual(t, q.failedBytesLocked(), int64(stagingBytesMax))
 	require.LessOrEqual(t, len(q.spare), spareBuffersMax)
 }

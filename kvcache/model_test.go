@@ -30,6 +30,7 @@ type simulation struct {
 	inBatch atomic.Bool // a batch is being done
 	lost    bool        // the store has lost pages of its own accord
 	steps   int
+	most    int64 // bytes queued
 }
 
 // loading is a request whose restore is under way. It runs until it lets go of the runner's
@@ -255,13 +256,17 @@ func (s *simulation) Break(t *rapid.T) {
 	defer s.store.mu.Unlock()
 	s.store.readErr, s.store.failing, s.store.fail = nil, nil, nil
 	page := rapid.IntRange(0, 7).Draw(t, "page")
-	switch rapid.SampledFrom([]string{"nothing", "read", "damaged", "write", "writes"}).Draw(t, "break") {
+	switch rapid.SampledFrom([]string{"nothing", "read", "damaged", "write", "writes", "full", "no room"}).Draw(t, "break") {
 	case "read":
 		s.store.readErr = map[int]error{page: errRefused}
 	case "damaged":
 		s.store.readErr = map[int]error{page: diskstore.ErrDamaged}
 	case "write":
 		s.store.failing = map[int]error{page: errRefused}
+	case "full":
+		s.store.failing = map[int]error{page: diskstore.ErrNoSpace}
+	case "no room":
+		s.store.fail = diskstore.ErrNoSpace
 	case "writes":
 		s.store.fail = errRefused
 	}
@@ -290,6 +295,14 @@ func (s *simulation) Restart(t *rapid.T) {
 	fresh := s.start(s.t, s.store, len(s.slots), s.numCtx, simulated(s.runs))
 	fresh.nextID = s.nextID
 	s.fakeRunner = fresh
+	s.bound()
+}
+
+// bound gives the queue its bound.
+func (s *simulation) bound() {
+	s.tiered.queue.mu.Lock()
+	defer s.tiered.queue.mu.Unlock()
+	s.tiered.queue.most = s.most
 }
 
 // Check holds after every step.
@@ -411,6 +424,8 @@ func interleave(t *testing.T, windowed, reuse bool, start func(t testing.TB, sto
 		store.windowed = windowed
 		s := &simulation{store: store, runs: reuse, start: start}
 		s.fakeRunner = start(t, store, rapid.IntRange(1, 3).Draw(rt, "slots"), 80, simulated(reuse))
+		s.most = rapid.SampledFrom([]int64{leavingBytesMax, 40 << 10}).Draw(rt, "bytes queued")
+		s.bound()
 		defer func() {
 			s.loaded()
 			s.tiered.Close()

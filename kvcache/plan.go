@@ -85,11 +85,7 @@ func (t *TieredCausal) planRestore(ctx context.Context, lock sync.Locker, seq, h
 
 	lock.Unlock()
 	defer lock.Lock()
-	if t.queue.extends(p.prompt.tokens, p.base) {
-		wait, cancel := context.WithTimeout(ctx, pendingWait)
-		_ = t.queue.wait(wait) // what is not written by then is computed again
-		cancel()
-	}
+	t.awaitPending(ctx, &p.prompt, p.base, parent, start)
 
 	for _, ref := range t.opts.Store.ChainFrom(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media) {
 		if end := min(int(ref.Start)+ref.Tokens, limit); end > max(p.base, int(ref.Start)) {
@@ -109,6 +105,29 @@ func (t *TieredCausal) planRestore(ctx context.Context, lock sync.Locker, seq, h
 		return p, false
 	}
 	return p, t.decide(ctx, &p) && p.end >= have && p.end > p.base
+}
+
+// awaitPending waits for pages on their way to the store that hold tokens of a prompt past
+// have. parent is the key of the page before start. What is not written soon is computed
+// again.
+func (t *TieredCausal) awaitPending(ctx context.Context, p *prompt, have int, parent diskstore.Key, start int) {
+	if !t.queue.any(func(*writeJob) bool { return true }) {
+		return
+	}
+	wait, cancel := context.WithTimeout(ctx, pendingWait)
+	defer cancel()
+	_ = t.queue.waitFor(wait, t.extends(p, have, parent, start))
+}
+
+// extends says which queued pages awaitPending waits for.
+func (t *TieredCausal) extends(p *prompt, have int, parent diskstore.Key, start int) func(*writeJob) bool {
+	return func(j *writeJob) bool {
+		start, shared := int(j.page.Start), 0
+		for shared < len(j.page.Tokens) && start+shared < len(p.tokens) && j.page.Tokens[shared] == p.tokens[start+shared] {
+			shared++
+		}
+		return start+shared > have
+	}
 }
 
 // restoreBase is the position restored rows start from. Rows of a broken slot do not
@@ -138,8 +157,8 @@ func (t *TieredCausal) partial() bool {
 func (t *TieredCausal) recheck(ctx context.Context, lock sync.Locker, seq int) {
 	t.mu.Lock()
 	s := t.slot(seq)
-	t.recount(s)
-	keys := slices.Clone(s.keys[:s.sealed])
+	t.noteDropped()
+	keys := slices.Clone(s.keys[:s.stored()])
 	tokens := slices.Clone(s.tokens[:len(keys)*t.opts.PageTokens])
 	media := mediaWithin(s.media, 0, len(tokens))
 	t.mu.Unlock()
@@ -156,14 +175,9 @@ func (t *TieredCausal) recheck(ctx context.Context, lock sync.Locker, seq int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, page := range gone {
-		if !t.queue.gone(keys[page]) {
-			known = min(known, page)
-		}
+		s.forgetStored(keys, page, page+1)
 	}
-	if s.known = max(s.known, s.sealed); known < len(keys) {
-		s.known = min(s.known, known)
-	}
-	s.sealed = min(s.sealed, gone[0])
+	s.forgetStored(keys, known, len(keys))
 }
 
 // holes returns which pages of a chain are neither stored nor on their way, and of how many

@@ -28,7 +28,7 @@ func newYieldingQueue(t *testing.T) (q *writeQueue, puts chan uint32, push func(
 	q = newWriteQueue(putStore{puts: puts}, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {}, func() {})
 	t.Cleanup(func() { require.NoError(t, q.close(context.Background())) })
 	return q, puts, func(start uint32) {
-		q.push(diskstore.Key{byte(start)}, &diskstore.Page{Start: start, Payload: make([]byte, 8)})
+		q.push(diskstore.Key{byte(start)}, &diskstore.Page{Start: start, Payload: make([]byte, 8)}, false)
 	}
 }
 
@@ -111,7 +111,7 @@ func TestClosingWritesWhatRestoresHeldBack(t *testing.T) {
 	puts := make(chan uint32, 8)
 	q := newWriteQueue(putStore{puts: puts}, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {}, func() {})
 	q.yield(1)
-	q.push(diskstore.Key{1}, &diskstore.Page{Start: 1, Payload: make([]byte, 8)})
+	q.push(diskstore.Key{1}, &diskstore.Page{Start: 1, Payload: make([]byte, 8)}, false)
 	require.NoError(t, q.close(t.Context()))
 	require.EqualValues(t, 1, <-puts)
 	q.yield(-1)

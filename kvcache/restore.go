@@ -249,7 +249,7 @@ func (t *TieredCausal) publish(p *plan, held int) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.slot(p.seq)
-	t.recount(s)
+	t.noteDropped()
 	if p.by != 0 {
 		s.broken = s.broken || held > p.base
 		return p.wanted(held)
@@ -261,7 +261,7 @@ func (t *TieredCausal) publish(p *plan, held int) int {
 	}
 	s.broken = false
 	if p.state && held == p.end {
-		s.stateAt, s.stateSaved = held, held
+		s.stateAt, s.state = held, saved{tokens: held}
 	}
 	s.tokens = append(s.tokens, p.prompt.tokens[p.base:held]...)
 	for _, m := range p.prompt.media {
@@ -275,12 +275,12 @@ func (t *TieredCausal) publish(p *plan, held int) int {
 	s.trimKeys(t.opts.PageTokens)
 	t.extendKeys(s)
 	for _, ref := range slices.Concat(p.passed, p.refs) {
-		if full := !ref.Tail && int(ref.Start)+ref.Tokens <= held; full && s.sealed == int(ref.Start)/t.opts.PageTokens {
-			s.sealed++
+		if full := !ref.Tail && int(ref.Start)+ref.Tokens <= held; full && int(ref.Start)/t.opts.PageTokens < len(s.pages) {
+			s.pages[int(ref.Start)/t.opts.PageTokens] = pageStored
 		}
 	}
 	if last := len(p.refs) - 1; held == p.end && last >= 0 && (p.refs[last].Tail || held < int(p.refs[last].Start)+p.refs[last].Tokens) {
-		s.tailTokens = held // is stored, perhaps in a page that goes on
+		s.tail = saved{tokens: held} // is stored, perhaps in a page that goes on
 	}
 	return held
 }

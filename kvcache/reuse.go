@@ -136,11 +136,9 @@ func (t *TieredCausal) planRun(ctx context.Context, lock sync.Locker, seq, at, l
 // pagesOf looks up a page that the index knows and those that go on as tokens do, which begin
 // with the page's. The index forgets it when it is not stored any more.
 func (t *TieredCausal) pagesOf(ctx context.Context, page *runs.Page, tokens []int32) []diskstore.Ref {
-	if t.queue.has(page.Key) {
-		wait, cancel := context.WithTimeout(ctx, pendingWait)
-		_ = t.queue.wait(wait)
-		cancel()
-	}
+	wait, cancel := context.WithTimeout(ctx, pendingWait)
+	_ = t.queue.waitFor(wait, func(j *writeJob) bool { return j.key == page.Key })
+	cancel()
 	refs := t.opts.Store.ChainFrom(ctx, page.Parent, page.Start, tokens, nil)
 	if len(refs) == 0 || refs[0].Key != page.Key {
 		if ctx.Err() == nil {

@@ -147,7 +147,7 @@ func TestRuleRemovalLosesNothing(t *testing.T) {
 	tight(r)
 	prompt := tokenRange(1, 200)
 	r.run(slot, prompt, nil, true)
-	require.Less(t, r.tiered.slot(slot.id).sealed, 25, "the queue was meant to be full")
+	require.Less(t, r.tiered.slot(slot.id).stored(), 25, "the queue was meant to be full")
 
 	require.NoError(t, r.tiered.Remove(slot.id, 0, math.MaxInt32))
 	slot.inputs = nil

@@ -7,48 +7,64 @@ import (
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
-// seal hands every full page of a slot that is not stored yet to the write queue. leaving
-// says that the rows are about to be removed or rotated: then they are copied even when
-// the queue is full. Otherwise a page that finds no room stays in the cache, and is tried
-// again when the next batch is done. A group with a window may have forgotten its rows by
-// then: the page is stored without them, and serves those that reach past it. Where all
-// groups have, there is no page to store, and those after it serve once its tokens are
-// computed again. A page that could not be written is queued again.
-func (t *TieredCausal) seal(s *slot, leaving bool) {
+// seal hands every full page of a slot that is not stored yet to the write queue. Rows from
+// the position leaving on are about to be removed or rotated: they are copied even when the
+// queue is full, up to its bound, and given up beyond. Another page that finds no room stays
+// in the cache, and is tried again when the next batch is done. A group with a window may have
+// forgotten its rows by then: the page is stored without them, and serves those that reach
+// past it. Where all groups have, there is no page to store, and those after it serve once its
+// tokens are computed again.
+//
+// What continues a page that was given up is not stored: nobody could find it.
+func (t *TieredCausal) seal(s *slot, leaving int) {
 	t.extendKeys(s)
-	t.recount(s)
+	t.noteDropped()
 	size := t.opts.PageTokens
-	for s.sealed < len(s.keys) && (s.sealed+1)*size <= s.private {
-		page := s.sealed
-		key := s.keys[page]
-		if t.missing(s, page, key) && !t.gone(s, page*size) {
-			if !t.copyOut(s, page*size, (page+1)*size, leaving, false) {
+	for page := s.stored(); page < len(s.keys) && (page+1)*size <= s.private; page++ {
+		switch {
+		case s.pages[page] == pageStored:
+			continue
+		case s.pages[page] == pageGiven:
+			return
+		}
+		goes := (page+1)*size > leaving
+		if t.missing(s, page, s.keys[page]) && !t.gone(s, page*size) {
+			switch ok := t.copyOut(s, page*size, (page+1)*size, goes, false); {
+			case !ok && goes:
+				t.stats.DroppedPages += int64(min(len(s.keys), s.private/size) - page)
 				return
+			case !ok && leaving == staying:
+				return
+			case !ok:
+				continue // it stays, and others may not
 			}
 			t.stats.SealedPages++
 		}
-		s.sealed++
+		s.pages[page] = pageStored
 	}
 }
 
-// recount takes back what was counted as stored and has not been written. While the store is
-// left alone after a failure nothing is, and nothing is asked.
-func (t *TieredCausal) recount(s *slot) {
-	if t.queue.suspended() {
+// staying is the position from which rows leave that all stay.
+const staying = math.MaxInt
+
+// noteDropped learns which pages the queue has given up.
+func (t *TieredCausal) noteDropped() {
+	dropped := t.queue.takeDropped()
+	if len(dropped) == 0 {
 		return
 	}
-	first, losses, told := t.queue.firstLost(s.keys[:s.sealed], s.losses)
-	if losses == s.losses {
-		return
+	t.stats.DroppedPages += int64(len(dropped))
+	gone := make(map[diskstore.Key]bool)
+	for _, key := range dropped {
+		gone[key] = true
 	}
-	if s.known = max(s.known, s.sealed); !told {
-		s.known = 0
+	for _, s := range t.slots {
+		s.dropped(gone)
 	}
-	s.losses, s.sealed, s.tailTokens, s.stateSaved = losses, first, 0, 0
 }
 
-// heal queues what finished slots hold and the store has not: pages and tails whose writing
-// failed, or for which there was no room in the queue. It reports whether there were any. With
+// heal queues what finished slots hold and the store has not, but for what was given up: pages
+// and tails for which there was no room in the queue. It reports whether there were any. With
 // inUse slots are looked at as well whose next batch would do the same. t.mu is held.
 func (t *TieredCausal) heal(inUse bool) bool {
 	before := t.stats.SealedPages + t.stats.SealedTails
@@ -58,59 +74,45 @@ func (t *TieredCausal) heal(inUse bool) bool {
 			continue
 		}
 		t.forget(seq, s)
-		t.seal(s, false)
+		t.seal(s, staying)
 		if done && (!t.stateful() || len(t.flights) == 0) {
-			t.sealTail(s)
+			t.sealTail(s, false)
 		}
 	}
 	return t.stats.SealedPages+t.stats.SealedTails > before
 }
 
-// healIdle is heal for the write queue, when a store that failed may be tried again: with one
-// page first. While a batch is built nothing is copied here: heal is called when it is done.
+// healIdle is heal for the write queue, when it is empty or the store works again. While a
+// batch is built nothing is copied here: heal is called when it is done.
 func (t *TieredCausal) healIdle() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.flights) == 0 && !(t.queue.doubts() && t.healOne()) {
+	if len(t.flights) == 0 {
 		t.heal(false)
 	}
 }
 
-// healOne queues one of the pages that heal would, which was tried least often. It reports
-// whether there was any. No batch is built.
-func (t *TieredCausal) healOne() bool {
-	var from *slot
-	page, least := 0, math.MaxInt
-	for seq, s := range t.slots {
-		if !s.ending {
-			continue
-		}
-		t.forget(seq, s)
-		t.extendKeys(s)
-		t.recount(s)
-		for i := s.sealed; i < len(s.keys) && (i+1)*t.opts.PageTokens <= s.private; i++ {
-			if tries, _ := t.queue.tries(s.keys[i]); tries < least && t.missing(s, i, s.keys[i]) {
-				from, page, least = s, i, tries
-			}
-		}
+// anew is healed for what was given up as well, which is stored where there is room.
+func (t *TieredCausal) anew() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.noteDropped()
+	for _, s := range t.slots {
+		s.anew()
 	}
-	if from == nil {
-		return false
-	}
-	t.queue.leave()
-	if t.copyOut(from, page*t.opts.PageTokens, (page+1)*t.opts.PageTokens, false, false) {
-		t.stats.SealedPages++
-	}
-	return true
+	t.heal(true)
 }
 
-// wrote learns what became of a queued page.
+// wrote learns what became of a try to write a queued page.
 func (t *TieredCausal) wrote(job *writeJob, err error) {
 	if err != nil {
 		if t.opts.Runs != nil && !t.opts.Store.Has(job.key) {
 			t.opts.Runs.Remove(job.key)
 		}
 		return
+	}
+	if p := job.page; job.tries > 0 {
+		t.opts.note(runs.Page{Key: job.key, Parent: p.Parent, Start: int(p.Start), Tokens: p.Tokens}, p.Media)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -127,11 +129,6 @@ func (t *TieredCausal) missing(s *slot, page int, key diskstore.Key) bool {
 		return false
 	case t.thin[key] && t.complete(s, page*t.opts.PageTokens):
 		return true
-	}
-	if page < s.known {
-		if _, lost := t.queue.tries(key); !lost {
-			return false
-		}
 	}
 	return !t.opts.Store.Has(key)
 }
@@ -175,23 +172,32 @@ func (t *TieredCausal) forget(seq int, s *slot) {
 	}
 }
 
-// sealTail saves the incomplete last page of a slot.
-func (t *TieredCausal) sealTail(s *slot) {
+// sealTail saves the incomplete last page of a slot. leaving says that its rows are about to
+// be removed or rotated.
+func (t *TieredCausal) sealTail(s *slot, leaving bool) {
 	if t.stateful() {
 		t.sealState(s) // rows alone are no use there
 		return
 	}
-	t.recount(s)
+	t.noteDropped()
+	t.extendKeys(s)
 	n := len(s.tokens)
 	full := n / t.opts.PageTokens * t.opts.PageTokens
-	if n == full || n > s.private || n == s.tailTokens {
+	if n == full || n > s.private || n == s.tail.tokens || !s.leads(full/t.opts.PageTokens) {
 		return
 	}
-	t.extendKeys(s)
-	if t.copyOut(s, full, n, true, false) {
-		s.tailTokens = n
+	if t.copyOut(s, full, n, leaving, false) {
+		s.tail = saved{tokens: n, key: t.endKey(s)}
 		t.stats.SealedTails++
 	}
+}
+
+// endKey is the key of what a slot's last page holds, whole or not.
+func (t *TieredCausal) endKey(s *slot) diskstore.Key {
+	n := len(s.tokens)
+	page := (n - 1) / t.opts.PageTokens
+	begin := page * t.opts.PageTokens
+	return diskstore.ChainKey(t.parent(s, page), s.tokens[begin:n], mediaWithin(s.media, begin, n-begin))
 }
 
 // extendKeys computes the keys of pages that became whole.
@@ -199,6 +205,7 @@ func (t *TieredCausal) extendKeys(s *slot) {
 	size := t.opts.PageTokens
 	for page := len(s.keys); (page+1)*size <= len(s.tokens); page++ {
 		s.keys = append(s.keys, diskstore.ChainKey(t.parent(s, page), s.tokens[page*size:(page+1)*size], mediaWithin(s.media, page*size, size)))
+		s.pages = append(s.pages, pageNew)
 	}
 }
 
@@ -252,7 +259,7 @@ func (t *TieredCausal) copyOut(s *slot, begin, end int, leaving, state bool) boo
 	}
 	key := diskstore.ChainKey(parent, page.Tokens, page.Media)
 	t.opts.note(runs.Page{Key: key, Parent: parent, Start: begin, Tokens: page.Tokens}, page.Media) // before wrote may take it back
-	t.queue.push(key, page)
+	t.queue.push(key, page, s.given)
 	return true
 }
 

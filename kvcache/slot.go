@@ -24,11 +24,12 @@ type slot struct {
 	// there is stored.
 	broken bool
 
-	// keys of the leading full pages; sealed counts those that are stored or on their way,
-	// as far as is known after so many losses of the queue. known counts those of which only
-	// what was lost is missing: others may be where Has does not look, in a remote tier.
-	keys                  []diskstore.Key
-	sealed, known, losses int
+	// keys of the leading full pages, and what is known of each. given says that the store gave
+	// up something of the slot since its request began: what is tried all the same is stored
+	// only where there is room.
+	keys  []diskstore.Key
+	pages []pageState
+	given bool
 
 	// private is the position from which rows may not be stored. ahead are rows of private
 	// requests that have seen text after them, and secret is the first of which the slot has
@@ -41,12 +42,83 @@ type slot struct {
 	// ending: the sequence is done, its tail is saved when its last flight lands.
 	ending bool
 
-	// tailTokens is how long the sequence was when a tail was last saved.
-	tailTokens int
-
 	// stateAt is the position that recurrent state was last known to be after, -1 if it is
-	// not known; stateSaved the one that it was last stored for.
-	stateAt, stateSaved int
+	// not known.
+	stateAt int
+
+	// tail and state are what was saved last of the sequence's end, and of its state.
+	tail, state saved
+}
+
+// pageState is what is known of a full page of a slot.
+type pageState uint8
+
+const (
+	pageNew    pageState = iota // perhaps another has stored it
+	pageStored                  // or on its way, in one tier or another
+	pageGiven                   // could not be stored, and is left alone until a request or a flush
+)
+
+// saved is something that was queued after so many tokens.
+type saved struct {
+	tokens int
+	key    diskstore.Key
+	given  bool // up, as a page is
+}
+
+// dropped notes what was given up.
+func (s *slot) dropped(gone map[diskstore.Key]bool) {
+	for i, key := range s.keys {
+		if gone[key] {
+			s.pages[i], s.given = pageGiven, true
+		}
+	}
+	for _, end := range []*saved{&s.tail, &s.state} {
+		if end.tokens > 0 && gone[end.key] {
+			end.given, s.given = true, true
+		}
+	}
+}
+
+// anew lets everything be tried that was given up. It reports whether anything was.
+func (s *slot) anew() bool {
+	if !s.given {
+		return false
+	}
+	for i, state := range s.pages {
+		if state == pageGiven {
+			s.pages[i] = pageNew
+		}
+	}
+	for _, end := range []*saved{&s.tail, &s.state} {
+		if end.given {
+			*end = saved{}
+		}
+	}
+	return true
+}
+
+// stored is how many of the leading pages are stored or on their way.
+func (s *slot) stored() int {
+	if i := slices.IndexFunc(s.pages, func(p pageState) bool { return p != pageStored }); i >= 0 {
+		return i
+	}
+	return len(s.pages)
+}
+
+// forgetStored takes some of the pages that keys name for new: they are stored no more, or
+// nobody knows.
+func (s *slot) forgetStored(keys []diskstore.Key, from, to int) {
+	for page := from; page < min(to, len(s.keys)); page++ {
+		if s.keys[page] == keys[page] && s.pages[page] == pageStored {
+			s.pages[page] = pageNew
+		}
+	}
+}
+
+// leads reports whether what follows so many pages can be found.
+func (s *slot) leads(pages int) bool {
+	return !slices.Contains(s.pages[:pages], pageGiven)
 }
 
 func newSlot(groups int) *slot {
@@ -67,8 +139,8 @@ func (s *slot) truncate(n int) {
 		s.cells[g] = s.cells[g][:n]
 	}
 	s.media = slices.DeleteFunc(s.media, func(m diskstore.Media) bool { return int(m.Offset) >= n })
-	s.tailTokens = min(s.tailTokens, n)
-	s.stateSaved = min(s.stateSaved, n)
+	s.tail.tokens = min(s.tail.tokens, n)
+	s.state.tokens = min(s.state.tokens, n)
 	s.stateAt = -1
 }
 
@@ -94,10 +166,8 @@ func (s *slot) saw(a ahead) {
 // trimKeys drops keys of pages that are no longer whole.
 func (s *slot) trimKeys(pageTokens int) {
 	if pages := len(s.tokens) / pageTokens; pages < len(s.keys) {
-		s.keys = s.keys[:pages]
+		s.keys, s.pages = s.keys[:pages], s.pages[:pages]
 	}
-	s.sealed = min(s.sealed, len(s.keys))
-	s.known = min(s.known, len(s.keys))
 }
 
 // add appends computed positions, which begin at pos. Positions that do not follow the last
@@ -127,12 +197,10 @@ func (s *slot) clonePrefix(n int) *slot {
 		c.cells[g] = slices.Clone(s.cells[g])
 	}
 	copy(c.from, s.from)
-	c.keys = slices.Clone(s.keys)
-	c.sealed, c.known, c.losses = s.sealed, s.known, s.losses
+	c.keys, c.pages, c.given = slices.Clone(s.keys), slices.Clone(s.pages), s.given
 	c.private, c.secret, c.ahead = s.private, s.secret, slices.Clone(s.ahead)
 	c.broken = s.broken && n > held
 	c.truncate(held)
-	c.tailTokens = 0
 	return c
 }
 

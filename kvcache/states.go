@@ -65,7 +65,7 @@ func (t *TieredCausal) landState(f *flight, p *flightPart, s *slot) {
 	if !p.shortened && !s.broken {
 		s.stateAt = len(s.tokens)
 	}
-	if p.promptEnd || s.ending || len(s.tokens)-s.stateSaved >= t.stateEvery() || t.lastOfPromptNext(f, p.seq) {
+	if p.promptEnd || s.ending || len(s.tokens)-s.state.tokens >= t.stateEvery() || t.lastOfPromptNext(f, p.seq) {
 		t.sealState(s)
 	}
 }
@@ -92,14 +92,15 @@ func (t *TieredCausal) lastOfPromptNext(f *flight, seq int) bool {
 // sealState stores the rows of a slot's last page, whole or not, with the state after it.
 // There must be no batch that may change the state while this runs.
 func (t *TieredCausal) sealState(s *slot) {
-	t.recount(s)
+	t.noteDropped()
 	n := len(s.tokens)
-	if n == 0 || n != s.stateAt || n == s.stateSaved || n > s.private {
+	if n == 0 || n != s.stateAt || n == s.state.tokens || n > s.private {
 		return
 	}
-	t.seal(s, true)
-	if t.copyOut(s, (n-1)/t.opts.PageTokens*t.opts.PageTokens, n, true, true) {
-		s.stateSaved = n
+	t.seal(s, 0)
+	before := (n - 1) / t.opts.PageTokens
+	if s.leads(before) && t.copyOut(s, before*t.opts.PageTokens, n, true, true) {
+		s.state = saved{tokens: n, key: t.endKey(s)}
 		t.stats.SealedTails++
 	}
 }

@@ -20,6 +20,7 @@ import (
 // from several goroutines.
 type Store interface {
 	Put(ctx context.Context, page *diskstore.Page) error
+	PutIfRoom(ctx context.Context, page *diskstore.Page) error
 	Has(key diskstore.Key) bool
 	ChainFrom(ctx context.Context, parent diskstore.Key, start int, tokens []int32, media []diskstore.Media) []diskstore.Ref
 	TailsWithin(ctx context.Context, parent diskstore.Key, start int, tokens []int32, media []diskstore.Media) []diskstore.Ref
@@ -114,6 +115,8 @@ type Stats struct {
 	RestoredBytes            int64
 	// ShiftedTokens, of RestoredTokens, were computed at another position.
 	ShiftedTokens int64
+	// DroppedPages could not be stored, tails and states among them.
+	DroppedPages int64
 	// SkippedPages were stored and computed all the same, because that was quicker.
 	SkippedPages, FailedCopies int64
 }
@@ -197,7 +200,9 @@ func (t *TieredCausal) StartSequence(seq int, store bool) {
 	} else {
 		s.private = min(s.private, len(s.tokens))
 	}
-	s.promptOpen, s.ending = true, false
+	t.noteDropped()
+	s.anew()
+	s.given, s.promptOpen, s.ending = false, true, false
 }
 
 // BatchBuilt notes where the rows of a batch will be. tracked says which sequences are
@@ -265,12 +270,12 @@ func (t *TieredCausal) land(f *flight) {
 		for g := range t.groups { // when the batch was built these became free
 			s.from[g] = max(s.from[g], min(t.groups[g].oldest(int(p.begin)), len(s.tokens)))
 		}
-		t.seal(s, false)
+		t.seal(s, staying)
 		switch {
 		case t.stateful():
 			t.landState(f, p, s)
 		case p.promptEnd || s.ending:
-			t.sealTail(s)
+			t.sealTail(s, false)
 		}
 	}
 }
@@ -282,9 +287,9 @@ func (t *TieredCausal) EndSequence(seq int) {
 	s := t.slot(seq)
 	s.ending = true
 	t.forget(seq, s)
-	t.seal(s, false)
+	t.seal(s, staying)
 	if !t.flying(seq) {
-		t.sealTail(s)
+		t.sealTail(s, false)
 	}
 }
 
@@ -329,8 +334,8 @@ func (t *TieredCausal) beforeShift(seq int, begin int32) {
 			}
 		}
 	}
-	t.seal(s, true)
-	t.sealTail(s)
+	t.seal(s, int(begin))
+	t.sealTail(s, true)
 	s.truncate(int(begin))
 	s.trimKeys(t.opts.PageTokens)
 	s.broken = true
@@ -341,9 +346,9 @@ func (t *TieredCausal) beforeShift(seq int, begin int32) {
 func (t *TieredCausal) beforeTruncate(seq int, begin int32) {
 	s := t.slot(seq)
 	t.forget(seq, s)
-	t.seal(s, true)
+	t.seal(s, int(begin))
 	if s.ending && !(t.stateful() && t.flying(seq)) { // which may be changing the state
-		t.sealTail(s)
+		t.sealTail(s, true)
 	}
 	for _, f := range t.flights {
 		for i := range f.parts {
@@ -366,9 +371,9 @@ func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 	t.mu.Lock()
 	dst := t.slot(dstSeq)
 	t.forget(dstSeq, dst)
-	t.seal(dst, true)
+	t.seal(dst, 0)
 	if dst.ending {
-		t.sealTail(dst)
+		t.sealTail(dst, true)
 	}
 	src := t.slot(srcSeq)
 	t.forget(srcSeq, src)
@@ -401,20 +406,26 @@ func (t *TieredCausal) Flush(ctx context.Context) error {
 		return err
 	}
 	t.queue.retry() // it may be the last time that these rows are there
-	for t.healed() {
+	t.anew()
+	for more := true; more; more = t.healed() {
 		if err := t.queue.wait(ctx); err != nil {
 			return err
 		}
 	}
-	return t.FlushSealed(ctx)
+	return t.flushStore(ctx)
 }
 
 // FlushSealed is Flush for a runner that ends because a batch failed: it waits for no batch,
 // since none will land, and stores what was sealed before.
 func (t *TieredCausal) FlushSealed(ctx context.Context) error {
+	t.queue.retry()
 	if err := t.queue.wait(ctx); err != nil {
 		return err
 	}
+	return t.flushStore(ctx)
+}
+
+func (t *TieredCausal) flushStore(ctx context.Context) error {
 	t.ratesKept(t.rates.Save())
 	return t.opts.Store.Flush(ctx)
 }
@@ -434,7 +445,7 @@ func (t *TieredCausal) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	t.queue.retry()
-	t.healed()
+	t.anew()
 	if err := t.queue.close(ctx); err != nil {
 		t.log.Warn("kv tier: pages were not all stored before the model was unloaded", "error", err)
 	}

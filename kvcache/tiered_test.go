@@ -259,17 +259,18 @@ func TestFailingStoreNeverFailsARequest(t *testing.T) {
 	r.flush()
 	require.Less(t, store.puts, 10, "a store that just failed is left alone")
 
-	store.fail, now = nil, now.Add(2*retryAfter)
+	store.setFail(nil)
+	now = now.Add(2 * retryAfter)
 	r.run(r.slots[0], tokenRange(3, 60), nil, true)
 	r.flush()
-	require.Len(t, store.pages, 14, "what was left in the cache meanwhile is stored too, before it leaves")
+	require.Len(t, store.pages, 21, "what left the cache meanwhile is stored too")
 }
 
 // TestDailyLimitIsLeftToTheStoreToTell: the queue says nothing about it, and does
 // when something else fails.
 func TestDailyLimitIsLeftToTheStoreToTell(t *testing.T) {
 	var lines strings.Builder
-	q := &writeQueue{log: slog.New(slog.NewTextHandler(&lines, nil)), now: time.Now, lost: make(map[diskstore.Key]int),
+	q := &writeQueue{log: slog.New(slog.NewTextHandler(&lines, nil)), now: time.Now,
 		after: func(time.Duration, func()) func() bool { return func() bool { return true } }}
 	q.changed.L = &q.mu
 	finish := func(err error) int {
@@ -279,14 +280,16 @@ func TestDailyLimitIsLeftToTheStoreToTell(t *testing.T) {
 		return strings.Count(lines.String(), "msg=")
 	}
 	require.Zero(t, finish(fmt.Errorf("put page: %w", diskstore.ErrWriteCap)))
-	require.Zero(t, finish(errSuspended))
-	require.True(t, q.suspended())
 	require.Zero(t, finish(nil))
 	require.False(t, q.suspended())
-	require.Zero(t, finish(diskstore.ErrWriteCap))
 	require.Equal(t, 1, finish(diskstore.ErrNoSpace))
-	require.Equal(t, 1, finish(diskstore.ErrWriteCap))
-	require.Equal(t, 2, finish(nil))
+	require.False(t, q.suspended(), "nothing is wrong with the store")
+	require.Equal(t, 1, finish(diskstore.ErrNoSpace), "once")
+	q.told = time.Time{}
+	require.Equal(t, 2, finish(diskstore.ErrTierDown))
+	require.True(t, q.suspended())
+	require.Equal(t, 3, finish(nil))
+	require.False(t, q.suspended())
 }
 
 func TestFlushWaitsForTheLastFlight(t *testing.T) {

@@ -109,7 +109,7 @@ func TestWindowsOnlyComeBack(t *testing.T) {
 	require.Equal(t, 60, r.load(r.slots[0], text, true).Held)
 	require.Less(t, store.read[0], 3*8, "a page before the window was read")
 	r.model.requireRows(t, 0, text[:60])
-	require.Len(t, r.tiered.slots[0].keys, r.tiered.slots[0].sealed, "what was found is stored")
+	require.Len(t, r.tiered.slots[0].keys, r.tiered.slots[0].stored(), "what was found is stored")
 	r.drain()
 	r.model.requireRows(t, 0, text)
 	require.Empty(t, log.String())

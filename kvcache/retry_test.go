@@ -1,0 +1,326 @@
+package kvcache
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
+
+// badStore is a memStore that cannot write some pages: a directory of them was made by another
+// user, say, or has a bad block.
+type badStore struct {
+	*memStore
+	bad   func(*diskstore.Page) error
+	tries int
+}
+
+func (s *badStore) Put(ctx context.Context, p *diskstore.Page) error {
+	if err := s.bad(p); err != nil {
+		s.tries++
+		return err
+	}
+	return s.memStore.Put(ctx, p)
+}
+
+// badPage is the error for the page at 24 of the text that tokenRange(1, …) gives.
+func badPage(p *diskstore.Page) error {
+	if p.Start == 24 && p.Tokens[0] == 1024 {
+		return errRefused
+	}
+	return nil
+}
+
+// pass lets time go by, and timers fire when they are due. It returns how many did.
+func (r *fakeRunner) pass(c *clock, d time.Duration) (fired int) {
+	r.t.Helper()
+	end := c.time().Add(d)
+	for {
+		r.settle()
+		q := r.tiered.queue
+		q.mu.Lock()
+		at := q.wakeAt
+		q.mu.Unlock()
+		if _, set := r.timers.set(); !set || at.After(end) {
+			c.add(end.Sub(c.time()))
+			return fired
+		}
+		c.add(max(0, at.Sub(c.time())))
+		r.timers.fire()
+		fired++
+	}
+}
+
+// One page that cannot be written takes no other conversation along: not in the pauses
+// between its tries either.
+func TestABadPageLosesNoOther(t *testing.T) {
+	for _, each := range []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, 900 * time.Millisecond, 1500 * time.Millisecond} {
+		store := &badStore{memStore: newMemStore(t), bad: badPage}
+		r := newFakeRunner(t, store, 2, 256, Options{})
+		clock := withClock(r)
+		r.run(r.slots[0], tokenRange(1, 50), nil, true)
+		for i := range 20 {
+			r.run(r.slots[1], tokenRange(100+i, 50), nil, true)
+			r.pass(clock, each)
+		}
+		r.flush()
+		for i := range 20 {
+			require.Equal(t, 50, restarted(t, store.memStore, tokenRange(100+i, 50)), "conversation %d, one every %v", i, each)
+		}
+	}
+}
+
+// A page that cannot be written is tried less and less often, however well others are, and
+// costs the device nothing. In the end it is given up, until its slot is used again.
+func TestABadPageIsTriedLessAndLess(t *testing.T) {
+	store := &badStore{memStore: newMemStore(t), bad: badPage}
+	r := newFakeRunner(t, store, 4, 256, Options{})
+	clock := withClock(r)
+	for i, slot := range r.slots {
+		r.run(slot, tokenRange(1+i, 50), nil, true)
+	}
+	r.settle()
+	waits, puts := r.device.waits(), store.puts
+	require.LessOrEqual(t, r.pass(clock, 10*time.Minute), 12)
+	require.LessOrEqual(t, store.tries, 12)
+	r.pass(clock, 30*24*time.Hour)
+	require.Equal(t, triesMax, store.tries)
+	require.Equal(t, waits, r.device.waits())
+	require.Equal(t, puts, store.puts)
+	require.False(t, r.tiered.queue.has(r.tiered.slots[0].keys[3]))
+	r.run(r.slots[0], append(tokenRange(1, 50), 7), nil, true)
+	require.Equal(t, 1, int(r.tiered.Stats().DroppedPages))
+	r.settle()
+	require.Equal(t, triesMax+1, store.tries)
+}
+
+// What leaves the cache while the store fails is kept, and stored when it works again.
+func TestWhatLeavesInAnOutageIsKept(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	clock := withClock(r)
+	store.setFail(errRefused)
+	for i := range 5 {
+		r.run(r.slots[0], tokenRange(1+i, 50), nil, true)
+		r.settle()
+	}
+	store.setFail(nil)
+	r.pass(clock, retryAfter)
+	for i := range 5 {
+		require.Equal(t, 50, restarted(t, store, tokenRange(1+i, 50)), "conversation %d", i)
+	}
+}
+
+// However slow the disk, what is queued has a bound. What finds no room there is counted.
+func TestWhatLeavesHasABound(t *testing.T) {
+	store := newMemStore(t)
+	store.hold = make(chan struct{})
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	q := r.tiered.queue
+	q.mu.Lock()
+	q.most = 64 << 10
+	q.mu.Unlock()
+	for i := range 50 {
+		r.run(r.slots[0], tokenRange(100+i, 200), nil, true)
+		r.checkInvariants(t)
+	}
+	require.Positive(t, r.tiered.Stats().DroppedPages)
+	close(store.hold)
+	r.settle()
+	reached := 0
+	for i := range 50 {
+		reached += restarted(t, store, tokenRange(100+i, 200)) / 8
+	}
+	store.mu.Lock()
+	defer store.mu.Unlock()
+	require.GreaterOrEqual(t, reached, len(store.pages), "pages were stored that cannot be found")
+}
+
+// For what leaves the cache pages make room that have failed, not those that have not.
+func TestWhatLeavesComesBeforeWhatFailed(t *testing.T) {
+	store := &badStore{memStore: newMemStore(t), bad: badPage}
+	r := newFakeRunner(t, store, 2, 256, Options{})
+	withClock(r)
+	r.run(r.slots[0], tokenRange(1, 50), nil, true)
+	r.settle()
+	q := r.tiered.queue
+	require.Len(t, q.jobs, 1)
+	key := q.jobs[0].key
+	q.mu.Lock()
+	q.most = q.bytes
+	q.mu.Unlock()
+	require.NotNil(t, q.stage(8, true))
+	require.False(t, q.has(key))
+	require.Equal(t, []diskstore.Key{key}, q.takeDropped())
+	require.Zero(t, q.bytes)
+}
+
+// Where there is no room a page is tried once. What continues it is not copied out, nothing
+// is tried while the slot is idle, and a flush asks for no room to be made.
+func TestNoRoomIsNoOutage(t *testing.T) {
+	for name, full := range map[string]error{"no space": diskstore.ErrNoSpace, "write cap": diskstore.ErrWriteCap} {
+		t.Run(name, func(t *testing.T) {
+			store := &badStore{memStore: newMemStore(t), bad: func(p *diskstore.Page) error {
+				if p.Start >= 24 && p.Tokens[0] < 2000 {
+					return full
+				}
+				return nil
+			}}
+			r := newFakeRunner(t, store, 2, 256, Options{})
+			clock := withClock(r)
+			r.run(r.slots[0], tokenRange(1, 28), nil, true)
+			r.settle()
+			require.Equal(t, 1, store.tries)
+			require.False(t, r.tiered.queue.suspended())
+
+			copied := r.tiered.Stats().SealedPages
+			r.run(r.slots[1], tokenRange(2, 50), nil, true)
+			r.pass(clock, 24*time.Hour)
+			require.Equal(t, 1, store.tries, "no timer")
+			require.Equal(t, 50, restarted(t, store.memStore, tokenRange(2, 50)))
+			require.EqualValues(t, 6, r.tiered.Stats().SealedPages-copied, "nor beside another slot")
+
+			full := store.bad
+			store.bad = func(*diskstore.Page) error { return nil }
+			r.flush()
+			require.Equal(t, 1, store.meek)
+			require.Equal(t, 28, restarted(t, store.memStore, tokenRange(1, 28)))
+			store.bad = full
+		})
+	}
+}
+
+// What continues a page that was given up waits for it, and follows it in the same request.
+func TestNothingFollowsAPageThatWasGivenUp(t *testing.T) {
+	store := &badStore{memStore: newMemStore(t), bad: func(p *diskstore.Page) error {
+		if p.Start == 8 {
+			return diskstore.ErrNoSpace
+		}
+		return nil
+	}}
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	withClock(r)
+	slot := r.slots[0]
+	r.run(slot, tokenRange(1, 20), nil, true)
+	r.settle()
+	puts, dropped := store.puts, r.tiered.Stats().DroppedPages
+	require.Equal(t, 1, store.tries)
+	r.run(slot, tokenRange(1, 17), []int32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, true)
+	r.settle()
+	require.Greater(t, r.tiered.Stats().DroppedPages, dropped)
+	require.LessOrEqual(t, store.puts, puts+1)
+	store.bad = func(*diskstore.Page) error { return nil }
+	r.run(slot, tokenRange(1, 40), nil, true)
+	r.settle()
+	require.Equal(t, 40, restarted(t, store.memStore, tokenRange(1, 40)))
+	require.Zero(t, store.meek, "a request may make room")
+}
+
+// A state that was given up is stored by a flush, and one that failed when that is over.
+func TestAStateThatWasNotStoredIsTriedAgain(t *testing.T) {
+	for name, refused := range map[string]error{"failed": errRefused, "given up": diskstore.ErrNoSpace} {
+		t.Run(name, func(t *testing.T) {
+			store := newMemStore(t)
+			r := newHybridRunner(t, store, Options{})
+			clock := withClock(r.fakeRunner)
+			store.setFail(refused)
+			text := tokenRange(1, 21)
+			r.run(r.slots[0], text, nil, true)
+			r.settle()
+			store.setFail(nil)
+			clock.add(retryAfter)
+			r.flush()
+			fresh := newHybridRunner(t, store, Options{})
+			require.Equal(t, 21, fresh.load(fresh.slots[0], append(text, 9), true).Held)
+		})
+	}
+}
+
+// A page that lacks a window's rows is known to until it is written with them.
+func TestAThinPageStaysThin(t *testing.T) {
+	store := newMemStore(t)
+	store.windowed = true
+	r := newWindowedRunner(t, store, 1, 256, Options{})
+	r.run(r.slots[0], tokenRange(1, 12), nil, true)
+	r.flush()
+	page := store.pages[r.tiered.slots[0].keys[0]]
+	require.NotNil(t, page)
+	layout, err := r.tiered.geometry.layout(8, func(g int) bool { return g == 0 })
+	require.NoError(t, err)
+	key := diskstore.Key{7}
+	r.tiered.thin[key] = true
+	r.tiered.wrote(&writeJob{key: key, page: &diskstore.Page{Layout: layout}}, nil)
+	require.True(t, r.tiered.thin[key])
+	r.tiered.wrote(&writeJob{key: key, page: page}, nil)
+	require.Empty(t, r.tiered.thin)
+}
+
+// giant is a conversation longer than the budget of a store of giantStore's.
+var giant = tokenRange(1, 1000)
+
+func giantStore(t *testing.T, dir string) *diskstore.Store {
+	s, err := diskstore.Open(t.Context(), diskstore.Options{
+		Fingerprint: diskstore.Key{1}, PageTokens: 8, Local: diskstore.TierConfig{Root: dir, BudgetBytes: 600 << 10},
+	})
+	require.NoError(t, err)
+	return s
+}
+
+// whole is how many of some conversations a store has to the end.
+func whole(t *testing.T, s *diskstore.Store, conversations int) (n int) {
+	for i := range conversations {
+		held := 0
+		for _, ref := range s.Chain(t.Context(), tokenRange(10+2*i, 40), nil) {
+			held += ref.Tokens
+		}
+		if held == 40 {
+			n++
+		}
+	}
+	return n
+}
+
+// A conversation that does not fit in the budget, idle in its slot, is left alone while others
+// are stored.
+func TestAnIdleGiantEvictsNoOther(t *testing.T) {
+	store := giantStore(t, filepath.Join(t.TempDir(), "local"))
+	r := newFakeRunner(t, store, 2, 1100, Options{})
+	clock := withClock(r)
+	r.run(r.slots[0], giant, nil, true)
+	r.settle()
+	before := store.Stats()
+	for i := range 8 {
+		r.run(r.slots[1], tokenRange(10+2*i, 40), nil, true)
+		r.pass(clock, 10*time.Second)
+	}
+	r.pass(clock, time.Hour)
+	require.NoError(t, store.Flush(t.Context()))
+	require.GreaterOrEqual(t, whole(t, store, 8), 4, "of 5 that the budget holds, and may be trimmed")
+	require.EqualValues(t, 40, store.Stats().Puts-before.Puts)
+	require.Equal(t, before.PutErrors, store.Stats().PutErrors)
+}
+
+// The same for another process on the same root, which neither a timer nor a flush of the
+// giant's touches.
+func TestAnIdleGiantEvictsNothingOfAnotherProcess(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "local")
+	one, two := giantStore(t, dir), giantStore(t, dir)
+	r1, r2 := newFakeRunner(t, one, 1, 1100, Options{}), newFakeRunner(t, two, 1, 256, Options{})
+	clock := withClock(r1)
+	r1.run(r1.slots[0], giant, nil, true)
+	r1.settle()
+	before := one.Stats()
+	for i := range 4 {
+		r2.run(r2.slots[0], tokenRange(10+2*i, 40), nil, true)
+		r2.settle()
+		r1.pass(clock, 70*time.Second)
+		r1.flush()
+	}
+	require.NoError(t, two.Flush(t.Context()))
+	require.Equal(t, 4, whole(t, two, 4))
+	require.Equal(t, before.Evicted, one.Stats().Evicted)
+}
