@@ -121,8 +121,16 @@ func (t *TieredCausal) awaitPending(ctx context.Context, p *prompt, have int, pa
 
 // extends says which queued pages awaitPending waits for.
 func (t *TieredCausal) extends(p *prompt, have int, parent diskstore.Key, start int) func(*writeJob) bool {
+	size := t.opts.PageTokens
+	before := map[int]diskstore.Key{start: parent} // keys of the prompt's pages, by their end
+	for at := start; at+size < len(p.tokens); at += size {
+		before[at+size] = diskstore.ChainKey(before[at], p.tokens[at:at+size], mediaWithin(p.media, at, size))
+	}
 	return func(j *writeJob) bool {
 		start, shared := int(j.page.Start), 0
+		if key, ok := before[start]; !ok || key != j.page.Parent {
+			return false
+		}
 		for shared < len(j.page.Tokens) && start+shared < len(p.tokens) && j.page.Tokens[shared] == p.tokens[start+shared] {
 			shared++
 		}

@@ -259,6 +259,24 @@ func TestAThinPageStaysThin(t *testing.T) {
 	require.Empty(t, r.tiered.thin)
 }
 
+// A prompt waits for pages that it continues, and for no others.
+func TestAPromptWaitsForItsOwnPages(t *testing.T) {
+	store := newMemStore(t)
+	store.hold = make(chan struct{})
+	r := newFakeRunner(t, store, 2, 256, Options{})
+	r.run(r.slots[0], tokenRange(1, 50), nil, true)
+	waits := func(tokens []int32, have int) bool {
+		return r.tiered.queue.any(r.tiered.extends(&prompt{tokens: tokens}, have, store.root, 0))
+	}
+	require.True(t, waits(tokenRange(1, 60), 0))
+	require.True(t, waits(tokenRange(1, 60), 49))
+	require.False(t, waits(tokenRange(1, 60), 50), "the slot has them all")
+	require.False(t, waits(tokenRange(2, 60), 0), "another text")
+	require.False(t, waits(append(tokenRange(2, 8), tokenRange(1, 50)[8:]...), 0), "another beginning")
+	r.load(r.slots[1], tokenRange(2, 20), true)
+	close(store.hold)
+}
+
 // giant is a conversation longer than the budget of a store of giantStore's.
 var giant = tokenRange(1, 1000)
 
