@@ -24,6 +24,8 @@ const (
 	spareBuffersMax = 2
 	// yieldMax bounds for how long restores keep the queue from writing.
 	yieldMax = 10 * time.Second
+	// stopMax bounds how long a write that was told to end is waited for.
+	stopMax = time.Second
 )
 
 // writeQueue writes sealed pages behind the batch loop, in the order they were sealed. A page
@@ -50,6 +52,7 @@ type writeQueue struct {
 	closed  bool
 	stopped chan struct{}
 	stop    context.CancelFunc
+	stopIn  time.Duration // stopMax, but in tests
 
 	reading  int       // restores
 	yielding time.Time // since when there have been any
@@ -78,7 +81,7 @@ func (j *writeJob) bytes() int64 { return int64(len(j.page.Payload)) }
 
 func newWriteQueue(store Store, log *slog.Logger, wrote func(*writeJob, error), wake func()) *writeQueue {
 	q := &writeQueue{
-		store: store, log: log, now: time.Now, wrote: wrote, wake: wake, most: leavingBytesMax,
+		store: store, log: log, now: time.Now, wrote: wrote, wake: wake, most: leavingBytesMax, stopIn: stopMax,
 		after:   func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop },
 		stopped: make(chan struct{}),
 	}
@@ -177,7 +180,8 @@ func (q *writeQueue) waitFor(ctx context.Context, wanted func(*writeJob) bool) e
 	return nil
 }
 
-// close writes what is queued until ctx ends, drops the rest, and stops.
+// close writes what is queued until ctx ends, drops the rest, and stops. A write that does not
+// end is not waited for.
 func (q *writeQueue) close(ctx context.Context) error {
 	err := q.wait(ctx)
 	q.mu.Lock()
@@ -189,7 +193,12 @@ func (q *writeQueue) close(ctx context.Context) error {
 	q.changed.Broadcast()
 	q.mu.Unlock()
 	q.stop()
-	<-q.stopped
+	timer := time.NewTimer(q.stopIn)
+	defer timer.Stop()
+	select {
+	case <-q.stopped:
+	case <-timer.C:
+	}
 	q.wakes.Wait()
 	return err
 }

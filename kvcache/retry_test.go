@@ -2,7 +2,9 @@ package kvcache
 
 import (
 	"context"
+	"log/slog"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -275,6 +277,31 @@ func TestAPromptWaitsForItsOwnPages(t *testing.T) {
 	require.False(t, waits(append(tokenRange(2, 8), tokenRange(1, 50)[8:]...), 0), "another beginning")
 	r.load(r.slots[1], tokenRange(2, 20), true)
 	close(store.hold)
+}
+
+// hungStore is on a disk that does not answer.
+type hungStore struct {
+	*memStore
+	in, out chan struct{}
+}
+
+func (s *hungStore) Put(ctx context.Context, p *diskstore.Page) error {
+	close(s.in)
+	<-s.out // a system call knows no context
+	return ctx.Err()
+}
+
+func TestCloseWaitsForNoDiskThatHangs(t *testing.T) {
+	store := &hungStore{newMemStore(t), make(chan struct{}), make(chan struct{})}
+	var lines strings.Builder
+	r := newFakeRunner(t, store, 1, 256, Options{Logger: slog.New(slog.NewTextHandler(&lines, nil))})
+	r.run(r.slots[0], tokenRange(1, 8), nil, true)
+	<-store.in
+	r.tiered.closeIn, r.tiered.queue.stopIn = 0, 0
+	r.tiered.Close()
+	require.Contains(t, lines.String(), "not all stored")
+	close(store.out)
+	<-r.tiered.queue.stopped
 }
 
 // giant is a conversation longer than the budget of a store of giantStore's.

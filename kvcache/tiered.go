@@ -81,12 +81,13 @@ const closeTimeout = 5 * time.Second
 type TieredCausal struct {
 	ollama.Cache // the wrapped one
 
-	groups []group // of it
-	opts   Options
-	log    *slog.Logger
-	queue  *writeQueue
-	rates  *rates.Rates
-	after  func(time.Duration) <-chan time.Time // time.After, but in tests
+	groups  []group // of it
+	opts    Options
+	log     *slog.Logger
+	queue   *writeQueue
+	rates   *rates.Rates
+	after   func(time.Duration) <-chan time.Time // time.After, but in tests
+	closeIn time.Duration                        // closeTimeout, but in tests
 
 	mu       sync.Mutex
 	slots    map[int]*slot
@@ -140,6 +141,7 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 		log:     opts.Logger,
 		rates:   opts.Rates,
 		after:   time.After,
+		closeIn: closeTimeout,
 		slots:   make(map[int]*slot),
 		batches: newBatchClock(),
 		thin:    make(map[diskstore.Key]bool),
@@ -442,7 +444,7 @@ func (t *TieredCausal) healed() bool {
 func (t *TieredCausal) Close() { t.closing.Do(t.close) }
 
 func (t *TieredCausal) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), t.closeIn)
 	defer cancel()
 	t.queue.retry()
 	t.anew()
