@@ -38,6 +38,7 @@ type fakeCache struct {
 	batchCells []int32
 	onWrite    func()
 	onShift    func() error
+	rigid      bool // it cannot move what it has computed
 	closed     bool
 }
 
@@ -240,6 +241,9 @@ func (c *fakeCache) cellOf(seq int, pos int32) (int32, bool) {
 }
 
 func (c *fakeCache) Remove(seq int, begin, end int32) error {
+	if c.rigid && end != math.MaxInt32 {
+		return ollama.ErrNotSupported
+	}
 	for i := range c.cells {
 		if !c.holds(i, seq) {
 			continue

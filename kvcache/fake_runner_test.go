@@ -40,6 +40,7 @@ type fakeSlot struct {
 	aborted bool
 	store   bool
 	exact   int // positions whose rows follow from their tokens
+	own     int // the first position that its request has computed
 }
 
 type fakeBatch struct {
@@ -124,6 +125,7 @@ func (r *fakeRunner) loadContext(ctx context.Context, slot *fakeSlot, in []*inpu
 	}
 	require.NoError(r.t, r.tiered.Remove(slot.id, int32(past), math.MaxInt32))
 	slot.inputs, slot.inUse, slot.aborted, slot.store = in[:past:past], true, false, store
+	slot.own = math.MaxInt // nothing yet
 	slot.exact = min(slot.exact, past)
 	restored, err := r.tiered.Restore(ctx, r.lock, slot.id, past, in, func(n int) {
 		slot.inputs, slot.exact = in[:n:n], min(slot.exact, n)
@@ -137,6 +139,7 @@ func (r *fakeRunner) loadContext(ctx context.Context, slot *fakeSlot, in []*inpu
 	}
 	slot.inputs, slot.rest = in[:restored.Held:restored.Held], in[restored.Held:]
 	r.tiered.StartSequence(slot.id, store)
+	slot.own = restored.Held
 	return restored, nil
 }
 
@@ -253,10 +256,10 @@ func (r *fakeRunner) shift(slot *fakeSlot, keep, discard int) {
 	if err == nil {
 		slot.inputs = append(slot.inputs[:keep:keep], slot.inputs[keep+discard:]...)
 		slot.exact = min(slot.exact, keep)
-	} else { // cells shared with another slot: the runner starts over
+	} else { // the runner starts over without them
 		require.NoError(r.t, r.tiered.Remove(slot.id, 0, math.MaxInt32))
-		slot.rest = append(slot.inputs, slot.rest...)
-		slot.inputs, slot.exact = nil, 0
+		slot.rest = slices.Concat(slot.inputs[:keep], slot.inputs[keep+discard:], slot.rest)
+		slot.inputs, slot.exact, slot.own = nil, 0, 0
 	}
 	r.mu.Unlock()
 	r.compute()

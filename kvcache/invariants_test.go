@@ -32,6 +32,9 @@ func (r *fakeRunner) checkInvariants(t require.TestingT) {
 		for _, c := range r.model.caches {
 			c.checkClaim(t, slot)
 		}
+		if s := r.tiered.slots[slot.id]; slot.inUse && !slot.store && s != nil {
+			require.LessOrEqual(t, s.private, slot.own, "slot %d: what its private request computes may be stored", slot.id)
+		}
 	}
 	r.tiered.queue.checkInvariants(t)
 }

@@ -239,14 +239,20 @@ func (s *simulation) Generate(t *rapid.T) {
 	if len(slot.inputs) >= s.numCtx {
 		t.Skip("context is full")
 	}
-	slot.rest = inputsOf([]int32{rapid.Int32Range(900, 903).Draw(t, "token")})
+	token := rapid.Int32Range(900, 903).Draw(t, "token")
+	if !slot.store {
+		token += 1000 * privateEnd
+	}
+	slot.rest = inputsOf([]int32{token})
 }
 
 func (s *simulation) Finish(t *rapid.T) { s.finish(s.pick(t, s.busy)) }
 
+// Shift comes to the end of a slot's context, in a model that can shift or in one that cannot.
 func (s *simulation) Shift(t *rapid.T) {
 	slot := s.pick(t, func(slot *fakeSlot) bool { return s.busy(slot) && len(slot.inputs) > 12 })
 	keep := rapid.IntRange(0, 6).Draw(t, "keep")
+	s.cache.rigid = rapid.Bool().Draw(t, "rigid")
 	s.shift(slot, keep, rapid.IntRange(1, (len(slot.inputs)-keep)/2).Draw(t, "discard"))
 }
 

@@ -3,6 +3,7 @@ package kvcache
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,6 +24,81 @@ func (s *memStore) storedPast() (end int) {
 		}
 	}
 	return end
+}
+
+// A private request that comes to the end of its context in a slot which cannot be shifted is
+// computed anew without what is discarded: its text is then where public text was.
+func TestPrivateTextThatIsComputedAnewIsNotStored(t *testing.T) {
+	type starter = func(testing.TB, Store, int, int, Options) *fakeRunner
+	recurrent := func(t testing.TB, store Store, _, _ int, opts Options) *fakeRunner {
+		return newHybridRunner(t, store, opts).fakeRunner
+	}
+	public := tokenRange(1, 40)
+	rigid := func(r *fakeRunner) { r.cache.rigid = true }
+	fork := func(r *fakeRunner) { r.fork(r.slots[1], append(slices.Clone(public), 7)) }
+	for name, test := range map[string]struct {
+		start      starter
+		beforehand func(r *fakeRunner)
+		underWay   bool // its last batch is being computed when the context ends
+	}{
+		"recurrent":             {start: recurrent, beforehand: rigid},
+		"recurrent, under way":  {start: recurrent, beforehand: rigid, underWay: true},
+		"rigid":                 {start: newFakeRunner, beforehand: rigid},
+		"rigid, under way":      {start: newFakeRunner, beforehand: rigid, underWay: true},
+		"forked":                {start: newFakeRunner, beforehand: fork},
+		"forked, with a window": {start: newWindowedRunner, beforehand: fork},
+		"windows only":          {start: newWindowOnlyRunner, beforehand: rigid},
+		"shifted before": {start: newFakeRunner, beforehand: func(r *fakeRunner) {
+			r.shift(r.slots[0], 4, 8)
+			rigid(r)
+		}},
+		"for the second time": {start: newFakeRunner, beforehand: func(r *fakeRunner) {
+			rigid(r)
+			r.shift(r.slots[0], 30, 8)
+			r.drain()
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := newMemStore(t)
+			store.windowed = strings.Contains(name, "window")
+			r := test.start(t, store, 2, 128, Options{})
+			slot := r.slots[0]
+			r.run(slot, public, nil, true)
+			r.load(slot, slices.Concat(public, tokenRange(privateBegin, 30)), false)
+			for r.build() && !(test.underWay && len(slot.rest) == 0) {
+				r.compute()
+			}
+			test.beforehand(r)
+			r.shift(slot, 4, 25)
+			r.drain()
+			r.finish(slot)
+			r.run(slot, tokenRange(3, 50), nil, true) // what leaves the slot is not stored either
+			r.flush()
+			store.requirePublic(t)
+			require.Equal(t, 50, store.storedPast(), "what comes next is")
+		})
+	}
+}
+
+// Rows of an image that is computed anew have seen private text, and are where public text was.
+func TestImagesThatAreComputedAnewAreNotStored(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{Media: identify})
+	slot := r.slots[0]
+	r.cache.rigid = true
+	public := tokenRange(1, 40)
+	r.run(slot, public, nil, true)
+	// 40 of public text, an image of 6, and 14 of private text
+	r.loadInputs(slot, slices.Concat(inputsOf(public), withImage(20, 0, 6, 1)), false)
+	r.drain()
+	r.shift(slot, 2, 35) // the image is at 5, in a batch with a token of that
+	r.drain()
+	r.finish(slot)
+	r.runInputs(slot, slices.Concat(inputsOf(public[:2]), inputsOf(public[37:]), withImage(6, 0, 6, 1), inputsOf(tokenRange(3, 30))))
+	r.flush()
+	for _, page := range store.pages {
+		require.Empty(t, page.Media)
+	}
 }
 
 // Rows of an image have seen the text after it in their batch. What a private request has

@@ -31,10 +31,12 @@ type slot struct {
 	pages []pageState
 	given bool
 
-	// private is the position from which rows may not be stored. ahead are rows of private
-	// requests that have seen text after them, and secret is the first of which the slot has
-	// let that text go: whatever request comes next, from there on nothing is stored.
+	// private is the position from which rows may not be stored; withheld says that those
+	// which are computed now may not. ahead are rows of private requests that have seen text
+	// after them, and secret is the first of which the slot has let that text go: whatever
+	// request comes next, from there on nothing is stored.
 	private, secret int
+	withheld        bool
 	ahead           []ahead
 
 	// promptOpen: the last token of the prompt has not been computed yet.
@@ -125,8 +127,12 @@ func newSlot(groups int) *slot {
 	return &slot{private: math.MaxInt, secret: math.MaxInt, cells: make([][]int32, groups), from: make([]int, groups)}
 }
 
-// truncate forgets positions from n on.
+// truncate forgets positions from n on. What a private request puts there next, which may be
+// its text from further on, is private.
 func (s *slot) truncate(n int) {
+	if s.withheld {
+		s.private = min(s.private, n)
+	}
 	for g := range s.from {
 		s.from[g] = min(s.from[g], n)
 	}

@@ -202,6 +202,7 @@ func (t *TieredCausal) StartSequence(seq int, store bool) {
 	} else {
 		s.private = min(s.private, len(s.tokens))
 	}
+	s.withheld = !store
 	t.noteDropped()
 	s.anew()
 	s.given, s.promptOpen, s.ending = false, true, false
