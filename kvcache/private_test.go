@@ -172,6 +172,19 @@ func TestImagesThatSawPrivateTextAreNotStored(t *testing.T) {
 	}
 }
 
+// The rows of an image begin before the input that says which it is.
+func TestTheFirstRowOfAnImageThatSawPrivateTextIsNotStored(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{Media: identify})
+	private := withImage(30, 7, 10, 1) // the first page ends with its first row
+	r.loadInputs(r.slots[0], private, false)
+	r.drain()
+	r.finish(r.slots[0])
+	r.runInputs(r.slots[0], slices.Concat(private[:10], inputsOf(tokenRange(3, 30))))
+	r.flush()
+	require.Zero(t, store.storedPast())
+}
+
 // What rows of an image have seen may be stored when it is in a public prompt itself.
 func TestImagesOfAPublicPromptAreStored(t *testing.T) {
 	store := newMemStore(t)
