@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -220,6 +221,59 @@ func TestNothingFollowsAPageThatWasGivenUp(t *testing.T) {
 	r.settle()
 	require.Equal(t, 40, restarted(t, store.memStore, tokenRange(1, 40)))
 	require.Zero(t, store.meek, "a request may make room")
+}
+
+// A fork knows which pages are stored where Has does not look, and changes nothing of what its
+// source knows.
+func TestAForkStoresNoPageAgain(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 2, 256, Options{})
+	text := tokenRange(1, 50)
+	r.run(r.slots[0], text, nil, true)
+	r.settle()
+	store.below = map[int]bool{0: true, 1: true, 2: true, 3: true, 4: true, 5: true}
+	fork := slices.Concat(text[:20], tokenRange(2, 20))
+	require.Equal(t, 20, r.fork(r.slots[1], fork))
+	r.run(r.slots[1], fork, nil, false)
+	r.run(r.slots[1], fork[:20], nil, true)
+	r.run(r.slots[0], slices.Concat(text, tokenRange(3, 6)), nil, true)
+	r.settle()
+	require.Equal(t, []int{0, 1, 2, 3, 4, 5, 6}, store.wrote)
+}
+
+// A page that was given up is tried again by a request in a fork of its slot.
+func TestAForkTriesAgainWhatWasGivenUp(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 2, 256, Options{})
+	text := tokenRange(1, 50)
+	store.failing = map[int]error{1: diskstore.ErrNoSpace}
+	r.run(r.slots[0], text, nil, true)
+	r.settle()
+	store.failing = nil
+	fork := append(slices.Clone(text), 7)
+	require.Equal(t, 50, r.fork(r.slots[1], fork))
+	r.run(r.slots[1], fork, nil, true)
+	r.settle()
+	require.Equal(t, 51, restarted(t, store, fork))
+}
+
+// What was refused shortly before the runner ends is stored when the cache is closed.
+func TestClosingTriesAgain(t *testing.T) {
+	for _, err := range []error{errRefused, diskstore.ErrTierDown, diskstore.ErrNoSpace} {
+		t.Run(err.Error(), func(t *testing.T) {
+			store := newMemStore(t)
+			r := newFakeRunner(t, store, 1, 256, Options{})
+			withClock(r)
+			text := tokenRange(1, 50)
+			store.setFail(err)
+			r.run(r.slots[0], text, nil, true)
+			r.settle()
+			require.Empty(t, store.pages)
+			store.setFail(nil)
+			r.tiered.Close()
+			require.Equal(t, 50, restarted(t, store, text), "with its tail")
+		})
+	}
 }
 
 // A state that was given up is stored by a flush, and one that failed when that is over.
