@@ -60,7 +60,14 @@ func (d *tempDir) clock() (time.Time, error) {
 	}
 	var random [8]byte
 	rand.Read(random[:])
-	path := filepath.Join(d.dir, d.prefix+d.locking.Host+"."+hex.EncodeToString(random[:])+"-clock"+tmpExt)
+	return d.timeNow(filepath.Join(d.dir, d.prefix+d.locking.Host+"."+hex.EncodeToString(random[:])+"-"+clockWord+tmpExt))
+}
+
+// clockWord is in the name of a temporary file that is made to tell the time by.
+const clockWord = "clock"
+
+// timeNow makes and removes a file, and returns the time that it was given.
+func (d *tempDir) timeNow(path string) (time.Time, error) {
 	f, err := d.t.fs.Create(path)
 	if err != nil {
 		return time.Time{}, err

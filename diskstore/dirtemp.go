@@ -19,9 +19,9 @@ import (
 // tempDir is a process's share of <root>/v1/tmp. Its files begin with an id: the
 // server's prefix, the machine where that has a name, the running system and something
 // random. While <id>.lock is locked they belong to a living process. Process ids would
-// not do: they mean nothing on another host of a shared root. The lock file's times say
-// when the process was last seen, for those to whom its lock says nothing; see
-// tempsweep.go.
+// not do: they mean nothing on another host of a shared root. The times of the lock file,
+// and of a file that is made anew while the process writes, say when it was last seen,
+// for those to whom its lock says nothing; see tempsweep.go.
 type tempDir struct {
 	t      *dirTier
 	dir    string

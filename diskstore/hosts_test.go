@@ -123,10 +123,10 @@ func (h hostFS) Chtimes(name string, atime, mtime time.Time) error {
 	return h.FS.Chtimes(name, atime.Add(-h.share.ahead), mtime.Add(-h.share.ahead))
 }
 
+// Touch gives a file the time of this machine, as SMB, SSHFS and macOS do.
 func (h hostFS) Touch(name string) error {
-	defer h.forget(name)
 	now := time.Now()
-	return h.FS.Chtimes(name, now, now)
+	return h.Chtimes(name, now, now)
 }
 
 func (h hostFS) Locking(string) (vfs.Locking, error) {
@@ -541,5 +541,42 @@ func TestLookingAtALockMakesNone(t *testing.T) {
 		_, err = b.temp.claim()
 		require.NoError(t, err, "it is alone on the share")
 		require.NoFileExists(t, filepath.Join(a.temp.dir, id+lockExt))
+	}
+}
+
+// TestTimesOfTheKeeperAlone: two machines whose clocks differ from the server's, and
+// who give a file that they touch their own time. Each sees that the other lives, and
+// what the server's clock shows.
+func TestTimesOfTheKeeperAlone(t *testing.T) {
+	for _, noLocks := range []bool{true, false} {
+		for _, ahead := range clockOffsets {
+			sh, root := newShare(ahead), privateDir(t)
+			sh.noLocks = noLocks
+			a, b := sharedTier(t, sh.from("a"), root), sharedTier(t, sh.from("b"), root)
+			id, err := a.temp.claim()
+			require.NoError(t, err)
+			old := time.Now().Add(-2 * lockAge)
+			require.NoError(t, os.Chtimes(filepath.Join(a.temp.dir, id+lockExt), old, old))
+			for range 2 { // also when there is an earlier beat
+				a.temp.beat = time.Now().Add(-beatEvery)
+				again, err := a.temp.claim()
+				require.NoError(t, err)
+				require.Equal(t, id, again)
+			}
+			beats := filesIn(t, root, tmpExt)
+			require.Len(t, beats, 1)
+			b.temp.refused = time.Time{}
+			_, err = b.temp.claim()
+			require.ErrorIs(t, err, ErrNotShared, "server ahead by %v", ahead)
+			require.Equal(t, beats, filesIn(t, root, tmpExt))
+			for _, tier := range []*dirTier{a, b} {
+				now, err := tier.Now(ctx)
+				require.NoError(t, err)
+				require.Less(t, time.Until(now).Abs()-ahead.Abs(), time.Minute)
+				require.Greater(t, time.Until(now).Abs()-ahead.Abs(), -time.Minute)
+			}
+			require.NoError(t, a.Close())
+			require.Empty(t, filesIn(t, root, tmpExt))
+		}
 	}
 }

@@ -20,13 +20,14 @@ free proves its death only for a process of this running system that uses the sa
 mount, or on a disk that no other machine uses: a network filesystem may keep locks
 on each machine, with NFS 3 and nolock, with local_lock, or on each mount, with SMB,
 9P and FUSE, and a machine that exports its disk does not see the locks of those who
-mount it. One machine cannot find that out by trying. So processes touch their lock file while they write, and files of
-other machines are removed only when they, and the lock file, have not changed for an
-hour. So are those that processes of this machine left before it restarted: that it is
+mount it. One machine cannot find that out by trying. So processes make a file anew every minute
+while they write, and files of other machines are removed only when they, and the lock
+file, have not changed for an hour. So are those that processes of this machine left before it restarted: that it is
 the same one is told by a name that a copy of it has as well. Their lock files, and so
 what they had claimed, go after beatAge. Times are compared with
-that of a file touched just now, never with this machine's clock: hosts differ, by
-hours at worst.
+that of a file made just now, never with this machine's clock: hosts differ, by hours
+at worst. A file that is touched will not do, for SMB, SSHFS and all of macOS send the
+time of the machine that touches it.
 */
 const (
 	// orphanAge is for how long temporary files, and their lock file, must not
@@ -38,8 +39,8 @@ const (
 	// only sleeps has a claim in the ledger for as long as claimLife.
 	lockAge = claimLife + orphanAge
 
-	// beatEvery is how often a process that writes touches its lock file, and
-	// beatAge how old that may be while it counts as one that writes.
+	// beatEvery is how often a process that writes shows that it lives, and beatAge
+	// how long ago that may be while it counts as one that writes.
 	beatEvery = time.Minute
 	beatAge   = 5 * beatEvery
 )
@@ -132,14 +133,14 @@ func (d *tempDir) lockOverLocked(id string, idle time.Duration) bool {
 	return idle > lockAge || idle > beatAge && d.endedLocked(id, idle)
 }
 
-// beatLocked touches the lock file when that is due, where other machines may be
-// waiting for it. When it is gone so is the claim. d.mu is held.
+// beatLocked shows that this process lives when that is due, where other machines may
+// be waiting for it. When its lock file is gone so is the claim. d.mu is held.
 func (d *tempDir) beatLocked() error {
 	if !d.foreign() || time.Since(d.beat) < beatEvery {
 		return nil
 	}
 	d.beat = time.Now()
-	err := d.t.fs.Touch(filepath.Join(d.dir, d.id+lockExt))
+	lock, err := d.t.fs.Open(filepath.Join(d.dir, d.id+lockExt))
 	if errors.Is(classify(err), ErrNotFound) {
 		d.unlock(d.lock)
 		d.id, d.lock = "", nil
@@ -149,11 +150,33 @@ func (d *tempDir) beatLocked() error {
 	if err != nil {
 		return err
 	}
+	_ = lock.Close()
+	if err := d.renewBeat(); err != nil && !vfs.IsNoSpace(err) { // a full disk is still collected
+		return err
+	}
 	return d.yieldLocked()
 }
 
+// renewBeat replaces the file whose time says when this process was last seen. It is
+// made anew, because a touched file may get the time of who touches it.
+func (d *tempDir) renewBeat() error {
+	path := d.path(d.id, "beat")
+	f, err := d.t.fs.Create(path)
+	if err == nil {
+		err = f.Close()
+	}
+	if err == nil {
+		err = d.t.fs.Rename(path, filepath.Join(d.dir, d.id+"-beat"+tmpExt))
+	}
+	if err != nil {
+		d.discard(path, 0) // a full disk may fail Create when the name is there
+	}
+	return err
+}
+
 // nowLocked is what the filesystem's clock shows, which may be another machine's.
-// It is false where there is no file of ours to tell by. d.mu is held.
+// It is false without an id, whose file could be made to tell by, and where none can
+// be made. d.mu is held.
 func (d *tempDir) nowLocked() (time.Time, bool) {
 	if !d.foreign() {
 		return time.Now(), true
@@ -161,11 +184,8 @@ func (d *tempDir) nowLocked() (time.Time, bool) {
 	if d.id == "" {
 		return time.Time{}, false
 	}
-	path := filepath.Join(d.dir, d.id+lockExt)
-	if d.t.fs.Touch(path) != nil {
-		return time.Time{}, false
-	}
-	return d.changed(path)
+	now, err := d.timeNow(d.path(d.id, clockWord))
+	return now, err == nil
 }
 
 // changed returns when a file changed last. It is opened for that: an NFS client
