@@ -105,7 +105,7 @@ func (b *book) take(n int64) (*room, bool) {
 // freeLocked is what is claimed and not used. A claim that may have been taken
 // for a dead process's is none.
 func (b *book) freeLocked() int64 {
-	if b.now().Sub(b.updated) > claimLife/2 {
+	if wallBetween(b.updated, b.now()) > claimLife/2 {
 		return 0
 	}
 	return max(0, b.claimed-b.used-b.wasted-b.inflight-b.tier.Left())

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -579,4 +580,42 @@ func TestTimesOfTheKeeperAlone(t *testing.T) {
 			require.Empty(t, filesIn(t, root, tmpExt))
 		}
 	}
+}
+
+// slept returns now as it was before this machine slept for a while: the monotonic clock
+// has stood still. The upper bits of a Time's first word are its seconds.
+func slept(d time.Duration) time.Time {
+	at := time.Now()
+	*(*uint64)(unsafe.Pointer(&at)) -= uint64(d/time.Second) << 30
+	return at
+}
+
+// TestSleepCountsForOthers: this machine slept. Others may have taken it for one that
+// stopped, and its claims for those of a dead process.
+func TestSleepCountsForOthers(t *testing.T) {
+	require.Less(t, time.Since(slept(time.Hour)), time.Minute)
+	require.Greater(t, time.Now().Round(0).Sub(slept(time.Hour)), 59*time.Minute)
+
+	s := open(t, testOptions(t))
+	putChain(t, s, prompt(1, testTokens))
+	b := s.books[tierLocal]
+	free := func() int64 {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.freeLocked()
+	}
+	require.Positive(t, free())
+	b.mu.Lock()
+	b.updated = slept(claimLife)
+	b.mu.Unlock()
+	require.Zero(t, free())
+
+	sh := newShare(0)
+	a := sharedTier(t, sh.from("a"), privateDir(t))
+	_, err := a.temp.claim()
+	require.NoError(t, err)
+	a.temp.beat = slept(beatEvery)
+	_, err = a.temp.claim()
+	require.NoError(t, err)
+	require.Len(t, filesIn(t, a.root, tmpExt), 1, "it has shown that it lives")
 }

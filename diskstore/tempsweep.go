@@ -136,7 +136,7 @@ func (d *tempDir) lockOverLocked(id string, idle time.Duration) bool {
 // beatLocked shows that this process lives when that is due, where other machines may
 // be waiting for it. When its lock file is gone so is the claim. d.mu is held.
 func (d *tempDir) beatLocked() error {
-	if !d.foreign() || time.Since(d.beat) < beatEvery {
+	if !d.foreign() || wallBetween(d.beat, time.Now()) < beatEvery {
 		return nil
 	}
 	d.beat = time.Now()
@@ -156,6 +156,10 @@ func (d *tempDir) beatLocked() error {
 	}
 	return d.yieldLocked()
 }
+
+// wallBetween is the time between two moments, with that in which this machine slept:
+// the monotonic clock leaves it out, and others' clocks do not.
+func wallBetween(a, b time.Time) time.Duration { return b.Round(0).Sub(a.Round(0)).Abs() }
 
 // renewBeat replaces the file whose time says when this process was last seen. It is
 // made anew, because a touched file may get the time of who touches it.
