@@ -172,15 +172,11 @@ func TestUnknownClockDeletesNothingByAge(t *testing.T) {
 	require.Empty(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, tmpDir), tmpExt))
 }
 
-// noClock is a filesystem in which nobody may make or touch a file.
+// noClock is a filesystem in which nobody may make a file.
 type noClock struct{ vfs.FS }
 
 func (noClock) Create(name string) (vfs.File, error) {
 	return nil, errors.Join(&os.PathError{Op: "create", Path: name, Err: os.ErrPermission})
-}
-
-func (noClock) Touch(name string) error {
-	return &os.PathError{Op: "touch", Path: name, Err: os.ErrPermission}
 }
 
 // TestGCOnAFullShare: there is no room for a file to tell the time by. What is old by

@@ -124,12 +124,6 @@ func (h hostFS) Chtimes(name string, atime, mtime time.Time) error {
 	return h.FS.Chtimes(name, atime.Add(-h.share.ahead), mtime.Add(-h.share.ahead))
 }
 
-// Touch gives a file the time of this machine, as SMB, SSHFS and macOS do.
-func (h hostFS) Touch(name string) error {
-	now := time.Now()
-	return h.Chtimes(name, now, now)
-}
-
 func (h hostFS) Locking(string) (vfs.Locking, error) {
 	return vfs.Locking{
 		Reach: h.share.reach, Host: h.host, Why: "nfs with nolock",

@@ -308,16 +308,6 @@ func (b belowFS) Chtimes(name string, atime, mtime time.Time) error {
 	}))
 }
 
-func (b belowFS) Touch(name string) error {
-	rel, ok := b.below(name)
-	if !ok {
-		return b.osFS.Touch(name)
-	}
-	return pathError("touch", name, b.at(rel, func(dir int, base string) error {
-		return unix.UtimesNanoAt(dir, base, present(), unix.AT_SYMLINK_NOFOLLOW)
-	}))
-}
-
 func (b belowFS) Lock(name string) (io.Closer, error) {
 	rel, ok := b.below(name)
 	if !ok {

@@ -130,10 +130,6 @@ func (b *Bounded) Chtimes(name string, atime, mtime time.Time) error {
 	return b.Do(OpChtimes, name, func() error { return b.fs.Chtimes(name, atime, mtime) })
 }
 
-func (b *Bounded) Touch(name string) error {
-	return b.Do(OpTouch, name, func() error { return b.fs.Touch(name) })
-}
-
 func (b *Bounded) Locking(name string) (Locking, error) {
 	return within(b, OpLocking, name, func() (Locking, error) { return b.fs.Locking(name) }, nil)
 }

@@ -81,7 +81,6 @@ func conformFiles(t *testing.T, fsys FS, path func(...string) string) {
 	require.ErrorIs(t, fsys.Remove(a), fs.ErrNotExist)
 	require.ErrorIs(t, fsys.Chtimes(a, time.Now(), time.Now()), fs.ErrNotExist)
 	require.ErrorIs(t, fsys.Uncache(a), fs.ErrNotExist)
-	require.ErrorIs(t, fsys.Touch(a), fs.ErrNotExist)
 
 	write(t, fsys, a, "hello")
 	require.NoError(t, fsys.Uncache(a))

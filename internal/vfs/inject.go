@@ -24,7 +24,6 @@ const (
 	OpRemove  Op = "remove"
 	OpLstat   Op = "lstat"
 	OpChtimes Op = "chtimes"
-	OpTouch   Op = "touch"
 	OpLocking Op = "locking"
 	OpSyncDir Op = "syncdir"
 	OpLock    Op = "lock"
@@ -253,13 +252,6 @@ func (i *Injector) Chtimes(name string, atime, mtime time.Time) error {
 		return err
 	}
 	return i.fs.Chtimes(name, atime, mtime)
-}
-
-func (i *Injector) Touch(name string) error {
-	if err := i.fail(OpTouch, name); err != nil {
-		return err
-	}
-	return i.fs.Touch(name)
 }
 
 func (i *Injector) Locking(name string) (Locking, error) {

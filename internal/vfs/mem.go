@@ -294,11 +294,6 @@ func (m *Mem) Chtimes(name string, atime, mtime time.Time) error {
 	})
 }
 
-func (m *Mem) Touch(name string) error {
-	now := time.Now()
-	return m.Chtimes(name, now, now)
-}
-
 // Locking says that everybody sees its locks.
 func (m *Mem) Locking(name string) (Locking, error) {
 	_, err := m.Lstat(name)

@@ -99,7 +99,6 @@ func (osFS) Chtimes(name string, atime, mtime time.Time) error {
 	return chtimes(name, atime, mtime)
 }
 
-func (osFS) Touch(name string) error              { return touch(name) }
 func (osFS) Locking(name string) (Locking, error) { return lockingAt(name) }
 
 func (osFS) Space(name string) (Space, error) {

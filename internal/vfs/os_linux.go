@@ -20,11 +20,6 @@ func isRAM(name string) (bool, error) {
 	return false, nil
 }
 
-// present is the time that a file's keeper has now.
-func present() []unix.Timespec {
-	return []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Nsec: unix.UTIME_NOW}}
-}
-
 // uncache drops the clean pages of a file from the page cache. A network
 // filesystem asks its server again then.
 func uncache(f *os.File) error {

@@ -36,14 +36,6 @@ func chtimes(name string, atime, mtime time.Time) error {
 	return nil
 }
 
-// touch names no time, so that an NFS server takes its own.
-func touch(name string) error {
-	if err := unix.UtimesNanoAt(unix.AT_FDCWD, name, present(), unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return &fs.PathError{Op: "touch", Path: name, Err: err}
-	}
-	return nil
-}
-
 func timespecs(atime, mtime time.Time) []unix.Timespec {
 	return []unix.Timespec{unix.NsecToTimespec(atime.UnixNano()), unix.NsecToTimespec(mtime.UnixNano())}
 }

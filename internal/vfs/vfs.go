@@ -87,10 +87,6 @@ type FS interface {
 	// Chtimes sets a file's access and modification time.
 	Chtimes(name string, atime, mtime time.Time) error
 
-	// Touch sets a file's times to the present, by the clock of whoever keeps the
-	// file: a server's, where that is another machine.
-	Touch(name string) error
-
 	// SyncDir returns once the directory's entries are on the device.
 	SyncDir(name string) error
 
