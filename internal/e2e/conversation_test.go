@@ -187,6 +187,32 @@ func TestPrivateRequest(t *testing.T) {
 	require.NotEmpty(t, s.pages())
 }
 
+// A private request comes to the end of its context in a model that cannot be shifted: what
+// is left of it is computed anew from the first position on, below what was public there.
+func TestPrivateRequestThatIsComputedAnew(t *testing.T) {
+	s := modelServer{start(t, "OLLAMA_NEW_ENGINE=1", "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_KV_TIER_PAGE_TOKENS=64")}
+	m := s.load(t, "qwen3next")
+	small := func(private bool) func(*ollamatest.Request) {
+		return func(r *ollamatest.Request) {
+			r.Model = "qwen3next"
+			r.Options["num_ctx"], r.Options["num_batch"], r.Options["num_keep"] = 512, 64, 4
+			if private {
+				r.Options["kv_store"] = false
+			}
+		}
+	}
+	public := m.prompt(320, 401)
+	m.server.ask(public, 1, small(false))
+	m.flush()
+	stored := m.pages()
+	require.NotEmpty(t, stored)
+	answer := m.server.ask(public+m.prompt(150, 402), 150, small(true))
+	require.Equal(t, 150, answer.EvalCount, "past the end of the context")
+	m.flush()
+	m.unload()
+	require.Subset(t, stored, m.pages())
+}
+
 // Parallel requests restore while others decode.
 func TestParallelRequests(t *testing.T) {
 	s := start(t, "OLLAMA_NUM_PARALLEL=4")
