@@ -81,6 +81,12 @@ func (u *dirUpload) seal(used time.Time) (Info, error) {
 		u.remove()
 		return Info{}, err
 	}
+	// Where no time can be set nothing is stored: the first page of a conversation would be
+	// evicted first, and the others found no more. The time that it has tells.
+	if err := u.t.fs.Chtimes(u.tmp, fi.ModTime(), fi.ModTime()); err != nil {
+		u.remove()
+		return Info{}, err
+	}
 	return Info{Name: u.name, Bytes: fi.Size(), Physical: u.t.fs.PhysicalBytes(fi), Used: used}, nil
 }
 
@@ -100,7 +106,8 @@ func (u *dirUpload) publish(ctx context.Context, info Info) (Committed, error) {
 		if err := t.fs.Rename(u.tmp, path); err != nil {
 			return err
 		}
-		// A file that keeps the time of its writing is evicted later than others.
+		// This was tried before. A file that keeps the time of its writing is evicted
+		// later than others.
 		_ = t.fs.Chtimes(path, info.Used, info.Used)
 		return nil
 	}

@@ -253,3 +253,18 @@ func TestConversationLargerThanTheBudget(t *testing.T) {
 	putChain(t, s, prompt(2, testTokens)) // another one does get room
 	readChain(t, s, prompt(2, testTokens), testTokens)
 }
+
+// TestNothingIsStoredWithoutTimes: where no file can be given a time nobody knows which
+// page of a conversation came first. Put says so, and leaves nothing behind.
+func TestNothingIsStoredWithoutTimes(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), withRemote(t))
+	s := open(t, o)
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpChtimes}, Err: syscall.EPERM})
+	err := s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(1, testTokens)))
+	require.ErrorIs(t, err, syscall.EPERM)
+	require.ErrorContains(t, err, o.Local.Root)
+	require.Empty(t, filesIn(t, o.Local.Root, pageExt))
+	require.NoError(t, s.Flush(ctx))
+	require.Equal(t, occupied(t, o.Local.Root), recorded(t, o.Local.Root))
+}
