@@ -73,6 +73,16 @@ func restarted(t *testing.T, store *memStore, prompt []int32) int {
 	return held
 }
 
+// refused computes texts, each in a slot of its own, while the store refuses every page. The
+// store goes on to refuse.
+func (r *fakeRunner) refused(store *memStore, texts ...[]int32) {
+	store.setFail(errRefused)
+	for i, text := range texts {
+		r.run(r.slots[i], text, nil, true)
+	}
+	r.settle()
+}
+
 // Writes are refused for one turn; the turns after it store what is missing, without a flush.
 func TestAFailedWriteIsTriedAgain(t *testing.T) {
 	store := newMemStore(t)
@@ -100,10 +110,7 @@ func TestAFlushTriesAgain(t *testing.T) {
 	r := newFakeRunner(t, store, 2, 256, Options{})
 	withClock(r)
 	text, other := tokenRange(1, 50), tokenRange(2, 50)
-	store.setFail(errRefused)
-	r.run(r.slots[0], text, nil, true)
-	r.run(r.slots[1], other, nil, true)
-	r.settle()
+	r.refused(store, text, other)
 	store.setFail(nil)
 	r.flush()
 	require.Equal(t, 50, restarted(t, store, text), "with its tail")
@@ -116,9 +123,7 @@ func TestAnIdleSlotIsStoredBesideAnother(t *testing.T) {
 	r := newFakeRunner(t, store, 2, 256, Options{})
 	clock := withClock(r)
 	text := tokenRange(1, 50)
-	store.setFail(errRefused)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.refused(store, text)
 	store.setFail(nil)
 	clock.add(retryFirst)
 	r.run(r.slots[1], tokenRange(2, 9), nil, true)
@@ -253,9 +258,7 @@ func TestAThinPageIsReplacedThoughThatFailsAtFirst(t *testing.T) {
 	r.tiered.thin[key] = true
 	clear(r.tiered.slots[0].pages)
 	r.tiered.mu.Unlock()
-	store.setFail(errRefused)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.refused(store, text)
 	require.True(t, r.tiered.thin[key])
 	store.setFail(nil)
 	clock.add(retryFirst)
@@ -271,9 +274,7 @@ func TestFlushingWhatIsSealedCopiesNothing(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 256, Options{})
 	withClock(r)
-	store.setFail(errRefused)
-	r.run(r.slots[0], tokenRange(1, 50), nil, true)
-	r.settle()
+	r.refused(store, tokenRange(1, 50))
 	store.setFail(nil)
 	sealed := r.tiered.Stats().SealedPages
 	tight(r)
@@ -344,10 +345,7 @@ func TestAnIdleServerWritesAgain(t *testing.T) {
 	_, set := r.timers.set()
 	require.False(t, set, "nothing failed")
 
-	store.setFail(errRefused)
-	r.run(r.slots[0], text, nil, true)
-	r.run(r.slots[1], other, nil, true)
-	r.settle()
+	r.refused(store, text, other)
 	for pause := retryFirst; pause <= 4*retryFirst; pause *= 2 {
 		wait, set := r.timers.set()
 		require.True(t, set)
@@ -385,10 +383,7 @@ func TestAnIdleServerLooksBeforeItCopies(t *testing.T) {
 	r := newFakeRunner(t, store, 2, 256, Options{})
 	clock := withClock(r)
 	text, other := tokenRange(1, 50), tokenRange(2, 45)
-	store.setFail(errRefused)
-	r.run(r.slots[0], text, nil, true)
-	r.run(r.slots[1], other, nil, true)
-	r.settle()
+	r.refused(store, text, other)
 	fire := func() (tried int) {
 		before := store.puts
 		waits := r.device.waits()
@@ -415,9 +410,7 @@ func TestAnIdleServerLooksBeforeItCopies(t *testing.T) {
 	require.Equal(t, 50, restarted(t, store, text), "with its tail")
 	require.Equal(t, 45, restarted(t, store, other))
 
-	store.setFail(errRefused)
-	r.run(r.slots[0], append(slices.Clone(text), tokenRange(3, 10)...), nil, true)
-	r.settle()
+	r.refused(store, append(slices.Clone(text), tokenRange(3, 10)...))
 	wait, _ := r.timers.set()
 	require.Equal(t, retryFirst, wait, "it begins anew")
 }
@@ -428,9 +421,7 @@ func TestAnIdleServerLooksWithAnotherPage(t *testing.T) {
 	store.failing = map[int]error{0: errRefused, 2: errRefused}
 	r := newFakeRunner(t, store, 1, 256, Options{})
 	clock := withClock(r)
-	store.setFail(errRefused)
-	r.run(r.slots[0], tokenRange(1, 50), nil, true)
-	r.settle()
+	r.refused(store, tokenRange(1, 50))
 	store.setFail(nil)
 	for range 12 {
 		wait, set := r.timers.set()
@@ -452,9 +443,7 @@ func TestAWrittenPageEndsTheIdlePause(t *testing.T) {
 	r := newFakeRunner(t, store, 2, 256, Options{})
 	clock := withClock(r)
 	text := tokenRange(1, 50)
-	store.setFail(errRefused)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.refused(store, text)
 	for range 8 {
 		wait, _ := r.timers.set()
 		clock.add(wait)
@@ -497,9 +486,7 @@ func TestWritingAgainWaitsForABatch(t *testing.T) {
 	r := newFakeRunner(t, store, 2, 256, Options{})
 	clock := withClock(r)
 	text := tokenRange(1, 50)
-	store.setFail(errRefused)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.refused(store, text)
 	store.setFail(nil)
 	clock.add(retryFirst)
 
@@ -520,9 +507,7 @@ func TestWritingAgainIsPutOff(t *testing.T) {
 	r := newFakeRunner(t, store, 1, 256, Options{})
 	clock := withClock(r)
 	text := tokenRange(1, 50)
-	store.setFail(errRefused)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.refused(store, text)
 	clock.add(retryFirst / 2)
 	r.flush() // tries at once, and fails
 	clock.add(retryFirst / 2)
