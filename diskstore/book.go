@@ -206,6 +206,9 @@ func (b *book) evictedUpTo(used time.Time) {
 	}
 }
 
+// nearlyFull reports whether so many bytes are so near the budget that it is trimmed.
+func (b *book) nearlyFull(figure int64) bool { return figure > b.budget-b.budget/trimShare }
+
 // counts returns ledger.Counts as last seen.
 func (b *book) counts() int64 {
 	b.mu.Lock()

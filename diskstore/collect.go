@@ -94,7 +94,7 @@ func (s *Store) requestCollection(want demand) {
 		if err != nil && !errors.Is(err, errExhausted) && !errors.Is(err, errNotCounted) {
 			s.noteTierError(tierLocal, err)
 		}
-		if s.remote == nil || s.remote.breaker.down() {
+		if !s.answers(tierRemote) {
 			return
 		}
 		// Not here: a listing over a network takes minutes, and Put waits for this.
@@ -135,7 +135,7 @@ func (s *Store) shortage(ctx context.Context, id tierID, want demand) (over int6
 		return max(figure+want.room-low, want.disk), want.before, nil
 	case want.disk > 0:
 		return want.disk, want.before, nil
-	case figure > budget-budget/trimShare && !alone && !s.trimmed[id].within(touchEvery, s.now()):
+	case s.books[id].nearlyFull(figure) && !alone && !s.trimmed[id].within(touchEvery, s.now()):
 		return figure - low, want.young, nil
 	}
 	return 0, time.Time{}, nil

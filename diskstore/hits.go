@@ -144,7 +144,7 @@ func (s *Store) recordHits(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
 	defer cancel()
 	for _, id := range s.tiers(TierLocal) {
-		if s.books[id].unrecordedHits() && (id == tierLocal || !s.remote.breaker.down()) {
+		if s.books[id].unrecordedHits() && s.answers(id) {
 			_ = s.books[id].record(ctx)
 		}
 	}

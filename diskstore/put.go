@@ -144,6 +144,10 @@ func (s *Store) stored(ctx context.Context, name Name, p *Page, meek bool) bool 
 	return true
 }
 
+// errUnreachable reports a page that nobody could find: the one that it continues is not
+// stored.
+var errUnreachable = fmt.Errorf("the page it continues is not stored: %w", ErrNoSpace)
+
 // roomFor reserves room for a file of n bytes at a place in the local tier, and
 // returns the recency to store it with.
 type roomFor func(ctx context.Context, n int64, at position) (*room, time.Time, error)
@@ -197,7 +201,7 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *room, us
 		case last:
 			return nil, used, wrap(err, ErrNoSpace)
 		case done == nil && !s.reachable(ctx, at):
-			return nil, used, fmt.Errorf("the page it continues is not stored: %w", ErrNoSpace)
+			return nil, used, errUnreachable
 		case done == nil:
 			used = s.moveUp(ctx, at)
 			want := demandAt(at, used)
@@ -224,7 +228,7 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *room, us
 func (s *Store) spareRoom(ctx context.Context, n int64, at position) (*room, time.Time, error) {
 	b, used := s.books[tierLocal], s.now()
 	if !s.reachable(ctx, at) {
-		return nil, used, fmt.Errorf("the page it continues is not stored: %w", ErrNoSpace)
+		return nil, used, errUnreachable
 	}
 	if b.budget == 0 {
 		switch short, _, err := s.reserve(ctx, tierLocal); {
@@ -242,7 +246,7 @@ func (s *Store) spareRoom(ctx context.Context, n int64, at position) (*room, tim
 	if err != nil {
 		return nil, used, err
 	}
-	if figure, known := b.figure(); b.budget > 0 && (!known || figure > b.budget-b.budget/trimShare) {
+	if figure, known := b.figure(); b.budget > 0 && (!known || b.nearlyFull(figure)) {
 		r.cancel()
 		return nil, used, fmt.Errorf("no room to spare in a budget of %d: %w", b.budget, ErrNoSpace)
 	}

@@ -251,13 +251,18 @@ func (s *Store) Flush(ctx context.Context) error {
 	return nil
 }
 
+// answers reports whether a tier is there and not known to be down. The local one always is.
+func (s *Store) answers(id tierID) bool {
+	return id == tierLocal || s.remote != nil && !s.remote.breaker.down()
+}
+
 // giveBack settles the ledgers of tiers that answer. Where that fails the claim stays
 // until files are counted.
 func (s *Store) giveBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
 	defer cancel()
 	for _, id := range s.tiers(TierLocal) {
-		if id == tierLocal || !s.remote.breaker.down() {
+		if s.answers(id) {
 			_ = s.books[id].giveBack(ctx)
 		}
 	}

@@ -20,13 +20,13 @@ free proves its death only for a process of this running system that uses the sa
 mount, or on a disk that no other machine uses: a network filesystem may keep locks
 on each machine, with NFS 3 and nolock, with local_lock, or on each mount, with SMB,
 9P and FUSE, and a machine that exports its disk does not see the locks of those who
-mount it. One machine cannot find that out by trying. So processes make a file anew every minute
-while they write, and files of other machines are removed only when they, and the lock
-file, have not changed for an hour. So are those that processes of this machine left before it restarted: that it is
-the same one is told by a name that a copy of it has as well. Their lock files, and so
-what they had claimed, go after beatAge. Times are compared with
-that of a file made just now, never with this machine's clock: hosts differ, by hours
-at worst. A file that is touched will not do, for SMB, SSHFS and all of macOS send the
+mount it. One machine cannot find that out by trying. So processes make a file anew
+every minute while they write, and files of other machines are removed only when they,
+and the lock file, have not changed for an hour. So are those that processes of this
+machine left before it restarted: that it is the same one is told by a name that a copy
+of it has as well. Their lock files, and so what they had claimed, go after beatAge.
+Times are compared with that of a file made just now, never with this machine's clock:
+hosts differ, by hours at worst. A file that is touched will not do, for SMB, SSHFS and all of macOS send the
 time of the machine that touches it.
 */
 const (
