@@ -1,0 +1,196 @@
+package diskstore
+
+import (
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// share is a network filesystem as several machines see it. Locks succeed and stay
+// on each machine, or fail. The server's clock is not that of the machines. Each
+// machine remembers what it has seen of a file until it opens that or changes it
+// itself.
+type share struct {
+	ahead   time.Duration // of the server's clock
+	noLocks bool
+	reach   vfs.Reach
+	machine map[string]string        // by host, where there is one
+	up      map[string]time.Duration // by host
+
+	mu    sync.Mutex
+	locks map[string]bool // by machine and path
+	seen  map[string]fs.FileInfo
+}
+
+func newShare(ahead time.Duration) *share {
+	return &share{ahead: ahead, reach: vfs.ReachHost, locks: make(map[string]bool), seen: make(map[string]fs.FileInfo)}
+}
+
+// from returns the share as one machine sees it.
+func (s *share) from(host string) vfs.FS { return hostFS{quickFS, s, host} }
+
+// die lets go of all locks of a machine.
+func (s *share) die(host string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key := range s.locks {
+		if strings.HasPrefix(key, host+" ") {
+			delete(s.locks, key)
+		}
+	}
+}
+
+type hostFS struct {
+	vfs.FS
+	share *share
+	host  string
+}
+
+// skewedInfo tells the times of the server.
+type skewedInfo struct {
+	fs.FileInfo
+	ahead time.Duration
+}
+
+func (i skewedInfo) ModTime() time.Time { return i.FileInfo.ModTime().Add(i.ahead) }
+
+func (h hostFS) forget(names ...string) {
+	h.share.mu.Lock()
+	defer h.share.mu.Unlock()
+	for _, name := range names {
+		delete(h.share.seen, h.host+" "+name)
+	}
+}
+
+func (h hostFS) Lstat(name string) (fs.FileInfo, error) {
+	h.share.mu.Lock()
+	defer h.share.mu.Unlock()
+	if fi, ok := h.share.seen[h.host+" "+name]; ok {
+		return fi, nil
+	}
+	fi, err := h.FS.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	skewed := skewedInfo{fi, h.share.ahead}
+	if fi.Mode().IsRegular() {
+		h.share.seen[h.host+" "+name] = skewed
+	}
+	return skewed, nil
+}
+
+func (h hostFS) SameFile(a, b fs.FileInfo) bool {
+	return os.SameFile(a.(skewedInfo).FileInfo, b.(skewedInfo).FileInfo)
+}
+
+func (h hostFS) Open(name string) (vfs.File, error) {
+	h.forget(name)
+	f, err := h.FS.Open(name)
+	return hostFile{f, h, name}, err
+}
+
+func (h hostFS) Create(name string) (vfs.File, error) {
+	h.forget(name)
+	f, err := h.FS.Create(name)
+	return hostFile{f, h, name}, err
+}
+
+func (h hostFS) Rename(oldname, newname string) error {
+	defer h.forget(oldname, newname)
+	return h.FS.Rename(oldname, newname)
+}
+
+func (h hostFS) Remove(name string) error {
+	defer h.forget(name)
+	return h.FS.Remove(name)
+}
+
+func (h hostFS) Chtimes(name string, atime, mtime time.Time) error {
+	defer h.forget(name)
+	return h.FS.Chtimes(name, atime.Add(-h.share.ahead), mtime.Add(-h.share.ahead))
+}
+
+func (h hostFS) Locking(string) (vfs.Locking, error) {
+	return vfs.Locking{
+		Reach: h.share.reach, Host: h.host, Why: "nfs with nolock",
+		Machine: h.share.machine[h.host], Up: h.share.up[h.host],
+	}, nil
+}
+
+func (h hostFS) Lock(name string) (io.Closer, error) { return h.lock(name, os.O_CREATE) }
+
+func (h hostFS) LockThere(name string) (io.Closer, error) { return h.lock(name, 0) }
+
+func (h hostFS) lock(name string, flags int) (io.Closer, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|flags, 0o600) // it is made before it is found to be of no use
+	if err != nil {
+		return nil, err
+	}
+	f.Close()
+	h.share.mu.Lock()
+	defer h.share.mu.Unlock()
+	key := h.host + " " + name
+	switch {
+	case h.share.noLocks:
+		return nil, &fs.PathError{Op: "lock", Path: name, Err: syscall.ENOLCK}
+	case h.share.locks[key]:
+		return nil, &fs.PathError{Op: "lock", Path: name, Err: vfs.ErrLocked}
+	}
+	h.share.locks[key] = true
+	return hostLock{h.share, key}, nil
+}
+
+type hostLock struct {
+	share *share
+	key   string
+}
+
+func (l hostLock) Close() error {
+	l.share.mu.Lock()
+	defer l.share.mu.Unlock()
+	delete(l.share.locks, l.key)
+	return nil
+}
+
+type hostFile struct {
+	vfs.File
+	h    hostFS
+	name string
+}
+
+func (f hostFile) Stat() (fs.FileInfo, error) {
+	fi, err := f.File.Stat()
+	return skewedInfo{fi, f.h.share.ahead}, err
+}
+
+func (f hostFile) Write(p []byte) (int, error) {
+	f.h.forget(f.name)
+	return f.File.Write(p)
+}
+
+// sharedTier returns the tier in root as one machine sees it.
+func sharedTier(t *testing.T, fsys vfs.FS, root string) *dirTier {
+	tier := newDirTier(fsys, root, false)
+	tier.shared = true
+	t.Cleanup(func() { require.NoError(t, tier.Close()) })
+	return tier
+}
+
+func privateDir(t *testing.T) string {
+	dir := filepath.Join(t.TempDir(), "share")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	return dir
+}
+
+// clockOffsets are how far a server's clock may be from a machine's.
+var clockOffsets = []time.Duration{0, -3 * time.Hour, 3 * time.Hour}
