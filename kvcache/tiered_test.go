@@ -248,8 +248,7 @@ func TestFailingStoreNeverFailsARequest(t *testing.T) {
 	store := newMemStore(t)
 	store.fail = errors.New("no space left on device")
 	r := newFakeRunner(t, store, 1, 128, Options{})
-	now := time.Now()
-	r.tiered.queue.now = func() time.Time { return now }
+	now := withClock(r)
 	prompt := tokenRange(1, 60)
 	for range 3 {
 		r.run(r.slots[0], prompt, []int32{1, 2}, true)
@@ -260,7 +259,7 @@ func TestFailingStoreNeverFailsARequest(t *testing.T) {
 	require.Less(t, store.puts, 10, "a store that just failed is left alone")
 
 	store.setFail(nil)
-	now = now.Add(2 * retryAfter)
+	now.add(2 * retryAfter)
 	r.run(r.slots[0], tokenRange(3, 60), nil, true)
 	r.flush()
 	require.Len(t, store.pages, 21, "what left the cache meanwhile is stored too")
