@@ -17,15 +17,9 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// The soak plays random histories (package soak) on a tiered server, to which things happen,
-// and on a stock one, to which nothing does, and compares all answers.
-//
-// Every history has a seed. It is printed, and KVTIER_SOAK_SEED plays it again;
-// KVTIER_SOAK_MINUTES plays histories of ever new seeds for so long, and KVTIER_SOAK_ARCH
-// names other architectures. KVTIER_LONG is ten minutes of all. KVTIER_STOCK_OLLAMA names
-// an unpatched build to compare with; otherwise it is ours with tiering off.
-// KVTIER_SOAK_CONTROL leaves tiering off on both sides: this is how far apart they are
-// without it.
+// The soak plays random histories (package soak) on two servers: on a tiered one, to which
+// things happen, and on a stock one, to which nothing does. It compares all answers.
+// CONTRIBUTING.md explains these variables.
 const (
 	soakSeedEnv    = "KVTIER_SOAK_SEED"
 	soakMinutesEnv = "KVTIER_SOAK_MINUTES"
