@@ -26,31 +26,8 @@
 //
 // # Rules
 //
-// K/V is corrupted silently where one of these is broken, so each has a test of its name.
-//
-//   - Writes: a batch of a finished sequence may be built and still run, and use cells that
-//     Remove or a window has freed. Done is not computed: nothing waits for a batch without
-//     outputs, and what the host writes is not ordered with it. A restore waits until the
-//     device has computed all that was built before it took its cells.
-//   - Reads: a batch without outputs does not wait for its device. Rows are copied after
-//     the backend is synchronized.
-//   - Graphs: the memory of a graph is that of the outputs of the one before. One of ours is
-//     computed between two batches and under the runner's lock, or in memory of its own.
-//   - When: cells are noted when a batch is built, and rows are copied after its outputs
-//     are ready and before the next batch may compute.
-//   - Removal: complete pages leave before their cells are freed or rotated, and what a
-//     flight would have added past the cut is forgotten.
-//   - Budget: cells are reserved before the first row is read; no room means no restore.
-//   - Publishing: while a restore has let go of the runner's lock its slot claims no row that
-//     is not written.
-//   - Identity: rows are stored under the exact tokens and images that made them, or not at
-//     all.
-//   - Windows: rows that a batch in flight may overwrite are not copied, and a window comes
-//     back whole or not at all.
-//   - State: it is read before the next batch runs, and used at its one position alone.
-//   - Shifts: what is reused at another position is never stored, nor what follows from it,
-//     and exact rows replace it.
-//   - Spans: a restore never ends between tokens that attend to each other forwards.
+// K/V is corrupted silently where one of the rules under "Rules" in docs/architecture.md is
+// broken. That table names the tests of each rule.
 //
 // Pages are read as long as that is quicker than computing them: package rates decides, from
 // what both have cost. Text that moved is found by package runs.
