@@ -7,8 +7,8 @@ import (
 	"github.com/kvtier/kvtier/kvcache/rates"
 )
 
-// chain is a plan's pages as far as their cost goes.
-func (t *TieredCausal) chain(p *plan) rates.Chain {
+// costs is a plan's pages as far as their cost goes.
+func (t *TieredCausal) costs(p *plan) rates.Chain {
 	c := rates.Chain{Base: p.wanted(p.base), Pages: make([]rates.Page, len(p.refs)), Whole: !t.partial()}
 	for i, ref := range p.refs {
 		begin := int(ref.Start)
@@ -28,7 +28,7 @@ func (t *TieredCausal) decide(ctx context.Context, p *plan) bool {
 	if t.opts.AlwaysRestore {
 		return true
 	}
-	c := t.chain(p)
+	c := t.costs(p)
 	n := t.rates.Plan(c)
 	if n == len(p.refs) {
 		return true
@@ -64,7 +64,7 @@ func (t *TieredCausal) pace(p *plan) *pace {
 	if t.opts.AlwaysRestore {
 		return nil
 	}
-	return &pace{Watch: t.rates.Watch(t.chain(p), pagesInMemory), after: t.after}
+	return &pace{Watch: t.rates.Watch(t.costs(p), pagesInMemory), after: t.after}
 }
 
 // begin starts the clock, after pages were being read for some time.
@@ -102,7 +102,7 @@ func (w *pace) alone() bool { return w != nil && w.Alone() }
 // probe reads some of a plan's pages, from the given one on, to see how quick their tier is
 // now. It does so behind the request, which computes them, and for a bounded time.
 func (t *TieredCausal) probe(p *plan, from int) {
-	c := t.chain(p).After(from)
+	c := t.costs(p).After(from)
 	n, limit := t.rates.Probe(c, pagesInMemory)
 	if n == 0 {
 		return

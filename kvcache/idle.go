@@ -49,22 +49,35 @@ func (t *TieredCausal) await(ctx context.Context, job *idleJob) error {
 
 // whenIdle runs something that computes a graph of its own. Nobody else's graph is computed
 // meanwhile: no batch, and none of those that the runner computes while it builds one, since
-// run has the runner's lock. The lock is held on entry and return, and released while this
-// waits.
+// run has the runner's lock.
 //
 // The error is run's, or the context's when run was not called.
-func (t *TieredCausal) whenIdle(ctx context.Context, lock sync.Locker, run func() error) error {
-	t.mu.Lock()
-	job := t.addIdleLocked(idleJob{lock: lock, run: run})
-	t.mu.Unlock()
+func (r *restoring) whenIdle(ctx context.Context, run func() error) (err error) {
+	r.mu.Lock()
+	job := r.addIdleLocked(idleJob{lock: r.lock, run: run})
+	r.mu.Unlock()
 	select {
-	case err := <-job.done:
-		return err
+	case err = <-job.done:
 	default:
+		r.unlocked(func() { err = r.await(ctx, job) })
 	}
-	lock.Unlock()
-	defer lock.Lock()
+	return err
+}
+
+// landBuilt waits until every flight that is built by now is done.
+func (t *TieredCausal) landBuilt(ctx context.Context) error {
+	t.mu.Lock()
+	job := t.addIdleLocked(idleJob{after: t.lastBuilt(), run: func() error { return nil }})
+	t.mu.Unlock()
 	return t.await(ctx, job)
+}
+
+// lastBuilt is the id of the newest flight. t.mu is held.
+func (t *TieredCausal) lastBuilt() int {
+	if len(t.flights) == 0 {
+		return -1
+	}
+	return t.flights[len(t.flights)-1].id
 }
 
 // whenComputedLocked begins to wait until the device has computed every batch that is built

@@ -5,9 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
-	"sync"
-
-	"github.com/ollama/ollama/model/input"
 
 	"github.com/kvtier/kvtier/diskstore"
 )
@@ -68,43 +65,38 @@ func (p *plan) bytes(geo *geometry, page int) int64 {
 // thinMax bounds how many pages are known to be stored without some rows.
 const thinMax = 4096
 
-// planRestore looks the longest stored chain up and decides whether reading it pays. limit
-// is how many of the prompt's positions may be restored.
-func (t *TieredCausal) planRestore(ctx context.Context, lock sync.Locker, seq, have, limit int, inputs []*input.Input) (plan, bool) {
-	p := plan{seq: seq}
-	p.prompt, _ = t.opts.Media.read(inputs)
-	limit = min(limit, len(p.prompt.tokens))
-	t.mu.Lock()
-	p.base = t.restoreBase(seq, have, &p.prompt)
-	parent, start := t.knownPrefix(seq, p.base)
-	ready := t.ready()
-	t.mu.Unlock()
-	if !ready || limit <= p.base {
-		return p, false
+// chain looks up what follows from the prompt's beginning, up to a limit, and decides whether
+// reading it pays.
+func (r *restoring) chain(limit int) lookUp {
+	p, have := plan{seq: r.seq, prompt: r.prompt}, r.result.Held
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p.base = r.restoreBase(r.seq, have, &p.prompt)
+	parent, start := r.knownPrefix(r.seq, p.base)
+	if !r.ready() || limit <= p.base {
+		return nil
 	}
-
-	lock.Unlock()
-	defer lock.Lock()
-	t.awaitPending(ctx, &p.prompt, p.base, parent, start)
-
-	for _, ref := range t.opts.Store.ChainFrom(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media) {
-		if end := min(int(ref.Start)+ref.Tokens, limit); end > max(p.base, int(ref.Start)) {
-			p.refs, p.end = append(p.refs, ref), end
+	return func(ctx context.Context) (plan, bool) {
+		r.awaitPending(ctx, &p.prompt, p.base, parent, start)
+		for _, ref := range r.opts.Store.ChainFrom(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media) {
+			if end := min(int(ref.Start)+ref.Tokens, limit); end > max(p.base, int(ref.Start)) {
+				p.refs, p.end = append(p.refs, ref), end
+			}
 		}
+		if r.stateful() {
+			r.reachState(ctx, &p, limit)
+		}
+		at := p.end
+		r.reach(ctx, &p)
+		if p.state && p.end != at {
+			return p, false // there is no state at the end that a window allows
+		}
+		// rows that the slot holds are read again only where they are not exact
+		if p.end < have || p.end <= p.base || ctx.Err() != nil {
+			return p, false
+		}
+		return p, r.decide(ctx, &p) && p.end >= have && p.end > p.base
 	}
-	if t.stateful() {
-		t.reachState(ctx, &p, limit)
-	}
-	at := p.end
-	t.reach(ctx, &p)
-	if p.state && p.end != at {
-		return p, false // there is no state at the end that a window allows
-	}
-	// rows that the slot holds are read again only where they are not exact
-	if p.end < have || p.end <= p.base || ctx.Err() != nil {
-		return p, false
-	}
-	return p, t.decide(ctx, &p) && p.end >= have && p.end > p.base
 }
 
 // awaitPending waits for pages on their way to the store that hold tokens of a prompt past
@@ -160,28 +152,27 @@ func (t *TieredCausal) partial() bool {
 	return !t.groups[len(t.groups)-1].windowed() && !t.stateful() // those with a window come last
 }
 
-// recheck asks the store for the pages that a slot counts as stored: since then it may have
+// recheck asks the store for the pages that the slot counts as stored: since then it may have
 // evicted some, or set them aside. What is gone is stored again from the slot's rows.
-func (t *TieredCausal) recheck(ctx context.Context, lock sync.Locker, seq int) {
-	t.mu.Lock()
-	s := t.slot(seq)
-	t.noteDropped()
+func (r *restoring) recheck(ctx context.Context) {
+	r.mu.Lock()
+	s := r.slot(r.seq)
+	r.noteDropped()
 	keys := slices.Clone(s.keys[:s.stored()])
-	tokens := slices.Clone(s.tokens[:len(keys)*t.opts.PageTokens])
+	tokens := slices.Clone(s.tokens[:len(keys)*r.opts.PageTokens])
 	media := mediaWithin(s.media, 0, len(tokens))
-	t.mu.Unlock()
+	r.mu.Unlock()
 	if len(keys) == 0 {
 		return
 	}
-
-	lock.Unlock()
-	defer lock.Lock()
-	gone, known := t.holes(ctx, keys, tokens, media)
+	var gone []int
+	var known int
+	r.unlocked(func() { gone, known = r.holes(ctx, keys, tokens, media) })
 	if len(gone) == 0 || ctx.Err() != nil {
 		return
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, page := range gone {
 		s.forgetStored(keys, page, page+1)
 	}

@@ -2,7 +2,6 @@ package kvcache
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -168,105 +167,4 @@ func (t *TieredCausal) readInto(ctx context.Context, p *plan, i int) page {
 	pg.payload = (*pg.buffer)[:size]
 	pg.placed, pg.err = t.readPage(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], pg.layout, pg.payload)
 	return pg
-}
-
-// fill reads the plan's pages and writes their rows. It returns how many leading tokens of
-// the prompt are in. Beside slots that compute, whose tokens are waited for as well, it takes
-// one processor at most, and stands behind them.
-func (t *TieredCausal) fill(ctx context.Context, p *plan) (held int, err error) {
-	t.queue.yield(1)
-	defer t.queue.yield(-1)
-	if !t.busy(p.seq) {
-		return t.fillCells(ctx, p, false)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		priority.Lower()
-		held, err = t.fillCells(diskstore.Gently(ctx), p, true)
-	}()
-	<-done
-	return held, err
-}
-
-func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (int, error) {
-	pace := t.pace(p)
-	alone := busy || pace.alone()
-	r := t.readAhead(ctx, p, alone, busy)
-	defer r.close()
-
-	if err := t.await(ctx, p.free); err != nil {
-		return p.base, err
-	}
-	if t.opts.Poison {
-		t.poison(p.cells)
-	}
-
-	held := p.base
-	pace.begin(r.clock.took())
-	for read := range r.pages {
-		pg, there := pace.wait(read)
-		if !there {
-			r.stop()
-			pg = <-read // without what it was about to bring
-			r.done(&pg)
-			t.skip(p, pg.index)
-			return held, nil
-		}
-		err := pg.err
-		if err == nil {
-			err = t.write(&pg, p)
-		}
-		if err != nil && !errors.Is(err, diskstore.ErrDamaged) {
-			r.stop() // before there is room for one more
-		}
-		if alone && !busy {
-			r.together()
-			alone = false
-		}
-		r.done(&pg)
-		if err != nil {
-			// After damage the rest is read even so, for what else is damaged to be set
-			// aside: it would pass for stored when the prompt's pages are sealed again.
-			r.drain()
-			return held, err
-		}
-		if held = p.pageEnd(pg.index); !pace.next() && held < p.end {
-			t.skip(p, pg.index+1)
-			return held, nil
-		}
-	}
-	return held, ctx.Err()
-}
-
-// busy reports whether other slots than one compute.
-func (t *TieredCausal) busy(seq int) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, f := range t.flights {
-		for i := range f.parts {
-			if p := &f.parts[i]; p.seq != seq && len(p.inputs) > 0 {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// write puts a page's rows of each group into the cells of their positions.
-func (t *TieredCausal) write(pg *page, p *plan) error {
-	from, cells := make([]int, len(t.groups)), make([][]int32, len(t.groups))
-	start, end := int(pg.ref.Start), p.pageEnd(pg.index)
-	for g := range t.groups {
-		if begin := max(start, p.begin[g]); begin < end {
-			from[g], cells[g] = begin-start, p.cells[g][begin-p.begin[g]:end-p.begin[g]]
-		}
-	}
-	if err := scatter(t.groups, t.opts.States, pg.layout, pg.payload, from, cells); err != nil {
-		return err
-	}
-	if pg.placed != nil {
-		t.place(pg, from, cells)
-	}
-	return nil
 }

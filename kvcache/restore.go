@@ -39,13 +39,37 @@ type Restored struct {
 // sequence ends one of its batches is still under way, which goes on writing to the slot's
 // state: to what the next request begins with, were it there before. lock is the runner's:
 // held on entry and on return, released while this waits. The error is the context's.
-func (t *TieredCausal) Settle(ctx context.Context, lock sync.Locker) error {
-	if !t.stateful() {
-		return nil
+func (t *TieredCausal) Settle(ctx context.Context, lock sync.Locker) (err error) {
+	if t.stateful() {
+		unlocked(lock, func() { err = t.landBuilt(ctx) })
 	}
+	return err
+}
+
+// unlocked is where the runner's lock is let go of: it calls f without it.
+func unlocked(lock sync.Locker, f func()) {
 	lock.Unlock()
 	defer lock.Lock()
-	return t.landBuilt(ctx)
+	f()
+}
+
+// restoring is one restore. The runner's lock is held in its methods, but in what they give
+// to unlocked.
+type restoring struct {
+	*TieredCausal
+	lock   sync.Locker
+	hold   func(tokens int)
+	seq    int
+	prompt prompt // up to the first input without identity
+	limit  int    // how many of the prompt's tokens may be restored
+	result Restored
+}
+
+// unlocked calls f without the runner's lock. What the slot holds by then is told to the
+// runner first.
+func (r *restoring) unlocked(f func()) {
+	r.hold(r.result.Held)
+	unlocked(r.lock, f)
 }
 
 // Restore extends what a slot holds of a prompt from the store. The slot is reserved for
@@ -63,157 +87,126 @@ func (t *TieredCausal) Settle(ctx context.Context, lock sync.Locker) error {
 // The error is the context's; any failure of the store only makes Held smaller.
 func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have int, prompt []*input.Input, hold func(tokens int)) (Restored, error) {
 	started := time.Now()
-	result := Restored{Held: have}
-	defer func() { hold(result.Held) }()
-	lock = &publishing{Locker: lock, hold: hold, result: &result}
-	limit := len(prompt) - 1 // the last token is computed, for its logits
+	r := &restoring{TieredCausal: t, lock: lock, hold: hold, seq: seq, result: Restored{Held: have}}
+	defer func() { hold(r.result.Held) }()
+	r.prompt, _ = t.opts.Media.read(prompt)
+	r.limit = min(len(prompt)-1, len(r.prompt.tokens)) // the last token is computed, for its logits
 	if t.stateful() && have > 0 && !t.opts.States.HasState(seq) {
-		t.clear(seq, &result) // the rows that are left lead nowhere
+		r.clear() // the rows that are left lead nowhere
 	}
-	t.recheck(ctx, lock, seq)
-	err := t.restoreExact(ctx, lock, seq, limit, prompt, &result)
+	r.recheck(ctx)
+	err := r.restoreExact(ctx)
 	if err == nil && t.opts.Runs != nil && !t.stateful() {
-		err = t.reuse(ctx, lock, seq, limit, prompt, &result)
+		err = r.reuse(ctx)
 	}
-	result.Took = time.Since(started)
-	t.restored(&result)
+	r.result.Took = time.Since(started)
+	r.count()
 	if ctx.Err() != nil {
-		return result, ctx.Err()
+		return r.result, ctx.Err()
 	}
 	if errors.Is(err, diskstore.ErrNotFound) {
-		t.log.Debug("kv tier: restore stopped early, a page was replaced or evicted meanwhile", "slot", seq, "restored", result.Tokens, "error", err)
+		t.log.Debug("kv tier: restore stopped early, a page was replaced or evicted meanwhile", "slot", seq, "restored", r.result.Tokens, "error", err)
 	} else if err != nil {
-		t.log.Warn("kv tier: restore stopped early, the rest of the prompt is computed", "slot", seq, "restored", result.Tokens, "error", err)
+		t.log.Warn("kv tier: restore stopped early, the rest of the prompt is computed", "slot", seq, "restored", r.result.Tokens, "error", err)
 	}
-	return result, nil
-}
-
-// publishing is the runner's lock during a restore. Whoever lets go of it tells the runner
-// what the slot holds by then.
-type publishing struct {
-	sync.Locker
-	hold   func(tokens int)
-	result *Restored
-}
-
-func (l *publishing) Unlock() {
-	l.hold(l.result.Held)
-	l.Locker.Unlock()
+	return r.result, nil
 }
 
 // restoreExact restores what follows from the prompt's beginning. Where it could not end as
 // planned the slot is empty, unless it can be given up at any position.
-func (t *TieredCausal) restoreExact(ctx context.Context, lock sync.Locker, seq, limit int, prompt []*input.Input, result *Restored) error {
-	whole, err := t.restore(ctx, lock, seq, limit, prompt, result)
-	if whole || t.partial() {
+func (r *restoring) restoreExact(ctx context.Context) error {
+	_, whole, err := r.extend(ctx, r.chain(r.limit))
+	if whole || r.partial() {
 		return err
 	}
 	// A window or a state of another position is another one: what came in is no use.
-	limit = result.Held
-	t.clear(seq, result)
+	limit := r.result.Held
+	r.clear()
 	if err != nil { // a damaged page: what is before it may serve
-		if whole, _ = t.restore(ctx, lock, seq, limit, prompt, result); !whole {
-			t.clear(seq, result)
+		if _, whole, _ = r.extend(ctx, r.chain(limit)); !whole {
+			r.clear()
 		}
 	}
 	return err
 }
 
-// clear empties a slot.
-func (t *TieredCausal) clear(seq int, result *Restored) {
-	_ = t.Remove(seq, 0, math.MaxInt32) // freeing to the end of a sequence cannot fail
-	*result = Restored{}
+// clear empties the slot.
+func (r *restoring) clear() {
+	_ = r.Remove(r.seq, 0, math.MaxInt32) // freeing to the end of a sequence cannot fail
+	r.result = Restored{}
 }
 
-// restore makes one plan and carries it out as far as it can. It reports whether that was
-// to its end: if not, the slot holds what result says in groups that keep everything.
-func (t *TieredCausal) restore(ctx context.Context, lock sync.Locker, seq, limit int, prompt []*input.Input, result *Restored) (whole bool, err error) {
-	p, ok := t.planRestore(ctx, lock, seq, result.Held, limit, prompt)
-	if !ok {
-		return true, nil
-	}
-	return t.carryOut(ctx, lock, &p, result)
-}
+// lookUp looks pages up in the store, without the runner's lock, and plans what to do with
+// them. It reports whether there is anything.
+type lookUp func(ctx context.Context) (plan, bool)
 
-// carryOut does what a plan says, as far as it can. It reports whether that was to its end.
-func (t *TieredCausal) carryOut(ctx context.Context, lock sync.Locker, p *plan, result *Restored) (whole bool, err error) {
-	base := p.wanted(p.base)
-	err = t.takeCells(p, result.Held)
-	result.Held = base // of what follows cells are reserved and none is written
-	if p.state {
-		result.Held = 0 // the state after base is being replaced
+// extend extends the slot by what a lookup finds, nil for nothing. It reports whether that
+// was anything, and whether all of it came in: if not, the slot holds what result says in
+// groups that keep everything.
+func (r *restoring) extend(ctx context.Context, look lookUp) (found, whole bool, err error) {
+	if look == nil {
+		return false, true, nil
 	}
-	if err != nil {
-		t.log.Debug("kv tier: no room to restore", "slot", p.seq, "error", err)
-		return false, nil
+	var p plan
+	r.unlocked(func() { p, found = look(ctx) })
+	if !found {
+		return false, true, nil
 	}
-
-	lock.Unlock()
-	held, err := t.fill(ctx, p)
-	lock.Lock()
+	if err := r.takeCells(&p); err != nil {
+		r.log.Debug("kv tier: no room to restore", "slot", r.seq, "error", err)
+		return true, false, nil
+	}
+	var held int
+	r.unlocked(func() { held, err = r.fill(ctx, &p) })
 	if p.by != 0 && held > p.base {
-		if turned := t.turn(ctx, lock, p, held); turned != nil {
+		if turned := r.turn(ctx, &p, held); turned != nil {
 			held, err = p.base, turned
 		}
 	}
-
-	result.Held = t.publish(p, held)
-	result.Tokens += max(0, result.Held-base)
-	if p.by != 0 {
-		result.Shifted += result.Held - base
-	}
-	for i, ref := range p.refs {
-		if int(ref.Start) < held {
-			result.Bytes += p.bytes(&t.geometry, i)
-			result.addTier(ref.Tier)
-			t.learn(p, i)
-		}
-	}
-	return held == p.end, err
-}
-
-func (r *Restored) addTier(tier string) {
-	for _, have := range r.Tiers {
-		if have == tier {
-			return
-		}
-	}
-	r.Tiers = append(r.Tiers, tier)
+	r.publish(&p, held)
+	return true, held == p.end, err
 }
 
 // takeCells reserves the cells of a plan, after freeing those of rows it replaces, and
-// begins to wait for what may still use them. The runner's lock is held.
-func (t *TieredCausal) takeCells(p *plan, have int) error {
-	base := p.wanted(p.base)
+// begins to wait for what may still use them. Of what follows the plan's base no row is
+// written then, and the slot holds none.
+func (r *restoring) takeCells(p *plan) (err error) {
+	base, have := p.wanted(p.base), r.result.Held
+	r.result.Held = base
+	if p.state {
+		r.result.Held = 0 // the state after base is being replaced
+	}
 	if base < have {
-		if err := t.Remove(p.seq, int32(base), math.MaxInt32); err != nil {
+		if err := r.Remove(p.seq, int32(base), math.MaxInt32); err != nil {
 			return fmt.Errorf("free rows that do not follow from the prompt: %w", err)
 		}
 	}
-	p.cells = make([][]int32, len(t.groups))
-	for g := range t.groups {
-		begin, end := p.wanted(p.begin[g]), p.wanted(p.end)
-		cells, err := t.groups[g].ReserveCells(p.seq, int32(begin), int32(end), p.preferred[g])
+	defer func() {
 		if err != nil {
-			t.free(p.seq, base)
+			r.free(p.seq, base)
+		}
+	}()
+	p.cells = make([][]int32, len(r.groups))
+	for g := range r.groups {
+		begin, end := p.wanted(p.begin[g]), p.wanted(p.end)
+		p.cells[g], err = r.groups[g].ReserveCells(p.seq, int32(begin), int32(end), p.preferred[g])
+		if err != nil {
 			return err
 		}
-		p.cells[g] = cells
 	}
 	if p.state {
-		if err := t.opts.States.BeginState(p.seq); err != nil {
-			t.free(p.seq, base)
+		if err := r.opts.States.BeginState(p.seq); err != nil {
 			return err
 		}
 	}
 
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := t.slot(p.seq)
-	for g := range t.groups { // to make room for the end of the plan these became free
-		s.from[g] = max(s.from[g], min(t.groups[g].oldest(p.wanted(p.end)), len(s.tokens)))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.slot(p.seq)
+	for g := range r.groups { // to make room for the end of the plan these became free
+		s.from[g] = max(s.from[g], min(r.groups[g].oldest(p.wanted(p.end)), len(s.tokens)))
 	}
-	p.free = t.whenComputedLocked()
+	p.free = r.whenComputedLocked()
 	return nil
 }
 
@@ -224,40 +217,40 @@ func (t *TieredCausal) free(seq, begin int) {
 	}
 }
 
-// landBuilt waits until every flight that is built by now is done.
-func (t *TieredCausal) landBuilt(ctx context.Context) error {
-	t.mu.Lock()
-	job := t.addIdleLocked(idleJob{after: t.lastBuilt(), run: func() error { return nil }})
-	t.mu.Unlock()
-	return t.await(ctx, job)
-}
-
-// lastBuilt is the id of the newest flight. t.mu is held.
-func (t *TieredCausal) lastBuilt() int {
-	if len(t.flights) == 0 {
-		return -1
-	}
-	return t.flights[len(t.flights)-1].id
-}
-
-// publish gives the slot's mirror what came in and frees cells that got nothing. The
-// runner's lock is held. It returns how many leading tokens of the prompt the slot holds.
-func (t *TieredCausal) publish(p *plan, held int) int {
+// publish gives the slot's mirror the first tokens of a plan, which came in, and frees the
+// cells of the others.
+func (r *restoring) publish(p *plan, held int) {
 	if held < p.end {
-		t.free(p.seq, p.wanted(held))
+		r.free(p.seq, p.wanted(held))
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := t.slot(p.seq)
-	t.noteDropped()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.noteDropped()
+	s, base := r.slot(p.seq), p.wanted(p.base)
+	r.result.Held = p.wanted(held)
+	r.result.Tokens += max(0, held-p.base)
 	if p.by != 0 {
 		s.broken = s.broken || held > p.base
-		return p.wanted(held)
+		r.result.Shifted += r.result.Held - base
+	} else {
+		r.publishExact(p, s, held)
 	}
+	for i, ref := range p.refs {
+		if int(ref.Start) < held {
+			r.result.Bytes += p.bytes(&r.geometry, i)
+			r.result.addTier(ref.Tier)
+			r.learn(p, i)
+		}
+	}
+}
+
+// publishExact notes tokens and cells that follow from the prompt's beginning, and which
+// pages are stored.
+func (t *TieredCausal) publishExact(p *plan, s *slot, held int) {
 	s.truncate(p.base)
 	if len(s.tokens) < p.base {
 		s.broken = true
-		return held
+		return
 	}
 	s.broken = false
 	if p.state && held == p.end {
@@ -282,7 +275,6 @@ func (t *TieredCausal) publish(p *plan, held int) int {
 	if last := len(p.refs) - 1; held == p.end && last >= 0 && (p.refs[last].Tail || held < int(p.refs[last].Start)+p.refs[last].Tokens) {
 		s.tail = saved{tokens: held} // is stored, perhaps in a page that goes on
 	}
-	return held
 }
 
 // publishCells notes where a group's rows of positions [base, held) are. Positions that it
@@ -298,31 +290,20 @@ func (t *TieredCausal) publishCells(p *plan, s *slot, g, held int) {
 	s.cells[g] = append(s.cells[g], p.cells[g][:held-len(s.cells[g])]...)
 }
 
-func (t *TieredCausal) restored(r *Restored) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if r.Tokens > 0 {
-		t.stats.Restores++
-		t.stats.RestoredTokens += int64(r.Tokens)
-		t.stats.RestoredBytes += r.Bytes
-		t.stats.ShiftedTokens += int64(r.Shifted)
+func (r *Restored) addTier(tier string) {
+	if !slices.Contains(r.Tiers, tier) {
+		r.Tiers = append(r.Tiers, tier)
 	}
 }
 
-// poison fills cells with NaN: 0xff bytes are a NaN in f16 and as the scale of a quantized
-// block.
-func (t *TieredCausal) poison(cells [][]int32) {
-	for i, s := range t.geometry.sections {
-		if s.Kind == diskstore.KindCell || !s.Kind.PerToken() {
-			continue
-		}
-		g := t.geometry.of[i]
-		rows := make([]byte, int(s.RowBytes)*len(cells[g]))
-		for i := range rows {
-			rows[i] = 0xff
-		}
-		if err := t.groups[g].WriteRows(int(s.Layer), s.Kind == diskstore.KindV, cells[g], rows); err != nil {
-			t.log.Error("kv tier: poison cells", "error", err)
-		}
+// count adds what was restored to the counters.
+func (r *restoring) count() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.result.Tokens > 0 {
+		r.stats.Restores++
+		r.stats.RestoredTokens += int64(r.result.Tokens)
+		r.stats.RestoredBytes += r.result.Bytes
+		r.stats.ShiftedTokens += int64(r.result.Shifted)
 	}
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 
 	ollama "github.com/ollama/ollama/kvcache"
-	"github.com/ollama/ollama/model/input"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/kvcache/runs"
@@ -17,33 +15,31 @@ import (
 // that the prompt shares, which is exact, and with runs of text that were computed at another
 // position. Those make the approximation that upstream makes when it shifts a slot: K is
 // turned to where it is now, and has seen what was before it then. A run must begin where
-// the slot ends. The runner's lock is held, and released as by Restore.
-func (t *TieredCausal) reuse(ctx context.Context, lock sync.Locker, seq, limit int, inputs []*input.Input, result *Restored) error {
-	full, _ := t.opts.Media.read(inputs)
-	text := full.withoutMedia(result.Held, min(limit, len(full.tokens)))
-	for ctx.Err() == nil && result.Held < text {
-		p, ok := t.planSharedPage(ctx, lock, seq, result.Held, text, &full)
-		if !ok {
-			p, ok = t.planRun(ctx, lock, seq, result.Held, text, &full)
+// the slot ends.
+func (r *restoring) reuse(ctx context.Context) error {
+	text := r.prompt.withoutMedia(r.result.Held, r.limit)
+	for ctx.Err() == nil && r.result.Held < text {
+		found, whole, err := r.extend(ctx, r.sharedPage(text))
+		if !found {
+			found, whole, err = r.extend(ctx, r.movedRun(text))
 		}
-		if !ok {
+		if !found {
 			return nil
 		}
-		whole, err := t.carryOut(ctx, lock, &p, result)
 		if whole {
 			continue
 		}
 		if errors.Is(err, ollama.ErrNotSupported) {
-			t.log.Warn("kv tier: this model cannot shift what it has computed, only prompts that begin alike are reused", "reason", err)
-			t.noRuns.Store(true)
+			r.log.Warn("kv tier: this model cannot shift what it has computed, only prompts that begin alike are reused", "reason", err)
+			r.noRuns.Store(true)
 			err = nil
 		}
-		if t.partial() {
+		if r.partial() {
 			return err
 		}
 		// what a window lost to the run that failed has to come back
-		t.clear(seq, result)
-		return errors.Join(err, t.restoreExact(ctx, lock, seq, limit, inputs, result))
+		r.clear()
+		return errors.Join(err, r.restoreExact(ctx))
 	}
 	return ctx.Err()
 }
@@ -64,73 +60,67 @@ func (p *prompt) withoutMedia(begin, end int) int {
 	return end
 }
 
-// planSharedPage plans to go on with a page that begins as the prompt does and ends in
-// another way. Rows of a shared beginning are exact.
-func (t *TieredCausal) planSharedPage(ctx context.Context, lock sync.Locker, seq, at, limit int, full *prompt) (plan, bool) {
-	start := at / t.opts.PageTokens * t.opts.PageTokens
-	t.mu.Lock()
-	s := t.slot(seq)
+// sharedPage goes on with a page that begins as the prompt does and ends in another way. Rows
+// of a shared beginning are exact.
+func (r *restoring) sharedPage(limit int) lookUp {
+	at := r.result.Held
+	start := at / r.opts.PageTokens * r.opts.PageTokens
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.slot(r.seq)
 	exact := !s.broken && len(s.tokens) == at && len(mediaWithin(s.media, start, at-start)) == 0
-	ready := t.ready()
-	parent := t.opts.Fingerprint
-	if exact {
-		t.extendKeys(s)
-		parent = t.parent(s, start/t.opts.PageTokens)
+	if !exact || !r.ready() {
+		return nil
 	}
-	t.mu.Unlock()
-	if !ready || !exact {
-		return plan{}, false
-	}
-	page, n := t.opts.Runs.Begins(parent, full.tokens[start:limit])
+	r.extendKeys(s)
+	page, n := r.opts.Runs.Begins(r.parent(s, start/r.opts.PageTokens), r.prompt.tokens[start:limit])
 	if start+n <= at {
-		return plan{}, false
+		return nil
 	}
-
-	lock.Unlock()
-	defer lock.Lock()
-	refs := t.pagesOf(ctx, &page, page.Tokens)
-	if len(refs) == 0 {
-		return plan{}, false
+	return func(ctx context.Context) (plan, bool) {
+		refs := r.pagesOf(ctx, &page, page.Tokens)
+		if len(refs) == 0 {
+			return plan{}, false
+		}
+		p := plan{seq: r.seq, refs: refs[:1], base: at, end: start + n}
+		p.prompt = prompt{tokens: slices.Concat(r.prompt.tokens[:start], page.Tokens)}
+		r.reach(ctx, &p)
+		return p, p.end > at && ctx.Err() == nil && r.decide(ctx, &p) && p.end > at
 	}
-	p := plan{seq: seq, refs: refs[:1], base: at, end: start + n}
-	p.prompt = prompt{tokens: slices.Concat(full.tokens[:start], page.Tokens)}
-	t.reach(ctx, &p)
-	return p, p.end > at && ctx.Err() == nil && t.decide(ctx, &p) && p.end > at
 }
 
-// planRun plans to go on with the longest run of the prompt's tokens that is stored anywhere
-// else.
-func (t *TieredCausal) planRun(ctx context.Context, lock sync.Locker, seq, at, limit int, full *prompt) (plan, bool) {
-	t.mu.Lock()
-	ready := t.ready()
-	t.mu.Unlock()
-	if !ready || t.noRuns.Load() {
-		return plan{}, false
+// movedRun goes on with the longest run of the prompt's tokens that is stored anywhere else.
+func (r *restoring) movedRun(limit int) lookUp {
+	r.mu.Lock()
+	ready := r.ready()
+	r.mu.Unlock()
+	if !ready || r.noRuns.Load() {
+		return nil
 	}
-	wanted := full.tokens[at:limit]
-	found := t.opts.Runs.Find(wanted, at)
-
-	lock.Unlock()
-	defer lock.Lock()
-	for _, run := range found {
-		if ctx.Err() != nil {
-			break
-		}
-		stored := slices.Concat(run.Page.Tokens[:run.From], wanted)
-		p := plan{seq: seq, base: run.Position(), by: at - run.Position()}
-		p.prompt.tokens = append(make([]int32, run.Page.Start), stored...)
-		for _, ref := range t.pagesOf(ctx, &run.Page, stored) {
-			if end := min(int(ref.Start)+ref.Tokens, limit-p.by); end > p.base {
-				p.refs, p.end = append(p.refs, ref), end
+	at := r.result.Held
+	wanted := r.prompt.tokens[at:limit]
+	found := r.opts.Runs.Find(wanted, at)
+	return func(ctx context.Context) (plan, bool) {
+		for _, run := range found {
+			if ctx.Err() != nil {
+				break
+			}
+			stored := slices.Concat(run.Page.Tokens[:run.From], wanted)
+			p := plan{seq: r.seq, base: run.Position(), by: at - run.Position()}
+			p.prompt.tokens = append(make([]int32, run.Page.Start), stored...)
+			for _, ref := range r.pagesOf(ctx, &run.Page, stored) {
+				if end := min(int(ref.Start)+ref.Tokens, limit-p.by); end > p.base {
+					p.refs, p.end = append(p.refs, ref), end
+				}
+			}
+			r.reach(ctx, &p)
+			long := func() bool { return p.end-p.base >= r.opts.PageTokens }
+			if long() && ctx.Err() == nil && r.decide(ctx, &p) && long() {
+				return p, true
 			}
 		}
-		t.reach(ctx, &p)
-		long := func() bool { return p.end-p.base >= t.opts.PageTokens }
-		if long() && ctx.Err() == nil && t.decide(ctx, &p) && long() {
-			return p, true
-		}
+		return plan{}, false
 	}
-	return plan{}, false
 }
 
 // pagesOf looks up a page that the index knows and those that go on as tokens do, which begin
@@ -151,16 +141,16 @@ func (t *TieredCausal) pagesOf(ctx context.Context, page *runs.Page, tokens []in
 
 // turn turns K of the rows that a plan brought, up to a position of it, to where they are
 // wanted.
-func (t *TieredCausal) turn(ctx context.Context, lock sync.Locker, p *plan, held int) error {
-	return t.whenIdle(ctx, lock, func() error {
-		for g := range t.groups {
+func (r *restoring) turn(ctx context.Context, p *plan, held int) error {
+	return r.whenIdle(ctx, func() error {
+		for g := range r.groups {
 			if n := held - p.begin[g]; n > 0 {
-				if err := t.groups[g].ShiftRows(p.cells[g][:n], int32(p.by)); err != nil {
+				if err := r.groups[g].ShiftRows(p.cells[g][:n], int32(p.by)); err != nil {
 					return err
 				}
 			}
 		}
-		t.synchronize()
+		r.synchronize()
 		return nil
 	})
 }

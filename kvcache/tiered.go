@@ -308,6 +308,20 @@ func (t *TieredCausal) flying(seq int) bool {
 	return false
 }
 
+// busy reports whether other slots than one compute.
+func (t *TieredCausal) busy(seq int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, f := range t.flights {
+		for i := range f.parts {
+			if p := &f.parts[i]; p.seq != seq && len(p.inputs) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Remove forwards, after everything complete in the range has been copied out. The
 // runner's lock is held.
 func (t *TieredCausal) Remove(seq int, begin, end int32) error {
