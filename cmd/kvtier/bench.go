@@ -155,11 +155,12 @@ func (a *app) measure(ctx context.Context, size int64, out *benched) (err error)
 	defer func() { err = errors.Join(err, d.store.Close()) }()
 	out.PageBytes = int64(d.layout.Size())
 	out.Bytes = out.PageBytes * int64(d.pages)
-	bar := a.newBar("measuring")
-	defer bar.clear()
+	bars := a.newBars()
+	defer bars.Close()
+	bar := bars.Bytes("measuring")
 	d.progress = func(n int64) {
 		d.done += n
-		bar.show(d.done, 3*out.Bytes) // written, and read twice
+		bar.Progress(d.done, 3*out.Bytes) // written, and read twice
 	}
 	if out.Write, err = d.write(ctx); err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/progress"
 )
 
 // checked is what check --json and repair --json print.
@@ -105,16 +106,16 @@ func (a *app) check(ctx context.Context, sample string, repair bool) error {
 			out.Findings = append(out.Findings, finding{f.Tier, f.Path, string(f.Problem), f.Problem.Damage(), f.Why, f.Bytes, f.Done})
 		},
 	}
-	bars := map[string]*bar{
-		diskstore.TierLocal: a.newBar("checking " + diskstore.TierLocal), diskstore.TierRemote: a.newBar("checking " + diskstore.TierRemote),
-	}
-	if a.terminal { // or what there is to read need not be known
-		opt.Progress = func(tier string, done, total int64) { bars[tier].show(done, total) }
+	bars := a.newBars()
+	if bars != nil { // or what there is to read need not be known
+		steps := map[string]*progress.Step{diskstore.TierLocal: bars.Bytes("checking " + diskstore.TierLocal)}
+		if a.config.Remote != "" {
+			steps[diskstore.TierRemote] = bars.Bytes("checking " + diskstore.TierRemote)
+		}
+		opt.Progress = func(tier string, done, total int64) { steps[tier].Progress(done, total) }
 	}
 	tiers, err := root.Check(ctx, opt)
-	for _, b := range bars {
-		b.clear()
-	}
+	bars.Close()
 	if err = errors.Join(err, root.Close()); err != nil {
 		return unchecked(err)
 	}

@@ -138,13 +138,14 @@ func (a *app) writeArchive(ctx context.Context, root *diskstore.Root, chain []di
 			os.Remove(tmp.Name())
 		}
 	}()
-	bar := a.newBar("exporting")
-	defer bar.clear()
+	bars := a.newBars()
+	defer bars.Close()
+	bar := bars.Bytes("exporting")
 	var done int64
 	w := bufio.NewWriterSize(tmp, 1<<20)
 	m, err = root.Export(ctx, chain, w, func(n int64) {
 		done += n
-		bar.show(done, size)
+		bar.Progress(done, size)
 	})
 	if err != nil {
 		return nil, err

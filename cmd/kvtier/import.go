@@ -39,12 +39,12 @@ func (a *app) load(ctx context.Context, path string) (err error) {
 		return fmt.Errorf("import: %w", err)
 	}
 	local, remote := a.tiers()
-	bar := a.newBar("importing")
+	bars := a.newBars()
 	done, err := diskstore.Import(ctx, diskstore.ImportOptions{
 		Local: local, Remote: remote, WritePerDay: a.config.WriteBytesPerDay, Compress: a.config.Compress, Timeout: a.timeout, Logger: a.logger(),
-		Accept: acceptIdentity, Progress: bar.show,
+		Accept: acceptIdentity, Progress: bars.Bytes("importing").Progress,
 	}, file, info.Size())
-	bar.clear()
+	bars.Close()
 	if err != nil {
 		return fmt.Errorf("import %s: %w", path, err)
 	}

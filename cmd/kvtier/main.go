@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/version"
 )
 
@@ -43,7 +44,7 @@ func (e *statusError) Unwrap() error { return e.err }
 
 // run executes one command line and returns its exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return runIn(ctx, &app{stdout: stdout, stderr: stderr, terminal: isTerminal(stderr)}, args)
+	return runIn(ctx, &app{stdout: stdout, stderr: stderr, terminal: progress.IsTerminal(stderr)}, args)
 }
 
 func runIn(ctx context.Context, a *app, args []string) int {

@@ -21,6 +21,9 @@ const (
 	defaultPatches = "patches"
 )
 
+// stepNames is the width of the column that holds the names of steps.
+const stepNames = 16
+
 // app is what the verbs share: the global flags and what they resolve to.
 type app struct {
 	stdout, stderr io.Writer

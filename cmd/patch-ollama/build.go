@@ -6,6 +6,7 @@ import (
 	"runtime"
 
 	"github.com/kvtier/kvtier/internal/ollamasrc"
+	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/spf13/cobra"
 )
 
@@ -32,7 +33,7 @@ second build does only what changed.`,
 				return err
 			}
 			defer unlock()
-			steps := newSteps(a.stderr)
+			steps := progress.New(a.stderr, stepNames)
 			version, err := a.build(cmd.Context(), steps, f)
 			steps.Close()
 			if err != nil {
@@ -50,7 +51,7 @@ second build does only what changed.`,
 	return cmd
 }
 
-func (a *app) build(ctx context.Context, steps ollamasrc.Reporter, f buildFlags) (string, error) {
+func (a *app) build(ctx context.Context, steps *progress.Display, f buildFlags) (string, error) {
 	if f.options.Jobs < 1 {
 		return "", fmt.Errorf("--jobs %d: at least one compiler must run", f.options.Jobs)
 	}
@@ -64,7 +65,7 @@ func (a *app) build(ctx context.Context, steps ollamasrc.Reporter, f buildFlags)
 
 // patchedTree fetches and applies as far as needed. Without --version it follows
 // the tree that is there.
-func (a *app) patchedTree(ctx context.Context, steps ollamasrc.Reporter, allowDirty bool) (*ollamasrc.Tree, error) {
+func (a *app) patchedTree(ctx context.Context, steps *progress.Display, allowDirty bool) (*ollamasrc.Tree, error) {
 	if t, err := ollamasrc.OpenTree(ctx, a.lay.Src()); err == nil && !a.versionGiven {
 		a.version = t.Version
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/kvtier/kvtier/internal/ollamasrc"
+	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/table"
 	"github.com/spf13/cobra"
 )
@@ -100,7 +101,7 @@ func (a *app) check(ctx context.Context, f checkFlags) ([]*checkResult, error) {
 			return nil, err
 		}
 	}
-	steps := newSteps(a.stderr)
+	steps := progress.New(a.stderr, stepNames)
 	defer steps.Close()
 	results, err := a.checkFit(ctx, steps, versions)
 	if err == nil && (f.build || f.test) {
@@ -110,11 +111,11 @@ func (a *app) check(ctx context.Context, f checkFlags) ([]*checkResult, error) {
 }
 
 // checkFit applies and reverts, which takes a moment for each release.
-func (a *app) checkFit(ctx context.Context, steps ollamasrc.Reporter, versions []string) ([]*checkResult, error) {
+func (a *app) checkFit(ctx context.Context, steps *progress.Display, versions []string) ([]*checkResult, error) {
 	step := steps.Step("check")
 	var results []*checkResult
 	for i, version := range versions {
-		step.Progress(i, len(versions))
+		step.Progress(int64(i), int64(len(versions)))
 		r, err := a.checkOne(ctx, version)
 		if err != nil {
 			step.End("", err)
@@ -164,7 +165,7 @@ func yes() *bool {
 }
 
 // try builds every release that the series fits, and tests it.
-func (a *app) try(ctx context.Context, steps ollamasrc.Reporter, results []*checkResult, test bool) error {
+func (a *app) try(ctx context.Context, steps *progress.Display, results []*checkResult, test bool) error {
 	lay := ollamasrc.TrialLayout(a.lay)
 	unlock, err := a.lockLayout(ctx, lay)
 	if err != nil {
@@ -186,7 +187,7 @@ func (a *app) try(ctx context.Context, steps ollamasrc.Reporter, results []*chec
 }
 
 // try notes how far a release got, and returns why it did not get further.
-func (r *checkResult) try(ctx context.Context, lay ollamasrc.Layout, steps ollamasrc.Reporter, test bool) error {
+func (r *checkResult) try(ctx context.Context, lay ollamasrc.Layout, steps *progress.Display, test bool) error {
 	r.Builds = new(bool)
 	trial, err := ollamasrc.NewTrial(ctx, lay, r.source, r.series, steps)
 	if err != nil {

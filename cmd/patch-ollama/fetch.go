@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/kvtier/kvtier/internal/ollamasrc"
+	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/spf13/cobra"
 )
 
@@ -27,7 +28,7 @@ replaced with --force, unless it holds work that would be lost.`,
 				return err
 			}
 			defer unlock()
-			steps := newSteps(a.stderr)
+			steps := progress.New(a.stderr, stepNames)
 			t, fresh, err := a.fetch(cmd.Context(), steps, force)
 			steps.Close()
 			if err != nil {
@@ -47,7 +48,7 @@ replaced with --force, unless it holds work that would be lost.`,
 
 // fetch makes sure that the wanted release is there and reports whether it had
 // to be materialized.
-func (a *app) fetch(ctx context.Context, steps ollamasrc.Reporter, force bool) (t *ollamasrc.Tree, fresh bool, err error) {
+func (a *app) fetch(ctx context.Context, steps *progress.Display, force bool) (t *ollamasrc.Tree, fresh bool, err error) {
 	t, err = ollamasrc.OpenTree(ctx, a.lay.Src())
 	switch {
 	case errors.Is(err, ollamasrc.ErrNoTree):

@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/kvtier/kvtier/internal/ollamasrc"
+	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/spf13/cobra"
 )
 
@@ -21,7 +22,7 @@ series applied if that is not done yet.`,
 				return err
 			}
 			defer unlock()
-			steps := newSteps(a.stderr)
+			steps := progress.New(a.stderr, stepNames)
 			t, err := a.patchedTree(cmd.Context(), steps, allowDirty)
 			steps.Close()
 			if err != nil {

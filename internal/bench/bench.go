@@ -11,15 +11,15 @@ import (
 	"slices"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
-	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/ollamasrc"
+	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
 // bench is one run of the command.
 type bench struct {
 	settings settings
-	steps    show.Steps
+	steps    *progress.Display
 	dir      string // temporary: the model and the pages
 	shape    testmodel.Shape
 	model    lab.Model
@@ -66,7 +66,7 @@ func buildDir() (string, error) {
 }
 
 // newBench makes a folder of its own where -dir says.
-func newBench(s settings, steps show.Steps) (*bench, error) {
+func newBench(s settings, steps *progress.Display) (*bench, error) {
 	parent := s.dir
 	if parent == "" {
 		var err error

@@ -68,11 +68,11 @@ func (b *bench) compareSpeed(ctx context.Context, what string, threads, pairs in
 	step := b.steps.Step(fmt.Sprintf("cost, %s, %d pairs", what, pairs))
 	for done := 0; done < pairs; done += pairsPerStart {
 		if err := b.comparePairs(ctx, threads, min(pairsPerStart, pairs-done), measure); err != nil {
-			step.End("failed")
+			step.End("", err)
 			return err
 		}
 	}
-	step.End(fmt.Sprintf("%s of the speed with the tier off", show.Percent(result.Ratio.Median)))
+	step.End(fmt.Sprintf("%s of the speed with the tier off", show.Percent(result.Ratio.Median)), nil)
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/show"
+	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
@@ -194,7 +195,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		report.print(stdout)
 		return nil
 	}
-	steps := show.NewSteps(stderr)
+	steps := progress.New(stderr, show.StepNames)
 	b, err := newBench(s, steps)
 	if err != nil {
 		return err

@@ -85,10 +85,10 @@ func (b *bench) measureMoved(ctx context.Context) error {
 			for i := range part.times {
 				step := b.steps.Step(fmt.Sprintf("moved, %s, %d of %d", part.name, i+1, part.times))
 				if err := part.measure(l, ctx); err != nil {
-					step.End("failed")
+					step.End("", err)
 					return err
 				}
-				step.End("")
+				step.End("", nil)
 			}
 			return nil
 		}); err != nil {

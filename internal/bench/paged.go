@@ -53,7 +53,7 @@ func (b *bench) pagedCapacity(ctx context.Context, r *Paged) (err error) {
 	step := b.steps.Step(fmt.Sprintf("paged, %d capacities, %d rounds", len(pagedCapacities), rounds))
 	defer func() {
 		if err != nil {
-			step.End("failed")
+			step.End("", err)
 		}
 	}()
 	prompt := b.prompt(pagedUsed)
@@ -93,7 +93,7 @@ func (b *bench) pagedCapacity(ctx context.Context, r *Paged) (err error) {
 	}
 	last := r.Capacities[len(r.Capacities)-1]
 	step.End(fmt.Sprintf("context %s decodes at %s of the speed of context %s",
-		show.Count(last.NumCtx), show.Percent(last.Decode.Median/r.Capacities[0].Decode.Median), show.Count(r.Capacities[0].NumCtx)))
+		show.Count(last.NumCtx), show.Percent(last.Decode.Median/r.Capacities[0].Decode.Median), show.Count(r.Capacities[0].NumCtx)), nil)
 	return nil
 }
 
@@ -110,7 +110,7 @@ func (b *bench) pagedAgainstStock(ctx context.Context, r *Paged) error {
 		for _, on := range sides {
 			a, err := b.askFresh(ctx, on, prompt, r)
 			if err != nil {
-				step.End("failed")
+				step.End("", err)
 				return err
 			}
 			side := 0
@@ -122,7 +122,7 @@ func (b *bench) pagedAgainstStock(ctx context.Context, r *Paged) error {
 		r.Prefill.addPair(prefillSpeed(answers[0]), prefillSpeed(answers[1]))
 		r.Decode.addPair(decodeSpeed(answers[0]), decodeSpeed(answers[1]))
 	}
-	step.End(fmt.Sprintf("prefill %.2f×, decode %.2f× of stock", r.Prefill.Ratio.Median, r.Decode.Ratio.Median))
+	step.End(fmt.Sprintf("prefill %.2f×, decode %.2f× of stock", r.Prefill.Ratio.Median, r.Decode.Ratio.Median), nil)
 	return nil
 }
 

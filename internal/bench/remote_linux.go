@@ -37,7 +37,7 @@ func (b *bench) measureRemote(ctx context.Context) (err error) {
 	}
 	l.mount, err = mounts.NewThrottled(source, mount)
 	if errors.Is(err, mounts.ErrUnavailable) {
-		b.steps.Step("remote").End(fmt.Sprintf("left out: %v", err))
+		b.steps.Step("remote").End(fmt.Sprintf("left out: %v", err), nil)
 		return nil
 	}
 	if err != nil {
@@ -57,11 +57,11 @@ func (b *bench) measureRemote(ctx context.Context) (err error) {
 			p := &l.r.Points[i]
 			p.BytesPerSecond = int64(mbs) * 1e6
 			if err := l.once(ctx, p); err != nil {
-				step.End("failed")
+				step.End("", err)
 				return fmt.Errorf("at %d MB/s: %w", mbs, err)
 			}
 			last := func(s Series) string { return show.Seconds(toDuration(s.Values[len(s.Values)-1])) }
-			step.End(fmt.Sprintf("ours %s, restored %s, computed %s", last(p.Decided), last(p.Restored), last(p.Computed)))
+			step.End(fmt.Sprintf("ours %s, restored %s, computed %s", last(p.Decided), last(p.Restored), last(p.Computed)), nil)
 		}
 	}
 	for i := range l.r.Points {
@@ -74,7 +74,7 @@ func (b *bench) measureRemote(ctx context.Context) (err error) {
 // store computes the prompt with what is to be the remote tier as the local one.
 func (l *remoteLab) store(ctx context.Context, root string) (err error) {
 	step := l.b.steps.Step(fmt.Sprintf("remote, store %s tokens", show.Count(l.r.Tokens)))
-	defer func() { step.End("") }()
+	defer func() { step.End("", err) }()
 	s, err := l.b.startOurs(ctx, root, 0)
 	if err != nil {
 		return err

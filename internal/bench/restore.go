@@ -80,18 +80,18 @@ func (b *bench) measureRestore(ctx context.Context) (err error) {
 	if err == nil {
 		err = ours.Settle(ctx, lab.PagesOf(r.Tokens))
 	}
-	step.End("")
+	step.End("", err)
 	if err != nil {
 		return err
 	}
 	step = b.steps.Step("restore and read")
 	for range b.settings.repetitions * restoresPerRepetition {
 		if err := b.restoreOnce(ctx, ours, r, prompt, root); err != nil {
-			step.End("failed")
+			step.End("", err)
 			return err
 		}
 	}
-	step.End("")
+	step.End("", nil)
 	r.Cached.Ratio = r.Cached.Restore.Median / r.Cached.Read.Median
 	if r.Uncached != nil {
 		r.Uncached.Ratio = r.Uncached.Restore.Median / r.Uncached.Read.Median

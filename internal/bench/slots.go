@@ -166,7 +166,7 @@ func (b *bench) measureSlots(ctx context.Context) (err error) {
 	if err == nil {
 		err = l.Settle(ctx, lab.PagesOf(r.RestoreTokens))
 	}
-	step.End("")
+	step.End("", err)
 	if err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (b *bench) measureSlots(ctx context.Context) (err error) {
 		step := b.steps.Step(fmt.Sprintf("slots, %d decode and one restores, %d of %d", slotsDecoding, repetition+1, b.settings.repetitions))
 		turns, ds, err := b.slotsRound(ctx, l, r, prompt)
 		if err != nil {
-			step.End("failed")
+			step.End("", err)
 			return err
 		}
 		var idleNow, restoringNow gaps
@@ -183,12 +183,13 @@ func (b *bench) measureSlots(ctx context.Context) (err error) {
 			t.measure(ds, &idleNow, &restoringNow)
 		}
 		if len(idleNow.seconds) == 0 || len(restoringNow.seconds) == 0 {
-			step.End("failed")
-			return errors.New("no token came while one slot restored, or none while it was idle")
+			err := errors.New("no token came while one slot restored, or none while it was idle")
+			step.End("", err)
+			return err
 		}
 		ratio := quantile(restoringNow.relative, 0.99) / quantile(idleNow.relative, 0.99)
 		r.Ratio.add(ratio)
-		step.End(fmt.Sprintf("p99 %.2f of idle", ratio))
+		step.End(fmt.Sprintf("p99 %.2f of idle", ratio), nil)
 		idle.add(idleNow)
 		restoring.add(restoringNow)
 	}

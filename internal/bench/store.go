@@ -143,13 +143,13 @@ func (s *storeRun) compare(name, against string, repetitions int, ours, theirs f
 			side := (turn + i) % 2
 			var err error
 			if rates[side], err = sides[side](); err != nil {
-				step.End("failed")
+				step.End("", err)
 				return err
 			}
 		}
 		c.Rate.addPair(rates[0], rates[1])
 	}
-	step.End(fmt.Sprintf("%s, %.2f of %s", show.Rate(c.Rate.On.Median), c.Rate.Ratio.Median, against))
+	step.End(fmt.Sprintf("%s, %.2f of %s", show.Rate(c.Rate.On.Median), c.Rate.Ratio.Median, against), nil)
 	s.r.Compared = append(s.r.Compared, c)
 	return nil
 }

@@ -188,7 +188,7 @@ func (s *storeRun) newRestorer(ctx context.Context, name string, compress bool, 
 	if err == nil {
 		err = s.put(ctx, store, storeTokens(1, s.r.Pages*lab.PageTokens))
 	}
-	step.End("")
+	step.End("", err)
 	if err != nil {
 		return nil, err
 	}

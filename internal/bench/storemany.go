@@ -55,14 +55,14 @@ func (s *storeRun) measureMany(ctx context.Context) (err error) {
 			at := (i + turn) % len(stores)
 			perPage, err := stores[at].lookUp(ctx, turn)
 			if err != nil {
-				step.End("failed")
+				step.End("", err)
 				return err
 			}
 			s.r.Lookups[at].PerPage.add(perPage)
 		}
 	}
 	last := s.r.Lookups[len(s.r.Lookups)-1]
-	step.End(fmt.Sprintf("%.1f µs per page with %s stored", last.PerPage.Median*1e6, show.Count(last.StoredPages)))
+	step.End(fmt.Sprintf("%.1f µs per page with %s stored", last.PerPage.Median*1e6, show.Count(last.StoredPages)), nil)
 	return nil
 }
 
@@ -99,7 +99,7 @@ func (s *storeRun) fillTiny(ctx context.Context, pages int) (*tinyStore, error) 
 	opt.FS = unsynced{vfs.OS}
 	store, err := diskstore.Open(ctx, opt)
 	if err != nil {
-		step.End("failed")
+		step.End("", err)
 		return nil, err
 	}
 	layout, err := diskstore.NewLayout([]diskstore.Section{{RowBytes: tinyRowBytes}}, tinyTokens)
@@ -112,10 +112,10 @@ func (s *storeRun) fillTiny(ctx context.Context, pages int) (*tinyStore, error) 
 		err = g.Wait()
 	}
 	if err = errors.Join(err, store.Close()); err != nil {
-		step.End("failed")
+		step.End("", err)
 		return nil, err
 	}
-	step.End("")
+	step.End("", nil)
 	return t, nil
 }
 
@@ -157,12 +157,12 @@ func (s *storeRun) openTiny(ctx context.Context, t *tinyStore) (Opened, error) {
 	}
 	o.PeakHeap = watch.stop()
 	if err != nil {
-		step.End("failed")
+		step.End("", err)
 		return o, err
 	}
 	debug.FreeOSMemory()
 	o.Resident = residentBytes() - resident
-	step.End(fmt.Sprintf("serving after %s, counted after %s", show.Seconds(toDuration(o.Serving)), show.Seconds(toDuration(o.Counted))))
+	step.End(fmt.Sprintf("serving after %s, counted after %s", show.Seconds(toDuration(o.Serving)), show.Seconds(toDuration(o.Counted))), nil)
 	return o, nil
 }
 

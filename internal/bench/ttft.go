@@ -33,7 +33,7 @@ func (b *bench) measureTTFT(ctx context.Context) (err error) {
 		for i, tokens := range b.settings.sizes {
 			step := b.steps.Step(fmt.Sprintf("ttft, %s tokens, %d of %d", show.Count(tokens), repetition+1, b.settings.repetitions))
 			note, err := b.ttftOnce(ctx, stock, r, &r.Points[i], tokens)
-			step.End(note)
+			step.End(note, err)
 			if err != nil {
 				return fmt.Errorf("measuring %d tokens: %w", tokens, err)
 			}
@@ -71,25 +71,25 @@ func (b *bench) ttftOnce(ctx context.Context, stock *lab.Lab, r *TTFT, p *Point,
 	prompt := b.prompt(tokens)
 	answer, err := b.ask(ctx, stock, prompt, ttftAnswer)
 	if err != nil {
-		return "failed", err
+		return "", err
 	}
 	p.Stock.addSeconds(answer.Wait())
 
 	root := filepath.Join(b.dir, "pages")
 	ours, err := b.startOurs(ctx, root, 0)
 	if err != nil {
-		return "failed", err
+		return "", err
 	}
 	defer func() { err = errors.Join(err, ours.Close(), os.RemoveAll(root)) }()
 	if err := b.measureFixed(ctx, ours, r); err != nil {
-		return "failed", err
+		return "", err
 	}
 	held, err := b.ttftBefore(ctx, ours, p, prompt, tokens)
 	if err != nil {
-		return "failed", err
+		return "", err
 	}
 	if err := b.ttftAfter(ctx, ours, p, prompt, held, root); err != nil {
-		return "failed", err
+		return "", err
 	}
 	last := func(s Series) string { return show.Seconds(toDuration(s.Values[len(s.Values)-1])) }
 	return fmt.Sprintf("stock %s, cold %s, restored %s", last(p.Stock), last(p.Cold), last(p.Restored)), nil

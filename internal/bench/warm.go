@@ -36,7 +36,7 @@ var errWarmNeedsRoot = errors.New("the page cache cannot be emptied; it takes Li
 func (b *bench) measureWarm(ctx context.Context) error {
 	if !b.canDrop {
 		step := b.steps.Step("warm")
-		step.End("left out: " + errWarmNeedsRoot.Error())
+		step.End("left out: "+errWarmNeedsRoot.Error(), nil)
 		return nil
 	}
 	r := &Warm{Tokens: b.settings.restoreTokens}
@@ -51,11 +51,11 @@ func (b *bench) measureWarm(ctx context.Context) error {
 		}{{"0", &r.Off}, {"", &r.On}} {
 			step := b.steps.Step(fmt.Sprintf("warm, WARM_GB=%q, %d of %d", side.gb, repetition+1, b.settings.repetitions))
 			if err := b.warmOnce(ctx, r, side.run, root, side.gb, prompt); err != nil {
-				step.End("failed")
+				step.End("", err)
 				return err
 			}
 			last := side.run.Loaded.Values[repetition]
-			step.End(show.Seconds(toDuration(last)))
+			step.End(show.Seconds(toDuration(last)), nil)
 		}
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/ollamatest"
+	"github.com/kvtier/kvtier/internal/progress"
 )
 
 // serveNumCtx is the default context length of a server that a person talks to.
@@ -16,11 +17,11 @@ const serveNumCtx = 16384
 
 // serve runs a server for the user until the context ends.
 func serve(ctx context.Context, s settings, at place, stdout, stderr io.Writer) (err error) {
-	steps := show.NewSteps(stderr)
+	steps := progress.New(stderr, show.StepNames)
 	defer steps.Close()
 	step := steps.Step("prepare the model")
 	model, err := chooseModel(s.model, at.dir)
-	step.End(outcome(err))
+	step.End("", err)
 	if err != nil {
 		return err
 	}
@@ -36,7 +37,7 @@ func serve(ctx context.Context, s settings, at place, stdout, stderr io.Writer) 
 	}
 	step = steps.Step("start Ollama with the KV tier on")
 	l, err := lab.Start(ctx, o)
-	step.End(outcome(err))
+	step.End("", err)
 	if err != nil {
 		return fmt.Errorf("%w\nIf %s is taken, choose another address with -host", err, s.host)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/show"
+	"github.com/kvtier/kvtier/internal/progress"
 )
 
 const (
@@ -29,7 +30,7 @@ type demo struct {
 	settings settings
 	prompt   string
 	other    string
-	steps    show.Steps
+	steps    *progress.Display
 	answers  []lab.Answer // by situation
 }
 
@@ -68,7 +69,7 @@ func (d *demo) kill(ctx context.Context) error {
 
 // demonstrate goes through the situations and prints what they gave.
 func demonstrate(ctx context.Context, s settings, at place, stdout, stderr io.Writer) error {
-	steps := show.NewSteps(stderr)
+	steps := progress.New(stderr, show.StepNames)
 	d := &demo{settings: s, steps: steps}
 	err := d.run(ctx, at, stderr)
 	steps.Close()
@@ -91,13 +92,13 @@ func (d *demo) run(ctx context.Context, at place, stderr io.Writer) (err error) 
 	}
 	step := d.steps.Step("prepare the model")
 	model, err := chooseModel(d.settings.model, at.dir)
-	step.End(outcome(err))
+	step.End("", err)
 	if err != nil {
 		return err
 	}
 	step = d.steps.Step("start Ollama with the KV tier on")
 	d.Lab, err = lab.Start(ctx, d.options(model, at, stderr))
-	step.End(outcome(err))
+	step.End("", err)
 	if err != nil {
 		return err
 	}
@@ -105,7 +106,7 @@ func (d *demo) run(ctx context.Context, at place, stderr io.Writer) (err error) 
 
 	step = d.steps.Step("load the model and measure the text")
 	err = d.measure(ctx, text)
-	step.End(outcome(err))
+	step.End("", err)
 	if err != nil {
 		return err
 	}
@@ -115,13 +116,6 @@ func (d *demo) run(ctx context.Context, at place, stderr io.Writer) (err error) 
 		}
 	}
 	return nil
-}
-
-func outcome(err error) string {
-	if err != nil {
-		return "failed"
-	}
-	return "done"
 }
 
 func (d *demo) options(model lab.Model, at place, stderr io.Writer) lab.Options {
@@ -171,10 +165,10 @@ func sampleOf(text string, span int) string {
 }
 
 // experience puts the prompt into a situation and notes the answer.
-func (d *demo) experience(ctx context.Context, s situation) error {
+func (d *demo) experience(ctx context.Context, s situation) (err error) {
 	step := d.steps.Step(s.name)
-	note := "failed"
-	defer func() { step.End(note) }()
+	var note string
+	defer func() { step.End(note, err) }()
 	if s.prepare != nil {
 		if err := s.prepare(d, ctx); err != nil {
 			return err

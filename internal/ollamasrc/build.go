@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/version"
 )
 
@@ -33,13 +34,13 @@ type builder struct {
 	lay    Layout
 	tree   *Tree
 	opts   BuildOptions
-	report Reporter
+	report *progress.Display
 	trial  bool // for a [Trial]
 }
 
 // Build compiles the tree as it is: libraries with CMake, then the binary. It
 // returns the version that the binary reports.
-func Build(ctx context.Context, lay Layout, tree *Tree, opts BuildOptions, report Reporter) (string, error) {
+func Build(ctx context.Context, lay Layout, tree *Tree, opts BuildOptions, report *progress.Display) (string, error) {
 	b := &builder{lay: lay, tree: tree, opts: opts, report: report}
 	if err := b.prepare(ctx); err != nil {
 		return "", err
@@ -67,7 +68,7 @@ func (b *builder) prepare(ctx context.Context) error {
 }
 
 // step reports fn's duration and outcome.
-func (b *builder) step(ctx context.Context, name string, fn func(Step) error) error {
+func (b *builder) step(ctx context.Context, name string, fn func(*progress.Step) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -90,7 +91,7 @@ func (b *builder) binary(ctx context.Context) (string, error) {
 		"-X=" + ModulePath + "/server.mode=release",
 	}, " ")
 	name := b.stepName("go build")
-	err = b.step(ctx, name, func(s Step) error {
+	err = b.step(ctx, name, func(s *progress.Step) error {
 		cmd := command(ctx, "go", "build", "-v", "-trimpath", "-p", strconv.Itoa(b.opts.Jobs), "-ldflags", ldflags, "-o", b.lay.Binary(), ".")
 		cmd.Dir = b.lay.Src()
 		cmd.Env = env
@@ -98,7 +99,7 @@ func (b *builder) binary(ctx context.Context) (string, error) {
 		return runStep(ctx, b.lay, name, cmd, func(line string) {
 			if isPackageLine(line) {
 				packages++
-				s.Progress(packages, 0)
+				s.Say(Plural(packages, "package"))
 			}
 		})
 	})

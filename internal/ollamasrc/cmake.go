@@ -13,6 +13,8 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+
+	"github.com/kvtier/kvtier/internal/progress"
 )
 
 // cmakeStamp, in CMake's build tree, says what was last built and installed.
@@ -74,11 +76,11 @@ func (b *builder) libraries(ctx context.Context) error {
 	if err := b.configure(ctx, args); err != nil {
 		return err
 	}
-	err = b.step(ctx, "cmake build", func(s Step) error {
+	err = b.step(ctx, "cmake build", func(s *progress.Step) error {
 		cmd := command(ctx, "cmake", "--build", b.lay.CMake(), "--config", "Release", "--parallel", strconv.Itoa(b.opts.Jobs))
 		return runStep(ctx, b.lay, "cmake build", cmd, func(line string) {
 			if done, total, ok := cmakeProgress(line); ok {
-				s.Progress(done, total)
+				s.Progress(int64(done), int64(total))
 			}
 		})
 	})
@@ -111,7 +113,7 @@ func (b *builder) configure(ctx context.Context, args []string) error {
 	if err := dropForeignCache(b.lay, args); err != nil {
 		return err
 	}
-	return b.step(ctx, "cmake configure", func(Step) error {
+	return b.step(ctx, "cmake configure", func(*progress.Step) error {
 		return runStep(ctx, b.lay, "cmake configure", command(ctx, "cmake", args...), func(string) {})
 	})
 }
@@ -137,7 +139,7 @@ func dropForeignCache(lay Layout, args []string) error {
 // older set, and leaves a running server its own, unlinked files: overwriting
 // them in place would crash it.
 func (b *builder) install(ctx context.Context, cuda bool) error {
-	return b.step(ctx, "cmake install", func(Step) error {
+	return b.step(ctx, "cmake install", func(*progress.Step) error {
 		if err := os.RemoveAll(b.lay.Libraries()); err != nil {
 			return fmt.Errorf("removing the old libraries: %w", err)
 		}

@@ -13,21 +13,6 @@ import (
 	"sync"
 )
 
-// Reporter is told what a long operation is doing.
-type Reporter interface {
-	// Step begins a step, such as "cmake build". The one before has ended.
-	Step(name string) Step
-}
-
-// Step is one part of a long operation.
-type Step interface {
-	// Progress says that done of total are finished. Total 0 means that only
-	// the count, of packages, is known.
-	Progress(done, total int)
-	// End closes the step. A note, such as "up to date", replaces its duration.
-	End(note string, err error)
-}
-
 // logTailLines is how much of a failed step's log is shown.
 const logTailLines = 30
 

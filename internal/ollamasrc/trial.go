@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+
+	"github.com/kvtier/kvtier/internal/progress"
 )
 
 // trialDir is the folder of the build directory in which releases are tried.
@@ -31,7 +33,7 @@ func TrialLayout(lay Layout) Layout {
 
 // NewTrial materializes a release in lay, a [TrialLayout], in place of the trial
 // before.
-func NewTrial(ctx context.Context, lay Layout, source Source, series Series, report Reporter) (*Trial, error) {
+func NewTrial(ctx context.Context, lay Layout, source Source, series Series, report *progress.Display) (*Trial, error) {
 	b := &builder{lay: lay, report: report, trial: true, opts: BuildOptions{Jobs: runtime.NumCPU()}}
 	step := report.Step("fetch " + source.Version())
 	tree, err := Fetch(ctx, lay, source)
@@ -70,7 +72,7 @@ func (t *Trial) golang(ctx context.Context, verb string, args []string) error {
 		return err
 	}
 	name := t.b.stepName("go " + verb)
-	return t.b.step(ctx, name, func(Step) error {
+	return t.b.step(ctx, name, func(*progress.Step) error {
 		cmd := command(ctx, "go", append([]string{verb, "-trimpath"}, args...)...)
 		cmd.Dir, cmd.Env = t.b.lay.Src(), env
 		return runStep(ctx, t.b.lay, name, cmd, func(string) {})

@@ -1,7 +1,6 @@
 package show
 
 import (
-	"bytes"
 	"testing"
 	"time"
 
@@ -27,26 +26,4 @@ func TestNumbers(t *testing.T) {
 	require.Equal(t, "0.99×", Times(0.991))
 	require.Equal(t, "1,037×", Times(1037.2))
 	require.Equal(t, "288×", Times(288.4))
-}
-
-// Where no terminal reads, a step is one line without control characters.
-func TestPlainSteps(t *testing.T) {
-	var out bytes.Buffer
-	steps := NewSteps(&out)
-	step := steps.Step("cold")
-	require.Empty(t, out.String())
-	step.End("29.4 s")
-	steps.Step("nothing to say").End("")
-	steps.Close()
-	require.Equal(t, "cold                                        29.4 s\nnothing to say\n", out.String())
-}
-
-func TestLiveStep(t *testing.T) {
-	width := 0
-	s := &liveStep{name: "cold", started: time.Now().Add(-3 * time.Second), width: func() int { return width }}
-	require.Contains(t, s.String(), " 3s")
-	s.End("29.4 s")
-	require.Equal(t, "cold                                        29.4 s", s.String())
-	width = 2
-	require.Equal(t, "co", s.String())
 }
