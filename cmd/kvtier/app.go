@@ -48,7 +48,7 @@ type app struct {
 
 func (a *app) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&a.asJSON, "json", false, "print JSON")
-	flags.StringVar(&a.root, "root", "", "directory of the local tier, instead of "+localVar)
+	flags.StringVar(&a.root, "root", "", "directory that holds v1, instead of "+localVar+" and "+instanceVar+"; the variables of budgets and of the remote tier then count for nothing")
 	flags.StringVar(&a.remote, "remote", "", "directory of the remote tier, instead of "+remoteVar)
 	flags.Float64Var(&a.localGB, "local-gb", 0, "budget of the local tier in GB, instead of "+localGBVar)
 	flags.Float64Var(&a.remoteGB, "remote-gb", 0, "budget of the remote tier in GB, instead of "+remoteGBVar)

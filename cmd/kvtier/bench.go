@@ -56,14 +56,14 @@ func newBenchCommand(a *app) *cobra.Command {
 	var f benchFlags
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure the local tier's disk, and say what restore speed to expect",
+		Short: "Measure the local tier's disk, and the restore speed to expect",
 		Long: `Write pages with random rows beside those of the local tier, make them durable,
-read them back through the page store (from the disk, where the page cache can be
-passed by, and from memory), and remove them.
+read them back through the page store, and remove them. Pages are read from the disk,
+where the page cache can be bypassed, and from memory.
 
-How many tokens that is per second depends on a token's size: --bytes-per-token,
-or that of the pages or the GGUF file of --model. With --prefill, the rate at
-which this machine computes a prompt, it says which is quicker.
+Tokens per second follow from the size of a token: --bytes-per-token, or the size
+in the pages or in the GGUF file of --model. With --prefill, the rate at which this
+machine computes a prompt, bench compares reading with computing.
 
 Running servers share the disk; measure when they are idle.`,
 		Args: cobra.NoArgs,
@@ -72,7 +72,7 @@ Running servers share the disk; measure when they are idle.`,
 	cmd.Flags().StringVar(&f.model, "model", "", "GGUF file, or "+modelUsage)
 	cmd.Flags().Int64Var(&f.bytesPerToken, "bytes-per-token", 0, "K/V of one token, all layers")
 	cmd.Flags().Float64Var(&f.prefill, "prefill", 0, "tokens per second that this machine computes of a prompt")
-	cmd.Flags().Float64Var(&f.gb, "gb", 1, "how much to write, in GB")
+	cmd.Flags().Float64Var(&f.gb, "gb", 1, "GB to write")
 	cmd.MarkFlagsMutuallyExclusive("model", "bytes-per-token")
 	return cmd
 }

@@ -52,10 +52,10 @@ func newCheckCommand(a *app) *cobra.Command {
 	var repair bool
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Read all pages and say which are damaged",
-		Long: `Read all pages of both tiers from beginning to end, decompressing what is
-compressed, and say which are damaged, in the wrong place, unreadable or open to
-others. Nothing is changed. Servers may use the pages meanwhile.
+		Short: "Read all pages and name damaged ones",
+		Long: `Read all pages of both tiers from beginning to end, decompress compressed ones, and
+name those that are damaged, in the wrong place, unreadable or open to others.
+Nothing is changed. Servers may use the pages meanwhile.
 
 It exits with 1 when anything is damaged, and with 2 when something could not be
 checked.`,
@@ -65,7 +65,7 @@ checked.`,
 		},
 	}
 	cmd.Flags().StringVar(&sample, "sample", "100%", "share of the pages to read, others every time")
-	cmd.Flags().BoolVar(&repair, "repair", false, "do what kvtier repair does")
+	cmd.Flags().BoolVar(&repair, "repair", false, "repair as kvtier repair does")
 	return cmd
 }
 
@@ -73,13 +73,13 @@ func newRepairCommand(a *app) *cobra.Command {
 	var sample string
 	cmd := &cobra.Command{
 		Use:   "repair",
-		Short: "Check, and move what is damaged out of the way",
-		Long: `Check as kvtier check does, move what is damaged to quarantine (which keeps the
-16 newest files), remove temporary files that dead processes left, copy a missing
-manifest from the other tier, and take away rights that other users have.
+		Short: "Check, and move damaged pages out of the way",
+		Long: `Check as kvtier check does, move damaged files to quarantine (which keeps the 16
+newest), remove temporary files that dead processes left, copy a missing manifest
+from the other tier, and take away rights that other users have.
 
-Pages that are good are never changed, and files that no store made stay. What
-was damaged is computed again when it is needed.`,
+Good pages are never changed, and files that no store made stay. Damaged pages are
+computed again when they are needed.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.check(cmd.Context(), sample, true)
@@ -168,7 +168,7 @@ func verdict(out checked, repaired bool) error {
 	case damage > 0 && repaired:
 		return errors.Join(append(why, fmt.Errorf("%s damaged and could not be repaired", isAre(damage)))...)
 	case damage > 0:
-		return errors.Join(append(why, fmt.Errorf("%s damaged and will be computed again; kvtier repair moves what is damaged out of the way", isAre(damage)))...)
+		return errors.Join(append(why, fmt.Errorf("%s damaged and will be computed again; kvtier repair moves damaged files out of the way", isAre(damage)))...)
 	case len(why) > 0:
 		return &statusError{exitUnchecked, errors.Join(why...)}
 	}

@@ -46,7 +46,7 @@ func newExportCommand(a *app) *cobra.Command {
 		Long: `Write the pages of a conversation, from its first to the given one, to one file
 that kvtier import reads. It is an uncompressed tar of manifest.json and the pages.
 
-The file holds the conversation: it is made for its owner alone, as pages are.`,
+The file holds the conversation, so only its owner can read it, as with pages.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {

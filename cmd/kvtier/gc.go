@@ -49,12 +49,16 @@ func newCollectCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc",
 		Short: "Remove pages that are old, or over the budget",
-		Long: `Remove pages. With --older-than or --model it removes all that were not used for
-so long, or are that model's, or both, from both tiers. With neither it brings
-each tier within its budget as servers do by themselves: what leaves the local
-tier moves to the remote one, the least recently used first and the end of a
-conversation before its beginning. The budget is that of the variables, where
-they are set, or of --local-gb and --remote-gb.`,
+		Long: `Remove pages.
+
+With --older-than, pages are removed that were last used longer ago. With --model,
+pages of that model are removed. With both, a page has to meet both. Pages leave
+both tiers.
+
+With neither, each tier is brought within its budget, as servers do by themselves.
+Pages that leave the local tier move to the remote one: the least recently used
+first, and the end of a conversation before its beginning. The budgets are those
+of the server's variables, or of --local-gb and --remote-gb.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(cmd); err != nil {
@@ -67,7 +71,7 @@ they are set, or of --local-gb and --remote-gb.`,
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().StringVar(&f.olderThan, "older-than", "", "remove what was last used longer ago, such as 12h, 30d or 2w")
+	cmd.Flags().StringVar(&f.olderThan, "older-than", "", "remove pages that were last used longer ago, such as 12h, 30d or 2w")
 	cmd.Flags().StringVar(&f.model, "model", "", modelUsage)
 	return cmd
 }
@@ -77,8 +81,8 @@ func newRemoveCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm --model NAME",
 		Short: "Remove all pages of a model, from both tiers",
-		Long: `Remove all pages of a model, from both tiers, and from quarantine what is the
-model's, or so damaged that it does not say whose it is.`,
+		Long: `Remove all pages of a model, from both tiers and from quarantine. Files in quarantine
+that are too damaged to say whose they are go, too.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(cmd); err != nil {
@@ -96,7 +100,7 @@ model's, or so damaged that it does not say whose it is.`,
 }
 
 func (f *collectFlags) add(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would go, and remove nothing")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "show the pages that would go, and remove nothing")
 	cmd.Flags().BoolVar(&f.files, "files", false, "list every page")
 }
 

@@ -16,13 +16,13 @@ func newImportCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "import FILE",
 		Short: "Store the pages of a file that kvtier export wrote",
-		Long: `Store the pages of a file that kvtier export wrote in the local tier. The whole
-file is checked before the first page is stored; pages that are stored already
-stay as they are.
+		Long: `Store the pages of a file, which kvtier export wrote, in the local tier. The whole
+file is checked before the first page is stored. Pages that are stored already stay
+as they are.
 
-Pages are used by servers whose model, engine, cache type and so on are those
-that made them; kvtier ls --json shows them. The checks find accidents, not
-forgeries: import files of people whom you trust alone.`,
+A server uses pages only if its model, engine, cache type and so on are those that
+made the pages; kvtier ls --json shows them. The checks find accidents, not
+forgeries: import files only from people you trust.`,
 		Args: oneArg("name one file, which kvtier export wrote"),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.load(cmd.Context(), args[0]) },
 	}

@@ -69,15 +69,15 @@ func newInspectCommand(a *app) *cobra.Command {
 		Use:   "inspect PAGE",
 		Short: "Show one page: identity, place in its conversation, tokens, layers",
 		Long: `Show one page: a file, or the first digits of a key. Tokens are shown as numbers,
-and as text where the model is at hand: given with --model, or found in Ollama's
-model store by the digest that the pages' manifest names.`,
+and as text where the model is given with --model, or found in Ollama's model store
+by the digest in the pages' manifest.`,
 		Args: oneArg("name one page: its file, or the first digits of its key"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.inspect(cmd.Context(), args[0], f)
 		},
 	}
 	cmd.Flags().StringVar(&f.model, "model", "", "GGUF file of the model, to show tokens as text")
-	cmd.Flags().BoolVar(&f.verify, "verify", false, "read the page and say which sections are good")
+	cmd.Flags().BoolVar(&f.verify, "verify", false, "read the page and give a verdict on each section")
 	return cmd
 }
 

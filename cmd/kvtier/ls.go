@@ -35,11 +35,11 @@ func newListCommand(a *app) *cobra.Command {
 		Short:   "List the models that have pages",
 		Long: `List the models that have pages, the most recently used first: one line for each
 fingerprint and tier. A fingerprint stands for weights, cache type, engine and
-whatever else pages depend on; --json shows all of it.
+everything else that pages depend on; --json shows all of it.
 
-HITS is how often a page was read instead of computed, by all servers; what a
-server that was killed read in its last seconds is missing. LAST USED is when a
-page was last read or written.`,
+HITS counts pages that servers read instead of computing them. A server that is
+killed loses the hits of its last seconds. LAST USED is the time at which a page
+was last read or written.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd.Context(), func(root *diskstore.Root) error { return a.list(cmd.Context(), root) })

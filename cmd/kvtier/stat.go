@@ -49,7 +49,7 @@ const shownDays = 7
 func newStatCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stat",
-		Short: "Say how full the tiers are and what is written to them",
+		Short: "Show how full the tiers are, and the bytes written per day",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd.Context(), func(root *diskstore.Root) error { return a.stat(cmd.Context(), root) })
