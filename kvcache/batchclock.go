@@ -10,7 +10,7 @@ import (
 
 // batchClock measures what batches take. The device is only known to be done with one when
 // it was waited for: for a batch's outputs, or for rows to be copied out. What was computed
-// between two such moments is one observation.
+// between two such moments is one observation. TieredCausal.mu guards it.
 type batchClock struct {
 	now   func() time.Time
 	built map[int]builtBatch

@@ -24,6 +24,9 @@
 // a restore waits for the device between two batches. [TieredCausal.Restore] lets go of the
 // runner's lock while it reads, and [TieredCausal.BatchDone] takes it for graphs.
 //
+// A method that ends in Locked is called with its own type's mutex held. One that needs the
+// runner's lock says so in its first line, or its type does.
+//
 // # Rules
 //
 // K/V is corrupted silently where one of the rules under "Rules" in docs/architecture.md is

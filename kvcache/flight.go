@@ -8,6 +8,7 @@ import (
 
 // flight is a batch that is built and not yet computed. Its tokens are behind pointers
 // because the runner fills a generated token in only after the batch before is sampled.
+// TieredCausal.mu guards it.
 type flight struct {
 	id    int
 	parts []flightPart

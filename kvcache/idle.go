@@ -16,8 +16,8 @@ type idleJob struct {
 	done  chan error // has room for one
 }
 
-// addIdleLocked arranges for a job to be called, which is at once when no batch is built: the
-// runner's lock is held unless the job does not care. t.mu is held.
+// addIdleLocked arranges, with the runner's lock held unless the job does not care, for a job to
+// be called, which is at once when no batch is built.
 func (t *TieredCausal) addIdleLocked(job idleJob) *idleJob {
 	job.done = make(chan error, 1)
 	if len(t.flights) == 0 {
@@ -67,24 +67,24 @@ func (r *restoring) whenIdle(ctx context.Context, run func() error) (err error) 
 // landBuilt waits until every flight that is built by now is done.
 func (t *TieredCausal) landBuilt(ctx context.Context) error {
 	t.mu.Lock()
-	job := t.addIdleLocked(idleJob{after: t.lastBuilt(), run: func() error { return nil }})
+	job := t.addIdleLocked(idleJob{after: t.lastBuiltLocked(), run: func() error { return nil }})
 	t.mu.Unlock()
 	return t.await(ctx, job)
 }
 
-// lastBuilt is the id of the newest flight. t.mu is held.
-func (t *TieredCausal) lastBuilt() int {
+// lastBuiltLocked is the id of the newest flight.
+func (t *TieredCausal) lastBuiltLocked() int {
 	if len(t.flights) == 0 {
 		return -1
 	}
 	return t.flights[len(t.flights)-1].id
 }
 
-// whenComputedLocked begins to wait until the device has computed every batch that is built
-// by now, and all other graphs. A batch that is done may still be on the device, for nothing
-// waits for it when it has no outputs. The runner's lock and t.mu are held.
+// whenComputedLocked begins to wait, with the runner's lock held as well, until the device has
+// computed every batch that is built by now, and all other graphs. A batch that is done may
+// still be on the device, for nothing waits for it when it has no outputs.
 func (t *TieredCausal) whenComputedLocked() *idleJob {
-	return t.addIdleLocked(idleJob{after: t.lastBuilt(), run: func() error {
+	return t.addIdleLocked(idleJob{after: t.lastBuiltLocked(), run: func() error {
 		t.synchronize()
 		return nil
 	}})

@@ -71,9 +71,9 @@ func (r *restoring) chain(limit int) lookUp {
 	p, have := plan{seq: r.seq, prompt: r.prompt}, r.result.Held
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p.base = r.restoreBase(r.seq, have, &p.prompt)
-	parent, start := r.knownPrefix(r.seq, p.base)
-	if !r.ready() || limit <= p.base {
+	p.base = r.restoreBaseLocked(r.seq, have, &p.prompt)
+	parent, start := r.knownPrefixLocked(r.seq, p.base)
+	if !r.readyLocked() || limit <= p.base {
 		return nil
 	}
 	return func(ctx context.Context) (plan, bool) {
@@ -130,11 +130,11 @@ func (t *TieredCausal) extends(p *prompt, have int, parent diskstore.Key, start 
 	}
 }
 
-// restoreBase is the position restored rows start from. Rows of a broken slot do not
+// restoreBaseLocked is the position restored rows start from. Rows of a broken slot do not
 // follow from the prompt: exact ones replace them, all of them where a group may have
 // forgotten some of those that are left.
-func (t *TieredCausal) restoreBase(seq, have int, p *prompt) int {
-	s := t.slot(seq)
+func (t *TieredCausal) restoreBaseLocked(seq, have int, p *prompt) int {
+	s := t.slotLocked(seq)
 	exact := p.shared(s)
 	switch broken := s.broken || exact < min(len(s.tokens), have); {
 	case !broken:
@@ -156,8 +156,8 @@ func (t *TieredCausal) partial() bool {
 // evicted some, or set them aside. What is gone is stored again from the slot's rows.
 func (r *restoring) recheck(ctx context.Context) {
 	r.mu.Lock()
-	s := r.slot(r.seq)
-	r.noteDropped()
+	s := r.slotLocked(r.seq)
+	r.noteDroppedLocked()
 	keys := slices.Clone(s.keys[:s.stored()])
 	tokens := slices.Clone(s.tokens[:len(keys)*r.opts.PageTokens])
 	media := mediaWithin(s.media, 0, len(tokens))
@@ -209,12 +209,12 @@ func (t *TieredCausal) holes(ctx context.Context, keys []diskstore.Key, tokens [
 	return gone, len(keys)
 }
 
-// knownPrefix is where the lookup starts: after the pages whose keys the slot knows.
-func (t *TieredCausal) knownPrefix(seq, base int) (parent diskstore.Key, start int) {
-	s := t.slot(seq)
-	t.extendKeys(s)
+// knownPrefixLocked is where the lookup starts: after the pages whose keys the slot knows.
+func (t *TieredCausal) knownPrefixLocked(seq, base int) (parent diskstore.Key, start int) {
+	s := t.slotLocked(seq)
+	t.extendKeysLocked(s)
 	pages := min(base/t.opts.PageTokens, len(s.keys))
-	return t.parent(s, pages), pages * t.opts.PageTokens
+	return t.parentLocked(s, pages), pages * t.opts.PageTokens
 }
 
 // reach ends a plan at the last position at which every group can have what it needs there:

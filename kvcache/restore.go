@@ -35,10 +35,10 @@ type Restored struct {
 	Took time.Duration
 }
 
-// Settle waits, in a model with recurrent state, for the batches that are built. When a
-// sequence ends one of its batches is still under way, which goes on writing to the slot's
-// state: to what the next request begins with, were it there before. lock is the runner's:
-// held on entry and on return, released while this waits. The error is the context's.
+// Settle is called with the runner's lock held, and lets go of it while it waits: in a model
+// with recurrent state, for the batches that are built. When a sequence ends one of its
+// batches is still under way, which goes on writing to the slot's state: to what the next
+// request begins with, were it there before. The error is the context's.
 func (t *TieredCausal) Settle(ctx context.Context, lock sync.Locker) (err error) {
 	if t.stateful() {
 		unlocked(lock, func() { err = t.landBuilt(ctx) })
@@ -46,15 +46,15 @@ func (t *TieredCausal) Settle(ctx context.Context, lock sync.Locker) (err error)
 	return err
 }
 
-// unlocked is where the runner's lock is let go of: it calls f without it.
+// unlocked calls f without the runner's lock, which is held. It alone lets go of that lock.
 func unlocked(lock sync.Locker, f func()) {
 	lock.Unlock()
 	defer lock.Lock()
 	f()
 }
 
-// restoring is one restore. The runner's lock is held in its methods, but in what they give
-// to unlocked.
+// restoring is one restore. The runner's lock is held in all of its methods: what they do
+// without it is in functions that they give to unlocked.
 type restoring struct {
 	*TieredCausal
 	lock   sync.Locker
@@ -72,10 +72,10 @@ func (r *restoring) unlocked(f func()) {
 	unlocked(r.lock, f)
 }
 
-// Restore extends what a slot holds of a prompt from the store. The slot is reserved for
-// the request and holds the prompt's first have tokens. lock is the runner's: held on
-// entry and on return, released while pages are looked up and read. The last token of the
-// prompt is always left to compute.
+// Restore is called with the runner's lock held, and lets go of it while it looks pages up and
+// reads them. It extends what a slot holds of a prompt from the store. The slot is reserved for
+// the request and holds the prompt's first have tokens. The last token of the prompt is always
+// left to compute.
 //
 // Other requests may be given the beginning of what the slot holds while the lock is
 // released. So hold is called, with the lock held, before each release and before the
@@ -202,7 +202,7 @@ func (r *restoring) takeCells(p *plan) (err error) {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.slot(p.seq)
+	s := r.slotLocked(p.seq)
 	for g := range r.groups { // to make room for the end of the plan these became free
 		s.from[g] = max(s.from[g], min(r.groups[g].oldest(p.wanted(p.end)), len(s.tokens)))
 	}
@@ -210,7 +210,8 @@ func (r *restoring) takeCells(p *plan) (err error) {
 	return nil
 }
 
-// free gives back the cells of positions from begin on in all groups. It cannot fail.
+// free gives back, with the runner's lock held, the cells of positions from begin on in all
+// groups. It cannot fail.
 func (t *TieredCausal) free(seq, begin int) {
 	for g := range t.groups {
 		_ = t.groups[g].Remove(seq, int32(begin), math.MaxInt32)
@@ -225,15 +226,15 @@ func (r *restoring) publish(p *plan, held int) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.noteDropped()
-	s, base := r.slot(p.seq), p.wanted(p.base)
+	r.noteDroppedLocked()
+	s, base := r.slotLocked(p.seq), p.wanted(p.base)
 	r.result.Held = p.wanted(held)
 	r.result.Tokens += max(0, held-p.base)
 	if p.by != 0 {
 		s.broken = s.broken || held > p.base
 		r.result.Shifted += r.result.Held - base
 	} else {
-		r.publishExact(p, s, held)
+		r.publishExactLocked(p, s, held)
 	}
 	for i, ref := range p.refs {
 		if int(ref.Start) < held {
@@ -244,9 +245,9 @@ func (r *restoring) publish(p *plan, held int) {
 	}
 }
 
-// publishExact notes tokens and cells that follow from the prompt's beginning, and which
+// publishExactLocked notes tokens and cells that follow from the prompt's beginning, and which
 // pages are stored.
-func (t *TieredCausal) publishExact(p *plan, s *slot, held int) {
+func (t *TieredCausal) publishExactLocked(p *plan, s *slot, held int) {
 	s.truncate(p.base)
 	if len(s.tokens) < p.base {
 		s.broken = true
@@ -263,10 +264,10 @@ func (t *TieredCausal) publishExact(p *plan, s *slot, held int) {
 		}
 	}
 	for g := range s.cells {
-		t.publishCells(p, s, g, held)
+		t.publishCellsLocked(p, s, g, held)
 	}
 	s.trimKeys(t.opts.PageTokens)
-	t.extendKeys(s)
+	t.extendKeysLocked(s)
 	for _, ref := range slices.Concat(p.passed, p.refs) {
 		if full := !ref.Tail && int(ref.Start)+ref.Tokens <= held; full && int(ref.Start)/t.opts.PageTokens < len(s.pages) {
 			s.pages[int(ref.Start)/t.opts.PageTokens] = pageStored
@@ -277,9 +278,9 @@ func (t *TieredCausal) publishExact(p *plan, s *slot, held int) {
 	}
 }
 
-// publishCells notes where a group's rows of positions [base, held) are. Positions that it
+// publishCellsLocked notes where a group's rows of positions [base, held) are. Positions that it
 // would have forgotten have none.
-func (t *TieredCausal) publishCells(p *plan, s *slot, g, held int) {
+func (t *TieredCausal) publishCellsLocked(p *plan, s *slot, g, held int) {
 	if p.begin[g] > p.base {
 		s.from[g] = min(p.begin[g], held)
 	}

@@ -67,13 +67,13 @@ func (r *restoring) sharedPage(limit int) lookUp {
 	start := at / r.opts.PageTokens * r.opts.PageTokens
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.slot(r.seq)
+	s := r.slotLocked(r.seq)
 	exact := !s.broken && len(s.tokens) == at && len(mediaWithin(s.media, start, at-start)) == 0
-	if !exact || !r.ready() {
+	if !exact || !r.readyLocked() {
 		return nil
 	}
-	r.extendKeys(s)
-	page, n := r.opts.Runs.Begins(r.parent(s, start/r.opts.PageTokens), r.prompt.tokens[start:limit])
+	r.extendKeysLocked(s)
+	page, n := r.opts.Runs.Begins(r.parentLocked(s, start/r.opts.PageTokens), r.prompt.tokens[start:limit])
 	if start+n <= at {
 		return nil
 	}
@@ -92,7 +92,7 @@ func (r *restoring) sharedPage(limit int) lookUp {
 // movedRun goes on with the longest run of the prompt's tokens that is stored anywhere else.
 func (r *restoring) movedRun(limit int) lookUp {
 	r.mu.Lock()
-	ready := r.ready()
+	ready := r.readyLocked()
 	r.mu.Unlock()
 	if !ready || r.noRuns.Load() {
 		return nil

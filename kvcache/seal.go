@@ -7,18 +7,18 @@ import (
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
-// seal hands every full page of a slot that is not stored yet to the write queue. Rows from
-// the position leaving on are about to be removed or rotated: they are copied even when the
-// queue is full, up to its bound, and given up beyond. Another page that finds no room stays
-// in the cache, and is tried again when the next batch is done. A group with a window may have
-// forgotten its rows by then: the page is stored without them, and serves those that reach
-// past it. Where all groups have, there is no page to store, and those after it serve once its
-// tokens are computed again.
+// sealLocked hands every full page of a slot that is not stored yet to the write queue. Rows
+// from the position leaving on are about to be removed or rotated: they are copied even when
+// the queue is full, up to its bound, and given up beyond. Another page that finds no room
+// stays in the cache, and is tried again when the next batch is done. A group with a window
+// may have forgotten its rows by then: the page is stored without them, and serves those that
+// reach past it. Where all groups have, there is no page to store, and those after it serve
+// once its tokens are computed again.
 //
 // What continues a page that was given up is not stored: nobody could find it.
-func (t *TieredCausal) seal(s *slot, leaving int) {
-	t.extendKeys(s)
-	t.noteDropped()
+func (t *TieredCausal) sealLocked(s *slot, leaving int) {
+	t.extendKeysLocked(s)
+	t.noteDroppedLocked()
 	size := t.opts.PageTokens
 	for page := s.stored(); page < len(s.keys) && (page+1)*size <= s.private; page++ {
 		switch {
@@ -28,8 +28,8 @@ func (t *TieredCausal) seal(s *slot, leaving int) {
 			return
 		}
 		goes := (page+1)*size > leaving
-		if t.missing(s, page, s.keys[page]) && !t.gone(s, page*size) {
-			switch ok := t.copyOut(s, page*size, (page+1)*size, goes, false); {
+		if t.missingLocked(s, page, s.keys[page]) && !t.goneLocked(s, page*size) {
+			switch ok := t.copyOutLocked(s, page*size, (page+1)*size, goes, false); {
 			case !ok && goes:
 				t.stats.DroppedPages += int64(min(len(s.keys), s.private/size) - page)
 				return
@@ -47,8 +47,8 @@ func (t *TieredCausal) seal(s *slot, leaving int) {
 // staying is the position from which rows leave that all stay.
 const staying = math.MaxInt
 
-// noteDropped learns which pages the queue has given up.
-func (t *TieredCausal) noteDropped() {
+// noteDroppedLocked learns which pages the queue has given up.
+func (t *TieredCausal) noteDroppedLocked() {
 	dropped := t.queue.takeDropped()
 	if len(dropped) == 0 {
 		return
@@ -63,20 +63,20 @@ func (t *TieredCausal) noteDropped() {
 	}
 }
 
-// heal queues what finished slots hold and the store has not, but for what was given up: pages
-// and tails for which there was no room in the queue. It reports whether there were any. With
-// inUse slots are looked at as well whose next batch would do the same. t.mu is held.
-func (t *TieredCausal) heal(inUse bool) bool {
+// healLocked queues what finished slots hold and the store has not, but for what was given up:
+// pages and tails for which there was no room in the queue. It reports whether there were any.
+// With inUse slots are looked at as well whose next batch would do the same.
+func (t *TieredCausal) healLocked(inUse bool) bool {
 	before := t.stats.SealedPages + t.stats.SealedTails
 	for seq, s := range t.slots {
-		done := s.ending && !t.flying(seq)
+		done := s.ending && !t.flyingLocked(seq)
 		if !done && !inUse || t.queue.suspended() {
 			continue
 		}
-		t.forget(seq, s)
-		t.seal(s, staying)
+		t.forgetLocked(seq, s)
+		t.sealLocked(s, staying)
 		if done && (!t.stateful() || len(t.flights) == 0) {
-			t.sealTail(s, false)
+			t.sealTailLocked(s, false)
 		}
 	}
 	return t.stats.SealedPages+t.stats.SealedTails > before
@@ -88,7 +88,7 @@ func (t *TieredCausal) healIdle() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.flights) == 0 {
-		t.heal(false)
+		t.healLocked(false)
 	}
 }
 
@@ -96,11 +96,11 @@ func (t *TieredCausal) healIdle() {
 func (t *TieredCausal) anew() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.noteDropped()
+	t.noteDroppedLocked()
 	for _, s := range t.slots {
 		s.anew()
 	}
-	t.heal(true)
+	t.healLocked(true)
 }
 
 // wrote learns what became of a try to write a queued page.
@@ -121,25 +121,25 @@ func (t *TieredCausal) wrote(job *writeJob, err error) {
 	}
 }
 
-// missing reports whether a page is not stored, or known to be stored without rows that the
-// slot has.
-func (t *TieredCausal) missing(s *slot, page int, key diskstore.Key) bool {
+// missingLocked reports whether a page is not stored, or known to be stored without rows that
+// the slot has.
+func (t *TieredCausal) missingLocked(s *slot, page int, key diskstore.Key) bool {
 	switch {
 	case t.queue.has(key):
 		return false
-	case t.thin[key] && t.complete(s, page*t.opts.PageTokens):
+	case t.thin[key] && t.completeLocked(s, page*t.opts.PageTokens):
 		return true
 	}
 	return !t.opts.Store.Has(key)
 }
 
-// gone reports whether no group has the rows from a position on any more.
-func (t *TieredCausal) gone(s *slot, begin int) bool {
+// goneLocked reports whether no group has the rows from a position on any more.
+func (t *TieredCausal) goneLocked(s *slot, begin int) bool {
 	return t.geometry.sections != nil && !t.geometry.any(func(g int) bool { return g < len(t.groups) && begin >= s.from[g] })
 }
 
-// complete reports whether every group still has the rows from a position on.
-func (t *TieredCausal) complete(s *slot, begin int) bool {
+// completeLocked reports whether every group still has the rows from a position on.
+func (t *TieredCausal) completeLocked(s *slot, begin int) bool {
 	for _, from := range s.from {
 		if begin < from {
 			return false
@@ -148,10 +148,10 @@ func (t *TieredCausal) complete(s *slot, begin int) bool {
 	return true
 }
 
-// forget notes which rows a slot's groups no longer have, or may lose while this runs: a
+// forgetLocked notes which rows a slot's groups no longer have, or may lose while this runs: a
 // batch that is built has let go of what is too far before its first position, and of what
 // is too far before the last one of a sequence that it does not continue.
-func (t *TieredCausal) forget(seq int, s *slot) {
+func (t *TieredCausal) forgetLocked(seq int, s *slot) {
 	for g := range t.groups {
 		end := len(s.tokens)
 		oldest := t.groups[g].oldest(end)
@@ -172,56 +172,56 @@ func (t *TieredCausal) forget(seq int, s *slot) {
 	}
 }
 
-// sealTail saves the incomplete last page of a slot. leaving says that its rows are about to
-// be removed or rotated.
-func (t *TieredCausal) sealTail(s *slot, leaving bool) {
+// sealTailLocked saves the incomplete last page of a slot. leaving says that its rows are
+// about to be removed or rotated.
+func (t *TieredCausal) sealTailLocked(s *slot, leaving bool) {
 	if t.stateful() {
-		t.sealState(s) // rows alone are no use there
+		t.sealStateLocked(s) // rows alone are no use there
 		return
 	}
-	t.noteDropped()
-	t.extendKeys(s)
+	t.noteDroppedLocked()
+	t.extendKeysLocked(s)
 	n := len(s.tokens)
 	full := n / t.opts.PageTokens * t.opts.PageTokens
 	if n == full || n > s.private || n == s.tail.tokens || !s.leads(full/t.opts.PageTokens) {
 		return
 	}
-	if t.copyOut(s, full, n, leaving, false) {
-		s.tail = saved{tokens: n, key: t.endKey(s)}
+	if t.copyOutLocked(s, full, n, leaving, false) {
+		s.tail = saved{tokens: n, key: t.endKeyLocked(s)}
 		t.stats.SealedTails++
 	}
 }
 
-// endKey is the key of what a slot's last page holds, whole or not.
-func (t *TieredCausal) endKey(s *slot) diskstore.Key {
+// endKeyLocked is the key of what a slot's last page holds, whole or not.
+func (t *TieredCausal) endKeyLocked(s *slot) diskstore.Key {
 	n := len(s.tokens)
 	page := (n - 1) / t.opts.PageTokens
 	begin := page * t.opts.PageTokens
-	return diskstore.ChainKey(t.parent(s, page), s.tokens[begin:n], mediaWithin(s.media, begin, n-begin))
+	return diskstore.ChainKey(t.parentLocked(s, page), s.tokens[begin:n], mediaWithin(s.media, begin, n-begin))
 }
 
-// extendKeys computes the keys of pages that became whole.
-func (t *TieredCausal) extendKeys(s *slot) {
+// extendKeysLocked computes the keys of pages that became whole.
+func (t *TieredCausal) extendKeysLocked(s *slot) {
 	size := t.opts.PageTokens
 	for page := len(s.keys); (page+1)*size <= len(s.tokens); page++ {
-		s.keys = append(s.keys, diskstore.ChainKey(t.parent(s, page), s.tokens[page*size:(page+1)*size], mediaWithin(s.media, page*size, size)))
+		s.keys = append(s.keys, diskstore.ChainKey(t.parentLocked(s, page), s.tokens[page*size:(page+1)*size], mediaWithin(s.media, page*size, size)))
 		s.pages = append(s.pages, pageNew)
 	}
 }
 
-// parent is the key of the page before, or the fingerprint for the first.
-func (t *TieredCausal) parent(s *slot, page int) diskstore.Key {
+// parentLocked is the key of the page before, or the fingerprint for the first.
+func (t *TieredCausal) parentLocked(s *slot, page int) diskstore.Key {
 	if page == 0 {
 		return t.opts.Fingerprint
 	}
 	return s.keys[page-1]
 }
 
-// copyOut copies the rows of positions [begin, end), which lie in one page, into staging
+// copyOutLocked copies the rows of positions [begin, end), which lie in one page, into staging
 // and queues them, with the state after them if that is wanted. It reports whether they are
 // on their way.
-func (t *TieredCausal) copyOut(s *slot, begin, end int, leaving, state bool) bool {
-	if t.geometry.sections == nil || t.gone(s, begin) && !state {
+func (t *TieredCausal) copyOutLocked(s *slot, begin, end int, leaving, state bool) bool {
+	if t.geometry.sections == nil || t.goneLocked(s, begin) && !state {
 		return false
 	}
 	layout, err := t.geometry.layout(end-begin, func(g int) bool {
@@ -231,7 +231,7 @@ func (t *TieredCausal) copyOut(s *slot, begin, end int, leaving, state bool) boo
 		return begin >= s.from[g]
 	})
 	if err != nil {
-		t.copyFailed("lay out a page", err)
+		t.copyFailedLocked("lay out a page", err)
 		return false
 	}
 	payload := t.queue.stage(layout.Size(), leaving)
@@ -244,11 +244,11 @@ func (t *TieredCausal) copyOut(s *slot, begin, end int, leaving, state bool) boo
 		cells[g] = s.cells[g][begin:end]
 	}
 	if err := gather(t.groups, t.opts.States, layout, cells, payload); err != nil {
-		t.copyFailed("copy a page out of the cache", err)
+		t.copyFailedLocked("copy a page out of the cache", err)
 		return false
 	}
 
-	parent := t.parent(s, begin/t.opts.PageTokens)
+	parent := t.parentLocked(s, begin/t.opts.PageTokens)
 	page := &diskstore.Page{
 		Parent:  parent,
 		Start:   uint32(begin),
@@ -263,9 +263,9 @@ func (t *TieredCausal) copyOut(s *slot, begin, end int, leaving, state bool) boo
 	return true
 }
 
-// copyFailed reports the first failure of its kind; what could not be copied is computed
+// copyFailedLocked reports the first failure of its kind; what could not be copied is computed
 // again when it is needed.
-func (t *TieredCausal) copyFailed(what string, err error) {
+func (t *TieredCausal) copyFailedLocked(what string, err error) {
 	if t.stats.FailedCopies == 0 {
 		t.log.Warn("kv tier: could not "+what+"; it will be computed again when needed", "error", err)
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // slot mirrors what one of the runner's sequences holds in the caches, as far as it is
-// computed and follows from its tokens and media.
+// computed and follows from its tokens and media. TieredCausal.mu guards it.
 type slot struct {
 	// tokens of positions 0, 1, …: computed, exact. media are the images among them.
 	tokens []int32

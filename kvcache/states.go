@@ -56,17 +56,17 @@ func (geo *geometry) addStates(states States, group int) (layers int, err error)
 // stateful reports whether a sequence can only go on where a state was stored.
 func (t *TieredCausal) stateful() bool { return t.opts.States != nil }
 
-// landState notes what state a slot has after a part of a flight, and stores it where
+// landStateLocked notes what state a slot has after a part of a flight, and stores it where
 // somebody may go on from it: where the prompt or the answer ends; before the last batch of
 // a prompt, for the same prompt again, whose last token is computed in any case; and now and
 // then.
-func (t *TieredCausal) landState(f *flight, p *flightPart, s *slot) {
+func (t *TieredCausal) landStateLocked(f *flight, p *flightPart, s *slot) {
 	s.stateAt = -1
 	if !p.shortened && !s.broken {
 		s.stateAt = len(s.tokens)
 	}
-	if p.promptEnd || s.ending || len(s.tokens)-s.state.tokens >= t.stateEvery() || t.lastOfPromptNext(f, p.seq) {
-		t.sealState(s)
+	if p.promptEnd || s.ending || len(s.tokens)-s.state.tokens >= t.stateEvery() || t.lastOfPromptNextLocked(f, p.seq) {
+		t.sealStateLocked(s)
 	}
 }
 
@@ -77,8 +77,8 @@ func (t *TieredCausal) stateEvery() int {
 	return stateEvery
 }
 
-// lastOfPromptNext reports whether a sequence's prompt ends with its next batch after f.
-func (t *TieredCausal) lastOfPromptNext(f *flight, seq int) bool {
+// lastOfPromptNextLocked reports whether a sequence's prompt ends with its next batch after f.
+func (t *TieredCausal) lastOfPromptNextLocked(f *flight, seq int) bool {
 	for _, other := range t.flights {
 		for i := range other.parts {
 			if p := &other.parts[i]; other.id > f.id && p.seq == seq {
@@ -89,18 +89,18 @@ func (t *TieredCausal) lastOfPromptNext(f *flight, seq int) bool {
 	return false
 }
 
-// sealState stores the rows of a slot's last page, whole or not, with the state after it.
+// sealStateLocked stores the rows of a slot's last page, whole or not, with the state after it.
 // There must be no batch that may change the state while this runs.
-func (t *TieredCausal) sealState(s *slot) {
-	t.noteDropped()
+func (t *TieredCausal) sealStateLocked(s *slot) {
+	t.noteDroppedLocked()
 	n := len(s.tokens)
 	if n == 0 || n != s.stateAt || n == s.state.tokens || n > s.private {
 		return
 	}
-	t.seal(s, 0)
+	t.sealLocked(s, 0)
 	before := (n - 1) / t.opts.PageTokens
-	if s.leads(before) && t.copyOut(s, before*t.opts.PageTokens, n, true, true) {
-		s.state = saved{tokens: n, key: t.endKey(s)}
+	if s.leads(before) && t.copyOutLocked(s, before*t.opts.PageTokens, n, true, true) {
+		s.state = saved{tokens: n, key: t.endKeyLocked(s)}
 		t.stats.SealedTails++
 	}
 }

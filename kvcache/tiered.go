@@ -89,12 +89,12 @@ type TieredCausal struct {
 	after   func(time.Duration) <-chan time.Time // time.After, but in tests
 	closeIn time.Duration                        // closeTimeout, but in tests
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards the fields below
 	slots    map[int]*slot
 	flights  []*flight
 	idle     []*idleJob
 	batches  batchClock
-	geometry geometry
+	geometry geometry               // set once, before the first restore, which reads it without mu
 	thin     map[diskstore.Key]bool // pages known to be stored without some group's rows
 	stats    Stats
 
@@ -161,7 +161,7 @@ func (t *TieredCausal) Stats() Stats {
 	return t.stats
 }
 
-func (t *TieredCausal) slot(seq int) *slot {
+func (t *TieredCausal) slotLocked(seq int) *slot {
 	s, ok := t.slots[seq]
 	if !ok {
 		s = newSlot(len(t.groups))
@@ -170,9 +170,9 @@ func (t *TieredCausal) slot(seq int) *slot {
 	return s
 }
 
-// ready reports whether the geometry is known, measuring it when it is not. The runner's
-// lock is held.
-func (t *TieredCausal) ready() bool {
+// readyLocked reports whether the geometry is known. With the runner's lock held as well, it
+// measures the geometry when it is not.
+func (t *TieredCausal) readyLocked() bool {
 	if t.geometry.sections != nil {
 		return true
 	}
@@ -189,12 +189,12 @@ func (t *TieredCausal) ready() bool {
 // computed.
 func (t *TieredCausal) synchronize() { t.groups[0].SynchronizeRows() }
 
-// StartSequence begins a request in a slot that holds a prefix of its prompt. When store
-// is false nothing that is computed for it is stored. The runner's lock is held.
+// StartSequence begins a request, with the runner's lock held, in a slot that holds a prefix of
+// its prompt. When store is false nothing that is computed for it is stored.
 func (t *TieredCausal) StartSequence(seq int, store bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.slot(seq)
+	s := t.slotLocked(seq)
 	if store {
 		// All that the slot holds is in this request's own prompt, and all that its rows have
 		// seen but for those from secret on.
@@ -203,18 +203,18 @@ func (t *TieredCausal) StartSequence(seq int, store bool) {
 		s.private = min(s.private, len(s.tokens))
 	}
 	s.withheld = !store
-	t.noteDropped()
+	t.noteDroppedLocked()
 	s.anew()
 	s.given, s.promptOpen, s.ending = false, true, false
 }
 
-// BatchBuilt notes where the rows of a batch will be. tracked says which sequences are
-// requests for text, promptEnd whether a sequence's prompt ends with this batch. The
-// runner's lock is held, and the cache's last StartForward was for this batch.
+// BatchBuilt notes, with the runner's lock held, where the rows of a batch will be: the cache's
+// last StartForward was for this batch. tracked says which sequences are requests for text,
+// promptEnd whether a sequence's prompt ends with this batch.
 func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Input, tracked, promptEnd func(seq int) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.ready()
+	t.readyLocked()
 	cells := make([][]int32, len(t.groups))
 	for g := range t.groups {
 		cells[g] = t.groups[g].BatchCells()
@@ -224,7 +224,7 @@ func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Inp
 	outputs := false
 	for i := range f.parts {
 		p := &f.parts[i]
-		s := t.slot(p.seq)
+		s := t.slotLocked(p.seq)
 		p.note(s, &t.opts)
 		if s.promptOpen && promptEnd(p.seq) {
 			s.promptOpen, p.promptEnd = false, true
@@ -253,51 +253,51 @@ func (t *TieredCausal) landFlight(id int) bool {
 			continue
 		}
 		sealed := t.stats.SealedPages + t.stats.SealedTails
-		t.land(f)
+		t.landLocked(f)
 		t.flights = append(t.flights[:i], t.flights[i+1:]...)
-		t.heal(false)
+		t.healLocked(false)
 		t.batches.batchDone(id, t.stats.SealedPages+t.stats.SealedTails > sealed, t.rates)
 		return true
 	}
 	return false
 }
 
-func (t *TieredCausal) land(f *flight) {
+func (t *TieredCausal) landLocked(f *flight) {
 	for i := range f.parts {
 		p := &f.parts[i]
 		if len(p.inputs) == 0 {
 			continue
 		}
-		s := t.slot(p.seq)
+		s := t.slotLocked(p.seq)
 		p.land(s, &t.opts)
 		for g := range t.groups { // when the batch was built these became free
 			s.from[g] = max(s.from[g], min(t.groups[g].oldest(int(p.begin)), len(s.tokens)))
 		}
-		t.seal(s, staying)
+		t.sealLocked(s, staying)
 		switch {
 		case t.stateful():
-			t.landState(f, p, s)
+			t.landStateLocked(f, p, s)
 		case p.promptEnd || s.ending:
-			t.sealTail(s, false)
+			t.sealTailLocked(s, false)
 		}
 	}
 }
 
-// EndSequence saves what a finished request leaves behind. The runner's lock is held.
+// EndSequence saves, with the runner's lock held, what a finished request leaves behind.
 func (t *TieredCausal) EndSequence(seq int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.slot(seq)
+	s := t.slotLocked(seq)
 	s.ending = true
-	t.forget(seq, s)
-	t.seal(s, staying)
-	if !t.flying(seq) {
-		t.sealTail(s, false)
+	t.forgetLocked(seq, s)
+	t.sealLocked(s, staying)
+	if !t.flyingLocked(seq) {
+		t.sealTailLocked(s, false)
 	}
 }
 
-// flying reports whether a flight will still add positions to a slot.
-func (t *TieredCausal) flying(seq int) bool {
+// flyingLocked reports whether a flight will still add positions to a slot.
+func (t *TieredCausal) flyingLocked(seq int) bool {
 	for _, f := range t.flights {
 		for i := range f.parts {
 			if f.parts[i].seq == seq && len(f.parts[i].inputs) > 0 {
@@ -322,26 +322,26 @@ func (t *TieredCausal) busy(seq int) bool {
 	return false
 }
 
-// Remove forwards, after everything complete in the range has been copied out. The
-// runner's lock is held.
+// Remove forwards, with the runner's lock held, after everything complete in the range has been
+// copied out.
 func (t *TieredCausal) Remove(seq int, begin, end int32) error {
 	t.mu.Lock()
 	if shift := end != math.MaxInt32; shift {
-		t.beforeShift(seq, begin)
+		t.beforeShiftLocked(seq, begin)
 	} else {
-		t.beforeTruncate(seq, begin)
+		t.beforeTruncateLocked(seq, begin)
 	}
 	t.mu.Unlock()
 	return t.Cache.Remove(seq, begin, end)
 }
 
-// beforeShift takes care of a slot whose rows from begin on are removed or rotated in
+// beforeShiftLocked takes care of a slot whose rows from begin on are removed or rotated in
 // place. The runner shifts while it builds a batch, when every flight is being computed:
 // waiting for them costs nothing, the shift itself would.
-func (t *TieredCausal) beforeShift(seq int, begin int32) {
+func (t *TieredCausal) beforeShiftLocked(seq int, begin int32) {
 	t.synchronize()
-	s := t.slot(seq)
-	t.forget(seq, s)
+	s := t.slotLocked(seq)
+	t.forgetLocked(seq, s)
 	for _, f := range t.flights {
 		for i := range f.parts {
 			if p := &f.parts[i]; p.seq == seq && len(p.inputs) > 0 {
@@ -351,21 +351,21 @@ func (t *TieredCausal) beforeShift(seq int, begin int32) {
 			}
 		}
 	}
-	t.seal(s, int(begin))
-	t.sealTail(s, true)
+	t.sealLocked(s, int(begin))
+	t.sealTailLocked(s, true)
 	s.truncate(int(begin))
 	s.trimKeys(t.opts.PageTokens)
 	s.broken = true
 }
 
-// beforeTruncate takes care of a slot that keeps positions below begin only. What flights
+// beforeTruncateLocked takes care of a slot that keeps positions below begin only. What flights
 // add past it is void: their cells are about to be free.
-func (t *TieredCausal) beforeTruncate(seq int, begin int32) {
-	s := t.slot(seq)
-	t.forget(seq, s)
-	t.seal(s, int(begin))
-	if s.ending && !(t.stateful() && t.flying(seq)) { // which may be changing the state
-		t.sealTail(s, true)
+func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
+	s := t.slotLocked(seq)
+	t.forgetLocked(seq, s)
+	t.sealLocked(s, int(begin))
+	if s.ending && !(t.stateful() && t.flyingLocked(seq)) { // which may be changing the state
+		t.sealTailLocked(s, true)
 	}
 	for _, f := range t.flights {
 		for i := range f.parts {
@@ -382,18 +382,18 @@ func (t *TieredCausal) beforeTruncate(seq int, begin int32) {
 	s.ending = false
 }
 
-// CopyPrefix forwards and gives the destination the source's state, flights included. The
-// runner's lock is held.
+// CopyPrefix forwards, with the runner's lock held, and gives the destination the source's
+// state, flights included.
 func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 	t.mu.Lock()
-	dst := t.slot(dstSeq)
-	t.forget(dstSeq, dst)
-	t.seal(dst, 0)
+	dst := t.slotLocked(dstSeq)
+	t.forgetLocked(dstSeq, dst)
+	t.sealLocked(dst, 0)
 	if dst.ending {
-		t.sealTail(dst, true)
+		t.sealTailLocked(dst, true)
 	}
-	src := t.slot(srcSeq)
-	t.forget(srcSeq, src)
+	src := t.slotLocked(srcSeq)
+	t.forgetLocked(srcSeq, src)
 	t.slots[dstSeq] = src.clonePrefix(int(n))
 	t.slots[dstSeq].trimKeys(t.opts.PageTokens)
 	for _, f := range t.flights {
@@ -451,7 +451,7 @@ func (t *TieredCausal) flushStore(ctx context.Context) error {
 func (t *TieredCausal) healed() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.heal(true)
+	return t.healLocked(true)
 }
 
 // Close writes what is queued within a bounded time and closes the store and the wrapped

@@ -100,7 +100,7 @@ func Open(path, computing string, names map[string]string) (*Rates, error) {
 		r.compute.add(s)
 	}
 	for name, record := range c.Tiers {
-		t := r.keptTier(name)
+		t := r.keptTierLocked(name)
 		for _, s := range lastOf(record.PageSeconds) {
 			t.read.add(s)
 		}
@@ -141,8 +141,8 @@ func load(path string) (contents, error) {
 	return c, nil
 }
 
-// changed makes the file be written soon. Rates.mu is held.
-func (f *file) changed(r *Rates) {
+// changedLocked makes the file be written soon. Rates.mu is held.
+func (f *file) changedLocked(r *Rates) {
 	if f == nil || f.closed {
 		return
 	}

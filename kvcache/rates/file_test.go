@@ -35,18 +35,18 @@ func TestRatesOutliveTheProcess(t *testing.T) {
 	again := open(t, path, "model")
 	require.Equal(t, 16, again.Plan(Chain{Pages: pagesOf("local", 16)}))
 	require.Zero(t, again.Plan(Chain{Pages: pagesOf("remote", 16)}))
-	require.InEpsilon(t, m.computing(0, 8192), again.computing(0, 8192), 0.01)
+	require.InEpsilon(t, m.computing(0, 8192), again.computingLocked(0, 8192), 0.01)
 
 	// another model computes at its own speed, from the same tiers
 	other := open(t, path, "other model")
 	require.False(t, other.compute.known())
-	require.True(t, other.tier("remote").trusted())
+	require.True(t, other.tierLocked("remote").trusted())
 
 	// a tier is known by its directory, whatever it serves as
 	moved, err := Open(path, "model", map[string]string{"local": "/nfs/pages", "remote": "/elsewhere"})
 	require.NoError(t, err)
 	require.Zero(t, moved.Plan(Chain{Pages: pagesOf("local", 16)}))
-	require.False(t, moved.tier("remote").read.known())
+	require.False(t, moved.tierLocked("remote").read.known())
 }
 
 func TestDisappointmentOutlivesTheProcess(t *testing.T) {
@@ -79,8 +79,8 @@ func TestProcessesKeepEachOthersRates(t *testing.T) {
 	for _, fingerprint := range []string{"a", "b"} {
 		r := open(t, path, fingerprint)
 		require.True(t, r.compute.known())
-		require.True(t, r.tier("local").trusted())
-		require.True(t, r.tier("remote").trusted())
+		require.True(t, r.tierLocked("local").trusted())
+		require.True(t, r.tierLocked("remote").trusted())
 	}
 }
 
@@ -109,7 +109,7 @@ func TestFileStaysSmall(t *testing.T) {
 		for x := 1.0; x < 1e12; x *= 1.5 {
 			r.Computed(512, x, time.Second)
 			r.mu.Lock()
-			r.took([]Page{{Bytes: int64(x), Tier: "local"}}, 1)
+			r.tookLocked([]Page{{Bytes: int64(x), Tier: "local"}}, 1)
 			r.mu.Unlock()
 		}
 		require.NoError(t, r.Close())
@@ -195,7 +195,7 @@ func FuzzFile(f *testing.F) {
 				require.GreaterOrEqual(t, w.Deadline(), time.Duration(0))
 				w.GaveUp(time.Hour)
 			}
-			total := r.computing(0, 1<<20)
+			total := r.computingLocked(0, 1<<20)
 			require.False(t, math.IsNaN(total) || math.IsInf(total, 0))
 			if probe, limit := r.Probe(Chain{Pages: pages}, testAhead); probe > 0 {
 				require.Greater(t, limit, time.Duration(0))

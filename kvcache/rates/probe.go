@@ -21,7 +21,7 @@ func (r *Rates) Probe(c Chain, ahead int) (n int, limit time.Duration) {
 	pages := c.Pages
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t, now := r.tier(pages[0].Tier), r.now()
+	t, now := r.tierLocked(pages[0].Tier), r.now()
 	if since := now.Sub(t.tried); since >= 0 && since < probeEvery { // else the clock was put back
 		return 0, 0
 	}
@@ -29,8 +29,8 @@ func (r *Rates) Probe(c Chain, ahead int) (n int, limit time.Duration) {
 		n++
 	}
 	t.tried = now
-	r.saw(t)
-	each := r.computing(c.Base, c.end()) / float64(len(pages))
+	r.sawLocked(t)
+	each := r.computingLocked(c.Base, c.end()) / float64(len(pages))
 	return n, seconds(probeFactor * max(each, patienceMin) * float64(n))
 }
 
@@ -39,12 +39,12 @@ func (r *Rates) Probed(pages []Page, took time.Duration, complete bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if complete {
-		r.took(pages, took.Seconds())
+		r.tookLocked(pages, took.Seconds())
 		return
 	}
-	t := r.tier(pages[0].Tier)
+	t := r.tierLocked(pages[0].Tier)
 	if s := (sample{max(1, float64(pages[0].Bytes)), took.Seconds() / float64(len(pages))}); s.valid() {
 		t.slow = s
 	}
-	r.saw(t)
+	r.sawLocked(t)
 }

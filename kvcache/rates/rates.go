@@ -56,13 +56,13 @@ type Rates struct {
 	now  func() time.Time
 	file *file // nil keeps nothing
 
-	mu       sync.Mutex
-	compute  line      // seconds of a token at a position
-	computed time.Time // when that was last observed by this process
+	mu       sync.Mutex // guards the fields below
+	compute  line       // seconds of a token at a position
+	computed time.Time  // when that was last observed by this process
 	tiers    map[string]*tier
 }
 
-// tier is what reading from one tier costs.
+// tier is what reading from one tier costs. Rates.mu guards it.
 type tier struct {
 	read line // seconds of a page of a size, when several are read at once
 	// slow is what a page took at least when the tier disappointed: no page of that size
@@ -93,11 +93,11 @@ func (r *Rates) Computed(tokens int, position float64, took time.Duration) {
 	defer r.mu.Unlock()
 	r.compute.add(sample{position, took.Seconds() / float64(tokens)})
 	r.computed = r.now()
-	r.file.changed(r)
+	r.file.changedLocked(r)
 }
 
-// computing is the time in seconds that computing positions [begin, end) takes. r.mu is held.
-func (r *Rates) computing(begin, end int) float64 {
+// computingLocked is the time in seconds that computing positions [begin, end) takes.
+func (r *Rates) computingLocked(begin, end int) float64 {
 	if end <= begin {
 		return 0
 	}
@@ -108,16 +108,16 @@ func (r *Rates) computing(begin, end int) float64 {
 	return each * float64(end-begin)
 }
 
-// tier returns what is known of a tier. r.mu is held.
-func (r *Rates) tier(name string) *tier {
+// tierLocked returns what is known of a tier.
+func (r *Rates) tierLocked(name string) *tier {
 	if r.file != nil && r.file.names[name] != "" {
 		name = r.file.names[name]
 	}
-	return r.keptTier(name)
+	return r.keptTierLocked(name)
 }
 
-// keptTier is tier by the name that it is kept under.
-func (r *Rates) keptTier(name string) *tier {
+// keptTierLocked is tier by the name that it is kept under.
+func (r *Rates) keptTierLocked(name string) *tier {
 	t, ok := r.tiers[name]
 	if !ok {
 		t = &tier{read: newReadLine()}
@@ -148,14 +148,14 @@ func (t *tier) slowAt(bytes float64) float64 {
 	return t.slow.y * min(1, bytes/t.slow.x)
 }
 
-// took notes what pages of one tier took in seconds, that all came. r.mu is held.
-func (r *Rates) took(pages []Page, took float64) {
+// tookLocked notes what pages of one tier took in seconds, that all came.
+func (r *Rates) tookLocked(pages []Page, took float64) {
 	n, bytes := float64(len(pages)), int64(0)
 	for _, p := range pages {
 		bytes += p.Bytes
 	}
 	each := sample{float64(bytes) / n, max(took, clockStep) / n}
-	t := r.tier(pages[0].Tier)
+	t := r.tierLocked(pages[0].Tier)
 	t.read.add(each)
 	if t.slow != (sample{}) {
 		if each.y < t.slowAt(each.x) {
@@ -164,26 +164,26 @@ func (r *Rates) took(pages []Page, took float64) {
 			t.slow = each
 		}
 	}
-	r.saw(t)
+	r.sawLocked(t)
 }
 
 // clockStep is the shortest time that is told from none, in seconds.
 const clockStep = 1e-6
 
-// disappointed notes that a page took at least so many seconds. Its tier is to be probed at
-// once: it may have been a bad moment. r.mu is held.
-func (r *Rates) disappointed(p Page, took float64) {
-	t := r.tier(p.Tier)
+// disappointedLocked notes that a page took at least so many seconds. Its tier is to be probed
+// at once: it may have been a bad moment.
+func (r *Rates) disappointedLocked(p Page, took float64) {
+	t := r.tierLocked(p.Tier)
 	if s := (sample{max(1, float64(p.Bytes)), took}); s.valid() {
 		t.slow = s
 	}
 	t.tried = time.Time{}
-	r.saw(t)
+	r.sawLocked(t)
 }
 
-func (r *Rates) saw(t *tier) {
+func (r *Rates) sawLocked(t *tier) {
 	t.seen = r.now()
-	r.file.changed(r)
+	r.file.changedLocked(r)
 }
 
 // Plan returns how many leading pages of a chain to read. The rest up to the end of the last
@@ -191,27 +191,26 @@ func (r *Rates) saw(t *tier) {
 func (r *Rates) Plan(c Chain) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.best(c, func(p Page) float64 { return r.tier(p.Tier).reading(p.Bytes) })
+	return r.bestLocked(c, func(p Page) float64 { return r.tierLocked(p.Tier).reading(p.Bytes) })
 }
 
 // gainMin is how much sooner, in seconds, a prompt must be there for stored pages to be
 // computed: less is noise, and does not show beside what a request takes anyhow.
 const gainMin = 0.005
 
-// best is the number of leading pages with which the time up to the end of the last page is
-// least, when reading one takes that long in seconds; all, if no other gains anything. r.mu
-// is held.
-func (r *Rates) best(c Chain, reading func(Page) float64) int {
+// bestLocked is the number of leading pages with which the time up to the end of the last page
+// is least, when reading one takes that long in seconds; all, if no other gains anything.
+func (r *Rates) bestLocked(c Chain, reading func(Page) float64) int {
 	if len(c.Pages) == 0 {
 		return 0
 	}
-	best, least, read := 0, r.computing(c.Base, c.end()), 0.0
+	best, least, read := 0, r.computingLocked(c.Base, c.end()), 0.0
 	for i, p := range c.Pages {
 		read += reading(p)
 		if c.Whole && i+1 < len(c.Pages) {
 			continue
 		}
-		if total := read + r.computing(p.end(), c.end()); total <= least {
+		if total := read + r.computingLocked(p.end(), c.end()); total <= least {
 			best, least = i+1, total
 		}
 	}

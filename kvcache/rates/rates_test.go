@@ -54,7 +54,7 @@ func (m machine) compute(r *Rates, begin, end int) {
 func (m machine) learn(r *Rates, tier string) {
 	for range 3 {
 		r.mu.Lock()
-		r.took(pagesOf(tier, 4), 4*(m.latency+testPageBytes/m.tiers[tier]))
+		r.tookLocked(pagesOf(tier, 4), 4*(m.latency+testPageBytes/m.tiers[tier]))
 		r.mu.Unlock()
 	}
 }

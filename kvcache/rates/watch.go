@@ -6,7 +6,8 @@ import (
 )
 
 // Watch follows one restore, which reads its pages in order and a few ahead. Times are since
-// its first page was asked for. A Watch is used by one goroutine at a time.
+// its first page was asked for. A Watch is used by one goroutine at a time; in methods that end
+// in Locked Rates.mu is held.
 type Watch struct {
 	rates *Rates
 	chain Chain
@@ -26,17 +27,17 @@ func (r *Rates) Watch(c Chain, ahead int) *Watch {
 	w := &Watch{rates: r, chain: c, pages: c.Pages, ahead: ahead}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w.beginRun(0)
+	w.beginRunLocked(0)
 	return w
 }
 
-// beginRun begins with the pages of a tier. r.mu is held.
-func (w *Watch) beginRun(now float64) {
+// beginRunLocked begins with the pages of a tier.
+func (w *Watch) beginRunLocked(now float64) {
 	w.run, w.runSince, w.paces = w.next, now, nil
 	if w.next == len(w.pages) {
 		return
 	}
-	if w.trusted = w.rates.tier(w.pages[w.next].Tier).trusted(); w.trusted {
+	if w.trusted = w.rates.tierLocked(w.pages[w.next].Tier).trusted(); w.trusted {
 		w.paces = slices.Repeat([]float64{1}, w.ahead)
 	}
 }
@@ -56,10 +57,10 @@ func (w *Watch) Deadline() time.Duration {
 	if rest.Whole {
 		share = len(w.pages)
 	}
-	patience := w.rates.computing(rest.Base, rest.end()) / float64(share)
+	patience := w.rates.computingLocked(rest.Base, rest.end()) / float64(share)
 	if len(w.paces) > 0 {
 		for _, p := range rest.Pages[:min(w.ahead, len(rest.Pages))] { // they share the tier
-			patience += w.reading(p)
+			patience += w.readingLocked(p)
 		}
 	}
 	return seconds(w.since + max(patience, patienceMin))
@@ -69,34 +70,34 @@ func (w *Watch) Deadline() time.Duration {
 // less than that nobody waits.
 const patienceMin = 0.02
 
-// reading is what a page that has not arrived is expected to take, in seconds, after what
-// this restore has seen. r.mu is held.
-func (w *Watch) reading(p Page) float64 {
+// readingLocked is what a page that has not arrived is expected to take, in seconds, after what
+// this restore has seen.
+func (w *Watch) readingLocked(p Page) float64 {
 	if len(w.paces) == 0 || p.Tier != w.pages[w.run].Tier {
-		return w.rates.tier(p.Tier).reading(p.Bytes)
+		return w.rates.tierLocked(p.Tier).reading(p.Bytes)
 	}
-	return slices.Min(w.paces) * w.unit(p)
+	return slices.Min(w.paces) * w.unitLocked(p)
 }
 
-// unit is what a pace counts: what the page was expected to take, or bytes where nothing was
-// expected.
-func (w *Watch) unit(p Page) float64 {
+// unitLocked is what a pace counts: what the page was expected to take, or bytes where nothing
+// was expected.
+func (w *Watch) unitLocked(p Page) float64 {
 	if w.trusted {
-		return w.rates.tier(p.Tier).reading(p.Bytes)
+		return w.rates.tierLocked(p.Tier).reading(p.Bytes)
 	}
 	return max(1, float64(p.Bytes))
 }
 
-// observe notes how fast the pages of the run came up to now. Pages that are read at a time
-// may come all at once, so that the first of them seems to have taken the time of all: only
-// the last of as many paces tells, which is the least.
-func (w *Watch) observe(now float64) {
+// observeLocked notes how fast the pages of the run came up to now. Pages that are read at a
+// time may come all at once, so that the first of them seems to have taken the time of all:
+// only the last of as many paces tells, which is the least.
+func (w *Watch) observeLocked(now float64) {
 	took, units := now-w.runSince, 0.0
 	for _, p := range w.pages[w.run:w.next] {
-		units += w.unit(p)
+		units += w.unitLocked(p)
 	}
 	if w.trusted { // what was expected weighs as much as one page
-		prior := w.unit(w.pages[w.run])
+		prior := w.unitLocked(w.pages[w.run])
 		took, units = took+prior, units+prior
 	}
 	w.paces = append(w.paces, took/units)
@@ -111,19 +112,19 @@ func (w *Watch) Arrived(at time.Duration) bool {
 	now := at.Seconds()
 	w.next++
 	w.since = now
-	w.observe(now)
+	w.observeLocked(now)
 	if w.next == len(w.pages) || w.pages[w.next].Tier != w.pages[w.run].Tier {
-		w.rates.took(w.pages[w.run:w.next], now-w.runSince)
-		w.beginRun(now)
+		w.rates.tookLocked(w.pages[w.run:w.next], now-w.runSince)
+		w.beginRunLocked(now)
 		if w.next == len(w.pages) {
 			return false
 		}
 	}
-	if w.rates.best(w.chain.After(w.next), w.reading) > 0 {
+	if w.rates.bestLocked(w.chain.After(w.next), w.readingLocked) > 0 {
 		return true
 	}
 	if p := w.pages[w.next]; w.next > w.run {
-		w.rates.disappointed(p, w.reading(p))
+		w.rates.disappointedLocked(p, w.readingLocked(p))
 	}
 	return false
 }
@@ -136,7 +137,7 @@ const gaveUpFactor = 2
 func (w *Watch) GaveUp(at time.Duration) {
 	w.rates.mu.Lock()
 	defer w.rates.mu.Unlock()
-	w.rates.disappointed(w.pages[w.next], gaveUpFactor*(at.Seconds()-w.since))
+	w.rates.disappointedLocked(w.pages[w.next], gaveUpFactor*(at.Seconds()-w.since))
 }
 
 func seconds(s float64) time.Duration { return time.Duration(min(s, costMax) * float64(time.Second)) }

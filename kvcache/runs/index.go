@@ -72,7 +72,7 @@ func (x *Index) Add(p Page) {
 		return
 	}
 	if x.recent.Len() >= x.most {
-		x.drop(x.recent.Back())
+		x.dropLocked(x.recent.Back())
 	}
 	x.pages[p.Key] = x.recent.PushFront(&p)
 	h := x.hash(p.Tokens)
@@ -85,11 +85,11 @@ func (x *Index) Remove(key diskstore.Key) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if e, ok := x.pages[key]; ok {
-		x.drop(e)
+		x.dropLocked(e)
 	}
 }
 
-func (x *Index) drop(e *list.Element) {
+func (x *Index) dropLocked(e *list.Element) {
 	p := x.recent.Remove(e).(*Page)
 	delete(x.pages, p.Key)
 	without(x.byHash, x.hash(p.Tokens), p)
@@ -136,7 +136,7 @@ func (x *Index) Find(tokens []int32, position int) []Run {
 			if len(x.byHash[h])-i > x.twins {
 				break
 			}
-			run, ok := x.runThrough(p, tokens, at)
+			run, ok := x.runThroughLocked(p, tokens, at)
 			if ok && run.Position() != position {
 				runs = append(runs, run)
 			}
@@ -146,8 +146,8 @@ func (x *Index) Find(tokens []int32, position int) []Run {
 	return runs
 }
 
-// runThrough is the run that begins with tokens and has a page at one of them.
-func (x *Index) runThrough(p *Page, tokens []int32, at int) (Run, bool) {
+// runThroughLocked is the run that begins with tokens and has a page at one of them.
+func (x *Index) runThroughLocked(p *Page, tokens []int32, at int) (Run, bool) {
 	if !slices.Equal(p.Tokens, tokens[at:at+x.size]) {
 		return Run{}, false
 	}
@@ -163,15 +163,15 @@ func (x *Index) runThrough(p *Page, tokens []int32, at int) (Run, bool) {
 			return Run{}, false
 		}
 	}
-	for end := at; p != nil; p = x.child(p.Key, tokens[end:]) {
+	for end := at; p != nil; p = x.childLocked(p.Key, tokens[end:]) {
 		end += x.size
 		run.Tokens = end
 	}
 	return run, true
 }
 
-// child is a page after parent that tokens begin with.
-func (x *Index) child(parent diskstore.Key, tokens []int32) *Page {
+// childLocked is a page after parent that tokens begin with.
+func (x *Index) childLocked(parent diskstore.Key, tokens []int32) *Page {
 	for _, p := range x.children[parent] {
 		if len(tokens) >= x.size && slices.Equal(p.Tokens, tokens[:x.size]) {
 			return p

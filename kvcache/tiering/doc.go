@@ -13,6 +13,6 @@
 //
 // # Variables
 //
-// See [tierenv.Config] for the variables, their defaults and what a bad value does. They are read
-// as Ollama reads its own: surrounding spaces and quotes are dropped.
+// See [tierenv.Config] for the variables, their defaults and what a bad value does. They are
+// read as Ollama reads its own: surrounding spaces and quotes are dropped.
 package tiering
