@@ -1,5 +1,5 @@
-// Package tools is a module of its own for what developers of kvtier use and
-// its users never build, so that the main module requires none of it.
+// Package tools is a module of its own for the tools of kvtier's developers, which
+// users never build, so that the main module requires none of their dependencies.
 //
 //	go -C tools run ./plot ../docs/bench/cpu.json ../docs/ttft.svg ../docs/ttft.png
 //	go tool -modfile=tools/go.mod staticcheck ./...    (in the repository's root)
@@ -7,5 +7,5 @@
 //
 // staticcheck is pinned in go.mod as a tool. The second line takes the tool from
 // there and checks the module of the folder it runs in; -modfile says where the
-// tool comes from, not what is checked.
+// tool comes from, not which module is checked.
 package tools

@@ -1,16 +1,16 @@
 // Command patch-ollama materializes Ollama's source, applies kvtier's patches to
 // it and builds the result.
 //
-//	patch-ollama build                 all of it, into build/ollama
+//	patch-ollama build                 fetch, apply and build, into build/ollama
 //	patch-ollama test                  upstream's own tests in the patched source
-//	patch-ollama fetch|apply|revert    one part of it
-//	patch-ollama check --all           does the series fit every release?
-//	patch-ollama status                what is there
+//	patch-ollama fetch|apply|revert    one step
+//	patch-ollama check --all           try the series on every release
+//	patch-ollama status                show the source and its patches
 //	patch-ollama format                write patches/ from commits in the source
 //
-// It runs from anywhere inside a kvtier checkout and writes nowhere but the
-// build directory (format also writes the patches folder). The work is done by
-// internal/ollamasrc; a verb here is flags, refusals and what a person sees.
+// patch-ollama runs from anywhere inside a kvtier checkout and writes only into the
+// build directory (format also writes the patches folder). Package internal/ollamasrc
+// does the work; a verb here is flags, refusals and output for people.
 //
 // Working on a patch: patch-ollama apply, edit and commit in build/ollama/src,
 // patch-ollama format. To amend a patch in the middle of the series, rebase

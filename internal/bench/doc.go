@@ -1,18 +1,18 @@
-// Command bench measures what the KV tier gives and what it costs, against
-// Ollama without it, side by side in one run:
+// Command bench measures the gains and the costs of the KV tier, against Ollama
+// without it, side by side in one run:
 //
 //	go run ./internal/bench -o docs/bench/cpu.json
 //	go run ./internal/bench -only ttft -sizes 8192 -n 5
 //	go run ./internal/bench -show docs/bench/cpu.json
 //
-// It prints tables and, with -o, writes everything it measured as JSON with a
-// description of the machine, the versions and the settings.
+// Command bench prints tables and, with -o, writes every measured value as JSON with
+// a description of the machine, the versions and the settings.
 //
-// # What is measured
+// # Parts
 //
 // ttft: time to first token at several prompt lengths: by stock Ollama, by ours
-// with an empty store, and by ours after kill -9 of server and runner; and where
-// the time of a restored prompt goes. $KVTIER_STOCK_OLLAMA names an unpatched
+// with an empty store, and by ours after kill -9 of server and runner; and the parts
+// of the time of a restored prompt. $KVTIER_STOCK_OLLAMA names an unpatched
 // ollama executable beside its lib/ollama; without one the patched executable
 // with the tier off takes its place, and the result says so.
 //
@@ -26,25 +26,24 @@
 // a prompt and while it is idle.
 //
 // warm: time to first token of the first prompt after kill -9 and with an empty
-// page cache, with the latest conversations read ahead and without. It takes root.
+// page cache, with the latest conversations read ahead and without. warm takes root.
 //
 // remote: time to first token of a prompt whose pages are on a remote tier of
-// several speeds, a FUSE mount with a limit: as the tier decides from the rates
-// it remembers, with everything restored, and with everything computed. It needs
-// Linux, root and FUSE, and is left out elsewhere.
+// several speeds, a FUSE mount with a limit: as the tier decides from remembered
+// rates, with everything restored, and with everything computed. remote needs Linux,
+// root and FUSE, and is left out elsewhere.
 //
 // store: the page store alone: restores against fio reading the same files, with
 // an empty and a full page cache; compressed ones against zstd alone; saving
 // against fio writing and syncing; lookups and opening with a million pages.
-// It needs neither a server nor a model. Without fio plain reads and writes of
+// store needs neither a server nor a model. Without fio, plain reads and writes of
 // this command take its place.
 //
 // # How
 //
 // All times are by the client's clock; the loading of the model is taken off.
-// Every run of a prompt that must be cold has words of its own, so that neither
-// a slot nor the store knows it. Sides take turns within each repetition. Each
-// figure is the median of the repetitions; the smallest and the largest are
-// given beside it. Where root rights allow it, restores and reads are also
+// Every run of a prompt that must be cold has words of its own, which are in no slot
+// and in no page. Sides take turns within each repetition. A figure is the median of
+// the repetitions, beside the smallest and the largest. Where root rights allow it, restores and reads are also
 // measured with an empty page cache (Linux's drop_caches).
 package main

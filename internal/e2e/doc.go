@@ -2,8 +2,8 @@
 // page files.
 //
 // The tests need build/ollama/bin/ollama (make build), or the executable that
-// KVTIER_OLLAMA names, and skip without one. They compare log probabilities at full
-// precision: a restored conversation must give the bits that a slot which was never evicted
-// gives. Requests run one at a time, so that both sides compute the same batches; where they
-// do not, a bound says how far apart two stock servers are. The soak plays random histories.
+// KVTIER_OLLAMA names, and skip without one. The tests compare log probabilities at full
+// precision: a restored conversation must give the same bits as a slot that was never
+// evicted. Requests run one at a time, so that both sides compute the same batches. Tests
+// with parallel requests use a bound instead, the difference between two stock servers.
 package e2e

@@ -1,3 +1,3 @@
-// Package memory says how much memory there is to take, for defaults that depend on it.
-// Only on Linux it can tell.
+// Package memory reports the available memory, for defaults that depend on it. Only Linux
+// reports a number.
 package memory

@@ -21,21 +21,21 @@
 //
 // src/ starts with one commit, tagged upstream, whose message says which
 // version it holds and where the bytes came from. The series is applied on top
-// with git am, one commit per patch. It must be a repository of its own: git
+// with git am, one commit per patch. src/ must be a repository of its own: git
 // apply inside a folder of another repository exits 0 and changes nothing.
 //
-// What the series is depends on the release: the common patches, then those of
-// the overlay folders whose range holds it ([LoadSeries], [Releases]). The
-// trailer Releases of a commit says which overlay its patch belongs to.
+// The series depends on the release: the common patches come first, then the patches
+// of the overlay folders whose range has the release ([LoadSeries], [Releases]). The
+// trailer Releases of a commit names the overlay of its patch.
 //
-// A file in src/.git remembers which series was applied and which commit that
-// left. Commits past it, and uncommitted changes, are a person's own work; no
-// operation here discards them unless asked to by name ([Tree.Revert] with
+// A file in src/.git records the applied series and the last commit of the series.
+// Commits after that one, and uncommitted changes, are a person's own work. No
+// operation here discards such work unless asked to by name ([Tree.Revert] with
 // force).
 //
-// # Where the bytes come from
+// # Origin
 //
-// Either the Go module, whose checksum is pinned and is verified over the very
-// files that are copied, or a git clone of Ollama at the version's tag. The
-// module zip has no folder called vendor, hence include/.
+// The source comes from the Go module, whose checksum is pinned and is verified over
+// the copied files themselves, or from a git clone of Ollama at the version's tag.
+// The module zip has no folder called vendor, hence include/.
 package ollamasrc

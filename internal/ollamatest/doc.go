@@ -14,8 +14,8 @@
 //	err = s.Restart(ctx)
 //
 // In a test, [ForTest] does the starting, the cleaning up and, when the test
-// failed, the printing of the server's log; it skips the test where there is no
-// Ollama to run. [FindBinary] says which one that is.
+// failed, the printing of the server's log. [ForTest] skips the test where there is
+// no Ollama to run. [FindBinary] finds the executable.
 //
 // A server gets a HOME and an OLLAMA_MODELS of its own, a port that the system
 // chooses, and none of the OLLAMA_* variables of the surrounding process. Its
@@ -23,10 +23,9 @@
 //
 // # Time
 //
-// Ollama's own durations do not say what a user waits: prompt_eval_duration
-// starts after a cache restore, and prompt_eval_count ignores caching. So a
-// [Result] also has durations by the client's clock; [Result.TTFTMinusLoad] is
-// the one to compare.
+// Ollama's own durations are not a user's wait: prompt_eval_duration starts after a
+// cache restore, and prompt_eval_count ignores caching. A [Result] therefore has
+// durations by the client's clock, too. Compare [Result.TTFTMinusLoad].
 //
 // # Caveats
 //

@@ -1,3 +1,3 @@
-// Package priority lets work that somebody waits for stand behind work that more people
-// wait for.
+// Package priority lowers the priority of a thread, so that other threads get processors
+// and disks first.
 package priority

@@ -1,10 +1,10 @@
-// Package soak makes up what users do to a server: long, mixed and random, and the same
-// for the same seed. It also says how two servers' answers are compared. It starts nothing
-// and asks nobody; package e2e plays a history on real servers.
+// Package soak makes up histories of users on a server: long, mixed and random, and equal
+// for equal seeds. The package also compares the answers of two servers. It starts no
+// server and sends no request; package e2e plays a history on real servers.
 //
 // A [History] is a list of rounds. The requests of a round are made at the same time, and
-// something may happen to the server before or during it. What a request says depends on
-// the conversation it belongs to, which depends on earlier answers: [Chats] keeps those.
+// the server may be disturbed before or during the round. The text of a request depends on
+// its conversation, and so on earlier answers, which [Chats] keeps.
 //
 //	history := soak.New(seed, config)
 //	chats := soak.NewChats(history.System, text)

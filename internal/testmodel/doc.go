@@ -1,5 +1,5 @@
 // Package testmodel writes small language models, with random weights or with
-// some that recall what the prompt said, so that a test, a demo or a benchmark
+// weights that recall the prompt, so that a test, a demo or a benchmark
 // can run a real Ollama on a model of any shape without downloading one. A model
 // of 30 million parameters takes well under a second to write.
 //
@@ -17,8 +17,8 @@
 //
 // # Architectures
 //
-// There is one for each kind of cache that Ollama's engine has. What their layers
-// need of the tokens before:
+// There is at least one for each kind of cache in Ollama's engine. Their layers need
+// of the tokens before:
 //
 //	qwen3 qwen2 llama      everything
 //	qwen3moe               everything; a mixture of experts
@@ -35,7 +35,7 @@
 //	gemma3n                a sliding window, every other layer everything; the last
 //	                       two layers have no K/V and read those of others
 //	qwen3next              everything, every other layer a recurrent state
-//	lfm2                   everything, every other layer what a convolution needs of
+//	lfm2                   everything, every other layer a convolution's state, of
 //	                       the two tokens before
 //	mllama                 everything, every 3rd layer the latest image instead
 //
@@ -57,10 +57,10 @@
 // Two models are larger than others of their width because ids of tokens around
 // an image are written into the engine, up to 256,000 in gemma3-vision and 128,256
 // in mllama: of these files, 33 and 16 MB are embeddings of tokens that are not in
-// the vocabulary. llama4 is text only for that reason. Package e2e runs all that
-// the Ollama at hand has.
+// the vocabulary. llama4 is text only for that reason. Package e2e runs all models
+// that the built Ollama has.
 //
-// # What the weights do
+// # The weights
 //
 // Random weights drawn carelessly give a model that is useless for testing a
 // KV cache: attention averages thousands of random values to nothing, so the
@@ -85,9 +85,9 @@
 //
 // A random model shows that two answers are the same, not that one is right.
 // [Recall] is a model of the qwen3 architecture whose weights are set by hand
-// so that there is a right answer: after a prompt that ends in a word which
-// occurred once before, it goes on with what followed the word then, token by
-// token, however far back that was.
+// so that there is a right answer: after a prompt that ends in a word which occurred
+// once before, the model continues with the tokens that followed the word there, at
+// any distance.
 //
 //	err := testmodel.WriteRecall("recall.gguf", testmodel.Recall{})
 //	questions, err := testmodel.RecallPrompts(1, 100000, 1, 50000, 99994)
@@ -108,8 +108,7 @@
 // layer and by 0.9 in the first.
 //
 // A token of the context takes 1 KiB of f16 K/V; more layers take more, and each
-// has to find the answer for its share of it. Prefill costs what its attention
-// does: 16,384 tokens took the stock CPU engine 27 s on two cores, and 65,536,
+// has to find the answer for its share of it. Attention dominates prefill: 16,384 tokens took the stock CPU engine 27 s on two cores, and 65,536,
 // with Heads: 2, 213 s; twice the tokens take four times as long.
 //
 // # Caveats

@@ -4,9 +4,9 @@ Package vfs is the filesystem the page store is written against.
 # Basics
 
 FS has one method per system call the store needs; File is an open file. OS is
-the operating system's filesystem, and Below the same for whoever keeps
-everything below one directory. Mem is a filesystem in memory that can be copied
-as a power failure would leave it. Bound wraps any FS and gives up on operations
+the operating system's filesystem, and Below the same for programs that keep all
+their files below one directory. Mem is a filesystem in memory; a copy of a Mem can
+be made as a power failure would leave it. Bound wraps any FS and gives up on operations
 that take too long. Inject wraps any FS and makes chosen operations fail, hang, be
 watched or be counted, so that tests can put an error or a crash at every operation
 of a workload. One suite of tests runs over all of them.
@@ -17,40 +17,40 @@ of a workload. One suite of tests runs over all of them.
     a path.
   - Open never blocks on a FIFO and never opens anything but a regular file.
   - Below reads, makes, renames, removes and touches nothing through a link in
-    any element after its root, whoever changes the directories meanwhile: each is
+    any element after its root, even while others change the directories: each is
     opened by descriptor, beginning at the root (openat2 with RESOLVE_BENEATH and
     RESOLVE_NO_SYMLINKS where there is one, otherwise openat with O_NOFOLLOW
-    element by element). It holds no descriptor between calls, so that a mount can
-    be taken away and come back.
+    element by element). Below holds no descriptor between calls, so that a mount
+    can be taken away and come back.
   - Descriptors are not inherited by child processes.
-  - Files and directories get exactly the mode asked for, whatever the umask.
+  - Files and directories get exactly the mode asked for, with every umask.
   - Nothing is buffered: a Write that returned has reached the operating system,
     a Sync that returned has reached the device.
 
-# What a crash leaves of a Mem
+# A Mem after a crash
 
-All that was synced is there. Everything else is in pieces, each of which
+All synced bytes and names are there. Everything else is in pieces, each of which
 survives or not, by itself, with the probability that Crash is given:
 
-  - A file's data beyond what its last Sync covered, in blocks of 4 KiB. Its
-    length may have grown further than what was written: the gap reads as zeros or
-    as what the blocks held before. A file's times are one piece.
+  - A file's data beyond its last Sync, in blocks of 4 KiB. The file's length may
+    have grown further than its data: the gap reads as zeros or as the former
+    content of the blocks. A file's times are one piece.
   - Each operation on a directory since the directory's last SyncDir: a name that
     was made, removed or replaced. A later one may survive an earlier one, in the
     same directory too, and no matter whether the file's data did. A rename within
     a directory is one piece: one of the two names is there, never both or none.
     Of a rename to another directory the two halves are two pieces: the file may
     be found under both names or under none.
-  - A directory whose name is lost takes with it all that is below, synced or not.
+  - A directory whose name is lost takes all files below with it, synced or not.
   - Locks and open files are gone.
 
 This is more than most filesystems do to their users. ext4 and xfs keep the order
 of operations on names, and let an fsync of either directory settle a rename. A
-network share, btrfs's log and whatever a remote tier is on promise less, and
-what survives this survives them. The model follows the findings of Pillai et
+network share, btrfs's log and other filesystems of a remote tier promise less. A
+store that survives this model survives all of them. The model follows the findings of Pillai et
 al., All File Systems Are Not Created Equal (OSDI 2014), and the crash clones of
-Pebble's in-memory filesystem. What it leaves out: that a device forgets what it
-said it had synced, and that a sector tears.
+Pebble's in-memory filesystem. The model leaves out a device that forgets synced
+data, and a torn sector.
 
 # Caveats
 

@@ -1,10 +1,10 @@
-// Package rates decides which stored pages of a prompt are worth reading, from what
-// computing and reading have cost so far.
+// Package rates decides which stored pages of a prompt are worth reading, by the measured
+// costs of computing and of reading.
 //
 // Computing the token at position p takes a + b·p seconds: b is attention, which looks at
 // every token before. A page from a tier takes f + s·bytes seconds. Both lines are fitted
-// to what was observed, robustly, because machines are busy now and then, and with more
-// weight on what is recent. [Rates] keeps them per way of computing (a model's fingerprint,
+// to observations: robustly, because machines are busy now and then, and with more weight
+// on recent ones. [Rates] keeps the lines per way of computing (a model's fingerprint,
 // and which devices hold it) and per tier (its directory) in one small JSON file, so that the
 // first prompt after a restart is decided as well as the last one before.
 //
@@ -13,14 +13,15 @@
 // [Rates.Plan] says how many leading pages to read so that reading them and computing the
 // rest takes least. A tier that nothing is known about is read from.
 //
-// [Watch] follows a restore while it runs. It stops it when the rest would now be computed
-// sooner than it arrives, and says how long a page that is waited for may take: what was
-// predicted, and what computing it takes. So a tier that turns out to be slow costs a
-// request about one page's computing, once: from then on it is refused.
+// [Watch] follows a restore while it runs. It stops the restore when computing the rest
+// would be quicker than waiting for it, and sets the time that a page may take: the
+// predicted time, and the time that computing the page takes. A tier that turns out to be
+// slow therefore costs a request about the computing of one page, once: from then on no
+// plan reads from that tier.
 //
-// A tier that is refused is read from again now and then to see whether it is quick now,
-// behind the requests and not by one of them: [Rates.Probe].
+// [Rates.Probe] reads from such a tier again now and then, behind the requests, to see
+// whether the tier is quick again.
 //
-// Times go in as durations that the caller measured; of the clock only the age of the last
-// probe is taken. Nothing here knows an engine or reads a page.
+// Callers pass durations that they measured; the clock gives only the age of the last
+// probe. Nothing here knows an engine or reads a page.
 package rates

@@ -1,4 +1,4 @@
-// Command plot draws the README's picture from what internal/bench measured:
+// Command plot draws the README's picture from the figures of internal/bench:
 // time to first token against the length of the prompt, by stock Ollama and
 // restored after kill -9.
 //
