@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/vfs"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
@@ -53,8 +54,21 @@ func (a *app) addFlags(flags *pflag.FlagSet) {
 	flags.Float64Var(&a.localGB, "local-gb", 0, "budget of the local tier in GB, instead of "+localGBVar)
 	flags.Float64Var(&a.remoteGB, "remote-gb", 0, "budget of the remote tier in GB, instead of "+remoteGBVar)
 	flags.DurationVar(&a.timeout, "timeout", 0, "how long a directory may take to answer, once (default 15s, and 1m where pages are read or written); 0 waits for ever")
+	cli.Give(flags, "root", giveDir)
+	cli.Give(flags, "remote", giveDir)
+	cli.Give(flags, "local-gb", giveGB)
+	cli.Give(flags, "remote-gb", giveGB)
 	flags.StringVar(&a.modelsDir, "models", "", "directory of Ollama's models, instead of OLLAMA_MODELS")
+	cli.Give(flags, "models", giveDir)
 }
+
+// What flags take, where their type does not say it.
+const (
+	giveDir   = "a directory"
+	giveGB    = "a number of gigabytes"
+	giveModel = "the name of a model"
+	giveShare = "a share such as 5%, or 0.05"
+)
 
 // patienceFor is how long one operation of a tier may take: a listing, or what a
 // disk that is asleep or a share whose server restarts may need before it gives
@@ -72,9 +86,12 @@ func patienceFor(verb string) time.Duration {
 // not what a server's name puts below it, nor the remote tier and the budgets of
 // another.
 func (a *app) setup(verb string, flags *pflag.FlagSet) error {
+	if err := cli.NoEmptyValues(flags); err != nil {
+		return err
+	}
 	switch {
 	case a.timeout < 0:
-		return fmt.Errorf("--timeout is %v; give a time such as 30s", a.timeout)
+		return cli.BadValue(flags.Lookup("timeout"), a.timeout.String())
 	case !flags.Changed("timeout"):
 		a.timeout = patienceFor(verb)
 	}
@@ -85,9 +102,6 @@ func (a *app) setup(verb string, flags *pflag.FlagSet) error {
 	for flag, path := range map[string]string{"root": a.root, "remote": a.remote} {
 		if !flags.Changed(flag) {
 			continue
-		}
-		if path == "" {
-			return fmt.Errorf("--%s is empty; name a directory", flag)
 		}
 		abs, err := filepath.Abs(path)
 		if err != nil {
@@ -101,7 +115,7 @@ func (a *app) setup(verb string, flags *pflag.FlagSet) error {
 		}
 		text := strconv.FormatFloat(gb, 'g', -1, 64)
 		if !(gb >= 0 && gb*1e9 <= math.MaxInt64/2) {
-			return fmt.Errorf("--%s is %s; give a number of gigabytes", flag, text)
+			return cli.BadValue(flags.Lookup(flag), text)
 		}
 		values[map[string]string{"local-gb": localGBVar, "remote-gb": remoteGBVar}[flag]] = text
 	}
@@ -157,7 +171,7 @@ func (a *app) open(ctx context.Context) (*diskstore.Root, error) {
 	case err == nil:
 		return root, nil
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, diskstore.ErrRootMissing):
-		return nil, fmt.Errorf("there are no pages in %s, it does not exist; set %s as the server has it, or give --root", local.Root, localVar)
+		return nil, fmt.Errorf("%s does not exist, so no server keeps pages there; set %s as the server has it, give --root, or run kvtier as the server's user", local.Root, localVar)
 	case errors.Is(err, diskstore.ErrRootOwner):
 		return nil, fmt.Errorf("%w; or run kvtier as that user, as sudo -u does", err)
 	}

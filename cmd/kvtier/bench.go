@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/cli"
 )
 
 // benched is what bench --json prints. Rates are in bytes, and in tokens, per
@@ -52,6 +53,13 @@ const (
 	benchMinGB, benchMaxGB = 0.01, 1000
 )
 
+// What the flags of bench take.
+var (
+	giveBenchGB    = fmt.Sprintf("%v to %v", benchMinGB, benchMaxGB)
+	giveTokenBytes = fmt.Sprintf("1 to %d", maxTokenBytes)
+	givePrefill    = "tokens per second"
+)
+
 func newBenchCommand(a *app) *cobra.Command {
 	var f benchFlags
 	cmd := &cobra.Command{
@@ -66,25 +74,30 @@ in the pages or in the GGUF file of --model. With --prefill, the rate at which t
 machine computes a prompt, bench compares reading with computing.
 
 Running servers share the disk; measure when they are idle.`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.bench(cmd.Context(), f) },
 	}
 	cmd.Flags().StringVar(&f.model, "model", "", "GGUF file, or "+modelUsage)
 	cmd.Flags().Int64Var(&f.bytesPerToken, "bytes-per-token", 0, "K/V of one token, all layers")
 	cmd.Flags().Float64Var(&f.prefill, "prefill", 0, "tokens per second that this machine computes of a prompt")
 	cmd.Flags().Float64Var(&f.gb, "gb", 1, "GB to write")
-	cmd.MarkFlagsMutuallyExclusive("model", "bytes-per-token")
+	cli.Give(cmd.Flags(), "model", giveModel)
+	cli.Give(cmd.Flags(), "bytes-per-token", giveTokenBytes)
+	cli.Give(cmd.Flags(), "prefill", givePrefill)
+	cli.Give(cmd.Flags(), "gb", giveBenchGB)
 	return cmd
 }
 
 func (a *app) bench(ctx context.Context, f benchFlags) error {
 	switch {
 	case !(f.gb >= benchMinGB && f.gb <= benchMaxGB):
-		return fmt.Errorf("--gb is %v; give %v to %v", f.gb, benchMinGB, float64(benchMaxGB))
+		return cli.Usagef("--gb is %v; give %s", f.gb, giveBenchGB)
 	case f.bytesPerToken < 0 || f.bytesPerToken > maxTokenBytes:
-		return fmt.Errorf("--bytes-per-token is %d; give 1 to %d", f.bytesPerToken, maxTokenBytes)
+		return cli.Usagef("--bytes-per-token is %d; give %s", f.bytesPerToken, giveTokenBytes)
 	case f.prefill < 0 || math.IsNaN(f.prefill) || math.IsInf(f.prefill, 0):
-		return fmt.Errorf("--prefill is %v; give tokens per second", f.prefill)
+		return cli.Usagef("--prefill is %v; give %s", f.prefill, givePrefill)
+	case f.model != "" && f.bytesPerToken != 0:
+		return cli.Usagef("--model and --bytes-per-token both say how large a token is; give one of them")
 	}
 	out := benched{Root: a.config.Local, PrefillTokens: f.prefill}
 	if err := a.tokenSize(ctx, f, &out); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/progress"
 )
 
@@ -57,14 +58,15 @@ func newCheckCommand(a *app) *cobra.Command {
 name those that are damaged, in the wrong place, unreadable or open to others.
 Nothing is changed. Servers may use the pages meanwhile.
 
-It exits with 1 when anything is damaged, and with 2 when something could not be
+It exits with 1 when anything is damaged, and with 3 when something could not be
 checked.`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.check(cmd.Context(), sample, repair)
 		},
 	}
 	cmd.Flags().StringVar(&sample, "sample", "100%", "share of the pages to read, others every time")
+	cli.Give(cmd.Flags(), "sample", giveShare)
 	cmd.Flags().BoolVar(&repair, "repair", false, "repair as kvtier repair does")
 	return cmd
 }
@@ -80,21 +82,22 @@ from the other tier, and take away rights that other users have.
 
 Good pages are never changed, and files that no store made stay. Damaged pages are
 computed again when they are needed.`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.check(cmd.Context(), sample, true)
 		},
 	}
 	cmd.Flags().StringVar(&sample, "sample", "100%", "share of the pages to read, others every time")
+	cli.Give(cmd.Flags(), "sample", giveShare)
 	return cmd
 }
 
 func (a *app) check(ctx context.Context, sample string, repair bool) error {
 	part, err := share(sample)
 	if err != nil {
-		return fmt.Errorf("--sample: %w", err)
+		return cli.Usagef("--sample: %w", err)
 	}
-	unchecked := func(err error) error { return &statusError{exitUnchecked, err} }
+	unchecked := func(err error) error { return &cli.Error{Status: exitUnchecked, Err: err} }
 	root, err := a.open(ctx)
 	if err != nil {
 		return unchecked(err)
@@ -170,7 +173,7 @@ func verdict(out checked, repaired bool) error {
 	case damage > 0:
 		return errors.Join(append(why, fmt.Errorf("%s damaged and will be computed again; kvtier repair moves damaged files out of the way", isAre(damage)))...)
 	case len(why) > 0:
-		return &statusError{exitUnchecked, errors.Join(why...)}
+		return &cli.Error{Status: exitUnchecked, Err: errors.Join(why...)}
 	}
 	return nil
 }

@@ -13,5 +13,6 @@
 // --json.
 //
 // It exits with 0 when all is well, with 1 when the command failed or a check
-// found damage, and with 2 when a check could not look at everything.
+// found damage, with 2 when it was called wrongly, and with 3 when a check could
+// not look at everything.
 package main

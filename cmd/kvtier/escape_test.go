@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
@@ -96,11 +97,11 @@ func TestNothingHostileReachesTheTerminal(t *testing.T) {
 	require.Contains(t, kvtier(1, "check", "--root", root), `\u001b]0;owned\u0007`)
 	require.True(t, json.Valid([]byte(kvtier(1, "check", "--json", "--root", root))))
 	kvtier(1, "inspect", filepath.Join(dir, hostileText+".kvp"), "--root", root)
-	kvtier(1, "inspect", hostileText, "--root", root)
+	kvtier(cli.Misused, "inspect", hostileText, "--root", root)
 	kvtier(1, "import", foreign, "--root", root)
 	kvtier(1, "rm", "--model", hostileText, "--root", root)
 	kvtier(1, "ls", "--root", foreign)
-	kvtier(1, "ls", "--"+hostileText)
+	kvtier(cli.Misused, "ls", "--"+hostileText)
 	kvtier(0, "repair", "--root", root)
 }
 

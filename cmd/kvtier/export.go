@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/cli"
 )
 
 // archive is what export --json and import --json print.
@@ -47,15 +48,17 @@ func newExportCommand(a *app) *cobra.Command {
 that kvtier import reads. It is an uncompressed tar of manifest.json and the pages.
 
 The file holds the conversation, so only its owner can read it, as with pages.`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case f.key == "" && !f.last:
-				return errors.New("say which conversation: --key with the digits of its last page, or --last")
+				return cli.Usagef("say which conversation: --key with the digits of its last page, or --last")
+			case f.key != "" && f.last:
+				return cli.Usagef("--key and --last name two conversations; give one of them")
 			case f.model != "" && !f.last:
-				return errors.New("--model goes with --last; a key is one model's anyway")
+				return cli.Usagef("--model goes with --last; a key is one model's anyway")
 			case f.output == "":
-				return errors.New("say where to: -o with the name of a file")
+				return cli.Usagef("say where to: -o with the name of a file")
 			}
 			return a.export(cmd.Context(), f)
 		},
@@ -64,16 +67,16 @@ The file holds the conversation, so only its owner can read it, as with pages.`,
 	cmd.Flags().BoolVar(&f.last, "last", false, "the conversation that was used last")
 	cmd.Flags().StringVar(&f.model, "model", "", "with --last: "+modelUsage)
 	cmd.Flags().StringVarP(&f.output, "output", "o", "", "file to write")
+	cli.Give(cmd.Flags(), "key", "the first digits of a key")
+	cli.Give(cmd.Flags(), "model", giveModel)
+	cli.Give(cmd.Flags(), "output", "the name of a file")
 	cmd.Flags().BoolVar(&f.force, "force", false, "replace a file that exists")
-	cmd.MarkFlagsMutuallyExclusive("key", "last")
 	return cmd
 }
 
 func (a *app) export(ctx context.Context, f exportFlags) error {
-	if _, err := os.Lstat(f.output); err == nil && !f.force {
-		return fmt.Errorf("%s exists; name another file, or give --force", f.output)
-	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("look at the file to write: %w", err)
+	if err := f.checkOutput(); err != nil {
+		return err
 	}
 	return a.with(ctx, func(root *diskstore.Root) error {
 		page, err := a.exported(ctx, root, f)
@@ -105,6 +108,25 @@ func (a *app) export(ctx context.Context, f exportFlags) error {
 	})
 }
 
+// checkOutput refuses a file that cannot be written, before anything is read.
+func (f exportFlags) checkOutput() error {
+	if info, err := os.Stat(filepath.Dir(f.output)); err != nil || !info.IsDir() {
+		return fmt.Errorf("there is no directory %s to write to; make it, or name a file elsewhere", filepath.Dir(f.output))
+	}
+	info, err := os.Lstat(f.output)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look at the file to write: %w", err)
+	case info.IsDir():
+		return fmt.Errorf("%s is a directory; name a file in it", f.output)
+	case !f.force:
+		return fmt.Errorf("%s exists; name another file, or give --force", f.output)
+	}
+	return nil
+}
+
 // exported returns the page that the flags mean.
 func (a *app) exported(ctx context.Context, root *diskstore.Root, f exportFlags) (diskstore.PageFile, error) {
 	if !f.last {
@@ -120,7 +142,7 @@ func (a *app) exported(ctx context.Context, root *diskstore.Root, f exportFlags)
 	}
 	page, err := root.Recent(ctx, pick)
 	if errors.Is(err, diskstore.ErrNotFound) {
-		return page, fmt.Errorf("no pages are stored in %s", a.config.Local)
+		return page, fmt.Errorf("no pages are stored in %s; if the server keeps them elsewhere, give --root", a.places())
 	}
 	return page, err
 }

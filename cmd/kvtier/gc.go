@@ -2,13 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/cli"
 )
 
 // collected is what gc --json and rm --json print.
@@ -59,20 +59,19 @@ With neither, each tier is brought within its budget, as servers do by themselve
 Pages that leave the local tier move to the remote one: the least recently used
 first, and the end of a conversation before its beginning. The budgets are those
 of the server's variables, or of --local-gb and --remote-gb.`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.check(cmd); err != nil {
-				return err
-			}
 			if f.olderThan == "" && f.model == "" && !a.budgetOf[diskstore.TierLocal] && !a.budgetOf[diskstore.TierRemote] {
-				return fmt.Errorf("no budget is known here, and a server may have another than the default; set %s as the server has it, or give --local-gb, --older-than or --model", localGBVar)
+				return cli.Usagef("no budget is known here, and a server may have another than the default; set %s as the server has it, or give --local-gb, --older-than or --model", localGBVar)
 			}
 			return a.collect(cmd.Context(), f)
 		},
 	}
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.olderThan, "older-than", "", "remove pages that were last used longer ago, such as 12h, 30d or 2w")
+	cli.Give(cmd.Flags(), "older-than", "an age such as 12h, 30d or 2w")
 	cmd.Flags().StringVar(&f.model, "model", "", modelUsage)
+	cli.Give(cmd.Flags(), "model", giveModel)
 	return cmd
 }
 
@@ -83,36 +82,23 @@ func newRemoveCommand(a *app) *cobra.Command {
 		Short: "Remove all pages of a model, from both tiers",
 		Long: `Remove all pages of a model, from both tiers and from quarantine. Files in quarantine
 that are too damaged to say whose they are go, too.`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.check(cmd); err != nil {
-				return err
-			}
 			if f.model == "" {
-				return errors.New("say which model: --model with its name, or the first digits of its weights' digest or of an ID")
+				return cli.Usagef("say which model: --model with its name, or the first digits of its weights' digest or of an ID")
 			}
 			return a.collect(cmd.Context(), f)
 		},
 	}
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.model, "model", "", modelUsage)
+	cli.Give(cmd.Flags(), "model", giveModel)
 	return cmd
 }
 
 func (f *collectFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "show the pages that would go, and remove nothing")
 	cmd.Flags().BoolVar(&f.files, "files", false, "list every page")
-}
-
-// check refuses a choice that is empty, as a variable in a script may be: it
-// would be no choice at all.
-func (f *collectFlags) check(cmd *cobra.Command) error {
-	for name, value := range map[string]string{"model": f.model, "older-than": f.olderThan} {
-		if cmd.Flags().Changed(name) && value == "" {
-			return fmt.Errorf("--%s is empty; say what to remove", name)
-		}
-	}
-	return nil
 }
 
 func (a *app) collect(ctx context.Context, f collectFlags) error {
@@ -126,7 +112,7 @@ func (a *app) collect(ctx context.Context, f collectFlags) error {
 	if f.olderThan != "" {
 		var err error
 		if opt.OlderThan, err = age(f.olderThan); err != nil {
-			return fmt.Errorf("--older-than: %w", err)
+			return cli.Usagef("--older-than: %w", err)
 		}
 	}
 	return a.with(ctx, func(root *diskstore.Root) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/mounts"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv/tierenvtest"
@@ -85,7 +86,7 @@ func TestTimeoutOfAVerb(t *testing.T) {
 	for _, args := range []string{"ls --timeout -1s", "ls --timeout soon"} {
 		tierenvtest.Set(t, map[string]string{localVar: t.TempDir()})
 		var stdout, stderr bytes.Buffer
-		require.Equal(t, 1, run(context.Background(), strings.Fields(args), &stdout, &stderr))
+		require.Equal(t, cli.Misused, run(context.Background(), strings.Fields(args), &stdout, &stderr))
 		require.Contains(t, stderr.String(), "timeout")
 	}
 	require.Less(t, patienceFor("ls"), patienceFor("check"))

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/vfs"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
@@ -23,7 +24,7 @@ as they are.
 A server uses pages only if its model, engine, cache type and so on are those that
 made the pages; kvtier ls --json shows them. The checks find accidents, not
 forgeries: import files only from people you trust.`,
-		Args: oneArg("name one file, which kvtier export wrote"),
+		Args: cli.OneArg("name one file, which kvtier export wrote"),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.load(cmd.Context(), args[0]) },
 	}
 }
@@ -31,7 +32,7 @@ forgeries: import files only from people you trust.`,
 func (a *app) load(ctx context.Context, path string) (err error) {
 	file, err := vfs.OS.Open(path)
 	if err != nil {
-		return fmt.Errorf("import: %w", err)
+		return fmt.Errorf("import: %w; name a file that kvtier export wrote", err)
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	info, err := file.Stat()

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/vfs"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
@@ -71,12 +72,13 @@ func newInspectCommand(a *app) *cobra.Command {
 		Long: `Show one page: a file, or the first digits of a key. Tokens are shown as numbers,
 and as text where the model is given with --model, or found in Ollama's model store
 by the digest in the pages' manifest.`,
-		Args: oneArg("name one page: its file, or the first digits of its key"),
+		Args: cli.OneArg("name one page: its file, or the first digits of its key"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.inspect(cmd.Context(), args[0], f)
 		},
 	}
 	cmd.Flags().StringVar(&f.model, "model", "", "GGUF file of the model, to show tokens as text")
+	cli.Give(cmd.Flags(), "model", "a GGUF file")
 	cmd.Flags().BoolVar(&f.verify, "verify", false, "read the page and give a verdict on each section")
 	return cmd
 }
@@ -122,7 +124,7 @@ func (a *app) findPage(ctx context.Context, page string) (diskstore.PageFile, ma
 		files := a.files(page)
 		info, err := files.Lstat(page)
 		if err != nil {
-			return file, nil, fmt.Errorf("inspect page: %w", err)
+			return file, nil, fmt.Errorf("inspect page: %w; name a page's file, or the first digits of its key", err)
 		}
 		file.Used = info.ModTime()
 		return file, identityNear(files, page), nil
@@ -169,7 +171,7 @@ func (a *app) onePage(ctx context.Context, root *diskstore.Root, prefix string) 
 	found, err := root.Find(ctx, strings.ToLower(prefix))
 	switch {
 	case errors.Is(err, diskstore.ErrOptions):
-		return diskstore.PageFile{}, fmt.Errorf("%q is not the beginning of a key; give at least 4 digits, 0 to 9 and a to f", prefix)
+		return diskstore.PageFile{}, cli.Usagef("%q is not the beginning of a key; give at least 4 digits, 0 to 9 and a to f", prefix)
 	case err != nil:
 		return diskstore.PageFile{}, err
 	case len(found) == 0:

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
@@ -40,7 +41,7 @@ everything else that pages depend on; --json shows all of it.
 HITS counts pages that servers read instead of computing them. A server that is
 killed loses the hits of its last seconds. LAST USED is the time at which a page
 was last read or written.`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd.Context(), func(root *diskstore.Root) error { return a.list(cmd.Context(), root) })
 		},

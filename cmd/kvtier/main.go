@@ -13,15 +13,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/version"
 )
 
-// Exit statuses besides 0 and 1.
-const (
-	exitUnchecked   = 2
-	exitInterrupted = 130 // what shells expect of a program that Ctrl-C stopped
-)
+// exitUnchecked is the status of a check that could not look at everything and found no
+// damage in the rest. The others are those of package cli.
+const exitUnchecked = 3
 
 func main() { os.Exit(mainStatus()) }
 
@@ -32,15 +31,6 @@ func mainStatus() int {
 	context.AfterFunc(ctx, stop)
 	return run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 }
-
-// statusError fails a command with an exit status of its own.
-type statusError struct {
-	status int
-	err    error
-}
-
-func (e *statusError) Error() string { return e.err.Error() }
-func (e *statusError) Unwrap() error { return e.err }
 
 // run executes one command line and returns its exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -53,54 +43,27 @@ func runIn(ctx context.Context, a *app, args []string) int {
 	root := newCommand(a)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	var status *statusError
 	switch {
 	case err == nil:
 		return 0
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		fmt.Fprintln(a.stderr, "interrupted")
-		return exitInterrupted
+		return cli.Interrupted
 	}
 	// Lines after the first may be part of a file's name.
 	fmt.Fprintf(a.stderr, "Error: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n  "))
 	if diskstore.NoAnswer(err) {
 		fmt.Fprintln(a.stderr, "Is it mounted, and its server up? --timeout waits longer.")
 	}
-	if errors.As(err, &status) {
-		return status.status
-	}
-	return 1
-}
-
-// oneArg wants one argument, and says which otherwise.
-func oneArg(want string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		if len(args) != 1 {
-			return errors.New(want)
-		}
-		return nil
-	}
+	return cli.Status(err)
 }
 
 func newCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
-		Use:           "kvtier",
-		Short:         "Look after the pages that kvtier's Ollama keeps on disk",
-		Version:       version.Version,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return cmd.Help()
-		},
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if !cmd.HasParent() {
-				return nil // help needs no configuration
-			}
-			return a.setup(cmd.Name(), cmd.Flags())
-		},
+		Use:     "kvtier",
+		Short:   "Look after the pages that kvtier's Ollama keeps on disk",
+		Version: version.Version,
 	}
-	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	a.addFlags(root.PersistentFlags())
@@ -116,5 +79,11 @@ func newCommand(a *app) *cobra.Command {
 		newImportCommand(a),
 		newBenchCommand(a),
 	)
+	for _, verb := range root.Commands() { // help and completion need no configuration
+		verb.PreRunE = func(cmd *cobra.Command, _ []string) error {
+			return cli.Usage(a.setup(cmd.Name(), cmd.Flags()))
+		}
+	}
+	cli.Prepare(root)
 	return root
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/cli"
 )
 
 // tierStat is one tier, as stat --json prints it. Sizes are in bytes.
@@ -50,7 +51,7 @@ func newStatCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stat",
 		Short: "Show how full the tiers are, and the bytes written per day",
-		Args:  cobra.NoArgs,
+		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd.Context(), func(root *diskstore.Root) error { return a.stat(cmd.Context(), root) })
 		},

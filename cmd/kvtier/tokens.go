@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/ollama/ollama/fs/gguf"
 	"github.com/ollama/ollama/tokenizer"
@@ -13,6 +15,9 @@ const ggufMagic = "GGUF"
 // openModel opens a model file.
 func openModel(path string) (*gguf.File, error) {
 	f, err := gguf.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read model %s: there is no such file; name a GGUF file", path)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read model %s: it is no GGUF file, or not a whole one: %w", path, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/cli"
 )
 
 func TestUnits(t *testing.T) {
@@ -62,7 +63,7 @@ func TestVerdict(t *testing.T) {
 			continue
 		}
 		require.ErrorContains(t, err, test.says, name)
-		var status *statusError
+		var status *cli.Error
 		require.Equal(t, test.status == exitUnchecked, errors.As(err, &status), name)
 	}
 	require.ErrorContains(t, verdict(checked{Tiers: []checkedTier{tier(1, 0, "")}}, true), "could not be repaired")

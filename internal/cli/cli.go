@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// typingErrors is how many letters of a command may be wrong for it to be suggested.
+const typingErrors = 2
+
+// Prepare makes a program's root command say what is wrong with a command line and what to
+// give instead, with status [Misused]. Called without a verb the program shows its help.
+// Verbs have been added to root before; one that takes no arguments has [NoArgs].
+func Prepare(root *cobra.Command) {
+	root.SilenceUsage, root.SilenceErrors = true, true
+	root.Args = noCommand
+	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	root.SuggestionsMinimumDistance = typingErrors
+	root.SetFlagErrorFunc(flagError)
+	root.SetHelpCommand(newHelpCommand(root))
+	root.InitDefaultCompletionCmd()
+	for _, verb := range root.Commands() {
+		for _, shell := range verb.Commands() { // those of completion
+			shell.Args = NoArgs
+		}
+	}
+}
+
+// NoArgs wants no arguments.
+func NoArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return Usagef("%s takes no arguments, and %q is one; %[1]s --help shows what it takes", cmd.CommandPath(), args[0])
+}
+
+// OneArg wants one argument that is not empty, and says which otherwise.
+func OneArg(want string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != 1 || args[0] == "" {
+			return Usagef("%s", want)
+		}
+		return nil
+	}
+}
+
+// noCommand refuses the arguments of a program that is called without one of its verbs.
+func noCommand(root *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := fmt.Sprintf("%s help lists the commands", root.Name())
+	if like := root.SuggestionsFor(args[0]); len(like) > 0 {
+		hint = fmt.Sprintf("did you mean %s? ", strings.Join(like, " or ")) + hint
+	}
+	return Usagef("unknown command %q; %s", args[0], hint)
+}
+
+// newHelpCommand replaces cobra's, which succeeds for commands that do not exist.
+func newHelpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Show the help of a command",
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			var names []string
+			for _, verb := range root.Commands() {
+				if len(args) == 0 && verb.IsAvailableCommand() {
+					names = append(names, verb.Name()+"\t"+verb.Short)
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			switch {
+			case err != nil:
+				return Usage(err)
+			case len(rest) > 0 && cmd == root:
+				return noCommand(root, rest)
+			case len(rest) > 0:
+				return Usagef("%s has no command %q; %[1]s --help shows what it takes", cmd.CommandPath(), rest[0])
+			}
+			cmd.InitDefaultHelpFlag()
+			return cmd.Help()
+		},
+	}
+}
+
+// giveKey is the annotation of a flag that says what to give.
+const giveKey = "kvtier_give"
+
+// Give says what to give a flag, such as "a number of gigabytes". Flags of types other than
+// string say by themselves what they take.
+func Give(flags *pflag.FlagSet, name, what string) {
+	if err := flags.SetAnnotation(name, giveKey, []string{what}); err != nil {
+		panic(err) // there is no such flag
+	}
+}
+
+// NoEmptyValues refuses a flag that was given an empty text, as a variable in a script may
+// be: it would be no choice at all.
+func NoEmptyValues(flags *pflag.FlagSet) (err error) {
+	flags.Visit(func(flag *pflag.Flag) {
+		if err == nil && flag.Value.Type() == "string" && flag.Value.String() == "" {
+			err = BadValue(flag, "")
+		}
+	})
+	return err
+}
+
+// byType is what to give a flag that does not say it.
+var byType = map[string]string{
+	"bool": "true or false", "int": "a whole number", "int64": "a whole number",
+	"float64": "a number", "duration": "a time such as 30s",
+	"string": "a value, or leave it out",
+}
+
+// BadValue refuses the value of a flag.
+func BadValue(flag *pflag.Flag, value string) error {
+	give := byType[flag.Value.Type()]
+	if own := flag.Annotations[giveKey]; len(own) > 0 {
+		give = own[0]
+	}
+	return Usagef("--%s is %s; give %s", flag.Name, shown(value), give)
+}
+
+// shown is a value as it can stand in a sentence.
+func shown(value string) string {
+	quoted := strconv.Quote(value)
+	switch {
+	case value == "":
+		return "empty"
+	case strings.Contains(value, " ") || quoted != `"`+value+`"`:
+		return quoted
+	}
+	return value
+}
+
+// flagError says of a command line that pflag cannot parse what to give instead. Pflag's
+// errors are texts.
+func flagError(cmd *cobra.Command, err error) error {
+	see := "; " + cmd.CommandPath() + " --help lists the flags"
+	text := err.Error()
+	if name, ok := strings.CutPrefix(text, "unknown flag: "); ok {
+		return Usagef("there is no flag %s%s", name, see)
+	}
+	if _, letters, ok := cutBetween(text, "unknown shorthand flag: ", " in -"); ok {
+		return Usagef("there is no flag -%s%s", letters, see)
+	}
+	if name, ok := strings.CutPrefix(text, "flag needs an argument: "); ok {
+		if _, letters, ok := strings.Cut(name, " in "); ok {
+			name = letters
+		}
+		return Usagef("%s needs a value%s", name, see)
+	}
+	if rest, ok := strings.CutPrefix(text, "invalid argument "); ok {
+		if quoted, err := strconv.QuotedPrefix(rest); err == nil {
+			_, name, _ := cutBetween(rest[len(quoted):], ` for "`, "--")
+			name, _, _ = strings.Cut(name, `"`)
+			value, _ := strconv.Unquote(quoted)
+			if flag := cmd.Flag(name); flag != nil {
+				return BadValue(flag, value)
+			}
+		}
+	}
+	return Usagef("%w%s", err, see)
+}
+
+// cutBetween returns what stands between a prefix and a separator, and what follows that.
+func cutBetween(text, prefix, separator string) (between, after string, ok bool) {
+	text, ok = strings.CutPrefix(text, prefix)
+	if !ok {
+		return "", "", false
+	}
+	return strings.Cut(text, separator)
+}
