@@ -37,7 +37,7 @@ func (r *Root) eachRoot(look func(tierRoot) error) (silent, err error) {
 // goingOn says that what was found is of one tier alone.
 func (r *Root) goingOn(silent error) {
 	if silent != nil {
-		r.s.log.Warn("kv tier does not answer, what it holds is not looked at", "error", silent)
+		r.s.log.Warn("kv tier does not answer, its pages are not looked at", "error", silent)
 	}
 }
 

@@ -30,7 +30,7 @@ func (r *restoring) reuse(ctx context.Context) error {
 			continue
 		}
 		if errors.Is(err, ollama.ErrNotSupported) {
-			r.log.Warn("kv tier: this model cannot shift what it has computed, only prompts that begin alike are reused", "reason", err)
+			r.log.Warn("kv tier: this model cannot shift computed text, only prompts that begin alike are reused", "reason", err)
 			r.noRuns.Store(true)
 			err = nil
 		}

@@ -24,7 +24,7 @@ func runsFor(m Model, arch architecture, config tierenv.Config, log *slog.Logger
 		return nil
 	}
 	if !arch.shifts || m.States != nil {
-		log.Info("kv tier: this model cannot shift what it has computed, only prompts that begin alike are reused", "architecture", m.Architecture)
+		log.Info("kv tier: this model cannot shift computed text, only prompts that begin alike are reused", "architecture", m.Architecture)
 		return nil
 	}
 	return runs.New(config.PageTokens, indexTokens/config.PageTokens)
