@@ -9,7 +9,7 @@ import (
 
 // costs is a plan's pages as far as their cost goes.
 func (t *TieredCausal) costs(p *plan) rates.Chain {
-	c := rates.Chain{Base: p.wanted(p.base), Pages: make([]rates.Page, len(p.refs)), Whole: !t.partial()}
+	c := rates.Chain{Base: p.wanted(p.base), Pages: make([]rates.Page, len(p.refs)), Indivisible: !t.divisible()}
 	for i, ref := range p.refs {
 		begin := int(ref.Start)
 		if p.by != 0 { // of the first page only what the run has of it
@@ -38,7 +38,7 @@ func (t *TieredCausal) decide(ctx context.Context, p *plan) bool {
 		return false
 	}
 	p.refs, p.end = p.refs[:n], p.pageEnd(n-1)
-	t.reach(ctx, p)
+	t.trim(ctx, p)
 	return true
 }
 
@@ -115,7 +115,7 @@ func (t *TieredCausal) probe(p *plan, from int) {
 		ctx, cancel := context.WithTimeout(t.running, limit)
 		defer cancel()
 		began := time.Now()
-		r := t.readAhead(ctx, &probed, false, false)
+		r := t.readPages(ctx, &probed, false, false)
 		defer r.close()
 		for read := range r.pages {
 			pg := <-read

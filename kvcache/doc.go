@@ -10,11 +10,12 @@
 //
 // A page is [TieredCausal.PageTokens] consecutive tokens of one sequence, all layers. A
 // tail is an incomplete last page. A slot is one of the runner's sequences; a cell is one
-// position of the cache's memory. A flight is a batch that is built and not yet computed.
+// position of the cache's memory. A flight is a batch that is built; it lands when it is done.
 // A slot is broken from the first position whose rows do not follow from the tokens
 // before it (after a context shift, or an image without identity): nothing from there on is
-// stored. A group is one of the model's caches; one with a window forgets positions. State
-// is what recurrent layers remember, which exists only where a batch ended.
+// stored. A group is one of the model's caches; one with a window drops positions. State
+// is what recurrent layers remember, which exists only where a batch ended. A plan says which
+// pages a restore reads into which cells; its pipeline reads some while others are written.
 //
 // # Locks
 //

@@ -30,7 +30,7 @@ func (t *TieredCausal) fill(ctx context.Context, p *plan) (held int, err error) 
 func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (int, error) {
 	pace := t.pace(p)
 	alone := busy || pace.alone()
-	r := t.readAhead(ctx, p, alone, busy)
+	r := t.readPages(ctx, p, alone, busy)
 	defer r.close()
 
 	if err := t.await(ctx, p.free); err != nil {

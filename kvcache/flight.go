@@ -22,7 +22,7 @@ type flightPart struct {
 	inputs    []*input.Input
 	cells     [][]int32
 	promptEnd bool
-	shortened bool // positions it computes are forgotten
+	shortened bool // positions it computes were cut off
 
 	// What rows have seen is decided when the batch is built, however little of it is kept.
 	blind bool  // something without identity is in the batch, which changes rows before it
@@ -37,11 +37,11 @@ type ahead struct{ begin, end int }
 var nothingAhead = ahead{begin: math.MaxInt}
 
 // note sets what is known of a part when it is built, of a slot's request.
-func (p *flightPart) note(s *slot, opts *Options) {
-	read, whole := opts.Media.read(p.inputs)
-	p.blind = !whole && opts.Backwards
-	first := len(p.inputs)
-	if !whole {
+func (part *flightPart) note(s *slot, opts *Options) {
+	read, identified := opts.Media.read(part.inputs)
+	part.blind = !identified && opts.Backwards
+	first := len(part.inputs)
+	if !identified {
 		first = len(read.tokens)
 	}
 	for _, m := range read.media {
@@ -50,52 +50,52 @@ func (p *flightPart) note(s *slot, opts *Options) {
 	for _, span := range read.spans {
 		first = min(first, span.begin)
 	}
-	p.ahead = nothingAhead
-	if first < len(p.inputs) && int(p.end()) > s.private {
-		p.ahead = ahead{int(p.begin) + first, int(p.end())}
+	part.ahead = nothingAhead
+	if first < len(part.inputs) && int(part.end()) > s.private {
+		part.ahead = ahead{int(part.begin) + first, int(part.end())}
 	}
 }
 
-// cut forgets positions from n on.
-func (p *flightPart) cut(n int32) {
-	keep := max(0, min(int(n-p.begin), len(p.inputs)))
-	if keep < len(p.inputs) {
-		p.promptEnd, p.shortened = false, true
+// cut drops positions from n on.
+func (part *flightPart) cut(n int32) {
+	keep := max(0, min(int(n-part.begin), len(part.inputs)))
+	if keep < len(part.inputs) {
+		part.promptEnd, part.shortened = false, true
 	}
-	p.inputs = p.inputs[:keep]
-	cells := make([][]int32, len(p.cells)) // the old ones may be a copy's as well
+	part.inputs = part.inputs[:keep]
+	cells := make([][]int32, len(part.cells)) // the old ones may be a copy's as well
 	for g := range cells {
-		cells[g] = p.cells[g][:keep]
+		cells[g] = part.cells[g][:keep]
 	}
-	p.cells = cells
+	part.cells = cells
 }
 
-func (p *flightPart) end() int32 { return p.begin + int32(len(p.inputs)) }
+func (part *flightPart) end() int32 { return part.begin + int32(len(part.inputs)) }
 
-// land adds the flight's computed positions to the slot, up to the first without identity.
-func (p *flightPart) land(s *slot, opts *Options) {
-	if p.blind {
+// addTo adds the flight's computed positions to the slot, up to the first without identity.
+func (part *flightPart) addTo(s *slot, opts *Options) {
+	if part.blind {
 		s.broken = true
 		return
 	}
-	read, whole := opts.Media.read(p.inputs)
+	read, identified := opts.Media.read(part.inputs)
 	for i := range read.media {
-		read.media[i].Offset += uint32(p.begin)
+		read.media[i].Offset += uint32(part.begin)
 	}
-	cells := make([][]int32, len(p.cells))
+	cells := make([][]int32, len(part.cells))
 	for g := range cells {
-		cells[g] = p.cells[g][:len(read.tokens)]
+		cells[g] = part.cells[g][:len(read.tokens)]
 	}
-	s.add(int(p.begin), read.tokens, read.media, cells)
-	if !whole {
+	s.add(int(part.begin), read.tokens, read.media, cells)
+	if !identified {
 		s.broken = true
 	}
-	switch end := int(p.end()); {
-	case p.ahead.begin >= end: // none, or cut off
-	case p.ahead.end > end:
-		s.saw(p.ahead)
+	switch end := int(part.end()); {
+	case part.ahead.begin >= end: // none, or cut off
+	case part.ahead.end > end:
+		s.saw(part.ahead)
 	default:
-		s.ahead = append(s.ahead, p.ahead)
+		s.ahead = append(s.ahead, part.ahead)
 	}
 }
 
@@ -112,10 +112,10 @@ func partsOf(sequences []int, positions []int32, inputs []*input.Input, cells []
 			parts = append(parts, flightPart{seq: seq, begin: positions[i], cells: make([][]int32, len(cells))})
 			n++
 		}
-		p := &parts[n-1]
-		p.inputs = append(p.inputs, inputs[i])
+		part := &parts[n-1]
+		part.inputs = append(part.inputs, inputs[i])
 		for g := range cells {
-			p.cells[g] = append(p.cells[g], cells[g][i])
+			part.cells[g] = append(part.cells[g], cells[g][i])
 		}
 	}
 	return parts

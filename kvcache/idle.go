@@ -64,8 +64,8 @@ func (r *restoring) whenIdle(ctx context.Context, run func() error) (err error) 
 	return err
 }
 
-// landBuilt waits until every flight that is built by now is done.
-func (t *TieredCausal) landBuilt(ctx context.Context) error {
+// awaitBuilt waits until every flight that is built by now is done.
+func (t *TieredCausal) awaitBuilt(ctx context.Context) error {
 	t.mu.Lock()
 	job := t.addIdleLocked(idleJob{after: t.lastBuiltLocked(), run: func() error { return nil }})
 	t.mu.Unlock()

@@ -348,7 +348,7 @@ func (s *simulation) requireMirrors(t *rapid.T) {
 	for seq, mirror := range s.tiered.slots {
 		now := *mirror
 		now.from = slices.Clone(mirror.from)
-		s.tiered.forgetLocked(seq, &now)
+		s.tiered.noteLostLocked(seq, &now)
 		for g := range s.tiered.groups {
 			cache := s.tiered.groups[g].Rows.(*fakeCache)
 			held := cache.held()[seq]
@@ -368,7 +368,7 @@ func (s *simulation) requireStored(t *rapid.T) {
 	defer s.tiered.mu.Unlock()
 	for seq, mirror := range s.tiered.slots {
 		for page, key := range mirror.keys {
-			if (page+1)*8 <= mirror.private && !s.tiered.goneLocked(mirror, page*8) {
+			if (page+1)*8 <= mirror.private && !s.tiered.hasNoneLocked(mirror, page*8) {
 				require.True(t, s.store.Has(key), "slot %d page %d of %d was never stored", seq, page, len(mirror.keys))
 			}
 		}

@@ -55,11 +55,11 @@ func (p *plan) layout(geo *geometry, page int) (diskstore.Layout, error) {
 func (p *plan) bytes(geo *geometry, page int) int64 {
 	ref := p.refs[page]
 	wanted, err := p.layout(geo, page)
-	whole, err2 := geo.layout(ref.Stored, func(int) bool { return true })
+	all, err2 := geo.layout(ref.Stored, func(int) bool { return true })
 	if err != nil || err2 != nil {
 		return ref.Bytes
 	}
-	return int64(float64(ref.Bytes) * float64(wanted.Size()) / float64(whole.Size()))
+	return int64(float64(ref.Bytes) * float64(wanted.Size()) / float64(all.Size()))
 }
 
 // thinMax bounds how many pages are known to be stored without some rows.
@@ -84,10 +84,10 @@ func (r *restoring) chain(limit int) lookUp {
 			}
 		}
 		if r.stateful() {
-			r.reachState(ctx, &p, limit)
+			r.endAtState(ctx, &p, limit)
 		}
 		at := p.end
-		r.reach(ctx, &p)
+		r.trim(ctx, &p)
 		if p.state && p.end != at {
 			return p, false // there is no state at the end that a window allows
 		}
@@ -102,28 +102,28 @@ func (r *restoring) chain(limit int) lookUp {
 // awaitPending waits for pages on their way to the store that hold tokens of a prompt past
 // have. parent is the key of the page before start. What is not written soon is computed
 // again.
-func (t *TieredCausal) awaitPending(ctx context.Context, p *prompt, have int, parent diskstore.Key, start int) {
+func (t *TieredCausal) awaitPending(ctx context.Context, text *prompt, have int, parent diskstore.Key, start int) {
 	if !t.queue.any(func(*writeJob) bool { return true }) {
 		return
 	}
 	wait, cancel := context.WithTimeout(ctx, pendingWait)
 	defer cancel()
-	_ = t.queue.waitFor(wait, t.extends(p, have, parent, start))
+	_ = t.queue.waitFor(wait, t.extends(text, have, parent, start))
 }
 
 // extends says which queued pages awaitPending waits for.
-func (t *TieredCausal) extends(p *prompt, have int, parent diskstore.Key, start int) func(*writeJob) bool {
+func (t *TieredCausal) extends(text *prompt, have int, parent diskstore.Key, start int) func(*writeJob) bool {
 	size := t.opts.PageTokens
 	before := map[int]diskstore.Key{start: parent} // keys of the prompt's pages, by their end
-	for at := start; at+size < len(p.tokens); at += size {
-		before[at+size] = diskstore.ChainKey(before[at], p.tokens[at:at+size], mediaWithin(p.media, at, size))
+	for at := start; at+size < len(text.tokens); at += size {
+		before[at+size] = diskstore.ChainKey(before[at], text.tokens[at:at+size], mediaWithin(text.media, at, size))
 	}
 	return func(j *writeJob) bool {
 		start, shared := int(j.page.Start), 0
 		if key, ok := before[start]; !ok || key != j.page.Parent {
 			return false
 		}
-		for shared < len(j.page.Tokens) && start+shared < len(p.tokens) && j.page.Tokens[shared] == p.tokens[start+shared] {
+		for shared < len(j.page.Tokens) && start+shared < len(text.tokens) && j.page.Tokens[shared] == text.tokens[start+shared] {
 			shared++
 		}
 		return start+shared > have
@@ -133,22 +133,22 @@ func (t *TieredCausal) extends(p *prompt, have int, parent diskstore.Key, start 
 // restoreBaseLocked is the position restored rows start from. Rows of a broken slot do not
 // follow from the prompt: exact ones replace them, all of them where a group may have
 // forgotten some of those that are left.
-func (t *TieredCausal) restoreBaseLocked(seq, have int, p *prompt) int {
+func (t *TieredCausal) restoreBaseLocked(seq, have int, text *prompt) int {
 	s := t.slotLocked(seq)
-	exact := p.shared(s)
+	exact := text.shared(s)
 	switch broken := s.broken || exact < min(len(s.tokens), have); {
 	case !broken:
 		return have
-	case !t.partial():
+	case !t.divisible():
 		return 0
 	default:
 		return min(exact, have)
 	}
 }
 
-// partial reports whether a slot can be given up at any position: without windows, which are
+// divisible reports whether a slot can be given up at any position: without windows, which are
 // those of one position, and state, which is that of one.
-func (t *TieredCausal) partial() bool {
+func (t *TieredCausal) divisible() bool {
 	return !t.groups[len(t.groups)-1].windowed() && !t.stateful() // those with a window come last
 }
 
@@ -174,9 +174,9 @@ func (r *restoring) recheck(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, page := range gone {
-		s.forgetStored(keys, page, page+1)
+		s.markNew(keys, page, page+1)
 	}
-	s.forgetStored(keys, known, len(keys))
+	s.markNew(keys, known, len(keys))
 }
 
 // holes returns which pages of a chain are neither stored nor on their way, and of how many
@@ -217,10 +217,10 @@ func (t *TieredCausal) knownPrefixLocked(seq, base int) (parent diskstore.Key, s
 	return t.parentLocked(s, pages), pages * t.opts.PageTokens
 }
 
-// reach ends a plan at the last position at which every group can have what it needs there:
+// trim ends a plan at the last position at which every group can have what it needs there:
 // between batches, and with the window before it stored.
-func (t *TieredCausal) reach(ctx context.Context, p *plan) {
-	places := make(map[diskstore.Key]map[int][]int32)
+func (t *TieredCausal) trim(ctx context.Context, p *plan) {
+	known := make(map[diskstore.Key]map[int][]int32)
 	for {
 		p.end = p.prompt.boundary(p.end)
 		for len(p.refs) > 0 && int(p.refs[len(p.refs)-1].Start) >= p.end {
@@ -229,7 +229,7 @@ func (t *TieredCausal) reach(ctx context.Context, p *plan) {
 		if p.end <= p.base {
 			return
 		}
-		if t.reachable(ctx, p, places) {
+		if t.beginGroups(ctx, p, known) {
 			p.pass(&t.geometry)
 			return
 		}
@@ -249,10 +249,10 @@ func (p *plan) pass(geo *geometry) {
 	p.passed, p.refs = append(p.passed, p.refs[:n]...), p.refs[n:]
 }
 
-// reachable fills in where each group begins and the cells its rows had. When a page
+// beginGroups fills in where each group begins and the cells its rows had. When a page
 // lacks rows that are needed at the plan's end it moves the end before that page, and
-// reports false. Pages are asked for what they have once, which places remembers.
-func (t *TieredCausal) reachable(ctx context.Context, p *plan, places map[diskstore.Key]map[int][]int32) bool {
+// reports false. Pages are asked for what they have once, which known remembers.
+func (t *TieredCausal) beginGroups(ctx context.Context, p *plan, known map[diskstore.Key]map[int][]int32) bool {
 	p.begin = make([]int, len(t.groups))
 	p.preferred = make([][]int32, len(t.groups))
 	for g := range t.groups {
@@ -264,10 +264,10 @@ func (t *TieredCausal) reachable(ctx context.Context, p *plan, places map[diskst
 		var cells []int32
 		for i := len(p.refs) - 1; i >= 0 && p.needs(i, g); i-- {
 			ref := p.refs[i]
-			if places[ref.Key] == nil {
-				places[ref.Key] = t.placesOf(ctx, p, i)
+			if known[ref.Key] == nil {
+				known[ref.Key] = t.cellNumbersOf(ctx, p, i)
 			}
-			had, ok := places[ref.Key][g]
+			had, ok := known[ref.Key][g]
 			if !ok && p.pageEnd(i) > group.visible(p.end) {
 				p.end = int(ref.Start)
 				return false
@@ -284,16 +284,16 @@ func (t *TieredCausal) reachable(ctx context.Context, p *plan, places map[diskst
 	return true
 }
 
-// placesOf reads which cells the rows of a page had, by group. A group that is missing has
+// cellNumbersOf reads which cells the rows of a page had, by group. A group that is missing has
 // no rows in the page.
-func (t *TieredCausal) placesOf(ctx context.Context, p *plan, page int) map[int][]int32 {
+func (t *TieredCausal) cellNumbersOf(ctx context.Context, p *plan, page int) map[int][]int32 {
 	ref := p.refs[page]
-	places := make(map[int][]int32)
+	numbers := make(map[int][]int32)
 	for g := range t.groups {
 		if !t.groups[g].windowed() {
 			continue
 		}
-		layout, err := diskstore.NewLayout([]diskstore.Section{t.groups[g].places()}, ref.Stored)
+		layout, err := diskstore.NewLayout([]diskstore.Section{t.groups[g].cellNumbers()}, ref.Stored)
 		if err != nil {
 			continue // not of a page that was found
 		}
@@ -315,7 +315,7 @@ func (t *TieredCausal) placesOf(ctx context.Context, p *plan, page int) map[int]
 		for i := range cells {
 			cells[i] = int32(binary.LittleEndian.Uint32(rows[4*i:]))
 		}
-		places[g] = cells
+		numbers[g] = cells
 	}
-	return places
+	return numbers
 }

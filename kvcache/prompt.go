@@ -22,22 +22,22 @@ type prompt struct {
 type span struct{ begin, end int }
 
 // read takes inputs up to the first one without identity, which it says is there.
-func (d MediaDigest) read(inputs []*input.Input) (p prompt, whole bool) {
-	p.tokens = make([]int32, 0, len(inputs))
+func (d MediaDigest) read(inputs []*input.Input) (text prompt, identified bool) {
+	text.tokens = make([]int32, 0, len(inputs))
 	for i, in := range inputs {
 		if in.MultimodalHash != 0 || len(in.Multimodal) != 0 {
 			digest, ok := d.of(in)
 			if !ok {
-				return p, false
+				return text, false
 			}
-			p.media = append(p.media, diskstore.Media{Offset: uint32(i), Hash: digest})
+			text.media = append(text.media, diskstore.Media{Offset: uint32(i), Hash: digest})
 		}
 		if in.SameBatch > 0 {
-			p.spans = append(p.spans, span{i, i + in.SameBatch + 1})
+			text.spans = append(text.spans, span{i, i + in.SameBatch + 1})
 		}
-		p.tokens = append(p.tokens, in.Token)
+		text.tokens = append(text.tokens, in.Token)
 	}
-	return p, true
+	return text, true
 }
 
 func (d MediaDigest) of(in *input.Input) ([32]byte, bool) {
@@ -49,9 +49,9 @@ func (d MediaDigest) of(in *input.Input) ([32]byte, bool) {
 
 // boundary is the last position up to n that is not inside a span: tokens that attend to
 // each other forwards are computed together or not at all.
-func (p *prompt) boundary(n int) int {
-	for i := len(p.spans) - 1; i >= 0; i-- {
-		if s := p.spans[i]; s.begin < n && n < s.end {
+func (text *prompt) boundary(n int) int {
+	for i := len(text.spans) - 1; i >= 0; i-- {
+		if s := text.spans[i]; s.begin < n && n < s.end {
 			n = s.begin
 		}
 	}
@@ -59,19 +59,19 @@ func (p *prompt) boundary(n int) int {
 }
 
 // shared is how many leading positions of a slot are the prompt's.
-func (p *prompt) shared(s *slot) int {
+func (text *prompt) shared(s *slot) int {
 	n := 0
-	for n < len(s.tokens) && n < len(p.tokens) && s.tokens[n] == p.tokens[n] {
+	for n < len(s.tokens) && n < len(text.tokens) && s.tokens[n] == text.tokens[n] {
 		n++
 	}
-	for i := range max(len(s.media), len(p.media)) {
+	for i := range max(len(s.media), len(text.media)) {
 		switch {
 		case i >= len(s.media):
-			return min(n, int(p.media[i].Offset))
-		case i >= len(p.media):
+			return min(n, int(text.media[i].Offset))
+		case i >= len(text.media):
 			return min(n, int(s.media[i].Offset))
-		case s.media[i] != p.media[i]:
-			return min(n, int(s.media[i].Offset), int(p.media[i].Offset))
+		case s.media[i] != text.media[i]:
+			return min(n, int(s.media[i].Offset), int(text.media[i].Offset))
 		}
 	}
 	return n

@@ -41,7 +41,7 @@ type Restored struct {
 // request begins with, were it there before. The error is the context's.
 func (t *TieredCausal) Settle(ctx context.Context, lock sync.Locker) (err error) {
 	if t.stateful() {
-		unlocked(lock, func() { err = t.landBuilt(ctx) })
+		unlocked(lock, func() { err = t.awaitBuilt(ctx) })
 	}
 	return err
 }
@@ -115,15 +115,15 @@ func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have 
 // restoreExact restores what follows from the prompt's beginning. Where it could not end as
 // planned the slot is empty, unless it can be given up at any position.
 func (r *restoring) restoreExact(ctx context.Context) error {
-	_, whole, err := r.extend(ctx, r.chain(r.limit))
-	if whole || r.partial() {
+	_, complete, err := r.extend(ctx, r.chain(r.limit))
+	if complete || r.divisible() {
 		return err
 	}
 	// A window or a state of another position is another one: what came in is no use.
 	limit := r.result.Held
 	r.clear()
 	if err != nil { // a damaged page: what is before it may serve
-		if _, whole, _ = r.extend(ctx, r.chain(limit)); !whole {
+		if _, complete, _ = r.extend(ctx, r.chain(limit)); !complete {
 			r.clear()
 		}
 	}
@@ -143,7 +143,7 @@ type lookUp func(ctx context.Context) (plan, bool)
 // extend extends the slot by what a lookup finds, nil for nothing. It reports whether that
 // was anything, and whether all of it came in: if not, the slot holds what result says in
 // groups that keep everything.
-func (r *restoring) extend(ctx context.Context, look lookUp) (found, whole bool, err error) {
+func (r *restoring) extend(ctx context.Context, look lookUp) (found, complete bool, err error) {
 	if look == nil {
 		return false, true, nil
 	}

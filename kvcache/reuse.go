@@ -19,14 +19,14 @@ import (
 func (r *restoring) reuse(ctx context.Context) error {
 	text := r.prompt.withoutMedia(r.result.Held, r.limit)
 	for ctx.Err() == nil && r.result.Held < text {
-		found, whole, err := r.extend(ctx, r.sharedPage(text))
+		found, complete, err := r.extend(ctx, r.sharedPage(text))
 		if !found {
-			found, whole, err = r.extend(ctx, r.movedRun(text))
+			found, complete, err = r.extend(ctx, r.movedRun(text))
 		}
 		if !found {
 			return nil
 		}
-		if whole {
+		if complete {
 			continue
 		}
 		if errors.Is(err, ollama.ErrNotSupported) {
@@ -34,7 +34,7 @@ func (r *restoring) reuse(ctx context.Context) error {
 			r.noRuns.Store(true)
 			err = nil
 		}
-		if r.partial() {
+		if r.divisible() {
 			return err
 		}
 		// what a window lost to the run that failed has to come back
@@ -46,13 +46,13 @@ func (r *restoring) reuse(ctx context.Context) error {
 
 // withoutMedia is the last position up to end before which there are no images from begin
 // on. They and what belongs into one batch with them stay where they are.
-func (p *prompt) withoutMedia(begin, end int) int {
-	for _, m := range p.media {
+func (text *prompt) withoutMedia(begin, end int) int {
+	for _, m := range text.media {
 		if at := int(m.Offset); at >= begin {
 			end = min(end, at)
 		}
 	}
-	for _, s := range p.spans {
+	for _, s := range text.spans {
 		if s.end > begin {
 			end = min(end, s.begin)
 		}
@@ -84,7 +84,7 @@ func (r *restoring) sharedPage(limit int) lookUp {
 		}
 		p := plan{seq: r.seq, refs: refs[:1], base: at, end: start + n}
 		p.prompt = prompt{tokens: slices.Concat(r.prompt.tokens[:start], page.Tokens)}
-		r.reach(ctx, &p)
+		r.trim(ctx, &p)
 		return p, p.end > at && ctx.Err() == nil && r.decide(ctx, &p) && p.end > at
 	}
 }
@@ -113,7 +113,7 @@ func (r *restoring) movedRun(limit int) lookUp {
 					p.refs, p.end = append(p.refs, ref), end
 				}
 			}
-			r.reach(ctx, &p)
+			r.trim(ctx, &p)
 			long := func() bool { return p.end-p.base >= r.opts.PageTokens }
 			if long() && ctx.Err() == nil && r.decide(ctx, &p) && long() {
 				return p, true
@@ -124,7 +124,7 @@ func (r *restoring) movedRun(limit int) lookUp {
 }
 
 // pagesOf looks up a page that the index knows and those that go on as tokens do, which begin
-// with the page's. The index forgets it when it is not stored any more.
+// with the page's. The index drops it when it is not stored any more.
 func (t *TieredCausal) pagesOf(ctx context.Context, page *runs.Page, tokens []int32) []diskstore.Ref {
 	wait, cancel := context.WithTimeout(ctx, pendingWait)
 	_ = t.queue.waitFor(wait, func(j *writeJob) bool { return j.key == page.Key })

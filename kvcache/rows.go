@@ -47,11 +47,11 @@ const everything = math.MaxInt32
 // group is one of a model's caches.
 type group struct {
 	Rows
-	id             uint16 // its place in the model's own order
+	id             uint16 // its index in the model's own order
 	window, memory int
 }
 
-// windowed reports whether the group forgets positions.
+// windowed reports whether the group drops positions.
 func (g *group) windowed() bool { return g.memory != everything }
 
 // oldest is the first position whose row a group still has when a batch that begins at a
@@ -71,9 +71,9 @@ func (g *group) visible(pos int) int {
 	return max(0, pos-g.window)
 }
 
-// places is the section that says which cells a page's rows had in the group.
-func (g *group) places() diskstore.Section {
-	return diskstore.Section{Group: g.id, Layer: placeLayer, Kind: diskstore.KindCell, RowBytes: 4}
+// cellNumbers is the section that says which cells a page's rows had in the group.
+func (g *group) cellNumbers() diskstore.Section {
+	return diskstore.Section{Group: g.id, Layer: cellNumbersLayer, Kind: diskstore.KindCell, RowBytes: 4}
 }
 
 // groupsOf describes caches. Those that keep everything come first, since every page of a
@@ -92,10 +92,10 @@ func groupsOf(caches []Rows) []group {
 	return append(all, windowed...)
 }
 
-// placeLayer is the layer of the section that says where a group's rows lay. The order of
+// cellNumbersLayer is the layer of the section that says in which cells rows were. The order of
 // cells decides the order in which attention adds, and so its low bits: a window that comes
 // back into the cells it had gives the bits it gave.
-const placeLayer = math.MaxUint16
+const cellNumbersLayer = math.MaxUint16
 
 // geometry is the shape of one token's rows over all groups and layers. It is the same for
 // every page of a model and becomes the page's table of sections.
@@ -124,7 +124,7 @@ func measure(groups []group, states States, layers int) (geometry, error) {
 			}
 		}
 		if g.windowed() {
-			geo.add(i, g.places())
+			geo.add(i, g.cellNumbers())
 		}
 	}
 	if states != nil {
@@ -161,8 +161,8 @@ func (geo *geometry) layout(tokens int, wanted func(group int) bool) (diskstore.
 	return diskstore.NewLayout(sections, tokens)
 }
 
-// whole reports whether a page has the rows of all groups.
-func (geo *geometry) whole(layout diskstore.Layout) bool {
+// hasAll reports whether a page has the rows of all groups.
+func (geo *geometry) hasAll(layout diskstore.Layout) bool {
 	rows := func(sections []diskstore.Section) (n int) {
 		for _, s := range sections {
 			if s.Kind.PerToken() {
@@ -174,7 +174,7 @@ func (geo *geometry) whole(layout diskstore.Layout) bool {
 	return rows(layout.Sections()) == rows(geo.sections)
 }
 
-// groupOf is the place in groups of a section's cache.
+// groupOf is the index in groups of a section's cache.
 func groupOf(groups []group, s diskstore.Section) int {
 	for i := range groups {
 		if groups[i].id == s.Group {

@@ -12,7 +12,7 @@ import (
 // the queue is full, up to its bound, and given up beyond. Another page that finds no room
 // stays in the cache, and is tried again when the next batch is done. A group with a window
 // may have forgotten its rows by then: the page is stored without them, and serves those that
-// reach past it. Where all groups have, there is no page to store, and those after it serve
+// end past it. Where all groups have, there is no page to store, and those after it serve
 // once its tokens are computed again.
 //
 // What continues a page that was given up is not stored: nobody could find it.
@@ -28,7 +28,7 @@ func (t *TieredCausal) sealLocked(s *slot, leaving int) {
 			return
 		}
 		goes := (page+1)*size > leaving
-		if t.missingLocked(s, page, s.keys[page]) && !t.goneLocked(s, page*size) {
+		if t.missingLocked(s, page, s.keys[page]) && !t.hasNoneLocked(s, page*size) {
 			switch ok := t.copyOutLocked(s, page*size, (page+1)*size, goes, false); {
 			case !ok && goes:
 				t.stats.DroppedPages += int64(min(len(s.keys), s.private/size) - page)
@@ -73,7 +73,7 @@ func (t *TieredCausal) healLocked(inUse bool) bool {
 		if !done && !inUse || t.queue.suspended() {
 			continue
 		}
-		t.forgetLocked(seq, s)
+		t.noteLostLocked(seq, s)
 		t.sealLocked(s, staying)
 		if done && (!t.stateful() || len(t.flights) == 0) {
 			t.sealTailLocked(s, false)
@@ -111,12 +111,12 @@ func (t *TieredCausal) wrote(job *writeJob, err error) {
 		}
 		return
 	}
-	if p := job.page; job.tries > 0 {
-		t.opts.note(runs.Page{Key: job.key, Parent: p.Parent, Start: int(p.Start), Tokens: p.Tokens}, p.Media)
+	if page := job.page; job.tries > 0 {
+		t.opts.note(runs.Page{Key: job.key, Parent: page.Parent, Start: int(page.Start), Tokens: page.Tokens}, page.Media)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.thin[job.key] && t.geometry.whole(job.page.Layout) {
+	if t.thin[job.key] && t.geometry.hasAll(job.page.Layout) {
 		delete(t.thin, job.key)
 	}
 }
@@ -127,40 +127,30 @@ func (t *TieredCausal) missingLocked(s *slot, page int, key diskstore.Key) bool 
 	switch {
 	case t.queue.has(key):
 		return false
-	case t.thin[key] && t.completeLocked(s, page*t.opts.PageTokens):
+	case t.thin[key] && s.hasAll(page*t.opts.PageTokens):
 		return true
 	}
 	return !t.opts.Store.Has(key)
 }
 
-// goneLocked reports whether no group has the rows from a position on any more.
-func (t *TieredCausal) goneLocked(s *slot, begin int) bool {
+// hasNoneLocked reports whether no group has the rows from a position on any more.
+func (t *TieredCausal) hasNoneLocked(s *slot, begin int) bool {
 	return t.geometry.sections != nil && !t.geometry.any(func(g int) bool { return g < len(t.groups) && begin >= s.from[g] })
 }
 
-// completeLocked reports whether every group still has the rows from a position on.
-func (t *TieredCausal) completeLocked(s *slot, begin int) bool {
-	for _, from := range s.from {
-		if begin < from {
-			return false
-		}
-	}
-	return true
-}
-
-// forgetLocked notes which rows a slot's groups no longer have, or may lose while this runs: a
+// noteLostLocked notes which rows a slot's groups no longer have, or may lose while this runs: a
 // batch that is built has let go of what is too far before its first position, and of what
 // is too far before the last one of a sequence that it does not continue.
-func (t *TieredCausal) forgetLocked(seq int, s *slot) {
+func (t *TieredCausal) noteLostLocked(seq int, s *slot) {
 	for g := range t.groups {
 		end := len(s.tokens)
 		oldest := t.groups[g].oldest(end)
 		for _, f := range t.flights {
 			at := end
 			for i := range f.parts {
-				if p := &f.parts[i]; p.seq == seq && len(p.inputs) > 0 {
-					at = min(at, int(p.begin))
-					end = max(end, int(p.end()))
+				if part := &f.parts[i]; part.seq == seq && len(part.inputs) > 0 {
+					at = min(at, int(part.begin))
+					end = max(end, int(part.end()))
 				}
 			}
 			oldest = max(oldest, t.groups[g].oldest(at))
@@ -192,7 +182,7 @@ func (t *TieredCausal) sealTailLocked(s *slot, leaving bool) {
 	}
 }
 
-// endKeyLocked is the key of what a slot's last page holds, whole or not.
+// endKeyLocked is the key of what a slot's last page holds, full or not.
 func (t *TieredCausal) endKeyLocked(s *slot) diskstore.Key {
 	n := len(s.tokens)
 	page := (n - 1) / t.opts.PageTokens
@@ -200,7 +190,7 @@ func (t *TieredCausal) endKeyLocked(s *slot) diskstore.Key {
 	return diskstore.ChainKey(t.parentLocked(s, page), s.tokens[begin:n], mediaWithin(s.media, begin, n-begin))
 }
 
-// extendKeysLocked computes the keys of pages that became whole.
+// extendKeysLocked computes the keys of pages that became full.
 func (t *TieredCausal) extendKeysLocked(s *slot) {
 	size := t.opts.PageTokens
 	for page := len(s.keys); (page+1)*size <= len(s.tokens); page++ {
@@ -221,7 +211,7 @@ func (t *TieredCausal) parentLocked(s *slot, page int) diskstore.Key {
 // and queues them, with the state after them if that is wanted. It reports whether they are
 // on their way.
 func (t *TieredCausal) copyOutLocked(s *slot, begin, end int, leaving, state bool) bool {
-	if t.geometry.sections == nil || t.goneLocked(s, begin) && !state {
+	if t.geometry.sections == nil || t.hasNoneLocked(s, begin) && !state {
 		return false
 	}
 	layout, err := t.geometry.layout(end-begin, func(g int) bool {

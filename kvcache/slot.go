@@ -102,21 +102,24 @@ func (s *slot) anew() bool {
 
 // stored is how many of the leading pages are stored or on their way.
 func (s *slot) stored() int {
-	if i := slices.IndexFunc(s.pages, func(p pageState) bool { return p != pageStored }); i >= 0 {
+	if i := slices.IndexFunc(s.pages, func(state pageState) bool { return state != pageStored }); i >= 0 {
 		return i
 	}
 	return len(s.pages)
 }
 
-// forgetStored takes some of the pages that keys name for new: they are stored no more, or
+// markNew takes some of the pages that keys name for new: they are stored no more, or
 // nobody knows.
-func (s *slot) forgetStored(keys []diskstore.Key, from, to int) {
+func (s *slot) markNew(keys []diskstore.Key, from, to int) {
 	for page := from; page < min(to, len(s.keys)); page++ {
 		if s.keys[page] == keys[page] && s.pages[page] == pageStored {
 			s.pages[page] = pageNew
 		}
 	}
 }
+
+// hasAll reports whether every group still has the rows from a position on.
+func (s *slot) hasAll(begin int) bool { return begin >= slices.Max(s.from) }
 
 // leads reports whether what follows so many pages can be found.
 func (s *slot) leads(pages int) bool {
@@ -127,7 +130,7 @@ func newSlot(groups int) *slot {
 	return &slot{private: math.MaxInt, secret: math.MaxInt, cells: make([][]int32, groups), from: make([]int, groups)}
 }
 
-// truncate forgets positions from n on. What a private request puts there next, which may be
+// truncate drops positions from n on. What a private request puts there next, which may be
 // its text from further on, is private.
 func (s *slot) truncate(n int) {
 	if s.withheld {
@@ -136,7 +139,7 @@ func (s *slot) truncate(n int) {
 	for g := range s.from {
 		s.from[g] = min(s.from[g], n)
 	}
-	s.forgetAhead(n)
+	s.truncateAhead(n)
 	if n >= len(s.tokens) {
 		return
 	}
@@ -150,8 +153,8 @@ func (s *slot) truncate(n int) {
 	s.stateAt = -1
 }
 
-// forgetAhead keeps in mind what rows before n have seen of what comes after.
-func (s *slot) forgetAhead(n int) {
+// truncateAhead keeps in mind what rows before n have seen of what comes after.
+func (s *slot) truncateAhead(n int) {
 	if s.secret >= n {
 		s.secret = math.MaxInt
 	}
@@ -169,7 +172,7 @@ func (s *slot) saw(a ahead) {
 	s.private = min(s.private, s.secret)
 }
 
-// trimKeys drops keys of pages that are no longer whole.
+// trimKeys drops keys of pages that are no longer full.
 func (s *slot) trimKeys(pageTokens int) {
 	if pages := len(s.tokens) / pageTokens; pages < len(s.keys) {
 		s.keys, s.pages = s.keys[:pages], s.pages[:pages]

@@ -56,16 +56,16 @@ func (geo *geometry) addStates(states States, group int) (layers int, err error)
 // stateful reports whether a sequence can only go on where a state was stored.
 func (t *TieredCausal) stateful() bool { return t.opts.States != nil }
 
-// landStateLocked notes what state a slot has after a part of a flight, and stores it where
+// noteStateLocked notes what state a slot has after a part of a flight, and stores it where
 // somebody may go on from it: where the prompt or the answer ends; before the last batch of
 // a prompt, for the same prompt again, whose last token is computed in any case; and now and
 // then.
-func (t *TieredCausal) landStateLocked(f *flight, p *flightPart, s *slot) {
+func (t *TieredCausal) noteStateLocked(f *flight, part *flightPart, s *slot) {
 	s.stateAt = -1
-	if !p.shortened && !s.broken {
+	if !part.shortened && !s.broken {
 		s.stateAt = len(s.tokens)
 	}
-	if p.promptEnd || s.ending || len(s.tokens)-s.state.tokens >= t.stateEvery() || t.lastOfPromptNextLocked(f, p.seq) {
+	if part.promptEnd || s.ending || len(s.tokens)-s.state.tokens >= t.stateEvery() || t.lastOfPromptNextLocked(f, part.seq) {
 		t.sealStateLocked(s)
 	}
 }
@@ -81,15 +81,15 @@ func (t *TieredCausal) stateEvery() int {
 func (t *TieredCausal) lastOfPromptNextLocked(f *flight, seq int) bool {
 	for _, other := range t.flights {
 		for i := range other.parts {
-			if p := &other.parts[i]; other.id > f.id && p.seq == seq {
-				return p.promptEnd
+			if part := &other.parts[i]; other.id > f.id && part.seq == seq {
+				return part.promptEnd
 			}
 		}
 	}
 	return false
 }
 
-// sealStateLocked stores the rows of a slot's last page, whole or not, with the state after it.
+// sealStateLocked stores the rows of a slot's last page, full or not, with the state after it.
 // There must be no batch that may change the state while this runs.
 func (t *TieredCausal) sealStateLocked(s *slot) {
 	t.noteDroppedLocked()
@@ -105,8 +105,8 @@ func (t *TieredCausal) sealStateLocked(s *slot) {
 	}
 }
 
-// reachState ends a plan at the last position for which a state is stored.
-func (t *TieredCausal) reachState(ctx context.Context, p *plan, limit int) {
+// endAtState ends a plan at the last position for which a state is stored.
+func (t *TieredCausal) endAtState(ctx context.Context, p *plan, limit int) {
 	for i := len(p.refs) - 1; i >= 0 && ctx.Err() == nil; i-- {
 		ref := p.refs[i]
 		if end := int(ref.Start) + ref.Stored; end <= p.base {

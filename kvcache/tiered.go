@@ -38,7 +38,7 @@ type Options struct {
 	Fingerprint diskstore.Key
 	// Layers is how many layers have K/V, in all caches.
 	Layers int
-	// PageTokens is the number of tokens of a page; zero means 256. A cache that forgets
+	// PageTokens is the number of tokens of a page; zero means 256. A cache that drops
 	// positions must keep as many.
 	PageTokens int
 	// States is the state of recurrent layers, nil in a model without any.
@@ -223,11 +223,11 @@ func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Inp
 		func(seq int) bool { return !tracked(seq) })}
 	outputs := false
 	for i := range f.parts {
-		p := &f.parts[i]
-		s := t.slotLocked(p.seq)
-		p.note(s, &t.opts)
-		if s.promptOpen && promptEnd(p.seq) {
-			s.promptOpen, p.promptEnd = false, true
+		part := &f.parts[i]
+		s := t.slotLocked(part.seq)
+		part.note(s, &t.opts)
+		if s.promptOpen && promptEnd(part.seq) {
+			s.promptOpen, part.promptEnd = false, true
 		}
 		outputs = outputs || !s.promptOpen
 	}
@@ -264,20 +264,20 @@ func (t *TieredCausal) landFlight(id int) bool {
 
 func (t *TieredCausal) landLocked(f *flight) {
 	for i := range f.parts {
-		p := &f.parts[i]
-		if len(p.inputs) == 0 {
+		part := &f.parts[i]
+		if len(part.inputs) == 0 {
 			continue
 		}
-		s := t.slotLocked(p.seq)
-		p.land(s, &t.opts)
+		s := t.slotLocked(part.seq)
+		part.addTo(s, &t.opts)
 		for g := range t.groups { // when the batch was built these became free
-			s.from[g] = max(s.from[g], min(t.groups[g].oldest(int(p.begin)), len(s.tokens)))
+			s.from[g] = max(s.from[g], min(t.groups[g].oldest(int(part.begin)), len(s.tokens)))
 		}
 		t.sealLocked(s, staying)
 		switch {
 		case t.stateful():
-			t.landStateLocked(f, p, s)
-		case p.promptEnd || s.ending:
+			t.noteStateLocked(f, part, s)
+		case part.promptEnd || s.ending:
 			t.sealTailLocked(s, false)
 		}
 	}
@@ -289,7 +289,7 @@ func (t *TieredCausal) EndSequence(seq int) {
 	defer t.mu.Unlock()
 	s := t.slotLocked(seq)
 	s.ending = true
-	t.forgetLocked(seq, s)
+	t.noteLostLocked(seq, s)
 	t.sealLocked(s, staying)
 	if !t.flyingLocked(seq) {
 		t.sealTailLocked(s, false)
@@ -314,7 +314,7 @@ func (t *TieredCausal) busy(seq int) bool {
 	defer t.mu.Unlock()
 	for _, f := range t.flights {
 		for i := range f.parts {
-			if p := &f.parts[i]; p.seq != seq && len(p.inputs) > 0 {
+			if part := &f.parts[i]; part.seq != seq && len(part.inputs) > 0 {
 				return true
 			}
 		}
@@ -341,13 +341,13 @@ func (t *TieredCausal) Remove(seq int, begin, end int32) error {
 func (t *TieredCausal) beforeShiftLocked(seq int, begin int32) {
 	t.synchronize()
 	s := t.slotLocked(seq)
-	t.forgetLocked(seq, s)
+	t.noteLostLocked(seq, s)
 	for _, f := range t.flights {
 		for i := range f.parts {
-			if p := &f.parts[i]; p.seq == seq && len(p.inputs) > 0 {
-				p.land(s, &t.opts)
+			if part := &f.parts[i]; part.seq == seq && len(part.inputs) > 0 {
+				part.addTo(s, &t.opts)
 				s.stateAt = len(s.tokens)
-				p.cut(p.begin)
+				part.cut(part.begin)
 			}
 		}
 	}
@@ -362,15 +362,15 @@ func (t *TieredCausal) beforeShiftLocked(seq int, begin int32) {
 // add past it is void: their cells are about to be free.
 func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
 	s := t.slotLocked(seq)
-	t.forgetLocked(seq, s)
+	t.noteLostLocked(seq, s)
 	t.sealLocked(s, int(begin))
 	if s.ending && !(t.stateful() && t.flyingLocked(seq)) { // which may be changing the state
 		t.sealTailLocked(s, true)
 	}
 	for _, f := range t.flights {
 		for i := range f.parts {
-			if p := &f.parts[i]; p.seq == seq {
-				p.cut(begin)
+			if part := &f.parts[i]; part.seq == seq {
+				part.cut(begin)
 			}
 		}
 	}
@@ -387,22 +387,22 @@ func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
 func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 	t.mu.Lock()
 	dst := t.slotLocked(dstSeq)
-	t.forgetLocked(dstSeq, dst)
+	t.noteLostLocked(dstSeq, dst)
 	t.sealLocked(dst, 0)
 	if dst.ending {
 		t.sealTailLocked(dst, true)
 	}
 	src := t.slotLocked(srcSeq)
-	t.forgetLocked(srcSeq, src)
+	t.noteLostLocked(srcSeq, src)
 	t.slots[dstSeq] = src.clonePrefix(int(n))
 	t.slots[dstSeq].trimKeys(t.opts.PageTokens)
 	for _, f := range t.flights {
 		for i := range f.parts {
-			switch p := &f.parts[i]; p.seq {
+			switch part := &f.parts[i]; part.seq {
 			case dstSeq:
-				p.cut(p.begin)
+				part.cut(part.begin)
 			case srcSeq:
-				shared := *p
+				shared := *part
 				shared.seq, shared.promptEnd = dstSeq, false
 				shared.cut(n)
 				f.parts = append(f.parts, shared)
@@ -416,7 +416,7 @@ func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 // Flush returns when everything that slots hold is stored or has just been refused, or with
 // the context's error.
 func (t *TieredCausal) Flush(ctx context.Context) error {
-	if err := t.landBuilt(ctx); err != nil {
+	if err := t.awaitBuilt(ctx); err != nil {
 		return err
 	}
 	if err := t.queue.wait(ctx); err != nil {

@@ -52,7 +52,7 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, strconv.Itoa(int(config.LocalBytes/gb)), said["OLLAMA_KV_TIER_LOCAL_GB"])
 	require.Equal(t, strconv.Itoa(int(config.RemoteBytes/gb)), said["OLLAMA_KV_TIER_REMOTE_GB"])
 	require.Equal(t, strconv.Itoa(int(config.RAMBytes/gb)), said["OLLAMA_KV_TIER_RAM_GB"])
-	require.Equal(t, "at most `"+strconv.Itoa(tierenv.DefaultWarmBytes/gb), said["OLLAMA_KV_TIER_WARM_GB"])
+	require.Equal(t, "at most `"+strconv.Itoa(tierenv.DefaultReadAheadBytes/gb), said["OLLAMA_KV_TIER_WARM_GB"])
 	require.Equal(t, strconv.Itoa(config.PageTokens), said["OLLAMA_KV_TIER_PAGE_TOKENS"])
 	require.Empty(t, config.Remote)
 	require.Equal(t, "none", said["OLLAMA_KV_TIER_REMOTE"])

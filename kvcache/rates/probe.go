@@ -14,7 +14,7 @@ const (
 // all the same, only to see how quick their tier is now, and how long to wait for them.
 // ahead is how many a restore would read at a time. It returns 0 when the tier was probed a
 // short while ago; otherwise that counts as begun, and [Rates.Probed] is to be told.
-func (r *Rates) Probe(c Chain, ahead int) (n int, limit time.Duration) {
+func (r *Rates) Probe(c Chain, parallel int) (n int, limit time.Duration) {
 	if len(c.Pages) == 0 {
 		return 0, 0
 	}
@@ -25,7 +25,7 @@ func (r *Rates) Probe(c Chain, ahead int) (n int, limit time.Duration) {
 	if since := now.Sub(t.tried); since >= 0 && since < probeEvery { // else the clock was put back
 		return 0, 0
 	}
-	for n < min(ahead, len(pages)) && pages[n].Tier == pages[0].Tier {
+	for n < min(parallel, len(pages)) && pages[n].Tier == pages[0].Tier {
 		n++
 	}
 	t.tried = now

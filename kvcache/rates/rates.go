@@ -13,20 +13,20 @@ type Page struct {
 	Tier   string
 }
 
-func (p Page) end() int { return p.Start + p.Tokens }
+func (page Page) end() int { return page.Start + page.Tokens }
 
 // Chain is the stored pages of a prompt, in order.
 type Chain struct {
 	Base  int // how many of the prompt's tokens are there already
 	Pages []Page
-	// Whole says that the pages are of use only all together: windows of attention and
+	// Indivisible says that the pages are of use only all together: windows of attention and
 	// recurrent state end where the last one does.
-	Whole bool
+	Indivisible bool
 }
 
 // After is what is left of a chain when its first n pages are there, or are not read.
 func (c Chain) After(n int) Chain {
-	if n > 0 && !c.Whole {
+	if n > 0 && !c.Indivisible {
 		c.Base = c.Pages[n-1].end()
 	}
 	c.Pages = c.Pages[n:]
@@ -151,8 +151,8 @@ func (t *tier) slowAt(bytes float64) float64 {
 // tookLocked notes what pages of one tier took in seconds, that all came.
 func (r *Rates) tookLocked(pages []Page, took float64) {
 	n, bytes := float64(len(pages)), int64(0)
-	for _, p := range pages {
-		bytes += p.Bytes
+	for _, page := range pages {
+		bytes += page.Bytes
 	}
 	each := sample{float64(bytes) / n, max(took, clockStep) / n}
 	t := r.tierLocked(pages[0].Tier)
@@ -172,9 +172,9 @@ const clockStep = 1e-6
 
 // disappointedLocked notes that a page took at least so many seconds. Its tier is to be probed
 // at once: it may have been a bad moment.
-func (r *Rates) disappointedLocked(p Page, took float64) {
-	t := r.tierLocked(p.Tier)
-	if s := (sample{max(1, float64(p.Bytes)), took}); s.valid() {
+func (r *Rates) disappointedLocked(page Page, took float64) {
+	t := r.tierLocked(page.Tier)
+	if s := (sample{max(1, float64(page.Bytes)), took}); s.valid() {
 		t.slow = s
 	}
 	t.tried = time.Time{}
@@ -191,7 +191,7 @@ func (r *Rates) sawLocked(t *tier) {
 func (r *Rates) Plan(c Chain) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.bestLocked(c, func(p Page) float64 { return r.tierLocked(p.Tier).reading(p.Bytes) })
+	return r.bestLocked(c, func(page Page) float64 { return r.tierLocked(page.Tier).reading(page.Bytes) })
 }
 
 // gainMin is how much sooner, in seconds, a prompt must be there for stored pages to be
@@ -205,12 +205,12 @@ func (r *Rates) bestLocked(c Chain, reading func(Page) float64) int {
 		return 0
 	}
 	best, least, read := 0, r.computingLocked(c.Base, c.end()), 0.0
-	for i, p := range c.Pages {
-		read += reading(p)
-		if c.Whole && i+1 < len(c.Pages) {
+	for i, page := range c.Pages {
+		read += reading(page)
+		if c.Indivisible && i+1 < len(c.Pages) {
 			continue
 		}
-		if total := read + r.computingLocked(p.end(), c.end()); total <= least {
+		if total := read + r.computingLocked(page.end(), c.end()); total <= least {
 			best, least = i+1, total
 		}
 	}

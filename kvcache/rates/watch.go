@@ -9,10 +9,10 @@ import (
 // its first page was asked for. A Watch is used by one goroutine at a time; in methods that end
 // in Locked Rates.mu is held.
 type Watch struct {
-	rates *Rates
-	chain Chain
-	pages []Page // of the chain
-	ahead int    // of them are read at a time
+	rates    *Rates
+	chain    Chain
+	pages    []Page // of the chain
+	parallel int    // of them are read at a time
 
 	next     int     // the page that is waited for
 	since    float64 // when that began, in seconds
@@ -22,9 +22,9 @@ type Watch struct {
 	paces    []float64 // of the run, after each of the last pages: seconds per unit
 }
 
-// Watch begins to follow a restore of a whole chain, which reads ahead pages at a time.
-func (r *Rates) Watch(c Chain, ahead int) *Watch {
-	w := &Watch{rates: r, chain: c, pages: c.Pages, ahead: ahead}
+// Watch begins to follow a restore of a chain, which reads so many pages at a time.
+func (r *Rates) Watch(c Chain, parallel int) *Watch {
+	w := &Watch{rates: r, chain: c, pages: c.Pages, parallel: parallel}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w.beginRunLocked(0)
@@ -38,7 +38,7 @@ func (w *Watch) beginRunLocked(now float64) {
 		return
 	}
 	if w.trusted = w.rates.tierLocked(w.pages[w.next].Tier).trusted(); w.trusted {
-		w.paces = slices.Repeat([]float64{1}, w.ahead)
+		w.paces = slices.Repeat([]float64{1}, w.parallel)
 	}
 }
 
@@ -54,13 +54,13 @@ func (w *Watch) Deadline() time.Duration {
 	// Computing the first of the rest may take less than reading it and computing all of
 	// it more than reading: what counts is the mean.
 	share := len(rest.Pages)
-	if rest.Whole {
+	if rest.Indivisible {
 		share = len(w.pages)
 	}
 	patience := w.rates.computingLocked(rest.Base, rest.end()) / float64(share)
 	if len(w.paces) > 0 {
-		for _, p := range rest.Pages[:min(w.ahead, len(rest.Pages))] { // they share the tier
-			patience += w.readingLocked(p)
+		for _, page := range rest.Pages[:min(w.parallel, len(rest.Pages))] { // they share the tier
+			patience += w.readingLocked(page)
 		}
 	}
 	return seconds(w.since + max(patience, patienceMin))
@@ -72,20 +72,20 @@ const patienceMin = 0.02
 
 // readingLocked is what a page that has not arrived is expected to take, in seconds, after what
 // this restore has seen.
-func (w *Watch) readingLocked(p Page) float64 {
-	if len(w.paces) == 0 || p.Tier != w.pages[w.run].Tier {
-		return w.rates.tierLocked(p.Tier).reading(p.Bytes)
+func (w *Watch) readingLocked(page Page) float64 {
+	if len(w.paces) == 0 || page.Tier != w.pages[w.run].Tier {
+		return w.rates.tierLocked(page.Tier).reading(page.Bytes)
 	}
-	return slices.Min(w.paces) * w.unitLocked(p)
+	return slices.Min(w.paces) * w.unitLocked(page)
 }
 
 // unitLocked is what a pace counts: what the page was expected to take, or bytes where nothing
 // was expected.
-func (w *Watch) unitLocked(p Page) float64 {
+func (w *Watch) unitLocked(page Page) float64 {
 	if w.trusted {
-		return w.rates.tierLocked(p.Tier).reading(p.Bytes)
+		return w.rates.tierLocked(page.Tier).reading(page.Bytes)
 	}
-	return max(1, float64(p.Bytes))
+	return max(1, float64(page.Bytes))
 }
 
 // observeLocked notes how fast the pages of the run came up to now. Pages that are read at a
@@ -93,15 +93,15 @@ func (w *Watch) unitLocked(p Page) float64 {
 // only the last of as many paces tells, which is the least.
 func (w *Watch) observeLocked(now float64) {
 	took, units := now-w.runSince, 0.0
-	for _, p := range w.pages[w.run:w.next] {
-		units += w.unitLocked(p)
+	for _, page := range w.pages[w.run:w.next] {
+		units += w.unitLocked(page)
 	}
 	if w.trusted { // what was expected weighs as much as one page
 		prior := w.unitLocked(w.pages[w.run])
 		took, units = took+prior, units+prior
 	}
 	w.paces = append(w.paces, took/units)
-	w.paces = w.paces[max(0, len(w.paces)-w.ahead):]
+	w.paces = w.paces[max(0, len(w.paces)-w.parallel):]
 }
 
 // Arrived notes that the page waited for is in, and reports whether to wait for the next. If
@@ -123,8 +123,8 @@ func (w *Watch) Arrived(at time.Duration) bool {
 	if w.rates.bestLocked(w.chain.After(w.next), w.readingLocked) > 0 {
 		return true
 	}
-	if p := w.pages[w.next]; w.next > w.run {
-		w.rates.disappointedLocked(p, w.readingLocked(p))
+	if page := w.pages[w.next]; w.next > w.run {
+		w.rates.disappointedLocked(page, w.readingLocked(page))
 	}
 	return false
 }

@@ -141,10 +141,10 @@ func TestWholeChainsAreNeverSlower(t *testing.T) {
 		r := newRates(newClock())
 		m.compute(r, 0, 16384)
 		read, compute := m.alternatives(pages)
-		total, _ := m.restore(r, Chain{Pages: pages, Whole: true})
+		total, _ := m.restore(r, Chain{Pages: pages, Indivisible: true})
 		require.LessOrEqual(t, total, compute+1.001*compute/float64(len(pages)), "the first time: read %.3f s, compute %.3f s", read, compute)
 		for range 3 {
-			total, _ = m.restore(r, Chain{Pages: pages, Whole: true})
+			total, _ = m.restore(r, Chain{Pages: pages, Indivisible: true})
 			require.LessOrEqual(t, total, 1.1*min(read, compute), "read %.3f s, compute %.3f s", read, compute)
 		}
 	})

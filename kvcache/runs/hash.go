@@ -19,7 +19,7 @@ func (x *Index) hash(tokens []int32) uint64 {
 func digit(token int32) uint64 { return uint64(uint32(token)) + 1 }
 
 // windows are the hashes of a page's length of tokens from the first of them on, from the
-// second, and so on up to where a whole page lies before.
+// second, and so on up to where a full page lies before.
 func (x *Index) windows(tokens []int32) iter.Seq2[int, uint64] {
 	return func(yield func(int, uint64) bool) {
 		if len(tokens) < x.size {

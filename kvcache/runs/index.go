@@ -61,26 +61,26 @@ func New(pageTokens, most int) *Index {
 }
 
 // Add makes a page the latest. Pages of another length are left out.
-func (x *Index) Add(p Page) {
-	if len(p.Tokens) != x.size {
+func (x *Index) Add(page Page) {
+	if len(page.Tokens) != x.size {
 		return
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if e, ok := x.pages[p.Key]; ok {
+	if e, ok := x.pages[page.Key]; ok {
 		x.recent.MoveToFront(e)
 		return
 	}
 	if x.recent.Len() >= x.most {
 		x.dropLocked(x.recent.Back())
 	}
-	x.pages[p.Key] = x.recent.PushFront(&p)
-	h := x.hash(p.Tokens)
-	x.byHash[h] = append(x.byHash[h], &p)
-	x.children[p.Parent] = append(x.children[p.Parent], &p)
+	x.pages[page.Key] = x.recent.PushFront(&page)
+	h := x.hash(page.Tokens)
+	x.byHash[h] = append(x.byHash[h], &page)
+	x.children[page.Parent] = append(x.children[page.Parent], &page)
 }
 
-// Remove forgets a page.
+// Remove drops a page.
 func (x *Index) Remove(key diskstore.Key) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -90,15 +90,15 @@ func (x *Index) Remove(key diskstore.Key) {
 }
 
 func (x *Index) dropLocked(e *list.Element) {
-	p := x.recent.Remove(e).(*Page)
-	delete(x.pages, p.Key)
-	without(x.byHash, x.hash(p.Tokens), p)
-	without(x.children, p.Parent, p)
+	page := x.recent.Remove(e).(*Page)
+	delete(x.pages, page.Key)
+	without(x.byHash, x.hash(page.Tokens), page)
+	without(x.children, page.Parent, page)
 }
 
 // without removes a page from a list in a map.
-func without[K comparable](m map[K][]*Page, key K, p *Page) {
-	if m[key] = slices.DeleteFunc(m[key], func(o *Page) bool { return o == p }); len(m[key]) == 0 {
+func without[K comparable](m map[K][]*Page, key K, page *Page) {
+	if m[key] = slices.DeleteFunc(m[key], func(o *Page) bool { return o == page }); len(m[key]) == 0 {
 		delete(m, key)
 	}
 }
@@ -117,26 +117,26 @@ func (x *Index) Begins(parent diskstore.Key, tokens []int32) (Page, int) {
 	defer x.mu.Unlock()
 	var best Page
 	most := 0
-	for _, p := range x.children[parent] {
-		if n := shared(p.Tokens, tokens); n > most {
-			best, most = *p, n
+	for _, page := range x.children[parent] {
+		if n := shared(page.Tokens, tokens); n > most {
+			best, most = *page, n
 		}
 	}
 	return best, most
 }
 
 // Find returns where else tokens, which are wanted from a position on, are stored from the
-// first of them on, at least one whole page of them: the longest run first.
+// first of them on, at least one full page of them: the longest run first.
 func (x *Index) Find(tokens []int32, position int) []Run {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	var runs []Run
 	for at, h := range x.windows(tokens) {
-		for i, p := range slices.Backward(x.byHash[h]) {
+		for i, page := range slices.Backward(x.byHash[h]) {
 			if len(x.byHash[h])-i > x.twins {
 				break
 			}
-			run, ok := x.runThroughLocked(p, tokens, at)
+			run, ok := x.runThroughLocked(page, tokens, at)
 			if ok && run.Position() != position {
 				runs = append(runs, run)
 			}
@@ -147,13 +147,13 @@ func (x *Index) Find(tokens []int32, position int) []Run {
 }
 
 // runThroughLocked is the run that begins with tokens and has a page at one of them.
-func (x *Index) runThroughLocked(p *Page, tokens []int32, at int) (Run, bool) {
-	if !slices.Equal(p.Tokens, tokens[at:at+x.size]) {
+func (x *Index) runThroughLocked(page *Page, tokens []int32, at int) (Run, bool) {
+	if !slices.Equal(page.Tokens, tokens[at:at+x.size]) {
 		return Run{}, false
 	}
-	run := Run{Page: *p}
+	run := Run{Page: *page}
 	if at > 0 {
-		e, ok := x.pages[p.Parent]
+		e, ok := x.pages[page.Parent]
 		if !ok {
 			return Run{}, false
 		}
@@ -163,7 +163,7 @@ func (x *Index) runThroughLocked(p *Page, tokens []int32, at int) (Run, bool) {
 			return Run{}, false
 		}
 	}
-	for end := at; p != nil; p = x.childLocked(p.Key, tokens[end:]) {
+	for end := at; page != nil; page = x.childLocked(page.Key, tokens[end:]) {
 		end += x.size
 		run.Tokens = end
 	}
@@ -172,9 +172,9 @@ func (x *Index) runThroughLocked(p *Page, tokens []int32, at int) (Run, bool) {
 
 // childLocked is a page after parent that tokens begin with.
 func (x *Index) childLocked(parent diskstore.Key, tokens []int32) *Page {
-	for _, p := range x.children[parent] {
-		if len(tokens) >= x.size && slices.Equal(p.Tokens, tokens[:x.size]) {
-			return p
+	for _, page := range x.children[parent] {
+		if len(tokens) >= x.size && slices.Equal(page.Tokens, tokens[:x.size]) {
+			return page
 		}
 	}
 	return nil

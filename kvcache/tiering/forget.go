@@ -23,7 +23,7 @@ const (
 	// that it is done when its pages are gone, unless there are very many.
 	forgetPatience = 2 * time.Second
 
-	// forgetTimeout bounds the whole of it; a remote directory may hang.
+	// forgetTimeout bounds all of it; a remote directory may hang.
 	forgetTimeout = 10 * time.Minute
 )
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// startField is the place of starttime in /proc/<pid>/stat, counted from after the name,
+// startField is the index of starttime in /proc/<pid>/stat, counted from after the name,
 // which may hold spaces itself.
 const startField = 19
 

@@ -104,7 +104,7 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 		Remote:         diskstore.TierConfig{Root: config.Remote, BudgetBytes: config.RemoteBytes},
 		RAM:            diskstore.RAMConfig{BudgetBytes: config.RAMBytes, Server: server()},
 		WritePerDay:    config.WriteBytesPerDay,
-		ReadAheadBytes: config.WarmBytes,
+		ReadAheadBytes: config.ReadAheadBytes,
 		Compress:       config.Compress,
 		Logger:         log,
 	})

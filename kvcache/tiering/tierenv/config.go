@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// DefaultWarmBytes is the most that is read ahead when nothing is said: some pages of
+	// DefaultReadAheadBytes is the most that is read ahead when nothing is said: some pages of
 	// each of the last conversations with a large model, in a second or two from an SSD.
-	DefaultWarmBytes = 2 * bytesPerGB
+	DefaultReadAheadBytes = 2 * bytesPerGB
 
-	// warmShare is the share of the available memory that is read ahead into it.
-	warmShare = 8
+	// readAheadShare is the share of the available memory that is read ahead into it.
+	readAheadShare = 8
 )
 
 // bytesPerGB is decimal, as disks are sold and as Ollama prints sizes.
@@ -42,10 +42,10 @@ type Config struct {
 	// RAMBytes is OLLAMA_KV_TIER_RAM_GB, default 0: how much memory all runners of a server
 	// together may fill with pages.
 	RAMBytes int64
-	// WarmBytes is OLLAMA_KV_TIER_WARM_GB: how much of its latest conversations a model
+	// ReadAheadBytes is OLLAMA_KV_TIER_WARM_GB: how much of its latest conversations a model
 	// reads ahead when it is loaded. Default an eighth of the memory that is available
 	// then, at most DefaultWarmBytes, or that much where it cannot be told.
-	WarmBytes int64
+	ReadAheadBytes int64
 	// WriteBytesPerDay is OLLAMA_KV_TIER_WRITE_GB_PER_DAY, default 0: no limit.
 	WriteBytesPerDay int64
 	// Compress is OLLAMA_KV_TIER_COMPRESS.
@@ -110,7 +110,7 @@ func FromEnvironment(log *slog.Logger) (Config, error) {
 	if c.WriteBytesPerDay, err = gigabytes("OLLAMA_KV_TIER_WRITE_GB_PER_DAY", 0); err != nil {
 		errs = append(errs, err)
 	}
-	c.WarmBytes = warmBytes(log)
+	c.ReadAheadBytes = readAheadBytes(log)
 	if value := variable("OLLAMA_KV_TIER_PAGE_TOKENS"); value != "" {
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 16 || n > 4096 {
@@ -182,11 +182,11 @@ func gigabytes(name string, unset int64) (int64, error) {
 	return int64(gb * bytesPerGB), nil
 }
 
-// warmBytes reads a budget whose default does no harm.
-func warmBytes(log *slog.Logger) int64 {
-	unset := int64(DefaultWarmBytes)
+// readAheadBytes reads a budget whose default does no harm.
+func readAheadBytes(log *slog.Logger) int64 {
+	unset := int64(DefaultReadAheadBytes)
 	if available, err := memory.Available(); err == nil {
-		unset = int64(min(available/warmShare, DefaultWarmBytes))
+		unset = int64(min(available/readAheadShare, DefaultReadAheadBytes))
 	}
 	n, err := gigabytes("OLLAMA_KV_TIER_WARM_GB", unset)
 	if err != nil {

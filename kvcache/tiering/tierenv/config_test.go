@@ -30,9 +30,9 @@ func TestConfigDefaults(t *testing.T) {
 	} else {
 		require.Equal(t, filepath.Join(home, ".ollama", "kv-cache"), c.Local)
 	}
-	require.Positive(t, c.WarmBytes)
-	require.LessOrEqual(t, c.WarmBytes, int64(DefaultWarmBytes))
-	c.Local, c.WarmBytes = "", 0
+	require.Positive(t, c.ReadAheadBytes)
+	require.LessOrEqual(t, c.ReadAheadBytes, int64(DefaultReadAheadBytes))
+	c.Local, c.ReadAheadBytes = "", 0
 	require.Equal(t, Config{LocalBytes: 20e9, PageTokens: 256}, c)
 }
 
@@ -55,7 +55,7 @@ func TestConfigReadsEverything(t *testing.T) {
 	c, err := FromEnvironment(log)
 	require.NoError(t, err)
 	require.Equal(t, Config{
-		Local: "/fast/pages", LocalBytes: 5e8, Remote: "/nfs/pages", RemoteBytes: 5e12, WarmBytes: 25e7, WriteBytesPerDay: 125e8,
+		Local: "/fast/pages", LocalBytes: 5e8, Remote: "/nfs/pages", RemoteBytes: 5e12, ReadAheadBytes: 25e7, WriteBytesPerDay: 125e8,
 		Compress: true, Namespace: "team", PageTokens: 128, Shifted: true, Test: true,
 	}, c)
 }
@@ -87,7 +87,7 @@ func TestConfigBadValues(t *testing.T) {
 		require.False(t, c.Compress)
 		require.False(t, c.Shifted)
 		require.Equal(t, 256, c.PageTokens)
-		require.Positive(t, c.WarmBytes)
+		require.Positive(t, c.ReadAheadBytes)
 		require.Contains(t, lines.String(), name)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/kvtier/kvtier/internal/priority"
 )
 
-// pagesInMemory is how many pages a restore holds at a time: one that is being written to
-// its cells, and those read ahead of it. Two are read at once then, so that the disk is not
+// pagesInMemory is how many pages a restore holds at a time: one that is being written to its
+// cells, and those that are read meanwhile. Two are read at once then, so that the disk is not
 // idle while the last bytes of a page are checked.
 const pagesInMemory = 3
 
@@ -26,28 +26,29 @@ type page struct {
 }
 
 // close lets go of the page's file.
-func (p *page) close() {
-	if p.placed != nil {
-		p.placed.Close() // nothing was written to it
+func (pg *page) close() {
+	if pg.placed != nil {
+		pg.placed.Close() // nothing was written to it
 	}
 }
 
-// readAhead reads the pages of a plan in the order of the chain, ahead of who writes them.
-type readAhead struct {
+// pipeline reads the pages of a plan in the order of the chain, while those before are written
+// to their cells.
+type pipeline struct {
 	t     *TieredCausal
 	plan  *plan
 	pages chan chan page // each page in turn, when it is read
-	room  chan struct{}  // a place for each page in memory
+	room  chan struct{}  // as much as pages in memory
 	low   bool           // readers stand behind who else wants processors
 	stop  context.CancelFunc
 	clock readClock
 }
 
-// readAhead begins to read. When alone is set it reads the first page only, until together is
+// readPages begins to read. When alone is set it reads the first page only, until together is
 // called. When low is set it stands behind who else wants processors.
-func (t *TieredCausal) readAhead(ctx context.Context, p *plan, alone, low bool) *readAhead {
+func (t *TieredCausal) readPages(ctx context.Context, p *plan, alone, low bool) *pipeline {
 	ctx, cancel := context.WithCancel(ctx)
-	r := &readAhead{
+	r := &pipeline{
 		t: t, plan: p, low: low, stop: cancel,
 		pages: make(chan chan page, pagesInMemory),
 		room:  make(chan struct{}, pagesInMemory),
@@ -62,14 +63,14 @@ func (t *TieredCausal) readAhead(ctx context.Context, p *plan, alone, low bool) 
 }
 
 // together ends reading one page alone.
-func (r *readAhead) together() {
+func (r *pipeline) together() {
 	for range pagesInMemory - 1 {
 		<-r.room
 	}
 }
 
-// run starts a reader for each page as soon as there is a place for it.
-func (r *readAhead) run(ctx context.Context) {
+// run starts a reader for each page as soon as there is room for it.
+func (r *pipeline) run(ctx context.Context) {
 	defer close(r.pages)
 	for i := range r.plan.refs {
 		select {
@@ -80,7 +81,7 @@ func (r *readAhead) run(ctx context.Context) {
 			return
 		}
 		read := make(chan page, 1)
-		r.pages <- read // has as many places as there is room
+		r.pages <- read // is as long as there is room
 		go func() {
 			if r.low {
 				priority.Lower()
@@ -93,8 +94,8 @@ func (r *readAhead) run(ctx context.Context) {
 	}
 }
 
-// done gives a page's place in memory to the next.
-func (r *readAhead) done(pg *page) {
+// done gives a page's room in memory to the next.
+func (r *pipeline) done(pg *page) {
 	pg.close()
 	if pg.buffer != nil {
 		r.t.buffers.Put(pg.buffer)
@@ -103,13 +104,13 @@ func (r *readAhead) done(pg *page) {
 }
 
 // close ends the readers and lets go of what they have read. When it returns there are none.
-func (r *readAhead) close() {
+func (r *pipeline) close() {
 	r.stop()
 	r.drain()
 }
 
 // drain reads what is left of the plan, and keeps nothing of it.
-func (r *readAhead) drain() {
+func (r *pipeline) drain() {
 	for read := range r.pages {
 		pg := <-read
 		r.done(&pg)
