@@ -68,8 +68,8 @@ of the server's variables, or of --local-gb and --remote-gb.`,
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().StringVar(&f.olderThan, "older-than", "", "remove pages that were last used longer ago, such as 12h, 30d or 2w")
-	cli.Give(cmd.Flags(), "older-than", "an age such as 12h, 30d or 2w")
+	cmd.Flags().StringVar(&f.olderThan, "older-than", "", "remove pages that were last used longer ago, such as 30min, 12h, 30d or 2w")
+	cli.Give(cmd.Flags(), "older-than", "an age such as 30min, 12h, 30d or 2w")
 	cmd.Flags().StringVar(&f.model, "model", "", modelUsage)
 	cli.Give(cmd.Flags(), "model", giveModel)
 	return cmd

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -23,10 +24,28 @@ func share(s string) (float64, error) {
 	return f, nil
 }
 
-// age reads a duration such as 12h, 30d or 2w.
+const (
+	day = 24 * time.Hour
+
+	// monthDays is the length of a month where somebody may have meant one.
+	monthDays = 30
+)
+
+// ageUnits are those that time.ParseDuration does not have.
+var ageUnits = map[string]time.Duration{"min": time.Minute, "d": day, "w": 7 * day}
+
+// bareM is an age that a person may mean in minutes or in months.
+var bareM = regexp.MustCompile(`^([0-9.]+)[mM]$`)
+
+// age reads a duration such as 30min, 12h, 30d or 2w. Pages are removed by it, so a text
+// that could mean minutes to one and months to another is refused.
 func age(s string) (time.Duration, error) {
-	const day = 24 * time.Hour
-	for suffix, unit := range map[string]time.Duration{"d": day, "w": 7 * day} {
+	if m := bareM.FindStringSubmatch(s); m != nil {
+		if n, err := strconv.ParseFloat(m[1], 64); err == nil {
+			return 0, fmt.Errorf("%q could be minutes or months; give %smin or %vd", s, m[1], n*monthDays)
+		}
+	}
+	for suffix, unit := range ageUnits {
 		digits, ok := strings.CutSuffix(s, suffix)
 		if !ok {
 			continue
@@ -39,7 +58,7 @@ func age(s string) (time.Duration, error) {
 	if d, err := time.ParseDuration(s); err == nil && d > 0 {
 		return d, nil
 	}
-	return 0, fmt.Errorf("%q is not an age; give one such as 12h, 30d or 2w", s)
+	return 0, fmt.Errorf("%q is not an age; give one such as 30min, 12h, 30d or 2w", s)
 }
 
 // count prints a number with commas.

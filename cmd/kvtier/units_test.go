@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"strconv"
 	"testing"
 	"time"
 
@@ -21,14 +22,21 @@ func TestUnits(t *testing.T) {
 		_, err := share(text)
 		require.ErrorContains(t, err, "is not a share", text)
 	}
-	for text, want := range map[string]time.Duration{"12h": 12 * time.Hour, "30d": 720 * time.Hour, "2w": 336 * time.Hour, "1.5d": 36 * time.Hour} {
+	for text, want := range map[string]time.Duration{
+		"12h": 12 * time.Hour, "30d": 720 * time.Hour, "2w": 336 * time.Hour, "1.5d": 36 * time.Hour,
+		"5min": 5 * time.Minute, "1h30m": 90 * time.Minute, "1m30s": 90 * time.Second, "45s": 45 * time.Second,
+	} {
 		got, err := age(text)
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 	}
-	for _, text := range []string{"", "0d", "-3d", "30", "d", "soon", "1e300d", "NaNd"} {
+	for _, text := range []string{"", "0d", "-3d", "30", "d", "soon", "1e300d", "NaNd", "0min", "5mo", "5 d", "m", "..m", "5D"} {
 		_, err := age(text)
 		require.ErrorContains(t, err, "is not an age", text)
+	}
+	for text, want := range map[string]string{"5m": "give 5min or 150d", "5M": "give 5min or 150d", "1.5m": "give 1.5min or 45d", "90m": "give 90min or 2700d"} {
+		_, err := age(text)
+		require.EqualError(t, err, strconv.Quote(text)+" could be minutes or months; "+want)
 	}
 	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", -1234567: "-1,234,567", -100: "-100"} {
 		require.Equal(t, want, count(n))
