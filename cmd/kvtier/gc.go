@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,11 +42,12 @@ type collectedFile struct {
 type collectFlags struct {
 	dryRun, files bool
 	olderThan     string
-	model         string
+	models        []string
 }
 
 func newCollectCommand(a *app) *cobra.Command {
 	var f collectFlags
+	var model string
 	cmd := &cobra.Command{
 		Use:   "gc",
 		Short: "Remove pages that are old, or over the budget",
@@ -61,7 +63,10 @@ first, and the end of a conversation before its beginning. The budgets are those
 of the server's variables, or of --local-gb and --remote-gb.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.olderThan == "" && f.model == "" && !a.budgetOf[diskstore.TierLocal] && !a.budgetOf[diskstore.TierRemote] {
+			if model != "" {
+				f.models = []string{model}
+			}
+			if f.olderThan == "" && model == "" && !a.budgetOf[diskstore.TierLocal] && !a.budgetOf[diskstore.TierRemote] {
 				return cli.Usagef("no budget is known here, and a server may have another than the default; set %s as the server has it, or give --local-gb, --older-than or --model", localGBVar)
 			}
 			return a.collect(cmd.Context(), f)
@@ -70,28 +75,39 @@ of the server's variables, or of --local-gb and --remote-gb.`,
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.olderThan, "older-than", "", "remove pages that were last used longer ago, such as 30min, 12h, 30d or 2w")
 	cli.Give(cmd.Flags(), "older-than", "an age such as 30min, 12h, 30d or 2w")
-	cmd.Flags().StringVar(&f.model, "model", "", modelUsage)
+	cmd.Flags().StringVar(&model, "model", "", modelUsage)
 	cli.Give(cmd.Flags(), "model", giveModel)
 	return cmd
 }
 
 func newRemoveCommand(a *app) *cobra.Command {
 	var f collectFlags
+	var model string
 	cmd := &cobra.Command{
-		Use:   "rm --model NAME",
-		Short: "Remove all pages of a model, from both tiers",
-		Long: `Remove all pages of a model, from both tiers and from quarantine. Files in quarantine
-that are too damaged to say whose they are go, too.`,
-		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.model == "" {
-				return cli.Usagef("say which model: --model with its name, or the first digits of its weights' digest or of an ID")
+		Use:   "rm MODEL...",
+		Short: "Remove all pages of models, from both tiers",
+		Long: `Remove all pages of models, from both tiers and from quarantine. Files in quarantine
+that are too damaged to say whose they are go, too.
+
+MODEL is a name as ollama rm takes it: qwen3 is qwen3:latest. The first digits of
+the weights' digest, or of an ID that kvtier ls shows, stand for a model that
+Ollama no longer has. Models of other names with the same weights have the same
+pages, and lose them. The model itself stays.`,
+		Example: `  kvtier rm qwen3
+  kvtier rm qwen3:4b gemma3 --dry-run`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.models = args
+			if model != "" {
+				f.models = append(f.models, model)
+			}
+			if len(f.models) == 0 || slices.Contains(f.models, "") {
+				return cli.Usagef("say which model: its name, or the first digits of its weights' digest or of an ID")
 			}
 			return a.collect(cmd.Context(), f)
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().StringVar(&f.model, "model", "", modelUsage)
+	cmd.Flags().StringVar(&model, "model", "", modelUsage)
 	cli.Give(cmd.Flags(), "model", giveModel)
 	return cmd
 }
@@ -117,8 +133,8 @@ func (a *app) collect(ctx context.Context, f collectFlags) error {
 	}
 	return a.with(ctx, func(root *diskstore.Root) error {
 		var forgotten func(diskstore.Key) bool // of which nothing is to stay
-		if f.model != "" {
-			p, err := a.pick(ctx, root, f.model)
+		if len(f.models) > 0 {
+			p, err := a.pickAll(ctx, root, f.models)
 			if err != nil {
 				return err
 			}

@@ -131,9 +131,11 @@ func (n modelNames) of(identity map[string]string) string {
 	return "weights " + short(weights)
 }
 
-// has reports whether weights have the given name; the tag latest may be left
-// out.
+// has reports whether weights have the given name, as Ollama reads names: the tag latest,
+// the registry and its library may be left out, and case does not matter.
 func (n modelNames) has(weights, name string) bool {
 	full := model.ParseName(name)
-	return full.IsValid() && slices.Contains(n[weights], full.DisplayShortest())
+	return full.IsValid() && slices.ContainsFunc(n[weights], func(own string) bool {
+		return model.ParseName(own).EqualFold(full)
+	})
 }

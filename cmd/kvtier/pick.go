@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -17,48 +18,76 @@ const minPickDigits = 4
 type picked struct {
 	model string                 // what was asked for
 	keys  map[diskstore.Key]bool // what that is
-	uses  []diskstore.FingerprintUsage
 }
 
 func (p picked) has(key diskstore.Key) bool { return p.keys[key] }
 
-// pick finds the fingerprints that what stands for: a model's name, or the
-// beginning of the digest of its weights, or of a fingerprint. A model has one
-// fingerprint for each engine, cache type and so on.
+// pick finds the fingerprints that what stands for: a model's name, or else the beginning of
+// the digest of its weights, or of a fingerprint. A model has one fingerprint for each
+// engine, cache type and so on.
 func (a *app) pick(ctx context.Context, root *diskstore.Root, what string) (picked, error) {
 	usage, err := root.Usage(ctx)
 	if err != nil {
 		return picked{}, err
 	}
-	p := picked{model: what, keys: make(map[diskstore.Key]bool)}
 	names := a.names()
-	weights := make(map[string]bool)
-	byName := false
-	for _, use := range slices.Concat(usage.Local.Fingerprints, usage.Remote.Fingerprints) {
-		w := use.Identity[tierenv.KeyWeights]
-		named := names.has(w, what)
-		byDigest := isDigits(what) && strings.HasPrefix(w, what)
-		byKey := isDigits(what) && strings.HasPrefix(use.Fingerprint.String(), what)
-		if !named && !byDigest && !byKey {
-			continue
-		}
-		byName = byName || named
-		if byKey && !byDigest {
-			w = use.Fingerprint.String() // each fingerprint stands for itself
-		}
-		weights[w] = true
-		p.keys[use.Fingerprint] = true
-		p.uses = append(p.uses, use)
+	all := slices.Concat(usage.Local.Fingerprints, usage.Remote.Fingerprints)
+	p := newPicked(what, all, func(use diskstore.FingerprintUsage) bool {
+		return names.has(use.Identity[tierenv.KeyWeights], what)
+	})
+	if len(p.keys) > 0 {
+		return p, nil
 	}
+	meant := make(map[string]bool) // what the digits could be
+	p = newPicked(what, all, func(use diskstore.FingerprintUsage) bool {
+		digest, own := use.Identity[tierenv.KeyWeights], use.Fingerprint.String()
+		switch {
+		case !isDigits(what):
+			return false
+		case strings.HasPrefix(digest, what):
+			meant[digest] = true
+		case strings.HasPrefix(own, what):
+			meant[own] = true
+		default:
+			return false
+		}
+		return true
+	})
 	switch {
 	case len(p.keys) == 0 && usage.RemoteErr != nil:
 		return p, fmt.Errorf("nothing is stored locally for %q, and the remote tier cannot be listed: %w", what, usage.RemoteErr)
+	case len(p.keys) == 0 && slices.ContainsFunc(all, func(use diskstore.FingerprintUsage) bool { return len(names[use.Identity[tierenv.KeyWeights]]) == 0 }):
+		return p, fmt.Errorf("nothing is stored for %q; kvtier ls shows what there is, and a model that Ollama no longer has goes by the digits shown there", what)
 	case len(p.keys) == 0:
 		return p, fmt.Errorf("nothing is stored for %q; kvtier ls shows what there is", what)
-	case len(weights) > 1 && !byName:
-		return p, fmt.Errorf("%q could be %s; give more digits", what, strings.Join(sortedShort(weights), " or "))
+	case len(meant) > 1:
+		return p, fmt.Errorf("%q could be %s; give more digits", what, strings.Join(sortedShort(meant), " or "))
 	}
 	return p, nil
+}
+
+// pickAll is pick of several models. Each has to be there.
+func (a *app) pickAll(ctx context.Context, root *diskstore.Root, models []string) (picked, error) {
+	all := picked{keys: make(map[diskstore.Key]bool)}
+	for _, what := range models {
+		p, err := a.pick(ctx, root, what)
+		if err != nil {
+			return all, err
+		}
+		maps.Copy(all.keys, p.keys)
+	}
+	return all, nil
+}
+
+// newPicked picks what is chosen of all.
+func newPicked(what string, all []diskstore.FingerprintUsage, chosen func(diskstore.FingerprintUsage) bool) picked {
+	p := picked{model: what, keys: make(map[diskstore.Key]bool)}
+	for _, use := range all {
+		if chosen(use) {
+			p.keys[use.Fingerprint] = true
+		}
+	}
+	return p
 }
 
 // isDigits reports whether s can be the beginning of a digest.
