@@ -7,11 +7,11 @@
 #   BUILD_FLAGS=...       more flags for patch-ollama build, such as
 #                         "--version v0.17.4 --dir build/v0.17.4"
 #   ARGS=...              flags for the program behind run, serve and bench
-#   REPORT=file.json      what bench writes and plot draws; default docs/bench/cpu.json
+#   REPORT=file.json      the report that bench writes and plot draws; default docs/bench/cpu.json
 #   PARTS=...             the parts that test-long runs; default all of scripts/test-long
 
 SHELL := /bin/bash
-# A failing test must not hide behind what filters its output.
+# A failing test must not hide behind a filter of its output.
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 # Everything here uses all cores by itself, and output of tests stays readable.
@@ -28,8 +28,8 @@ export MODEL SRC
 PATCH_OLLAMA := go run ./cmd/patch-ollama
 SRC_FLAG := $(if $(SRC),--src "$(SRC)")
 
-# tools/ is a module of its own, so that users of kvtier do not get what only
-# developers need.
+# tools/ is a module of its own, so that users of kvtier do not get the dependencies
+# of developers' tools.
 STATICCHECK := go tool -modfile=tools/go.mod staticcheck
 # ST1005: an error may begin with a name, such as Ollama.
 STATICCHECK_CHECKS := inherit,-ST1005
@@ -47,7 +47,7 @@ help:
 ##@ Use
 
 .PHONY: deps
-deps: ## Install what building needs, or name it
+deps: ## Install the packages that building needs, or name them
 	@scripts/deps
 
 .PHONY: build
@@ -59,7 +59,7 @@ kvtier: ## Build the tool for pages on disk alone: build/ollama/bin/kvtier
 	go build -trimpath -o build/ollama/bin/kvtier ./cmd/kvtier
 
 .PHONY: run
-run: build ## Show what is restored, and how quickly, on this machine
+run: build ## Show restored prompts, and their speed, on this machine
 	go run ./internal/demo $(ARGS)
 
 .PHONY: serve
@@ -71,17 +71,17 @@ bench: build ## Measure; print tables and write JSON
 	go run ./internal/bench -o $(REPORT) $(ARGS)
 
 .PHONY: plot
-plot: ## Draw docs/ttft.svg and .png from what bench wrote
+plot: ## Draw docs/ttft.svg and .png from the report of bench
 	go -C tools run ./plot $(abspath $(REPORT)) ../docs/ttft.svg ../docs/ttft.png
 
 ##@ Test
 
-# What needs no build comes first, so that a mistake there shows in seconds.
+# Targets that need no build come first, so that a mistake there shows in seconds.
 .PHONY: test
 test: test-deps lint test-go check-cuda test-gpu-suite build test-paged check-patches test-e2e test-upstream check-plain-git ## Everything that CI runs
 
 .PHONY: test-deps
-test-deps: ## Install what testing needs besides, or name it
+test-deps: ## Install the further packages that testing needs, or name them
 	@scripts/deps test
 
 .PHONY: lint
@@ -121,8 +121,8 @@ test-go: ## Run the tests that need no built Ollama
 # build/paged has one folder for each way of building the library.
 PAGED := cmake -S ggml-paged -G $(if $(shell command -v ninja),Ninja,"Unix Makefiles")
 
-# Fibers of the emulator and sanitizers do not go together: under those only what has
-# threads is run.
+# Fibers of the emulator and sanitizers do not go together: under sanitizers only the
+# tests with threads are run.
 .PHONY: test-paged
 test-paged: test-deps ## Test the paged attention library, without and with sanitizers
 	$(PAGED) -B build/paged/release -DKVP_GGML_PATCHED_SRC=$(abspath build/ollama/src)
@@ -217,7 +217,7 @@ changelog: ## Write the unreleased part of CHANGELOG.md from changelog/unrelease
 	go test ./internal/docs -run TestChangelog -update
 
 .PHONY: clean
-clean: ## Remove what was built; keep the source, which may hold your commits
+clean: ## Remove built files; keep the source, which may hold your commits
 	rm -rf build/plain-git build/ollama/bin build/ollama/lib build/ollama/cmake build/ollama/include build/ollama/log
 
 .PHONY: distclean

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Everything that only a GPU can show, offline, in calls of under 8 minutes: builds, tests,
-# sanitizers, measurements. docs/gpu.md says what each part is for.
+# sanitizers, measurements. docs/gpu.md describes each part.
 #
 #   scripts/gpu-suite.sh [RESULT.json]      default: $OUT/gpu-suite.json, else build/gpu-suite.json
 #
-# The result is written anew after each step, so that what was found is not lost when this
-# is stopped; the log beside it, gpu-suite.log for gpu-suite.json, has what the parts printed. Exits with 1 if a part
-# failed. One card is used: the first that CUDA_VISIBLE_DEVICES names, as nvidia-smi counts
+# The result is rewritten after each step, so that a stop of the script loses no finding.
+# The log beside it, gpu-suite.log for gpu-suite.json, has the output of the parts. Exits
+# with 1 if a part failed. One card is used: the first that CUDA_VISIBLE_DEVICES names, as nvidia-smi counts
 # them, else card 0. Variables:
 #
 #   GPU_SUITE_PARTS        names of the parts to run, where one call cannot run all of them;
-#                          what an earlier call built in the same folder is used
+#                          builds of an earlier call in the same folder are used
 #   OLLAMA_SRC             the patched Ollama tree; default build/ollama/src
 #   KVTIER_OLLAMA          a built bin/ollama, for whole conversations; its libraries are in
 #                          ../lib/ollama from there, or are built here
@@ -19,8 +19,8 @@
 #   KVTIER_RECALL_PROMPTS  (see ggml-paged/scripts/recall-prompts)
 #   KVTIER_ROWS_TEST       a test binary of $OLLAMA_SRC/ml/backend/ggml, where there is no Go
 #   GPU_SUITE_SECONDS      time for everything; default 460
-#   GPU_SUITE_PART_SECONDS most time for one part; default what each has, 15 to 240
-#   GPU_SUITE_WORK         folder for what is built; default build/gpu-suite
+#   GPU_SUITE_PART_SECONDS most time for one part; default 15 to 240, by part
+#   GPU_SUITE_WORK         folder for builds; default build/gpu-suite
 #   GPU_SUITE_SPILL        folder that is tried first for spill files; default is that one
 set -u
 
@@ -51,8 +51,7 @@ fail() {
 	exit 1
 }
 
-# aim FILE FIGURE CONDITION KEY LEAST writes whether a measured ratio reaches what is aimed
-# at. CONDITION is a text that the figure's line has.
+# aim FILE FIGURE CONDITION KEY LEAST writes whether a measured ratio reaches its aim. CONDITION is a text that the figure's line has.
 aim() {
 	local line value
 	line=$(grep -F "\"figure\":\"$2\"" "$1" | grep -F -- "$3" | tail -n 1)
@@ -138,7 +137,7 @@ part_build() {
 	cmake --build "$PAGED" -j "$(jobs_max)" --target test_paged_attn bench_paged_cuda || fail "ggml-paged does not compile."
 }
 
-# test_paged_attn knows what a spill file needs: not a RAM file system, and unnamed files.
+# test_paged_attn knows the needs of a spill file: not a RAM file system, and unnamed files.
 part_spill() {
 	local folder why refused=
 	need_test
@@ -243,7 +242,7 @@ part_bench() {
 	[ $status = 0 ] || fail "bench_paged_cuda failed."
 }
 
-# The seed's table by itself: it is what others will compare with.
+# The seed's table by itself: other projects will compare with this table.
 part_seed() {
 	local bench=$PAGED/bench/cuda/bench_paged_cuda status
 	[ -x "$bench" ] || skip "bench_paged_cuda was not built."
@@ -279,10 +278,10 @@ part_ggml() {
 	export KVP_SPILL_DIR
 	"$test" || fail "The op inside ggml fails on the CPU."
 	"$test" --cuda --time --json "$FIGURES" || fail "The op inside ggml fails on the GPU."
-	[ "$KVP_SPILL_DIR" != none ] || echo "Checks of what is read from a spill file skipped: there is no folder for one." >"$REASON"
+	[ "$KVP_SPILL_DIR" != none ] || echo "Checks of reads from a spill file skipped: there is no folder for one." >"$REASON"
 }
 
-# All of ggml-cuda, for the parts after this. What the part before built is not built again.
+# All of ggml-cuda, for the parts after this. Files that the part before built are not built again.
 part_ggml_all() {
 	need_patched_tree
 	{ [ -n "${KVTIER_ROWS_TEST:-}" ] || has go || [ -n "${KVTIER_OLLAMA:-}" ]; } || skip "Nothing that needs it can run: KVTIER_ROWS_TEST and KVTIER_OLLAMA are not set, and there is no Go."
@@ -397,7 +396,7 @@ engine() {
 
 # Prefill with the tier off and on, and the wait for a prompt that comes back after kill -9.
 part_engine_ttft() { engine engine_ttft -only ttft -sizes 4096,16384 -n 2; }
-# What sealing costs prefill and decode, and the rate of restores.
+# The cost of sealing in prefill and decode, and the rate of restores.
 part_engine_cost() { engine engine_cost -only cost,restore -n 1 -pairs 2; }
 # A conversation with paged attention beside one with stock attention.
 part_engine_paged() {
@@ -435,7 +434,7 @@ part_recall() {
 
 # --- the result ------------------------------------------------------------------------
 
-# json_string quotes a text; what is not printable ASCII is left out.
+# json_string quotes a text, without its bytes that are not printable ASCII.
 json_string() {
 	local s
 	s=$(LC_ALL=C tr '\n\t' '  ' <<<"$1" | LC_ALL=C tr -cd ' -~')
@@ -495,7 +494,7 @@ ended() {
 	done
 }
 
-# keep_log adds what a part printed to the log of the suite, at most its last 5000 lines.
+# keep_log adds the output of a part to the log of the suite, at most its last 5000 lines.
 keep_log() {
 	{
 		printf '=== %s: %s %s\n' "$1" "${RESULT[$1]}" "${WHY[$1]}"
@@ -592,7 +591,7 @@ main() {
 	# An earlier call chose a folder to spill to, and removed it when it was empty.
 	[ "$(spill_folder)" = none ] || (umask 077 && mkdir -p "$(spill_folder)")
 	run machine 40
-	# What takes longest to build does so while the tests run; measurements wait for it.
+	# The longest build runs beside the tests; measurements wait for it.
 	! wanted ggml_build || start ggml_build 240
 	run build 150
 	run spill 15
@@ -622,7 +621,7 @@ main() {
 	done
 }
 
-# CUDA's own folder last: what is in PATH counts first.
+# CUDA's own folder last: PATH counts first.
 export PATH=$PATH:/usr/local/cuda/bin
 if [ "${1:-}" = --part ]; then
 	("part_$2")

@@ -24,7 +24,7 @@ const (
 // stepNames is the width of the column that holds the names of steps.
 const stepNames = 16
 
-// app is what the verbs share: the global flags and what they resolve to.
+// app is shared by the verbs: the global flags and their resolved values.
 type app struct {
 	stdout, stderr io.Writer
 
@@ -105,7 +105,7 @@ func (a *app) otherTree(t *ollamasrc.Tree) error {
 		ollamasrc.Rel(t.Dir), t.Version, t.OriginKind(), a.wanted())
 }
 
-// wanted repeats the flags that say what to fetch, and where to.
+// wanted repeats the flags that name the release and the folder to fetch it to.
 func (a *app) wanted() string {
 	var flags strings.Builder
 	if a.version != ollamasrc.DefaultVersion {
@@ -120,13 +120,13 @@ func (a *app) wanted() string {
 	return flags.String()
 }
 
-// series is what the patches folder has for a release.
+// series is the series of the patches folder for a release.
 func (a *app) series(version string) (ollamasrc.Series, error) {
 	return ollamasrc.LoadSeries(a.patches, version)
 }
 
-// lockPatience is how long a lock may be held elsewhere before a person is told
-// what the wait is for.
+// lockPatience is how long a lock may be held elsewhere before a person is told of
+// the wait.
 const lockPatience = 300 * time.Millisecond
 
 // lock keeps two patch-ollama from working in one build directory at once.

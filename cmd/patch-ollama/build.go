@@ -25,7 +25,7 @@ func newBuildCommand(a *app) *cobra.Command {
 		Long: `Fetch the source and apply the series if that is not done yet, then build the
 CPU backends with CMake (and CUDA, when nvcc is found) and the ollama binary. The
 result runs in place: bin/ollama finds its backends in lib/ollama beside it. A
-second build does only what changed.`,
+second build compiles only changed files.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			unlock, err := a.lock(cmd.Context())

@@ -18,8 +18,8 @@ type checkFlags struct {
 	all, build, test, asJSON bool
 }
 
-// checkResult is one line of check's table and one object of its JSON. What was
-// not asked for, or could not be tried after what is false, is null.
+// checkResult is one line of check's table and one object of its JSON. A check that
+// was not asked for, or that could not be tried because an earlier one failed, is null.
 type checkResult struct {
 	Version string `json:"version"`
 	Origin  string `json:"origin,omitempty"`
@@ -53,8 +53,8 @@ func newCheckCommand(a *app) *cobra.Command {
 	var f checkFlags
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Say what the series does to a release, or to all, without touching the source",
-		Long: `Say whether the series applies to a release and comes off again without a trace,
+		Short: "Try the series on a release, or on all, without touching the source",
+		Long: `Report whether the series applies to a release and comes off again without a trace,
 without touching the source tree. With --all: for every release on the Go module
 proxy or, with --src, for every supported release that the clone has a tag for.
 
@@ -62,11 +62,11 @@ With --build each release is also built in a folder of its own: the binary, with
 the CPU backend that Go compiles (without optimization, and without the libraries
 that CMake builds), is run for its version, and the packages that the series
 touches are vetted, their tests included. With --test upstream's tests of these
-packages are run too, but for the scheduler's, which assert timings. Minutes for
-each release whose C code differs from the one before.
+packages are run too, except the scheduler's, which assert timings. A release whose
+C code differs from that of the release before takes minutes.
 
-A dash in the table is what was not asked for, or could not be tried. Fails when
-anything that was tried failed, or a release cannot be had.`,
+A dash in the table is a check that was not asked for, or could not be tried. The
+command fails when a check failed, or when a release is not available.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			results, err := a.check(cmd.Context(), f)

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// exitInterrupted is what shells expect of a program that Ctrl-C stopped.
+// exitInterrupted is the status that shells expect of a program that Ctrl-C stopped.
 const exitInterrupted = 130
 
 func main() {

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// status is what `status --json` prints. Fields that do not apply are empty.
+// status is the output of `status --json`. Fields that do not apply are empty.
 type status struct {
 	Dir     string   `json:"dir"`
 	Fetched bool     `json:"fetched"`
@@ -50,7 +50,7 @@ func newStatusCommand(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Say what is in the build directory",
+		Short: "Show the source and the patches in the build directory",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := a.status(cmd.Context())

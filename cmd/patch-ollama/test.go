@@ -12,8 +12,8 @@ func newTestCommand(a *app) *cobra.Command {
 		Use:   "test [-- ARGUMENTS OF GO TEST]",
 		Short: "Run upstream's own tests in the patched source",
 		Long: `Run upstream's own tests in the patched source: those of the packages that the
-series touches, but for the scheduler's, or what the arguments after -- say. The source is fetched and the
-series applied if that is not done yet.`,
+series touches, except the scheduler's, or those that the arguments after -- name.
+The source is fetched and the series applied if that is not done yet.`,
 		Example: `  patch-ollama test
   patch-ollama test -- -run Rows -v ./ml/backend/ggml`,
 		RunE: func(cmd *cobra.Command, args []string) error {

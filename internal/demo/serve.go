@@ -49,7 +49,7 @@ func serve(ctx context.Context, s settings, at place, stdout, stderr io.Writer) 
 		return err
 	}
 	fmt.Fprintf(stdout, `
-Ollama serves %[2]s at %[1]s and keeps what it computes in %[4]s.
+Ollama serves %[2]s at %[1]s and keeps its pages in %[4]s.
 
     OLLAMA_HOST=%[1]s %[3]s run %[2]s
     curl %[1]s/api/generate -d '{"model": "%[2]s", "prompt": "Once upon a time"}'
@@ -60,10 +60,10 @@ Ctrl-C stops it%[5]s.
 	return nil
 }
 
-// afterwards says what becomes of the pages.
+// afterwards says whether the pages stay.
 func afterwards(s settings) string {
 	if s.root == "" {
-		return " and removes what it kept; -root DIR keeps it"
+		return " and removes the pages; -root DIR keeps them"
 	}
-	return "; what it kept stays"
+	return "; the pages stay"
 }

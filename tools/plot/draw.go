@@ -129,8 +129,8 @@ func prepareAxes(p *plot.Plot, r *report) {
 	p.Y.LineStyle.Width, p.Y.Tick.LineStyle.Width = 0, 0
 }
 
-// addGrid draws a line at each tick of the time axis, up to the last point: what
-// is right of it is names.
+// addGrid draws a line at each tick of the time axis, up to the last point; names are
+// right of that point.
 func addGrid(p *plot.Plot, last float64) error {
 	for _, tick := range p.Y.Tick.Marker.Ticks(p.Y.Min, p.Y.Max) {
 		line, err := plotter.NewLine(plotter.XYs{{X: p.X.Min, Y: tick.Value}, {X: last, Y: tick.Value}})
@@ -204,7 +204,7 @@ func (c curve) addValue(p *plot.Plot, at plotter.XY) error {
 	return nil
 }
 
-// addSpeedup draws what lies between the two times of one prompt length.
+// addSpeedup draws the speedup between the two times of one prompt length.
 func addSpeedup(p *plot.Plot, pt point) error {
 	x := float64(pt.Tokens)
 	line, err := plotter.NewLine(plotter.XYs{{X: x, Y: pt.Restored.Median}, {X: x, Y: pt.Stock.Median}})
@@ -230,7 +230,7 @@ func addLabel(p *plot.Plot, at plotter.XY, content string, s text.Style, offset 
 	return nil
 }
 
-// style is a text style; what it is aligned to is the left end of its baseline.
+// style is a text style, aligned to the left end of its baseline.
 func style(size float64, c color.Color, bold bool) text.Style {
 	s := with(plot.New().Title.TextStyle, size, c)
 	s.XAlign, s.YAlign = text.XLeft, text.YBottom

@@ -11,7 +11,7 @@ import (
 // schema is that of the reports this command reads.
 const schema = 1
 
-// report is what is drawn of a report of internal/bench; see there.
+// report is the drawn part of a report of internal/bench; see there.
 type report struct {
 	Schema  int `json:"schema"`
 	Machine struct {
@@ -82,7 +82,7 @@ func (r *report) check() error {
 	return nil
 }
 
-// conditions says in one line what was measured on.
+// conditions describes in one line the machine and the settings of the measurement.
 func (r *report) conditions() string {
 	machine := fmt.Sprintf("%d-core %s", r.Machine.Cores, r.Machine.CPU)
 	if r.Machine.Virtual {
