@@ -84,6 +84,9 @@ func newCommand(a *app) *cobra.Command {
 			return cli.Usage(a.setup(cmd.Name(), cmd.Flags()))
 		}
 	}
+	if err := a.addCompletions(root); err != nil {
+		panic(err) // a flag is missing
+	}
 	cli.Prepare(root)
 	return root
 }

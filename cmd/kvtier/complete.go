@@ -1,0 +1,43 @@
+package main
+
+import (
+	"slices"
+
+	"github.com/spf13/cobra"
+)
+
+// addCompletions says what a shell may complete: names of models and of directories where
+// these are wanted, files behind import and inspect, and nothing elsewhere.
+func (a *app) addCompletions(root *cobra.Command) error {
+	for _, flag := range []string{"root", "remote", "models"} {
+		if err := root.MarkPersistentFlagDirname(flag); err != nil {
+			return err
+		}
+	}
+	for _, verb := range root.Commands() {
+		switch verb.Name() {
+		case "import", "inspect":
+		case "rm":
+			verb.ValidArgsFunction = a.completeModel
+		default:
+			verb.ValidArgsFunction = cobra.NoFileCompletions
+		}
+		if verb.Flags().Lookup("model") == nil || verb.Name() == "inspect" {
+			continue
+		}
+		if err := verb.RegisterFlagCompletionFunc("model", a.completeModel); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// completeModel returns the names of models in Ollama's model store.
+func (a *app) completeModel(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	var list []string
+	for _, names := range a.names() {
+		list = append(list, names...)
+	}
+	slices.Sort(list)
+	return list, cobra.ShellCompDirectiveNoFileComp
+}
