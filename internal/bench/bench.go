@@ -26,7 +26,7 @@ type bench struct {
 	numCtx   int
 	canDrop  bool // the page cache may be emptied
 	seed     int64
-	log      io.Writer // what servers print; nil: nowhere
+	log      io.Writer // output of servers; nil: nowhere
 	report   Report
 }
 
@@ -94,7 +94,7 @@ func newBench(s settings, steps *progress.Display) (*bench, error) {
 	}, nil
 }
 
-// run measures what is asked for.
+// run measures the parts that were asked for.
 func (b *bench) run(ctx context.Context) (err error) {
 	defer func() {
 		if removeErr := os.RemoveAll(b.dir); removeErr != nil {
@@ -104,7 +104,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if b.settings.log != "" {
 		log, createErr := os.Create(b.settings.log)
 		if createErr != nil {
-			return fmt.Errorf("making the file for what servers print: %w", createErr)
+			return fmt.Errorf("making the file for the output of servers: %w", createErr)
 		}
 		defer func() { err = errors.Join(err, log.Close()) }()
 		b.log = log

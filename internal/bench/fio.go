@@ -22,8 +22,8 @@ type disk struct {
 	dir     string // for fio's own files
 }
 
-// What fio is asked for. Its depth is that of a restore: two pages, of each of
-// which four pieces are on their way.
+// Options of fio. The depth is that of a restore: two pages, with four pieces of
+// each on their way.
 const (
 	fioDepth     = 8
 	fioReadBytes = 2 << 20
@@ -137,26 +137,26 @@ func (d disk) run(ctx context.Context, side, job string) (float64, error) {
 	return fioRate(out, side)
 }
 
-// fioRate reads the rate from what fio printed, which may be preceded by notes.
+// fioRate reads the rate from the output of fio, which notes may precede.
 func fioRate(out []byte, side string) (float64, error) {
 	begin := strings.IndexByte(string(out), '{')
 	if begin < 0 {
-		return 0, fmt.Errorf("reading what fio printed: no JSON in %q", out)
+		return 0, fmt.Errorf("reading the output of fio: no JSON in %q", out)
 	}
 	var report struct {
 		Jobs []map[string]json.RawMessage `json:"jobs"`
 	}
 	if err := json.Unmarshal(out[begin:], &report); err != nil {
-		return 0, fmt.Errorf("reading what fio printed: %w", err)
+		return 0, fmt.Errorf("reading the output of fio: %w", err)
 	}
 	var sum struct {
 		Bytes float64 `json:"bw_bytes"`
 	}
 	if len(report.Jobs) != 1 {
-		return 0, fmt.Errorf("reading what fio printed: %d jobs, want one", len(report.Jobs))
+		return 0, fmt.Errorf("reading the output of fio: %d jobs, want one", len(report.Jobs))
 	}
 	if err := json.Unmarshal(report.Jobs[0][side], &sum); err != nil || sum.Bytes <= 0 {
-		return 0, fmt.Errorf("reading what fio printed: no rate of %s in %s", side, report.Jobs[0][side])
+		return 0, fmt.Errorf("reading the output of fio: no rate of %s in %s", side, report.Jobs[0][side])
 	}
 	return sum.Bytes, nil
 }

@@ -2,7 +2,7 @@ package main
 
 import "runtime"
 
-// Machine describes what was measured on, without naming it.
+// Machine describes the machine of a measurement, without naming it.
 type Machine struct {
 	OS          string  `json:"os"`
 	Arch        string  `json:"arch"`
@@ -19,7 +19,7 @@ type Machine struct {
 // suffer.
 const busyShare = 0.1
 
-// describeMachine fills in what the system tells; dir is where pages will be.
+// describeMachine asks the system; dir is the future directory of pages.
 func describeMachine(dir string) Machine {
 	m := Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU()}
 	m.fillIn(dir)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fillIn reads /proc; what is not there stays empty.
+// fillIn reads /proc; fields that /proc lacks stay empty.
 func (m *Machine) fillIn(dir string) {
 	cpu, _ := os.ReadFile("/proc/cpuinfo")
 	m.CPU = procField(string(cpu), "model name")

@@ -59,17 +59,17 @@ const (
 	defaultStorePages  = "10000,1000000"
 )
 
-// Limits of what is asked for: tokens of store's chains are 32 bits.
+// Limits of flags: tokens of store's chains are 32 bits.
 const (
 	storePagesMax = 10_000_000
 	storeMiBMax   = 8192
 	remoteMBsMax  = 100_000
 )
 
-// trainedContext is what the model says it was trained for: the most a context can be.
+// trainedContext is the context length that the model was trained for: the largest possible.
 const trainedContext = 256 << 10
 
-// What -quick measures: everything, but nothing that means anything.
+// The sizes of -quick, which runs every part and yields no figure of use.
 const (
 	quickTokens  = 300
 	quickAnswer  = 8
@@ -92,9 +92,9 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.SetOutput(stderr)
 	var only, sizes, remoteMBs, storePages string
 	flags.StringVar(&s.stock, "stock", os.Getenv(stockEnv), "unpatched ollama `executable` to compare with; default $"+stockEnv+", else the patched one with the tier off")
-	flags.StringVar(&s.out, "o", "", "write everything measured to this JSON `file`; what -only leaves out stays in it, if measured alike")
+	flags.StringVar(&s.out, "o", "", "write every measured value to this JSON `file`; parts that -only leaves out stay in the file, if measured alike")
 	flags.StringVar(&s.dir, "dir", "", "`folder` for the model and the pages, on a disk; default build/ in the checkout")
-	flags.StringVar(&s.log, "log", "", "`file` that gets what all servers print")
+	flags.StringVar(&s.log, "log", "", "`file` for the output of all servers")
 	flags.StringVar(&s.show, "show", "", "measure nothing, print the tables of this JSON `file`")
 	flags.StringVar(&only, "only", "", "comma-separated `benchmarks` to run: "+strings.Join(names(), ", ")+"; default all")
 	flags.StringVar(&sizes, "sizes", defaultSizes, "prompt `lengths` of ttft, in tokens")

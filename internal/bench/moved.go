@@ -19,7 +19,7 @@ const (
 	movedShort   = 2048 // of one for log probabilities and recall, which take many
 	movedSamples = 4    // of those, times the repetitions
 
-	movedKeptShare = 16 // the share of a context that is kept before what is left out
+	movedKeptShare = 16 // the share of a context that is kept before the part left out
 	movedTop       = 20 // alternatives whose log probabilities are compared, the most there are
 )
 
@@ -31,9 +31,8 @@ type movedLab struct {
 	numCtx       int
 }
 
-// chat is a context that is full and what is left of it: what is kept before the text that
-// is left out, and what is kept after it, half of the rest. So Ollama's own shift leaves out
-// the same.
+// chat is a full context and the parts kept of it: one before the text that is left out, and
+// one after that text, half of the rest. Ollama's own shift leaves out the same.
 type chat struct {
 	full  string
 	kept  int // tokens kept before
@@ -48,15 +47,15 @@ func newChat(full string) chat {
 	return chat{full: full, kept: kept, words: words, after: words[kept+(len(words)-kept)/2:]}
 }
 
-// prompt is what is left, and what follows.
+// prompt is the kept text and the text after it.
 func (c chat) prompt(next string) string {
 	return " " + strings.Join(append(append([]string(nil), c.words[:c.kept]...), c.after...), " ") + next
 }
 
-// tokens are those of prompt, before what follows.
+// tokens are those of the kept text.
 func (c chat) tokens() int { return c.kept + len(c.after) }
 
-// measureMoved measures what reusing text at another position gives: time to the first
+// measureMoved measures the reuse of text at another position: time to the first
 // token, log probabilities against those of computing all of it, and recall, all beside
 // Ollama's own shift.
 func (b *bench) measureMoved(ctx context.Context) error {
@@ -128,7 +127,7 @@ func (l *movedLab) ask(ctx context.Context, server *lab.Lab, prompt string, toke
 }
 
 // own has Ollama shift a full context while it answers, and returns the answer: its first
-// token still has all of the context, the others what the shift left.
+// token still has all of the context, the others the part that the shift left.
 func (l *movedLab) own(ctx context.Context, c chat, tokens int) (lab.Answer, error) {
 	answer, err := l.ask(ctx, l.plain, c.full, tokens, c.kept)
 	switch {
@@ -142,7 +141,7 @@ func (l *movedLab) own(ctx context.Context, c chat, tokens int) (lab.Answer, err
 	return answer, nil
 }
 
-// moved stores the full context and asks what is left of it.
+// moved stores the full context and asks with the kept parts.
 func (l *movedLab) moved(ctx context.Context, c chat, prompt string, tokens int) (lab.Answer, error) {
 	if _, err := l.ask(ctx, l.tiers, c.full, 1, 0); err != nil {
 		return lab.Answer{}, err
@@ -186,7 +185,7 @@ func (l *movedLab) compare(ctx context.Context, r *Moved, timed bool) error {
 	r.OwnApart.add(apart(want, shifted))
 	r.MovedApart.add(apart(want, reused))
 	r.Between.add(apart(shifted, reused))
-	// The beginning without which the text is: what leaving it out altogether changes.
+	// The text without its beginning: the effect of leaving the beginning out altogether.
 	alone, err := l.ask(ctx, l.plain, " "+strings.Join(c.after, " ")+own.Logprobs[0].Token, 1, 0)
 	if err != nil {
 		return err
@@ -219,7 +218,7 @@ func apart(a, b api.Logprob) float64 {
 	return sum / float64(n)
 }
 
-// recall asks for what was said in the text that moved.
+// recall asks about the text that moved.
 func (l *movedLab) recall(ctx context.Context, r *Moved) error {
 	l.b.seed++
 	cut := l.numCtx/movedKeptShare + (l.numCtx-l.numCtx/movedKeptShare)/2

@@ -8,14 +8,14 @@ import (
 	"github.com/kvtier/kvtier/internal/table"
 )
 
-// Moved is what reusing text at another position gives (OLLAMA_KV_TIER_REUSE=shifted): the
+// Moved is the result of reusing text at another position (OLLAMA_KV_TIER_REUSE=shifted): the
 // prompt of a chat that outgrew its context and lost half of it after its first 16th.
 type Moved struct {
 	Tokens   int    `json:"tokens"` // of the prompt whose time is measured
 	Shifted  int    `json:"shifted_tokens"`
 	Computed Series `json:"computed"` // seconds to the first token
 	Moved    Series `json:"moved"`
-	// Own is what Ollama's own shift takes, and a token: there is no prompt then.
+	// Own is the time of Ollama's own shift and of a token: there is no prompt then.
 	Own Series `json:"own_shift"`
 
 	// Log probabilities of the token after DistanceTokens: how far they are from those of

@@ -12,7 +12,7 @@ import (
 	"github.com/kvtier/kvtier/internal/bench/show"
 )
 
-// What paged attention is measured with, in tokens.
+// Sizes with which paged attention is measured, in tokens.
 const (
 	pagedUsed   = 1024 // that are in the context of a capacity
 	pagedAnswer = 128
@@ -22,8 +22,8 @@ const (
 // pagedCapacities are context lengths, of which only pagedUsed tokens are used.
 var pagedCapacities = []int{pagedUsed + 2*pagedAnswer, 32 << 10, 256 << 10}
 
-// measurePaged shows that what a token costs does not depend on how long the context may
-// become, and what paged attention costs or saves where stock attention would do.
+// measurePaged shows that the cost of a token does not depend on the length that the context
+// may reach, and measures the cost or gain of paged attention where stock attention would do.
 func (b *bench) measurePaged(ctx context.Context) error {
 	r := &Paged{
 		UsedTokens: pagedUsed, AnswerTokens: pagedAnswer, PromptTokens: pagedPrompt,

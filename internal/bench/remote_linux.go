@@ -71,7 +71,7 @@ func (b *bench) measureRemote(ctx context.Context) (err error) {
 	return nil
 }
 
-// store computes the prompt with what is to be the remote tier as the local one.
+// store computes the prompt with the later remote tier as the local one.
 func (l *remoteLab) store(ctx context.Context, root string) (err error) {
 	step := l.b.steps.Step(fmt.Sprintf("remote, store %s tokens", show.Count(l.r.Tokens)))
 	defer func() { step.End("", err) }()
@@ -132,12 +132,12 @@ func (l *remoteLab) once(ctx context.Context, p *RemotePoint) error {
 	return nil
 }
 
-// ask starts a server, asks it once, and removes the pages of the local tier. What is
-// remembered about speeds stays.
+// ask starts a server, asks it once, and removes the pages of the local tier. Remembered
+// speeds stay.
 func (l *remoteLab) ask(ctx context.Context, prompt string, env ...string) (answer lab.Answer, err error) {
 	s, err := l.b.start(ctx, lab.Options{
 		Model: l.b.model, Root: l.local, NumCtx: l.b.numCtx,
-		Env: append(env, "OLLAMA_KV_TIER_REMOTE="+l.mount.Dir, "OLLAMA_KV_TIER_WARM_GB=0"), // what is read ahead is not remote any more
+		Env: append(env, "OLLAMA_KV_TIER_REMOTE="+l.mount.Dir, "OLLAMA_KV_TIER_WARM_GB=0"), // pages read ahead are not remote any more
 	})
 	if err != nil {
 		return answer, err
@@ -147,7 +147,7 @@ func (l *remoteLab) ask(ctx context.Context, prompt string, env ...string) (answ
 		err = fmt.Errorf("the KV tier is off: %s", reason)
 	}
 	if err == nil {
-		err = s.Unload(ctx, l.b.model.Name) // which saves what it has learned
+		err = s.Unload(ctx, l.b.model.Name) // which saves the learned rates
 	}
 	err = errors.Join(err, s.Close())
 	if err == nil {

@@ -27,7 +27,7 @@ type Report struct {
 	Store    *Store   `json:"store,omitempty"`
 }
 
-// Versions says what was compared.
+// Versions are those of the compared programs.
 type Versions struct {
 	Kvtier string `json:"kvtier"` // as the patched server calls itself
 	Stock  string `json:"stock"`  // as the other one does
@@ -52,7 +52,7 @@ type Settings struct {
 // TTFT is time to first token, model load taken off.
 type TTFT struct {
 	Points []Point `json:"points"`
-	// Fixed is what a prompt of a few tokens costs that the slot holds: HTTP,
+	// Fixed is the cost of a prompt of a few tokens that the slot holds: HTTP,
 	// scheduling, sampling, streaming. FixedBatch, a part of it, is its batch.
 	Fixed      Series `json:"fixed"`
 	FixedBatch Series `json:"fixed_batch"`
@@ -154,15 +154,15 @@ type RemotePoint struct {
 	DecidedTokens  int    `json:"decided_tokens"`
 	// Unknown is Decided when nothing was known of the tier.
 	Unknown        Series  `json:"unknown"`
-	Restored       Series  `json:"restored"` // everything, whatever it takes
+	Restored       Series  `json:"restored"` // everything, at any cost
 	RestoredTokens int     `json:"restored_tokens"`
 	Computed       Series  `json:"computed"` // a prompt of that length that nobody stored
 	Ratio          float64 `json:"ratio"`    // decided over the better of restored and computed
 }
 
-// keep takes over what an older report has and r does not, if both are of the
-// same machine, kvtier and settings: benchmarks can be repeated one by one. What
-// was measured without a server knows no version, and goes with any.
+// keep takes over the parts of an older report that r lacks, if both are of the same
+// machine, kvtier and settings: benchmarks can be repeated one by one. A part that was
+// measured without a server has no version, and goes with any.
 func (r *Report) keep(old *Report) {
 	mine, theirs := r.Machine, old.Machine
 	mine.BusyBefore, theirs.BusyBefore = 0, 0

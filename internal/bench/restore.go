@@ -19,7 +19,7 @@ const readBuffer = 4 << 20
 // restoresPerRepetition makes up for how little a restore takes.
 const restoresPerRepetition = 5
 
-// reading is what a plain read of files took.
+// reading is the time of a plain read of files.
 type reading struct {
 	bytes int64
 	took  time.Duration

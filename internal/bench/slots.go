@@ -28,7 +28,7 @@ const (
 	// slotsIdle is how many tokens each of them decodes between two restores while
 	// the last slot is idle.
 	slotsIdle = 60
-	// slotsPrompt is what they decode after, in tokens.
+	// slotsPrompt is the prompt before their answers, in tokens.
 	slotsPrompt = 32
 )
 
@@ -140,7 +140,7 @@ func (ds *decoders) stop() {
 	}
 }
 
-// slotsThreads leaves a core to the server and to whoever measures.
+// slotsThreads leaves a core to the server and to the client that measures.
 func slotsThreads() int { return max(1, runtime.NumCPU()-1) }
 
 // measureSlots measures the time between tokens of slots that decode, while
@@ -201,8 +201,8 @@ func (b *bench) measureSlots(ctx context.Context) (err error) {
 type gaps struct {
 	seconds []float64
 	// relative is them over the median of those while the slot was idle just before: they
-	// grow with what the slots hold, and those of the last restores must not be all that
-	// counts.
+	// grow with the tokens in the slots, and the gaps of the last restores must not be all
+	// that counts.
 	relative []float64
 }
 
@@ -252,8 +252,8 @@ func (b *bench) slotsRound(ctx context.Context, l *lab.Lab, r *Slots, prompt str
 	if b.settings.quick {
 		restores = 1
 	}
-	// From the first restore on, what the others decode lies behind the restored rows, and
-	// each of their batches looks past these: that is not what one more restore costs.
+	// From the first restore on, the tokens that the others decode lie behind the restored
+	// rows, and each of their batches looks past these: that is no cost of one more restore.
 	if _, err := b.slotsTurn(ctx, l, ds, r, prompt); err != nil {
 		return nil, nil, err
 	}
@@ -270,11 +270,11 @@ func (b *bench) slotsRound(ctx context.Context, l *lab.Lab, r *Slots, prompt str
 }
 
 func (b *bench) slotsTurn(ctx context.Context, l *lab.Lab, ds *decoders, r *Slots, prompt string) (slotsTurn, error) {
-	// the slot that is left loses what it holds
+	// the slot that is left loses its tokens
 	if _, err := b.askShort(ctx, l, b.prompt(shortPrompt)); err != nil {
 		return slotsTurn{}, err
 	}
-	if err := ds.advance(ctx, 2); err != nil { // what that request cost is over
+	if err := ds.advance(ctx, 2); err != nil { // the cost of that request is over
 		return slotsTurn{}, err
 	}
 	began := time.Now()

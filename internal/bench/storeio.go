@@ -222,8 +222,8 @@ func (l *restorer) close() error {
 	return nil
 }
 
-// noCache has room for everything and keeps nothing: what a restore costs beside
-// the copy into the cache.
+// noCache has room for everything and keeps nothing: with it a restore costs everything
+// except the copy into the cache.
 type noCache struct{ ollama.Cache }
 
 func (noCache) RowLayers() []int {

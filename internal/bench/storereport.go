@@ -8,7 +8,7 @@ import (
 	"github.com/kvtier/kvtier/internal/table"
 )
 
-// Store is what the page store does alone, without a server.
+// Store is the result of the page store alone, without a server.
 type Store struct {
 	PageBytes int64  `json:"page_bytes"` // of rows
 	Pages     int    `json:"pages"`

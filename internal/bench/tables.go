@@ -66,8 +66,7 @@ func (r *Report) printHeading(w io.Writer) {
 	}
 }
 
-// unversioned is what Ollama calls itself when it was built without being told
-// its version.
+// unversioned is the version of an Ollama that was built without a version.
 const unversioned = "0.0.0"
 
 func stockVersion(version string) string {
@@ -144,9 +143,9 @@ var partNames = []string{
 }
 
 // parts splits a restored prompt's time, in seconds, in the order of partNames.
-// What a short prompt spends outside the runner's batch is there for every
-// prompt; what a longer one adds to it is carrying and tokenizing, if that is more
-// than noise.
+// Every prompt spends the time that a short prompt spends outside the runner's batch;
+// the further time of a longer prompt is carrying and tokenizing, if that is more than
+// noise.
 func (t *TTFT) parts(p Point) []float64 {
 	fixed := t.Fixed.Median - t.FixedBatch.Median
 	return []float64{

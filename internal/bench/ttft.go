@@ -131,7 +131,7 @@ func (b *bench) measureFixed(ctx context.Context, ours *lab.Lab, r *TTFT) error 
 	return nil
 }
 
-// ttftBefore is what happens before the kill: cold, and the same slot.
+// ttftBefore measures the requests before the kill: cold, and in the same slot.
 func (b *bench) ttftBefore(ctx context.Context, ours *lab.Lab, p *Point, prompt string, tokens int) (held lab.Answer, err error) {
 	cold, err := b.ask(ctx, ours, prompt, ttftAnswer)
 	if err != nil {
@@ -191,7 +191,7 @@ func (b *bench) ttftAfter(ctx context.Context, ours *lab.Lab, p *Point, prompt s
 
 // askAfterKill kills server and runner with SIGKILL, does something while nothing
 // runs, starts the server again and asks; the model is loaded for it. The answer
-// must be what it was before.
+// must be the same as before.
 func (b *bench) askAfterKill(ctx context.Context, ours *lab.Lab, prompt string, before lab.Answer, meanwhile func() error) (lab.Answer, error) {
 	if err := ours.KillServer(); err != nil {
 		return lab.Answer{}, err

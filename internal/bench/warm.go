@@ -17,7 +17,7 @@ import (
 // empty page cache, with pages read ahead and without.
 type Warm struct {
 	Tokens   int     `json:"tokens"`
-	SameSlot Series  `json:"same_slot"` // what it costs when nothing was lost
+	SameSlot Series  `json:"same_slot"` // the time when nothing was lost
 	Off      WarmRun `json:"off"`       // OLLAMA_KV_TIER_WARM_GB=0
 	On       WarmRun `json:"on"`
 }

@@ -47,7 +47,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.StringVar(&s.host, "host", defaultHost, "`address` that -serve listens on")
 	flags.IntVar(&s.tokens, "tokens", defaultTokens, "length of the prompt, about")
 	flags.IntVar(&s.answer, "answer", defaultAnswer, "length of an answer, in tokens")
-	flags.IntVar(&s.numCtx, "num-ctx", 0, "context length; default what the prompt needs, 16384 with -serve")
+	flags.IntVar(&s.numCtx, "num-ctx", 0, "context length; default as the prompt needs, 16384 with -serve")
 	flags.BoolVar(&s.serve, "serve", false, "serve the model until Ctrl-C instead of showing anything")
 	flags.BoolVar(&s.json, "json", false, "print the result as JSON")
 	flags.BoolVar(&s.log, "log", false, "print the log of the server, too")

@@ -11,7 +11,7 @@ import (
 	"github.com/kvtier/kvtier/internal/table"
 )
 
-// report is what a demo found out.
+// report is the result of a demo.
 type report struct {
 	Model      string   `json:"model"`
 	Situations []result `json:"situations"`
@@ -71,7 +71,7 @@ func (r report) writeJSON(w io.Writer) error {
 	return encoder.Encode(r)
 }
 
-// problem is what makes the demo fail although every request was answered.
+// problem is a fault that makes the demo fail although every request was answered.
 func (r report) problem() error {
 	var different, missing []string
 	for _, s := range r.Situations {

@@ -34,7 +34,7 @@ type demo struct {
 	answers  []lab.Answer // by situation
 }
 
-// situation is what happens to the slot before the prompt is sent again.
+// situation is an event of the slot before the prompt is sent again.
 type situation struct {
 	name    string
 	prepare func(*demo, context.Context) error
@@ -67,7 +67,7 @@ func (d *demo) kill(ctx context.Context) error {
 	return d.Restart(ctx)
 }
 
-// demonstrate goes through the situations and prints what they gave.
+// demonstrate goes through the situations and prints their results.
 func demonstrate(ctx context.Context, s settings, at place, stdout, stderr io.Writer) error {
 	steps := progress.New(stderr, show.StepNames)
 	d := &demo{settings: s, steps: steps}

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Available is how many bytes the system can give without swapping, within what the process's
-// control groups still allow.
+// Available is how many bytes the system can give without swapping, within the limits of the
+// process's control groups.
 func Available() (uint64, error) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -75,7 +75,7 @@ func groupDirs(cgroup string) []string {
 	return dirs
 }
 
-// groupLeft is what a control group still allows, of version 2 or 1.
+// groupLeft is the memory that a control group still allows, of version 2 or 1.
 func groupLeft(dir string) (uint64, bool) {
 	for _, files := range [][2]string{{"memory.max", "memory.current"}, {"memory.limit_in_bytes", "memory.usage_in_bytes"}} {
 		limit, ok := number(path.Join(dir, files[0]))

@@ -16,7 +16,7 @@ const (
 	XFSBytes  = 300 << 20
 )
 
-// fillStep is by how many bytes Fill may miss what it was asked for.
+// fillStep is by how many bytes Fill may miss its target.
 const fillStep = 64 << 10
 
 // Image is a filesystem in a sparse file on a loop device.
@@ -87,7 +87,7 @@ func (i *Image) Fill(free int64) (empty func()) {
 		i.t.Fatal(err)
 	}
 	defer f.Close()
-	// The filesystem needs some of what is free for itself.
+	// The filesystem needs some of the free space for itself.
 	for size := int64(st.Bavail)*st.Bsize - free; size > 0; size -= fillStep {
 		err := unix.Fallocate(int(f.Fd()), 0, 0, size)
 		if err == nil {

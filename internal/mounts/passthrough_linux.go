@@ -105,8 +105,8 @@ func (p *Passthrough) Heal() {
 	p.command(command{Heal: true})
 }
 
-// Kill ends the server and leaves the mount in place: what waits for an answer
-// and all that comes later fails with ECONNABORTED or ENOTCONN.
+// Kill ends the server and leaves the mount in place: operations that wait for an
+// answer, and all later ones, fail with ECONNABORTED or ENOTCONN.
 func (p *Passthrough) Kill() {
 	if p.server == nil {
 		return
@@ -124,7 +124,7 @@ func (p *Passthrough) Vanish() {
 	}
 }
 
-// Unmount ends the server and unmounts, whatever state the mount is in.
+// Unmount ends the server and unmounts, in any state of the mount.
 func (p *Passthrough) Unmount() {
 	p.Kill()
 	_ = unix.Unmount(p.Dir, unix.MNT_DETACH) // EINVAL when it has vanished

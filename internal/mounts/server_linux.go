@@ -27,7 +27,7 @@ func init() {
 	}
 }
 
-// command is what a server is told: how quick to be, to add a fault, or to end all.
+// command is a command to a server: to set its speed, to add a fault, or to end all.
 type command struct {
 	Limit *int64 // bytes per second, 0 for any number
 	Heal  bool
@@ -102,7 +102,7 @@ func (r *replies) send(one reply) {
 	_ = r.out.Encode(one) // nobody is there to hear of it
 }
 
-// faults decides what happens to each request.
+// faults decides the fate of each request.
 type faults struct {
 	out  *replies
 	link link

@@ -25,7 +25,7 @@ type BuildOptions struct {
 	CUDAArchitectures string
 }
 
-// BuildVersion is what the patched binary calls itself.
+// BuildVersion is the version that the patched binary reports.
 func BuildVersion(release string) string {
 	return numeric(release) + "+kvtier." + version.Version
 }
@@ -53,8 +53,8 @@ func Build(ctx context.Context, lay Layout, tree *Tree, opts BuildOptions, repor
 	return b.binary(ctx)
 }
 
-// prepare makes what a Go command in the tree needs: the headers that a module
-// lacks and the workspace.
+// prepare makes the needs of a Go command in the tree: the headers that a module
+// lacks, and the workspace.
 func (b *builder) prepare(ctx context.Context) error {
 	if err := checkTools(); err != nil {
 		return err
@@ -79,7 +79,7 @@ func (b *builder) step(ctx context.Context, name string, fn func(*progress.Step)
 }
 
 // binary builds the Go part and returns the version that it reports. The Go
-// command's own cache decides what is stale.
+// command's own cache finds stale packages.
 func (b *builder) binary(ctx context.Context) (string, error) {
 	env, err := b.goEnv()
 	if err != nil {
@@ -133,7 +133,7 @@ func isPackageLine(line string) bool {
 // headerExts are the C files that cgo's cache key may miss.
 var headerExts = map[string]bool{".h": true, ".hpp": true, ".cuh": true, ".inc": true}
 
-// goEnv fixes what would change the build: flags from the environment, the
+// goEnv fixes everything that would change the build: flags from the environment, the
 // workspace, cgo.
 func (b *builder) goEnv() ([]string, error) {
 	// Cgo's cache key covers a package's own folder and its flags, not headers
@@ -156,7 +156,7 @@ func (b *builder) goEnv() ([]string, error) {
 	return append(environ,
 		"GOWORK="+b.lay.GoWork(),
 		// Not empty: an empty variable falls back to go env -w. The tree's git
-		// commit is no use in the binary, its version says what it is.
+		// commit is no use in the binary, whose version identifies it.
 		"GOFLAGS=-buildvcs=false",
 		"GO111MODULE=on",
 		// The libraries are this machine's; so is the binary.

@@ -52,7 +52,7 @@ func tryApply(ctx context.Context, scratch git, version string, series Series) e
 	return nil
 }
 
-// tryRevert does what a person without patch-ollama would: git apply --reverse,
+// tryRevert reverts as a person without patch-ollama would: git apply --reverse,
 // the last patch first. The result is compared byte for byte, as a tree of git's.
 func tryRevert(ctx context.Context, scratch git, version string, series Series, released string) error {
 	for i, file := range slices.Backward(series.paths()) {

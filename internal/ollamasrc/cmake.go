@@ -17,7 +17,7 @@ import (
 	"github.com/kvtier/kvtier/internal/progress"
 )
 
-// cmakeStamp, in CMake's build tree, says what was last built and installed.
+// cmakeStamp, in CMake's build tree, records the last build that was installed.
 const cmakeStamp = "kvtier.stamp"
 
 // pagedDir is the library of paged attention, in the checkout.

@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// ownGroup keeps a console's Ctrl-C from reaching the child before we decide
-// what to do about it.
+// ownGroup keeps a console's Ctrl-C from reaching the child before we decide how to
+// react.
 func ownGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: syscall.CREATE_NEW_PROCESS_GROUP}
 }

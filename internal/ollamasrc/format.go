@@ -44,7 +44,7 @@ func (t *Tree) Diff(ctx context.Context, lay Layout, series Series) (fresh Serie
 }
 
 // Format makes the patches folder hold exactly the commits since upstream, as far
-// as they are written from trees of this release, and returns what it changed
+// as they are written from trees of this release, and returns the changes made
 // there. Overlays for other releases stay.
 //
 // Patches that were edited since they were applied, or never were applied,
@@ -76,8 +76,8 @@ func (t *Tree) Format(ctx context.Context, lay Layout, series Series, force bool
 	return changes, t.writeApplied(applied{digest: written.Digest(), head: head})
 }
 
-// splitByHome divides a series into what is written from trees of a release and
-// what is written from others.
+// splitByHome divides a series into patches that are written from trees of a release
+// and patches that are written from others.
 func (s Series) splitByHome(version string) (home, away Series) {
 	home.Dir, away.Dir = s.Dir, s.Dir
 	for _, p := range s.Patches {
@@ -107,9 +107,8 @@ func (t *Tree) checkAway(old, fresh Series) error {
 	return nil
 }
 
-// position is what one patch has differently in the trees of two releases: the
-// names of whole files, line numbers and the function that git shows beside
-// them.
+// position matches the lines of a patch that differ between the trees of two releases:
+// the names of whole files, line numbers and the function that git shows beside them.
 var position = regexp.MustCompile(`(?m)^(index [0-9a-f]+\.\.[0-9a-f]+.*|@@ -[0-9,]+ \+[0-9,]+ @@.*)$`)
 
 func withoutPositions(patch []byte) []byte { return position.ReplaceAll(patch, []byte("@@")) }

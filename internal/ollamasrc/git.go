@@ -30,7 +30,7 @@ type git struct {
 	own bool     // a repository made here: personal and system settings are kept away
 }
 
-// ownConfig replaces what a person's settings could change about a commit or a
+// ownConfig replaces the settings of a person that could change a commit or a
 // patch.
 var ownConfig = []string{
 	"-c", "user.name=" + committerName,
@@ -87,7 +87,7 @@ func gitEnv(environ []string) []string {
 	return env
 }
 
-// errNoGit is what every verb says on a machine without git.
+// errNoGit is the error of every verb on a machine without git.
 var errNoGit = errors.New("git was not found; install it (apt install git, dnf install git, pacman -S git, brew install git)")
 
 func gitError(ctx context.Context, args []string, err error, output string) error {

@@ -42,7 +42,7 @@ func (s Series) TestArgs() []string {
 }
 
 // Test runs go test with args in the tree as it is. The flags are those of
-// [Build], so that what was compiled for the binary is not compiled again.
+// [Build], so that packages compiled for the binary are not compiled again.
 func Test(ctx context.Context, lay Layout, tree *Tree, args []string, stdout, stderr io.Writer) error {
 	b := &builder{lay: lay, tree: tree}
 	if err := b.prepare(ctx); err != nil {

@@ -17,7 +17,7 @@ var miniaudioStub []byte
 // header is a C library of one or several header files that a distribution
 // packages.
 type header struct {
-	path    string // what Ollama's sources include
+	path    string // as Ollama's sources include it
 	copy    string // the file or folder to take along
 	library string
 }

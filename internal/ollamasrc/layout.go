@@ -61,8 +61,8 @@ func (l Layout) Binary() string {
 	return filepath.Join(l.Dir, "bin", name)
 }
 
-// InstallPrefix is what CMake installs under; it adds lib/ollama by itself. It
-// follows where upstream's ml.LibOllamaPath looks: ../lib/ollama from the binary
+// InstallPrefix is the prefix of CMake's install, which adds lib/ollama by itself. The
+// prefix follows the places where upstream's ml.LibOllamaPath looks: ../lib/ollama from the binary
 // on Linux, lib/ollama beside it on Windows.
 func (l Layout) InstallPrefix() string {
 	if runtime.GOOS == "windows" {

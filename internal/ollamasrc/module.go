@@ -23,7 +23,7 @@ type module struct {
 }
 
 // openModule downloads a release through the Go command and checks it against
-// the pinned sum: first what the Go command reports, then the unpacked files
+// the pinned sum: first the sum that the Go command reports, then the unpacked files
 // themselves, which the Go command verifies only when it unpacks them.
 func openModule(ctx context.Context, lay Layout, version string) (*module, error) {
 	want, err := moduleSum(lay.Root, version)
@@ -94,7 +94,7 @@ func requiredSum(root, version string) (string, error) {
 	return "", fmt.Errorf("go.mod requires Ollama %s but go.sum has no line for it; run go mod download", version)
 }
 
-// download is what `go mod download -json` says of a module.
+// download is the report of `go mod download -json` on a module.
 type download struct {
 	Dir   string
 	Sum   string
@@ -127,7 +127,7 @@ func downloadModule(ctx context.Context, lay Layout, version string) (download, 
 	}
 	var dl download
 	if err := json.Unmarshal(stdout.Bytes(), &dl); err != nil && runErr == nil {
-		return download{}, fmt.Errorf("reading what go mod download says of Ollama %s: %w", version, err)
+		return download{}, fmt.Errorf("reading the report of go mod download on Ollama %s: %w", version, err)
 	}
 	if runErr != nil || dl.Error != "" {
 		if dl.Error == "" {

@@ -15,8 +15,7 @@ import (
 //	v0.16.0-v0.17.0    these two and all between them
 //	v0.17.5            this one alone
 //
-// The zero value is every supported release, which is what patches outside of
-// an overlay are for.
+// The zero value is every supported release, as for patches outside of an overlay.
 type Releases struct {
 	Name     string // empty for the zero value
 	from, to string
@@ -42,8 +41,8 @@ func ParseReleases(name string) (Releases, error) {
 	return r, nil
 }
 
-// rangeName is what a folder is called that is meant to be an overlay, well
-// formed or not.
+// rangeName matches the names of folders that are meant to be overlays, well formed or
+// not.
 var rangeName = regexp.MustCompile(`^v[0-9]`)
 
 func (r Releases) bounds() (from, to string) {

@@ -23,8 +23,8 @@ type Patch struct {
 	Data     []byte
 }
 
-// Series is what a release gets of a patches folder, in the order in which it is
-// applied: the common patches, then those of the overlays whose range the
+// Series is the part of a patches folder that a release gets, in the order in which it
+// is applied: the common patches, then those of the overlays whose range the
 // release is in.
 type Series struct {
 	Dir     string
@@ -35,7 +35,7 @@ type Series struct {
 // aside under another name) are not part of a series.
 var patchName = regexp.MustCompile(`^[0-9]{4}-.+\.patch$`)
 
-// LoadSeries reads what a patches folder has for a release. A missing folder is
+// LoadSeries reads the series of a patches folder for a release. A missing folder is
 // an empty series.
 func LoadSeries(dir, version string) (Series, error) {
 	s := Series{Dir: dir}

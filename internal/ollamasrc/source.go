@@ -42,7 +42,7 @@ func OpenSource(ctx context.Context, lay Layout, clone, version string) (Source,
 	return openModule(ctx, lay, version)
 }
 
-// Versions lists what [OpenSource] can open: the releases on the Go module
+// Versions lists the releases that [OpenSource] can open: the releases on the Go module
 // proxy and, with a clone, every supported release it has a tag for.
 func Versions(ctx context.Context, clone string) ([]string, error) {
 	if clone == "" {
@@ -95,7 +95,7 @@ const (
 	formatTemp = "format"
 )
 
-// Sweep removes what killed runs left behind. The caller holds the build
+// Sweep removes leftovers of killed runs. The caller holds the build
 // directory's lock.
 func (l Layout) Sweep() error {
 	entries, err := os.ReadDir(l.Dir)
@@ -108,7 +108,7 @@ func (l Layout) Sweep() error {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(l.Dir, name)); err != nil {
-			return fmt.Errorf("removing what an earlier run left: %w", err)
+			return fmt.Errorf("removing leftovers of an earlier run: %w", err)
 		}
 	}
 	return nil

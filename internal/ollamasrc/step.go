@@ -95,7 +95,7 @@ func (w *lineWriter) flush() {
 	}
 }
 
-// tail returns the last n lines of a file, or what can be read of them.
+// tail returns the last n lines of a file, or as many as can be read.
 func tail(path string, n int) []string {
 	f, err := os.Open(path)
 	if err != nil {

@@ -79,7 +79,7 @@ func findNVCC() string {
 // versionTimeout bounds a binary that hangs instead of answering.
 const versionTimeout = 10 * time.Second
 
-// BinaryVersion asks a built ollama what it is. OLLAMA_HOST points nowhere,
+// BinaryVersion asks a built ollama for its version. OLLAMA_HOST points nowhere,
 // because the answer would otherwise be that of a running server.
 func BinaryVersion(ctx context.Context, path string) (string, error) {
 	limited, cancel := context.WithTimeout(ctx, versionTimeout)

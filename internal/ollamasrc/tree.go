@@ -49,8 +49,8 @@ func initTree(ctx context.Context, dir string, source Source) error {
 	return nil
 }
 
-// OpenTree reads what the upstream tag says. A folder that some other hand made
-// is refused: the verbs reset and remove what is here.
+// OpenTree reads the message of the upstream tag. A folder that some other hand made
+// is refused: the verbs reset and remove files here.
 func OpenTree(ctx context.Context, dir string) (*Tree, error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, ErrNoTree
@@ -108,7 +108,7 @@ func (t *Tree) Dirty(ctx context.Context) ([]string, error) {
 	return strings.Split(out, "\n"), nil
 }
 
-// applied remembers what the last apply or format left behind.
+// applied records the state after the last apply or format.
 type applied struct {
 	digest string // of the series
 	head   string // the commit
@@ -188,7 +188,7 @@ func (t *Tree) Compare(ctx context.Context, series Series) (State, error) {
 	return s, nil
 }
 
-// ownCommits counts from what the series left, or, when that was rewritten,
+// ownCommits counts from the last commit of the series or, when that was rewritten,
 // from upstream.
 func (t *Tree) ownCommits(ctx context.Context, last string, s State) (int, error) {
 	_, err := t.git.run(ctx, "merge-base", "--is-ancestor", last, s.Head)

@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// TB is what ForTest needs of a testing.TB. Declared here so that commands do
+// TB is the part of testing.TB that ForTest needs. Declared here so that commands do
 // not import package testing.
 type TB interface {
 	Helper()

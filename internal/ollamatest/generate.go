@@ -36,12 +36,12 @@ type Result struct {
 	api.Metrics
 }
 
-// TTFTMinusLoad is the time to first token without the loading of the model:
-// what prefill, or a restore instead of it, cost the client.
+// TTFTMinusLoad is the time to first token without the loading of the model: the cost
+// of prefill, or of a restore in its place, to the client.
 func (r Result) TTFTMinusLoad() time.Duration { return r.TTFT - r.LoadDuration }
 
 // Greedy is options for an answer of at most tokens tokens that is the same
-// each time, in a context of numCtx tokens. Add to the map what else is needed.
+// each time, in a context of numCtx tokens. Add other options to the map.
 func Greedy(tokens, numCtx int) map[string]any {
 	return map[string]any{"temperature": 0, "seed": 1, "num_predict": tokens, "num_ctx": numCtx}
 }
@@ -50,8 +50,8 @@ func Greedy(tokens, numCtx int) map[string]any {
 // ever.
 func KeepAlive(d time.Duration) *api.Duration { return &api.Duration{Duration: d} }
 
-// errEndedEarly is what upstream's client does not report: it takes a closed
-// connection for the end of the answer.
+// errEndedEarly is an error that upstream's client does not report: the client takes a
+// closed connection for the end of the answer.
 var errEndedEarly = errors.New("the answer stopped before its end: the server or its runner went away, see its log")
 
 // Generate sends a request to /api/generate and reads the answer. A context

@@ -59,8 +59,8 @@ func (s *Server) Stop() error {
 }
 
 // KillServer kills the server and its runners at once, with no chance to write
-// anything, and returns when all are gone. Killing one that does not run
-// removes what it left.
+// anything, and returns when all are gone. Killing a server that does not run removes
+// its leftovers.
 func (s *Server) KillServer() error {
 	p := s.started()
 	if p == nil || p.gone {

@@ -40,7 +40,7 @@ func (l *logBuffer) len() int {
 	return len(l.text)
 }
 
-// from returns what was written after the first mark bytes.
+// from returns the log after its first mark bytes.
 func (l *logBuffer) from(mark int) string {
 	text, _ := l.watch(mark)
 	return text
@@ -72,7 +72,7 @@ func (s *Server) WaitLog(ctx context.Context, text string) error {
 	return s.WaitLogFrom(ctx, 0, text)
 }
 
-// WaitLogFrom is WaitLog for what is printed after mark.
+// WaitLogFrom is WaitLog for output after mark.
 func (s *Server) WaitLogFrom(ctx context.Context, mark int, text string) error {
 	p := s.started()
 	for {

@@ -18,7 +18,7 @@ func groupLeader() *syscall.SysProcAttr {
 // interrupt kills: a process without a console cannot be asked to end.
 func (p *process) interrupt() error { return p.kill() }
 
-// kill kills the server and whatever names it as its parent.
+// kill kills the server and every process that names it as its parent.
 func (p *process) kill() error {
 	members, err := family(p.pid())
 	if err != nil {

@@ -77,7 +77,7 @@ func Start(ctx context.Context, options Options) (*Server, error) {
 	}
 
 	s := &Server{options: options, logs: newLogBuffer(options.Stderr)}
-	// No proxy, and connections of its own: what a client sees is the server.
+	// No proxy, and connections of its own: a client sees the server alone.
 	s.http = &http.Client{Transport: &http.Transport{}}
 	if err := s.makeDirs(); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -181,8 +181,8 @@ func (s *Server) awaitAnswer(ctx context.Context, address string) error {
 	})
 }
 
-// environment is this process's environment without what would make the server
-// depend on the account it runs in.
+// environment is this process's environment without variables that would make the
+// server depend on the account it runs in.
 func (s *Server) environment(host string) []string {
 	var env []string
 	for _, entry := range os.Environ() {
@@ -210,7 +210,7 @@ func (s *Server) URL() *url.URL {
 	return s.url
 }
 
-// API is upstream's client for this server, for what the methods here do not
+// API is upstream's client for this server, for requests that the methods here do not
 // cover. Get a new one after a restart.
 func (s *Server) API() *api.Client { return api.NewClient(s.URL(), s.http) }
 

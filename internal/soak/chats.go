@@ -19,7 +19,7 @@ type Message struct {
 // its pages.
 const SystemWords = 70
 
-// Chats are conversations, and what has been answered in them.
+// Chats are conversations and their answers so far.
 type Chats struct {
 	words  func(tokens int, seed int64) string
 	system Message
@@ -35,7 +35,7 @@ func NewChats(system int64, words func(tokens int, seed int64) string) *Chats {
 	}
 }
 
-// Ask is what to send for a request: the messages of a conversation, or a document alone.
+// Ask returns the messages to send for a request: the messages of a conversation, or a document alone.
 // Requests to different conversations may be asked before either is answered.
 func (c *Chats) Ask(r Request) []Message {
 	say := Message{Role: "user", Text: c.words(r.Words, r.Seed), Image: r.Image}
@@ -72,7 +72,7 @@ func (c *Chats) user(chat, n int) int {
 	panic(fmt.Sprintf("soak: chat %d has no such message of the user", chat))
 }
 
-// Answered adds the answer to what was asked.
+// Answered adds the answer to a request.
 func (c *Chats) Answered(r Request, text string) {
 	if r.Kind == Document || r.Kind == GiveUp {
 		return

@@ -56,7 +56,7 @@ func Within(want, got []api.Logprob, bound float64) (apart float64, err error) {
 			return apart, fmt.Errorf("token %d of %d: %v apart, more than %v: %v, want %v", i, len(want), d, bound, best(got[i]), best(want[i]))
 		}
 		if want[i].Token != got[i].Token {
-			return apart, nil // what follows answers another prompt
+			return apart, nil // the rest answers another prompt
 		}
 	}
 	if len(got) > len(want) {

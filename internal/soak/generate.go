@@ -39,7 +39,7 @@ func New(seed uint64, config Config) History {
 	return h
 }
 
-// generator knows how many messages each conversation has, so that what it makes up is
+// generator knows how many messages each conversation has, so that its requests are
 // possible.
 type generator struct {
 	Config
@@ -100,7 +100,7 @@ func (g *generator) request(chat int) Request {
 	return r
 }
 
-// kind is what can be asked in a conversation of so many messages.
+// kind is a request that is possible in a conversation with that number of messages.
 func (g *generator) kind(messages int) Kind {
 	if messages == 0 {
 		return Start

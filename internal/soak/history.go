@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Kind is what a user asks for.
+// Kind is the kind of a user's request.
 type Kind int
 
 const (
@@ -15,7 +15,7 @@ const (
 	Turn
 	// Regenerate wants another answer to the last message.
 	Regenerate
-	// Branch replaces an earlier message; what came after it is gone.
+	// Branch replaces an earlier message; the messages after it are gone.
 	Branch
 	// Document is a text without a conversation around it, often longer than the context.
 	Document
@@ -30,7 +30,7 @@ func (k Kind) String() string {
 	return [...]string{"start", "turn", "regenerate", "branch", "document", "give up"}[k]
 }
 
-// Event is what happens to the server.
+// Event is an event of the server.
 type Event int
 
 const (

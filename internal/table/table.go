@@ -1,4 +1,4 @@
-// Package table prints what the programs of this repository list, in the style of
+// Package table prints the lists of this repository's programs, in the style of
 // "ollama ps".
 package table
 

@@ -10,8 +10,8 @@ import (
 // dirFlags open a directory as a place only, which needs no right to read it.
 const dirFlags = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC
 
-// noOpenat2 remembers that the kernel is older than 5.6, or that a sandbox
-// forbids what it does not know.
+// noOpenat2 remembers that the kernel is older than 5.6, or that a sandbox forbids
+// unknown system calls.
 var noOpenat2 atomic.Bool
 
 // openDirAt opens the directory rel below top, through no link.

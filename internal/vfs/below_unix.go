@@ -15,12 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Below returns the operating system's filesystem for whoever keeps everything
-// below one directory. Elements of a path above root, and root's own, are
-// resolved anew each time, as the system does it, so that a mount may go and come
-// back. From root on nothing is resolved twice and no element may be a symbolic
-// link: whoever swaps a directory for a link, even in the middle of an operation,
-// gets an error and leads it nowhere. A root that is not this user's, or that
+// Below returns the operating system's filesystem for a program that keeps all its
+// files below one directory. Elements of a path above root, and root's own, are
+// resolved each time, as the system does it, so that a mount may go and come back.
+// From root on nothing is resolved twice and no element may be a symbolic link: a
+// directory that is swapped for a link, even in the middle of an operation, causes
+// an error and leads nowhere. A root that is not this user's, or that
 // others may write to, is ErrUnsafe whenever it is opened. Lstat alone goes by path: it opens nothing
 // and changes nothing, a lookup calls it for every page of a prompt, and descending
 // by descriptor would make it cost three times as much. Paths that are not below
@@ -35,7 +35,7 @@ type belowFS struct {
 	root, prefix string
 }
 
-// createFlags and readFlags are openFlags with what package os would add.
+// createFlags and readFlags are openFlags with the flags that package os would add.
 const (
 	readFlags   = unix.O_RDONLY | openFlags | unix.O_CLOEXEC
 	createFlags = unix.O_RDWR | unix.O_CREAT | openFlags | unix.O_CLOEXEC
@@ -105,8 +105,7 @@ func walkDirAt(top int, rel string) (int, error) {
 	return at, nil
 }
 
-// isLinkAt tells why a directory could not be opened: systems differ in what
-// they call it.
+// isLinkAt tells why a directory could not be opened: systems differ in their error.
 func isLinkAt(dir int, base string) bool {
 	var st unix.Stat_t
 	err := unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW)

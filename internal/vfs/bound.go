@@ -16,9 +16,9 @@ var ErrHung = errors.New("vfs: filesystem does not answer")
 
 // Bounded is an FS that is waited for no longer than a limit. The first operation
 // that takes longer fails with ErrHung, and so does every one after it, at once,
-// for a mount that hangs once hangs again. What hangs is left behind in its
-// goroutine until the operating system lets go of it; data crosses in buffers of
-// its own, so that it never touches its caller's memory.
+// for a mount that hangs once hangs again. An operation that hangs is left behind in
+// its goroutine until the operating system ends the operation. Data crosses in separate
+// buffers, so that such an operation never touches its caller's memory.
 type Bounded struct {
 	fs    FS
 	root  string
@@ -26,7 +26,7 @@ type Bounded struct {
 	hung  atomic.Pointer[hungError]
 }
 
-// Bound limits what each operation of fs, which is used below root, may take.
+// Bound limits the time of each operation of fs, which is used below root.
 func Bound(fs FS, root string, limit time.Duration) *Bounded {
 	return &Bounded{fs: fs, root: root, limit: limit}
 }
@@ -62,7 +62,7 @@ func within[T any](b *Bounded, op Op, path string, fn func() (T, error), late fu
 		err error
 	}
 	done := make(chan outcome, 1)
-	var taken atomic.Bool // by whoever decides what becomes of the result
+	var taken atomic.Bool // by the goroutine that decides about the result
 	go func() {
 		v, err := fn()
 		if taken.CompareAndSwap(false, true) {
@@ -173,8 +173,8 @@ type boundedLock struct {
 
 func (l *boundedLock) Close() error { return l.b.release(l.name, l.lock) }
 
-// release closes something. It is tried on a filesystem that hangs as well, and
-// not waited for there: the process may go on, and what is open would stay so.
+// release closes a file or a directory. On a filesystem that hangs, release tries as
+// well and does not wait: the process may go on, and the file would stay open.
 func (b *Bounded) release(name string, c io.Closer) error {
 	if e := b.hung.Load(); e != nil {
 		go c.Close()

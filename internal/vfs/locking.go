@@ -14,8 +14,8 @@ type Reach int
 
 const (
 	// ReachDisk: every process that uses the filesystem, for it is a disk of this
-	// machine. What the machine exports to others is their business: their locks
-	// and its own may not see each other.
+	// machine. Directories that the machine exports to others are different: their
+	// locks and the machine's own may not see each other.
 	ReachDisk Reach = iota
 
 	// ReachAll: every machine that mounts it.
@@ -43,7 +43,7 @@ type Locking struct {
 	// Up is for how long the system has been running; 0 without a Machine.
 	Up time.Duration
 
-	// Why is what Reach was told by: the type and the deciding option of the mount.
+	// Why is the reason for Reach: the type and the deciding option of the mount.
 	Why string
 }
 
@@ -85,9 +85,8 @@ func shortHash(text string) string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// machineName makes a Locking.Machine of what /etc/machine-id holds and of the
-// host's name. Images that were copied have the first in common, so both must be
-// known.
+// machineName makes a Locking.Machine of the text in /etc/machine-id and of the host's
+// name. Copied images share the first, so both must be known.
 func machineName(id, host string) string {
 	id = strings.TrimSpace(id)
 	if _, err := hex.DecodeString(id); err != nil || len(id) != 32 || host == "" || host == "localhost" {
@@ -125,5 +124,5 @@ func mountOf(mountinfo, path string) (m mount, ok bool) {
 	return m, ok
 }
 
-// unescapeMount undoes what the kernel does to the name of a mount point.
+// unescapeMount undoes the kernel's escapes in the name of a mount point.
 var unescapeMount = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// lockingAt knows Windows alone, whose servers keep the locks of what they share.
+// lockingAt knows Windows alone, whose servers keep the locks of their shares.
 func lockingAt(name string) (Locking, error) {
 	l := Locking{Reach: ReachHost, Host: hostAt(name), Why: runtime.GOOS}
 	if runtime.GOOS == "windows" {

@@ -13,9 +13,9 @@ import (
 )
 
 // Mem is a filesystem in memory that knows which part of it would be on the
-// device. Crash and Clone copy it at any moment; what is open goes on on the
-// original. It begins with an empty, durable root directory. It may be used from
-// several goroutines.
+// device. Crash and Clone copy a Mem at any moment; open files stay with the original.
+// A Mem begins with an empty, durable root directory, and may be used from several
+// goroutines.
 type Mem struct {
 	mu    sync.Mutex
 	root  *memNode
@@ -54,7 +54,7 @@ func (m *Mem) find(elements []string) (*memNode, error) {
 	return n, nil
 }
 
-// isDir returns what a path through the node fails with, nil for a directory.
+// isDir returns the error of a path through the node, nil for a directory.
 func (n *memNode) isDir() error {
 	switch {
 	case n.mode.IsDir():
@@ -65,14 +65,14 @@ func (n *memNode) isDir() error {
 	return syscall.ENOTDIR
 }
 
-// memPlace is where a path leads: a name in a directory, and what has it.
+// memPlace is where a path leads: a name in a directory, and the node of that name.
 type memPlace struct {
 	dir  *memNode
 	base string
 	node *memNode // nil when nothing has the name
 }
 
-// place finds the directory of a path, which must exist, and what is there.
+// place finds the directory of a path, which must exist, and the node there.
 func (m *Mem) place(path string) (memPlace, error) {
 	elements := memPath(path)
 	if len(elements) == 0 {
@@ -167,7 +167,7 @@ func (m *Mem) Uncache(name string) error {
 
 func (m *Mem) Mkdir(name string) error { return m.Mknod(name, fs.ModeDir|dirMode) }
 
-// Mknod makes an entry of any type, for what somebody else may have put there:
+// Mknod makes an entry of any type, as somebody else may have put there:
 // fs.ModeSymlink for a link, which leads nowhere, fs.ModeNamedPipe for a FIFO.
 func (m *Mem) Mknod(name string, mode fs.FileMode) error {
 	return m.do("mkdir", name, func() error {
@@ -357,7 +357,7 @@ func (m *Mem) PhysicalBytes(info fs.FileInfo) int64 { return memPhysical(int(inf
 // Owner says that everything belongs to this process's user.
 func (m *Mem) Owner(fs.FileInfo) (uid int, ok bool) { return os.Geteuid(), os.Geteuid() >= 0 }
 
-// SameFile compares what two names stand for.
+// SameFile compares the files behind two names.
 func (m *Mem) SameFile(a, b fs.FileInfo) bool { return a.Sys() == b.Sys() }
 
 // IsRAM says no: it stands for a disk.

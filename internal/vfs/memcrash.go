@@ -10,8 +10,8 @@ import (
 // it is open or locked.
 func (m *Mem) Clone() *Mem { return m.copy(&memCopier{}) }
 
-// Crash returns what is found after the power failed at this moment: all that
-// was synced, and each piece of the rest with probability keep, from 0 to 1. The
+// Crash returns the filesystem after the power failed at this moment: all synced
+// pieces, and each piece of the rest with probability keep, from 0 to 1. The
 // same seed gives the same result. Directories named in spare are on other
 // machines, which did not fail: nothing in them is lost. Nothing in the result is
 // open or locked, and all of it is on the device.
@@ -50,7 +50,7 @@ type memCopier struct {
 	spare map[*memNode]bool
 }
 
-// survives decides about one piece of what is not on the device.
+// survives decides about one piece that is not on the device.
 func (c *memCopier) survives() bool { return c.rng.Float64() < c.keep }
 
 // node copies n, once. spared says that n is in a directory that loses nothing.
@@ -91,7 +91,7 @@ func (c *memCopier) exact(n, to *memNode) {
 	to.names = c.named(n.names, false)
 }
 
-// nodes copies what is on the device under some names.
+// nodes copies the nodes that are on the device under some names.
 func (c *memCopier) nodes(names map[string]*memNode) map[string]*memNode {
 	if names == nil {
 		return nil
@@ -103,7 +103,7 @@ func (c *memCopier) nodes(names map[string]*memNode) map[string]*memNode {
 	return to
 }
 
-// named copies a directory's names and what they stand for.
+// named copies a directory's names and their nodes.
 func (c *memCopier) named(names map[string]*memNode, spared bool) map[string]*memNode {
 	if names == nil {
 		return nil
@@ -138,7 +138,7 @@ func (c *memCopier) entries(n *memNode) map[string]*memNode {
 }
 
 // content decides how much of a file reached the device. A length may have grown
-// without the data; then there are zeros or what the blocks held before.
+// without the data; then there are zeros or the former content of the blocks.
 func (c *memCopier) content(n *memNode) []byte {
 	if n.synced == len(n.data) {
 		return n.data[:n.synced:n.synced]

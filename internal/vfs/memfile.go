@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// memFile is an open file of a Mem. It reads what the file holds, whatever
-// became of its name.
+// memFile is an open file of a Mem, which can be read even when its name is gone.
 type memFile struct {
 	m        *Mem
 	node     *memNode
@@ -48,7 +47,7 @@ func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// Write stores what fits.
+// Write stores as much as fits.
 func (f *memFile) Write(p []byte) (int, error) {
 	err := f.do("write", func() error {
 		if !f.writable {

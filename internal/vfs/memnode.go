@@ -31,7 +31,7 @@ type memNode struct {
 	// Of a directory.
 	names   map[string]*memNode // as anyone sees them
 	onDisk  map[string]*memNode // as of the last SyncDir; never changed in place
-	changes []memChange         // what was done since, in order
+	changes []memChange         // changes made since, in order
 }
 
 // memTimes are a node's times.
@@ -40,7 +40,7 @@ type memTimes struct{ access, modified time.Time }
 // memChange is one operation on a directory's names that is not on the device.
 type memChange struct {
 	name string
-	node *memNode // what name means from then on; nil for nothing
+	node *memNode // the node of name from then on; nil for none
 	gone string   // the other name of a rename within the directory; else ""
 }
 
@@ -72,8 +72,8 @@ func (n *memNode) change(c memChange, now time.Time) {
 	n.times.modified = now
 }
 
-// sync puts the node on the device as it is: a directory's names, but not what
-// they stand for.
+// sync puts the node on the device as it is: a directory's names, but not their
+// nodes.
 func (n *memNode) sync() {
 	n.durable = n.times
 	n.synced = len(n.data)
@@ -87,8 +87,8 @@ func (n *memNode) physical() int64 { return memPhysical(len(n.data)) }
 
 func memPhysical(bytes int) int64 { return (int64(bytes) + memBlock - 1) &^ (memBlock - 1) }
 
-// sortedNames returns the names in order: what a seed decides must not depend on
-// the order of a map.
+// sortedNames returns the names in order: decisions by a seed must not depend on the
+// order of a map.
 func sortedNames(names map[string]*memNode) []string { return slices.Sorted(maps.Keys(names)) }
 
 // memInfo describes a node as it was when asked for. Its Sys is the same for all

@@ -11,7 +11,7 @@ import (
 // OS is the operating system's filesystem.
 var OS FS = osFS{}
 
-// osFS is stateless; what differs between systems is in os_*.go.
+// osFS is stateless; differences between systems are in os_*.go.
 type osFS struct{}
 
 const (
@@ -44,7 +44,7 @@ func (osFS) Uncache(name string) error {
 	return uncached(f, err)
 }
 
-// uncached forgets what is cached of a file, and closes it.
+// uncached drops the cached bytes of a file, and closes the file.
 func uncached(f *os.File, err error) error {
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 // from blocking on a FIFO. O_CLOEXEC is added by package os.
 const openFlags = unix.O_NOFOLLOW | unix.O_NONBLOCK
 
-// blockBytes is the unit of st_blocks, whatever the filesystem's block size.
+// blockBytes is the unit of st_blocks, for every block size of the filesystem.
 const blockBytes = 512
 
 func openNoFollow(name string) (*os.File, error) {

@@ -28,7 +28,7 @@ var (
 // except that Writes must not overlap.
 type File interface {
 	io.ReaderAt
-	io.Writer // at the end of what was written through this File
+	io.Writer // after the bytes written through this File
 	io.Closer
 
 	// Sync returns once the file's content and length are on the device. After
@@ -59,10 +59,10 @@ type FS interface {
 	// ErrNotRegular for anything else.
 	Open(name string) (File, error)
 
-	// Uncache makes this machine forget what it has cached of a file, as far as the
-	// system lets it, so that the next Open reads what the device or the server
-	// has. Without such a call it does nothing. Data that is not on the device
-	// stays.
+	// Uncache makes this machine drop the cached bytes of a file, as far as the system
+	// allows, so that the next Open reads the bytes of the device or the server.
+	// Where the system has no such call, Uncache does nothing. Data that is not on
+	// the device stays.
 	Uncache(name string) error
 
 	// Mkdir makes one directory of mode 0700. It fails with fs.ErrExist when

@@ -14,13 +14,13 @@ import (
 	"github.com/kvtier/kvtier/internal/ollamatest"
 )
 
-// Options says what to serve and how.
+// Options are the model to serve and the server's settings.
 type Options struct {
 	Binary  string // ollama executable; ollamatest.FindBinary's if empty
 	Model   Model
 	Root    string   // where pages go, OLLAMA_KV_TIER_LOCAL; tiering is off if empty
 	NumCtx  int      // context length of every request
-	Threads int      // compute threads, num_thread; what Ollama chooses if 0
+	Threads int      // compute threads, num_thread; 0: Ollama's choice
 	Env     []string // more of it, KEY=value
 	Log     io.Writer
 }
@@ -66,7 +66,7 @@ type Question struct {
 	Private  bool // leave nothing of it in the store
 }
 
-// Answer is what a question gave.
+// Answer is the answer to a question, with its times.
 type Answer struct {
 	ollamatest.Result
 	Restored Restored
@@ -119,7 +119,7 @@ func (l *Lab) Ask(ctx context.Context, q Question) (Answer, error) {
 	return Answer{Result: result, Restored: restored}, nil
 }
 
-// Model is what the server was started with.
+// Model is the model that the server was started with.
 func (l *Lab) Model() Model { return l.options.Model }
 
 // tierOff is how the runner says that a model cannot have the tier.
@@ -140,7 +140,7 @@ func parseTierOff(log string) string {
 	return match[1]
 }
 
-// Version is what the server calls itself.
+// Version is the version that the server reports.
 func (l *Lab) Version(ctx context.Context) (string, error) {
 	version, err := l.API().Version(ctx)
 	if err != nil {

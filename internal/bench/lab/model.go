@@ -39,7 +39,7 @@ func (m Model) create(ctx context.Context, s *ollamatest.Server) error {
 	return s.CreateModel(ctx, m.Name, m.GGUF, m.Modelfile)
 }
 
-// RecallModel writes a model into dir that says again what followed a word.
+// RecallModel writes a model into dir that repeats the text after a word.
 func RecallModel(dir, name string) (Model, error) {
 	gguf := filepath.Join(dir, name+".gguf")
 	if err := testmodel.WriteRecall(gguf, testmodel.Recall{}); err != nil {

@@ -12,7 +12,7 @@ import (
 // PageTokens is the page size of a server that is not told another.
 const PageTokens = 256
 
-// pageExt is how page files end; what is being written ends otherwise.
+// pageExt ends the names of page files, but not of files that are being written.
 const pageExt = ".kvp"
 
 // settlePoll is how often Settle looks.

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Restored is what the runner logged about restoring a prompt's K/V. It is zero
-// when nothing was restored.
+// Restored is the runner's log line about restoring a prompt's K/V, zero when
+// nothing was restored.
 type Restored struct {
 	Tokens  int           // restored into the slot
 	Shifted int           // of those, from another position

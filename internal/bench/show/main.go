@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// exitInterrupted is what shells expect of a program that Ctrl-C stopped.
+// exitInterrupted is the status that shells expect of a program that Ctrl-C stopped.
 const exitInterrupted = 130
 
 // Main is the main function of a command: it runs it until it ends or a signal cancels its
