@@ -69,7 +69,7 @@ func (t *TieredCausal) noteDroppedLocked() {
 func (t *TieredCausal) healLocked(inUse bool) bool {
 	before := t.stats.SealedPages + t.stats.SealedTails
 	for seq, s := range t.slots {
-		done := s.ending && !t.flyingLocked(seq)
+		done := s.request == requestEnded && !t.flyingLocked(seq)
 		if !done && !inUse || t.queue.suspended() {
 			continue
 		}

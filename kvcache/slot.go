@@ -39,10 +39,7 @@ type slot struct {
 	withheld        bool
 	ahead           []ahead
 
-	// promptOpen: the last token of the prompt has not been computed yet.
-	promptOpen bool
-	// ending: the sequence is done, its tail is saved when its last flight lands.
-	ending bool
+	request requestState
 
 	// stateAt is the position that recurrent state was last known to be after, -1 if it is
 	// not known.
@@ -51,6 +48,16 @@ type slot struct {
 	// tail and state are what was saved last of the sequence's end, and of its state.
 	tail, state saved
 }
+
+// requestState is how far a slot's request is.
+type requestState uint8
+
+const (
+	requestNone   requestState = iota // or the rows of the last one are gone
+	requestPrompt                     // the last token of the prompt is in no batch yet
+	requestAnswer
+	requestEnded // the slot's tail is saved when its last flight lands
+)
 
 // pageState is what is known of a full page of a slot.
 type pageState uint8

@@ -65,7 +65,7 @@ func (t *TieredCausal) noteStateLocked(f *flight, part *flightPart, s *slot) {
 	if !part.shortened && !s.broken {
 		s.stateAt = len(s.tokens)
 	}
-	if part.promptEnd || s.ending || len(s.tokens)-s.state.tokens >= t.stateEvery() || t.lastOfPromptNextLocked(f, part.seq) {
+	if part.promptEnd || s.request == requestEnded || len(s.tokens)-s.state.tokens >= t.stateEvery() || t.lastOfPromptNextLocked(f, part.seq) {
 		t.sealStateLocked(s)
 	}
 }

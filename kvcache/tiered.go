@@ -205,7 +205,7 @@ func (t *TieredCausal) StartSequence(seq int, store bool) {
 	s.withheld = !store
 	t.noteDroppedLocked()
 	s.anew()
-	s.given, s.promptOpen, s.ending = false, true, false
+	s.given, s.request = false, requestPrompt
 }
 
 // BatchBuilt notes, with the runner's lock held, where the rows of a batch will be: the cache's
@@ -226,10 +226,10 @@ func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Inp
 		part := &f.parts[i]
 		s := t.slotLocked(part.seq)
 		part.note(s, &t.opts)
-		if s.promptOpen && promptEnd(part.seq) {
-			s.promptOpen, part.promptEnd = false, true
+		if s.request == requestPrompt && promptEnd(part.seq) {
+			s.request, part.promptEnd = requestAnswer, true
 		}
-		outputs = outputs || !s.promptOpen
+		outputs = outputs || s.request != requestPrompt
 	}
 	t.batches.batchBuilt(id, batch, outputs)
 	t.flights = append(t.flights, f)
@@ -277,7 +277,7 @@ func (t *TieredCausal) landLocked(f *flight) {
 		switch {
 		case t.stateful():
 			t.noteStateLocked(f, part, s)
-		case part.promptEnd || s.ending:
+		case part.promptEnd || s.request == requestEnded:
 			t.sealTailLocked(s, false)
 		}
 	}
@@ -288,7 +288,7 @@ func (t *TieredCausal) EndSequence(seq int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.slotLocked(seq)
-	s.ending = true
+	s.request = requestEnded
 	t.noteLostLocked(seq, s)
 	t.sealLocked(s, staying)
 	if !t.flyingLocked(seq) {
@@ -364,7 +364,7 @@ func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
 	s := t.slotLocked(seq)
 	t.noteLostLocked(seq, s)
 	t.sealLocked(s, int(begin))
-	if s.ending && !(t.stateful() && t.flyingLocked(seq)) { // which may be changing the state
+	if s.request == requestEnded && !(t.stateful() && t.flyingLocked(seq)) { // which may be changing the state
 		t.sealTailLocked(s, true)
 	}
 	for _, f := range t.flights {
@@ -379,7 +379,9 @@ func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
 	}
 	s.truncate(int(begin))
 	s.trimKeys(t.opts.PageTokens)
-	s.ending = false
+	if s.request == requestEnded {
+		s.request = requestNone
+	}
 }
 
 // CopyPrefix forwards, with the runner's lock held, and gives the destination the source's
@@ -389,7 +391,7 @@ func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 	dst := t.slotLocked(dstSeq)
 	t.noteLostLocked(dstSeq, dst)
 	t.sealLocked(dst, 0)
-	if dst.ending {
+	if dst.request == requestEnded {
 		t.sealTailLocked(dst, true)
 	}
 	src := t.slotLocked(srcSeq)
