@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
 // plan is what a restore is going to do: pages that cover positions [base, end), of which
@@ -111,22 +112,23 @@ func (t *TieredCausal) awaitPending(ctx context.Context, text *prompt, have int,
 	_ = t.queue.waitFor(wait, t.extends(text, have, parent, start))
 }
 
-// extends says which queued pages awaitPending waits for.
+// extends says which queued pages awaitPending waits for. Keys of the prompt's pages are only
+// computed when a page with the prompt's tokens is queued.
 func (t *TieredCausal) extends(text *prompt, have int, parent diskstore.Key, start int) func(*writeJob) bool {
-	size := t.opts.PageTokens
-	before := map[int]diskstore.Key{start: parent} // keys of the prompt's pages, by their end
-	for at := start; at+size < len(text.tokens); at += size {
-		before[at+size] = diskstore.ChainKey(before[at], text.tokens[at:at+size], mediaWithin(text.media, at, size))
-	}
+	size, before := t.opts.PageTokens, []diskstore.Key{parent} // keys before the prompt's pages from start on
 	return func(j *writeJob) bool {
-		start, shared := int(j.page.Start), 0
-		if key, ok := before[start]; !ok || key != j.page.Parent {
+		at := int(j.page.Start)
+		if at < start || at >= len(text.tokens) {
 			return false
 		}
-		for shared < len(j.page.Tokens) && start+shared < len(text.tokens) && j.page.Tokens[shared] == text.tokens[start+shared] {
-			shared++
+		if shared := runs.Shared(j.page.Tokens, text.tokens[at:]); shared == 0 || at+shared <= have {
+			return false
 		}
-		return start+shared > have
+		for len(before) <= (at-start)/size {
+			end := start + len(before)*size
+			before = append(before, diskstore.ChainKey(before[len(before)-1], text.tokens[end-size:end], mediaWithin(text.media, end-size, size)))
+		}
+		return before[(at-start)/size] == j.page.Parent
 	}
 }
 

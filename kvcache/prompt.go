@@ -4,6 +4,7 @@ import (
 	"github.com/ollama/ollama/model/input"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
 // MediaDigest returns the SHA-256 of the image or sound that the runner knows by a hash of
@@ -60,10 +61,7 @@ func (text *prompt) boundary(n int) int {
 
 // shared is how many leading positions of a slot are the prompt's.
 func (text *prompt) shared(s *slot) int {
-	n := 0
-	for n < len(s.tokens) && n < len(text.tokens) && s.tokens[n] == text.tokens[n] {
-		n++
-	}
+	n := runs.Shared(s.tokens, text.tokens)
 	for i := range max(len(s.media), len(text.media)) {
 		switch {
 		case i >= len(s.media):

@@ -267,12 +267,16 @@ func (t *TieredCausal) publishExactLocked(p *plan, s *slot, held int) {
 		t.publishCellsLocked(p, s, g, held)
 	}
 	s.trimKeys(t.opts.PageTokens)
-	t.extendKeysLocked(s)
 	for _, ref := range slices.Concat(p.passed, p.refs) {
-		if full := !ref.Tail && int(ref.Start)+ref.Tokens <= held; full && int(ref.Start)/t.opts.PageTokens < len(s.pages) {
-			s.pages[int(ref.Start)/t.opts.PageTokens] = pageStored
+		switch page := int(ref.Start) / t.opts.PageTokens; {
+		case ref.Tail || int(ref.Start)+ref.Tokens > held || page > len(s.keys):
+		case page == len(s.keys):
+			s.keys, s.pages = append(s.keys, ref.Key), append(s.pages, pageStored)
+		default:
+			s.pages[page] = pageStored
 		}
 	}
+	t.extendKeysLocked(s)
 	if last := len(p.refs) - 1; held == p.end && last >= 0 && (p.refs[last].Tail || held < int(p.refs[last].Start)+p.refs[last].Tokens) {
 		s.tail = saved{tokens: held} // is stored, perhaps in a page that goes on
 	}

@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"math"
+	"slices"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/kvcache/runs"
@@ -29,7 +30,7 @@ func (t *TieredCausal) sealLocked(s *slot, leaving int) {
 		}
 		goes := (page+1)*size > leaving
 		if t.missingLocked(s, page, s.keys[page]) && !t.hasNoneLocked(s, page*size) {
-			switch ok := t.copyOutLocked(s, page*size, (page+1)*size, goes, false); {
+			switch _, ok := t.copyOutLocked(s, page, (page+1)*size, goes, false); {
 			case !ok && goes:
 				t.stats.DroppedPages += int64(min(len(s.keys), s.private/size) - page)
 				return
@@ -172,22 +173,14 @@ func (t *TieredCausal) sealTailLocked(s *slot, leaving bool) {
 	t.noteDroppedLocked()
 	t.extendKeysLocked(s)
 	n := len(s.tokens)
-	full := n / t.opts.PageTokens * t.opts.PageTokens
-	if n == full || n > s.private || n == s.tail.tokens || !s.leads(full/t.opts.PageTokens) {
+	page := n / t.opts.PageTokens
+	if n == page*t.opts.PageTokens || n > s.private || n == s.tail.tokens || !s.leads(page) {
 		return
 	}
-	if t.copyOutLocked(s, full, n, leaving, false) {
-		s.tail = saved{tokens: n, key: t.endKeyLocked(s)}
+	if key, ok := t.copyOutLocked(s, page, n, leaving, false); ok {
+		s.tail = saved{tokens: n, key: key}
 		t.stats.SealedTails++
 	}
-}
-
-// endKeyLocked is the key of what a slot's last page holds, full or not.
-func (t *TieredCausal) endKeyLocked(s *slot) diskstore.Key {
-	n := len(s.tokens)
-	page := (n - 1) / t.opts.PageTokens
-	begin := page * t.opts.PageTokens
-	return diskstore.ChainKey(t.parentLocked(s, page), s.tokens[begin:n], mediaWithin(s.media, begin, n-begin))
 }
 
 // extendKeysLocked computes the keys of pages that became full.
@@ -207,12 +200,13 @@ func (t *TieredCausal) parentLocked(s *slot, page int) diskstore.Key {
 	return s.keys[page-1]
 }
 
-// copyOutLocked copies the rows of positions [begin, end), which lie in one page, into staging
-// and queues them, with the state after them if that is wanted. It reports whether they are
-// on their way.
-func (t *TieredCausal) copyOutLocked(s *slot, begin, end int, leaving, state bool) bool {
+// copyOutLocked copies the rows of a page up to a position into staging and queues them, with
+// the state after them if that is wanted. It returns their key, and whether they are on their
+// way.
+func (t *TieredCausal) copyOutLocked(s *slot, page, end int, leaving, state bool) (key diskstore.Key, ok bool) {
+	begin := page * t.opts.PageTokens
 	if t.geometry.sections == nil || t.hasNoneLocked(s, begin) && !state {
-		return false
+		return key, false
 	}
 	layout, err := t.geometry.layout(end-begin, func(g int) bool {
 		if g == len(t.groups) {
@@ -222,11 +216,11 @@ func (t *TieredCausal) copyOutLocked(s *slot, begin, end int, leaving, state boo
 	})
 	if err != nil {
 		t.copyFailedLocked("lay out a page", err)
-		return false
+		return key, false
 	}
 	payload := t.queue.stage(layout.Size(), leaving)
 	if payload == nil {
-		return false
+		return key, false
 	}
 	t.synchronize()
 	cells := make([][]int32, len(t.groups))
@@ -235,22 +229,25 @@ func (t *TieredCausal) copyOutLocked(s *slot, begin, end int, leaving, state boo
 	}
 	if err := gather(t.groups, t.opts.States, layout, cells, payload); err != nil {
 		t.copyFailedLocked("copy a page out of the cache", err)
-		return false
+		return key, false
 	}
 
-	parent := t.parentLocked(s, begin/t.opts.PageTokens)
-	page := &diskstore.Page{
-		Parent:  parent,
+	out := &diskstore.Page{
+		Parent:  t.parentLocked(s, page),
 		Start:   uint32(begin),
-		Tokens:  append([]int32(nil), s.tokens[begin:end]...),
+		Tokens:  slices.Clone(s.tokens[begin:end]),
 		Media:   mediaWithin(s.media, begin, end-begin),
 		Layout:  layout,
 		Payload: payload,
 	}
-	key := diskstore.ChainKey(parent, page.Tokens, page.Media)
-	t.opts.note(runs.Page{Key: key, Parent: parent, Start: begin, Tokens: page.Tokens}, page.Media) // before wrote may take it back
-	t.queue.push(key, page, s.given)
-	return true
+	if end-begin == t.opts.PageTokens && page < len(s.keys) {
+		key = s.keys[page]
+	} else {
+		key = diskstore.ChainKey(out.Parent, out.Tokens, out.Media)
+	}
+	t.opts.note(runs.Page{Key: key, Parent: out.Parent, Start: begin, Tokens: out.Tokens}, out.Media) // before wrote may take it back
+	t.queue.push(key, out, s.given)
+	return key, true
 }
 
 // copyFailedLocked reports the first failure of its kind; what could not be copied is computed

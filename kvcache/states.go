@@ -98,9 +98,12 @@ func (t *TieredCausal) sealStateLocked(s *slot) {
 		return
 	}
 	t.sealLocked(s, 0)
-	before := (n - 1) / t.opts.PageTokens
-	if s.leads(before) && t.copyOutLocked(s, before*t.opts.PageTokens, n, true, true) {
-		s.state = saved{tokens: n, key: t.endKeyLocked(s)}
+	page := (n - 1) / t.opts.PageTokens
+	if !s.leads(page) {
+		return
+	}
+	if key, ok := t.copyOutLocked(s, page, n, true, true); ok {
+		s.state = saved{tokens: n, key: key}
 		t.stats.SealedTails++
 	}
 }

@@ -118,7 +118,7 @@ func (x *Index) Begins(parent diskstore.Key, tokens []int32) (Page, int) {
 	var best Page
 	most := 0
 	for _, page := range x.children[parent] {
-		if n := shared(page.Tokens, tokens); n > most {
+		if n := Shared(page.Tokens, tokens); n > most {
 			best, most = *page, n
 		}
 	}
@@ -180,8 +180,8 @@ func (x *Index) childLocked(parent diskstore.Key, tokens []int32) *Page {
 	return nil
 }
 
-// shared is how many leading tokens are equal.
-func shared(a, b []int32) int {
+// Shared is how many leading tokens are equal.
+func Shared(a, b []int32) int {
 	n := 0
 	for n < min(len(a), len(b)) && a[n] == b[n] {
 		n++
