@@ -79,25 +79,30 @@ func (r *restoring) chain(limit int) lookUp {
 	}
 	return func(ctx context.Context) (plan, bool) {
 		r.awaitPending(ctx, &p.prompt, p.base, parent, start)
-		for _, ref := range r.opts.Store.ChainFrom(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media) {
-			if end := min(int(ref.Start)+ref.Tokens, limit); end > max(p.base, int(ref.Start)) {
-				p.refs, p.end = append(p.refs, ref), end
-			}
-		}
+		p.take(r.opts.Store.ChainFrom(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media), limit)
+		least := max(have, p.base+1) // rows that the slot holds are read again only where they are not exact
 		if r.stateful() {
 			r.endAtState(ctx, &p, limit)
+			least = max(least, p.end) // there is no state elsewhere
 		}
-		at := p.end
-		r.trim(ctx, &p)
-		if p.state && p.end != at {
-			return p, false // there is no state at the end that a window allows
-		}
-		// rows that the slot holds are read again only where they are not exact
-		if p.end < have || p.end <= p.base || ctx.Err() != nil {
-			return p, false
-		}
-		return p, r.decide(ctx, &p) && p.end >= have && p.end > p.base
+		return p, r.worth(ctx, &p, least)
 	}
+}
+
+// take plans to read pages, up to a limit.
+func (p *plan) take(refs []diskstore.Ref, limit int) {
+	for _, ref := range refs {
+		if end := min(int(ref.Start)+ref.Tokens, limit); end > max(p.base, int(ref.Start)) {
+			p.refs, p.end = append(p.refs, ref), end
+		}
+	}
+}
+
+// worth ends a plan where it can end and where that pays. It reports whether it still leads as
+// far as it must.
+func (t *TieredCausal) worth(ctx context.Context, p *plan, least int) bool {
+	t.trim(ctx, p)
+	return p.end >= least && ctx.Err() == nil && t.decide(ctx, p) && p.end >= least
 }
 
 // awaitPending waits for pages on their way to the store that hold tokens of a prompt past

@@ -237,10 +237,18 @@ func (r *restoring) publish(p *plan, held int) {
 		r.publishExactLocked(p, s, held)
 	}
 	for i, ref := range p.refs {
-		if int(ref.Start) < held {
-			r.result.Bytes += p.bytes(&r.geometry, i)
-			r.result.addTier(ref.Tier)
-			r.learn(p, i)
+		if int(ref.Start) >= held {
+			break
+		}
+		r.result.Bytes += p.bytes(&r.geometry, i)
+		if !slices.Contains(r.result.Tiers, ref.Tier) {
+			r.result.Tiers = append(r.result.Tiers, ref.Tier)
+		}
+		if start, end := int(ref.Start), int(ref.Start)+ref.Tokens; !ref.Tail && end <= len(p.prompt.tokens) {
+			r.learn(ref.Key, &diskstore.Page{
+				Parent: ref.Parent, Start: ref.Start, Tokens: p.prompt.tokens[start:end],
+				Media: mediaWithin(p.prompt.media, start, ref.Tokens),
+			})
 		}
 	}
 }
@@ -293,12 +301,6 @@ func (t *TieredCausal) publishCellsLocked(p *plan, s *slot, g, held int) {
 		s.cells[g] = append(s.cells[g], -1)
 	}
 	s.cells[g] = append(s.cells[g], p.cells[g][:held-len(s.cells[g])]...)
-}
-
-func (r *Restored) addTier(tier string) {
-	if !slices.Contains(r.Tiers, tier) {
-		r.Tiers = append(r.Tiers, tier)
-	}
 }
 
 // count adds what was restored to the counters.

@@ -82,10 +82,10 @@ func (r *restoring) sharedPage(limit int) lookUp {
 		if len(refs) == 0 {
 			return plan{}, false
 		}
-		p := plan{seq: r.seq, refs: refs[:1], base: at, end: start + n}
-		p.prompt = prompt{tokens: slices.Concat(r.prompt.tokens[:start], page.Tokens)}
-		r.trim(ctx, &p)
-		return p, p.end > at && ctx.Err() == nil && r.decide(ctx, &p) && p.end > at
+		p := plan{seq: r.seq, base: at}
+		p.prompt.tokens = slices.Concat(r.prompt.tokens[:start], page.Tokens)
+		p.take(refs[:1], start+n)
+		return p, r.worth(ctx, &p, at+1)
 	}
 }
 
@@ -108,14 +108,8 @@ func (r *restoring) movedRun(limit int) lookUp {
 			stored := slices.Concat(run.Page.Tokens[:run.From], wanted)
 			p := plan{seq: r.seq, base: run.Position(), by: at - run.Position()}
 			p.prompt.tokens = append(make([]int32, run.Page.Start), stored...)
-			for _, ref := range r.pagesOf(ctx, &run.Page, stored) {
-				if end := min(int(ref.Start)+ref.Tokens, limit-p.by); end > p.base {
-					p.refs, p.end = append(p.refs, ref), end
-				}
-			}
-			r.trim(ctx, &p)
-			long := func() bool { return p.end-p.base >= r.opts.PageTokens }
-			if long() && ctx.Err() == nil && r.decide(ctx, &p) && long() {
+			p.take(r.pagesOf(ctx, &run.Page, stored), limit-p.by)
+			if r.worth(ctx, &p, p.base+r.opts.PageTokens) {
 				return p, true
 			}
 		}
@@ -155,20 +149,10 @@ func (r *restoring) turn(ctx context.Context, p *plan, held int) error {
 	})
 }
 
-// learn tells the index of a page that a plan has read.
-func (t *TieredCausal) learn(p *plan, i int) {
-	ref := p.refs[i]
-	start, end := int(ref.Start), int(ref.Start)+ref.Tokens
-	if !ref.Tail && end <= len(p.prompt.tokens) {
-		t.opts.note(runs.Page{Key: ref.Key, Parent: ref.Parent, Start: start, Tokens: p.prompt.tokens[start:end]},
-			mediaWithin(p.prompt.media, start, end-start))
-	}
-}
-
-// note tells the index of a page, where there is an index and no image in the page.
-func (o *Options) note(page runs.Page, media []diskstore.Media) {
-	if o.Runs != nil && len(media) == 0 {
-		page.Tokens = slices.Clone(page.Tokens)
-		o.Runs.Add(page)
+// learn makes a page known to the index of text that may move, where there is an index and no
+// image in the page.
+func (t *TieredCausal) learn(key diskstore.Key, page *diskstore.Page) {
+	if t.opts.Runs != nil && len(page.Media) == 0 {
+		t.opts.Runs.Add(runs.Page{Key: key, Parent: page.Parent, Start: int(page.Start), Tokens: page.Tokens})
 	}
 }

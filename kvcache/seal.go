@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
 // sealLocked hands every full page of a slot that is not stored yet to the write queue. Rows
@@ -112,8 +111,8 @@ func (t *TieredCausal) wrote(job *writeJob, err error) {
 		}
 		return
 	}
-	if page := job.page; job.tries > 0 {
-		t.opts.note(runs.Page{Key: job.key, Parent: page.Parent, Start: int(page.Start), Tokens: page.Tokens}, page.Media)
+	if job.tries > 0 {
+		t.learn(job.key, job.page)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -245,7 +244,7 @@ func (t *TieredCausal) copyOutLocked(s *slot, page, end int, leaving, state bool
 	} else {
 		key = diskstore.ChainKey(out.Parent, out.Tokens, out.Media)
 	}
-	t.opts.note(runs.Page{Key: key, Parent: out.Parent, Start: begin, Tokens: out.Tokens}, out.Media) // before wrote may take it back
+	t.learn(key, out) // before wrote may take it back
 	t.queue.push(key, out, s.given)
 	return key, true
 }

@@ -60,7 +60,7 @@ func New(pageTokens, most int) *Index {
 	return x
 }
 
-// Add makes a page the latest. Pages of another length are left out.
+// Add makes a page the latest, with a copy of its tokens. Pages of another length are left out.
 func (x *Index) Add(page Page) {
 	if len(page.Tokens) != x.size {
 		return
@@ -74,6 +74,7 @@ func (x *Index) Add(page Page) {
 	if x.recent.Len() >= x.most {
 		x.dropLocked(x.recent.Back())
 	}
+	page.Tokens = slices.Clone(page.Tokens)
 	x.pages[page.Key] = x.recent.PushFront(&page)
 	h := x.hash(page.Tokens)
 	x.byHash[h] = append(x.byHash[h], &page)
