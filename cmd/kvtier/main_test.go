@@ -4,12 +4,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -21,6 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/cli/clitest"
 	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
@@ -43,7 +42,7 @@ func TestScripts(t *testing.T) {
 		Dir: filepath.Join("testdata", "script"),
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"pages": storePages, "model": pullModel, "flip": flipBit, "cut": cutFile, "old": makeOld, "forge": forge,
-			"exits": exits,
+			"exits": clitest.Exits,
 		},
 		Setup: func(env *testscript.Env) error {
 			for name, value := range map[string]string{
@@ -276,19 +275,4 @@ func makeOld(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		return os.Chtimes(path, then, then)
 	}))
-}
-
-// exits runs a program that must end with the given status.
-func exits(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 {
-		ts.Fatalf("usage: exits STATUS PROGRAM ARGS")
-	}
-	var exit *exec.ExitError
-	err := ts.Exec(args[1], args[2:]...)
-	if err != nil && !errors.As(err, &exit) {
-		ts.Fatalf("%v", err)
-	}
-	if got := exit.ExitCode(); strconv.Itoa(got) != args[0] {
-		ts.Fatalf("exit status is %d, want %s", got, args[0])
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/rogpeppe/go-internal/lockedfile"
 	"github.com/spf13/pflag"
@@ -45,11 +46,18 @@ func (a *app) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&a.dir, "dir", defaultDir, "build directory; nothing is written outside it")
 	flags.StringVar(&a.src, "src", "", "git clone of Ollama to take releases from, instead of the Go module")
 	flags.StringVar(&a.patches, "patches", defaultPatches, "folder of the patch series")
+	cli.Give(flags, "version", "a release such as "+ollamasrc.DefaultVersion)
+	cli.Give(flags, "dir", "a folder")
+	cli.Give(flags, "src", "the folder of a clone")
+	cli.Give(flags, "patches", "a folder")
 }
 
 // setup resolves the flags. A default is relative to the repository's root, a
 // path given by a person to where they are.
 func (a *app) setup(flags *pflag.FlagSet) error {
+	if err := cli.NoEmptyValues(flags); err != nil {
+		return err
+	}
 	wd, err := os.Getwd()
 	if err != nil {
 		return err
@@ -70,7 +78,7 @@ func (a *app) setup(flags *pflag.FlagSet) error {
 	}
 	a.versionGiven, a.dirGiven = flags.Changed("version"), flags.Changed("dir")
 	if err := ollamasrc.CheckVersion(a.version); err != nil {
-		return err
+		return cli.Usage(err)
 	}
 	if a.src != "" {
 		a.src = resolve("src", a.src)
@@ -78,11 +86,11 @@ func (a *app) setup(flags *pflag.FlagSet) error {
 	a.patches = resolve("patches", a.patches)
 	if flags.Changed("patches") {
 		if _, err := os.Stat(a.patches); err != nil {
-			return fmt.Errorf("opening the patch series named by --patches: %w", err)
+			return cli.Usagef("opening the patch series named by --patches: %w", err)
 		}
 	}
 	if a.lay, err = ollamasrc.NewLayout(root, resolve("dir", a.dir)); err != nil {
-		return err
+		return cli.Usage(err)
 	}
 	return ollamasrc.CheckGit()
 }
@@ -101,8 +109,8 @@ func (a *app) tree(ctx context.Context) (*ollamasrc.Tree, error) {
 
 // otherTree refuses to work on a release that was not asked for.
 func (a *app) otherTree(t *ollamasrc.Tree) error {
-	return fmt.Errorf("%s holds Ollama %s from a %s; use another folder with --dir, or replace it with patch-ollama fetch %s--force",
-		ollamasrc.Rel(t.Dir), t.Version, t.OriginKind(), a.wanted())
+	return fmt.Errorf("%s holds Ollama %s from a %s; use another folder with --dir, such as build/%s, or replace it with patch-ollama fetch %s--force",
+		ollamasrc.Rel(t.Dir), t.Version, t.OriginKind(), a.version, a.wanted())
 }
 
 // wanted repeats the flags that name the release and the folder to fetch it to.

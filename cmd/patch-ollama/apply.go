@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/spf13/cobra"
 )
@@ -15,7 +16,7 @@ func newApplyCommand(a *app) *cobra.Command {
 		Long: `Apply the series to the source with git am, one commit per patch. A series that
 changed since it was applied is taken off and put on anew. Uncommitted changes,
 and commits that no patch holds, are never discarded.`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			unlock, err := a.lock(cmd.Context())
 			if err != nil {

@@ -29,7 +29,7 @@ func TestApplyIsDeterministic(t *testing.T) {
 func TestApplyEmptySeries(t *testing.T) {
 	w := newWorld(t).fetched()
 	require.Equal(t, "Ollama v0.16.1: no patches to apply\n", w.ok("apply"))
-	require.Contains(t, w.refused("apply", "--patches", "ptaches"), "opening the patch series named by --patches")
+	require.Contains(t, w.misused("apply", "--patches", "ptaches"), "opening the patch series named by --patches")
 }
 
 func TestApplyWithoutSource(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 
+	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/spf13/cobra"
@@ -26,7 +27,7 @@ func newBuildCommand(a *app) *cobra.Command {
 CPU backends with CMake (and CUDA, when nvcc is found) and the ollama binary. The
 result runs in place: bin/ollama finds its backends in lib/ollama beside it. A
 second build compiles only changed files.`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			unlock, err := a.lock(cmd.Context())
 			if err != nil {
@@ -47,13 +48,14 @@ second build compiles only changed files.`,
 	flags.BoolVar(&f.allowDirty, "allow-dirty", false, "build uncommitted changes to the source too, and leave the series as it is applied")
 	flags.BoolVar(&f.noCUDA, "no-cuda", false, "build no CUDA backend even where nvcc is found")
 	flags.StringVar(&f.options.CUDAArchitectures, "cuda-architectures", "", `GPUs to compile for, as CMake lists them ("52;61"); default: those in this machine`)
+	cli.Give(flags, "cuda-architectures", `a list such as "52;61"`)
 	flags.IntVarP(&f.options.Jobs, "jobs", "j", runtime.NumCPU(), "compilers to run at once")
 	return cmd
 }
 
 func (a *app) build(ctx context.Context, steps *progress.Display, f buildFlags) (string, error) {
 	if f.options.Jobs < 1 {
-		return "", fmt.Errorf("--jobs %d: at least one compiler must run", f.options.Jobs)
+		return "", cli.Usagef("--jobs %d: at least one compiler must run", f.options.Jobs)
 	}
 	f.options.CUDA = !f.noCUDA
 	t, err := a.patchedTree(ctx, steps, f.allowDirty)

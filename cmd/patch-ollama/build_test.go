@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/stretchr/testify/require"
 )
@@ -225,7 +226,7 @@ func TestBuildMissingTools(t *testing.T) {
 
 func TestBuildJobs(t *testing.T) {
 	w := newWorld(t)
-	require.Equal(t, "--jobs 0: at least one compiler must run", w.refused("build", "--jobs", "0"))
+	require.Equal(t, "--jobs 0: at least one compiler must run", w.misused("build", "--jobs", "0"))
 }
 
 // Output that no terminal reads has no control characters.
@@ -256,7 +257,7 @@ func TestBuildInterrupt(t *testing.T) {
 	cancel()
 	select {
 	case r := <-done:
-		require.Equal(t, exitInterrupted, r.status)
+		require.Equal(t, cli.Interrupted, r.status)
 		require.True(t, strings.HasSuffix(r.stderr, "interrupted\n"), r.stderr)
 	case <-time.After(20 * time.Second):
 		t.Fatal("the build goes on")

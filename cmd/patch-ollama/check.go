@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/table"
@@ -67,7 +68,7 @@ C code differs from that of the release before takes minutes.
 
 A dash in the table is a check that was not asked for, or could not be tried. The
 command fails when a check failed, or when a release is not available.`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			results, err := a.check(cmd.Context(), f)
 			if err != nil {
@@ -92,7 +93,7 @@ command fails when a check failed, or when a release is not available.`,
 
 func (a *app) check(ctx context.Context, f checkFlags) ([]*checkResult, error) {
 	if f.all && a.versionGiven {
-		return nil, errors.New("--all and --version contradict each other; give one of them")
+		return nil, cli.Usagef("--all and --version contradict each other; give one of them")
 	}
 	versions := []string{a.version}
 	if f.all {

@@ -155,7 +155,7 @@ func TestCheckUnavailableVersion(t *testing.T) {
 
 func TestCheckContradiction(t *testing.T) {
 	w := newWorld(t)
-	require.Equal(t, "--all and --version contradict each other; give one of them", w.refused("check", "--all", "--version", "v0.16.1"))
+	require.Equal(t, "--all and --version contradict each other; give one of them", w.misused("check", "--all", "--version", "v0.16.1"))
 }
 
 // Check and apply must agree about what fits.

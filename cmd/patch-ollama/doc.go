@@ -12,6 +12,9 @@
 // build directory (format also writes the patches folder). Package internal/ollamasrc
 // does the work; a verb here is flags, refusals and output for people.
 //
+// patch-ollama exits with 0 when all is well, with 1 when a verb failed or a check found a
+// fault, with 2 when the command line is wrong, and with 130 when it was interrupted.
+//
 // Working on a patch: patch-ollama apply, edit and commit in build/ollama/src,
 // patch-ollama format. To amend a patch in the middle of the series, rebase
 // there as usual.

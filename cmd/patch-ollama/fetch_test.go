@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/stretchr/testify/require"
 )
 
@@ -52,7 +53,7 @@ func TestFetchIsDeterministic(t *testing.T) {
 func TestFetchOtherVersion(t *testing.T) {
 	w := newWorld(t).fetched()
 	require.Equal(t,
-		"build/ollama/src holds Ollama v0.16.1 from a clone; use another folder with --dir, or replace it with patch-ollama fetch --version v0.17.4 --src ../clone --force",
+		"build/ollama/src holds Ollama v0.16.1 from a clone; use another folder with --dir, such as build/v0.17.4, or replace it with patch-ollama fetch --version v0.17.4 --src ../clone --force",
 		w.refused("fetch", "--src", w.clone, "--version", "v0.17.4"))
 	w.ok("fetch", "--src", w.clone, "--version", "v0.17.4", "--force")
 	require.Contains(t, w.read(w.src("kvcache/causal.go")), "rewritten")
@@ -101,25 +102,26 @@ func TestFetchForeignFolder(t *testing.T) {
 func TestFetchRefusals(t *testing.T) {
 	w := newWorld(t)
 	for _, tc := range []struct {
-		name string
-		args []string
-		want string
+		name   string
+		args   []string
+		status int
+		want   string
 	}{
-		{"llama-server", []string{"--version", "v0.30.0"}, "Ollama v0.30 and later drive llama-server instead of the native engine that kvtier patches; kvtier supports v0.16.0 … v0.24.0"},
-		{"later", []string{"--version", "v0.31.2"}, "Ollama v0.30 and later drive llama-server instead of the native engine that kvtier patches; kvtier supports v0.16.0 … v0.24.0"},
-		{"too old", []string{"--version", "v0.15.6"}, "Ollama v0.15.6 is too old; kvtier supports v0.16.0 … v0.24.0"},
-		{"between", []string{"--version", "v0.25.0"}, "Ollama v0.25.0 is not known; kvtier supports v0.16.0 … v0.24.0"},
-		{"pre-release", []string{"--version", "v0.16.1-rc0"}, "Ollama v0.16.1-rc0 is not a final release; kvtier supports v0.16.0 … v0.24.0"},
-		{"no version", []string{"--version", "latest"}, `"latest" is not an Ollama version; write it like v0.16.1`},
-		{"no v", []string{"--version", "0.16.1"}, `"0.16.1" is not an Ollama version; write it like v0.16.1`},
-		{"short", []string{"--version", "v0.16"}, `"v0.16" is not an Ollama version; write it like v0.16.1`},
-		{"not on the proxy", []string{"--version", "v0.18.0"}, "Ollama v0.18.0 is not on the Go module proxy (v0.16.1, v0.16.2, v0.17.4, v0.24.0 are); clone https://github.com/ollama/ollama and pass it with --src"},
-		{"no tag", []string{"--version", "v0.18.0", "--src", w.clone}, "the clone " + w.clone + " has no tag v0.18.0; run git fetch --tags there"},
-		{"dir is the checkout", []string{"--dir", "."}, w.root + " holds the kvtier checkout; give --dir a folder of its own, such as build/ollama"},
+		{"llama-server", []string{"--version", "v0.30.0"}, cli.Misused, "Ollama v0.30 and later drive llama-server instead of the native engine that kvtier patches; kvtier supports v0.16.0 … v0.24.0"},
+		{"later", []string{"--version", "v0.31.2"}, cli.Misused, "Ollama v0.30 and later drive llama-server instead of the native engine that kvtier patches; kvtier supports v0.16.0 … v0.24.0"},
+		{"too old", []string{"--version", "v0.15.6"}, cli.Misused, "Ollama v0.15.6 is too old; kvtier supports v0.16.0 … v0.24.0"},
+		{"between", []string{"--version", "v0.25.0"}, cli.Misused, "Ollama v0.25.0 is not known; kvtier supports v0.16.0 … v0.24.0"},
+		{"pre-release", []string{"--version", "v0.16.1-rc0"}, cli.Misused, "Ollama v0.16.1-rc0 is not a final release; kvtier supports v0.16.0 … v0.24.0"},
+		{"no version", []string{"--version", "latest"}, cli.Misused, `"latest" is not an Ollama version; write it like v0.16.1`},
+		{"no v", []string{"--version", "0.16.1"}, cli.Misused, `"0.16.1" is not an Ollama version; write it like v0.16.1`},
+		{"short", []string{"--version", "v0.16"}, cli.Misused, `"v0.16" is not an Ollama version; write it like v0.16.1`},
+		{"not on the proxy", []string{"--version", "v0.18.0"}, cli.Failed, "Ollama v0.18.0 is not on the Go module proxy (v0.16.1, v0.16.2, v0.17.4, v0.24.0 are); clone https://github.com/ollama/ollama and pass it with --src"},
+		{"no tag", []string{"--version", "v0.18.0", "--src", w.clone}, cli.Failed, "the clone " + w.clone + " has no tag v0.18.0; run git fetch --tags there"},
+		{"dir is the checkout", []string{"--dir", "."}, cli.Misused, w.root + " holds the kvtier checkout; give --dir a folder of its own, such as build/ollama"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w.t = t
-			require.Equal(t, tc.want, w.refused(append([]string{"fetch"}, tc.args...)...))
+			require.Equal(t, tc.want, w.failed(tc.status, append([]string{"fetch"}, tc.args...)...))
 			require.NoDirExists(t, w.src(""))
 		})
 	}

@@ -9,7 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/cli"
 )
 
 // TestMain also plays cmake, when the test binary is run under that name.
@@ -17,7 +20,7 @@ func TestMain(m *testing.M) {
 	if strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe") == "cmake" {
 		os.Exit(fakeCMake(os.Args[1:]))
 	}
-	os.Exit(m.Run())
+	os.Exit(testscript.RunMain(m, map[string]func() int{"patch-ollama": mainStatus}))
 }
 
 // upstreamFiles is the smallest Ollama that patch-ollama can build.
@@ -170,8 +173,19 @@ func (w *world) ok(args ...string) string {
 // sentence.
 func (w *world) refused(args ...string) string {
 	w.t.Helper()
+	return w.failed(cli.Failed, args...)
+}
+
+// misused is refused for a command line that is wrong.
+func (w *world) misused(args ...string) string {
+	w.t.Helper()
+	return w.failed(cli.Misused, args...)
+}
+
+func (w *world) failed(status int, args ...string) string {
+	w.t.Helper()
 	r := w.run(args...)
-	require.Equal(w.t, 1, r.status, "%v: %s%s", args, r.stdout, r.stderr)
+	require.Equal(w.t, status, r.status, "%v: %s%s", args, r.stdout, r.stderr)
 	i := strings.LastIndex(r.stderr, "Error: ")
 	require.GreaterOrEqual(w.t, i, 0, r.stderr)
 	return strings.TrimSpace(strings.TrimPrefix(r.stderr[i:], "Error: "))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/spf13/cobra"
 )
@@ -20,8 +21,11 @@ that were never applied are overwritten only with --force.
 A commit with a trailer such as "Releases: v0.17.1+" becomes a patch of the folder
 of that name, which only these releases get. Each folder is written from the trees
 of one release; patches/README.md says which.`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if check && force {
+				return cli.Usagef("--check writes nothing, and --force overwrites patches; give one of them")
+			}
 			unlock, err := a.lock(cmd.Context())
 			if err != nil {
 				return err
@@ -48,7 +52,6 @@ of one release; patches/README.md says which.`,
 	}
 	cmd.Flags().BoolVar(&check, "check", false, "write nothing; fail when something would change")
 	cmd.Flags().BoolVar(&force, "force", false, "overwrite patches that are not applied to the source")
-	cmd.MarkFlagsMutuallyExclusive("check", "force")
 	return cmd
 }
 

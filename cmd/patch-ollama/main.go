@@ -9,16 +9,16 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/spf13/cobra"
 )
 
-// exitInterrupted is the status that shells expect of a program that Ctrl-C stopped.
-const exitInterrupted = 130
+func main() { os.Exit(mainStatus()) }
 
-func main() {
+func mainStatus() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	return run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 }
 
 // run executes one command line and returns its exit status.
@@ -31,13 +31,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 0
 	case errors.Is(err, context.Canceled):
 		fmt.Fprintln(stderr, "interrupted")
-		return exitInterrupted
-	case errors.Is(err, errReported):
-		return 1
-	default:
+		return cli.Interrupted
+	case !errors.Is(err, errReported):
 		fmt.Fprintf(stderr, "Error: %v\n", err)
-		return 1
 	}
+	return cli.Status(err)
 }
 
 // errReported fails a command whose output has said why already.
@@ -45,20 +43,7 @@ var errReported = errors.New("reported")
 
 func newCommand(stdout, stderr io.Writer) *cobra.Command {
 	a := &app{stdout: stdout, stderr: stderr}
-	root := &cobra.Command{
-		Use:           "patch-ollama",
-		Short:         "Build Ollama with kvtier's patches",
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return cmd.Help()
-		},
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			return a.setup(cmd.Flags())
-		},
-	}
-	root.CompletionOptions.DisableDefaultCmd = true
+	root := &cobra.Command{Use: "patch-ollama", Short: "Build Ollama with kvtier's patches"}
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	a.addFlags(root.PersistentFlags())
@@ -72,5 +57,9 @@ func newCommand(stdout, stderr io.Writer) *cobra.Command {
 		newTestCommand(a),
 		newFormatCommand(a),
 	)
+	for _, verb := range root.Commands() { // help works outside a checkout, too
+		verb.PreRunE = func(cmd *cobra.Command, _ []string) error { return a.setup(cmd.Flags()) }
+	}
+	cli.Prepare(root)
 	return root
 }

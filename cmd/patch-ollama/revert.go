@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 
+	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/spf13/cobra"
 )
 
@@ -14,7 +15,7 @@ func newRevertCommand(a *app) *cobra.Command {
 		Long: `Take the source back to the release. Build caches stay, so a later build is
 incremental. Uncommitted changes and commits that no patch holds are discarded
 only with --force.`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			unlock, err := a.lock(cmd.Context())
 			if err != nil {

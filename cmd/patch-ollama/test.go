@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/spf13/cobra"
@@ -38,6 +39,9 @@ The source is fetched and the series applied if that is not done yet.`,
 			return ollamasrc.Test(cmd.Context(), a.lay, t, args, a.stdout, a.stderr)
 		},
 	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return cli.Usagef("%w; put arguments of go test behind --, as in patch-ollama test -- -run Rows ./kvcache", err)
+	})
 	cmd.Flags().BoolVar(&allowDirty, "allow-dirty", false, "test uncommitted changes to the source too, and leave the series as it is applied")
 	return cmd
 }

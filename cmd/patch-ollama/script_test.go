@@ -1,0 +1,19 @@
+package main
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/kvtier/kvtier/internal/cli/clitest"
+)
+
+// TestScripts runs the command as a person does. Scripts have the command exits besides
+// their own.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:  filepath.Join("testdata", "script"),
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": clitest.Exits},
+	})
+}
