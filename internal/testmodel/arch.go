@@ -8,7 +8,7 @@ import (
 	"github.com/ollama/ollama/fs/ggml"
 )
 
-// layout is what an architecture adds to the tokenizer: its metadata, without
+// layout is the part of an architecture beside the tokenizer: its metadata, without
 // the architecture's name in front of the keys, and its tensors.
 type layout struct {
 	metadata ggml.KV
@@ -23,7 +23,7 @@ type architecture struct {
 	// layout must accept any Shape with defaults filled in, valid or not, because
 	// Validate counts parameters with it.
 	layout func(Shape) layout
-	// name is what the file calls the architecture, if not what Shape.Arch does.
+	// name is the architecture's name in the file, if it differs from Shape.Arch.
 	name string
 	// size gives the defaults of Layers, Embed, Heads, KVHeads and HeadDim.
 	size Shape
@@ -86,8 +86,8 @@ const (
 // token's embedding) and ends at 1 + attentionVariance + ffnVariance.
 const (
 	attentionSharpness = 2.5 // standard deviation of q·k/√d before the softmax
-	attentionVariance  = 2.0 // what all attention layers add together
-	ffnVariance        = 1.0 // what all feed-forward layers add together
+	attentionVariance  = 2.0 // of the sum that all attention layers add
+	ffnVariance        = 1.0 // of the sum that all feed-forward layers add
 	attentionMixRMS    = 0.6 // of a softmax-weighted mean of values of RMS 1
 	gatedRMS           = 0.6 // of silu(g)·u for g and u of variance 1
 	logitRMS           = 1.0
@@ -112,7 +112,7 @@ func headGain(width int) float32 {
 	return float32(math.Sqrt(attentionSharpness) / math.Pow(float64(width), 0.25))
 }
 
-// transformer returns what most architectures have in common: an embedding,
+// transformer returns the common parts of most architectures: an embedding,
 // gated feed-forward layers, grouped-query attention and an output matrix of its
 // own. scoreGain multiplies the query and the key projection each.
 func transformer(s Shape, scoreGain float64) layout {
@@ -189,7 +189,7 @@ func (l layout) change(name string, f func(*matrix)) {
 // block names a tensor of layer i.
 func block(i int, tensor string) string { return fmt.Sprintf("blk.%d.%s.weight", i, tensor) }
 
-// perInput keeps the variance of what a matrix reads from the residual stream.
+// perInput keeps the variance of a matrix's input from the residual stream.
 func perInput(s Shape) float64 { return 1 / math.Sqrt(float64(s.Embed)) }
 
 // layerGain is the RMS of one layer's part of a variance that all add together.

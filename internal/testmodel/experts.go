@@ -14,8 +14,8 @@ const (
 
 // routeDims is how many dimensions of the residual stream, after the constant
 // one, are the token's alone: no layer writes to them and routers read nothing
-// else. So a token's experts are the same whatever attention computed. Were they
-// not, rounding could choose others, and two right answers differ by far more
+// else. So a token's experts do not depend on the result of attention. If they
+// did, rounding could choose others, and two right answers differ by far more
 // than rounding.
 func routeDims(s Shape) int { return min(8, s.Embed/2) }
 

@@ -16,7 +16,7 @@ const (
 
 	altupInputs   = 2 // residual streams, of which the first goes through the layers
 	altupMix      = 0.02
-	perLayerWidth = 32 // of what each token has for each layer
+	perLayerWidth = 32 // of the embedding of each token for each layer
 	laurelRank    = 16
 )
 
@@ -32,10 +32,9 @@ const (
 // not the last.
 func gemma3nIsLocal(s Shape, layer int) bool { return (s.Layers-1-layer)%2 != 0 }
 
-// gemma3n has K/V of its own in all layers but the last two: the one of these
-// with a sliding window reads what the last layer with a window before them has
-// in the cache, the other what the last layer before them has, which sees
-// everything. Its tokenizer is of SentencePiece's kind.
+// gemma3n has K/V of its own in all layers except the last two. The one of these with
+// a sliding window reads the K/V of the last layer with a window before them, the other
+// the K/V of the last layer before them, which sees everything. Its tokenizer is of SentencePiece's kind.
 func gemma3n(s Shape) layout {
 	l := base(s)
 	var windows []bool
@@ -82,9 +81,9 @@ func gemma3nAttentionBlock(s Shape, i int) []matrix {
 	)
 }
 
-// gemma3nExtras is what layer i has beside attention and feed-forward part: how
-// the residual streams are mixed, a second way around attention, and what the
-// token has for this layer.
+// gemma3nExtras are the parts of layer i beside attention and feed-forward part: the
+// mix of the residual streams, a second way around attention, and the token's
+// embedding for this layer.
 func gemma3nExtras(s Shape, i int) []matrix {
 	return append(perLayerInput(s, i, gemma3nPerLayer), []matrix{
 		{name: block(i, "altup_router_norm"), in: s.Embed, norm: 1, zero: 1},
@@ -98,8 +97,8 @@ func gemma3nExtras(s Shape, i int) []matrix {
 	}...)
 }
 
-// perLayerInput is how layer i adds what the token has for it, by the gain of a
-// norm.
+// perLayerInput is how layer i adds the token's embedding for the layer, by the gain
+// of a norm.
 func perLayerInput(s Shape, i int, gain float32) []matrix {
 	return []matrix{
 		{name: block(i, "inp_gate"), in: s.Embed, out: perLayerWidth, scale: perInput(s), firstColumn: constantColumn(0)},
@@ -108,7 +107,7 @@ func perLayerInput(s Shape, i int, gain float32) []matrix {
 	}
 }
 
-// perLayerEmbeddings are what each token has for each layer.
+// perLayerEmbeddings are the embeddings of each token for each layer.
 func perLayerEmbeddings(s Shape) []matrix {
 	return []matrix{
 		{name: "per_layer_token_embd.weight", in: s.Layers * perLayerWidth, out: s.Vocab, scale: 1 / math.Sqrt(perLayerWidth)},
@@ -117,8 +116,8 @@ func perLayerEmbeddings(s Shape) []matrix {
 	}
 }
 
-// gemma3nInputs makes the other residual streams, joins them in the end, and
-// makes what each token has for each layer.
+// gemma3nInputs makes the other residual streams, joins them in the end, and makes
+// the embedding of each token for each layer.
 func gemma3nInputs(s Shape) []matrix {
 	return append(perLayerEmbeddings(s),
 		matrix{name: "altup_proj.weight", in: s.Embed, out: s.Embed, experts: altupInputs - 1, scale: perInput(s), zero: 1},
@@ -128,7 +127,7 @@ func gemma3nInputs(s Shape) []matrix {
 
 // gemma3nRMSPerConstant is how many times the constant dimension fits into the
 // RMS of the mean of all residual streams after the last layer. Each layer
-// divides what it got by √2, the constant with it, and adds to the rest.
+// divides its input by √2, the constant with it, and adds to the rest.
 func gemma3nRMSPerConstant(s Shape) float64 {
 	rms, constant := 1.0, biasValue
 	for range s.Layers {

@@ -60,7 +60,7 @@ func latentModel(s Shape) layout {
 }
 
 // latentAttention multiplies each head's query, its rotary part apart, with
-// attn_k_b and what the head reads with attn_v_b, which takes the place of
+// attn_k_b and the head's sum with attn_v_b, which takes the place of
 // expanding every key and value of the cache. The sharpness is in the query.
 func latentAttention(s Shape, i int) []matrix {
 	rope, rank, width := latentRope(s), latentRank(s), s.Heads*s.HeadDim

@@ -2,8 +2,8 @@ package testmodel
 
 import "math"
 
-// convTaps is how many tokens a short convolution reads: its state is what the
-// last convTaps - 1 had.
+// convTaps is how many tokens a short convolution reads: its state holds the inputs of
+// the last convTaps - 1.
 const convTaps = 3
 
 // lfm2 has short convolutions in every other layer. It always runs on the native

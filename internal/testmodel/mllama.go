@@ -29,7 +29,7 @@ const (
 // left out while there is none; the last one cannot be among them.
 func readsImage(s Shape, layer int) bool { return layer%3 == 1 && layer != s.Layers-1 }
 
-// mllama takes one token for an image, whatever its size. Its layers of
+// mllama takes one token for an image of any size. Its layers of
 // cross-attention keep keys and values of the latest image in a cache of their
 // own, where they have no position. It runs one request at a time.
 func mllama(s Shape) layout {
@@ -80,8 +80,8 @@ func crossAttention(s Shape, i int) []matrix {
 	)
 }
 
-// mllamaVision adds the metadata of the tower. What each of its layers gets is
-// an output too.
+// mllamaVision adds the metadata of the tower. The input of each of its layers is an
+// output too.
 func mllamaVision(l layout) {
 	maps.Copy(l.metadata, mllamaTower.metadata())
 	l.metadata["vision.global.block_count"] = uint32(mllamaGlobalLayers)

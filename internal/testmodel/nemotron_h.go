@@ -12,7 +12,7 @@ const (
 	nemotronHPeriod = 4 // layers: recurrent, feed-forward, attention, feed-forward
 
 	// The state of a recurrent layer is scanState × scanDim numbers for each of
-	// scanHeads heads, of which two share what reads and writes it.
+	// scanHeads heads, of which two share the projections that read and write it.
 	scanState  = 32
 	scanDim    = 32
 	scanHeads  = 4
@@ -73,8 +73,8 @@ func scan(s Shape, i int) []matrix {
 	}
 }
 
-// scanSkip is how much of its input goes past the state, which would drown what
-// the state holds of the tokens before if it were much more.
+// scanSkip is how much of its input goes past the state. Much more would drown the
+// state's memory of the tokens before.
 const scanSkip = 0.1
 
 // squaredFeedForward is layer i if it is a feed-forward part.

@@ -34,8 +34,8 @@ func olmo3(s Shape) layout {
 	return l
 }
 
-// postNorms are of models that normalize what they add to the residual stream:
-// how much each layer contributes is in these norms.
+// postNorms are of models that normalize their additions to the residual stream: the
+// share of each layer is in these norms.
 func postNorms(s Shape, i int) []matrix {
 	return []matrix{
 		{name: block(i, "post_attention_norm"), in: s.Embed, norm: float32(layerGain(s, attentionVariance))},

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// biasDeviation is of what is added to queries, keys and values of variance 1 or
-// more.
+// biasDeviation is the deviation of biases, which are added to queries, keys and values
+// of variance 1 or more.
 const biasDeviation = 0.2
 
 // qwen2 runs on the llama.cpp runner unless OLLAMA_NEW_ENGINE=1 asks for the

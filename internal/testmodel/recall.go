@@ -8,8 +8,8 @@ import (
 )
 
 // Recall describes a model that does one thing exactly: after a prompt that
-// ends in a word which occurred once before, however far back, it goes on with
-// what followed that word then. Its weights are set by hand, as an induction
+// ends in a word which occurred once before, at any distance, it continues with the
+// tokens that followed that word there. Its weights are set by hand, as an induction
 // circuit, so its answers are right or wrong where those of a random model can
 // only be compared; see "The recall model" in the package comment.
 //
@@ -26,7 +26,7 @@ const (
 	defaultRecallHeads  = 4
 
 	recallLayersMin  = 2
-	recallContextMax = 1 << 20 // what the position code tells apart, see positionPairs
+	recallContextMax = 1 << 20 // positions that the code tells apart, see positionPairs
 	recallKVHeads    = 2       // each carries half of a value code
 	recallHeadDim    = valueCodeLen / recallKVHeads
 	recallFFN        = 32 // its weights are 0; some backends want a multiple of 32

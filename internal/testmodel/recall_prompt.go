@@ -15,7 +15,7 @@ const RecallAnswerTokens = 4
 // occur anywhere else in it.
 const RecallNeedlesMax = 64
 
-// RecallQuestion is a prompt and what a Recall model says to it.
+// RecallQuestion is a prompt and the answer of a Recall model.
 type RecallQuestion struct {
 	Prompt   string // for a raw request; ends in the key
 	Answer   string // RecallAnswerTokens tokens

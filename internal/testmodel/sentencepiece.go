@@ -11,7 +11,7 @@ import (
 // sentencePieceSpace stands for a space in SentencePiece's spelling.
 const sentencePieceSpace = "▁"
 
-// sentencePiece is what metadata is for models that have SentencePiece's kind of
+// sentencePiece is the metadata of models that have SentencePiece's kind of
 // tokenizer: the same tokens with the same ids. The earlier a token was merged,
 // the better its score.
 func (v *vocabulary) sentencePiece() ggml.KV {
@@ -30,8 +30,8 @@ func (v *vocabulary) sentencePiece() ggml.KV {
 	}
 }
 
-// spacedMerges is what metadata is for models that merge as a byte-pair encoding
-// does what is spelled as SentencePiece spells it.
+// spacedMerges is the metadata of models that merge as a byte-pair encoding and spell
+// as SentencePiece.
 func (v *vocabulary) spacedMerges() ggml.KV {
 	tokens, types := v.spaced()
 	var merges []string

@@ -18,7 +18,7 @@ type Shape struct {
 	KVHeads int    // key/value heads, 4 or, if Heads is not divisible by the default, Heads
 	HeadDim int    // width of one head, 64; quantized caches need a multiple of 32
 	FFN     int    // width of the feed-forward layer, 3 × Embed; of an expert, Embed
-	Vocab   int    // tokens, 2048; what the merges do not fill is unused tokens
+	Vocab   int    // tokens, 2048; unused tokens fill up after the merges
 	Context int    // trained context length, 131072: the most num_ctx can ask for
 	Window  int    // tokens a sliding window reaches back or a chunk has, 64 where there are any
 	Seed    int64  // chooses the weights; 0 is a seed like any other
@@ -140,9 +140,9 @@ func (s Shape) Parameters() int64 {
 	return n
 }
 
-// KVBytesPerToken is what one token adds to an f16 KV cache, all layers, keys
-// and values together. Layers with a sliding window let go of it later; what
-// recurrent layers and images take, however long the context is, does not count.
+// KVBytesPerToken is the size of one token in an f16 KV cache, all layers, keys and
+// values together. Layers with a sliding window drop the token later. The fixed memory
+// of recurrent layers and images does not count.
 func (s Shape) KVBytesPerToken() int64 {
 	s = s.WithDefaults()
 	if perToken := architectures[s.Arch].kvPerToken; perToken != nil {

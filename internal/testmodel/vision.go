@@ -22,7 +22,7 @@ const (
 	geluRMS       = 0.6 // of gelu(x) for x of variance 1
 )
 
-// encoder says how the layers of a tower are named and what they are made of.
+// encoder gives the names and the parts of a tower's layers.
 type encoder struct {
 	prefix            string // of a layer's number
 	attnNorm, ffnNorm string
@@ -55,8 +55,8 @@ func (v tower) patchEmbedding(name string) matrix {
 	}
 }
 
-// blocks is the layers of an encoder with as many layers. What each adds is of
-// the size of what it is added to, so that patches are told apart.
+// blocks is the layers of an encoder with as many layers. Each layer adds as much as
+// its input has, so that patches are told apart.
 func (v tower) blocks(e encoder, layers int) []matrix {
 	perInput := 1 / math.Sqrt(float64(v.embed))
 	var matrices []matrix

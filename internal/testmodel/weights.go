@@ -25,7 +25,7 @@ type matrix struct {
 	f32     bool
 
 	// zero clears the first dimensions of the residual stream: the first weights
-	// of a norm (what follows does not read them) or the first rows of a matrix
+	// of a norm (later matrices do not read them) or the first rows of a matrix
 	// (it writes nothing to them).
 	zero int
 	// reads, if set, clears all columns but the first so many.
@@ -39,7 +39,7 @@ func (m matrix) elements() int { return m.in * m.rows() }
 // rows counts those of all experts.
 func (m matrix) rows() int { return max(m.out, 1) * max(m.experts, 1) }
 
-// tensor turns m into what upstream's GGUF writer takes. Each tensor has a
+// tensor turns m into a tensor for upstream's GGUF writer. Each tensor has a
 // random stream of its own, so its bytes depend on the seed and its name and
 // not on the order of writing, which is parallel.
 func (m matrix) tensor(seed int64) *ggml.Tensor {

@@ -1,5 +1,5 @@
 // Command mkmodel writes a small GGUF model with random weights; see package
-// testmodel for what such a model is good for.
+// testmodel for the uses of such a model.
 //
 //	go run ./internal/testmodel/mkmodel -arch gemma3
 //	go run ./internal/testmodel/mkmodel -o model.gguf -layers 8 -embed 512
@@ -7,8 +7,8 @@
 // An architecture alone is enough: each has a size that suits it, and the file is
 // then named after it.
 //
-// With -arch recall it writes the model that repeats what followed the prompt's
-// last word before.
+// With -arch recall it writes the model that repeats the text after the earlier
+// occurrence of the prompt's last word.
 //
 // With -modelfile it also writes an Ollama Modelfile, ready for
 // "ollama create NAME -f FILE".

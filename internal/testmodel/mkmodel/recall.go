@@ -8,12 +8,12 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// recallArch is what -arch says to get the recall model, whose architecture in
+// recallArch is the value of -arch for the recall model, whose architecture in
 // the file is qwen3.
 const recallArch = "recall"
 
-// recall returns the recall model that the given flags describe. The circuit
-// fixes what they do not set.
+// recall returns the recall model that the given flags describe. The circuit fixes the
+// rest.
 func recall(flags *flag.FlagSet, s testmodel.Shape) (testmodel.Recall, error) {
 	r := testmodel.Recall{Seed: s.Seed}
 	var err error
