@@ -1,15 +1,15 @@
 // bench_paged times paged attention beside stock attention and beside the disk; --help
-// says how to ask for what. The JSON file has
+// lists the options. The JSON file has
 //
 //   machine   cpu, isa, threads, load_average_before, memory_read_gb_per_s
-//   settings  what the figures depend on
+//   settings  the settings that change the figures
 //   resident  a case per entry: K and V in memory, paged beside stock, alternating
 //   spill     K and V of four times the memory, beside resident ones and direct reads
 //   accuracy  the largest errors against f64
 //
-// Times are medians. What is timed is attention alone: neither stock's mask nor the paged
-// op's metadata are made in that time, nor are K and V written, but in "spill", where each
-// token writes its own rows as it would in a model.
+// Times are medians, of attention alone: neither stock's mask nor the paged op's metadata
+// are made in that time, nor are K and V written, except in "spill", where each token
+// writes its own rows as in a model.
 #include <cstdio>
 #include <exception>
 #include <fstream>

@@ -1,4 +1,4 @@
-// What the disk gives when it is read directly: the yardstick of spilled K and V.
+// The rate of direct reads of the disk: the yardstick of spilled K and V.
 #pragma once
 
 #include <cstdint>
@@ -23,5 +23,5 @@ private:
     int         fd = -1;
 };
 
-// fio_read_rate is what fio says about the same pattern; its file is removed.
+// fio_read_rate is fio's rate for the same pattern; its file is removed.
 double fio_read_rate(const std::string & dir, uint64_t bytes, uint64_t chunk_bytes, uint32_t threads);

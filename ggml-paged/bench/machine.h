@@ -14,6 +14,6 @@ uint64_t l3_bytes();
 // load_average is how many threads wanted to run in the last minute; 0 where unknown.
 double load_average();
 
-// memory_read_rate is how fast the team reads memory in sequence, in bytes per second: what
-// attention over resident K and V cannot exceed.
+// memory_read_rate is how fast the team reads memory in sequence, in bytes per second: the
+// upper limit of attention over resident K and V.
 double memory_read_rate(team & threads);

@@ -10,7 +10,7 @@ const char * const usage =
     "bench_paged [options]\n"
     "\n"
     "Times paged attention on this CPU: over resident K and V beside ggml's flash_attn_ext,\n"
-    "and over K and V of four times the memory beside what the disk gives. Results are\n"
+    "and over K and V of four times the memory beside direct reads of the disk. Results are\n"
     "checked against f64 before anything is timed.\n"
     "\n"
     "  --quick            fewer and smaller cases\n"
@@ -138,7 +138,7 @@ options parse_options(int argc, char ** argv) {
         } else if (name == "--only-accuracy") {
             o.resident = false;
         } else if (!set(o, name, i + 1 < argc ? argv[i + 1] : "")) {
-            throw bad_option("The option " + name + " is not known; --help lists what there is.");
+            throw bad_option("The option " + name + " is not known; --help lists the options.");
         } else if (++i == argc) {
             throw bad_option(name + " needs a value.");
         }

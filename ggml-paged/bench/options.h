@@ -1,4 +1,4 @@
-// What bench_paged is asked to do.
+// The options of bench_paged.
 #pragma once
 
 #include <cstdint>
@@ -25,5 +25,5 @@ struct options {
 
 extern const char * const usage;
 
-// parse_options fills in what was not given. Throws bad_option.
+// parse_options fills in the options that were not given. Throws bad_option.
 options parse_options(int argc, char ** argv);

@@ -1,5 +1,5 @@
-// Inputs of the benchmark: rows of K and V in a cache's type, queries, and what attention
-// over them is in f64.
+// Inputs of the benchmark: rows of K and V in a cache's type, queries, and the
+// result of attention over them in f64.
 #pragma once
 
 #include <cstdint>

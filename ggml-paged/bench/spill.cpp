@@ -20,7 +20,7 @@ constexpr int      PASSES         = 7, QUICK_PASSES = 3;
 
 struct pass {
     double    seconds;
-    kvp_stats did;   // differences of what is used below
+    kvp_stats did;   // differences of the fields used below
 };
 
 pass run_pass(paged_attention & paged) {

@@ -1,5 +1,5 @@
-// A team of threads that stays, for timing: starting threads would be part of what is
-// measured. Each has a processor of its own where there are enough: a thread that has just
+// A team of threads that stays, for timing: starting threads would be part of the measured
+// time. Each has a processor of its own where there are enough: a thread that has just
 // been woken is often put on the processor of the one that woke it, and stays there longer
 // than an op takes.
 #pragma once
@@ -43,7 +43,7 @@ public:
         done.wait(lock, [this] { return working == 0; });
     }
 
-    // run_alone has member 0 call work, and throws what it throws.
+    // run_alone has member 0 call work, and passes its exception on.
     void run_alone(const std::function<void()> & work) {
         std::exception_ptr error;
         run([&](uint32_t member) {

@@ -158,8 +158,8 @@ eval_case checked_header(const json & h) {
     return c;
 }
 
-// read_array grows with what arrives, so that a short input with a header that promises
-// much costs little memory.
+// read_array grows with the bytes that arrive, so that a short input with a header that
+// promises much costs little memory.
 template <typename T>
 std::vector<T> read_array(FILE * in, const char * what, size_t n) {
     constexpr size_t step = (size_t(16) << 20) / sizeof(T);

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-// bad_input is a sentence about what is wrong with a case.
+// bad_input is a sentence about the fault of a case.
 struct bad_input : std::runtime_error {
     using std::runtime_error::runtime_error;
 };

@@ -38,7 +38,7 @@
 //   cell sequences    u64 [tokens], bit s: the cell belongs to sequence s; 0: unused
 //   sinks             f32 [heads]
 //
-// paged_attn.h says which cells a query sees and what is computed.
+// paged_attn.h says which cells a query sees and defines the result.
 //
 // The spilled pages go to an unnamed file in DIR (default: the working directory), which
 // must be on a disk. Exit status: 0; 1 when the computation failed; 2 for a bad case or

@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// ErrUnsupported is what New returns where the pager cannot be built.
+// ErrUnsupported is New's error where the pager cannot be built.
 var ErrUnsupported = errors.New("paged attention needs Linux and a build with cgo")
 
 // MaxSequences is how many sequences a cell can tell apart.
@@ -29,8 +29,8 @@ type Config struct {
 	SpillBytes uint64 // 0: no cap
 	Direct     bool   // bypass the page cache for spilled pages
 
-	// Settings names what a person may change to give more memory and disk, for errors
-	// about room; may be empty.
+	// Settings names the settings that give more memory and disk, for errors about room;
+	// may be empty.
 	Settings string
 
 	// C functions that give and take memory for the frames, as kvp_config has them; nil:
@@ -62,7 +62,7 @@ type Section struct {
 	KeyOffset, ValueOffset int64
 }
 
-// A BatchDesc is what a forward pass knows about the cells of a group.
+// A BatchDesc is a forward pass's knowledge of the cells of a group.
 type BatchDesc struct {
 	Group     int
 	FirstCell int      // a multiple of Config.PageCells
@@ -85,7 +85,7 @@ type Params struct {
 	MaxBias float32
 }
 
-// Stats are what a pager has done so far.
+// Stats are the counts of a pager so far.
 type Stats struct {
 	Frames, FramesUsed    uint64
 	ArenaBytes            uint64

@@ -24,14 +24,14 @@ type Pager struct {
 	settings string // of Config
 }
 
-// A Batch is a forward pass's copy of what it knows about a group's cells. The pager
+// A Batch is a forward pass's copy of its knowledge of a group's cells. The pager
 // keeps the last few of each group.
 type Batch struct {
 	b *C.kvp_batch
 }
 
-// call runs f, which returns 0 or a negative errno, and makes an error of what the library
-// says. The text is kept per thread.
+// call runs f, which returns 0 or a negative errno, and makes an error of the library's
+// sentence. The text is kept per thread.
 func call(f func() C.int) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -41,7 +41,7 @@ func call(f func() C.int) error {
 	return nil
 }
 
-// An Error is a failed call: what was attempted and what can be done, and its errno.
+// An Error is a failed call: the operation and the remedy, and its errno.
 type Error struct {
 	Errno   syscall.Errno
 	Message string
@@ -207,7 +207,7 @@ func (p *Pager) Back(layer, page int, sections []Section) error {
 	})
 }
 
-// Err is the first I/O error on a page. What was computed since must not be used.
+// Err is the first I/O error on a page. Results computed since must not be used.
 func (p *Pager) Err() error {
 	var message *C.char
 	if rc := C.kvp_pager_error(p.p, &message); rc < 0 {
@@ -216,7 +216,7 @@ func (p *Pager) Err() error {
 	return nil
 }
 
-// Stats are what the pager has done so far.
+// Stats are the counts of the pager so far.
 func (p *Pager) Stats() Stats {
 	var s C.kvp_stats
 	C.kvp_pager_stats(p.p, &s)
@@ -229,7 +229,7 @@ func (p *Pager) Stats() Stats {
 	}
 }
 
-// Begin copies what a forward pass knows about a group's cells.
+// Begin copies a forward pass's knowledge of a group's cells.
 func (p *Pager) Begin(d BatchDesc) (*Batch, error) {
 	if len(d.Pos) != len(d.Seqs) || len(d.QueryPos) != len(d.QuerySeq) || len(d.QueryPos) != len(d.QueryCell) {
 		return nil, errors.New("describing a batch: its lists differ in length")

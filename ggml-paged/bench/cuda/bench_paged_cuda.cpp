@@ -1,4 +1,4 @@
-// bench_paged_cuda: attention over K and V in host memory, beside what the hardware allows.
+// bench_paged_cuda: attention over K and V in host memory, beside the limits of the hardware.
 //
 //   bench_paged_cuda [--json FILE] [--workers N] [--only decode,pages,prefill,hybrid,seed]
 //
@@ -243,7 +243,7 @@ void measure(const options & o) {
 
 options parse(int argc, char ** argv) {
     options o;
-    // One core enqueues, one is for what else there is.
+    // One core enqueues, one is for other processes.
     o.workers = std::max(1u, std::min(64u, std::thread::hardware_concurrency()) - std::min(2u, std::thread::hardware_concurrency() - 1));
     for (int i = 1; i < argc; i++) {
         const std::string a = argv[i];

@@ -114,8 +114,8 @@ layer_rig::~layer_rig() {
     kvp_pager_free(pager_);
 }
 
-// One cell's rows serve all: what is attended to does not matter for time, only that no
-// row is zero or out of range.
+// One cell's rows serve all: values do not change the time, as long as no row is zero or
+// out of range.
 void layer_rig::fill_pages(uint32_t layer) {
     std::mt19937 random(1 + layer);
     std::normal_distribution<float> normal;

@@ -1,5 +1,5 @@
-// Layers whose K and V a pager holds in page-locked memory, ops over them with their tensors
-// on the device, and what computes them.
+// Layers whose K and V a pager holds in page-locked memory, ops over these layers with their
+// tensors on the device, and the context that computes the ops.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ private:
     size_t             depth_ = 0;
 };
 
-// Functions throw std::runtime_error with what failed.
+// Functions throw std::runtime_error with the name of the failed call.
 class cuda_context {
 public:
     // keep: pages stay on the device once they were there.

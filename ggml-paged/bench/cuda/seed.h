@@ -1,4 +1,4 @@
-// What the project that this one took its names from measured on a Quadro M6000 with PCIe
+// Figures of the project from which this one took its names, on a Quadro M6000 with PCIe
 // 3.0: one token over K and V in host memory, 40 query heads and 8 K/V heads of 128, f16.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Command recall-prompts writes what scripts/gpu-suite.sh asks a recall model: a line per
+// Command recall-prompts writes the questions of scripts/gpu-suite.sh to a recall model: a line per
 // question, with the answer, a tab, and the body of a request to /api/generate.
 //
 //	go run ./internal/testmodel/mkmodel -arch recall -o recall.gguf
