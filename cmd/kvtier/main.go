@@ -62,7 +62,7 @@ func newCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:     "kvtier",
 		Short:   "Look after the pages that kvtier's Ollama keeps on disk",
-		Version: version.Version,
+		Version: version.String(),
 	}
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)

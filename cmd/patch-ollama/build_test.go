@@ -114,7 +114,7 @@ func TestBuild(t *testing.T) {
 	w := newWorld(t).withSeries().forBuild()
 	r := w.run("build", "--src", w.clone, "-j", "1")
 	require.Zero(t, r.status, r.stderr)
-	require.Equal(t, "build/ollama/bin/ollama "+ollamasrc.BuildVersion("v0.16.1")+"\n", r.stdout)
+	require.Equal(t, "build/ollama/bin/ollama "+ollamasrc.BuildVersion(t.Context(), w.root, "v0.16.1")+"\n", r.stdout)
 	require.Regexp(t, `^fetch v0\.16\.1     \d+\.\ds
 apply             2 patches applied
 cmake configure   \d+\.\ds
@@ -133,7 +133,7 @@ $`, r.stderr)
 	require.Equal(t, "go 1.24.1\n\nuse (\n\t./src\n\t../..\n)\n", w.read(w.path("build/ollama/go.work")))
 
 	out := w.ok("status")
-	require.Contains(t, out, "binary      build/ollama/bin/ollama "+ollamasrc.BuildVersion("v0.16.1")+"\nlibraries   libggml-cpu.so\n")
+	require.Contains(t, out, "binary      build/ollama/bin/ollama "+ollamasrc.BuildVersion(t.Context(), w.root, "v0.16.1")+"\nlibraries   libggml-cpu.so\n")
 	require.Contains(t, out, "tree        clean")
 }
 
@@ -181,7 +181,7 @@ func TestBuildAfterMove(t *testing.T) {
 func TestBuildFollowsTheTree(t *testing.T) {
 	w := newWorld(t).forBuild()
 	w.ok("fetch", "--src", w.clone, "--version", "v0.17.4")
-	require.Equal(t, "build/ollama/bin/ollama "+ollamasrc.BuildVersion("v0.17.4")+"\n", w.ok("build"))
+	require.Equal(t, "build/ollama/bin/ollama "+ollamasrc.BuildVersion(t.Context(), w.root, "v0.17.4")+"\n", w.ok("build"))
 	require.Contains(t, w.refused("build", "--version", "v0.16.1"), "holds Ollama v0.17.4 from a clone")
 }
 

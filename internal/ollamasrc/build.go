@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/progress"
-	"github.com/kvtier/kvtier/internal/version"
 )
 
 // BuildOptions says how to build. The zero value of each field but Jobs is a
@@ -25,9 +24,10 @@ type BuildOptions struct {
 	CUDAArchitectures string
 }
 
-// BuildVersion is the version that the patched binary reports.
-func BuildVersion(release string) string {
-	return numeric(release) + "+kvtier." + version.Version
+// BuildVersion is the version that a patched binary reports: Ollama's, and as its build part
+// kvtier's in the checkout at root.
+func BuildVersion(ctx context.Context, root, release string) string {
+	return numeric(release) + "+kvtier." + SourceVersion(ctx, root)
 }
 
 type builder struct {
@@ -85,9 +85,10 @@ func (b *builder) binary(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	want := BuildVersion(ctx, b.lay.Root, b.tree.Version)
 	ldflags := strings.Join([]string{
 		"-s", "-w",
-		"-X=" + ModulePath + "/version.Version=" + BuildVersion(b.tree.Version),
+		"-X=" + ModulePath + "/version.Version=" + want,
 		"-X=" + ModulePath + "/server.mode=release",
 	}, " ")
 	name := b.stepName("go build")
@@ -110,7 +111,7 @@ func (b *builder) binary(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if want := BuildVersion(b.tree.Version); got != want {
+	if got != want {
 		return "", fmt.Errorf("%s reports version %s, but %s was built; remove it and build again", Rel(b.lay.Binary()), got, want)
 	}
 	return got, nil

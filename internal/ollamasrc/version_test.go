@@ -32,5 +32,5 @@ func TestSupportedTags(t *testing.T) {
 }
 
 func TestBuildVersion(t *testing.T) {
-	require.Equal(t, "0.16.1+kvtier."+version.Version, BuildVersion("v0.16.1"))
+	require.Equal(t, "0.16.1+kvtier."+version.Unreleased, BuildVersion(t.Context(), t.TempDir(), "v0.16.1"))
 }

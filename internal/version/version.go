@@ -1,8 +1,66 @@
-// Package version holds kvtier's own version, which the build of the patched
-// Ollama, the operator's tool and the page manifests all report.
+// Package version is kvtier's own version, as its programs and the patched Ollama report it.
 package version
 
-// Version is kvtier's release, a semantic version without the leading v. It
-// becomes the build part of the patched binary's version: Ollama v0.16.1 with
-// kvtier 0.1.0 calls itself 0.16.1+kvtier.0.1.0.
-const Version = "0.1.0"
+import (
+	"runtime/debug"
+	"strings"
+
+	"golang.org/x/mod/module"
+)
+
+const (
+	// Release is the release that this source leads to, a semantic version without the
+	// leading v.
+	Release = "0.1.0"
+
+	// Unreleased is the version of a build whose commit is unknown.
+	Unreleased = Release + "-devel"
+
+	// hashDigits is the number of digits of a commit that a version has.
+	hashDigits = 7
+)
+
+// OfCommit is the version of a build from a commit without a release's tag. Dirty says that
+// files differ from the commit.
+func OfCommit(hash string, dirty bool) string {
+	v := Unreleased + "-g" + hash[:min(len(hash), hashDigits)]
+	if dirty {
+		v += "-dirty"
+	}
+	return v
+}
+
+// String is the version of the running program: the tag that it was built from, or the
+// commit, as far as Go recorded either.
+func String() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return Unreleased
+	}
+	return of(info)
+}
+
+func of(info *debug.BuildInfo) string {
+	var hash string
+	dirty := false
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			hash = s.Value
+		case "vcs.modified":
+			dirty = s.Value == "true"
+		}
+	}
+	tag := info.Main.Version
+	switch {
+	case strings.HasPrefix(tag, "v") && !module.IsPseudoVersion(tag) && !dirty:
+		return strings.TrimPrefix(tag, "v")
+	case hash != "":
+		return OfCommit(hash, dirty)
+	case module.IsPseudoVersion(tag): // go install of a commit
+		if hash, err := module.PseudoVersionRev(tag); err == nil {
+			return OfCommit(hash, false)
+		}
+	}
+	return Unreleased
+}

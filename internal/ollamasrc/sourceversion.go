@@ -1,0 +1,52 @@
+package ollamasrc
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+
+	"github.com/kvtier/kvtier/internal/version"
+)
+
+// linked are the files of the checkout that the patched binary is made of.
+var linked = []string{
+	"diskstore", "ggml-paged", "internal/memory", "internal/priority", "internal/vfs", "kvcache", "patches", "go.mod", "go.sum",
+	":(exclude,glob)**/*_test.go", ":(exclude,glob)**/testdata/**", ":(exclude,glob)**/*.md",
+}
+
+// SourceVersion is the version of the checkout in root as the patched binary reports it: a
+// release's, or that of the last commit that changed the binary. Pages belong to the bytes
+// of the binary that computed them, so a commit that changes documents or tests alone must
+// not change the version.
+func SourceVersion(ctx context.Context, root string) string {
+	// An archive of the source may lie inside another repository.
+	g := git{dir: root, env: []string{"GIT_CEILING_DIRECTORIES=" + filepath.Dir(root)}}
+	v, err := describe(ctx, g)
+	if err != nil {
+		return version.Unreleased
+	}
+	return v
+}
+
+func describe(ctx context.Context, g git) (string, error) {
+	onLinked := func(args ...string) (string, error) { return g.run(ctx, append(append(args, "--"), linked...)...) }
+	changes, err := onLinked("status", "--porcelain")
+	if err != nil {
+		return "", err
+	}
+	tag, err := g.run(ctx, "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*")
+	if err == nil && changes == "" {
+		since, err := onLinked("diff", "--name-only", tag, "HEAD")
+		if err != nil {
+			return "", err
+		}
+		if since == "" {
+			return strings.TrimPrefix(tag, "v"), nil
+		}
+	}
+	hash, err := onLinked("log", "-1", "--format=%H")
+	if err != nil {
+		return "", err
+	}
+	return version.OfCommit(hash, changes != ""), nil
+}
