@@ -17,7 +17,7 @@ import (
 )
 
 // fakeCMake configures, "builds" and installs one library, and logs how it was
-// called. What it should do wrong stands in FAKE_CMAKE.
+// called. FAKE_CMAKE names the fault that it should have.
 func fakeCMake(args []string) int {
 	log, err := os.OpenFile(os.Getenv("FAKE_CMAKE_LOG"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {

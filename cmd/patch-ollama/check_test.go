@@ -158,7 +158,7 @@ func TestCheckContradiction(t *testing.T) {
 	require.Equal(t, "--all and --version contradict each other; give one of them", w.misused("check", "--all", "--version", "v0.16.1"))
 }
 
-// Check and apply must agree about what fits.
+// Check and apply must agree about the patches that fit.
 func TestCheckAgreesWithApply(t *testing.T) {
 	w := newWorld(t).withSeries()
 	for _, version := range []string{"v0.16.1", "v0.16.2", "v0.17.4"} {

@@ -145,7 +145,7 @@ func (w *world) commit(name, text, subject string) {
 
 func (w *world) head() string { return w.git(w.src(""), "rev-parse", "HEAD") }
 
-// result is what a command line left.
+// result is the outcome of a command line.
 type result struct {
 	stdout, stderr string
 	status         int

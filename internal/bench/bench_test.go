@@ -232,7 +232,7 @@ func TestQuick(t *testing.T) {
 }
 
 // TestDirAndLog runs as the GPU suite does: away from any checkout, with a folder for
-// everything and a file for what servers print.
+// everything and a file for the output of servers.
 func TestDirAndLog(t *testing.T) {
 	binary, err := ollamatest.FindBinary()
 	if errors.Is(err, ollamatest.ErrNoBinary) {

@@ -106,8 +106,8 @@ func requireSecondTurnSame(t *testing.T, plain, tiered loadedModel, n int) {
 }
 
 // TestEveryArchitectureShifts: a conversation that outgrows its context is exact up to where
-// it was shifted, and what is stored of it before comes back with the bits of one that never
-// was.
+// it was shifted, and its pages from before come back with the bits of a conversation that
+// was never shifted.
 func TestEveryArchitectureShifts(t *testing.T) {
 	const n, ctx, answer = 300, 512, 260
 	small := func(r *ollamatest.Request) { r.Options["num_ctx"] = ctx }
@@ -153,7 +153,8 @@ func (m loadedModel) turnWith(prompt string, tokens int, change func(*ollamatest
 	return m.server.ask(prompt, tokens, func(r *ollamatest.Request) { r.Model = m.shape.Arch }, change)
 }
 
-// TestModelsThatStayOff: what cannot be restored exactly runs as in Ollama, and says so.
+// TestModelsThatStayOff: a model that cannot be restored exactly runs as in Ollama, with a
+// log line.
 func TestModelsThatStayOff(t *testing.T) {
 	s := modelServer{start(t, "OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1")}
 	restored := make(map[string]bool)

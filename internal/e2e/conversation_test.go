@@ -15,7 +15,7 @@ import (
 	"github.com/kvtier/kvtier/internal/ollamatest"
 )
 
-// Prompts shorter than a page, exactly one, and one token more, all come back whole but for
+// Prompts shorter than a page, exactly one, and one token more, all come back whole, except
 // the token that is sampled from.
 func TestPromptLengths(t *testing.T) {
 	s := start(t)
@@ -87,7 +87,7 @@ func TestBranch(t *testing.T) {
 	requireSame(t, heldLeft, s.ask(left, 33), "left branch")
 }
 
-// A shift in the middle of generation stores what it discards and nothing that it moved.
+// A shift in the middle of generation stores the rows that it discards, and no row that it moved.
 func TestContextShift(t *testing.T) {
 	const ctx = 1024
 	s := start(t)
@@ -113,7 +113,7 @@ func (s *server) flushed() string {
 }
 
 // requireCold checks an answer against a server that never stored anything: the text, and
-// log probabilities within what another shape of batches changes.
+// log probabilities within the change by another shape of batches.
 func requireCold(t *testing.T, s *server, text string, got answer, change ...func(*ollamatest.Request)) {
 	t.Helper()
 	cold := start(t)
@@ -187,8 +187,8 @@ func TestPrivateRequest(t *testing.T) {
 	require.NotEmpty(t, s.pages())
 }
 
-// A private request comes to the end of its context in a model that cannot be shifted: what
-// is left of it is computed anew from the first position on, below what was public there.
+// A private request comes to the end of its context in a model that cannot be shifted: its
+// kept text is computed again from the first position on, where text was public before.
 func TestPrivateRequestThatIsComputedAnew(t *testing.T) {
 	s := modelServer{start(t, "OLLAMA_NEW_ENGINE=1", "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_KV_TIER_PAGE_TOKENS=64")}
 	m := s.load(t, "qwen3next")
@@ -244,7 +244,7 @@ func TestParallelRequests(t *testing.T) {
 }
 
 // Ctrl-C reaches runner and server at once, and so does a service that is stopped: the
-// runner stores what it has before it ends.
+// runner stores its pages before it ends.
 func TestSignalledRunnerStoresItsPages(t *testing.T) {
 	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 		s := start(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// Whatever is wrong with the store, requests succeed and the log says so once.
+// With any fault of the store, requests succeed and the log reports the fault once.
 
 func TestUnusableRootLeavesTieringOff(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
@@ -72,8 +72,8 @@ func TestRootLosesItsPermissions(t *testing.T) {
 	require.LessOrEqual(t, strings.Count(s.Logs()[mark:], "level=WARN"), 2, "the log repeats itself")
 }
 
-// Writes are refused for one turn of a conversation. The turns after it store what is missing,
-// and all of it comes back after the model was unloaded.
+// Writes are refused for one turn of a conversation. Later turns store the missing pages, and
+// all of the conversation comes back after the model was unloaded.
 func TestWritesRefusedForOneTurn(t *testing.T) {
 	s := start(t)
 	s.ask("", 1) // the store makes its directories

@@ -129,7 +129,7 @@ func TestForkWhileDecoding(t *testing.T) {
 }
 
 // Several users with one system prompt take turns in fewer slots, in a conversation each.
-// Each turn, before and after kill -9, gives what it gave when its slot held it.
+// Each turn, before and after kill -9, gives the same as when its slot held the conversation.
 func TestMultiUserTurns(t *testing.T) {
 	s := multiuser(t, 2)
 	system := prompt(t, pageTokens+200, 80)

@@ -94,7 +94,7 @@ func (s *server) context() context.Context {
 	return ctx
 }
 
-// answer is what a request gave and what was restored for it.
+// answer is the answer to a request, and the tokens restored for the request.
 type answer struct {
 	ollamatest.Result
 	restored int
@@ -174,8 +174,8 @@ func (s *server) unload() {
 	require.NoError(s.t, s.Unload(s.context(), model))
 }
 
-// crash kills server and runner with SIGKILL, once what was asked is stored, and starts the
-// server again.
+// crash kills server and runner with SIGKILL, once all prompts so far are stored, and starts
+// the server again.
 func (s *server) crash() {
 	s.t.Helper()
 	s.flush()
@@ -185,8 +185,8 @@ func (s *server) crash() {
 
 var runnerPort = regexp.MustCompile(`runner --ollama-engine --model \S+ --port (\d+)`)
 
-// flush returns when the runner that was started last has stored what it sealed. One that is
-// gone did so when it was unloaded.
+// flush returns when the runner that was started last has stored its sealed pages. A runner
+// that is gone stored them when it was unloaded.
 func (s *server) flush() {
 	s.t.Helper()
 	url, err := s.runnerURL()

@@ -81,7 +81,7 @@ func TestOtherEngineIsReclaimed(t *testing.T) {
 	require.Equal(t, 599, s.ask(text, 4).restored)
 }
 
-// otherBuild is an executable that differs in its bytes and not in what it does.
+// otherBuild is an executable that differs in its bytes and not in its behaviour.
 func otherBuild(t *testing.T) string {
 	t.Helper()
 	binary, err := ollamatest.FindBinary()

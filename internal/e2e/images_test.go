@@ -12,8 +12,8 @@ import (
 var restoredImages = []string{"gemma3-vision", "gemma4-vision", "mistral3"}
 
 // TestImagesComeBackByContent: the same image is the same in another process, and another of
-// the same size is not. What the model sees after it has the bits of a conversation that
-// never left.
+// the same size is not. Tokens after the image have the bits of a conversation that never
+// left.
 func TestImagesComeBackByContent(t *testing.T) {
 	env := []string{"OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1", "OLLAMA_NUM_PARALLEL=1"}
 	plain := modelServer{startOptions(t, "", ollamatest.Options{Env: env})}

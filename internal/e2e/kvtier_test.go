@@ -26,8 +26,7 @@ func buildTool(t *testing.T, root string) tool {
 	return tool{t, binary, root}
 }
 
-// run runs a verb, which must end with the given status, and returns what it
-// prints.
+// run runs a verb, which must end with the given status, and returns its output.
 func (k tool) run(status int, args ...string) string {
 	k.t.Helper()
 	cmd := exec.Command(k.binary, append(args, "--root", k.root, "--models", shared.models)...)
@@ -48,7 +47,7 @@ func TestKvtierBesideAServer(t *testing.T) {
 	text := prompt(t, n, 1)
 	s.ask(text, 40)
 	held := s.ask(text, 40)
-	s.unload() // which stores what is left
+	s.unload() // which stores the remaining pages
 
 	require.Contains(t, k.run(0, "ls"), model+":latest")
 	k.run(0, "stat")

@@ -39,9 +39,9 @@ const (
 )
 
 var (
-	// engineLine is what the server prints when it starts a runner.
+	// engineLine is the server's log line when it starts a runner.
 	engineLine = regexp.MustCompile(`cmd="[^"]* runner (--ollama-engine)? ?--model`)
-	// tensorLine is what a runner prints for each tensor that the engine takes.
+	// tensorLine is a runner's log line for each tensor that the engine takes.
 	tensorLine = regexp.MustCompile(`msg="found tensor" name=(\S+)`)
 )
 
@@ -210,7 +210,7 @@ func (m loadedModel) requireAllTensorsTaken() {
 	require.Subset(m.t, taken, written)
 }
 
-// requireContextMatters: one word changes what comes long after it.
+// requireContextMatters: one word changes tokens long after it.
 func (m loadedModel) requireContextMatters() {
 	m.t.Helper()
 	words := strings.Fields(m.prompt(modelPrompt, 2))

@@ -65,8 +65,8 @@ func startPlain(t *testing.T, env ...string) *server {
 // type: it rounds queries to 8 bits where K is quantized.
 var stockError = map[string]float64{"f16": 0.02, "q8_0": 0.05, "q4_0": 0.2}
 
-// Paging is exact attention: what it says agrees with stock attention within what stock
-// itself is off by, whatever the type of K and V and however many slots there are.
+// Paging is exact attention: its answers agree with stock attention within the error of stock
+// attention, for every type of K and V and any number of slots.
 func TestPagedAgreesWithStock(t *testing.T) {
 	for _, cacheType := range []string{"f16", "q8_0", "q4_0"} {
 		for _, slots := range []int{1, 4} {
@@ -83,8 +83,8 @@ func TestPagedAgreesWithStock(t *testing.T) {
 	}
 }
 
-// What is in memory changes nothing: a budget of three pages gives the bits of a budget for
-// all, through a prompt, its answer, a branch and a second turn.
+// The pages in memory change nothing: a budget of three pages gives the bits of a budget for
+// all pages, through a prompt, its answer, a branch and a second turn.
 func TestPagedBitsDoNotDependOnTheBudget(t *testing.T) {
 	small, large := startPlain(t, paged(t, 64, 1)...), startPlain(t, paged(t, 64, plenty)...)
 	first := prompt(t, 1700, 61)
@@ -292,9 +292,9 @@ func TestPagedMemoryIsTheBudget(t *testing.T) {
 	require.Greater(t, small, int64(8*256*bytesPerToken), "the budget is in it")
 }
 
-// Recall finds what was said at the start, in the middle and at the end of a context that
-// is many times the budget, in memory that stays under it. KVTIER_RECALL_TOKENS asks for
-// another length than 32k.
+// Recall finds text from the start, the middle and the end of a context that is many times
+// the budget, while memory stays under the budget. KVTIER_RECALL_TOKENS sets another length
+// than 32k.
 func TestPagedRecall(t *testing.T) {
 	tokens := 32 << 10
 	if text := os.Getenv("KVTIER_RECALL_TOKENS"); text != "" {
@@ -306,8 +306,8 @@ func TestPagedRecall(t *testing.T) {
 		budget     = 4e6
 		layers     = 4
 		kvPerToken = layers * 2 * 2 * 64 * 2 // K and V, 2 heads of 64, f16: 2 kB
-		// what else the runner takes for a prompt of 32k: its text, its tokens in the garbage
-		// collected heap, what the pager knows of each cell
+		// other memory of the runner for a prompt of 32k: its text, its tokens in the garbage
+		// collected heap, the pager's data of each cell
 		slack = 48e6
 	)
 	gguf := filepath.Join(t.TempDir(), "recall.gguf")

@@ -14,17 +14,17 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// Paged attention in models other than the tests' usual one: what stock attention does
-// with windows, sinks and two caches in one is what paging must do too.
+// Paged attention in models other than the tests' usual one: paging must equal stock
+// attention with windows, sinks and two caches in one.
 
-// Gemma 3 keeps the layers with a window, 5 of 6, in a cache of their own that lets go of
-// what no window reaches.
+// Gemma 3 keeps the layers with a window, 5 of 6, in a cache of their own that drops rows
+// which no window reaches.
 func TestPagedSlidingWindows(t *testing.T) {
 	testPagedModel(t, testmodel.Shape{Arch: "gemma3", Layers: 7, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Window: 64, Seed: 3})
 }
 
 // gpt-oss has a sink in each head, and windows in every other layer. The cache of these
-// lets go of what is 4,096 tokens back: a long prompt gets there.
+// drops rows 4,096 tokens back: a long prompt gets there.
 func TestPagedSinks(t *testing.T) {
 	m := testPagedModel(t, testmodel.Shape{Arch: "gptoss", Layers: 4, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Window: 64, Seed: 3})
 	t.Run("long", m.long)
@@ -54,7 +54,7 @@ const modelPageCells = 32
 // last takes several batches.
 var modelLengths = []int{30, 63, 64, 65, 66, 300, 1500}
 
-// pagedModel is a model and what its servers are started with.
+// pagedModel is a model and the settings of its servers.
 type pagedModel struct {
 	shape testmodel.Shape
 	gguf  string
@@ -207,7 +207,7 @@ func (m pagedModel) shift(t *testing.T) {
 	}
 }
 
-// long: past what a cache of windows keeps, and back to where it has nothing any more.
+// long: past the rows that a cache of windows keeps, and back to where it has none any more.
 func (m pagedModel) long(t *testing.T) {
 	s := m.start(t, 1)
 	room := func(r *ollamatest.Request) { r.Options["num_ctx"] = 6144 }

@@ -34,10 +34,10 @@ func placedRequest(text string, private bool) ollamatest.Request {
 	return r
 }
 
-// TestPagedPlacedRowsBesideOtherSlots: what is restored stays in the page's file and leaves
-// memory without being written. Rows of other slots in the same page of cells are in no file
-// and must not go with it. Memory holds a fraction of what the slots do, so that every page
-// leaves it; some users go away in the middle of an answer.
+// TestPagedPlacedRowsBesideOtherSlots: restored rows stay in the page's file and leave memory
+// without being written. Rows of other slots in the same page of cells are in no file and
+// must not be lost with them. Memory holds a fraction of the slots' rows, so that every page
+// leaves memory; some users go away in the middle of an answer.
 func TestPagedPlacedRowsBesideOtherSlots(t *testing.T) {
 	texts := placedTexts(t)
 	fresh := startPlain(t, append(paged(t, 64, plenty), "OLLAMA_NUM_PARALLEL=1")...)

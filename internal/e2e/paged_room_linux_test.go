@@ -17,7 +17,7 @@ import (
 )
 
 // A model whose heads the op cannot compute is refused when it is loaded, with a sentence.
-// It used to load, and answered what was in the memory of the result.
+// Such a model used to load, and answered with leftovers in the memory of the result.
 func TestPagedRefusesShapesWithoutKernels(t *testing.T) {
 	odd := testmodel.Shape{Arch: "qwen3", Layers: 3, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 40, Seed: 1}
 	gguf := filepath.Join(t.TempDir(), "odd.gguf")
@@ -121,7 +121,7 @@ func TestPagedReadErrorStoresWhatWasSealed(t *testing.T) {
 	require.Positive(t, s.ask(text, 8).restored, "what was computed before is not computed again")
 }
 
-// Restored pages count as what they are: slots that are short of room together, restore and
+// Restored pages count for the room: slots that are short of room together restore and
 // shift, beside each other, with a cache for windows and without.
 func TestPagedRoomTogetherWithTiering(t *testing.T) {
 	for _, shape := range []testmodel.Shape{

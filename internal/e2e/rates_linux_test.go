@@ -21,7 +21,7 @@ func TestRemoteThatHangsIsGivenUp(t *testing.T) {
 
 	mount := mounts.NewPassthrough(t, source)
 	s = start(t, "OLLAMA_KV_TIER_REMOTE="+mount.Dir, "OLLAMA_KV_TIER_TEST=0", "OLLAMA_KV_TIER_WARM_GB=0", "OLLAMA_DEBUG=1")
-	s.ask(prompt(t, 600, 2), 1) // what computing costs
+	s.ask(prompt(t, 600, 2), 1) // the cost of computing
 	mount.Stall(mounts.OpRead)
 	got := s.ask(text, 8)
 	require.Zero(t, got.restored)

@@ -13,7 +13,7 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// What is stored of a model goes with it.
+// The pages of a model go with the model.
 
 // removable is a server with models and page directories of its own.
 type removable struct {
@@ -93,8 +93,8 @@ func TestRemovedNameKeepsPagesOfTheOther(t *testing.T) {
 	require.Empty(t, s.remotePages(t))
 }
 
-// A model that is removed while it answers finishes its answer, and what its runner stores
-// until it ends goes with it.
+// A model that is removed while it answers finishes its answer, and pages that its runner
+// stores until then go with the model.
 func TestRemovedWhileItAnswers(t *testing.T) {
 	s := startRemovable(t)
 	s.fill(t)

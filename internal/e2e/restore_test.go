@@ -9,7 +9,7 @@ import (
 	"github.com/kvtier/kvtier/internal/ollamatest"
 )
 
-// TestRestoredLogitsAreBitIdentical shows the main promise: what comes back from the disk
+// TestRestoredLogitsAreBitIdentical shows the main promise: a conversation from disk
 // gives the same log probabilities, to the last bit, as a slot that was never evicted.
 func TestRestoredLogitsAreBitIdentical(t *testing.T) {
 	kinds := []struct{ name, flash, cache string }{

@@ -21,8 +21,8 @@ func remoteDir(t *testing.T) string {
 	return dir
 }
 
-// Two servers share a local and a remote directory: each restores what the other stored, to
-// the last bit, wherever it has moved to.
+// Two servers share a local and a remote directory: each restores the other's pages, to
+// the last bit, from the directory they have moved to.
 func TestTwoServersShareBothTiers(t *testing.T) {
 	root, remote := filepath.Join(t.TempDir(), "pages"), remoteDir(t)
 	// a page of this model is 0.4 MB: the budget does not hold both conversations
@@ -57,7 +57,7 @@ func TestTwoServersShareBothTiers(t *testing.T) {
 }
 
 // One of two servers is killed with SIGKILL, again and again, while the other answers: the
-// answers stay what they were, and what both stored is usable.
+// answers stay the same, and the pages of both are usable.
 func TestServerIsKilledBesideAnother(t *testing.T) {
 	root, remote := filepath.Join(t.TempDir(), "pages"), remoteDir(t)
 	env := []string{"OLLAMA_KV_TIER_REMOTE=" + remote, "OLLAMA_KV_TIER_LOCAL_GB=0.004"}
@@ -68,7 +68,7 @@ func TestServerIsKilledBesideAnother(t *testing.T) {
 	held := b.ask(text, 33)
 
 	for i := range int64(3) {
-		// what is killed is in the middle of an answer, and of storing its prompt
+		// the killed server is in the middle of an answer, and of storing its prompt
 		ctx, cancel := context.WithCancel(a.context())
 		request := ollamatest.Request{Model: model, Prompt: prompt(t, 1900, 10+i), Raw: true,
 			Options: oneThread(ollamatest.Greedy(100_000, numCtx))}

@@ -19,7 +19,7 @@ import (
 
 // shiftingArchitectures are the models whose text is reused at another position when
 // OLLAMA_KV_TIER_REUSE asks for it. llama4 has layers without positions, which its shift
-// function turns all the same.
+// function turns nevertheless.
 var shiftingArchitectures = []string{
 	"deepseek2", "gemma3", "gemma3n", "gemma4", "glm4moelite", "gptoss", "llama", "mistral3", "mllama", "olmo3",
 	"qwen2", "qwen3", "qwen3moe",
@@ -36,8 +36,8 @@ func (s *server) shifted(mark int) (n int) {
 	return n
 }
 
-// A chat whose oldest messages are left out: what is kept before them, what is left out, what
-// is kept after them, and the next question.
+// A chat whose oldest messages are left out: the text kept before them, the text left out, the
+// text kept after them, and the next question.
 const keptBefore, leftOut, keptAfter, asks = 40, 150, 200, 20
 
 // shiftedApart is how far log probabilities are apart because K was rounded once more when it
@@ -50,9 +50,9 @@ func (m loadedModel) parts() (before, out, after, question string) {
 }
 
 // TestShiftedTextOfEveryArchitecture: where only one layer listens to other tokens, K and V
-// follow from a token and its position alone. What is reused at another position must then
-// give what computing it there gives, up to rounding, in whichever layer that is: a shift
-// function that turns too much, too little or the wrong way does not.
+// follow from a token and its position alone. Text that is reused at another position must
+// then give the result of computing the text there, up to rounding, for each choice of the
+// layer. With a shift function that turns too much, too little or the wrong way it does not.
 func TestShiftedTextOfEveryArchitecture(t *testing.T) {
 	for cache, archs := range map[string][]string{"f16": shiftingArchitectures, "q8_0": {"gemma3", "qwen3"}} {
 		t.Run(cache, func(t *testing.T) {
@@ -95,7 +95,7 @@ func (s modelServer) loadListening(t *testing.T, arch string, layer int) loadedM
 	return s.loadChanged(t, arch, func(gguf string) { silence(t, gguf, layer) })
 }
 
-// silence makes what attention adds zero in all layers of a file but one.
+// silence makes attention add zero in all layers of a file except one.
 func silence(t *testing.T, path string, listens int) {
 	t.Helper()
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -120,8 +120,8 @@ func (s *server) loaded() loadedModel {
 	return loadedModel{server: s, shape: shape}
 }
 
-// Text that was reused at another position is close to what computing it gives; what follows
-// from it is never stored, and a server that wants exact text computes all of it.
+// Text that was reused at another position is close to computed text. Rows that follow from
+// such text are never stored, and a server that wants exact text computes all of it.
 func TestShiftedTextIsNeverStored(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "pages")
 	env := []string{"OLLAMA_KV_TIER_PAGE_TOKENS=64"}
@@ -135,7 +135,7 @@ func TestShiftedTextIsNeverStored(t *testing.T) {
 	require.GreaterOrEqual(t, s.shifted(mark), keptAfter-64)
 	require.GreaterOrEqual(t, got.restored, keptBefore+s.shifted(mark), "a part of the first page, and then the run")
 
-	// the slot goes on with what it has, and its next turn finds the history again
+	// the slot goes on with its rows, and its next turn finds the history again
 	mark = s.LogMark()
 	s.ask(before+after+question+" "+prompt(t, 30, 5), 1)
 	require.Zero(t, s.shifted(mark))

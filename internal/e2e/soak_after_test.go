@@ -38,8 +38,7 @@ func (p *soakPlay) countRestored(round soak.Round, mark int) {
 // isTiered reports whether the model is one that tiering supports.
 func (p *soakPlay) isTiered() bool { return strings.Contains(p.tiered.Logs(), "kv tier: on") }
 
-// trouble is what no server may log: that it fell over, and that anything about the store is
-// not as it should be.
+// trouble matches lines that no server may log: a crash, and a fault of the store.
 var trouble = regexp.MustCompile(`(?m)^(panic:|fatal error:|SIG[A-Z]+: |goroutine \d+ ).*|^.*level=(WARN|ERROR).* msg="kv .*$`)
 
 // allowed says which of it does not count: a burst of pages that the remote tier cannot take
@@ -50,7 +49,7 @@ func (p *soakPlay) allowed(line string) bool {
 		!p.isTiered() && strings.Contains(line, "kv tier: off for this model")
 }
 
-// finish ends both servers and looks at what they leave.
+// finish ends both servers and looks at their files.
 func (p *soakPlay) finish() {
 	require.NoError(p.t, p.tiered.Unload(p.tiered.context(), p.arch))
 	for name, s := range map[string]*server{"stock": p.stock, "tiered": p.tiered} {
@@ -76,8 +75,8 @@ func (p *soakPlay) finish() {
 	p.check(p.checkStore(), "checking the pages")
 }
 
-// checkStore looks at all files below the roots: pages are good, and what else there is was
-// left by the last runner, which Ollama ends with SIGKILL, and goes with a repair.
+// checkStore looks at all files below the roots: pages are good, and other files are
+// leftovers of the last runner, which Ollama ends with SIGKILL, and go with a repair.
 func (p *soakPlay) checkStore() error {
 	ctx := p.tiered.context()
 	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{

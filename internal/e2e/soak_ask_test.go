@@ -15,7 +15,7 @@ import (
 	"github.com/kvtier/kvtier/internal/soak"
 )
 
-// asked is a request with what it says.
+// asked is a request with its text.
 type asked struct {
 	soak.Request
 	messages []soak.Message
@@ -27,7 +27,7 @@ func (p *soakPlay) options(tokens int) map[string]any {
 	return options
 }
 
-// raw is a request for what follows a text.
+// raw is a request for the continuation of a text.
 func (p *soakPlay) raw(messages []soak.Message, prompt string, tokens int) ollamatest.Request {
 	return ollamatest.Request{
 		Model: p.arch, Prompt: prompt, Raw: true, Images: p.images(messages), Options: p.options(tokens), Shift: &p.shift,
@@ -101,8 +101,8 @@ func (p *soakPlay) stream(a asked, got func(tokens int)) error {
 	return p.tiered.API().Chat(ctx, &request, func(r api.ChatResponse) error { return count(r.Logprobs) })
 }
 
-// force compares answers inside: what both servers expect after the first part of what the
-// stock one said. Two servers that parted at a close call are compared past it this way.
+// force compares answers inside: the expectations of both servers after the first part of
+// the stock server's answer. Two servers that parted at a close call are compared past it this way.
 func (p *soakPlay) force(requests []asked, answers []ollamatest.Result) error {
 	var prompts []ollamatest.Request
 	for i, a := range requests {

@@ -80,7 +80,7 @@ func (p *soakPlay) leaveDuring(a asked, after int) error {
 	return nil // the connection is closed, there being more to read
 }
 
-// completion is what the server sends to the runner for a request.
+// completion is the server's request to the runner for a client's request.
 func (p *soakPlay) completion(a asked) ([]byte, error) {
 	options := api.DefaultOptions()
 	changed, err := json.Marshal(p.options(a.Answer))

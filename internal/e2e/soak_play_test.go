@@ -68,7 +68,7 @@ func playSoak(t *testing.T, setup soakSetup, history soak.History) {
 	p.finish()
 }
 
-// check fails the test, with what is needed to play the history again.
+// check fails the test, with the variables that play the history again.
 func (p *soakPlay) check(err error, doing string, args ...any) {
 	p.t.Helper()
 	if err == nil {
@@ -135,8 +135,8 @@ func (p *soakPlay) play(round soak.Round) {
 	}
 }
 
-// agree is compare, but for models with recurrent state, whose stock server is asked alone
-// before the tiered one is wrong: it lets a batch of a sequence that has ended write to the
+// agree is compare, except for models with recurrent state, whose stock server is asked alone
+// before the tiered one counts as wrong: it lets a batch of a sequence that has ended write to the
 // state that the next one has begun with (see kvcache.TieredCausal.Settle).
 func (p *soakPlay) agree(want *ollamatest.Result, got ollamatest.Result, alone func() (ollamatest.Result, error)) error {
 	err := p.compare(*want, got)
@@ -167,7 +167,7 @@ func (p *soakPlay) compare(want, got ollamatest.Result) error {
 	return err
 }
 
-// happen is what happens to the tiered server before a round.
+// happen disturbs the tiered server before a round.
 func (p *soakPlay) happen(e soak.Event) error {
 	s := p.tiered
 	switch e {

@@ -39,20 +39,20 @@ const (
 type soakModel struct {
 	arch string
 	// exact: a row depends on nothing but the tokens before it, when they are computed one
-	// at a time in one slot. (Which cells a sliding window uses depends on what was in it,
-	// and the order of cells decides low bits.)
+	// at a time in one slot. (The cells that a sliding window uses depend on its former
+	// content, and the order of cells decides low bits.)
 	exact  bool
 	vision bool    // takes images
 	bound  float64 // of log probabilities, where answers are not exact
 }
 
-// soakModels has no model whose answers depend on what was in the cache upstream, too: lfm2
-// and mllama. (In gemma4-vision an image sees the token after it, which may be that of another
+// soakModels has no model whose answers depend on the former content of the cache upstream,
+// too: lfm2 and mllama. (In gemma4-vision an image sees the token after it, which may be that of another
 // branch where the image's rows are used again.) Those with recurrent state are here, though
 // the stock server is now and then up to 0.5 off: see soakPlay.agree.
 //
-// Bounds are what two stock servers that play the same histories with four slots and an f16
-// cache are apart, and about twice more: qwen3 0.011 in 2,200 comparisons, the others in
+// Bounds are the difference between two stock servers that play the same histories with four
+// slots and an f16 cache, and about twice more: qwen3 0.011 in 2,200 comparisons, the others in
 // about 190 each. Mixtures of experts have more, where a router's choice is a close call. A
 // prompt of 500 words of which 32, a small page, are others is at least 0.16 apart with
 // qwen3, 0.32 with mistral3, gemma3 and qwen3moe, 0.15 with gptoss and 0.04 with llama4.
@@ -109,7 +109,7 @@ func forEachSoak(t *testing.T, slots int, play func(t *testing.T, setup soakSetu
 	}
 }
 
-// soakPlan is what the environment asks for: which models, from which seed on, and for how
+// soakPlan reads from the environment which models to play, from which seed on, and for how
 // long all of them together.
 func soakPlan(t *testing.T) (models []soakModel, first uint64, minutes float64) {
 	t.Helper()
@@ -145,7 +145,7 @@ func soakModelOf(t *testing.T, arch string) soakModel {
 	return soakModel{arch: arch, bound: soakBound}
 }
 
-// soakSetup is what both servers run with, which depends on the seed too.
+// soakSetup is the setup of both servers, which depends on the seed too.
 type soakSetup struct {
 	soakModel
 	shape  testmodel.Shape
@@ -153,7 +153,7 @@ type soakSetup struct {
 	slots  int
 	batch  int
 	exact  bool     // answers are the same to the last bit
-	eager  bool     // what is stored is restored, even if computing it is quicker
+	eager  bool     // stored pages are restored, even if computing them is quicker
 	common []string // of the environment
 	tier   []string // of the tiered server's
 	root   string
@@ -176,7 +176,7 @@ func newSoakSetup(t *testing.T, m soakModel, seed uint64, slots int) soakSetup {
 
 	cache := "f16"
 	if m.vision {
-		s.batch = 1 // or an image would see what follows it
+		s.batch = 1 // or an image would see the text after it
 	}
 	if s.exact {
 		s.batch = 1

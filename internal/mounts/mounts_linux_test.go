@@ -33,7 +33,7 @@ func TestPassthrough(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "one", string(data))
 
-	// What is asked of it fails as it was told, and nothing else does.
+	// The chosen operations fail as told, and no others.
 	p.Fail(syscall.ESTALE, OpRead)
 	_, err = os.ReadFile(inside)
 	require.ErrorIs(t, err, syscall.ESTALE)
@@ -46,7 +46,7 @@ func TestPassthrough(t *testing.T) {
 	_, err = os.ReadFile(inside)
 	require.NoError(t, err)
 
-	// What stalls goes on when it is healed.
+	// Stalled operations go on when the server is healed.
 	entered := p.Stall(OpRead)
 	read := make(chan error, 1)
 	go func() {
@@ -57,7 +57,7 @@ func TestPassthrough(t *testing.T) {
 	p.Heal()
 	require.NoError(t, <-read)
 
-	// The server's death fails what waits and what comes.
+	// The server's death fails waiting and later operations.
 	entered = p.Stall(OpRead)
 	go func() {
 		_, err := os.ReadFile(inside)

@@ -18,7 +18,7 @@ func TestSeriesPackages(t *testing.T) {
 	require.Empty(t, Series{}.Packages())
 }
 
-// Whatever the patches come to touch, these packages hold the call sites.
+// With any patches, these packages hold the call sites.
 func TestPackagesOfTheSeries(t *testing.T) {
 	s, err := LoadSeries("../../patches", DefaultVersion)
 	require.NoError(t, err)

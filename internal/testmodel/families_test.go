@@ -42,8 +42,8 @@ func TestHybridLayers(t *testing.T) {
 	}
 }
 
-// TestNemotronHLayers: each is one of three kinds, which the file says by what it
-// has none of.
+// TestNemotronHLayers: each is one of three kinds, which the file shows by the missing
+// parts.
 func TestNemotronHLayers(t *testing.T) {
 	s := small("nemotron_h")
 	s.Layers = 5
@@ -76,7 +76,7 @@ func TestGemma4Layers(t *testing.T) {
 	require.Empty(t, shapes("blk.3.attn_k"))
 }
 
-// TestSpacedMerges: what is merged is spelled as the tokens are.
+// TestSpacedMerges: merges are spelled as the tokens are.
 func TestSpacedMerges(t *testing.T) {
 	kv := decode(t, write(t, small("gemma4"))).KV()
 	require.Len(t, kv.Strings("tokenizer.ggml.merges"), len(newVocabulary(600).merges))
@@ -128,8 +128,7 @@ func TestMllamaLayers(t *testing.T) {
 	}
 }
 
-// TestEmbeddingsOfImageTokens: the engine looks these up, whatever the vocabulary
-// is.
+// TestEmbeddingsOfImageTokens: the engine looks these up with any vocabulary.
 func TestEmbeddingsOfImageTokens(t *testing.T) {
 	for arch, want := range map[string]int{"gemma3-vision": 256001, "mllama": 128257, "mistral3": 600} {
 		path := write(t, small(arch))

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// recallMargin is what the right token's logit exceeds any other's by, for two
-// layers; 21 by construction, less what rounding takes.
+// recallMargin is by how much the right token's logit exceeds any other's, for two layers;
+// 21 by construction, less rounding.
 const recallMargin = 20.5
 
 var cacheTypes = map[string]rounding{"f32": exactly, "f16": toF16, "q8_0": toQ8}
@@ -131,7 +131,7 @@ func TestRecallPromptInModel(t *testing.T) {
 	}
 }
 
-// TestRecallCanFail: the checks above notice what they should.
+// TestRecallCanFail: the checks above notice faults.
 func TestRecallCanFail(t *testing.T) {
 	const key, other, value = 300, 301, 400
 	path := writeRecall(t, Recall{})
@@ -171,13 +171,13 @@ func TestRecallCanFail(t *testing.T) {
 	}
 }
 
-// randomTokensBefore is text without a token, but for its end.
+// randomTokensBefore is text without a token, except at its end.
 func randomTokensBefore(random *rand.Rand, token int32, n int) []int32 {
 	return append(randomTokens(random, n-1, token), token)
 }
 
-// TestLookBackLeak adds up what layer 0 reads from anywhere but one token back,
-// at any distance there can be.
+// TestLookBackLeak adds up the weights that layer 0 gives to any position but one token
+// back, at every possible distance.
 func TestLookBackLeak(t *testing.T) {
 	score := func(distance int) float64 {
 		sum := 0.0

@@ -12,7 +12,7 @@ import (
 	"github.com/x448/float16"
 )
 
-// reference computes what upstream's qwen3 model computes, from a file, in
+// reference computes upstream's qwen3 model, from a file, in
 // float64 and in the plainest way. It is for attention-only models with few
 // weights that are not 0: feed-forward layers are left out.
 type reference struct {
@@ -22,7 +22,7 @@ type reference struct {
 	heads, kvHeads, dim int
 	epsilon             float64
 	turns               []float64 // radians per token of each rotary pair
-	cache               rounding  // what queries, keys and values are rounded to
+	cache               rounding  // the rounding of queries, keys and values
 }
 
 type referenceLayer struct {
@@ -179,7 +179,7 @@ func (m *reference) row(layer int, h []float64) row {
 	return r
 }
 
-// attend returns what a layer adds to h, the residual stream at a position,
+// attend returns the addition of a layer to h, the residual stream at a position,
 // given the rows up to there.
 func (m *reference) attend(layer, position int, h []float64, rows func(int) row) []float64 {
 	l := m.layers[layer]
@@ -250,7 +250,7 @@ func (m *reference) logits(tokens []int32) []float64 {
 
 // logitsAcross computes them for a model of two layers and a long text. Except
 // at the given positions and the last one, it takes for granted that layer 0
-// writes what it would if the text began with the token before.
+// writes as if the text began with the token before.
 func (m *reference) logitsAcross(tokens []int32, positions ...int) []float64 {
 	last := len(tokens) - 1
 	rows := make(map[int32]row)
@@ -301,7 +301,7 @@ func lead(logits []float64) (token int32, margin float64) {
 	return token, best - second
 }
 
-// rounding changes the values of a head to what a cache type can hold.
+// rounding rounds the values of a head to a cache type.
 type rounding func(head []float64)
 
 func exactly([]float64) {}

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// qwenPretokenizer is what upstream's qwen3 model, and its llama model for
-// "qwen2", split text with.
+// qwenPretokenizer splits text in upstream's qwen3 model, and in its llama model for
+// "qwen2".
 const qwenPretokenizer = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 
 // readTokenizer builds the tokenizer from a file as upstream's models do.

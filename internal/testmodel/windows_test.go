@@ -37,8 +37,8 @@ func TestWindowIsInTheFile(t *testing.T) {
 	}
 }
 
-// TestGemma3Contributions: the norms after attention and feed-forward decide what
-// these add, whatever they computed.
+// TestGemma3Contributions: the norms after attention and feed-forward alone decide the
+// size of their additions.
 func TestGemma3Contributions(t *testing.T) {
 	s := small("gemma3")
 	path := write(t, s)
@@ -52,8 +52,8 @@ func TestGemma3Contributions(t *testing.T) {
 	require.InEpsilon(t, attentionVariance+ffnVariance, variance, 1e-3)
 }
 
-// TestSinksAreOfTheSizeOfScores: one that is far greater or less than what the
-// scores of a window add up to could as well be missing.
+// TestSinksAreOfTheSizeOfScores: a sink far greater or less than the sum of a window's
+// scores could as well be missing.
 func TestSinksAreOfTheSizeOfScores(t *testing.T) {
 	s := small("gptoss")
 	s.Heads = 64

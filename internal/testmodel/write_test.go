@@ -20,7 +20,7 @@ func small(arch string) Shape {
 	return fitting(Shape{Arch: arch, Layers: 2, Embed: 64, Heads: 4, KVHeads: 2, HeadDim: 32, Vocab: 600, Context: 4096, Seed: 7})
 }
 
-// fitting changes what the architecture does not allow.
+// fitting changes values that the architecture does not allow.
 func fitting(s Shape) Shape {
 	arch := architectures[s.Arch]
 	s.Layers = max(s.Layers, arch.layersMin)
@@ -175,7 +175,7 @@ var residualWriters = []string{
 	"laurel_r.weight", "proj.weight", "shortconv.out_proj.weight", "ssm_out.weight",
 }
 
-// TestConstantDimension: what keeps the model from ending its answer.
+// TestConstantDimension: the dimension that keeps the model from ending its answer.
 func TestConstantDimension(t *testing.T) {
 	for _, arch := range Architectures() {
 		s := small(arch)
@@ -214,7 +214,7 @@ func TestConstantDimension(t *testing.T) {
 	}
 }
 
-// embeddingGain is what a model multiplies embeddings with.
+// embeddingGain is the factor by which a model multiplies embeddings.
 func embeddingGain(s Shape) float64 {
 	if strings.HasPrefix(s.Arch, "gemma") {
 		return math.Sqrt(float64(s.Embed))

@@ -176,7 +176,7 @@ func TestBelowRefusesToRenameOut(t *testing.T) {
 	require.ErrorIs(t, Below(root).Rename(filepath.Join(root, "f"), root), syscall.EXDEV)
 }
 
-// BenchmarkOpen compares what opening a page costs, at its depth.
+// BenchmarkOpen compares the cost of opening a page, at its depth.
 func BenchmarkOpen(b *testing.B) {
 	root := b.TempDir()
 	dir := filepath.Join(root, "v1", strings.Repeat("f", 64), "ab")

@@ -11,8 +11,8 @@ import (
 )
 
 // TestBoundGivesUpOnce lets each operation hang for good. It fails in the time it
-// was given and says which directory does not answer; what comes after it fails
-// without being tried; and what was opened too late is closed.
+// was given and names the directory that does not answer; later operations fail without
+// being tried; and a file that was opened too late is closed.
 func TestBoundGivesUpOnce(t *testing.T) {
 	dir := filepath.Join(string(filepath.Separator), "dir")
 	path := filepath.Join(dir, "file")

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestConformance runs one suite over every FS: what the store is tested on in
-// memory must be what it meets on a disk.
+// TestConformance runs one suite over every FS: the filesystem in memory, on which the
+// store is tested, must behave as a disk does.
 func TestConformance(t *testing.T) {
 	inMem := func(t *testing.T) (*Mem, string) {
 		m, dir := NewMem(1<<20), filepath.Join(string(filepath.Separator), "dir")
@@ -118,7 +118,7 @@ func conformOpenFiles(t *testing.T, fsys FS, path func(...string) string) {
 		require.NoError(t, err)
 		require.Equal(t, len(part), n)
 	}
-	r, err := fsys.Open(a) // sees what was written before it was synced
+	r, err := fsys.Open(a) // sees written bytes before they are synced
 	require.NoError(t, err)
 	_, err = r.Write([]byte("x"))
 	require.Error(t, err)
@@ -141,7 +141,7 @@ func conformOpenFiles(t *testing.T, fsys FS, path func(...string) string) {
 		require.ErrorIs(t, err, fs.ErrClosed)
 	}
 
-	// What is open is there, whatever became of its name.
+	// An open file is there, even when its name is gone.
 	require.NoError(t, fsys.Remove(a))
 	write(t, fsys, a, "another")
 	info, err := r.Stat()

@@ -279,7 +279,7 @@ func TestCrashEndsLocksAndOpenFiles(t *testing.T) {
 	require.Zero(t, used(t, m))
 }
 
-// TestCloneCrashesAlike: a clone knows what is on the device and what is not.
+// TestCloneCrashesAlike: a clone knows which data is on the device.
 func TestCloneCrashesAlike(t *testing.T) {
 	m := NewMem(1 << 20)
 	require.NoError(t, m.Mkdir(at("d")))

@@ -68,7 +68,7 @@ func TestInjectorRules(t *testing.T) {
 	require.ErrorIs(t, inj.Rename(path("a"), path("b")), boom)
 	require.FileExists(t, path("a"))
 
-	// A short write leaves what it managed to write.
+	// A short write leaves the bytes that it wrote.
 	inj.Reset()
 	inj.Add(Rule{Ops: []Op{OpWrite}, Nth: 2, Err: boom, Short: 2})
 	f, err := inj.Create(path("c"))
@@ -83,7 +83,7 @@ func TestInjectorRules(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "abcde", string(content))
 
-	// A short read fills what it managed to read.
+	// A short read fills in the bytes that it read.
 	inj.Reset()
 	inj.Add(Rule{Ops: []Op{OpRead}, Err: boom, Short: 3})
 	f, err = inj.Open(path("c"))
