@@ -254,3 +254,14 @@ func TestDirAndLog(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left)
 }
+
+// TestStockVersion: an Ollama that was built without a version is told by Go's record of the
+// build, where there is one.
+func TestStockVersion(t *testing.T) {
+	require.Equal(t, unknownVersion, builtFrom(filepath.Join(t.TempDir(), "ollama")))
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	require.NotContains(t, builtFrom(exe), unversioned)
+	require.Equal(t, "unpatched, of unknown version", stockVersion(unknownVersion))
+	require.Equal(t, "0.16.1, unpatched", stockVersion("0.16.1"))
+}

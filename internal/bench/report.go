@@ -30,7 +30,7 @@ type Report struct {
 // Versions are those of the compared programs.
 type Versions struct {
 	Kvtier string `json:"kvtier"` // as the patched server calls itself
-	Stock  string `json:"stock"`  // as the other one does
+	Stock  string `json:"stock"`  // as the other one does, or what it was built from
 	// StockIsPatched says that there was no unpatched build, and that the patched
 	// one with the tier off took its place.
 	StockIsPatched bool   `json:"stock_is_patched"`

@@ -66,12 +66,9 @@ func (r *Report) printHeading(w io.Writer) {
 	}
 }
 
-// unversioned is the version of an Ollama that was built without a version.
-const unversioned = "0.0.0"
-
 func stockVersion(version string) string {
-	if version == unversioned {
-		return "unpatched, built without a version"
+	if version == unknownVersion {
+		return "unpatched, of unknown version"
 	}
 	return version + ", unpatched"
 }

@@ -56,6 +56,9 @@ func (b *bench) startStock(ctx context.Context) (*lab.Lab, error) {
 		return nil, err
 	}
 	b.report.Versions.Stock, err = stock.Version(ctx)
+	if b.report.Versions.Stock == unversioned {
+		b.report.Versions.Stock = builtFrom(b.settings.stock)
+	}
 	if err == nil {
 		_, err = b.askShort(ctx, stock, b.prompt(shortPrompt))
 	}
