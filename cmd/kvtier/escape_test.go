@@ -15,7 +15,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/cli"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
+	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
 // hostileText does something to a terminal in each way there is: escape sequences

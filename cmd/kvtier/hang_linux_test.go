@@ -13,8 +13,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/mounts"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv/tierenvtest"
+	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 )
 
 // TestVerbsOnAMountThatHangs runs every verb while the mount that the remote tier

@@ -9,8 +9,8 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/vfs"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
 func newImportCommand(a *app) *cobra.Command {

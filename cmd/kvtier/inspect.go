@@ -15,8 +15,8 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/vfs"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
 // inspected is one page, as inspect --json prints it.

@@ -14,7 +14,7 @@ import (
 	"github.com/ollama/ollama/manifest"
 	"github.com/ollama/ollama/types/model"
 
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
+	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
 // weightsMediaType is that of the layer which holds a model's weights.

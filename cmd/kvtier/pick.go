@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
+	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
 // minPickDigits keeps a word from being taken for the beginning of a digest.

@@ -69,7 +69,7 @@ func shipped(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
 	for _, name := range files(t, func(name string) bool {
-		ours := strings.HasPrefix(name, "kvcache/") || strings.HasPrefix(name, "diskstore/")
+		ours := strings.HasPrefix(name, "kvcache/") || strings.HasPrefix(name, "diskstore/") || strings.HasPrefix(name, "internal/tierenv/")
 		return ours && strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go")
 	}) {
 		b.WriteString(read(t, name))

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/internal/ollamasrc"
+	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/kvcache/paging"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
 // forTests is a variable that the README does not advertise.

@@ -3,14 +3,13 @@ package paging
 import (
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"unsafe"
 
 	"github.com/kvtier/kvtier/ggml-paged/pager"
+	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/memory"
 )
 
@@ -18,12 +17,9 @@ const (
 	// DefaultPageCells is OLLAMA_PAGED_CHUNK_SIZE when nothing is said.
 	DefaultPageCells = 2048
 	// DefaultHostBytes is the most that is used when OLLAMA_PAGED_HOST_GB is not set.
-	DefaultHostBytes = 8 * bytesPerGB
+	DefaultHostBytes = 8 * env.BytesPerGB
 
 	minPageCells, maxPageCells = 16, 65536
-
-	// bytesPerGB is decimal, as disks are sold and as Ollama prints sizes.
-	bytesPerGB = 1e9
 )
 
 // Config is what the environment says.
@@ -43,26 +39,14 @@ type Config struct {
 
 // Enabled reports whether OLLAMA_PAGED_ATTN asks for paged attention. A value that is
 // neither yes nor no counts as yes here, so that [FromEnvironment] can refuse it.
-func Enabled() bool {
-	value := variable("OLLAMA_PAGED_ATTN")
-	on, err := strconv.ParseBool(value)
-	return on || (value != "" && err != nil)
-}
-
-func variable(name string) string {
-	return strings.Trim(strings.TrimSpace(os.Getenv(name)), `"'`)
-}
+func Enabled() bool { return env.Asked("OLLAMA_PAGED_ATTN") }
 
 // FromEnvironment reads the variables; the error names every one that cannot work.
 func FromEnvironment() (Config, error) {
 	c := Config{PageCells: DefaultPageCells}
-	var errs []error
-	if value := variable("OLLAMA_PAGED_ATTN"); value != "" {
-		if _, err := strconv.ParseBool(value); err != nil {
-			errs = append(errs, fmt.Errorf("OLLAMA_PAGED_ATTN=%q is neither 1 nor 0", value))
-		}
-	}
-	if value := variable("OLLAMA_PAGED_CHUNK_SIZE"); value != "" {
+	_, err := env.Bool("OLLAMA_PAGED_ATTN")
+	errs := []error{err}
+	if value := env.Value("OLLAMA_PAGED_CHUNK_SIZE"); value != "" {
 		n, err := strconv.Atoi(value)
 		if err != nil || n < minPageCells || n > maxPageCells || n&(n-1) != 0 {
 			errs = append(errs, fmt.Errorf("OLLAMA_PAGED_CHUNK_SIZE=%q is not a power of two from %d to %d", value, minPageCells, maxPageCells))
@@ -78,7 +62,7 @@ func FromEnvironment() (Config, error) {
 		c.HostBytes, err = defaultHostBytes()
 		errs = append(errs, err)
 	}
-	c.SpillDir = variable("OLLAMA_PAGED_SPILL_DIR")
+	c.SpillDir = env.Value("OLLAMA_PAGED_SPILL_DIR")
 	if c.SpillDir == "" {
 		c.SpillDir, err = defaultSpillDir()
 		errs = append(errs, err)
@@ -91,15 +75,11 @@ func FromEnvironment() (Config, error) {
 
 // gigabytes reads a size; 0 when it is not set.
 func gigabytes(name string) (uint64, error) {
-	value := variable(name)
-	if value == "" {
-		return 0, nil
-	}
-	gb, err := strconv.ParseFloat(value, 64)
-	if err != nil || !(gb > 0) || gb*bytesPerGB > math.MaxInt64/2 {
+	bytes, err := env.Gigabytes(name, 0)
+	if value := env.Value(name); err != nil || bytes == 0 && value != "" {
 		return 0, fmt.Errorf("%s=%q is not a number of gigabytes above 0", name, value)
 	}
-	return uint64(gb * bytesPerGB), nil
+	return uint64(bytes), nil
 }
 
 func defaultHostBytes() (uint64, error) {

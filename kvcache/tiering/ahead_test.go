@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 	"github.com/kvtier/kvtier/kvcache"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv/tierenvtest"
 )
 
 // A model whose conversation is stored reads it ahead when it is loaded, and says so.

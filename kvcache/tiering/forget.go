@@ -15,7 +15,7 @@ import (
 	"github.com/ollama/ollama/format"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
+	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
+	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
 func identityOf(m Model, c tierenv.Config, files *digests) (map[string]string, error) {

@@ -8,8 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/vfs"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
 // instanceLock is the file below a server's own directory that it holds while it lives.
@@ -27,7 +27,6 @@ func ClaimInstance() (release func(), err error) {
 	if !Enabled() {
 		return func() {}, nil
 	}
-	settleRoot(slog.Default())
 	lock, err := claimInstance()
 	if errors.Is(err, vfs.ErrLocked) {
 		return nil, err
@@ -43,25 +42,25 @@ func ClaimInstance() (release func(), err error) {
 	return func() { lock.Close() }, nil
 }
 
-// settleRoot writes the default directory into the environment where that says none, so that
-// a server and all its runners use one for as long as they live: what is chosen depends on
-// what is on disk. One that cannot be chosen is reported where it is needed, and none is
-// chosen where another variable keeps tiering off.
-func settleRoot(log *slog.Logger) {
-	if _, err := tierenv.FromEnvironment(slog.New(slog.DiscardHandler)); err != nil {
-		return
+// settleRoot reads the environment, and writes the default directory into it where that says
+// none: a server and all its runners use one for as long as they live, and what is chosen
+// depends on what is on disk. None is chosen where another variable keeps tiering off.
+func settleRoot(log, warnings *slog.Logger) (tierenv.Config, error) {
+	c, err := tierenv.FromEnvironment(warnings)
+	if err != nil {
+		return c, err
 	}
 	path, why, err := tierenv.LocalRoot()
-	if err != nil || why == tierenv.LocalVariable {
-		return
+	if err == nil && why != tierenv.LocalVariable {
+		tierenv.LogRoot(log, path, why)
+		_ = os.Setenv(tierenv.LocalVariable, path) // fails for no path that was found
 	}
-	tierenv.LogRoot(log, path, why)
-	_ = os.Setenv(tierenv.LocalVariable, path) // fails for no path that was found
+	return c, err
 }
 
 // claimInstance returns the lock, nil where there is no id.
 func claimInstance() (io.Closer, error) {
-	c, err := tierenv.FromEnvironment(slog.New(slog.DiscardHandler)) // runners repeat its warnings
+	c, err := settleRoot(slog.Default(), slog.New(slog.DiscardHandler)) // runners repeat its warnings
 	if c.Instance == "" {
 		return nil, nil
 	}

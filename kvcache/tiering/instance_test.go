@@ -8,9 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 	"github.com/kvtier/kvtier/internal/vfs"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv/tierenvtest"
 )
 
 func TestClaimInstance(t *testing.T) {
@@ -104,12 +104,14 @@ func TestDefaultDirectoryIsHandedDown(t *testing.T) {
 		t.Skip("no directory to keep pages in by default here")
 	}
 	log, lines := tierenvtest.Logger()
-	settleRoot(log)
+	_, err = settleRoot(log, log)
+	require.NoError(t, err)
 	require.Equal(t, first, os.Getenv(tierenv.LocalVariable))
 	require.Contains(t, lines.String(), "kv tier: pages are kept ")
 	require.Contains(t, lines.String(), "local="+first)
 
-	settleRoot(log)
+	_, err = settleRoot(log, log)
+	require.NoError(t, err)
 	require.Equal(t, first, os.Getenv(tierenv.LocalVariable))
 	require.Equal(t, 1, bytes.Count(lines.Bytes(), []byte("\n")), "it is said once")
 }
@@ -129,7 +131,8 @@ func TestDefaultDirectoryOfAServerThatKeepsNoPages(t *testing.T) {
 				t.Skip("no directory to keep pages in by default here")
 			}
 			log, lines := tierenvtest.Logger()
-			settleRoot(log)
+			_, err := settleRoot(log, log)
+			require.Error(t, err)
 			require.Empty(t, lines.String())
 			require.Empty(t, os.Getenv(tierenv.LocalVariable))
 		})

@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 	"github.com/kvtier/kvtier/kvcache"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv/tierenvtest"
 )
 
 func TestTieringLeavesRoomForGoroutines(t *testing.T) {

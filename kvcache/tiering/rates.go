@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/kvcache/rates"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
 // openRates returns what earlier runners on the local root have learned: what computing with

@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 	"github.com/kvtier/kvtier/kvcache/rates"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv/tierenvtest"
 )
 
 // A directory's speed is known by its path, a model's by its fingerprint and where it is.

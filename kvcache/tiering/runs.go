@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"slices"
 
+	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/kvcache/runs"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
 const (

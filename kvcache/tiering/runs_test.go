@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 	"github.com/kvtier/kvtier/kvcache"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv/tierenvtest"
 )
 
 func TestOnlyModelsThatCanShiftHaveAnIndex(t *testing.T) {

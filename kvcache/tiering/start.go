@@ -14,10 +14,10 @@ import (
 	ollama "github.com/ollama/ollama/kvcache"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/vfs"
 	"github.com/kvtier/kvtier/kvcache"
 	"github.com/kvtier/kvtier/kvcache/runs"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv"
 )
 
 // Model is what the runner knows about a model it is about to load for good.
@@ -52,7 +52,6 @@ func Enabled() bool { return tierenv.Enabled() }
 // one line that says why not.
 func Start(m Model, cache ollama.Cache, rows []kvcache.Rows) *kvcache.TieredCausal {
 	log := slog.Default()
-	settleRoot(log)
 	tiered, err := start(m, cache, rows, log)
 	if err != nil {
 		log.Warn("kv tier: off for this model", "model", filepath.Base(m.Path), "reason", err)
@@ -62,7 +61,7 @@ func Start(m Model, cache ollama.Cache, rows []kvcache.Rows) *kvcache.TieredCaus
 }
 
 func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal, error) {
-	config, err := tierenv.FromEnvironment(log)
+	config, err := settleRoot(log, log)
 	if err != nil {
 		return nil, err
 	}

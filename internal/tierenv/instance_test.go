@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv/tierenvtest"
+	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 )
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }

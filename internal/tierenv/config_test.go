@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv/tierenvtest"
+	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 )
 
 func TestEnabled(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -29,17 +30,17 @@ const (
 // LocalRoot returns what OLLAMA_KV_TIER_LOCAL says, or a directory that can keep pages, and
 // why that one. Nothing is created.
 func LocalRoot() (path, why string, err error) {
-	if path := variable(LocalVariable); path != "" {
+	if path := env.Value(LocalVariable); path != "" {
 		return path, LocalVariable, nil
 	}
-	p := places{former: FormerRoot, unsuited: unsuited}
+	r := roots{former: FormerRoot, unsuited: unsuited}
 	home, err := os.UserHomeDir()
 	if err == nil {
-		p.own = filepath.Join(home, filepath.FromSlash(DefaultRoot))
+		r.own = filepath.Join(home, filepath.FromSlash(DefaultRoot))
 	} else {
-		p.homeless = fmt.Errorf("no home directory to keep pages in: %w", err)
+		r.homeless = fmt.Errorf("no home directory to keep pages in: %w", err)
 	}
-	return p.choose()
+	return r.choose()
 }
 
 // LogRoot says in one line where pages are kept that OLLAMA_KV_TIER_LOCAL says nothing of.
@@ -51,8 +52,8 @@ func LogRoot(log *slog.Logger, path, why string) {
 	log.Info("kv tier: pages are kept in the default directory", "local", path, "reason", why)
 }
 
-// places are the directories to choose from when nothing is said.
-type places struct {
+// roots are the directories to choose from when nothing is said.
+type roots struct {
 	own      string // in Ollama's own folder
 	homeless error  // why there is none
 	former   string
@@ -61,24 +62,24 @@ type places struct {
 
 // choose prefers Ollama's own folder, but for pages that are elsewhere already: those are
 // used where they are, until somebody moves them. All processes of a user choose alike.
-func (p places) choose() (path, why string, err error) {
-	ownErr := p.homeless
+func (r roots) choose() (path, why string, err error) {
+	ownErr := r.homeless
 	if ownErr == nil {
-		ownErr = p.unsuited(p.own)
+		ownErr = r.unsuited(r.own)
 	}
-	formerErr := p.unsuited(p.former)
-	formerHolds := formerErr == nil && holdsPages(p.former)
+	formerErr := r.unsuited(r.former)
+	formerHolds := formerErr == nil && holdsPages(r.former)
 	switch {
 	case ownErr != nil && formerErr != nil:
 		return "", "", fmt.Errorf("no directory for pages: set OLLAMA_KV_TIER_LOCAL to one on a local disk (%w; %w)", ownErr, formerErr)
 	case ownErr != nil:
-		return p.former, ownErr.Error() + "; set OLLAMA_KV_TIER_LOCAL to a directory on a local disk", nil
-	case formerHolds && !holdsPages(p.own):
-		return p.former, fmt.Sprintf("it holds pages, and %s holds none; to move them stop the server, copy all of it there with cp -a, and remove it", p.own), nil
+		return r.former, ownErr.Error() + "; set OLLAMA_KV_TIER_LOCAL to a directory on a local disk", nil
+	case formerHolds && !holdsPages(r.own):
+		return r.former, fmt.Sprintf("it holds pages, and %s holds none; to move them stop the server, copy all of it there with cp -a, and remove it", r.own), nil
 	case formerHolds:
-		return p.own, fmt.Sprintf("Ollama's own folder; pages that are left in %s, the former default, are not used", p.former), nil
+		return r.own, fmt.Sprintf("Ollama's own folder; pages that are left in %s, the former default, are not used", r.former), nil
 	}
-	return p.own, "Ollama's own folder", nil
+	return r.own, "Ollama's own folder", nil
 }
 
 // unsuited says why pages should not be kept in a directory unless somebody says so.

@@ -4,28 +4,23 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
-	"strings"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/memory"
 )
 
 const (
 	// DefaultReadAheadBytes is the most that is read ahead when nothing is said: some pages of
 	// each of the last conversations with a large model, in a second or two from an SSD.
-	DefaultReadAheadBytes = 2 * bytesPerGB
+	DefaultReadAheadBytes = 2 * env.BytesPerGB
 
 	// readAheadShare is the share of the available memory that is read ahead into it.
 	readAheadShare = 8
 )
-
-// bytesPerGB is decimal, as disks are sold and as Ollama prints sizes.
-const bytesPerGB = 1e9
 
 // Config is what the environment says.
 type Config struct {
@@ -68,50 +63,41 @@ type Config struct {
 
 // Enabled reports whether OLLAMA_KV_TIERING asks for tiering. A value that is neither yes
 // nor no counts as yes here, so that [FromEnvironment] can say what is wrong with it.
-func Enabled() bool {
-	value := variable("OLLAMA_KV_TIERING")
-	on, err := strconv.ParseBool(value)
-	return on || (value != "" && err != nil)
-}
-
-func variable(name string) string {
-	return strings.Trim(strings.TrimSpace(os.Getenv(name)), `"'`)
-}
+func Enabled() bool { return env.Asked("OLLAMA_KV_TIERING") }
 
 // FromEnvironment reads the variables. An error means that tiering stays off: a value that
 // cannot be read and whose default could delete pages or put them where they are not
 // wanted.
 func FromEnvironment(log *slog.Logger) (Config, error) {
 	c := Config{
-		Remote:     variable("OLLAMA_KV_TIER_REMOTE"),
-		Instance:   variable("OLLAMA_KV_INSTANCE_ID"),
-		Namespace:  variable("OLLAMA_KV_TIER_NAMESPACE"),
+		Remote:     env.Value("OLLAMA_KV_TIER_REMOTE"),
+		Instance:   env.Value("OLLAMA_KV_INSTANCE_ID"),
+		Namespace:  env.Value("OLLAMA_KV_TIER_NAMESPACE"),
 		Compress:   boolean(log, "OLLAMA_KV_TIER_COMPRESS"),
 		Test:       boolean(log, "OLLAMA_KV_TIER_TEST"),
 		PageTokens: diskstore.DefaultPageTokens,
 		Shifted:    shifted(log),
 	}
-	var errs []error
-	if value := variable("OLLAMA_KV_TIERING"); value != "" {
-		if _, err := strconv.ParseBool(value); err != nil {
-			errs = append(errs, fmt.Errorf("OLLAMA_KV_TIERING=%q is neither 1 nor 0", value))
-		}
-	}
-	var err error
-	if c.LocalBytes, err = gigabytes("OLLAMA_KV_TIER_LOCAL_GB", 20*bytesPerGB); err != nil {
-		errs = append(errs, err)
-	}
-	if c.RemoteBytes, err = gigabytes("OLLAMA_KV_TIER_REMOTE_GB", 0); err != nil {
-		errs = append(errs, err)
-	}
-	if c.RAMBytes, err = gigabytes("OLLAMA_KV_TIER_RAM_GB", 0); err != nil {
-		errs = append(errs, err)
-	}
-	if c.WriteBytesPerDay, err = gigabytes("OLLAMA_KV_TIER_WRITE_GB_PER_DAY", 0); err != nil {
+	_, err := env.Bool("OLLAMA_KV_TIERING")
+	errs := []error{err}
+	// A bad budget is an error: the default may be smaller than what is stored already, and
+	// would delete it, or wear a disk that was to be spared; of memory it may be more than
+	// there is.
+	for _, budget := range []struct {
+		bytes    *int64
+		variable string
+		unset    int64
+	}{
+		{&c.LocalBytes, "OLLAMA_KV_TIER_LOCAL_GB", 20 * env.BytesPerGB},
+		{&c.RemoteBytes, "OLLAMA_KV_TIER_REMOTE_GB", 0},
+		{&c.RAMBytes, "OLLAMA_KV_TIER_RAM_GB", 0},
+		{&c.WriteBytesPerDay, "OLLAMA_KV_TIER_WRITE_GB_PER_DAY", 0},
+	} {
+		*budget.bytes, err = env.Gigabytes(budget.variable, budget.unset)
 		errs = append(errs, err)
 	}
 	c.ReadAheadBytes = readAheadBytes(log)
-	if value := variable("OLLAMA_KV_TIER_PAGE_TOKENS"); value != "" {
+	if value := env.Value("OLLAMA_KV_TIER_PAGE_TOKENS"); value != "" {
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 16 || n > 4096 {
 			log.Warn("kv tier: invalid environment variable, using default", "key", "OLLAMA_KV_TIER_PAGE_TOKENS", "value", value, "default", c.PageTokens, "allowed", "16 to 4096")
@@ -119,9 +105,8 @@ func FromEnvironment(log *slog.Logger) (Config, error) {
 			c.PageTokens = n
 		}
 	}
-	if c.Local, _, err = LocalRoot(); err != nil {
-		errs = append(errs, err)
-	}
+	c.Local, _, err = LocalRoot()
+	errs = append(errs, err)
 	for _, dir := range []struct{ variable, path string }{{LocalVariable, c.Local}, {"OLLAMA_KV_TIER_REMOTE", c.Remote}} {
 		if dir.path != "" && !filepath.IsAbs(dir.path) {
 			errs = append(errs, fmt.Errorf("%s=%q is not an absolute path", dir.variable, dir.path))
@@ -145,7 +130,7 @@ var instanceID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
 // shifted reads OLLAMA_KV_TIER_REUSE. What is not understood asks for nothing.
 func shifted(log *slog.Logger) bool {
-	switch value := variable("OLLAMA_KV_TIER_REUSE"); value {
+	switch value := env.Value("OLLAMA_KV_TIER_REUSE"); value {
 	case "shifted":
 		return true
 	case "", "exact":
@@ -156,30 +141,11 @@ func shifted(log *slog.Logger) bool {
 }
 
 func boolean(log *slog.Logger, name string) bool {
-	value := variable(name)
-	if value == "" {
-		return false
-	}
-	on, err := strconv.ParseBool(value)
+	on, err := env.Bool(name)
 	if err != nil {
-		log.Warn("kv tier: invalid environment variable, using default", "key", name, "value", value, "default", false)
+		log.Warn("kv tier: invalid environment variable, using default", "key", name, "value", env.Value(name), "default", false)
 	}
 	return on
-}
-
-// gigabytes reads a budget. A bad one is an error: the default may be smaller than what is
-// stored already, and would delete it, or wear a disk that was to be spared; of memory it
-// may be more than there is.
-func gigabytes(name string, unset int64) (int64, error) {
-	value := variable(name)
-	if value == "" {
-		return unset, nil
-	}
-	gb, err := strconv.ParseFloat(value, 64)
-	if err != nil || gb < 0 || math.IsNaN(gb) || gb*bytesPerGB > math.MaxInt64/2 {
-		return 0, fmt.Errorf("%s=%q is not a number of gigabytes", name, value)
-	}
-	return int64(gb * bytesPerGB), nil
 }
 
 // readAheadBytes reads a budget whose default does no harm.
@@ -188,10 +154,10 @@ func readAheadBytes(log *slog.Logger) int64 {
 	if available, err := memory.Available(); err == nil {
 		unset = int64(min(available/readAheadShare, DefaultReadAheadBytes))
 	}
-	n, err := gigabytes("OLLAMA_KV_TIER_WARM_GB", unset)
+	n, err := env.Gigabytes("OLLAMA_KV_TIER_WARM_GB", unset)
 	if err != nil {
 		log.Warn("kv tier: invalid environment variable, using default", "key", "OLLAMA_KV_TIER_WARM_GB",
-			"value", variable("OLLAMA_KV_TIER_WARM_GB"), "default", float64(unset)/bytesPerGB)
+			"value", env.Value("OLLAMA_KV_TIER_WARM_GB"), "default", float64(unset)/env.BytesPerGB)
 		return unset
 	}
 	return n

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/kvcache/tiering/tierenv/tierenvtest"
+	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 )
 
 // page is where a page of a root may be.
@@ -48,24 +48,24 @@ func TestDefaultRoot(t *testing.T) {
 		"no home directory":        {homeless: errors.New("no home"), wantFormer: true, says: "no home; set OLLAMA_KV_TIER_LOCAL"},
 	} {
 		dir := t.TempDir()
-		p := places{own: filepath.Join(dir, "own"), former: filepath.Join(dir, "former"), homeless: tc.homeless}
-		p.unsuited = func(path string) error { return map[string]error{p.own: tc.badOwn, p.former: tc.badFormer}[path] }
-		for root, file := range map[string]string{p.own: tc.own, p.former: tc.former} {
+		r := roots{own: filepath.Join(dir, "own"), former: filepath.Join(dir, "former"), homeless: tc.homeless}
+		r.unsuited = func(path string) error { return map[string]error{r.own: tc.badOwn, r.former: tc.badFormer}[path] }
+		for root, file := range map[string]string{r.own: tc.own, r.former: tc.former} {
 			if file != "" {
 				lay(t, root, file)
 			}
 		}
-		want := p.own
+		want := r.own
 		if tc.wantFormer {
-			want = p.former
+			want = r.former
 		}
-		path, why, err := p.choose()
+		path, why, err := r.choose()
 		require.NoError(t, err, name)
 		require.Equal(t, want, path, name)
 		require.Contains(t, why, tc.says, name)
 	}
-	p := places{own: "/own", former: "/former", unsuited: func(path string) error { return errors.New(path + " is not safe") }}
-	_, _, err := p.choose()
+	r := roots{own: "/own", former: "/former", unsuited: func(path string) error { return errors.New(path + " is not safe") }}
+	_, _, err := r.choose()
 	require.ErrorContains(t, err, "set OLLAMA_KV_TIER_LOCAL")
 	require.ErrorContains(t, err, "/own is not safe; /former is not safe")
 }

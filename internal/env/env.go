@@ -1,0 +1,52 @@
+// Package env reads environment variables as Ollama reads its own: surrounding spaces and
+// quotes are dropped.
+package env
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// BytesPerGB is decimal, as disks are sold and as Ollama prints sizes.
+const BytesPerGB = 1e9
+
+// Value returns a variable's value; empty is not set.
+func Value(name string) string {
+	return strings.Trim(strings.TrimSpace(os.Getenv(name)), `"'`)
+}
+
+// Bool reads a variable that turns something on, which is off where it is not set.
+func Bool(name string) (bool, error) {
+	value := Value(name)
+	if value == "" {
+		return false, nil
+	}
+	on, err := strconv.ParseBool(value)
+	if err != nil {
+		return false, fmt.Errorf("%s=%q is neither 1 nor 0", name, value)
+	}
+	return on, nil
+}
+
+// Asked reports whether a variable asks for something. A value that is neither yes nor no
+// counts as yes: whoever reads all variables then says why it is refused.
+func Asked(name string) bool {
+	on, err := Bool(name)
+	return on || err != nil
+}
+
+// Gigabytes reads a size in bytes.
+func Gigabytes(name string, unset int64) (int64, error) {
+	value := Value(name)
+	if value == "" {
+		return unset, nil
+	}
+	gb, err := strconv.ParseFloat(value, 64)
+	if err != nil || !(gb >= 0) || gb*BytesPerGB > math.MaxInt64/2 {
+		return 0, fmt.Errorf("%s=%q is not a number of gigabytes", name, value)
+	}
+	return int64(gb * BytesPerGB), nil
+}
