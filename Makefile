@@ -106,7 +106,7 @@ staticcheck: ## Run staticcheck, at the version that tools/go.mod pins
 
 .PHONY: shellcheck
 shellcheck: ## Check the shell scripts
-	shellcheck .ci/run scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-suite.sh scripts/test-long
+	shellcheck .ci/run scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-suite.sh scripts/release scripts/test-long
 
 # Packages where goroutines meet run under the race detector, all but the tests that try
 # thousands of states one after another: those take four times as long under it.
@@ -215,6 +215,10 @@ fmt: ## Format our Go files
 .PHONY: changelog
 changelog: ## Write the unreleased part of CHANGELOG.md from changelog/unreleased
 	go test ./internal/docs -run TestChangelog -update
+
+.PHONY: release
+release: ## Pack kvtier and patch-ollama for each system: build/release
+	scripts/release
 
 .PHONY: clean
 clean: ## Remove built files; keep the source, which may hold your commits
