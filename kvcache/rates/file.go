@@ -5,17 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
 
-	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/internal/jsonfile"
 )
 
 // Limits of the file. What was not seen for longest is left out.
@@ -117,25 +114,12 @@ func lastOf(samples []sample) []sample { return samples[max(0, len(samples)-samp
 // load reads the file; of one that is missing or of another version the contents are empty.
 func load(path string) (contents, error) {
 	var c contents
-	f, err := vfs.OS.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return c, nil
-	}
-	if err != nil {
-		return c, fmt.Errorf("read the rates of earlier runs: %w", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.NewSectionReader(f, 0, fileBytesMax+1))
-	if err == nil && len(data) > fileBytesMax {
-		err = fmt.Errorf("it is larger than %d bytes", fileBytesMax)
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &c)
-	}
-	if err != nil {
+	switch err := jsonfile.Read(path, fileBytesMax, &c); {
+	case errors.Is(err, fs.ErrNotExist):
+		return contents{}, nil
+	case err != nil:
 		return contents{}, fmt.Errorf("read the rates of earlier runs in %s, which is made anew: %w", path, err)
-	}
-	if c.Version != fileVersion {
+	case c.Version != fileVersion:
 		return contents{}, nil
 	}
 	return c, nil
@@ -164,7 +148,7 @@ func (r *Rates) Save() error {
 	c, _ := load(f.path) // one that cannot be used is made anew
 	data, err := r.encode(c)
 	if err == nil && data != nil {
-		err = replace(f.path, data)
+		err = jsonfile.Replace(f.path, data)
 	}
 	if err != nil {
 		return fmt.Errorf("keep the rates of prefill and of the tiers: %w", err)
@@ -198,7 +182,7 @@ func (r *Rates) encode(c contents) ([]byte, error) {
 	f.unsaved = false
 	c.fill()
 	if !r.computed.IsZero() {
-		c.Models[f.computing] = modelRecord{Seen: r.computed.Unix(), TokenSeconds: lastOf(r.compute.samples)}
+		c.Models[f.computing] = modelRecord{Seen: r.computed.Unix(), TokenSeconds: r.compute.samples}
 	}
 	for name, t := range r.tiers {
 		if !t.seen.IsZero() {
@@ -210,7 +194,7 @@ func (r *Rates) encode(c contents) ([]byte, error) {
 }
 
 func (t *tier) record() tierRecord {
-	record := tierRecord{Seen: t.seen.Unix(), PageSeconds: lastOf(t.read.samples)}
+	record := tierRecord{Seen: t.seen.Unix(), PageSeconds: t.read.samples}
 	if !t.tried.IsZero() {
 		record.Tried = t.tried.Unix()
 	}
@@ -255,18 +239,4 @@ func keepNewest[T any](records map[string]T, n int, seen func(T) int64) {
 	for _, name := range names[min(n, len(names)):] {
 		delete(records, name)
 	}
-}
-
-// replace puts a file in the place of another in one step.
-func replace(path string, data []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "rates-*.tmp")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(data)
-	if err := errors.Join(err, tmp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
 }

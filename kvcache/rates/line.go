@@ -24,7 +24,8 @@ const (
 	// samplesPerOctave is how many observations are kept between one power of two of x and
 	// the next: many short prompts do not push out what a long one has taught.
 	samplesPerOctave = 6
-	// spreadMin is how many times the smallest x the largest must be for a slope.
+	// spreadMin is how many times one x the other must be for a slope: between those near each
+	// other there is only noise.
 	spreadMin = 2
 )
 
@@ -80,35 +81,20 @@ func (l *line) at(x float64) float64 {
 // anything.
 func (l *line) fit() {
 	l.fitted = true
-	l.at0, l.slope = 0, 0
-	if !l.known() {
-		return
-	}
-	low, high := math.Inf(1), 0.0
-	for _, s := range l.samples {
-		low, high = min(low, s.x), max(high, s.x)
-	}
-	if high >= spreadMin*low && high > 0 {
-		var slopes []weighted
-		for i, s := range l.samples {
-			for j, t := range l.samples[:i] {
-				if dx := s.x - t.x; dx != 0 {
-					// the further apart, the less noise
-					slopes = append(slopes, weighted{(s.y - t.y) / dx, l.weight(i) * l.weight(j) * math.Abs(dx)})
-				}
+	var slopes []weighted
+	for i, s := range l.samples {
+		for j, t := range l.samples[:i] {
+			if s.x != t.x && max(s.x, t.x) >= spreadMin*min(s.x, t.x) {
+				slopes = append(slopes, weighted{(s.y - t.y) / (s.x - t.x), l.weight(i) * l.weight(j)})
 			}
 		}
-		l.slope = max(0, median(slopes))
-		l.at0 = l.medianOf(func(s sample) float64 { return s.y - l.slope*s.x })
-		if l.at0 >= 0 {
-			return
-		}
-		l.at0 = 0
-	} else if !l.proportional || low == 0 {
-		l.at0 = l.medianOf(func(s sample) float64 { return s.y })
-		return
 	}
-	l.slope = l.medianOf(func(s sample) float64 { return s.y / max(1, s.x) })
+	l.slope = max(0, median(slopes))
+	l.at0 = l.medianOf(func(s sample) float64 { return s.y - l.slope*s.x })
+	alike := len(slopes) == 0 && l.proportional && l.samples[0].x > 0
+	if alike || l.at0 < 0 {
+		l.at0, l.slope = 0, l.medianOf(func(s sample) float64 { return s.y / max(1, s.x) })
+	}
 }
 
 // weight of sample i.

@@ -42,9 +42,5 @@ func (r *Rates) Probed(pages []Page, took time.Duration, complete bool) {
 		r.tookLocked(pages, took.Seconds())
 		return
 	}
-	t := r.tierLocked(pages[0].Tier)
-	if s := (sample{max(1, float64(pages[0].Bytes)), took.Seconds() / float64(len(pages))}); s.valid() {
-		t.slow = s
-	}
-	r.sawLocked(t)
+	r.disappointedLocked(pages[0], took.Seconds()/float64(len(pages)))
 }

@@ -170,15 +170,14 @@ func (r *Rates) tookLocked(pages []Page, took float64) {
 // clockStep is the shortest time that is told from none, in seconds.
 const clockStep = 1e-6
 
-// disappointedLocked notes that a page took at least so many seconds. Its tier is to be probed
-// at once: it may have been a bad moment.
-func (r *Rates) disappointedLocked(page Page, took float64) {
+// disappointedLocked notes that a page took at least so many seconds.
+func (r *Rates) disappointedLocked(page Page, took float64) *tier {
 	t := r.tierLocked(page.Tier)
 	if s := (sample{max(1, float64(page.Bytes)), took}); s.valid() {
 		t.slow = s
 	}
-	t.tried = time.Time{}
 	r.sawLocked(t)
+	return t
 }
 
 func (r *Rates) sawLocked(t *tier) {

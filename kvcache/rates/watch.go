@@ -11,8 +11,7 @@ import (
 type Watch struct {
 	rates    *Rates
 	chain    Chain
-	pages    []Page // of the chain
-	parallel int    // of them are read at a time
+	parallel int // pages are read at a time
 
 	next     int     // the page that is waited for
 	since    float64 // when that began, in seconds
@@ -24,7 +23,7 @@ type Watch struct {
 
 // Watch begins to follow a restore of a chain, which reads so many pages at a time.
 func (r *Rates) Watch(c Chain, parallel int) *Watch {
-	w := &Watch{rates: r, chain: c, pages: c.Pages, parallel: parallel}
+	w := &Watch{rates: r, chain: c, parallel: parallel}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w.beginRunLocked(0)
@@ -34,10 +33,10 @@ func (r *Rates) Watch(c Chain, parallel int) *Watch {
 // beginRunLocked begins with the pages of a tier.
 func (w *Watch) beginRunLocked(now float64) {
 	w.run, w.runSince, w.paces = w.next, now, nil
-	if w.next == len(w.pages) {
+	if w.next == len(w.chain.Pages) {
 		return
 	}
-	if w.trusted = w.rates.tierLocked(w.pages[w.next].Tier).trusted(); w.trusted {
+	if w.trusted = w.rates.tierLocked(w.chain.Pages[w.next].Tier).trusted(); w.trusted {
 		w.paces = slices.Repeat([]float64{1}, w.parallel)
 	}
 }
@@ -55,13 +54,11 @@ func (w *Watch) Deadline() time.Duration {
 	// it more than reading: what counts is the mean.
 	share := len(rest.Pages)
 	if rest.Indivisible {
-		share = len(w.pages)
+		share = len(w.chain.Pages)
 	}
 	patience := w.rates.computingLocked(rest.Base, rest.end()) / float64(share)
-	if len(w.paces) > 0 {
-		for _, page := range rest.Pages[:min(w.parallel, len(rest.Pages))] { // they share the tier
-			patience += w.readingLocked(page)
-		}
+	for _, page := range rest.Pages[:min(w.parallel, len(rest.Pages))] { // they share the tier
+		patience += w.readingLocked(page)
 	}
 	return seconds(w.since + max(patience, patienceMin))
 }
@@ -73,7 +70,7 @@ const patienceMin = 0.02
 // readingLocked is what a page that has not arrived is expected to take, in seconds, after what
 // this restore has seen.
 func (w *Watch) readingLocked(page Page) float64 {
-	if len(w.paces) == 0 || page.Tier != w.pages[w.run].Tier {
+	if len(w.paces) == 0 || page.Tier != w.chain.Pages[w.run].Tier {
 		return w.rates.tierLocked(page.Tier).reading(page.Bytes)
 	}
 	return slices.Min(w.paces) * w.unitLocked(page)
@@ -93,12 +90,8 @@ func (w *Watch) unitLocked(page Page) float64 {
 // only the last of as many paces tells, which is the least.
 func (w *Watch) observeLocked(now float64) {
 	took, units := now-w.runSince, 0.0
-	for _, page := range w.pages[w.run:w.next] {
+	for _, page := range w.chain.Pages[w.run:w.next] {
 		units += w.unitLocked(page)
-	}
-	if w.trusted { // what was expected weighs as much as one page
-		prior := w.unitLocked(w.pages[w.run])
-		took, units = took+prior, units+prior
 	}
 	w.paces = append(w.paces, took/units)
 	w.paces = w.paces[max(0, len(w.paces)-w.parallel):]
@@ -113,18 +106,18 @@ func (w *Watch) Arrived(at time.Duration) bool {
 	w.next++
 	w.since = now
 	w.observeLocked(now)
-	if w.next == len(w.pages) || w.pages[w.next].Tier != w.pages[w.run].Tier {
-		w.rates.tookLocked(w.pages[w.run:w.next], now-w.runSince)
+	if w.next == len(w.chain.Pages) || w.chain.Pages[w.next].Tier != w.chain.Pages[w.run].Tier {
+		w.rates.tookLocked(w.chain.Pages[w.run:w.next], now-w.runSince)
 		w.beginRunLocked(now)
-		if w.next == len(w.pages) {
+		if w.next == len(w.chain.Pages) {
 			return false
 		}
 	}
 	if w.rates.bestLocked(w.chain.After(w.next), w.readingLocked) > 0 {
 		return true
 	}
-	if page := w.pages[w.next]; w.next > w.run {
-		w.rates.disappointedLocked(page, w.readingLocked(page))
+	if page := w.chain.Pages[w.next]; w.next > w.run {
+		w.refuseLocked(w.readingLocked(page))
 	}
 	return false
 }
@@ -137,7 +130,13 @@ const gaveUpFactor = 2
 func (w *Watch) GaveUp(at time.Duration) {
 	w.rates.mu.Lock()
 	defer w.rates.mu.Unlock()
-	w.rates.disappointedLocked(w.pages[w.next], gaveUpFactor*(at.Seconds()-w.since))
+	w.refuseLocked(gaveUpFactor * (at.Seconds() - w.since))
+}
+
+// refuseLocked notes that the page waited for takes too long. Its tier is to be probed at once:
+// it may have been a bad moment.
+func (w *Watch) refuseLocked(took float64) {
+	w.rates.disappointedLocked(w.chain.Pages[w.next], took).tried = time.Time{}
 }
 
 func seconds(s float64) time.Duration { return time.Duration(min(s, costMax) * float64(time.Second)) }

@@ -11,12 +11,11 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"time"
 
-	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/internal/jsonfile"
 )
 
 // Limits of what is remembered. An engine has some twenty files.
@@ -84,19 +83,8 @@ func openDigests(path string) *digests {
 }
 
 func readDigests(path string) (content digestFile, err error) {
-	f, err := vfs.OS.Open(path)
-	if err != nil {
-		return content, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.NewSectionReader(f, 0, digestFileBytesMax+1))
-	if err != nil {
-		return content, err
-	}
-	if len(data) > digestFileBytesMax {
-		return content, fmt.Errorf("%s is larger than %d bytes", path, digestFileBytesMax)
-	}
-	return content, json.Unmarshal(data, &content)
+	err = jsonfile.Read(path, digestFileBytesMax, &content)
+	return content, err
 }
 
 // file is the SHA-256 of a file.
@@ -155,16 +143,7 @@ func (d *digests) save() error {
 	if err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(d.path), "digests-*.tmp")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(data)
-	if err := errors.Join(err, tmp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), d.path)
+	return jsonfile.Replace(d.path, data)
 }
 
 // latest are the digestsMax that were used last, of files that are still there.

@@ -1,0 +1,46 @@
+// Package jsonfile keeps small files of JSON that may be lost, since what is in them can be
+// found out again.
+package jsonfile
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// Read reads a file of bytesMax at most, which is no link.
+func Read(path string, bytesMax int, content any) error {
+	f, err := vfs.OS.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.NewSectionReader(f, 0, int64(bytesMax)+1))
+	if err != nil {
+		return err
+	}
+	if len(data) > bytesMax {
+		return fmt.Errorf("%s is larger than %d bytes", path, bytesMax)
+	}
+	return json.Unmarshal(data, content)
+}
+
+// Replace puts a file in the place of another in one step. A power cut may lose it.
+func Replace(path string, data []byte) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), strings.TrimSuffix(filepath.Base(path), ".json")+"-*.tmp")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(data)
+	if err := errors.Join(err, tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), path)
+}
