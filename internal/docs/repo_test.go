@@ -27,6 +27,11 @@ func read(t *testing.T, name string) string {
 	return string(data)
 }
 
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 // files lists the repository's files that keep accepts, by slashed path from
 // its root. build/ and hidden folders are nobody's.
 func files(t *testing.T, keep func(name string) bool) []string {
