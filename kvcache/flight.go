@@ -99,12 +99,11 @@ func (part *flightPart) addTo(s *slot, opts *Options) {
 	}
 }
 
-// partsOf splits a batch by sequence. cells are those of each group; skip says which
-// sequences are not tracked.
-func partsOf(sequences []int, positions []int32, inputs []*input.Input, cells [][]int32, skip func(seq int) bool) []flightPart {
+// partsOf splits a batch by sequence. cells are those of each group.
+func partsOf(sequences []int, positions []int32, inputs []*input.Input, cells [][]int32, tracked func(seq int) bool) []flightPart {
 	var parts []flightPart
 	for i, seq := range sequences {
-		if skip(seq) {
+		if !tracked(seq) {
 			continue
 		}
 		n := len(parts)

@@ -109,9 +109,6 @@ func (t *TieredCausal) worth(ctx context.Context, p *plan, least int) bool {
 // have. parent is the key of the page before start. What is not written soon is computed
 // again.
 func (t *TieredCausal) awaitPending(ctx context.Context, text *prompt, have int, parent diskstore.Key, start int) {
-	if !t.queue.any(func(*writeJob) bool { return true }) {
-		return
-	}
 	wait, cancel := context.WithTimeout(ctx, pendingWait)
 	defer cancel()
 	_ = t.queue.waitFor(wait, t.extends(text, have, parent, start))

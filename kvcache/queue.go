@@ -159,11 +159,7 @@ func (q *writeQueue) wait(ctx context.Context) error {
 
 // waitFor is wait for some pages.
 func (q *writeQueue) waitFor(ctx context.Context, wanted func(*writeJob) bool) error {
-	stop := context.AfterFunc(ctx, func() {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		q.changed.Broadcast()
-	})
+	stop := context.AfterFunc(ctx, q.lookAgain)
 	defer stop()
 
 	q.mu.Lock()
@@ -178,6 +174,13 @@ func (q *writeQueue) waitFor(ctx context.Context, wanted func(*writeJob) bool) e
 		q.changed.Wait()
 	}
 	return nil
+}
+
+// lookAgain wakes those who wait.
+func (q *writeQueue) lookAgain() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.changed.Broadcast()
 }
 
 // close writes what is queued until ctx ends, drops the rest, and stops. A write that does not
@@ -240,11 +243,7 @@ func (q *writeQueue) yield(n int) {
 	defer q.mu.Unlock()
 	if q.reading += n; q.reading > 0 && q.yielding.IsZero() {
 		q.yielding = q.now()
-		q.resume = time.AfterFunc(yieldMax, func() {
-			q.mu.Lock()
-			defer q.mu.Unlock()
-			q.changed.Broadcast()
-		})
+		q.resume = time.AfterFunc(yieldMax, q.lookAgain)
 	} else if q.reading == 0 {
 		q.yielding = time.Time{}
 		q.resume.Stop()

@@ -56,20 +56,10 @@ func (g *group) windowed() bool { return g.memory != everything }
 
 // oldest is the first position whose row a group still has when a batch that begins at a
 // position is built.
-func (g *group) oldest(begin int) int {
-	if !g.windowed() {
-		return 0
-	}
-	return max(0, begin-g.memory)
-}
+func (g *group) oldest(begin int) int { return max(0, begin-g.memory) }
 
 // visible is the first position that a token at pos attends to.
-func (g *group) visible(pos int) int {
-	if !g.windowed() {
-		return 0
-	}
-	return max(0, pos-g.window)
-}
+func (g *group) visible(pos int) int { return max(0, pos-g.window) }
 
 // cellNumbers is the section that says which cells a page's rows had in the group.
 func (g *group) cellNumbers() diskstore.Section {

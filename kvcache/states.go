@@ -3,6 +3,7 @@ package kvcache
 import (
 	"context"
 	"math"
+	"slices"
 
 	ollama "github.com/ollama/ollama/kvcache"
 
@@ -133,16 +134,7 @@ func (t *TieredCausal) endAtState(ctx context.Context, p *plan, limit int) {
 // hasState reports whether a page was stored with the state after it.
 func (t *TieredCausal) hasState(ctx context.Context, ref diskstore.Ref) bool {
 	stored, err := t.opts.Store.LayoutOf(ctx, ref)
-	if err != nil {
-		return false
-	}
-	n := 0
-	for _, s := range stored.Sections() {
-		if !s.Kind.PerToken() {
-			n++
-		}
-	}
-	return n > 0
+	return err == nil && slices.ContainsFunc(stored.Sections(), func(s diskstore.Section) bool { return !s.Kind.PerToken() })
 }
 
 // checkpointed is a TieredCausal over a cache that the runner asks where a sequence can go

@@ -219,8 +219,7 @@ func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Inp
 	for g := range t.groups {
 		cells[g] = t.groups[g].BatchCells()
 	}
-	f := &flight{id: id, parts: partsOf(batch.Sequences, batch.Positions, inputs, cells,
-		func(seq int) bool { return !tracked(seq) })}
+	f := &flight{id: id, parts: partsOf(batch.Sequences, batch.Positions, inputs, cells, tracked)}
 	outputs := false
 	for i := range f.parts {
 		part := &f.parts[i]
