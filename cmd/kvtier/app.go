@@ -62,7 +62,7 @@ func (a *app) addFlags(flags *pflag.FlagSet) {
 	cli.Give(flags, "models", giveDir)
 }
 
-// What flags take, where their type does not say it.
+// Values of flags whose type does not describe them.
 const (
 	giveDir   = "a directory"
 	giveGB    = "a number of gigabytes"

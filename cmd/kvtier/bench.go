@@ -53,7 +53,7 @@ const (
 	benchMinGB, benchMaxGB = 0.01, 1000
 )
 
-// What the flags of bench take.
+// Values of the flags of bench.
 var (
 	giveBenchGB    = fmt.Sprintf("%v to %v", benchMinGB, benchMaxGB)
 	giveTokenBytes = fmt.Sprintf("1 to %d", maxTokenBytes)

@@ -16,15 +16,15 @@ const minPickDigits = 4
 
 // picked is a choice of fingerprints.
 type picked struct {
-	model string                 // what was asked for
-	keys  map[diskstore.Key]bool // what that is
+	model string                 // as a person named it
+	keys  map[diskstore.Key]bool // its fingerprints
 }
 
 func (p picked) has(key diskstore.Key) bool { return p.keys[key] }
 
-// pick finds the fingerprints that what stands for: a model's name, or else the beginning of
-// the digest of its weights, or of a fingerprint. A model has one fingerprint for each
-// engine, cache type and so on.
+// pick finds the fingerprints of a model by its name, or else by the beginning of the digest
+// of its weights, or of a fingerprint. A model has one fingerprint for each engine, cache
+// type and so on.
 func (a *app) pick(ctx context.Context, root *diskstore.Root, what string) (picked, error) {
 	usage, err := root.Usage(ctx)
 	if err != nil {
@@ -38,7 +38,7 @@ func (a *app) pick(ctx context.Context, root *diskstore.Root, what string) (pick
 	if len(p.keys) > 0 {
 		return p, nil
 	}
-	meant := make(map[string]bool) // what the digits could be
+	meant := make(map[string]bool) // by the digits
 	p = newPicked(what, all, func(use diskstore.FingerprintUsage) bool {
 		digest, own := use.Identity[tierenv.KeyWeights], use.Fingerprint.String()
 		switch {
@@ -79,7 +79,7 @@ func (a *app) pickAll(ctx context.Context, root *diskstore.Root, models []string
 	return all, nil
 }
 
-// newPicked picks what is chosen of all.
+// newPicked picks the chosen ones of all.
 func newPicked(what string, all []diskstore.FingerprintUsage, chosen func(diskstore.FingerprintUsage) bool) picked {
 	p := picked{model: what, keys: make(map[diskstore.Key]bool)}
 	for _, use := range all {

@@ -2,7 +2,7 @@ package main
 
 import "github.com/kvtier/kvtier/internal/progress"
 
-// barNames is the width of the column that holds what a bar is of.
+// barNames is the width of the column that holds the names of bars.
 const barNames = 15
 
 // newBars returns a display of how many of the bytes of a long verb are done, nil where

@@ -12,9 +12,9 @@ import (
 // typingErrors is how many letters of a command may be wrong for it to be suggested.
 const typingErrors = 2
 
-// Prepare makes a program's root command say what is wrong with a command line and what to
-// give instead, with status [Misused]. Called without a verb the program shows its help.
-// Verbs have been added to root before; one that takes no arguments has [NoArgs].
+// Prepare makes a program refuse a wrong command line with status [Misused] and an error that
+// names the remedy. Called without a verb the program shows its help. Verbs have been added
+// to root before; a verb that takes no arguments has [NoArgs].
 func Prepare(root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.Args = noCommand
@@ -35,10 +35,10 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return Usagef("%s takes no arguments, and %q is one; %[1]s --help shows what it takes", cmd.CommandPath(), args[0])
+	return Usagef("%s takes no arguments, and %q is one; see %[1]s --help", cmd.CommandPath(), args[0])
 }
 
-// OneArg wants one argument that is not empty, and says which otherwise.
+// OneArg wants one argument that is not empty. The error otherwise is want.
 func OneArg(want string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != 1 || args[0] == "" {
@@ -82,7 +82,7 @@ func newHelpCommand(root *cobra.Command) *cobra.Command {
 			case len(rest) > 0 && cmd == root:
 				return noCommand(root, rest)
 			case len(rest) > 0:
-				return Usagef("%s has no command %q; %[1]s --help shows what it takes", cmd.CommandPath(), rest[0])
+				return Usagef("%s has no command %q; see %[1]s --help", cmd.CommandPath(), rest[0])
 			}
 			cmd.InitDefaultHelpFlag()
 			return cmd.Help()
@@ -90,13 +90,13 @@ func newHelpCommand(root *cobra.Command) *cobra.Command {
 	}
 }
 
-// giveKey is the annotation of a flag that says what to give.
+// giveKey is the annotation of a flag that describes its values.
 const giveKey = "kvtier_give"
 
-// Give says what to give a flag, such as "a number of gigabytes". Flags of types other than
-// string say by themselves what they take.
-func Give(flags *pflag.FlagSet, name, what string) {
-	if err := flags.SetAnnotation(name, giveKey, []string{what}); err != nil {
+// Give describes the values of a flag, such as "a number of gigabytes", for errors. The type
+// of a flag describes them otherwise.
+func Give(flags *pflag.FlagSet, name, values string) {
+	if err := flags.SetAnnotation(name, giveKey, []string{values}); err != nil {
 		panic(err) // there is no such flag
 	}
 }
@@ -112,7 +112,7 @@ func NoEmptyValues(flags *pflag.FlagSet) (err error) {
 	return err
 }
 
-// byType is what to give a flag that does not say it.
+// byType describes the values of flags by their type.
 var byType = map[string]string{
 	"bool": "true or false", "int": "a whole number", "int64": "a whole number",
 	"float64": "a number", "duration": "a time such as 30s",
@@ -140,8 +140,7 @@ func shown(value string) string {
 	return value
 }
 
-// flagError says of a command line that pflag cannot parse what to give instead. Pflag's
-// errors are texts.
+// flagError adds the remedy to an error of pflag, which is a text.
 func flagError(cmd *cobra.Command, err error) error {
 	see := "; " + cmd.CommandPath() + " --help lists the flags"
 	text := err.Error()
@@ -170,7 +169,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return Usagef("%w%s", err, see)
 }
 
-// cutBetween returns what stands between a prefix and a separator, and what follows that.
+// cutBetween returns the text between a prefix and a separator, and the text after it.
 func cutBetween(text, prefix, separator string) (between, after string, ok bool) {
 	text, ok = strings.CutPrefix(text, prefix)
 	if !ok {

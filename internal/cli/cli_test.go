@@ -41,9 +41,9 @@ func TestMisuse(t *testing.T) {
 		{[]string{"play"}, `unknown command "play"; tool help lists the commands`},
 		{[]string{"wrok"}, `unknown command "wrok"; did you mean work? tool help lists the commands`},
 		{[]string{"help", "play"}, `unknown command "play"; tool help lists the commands`},
-		{[]string{"help", "work", "hard"}, `tool work has no command "hard"; tool work --help shows what it takes`},
-		{[]string{"completion", "bash", "more"}, `tool completion bash takes no arguments, and "more" is one; tool completion bash --help shows what it takes`},
-		{[]string{"work", "more"}, `tool work takes no arguments, and "more" is one; tool work --help shows what it takes`},
+		{[]string{"help", "work", "hard"}, `tool work has no command "hard"; see tool work --help`},
+		{[]string{"completion", "bash", "more"}, `tool completion bash takes no arguments, and "more" is one; see tool completion bash --help`},
+		{[]string{"work", "more"}, `tool work takes no arguments, and "more" is one; see tool work --help`},
 		{[]string{"one"}, "name one page"},
 		{[]string{"one", "two", "three"}, "name one page"},
 		{[]string{"one", ""}, "name one page"},
@@ -66,7 +66,7 @@ func TestMisuse(t *testing.T) {
 		err := root.Execute()
 		require.EqualError(t, err, test.want)
 		require.Equal(t, Misused, Status(err))
-		require.Empty(t, out.String(), "who prints errors is the program")
+		require.Empty(t, out.String(), "the program prints the error")
 	}
 }
 

@@ -1,3 +1,3 @@
-// Package cli is how the commands of this repository take a command line: what they say of
-// one that is wrong, and the status with which they exit.
+// Package cli is the common form of this repository's commands: errors of a command line that
+// name the remedy, and exit statuses.
 package cli

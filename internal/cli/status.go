@@ -7,9 +7,9 @@ import (
 
 // Exit statuses of every command, besides 0.
 const (
-	Failed      = 1   // what was asked for could not be done, or damage was found
+	Failed      = 1   // the command failed, or found damage
 	Misused     = 2   // the command line, or a variable, is wrong; nothing was done
-	Interrupted = 130 // what shells expect of a program that Ctrl-C stopped
+	Interrupted = 130 // shells expect it of a program that Ctrl-C stopped
 )
 
 // Error fails a command with an exit status of its own.
@@ -21,7 +21,7 @@ type Error struct {
 func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Usage fails a command because of how it was called. It returns nil for nil.
+// Usage fails a command because of its command line. It returns nil for nil.
 func Usage(err error) error {
 	if err == nil {
 		return nil

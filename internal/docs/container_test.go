@@ -59,8 +59,7 @@ func TestDockerfile(t *testing.T) {
 	require.NotEmpty(t, workdir)
 }
 
-// TestDockerignore: the build finds what it needs, the commit among it, and gets nothing of an
-// earlier build.
+// TestDockerignore: the build gets its sources and the commit, and nothing of an earlier build.
 func TestDockerignore(t *testing.T) {
 	for _, name := range []string{".git", "go.mod", "Makefile", "cmd/kvtier/main.go", "patches/README.md", "scripts/deps"} {
 		require.False(t, ignoredByDocker(t, name), name)

@@ -31,7 +31,7 @@ var pinned = regexp.MustCompile(`^[\w-]+/[\w-]+@[0-9a-f]{40}$`)
 // ourFile is a path of this repository in a command.
 var ourFile = regexp.MustCompile(`(?:^|\s)((?:\.ci|scripts)/[\w./-]+)`)
 
-// TestWorkflows: the workflows are YAML, what they run is there, and their actions are
+// TestWorkflows: the workflows are YAML, the files that they run exist, and their actions are
 // pinned.
 func TestWorkflows(t *testing.T) {
 	entries, err := os.ReadDir(filepath.Join(root, workflows))

@@ -14,7 +14,7 @@ import (
 // redrawEvery is the time between two redraws on a terminal.
 const redrawEvery = 100 * time.Millisecond
 
-// IsTerminal reports whether what is written to w is seen on a terminal.
+// IsTerminal reports whether w is a terminal.
 func IsTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))

@@ -80,8 +80,7 @@ func TestPlainSteps(t *testing.T) {
 	require.Equal(t, "cold                  29.4 s\nnothing to say        0.0s\na name that is longer than the column  done\n", out.String())
 }
 
-// screen is what a terminal shows of what was written to it: it knows the sequences that a
-// Display writes.
+// screen is a terminal that knows the sequences of a Display.
 type screen struct {
 	mu    sync.Mutex
 	lines []string // the last is that of the cursor

@@ -113,8 +113,8 @@ func (s *Step) line(names, width int) (text string, ended bool) {
 	return text, s.ended
 }
 
-// numbers are what stands behind a bar: how much is done, how long that took and, of bytes,
-// how long the rest takes at the rate so far.
+// numbers stand behind a bar: the count, the time so far and, of bytes, the rate and the time
+// that the rest takes at this rate.
 func (s *Step) numbers(elapsed time.Duration) string {
 	if !s.bytes {
 		return fmt.Sprintf("%d/%d %s", s.done, s.total, seconds(elapsed))
