@@ -54,6 +54,7 @@ func TestSourceVersion(t *testing.T) {
 	commit("diskstore/testdata/golden/page", "x")
 	commit("patches/README.md", "read")
 	commit("cmd/kvtier/main.go", "package main\n")
+	commit("internal/bench/show/main.go", "package show\n")
 	require.Equal(t, version.OfCommit(first, false), got(), "none of these is in the binary")
 
 	git("tag", "--annotate", "--message", "release", "v0.3.0")
@@ -66,8 +67,10 @@ func TestSourceVersion(t *testing.T) {
 	require.Equal(t, version.OfCommit(second, false), got())
 	git("tag", "nightly")
 	require.Equal(t, version.OfCommit(second, false), got(), "no release's tag")
-	third := commit("patches/0001-a.patch", "x")
-	require.Equal(t, version.OfCommit(third, false), got())
+	for _, name := range []string{"patches/0001-a.patch", "internal/anew/a.go"} {
+		hash := commit(name, "x")
+		require.Equal(t, version.OfCommit(hash, false), got(), name)
+	}
 }
 
 // TestLinked: every package of the binary is among the files that its version follows.
@@ -87,6 +90,9 @@ func TestLinked(t *testing.T) {
 		covered := false
 		for _, folder := range linked {
 			covered = covered || name == folder || strings.HasPrefix(name, folder+"/")
+			if left, ok := strings.CutPrefix(folder, ":(exclude,glob)"); ok {
+				require.NotEqual(t, strings.TrimSuffix(left, "/**"), name)
+			}
 		}
 		require.True(t, covered, name)
 	}
