@@ -24,10 +24,24 @@ func Prepare(root *cobra.Command) {
 	root.SetHelpCommand(newHelpCommand(root))
 	root.InitDefaultCompletionCmd()
 	for _, verb := range root.Commands() {
-		for _, shell := range verb.Commands() { // those of completion
+		if !verb.HasSubCommands() {
+			continue
+		}
+		// It is completion, whose commands are shells.
+		verb.Args = noSubcommand
+		verb.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		for _, shell := range verb.Commands() {
 			shell.Args = NoArgs
 		}
 	}
+}
+
+// noSubcommand refuses the arguments of a verb that is called without one of its commands.
+func noSubcommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return Usagef("%s has no command %q; see %[1]s --help", cmd.CommandPath(), args[0])
 }
 
 // NoArgs wants no arguments.
@@ -82,7 +96,7 @@ func newHelpCommand(root *cobra.Command) *cobra.Command {
 			case len(rest) > 0 && cmd == root:
 				return noCommand(root, rest)
 			case len(rest) > 0:
-				return Usagef("%s has no command %q; see %[1]s --help", cmd.CommandPath(), rest[0])
+				return noSubcommand(cmd, rest)
 			}
 			cmd.InitDefaultHelpFlag()
 			return cmd.Help()

@@ -42,6 +42,7 @@ func TestMisuse(t *testing.T) {
 		{[]string{"wrok"}, `unknown command "wrok"; did you mean work? tool help lists the commands`},
 		{[]string{"help", "play"}, `unknown command "play"; tool help lists the commands`},
 		{[]string{"help", "work", "hard"}, `tool work has no command "hard"; see tool work --help`},
+		{[]string{"completion", "ksh"}, `tool completion has no command "ksh"; see tool completion --help`},
 		{[]string{"completion", "bash", "more"}, `tool completion bash takes no arguments, and "more" is one; see tool completion bash --help`},
 		{[]string{"work", "more"}, `tool work takes no arguments, and "more" is one; see tool work --help`},
 		{[]string{"one"}, "name one page"},
@@ -110,6 +111,12 @@ func TestHelp(t *testing.T) {
 		root.SetArgs(args)
 		require.NoError(t, root.Execute())
 		require.Contains(t, out.String(), "--timeout", args)
+	}
+	for _, args := range [][]string{{"completion"}, {"help", "completion"}} {
+		root, out := program()
+		root.SetArgs(args)
+		require.NoError(t, root.Execute())
+		require.Contains(t, out.String(), "powershell", args)
 	}
 	root, out := program()
 	root.SetArgs([]string{"__complete", "help", ""})
