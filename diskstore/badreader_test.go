@@ -234,7 +234,7 @@ func TestPutReplacesAFileThatStaysThoughItIsBad(t *testing.T) {
 	require.Equal(t, data, was, "an open file stays as it was")
 	require.Equal(t, 1, s.Stats().Local.Pages)
 	require.NoError(t, s.books[tierLocal].record(ctx))
-	l, err := s.local.Account(ctx, nil)
+	l, err := s.books[tierLocal].read(ctx)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, l.figure(), occupied(t, o.Local.Root))
 	fi, err := os.Lstat(path)

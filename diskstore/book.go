@@ -295,14 +295,15 @@ func (b *book) change(ctx context.Context, apply func(l *ledger, id string, p pe
 	b.mu.Unlock()
 	ours := make(chan int64, 1) // our claim afterwards
 	refused := make(chan error, 1)
-	l, err := b.tier.Account(ctx, func(l *ledger, id string) error {
+	content, err := b.tier.Account(ctx, func(content []byte, id string) ([]byte, error) {
+		l := readLedger(content)
 		p.settle(l, id)
 		if err := apply(l, id, p); err != nil {
 			refused <- err
-			return err
+			return nil, err
 		}
 		ours <- l.Claims[id].Bytes
-		return nil
+		return l.encode()
 	})
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -323,6 +324,7 @@ func (b *book) change(ctx context.Context, apply func(l *ledger, id string, p pe
 			delete(b.written, day)
 		}
 	}
+	l := readLedger(content)
 	if b.freed -= p.freed; l.Counts != p.counts {
 		b.freed = 0
 	}
@@ -345,11 +347,17 @@ func (b *book) suppose(bytes int64) {
 	b.last = ledger{Counts: max(1, b.last.Counts), Bytes: bytes}
 }
 
-// refresh reads the ledger.
+// read returns the ledger as it is recorded.
+func (b *book) read(ctx context.Context) (*ledger, error) {
+	content, err := b.tier.Account(ctx, nil)
+	return readLedger(content), err
+}
+
+// refresh reads the ledger, and remembers it.
 func (b *book) refresh(ctx context.Context) error {
 	b.updating.Lock()
 	defer b.updating.Unlock()
-	l, err := b.tier.Account(ctx, nil)
+	l, err := b.read(ctx)
 	if err != nil {
 		return err
 	}

@@ -38,8 +38,8 @@ func TestCrashLeavesNoLedgerTooLow(t *testing.T) {
 // checkLedger compares a ledger with what pages, tails and quarantined files
 // occupy. Temporary files go before anything is written again.
 func checkLedger(mem *vfs.Mem, root string) error {
-	dir := newDirTier(mem, root, false)
-	l, err := dir.readLedger(ctx)
+	content, err := newDirTier(mem, root, false).readLedger(ctx)
+	l := readLedger(content)
 	if err != nil || l.Counts == 0 {
 		return err // nothing is written before a count
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"time"
 
@@ -19,13 +20,16 @@ const (
 	ledgerPollMax = 32 * time.Millisecond
 )
 
-func (t *dirTier) Account(ctx context.Context, change func(*ledger, string) error) (*ledger, error) {
+// maxLedgerBytes bounds the content that is read of a ledger; thousands of claims fit.
+const maxLedgerBytes = 1 << 20
+
+func (t *dirTier) Account(ctx context.Context, change func([]byte, string) ([]byte, error)) ([]byte, error) {
 	if err := t.ready(ctx); err != nil {
 		return nil, classify(err)
 	}
 	if change == nil {
-		l, err := t.readLedger(ctx)
-		return l, t.opFailed(err)
+		content, err := t.readLedger(ctx)
+		return content, t.opFailed(err)
 	}
 	t.ledgerMu.Lock()
 	defer t.ledgerMu.Unlock()
@@ -38,14 +42,14 @@ func (t *dirTier) Account(ctx context.Context, change func(*ledger, string) erro
 		return nil, t.opFailed(err)
 	}
 	defer release()
-	l, err := t.readLedger(ctx)
+	content, err := t.readLedger(ctx)
 	if err != nil {
 		return nil, t.opFailed(err)
 	}
-	if err := change(l, id); err != nil {
+	if content, err = change(content, id); err != nil {
 		return nil, err
 	}
-	return l, t.opFailed(t.writeLedger(l))
+	return content, t.opFailed(t.writeLedger(content))
 }
 
 // lockLedger waits for the ledger's lock, which must be released.
@@ -80,9 +84,9 @@ func (t *dirTier) lockLedger(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// readLedger returns a zero ledger where there is none that can be read.
-func (t *dirTier) readLedger(ctx context.Context) (*ledger, error) {
-	l, err := t.readLedgerOnce(ctx)
+// readLedger returns nothing where there is no ledger that can be read.
+func (t *dirTier) readLedger(ctx context.Context) ([]byte, error) {
+	content, err := t.readLedgerOnce(ctx)
 	if vfs.IsStale(err) {
 		// Another machine has replaced it. One that stays stale is no ledger that
 		// is not there: what is on the disk would count for nothing.
@@ -91,41 +95,31 @@ func (t *dirTier) readLedger(ctx context.Context) (*ledger, error) {
 		}
 		return t.readLedgerOnce(ctx)
 	}
-	return l, err
+	return content, err
 }
 
-func (t *dirTier) readLedgerOnce(ctx context.Context) (*ledger, error) {
+func (t *dirTier) readLedgerOnce(ctx context.Context) ([]byte, error) {
 	blob, err := openFileBlob(t.fs, filepath.Join(t.base, ledgerFile), Name{})
 	if errors.Is(err, ErrNotFound) {
-		return new(ledger), nil
+		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer blob.Close()
 	if blob.Info().Bytes > maxLedgerBytes {
-		return new(ledger), nil
+		return nil, nil
 	}
 	content := make([]byte, blob.Info().Bytes)
-	if err := readFull(ctx, blob, content, 0); err != nil {
-		if errors.Is(err, ErrDamaged) {
-			return new(ledger), nil
-		}
-		return nil, err
+	err = blob.ReadAt(ctx, content, 0)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, nil
 	}
-	l, err := decodeLedger(content)
-	if err != nil {
-		return new(ledger), nil
-	}
-	return l, nil
+	return content, err
 }
 
 // writeLedger replaces the ledger, durably.
-func (t *dirTier) writeLedger(l *ledger) error {
-	content, err := l.encode()
-	if err != nil {
-		return err
-	}
+func (t *dirTier) writeLedger(content []byte) error {
 	path := filepath.Join(t.base, ledgerFile)
 	file, tmp, err := t.temp.create("usage")
 	if err != nil {

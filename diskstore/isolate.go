@@ -124,7 +124,7 @@ func (t *isolated) gaveUp(ctx context.Context, start time.Time, limit time.Durat
 // report tells the breaker how an operation ended.
 func (t *isolated) report(ctx context.Context, start time.Time, limit time.Duration, err error) error {
 	switch {
-	case err == nil, errors.Is(err, ErrNotFound), errors.Is(err, ErrNoSpace), errors.Is(err, ErrLocked), errors.Is(err, errNotCounted), errors.Is(err, errQuarantineFull), errors.Is(err, errStale), errors.Is(err, errReplaced),
+	case err == nil, errors.Is(err, ErrNotFound), errors.Is(err, ErrNoSpace), errors.Is(err, ErrLocked), errors.Is(err, errQuarantineFull), errors.Is(err, errStale), errors.Is(err, errReplaced),
 		errors.Is(err, ErrNotShared), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		t.breaker.success()
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
@@ -257,10 +257,30 @@ func (t *isolated) Aside(ctx context.Context) (Aside, error) {
 	})
 }
 
-func (t *isolated) Account(ctx context.Context, change func(*ledger, string) error) (*ledger, error) {
-	return do(ctx, t, t.transfer, commitSteps*t.stepIn, nil, func(ctx context.Context) (*ledger, error) {
-		return t.inner.Account(ctx, change)
+// Account does not hold an error of change against the tier.
+func (t *isolated) Account(ctx context.Context, change func([]byte, string) ([]byte, error)) ([]byte, error) {
+	type accounted struct {
+		content []byte
+		refused error // by change
+	}
+	done, err := do(ctx, t, t.transfer, commitSteps*t.stepIn, nil, func(ctx context.Context) (a accounted, err error) {
+		if change == nil {
+			a.content, err = t.inner.Account(ctx, nil)
+			return a, err
+		}
+		a.content, err = t.inner.Account(ctx, func(content []byte, id string) ([]byte, error) {
+			content, a.refused = change(content, id)
+			return content, a.refused
+		})
+		if a.refused != nil {
+			return a, nil
+		}
+		return a, err
 	})
+	if err != nil {
+		return nil, err
+	}
+	return done.content, done.refused
 }
 
 func (t *isolated) Fingerprints(ctx context.Context) ([]Key, error) {

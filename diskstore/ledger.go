@@ -68,9 +68,6 @@ type claim struct {
 const (
 	ledgerSchema = 1
 
-	// maxLedgerBytes bounds what is read of a ledger; thousands of claims fit.
-	maxLedgerBytes = 1 << 20
-
 	// ledgerDays is how many days Written has.
 	ledgerDays = 30
 	dayFormat  = time.DateOnly
@@ -152,6 +149,15 @@ func (l *ledger) encode() ([]byte, error) {
 		return nil, fmt.Errorf("encode ledger: %w", err)
 	}
 	return fmt.Appendf(line, "\ncrc32c %08x\n", checksum(line)), nil
+}
+
+// readLedger parses the content of a tier's ledger. One that is not there or damaged is
+// zero.
+func readLedger(content []byte) *ledger {
+	if l, err := decodeLedger(content); err == nil {
+		return l
+	}
+	return new(ledger)
 }
 
 // decodeLedger parses a file's content. It returns ErrDamaged.

@@ -83,7 +83,7 @@ func TestOutageOfTheRemoteDeletesNothingThatFits(t *testing.T) {
 // notSharedTier is one that another machine writes to, as locks show.
 type notSharedTier struct{ Tier }
 
-func (notSharedTier) Account(context.Context, func(*ledger, string) error) (*ledger, error) {
+func (notSharedTier) Account(context.Context, func([]byte, string) ([]byte, error)) ([]byte, error) {
 	return nil, ErrNotShared
 }
 

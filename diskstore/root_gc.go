@@ -24,7 +24,7 @@ func (s *Store) rootUsage(ctx context.Context, id tierID) (RootTierUsage, error)
 	u.TempFiles, u.TempBytes = found.aside.TempFiles, found.aside.TempBytes
 	u.QuarantineFiles, u.QuarantineBytes = found.aside.QuarantineFiles, found.aside.QuarantineBytes
 	u.Processes = len(found.aside.Living)
-	l, err := s.tier(id).Account(ctx, nil)
+	l, err := s.books[id].read(ctx)
 	if err != nil {
 		return u, err
 	}
@@ -107,7 +107,7 @@ func (s *Store) gcRehearse(ctx context.Context, id tierID) error {
 	if err != nil {
 		return err
 	}
-	l, err := s.tier(id).Account(ctx, nil)
+	l, err := s.books[id].read(ctx)
 	if err != nil {
 		return err
 	}

@@ -147,7 +147,7 @@ func TestRootReplacedByAnother(t *testing.T) {
 		require.LessOrEqual(t, occupied(t, o.Local.Root), o.Local.BudgetBytes)
 	}
 	require.NoError(t, s.Flush(ctx))
-	l, err := s.local.Account(ctx, nil)
+	l, err := s.books[tierLocal].read(ctx)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, l.figure(), occupied(t, o.Local.Root))
 	require.Equal(t, 1, strings.Count(log.String(), "replaced by another"))

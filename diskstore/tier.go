@@ -139,14 +139,14 @@ type Tier interface {
 	// there from its page's place: whoever counts both lists this last.
 	Aside(ctx context.Context) (Aside, error)
 
-	// Account replaces the tier's ledger by what change makes of it, durably,
-	// and returns that. The ledger is zero where there is none that can be
-	// read. No other process changes it meanwhile; after an error of change
-	// nothing has changed, after any other error it may have. change is given
-	// the id under which this process has claims, touches nothing but the
-	// ledger, and may run after Account has returned. With a nil change the
-	// ledger is only read.
-	Account(ctx context.Context, change func(l *ledger, id string) error) (*ledger, error)
+	// Account replaces the content of the tier's ledger by that which change makes
+	// of it, durably, and returns the new content. The content is empty where there
+	// is no ledger that can be read. No other process changes the ledger meanwhile.
+	// An error of change is returned as it is, and nothing has changed then; after
+	// any other error the ledger may have. change is given the id under which this
+	// process has claims, and may run after Account has returned. With a nil change
+	// the ledger is only read.
+	Account(ctx context.Context, change func(content []byte, id string) ([]byte, error)) ([]byte, error)
 
 	// Fingerprints lists all fingerprints that have a directory, in no order.
 	Fingerprints(ctx context.Context) ([]Key, error)

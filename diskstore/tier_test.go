@@ -354,11 +354,11 @@ func TestWhatIsGivenUpLeavesNothingAfterClose(t *testing.T) {
 		do func(tier *dirTier) error
 	}{
 		"the first change of a ledger": {vfs.OpLock, func(tier *dirTier) error {
-			_, err := tier.Account(ctx, func(*ledger, string) error { return nil })
+			_, err := tier.Account(ctx, func(old []byte, _ string) ([]byte, error) { return old, nil })
 			return err
 		}},
 		"a change of a ledger": {vfs.OpOpen, func(tier *dirTier) error {
-			_, err := tier.Account(ctx, func(*ledger, string) error { return nil })
+			_, err := tier.Account(ctx, func(old []byte, _ string) ([]byte, error) { return old, nil })
 			return err
 		}},
 		"an upload": {vfs.OpCreate, func(tier *dirTier) error {
@@ -374,7 +374,7 @@ func TestWhatIsGivenUpLeavesNothingAfterClose(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newCrashWorld(t)
 			tier := newDirTier(w.inj, w.o.Local.Root, true)
-			_, err := tier.Account(ctx, func(*ledger, string) error { return nil })
+			_, err := tier.Account(ctx, func(old []byte, _ string) ([]byte, error) { return old, nil })
 			require.NoError(t, err)
 			if name == "the first change of a ledger" {
 				require.NoError(t, tier.Close())
