@@ -20,7 +20,7 @@ import (
 // exportOf returns an archive of the conversation that ends with a page.
 func exportOf(t testing.TB, o Options, last *Page) []byte {
 	t.Helper()
-	r, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: o.FS})
+	r, err := OpenRoots(ctx, InspectOptions{Local: o.Local.Root, Remote: o.Remote.Root, FS: o.FS})
 	require.NoError(t, err)
 	defer r.Close()
 	chain, err := r.Chain(ctx, storedAt(o, last))
@@ -40,7 +40,16 @@ func storedAt(o Options, p *Page) Name {
 }
 
 func importTo(ctx context.Context, o Options, archive []byte) (Imported, error) {
-	return Import(ctx, ImportOptions{Local: o.Local, FS: o.FS, Compress: o.Compress}, bytes.NewReader(archive), int64(len(archive)))
+	return Import(ctx, ImportOptions{Open: storeAt(o)}, bytes.NewReader(archive), int64(len(archive)))
+}
+
+// storeAt opens a store for an archive where o says.
+func storeAt(o Options) func(context.Context, Key, Manifest) (PageStore, error) {
+	return func(ctx context.Context, fp Key, m Manifest) (PageStore, error) {
+		o := o
+		o.Fingerprint, o.Identity, o.PageTokens = fp, m.Identity, m.PageTokens
+		return Open(ctx, o)
+	}
 }
 
 func TestExportAndImport(t *testing.T) {
@@ -69,7 +78,7 @@ func TestExportAndImport(t *testing.T) {
 // damaged, is no conversation.
 func TestExportOfWhatIsNotWhole(t *testing.T) {
 	o, pages := stored(t)
-	r := openRoot(t, o)
+	r := rootsOf(t, o)
 	chain, err := r.Chain(ctx, storedAt(o, pages[2]))
 	require.NoError(t, err)
 	require.Len(t, chain, 3)
@@ -85,7 +94,7 @@ func TestExportOfWhatIsNotWhole(t *testing.T) {
 	_, err = r.Export(ctx, chain[:1], io.Discard, func(int64) {})
 	require.ErrorContains(t, err, "what "+o.Fingerprint.String()+" stands for")
 	_, err = r.Export(ctx, nil, io.Discard, func(int64) {})
-	require.ErrorIs(t, err, ErrOptions)
+	require.ErrorIs(t, err, ErrArguments)
 }
 
 // TestExportFromBothTiers: the beginning of a conversation may have moved down.
@@ -184,7 +193,7 @@ func TestImportSurvivesAnErrorAtEveryOperation(t *testing.T) {
 			require.Equal(t, testTokens+5, n)
 		}
 		readChain(t, s, prompt(2, 2*testTokens), n)
-		c, found := check(t, openRoot(t, to), CheckOptions{})
+		c, found := check(t, rootsOf(t, to), CheckOptions{})
 		for _, f := range found {
 			require.False(t, f.Problem.Damage(), "%+v", f)
 		}
@@ -200,7 +209,7 @@ func TestImportAsksFirst(t *testing.T) {
 	archive := exportOf(t, from, pages[0])
 	to := testOptions(t)
 	no := errors.New("not that one")
-	opt := ImportOptions{Local: to.Local, FS: to.FS, Accept: func(m Manifest) error {
+	opt := ImportOptions{Open: storeAt(to), Accept: func(m Manifest) error {
 		require.Equal(t, from.Fingerprint.String(), m.Fingerprint)
 		return no
 	}}
@@ -246,14 +255,14 @@ func FuzzImport(f *testing.F) {
 			require.NoDirExists(t, to.Local.Root)
 			return
 		}
-		_, found := check(t, openRoot(t, to), CheckOptions{})
+		_, found := check(t, rootsOf(t, to), CheckOptions{})
 		require.Empty(t, found)
 	})
 }
 
 func TestFindAndRecent(t *testing.T) {
 	o, pages := stored(t, withRemote(t))
-	r := openRoot(t, o)
+	r := rootsOf(t, o)
 	for _, p := range pages {
 		found, err := r.Find(ctx, p.Key().String()[:10])
 		require.NoError(t, err)
@@ -281,7 +290,7 @@ func TestFindAndRecent(t *testing.T) {
 	require.Len(t, found, 2)
 	for _, wrong := range []string{"", "abc", "wxyz", "../..", name.Key.String()[:4] + "Z"} {
 		_, err := r.Find(ctx, wrong)
-		require.ErrorIs(t, err, ErrOptions, wrong)
+		require.ErrorIs(t, err, ErrArguments, wrong)
 	}
 	found, err = r.Find(ctx, name.Key.String()+"00")
 	require.NoError(t, err)

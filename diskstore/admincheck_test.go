@@ -35,7 +35,16 @@ func stored(t testing.TB, edit ...func(*Options)) (Options, []*Page) {
 }
 
 // check checks the local tier and returns the findings.
-func check(t testing.TB, r *Root, opt CheckOptions) (TierCheck, []Finding) {
+// rootsOf opens the roots of a store.
+func rootsOf(t *testing.T, o Options) *Roots {
+	t.Helper()
+	r, err := OpenRoots(ctx, InspectOptions{Local: o.Local.Root, Remote: o.Remote.Root, FS: o.FS})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	return r
+}
+
+func check(t testing.TB, r *Roots, opt CheckOptions) (TierCheck, []Finding) {
 	t.Helper()
 	var found []Finding
 	opt.Found = func(f Finding) { found = append(found, f) }
@@ -45,7 +54,7 @@ func check(t testing.TB, r *Root, opt CheckOptions) (TierCheck, []Finding) {
 	return checks[0], found
 }
 
-func requireClean(t testing.TB, r *Root, pages, tails int) {
+func requireClean(t testing.TB, r *Roots, pages, tails int) {
 	t.Helper()
 	c, found := check(t, r, CheckOptions{})
 	require.Empty(t, found)
@@ -54,7 +63,7 @@ func requireClean(t testing.TB, r *Root, pages, tails int) {
 
 func TestCheckOfWhatIsWhole(t *testing.T) {
 	o, _ := stored(t)
-	r := openRoot(t, o)
+	r := rootsOf(t, o)
 	before := treeOf(t, o.Local.Root)
 	requireClean(t, r, 3, 2)
 	c, found := check(t, r, CheckOptions{Repair: true})
@@ -152,7 +161,7 @@ func TestCheckAndRepair(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, pages := stored(t)
-			r := openRoot(t, o)
+			r := rootsOf(t, o)
 			mess.make(t, o, filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()}))
 			c, found := check(t, r, CheckOptions{})
 			require.NotEmpty(t, found)
@@ -195,7 +204,7 @@ func TestCheckSample(t *testing.T) {
 	for i := range 100 {
 		putChain(t, s, prompt(i, testTokens))
 	}
-	r := openRoot(t, o)
+	r := rootsOf(t, o)
 	read := make(map[int]bool)
 	for range 5 {
 		c, found := check(t, r, CheckOptions{Sample: 0.3})
@@ -208,14 +217,14 @@ func TestCheckSample(t *testing.T) {
 	require.Greater(t, len(read), 1)
 	for _, wrong := range []float64{-0.1, 1.1} {
 		_, err := r.Check(ctx, CheckOptions{Sample: wrong})
-		require.ErrorIs(t, err, ErrOptions)
+		require.ErrorIs(t, err, ErrArguments)
 	}
 }
 
 func TestCheckProgress(t *testing.T) {
 	o, _ := stored(t, withRemote(t))
 	last := make(map[string][2]int64)
-	checks, err := openRoot(t, o).Check(ctx, CheckOptions{Progress: func(tier string, done, total int64) {
+	checks, err := rootsOf(t, o).Check(ctx, CheckOptions{Progress: func(tier string, done, total int64) {
 		require.LessOrEqual(t, done, total)
 		require.GreaterOrEqual(t, done, last[tier][0])
 		last[tier] = [2]int64{done, total}
@@ -229,7 +238,7 @@ func TestCheckIsCancelled(t *testing.T) {
 	o, _ := stored(t)
 	done, cancel := cancelled()
 	defer cancel()
-	_, err := openRoot(t, o).Check(done, CheckOptions{})
+	_, err := rootsOf(t, o).Check(done, CheckOptions{})
 	require.ErrorIs(t, err, context.Canceled)
 }
 
@@ -237,7 +246,7 @@ func TestCheckIsCancelled(t *testing.T) {
 // being checked.
 func TestCheckOfAMissingRemote(t *testing.T) {
 	o, _ := stored(t, withRemote(t))
-	r := openRoot(t, o)
+	r := rootsOf(t, o)
 	require.NoError(t, os.RemoveAll(o.Remote.Root))
 	checks, err := r.Check(ctx, CheckOptions{})
 	require.NoError(t, err)
@@ -255,7 +264,7 @@ func TestRepairLeavesTheLiving(t *testing.T) {
 	require.NoError(t, err)
 	defer up.Abort()
 	require.NoError(t, up.Write(ctx, []byte("half")))
-	c, found := check(t, openRoot(t, o), CheckOptions{Repair: true})
+	c, found := check(t, rootsOf(t, o), CheckOptions{Repair: true})
 	require.Empty(t, found)
 	require.Equal(t, 1, c.Processes)
 	require.Equal(t, 1, c.TempFiles)
@@ -269,7 +278,7 @@ func TestRepairLeavesTheLiving(t *testing.T) {
 func TestRepairPutsBackWhatIsGood(t *testing.T) {
 	o, pages := stored(t)
 	name := Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()}
-	tier := newDirTier(o.FS, o.Local.Root, false)
+	tier := newDirTier(o.FS, o.Local.Root, dirOptions{})
 	c := &checker{t: tier, tier: TierLocal, opt: CheckOptions{Repair: true}}
 	before := treeOf(t, filepath.Join(o.Local.Root, versionDir, o.Fingerprint.String()))
 	done, err := c.aside(ctx, entry{kind: entryPage, path: tier.path(name), name: name}, "damaged")()
@@ -282,7 +291,7 @@ func TestRepairPutsBackWhatIsGood(t *testing.T) {
 // TestRepairManifestFromTheOtherTier also works the other way round.
 func TestRepairManifestFromTheOtherTier(t *testing.T) {
 	o, pages := stored(t, withRemote(t))
-	r := openRoot(t, o)
+	r := rootsOf(t, o)
 	local := filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Class: ClassManifest})
 	remote := filePath(o.Remote.Root, Name{Fingerprint: o.Fingerprint, Class: ClassManifest})
 	place(t, local, remote)
@@ -320,7 +329,7 @@ func TestCheckSurvivesAnErrorAtEveryOperation(t *testing.T) {
 				inj.Add(vfs.Rule{Nth: nth, Err: errnos[nth%len(errnos)]})
 				ops := checkOnce(t, o, inj, repair)
 				require.NoError(t, os.WriteFile(damaged, good, 0o600))
-				requireClean(t, openRoot(t, o), 3, 2)
+				requireClean(t, rootsOf(t, o), 3, 2)
 				if nth > ops {
 					return // every operation has had its turn
 				}
@@ -334,7 +343,7 @@ func TestCheckSurvivesAnErrorAtEveryOperation(t *testing.T) {
 func checkOnce(t *testing.T, o Options, inj *vfs.Injector, repair bool) int {
 	t.Helper()
 	defer inj.Reset()
-	r, err := OpenRoot(ctx, RootOptions{Local: o.Local, FS: o.FS})
+	r, err := OpenRoots(ctx, InspectOptions{Local: o.Local.Root, FS: o.FS})
 	if err != nil {
 		return inj.Count()
 	}
@@ -354,7 +363,7 @@ func checkOnce(t *testing.T, o Options, inj *vfs.Injector, repair bool) int {
 func TestCheckWhileAServerWrites(t *testing.T) {
 	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 1 << 20 })
 	s := open(t, o)
-	r := openRoot(t, o)
+	r := rootsOf(t, o)
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Add(1)
@@ -384,36 +393,4 @@ func TestCheckWhileAServerWrites(t *testing.T) {
 	}
 	close(done)
 	wg.Wait()
-}
-
-// TestDropQuarantined: of a model that is forgotten nothing stays in quarantine,
-// and of others what is known to be theirs.
-func TestDropQuarantined(t *testing.T) {
-	o, pages := stored(t)
-	other := o
-	other.Fingerprint = testFingerprint(2)
-	s := open(t, other)
-	theirs := putChain(t, s, prompt(7, testTokens))[0]
-	r := openRoot(t, o)
-	flipAt(t, filePath(o.Local.Root, storedAt(o, pages[0])), 4200)   // ours, by its header
-	flipAt(t, filePath(o.Local.Root, storedAt(o, pages[1])), 60)     // its header says nothing
-	flipAt(t, filePath(o.Local.Root, storedAt(other, theirs)), 4200) // theirs
-	check(t, r, CheckOptions{Repair: true})
-	quarantine := filepath.Join(o.Local.Root, versionDir, quarantineDir)
-	require.Len(t, filesIn(t, quarantine, pageExt), 3)
-	ours := func(fp Key) bool { return fp == o.Fingerprint }
-
-	drops, err := r.DropQuarantined(ctx, ours, true)
-	require.NoError(t, err)
-	require.Equal(t, 2, drops[0].Files)
-	require.Len(t, filesIn(t, quarantine, pageExt), 3)
-	drops, err = r.DropQuarantined(ctx, ours, false)
-	require.NoError(t, err)
-	require.Equal(t, 2, drops[0].Files)
-	left := filesIn(t, quarantine, pageExt)
-	require.Len(t, left, 1)
-	require.Contains(t, left[0], theirs.Key().String())
-	drops, err = r.DropQuarantined(ctx, ours, false)
-	require.NoError(t, err)
-	require.Equal(t, []QuarantineDrop{{Tier: TierLocal}}, drops)
 }

@@ -13,7 +13,7 @@ import (
 
 func TestCheckRights(t *testing.T) {
 	o, pages := stored(t)
-	r := openRoot(t, o)
+	r := rootsOf(t, o)
 	page := filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()})
 	wide := []string{page, filepath.Dir(page), filepath.Join(o.Local.Root, versionDir, o.Fingerprint.String(), manifestFile)}
 	for _, path := range wide {
@@ -35,7 +35,7 @@ func TestCheckOfWhatIsNoFile(t *testing.T) {
 		"FIFO":          func(path string) error { return syscall.Mkfifo(path, 0o600) },
 	} {
 		o, pages := stored(t)
-		r := openRoot(t, o)
+		r := rootsOf(t, o)
 		path := filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()})
 		require.NoError(t, os.Remove(path))
 		require.NoError(t, make(path))
@@ -51,7 +51,7 @@ func TestCheckOfWhatIsNoFile(t *testing.T) {
 // TestCheckOfASwappedDirectory: a link in a directory's place leads nowhere.
 func TestCheckOfASwappedDirectory(t *testing.T) {
 	o, pages := stored(t)
-	r := openRoot(t, o)
+	r := rootsOf(t, o)
 	dir := filepath.Dir(filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()}))
 	away := filepath.Join(t.TempDir(), "away")
 	require.NoError(t, os.Rename(dir, away))

@@ -7,9 +7,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/kvtier/kvtier/internal/vfs"
 )
+
+// ErrArguments reports arguments that cannot work.
+var ErrArguments = errors.New("diskstore: bad arguments")
 
 // PageFile is a page or a tail as a root holds it.
 type PageFile struct {
@@ -24,8 +25,9 @@ const minPrefixDigits = 4
 
 // tierRoot is one tier, with its name.
 type tierRoot struct {
-	id string
-	t  *dirTier
+	id   string // TierLocal or TierRemote
+	path string
+	t    *dirTier
 }
 
 // finder looks for the pages and tails whose key begins with prefix. Of a page
@@ -38,7 +40,7 @@ type finder struct {
 
 func (f *finder) check() error {
 	if len(f.prefix) < minPrefixDigits || strings.Trim(f.prefix, "0123456789abcdef") != "" {
-		return fmt.Errorf("find page %q: want at least %d digits of its key, 0 to 9 and a to f: %w", f.prefix, minPrefixDigits, ErrOptions)
+		return fmt.Errorf("find page %q: want at least %d digits of its key, 0 to 9 and a to f: %w", f.prefix, minPrefixDigits, ErrArguments)
 	}
 	return nil
 }
@@ -190,15 +192,4 @@ func chainTo(ctx context.Context, roots []tierRoot, name Name) ([]PageFile, erro
 	}
 	slices.Reverse(chain)
 	return chain, nil
-}
-
-// ReadManifestFile reads a manifest.json of the given fingerprint, for tools. It
-// returns ErrNotFound, ErrDamaged, or an error of the filesystem.
-func ReadManifestFile(fsys vfs.FS, path string, fingerprint Key) (*Manifest, error) {
-	blob, err := openFileBlob(fsys, path, Name{Fingerprint: fingerprint, Class: ClassManifest})
-	if err != nil {
-		return nil, err
-	}
-	defer blob.Close()
-	return decodeManifest(context.Background(), blob, fingerprint)
 }

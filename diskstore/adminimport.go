@@ -7,21 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math"
-	"time"
-
-	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// ImportOptions says where an archive goes. Local.Root is required.
+// PageStore takes the pages of an archive, as a diskstore.Store does.
+type PageStore interface {
+	Put(ctx context.Context, p *Page) error
+	Close() error
+}
+
+// ImportOptions says where an archive goes.
 type ImportOptions struct {
-	Local, Remote TierConfig
-	WritePerDay   int64 // this and the next as in Options
-	Compress      bool
-	FS            vfs.FS        // nil means the operating system's
-	Timeout       time.Duration // as in RootOptions
-	Logger        *slog.Logger  // nil discards
+	// Open opens the store, when all of the archive was found good. Required.
+	Open func(ctx context.Context, fingerprint Key, m Manifest) (PageStore, error)
 
 	// Accept is asked about the manifest before anything else is looked at; nil
 	// accepts everything.
@@ -44,30 +42,29 @@ type Imported struct {
 type archived struct {
 	r    io.ReaderAt
 	off  int64
-	info Info
+	name Name
+	size int64
 }
 
-func (a *archived) Info() Info { return a.info }
-func (a *archived) Close()     {}
+func (a *archived) Size() int64 { return a.size }
 
 func (a *archived) ReadAt(ctx context.Context, p []byte, off int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if int64(len(p)) > a.info.Bytes-off {
+	if int64(len(p)) > a.size-off {
 		return io.ErrUnexpectedEOF
 	}
 	_, err := io.ReadFull(io.NewSectionReader(a.r, a.off+off, int64(len(p))), p)
 	return err
 }
 
-// Import stores the pages of an archive of size bytes in the local tier, as Put
-// does. It reads the archive twice: nothing is stored before every byte of every
+// Import stores the pages of an archive of size bytes. It reads the archive twice: nothing is stored before every byte of every
 // page has been checked, and the pages are known to be one sequence.
 //
 // It returns ErrArchive for a file that is not a whole archive, ErrDamaged or
 // ErrMismatch for a page that is no good, Accept's error, and those of Open and
-// Put.
+// of the store.
 func Import(ctx context.Context, opt ImportOptions, file io.ReaderAt, size int64) (Imported, error) {
 	im := &importer{ctx: ctx, opt: opt, file: file, size: size}
 	if err := im.scan(); err != nil {
@@ -126,7 +123,7 @@ func (im *importer) scan() error {
 		if size > im.size-off {
 			return im.refuse("it ends in the middle of page %s", key)
 		}
-		im.pages = append(im.pages, &archived{r: im.file, off: off, info: Info{Bytes: size}})
+		im.pages = append(im.pages, &archived{r: im.file, off: off, size: size})
 		im.bytes += size
 	}
 	if h, err := tr.Next(); err == nil {
@@ -223,9 +220,9 @@ func (im *importer) check() error {
 		if err := im.checkPlace(h, i, parent, start); err != nil {
 			return fmt.Errorf("check page %d (%s): %w", i, im.manifest.Pages[i], err)
 		}
-		page.info.Name = Name{Fingerprint: h.Fingerprint, Class: ClassPage, Key: h.Key}
+		page.name = Name{Fingerprint: h.Fingerprint, Class: ClassPage, Key: h.Key}
 		if h.Tail() {
-			page.info.Name = Name{Fingerprint: h.Fingerprint, Class: ClassTail, Parent: h.Parent, Key: h.Key}
+			page.name = Name{Fingerprint: h.Fingerprint, Class: ClassTail, Parent: h.Parent, Key: h.Key}
 		}
 		parent, start = h.Key, start+len(h.Tokens)
 	}
@@ -256,12 +253,9 @@ func (im *importer) checkPlace(h *Header, i int, parent Key, start int) error {
 	return nil
 }
 
-// store puts the pages into the local tier.
+// store puts the pages into the store.
 func (im *importer) store() (err error) {
-	s, err := Open(im.ctx, Options{
-		Fingerprint: im.fingerprint, Identity: im.manifest.Identity, PageTokens: im.manifest.PageTokens,
-		Local: im.opt.Local, Remote: im.opt.Remote, WritePerDay: im.opt.WritePerDay, Compress: im.opt.Compress, FS: im.opt.FS, Logger: im.opt.Logger, opTimeout: im.opt.Timeout,
-	})
+	s, err := im.opt.Open(im.ctx, im.fingerprint, im.manifest.Manifest)
 	if err != nil {
 		return err
 	}
@@ -270,23 +264,27 @@ func (im *importer) store() (err error) {
 		if err := im.put(s, page); err != nil {
 			return fmt.Errorf("import page %d of %d: %w", i+1, len(im.pages), err)
 		}
-		im.progress(page.info.Bytes)
+		im.progress(page.size)
 	}
 	return nil
 }
 
 // put stores one page, which is read and checked again: the archive is a file
 // that somebody may be writing to.
-func (im *importer) put(s *Store, page *archived) error {
+func (im *importer) put(s PageStore, page *archived) error {
 	h, err := readHeader(im.ctx, page)
 	if err != nil {
 		return err
 	}
-	if err := h.checkName(page.info.Name); err != nil {
+	if err := h.checkName(page.name); err != nil {
+		return err
+	}
+	codec, err := newCodec()
+	if err != nil {
 		return err
 	}
 	payload := make([]byte, h.layout.Size())
-	if err := readPayload(im.ctx, page, h, h.all(), s.codec, payload); err != nil {
+	if err := readPayload(im.ctx, page, h, h.all(), codec, payload); err != nil {
 		return err
 	}
 	return s.Put(im.ctx, &Page{

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"path/filepath"
 )
 
 // QuarantineDrop is what DropQuarantined removed from one tier.
@@ -13,6 +11,17 @@ type QuarantineDrop struct {
 	Tier  string
 	Files int
 	Bytes int64 // physical
+}
+
+// dirs returns the directories of the tiers, the local one first. A tool may wait longer
+// for a slow mount than a server, so that none is isolated; one that hangs ends with
+// RootOptions.Timeout.
+func (r *Root) dirs() []*dirTier {
+	dirs := []*dirTier{r.s.local}
+	if r.s.remote != nil {
+		dirs = append(dirs, r.s.remote.inner.(*dirTier))
+	}
+	return dirs
 }
 
 // DropQuarantined removes the files in quarantine that are, or may be, pages of
@@ -27,57 +36,16 @@ func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint Key)
 	defer leave()
 	var drops []QuarantineDrop
 	var errs []error
-	for i, root := range r.tierRoots() {
-		drop := QuarantineDrop{Tier: root.id}
+	for i, root := range r.dirs() {
 		counts := r.s.books[i].counts()
-		err := root.t.dropQuarantined(ctx, picked, dryRun, &drop)
+		files, bytes, err := root.dropQuarantined(ctx, picked, dryRun)
 		if !dryRun && err == nil {
-			r.s.books[i].release(drop.Bytes, counts)
+			r.s.books[i].release(bytes, counts)
 		}
-		drops = append(drops, drop)
+		drops = append(drops, QuarantineDrop{Tier: tierID(i).String(), Files: files, Bytes: bytes})
 		if err != nil {
-			errs = append(errs, fmt.Errorf("remove what is in quarantine in %s: %w", root.t.root, err))
+			errs = append(errs, fmt.Errorf("remove what is in quarantine in %s: %w", root.root, err))
 		}
 	}
 	return drops, errors.Join(errs...)
-}
-
-func (t *dirTier) dropQuarantined(ctx context.Context, picked func(fingerprint Key) bool, dryRun bool, drop *QuarantineDrop) error {
-	if err := t.ready(ctx); err != nil {
-		return err
-	}
-	dir := filepath.Join(t.base, quarantineDir)
-	w := &walker{ctx: ctx, t: t, visit: func(e entry) error { return e.err }}
-	err := w.each(dir, func(_, path string, info fs.FileInfo) error {
-		if !info.Mode().IsRegular() || !t.mayBe(ctx, path, picked) {
-			return nil
-		}
-		if !dryRun {
-			err := t.fs.Remove(path)
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil // by somebody else
-			}
-			if err != nil {
-				return err
-			}
-		}
-		drop.Files++
-		drop.Bytes += t.fs.PhysicalBytes(info)
-		return nil
-	})
-	if err != nil || dryRun || drop.Files == 0 {
-		return err
-	}
-	return t.fs.SyncDir(dir)
-}
-
-// mayBe reports whether a file may be a page of the fingerprints picked.
-func (t *dirTier) mayBe(ctx context.Context, path string, picked func(fingerprint Key) bool) bool {
-	blob, err := openFileBlob(t.fs, path, Name{})
-	if err != nil {
-		return true
-	}
-	defer blob.Close()
-	h, err := readHeader(ctx, blob)
-	return err != nil || picked(h.Fingerprint)
 }

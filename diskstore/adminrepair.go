@@ -47,20 +47,6 @@ func (c *checker) good(ctx context.Context, path string, name Name) bool {
 	return c.sweepFile(ctx, s, path, name) == nil
 }
 
-// setAside moves whatever is at path to quarantine and returns where it is.
-func (t *dirTier) setAside(path, reason string) (string, error) {
-	dir := filepath.Join(t.base, quarantineDir)
-	was := strings.TrimSuffix(filepath.Base(path), pageExt)
-	to := filepath.Join(dir, fmt.Sprintf("%s.%s.%d-%d%s", was, reason, time.Now().UnixNano(), t.moved.Add(1), pageExt))
-	err := t.inDir(dir, func() error {
-		if _, err := t.fs.Lstat(path); err != nil {
-			return err
-		}
-		return t.fs.Rename(path, to)
-	})
-	return to, classify(err)
-}
-
 // replaceManifest moves a manifest that cannot be used to quarantine and puts
 // the other tier's in its place.
 func (c *checker) replaceManifest(ctx context.Context, e entry) (string, error) {

@@ -5,25 +5,79 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
+	"path/filepath"
 	"time"
+
+	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// tierRoots returns the root's tiers, the local one first. A tool may wait longer
-// for a slow mount than a server, so that nothing is isolated here; what hangs
-// ends with RootOptions.Timeout.
-func (r *Root) tierRoots() []tierRoot {
-	roots := []tierRoot{{TierLocal, r.s.local.(*dirTier)}}
-	if r.s.remote != nil {
-		roots = append(roots, tierRoot{TierRemote, r.s.remote.inner.(*dirTier)})
+// InspectOptions configures OpenRoots. Local is required.
+type InspectOptions struct {
+	Local, Remote string // the roots of a store's tiers; "" is no tier
+
+	// Timeout is how long one operation of a filesystem may take, such as a look at a
+	// file, or reading 1 MiB of it. A root that takes longer is not waited for again:
+	// what needs it fails with an error that names it, which NoAnswer reports, and the
+	// other root is used where it is of use alone. 0 means any time.
+	Timeout time.Duration
+
+	FS     vfs.FS       // nil means the operating system's
+	Logger *slog.Logger // nil discards
+}
+
+// Roots are the directories that hold a store's tiers, with the pages of all
+// fingerprints below them. Servers may use them meanwhile.
+type Roots struct {
+	tiers []tierRoot // the local one first
+	log   *slog.Logger
+}
+
+// OpenRoots looks whether the roots are safe. It makes nothing. It returns ErrArguments, the
+// errors of CheckRoot, and ErrRootMissing for a local root that is not there. A remote
+// root that cannot be reached is no error here.
+func OpenRoots(ctx context.Context, opt InspectOptions) (*Roots, error) {
+	if opt.Local == "" {
+		return nil, fmt.Errorf("open root: no local root is named: %w", ErrArguments)
 	}
-	return roots
+	r := &Roots{log: opt.Logger}
+	if r.log == nil {
+		r.log = slog.New(slog.DiscardHandler)
+	}
+	for _, root := range []tierRoot{{id: TierLocal, path: opt.Local}, {id: TierRemote, path: opt.Remote}} {
+		if root.path == "" {
+			continue
+		}
+		path, err := filepath.Abs(root.path)
+		if err != nil {
+			return nil, fmt.Errorf("open root %s: %w", root.path, err)
+		}
+		root.t = newDirTier(opt.FS, path, dirOptions{Shared: root.id == TierRemote, Timeout: opt.Timeout})
+		r.tiers = append(r.tiers, root)
+		if err := root.t.ready(ctx); err != nil && (root.id == TierLocal || unsafeRoot(err)) {
+			return nil, errors.Join(fmt.Errorf("open root %s: %w", path, err), r.Close())
+		}
+	}
+	return r, nil
+}
+
+// Close gives up what this process holds below the roots. A root that does not answer is
+// no error here: what stays there is cleaned by the next process.
+func (r *Roots) Close() error {
+	var errs []error
+	for _, root := range r.tiers {
+		if err := root.t.Close(); !NoAnswer(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // eachRoot calls look for every tier, and goes on when one does not answer. That
 // is returned as silent, any other error as err.
-func (r *Root) eachRoot(look func(tierRoot) error) (silent, err error) {
-	for _, root := range r.tierRoots() {
+func (r *Roots) eachRoot(look func(tierRoot) error) (silent, err error) {
+	for _, root := range r.tiers {
 		err := look(root)
 		if NoAnswer(err) {
 			silent = errors.Join(silent, err)
@@ -34,26 +88,21 @@ func (r *Root) eachRoot(look func(tierRoot) error) (silent, err error) {
 	return silent, nil
 }
 
-// goingOn says that what was found is of one tier alone.
-func (r *Root) goingOn(silent error) {
+// goingOn says that the other tier was not looked at.
+func (r *Roots) goingOn(silent error) {
 	if silent != nil {
-		r.s.log.Warn("kv tier does not answer, its pages are not looked at", "error", silent)
+		r.log.Warn("kv tier does not answer, its pages are not looked at", "error", silent)
 	}
 }
 
 // Check looks at everything below the roots, and reads the pages from beginning
 // to end, decompressing what is compressed. Servers may use the roots meanwhile.
 // It returns one result for each tier, and ctx's error.
-func (r *Root) Check(ctx context.Context, opt CheckOptions) ([]TierCheck, error) {
-	ctx, leave, err := r.s.life.enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
+func (r *Roots) Check(ctx context.Context, opt CheckOptions) ([]TierCheck, error) {
 	if math.IsNaN(opt.Sample) || opt.Sample < 0 || opt.Sample > 1 {
-		return nil, fmt.Errorf("check: sample is %v, want 0 to 1: %w", opt.Sample, ErrOptions)
+		return nil, fmt.Errorf("check: sample is %v, want 0 to 1: %w", opt.Sample, ErrArguments)
 	}
-	roots := r.tierRoots()
+	roots := r.tiers
 	var checks []TierCheck
 	for i, root := range roots {
 		var other *dirTier
@@ -73,12 +122,7 @@ func (r *Root) Check(ctx context.Context, opt CheckOptions) ([]TierCheck, error)
 // lower-case hex digits, in order of key. Of a page in both tiers it returns the
 // local file. When one tier does not answer, and the other has such pages, it
 // logs that and returns those.
-func (r *Root) Find(ctx context.Context, prefix string) ([]PageFile, error) {
-	ctx, leave, err := r.s.life.enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
+func (r *Roots) Find(ctx context.Context, prefix string) ([]PageFile, error) {
 	f := finder{prefix: prefix, seen: make(map[Name]bool)}
 	if err := f.check(); err != nil {
 		return nil, err
@@ -95,12 +139,7 @@ func (r *Root) Find(ctx context.Context, prefix string) ([]PageFile, error) {
 // fingerprints that pick accepts; nil accepts all. Of several conversations in
 // that minute it is the longest. It returns ErrNotFound when there is none. When
 // one tier does not answer, and the other has one, it logs that and returns it.
-func (r *Root) Recent(ctx context.Context, pick func(fingerprint Key) bool) (PageFile, error) {
-	ctx, leave, err := r.s.life.enter(ctx)
-	if err != nil {
-		return PageFile{}, err
-	}
-	defer leave()
+func (r *Roots) Recent(ctx context.Context, pick func(fingerprint Key) bool) (PageFile, error) {
 	var newest time.Time
 	var files []PageFile
 	silent, err := r.eachRoot(func(root tierRoot) error {
@@ -111,9 +150,9 @@ func (r *Root) Recent(ctx context.Context, pick func(fingerprint Key) bool) (Pag
 			used := e.info.ModTime()
 			if used.After(newest) {
 				newest = used
-				files = dropOlder(files, newest.Add(-touchEvery))
+				files = dropOlder(files, newest.Add(-sameTime))
 			}
-			if used.Before(newest.Add(-touchEvery)) || len(files) == maxArchivePages {
+			if used.Before(newest.Add(-sameTime)) || len(files) == maxArchivePages {
 				return nil
 			}
 			info, err := root.t.info(e.name, e.path, e.info)
@@ -134,6 +173,9 @@ func (r *Root) Recent(ctx context.Context, pick func(fingerprint Key) bool) (Pag
 	return r.longest(ctx, files)
 }
 
+// sameTime is how far apart conversations were used that count as used together.
+const sameTime = time.Minute
+
 // dropOlder removes the files that were last used before a time.
 func dropOlder(files []PageFile, before time.Time) []PageFile {
 	kept := files[:0]
@@ -146,10 +188,10 @@ func dropOlder(files []PageFile, before time.Time) []PageFile {
 }
 
 // longest returns the file that ends at the highest position.
-func (r *Root) longest(ctx context.Context, files []PageFile) (PageFile, error) {
+func (r *Roots) longest(ctx context.Context, files []PageFile) (PageFile, error) {
 	best, end := PageFile{}, 0
 	for _, f := range files {
-		h, _, err := headerIn(ctx, r.tierRoots(), f.Name)
+		h, _, err := headerIn(ctx, r.tiers, f.Name)
 		if ctx.Err() != nil {
 			return PageFile{}, ctx.Err()
 		}
@@ -165,36 +207,21 @@ func (r *Root) longest(ctx context.Context, files []PageFile) (PageFile, error) 
 
 // Chain returns a page and all that come before it, the first one first. It
 // returns ErrNotFound when one of them is missing.
-func (r *Root) Chain(ctx context.Context, name Name) ([]PageFile, error) {
-	ctx, leave, err := r.s.life.enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	return chainTo(ctx, r.tierRoots(), name)
+func (r *Roots) Chain(ctx context.Context, name Name) ([]PageFile, error) {
+	return chainTo(ctx, r.tiers, name)
 }
 
 // Manifest returns a fingerprint's manifest, from the tier that has it.
-func (r *Root) Manifest(ctx context.Context, fingerprint Key) (*Manifest, error) {
-	ctx, leave, err := r.s.life.enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	return manifestIn(ctx, r.tierRoots(), fingerprint)
+func (r *Roots) Manifest(ctx context.Context, fingerprint Key) (*Manifest, error) {
+	return manifestIn(ctx, r.tiers, fingerprint)
 }
 
 // Export writes the pages of chain, which Chain has returned, and their manifest
 // to w as one archive, for Import. Every byte is checked; after an error what
 // was written is no archive. progress is called with the bytes of each step.
-func (r *Root) Export(ctx context.Context, chain []PageFile, w io.Writer, progress func(bytes int64)) (*ArchiveManifest, error) {
-	ctx, leave, err := r.s.life.enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
+func (r *Roots) Export(ctx context.Context, chain []PageFile, w io.Writer, progress func(bytes int64)) (*ArchiveManifest, error) {
 	if len(chain) == 0 || len(chain) > maxArchivePages {
-		return nil, fmt.Errorf("export %d pages, want 1 to %d: %w", len(chain), maxArchivePages, ErrOptions)
+		return nil, fmt.Errorf("export %d pages, want 1 to %d: %w", len(chain), maxArchivePages, ErrArguments)
 	}
-	return exportChain(ctx, r.tierRoots(), chain, w, progress)
+	return exportChain(ctx, r.tiers, chain, w, progress)
 }

@@ -9,8 +9,6 @@ import (
 	"io"
 
 	"github.com/klauspost/compress/zstd"
-
-	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // maxWindowBytes is the largest zstd window that a sweep decodes with: what the
@@ -44,7 +42,7 @@ func (s *sweeper) close() { s.dec.Close() }
 
 // sweep reads a page once from beginning to end and checks every byte of it. It
 // returns ErrDamaged, ErrMismatch for a newer schema, or an error of the tier.
-func (s *sweeper) sweep(ctx context.Context, blob Blob) (*Header, error) {
+func (s *sweeper) sweep(ctx context.Context, blob Source) (*Header, error) {
 	h, err := readHeader(ctx, blob)
 	if err != nil {
 		return nil, err
@@ -58,7 +56,7 @@ func (s *sweeper) sweep(ctx context.Context, blob Blob) (*Header, error) {
 	return h, s.footer(ctx, blob, h)
 }
 
-func (s *sweeper) footer(ctx context.Context, blob Blob, h *Header) error {
+func (s *sweeper) footer(ctx context.Context, blob Source, h *Header) error {
 	foot := s.buf[:footerBytes]
 	if err := readFull(ctx, blob, foot, h.FileBytes-footerBytes); err != nil {
 		return err
@@ -72,7 +70,7 @@ func (s *sweeper) footer(ctx context.Context, blob Blob, h *Header) error {
 
 // section checks one section and the padding after it. Its checksum is compared
 // before what the decoder found is believed.
-func (s *sweeper) section(ctx context.Context, blob Blob, h *Header, i int) error {
+func (s *sweeper) section(ctx context.Context, blob Source, h *Header, i int) error {
 	sec := &h.Sections[i]
 	in := &storedReader{ctx: ctx, blob: blob, off: sec.Offset, end: sec.Offset + sec.Stored, read: s.read}
 	var decodeErr error
@@ -143,7 +141,7 @@ func (s *sweeper) drain(r io.Reader, limit int64) (int64, error) {
 // storedReader reads the stored bytes of one section in order and sums them up.
 type storedReader struct {
 	ctx      context.Context
-	blob     Blob
+	blob     Source
 	off, end int64
 	crc      uint32
 	err      error // of the tier
@@ -165,32 +163,4 @@ func (r *storedReader) Read(p []byte) (int, error) {
 	r.off += int64(len(p))
 	r.read(int64(len(p)))
 	return len(p), nil
-}
-
-// VerifySections reads a page file as a check does, and says of each section of
-// its header what is wrong with it; nil where nothing is. It returns the errors
-// of InspectFile for a header that is no good, and ErrDamaged for a footer.
-func VerifySections(ctx context.Context, fsys vfs.FS, path string) (*Header, []error, error) {
-	blob, err := openFileBlob(fsys, path, Name{})
-	if err != nil {
-		return nil, nil, fmt.Errorf("verify %s: %w", path, err)
-	}
-	defer blob.Close()
-	h, err := readHeader(ctx, blob)
-	if err != nil {
-		return nil, nil, fmt.Errorf("verify %s: %w", path, err)
-	}
-	s, err := newSweeper(nil)
-	if err != nil {
-		return nil, nil, fmt.Errorf("verify %s: %w", path, err)
-	}
-	defer s.close()
-	wrong := make([]error, len(h.Sections))
-	for i := range h.Sections {
-		wrong[i] = s.section(ctx, blob, h, i)
-	}
-	if err := s.footer(ctx, blob, h); err != nil {
-		return h, wrong, fmt.Errorf("verify %s: %w", path, err)
-	}
-	return h, wrong, nil
 }

@@ -96,7 +96,7 @@ func (l *readLog) in(t *testing.T, root string) (rel []string) {
 
 func relsOf(names []Name) (rel []string) {
 	for _, name := range names {
-		rel = append(rel, name.rel())
+		rel = append(rel, relPath(name))
 	}
 	return rel
 }

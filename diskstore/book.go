@@ -19,14 +19,27 @@ const (
 	chunkShare = 64
 )
 
+// ErrWriteCap reports that as much as Options.WritePerDay allows has been
+// written to the local tier on this UTC day.
+var ErrWriteCap = errors.New("diskstore: the day's writes are used up")
+
 // errNotCounted reports that nothing can be claimed below a budget because
 // nobody has counted what is there.
 var errNotCounted = errors.New("diskstore: files have not been counted yet")
 
+// medium is where a ledger is kept: a tier.
+type medium interface {
+	// Account is as in Tier.
+	Account(ctx context.Context, change func(content []byte, id string) ([]byte, error)) ([]byte, error)
+
+	// Left is how many bytes uploads take that were given up, at most.
+	Left() int64
+}
+
 // book is one process's part of a tier's ledger: what it has claimed, and what
 // it did that is not recorded yet.
 type book struct {
-	tier   Tier
+	tier   medium
 	budget int64 // bytes on the disk; 0 for none
 	perDay int64 // bytes written in a UTC day; 0 for any
 	now    func() time.Time
@@ -48,7 +61,7 @@ type book struct {
 	changed  chan struct{}    // closed when the ledger changes next
 }
 
-func newBook(tier Tier, budget, perDay int64, now func() time.Time) *book {
+func newBook(tier medium, budget, perDay int64, now func() time.Time) *book {
 	return &book{tier: tier, budget: budget, perDay: perDay, now: now, written: make(map[string]int64), hits: make(map[Key]Hits), changed: make(chan struct{})}
 }
 
@@ -135,25 +148,25 @@ func (b *book) ask(l *ledger, n int64) (int64, error) {
 	return max(n, most), nil
 }
 
-// appeared counts a file whose reservation was cancelled.
-func (b *book) appeared(done Committed) {
+// appeared counts a file of so many bytes whose reservation was cancelled.
+func (b *book) appeared(bytes int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.used += done.Physical
-	b.total += done.Physical
-	b.written[dayOf(b.now())] += done.Physical
+	b.used += bytes
+	b.total += bytes
+	b.written[dayOf(b.now())] += bytes
 }
 
-// finish ends a reservation: done is the file that came of it. Filesystems that
+// finish ends a reservation that a file of so many bytes came of. Filesystems that
 // compress or allocate late tell less than will be so; at least what was
 // reserved counts. A file that it replaced counts until the next count: somebody
 // else may have removed it just before, who subtracts it then.
-func (r *room) finish(done Committed) {
+func (r *room) finish(bytes int64) {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
 	r.endLocked()
 	r.b.written[dayOf(r.b.now())] += r.bytes
-	bytes := max(r.bytes, done.Physical)
+	bytes = max(r.bytes, bytes)
 	r.b.used += bytes
 	r.b.total += bytes
 }
@@ -205,9 +218,6 @@ func (b *book) evictedUpTo(used time.Time) {
 		b.evicted = used
 	}
 }
-
-// nearlyFull reports whether so many bytes are so near the budget that it is trimmed.
-func (b *book) nearlyFull(figure int64) bool { return figure > b.budget-b.budget/trimShare }
 
 // counts returns ledger.Counts as last seen.
 func (b *book) counts() int64 {
@@ -418,7 +428,8 @@ type counting struct {
 	ours   int64            // of that, by this process
 	listed int64            // by this process when all was listed: this the count has seen
 	claims map[string]claim // of all
-	aside  Aside            // looked up after that, and before the first file was listed
+	living map[string]bool  // the ids of processes that had not ended then, as far as can be told
+	held   map[string]bool  // those of them that hold their lock for sure
 	began  time.Time
 }
 
@@ -456,7 +467,7 @@ func (b *book) endCount(ctx context.Context, c counting, bytes int64) error {
 			}
 		}
 		if l.Counts == 0 { // nor is it known what others have claimed
-			for other := range c.aside.Living {
+			for other := range c.living {
 				if _, ok := l.Claims[other]; !ok {
 					l.setClaim(other, b.chunk(), p.now)
 				}
@@ -473,9 +484,9 @@ func (b *book) endCount(ctx context.Context, c counting, bytes int64) error {
 func (c counting) ended(id string, now claim, at time.Time) bool {
 	was, known := c.claims[id]
 	switch {
-	case !known || c.aside.Held[id]:
+	case !known || c.held[id]:
 		return false
-	case !c.aside.Living[id]:
+	case !c.living[id]:
 		return true
 	}
 	return now.Since.Equal(was.Since) && at.Sub(now.Since).Abs() > claimLife
@@ -487,4 +498,12 @@ func (b *book) chunk() int64 {
 		return min(chunkBytes, b.budget/chunkShare)
 	}
 	return chunkBytes
+}
+
+// restart forgets what is claimed in a ledger that another has taken the place of.
+func (b *book) restart() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.claimed, b.updated = 0, time.Time{}
+	b.seeLocked(new(ledger))
 }

@@ -41,6 +41,9 @@ var (
 	errStays = errors.New("diskstore: the page cannot move down now")
 )
 
+// nearlyFull reports whether so many bytes are so near a budget that a tier is trimmed.
+func nearlyFull(figure, budget int64) bool { return figure > budget-budget/trimShare }
+
 // demand is what a collection is asked for beyond keeping a tier within its
 // budget.
 type demand struct {
@@ -135,7 +138,7 @@ func (s *Store) shortage(ctx context.Context, id tierID, want demand) (over int6
 		return max(figure+want.room-low, want.disk), want.before, nil
 	case want.disk > 0:
 		return want.disk, want.before, nil
-	case s.books[id].nearlyFull(figure) && !alone && !s.trimmed[id].within(touchEvery, s.now()):
+	case nearlyFull(figure, budget) && !alone && !s.trimmed[id].within(touchEvery, s.now()):
 		return figure - low, want.young, nil
 	}
 	return 0, time.Time{}, nil

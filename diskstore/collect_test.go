@@ -435,7 +435,7 @@ func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
 		}
 		require.Zero(t, s.Stats().Damaged)
 		for _, path := range filesIn(t, o.Remote.Root, pageExt) {
-			_, err := VerifyFile(ctx, vfs.OS, path)
+			_, err := verifyFile(ctx, vfs.OS, path)
 			require.NoError(t, err)
 		}
 	}

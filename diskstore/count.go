@@ -60,10 +60,11 @@ func (s *Store) count(ctx context.Context, id tierID, each func(Info)) (*tally, 
 	defer func() { <-s.counting[id] }()
 	t, b := s.tier(id), s.books[id]
 	began, berr := b.beginCount(ctx)
-	var err error
-	if began.aside, err = t.Aside(ctx); err != nil {
+	aside, err := t.Aside(ctx)
+	if err != nil {
 		return nil, err
 	}
+	began.living, began.held = aside.Living, aside.Held
 	shards, err := s.beginListing(ctx, id)
 	if err != nil {
 		return nil, err

@@ -168,7 +168,7 @@ func checkBudgets(mem *vfs.Mem, tiers []TierConfig) error {
 // quarantine that was good.
 func (p *promise) checkFiles(mem *vfs.Mem, found tree) error {
 	for path, key := range found.placed {
-		if _, err := VerifyFile(ctx, mem, path); err != nil && !p.broken(key) {
+		if _, err := verifyFile(ctx, mem, path); err != nil && !p.broken(key) {
 			return fmt.Errorf("a page is neither whole nor absent: %w", err)
 		}
 	}
@@ -232,7 +232,7 @@ func (p *promised) read(s *Store, ref Ref) error {
 // checkTemps wants no temporary file left once a process has begun to write to a
 // root.
 func checkTemps(mem *vfs.Mem, root string) error {
-	tier := newDirTier(mem, root, false)
+	tier := newDirTier(mem, root, dirOptions{})
 	if _, err := tier.temp.claim(); err != nil {
 		return fmt.Errorf("begin to write in %s: %w", root, err)
 	}

@@ -189,9 +189,12 @@ func (r *crashRecord) quarantineAndRepair(rng *rand.Rand, tokens []int32) {
 
 // repair runs what tools do on the roots of a server.
 func (r *crashRecord) repair() {
-	root, err := OpenRoot(ctx, RootOptions{Local: r.o.Local, Remote: r.o.Remote, FS: r.inj})
+	roots, err := OpenRoots(ctx, InspectOptions{Local: r.o.Local.Root, Remote: r.o.Remote.Root, FS: r.inj})
 	require.NoError(r.t, err)
-	_, err = root.Check(ctx, CheckOptions{Repair: true})
+	_, err = roots.Check(ctx, CheckOptions{Repair: true})
+	require.NoError(r.t, err)
+	require.NoError(r.t, roots.Close())
+	root, err := OpenRoot(ctx, RootOptions{Local: r.o.Local, Remote: r.o.Remote, FS: r.inj})
 	require.NoError(r.t, err)
 	_, err = root.GC(ctx, GCOptions{})
 	require.NoError(r.t, err)
@@ -297,7 +300,7 @@ func (at *crashPoint) check(c crashCase, o Options) (int64, error) {
 // directory durable.
 func TestCrashWhileAnotherMakesTheDirectory(t *testing.T) {
 	w := newCrashWorld(t)
-	mine, theirs := newDirTier(w.mem, w.o.Local.Root, true), newDirTier(w.inj, w.o.Local.Root, true)
+	mine, theirs := newDirTier(w.mem, w.o.Local.Root, dirOptions{Create: true}), newDirTier(w.inj, w.o.Local.Root, dirOptions{Create: true})
 	upload(t, mine, tierTail(1, 1), []byte("x"), time.Now())
 	_, err := mine.Remove(ctx, Info{Name: tierTail(1, 1)})
 	require.NoError(t, err)
@@ -311,7 +314,7 @@ func TestCrashWhileAnotherMakesTheDirectory(t *testing.T) {
 		}
 		once.Do(func() {
 			upload(t, mine, tierTail(1, 2), []byte("y"), time.Now())
-			after := newDirTier(w.mem.Crash(0, 1), w.o.Local.Root, true)
+			after := newDirTier(w.mem.Crash(0, 1), w.o.Local.Root, dirOptions{Create: true})
 			_, err := after.Stat(ctx, tierTail(1, 2))
 			require.NoError(t, err)
 		})

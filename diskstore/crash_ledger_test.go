@@ -38,7 +38,7 @@ func TestCrashLeavesNoLedgerTooLow(t *testing.T) {
 // checkLedger compares a ledger with what pages, tails and quarantined files
 // occupy. Temporary files go before anything is written again.
 func checkLedger(mem *vfs.Mem, root string) error {
-	content, err := newDirTier(mem, root, false).readLedger(ctx)
+	content, err := newDirTier(mem, root, dirOptions{}).readLedger(ctx)
 	l := readLedger(content)
 	if err != nil || l.Counts == 0 {
 		return err // nothing is written before a count
@@ -55,7 +55,7 @@ func checkLedger(mem *vfs.Mem, root string) error {
 	}
 	damaged := make(map[Key]bool) // in its place, and perhaps in quarantine as well
 	for path, key := range found.placed {
-		_, err := VerifyFile(ctx, mem, path)
+		_, err := verifyFile(ctx, mem, path)
 		damaged[key] = err != nil
 	}
 	for _, e := range entries {

@@ -76,7 +76,7 @@ func TestSIGKILL(t *testing.T) {
 			}
 		}
 		for _, path := range filesIn(t, root, pageExt) {
-			_, err := VerifyFile(ctx, vfs.OS, path)
+			_, err := verifyFile(ctx, vfs.OS, path)
 			require.NoError(t, err)
 		}
 		// What was reported durable is there, in one tier or the other, unless

@@ -6,19 +6,29 @@ import (
 	"io"
 	"iter"
 	"runtime"
-	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
 )
+
+// Source is a page file that can be read.
+type Source interface {
+	// Size is the length of the file.
+	Size() int64
+
+	// ReadAt fills p from offset off, or returns io.EOF or io.ErrUnexpectedEOF when
+	// the file ends first. After an error p is undefined, and not written to any
+	// more.
+	ReadAt(ctx context.Context, p []byte, off int64) error
+}
 
 // firstReadBytes is how much of a file is read to learn the header's size. It
 // holds the whole header of a usual page: 256 tokens and 64 sections.
 const firstReadBytes = 4096
 
 // readHeader reads and checks the header region of blob.
-func readHeader(ctx context.Context, blob Blob) (*Header, error) {
-	fileBytes := blob.Info().Bytes
+func readHeader(ctx context.Context, blob Source) (*Header, error) {
+	fileBytes := blob.Size()
 	region := make([]byte, min(firstReadBytes, fileBytes))
 	if err := readFull(ctx, blob, region, 0); err != nil {
 		return nil, err
@@ -36,8 +46,8 @@ func readHeader(ctx context.Context, blob Blob) (*Header, error) {
 	return decodeHeader(region[:size], fileBytes)
 }
 
-// readFull is Blob.ReadAt with the end of the file as damage.
-func readFull(ctx context.Context, blob Blob, p []byte, off int64) error {
+// readFull is Source.ReadAt with the end of the file as damage.
+func readFull(ctx context.Context, blob Source, p []byte, off int64) error {
 	err := blob.ReadAt(ctx, p, off)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return damaged("file ends before byte %d", off+int64(len(p)))
@@ -72,27 +82,6 @@ func (h *Header) compareName(name Name) error {
 	return nil
 }
 
-// checkWanted returns ErrMismatch unless h is the page a caller of Read
-// describes.
-func (h *Header) checkWanted(ref Ref, pageTokens int, tokens []int32, layout Layout) error {
-	switch {
-	case h.Parent != ref.Parent:
-		return mismatch("parent is %v, want %v", h.Parent, ref.Parent)
-	case h.Start != ref.Start:
-		return mismatch("page starts at token %d, want %d", h.Start, ref.Start)
-	case h.PageTokens != pageTokens:
-		return mismatch("page size is %d tokens, want %d", h.PageTokens, pageTokens)
-	case len(h.Tokens) != ref.Stored:
-		return mismatch("page has %d tokens, want %d", len(h.Tokens), ref.Stored)
-	case !slices.Equal(h.Tokens[:len(tokens)], tokens):
-		return mismatch("tokens differ")
-	}
-	if _, ok := layout.within(h.layout); !ok {
-		return mismatch("sections differ")
-	}
-	return nil
-}
-
 // selection is what of a page is read: the sections of a layout that are wanted,
 // and where they are in the page's own.
 type selection struct {
@@ -115,7 +104,7 @@ func (h *Header) all() selection {
 // reads ahead of it; several at once only where each waits for a network. They
 // are checked and decoded meanwhile, on all processors unless the read is to be a
 // gentle one.
-func readPayload(ctx context.Context, blob Blob, h *Header, sel selection, c *codec, buf []byte) error {
+func readPayload(ctx context.Context, blob Source, h *Header, sel selection, c *codec, buf []byte) error {
 	checks, ctx := errgroup.WithContext(ctx) // which ends with the first damage
 	checks.SetLimit(runtime.GOMAXPROCS(0))
 	var reads errgroup.Group
@@ -145,10 +134,10 @@ func readPayload(ctx context.Context, blob Blob, h *Header, sel selection, c *co
 	return err
 }
 
-// readsAtOnce is how many reads of a blob are to be on their way at a time.
-func readsAtOnce(blob Blob) int {
-	if b, ok := blob.(interface{ readsAtOnce() int }); ok {
-		return b.readsAtOnce()
+// readsAtOnce is how many reads of a source are to be on their way at a time.
+func readsAtOnce(src Source) int {
+	if s, ok := src.(interface{ ReadsAtOnce() int }); ok {
+		return s.ReadsAtOnce()
 	}
 	return 1
 }
@@ -188,7 +177,7 @@ func (h *Header) span(sel selection, p piece) (off, size int64) {
 	return off, alignUp(last.Offset+last.Stored) - off
 }
 
-func readFooter(ctx context.Context, blob Blob, h *Header) error {
+func readFooter(ctx context.Context, blob Source, h *Header) error {
 	var foot [footerBytes]byte
 	if err := readFull(ctx, blob, foot[:], h.FileBytes-footerBytes); err != nil {
 		return err
@@ -201,7 +190,7 @@ func readFooter(ctx context.Context, blob Blob, h *Header) error {
 
 // readRaw reads a piece of a payload that is exactly its part of the buffer, and
 // returns how to check it.
-func readRaw(ctx context.Context, blob Blob, h *Header, sel selection, p piece, _ *codec, buf []byte) (check func() error, err error) {
+func readRaw(ctx context.Context, blob Source, h *Header, sel selection, p piece, _ *codec, buf []byte) (check func() error, err error) {
 	off, size := h.span(sel, p)
 	at := int64(sel.offsets[p.first])
 	if err := readFull(ctx, blob, buf[at:at+size], off); err != nil {
@@ -219,7 +208,7 @@ func readRaw(ctx context.Context, blob Blob, h *Header, sel selection, p piece, 
 
 // readEncoded reads a piece of a payload with compressed sections, and returns how
 // to check and decode it, which must be called.
-func readEncoded(ctx context.Context, blob Blob, h *Header, sel selection, p piece, c *codec, buf []byte) (check func() error, err error) {
+func readEncoded(ctx context.Context, blob Source, h *Header, sel selection, p piece, c *codec, buf []byte) (check func() error, err error) {
 	off, size := h.span(sel, p)
 	scratch := takeScratch(int(size))
 	if err := readFull(ctx, blob, *scratch, off); err != nil {

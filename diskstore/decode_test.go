@@ -236,7 +236,7 @@ func (b *depthBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
 	return b.Blob.ReadAt(ctx, p, off)
 }
 
-func (b *depthBlob) readsAtOnce() int { return int(b.want) }
+func (b *depthBlob) ReadsAtOnce() int { return int(b.want) }
 
 // Pieces of a remote page are on their way at once, those of a local one follow
 // each other.

@@ -1,25 +1,13 @@
 package diskstore
 
 import (
-	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io/fs"
 	"path/filepath"
-	"slices"
 	"strings"
-	"time"
 )
-
-// maxQuarantined is how many files quarantine keeps. Who reads adds none to so
-// many; a repair removes the oldest. What is no regular file is moved there all the
-// same: it took as much room in a page's place, and kept that page from being stored.
-const maxQuarantined = 16
-
-// errQuarantineFull reports that a file was left where it is.
-var errQuarantineFull = errors.New("diskstore: quarantine is full, kvtier repair makes room in it")
 
 func (t *dirTier) Fingerprints(ctx context.Context) ([]Key, error) {
 	if err := t.ready(ctx); err != nil {
@@ -77,7 +65,7 @@ func (t *dirTier) ListShard(ctx context.Context, shard Shard) ([]Info, error) {
 	if err := t.ready(ctx); err != nil {
 		return nil, classify(err)
 	}
-	dir := filepath.Join(t.base, shard.rel())
+	dir := filepath.Join(t.base, shardPath(shard))
 	if shard.Class == ClassPage {
 		return t.appendPages(nil, dir, Name{Fingerprint: shard.Fingerprint, Class: ClassPage})
 	}
@@ -221,86 +209,4 @@ func (t *dirTier) removeEmpty(ctx context.Context, dir string) error {
 	// between systems.
 	_ = t.fs.Remove(dir)
 	return nil
-}
-
-func (t *dirTier) Quarantine(ctx context.Context, judged Info, reason string) (bool, error) {
-	if err := t.ready(ctx); err != nil {
-		return false, classify(err)
-	}
-	dir := filepath.Join(t.base, quarantineDir)
-	base := fmt.Sprintf("%s.%s.%d-%d%s", judged.Key, reason, time.Now().UnixNano(), t.moved.Add(1), pageExt)
-	err := t.again(func() error { return t.lookAtJudged(judged) })
-	if err == nil {
-		var entries []fs.DirEntry
-		if entries, err = t.readDir(dir); err == nil && len(entries) >= maxQuarantined && judged.Bytes != notRegular {
-			err = errQuarantineFull
-		}
-	}
-	if err == nil {
-		err = t.opFailed(t.inDir(dir, func() error { return t.moveOut(ctx, judged, filepath.Join(dir, base)) }))
-	}
-	switch {
-	case errors.Is(err, ErrNotFound), errors.Is(err, errReplaced):
-		return false, nil
-	case err != nil:
-		return false, err
-	}
-	t.syncAside(t.path(judged.Name))
-	return true, nil
-}
-
-// syncAside makes durable that what was at path is in quarantine, or back: in a
-// power cut it could return to its place beside what has taken its room since.
-// Where a sync fails it is found out once more.
-func (t *dirTier) syncAside(path string) {
-	for _, dir := range []string{filepath.Join(t.base, quarantineDir), filepath.Dir(path)} {
-		_ = t.fs.SyncDir(dir)
-	}
-}
-
-// trimQuarantine removes the oldest files over the limit. Failures are left for
-// the next time.
-func (t *dirTier) trimQuarantine(dir string) {
-	type file struct {
-		path string
-		when time.Time
-	}
-	entries, err := t.readDir(dir)
-	if err != nil || len(entries) <= maxQuarantined {
-		return
-	}
-	var files []file
-	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		if fi, err := t.fs.Lstat(path); err == nil {
-			when := fi.ModTime()
-			if beyond(when, time.Now()) {
-				when = time.Time{}
-			}
-			files = append(files, file{path, when})
-		}
-	}
-	slices.SortFunc(files, func(a, b file) int { return cmp.Or(a.when.Compare(b.when), cmp.Compare(a.path, b.path)) })
-	for _, f := range files[:max(0, len(files)-maxQuarantined)] {
-		_ = t.fs.Remove(f.path)
-	}
-}
-
-func (t *dirTier) EmptyQuarantine(ctx context.Context) (int64, error) {
-	if err := t.ready(ctx); err != nil {
-		return 0, classify(err)
-	}
-	dir := filepath.Join(t.base, quarantineDir)
-	entries, err := t.readDir(dir)
-	if err != nil || len(entries) == 0 {
-		return 0, err
-	}
-	var freed int64
-	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		if fi, err := t.fs.Lstat(path); err == nil && t.fs.Remove(path) == nil {
-			freed += t.fs.PhysicalBytes(fi)
-		}
-	}
-	return freed, t.opFailed(t.fs.SyncDir(dir))
 }

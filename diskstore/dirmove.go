@@ -9,15 +9,11 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// notRegular is Info.Bytes of something that has a page's name and is no regular
-// file.
-const notRegular = -1
-
 // describes reports whether a file is the one that Info was made of. Who replaces a
 // page gives it another time. An Info with a name alone stands for whatever is there.
 // The number of a file is not asked for: some FUSE filesystems give it another with
 // each name.
-func (i Info) describes(fi fs.FileInfo) bool {
+func describes(i Info, fi fs.FileInfo) bool {
 	switch {
 	case i.Bytes == notRegular:
 		return !fi.Mode().IsRegular()
@@ -27,14 +23,11 @@ func (i Info) describes(fi fs.FileInfo) bool {
 	return fi.Mode().IsRegular() && fi.Size() == i.Bytes && fi.ModTime().Equal(i.Used)
 }
 
-// errReplaced reports a file that was to go and has been replaced.
-var errReplaced = errors.New("diskstore: file has been replaced")
-
 // lookAtJudged returns errReplaced when a name has another file than the one that was
 // judged.
 func (t *dirTier) lookAtJudged(judged Info) error {
 	fi, err := t.fs.Lstat(t.path(judged.Name))
-	if err == nil && !judged.describes(fi) {
+	if err == nil && !describes(judged, fi) {
 		return errReplaced
 	}
 	return err
@@ -58,7 +51,7 @@ func (t *dirTier) moveOut(ctx context.Context, judged Info, to string) error {
 		return err
 	}
 	fi, err := t.lookAnew(to)
-	if err != nil || judged.describes(fi) {
+	if err != nil || describes(judged, fi) {
 		return nil
 	}
 	if _, err := t.fs.Lstat(path); !errors.Is(err, fs.ErrNotExist) || t.fs.Rename(to, path) != nil {

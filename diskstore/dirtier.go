@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -36,27 +37,47 @@ type dirTier struct {
 // maxKnownDirs bounds the memory of dirTier.known; beyond it all are forgotten.
 const maxKnownDirs = 4096
 
+// dirOptions says how a directory is used.
+type dirOptions struct {
+	Create   bool          // the root is made when it is missing
+	Shared   bool          // other machines may use it: it is a remote tier
+	Prefix   string        // of the name by which other processes know this one
+	Timeout  time.Duration // of one operation of the filesystem; 0 for any
+	Log      *slog.Logger  // nil logs nothing
+	Replaced func()        // called when the claim of this process in the ledger is lost; nil calls nobody
+}
+
 // newDirTier returns the tier in root. A nil fs means the operating system's.
-func newDirTier(fs vfs.FS, root string, createRoot bool) *dirTier {
+func newDirTier(fs vfs.FS, root string, opt dirOptions) *dirTier {
 	if fs == nil {
 		fs = vfs.Below(root)
 	}
 	t := &dirTier{
 		fs: fs, root: root, base: filepath.Join(root, versionDir),
-		createRoot: createRoot, known: make(map[string]bool),
+		createRoot: opt.Create, shared: opt.Shared, known: make(map[string]bool),
 	}
-	t.watch.clock = sinceBegan
-	t.temp = tempDir{t: t, dir: filepath.Join(t.base, tmpDir)}
+	t.watch.log, t.watch.replaced, t.watch.clock = opt.Log, opt.Replaced, sinceBegan
+	t.temp = tempDir{t: t, dir: filepath.Join(t.base, tmpDir), prefix: opt.Prefix}
+	if opt.Timeout > 0 {
+		t.setTimeout(opt.Timeout)
+	}
 	return t
 }
 
-// dirTier returns the tier in a root of these options.
-func (o Options) dirTier(root string, createRoot bool) *dirTier {
-	t := newDirTier(o.FS, root, createRoot)
-	if o.opTimeout > 0 {
-		t.fs = vfs.Bound(t.fs, root, o.opTimeout)
+// setTimeout is dirOptions.Timeout for the operations to come. Nothing else may use the
+// tier meanwhile.
+func (t *dirTier) setTimeout(d time.Duration) { t.fs = vfs.Bound(t.fs, t.root, d) }
+
+// down reports whether the root could not be used when it was looked at last.
+func (t *dirTier) down() bool { return t.watch.down.Load() }
+
+// claim makes this process known below the root, and removes the files of dead ones.
+func (t *dirTier) claim(ctx context.Context) error {
+	if err := t.ready(ctx); err != nil {
+		return classify(err)
 	}
-	return t
+	_, err := t.temp.claim()
+	return classify(err)
 }
 
 // ready refuses an unsafe root before anything is read from or written to it.
@@ -82,7 +103,7 @@ func (t *dirTier) missing(err error) error {
 }
 
 // path returns the absolute path of a file.
-func (t *dirTier) path(name Name) string { return filepath.Join(t.base, name.rel()) }
+func (t *dirTier) path(name Name) string { return filepath.Join(t.base, relPath(name)) }
 
 // ensureDir makes dir and its parents, and makes their names durable: a page is
 // lost in a power cut when the entry of a directory above it is. Directories
@@ -299,7 +320,7 @@ func (t *dirTier) Lock(ctx context.Context) (func(), error) {
 		return nil, classify(err)
 	}
 	if _, err := t.temp.claim(); errors.Is(err, ErrNotShared) {
-		return nil, wrap(err, ErrLocked)
+		return nil, fmt.Errorf("%w (%w)", err, ErrLocked)
 	}
 	var release func()
 	err := t.inDir(t.base, func() error {
@@ -351,6 +372,8 @@ func openFileBlob(fsys vfs.FS, path string, name Name) (Blob, error) {
 
 func (b *fileBlob) Info() Info { return b.info }
 
+func (b *fileBlob) Size() int64 { return b.info.Bytes }
+
 func (b *fileBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -363,7 +386,7 @@ func (b *fileBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
 		return nil // io.EOF may come with the last byte
 	}
 	if vfs.IsStale(err) {
-		return wrap(err, errStale)
+		return fmt.Errorf("%w (%w)", err, errStale)
 	}
 	return err
 }

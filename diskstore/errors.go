@@ -5,9 +5,6 @@ import "errors"
 // Errors of opening a store. They say that the configuration is wrong or
 // unsafe; nothing has been written when they are returned.
 var (
-	// ErrOptions reports an Options value that cannot work.
-	ErrOptions = errors.New("diskstore: bad options")
-
 	// ErrRootSymlink reports a root that is a symbolic link: whoever can
 	// change the link can read or replace the prompts below it.
 	ErrRootSymlink = errors.New("diskstore: root is a symbolic link")
@@ -27,23 +24,7 @@ var (
 var (
 	// ErrNotFound reports that no tier holds the page.
 	ErrNotFound = errors.New("diskstore: page not found")
-
-	// ErrDamaged reports a page whose bytes are not the bytes that were
-	// written. The file has been moved to quarantine.
-	ErrDamaged = errors.New("diskstore: page is damaged")
-
-	// ErrMismatch reports a page that is well formed but is not what was asked
-	// for: another fingerprint, parent, position, tokens or sections.
-	ErrMismatch = errors.New("diskstore: page is not the one asked for")
-
-	// ErrInvalidPage reports arguments that cannot describe a page.
-	ErrInvalidPage = errors.New("diskstore: invalid page")
 )
-
-// ErrNotPlaced reports a page that ReadPlaced has read and whose rows cannot be
-// used where they lie: it is compressed, in the remote tier, or in no file of
-// the operating system.
-var ErrNotPlaced = errors.New("diskstore: page cannot be used in place")
 
 // Errors of a tier or of the store as a whole.
 var (
@@ -62,10 +43,6 @@ var (
 	// ErrNoSpace reports that a page does not fit, and that room was not made in
 	// time.
 	ErrNoSpace = errors.New("diskstore: no space for the page")
-
-	// ErrWriteCap reports that as much as Options.WritePerDay allows has been
-	// written to the local tier on this UTC day.
-	ErrWriteCap = errors.New("diskstore: the day's writes are used up")
 
 	// ErrTierDown reports a tier whose breaker is open: it failed or hung
 	// lately and is left alone until its backoff has passed.

@@ -123,7 +123,7 @@ func (m *mountedRemote) works(repair func()) {
 	m.patience(time.Minute)
 	m.remote.breaker.success()
 	for _, path := range filesIn(t, filepath.Join(m.behind, versionDir, m.opt.Fingerprint.String()), pageExt) {
-		_, err := VerifyFile(ctx, vfs.OS, path)
+		_, err := verifyFile(ctx, vfs.OS, path)
 		require.NoError(t, err, "a page is whole or absent")
 	}
 }

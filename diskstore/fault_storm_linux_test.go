@@ -171,7 +171,7 @@ func checkPages(dir string) error {
 		case filepath.Ext(path) != pageExt:
 			return nil
 		}
-		if _, err := VerifyFile(ctx, vfs.OS, path); err != nil && !errors.Is(err, ErrNotFound) {
+		if _, err := verifyFile(ctx, vfs.OS, path); err != nil && !errors.Is(err, ErrNotFound) {
 			return err
 		}
 		return nil

@@ -190,7 +190,7 @@ func (f *faultLife) recover() {
 		found := f.walk(root)
 		require.Empty(t, found.temps, "temporary files are cleaned")
 		for path, key := range found.placed {
-			if _, err := VerifyFile(ctx, f.mem, path); err != nil {
+			if _, err := verifyFile(ctx, f.mem, path); err != nil {
 				require.True(t, f.bad[key], "%v", err)
 			}
 		}

@@ -21,8 +21,9 @@ import (
 // memBlob is a Blob in memory.
 type memBlob []byte
 
-func (m memBlob) Info() Info { return Info{Bytes: int64(len(m))} }
-func (m memBlob) Close()     {}
+func (m memBlob) Info() Info  { return Info{Bytes: m.Size()} }
+func (m memBlob) Size() int64 { return int64(len(m)) }
+func (m memBlob) Close()      {}
 func (m memBlob) ReadAt(_ context.Context, p []byte, off int64) error {
 	n, err := bytes.NewReader(m).ReadAt(p, off)
 	if n == len(p) {
@@ -323,14 +324,14 @@ func TestVerifyAndInspectFile(t *testing.T) {
 	p := smallPage(t)
 	file := encodeFile(t, p, testTokens, true)
 	require.NoError(t, os.WriteFile(path, file, 0o600))
-	h, err := VerifyFile(ctx, vfs.OS, path)
+	h, err := verifyFile(ctx, vfs.OS, path)
 	require.NoError(t, err)
 	require.Equal(t, p.Key(), h.Key)
 	require.True(t, h.Layout().Equal(p.Layout))
 
 	file[len(file)-footerBytes-1] ^= 1
 	require.NoError(t, os.WriteFile(path, file, 0o600))
-	_, err = VerifyFile(ctx, vfs.OS, path)
+	_, err = verifyFile(ctx, vfs.OS, path)
 	require.ErrorIs(t, err, ErrDamaged)
 	_, err = InspectFile(vfs.OS, path)
 	require.NoError(t, err, "the header is good")

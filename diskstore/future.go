@@ -29,15 +29,10 @@ All of them move at once, and nothing else ever moves back, so that the order of
 times still puts every page before those it continues.
 */
 const (
-	clockSlack = touchEvery
-
 	// believeMargin is how much later than now files from the future are put: those
 	// that continue them may just be used, and must be earlier.
 	believeMargin = 10 * time.Millisecond
 )
-
-// beyond reports whether a time is later than any clock can have been right about.
-func beyond(t, now time.Time) bool { return t.After(now.Add(clockSlack)) }
 
 // futures keeps the files of a listing that are from the future: the earliest ones,
 // maxVictims at least.
@@ -57,13 +52,6 @@ func (s *Store) newFutures(ctx context.Context, id tierID) *futures {
 	}
 	here := s.now()
 	return &futures{now: later(here, there), ahead: max(0, there.Sub(here))}
-}
-
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }
 
 // ageClock is the time to judge by what is so old that it is deleted.

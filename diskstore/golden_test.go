@@ -70,7 +70,7 @@ func TestGoldenPages(t *testing.T) {
 			}
 			from := filepath.Join(goldenDir, g.File)
 			place(t, from, filePath(o.Local.Root, name))
-			h, err := VerifyFile(ctx, vfs.OS, from)
+			h, err := verifyFile(ctx, vfs.OS, from)
 			require.NoError(t, err)
 			require.Equal(t, fingerprint, h.Fingerprint)
 

@@ -160,7 +160,7 @@ func TestLimitOfAManifest(t *testing.T) {
 		require.NoError(t, err)
 		text = append(text, bytes.Repeat([]byte(" "), size-len(text))...)
 		require.NoError(t, os.WriteFile(path, text, 0o600))
-		tier := newDirTier(quickFS, o.Local.Root, true)
+		tier := newDirTier(quickFS, o.Local.Root, dirOptions{Create: true})
 		m, err := readManifest(ctx, tier, o.Fingerprint)
 		if size <= maxManifestBytes {
 			require.NoError(t, err)
@@ -206,7 +206,7 @@ func TestLimitOfQueuedJobs(t *testing.T) {
 }
 
 func TestLimitOfKnownDirectories(t *testing.T) {
-	tier := newDirTier(quickFS, filepath.Join(t.TempDir(), "root"), true)
+	tier := newDirTier(quickFS, filepath.Join(t.TempDir(), "root"), dirOptions{Create: true})
 	require.NoError(t, tier.ensureDir(tier.base))
 	for i := len(tier.known); i < maxKnownDirs-1; i++ {
 		tier.known[string(rune(i))] = true

@@ -220,7 +220,7 @@ func TestAbsurdFiles(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "large.kvp")
 	require.NoError(t, os.WriteFile(file, encodeFile(t, page, 256, false), 0o600))
 	used := allocated(func() {
-		_, err := VerifyFile(ctx, vfs.OS, file)
+		_, err := verifyFile(ctx, vfs.OS, file)
 		require.NoError(t, err)
 	})
 	require.LessOrEqual(t, used, uint64(2*stepBytes))

@@ -57,7 +57,7 @@ func TestFilesOfDeadMachinesGo(t *testing.T) {
 		for _, ahead := range clockOffsets {
 			sh, root := newShare(ahead), privateDir(t)
 			sh.noLocks = noLocks
-			a := newDirTier(sh.from("a"), root, false)
+			a := newDirTier(sh.from("a"), root, dirOptions{})
 			a.shared = true
 			_, err := a.Create(ctx, Name{Fingerprint: testFingerprint(1), Class: ClassPage, Key: Key{1}})
 			require.NoError(t, err)
@@ -95,7 +95,7 @@ func TestFilesOfDeadMachinesGo(t *testing.T) {
 // beside it, also on a share.
 func TestLocksOfOneSystemStillTellAtOnce(t *testing.T) {
 	sh, root := newShare(0), privateDir(t)
-	a := newDirTier(sh.from("a"), root, false)
+	a := newDirTier(sh.from("a"), root, dirOptions{})
 	a.shared = true
 	_, err := a.Create(ctx, Name{Fingerprint: testFingerprint(1), Class: ClassPage, Key: Key{1}})
 	require.NoError(t, err)
@@ -192,7 +192,7 @@ func TestOwnRestartIsNoOtherMachine(t *testing.T) {
 				sh.machine = map[string]string{"boot1": c.before, "boot2": c.after}
 				sh.up = map[string]time.Duration{"boot1": 10 * wrote, "boot2": c.up}
 				page := Name{Fingerprint: testFingerprint(1), Class: ClassPage, Key: Key{1}}
-				a := newDirTier(sh.from("boot1"), root, false)
+				a := newDirTier(sh.from("boot1"), root, dirOptions{})
 				a.shared = true
 				_, err := a.Create(ctx, page)
 				require.NoError(t, err)
@@ -339,7 +339,7 @@ func TestLookingAtALockMakesNone(t *testing.T) {
 	for _, noLocks := range []bool{true, false} {
 		sh, root := newShare(0), privateDir(t)
 		sh.noLocks = noLocks
-		a := newDirTier(sh.from("a"), root, false)
+		a := newDirTier(sh.from("a"), root, dirOptions{})
 		a.shared = true
 		id, err := a.temp.claim()
 		require.NoError(t, err)

@@ -110,7 +110,7 @@ func do[T any](ctx context.Context, t *isolated, workers chan struct{}, limit ti
 func (t *isolated) gaveUp(ctx context.Context, start time.Time, limit time.Duration) error {
 	err := error(fmt.Errorf("%w (%v)", ErrTierTimeout, limit))
 	if cause := ctx.Err(); cause != nil {
-		err = wrap(cause, ErrTierTimeout)
+		err = fmt.Errorf("%w (%w)", cause, ErrTierTimeout)
 		if time.Since(start) < min(limit, t.lookupIn)/2 || errors.Is(cause, context.Canceled) {
 			t.breaker.neutral()
 			return err
@@ -160,12 +160,6 @@ func (t *isolated) moved(streak *atomic.Int32, err error) error {
 // fatalRoot reports errors that asking twice more does not make better.
 func fatalRoot(err error) bool {
 	return errors.Is(err, ErrRootMissing) || errors.Is(err, ErrRootChanged) || unsafeRoot(err)
-}
-
-// unsafeRoot reports the errors of CheckRoot that need a person.
-func unsafeRoot(err error) bool {
-	return errors.Is(err, ErrRootSymlink) || errors.Is(err, ErrRootNotDir) ||
-		errors.Is(err, ErrRootOwner) || errors.Is(err, ErrRootMode)
 }
 
 func (t *isolated) Stat(ctx context.Context, name Name) (Info, error) {

@@ -131,7 +131,7 @@ func TestGivenUpReadNeverTouchesTheCallersMemory(t *testing.T) {
 	gate := vfs.NewGate()
 	inj := vfs.Inject(quickFS)
 	root := t.TempDir()
-	tier := isolate(newDirTier(inj, root, false), time.Minute, time.Minute,
+	tier := isolate(newDirTier(inj, root, dirOptions{}), time.Minute, time.Minute,
 		slog.New(slog.NewTextHandler(io.Discard, nil)), time.Now, func() {})
 	upload(t, tier, tierPage(1), []byte("content"), time.Now())
 	blob, err := tier.Open(ctx, tierPage(1))

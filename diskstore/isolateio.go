@@ -37,6 +37,8 @@ func (t *isolated) open(ctx context.Context, name Name, open func(context.Contex
 
 func (b *isolatedBlob) Info() Info { return b.inner.Info() }
 
+func (b *isolatedBlob) Size() int64 { return b.inner.Size() }
+
 func (b *isolatedBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
 	for len(p) > 0 {
 		n := min(len(p), stepBytes)
@@ -59,9 +61,9 @@ func (b *isolatedBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
 	return nil
 }
 
-// readsAtOnce: a network takes its time for each step, however many there are. Two
+// ReadsAtOnce: a network takes its time for each step, however many there are. Two
 // pages may be read at a time, and all their steps should find a worker at once.
-func (b *isolatedBlob) readsAtOnce() int { return transferWorkers / 2 }
+func (b *isolatedBlob) ReadsAtOnce() int { return transferWorkers / 2 }
 
 func (b *isolatedBlob) Close() { b.t.inWorker(b.inner.Close) }
 

@@ -71,10 +71,6 @@ const (
 	// ledgerDays is how many days Written has.
 	ledgerDays = 30
 	dayFormat  = time.DateOnly
-
-	// claimLife is how old a claim may get. Where locks do not work, that is
-	// how claims of dead processes end; a living process renews its own before.
-	claimLife = 24 * time.Hour
 )
 
 // figure is what is on the disk at most, in bytes.
@@ -128,6 +124,12 @@ func daysApart(a, b string) time.Duration {
 	x, _ := time.Parse(dayFormat, a) // decodeLedger has seen to it
 	y, _ := time.Parse(dayFormat, b)
 	return x.Sub(y).Abs()
+}
+
+// DayWritten is how much was written to a tier in one UTC day, in bytes.
+type DayWritten struct {
+	Day   string // as in 2006-01-02
+	Bytes int64
 }
 
 // days returns what was written, oldest first.

@@ -225,7 +225,7 @@ func TestLedgerOfTheDead(t *testing.T) {
 	require.NoError(t, dead.Flush(ctx))
 	putChain(t, dead, prompt(1, testTokens))
 	require.Equal(t, int64(chunkBytes), claimOf(t, o)) // what was written is not recorded yet
-	require.NoError(t, dead.local.(*dirTier).temp.lock.Close())
+	require.NoError(t, dead.local.temp.lock.Close())
 
 	s := open(t, o)
 	require.Zero(t, claimOf(t, o)-s.books[tierLocal].claimed)

@@ -204,7 +204,7 @@ func readChain(t testing.TB, s *Store, tokens []int32, n int) {
 }
 
 // filePath returns where a tier's root keeps a name.
-func filePath(root string, name Name) string { return filepath.Join(root, versionDir, name.rel()) }
+func filePath(root string, name Name) string { return filepath.Join(root, versionDir, relPath(name)) }
 
 // filesIn returns the paths below root that end in suffix.
 func filesIn(t testing.TB, root, suffix string) []string {
@@ -238,4 +238,14 @@ func dropPage(t require.TestingT, s *Store, id tierID, info Info) {
 	removed, err := s.drop(ctx, id, info)
 	require.NoError(t, err)
 	require.Equal(t, info.Bytes, removed.Bytes)
+}
+
+// verifyFile reads a whole page file and checks every byte of it.
+func verifyFile(ctx context.Context, fsys vfs.FS, path string) (*Header, error) {
+	blob, err := openFileBlob(fsys, path, Name{})
+	if err != nil {
+		return nil, err
+	}
+	defer blob.Close()
+	return streamPage(ctx, blob, nil)
 }

@@ -25,7 +25,7 @@ func (s *Store) openChecked(ctx context.Context, id tierID, name Name, check fun
 	case err == nil && !errors.Is(first, errStale):
 		s.verdicts[id].readWrong(s.log, id, name, first)
 	case errors.Is(err, errStale): // it is replaced quicker than it can be read
-		err = wrap(err, ErrNotFound)
+		err = fmt.Errorf("%w (%w)", err, ErrNotFound)
 	}
 	s.conclude(ctx, id, info, err)
 	return blob, err
@@ -61,13 +61,6 @@ func (s *Store) openOnce(ctx context.Context, id tierID, name Name, open func(co
 		return nil, info, err
 	}
 	return blob, info, nil
-}
-
-// doubtful reports whether an error of reading a file may be gone when the file is
-// opened anew.
-func doubtful(err error) bool {
-	var wrongPlace *misplaced
-	return errors.Is(err, ErrDamaged) || errors.As(err, &wrongPlace) || errors.Is(err, errStale)
 }
 
 // checkedHeader is openChecked for a page's header.

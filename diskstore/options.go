@@ -86,8 +86,9 @@ type Options struct {
 	// transfer, of at most 1 MiB; 0 means 5 s.
 	ReadTimeout time.Duration
 
-	// opTimeout is that of a tool; see RootOptions.Timeout.
-	opTimeout time.Duration
+	// Timeout is how long one operation of a filesystem may take; see
+	// RootOptions.Timeout. 0 means any time.
+	Timeout time.Duration
 }
 
 // String describes the options in one line, for a log or a bug report.

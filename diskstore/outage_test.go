@@ -2,6 +2,7 @@ package diskstore
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 	"sync/atomic"
 	"syscall"
@@ -88,7 +89,7 @@ func (notSharedTier) Account(context.Context, func([]byte, string) ([]byte, erro
 }
 
 func (notSharedTier) Lock(context.Context) (func(), error) {
-	return nil, wrap(ErrNotShared, ErrLocked)
+	return nil, fmt.Errorf("%w (%w)", ErrNotShared, ErrLocked)
 }
 
 func (notSharedTier) Create(context.Context, Name) (Upload, error) { return nil, ErrNotShared }
@@ -148,13 +149,13 @@ func (c *lockCounter) Lock(ctx context.Context) (func(), error) {
 	return c.Tier.Lock(ctx)
 }
 
-// nearlyFull says that a root has little space.
-type nearlyFull struct {
+// crampedFS says that a root has little space.
+type crampedFS struct {
 	vfs.FS
 	root string
 }
 
-func (f nearlyFull) Space(name string) (vfs.Space, error) {
+func (f crampedFS) Space(name string) (vfs.Space, error) {
 	if name == f.root {
 		return vfs.Space{Total: 1 << 40, Free: 1 << 30}, nil
 	}
@@ -170,7 +171,7 @@ func TestNobodyWaitsForTheLockOfAnotherMachinesTier(t *testing.T) {
 	inRemote(t, open(t, o), 2)
 	ob := testOptions(t, withRemote(t))
 	ob.Remote = o.Remote
-	ob.FS = nearlyFull{sh.from("b"), o.Remote.Root}
+	ob.FS = crampedFS{sh.from("b"), o.Remote.Root}
 	b := open(t, ob)
 	locks := &lockCounter{Tier: b.remote.inner}
 	b.remote.inner = locks

@@ -35,8 +35,8 @@ const (
 	lockExt       = ".lock"
 )
 
-// rel returns the name's path below <root>/v1.
-func (n Name) rel() string {
+// relPath returns the path of a file below <root>/v1.
+func relPath(n Name) string {
 	fp := n.Fingerprint.String()
 	switch n.Class {
 	case ClassManifest:
@@ -54,8 +54,8 @@ func tailDir(fingerprint, parent Key) string {
 	return filepath.Join(fingerprint.String(), tailsDir, p[:2], p)
 }
 
-// rel returns the path below <root>/v1 of a shard's directory.
-func (s Shard) rel() string {
+// shardPath returns the path of a shard's directory below <root>/v1.
+func shardPath(s Shard) string {
 	first := hex.EncodeToString([]byte{s.First})
 	if s.Class == ClassTail {
 		return filepath.Join(s.Fingerprint.String(), tailsDir, first)

@@ -67,7 +67,7 @@ func (s *Store) put(ctx context.Context, p *Page, meek bool) error {
 		return nil
 	}
 	if vfs.IsNoSpace(err) {
-		err = wrap(err, ErrNoSpace)
+		err = fmt.Errorf("%w (%w)", err, ErrNoSpace)
 	}
 	s.counts.putErrors.Add(1)
 	if ctx.Err() == nil && !meek && !errors.Is(err, ErrWriteCap) {
@@ -199,7 +199,7 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *room, us
 		case !full && !errors.Is(err, errNotCounted):
 			return r, used, err
 		case last:
-			return nil, used, wrap(err, ErrNoSpace)
+			return nil, used, fmt.Errorf("%w (%w)", err, ErrNoSpace)
 		case done == nil && !s.reachable(ctx, at):
 			return nil, used, errUnreachable
 		case done == nil:
@@ -241,12 +241,12 @@ func (s *Store) spareRoom(ctx context.Context, n int64, at position) (*room, tim
 	r, err := b.reserve(ctx, n)
 	s.capped.note(err)
 	if errors.Is(err, errNotCounted) {
-		err = wrap(err, ErrNoSpace)
+		err = fmt.Errorf("%w (%w)", err, ErrNoSpace)
 	}
 	if err != nil {
 		return nil, used, err
 	}
-	if figure, known := b.figure(); b.budget > 0 && (!known || b.nearlyFull(figure)) {
+	if figure, known := b.figure(); b.budget > 0 && (!known || nearlyFull(figure, b.budget)) {
 		r.cancel()
 		return nil, used, fmt.Errorf("no room to spare in a budget of %d: %w", b.budget, ErrNoSpace)
 	}
@@ -290,7 +290,7 @@ func (s *Store) commitTo(ctx context.Context, id tierID, up Upload, room *room, 
 	if done.Bytes > 0 {
 		s.verdicts[id].replaced(done.Name)
 		s.usage[id].commit(done)
-		room.finish(done)
+		room.finish(done.Physical)
 	}
 	return err
 }
@@ -302,7 +302,7 @@ func (s *Store) appearedLate(done Committed) {
 	defer s.commit[tierRemote].RUnlock()
 	s.verdicts[tierRemote].replaced(done.Name)
 	s.usage[tierRemote].commit(done)
-	s.books[tierRemote].appeared(done)
+	s.books[tierRemote].appeared(done.Physical)
 }
 
 // afterGrowth asks for a collection when the local tier is near its limit or has

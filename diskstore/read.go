@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -131,11 +132,32 @@ func (s *Store) readBlob(ctx context.Context, blob Blob, ref Ref, tokens []int32
 	if err := h.checkName(blob.Info().Name); err != nil {
 		return nil, err
 	}
-	if err := h.checkWanted(ref, s.opt.PageTokens, tokens, layout); err != nil {
+	if err := checkWanted(h, ref, s.opt.PageTokens, tokens, layout); err != nil {
 		return nil, err
 	}
 	at, _ := layout.within(h.layout)
 	return h, readPayload(ctx, blob, h, selection{layout, at}, s.codec, buf)
+}
+
+// checkWanted returns ErrMismatch unless h is the page that a caller of Read
+// describes.
+func checkWanted(h *Header, ref Ref, pageTokens int, tokens []int32, layout Layout) error {
+	switch {
+	case h.Parent != ref.Parent:
+		return mismatch("parent is %v, want %v", h.Parent, ref.Parent)
+	case h.Start != ref.Start:
+		return mismatch("page starts at token %d, want %d", h.Start, ref.Start)
+	case h.PageTokens != pageTokens:
+		return mismatch("page size is %d tokens, want %d", h.PageTokens, pageTokens)
+	case len(h.Tokens) != ref.Stored:
+		return mismatch("page has %d tokens, want %d", len(h.Tokens), ref.Stored)
+	case !slices.Equal(h.Tokens[:len(tokens)], tokens):
+		return mismatch("tokens differ")
+	}
+	if _, ok := layout.within(h.layout); !ok {
+		return mismatch("sections differ")
+	}
+	return nil
 }
 
 // condemn deals with a file that could not be used because of err, also when it

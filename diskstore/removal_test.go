@@ -176,7 +176,7 @@ func TestCountKeepsTheClaimOfAProcessThatBegan(t *testing.T) {
 	_, err := counter.Scan(ctx)
 	require.NoError(t, err)
 	require.NotNil(t, late)
-	require.Contains(t, readLedgerFile(t, o).Claims, late.localTemp.id)
+	require.Contains(t, readLedgerFile(t, o).Claims, late.local.temp.id)
 	require.LessOrEqual(t, occupied(t, o.Local.Root), recorded(t, o.Local.Root))
 }
 
@@ -190,7 +190,7 @@ func TestCountKeepsTheClaimOfAClockThatDiffers(t *testing.T) {
 		counter.now = func() time.Time { return time.Now().AddDate(0, 0, days) }
 		_, err := counter.Scan(ctx)
 		require.NoError(t, err)
-		require.Contains(t, readLedgerFile(t, o).Claims, writer.localTemp.id, days)
+		require.Contains(t, readLedgerFile(t, o).Claims, writer.local.temp.id, days)
 	}
 }
 

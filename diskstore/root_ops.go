@@ -45,14 +45,14 @@ type Root struct {
 // reached is no error here.
 func OpenRoot(ctx context.Context, opt RootOptions) (*Root, error) {
 	s, err := newStore(Options{
-		Local: opt.Local, Remote: opt.Remote, FS: opt.FS, Logger: opt.Logger, opTimeout: opt.Timeout,
+		Local: opt.Local, Remote: opt.Remote, FS: opt.FS, Logger: opt.Logger, Timeout: opt.Timeout,
 		// The filesystem gives up first, and says what it was doing.
 		RemoteTimeout: 2 * opt.Timeout, ReadTimeout: 2 * opt.Timeout,
 	}, false)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.local.(*dirTier).ready(ctx); err != nil {
+	if err := s.local.ready(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("open root %s: %w", s.opt.Local.Root, err), s.Close())
 	}
 	r := &Root{s: s}
@@ -125,12 +125,6 @@ type RootTierUsage struct {
 
 	Space   vfs.Space    // of the filesystem
 	Written []DayWritten // by UTC day, oldest first, the last 30 days at most
-}
-
-// DayWritten is how much was written to a tier in one UTC day, in bytes.
-type DayWritten struct {
-	Day   string // as in 2006-01-02
-	Bytes int64
 }
 
 // Usage counts what both roots hold, by listing them. It returns an error when

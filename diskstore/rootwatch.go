@@ -145,6 +145,24 @@ func (t *dirTier) noteRootLocked(err error) {
 	}
 }
 
+// classify gives errors of the filesystem the meaning the Tier contract has for
+// them.
+func classify(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrNotFound) || errors.Is(err, ErrNoSpace) || errors.Is(err, ErrLocked):
+		return err
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, vfs.ErrNotRegular):
+		return fmt.Errorf("%w (%w)", err, ErrNotFound)
+	case vfs.IsNoSpace(err):
+		return fmt.Errorf("%w (%w)", err, ErrNoSpace)
+	case errors.Is(err, vfs.ErrLocked):
+		return fmt.Errorf("%w (%w)", err, ErrLocked)
+	}
+	return err
+}
+
 // opFailed gives the error of an operation its meaning. One that may be due to the
 // root is the root's when that turns out unfit.
 func (t *dirTier) opFailed(err error) error {
@@ -168,7 +186,7 @@ func (t *dirTier) again(op func() error) error {
 		return err
 	}
 	if err = op(); vfs.IsStale(err) {
-		return wrap(err, ErrNotFound)
+		return fmt.Errorf("%w (%w)", err, ErrNotFound)
 	}
 	return t.opFailed(err)
 }
@@ -196,12 +214,4 @@ func (d *tempDir) reset() bool {
 	}
 	d.id, d.lock, d.locking, d.refused = "", nil, nil, time.Time{}
 	return claimed
-}
-
-// restart forgets what is claimed in a ledger that another has taken the place of.
-func (b *book) restart() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.claimed, b.updated = 0, time.Time{}
-	b.seeLocked(new(ledger))
 }

@@ -13,7 +13,7 @@ import (
 func TestRootIsLookedAtOnceASecond(t *testing.T) {
 	root := privateDir(t)
 	inj := vfs.Inject(quickFS)
-	tier := newDirTier(inj, root, false)
+	tier := newDirTier(inj, root, dirOptions{})
 	var now time.Duration
 	tier.watch.clock = func() time.Duration { return now }
 	looks := 0

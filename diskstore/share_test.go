@@ -180,7 +180,7 @@ func (f hostFile) Write(p []byte) (int, error) {
 
 // sharedTier returns the tier in root as one machine sees it.
 func sharedTier(t *testing.T, fsys vfs.FS, root string) *dirTier {
-	tier := newDirTier(fsys, root, false)
+	tier := newDirTier(fsys, root, dirOptions{})
 	tier.shared = true
 	t.Cleanup(func() { require.NoError(t, tier.Close()) })
 	return tier

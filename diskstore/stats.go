@@ -74,7 +74,7 @@ func (s *Store) Stats() Stats {
 		LocalWritten: s.books[tierLocal].today(),
 	}
 	st.LocalBooked, _ = s.books[tierLocal].figure()
-	st.Local.Down = s.health.down() || s.local.(*dirTier).watch.down.Load()
+	st.Local.Down = s.health.down() || s.local.down()
 	if s.warm != nil {
 		st.RAM = s.warm.stats()
 		st.RAM.Down = s.warmHealth.down()
@@ -155,7 +155,7 @@ func (u *tierUse) change(name Name, files int, bytes int64) {
 	if u.looking {
 		u.early = append(u.early, earlyChange{name, files, bytes})
 	}
-	if u.todo != nil && !u.todo[name.shard()] {
+	if u.todo != nil && !u.todo[shardOf(name)] {
 		u.listing.add(name.Class, files, bytes)
 	}
 }
@@ -176,7 +176,7 @@ func (u *tierUse) begin(shards []Shard) {
 		u.todo[shard] = true
 	}
 	for _, c := range u.early {
-		if !u.todo[c.name.shard()] {
+		if !u.todo[shardOf(c.name)] {
 			u.listing.add(c.name.Class, c.files, c.bytes)
 		}
 	}

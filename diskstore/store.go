@@ -19,7 +19,7 @@ const closePatience = 4 * time.Second
 type Store struct {
 	opt    Options
 	log    *slog.Logger
-	local  Tier
+	local  *dirTier
 	remote *isolated // nil when there is none
 	warm   *warmTier // nil when nothing is kept in memory
 	codec  *codec
@@ -49,7 +49,6 @@ type Store struct {
 	refused   moment      // the remote tier took no page
 	trimmed   [2]moment   // a tier of all that was not young, and it needed more
 
-	localTemp  *tempDir // of the local tier
 	warmHealth health
 
 	// collectors holds a token per tier that is taken by whoever collects it in
@@ -74,7 +73,7 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.openLocal(ctx, s.local.(*dirTier)); err != nil {
+	if err := s.openLocal(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("open store in %s: %w", s.opt.Local.Root, err), s.Close())
 	}
 	if err := s.openRemote(ctx); err != nil {
@@ -103,19 +102,23 @@ func newStore(opt Options, create bool) (*Store, error) {
 	}
 	s.health.log = s.log.With("tier", TierLocal, "root", opt.Local.Root)
 	s.capped.log, s.capped.pages = s.health.log, &s.counts.writeCaps
-	local := opt.dirTier(opt.Local.Root, create)
-	s.local, s.localTemp = local, &local.temp
-	local.watch.log, local.watch.replaced = s.health.log, func() { s.books[tierLocal].restart() }
+	local := dirOptions{
+		Create: create, Timeout: opt.Timeout, Log: s.health.log,
+		Replaced: func() { s.books[tierLocal].restart() },
+	}
 	if opt.RAM.BudgetBytes > 0 {
-		local.temp.prefix = serverPrefix(opt.RAM.Server)
+		local.Prefix = serverPrefix(opt.RAM.Server)
 		s.warmHealth.log = s.log.With("tier", TierRAM)
 		s.warm = newWarmTier()
 		s.warm.clock.tick = s.tendWarm
 	}
+	s.local = newDirTier(opt.FS, opt.Local.Root, local)
 	if root := opt.Remote.Root; root != "" {
-		log, dir := s.log.With("tier", TierRemote, "root", root), opt.dirTier(root, false)
-		dir.shared = true
-		dir.watch.log, dir.watch.replaced = log, func() { s.books[tierRemote].restart() }
+		log := s.log.With("tier", TierRemote, "root", root)
+		dir := newDirTier(opt.FS, root, dirOptions{
+			Shared: true, Timeout: opt.Timeout, Log: log,
+			Replaced: func() { s.books[tierRemote].restart() },
+		})
 		s.remote = isolate(dir, opt.RemoteTimeout, opt.ReadTimeout, log, time.Now, func() { s.counts.tierErrors.Add(1) })
 		s.remote.appeared = s.appearedLate
 	}
@@ -135,17 +138,14 @@ func newStore(opt Options, create bool) (*Store, error) {
 // openLocal checks the local root, claims the process's temporary files, reads
 // the ledger and writes the manifest. A full disk does not keep a store from
 // being read.
-func (s *Store) openLocal(ctx context.Context, local *dirTier) error {
-	if err := local.ready(ctx); err != nil {
-		return err
-	}
-	if _, err := local.temp.claim(); err != nil && !errors.Is(classify(err), ErrNoSpace) {
+func (s *Store) openLocal(ctx context.Context) error {
+	if err := s.local.claim(ctx); err != nil && !errors.Is(err, ErrNoSpace) {
 		return err
 	}
 	if err := s.books[tierLocal].refresh(ctx); err != nil {
 		return err
 	}
-	err := s.ensureManifest(ctx, local)
+	err := s.ensureManifest(ctx, s.local)
 	if errors.Is(err, ErrNoSpace) {
 		s.health.note("write manifest", err)
 		return nil

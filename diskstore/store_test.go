@@ -368,7 +368,7 @@ func TestTwoStoresShareARoot(t *testing.T) {
 	require.Equal(t, stores[0].Stats().Local, stores[1].Stats().Local)
 	require.LessOrEqual(t, use.Local.RootBytes, o.Local.BudgetBytes+6*53_000)
 	for _, path := range filesIn(t, filepath.Join(o.Local.Root, versionDir), pageExt) {
-		_, err := VerifyFile(ctx, vfs.OS, path)
+		_, err := verifyFile(ctx, vfs.OS, path)
 		require.NoError(t, err)
 	}
 }

@@ -157,10 +157,6 @@ func (d *tempDir) beatLocked() error {
 	return d.yieldLocked()
 }
 
-// wallBetween is the time between two moments, with that in which this machine slept:
-// the monotonic clock leaves it out, and others' clocks do not.
-func wallBetween(a, b time.Time) time.Duration { return b.Round(0).Sub(a.Round(0)).Abs() }
-
 // renewBeat replaces the file whose time says when this process was last seen. It is
 // made anew, because a touched file may get the time of who touches it.
 func (d *tempDir) renewBeat() error {

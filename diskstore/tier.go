@@ -3,28 +3,17 @@ package diskstore
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"time"
 
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// Class tells the kinds of files in a tier apart.
-type Class uint8
-
+// Names of the tiers, as they appear in Ref.Tier, logs and Stats.
 const (
-	ClassPage     Class = iota // a full page
-	ClassTail                  // an incomplete last page
-	ClassManifest              // a fingerprint's manifest.json
+	TierRAM    = "ram"
+	TierLocal  = "local"
+	TierRemote = "remote"
 )
-
-// Name identifies a file in every tier.
-type Name struct {
-	Fingerprint Key
-	Class       Class
-	Parent      Key // of a tail; zero otherwise
-	Key         Key // zero for a manifest
-}
 
 // Info describes a file in a tier.
 type Info struct {
@@ -43,13 +32,17 @@ type Shard struct {
 	First       byte
 }
 
-// shard returns the part that a page or tail is listed in.
-func (n Name) shard() Shard {
+// shardOf returns the part that a page or tail is listed in.
+func shardOf(n Name) Shard {
 	if n.Class == ClassTail {
 		return Shard{n.Fingerprint, ClassTail, n.Parent[0]}
 	}
 	return Shard{n.Fingerprint, n.Class, n.Key[0]}
 }
+
+// claimLife is how old a process's claim in the ledger may get. Where locks do not work,
+// claims of dead processes end with it; a living process renews its own before.
+const claimLife = 24 * time.Hour
 
 // Aside is what a root holds beside pages and tails. Manifests, locks and the
 // ledger, a few KiB for each fingerprint, are not in it.
@@ -178,13 +171,10 @@ type Tier interface {
 
 // Blob is a file open for reading.
 type Blob interface {
+	Source
+
 	// Info describes the file as it was when opened.
 	Info() Info
-
-	// ReadAt fills p from offset off, or returns io.EOF or
-	// io.ErrUnexpectedEOF when the file ends first. After an error p is
-	// undefined, and not written to any more.
-	ReadAt(ctx context.Context, p []byte, off int64) error
 
 	// Close releases the file. It does not wait for the tier.
 	Close()
@@ -218,22 +208,27 @@ type Committed struct {
 	Freed    int64 // physical bytes of that file
 }
 
-// classify gives errors of the filesystem the meaning the Tier contract has for
-// them.
-func classify(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, ErrNotFound) || errors.Is(err, ErrNoSpace) || errors.Is(err, ErrLocked):
-		return err
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, vfs.ErrNotRegular):
-		return wrap(err, ErrNotFound)
-	case vfs.IsNoSpace(err):
-		return wrap(err, ErrNoSpace)
-	case errors.Is(err, vfs.ErrLocked):
-		return wrap(err, ErrLocked)
-	}
-	return err
+// notRegular is Info.Bytes of something that has a page's name and is no regular
+// file.
+const notRegular = -1
+
+// errReplaced reports a file that was to go and has been replaced.
+var errReplaced = errors.New("diskstore: file has been replaced")
+
+// errQuarantineFull reports that a file was left where it is.
+var errQuarantineFull = errors.New("diskstore: quarantine is full, kvtier repair makes room in it")
+
+// unsafeRoot reports the errors of CheckRoot that need a person.
+func unsafeRoot(err error) bool {
+	return errors.Is(err, ErrRootSymlink) || errors.Is(err, ErrRootNotDir) ||
+		errors.Is(err, ErrRootOwner) || errors.Is(err, ErrRootMode)
+}
+
+// doubtful reports whether an error of reading a file may be gone when the file is
+// opened anew.
+func doubtful(err error) bool {
+	var wrongPlace *misplaced
+	return errors.Is(err, ErrDamaged) || errors.As(err, &wrongPlace) || errors.Is(err, errStale)
 }
 
 // errStale reports an open file that its server does not know any more: another
@@ -244,11 +239,3 @@ var errStale = errors.New("diskstore: file was removed or replaced by another ma
 func NoAnswer(err error) bool {
 	return errors.Is(err, vfs.ErrHung) || errors.Is(err, ErrTierTimeout)
 }
-
-// wrap returns an error with err's text that is both err and kind.
-func wrap(err, kind error) error { return &classified{err: err, kind: kind} }
-
-type classified struct{ err, kind error }
-
-func (c *classified) Error() string   { return c.err.Error() + " (" + c.kind.Error() + ")" }
-func (c *classified) Unwrap() []error { return []error{c.err, c.kind} }

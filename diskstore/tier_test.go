@@ -17,12 +17,12 @@ import (
 // TestTierContract runs one suite over every implementation of Tier.
 func TestTierContract(t *testing.T) {
 	local := func(t *testing.T) Tier {
-		return newDirTier(vfs.OS, filepath.Join(t.TempDir(), "a", "root"), true)
+		return newDirTier(vfs.OS, filepath.Join(t.TempDir(), "a", "root"), dirOptions{Create: true})
 	}
 	remote := func(t *testing.T) Tier {
 		root := filepath.Join(t.TempDir(), "root")
 		require.NoError(t, os.Mkdir(root, 0o700))
-		return isolate(newDirTier(vfs.OS, root, false), time.Minute, time.Minute,
+		return isolate(newDirTier(vfs.OS, root, dirOptions{}), time.Minute, time.Minute,
 			slog.New(slog.NewTextHandler(io.Discard, nil)), time.Now, func() {})
 	}
 	for name, open := range map[string]func(*testing.T) Tier{"local": local, "remote": remote} {
@@ -102,7 +102,7 @@ func listTier(t *testing.T, tier Tier) []Info {
 		some, err := tier.ListShard(ctx, shard)
 		require.NoError(t, err)
 		for _, info := range some {
-			require.Equal(t, shard, info.shard())
+			require.Equal(t, shard, shardOf(info.Name))
 		}
 		infos = append(infos, some...)
 	}
@@ -244,7 +244,7 @@ func tierContext(t *testing.T, tier Tier) {
 	require.ErrorIs(t, err, done.Err())
 	_, err = tier.Shards(done)
 	require.ErrorIs(t, err, done.Err())
-	_, err = tier.ListShard(done, tierPage(1).shard())
+	_, err = tier.ListShard(done, shardOf(tierPage(1)))
 	require.ErrorIs(t, err, done.Err())
 	_, err = tier.Create(done, tierPage(2))
 	require.ErrorIs(t, err, done.Err())
@@ -275,7 +275,7 @@ func tierFingerprints(t *testing.T, tier Tier) {
 
 func TestStaleTemporaryFilesAreCleaned(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root")
-	alive := newDirTier(vfs.OS, root, true)
+	alive := newDirTier(vfs.OS, root, dirOptions{Create: true})
 	living, err := alive.Create(ctx, tierPage(1))
 	require.NoError(t, err)
 	defer func() {
@@ -290,7 +290,7 @@ func TestStaleTemporaryFilesAreCleaned(t *testing.T) {
 	past := time.Now().Add(-2 * orphanAge)
 	require.NoError(t, os.Chtimes(filepath.Join(tmp, "0old-1.tmp"), past, past))
 
-	next := newDirTier(vfs.OS, root, true)
+	next := newDirTier(vfs.OS, root, dirOptions{Create: true})
 	_, err = next.temp.claim()
 	require.NoError(t, err)
 	left := filesIn(t, tmp, tmpExt)
@@ -373,12 +373,12 @@ func TestWhatIsGivenUpLeavesNothingAfterClose(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newCrashWorld(t)
-			tier := newDirTier(w.inj, w.o.Local.Root, true)
+			tier := newDirTier(w.inj, w.o.Local.Root, dirOptions{Create: true})
 			_, err := tier.Account(ctx, func(old []byte, _ string) ([]byte, error) { return old, nil })
 			require.NoError(t, err)
 			if name == "the first change of a ledger" {
 				require.NoError(t, tier.Close())
-				tier = newDirTier(w.inj, w.o.Local.Root, true)
+				tier = newDirTier(w.inj, w.o.Local.Root, dirOptions{Create: true})
 			}
 			gate := vfs.NewGate()
 			w.inj.Add(vfs.Rule{Ops: []vfs.Op{tc.op}, Nth: 1, Gate: gate})

@@ -75,4 +75,4 @@ func (b yieldingBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
 	return b.Blob.ReadAt(ctx, p, off)
 }
 
-func (b yieldingBlob) readsAtOnce() int { return readsAtOnce(b.Blob) }
+func (b yieldingBlob) ReadsAtOnce() int { return readsAtOnce(b.Blob) }

@@ -16,7 +16,7 @@ func (s *Store) readWarm(ctx context.Context, ref Ref, tokens []int32, layout La
 		return false
 	}
 	defer s.warm.unpin(p)
-	if place && p.placeable || p.header.checkWanted(ref, s.opt.PageTokens, tokens, layout) != nil || !s.stillStored(ctx, name) || ctx.Err() != nil {
+	if place && p.placeable || checkWanted(p.header, ref, s.opt.PageTokens, tokens, layout) != nil || !s.stillStored(ctx, name) || ctx.Err() != nil {
 		return false
 	}
 	at, _ := layout.within(p.header.layout)

@@ -48,7 +48,7 @@ func TestWarmBudgetIsTheServers(t *testing.T) {
 	require.Equal(t, 8*one, first.warm.limit)
 
 	// A runner that was killed has let go of its lock, and left the file.
-	left := filepath.Join(first.localTemp.dir, first.localTemp.prefix+"0123"+lockExt)
+	left := filepath.Join(first.local.temp.dir, first.local.temp.prefix+"0123"+lockExt)
 	require.NoError(t, os.WriteFile(left, nil, 0o600))
 	require.True(t, first.tendWarm())
 	require.Equal(t, 8*one, first.warm.limit)

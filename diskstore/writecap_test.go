@@ -134,7 +134,7 @@ func TestUnloadedRunnersWriteWhatTheyWrote(t *testing.T) {
 		require.NoError(t, err)
 		putChain(t, runner, prompt(load, testTokens))
 		require.NoError(t, runner.Flush(ctx))
-		require.NoError(t, runner.local.(*dirTier).temp.lock.Close()) // it is killed
+		require.NoError(t, runner.local.temp.lock.Close()) // it is killed
 	}
 	s := open(t, o)
 	for _, id := range []tierID{tierLocal, tierRemote} {

@@ -1,0 +1,71 @@
+package diskstore
+
+import (
+	"context"
+	"errors"
+)
+
+// copyPage copies a page from one tier to another, durably and with every byte
+// checked; commit is called to finish the copy. It returns ErrDamaged or
+// ErrMismatch, without storing anything, when src does not hold a good page of
+// that name, also when it is read past the cache.
+func copyPage(ctx context.Context, src, dst Tier, name Name, room *room, commit func(Upload) error) error {
+	err := copyOnce(ctx, src.Open, src, dst, name, room, commit)
+	if side := new(copyError); errors.As(err, &side) && side.side == src && doubtful(err) {
+		return copyOnce(ctx, src.Reopen, src, dst, name, room, commit)
+	}
+	return err
+}
+
+// copyOnce is copyPage with the page opened by open, which is a method of src.
+func copyOnce(ctx context.Context, open func(context.Context, Name) (Blob, error), src, dst Tier, name Name, room *room, commit func(Upload) error) error {
+	blob, err := open(ctx, name)
+	if err != nil {
+		return &copyError{side: src, err: err}
+	}
+	defer blob.Close()
+	up, err := dst.Create(ctx, name)
+	if err != nil {
+		return &copyError{side: dst, err: err}
+	}
+	defer func() { room.wasted(up.Written()) }() // but not where it has become a file
+	defer up.Abort()
+	var writeErr error
+	h, err := streamPage(ctx, blob, func(p []byte) error {
+		writeErr = up.Write(ctx, p)
+		return writeErr
+	})
+	if err == nil {
+		err = h.checkName(name)
+	}
+	if writeErr != nil {
+		return &copyError{side: dst, err: writeErr}
+	}
+	if err != nil {
+		return &copyError{side: src, err: err, read: blob.Info()}
+	}
+	if err := commit(up); err != nil {
+		return &copyError{side: dst, err: err}
+	}
+	return nil
+}
+
+// copyError says which side of a copy failed.
+type copyError struct {
+	side Tier
+	err  error
+	read Info // the file that was read and is no good, if that is known
+}
+
+func (e *copyError) Error() string { return e.err.Error() }
+func (e *copyError) Unwrap() error { return e.err }
+
+// judged returns the file that a copy found to be no good, which may have been
+// written or touched since info was made of it; info where it does not say.
+func judged(err error, info Info) Info {
+	var side *copyError
+	if errors.As(err, &side) && side.read.Name == info.Name {
+		return side.read
+	}
+	return info
+}

@@ -1,0 +1,75 @@
+package diskstore
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+const (
+	// hitsEvery is how long a hit waits at most before it is recorded, together
+	// with others. Recording costs two syncs.
+	hitsEvery = 5 * time.Second
+
+	// hitsPatience is how long Flush, or a job between two collections, waits
+	// for a tier to record them.
+	hitsPatience = time.Second
+)
+
+// hit counts a page that was read from a tier, or from memory as a copy of what
+// the tier holds.
+func (s *Store) hit(id tierID) {
+	s.counts.hits.Add(1)
+	s.books[id].hit(s.opt.Fingerprint)
+	s.hitClock.start(hitsEvery, func() {
+		type hitsJob struct{}
+		s.collecting[tierLocal].submit(hitsJob{}, s.recordHits)
+	})
+}
+
+// recordHits records hits that are not recorded. Where that fails the next hit
+// tries again.
+func (s *Store) recordHits(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
+	defer cancel()
+	for _, id := range s.tiers(TierLocal) {
+		if s.books[id].unrecordedHits() && s.answers(id) {
+			_ = s.books[id].record(ctx)
+		}
+	}
+}
+
+// onceClock calls a function some time after it was started, however often it is
+// started meanwhile. Its zero value is ready.
+type onceClock struct {
+	mu      sync.Mutex
+	timer   *time.Timer // nil when nothing is due
+	stopped bool
+}
+
+func (c *onceClock) start(after time.Duration, fn func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timer != nil || c.stopped {
+		return
+	}
+	c.timer = time.AfterFunc(after, func() {
+		c.mu.Lock()
+		c.timer = nil
+		stopped := c.stopped
+		c.mu.Unlock()
+		if !stopped {
+			fn()
+		}
+	})
+}
+
+// stop makes start do nothing. A call that has begun is not waited for.
+func (c *onceClock) stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopped = true
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+}
