@@ -163,13 +163,30 @@ func (a *app) tiers() (local, remote diskstore.TierConfig) {
 		diskstore.TierConfig{Root: a.config.Remote, BudgetBytes: a.budget(diskstore.TierRemote)}
 }
 
+// roots are the roots of a store, to keep them within their budgets and to look into
+// them.
+type roots struct {
+	*diskstore.Root
+	*diskstore.Roots
+}
+
+// Close gives up what both hold.
+func (r *roots) Close() error { return errors.Join(r.Roots.Close(), r.Root.Close()) }
+
 // open opens the roots.
-func (a *app) open(ctx context.Context) (*diskstore.Root, error) {
+func (a *app) open(ctx context.Context) (*roots, error) {
 	local, remote := a.tiers()
 	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: local, Remote: remote, Timeout: a.timeout, Logger: a.logger()})
+	var inside *diskstore.Roots
+	if err == nil {
+		inside, err = diskstore.OpenRoots(ctx, diskstore.InspectOptions{Local: local.Root, Remote: remote.Root, Timeout: a.timeout, Logger: a.logger()})
+		if err != nil {
+			err = errors.Join(err, root.Close())
+		}
+	}
 	switch {
 	case err == nil:
-		return root, nil
+		return &roots{root, inside}, nil
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, diskstore.ErrRootMissing):
 		return nil, fmt.Errorf("%s does not exist, so no server keeps pages there; set %s as the server has it, give --root, or run kvtier as the server's user", local.Root, localVar)
 	case errors.Is(err, diskstore.ErrRootOwner):
@@ -195,7 +212,7 @@ func (a *app) files(path string) vfs.FS {
 }
 
 // with opens the roots for the time of fn.
-func (a *app) with(ctx context.Context, fn func(*diskstore.Root) error) error {
+func (a *app) with(ctx context.Context, fn func(*roots) error) error {
 	root, err := a.open(ctx)
 	if err != nil {
 		return err

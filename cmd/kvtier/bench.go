@@ -135,7 +135,7 @@ func (a *app) tokenSize(ctx context.Context, f benchFlags, out *benched) error {
 		out.BytesPerToken, out.From = n, "the model's shape, in f16"
 		return err
 	}
-	return a.with(ctx, func(root *diskstore.Root) error {
+	return a.with(ctx, func(root *roots) error {
 		p, err := a.pick(ctx, root, f.model)
 		if err != nil {
 			return fmt.Errorf("%w; or give its GGUF file, or --bytes-per-token", err)

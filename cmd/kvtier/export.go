@@ -78,7 +78,7 @@ func (a *app) export(ctx context.Context, f exportFlags) error {
 	if err := f.checkOutput(); err != nil {
 		return err
 	}
-	return a.with(ctx, func(root *diskstore.Root) error {
+	return a.with(ctx, func(root *roots) error {
 		page, err := a.exported(ctx, root, f)
 		if err != nil {
 			return err
@@ -128,7 +128,7 @@ func (f exportFlags) checkOutput() error {
 }
 
 // exported returns the page that the flags mean.
-func (a *app) exported(ctx context.Context, root *diskstore.Root, f exportFlags) (diskstore.PageFile, error) {
+func (a *app) exported(ctx context.Context, root *roots, f exportFlags) (diskstore.PageFile, error) {
 	if !f.last {
 		return a.onePage(ctx, root, f.key)
 	}
@@ -149,7 +149,7 @@ func (a *app) exported(ctx context.Context, root *diskstore.Root, f exportFlags)
 
 // writeArchive writes the file under another name first: a file of the given
 // name is a whole archive.
-func (a *app) writeArchive(ctx context.Context, root *diskstore.Root, chain []diskstore.PageFile, size int64, path string) (m *diskstore.ArchiveManifest, err error) {
+func (a *app) writeArchive(ctx context.Context, root *roots, chain []diskstore.PageFile, size int64, path string) (m *diskstore.ArchiveManifest, err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return nil, fmt.Errorf("make a file beside %s: %w", path, err)

@@ -131,7 +131,7 @@ func (a *app) collect(ctx context.Context, f collectFlags) error {
 			return cli.Usagef("--older-than: %w", err)
 		}
 	}
-	return a.with(ctx, func(root *diskstore.Root) error {
+	return a.with(ctx, func(root *roots) error {
 		var forgotten func(diskstore.Key) bool // of which nothing is to stay
 		if len(f.models) > 0 {
 			p, err := a.pickAll(ctx, root, f.models)

@@ -39,11 +39,9 @@ func (a *app) load(ctx context.Context, path string) (err error) {
 	if err != nil {
 		return fmt.Errorf("import: %w", err)
 	}
-	local, remote := a.tiers()
 	bars := a.newBars()
 	done, err := diskstore.Import(ctx, diskstore.ImportOptions{
-		Local: local, Remote: remote, WritePerDay: a.config.WriteBytesPerDay, Compress: a.config.Compress, Timeout: a.timeout, Logger: a.logger(),
-		Accept: acceptIdentity, Progress: bars.Bytes("importing").Progress,
+		Open: a.openFor, Accept: acceptIdentity, Progress: bars.Bytes("importing").Progress,
 	}, file, info.Size())
 	bars.Close()
 	if err != nil {
@@ -56,6 +54,15 @@ func (a *app) load(ctx context.Context, path string) (err error) {
 	fmt.Fprintf(a.stdout, "stored %s of %s, %s, %s\n",
 		plural(out.Tokens, "token"), oneLine(out.Model), plural(out.Pages, "page"), humanBytes(out.Bytes))
 	return nil
+}
+
+// openFor opens the store that an archive's pages go to.
+func (a *app) openFor(ctx context.Context, fingerprint diskstore.Key, m diskstore.Manifest) (diskstore.PageStore, error) {
+	local, remote := a.tiers()
+	return diskstore.Open(ctx, diskstore.Options{
+		Fingerprint: fingerprint, Identity: m.Identity, PageTokens: m.PageTokens, Local: local, Remote: remote,
+		WritePerDay: a.config.WriteBytesPerDay, Compress: a.config.Compress, Timeout: a.timeout, Logger: a.logger(),
+	})
 }
 
 // acceptIdentity refuses a manifest whose identity is not that of its

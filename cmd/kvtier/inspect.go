@@ -130,7 +130,7 @@ func (a *app) findPage(ctx context.Context, page string) (diskstore.PageFile, ma
 		return file, identityNear(files, page), nil
 	}
 	var identity map[string]string
-	err := a.with(ctx, func(root *diskstore.Root) error {
+	err := a.with(ctx, func(root *roots) error {
 		var err error
 		if file, err = a.onePage(ctx, root, page); err != nil {
 			return err
@@ -167,10 +167,10 @@ func identityNear(files vfs.FS, page string) map[string]string {
 }
 
 // onePage finds the only page whose key begins with prefix.
-func (a *app) onePage(ctx context.Context, root *diskstore.Root, prefix string) (diskstore.PageFile, error) {
+func (a *app) onePage(ctx context.Context, root *roots, prefix string) (diskstore.PageFile, error) {
 	found, err := root.Find(ctx, strings.ToLower(prefix))
 	switch {
-	case errors.Is(err, diskstore.ErrOptions):
+	case errors.Is(err, diskstore.ErrArguments):
 		return diskstore.PageFile{}, cli.Usagef("%q is not the beginning of a key; give at least 4 digits, 0 to 9 and a to f", prefix)
 	case err != nil:
 		return diskstore.PageFile{}, err

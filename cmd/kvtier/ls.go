@@ -43,12 +43,12 @@ killed loses the hits of its last seconds. LAST USED is the time at which a page
 was last read or written.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd.Context(), func(root *diskstore.Root) error { return a.list(cmd.Context(), root) })
+			return a.with(cmd.Context(), func(root *roots) error { return a.list(cmd.Context(), root) })
 		},
 	}
 }
 
-func (a *app) list(ctx context.Context, root *diskstore.Root) error {
+func (a *app) list(ctx context.Context, root *roots) error {
 	usage, err := root.Usage(ctx)
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ func (p picked) has(key diskstore.Key) bool { return p.keys[key] }
 // pick finds the fingerprints of a model by its name, or else by the beginning of the digest
 // of its weights, or of a fingerprint. A model has one fingerprint for each engine, cache
 // type and so on.
-func (a *app) pick(ctx context.Context, root *diskstore.Root, what string) (picked, error) {
+func (a *app) pick(ctx context.Context, root *roots, what string) (picked, error) {
 	usage, err := root.Usage(ctx)
 	if err != nil {
 		return picked{}, err
@@ -67,7 +67,7 @@ func (a *app) pick(ctx context.Context, root *diskstore.Root, what string) (pick
 }
 
 // pickAll is pick of several models. Each has to be there.
-func (a *app) pickAll(ctx context.Context, root *diskstore.Root, models []string) (picked, error) {
+func (a *app) pickAll(ctx context.Context, root *roots, models []string) (picked, error) {
 	all := picked{keys: make(map[diskstore.Key]bool)}
 	for _, what := range models {
 		p, err := a.pick(ctx, root, what)

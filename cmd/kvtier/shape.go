@@ -11,7 +11,7 @@ import (
 )
 
 // storedTokenBytes returns the K/V of one token as the pages of a model have it.
-func (a *app) storedTokenBytes(ctx context.Context, root *diskstore.Root, p picked) (int64, error) {
+func (a *app) storedTokenBytes(ctx context.Context, root *roots, p picked) (int64, error) {
 	page, err := root.Recent(ctx, p.has)
 	if errors.Is(err, diskstore.ErrNotFound) {
 		return 0, fmt.Errorf("no pages of %q are left; give its GGUF file, or --bytes-per-token", p.model)

@@ -53,12 +53,12 @@ func newStatCommand(a *app) *cobra.Command {
 		Short: "Show how full the tiers are, and the bytes written per day",
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd.Context(), func(root *diskstore.Root) error { return a.stat(cmd.Context(), root) })
+			return a.with(cmd.Context(), func(root *roots) error { return a.stat(cmd.Context(), root) })
 		},
 	}
 }
 
-func (a *app) stat(ctx context.Context, root *diskstore.Root) error {
+func (a *app) stat(ctx context.Context, root *roots) error {
 	usage, err := root.Usage(ctx)
 	if err != nil {
 		return err
