@@ -247,8 +247,8 @@ func (im *importer) checkPlace(h *Header, i int, parent Key, start int) error {
 		return mismatch("key is %v", h.Key)
 	case h.Tail() && i != len(im.pages)-1:
 		return mismatch("it is a tail, and not the last page")
-	case int64(h.layout.Size()) > maxArchivePageBytes:
-		return mismatch("its rows are %d bytes, more than %d cannot be imported", h.layout.Size(), int64(maxArchivePageBytes))
+	case int64(h.Layout.Size()) > maxArchivePageBytes:
+		return mismatch("its rows are %d bytes, more than %d cannot be imported", h.Layout.Size(), int64(maxArchivePageBytes))
 	}
 	return nil
 }
@@ -283,11 +283,11 @@ func (im *importer) put(s PageStore, page *archived) error {
 	if err != nil {
 		return err
 	}
-	payload := make([]byte, h.layout.Size())
+	payload := make([]byte, h.Layout.Size())
 	if err := readPayload(im.ctx, page, h, h.all(), codec, payload); err != nil {
 		return err
 	}
 	return s.Put(im.ctx, &Page{
-		Parent: h.Parent, Start: h.Start, Tokens: h.Tokens, Media: h.Media, Layout: h.layout, Payload: payload,
+		Parent: h.Parent, Start: h.Start, Tokens: h.Tokens, Media: h.Media, Layout: h.Layout, Payload: payload,
 	})
 }

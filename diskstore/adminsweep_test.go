@@ -46,10 +46,10 @@ func withStored(t testing.TB, stored []byte) []byte {
 	first.Stored, first.CRC = int64(len(stored)), checksum(stored)
 	for i := range h.Sections[1:] {
 		s := &h.Sections[1+i]
-		*s = StoredSection{Section: s.Section, Raw: s.Raw, Stored: s.Raw, CRC: checksum(h.layout.Rows(p.Payload, 1+i))}
+		*s = StoredSection{Section: s.Section, Raw: s.Raw, Stored: s.Raw, CRC: checksum(h.Layout.Rows(p.Payload, 1+i))}
 	}
 	h.place()
-	e := &encodedPage{header: h, head: h.encode(), body: [][]byte{stored, h.layout.Rows(p.Payload, 1)}}
+	e := &encodedPage{header: h, head: h.encode(), body: [][]byte{stored, h.Layout.Rows(p.Payload, 1)}}
 	e.foot = h.footer()
 	var file bytes.Buffer
 	require.NoError(t, e.writeTo(func(b []byte) error { _, err := file.Write(b); return err }))
@@ -83,7 +83,7 @@ func TestSweepDecompresses(t *testing.T) {
 		_, err := s.sweep(ctx, memBlob(file))
 		h, herr := readHeader(ctx, memBlob(file))
 		require.NoError(t, herr)
-		rerr := readPayload(ctx, memBlob(file), h, h.all(), c, make([]byte, h.layout.Size()))
+		rerr := readPayload(ctx, memBlob(file), h, h.all(), c, make([]byte, h.Layout.Size()))
 		require.Equal(t, rerr == nil, err == nil, "%s: a sweep says %v, a read %v", what, err, rerr)
 		if err != nil {
 			require.ErrorIs(t, err, ErrDamaged, what)
@@ -98,8 +98,8 @@ func TestSweepMemoryIsBounded(t *testing.T) {
 	stored := c.enc.EncodeAll(make([]byte, raw), nil)
 	l := layoutOf(t, []Section{{Kind: KindK, RowBytes: raw / testTokens}}, testTokens)
 	h := &Header{
-		Fingerprint: testFingerprint(1), Parent: testFingerprint(1), PageTokens: testTokens, Tokens: prompt(1, testTokens), layout: l,
-		Sections: []StoredSection{{Section: l.sections[0], Encoding: EncodingZstd, Stored: int64(len(stored)), Raw: raw, CRC: checksum(stored)}},
+		Fingerprint: testFingerprint(1), Parent: testFingerprint(1), PageTokens: testTokens, Tokens: prompt(1, testTokens), Layout: l,
+		Sections: []StoredSection{{Section: l.Sections()[0], Encoding: EncodingZstd, Stored: int64(len(stored)), Raw: raw, CRC: checksum(stored)}},
 	}
 	h.Key = ChainKey(h.Parent, h.Tokens, nil)
 	h.place()

@@ -91,8 +91,8 @@ type selection struct {
 
 // all selects every section of the page.
 func (h *Header) all() selection {
-	at, _ := h.layout.within(h.layout)
-	return selection{h.layout, at}
+	at, _ := h.Layout.within(h.Layout)
+	return selection{h.Layout, at}
 }
 
 // readPayload reads the selected sections of a page into buf, which is the

@@ -75,7 +75,7 @@ func TestAnotherLayoutDoesNotStandForAPage(t *testing.T) {
 	evictPage(t, s, again)
 	h, err := InspectFile(vfs.OS, filePath(o.Remote.Root, s.pageName(old.Key())))
 	require.NoError(t, err)
-	require.True(t, h.Layout().Equal(now.Layout))
+	require.True(t, h.Layout.Equal(now.Layout))
 	require.Zero(t, s.Stats().Damaged)
 }
 

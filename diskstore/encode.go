@@ -23,7 +23,7 @@ func encodePage(fingerprint Key, pageTokens int, p *Page, c *codec) (*encodedPag
 		Tokens:      p.Tokens,
 		Media:       p.Media,
 		Sections:    make([]StoredSection, len(p.Layout.sections)),
-		layout:      p.Layout,
+		Layout:      p.Layout,
 	}
 	stored := make([][]byte, len(h.Sections))
 	err := eachSection(len(h.Sections), func(i int) error {

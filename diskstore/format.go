@@ -110,16 +110,13 @@ type Header struct {
 	Media       []Media
 	Sections    []StoredSection
 	FileBytes   int64
+	Layout      Layout // where Read places the page's sections in memory
 
-	layout Layout
-	crc    uint32 // of the encoded header
+	crc uint32 // of the encoded header
 }
 
 // Tail reports whether the page is shorter than a full one.
 func (h *Header) Tail() bool { return len(h.Tokens) < h.PageTokens }
-
-// Layout returns where Read places the page's sections in memory.
-func (h *Header) Layout() Layout { return h.layout }
 
 // castagnoli is the CRC-32C table; amd64 and arm64 have an instruction for it.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

@@ -60,7 +60,7 @@ func readFile(t testing.TB, file []byte, l Layout, buf []byte) (*Header, error) 
 	if err != nil {
 		return nil, err
 	}
-	if !h.layout.Equal(l) {
+	if !h.Layout.Equal(l) {
 		return nil, ErrMismatch
 	}
 	return h, readPayload(ctx, memBlob(file), h, h.all(), theCodec(t), buf)
@@ -134,7 +134,7 @@ func requireBad(t *testing.T, file []byte, l Layout, buf []byte, what string, at
 func smallPage(t *testing.T) *Page {
 	l := layoutOf(t, []Section{{Layer: 0, Kind: KindK, RowBytes: 40}, {Layer: 0, Kind: KindV, RowBytes: 40}}, 5)
 	p := &Page{Parent: Key{3}, Start: 8, Tokens: prompt(2, 5), Media: []Media{{Offset: 2}}, Layout: l, Payload: make([]byte, l.Size())}
-	for i := range l.sections {
+	for i := range l.Len() {
 		copy(l.Rows(p.Payload, i), bytes.Repeat([]byte("kv cache "), 23))
 	}
 	return p
@@ -327,7 +327,7 @@ func TestVerifyAndInspectFile(t *testing.T) {
 	h, err := verifyFile(ctx, vfs.OS, path)
 	require.NoError(t, err)
 	require.Equal(t, p.Key(), h.Key)
-	require.True(t, h.Layout().Equal(p.Layout))
+	require.True(t, h.Layout.Equal(p.Layout))
 
 	file[len(file)-footerBytes-1] ^= 1
 	require.NoError(t, os.WriteFile(path, file, 0o600))

@@ -37,8 +37,8 @@ func readBothWays(t *testing.T, file []byte) (*Header, []byte) {
 	if verr != nil {
 		hasKind(t, verr)
 	}
-	guarded := bytes.Repeat([]byte{0xaa}, h.layout.Size()+2*PageAlign)
-	buf := guarded[PageAlign : PageAlign+h.layout.Size() : PageAlign+h.layout.Size()]
+	guarded := bytes.Repeat([]byte{0xaa}, h.Layout.Size()+2*PageAlign)
+	buf := guarded[PageAlign : PageAlign+h.Layout.Size() : PageAlign+h.Layout.Size()]
 	err = readPayload(ctx, memBlob(file), h, h.all(), theCodec(t), buf)
 	if err != nil {
 		hasKind(t, err)
@@ -88,7 +88,7 @@ func FuzzPageFile(f *testing.F) {
 			return
 		}
 		// What was accepted is what its own rows give when they are written.
-		p := &Page{Parent: h.Parent, Start: h.Start, Tokens: h.Tokens, Media: h.Media, Layout: h.layout, Payload: buf}
+		p := &Page{Parent: h.Parent, Start: h.Start, Tokens: h.Tokens, Media: h.Media, Layout: h.Layout, Payload: buf}
 		if err := p.check(h.PageTokens); err != nil {
 			t.Fatalf("a page that was read cannot be put: %v", err)
 		}
@@ -112,7 +112,7 @@ func FuzzTable(f *testing.F) {
 	for _, compress := range []bool{false, true} {
 		file := encodeFile(&testing.T{}, p, testTokens, compress)
 		at := int(headerBytes(len(p.Tokens), len(p.Media), 0)) - crcBytes
-		f.Add(bytes.Clone(file[at : at+tableBytes*len(p.Layout.sections)]))
+		f.Add(bytes.Clone(file[at : at+tableBytes*p.Layout.Len()]))
 	}
 	file := encodeFile(&testing.T{}, p, testTokens, false)
 	f.Fuzz(func(t *testing.T, table []byte) {
@@ -141,7 +141,7 @@ func FuzzTable(f *testing.F) {
 		if !bytes.Equal(h.encode(), region) {
 			t.Fatal("header does not encode to what was decoded")
 		}
-		if h.FileBytes > fuzzFileBytes || int64(h.layout.Size()) > 4*fuzzFileBytes {
+		if h.FileBytes > fuzzFileBytes || int64(h.Layout.Size()) > 4*fuzzFileBytes {
 			return
 		}
 		whole := append(region, make([]byte, h.FileBytes-int64(len(region)))...)

@@ -83,15 +83,15 @@ func TestGoldenPages(t *testing.T) {
 			require.Len(t, refs, 1)
 			require.Equal(t, key, refs[0].Key)
 			require.Equal(t, len(g.Tokens), refs[0].Tokens)
-			buf := make([]byte, h.Layout().Size())
-			require.NoError(t, s.Read(ctx, refs[0], g.Tokens, h.Layout(), buf))
+			buf := make([]byte, h.Layout.Size())
+			require.NoError(t, s.Read(ctx, refs[0], g.Tokens, h.Layout, buf))
 			require.Len(t, h.Sections, len(g.Sections))
 			for i, want := range g.Sections {
 				got := h.Sections[i]
 				require.Equal(t, Section{Group: want.Group, Layer: want.Layer, Kind: got.Kind, RowBytes: want.RowBytes}, got.Section)
 				require.Equal(t, want.Kind, got.Kind.String())
 				require.Equal(t, want.Encoding, encodingName(got.Encoding))
-				require.Equal(t, want.Rows, hex.EncodeToString(h.Layout().Rows(buf, i)))
+				require.Equal(t, want.Rows, hex.EncodeToString(h.Layout.Rows(buf, i)))
 				raw, zstd = raw || got.Encoding == EncodingRaw, zstd || got.Encoding == EncodingZstd
 			}
 		})

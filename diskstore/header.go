@@ -145,7 +145,7 @@ func (h *Header) checkSections() error {
 	if err != nil {
 		return damaged("%v", err)
 	}
-	h.layout = layout
+	h.Layout = layout
 	end := h.payloadOffset()
 	for i := range h.Sections {
 		s := &h.Sections[i]

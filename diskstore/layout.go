@@ -116,6 +116,9 @@ func (l Layout) Size() int {
 // Sections returns a copy of the sections, in buffer order.
 func (l Layout) Sections() []Section { return slices.Clone(l.sections) }
 
+// Len returns the number of sections.
+func (l Layout) Len() int { return len(l.sections) }
+
 // Tokens returns the number of the page's tokens.
 func (l Layout) Tokens() int { return l.tokens }
 

@@ -115,7 +115,7 @@ func fillRows(l Layout, key Key, payload []byte) {
 	h := fnv.New64a()
 	h.Write(key[:])
 	rng := rand.New(rand.NewPCG(h.Sum64(), 1))
-	for i := range l.sections {
+	for i := range l.Len() {
 		rows := l.Rows(payload, i)
 		for at := 0; at < len(rows); at += 8 {
 			var word [8]byte

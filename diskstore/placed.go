@@ -72,7 +72,7 @@ func (v verified) place(layout Layout) (*Placed, error) {
 		return nil, fmt.Errorf("it is in no file of the operating system: %w", ErrNotPlaced)
 	}
 	placed := &Placed{File: file}
-	at, _ := layout.within(v.header.layout)
+	at, _ := layout.within(v.header.Layout)
 	for _, i := range at {
 		placed.Offsets = append(placed.Offsets, v.header.Sections[i].Offset)
 	}

@@ -135,7 +135,7 @@ func (s *Store) stored(ctx context.Context, name Name, p *Page, meek bool) bool 
 	if err != nil {
 		return false
 	}
-	if _, ok := p.Layout.within(h.layout); !ok {
+	if _, ok := p.Layout.within(h.Layout); !ok {
 		return false
 	}
 	if now := s.now(); !meek && !s.fresh(tierLocal, chainUsed(info.Used, p.Start), now) {
@@ -355,7 +355,7 @@ func (s *Store) trimCopied(ctx context.Context, id tierID, name Name) {
 // has. A state is that of one position: a longer tail has another.
 func (s *Store) extends(ctx context.Context, t Tier, name Name, h *Header) bool {
 	old, err := s.headerOf(ctx, t, name)
-	if err != nil || len(old.Tokens) >= len(h.Tokens) || old.layout.hasState() {
+	if err != nil || len(old.Tokens) >= len(h.Tokens) || old.Layout.hasState() {
 		return false
 	}
 	n := len(old.Tokens)

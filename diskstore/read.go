@@ -60,7 +60,7 @@ func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout Layout
 
 // keepRead keeps a page in memory that was read as a whole.
 func (s *Store) keepRead(page verified, layout Layout, buf []byte) {
-	if layout.Equal(page.header.layout) {
+	if layout.Equal(page.header.Layout) {
 		s.keepWarm(page.blob.Info(), page.tier, page.header, buf)
 	}
 }
@@ -135,7 +135,7 @@ func (s *Store) readBlob(ctx context.Context, blob Blob, ref Ref, tokens []int32
 	if err := checkWanted(h, ref, s.opt.PageTokens, tokens, layout); err != nil {
 		return nil, err
 	}
-	at, _ := layout.within(h.layout)
+	at, _ := layout.within(h.Layout)
 	return h, readPayload(ctx, blob, h, selection{layout, at}, s.codec, buf)
 }
 
@@ -154,7 +154,7 @@ func checkWanted(h *Header, ref Ref, pageTokens int, tokens []int32, layout Layo
 	case !slices.Equal(h.Tokens[:len(tokens)], tokens):
 		return mismatch("tokens differ")
 	}
-	if _, ok := layout.within(h.layout); !ok {
+	if _, ok := layout.within(h.Layout); !ok {
 		return mismatch("sections differ")
 	}
 	return nil

@@ -74,8 +74,8 @@ func newWarmTier() *warmTier {
 
 // warmBytes is what a page with this header takes in memory.
 func warmBytes(h *Header) int64 {
-	sections := int64(len(h.layout.sections))
-	return warmPageBytes + int64(h.layout.Size()) +
+	sections := int64(h.Layout.Len())
+	return warmPageBytes + int64(h.Layout.Size()) +
 		4*int64(len(h.Tokens)) + int64(unsafe.Sizeof(Media{}))*int64(len(h.Media)) +
 		int64(unsafe.Sizeof(Section{}))*sections + int64(unsafe.Sizeof(int(0)))*(sections+1)
 }
@@ -116,7 +116,7 @@ func (w *warmTier) addBehind(info Info, id tierID, h *Header, placeable bool, re
 	if p == nil {
 		return w.has(info.Name), nil
 	}
-	p.rows = allocRows(h.layout.Size())
+	p.rows = allocRows(h.Layout.Size())
 	var err error
 	if p.rows != nil {
 		err = read(p.rows)
@@ -171,7 +171,7 @@ func (w *warmTier) reserve(info Info, id tierID, h *Header, placeable, evict boo
 	if w.closed || size > w.limit || !evict && w.used+size > w.limit {
 		return nil
 	}
-	rows, ok := w.makeRoom(size, h.layout.Size())
+	rows, ok := w.makeRoom(size, h.Layout.Size())
 	if !ok {
 		return nil
 	}
@@ -180,7 +180,7 @@ func (w *warmTier) reserve(info Info, id tierID, h *Header, placeable, evict boo
 		tier: id, seen: w.now(), used: info.Used,
 		header: &Header{
 			Fingerprint: h.Fingerprint, Key: h.Key, Parent: h.Parent, Start: h.Start, PageTokens: h.PageTokens,
-			Tokens: slices.Clone(h.Tokens), Media: slices.Clone(h.Media), layout: h.layout,
+			Tokens: slices.Clone(h.Tokens), Media: slices.Clone(h.Media), Layout: h.Layout,
 		},
 	}
 	w.pages[info.Name] = p

@@ -61,7 +61,7 @@ func repeat(tier string, n int) []string {
 
 // pageBytes is what a page of n tokens with testSections takes in memory.
 func pageBytes(t testing.TB, n int) int64 {
-	return warmBytes(&Header{Tokens: make([]int32, n), layout: layoutOf(t, testSections, n)})
+	return warmBytes(&Header{Tokens: make([]int32, n), Layout: layoutOf(t, testSections, n)})
 }
 
 func TestWarmOffMeansOff(t *testing.T) {

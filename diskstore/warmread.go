@@ -19,9 +19,9 @@ func (s *Store) readWarm(ctx context.Context, ref Ref, tokens []int32, layout La
 	if place && p.placeable || checkWanted(p.header, ref, s.opt.PageTokens, tokens, layout) != nil || !s.stillStored(ctx, name) || ctx.Err() != nil {
 		return false
 	}
-	at, _ := layout.within(p.header.layout)
+	at, _ := layout.within(p.header.Layout)
 	for i, from := range at {
-		copy(layout.Rows(buf, i), p.header.layout.Rows(p.rows, from))
+		copy(layout.Rows(buf, i), p.header.Layout.Rows(p.rows, from))
 		clear(layout.gap(buf, i))
 	}
 	id, used := s.warm.noteServed(p)

@@ -18,7 +18,7 @@ func (s *Store) LayoutOf(ctx context.Context, ref Ref) (Layout, error) {
 	for _, id := range s.tiers(ref.Tier) {
 		h, herr := s.headerOf(ctx, s.tier(id), s.refName(ref))
 		if herr == nil {
-			return h.layout, nil
+			return h.Layout, nil
 		}
 		err = cmp.Or(err, herr)
 	}
