@@ -14,13 +14,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // exportOf returns an archive of the conversation that ends with a page.
-func exportOf(t testing.TB, o Options, last *Page) []byte {
+func exportOf(t testing.TB, o Options, last *pagefile.Page) []byte {
 	t.Helper()
-	r, err := OpenRoots(ctx, InspectOptions{Local: o.Local.Root, Remote: o.Remote.Root, FS: o.FS})
+	r, err := inspect.Open(ctx, inspect.Options{Local: o.Local.Root, Remote: o.Remote.Root, FS: o.FS})
 	require.NoError(t, err)
 	defer r.Close()
 	chain, err := r.Chain(ctx, storedAt(o, last))
@@ -32,20 +35,20 @@ func exportOf(t testing.TB, o Options, last *Page) []byte {
 }
 
 // storedAt returns where a store with options o keeps a page.
-func storedAt(o Options, p *Page) Name {
+func storedAt(o Options, p *pagefile.Page) pagefile.Name {
 	if len(p.Tokens) < o.PageTokens {
-		return Name{Fingerprint: o.Fingerprint, Class: ClassTail, Parent: p.Parent, Key: p.Key()}
+		return pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassTail, Parent: p.Parent, Key: p.Key()}
 	}
-	return Name{Fingerprint: o.Fingerprint, Class: ClassPage, Key: p.Key()}
+	return pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassPage, Key: p.Key()}
 }
 
-func importTo(ctx context.Context, o Options, archive []byte) (Imported, error) {
-	return Import(ctx, ImportOptions{Open: storeAt(o)}, bytes.NewReader(archive), int64(len(archive)))
+func importTo(ctx context.Context, o Options, archive []byte) (inspect.Imported, error) {
+	return inspect.Import(ctx, inspect.ImportOptions{Open: storeAt(o)}, bytes.NewReader(archive), int64(len(archive)))
 }
 
 // storeAt opens a store for an archive where o says.
-func storeAt(o Options) func(context.Context, Key, Manifest) (PageStore, error) {
-	return func(ctx context.Context, fp Key, m Manifest) (PageStore, error) {
+func storeAt(o Options) func(context.Context, pagefile.Key, tier.Manifest) (inspect.PageStore, error) {
+	return func(ctx context.Context, fp pagefile.Key, m tier.Manifest) (inspect.PageStore, error) {
 		o := o
 		o.Fingerprint, o.Identity, o.PageTokens = fp, m.Identity, m.PageTokens
 		return Open(ctx, o)
@@ -84,17 +87,17 @@ func TestExportOfWhatIsNotWhole(t *testing.T) {
 	require.Len(t, chain, 3)
 	flipAt(t, chain[1].Path, 4200)
 	_, err = r.Export(ctx, chain, io.Discard, func(int64) {})
-	require.ErrorIs(t, err, ErrDamaged)
+	require.ErrorIs(t, err, pagefile.ErrDamaged)
 	require.NoError(t, os.Remove(chain[1].Path))
 	_, err = r.Export(ctx, chain, io.Discard, func(int64) {})
-	require.ErrorIs(t, err, ErrNotFound)
+	require.ErrorIs(t, err, tier.ErrNotFound)
 	_, err = r.Chain(ctx, storedAt(o, pages[2]))
-	require.ErrorIs(t, err, ErrNotFound)
-	require.NoError(t, os.Remove(filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Class: ClassManifest})))
+	require.ErrorIs(t, err, tier.ErrNotFound)
+	require.NoError(t, os.Remove(filePath(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassManifest})))
 	_, err = r.Export(ctx, chain[:1], io.Discard, func(int64) {})
 	require.ErrorContains(t, err, "what "+o.Fingerprint.String()+" stands for")
 	_, err = r.Export(ctx, nil, io.Discard, func(int64) {})
-	require.ErrorIs(t, err, ErrArguments)
+	require.ErrorIs(t, err, inspect.ErrArguments)
 }
 
 // TestExportFromBothTiers: the beginning of a conversation may have moved down.
@@ -165,7 +168,7 @@ func TestImportRefusesEveryBit(t *testing.T) {
 			archive[at] ^= 1 << (at % 8)
 			to := Options{Local: TierConfig{Root: filepath.Join(t.TempDir(), "root")}, FS: quickFS}
 			_, err := importTo(ctx, to, archive)
-			require.ErrorIs(t, err, ErrDamaged, "byte %d", at)
+			require.ErrorIs(t, err, pagefile.ErrDamaged, "byte %d", at)
 			require.NoDirExists(t, to.Local.Root)
 			archive[at] ^= 1 << (at % 8)
 			at += at % 41 // not always the same byte of a row
@@ -193,7 +196,7 @@ func TestImportSurvivesAnErrorAtEveryOperation(t *testing.T) {
 			require.Equal(t, testTokens+5, n)
 		}
 		readChain(t, s, prompt(2, 2*testTokens), n)
-		c, found := check(t, rootsOf(t, to), CheckOptions{})
+		c, found := check(t, rootsOf(t, to), inspect.CheckOptions{})
 		for _, f := range found {
 			require.False(t, f.Problem.Damage(), "%+v", f)
 		}
@@ -209,18 +212,18 @@ func TestImportAsksFirst(t *testing.T) {
 	archive := exportOf(t, from, pages[0])
 	to := testOptions(t)
 	no := errors.New("not that one")
-	opt := ImportOptions{Open: storeAt(to), Accept: func(m Manifest) error {
+	opt := inspect.ImportOptions{Open: storeAt(to), Accept: func(m tier.Manifest) error {
 		require.Equal(t, from.Fingerprint.String(), m.Fingerprint)
 		return no
 	}}
-	_, err := Import(ctx, opt, bytes.NewReader(archive), int64(len(archive)))
+	_, err := inspect.Import(ctx, opt, bytes.NewReader(archive), int64(len(archive)))
 	require.ErrorIs(t, err, no)
 	require.NoDirExists(t, to.Local.Root)
 
 	opt.Accept = nil
 	var last, all int64
 	opt.Progress = func(done, total int64) { last, all = done, total }
-	_, err = Import(ctx, opt, bytes.NewReader(archive), int64(len(archive)))
+	_, err = inspect.Import(ctx, opt, bytes.NewReader(archive), int64(len(archive)))
 	require.NoError(t, err)
 	require.Equal(t, all, last)
 
@@ -240,7 +243,7 @@ func FuzzImport(f *testing.F) {
 	}
 	s, err := Open(ctx, o)
 	require.NoError(f, err)
-	var pages []*Page
+	var pages []*pagefile.Page
 	for _, n := range []int{testTokens, testTokens + 3} {
 		pages = append(pages, putChain(t, s, prompt(n, n))...)
 	}
@@ -255,7 +258,7 @@ func FuzzImport(f *testing.F) {
 			require.NoDirExists(t, to.Local.Root)
 			return
 		}
-		_, found := check(t, rootsOf(t, to), CheckOptions{})
+		_, found := check(t, rootsOf(t, to), inspect.CheckOptions{})
 		require.Empty(t, found)
 	})
 }
@@ -268,7 +271,7 @@ func TestFindAndRecent(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, found, 1)
 		require.Equal(t, storedAt(o, p), found[0].Name)
-		require.Equal(t, TierLocal, found[0].Tier)
+		require.Equal(t, tier.Local, found[0].Tier)
 		require.FileExists(t, found[0].Path)
 	}
 	// A page in both tiers is one page.
@@ -280,7 +283,7 @@ func TestFindAndRecent(t *testing.T) {
 	require.NoError(t, os.Remove(filePath(o.Local.Root, name)))
 	found, err = r.Find(ctx, name.Key.String())
 	require.NoError(t, err)
-	require.Equal(t, TierRemote, found[0].Tier)
+	require.Equal(t, tier.Remote, found[0].Tier)
 	// Two keys with the same beginning.
 	twin := name
 	twin.Key[31]++
@@ -290,7 +293,7 @@ func TestFindAndRecent(t *testing.T) {
 	require.Len(t, found, 2)
 	for _, wrong := range []string{"", "abc", "wxyz", "../..", name.Key.String()[:4] + "Z"} {
 		_, err := r.Find(ctx, wrong)
-		require.ErrorIs(t, err, ErrArguments, wrong)
+		require.ErrorIs(t, err, inspect.ErrArguments, wrong)
 	}
 	found, err = r.Find(ctx, name.Key.String()+"00")
 	require.NoError(t, err)
@@ -299,6 +302,6 @@ func TestFindAndRecent(t *testing.T) {
 	last, err := r.Recent(ctx, nil)
 	require.NoError(t, err)
 	require.Equal(t, pages[2].Key(), last.Key, "the longest of those used in the last minute")
-	_, err = r.Recent(ctx, func(Key) bool { return false })
-	require.ErrorIs(t, err, ErrNotFound)
+	_, err = r.Recent(ctx, func(pagefile.Key) bool { return false })
+	require.ErrorIs(t, err, tier.ErrNotFound)
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
 // QuarantineDrop is what DropQuarantined removed from one tier.
@@ -16,10 +19,10 @@ type QuarantineDrop struct {
 // dirs returns the directories of the tiers, the local one first. A tool may wait longer
 // for a slow mount than a server, so that none is isolated; one that hangs ends with
 // RootOptions.Timeout.
-func (r *Root) dirs() []*dirTier {
-	dirs := []*dirTier{r.s.local}
+func (r *Root) dirs() []*dir.Tier {
+	dirs := []*dir.Tier{r.s.local}
 	if r.s.remote != nil {
-		dirs = append(dirs, r.s.remote.inner.(*dirTier))
+		dirs = append(dirs, r.s.remote.Inner.(*dir.Tier))
 	}
 	return dirs
 }
@@ -28,7 +31,7 @@ func (r *Root) dirs() []*dirTier {
 // the fingerprints that picked accepts: a page that is damaged is a prompt all
 // the same. A file whose header does not say whose it is may be anybody's. With
 // dryRun it only counts. It returns what went, by tier, and the errors of either.
-func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint Key) bool, dryRun bool) ([]QuarantineDrop, error) {
+func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint pagefile.Key) bool, dryRun bool) ([]QuarantineDrop, error) {
 	ctx, leave, err := r.s.life.enter(ctx)
 	if err != nil {
 		return nil, err
@@ -37,14 +40,14 @@ func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint Key)
 	var drops []QuarantineDrop
 	var errs []error
 	for i, root := range r.dirs() {
-		counts := r.s.books[i].counts()
-		files, bytes, err := root.dropQuarantined(ctx, picked, dryRun)
+		counts := r.s.books[i].Counts()
+		files, bytes, err := root.DropQuarantined(ctx, picked, dryRun)
 		if !dryRun && err == nil {
-			r.s.books[i].release(bytes, counts)
+			r.s.books[i].Release(bytes, counts)
 		}
 		drops = append(drops, QuarantineDrop{Tier: tierID(i).String(), Files: files, Bytes: bytes})
 		if err != nil {
-			errs = append(errs, fmt.Errorf("remove what is in quarantine in %s: %w", root.root, err))
+			errs = append(errs, fmt.Errorf("remove what is in quarantine in %s: %w", root.Root, err))
 		}
 	}
 	return drops, errors.Join(errs...)

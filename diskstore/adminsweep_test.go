@@ -7,13 +7,14 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/stretchr/testify/require"
 )
 
-func aSweeper(t testing.TB) *sweeper {
-	s, err := newSweeper(nil)
+func aSweeper(t testing.TB) *pagefile.Sweeper {
+	s, err := pagefile.NewSweeper(nil)
 	require.NoError(t, err)
-	t.Cleanup(s.close)
+	t.Cleanup(s.Close)
 	return s
 }
 
@@ -23,13 +24,13 @@ func TestSweepFindsEveryBitAndTruncation(t *testing.T) {
 		file := encodeFile(t, smallPage(t), testTokens, compress)
 		for at := range file {
 			file[at] ^= 1 << (at % 8)
-			_, err := s.sweep(ctx, memBlob(file))
-			require.ErrorIs(t, err, ErrDamaged, "bit of byte %d", at)
+			_, err := s.Sweep(ctx, memBlob(file))
+			require.ErrorIs(t, err, pagefile.ErrDamaged, "bit of byte %d", at)
 			file[at] ^= 1 << (at % 8)
-			_, err = s.sweep(ctx, memBlob(file[:at]))
-			require.ErrorIs(t, err, ErrDamaged, "truncation to %d", at)
+			_, err = s.Sweep(ctx, memBlob(file[:at]))
+			require.ErrorIs(t, err, pagefile.ErrDamaged, "truncation to %d", at)
 		}
-		_, err := s.sweep(ctx, memBlob(file))
+		_, err := s.Sweep(ctx, memBlob(file))
 		require.NoError(t, err, "a sweeper goes on after damage")
 	}
 }
@@ -39,20 +40,20 @@ func TestSweepFindsEveryBitAndTruncation(t *testing.T) {
 func withStored(t testing.TB, stored []byte) []byte {
 	t.Helper()
 	p := smallPage(t.(*testing.T))
-	h, err := readHeader(ctx, memBlob(encodeFile(t, p, testTokens, true)))
+	h, err := pagefile.ReadHeader(ctx, memBlob(encodeFile(t, p, testTokens, true)))
 	require.NoError(t, err)
 	first := &h.Sections[0]
-	require.Equal(t, EncodingZstd, first.Encoding)
-	first.Stored, first.CRC = int64(len(stored)), checksum(stored)
+	require.Equal(t, pagefile.EncodingZstd, first.Encoding)
+	first.Stored, first.CRC = int64(len(stored)), pagefile.Checksum(stored)
 	for i := range h.Sections[1:] {
 		s := &h.Sections[1+i]
-		*s = StoredSection{Section: s.Section, Raw: s.Raw, Stored: s.Raw, CRC: checksum(h.Layout.Rows(p.Payload, 1+i))}
+		*s = pagefile.StoredSection{Section: s.Section, Raw: s.Raw, Stored: s.Raw, CRC: pagefile.Checksum(h.Layout.Rows(p.Payload, 1+i))}
 	}
-	h.place()
-	e := &encodedPage{header: h, head: h.encode(), body: [][]byte{stored, h.Layout.Rows(p.Payload, 1)}}
-	e.foot = h.footer()
+	h.Place()
+	e := &pagefile.EncodedPage{Header: h, Head: h.Encode(), Body: [][]byte{stored, h.Layout.Rows(p.Payload, 1)}}
+	e.Foot = h.Footer()
 	var file bytes.Buffer
-	require.NoError(t, e.writeTo(func(b []byte) error { _, err := file.Write(b); return err }))
+	require.NoError(t, e.WriteTo(func(b []byte) error { _, err := file.Write(b); return err }))
 	return file.Bytes()
 }
 
@@ -61,32 +62,32 @@ func withStored(t testing.TB, stored []byte) []byte {
 func TestSweepDecompresses(t *testing.T) {
 	s, c := aSweeper(t), theCodec(t)
 	rows := bytes.Repeat([]byte("kv cache "), 23)[:200]
-	good := c.encode(rows)
+	good := c.Encode(rows)
 	file := withStored(t, good)
-	_, err := s.sweep(ctx, memBlob(file))
+	_, err := s.Sweep(ctx, memBlob(file))
 	require.NoError(t, err)
 	for what, stored := range map[string][]byte{
 		"no zstd":    []byte("no zstd at all"),
-		"too few":    c.encode(rows[:150]),
-		"too many":   c.encode(append(bytes.Clone(rows), rows...)),
-		"bomb":       c.enc.EncodeAll(make([]byte, 8<<20), nil)[:100],
+		"too few":    c.Encode(rows[:150]),
+		"too many":   c.Encode(append(bytes.Clone(rows), rows...)),
+		"bomb":       c.Enc.EncodeAll(make([]byte, 8<<20), nil)[:100],
 		"trailing":   append(bytes.Clone(good), 1, 2, 3),
 		"cut":        good[:len(good)-3],
-		"two frames": append(c.encode(rows[:100]), c.encode(rows[100:])...),
+		"two frames": append(c.Encode(rows[:100]), c.Encode(rows[100:])...),
 	} {
 		if len(stored) >= 200 {
 			continue // raw would be smaller, so the header would be refused
 		}
 		file := withStored(t, stored)
-		_, verr := streamPage(ctx, memBlob(file), nil)
+		_, verr := pagefile.StreamPage(ctx, memBlob(file), nil)
 		require.NoError(t, verr, "%s: checksums are right", what)
-		_, err := s.sweep(ctx, memBlob(file))
-		h, herr := readHeader(ctx, memBlob(file))
+		_, err := s.Sweep(ctx, memBlob(file))
+		h, herr := pagefile.ReadHeader(ctx, memBlob(file))
 		require.NoError(t, herr)
-		rerr := readPayload(ctx, memBlob(file), h, h.all(), c, make([]byte, h.Layout.Size()))
+		rerr := pagefile.ReadPayload(ctx, memBlob(file), h, h.All(), c, make([]byte, h.Layout.Size()))
 		require.Equal(t, rerr == nil, err == nil, "%s: a sweep says %v, a read %v", what, err, rerr)
 		if err != nil {
-			require.ErrorIs(t, err, ErrDamaged, what)
+			require.ErrorIs(t, err, pagefile.ErrDamaged, what)
 		}
 	}
 }
@@ -95,22 +96,22 @@ func TestSweepDecompresses(t *testing.T) {
 func TestSweepMemoryIsBounded(t *testing.T) {
 	c := theCodec(t)
 	const raw = 64 << 20
-	stored := c.enc.EncodeAll(make([]byte, raw), nil)
-	l := layoutOf(t, []Section{{Kind: KindK, RowBytes: raw / testTokens}}, testTokens)
-	h := &Header{
+	stored := c.Enc.EncodeAll(make([]byte, raw), nil)
+	l := layoutOf(t, []pagefile.Section{{Kind: pagefile.KindK, RowBytes: raw / testTokens}}, testTokens)
+	h := &pagefile.Header{
 		Fingerprint: testFingerprint(1), Parent: testFingerprint(1), PageTokens: testTokens, Tokens: prompt(1, testTokens), Layout: l,
-		Sections: []StoredSection{{Section: l.Sections()[0], Encoding: EncodingZstd, Stored: int64(len(stored)), Raw: raw, CRC: checksum(stored)}},
+		Sections: []pagefile.StoredSection{{Section: l.Sections()[0], Encoding: pagefile.EncodingZstd, Stored: int64(len(stored)), Raw: raw, CRC: pagefile.Checksum(stored)}},
 	}
-	h.Key = ChainKey(h.Parent, h.Tokens, nil)
-	h.place()
-	e := &encodedPage{header: h, head: h.encode(), body: [][]byte{stored}}
-	e.foot = h.footer()
+	h.Key = pagefile.ChainKey(h.Parent, h.Tokens, nil)
+	h.Place()
+	e := &pagefile.EncodedPage{Header: h, Head: h.Encode(), Body: [][]byte{stored}}
+	e.Foot = h.Footer()
 	var file bytes.Buffer
-	require.NoError(t, e.writeTo(func(b []byte) error { _, err := file.Write(b); return err }))
+	require.NoError(t, e.WriteTo(func(b []byte) error { _, err := file.Write(b); return err }))
 	s := aSweeper(t)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	_, err := s.sweep(ctx, memBlob(file.Bytes()))
+	_, err := s.Sweep(ctx, memBlob(file.Bytes()))
 	runtime.ReadMemStats(&after)
 	require.NoError(t, err)
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(raw/2))
@@ -123,8 +124,8 @@ func TestSweepRefusesHugeWindows(t *testing.T) {
 	// 2^31 bytes; then one empty last block.
 	stored := binary.LittleEndian.AppendUint32(nil, 0xfd2fb528)
 	stored = append(stored, 0x00, 21<<3, 0x01, 0x00, 0x00)
-	_, err := aSweeper(t).sweep(ctx, memBlob(withStored(t, stored)))
+	_, err := aSweeper(t).Sweep(ctx, memBlob(withStored(t, stored)))
 	require.Error(t, err)
-	require.False(t, errors.Is(err, ErrDamaged), "%v", err)
+	require.False(t, errors.Is(err, pagefile.ErrDamaged), "%v", err)
 	require.ErrorContains(t, err, "128 MiB")
 }

@@ -8,6 +8,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -15,12 +19,12 @@ import (
 // and a page in the remote one, and a tool that has opened them.
 type hangingRoots struct {
 	*Root
-	*Roots
+	*inspect.Roots
 	t      *testing.T
 	o      Options
 	inj    *vfs.Injector
-	local  Name // of a page that continues nothing
-	remote Name
+	local  pagefile.Name // of a page that continues nothing
+	remote pagefile.Name
 }
 
 func openHanging(t *testing.T) *hangingRoots {
@@ -29,10 +33,10 @@ func openHanging(t *testing.T) *hangingRoots {
 	r, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: inj, Timeout: time.Minute})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
-	key := func(seed int) Name {
-		return Name{Fingerprint: testFingerprint(1), Key: ChainKey(testFingerprint(1), prompt(seed, testTokens), nil)}
+	key := func(seed int) pagefile.Name {
+		return pagefile.Name{Fingerprint: testFingerprint(1), Key: pagefile.ChainKey(testFingerprint(1), prompt(seed, testTokens), nil)}
 	}
-	roots, err := OpenRoots(ctx, InspectOptions{Local: o.Local.Root, Remote: o.Remote.Root, FS: inj, Timeout: time.Minute})
+	roots, err := inspect.Open(ctx, inspect.Options{Local: o.Local.Root, Remote: o.Remote.Root, FS: inj, Timeout: time.Minute})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, roots.Close()) })
 	h := &hangingRoots{Root: r, Roots: roots, t: t, o: o, inj: inj, local: key(0), remote: key(9)}
@@ -43,12 +47,12 @@ func openHanging(t *testing.T) *hangingRoots {
 // minute, for the machine may be busy.
 func (h *hangingRoots) hang(root string, ops ...vfs.Op) {
 	dirs := h.dirs()
-	for _, r := range h.tiers {
-		dirs = append(dirs, r.t)
+	for _, r := range h.Tiers {
+		dirs = append(dirs, r.T)
 	}
 	for _, dir := range dirs {
-		if dir.root == root {
-			dir.setTimeout(20 * time.Millisecond)
+		if dir.Root == root {
+			dir.SetTimeout(20 * time.Millisecond)
 		}
 	}
 	gate := vfs.NewGate()
@@ -59,7 +63,7 @@ func (h *hangingRoots) hang(root string, ops ...vfs.Op) {
 // silent requires the error of a root that does not answer, which it names.
 func (h *hangingRoots) silent(err error, root string) {
 	h.t.Helper()
-	require.True(h.t, NoAnswer(err), "%v", err)
+	require.True(h.t, tier.NoAnswer(err), "%v", err)
 	require.ErrorContains(h.t, err, root+" does not answer: ")
 }
 
@@ -73,7 +77,7 @@ func TestToolsGoOnWithoutARemoteThatHangs(t *testing.T) {
 			require.Equal(h.t, 3, u.Local.Pages)
 		},
 		"check": func(h *hangingRoots, remote string) {
-			checks, err := h.Check(ctx, CheckOptions{})
+			checks, err := h.Check(ctx, inspect.CheckOptions{})
 			require.NoError(h.t, err)
 			require.NoError(h.t, checks[0].Err)
 			require.Equal(h.t, 6, checks[0].Read)
@@ -81,7 +85,7 @@ func TestToolsGoOnWithoutARemoteThatHangs(t *testing.T) {
 		},
 		"repair": func(h *hangingRoots, remote string) {
 			found := 0
-			checks, err := h.Check(ctx, CheckOptions{Repair: true, Found: func(Finding) { found++ }, Progress: func(string, int64, int64) {}})
+			checks, err := h.Check(ctx, inspect.CheckOptions{Repair: true, Found: func(inspect.Finding) { found++ }, Progress: func(string, int64, int64) {}})
 			require.NoError(h.t, err)
 			h.silent(checks[1].Err, remote)
 			require.Zero(h.t, found)
@@ -98,10 +102,10 @@ func TestToolsGoOnWithoutARemoteThatHangs(t *testing.T) {
 		"the last conversation": func(h *hangingRoots, remote string) {
 			page, err := h.Recent(ctx, nil)
 			require.NoError(h.t, err)
-			require.Equal(h.t, TierLocal, page.Tier)
+			require.Equal(h.t, tier.Local, page.Tier)
 		},
 		"the last conversation of none": func(h *hangingRoots, remote string) {
-			_, err := h.Recent(ctx, func(Key) bool { return false })
+			_, err := h.Recent(ctx, func(pagefile.Key) bool { return false })
 			h.silent(err, remote)
 		},
 		"export": func(h *hangingRoots, remote string) {
@@ -118,17 +122,17 @@ func TestToolsGoOnWithoutARemoteThatHangs(t *testing.T) {
 			require.NoError(h.t, err)
 			h.silent(report.RemoteErr, remote)
 			require.Equal(h.t, 3, report.Local.Pages)
-			drops, err := h.DropQuarantined(ctx, func(Key) bool { return true }, false)
+			drops, err := h.DropQuarantined(ctx, func(pagefile.Key) bool { return true }, false)
 			h.silent(err, remote)
 			require.Len(h.t, drops, 2)
 		},
 		"keep to the budget": func(h *hangingRoots, remote string) {
-			h.s.books[tierLocal].budget = 1
+			h.s.books[tierLocal].Budget = 1
 			report, err := h.GC(ctx, GCOptions{})
 			require.NoError(h.t, err)
 			h.silent(report.RemoteErr, remote)
 			require.Zero(h.t, report.Local, "what should move down is not deleted")
-			require.Len(h.t, filesIn(h.t, h.o.Local.Root, pageExt), 6)
+			require.Len(h.t, filesIn(h.t, h.o.Local.Root, dir.PageExt), 6)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -146,11 +150,11 @@ func TestToolsEndWhenAnyOperationHangs(t *testing.T) {
 		vfs.OpOpen, vfs.OpReadDir, vfs.OpRemove, vfs.OpLstat, vfs.OpSyncDir, vfs.OpLock, vfs.OpSpace, vfs.OpRead,
 		vfs.OpStat, vfs.OpClose, vfs.OpCreate, vfs.OpWrite, vfs.OpSync, vfs.OpRename,
 	} {
-		for _, tier := range []string{TierLocal, TierRemote} {
-			t.Run(tier+" "+string(op), func(t *testing.T) {
+		for _, tr := range []string{tier.Local, tier.Remote} {
+			t.Run(tr+" "+string(op), func(t *testing.T) {
 				h := openHanging(t)
 				root := h.o.Local.Root
-				if tier == TierRemote {
+				if tr == tier.Remote {
 					root = h.o.Remote.Root
 				}
 				h.hang(root, op)
@@ -160,12 +164,12 @@ func TestToolsEndWhenAnyOperationHangs(t *testing.T) {
 						h.silent(err, root)
 					}
 				}
-				checks, err := h.Check(ctx, CheckOptions{Repair: true, Found: func(f Finding) { t.Errorf("found %v", f) }})
+				checks, err := h.Check(ctx, inspect.CheckOptions{Repair: true, Found: func(f inspect.Finding) { t.Errorf("found %v", f) }})
 				require.NoError(t, err)
 				require.Len(t, checks, 2)
 				for _, c := range checks {
 					end(c.Err)
-					require.True(t, c.Err == nil || c.Tier == tier)
+					require.True(t, c.Err == nil || c.Tier == tr)
 				}
 				u, err := h.Usage(ctx)
 				end(err)
@@ -183,7 +187,7 @@ func TestToolsEndWhenAnyOperationHangs(t *testing.T) {
 				report, err := h.GC(ctx, GCOptions{OlderThan: time.Nanosecond})
 				end(err)
 				end(report.RemoteErr)
-				_, err = h.DropQuarantined(ctx, func(Key) bool { return true }, false)
+				_, err = h.DropQuarantined(ctx, func(pagefile.Key) bool { return true }, false)
 				end(err)
 			})
 		}
@@ -194,7 +198,7 @@ func TestToolsEndWhenAnyOperationHangs(t *testing.T) {
 func TestToolsOfALocalRootThatHangs(t *testing.T) {
 	h := openHanging(t)
 	h.hang(h.o.Local.Root)
-	checks, err := h.Check(ctx, CheckOptions{})
+	checks, err := h.Check(ctx, inspect.CheckOptions{})
 	require.NoError(t, err)
 	h.silent(checks[0].Err, h.o.Local.Root)
 	require.NoError(t, checks[1].Err)
@@ -207,6 +211,6 @@ func TestToolsOfALocalRootThatHangs(t *testing.T) {
 
 	_, err = OpenRoot(ctx, RootOptions{Local: h.o.Local, Remote: h.o.Remote, FS: h.inj, Timeout: time.Millisecond})
 	h.silent(err, h.o.Local.Root)
-	_, err = OpenRoots(ctx, InspectOptions{Local: h.o.Local.Root, Remote: h.o.Remote.Root, FS: h.inj, Timeout: time.Millisecond})
+	_, err = inspect.Open(ctx, inspect.Options{Local: h.o.Local.Root, Remote: h.o.Remote.Root, FS: h.inj, Timeout: time.Millisecond})
 	h.silent(err, h.o.Local.Root)
 }

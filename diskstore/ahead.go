@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/priority"
 )
 
@@ -71,7 +73,7 @@ type aheadReader struct {
 }
 
 func (r *aheadReader) run(ctx context.Context) error {
-	for _, id := range r.s.tiers(TierLocal) {
+	for _, id := range r.s.tiers(tier.Local) {
 		if _, err := r.s.awaitFirst(ctx, id); err != nil {
 			if id == tierRemote && ctx.Err() == nil {
 				return nil
@@ -83,7 +85,7 @@ func (r *aheadReader) run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			if errors.Is(err, errEnough) || errors.Is(err, ErrTierDown) {
+			if errors.Is(err, errEnough) || errors.Is(err, tier.ErrTierDown) {
 				break
 			}
 		}
@@ -93,7 +95,7 @@ func (r *aheadReader) run(ctx context.Context) error {
 
 // read reads one page ahead. Errors other than errEnough are the page's own: it
 // may be gone, and Read will find what is wrong with it.
-func (r *aheadReader) read(ctx context.Context, id tierID, info Info) error {
+func (r *aheadReader) read(ctx context.Context, id tierID, info tier.Info) error {
 	if err := r.s.traffic.standBack(ctx); err != nil {
 		return err
 	}
@@ -137,7 +139,7 @@ func (r *aheadReader) read(ctx context.Context, id tierID, info Info) error {
 
 // cache brings a file into the operating system's page cache, and returns how
 // many bytes that are. What is in it is checked when it is read for good.
-func (r *aheadReader) cache(ctx context.Context, id tierID, info Info) (int64, error) {
+func (r *aheadReader) cache(ctx context.Context, id tierID, info tier.Info) (int64, error) {
 	file, err := r.s.tier(id).Open(ctx, info.Name)
 	if err != nil {
 		r.s.noteTierError(id, err)
@@ -152,11 +154,11 @@ func (r *aheadReader) cache(ctx context.Context, id tierID, info Info) (int64, e
 		return size, nil
 	}
 	if r.step == nil {
-		r.step = make([]byte, stepBytes)
+		r.step = make([]byte, pagefile.StepBytes)
 	}
 	blob := yieldingBlob{file, &r.s.traffic}
-	for off := int64(0); off < size; off += stepBytes {
-		if err := blob.ReadAt(ctx, r.step[:min(stepBytes, size-off)], off); err != nil {
+	for off := int64(0); off < size; off += pagefile.StepBytes {
+		if err := blob.ReadAt(ctx, r.step[:min(pagefile.StepBytes, size-off)], off); err != nil {
 			r.s.noteTierError(id, err)
 			return 0, err
 		}
@@ -166,28 +168,28 @@ func (r *aheadReader) cache(ctx context.Context, id tierID, info Info) (int64, e
 
 // decode checks a page and keeps it in memory, behind all that is there, and
 // returns how many bytes it takes.
-func (r *aheadReader) decode(ctx context.Context, id tierID, info Info) (int64, error) {
-	var h *Header
-	file, err := r.s.openChecked(ctx, id, info.Name, func(blob Blob) (err error) {
-		if h, err = readHeader(ctx, yieldingBlob{blob, &r.s.traffic}); err != nil {
+func (r *aheadReader) decode(ctx context.Context, id tierID, info tier.Info) (int64, error) {
+	var h *pagefile.Header
+	file, err := r.s.openChecked(ctx, id, info.Name, func(blob tier.Blob) (err error) {
+		if h, err = pagefile.ReadHeader(ctx, yieldingBlob{blob, &r.s.traffic}); err != nil {
 			return err
 		}
-		return h.checkName(info.Name)
+		return h.CheckName(info.Name)
 	})
 	if err != nil {
 		return 0, err
 	}
 	defer file.Close()
 	if h.PageTokens != r.s.opt.PageTokens {
-		return 0, mismatch("page size is %d tokens, want %d", h.PageTokens, r.s.opt.PageTokens)
+		return 0, pagefile.Mismatch("page size is %d tokens, want %d", h.PageTokens, r.s.opt.PageTokens)
 	}
 	size := warmBytes(h)
 	if size > r.left {
 		return 0, errEnough
 	}
 	kept, err := r.s.keepAhead(file.Info(), id, h, func(rows []byte) error {
-		err := readPayload(ctx, yieldingBlob{file, &r.s.traffic}, h, h.all(), r.s.codec, rows)
-		if !doubtful(err) {
+		err := pagefile.ReadPayload(ctx, yieldingBlob{file, &r.s.traffic}, h, h.All(), r.s.codec, rows)
+		if !tier.Doubtful(err) {
 			return err
 		}
 		return r.decodeAgain(ctx, id, h, rows)
@@ -203,20 +205,20 @@ func (r *aheadReader) decode(ctx context.Context, id tierID, info Info) (int64, 
 
 // decodeAgain reads a page whose header is h into rows once more, and condemns
 // one that is damaged.
-func (r *aheadReader) decodeAgain(ctx context.Context, id tierID, h *Header, rows []byte) error {
-	name := Name{Fingerprint: h.Fingerprint, Class: ClassPage, Key: h.Key}
+func (r *aheadReader) decodeAgain(ctx context.Context, id tierID, h *pagefile.Header, rows []byte) error {
+	name := pagefile.Name{Fingerprint: h.Fingerprint, Class: pagefile.ClassPage, Key: h.Key}
 	if h.Tail() {
-		name.Class, name.Parent = ClassTail, h.Parent
+		name.Class, name.Parent = pagefile.ClassTail, h.Parent
 	}
-	file, err := r.s.openChecked(ctx, id, name, func(blob Blob) error {
-		again, err := readHeader(ctx, blob)
+	file, err := r.s.openChecked(ctx, id, name, func(blob tier.Blob) error {
+		again, err := pagefile.ReadHeader(ctx, blob)
 		switch {
 		case err != nil:
 			return err
-		case again.crc != h.crc:
-			return mismatch("it was replaced while it was read")
+		case again.Crc != h.Crc:
+			return pagefile.Mismatch("it was replaced while it was read")
 		}
-		return readPayload(ctx, yieldingBlob{blob, &r.s.traffic}, h, h.all(), r.s.codec, rows)
+		return pagefile.ReadPayload(ctx, yieldingBlob{blob, &r.s.traffic}, h, h.All(), r.s.codec, rows)
 	})
 	if err == nil {
 		file.Close()
@@ -226,7 +228,7 @@ func (r *aheadReader) decodeAgain(ctx context.Context, id tierID, h *Header, row
 
 // promoteAhead copies a page up as promote does, but makes no room for it and
 // leaves the time it was used at. It returns errEnough when there is no room.
-func (s *Store) promoteAhead(ctx context.Context, info Info) error {
+func (s *Store) promoteAhead(ctx context.Context, info tier.Info) error {
 	h, err := s.headerOf(ctx, s.remote, info.Name)
 	if err != nil {
 		return err
@@ -235,21 +237,21 @@ func (s *Store) promoteAhead(ctx context.Context, info Info) error {
 	if h.Start > 0 {
 		parent, ok := s.localLink(ctx, h.Parent)
 		if !ok {
-			return fmt.Errorf("the page it continues is not stored: %w", ErrNotFound)
+			return fmt.Errorf("the page it continues is not stored: %w", tier.ErrNotFound)
 		}
 		if !parent.used.IsZero() && parent.used.Before(chainUsed(used, h.Start)) {
 			used = recency(parent.used, h.Start)
 		}
 	}
 	// What would begin a collection is as full as full.
-	want := demand{room: alignUp(info.Bytes) + s.opt.Local.BudgetBytes/trimShare}
+	want := demand{room: pagefile.AlignUp(info.Bytes) + s.opt.Local.BudgetBytes/trimShare}
 	if over, _, err := s.shortage(ctx, tierLocal, want); err != nil || over > 0 {
 		return errEnough
 	}
-	room, err := s.books[tierLocal].reserve(ctx, info.Bytes)
+	room, err := s.books[tierLocal].Reserve(ctx, info.Bytes)
 	if err != nil {
 		return errEnough
 	}
-	defer room.cancel()
+	defer room.Cancel()
 	return s.copyUp(ctx, yieldingTier{s.remote, &s.traffic}, info, room, used)
 }

@@ -3,12 +3,13 @@ package diskstore
 import (
 	"os"
 
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"golang.org/x/sys/unix"
 )
 
 // inPageCache reports whether all of a file is in memory, as far as can be told:
 // Linux tells since 6.5.
-func inPageCache(b Blob) bool {
+func inPageCache(b tier.Blob) bool {
 	file := osFile(b)
 	if file == nil {
 		return false

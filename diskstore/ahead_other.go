@@ -2,5 +2,7 @@
 
 package diskstore
 
+import "github.com/kvtier/kvtier/diskstore/tier"
+
 // inPageCache reports that nobody can tell.
-func inPageCache(Blob) bool { return false }
+func inPageCache(tier.Blob) bool { return false }

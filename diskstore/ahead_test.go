@@ -12,6 +12,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -22,7 +25,7 @@ func setUsed(t *testing.T, s *Store, id tierID, tokens []int32, used time.Time) 
 	t.Helper()
 	for _, name := range namesOf(s, tokens) {
 		at := uint32(0)
-		if name.Class == ClassTail {
+		if name.Class == pagefile.ClassTail {
 			at = uint32(len(tokens) / testTokens * testTokens)
 		} else {
 			for i, page := range namesOf(s, tokens) {
@@ -36,14 +39,14 @@ func setUsed(t *testing.T, s *Store, id tierID, tokens []int32, used time.Time) 
 }
 
 // namesOf returns the names of the pages and the tail that hold tokens, in order.
-func namesOf(s *Store, tokens []int32) []Name {
+func namesOf(s *Store, tokens []int32) []pagefile.Name {
 	names := s.chainNames(s.opt.Fingerprint, 0, tokens, nil)
 	parent := s.opt.Fingerprint
 	if len(names) > 0 {
 		parent = names[len(names)-1].Key
 	}
 	if rest := tokens[len(names)*testTokens:]; len(rest) > 0 {
-		names = append(names, s.tailName(parent, ChainKey(parent, rest, nil)))
+		names = append(names, s.tailName(parent, pagefile.ChainKey(parent, rest, nil)))
 	}
 	return names
 }
@@ -75,7 +78,7 @@ type readLog struct {
 func (l *readLog) watch(op vfs.Op, paths ...string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if op == vfs.OpRead && strings.HasSuffix(paths[0], pageExt) && (len(l.paths) == 0 || l.paths[len(l.paths)-1] != paths[0]) {
+	if op == vfs.OpRead && strings.HasSuffix(paths[0], dir.PageExt) && (len(l.paths) == 0 || l.paths[len(l.paths)-1] != paths[0]) {
 		l.paths = append(l.paths, paths[0])
 	}
 }
@@ -85,7 +88,7 @@ func (l *readLog) in(t *testing.T, root string) (rel []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, path := range l.paths {
-		r, err := filepath.Rel(filepath.Join(root, versionDir), path)
+		r, err := filepath.Rel(filepath.Join(root, dir.VersionDir), path)
 		require.NoError(t, err)
 		if !strings.HasPrefix(r, "..") {
 			rel = append(rel, r)
@@ -94,9 +97,9 @@ func (l *readLog) in(t *testing.T, root string) (rel []string) {
 	return rel
 }
 
-func relsOf(names []Name) (rel []string) {
+func relsOf(names []pagefile.Name) (rel []string) {
 	for _, name := range names {
-		rel = append(rel, relPath(name))
+		rel = append(rel, dir.RelPath(name))
 	}
 	return rel
 }
@@ -129,7 +132,7 @@ func TestReadAheadOrder(t *testing.T) {
 		require.Equal(t, ram > 0, got.RAM)
 		if ram > 0 {
 			require.Equal(t, got.Bytes, s.Stats().RAM.Bytes)
-			require.Equal(t, repeat(TierRAM, 3), tiersOf(s.Chain(ctx, all[2], nil)))
+			require.Equal(t, repeat(tier.RAM, 3), tiersOf(s.Chain(ctx, all[2], nil)))
 		}
 		again, err := s.ReadAhead(ctx)
 		require.NoError(t, err)
@@ -194,12 +197,12 @@ func TestReadAheadIntoMemoryEvictsNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, got.Pages)
 	require.Equal(t, 3*page, s.Stats().RAM.Bytes)
-	require.Equal(t, []string{TierRAM, TierRAM, TierLocal}, tiersOf(s.Chain(ctx, all[0], nil)))
-	require.Equal(t, []string{TierRAM}, tiersOf(s.Chain(ctx, asked, nil)))
+	require.Equal(t, []string{tier.RAM, tier.RAM, tier.Local}, tiersOf(s.Chain(ctx, all[0], nil)))
+	require.Equal(t, []string{tier.RAM}, tiersOf(s.Chain(ctx, asked, nil)))
 
 	putChain(t, s, prompt(10, testTokens))
-	require.Equal(t, []string{TierRAM, TierLocal, TierLocal}, tiersOf(s.Chain(ctx, all[0], nil)), "from its end")
-	require.Equal(t, []string{TierRAM}, tiersOf(s.Chain(ctx, asked, nil)))
+	require.Equal(t, []string{tier.RAM, tier.Local, tier.Local}, tiersOf(s.Chain(ctx, all[0], nil)), "from its end")
+	require.Equal(t, []string{tier.RAM}, tiersOf(s.Chain(ctx, asked, nil)))
 }
 
 // A file that cannot be used is passed over, and damage is found where pages are
@@ -229,7 +232,7 @@ func TestReadAheadPassesOverWhatIsNoGood(t *testing.T) {
 }
 
 // moveToRemote moves the files of a chain from the local root to the remote one.
-func moveToRemote(t *testing.T, o Options, names []Name) {
+func moveToRemote(t *testing.T, o Options, names []pagefile.Name) {
 	t.Helper()
 	for _, name := range names {
 		to := filePath(o.Remote.Root, name)
@@ -347,7 +350,7 @@ func TestReadAheadEnds(t *testing.T) {
 		leave()
 		require.NoError(t, s.Close())
 		_, err = s.ReadAhead(ctx)
-		require.ErrorIs(t, err, ErrClosed)
+		require.ErrorIs(t, err, tier.ErrClosed)
 	}
 }
 
@@ -424,7 +427,7 @@ func TestModelStartListsOnce(t *testing.T) {
 	inj.Watch(func(op vfs.Op, paths ...string) {
 		mu.Lock()
 		defer mu.Unlock()
-		if rel, err := filepath.Rel(filepath.Join(o.Local.Root, versionDir), paths[0]); err == nil && op == vfs.OpReadDir && len(rel) > 60 {
+		if rel, err := filepath.Rel(filepath.Join(o.Local.Root, dir.VersionDir), paths[0]); err == nil && op == vfs.OpReadDir && len(rel) > 60 {
 			listed[rel]++
 		}
 	})
@@ -466,20 +469,20 @@ func TestRecentsKeepWhatFits(t *testing.T) {
 	now := time.Now()
 	for i := range 1000 {
 		n := (i * 617) % 1000 // in no order
-		name := Name{Fingerprint: testFingerprint(1), Key: Key{byte(n), byte(n >> 8)}}
-		r.add(Info{Name: name, Bytes: 100, Used: now.Add(-time.Duration(n) * time.Second)})
+		name := pagefile.Name{Fingerprint: testFingerprint(1), Key: pagefile.Key{byte(n), byte(n >> 8)}}
+		r.add(tier.Info{Name: name, Bytes: 100, Used: now.Add(-time.Duration(n) * time.Second)})
 		require.LessOrEqual(t, len(r.files), 2*r.most)
 		require.LessOrEqual(t, r.held, int64(2*10*100))
 	}
 	files := r.order()
 	require.Len(t, files, 10)
 	for i, info := range files {
-		require.Equal(t, Key{byte(i), byte(i >> 8)}, info.Key)
+		require.Equal(t, pagefile.Key{byte(i), byte(i >> 8)}, info.Key)
 	}
 	r = newRecents(testFingerprint(1), plenty)
 	r.most = 64
 	for n := range 1000 {
-		r.add(Info{Name: Name{Fingerprint: testFingerprint(1), Key: Key{byte(n), byte(n >> 8)}}, Bytes: 1, Used: now.Add(-time.Duration(n) * time.Second)})
+		r.add(tier.Info{Name: pagefile.Name{Fingerprint: testFingerprint(1), Key: pagefile.Key{byte(n), byte(n >> 8)}}, Bytes: 1, Used: now.Add(-time.Duration(n) * time.Second)})
 	}
 	require.Len(t, r.order(), 64)
 }

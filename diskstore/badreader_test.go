@@ -12,6 +12,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -35,7 +38,7 @@ func (m badMachine) Open(name string) (vfs.File, error) {
 	f, err := m.FS.Open(name)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err != nil || !strings.HasPrefix(name, m.below) || filepath.Ext(name) != pageExt || m.cached && m.fresh[name] {
+	if err != nil || !strings.HasPrefix(name, m.below) || filepath.Ext(name) != dir.PageExt || m.cached && m.fresh[name] {
 		return f, err
 	}
 	return flippedFile{f}, nil
@@ -52,7 +55,7 @@ type flippedFile struct{ vfs.File }
 
 func (f flippedFile) ReadAt(p []byte, off int64) (int, error) {
 	n, err := f.File.ReadAt(p, off)
-	if (off > 0 || n > firstReadBytes) && (err == nil || err == io.EOF) {
+	if (off > 0 || n > pagefile.FirstReadBytes) && (err == nil || err == io.EOF) {
 		p[n/2] ^= 4
 	}
 	return n, err
@@ -102,7 +105,7 @@ func TestOneBadReaderDoesNotEmptyASharedTier(t *testing.T) {
 	require.Zero(t, found, "what it cannot read it does not offer again")
 	require.NoError(t, bad.Close())
 
-	aside := filesIn(t, filepath.Join(good.Local.Root, versionDir, quarantineDir), pageExt)
+	aside := filesIn(t, filepath.Join(good.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt)
 	require.LessOrEqual(t, len(aside), condemnedRemote)
 	s := open(t, good)
 	read, found = readAll(t, s, prompts)
@@ -112,7 +115,7 @@ func TestOneBadReaderDoesNotEmptyASharedTier(t *testing.T) {
 
 // TestBadLocalReaderKeepsThePages: the same machine and its own disk.
 func TestBadLocalReaderKeepsThePages(t *testing.T) {
-	const prompts = 3 * maxQuarantined
+	const prompts = 3 * dir.MaxQuarantined
 	o := testOptions(t)
 	s := open(t, o)
 	for i := range prompts {
@@ -131,8 +134,8 @@ func TestBadLocalReaderKeepsThePages(t *testing.T) {
 
 	s = open(t, o)
 	read, _ := readAll(t, s, prompts)
-	require.Equal(t, prompts-maxQuarantined, read)
-	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt), maxQuarantined)
+	require.Equal(t, prompts-dir.MaxQuarantined, read)
+	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt), dir.MaxQuarantined)
 }
 
 // TestPageReadWrongFromTheCacheIsReadAgain: what is wrong is this machine's copy.
@@ -149,7 +152,7 @@ func TestPageReadWrongFromTheCacheIsReadAgain(t *testing.T) {
 	s = open(t, o)
 	readChain(t, s, tokens, len(tokens))
 	require.Zero(t, s.Stats().Damaged)
-	require.NoDirExists(t, filepath.Join(o.Local.Root, versionDir, quarantineDir))
+	require.NoDirExists(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir))
 	require.Equal(t, 1, strings.Count(log.String(), "read wrong once"))
 
 	// A demotion reads them, too.
@@ -165,10 +168,10 @@ func TestPageReadWrongFromTheCacheIsReadAgain(t *testing.T) {
 // fillQuarantine puts as many files there as it keeps.
 func fillQuarantine(t *testing.T, root string) {
 	t.Helper()
-	dir := filepath.Join(root, versionDir, quarantineDir)
-	require.NoError(t, os.MkdirAll(dir, 0o700))
-	for i := range maxQuarantined {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, string(rune('a'+i))+pageExt), nil, 0o600))
+	folder := filepath.Join(root, dir.VersionDir, dir.QuarantineDir)
+	require.NoError(t, os.MkdirAll(folder, 0o700))
+	for i := range dir.MaxQuarantined {
+		require.NoError(t, os.WriteFile(filepath.Join(folder, string(rune('a'+i))+dir.PageExt), nil, 0o600))
 	}
 }
 
@@ -192,13 +195,13 @@ func TestDirectoryInAPagesPlaceMakesWay(t *testing.T) {
 	dropPage(t, s, tierLocal, info)
 	readChain(t, s, p.Tokens, testTokens)
 	for _, root := range []string{o.Local.Root, o.Remote.Root} {
-		dir := filepath.Join(root, versionDir, quarantineDir)
-		aside, err := filepath.Glob(filepath.Join(dir, "*notregular*", "somebody's"))
+		folder := filepath.Join(root, dir.VersionDir, dir.QuarantineDir)
+		aside, err := filepath.Glob(filepath.Join(folder, "*notregular*", "somebody's"))
 		require.NoError(t, err)
 		require.Len(t, aside, 1)
-		entries, err := os.ReadDir(dir)
+		entries, err := os.ReadDir(folder)
 		require.NoError(t, err)
-		require.Len(t, entries, maxQuarantined+1)
+		require.Len(t, entries, dir.MaxQuarantined+1)
 	}
 	require.NoError(t, s.Flush(ctx))
 }
@@ -214,7 +217,7 @@ func TestPutReplacesAFileThatStaysThoughItIsBad(t *testing.T) {
 	path := filePath(o.Local.Root, s.pageName(p.Key()))
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
-	data[len(data)-footerBytes-1] ^= 4 // of a section, which Put does not read
+	data[len(data)-pagefile.FooterBytes-1] ^= 4 // of a section, which Put does not read
 	require.NoError(t, os.WriteFile(path, data, 0o600))
 
 	other, err := os.Open(path) // somebody reads it meanwhile
@@ -233,10 +236,10 @@ func TestPutReplacesAFileThatStaysThoughItIsBad(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, data, was, "an open file stays as it was")
 	require.Equal(t, 1, s.Stats().Local.Pages)
-	require.NoError(t, s.books[tierLocal].record(ctx))
-	l, err := s.books[tierLocal].read(ctx)
+	require.NoError(t, s.books[tierLocal].Record(ctx))
+	l, err := s.books[tierLocal].Read(ctx)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, l.figure(), occupied(t, o.Local.Root))
+	require.GreaterOrEqual(t, l.Figure(), occupied(t, o.Local.Root))
 	fi, err := os.Lstat(path)
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now(), fi.ModTime(), time.Minute)
@@ -291,7 +294,7 @@ func TestBadCopyInTheRemoteTierIsNotWrittenOver(t *testing.T) {
 			require.True(t, os.SameFile(was, fi))
 		}
 		require.Equal(t, 1, written, "the one it has set aside, before which it found nothing wrong")
-		require.Len(t, filesIn(t, filepath.Join(good.Local.Root, versionDir, quarantineDir), pageExt), 1)
+		require.Len(t, filesIn(t, filepath.Join(good.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt), 1)
 		require.Equal(t, 1, strings.Count(log.String(), "too often on this machine"), "%s", log.String())
 	}
 }
@@ -322,9 +325,9 @@ func TestVerdictsBeginAgainAfterAnHourWithoutDamage(t *testing.T) {
 	require.True(t, condemn())
 
 	// What is remembered is bounded, is forgotten, and is one file's alone.
-	info := Info{Name: Name{Class: ClassPage}, Bytes: 5, Used: now}
+	info := tier.Info{Name: pagefile.Name{Class: pagefile.ClassPage}, Bytes: 5, Used: now}
 	for i := range maxBadPages + 10 {
-		info.Key = Key{byte(i), byte(i >> 8)}
+		info.Key = pagefile.Key{byte(i), byte(i >> 8)}
 		v.markBad(info)
 	}
 	require.Len(t, v.bad, maxBadPages)
@@ -350,7 +353,7 @@ func TestBadPageThatStaysMakesRoom(t *testing.T) {
 	path := filePath(o.Local.Root, info.Name)
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
-	data[len(data)-footerBytes-1] ^= 4
+	data[len(data)-pagefile.FooterBytes-1] ^= 4
 	require.NoError(t, os.WriteFile(path, data, 0o600))
 	info, err = s.local.Stat(ctx, info.Name)
 	require.NoError(t, err)

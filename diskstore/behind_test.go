@@ -13,6 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -42,7 +45,7 @@ func TestHostThatIsBehindMovesNothingBack(t *testing.T) {
 	tokens := prompt(1, 4*testTokens)
 	putChain(t, a, tokens)
 	require.NoError(t, a.Flush(ctx))
-	times := make(map[Name]time.Time)
+	times := make(map[pagefile.Name]time.Time)
 	for _, info := range listAll(t, a, tierLocal) {
 		times[info.Name] = info.Used
 	}
@@ -110,8 +113,8 @@ func TestHostThatIsAheadDeletesNothingYoung(t *testing.T) {
 
 	touch := sh.from("ahead") // which remembers what it has seen
 	past := time.Now().Add(-ahead - 25*time.Hour)
-	for _, dir := range []string{o.Local.Root, o.Remote.Root} {
-		for _, path := range filesIn(t, dir, pageExt) {
+	for _, folder := range []string{o.Local.Root, o.Remote.Root} {
+		for _, path := range filesIn(t, folder, dir.PageExt) {
 			require.NoError(t, touch.Chtimes(path, past, past))
 		}
 	}
@@ -147,7 +150,7 @@ func TestHostThatIsAheadTrimsNothingYoung(t *testing.T) {
 		require.Zero(t, b.Stats().PutErrors)
 
 		past := time.Now().Add(-ahead - time.Hour)
-		for _, path := range filesIn(t, o.Local.Root, pageExt) {
+		for _, path := range filesIn(t, o.Local.Root, dir.PageExt) {
 			require.NoError(t, o.FS.Chtimes(path, past, past))
 		}
 		b.trimmed[tierLocal].clear()
@@ -167,9 +170,9 @@ func TestUnknownClockDeletesNothingByAge(t *testing.T) {
 	_, err = root.GC(ctx, GCOptions{OlderThan: 24 * time.Hour})
 	require.ErrorIs(t, err, os.ErrPermission)
 	require.ErrorContains(t, err, o.Local.Root)
-	require.Len(t, filesIn(t, o.Local.Root, pageExt), 1)
+	require.Len(t, filesIn(t, o.Local.Root, dir.PageExt), 1)
 	require.NoError(t, root.Close())
-	require.Empty(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, tmpDir), tmpExt))
+	require.Empty(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.TmpDir), dir.TmpExt))
 }
 
 // noClock is a filesystem in which nobody may make a file.
@@ -188,7 +191,7 @@ func TestGCOnAFullShare(t *testing.T) {
 		s := open(t, o)
 		inRemote(t, s, 4)
 		require.NoError(t, s.Close())
-		pages := filesIn(t, o.Remote.Root, pageExt)
+		pages := filesIn(t, o.Remote.Root, dir.PageExt)
 		for i, path := range pages {
 			when := time.Now().Add(-ahead - 20*time.Hour)
 			if i > 0 {
@@ -202,9 +205,9 @@ func TestGCOnAFullShare(t *testing.T) {
 		tool, err := newStore(o, false)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, tool.Close()) })
-		tool.watch.removed = func(tierID, Info, bool) {}
+		tool.watch.removed = func(tierID, tier.Info, bool) {}
 		_, err = tool.gcPicked(ctx, tierRemote, GCOptions{OlderThan: 30 * time.Hour})
 		require.NoError(t, err)
-		require.Equal(t, pages[:1], filesIn(t, o.Remote.Root, pageExt), "server ahead by %v", ahead)
+		require.Equal(t, pages[:1], filesIn(t, o.Remote.Root, dir.PageExt), "server ahead by %v", ahead)
 	}
 }

@@ -4,17 +4,19 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // benchLayout is a page of 256 tokens of an eighth of an 8B model: 4 layers of
 // 8 KV heads of 128 in f16.
-func benchPage(b *testing.B, parent Key) *Page {
-	var sections []Section
+func benchPage(b *testing.B, parent pagefile.Key) *pagefile.Page {
+	var sections []pagefile.Section
 	for layer := range uint16(4) {
-		sections = append(sections, Section{Layer: layer, Kind: KindK, RowBytes: 2048}, Section{Layer: layer, Kind: KindV, RowBytes: 2048})
+		sections = append(sections, pagefile.Section{Layer: layer, Kind: pagefile.KindK, RowBytes: 2048}, pagefile.Section{Layer: layer, Kind: pagefile.KindV, RowBytes: 2048})
 	}
 	l := layoutOf(b, sections, 256)
-	p := &Page{Parent: parent, Tokens: prompt(1, 256), Layout: l, Payload: make([]byte, l.Size())}
+	p := &pagefile.Page{Parent: parent, Tokens: prompt(1, 256), Layout: l, Payload: make([]byte, l.Size())}
 	// Every second byte, like an f16's exponent, takes few values.
 	rng := rand.New(rand.NewPCG(1, 1))
 	for i := range p.Payload {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"slices"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // Chain returns the longest stored chain of pages for a sequence that begins
@@ -14,7 +17,7 @@ import (
 // It never fails: whatever goes wrong ends the chain. The remote tier makes it
 // take at most Options.RemoteTimeout longer. What it returns may be gone by the
 // time it is read.
-func (s *Store) Chain(ctx context.Context, tokens []int32, media []Media) []Ref {
+func (s *Store) Chain(ctx context.Context, tokens []int32, media []pagefile.Media) []Ref {
 	return s.ChainFrom(ctx, s.opt.Fingerprint, 0, tokens, media)
 }
 
@@ -23,7 +26,7 @@ func (s *Store) Chain(ctx context.Context, tokens []int32, media []Media) []Ref 
 // 0), start is a multiple of Options.PageTokens, and tokens are those from
 // start on. Offsets of media count from position 0 all the same; media before
 // start is ignored.
-func (s *Store) ChainFrom(ctx context.Context, parent Key, start int, tokens []int32, media []Media) []Ref {
+func (s *Store) ChainFrom(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []Ref {
 	if start < 0 || start%s.opt.PageTokens != 0 {
 		return nil
 	}
@@ -53,11 +56,11 @@ func (s *Store) ChainFrom(ctx context.Context, parent Key, start int, tokens []i
 }
 
 // chainNames computes the names of all full pages of tokens.
-func (s *Store) chainNames(parent Key, start int, tokens []int32, media []Media) []Name {
+func (s *Store) chainNames(parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []pagefile.Name {
 	pageTokens := s.opt.PageTokens
-	names := make([]Name, 0, len(tokens)/pageTokens)
+	names := make([]pagefile.Name, 0, len(tokens)/pageTokens)
 	for at := 0; at+pageTokens <= len(tokens); at += pageTokens {
-		parent = ChainKey(parent, tokens[at:at+pageTokens], mediaWithin(media, start+at, pageTokens))
+		parent = pagefile.ChainKey(parent, tokens[at:at+pageTokens], mediaWithin(media, start+at, pageTokens))
 		names = append(names, s.pageName(parent))
 	}
 	return names
@@ -65,23 +68,23 @@ func (s *Store) chainNames(parent Key, start int, tokens []int32, media []Media)
 
 // mediaWithin returns the media of the n tokens from position start on, ordered
 // and with offsets from start.
-func mediaWithin(media []Media, start, n int) []Media {
-	var in []Media
+func mediaWithin(media []pagefile.Media, start, n int) []pagefile.Media {
+	var in []pagefile.Media
 	for _, m := range media {
 		if off := int64(m.Offset) - int64(start); off >= 0 && off < int64(n) {
-			in = append(in, Media{Offset: uint32(off), Hash: m.Hash})
+			in = append(in, pagefile.Media{Offset: uint32(off), Hash: m.Hash})
 		}
 	}
-	slices.SortStableFunc(in, func(a, b Media) int { return int(int64(a.Offset) - int64(b.Offset)) })
+	slices.SortStableFunc(in, func(a, b pagefile.Media) int { return int(int64(a.Offset) - int64(b.Offset)) })
 	return in
 }
 
 // findPages returns the leading pages of names that some tier holds.
-func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent Key, start int) []Ref {
-	found := make([]Info, 0, len(names))
+func (s *Store) findPages(ctx, remoteCtx context.Context, names []pagefile.Name, parent pagefile.Key, start int) []Ref {
+	found := make([]tier.Info, 0, len(names))
 	from := make([]tierID, len(names)) // whose file it is
 	inRAM := make([]bool, len(names))  // and known to be without asking
-	var missing []Name                 // locally, in order
+	var missing []pagefile.Name        // locally, in order
 	for _, name := range names {
 		if info, id, fresh := s.warm.fresh(name); fresh {
 			from[len(found)], inRAM[len(found)] = id, true
@@ -99,7 +102,7 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent K
 		}
 		found = append(found, info)
 	}
-	var remote []Info
+	var remote []tier.Info
 	if len(missing) > 0 {
 		// Errors are counted by the tier; what was found before one is good.
 		remote, _ = s.remote.Leading(remoteCtx, missing)
@@ -143,7 +146,7 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []Name, parent K
 // findTail returns the tail of parent that shares the longest prefix with rest,
 // the tokens from position start on: of equal ones the shortest file, the one in
 // memory first, then the local one.
-func (s *Store) findTail(ctx, remoteCtx context.Context, parent Key, start int, rest []int32, media []Media) (Ref, bool) {
+func (s *Store) findTail(ctx, remoteCtx context.Context, parent pagefile.Key, start int, rest []int32, media []pagefile.Media) (Ref, bool) {
 	var best Ref
 	if len(rest) == 0 {
 		return best, false
@@ -152,7 +155,7 @@ func (s *Store) findTail(ctx, remoteCtx context.Context, parent Key, start int, 
 	if best.Tokens == min(len(rest), s.opt.PageTokens-1) {
 		return best, true
 	}
-	for _, id := range s.tiers(TierLocal) {
+	for _, id := range s.tiers(tier.Local) {
 		tierCtx, infos := s.listTails(ctx, remoteCtx, id, parent)
 		for _, info := range infos {
 			ref, ok := s.matchTail(tierCtx, id, info, start, rest, media)
@@ -169,7 +172,7 @@ func (s *Store) findTail(ctx, remoteCtx context.Context, parent Key, start int, 
 
 // listTails returns the tails of parent that a tier has, none when it cannot say,
 // and the context in which to look at them.
-func (s *Store) listTails(ctx, remoteCtx context.Context, id tierID, parent Key) (context.Context, []Info) {
+func (s *Store) listTails(ctx, remoteCtx context.Context, id tierID, parent pagefile.Key) (context.Context, []tier.Info) {
 	if id == tierRemote {
 		ctx = remoteCtx
 	}
@@ -182,7 +185,7 @@ func (s *Store) listTails(ctx, remoteCtx context.Context, id tierID, parent Key)
 }
 
 // matchTail compares one stored tail with rest.
-func (s *Store) matchTail(ctx context.Context, id tierID, info Info, start int, rest []int32, media []Media) (Ref, bool) {
+func (s *Store) matchTail(ctx context.Context, id tierID, info tier.Info, start int, rest []int32, media []pagefile.Media) (Ref, bool) {
 	if ctx.Err() != nil {
 		return Ref{}, false
 	}
@@ -203,7 +206,7 @@ func (s *Store) matchTail(ctx context.Context, id tierID, info Info, start int, 
 
 // commonPrefix returns how many leading tokens of a and b are equal, and have
 // equal media beginning at them.
-func commonPrefix(a []int32, aMedia []Media, b []int32, bMedia []Media) int {
+func commonPrefix(a []int32, aMedia []pagefile.Media, b []int32, bMedia []pagefile.Media) int {
 	n := 0
 	for n < min(len(a), len(b)) && a[n] == b[n] {
 		n++
@@ -227,7 +230,7 @@ func (s *Store) noteError(err error) { s.noteTierError(tierLocal, err) }
 
 // noteTierError does so for any tier; the remote tier counts its own.
 func (s *Store) noteTierError(id tierID, err error) {
-	if id == tierLocal && err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+	if id == tierLocal && err != nil && !errors.Is(err, tier.ErrNotFound) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		s.counts.tierErrors.Add(1)
 	}
 }

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -29,7 +32,7 @@ const (
 
 	// Evicted files are recorded in batches, whose room can then be used.
 	batchFiles = 256
-	batchBytes = chunkBytes
+	batchBytes = ledger.ChunkBytes
 )
 
 var (
@@ -93,8 +96,8 @@ func (s *Store) requestCollection(want demand) {
 		_ = s.ensureManifest(ctx, s.local)
 		err := s.collect(ctx, tierLocal, want)
 		// Without a count nobody knows; the next collection may make one.
-		s.exhausted.Store(err != nil && !errors.Is(err, errNotCounted))
-		if err != nil && !errors.Is(err, errExhausted) && !errors.Is(err, errNotCounted) {
+		s.exhausted.Store(err != nil && !errors.Is(err, ledger.ErrNotCounted))
+		if err != nil && !errors.Is(err, errExhausted) && !errors.Is(err, ledger.ErrNotCounted) {
 			s.noteTierError(tierLocal, err)
 		}
 		if !s.answers(tierRemote) {
@@ -111,7 +114,7 @@ func (s *Store) requestCollection(want demand) {
 // without listing, and which may: those last used before a time, or any when it
 // is zero. Who does not ask which may go need not know what is young.
 func (s *Store) shortage(ctx context.Context, id tierID, want demand) (over int64, before time.Time, err error) {
-	budget := s.books[id].budget
+	budget := s.books[id].Budget
 	if budget == 0 {
 		short, slack, err := s.reserve(ctx, id)
 		if err != nil {
@@ -122,7 +125,7 @@ func (s *Store) shortage(ctx context.Context, id tierID, want demand) (over int6
 		}
 		return want.disk, want.before, nil
 	}
-	figure, known := s.books[id].figure()
+	figure, known := s.books[id].Figure()
 	if !known {
 		return want.disk, want.before, nil
 	}
@@ -173,7 +176,7 @@ func (s *Store) youngSince(ctx context.Context, id tierID) time.Time {
 // mustGo returns how many of the bytes that a tier is short of must go even when
 // that means to delete what should move down.
 func (s *Store) mustGo(ctx context.Context, id tierID, over int64, want demand) int64 {
-	budget := s.books[id].budget
+	budget := s.books[id].Budget
 	if id != tierLocal || s.remote == nil {
 		return over
 	}
@@ -184,7 +187,7 @@ func (s *Store) mustGo(ctx context.Context, id tierID, over int64, want demand) 
 		}
 		return max(min(short, over), want.disk)
 	}
-	figure, known := s.books[id].figure()
+	figure, known := s.books[id].Figure()
 	if !known {
 		return want.disk
 	}
@@ -198,7 +201,7 @@ func (s *Store) stale(id tierID) bool {
 		every = remoteCountEvery
 	}
 	counted, took := s.usage[id].counted()
-	if _, known := s.books[id].figure(); !known && s.books[id].budget > 0 {
+	if _, known := s.books[id].Figure(); !known && s.books[id].Budget > 0 {
 		return time.Since(counted) > max(countAgain, 10*took) // the ledger is lost, or cannot be written
 	}
 	return time.Since(counted) > max(every, countPause*took)
@@ -214,7 +217,7 @@ func (s *Store) collect(ctx context.Context, id tierID, want demand) error {
 	}
 	defer func() { <-s.collectors[id] }()
 	if want.room > 0 { // others may have filled it since this process looked
-		if err := s.books[id].look(ctx); err != nil {
+		if err := s.books[id].Look(ctx); err != nil {
 			return err
 		}
 	}
@@ -226,7 +229,7 @@ func (s *Store) collect(ctx context.Context, id tierID, want demand) error {
 		return s.stillShort(ctx, id, want)
 	}
 	release, err := s.lockTier(ctx, id, want)
-	if errors.Is(err, ErrLocked) {
+	if errors.Is(err, tier.ErrLocked) {
 		if s.stale(id) {
 			_, err := s.count(ctx, id, nil)
 			return err
@@ -248,10 +251,10 @@ func (s *Store) lockTier(ctx context.Context, id tierID, want demand) (release f
 	defer cancel()
 	for {
 		release, err := s.tier(id).Lock(ctx)
-		if !errors.Is(err, ErrLocked) || errors.Is(err, ErrNotShared) { // no wait helps against another machine
+		if !errors.Is(err, tier.ErrLocked) || errors.Is(err, tier.ErrNotShared) { // no wait helps against another machine
 			return release, err
 		}
-		if s.books[id].refresh(ctx) != nil {
+		if s.books[id].Refresh(ctx) != nil {
 			return nil, err
 		}
 		if over, _, serr := s.shortage(ctx, id, want); serr != nil || over <= 0 {
@@ -276,7 +279,7 @@ func (s *Store) collectLocked(ctx context.Context, id tierID, want demand) error
 		return err
 	}
 	pick, late := newVictims(guess, before), s.newFutures(ctx, id)
-	found, err := s.count(ctx, id, func(info Info) {
+	found, err := s.count(ctx, id, func(info tier.Info) {
 		pick.add(info)
 		late.add(info)
 	})
@@ -292,7 +295,7 @@ func (s *Store) collectLocked(ctx context.Context, id tierID, want demand) error
 	}
 	if found.aside.QuarantineFiles > 0 && !before.After(want.before) {
 		if over -= s.emptyQuarantine(ctx, id); over <= 0 {
-			return s.books[id].record(ctx)
+			return s.books[id].Record(ctx)
 		}
 	}
 	moved := s.believe(ctx, id, late)
@@ -330,16 +333,16 @@ func (s *Store) collectLocked(ctx context.Context, id tierID, want demand) error
 }
 
 // stillShort returns errExhausted when a tier has not got the room wanted, and
-// errNotCounted when nobody can know.
+// ErrNotCounted when nobody can know.
 func (s *Store) stillShort(ctx context.Context, id tierID, want demand) error {
 	b := s.books[id]
-	figure, known := b.figure()
+	figure, known := b.Figure()
 	switch {
-	case b.budget == 0 || want.room == 0:
+	case b.Budget == 0 || want.room == 0:
 		return ctx.Err()
 	case !known:
-		return errNotCounted
-	case figure+want.room > b.budget:
+		return ledger.ErrNotCounted
+	case figure+want.room > b.Budget:
 		return errExhausted
 	}
 	return ctx.Err()
@@ -348,13 +351,13 @@ func (s *Store) stillShort(ctx context.Context, id tierID, want demand) error {
 // emptyQuarantine removes the files in quarantine: they are kept while there is
 // space, for a person to look at.
 func (s *Store) emptyQuarantine(ctx context.Context, id tierID) int64 {
-	counts := s.books[id].counts()
+	counts := s.books[id].Counts()
 	freed, err := s.tier(id).EmptyQuarantine(ctx)
 	if err != nil {
 		s.noteTierError(id, err)
 		return 0
 	}
-	s.books[id].release(freed, counts)
+	s.books[id].Release(freed, counts)
 	return freed
 }
 
@@ -362,7 +365,7 @@ func (s *Store) emptyQuarantine(ctx context.Context, id tierID) int64 {
 // free, and returns how many are. Of these bytes some must be free: for more than
 // that, and an outage's batch, no page is deleted that should move down, and then the
 // rest stay.
-func (s *Store) evictAll(ctx context.Context, id tierID, infos []Info, bytes, must int64) (freed int64, stay bool) {
+func (s *Store) evictAll(ctx context.Context, id tierID, infos []tier.Info, bytes, must int64) (freed int64, stay bool) {
 	batch := s.newRemoval(id)
 	for _, info := range infos {
 		if freed+batch.bytes >= bytes || ctx.Err() != nil {
@@ -384,7 +387,7 @@ func (s *Store) evictAll(ctx context.Context, id tierID, infos []Info, bytes, mu
 			continue
 		}
 		batch.add(removed)
-		s.books[id].evictedUpTo(info.Used)
+		s.books[id].EvictedUpTo(info.Used)
 		if len(batch.names) >= batchFiles || batch.bytes >= batchBytes {
 			freed += batch.bytes
 			batch.record(ctx)
@@ -402,16 +405,16 @@ type removal struct {
 	s      *Store
 	id     tierID
 	counts int64 // of the ledger, before the first was removed
-	names  []Name
+	names  []pagefile.Name
 	bytes  int64
 }
 
 func (s *Store) newRemoval(id tierID) *removal {
-	return &removal{s: s, id: id, counts: s.books[id].counts()}
+	return &removal{s: s, id: id, counts: s.books[id].Counts()}
 }
 
 // add takes what drop has returned.
-func (r *removal) add(removed Info) {
+func (r *removal) add(removed tier.Info) {
 	if removed.Bytes > 0 {
 		r.names = append(r.names, removed.Name)
 		r.bytes += removed.Physical
@@ -424,7 +427,7 @@ func (r *removal) settle(ctx context.Context) bool {
 	if len(r.names) == 0 || r.s.tier(r.id).SyncRemoved(ctx, r.names) != nil {
 		return false
 	}
-	r.s.books[r.id].release(r.bytes, r.counts)
+	r.s.books[r.id].Release(r.bytes, r.counts)
 	return true
 }
 
@@ -433,7 +436,7 @@ func (r *removal) record(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closePatience/2)
 	defer cancel()
 	if r.settle(ctx) {
-		_ = r.s.books[r.id].record(ctx) // recorded with the next claim
+		_ = r.s.books[r.id].Record(ctx) // recorded with the next claim
 	}
 }
 
@@ -441,9 +444,9 @@ func (r *removal) record(ctx context.Context) {
 // below has no room for it, and when it must go. It describes what was removed for
 // that: nothing of a page that went to quarantine, which takes as much room there,
 // or that another has removed. A page that came into use while it did not move down
-// stays, because others continue it now: that is errReplaced. It returns errStays
+// stays, because others continue it now: that is ErrReplaced. It returns errStays
 // for a page that stays until the tier below takes pages again.
-func (s *Store) evict(ctx context.Context, id tierID, info Info, must bool) (removed Info, err error) {
+func (s *Store) evict(ctx context.Context, id tierID, info tier.Info, must bool) (removed tier.Info, err error) {
 	demoted, drop := false, s.dropUnused
 	if id == tierLocal && s.remote != nil {
 		err := s.moveDown(ctx, info)
@@ -453,14 +456,14 @@ func (s *Store) evict(ctx context.Context, id tierID, info Info, must bool) (rem
 			demoted, drop = true, s.drop // what has come into use is found below
 		case ctx.Err() != nil:
 			return removed, ctx.Err() // closing: the page stays where it is
-		case s.localSide(err, ErrDamaged), s.localSide(err, ErrMismatch):
+		case s.localSide(err, pagefile.ErrDamaged), s.localSide(err, pagefile.ErrMismatch):
 			bad := judged(err, info)
 			s.condemn(ctx, id, bad, err)
 			if !must || !s.verdicts[id].isBad(bad) {
 				return removed, nil
 			}
 			info = bad // it stays in its place, is of no use, and its room is needed
-		case errors.Is(err, ErrNoSpace), s.localSide(err, ErrNotFound):
+		case errors.Is(err, tier.ErrNoSpace), s.localSide(err, tier.ErrNotFound):
 		default:
 			s.refused.note(time.Now())
 			if !must {
@@ -483,9 +486,9 @@ func (s *Store) evict(ctx context.Context, id tierID, info Info, must bool) (rem
 
 // moveDown demotes a page, and makes room for it first where there is none. It
 // returns ErrNoSpace when the remote tier holds nothing that was used before.
-func (s *Store) moveDown(ctx context.Context, info Info) error {
+func (s *Store) moveDown(ctx context.Context, info tier.Info) error {
 	err := s.demote(ctx, info)
-	if !errors.Is(err, ErrNoSpace) && !errors.Is(err, errNotCounted) {
+	if !errors.Is(err, tier.ErrNoSpace) && !errors.Is(err, ledger.ErrNotCounted) {
 		return err
 	}
 	want := demand{room: info.Bytes, before: info.Used}

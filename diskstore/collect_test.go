@@ -13,13 +13,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // age makes all files below a root look last used at the given time.
 func age(t *testing.T, root string, when time.Time) {
 	t.Helper()
-	for _, path := range filesIn(t, root, pageExt) {
+	for _, path := range filesIn(t, root, dir.PageExt) {
 		require.NoError(t, os.Chtimes(path, when, when))
 	}
 }
@@ -82,10 +85,10 @@ func TestEvictionNeverOrphansAPage(t *testing.T) {
 
 // requireLeafFirst checks that order has all files, each before the page it
 // continues.
-func requireLeafFirst(t *testing.T, s *Store, order, infos []Info) {
+func requireLeafFirst(t *testing.T, s *Store, order, infos []tier.Info) {
 	t.Helper()
 	require.Len(t, order, len(infos))
-	gone := make(map[Key]bool)
+	gone := make(map[pagefile.Key]bool)
 	for _, info := range order {
 		gone[info.Key] = true
 		for _, other := range infos {
@@ -101,7 +104,7 @@ func TestQuarantineGoesBeforePages(t *testing.T) {
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
 	for _, p := range putChain(t, s, prompt(1, 5*testTokens)) {
-		moved, err := s.local.Quarantine(ctx, Info{Name: s.pageName(p.Key())}, "test")
+		moved, err := s.local.Quarantine(ctx, tier.Info{Name: s.pageName(p.Key())}, "test")
 		require.NoError(t, err)
 		require.True(t, moved)
 	}
@@ -110,11 +113,11 @@ func TestQuarantineGoesBeforePages(t *testing.T) {
 	require.NoError(t, s.Close())
 
 	o.Local.BudgetBytes = 12 * page // for 9 pages, and 5 in quarantine
-	require.NoError(t, os.Remove(filepath.Join(o.Local.Root, versionDir, ledgerFile)))
+	require.NoError(t, os.Remove(filepath.Join(o.Local.Root, dir.VersionDir, dir.LedgerFile)))
 	s = open(t, o)
 	readChain(t, s, kept, len(kept))
 	require.Zero(t, s.Stats().Evicted)
-	require.Empty(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt))
+	require.Empty(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt))
 	requireExact(t, s)
 }
 
@@ -133,8 +136,8 @@ func TestBudgetSpansFingerprints(t *testing.T) {
 	requireExact(t, s)
 
 	big := pageOf(t, s.opt.Fingerprint, 0, prompt(4, testTokens))
-	s.books[tierLocal].budget = 100
-	require.ErrorIs(t, s.Put(ctx, big), ErrNoSpace)
+	s.books[tierLocal].Budget = 100
+	require.ErrorIs(t, s.Put(ctx, big), tier.ErrNoSpace)
 }
 
 func TestUnlimitedTierKeepsSomeOfTheDiskFree(t *testing.T) {
@@ -262,20 +265,20 @@ func TestDemotionAndPromotion(t *testing.T) {
 	require.Zero(t, st.Evicted, "nothing is lost")
 	require.EqualValues(t, st.Demoted, st.Remote.Pages+st.Remote.Tails)
 	require.Equal(t, 9, st.Local.Pages+st.Local.Tails+st.Remote.Pages+st.Remote.Tails)
-	_, err := readManifest(ctx, s.remote, o.Fingerprint)
+	_, err := tier.ReadManifest(ctx, s.remote, o.Fingerprint)
 	require.NoError(t, err, "the remote tier can say what its pages are")
 
 	// The chain is whole across tiers, tail and all, and reading it brings
 	// pages back up.
 	refs := s.Chain(ctx, a, nil)
 	require.Equal(t, len(a), tokensIn(refs))
-	require.Equal(t, TierRemote, refs[len(refs)-1].Tier)
-	s.opt.Local.BudgetBytes, s.books[tierLocal].budget = 100*page, 100*page
+	require.Equal(t, tier.Remote, refs[len(refs)-1].Tier)
+	s.opt.Local.BudgetBytes, s.books[tierLocal].Budget = 100*page, 100*page
 	readChain(t, s, a, len(a))
 	require.NoError(t, s.Flush(ctx))
 	require.Equal(t, st.Demoted, s.Stats().Promoted)
 	for _, ref := range s.Chain(ctx, a, nil) {
-		require.Equal(t, TierLocal, ref.Tier)
+		require.Equal(t, tier.Local, ref.Tier)
 	}
 	requireExact(t, s)
 
@@ -291,7 +294,7 @@ func TestDemotionAndPromotion(t *testing.T) {
 
 	// Another process with a local root of its own finds the pages.
 	for _, info := range infos {
-		if err := s.demote(ctx, info); !errors.Is(err, ErrNotFound) {
+		if err := s.demote(ctx, info); !errors.Is(err, tier.ErrNotFound) {
 			require.NoError(t, err)
 		}
 	}
@@ -368,7 +371,7 @@ func TestRaceWithDemotionReadsTheOtherTier(t *testing.T) {
 	tokens := prompt(1, testTokens)
 	putChain(t, s, tokens)
 	refs := s.Chain(ctx, tokens, nil)
-	require.Equal(t, TierLocal, refs[0].Tier)
+	require.Equal(t, tier.Local, refs[0].Tier)
 	info, err := s.local.Stat(ctx, s.refName(refs[0]))
 	require.NoError(t, err)
 	evictPage(t, s, info)
@@ -385,14 +388,14 @@ func TestDamageIsNeitherDemotedNorPromoted(t *testing.T) {
 		path := filePath(root, name)
 		data, err := os.ReadFile(path)
 		require.NoError(t, err)
-		data[len(data)-footerBytes-1] ^= 1
+		data[len(data)-pagefile.FooterBytes-1] ^= 1
 		require.NoError(t, os.WriteFile(path, data, 0o600))
 	}
 	info, err := s.local.Stat(ctx, name)
 	require.NoError(t, err)
 	require.NoError(t, s.demote(ctx, info))
 	flip(o.Remote.Root)
-	_, err = s.local.Remove(ctx, Info{Name: name})
+	_, err = s.local.Remove(ctx, tier.Info{Name: name})
 	require.NoError(t, err)
 	s.promote(ctx, info, Ref{Key: p.Key(), Parent: p.Parent, Tokens: testTokens, Stored: testTokens})
 	require.False(t, s.Has(p.Key()))
@@ -425,7 +428,7 @@ func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
 			_, _ = s.evict(ctx, tierLocal, info, true)
 			reached := inj.Count()
 			inj.Reset()
-			s.remote.breaker.success()
+			s.remote.Breaker.Success()
 			readChain(t, s, tokens, tokensIn(s.Chain(ctx, tokens, nil)))
 			requireExact(t, s)
 			if nth > reached {
@@ -434,7 +437,7 @@ func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
 			}
 		}
 		require.Zero(t, s.Stats().Damaged)
-		for _, path := range filesIn(t, o.Remote.Root, pageExt) {
+		for _, path := range filesIn(t, o.Remote.Root, dir.PageExt) {
 			_, err := verifyFile(ctx, vfs.OS, path)
 			require.NoError(t, err)
 		}

@@ -3,22 +3,26 @@ package diskstore
 import (
 	"context"
 	"errors"
+
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // copyPage copies a page from one tier to another, durably and with every byte
 // checked; commit is called to finish the copy. It returns ErrDamaged or
 // ErrMismatch, without storing anything, when src does not hold a good page of
 // that name, also when it is read past the cache.
-func copyPage(ctx context.Context, src, dst Tier, name Name, room *room, commit func(Upload) error) error {
+func copyPage(ctx context.Context, src, dst tier.Tier, name pagefile.Name, room *ledger.Room, commit func(tier.Upload) error) error {
 	err := copyOnce(ctx, src.Open, src, dst, name, room, commit)
-	if side := new(copyError); errors.As(err, &side) && side.side == src && doubtful(err) {
+	if side := new(copyError); errors.As(err, &side) && side.side == src && tier.Doubtful(err) {
 		return copyOnce(ctx, src.Reopen, src, dst, name, room, commit)
 	}
 	return err
 }
 
 // copyOnce is copyPage with the page opened by open, which is a method of src.
-func copyOnce(ctx context.Context, open func(context.Context, Name) (Blob, error), src, dst Tier, name Name, room *room, commit func(Upload) error) error {
+func copyOnce(ctx context.Context, open func(context.Context, pagefile.Name) (tier.Blob, error), src, dst tier.Tier, name pagefile.Name, room *ledger.Room, commit func(tier.Upload) error) error {
 	blob, err := open(ctx, name)
 	if err != nil {
 		return &copyError{side: src, err: err}
@@ -28,15 +32,15 @@ func copyOnce(ctx context.Context, open func(context.Context, Name) (Blob, error
 	if err != nil {
 		return &copyError{side: dst, err: err}
 	}
-	defer func() { room.wasted(up.Written()) }() // but not where it has become a file
+	defer func() { room.Wasted(up.Written()) }() // but not where it has become a file
 	defer up.Abort()
 	var writeErr error
-	h, err := streamPage(ctx, blob, func(p []byte) error {
+	h, err := pagefile.StreamPage(ctx, blob, func(p []byte) error {
 		writeErr = up.Write(ctx, p)
 		return writeErr
 	})
 	if err == nil {
-		err = h.checkName(name)
+		err = h.CheckName(name)
 	}
 	if writeErr != nil {
 		return &copyError{side: dst, err: writeErr}
@@ -52,9 +56,9 @@ func copyOnce(ctx context.Context, open func(context.Context, Name) (Blob, error
 
 // copyError says which side of a copy failed.
 type copyError struct {
-	side Tier
+	side tier.Tier
 	err  error
-	read Info // the file that was read and is no good, if that is known
+	read tier.Info // the file that was read and is no good, if that is known
 }
 
 func (e *copyError) Error() string { return e.err.Error() }
@@ -62,7 +66,7 @@ func (e *copyError) Unwrap() error { return e.err }
 
 // judged returns the file that a copy found to be no good, which may have been
 // written or touched since info was made of it; info where it does not say.
-func judged(err error, info Info) Info {
+func judged(err error, info tier.Info) tier.Info {
 	var side *copyError
 	if errors.As(err, &side) && side.read.Name == info.Name {
 		return side.read

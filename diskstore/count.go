@@ -3,6 +3,9 @@ package diskstore
 import (
 	"context"
 	"time"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 const (
@@ -18,9 +21,9 @@ const (
 
 // tally is what a count found in a tier.
 type tally struct {
-	fingerprints map[Key]*FingerprintUsage // without their identities
-	bytes        int64                     // physical, of pages and tails
-	aside        Aside
+	fingerprints map[pagefile.Key]*FingerprintUsage // without their identities
+	bytes        int64                              // physical, of pages and tails
+	aside        tier.Aside
 
 	// booked reports that the ledger has taken the count over; it has not where
 	// the tier cannot be written.
@@ -31,13 +34,13 @@ type tally struct {
 func (t *tally) total() int64 { return t.bytes + t.aside.OrphanBytes + t.aside.QuarantineBytes }
 
 // add counts one file.
-func (t *tally) add(info Info) {
+func (t *tally) add(info tier.Info) {
 	use := t.fingerprints[info.Fingerprint]
 	if use == nil {
 		use = &FingerprintUsage{Fingerprint: info.Fingerprint}
 		t.fingerprints[info.Fingerprint] = use
 	}
-	if info.Class == ClassTail {
+	if info.Class == pagefile.ClassTail {
 		use.Tails++
 	} else {
 		use.Pages++
@@ -51,7 +54,7 @@ func (t *tally) add(info Info) {
 
 // count lists a tier, shard by shard, takes over what it holds, and calls each,
 // which may be nil, for every file.
-func (s *Store) count(ctx context.Context, id tierID, each func(Info)) (*tally, error) {
+func (s *Store) count(ctx context.Context, id tierID, each func(tier.Info)) (*tally, error) {
 	select {
 	case s.counting[id] <- struct{}{}:
 	case <-ctx.Done():
@@ -59,19 +62,19 @@ func (s *Store) count(ctx context.Context, id tierID, each func(Info)) (*tally, 
 	}
 	defer func() { <-s.counting[id] }()
 	t, b := s.tier(id), s.books[id]
-	began, berr := b.beginCount(ctx)
+	began, berr := b.BeginCount(ctx)
 	aside, err := t.Aside(ctx)
 	if err != nil {
 		return nil, err
 	}
-	began.living, began.held = aside.Living, aside.Held
+	began.Living, began.Held = aside.Living, aside.Held
 	shards, err := s.beginListing(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	defer s.usage[id].abandon()
 	recent := s.first[id].begin(s.opt.Fingerprint, s.opt.ReadAheadBytes)
-	found := &tally{fingerprints: make(map[Key]*FingerprintUsage)}
+	found := &tally{fingerprints: make(map[pagefile.Key]*FingerprintUsage)}
 	for _, shard := range shards {
 		infos, err := s.countShard(ctx, id, shard)
 		if err != nil {
@@ -91,13 +94,13 @@ func (s *Store) count(ctx context.Context, id tierID, each func(Info)) (*tally, 
 	}
 	// From here on what this process adds is not in the count.
 	s.commit[id].Lock()
-	found.bytes = s.usage[id].end(time.Since(began.began))
-	began.listed = b.added()
+	found.bytes = s.usage[id].end(time.Since(began.Began))
+	began.Listed = b.Added()
 	s.commit[id].Unlock()
 	if berr == nil {
-		berr = b.endCount(ctx, began, found.total())
+		berr = b.EndCount(ctx, began, found.total())
 	} else {
-		_ = b.refresh(ctx) // another machine may have counted, where this one may not write
+		_ = b.Refresh(ctx) // another machine may have counted, where this one may not write
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -109,7 +112,7 @@ func (s *Store) count(ctx context.Context, id tierID, each func(Info)) (*tally, 
 
 // beginListing returns the shards of a tier that are to be counted. A file in one
 // that is made later is added as it appears.
-func (s *Store) beginListing(ctx context.Context, id tierID) ([]Shard, error) {
+func (s *Store) beginListing(ctx context.Context, id tierID) ([]tier.Shard, error) {
 	s.usage[id].prepare()
 	shards, err := s.tier(id).Shards(ctx)
 	if err != nil {
@@ -122,7 +125,7 @@ func (s *Store) beginListing(ctx context.Context, id tierID) ([]Shard, error) {
 
 // countShard lists one shard. No file of the tier appears or goes through this
 // store meanwhile, so that what is counted is exact.
-func (s *Store) countShard(ctx context.Context, id tierID, shard Shard) ([]Info, error) {
+func (s *Store) countShard(ctx context.Context, id tierID, shard tier.Shard) ([]tier.Info, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -136,7 +139,7 @@ func (s *Store) countShard(ctx context.Context, id tierID, shard Shard) ([]Info,
 }
 
 // list calls each for every file of a tier without counting.
-func (s *Store) list(ctx context.Context, id tierID, each func(Info)) error {
+func (s *Store) list(ctx context.Context, id tierID, each func(tier.Info)) error {
 	shards, err := s.tier(id).Shards(ctx)
 	if err != nil {
 		return err
@@ -161,7 +164,7 @@ func (s *Store) list(ctx context.Context, id tierID, each func(Info)) error {
 // called.
 type watcher struct {
 	listed  func(tierID)
-	removed func(id tierID, info Info, demoted bool)
+	removed func(id tierID, info tier.Info, demoted bool)
 }
 
 func (w watcher) list(id tierID) {
@@ -170,7 +173,7 @@ func (w watcher) list(id tierID) {
 	}
 }
 
-func (w watcher) evict(id tierID, info Info, demoted bool) {
+func (w watcher) evict(id tierID, info tier.Info, demoted bool) {
 	if w.removed != nil {
 		w.removed(id, info, demoted)
 	}

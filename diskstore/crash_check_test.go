@@ -11,6 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -20,18 +23,18 @@ type tree struct {
 	bytes        int64 // physical, of pages and tails
 	all          int64 // physical, with what is in quarantine, each file once
 	temps, locks []string
-	quarantined  []Key
-	placed       map[string]Key // path → key of pages and tails
+	quarantined  []pagefile.Key
+	placed       map[string]pagefile.Key // path → key of pages and tails
 }
 
 // walk looks at everything below a root, past the store.
 func walk(fsys vfs.FS, root string) (tree, error) {
-	found, seen := tree{placed: make(map[string]Key)}, make(map[any]bool)
+	found, seen := tree{placed: make(map[string]pagefile.Key)}, make(map[any]bool)
 	var in func(dir string) error
-	in = func(dir string) error {
-		entries, err := fsys.ReadDir(dir)
+	in = func(folder string) error {
+		entries, err := fsys.ReadDir(folder)
 		for _, e := range entries {
-			path := filepath.Join(dir, e.Name())
+			path := filepath.Join(folder, e.Name())
 			if e.IsDir() {
 				if err := in(path); err != nil {
 					return err
@@ -43,16 +46,16 @@ func walk(fsys vfs.FS, root string) (tree, error) {
 				return err
 			}
 			ext := filepath.Ext(path)
-			if ext == pageExt && !seen[info.Sys()] {
+			if ext == dir.PageExt && !seen[info.Sys()] {
 				seen[info.Sys()] = true
 				found.all += fsys.PhysicalBytes(info)
 			}
 			switch ext {
-			case tmpExt:
+			case dir.TmpExt:
 				found.temps = append(found.temps, path)
-			case lockExt:
+			case dir.LockExt:
 				found.locks = append(found.locks, path)
-			case pageExt:
+			case dir.PageExt:
 				found.add(path, fsys.PhysicalBytes(info))
 			}
 		}
@@ -62,19 +65,19 @@ func walk(fsys vfs.FS, root string) (tree, error) {
 }
 
 func (f *tree) add(path string, physical int64) {
-	if filepath.Base(filepath.Dir(path)) == quarantineDir {
+	if filepath.Base(filepath.Dir(path)) == dir.QuarantineDir {
 		hex, _, _ := strings.Cut(filepath.Base(path), ".")
-		key, _ := ParseKey(hex)
+		key, _ := pagefile.ParseKey(hex)
 		f.quarantined = append(f.quarantined, key)
 		return
 	}
-	key, ok := parsePageFile(filepath.Base(path))
+	key, ok := dir.ParsePageFile(filepath.Base(path))
 	if !ok {
 		return
 	}
 	f.placed[path] = key
 	f.bytes += physical
-	if strings.Contains(path, string(filepath.Separator)+tailsDir+string(filepath.Separator)) {
+	if strings.Contains(path, string(filepath.Separator)+dir.TailsDir+string(filepath.Separator)) {
 		f.tails++
 	} else {
 		f.pages++
@@ -181,7 +184,7 @@ func (p *promise) checkFiles(mem *vfs.Mem, found tree) error {
 }
 
 // broken reports whether a damaged file may be where the page belongs.
-func (p *promise) broken(key Key) bool {
+func (p *promise) broken(key pagefile.Key) bool {
 	for name, page := range p.pages {
 		if name.Key == key && page.broken != "" {
 			return true
@@ -191,7 +194,7 @@ func (p *promise) broken(key Key) bool {
 }
 
 // check looks for the page as a caller would that knows what it should be.
-func (p *promised) check(s *Store, name Name) error {
+func (p *promised) check(s *Store, name pagefile.Name) error {
 	last := p.versions[len(p.versions)-1]
 	refs := s.ChainFrom(ctx, last.Parent, int(last.Start), last.Tokens, nil)
 	if tokensIn(refs) < len(last.Tokens) {
@@ -218,11 +221,11 @@ func (p *promised) read(s *Store, ref Ref) error {
 			return errors.New("found as it was before it was put again")
 		case err == nil:
 			return nil
-		case p.broken != "" && errors.Is(err, ErrDamaged):
+		case p.broken != "" && errors.Is(err, pagefile.ErrDamaged):
 			return nil
-		case !p.durable && errors.Is(err, ErrNotFound):
+		case !p.durable && errors.Is(err, tier.ErrNotFound):
 			return nil
-		case !errors.Is(err, ErrMismatch):
+		case !errors.Is(err, pagefile.ErrMismatch):
 			return fmt.Errorf("found and not readable: %w", err)
 		}
 	}
@@ -232,8 +235,8 @@ func (p *promised) read(s *Store, ref Ref) error {
 // checkTemps wants no temporary file left once a process has begun to write to a
 // root.
 func checkTemps(mem *vfs.Mem, root string) error {
-	tier := newDirTier(mem, root, dirOptions{})
-	if _, err := tier.temp.claim(); err != nil {
+	tier := dir.New(mem, root, dir.Options{})
+	if _, err := tier.Temp.Claim(); err != nil {
 		return fmt.Errorf("begin to write in %s: %w", root, err)
 	}
 	found, err := walk(mem, root)
@@ -268,7 +271,7 @@ func checkWritable(s *Store, again bool) error {
 		}
 		began := time.Now()
 		err := s.Put(ctx, p)
-		if errors.Is(err, ErrNoSpace) && time.Since(began) >= roomWait {
+		if errors.Is(err, tier.ErrNoSpace) && time.Since(began) >= roomWait {
 			// A busy machine has not let the collection run in the time Put waits.
 			err = errors.Join(s.Flush(ctx), s.Put(ctx, p))
 		}
@@ -289,17 +292,17 @@ func checkWritable(s *Store, again bool) error {
 
 var freshPagesOnce = struct {
 	sync.Mutex
-	pages []*Page
+	pages []*pagefile.Page
 }{}
 
 // freshPages makes a page and a tail that no workload uses.
-func freshPages(o Options) []*Page {
+func freshPages(o Options) []*pagefile.Page {
 	freshPagesOnce.Lock()
 	defer freshPagesOnce.Unlock()
 	if freshPagesOnce.pages == nil {
 		freshPagesOnce.pages = tinyPages(crashT{}, o, tinySections, prompt(1_999, testTokens+3))
 	}
-	var pages []*Page
+	var pages []*pagefile.Page
 	for _, p := range freshPagesOnce.pages {
 		clone := *p
 		clone.Payload = bytes.Clone(p.Payload) // a Put clears the gaps of its page

@@ -15,6 +15,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -93,7 +96,7 @@ func recordCrashes(t testing.TB, seed uint64) *crashRecord {
 func (r *crashRecord) before(op vfs.Op, paths ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if op == vfs.OpRemove || op == vfs.OpRename && strings.HasSuffix(paths[1], tmpExt) {
+	if op == vfs.OpRemove || op == vfs.OpRename && strings.HasSuffix(paths[1], dir.TmpExt) {
 		r.evictingLocked(paths[0])
 	}
 	r.pointLocked(fmt.Sprintf("%s %s", op, strings.Join(paths, " ")))
@@ -189,9 +192,9 @@ func (r *crashRecord) quarantineAndRepair(rng *rand.Rand, tokens []int32) {
 
 // repair runs what tools do on the roots of a server.
 func (r *crashRecord) repair() {
-	roots, err := OpenRoots(ctx, InspectOptions{Local: r.o.Local.Root, Remote: r.o.Remote.Root, FS: r.inj})
+	roots, err := inspect.Open(ctx, inspect.Options{Local: r.o.Local.Root, Remote: r.o.Remote.Root, FS: r.inj})
 	require.NoError(r.t, err)
-	_, err = roots.Check(ctx, CheckOptions{Repair: true})
+	_, err = roots.Check(ctx, inspect.CheckOptions{Repair: true})
 	require.NoError(r.t, err)
 	require.NoError(r.t, roots.Close())
 	root, err := OpenRoot(ctx, RootOptions{Local: r.o.Local, Remote: r.o.Remote, FS: r.inj})
@@ -300,21 +303,21 @@ func (at *crashPoint) check(c crashCase, o Options) (int64, error) {
 // directory durable.
 func TestCrashWhileAnotherMakesTheDirectory(t *testing.T) {
 	w := newCrashWorld(t)
-	mine, theirs := newDirTier(w.mem, w.o.Local.Root, dirOptions{Create: true}), newDirTier(w.inj, w.o.Local.Root, dirOptions{Create: true})
+	mine, theirs := dir.New(w.mem, w.o.Local.Root, dir.Options{Create: true}), dir.New(w.inj, w.o.Local.Root, dir.Options{Create: true})
 	upload(t, mine, tierTail(1, 1), []byte("x"), time.Now())
-	_, err := mine.Remove(ctx, Info{Name: tierTail(1, 1)})
+	_, err := mine.Remove(ctx, tier.Info{Name: tierTail(1, 1)})
 	require.NoError(t, err)
 
 	var once sync.Once
-	shard := filepath.Dir(filepath.Dir(mine.path(tierTail(1, 2))))
+	shard := filepath.Dir(filepath.Dir(mine.Path(tierTail(1, 2))))
 	w.inj.Watch(func(op vfs.Op, paths ...string) {
-		_, err := w.mem.Lstat(filepath.Dir(mine.path(tierTail(1, 2))))
+		_, err := w.mem.Lstat(filepath.Dir(mine.Path(tierTail(1, 2))))
 		if op != vfs.OpSyncDir || paths[0] != shard || err != nil {
 			return
 		}
 		once.Do(func() {
 			upload(t, mine, tierTail(1, 2), []byte("y"), time.Now())
-			after := newDirTier(w.mem.Crash(0, 1), w.o.Local.Root, dirOptions{Create: true})
+			after := dir.New(w.mem.Crash(0, 1), w.o.Local.Root, dir.Options{Create: true})
 			_, err := after.Stat(ctx, tierTail(1, 2))
 			require.NoError(t, err)
 		})

@@ -10,6 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -38,8 +41,8 @@ func TestCrashLeavesNoLedgerTooLow(t *testing.T) {
 // checkLedger compares a ledger with what pages, tails and quarantined files
 // occupy. Temporary files go before anything is written again.
 func checkLedger(mem *vfs.Mem, root string) error {
-	content, err := newDirTier(mem, root, dirOptions{}).readLedger(ctx)
-	l := readLedger(content)
+	content, err := dir.New(mem, root, dir.Options{}).ReadLedger(ctx)
+	l := ledger.ReadLedger(content)
 	if err != nil || l.Counts == 0 {
 		return err // nothing is written before a count
 	}
@@ -48,19 +51,19 @@ func checkLedger(mem *vfs.Mem, root string) error {
 		return err
 	}
 	occupied := found.bytes
-	quarantine := filepath.Join(root, versionDir, quarantineDir)
+	quarantine := filepath.Join(root, dir.VersionDir, dir.QuarantineDir)
 	entries, err := mem.ReadDir(quarantine)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	damaged := make(map[Key]bool) // in its place, and perhaps in quarantine as well
+	damaged := make(map[pagefile.Key]bool) // in its place, and perhaps in quarantine as well
 	for path, key := range found.placed {
 		_, err := verifyFile(ctx, mem, path)
 		damaged[key] = err != nil
 	}
 	for _, e := range entries {
 		hex, _, _ := strings.Cut(e.Name(), ".")
-		if key, err := ParseKey(hex); err == nil && damaged[key] {
+		if key, err := pagefile.ParseKey(hex); err == nil && damaged[key] {
 			continue // one file of which both names have survived
 		}
 		info, err := mem.Lstat(filepath.Join(quarantine, e.Name()))
@@ -69,8 +72,8 @@ func checkLedger(mem *vfs.Mem, root string) error {
 		}
 		occupied += mem.PhysicalBytes(info)
 	}
-	if occupied > l.figure() {
-		return fmt.Errorf("files in %s occupy %d bytes, the ledger says at most %d", root, occupied, l.figure())
+	if occupied > l.Figure() {
+		return fmt.Errorf("files in %s occupy %d bytes, the ledger says at most %d", root, occupied, l.Figure())
 	}
 	return nil
 }

@@ -8,6 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -47,7 +50,7 @@ type crashModel struct {
 func (m *crashModel) watch(op vfs.Op, paths ...string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if op == vfs.OpRemove || op == vfs.OpRename && strings.HasSuffix(paths[1], tmpExt) {
+	if op == vfs.OpRemove || op == vfs.OpRename && strings.HasSuffix(paths[1], dir.TmpExt) {
 		m.evictingLocked(paths[0])
 	}
 	if m.countdown--; m.countdown < 0 && m.failing != nil {
@@ -61,7 +64,7 @@ func (m *crashModel) cut() {
 }
 
 var (
-	anySections = rapid.SampledFrom([][]Section{tinySections, tinySections, otherSections})
+	anySections = rapid.SampledFrom([][]pagefile.Section{tinySections, tinySections, otherSections})
 	anyKeep     = rapid.SampledFrom([]float64{0, 0.5, 1})
 )
 
@@ -69,7 +72,7 @@ func (m *crashModel) putSome(rt *rapid.T) {
 	for _, p := range tinyPages(rt, m.o, anySections.Draw(rt, "sections"), someTokens.Draw(rt, "tokens")) {
 		if err := m.putPage(p); err != nil {
 			// Two pages of this prompt may be more than the budget leaves.
-			require.ErrorIs(rt, err, ErrNoSpace)
+			require.ErrorIs(rt, err, tier.ErrNoSpace)
 			require.NotZero(rt, m.o.Local.BudgetBytes)
 			return
 		}
@@ -119,7 +122,7 @@ func (m *crashModel) chain(rt *rapid.T) {
 		want, parent = want+len(p.Tokens), p.Key()
 	}
 	for name, known := range all {
-		if name.Class == ClassTail && name.Parent == parent && known.durable {
+		if name.Class == pagefile.ClassTail && name.Parent == parent && known.durable {
 			best = max(best, commonPrefix(known.versions[0].Tokens, nil, tokens[want:], nil))
 		}
 	}
@@ -136,7 +139,7 @@ func (m *crashModel) chain(rt *rapid.T) {
 // damageSome flips a bit of one page.
 func (m *crashModel) damageSome(rt *rapid.T) {
 	m.flush()
-	var all []*Page
+	var all []*pagefile.Page
 	for _, p := range tinyPages(rt, m.o, tinySections, someTokens.Draw(rt, "tokens")) {
 		if m.now().pages[placeOf(m.o, p)] != nil {
 			all = append(all, p)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -75,7 +76,7 @@ func TestSIGKILL(t *testing.T) {
 				require.LessOrEqual(t, occupied(t, dir), recorded(t, dir), tier)
 			}
 		}
-		for _, path := range filesIn(t, root, pageExt) {
+		for _, path := range filesIn(t, root, dir.PageExt) {
 			_, err := verifyFile(ctx, vfs.OS, path)
 			require.NoError(t, err)
 		}
@@ -83,8 +84,8 @@ func TestSIGKILL(t *testing.T) {
 		// it was evicted; the youngest page never is.
 		if last != "" {
 			var found bool
-			for _, path := range filesIn(t, root, pageExt) {
-				found = found || filepath.Base(path) == last+pageExt
+			for _, path := range filesIn(t, root, dir.PageExt) {
+				found = found || filepath.Base(path) == last+dir.PageExt
 			}
 			require.True(t, found, "page %s was durable and is gone", last)
 		}
@@ -93,10 +94,10 @@ func TestSIGKILL(t *testing.T) {
 		Fingerprint: testFingerprint(1), PageTokens: testTokens,
 		Local: TierConfig{Root: filepath.Join(root, "local")}, Remote: TierConfig{Root: filepath.Join(root, "remote")},
 	})
-	require.Empty(t, filesIn(t, filepath.Join(root, "local"), tmpExt), "the dead leave nothing behind")
+	require.Empty(t, filesIn(t, filepath.Join(root, "local"), dir.TmpExt), "the dead leave nothing behind")
 	require.Zero(t, s.Stats().Damaged)
 	require.NotZero(t, s.Stats().Local.Pages)
-	require.NoDirExists(t, filepath.Join(root, "local", versionDir, quarantineDir))
+	require.NoDirExists(t, filepath.Join(root, "local", dir.VersionDir, dir.QuarantineDir))
 }
 
 // killAfter runs a child, kills it some time after its n-th line and returns

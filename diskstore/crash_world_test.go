@@ -12,14 +12,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // tinySections make pages of four blocks, so that a file can be torn inside.
-var tinySections = []Section{{Kind: KindK, RowBytes: 16}, {Kind: KindV, RowBytes: 8}}
+var tinySections = []pagefile.Section{{Kind: pagefile.KindK, RowBytes: 16}, {Kind: pagefile.KindV, RowBytes: 8}}
 
 // otherSections are those of the same page as another engine would lay it out.
-var otherSections = []Section{{Kind: KindK, RowBytes: 16}, {Kind: KindV, RowBytes: 8}, {Layer: 1, Kind: KindK, RowBytes: 1}}
+var otherSections = []pagefile.Section{{Kind: pagefile.KindK, RowBytes: 16}, {Kind: pagefile.KindV, RowBytes: 8}, {Layer: 1, Kind: pagefile.KindK, RowBytes: 1}}
 
 // tinyPage is the disk space of a page of tinySections, in bytes.
 const tinyPage = 4 * 4096
@@ -42,16 +45,16 @@ type crashWorld struct {
 // promise is what must hold after a crash at some moment. It is never changed:
 // there is a new one for each moment at which something changes.
 type promise struct {
-	pages   map[Name]*promised
-	damaged map[Key]bool // pages whose files the workload has ever damaged
+	pages   map[pagefile.Name]*promised
+	damaged map[pagefile.Key]bool // pages whose files the workload has ever damaged
 }
 
 // promised is what is known of one page.
 type promised struct {
-	versions []*Page // all that was ever put under its name
-	acked    int     // the last of them that Put returned nil for; -1 for none
-	durable  bool    // that one or a later one, or a tail that extends it, is there
-	broken   string  // the root where a damaged file may be in its place; or ""
+	versions []*pagefile.Page // all that was ever put under its name
+	acked    int              // the last of them that Put returned nil for; -1 for none
+	durable  bool             // that one or a later one, or a tail that extends it, is there
+	broken   string           // the root where a damaged file may be in its place; or ""
 }
 
 func newCrashWorld(t require.TestingT, edit ...func(*Options)) *crashWorld {
@@ -90,9 +93,9 @@ func (w *crashWorld) change(edit func(p *promise)) {
 }
 
 func (w *crashWorld) changeLocked(edit func(p *promise)) {
-	next := &promise{pages: make(map[Name]*promised, len(w.promise.pages)), damaged: maps.Clone(w.promise.damaged)}
+	next := &promise{pages: make(map[pagefile.Name]*promised, len(w.promise.pages)), damaged: maps.Clone(w.promise.damaged)}
 	if next.damaged == nil {
-		next.damaged = make(map[Key]bool)
+		next.damaged = make(map[pagefile.Key]bool)
 	}
 	for name, p := range w.promise.pages {
 		clone := *p
@@ -102,7 +105,7 @@ func (w *crashWorld) changeLocked(edit func(p *promise)) {
 	w.promise = next
 }
 
-func (p *promise) page(name Name) *promised {
+func (p *promise) page(name pagefile.Name) *promised {
 	if p.pages[name] == nil {
 		p.pages[name] = &promised{acked: -1}
 	}
@@ -110,9 +113,9 @@ func (p *promise) page(name Name) *promised {
 }
 
 // supersede drops the tails that p, at name, extends.
-func (p *promise) supersede(name Name, by *Page) {
+func (p *promise) supersede(name pagefile.Name, by *pagefile.Page) {
 	for other, known := range p.pages {
-		if name.Class == ClassTail && other.Class == ClassTail && other.Parent == name.Parent &&
+		if name.Class == pagefile.ClassTail && other.Class == pagefile.ClassTail && other.Parent == name.Parent &&
 			commonPrefix(known.versions[0].Tokens, nil, by.Tokens, nil) == len(known.versions[0].Tokens) {
 			known.durable = false
 		}
@@ -139,14 +142,14 @@ func (w *crashWorld) close() {
 func (w *crashWorld) flush() { require.NoError(w.t, w.s.Flush(ctx)) }
 
 // tinyPages returns the pages of a prompt.
-func tinyPages(t require.TestingT, o Options, sections []Section, tokens []int32) []*Page {
-	var pages []*Page
+func tinyPages(t require.TestingT, o Options, sections []pagefile.Section, tokens []int32) []*pagefile.Page {
+	var pages []*pagefile.Page
 	parent := o.Fingerprint
 	for at := 0; at < len(tokens); at += o.PageTokens {
 		part := tokens[at:min(at+o.PageTokens, len(tokens))]
-		l, err := NewLayout(sections, len(part))
+		l, err := pagefile.NewLayout(sections, len(part))
 		require.NoError(t, err)
-		p := &Page{Parent: parent, Start: uint32(at), Tokens: part, Layout: l, Payload: make([]byte, l.Size())}
+		p := &pagefile.Page{Parent: parent, Start: uint32(at), Tokens: part, Layout: l, Payload: make([]byte, l.Size())}
 		parent = p.Key()
 		fillRows(l, parent, p.Payload)
 		pages = append(pages, p)
@@ -155,23 +158,23 @@ func tinyPages(t require.TestingT, o Options, sections []Section, tokens []int32
 }
 
 // placeOf returns where a page is kept.
-func placeOf(o Options, p *Page) Name {
-	name := Name{Fingerprint: o.Fingerprint, Class: ClassPage, Key: p.Key()}
+func placeOf(o Options, p *pagefile.Page) pagefile.Name {
+	name := pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassPage, Key: p.Key()}
 	if len(p.Tokens) < o.PageTokens {
-		name.Class, name.Parent = ClassTail, p.Parent
+		name.Class, name.Parent = pagefile.ClassTail, p.Parent
 	}
 	return name
 }
 
 // put stores a prompt's pages.
-func (w *crashWorld) put(sections []Section, tokens []int32) {
+func (w *crashWorld) put(sections []pagefile.Section, tokens []int32) {
 	for _, p := range tinyPages(w.t, w.o, sections, tokens) {
 		require.NoError(w.t, w.putPage(p))
 	}
 }
 
 // putPage stores a page, and keeps account of what that promises.
-func (w *crashWorld) putPage(p *Page) error {
+func (w *crashWorld) putPage(p *pagefile.Page) error {
 	name := placeOf(w.o, p)
 	w.change(func(all *promise) {
 		known := all.page(name)
@@ -194,7 +197,7 @@ func (w *crashWorld) putPage(p *Page) error {
 }
 
 // brokenAt returns where a damaged file may still be in a page's place.
-func (w *crashWorld) brokenAt(name Name) string {
+func (w *crashWorld) brokenAt(name pagefile.Name) string {
 	root := w.now().pages[name].broken
 	if _, err := w.mem.Lstat(filePath(root, name)); root == w.o.Local.Root && err != nil {
 		return "" // in quarantine, and a Put makes that durable
@@ -206,11 +209,11 @@ func (w *crashWorld) brokenAt(name Name) string {
 func (w *crashWorld) read(tokens []int32) int {
 	refs := w.s.Chain(ctx, tokens, nil)
 	for _, ref := range refs {
-		l, err := NewLayout(tinySections, ref.Stored)
+		l, err := pagefile.NewLayout(tinySections, ref.Stored)
 		require.NoError(w.t, err)
 		buf := make([]byte, l.Size())
 		if err := w.s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf); err != nil {
-			require.True(w.t, errors.Is(err, ErrDamaged) || errors.Is(err, ErrMismatch) || errors.Is(err, ErrNotFound), err)
+			require.True(w.t, errors.Is(err, pagefile.ErrDamaged) || errors.Is(err, pagefile.ErrMismatch) || errors.Is(err, tier.ErrNotFound), err)
 		}
 	}
 	w.flush()
@@ -218,7 +221,7 @@ func (w *crashWorld) read(tokens []int32) int {
 }
 
 // damage flips a bit of a page's file, the local one if there are two.
-func (w *crashWorld) damage(p *Page, bit int) {
+func (w *crashWorld) damage(p *pagefile.Page, bit int) {
 	name := placeOf(w.o, p)
 	root := w.o.Local.Root
 	if _, err := w.mem.Lstat(filePath(root, name)); err != nil {
@@ -243,7 +246,7 @@ func (w *crashWorld) evictingLocked(path string) {
 	if !strings.HasPrefix(path, w.o.Remote.Root) {
 		return
 	}
-	key, ok := parsePageFile(filepath.Base(path))
+	key, ok := dir.ParsePageFile(filepath.Base(path))
 	if !ok {
 		return
 	}

@@ -15,27 +15,31 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/guard"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // largeSections make a page of several pieces: of many sections, of one section
 // alone, and of what is left.
-func largeSections() []Section {
-	var sections []Section
+func largeSections() []pagefile.Section {
+	var sections []pagefile.Section
 	for layer := range uint16(4) {
 		sections = append(sections,
-			Section{Layer: layer, Kind: KindK, RowBytes: 60_000},
-			Section{Layer: layer, Kind: KindV, RowBytes: 65_003})
+			pagefile.Section{Layer: layer, Kind: pagefile.KindK, RowBytes: 60_000},
+			pagefile.Section{Layer: layer, Kind: pagefile.KindV, RowBytes: 65_003})
 	}
-	sections[4].RowBytes = pieceBytes/testTokens + 13
+	sections[4].RowBytes = pagefile.PieceBytes/testTokens + 13
 	return sections
 }
 
 // putLarge stores a page of several pieces and returns it with its ref.
-func putLarge(t testing.TB, s *Store) (*Page, Ref) {
+func putLarge(t testing.TB, s *Store) (*pagefile.Page, Ref) {
 	t.Helper()
 	l := layoutOf(t, largeSections(), testTokens)
-	p := &Page{Parent: s.opt.Fingerprint, Tokens: prompt(1, testTokens), Layout: l, Payload: make([]byte, l.Size())}
+	p := &pagefile.Page{Parent: s.opt.Fingerprint, Tokens: prompt(1, testTokens), Layout: l, Payload: make([]byte, l.Size())}
 	fillRows(l, p.Key(), p.Payload)
 	require.NoError(t, s.Put(ctx, p))
 	refs := s.Chain(ctx, p.Tokens, nil)
@@ -43,9 +47,9 @@ func putLarge(t testing.TB, s *Store) (*Page, Ref) {
 	return p, refs[0]
 }
 
-func headerAt(t testing.TB, s *Store, ref Ref) *Header {
+func headerAt(t testing.TB, s *Store, ref Ref) *pagefile.Header {
 	t.Helper()
-	h, err := InspectFile(vfs.OS, filePath(s.opt.Local.Root, s.refName(ref)))
+	h, err := inspect.InspectFile(vfs.OS, filePath(s.opt.Local.Root, s.refName(ref)))
 	require.NoError(t, err)
 	return h
 }
@@ -55,22 +59,22 @@ func TestPiecesCoverThePage(t *testing.T) {
 		s := open(t, testOptions(t, func(o *Options) { o.Compress = compress }))
 		p, ref := putLarge(t, s)
 		h := headerAt(t, s, ref)
-		require.Equal(t, compress, !h.raw())
-		pieces := slices.Collect(h.pieces(h.all()))
+		require.Equal(t, compress, !h.Raw())
+		pieces := slices.Collect(h.Pieces(h.All()))
 		require.Greater(t, len(pieces), 1)
-		at := h.payloadOffset()
+		at := h.PayloadOffset()
 		next := 0
 		for i, piece := range pieces {
-			off, size := h.span(h.all(), piece)
+			off, size := h.Span(h.All(), piece)
 			require.Equal(t, at, off)
-			require.Equal(t, next, piece.first)
-			require.Greater(t, piece.end, piece.first)
+			require.Equal(t, next, piece.First)
+			require.Greater(t, piece.End, piece.First)
 			if i < len(pieces)-1 {
-				require.GreaterOrEqual(t, size, int64(pieceBytes))
+				require.GreaterOrEqual(t, size, int64(pagefile.PieceBytes))
 			}
-			at, next = off+size, piece.end
+			at, next = off+size, piece.End
 		}
-		require.Equal(t, h.FileBytes-footerBytes, at)
+		require.Equal(t, h.FileBytes-pagefile.FooterBytes, at)
 		require.Len(t, h.Sections, next)
 
 		buf := make([]byte, p.Layout.Size())
@@ -89,12 +93,12 @@ func TestDamageInAnyPieceIsFound(t *testing.T) {
 		path := filePath(s.opt.Local.Root, s.refName(ref))
 		good, err := os.ReadFile(path)
 		require.NoError(t, err)
-		places := []int64{h.FileBytes - 1, h.FileBytes - footerBytes}
+		places := []int64{h.FileBytes - 1, h.FileBytes - pagefile.FooterBytes}
 		for _, section := range h.Sections {
 			end := section.Offset + section.Stored
 			places = append(places, section.Offset, end-1)
-			if alignUp(end) > end {
-				places = append(places, end, alignUp(end)-1)
+			if pagefile.AlignUp(end) > end {
+				places = append(places, end, pagefile.AlignUp(end)-1)
 			}
 		}
 		buf := make([]byte, p.Layout.Size())
@@ -102,7 +106,7 @@ func TestDamageInAnyPieceIsFound(t *testing.T) {
 			bad := slices.Clone(good)
 			bad[at] ^= 1 << rand.IntN(8)
 			require.NoError(t, os.WriteFile(path, bad, 0o600))
-			require.ErrorIs(t, s.Read(ctx, ref, p.Tokens, p.Layout, buf), ErrDamaged, "byte %d", at)
+			require.ErrorIs(t, s.Read(ctx, ref, p.Tokens, p.Layout, buf), pagefile.ErrDamaged, "byte %d", at)
 			require.NoFileExists(t, path, "it is in quarantine")
 			makeTrusted(t, s)
 		}
@@ -146,7 +150,7 @@ func TestAnErrorInAnyPieceFailsTheRead(t *testing.T) {
 
 // shortBlob fails every read that goes past end.
 type shortBlob struct {
-	Blob
+	tier.Blob
 	end int64
 }
 
@@ -167,11 +171,11 @@ func TestShortReadsAreNotMistakenForData(t *testing.T) {
 	require.NoError(t, err)
 	defer blob.Close()
 	buf := make([]byte, p.Layout.Size())
-	for piece := range h.pieces(h.all()) {
-		off, size := h.span(h.all(), piece)
-		require.ErrorIs(t, readPayload(ctx, shortBlob{blob, off + size - 1}, h, h.all(), s.codec, buf), errShort)
+	for piece := range h.Pieces(h.All()) {
+		off, size := h.Span(h.All(), piece)
+		require.ErrorIs(t, pagefile.ReadPayload(ctx, shortBlob{blob, off + size - 1}, h, h.All(), s.codec, buf), errShort)
 	}
-	require.NoError(t, readPayload(ctx, shortBlob{blob, h.FileBytes}, h, h.all(), s.codec, buf))
+	require.NoError(t, pagefile.ReadPayload(ctx, shortBlob{blob, h.FileBytes}, h, h.All(), s.codec, buf))
 }
 
 // A read that was cancelled in the middle has returned when nobody writes to the
@@ -202,7 +206,7 @@ func TestCancelledReadLeavesTheBufferAlone(t *testing.T) {
 	}
 }
 
-func readRefLarge(t testing.TB, s *Store, p *Page, ref Ref) {
+func readRefLarge(t testing.TB, s *Store, p *pagefile.Page, ref Ref) {
 	t.Helper()
 	buf := make([]byte, p.Layout.Size())
 	require.NoError(t, s.Read(ctx, ref, p.Tokens, p.Layout, buf))
@@ -212,7 +216,7 @@ func readRefLarge(t testing.TB, s *Store, p *Page, ref Ref) {
 // depthBlob counts how many reads run at once, and lets none end before want of
 // them have begun.
 type depthBlob struct {
-	Blob
+	tier.Blob
 	want    int32
 	running atomic.Int32
 	most    atomic.Int32
@@ -247,13 +251,13 @@ func TestPiecesReadAtOnce(t *testing.T) {
 	blob, err := s.local.Open(ctx, s.refName(ref))
 	require.NoError(t, err)
 	defer blob.Close()
-	require.Equal(t, 1, readsAtOnce(blob))
-	require.Equal(t, transferWorkers/2, readsAtOnce(&isolatedBlob{inner: blob}))
-	require.GreaterOrEqual(t, len(slices.Collect(h.pieces(h.all()))), 3, "and the footer")
+	require.Equal(t, 1, pagefile.ReadsAtOnce(blob))
+	require.Equal(t, guard.TransferWorkers/2, pagefile.ReadsAtOnce(&guard.IsolatedBlob{Inner: blob}))
+	require.GreaterOrEqual(t, len(slices.Collect(h.Pieces(h.All()))), 3, "and the footer")
 	for _, want := range []int32{1, 4} {
 		deep := &depthBlob{Blob: blob, want: want, enough: make(chan struct{})}
 		buf := make([]byte, p.Layout.Size())
-		require.NoError(t, readPayload(ctx, deep, h, h.all(), s.codec, buf))
+		require.NoError(t, pagefile.ReadPayload(ctx, deep, h, h.All(), s.codec, buf))
 		require.Equal(t, want, deep.most.Load())
 		require.Equal(t, p.Payload, buf)
 	}

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // demote makes the remote tier hold a page of the local one, durably and whole.
 // Only after it has returned nil may the local page go.
-func (s *Store) demote(ctx context.Context, info Info) error {
+func (s *Store) demote(ctx context.Context, info tier.Info) error {
 	held, err := s.heldBelow(ctx, info)
 	if err != nil || held {
 		return err
@@ -16,12 +19,12 @@ func (s *Store) demote(ctx context.Context, info Info) error {
 	if err := s.copyManifest(ctx, info.Fingerprint); err != nil {
 		return err
 	}
-	room, err := s.books[tierRemote].reserve(ctx, info.Bytes)
+	room, err := s.books[tierRemote].Reserve(ctx, info.Bytes)
 	if err != nil {
 		return err
 	}
-	defer room.cancel()
-	err = copyPage(ctx, s.local, s.remote, info.Name, room, func(up Upload) error {
+	defer room.Cancel()
+	err = copyPage(ctx, s.local, s.remote, info.Name, room, func(up tier.Upload) error {
 		return s.commitTo(ctx, tierRemote, up, room, info.Used)
 	})
 	if err != nil {
@@ -43,7 +46,7 @@ func (s *Store) demote(ctx context.Context, info Info) error {
 // That takes about as long as writing another would, and writes nothing. A copy
 // that is damaged goes to quarantine. One that stays in its place all the same is an
 // error, and is not written over: this machine may be what is bad.
-func (s *Store) heldBelow(ctx context.Context, info Info) (bool, error) {
+func (s *Store) heldBelow(ctx context.Context, info tier.Info) (bool, error) {
 	there, err := s.remote.Stat(ctx, info.Name)
 	if err != nil || there.Bytes != info.Bytes {
 		return false, nil
@@ -54,20 +57,20 @@ func (s *Store) heldBelow(ctx context.Context, info Info) (bool, error) {
 	}
 	theirs, err := s.verifyCopy(ctx, info.Name)
 	switch {
-	case errors.Is(err, ErrNotFound), doubtful(err):
+	case errors.Is(err, tier.ErrNotFound), tier.Doubtful(err):
 		_, serr := s.remote.Stat(ctx, info.Name)
 		switch {
-		case errors.Is(serr, ErrNotFound):
+		case errors.Is(serr, tier.ErrNotFound):
 			return false, nil
 		case serr != nil:
 			return false, serr
 		}
 		return false, fmt.Errorf("replace the copy of page %v in the remote tier, which failed its check here and stays in its place: %w", info.Key, err)
-	case errors.Is(err, ErrMismatch):
+	case errors.Is(err, pagefile.ErrMismatch):
 		return false, nil
 	case err != nil:
 		return false, err
-	case theirs.crc != ours.crc: // a header has the checksums of all rows
+	case theirs.Crc != ours.Crc: // a header has the checksums of all rows
 		return false, nil
 	}
 	// Whoever made it visible may have died before its name was durable.
@@ -81,13 +84,13 @@ func (s *Store) heldBelow(ctx context.Context, info Info) (bool, error) {
 }
 
 // verifyCopy reads a page of the remote tier and checks every byte.
-func (s *Store) verifyCopy(ctx context.Context, name Name) (*Header, error) {
-	var h *Header
-	blob, err := s.openChecked(ctx, tierRemote, name, func(blob Blob) (err error) {
-		if h, err = streamPage(ctx, blob, nil); err != nil {
+func (s *Store) verifyCopy(ctx context.Context, name pagefile.Name) (*pagefile.Header, error) {
+	var h *pagefile.Header
+	blob, err := s.openChecked(ctx, tierRemote, name, func(blob tier.Blob) (err error) {
+		if h, err = pagefile.StreamPage(ctx, blob, nil); err != nil {
 			return err
 		}
-		return h.checkName(name)
+		return h.CheckName(name)
 	})
 	if err != nil {
 		return nil, err

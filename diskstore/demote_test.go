@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -20,7 +22,7 @@ func TestADamagedCopyDoesNotStandForAPage(t *testing.T) {
 		"a row":    func(file []byte) []byte { file[len(file)/2] ^= 4; return file },
 		"footer":   func(file []byte) []byte { file[len(file)-1] ^= 1; return file },
 		"half":     func(file []byte) []byte { clear(file[len(file)/2:]); return file },
-		"one byte": func(file []byte) []byte { file[PageAlign] ^= 0x80; return file },
+		"one byte": func(file []byte) []byte { file[pagefile.PageAlign] ^= 0x80; return file },
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := testOptions(t, withRemote(t))
@@ -59,7 +61,7 @@ func TestAnotherLayoutDoesNotStandForAPage(t *testing.T) {
 	old := faultPage(t, s.opt.Fingerprint, 0, tokens)
 	sections := old.Layout.Sections()
 	sections[0], sections[1] = sections[1], sections[0]
-	now := &Page{Tokens: tokens, Parent: old.Parent, Layout: layoutOf(t, sections, len(tokens))}
+	now := &pagefile.Page{Tokens: tokens, Parent: old.Parent, Layout: layoutOf(t, sections, len(tokens))}
 	now.Payload = make([]byte, now.Layout.Size())
 	fillRows(now.Layout, now.Key(), now.Payload)
 	require.Equal(t, old.Key(), now.Key())
@@ -73,7 +75,7 @@ func TestAnotherLayoutDoesNotStandForAPage(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, info.Bytes, again.Bytes)
 	evictPage(t, s, again)
-	h, err := InspectFile(vfs.OS, filePath(o.Remote.Root, s.pageName(old.Key())))
+	h, err := inspect.InspectFile(vfs.OS, filePath(o.Remote.Root, s.pageName(old.Key())))
 	require.NoError(t, err)
 	require.True(t, h.Layout.Equal(now.Layout))
 	require.Zero(t, s.Stats().Damaged)
@@ -94,11 +96,11 @@ func TestACopyIsDurableBeforeThePageGoes(t *testing.T) {
 	// Under its name again, by a rename that nobody has synced.
 	path := filePath(o.Remote.Root, info.Name)
 	require.NoError(t, mem.Rename(path, path+"-away"))
-	require.NoError(t, s.remote.SyncRemoved(ctx, []Name{info.Name}))
+	require.NoError(t, s.remote.SyncRemoved(ctx, []pagefile.Name{info.Name}))
 	require.NoError(t, mem.Rename(path+"-away", path))
 
 	evictPage(t, s, info)
-	require.NoError(t, s.local.SyncRemoved(ctx, []Name{info.Name}))
+	require.NoError(t, s.local.SyncRemoved(ctx, []pagefile.Name{info.Name}))
 	require.NoError(t, s.Close())
 	o.FS = mem.Crash(0, 1)
 	after, err := Open(ctx, o)

@@ -10,6 +10,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/diskstore/tier/guard"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -40,7 +44,7 @@ func readErr(t *testing.T, s *Store, seed int) (found int, err error) {
 // TestStalePageIsAMiss: another machine removed files that this one has open, or
 // has looked up. That says nothing about the tier.
 func TestStalePageIsAMiss(t *testing.T) {
-	const prompts = 2 * breakerThreshold
+	const prompts = 2 * guard.BreakerThreshold
 	page := regexp.MustCompile(`remote.*\.kvp$`)
 	for _, op := range []vfs.Op{vfs.OpRead, vfs.OpOpen, vfs.OpLstat, vfs.OpStat} {
 		inj := vfs.Inject(quickFS)
@@ -54,7 +58,7 @@ func TestStalePageIsAMiss(t *testing.T) {
 				continue
 			}
 			require.Equal(t, 1, found)
-			require.ErrorIs(t, err, ErrNotFound, op)
+			require.ErrorIs(t, err, tier.ErrNotFound, op)
 		}
 		st := s.Stats()
 		require.False(t, st.Remote.Down, op)
@@ -95,7 +99,7 @@ func TestStaleDirectoriesAndLedger(t *testing.T) {
 		s := open(t, testOptions(t, withFS(inj), withRemote(t)))
 		tokens := prompt(0, testTokens+3)
 		putChain(t, s, tokens)
-		for _, name := range []Name{s.refName(s.Chain(ctx, tokens, nil)[1]), s.refName(s.Chain(ctx, tokens, nil)[0])} {
+		for _, name := range []pagefile.Name{s.refName(s.Chain(ctx, tokens, nil)[1]), s.refName(s.Chain(ctx, tokens, nil)[0])} {
 			info, err := s.local.Stat(ctx, name)
 			require.NoError(t, err)
 			_, err = s.evict(ctx, tierLocal, info, true)
@@ -103,7 +107,7 @@ func TestStaleDirectoriesAndLedger(t *testing.T) {
 		}
 		require.NoError(t, s.Flush(ctx))
 		inj.Add(vfs.Rule{Ops: []vfs.Op{op}, Path: regexp.MustCompile(`remote/v1/(.*/tails/|usage.json)`), Nth: 1, Err: syscall.ESTALE})
-		require.NoError(t, s.books[tierRemote].refresh(ctx))
+		require.NoError(t, s.books[tierRemote].Refresh(ctx))
 		require.Equal(t, len(tokens), tokensIn(s.Chain(ctx, tokens, nil)), op)
 	}
 }
@@ -115,26 +119,26 @@ func TestStaleRootTakesTheTierDown(t *testing.T) {
 	s := open(t, o)
 	inRemote(t, s, 2)
 	later := time.Now()
-	s.remote.breaker.now = func() time.Time { return later }
+	s.remote.Breaker.Now = func() time.Time { return later }
 	inj.Add(vfs.Rule{Path: regexp.MustCompile(`remote($|/)`), Err: syscall.ESTALE})
 	tokens := prompt(0, testTokens)
 	require.Empty(t, s.Chain(ctx, tokens, nil))
 	require.True(t, s.Stats().Remote.Down)
-	_, err := s.remote.inner.Stat(ctx, s.pageName(Key{1}))
-	require.ErrorIs(t, err, ErrRootMissing)
+	_, err := s.remote.Inner.Stat(ctx, s.pageName(pagefile.Key{1}))
+	require.ErrorIs(t, err, tier.ErrRootMissing)
 	require.ErrorIs(t, err, syscall.ESTALE)
 
 	// What is there now is looked at as if the store had just been opened.
 	inj.Reset()
 	require.NoError(t, os.Chmod(o.Remote.Root, 0o777))
-	later = later.Add(breakerBackoffMax)
+	later = later.Add(guard.BreakerBackoffMax)
 	require.Empty(t, s.Chain(ctx, tokens, nil))
 	require.True(t, s.Stats().Remote.Down)
-	_, err = s.remote.inner.Stat(ctx, s.pageName(Key{1}))
-	require.ErrorIs(t, err, ErrRootMode)
+	_, err = s.remote.Inner.Stat(ctx, s.pageName(pagefile.Key{1}))
+	require.ErrorIs(t, err, tier.ErrRootMode)
 	require.NoError(t, os.Chmod(o.Remote.Root, 0o700))
-	later = later.Add(breakerBackoffMax)
+	later = later.Add(guard.BreakerBackoffMax)
 	readChain(t, s, tokens, testTokens)
 	require.False(t, s.Stats().Remote.Down)
-	require.DirExists(t, filepath.Join(o.Remote.Root, versionDir))
+	require.DirExists(t, filepath.Join(o.Remote.Root, dir.VersionDir))
 }

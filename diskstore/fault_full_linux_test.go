@@ -7,20 +7,23 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/mounts"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // largePage makes a page of 1 MiB, beside which a directory is small.
-func largePage(t *testing.T, tokens []int32) *Page {
-	l := layoutOf(t, []Section{{Kind: KindK, RowBytes: 64 << 10}, {Kind: KindV, RowBytes: 64 << 10}}, len(tokens))
-	p := &Page{Parent: testFingerprint(1), Tokens: tokens, Layout: l, Payload: make([]byte, l.Size())}
+func largePage(t *testing.T, tokens []int32) *pagefile.Page {
+	l := layoutOf(t, []pagefile.Section{{Kind: pagefile.KindK, RowBytes: 64 << 10}, {Kind: pagefile.KindV, RowBytes: 64 << 10}}, len(tokens))
+	p := &pagefile.Page{Parent: testFingerprint(1), Tokens: tokens, Layout: l, Payload: make([]byte, l.Size())}
 	fillRows(l, p.Key(), p.Payload)
 	return p
 }
 
 // readLarge reads a page back.
-func readLarge(t *testing.T, s *Store, p *Page) error {
+func readLarge(t *testing.T, s *Store, p *pagefile.Page) error {
 	refs := s.Chain(ctx, p.Tokens, nil)
 	require.Len(t, refs, 1)
 	buf := make([]byte, p.Layout.Size())
@@ -59,15 +62,15 @@ func TestFullFilesystem(t *testing.T) {
 			}
 			fill := image.Fill(0)
 			big := largePage(t, prompt(100, testTokens))
-			require.ErrorIs(t, s.Put(ctx, big), ErrNoSpace)
+			require.ErrorIs(t, s.Put(ctx, big), tier.ErrNoSpace)
 			require.NoError(t, s.Flush(ctx))
-			require.Empty(t, filesIn(t, o.Local.Root, tmpExt))
+			require.Empty(t, filesIn(t, o.Local.Root, dir.TmpExt))
 			require.Empty(t, s.Chain(ctx, prompt(100, testTokens), nil))
 			require.True(t, s.Stats().Local.Down)
 
 			// A full disk can be opened, without a manifest if need be.
 			require.NoError(t, s.Close())
-			manifest := filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Class: ClassManifest})
+			manifest := filePath(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassManifest})
 			require.NoError(t, os.Remove(manifest))
 			topUp := image.Fill(0)
 			s, err = Open(ctx, o)
@@ -88,7 +91,7 @@ func TestFullFilesystem(t *testing.T) {
 			require.NoError(t, err)
 			require.FileExists(t, manifest)
 			require.NoError(t, s.Flush(ctx)) // a count writes the ledger
-			require.Empty(t, filesIn(t, o.Local.Root, tmpExt))
+			require.Empty(t, filesIn(t, o.Local.Root, dir.TmpExt))
 			require.NoError(t, s.Close())
 		})
 	}
@@ -122,7 +125,7 @@ func TestFullRemoteFilesystem(t *testing.T) {
 		require.NoError(t, s.Flush(ctx)) // what is promoted takes the room of what was found next
 	}
 	requireExact(t, s)
-	require.Empty(t, filesIn(t, o.Remote.Root, tmpExt))
+	require.Empty(t, filesIn(t, o.Remote.Root, dir.TmpExt))
 	require.NoError(t, checkPages(o.Remote.Root))
 	require.NoError(t, s.Close())
 }

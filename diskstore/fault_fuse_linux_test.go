@@ -9,6 +9,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/diskstore/tier/guard"
 	"github.com/kvtier/kvtier/internal/mounts"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
@@ -40,18 +44,18 @@ func openMounted(t *testing.T, tokens []int32) *mountedRemote {
 	pages := putChain(t, s, tokens)
 	require.NoError(t, s.Flush(ctx))
 	require.NoError(t, m.moveDown(pages[1].Key()))
-	require.Len(t, filesIn(t, behind, pageExt), 1)
+	require.Len(t, filesIn(t, behind, dir.PageExt), 1)
 	return m
 }
 
 // patience sets how long the remote tier may take. Tests give it a minute where
 // it works, because the machine may be busy, and little where it does not.
 func (m *mountedRemote) patience(limit time.Duration) {
-	m.remote.lookupIn, m.remote.stepIn, m.opt.RemoteTimeout = limit, limit, limit
+	m.remote.LookupIn, m.remote.StepIn, m.opt.RemoteTimeout = limit, limit, limit
 }
 
 // moveDown moves a page to the remote tier if it can.
-func (m *mountedRemote) moveDown(key Key) error {
+func (m *mountedRemote) moveDown(key pagefile.Key) error {
 	info, err := m.local.Stat(ctx, m.pageName(key))
 	require.NoError(m.t, err)
 	if err := m.demote(ctx, info); err != nil {
@@ -108,21 +112,21 @@ func (m *mountedRemote) works(repair func()) {
 	repair()
 	require.NoError(t, m.Flush(ctx))
 	// Operations that were given up have ended before patience is changed.
-	for range lookupWorkers {
-		m.remote.lookup <- struct{}{}
+	for range guard.LookupWorkers {
+		m.remote.Lookup <- struct{}{}
 	}
-	for range transferWorkers {
-		m.remote.transfer <- struct{}{}
+	for range guard.TransferWorkers {
+		m.remote.Transfer <- struct{}{}
 	}
-	for range lookupWorkers {
-		<-m.remote.lookup
+	for range guard.LookupWorkers {
+		<-m.remote.Lookup
 	}
-	for range transferWorkers {
-		<-m.remote.transfer
+	for range guard.TransferWorkers {
+		<-m.remote.Transfer
 	}
 	m.patience(time.Minute)
-	m.remote.breaker.success()
-	for _, path := range filesIn(t, filepath.Join(m.behind, versionDir, m.opt.Fingerprint.String()), pageExt) {
+	m.remote.Breaker.Success()
+	for _, path := range filesIn(t, filepath.Join(m.behind, dir.VersionDir, m.opt.Fingerprint.String()), dir.PageExt) {
 		_, err := verifyFile(ctx, vfs.OS, path)
 		require.NoError(t, err, "a page is whole or absent")
 	}
@@ -137,12 +141,12 @@ func TestMountFailsMidRead(t *testing.T) {
 			m := openMounted(t, tokens)
 			refs := m.Chain(ctx, tokens, nil)
 			require.Equal(t, len(tokens), tokensIn(refs))
-			require.Equal(t, TierRemote, refs[1].Tier)
+			require.Equal(t, tier.Remote, refs[1].Tier)
 			m.patience(30 * time.Millisecond)
 			repair := trouble(m, []mounts.Op{mounts.OpRead})
 			l := layoutOf(t, testSections, testTokens)
 			buf := make([]byte, l.Size())
-			for range 2 * breakerThreshold {
+			for range 2 * guard.BreakerThreshold {
 				readRef(t, m.Store, refs[0], tokens)
 				require.Error(t, m.Read(ctx, refs[1], tokens[testTokens:2*testTokens], l, buf))
 				readRef(t, m.Store, refs[2], tokens)
@@ -184,7 +188,7 @@ func TestMountFailsMidWrite(t *testing.T) {
 				refs := m.Chain(ctx, tokens, nil)
 				m.patience(30 * time.Millisecond)
 				repair := trouble(m, ops)
-				for range breakerThreshold {
+				for range guard.BreakerThreshold {
 					if err := m.moveDown(refs[2].Key); err != nil {
 						require.True(t, m.Has(refs[2].Key), "a page that was not moved stays")
 					}
@@ -213,7 +217,7 @@ func TestMountFailsMidWrite(t *testing.T) {
 				info, err := s.local.Stat(ctx, s.pageName(p.Key()))
 				require.NoError(t, err)
 				require.NoError(t, s.demote(ctx, info))
-				require.Empty(t, filesIn(t, m.behind, tmpExt))
+				require.Empty(t, filesIn(t, m.behind, dir.TmpExt))
 				require.NoError(t, s.Close())
 			})
 		}
@@ -266,7 +270,7 @@ func TestInterruptedSystemCalls(t *testing.T) {
 			interrupt()
 			require.NoError(t, s.collect(ctx, tierLocal, demand{disk: 1}))
 			mount.Heal()
-			require.NoError(t, os.RemoveAll(filepath.Join(source, "kv", versionDir)))
+			require.NoError(t, os.RemoveAll(filepath.Join(source, "kv", dir.VersionDir)))
 			require.NoError(t, s.Close())
 		})
 	}

@@ -13,6 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/guard"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -41,15 +44,15 @@ func TestRemoteThatHangsInEveryOperation(t *testing.T) {
 			defer gate.Open()
 			remote := regexp.MustCompile("^" + regexp.QuoteMeta(life.o.Remote.Root))
 			life.inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{op}, Gate: gate})
-			s.remote.lookupIn, s.remote.stepIn = 5*time.Millisecond, 5*time.Millisecond
+			s.remote.LookupIn, s.remote.StepIn = 5*time.Millisecond, 5*time.Millisecond
 			s.opt.RemoteTimeout = 5 * time.Millisecond
 			life.flush()
 			before := runtime.NumGoroutine()
-			for seed := range 2 * breakerThreshold {
+			for seed := range 2 * guard.BreakerThreshold {
 				life.read(a)
 				life.read(b)
 				require.NoError(t, life.put(prompt(10+seed, testTokens)), "the local tier goes on")
-				s.remote.breaker.success() // ask again at once, unlike a real breaker
+				s.remote.Breaker.Success() // ask again at once, unlike a real breaker
 			}
 			life.flush()
 			_, err = s.Scan(ctx)
@@ -65,8 +68,8 @@ func TestRemoteThatHangsInEveryOperation(t *testing.T) {
 					drained = true
 				}
 			}
-			require.LessOrEqual(t, stuck, lookupWorkers+transferWorkers)
-			require.LessOrEqual(t, runtime.NumGoroutine(), before+4*(lookupWorkers+transferWorkers))
+			require.LessOrEqual(t, stuck, guard.LookupWorkers+guard.TransferWorkers)
+			require.LessOrEqual(t, runtime.NumGoroutine(), before+4*(guard.LookupWorkers+guard.TransferWorkers))
 			closeInTime(t, s)
 			gate.Open()
 			require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+1 }, 10*time.Second, time.Millisecond,
@@ -85,7 +88,7 @@ func closeInTime(t *testing.T, s *Store) {
 
 // deadlines is a Tier that never answers a lookup. It records what was asked.
 type deadlines struct {
-	Tier
+	tier.Tier
 	mu    sync.Mutex
 	asked int
 	last  time.Time // the latest deadline any operation was given
@@ -109,13 +112,17 @@ func (d *deadlines) hang(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (d *deadlines) Stat(ctx context.Context, _ Name) (Info, error) { return Info{}, d.hang(ctx) }
+func (d *deadlines) Stat(ctx context.Context, _ pagefile.Name) (tier.Info, error) {
+	return tier.Info{}, d.hang(ctx)
+}
 
-func (d *deadlines) Leading(ctx context.Context, _ []Name) ([]Info, error) {
+func (d *deadlines) Leading(ctx context.Context, _ []pagefile.Name) ([]tier.Info, error) {
 	return nil, d.hang(ctx)
 }
 
-func (d *deadlines) Tails(ctx context.Context, _, _ Key) ([]Info, error) { return nil, d.hang(ctx) }
+func (d *deadlines) Tails(ctx context.Context, _, _ pagefile.Key) ([]tier.Info, error) {
+	return nil, d.hang(ctx)
+}
 
 // TestALookupHasOneBudget looks at the deadlines that a lookup hands on: all of
 // it together may take RemoteTimeout longer, however many operations that is.
@@ -125,8 +132,8 @@ func TestALookupHasOneBudget(t *testing.T) {
 	require.Equal(t, DefaultRemoteTimeout, s.opt.RemoteTimeout)
 	require.LessOrEqual(t, DefaultRemoteTimeout, 250*time.Millisecond)
 	s.opt.RemoteTimeout = 10 * time.Millisecond
-	inner := &deadlines{Tier: s.remote.inner}
-	s.remote.inner = inner
+	inner := &deadlines{Tier: s.remote.Inner}
+	s.remote.Inner = inner
 	begin := time.Now()
 	require.Empty(t, s.Chain(ctx, prompt(1, 100*testTokens+3), nil))
 	took := time.Since(begin)
@@ -156,12 +163,12 @@ func TestAbandonedUploadLeavesNothing(t *testing.T) {
 			gate := vfs.NewGate()
 			remote := regexp.MustCompile("^" + regexp.QuoteMeta(life.o.Remote.Root) + `.*\.(tmp|kvp)$`)
 			life.inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{op}, Gate: gate})
-			s.remote.stepIn = 5 * time.Millisecond
+			s.remote.StepIn = 5 * time.Millisecond
 			require.Error(t, s.demote(ctx, info))
 			require.True(t, s.Has(info.Key), "a page that was not moved stays")
 			gate.Open()
-			s.remote.stepIn = time.Minute
-			s.remote.breaker.success()
+			s.remote.StepIn = time.Minute
+			s.remote.Breaker.Success()
 			// The rename may have come through, whole and unannounced.
 			life.inj.Reset()
 			require.NoError(t, s.demote(ctx, info))
@@ -190,13 +197,13 @@ func TestRemoteRootThatVanishes(t *testing.T) {
 	info, err := s.local.Stat(ctx, s.pageName(pageKeyOf(tokens)))
 	require.NoError(t, err)
 	require.Error(t, s.demote(ctx, info))
-	require.True(t, errors.Is(s.demote(ctx, info), ErrTierDown) || s.Stats().Remote.Down)
+	require.True(t, errors.Is(s.demote(ctx, info), tier.ErrTierDown) || s.Stats().Remote.Down)
 	_, err = life.mem.Lstat(life.o.Remote.Root)
 	require.ErrorIs(t, err, fs.ErrNotExist, "an unmounted mount point is not filled")
 	require.Equal(t, testTokens, life.read(tokens))
 
 	require.NoError(t, life.mem.Rename(away, life.o.Remote.Root))
-	s.remote.breaker.success()
+	s.remote.Breaker.Success()
 	require.NoError(t, s.demote(ctx, info))
 	require.Equal(t, testTokens, life.read(prompt(5, testTokens)), "what was there is found again")
 	require.NoError(t, s.Close())
@@ -213,9 +220,9 @@ func TestBreakerOpensWhileLookupsWork(t *testing.T) {
 	life.demoteOne()
 	tokens := prompt(5, testTokens) // what that moved
 	ref := s.Chain(ctx, tokens, nil)[0]
-	require.Equal(t, TierRemote, ref.Tier)
+	require.Equal(t, tier.Remote, ref.Tier)
 	life.inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Err: syscall.EIO})
-	for range breakerThreshold {
+	for range guard.BreakerThreshold {
 		require.False(t, s.Stats().Remote.Down)
 		require.Zero(t, life.read(tokens))
 	}
@@ -225,20 +232,20 @@ func TestBreakerOpensWhileLookupsWork(t *testing.T) {
 	// and for longer each time.
 	until := time.Duration(0)
 	for range 3 {
-		s.remote.breaker.mu.Lock()
-		s.remote.breaker.until = time.Time{}
-		s.remote.breaker.mu.Unlock()
+		s.remote.Breaker.Mu.Lock()
+		s.remote.Breaker.Until = time.Time{}
+		s.remote.Breaker.Mu.Unlock()
 		require.Len(t, s.Chain(ctx, tokens, nil), 1)
 		require.False(t, s.Stats().Remote.Down)
 		require.Zero(t, life.read(tokens))
 		require.True(t, s.Stats().Remote.Down)
-		s.remote.breaker.mu.Lock()
-		require.Greater(t, s.remote.breaker.backoff, until)
-		until = s.remote.breaker.backoff
-		s.remote.breaker.mu.Unlock()
+		s.remote.Breaker.Mu.Lock()
+		require.Greater(t, s.remote.Breaker.Backoff, until)
+		until = s.remote.Breaker.Backoff
+		s.remote.Breaker.Mu.Unlock()
 	}
 	life.inj.Reset()
-	s.remote.breaker.success()
+	s.remote.Breaker.Success()
 	require.Equal(t, testTokens, life.read(tokens))
 	require.NoError(t, s.Close())
 }

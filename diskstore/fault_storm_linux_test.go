@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/mounts"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
@@ -68,7 +70,7 @@ func stormPut(t *testing.T, s *Store, tokens []int32) {
 	parent := s.opt.Fingerprint
 	for at := 0; at < len(tokens); at += testTokens {
 		p := faultPage(t, parent, at, tokens[at:min(at+testTokens, len(tokens))])
-		if err := s.Put(ctx, p); !errors.Is(err, ErrNoSpace) {
+		if err := s.Put(ctx, p); !errors.Is(err, tier.ErrNoSpace) {
 			require.NoError(t, err)
 		}
 		parent = p.Key()
@@ -81,7 +83,7 @@ func stormRead(t *testing.T, s *Store, tokens []int32) {
 		l := layoutOf(t, faultSections, ref.Stored)
 		buf := make([]byte, l.Size())
 		err := s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf)
-		if errors.Is(err, ErrNotFound) {
+		if errors.Is(err, tier.ErrNotFound) {
 			continue
 		}
 		require.NoError(t, err)
@@ -159,19 +161,19 @@ func killInStorm(dir string, after int) error {
 }
 
 // checkPages reads every page below a directory, while others come and go.
-func checkPages(dir string) error {
-	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+func checkPages(folder string) error {
+	return filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil
 		case err != nil:
 			return err
-		case d.IsDir() && d.Name() == quarantineDir:
+		case d.IsDir() && d.Name() == dir.QuarantineDir:
 			return fmt.Errorf("something was put into quarantine: %s", path)
-		case filepath.Ext(path) != pageExt:
+		case filepath.Ext(path) != dir.PageExt:
 			return nil
 		}
-		if _, err := verifyFile(ctx, vfs.OS, path); err != nil && !errors.Is(err, ErrNotFound) {
+		if _, err := verifyFile(ctx, vfs.OS, path); err != nil && !errors.Is(err, tier.ErrNotFound) {
 			return err
 		}
 		return nil
@@ -179,19 +181,19 @@ func checkPages(dir string) error {
 }
 
 // afterStorm checks both roots while nobody else uses them.
-func afterStorm(t *testing.T, dir string) {
+func afterStorm(t *testing.T, folder string) {
 	t.Helper()
-	o := stormOptions(dir)
+	o := stormOptions(folder)
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
 	life := &faultLife{t: t, s: s, o: o}
 	life.demoteOne() // which is when a remote tier is cleaned
 	for _, root := range []string{o.Local.Root, o.Remote.Root} {
-		require.Empty(t, filesIn(t, root, tmpExt), "the dead leave nothing behind")
-		require.Len(t, filesIn(t, filepath.Join(root, versionDir, tmpDir), lockExt), 1, "but one lock is of the living")
+		require.Empty(t, filesIn(t, root, dir.TmpExt), "the dead leave nothing behind")
+		require.Len(t, filesIn(t, filepath.Join(root, dir.VersionDir, dir.TmpDir), dir.LockExt), 1, "but one lock is of the living")
 	}
 	life.requireExact()
-	require.NoError(t, checkPages(dir))
+	require.NoError(t, checkPages(folder))
 	require.Zero(t, s.Stats().Damaged+s.Stats().Mismatched)
 	require.NoError(t, s.Close())
 }

@@ -10,6 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -75,7 +78,7 @@ func TestPutSurvivesAnErrorAtEveryOperation(t *testing.T) {
 
 // filesLeft lists temporary files, but for one whose own removal was made to
 // fail.
-func filesLeft(t *testing.T, o Options) []string { return filesIn(t, o.Local.Root, tmpExt) }
+func filesLeft(t *testing.T, o Options) []string { return filesIn(t, o.Local.Root, dir.TmpExt) }
 
 func TestReadSurvivesAnErrorAtEveryOperation(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EIO, syscall.ESTALE, syscall.EMFILE} {
@@ -148,7 +151,7 @@ func TestFullDiskCollectsOnceThenGivesUp(t *testing.T) {
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpWrite}, Err: syscall.ENOSPC})
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpCreate}, Path: regexp.MustCompile(`-[0-9]+\.tmp$`), Nth: 3, Err: syscall.EIO})
 	err := s.Put(ctx, q)
-	require.ErrorIs(t, err, ErrNoSpace)
+	require.ErrorIs(t, err, tier.ErrNoSpace)
 	require.NotErrorIs(t, err, syscall.EIO, "there is no third attempt")
 	require.EqualValues(t, 1, s.Stats().PutErrors)
 	inj.Reset()
@@ -219,7 +222,7 @@ func TestCloseEndsWaitingCallers(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.Flush(ctx))
 	inj.Add(vfs.Rule{Path: regexp.MustCompile(regexp.QuoteMeta(o.Remote.Root)), Gate: gate})
-	ref := Ref{Key: Key{1}, Tokens: testTokens, Stored: testTokens, Tier: TierRemote}
+	ref := Ref{Key: pagefile.Key{1}, Tokens: testTokens, Stored: testTokens, Tier: tier.Remote}
 	l := layoutOf(t, testSections, testTokens)
 	failed := make(chan error, 1)
 	go func() { failed <- s.Read(ctx, ref, prompt(1, testTokens), l, make([]byte, l.Size())) }()

@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier/guard"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -38,7 +40,7 @@ var faults = []struct {
 }
 
 // faultSections make a page small: thousands of them are written.
-var faultSections = []Section{{Kind: KindK, RowBytes: 16}, {Kind: KindV, RowBytes: 16}}
+var faultSections = []pagefile.Section{{Kind: pagefile.KindK, RowBytes: 16}, {Kind: pagefile.KindV, RowBytes: 16}}
 
 // TestFaultAtEveryOperation runs a store's whole life over two tiers and lets
 // each of its operations fail in turn, in the ways above. In the long run that
@@ -100,7 +102,7 @@ type faultLife struct {
 	inj *vfs.Injector // over mem
 	o   Options
 	s   *Store // nil when it could not be opened
-	bad map[Key]bool
+	bad map[pagefile.Key]bool
 }
 
 func newFaultLife(t *testing.T, page int64) *faultLife {
@@ -115,7 +117,7 @@ func newFaultLife(t *testing.T, page int64) *faultLife {
 		RemoteTimeout:  time.Minute, ReadTimeout: time.Minute,
 	}
 	require.NoError(t, mem.Mkdir(o.Remote.Root))
-	return &faultLife{t: t, mem: mem, inj: inj, o: o, bad: make(map[Key]bool)}
+	return &faultLife{t: t, mem: mem, inj: inj, o: o, bad: make(map[pagefile.Key]bool)}
 }
 
 // faultPrompt is the tokens of a page and a tail.
@@ -162,7 +164,7 @@ func (f *faultLife) recover() {
 		require.NoError(t, err, "a failed Open keeps nothing from the next")
 		f.s = s
 	}
-	f.s.remote.breaker.success()
+	f.s.remote.Breaker.Success()
 	f.read(faultPrompt(1))
 	f.read(faultPrompt(2))
 	f.read(prompt(3, testTokens))
@@ -219,16 +221,16 @@ func (f *faultLife) put(tokens []int32) error {
 	return first
 }
 
-func faultPage(t testing.TB, parent Key, start int, tokens []int32) *Page {
+func faultPage(t testing.TB, parent pagefile.Key, start int, tokens []int32) *pagefile.Page {
 	l := layoutOf(t, faultSections, len(tokens))
-	p := &Page{Parent: parent, Start: uint32(start), Tokens: tokens, Layout: l, Payload: make([]byte, l.Size())}
+	p := &pagefile.Page{Parent: parent, Start: uint32(start), Tokens: tokens, Layout: l, Payload: make([]byte, l.Size())}
 	fillRows(l, p.Key(), p.Payload)
 	return p
 }
 
 // pageKeyOf returns the key of the first page of tokens.
-func pageKeyOf(tokens []int32) Key {
-	return ChainKey(testFingerprint(1), tokens[:testTokens], nil)
+func pageKeyOf(tokens []int32) pagefile.Key {
+	return pagefile.ChainKey(testFingerprint(1), tokens[:testTokens], nil)
 }
 
 // physicalFaultPage returns the disk space of one page.
@@ -278,7 +280,7 @@ func (f *faultLife) damage(tokens []int32) {
 	key := pageKeyOf(tokens)
 	for _, root := range []string{f.o.Local.Root, f.o.Remote.Root} {
 		err := f.mem.Edit(filePath(root, f.s.pageName(key)), func(data []byte) []byte {
-			data[len(data)-footerBytes-1] ^= 1
+			data[len(data)-pagefile.FooterBytes-1] ^= 1
 			return data
 		})
 		if err != nil {
@@ -340,7 +342,7 @@ func TestFaultyRemoteOpensItsBreaker(t *testing.T) {
 			remote := regexp.MustCompile("^" + regexp.QuoteMeta(life.o.Remote.Root))
 			life.inj.Reset()
 			life.inj.Add(vfs.Rule{Path: remote, Err: errno})
-			for seed := range 2 * breakerThreshold {
+			for seed := range 2 * guard.BreakerThreshold {
 				s.Chain(ctx, prompt(100+seed, testTokens), nil) // asks the remote tier
 			}
 			require.True(t, s.Stats().Remote.Down)
@@ -353,16 +355,16 @@ func TestFaultyRemoteOpensItsBreaker(t *testing.T) {
 
 			// While the breaker is open nobody asks; a failed probe keeps it so.
 			for range 3 {
-				s.remote.breaker.mu.Lock()
-				s.remote.breaker.until = time.Time{}
-				s.remote.breaker.mu.Unlock()
+				s.remote.Breaker.Mu.Lock()
+				s.remote.Breaker.Until = time.Time{}
+				s.remote.Breaker.Mu.Unlock()
 				s.Chain(ctx, prompt(200, testTokens), nil)
 				require.True(t, s.Stats().Remote.Down)
 			}
 			life.inj.Reset()
-			s.remote.breaker.mu.Lock()
-			s.remote.breaker.until = time.Time{}
-			s.remote.breaker.mu.Unlock()
+			s.remote.Breaker.Mu.Lock()
+			s.remote.Breaker.Until = time.Time{}
+			s.remote.Breaker.Mu.Unlock()
 			s.Chain(ctx, prompt(200, testTokens), nil)
 			require.False(t, s.Stats().Remote.Down)
 			life.demoteOne()

@@ -3,14 +3,17 @@ package diskstore
 import (
 	"context"
 	"sync"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // firstCount keeps what the first count of a tier found, which Open begins: what
 // happens once, when a model is loaded, needs no listing of its own.
 type firstCount struct {
 	mu     sync.Mutex
-	found  *tally // nil before it has ended
-	recent []Info // to be read ahead, most recent first; nil once taken
+	found  *tally      // nil before it has ended
+	recent []tier.Info // to be read ahead, most recent first; nil once taken
 	done   chan struct{}
 }
 
@@ -18,7 +21,7 @@ func newFirstCount() *firstCount { return &firstCount{done: make(chan struct{})}
 
 // begin returns what collects the files to be read ahead; nil when the first count
 // has ended.
-func (f *firstCount) begin(fingerprint Key, bytes int64) *recents {
+func (f *firstCount) begin(fingerprint pagefile.Key, bytes int64) *recents {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.found != nil || bytes == 0 {
@@ -46,7 +49,7 @@ func (f *firstCount) result() *tally {
 }
 
 // takeRecent returns the files to be read ahead, once.
-func (f *firstCount) takeRecent() []Info {
+func (f *firstCount) takeRecent() []tier.Info {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	recent := f.recent

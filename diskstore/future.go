@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -16,7 +17,7 @@ right since, or a host that shares the root has one that differs. A recency from
 the future would keep a file until real time has caught up with it, and would leave
 no room for anything else meanwhile. So it is not believed: a chain with such a time
 counts as used long ago, and a collection that needs room first gives all such files
-the time at which it found them, in their order. Times within clockSlack are
+the time at which it found them, in their order. Times within ClockSlack are
 believed.
 
 A host whose clock is behind must not take all that others store for files from the
@@ -41,7 +42,7 @@ type futures struct {
 	ahead  time.Duration // of this machine's clock
 	blind  bool          // the filesystem's clock is not known, and no file is moved
 	newest time.Time     // of all others
-	files  []Info
+	files  []tier.Info
 }
 
 func (s *Store) newFutures(ctx context.Context, id tierID) *futures {
@@ -51,7 +52,7 @@ func (s *Store) newFutures(ctx context.Context, id tierID) *futures {
 		return &futures{now: s.now(), blind: true}
 	}
 	here := s.now()
-	return &futures{now: later(here, there), ahead: max(0, there.Sub(here))}
+	return &futures{now: tier.Later(here, there), ahead: max(0, there.Sub(here))}
 }
 
 // ageClock is the time to judge by what is so old that it is deleted.
@@ -66,8 +67,8 @@ func (s *Store) ageClock(ctx context.Context, id tierID) (time.Time, error) {
 	return there, nil
 }
 
-func (f *futures) add(info Info) {
-	if !beyond(info.Used, f.now) {
+func (f *futures) add(info tier.Info) {
+	if !tier.Beyond(info.Used, f.now) {
 		if info.Used.After(f.newest) {
 			f.newest = info.Used
 		}
@@ -84,7 +85,7 @@ func (f *futures) add(info Info) {
 }
 
 func (f *futures) sort() {
-	slices.SortFunc(f.files, func(a, b Info) int { return a.Used.Compare(b.Used) })
+	slices.SortFunc(f.files, func(a, b tier.Info) int { return a.Used.Compare(b.Used) })
 }
 
 // believe gives files from the future times just after now, in their order: first
@@ -100,16 +101,16 @@ func (s *Store) believe(ctx context.Context, id tierID, f *futures) bool {
 	for _, info := range f.files {
 		if !info.Used.Equal(last) { // equal ones stay equal: their headers order them
 			at, last = at.Add(recencyStep), info.Used
-			at = later(at, s.now().Add(f.ahead+believeMargin))
+			at = tier.Later(at, s.now().Add(f.ahead+believeMargin))
 		}
 		now, err := s.tier(id).Stat(ctx, info.Name)
 		switch {
 		case err == nil && now.Used.Equal(info.Used):
 			err = s.tier(id).Touch(ctx, info.Name, at)
-		case err == nil && now.Used.After(at) && !beyond(now.Used, s.now().Add(f.ahead)):
+		case err == nil && now.Used.After(at) && !tier.Beyond(now.Used, s.now().Add(f.ahead)):
 			at = now.Used // somebody used it meanwhile, and what it continues is later
 		}
-		if err != nil && !errors.Is(err, ErrNotFound) {
+		if err != nil && !errors.Is(err, tier.ErrNotFound) {
 			s.noteTierError(id, err)
 			break
 		}

@@ -8,6 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -104,7 +107,7 @@ func TestPagesFromTheFutureMoveOnce(t *testing.T) {
 		putChain(t, s, prompt(seed, testTokens))
 	}
 	require.NoError(t, s.Flush(ctx))
-	require.NoError(t, s.books[tierLocal].record(ctx))
+	require.NoError(t, s.books[tierLocal].Record(ctx))
 	require.NotZero(t, s.Stats().Evicted)
 	now := time.Now()
 	s.now = func() time.Time { return now }
@@ -134,9 +137,9 @@ func TestHealedTimesAreSeenByOthers(t *testing.T) {
 	// Needs room, and finds the others ahead. What two stores have claimed is much of this
 	// budget, so that a page may be refused.
 	parent := o.Fingerprint
-	put := func(s *Store, p *Page) bool {
+	put := func(s *Store, p *pagefile.Page) bool {
 		err := s.Put(ctx, p)
-		if !errors.Is(err, ErrNoSpace) {
+		if !errors.Is(err, tier.ErrNoSpace) {
 			require.NoError(t, err)
 		}
 		return err == nil
@@ -156,14 +159,14 @@ func TestHealedTimesAreSeenByOthers(t *testing.T) {
 // TestDaysOfAClockThatWasAhead: they do not push out the day on which it is written,
 // and with it the day's limit.
 func TestDaysOfAClockThatWasAhead(t *testing.T) {
-	l := new(ledger)
+	l := new(ledger.Ledger)
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	for day := range 2 * ledgerDays {
-		l.wrote(dayOf(now.AddDate(1, 0, day)), 1)
+	for day := range 2 * ledger.LedgerDays {
+		l.Wrote(ledger.DayOf(now.AddDate(1, 0, day)), 1)
 	}
 	for range 3 {
-		l.wrote(dayOf(now), 5)
+		l.Wrote(ledger.DayOf(now), 5)
 	}
-	require.EqualValues(t, 15, l.Written[dayOf(now)])
-	require.Len(t, l.days(), ledgerDays)
+	require.EqualValues(t, 15, l.Written[ledger.DayOf(now)])
+	require.Len(t, l.Days(), ledger.LedgerDays)
 }

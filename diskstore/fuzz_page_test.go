@@ -7,6 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
 // fuzzFileBytes bounds what fuzzers make of a header: reading a larger file only
@@ -16,37 +19,37 @@ const fuzzFileBytes = 1 << 20
 // hasKind fails unless err is one of those that a bad file may give.
 func hasKind(t *testing.T, err error) {
 	t.Helper()
-	if !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrMismatch) {
+	if !errors.Is(err, pagefile.ErrDamaged) && !errors.Is(err, pagefile.ErrMismatch) {
 		t.Fatalf("error %v has no kind", err)
 	}
 }
 
 // readBothWays reads a file as a page is read and as it is verified. The first
 // accepts only what the second does.
-func readBothWays(t *testing.T, file []byte) (*Header, []byte) {
+func readBothWays(t *testing.T, file []byte) (*pagefile.Header, []byte) {
 	t.Helper()
-	h, err := readHeader(ctx, memBlob(file))
+	h, err := pagefile.ReadHeader(ctx, memBlob(file))
 	if err != nil {
 		hasKind(t, err)
-		if _, err := streamPage(ctx, memBlob(file), nil); err == nil {
+		if _, err := pagefile.StreamPage(ctx, memBlob(file), nil); err == nil {
 			t.Fatal("a file with a bad header passes as good")
 		}
 		return nil, nil
 	}
-	_, verr := streamPage(ctx, memBlob(file), nil)
+	_, verr := pagefile.StreamPage(ctx, memBlob(file), nil)
 	if verr != nil {
 		hasKind(t, verr)
 	}
-	guarded := bytes.Repeat([]byte{0xaa}, h.Layout.Size()+2*PageAlign)
-	buf := guarded[PageAlign : PageAlign+h.Layout.Size() : PageAlign+h.Layout.Size()]
-	err = readPayload(ctx, memBlob(file), h, h.all(), theCodec(t), buf)
+	guarded := bytes.Repeat([]byte{0xaa}, h.Layout.Size()+2*pagefile.PageAlign)
+	buf := guarded[pagefile.PageAlign : pagefile.PageAlign+h.Layout.Size() : pagefile.PageAlign+h.Layout.Size()]
+	err = pagefile.ReadPayload(ctx, memBlob(file), h, h.All(), theCodec(t), buf)
 	if err != nil {
 		hasKind(t, err)
 	}
 	if err == nil && verr != nil {
 		t.Fatalf("a file that is read does not verify: %v", verr)
 	}
-	for i := range PageAlign {
+	for i := range pagefile.PageAlign {
 		if guarded[i] != 0xaa || guarded[len(guarded)-1-i] != 0xaa {
 			t.Fatal("bytes beside the buffer were written")
 		}
@@ -60,7 +63,7 @@ func readBothWays(t *testing.T, file []byte) (*Header, []byte) {
 // FuzzPageFile reads any bytes as a page. They get the checksums of a hostile
 // writer where they have a header and a footer.
 func FuzzPageFile(f *testing.F) {
-	files, err := filepath.Glob(filepath.Join(goldenDir, "*"+pageExt))
+	files, err := filepath.Glob(filepath.Join(goldenDir, "*"+dir.PageExt))
 	if err != nil || len(files) == 0 {
 		f.Fatal("no golden pages", err)
 	}
@@ -77,9 +80,9 @@ func FuzzPageFile(f *testing.F) {
 		if len(file) > fuzzFileBytes {
 			return
 		}
-		if seal && len(file) >= fixedBytes+footerBytes {
+		if seal && len(file) >= pagefile.FixedBytes+pagefile.FooterBytes {
 			size := binary.LittleEndian.Uint32(file[132:])
-			if size >= fixedBytes+crcBytes && int64(size) <= int64(len(file)-footerBytes) {
+			if size >= pagefile.FixedBytes+pagefile.CrcBytes && int64(size) <= int64(len(file)-pagefile.FooterBytes) {
 				reseal(file)
 			}
 		}
@@ -88,17 +91,17 @@ func FuzzPageFile(f *testing.F) {
 			return
 		}
 		// What was accepted is what its own rows give when they are written.
-		p := &Page{Parent: h.Parent, Start: h.Start, Tokens: h.Tokens, Media: h.Media, Layout: h.Layout, Payload: buf}
-		if err := p.check(h.PageTokens); err != nil {
+		p := &pagefile.Page{Parent: h.Parent, Start: h.Start, Tokens: h.Tokens, Media: h.Media, Layout: h.Layout, Payload: buf}
+		if err := p.Check(h.PageTokens); err != nil {
 			t.Fatalf("a page that was read cannot be put: %v", err)
 		}
-		if h.raw() {
-			e, err := encodePage(h.Fingerprint, h.PageTokens, p, nil)
+		if h.Raw() {
+			e, err := pagefile.EncodePage(h.Fingerprint, h.PageTokens, p, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var again bytes.Buffer
-			_ = e.writeTo(func(b []byte) error { again.Write(b); return nil })
+			_ = e.WriteTo(func(b []byte) error { again.Write(b); return nil })
 			if !bytes.Equal(file, again.Bytes()) {
 				t.Fatal("a raw page does not encode to what was read")
 			}
@@ -111,52 +114,52 @@ func FuzzTable(f *testing.F) {
 	p := fuzzPage()
 	for _, compress := range []bool{false, true} {
 		file := encodeFile(&testing.T{}, p, testTokens, compress)
-		at := int(headerBytes(len(p.Tokens), len(p.Media), 0)) - crcBytes
-		f.Add(bytes.Clone(file[at : at+tableBytes*p.Layout.Len()]))
+		at := int(pagefile.HeaderBytes(len(p.Tokens), len(p.Media), 0)) - pagefile.CrcBytes
+		f.Add(bytes.Clone(file[at : at+pagefile.TableBytes*p.Layout.Len()]))
 	}
 	file := encodeFile(&testing.T{}, p, testTokens, false)
 	f.Fuzz(func(t *testing.T, table []byte) {
-		n := len(table) / tableBytes
+		n := len(table) / pagefile.TableBytes
 		if n < 1 || n > 64 {
 			return
 		}
-		before := int(headerBytes(len(p.Tokens), len(p.Media), 0)) - crcBytes
-		region := append(bytes.Clone(file[:before]), table[:n*tableBytes]...)
-		size := headerBytes(len(p.Tokens), len(p.Media), n)
-		region = append(region, make([]byte, alignUp(size)-int64(len(region)))...)
+		before := int(pagefile.HeaderBytes(len(p.Tokens), len(p.Media), 0)) - pagefile.CrcBytes
+		region := append(bytes.Clone(file[:before]), table[:n*pagefile.TableBytes]...)
+		size := pagefile.HeaderBytes(len(p.Tokens), len(p.Media), n)
+		region = append(region, make([]byte, pagefile.AlignUp(size)-int64(len(region)))...)
 		le := binary.LittleEndian
 		le.PutUint32(region[128:], uint32(n))
 		le.PutUint32(region[132:], uint32(size))
-		le.PutUint32(region[144:], uint32(alignUp(size)))
+		le.PutUint32(region[144:], uint32(pagefile.AlignUp(size)))
 		// The file ends where the last section says.
-		last := region[before+(n-1)*tableBytes:]
-		end := alignUp(int64(le.Uint64(last[12:])) + int64(le.Uint64(last[20:])))
-		le.PutUint64(region[136:], uint64(end+footerBytes))
+		last := region[before+(n-1)*pagefile.TableBytes:]
+		end := pagefile.AlignUp(int64(le.Uint64(last[12:])) + int64(le.Uint64(last[20:])))
+		le.PutUint64(region[136:], uint64(end+pagefile.FooterBytes))
 		resealHeader(region)
-		h, err := decodeHeader(region, end+footerBytes)
+		h, err := pagefile.DecodeHeader(region, end+pagefile.FooterBytes)
 		if err != nil {
 			hasKind(t, err)
 			return
 		}
-		if !bytes.Equal(h.encode(), region) {
+		if !bytes.Equal(h.Encode(), region) {
 			t.Fatal("header does not encode to what was decoded")
 		}
 		if h.FileBytes > fuzzFileBytes || int64(h.Layout.Size()) > 4*fuzzFileBytes {
 			return
 		}
 		whole := append(region, make([]byte, h.FileBytes-int64(len(region)))...)
-		copy(whole[len(whole)-footerBytes:], h.footer())
+		copy(whole[len(whole)-pagefile.FooterBytes:], h.Footer())
 		readBothWays(t, whole)
 	})
 }
 
 // fuzzPage is a small page with everything in it.
-func fuzzPage() *Page {
-	l, err := NewLayout([]Section{{Kind: KindK, RowBytes: 24}, {Kind: KindV, RowBytes: 24}, {Group: 3, Layer: 1, RowBytes: 5}}, 5)
+func fuzzPage() *pagefile.Page {
+	l, err := pagefile.NewLayout([]pagefile.Section{{Kind: pagefile.KindK, RowBytes: 24}, {Kind: pagefile.KindV, RowBytes: 24}, {Group: 3, Layer: 1, RowBytes: 5}}, 5)
 	if err != nil {
 		panic(err)
 	}
-	p := &Page{Parent: Key{3}, Start: 8, Tokens: prompt(2, 5), Media: []Media{{Offset: 2}}, Layout: l, Payload: make([]byte, l.Size())}
+	p := &pagefile.Page{Parent: pagefile.Key{3}, Start: 8, Tokens: prompt(2, 5), Media: []pagefile.Media{{Offset: 2}}, Layout: l, Payload: make([]byte, l.Size())}
 	fillRows(l, p.Key(), p.Payload)
 	return p
 }
@@ -164,17 +167,17 @@ func fuzzPage() *Page {
 // FuzzFooter puts any footer under a good page. Only its own is accepted.
 func FuzzFooter(f *testing.F) {
 	file := encodeFile(&testing.T{}, fuzzPage(), testTokens, false)
-	good := file[len(file)-footerBytes:]
+	good := file[len(file)-pagefile.FooterBytes:]
 	f.Add(bytes.Clone(good), true)
-	f.Add([]byte(footerMagic), false)
+	f.Add([]byte(pagefile.FooterMagic), false)
 	f.Fuzz(func(t *testing.T, footer []byte, seal bool) {
-		whole := append(bytes.Clone(file[:len(file)-footerBytes]), footer...)
-		if n := len(whole); seal && len(footer) >= footerBytes {
-			binary.LittleEndian.PutUint32(whole[n-4:], checksum(whole[n-footerBytes:n-4]))
+		whole := append(bytes.Clone(file[:len(file)-pagefile.FooterBytes]), footer...)
+		if n := len(whole); seal && len(footer) >= pagefile.FooterBytes {
+			binary.LittleEndian.PutUint32(whole[n-4:], pagefile.Checksum(whole[n-pagefile.FooterBytes:n-4]))
 		}
 		_, buf := readBothWays(t, whole)
 		if accepted := buf != nil; accepted != bytes.Equal(whole, file) {
-			t.Fatalf("footer %x is accepted: %t", whole[len(file)-footerBytes:], accepted)
+			t.Fatalf("footer %x is accepted: %t", whole[len(file)-pagefile.FooterBytes:], accepted)
 		}
 	})
 }
@@ -182,16 +185,16 @@ func FuzzFooter(f *testing.F) {
 // FuzzSection stores any bytes as a compressed section with good checksums.
 func FuzzSection(f *testing.F) {
 	const tokens, row = 16, 4096
-	c, err := newCodec()
+	c, err := pagefile.NewCodec()
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(c.enc.EncodeAll(make([]byte, tokens*row), nil))
-	f.Add(c.enc.EncodeAll(bytes.Repeat([]byte("kv cache"), tokens*row/8), nil))
+	f.Add(c.Enc.EncodeAll(make([]byte, tokens*row), nil))
+	f.Add(c.Enc.EncodeAll(bytes.Repeat([]byte("kv cache"), tokens*row/8), nil))
 	f.Add(zstdFrame(1, -1, 20))
 	f.Add(zstdFrame(1000, 1<<40, 0))
 	f.Add(zstdFrame(1000, -1, 31))
-	sections := []Section{{RowBytes: row}}
+	sections := []pagefile.Section{{RowBytes: row}}
 	f.Fuzz(func(t *testing.T, stored []byte) {
 		if len(stored) == 0 || len(stored) >= tokens*row {
 			return

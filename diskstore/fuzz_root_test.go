@@ -9,6 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
 // FuzzManifest reads any bytes as a manifest. A store opens over them, and says
@@ -23,7 +27,7 @@ func FuzzManifest(f *testing.F) {
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, text []byte) {
 		o := fuzzOptions(t)
-		path := filePath(o.Local.Root, Name{Fingerprint: fp, Class: ClassManifest})
+		path := filePath(o.Local.Root, pagefile.Name{Fingerprint: fp, Class: pagefile.ClassManifest})
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -31,13 +35,13 @@ func FuzzManifest(f *testing.F) {
 			t.Fatal(err)
 		}
 		s, err := Open(ctx, o)
-		if errors.Is(err, ErrMismatch) { // of a page size that somebody may use
+		if errors.Is(err, pagefile.ErrMismatch) { // of a page size that somebody may use
 			return
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := readManifest(ctx, s.local, fp)
+		m, err := tier.ReadManifest(ctx, s.local, fp)
 		if err != nil || m.PageTokens != o.PageTokens || m.Fingerprint != fp.String() {
 			t.Fatalf("manifest is %+v, %v", m, err)
 		}
@@ -54,9 +58,9 @@ func fuzzOptions(t *testing.T) Options {
 
 // fuzzDirs are the directories that FuzzDirectory fills.
 var fuzzDirs = []string{
-	"", tmpDir, quarantineDir, testFingerprint(1).String(), filepath.Join(testFingerprint(1).String(), "ab"),
-	filepath.Join(testFingerprint(1).String(), tailsDir), filepath.Join(testFingerprint(1).String(), tailsDir, "ab"),
-	filepath.Join(testFingerprint(1).String(), tailsDir, "ab", strings.Repeat("ab", 32)),
+	"", dir.TmpDir, dir.QuarantineDir, testFingerprint(1).String(), filepath.Join(testFingerprint(1).String(), "ab"),
+	filepath.Join(testFingerprint(1).String(), dir.TailsDir), filepath.Join(testFingerprint(1).String(), dir.TailsDir, "ab"),
+	filepath.Join(testFingerprint(1).String(), dir.TailsDir, "ab", strings.Repeat("ab", 32)),
 }
 
 // FuzzDirectory fills a root with names of its choice: each line is a directory's
@@ -74,7 +78,7 @@ func FuzzDirectory(f *testing.F) {
 			return
 		}
 		o := fuzzOptions(t)
-		base := filepath.Join(o.Local.Root, versionDir)
+		base := filepath.Join(o.Local.Root, dir.VersionDir)
 		for _, dir := range fuzzDirs {
 			if err := os.MkdirAll(filepath.Join(base, dir), 0o700); err != nil {
 				t.Fatal(err)
@@ -88,7 +92,7 @@ func FuzzDirectory(f *testing.F) {
 		want := pagesByName(base)
 		s, err := Open(ctx, o)
 		if err != nil {
-			if _, serr := os.Lstat(filepath.Join(base, tmpDir)); serr != nil || errors.Is(err, fs.ErrNotExist) {
+			if _, serr := os.Lstat(filepath.Join(base, dir.TmpDir)); serr != nil || errors.Is(err, fs.ErrNotExist) {
 				t.Fatal(err)
 			}
 			return // something is in the way of a manifest or a lock
@@ -137,14 +141,14 @@ func pagesByName(base string) int {
 		if err != nil || !d.Type().IsRegular() {
 			return nil
 		}
-		key, found := strings.CutSuffix(d.Name(), pageExt)
+		key, found := strings.CutSuffix(d.Name(), dir.PageExt)
 		rel, _ := filepath.Rel(top, path)
 		parts := strings.Split(filepath.ToSlash(rel), "/")
 		if !found || len(key) != 64 || strings.Trim(key, "0123456789abcdef") != "" {
 			return nil
 		}
 		page := len(parts) == 2 && parts[0] == key[:2]
-		tail := len(parts) == 4 && parts[0] == tailsDir && len(parts[2]) == 64 && parts[1] == parts[2][:2]
+		tail := len(parts) == 4 && parts[0] == dir.TailsDir && len(parts[2]) == 64 && parts[1] == parts[2][:2]
 		if page || tail && strings.Trim(parts[2], "0123456789abcdef") == "" {
 			n++
 		}

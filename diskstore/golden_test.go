@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -74,10 +75,10 @@ func TestGoldenPages(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, fingerprint, h.Fingerprint)
 
-			var items []Media
+			var items []pagefile.Media
 			for _, m := range g.Media {
 				hash := mustKey(t, m.Hash)
-				items, media = append(items, Media{Offset: g.Start + m.Offset, Hash: hash}), true
+				items, media = append(items, pagefile.Media{Offset: g.Start + m.Offset, Hash: hash}), true
 			}
 			refs := s.ChainFrom(ctx, parent, int(g.Start), g.Tokens, items)
 			require.Len(t, refs, 1)
@@ -88,26 +89,26 @@ func TestGoldenPages(t *testing.T) {
 			require.Len(t, h.Sections, len(g.Sections))
 			for i, want := range g.Sections {
 				got := h.Sections[i]
-				require.Equal(t, Section{Group: want.Group, Layer: want.Layer, Kind: got.Kind, RowBytes: want.RowBytes}, got.Section)
+				require.Equal(t, pagefile.Section{Group: want.Group, Layer: want.Layer, Kind: got.Kind, RowBytes: want.RowBytes}, got.Section)
 				require.Equal(t, want.Kind, got.Kind.String())
 				require.Equal(t, want.Encoding, encodingName(got.Encoding))
 				require.Equal(t, want.Rows, hex.EncodeToString(h.Layout.Rows(buf, i)))
-				raw, zstd = raw || got.Encoding == EncodingRaw, zstd || got.Encoding == EncodingZstd
+				raw, zstd = raw || got.Encoding == pagefile.EncodingRaw, zstd || got.Encoding == pagefile.EncodingZstd
 			}
 		})
 	}
 	require.True(t, raw && zstd && tails && media, "something of everything is golden")
 }
 
-func mustKey(t *testing.T, s string) Key {
+func mustKey(t *testing.T, s string) pagefile.Key {
 	t.Helper()
-	k, err := ParseKey(s)
+	k, err := pagefile.ParseKey(s)
 	require.NoError(t, err)
 	return k
 }
 
-func encodingName(e Encoding) string {
-	return map[Encoding]string{EncodingRaw: "raw", EncodingZstd: "zstd"}[e]
+func encodingName(e pagefile.Encoding) string {
+	return map[pagefile.Encoding]string{pagefile.EncodingRaw: "raw", pagefile.EncodingZstd: "zstd"}[e]
 }
 
 // TestWriteGolden adds golden pages that are not there yet when
@@ -117,12 +118,12 @@ func TestWriteGolden(t *testing.T) {
 		t.Skip("golden pages are written once: set KVTIER_WRITE_GOLDEN to add new ones")
 	}
 	require.NoError(t, os.MkdirAll(goldenDir, 0o755))
-	sections := []Section{
-		{Group: 0, Layer: 0, Kind: KindK, RowBytes: 48}, {Group: 0, Layer: 0, Kind: KindV, RowBytes: 48},
-		{Group: 1, Layer: 5, Kind: KindK, RowBytes: 7}, {Group: 1, Layer: 5, Kind: KindV, RowBytes: 1},
+	sections := []pagefile.Section{
+		{Group: 0, Layer: 0, Kind: pagefile.KindK, RowBytes: 48}, {Group: 0, Layer: 0, Kind: pagefile.KindV, RowBytes: 48},
+		{Group: 1, Layer: 5, Kind: pagefile.KindK, RowBytes: 7}, {Group: 1, Layer: 5, Kind: pagefile.KindV, RowBytes: 1},
 	}
-	fingerprint := Key{0: 0x60, 1: 0x1d, 31: 0xe2}
-	cat := Media{Offset: 3, Hash: [32]byte{0: 0xca, 31: 0x7}}
+	fingerprint := pagefile.Key{0: 0x60, 1: 0x1d, 31: 0xe2}
+	cat := pagefile.Media{Offset: 3, Hash: [32]byte{0: 0xca, 31: 0x7}}
 	first := []int32{1, 128000, 9906, 0, 1917, 13, -1, 2147483647}
 	tail := []int32{578, 4062, 374}
 	var pages []goldenPage
@@ -135,7 +136,7 @@ func TestWriteGolden(t *testing.T) {
 		pages = append(pages,
 			writeGolden(t, "page-"+kind+".kvp", fingerprint, page, compress),
 			writeGolden(t, "tail-"+kind+".kvp", fingerprint,
-				goldenSource(t, page.Key(), 8, tail, sections, Media{Offset: 1, Hash: [32]byte{1}}, Media{Offset: 1, Hash: [32]byte{2}}), compress),
+				goldenSource(t, page.Key(), 8, tail, sections, pagefile.Media{Offset: 1, Hash: [32]byte{1}}, pagefile.Media{Offset: 1, Hash: [32]byte{2}}), compress),
 			writeGolden(t, "text-"+kind+".kvp", fingerprint, goldenSource(t, fingerprint, 0, first, sections[:2]), compress))
 	}
 	text, err := json.MarshalIndent(pages, "", "  ")
@@ -144,9 +145,9 @@ func TestWriteGolden(t *testing.T) {
 }
 
 // goldenSource makes a page whose rows a person can recognize.
-func goldenSource(t *testing.T, parent Key, start uint32, tokens []int32, sections []Section, media ...Media) *Page {
+func goldenSource(t *testing.T, parent pagefile.Key, start uint32, tokens []int32, sections []pagefile.Section, media ...pagefile.Media) *pagefile.Page {
 	l := layoutOf(t, sections, len(tokens))
-	p := &Page{Parent: parent, Start: start, Tokens: tokens, Media: media, Layout: l, Payload: make([]byte, l.Size())}
+	p := &pagefile.Page{Parent: parent, Start: start, Tokens: tokens, Media: media, Layout: l, Payload: make([]byte, l.Size())}
 	for i := range sections {
 		rows := l.Rows(p.Payload, i)
 		for at := range rows {
@@ -156,16 +157,16 @@ func goldenSource(t *testing.T, parent Key, start uint32, tokens []int32, sectio
 	return p
 }
 
-func writeGolden(t *testing.T, file string, fingerprint Key, p *Page, compress bool) goldenPage {
+func writeGolden(t *testing.T, file string, fingerprint pagefile.Key, p *pagefile.Page, compress bool) goldenPage {
 	t.Helper()
-	var c *codec
+	var c *pagefile.Codec
 	if compress {
 		c = theCodec(t)
 	}
-	e, err := encodePage(fingerprint, 8, p, c)
+	e, err := pagefile.EncodePage(fingerprint, 8, p, c)
 	require.NoError(t, err)
 	var out bytes.Buffer
-	require.NoError(t, e.writeTo(func(b []byte) error { _, err := out.Write(b); return err }))
+	require.NoError(t, e.WriteTo(func(b []byte) error { _, err := out.Write(b); return err }))
 	writeNew(t, file, out.Bytes())
 	g := goldenPage{
 		File: file, Fingerprint: fingerprint.String(), Key: p.Key().String(), Parent: p.Parent.String(),
@@ -174,7 +175,7 @@ func writeGolden(t *testing.T, file string, fingerprint Key, p *Page, compress b
 	for _, m := range p.Media {
 		g.Media = append(g.Media, goldenMedia{Offset: m.Offset, Hash: hex.EncodeToString(m.Hash[:])})
 	}
-	for i, s := range e.header.Sections {
+	for i, s := range e.Header.Sections {
 		g.Sections = append(g.Sections, goldenSection{
 			Group: s.Group, Layer: s.Layer, Kind: s.Kind.String(), RowBytes: s.RowBytes,
 			Encoding: encodingName(s.Encoding), Rows: hex.EncodeToString(p.Layout.Rows(p.Payload, i)),

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 const (
@@ -20,7 +22,7 @@ const (
 // the tier holds.
 func (s *Store) hit(id tierID) {
 	s.counts.hits.Add(1)
-	s.books[id].hit(s.opt.Fingerprint)
+	s.books[id].Hit(s.opt.Fingerprint)
 	s.hitClock.start(hitsEvery, func() {
 		type hitsJob struct{}
 		s.collecting[tierLocal].submit(hitsJob{}, s.recordHits)
@@ -32,9 +34,9 @@ func (s *Store) hit(id tierID) {
 func (s *Store) recordHits(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
 	defer cancel()
-	for _, id := range s.tiers(TierLocal) {
-		if s.books[id].unrecordedHits() && s.answers(id) {
-			_ = s.books[id].record(ctx)
+	for _, id := range s.tiers(tier.Local) {
+		if s.books[id].UnrecordedHits() && s.answers(id) {
+			_ = s.books[id].Record(ctx)
 		}
 	}
 }

@@ -9,11 +9,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // hitsIn returns what a tool is told about a fingerprint, in both tiers.
-func hitsIn(t *testing.T, o Options, fingerprint Key) (local, remote Hits) {
+func hitsIn(t *testing.T, o Options, fingerprint pagefile.Key) (local, remote ledger.Hits) {
 	t.Helper()
 	root, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: o.FS})
 	require.NoError(t, err)
@@ -21,13 +23,13 @@ func hitsIn(t *testing.T, o Options, fingerprint Key) (local, remote Hits) {
 	usage, err := root.Usage(ctx)
 	require.NoError(t, err)
 	require.NoError(t, usage.RemoteErr)
-	of := func(u RootTierUsage) Hits {
+	of := func(u RootTierUsage) ledger.Hits {
 		for _, use := range u.Fingerprints {
 			if use.Fingerprint == fingerprint {
 				return use.Hits
 			}
 		}
-		return Hits{}
+		return ledger.Hits{}
 	}
 	return of(usage.Local), of(usage.Remote)
 }
@@ -43,7 +45,7 @@ func TestHitsAreKept(t *testing.T) {
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	local, remote := hitsIn(t, o, o.Fingerprint)
-	require.Equal(t, [2]Hits{}, [2]Hits{local, remote})
+	require.Equal(t, [2]ledger.Hits{}, [2]ledger.Hits{local, remote})
 
 	readChain(t, s, a, len(a)) // two pages and a tail
 	readChain(t, s, b, len(b)) // from the remote tier
@@ -155,39 +157,39 @@ func TestOnceClock(t *testing.T) {
 // is right. They cost neither the ledger nor more than a little memory.
 func TestForgedHits(t *testing.T) {
 	good := testFingerprint(7).String()
-	read := func(hits map[string]Hits) *ledger {
-		content, err := (&ledger{Bytes: 5, Counts: 1, Hits: hits}).encode()
+	read := func(hits map[string]ledger.Hits) *ledger.Ledger {
+		content, err := (&ledger.Ledger{Bytes: 5, Counts: 1, Hits: hits}).Encode()
 		require.NoError(t, err)
-		l, err := decodeLedger(content)
+		l, err := ledger.DecodeLedger(content)
 		require.NoError(t, err)
 		require.EqualValues(t, 5, l.Bytes)
 		return l
 	}
 	far := time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
-	l := read(map[string]Hits{
+	l := read(map[string]ledger.Hits{
 		"../../etc": {Pages: 1}, "": {Pages: 1}, good[:63]: {Pages: 2}, good + "0": {Pages: 2},
-		testFingerprint(1).String(): {Pages: -1}, testFingerprint(2).String(): {Pages: mostHits + 1},
-		good: {Pages: mostHits, Last: far},
+		testFingerprint(1).String(): {Pages: -1}, testFingerprint(2).String(): {Pages: ledger.MostHits + 1},
+		good: {Pages: ledger.MostHits, Last: far},
 	})
-	require.Equal(t, map[string]Hits{good: {Pages: mostHits, Last: far}}, l.Hits)
-	l.hit(testFingerprint(7), Hits{Pages: 5, Last: time.Now()})
-	l.hit(testFingerprint(8), Hits{Pages: mostHits})
-	l.hit(testFingerprint(9), Hits{Pages: mostHits})
-	require.Equal(t, Hits{Pages: mostHits, Last: far}, l.allHits())
+	require.Equal(t, map[string]ledger.Hits{good: {Pages: ledger.MostHits, Last: far}}, l.Hits)
+	l.Hit(testFingerprint(7), ledger.Hits{Pages: 5, Last: time.Now()})
+	l.Hit(testFingerprint(8), ledger.Hits{Pages: ledger.MostHits})
+	l.Hit(testFingerprint(9), ledger.Hits{Pages: ledger.MostHits})
+	require.Equal(t, ledger.Hits{Pages: ledger.MostHits, Last: far}, l.AllHits())
 
 	// Of too many the most recent ones stay, also of those that a store adds.
-	many := make(map[string]Hits)
+	many := make(map[string]ledger.Hits)
 	for i := range 5000 {
-		many[fmt.Sprintf("%064x", i)] = Hits{Pages: 1, Last: far.Add(time.Duration(i-6000) * time.Hour)}
+		many[fmt.Sprintf("%064x", i)] = ledger.Hits{Pages: 1, Last: far.Add(time.Duration(i-6000) * time.Hour)}
 	}
 	l = read(many)
-	require.Len(t, l.Hits, maxHits)
+	require.Len(t, l.Hits, ledger.MaxHits)
 	require.Contains(t, l.Hits, fmt.Sprintf("%064x", 4999))
-	l.hit(testFingerprint(1), Hits{Pages: 1, Last: far})
-	require.Len(t, l.Hits, maxHits)
+	l.Hit(testFingerprint(1), ledger.Hits{Pages: 1, Last: far})
+	require.Len(t, l.Hits, ledger.MaxHits)
 	require.Contains(t, l.Hits, testFingerprint(1).String())
-	require.NotContains(t, l.Hits, fmt.Sprintf("%064x", 5000-maxHits))
-	content, err := l.encode()
+	require.NotContains(t, l.Hits, fmt.Sprintf("%064x", 5000-ledger.MaxHits))
+	content, err := l.Encode()
 	require.NoError(t, err)
 	require.Less(t, len(content), 64<<10)
 }
@@ -201,19 +203,19 @@ func TestHitsOfAFullLedger(t *testing.T) {
 	putChain(t, s, tokens)
 	require.NoError(t, s.Close())
 	l := readLedgerFile(t, o)
-	for i := range maxHits {
-		l.hit(testFingerprint(byte(i)), Hits{Pages: 1, Last: time.Unix(int64(i), 0)})
+	for i := range ledger.MaxHits {
+		l.Hit(testFingerprint(byte(i)), ledger.Hits{Pages: 1, Last: time.Unix(int64(i), 0)})
 	}
-	content, err := l.encode()
+	content, err := l.Encode()
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(ledgerPath(o), content, 0o600))
-	o.Fingerprint = Key{5, 5, 5}
+	o.Fingerprint = pagefile.Key{5, 5, 5}
 	s = open(t, o)
 	putChain(t, s, tokens)
 	readChain(t, s, tokens, len(tokens))
 	require.NoError(t, s.Close())
 	again := readLedgerFile(t, o)
-	require.Len(t, again.Hits, maxHits)
+	require.Len(t, again.Hits, ledger.MaxHits)
 	require.EqualValues(t, 1, again.Hits[o.Fingerprint.String()].Pages)
 	require.NotContains(t, again.Hits, testFingerprint(0).String())
 }

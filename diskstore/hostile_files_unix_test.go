@@ -13,6 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -44,23 +47,23 @@ func TestStrangersEverywhere(t *testing.T) {
 	tokens := prompt(1, 2*testTokens+3)
 	first := pageKeyOf(tokens)
 	fp := testFingerprint(1).String()
-	second := ChainKey(first, tokens[testTokens:2*testTokens], nil)
-	tail := ChainKey(second, tokens[2*testTokens:], nil)
+	second := pagefile.ChainKey(first, tokens[testTokens:2*testTokens], nil)
+	tail := pagefile.ChainKey(second, tokens[2*testTokens:], nil)
 	places := map[string]string{
 		"version":     "",
 		"fingerprint": fp,
 		"shard":       filepath.Join(fp, first.String()[:2]),
-		"page":        filepath.Join(fp, first.String()[:2], first.String()+pageExt),
-		"tails":       filepath.Join(fp, tailsDir),
-		"tails shard": filepath.Join(fp, tailsDir, second.String()[:2]),
-		"parent":      tailDir(testFingerprint(1), second),
-		"tail":        filepath.Join(tailDir(testFingerprint(1), second), tail.String()+pageExt),
-		"manifest":    filepath.Join(fp, manifestFile),
-		"tmp":         tmpDir,
-		"tmp file":    filepath.Join(tmpDir, "00dead-1.tmp"),
-		"tmp lock":    filepath.Join(tmpDir, "00dead.lock"),
-		"quarantine":  quarantineDir,
-		"lock":        collectLock,
+		"page":        filepath.Join(fp, first.String()[:2], first.String()+dir.PageExt),
+		"tails":       filepath.Join(fp, dir.TailsDir),
+		"tails shard": filepath.Join(fp, dir.TailsDir, second.String()[:2]),
+		"parent":      dir.TailDir(testFingerprint(1), second),
+		"tail":        filepath.Join(dir.TailDir(testFingerprint(1), second), tail.String()+dir.PageExt),
+		"manifest":    filepath.Join(fp, dir.ManifestFile),
+		"tmp":         dir.TmpDir,
+		"tmp file":    filepath.Join(dir.TmpDir, "00dead-1.tmp"),
+		"tmp lock":    filepath.Join(dir.TmpDir, "00dead.lock"),
+		"quarantine":  dir.QuarantineDir,
+		"lock":        dir.CollectLock,
 	}
 	// Places where a stranger is in nobody's way for long.
 	healed := map[string]bool{"page": true, "tail": true, "tmp file": true, "tmp lock": true}
@@ -78,7 +81,7 @@ func TestStrangersEverywhere(t *testing.T) {
 				require.NoError(t, s.collect(ctx, tierLocal, demand{}))
 				require.NoError(t, s.Close())
 
-				path := filepath.Join(o.Local.Root, versionDir, rel)
+				path := filepath.Join(o.Local.Root, dir.VersionDir, rel)
 				require.NoError(t, os.RemoveAll(path))
 				if err := put(path, outside); err != nil {
 					t.Skipf("cannot be made here: %v", err)
@@ -88,7 +91,7 @@ func TestStrangersEverywhere(t *testing.T) {
 				if err != nil {
 					require.NotEmpty(t, err.Error())
 				} else {
-					life := &faultLife{t: t, s: s, o: o, bad: make(map[Key]bool)}
+					life := &faultLife{t: t, s: s, o: o, bad: make(map[pagefile.Key]bool)}
 					life.useAmongStrangers(tokens)
 					if healed[place] {
 						require.Equal(t, len(tokens), life.read(tokens))
@@ -125,7 +128,7 @@ func (f *faultLife) useAmongStrangers(tokens []int32) {
 func (f *faultLife) damageUnlinked(tokens []int32) {
 	path := filePath(f.o.Local.Root, f.s.pageName(pageKeyOf(tokens)))
 	info, err := os.Lstat(path)
-	if err != nil || !info.Mode().IsRegular() || info.Size() < footerBytes+1 || info.Sys().(*syscall.Stat_t).Nlink > 1 {
+	if err != nil || !info.Mode().IsRegular() || info.Size() < pagefile.FooterBytes+1 || info.Sys().(*syscall.Stat_t).Nlink > 1 {
 		return
 	}
 	if real, err := filepath.EvalSymlinks(path); err != nil || real != path {
@@ -133,7 +136,7 @@ func (f *faultLife) damageUnlinked(tokens []int32) {
 	}
 	data, err := os.ReadFile(path)
 	require.NoError(f.t, err)
-	data[len(data)-footerBytes-1] ^= 1
+	data[len(data)-pagefile.FooterBytes-1] ^= 1
 	require.NoError(f.t, os.WriteFile(path, data, 0o600))
 }
 
@@ -172,12 +175,12 @@ func TestForeignOwners(t *testing.T) {
 	const somebody = 12345
 	tokens := prompt(1, 2*testTokens+3)
 	for rel, want := range map[string]error{
-		"":                        ErrRootOwner,
-		versionDir:                ErrRootOwner,
-		versionDir + "/" + tmpDir: nil,
-		versionDir + "/" + testFingerprint(1).String():                      nil,
-		versionDir + "/" + testFingerprint(1).String() + "/" + manifestFile: nil,
-		versionDir + "/" + collectLock:                                      nil,
+		"":                                tier.ErrRootOwner,
+		dir.VersionDir:                    tier.ErrRootOwner,
+		dir.VersionDir + "/" + dir.TmpDir: nil,
+		dir.VersionDir + "/" + testFingerprint(1).String():                          nil,
+		dir.VersionDir + "/" + testFingerprint(1).String() + "/" + dir.ManifestFile: nil,
+		dir.VersionDir + "/" + dir.CollectLock:                                      nil,
 	} {
 		t.Run("root/"+rel, func(t *testing.T) {
 			o := testOptions(t)

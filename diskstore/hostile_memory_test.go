@@ -12,6 +12,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -23,32 +27,32 @@ const headerAllowance = 6 << 20
 // tokens, media or sections, and files that say so and are smaller. None takes
 // more memory than twice its length.
 func TestAHeaderCostsNoMoreThanItsFile(t *testing.T) {
-	one := []Section{{RowBytes: 1}}
+	one := []pagefile.Section{{RowBytes: 1}}
 	for name, tc := range map[string]struct {
 		tokens, media int
-		sections      []Section
+		sections      []pagefile.Section
 	}{
 		"a small page":  {16, 0, one},
-		"tokens":        {maxTokens, 0, one},
+		"tokens":        {pagefile.MaxTokens, 0, one},
 		"some tokens":   {2000, 0, one},
-		"media":         {1, maxMedia, one},
+		"media":         {1, pagefile.MaxMedia, one},
 		"some media":    {200, 200, one},
-		"sections":      {1, 0, manySections(maxSections)},
+		"sections":      {1, 0, manySections(pagefile.MaxSections)},
 		"some sections": {1, 0, manySections(300)},
-		"everything":    {maxTokens, maxMedia, one},
+		"everything":    {pagefile.MaxTokens, pagefile.MaxMedia, one},
 	} {
 		t.Run(name, func(t *testing.T) {
 			header, whole := headerOn(tc.tokens, tc.tokens, tc.media, tc.sections)
-			path := filepath.Join(t.TempDir(), "page"+pageExt)
-			for _, size := range []int64{whole, whole - PageAlign, int64(len(header)) + footerBytes, int64(len(header))} {
+			path := filepath.Join(t.TempDir(), "page"+dir.PageExt)
+			for _, size := range []int64{whole, whole - pagefile.PageAlign, int64(len(header)) + pagefile.FooterBytes, int64(len(header))} {
 				require.NoError(t, os.WriteFile(path, header, 0o600))
 				require.NoError(t, os.Truncate(path, size))
 				var err error
-				used := allocated(func() { _, err = InspectFile(vfs.OS, path) })
+				used := allocated(func() { _, err = inspect.InspectFile(vfs.OS, path) })
 				if size == whole {
 					require.NoError(t, err)
 				} else {
-					require.ErrorIs(t, err, ErrDamaged)
+					require.ErrorIs(t, err, pagefile.ErrDamaged)
 				}
 				require.LessOrEqual(t, used, uint64(2*size), "a file of %d bytes", size)
 			}
@@ -67,20 +71,20 @@ func allocated(fn func()) uint64 {
 
 // hostilePage returns the file of a page whose header and checksums are right
 // and whose sections are stored as given, decoded to raw bytes each.
-func hostilePage(sections []Section, tokens int, stored [][]byte) []byte {
-	h := &Header{Fingerprint: testFingerprint(1), Parent: testFingerprint(1), PageTokens: tokens, Tokens: prompt(1, tokens)}
-	h.Key = ChainKey(h.Parent, h.Tokens, nil)
+func hostilePage(sections []pagefile.Section, tokens int, stored [][]byte) []byte {
+	h := &pagefile.Header{Fingerprint: testFingerprint(1), Parent: testFingerprint(1), PageTokens: tokens, Tokens: prompt(1, tokens)}
+	h.Key = pagefile.ChainKey(h.Parent, h.Tokens, nil)
 	for i, s := range sections {
-		h.Sections = append(h.Sections, StoredSection{
-			Section: s, Encoding: EncodingZstd, Raw: int64(tokens) * int64(s.RowBytes),
-			Stored: int64(len(stored[i])), CRC: checksum(stored[i]),
+		h.Sections = append(h.Sections, pagefile.StoredSection{
+			Section: s, Encoding: pagefile.EncodingZstd, Raw: int64(tokens) * int64(s.RowBytes),
+			Stored: int64(len(stored[i])), CRC: pagefile.Checksum(stored[i]),
 		})
 	}
-	h.place()
-	e := &encodedPage{header: h, head: h.encode(), body: stored}
-	e.foot = h.footer()
+	h.Place()
+	e := &pagefile.EncodedPage{Header: h, Head: h.Encode(), Body: stored}
+	e.Foot = h.Footer()
 	var file bytes.Buffer
-	_ = e.writeTo(func(p []byte) error { file.Write(p); return nil }) // a buffer takes everything
+	_ = e.WriteTo(func(p []byte) error { file.Write(p); return nil }) // a buffer takes everything
 	return file.Bytes()
 }
 
@@ -149,14 +153,14 @@ func TestBombs(t *testing.T) {
 			l := layoutOf(t, sections, tokens)
 			buf := make([]byte, l.Size())
 			c := theCodec(t)
-			require.NoError(t, c.decode(good, make([]byte, tokens*row))) // decoders are made
+			require.NoError(t, c.Decode(good, make([]byte, tokens*row))) // decoders are made
 			var err error
 			used := allocated(func() { _, err = readFile(t, file, l, buf) })
 			if tc.ok {
 				require.NoError(t, err)
 				require.Equal(t, bytes.Repeat([]byte{'x'}, l.Size()), buf)
 			} else {
-				require.ErrorIs(t, err, ErrDamaged)
+				require.ErrorIs(t, err, pagefile.ErrDamaged)
 			}
 			require.LessOrEqual(t, used+uint64(len(buf)), uint64(2*l.Size()))
 		})
@@ -180,24 +184,24 @@ func TestAbsurdFiles(t *testing.T) {
 			}
 		}
 	}
-	everything, everythingBytes := headerOn(maxTokens, maxTokens, maxMedia, manySections(maxSections))
-	rows, rowsBytes := headerOn(maxTokens, maxTokens, 0, []Section{{RowBytes: maxLayoutBytes / maxTokens}})
+	everything, everythingBytes := headerOn(pagefile.MaxTokens, pagefile.MaxTokens, pagefile.MaxMedia, manySections(pagefile.MaxSections))
+	rows, rowsBytes := headerOn(pagefile.MaxTokens, pagefile.MaxTokens, 0, []pagefile.Section{{RowBytes: pagefile.MaxLayoutBytes / pagefile.MaxTokens}})
 	for name, write := range map[string]func(t *testing.T){
 		"empty":                huge(nil, 0),
 		"a terabyte of zeros":  huge(nil, 1<<40),
-		"only a magic":         huge([]byte(pageMagic), 1<<40),
+		"only a magic":         huge([]byte(pagefile.PageMagic), 1<<40),
 		"everything at limits": huge(everything, everythingBytes),
 		"64 GiB of rows":       huge(rows, rowsBytes),
 		"cut after its header": huge(everything, int64(len(everything))),
 	} {
 		t.Run(name, func(t *testing.T) {
-			ref := Ref{Key: p.Key(), Parent: p.Parent, Tokens: testTokens, Stored: testTokens, Tier: TierLocal}
+			ref := Ref{Key: p.Key(), Parent: p.Parent, Tokens: testTokens, Stored: testTokens, Tier: tier.Local}
 			buf := make([]byte, p.Layout.Size())
 			write(t)
 			used := allocated(func() {
-				_, err := InspectFile(vfs.OS, path)
+				_, err := inspect.InspectFile(vfs.OS, path)
 				if err != nil {
-					require.ErrorIs(t, err, ErrDamaged)
+					require.ErrorIs(t, err, pagefile.ErrDamaged)
 				}
 			})
 			require.LessOrEqual(t, used, uint64(headerAllowance))
@@ -208,20 +212,20 @@ func TestAbsurdFiles(t *testing.T) {
 			if name != "64 GiB of rows" && name != "everything at limits" {
 				require.Equal(t, testTokens, tokensIn(s.Chain(ctx, tokens, nil)))
 			}
-			removed, err := s.local.Remove(ctx, Info{Name: s.pageName(p.Key())})
+			removed, err := s.local.Remove(ctx, tier.Info{Name: s.pageName(p.Key())})
 			require.NoError(t, err)
 			require.True(t, removed)
 		})
 	}
 
 	// Checking a large page takes a step at a time.
-	large := layoutOf(t, []Section{{Kind: KindK, RowBytes: 64 << 10}, {Kind: KindV, RowBytes: 64 << 10}}, 256)
-	page := &Page{Parent: testFingerprint(1), Tokens: prompt(1, 256), Layout: large, Payload: make([]byte, large.Size())}
+	large := layoutOf(t, []pagefile.Section{{Kind: pagefile.KindK, RowBytes: 64 << 10}, {Kind: pagefile.KindV, RowBytes: 64 << 10}}, 256)
+	page := &pagefile.Page{Parent: testFingerprint(1), Tokens: prompt(1, 256), Layout: large, Payload: make([]byte, large.Size())}
 	file := filepath.Join(t.TempDir(), "large.kvp")
 	require.NoError(t, os.WriteFile(file, encodeFile(t, page, 256, false), 0o600))
 	used := allocated(func() {
 		_, err := verifyFile(ctx, vfs.OS, file)
 		require.NoError(t, err)
 	})
-	require.LessOrEqual(t, used, uint64(2*stepBytes))
+	require.LessOrEqual(t, used, uint64(2*pagefile.StepBytes))
 }

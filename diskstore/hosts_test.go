@@ -14,6 +14,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -28,7 +32,7 @@ func TestLiveUploadIsNoOrphan(t *testing.T) {
 			gate := vfs.NewGate()
 			inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpSync}, Path: regexp.MustCompile(`-\d+\.tmp$`), Gate: gate})
 			a, b := sharedTier(t, inj, root), sharedTier(t, sh.from("b"), root)
-			up, err := a.Create(ctx, Name{Fingerprint: testFingerprint(1), Class: ClassPage, Key: Key{1}})
+			up, err := a.Create(ctx, pagefile.Name{Fingerprint: testFingerprint(1), Class: pagefile.ClassPage, Key: pagefile.Key{1}})
 			require.NoError(t, err)
 			require.NoError(t, up.Write(ctx, make([]byte, 4096)))
 			used := time.Now().Add(-2 * time.Hour).Truncate(time.Second)
@@ -40,10 +44,10 @@ func TestLiveUploadIsNoOrphan(t *testing.T) {
 			<-gate.Entered()
 			_, err = b.Aside(ctx)
 			require.NoError(t, err)
-			_, _ = b.temp.claim() // which sweeps as well
+			_, _ = b.Temp.Claim() // which sweeps as well
 			gate.Open()
 			require.NoError(t, <-result, "no locks %v, server ahead by %v", noLocks, ahead)
-			info, err := a.Stat(ctx, Name{Fingerprint: testFingerprint(1), Class: ClassPage, Key: Key{1}})
+			info, err := a.Stat(ctx, pagefile.Name{Fingerprint: testFingerprint(1), Class: pagefile.ClassPage, Key: pagefile.Key{1}})
 			require.NoError(t, err)
 			require.True(t, used.Equal(info.Used))
 		}
@@ -57,13 +61,13 @@ func TestFilesOfDeadMachinesGo(t *testing.T) {
 		for _, ahead := range clockOffsets {
 			sh, root := newShare(ahead), privateDir(t)
 			sh.noLocks = noLocks
-			a := newDirTier(sh.from("a"), root, dirOptions{})
-			a.shared = true
-			_, err := a.Create(ctx, Name{Fingerprint: testFingerprint(1), Class: ClassPage, Key: Key{1}})
+			a := dir.New(sh.from("a"), root, dir.Options{})
+			a.Shared = true
+			_, err := a.Create(ctx, pagefile.Name{Fingerprint: testFingerprint(1), Class: pagefile.ClassPage, Key: pagefile.Key{1}})
 			require.NoError(t, err)
 			sh.die("a")
 			age := func(by time.Duration) {
-				for _, path := range append(filesIn(t, root, tmpExt), filepath.Join(a.temp.dir, a.temp.id+lockExt)) {
+				for _, path := range append(filesIn(t, root, dir.TmpExt), filepath.Join(a.Temp.Dir, a.Temp.Id+dir.LockExt)) {
 					when := time.Now().Add(-by)
 					require.NoError(t, os.Chtimes(path, when, when))
 				}
@@ -72,17 +76,17 @@ func TestFilesOfDeadMachinesGo(t *testing.T) {
 			for _, step := range []struct {
 				age         time.Duration
 				temps, lock bool
-			}{{0, true, true}, {orphanAge - time.Minute, true, true}, {orphanAge + time.Minute, false, true}, {lockAge + time.Minute, false, false}} {
+			}{{0, true, true}, {dir.OrphanAge - time.Minute, true, true}, {dir.OrphanAge + time.Minute, false, true}, {dir.LockAge + time.Minute, false, false}} {
 				age(step.age)
-				_, err = b.temp.claim()
+				_, err = b.Temp.Claim()
 				if err != nil {
-					require.ErrorIs(t, err, ErrNotShared)
-					b.temp.refused = time.Time{}
+					require.ErrorIs(t, err, tier.ErrNotShared)
+					b.Temp.Refused = time.Time{}
 				}
 				aside, err := b.Aside(ctx)
 				require.NoError(t, err)
-				require.Equal(t, step.temps, len(filesIn(t, root, tmpExt)) > 0, "%v", step)
-				require.Equal(t, step.lock, aside.Living[a.temp.id], "%v", step)
+				require.Equal(t, step.temps, len(filesIn(t, root, dir.TmpExt)) > 0, "%v", step)
+				require.Equal(t, step.lock, aside.Living[a.Temp.Id], "%v", step)
 				if !step.lock {
 					break
 				}
@@ -95,16 +99,16 @@ func TestFilesOfDeadMachinesGo(t *testing.T) {
 // beside it, also on a share.
 func TestLocksOfOneSystemStillTellAtOnce(t *testing.T) {
 	sh, root := newShare(0), privateDir(t)
-	a := newDirTier(sh.from("a"), root, dirOptions{})
-	a.shared = true
-	_, err := a.Create(ctx, Name{Fingerprint: testFingerprint(1), Class: ClassPage, Key: Key{1}})
+	a := dir.New(sh.from("a"), root, dir.Options{})
+	a.Shared = true
+	_, err := a.Create(ctx, pagefile.Name{Fingerprint: testFingerprint(1), Class: pagefile.ClassPage, Key: pagefile.Key{1}})
 	require.NoError(t, err)
 	sh.die("a")
 	b := sharedTier(t, sh.from("a"), root)
-	_, err = b.temp.claim()
+	_, err = b.Temp.Claim()
 	require.NoError(t, err)
-	require.Empty(t, filesIn(t, root, tmpExt))
-	require.Len(t, filesIn(t, root, lockExt), 1)
+	require.Empty(t, filesIn(t, root, dir.TmpExt))
+	require.Len(t, filesIn(t, root, dir.LockExt), 1)
 }
 
 // TestIDNamesTheMountOfTheDay: a directory was mounted again, and the device number
@@ -113,11 +117,11 @@ func TestIDNamesTheMountOfTheDay(t *testing.T) {
 	sh := newShare(0)
 	a := sharedTier(t, sh.from("mount1"), privateDir(t))
 	for _, mount := range []string{"mount1", "mount2"} {
-		a.fs = sh.from(mount)
-		id, err := a.temp.claim()
+		a.Fs = sh.from(mount)
+		id, err := a.Temp.Claim()
 		require.NoError(t, err)
 		require.Contains(t, id, mount)
-		require.NoError(t, a.temp.leaveLocked())
+		require.NoError(t, a.Temp.LeaveLocked())
 	}
 }
 
@@ -152,17 +156,17 @@ func TestOneMachineWritesWhereLocksDoNotReach(t *testing.T) {
 			require.NoError(t, err)
 			continue
 		}
-		require.ErrorIs(t, err, ErrNotShared)
-		require.ErrorIs(t, b.demote(ctx, info), ErrNotShared)
+		require.ErrorIs(t, err, tier.ErrNotShared)
+		require.ErrorIs(t, b.demote(ctx, info), tier.ErrNotShared)
 		_, err = b.remote.Lock(ctx)
-		require.ErrorIs(t, err, ErrLocked)
+		require.ErrorIs(t, err, tier.ErrLocked)
 		require.False(t, b.Stats().Remote.Down)
 		require.Equal(t, 1, strings.Count(log.String(), "is only read"), "%s", log.String())
 		require.Equal(t, reach == vfs.ReachHost, strings.Contains(log.String(), "do not reach other machines"))
 
 		require.NoError(t, a.Close())
 		require.NoError(t, a2.Close())
-		b.remote.inner.(*dirTier).temp.refused = time.Now().Add(-beatEvery)
+		b.remote.Inner.(*dir.Tier).Temp.Refused = time.Now().Add(-dir.BeatEvery)
 		require.NoError(t, b.demote(ctx, info))
 		require.Equal(t, 1, strings.Count(log.String(), "may be written again"))
 	}
@@ -191,15 +195,15 @@ func TestOwnRestartIsNoOtherMachine(t *testing.T) {
 				sh.reach = vfs.ReachDisk
 				sh.machine = map[string]string{"boot1": c.before, "boot2": c.after}
 				sh.up = map[string]time.Duration{"boot1": 10 * wrote, "boot2": c.up}
-				page := Name{Fingerprint: testFingerprint(1), Class: ClassPage, Key: Key{1}}
-				a := newDirTier(sh.from("boot1"), root, dirOptions{})
-				a.shared = true
+				page := pagefile.Name{Fingerprint: testFingerprint(1), Class: pagefile.ClassPage, Key: pagefile.Key{1}}
+				a := dir.New(sh.from("boot1"), root, dir.Options{})
+				a.Shared = true
 				_, err := a.Create(ctx, page)
 				require.NoError(t, err)
 				sh.die("boot1")
 				when := time.Now().Add(-wrote)
-				lock := filepath.Join(a.temp.dir, a.temp.id+lockExt)
-				left := filesIn(t, root, tmpExt)
+				lock := filepath.Join(a.Temp.Dir, a.Temp.Id+dir.LockExt)
+				left := filesIn(t, root, dir.TmpExt)
 				require.Len(t, left, 1)
 				for _, path := range []string{lock, left[0]} {
 					require.NoError(t, os.Chtimes(path, when, when))
@@ -207,7 +211,7 @@ func TestOwnRestartIsNoOtherMachine(t *testing.T) {
 				b := sharedTier(t, sh.from("boot2"), root)
 				_, err = b.Create(ctx, page)
 				if !c.writes {
-					require.ErrorIs(t, err, ErrNotShared)
+					require.ErrorIs(t, err, tier.ErrNotShared)
 					return
 				}
 				require.NoError(t, err)
@@ -215,9 +219,9 @@ func TestOwnRestartIsNoOtherMachine(t *testing.T) {
 
 				// It was a copy of the machine, and goes on.
 				require.NoError(t, os.Chtimes(lock, time.Now(), time.Now()))
-				b.temp.beat = time.Now().Add(-beatEvery)
+				b.Temp.Beat = time.Now().Add(-dir.BeatEvery)
 				_, err = b.Create(ctx, page)
-				require.ErrorIs(t, err, ErrNotShared)
+				require.ErrorIs(t, err, tier.ErrNotShared)
 			})
 		}
 	}
@@ -236,7 +240,7 @@ func TestClaimOfAnEarlierBootGoes(t *testing.T) {
 	}{
 		"own restart":             {"m", "m", up, up + time.Minute, true},
 		"it was up at the time":   {"m", "m", up, up - time.Minute, false},
-		"it may only have paused": {"m", "m", time.Minute, beatAge - time.Minute, false},
+		"it may only have paused": {"m", "m", time.Minute, dir.BeatAge - time.Minute, false},
 		"another machine":         {"m", "other", up, up + time.Minute, false},
 		"without names":           {"", "", up, up + time.Minute, false},
 	} {
@@ -250,17 +254,17 @@ func TestClaimOfAnEarlierBootGoes(t *testing.T) {
 				a := open(t, o)
 				inRemote(t, a, 3)
 				require.NoError(t, a.Flush(ctx))
-				room, err := a.books[tierRemote].reserve(ctx, page) // it dies before its next Flush
+				room, err := a.books[tierRemote].Reserve(ctx, page) // it dies before its next Flush
 				require.NoError(t, err)
-				room.cancel()
-				temp := &a.remote.inner.(*dirTier).temp
-				id := temp.id
-				file, left, err := temp.create("")
+				room.Cancel()
+				temp := &a.remote.Inner.(*dir.Tier).Temp
+				id := temp.Id
+				file, left, err := temp.Create("")
 				require.NoError(t, err)
 				require.NoError(t, file.Close())
 				sh.die("boot1")
 				when := time.Now().Add(-c.idle)
-				for _, path := range []string{left, filepath.Join(temp.dir, id+lockExt)} {
+				for _, path := range []string{left, filepath.Join(temp.Dir, id+dir.LockExt)} {
 					require.NoError(t, os.Chtimes(path, when, when))
 				}
 
@@ -268,20 +272,20 @@ func TestClaimOfAnEarlierBootGoes(t *testing.T) {
 				require.Contains(t, readLedgerFile(t, root).Claims, id)
 				o.FS, o.Local.Root = sh.from("boot2"), filepath.Join(t.TempDir(), "local")
 				b := open(t, o)
-				require.Equal(t, !c.gone, readLedgerFile(t, root).Claims[id] != claim{})
+				require.Equal(t, !c.gone, readLedgerFile(t, root).Claims[id] != ledger.Claim{})
 				require.FileExists(t, left, "it stays for an hour")
 				require.LessOrEqual(t, occupied(t, o.Remote.Root), recorded(t, o.Remote.Root))
 
-				temp.beat = time.Now().Add(-beatEvery)
+				temp.Beat = time.Now().Add(-dir.BeatEvery)
 				putChain(t, a, prompt(9, testTokens))
 				for _, info := range listAll(t, a, tierLocal) {
 					require.NoError(t, a.demote(ctx, info))
 				}
-				room, err = a.books[tierRemote].reserve(ctx, 4*page) // more than a claim leaves over
+				room, err = a.books[tierRemote].Reserve(ctx, 4*page) // more than a claim leaves over
 				require.NoError(t, err)
-				room.cancel()
-				require.Equal(t, c.gone, temp.id != id)
-				require.Contains(t, readLedgerFile(t, root).Claims, temp.id)
+				room.Cancel()
+				require.Equal(t, c.gone, temp.Id != id)
+				require.Contains(t, readLedgerFile(t, root).Claims, temp.Id)
 				require.LessOrEqual(t, occupied(t, o.Remote.Root), recorded(t, o.Remote.Root))
 				require.NoError(t, b.Flush(ctx))
 			})
@@ -294,24 +298,24 @@ func TestClaimOfAnEarlierBootGoes(t *testing.T) {
 func TestLivingClaimBeats(t *testing.T) {
 	sh, root := newShare(0), privateDir(t)
 	a, b := sharedTier(t, sh.from("a"), root), sharedTier(t, sh.from("b"), root)
-	id, err := a.temp.claim()
+	id, err := a.Temp.Claim()
 	require.NoError(t, err)
-	lock := filepath.Join(a.temp.dir, id+lockExt)
-	old := time.Now().Add(-2 * beatAge)
+	lock := filepath.Join(a.Temp.Dir, id+dir.LockExt)
+	old := time.Now().Add(-2 * dir.BeatAge)
 	require.NoError(t, os.Chtimes(lock, old, old))
-	a.temp.beat = time.Now().Add(-beatEvery)
-	again, err := a.temp.claim()
+	a.Temp.Beat = time.Now().Add(-dir.BeatEvery)
+	again, err := a.Temp.Claim()
 	require.NoError(t, err)
 	require.Equal(t, id, again)
-	_, err = b.temp.claim()
-	require.ErrorIs(t, err, ErrNotShared, "it was seen a moment ago")
+	_, err = b.Temp.Claim()
+	require.ErrorIs(t, err, tier.ErrNotShared, "it was seen a moment ago")
 
 	require.NoError(t, os.Remove(lock))
-	a.temp.beat = time.Now().Add(-beatEvery)
-	again, err = a.temp.claim()
+	a.Temp.Beat = time.Now().Add(-dir.BeatEvery)
+	again, err = a.Temp.Claim()
 	require.NoError(t, err)
 	require.NotEqual(t, id, again)
-	require.FileExists(t, filepath.Join(a.temp.dir, again+lockExt))
+	require.FileExists(t, filepath.Join(a.Temp.Dir, again+dir.LockExt))
 }
 
 // TestLockFilesDoNotPileUp where locks fail: each process that ends removes its
@@ -330,7 +334,7 @@ func TestLockFilesDoNotPileUp(t *testing.T) {
 	aside, err := s.local.Aside(ctx)
 	require.NoError(t, err)
 	require.Len(t, aside.Living, 1)
-	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, tmpDir), lockExt), 1)
+	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.TmpDir), dir.LockExt), 1)
 }
 
 // TestLookingAtALockMakesNone: a process ends while another machine looks whether it
@@ -339,21 +343,21 @@ func TestLookingAtALockMakesNone(t *testing.T) {
 	for _, noLocks := range []bool{true, false} {
 		sh, root := newShare(0), privateDir(t)
 		sh.noLocks = noLocks
-		a := newDirTier(sh.from("a"), root, dirOptions{})
-		a.shared = true
-		id, err := a.temp.claim()
+		a := dir.New(sh.from("a"), root, dir.Options{})
+		a.Shared = true
+		id, err := a.Temp.Claim()
 		require.NoError(t, err)
 		inj := vfs.Inject(sh.from("b"))
 		var once sync.Once
 		inj.Watch(func(op vfs.Op, paths ...string) {
-			if op == vfs.OpLock && filepath.Base(paths[0]) == id+lockExt {
+			if op == vfs.OpLock && filepath.Base(paths[0]) == id+dir.LockExt {
 				once.Do(func() { require.NoError(t, a.Close()) })
 			}
 		})
 		b := sharedTier(t, inj, root)
-		_, err = b.temp.claim()
+		_, err = b.Temp.Claim()
 		require.NoError(t, err, "it is alone on the share")
-		require.NoFileExists(t, filepath.Join(a.temp.dir, id+lockExt))
+		require.NoFileExists(t, filepath.Join(a.Temp.Dir, id+dir.LockExt))
 	}
 }
 
@@ -366,30 +370,30 @@ func TestTimesOfTheKeeperAlone(t *testing.T) {
 			sh, root := newShare(ahead), privateDir(t)
 			sh.noLocks = noLocks
 			a, b := sharedTier(t, sh.from("a"), root), sharedTier(t, sh.from("b"), root)
-			id, err := a.temp.claim()
+			id, err := a.Temp.Claim()
 			require.NoError(t, err)
-			old := time.Now().Add(-2 * lockAge)
-			require.NoError(t, os.Chtimes(filepath.Join(a.temp.dir, id+lockExt), old, old))
+			old := time.Now().Add(-2 * dir.LockAge)
+			require.NoError(t, os.Chtimes(filepath.Join(a.Temp.Dir, id+dir.LockExt), old, old))
 			for range 2 { // also when there is an earlier beat
-				a.temp.beat = time.Now().Add(-beatEvery)
-				again, err := a.temp.claim()
+				a.Temp.Beat = time.Now().Add(-dir.BeatEvery)
+				again, err := a.Temp.Claim()
 				require.NoError(t, err)
 				require.Equal(t, id, again)
 			}
-			beats := filesIn(t, root, tmpExt)
+			beats := filesIn(t, root, dir.TmpExt)
 			require.Len(t, beats, 1)
-			b.temp.refused = time.Time{}
-			_, err = b.temp.claim()
-			require.ErrorIs(t, err, ErrNotShared, "server ahead by %v", ahead)
-			require.Equal(t, beats, filesIn(t, root, tmpExt))
-			for _, tier := range []*dirTier{a, b} {
+			b.Temp.Refused = time.Time{}
+			_, err = b.Temp.Claim()
+			require.ErrorIs(t, err, tier.ErrNotShared, "server ahead by %v", ahead)
+			require.Equal(t, beats, filesIn(t, root, dir.TmpExt))
+			for _, tier := range []*dir.Tier{a, b} {
 				now, err := tier.Now(ctx)
 				require.NoError(t, err)
 				require.Less(t, time.Until(now).Abs()-ahead.Abs(), time.Minute)
 				require.Greater(t, time.Until(now).Abs()-ahead.Abs(), -time.Minute)
 			}
 			require.NoError(t, a.Close())
-			require.Empty(t, filesIn(t, root, tmpExt))
+			require.Empty(t, filesIn(t, root, dir.TmpExt))
 		}
 	}
 }
@@ -412,22 +416,22 @@ func TestSleepCountsForOthers(t *testing.T) {
 	putChain(t, s, prompt(1, testTokens))
 	b := s.books[tierLocal]
 	free := func() int64 {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return b.freeLocked()
+		b.Mu.Lock()
+		defer b.Mu.Unlock()
+		return b.FreeLocked()
 	}
 	require.Positive(t, free())
-	b.mu.Lock()
-	b.updated = slept(claimLife)
-	b.mu.Unlock()
+	b.Mu.Lock()
+	b.Updated = slept(tier.ClaimLife)
+	b.Mu.Unlock()
 	require.Zero(t, free())
 
 	sh := newShare(0)
 	a := sharedTier(t, sh.from("a"), privateDir(t))
-	_, err := a.temp.claim()
+	_, err := a.Temp.Claim()
 	require.NoError(t, err)
-	a.temp.beat = slept(beatEvery)
-	_, err = a.temp.claim()
+	a.Temp.Beat = slept(dir.BeatEvery)
+	_, err = a.Temp.Claim()
 	require.NoError(t, err)
-	require.Len(t, filesIn(t, a.root, tmpExt), 1, "it has shown that it lives")
+	require.Len(t, filesIn(t, a.Root, dir.TmpExt), 1, "it has shown that it lives")
 }

@@ -6,13 +6,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/stretchr/testify/require"
 )
 
 // times are when the pages below a root count as used.
 func times(t *testing.T, root string) map[string]time.Time {
 	at := make(map[string]time.Time)
-	for _, path := range filesIn(t, root, pageExt) {
+	for _, path := range filesIn(t, root, dir.PageExt) {
 		info, err := os.Stat(path)
 		require.NoError(t, err)
 		at[path] = info.ModTime()
@@ -40,8 +42,8 @@ func TestPutIfRoomTakesNoPlace(t *testing.T) {
 	before, stats := times(t, o.Local.Root), s.Stats()
 	require.Len(t, before, 7)
 	require.NoError(t, s.PutIfRoom(ctx, pages[0]), "is stored")
-	require.ErrorIs(t, s.PutIfRoom(ctx, pages[3]), ErrNoSpace, "would be trimmed for")
-	require.ErrorIs(t, s.PutIfRoom(ctx, chainOf(t, s, prompt(4, 2*testTokens))[1]), ErrNoSpace, "leads nowhere")
+	require.ErrorIs(t, s.PutIfRoom(ctx, pages[3]), tier.ErrNoSpace, "would be trimmed for")
+	require.ErrorIs(t, s.PutIfRoom(ctx, chainOf(t, s, prompt(4, 2*testTokens))[1]), tier.ErrNoSpace, "leads nowhere")
 	require.NoError(t, s.Flush(ctx))
 	require.Equal(t, before, times(t, o.Local.Root))
 	require.Equal(t, stats.Evicted, s.Stats().Evicted)

@@ -16,6 +16,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/diskstore/tier/guard"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -69,18 +73,18 @@ func TestHungRemoteNeverHoldsUpALookup(t *testing.T) {
 	before := runtime.NumGoroutine()
 	asked := 0
 	for range 200 {
-		if !s.remote.breaker.down() {
+		if !s.remote.Breaker.Down() {
 			asked++
 		}
 		require.Equal(t, 2*testTokens, tokensIn(s.Chain(ctx, tokens, nil)), "local pages are found all the same")
 	}
-	require.LessOrEqual(t, asked, breakerThreshold, "after that nobody waits")
+	require.LessOrEqual(t, asked, guard.BreakerThreshold, "after that nobody waits")
 	require.True(t, s.Stats().Remote.Down)
-	require.LessOrEqual(t, runtime.NumGoroutine(), before+2*(lookupWorkers+transferWorkers))
+	require.LessOrEqual(t, runtime.NumGoroutine(), before+2*(guard.LookupWorkers+guard.TransferWorkers))
 
 	// New pages and reads go on; one that is only remote fails fast.
 	putChain(t, s, prompt(5, testTokens+1))
-	ref := Ref{Key: Key{5}, Tokens: testTokens, Stored: testTokens, Tier: TierRemote}
+	ref := Ref{Key: pagefile.Key{5}, Tokens: testTokens, Stored: testTokens, Tier: tier.Remote}
 	l := layoutOf(t, testSections, testTokens)
 	require.Error(t, s.Read(ctx, ref, tokens[:testTokens], l, make([]byte, l.Size())))
 	require.Equal(t, 1, log.count("not usable"), "one line for one change of state")
@@ -95,14 +99,14 @@ func TestHungRemoteComesBack(t *testing.T) {
 	log := new(syncWriter)
 	s, tokens, revive := hungRemote(t, log)
 	defer func() { require.NoError(t, s.Close()) }()
-	for !s.remote.breaker.down() {
+	for !s.remote.Breaker.Down() {
 		s.Chain(ctx, tokens, nil)
 	}
 	revive()
-	s.remote.breaker.mu.Lock()
-	s.remote.breaker.until = time.Time{} // the backoff has passed
-	s.remote.breaker.mu.Unlock()
-	s.remote.lookupIn, s.remote.stepIn = time.Minute, time.Minute
+	s.remote.Breaker.Mu.Lock()
+	s.remote.Breaker.Until = time.Time{} // the backoff has passed
+	s.remote.Breaker.Mu.Unlock()
+	s.remote.LookupIn, s.remote.StepIn = time.Minute, time.Minute
 	s.opt.RemoteTimeout = time.Minute
 	readChain(t, s, tokens, len(tokens))
 	require.False(t, s.Stats().Remote.Down)
@@ -116,12 +120,12 @@ func TestGoroutinesAreBoundedWhileTheRemoteHangs(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for range 40 {
 		// Even a breaker that lets everything through.
-		s.remote.breaker.success()
+		s.remote.Breaker.Success()
 		_, err := s.remote.Stat(ctx, tierPage(1))
-		require.ErrorIs(t, err, ErrTierTimeout)
+		require.ErrorIs(t, err, tier.ErrTierTimeout)
 	}
 	// A timer that fires has a goroutine for a moment.
-	require.LessOrEqual(t, runtime.NumGoroutine(), before+2*lookupWorkers)
+	require.LessOrEqual(t, runtime.NumGoroutine(), before+2*guard.LookupWorkers)
 	require.NoError(t, s.Close())
 }
 
@@ -131,27 +135,27 @@ func TestGivenUpReadNeverTouchesTheCallersMemory(t *testing.T) {
 	gate := vfs.NewGate()
 	inj := vfs.Inject(quickFS)
 	root := t.TempDir()
-	tier := isolate(newDirTier(inj, root, dirOptions{}), time.Minute, time.Minute,
+	tr := guard.New(dir.New(inj, root, dir.Options{}), time.Minute, time.Minute,
 		slog.New(slog.NewTextHandler(io.Discard, nil)), time.Now, func() {})
-	upload(t, tier, tierPage(1), []byte("content"), time.Now())
-	blob, err := tier.Open(ctx, tierPage(1))
+	upload(t, tr, tierPage(1), []byte("content"), time.Now())
+	blob, err := tr.Open(ctx, tierPage(1))
 	require.NoError(t, err)
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Gate: gate})
-	tier.stepIn = 5 * time.Millisecond
+	tr.StepIn = 5 * time.Millisecond
 	buf := make([]byte, 7)
-	require.ErrorIs(t, blob.ReadAt(ctx, buf, 0), ErrTierTimeout)
+	require.ErrorIs(t, blob.ReadAt(ctx, buf, 0), tier.ErrTierTimeout)
 	copy(buf, "mine...")
 	gate.Open()
 	blob.Close()
-	tier.lookupIn = time.Minute
-	for range transferWorkers { // all workers are idle again
-		tier.transfer <- struct{}{}
+	tr.LookupIn = time.Minute
+	for range guard.TransferWorkers { // all workers are idle again
+		tr.Transfer <- struct{}{}
 	}
 	require.Equal(t, "mine...", string(buf))
-	for range transferWorkers {
-		<-tier.transfer
+	for range guard.TransferWorkers {
+		<-tr.Transfer
 	}
-	require.NoError(t, tier.Close())
+	require.NoError(t, tr.Close())
 }
 
 func TestMissingRemoteIsTriedAgain(t *testing.T) {
@@ -171,13 +175,13 @@ func TestMissingRemoteIsTriedAgain(t *testing.T) {
 	require.NoDirExists(t, o.Remote.Root, "an unmounted mount point is not filled")
 	use, err := s.Scan(ctx)
 	require.NoError(t, err)
-	require.ErrorIs(t, use.RemoteErr, ErrTierDown)
+	require.ErrorIs(t, use.RemoteErr, tier.ErrTierDown)
 	require.ErrorContains(t, use.RemoteErr, "mount it, or create it", "why it is down")
 
 	require.NoError(t, os.Mkdir(o.Remote.Root, 0o700))
-	s.remote.breaker.mu.Lock()
-	s.remote.breaker.until = time.Time{}
-	s.remote.breaker.mu.Unlock()
+	s.remote.Breaker.Mu.Lock()
+	s.remote.Breaker.Until = time.Time{}
+	s.remote.Breaker.Mu.Unlock()
 	use, err = s.Scan(ctx)
 	require.NoError(t, err)
 	require.NoError(t, use.RemoteErr)
@@ -190,9 +194,9 @@ func TestUnsafeRemoteIsOneError(t *testing.T) {
 	o := testOptions(t, withRemote(t), func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
 	require.NoError(t, os.Chmod(o.Remote.Root, 0o777))
 	_, err := Open(ctx, o)
-	require.ErrorIs(t, err, ErrRootMode)
+	require.ErrorIs(t, err, tier.ErrRootMode)
 	_, err = OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, Logger: o.Logger})
-	require.ErrorIs(t, err, ErrRootMode)
+	require.ErrorIs(t, err, tier.ErrRootMode)
 	require.Zero(t, log.count("not usable"))
 }
 
@@ -212,42 +216,42 @@ func TestToolsDoNotRetry(t *testing.T) {
 
 func TestBreaker(t *testing.T) {
 	now := time.Unix(0, 0)
-	b := newBreaker(slog.New(slog.NewTextHandler(io.Discard, nil)), func() time.Time { return now })
+	b := guard.NewBreaker(slog.New(slog.NewTextHandler(io.Discard, nil)), func() time.Time { return now })
 	bad := errors.New("bad")
-	for range breakerThreshold - 1 {
-		require.True(t, b.allow())
-		b.failure(bad, false)
+	for range guard.BreakerThreshold - 1 {
+		require.True(t, b.Allow())
+		b.Failure(bad, false)
 	}
-	require.True(t, b.allow(), "a few failures are forgiven")
-	b.success()
-	for range breakerThreshold {
-		require.True(t, b.allow())
-		b.failure(bad, false)
+	require.True(t, b.Allow(), "a few failures are forgiven")
+	b.Success()
+	for range guard.BreakerThreshold {
+		require.True(t, b.Allow())
+		b.Failure(bad, false)
 	}
-	wait := breakerBackoffMin
+	wait := guard.BreakerBackoffMin
 	for range 10 { // failed probes double the backoff up to its limit
-		require.False(t, b.allow())
+		require.False(t, b.Allow())
 		now = now.Add(wait - 1)
-		require.False(t, b.allow())
+		require.False(t, b.Allow())
 		now = now.Add(1)
-		require.True(t, b.allow(), "one probe")
-		require.False(t, b.allow(), "and only one")
-		b.failure(bad, false)
-		wait = min(2*wait, breakerBackoffMax)
+		require.True(t, b.Allow(), "one probe")
+		require.False(t, b.Allow(), "and only one")
+		b.Failure(bad, false)
+		wait = min(2*wait, guard.BreakerBackoffMax)
 	}
 	now = now.Add(wait)
-	require.True(t, b.allow())
-	b.neutral()
-	require.True(t, b.allow(), "a probe that says nothing gives its place to the next")
-	b.failure(bad, false)
-	b.failure(bad, false) // a straggler does not prolong the backoff
+	require.True(t, b.Allow())
+	b.Neutral()
+	require.True(t, b.Allow(), "a probe that says nothing gives its place to the next")
+	b.Failure(bad, false)
+	b.Failure(bad, false) // a straggler does not prolong the backoff
 	now = now.Add(wait)
-	require.True(t, b.allow())
-	b.success()
-	require.True(t, b.allow())
-	require.True(t, b.allow())
-	b.failure(bad, true)
-	require.False(t, b.allow(), "some errors need no second look")
+	require.True(t, b.Allow())
+	b.Success()
+	require.True(t, b.Allow())
+	require.True(t, b.Allow())
+	b.Failure(bad, true)
+	require.False(t, b.Allow(), "some errors need no second look")
 }
 
 // TestLateUploadReplacesABadPage: a page whose upload was given up and succeeded is not
@@ -280,7 +284,7 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	up.Abort()
 	gate.Open()
-	s.remote.idle()
+	idle(s.remote)
 	there, err = s.remote.Stat(ctx, name)
 	require.NoError(t, err)
 	require.False(t, s.verdicts[tierRemote].isBad(there), "the good one is not used")

@@ -3,11 +3,14 @@ package diskstore
 import (
 	"context"
 	"math"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // PageTokens is what a page's header says of where the page stands.
 type PageTokens struct {
-	Key, Parent Key
+	Key, Parent pagefile.Key
 	Start       uint32 // position of the first token
 	Tokens      []int32
 }
@@ -25,12 +28,12 @@ func (s *Store) Latest(ctx context.Context, most int) ([]PageTokens, error) {
 	}
 	defer leave()
 	var found []PageTokens
-	seen := make(map[Key]bool)
-	for _, id := range s.tiers(TierLocal) {
+	seen := make(map[pagefile.Key]bool)
+	for _, id := range s.tiers(tier.Local) {
 		recent := newRecents(s.opt.Fingerprint, math.MaxInt64)
 		recent.most = most
-		err := s.list(ctx, id, func(info Info) {
-			if info.Class == ClassPage {
+		err := s.list(ctx, id, func(info tier.Info) {
+			if info.Class == pagefile.ClassPage {
 				recent.add(info)
 			}
 		})

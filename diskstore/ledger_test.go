@@ -12,66 +12,69 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-func ledgerPath(o Options) string { return filepath.Join(o.Local.Root, versionDir, ledgerFile) }
+func ledgerPath(o Options) string { return filepath.Join(o.Local.Root, dir.VersionDir, dir.LedgerFile) }
 
-func readLedgerFile(t *testing.T, o Options) *ledger {
+func readLedgerFile(t *testing.T, o Options) *ledger.Ledger {
 	t.Helper()
 	content, err := os.ReadFile(ledgerPath(o))
 	require.NoError(t, err)
-	l, err := decodeLedger(content)
+	l, err := ledger.DecodeLedger(content)
 	require.NoError(t, err)
 	return l
 }
 
 func TestLedgerFile(t *testing.T) {
 	now := time.Date(2026, 3, 1, 23, 59, 0, 0, time.UTC)
-	l := &ledger{Bytes: 5, Added: 9, Counts: 2, Counted: now, Took: time.Second, Evicted: now}
-	l.setClaim("a", 7, now)
-	for day := range 2 * ledgerDays {
-		l.wrote(dayOf(now.AddDate(0, 0, day)), int64(day+1))
+	l := &ledger.Ledger{Bytes: 5, Added: 9, Counts: 2, Counted: now, Took: time.Second, Evicted: now}
+	l.SetClaim("a", 7, now)
+	for day := range 2 * ledger.LedgerDays {
+		l.Wrote(ledger.DayOf(now.AddDate(0, 0, day)), int64(day+1))
 	}
-	require.Len(t, l.days(), ledgerDays)
-	require.Equal(t, DayWritten{Day: "2026-04-29", Bytes: 60}, l.days()[ledgerDays-1])
-	require.EqualValues(t, 12, l.figure())
-	content, err := l.encode()
+	require.Len(t, l.Days(), ledger.LedgerDays)
+	require.Equal(t, ledger.DayWritten{Day: "2026-04-29", Bytes: 60}, l.Days()[ledger.LedgerDays-1])
+	require.EqualValues(t, 12, l.Figure())
+	content, err := l.Encode()
 	require.NoError(t, err)
-	again, err := decodeLedger(content)
+	again, err := ledger.DecodeLedger(content)
 	require.NoError(t, err)
 	require.Equal(t, l, again)
 
 	for i := range content {
 		for bit := range 8 {
 			content[i] ^= 1 << bit
-			_, err := decodeLedger(content)
-			require.ErrorIs(t, err, ErrDamaged, "byte %d bit %d", i, bit)
+			_, err := ledger.DecodeLedger(content)
+			require.ErrorIs(t, err, pagefile.ErrDamaged, "byte %d bit %d", i, bit)
 			content[i] ^= 1 << bit
 		}
-		_, err := decodeLedger(content[:i])
-		require.ErrorIs(t, err, ErrDamaged, "cut at %d", i)
+		_, err := ledger.DecodeLedger(content[:i])
+		require.ErrorIs(t, err, pagefile.ErrDamaged, "cut at %d", i)
 	}
-	for name, bad := range map[string]*ledger{
+	for name, bad := range map[string]*ledger.Ledger{
 		"negative":  {Bytes: -1},
-		"overflow":  {Bytes: 1 << 61, Claims: map[string]claim{"a": {Bytes: 1 << 61}, "b": {Bytes: 1 << 61}}},
-		"claim":     {Claims: map[string]claim{"a": {Bytes: -5}}},
+		"overflow":  {Bytes: 1 << 61, Claims: map[string]ledger.Claim{"a": {Bytes: 1 << 61}, "b": {Bytes: 1 << 61}}},
+		"claim":     {Claims: map[string]ledger.Claim{"a": {Bytes: -5}}},
 		"day":       {Written: map[string]int64{"yesterday": 1}},
 		"no figure": {Counts: -1},
 	} {
-		content, err := bad.encode()
+		content, err := bad.Encode()
 		require.NoError(t, err)
-		_, err = decodeLedger(content)
-		require.ErrorIs(t, err, ErrDamaged, name)
+		_, err = ledger.DecodeLedger(content)
+		require.ErrorIs(t, err, pagefile.ErrDamaged, name)
 	}
 }
 
 // occupied is what the files of a root occupy that its budget is for.
 func occupied(t testing.TB, root string) int64 {
 	var sum int64
-	err := filepath.WalkDir(filepath.Join(root, versionDir), func(path string, d os.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(root, dir.VersionDir), func(path string, d os.DirEntry, err error) error {
 		ext := filepath.Ext(path)
-		if err != nil || d.IsDir() || ext != pageExt && ext != tmpExt || strings.Contains(path, "-usage") {
+		if err != nil || d.IsDir() || ext != dir.PageExt && ext != dir.TmpExt || strings.Contains(path, "-usage") {
 			return ignoreGone(err)
 		}
 		info, err := d.Info()
@@ -162,7 +165,7 @@ func TestBudgetIsNeverExceeded(t *testing.T) {
 			data[len(data)-1] ^= 1
 			require.NoError(t, os.WriteFile(path, data, 0o600))
 			l := layoutOf(t, testSections, testTokens)
-			require.ErrorIs(t, s.Read(ctx, refs[1], tokens[testTokens:2*testTokens], l, make([]byte, l.Size())), ErrDamaged)
+			require.ErrorIs(t, s.Read(ctx, refs[1], tokens[testTokens:2*testTokens], l, make([]byte, l.Size())), pagefile.ErrDamaged)
 		}
 		for _, ref := range s.Chain(ctx, prompt(seed%5, 3*testTokens), nil) { // promotes
 			readRef(t, s, ref, prompt(seed%5, 3*testTokens))
@@ -180,7 +183,7 @@ func TestBudgetIsNeverExceeded(t *testing.T) {
 // recorded is the figure in a root's ledger.
 func recorded(t *testing.T, root string) int64 {
 	t.Helper()
-	return readLedgerFile(t, Options{Local: TierConfig{Root: root}}).figure()
+	return readLedgerFile(t, Options{Local: TierConfig{Root: root}}).Figure()
 }
 
 // TestFigureIsNeverTooLow lets each operation of a Put that claims room, and of
@@ -213,7 +216,7 @@ func TestFigureIsNeverTooLow(t *testing.T) {
 // claimOf is what processes have claimed and not used.
 func claimOf(t *testing.T, o Options) int64 {
 	t.Helper()
-	return readLedgerFile(t, o).claimed()
+	return readLedgerFile(t, o).Claimed()
 }
 
 // TestLedgerOfTheDead: what a killed process has claimed is free again once
@@ -224,18 +227,18 @@ func TestLedgerOfTheDead(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, dead.Flush(ctx))
 	putChain(t, dead, prompt(1, testTokens))
-	require.Equal(t, int64(chunkBytes), claimOf(t, o)) // what was written is not recorded yet
-	require.NoError(t, dead.local.temp.lock.Close())
+	require.Equal(t, int64(ledger.ChunkBytes), claimOf(t, o)) // what was written is not recorded yet
+	require.NoError(t, dead.local.Temp.Lock.Close())
 
 	s := open(t, o)
-	require.Zero(t, claimOf(t, o)-s.books[tierLocal].claimed)
+	require.Zero(t, claimOf(t, o)-s.books[tierLocal].Claimed)
 	l := readLedgerFile(t, o)
 	require.Equal(t, occupied(t, o.Local.Root), l.Bytes)
-	require.EqualValues(t, chunkBytes, l.days()[0].Bytes)
+	require.EqualValues(t, ledger.ChunkBytes, l.Days()[0].Bytes)
 	require.Empty(t, l.Claims)
 	require.NoError(t, s.Close())
 	require.Empty(t, readLedgerFile(t, o).Claims)
-	require.Equal(t, occupied(t, o.Local.Root), readLedgerFile(t, o).figure())
+	require.Equal(t, occupied(t, o.Local.Root), readLedgerFile(t, o).Figure())
 }
 
 // TestLostLedger: without a ledger nothing is written below a budget before files
@@ -249,7 +252,7 @@ func TestLostLedger(t *testing.T) {
 	for name, lose := range map[string]func() error{
 		"missing": func() error { return os.Remove(ledgerPath(o)) },
 		"damaged": func() error { return os.WriteFile(ledgerPath(o), []byte("{}\ncrc32c 00000000\n"), 0o600) },
-		"huge":    func() error { return os.WriteFile(ledgerPath(o), make([]byte, maxLedgerBytes+1), 0o600) },
+		"huge":    func() error { return os.WriteFile(ledgerPath(o), make([]byte, dir.MaxLedgerBytes+1), 0o600) },
 	} {
 		require.NoError(t, s.Flush(ctx))
 		require.NoError(t, lose(), name)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // life counts running operations and ends them when the store closes.
@@ -27,7 +29,7 @@ func (l *life) enter(ctx context.Context) (opCtx context.Context, leave func(), 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.drained != nil {
-		return nil, nil, ErrClosed
+		return nil, nil, tier.ErrClosed
 	}
 	l.running++
 	opCtx, cancel := context.WithCancel(ctx)

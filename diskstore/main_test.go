@@ -14,6 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -38,14 +41,14 @@ var ctx = context.Background()
 const testTokens = 8
 
 // testSections has an odd row size, two groups and both kinds.
-var testSections = []Section{
-	{Group: 0, Layer: 0, Kind: KindK, RowBytes: 64},
-	{Group: 0, Layer: 0, Kind: KindV, RowBytes: 52},
-	{Group: 1, Layer: 1, Kind: KindK, RowBytes: 4096},
-	{Group: 1, Layer: 1, Kind: KindV, RowBytes: 1},
+var testSections = []pagefile.Section{
+	{Group: 0, Layer: 0, Kind: pagefile.KindK, RowBytes: 64},
+	{Group: 0, Layer: 0, Kind: pagefile.KindV, RowBytes: 52},
+	{Group: 1, Layer: 1, Kind: pagefile.KindK, RowBytes: 4096},
+	{Group: 1, Layer: 1, Kind: pagefile.KindV, RowBytes: 1},
 }
 
-func testFingerprint(n byte) Key { return Key{0: n, 31: 0xfe} }
+func testFingerprint(n byte) pagefile.Key { return pagefile.Key{0: n, 31: 0xfe} }
 
 // unsynced is the operating system's filesystem without waiting for the device,
 // for tests that are not about it.
@@ -101,9 +104,9 @@ func open(t testing.TB, o Options) *Store {
 	return s
 }
 
-func layoutOf(t testing.TB, sections []Section, tokens int) Layout {
+func layoutOf(t testing.TB, sections []pagefile.Section, tokens int) pagefile.Layout {
 	t.Helper()
-	l, err := NewLayout(sections, tokens)
+	l, err := pagefile.NewLayout(sections, tokens)
 	require.NoError(t, err)
 	return l
 }
@@ -111,7 +114,7 @@ func layoutOf(t testing.TB, sections []Section, tokens int) Layout {
 // fillRows fills every section of a page with bytes that follow from the key
 // alone, so that whoever reads the page can tell whether they are right. Half
 // of the rows compress well.
-func fillRows(l Layout, key Key, payload []byte) {
+func fillRows(l pagefile.Layout, key pagefile.Key, payload []byte) {
 	h := fnv.New64a()
 	h.Write(key[:])
 	rng := rand.New(rand.NewPCG(h.Sum64(), 1))
@@ -130,10 +133,10 @@ func fillRows(l Layout, key Key, payload []byte) {
 }
 
 // pageOf makes a page with rows that follow from its key.
-func pageOf(t testing.TB, parent Key, start int, tokens []int32, media ...Media) *Page {
+func pageOf(t testing.TB, parent pagefile.Key, start int, tokens []int32, media ...pagefile.Media) *pagefile.Page {
 	t.Helper()
 	l := layoutOf(t, testSections, len(tokens))
-	p := &Page{Parent: parent, Start: uint32(start), Tokens: tokens, Media: media, Layout: l, Payload: make([]byte, l.Size())}
+	p := &pagefile.Page{Parent: parent, Start: uint32(start), Tokens: tokens, Media: media, Layout: l, Payload: make([]byte, l.Size())}
 	fillRows(l, p.Key(), p.Payload)
 	return p
 }
@@ -148,7 +151,7 @@ func prompt(seed, n int) []int32 {
 }
 
 // putChain stores all of tokens: full pages and, when some remain, a tail.
-func putChain(t testing.TB, s *Store, tokens []int32) []*Page {
+func putChain(t testing.TB, s *Store, tokens []int32) []*pagefile.Page {
 	t.Helper()
 	pages := chainOf(t, s, tokens)
 	for _, p := range pages {
@@ -158,9 +161,9 @@ func putChain(t testing.TB, s *Store, tokens []int32) []*Page {
 }
 
 // chainOf returns the pages of tokens.
-func chainOf(t testing.TB, s *Store, tokens []int32) []*Page {
+func chainOf(t testing.TB, s *Store, tokens []int32) []*pagefile.Page {
 	t.Helper()
-	var pages []*Page
+	var pages []*pagefile.Page
 	parent := s.opt.Fingerprint
 	for at := 0; at < len(tokens); at += s.opt.PageTokens {
 		p := pageOf(t, parent, at, tokens[at:min(at+s.opt.PageTokens, len(tokens))])
@@ -204,7 +207,9 @@ func readChain(t testing.TB, s *Store, tokens []int32, n int) {
 }
 
 // filePath returns where a tier's root keeps a name.
-func filePath(root string, name Name) string { return filepath.Join(root, versionDir, relPath(name)) }
+func filePath(root string, name pagefile.Name) string {
+	return filepath.Join(root, dir.VersionDir, dir.RelPath(name))
+}
 
 // filesIn returns the paths below root that end in suffix.
 func filesIn(t testing.TB, root, suffix string) []string {
@@ -220,32 +225,32 @@ func filesIn(t testing.TB, root, suffix string) []string {
 }
 
 // listAll lists all files of a tier.
-func listAll(t testing.TB, s *Store, id tierID) []Info {
+func listAll(t testing.TB, s *Store, id tierID) []tier.Info {
 	t.Helper()
-	var infos []Info
-	require.NoError(t, s.list(ctx, id, func(info Info) { infos = append(infos, info) }))
+	var infos []tier.Info
+	require.NoError(t, s.list(ctx, id, func(info tier.Info) { infos = append(infos, info) }))
 	return infos
 }
 
 // evictPage evicts a page of the local tier, which must go.
-func evictPage(t require.TestingT, s *Store, info Info) {
+func evictPage(t require.TestingT, s *Store, info tier.Info) {
 	_, err := s.evict(ctx, tierLocal, info, true)
 	require.NoError(t, err)
 }
 
 // dropPage deletes a page from a tier, which must go.
-func dropPage(t require.TestingT, s *Store, id tierID, info Info) {
+func dropPage(t require.TestingT, s *Store, id tierID, info tier.Info) {
 	removed, err := s.drop(ctx, id, info)
 	require.NoError(t, err)
 	require.Equal(t, info.Bytes, removed.Bytes)
 }
 
 // verifyFile reads a whole page file and checks every byte of it.
-func verifyFile(ctx context.Context, fsys vfs.FS, path string) (*Header, error) {
-	blob, err := openFileBlob(fsys, path, Name{})
+func verifyFile(ctx context.Context, fsys vfs.FS, path string) (*pagefile.Header, error) {
+	blob, err := dir.OpenFileBlob(fsys, path, pagefile.Name{})
 	if err != nil {
 		return nil, err
 	}
 	defer blob.Close()
-	return streamPage(ctx, blob, nil)
+	return pagefile.StreamPage(ctx, blob, nil)
 }

@@ -18,6 +18,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/diskstore/tier/guard"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -140,9 +145,11 @@ func (f *fleet) act(rt *rapid.T, times int) {
 		h, tokens, what := f.anyHost(rt), tokens, what
 		sections := anySections.Draw(rt, "sections")
 		does := map[string]func(){
-			"put":   func() { h.put(sections, tokens) },
-			"read":  func() { wrong <- h.read(tokens) },
-			"rm":    func() { _, _ = h.s.purge(ctx, tierLocal, purge{fingerprint: h.o.Fingerprint, removed: func(Info) {}}) },
+			"put":  func() { h.put(sections, tokens) },
+			"read": func() { wrong <- h.read(tokens) },
+			"rm": func() {
+				_, _ = h.s.purge(ctx, tierLocal, purge{fingerprint: h.o.Fingerprint, removed: func(tier.Info) {}})
+			},
 			"gc":    func() { h.removeAll(tierLocal, len(tokens)) },
 			"below": func() { h.removeAll(tierRemote, len(tokens)) },
 			"count": func() { _, _ = h.s.Scan(ctx) },
@@ -161,7 +168,7 @@ func (f *fleet) act(rt *rapid.T, times int) {
 }
 
 // put stores a prompt's pages as far as there is room and the disk takes them.
-func (h *fleetHost) put(sections []Section, tokens []int32) {
+func (h *fleetHost) put(sections []pagefile.Section, tokens []int32) {
 	for _, p := range tinyPages(h.t, h.o, sections, tokens) {
 		if h.s.Put(ctx, p) != nil {
 			return
@@ -172,7 +179,7 @@ func (h *fleetHost) put(sections []Section, tokens []int32) {
 // read reads what is found of a prompt. It may be gone, and must not be wrong.
 func (h *fleetHost) read(tokens []int32) error {
 	for _, ref := range h.s.Chain(ctx, tokens, nil) {
-		l, err := NewLayout(tinySections, ref.Stored)
+		l, err := pagefile.NewLayout(tinySections, ref.Stored)
 		if err != nil {
 			return err
 		}
@@ -188,8 +195,8 @@ func (h *fleetHost) read(tokens []int32) error {
 
 // removeAll evicts pages as a collection does that has listed them a while ago.
 func (h *fleetHost) removeAll(id tierID, pages int) {
-	var infos []Info
-	if h.s.list(ctx, id, func(info Info) { infos = append(infos, info) }) == nil {
+	var infos []tier.Info
+	if h.s.list(ctx, id, func(info tier.Info) { infos = append(infos, info) }) == nil {
 		h.s.evictAll(ctx, id, infos, int64(pages)*tinyPage, tinyPage)
 	}
 }
@@ -205,11 +212,11 @@ func (f *fleet) goesAway(rt *rapid.T) {
 	h := f.anyHost(rt)
 	h.comesBack()
 	rule := vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(h.o.Remote.Root))}
-	switch how := rapid.SampledFrom([]error{syscall.EIO, syscall.ENOENT, syscall.ESTALE, syscall.EROFS, ErrTierTimeout}).Draw(rt, "how"); how {
-	case ErrTierTimeout:
+	switch how := rapid.SampledFrom([]error{syscall.EIO, syscall.ENOENT, syscall.ESTALE, syscall.EROFS, tier.ErrTierTimeout}).Draw(rt, "how"); how {
+	case tier.ErrTierTimeout:
 		h.gate = vfs.NewGate()
 		rule.Gate = h.gate
-		h.s.remote.lookupIn, h.s.remote.stepIn = 10*time.Millisecond, 10*time.Millisecond
+		h.s.remote.LookupIn, h.s.remote.StepIn = 10*time.Millisecond, 10*time.Millisecond
 	case syscall.EROFS:
 		rule.Ops, rule.Err = []vfs.Op{vfs.OpCreate, vfs.OpMkdir, vfs.OpRename, vfs.OpRemove, vfs.OpChtimes, vfs.OpLock}, how
 	default:
@@ -225,15 +232,15 @@ func (h *fleetHost) comesBack() {
 		h.gate.Open()
 		h.gate = nil
 	}
-	h.s.remote.idle()
-	h.s.remote.lookupIn, h.s.remote.stepIn = time.Minute, time.Minute
-	h.s.remote.breaker.success()
+	idle(h.s.remote)
+	h.s.remote.LookupIn, h.s.remote.StepIn = time.Minute, time.Minute
+	h.s.remote.Breaker.Success()
 }
 
 // idle waits until no worker does anything and nothing is to be given up.
-func (t *isolated) idle() {
+func idle(t *guard.Tier) {
 	for {
-		for _, workers := range []chan struct{}{t.lookup, t.transfer} {
+		for _, workers := range []chan struct{}{t.Lookup, t.Transfer} {
 			for range cap(workers) {
 				workers <- struct{}{}
 			}
@@ -241,7 +248,7 @@ func (t *isolated) idle() {
 				<-workers
 			}
 		}
-		if t.leaving.Load() == 0 {
+		if t.Leaving.Load() == 0 {
 			return
 		}
 	}
@@ -281,14 +288,14 @@ func (f *fleet) holds() {
 	for _, h := range f.hosts {
 		require.NoError(f.t, h.s.Flush(ctx))
 		if h.gate == nil {
-			h.s.remote.idle()
+			idle(h.s.remote)
 		}
 	}
 	for root, budget := range f.roots {
 		there := f.occupied(root)
 		require.LessOrEqual(f.t, there, budget, "%s is over its budget", root)
 		if l := f.ledger(root); l.Counts > 0 {
-			require.LessOrEqual(f.t, there, l.figure(), "the ledger of %s is too low", root)
+			require.LessOrEqual(f.t, there, l.Figure(), "the ledger of %s is too low", root)
 		}
 	}
 }
@@ -306,7 +313,7 @@ func (f *fleet) end() {
 		require.NoError(f.t, err)
 		h.close()
 		for _, root := range []string{h.o.Local.Root, h.o.Remote.Root} {
-			require.Equal(f.t, f.occupied(root), f.ledger(root).figure(), root)
+			require.Equal(f.t, f.occupied(root), f.ledger(root).Figure(), root)
 		}
 	}
 }
@@ -316,17 +323,17 @@ func (f *fleet) occupied(root string) int64 {
 	var sum int64
 	seen := make(map[any]bool)
 	var in func(dir string)
-	in = func(dir string) {
-		entries, err := f.mem.ReadDir(dir)
+	in = func(folder string) {
+		entries, err := f.mem.ReadDir(folder)
 		require.NoError(f.t, err)
 		for _, e := range entries {
-			path := filepath.Join(dir, e.Name())
+			path := filepath.Join(folder, e.Name())
 			if e.IsDir() {
 				in(path)
 				continue
 			}
 			ext := filepath.Ext(path)
-			if ext != pageExt && (ext != tmpExt || strings.Contains(path, "-usage")) {
+			if ext != dir.PageExt && (ext != dir.TmpExt || strings.Contains(path, "-usage")) {
 				continue
 			}
 			info, err := e.Info()
@@ -342,11 +349,11 @@ func (f *fleet) occupied(root string) int64 {
 }
 
 // ledger is that of a root; zero where nobody has written one.
-func (f *fleet) ledger(root string) *ledger {
-	path := filepath.Join(root, versionDir, ledgerFile)
+func (f *fleet) ledger(root string) *ledger.Ledger {
+	path := filepath.Join(root, dir.VersionDir, dir.LedgerFile)
 	info, err := f.mem.Lstat(path)
 	if err != nil {
-		return new(ledger)
+		return new(ledger.Ledger)
 	}
 	file, err := f.mem.Open(path)
 	require.NoError(f.t, err)
@@ -355,7 +362,7 @@ func (f *fleet) ledger(root string) *ledger {
 	if _, err := file.ReadAt(content, 0); err != nil {
 		require.NoError(f.t, errors.Join(err, fmt.Errorf("read %s", path)))
 	}
-	l, err := decodeLedger(content)
+	l, err := ledger.DecodeLedger(content)
 	require.NoError(f.t, err)
 	return l
 }

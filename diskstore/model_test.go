@@ -3,6 +3,7 @@ package diskstore
 import (
 	"testing"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -14,7 +15,7 @@ func TestModel(t *testing.T) {
 		o := testOptions(t, func(o *Options) { o.PageTokens = 3 })
 		s, err := Open(ctx, o)
 		require.NoError(rt, err)
-		m := &model{t: t, s: s, o: o, pages: map[string]Key{}, tails: map[string]map[string]bool{}}
+		m := &model{t: t, s: s, o: o, pages: map[string]pagefile.Key{}, tails: map[string]map[string]bool{}}
 		defer func() { require.NoError(rt, m.s.Close()) }()
 		rt.Repeat(map[string]func(*rapid.T){
 			"put":     m.put,
@@ -31,7 +32,7 @@ type model struct {
 	s *Store
 	o Options
 
-	pages map[string]Key             // tokens from 0 to the page's end → key
+	pages map[string]pagefile.Key    // tokens from 0 to the page's end → key
 	tails map[string]map[string]bool // tokens before the tail → tokens up to its end
 }
 
@@ -75,7 +76,7 @@ func (m *model) put(rt *rapid.T) {
 func (m *model) chain(rt *rapid.T) {
 	tokens := someTokens.Draw(rt, "tokens")
 	all, n, want := asString(tokens), m.o.PageTokens, 0
-	for want+n <= len(tokens) && m.pages[all[:want+n]] != (Key{}) {
+	for want+n <= len(tokens) && m.pages[all[:want+n]] != (pagefile.Key{}) {
 		want += n
 	}
 	best := 0

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/stretchr/testify/require"
 )
 
@@ -21,10 +22,10 @@ func manyPages(b *testing.B, o Options, n int) {
 	b.Helper()
 	past := time.Now().Add(-time.Hour)
 	for i := range n {
-		var key Key
+		var key pagefile.Key
 		key[0] = byte(i)
 		binary.BigEndian.PutUint32(key[4:], uint32(i))
-		path := filePath(o.Local.Root, Name{Fingerprint: o.Fingerprint, Key: key})
+		path := filePath(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Key: key})
 		if i < 256 {
 			require.NoError(b, os.MkdirAll(filepath.Dir(path), 0o700))
 		}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -46,7 +47,7 @@ type RAMConfig struct {
 type Options struct {
 	// Fingerprint identifies everything a row depends on except the tokens
 	// before it. It is the parent of every sequence's first page.
-	Fingerprint Key
+	Fingerprint pagefile.Key
 
 	// Identity is what the fingerprint was computed from, for people, tools
 	// and Reclaim. It is written to manifest.json and never trusted. Nil
@@ -132,8 +133,8 @@ func (o Options) withDefaults(fingerprint bool) (Options, error) {
 		return o, fmt.Errorf("open store: Local.Root is not set: %w", ErrOptions)
 	case o.Local.Root == o.Remote.Root:
 		return o, fmt.Errorf("open store: local and remote root are both %s: %w", o.Local.Root, ErrOptions)
-	case o.PageTokens < 1 || o.PageTokens > maxTokens:
-		return o, fmt.Errorf("open store: PageTokens is %d, want 1 to %d: %w", o.PageTokens, maxTokens, ErrOptions)
+	case o.PageTokens < 1 || o.PageTokens > pagefile.MaxTokens:
+		return o, fmt.Errorf("open store: PageTokens is %d, want 1 to %d: %w", o.PageTokens, pagefile.MaxTokens, ErrOptions)
 	case o.RAM.BudgetBytes < 0 || o.Local.BudgetBytes < 0 || o.Remote.BudgetBytes < 0:
 		return o, fmt.Errorf("open store: a budget is negative: %w", ErrOptions)
 	case o.WritePerDay < 0 || o.ReadAheadBytes < 0:

@@ -44,12 +44,12 @@ func (s *Store) alone(id tierID) bool {
 		return false
 	}
 	_, took := s.usage[id].counted()
-	return s.remote.breaker.resting() || s.refused.within(max(refusalLasts, countPause*took), time.Now())
+	return s.remote.Breaker.Resting() || s.refused.within(max(refusalLasts, countPause*took), time.Now())
 }
 
 // outageBatch is how many bytes are freed beyond what must be while a tier is alone.
 func (s *Store) outageBatch(ctx context.Context, id tierID) int64 {
-	if budget := s.books[id].budget; budget > 0 {
+	if budget := s.books[id].Budget; budget > 0 {
 		return budget / outageShare
 	}
 	_, slack, _ := s.reserve(ctx, id) // none where that fails

@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -18,17 +20,17 @@ import (
 var outages = map[string]func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) (end func()){
 	"its breaker is open": func(s *Store, _ *vfs.Injector, _ *regexp.Regexp) func() {
 		now := time.Now()
-		s.remote.breaker.now = func() time.Time { return now }
-		s.remote.breaker.failure(ErrTierTimeout, true)
+		s.remote.Breaker.Now = func() time.Time { return now }
+		s.remote.Breaker.Failure(tier.ErrTierTimeout, true)
 		return func() { now = now.Add(time.Hour) } // it may be asked again
 	},
 	"every operation fails": func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) func() {
 		inj.Add(vfs.Rule{Path: remote, Err: syscall.EIO})
-		return func() { inj.Reset(); s.remote.breaker.success() }
+		return func() { inj.Reset(); s.remote.Breaker.Success() }
 	},
 	"its root is gone": func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) func() {
 		inj.Add(vfs.Rule{Path: remote, Err: syscall.ENOENT})
-		return func() { inj.Reset(); s.remote.breaker.success() }
+		return func() { inj.Reset(); s.remote.Breaker.Success() }
 	},
 	"it cannot be written": func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) func() {
 		inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{vfs.OpCreate, vfs.OpMkdir, vfs.OpLock, vfs.OpRename}, Err: syscall.EROFS})
@@ -37,7 +39,7 @@ var outages = map[string]func(s *Store, inj *vfs.Injector, remote *regexp.Regexp
 	"it fails when room is made": func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) func() {
 		inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{vfs.OpWrite}, Err: syscall.ENOSPC})
 		inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{vfs.OpReadDir}, Err: syscall.EIO})
-		return func() { inj.Reset(); s.remote.breaker.success() }
+		return func() { inj.Reset(); s.remote.Breaker.Success() }
 	},
 }
 
@@ -82,17 +84,19 @@ func TestOutageOfTheRemoteDeletesNothingThatFits(t *testing.T) {
 }
 
 // notSharedTier is one that another machine writes to, as locks show.
-type notSharedTier struct{ Tier }
+type notSharedTier struct{ tier.Tier }
 
 func (notSharedTier) Account(context.Context, func([]byte, string) ([]byte, error)) ([]byte, error) {
-	return nil, ErrNotShared
+	return nil, tier.ErrNotShared
 }
 
 func (notSharedTier) Lock(context.Context) (func(), error) {
-	return nil, fmt.Errorf("%w (%w)", ErrNotShared, ErrLocked)
+	return nil, fmt.Errorf("%w (%w)", tier.ErrNotShared, tier.ErrLocked)
 }
 
-func (notSharedTier) Create(context.Context, Name) (Upload, error) { return nil, ErrNotShared }
+func (notSharedTier) Create(context.Context, pagefile.Name) (tier.Upload, error) {
+	return nil, tier.ErrNotShared
+}
 
 // TestOutageOfTheRemoteListsTheLocalTierSeldom: not for every Put into a tier that is
 // full, or nearly, and whose pages cannot move down.
@@ -107,7 +111,7 @@ func TestOutageOfTheRemoteListsTheLocalTierSeldom(t *testing.T) {
 			outages["it cannot be written"](s, inj, remote)
 		},
 		"another machine writes to it": func(s *Store, _ *vfs.Injector, _ *regexp.Regexp) {
-			s.remote.inner = notSharedTier{s.remote.inner}
+			s.remote.Inner = notSharedTier{s.remote.Inner}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -140,7 +144,7 @@ func TestOutageOfTheRemoteListsTheLocalTierSeldom(t *testing.T) {
 
 // lockCounter counts how often the lock for collecting was asked for.
 type lockCounter struct {
-	Tier
+	tier.Tier
 	asked atomic.Int32
 }
 
@@ -173,10 +177,10 @@ func TestNobodyWaitsForTheLockOfAnotherMachinesTier(t *testing.T) {
 	ob.Remote = o.Remote
 	ob.FS = crampedFS{sh.from("b"), o.Remote.Root}
 	b := open(t, ob)
-	locks := &lockCounter{Tier: b.remote.inner}
-	b.remote.inner = locks
+	locks := &lockCounter{Tier: b.remote.Inner}
+	b.remote.Inner = locks
 	_, err := b.lockTier(ctx, tierRemote, demand{})
-	require.ErrorIs(t, err, ErrNotShared)
+	require.ErrorIs(t, err, tier.ErrNotShared)
 	require.EqualValues(t, 1, locks.asked.Load())
 }
 
@@ -220,8 +224,8 @@ func TestReaderOfACountedTierCountsSeldom(t *testing.T) {
 	b := open(t, ob)
 	_, err := b.count(ctx, tierRemote, nil)
 	require.NoError(t, err)
-	require.ErrorIs(t, b.books[tierRemote].record(ctx), ErrNotShared)
-	figure, known := b.books[tierRemote].figure()
+	require.ErrorIs(t, b.books[tierRemote].Record(ctx), tier.ErrNotShared)
+	figure, known := b.books[tierRemote].Figure()
 	require.True(t, known)
 	require.Equal(t, recorded(t, oa.Remote.Root), figure)
 	b.usage[tierRemote].mu.Lock()

@@ -4,6 +4,10 @@ import (
 	"context"
 	"fmt"
 	"os"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
 // Placed says where a page's rows lie on the local disk, for a caller that can
@@ -31,7 +35,7 @@ func (p *Placed) Close() error { return p.File.Close() }
 // Besides the errors of Read it returns ErrNotPlaced for a page that has no
 // place on the local disk that could be used as it is. Then, unlike after any
 // other error, buf holds the page.
-func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout Layout, buf []byte) (*Placed, error) {
+func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte) (*Placed, error) {
 	ctx, leave, err := s.life.enter(ctx)
 	if err != nil {
 		return nil, err
@@ -59,12 +63,12 @@ func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout 
 
 // place returns where the layout's rows lie. The file is the result's from then
 // on, the blob's after an error.
-func (v verified) place(layout Layout) (*Placed, error) {
+func (v verified) place(layout pagefile.Layout) (*Placed, error) {
 	if v.tier != tierLocal {
 		// Whoever reads rows in place waits for them, and has no other copy.
 		return nil, fmt.Errorf("it is in the %v tier: %w", v.tier, ErrNotPlaced)
 	}
-	if !v.header.raw() {
+	if !v.header.Raw() {
 		return nil, fmt.Errorf("it is compressed: %w", ErrNotPlaced)
 	}
 	file := osFile(v.blob)
@@ -72,7 +76,7 @@ func (v verified) place(layout Layout) (*Placed, error) {
 		return nil, fmt.Errorf("it is in no file of the operating system: %w", ErrNotPlaced)
 	}
 	placed := &Placed{File: file}
-	at, _ := layout.within(v.header.Layout)
+	at, _ := layout.Within(v.header.Layout)
 	for _, i := range at {
 		placed.Offsets = append(placed.Offsets, v.header.Sections[i].Offset)
 	}
@@ -81,11 +85,11 @@ func (v verified) place(layout Layout) (*Placed, error) {
 
 // osFile returns the operating system's file that a blob reads, nil when it
 // reads something else.
-func osFile(b Blob) *os.File {
-	fb, ok := b.(*fileBlob)
+func osFile(b tier.Blob) *os.File {
+	fb, ok := b.(*dir.FileBlob)
 	if !ok {
 		return nil
 	}
-	file, _ := fb.file.(*os.File)
+	file, _ := fb.File.(*os.File)
 	return file
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/stretchr/testify/require"
 )
 
@@ -35,7 +36,7 @@ func TestReadPlacedKeepsNoFileOpen(t *testing.T) {
 		readRef(t, s, refs[0], tokens)
 		requireNotPlaced(t, packed, refs[0], tokens, "compressed")
 		_, _, err = readPlaced(t, s, refs[0], prompt(2, testTokens))
-		require.ErrorIs(t, err, ErrMismatch)
+		require.ErrorIs(t, err, pagefile.ErrMismatch)
 	}
 	require.Equal(t, before, descriptors(t))
 
@@ -45,7 +46,7 @@ func TestReadPlacedKeepsNoFileOpen(t *testing.T) {
 	requireNotPlaced(t, s, refs[1], tokens, "remote")
 	require.NoError(t, os.Truncate(filePath(o.Local.Root, s.refName(refs[0])), 5000))
 	_, _, err := readPlaced(t, s, refs[0], tokens)
-	require.ErrorIs(t, err, ErrDamaged)
+	require.ErrorIs(t, err, pagefile.ErrDamaged)
 	require.NoError(t, s.Flush(ctx))
 	// Files of the remote tier are closed in the background.
 	require.Eventually(t, func() bool { return descriptors(t) == before }, 5*time.Second, time.Millisecond)

@@ -9,6 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -79,31 +82,31 @@ func TestPlacedFileOutlivesThePage(t *testing.T) {
 		t.Skip("an open file cannot be removed")
 	}
 	page := physicalPage(t)
-	for name, lose := range map[string]func(*testing.T, *Store, Name){
-		"removed": func(t *testing.T, s *Store, name Name) {
-			removed, err := s.local.Remove(ctx, Info{Name: name})
+	for name, lose := range map[string]func(*testing.T, *Store, pagefile.Name){
+		"removed": func(t *testing.T, s *Store, name pagefile.Name) {
+			removed, err := s.local.Remove(ctx, tier.Info{Name: name})
 			require.NoError(t, err)
 			require.True(t, removed)
 		},
-		"quarantined": func(t *testing.T, s *Store, name Name) {
-			moved, err := s.local.Quarantine(ctx, Info{Name: name}, "test")
+		"quarantined": func(t *testing.T, s *Store, name pagefile.Name) {
+			moved, err := s.local.Quarantine(ctx, tier.Info{Name: name}, "test")
 			require.NoError(t, err)
 			require.True(t, moved)
 		},
-		"replaced": func(t *testing.T, s *Store, name Name) {
+		"replaced": func(t *testing.T, s *Store, name pagefile.Name) {
 			upload(t, s.local, name, make([]byte, page), time.Now())
 		},
-		"demoted": func(t *testing.T, s *Store, name Name) {
+		"demoted": func(t *testing.T, s *Store, name pagefile.Name) {
 			info, err := s.local.Stat(ctx, name)
 			require.NoError(t, err)
 			evictPage(t, s, info)
 			require.NoFileExists(t, filePath(s.opt.Local.Root, name))
 			require.FileExists(t, filePath(s.opt.Remote.Root, name))
 		},
-		"deleted with its root": func(t *testing.T, s *Store, _ Name) {
+		"deleted with its root": func(t *testing.T, s *Store, _ pagefile.Name) {
 			require.NoError(t, os.RemoveAll(s.opt.Local.Root))
 		},
-		"given up by its store": func(t *testing.T, s *Store, _ Name) {
+		"given up by its store": func(t *testing.T, s *Store, _ pagefile.Name) {
 			require.NoError(t, s.Close())
 		},
 	} {
@@ -165,10 +168,10 @@ func TestReadPlacedFailsLikeRead(t *testing.T) {
 	tokens := prompt(1, testTokens)
 	for name, edit := range map[string]func(data []byte) []byte{
 		"header":  func(data []byte) []byte { data[100] ^= 1; return data },
-		"offset":  func(data []byte) []byte { data[fixedBytes+4*testTokens+13] ^= 0x10; return data },
+		"offset":  func(data []byte) []byte { data[pagefile.FixedBytes+4*testTokens+13] ^= 0x10; return data },
 		"payload": func(data []byte) []byte { data[5000] ^= 1; return data },
 		"footer":  func(data []byte) []byte { data[len(data)-1] ^= 1; return data },
-		"length":  func(data []byte) []byte { return data[:len(data)-PageAlign] },
+		"length":  func(data []byte) []byte { return data[:len(data)-pagefile.PageAlign] },
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := testOptions(t)
@@ -180,24 +183,24 @@ func TestReadPlacedFailsLikeRead(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(path, edit(data), 0o600))
 			_, placed, err := readPlaced(t, s, ref, tokens)
-			require.ErrorIs(t, err, ErrDamaged)
+			require.ErrorIs(t, err, pagefile.ErrDamaged)
 			require.NotErrorIs(t, err, ErrNotPlaced)
 			require.Nil(t, placed)
 			require.NoFileExists(t, path)
-			require.Len(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt), 1)
+			require.Len(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt), 1)
 			_, _, err = readPlaced(t, s, ref, tokens)
-			require.ErrorIs(t, err, ErrNotFound)
+			require.ErrorIs(t, err, tier.ErrNotFound)
 		})
 	}
 	s := open(t, testOptions(t))
 	putChain(t, s, tokens)
 	ref := s.Chain(ctx, tokens, nil)[0]
 	_, _, err := readPlaced(t, s, ref, prompt(2, testTokens))
-	require.ErrorIs(t, err, ErrMismatch)
+	require.ErrorIs(t, err, pagefile.ErrMismatch)
 	l := layoutOf(t, testSections, testTokens)
 	_, err = s.ReadPlaced(ctx, ref, tokens, l, make([]byte, 1))
-	require.ErrorIs(t, err, ErrInvalidPage)
+	require.ErrorIs(t, err, pagefile.ErrInvalidPage)
 	require.NoError(t, s.Close())
 	_, _, err = readPlaced(t, s, ref, tokens)
-	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, err, tier.ErrClosed)
 }

@@ -9,6 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -37,25 +40,25 @@ const (
 // It returns ErrInvalidPage; ErrNoSpace when there is no room; ErrWriteCap;
 // ErrClosed, ctx's error, or an error of the filesystem. After an error nothing
 // partial is visible and the next Put may well succeed.
-func (s *Store) Put(ctx context.Context, p *Page) error { return s.put(ctx, p, false) }
+func (s *Store) Put(ctx context.Context, p *pagefile.Page) error { return s.put(ctx, p, false) }
 
 // PutIfRoom is Put for a page that nothing is to go for: it stores it only where there is
 // room to spare, and makes neither it nor its chain more recent than the page it continues.
 // Otherwise it returns ErrNoSpace.
-func (s *Store) PutIfRoom(ctx context.Context, p *Page) error { return s.put(ctx, p, true) }
+func (s *Store) PutIfRoom(ctx context.Context, p *pagefile.Page) error { return s.put(ctx, p, true) }
 
-func (s *Store) put(ctx context.Context, p *Page, meek bool) error {
+func (s *Store) put(ctx context.Context, p *pagefile.Page, meek bool) error {
 	ctx, leave, err := s.life.enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
 	defer s.traffic.enter()()
-	if err := p.check(s.opt.PageTokens); err != nil {
+	if err := p.Check(s.opt.PageTokens); err != nil {
 		return err
 	}
 	if (p.Start == 0) != (p.Parent == s.opt.Fingerprint) {
-		return fmt.Errorf("put page: start %d does not go with parent %v: %w", p.Start, p.Parent, ErrInvalidPage)
+		return fmt.Errorf("put page: start %d does not go with parent %v: %w", p.Start, p.Parent, pagefile.ErrInvalidPage)
 	}
 	name := s.pageName(p.Key())
 	if len(p.Tokens) < s.opt.PageTokens {
@@ -67,30 +70,30 @@ func (s *Store) put(ctx context.Context, p *Page, meek bool) error {
 		return nil
 	}
 	if vfs.IsNoSpace(err) {
-		err = fmt.Errorf("%w (%w)", err, ErrNoSpace)
+		err = fmt.Errorf("%w (%w)", err, tier.ErrNoSpace)
 	}
 	s.counts.putErrors.Add(1)
-	if ctx.Err() == nil && !meek && !errors.Is(err, ErrWriteCap) {
+	if ctx.Err() == nil && !meek && !errors.Is(err, ledger.ErrWriteCap) {
 		s.counts.tierErrors.Add(1)
 		s.health.note("put", err)
 	}
 	return fmt.Errorf("put page %v: %w", name.Key, err)
 }
 
-func (s *Store) putName(ctx context.Context, name Name, p *Page, meek bool) error {
+func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Page, meek bool) error {
 	if s.stored(ctx, name, p, meek) {
 		return s.local.Persist(ctx, name)
 	}
-	p.clearGaps()
+	p.ClearGaps()
 	c := s.codec
 	if !s.opt.Compress {
 		c = nil
 	}
-	e, err := encodePage(s.opt.Fingerprint, s.opt.PageTokens, p, c)
+	e, err := pagefile.EncodePage(s.opt.Fingerprint, s.opt.PageTokens, p, c)
 	if err != nil {
 		return err
 	}
-	size := e.header.FileBytes
+	size := e.Header.FileBytes
 	at := position{parent: p.Parent, start: p.Start}
 	find := s.makeRoom
 	if meek {
@@ -102,7 +105,7 @@ func (s *Store) putName(ctx context.Context, name Name, p *Page, meek bool) erro
 		// not give back at once what was removed.
 		collectCtx, cancel := context.WithTimeout(ctx, roomWait)
 		want := demandAt(at, s.moveUp(ctx, at))
-		want.disk = 2 * alignUp(size)
+		want.disk = 2 * pagefile.AlignUp(size)
 		cerr := s.collect(collectCtx, tierLocal, want)
 		cancel()
 		if cerr != nil {
@@ -115,9 +118,9 @@ func (s *Store) putName(ctx context.Context, name Name, p *Page, meek bool) erro
 	}
 	s.counts.puts.Add(1)
 	s.counts.wroteBytes.Add(uint64(size))
-	s.keepWarm(Info{Name: name, Bytes: size, Used: time.Now()}, tierLocal, e.header, p.Payload)
-	if name.Class == ClassTail {
-		s.trimTails(ctx, tierLocal, e.header)
+	s.keepWarm(tier.Info{Name: name, Bytes: size, Used: time.Now()}, tierLocal, e.Header, p.Payload)
+	if name.Class == pagefile.ClassTail {
+		s.trimTails(ctx, tierLocal, e.Header)
 	}
 	s.afterGrowth(ctx)
 	return nil
@@ -126,7 +129,7 @@ func (s *Store) putName(ctx context.Context, name Name, p *Page, meek bool) erro
 // stored reports whether the local tier holds a page whose header is good and
 // which has the sections of p, and touches it unless it is meek. Anything else that
 // has the name may be replaced.
-func (s *Store) stored(ctx context.Context, name Name, p *Page, meek bool) bool {
+func (s *Store) stored(ctx context.Context, name pagefile.Name, p *pagefile.Page, meek bool) bool {
 	info, err := s.local.Stat(ctx, name)
 	if err != nil {
 		return false
@@ -135,7 +138,7 @@ func (s *Store) stored(ctx context.Context, name Name, p *Page, meek bool) bool 
 	if err != nil {
 		return false
 	}
-	if _, ok := p.Layout.within(h.Layout); !ok {
+	if _, ok := p.Layout.Within(h.Layout); !ok {
 		return false
 	}
 	if now := s.now(); !meek && !s.fresh(tierLocal, chainUsed(info.Used, p.Start), now) {
@@ -146,33 +149,33 @@ func (s *Store) stored(ctx context.Context, name Name, p *Page, meek bool) bool 
 
 // errUnreachable reports a page that nobody could find: the one that it continues is not
 // stored.
-var errUnreachable = fmt.Errorf("the page it continues is not stored: %w", ErrNoSpace)
+var errUnreachable = fmt.Errorf("the page it continues is not stored: %w", tier.ErrNoSpace)
 
 // roomFor reserves room for a file of n bytes at a place in the local tier, and
 // returns the recency to store it with.
-type roomFor func(ctx context.Context, n int64, at position) (*room, time.Time, error)
+type roomFor func(ctx context.Context, n int64, at position) (*ledger.Room, time.Time, error)
 
 // write stores an encoded page in the local tier, in room that is found for it
 // first, and counts it.
-func (s *Store) write(ctx context.Context, name Name, e *encodedPage, at position, find roomFor) error {
-	room, used, err := find(ctx, e.header.FileBytes, at)
+func (s *Store) write(ctx context.Context, name pagefile.Name, e *pagefile.EncodedPage, at position, find roomFor) error {
+	room, used, err := find(ctx, e.Header.FileBytes, at)
 	if err != nil {
 		return err
 	}
-	defer room.cancel()
+	defer room.Cancel()
 	up, err := s.local.Create(ctx, name)
 	if err != nil {
 		return err
 	}
-	defer func() { room.wasted(up.Written()) }() // but not where it has become a file
+	defer func() { room.Wasted(up.Written()) }() // but not where it has become a file
 	defer up.Abort()
-	if err := e.writeTo(func(p []byte) error { return up.Write(ctx, p) }); err != nil {
+	if err := e.WriteTo(func(p []byte) error { return up.Write(ctx, p) }); err != nil {
 		return err
 	}
 	if err := s.commitTo(ctx, tierLocal, up, room, used); err != nil {
 		return err
 	}
-	if name.Class == ClassPage {
+	if name.Class == pagefile.ClassPage {
 		s.links.put(name.Key, link{parent: at.parent, start: at.start, used: chainUsed(used, at.start)})
 	}
 	return nil
@@ -180,32 +183,32 @@ func (s *Store) write(ctx context.Context, name Name, e *encodedPage, at positio
 
 // makeRoom is a roomFor that waits, while there is no room, for files that were
 // used before this one to be evicted.
-func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *room, used time.Time, err error) {
+func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *ledger.Room, used time.Time, err error) {
 	b := s.books[tierLocal]
-	if b.budget > 0 && alignUp(n) > b.budget {
-		return nil, used, fmt.Errorf("page of %d bytes in a budget of %d, raise it: %w", n, b.budget, ErrNoSpace)
+	if b.Budget > 0 && pagefile.AlignUp(n) > b.Budget {
+		return nil, used, fmt.Errorf("page of %d bytes in a budget of %d, raise it: %w", n, b.Budget, tier.ErrNoSpace)
 	}
 	wait, cancel := context.WithTimeout(ctx, roomWait)
 	defer cancel()
 	var done <-chan struct{} // of the collection that was asked for
 	for last, rounds := false, 0; ; {
-		changed := b.changes()
-		r, err = b.reserve(ctx, n)
+		changed := b.Changes()
+		r, err = b.Reserve(ctx, n)
 		s.capped.note(err)
-		full := errors.Is(err, ErrNoSpace) && !vfs.IsNoSpace(err)
+		full := errors.Is(err, tier.ErrNoSpace) && !vfs.IsNoSpace(err)
 		switch {
 		case err == nil && used.IsZero():
 			return r, recency(s.chainTime(ctx, at, s.now()), at.start), nil
-		case !full && !errors.Is(err, errNotCounted):
+		case !full && !errors.Is(err, ledger.ErrNotCounted):
 			return r, used, err
 		case last:
-			return nil, used, fmt.Errorf("%w (%w)", err, ErrNoSpace)
+			return nil, used, fmt.Errorf("%w (%w)", err, tier.ErrNoSpace)
 		case done == nil && !s.reachable(ctx, at):
 			return nil, used, errUnreachable
 		case done == nil:
 			used = s.moveUp(ctx, at)
 			want := demandAt(at, used)
-			want.room = alignUp(n)
+			want.room = pagefile.AlignUp(n)
 			s.requestCollection(want)
 			done = s.collecting[tierLocal].done()
 		}
@@ -214,7 +217,7 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *room, us
 		case <-done:
 			// If there was room another Put may have taken it.
 			last, done = s.exhausted.Load(), nil
-			if rounds++; errors.Is(err, errNotCounted) || rounds > 1 {
+			if rounds++; errors.Is(err, ledger.ErrNotCounted) || rounds > 1 {
 				waitAny(wait, changed, countAgain/4)
 			}
 		case <-wait.Done():
@@ -225,30 +228,30 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *room, us
 
 // spareRoom is a roomFor that evicts nothing, and leaves so much free that nothing
 // is evicted afterwards.
-func (s *Store) spareRoom(ctx context.Context, n int64, at position) (*room, time.Time, error) {
+func (s *Store) spareRoom(ctx context.Context, n int64, at position) (*ledger.Room, time.Time, error) {
 	b, used := s.books[tierLocal], s.now()
 	if !s.reachable(ctx, at) {
 		return nil, used, errUnreachable
 	}
-	if b.budget == 0 {
+	if b.Budget == 0 {
 		switch short, _, err := s.reserve(ctx, tierLocal); {
 		case err != nil:
 			return nil, used, err
-		case short+alignUp(n) > 0:
-			return nil, used, fmt.Errorf("no room to spare on the filesystem: %w", ErrNoSpace)
+		case short+pagefile.AlignUp(n) > 0:
+			return nil, used, fmt.Errorf("no room to spare on the filesystem: %w", tier.ErrNoSpace)
 		}
 	}
-	r, err := b.reserve(ctx, n)
+	r, err := b.Reserve(ctx, n)
 	s.capped.note(err)
-	if errors.Is(err, errNotCounted) {
-		err = fmt.Errorf("%w (%w)", err, ErrNoSpace)
+	if errors.Is(err, ledger.ErrNotCounted) {
+		err = fmt.Errorf("%w (%w)", err, tier.ErrNoSpace)
 	}
 	if err != nil {
 		return nil, used, err
 	}
-	if figure, known := b.figure(); b.budget > 0 && (!known || nearlyFull(figure, b.budget)) {
-		r.cancel()
-		return nil, used, fmt.Errorf("no room to spare in a budget of %d: %w", b.budget, ErrNoSpace)
+	if figure, known := b.Figure(); b.Budget > 0 && (!known || nearlyFull(figure, b.Budget)) {
+		r.Cancel()
+		return nil, used, fmt.Errorf("no room to spare in a budget of %d: %w", b.Budget, tier.ErrNoSpace)
 	}
 	if l, ok := s.localLink(ctx, at.parent); ok && at.start > 0 && !l.used.IsZero() {
 		used = l.used
@@ -273,7 +276,7 @@ func (s *Store) reachable(ctx context.Context, at position) bool {
 	if at.start == 0 {
 		return true
 	}
-	for _, id := range s.tiers(TierLocal) {
+	for _, id := range s.tiers(tier.Local) {
 		if _, err := s.tier(id).Stat(ctx, s.pageName(at.parent)); err == nil {
 			return true
 		}
@@ -282,7 +285,7 @@ func (s *Store) reachable(ctx context.Context, at position) bool {
 }
 
 // commitTo commits an upload into the room reserved for it and counts the file.
-func (s *Store) commitTo(ctx context.Context, id tierID, up Upload, room *room, used time.Time) error {
+func (s *Store) commitTo(ctx context.Context, id tierID, up tier.Upload, room *ledger.Room, used time.Time) error {
 	s.commit[id].RLock()
 	defer s.commit[id].RUnlock()
 	done, err := up.Commit(ctx, used)
@@ -290,19 +293,19 @@ func (s *Store) commitTo(ctx context.Context, id tierID, up Upload, room *room, 
 	if done.Bytes > 0 {
 		s.verdicts[id].replaced(done.Name)
 		s.usage[id].commit(done)
-		room.finish(done.Physical)
+		room.Finish(done.Physical)
 	}
 	return err
 }
 
 // appearedLate counts a file of the remote tier whose Commit was given up, and
 // which is there all the same.
-func (s *Store) appearedLate(done Committed) {
+func (s *Store) appearedLate(done tier.Committed) {
 	s.commit[tierRemote].RLock()
 	defer s.commit[tierRemote].RUnlock()
 	s.verdicts[tierRemote].replaced(done.Name)
 	s.usage[tierRemote].commit(done)
-	s.books[tierRemote].appeared(done.Physical)
+	s.books[tierRemote].Appeared(done.Physical)
 }
 
 // afterGrowth asks for a collection when the local tier is near its limit or has
@@ -316,13 +319,13 @@ func (s *Store) afterGrowth(ctx context.Context) {
 
 // trimTails removes the tails that h, just stored, makes superfluous. Failures
 // are left for the next tail.
-func (s *Store) trimTails(ctx context.Context, id tierID, h *Header) {
+func (s *Store) trimTails(ctx context.Context, id tierID, h *pagefile.Header) {
 	t := s.tier(id)
 	infos, err := t.Tails(ctx, h.Fingerprint, h.Parent)
 	if err != nil {
 		return
 	}
-	slices.SortFunc(infos, func(a, b Info) int {
+	slices.SortFunc(infos, func(a, b tier.Info) int {
 		return cmp.Or(b.Used.Compare(a.Used), slices.Compare(a.Key[:], b.Key[:]))
 	})
 	kept, gone := 1, s.newRemoval(id)
@@ -342,8 +345,8 @@ func (s *Store) trimTails(ctx context.Context, id tierID, h *Header) {
 }
 
 // trimCopied does so for a tail that was copied to a tier.
-func (s *Store) trimCopied(ctx context.Context, id tierID, name Name) {
-	if name.Class != ClassTail {
+func (s *Store) trimCopied(ctx context.Context, id tierID, name pagefile.Name) {
+	if name.Class != pagefile.ClassTail {
 		return
 	}
 	if h, err := s.headerOf(ctx, s.tier(id), name); err == nil {
@@ -353,9 +356,9 @@ func (s *Store) trimCopied(ctx context.Context, id tierID, name Name) {
 
 // extends reports whether h continues the tail stored at name and has all that it
 // has. A state is that of one position: a longer tail has another.
-func (s *Store) extends(ctx context.Context, t Tier, name Name, h *Header) bool {
+func (s *Store) extends(ctx context.Context, t tier.Tier, name pagefile.Name, h *pagefile.Header) bool {
 	old, err := s.headerOf(ctx, t, name)
-	if err != nil || len(old.Tokens) >= len(h.Tokens) || old.Layout.hasState() {
+	if err != nil || len(old.Tokens) >= len(h.Tokens) || old.Layout.HasState() {
 		return false
 	}
 	n := len(old.Tokens)
@@ -363,17 +366,17 @@ func (s *Store) extends(ctx context.Context, t Tier, name Name, h *Header) bool 
 }
 
 // headerOf opens a page and reads its header, which belongs there.
-func (s *Store) headerOf(ctx context.Context, t Tier, name Name) (*Header, error) {
+func (s *Store) headerOf(ctx context.Context, t tier.Tier, name pagefile.Name) (*pagefile.Header, error) {
 	blob, err := t.Open(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	defer blob.Close()
-	h, err := readHeader(ctx, blob)
+	h, err := pagefile.ReadHeader(ctx, blob)
 	if err != nil {
 		return nil, err
 	}
-	if err := h.checkName(name); err != nil {
+	if err := h.CheckName(name); err != nil {
 		return nil, err
 	}
 	return h, nil
@@ -383,18 +386,18 @@ func (s *Store) headerOf(ctx context.Context, t Tier, name Name) (*Header, error
 // as it found it: no bytes when another was quicker, whose removal that is then.
 // The room is free once a removal has settled. A file that has been replaced since
 // it was described stays: it is not the one that was to go.
-func (s *Store) drop(ctx context.Context, id tierID, info Info) (removed Info, err error) {
-	return s.dropIf(ctx, id, info, func(now Info) bool { return now.Bytes == info.Bytes })
+func (s *Store) drop(ctx context.Context, id tierID, info tier.Info) (removed tier.Info, err error) {
+	return s.dropIf(ctx, id, info, func(now tier.Info) bool { return now.Bytes == info.Bytes })
 }
 
 // dropUnused is drop for a file that stays as well when it has been used since.
-func (s *Store) dropUnused(ctx context.Context, id tierID, info Info) (removed Info, err error) {
-	return s.dropIf(ctx, id, info, func(now Info) bool { return now.Bytes == info.Bytes && now.Used.Equal(info.Used) })
+func (s *Store) dropUnused(ctx context.Context, id tierID, info tier.Info) (removed tier.Info, err error) {
+	return s.dropIf(ctx, id, info, func(now tier.Info) bool { return now.Bytes == info.Bytes && now.Used.Equal(info.Used) })
 }
 
 // dropIf is drop for a file of which same, given what it is now, returns true.
-func (s *Store) dropIf(ctx context.Context, id tierID, info Info, same func(now Info) bool) (removed Info, err error) {
-	none := Info{Name: info.Name}
+func (s *Store) dropIf(ctx context.Context, id tierID, info tier.Info, same func(now tier.Info) bool) (removed tier.Info, err error) {
+	none := tier.Info{Name: info.Name}
 	lock := sync.Locker(&s.commit[id])
 	if id == tierRemote { // which may hang, and is not waited for by others
 		lock = s.commit[id].RLocker()
@@ -402,14 +405,14 @@ func (s *Store) dropIf(ctx context.Context, id tierID, info Info, same func(now 
 	lock.Lock()
 	defer lock.Unlock()
 	now, err := s.tier(id).Stat(ctx, info.Name)
-	if errors.Is(err, ErrNotFound) {
+	if errors.Is(err, tier.ErrNotFound) {
 		return none, nil
 	}
 	if err != nil {
 		return none, err
 	}
 	if !same(now) {
-		return none, errReplaced
+		return none, tier.ErrReplaced
 	}
 	ours, err := s.tier(id).Remove(ctx, now)
 	if !ours {
@@ -422,7 +425,7 @@ func (s *Store) dropIf(ctx context.Context, id tierID, info Info, same func(now 
 // Has reports whether the local tier holds the full page key, and no Read has
 // found it damaged. It costs one system call. It is no promise: Read may still
 // fail.
-func (s *Store) Has(key Key) bool {
+func (s *Store) Has(key pagefile.Key) bool {
 	ctx, leave, err := s.life.enter(context.Background())
 	if err != nil {
 		return false

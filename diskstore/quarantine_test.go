@@ -4,6 +4,10 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/stretchr/testify/require"
 )
 
@@ -19,22 +23,22 @@ func TestDropQuarantined(t *testing.T) {
 	flipAt(t, filePath(o.Local.Root, storedAt(o, pages[0])), 4200)   // ours, by its header
 	flipAt(t, filePath(o.Local.Root, storedAt(o, pages[1])), 60)     // its header says nothing
 	flipAt(t, filePath(o.Local.Root, storedAt(other, theirs)), 4200) // theirs
-	check(t, rootsOf(t, o), CheckOptions{Repair: true})
-	quarantine := filepath.Join(o.Local.Root, versionDir, quarantineDir)
-	require.Len(t, filesIn(t, quarantine, pageExt), 3)
-	ours := func(fp Key) bool { return fp == o.Fingerprint }
+	check(t, rootsOf(t, o), inspect.CheckOptions{Repair: true})
+	quarantine := filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir)
+	require.Len(t, filesIn(t, quarantine, dir.PageExt), 3)
+	ours := func(fp pagefile.Key) bool { return fp == o.Fingerprint }
 
 	drops, err := r.DropQuarantined(ctx, ours, true)
 	require.NoError(t, err)
 	require.Equal(t, 2, drops[0].Files)
-	require.Len(t, filesIn(t, quarantine, pageExt), 3)
+	require.Len(t, filesIn(t, quarantine, dir.PageExt), 3)
 	drops, err = r.DropQuarantined(ctx, ours, false)
 	require.NoError(t, err)
 	require.Equal(t, 2, drops[0].Files)
-	left := filesIn(t, quarantine, pageExt)
+	left := filesIn(t, quarantine, dir.PageExt)
 	require.Len(t, left, 1)
 	require.Contains(t, left[0], theirs.Key().String())
 	drops, err = r.DropQuarantined(ctx, ours, false)
 	require.NoError(t, err)
-	require.Equal(t, []QuarantineDrop{{Tier: TierLocal}}, drops)
+	require.Equal(t, []QuarantineDrop{{Tier: tier.Local}}, drops)
 }

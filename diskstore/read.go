@@ -7,6 +7,10 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // Read fills buf with sections of a page, laid out by layout: all that the page
@@ -25,7 +29,7 @@ import (
 // for a well-formed page that is not the one described; ErrInvalidPage for
 // arguments that do not fit together; ErrTierDown, ErrTierTimeout, ErrClosed,
 // ctx's error or an error of the filesystem. All of them mean: compute it.
-func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout Layout, buf []byte) error {
+func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte) error {
 	ctx, leave, err := s.life.enter(ctx)
 	if err != nil {
 		return err
@@ -59,17 +63,17 @@ func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout Layout
 }
 
 // keepRead keeps a page in memory that was read as a whole.
-func (s *Store) keepRead(page verified, layout Layout, buf []byte) {
+func (s *Store) keepRead(page verified, layout pagefile.Layout, buf []byte) {
 	if layout.Equal(page.header.Layout) {
 		s.keepWarm(page.blob.Info(), page.tier, page.header, buf)
 	}
 }
 
 // checkRead returns ErrInvalidPage for arguments of Read that do not fit together.
-func (s *Store) checkRead(ref Ref, tokens []int32, layout Layout, buf []byte) error {
+func (s *Store) checkRead(ref Ref, tokens []int32, layout pagefile.Layout, buf []byte) error {
 	if len(tokens) != ref.Tokens || ref.Tokens < 1 || layout.Tokens() != ref.Stored || ref.Stored < ref.Tokens || len(buf) != layout.Size() {
 		return fmt.Errorf("read page %v: %d of %d tokens wanted, have %d tokens, a layout for %d and %d bytes for %d: %w",
-			ref.Key, ref.Tokens, ref.Stored, len(tokens), layout.Tokens(), len(buf), layout.Size(), ErrInvalidPage)
+			ref.Key, ref.Tokens, ref.Stored, len(tokens), layout.Tokens(), len(buf), layout.Size(), pagefile.ErrInvalidPage)
 	}
 	return nil
 }
@@ -77,12 +81,12 @@ func (s *Store) checkRead(ref Ref, tokens []int32, layout Layout, buf []byte) er
 // verified is a page's open file after what was wanted of it was checked.
 type verified struct {
 	tier   tierID
-	blob   Blob
-	header *Header
+	blob   tier.Blob
+	header *pagefile.Header
 }
 
 // read is Read from the tiers. It hands out the file, for the caller to close.
-func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout Layout, buf []byte) (verified, error) {
+func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte) (verified, error) {
 	var worst error
 	for _, id := range s.tiers(ref.Tier) {
 		page, err := s.readFrom(ctx, id, ref, tokens, layout, buf)
@@ -92,23 +96,23 @@ func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout Layout
 			return page, nil
 		}
 		// Of two failures the caller wants the one that is not "not there".
-		if worst == nil || errors.Is(worst, ErrNotFound) {
+		if worst == nil || errors.Is(worst, tier.ErrNotFound) {
 			worst = err
 		}
-		if ctx.Err() != nil || errors.Is(err, ErrMismatch) {
+		if ctx.Err() != nil || errors.Is(err, pagefile.ErrMismatch) {
 			break
 		}
 	}
-	if errors.Is(worst, ErrNotFound) {
+	if errors.Is(worst, tier.ErrNotFound) {
 		s.counts.misses.Add(1)
 	}
 	return verified{}, fmt.Errorf("read page %v: %w", ref.Key, worst)
 }
 
 // readFrom reads a page from one tier.
-func (s *Store) readFrom(ctx context.Context, id tierID, ref Ref, tokens []int32, layout Layout, buf []byte) (verified, error) {
-	var header *Header
-	blob, err := s.openChecked(ctx, id, s.refName(ref), func(blob Blob) (err error) {
+func (s *Store) readFrom(ctx context.Context, id tierID, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte) (verified, error) {
+	var header *pagefile.Header
+	blob, err := s.openChecked(ctx, id, s.refName(ref), func(blob tier.Blob) (err error) {
 		header, err = s.readBlob(ctx, blob, ref, tokens, layout, buf)
 		return err
 	})
@@ -124,38 +128,38 @@ func (s *Store) readFrom(ctx context.Context, id tierID, ref Ref, tokens []int32
 }
 
 // readBlob checks an open file against what is wanted and reads it.
-func (s *Store) readBlob(ctx context.Context, blob Blob, ref Ref, tokens []int32, layout Layout, buf []byte) (*Header, error) {
-	h, err := readHeader(ctx, blob)
+func (s *Store) readBlob(ctx context.Context, blob tier.Blob, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte) (*pagefile.Header, error) {
+	h, err := pagefile.ReadHeader(ctx, blob)
 	if err != nil {
 		return nil, err
 	}
-	if err := h.checkName(blob.Info().Name); err != nil {
+	if err := h.CheckName(blob.Info().Name); err != nil {
 		return nil, err
 	}
 	if err := checkWanted(h, ref, s.opt.PageTokens, tokens, layout); err != nil {
 		return nil, err
 	}
-	at, _ := layout.within(h.Layout)
-	return h, readPayload(ctx, blob, h, selection{layout, at}, s.codec, buf)
+	sel, _ := h.Select(layout)
+	return h, pagefile.ReadPayload(ctx, blob, h, sel, s.codec, buf)
 }
 
 // checkWanted returns ErrMismatch unless h is the page that a caller of Read
 // describes.
-func checkWanted(h *Header, ref Ref, pageTokens int, tokens []int32, layout Layout) error {
+func checkWanted(h *pagefile.Header, ref Ref, pageTokens int, tokens []int32, layout pagefile.Layout) error {
 	switch {
 	case h.Parent != ref.Parent:
-		return mismatch("parent is %v, want %v", h.Parent, ref.Parent)
+		return pagefile.Mismatch("parent is %v, want %v", h.Parent, ref.Parent)
 	case h.Start != ref.Start:
-		return mismatch("page starts at token %d, want %d", h.Start, ref.Start)
+		return pagefile.Mismatch("page starts at token %d, want %d", h.Start, ref.Start)
 	case h.PageTokens != pageTokens:
-		return mismatch("page size is %d tokens, want %d", h.PageTokens, pageTokens)
+		return pagefile.Mismatch("page size is %d tokens, want %d", h.PageTokens, pageTokens)
 	case len(h.Tokens) != ref.Stored:
-		return mismatch("page has %d tokens, want %d", len(h.Tokens), ref.Stored)
+		return pagefile.Mismatch("page has %d tokens, want %d", len(h.Tokens), ref.Stored)
 	case !slices.Equal(h.Tokens[:len(tokens)], tokens):
-		return mismatch("tokens differ")
+		return pagefile.Mismatch("tokens differ")
 	}
-	if _, ok := layout.within(h.Layout); !ok {
-		return mismatch("sections differ")
+	if _, ok := layout.Within(h.Layout); !ok {
+		return pagefile.Mismatch("sections differ")
 	}
 	return nil
 }
@@ -166,17 +170,17 @@ func checkWanted(h *Header, ref Ref, pageTokens int, tokens []int32, layout Layo
 // has condemned so many that it is rather the one at fault, or quarantine is full,
 // the file stays, and counts as not stored here. A file that is merely not what
 // the caller described stays as well: the caller may be wrong.
-func (s *Store) condemn(ctx context.Context, id tierID, info Info, err error) {
+func (s *Store) condemn(ctx context.Context, id tierID, info tier.Info, err error) {
 	reason := ""
-	var wrongPlace *misplaced
+	var wrongPlace *pagefile.Misplaced
 	switch {
 	case errors.As(err, &wrongPlace):
 		s.counts.mismatched.Add(1)
 		reason = "misplaced"
-	case errors.Is(err, ErrMismatch):
+	case errors.Is(err, pagefile.ErrMismatch):
 		s.counts.mismatched.Add(1)
 		return
-	case errors.Is(err, ErrDamaged):
+	case errors.Is(err, pagefile.ErrDamaged):
 		s.counts.damaged.Add(1)
 		reason = "damaged"
 	case id == tierLocal && errors.Is(err, syscall.EIO):
@@ -210,7 +214,7 @@ func (s *Store) condemn(ctx context.Context, id tierID, info Info, err error) {
 // quarantine moves the file that info describes out of the way and stops counting it
 // as a page. A lookup must not wait for a count of the remote tier, which may then be
 // wrong by this file.
-func (s *Store) quarantine(ctx context.Context, id tierID, info Info, reason string) (bool, error) {
+func (s *Store) quarantine(ctx context.Context, id tierID, info tier.Info, reason string) (bool, error) {
 	if id == tierLocal {
 		s.commit[id].RLock()
 		defer s.commit[id].RUnlock()
@@ -223,8 +227,8 @@ func (s *Store) quarantine(ctx context.Context, id tierID, info Info, reason str
 }
 
 // requestPromotion copies a remote page to the local tier in the background.
-func (s *Store) requestPromotion(info Info, ref Ref) {
-	if budget := s.opt.Local.BudgetBytes; budget > 0 && alignUp(info.Bytes) > budget {
+func (s *Store) requestPromotion(info tier.Info, ref Ref) {
+	if budget := s.opt.Local.BudgetBytes; budget > 0 && pagefile.AlignUp(info.Bytes) > budget {
 		return
 	}
 	s.promoting.submit(info.Name, func(ctx context.Context) { s.promote(ctx, info, ref) })
@@ -232,7 +236,7 @@ func (s *Store) requestPromotion(info Info, ref Ref) {
 
 // promote copies a page up. The remote copy stays, so that demoting the page
 // later writes nothing.
-func (s *Store) promote(ctx context.Context, info Info, ref Ref) {
+func (s *Store) promote(ctx context.Context, info tier.Info, ref Ref) {
 	if ours, err := s.local.Stat(ctx, info.Name); err == nil && !s.verdicts[tierLocal].isBad(ours) {
 		return
 	}
@@ -240,13 +244,13 @@ func (s *Store) promote(ctx context.Context, info Info, ref Ref) {
 	if err != nil {
 		return // it stays where it is
 	}
-	defer room.cancel()
+	defer room.Cancel()
 	_ = s.copyUp(ctx, s.remote, info, room, used) // it stays where it is
 }
 
 // copyUp copies a page of the remote tier, from, into room of the local one.
-func (s *Store) copyUp(ctx context.Context, from Tier, info Info, room *room, used time.Time) error {
-	err := copyPage(ctx, from, s.local, info.Name, room, func(up Upload) error {
+func (s *Store) copyUp(ctx context.Context, from tier.Tier, info tier.Info, room *ledger.Room, used time.Time) error {
+	err := copyPage(ctx, from, s.local, info.Name, room, func(up tier.Upload) error {
 		return s.commitTo(ctx, tierLocal, up, room, used)
 	})
 	if err != nil {

@@ -7,6 +7,9 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 /*
@@ -51,11 +54,11 @@ func chainUsed(recency time.Time, start uint32) time.Time {
 
 // fresh reports whether a chain used at the given time counts as just used.
 func (s *Store) fresh(id tierID, used, now time.Time) bool {
-	if beyond(used, now) {
+	if tier.Beyond(used, now) {
 		return false
 	}
 	age := now.Sub(used)
-	if horizon := s.books[id].horizon(); !horizon.IsZero() && !beyond(horizon, now) && age > max(0, now.Sub(horizon))/freshShare {
+	if horizon := s.books[id].Horizon(); !horizon.IsZero() && !tier.Beyond(horizon, now) && age > max(0, now.Sub(horizon))/freshShare {
 		return false
 	}
 	return age < touchEvery
@@ -63,7 +66,7 @@ func (s *Store) fresh(id tierID, used, now time.Time) bool {
 
 // link is where a page stands in its chain.
 type link struct {
-	parent Key
+	parent pagefile.Key
 	start  uint32
 	used   time.Time // chainUsed in the local tier, at least; zero if not known
 }
@@ -72,20 +75,20 @@ type link struct {
 // in a tier only move forward.
 type linkCache struct {
 	mu    sync.Mutex
-	byKey map[Key]link
+	byKey map[pagefile.Key]link
 }
 
 // maxLinks bounds the cache, to about 20 MiB; beyond it everything is forgotten.
 const maxLinks = 1 << 17
 
-func (c *linkCache) get(key Key) (link, bool) {
+func (c *linkCache) get(key pagefile.Key) (link, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l, ok := c.byKey[key]
 	return l, ok
 }
 
-func (c *linkCache) put(key Key, l link) {
+func (c *linkCache) put(key pagefile.Key, l link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.byKey) >= maxLinks {
@@ -105,7 +108,7 @@ func (c *linkCache) clear() {
 }
 
 // forget forgets one page.
-func (c *linkCache) forget(key Key) {
+func (c *linkCache) forget(key pagefile.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.byKey, key)
@@ -113,8 +116,8 @@ func (c *linkCache) forget(key Key) {
 
 // linkOf returns a page's place in its chain. For a page whose header cannot be
 // read it is one that nothing depends on; reading it will show why.
-func (s *Store) linkOf(ctx context.Context, t Tier, name Name) link {
-	if name.Class == ClassTail {
+func (s *Store) linkOf(ctx context.Context, t tier.Tier, name pagefile.Name) link {
+	if name.Class == pagefile.ClassTail {
 		return link{parent: name.Parent, start: math.MaxUint32}
 	}
 	if l, ok := s.links.get(name.Key); ok {
@@ -132,9 +135,9 @@ func (s *Store) linkOf(ctx context.Context, t Tier, name Name) link {
 // localLink returns the place of a full page of this store, and when its chain
 // was last used in the local tier. It is false for a page that is not there and
 // that nothing is known about.
-func (s *Store) localLink(ctx context.Context, key Key) (link, bool) {
+func (s *Store) localLink(ctx context.Context, key pagefile.Key) (link, bool) {
 	l, ok := s.links.get(key)
-	if ok && !l.used.IsZero() && !beyond(l.used, s.now()) {
+	if ok && !l.used.IsZero() && !tier.Beyond(l.used, s.now()) {
 		return l, true
 	}
 	s.links.forget(key)
@@ -157,7 +160,7 @@ func (s *Store) localLink(ctx context.Context, key Key) (link, bool) {
 
 // position is where in a chain a page is.
 type position struct {
-	parent Key
+	parent pagefile.Key
 	start  uint32
 }
 
@@ -179,9 +182,9 @@ func (s *Store) chainTime(ctx context.Context, at position, now time.Time) time.
 // movedBack reports whether a page's recency is far from what it was: then another
 // host has taken it for one from the future, and nothing that was known of times
 // holds any more.
-func (s *Store) movedBack(ctx context.Context, key Key, l link) bool {
+func (s *Store) movedBack(ctx context.Context, key pagefile.Key, l link) bool {
 	info, err := s.local.Stat(ctx, s.pageName(key))
-	if err != nil || recency(l.used, l.start).Sub(info.Used) < clockSlack/2 {
+	if err != nil || recency(l.used, l.start).Sub(info.Used) < tier.ClockSlack/2 {
 		return false
 	}
 	s.links.clear()
@@ -201,9 +204,9 @@ func (s *Store) moveUp(ctx context.Context, at position) time.Time {
 // raise moves the recency of a local page, and of those before it, up to that of
 // a chain used at the given time. It stops at the first page that is there
 // already, because those before it are too.
-func (s *Store) raise(ctx context.Context, key Key, used time.Time) {
+func (s *Store) raise(ctx context.Context, key pagefile.Key, used time.Time) {
 	type step struct {
-		key Key
+		key pagefile.Key
 		link
 	}
 	var steps []step
@@ -217,7 +220,7 @@ func (s *Store) raise(ctx context.Context, key Key, used time.Time) {
 	}
 	for _, st := range slices.Backward(steps) {
 		err := forward(ctx, s.local, s.pageName(st.key), recency(used, st.start))
-		if errors.Is(err, ErrNotFound) {
+		if errors.Is(err, tier.ErrNotFound) {
 			continue // a page after it may be there all the same
 		}
 		if err != nil {
@@ -237,7 +240,7 @@ func (s *Store) Touch(ref Ref) {
 	}
 	defer leave()
 	id := tierLocal
-	if ref.Tier == TierRemote && s.remote != nil {
+	if ref.Tier == tier.Remote && s.remote != nil {
 		id = tierRemote
 	}
 	s.touchRef(ctx, id, ref, time.Unix(0, ref.used))
@@ -256,7 +259,7 @@ func (s *Store) touchRef(ctx context.Context, id tierID, ref Ref, recent time.Ti
 	}
 	name := s.refName(ref)
 	if id == tierRemote {
-		type touch struct{ Name }
+		type touch struct{ pagefile.Name }
 		s.promoting.submit(touch{name}, func(ctx context.Context) {
 			_ = forward(ctx, s.remote, name, recency(used, ref.Start))
 		})
@@ -267,18 +270,18 @@ func (s *Store) touchRef(ctx context.Context, id tierID, ref Ref, recent time.Ti
 
 // touchLocal moves the recency of a local file up to that of a chain used at the
 // given time, after that of the pages before it.
-func (s *Store) touchLocal(ctx context.Context, name Name, at position, used time.Time) {
+func (s *Store) touchLocal(ctx context.Context, name pagefile.Name, at position, used time.Time) {
 	if at.start > 0 {
 		s.raise(ctx, at.parent, used)
 	}
-	if forward(ctx, s.local, name, recency(used, at.start)) == nil && name.Class == ClassPage {
+	if forward(ctx, s.local, name, recency(used, at.start)) == nil && name.Class == pagefile.ClassPage {
 		s.links.put(name.Key, link{parent: at.parent, start: at.start, used: used})
 	}
 }
 
 // forward moves a file's recency forward to the given one. Another process may
 // have moved it further.
-func forward(ctx context.Context, t Tier, name Name, to time.Time) error {
+func forward(ctx context.Context, t tier.Tier, name pagefile.Name, to time.Time) error {
 	info, err := t.Stat(ctx, name)
 	if err != nil || !info.Used.Before(to) {
 		return err

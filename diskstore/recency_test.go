@@ -13,23 +13,26 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // requireOrdered checks that every file of the local tier is less recent than
 // the page it continues, so that the order of times alone never orphans a page.
 func requireOrdered(t require.TestingT, s *Store) {
-	used := make(map[Key]time.Time)
-	var infos []Info
-	require.NoError(t, s.list(ctx, tierLocal, func(info Info) {
+	used := make(map[pagefile.Key]time.Time)
+	var infos []tier.Info
+	require.NoError(t, s.list(ctx, tierLocal, func(info tier.Info) {
 		infos = append(infos, info)
-		if info.Class == ClassPage {
+		if info.Class == pagefile.ClassPage {
 			used[info.Key] = info.Used
 		}
 	}))
 	for _, info := range infos {
 		parent := info.Parent
-		if info.Class == ClassPage {
+		if info.Class == pagefile.ClassPage {
 			parent = s.linkOf(ctx, s.local, info.Name).parent
 		}
 		if at, ok := used[parent]; ok && !info.Used.Before(at) {
@@ -179,7 +182,7 @@ func TestPromotionAndDemotionKeepTheOrder(t *testing.T) {
 	}
 	require.NoError(t, s.Flush(ctx))
 	requireOrdered(t, s)
-	require.Equal(t, TierLocal, s.Chain(ctx, tokens, nil)[6].Tier)
+	require.Equal(t, tier.Local, s.Chain(ctx, tokens, nil)[6].Tier)
 
 	// A page whose older copy the remote tier has takes its recency along.
 	info, err := s.local.Stat(ctx, s.refName(refs[5]))
@@ -197,7 +200,7 @@ func TestVictimsAreTheOldestAndFew(t *testing.T) {
 		v := newVictims(100, start.Add(9000*time.Second))
 		v.most = most
 		for _, at := range rng.Perm(10_000) {
-			v.add(Info{Name: tierPage(byte(at)), Physical: 10, Used: start.Add(time.Duration(at) * time.Second)})
+			v.add(tier.Info{Name: tierPage(byte(at)), Physical: 10, Used: start.Add(time.Duration(at) * time.Second)})
 			require.LessOrEqual(t, len(v.files), max(2*most, 2048))
 		}
 		s := &Store{}
@@ -212,8 +215,8 @@ func TestVictimsAreTheOldestAndFew(t *testing.T) {
 	v := newVictims(10, start.Add(time.Second))
 	v.most = 2
 	for n := range byte(20) {
-		v.add(Info{Name: tierTail(1, n), Physical: 10, Used: start})
-		v.add(Info{Name: tierTail(2, n), Physical: 10, Used: start.Add(time.Second)})
+		v.add(tier.Info{Name: tierTail(1, n), Physical: 10, Used: start})
+		v.add(tier.Info{Name: tierTail(2, n), Physical: 10, Used: start.Add(time.Second)})
 	}
 	require.Len(t, v.order(ctx, &Store{}, nil), 20)
 }
@@ -243,7 +246,7 @@ func TestConversationLargerThanTheBudget(t *testing.T) {
 		if at < 4*testTokens {
 			require.NoError(t, err, fmt.Sprint(at))
 		} else {
-			require.ErrorIs(t, err, ErrNoSpace, fmt.Sprint(at))
+			require.ErrorIs(t, err, tier.ErrNoSpace, fmt.Sprint(at))
 		}
 		parent = p.Key()
 	}
@@ -264,7 +267,7 @@ func TestNothingIsStoredWithoutTimes(t *testing.T) {
 	err := s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(1, testTokens)))
 	require.ErrorIs(t, err, syscall.EPERM)
 	require.ErrorContains(t, err, o.Local.Root)
-	require.Empty(t, filesIn(t, o.Local.Root, pageExt))
+	require.Empty(t, filesIn(t, o.Local.Root, dir.PageExt))
 	require.NoError(t, s.Flush(ctx))
 	require.Equal(t, occupied(t, o.Local.Root), recorded(t, o.Local.Root))
 }

@@ -3,6 +3,9 @@ package diskstore
 import (
 	"cmp"
 	"slices"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // maxRecents is how many files of a listing are kept to be read ahead, about
@@ -14,20 +17,20 @@ const maxRecents = 1 << 16
 // is. Files order themselves by their times (see recency.go): a conversation's
 // follow each other, from its first page on. A nil recents keeps nothing.
 type recents struct {
-	fingerprint Key
+	fingerprint pagefile.Key
 	bytes       int64 // of files, to be kept
 	most        int   // files
 
-	files []Info
+	files []tier.Info
 	held  int64 // bytes of files
 }
 
-func newRecents(fingerprint Key, bytes int64) *recents {
+func newRecents(fingerprint pagefile.Key, bytes int64) *recents {
 	return &recents{fingerprint: fingerprint, bytes: bytes, most: maxRecents}
 }
 
 // add considers a file.
-func (r *recents) add(info Info) {
+func (r *recents) add(info tier.Info) {
 	if r == nil || info.Fingerprint != r.fingerprint {
 		return
 	}
@@ -41,7 +44,7 @@ func (r *recents) add(info Info) {
 // prune sorts the files, the most recent first, and drops those behind the first
 // that does not fit: without it they are of no use.
 func (r *recents) prune() {
-	slices.SortFunc(r.files, func(a, b Info) int {
+	slices.SortFunc(r.files, func(a, b tier.Info) int {
 		return cmp.Or(b.Used.Compare(a.Used), slices.Compare(a.Key[:], b.Key[:]))
 	})
 	r.held = 0
@@ -56,7 +59,7 @@ func (r *recents) prune() {
 }
 
 // order returns the files, the most recent first.
-func (r *recents) order() []Info {
+func (r *recents) order() []tier.Info {
 	if r == nil {
 		return nil
 	}

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // Reclaimed counts what Reclaim removed, over both tiers.
@@ -28,7 +31,7 @@ func (s *Store) Reclaim(ctx context.Context, found Usage, unwanted func(Fingerpr
 	defer leave()
 	var r Reclaimed
 	var errs []error
-	for _, id := range s.tiers(TierLocal) {
+	for _, id := range s.tiers(tier.Local) {
 		use := found.Local
 		if id == tierRemote {
 			use = found.Remote
@@ -53,7 +56,7 @@ func (s *Store) reclaimTier(ctx context.Context, id tierID, uses []FingerprintUs
 		if use.Unused = now.Sub(use.LastUsed); !unwanted(use) {
 			continue
 		}
-		all := purge{fingerprint: use.Fingerprint, removed: func(info Info) {
+		all := purge{fingerprint: use.Fingerprint, removed: func(info tier.Info) {
 			r.Pages++
 			r.Bytes += info.Physical
 		}}
@@ -67,10 +70,10 @@ func (s *Store) reclaimTier(ctx context.Context, id tierID, uses []FingerprintUs
 
 // purge says which files of one fingerprint go, whatever the budget.
 type purge struct {
-	fingerprint Key
+	fingerprint pagefile.Key
 	before      time.Time // only files last used earlier; zero for all
 	dry         bool      // none goes
-	removed     func(Info)
+	removed     func(tier.Info)
 }
 
 // purge deletes files from a tier, and the fingerprint's directory when none is
@@ -101,7 +104,7 @@ func (s *Store) purge(ctx context.Context, id tierID, p purge) (all bool, err er
 			}
 			if !p.dry {
 				removed, err := s.drop(ctx, id, info)
-				if errors.Is(err, errReplaced) { // or another machine has touched it, which is seen now
+				if errors.Is(err, tier.ErrReplaced) { // or another machine has touched it, which is seen now
 					removed, err = s.drop(ctx, id, info)
 				}
 				if err != nil {
@@ -121,5 +124,5 @@ func (s *Store) purge(ctx context.Context, id tierID, p purge) (all bool, err er
 	if err := s.tier(id).DropFingerprint(ctx, p.fingerprint); err != nil {
 		return false, err
 	}
-	return true, s.books[id].forget(ctx, p.fingerprint)
+	return true, s.books[id].Forget(ctx, p.fingerprint)
 }

@@ -12,6 +12,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/diskstore/tier/guard"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -24,7 +28,7 @@ func requireCovered(t *testing.T, root string, stores ...*Store) {
 		if root == s.opt.Remote.Root {
 			id = tierRemote
 		}
-		require.NoError(t, s.books[id].record(ctx))
+		require.NoError(t, s.books[id].Record(ctx))
 	}
 	l := readLedgerFile(t, Options{Local: TierConfig{Root: root}})
 	require.LessOrEqual(t, occupied(t, root), l.Bytes)
@@ -41,7 +45,7 @@ func rivals(t *testing.T, edit ...func(*Options)) (mine, other *Store, before fu
 	return mine, other, func(op vfs.Op, do func()) {
 		var once sync.Once
 		inj.Watch(func(seen vfs.Op, paths ...string) {
-			if seen == op && filepath.Ext(paths[len(paths)-1]) == pageExt {
+			if seen == op && filepath.Ext(paths[len(paths)-1]) == dir.PageExt {
 				once.Do(do)
 			}
 		})
@@ -51,10 +55,10 @@ func rivals(t *testing.T, edit ...func(*Options)) (mine, other *Store, before fu
 // TestRemovalIsSubtractedOnce lets another process remove a page just before this
 // one does.
 func TestRemovalIsSubtractedOnce(t *testing.T) {
-	for name, remove := range map[string]func(t *testing.T, s *Store, infos []Info){
-		"eviction": func(t *testing.T, s *Store, infos []Info) { s.evictAll(ctx, tierLocal, infos, 1, 1) },
-		"purge": func(t *testing.T, s *Store, infos []Info) {
-			_, err := s.purge(ctx, tierLocal, purge{fingerprint: s.opt.Fingerprint, removed: func(Info) {}})
+	for name, remove := range map[string]func(t *testing.T, s *Store, infos []tier.Info){
+		"eviction": func(t *testing.T, s *Store, infos []tier.Info) { s.evictAll(ctx, tierLocal, infos, 1, 1) },
+		"purge": func(t *testing.T, s *Store, infos []tier.Info) {
+			_, err := s.purge(ctx, tierLocal, purge{fingerprint: s.opt.Fingerprint, removed: func(tier.Info) {}})
 			require.NoError(t, err)
 		},
 	} {
@@ -64,7 +68,7 @@ func TestRemovalIsSubtractedOnce(t *testing.T) {
 			infos := listAll(t, mine, tierLocal)
 			putChain(t, mine, prompt(2, 5*testTokens))
 			requireCovered(t, mine.opt.Local.Root, mine)
-			require.NoError(t, other.books[tierLocal].refresh(ctx))
+			require.NoError(t, other.books[tierLocal].Refresh(ctx))
 			before(vfs.OpRemove, func() { other.evictAll(ctx, tierLocal, infos, 1, 1) })
 			if name == "purge" {
 				infos = listAll(t, mine, tierLocal)
@@ -106,9 +110,9 @@ func TestReplacedPageIsSubtractedOnce(t *testing.T) {
 	mine, other, before := rivals(t)
 	tokens := prompt(1, testTokens)
 	some := layoutOf(t, testSections[:3], testTokens)
-	require.NoError(t, mine.Put(ctx, &Page{Parent: mine.opt.Fingerprint, Tokens: tokens, Layout: some, Payload: make([]byte, some.Size())}))
+	require.NoError(t, mine.Put(ctx, &pagefile.Page{Parent: mine.opt.Fingerprint, Tokens: tokens, Layout: some, Payload: make([]byte, some.Size())}))
 	requireCovered(t, mine.opt.Local.Root, mine)
-	require.NoError(t, other.books[tierLocal].refresh(ctx))
+	require.NoError(t, other.books[tierLocal].Refresh(ctx))
 	infos := listAll(t, mine, tierLocal)
 	before(vfs.OpRename, func() { other.evictAll(ctx, tierLocal, infos, 1, 1) })
 	putChain(t, mine, tokens)
@@ -125,12 +129,12 @@ func TestQuarantinedVictimIsNotSubtracted(t *testing.T) {
 	path := filePath(o.Local.Root, info.Name)
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
-	data[len(data)-footerBytes-1] ^= 1
+	data[len(data)-pagefile.FooterBytes-1] ^= 1
 	require.NoError(t, os.WriteFile(path, data, 0o600))
 	require.NoError(t, os.Chtimes(path, info.Used, info.Used))
 	requireCovered(t, o.Local.Root, s)
-	s.evictAll(ctx, tierLocal, []Info{info}, 1, 1)
-	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt), 1)
+	s.evictAll(ctx, tierLocal, []tier.Info{info}, 1, 1)
+	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt), 1)
 	requireCovered(t, o.Local.Root, s)
 }
 
@@ -141,7 +145,7 @@ func TestQuarantineThatCannotBeEmptied(t *testing.T) {
 	o := testOptions(t, withFS(inj))
 	s := open(t, o)
 	for _, p := range putChain(t, s, prompt(1, 3*testTokens)) {
-		moved, err := s.quarantine(ctx, tierLocal, Info{Name: s.pageName(p.Key())}, "test")
+		moved, err := s.quarantine(ctx, tierLocal, tier.Info{Name: s.pageName(p.Key())}, "test")
 		require.NoError(t, err)
 		require.True(t, moved)
 	}
@@ -149,9 +153,9 @@ func TestQuarantineThatCannotBeEmptied(t *testing.T) {
 	booked := readLedgerFile(t, o).Bytes
 	r := &Root{s: s}
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRemove}, Path: regexp.MustCompile(`quarantine`), Nth: 2, Err: syscall.EIO})
-	_, err := r.DropQuarantined(ctx, func(Key) bool { return true }, false)
+	_, err := r.DropQuarantined(ctx, func(pagefile.Key) bool { return true }, false)
 	require.ErrorIs(t, err, syscall.EIO)
-	require.NoError(t, s.books[tierLocal].record(ctx))
+	require.NoError(t, s.books[tierLocal].Record(ctx))
 	require.Equal(t, booked, readLedgerFile(t, o).Bytes)
 }
 
@@ -165,7 +169,7 @@ func TestCountKeepsTheClaimOfAProcessThatBegan(t *testing.T) {
 	var late *Store
 	var once sync.Once
 	inj.Watch(func(op vfs.Op, paths ...string) {
-		if op == vfs.OpReadDir && isShard(filepath.Base(paths[0])) {
+		if op == vfs.OpReadDir && dir.IsShard(filepath.Base(paths[0])) {
 			once.Do(func() {
 				o.FS = quickFS
 				late = open(t, o)
@@ -176,7 +180,7 @@ func TestCountKeepsTheClaimOfAProcessThatBegan(t *testing.T) {
 	_, err := counter.Scan(ctx)
 	require.NoError(t, err)
 	require.NotNil(t, late)
-	require.Contains(t, readLedgerFile(t, o).Claims, late.local.temp.id)
+	require.Contains(t, readLedgerFile(t, o).Claims, late.local.Temp.Id)
 	require.LessOrEqual(t, occupied(t, o.Local.Root), recorded(t, o.Local.Root))
 }
 
@@ -190,7 +194,7 @@ func TestCountKeepsTheClaimOfAClockThatDiffers(t *testing.T) {
 		counter.now = func() time.Time { return time.Now().AddDate(0, 0, days) }
 		_, err := counter.Scan(ctx)
 		require.NoError(t, err)
-		require.Contains(t, readLedgerFile(t, o).Claims, writer.local.temp.id, days)
+		require.Contains(t, readLedgerFile(t, o).Claims, writer.local.Temp.Id, days)
 	}
 }
 
@@ -212,10 +216,10 @@ func TestTemporaryFileThatStaysCounts(t *testing.T) {
 		putChain(t, s, prompt(100+seed, testTokens))
 		require.LessOrEqual(t, occupied(t, o.Local.Root), recorded(t, o.Local.Root), seed)
 	}
-	require.Len(t, filesIn(t, o.Local.Root, tmpExt), 4)
+	require.Len(t, filesIn(t, o.Local.Root, dir.TmpExt), 4)
 	inj.Reset()
 	putChain(t, s, prompt(200, testTokens))
-	require.Empty(t, filesIn(t, o.Local.Root, tmpExt), "they are tried again")
+	require.Empty(t, filesIn(t, o.Local.Root, dir.TmpExt), "they are tried again")
 	require.Zero(t, s.local.Left())
 	_, err := s.Scan(ctx)
 	require.NoError(t, err)
@@ -232,7 +236,7 @@ type lossy struct {
 
 func (l lossy) Rename(from, to string) error {
 	err := l.FS.Rename(from, to)
-	if err == nil && *l.lose && filepath.Ext(to) == pageExt {
+	if err == nil && *l.lose && filepath.Ext(to) == dir.PageExt {
 		*l.lose = false
 		return syscall.EIO
 	}
@@ -245,7 +249,7 @@ func TestRenameWhoseAnswerIsLost(t *testing.T) {
 	s := open(t, testOptions(t, withFS(lossy{quickFS, &lose})))
 	lose = true
 	require.ErrorIs(t, s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(1, testTokens))), syscall.EIO)
-	require.Len(t, filesIn(t, s.opt.Local.Root, pageExt), 1)
+	require.Len(t, filesIn(t, s.opt.Local.Root, dir.PageExt), 1)
 	requireCovered(t, s.opt.Local.Root, s)
 	requireExact(t, s)
 }
@@ -271,7 +275,7 @@ func TestCommitThatComesLateCounts(t *testing.T) {
 		_, err := s.remote.Space(ctx)
 		require.NoError(t, err)
 	}
-	require.Len(t, filesIn(t, o.Remote.Root, pageExt), 1)
+	require.Len(t, filesIn(t, o.Remote.Root, dir.PageExt), 1)
 	requireCovered(t, o.Remote.Root, s)
 	requireExact(t, s)
 }
@@ -281,7 +285,7 @@ func TestPutAfterAnotherProcessHasPurged(t *testing.T) {
 	o := testOptions(t)
 	s, other := open(t, o), open(t, o)
 	putChain(t, s, prompt(1, testTokens))
-	all, err := other.purge(ctx, tierLocal, purge{fingerprint: o.Fingerprint, removed: func(Info) {}})
+	all, err := other.purge(ctx, tierLocal, purge{fingerprint: o.Fingerprint, removed: func(tier.Info) {}})
 	require.NoError(t, err)
 	require.True(t, all)
 	putChain(t, s, prompt(2, 3*testTokens)) // in other shards
@@ -294,22 +298,22 @@ func TestUnlinkThatHangsCounts(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj), withRemote(t), func(o *Options) { o.Remote.BudgetBytes = 40 * page })
 	s := open(t, o)
-	inRemote(t, s, 2*transferWorkers)
+	inRemote(t, s, 2*guard.TransferWorkers)
 	other := beside(t, o)
-	s.remote.stepIn = 50 * time.Millisecond
+	s.remote.StepIn = 50 * time.Millisecond
 	gate := vfs.NewGate()
-	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRemove}, Path: regexp.MustCompile(goneWord), Gate: gate})
-	for _, info := range listAll(t, other, tierRemote)[:transferWorkers] {
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRemove}, Path: regexp.MustCompile(dir.GoneWord), Gate: gate})
+	for _, info := range listAll(t, other, tierRemote)[:guard.TransferWorkers] {
 		_, err := s.drop(ctx, tierRemote, info)
-		require.ErrorIs(t, err, ErrTierTimeout)
+		require.ErrorIs(t, err, tier.ErrTierTimeout)
 		<-gate.Entered()
 	}
 	_, err := other.count(ctx, tierRemote, nil)
 	require.NoError(t, err)
 	require.LessOrEqual(t, occupied(t, o.Remote.Root), recorded(t, o.Remote.Root))
 	gate.Open()
-	s.remote.idle()
+	idle(s.remote)
 	_, err = other.count(ctx, tierRemote, nil)
 	require.NoError(t, err)
-	require.EqualValues(t, transferWorkers*page, other.books[tierRemote].last.Bytes)
+	require.EqualValues(t, guard.TransferWorkers*page, other.books[tierRemote].Last.Bytes)
 }

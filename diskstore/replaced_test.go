@@ -12,6 +12,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -20,7 +23,7 @@ func spoil(t *testing.T, path string) {
 	t.Helper()
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
-	data[len(data)-footerBytes-1] ^= 4
+	data[len(data)-pagefile.FooterBytes-1] ^= 4
 	require.NoError(t, os.WriteFile(path, data, 0o600))
 }
 
@@ -61,7 +64,7 @@ func TestBadPageThatWasReplacedIsNotQuarantined(t *testing.T) {
 		spoil(t, filePath(o.Local.Root, s.pageName(p.Key())))
 		var once sync.Once
 		inj.Watch(func(op vfs.Op, paths ...string) {
-			if op == before && strings.Contains(paths[len(paths)-1], quarantineDir) {
+			if op == before && strings.Contains(paths[len(paths)-1], dir.QuarantineDir) {
 				once.Do(func() {
 					require.Error(t, other.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
 					require.NoError(t, other.Put(ctx, pageOf(t, o.Fingerprint, 0, tokens)))
@@ -72,7 +75,7 @@ func TestBadPageThatWasReplacedIsNotQuarantined(t *testing.T) {
 		inj.Watch(nil)
 		require.True(t, other.Has(p.Key()))
 		require.NoError(t, other.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
-		require.Len(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt), 1, "the bad one")
+		require.Len(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt), 1, "the bad one")
 		requireCovered(t, o.Local.Root, s, other)
 	}
 }
@@ -86,11 +89,11 @@ func TestLateQuarantineSparesAnothersPage(t *testing.T) {
 	tokens := prompt(1, testTokens)
 	demoteAnew(t, s, tokens)
 	ref := s.Chain(ctx, tokens, nil)[0]
-	require.Equal(t, TierRemote, ref.Tier)
+	require.Equal(t, tier.Remote, ref.Tier)
 	path := filePath(o.Remote.Root, s.refName(ref))
 	spoil(t, path)
 
-	s.remote.stepIn = 50 * time.Millisecond
+	s.remote.StepIn = 50 * time.Millisecond
 	gate := vfs.NewGate()
 	inj.Add(vfs.Rule{Path: regexp.MustCompile("quarantine"), Ops: []vfs.Op{vfs.OpRename}, Gate: gate})
 	l := layoutOf(t, testSections, ref.Stored)
@@ -99,7 +102,7 @@ func TestLateQuarantineSparesAnothersPage(t *testing.T) {
 	other := beside(t, o)
 	demoteAnew(t, other, tokens)
 	gate.Open()
-	s.remote.idle()
+	idle(s.remote)
 	require.FileExists(t, path)
 	require.NoError(t, other.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
 }
@@ -120,20 +123,20 @@ func TestLateRemoveSparesAnothersPage(t *testing.T) {
 			ref := s.Chain(ctx, tokens, nil)[0]
 			there, err := s.remote.Stat(ctx, s.refName(ref))
 			require.NoError(t, err)
-			s.remote.stepIn = 50 * time.Millisecond
+			s.remote.StepIn = 50 * time.Millisecond
 			gate := vfs.NewGate()
 			hangs.Gate = gate
 			inj.Add(hangs)
 			_, err = s.drop(ctx, tierRemote, there)
-			require.ErrorIs(t, err, ErrTierTimeout)
+			require.ErrorIs(t, err, tier.ErrTierTimeout)
 			<-gate.Entered()
 			other := beside(t, o)
 			demoteAnew(t, other, tokens)
 			gate.Open()
-			s.remote.idle()
+			idle(s.remote)
 			l := layoutOf(t, testSections, ref.Stored)
 			require.NoError(t, other.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
-			require.Empty(t, filesIn(t, o.Remote.Root, tmpExt))
+			require.Empty(t, filesIn(t, o.Remote.Root, dir.TmpExt))
 		})
 	}
 }

@@ -1,6 +1,11 @@
 package diskstore
 
-import "context"
+import (
+	"context"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+)
 
 // rootUsage counts one root.
 func (s *Store) rootUsage(ctx context.Context, id tierID) (RootTierUsage, error) {
@@ -24,24 +29,24 @@ func (s *Store) rootUsage(ctx context.Context, id tierID) (RootTierUsage, error)
 	u.TempFiles, u.TempBytes = found.aside.TempFiles, found.aside.TempBytes
 	u.QuarantineFiles, u.QuarantineBytes = found.aside.QuarantineFiles, found.aside.QuarantineBytes
 	u.Processes = len(found.aside.Living)
-	l, err := s.books[id].read(ctx)
+	l, err := s.books[id].Read(ctx)
 	if err != nil {
 		return u, err
 	}
 	for i := range u.Fingerprints {
 		u.Fingerprints[i].Hits = l.Hits[u.Fingerprints[i].Fingerprint.String()]
 	}
-	u.Hits = l.allHits()
-	u.Written = l.days()
+	u.Hits = l.AllHits()
+	u.Written = l.Days()
 	if l.Counts > 0 {
-		u.Booked, u.Counted = l.figure(), l.Counted
+		u.Booked, u.Counted = l.Figure(), l.Counted
 	}
 	return u, nil
 }
 
 // look counts a tier's files without writing anything.
 func (s *Store) look(ctx context.Context, id tierID) (*tally, error) {
-	found := &tally{fingerprints: make(map[Key]*FingerprintUsage)}
+	found := &tally{fingerprints: make(map[pagefile.Key]*FingerprintUsage)}
 	if err := s.list(ctx, id, found.add); err != nil {
 		return nil, err
 	}
@@ -53,7 +58,7 @@ func (s *Store) look(ctx context.Context, id tierID) (*tally, error) {
 // gcTier removes from one tier what opt says, and returns from how many
 // fingerprints it removed everything.
 func (s *Store) gcTier(ctx context.Context, id tierID, opt GCOptions) (fingerprints int, err error) {
-	if err := s.books[id].refresh(ctx); err != nil {
+	if err := s.books[id].Refresh(ctx); err != nil {
 		return 0, err
 	}
 	switch {
@@ -75,7 +80,7 @@ func (s *Store) gcPicked(ctx context.Context, id tierID, opt GCOptions) (fingerp
 	if err != nil {
 		return 0, err
 	}
-	p := purge{dry: opt.DryRun, removed: func(info Info) { s.watch.removed(id, info, false) }}
+	p := purge{dry: opt.DryRun, removed: func(info tier.Info) { s.watch.removed(id, info, false) }}
 	if opt.OlderThan > 0 {
 		now := s.now()
 		if !opt.DryRun { // which writes nothing to tell the time by
@@ -107,11 +112,11 @@ func (s *Store) gcRehearse(ctx context.Context, id tierID) error {
 	if err != nil {
 		return err
 	}
-	l, err := s.books[id].read(ctx)
+	l, err := s.books[id].Read(ctx)
 	if err != nil {
 		return err
 	}
-	s.books[id].suppose(found.total() + l.claimed())
+	s.books[id].Suppose(found.total() + l.Claimed())
 	// By this machine's clock alone: nothing is written to tell the filesystem's by.
 	over, before, err := s.shortage(ctx, id, demand{young: s.now().Add(-touchEvery)})
 	if err != nil || over <= 0 {

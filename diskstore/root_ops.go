@@ -9,6 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -52,15 +55,15 @@ func OpenRoot(ctx context.Context, opt RootOptions) (*Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.local.ready(ctx); err != nil {
+	if err := s.local.Ready(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("open root %s: %w", s.opt.Local.Root, err), s.Close())
 	}
 	r := &Root{s: s}
 	if s.remote == nil {
 		return r, nil
 	}
-	s.remote.breaker.silence() // nothing is tried again, and errors are returned
-	if _, err := s.remote.Fingerprints(ctx); unsafeRoot(err) {
+	s.remote.Breaker.Silence() // nothing is tried again, and errors are returned
+	if _, err := s.remote.Fingerprints(ctx); tier.UnsafeRoot(err) {
 		return nil, errors.Join(fmt.Errorf("open remote root %s: %w", s.opt.Remote.Root, err), s.Close())
 	} else if err != nil {
 		r.remoteErr = err
@@ -70,7 +73,7 @@ func OpenRoot(ctx context.Context, opt RootOptions) (*Root, error) {
 
 // remoteError is err, or why the tier was down from the beginning.
 func (r *Root) remoteError(doing string, err error) error {
-	if errors.Is(err, ErrTierDown) && r.remoteErr != nil {
+	if errors.Is(err, tier.ErrTierDown) && r.remoteErr != nil {
 		err = r.remoteErr
 	}
 	root := r.s.opt.Remote.Root
@@ -84,7 +87,7 @@ func (r *Root) remoteError(doing string, err error) error {
 // does not answer is no error here: what stays there is cleaned by the next
 // process.
 func (r *Root) Close() error {
-	if err := r.s.Close(); !NoAnswer(err) {
+	if err := r.s.Close(); !tier.NoAnswer(err) {
 		return err
 	}
 	return nil
@@ -114,7 +117,7 @@ type RootTierUsage struct {
 	Processes int // that use the root and have not ended
 
 	// Hits are those of all fingerprints, also of some whose pages are gone.
-	Hits Hits
+	Hits ledger.Hits
 
 	// Booked is the recorded figure that the budget limits: at least all of
 	// the above, in physical bytes, and too high by what processes have
@@ -123,8 +126,8 @@ type RootTierUsage struct {
 	Booked  int64
 	Counted time.Time
 
-	Space   vfs.Space    // of the filesystem
-	Written []DayWritten // by UTC day, oldest first, the last 30 days at most
+	Space   vfs.Space           // of the filesystem
+	Written []ledger.DayWritten // by UTC day, oldest first, the last 30 days at most
 }
 
 // Usage counts what both roots hold, by listing them. It returns an error when
@@ -175,8 +178,8 @@ func (o GCOptions) budgetOnly() bool { return o.Fingerprints == nil && o.OlderTh
 
 // GCFile is one file that GC removes from a tier.
 type GCFile struct {
-	Info
-	Tier    string // TierLocal or TierRemote
+	tier.Info
+	Tier    string // Local or Remote
 	Demoted bool   // it moved to the remote tier
 }
 
@@ -188,8 +191,8 @@ type GCTier struct {
 	Fingerprints int   // of which everything went
 }
 
-func (r *GCTier) add(info Info, demoted bool) {
-	if info.Class == ClassTail {
+func (r *GCTier) add(info tier.Info, demoted bool) {
+	if info.Class == pagefile.ClassTail {
 		r.Tails++
 	} else {
 		r.Pages++
@@ -237,12 +240,12 @@ func (r *Root) GC(ctx context.Context, opt GCOptions) (GCReport, error) {
 				opt.Progress(id.String(), files[id])
 			}
 		},
-		removed: func(id tierID, info Info, demoted bool) {
-			tier := &report.Local
+		removed: func(id tierID, info tier.Info, demoted bool) {
+			tr := &report.Local
 			if id == tierRemote {
-				tier = &report.Remote
+				tr = &report.Remote
 			}
-			tier.add(info, demoted)
+			tr.add(info, demoted)
 			if opt.Removed != nil {
 				opt.Removed(GCFile{Info: info, Tier: id.String(), Demoted: demoted})
 			}

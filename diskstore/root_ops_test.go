@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/stretchr/testify/require"
 )
 
@@ -42,7 +45,7 @@ func someRoot(t *testing.T) Options {
 func TestOpenRootRefusesAndMakesNothing(t *testing.T) {
 	o := testOptions(t)
 	_, err := OpenRoot(ctx, RootOptions{Local: o.Local})
-	require.ErrorIs(t, err, ErrRootMissing)
+	require.ErrorIs(t, err, tier.ErrRootMissing)
 	require.NoDirExists(t, o.Local.Root)
 	_, err = OpenRoot(ctx, RootOptions{})
 	require.ErrorIs(t, err, ErrOptions)
@@ -58,21 +61,21 @@ func TestOpenRootRefusesAndMakesNothing(t *testing.T) {
 	require.Empty(t, filesIn(t, o.Local.Root, ".json"))
 	require.NoError(t, os.Chmod(o.Local.Root, 0o777))
 	_, err = OpenRoot(ctx, RootOptions{Local: o.Local})
-	require.ErrorIs(t, err, ErrRootMode)
+	require.ErrorIs(t, err, tier.ErrRootMode)
 
 	o = testOptions(t)
 	require.NoError(t, os.Mkdir(o.Local.Root, 0o700))
 	o.Remote.Root = filepath.Join(t.TempDir(), "gone")
 	use, err = openRoot(t, o).Usage(ctx)
 	require.NoError(t, err)
-	require.ErrorIs(t, use.RemoteErr, ErrRootMissing)
+	require.ErrorIs(t, use.RemoteErr, tier.ErrRootMissing)
 }
 
 func TestRootUsage(t *testing.T) {
 	o := someRoot(t)
 	alive := open(t, o)
 	putChain(t, alive, prompt(0, testTokens+3))
-	moved, err := alive.local.Quarantine(ctx, Info{Name: alive.refName(alive.Chain(ctx, prompt(0, testTokens+3), nil)[1])}, "test")
+	moved, err := alive.local.Quarantine(ctx, tier.Info{Name: alive.refName(alive.Chain(ctx, prompt(0, testTokens+3), nil)[1])}, "test")
 	require.NoError(t, err)
 	require.True(t, moved)
 	use, err := openRoot(t, o).Usage(ctx)
@@ -92,7 +95,7 @@ func TestRootUsage(t *testing.T) {
 	require.Len(t, use.Remote.Fingerprints, 1)
 	require.Positive(t, use.Local.Space.Total)
 	require.Len(t, use.Local.Written, 1)
-	require.Equal(t, time.Now().UTC().Format(dayFormat), use.Local.Written[0].Day)
+	require.Equal(t, time.Now().UTC().Format(ledger.DayFormat), use.Local.Written[0].Day)
 }
 
 // gc runs GC once dry and once not, and checks that both say the same, file by
@@ -105,7 +108,7 @@ func gc(t *testing.T, o Options, opt GCOptions) GCReport {
 		files := make(map[string]bool)
 		opt.Removed = func(f GCFile) {
 			root := o.Local.Root
-			if f.Tier == TierRemote {
+			if f.Tier == tier.Remote {
 				root = o.Remote.Root
 			}
 			files[filePath(root, f.Name)] = true
@@ -115,16 +118,16 @@ func gc(t *testing.T, o Options, opt GCOptions) GCReport {
 		require.NoError(t, report.RemoteErr)
 		return report, files
 	}
-	before := len(filesIn(t, o.Local.Root, pageExt)) + len(filesIn(t, o.Remote.Root, pageExt))
+	before := len(filesIn(t, o.Local.Root, dir.PageExt)) + len(filesIn(t, o.Remote.Root, dir.PageExt))
 	rehearsed, would := run(true)
-	require.Equal(t, before, len(filesIn(t, o.Local.Root, pageExt))+len(filesIn(t, o.Remote.Root, pageExt)))
+	require.Equal(t, before, len(filesIn(t, o.Local.Root, dir.PageExt))+len(filesIn(t, o.Remote.Root, dir.PageExt)))
 	report, did := run(false)
 	require.Equal(t, rehearsed, report)
 	require.Equal(t, would, did)
 	for path := range did {
 		require.NoFileExists(t, path)
 	}
-	require.Equal(t, before-len(did)+report.Local.Demoted, len(filesIn(t, o.Local.Root, pageExt))+len(filesIn(t, o.Remote.Root, pageExt)))
+	require.Equal(t, before-len(did)+report.Local.Demoted, len(filesIn(t, o.Local.Root, dir.PageExt))+len(filesIn(t, o.Remote.Root, dir.PageExt)))
 	return report
 }
 
@@ -136,8 +139,8 @@ func TestGCByFingerprint(t *testing.T) {
 	require.Equal(t, 1, report.Local.Fingerprints)
 	require.Equal(t, 1, report.Remote.Pages)
 	require.Positive(t, report.Local.Bytes)
-	require.NoDirExists(t, filepath.Join(o.Local.Root, versionDir, testFingerprint(1).String()))
-	require.NoDirExists(t, filepath.Join(o.Remote.Root, versionDir, testFingerprint(1).String()))
+	require.NoDirExists(t, filepath.Join(o.Local.Root, dir.VersionDir, testFingerprint(1).String()))
+	require.NoDirExists(t, filepath.Join(o.Remote.Root, dir.VersionDir, testFingerprint(1).String()))
 	require.Equal(t, occupied(t, o.Local.Root), recorded(t, o.Local.Root)-claimOf(t, o))
 }
 
@@ -149,14 +152,14 @@ func TestGCUnderALivingServer(t *testing.T) {
 	refs := s.Chain(ctx, tokens, nil)
 	gc(t, o, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }})
 	l := layoutOf(t, testSections, testTokens)
-	require.ErrorIs(t, s.Read(ctx, refs[0], tokens[:testTokens], l, make([]byte, l.Size())), ErrNotFound)
+	require.ErrorIs(t, s.Read(ctx, refs[0], tokens[:testTokens], l, make([]byte, l.Size())), tier.ErrNotFound)
 	putChain(t, s, tokens)
 	readChain(t, s, tokens, len(tokens))
 }
 
 func TestGCByAge(t *testing.T) {
 	o := someRoot(t)
-	old := filesIn(t, filepath.Join(o.Local.Root, versionDir, testFingerprint(2).String()), pageExt)
+	old := filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, testFingerprint(2).String()), dir.PageExt)
 	require.Len(t, old, 2)
 	past := time.Now().Add(-48 * time.Hour)
 	for _, path := range old {
@@ -198,12 +201,12 @@ func TestBudgetsWaitForTheRemoteTier(t *testing.T) {
 	for _, dry := range []bool{true, false} {
 		report, err := openRoot(t, o).GC(ctx, GCOptions{DryRun: dry})
 		require.NoError(t, err)
-		require.ErrorIs(t, report.RemoteErr, ErrRootMissing)
+		require.ErrorIs(t, report.RemoteErr, tier.ErrRootMissing)
 		require.Zero(t, report.Local)
 	}
-	require.Len(t, filesIn(t, o.Local.Root, pageExt), 6)
+	require.Len(t, filesIn(t, o.Local.Root, dir.PageExt), 6)
 	report, err := openRoot(t, o).GC(ctx, GCOptions{OlderThan: time.Nanosecond})
 	require.NoError(t, err)
-	require.ErrorIs(t, report.RemoteErr, ErrRootMissing)
+	require.ErrorIs(t, report.RemoteErr, tier.ErrRootMissing)
 	require.Equal(t, 3, report.Local.Pages, "what is picked goes all the same")
 }

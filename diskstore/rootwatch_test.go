@@ -6,6 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -13,9 +16,9 @@ import (
 func TestRootIsLookedAtOnceASecond(t *testing.T) {
 	root := privateDir(t)
 	inj := vfs.Inject(quickFS)
-	tier := newDirTier(inj, root, dirOptions{})
+	tr := dir.New(inj, root, dir.Options{})
 	var now time.Duration
-	tier.watch.clock = func() time.Duration { return now }
+	tr.Watch.Clock = func() time.Duration { return now }
 	looks := 0
 	inj.Watch(func(op vfs.Op, paths ...string) {
 		if op == vfs.OpLstat && paths[0] == root {
@@ -25,11 +28,11 @@ func TestRootIsLookedAtOnceASecond(t *testing.T) {
 	for _, step := range []struct {
 		at    time.Duration
 		looks int
-	}{{0, 1}, {rootCheckEvery - 1, 1}, {rootCheckEvery, 2}, {2*rootCheckEvery - 1, 2}, {2 * rootCheckEvery, 3}} {
+	}{{0, 1}, {dir.RootCheckEvery - 1, 1}, {dir.RootCheckEvery, 2}, {2*dir.RootCheckEvery - 1, 2}, {2 * dir.RootCheckEvery, 3}} {
 		now = step.at
 		for range 3 {
-			_, err := tier.Stat(ctx, Name{Class: ClassPage})
-			require.ErrorIs(t, err, ErrNotFound)
+			_, err := tr.Stat(ctx, pagefile.Name{Class: pagefile.ClassPage})
+			require.ErrorIs(t, err, tier.ErrNotFound)
 		}
 		require.Equal(t, step.looks, looks, "at %v", step.at)
 	}

@@ -10,15 +10,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/diskstore/tier/guard"
 	"github.com/stretchr/testify/require"
 )
 
 // expireRootCheck makes the next operation of a tier look at its root again.
-func expireRootCheck(t Tier) {
-	if i, ok := t.(*isolated); ok {
-		t = i.inner
+func expireRootCheck(t tier.Tier) {
+	if i, ok := t.(*guard.Tier); ok {
+		t = i.Inner
 	}
-	t.(*dirTier).watch.until.Store(0)
+	t.(*dir.Tier).Watch.Until.Store(0)
 }
 
 // TestRootSwappedAfterOpen: who may write to the directory above puts a directory
@@ -37,15 +41,15 @@ func TestRootSwappedAfterOpen(t *testing.T) {
 	require.NoError(t, os.CopyFS(o.Local.Root, os.DirFS(o.Local.Root+".old")))
 	require.NoError(t, os.Chmod(o.Local.Root, 0o777))
 	require.NoError(t, os.Chmod(filePath(o.Local.Root, s.refName(ref)), 0o600))
-	before := filesIn(t, o.Local.Root, pageExt)
-	require.ErrorIs(t, read(), ErrRootMode, "not one byte of it is used")
+	before := filesIn(t, o.Local.Root, dir.PageExt)
+	require.ErrorIs(t, read(), tier.ErrRootMode, "not one byte of it is used")
 	for seed := range 3 {
 		require.Error(t, s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(7+seed, testTokens))))
 	}
 	require.Empty(t, s.Chain(ctx, tokens, nil))
 	require.False(t, s.Has(ref.Key))
 	require.True(t, s.Stats().Local.Down)
-	require.Equal(t, before, filesIn(t, o.Local.Root, pageExt), "nothing is written to it")
+	require.Equal(t, before, filesIn(t, o.Local.Root, dir.PageExt), "nothing is written to it")
 	require.Equal(t, 1, strings.Count(log.String(), "cannot be used any more"))
 
 	// A link to the right one is no better.
@@ -61,7 +65,7 @@ func TestRootSwappedAfterOpen(t *testing.T) {
 	require.False(t, s.Stats().Local.Down)
 	require.Equal(t, 1, strings.Count(log.String(), "can be used again"))
 	require.NotContains(t, log.String(), "replaced by another")
-	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, tmpDir), lockExt), 1)
+	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.TmpDir), dir.LockExt), 1)
 }
 
 // TestRootWhoseModeChanges is found at the next look, and by who goes by path as
@@ -70,22 +74,22 @@ func TestRootWhoseModeChanges(t *testing.T) {
 	o := testOptions(t, withRemote(t))
 	s := open(t, o)
 	inRemote(t, s, 1)
-	for _, dir := range []string{o.Local.Root, o.Remote.Root, filepath.Join(o.Local.Root, versionDir)} {
+	for _, dir := range []string{o.Local.Root, o.Remote.Root, filepath.Join(o.Local.Root, dir.VersionDir)} {
 		id := tierLocal
 		if dir == o.Remote.Root {
 			id = tierRemote
 		}
 		later := time.Now()
-		s.remote.breaker.now = func() time.Time { return later }
+		s.remote.Breaker.Now = func() time.Time { return later }
 		require.NoError(t, os.Chmod(dir, 0o770))
 		expireRootCheck(s.tier(id))
-		_, err := s.tier(id).Stat(ctx, s.pageName(Key{1}))
-		require.ErrorIs(t, err, ErrRootMode)
+		_, err := s.tier(id).Stat(ctx, s.pageName(pagefile.Key{1}))
+		require.ErrorIs(t, err, tier.ErrRootMode)
 		require.True(t, s.Stats().Local.Down || s.Stats().Remote.Down)
 		require.NoError(t, os.Chmod(dir, 0o700))
-		later = later.Add(breakerBackoffMax)
-		_, err = s.tier(id).Stat(ctx, s.pageName(Key{1}))
-		require.ErrorIs(t, err, ErrNotFound)
+		later = later.Add(guard.BreakerBackoffMax)
+		_, err = s.tier(id).Stat(ctx, s.pageName(pagefile.Key{1}))
+		require.ErrorIs(t, err, tier.ErrNotFound)
 		require.False(t, s.Stats().Local.Down || s.Stats().Remote.Down)
 	}
 }
@@ -100,13 +104,13 @@ func TestShareThatWasUnmounted(t *testing.T) {
 	require.NoError(t, os.Mkdir(o.Remote.Root, 0o700))
 	expireRootCheck(s.remote)
 	later := time.Now()
-	s.remote.breaker.now = func() time.Time { return later }
+	s.remote.Breaker.Now = func() time.Time { return later }
 	p := putChain(t, s, prompt(5, testTokens))[0]
 	info, err := s.local.Stat(ctx, s.pageName(p.Key()))
 	require.NoError(t, err)
 	_, err = s.remote.Stat(ctx, info.Name)
-	require.ErrorIs(t, err, ErrRootChanged)
-	require.ErrorIs(t, s.demote(ctx, info), ErrTierDown)
+	require.ErrorIs(t, err, tier.ErrRootChanged)
+	require.ErrorIs(t, s.demote(ctx, info), tier.ErrTierDown)
 	require.True(t, s.Stats().Remote.Down)
 	entries, err := os.ReadDir(o.Remote.Root)
 	require.NoError(t, err)
@@ -114,7 +118,7 @@ func TestShareThatWasUnmounted(t *testing.T) {
 
 	require.NoError(t, os.Remove(o.Remote.Root))
 	require.NoError(t, os.Rename(o.Remote.Root+".mounted", o.Remote.Root))
-	later = later.Add(breakerBackoffMax)
+	later = later.Add(guard.BreakerBackoffMax)
 	require.NoError(t, s.demote(ctx, info))
 	require.False(t, s.Stats().Remote.Down)
 }
@@ -147,8 +151,8 @@ func TestRootReplacedByAnother(t *testing.T) {
 		require.LessOrEqual(t, occupied(t, o.Local.Root), o.Local.BudgetBytes)
 	}
 	require.NoError(t, s.Flush(ctx))
-	l, err := s.books[tierLocal].read(ctx)
+	l, err := s.books[tierLocal].Read(ctx)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, l.figure(), occupied(t, o.Local.Root))
+	require.GreaterOrEqual(t, l.Figure(), occupied(t, o.Local.Root))
 	require.Equal(t, 1, strings.Count(log.String(), "replaced by another"))
 }

@@ -5,17 +5,21 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // FingerprintUsage is what one fingerprint holds in one tier.
 type FingerprintUsage struct {
-	Fingerprint Key
+	Fingerprint pagefile.Key
 	Identity    map[string]string // nil when its manifest cannot be read
 	Pages       int
 	Tails       int
-	Bytes       int64     // physical
-	LastUsed    time.Time // zero when it holds no page
-	Hits        Hits      // known to Root.Usage alone
+	Bytes       int64       // physical
+	LastUsed    time.Time   // zero when it holds no page
+	Hits        ledger.Hits // known to Root.Usage alone
 
 	// Unused is for how long it was not used, by this machine's clock and by the
 	// filesystem's, whichever says less. Known to Reclaim alone.
@@ -99,14 +103,14 @@ func (s *Store) identify(ctx context.Context, id tierID, found *tally) ([]Finger
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(fingerprints, func(a, b Key) int { return slices.Compare(a[:], b[:]) })
+	slices.SortFunc(fingerprints, func(a, b pagefile.Key) int { return slices.Compare(a[:], b[:]) })
 	uses := make([]FingerprintUsage, len(fingerprints))
 	for i, fp := range fingerprints {
 		uses[i].Fingerprint = fp
 		if use := found.fingerprints[fp]; use != nil {
 			uses[i] = *use
 		}
-		if m, err := readManifest(ctx, s.tier(id), fp); err == nil {
+		if m, err := tier.ReadManifest(ctx, s.tier(id), fp); err == nil {
 			uses[i].Identity = m.Identity
 		}
 	}

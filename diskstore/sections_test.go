@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/stretchr/testify/require"
 )
 
@@ -21,7 +23,7 @@ func TestReadSomeSections(t *testing.T) {
 			page := putChain(t, s, tokens)[0]
 			ref := s.Chain(ctx, tokens, nil)[0]
 			for some := 1; some < 1<<len(testSections); some++ {
-				var wanted []Section
+				var wanted []pagefile.Section
 				var of []int
 				for i, section := range testSections {
 					if some&(1<<i) != 0 {
@@ -33,7 +35,7 @@ func TestReadSomeSections(t *testing.T) {
 				require.NoError(t, s.Read(ctx, ref, tokens, l, buf))
 				for i := range wanted {
 					require.Equal(t, page.Layout.Rows(page.Payload, of[i]), l.Rows(buf, i), "sections %b", some)
-					require.True(t, allZero(l.gap(buf, i)))
+					require.True(t, pagefile.AllZero(l.Gap(buf, i)))
 				}
 			}
 			if name == "memory" {
@@ -59,17 +61,17 @@ func TestDamageElsewhereIsNotRead(t *testing.T) {
 	first := layoutOf(t, testSections[:last], testTokens)
 	require.NoError(t, s.Read(ctx, ref, tokens, first, make([]byte, first.Size())))
 	whole := layoutOf(t, testSections, testTokens)
-	require.ErrorIs(t, s.Read(ctx, ref, tokens, whole, make([]byte, whole.Size())), ErrDamaged)
+	require.ErrorIs(t, s.Read(ctx, ref, tokens, whole, make([]byte, whole.Size())), pagefile.ErrDamaged)
 }
 
 // stateSections are rows and state.
-var stateSections = []Section{
-	{Kind: KindK, RowBytes: 16}, {Kind: KindV, RowBytes: 8},
-	{Group: 1, Kind: KindConv, RowBytes: 40}, {Group: 1, Kind: KindState, RowBytes: 5000},
+var stateSections = []pagefile.Section{
+	{Kind: pagefile.KindK, RowBytes: 16}, {Kind: pagefile.KindV, RowBytes: 8},
+	{Group: 1, Kind: pagefile.KindConv, RowBytes: 40}, {Group: 1, Kind: pagefile.KindState, RowBytes: 5000},
 }
 
 // withSections is pageOf with other sections.
-func withSections(t *testing.T, parent Key, start int, tokens []int32, sections []Section) *Page {
+func withSections(t *testing.T, parent pagefile.Key, start int, tokens []int32, sections []pagefile.Section) *pagefile.Page {
 	p := pageOf(t, parent, start, tokens)
 	p.Layout = layoutOf(t, sections, len(tokens))
 	p.Payload = make([]byte, p.Layout.Size())
@@ -87,7 +89,7 @@ func TestPagesWithState(t *testing.T) {
 			plain := withSections(t, s.opt.Fingerprint, 0, tokens, stateSections[:2])
 			full := withSections(t, s.opt.Fingerprint, 0, tokens, stateSections)
 			require.Len(t, full.Layout.Rows(full.Payload, 3), 5000)
-			layout := func() Layout {
+			layout := func() pagefile.Layout {
 				refs := s.Chain(ctx, tokens, nil)
 				require.Len(t, refs, 1)
 				l, err := s.LayoutOf(ctx, refs[0])
@@ -95,7 +97,7 @@ func TestPagesWithState(t *testing.T) {
 				return l
 			}
 			require.NoError(t, s.Put(ctx, plain))
-			require.False(t, layout().hasState())
+			require.False(t, layout().HasState())
 			require.NoError(t, s.Put(ctx, full))
 			require.True(t, layout().Equal(full.Layout))
 			require.NoError(t, s.Put(ctx, plain))
@@ -134,14 +136,14 @@ func TestTailsWithin(t *testing.T) {
 	require.Equal(t, []int{2}, lengths(tokens[:3]))
 	require.Empty(t, lengths(tokens[:1]))
 	require.Equal(t, []int{3, 2}, lengths(other))
-	require.Empty(t, s.TailsWithin(ctx, s.opt.Fingerprint, 0, tokens, []Media{{Offset: 1}}))
+	require.Empty(t, s.TailsWithin(ctx, s.opt.Fingerprint, 0, tokens, []pagefile.Media{{Offset: 1}}))
 
-	_, err := s.LayoutOf(ctx, Ref{Key: Key{1}, Parent: s.opt.Fingerprint})
-	require.ErrorIs(t, err, ErrNotFound)
+	_, err := s.LayoutOf(ctx, Ref{Key: pagefile.Key{1}, Parent: s.opt.Fingerprint})
+	require.ErrorIs(t, err, tier.ErrNotFound)
 	require.NoError(t, s.Close())
 	require.Empty(t, s.TailsWithin(ctx, s.opt.Fingerprint, 0, tokens, nil))
 	_, err = s.LayoutOf(ctx, Ref{})
-	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, err, tier.ErrClosed)
 }
 
 // Reads that leave other processors alone give the same, and find what is damaged.
@@ -153,12 +155,12 @@ func TestReadGently(t *testing.T) {
 		page := putChain(t, s, tokens)[0]
 		ref := s.Chain(ctx, tokens, nil)[0]
 		buf := make([]byte, page.Layout.Size())
-		require.NoError(t, s.Read(Gently(ctx), ref, tokens, page.Layout, buf))
+		require.NoError(t, s.Read(pagefile.Gently(ctx), ref, tokens, page.Layout, buf))
 		require.Equal(t, page.Payload, buf)
 
 		h, err := s.headerOf(ctx, s.local, s.refName(ref))
 		require.NoError(t, err)
 		flipAt(t, filePath(o.Local.Root, s.refName(ref)), int(h.Sections[1].Offset))
-		require.ErrorIs(t, s.Read(Gently(ctx), ref, tokens, page.Layout, buf), ErrDamaged)
+		require.ErrorIs(t, s.Read(pagefile.Gently(ctx), ref, tokens, page.Layout, buf), pagefile.ErrDamaged)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -179,9 +180,9 @@ func (f hostFile) Write(p []byte) (int, error) {
 }
 
 // sharedTier returns the tier in root as one machine sees it.
-func sharedTier(t *testing.T, fsys vfs.FS, root string) *dirTier {
-	tier := newDirTier(fsys, root, dirOptions{})
-	tier.shared = true
+func sharedTier(t *testing.T, fsys vfs.FS, root string) *dir.Tier {
+	tier := dir.New(fsys, root, dir.Options{})
+	tier.Shared = true
 	t.Cleanup(func() { require.NoError(t, tier.Close()) })
 	return tier
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"sync"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // sharing lets Reads of one page that run at the same time share one: several slots
@@ -11,7 +13,7 @@ import (
 // and copied for the others.
 type sharing struct {
 	mu      sync.Mutex
-	reading map[Name]*sharedRead
+	reading map[pagefile.Name]*sharedRead
 }
 
 // sharedRead is a Read on its way. What it is of does not change.
@@ -19,7 +21,7 @@ type sharedRead struct {
 	of     *sharing
 	ref    Ref
 	tokens []int32
-	layout Layout
+	layout pagefile.Layout
 	rows   []byte // the buffer of who reads, which is its own again after the last copy
 
 	done chan struct{} // closed when it has ended
@@ -35,7 +37,7 @@ type sharedRead struct {
 // saying whether its buffer holds the page; that returns when all copies are taken.
 // A Read of the same file that asks for something else is not shared and not waited
 // for.
-func (s *sharing) join(name Name, ref Ref, tokens []int32, layout Layout, buf []byte) (other *sharedRead, end func(good bool)) {
+func (s *sharing) join(name pagefile.Name, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte) (other *sharedRead, end func(good bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r := s.reading[name]; r != nil {
@@ -48,7 +50,7 @@ func (s *sharing) join(name Name, ref Ref, tokens []int32, layout Layout, buf []
 	}
 	r := &sharedRead{of: s, ref: ref, tokens: tokens, layout: layout, rows: buf, done: make(chan struct{})}
 	if s.reading == nil {
-		s.reading = make(map[Name]*sharedRead)
+		s.reading = make(map[pagefile.Name]*sharedRead)
 	}
 	s.reading[name] = r
 	return nil, func(good bool) {

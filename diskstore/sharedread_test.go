@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -116,7 +117,7 @@ func TestReadsOfOtherTokensAreNotShared(t *testing.T) {
 	other := append([]int32{}, tokens...)
 	other[3]++
 	l := layoutOf(t, testSections, testTokens)
-	require.ErrorIs(t, s.Read(ctx, ref, other, l, make([]byte, l.Size())), ErrMismatch)
+	require.ErrorIs(t, s.Read(ctx, ref, other, l, make([]byte, l.Size())), pagefile.ErrMismatch)
 	gate.Open()
 	require.NoError(t, <-firstDone)
 }

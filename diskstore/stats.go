@@ -6,6 +6,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // TierStats is what one tier holds, over all fingerprints below its root.
@@ -71,19 +75,19 @@ func (s *Store) Stats() Stats {
 		TierErrors: c.tierErrors.Load(),
 		ReadBytes:  c.readBytes.Load(), WroteBytes: c.wroteBytes.Load(), WriteCaps: c.writeCaps.Load(),
 		AheadPages: c.aheadPages.Load(), AheadBytes: c.aheadBytes.Load(),
-		LocalWritten: s.books[tierLocal].today(),
+		LocalWritten: s.books[tierLocal].Today(),
 	}
-	st.LocalBooked, _ = s.books[tierLocal].figure()
-	st.Local.Down = s.health.down() || s.local.down()
+	st.LocalBooked, _ = s.books[tierLocal].Figure()
+	st.Local.Down = s.health.down() || s.local.Down()
 	if s.warm != nil {
 		st.RAM = s.warm.stats()
 		st.RAM.Down = s.warmHealth.down()
 	}
 	if s.remote != nil {
 		st.Remote = s.usage[tierRemote].stats()
-		st.Remote.Down = s.remote.breaker.down()
-		st.RemoteBooked, _ = s.books[tierRemote].figure()
-		st.RemoteWritten = s.books[tierRemote].today()
+		st.Remote.Down = s.remote.Breaker.Down()
+		st.RemoteBooked, _ = s.books[tierRemote].Figure()
+		st.RemoteWritten = s.books[tierRemote].Today()
 	}
 	return st
 }
@@ -98,7 +102,7 @@ type tierUse struct {
 	// While files are counted: what has been listed, and the shards that have
 	// not been. A change in one of those is seen when it is listed.
 	listing holding
-	todo    map[Shard]bool // nil when nobody counts
+	todo    map[tier.Shard]bool // nil when nobody counts
 
 	// While the shards are looked up: what happens, for those that are missed.
 	early   []earlyChange
@@ -107,7 +111,7 @@ type tierUse struct {
 
 // earlyChange is a change while the shards of a count are looked up.
 type earlyChange struct {
-	name  Name
+	name  pagefile.Name
 	files int
 	bytes int64
 }
@@ -118,8 +122,8 @@ type holding struct {
 	bytes        int64
 }
 
-func (h *holding) add(class Class, files int, bytes int64) {
-	if class == ClassTail {
+func (h *holding) add(class pagefile.Class, files int, bytes int64) {
+	if class == pagefile.ClassTail {
 		h.tails += files
 	} else {
 		h.pages += files
@@ -134,7 +138,7 @@ func (u *tierUse) stats() TierStats {
 }
 
 // commit counts a file that appeared, perhaps in the place of another.
-func (u *tierUse) commit(done Committed) {
+func (u *tierUse) commit(done tier.Committed) {
 	files := 1
 	if done.Replaced {
 		files = 0
@@ -143,10 +147,10 @@ func (u *tierUse) commit(done Committed) {
 }
 
 // remove counts a file that went.
-func (u *tierUse) remove(info Info) { u.change(info.Name, -1, -info.Physical) }
+func (u *tierUse) remove(info tier.Info) { u.change(info.Name, -1, -info.Physical) }
 
-func (u *tierUse) change(name Name, files int, bytes int64) {
-	if name.Class == ClassManifest {
+func (u *tierUse) change(name pagefile.Name, files int, bytes int64) {
+	if name.Class == pagefile.ClassManifest {
 		return
 	}
 	u.mu.Lock()
@@ -155,7 +159,7 @@ func (u *tierUse) change(name Name, files int, bytes int64) {
 	if u.looking {
 		u.early = append(u.early, earlyChange{name, files, bytes})
 	}
-	if u.todo != nil && !u.todo[shardOf(name)] {
+	if u.todo != nil && !u.todo[tier.ShardOf(name)] {
 		u.listing.add(name.Class, files, bytes)
 	}
 }
@@ -168,15 +172,15 @@ func (u *tierUse) prepare() {
 }
 
 // begin begins a count of these shards.
-func (u *tierUse) begin(shards []Shard) {
+func (u *tierUse) begin(shards []tier.Shard) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.listing, u.todo = holding{}, make(map[Shard]bool, len(shards))
+	u.listing, u.todo = holding{}, make(map[tier.Shard]bool, len(shards))
 	for _, shard := range shards {
 		u.todo[shard] = true
 	}
 	for _, c := range u.early {
-		if !u.todo[shardOf(c.name)] {
+		if !u.todo[tier.ShardOf(c.name)] {
 			u.listing.add(c.name.Class, c.files, c.bytes)
 		}
 	}
@@ -184,7 +188,7 @@ func (u *tierUse) begin(shards []Shard) {
 }
 
 // listed counts the files of one shard.
-func (u *tierUse) listed(shard Shard, infos []Info) {
+func (u *tierUse) listed(shard tier.Shard, infos []tier.Info) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	delete(u.todo, shard)
@@ -252,7 +256,7 @@ type capNote struct {
 }
 
 func (c *capNote) note(err error) {
-	capped := errors.Is(err, ErrWriteCap)
+	capped := errors.Is(err, ledger.ErrWriteCap)
 	if !capped && err != nil {
 		return
 	}

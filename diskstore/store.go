@@ -8,6 +8,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/diskstore/tier/guard"
 )
 
 // closePatience is how long Close waits for background work and for operations
@@ -19,17 +25,17 @@ const closePatience = 4 * time.Second
 type Store struct {
 	opt    Options
 	log    *slog.Logger
-	local  *dirTier
-	remote *isolated // nil when there is none
-	warm   *warmTier // nil when nothing is kept in memory
-	codec  *codec
+	local  *dir.Tier
+	remote *guard.Tier // nil when there is none
+	warm   *warmTier   // nil when nothing is kept in memory
+	codec  *pagefile.Codec
 
 	collecting [2]*background // collections of each tier; demotions are the local one's
 	promoting  *background    // promotions and touches of remote pages
 
 	counts counters
 	usage  [2]tierUse // by tierLocal, tierRemote
-	books  [2]*book
+	books  [2]*ledger.Book
 	links  linkCache
 
 	verdicts [2]*verdicts // by tierLocal, tierRemote
@@ -91,43 +97,43 @@ func newStore(opt Options, create bool) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := newCodec()
+	c, err := pagefile.NewCodec()
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s := &Store{
 		opt: opt, log: opt.Logger.With("component", "diskstore"), codec: c, now: time.Now,
 		life: newLife(), collecting: [2]*background{newBackground(), newBackground()}, promoting: newBackground(),
-		links: linkCache{byKey: make(map[Key]link)},
+		links: linkCache{byKey: make(map[pagefile.Key]link)},
 	}
-	s.health.log = s.log.With("tier", TierLocal, "root", opt.Local.Root)
+	s.health.log = s.log.With("tier", tier.Local, "root", opt.Local.Root)
 	s.capped.log, s.capped.pages = s.health.log, &s.counts.writeCaps
-	local := dirOptions{
+	local := dir.Options{
 		Create: create, Timeout: opt.Timeout, Log: s.health.log,
-		Replaced: func() { s.books[tierLocal].restart() },
+		Replaced: func() { s.books[tierLocal].Restart() },
 	}
 	if opt.RAM.BudgetBytes > 0 {
 		local.Prefix = serverPrefix(opt.RAM.Server)
-		s.warmHealth.log = s.log.With("tier", TierRAM)
+		s.warmHealth.log = s.log.With("tier", tier.RAM)
 		s.warm = newWarmTier()
 		s.warm.clock.tick = s.tendWarm
 	}
-	s.local = newDirTier(opt.FS, opt.Local.Root, local)
+	s.local = dir.New(opt.FS, opt.Local.Root, local)
 	if root := opt.Remote.Root; root != "" {
-		log := s.log.With("tier", TierRemote, "root", root)
-		dir := newDirTier(opt.FS, root, dirOptions{
+		log := s.log.With("tier", tier.Remote, "root", root)
+		dir := dir.New(opt.FS, root, dir.Options{
 			Shared: true, Timeout: opt.Timeout, Log: log,
-			Replaced: func() { s.books[tierRemote].restart() },
+			Replaced: func() { s.books[tierRemote].Restart() },
 		})
-		s.remote = isolate(dir, opt.RemoteTimeout, opt.ReadTimeout, log, time.Now, func() { s.counts.tierErrors.Add(1) })
-		s.remote.appeared = s.appearedLate
+		s.remote = guard.New(dir, opt.RemoteTimeout, opt.ReadTimeout, log, time.Now, func() { s.counts.tierErrors.Add(1) })
+		s.remote.Appeared = s.appearedLate
 	}
-	for _, id := range s.tiers(TierLocal) {
+	for _, id := range s.tiers(tier.Local) {
 		perDay := int64(0)
 		if id == tierLocal {
 			perDay = opt.WritePerDay
 		}
-		s.books[id] = newBook(s.tier(id), s.config(id).BudgetBytes, perDay, func() time.Time { return s.now() })
+		s.books[id] = ledger.NewBook(s.tier(id), s.config(id).BudgetBytes, perDay, func() time.Time { return s.now() })
 		s.collectors[id], s.counting[id] = make(chan struct{}, 1), make(chan struct{}, 1)
 		s.first[id] = newFirstCount()
 		s.verdicts[id] = newVerdicts(id, func() time.Time { return s.now() })
@@ -139,14 +145,14 @@ func newStore(opt Options, create bool) (*Store, error) {
 // the ledger and writes the manifest. A full disk does not keep a store from
 // being read.
 func (s *Store) openLocal(ctx context.Context) error {
-	if err := s.local.claim(ctx); err != nil && !errors.Is(err, ErrNoSpace) {
+	if err := s.local.Claim(ctx); err != nil && !errors.Is(err, tier.ErrNoSpace) {
 		return err
 	}
-	if err := s.books[tierLocal].refresh(ctx); err != nil {
+	if err := s.books[tierLocal].Refresh(ctx); err != nil {
 		return err
 	}
 	err := s.ensureManifest(ctx, s.local)
-	if errors.Is(err, ErrNoSpace) {
+	if errors.Is(err, tier.ErrNoSpace) {
 		s.health.note("write manifest", err)
 		return nil
 	}
@@ -159,12 +165,12 @@ func (s *Store) openRemote(ctx context.Context) error {
 	if s.remote == nil {
 		return nil
 	}
-	s.remote.breaker.silence()
-	_, err := s.remote.Stat(ctx, Name{Fingerprint: s.opt.Fingerprint, Class: ClassManifest})
-	if unsafeRoot(err) {
+	s.remote.Breaker.Silence()
+	_, err := s.remote.Stat(ctx, pagefile.Name{Fingerprint: s.opt.Fingerprint, Class: pagefile.ClassManifest})
+	if tier.UnsafeRoot(err) {
 		return err
 	}
-	s.remote.breaker.speak()
+	s.remote.Breaker.Speak()
 	return nil
 }
 
@@ -174,7 +180,7 @@ func (s *Store) tiers(first string) []tierID {
 	switch {
 	case s.remote == nil:
 		return []tierID{tierLocal}
-	case first == TierRemote:
+	case first == tier.Remote:
 		return []tierID{tierRemote, tierLocal}
 	}
 	return []tierID{tierLocal, tierRemote}
@@ -192,14 +198,14 @@ const (
 func (id tierID) String() string {
 	switch id {
 	case tierRemote:
-		return TierRemote
+		return tier.Remote
 	case tierRAM:
-		return TierRAM
+		return tier.RAM
 	}
-	return TierLocal
+	return tier.Local
 }
 
-func (s *Store) tier(id tierID) Tier {
+func (s *Store) tier(id tierID) tier.Tier {
 	if id == tierRemote {
 		return s.remote
 	}
@@ -214,17 +220,17 @@ func (s *Store) config(id tierID) TierConfig {
 }
 
 // pageName returns the name of a full page of this store.
-func (s *Store) pageName(key Key) Name {
-	return Name{Fingerprint: s.opt.Fingerprint, Class: ClassPage, Key: key}
+func (s *Store) pageName(key pagefile.Key) pagefile.Name {
+	return pagefile.Name{Fingerprint: s.opt.Fingerprint, Class: pagefile.ClassPage, Key: key}
 }
 
 // tailName returns the name of a tail of this store.
-func (s *Store) tailName(parent, key Key) Name {
-	return Name{Fingerprint: s.opt.Fingerprint, Class: ClassTail, Parent: parent, Key: key}
+func (s *Store) tailName(parent, key pagefile.Key) pagefile.Name {
+	return pagefile.Name{Fingerprint: s.opt.Fingerprint, Class: pagefile.ClassTail, Parent: parent, Key: key}
 }
 
 // refName returns the name ref stands for.
-func (s *Store) refName(ref Ref) Name {
+func (s *Store) refName(ref Ref) pagefile.Name {
 	if ref.Tail {
 		return s.tailName(ref.Parent, ref.Key)
 	}
@@ -253,17 +259,17 @@ func (s *Store) Flush(ctx context.Context) error {
 
 // answers reports whether a tier is there and not known to be down. The local one always is.
 func (s *Store) answers(id tierID) bool {
-	return id == tierLocal || s.remote != nil && !s.remote.breaker.down()
+	return id == tierLocal || s.remote != nil && !s.remote.Breaker.Down()
 }
 
-// giveBack settles the ledgers of tiers that answer. Where that fails the claim stays
+// GiveBack settles the ledgers of tiers that answer. Where that fails the claim stays
 // until files are counted.
 func (s *Store) giveBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
 	defer cancel()
-	for _, id := range s.tiers(TierLocal) {
+	for _, id := range s.tiers(tier.Local) {
 		if s.answers(id) {
-			_ = s.books[id].giveBack(ctx)
+			_ = s.books[id].GiveBack(ctx)
 		}
 	}
 }
@@ -284,7 +290,7 @@ func (s *Store) Close() error {
 	for _, b := range []*background{s.promoting, s.collecting[tierLocal], s.collecting[tierRemote]} {
 		err = errors.Join(err, b.close(time.Until(deadline)))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeIn)
+	ctx, cancel := context.WithTimeout(context.Background(), guard.CloseIn)
 	defer cancel()
 	s.giveBack(ctx)
 	err = errors.Join(err, s.local.Close())

@@ -14,6 +14,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -34,7 +37,7 @@ func TestPutReadChainReopen(t *testing.T) {
 		require.Equal(t, 1, st.Local.Tails)
 		require.EqualValues(t, 4, st.Hits)
 		require.NoError(t, s.Close())
-		require.ErrorIs(t, s.Put(ctx, pages[0]), ErrClosed)
+		require.ErrorIs(t, s.Put(ctx, pages[0]), tier.ErrClosed)
 		require.Empty(t, s.Chain(ctx, tokens, nil))
 		require.False(t, s.Has(pages[0].Key()))
 		require.NoError(t, s.Close())
@@ -46,7 +49,7 @@ func TestPutReadChainReopen(t *testing.T) {
 		refs := s.ChainFrom(ctx, pages[0].Key(), testTokens, tokens[testTokens:], nil)
 		require.Equal(t, len(tokens)-testTokens, tokensIn(refs))
 		require.EqualValues(t, testTokens, refs[0].Start)
-		require.Empty(t, filesIn(t, o.Local.Root, tmpExt))
+		require.Empty(t, filesIn(t, o.Local.Root, dir.TmpExt))
 	}
 }
 
@@ -66,20 +69,20 @@ func TestBranches(t *testing.T) {
 func TestMediaIsPartOfThePage(t *testing.T) {
 	s := open(t, testOptions(t))
 	tokens := prompt(1, testTokens+4)
-	cat, dog := Media{Offset: 3, Hash: [32]byte{1}}, Media{Offset: 3, Hash: [32]byte{2}}
+	cat, dog := pagefile.Media{Offset: 3, Hash: [32]byte{1}}, pagefile.Media{Offset: 3, Hash: [32]byte{2}}
 	p := pageOf(t, s.opt.Fingerprint, 0, tokens[:testTokens], cat)
 	require.NoError(t, s.Put(ctx, p))
-	tail := pageOf(t, p.Key(), testTokens, tokens[testTokens:], Media{Offset: 2, Hash: [32]byte{5}})
+	tail := pageOf(t, p.Key(), testTokens, tokens[testTokens:], pagefile.Media{Offset: 2, Hash: [32]byte{5}})
 	require.NoError(t, s.Put(ctx, tail))
 
-	inTail := Media{Offset: testTokens + 2, Hash: [32]byte{5}}
-	other := Media{Offset: testTokens + 2, Hash: [32]byte{6}}
-	require.Equal(t, testTokens+4, tokensIn(s.Chain(ctx, tokens, []Media{inTail, cat})), "order of media does not matter")
-	require.Equal(t, testTokens+2, tokensIn(s.Chain(ctx, tokens, []Media{cat, other})))
-	require.Equal(t, testTokens+2, tokensIn(s.Chain(ctx, tokens, []Media{cat})))
-	require.Zero(t, tokensIn(s.Chain(ctx, tokens, []Media{dog})))
+	inTail := pagefile.Media{Offset: testTokens + 2, Hash: [32]byte{5}}
+	other := pagefile.Media{Offset: testTokens + 2, Hash: [32]byte{6}}
+	require.Equal(t, testTokens+4, tokensIn(s.Chain(ctx, tokens, []pagefile.Media{inTail, cat})), "order of media does not matter")
+	require.Equal(t, testTokens+2, tokensIn(s.Chain(ctx, tokens, []pagefile.Media{cat, other})))
+	require.Equal(t, testTokens+2, tokensIn(s.Chain(ctx, tokens, []pagefile.Media{cat})))
+	require.Zero(t, tokensIn(s.Chain(ctx, tokens, []pagefile.Media{dog})))
 	require.Zero(t, tokensIn(s.Chain(ctx, tokens, nil)))
-	refs := s.ChainFrom(ctx, p.Key(), testTokens, tokens[testTokens:], []Media{cat, inTail})
+	refs := s.ChainFrom(ctx, p.Key(), testTokens, tokens[testTokens:], []pagefile.Media{cat, inTail})
 	require.Equal(t, 4, tokensIn(refs))
 }
 
@@ -130,9 +133,9 @@ func TestReadRefusesWhatWasNotAskedFor(t *testing.T) {
 	mine := tokens[testTokens:]
 	wrongTokens := append([]int32{}, mine...)
 	wrongTokens[testTokens-1]++
-	resize := append([]Section{}, testSections...)
+	resize := append([]pagefile.Section{}, testSections...)
 	resize[1].RowBytes++
-	swapped := append([]Section{}, testSections...)
+	swapped := append([]pagefile.Section{}, testSections...)
 	swapped[0], swapped[1] = swapped[1], swapped[0]
 	tests := map[string]func() error{
 		"tokens": func() error { return s.Read(ctx, ref, wrongTokens, good, make([]byte, good.Size())) },
@@ -155,21 +158,21 @@ func TestReadRefusesWhatWasNotAskedFor(t *testing.T) {
 			return s.Read(ctx, ref, mine, l, make([]byte, l.Size()))
 		},
 		"a section it has not": func() error {
-			l := layoutOf(t, append(slices.Clone(testSections), Section{Group: 9, RowBytes: 4}), testTokens)
+			l := layoutOf(t, append(slices.Clone(testSections), pagefile.Section{Group: 9, RowBytes: 4}), testTokens)
 			return s.Read(ctx, ref, mine, l, make([]byte, l.Size()))
 		},
 	}
 	for name, read := range tests {
-		require.ErrorIs(t, read(), ErrMismatch, name)
+		require.ErrorIs(t, read(), pagefile.ErrMismatch, name)
 	}
 	require.EqualValues(t, len(tests), s.Stats().Mismatched)
 	readRef(t, s, ref, tokens) // none of that cost the page
 
-	require.ErrorIs(t, s.Read(ctx, ref, mine[1:], good, make([]byte, good.Size())), ErrInvalidPage)
-	require.ErrorIs(t, s.Read(ctx, ref, mine, good, make([]byte, 1)), ErrInvalidPage)
+	require.ErrorIs(t, s.Read(ctx, ref, mine[1:], good, make([]byte, good.Size())), pagefile.ErrInvalidPage)
+	require.ErrorIs(t, s.Read(ctx, ref, mine, good, make([]byte, 1)), pagefile.ErrInvalidPage)
 	gone := ref
 	gone.Key[0]++
-	require.ErrorIs(t, s.Read(ctx, gone, mine, good, make([]byte, good.Size())), ErrNotFound)
+	require.ErrorIs(t, s.Read(ctx, gone, mine, good, make([]byte, good.Size())), tier.ErrNotFound)
 
 	// The same files under another fingerprint, page size or name.
 	from := filePath(o.Local.Root, s.pageName(ref.Key))
@@ -177,17 +180,17 @@ func TestReadRefusesWhatWasNotAskedFor(t *testing.T) {
 	o2.Fingerprint = testFingerprint(2)
 	s2 := open(t, o2)
 	place(t, from, filePath(o.Local.Root, s2.pageName(ref.Key)))
-	require.ErrorIs(t, s2.Read(ctx, ref, mine, good, make([]byte, good.Size())), ErrMismatch)
+	require.ErrorIs(t, s2.Read(ctx, ref, mine, good, make([]byte, good.Size())), pagefile.ErrMismatch)
 	require.False(t, s2.Has(ref.Key), "a page in another's place is quarantined")
 	wrong := ref
 	wrong.Key[5]++
 	place(t, from, filePath(o.Local.Root, s.pageName(wrong.Key)))
-	require.ErrorIs(t, s.Read(ctx, wrong, mine, good, make([]byte, good.Size())), ErrMismatch)
+	require.ErrorIs(t, s.Read(ctx, wrong, mine, good, make([]byte, good.Size())), pagefile.ErrMismatch)
 	require.False(t, s.Has(wrong.Key))
 	o3 := o
 	o3.PageTokens = testTokens / 2
 	_, err := Open(ctx, o3)
-	require.ErrorIs(t, err, ErrMismatch)
+	require.ErrorIs(t, err, pagefile.ErrMismatch)
 }
 
 // place copies a file, making its directory.
@@ -202,24 +205,24 @@ func place(t *testing.T, from, to string) {
 func TestPutRefusesInvalidPages(t *testing.T) {
 	s := open(t, testOptions(t))
 	fp := s.opt.Fingerprint
-	ok := func() *Page { return pageOf(t, fp, 0, prompt(1, testTokens)) }
-	for name, edit := range map[string]func(p *Page){
-		"no tokens":     func(p *Page) { p.Tokens = nil },
-		"too many":      func(p *Page) { *p = *pageOf(t, fp, 0, prompt(1, testTokens+1)) },
-		"start":         func(p *Page) { p.Start = 3 },
-		"parent":        func(p *Page) { p.Parent = Key{9} },
-		"layout":        func(p *Page) { p.Layout = layoutOf(t, testSections, 3) },
-		"payload":       func(p *Page) { p.Payload = p.Payload[1:] },
-		"media outside": func(p *Page) { p.Media = []Media{{Offset: testTokens}} },
-		"media order":   func(p *Page) { p.Media = []Media{{Offset: 2}, {Offset: 1}} },
+	ok := func() *pagefile.Page { return pageOf(t, fp, 0, prompt(1, testTokens)) }
+	for name, edit := range map[string]func(p *pagefile.Page){
+		"no tokens":     func(p *pagefile.Page) { p.Tokens = nil },
+		"too many":      func(p *pagefile.Page) { *p = *pageOf(t, fp, 0, prompt(1, testTokens+1)) },
+		"start":         func(p *pagefile.Page) { p.Start = 3 },
+		"parent":        func(p *pagefile.Page) { p.Parent = pagefile.Key{9} },
+		"layout":        func(p *pagefile.Page) { p.Layout = layoutOf(t, testSections, 3) },
+		"payload":       func(p *pagefile.Page) { p.Payload = p.Payload[1:] },
+		"media outside": func(p *pagefile.Page) { p.Media = []pagefile.Media{{Offset: testTokens}} },
+		"media order":   func(p *pagefile.Page) { p.Media = []pagefile.Media{{Offset: 2}, {Offset: 1}} },
 	} {
 		p := ok()
 		edit(p)
-		require.ErrorIs(t, s.Put(ctx, p), ErrInvalidPage, name)
+		require.ErrorIs(t, s.Put(ctx, p), pagefile.ErrInvalidPage, name)
 	}
 	require.Zero(t, s.Stats().Local.Pages)
 	dirty := ok()
-	dirty.Layout.gap(dirty.Payload, 0)[0] = 1
+	dirty.Layout.Gap(dirty.Payload, 0)[0] = 1
 	require.NoError(t, s.Put(ctx, dirty), "gaps are cleared, not stored")
 	readChain(t, s, prompt(1, testTokens), testTokens)
 }
@@ -235,34 +238,34 @@ func TestDamageIsQuarantinedAndRepaired(t *testing.T) {
 		path := filePath(o.Local.Root, s.refName(ref))
 		data, err := os.ReadFile(path)
 		require.NoError(t, err)
-		data[len(data)-footerBytes-1] ^= 4
+		data[len(data)-pagefile.FooterBytes-1] ^= 4
 		require.NoError(t, os.WriteFile(path, data, 0o600))
 		l := layoutOf(t, testSections, ref.Stored)
 		err = s.Read(ctx, ref, pages[i].Tokens, l, make([]byte, l.Size()))
-		require.ErrorIs(t, err, ErrDamaged)
+		require.ErrorIs(t, err, pagefile.ErrDamaged)
 		require.NoFileExists(t, path)
 	}
 	require.EqualValues(t, 2, s.Stats().Damaged)
 	require.Equal(t, TierStats{}, s.Stats().Local)
-	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt), 2)
+	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt), 2)
 	require.Equal(t, 2, strings.Count(log.String(), "not usable"))
 	putChain(t, s, tokens)
 	readChain(t, s, tokens, len(tokens))
 
 	// Quarantine does not grow for ever, and nothing that is in it goes for more.
-	for i := range maxQuarantined + 3 {
-		name := s.pageName(Key{byte(i)})
-		place(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt)[0], filePath(o.Local.Root, name))
-		moved, err := s.local.Quarantine(ctx, Info{Name: name}, "test")
-		if i < maxQuarantined-len(refs) {
+	for i := range dir.MaxQuarantined + 3 {
+		name := s.pageName(pagefile.Key{byte(i)})
+		place(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt)[0], filePath(o.Local.Root, name))
+		moved, err := s.local.Quarantine(ctx, tier.Info{Name: name}, "test")
+		if i < dir.MaxQuarantined-len(refs) {
 			require.NoError(t, err)
 			require.True(t, moved)
 			continue
 		}
-		require.ErrorIs(t, err, errQuarantineFull)
+		require.ErrorIs(t, err, tier.ErrQuarantineFull)
 		require.FileExists(t, filePath(o.Local.Root, name))
 	}
-	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, versionDir, quarantineDir), pageExt), maxQuarantined)
+	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt), dir.MaxQuarantined)
 }
 
 func TestDamagedTailHeaderIsQuarantinedByChain(t *testing.T) {
@@ -294,7 +297,7 @@ func TestPutReplacesWhatIsNoGood(t *testing.T) {
 	// A page of other sections under the same fingerprint is of no use to
 	// anybody who asks for these.
 	narrow := layoutOf(t, testSections[:2], testTokens)
-	other := &Page{Parent: p.Parent, Tokens: tokens, Layout: narrow, Payload: make([]byte, narrow.Size())}
+	other := &pagefile.Page{Parent: p.Parent, Tokens: tokens, Layout: narrow, Payload: make([]byte, narrow.Size())}
 	require.NoError(t, s.Put(ctx, other))
 	require.NoError(t, s.Put(ctx, p))
 	readChain(t, s, tokens, testTokens)
@@ -310,7 +313,7 @@ func TestRootDeletedWhileOpen(t *testing.T) {
 	require.NoError(t, os.RemoveAll(o.Local.Root))
 	require.Empty(t, s.Chain(ctx, tokens, nil))
 	l := layoutOf(t, testSections, testTokens)
-	require.ErrorIs(t, s.Read(ctx, refs[0], tokens[:testTokens], l, make([]byte, l.Size())), ErrNotFound)
+	require.ErrorIs(t, s.Read(ctx, refs[0], tokens[:testTokens], l, make([]byte, l.Size())), tier.ErrNotFound)
 	putChain(t, s, tokens)
 	readChain(t, s, tokens, len(tokens))
 	_, err := s.Scan(ctx)
@@ -334,7 +337,7 @@ func TestTwoStoresShareARoot(t *testing.T) {
 				for at := 0; at < len(tokens); at += testTokens {
 					p := pageOf(t, parent, at, tokens[at:min(at+testTokens, len(tokens))])
 					err := s.Put(ctx, p)
-					if errors.Is(err, ErrNoSpace) {
+					if errors.Is(err, tier.ErrNoSpace) {
 						break // while this one waited the others used all there is
 					}
 					if err != nil {
@@ -343,10 +346,10 @@ func TestTwoStoresShareARoot(t *testing.T) {
 					parent = p.Key()
 				}
 				for _, ref := range s.Chain(ctx, tokens, nil) {
-					l, _ := NewLayout(testSections, ref.Stored)
+					l, _ := pagefile.NewLayout(testSections, ref.Stored)
 					buf := make([]byte, l.Size())
 					err := s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf)
-					if err != nil && !errors.Is(err, ErrNotFound) { // evicted meanwhile
+					if err != nil && !errors.Is(err, tier.ErrNotFound) { // evicted meanwhile
 						t.Errorf("read: %v", err)
 					}
 				}
@@ -367,7 +370,7 @@ func TestTwoStoresShareARoot(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, stores[0].Stats().Local, stores[1].Stats().Local)
 	require.LessOrEqual(t, use.Local.RootBytes, o.Local.BudgetBytes+6*53_000)
-	for _, path := range filesIn(t, filepath.Join(o.Local.Root, versionDir), pageExt) {
+	for _, path := range filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir), dir.PageExt) {
 		_, err := verifyFile(ctx, vfs.OS, path)
 		require.NoError(t, err)
 	}
@@ -409,7 +412,7 @@ func TestScanAndReclaim(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, Reclaimed{Fingerprints: 1, Pages: 2, Bytes: use.Local.Bytes}, got)
-	require.NoDirExists(t, filepath.Join(o.Local.Root, versionDir, testFingerprint(2).String()))
+	require.NoDirExists(t, filepath.Join(o.Local.Root, dir.VersionDir, testFingerprint(2).String()))
 	for n, s := range stores {
 		want := testTokens + 1
 		if n == 2 {
@@ -442,13 +445,13 @@ func TestTouchIsThrottled(t *testing.T) {
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now(), info.ModTime(), touchEvery)
-	s.Touch(Ref{Key: Key{1}}) // not there: nothing happens
+	s.Touch(Ref{Key: pagefile.Key{1}}) // not there: nothing happens
 }
 
 func TestOptions(t *testing.T) {
 	good := testOptions(t)
 	for name, edit := range map[string]func(*Options){
-		"fingerprint": func(o *Options) { o.Fingerprint = Key{} },
+		"fingerprint": func(o *Options) { o.Fingerprint = pagefile.Key{} },
 		"root":        func(o *Options) { o.Local.Root = "" },
 		"same root":   func(o *Options) { o.Remote.Root = o.Local.Root + "/." },
 		"page tokens": func(o *Options) { o.PageTokens = -1 },
@@ -461,7 +464,7 @@ func TestOptions(t *testing.T) {
 		_, err := Open(ctx, o)
 		require.ErrorIs(t, err, ErrOptions, name)
 	}
-	o, err := (Options{Fingerprint: Key{1}, Local: TierConfig{Root: "x"}}).withDefaults(true)
+	o, err := (Options{Fingerprint: pagefile.Key{1}, Local: TierConfig{Root: "x"}}).withDefaults(true)
 	require.NoError(t, err)
 	require.Equal(t, DefaultPageTokens, o.PageTokens)
 	require.True(t, filepath.IsAbs(o.Local.Root))

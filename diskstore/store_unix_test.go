@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/stretchr/testify/require"
 )
 
@@ -50,11 +52,11 @@ func TestStrangersInAPagesPlace(t *testing.T) {
 			p := pageOf(t, s.opt.Fingerprint, 0, tokens)
 			path := filePath(o.Local.Root, s.pageName(p.Key()))
 			require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
-			ref := Ref{Key: p.Key(), Parent: p.Parent, Tokens: testTokens, Stored: testTokens, Tier: TierLocal}
+			ref := Ref{Key: p.Key(), Parent: p.Parent, Tokens: testTokens, Stored: testTokens, Tier: tier.Local}
 			buf := make([]byte, p.Layout.Size())
 			if mk == nil {
 				require.NoError(t, os.WriteFile(path, nil, 0o600))
-				require.ErrorIs(t, s.Read(ctx, ref, tokens, p.Layout, buf), ErrDamaged)
+				require.ErrorIs(t, s.Read(ctx, ref, tokens, p.Layout, buf), pagefile.ErrDamaged)
 			} else {
 				mk(t, path)
 				require.Empty(t, s.Chain(ctx, tokens, nil))

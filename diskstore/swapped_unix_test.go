@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/stretchr/testify/require"
 )
 
@@ -19,24 +21,24 @@ func TestDirectorySwappedForALink(t *testing.T) {
 	tokens := prompt(1, 2*testTokens)
 	putChain(t, s, tokens)
 	refs := s.Chain(ctx, tokens, nil)
-	dir, outside := filepath.Join(o.Local.Root, versionDir, o.Fingerprint.String()), filepath.Join(t.TempDir(), "outside")
-	require.NoError(t, os.Rename(dir, outside))
-	require.NoError(t, os.Symlink(outside, dir))
-	before := filesIn(t, outside, pageExt)
+	folder, outside := filepath.Join(o.Local.Root, dir.VersionDir, o.Fingerprint.String()), filepath.Join(t.TempDir(), "outside")
+	require.NoError(t, os.Rename(folder, outside))
+	require.NoError(t, os.Symlink(outside, folder))
+	before := filesIn(t, outside, dir.PageExt)
 
 	l := layoutOf(t, testSections, testTokens)
-	require.ErrorIs(t, s.Read(ctx, refs[0], tokens[:testTokens], l, make([]byte, l.Size())), ErrNotFound)
+	require.ErrorIs(t, s.Read(ctx, refs[0], tokens[:testTokens], l, make([]byte, l.Size())), tier.ErrNotFound)
 	for seed := range 4 {
 		err := s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(10+seed, testTokens)))
-		require.ErrorContains(t, err, dir)
+		require.ErrorContains(t, err, folder)
 	}
 	require.Error(t, s.local.Touch(ctx, s.pageName(refs[0].Key), time.Unix(1_700_000_000, 0)))
-	removed, _ := s.local.Remove(ctx, Info{Name: s.pageName(refs[0].Key)})
+	removed, _ := s.local.Remove(ctx, tier.Info{Name: s.pageName(refs[0].Key)})
 	require.False(t, removed)
-	require.Equal(t, before, filesIn(t, outside, pageExt))
+	require.Equal(t, before, filesIn(t, outside, dir.PageExt))
 
-	require.NoError(t, os.Remove(dir))
-	require.NoError(t, os.Rename(outside, dir))
+	require.NoError(t, os.Remove(folder))
+	require.NoError(t, os.Rename(outside, folder))
 	readChain(t, s, tokens, len(tokens))
 	putChain(t, s, prompt(20, testTokens))
 }

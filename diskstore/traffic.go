@@ -3,6 +3,9 @@ package diskstore
 import (
 	"context"
 	"sync"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // traffic counts the operations that somebody waits for, so that what nobody
@@ -51,11 +54,11 @@ func (t *traffic) standBack(ctx context.Context) error {
 
 // yieldingTier is a Tier whose files are read while nobody waits for anything.
 type yieldingTier struct {
-	Tier
+	tier.Tier
 	traffic *traffic
 }
 
-func (t yieldingTier) Open(ctx context.Context, name Name) (Blob, error) {
+func (t yieldingTier) Open(ctx context.Context, name pagefile.Name) (tier.Blob, error) {
 	blob, err := t.Tier.Open(ctx, name)
 	if err != nil {
 		return nil, err
@@ -64,7 +67,7 @@ func (t yieldingTier) Open(ctx context.Context, name Name) (Blob, error) {
 }
 
 type yieldingBlob struct {
-	Blob
+	tier.Blob
 	traffic *traffic
 }
 
@@ -75,4 +78,4 @@ func (b yieldingBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
 	return b.Blob.ReadAt(ctx, p, off)
 }
 
-func (b yieldingBlob) ReadsAtOnce() int { return readsAtOnce(b.Blob) }
+func (b yieldingBlob) ReadsAtOnce() int { return pagefile.ReadsAtOnce(b.Blob) }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/mounts"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
@@ -22,7 +24,7 @@ func TestSecondMountOfOneSystemSparesLiveUploads(t *testing.T) {
 	a := sharedTier(t, vfs.OS, filepath.Join(one.Dir, "kv"))
 	beside := sharedTier(t, vfs.OS, filepath.Join(one.Dir, "kv"))
 	b := sharedTier(t, vfs.OS, filepath.Join(two.Dir, "kv"))
-	name := Name{Fingerprint: testFingerprint(1), Class: ClassPage, Key: Key{1}}
+	name := pagefile.Name{Fingerprint: testFingerprint(1), Class: pagefile.ClassPage, Key: pagefile.Key{1}}
 	up, err := a.Create(ctx, name)
 	require.NoError(t, err)
 	require.NoError(t, up.Write(ctx, make([]byte, 4096)))
@@ -30,7 +32,7 @@ func TestSecondMountOfOneSystemSparesLiveUploads(t *testing.T) {
 	_, err = beside.Create(ctx, name)
 	require.NoError(t, err, "a process on the same mount")
 	_, err = b.Create(ctx, name)
-	require.ErrorIs(t, err, ErrNotShared)
+	require.ErrorIs(t, err, tier.ErrNotShared)
 	_, err = b.Aside(ctx) // which sweeps as well
 	require.NoError(t, err)
 

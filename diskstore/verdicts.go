@@ -5,6 +5,9 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 const (
@@ -40,8 +43,8 @@ type verdicts struct {
 	lastBad time.Time
 	spent   bool // the limit was passed, and damage goes on
 	logged  bool // that a file was read wrong
-	bad     map[Name]badFile
-	order   []Name // of bad, oldest first
+	bad     map[pagefile.Name]badFile
+	order   []pagefile.Name // of bad, oldest first
 }
 
 // badFile is a file that failed its check. One that was replaced or touched since
@@ -53,7 +56,7 @@ type badFile struct {
 }
 
 func newVerdicts(id tierID, now func() time.Time) *verdicts {
-	v := &verdicts{limit: condemnedLocal, now: now, bad: make(map[Name]badFile)}
+	v := &verdicts{limit: condemnedLocal, now: now, bad: make(map[pagefile.Name]badFile)}
 	if id == tierRemote {
 		v.limit, v.needed = condemnedRemote, condemnSound
 	}
@@ -98,7 +101,7 @@ func (v *verdicts) mayCondemn() (ok, enough bool) {
 }
 
 // markBad remembers a file that stays in its place though it is not fit for use.
-func (v *verdicts) markBad(info Info) {
+func (v *verdicts) markBad(info tier.Info) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if _, known := v.bad[info.Name]; !known {
@@ -112,7 +115,7 @@ func (v *verdicts) markBad(info Info) {
 }
 
 // isBad reports whether a file is one that failed its check here lately.
-func (v *verdicts) isBad(info Info) bool {
+func (v *verdicts) isBad(info tier.Info) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	file, known := v.bad[info.Name]
@@ -120,18 +123,18 @@ func (v *verdicts) isBad(info Info) bool {
 }
 
 // replaced forgets what was thought of the file that had a name before.
-func (v *verdicts) replaced(name Name) {
+func (v *verdicts) replaced(name pagefile.Name) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if _, known := v.bad[name]; known {
 		delete(v.bad, name)
-		v.order = slices.DeleteFunc(v.order, func(n Name) bool { return n == name })
+		v.order = slices.DeleteFunc(v.order, func(n pagefile.Name) bool { return n == name })
 	}
 }
 
 // readWrong logs, once for each process and tier, that a file was damaged when it
 // was read first and good when it was read past the cache.
-func (v *verdicts) readWrong(log *slog.Logger, id tierID, name Name, first error) {
+func (v *verdicts) readWrong(log *slog.Logger, id tierID, name pagefile.Name, first error) {
 	v.mu.Lock()
 	logged := v.logged
 	v.logged = true

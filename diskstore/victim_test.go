@@ -8,12 +8,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // whileDemoting demotes a page of the local tier, which must go, and calls do while
 // its copy is written. That write then returns fails.
-func whileDemoting(t *testing.T, s *Store, inj *vfs.Injector, info Info, fails error, do func()) {
+func whileDemoting(t *testing.T, s *Store, inj *vfs.Injector, info tier.Info, fails error, do func()) {
 	require.NoError(t, s.copyManifest(ctx, info.Fingerprint)) // not that write
 	gate := vfs.NewGate()
 	inj.Add(vfs.Rule{
@@ -24,7 +26,7 @@ func whileDemoting(t *testing.T, s *Store, inj *vfs.Injector, info Info, fails e
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.evictAll(ctx, tierLocal, []Info{info}, 1, 1)
+		s.evictAll(ctx, tierLocal, []tier.Info{info}, 1, 1)
 	}()
 	<-gate.Entered()
 	do()
@@ -55,7 +57,7 @@ func TestVictimThatCameIntoUseStays(t *testing.T) {
 	unused := listAll(t, s, tierLocal)[0]
 	whileDemoting(t, s, inj, unused, syscall.EIO, func() {})
 	_, err := s.local.Stat(ctx, unused.Name)
-	require.ErrorIs(t, err, ErrNotFound)
+	require.ErrorIs(t, err, tier.ErrNotFound)
 }
 
 // TestVictimThatWasReplacedStays: while a page moves down it is put once more, with
@@ -66,7 +68,7 @@ func TestVictimThatWasReplacedStays(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(1, testTokens)
 	some := layoutOf(t, testSections[:3], testTokens)
-	require.NoError(t, s.Put(ctx, &Page{Parent: s.opt.Fingerprint, Tokens: tokens, Layout: some, Payload: make([]byte, some.Size())}))
+	require.NoError(t, s.Put(ctx, &pagefile.Page{Parent: s.opt.Fingerprint, Tokens: tokens, Layout: some, Payload: make([]byte, some.Size())}))
 	whileDemoting(t, s, inj, listAll(t, s, tierLocal)[0], nil, func() { putChain(t, s, tokens) })
 	require.Len(t, listAll(t, s, tierRemote), 1)
 	require.Len(t, listAll(t, s, tierLocal), 1)

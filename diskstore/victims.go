@@ -6,6 +6,9 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // maxVictims is how many files one listing of a tier gives to evict, about
@@ -19,7 +22,7 @@ type victims struct {
 	before time.Time // only files last used earlier; zero for any
 	most   int       // files
 
-	files []Info
+	files []tier.Info
 	bytes int64
 	limit time.Time // files used later are not wanted any more; zero for none
 	more  bool      // some file was not wanted
@@ -30,7 +33,7 @@ func newVictims(need int64, before time.Time) *victims {
 }
 
 // add considers a file.
-func (v *victims) add(info Info) {
+func (v *victims) add(info tier.Info) {
 	if !v.before.IsZero() && !info.Used.Before(v.before) {
 		return
 	}
@@ -48,7 +51,7 @@ func (v *victims) add(info Info) {
 // prune drops what is not needed. Files with equal times stay or go together:
 // which of them depend on others is not known yet.
 func (v *victims) prune() {
-	slices.SortFunc(v.files, func(a, b Info) int { return a.Used.Compare(b.Used) })
+	slices.SortFunc(v.files, func(a, b tier.Info) int { return a.Used.Compare(b.Used) })
 	var bytes int64
 	for i, info := range v.files {
 		if i > 0 && (bytes >= v.need || i >= v.most) && info.Used.After(v.files[i-1].Used) {
@@ -64,7 +67,7 @@ func (v *victims) prune() {
 
 // order returns the files so that those to go come first, and always every page
 // before those it continues. Of files with equal times only the headers tell.
-func (v *victims) order(ctx context.Context, s *Store, t Tier) []Info {
+func (v *victims) order(ctx context.Context, s *Store, t tier.Tier) []tier.Info {
 	v.prune()
 	for i := 0; i < len(v.files); {
 		end := i + 1
@@ -81,15 +84,15 @@ func (v *victims) order(ctx context.Context, s *Store, t Tier) []Info {
 
 // orderTies sorts files of equal times so that the last of each chain come
 // first.
-func (s *Store) orderTies(ctx context.Context, t Tier, infos []Info) {
-	starts := make(map[Name]uint32, len(infos))
+func (s *Store) orderTies(ctx context.Context, t tier.Tier, infos []tier.Info) {
+	starts := make(map[pagefile.Name]uint32, len(infos))
 	for _, info := range infos {
 		starts[info.Name] = math.MaxUint32 // a tail is after any page
-		if info.Class == ClassPage {
+		if info.Class == pagefile.ClassPage {
 			starts[info.Name] = s.linkOf(ctx, t, info.Name).start
 		}
 	}
-	slices.SortFunc(infos, func(a, b Info) int {
+	slices.SortFunc(infos, func(a, b tier.Info) int {
 		return cmp.Or(cmp.Compare(starts[b.Name], starts[a.Name]), slices.Compare(a.Key[:], b.Key[:]))
 	})
 }

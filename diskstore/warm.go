@@ -7,6 +7,9 @@ import (
 	"sync"
 	"time"
 	"unsafe"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 const (
@@ -33,10 +36,10 @@ type warmTier struct {
 	now func() time.Time
 
 	mu     sync.Mutex
-	limit  int64              // bytes
-	used   int64              // bytes of all pages, those that were let go and are still read included
-	pages  map[Name]*warmPage // those being filled included
-	tails  map[Key][]*warmPage
+	limit  int64                       // bytes
+	used   int64                       // bytes of all pages, those that were let go and are still read included
+	pages  map[pagefile.Name]*warmPage // those being filled included
+	tails  map[pagefile.Key][]*warmPage
 	order  list.List // of pages that can be served, the one served last in front
 	served uint64    // counts what was put in front
 	closed bool
@@ -47,10 +50,10 @@ type warmTier struct {
 // warmPage is one page. Fields up to placeable never change once it can be
 // served, the others belong to warmTier.mu.
 type warmPage struct {
-	name   Name
-	header *Header // without its section table
-	rows   []byte  // the layout's buffer
-	bytes  int64   // of the file
+	name   pagefile.Name
+	header *pagefile.Header // without its section table
+	rows   []byte           // the layout's buffer
+	bytes  int64            // of the file
 	// placeable says that the page's rows can also be used where they lie on disk.
 	placeable bool
 
@@ -65,19 +68,19 @@ type warmPage struct {
 
 // warmPageBytes is what a page takes beside its rows, tokens, media and layout:
 // itself, its header, its place in the order and in two maps.
-const warmPageBytes = int64(unsafe.Sizeof(warmPage{}) + unsafe.Sizeof(Header{}) + unsafe.Sizeof(list.Element{}) +
-	2*(unsafe.Sizeof(Name{})+unsafe.Sizeof((*warmPage)(nil))))
+const warmPageBytes = int64(unsafe.Sizeof(warmPage{}) + unsafe.Sizeof(pagefile.Header{}) + unsafe.Sizeof(list.Element{}) +
+	2*(unsafe.Sizeof(pagefile.Name{})+unsafe.Sizeof((*warmPage)(nil))))
 
 func newWarmTier() *warmTier {
-	return &warmTier{now: time.Now, pages: make(map[Name]*warmPage), tails: make(map[Key][]*warmPage)}
+	return &warmTier{now: time.Now, pages: make(map[pagefile.Name]*warmPage), tails: make(map[pagefile.Key][]*warmPage)}
 }
 
 // warmBytes is what a page with this header takes in memory.
-func warmBytes(h *Header) int64 {
+func warmBytes(h *pagefile.Header) int64 {
 	sections := int64(h.Layout.Len())
 	return warmPageBytes + int64(h.Layout.Size()) +
-		4*int64(len(h.Tokens)) + int64(unsafe.Sizeof(Media{}))*int64(len(h.Media)) +
-		int64(unsafe.Sizeof(Section{}))*sections + int64(unsafe.Sizeof(int(0)))*(sections+1)
+		4*int64(len(h.Tokens)) + int64(unsafe.Sizeof(pagefile.Media{}))*int64(len(h.Media)) +
+		int64(unsafe.Sizeof(pagefile.Section{}))*sections + int64(unsafe.Sizeof(int(0)))*(sections+1)
 }
 
 // setLimit gives the tier another limit, in bytes, and lets go what is over it.
@@ -91,7 +94,7 @@ func (w *warmTier) setLimit(limit int64) {
 
 // add keeps a copy of a page whose file a tier has just stored or given. rows are
 // the layout's buffer, its gaps zero. A page that finds no room is not kept.
-func (w *warmTier) add(info Info, id tierID, h *Header, rows []byte, placeable bool) {
+func (w *warmTier) add(info tier.Info, id tierID, h *pagefile.Header, rows []byte, placeable bool) {
 	p := w.reserve(info, id, h, placeable, true)
 	if p == nil {
 		return
@@ -108,7 +111,7 @@ func (w *warmTier) add(info Info, id tierID, h *Header, rows []byte, placeable b
 // addBehind is add for a page that nobody has asked for: it takes room that is
 // free, and is the first to go. read puts its rows where they stay. It reports
 // whether the page is here, and returns the error of read.
-func (w *warmTier) addBehind(info Info, id tierID, h *Header, placeable bool, read func(rows []byte) error) (bool, error) {
+func (w *warmTier) addBehind(info tier.Info, id tierID, h *pagefile.Header, placeable bool, read func(rows []byte) error) (bool, error) {
 	if w.confirm(info, id) {
 		return true, nil
 	}
@@ -132,7 +135,7 @@ func (w *warmTier) addBehind(info Info, id tierID, h *Header, placeable bool, re
 }
 
 // has reports whether a page is here or being added.
-func (w *warmTier) has(name Name) bool {
+func (w *warmTier) has(name pagefile.Name) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.pages[name] != nil
@@ -150,7 +153,7 @@ func (w *warmTier) publish(p *warmPage, push func(any) *list.Element) bool {
 	if p.place == w.order.Front() {
 		w.serve(p)
 	}
-	if p.name.Class == ClassTail {
+	if p.name.Class == pagefile.ClassTail {
 		w.addTail(p)
 	}
 	w.clock.start()
@@ -160,7 +163,7 @@ func (w *warmTier) publish(p *warmPage, push func(any) *list.Element) bool {
 // reserve makes room for a page and returns it without rows, or with those of
 // one that was let go, to be overwritten. Without evict none is let go. It returns
 // nil for a page that is here or being added, and when there is no room.
-func (w *warmTier) reserve(info Info, id tierID, h *Header, placeable, evict bool) *warmPage {
+func (w *warmTier) reserve(info tier.Info, id tierID, h *pagefile.Header, placeable, evict bool) *warmPage {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if p := w.pages[info.Name]; p != nil {
@@ -178,7 +181,7 @@ func (w *warmTier) reserve(info Info, id tierID, h *Header, placeable, evict boo
 	p := &warmPage{
 		name: info.Name, rows: rows, bytes: info.Bytes, placeable: placeable,
 		tier: id, seen: w.now(), used: info.Used,
-		header: &Header{
+		header: &pagefile.Header{
 			Fingerprint: h.Fingerprint, Key: h.Key, Parent: h.Parent, Start: h.Start, PageTokens: h.PageTokens,
 			Tokens: slices.Clone(h.Tokens), Media: slices.Clone(h.Media), Layout: h.Layout,
 		},
@@ -224,7 +227,7 @@ func (w *warmTier) letGo(p *warmPage) {
 	}
 	w.order.Remove(p.place)
 	p.place = nil
-	if p.name.Class == ClassTail {
+	if p.name.Class == pagefile.ClassTail {
 		rest := slices.DeleteFunc(w.tails[p.name.Parent], func(o *warmPage) bool { return o == p })
 		if w.tails[p.name.Parent] = rest; len(rest) == 0 {
 			delete(w.tails, p.name.Parent)
@@ -271,7 +274,7 @@ func (w *warmTier) serve(p *warmPage) {
 }
 
 // pin returns a page to read from until unpin, nil when it is not here.
-func (w *warmTier) pin(name Name) *warmPage {
+func (w *warmTier) pin(name pagefile.Name) *warmPage {
 	if w == nil {
 		return nil
 	}
@@ -302,29 +305,29 @@ func (w *warmTier) noteServed(p *warmPage) (id tierID, used time.Time) {
 		w.serve(p)
 	}
 	id, used = p.tier, p.used
-	if now := w.now(); now.Sub(used) >= touchEvery || beyond(used, now) {
+	if now := w.now(); now.Sub(used) >= touchEvery || tier.Beyond(used, now) {
 		p.used = now
 	}
 	return id, used
 }
 
 // fresh describes the file of a page that may be served without looking for it.
-func (w *warmTier) fresh(name Name) (Info, tierID, bool) {
+func (w *warmTier) fresh(name pagefile.Name) (tier.Info, tierID, bool) {
 	if w == nil {
-		return Info{}, 0, false
+		return tier.Info{}, 0, false
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := w.pages[name]
 	if p == nil || p.place == nil || w.now().Sub(p.seen) >= warmLease {
-		return Info{}, 0, false
+		return tier.Info{}, 0, false
 	}
-	return Info{Name: name, Bytes: p.bytes, Used: p.used}, p.tier, true
+	return tier.Info{Name: name, Bytes: p.bytes, Used: p.used}, p.tier, true
 }
 
 // confirm notes that a tier has a page's file, and reports whether the page is
 // here.
-func (w *warmTier) confirm(info Info, id tierID) bool {
+func (w *warmTier) confirm(info tier.Info, id tierID) bool {
 	if w == nil {
 		return false
 	}
@@ -339,7 +342,7 @@ func (w *warmTier) confirm(info Info, id tierID) bool {
 }
 
 // drop forgets a page whose file is gone.
-func (w *warmTier) drop(name Name) {
+func (w *warmTier) drop(name pagefile.Name) {
 	if w == nil {
 		return
 	}
@@ -351,7 +354,7 @@ func (w *warmTier) drop(name Name) {
 }
 
 // tailsOf returns the tails of a parent that are here.
-func (w *warmTier) tailsOf(parent Key) []*warmPage {
+func (w *warmTier) tailsOf(parent pagefile.Key) []*warmPage {
 	if w == nil {
 		return nil
 	}
@@ -361,10 +364,10 @@ func (w *warmTier) tailsOf(parent Key) []*warmPage {
 }
 
 // unseen returns the names of pages whose files were last seen long ago.
-func (w *warmTier) unseen() []Name {
+func (w *warmTier) unseen() []pagefile.Name {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var names []Name
+	var names []pagefile.Name
 	for name, p := range w.pages {
 		if p.place != nil && w.now().Sub(p.seen) >= warmSweepAge {
 			names = append(names, name)
@@ -378,7 +381,7 @@ func (w *warmTier) stats() TierStats {
 	defer w.mu.Unlock()
 	st := TierStats{Bytes: w.used}
 	for e := w.order.Front(); e != nil; e = e.Next() {
-		if e.Value.(*warmPage).name.Class == ClassPage {
+		if e.Value.(*warmPage).name.Class == pagefile.ClassPage {
 			st.Pages++
 		} else {
 			st.Tails++

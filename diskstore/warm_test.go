@@ -14,6 +14,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -61,7 +64,7 @@ func repeat(tier string, n int) []string {
 
 // pageBytes is what a page of n tokens with testSections takes in memory.
 func pageBytes(t testing.TB, n int) int64 {
-	return warmBytes(&Header{Tokens: make([]int32, n), Layout: layoutOf(t, testSections, n)})
+	return warmBytes(&pagefile.Header{Tokens: make([]int32, n), Layout: layoutOf(t, testSections, n)})
 }
 
 func TestWarmOffMeansOff(t *testing.T) {
@@ -71,10 +74,10 @@ func TestWarmOffMeansOff(t *testing.T) {
 	putChain(t, s, tokens)
 	readChain(t, s, tokens, len(tokens))
 	require.Nil(t, s.warm)
-	require.Equal(t, repeat(TierLocal, 3), tiersOf(s.Chain(ctx, tokens, nil)))
+	require.Equal(t, repeat(tier.Local, 3), tiersOf(s.Chain(ctx, tokens, nil)))
 	require.Zero(t, s.Stats().RAM)
 	require.Zero(t, s.Stats().RAMHits)
-	for _, path := range filesIn(t, o.Local.Root, lockExt) {
+	for _, path := range filesIn(t, o.Local.Root, dir.LockExt) {
 		require.NotContains(t, path, "warm")
 	}
 }
@@ -92,7 +95,7 @@ func TestWarmPagesComeFromPutAndRead(t *testing.T) {
 			before := s.Stats()
 			inj.Reset()
 			refs := s.Chain(ctx, tokens, nil)
-			require.Equal(t, repeat(TierRAM, 3), tiersOf(refs))
+			require.Equal(t, repeat(tier.RAM, 3), tiersOf(refs))
 			readChain(t, s, tokens, len(tokens))
 			require.Zero(t, inj.Count(vfs.OpRead, vfs.OpOpen), "no file was opened")
 			require.EqualValues(t, 3, s.Stats().RAMHits-before.RAMHits)
@@ -105,7 +108,7 @@ func TestWarmPagesComeFromPutAndRead(t *testing.T) {
 
 		// Another process's store has nothing in memory until it has read.
 		other := open(t, o)
-		require.Equal(t, repeat(TierLocal, 3), tiersOf(other.Chain(ctx, tokens, nil)))
+		require.Equal(t, repeat(tier.Local, 3), tiersOf(other.Chain(ctx, tokens, nil)))
 		readChain(t, other, tokens, len(tokens))
 		check(other)
 
@@ -142,7 +145,7 @@ func TestWarmLeastRecentlyServedGoesFirst(t *testing.T) {
 	s := open(t, testOptions(t, withRAM(3*pageBytes(t, testTokens))))
 	held := func() (in []int) {
 		for i := range 6 {
-			if s.warm.pages[s.pageName(ChainKey(s.opt.Fingerprint, prompt(i, testTokens), nil))] != nil {
+			if s.warm.pages[s.pageName(pagefile.ChainKey(s.opt.Fingerprint, prompt(i, testTokens), nil))] != nil {
 				in = append(in, i)
 			}
 		}
@@ -191,13 +194,13 @@ func TestWarmPageOfOtherTokensIsNeverServed(t *testing.T) {
 	tokens := prompt(1, 2*testTokens)
 	putChain(t, s, tokens)
 	ref := s.Chain(ctx, tokens, nil)[1]
-	require.Equal(t, TierRAM, ref.Tier)
+	require.Equal(t, tier.RAM, ref.Tier)
 	good := layoutOf(t, testSections, testTokens)
 	mine := tokens[testTokens:]
 	other := append([]int32{}, mine...)
 	other[testTokens-1]++
 	edit := func(change func(*Ref)) Ref { r := ref; change(&r); return r }
-	resized := append([]Section{}, testSections...)
+	resized := append([]pagefile.Section{}, testSections...)
 	resized[1].RowBytes++
 	for name, read := range map[string]func() error{
 		"tokens": func() error { return s.Read(ctx, ref, other, good, make([]byte, good.Size())) },
@@ -212,9 +215,9 @@ func TestWarmPageOfOtherTokensIsNeverServed(t *testing.T) {
 			return s.Read(ctx, ref, mine, l, make([]byte, l.Size()))
 		},
 	} {
-		require.ErrorIs(t, read(), ErrMismatch, name)
+		require.ErrorIs(t, read(), pagefile.ErrMismatch, name)
 	}
-	require.ErrorIs(t, s.Read(ctx, ref, mine, good, make([]byte, 1)), ErrInvalidPage)
+	require.ErrorIs(t, s.Read(ctx, ref, mine, good, make([]byte, 1)), pagefile.ErrInvalidPage)
 	require.Zero(t, s.Stats().RAMHits)
 	readChain(t, s, tokens, len(tokens))
 	require.EqualValues(t, 2, s.Stats().RAMHits)
@@ -230,9 +233,9 @@ func TestWarmPagesFollowTheirFiles(t *testing.T) {
 	putChain(t, s, tokens)
 	putChain(t, s, forgotten)
 	advance(warmLease)
-	require.Equal(t, repeat(TierRAM, 3), tiersOf(s.Chain(ctx, tokens, nil)), "the files were looked for")
+	require.Equal(t, repeat(tier.RAM, 3), tiersOf(s.Chain(ctx, tokens, nil)), "the files were looked for")
 
-	require.NoError(t, os.RemoveAll(filepath.Join(o.Local.Root, versionDir, s.opt.Fingerprint.String())))
+	require.NoError(t, os.RemoveAll(filepath.Join(o.Local.Root, dir.VersionDir, s.opt.Fingerprint.String())))
 	readChain(t, s, tokens, len(tokens)) // exact all the same
 	advance(warmLease - time.Millisecond)
 	refs := s.Chain(ctx, tokens, nil)
@@ -241,7 +244,7 @@ func TestWarmPagesFollowTheirFiles(t *testing.T) {
 	require.Empty(t, s.Chain(ctx, tokens, nil))
 	l := layoutOf(t, testSections, testTokens)
 	for _, ref := range refs[:2] {
-		require.ErrorIs(t, s.Read(ctx, ref, tokens[ref.Start:ref.Start+testTokens], l, make([]byte, l.Size())), ErrNotFound)
+		require.ErrorIs(t, s.Read(ctx, ref, tokens[ref.Start:ref.Start+testTokens], l, make([]byte, l.Size())), tier.ErrNotFound)
 	}
 	require.Equal(t, 1, s.Stats().RAM.Pages, "those asked for are not in memory any more")
 
@@ -267,7 +270,7 @@ func TestWarmPagesOfTheRemoteTier(t *testing.T) {
 	readChain(t, s, tokens, len(tokens))
 	require.Zero(t, inj.Count(vfs.OpRead), "they moved, and are in memory")
 	advance(warmLease)
-	require.Equal(t, repeat(TierRAM, 2), tiersOf(s.Chain(ctx, tokens, nil)), "the remote tier has them")
+	require.Equal(t, repeat(tier.RAM, 2), tiersOf(s.Chain(ctx, tokens, nil)), "the remote tier has them")
 
 	// While nobody can say whether the files are there, their pages are not used,
 	// and not forgotten.
@@ -276,7 +279,7 @@ func TestWarmPagesOfTheRemoteTier(t *testing.T) {
 	require.Empty(t, s.Chain(ctx, tokens, nil))
 	require.Equal(t, 2, s.Stats().RAM.Pages)
 	inj.Reset()
-	s.remote.breaker.success()
+	s.remote.Breaker.Success()
 	readChain(t, s, tokens, len(tokens))
 	require.EqualValues(t, 4, s.Stats().RAMHits)
 }
@@ -336,7 +339,7 @@ func TestWarmPagesThatCanBePlacedAre(t *testing.T) {
 	s := open(t, testOptions(t, withRAM(plenty)))
 	putChain(t, s, tokens)
 	ref := s.Chain(ctx, tokens, nil)[0]
-	require.Equal(t, TierRAM, ref.Tier)
+	require.Equal(t, tier.RAM, ref.Tier)
 	_, placed, err := readPlaced(t, s, ref, tokens)
 	require.NoError(t, err)
 	requirePlaced(t, ref, placed)
@@ -389,7 +392,7 @@ func TestWarmManyAtOnce(t *testing.T) {
 						l := layoutOf(t, testSections, ref.Stored)
 						buf, want := make([]byte, l.Size()), make([]byte, l.Size())
 						err := s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf)
-						if ref.Tail && errors.Is(err, ErrNotFound) {
+						if ref.Tail && errors.Is(err, tier.ErrNotFound) {
 							continue // a longer one took its place
 						}
 						fillRows(l, ref.Key, want)

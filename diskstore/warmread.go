@@ -3,13 +3,16 @@ package diskstore
 import (
 	"context"
 	"errors"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // readWarm is Read from memory. It reports false when the page is not here, is
 // not the one described, or when no tier is known to have its file: then the
 // tiers are asked. With place a page whose rows could be used where they lie on
 // disk is left to them, too.
-func (s *Store) readWarm(ctx context.Context, ref Ref, tokens []int32, layout Layout, buf []byte, place bool) bool {
+func (s *Store) readWarm(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, place bool) bool {
 	name := s.refName(ref)
 	p := s.warm.pin(name)
 	if p == nil {
@@ -19,10 +22,10 @@ func (s *Store) readWarm(ctx context.Context, ref Ref, tokens []int32, layout La
 	if place && p.placeable || checkWanted(p.header, ref, s.opt.PageTokens, tokens, layout) != nil || !s.stillStored(ctx, name) || ctx.Err() != nil {
 		return false
 	}
-	at, _ := layout.within(p.header.Layout)
+	at, _ := layout.Within(p.header.Layout)
 	for i, from := range at {
 		copy(layout.Rows(buf, i), p.header.Layout.Rows(p.rows, from))
-		clear(layout.gap(buf, i))
+		clear(layout.Gap(buf, i))
 	}
 	id, used := s.warm.noteServed(p)
 	s.hit(id)
@@ -34,16 +37,16 @@ func (s *Store) readWarm(ctx context.Context, ref Ref, tokens []int32, layout La
 
 // stillStored reports whether a tier has, or had a moment ago, the file of a page
 // in memory. When all of them say that it is gone the page is forgotten.
-func (s *Store) stillStored(ctx context.Context, name Name) bool {
+func (s *Store) stillStored(ctx context.Context, name pagefile.Name) bool {
 	if _, _, fresh := s.warm.fresh(name); fresh {
 		return true
 	}
-	for _, id := range s.tiers(TierLocal) {
+	for _, id := range s.tiers(tier.Local) {
 		info, err := s.tier(id).Stat(ctx, name)
 		if err == nil {
 			return s.warm.confirm(info, id)
 		}
-		if !errors.Is(err, ErrNotFound) {
+		if !errors.Is(err, tier.ErrNotFound) {
 			s.noteTierError(id, err)
 			return false // perhaps it is there: neither used nor forgotten
 		}
@@ -54,7 +57,7 @@ func (s *Store) stillStored(ctx context.Context, name Name) bool {
 
 // warmTail returns the tail in memory that shares the longest prefix with rest,
 // of equal ones the shortest; see findTail.
-func (s *Store) warmTail(ctx context.Context, parent Key, start int, rest []int32, media []Media) Ref {
+func (s *Store) warmTail(ctx context.Context, parent pagefile.Key, start int, rest []int32, media []pagefile.Media) Ref {
 	var best Ref
 	for _, p := range s.warm.tailsOf(parent) {
 		h := p.header
@@ -65,26 +68,26 @@ func (s *Store) warmTail(ctx context.Context, parent Key, start int, rest []int3
 		}
 		best = Ref{
 			Key: h.Key, Parent: parent, Start: h.Start, Tokens: n, Stored: len(h.Tokens), Tail: true,
-			Tier: TierRAM, Bytes: p.bytes,
+			Tier: tier.RAM, Bytes: p.bytes,
 		}
 	}
 	return best
 }
 
 // keepWarm keeps a page in memory that a tier has just stored or given.
-func (s *Store) keepWarm(info Info, id tierID, h *Header, rows []byte) {
+func (s *Store) keepWarm(info tier.Info, id tierID, h *pagefile.Header, rows []byte) {
 	if s.warm == nil {
 		return
 	}
 	s.wakeWarm()
-	s.warm.add(info, id, h, rows, id == tierLocal && h.raw())
+	s.warm.add(info, id, h, rows, id == tierLocal && h.Raw())
 }
 
 // keepAhead keeps a page in memory that is read ahead, in free room. It reports
 // whether there was some, and returns the error of read.
-func (s *Store) keepAhead(info Info, id tierID, h *Header, read func(rows []byte) error) (bool, error) {
+func (s *Store) keepAhead(info tier.Info, id tierID, h *pagefile.Header, read func(rows []byte) error) (bool, error) {
 	s.wakeWarm()
-	return s.warm.addBehind(info, id, h, id == tierLocal && h.raw(), read)
+	return s.warm.addBehind(info, id, h, id == tierLocal && h.Raw(), read)
 }
 
 // wakeWarm takes this runner's part of the memory when nobody has looked since the

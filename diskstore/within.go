@@ -4,15 +4,18 @@ import (
 	"cmp"
 	"context"
 	"slices"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // LayoutOf returns what the page that ref stands for has. It reads the page's
 // header only. It returns ErrNotFound, ErrDamaged, ErrMismatch, ErrTierDown,
 // ErrTierTimeout, ErrClosed, ctx's error or an error of the filesystem.
-func (s *Store) LayoutOf(ctx context.Context, ref Ref) (Layout, error) {
+func (s *Store) LayoutOf(ctx context.Context, ref Ref) (pagefile.Layout, error) {
 	ctx, leave, err := s.life.enter(ctx)
 	if err != nil {
-		return Layout{}, err
+		return pagefile.Layout{}, err
 	}
 	defer leave()
 	for _, id := range s.tiers(ref.Tier) {
@@ -22,13 +25,13 @@ func (s *Store) LayoutOf(ctx context.Context, ref Ref) (Layout, error) {
 		}
 		err = cmp.Or(err, herr)
 	}
-	return Layout{}, err
+	return pagefile.Layout{}, err
 }
 
 // TailsWithin returns the tails of parent all of whose tokens and media a sequence
 // has, the longest first. tokens are those from position start on, as in ChainFrom.
 // It never fails: tails that cannot be looked at are left out.
-func (s *Store) TailsWithin(ctx context.Context, parent Key, start int, tokens []int32, media []Media) []Ref {
+func (s *Store) TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []Ref {
 	ctx, leave, err := s.life.enter(ctx)
 	if err != nil {
 		return nil
@@ -39,7 +42,7 @@ func (s *Store) TailsWithin(ctx context.Context, parent Key, start int, tokens [
 	tokens = tokens[:min(len(tokens), s.opt.PageTokens)]
 	media = mediaWithin(media, start, len(tokens))
 	var refs []Ref
-	for _, id := range s.tiers(TierLocal) {
+	for _, id := range s.tiers(tier.Local) {
 		tierCtx, infos := s.listTails(ctx, remoteCtx, id, parent)
 		for _, info := range infos {
 			known := slices.ContainsFunc(refs, func(r Ref) bool { return r.Key == info.Key })

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -25,7 +26,7 @@ func TestWriteCap(t *testing.T) {
 		o.Logger = slog.New(slog.NewTextHandler(log, nil))
 	})
 	day := time.Now().UTC().Truncate(24 * time.Hour).Add(12 * time.Hour)
-	first, second := dayOf(day), dayOf(day.Add(12*time.Hour))
+	first, second := ledger.DayOf(day), ledger.DayOf(day.Add(12*time.Hour))
 	at := func(s *Store) *Store {
 		s.now = func() time.Time { return day }
 		return s
@@ -34,7 +35,7 @@ func TestWriteCap(t *testing.T) {
 	tokens := prompt(1, 3*testTokens)
 	putChain(t, s, tokens)
 	require.NoError(t, s.Close()) // gives back what it claimed and did not write
-	require.Equal(t, []DayWritten{{first, 3 * page}}, readLedgerFile(t, o).days())
+	require.Equal(t, []ledger.DayWritten{{Day: first, Bytes: 3 * page}}, readLedgerFile(t, o).Days())
 
 	s = at(open(t, o))
 	refs := s.Chain(ctx, tokens, nil)
@@ -45,7 +46,7 @@ func TestWriteCap(t *testing.T) {
 	require.EqualValues(t, 5*page, s.Stats().LocalWritten)
 	require.EqualValues(t, page, s.Stats().RemoteWritten)
 	for seed := range 3 {
-		require.ErrorIs(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(10+seed, testTokens))), ErrWriteCap)
+		require.ErrorIs(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(10+seed, testTokens))), ledger.ErrWriteCap)
 	}
 	require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(1, testTokens))), "it is stored already")
 	readChain(t, s, tokens, len(tokens))
@@ -56,7 +57,7 @@ func TestWriteCap(t *testing.T) {
 	require.False(t, s.Stats().Local.Down)
 	require.Equal(t, 1, log.count("as much as it may in a day"))
 	other := at(open(t, o))
-	require.ErrorIs(t, other.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(20, testTokens))), ErrWriteCap)
+	require.ErrorIs(t, other.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(20, testTokens))), ledger.ErrWriteCap)
 	require.NoError(t, other.Close())
 
 	day = day.Add(12 * time.Hour) // midnight
@@ -67,7 +68,7 @@ func TestWriteCap(t *testing.T) {
 	putChain(t, s, prompt(10, testTokens))
 	require.EqualValues(t, 2*page, s.Stats().LocalWritten)
 	require.NoError(t, s.Close())
-	require.Equal(t, []DayWritten{{first, 5 * page}, {second, 2 * page}}, readLedgerFile(t, o).days())
+	require.Equal(t, []ledger.DayWritten{{Day: first, Bytes: 5 * page}, {Day: second, Bytes: 2 * page}}, readLedgerFile(t, o).Days())
 }
 
 // countedFS counts the bytes that are written.
@@ -112,11 +113,11 @@ func TestWriteCapCountsWhatCameToNothing(t *testing.T) {
 				for range 20 {
 					require.Error(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(2, testTokens))))
 				}
-				require.ErrorIs(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(2, testTokens))), ErrWriteCap)
+				require.ErrorIs(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(2, testTokens))), ledger.ErrWriteCap)
 				require.Less(t, written.Load(), 5*page, "four pages, manifests and ledgers")
 				require.Greater(t, written.Load(), 3*page)
 				require.NoError(t, s.Close())
-				require.EqualValues(t, 5*page, readLedgerFile(t, o).days()[0].Bytes)
+				require.EqualValues(t, 5*page, readLedgerFile(t, o).Days()[0].Bytes)
 				require.Equal(t, occupied(t, o.Local.Root), readLedgerFile(t, o).Bytes)
 			})
 		}
@@ -127,14 +128,14 @@ func TestWriteCapCountsWhatCameToNothing(t *testing.T) {
 // claimed and not written is neither written nor in use, in either tier.
 func TestUnloadedRunnersWriteWhatTheyWrote(t *testing.T) {
 	page := physicalPage(t)
-	o := testOptions(t, withRemote(t), func(o *Options) { o.WritePerDay = chunkBytes + 10*page })
+	o := testOptions(t, withRemote(t), func(o *Options) { o.WritePerDay = ledger.ChunkBytes + 10*page })
 	const loads = 4
 	for load := range loads {
 		runner, err := Open(ctx, o)
 		require.NoError(t, err)
 		putChain(t, runner, prompt(load, testTokens))
 		require.NoError(t, runner.Flush(ctx))
-		require.NoError(t, runner.local.temp.lock.Close()) // it is killed
+		require.NoError(t, runner.local.Temp.Lock.Close()) // it is killed
 	}
 	s := open(t, o)
 	for _, id := range []tierID{tierLocal, tierRemote} {
@@ -146,7 +147,7 @@ func TestUnloadedRunnersWriteWhatTheyWrote(t *testing.T) {
 		require.Empty(t, l.Claims, "%v", id)
 	}
 	l := readLedgerFile(t, o)
-	require.EqualValues(t, loads*page, l.days()[0].Bytes)
+	require.EqualValues(t, loads*page, l.Days()[0].Bytes)
 	require.Equal(t, occupied(t, o.Local.Root), l.Bytes)
 	require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(loads, testTokens))))
 }

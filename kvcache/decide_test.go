@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/kvcache/rates"
 )
 
@@ -34,7 +35,7 @@ func (s *stuckStore) stick(pages ...int) {
 	}
 }
 
-func (s *stuckStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout diskstore.Layout, buf []byte) error {
+func (s *stuckStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte) error {
 	s.mu.Lock()
 	n := int(ref.Start) / 8
 	stuck := s.stuck[n]

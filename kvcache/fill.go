@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/priority"
 )
 
@@ -21,7 +21,7 @@ func (t *TieredCausal) fill(ctx context.Context, p *plan) (held int, err error) 
 	go func() {
 		defer close(done)
 		priority.Lower()
-		held, err = t.fillCells(diskstore.Gently(ctx), p, true)
+		held, err = t.fillCells(pagefile.Gently(ctx), p, true)
 	}()
 	<-done
 	return held, err
@@ -55,7 +55,7 @@ func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (int, 
 		if err == nil {
 			err = t.write(&pg, p)
 		}
-		if err != nil && !errors.Is(err, diskstore.ErrDamaged) {
+		if err != nil && !errors.Is(err, pagefile.ErrDamaged) {
 			r.stop() // before there is room for one more
 		}
 		if alone && !busy {
@@ -99,7 +99,7 @@ func (t *TieredCausal) write(pg *page, p *plan) error {
 // block.
 func (t *TieredCausal) poison(cells [][]int32) {
 	for i, s := range t.geometry.sections {
-		if s.Kind == diskstore.KindCell || !s.Kind.PerToken() {
+		if s.Kind == pagefile.KindCell || !s.Kind.PerToken() {
 			continue
 		}
 		g := t.geometry.of[i]
@@ -107,7 +107,7 @@ func (t *TieredCausal) poison(cells [][]int32) {
 		for i := range rows {
 			rows[i] = 0xff
 		}
-		if err := t.groups[g].WriteRows(int(s.Layer), s.Kind == diskstore.KindV, cells[g], rows); err != nil {
+		if err := t.groups[g].WriteRows(int(s.Layer), s.Kind == pagefile.KindV, cells[g], rows); err != nil {
 			t.log.Error("kv tier: poison cells", "error", err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // countingStore counts the reads that run at a time. When together is set the first waits
@@ -24,7 +25,7 @@ type countingStore struct {
 	running, most int
 }
 
-func (s *countingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout diskstore.Layout, buf []byte) error {
+func (s *countingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte) error {
 	s.mu.Lock()
 	s.reads++
 	s.running++

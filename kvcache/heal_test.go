@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
@@ -250,7 +250,7 @@ func TestAThinPageIsReplacedThoughThatFailsAtFirst(t *testing.T) {
 	store.windowed = true
 	r := newWindowedRunner(t, store, 1, 256, Options{})
 	clock := withClock(r)
-	key := diskstore.ChainKey(store.root, tokenRange(1, 8), nil)
+	key := pagefile.ChainKey(store.root, tokenRange(1, 8), nil)
 	text := tokenRange(1, 12)
 	r.run(r.slots[0], text, nil, true)
 	r.settle()

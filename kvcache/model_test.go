@@ -15,7 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
@@ -266,13 +267,13 @@ func (s *simulation) Break(t *rapid.T) {
 	case "read":
 		s.store.readErr = map[int]error{page: errRefused}
 	case "damaged":
-		s.store.readErr = map[int]error{page: diskstore.ErrDamaged}
+		s.store.readErr = map[int]error{page: pagefile.ErrDamaged}
 	case "write":
 		s.store.failing = map[int]error{page: errRefused}
 	case "full":
-		s.store.failing = map[int]error{page: diskstore.ErrNoSpace}
+		s.store.failing = map[int]error{page: tier.ErrNoSpace}
 	case "no room":
-		s.store.fail = diskstore.ErrNoSpace
+		s.store.fail = tier.ErrNoSpace
 	case "writes":
 		s.store.fail = errRefused
 	}

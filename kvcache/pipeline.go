@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/priority"
 )
 
@@ -18,7 +19,7 @@ const pagesInMemory = 3
 type page struct {
 	index   int // in the plan
 	ref     diskstore.Ref
-	layout  diskstore.Layout
+	layout  pagefile.Layout
 	buffer  *[]byte
 	payload []byte            // of the buffer
 	placed  *diskstore.Placed // the payload's place on disk; nil when it has none of use

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // RowPlacer is implemented by rows that leave memory page by page (paged attention). What
@@ -26,7 +27,7 @@ var _ Store = (*diskstore.Store)(nil)
 
 // readPage reads a page, and keeps its file open where the cache has use for it. Without a
 // [RowPlacer] nothing of this costs anything.
-func (t *TieredCausal) readPage(ctx context.Context, ref diskstore.Ref, tokens []int32, layout diskstore.Layout, buf []byte) (*diskstore.Placed, error) {
+func (t *TieredCausal) readPage(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte) (*diskstore.Placed, error) {
 	if _, ok := t.groups[0].Rows.(RowPlacer); !ok { // all are, or none
 		return nil, t.opts.Store.Read(ctx, ref, tokens, layout, buf)
 	}
@@ -46,11 +47,11 @@ func (t *TieredCausal) place(pg *page, from []int, cells [][]int32) {
 		var layers []int
 		var keys, values []int64
 		for i, s := range sections { // K and V of one layer after the other
-			if groupOf(t.groups, s) != g || s.Kind == diskstore.KindCell {
+			if groupOf(t.groups, s) != g || s.Kind == pagefile.KindCell {
 				continue
 			}
 			at := pg.placed.Offsets[i] + int64(from[g])*int64(s.RowBytes)
-			if s.Kind == diskstore.KindV {
+			if s.Kind == pagefile.KindV {
 				values = append(values, at)
 				continue
 			}

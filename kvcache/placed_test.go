@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -78,7 +79,7 @@ type placedStore struct {
 	asked int
 }
 
-func (s *placedStore) ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout diskstore.Layout, buf []byte) (*diskstore.Placed, error) {
+func (s *placedStore) ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte) (*diskstore.Placed, error) {
 	placed, err := s.Store.ReadPlaced(ctx, ref, tokens, layout, buf)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,14 +180,14 @@ func TestCompressedPagesAreNotPlaced(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "pages")
 	r, cache := newPlacingRunner(t, newPlacedStore(t, root, compress), Options{})
 	// Rows that are all alike.
-	layout, err := diskstore.NewLayout([]diskstore.Section{
-		{Layer: 0, Kind: diskstore.KindK, RowBytes: fakeKeyBytes}, {Layer: 0, Kind: diskstore.KindV, RowBytes: fakeValueBytes},
-		{Layer: 1, Kind: diskstore.KindK, RowBytes: fakeKeyBytes}, {Layer: 1, Kind: diskstore.KindV, RowBytes: fakeValueBytes},
+	layout, err := pagefile.NewLayout([]pagefile.Section{
+		{Layer: 0, Kind: pagefile.KindK, RowBytes: fakeKeyBytes}, {Layer: 0, Kind: pagefile.KindV, RowBytes: fakeValueBytes},
+		{Layer: 1, Kind: pagefile.KindK, RowBytes: fakeKeyBytes}, {Layer: 1, Kind: pagefile.KindV, RowBytes: fakeValueBytes},
 	}, 8)
 	require.NoError(t, err)
 	parent := r.tiered.opts.Fingerprint
 	for at := 0; at < len(prompt); at += 8 {
-		page := &diskstore.Page{Parent: parent, Start: uint32(at), Tokens: prompt[at : at+8], Layout: layout, Payload: make([]byte, layout.Size())}
+		page := &pagefile.Page{Parent: parent, Start: uint32(at), Tokens: prompt[at : at+8], Layout: layout, Payload: make([]byte, layout.Size())}
 		require.NoError(t, r.tiered.opts.Store.Put(t.Context(), page))
 		parent = page.Key()
 	}
@@ -232,8 +233,8 @@ func TestRestoreThatEndsEarlyClosesItsFiles(t *testing.T) {
 	})
 	t.Run("damaged", func(t *testing.T) {
 		store := newPlacedStore(t, root)
-		refs := store.ChainFrom(t.Context(), diskstore.Key{1}, 0, prompt, nil)
-		path := filepath.Join(root, "v1", diskstore.Key{1}.String(), refs[3].Key.String()[:2], refs[3].Key.String()+".kvp")
+		refs := store.ChainFrom(t.Context(), pagefile.Key{1}, 0, prompt, nil)
+		path := filepath.Join(root, "v1", pagefile.Key{1}.String(), refs[3].Key.String()[:2], refs[3].Key.String()+".kvp")
 		require.NoError(t, os.Truncate(path, 4096))
 		r, cache := newPlacingRunner(t, store, Options{})
 		require.Equal(t, 24, r.load(r.slots[0], prompt, true).Held)

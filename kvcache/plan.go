@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
@@ -48,7 +49,7 @@ func (p *plan) pageEnd(page int) int {
 }
 
 // layout is that of the sections of a page that are read.
-func (p *plan) layout(geo *geometry, page int) (diskstore.Layout, error) {
+func (p *plan) layout(geo *geometry, page int) (pagefile.Layout, error) {
 	return geo.layout(p.refs[page].Stored, func(group int) bool { return p.needs(page, group) })
 }
 
@@ -108,7 +109,7 @@ func (t *TieredCausal) worth(ctx context.Context, p *plan, least int) bool {
 // awaitPending waits for pages on their way to the store that hold tokens of a prompt past
 // have. parent is the key of the page before start. What is not written soon is computed
 // again.
-func (t *TieredCausal) awaitPending(ctx context.Context, text *prompt, have int, parent diskstore.Key, start int) {
+func (t *TieredCausal) awaitPending(ctx context.Context, text *prompt, have int, parent pagefile.Key, start int) {
 	wait, cancel := context.WithTimeout(ctx, pendingWait)
 	defer cancel()
 	_ = t.queue.waitFor(wait, t.extends(text, have, parent, start))
@@ -116,8 +117,8 @@ func (t *TieredCausal) awaitPending(ctx context.Context, text *prompt, have int,
 
 // extends says which queued pages awaitPending waits for. Keys of the prompt's pages are only
 // computed when a page with the prompt's tokens is queued.
-func (t *TieredCausal) extends(text *prompt, have int, parent diskstore.Key, start int) func(*writeJob) bool {
-	size, before := t.opts.PageTokens, []diskstore.Key{parent} // keys before the prompt's pages from start on
+func (t *TieredCausal) extends(text *prompt, have int, parent pagefile.Key, start int) func(*writeJob) bool {
+	size, before := t.opts.PageTokens, []pagefile.Key{parent} // keys before the prompt's pages from start on
 	return func(j *writeJob) bool {
 		at := int(j.page.Start)
 		if at < start || at >= len(text.tokens) {
@@ -128,7 +129,7 @@ func (t *TieredCausal) extends(text *prompt, have int, parent diskstore.Key, sta
 		}
 		for len(before) <= (at-start)/size {
 			end := start + len(before)*size
-			before = append(before, diskstore.ChainKey(before[len(before)-1], text.tokens[end-size:end], mediaWithin(text.media, end-size, size)))
+			before = append(before, pagefile.ChainKey(before[len(before)-1], text.tokens[end-size:end], mediaWithin(text.media, end-size, size)))
 		}
 		return before[(at-start)/size] == j.page.Parent
 	}
@@ -185,7 +186,7 @@ func (r *restoring) recheck(ctx context.Context) {
 
 // holes returns which pages of a chain are neither stored nor on their way, and of how many
 // leading ones that is known.
-func (t *TieredCausal) holes(ctx context.Context, keys []diskstore.Key, tokens []int32, media []diskstore.Media) (gone []int, known int) {
+func (t *TieredCausal) holes(ctx context.Context, keys []pagefile.Key, tokens []int32, media []pagefile.Media) (gone []int, known int) {
 	parent, size := t.opts.Fingerprint, t.opts.PageTokens
 	for at := 0; at < len(keys); {
 		next := at
@@ -214,7 +215,7 @@ func (t *TieredCausal) holes(ctx context.Context, keys []diskstore.Key, tokens [
 }
 
 // knownPrefixLocked is where the lookup starts: after the pages whose keys the slot knows.
-func (t *TieredCausal) knownPrefixLocked(seq, base int) (parent diskstore.Key, start int) {
+func (t *TieredCausal) knownPrefixLocked(seq, base int) (parent pagefile.Key, start int) {
 	s := t.slotLocked(seq)
 	t.extendKeysLocked(s)
 	pages := min(base/t.opts.PageTokens, len(s.keys))
@@ -224,7 +225,7 @@ func (t *TieredCausal) knownPrefixLocked(seq, base int) (parent diskstore.Key, s
 // trim ends a plan at the last position at which every group can have what it needs there:
 // between batches, and with the window before it stored.
 func (t *TieredCausal) trim(ctx context.Context, p *plan) {
-	known := make(map[diskstore.Key]map[int][]int32)
+	known := make(map[pagefile.Key]map[int][]int32)
 	for {
 		p.end = p.prompt.boundary(p.end)
 		for len(p.refs) > 0 && int(p.refs[len(p.refs)-1].Start) >= p.end {
@@ -256,7 +257,7 @@ func (p *plan) pass(geo *geometry) {
 // beginGroups fills in where each group begins and the cells its rows had. When a page
 // lacks rows that are needed at the plan's end it moves the end before that page, and
 // reports false. Pages are asked for what they have once, which known remembers.
-func (t *TieredCausal) beginGroups(ctx context.Context, p *plan, known map[diskstore.Key]map[int][]int32) bool {
+func (t *TieredCausal) beginGroups(ctx context.Context, p *plan, known map[pagefile.Key]map[int][]int32) bool {
 	p.begin = make([]int, len(t.groups))
 	p.preferred = make([][]int32, len(t.groups))
 	for g := range t.groups {
@@ -297,13 +298,13 @@ func (t *TieredCausal) cellNumbersOf(ctx context.Context, p *plan, page int) map
 		if !t.groups[g].windowed() {
 			continue
 		}
-		layout, err := diskstore.NewLayout([]diskstore.Section{t.groups[g].cellNumbers()}, ref.Stored)
+		layout, err := pagefile.NewLayout([]pagefile.Section{t.groups[g].cellNumbers()}, ref.Stored)
 		if err != nil {
 			continue // not of a page that was found
 		}
 		buf := make([]byte, layout.Size())
 		err = t.opts.Store.Read(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, buf)
-		if errors.Is(err, diskstore.ErrMismatch) {
+		if errors.Is(err, pagefile.ErrMismatch) {
 			t.mu.Lock()
 			if len(t.thin) >= thinMax {
 				clear(t.thin)

@@ -3,7 +3,7 @@ package kvcache
 import (
 	"github.com/ollama/ollama/model/input"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
@@ -15,8 +15,8 @@ type MediaDigest func(hash uint64) (digest [32]byte, ok bool)
 // among them.
 type prompt struct {
 	tokens []int32
-	media  []diskstore.Media // offsets count from position 0
-	spans  []span            // positions that are computed in one batch
+	media  []pagefile.Media // offsets count from position 0
+	spans  []span           // positions that are computed in one batch
 }
 
 // span is positions [begin, end) that belong into one batch.
@@ -31,7 +31,7 @@ func (d MediaDigest) read(inputs []*input.Input) (text prompt, identified bool) 
 			if !ok {
 				return text, false
 			}
-			text.media = append(text.media, diskstore.Media{Offset: uint32(i), Hash: digest})
+			text.media = append(text.media, pagefile.Media{Offset: uint32(i), Hash: digest})
 		}
 		if in.SameBatch > 0 {
 			text.spans = append(text.spans, span{i, i + in.SameBatch + 1})

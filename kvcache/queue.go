@@ -9,7 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 const (
@@ -58,7 +59,7 @@ type writeQueue struct {
 	yielding time.Time // since when there have been any
 	resume   *time.Timer
 
-	dropped []diskstore.Key // given up since takeDropped
+	dropped []pagefile.Key // given up since takeDropped
 	outage  outage
 	told    time.Time      // when something was logged about pages that failed, last
 	short   bool           // a page found no room, or none was taken, since wake was called
@@ -68,8 +69,8 @@ type writeQueue struct {
 }
 
 type writeJob struct {
-	key  diskstore.Key
-	page *diskstore.Page
+	key  pagefile.Key
+	page *pagefile.Page
 	meek bool // is stored only where there is room
 
 	tries int // that failed
@@ -129,7 +130,7 @@ func (q *writeQueue) stage(size int, leaving bool) []byte {
 
 // push queues a page whose payload came from stage. One that is meek is stored only where
 // there is room.
-func (q *writeQueue) push(key diskstore.Key, page *diskstore.Page, meek bool) {
+func (q *writeQueue) push(key pagefile.Key, page *pagefile.Page, meek bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	job := &writeJob{key: key, page: page, meek: meek}
@@ -140,7 +141,7 @@ func (q *writeQueue) push(key diskstore.Key, page *diskstore.Page, meek bool) {
 }
 
 // has reports whether a page is on its way to the store.
-func (q *writeQueue) has(key diskstore.Key) bool {
+func (q *writeQueue) has(key pagefile.Key) bool {
 	return q.any(func(j *writeJob) bool { return j.key == key })
 }
 
@@ -268,7 +269,7 @@ func (q *writeQueue) finish(job *writeJob, err error) {
 		q.recoveredLocked()
 	case givesUp(err):
 		// The store itself tells when its daily limit is reached, and when not any more.
-		if !errors.Is(err, diskstore.ErrWriteCap) && !job.meek {
+		if !errors.Is(err, ledger.ErrWriteCap) && !job.meek {
 			q.tellLocked(tellNoRoom, "error", err)
 		}
 		q.dropLocked(job)

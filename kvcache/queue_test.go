@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // putStore is a store that says which pages it was given.
@@ -18,7 +18,7 @@ type putStore struct {
 	puts chan uint32 // where they start
 }
 
-func (s putStore) Put(ctx context.Context, p *diskstore.Page) error {
+func (s putStore) Put(ctx context.Context, p *pagefile.Page) error {
 	s.puts <- p.Start
 	return nil
 }
@@ -28,7 +28,7 @@ func newYieldingQueue(t *testing.T) (q *writeQueue, puts chan uint32, push func(
 	q = newWriteQueue(putStore{puts: puts}, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {}, func() {})
 	t.Cleanup(func() { require.NoError(t, q.close(context.Background())) })
 	return q, puts, func(start uint32) {
-		q.push(diskstore.Key{byte(start)}, &diskstore.Page{Start: start, Payload: make([]byte, 8)}, false)
+		q.push(pagefile.Key{byte(start)}, &pagefile.Page{Start: start, Payload: make([]byte, 8)}, false)
 	}
 }
 
@@ -50,7 +50,7 @@ func TestSavingYieldsToRestores(t *testing.T) {
 	requireYields(t, q, true)
 	q.yield(-1)
 	requireYields(t, q, true)
-	require.True(t, q.has(diskstore.Key{2}))
+	require.True(t, q.has(pagefile.Key{2}))
 	q.yield(-1)
 	require.EqualValues(t, 2, <-puts, "the last restore is over")
 }
@@ -111,7 +111,7 @@ func TestClosingWritesWhatRestoresHeldBack(t *testing.T) {
 	puts := make(chan uint32, 8)
 	q := newWriteQueue(putStore{puts: puts}, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {}, func() {})
 	q.yield(1)
-	q.push(diskstore.Key{1}, &diskstore.Page{Start: 1, Payload: make([]byte, 8)}, false)
+	q.push(pagefile.Key{1}, &pagefile.Page{Start: 1, Payload: make([]byte, 8)}, false)
 	require.NoError(t, q.close(t.Context()))
 	require.EqualValues(t, 1, <-puts)
 	q.yield(-1)

@@ -11,7 +11,8 @@ import (
 
 	"github.com/ollama/ollama/model/input"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // pendingWait bounds how long a restore waits for pages of its prompt that were sealed and
@@ -104,7 +105,7 @@ func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have 
 	if ctx.Err() != nil {
 		return r.result, ctx.Err()
 	}
-	if errors.Is(err, diskstore.ErrNotFound) {
+	if errors.Is(err, tier.ErrNotFound) {
 		t.log.Debug("kv tier: restore stopped early, a page was replaced or evicted meanwhile", "slot", seq, "restored", r.result.Tokens, "error", err)
 	} else if err != nil {
 		t.log.Warn("kv tier: restore stopped early, the rest of the prompt is computed", "slot", seq, "restored", r.result.Tokens, "error", err)
@@ -245,7 +246,7 @@ func (r *restoring) publish(p *plan, held int) {
 			r.result.Tiers = append(r.result.Tiers, ref.Tier)
 		}
 		if start, end := int(ref.Start), int(ref.Start)+ref.Tokens; !ref.Tail && end <= len(p.prompt.tokens) {
-			r.learn(ref.Key, &diskstore.Page{
+			r.learn(ref.Key, &pagefile.Page{
 				Parent: ref.Parent, Start: ref.Start, Tokens: p.prompt.tokens[start:end],
 				Media: mediaWithin(p.prompt.media, start, ref.Tokens),
 			})

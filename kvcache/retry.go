@@ -5,7 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 /*
@@ -46,14 +48,14 @@ type outage struct {
 
 // givesUp reports whether trying again is no use.
 func givesUp(err error) bool {
-	return errors.Is(err, diskstore.ErrNoSpace) || errors.Is(err, diskstore.ErrWriteCap) ||
-		errors.Is(err, diskstore.ErrInvalidPage) || errors.Is(err, diskstore.ErrClosed)
+	return errors.Is(err, tier.ErrNoSpace) || errors.Is(err, ledger.ErrWriteCap) ||
+		errors.Is(err, pagefile.ErrInvalidPage) || errors.Is(err, tier.ErrClosed)
 }
 
 // storeFails reports whether an error is one of the store, whatever the page.
 func storeFails(err error) bool {
-	return errors.Is(err, diskstore.ErrTierDown) || errors.Is(err, diskstore.ErrTierTimeout) ||
-		errors.Is(err, diskstore.ErrRootMissing) || errors.Is(err, diskstore.ErrRootChanged)
+	return errors.Is(err, tier.ErrTierDown) || errors.Is(err, tier.ErrTierTimeout) ||
+		errors.Is(err, tier.ErrRootMissing) || errors.Is(err, tier.ErrRootChanged)
 }
 
 // suspended reports whether the store fails and is not tried yet.
@@ -171,7 +173,7 @@ func (q *writeQueue) makeRoomLocked(size int64) bool {
 
 // dropLocked gives a page up, and what is queued that cannot be found without it.
 func (q *writeQueue) dropLocked(job *writeJob) {
-	gone := map[diskstore.Key]bool{job.key: true}
+	gone := map[pagefile.Key]bool{job.key: true}
 	q.removeLocked(job)
 	for more := true; more; {
 		more = false
@@ -188,7 +190,7 @@ func (q *writeQueue) dropLocked(job *writeJob) {
 }
 
 // takeDropped returns the pages that were given up since the last call.
-func (q *writeQueue) takeDropped() []diskstore.Key {
+func (q *writeQueue) takeDropped() []pagefile.Key {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	dropped := q.dropped

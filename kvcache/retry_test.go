@@ -12,17 +12,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // badStore is a memStore that cannot write some pages: a directory of them was made by another
 // user, say, or has a bad block.
 type badStore struct {
 	*memStore
-	bad   func(*diskstore.Page) error
+	bad   func(*pagefile.Page) error
 	tries int
 }
 
-func (s *badStore) Put(ctx context.Context, p *diskstore.Page) error {
+func (s *badStore) Put(ctx context.Context, p *pagefile.Page) error {
 	if err := s.bad(p); err != nil {
 		s.tries++
 		return err
@@ -31,7 +34,7 @@ func (s *badStore) Put(ctx context.Context, p *diskstore.Page) error {
 }
 
 // badPage is the error for the page at 24 of the text that tokenRange(1, …) gives.
-func badPage(p *diskstore.Page) error {
+func badPage(p *pagefile.Page) error {
 	if p.Start == 24 && p.Tokens[0] == 1024 {
 		return errRefused
 	}
@@ -158,16 +161,16 @@ func TestWhatLeavesComesBeforeWhatFailed(t *testing.T) {
 	q.mu.Unlock()
 	require.NotNil(t, q.stage(8, true))
 	require.False(t, q.has(key))
-	require.Equal(t, []diskstore.Key{key}, q.takeDropped())
+	require.Equal(t, []pagefile.Key{key}, q.takeDropped())
 	require.Zero(t, q.bytes)
 }
 
 // Where there is no room a page is tried once. What continues it is not copied out, nothing
 // is tried while the slot is idle, and a flush asks for no room to be made.
 func TestNoRoomIsNoOutage(t *testing.T) {
-	for name, full := range map[string]error{"no space": diskstore.ErrNoSpace, "write cap": diskstore.ErrWriteCap} {
+	for name, full := range map[string]error{"no space": tier.ErrNoSpace, "write cap": ledger.ErrWriteCap} {
 		t.Run(name, func(t *testing.T) {
-			store := &badStore{memStore: newMemStore(t), bad: func(p *diskstore.Page) error {
+			store := &badStore{memStore: newMemStore(t), bad: func(p *pagefile.Page) error {
 				if p.Start >= 24 && p.Tokens[0] < 2000 {
 					return full
 				}
@@ -188,7 +191,7 @@ func TestNoRoomIsNoOutage(t *testing.T) {
 			require.EqualValues(t, 6, r.tiered.Stats().SealedPages-copied, "nor beside another slot")
 
 			full := store.bad
-			store.bad = func(*diskstore.Page) error { return nil }
+			store.bad = func(*pagefile.Page) error { return nil }
 			r.flush()
 			require.Equal(t, 1, store.meek)
 			require.Equal(t, 28, restarted(t, store.memStore, tokenRange(1, 28)))
@@ -199,9 +202,9 @@ func TestNoRoomIsNoOutage(t *testing.T) {
 
 // What continues a page that was given up waits for it, and follows it in the same request.
 func TestNothingFollowsAPageThatWasGivenUp(t *testing.T) {
-	store := &badStore{memStore: newMemStore(t), bad: func(p *diskstore.Page) error {
+	store := &badStore{memStore: newMemStore(t), bad: func(p *pagefile.Page) error {
 		if p.Start == 8 {
-			return diskstore.ErrNoSpace
+			return tier.ErrNoSpace
 		}
 		return nil
 	}}
@@ -216,7 +219,7 @@ func TestNothingFollowsAPageThatWasGivenUp(t *testing.T) {
 	r.settle()
 	require.Greater(t, r.tiered.Stats().DroppedPages, dropped)
 	require.LessOrEqual(t, store.puts, puts+1)
-	store.bad = func(*diskstore.Page) error { return nil }
+	store.bad = func(*pagefile.Page) error { return nil }
 	r.run(slot, tokenRange(1, 40), nil, true)
 	r.settle()
 	require.Equal(t, 40, restarted(t, store.memStore, tokenRange(1, 40)))
@@ -246,7 +249,7 @@ func TestAForkTriesAgainWhatWasGivenUp(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 2, 256, Options{})
 	text := tokenRange(1, 50)
-	store.failing = map[int]error{1: diskstore.ErrNoSpace}
+	store.failing = map[int]error{1: tier.ErrNoSpace}
 	r.run(r.slots[0], text, nil, true)
 	r.settle()
 	store.failing = nil
@@ -259,7 +262,7 @@ func TestAForkTriesAgainWhatWasGivenUp(t *testing.T) {
 
 // What was refused shortly before the runner ends is stored when the cache is closed.
 func TestClosingTriesAgain(t *testing.T) {
-	for _, err := range []error{errRefused, diskstore.ErrTierDown, diskstore.ErrNoSpace} {
+	for _, err := range []error{errRefused, tier.ErrTierDown, tier.ErrNoSpace} {
 		t.Run(err.Error(), func(t *testing.T) {
 			store := newMemStore(t)
 			r := newFakeRunner(t, store, 1, 256, Options{})
@@ -278,7 +281,7 @@ func TestClosingTriesAgain(t *testing.T) {
 
 // A state that was given up is stored by a flush, and one that failed when that is over.
 func TestAStateThatWasNotStoredIsTriedAgain(t *testing.T) {
-	for name, refused := range map[string]error{"failed": errRefused, "given up": diskstore.ErrNoSpace} {
+	for name, refused := range map[string]error{"failed": errRefused, "given up": tier.ErrNoSpace} {
 		t.Run(name, func(t *testing.T) {
 			store := newMemStore(t)
 			r := newHybridRunner(t, store, Options{})
@@ -307,9 +310,9 @@ func TestAThinPageStaysThin(t *testing.T) {
 	require.NotNil(t, page)
 	layout, err := r.tiered.geometry.layout(8, func(g int) bool { return g == 0 })
 	require.NoError(t, err)
-	key := diskstore.Key{7}
+	key := pagefile.Key{7}
 	r.tiered.thin[key] = true
-	r.tiered.wrote(&writeJob{key: key, page: &diskstore.Page{Layout: layout}}, nil)
+	r.tiered.wrote(&writeJob{key: key, page: &pagefile.Page{Layout: layout}}, nil)
 	require.True(t, r.tiered.thin[key])
 	r.tiered.wrote(&writeJob{key: key, page: page}, nil)
 	require.Empty(t, r.tiered.thin)
@@ -339,7 +342,7 @@ type hungStore struct {
 	in, out chan struct{}
 }
 
-func (s *hungStore) Put(ctx context.Context, p *diskstore.Page) error {
+func (s *hungStore) Put(ctx context.Context, p *pagefile.Page) error {
 	close(s.in)
 	<-s.out // a system call knows no context
 	return ctx.Err()
@@ -363,7 +366,7 @@ var giant = tokenRange(1, 1000)
 
 func giantStore(t *testing.T, dir string) *diskstore.Store {
 	s, err := diskstore.Open(t.Context(), diskstore.Options{
-		Fingerprint: diskstore.Key{1}, PageTokens: 8, Local: diskstore.TierConfig{Root: dir, BudgetBytes: 600 << 10},
+		Fingerprint: pagefile.Key{1}, PageTokens: 8, Local: diskstore.TierConfig{Root: dir, BudgetBytes: 600 << 10},
 	})
 	require.NoError(t, err)
 	return s

@@ -8,6 +8,7 @@ import (
 	ollama "github.com/ollama/ollama/kvcache"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
@@ -151,7 +152,7 @@ func (r *restoring) turn(ctx context.Context, p *plan, held int) error {
 
 // learn makes a page known to the index of text that may move, where there is an index and no
 // image in the page.
-func (t *TieredCausal) learn(key diskstore.Key, page *diskstore.Page) {
+func (t *TieredCausal) learn(key pagefile.Key, page *pagefile.Page) {
 	if t.opts.Runs != nil && len(page.Media) == 0 {
 		t.opts.Runs.Add(runs.Page{Key: key, Parent: page.Parent, Start: int(page.Start), Tokens: page.Tokens})
 	}

@@ -6,7 +6,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // Rows is what a patched Ollama cache of one kind offers beside upstream's interface: the
@@ -62,8 +62,8 @@ func (g *group) oldest(begin int) int { return max(0, begin-g.memory) }
 func (g *group) visible(pos int) int { return max(0, pos-g.window) }
 
 // cellNumbers is the section that says which cells a page's rows had in the group.
-func (g *group) cellNumbers() diskstore.Section {
-	return diskstore.Section{Group: g.id, Layer: cellNumbersLayer, Kind: diskstore.KindCell, RowBytes: 4}
+func (g *group) cellNumbers() pagefile.Section {
+	return pagefile.Section{Group: g.id, Layer: cellNumbersLayer, Kind: pagefile.KindCell, RowBytes: 4}
 }
 
 // groupsOf describes caches. Those that keep everything come first, since every page of a
@@ -90,7 +90,7 @@ const cellNumbersLayer = math.MaxUint16
 // geometry is the shape of one token's rows over all groups and layers. It is the same for
 // every page of a model and becomes the page's table of sections.
 type geometry struct {
-	sections []diskstore.Section
+	sections []pagefile.Section
 	of       []int // each section's group; one more than there are for state
 }
 
@@ -105,12 +105,12 @@ func measure(groups []group, states States, layers int) (geometry, error) {
 		of := g.RowLayers()
 		present += len(of)
 		for _, layer := range of {
-			for _, kind := range []diskstore.Kind{diskstore.KindK, diskstore.KindV} {
-				n, err := g.RowBytes(layer, kind == diskstore.KindV)
+			for _, kind := range []pagefile.Kind{pagefile.KindK, pagefile.KindV} {
+				n, err := g.RowBytes(layer, kind == pagefile.KindV)
 				if err != nil {
 					return geometry{}, fmt.Errorf("size of a row: %w", err)
 				}
-				geo.add(i, diskstore.Section{Group: g.id, Layer: uint16(layer), Kind: kind, RowBytes: uint32(n)})
+				geo.add(i, pagefile.Section{Group: g.id, Layer: uint16(layer), Kind: kind, RowBytes: uint32(n)})
 			}
 		}
 		if g.windowed() {
@@ -130,7 +130,7 @@ func measure(groups []group, states States, layers int) (geometry, error) {
 	return geo, nil
 }
 
-func (geo *geometry) add(group int, s diskstore.Section) {
+func (geo *geometry) add(group int, s pagefile.Section) {
 	geo.sections = append(geo.sections, s)
 	geo.of = append(geo.of, group)
 }
@@ -141,19 +141,19 @@ func (geo *geometry) any(wanted func(group int) bool) bool {
 }
 
 // layout lays out a page of so many tokens with the sections of some groups.
-func (geo *geometry) layout(tokens int, wanted func(group int) bool) (diskstore.Layout, error) {
-	var sections []diskstore.Section
+func (geo *geometry) layout(tokens int, wanted func(group int) bool) (pagefile.Layout, error) {
+	var sections []pagefile.Section
 	for i, s := range geo.sections {
 		if wanted(geo.of[i]) {
 			sections = append(sections, s)
 		}
 	}
-	return diskstore.NewLayout(sections, tokens)
+	return pagefile.NewLayout(sections, tokens)
 }
 
 // hasAll reports whether a page has the rows of all groups.
-func (geo *geometry) hasAll(layout diskstore.Layout) bool {
-	rows := func(sections []diskstore.Section) (n int) {
+func (geo *geometry) hasAll(layout pagefile.Layout) bool {
+	rows := func(sections []pagefile.Section) (n int) {
 		for _, s := range sections {
 			if s.Kind.PerToken() {
 				n++
@@ -165,7 +165,7 @@ func (geo *geometry) hasAll(layout diskstore.Layout) bool {
 }
 
 // groupOf is the index in groups of a section's cache.
-func groupOf(groups []group, s diskstore.Section) int {
+func groupOf(groups []group, s pagefile.Section) int {
 	for i := range groups {
 		if groups[i].id == s.Group {
 			return i
@@ -175,23 +175,23 @@ func groupOf(groups []group, s diskstore.Section) int {
 }
 
 // gather copies the rows of cells, those of each group, and state into a page payload.
-func gather(groups []group, states States, layout diskstore.Layout, cells [][]int32, payload []byte) error {
+func gather(groups []group, states States, layout pagefile.Layout, cells [][]int32, payload []byte) error {
 	for i, s := range layout.Sections() {
 		rows := layout.Rows(payload, i)
 		if !s.Kind.PerToken() {
-			if err := states.ReadState(int(s.Layer), s.Kind == diskstore.KindState, rows); err != nil {
+			if err := states.ReadState(int(s.Layer), s.Kind == pagefile.KindState, rows); err != nil {
 				return fmt.Errorf("copy the state of layer %d out: %w", s.Layer, err)
 			}
 			continue
 		}
 		g := groupOf(groups, s)
-		if s.Kind == diskstore.KindCell {
+		if s.Kind == pagefile.KindCell {
 			for j, cell := range cells[g] {
 				binary.LittleEndian.PutUint32(rows[4*j:], uint32(cell))
 			}
 			continue
 		}
-		if err := groups[g].ReadRows(int(s.Layer), s.Kind == diskstore.KindV, cells[g], rows); err != nil {
+		if err := groups[g].ReadRows(int(s.Layer), s.Kind == pagefile.KindV, cells[g], rows); err != nil {
 			return fmt.Errorf("copy rows of layer %d out: %w", s.Layer, err)
 		}
 	}
@@ -200,21 +200,21 @@ func gather(groups []group, states States, layout diskstore.Layout, cells [][]in
 
 // scatter copies rows of a page payload into cells: of each group those that it has cells
 // for, from the row that from says on. State is written as it is.
-func scatter(groups []group, states States, layout diskstore.Layout, payload []byte, from []int, cells [][]int32) error {
+func scatter(groups []group, states States, layout pagefile.Layout, payload []byte, from []int, cells [][]int32) error {
 	for i, s := range layout.Sections() {
 		if !s.Kind.PerToken() {
-			if err := states.WriteState(int(s.Layer), s.Kind == diskstore.KindState, layout.Rows(payload, i)); err != nil {
+			if err := states.WriteState(int(s.Layer), s.Kind == pagefile.KindState, layout.Rows(payload, i)); err != nil {
 				return fmt.Errorf("copy the state of layer %d in: %w", s.Layer, err)
 			}
 			continue
 		}
 		g := groupOf(groups, s)
-		if s.Kind == diskstore.KindCell || len(cells[g]) == 0 {
+		if s.Kind == pagefile.KindCell || len(cells[g]) == 0 {
 			continue
 		}
 		n := int(s.RowBytes)
 		src := layout.Rows(payload, i)[from[g]*n : (from[g]+len(cells[g]))*n]
-		if err := groups[g].WriteRows(int(s.Layer), s.Kind == diskstore.KindV, cells[g], src); err != nil {
+		if err := groups[g].WriteRows(int(s.Layer), s.Kind == pagefile.KindV, cells[g], src); err != nil {
 			return fmt.Errorf("copy rows of layer %d in: %w", s.Layer, err)
 		}
 	}

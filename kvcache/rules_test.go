@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // The ordering rules of the runner, one test each. The rule a test is named after is in the
@@ -271,8 +271,8 @@ func TestRuleIdentityTokensMustMatch(t *testing.T) {
 	r.run(r.slots[0], prompt, nil, true)
 	r.run(r.slots[0], tokenRange(2, 10), nil, true)
 	r.flush()
-	third := diskstore.ChainKey(store.pages[diskstore.ChainKey(store.root, prompt[:8], nil)].Parent, prompt[:8], nil)
-	store.pages[diskstore.ChainKey(third, prompt[8:16], nil)].Tokens[3]++
+	third := pagefile.ChainKey(store.pages[pagefile.ChainKey(store.root, prompt[:8], nil)].Parent, prompt[:8], nil)
+	store.pages[pagefile.ChainKey(third, prompt[8:16], nil)].Tokens[3]++
 	restored := r.load(r.slots[0], prompt, true)
 	require.Equal(t, 8, restored.Held, "what came before the refused page is kept")
 	r.drain()

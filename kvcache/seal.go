@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // sealLocked hands every full page of a slot that is not stored yet to the write queue. Rows
@@ -54,7 +54,7 @@ func (t *TieredCausal) noteDroppedLocked() {
 		return
 	}
 	t.stats.DroppedPages += int64(len(dropped))
-	gone := make(map[diskstore.Key]bool)
+	gone := make(map[pagefile.Key]bool)
 	for _, key := range dropped {
 		gone[key] = true
 	}
@@ -123,7 +123,7 @@ func (t *TieredCausal) wrote(job *writeJob, err error) {
 
 // missingLocked reports whether a page is not stored, or known to be stored without rows that
 // the slot has.
-func (t *TieredCausal) missingLocked(s *slot, page int, key diskstore.Key) bool {
+func (t *TieredCausal) missingLocked(s *slot, page int, key pagefile.Key) bool {
 	switch {
 	case t.queue.has(key):
 		return false
@@ -186,13 +186,13 @@ func (t *TieredCausal) sealTailLocked(s *slot, leaving bool) {
 func (t *TieredCausal) extendKeysLocked(s *slot) {
 	size := t.opts.PageTokens
 	for page := len(s.keys); (page+1)*size <= len(s.tokens); page++ {
-		s.keys = append(s.keys, diskstore.ChainKey(t.parentLocked(s, page), s.tokens[page*size:(page+1)*size], mediaWithin(s.media, page*size, size)))
+		s.keys = append(s.keys, pagefile.ChainKey(t.parentLocked(s, page), s.tokens[page*size:(page+1)*size], mediaWithin(s.media, page*size, size)))
 		s.pages = append(s.pages, pageNew)
 	}
 }
 
 // parentLocked is the key of the page before, or the fingerprint for the first.
-func (t *TieredCausal) parentLocked(s *slot, page int) diskstore.Key {
+func (t *TieredCausal) parentLocked(s *slot, page int) pagefile.Key {
 	if page == 0 {
 		return t.opts.Fingerprint
 	}
@@ -202,7 +202,7 @@ func (t *TieredCausal) parentLocked(s *slot, page int) diskstore.Key {
 // copyOutLocked copies the rows of a page up to a position into staging and queues them, with
 // the state after them if that is wanted. It returns their key, and whether they are on their
 // way.
-func (t *TieredCausal) copyOutLocked(s *slot, page, end int, leaving, state bool) (key diskstore.Key, ok bool) {
+func (t *TieredCausal) copyOutLocked(s *slot, page, end int, leaving, state bool) (key pagefile.Key, ok bool) {
 	begin := page * t.opts.PageTokens
 	if t.geometry.sections == nil || t.hasNoneLocked(s, begin) && !state {
 		return key, false
@@ -231,7 +231,7 @@ func (t *TieredCausal) copyOutLocked(s *slot, page, end int, leaving, state bool
 		return key, false
 	}
 
-	out := &diskstore.Page{
+	out := &pagefile.Page{
 		Parent:  t.parentLocked(s, page),
 		Start:   uint32(begin),
 		Tokens:  slices.Clone(s.tokens[begin:end]),
@@ -242,7 +242,7 @@ func (t *TieredCausal) copyOutLocked(s *slot, page, end int, leaving, state bool
 	if end-begin == t.opts.PageTokens && page < len(s.keys) {
 		key = s.keys[page]
 	} else {
-		key = diskstore.ChainKey(out.Parent, out.Tokens, out.Media)
+		key = pagefile.ChainKey(out.Parent, out.Tokens, out.Media)
 	}
 	t.learn(key, out) // before wrote may take it back
 	t.queue.push(key, out, s.given)

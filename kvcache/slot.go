@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // slot mirrors what one of the runner's sequences holds in the caches, as far as it is
@@ -12,7 +12,7 @@ import (
 type slot struct {
 	// tokens of positions 0, 1, …: computed, exact. media are the images among them.
 	tokens []int32
-	media  []diskstore.Media
+	media  []pagefile.Media
 
 	// cells of each position in each group, of which those from position `from` on still
 	// hold its rows.
@@ -27,7 +27,7 @@ type slot struct {
 	// keys of the leading full pages, and what is known of each. given says that the store gave
 	// up something of the slot since its request began: what is tried all the same is stored
 	// only where there is room.
-	keys  []diskstore.Key
+	keys  []pagefile.Key
 	pages []pageState
 	given bool
 
@@ -71,12 +71,12 @@ const (
 // saved is something that was queued after so many tokens.
 type saved struct {
 	tokens int
-	key    diskstore.Key
+	key    pagefile.Key
 	given  bool // up, as a page is
 }
 
 // dropped notes what was given up.
-func (s *slot) dropped(gone map[diskstore.Key]bool) {
+func (s *slot) dropped(gone map[pagefile.Key]bool) {
 	for i, key := range s.keys {
 		if gone[key] {
 			s.pages[i], s.given = pageGiven, true
@@ -117,7 +117,7 @@ func (s *slot) stored() int {
 
 // markNew takes some of the pages that keys name for new: they are stored no more, or
 // nobody knows.
-func (s *slot) markNew(keys []diskstore.Key, from, to int) {
+func (s *slot) markNew(keys []pagefile.Key, from, to int) {
 	for page := from; page < min(to, len(s.keys)); page++ {
 		if s.keys[page] == keys[page] && s.pages[page] == pageStored {
 			s.pages[page] = pageNew
@@ -154,7 +154,7 @@ func (s *slot) truncate(n int) {
 	for g := range s.cells {
 		s.cells[g] = s.cells[g][:n]
 	}
-	s.media = slices.DeleteFunc(s.media, func(m diskstore.Media) bool { return int(m.Offset) >= n })
+	s.media = slices.DeleteFunc(s.media, func(m pagefile.Media) bool { return int(m.Offset) >= n })
 	s.tail.tokens = min(s.tail.tokens, n)
 	s.state.tokens = min(s.state.tokens, n)
 	s.stateAt = -1
@@ -188,7 +188,7 @@ func (s *slot) trimKeys(pageTokens int) {
 
 // add appends computed positions, which begin at pos. Positions that do not follow the last
 // one break the slot: there are rows before them that nobody noted.
-func (s *slot) add(pos int, tokens []int32, media []diskstore.Media, cells [][]int32) {
+func (s *slot) add(pos int, tokens []int32, media []pagefile.Media, cells [][]int32) {
 	if s.broken {
 		return
 	}
@@ -221,11 +221,11 @@ func (s *slot) clonePrefix(n int) *slot {
 }
 
 // mediaWithin are the media of n tokens from start on, with offsets from start.
-func mediaWithin(media []diskstore.Media, start, n int) []diskstore.Media {
-	var in []diskstore.Media
+func mediaWithin(media []pagefile.Media, start, n int) []pagefile.Media {
+	var in []pagefile.Media
 	for _, m := range media {
 		if at := int(m.Offset) - start; at >= 0 && at < n {
-			in = append(in, diskstore.Media{Offset: uint32(at), Hash: m.Hash})
+			in = append(in, pagefile.Media{Offset: uint32(at), Hash: m.Hash})
 		}
 	}
 	return in

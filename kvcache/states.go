@@ -8,6 +8,7 @@ import (
 	ollama "github.com/ollama/ollama/kvcache"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // States is what a patched Ollama cache with recurrent layers offers: what all tokens of its
@@ -36,18 +37,18 @@ const stateEvery = 2048
 const stateID = math.MaxUint16
 
 // kinds of state
-var stateKinds = []diskstore.Kind{diskstore.KindConv, diskstore.KindState}
+var stateKinds = []pagefile.Kind{pagefile.KindConv, pagefile.KindState}
 
 // addStates adds the sections of states, and returns how many layers have any.
 func (geo *geometry) addStates(states States, group int) (layers int, err error) {
 	seen := make(map[int]bool)
 	for _, kind := range stateKinds {
-		for _, layer := range states.StateLayers(kind == diskstore.KindState) {
-			n, err := states.StateBytes(layer, kind == diskstore.KindState)
+		for _, layer := range states.StateLayers(kind == pagefile.KindState) {
+			n, err := states.StateBytes(layer, kind == pagefile.KindState)
 			if err != nil {
 				return 0, err
 			}
-			geo.add(group, diskstore.Section{Group: stateID, Layer: uint16(layer), Kind: kind, RowBytes: uint32(n)})
+			geo.add(group, pagefile.Section{Group: stateID, Layer: uint16(layer), Kind: kind, RowBytes: uint32(n)})
 			seen[layer] = true
 		}
 	}
@@ -134,7 +135,7 @@ func (t *TieredCausal) endAtState(ctx context.Context, p *plan, limit int) {
 // hasState reports whether a page was stored with the state after it.
 func (t *TieredCausal) hasState(ctx context.Context, ref diskstore.Ref) bool {
 	stored, err := t.opts.Store.LayoutOf(ctx, ref)
-	return err == nil && slices.ContainsFunc(stored.Sections(), func(s diskstore.Section) bool { return !s.Kind.PerToken() })
+	return err == nil && slices.ContainsFunc(stored.Sections(), func(s pagefile.Section) bool { return !s.Kind.PerToken() })
 }
 
 // checkpointed is a TieredCausal over a cache that the runner asks where a sequence can go

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // stateValue is the state of two layers: a hash of all tokens.
@@ -200,7 +200,7 @@ func TestStateOfADamagedPage(t *testing.T) {
 	prompt := tokenRange(1, 60)
 	r.run(r.slots[0], prompt, nil, true)
 	r.tiered.Close()
-	store.readErr = map[int]error{5: diskstore.ErrDamaged}
+	store.readErr = map[int]error{5: pagefile.ErrDamaged}
 	again := newHybridRunner(t, store, Options{})
 	held := again.load(again.slots[0], append(slices.Clone(prompt), 7), true).Held
 	require.Equal(t, 36, held)

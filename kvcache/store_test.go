@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // memStore is a page store in memory that checks every row it is given: a page that was
@@ -22,9 +24,9 @@ type memStore struct {
 	t testing.TB
 
 	mu      sync.Mutex
-	root    diskstore.Key
-	pages   map[diskstore.Key]*diskstore.Page
-	tails   map[diskstore.Key][]*diskstore.Page
+	root    pagefile.Key
+	pages   map[pagefile.Key]*pagefile.Page
+	tails   map[pagefile.Key][]*pagefile.Page
 	hold    chan struct{} // Put waits for it when set
 	fail    error
 	failing map[int]error // by number of the page
@@ -37,15 +39,15 @@ type memStore struct {
 	meek    int // PutIfRoom
 	closed  bool
 
-	private  bool              // a page has text of a private request
-	windowed bool              // group 0 has a window
-	wrong    []string          // rows that do not follow from their tokens
-	orphans  []*diskstore.Page // whose history is not known yet, and with it their rows
-	read     map[uint16]int    // rows, by group
+	private  bool             // a page has text of a private request
+	windowed bool             // group 0 has a window
+	wrong    []string         // rows that do not follow from their tokens
+	orphans  []*pagefile.Page // whose history is not known yet, and with it their rows
+	read     map[uint16]int   // rows, by group
 }
 
 func newMemStore(t testing.TB) *memStore {
-	s := &memStore{t: t, read: make(map[uint16]int), pages: make(map[diskstore.Key]*diskstore.Page), tails: make(map[diskstore.Key][]*diskstore.Page)}
+	s := &memStore{t: t, read: make(map[uint16]int), pages: make(map[pagefile.Key]*pagefile.Page), tails: make(map[pagefile.Key][]*pagefile.Page)}
 	s.root[0] = 1
 	if _, outer := t.(*testing.T); outer && !s.windowed {
 		t.Cleanup(func() { s.requireRight(t) })
@@ -54,7 +56,7 @@ func newMemStore(t testing.TB) *memStore {
 }
 
 // history is the tokens before a page.
-func (s *memStore) history(parent diskstore.Key) []int32 {
+func (s *memStore) history(parent pagefile.Key) []int32 {
 	if parent == s.root {
 		return nil
 	}
@@ -67,7 +69,7 @@ func (s *memStore) history(parent diskstore.Key) []int32 {
 
 // checkAll checks a page, and those that came before the pages that they follow: what failed
 // before is written last.
-func (s *memStore) checkAll(page *diskstore.Page) {
+func (s *memStore) checkAll(page *pagefile.Page) {
 	s.orphans = append(s.orphans, page)
 	for n := len(s.orphans) + 1; len(s.orphans) < n; {
 		n = len(s.orphans)
@@ -76,13 +78,13 @@ func (s *memStore) checkAll(page *diskstore.Page) {
 }
 
 // check reports whether a page's history is known.
-func (s *memStore) check(page *diskstore.Page) bool {
+func (s *memStore) check(page *pagefile.Page) bool {
 	before := s.history(page.Parent)
 	if len(before) != int(page.Start) {
 		return false
 	}
 	for i, sec := range page.Layout.Sections() {
-		if sec.Kind == diskstore.KindCell || !sec.Kind.PerToken() {
+		if sec.Kind == pagefile.KindCell || !sec.Kind.PerToken() {
 			continue
 		}
 		n := int(sec.RowBytes)
@@ -90,7 +92,7 @@ func (s *memStore) check(page *diskstore.Page) bool {
 		if s.windowed && sec.Group == 0 {
 			window = fakeWindow
 		}
-		want := wantRows(section{int(sec.Layer), sec.Kind == diskstore.KindV}, window, append(slices.Clone(before), page.Tokens...), n)
+		want := wantRows(section{int(sec.Layer), sec.Kind == pagefile.KindV}, window, append(slices.Clone(before), page.Tokens...), n)
 		rows := page.Layout.Rows(page.Payload, i)
 		for j := range page.Tokens {
 			if !bytes.Equal(want[int(page.Start)+j], rows[j*n:(j+1)*n]) {
@@ -110,7 +112,7 @@ func (s *memStore) requireRight(t require.TestingT) {
 	require.Empty(t, s.wrong)
 }
 
-func (s *memStore) Put(ctx context.Context, p *diskstore.Page) error {
+func (s *memStore) Put(ctx context.Context, p *pagefile.Page) error {
 	s.mu.Lock()
 	hold := s.hold
 	s.mu.Unlock()
@@ -130,7 +132,7 @@ func (s *memStore) Put(ctx context.Context, p *diskstore.Page) error {
 	s.private = s.private || slices.ContainsFunc(p.Tokens, isPrivate)
 	page := *p
 	page.Payload = slices.Clone(p.Payload)
-	key := diskstore.ChainKey(p.Parent, p.Tokens, p.Media)
+	key := pagefile.ChainKey(p.Parent, p.Tokens, p.Media)
 	if len(p.Tokens) == 8 {
 		s.pages[key] = &page
 		s.wrote = append(s.wrote, int(p.Start)/8)
@@ -141,27 +143,27 @@ func (s *memStore) Put(ctx context.Context, p *diskstore.Page) error {
 	return nil
 }
 
-func (s *memStore) PutIfRoom(ctx context.Context, p *diskstore.Page) error {
+func (s *memStore) PutIfRoom(ctx context.Context, p *pagefile.Page) error {
 	s.mu.Lock()
 	s.meek++
 	s.mu.Unlock()
 	return s.Put(ctx, p)
 }
 
-func (s *memStore) Has(key diskstore.Key) bool {
+func (s *memStore) Has(key pagefile.Key) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	page := s.pages[key]
 	return page != nil && !s.below[int(page.Start)/8]
 }
 
-func (s *memStore) ChainFrom(_ context.Context, parent diskstore.Key, base int, tokens []int32, media []diskstore.Media) []diskstore.Ref {
+func (s *memStore) ChainFrom(_ context.Context, parent pagefile.Key, base int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var refs []diskstore.Ref
 	start := 0
 	for start+8 <= len(tokens) {
-		key := diskstore.ChainKey(parent, tokens[start:start+8], mediaWithin(media, base+start, 8))
+		key := pagefile.ChainKey(parent, tokens[start:start+8], mediaWithin(media, base+start, 8))
 		if s.pages[key] == nil {
 			break
 		}
@@ -169,7 +171,7 @@ func (s *memStore) ChainFrom(_ context.Context, parent diskstore.Key, base int, 
 		parent, start = key, start+8
 	}
 	best := 0
-	var tail *diskstore.Page
+	var tail *pagefile.Page
 	for _, candidate := range s.tails[parent] {
 		n := 0
 		for n < len(candidate.Tokens) && start+n < len(tokens) && candidate.Tokens[n] == tokens[start+n] {
@@ -190,19 +192,19 @@ func (s *memStore) ChainFrom(_ context.Context, parent diskstore.Key, base int, 
 		}
 	}
 	if tail != nil {
-		key := diskstore.ChainKey(parent, tail.Tokens, tail.Media)
+		key := pagefile.ChainKey(parent, tail.Tokens, tail.Media)
 		refs = append(refs, diskstore.Ref{Key: key, Parent: parent, Start: uint32(base + start), Tokens: best, Stored: len(tail.Tokens), Tail: true, Tier: "local", Bytes: 1})
 	}
 	return refs
 }
 
-func (s *memStore) TailsWithin(_ context.Context, parent diskstore.Key, start int, tokens []int32, media []diskstore.Media) []diskstore.Ref {
+func (s *memStore) TailsWithin(_ context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var refs []diskstore.Ref
 	for _, tail := range s.tails[parent] {
 		if n := len(tail.Tokens); n <= len(tokens) && slices.Equal(tail.Tokens, tokens[:n]) && slices.Equal(tail.Media, mediaWithin(media, start, n)) {
-			key := diskstore.ChainKey(parent, tail.Tokens, tail.Media)
+			key := pagefile.ChainKey(parent, tail.Tokens, tail.Media)
 			refs = append(refs, diskstore.Ref{Key: key, Parent: parent, Start: uint32(start), Tokens: n, Stored: n, Tail: true, Tier: "local", Bytes: 1})
 		}
 	}
@@ -210,28 +212,28 @@ func (s *memStore) TailsWithin(_ context.Context, parent diskstore.Key, start in
 	return refs
 }
 
-func (s *memStore) LayoutOf(_ context.Context, ref diskstore.Ref) (diskstore.Layout, error) {
+func (s *memStore) LayoutOf(_ context.Context, ref diskstore.Ref) (pagefile.Layout, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	page := s.find(ref)
 	if page == nil {
-		return diskstore.Layout{}, diskstore.ErrNotFound
+		return pagefile.Layout{}, tier.ErrNotFound
 	}
 	return page.Layout, nil
 }
 
 // find is the page that a ref stands for, or nil.
-func (s *memStore) find(ref diskstore.Ref) *diskstore.Page {
+func (s *memStore) find(ref diskstore.Ref) *pagefile.Page {
 	page := s.pages[ref.Key]
 	for _, tail := range s.tails[ref.Parent] {
-		if ref.Tail && diskstore.ChainKey(ref.Parent, tail.Tokens, tail.Media) == ref.Key {
+		if ref.Tail && pagefile.ChainKey(ref.Parent, tail.Tokens, tail.Media) == ref.Key {
 			page = tail
 		}
 	}
 	return page
 }
 
-func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, layout diskstore.Layout, buf []byte) error {
+func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte) error {
 	s.mu.Lock()
 	n := int(ref.Start) / 8
 	s.reads++
@@ -247,7 +249,7 @@ func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, la
 	defer s.mu.Unlock()
 	page := s.find(ref)
 	if page == nil {
-		return diskstore.ErrNotFound
+		return tier.ErrNotFound
 	}
 	if !slices.Equal(page.Tokens[:ref.Tokens], tokens) {
 		return errors.New("asked for other tokens")
@@ -256,17 +258,17 @@ func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, la
 	for i, sec := range layout.Sections() {
 		from := slices.Index(stored, sec)
 		if from < 0 {
-			return diskstore.ErrMismatch
+			return pagefile.ErrMismatch
 		}
 		copy(layout.Rows(buf, i), page.Layout.Rows(page.Payload, from))
-		if sec.Kind == diskstore.KindK {
+		if sec.Kind == pagefile.KindK {
 			s.read[sec.Group] += layout.Tokens()
 		}
 	}
 	return nil
 }
 
-func (s *memStore) ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout diskstore.Layout, buf []byte) (*diskstore.Placed, error) {
+func (s *memStore) ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte) (*diskstore.Placed, error) {
 	if err := s.Read(ctx, ref, tokens, layout, buf); err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/ollama/ollama/model/input"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/kvcache/rates"
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
@@ -19,14 +20,14 @@ import (
 // Store keeps pages. [diskstore.Store] is the one there is; its methods may be called
 // from several goroutines.
 type Store interface {
-	Put(ctx context.Context, page *diskstore.Page) error
-	PutIfRoom(ctx context.Context, page *diskstore.Page) error
-	Has(key diskstore.Key) bool
-	ChainFrom(ctx context.Context, parent diskstore.Key, start int, tokens []int32, media []diskstore.Media) []diskstore.Ref
-	TailsWithin(ctx context.Context, parent diskstore.Key, start int, tokens []int32, media []diskstore.Media) []diskstore.Ref
-	LayoutOf(ctx context.Context, ref diskstore.Ref) (diskstore.Layout, error)
-	Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout diskstore.Layout, buf []byte) error
-	ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout diskstore.Layout, buf []byte) (*diskstore.Placed, error)
+	Put(ctx context.Context, page *pagefile.Page) error
+	PutIfRoom(ctx context.Context, page *pagefile.Page) error
+	Has(key pagefile.Key) bool
+	ChainFrom(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
+	TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
+	LayoutOf(ctx context.Context, ref diskstore.Ref) (pagefile.Layout, error)
+	Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte) error
+	ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte) (*diskstore.Placed, error)
 	Flush(ctx context.Context) error
 	Close() error
 }
@@ -35,7 +36,7 @@ type Store interface {
 type Options struct {
 	Store Store
 	// Fingerprint says whose pages these are; it is the parent of a first page.
-	Fingerprint diskstore.Key
+	Fingerprint pagefile.Key
 	// Layers is how many layers have K/V, in all caches.
 	Layers int
 	// PageTokens is the number of tokens of a page; zero means 256. A cache that drops
@@ -94,8 +95,8 @@ type TieredCausal struct {
 	flights  []*flight
 	idle     []*idleJob
 	batches  batchClock
-	geometry geometry               // set once, before the first restore, which reads it without mu
-	thin     map[diskstore.Key]bool // pages known to be stored without some group's rows
+	geometry geometry              // set once, before the first restore, which reads it without mu
+	thin     map[pagefile.Key]bool // pages known to be stored without some group's rows
 	stats    Stats
 
 	buffers  sync.Pool       // of *[]byte, pages are read into
@@ -144,7 +145,7 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 		closeIn: closeTimeout,
 		slots:   make(map[int]*slot),
 		batches: newBatchClock(),
-		thin:    make(map[diskstore.Key]bool),
+		thin:    make(map[pagefile.Key]bool),
 	}
 	t.queue = newWriteQueue(opts.Store, opts.Logger, t.wrote, t.healIdle)
 	t.running, t.stop = context.WithCancel(context.Background())

@@ -15,7 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -205,7 +207,7 @@ func TestDamagedChainIsExaminedWhole(t *testing.T) {
 	r.run(r.slots[0], prompt, nil, true)
 	r.run(r.slots[0], tokenRange(2, 9), nil, true)
 	r.flush()
-	store.readErr = map[int]error{1: diskstore.ErrDamaged}
+	store.readErr = map[int]error{1: pagefile.ErrDamaged}
 	require.Equal(t, 8, r.load(r.slots[0], prompt, true).Held)
 	require.Equal(t, 8, store.reads, "the pages after the damaged one were read too")
 
@@ -273,19 +275,19 @@ func TestDailyLimitIsLeftToTheStoreToTell(t *testing.T) {
 		after: func(time.Duration, func()) func() bool { return func() bool { return true } }}
 	q.changed.L = &q.mu
 	finish := func(err error) int {
-		job := &writeJob{page: &diskstore.Page{}}
+		job := &writeJob{page: &pagefile.Page{}}
 		q.jobs = []*writeJob{job}
 		q.finish(job, err)
 		return strings.Count(lines.String(), "msg=")
 	}
-	require.Zero(t, finish(fmt.Errorf("put page: %w", diskstore.ErrWriteCap)))
+	require.Zero(t, finish(fmt.Errorf("put page: %w", ledger.ErrWriteCap)))
 	require.Zero(t, finish(nil))
 	require.False(t, q.suspended())
-	require.Equal(t, 1, finish(diskstore.ErrNoSpace))
+	require.Equal(t, 1, finish(tier.ErrNoSpace))
 	require.False(t, q.suspended(), "nothing is wrong with the store")
-	require.Equal(t, 1, finish(diskstore.ErrNoSpace), "once")
+	require.Equal(t, 1, finish(tier.ErrNoSpace), "once")
 	q.told = time.Time{}
-	require.Equal(t, 2, finish(diskstore.ErrTierDown))
+	require.Equal(t, 2, finish(tier.ErrTierDown))
 	require.True(t, q.suspended())
 	require.Equal(t, 3, finish(nil))
 	require.False(t, q.suspended())

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // Slots that are given one prompt at the same time each get all of it, though the store
@@ -15,7 +16,7 @@ import (
 func TestSlotsRestoreOnePromptTogether(t *testing.T) {
 	const slots, tokens = 4, 100
 	store, err := diskstore.Open(t.Context(), diskstore.Options{
-		Fingerprint: diskstore.Key{1}, PageTokens: 8,
+		Fingerprint: pagefile.Key{1}, PageTokens: 8,
 		Local: diskstore.TierConfig{Root: filepath.Join(t.TempDir(), "pages")},
 	})
 	require.NoError(t, err)

@@ -18,6 +18,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/vfs"
@@ -125,8 +127,8 @@ func (a *app) setup(verb string, flags *pflag.FlagSet) error {
 		}
 	}
 	a.budgetOf = map[string]bool{
-		diskstore.TierLocal:  os.Getenv(localGBVar) != "",
-		diskstore.TierRemote: os.Getenv(remoteGBVar) != "",
+		tier.Local:  os.Getenv(localGBVar) != "",
+		tier.Remote: os.Getenv(remoteGBVar) != "",
 	}
 	var err error
 	a.config, err = tierenv.FromEnvironment(a.logger())
@@ -148,26 +150,26 @@ func (a *app) logger() *slog.Logger {
 
 // budget is a tier's budget as it was said, 0 when nobody has: the default of a
 // variable may be less than what a server with other variables may keep.
-func (a *app) budget(tier string) int64 {
+func (a *app) budget(name string) int64 {
 	switch {
-	case !a.budgetOf[tier]:
+	case !a.budgetOf[name]:
 		return 0
-	case tier == diskstore.TierRemote:
+	case name == tier.Remote:
 		return a.config.RemoteBytes
 	}
 	return a.config.LocalBytes
 }
 
 func (a *app) tiers() (local, remote diskstore.TierConfig) {
-	return diskstore.TierConfig{Root: a.config.Local, BudgetBytes: a.budget(diskstore.TierLocal)},
-		diskstore.TierConfig{Root: a.config.Remote, BudgetBytes: a.budget(diskstore.TierRemote)}
+	return diskstore.TierConfig{Root: a.config.Local, BudgetBytes: a.budget(tier.Local)},
+		diskstore.TierConfig{Root: a.config.Remote, BudgetBytes: a.budget(tier.Remote)}
 }
 
 // roots are the roots of a store, to keep them within their budgets and to look into
 // them.
 type roots struct {
 	*diskstore.Root
-	*diskstore.Roots
+	*inspect.Roots
 }
 
 // Close gives up what both hold.
@@ -177,9 +179,9 @@ func (r *roots) Close() error { return errors.Join(r.Roots.Close(), r.Root.Close
 func (a *app) open(ctx context.Context) (*roots, error) {
 	local, remote := a.tiers()
 	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: local, Remote: remote, Timeout: a.timeout, Logger: a.logger()})
-	var inside *diskstore.Roots
+	var inside *inspect.Roots
 	if err == nil {
-		inside, err = diskstore.OpenRoots(ctx, diskstore.InspectOptions{Local: local.Root, Remote: remote.Root, Timeout: a.timeout, Logger: a.logger()})
+		inside, err = inspect.Open(ctx, inspect.Options{Local: local.Root, Remote: remote.Root, Timeout: a.timeout, Logger: a.logger()})
 		if err != nil {
 			err = errors.Join(err, root.Close())
 		}
@@ -187,9 +189,9 @@ func (a *app) open(ctx context.Context) (*roots, error) {
 	switch {
 	case err == nil:
 		return &roots{root, inside}, nil
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, diskstore.ErrRootMissing):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, tier.ErrRootMissing):
 		return nil, fmt.Errorf("%s does not exist, so no server keeps pages there; set %s as the server has it, give --root, or run kvtier as the server's user", local.Root, localVar)
-	case errors.Is(err, diskstore.ErrRootOwner):
+	case errors.Is(err, tier.ErrRootOwner):
 		return nil, fmt.Errorf("%w; or run kvtier as that user, as sudo -u does", err)
 	}
 	return nil, err

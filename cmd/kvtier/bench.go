@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/cli"
 )
 
@@ -197,8 +198,8 @@ func (a *app) measure(ctx context.Context, size int64, out *benched) (err error)
 type disk struct {
 	dir      string
 	store    *diskstore.Store
-	first    diskstore.Key // parent of the first page
-	layout   diskstore.Layout
+	first    pagefile.Key // parent of the first page
+	layout   pagefile.Layout
 	tokens   []int32
 	pages    int
 	buf      []byte
@@ -210,17 +211,17 @@ type disk struct {
 // models have, or of more where a page would have too many.
 func newDisk(ctx context.Context, dir string, size, tokenBytes int64) (*disk, error) {
 	row := max(2048, tokenBytes/1024)
-	var sections []diskstore.Section
+	var sections []pagefile.Section
 	for rest := tokenBytes; rest > 0; rest -= row {
-		sections = append(sections, diskstore.Section{
-			Layer: uint16(len(sections) / 2), Kind: diskstore.Kind(len(sections) % 2), RowBytes: uint32(min(rest, row)),
+		sections = append(sections, pagefile.Section{
+			Layer: uint16(len(sections) / 2), Kind: pagefile.Kind(len(sections) % 2), RowBytes: uint32(min(rest, row)),
 		})
 	}
-	layout, err := diskstore.NewLayout(sections, diskstore.DefaultPageTokens)
+	layout, err := pagefile.NewLayout(sections, diskstore.DefaultPageTokens)
 	if err != nil {
 		return nil, fmt.Errorf("lay out a page of %d bytes a token: %w", tokenBytes, err)
 	}
-	var fingerprint diskstore.Key
+	var fingerprint pagefile.Key
 	rand.Read(fingerprint[:])
 	store, err := diskstore.Open(ctx, diskstore.Options{
 		Fingerprint: fingerprint, Identity: map[string]string{"tool": "kvtier bench"},
@@ -245,11 +246,11 @@ func (d *disk) write(ctx context.Context) (float64, error) {
 	var took time.Duration
 	for i := range d.pages {
 		at := i * diskstore.DefaultPageTokens
-		page := diskstore.Page{
+		page := pagefile.Page{
 			Parent: parent, Start: uint32(at), Tokens: d.tokens[at : at+diskstore.DefaultPageTokens],
 			Layout: d.layout, Payload: d.buf,
 		}
-		rand.Read(d.buf[:diskstore.PageAlign]) // no two pages alike
+		rand.Read(d.buf[:pagefile.PageAlign]) // no two pages alike
 		began := time.Now()
 		if err := d.store.Put(ctx, &page); err != nil {
 			return 0, fmt.Errorf("write page %d of %d: %w", i+1, d.pages, err)

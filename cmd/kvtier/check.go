@@ -10,7 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/progress"
 )
@@ -103,19 +104,19 @@ func (a *app) check(ctx context.Context, sample string, repair bool) error {
 		return unchecked(err)
 	}
 	out := checked{Findings: []finding{}}
-	opt := diskstore.CheckOptions{
+	opt := inspect.CheckOptions{
 		Sample: part, Repair: repair,
-		Found: func(f diskstore.Finding) {
+		Found: func(f inspect.Finding) {
 			out.Findings = append(out.Findings, finding{f.Tier, f.Path, string(f.Problem), f.Problem.Damage(), f.Why, f.Bytes, f.Done})
 		},
 	}
 	bars := a.newBars()
 	if bars != nil { // or what there is to read need not be known
-		steps := map[string]*progress.Step{diskstore.TierLocal: bars.Bytes("checking " + diskstore.TierLocal)}
+		steps := map[string]*progress.Step{tier.Local: bars.Bytes("checking " + tier.Local)}
 		if a.config.Remote != "" {
-			steps[diskstore.TierRemote] = bars.Bytes("checking " + diskstore.TierRemote)
+			steps[tier.Remote] = bars.Bytes("checking " + tier.Remote)
 		}
-		opt.Progress = func(tier string, done, total int64) { steps[tier].Progress(done, total) }
+		opt.Progress = func(name string, done, total int64) { steps[name].Progress(done, total) }
 	}
 	tiers, err := root.Check(ctx, opt)
 	bars.Close()
@@ -138,7 +139,7 @@ func (a *app) check(ctx context.Context, sample string, repair bool) error {
 	return verdict(out, repair)
 }
 
-func newCheckedTier(t diskstore.TierCheck) checkedTier {
+func newCheckedTier(t inspect.TierCheck) checkedTier {
 	c := checkedTier{
 		Tier: t.Tier, Root: t.Root, Pages: t.Pages, Tails: t.Tails, Read: t.Read, ReadBytes: t.ReadBytes,
 		Processes: t.Processes, Temp: t.TempFiles, Quarantined: t.Quarantined,
@@ -159,7 +160,7 @@ func verdict(out checked, repaired bool) error {
 	var why []error
 	for _, t := range out.Tiers {
 		damage += t.Damage
-		unchecked += t.Problems[string(diskstore.ProblemUnchecked)]
+		unchecked += t.Problems[string(inspect.ProblemUnchecked)]
 		if t.err != nil {
 			why = append(why, fmt.Errorf("the %s tier could not be checked: %w", t.Tier, t.err))
 		}

@@ -11,7 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/cli"
 )
 
@@ -26,7 +28,7 @@ type archive struct {
 	Bytes       int64             `json:"bytes"` // of the pages
 }
 
-func (a *app) newArchive(file string, m diskstore.ArchiveManifest, size int64) archive {
+func (a *app) newArchive(file string, m inspect.ArchiveManifest, size int64) archive {
 	return archive{
 		File: file, Model: a.names().of(m.Identity), Fingerprint: m.Fingerprint, Identity: m.Identity,
 		Pages: len(m.Pages), Tokens: m.Tokens, Bytes: size,
@@ -84,7 +86,7 @@ func (a *app) export(ctx context.Context, f exportFlags) error {
 			return err
 		}
 		chain, err := root.Chain(ctx, page.Name)
-		if errors.Is(err, diskstore.ErrNotFound) {
+		if errors.Is(err, tier.ErrNotFound) {
 			return fmt.Errorf("find the pages before %s; its conversation is not whole: %w", short(page.Key.String()), err)
 		}
 		if err != nil {
@@ -128,20 +130,20 @@ func (f exportFlags) checkOutput() error {
 }
 
 // exported returns the page that the flags mean.
-func (a *app) exported(ctx context.Context, root *roots, f exportFlags) (diskstore.PageFile, error) {
+func (a *app) exported(ctx context.Context, root *roots, f exportFlags) (inspect.PageFile, error) {
 	if !f.last {
 		return a.onePage(ctx, root, f.key)
 	}
-	var pick func(diskstore.Key) bool
+	var pick func(pagefile.Key) bool
 	if f.model != "" {
 		p, err := a.pick(ctx, root, f.model)
 		if err != nil {
-			return diskstore.PageFile{}, err
+			return inspect.PageFile{}, err
 		}
 		pick = p.has
 	}
 	page, err := root.Recent(ctx, pick)
-	if errors.Is(err, diskstore.ErrNotFound) {
+	if errors.Is(err, tier.ErrNotFound) {
 		return page, fmt.Errorf("no pages are stored in %s; if the server keeps them elsewhere, give --root", a.places())
 	}
 	return page, err
@@ -149,7 +151,7 @@ func (a *app) exported(ctx context.Context, root *roots, f exportFlags) (disksto
 
 // writeArchive writes the file under another name first: a file of the given
 // name is a whole archive.
-func (a *app) writeArchive(ctx context.Context, root *roots, chain []diskstore.PageFile, size int64, path string) (m *diskstore.ArchiveManifest, err error) {
+func (a *app) writeArchive(ctx context.Context, root *roots, chain []inspect.PageFile, size int64, path string) (m *inspect.ArchiveManifest, err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return nil, fmt.Errorf("make a file beside %s: %w", path, err)

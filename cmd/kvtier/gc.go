@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/cli"
 )
 
@@ -66,7 +68,7 @@ of the server's variables, or of --local-gb and --remote-gb.`,
 			if model != "" {
 				f.models = []string{model}
 			}
-			if f.olderThan == "" && model == "" && !a.budgetOf[diskstore.TierLocal] && !a.budgetOf[diskstore.TierRemote] {
+			if f.olderThan == "" && model == "" && !a.budgetOf[tier.Local] && !a.budgetOf[tier.Remote] {
 				return cli.Usagef("no budget is known here, and a server may have another than the default; set %s as the server has it, or give --local-gb, --older-than or --model", localGBVar)
 			}
 			return a.collect(cmd.Context(), f)
@@ -132,7 +134,7 @@ func (a *app) collect(ctx context.Context, f collectFlags) error {
 		}
 	}
 	return a.with(ctx, func(root *roots) error {
-		var forgotten func(diskstore.Key) bool // of which nothing is to stay
+		var forgotten func(pagefile.Key) bool // of which nothing is to stay
 		if len(f.models) > 0 {
 			p, err := a.pickAll(ctx, root, f.models)
 			if err != nil {
@@ -147,9 +149,9 @@ func (a *app) collect(ctx context.Context, f collectFlags) error {
 		if err != nil {
 			return err
 		}
-		out.Tiers = append(out.Tiers, collectedIn(diskstore.TierLocal, report.Local, nil))
+		out.Tiers = append(out.Tiers, collectedIn(tier.Local, report.Local, nil))
 		if a.config.Remote != "" {
-			out.Tiers = append(out.Tiers, collectedIn(diskstore.TierRemote, report.Remote, report.RemoteErr))
+			out.Tiers = append(out.Tiers, collectedIn(tier.Remote, report.Remote, report.RemoteErr))
 		}
 		if forgotten != nil {
 			drops, err := root.DropQuarantined(ctx, forgotten, f.dryRun)
@@ -173,8 +175,8 @@ func (a *app) collect(ctx context.Context, f collectFlags) error {
 	})
 }
 
-func collectedIn(tier string, t diskstore.GCTier, err error) collectedTier {
-	c := collectedTier{Tier: tier, Pages: t.Pages, Tails: t.Tails, Demoted: t.Demoted, Bytes: t.Bytes, Fingerprints: t.Fingerprints}
+func collectedIn(name string, t diskstore.GCTier, err error) collectedTier {
+	c := collectedTier{Tier: name, Pages: t.Pages, Tails: t.Tails, Demoted: t.Demoted, Bytes: t.Bytes, Fingerprints: t.Fingerprints}
 	if err != nil {
 		c.Error = err.Error()
 	}

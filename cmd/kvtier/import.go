@@ -8,6 +8,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/vfs"
@@ -40,7 +43,7 @@ func (a *app) load(ctx context.Context, path string) (err error) {
 		return fmt.Errorf("import: %w", err)
 	}
 	bars := a.newBars()
-	done, err := diskstore.Import(ctx, diskstore.ImportOptions{
+	done, err := inspect.Import(ctx, inspect.ImportOptions{
 		Open: a.openFor, Accept: acceptIdentity, Progress: bars.Bytes("importing").Progress,
 	}, file, info.Size())
 	bars.Close()
@@ -57,7 +60,7 @@ func (a *app) load(ctx context.Context, path string) (err error) {
 }
 
 // openFor opens the store that an archive's pages go to.
-func (a *app) openFor(ctx context.Context, fingerprint diskstore.Key, m diskstore.Manifest) (diskstore.PageStore, error) {
+func (a *app) openFor(ctx context.Context, fingerprint pagefile.Key, m tier.Manifest) (inspect.PageStore, error) {
 	local, remote := a.tiers()
 	return diskstore.Open(ctx, diskstore.Options{
 		Fingerprint: fingerprint, Identity: m.Identity, PageTokens: m.PageTokens, Local: local, Remote: remote,
@@ -67,9 +70,9 @@ func (a *app) openFor(ctx context.Context, fingerprint diskstore.Key, m diskstor
 
 // acceptIdentity refuses a manifest whose identity is not that of its
 // fingerprint: pages would be listed, and removed, as another model's.
-func acceptIdentity(m diskstore.Manifest) error {
+func acceptIdentity(m tier.Manifest) error {
 	if got := tierenv.Fingerprint(m.Identity).String(); got != m.Fingerprint {
-		return fmt.Errorf("its manifest has fingerprint %q, which is not that of its identity: %w", short(m.Fingerprint), diskstore.ErrArchive)
+		return fmt.Errorf("its manifest has fingerprint %q, which is not that of its identity: %w", short(m.Fingerprint), inspect.ErrArchive)
 	}
 	return nil
 }

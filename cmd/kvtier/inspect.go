@@ -13,7 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/vfs"
@@ -88,12 +89,12 @@ func (a *app) inspect(ctx context.Context, page string, f inspectFlags) error {
 	if err != nil {
 		return err
 	}
-	header, wrong, verifyErr := (*diskstore.Header)(nil), []error(nil), error(nil)
+	header, wrong, verifyErr := (*pagefile.Header)(nil), []error(nil), error(nil)
 	files := a.files(file.Path)
 	if f.verify {
-		header, wrong, verifyErr = diskstore.VerifySections(ctx, files, file.Path)
+		header, wrong, verifyErr = inspect.VerifySections(ctx, files, file.Path)
 	} else {
-		header, err = diskstore.InspectFile(files, file.Path)
+		header, err = inspect.InspectFile(files, file.Path)
 	}
 	if header == nil {
 		return cmp.Or(err, verifyErr)
@@ -117,8 +118,8 @@ func (a *app) inspect(ctx context.Context, page string, f inspectFlags) error {
 
 // findPage returns the page that a person means, and its identity as far as it
 // is known.
-func (a *app) findPage(ctx context.Context, page string) (diskstore.PageFile, map[string]string, error) {
-	var file diskstore.PageFile
+func (a *app) findPage(ctx context.Context, page string) (inspect.PageFile, map[string]string, error) {
+	var file inspect.PageFile
 	if strings.ContainsRune(page, filepath.Separator) || filepath.Ext(page) == ".kvp" {
 		file.Path = page
 		files := a.files(page)
@@ -147,7 +148,7 @@ func (a *app) findPage(ctx context.Context, page string) (diskstore.PageFile, ma
 // identityNear reads the manifest of a page file that is in its place below a
 // root; nil when it is not.
 func identityNear(files vfs.FS, page string) map[string]string {
-	header, err := diskstore.InspectFile(files, page)
+	header, err := inspect.InspectFile(files, page)
 	if err != nil {
 		return nil
 	}
@@ -157,7 +158,7 @@ func identityNear(files vfs.FS, page string) map[string]string {
 	}
 	for dir := filepath.Dir(abs); filepath.Dir(dir) != dir; dir = filepath.Dir(dir) {
 		if filepath.Base(dir) == header.Fingerprint.String() {
-			m, err := diskstore.ReadManifestFile(files, filepath.Join(dir, "manifest.json"), header.Fingerprint)
+			m, err := inspect.ReadManifestFile(files, filepath.Join(dir, "manifest.json"), header.Fingerprint)
 			if err == nil {
 				return m.Identity
 			}
@@ -167,22 +168,22 @@ func identityNear(files vfs.FS, page string) map[string]string {
 }
 
 // onePage finds the only page whose key begins with prefix.
-func (a *app) onePage(ctx context.Context, root *roots, prefix string) (diskstore.PageFile, error) {
+func (a *app) onePage(ctx context.Context, root *roots, prefix string) (inspect.PageFile, error) {
 	found, err := root.Find(ctx, strings.ToLower(prefix))
 	switch {
-	case errors.Is(err, diskstore.ErrArguments):
-		return diskstore.PageFile{}, cli.Usagef("%q is not the beginning of a key; give at least 4 digits, 0 to 9 and a to f", prefix)
+	case errors.Is(err, inspect.ErrArguments):
+		return inspect.PageFile{}, cli.Usagef("%q is not the beginning of a key; give at least 4 digits, 0 to 9 and a to f", prefix)
 	case err != nil:
-		return diskstore.PageFile{}, err
+		return inspect.PageFile{}, err
 	case len(found) == 0:
-		return diskstore.PageFile{}, fmt.Errorf("no page in %s has a key that begins with %s", a.places(), prefix)
+		return inspect.PageFile{}, fmt.Errorf("no page in %s has a key that begins with %s", a.places(), prefix)
 	case len(found) > 1:
-		return diskstore.PageFile{}, fmt.Errorf("%s could be %v or %v; give more digits", prefix, found[0].Key, found[1].Key)
+		return inspect.PageFile{}, fmt.Errorf("%s could be %v or %v; give more digits", prefix, found[0].Key, found[1].Key)
 	}
 	return found[0], nil
 }
 
-func describe(h *diskstore.Header, file diskstore.PageFile, identity map[string]string) inspected {
+func describe(h *pagefile.Header, file inspect.PageFile, identity map[string]string) inspected {
 	out := inspected{
 		Key: h.Key.String(), Path: file.Path, Tier: file.Tier, Fingerprint: h.Fingerprint.String(), Identity: identity,
 		Parent: h.Parent.String(), Start: int(h.Start), Tokens: h.Tokens, PageTokens: h.PageTokens, Tail: h.Tail(),
@@ -203,8 +204,8 @@ func describe(h *diskstore.Header, file diskstore.PageFile, identity map[string]
 	return out
 }
 
-func encodingName(e diskstore.Encoding) string {
-	if e == diskstore.EncodingZstd {
+func encodingName(e pagefile.Encoding) string {
+	if e == pagefile.EncodingZstd {
 		return "zstd"
 	}
 	return "raw"
@@ -221,7 +222,7 @@ func (out *inspected) addVerdicts(wrong []error) {
 }
 
 // textOf returns a page's tokens as text, nil when no model is at hand.
-func (a *app) textOf(h *diskstore.Header, identity map[string]string, model string) (*string, error) {
+func (a *app) textOf(h *pagefile.Header, identity map[string]string, model string) (*string, error) {
 	path := cmp.Or(model, a.blob(identity[tierenv.KeyWeights]))
 	if path == "" {
 		return nil, nil

@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
@@ -56,10 +58,10 @@ func (a *app) list(ctx context.Context, root *roots) error {
 	names := a.names()
 	models := []listed{}
 	for _, use := range usage.Local.Fingerprints {
-		models = append(models, list(names, use, diskstore.TierLocal))
+		models = append(models, list(names, use, tier.Local))
 	}
 	for _, use := range usage.Remote.Fingerprints {
-		models = append(models, list(names, use, diskstore.TierRemote))
+		models = append(models, list(names, use, tier.Remote))
 	}
 	slices.SortStableFunc(models, func(a, b listed) int {
 		return cmp.Or(b.used().Compare(a.used()), cmp.Compare(a.Fingerprint, b.Fingerprint))
@@ -74,10 +76,10 @@ func (a *app) list(ctx context.Context, root *roots) error {
 	return usage.RemoteErr
 }
 
-func list(names modelNames, use diskstore.FingerprintUsage, tier string) listed {
+func list(names modelNames, use diskstore.FingerprintUsage, in string) listed {
 	l := listed{
 		Model: names.of(use.Identity), Names: append([]string{}, names[use.Identity[tierenv.KeyWeights]]...),
-		Fingerprint: use.Fingerprint.String(), Identity: use.Identity, Tier: tier,
+		Fingerprint: use.Fingerprint.String(), Identity: use.Identity, Tier: in,
 		Pages: use.Pages, Tails: use.Tails, Bytes: use.Bytes, Hits: use.Hits.Pages, LastHit: lastHit(use.Hits),
 	}
 	if !use.LastUsed.IsZero() {
@@ -87,7 +89,7 @@ func list(names modelNames, use diskstore.FingerprintUsage, tier string) listed 
 }
 
 // lastHit is when hits were last counted, nil for never.
-func lastHit(h diskstore.Hits) *time.Time {
+func lastHit(h ledger.Hits) *time.Time {
 	if h.Last.IsZero() {
 		return nil
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/version"
@@ -52,7 +52,7 @@ func runIn(ctx context.Context, a *app, args []string) int {
 	}
 	// Lines after the first may be part of a file's name.
 	fmt.Fprintf(a.stderr, "Error: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n  "))
-	if diskstore.NoAnswer(err) {
+	if tier.NoAnswer(err) {
 		fmt.Fprintln(a.stderr, "Is it mounted, and its server up? --timeout waits longer.")
 	}
 	return cli.Status(err)

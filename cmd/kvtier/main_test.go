@@ -19,6 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/cli/clitest"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
@@ -71,11 +72,11 @@ func identityOf(model string) map[string]string {
 func weightsDigest(model string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(model))) }
 
 // sections are two layers.
-func sections() []diskstore.Section {
-	var list []diskstore.Section
+func sections() []pagefile.Section {
+	var list []pagefile.Section
 	for layer := range uint16(2) {
-		for _, kind := range []diskstore.Kind{diskstore.KindK, diskstore.KindV} {
-			list = append(list, diskstore.Section{Layer: layer, Kind: kind, RowBytes: 512})
+		for _, kind := range []pagefile.Kind{pagefile.KindK, pagefile.KindV} {
+			list = append(list, pagefile.Section{Layer: layer, Kind: kind, RowBytes: 512})
 		}
 	}
 	return list
@@ -145,15 +146,15 @@ func conversation(seed, n int) []int32 {
 	return tokens
 }
 
-func putConversation(ctx context.Context, store *diskstore.Store, parent diskstore.Key, tokens []int32) ([]diskstore.Key, error) {
-	var keys []diskstore.Key
+func putConversation(ctx context.Context, store *diskstore.Store, parent pagefile.Key, tokens []int32) ([]pagefile.Key, error) {
+	var keys []pagefile.Key
 	for at := 0; at < len(tokens); at += pageTokens {
 		part := tokens[at:min(at+pageTokens, len(tokens))]
-		layout, err := diskstore.NewLayout(sections(), len(part))
+		layout, err := pagefile.NewLayout(sections(), len(part))
 		if err != nil {
 			return nil, err
 		}
-		page := diskstore.Page{Parent: parent, Start: uint32(at), Tokens: part, Layout: layout, Payload: make([]byte, layout.Size())}
+		page := pagefile.Page{Parent: parent, Start: uint32(at), Tokens: part, Layout: layout, Payload: make([]byte, layout.Size())}
 		rng := rand.New(rand.NewPCG(uint64(part[0]), uint64(at)))
 		for i := range layout.Sections() {
 			rows := layout.Rows(page.Payload, i)
@@ -173,7 +174,7 @@ func putConversation(ctx context.Context, store *diskstore.Store, parent disksto
 // readConversation reads what putConversation has stored.
 func readConversation(ctx context.Context, store *diskstore.Store, tokens []int32) error {
 	for _, ref := range store.Chain(ctx, tokens, nil) {
-		layout, err := diskstore.NewLayout(sections(), ref.Stored)
+		layout, err := pagefile.NewLayout(sections(), ref.Stored)
 		if err != nil {
 			return err
 		}
@@ -186,7 +187,7 @@ func readConversation(ctx context.Context, store *diskstore.Store, tokens []int3
 }
 
 // pageFile returns where a root keeps a key, wherever that is.
-func pageFile(ts *testscript.TestScript, root string, key diskstore.Key) string {
+func pageFile(ts *testscript.TestScript, root string, key pagefile.Key) string {
 	var found string
 	ts.Check(filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if filepath.Base(path) == key.String()+".kvp" {

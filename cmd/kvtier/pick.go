@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
@@ -16,11 +17,11 @@ const minPickDigits = 4
 
 // picked is a choice of fingerprints.
 type picked struct {
-	model string                 // as a person named it
-	keys  map[diskstore.Key]bool // its fingerprints
+	model string                // as a person named it
+	keys  map[pagefile.Key]bool // its fingerprints
 }
 
-func (p picked) has(key diskstore.Key) bool { return p.keys[key] }
+func (p picked) has(key pagefile.Key) bool { return p.keys[key] }
 
 // pick finds the fingerprints of a model by its name, or else by the beginning of the digest
 // of its weights, or of a fingerprint. A model has one fingerprint for each engine, cache
@@ -68,7 +69,7 @@ func (a *app) pick(ctx context.Context, root *roots, what string) (picked, error
 
 // pickAll is pick of several models. Each has to be there.
 func (a *app) pickAll(ctx context.Context, root *roots, models []string) (picked, error) {
-	all := picked{keys: make(map[diskstore.Key]bool)}
+	all := picked{keys: make(map[pagefile.Key]bool)}
 	for _, what := range models {
 		p, err := a.pick(ctx, root, what)
 		if err != nil {
@@ -81,7 +82,7 @@ func (a *app) pickAll(ctx context.Context, root *roots, models []string) (picked
 
 // newPicked picks the chosen ones of all.
 func newPicked(what string, all []diskstore.FingerprintUsage, chosen func(diskstore.FingerprintUsage) bool) picked {
-	p := picked{model: what, keys: make(map[diskstore.Key]bool)}
+	p := picked{model: what, keys: make(map[pagefile.Key]bool)}
 	for _, use := range all {
 		if chosen(use) {
 			p.keys[use.Fingerprint] = true

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
@@ -55,7 +56,7 @@ func noVariables(t *testing.T) {
 }
 
 // storeConversation stores 40 tokens below a root and returns their pages' keys.
-func storeConversation(t *testing.T, root string) []diskstore.Key {
+func storeConversation(t *testing.T, root string) []pagefile.Key {
 	t.Helper()
 	identity := identityOf("qwen")
 	store, err := diskstore.Open(t.Context(), diskstore.Options{

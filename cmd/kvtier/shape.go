@@ -7,19 +7,20 @@ import (
 
 	"github.com/ollama/ollama/fs/gguf"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // storedTokenBytes returns the K/V of one token as the pages of a model have it.
 func (a *app) storedTokenBytes(ctx context.Context, root *roots, p picked) (int64, error) {
 	page, err := root.Recent(ctx, p.has)
-	if errors.Is(err, diskstore.ErrNotFound) {
+	if errors.Is(err, tier.ErrNotFound) {
 		return 0, fmt.Errorf("no pages of %q are left; give its GGUF file, or --bytes-per-token", p.model)
 	}
 	if err != nil {
 		return 0, err
 	}
-	header, err := diskstore.InspectFile(a.files(page.Path), page.Path)
+	header, err := inspect.InspectFile(a.files(page.Path), page.Path)
 	if err != nil {
 		return 0, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/cli"
 )
 
@@ -63,11 +64,11 @@ func (a *app) stat(ctx context.Context, root *roots) error {
 	if err != nil {
 		return err
 	}
-	tiers := []tierStat{a.tierStat(diskstore.TierLocal, usage.Local)}
+	tiers := []tierStat{a.tierStat(tier.Local, usage.Local)}
 	if a.config.Remote != "" {
-		remote := a.tierStat(diskstore.TierRemote, usage.Remote)
+		remote := a.tierStat(tier.Remote, usage.Remote)
 		if usage.RemoteErr != nil {
-			remote = tierStat{Tier: diskstore.TierRemote, Root: a.config.Remote, Error: usage.RemoteErr.Error()}
+			remote = tierStat{Tier: tier.Remote, Root: a.config.Remote, Error: usage.RemoteErr.Error()}
 		}
 		tiers = append(tiers, remote)
 	}
@@ -81,9 +82,9 @@ func (a *app) stat(ctx context.Context, root *roots) error {
 	return usage.RemoteErr
 }
 
-func (a *app) tierStat(tier string, u diskstore.RootTierUsage) tierStat {
+func (a *app) tierStat(name string, u diskstore.RootTierUsage) tierStat {
 	s := tierStat{
-		Tier: tier, Root: u.Root, Pages: u.Pages, Tails: u.Tails, PageBytes: u.Bytes,
+		Tier: name, Root: u.Root, Pages: u.Pages, Tails: u.Tails, PageBytes: u.Bytes,
 		Temp: u.TempFiles, TempBytes: u.TempBytes, Quarantined: u.QuarantineFiles, QuarBytes: u.QuarantineBytes,
 		Models: len(u.Fingerprints), Processes: u.Processes, Hits: u.Hits.Pages, LastHit: lastHit(u.Hits),
 		DiskBytes: u.Space.Total, DiskFree: u.Space.Free, Written: []writtenOnDay{},
@@ -91,8 +92,8 @@ func (a *app) tierStat(tier string, u diskstore.RootTierUsage) tierStat {
 	if !u.Counted.IsZero() {
 		s.Booked = &u.Booked
 	}
-	if a.budgetOf[tier] {
-		budget := a.budget(tier)
+	if a.budgetOf[name] {
+		budget := a.budget(name)
 		s.Budget = &budget
 	}
 	for _, day := range u.Written {
@@ -106,7 +107,7 @@ func (a *app) printStat(tiers []tierStat) {
 	header := []string{""}
 	rows := [][]string{{"root"}, {"budget"}, {"pages"}, {"tails"}, {"size"}, {"booked"}, {"temporary"}, {"quarantine"}, {"models"}, {"hits"}, {"processes"}, {"disk free"}}
 	for _, t := range tiers {
-		header = append(header, map[string]string{diskstore.TierLocal: "LOCAL", diskstore.TierRemote: "REMOTE"}[t.Tier])
+		header = append(header, map[string]string{tier.Local: "LOCAL", tier.Remote: "REMOTE"}[t.Tier])
 		for i, cell := range t.cells() {
 			rows[i] = append(rows[i], cell)
 		}

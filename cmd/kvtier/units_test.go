@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/internal/cli"
 )
 
@@ -48,7 +48,7 @@ func TestUnits(t *testing.T) {
 // TestVerdict: damage counts more than what could not be looked at.
 func TestVerdict(t *testing.T) {
 	tier := func(damage, unchecked int, err string) checkedTier {
-		c := diskstore.TierCheck{Tier: "local", Damage: damage, Problems: map[diskstore.Problem]int{diskstore.ProblemUnchecked: unchecked}}
+		c := inspect.TierCheck{Tier: "local", Damage: damage, Problems: map[inspect.Problem]int{inspect.ProblemUnchecked: unchecked}}
 		if err != "" {
 			c.Err = errors.New(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"runtime"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/show"
 )
@@ -24,15 +25,15 @@ type storeRun struct {
 	*bench
 	r        *Store
 	disk     disk
-	sections []diskstore.Section
-	layout   diskstore.Layout
+	sections []pagefile.Section
+	layout   pagefile.Layout
 	payload  []byte
 }
 
 func (b *bench) measureStore(ctx context.Context) error {
 	s := storeRun{bench: b, disk: newDisk(b.dir), sections: storeSections(storeLayers, storeRowBytes)}
 	var err error
-	if s.layout, err = diskstore.NewLayout(s.sections, lab.PageTokens); err != nil {
+	if s.layout, err = pagefile.NewLayout(s.sections, lab.PageTokens); err != nil {
 		return err
 	}
 	s.payload = likeRows(s.layout.Size())
@@ -49,12 +50,12 @@ func (b *bench) measureStore(ctx context.Context) error {
 	return nil
 }
 
-func storeSections(layers int, rowBytes uint32) []diskstore.Section {
-	var sections []diskstore.Section
+func storeSections(layers int, rowBytes uint32) []pagefile.Section {
+	var sections []pagefile.Section
 	for layer := range uint16(layers) {
 		sections = append(sections,
-			diskstore.Section{Layer: layer, Kind: diskstore.KindK, RowBytes: rowBytes},
-			diskstore.Section{Layer: layer, Kind: diskstore.KindV, RowBytes: rowBytes})
+			pagefile.Section{Layer: layer, Kind: pagefile.KindK, RowBytes: rowBytes},
+			pagefile.Section{Layer: layer, Kind: pagefile.KindV, RowBytes: rowBytes})
 	}
 	return sections
 }
@@ -82,7 +83,7 @@ func storeTokens(seed, n int) []int32 {
 	return tokens
 }
 
-var storeFingerprint = diskstore.Key{0: 0xbe, 1: 0xac}
+var storeFingerprint = pagefile.Key{0: 0xbe, 1: 0xac}
 
 func (s *storeRun) root(name string) string { return filepath.Join(s.dir, "store-"+name) }
 
@@ -102,7 +103,7 @@ func (s *storeRun) open(ctx context.Context, name string, compress bool, ram int
 func (s *storeRun) put(ctx context.Context, store *diskstore.Store, tokens []int32) error {
 	parent := storeFingerprint
 	for at := 0; at < len(tokens); at += lab.PageTokens {
-		page := diskstore.Page{
+		page := pagefile.Page{
 			Parent: parent, Start: uint32(at), Tokens: tokens[at : at+lab.PageTokens], Layout: s.layout, Payload: s.payload,
 		}
 		if err := store.Put(ctx, &page); err != nil {

@@ -16,7 +16,8 @@ import (
 	"github.com/ollama/ollama/model/input"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/vfs"
 	"github.com/kvtier/kvtier/kvcache"
@@ -24,7 +25,7 @@ import (
 
 // measureSave compares Put with writing and syncing files of the same size.
 func (s *storeRun) measureSave(ctx context.Context) (err error) {
-	fileBytes := s.r.PageBytes + 2*diskstore.PageAlign // about: header and footer
+	fileBytes := s.r.PageBytes + 2*pagefile.PageAlign // about: header and footer
 	peak := int64(0)
 	seed := 0
 	save := func() (_ float64, err error) {
@@ -267,12 +268,12 @@ func loadCompressed(files []string) (*compressed, error) {
 		if err != nil {
 			return nil, err
 		}
-		h, err := diskstore.InspectFile(vfs.OS, path)
+		h, err := inspect.InspectFile(vfs.OS, path)
 		if err != nil {
 			return nil, err
 		}
 		for _, section := range h.Sections {
-			if section.Encoding != diskstore.EncodingZstd {
+			if section.Encoding != pagefile.EncodingZstd {
 				return nil, fmt.Errorf("a section of %s is not compressed", path)
 			}
 			z.sections = append(z.sections, data[section.Offset:section.Offset+section.Stored])

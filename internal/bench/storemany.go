@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
@@ -102,7 +103,7 @@ func (s *storeRun) fillTiny(ctx context.Context, pages int) (*tinyStore, error) 
 		step.End("", err)
 		return nil, err
 	}
-	layout, err := diskstore.NewLayout([]diskstore.Section{{RowBytes: tinyRowBytes}}, tinyTokens)
+	layout, err := pagefile.NewLayout([]pagefile.Section{{RowBytes: tinyRowBytes}}, tinyTokens)
 	if err == nil {
 		var g errgroup.Group
 		g.SetLimit(4 * runtime.GOMAXPROCS(0))
@@ -120,10 +121,10 @@ func (s *storeRun) fillTiny(ctx context.Context, pages int) (*tinyStore, error) 
 }
 
 // putTiny stores one conversation of chainPages pages.
-func putTiny(ctx context.Context, store *diskstore.Store, chain int, layout diskstore.Layout) error {
+func putTiny(ctx context.Context, store *diskstore.Store, chain int, layout pagefile.Layout) error {
 	tokens, payload, parent := tinyChain(chain), make([]byte, layout.Size()), storeFingerprint
 	for at := 0; at < len(tokens); at += tinyTokens {
-		page := diskstore.Page{Parent: parent, Start: uint32(at), Tokens: tokens[at : at+tinyTokens], Layout: layout, Payload: payload}
+		page := pagefile.Page{Parent: parent, Start: uint32(at), Tokens: tokens[at : at+tinyTokens], Layout: layout, Payload: payload}
 		if err := store.Put(ctx, &page); err != nil {
 			return err
 		}

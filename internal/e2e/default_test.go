@@ -7,23 +7,23 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/ollamatest"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
 // With no directory named, pages are in Ollama's own folder, where the next server finds them.
 func TestDefaultDirectory(t *testing.T) {
-	dir := t.TempDir()
-	if ram, err := diskstore.IsRAM(dir); err != nil || ram {
+	home := t.TempDir()
+	if ram, err := dir.IsRAM(home); err != nil || ram {
 		t.Skip("temporary files are in memory here")
 	}
 	if _, err := os.Stat(tierenv.FormerRoot); err == nil {
 		t.Skip("there is a former default directory here")
 	}
-	options := ollamatest.Options{Dir: dir, Env: []string{"OLLAMA_KV_TIERING=1", "OLLAMA_NUM_PARALLEL=1"}}
+	options := ollamatest.Options{Dir: home, Env: []string{"OLLAMA_KV_TIERING=1", "OLLAMA_NUM_PARALLEL=1"}}
 	text := prompt(t, 600, 1)
-	root := filepath.Join(dir, "home", filepath.FromSlash(tierenv.DefaultRoot))
+	root := filepath.Join(home, "home", filepath.FromSlash(tierenv.DefaultRoot))
 	first := startOptions(t, root, options)
 	require.NoError(t, first.WaitLog(first.context(), "kv tier: pages are kept in the default directory"))
 	first.ask(text, 4)

@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // Schema changes when the meaning of a page's rows does.
@@ -27,11 +27,11 @@ const (
 
 // Fingerprint is the SHA-256 over the identity's keys and values, each with its length, in
 // the order of the keys.
-func Fingerprint(identity map[string]string) diskstore.Key {
+func Fingerprint(identity map[string]string) pagefile.Key {
 	h := sha256.New()
 	for _, key := range slices.Sorted(maps.Keys(identity)) {
 		value := identity[key]
 		fmt.Fprintf(h, "%d:%s=%d:%s;", len(key), key, len(value), value)
 	}
-	return diskstore.Key(h.Sum(nil))
+	return pagefile.Key(h.Sum(nil))
 }

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
@@ -87,14 +87,14 @@ func unsuited(path string) error {
 	if !filepath.IsAbs(path) { // what is in /tmp is on no drive of Windows
 		return fmt.Errorf("%s is not an absolute path", path)
 	}
-	if err := diskstore.CheckRoot(vfs.OS, path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := dir.CheckRoot(vfs.OS, path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	there, err := nearest(path)
 	if err != nil {
 		return err
 	}
-	ram, err := diskstore.IsRAM(there)
+	ram, err := dir.IsRAM(there)
 	if err != nil {
 		return err
 	}

@@ -7,9 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
+
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 )
 
@@ -47,8 +49,8 @@ func TestDefaultRoot(t *testing.T) {
 		"the own is not safe":      {own: page, badOwn: ram, wantFormer: true, says: "filesystem in memory; set OLLAMA_KV_TIER_LOCAL"},
 		"no home directory":        {homeless: errors.New("no home"), wantFormer: true, says: "no home; set OLLAMA_KV_TIER_LOCAL"},
 	} {
-		dir := t.TempDir()
-		r := roots{own: filepath.Join(dir, "own"), former: filepath.Join(dir, "former"), homeless: tc.homeless}
+		folder := t.TempDir()
+		r := roots{own: filepath.Join(folder, "own"), former: filepath.Join(folder, "former"), homeless: tc.homeless}
 		r.unsuited = func(path string) error { return map[string]error{r.own: tc.badOwn, r.former: tc.badFormer}[path] }
 		for root, file := range map[string]string{r.own: tc.own, r.former: tc.former} {
 			if file != "" {
@@ -71,22 +73,22 @@ func TestDefaultRoot(t *testing.T) {
 }
 
 func TestUnsuitedDefaults(t *testing.T) {
-	dir := t.TempDir()
-	if ram, err := diskstore.IsRAM(dir); err != nil || ram {
+	folder := t.TempDir()
+	if ram, err := dir.IsRAM(folder); err != nil || ram {
 		t.Skip("temporary files are in memory here")
 	}
-	inHome := func(name string) string { return filepath.Join(dir, name) }
+	inHome := func(name string) string { return filepath.Join(folder, name) }
 	fresh := inHome("none/.ollama/kv-cache")
 	require.NoError(t, unsuited(fresh))
 	require.NoDirExists(t, inHome("none"))
 
 	require.NoError(t, os.Mkdir(inHome("open"), 0o700))
 	require.NoError(t, os.Chmod(inHome("open"), 0o777))
-	require.ErrorIs(t, unsuited(inHome("open")), diskstore.ErrRootMode)
-	require.NoError(t, os.Symlink(dir, inHome("link")))
-	require.ErrorIs(t, unsuited(inHome("link")), diskstore.ErrRootSymlink)
+	require.ErrorIs(t, unsuited(inHome("open")), tier.ErrRootMode)
+	require.NoError(t, os.Symlink(folder, inHome("link")))
+	require.ErrorIs(t, unsuited(inHome("link")), tier.ErrRootSymlink)
 	require.ErrorContains(t, unsuited("home/.ollama/kv-cache"), "not an absolute path")
-	lay(t, dir, "file")
+	lay(t, folder, "file")
 	require.Error(t, unsuited(inHome("file/below")))
 	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
 		require.ErrorContains(t, unsuited("/dev/shm/kvtier-none/kv-cache"), "in memory")

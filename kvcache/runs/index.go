@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // maxTwins is how many pages with the same tokens in different chains are looked at, the
@@ -15,7 +15,7 @@ const maxTwins = 8
 
 // Page is a full page without media.
 type Page struct {
-	Key, Parent diskstore.Key
+	Key, Parent pagefile.Key
 	Start       int // position of its first token
 	Tokens      []int32
 }
@@ -41,10 +41,10 @@ type Index struct {
 	lead  uint64
 
 	mu       sync.Mutex
-	pages    map[diskstore.Key]*list.Element // of *Page
+	pages    map[pagefile.Key]*list.Element // of *Page
 	byHash   map[uint64][]*Page
-	children map[diskstore.Key][]*Page // by parent
-	recent   *list.List                // the latest first
+	children map[pagefile.Key][]*Page // by parent
+	recent   *list.List               // the latest first
 }
 
 // New returns an index of at most so many pages of a number of tokens: 4 bytes for each token
@@ -52,7 +52,7 @@ type Index struct {
 func New(pageTokens, most int) *Index {
 	x := &Index{
 		size: pageTokens, most: most, twins: maxTwins, lead: 1, recent: list.New(),
-		pages: make(map[diskstore.Key]*list.Element), byHash: make(map[uint64][]*Page), children: make(map[diskstore.Key][]*Page),
+		pages: make(map[pagefile.Key]*list.Element), byHash: make(map[uint64][]*Page), children: make(map[pagefile.Key][]*Page),
 	}
 	for range pageTokens - 1 {
 		x.lead *= base
@@ -82,7 +82,7 @@ func (x *Index) Add(page Page) {
 }
 
 // Remove drops a page.
-func (x *Index) Remove(key diskstore.Key) {
+func (x *Index) Remove(key pagefile.Key) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if e, ok := x.pages[key]; ok {
@@ -113,7 +113,7 @@ func (x *Index) Len() int {
 
 // Begins returns the page after parent that begins with the most of tokens, and how many
 // those are; none is 0.
-func (x *Index) Begins(parent diskstore.Key, tokens []int32) (Page, int) {
+func (x *Index) Begins(parent pagefile.Key, tokens []int32) (Page, int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	var best Page
@@ -172,7 +172,7 @@ func (x *Index) runThroughLocked(page *Page, tokens []int32, at int) (Run, bool)
 }
 
 // childLocked is a page after parent that tokens begin with.
-func (x *Index) childLocked(parent diskstore.Key, tokens []int32) *Page {
+func (x *Index) childLocked(parent pagefile.Key, tokens []int32) *Page {
 	for _, page := range x.children[parent] {
 		if len(tokens) >= x.size && slices.Equal(page.Tokens, tokens[:x.size]) {
 			return page

@@ -7,16 +7,16 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // store adds the full pages of a conversation to an index.
 func store(x *Index, tokens []int32) []Page {
 	var pages []Page
-	parent := diskstore.Key{1}
+	parent := pagefile.Key{1}
 	for at := 0; at+x.size <= len(tokens); at += x.size {
 		p := Page{Parent: parent, Start: at, Tokens: slices.Clone(tokens[at : at+x.size])}
-		p.Key = diskstore.ChainKey(parent, p.Tokens, nil)
+		p.Key = pagefile.ChainKey(parent, p.Tokens, nil)
 		x.Add(p)
 		pages = append(pages, p)
 		parent = p.Key

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 	"github.com/kvtier/kvtier/kvcache"
@@ -68,9 +69,9 @@ func storePage(t *testing.T, m Model) {
 	})
 	require.NoError(t, err)
 	tokens := make([]int32, diskstore.DefaultPageTokens)
-	layout, err := diskstore.NewLayout([]diskstore.Section{{Kind: diskstore.KindK, RowBytes: 64}}, len(tokens))
+	layout, err := pagefile.NewLayout([]pagefile.Section{{Kind: pagefile.KindK, RowBytes: 64}}, len(tokens))
 	require.NoError(t, err)
-	page := &diskstore.Page{Parent: key, Tokens: tokens, Layout: layout, Payload: make([]byte, layout.Size())}
+	page := &pagefile.Page{Parent: key, Tokens: tokens, Layout: layout, Payload: make([]byte, layout.Size())}
 	require.NoError(t, store.Put(context.Background(), page))
 	require.NoError(t, store.Close())
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/ollama/ollama/format"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
@@ -28,7 +29,7 @@ const (
 )
 
 // forgotten is what this server was told to forget.
-var forgotten = forgetting{fingerprints: make(map[string]map[diskstore.Key]bool)}
+var forgotten = forgetting{fingerprints: make(map[string]map[pagefile.Key]bool)}
 
 // forgetting remembers what was removed. A runner that is still loaded may store more of it,
 // below a fingerprint whose manifest, which says what it is, is gone.
@@ -36,7 +37,7 @@ type forgetting struct {
 	running sync.Mutex // one at a time; each lists the tiers
 
 	mu           sync.Mutex
-	fingerprints map[string]map[diskstore.Key]bool // by the SHA-256 of weights or adapter
+	fingerprints map[string]map[pagefile.Key]bool // by the SHA-256 of weights or adapter
 }
 
 // Forget removes the pages of models and adapters from both tiers. It is given the paths of
@@ -95,7 +96,7 @@ func (f *forgetting) add(digests []string) {
 	defer f.mu.Unlock()
 	for _, digest := range digests {
 		if f.fingerprints[digest] == nil {
-			f.fingerprints[digest] = make(map[diskstore.Key]bool)
+			f.fingerprints[digest] = make(map[pagefile.Key]bool)
 		}
 	}
 }
@@ -144,7 +145,7 @@ func (f *forgetting) collect(ctx context.Context, digests []string, log *slog.Lo
 		return report, err
 	}
 	// a damaged page is a prompt all the same
-	known := func(fingerprint diskstore.Key) bool { return f.knows(fingerprint, digests) }
+	known := func(fingerprint pagefile.Key) bool { return f.knows(fingerprint, digests) }
 	if _, err := root.DropQuarantined(ctx, known, false); err != nil && report.RemoteErr == nil {
 		return report, err
 	}
@@ -169,7 +170,7 @@ func (f *forgetting) picks(use diskstore.FingerprintUsage, digests []string, nam
 }
 
 // knows reports whether pages of a fingerprint were picked for one of the digests.
-func (f *forgetting) knows(fingerprint diskstore.Key, digests []string) bool {
+func (f *forgetting) knows(fingerprint pagefile.Key, digests []string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.ContainsFunc(digests, func(digest string) bool { return f.fingerprints[digest][fingerprint] })

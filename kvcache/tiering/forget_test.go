@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 )
@@ -23,16 +24,16 @@ func identified(weights, adapters, namespace, cacheType string) map[string]strin
 }
 
 // put stores a page of an identity below root and returns what it is called there.
-func put(t *testing.T, root string, identity map[string]string) diskstore.Key {
+func put(t *testing.T, root string, identity map[string]string) pagefile.Key {
 	t.Helper()
 	ctx := context.Background()
 	fp := tierenv.Fingerprint(identity)
 	s, err := diskstore.Open(ctx, diskstore.Options{Fingerprint: fp, Identity: identity, PageTokens: 2, Local: diskstore.TierConfig{Root: root}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
-	layout, err := diskstore.NewLayout([]diskstore.Section{{RowBytes: 8}}, 2)
+	layout, err := pagefile.NewLayout([]pagefile.Section{{RowBytes: 8}}, 2)
 	require.NoError(t, err)
-	require.NoError(t, s.Put(ctx, &diskstore.Page{Parent: fp, Tokens: []int32{1, 2}, Layout: layout, Payload: make([]byte, layout.Size())}))
+	require.NoError(t, s.Put(ctx, &pagefile.Page{Parent: fp, Tokens: []int32{1, 2}, Layout: layout, Payload: make([]byte, layout.Size())}))
 	return fp
 }
 

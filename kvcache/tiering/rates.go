@@ -6,17 +6,18 @@ import (
 	"log/slog"
 	"path/filepath"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/kvcache/rates"
 )
 
 // openRates returns what earlier runners on the local root have learned: what computing with
 // a fingerprint costs where the model is placed so, and reading from each directory.
-func openRates(c tierenv.Config, fingerprint diskstore.Key, placement string, log *slog.Logger) *rates.Rates {
+func openRates(c tierenv.Config, fingerprint pagefile.Key, placement string, log *slog.Logger) *rates.Rates {
 	known, err := rates.Open(filepath.Join(c.Local, "rates.json"), computing(fingerprint, placement), map[string]string{
-		diskstore.TierLocal:  c.Local,
-		diskstore.TierRemote: c.Remote,
+		tier.Local:  c.Local,
+		tier.Remote: c.Remote,
 	})
 	if err != nil {
 		log.Debug("kv tier: rates of earlier runs are not known", "error", err)
@@ -26,7 +27,7 @@ func openRates(c tierenv.Config, fingerprint diskstore.Key, placement string, lo
 
 // computing is the name that compute rates are kept under. A placement may be long: its
 // digest stands for it.
-func computing(fingerprint diskstore.Key, placement string) string {
+func computing(fingerprint pagefile.Key, placement string) string {
 	digest := sha256.Sum256([]byte(placement))
 	return fmt.Sprintf("%s %x", fingerprint, digest[:8])
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/ollama/ollama/ml"
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 	"github.com/kvtier/kvtier/kvcache/rates"
@@ -22,20 +23,20 @@ import (
 func TestRatesAreRemembered(t *testing.T) {
 	log, lines := tierenvtest.Logger()
 	config := tierenv.Config{Local: t.TempDir(), Remote: "/nfs/pages"}
-	slow := rates.Chain{Pages: []rates.Page{{Tokens: 1000, Bytes: 1 << 20, Tier: diskstore.TierRemote}}}
-	mine := openRates(config, diskstore.Key{1}, "CPU 33", log)
+	slow := rates.Chain{Pages: []rates.Page{{Tokens: 1000, Bytes: 1 << 20, Tier: tier.Remote}}}
+	mine := openRates(config, pagefile.Key{1}, "CPU 33", log)
 	mine.Computed(1000, 500, time.Second)
 	mine.Watch(slow, 1).Arrived(time.Minute)
 	require.NoError(t, mine.Close())
 
-	again := openRates(config, diskstore.Key{1}, "CPU 33", log)
+	again := openRates(config, pagefile.Key{1}, "CPU 33", log)
 	require.Zero(t, again.Plan(slow))
 	config.Remote = "/another"
-	require.Equal(t, 1, openRates(config, diskstore.Key{1}, "CPU 33", log).Plan(slow))
+	require.Equal(t, 1, openRates(config, pagefile.Key{1}, "CPU 33", log).Plan(slow))
 	require.Empty(t, lines.String())
 
 	require.NoError(t, os.WriteFile(filepath.Join(config.Local, "rates.json"), []byte("?"), 0o600))
-	require.Equal(t, 1, openRates(config, diskstore.Key{1}, "CPU 33", log).Plan(slow))
+	require.Equal(t, 1, openRates(config, pagefile.Key{1}, "CPU 33", log).Plan(slow))
 }
 
 // split is a model of 32 layers and an output, of which the first are on the CPU.
@@ -64,12 +65,12 @@ func TestSplitIsInTheRatesAndNotInTheFingerprint(t *testing.T) {
 	config := tierenv.Config{Local: t.TempDir(), Remote: "/nfs/pages", PageTokens: 256}
 	model := testModelAt(t)
 	// a second to read: quicker than what is assumed of an unknown machine, and slower than this one
-	chain := rates.Chain{Pages: []rates.Page{{Tokens: 1000, Bytes: 1 << 20, Tier: diskstore.TierRemote}}}
-	tier := openRates(config, diskstore.Key{1}, "", log)
+	chain := rates.Chain{Pages: []rates.Page{{Tokens: 1000, Bytes: 1 << 20, Tier: tier.Remote}}}
+	tier := openRates(config, pagefile.Key{1}, "", log)
 	tier.Watch(chain, 1).Arrived(time.Second)
 	require.NoError(t, tier.Close())
 
-	keys, names := make(map[diskstore.Key]bool), make(map[string]bool)
+	keys, names := make(map[pagefile.Key]bool), make(map[string]bool)
 	for _, placement := range []string{
 		PlacementOf(split(33), 8, 512), PlacementOf(split(33), 4, 512), PlacementOf(split(33), 8, 1024),
 		PlacementOf(split(20, "a"), 8, 512), PlacementOf(split(10, "a"), 8, 512), PlacementOf(split(0, "a"), 8, 512),

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
+
 	"github.com/ollama/ollama/format"
 	"github.com/ollama/ollama/fs"
 	ollama "github.com/ollama/ollama/kvcache"
@@ -132,11 +134,11 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 // prepareRoot makes the local root and refuses one that is not safe: K/V is the prompt in
 // another form.
 func prepareRoot(c tierenv.Config) error {
-	for _, dir := range localDirs(c) {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+	for _, root := range localDirs(c) {
+		if err := os.MkdirAll(root, 0o700); err != nil {
 			return fmt.Errorf("make the page store's directory: %w; set OLLAMA_KV_TIER_LOCAL to one this user may write", err)
 		}
-		if err := diskstore.CheckRoot(vfs.OS, dir); err != nil {
+		if err := dir.CheckRoot(vfs.OS, root); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,132 @@
+package inspect
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
+)
+
+/*
+An archive of one conversation, version 1: an uncompressed tar of
+
+	manifest.json   an ArchiveManifest
+	<key>.kvp       each page, as it is in a root, in the order of the sequence
+
+and of nothing else. The manifest names every page, so that an archive that ends
+early is noticed. A page's name follows from its content.
+*/
+const (
+	archiveFormat  = "kvtier conversation"
+	archiveVersion = 1
+
+	// maxArchivePages bounds what a reader keeps of an archive: 16 million
+	// tokens in pages of the usual size.
+	maxArchivePages = 1 << 16
+
+	// maxArchiveManifestBytes holds the keys of that many pages.
+	maxArchiveManifestBytes = 8 << 20
+
+	// maxArchivePageBytes is the largest payload of a page that is imported: it
+	// is put together in memory.
+	maxArchivePageBytes = 4 << 30
+)
+
+// ErrArchive reports a file that is no archive of a conversation, or not a whole
+// one.
+var ErrArchive = errors.New("diskstore: not an archive of a conversation")
+
+// ArchiveManifest is an archive's manifest.json. Manifest is that of the pages'
+// fingerprint.
+type ArchiveManifest struct {
+	Format  string `json:"format"`
+	Version int    `json:"version"`
+	tier.Manifest
+	Tokens int      `json:"tokens"`
+	Pages  []string `json:"pages"` // keys, in order; only the last may be a tail's
+}
+
+// exportChain writes an archive of chain, which chainTo has found. Every byte of
+// a page is checked before its last ones are written; after an error the archive
+// is not complete.
+func exportChain(ctx context.Context, roots []tierRoot, chain []PageFile, w io.Writer, progress func(bytes int64)) (*ArchiveManifest, error) {
+	fp := chain[0].Fingerprint
+	m, err := manifestIn(ctx, roots, fp)
+	if err != nil {
+		return nil, fmt.Errorf("read what %v stands for, which an archive must say; a server that loads the model writes it: %w", fp, err)
+	}
+	last, _, err := headerIn(ctx, roots, chain[len(chain)-1].Name)
+	if err != nil {
+		return nil, err
+	}
+	a := &ArchiveManifest{
+		Format: archiveFormat, Version: archiveVersion, Manifest: *m, Tokens: int(last.Start) + len(last.Tokens),
+	}
+	for _, page := range chain {
+		a.Pages = append(a.Pages, page.Key.String())
+	}
+	text, err := json.MarshalIndent(a, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode manifest: %w", err)
+	}
+	tw := tar.NewWriter(w)
+	header := tar.Header{Name: dir.ManifestFile, Mode: rightsFile, Size: int64(len(text)), Format: tar.FormatPAX}
+	if err := tw.WriteHeader(&header); err != nil {
+		return nil, err
+	}
+	if _, err := tw.Write(text); err != nil {
+		return nil, err
+	}
+	for _, page := range chain {
+		if err := exportPage(ctx, roots, page.Name, tw, progress); err != nil {
+			return nil, err
+		}
+	}
+	return a, tw.Close()
+}
+
+// exportPage appends one page to an archive.
+func exportPage(ctx context.Context, roots []tierRoot, name pagefile.Name, tw *tar.Writer, progress func(bytes int64)) error {
+	blob, _, file, err := openPage(ctx, roots, name)
+	if err != nil {
+		return err
+	}
+	defer blob.Close()
+	header := tar.Header{
+		Name: name.Key.String() + dir.PageExt, Mode: rightsFile, Size: file.Bytes, ModTime: file.Used, Format: tar.FormatPAX,
+	}
+	if err := tw.WriteHeader(&header); err != nil {
+		return err
+	}
+	_, err = pagefile.StreamPage(ctx, blob, func(p []byte) error {
+		progress(int64(len(p)))
+		_, err := tw.Write(p)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("export page %v: %w", name.Key, err)
+	}
+	return nil
+}
+
+// manifestIn reads a fingerprint's manifest in the first root that has a good
+// one.
+func manifestIn(ctx context.Context, roots []tierRoot, fp pagefile.Key) (*tier.Manifest, error) {
+	worst := error(tier.ErrNotFound)
+	for _, p := range roots {
+		m, err := tier.ReadManifest(ctx, p.T, fp)
+		if err == nil {
+			return m, nil
+		}
+		if errors.Is(worst, tier.ErrNotFound) {
+			worst = err
+		}
+	}
+	return nil, worst
+}

@@ -1,0 +1,402 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"os"
+	"runtime"
+	"sync"
+	"syscall"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"golang.org/x/sync/errgroup"
+)
+
+// Problem names what is wrong with a file or directory below a root.
+type Problem string
+
+// Problems of pages. None of these files is ever served, but what they held is
+// lost.
+const (
+	ProblemDamaged    Problem = "damaged"      // not the bytes that were written
+	ProblemMisplaced  Problem = "misplaced"    // a good page where another belongs, or where nothing looks
+	ProblemUnreadable Problem = "unreadable"   // the device does not give it
+	ProblemNotRegular Problem = "not a file"   // a directory, link or FIFO in a file's place
+	ProblemManifest   Problem = "bad manifest" // a manifest that cannot be used
+)
+
+// Problems that cost room or privacy, but no page.
+const (
+	ProblemNoManifest Problem = "no manifest" // pages that nothing says the model of
+	ProblemStale      Problem = "stale"       // a temporary file of a dead process
+	ProblemMode       Problem = "mode"        // others than the owner may read or write it
+	ProblemOwner      Problem = "owner"       // it belongs to another user
+	ProblemForeign    Problem = "foreign"     // no store made it
+)
+
+// ProblemUnchecked is no finding but the lack of one: the file or directory
+// could not be looked at, or needs a newer program.
+const ProblemUnchecked Problem = "unchecked"
+
+// Damage reports whether p means that a page or a manifest is lost.
+func (p Problem) Damage() bool {
+	switch p {
+	case ProblemDamaged, ProblemMisplaced, ProblemUnreadable, ProblemNotRegular, ProblemManifest:
+		return true
+	}
+	return false
+}
+
+// Finding is one thing that a check found.
+type Finding struct {
+	Tier    string // Local or Remote
+	Path    string
+	Problem Problem
+	Why     string // in words
+	Bytes   int64  // physical; 0 for a directory
+	Done    string // what the repair did about it, in words; "" when nothing
+}
+
+// CheckOptions says how to check. The zero value reads everything and changes
+// nothing.
+type CheckOptions struct {
+	// Sample is the share of pages, between 0 and 1, whose every byte is read;
+	// others every time. 0 means all of them. Of the rest only the directory's
+	// entry is looked at.
+	Sample float64
+
+	// Repair moves what is damaged to quarantine, removes what dead processes
+	// left, copies a missing manifest from the other tier and takes away rights
+	// that others have. It never changes a page that is good.
+	Repair bool
+
+	// Found is called for each finding, one at a time; nil is not called.
+	Found func(Finding)
+
+	// Progress is called with the bytes read so far and to be read in this
+	// tier, one at a time; nil saves the listing that it needs.
+	Progress func(tier string, done, total int64)
+}
+
+// TierCheck is what a check saw of one tier.
+type TierCheck struct {
+	Tier, Root   string
+	Pages, Tails int   // files where a page or tail belongs
+	Read         int   // of them, those that were read from beginning to end
+	ReadBytes    int64 // what was read
+
+	Processes   int   // living processes that write below the root
+	TempFiles   int   // temporary files, stale ones included
+	Quarantined int   // files in quarantine, before any repair
+	AsideBytes  int64 // physical, of both
+
+	Problems map[Problem]int
+	Repaired int // findings that a repair did something about
+	Damage   int // findings that are damage, and that no repair did anything about
+
+	Err error // why the tier could not be looked at; nil when it was
+}
+
+// Checker checks one tier.
+type Checker struct {
+	T     *dir.Tier
+	other *dir.Tier // the other tier, for its manifests; nil when there is none
+	Tier  string
+	Opt   CheckOptions
+
+	seed     maphash.Seed // of the sample
+	sweepers chan *pagefile.Sweeper
+	workers  *errgroup.Group
+
+	mu  sync.Mutex // guards what workers change of rep: findings, Read, ReadBytes
+	rep TierCheck
+
+	// Of the walk alone.
+	total      int64 // bytes to read
+	temps      []dir.Entry
+	fpPages    int // pages and tails of the fingerprint being walked
+	fpManifest bool
+}
+
+// checkTier checks one tier. It returns ctx's error, and any other in the
+// result.
+func checkTier(ctx context.Context, t, other *dir.Tier, tier string, opt CheckOptions) (TierCheck, error) {
+	c := &Checker{
+		T: t, other: other, Tier: tier, Opt: opt, seed: maphash.MakeSeed(),
+		rep: TierCheck{Tier: tier, Root: t.Root, Problems: make(map[Problem]int)},
+	}
+	err := c.run(ctx)
+	if ctx.Err() != nil {
+		return c.rep, ctx.Err()
+	}
+	c.rep.Err = err
+	return c.rep, nil
+}
+
+func (c *Checker) run(ctx context.Context) error {
+	if c.Opt.Progress != nil {
+		if err := c.measure(ctx); err != nil {
+			return err
+		}
+	}
+	n := min(runtime.GOMAXPROCS(0), maxCheckers)
+	c.sweepers = make(chan *pagefile.Sweeper, n)
+	for range n {
+		s, err := pagefile.NewSweeper(c.progress)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		c.sweepers <- s
+	}
+	var workCtx context.Context
+	c.workers, workCtx = errgroup.WithContext(ctx)
+	c.workers.SetLimit(n)
+	w := &dir.Walker{Ctx: workCtx, T: c.T, Leave: func(fp pagefile.Key) error { return c.leave(workCtx, fp) }}
+	w.Visit = func(e dir.Entry) error { return c.visit(workCtx, e) }
+	err := w.Walk()
+	if werr := c.workers.Wait(); werr != nil {
+		err = werr
+	}
+	if err == nil {
+		err = c.checkTemps(ctx)
+	}
+	return err
+}
+
+// maxCheckers is how many files are read at once: enough to keep a disk busy
+// while others decompress, few enough to leave it to running servers.
+const maxCheckers = 4
+
+// measure finds out how much there is to read.
+func (c *Checker) measure(ctx context.Context) error {
+	w := &dir.Walker{Ctx: ctx, T: c.T, Visit: func(e dir.Entry) error {
+		if e.Kind == dir.EntryPage && c.sampled(e.Name.Key) {
+			c.total += e.Info.Size()
+		}
+		return nil
+	}}
+	return w.Walk()
+}
+
+// sampled reports whether a page is one of those to read.
+func (c *Checker) sampled(key pagefile.Key) bool {
+	const bits = 53 // as many as a float64 holds exactly
+	return c.Opt.Sample == 0 || float64(maphash.Bytes(c.seed, key[:])>>(64-bits))/(1<<bits) < c.Opt.Sample
+}
+
+func (c *Checker) progress(n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rep.ReadBytes += n
+	if c.Opt.Progress != nil {
+		c.Opt.Progress(c.Tier, c.rep.ReadBytes, max(c.rep.ReadBytes, c.total))
+	}
+}
+
+// found counts and reports a finding, and repairs it when that is wanted and
+// repair is not nil. repair returns what it has done in words, "" for nothing.
+func (c *Checker) found(e dir.Entry, problem Problem, why string, repair func() (string, error)) {
+	f := Finding{Tier: c.Tier, Path: e.Path, Problem: problem, Why: why}
+	if e.Info != nil && e.Info.Mode().IsRegular() {
+		f.Bytes = c.T.Fs.PhysicalBytes(e.Info)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.Opt.Repair && repair != nil {
+		var err error
+		if f.Done, err = repair(); err != nil {
+			f.Why += "; not repaired: " + err.Error()
+		}
+	}
+	c.rep.Problems[problem]++
+	switch {
+	case f.Done != "":
+		c.rep.Repaired++
+	case problem.Damage():
+		c.rep.Damage++
+	}
+	if c.Opt.Found != nil {
+		c.Opt.Found(f)
+	}
+}
+
+// visit looks at one entry; pages are read by the workers.
+func (c *Checker) visit(ctx context.Context, e dir.Entry) error {
+	if e.Kind == dir.EntryUnlisted {
+		c.found(e, ProblemUnchecked, e.Err.Error(), nil)
+		return nil
+	}
+	c.checkRights(e)
+	switch e.Kind {
+	case dir.EntryPage:
+		c.countPage(e)
+		if c.sampled(e.Name.Key) {
+			c.workers.Go(func() error { return c.checkPage(ctx, e) })
+		}
+	case dir.EntryManifest:
+		c.fpManifest = true
+		return c.checkManifest(ctx, e)
+	case dir.EntryTemp:
+		c.temps = append(c.temps, e)
+	case dir.EntryQuarantined:
+		c.rep.Quarantined++
+		c.rep.AsideBytes += c.T.Fs.PhysicalBytes(e.Info)
+	case dir.EntryLost:
+		c.found(e, ProblemMisplaced, "a page file in a directory where nothing looks for it", c.Aside(ctx, e, "misplaced"))
+	case dir.EntryNotRegular:
+		c.found(e, ProblemNotRegular, fmt.Sprintf("a %s where a file belongs", typeName(e.Info.Mode())), c.Aside(ctx, e, "notregular"))
+	case dir.EntryForeign:
+		c.found(e, ProblemForeign, "no file of a page store has such a name", nil)
+	}
+	return nil
+}
+
+// typeName names a file that is not regular.
+func typeName(mode os.FileMode) string {
+	switch {
+	case mode.IsDir():
+		return "directory"
+	case mode&os.ModeSymlink != 0:
+		return "symbolic link"
+	case mode&os.ModeNamedPipe != 0:
+		return "FIFO"
+	case mode&os.ModeSocket != 0:
+		return "socket"
+	}
+	return "device"
+}
+
+func (c *Checker) countPage(e dir.Entry) {
+	c.fpPages++
+	if e.Name.Class == pagefile.ClassTail {
+		c.rep.Tails++
+	} else {
+		c.rep.Pages++
+	}
+}
+
+// checkRights finds what others may read or write. A link has rights that mean
+// nothing.
+func (c *Checker) checkRights(e dir.Entry) {
+	uid, ok := c.T.Fs.Owner(e.Info)
+	if !ok || e.Info.Mode()&os.ModeSymlink != 0 {
+		return
+	}
+	if uid != os.Geteuid() {
+		c.found(e, ProblemOwner, fmt.Sprintf("it belongs to user %d, this is user %d", uid, os.Geteuid()), nil)
+		return
+	}
+	if perm := e.Info.Mode().Perm(); perm&0o077 != 0 {
+		c.found(e, ProblemMode, fmt.Sprintf("mode is %04o", perm), func() (string, error) { return c.fixMode(e) })
+	}
+}
+
+// checkPage reads a page from beginning to end.
+func (c *Checker) checkPage(ctx context.Context, e dir.Entry) error {
+	s := <-c.sweepers
+	defer func() { c.sweepers <- s }()
+	err := c.sweepFile(ctx, s, e.Path, e.Name)
+	if tier.Doubtful(err) { // perhaps only what this machine has cached is
+		_ = c.T.Fs.Uncache(e.Path)
+		err = c.sweepFile(ctx, s, e.Path, e.Name)
+	}
+	if errors.Is(err, tier.ErrNotFound) || ctx.Err() != nil {
+		return ctx.Err() // evicted since it was listed, or given up
+	}
+	if tier.NoAnswer(err) {
+		return err
+	}
+	problem, reason := problemOf(err)
+	switch problem {
+	case "":
+	case ProblemUnchecked:
+		c.found(e, problem, err.Error(), nil)
+		return nil
+	case ProblemUnreadable:
+		// A bad sector stays bad; a remote mount may only be having a bad day.
+		if c.Tier == tier.Remote {
+			c.found(e, problem, err.Error(), nil)
+			break
+		}
+		fallthrough
+	default:
+		c.found(e, problem, err.Error(), c.Aside(ctx, e, reason))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rep.Read++
+	return nil
+}
+
+// sweepFile reads and checks the file at path, which holds the page name.
+func (c *Checker) sweepFile(ctx context.Context, s *pagefile.Sweeper, path string, name pagefile.Name) error {
+	blob, err := dir.OpenFileBlob(c.T.Fs, path, name)
+	if err != nil {
+		return err
+	}
+	defer blob.Close()
+	h, err := s.Sweep(ctx, blob)
+	if err != nil {
+		return err
+	}
+	return h.CheckName(name)
+}
+
+// problemOf returns what an error of reading a page means, and the word for it
+// in the name of a quarantined file.
+func problemOf(err error) (problem Problem, reason string) {
+	var wrong *pagefile.Misplaced
+	switch {
+	case err == nil:
+		return "", ""
+	case errors.As(err, &wrong):
+		return ProblemMisplaced, "misplaced"
+	case errors.Is(err, pagefile.ErrDamaged):
+		return ProblemDamaged, "damaged"
+	case errors.Is(err, syscall.EIO):
+		return ProblemUnreadable, "unreadable"
+	}
+	return ProblemUnchecked, ""
+}
+
+// checkManifest reads a manifest. One that cannot be used is replaced by the
+// next server that loads the model, so that losing it costs little.
+func (c *Checker) checkManifest(ctx context.Context, e dir.Entry) error {
+	_, err := tier.ReadManifest(ctx, c.T, e.Name.Fingerprint)
+	switch {
+	case err == nil || errors.Is(err, tier.ErrNotFound):
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case tier.NoAnswer(err):
+		return err
+	case errors.Is(err, pagefile.ErrDamaged):
+		c.found(e, ProblemManifest, err.Error(), func() (string, error) { return c.replaceManifest(ctx, e) })
+	default:
+		c.found(e, ProblemUnchecked, err.Error(), nil)
+	}
+	return nil
+}
+
+// leave ends the walk of one fingerprint's directory.
+func (c *Checker) leave(ctx context.Context, fp pagefile.Key) error {
+	missing := c.fpPages > 0 && !c.fpManifest
+	c.fpPages, c.fpManifest = 0, false
+	name := pagefile.Name{Fingerprint: fp, Class: pagefile.ClassManifest}
+	if !missing {
+		return ctx.Err()
+	}
+	// One that could not be looked at was not visited either.
+	if _, err := c.T.Stat(ctx, name); tier.NoAnswer(err) {
+		return err
+	} else if errors.Is(err, tier.ErrNotFound) {
+		c.found(dir.Entry{Path: c.T.Path(name), Name: name}, ProblemNoManifest,
+			"nothing says which model these pages are of; a server that loads it will",
+			func() (string, error) { return c.copyManifest(ctx, fp) })
+	}
+	return ctx.Err()
+}

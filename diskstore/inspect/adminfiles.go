@@ -1,0 +1,66 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// InspectFile reads and checks the header of a page file, for tools. It returns
+// ErrNotFound, ErrDamaged, ErrMismatch for a newer schema, or an error of the
+// filesystem.
+func InspectFile(fs vfs.FS, path string) (*pagefile.Header, error) {
+	blob, err := dir.OpenFileBlob(fs, path, pagefile.Name{})
+	if err != nil {
+		return nil, fmt.Errorf("inspect %s: %w", path, err)
+	}
+	defer blob.Close()
+	h, err := pagefile.ReadHeader(context.Background(), blob)
+	if err != nil {
+		return nil, fmt.Errorf("inspect %s: %w", path, err)
+	}
+	return h, nil
+}
+
+// VerifySections reads a page file as a check does, and says of each section of
+// its header what is wrong with it; nil where nothing is. It returns the errors
+// of InspectFile for a header that is no good, and ErrDamaged for a footer.
+func VerifySections(ctx context.Context, fsys vfs.FS, path string) (*pagefile.Header, []error, error) {
+	blob, err := dir.OpenFileBlob(fsys, path, pagefile.Name{})
+	if err != nil {
+		return nil, nil, fmt.Errorf("verify %s: %w", path, err)
+	}
+	defer blob.Close()
+	h, err := pagefile.ReadHeader(ctx, blob)
+	if err != nil {
+		return nil, nil, fmt.Errorf("verify %s: %w", path, err)
+	}
+	s, err := pagefile.NewSweeper(nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("verify %s: %w", path, err)
+	}
+	defer s.Close()
+	wrong := make([]error, len(h.Sections))
+	for i := range h.Sections {
+		wrong[i] = s.Section(ctx, blob, h, i)
+	}
+	if err := s.Footer(ctx, blob, h); err != nil {
+		return h, wrong, fmt.Errorf("verify %s: %w", path, err)
+	}
+	return h, wrong, nil
+}
+
+// ReadManifestFile reads a manifest.json of the given fingerprint, for tools. It
+// returns ErrNotFound, ErrDamaged, or an error of the filesystem.
+func ReadManifestFile(fsys vfs.FS, path string, fingerprint pagefile.Key) (*tier.Manifest, error) {
+	blob, err := dir.OpenFileBlob(fsys, path, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
+	if err != nil {
+		return nil, err
+	}
+	defer blob.Close()
+	return tier.DecodeManifest(context.Background(), blob, fingerprint)
+}

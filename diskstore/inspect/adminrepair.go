@@ -1,0 +1,205 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// Aside returns the repair of a file that is no good: into quarantine with it.
+func (c *Checker) Aside(ctx context.Context, e dir.Entry, reason string) func() (string, error) {
+	return func() (string, error) {
+		to, err := c.T.SetAside(e.Path, reason)
+		if errors.Is(err, tier.ErrNotFound) {
+			return "gone already", nil
+		}
+		if err != nil {
+			return "", err
+		}
+		if e.Kind == dir.EntryPage && c.good(ctx, to, e.Name) {
+			// A server has stored the page again since it was read.
+			if err := c.T.Fs.Rename(to, e.Path); err != nil {
+				return "", err
+			}
+			c.T.SyncAside(e.Path)
+			return "stored again meanwhile, and good", nil
+		}
+		c.T.TrimQuarantine(filepath.Dir(to))
+		c.T.SyncAside(e.Path)
+		return "moved to quarantine as " + filepath.Base(to), nil
+	}
+}
+
+// good reports whether the file at path is a whole page of that name.
+func (c *Checker) good(ctx context.Context, path string, name pagefile.Name) bool {
+	s, err := pagefile.NewSweeper(nil)
+	if err != nil {
+		return false
+	}
+	defer s.Close()
+	return c.sweepFile(ctx, s, path, name) == nil
+}
+
+// replaceManifest moves a manifest that cannot be used to quarantine and puts
+// the other tier's in its place.
+func (c *Checker) replaceManifest(ctx context.Context, e dir.Entry) (string, error) {
+	done, err := c.Aside(ctx, e, "damaged")()
+	if err != nil {
+		return "", err
+	}
+	copied, err := c.copyManifest(ctx, e.Name.Fingerprint)
+	if copied != "" {
+		done += ", " + copied
+	}
+	return done, err
+}
+
+// copyManifest takes a missing manifest over from the other tier. There is no
+// other way to make one: an identity that was made up would keep the true one
+// from being written.
+func (c *Checker) copyManifest(ctx context.Context, fp pagefile.Key) (string, error) {
+	if c.other == nil {
+		return "", nil
+	}
+	m, err := tier.ReadManifest(ctx, c.other, fp)
+	if errors.Is(err, tier.ErrNotFound) || errors.Is(err, pagefile.ErrDamaged) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	if err := tier.WriteManifest(ctx, c.T, fp, m); err != nil {
+		return "", err
+	}
+	return "copied from the other tier", nil
+}
+
+const (
+	rightsFile = 0o600
+	rightsDir  = 0o700
+
+	opChmod vfs.Op = "chmod"
+)
+
+// fixMode takes away what others may do. Nobody else can put a link in the way:
+// everything above is this user's alone, or the root would have been refused.
+func (c *Checker) fixMode(e dir.Entry) (string, error) {
+	mode := os.FileMode(rightsFile)
+	if e.Info.IsDir() {
+		mode = rightsDir
+	}
+	chmod := func() error { return os.Chmod(e.Path, mode) }
+	if fsys, ok := c.T.Fs.(*vfs.Bounded); ok {
+		unbounded := chmod
+		chmod = func() error { return fsys.Do(opChmod, e.Path, unbounded) }
+	}
+	if err := chmod(); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("mode set to %04o", mode), nil
+}
+
+// tempGroup is what one process has in the temporary directory.
+type tempGroup struct {
+	lock  *dir.Entry
+	files []dir.Entry
+}
+
+// checkTemps tells the temporary files of living processes from what dead ones
+// left, and removes those in a repair.
+func (c *Checker) checkTemps(ctx context.Context) error {
+	groups := make(map[string]*tempGroup)
+	for _, e := range c.temps {
+		base := filepath.Base(e.Path)
+		id, isLock := strings.CutSuffix(base, dir.LockExt)
+		if !isLock {
+			var ok bool
+			if id, _, ok = strings.Cut(base, "-"); !ok || filepath.Ext(base) != dir.TmpExt {
+				c.found(e, ProblemForeign, "no file of a page store has such a name", nil)
+				continue
+			}
+		}
+		g := groups[id]
+		if g == nil {
+			g = new(tempGroup)
+			groups[id] = g
+		}
+		if isLock {
+			g.lock = &e
+			continue
+		}
+		g.files = append(g.files, e)
+		c.rep.TempFiles++
+		c.rep.AsideBytes += c.T.Fs.PhysicalBytes(e.Info)
+	}
+	for id, g := range groups {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := c.checkTempGroup(id, g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkTempGroup looks at one process's files. While its lock is held here it is
+// dead, and stays so. It returns the error of a tier that does not answer.
+func (c *Checker) checkTempGroup(id string, g *tempGroup) error {
+	files := &dir.TempFiles{Lock: g.lock != nil}
+	stale := g.files
+	for _, e := range g.files {
+		files.Paths = append(files.Paths, e.Path)
+	}
+	if g.lock != nil {
+		stale = append(stale, *g.lock)
+	}
+	j, err := c.T.Temp.Judge(id, files, c.Opt.Repair)
+	switch {
+	case tier.NoAnswer(err):
+		return err
+	case err != nil:
+		c.found(stale[len(stale)-1], ProblemUnchecked, err.Error(), nil)
+		return nil
+	case j.Alive:
+		c.rep.Processes++
+		return nil
+	case j.Held != nil:
+		defer j.Held.Close()
+		for _, e := range stale {
+			c.foundStale(e, "its process is dead")
+		}
+		return nil
+	}
+	// Where locks tell nothing, age does.
+	stale = nil
+	if j.Idle > dir.OrphanAge {
+		stale = g.files
+	}
+	if j.LockOver {
+		stale = append(stale[:len(stale):len(stale)], *g.lock)
+	}
+	for _, e := range stale {
+		c.foundStale(e, fmt.Sprintf("nobody has written it for %v", j.Idle.Round(time.Minute)))
+	}
+	return nil
+}
+
+func (c *Checker) foundStale(e dir.Entry, why string) {
+	c.found(e, ProblemStale, why, func() (string, error) {
+		if err := c.T.Fs.Remove(e.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+		return "removed", nil
+	})
+}

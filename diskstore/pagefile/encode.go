@@ -1,0 +1,73 @@
+package pagefile
+
+// EncodedPage is a page file ready to be written: header, then body in order,
+// each piece followed by zeros up to the next multiple of PageAlign, then
+// footer.
+type EncodedPage struct {
+	Header *Header
+	Head   []byte
+	Body   [][]byte
+	Foot   []byte
+}
+
+// EncodePage computes the file of p, whose gaps must be clear. A raw page's
+// body is the payload itself; compressed sections are new memory, together no
+// larger than the payload. c is nil to store everything raw.
+func EncodePage(fingerprint Key, pageTokens int, p *Page, c *Codec) (*EncodedPage, error) {
+	h := &Header{
+		Fingerprint: fingerprint,
+		Key:         p.Key(),
+		Parent:      p.Parent,
+		Start:       p.Start,
+		PageTokens:  pageTokens,
+		Tokens:      p.Tokens,
+		Media:       p.Media,
+		Sections:    make([]StoredSection, len(p.Layout.sections)),
+		Layout:      p.Layout,
+	}
+	stored := make([][]byte, len(h.Sections))
+	err := eachSection(len(h.Sections), func(i int) error {
+		rows := p.Layout.Rows(p.Payload, i)
+		s := &h.Sections[i]
+		*s = StoredSection{Section: p.Layout.sections[i], Raw: int64(len(rows))}
+		stored[i] = rows
+		if c != nil {
+			if small := c.Encode(rows); small != nil {
+				s.Encoding, stored[i] = EncodingZstd, small
+			}
+		}
+		s.Stored, s.CRC = int64(len(stored[i])), Checksum(stored[i])
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	h.Place()
+	e := &EncodedPage{Header: h, Head: h.Encode(), Body: stored}
+	if h.Raw() {
+		e.Body = [][]byte{p.Payload}
+	}
+	e.Foot = h.Footer()
+	return e, nil
+}
+
+// zeros is what gaps are written from.
+var zeros [PageAlign]byte
+
+// WriteTo hands the file to write in order.
+func (e *EncodedPage) WriteTo(write func(p []byte) error) error {
+	if err := write(e.Head); err != nil {
+		return err
+	}
+	for _, piece := range e.Body {
+		if err := write(piece); err != nil {
+			return err
+		}
+		if gap := AlignUp(int64(len(piece))) - int64(len(piece)); gap > 0 {
+			if err := write(zeros[:gap]); err != nil {
+				return err
+			}
+		}
+	}
+	return write(e.Foot)
+}

@@ -1,0 +1,229 @@
+package pagefile
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+)
+
+/*
+A page file, schema 1. All integers are little endian.
+
+	offset  bytes  header
+	     0      8  magic "\x8bKVPAGE\n"
+	     8      4  schema, 1
+	    12      4  flags: bit 0 the page is a tail; all other bits zero
+	    16     32  fingerprint
+	    48     32  key, = ChainKey(parent, tokens, media)
+	    80     32  parent
+	   112      4  start: position of the first token
+	   116      4  page tokens: tokens in a full page
+	   120      4  T: tokens in this page
+	   124      4  M: media items
+	   128      4  S: sections
+	   132      4  H: header bytes, = 152 + 4T + 36M + 40S + 4
+	   136      8  file size
+	   144      4  P: payload offset, = H rounded up to 4096
+	   148      4  zero
+	   152     4T  token ids, int32
+	             36M  media: offset uint32, content hash 32 bytes
+	             40S  section table
+	   H-4      4  CRC-32C of bytes 0 … H-5
+	     H         zeros up to P
+
+	offset  bytes  section table entry
+	     0      2  group
+	     2      2  layer
+	     4      1  kind: 0 K, 1 V, 2 conv, 3 state, 4 cell
+	     5      1  encoding: 0 raw, 1 zstd
+	     6      2  zero
+	     8      4  row bytes
+	    12      8  offset in the file, a multiple of 4096
+	    20      8  stored bytes
+	    28      8  raw bytes, = T × row bytes; row bytes alone of kinds 2 and 3
+	    36      4  CRC-32C of the stored bytes
+
+	The first section is at P, each next one at the end of the one before
+	rounded up to 4096; the bytes between are zero. A raw section has stored =
+	raw, an encoded one stored < raw. In a file whose sections are all raw, P
+	and what follows is exactly the Layout's buffer.
+
+	offset  bytes  footer, at the last section's end rounded up to 4096
+	     0      8  magic "KVPEND\r\n"
+	     8      4  the header's CRC-32C
+	    12      4  zero
+	    16      8  file size
+	    24      4  zero
+	    28      4  CRC-32C of bytes 0 … 27
+
+Every byte is under a CRC, or zero and checked to be zero, or fixed by the
+formulas above and checked: no single flipped bit and no truncation goes
+unnoticed. Magic, header bytes and their CRC keep their places in every schema,
+so that an older reader can tell a newer page from a damaged one.
+
+The thread count and the split of layers over devices are not part of a page's
+identity: the split moves with free device memory.
+*/
+const (
+	PageMagic   = "\x8bKVPAGE\n"
+	FooterMagic = "KVPEND\r\n"
+	Schema      = 1
+
+	flagTail   = 1 << 0
+	flagsKnown = flagTail
+
+	FixedBytes  = 152 // header up to the token ids
+	MediaBytes  = 36
+	TableBytes  = 40 // one entry of the section table
+	CrcBytes    = 4
+	FooterBytes = 32
+
+	MaxHeaderBytes = FixedBytes + 4*MaxTokens + MediaBytes*MaxMedia + TableBytes*MaxSections + CrcBytes
+)
+
+// Encoding says how a section's rows are stored.
+type Encoding uint8
+
+const (
+	EncodingRaw  Encoding = 0
+	EncodingZstd Encoding = 1
+)
+
+// StoredSection is one entry of a page file's section table.
+type StoredSection struct {
+	Section
+	Encoding Encoding
+	Offset   int64 // in the file
+	Stored   int64 // bytes in the file
+	Raw      int64 // bytes decoded
+	CRC      uint32
+}
+
+// Header is everything a page file says about itself.
+type Header struct {
+	Fingerprint Key
+	Key         Key
+	Parent      Key
+	Start       uint32
+	PageTokens  int
+	Tokens      []int32
+	Media       []Media
+	Sections    []StoredSection
+	FileBytes   int64
+	Layout      Layout // where Read places the page's sections in memory
+
+	Crc uint32 // of the encoded header
+}
+
+// Tail reports whether the page is shorter than a full one.
+func (h *Header) Tail() bool { return len(h.Tokens) < h.PageTokens }
+
+// castagnoli is the CRC-32C table; amd64 and arm64 have an instruction for it.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func Checksum(p []byte) uint32 { return crc32.Checksum(p, castagnoli) }
+
+// HeaderBytes returns H for the given counts.
+func HeaderBytes(tokens, media, sections int) int64 {
+	return FixedBytes + 4*int64(tokens) + MediaBytes*int64(media) + TableBytes*int64(sections) + CrcBytes
+}
+
+// PayloadOffset returns P.
+func (h *Header) PayloadOffset() int64 {
+	return AlignUp(HeaderBytes(len(h.Tokens), len(h.Media), len(h.Sections)))
+}
+
+// Place assigns the sections' offsets and the file size from their stored
+// sizes.
+func (h *Header) Place() {
+	end := h.PayloadOffset()
+	for i := range h.Sections {
+		h.Sections[i].Offset = end
+		end = AlignUp(end + h.Sections[i].Stored)
+	}
+	h.FileBytes = end + FooterBytes
+}
+
+// Raw reports whether the file's payload is exactly the layout's buffer.
+func (h *Header) Raw() bool {
+	for i := range h.Sections {
+		if h.Sections[i].Encoding != EncodingRaw {
+			return false
+		}
+	}
+	return true
+}
+
+// Encode returns the header region, PayloadOffset bytes, and remembers its CRC
+// for the footer.
+func (h *Header) Encode() []byte {
+	le := binary.LittleEndian
+	size := HeaderBytes(len(h.Tokens), len(h.Media), len(h.Sections))
+	buf := make([]byte, 0, AlignUp(size))
+	buf = append(buf, PageMagic...)
+	buf = le.AppendUint32(buf, Schema)
+	var flags uint32
+	if h.Tail() {
+		flags |= flagTail
+	}
+	buf = le.AppendUint32(buf, flags)
+	buf = append(buf, h.Fingerprint[:]...)
+	buf = append(buf, h.Key[:]...)
+	buf = append(buf, h.Parent[:]...)
+	buf = le.AppendUint32(buf, h.Start)
+	buf = le.AppendUint32(buf, uint32(h.PageTokens))
+	buf = le.AppendUint32(buf, uint32(len(h.Tokens)))
+	buf = le.AppendUint32(buf, uint32(len(h.Media)))
+	buf = le.AppendUint32(buf, uint32(len(h.Sections)))
+	buf = le.AppendUint32(buf, uint32(size))
+	buf = le.AppendUint64(buf, uint64(h.FileBytes))
+	buf = le.AppendUint32(buf, uint32(AlignUp(size)))
+	buf = le.AppendUint32(buf, 0)
+	for _, t := range h.Tokens {
+		buf = le.AppendUint32(buf, uint32(t))
+	}
+	for _, m := range h.Media {
+		buf = le.AppendUint32(buf, m.Offset)
+		buf = append(buf, m.Hash[:]...)
+	}
+	for i := range h.Sections {
+		buf = h.Sections[i].appendTo(buf)
+	}
+	h.Crc = Checksum(buf)
+	buf = le.AppendUint32(buf, h.Crc)
+	return buf[:cap(buf)][:AlignUp(size)]
+}
+
+// appendTo appends one entry of the section table.
+func (s *StoredSection) appendTo(buf []byte) []byte {
+	le := binary.LittleEndian
+	buf = le.AppendUint16(buf, s.Group)
+	buf = le.AppendUint16(buf, s.Layer)
+	buf = append(buf, byte(s.Kind), byte(s.Encoding), 0, 0)
+	buf = le.AppendUint32(buf, s.RowBytes)
+	buf = le.AppendUint64(buf, uint64(s.Offset))
+	buf = le.AppendUint64(buf, uint64(s.Stored))
+	buf = le.AppendUint64(buf, uint64(s.Raw))
+	return le.AppendUint32(buf, s.CRC)
+}
+
+// Footer returns the footer of a file whose header has been encoded or decoded.
+func (h *Header) Footer() []byte {
+	le := binary.LittleEndian
+	buf := append(make([]byte, 0, FooterBytes), FooterMagic...)
+	buf = le.AppendUint32(buf, h.Crc)
+	buf = le.AppendUint32(buf, 0)
+	buf = le.AppendUint64(buf, uint64(h.FileBytes))
+	buf = le.AppendUint32(buf, 0)
+	return le.AppendUint32(buf, Checksum(buf))
+}
+
+// Damaged returns an ErrDamaged that says what is wrong.
+func Damaged(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, ErrDamaged)...)
+}
+
+// Mismatch returns an ErrMismatch that says what differs.
+func Mismatch(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, ErrMismatch)...)
+}

@@ -1,0 +1,81 @@
+package pagefile
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+)
+
+// Key names a page, or is a fingerprint (the key of the empty chain).
+type Key [32]byte
+
+// String returns the key as 64 lower-case hex digits.
+func (k Key) String() string { return hex.EncodeToString(k[:]) }
+
+// IsZero reports whether k is all zeros, which no page and no usable
+// fingerprint is.
+func (k Key) IsZero() bool { return k == Key{} }
+
+// ParseKey is the inverse of Key.String. It accepts exactly 64 lower-case hex
+// digits, so that every key has one file name.
+func ParseKey(s string) (Key, error) {
+	var k Key
+	if len(s) != 2*len(k) {
+		return Key{}, fmt.Errorf("diskstore: parse key %q: want %d hex digits, have %d", s, 2*len(k), len(s))
+	}
+	if _, err := hex.Decode(k[:], []byte(s)); err != nil {
+		return Key{}, fmt.Errorf("diskstore: parse key %q: %w", s, err)
+	}
+	if k.String() != s {
+		return Key{}, fmt.Errorf("diskstore: parse key %q: want lower-case hex digits", s)
+	}
+	return k, nil
+}
+
+// Media is an image or audio clip whose first token is at Offset. In a Page
+// and in ChainKey offsets count from the page's first token; in Store.Chain
+// they count from position 0 of the sequence.
+type Media struct {
+	Offset uint32
+	Hash   [32]byte // of the content, never a process-seeded hash
+}
+
+// ChainKey returns the key of the page that follows parent:
+//
+//	SHA-256(parent ‖ tokens, int32 LE each ‖ media, offset uint32 LE and hash each ‖
+//	        len(tokens) uint32 LE ‖ len(media) uint32 LE)
+//
+// The parent of a sequence's first page is the fingerprint. The trailing counts
+// keep a media hash from ever reading as tokens.
+func ChainKey(parent Key, tokens []int32, media []Media) Key {
+	// In steps, because a header is read into at most twice its file's memory.
+	le, h := binary.LittleEndian, sha256.New()
+	buf := make([]byte, 0, min(len(parent)+4*len(tokens)+MediaBytes*len(media)+8, keyStepBytes))
+	room := func(n int) {
+		if len(buf)+n > keyStepBytes {
+			h.Write(buf)
+			buf = buf[:0]
+		}
+	}
+	buf = append(buf, parent[:]...)
+	for _, t := range tokens {
+		room(4)
+		buf = le.AppendUint32(buf, uint32(t))
+	}
+	for _, m := range media {
+		room(MediaBytes)
+		buf = le.AppendUint32(buf, m.Offset)
+		buf = append(buf, m.Hash[:]...)
+	}
+	room(8)
+	buf = le.AppendUint32(buf, uint32(len(tokens)))
+	buf = le.AppendUint32(buf, uint32(len(media)))
+	h.Write(buf)
+	var key Key
+	h.Sum(key[:0])
+	return key
+}
+
+// keyStepBytes is how much is hashed at once: more than a usual page has.
+const keyStepBytes = 2048

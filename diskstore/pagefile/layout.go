@@ -1,0 +1,165 @@
+package pagefile
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Kind says what of a layer's cache a section holds.
+type Kind uint8
+
+const (
+	KindK     Kind = 0
+	KindV     Kind = 1
+	KindConv  Kind = 2 // what a convolution remembers after the page's last token
+	KindState Kind = 3 // recurrent state after the page's last token
+	KindCell  Kind = 4 // the cell of each token's rows, uint32 LE, in a cache that reuses cells
+)
+
+// String returns "K", "V", "conv", "state", "cell" or the number of an unknown kind.
+func (k Kind) String() string {
+	switch k {
+	case KindK:
+		return "K"
+	case KindV:
+		return "V"
+	case KindConv:
+		return "conv"
+	case KindState:
+		return "state"
+	case KindCell:
+		return "cell"
+	}
+	return fmt.Sprintf("kind %d", uint8(k))
+}
+
+// PerToken reports whether a section of this kind has a row for each token. The
+// others have one row, which all of the page's tokens and those before them made.
+func (k Kind) PerToken() bool { return k != KindConv && k != KindState }
+
+// Section is one layer's keys, values or state: rows of RowBytes bytes.
+type Section struct {
+	Group, Layer uint16
+	Kind         Kind
+	RowBytes     uint32
+}
+
+// Bytes is the size of the section in a page of the given number of tokens.
+func (s Section) Bytes(tokens int) int64 {
+	if s.Kind.PerToken() {
+		return int64(tokens) * int64(s.RowBytes)
+	}
+	return int64(s.RowBytes)
+}
+
+// Limits on a page. They are far above any real model and keep every size
+// computed from them inside an int64.
+const (
+	// PageAlign is the alignment, in bytes, of sections in memory and on disk.
+	PageAlign = 4096
+
+	MaxTokens      = 1 << 16 // tokens per page
+	MaxSections    = 1 << 13 // sections per page
+	MaxMedia       = 1 << 12 // media items per page
+	MaxRowBytes    = 1 << 24 // bytes of a row
+	MaxLayoutBytes = 1 << 36 // bytes of all sections with their padding
+)
+
+// Layout places a page's sections in one contiguous buffer: section i holds its
+// Bytes at an offset that is a multiple of PageAlign, in the order given. Bytes between sections are zero on disk.
+//
+// The zero Layout has no sections and fits no page.
+type Layout struct {
+	sections []Section
+	offsets  []int // of each section; len(sections)+1 entries, the last is Size
+	tokens   int
+}
+
+// NewLayout lays out sections for a page of the given number of tokens. It
+// returns ErrInvalidPage when a size is zero or beyond the limits above, a kind
+// is unknown, or two sections share group, layer and kind.
+func NewLayout(sections []Section, tokens int) (Layout, error) {
+	if tokens < 1 || tokens > MaxTokens {
+		return Layout{}, fmt.Errorf("lay out page of %d tokens: want 1 to %d: %w", tokens, MaxTokens, ErrInvalidPage)
+	}
+	if len(sections) < 1 || len(sections) > MaxSections {
+		return Layout{}, fmt.Errorf("lay out page of %d sections: want 1 to %d: %w", len(sections), MaxSections, ErrInvalidPage)
+	}
+	l := Layout{sections: slices.Clone(sections), offsets: make([]int, 0, len(sections)+1), tokens: tokens}
+	seen := make(map[Section]bool, len(sections))
+	var end int64
+	for i, s := range sections {
+		id := Section{Group: s.Group, Layer: s.Layer, Kind: s.Kind}
+		if s.Kind > KindCell || s.RowBytes < 1 || s.RowBytes > MaxRowBytes || seen[id] {
+			return Layout{}, fmt.Errorf("lay out section %d (group %d layer %d %v, %d bytes per row): %w",
+				i, s.Group, s.Layer, s.Kind, s.RowBytes, ErrInvalidPage)
+		}
+		seen[id] = true
+		l.offsets = append(l.offsets, int(end))
+		end = AlignUp(end + s.Bytes(tokens))
+		if end > MaxLayoutBytes || end != int64(int(end)) {
+			return Layout{}, fmt.Errorf("lay out page: sections need more than %d bytes: %w", int64(MaxLayoutBytes), ErrInvalidPage)
+		}
+	}
+	l.offsets = append(l.offsets, int(end))
+	return l, nil
+}
+
+// Size returns the bytes of the whole buffer, a multiple of PageAlign.
+func (l Layout) Size() int {
+	if len(l.offsets) == 0 {
+		return 0
+	}
+	return l.offsets[len(l.offsets)-1]
+}
+
+// Sections returns a copy of the sections, in buffer order.
+func (l Layout) Sections() []Section { return slices.Clone(l.sections) }
+
+// Len returns the number of sections.
+func (l Layout) Len() int { return len(l.sections) }
+
+// Tokens returns the number of the page's tokens.
+func (l Layout) Tokens() int { return l.tokens }
+
+// Rows returns section i's rows inside buf. It panics when buf is shorter than
+// Size or there is no section i.
+func (l Layout) Rows(buf []byte, i int) []byte {
+	start, end := l.offsets[i], l.end(i)
+	return buf[start:end:end]
+}
+
+// Gap returns the padding after section i inside buf.
+func (l Layout) Gap(buf []byte, i int) []byte { return buf[l.end(i):l.offsets[i+1]] }
+
+// end is where section i's rows end inside a buffer.
+func (l Layout) end(i int) int { return l.offsets[i] + int(l.sections[i].Bytes(l.tokens)) }
+
+// Equal reports whether both layouts hold the same sections and tokens.
+func (l Layout) Equal(o Layout) bool {
+	return l.tokens == o.tokens && slices.Equal(l.sections, o.sections)
+}
+
+// HasState reports whether a section belongs to one position alone.
+func (l Layout) HasState() bool {
+	return slices.ContainsFunc(l.sections, func(s Section) bool { return !s.Kind.PerToken() })
+}
+
+// Within returns where l's sections are in another layout of as many tokens that
+// has them in the same order, perhaps among others. It reports false when it has
+// not.
+func (l Layout) Within(o Layout) (at []int, ok bool) {
+	if l.tokens != o.tokens {
+		return nil, false
+	}
+	at = make([]int, 0, len(l.sections))
+	for i, s := range o.sections {
+		if len(at) < len(l.sections) && l.sections[len(at)] == s {
+			at = append(at, i)
+		}
+	}
+	return at, len(at) == len(l.sections)
+}
+
+// AlignUp rounds n up to a multiple of PageAlign.
+func AlignUp(n int64) int64 { return (n + PageAlign - 1) &^ (PageAlign - 1) }

@@ -1,0 +1,188 @@
+package dir
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+)
+
+// entryKind says what a walk has found.
+type entryKind uint8
+
+const (
+	entryDir         entryKind = iota // a directory of the store's
+	EntryPage                         // a file where a page or tail belongs
+	EntryManifest                     // a fingerprint's manifest.json
+	EntryTemp                         // a file in the temporary directory
+	EntryQuarantined                  // a file in quarantine
+	entryOwn                          // a file in which stores keep a lock or a count
+	EntryLost                         // a page file in a directory where nothing looks for it
+	EntryNotRegular                   // a page's place taken by something that is no file
+	EntryForeign                      // none of the store's
+	EntryUnlisted                     // a directory that cannot be listed, or a file that cannot be looked at
+)
+
+// ownFiles are the names of those below <root>/v1.
+var ownFiles = map[string]bool{CollectLock: true, LedgerFile: true, ledgerLock: true}
+
+// Entry is one file or directory below <root>/v1.
+type Entry struct {
+	Kind entryKind
+	Path string
+	Info fs.FileInfo   // nil when unlisted
+	Name pagefile.Name // of a page, a tail, a manifest or what has its place
+	Err  error         // why unlisted
+}
+
+// Walker visits everything below <root>/v1, each directory before what is in
+// it. It holds one directory's names at a time. What comes or goes meanwhile
+// may or may not be visited. It ends when the tier does not answer.
+type Walker struct {
+	Ctx   context.Context
+	T     *Tier
+	Visit func(Entry) error
+
+	// Leave is called after everything in a fingerprint's directory; nil calls
+	// nobody.
+	Leave func(fingerprint pagefile.Key) error
+}
+
+func (w *Walker) Walk() error {
+	if err := w.T.Ready(w.Ctx); err != nil {
+		return classify(err)
+	}
+	// Again, because a root that went later reads as one that is empty.
+	if err := CheckRoot(w.T.Fs, w.T.Root); err != nil {
+		return w.T.missing(err)
+	}
+	return w.each(w.T.Base, func(base, path string, info fs.FileInfo) error {
+		fp, err := pagefile.ParseKey(base)
+		switch {
+		case err == nil && info.IsDir():
+			return w.fingerprint(fp, path, info)
+		case base == TmpDir && info.IsDir():
+			return w.flat(EntryTemp, path, info)
+		case base == QuarantineDir && info.IsDir():
+			return w.flat(EntryQuarantined, path, info)
+		case ownFiles[base] && info.Mode().IsRegular():
+			return w.Visit(Entry{Kind: entryOwn, Path: path, Info: info})
+		}
+		return w.Visit(Entry{Kind: EntryForeign, Path: path, Info: info})
+	})
+}
+
+// each calls fn for everything in a directory.
+func (w *Walker) each(dir string, fn func(base, path string, info fs.FileInfo) error) error {
+	entries, err := w.T.ReadDir(dir)
+	if tier.NoAnswer(err) {
+		return err
+	}
+	if err != nil {
+		return w.Visit(Entry{Kind: EntryUnlisted, Path: dir, Err: err})
+	}
+	for _, e := range entries {
+		if err := w.Ctx.Err(); err != nil {
+			return err
+		}
+		path := filepath.Join(dir, e.Name())
+		info, err := w.T.Fs.Lstat(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if tier.NoAnswer(err) {
+			return err
+		}
+		if err != nil {
+			err = w.Visit(Entry{Kind: EntryUnlisted, Path: path, Err: err})
+		} else {
+			err = fn(e.Name(), path, info)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// flat visits a directory and the files in it, all of one kind.
+func (w *Walker) flat(kind entryKind, dir string, info fs.FileInfo) error {
+	if err := w.Visit(Entry{Kind: entryDir, Path: dir, Info: info}); err != nil {
+		return err
+	}
+	return w.each(dir, func(_, path string, info fs.FileInfo) error {
+		return w.Visit(Entry{Kind: kind, Path: path, Info: info})
+	})
+}
+
+func (w *Walker) fingerprint(fp pagefile.Key, dir string, info fs.FileInfo) error {
+	if err := w.Visit(Entry{Kind: entryDir, Path: dir, Info: info}); err != nil {
+		return err
+	}
+	err := w.each(dir, func(base, path string, info fs.FileInfo) error {
+		switch {
+		case base == ManifestFile:
+			kind := EntryManifest
+			if !info.Mode().IsRegular() {
+				kind = EntryNotRegular
+			}
+			return w.Visit(Entry{Kind: kind, Path: path, Info: info, Name: pagefile.Name{Fingerprint: fp, Class: pagefile.ClassManifest}})
+		case base == TailsDir && info.IsDir():
+			return w.tails(fp, path, info)
+		case IsShard(base) && info.IsDir():
+			return w.pages(path, info, pagefile.Name{Fingerprint: fp, Class: pagefile.ClassPage})
+		}
+		return w.Visit(Entry{Kind: EntryForeign, Path: path, Info: info})
+	})
+	if err != nil || w.Leave == nil {
+		return err
+	}
+	return w.Leave(fp)
+}
+
+// tails visits the two levels of directories that hold a fingerprint's tails.
+func (w *Walker) tails(fp pagefile.Key, dir string, info fs.FileInfo) error {
+	if err := w.Visit(Entry{Kind: entryDir, Path: dir, Info: info}); err != nil {
+		return err
+	}
+	return w.each(dir, func(base, path string, info fs.FileInfo) error {
+		if !IsShard(base) || !info.IsDir() {
+			return w.Visit(Entry{Kind: EntryForeign, Path: path, Info: info})
+		}
+		if err := w.Visit(Entry{Kind: entryDir, Path: path, Info: info}); err != nil {
+			return err
+		}
+		return w.each(path, func(base, path string, info fs.FileInfo) error {
+			parent, err := pagefile.ParseKey(base)
+			if err != nil || !info.IsDir() {
+				return w.Visit(Entry{Kind: EntryForeign, Path: path, Info: info})
+			}
+			return w.pages(path, info, pagefile.Name{Fingerprint: fp, Class: pagefile.ClassTail, Parent: parent})
+		})
+	})
+}
+
+// pages visits the page files in dir; all but their Key is in like.
+func (w *Walker) pages(dir string, info fs.FileInfo, like pagefile.Name) error {
+	if err := w.Visit(Entry{Kind: entryDir, Path: dir, Info: info}); err != nil {
+		return err
+	}
+	return w.each(dir, func(base, path string, info fs.FileInfo) error {
+		e := Entry{Kind: EntryForeign, Path: path, Info: info, Name: like}
+		key, ok := ParsePageFile(base)
+		e.Name.Key = key
+		switch {
+		case !ok:
+		case !info.Mode().IsRegular():
+			e.Kind = EntryNotRegular
+		case path != w.T.Path(e.Name):
+			e.Kind = EntryLost
+		default:
+			e.Kind = EntryPage
+		}
+		return w.Visit(e)
+	})
+}

@@ -1,0 +1,83 @@
+package dir
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+func (t *Tier) Now(ctx context.Context) (time.Time, error) {
+	if err := t.Ready(ctx); err != nil {
+		return time.Time{}, classify(err)
+	}
+	now, err := t.Temp.clock()
+	if vfs.IsNoSpace(err) {
+		now = t.lastChange()
+	}
+	return now, t.opFailed(err)
+}
+
+// lastChange is the latest time that the filesystem has given something in the root by
+// itself, which is not that of a page: its clock shows at least that.
+func (t *Tier) lastChange() time.Time {
+	paths := []string{t.Base, t.Temp.Dir, filepath.Join(t.Base, LedgerFile)}
+	entries, _ := t.Fs.ReadDir(t.Temp.Dir) // without them it is earlier
+	for _, e := range entries {
+		paths = append(paths, filepath.Join(t.Temp.Dir, e.Name()))
+	}
+	var last time.Time
+	for _, path := range paths {
+		if fi, err := t.Fs.Lstat(path); err == nil {
+			last = tier.Later(last, fi.ModTime())
+		}
+	}
+	return last
+}
+
+// clock is what the filesystem's clock shows. Without a file of this process a
+// temporary one tells; it needs no claim, which another machine would have to mind.
+func (d *tempDir) clock() (time.Time, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed.Load() {
+		return time.Time{}, tier.ErrClosed
+	}
+	if d.locking == nil {
+		if err := d.t.EnsureDir(d.Dir); err != nil {
+			return time.Time{}, err
+		}
+	}
+	if err := d.learnLocksLocked(); err != nil {
+		return time.Time{}, err
+	}
+	if now, ok := d.nowLocked(); ok {
+		return now, nil
+	}
+	var random [8]byte
+	rand.Read(random[:])
+	return d.timeNow(filepath.Join(d.Dir, d.Prefix+d.locking.Host+"."+hex.EncodeToString(random[:])+"-"+clockWord+TmpExt))
+}
+
+// clockWord is in the name of a temporary file that is made to tell the time by.
+const clockWord = "clock"
+
+// timeNow makes and removes a file, and returns the time that it was given.
+func (d *tempDir) timeNow(path string) (time.Time, error) {
+	f, err := d.t.Fs.Create(path)
+	if err != nil {
+		return time.Time{}, err
+	}
+	defer func() { _ = d.t.Fs.Remove(path) }() // else swept as an orphan
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return time.Time{}, fmt.Errorf("look at a file made to tell the time by: %w", err)
+	}
+	return fi.ModTime(), nil
+}

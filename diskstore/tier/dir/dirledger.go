@@ -1,0 +1,145 @@
+package dir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+const (
+	// ledgerWait is how long a process waits for others to be done with the
+	// ledger, and ledgerPoll how often it looks, at first and at most. Each has
+	// it for the time of two syncs.
+	ledgerWait    = 5 * time.Second
+	ledgerPollMin = time.Millisecond
+	ledgerPollMax = 32 * time.Millisecond
+)
+
+// MaxLedgerBytes bounds the content that is read of a ledger; thousands of claims fit.
+const MaxLedgerBytes = 1 << 20
+
+func (t *Tier) Account(ctx context.Context, change func([]byte, string) ([]byte, error)) ([]byte, error) {
+	if err := t.Ready(ctx); err != nil {
+		return nil, classify(err)
+	}
+	if change == nil {
+		content, err := t.ReadLedger(ctx)
+		return content, t.opFailed(err)
+	}
+	t.ledgerMu.Lock()
+	defer t.ledgerMu.Unlock()
+	id, err := t.Temp.Claim()
+	if err != nil {
+		return nil, t.opFailed(err)
+	}
+	release, err := t.lockLedger(ctx)
+	if err != nil {
+		return nil, t.opFailed(err)
+	}
+	defer release()
+	content, err := t.ReadLedger(ctx)
+	if err != nil {
+		return nil, t.opFailed(err)
+	}
+	if content, err = change(content, id); err != nil {
+		return nil, err
+	}
+	return content, t.opFailed(t.writeLedger(content))
+}
+
+// lockLedger waits for the ledger's lock, which must be released.
+func (t *Tier) lockLedger(ctx context.Context) (release func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, ledgerWait)
+	defer cancel()
+	path := filepath.Join(t.Base, ledgerLock)
+	for wait := ledgerPollMin; ; wait = min(2*wait, ledgerPollMax) {
+		err := t.inDir(t.Base, func() error {
+			lock, err := t.Fs.Lock(path)
+			if err == nil {
+				release = func() { lock.Close() }
+			}
+			return err
+		})
+		switch {
+		case err == nil:
+			return release, nil
+		case vfs.IsNoLocks(err):
+			// Two processes that change the ledger at once lose one change.
+			return func() {}, nil
+		case !errors.Is(err, vfs.ErrLocked):
+			return nil, err
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, fmt.Errorf("wait for %s, held by another process: %w", path, ctx.Err())
+		}
+	}
+}
+
+// ReadLedger returns nothing where there is no ledger that can be read.
+func (t *Tier) ReadLedger(ctx context.Context) ([]byte, error) {
+	content, err := t.readLedgerOnce(ctx)
+	if vfs.IsStale(err) {
+		// Another machine has replaced it. One that stays stale is no ledger that
+		// is not there: what is on the disk would count for nothing.
+		if err := t.recheckRoot(); err != nil {
+			return nil, err
+		}
+		return t.readLedgerOnce(ctx)
+	}
+	return content, err
+}
+
+func (t *Tier) readLedgerOnce(ctx context.Context) ([]byte, error) {
+	blob, err := OpenFileBlob(t.Fs, filepath.Join(t.Base, LedgerFile), pagefile.Name{})
+	if errors.Is(err, tier.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer blob.Close()
+	if blob.Info().Bytes > MaxLedgerBytes {
+		return nil, nil
+	}
+	content := make([]byte, blob.Info().Bytes)
+	err = blob.ReadAt(ctx, content, 0)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, nil
+	}
+	return content, err
+}
+
+// writeLedger replaces the ledger, durably.
+func (t *Tier) writeLedger(content []byte) error {
+	path := filepath.Join(t.Base, LedgerFile)
+	file, tmp, err := t.Temp.Create("usage")
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	if err == nil {
+		err = file.Sync()
+	}
+	if cerr := file.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = t.Fs.Rename(tmp, path)
+	}
+	if err != nil {
+		t.Temp.discard(tmp, 0)
+		return err
+	}
+	return t.Fs.SyncDir(t.Base)
+}

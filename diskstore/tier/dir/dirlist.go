@@ -1,0 +1,215 @@
+package dir
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+)
+
+func (t *Tier) Fingerprints(ctx context.Context) ([]pagefile.Key, error) {
+	if err := t.Ready(ctx); err != nil {
+		return nil, classify(err)
+	}
+	entries, err := t.ReadDir(t.Base)
+	if err != nil {
+		return nil, err
+	}
+	var keys []pagefile.Key
+	for _, e := range entries {
+		if key, err := pagefile.ParseKey(e.Name()); err == nil && e.IsDir() {
+			keys = append(keys, key)
+		}
+	}
+	return keys, nil
+}
+
+func (t *Tier) Shards(ctx context.Context) ([]tier.Shard, error) {
+	fingerprints, err := t.Fingerprints(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var shards []tier.Shard
+	for _, fp := range fingerprints {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		dir := filepath.Join(t.Base, fp.String())
+		if shards, err = t.appendShards(shards, dir, tier.Shard{Fingerprint: fp, Class: pagefile.ClassPage}); err != nil {
+			return nil, err
+		}
+		tails := filepath.Join(dir, TailsDir)
+		if shards, err = t.appendShards(shards, tails, tier.Shard{Fingerprint: fp, Class: pagefile.ClassTail}); err != nil {
+			return nil, err
+		}
+	}
+	return shards, nil
+}
+
+// appendShards appends the shard directories in dir; all but First is in like.
+func (t *Tier) appendShards(shards []tier.Shard, dir string, like tier.Shard) ([]tier.Shard, error) {
+	entries, err := t.ReadDir(dir)
+	for _, e := range entries {
+		if e.IsDir() && IsShard(e.Name()) {
+			first, _ := hex.DecodeString(e.Name()) // IsShard has seen to it
+			like.First = first[0]
+			shards = append(shards, like)
+		}
+	}
+	return shards, err
+}
+
+func (t *Tier) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {
+	if err := t.Ready(ctx); err != nil {
+		return nil, classify(err)
+	}
+	dir := filepath.Join(t.Base, shardPath(shard))
+	if shard.Class == pagefile.ClassPage {
+		return t.appendPages(nil, dir, pagefile.Name{Fingerprint: shard.Fingerprint, Class: pagefile.ClassPage})
+	}
+	entries, err := t.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var infos []tier.Info
+	for _, e := range entries {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		parent, err := pagefile.ParseKey(e.Name())
+		if err != nil || !e.IsDir() {
+			continue
+		}
+		like := pagefile.Name{Fingerprint: shard.Fingerprint, Class: pagefile.ClassTail, Parent: parent}
+		if infos, err = t.appendPages(infos, filepath.Join(dir, e.Name()), like); err != nil {
+			return nil, err
+		}
+	}
+	return infos, nil
+}
+
+func (t *Tier) Aside(ctx context.Context) (tier.Aside, error) {
+	if err := t.Ready(ctx); err != nil {
+		return tier.Aside{}, classify(err)
+	}
+	aside := tier.Aside{Living: make(map[string]bool), Held: t.Temp.sweep()}
+	entries, err := t.ReadDir(t.Temp.Dir)
+	if err != nil {
+		return tier.Aside{}, err
+	}
+	for _, e := range entries {
+		if id, ok := strings.CutSuffix(e.Name(), LockExt); ok {
+			aside.Living[id] = true
+		}
+	}
+	for _, e := range entries {
+		fi, err := t.Fs.Lstat(filepath.Join(t.Temp.Dir, e.Name()))
+		if err != nil || strings.HasSuffix(e.Name(), LockExt) {
+			continue
+		}
+		aside.TempFiles++
+		aside.TempBytes += t.Fs.PhysicalBytes(fi)
+		// A page on its way out is claimed by nobody, and its unlink may hang.
+		if id, what, _ := strings.Cut(e.Name(), "-"); !aside.Living[id] || strings.HasPrefix(what, GoneWord) {
+			aside.OrphanBytes += t.Fs.PhysicalBytes(fi)
+		}
+	}
+	quarantine := filepath.Join(t.Base, QuarantineDir)
+	if entries, err = t.ReadDir(quarantine); err != nil {
+		return tier.Aside{}, err
+	}
+	for _, e := range entries {
+		if fi, err := t.Fs.Lstat(filepath.Join(quarantine, e.Name())); err == nil {
+			aside.QuarantineFiles++
+			aside.QuarantineBytes += t.Fs.PhysicalBytes(fi)
+		}
+	}
+	return aside, nil
+}
+
+// appendPages appends the page files in dir; all but their Key is in like.
+// Files that are not where they belong are left out: nothing would find them.
+func (t *Tier) appendPages(infos []tier.Info, dir string, like pagefile.Name) ([]tier.Info, error) {
+	entries, err := t.ReadDir(dir)
+	if err != nil {
+		return infos, err
+	}
+	for _, e := range entries {
+		key, ok := ParsePageFile(e.Name())
+		like.Key = key
+		path := filepath.Join(dir, e.Name())
+		if !ok || path != t.Path(like) {
+			continue
+		}
+		err := t.again(func() error {
+			fi, err := t.Fs.Lstat(path)
+			if err == nil {
+				var info tier.Info
+				if info, err = t.Info(like, path, fi); err == nil {
+					infos = append(infos, info)
+				}
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, tier.ErrNotFound) {
+			return infos, err
+		}
+	}
+	return infos, nil
+}
+
+// ReadDir lists a directory; one that is not there is empty.
+func (t *Tier) ReadDir(dir string) ([]fs.DirEntry, error) {
+	var entries []fs.DirEntry
+	err := t.again(func() (err error) {
+		entries, err = t.Fs.ReadDir(dir)
+		return err
+	})
+	if errors.Is(err, tier.ErrNotFound) {
+		return nil, nil
+	}
+	return entries, err
+}
+
+func (t *Tier) Tails(ctx context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {
+	if err := t.Ready(ctx); err != nil {
+		return nil, classify(err)
+	}
+	dir := filepath.Join(t.Base, TailDir(fingerprint, parent))
+	return t.appendPages(nil, dir, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassTail, Parent: parent})
+}
+
+func (t *Tier) DropFingerprint(ctx context.Context, fingerprint pagefile.Key) error {
+	if _, err := t.Remove(ctx, tier.Info{Name: pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest}}); err != nil {
+		return err
+	}
+	return t.removeEmpty(ctx, filepath.Join(t.Base, fingerprint.String()))
+}
+
+// removeEmpty removes dir and the directories below it as far as they are
+// empty.
+func (t *Tier) removeEmpty(ctx context.Context, dir string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	entries, err := t.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := t.removeEmpty(ctx, filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	// A directory that still holds something refuses, in words that differ
+	// between systems.
+	_ = t.Fs.Remove(dir)
+	return nil
+}

@@ -1,0 +1,48 @@
+package dir
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// Peers counts the living processes with this one's prefix, itself included.
+func (t *Tier) Peers() (int, error) { return t.Temp.peers() }
+
+func (d *tempDir) peers() (int, error) {
+	own, err := d.Claim()
+	if err != nil {
+		return 0, err
+	}
+	if !d.locked() {
+		return 0, fmt.Errorf("count runners in %s: the filesystem has no locks: %w", d.Dir, errors.ErrUnsupported)
+	}
+	entries, err := d.t.Fs.ReadDir(d.Dir)
+	if err != nil {
+		return 0, err
+	}
+	n := 1
+	for _, e := range entries {
+		id, ok := strings.CutSuffix(e.Name(), LockExt)
+		if !ok || id == own || !strings.HasPrefix(id, d.Prefix) {
+			continue
+		}
+		path := filepath.Join(d.Dir, e.Name())
+		lock, err := d.t.Fs.Lock(path)
+		switch {
+		case errors.Is(err, vfs.ErrLocked):
+			n++
+		case err == nil:
+			if d.trusted(id) { // or it may be one of another machine, with its own memory
+				_ = d.t.Fs.Remove(path)
+			}
+			lock.Close()
+		default:
+			return 0, err
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,160 @@
+package dir
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+)
+
+// MaxQuarantined is how many files quarantine keeps. Who reads adds none to so
+// many; a repair removes the oldest. What is no regular file is moved there all the
+// same: it took as much room in a page's place, and kept that page from being stored.
+const MaxQuarantined = 16
+
+func (t *Tier) Quarantine(ctx context.Context, judged tier.Info, reason string) (bool, error) {
+	if err := t.Ready(ctx); err != nil {
+		return false, classify(err)
+	}
+	dir := filepath.Join(t.Base, QuarantineDir)
+	base := fmt.Sprintf("%s.%s.%d-%d%s", judged.Key, reason, time.Now().UnixNano(), t.moved.Add(1), PageExt)
+	err := t.again(func() error { return t.lookAtJudged(judged) })
+	if err == nil {
+		var entries []fs.DirEntry
+		if entries, err = t.ReadDir(dir); err == nil && len(entries) >= MaxQuarantined && judged.Bytes != tier.NotRegular {
+			err = tier.ErrQuarantineFull
+		}
+	}
+	if err == nil {
+		err = t.opFailed(t.inDir(dir, func() error { return t.moveOut(ctx, judged, filepath.Join(dir, base)) }))
+	}
+	switch {
+	case errors.Is(err, tier.ErrNotFound), errors.Is(err, tier.ErrReplaced):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	t.SyncAside(t.Path(judged.Name))
+	return true, nil
+}
+
+// SyncAside makes durable that what was at path is in quarantine, or back: in a
+// power cut it could return to its place beside what has taken its room since.
+// Where a sync fails it is found out once more.
+func (t *Tier) SyncAside(path string) {
+	for _, dir := range []string{filepath.Join(t.Base, QuarantineDir), filepath.Dir(path)} {
+		_ = t.Fs.SyncDir(dir)
+	}
+}
+
+// TrimQuarantine removes the oldest files over the limit. Failures are left for
+// the next time.
+func (t *Tier) TrimQuarantine(dir string) {
+	type file struct {
+		path string
+		when time.Time
+	}
+	entries, err := t.ReadDir(dir)
+	if err != nil || len(entries) <= MaxQuarantined {
+		return
+	}
+	var files []file
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if fi, err := t.Fs.Lstat(path); err == nil {
+			when := fi.ModTime()
+			if tier.Beyond(when, time.Now()) {
+				when = time.Time{}
+			}
+			files = append(files, file{path, when})
+		}
+	}
+	slices.SortFunc(files, func(a, b file) int { return cmp.Or(a.when.Compare(b.when), cmp.Compare(a.path, b.path)) })
+	for _, f := range files[:max(0, len(files)-MaxQuarantined)] {
+		_ = t.Fs.Remove(f.path)
+	}
+}
+
+func (t *Tier) EmptyQuarantine(ctx context.Context) (int64, error) {
+	if err := t.Ready(ctx); err != nil {
+		return 0, classify(err)
+	}
+	dir := filepath.Join(t.Base, QuarantineDir)
+	entries, err := t.ReadDir(dir)
+	if err != nil || len(entries) == 0 {
+		return 0, err
+	}
+	var freed int64
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if fi, err := t.Fs.Lstat(path); err == nil && t.Fs.Remove(path) == nil {
+			freed += t.Fs.PhysicalBytes(fi)
+		}
+	}
+	return freed, t.opFailed(t.Fs.SyncDir(dir))
+}
+
+// SetAside moves whatever is at path to quarantine and returns where it is.
+func (t *Tier) SetAside(path, reason string) (string, error) {
+	dir := filepath.Join(t.Base, QuarantineDir)
+	was := strings.TrimSuffix(filepath.Base(path), PageExt)
+	to := filepath.Join(dir, fmt.Sprintf("%s.%s.%d-%d%s", was, reason, time.Now().UnixNano(), t.moved.Add(1), PageExt))
+	err := t.inDir(dir, func() error {
+		if _, err := t.Fs.Lstat(path); err != nil {
+			return err
+		}
+		return t.Fs.Rename(path, to)
+	})
+	return to, classify(err)
+}
+
+// DropQuarantined removes the files in quarantine that may be pages of the fingerprints
+// picked, or counts them where dryRun is set. It returns how many, and their physical
+// bytes, also with an error.
+func (t *Tier) DropQuarantined(ctx context.Context, picked func(fingerprint pagefile.Key) bool, dryRun bool) (files int, bytes int64, err error) {
+	if err := t.Ready(ctx); err != nil {
+		return 0, 0, err
+	}
+	dir := filepath.Join(t.Base, QuarantineDir)
+	w := &Walker{Ctx: ctx, T: t, Visit: func(e Entry) error { return e.Err }}
+	err = w.each(dir, func(_, path string, info fs.FileInfo) error {
+		if !info.Mode().IsRegular() || !t.mayBe(ctx, path, picked) {
+			return nil
+		}
+		if !dryRun {
+			err := t.Fs.Remove(path)
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // by somebody else
+			}
+			if err != nil {
+				return err
+			}
+		}
+		files++
+		bytes += t.Fs.PhysicalBytes(info)
+		return nil
+	})
+	if err != nil || dryRun || files == 0 {
+		return files, bytes, err
+	}
+	return files, bytes, t.Fs.SyncDir(dir)
+}
+
+// mayBe reports whether a file may be a page of the fingerprints picked.
+func (t *Tier) mayBe(ctx context.Context, path string, picked func(fingerprint pagefile.Key) bool) bool {
+	blob, err := OpenFileBlob(t.Fs, path, pagefile.Name{})
+	if err != nil {
+		return true
+	}
+	defer blob.Close()
+	h, err := pagefile.ReadHeader(ctx, blob)
+	return err != nil || picked(h.Fingerprint)
+}

@@ -1,0 +1,397 @@
+package dir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// Tier is a Tier in a directory: the local disk, or anything mounted. Its
+// methods wait as long as the filesystem does.
+type Tier struct {
+	Fs         vfs.FS
+	Root, Base string // Base is <root>/v1
+	createRoot bool
+	Shared     bool // other machines may use it: it is a remote tier
+
+	Watch  rootWatch
+	closed atomic.Bool
+	Temp   tempDir
+
+	dirMu sync.Mutex
+	Known map[string]bool // directories whose entry in their parent is durable
+
+	renameMu sync.Mutex // makes "was it there before" exact within the process
+	ledgerMu sync.Mutex // keeps this process from polling its own ledger lock
+	moved    atomic.Uint64
+}
+
+// MaxKnownDirs bounds the memory of Tier.known; beyond it all are forgotten.
+const MaxKnownDirs = 4096
+
+// Options says how a directory is used.
+type Options struct {
+	Create   bool          // the root is made when it is missing
+	Shared   bool          // other machines may use it: it is a remote tier
+	Prefix   string        // of the name by which other processes know this one
+	Timeout  time.Duration // of one operation of the filesystem; 0 for any
+	Log      *slog.Logger  // nil logs nothing
+	Replaced func()        // called when the claim of this process in the ledger is lost; nil calls nobody
+}
+
+// New returns the tier in root. A nil fs means the operating system's.
+func New(fs vfs.FS, root string, opt Options) *Tier {
+	if fs == nil {
+		fs = vfs.Below(root)
+	}
+	t := &Tier{
+		Fs: fs, Root: root, Base: filepath.Join(root, VersionDir),
+		createRoot: opt.Create, Shared: opt.Shared, Known: make(map[string]bool),
+	}
+	t.Watch.log, t.Watch.replaced, t.Watch.Clock = opt.Log, opt.Replaced, sinceBegan
+	t.Temp = tempDir{t: t, Dir: filepath.Join(t.Base, TmpDir), Prefix: opt.Prefix}
+	if opt.Timeout > 0 {
+		t.SetTimeout(opt.Timeout)
+	}
+	return t
+}
+
+// SetTimeout is Options.Timeout for the operations to come. Nothing else may use the
+// tier meanwhile.
+func (t *Tier) SetTimeout(d time.Duration) { t.Fs = vfs.Bound(t.Fs, t.Root, d) }
+
+// Down reports whether the root could not be used when it was looked at last.
+func (t *Tier) Down() bool { return t.Watch.down.Load() }
+
+// Claim makes this process known below the root, and removes the files of dead ones.
+func (t *Tier) Claim(ctx context.Context) error {
+	if err := t.Ready(ctx); err != nil {
+		return classify(err)
+	}
+	_, err := t.Temp.Claim()
+	return classify(err)
+}
+
+// Ready refuses an unsafe root before anything is read from or written to it.
+func (t *Tier) Ready(ctx context.Context) error {
+	if t.closed.Load() {
+		return tier.ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return t.checkRoot()
+}
+
+// missing keeps "the root is not there" from reading as "the page is not there".
+func (t *Tier) missing(err error) error {
+	if vfs.IsStale(err) {
+		return fmt.Errorf("%s: its server does not know it any more (%w), mount it again: %w", t.Root, err, tier.ErrRootMissing)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: mount it, or create it with mode 0700: %w", t.Root, tier.ErrRootMissing)
+	}
+	return err
+}
+
+// Path returns the absolute path of a file.
+func (t *Tier) Path(name pagefile.Name) string { return filepath.Join(t.Base, RelPath(name)) }
+
+// EnsureDir makes dir and its parents, and makes their names durable: a page is
+// lost in a power cut when the entry of a directory above it is. Directories
+// made by another process that may have died before its own sync are therefore
+// synced as well, once.
+func (t *Tier) EnsureDir(dir string) error {
+	t.dirMu.Lock()
+	defer t.dirMu.Unlock()
+	return t.ensureDirLocked(dir)
+}
+
+func (t *Tier) ensureDirLocked(dir string) error {
+	if t.Known[dir] {
+		return nil
+	}
+	inside := len(dir) > len(t.Root)
+	if !inside {
+		if _, err := t.Fs.Lstat(dir); err == nil || !t.createRoot || !errors.Is(err, fs.ErrNotExist) {
+			return t.missing(err)
+		}
+	}
+	parent := filepath.Dir(dir)
+	if err := t.ensureDirLocked(parent); err != nil {
+		return err
+	}
+	if err := t.Fs.Mkdir(dir); err != nil {
+		if !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		info, err := t.Fs.Lstat(dir)
+		if err != nil {
+			return err
+		}
+		if !info.IsDir() {
+			return fmt.Errorf("make directory %s: something else has that name; move it away", dir)
+		}
+	}
+	if err := t.Fs.SyncDir(parent); err != nil {
+		return err
+	}
+	if len(t.Known) >= MaxKnownDirs {
+		clear(t.Known)
+	}
+	t.Known[dir] = true
+	return nil
+}
+
+// forgetDirs makes EnsureDir look again, after a directory turned out missing.
+func (t *Tier) forgetDirs() {
+	t.dirMu.Lock()
+	defer t.dirMu.Unlock()
+	clear(t.Known)
+}
+
+// knowsDir reports whether dir was made durable.
+func (t *Tier) knowsDir(dir string) bool {
+	t.dirMu.Lock()
+	defer t.dirMu.Unlock()
+	return t.Known[dir]
+}
+
+// inDir runs op, which needs dir, making dir first and once more when it has
+// been removed meanwhile.
+func (t *Tier) inDir(dir string, op func() error) error {
+	err := t.EnsureDir(dir)
+	if err == nil {
+		err = op()
+	}
+	if errors.Is(err, fs.ErrNotExist) || vfs.IsStale(err) {
+		if err := t.recheckRoot(); err != nil {
+			return err
+		}
+		t.forgetDirs()
+		if err := t.EnsureDir(dir); err != nil {
+			return err
+		}
+		if err := t.checkRoot(); err != nil { // which may have been made just now
+			return err
+		}
+		err = op()
+	}
+	return err
+}
+
+// Info describes a regular file, and refuses anything else.
+func (t *Tier) Info(name pagefile.Name, path string, fi fs.FileInfo) (tier.Info, error) {
+	if !fi.Mode().IsRegular() {
+		return tier.Info{}, &fs.PathError{Op: "stat", Path: path, Err: vfs.ErrNotRegular}
+	}
+	return tier.Info{Name: name, Bytes: fi.Size(), Physical: t.Fs.PhysicalBytes(fi), Used: fi.ModTime()}, nil
+}
+
+func (t *Tier) Stat(ctx context.Context, name pagefile.Name) (tier.Info, error) {
+	if err := t.Ready(ctx); err != nil {
+		return tier.Info{}, classify(err)
+	}
+	path := t.Path(name)
+	var info tier.Info
+	err := t.again(func() error {
+		fi, err := t.Fs.Lstat(path)
+		if err == nil {
+			info, err = t.Info(name, path, fi)
+		}
+		return err
+	})
+	return info, err
+}
+
+func (t *Tier) Leading(ctx context.Context, names []pagefile.Name) ([]tier.Info, error) {
+	var infos []tier.Info
+	for _, name := range names {
+		info, err := t.Stat(ctx, name)
+		if errors.Is(err, tier.ErrNotFound) {
+			break
+		}
+		if err != nil {
+			return infos, err
+		}
+		infos = append(infos, info)
+	}
+	return infos, nil
+}
+
+func (t *Tier) Open(ctx context.Context, name pagefile.Name) (tier.Blob, error) {
+	if err := t.Ready(ctx); err != nil {
+		return nil, classify(err)
+	}
+	return t.open(name)
+}
+
+// open opens the file of a name.
+func (t *Tier) open(name pagefile.Name) (blob tier.Blob, err error) {
+	err = t.again(func() error {
+		blob, err = OpenFileBlob(t.Fs, t.Path(name), name)
+		return err
+	})
+	return blob, err
+}
+
+func (t *Tier) Reopen(ctx context.Context, name pagefile.Name) (tier.Blob, error) {
+	if err := t.Ready(ctx); err != nil {
+		return nil, classify(err)
+	}
+	_ = t.Fs.Uncache(t.Path(name)) // whatever comes of it, the file is opened anew
+	return t.open(name)
+}
+
+func (t *Tier) Remove(ctx context.Context, judged tier.Info) (bool, error) {
+	if err := t.Ready(ctx); err != nil {
+		return false, classify(err)
+	}
+	err := t.again(func() error { return t.removeJudged(ctx, judged) })
+	if err != nil {
+		if errors.Is(err, tier.ErrNotFound) {
+			err = nil
+		}
+		return false, err
+	}
+	if name := judged.Name; name.Class == pagefile.ClassTail {
+		// Fails while other tails are there. A Put that has just found the
+		// directory makes it again.
+		_ = t.Fs.Remove(filepath.Join(t.Base, TailDir(name.Fingerprint, name.Parent)))
+	}
+	return true, nil
+}
+
+func (t *Tier) SyncRemoved(ctx context.Context, names []pagefile.Name) error {
+	if err := t.Ready(ctx); err != nil {
+		return classify(err)
+	}
+	dirs := make(map[string]bool)
+	for _, name := range names {
+		dirs[filepath.Dir(t.Path(name))] = true
+	}
+	if t.Shared { // where removeJudged has moved them
+		dirs[t.Temp.Dir] = true
+	}
+	for dir := range dirs {
+		if err := t.syncNearest(dir); err != nil {
+			return t.opFailed(err)
+		}
+	}
+	return nil
+}
+
+// syncNearest syncs dir or, where dir has been removed, what held it.
+func (t *Tier) syncNearest(dir string) error {
+	for {
+		err := t.Fs.SyncDir(dir)
+		if !errors.Is(err, fs.ErrNotExist) || len(dir) <= len(t.Root) {
+			return err
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+func (t *Tier) Touch(ctx context.Context, name pagefile.Name, used time.Time) error {
+	if err := t.Ready(ctx); err != nil {
+		return classify(err)
+	}
+	return t.again(func() error { return t.Fs.Chtimes(t.Path(name), used, used) })
+}
+
+func (t *Tier) Space(ctx context.Context) (vfs.Space, error) {
+	if err := t.Ready(ctx); err != nil {
+		return vfs.Space{}, classify(err)
+	}
+	space, err := t.Fs.Space(t.Root)
+	return space, t.opFailed(err)
+}
+
+func (t *Tier) Lock(ctx context.Context) (func(), error) {
+	if err := t.Ready(ctx); err != nil {
+		return nil, classify(err)
+	}
+	if _, err := t.Temp.Claim(); errors.Is(err, tier.ErrNotShared) {
+		return nil, fmt.Errorf("%w (%w)", err, tier.ErrLocked)
+	}
+	var release func()
+	err := t.inDir(t.Base, func() error {
+		lock, err := t.Fs.Lock(filepath.Join(t.Base, CollectLock))
+		switch {
+		case err == nil:
+			release = func() { lock.Close() }
+		case vfs.IsNoLocks(err):
+			// Two processes that collect at once remove too much, at worst.
+			release, err = func() {}, nil
+		}
+		return err
+	})
+	return release, t.opFailed(err)
+}
+
+func (t *Tier) Left() int64 { return t.Temp.leftBytes.Load() }
+
+// Close removes what the tier keeps in the temporary directory. Uploads that
+// are still running fail.
+func (t *Tier) Close() error {
+	if t.closed.Swap(true) {
+		return nil
+	}
+	return t.Temp.close()
+}
+
+// FileBlob is a Blob of one open file.
+type FileBlob struct {
+	File vfs.File
+	info tier.Info
+}
+
+// OpenFileBlob opens path, which holds the file name.
+func OpenFileBlob(fsys vfs.FS, path string, name pagefile.Name) (tier.Blob, error) {
+	f, err := fsys.Open(path)
+	if err != nil {
+		return nil, classify(err)
+	}
+	fi, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, classify(err)
+	}
+	return &FileBlob{File: f, info: tier.Info{
+		Name: name, Bytes: fi.Size(), Physical: fsys.PhysicalBytes(fi), Used: fi.ModTime(),
+	}}, nil
+}
+
+func (b *FileBlob) Info() tier.Info { return b.info }
+
+func (b *FileBlob) Size() int64 { return b.info.Bytes }
+
+func (b *FileBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if len(p) == 0 {
+		return nil
+	}
+	n, err := b.File.ReadAt(p, off)
+	if n == len(p) {
+		return nil // io.EOF may come with the last byte
+	}
+	if vfs.IsStale(err) {
+		return fmt.Errorf("%w (%w)", err, tier.ErrStale)
+	}
+	return err
+}
+
+// Close ignores the error: nothing was written.
+func (b *FileBlob) Close() { _ = b.File.Close() }

@@ -1,0 +1,172 @@
+package dir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// dirUpload is an Upload to a Tier. The file is written in the temporary
+// directory, on the filesystem it will be renamed on.
+type dirUpload struct {
+	t       *Tier
+	name    pagefile.Name
+	file    vfs.File // nil when closed
+	tmp     string
+	written int64
+}
+
+func (t *Tier) Create(ctx context.Context, name pagefile.Name) (tier.Upload, error) {
+	if err := t.Ready(ctx); err != nil {
+		return nil, classify(err)
+	}
+	file, tmp, err := t.Temp.Create("")
+	if err != nil {
+		return nil, t.opFailed(err)
+	}
+	return &dirUpload{t: t, name: name, file: file, tmp: tmp}, nil
+}
+
+func (u *dirUpload) Write(ctx context.Context, p []byte) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	n, err := u.file.Write(p)
+	u.written += int64(n)
+	return u.t.opFailed(err)
+}
+
+func (u *dirUpload) Written() int64 { return u.written }
+
+func (u *dirUpload) Commit(ctx context.Context, used time.Time) (tier.Committed, error) {
+	if err := ctx.Err(); err != nil {
+		return tier.Committed{}, err
+	}
+	defer u.Abort()
+	info, err := u.seal(used)
+	if err != nil {
+		return tier.Committed{}, u.t.opFailed(err)
+	}
+	return u.publish(ctx, info)
+}
+
+// seal makes the temporary file's content durable and closes it. Its times stay
+// those of its writing: an old one would be taken for a dead process's.
+func (u *dirUpload) seal(used time.Time) (tier.Info, error) {
+	if err := u.file.Sync(); err != nil {
+		return tier.Info{}, err
+	}
+	fi, err := u.file.Stat()
+	if err != nil {
+		return tier.Info{}, err
+	}
+	if fi.Size() != u.written {
+		return tier.Info{}, fmt.Errorf("write %s: file is %d bytes after writing %d", u.tmp, fi.Size(), u.written)
+	}
+	file := u.file
+	u.file = nil
+	// An interrupted close has closed, and everything was synced before.
+	if err := file.Close(); err != nil && !errors.Is(err, syscall.EINTR) {
+		u.remove()
+		return tier.Info{}, err
+	}
+	// Only now: XFS gives back at the close what it allocated beyond the end.
+	if fi, err = u.t.Fs.Lstat(u.tmp); err != nil {
+		u.remove()
+		return tier.Info{}, err
+	}
+	// Where no time can be set nothing is stored: the first page of a conversation would be
+	// evicted first, and the others found no more. The time that it has tells.
+	if err := u.t.Fs.Chtimes(u.tmp, fi.ModTime(), fi.ModTime()); err != nil {
+		u.remove()
+		return tier.Info{}, err
+	}
+	return tier.Info{Name: u.name, Bytes: fi.Size(), Physical: u.t.Fs.PhysicalBytes(fi), Used: used}, nil
+}
+
+// publish renames the sealed file and makes the new name durable. What has that name
+// and is no file makes way.
+func (u *dirUpload) publish(ctx context.Context, info tier.Info) (tier.Committed, error) {
+	t, path := u.t, u.t.Path(u.name)
+	dir := filepath.Dir(path)
+	done := tier.Committed{Info: info}
+	rename := func() error {
+		t.renameMu.Lock()
+		defer t.renameMu.Unlock()
+		fi, err := t.Fs.Lstat(path)
+		if done.Replaced = err == nil && fi.Mode().IsRegular(); done.Replaced {
+			done.Freed = t.Fs.PhysicalBytes(fi)
+		}
+		if err := t.Fs.Rename(u.tmp, path); err != nil {
+			return err
+		}
+		// This was tried before. A file that keeps the time of its writing is evicted
+		// later than others.
+		_ = t.Fs.Chtimes(path, info.Used, info.Used)
+		return nil
+	}
+	err := t.inDir(dir, rename)
+	if err != nil {
+		if moved, _ := t.Quarantine(ctx, tier.Info{Name: u.name, Bytes: tier.NotRegular}, "notregular"); moved {
+			err = t.inDir(dir, rename)
+		}
+	}
+	if err != nil {
+		return u.unpublished(done), u.t.opFailed(err)
+	}
+	if err := t.syncName(u.name); err != nil {
+		return done, u.t.opFailed(err)
+	}
+	return done, nil
+}
+
+// unpublished returns what may have been made visible by a rename that failed: a
+// network loses answers as well as questions.
+func (u *dirUpload) unpublished(done tier.Committed) tier.Committed {
+	_, err := u.t.Fs.Lstat(u.tmp)
+	if err == nil {
+		u.remove()
+		return tier.Committed{}
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		u.remove()
+	}
+	return done
+}
+
+// syncName makes the entry of a file durable. The directory of a parent's tails
+// goes with the last of them: it may have been made again just now, by somebody
+// who has not made that durable yet.
+func (t *Tier) syncName(name pagefile.Name) error {
+	dir := filepath.Dir(t.Path(name))
+	if err := t.Fs.SyncDir(dir); err != nil || name.Class != pagefile.ClassTail {
+		return err
+	}
+	return t.Fs.SyncDir(filepath.Dir(dir))
+}
+
+func (u *dirUpload) remove() { u.t.Temp.discard(u.tmp, u.written) }
+
+func (u *dirUpload) Abort() {
+	if u.file == nil {
+		return
+	}
+	_ = u.file.Close()
+	u.file = nil
+	u.remove()
+}
+
+func (t *Tier) Persist(ctx context.Context, name pagefile.Name) error {
+	if err := t.Ready(ctx); err != nil {
+		return classify(err)
+	}
+	return t.opFailed(t.inDir(filepath.Dir(t.Path(name)), func() error { return t.syncName(name) }))
+}

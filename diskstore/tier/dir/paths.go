@@ -1,0 +1,84 @@
+package dir
+
+import (
+	"encoding/hex"
+	"path/filepath"
+	"strings"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+)
+
+/*
+A root, version 1:
+
+	<root>/v1/<fingerprint>/manifest.json
+	<root>/v1/<fingerprint>/<first 2 hex digits of key>/<key>.kvp
+	<root>/v1/<fingerprint>/tails/<first 2 of parent>/<parent>/<key>.kvp
+	<root>/v1/quarantine/<key>.<reason>.<number>.kvp
+	<root>/v1/tmp/<id>.lock, <root>/v1/tmp/<id>-<number>.tmp
+	<root>/v1/collect.lock
+	<root>/v1/usage.json, <root>/v1/usage.lock
+
+Keys and fingerprints are 64 lower-case hex digits. The directory is the index:
+there is no other, so nothing can disagree with it after a crash. usage.json only
+bounds how much all of it occupies.
+*/
+const (
+	VersionDir    = "v1"
+	TailsDir      = "tails"
+	QuarantineDir = "quarantine"
+	TmpDir        = "tmp"
+	ManifestFile  = "manifest.json"
+	CollectLock   = "collect.lock"
+	LedgerFile    = "usage.json"
+	ledgerLock    = "usage.lock"
+	PageExt       = ".kvp"
+	TmpExt        = ".tmp"
+	LockExt       = ".lock"
+)
+
+// RelPath returns the path of a file below <root>/v1.
+func RelPath(n pagefile.Name) string {
+	fp := n.Fingerprint.String()
+	switch n.Class {
+	case pagefile.ClassManifest:
+		return filepath.Join(fp, ManifestFile)
+	case pagefile.ClassTail:
+		return filepath.Join(TailDir(n.Fingerprint, n.Parent), n.Key.String()+PageExt)
+	}
+	key := n.Key.String()
+	return filepath.Join(fp, key[:2], key+PageExt)
+}
+
+// TailDir returns the path below <root>/v1 of the directory of parent's tails.
+func TailDir(fingerprint, parent pagefile.Key) string {
+	p := parent.String()
+	return filepath.Join(fingerprint.String(), TailsDir, p[:2], p)
+}
+
+// shardPath returns the path of a shard's directory below <root>/v1.
+func shardPath(s tier.Shard) string {
+	first := hex.EncodeToString([]byte{s.First})
+	if s.Class == pagefile.ClassTail {
+		return filepath.Join(s.Fingerprint.String(), TailsDir, first)
+	}
+	return filepath.Join(s.Fingerprint.String(), first)
+}
+
+// ParsePageFile returns the key of a page's file name, false for any other
+// file.
+func ParsePageFile(base string) (pagefile.Key, bool) {
+	hex, ok := strings.CutSuffix(base, PageExt)
+	if !ok {
+		return pagefile.Key{}, false
+	}
+	key, err := pagefile.ParseKey(hex)
+	return key, err == nil
+}
+
+// IsShard reports whether base can be the two hex digits of a shard directory.
+func IsShard(base string) bool {
+	const digits = "0123456789abcdef"
+	return len(base) == 2 && strings.IndexByte(digits, base[0]) >= 0 && strings.IndexByte(digits, base[1]) >= 0
+}

@@ -1,0 +1,147 @@
+package guard
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/tier"
+)
+
+const (
+	BreakerThreshold  = 3 // failures in a row that open it
+	BreakerBackoffMin = time.Second
+	BreakerBackoffMax = time.Minute
+)
+
+// breaker keeps a tier that fails from being asked again and again. It is
+// closed (all may ask), open (nobody may, until the backoff has passed) or half
+// open (one may, and the outcome decides). It logs once for each change. A tier
+// that fails again soon after it came back is left alone for longer each time.
+type breaker struct {
+	log *slog.Logger
+	Now func() time.Time
+
+	Mu       sync.Mutex
+	failures int // in a row
+	open     bool
+	probing  bool
+	Until    time.Time
+	closed   time.Time // when it was closed last
+	Backoff  time.Duration
+	cause    error // of the last failure
+	silent   bool  // whoever asks says it
+}
+
+func NewBreaker(log *slog.Logger, now func() time.Time) *breaker {
+	return &breaker{log: log, Now: now}
+}
+
+// Silence keeps changes out of the log until speak.
+func (b *breaker) Silence() {
+	b.Mu.Lock()
+	defer b.Mu.Unlock()
+	b.silent = true
+}
+
+// Speak ends silence, and says now that the breaker is open.
+func (b *breaker) Speak() {
+	b.Mu.Lock()
+	defer b.Mu.Unlock()
+	if b.silent = false; b.open {
+		b.warnLocked()
+	}
+}
+
+func (b *breaker) warnLocked() {
+	if !b.silent {
+		b.log.Warn("kv tier is not usable, continuing without it", "error", b.cause, "retry_in", b.Backoff)
+	}
+}
+
+// downError is ErrTierDown with the reason in its text.
+func (b *breaker) downError() error {
+	b.Mu.Lock()
+	defer b.Mu.Unlock()
+	if b.cause == nil {
+		return tier.ErrTierDown
+	}
+	return fmt.Errorf("%w: %v", tier.ErrTierDown, b.cause)
+}
+
+// Allow reports whether the tier may be asked. After true the caller owes one
+// call of success, failure or neutral.
+func (b *breaker) Allow() bool {
+	b.Mu.Lock()
+	defer b.Mu.Unlock()
+	if !b.open {
+		return true
+	}
+	if b.probing || b.Now().Before(b.Until) {
+		return false
+	}
+	b.probing = true
+	return true
+}
+
+// Down reports whether the breaker is open or half open.
+func (b *breaker) Down() bool {
+	b.Mu.Lock()
+	defer b.Mu.Unlock()
+	return b.open
+}
+
+// Resting reports whether nobody may ask the tier now.
+func (b *breaker) Resting() bool {
+	b.Mu.Lock()
+	defer b.Mu.Unlock()
+	return b.open && (b.probing || b.Now().Before(b.Until))
+}
+
+// Success closes the breaker.
+func (b *breaker) Success() {
+	b.Mu.Lock()
+	defer b.Mu.Unlock()
+	b.failures, b.probing = 0, false
+	if b.open {
+		b.open, b.closed = false, b.Now()
+		if !b.silent {
+			b.log.Info("kv tier is back")
+		}
+	}
+}
+
+// Neutral records an operation that says nothing about the tier.
+func (b *breaker) Neutral() {
+	b.Mu.Lock()
+	defer b.Mu.Unlock()
+	b.probing = false
+}
+
+// Failure counts a failure. Stragglers that fail while the breaker is open do
+// not prolong it; a failed probe does.
+func (b *breaker) Failure(err error, fatal bool) {
+	b.Mu.Lock()
+	defer b.Mu.Unlock()
+	b.failures++
+	b.cause = err
+	switch {
+	case b.open && !b.probing:
+		return
+	case b.open:
+		b.Backoff = min(2*b.Backoff, BreakerBackoffMax)
+	case fatal || b.failures >= BreakerThreshold:
+		b.open = true
+		if b.Now().Sub(b.closed) < BreakerBackoffMax {
+			b.Backoff = min(max(2*b.Backoff, BreakerBackoffMin), BreakerBackoffMax)
+		} else {
+			b.Backoff = BreakerBackoffMin
+		}
+		b.warnLocked()
+	default:
+		return
+	}
+	b.probing = false
+	b.Until = b.Now().Add(b.Backoff)
+}

@@ -1,0 +1,345 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// Limits of one isolated tier. Their sum bounds the goroutines a mount that
+// hangs for good can hold.
+const (
+	LookupWorkers   = 4 // small operations a lookup waits for
+	TransferWorkers = 4 // reads, writes, lists
+
+	// commitSteps and listSteps say how many times the time of one transfer
+	// step a sync of a whole page and a listing of many files may take.
+	commitSteps = 6
+	listSteps   = 24
+)
+
+// Tier is a Tier that answers in time whatever the tier below does. Every
+// operation runs in one of a few goroutines and is given up when its time is
+// over; the goroutine keeps its place until the operating system lets go of it.
+// Data crosses in private buffers, so that an operation that was given up can
+// never touch its caller's memory. A breaker stops asking a tier that fails.
+type Tier struct {
+	Inner    tier.Tier
+	Breaker  *breaker
+	Lookup   chan struct{}
+	Transfer chan struct{}
+	LookupIn time.Duration // time for a lookup
+	StepIn   time.Duration // time for a transfer step
+	failed   func()        // called for each failure
+
+	Leaving  atomic.Int64         // bytes of uploads that are being given up
+	Appeared func(tier.Committed) // called for each upload that appeared after it was given up
+
+	// Reads, writes and commits that failed in a row.
+	reads, writes, commits atomic.Int32
+}
+
+func New(inner tier.Tier, lookupIn, stepIn time.Duration, log *slog.Logger, now func() time.Time, failed func()) *Tier {
+	return &Tier{
+		Inner:    inner,
+		Breaker:  NewBreaker(log, now),
+		Lookup:   make(chan struct{}, LookupWorkers),
+		Transfer: make(chan struct{}, TransferWorkers),
+		LookupIn: lookupIn,
+		StepIn:   stepIn,
+		failed:   failed,
+		Appeared: func(tier.Committed) {},
+	}
+}
+
+// outcome is what an operation returned.
+type outcome[T any] struct {
+	v   T
+	err error
+}
+
+// do runs op in a worker for at most limit. When it gives op up it returns
+// ErrTierTimeout, or the error of ctx when the caller has gone; a result that
+// comes later goes to late, which may be nil.
+func do[T any](ctx context.Context, t *Tier, workers chan struct{}, limit time.Duration, late func(T), op func(context.Context) (T, error)) (T, error) {
+	var zero T
+	if !t.Breaker.Allow() {
+		return zero, t.Breaker.downError()
+	}
+	start := time.Now()
+	opCtx, cancel := context.WithTimeout(ctx, limit)
+	select {
+	case workers <- struct{}{}:
+	case <-opCtx.Done():
+		cancel()
+		return zero, t.gaveUp(ctx, start, limit)
+	}
+	done := make(chan outcome[T], 1)
+	var taken atomic.Bool // by whoever decides what becomes of the result
+	go func() {
+		defer cancel()
+		v, err := op(opCtx)
+		if taken.CompareAndSwap(false, true) {
+			done <- outcome[T]{v, err}
+		} else if err == nil && late != nil {
+			late(v)
+		}
+		<-workers
+	}()
+	select {
+	case out := <-done:
+		return out.v, t.report(ctx, start, limit, out.err)
+	case <-opCtx.Done():
+		if !taken.CompareAndSwap(false, true) {
+			out := <-done
+			return out.v, t.report(ctx, start, limit, out.err)
+		}
+		return zero, t.gaveUp(ctx, start, limit)
+	}
+}
+
+// gaveUp accounts for an operation that was not finished in time. A caller that
+// left early, or came with little of its time left, learned nothing about the
+// tier.
+func (t *Tier) gaveUp(ctx context.Context, start time.Time, limit time.Duration) error {
+	err := error(fmt.Errorf("%w (%v)", tier.ErrTierTimeout, limit))
+	if cause := ctx.Err(); cause != nil {
+		err = fmt.Errorf("%w (%w)", cause, tier.ErrTierTimeout)
+		if time.Since(start) < min(limit, t.LookupIn)/2 || errors.Is(cause, context.Canceled) {
+			t.Breaker.Neutral()
+			return err
+		}
+	}
+	t.failed()
+	t.Breaker.Failure(err, false)
+	return err
+}
+
+// report tells the breaker how an operation ended.
+func (t *Tier) report(ctx context.Context, start time.Time, limit time.Duration, err error) error {
+	switch {
+	case err == nil, errors.Is(err, tier.ErrNotFound), errors.Is(err, tier.ErrNoSpace), errors.Is(err, tier.ErrLocked), errors.Is(err, tier.ErrQuarantineFull), errors.Is(err, tier.ErrStale), errors.Is(err, tier.ErrReplaced),
+		errors.Is(err, tier.ErrNotShared), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		t.Breaker.Success()
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return t.gaveUp(ctx, start, limit)
+	case errors.Is(err, tier.ErrClosed):
+		t.Breaker.Neutral()
+	case vfs.IsReadOnly(err):
+		// It cannot be written and can be read very well.
+		t.failed()
+		t.Breaker.Success()
+	default:
+		t.failed()
+		t.Breaker.Failure(err, fatalRoot(err))
+	}
+	return err
+}
+
+// moved opens the breaker when transfers of one kind keep failing. Lookups may go
+// on working while they do, as on a share whose server has a bad disk, and so
+// the breaker never sees failures in a row: each of them would cost its time.
+func (t *Tier) moved(streak *atomic.Int32, err error) error {
+	switch {
+	case err == nil:
+		streak.Store(0)
+	case errors.Is(err, tier.ErrNotFound), errors.Is(err, tier.ErrNoSpace), errors.Is(err, tier.ErrTierDown), errors.Is(err, tier.ErrClosed), errors.Is(err, tier.ErrStale),
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, context.Canceled), vfs.IsReadOnly(err):
+	case streak.Add(1) >= BreakerThreshold:
+		t.Breaker.Failure(err, true)
+	}
+	return err
+}
+
+// fatalRoot reports errors that asking twice more does not make better.
+func fatalRoot(err error) bool {
+	return errors.Is(err, tier.ErrRootMissing) || errors.Is(err, tier.ErrRootChanged) || tier.UnsafeRoot(err)
+}
+
+func (t *Tier) Stat(ctx context.Context, name pagefile.Name) (tier.Info, error) {
+	return do(ctx, t, t.Lookup, t.LookupIn, nil, func(ctx context.Context) (tier.Info, error) {
+		return t.Inner.Stat(ctx, name)
+	})
+}
+
+// leadingBatch is how many names are looked up in one operation: progress up to
+// the last whole batch survives a timeout.
+const leadingBatch = 16
+
+func (t *Tier) Leading(ctx context.Context, names []pagefile.Name) ([]tier.Info, error) {
+	var infos []tier.Info
+	for len(names) > 0 {
+		batch := names[:min(len(names), leadingBatch)]
+		some, err := do(ctx, t, t.Lookup, t.LookupIn, nil, func(ctx context.Context) ([]tier.Info, error) {
+			return t.Inner.Leading(ctx, batch)
+		})
+		infos = append(infos, some...)
+		if err != nil || len(some) < len(batch) {
+			return infos, err
+		}
+		names = names[len(batch):]
+	}
+	return infos, nil
+}
+
+func (t *Tier) Persist(ctx context.Context, name pagefile.Name) error {
+	_, err := do(ctx, t, t.Transfer, t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, t.Inner.Persist(ctx, name)
+	})
+	return err
+}
+
+func (t *Tier) Remove(ctx context.Context, judged tier.Info) (bool, error) {
+	return do(ctx, t, t.Transfer, t.StepIn, nil, func(ctx context.Context) (bool, error) {
+		return t.Inner.Remove(ctx, judged)
+	})
+}
+
+func (t *Tier) Touch(ctx context.Context, name pagefile.Name, used time.Time) error {
+	_, err := do(ctx, t, t.Transfer, t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, t.Inner.Touch(ctx, name, used)
+	})
+	return err
+}
+
+func (t *Tier) Quarantine(ctx context.Context, judged tier.Info, reason string) (bool, error) {
+	return do(ctx, t, t.Transfer, t.StepIn, nil, func(ctx context.Context) (bool, error) {
+		return t.Inner.Quarantine(ctx, judged, reason)
+	})
+}
+
+func (t *Tier) EmptyQuarantine(ctx context.Context) (int64, error) {
+	return do(ctx, t, t.Transfer, t.StepIn, nil, func(ctx context.Context) (int64, error) {
+		return t.Inner.EmptyQuarantine(ctx)
+	})
+}
+
+func (t *Tier) Tails(ctx context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {
+	return do(ctx, t, t.Lookup, t.LookupIn, nil, func(ctx context.Context) ([]tier.Info, error) {
+		return t.Inner.Tails(ctx, fingerprint, parent)
+	})
+}
+
+func (t *Tier) SyncRemoved(ctx context.Context, names []pagefile.Name) error {
+	_, err := do(ctx, t, t.Transfer, listSteps*t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, t.Inner.SyncRemoved(ctx, names)
+	})
+	return err
+}
+
+func (t *Tier) Shards(ctx context.Context) ([]tier.Shard, error) {
+	return do(ctx, t, t.Transfer, listSteps*t.StepIn, nil, func(ctx context.Context) ([]tier.Shard, error) {
+		return t.Inner.Shards(ctx)
+	})
+}
+
+func (t *Tier) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {
+	return do(ctx, t, t.Transfer, listSteps*t.StepIn, nil, func(ctx context.Context) ([]tier.Info, error) {
+		return t.Inner.ListShard(ctx, shard)
+	})
+}
+
+func (t *Tier) Aside(ctx context.Context) (tier.Aside, error) {
+	return do(ctx, t, t.Transfer, listSteps*t.StepIn, nil, func(ctx context.Context) (tier.Aside, error) {
+		return t.Inner.Aside(ctx)
+	})
+}
+
+// Account does not hold an error of change against the tier.
+func (t *Tier) Account(ctx context.Context, change func([]byte, string) ([]byte, error)) ([]byte, error) {
+	type accounted struct {
+		content []byte
+		refused error // by change
+	}
+	done, err := do(ctx, t, t.Transfer, commitSteps*t.StepIn, nil, func(ctx context.Context) (a accounted, err error) {
+		if change == nil {
+			a.content, err = t.Inner.Account(ctx, nil)
+			return a, err
+		}
+		a.content, err = t.Inner.Account(ctx, func(content []byte, id string) ([]byte, error) {
+			content, a.refused = change(content, id)
+			return content, a.refused
+		})
+		if a.refused != nil {
+			return a, nil
+		}
+		return a, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return done.content, done.refused
+}
+
+func (t *Tier) Fingerprints(ctx context.Context) ([]pagefile.Key, error) {
+	return do(ctx, t, t.Transfer, t.StepIn, nil, func(ctx context.Context) ([]pagefile.Key, error) {
+		return t.Inner.Fingerprints(ctx)
+	})
+}
+
+func (t *Tier) DropFingerprint(ctx context.Context, fingerprint pagefile.Key) error {
+	_, err := do(ctx, t, t.Transfer, listSteps*t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, t.Inner.DropFingerprint(ctx, fingerprint)
+	})
+	return err
+}
+
+func (t *Tier) Space(ctx context.Context) (vfs.Space, error) {
+	return do(ctx, t, t.Transfer, t.StepIn, nil, func(ctx context.Context) (vfs.Space, error) {
+		return t.Inner.Space(ctx)
+	})
+}
+
+func (t *Tier) Now(ctx context.Context) (time.Time, error) {
+	return do(ctx, t, t.Transfer, t.StepIn, nil, func(ctx context.Context) (time.Time, error) {
+		return t.Inner.Now(ctx)
+	})
+}
+
+func (t *Tier) Left() int64 { return t.Leaving.Load() + t.Inner.Left() }
+
+func (t *Tier) Lock(ctx context.Context) (func(), error) {
+	release, err := do(ctx, t, t.Transfer, t.StepIn, func(release func()) { release() }, func(ctx context.Context) (func(), error) {
+		return t.Inner.Lock(ctx)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return func() { t.inWorker(release) }, nil
+}
+
+// CloseIn is how long Close waits: files that stay behind are cleaned later.
+const CloseIn = 500 * time.Millisecond
+
+// Close closes the tier below, and does not wait for one that hangs.
+func (t *Tier) Close() error {
+	done := make(chan error, 1)
+	t.inWorker(func() { done <- t.Inner.Close() })
+	timer := time.NewTimer(CloseIn)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		return fmt.Errorf("close tier: %w (%v)", tier.ErrTierTimeout, CloseIn)
+	}
+}
+
+// inWorker runs fn in a worker when one is free and does not wait for it. It is
+// for giving things up: each call ends the life of something that a bounded
+// number of callers hold.
+func (t *Tier) inWorker(fn func()) {
+	go func() {
+		t.Transfer <- struct{}{}
+		fn()
+		<-t.Transfer
+	}()
+}

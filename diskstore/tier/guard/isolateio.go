@@ -1,0 +1,146 @@
+package guard
+
+import (
+	"bytes"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+)
+
+// steps are the buffers that data crosses an isolated tier in.
+var steps = sync.Pool{New: func() any { p := make([]byte, pagefile.StepBytes); return &p }}
+
+// IsolatedBlob reads in steps of at most StepBytes, each with its own time
+// limit: a slow tier makes progress, a hung one is noticed.
+type IsolatedBlob struct {
+	t     *Tier
+	Inner tier.Blob
+}
+
+func (t *Tier) Open(ctx context.Context, name pagefile.Name) (tier.Blob, error) {
+	return t.open(ctx, name, t.Inner.Open)
+}
+
+func (t *Tier) Reopen(ctx context.Context, name pagefile.Name) (tier.Blob, error) {
+	return t.open(ctx, name, t.Inner.Reopen)
+}
+
+func (t *Tier) open(ctx context.Context, name pagefile.Name, open func(context.Context, pagefile.Name) (tier.Blob, error)) (tier.Blob, error) {
+	inner, err := do(ctx, t, t.Lookup, t.StepIn, tier.Blob.Close, func(ctx context.Context) (tier.Blob, error) {
+		return open(ctx, name)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &IsolatedBlob{t: t, Inner: inner}, nil
+}
+
+func (b *IsolatedBlob) Info() tier.Info { return b.Inner.Info() }
+
+func (b *IsolatedBlob) Size() int64 { return b.Inner.Size() }
+
+func (b *IsolatedBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
+	for len(p) > 0 {
+		n := min(len(p), pagefile.StepBytes)
+		release := func(step *[]byte) { steps.Put(step) }
+		step, err := do(ctx, b.t, b.t.Transfer, b.t.StepIn, release, func(ctx context.Context) (*[]byte, error) {
+			step := steps.Get().(*[]byte)
+			if err := b.Inner.ReadAt(ctx, (*step)[:n], off); err != nil {
+				steps.Put(step)
+				return nil, err
+			}
+			return step, nil
+		})
+		if b.t.moved(&b.t.reads, err) != nil {
+			return err
+		}
+		copy(p[:n], *step)
+		steps.Put(step)
+		p, off = p[n:], off+int64(n)
+	}
+	return nil
+}
+
+// ReadsAtOnce: a network takes its time for each step, however many there are. Two
+// pages may be read at a time, and all their steps should find a worker at once.
+func (b *IsolatedBlob) ReadsAtOnce() int { return TransferWorkers / 2 }
+
+func (b *IsolatedBlob) Close() { b.t.inWorker(b.Inner.Close) }
+
+// isolatedUpload writes in steps like IsolatedBlob reads. An operation that was
+// given up may still be running in its worker, so the upload below is used by
+// one at a time, and after a failure only to abort it.
+type isolatedUpload struct {
+	t         *Tier
+	inner     tier.Upload
+	written   int64
+	committed bool // as far as the caller was told, or given up
+
+	mu   sync.Mutex     // held while inner is in use
+	done tier.Committed // of inner; zero while it is not visible
+}
+
+func (t *Tier) Create(ctx context.Context, name pagefile.Name) (tier.Upload, error) {
+	inner, err := do(ctx, t, t.Transfer, t.StepIn, tier.Upload.Abort, func(ctx context.Context) (tier.Upload, error) {
+		return t.Inner.Create(ctx, name)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &isolatedUpload{t: t, inner: inner}, nil
+}
+
+func (u *isolatedUpload) Write(ctx context.Context, p []byte) error {
+	for len(p) > 0 {
+		n := min(len(p), pagefile.StepBytes)
+		step := bytes.Clone(p[:n])
+		u.written += int64(n)
+		_, err := do(ctx, u.t, u.t.Transfer, u.t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
+			u.mu.Lock()
+			defer u.mu.Unlock()
+			return struct{}{}, u.inner.Write(ctx, step)
+		})
+		if u.t.moved(&u.t.writes, err) != nil {
+			return err
+		}
+		p = p[n:]
+	}
+	return nil
+}
+
+func (u *isolatedUpload) Written() int64 { return u.written }
+
+func (u *isolatedUpload) Commit(ctx context.Context, used time.Time) (tier.Committed, error) {
+	done, err := do(ctx, u.t, u.t.Transfer, commitSteps*u.t.StepIn, nil, func(ctx context.Context) (tier.Committed, error) {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		var err error
+		u.done, err = u.inner.Commit(ctx, used)
+		return u.done, err
+	})
+	u.committed = done.Bytes > 0
+	return done, u.t.moved(&u.t.commits, err)
+}
+
+// Abort does not wait. What was written counts until it is gone; if the tier has
+// made it visible after all it is a page.
+func (u *isolatedUpload) Abort() {
+	if u.committed {
+		return
+	}
+	u.committed = true // or given up: once is enough
+	takes := pagefile.AlignUp(u.written)
+	u.t.Leaving.Add(takes)
+	u.t.inWorker(func() {
+		defer u.t.Leaving.Add(-takes)
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.inner.Abort()
+		if u.done.Bytes > 0 {
+			u.t.Appeared(u.done)
+		}
+	})
+}

@@ -1,0 +1,70 @@
+package tier
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+)
+
+// MaxManifestBytes bounds what is read of a manifest, which is never trusted.
+const MaxManifestBytes = 1 << 20
+
+// Manifest is <fingerprint>/manifest.json: what a fingerprint was computed
+// from, for people and tools.
+type Manifest struct {
+	Schema      int               `json:"schema"`
+	Fingerprint string            `json:"fingerprint"`
+	PageTokens  int               `json:"page_tokens"`
+	Identity    map[string]string `json:"identity"`
+}
+
+// ReadManifest reads a fingerprint's manifest from a tier. It returns
+// ErrNotFound, ErrDamaged, or an error of the tier.
+func ReadManifest(ctx context.Context, t Tier, fingerprint pagefile.Key) (*Manifest, error) {
+	blob, err := t.Open(ctx, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
+	if err != nil {
+		return nil, err
+	}
+	defer blob.Close()
+	return DecodeManifest(ctx, blob, fingerprint)
+}
+
+// DecodeManifest reads an open manifest.
+func DecodeManifest(ctx context.Context, blob Blob, fingerprint pagefile.Key) (*Manifest, error) {
+	if n := blob.Info().Bytes; n > MaxManifestBytes {
+		return nil, pagefile.Damaged("manifest of %v is %d bytes", fingerprint, n)
+	}
+	buf := make([]byte, blob.Info().Bytes)
+	if err := pagefile.ReadFull(ctx, blob, buf, 0); err != nil {
+		return nil, err
+	}
+	m := new(Manifest)
+	if err := json.Unmarshal(buf, m); err != nil {
+		return nil, pagefile.Damaged("parse manifest of %v: %v", fingerprint, err)
+	}
+	if m.Fingerprint != fingerprint.String() {
+		return nil, pagefile.Damaged("manifest of %v names fingerprint %q", fingerprint, m.Fingerprint)
+	}
+	return m, nil
+}
+
+// WriteManifest makes m durable in a tier.
+func WriteManifest(ctx context.Context, t Tier, fingerprint pagefile.Key, m *Manifest) error {
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode manifest: %w", err)
+	}
+	up, err := t.Create(ctx, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
+	if err != nil {
+		return err
+	}
+	defer up.Abort()
+	if err := up.Write(ctx, append(text, '\n')); err != nil {
+		return err
+	}
+	_, err = up.Commit(ctx, time.Now())
+	return err
+}
