@@ -7,11 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvtier/kvtier/diskstore/tier/dir"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 )
 

@@ -9,13 +9,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore/tier/dir"
-
 	"github.com/ollama/ollama/format"
 	"github.com/ollama/ollama/fs"
 	ollama "github.com/ollama/ollama/kvcache"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/vfs"
 	"github.com/kvtier/kvtier/kvcache"

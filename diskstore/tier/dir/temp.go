@@ -23,7 +23,7 @@ import (
 // random. While <id>.lock is locked they belong to a living process. Process ids would
 // not do: they mean nothing on another host of a shared root. The times of the lock file,
 // and of a file that is made anew while the process writes, say when it was last seen,
-// for those to whom its lock says nothing; see tempsweep.go.
+// for those to whom its lock says nothing; see sweep.go.
 type tempDir struct {
 	t      *Tier
 	Dir    string

@@ -1,0 +1,78 @@
+package docs
+
+import (
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/kvtier/kvtier/"
+
+// importsOf returns the imports of every package within this repository, tests apart.
+func importsOf(t *testing.T) map[string][]string {
+	t.Helper()
+	list := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...")
+	list.Dir = root
+	out, err := list.Output()
+	require.NoError(t, err)
+	imports := make(map[string][]string)
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		name := strings.TrimPrefix(fields[0], module)
+		imports[name] = []string{}
+		for _, path := range fields[1:] {
+			if ours, ok := strings.CutPrefix(path, module); ok {
+				imports[name] = append(imports[name], ours)
+			}
+		}
+		slices.Sort(imports[name])
+	}
+	return imports
+}
+
+var (
+	tableRow = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| [^|]* \\| ([^|]*) \\|$")
+	quoted   = regexp.MustCompile("`([^`]+)`")
+)
+
+// inner are packages that stand in the row of the folder above them: parts of a test
+// or a command beside it.
+var inner = []string{
+	"ggml-paged/pager/gen", "ggml-paged/scripts/recall-prompts", "internal/cli/clitest",
+	"internal/testmodel/mkmodel", "internal/tierenv/tierenvtest",
+}
+
+// TestArchitectureNamesTheImports: the table has every package, above those that it
+// imports, and all of its imports.
+func TestArchitectureNamesTheImports(t *testing.T) {
+	imports := importsOf(t)
+	text, _, _ := strings.Cut(read(t, "docs/architecture.md"), "## How it fits Ollama")
+	var above []string
+	for _, row := range tableRow.FindAllStringSubmatch(text, -1) {
+		name := row[1]
+		real, isPackage := imports[name]
+		if !isPackage {
+			require.Empty(t, quoted.FindAllString(row[2], -1), "%s is no package", name)
+			continue
+		}
+		named := []string{}
+		for _, q := range quoted.FindAllStringSubmatch(row[2], -1) {
+			named = append(named, q[1])
+		}
+		slices.Sort(named)
+		require.Equal(t, real, named, "imports of %s", name)
+		for _, path := range real {
+			require.NotContains(t, above, path, "%s imports it, and stands below it", name)
+		}
+		above = append(above, name)
+	}
+	for name := range imports {
+		if !slices.Contains(inner, name) {
+			require.Contains(t, above, name, "it has no row")
+		}
+	}
+}
