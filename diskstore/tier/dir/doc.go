@@ -1,0 +1,18 @@
+/*
+Package dir keeps a tier in a directory: on the local disk, or on anything mounted.
+
+The directory is the index, and file times are the recency. A file is written under a
+temporary name, synced, renamed, and its directory synced, so that a visible file is whole
+after any crash. Paths are in paths.go.
+
+	tier.go, list.go, upload.go, move.go   the operations of a Tier
+	account.go                             the ledger's bytes, replaced under a lock
+	temp.go, sweep.go, peers.go            this process's temporary files, and those of dead ones
+	quarantine.go                          files that failed their check
+	watch.go, root.go                      whether the root is safe, and still the same
+	clock.go                               the time of the filesystem, which may be another machine's
+	walk.go, find.go                       everything below a root, for tools
+
+Operations wait as long as the filesystem does, unless Options.Timeout is set.
+*/
+package dir
