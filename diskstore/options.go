@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -60,6 +61,10 @@ type Options struct {
 	RAM    RAMConfig
 	Local  TierConfig
 	Remote TierConfig
+
+	// RemoteTier is the remote tier where that is no directory, and Remote.Root is "". The
+	// store closes it. Nil means a directory at Remote.Root, or no remote tier.
+	RemoteTier tier.Tier
 
 	// ReadAheadBytes is how much ReadAhead may read; 0 means nothing.
 	ReadAheadBytes int64
@@ -133,6 +138,8 @@ func (o Options) withDefaults(fingerprint bool) (Options, error) {
 		return o, fmt.Errorf("open store: Local.Root is not set: %w", ErrOptions)
 	case o.Local.Root == o.Remote.Root:
 		return o, fmt.Errorf("open store: local and remote root are both %s: %w", o.Local.Root, ErrOptions)
+	case o.RemoteTier != nil && o.Remote.Root != "":
+		return o, fmt.Errorf("open store: RemoteTier is set, and Remote.Root is %s: %w", o.Remote.Root, ErrOptions)
 	case o.PageTokens < 1 || o.PageTokens > pagefile.MaxTokens:
 		return o, fmt.Errorf("open store: PageTokens is %d, want 1 to %d: %w", o.PageTokens, pagefile.MaxTokens, ErrOptions)
 	case o.RAM.BudgetBytes < 0 || o.Local.BudgetBytes < 0 || o.Remote.BudgetBytes < 0:

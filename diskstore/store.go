@@ -119,13 +119,8 @@ func newStore(opt Options, create bool) (*Store, error) {
 		s.warm.clock.tick = s.tendWarm
 	}
 	s.local = dir.New(opt.FS, opt.Local.Root, local)
-	if root := opt.Remote.Root; root != "" {
-		log := s.log.With("tier", tier.Remote, "root", root)
-		dir := dir.New(opt.FS, root, dir.Options{
-			Shared: true, Timeout: opt.Timeout, Log: log,
-			Replaced: func() { s.books[tierRemote].Restart() },
-		})
-		s.remote = guard.New(dir, opt.RemoteTimeout, opt.ReadTimeout, log, time.Now, func() { s.counts.tierErrors.Add(1) })
+	if below, log := s.below(); below != nil {
+		s.remote = guard.New(below, opt.RemoteTimeout, opt.ReadTimeout, log, time.Now, func() { s.counts.tierErrors.Add(1) })
 		s.remote.Appeared = s.appearedLate
 	}
 	for _, id := range s.tiers(tier.Local) {
@@ -139,6 +134,23 @@ func newStore(opt Options, create bool) (*Store, error) {
 		s.verdicts[id] = newVerdicts(id, func() time.Time { return s.now() })
 	}
 	return s, nil
+}
+
+// below returns the tier that pages move down to, nil when there is none, and its log.
+func (s *Store) below() (tier.Tier, *slog.Logger) {
+	log := s.log.With("tier", tier.Remote)
+	if s.opt.RemoteTier != nil {
+		return s.opt.RemoteTier, log
+	}
+	root := s.opt.Remote.Root
+	if root == "" {
+		return nil, nil
+	}
+	log = log.With("root", root)
+	return dir.New(s.opt.FS, root, dir.Options{
+		Shared: true, Timeout: s.opt.Timeout, Log: log,
+		Replaced: func() { s.books[tierRemote].Restart() },
+	}), log
 }
 
 // openLocal checks the local root, claims the process's temporary files, reads

@@ -45,6 +45,9 @@ func ShardOf(n pagefile.Name) Shard {
 // claims of dead processes end with it; a living process renews its own before.
 const ClaimLife = 24 * time.Hour
 
+// Space is the room of a filesystem, in bytes.
+type Space = vfs.Space
+
 // Aside is what a root holds beside pages and tails. Manifests, locks and the
 // ledger, a few KiB for each fingerprint, are not in it.
 type Aside struct {
@@ -150,7 +153,7 @@ type Tier interface {
 	DropFingerprint(ctx context.Context, fingerprint pagefile.Key) error
 
 	// Space reports on the filesystem the tier is on.
-	Space(ctx context.Context) (vfs.Space, error)
+	Space(ctx context.Context) (Space, error)
 
 	// Now is what the filesystem's clock shows, which is another machine's perhaps.
 	// It may write a file to tell by. Where there is no room for one it returns the
