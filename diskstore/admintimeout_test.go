@@ -3,6 +3,7 @@ package diskstore
 import (
 	"io"
 	"regexp"
+	"syscall"
 	"testing"
 	"time"
 
@@ -43,7 +44,8 @@ func openHanging(t *testing.T) *hangingRoots {
 	return h
 }
 
-// hang lets operations below a root hang until the test ends. What works has a
+// hang lets operations below a root hang until the test ends, when they fail: one that
+// was carried out then would change files that are being removed. What works has a
 // minute, for the machine may be busy.
 func (h *hangingRoots) hang(root string, ops ...vfs.Op) {
 	dirs := h.dirs()
@@ -57,7 +59,7 @@ func (h *hangingRoots) hang(root string, ops ...vfs.Op) {
 	}
 	gate := vfs.NewGate()
 	h.t.Cleanup(gate.Open)
-	h.inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(root)), Ops: ops, Gate: gate})
+	h.inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(root)), Ops: ops, Gate: gate, Err: syscall.EIO})
 }
 
 // silent requires the error of a root that does not answer, which it names.
