@@ -11,6 +11,7 @@ import (
 	"github.com/kvtier/kvtier/ggml-paged/pager"
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/memory"
+	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 const (
@@ -106,11 +107,11 @@ func Open(c Config, alloc, free unsafe.Pointer) (*pager.Pager, error) {
 	}
 	spill := c.SpillBytes
 	if spill == 0 {
-		free, err := freeBytes(c.SpillDir)
+		disk, err := vfs.OS.Space(c.SpillDir)
 		if err != nil {
 			return nil, fmt.Errorf("find out how much is free in %s: %w", c.SpillDir, err)
 		}
-		spill = max(free/2, 1)
+		spill = max(uint64(disk.Free)/2, 1)
 	}
 	return pager.New(pager.Config{
 		PageCells: c.PageCells, RAMBytes: c.HostBytes,
