@@ -119,3 +119,68 @@ func partsOf(sequences []int, positions []int32, inputs []*input.Input, cells []
 	}
 	return parts
 }
+
+// landFlight copies out what a flight completed. It reports whether there was one.
+func (t *TieredCausal) landFlight(id int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, f := range t.flights {
+		if f.id != id {
+			continue
+		}
+		sealed := t.stats.SealedPages + t.stats.SealedTails
+		t.landLocked(f)
+		t.flights = append(t.flights[:i], t.flights[i+1:]...)
+		t.healLocked(false)
+		t.batches.batchDone(id, t.stats.SealedPages+t.stats.SealedTails > sealed, t.rates)
+		return true
+	}
+	return false
+}
+
+func (t *TieredCausal) landLocked(f *flight) {
+	for i := range f.parts {
+		part := &f.parts[i]
+		if len(part.inputs) == 0 {
+			continue
+		}
+		s := t.slotLocked(part.seq)
+		part.addTo(s, &t.opts)
+		for g := range t.groups { // when the batch was built these became free
+			s.from[g] = max(s.from[g], min(t.groups[g].oldest(int(part.begin)), len(s.tokens)))
+		}
+		t.sealLocked(s, staying)
+		switch {
+		case t.stateful():
+			t.noteStateLocked(f, part, s)
+		case part.promptEnd || s.request == requestEnded:
+			t.sealTailLocked(s, false)
+		}
+	}
+}
+
+// flyingLocked reports whether a flight will still add positions to a slot.
+func (t *TieredCausal) flyingLocked(seq int) bool {
+	for _, f := range t.flights {
+		for i := range f.parts {
+			if f.parts[i].seq == seq && len(f.parts[i].inputs) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// busy reports whether other slots than one compute.
+func (t *TieredCausal) busy(seq int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, f := range t.flights {
+		for i := range f.parts {
+			if part := &f.parts[i]; part.seq != seq && len(part.inputs) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}

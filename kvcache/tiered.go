@@ -39,8 +39,10 @@ type Options struct {
 	Fingerprint pagefile.Key
 	// Layers is how many layers have K/V, in all caches.
 	Layers int
-	// PageTokens is the number of tokens of a page; zero means 256. A cache that drops
-	// positions must keep as many.
+	// PageTokens is the number of tokens of a page; zero means [diskstore.DefaultPageTokens].
+	// At 256 an 8B model's page is 32 MiB: large enough to be read sequentially, small enough
+	// that little is computed again where two prompts part. A cache that drops positions must
+	// keep as many.
 	PageTokens int
 	// States is the state of recurrent layers, nil in a model without any.
 	States States
@@ -67,11 +69,6 @@ type Options struct {
 	// Logger receives the rare line about a failing store; nil means slog's default.
 	Logger *slog.Logger
 }
-
-// DefaultPageTokens is the number of tokens of a page. At 256 an 8B model's page is
-// 32 MiB: large enough to be read sequentially, small enough that little is computed
-// again where two prompts part.
-const DefaultPageTokens = 256
 
 // closeTimeout bounds how long Close waits for queued pages.
 const closeTimeout = 5 * time.Second
@@ -127,7 +124,7 @@ type Stats struct {
 // closes both.
 func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	if opts.PageTokens == 0 {
-		opts.PageTokens = DefaultPageTokens
+		opts.PageTokens = diskstore.DefaultPageTokens
 	}
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
@@ -244,45 +241,6 @@ func (t *TieredCausal) BatchDone(id int) {
 	}
 }
 
-// landFlight copies out what a flight completed. It reports whether there was one.
-func (t *TieredCausal) landFlight(id int) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for i, f := range t.flights {
-		if f.id != id {
-			continue
-		}
-		sealed := t.stats.SealedPages + t.stats.SealedTails
-		t.landLocked(f)
-		t.flights = append(t.flights[:i], t.flights[i+1:]...)
-		t.healLocked(false)
-		t.batches.batchDone(id, t.stats.SealedPages+t.stats.SealedTails > sealed, t.rates)
-		return true
-	}
-	return false
-}
-
-func (t *TieredCausal) landLocked(f *flight) {
-	for i := range f.parts {
-		part := &f.parts[i]
-		if len(part.inputs) == 0 {
-			continue
-		}
-		s := t.slotLocked(part.seq)
-		part.addTo(s, &t.opts)
-		for g := range t.groups { // when the batch was built these became free
-			s.from[g] = max(s.from[g], min(t.groups[g].oldest(int(part.begin)), len(s.tokens)))
-		}
-		t.sealLocked(s, staying)
-		switch {
-		case t.stateful():
-			t.noteStateLocked(f, part, s)
-		case part.promptEnd || s.request == requestEnded:
-			t.sealTailLocked(s, false)
-		}
-	}
-}
-
 // EndSequence saves, with the runner's lock held, what a finished request leaves behind.
 func (t *TieredCausal) EndSequence(seq int) {
 	t.mu.Lock()
@@ -294,32 +252,6 @@ func (t *TieredCausal) EndSequence(seq int) {
 	if !t.flyingLocked(seq) {
 		t.sealTailLocked(s, false)
 	}
-}
-
-// flyingLocked reports whether a flight will still add positions to a slot.
-func (t *TieredCausal) flyingLocked(seq int) bool {
-	for _, f := range t.flights {
-		for i := range f.parts {
-			if f.parts[i].seq == seq && len(f.parts[i].inputs) > 0 {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// busy reports whether other slots than one compute.
-func (t *TieredCausal) busy(seq int) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, f := range t.flights {
-		for i := range f.parts {
-			if part := &f.parts[i]; part.seq != seq && len(part.inputs) > 0 {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // Remove forwards, with the runner's lock held, after everything complete in the range has been
