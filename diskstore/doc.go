@@ -20,7 +20,7 @@ longest common prefix.
 	err = store.Put(ctx, &page)
 	...
 	for _, ref := range store.Chain(ctx, tokens, nil) {
-		layout, err := diskstore.NewLayout(sections, ref.Stored)
+		layout, err := pagefile.NewLayout(sections, ref.Stored)
 		...
 		buf := make([]byte, layout.Size())
 		err = store.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, buf)
@@ -28,6 +28,19 @@ longest common prefix.
 	}
 
 The package knows no engine: tokens are int32, rows are bytes.
+
+# Rooms
+
+	pagefile    the bytes of one page file
+	tier        the contract of a place that holds pages
+	tier/dir    a tier in a directory
+	tier/guard  a tier that answers in time
+	ledger      the room that is taken below a root, and by which process
+	inspect     offline work for people, which needs no Store
+
+This package is the store itself: it looks up, reads and puts pages, collects tiers, and moves
+pages between them. To add a tier of another kind, such as an object store, implement tier.Tier
+and give it to Options.RemoteTier.
 
 Pages live in a local tier and, when there is one, move down to a remote tier (a
 mounted directory) when the local one is over its budget: the least recently
@@ -38,9 +51,9 @@ files by itself: a page's is later than that of every page that continues it.
 
 Budgets are held to a recorded figure, usage.json, that may be too high and is
 never too low: processes claim room in it before they write. So Open need not
-count, and a million files are counted in the background. OpenRoot gives tools
-what is stored, over all fingerprints: to collect it, to check and repair it, and
-to export a conversation as one archive, which Import stores.
+count, and a million files are counted in the background. OpenRoot lets tools count
+and collect the pages of all fingerprints below a root. Package inspect checks and
+repairs them, and exports a conversation as one archive, which it also imports.
 
 With Options.RAM a store also keeps decoded pages in memory, as copies of what a
 tier holds: those put or read last. Lookups go from memory to the local tier to

@@ -37,9 +37,9 @@ type Roots struct {
 	log   *slog.Logger
 }
 
-// Open looks whether the roots are safe. It makes nothing. It returns ErrArguments, the
-// errors of CheckRoot, and ErrRootMissing for a local root that is not there. A remote
-// root that cannot be reached is no error here.
+// Open looks whether the local root is safe. It makes nothing. It returns ErrArguments,
+// the errors of dir.CheckRoot, or tier.ErrRootMissing. The remote root is looked at when
+// it is used: one that hangs costs its time once.
 func Open(ctx context.Context, opt Options) (*Roots, error) {
 	if opt.Local == "" {
 		return nil, fmt.Errorf("open root: no local root is named: %w", ErrArguments)
@@ -58,9 +58,10 @@ func Open(ctx context.Context, opt Options) (*Roots, error) {
 		}
 		root.T = dir.New(opt.FS, path, dir.Options{Shared: root.id == tier.Remote, Timeout: opt.Timeout})
 		r.Tiers = append(r.Tiers, root)
-		if err := root.T.Ready(ctx); err != nil && (root.id == tier.Local || tier.UnsafeRoot(err)) {
-			return nil, errors.Join(fmt.Errorf("open root %s: %w", path, err), r.Close())
-		}
+	}
+	local := r.Tiers[0].T
+	if err := local.Ready(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open root %s: %w", local.Root, err), r.Close())
 	}
 	return r, nil
 }
