@@ -56,7 +56,9 @@ func Open(ctx context.Context, opt Options) (*Roots, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open root %s: %w", root.path, err)
 		}
-		root.T = dir.New(opt.FS, path, dir.Options{Shared: root.id == tier.Remote, Timeout: opt.Timeout})
+		root.T = dir.New(opt.FS, path, dir.Options{
+			Shared: root.id == tier.Remote, Timeout: opt.Timeout, Log: r.log.With("tier", root.id, "root", path),
+		})
 		r.Tiers = append(r.Tiers, root)
 	}
 	local := r.Tiers[0].T
