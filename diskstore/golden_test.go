@@ -161,7 +161,9 @@ func writeGolden(t *testing.T, file string, fingerprint pagefile.Key, p *pagefil
 	t.Helper()
 	var c *pagefile.Codec
 	if compress {
-		c = theCodec(t)
+		var err error
+		c, err = pagefile.NewCodec()
+		require.NoError(t, err)
 	}
 	e, err := pagefile.EncodePage(fingerprint, 8, p, c)
 	require.NoError(t, err)

@@ -21,100 +21,6 @@ import (
 // (TestStaleTemporaryFilesAreCleaned) and free space
 // (TestUnlimitedTierKeepsSomeOfTheDiskFree).
 
-// manySections returns n sections of one byte per row.
-func manySections(n int) []pagefile.Section {
-	sections := make([]pagefile.Section, n)
-	for i := range sections {
-		sections[i] = pagefile.Section{Group: uint16(i >> 8), Layer: uint16(i & 0xff), RowBytes: 1}
-	}
-	return sections
-}
-
-func TestLimitsOfALayout(t *testing.T) {
-	for name, tc := range map[string]struct {
-		sections []pagefile.Section
-		tokens   int
-		ok       bool
-	}{
-		"most tokens":       {manySections(1), pagefile.MaxTokens, true},
-		"too many tokens":   {manySections(1), pagefile.MaxTokens + 1, false},
-		"one token":         {manySections(1), 1, true},
-		"no token":          {manySections(1), 0, false},
-		"most sections":     {manySections(pagefile.MaxSections), 1, true},
-		"too many sections": {manySections(pagefile.MaxSections + 1), 1, false},
-		"no section":        {nil, 1, false},
-		"largest row":       {[]pagefile.Section{{RowBytes: pagefile.MaxRowBytes}}, 1, true},
-		"too large a row":   {[]pagefile.Section{{RowBytes: pagefile.MaxRowBytes + 1}}, 1, false},
-		"largest layout":    {[]pagefile.Section{{RowBytes: pagefile.MaxLayoutBytes / pagefile.MaxTokens}}, pagefile.MaxTokens, true},
-		"too large a layout": {
-			[]pagefile.Section{{RowBytes: pagefile.MaxLayoutBytes / pagefile.MaxTokens}, {Layer: 1, RowBytes: 1}}, pagefile.MaxTokens, false,
-		},
-	} {
-		_, err := pagefile.NewLayout(tc.sections, tc.tokens)
-		if tc.ok {
-			require.NoError(t, err, name)
-		} else {
-			require.ErrorIs(t, err, pagefile.ErrInvalidPage, name)
-		}
-	}
-}
-
-// headerOn returns the encoded header of a page that has the given shape, and
-// the size of its file. Nothing keeps it from being impossible.
-func headerOn(tokens, pageTokens, media int, sections []pagefile.Section) ([]byte, int64) {
-	h := &pagefile.Header{Fingerprint: testFingerprint(1), PageTokens: pageTokens, Tokens: make([]int32, tokens), Media: make([]pagefile.Media, media)}
-	h.Key = pagefile.ChainKey(h.Parent, h.Tokens, h.Media)
-	for _, s := range sections {
-		raw := int64(tokens) * int64(s.RowBytes)
-		h.Sections = append(h.Sections, pagefile.StoredSection{Section: s, Raw: raw, Stored: raw})
-	}
-	h.Place()
-	return h.Encode(), h.FileBytes
-}
-
-func TestLimitsOfAHeader(t *testing.T) {
-	row := func(n uint32) []pagefile.Section { return []pagefile.Section{{RowBytes: n}} }
-	for name, tc := range map[string]struct {
-		tokens, pageTokens, media int
-		sections                  []pagefile.Section
-		ok                        bool
-	}{
-		"most tokens":        {pagefile.MaxTokens, pagefile.MaxTokens, 0, row(1), true},
-		"too many tokens":    {pagefile.MaxTokens + 1, pagefile.MaxTokens + 1, 0, row(1), false},
-		"most page tokens":   {1, pagefile.MaxTokens, 0, row(1), true},
-		"too large a page":   {1, pagefile.MaxTokens + 1, 0, row(1), false},
-		"fewer page tokens":  {2, 1, 0, row(1), false},
-		"no token":           {0, 1, 0, row(1), false},
-		"most media":         {1, 1, pagefile.MaxMedia, row(1), true},
-		"too many media":     {1, 1, pagefile.MaxMedia + 1, row(1), false},
-		"most sections":      {1, 1, 0, manySections(pagefile.MaxSections), true},
-		"too many sections":  {1, 1, 0, manySections(pagefile.MaxSections + 1), false},
-		"no section":         {1, 1, 0, nil, false},
-		"largest row":        {1, 1, 0, row(pagefile.MaxRowBytes), true},
-		"too large a row":    {1, 1, 0, row(pagefile.MaxRowBytes + 1), false},
-		"no row":             {1, 1, 0, row(0), false},
-		"largest layout":     {pagefile.MaxTokens, pagefile.MaxTokens, 0, row(pagefile.MaxLayoutBytes / pagefile.MaxTokens), true},
-		"too large a layout": {pagefile.MaxTokens, pagefile.MaxTokens, 0, append(row(pagefile.MaxLayoutBytes/pagefile.MaxTokens), pagefile.Section{Layer: 1, RowBytes: 1}), false},
-		"everything":         {pagefile.MaxTokens, pagefile.MaxTokens, pagefile.MaxMedia, manySections(pagefile.MaxSections), true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			region, fileBytes := headerOn(tc.tokens, tc.pageTokens, tc.media, tc.sections)
-			h, err := pagefile.DecodeHeader(region, fileBytes)
-			if !tc.ok {
-				require.ErrorIs(t, err, pagefile.ErrDamaged)
-				return
-			}
-			require.NoError(t, err)
-			require.Equal(t, region, h.Encode())
-			if name == "everything" {
-				require.EqualValues(t, pagefile.AlignUp(pagefile.MaxHeaderBytes), len(region))
-			}
-			_, err = pagefile.DecodeHeader(region, fileBytes+1)
-			require.ErrorIs(t, err, pagefile.ErrDamaged)
-		})
-	}
-}
-
 func TestLimitOfPageTokens(t *testing.T) {
 	o := testOptions(t, func(o *Options) { o.PageTokens = pagefile.MaxTokens })
 	require.NoError(t, open(t, o).Close())
@@ -137,20 +43,6 @@ func TestLimitOfMediaInAPut(t *testing.T) {
 	buf := make([]byte, p.Layout.Size())
 	require.NoError(t, s.Read(ctx, refs[0], p.Tokens, p.Layout, buf))
 	require.Equal(t, p.Payload, buf)
-}
-
-// TestHeadersAroundTheFirstRead has headers that just fit what is read first,
-// and just do not.
-func TestHeadersAroundTheFirstRead(t *testing.T) {
-	for _, tokens := range []int{964, 965, 966} {
-		p := faultPage(t, testFingerprint(1), 0, prompt(1, tokens))
-		size := pagefile.HeaderBytes(tokens, 0, 2)
-		require.Equal(t, tokens <= 965, size <= pagefile.FirstReadBytes)
-		buf := make([]byte, p.Layout.Size())
-		_, err := readFile(t, encodeFile(t, p, tokens, false), p.Layout, buf)
-		require.NoError(t, err)
-		require.Equal(t, p.Payload, buf)
-	}
 }
 
 func TestLimitOfAManifest(t *testing.T) {

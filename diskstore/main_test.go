@@ -2,10 +2,7 @@ package diskstore
 
 import (
 	"context"
-	"encoding/binary"
 	"flag"
-	"hash/fnv"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -14,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/kvtier/kvtier/diskstore/internal/testrows"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -111,25 +109,13 @@ func layoutOf(t testing.TB, sections []pagefile.Section, tokens int) pagefile.La
 	return l
 }
 
-// fillRows fills every section of a page with bytes that follow from the key
-// alone, so that whoever reads the page can tell whether they are right. Half
-// of the rows compress well.
+// fillRows fills every section of a page with bytes that follow from its key.
 func fillRows(l pagefile.Layout, key pagefile.Key, payload []byte) {
-	h := fnv.New64a()
-	h.Write(key[:])
-	rng := rand.New(rand.NewPCG(h.Sum64(), 1))
-	for i := range l.Len() {
-		rows := l.Rows(payload, i)
-		for at := 0; at < len(rows); at += 8 {
-			var word [8]byte
-			if i%2 == 0 {
-				binary.LittleEndian.PutUint64(word[:], rng.Uint64())
-			} else {
-				word[0] = key[0]
-			}
-			copy(rows[at:], word[:])
-		}
+	sections := make([][]byte, l.Len())
+	for i := range sections {
+		sections[i] = l.Rows(payload, i)
 	}
+	testrows.Fill(key, sections)
 }
 
 // pageOf makes a page with rows that follow from its key.
@@ -141,14 +127,7 @@ func pageOf(t testing.TB, parent pagefile.Key, start int, tokens []int32, media 
 	return p
 }
 
-// prompt returns n tokens that differ between seeds from the first on.
-func prompt(seed, n int) []int32 {
-	tokens := make([]int32, n)
-	for i := range tokens {
-		tokens[i] = int32(seed*1_000_000 + i)
-	}
-	return tokens
-}
+func prompt(seed, n int) []int32 { return testrows.Prompt(seed, n) }
 
 // putChain stores all of tokens: full pages and, when some remain, a tail.
 func putChain(t testing.TB, s *Store, tokens []int32) []*pagefile.Page {

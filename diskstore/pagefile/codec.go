@@ -13,13 +13,13 @@ import (
 // Codec compresses and decompresses sections. One is shared by all goroutines
 // of a store; it starts none of its own.
 type Codec struct {
-	Enc *zstd.Encoder
+	enc *zstd.Encoder
 	dec *zstd.Decoder
 }
 
 // maxDecodedBytes is the largest section any header can describe. The limit
 // that matters is the capacity given to decode; this one is zstd's own.
-const maxDecodedBytes = uint64(MaxTokens) * MaxRowBytes
+const maxDecodedBytes = uint64(MaxTokens) * maxRowBytes
 
 var NewCodec = sync.OnceValues(func() (*Codec, error) {
 	// Rows hardly ever repeat, but the exponents in them are skewed: all there
@@ -34,12 +34,12 @@ var NewCodec = sync.OnceValues(func() (*Codec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make zstd decoder: %w", err)
 	}
-	return &Codec{Enc: enc, dec: dec}, nil
+	return &Codec{enc: enc, dec: dec}, nil
 })
 
 // Encode returns rows compressed, or nil when that would not make them smaller.
 func (c *Codec) Encode(rows []byte) []byte {
-	out := c.Enc.EncodeAll(rows, make([]byte, 0, len(rows)))
+	out := c.enc.EncodeAll(rows, make([]byte, 0, len(rows)))
 	if len(out) >= len(rows) {
 		return nil
 	}

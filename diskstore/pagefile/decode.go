@@ -33,7 +33,7 @@ func ReadHeader(ctx context.Context, blob Source) (*Header, error) {
 	if err := ReadFull(ctx, blob, region, 0); err != nil {
 		return nil, err
 	}
-	size, err := HeaderSize(region, fileBytes)
+	size, err := headerSize(region, fileBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func ReadHeader(ctx context.Context, blob Source) (*Header, error) {
 			return nil, err
 		}
 	}
-	return DecodeHeader(region[:size], fileBytes)
+	return decodeHeader(region[:size], fileBytes)
 }
 
 // ReadFull is Source.ReadAt with the end of the file as damage.
@@ -107,7 +107,7 @@ func (h *Header) All() Selection {
 // footer. Besides buf it uses at most as much memory as they take in the file.
 // When it returns nobody writes to buf any more.
 //
-// Pieces are read one after the other, so that the system sees a sequence and
+// pieces are read one after the other, so that the system sees a sequence and
 // reads ahead of it; several at once only where each waits for a network. They
 // are checked and decoded meanwhile, on all processors unless the read is to be a
 // gentle one.
@@ -149,14 +149,14 @@ func ReadsAtOnce(src Source) int {
 	return 1
 }
 
-// PieceBytes is the least that is read at once, but for the end of a page: enough
+// pieceBytes is the least that is read at once, but for the end of a page: enough
 // for a disk, and little enough to be in the processor's cache when it is checked.
 // A section is never split.
-const PieceBytes = 1 << 20
+const pieceBytes = 1 << 20
 
 // piece is consecutive sections of a selection that are consecutive in the file
 // as well, from first up to but not including end.
-type piece struct{ First, End int }
+type piece struct{ first, end int }
 
 // Pieces divides the selected sections, in order.
 func (h *Header) Pieces(sel Selection) iter.Seq[piece] {
@@ -165,7 +165,7 @@ func (h *Header) Pieces(sel Selection) iter.Seq[piece] {
 		for i := range sel.at {
 			_, size := h.Span(sel, piece{first, i + 1})
 			last := i == len(sel.at)-1 || sel.at[i+1] != sel.at[i]+1
-			if size < PieceBytes && !last {
+			if size < pieceBytes && !last {
 				continue
 			}
 			if !yield(piece{first, i + 1}) {
@@ -179,8 +179,8 @@ func (h *Header) Pieces(sel Selection) iter.Seq[piece] {
 // Span returns where a piece is in the file, the padding after its last section
 // included.
 func (h *Header) Span(sel Selection, p piece) (off, size int64) {
-	last := &h.Sections[sel.at[p.End-1]]
-	off = h.Sections[sel.at[p.First]].Offset
+	last := &h.Sections[sel.at[p.end-1]]
+	off = h.Sections[sel.at[p.first]].Offset
 	return off, AlignUp(last.Offset+last.Stored) - off
 }
 
@@ -199,12 +199,12 @@ func readFooter(ctx context.Context, blob Source, h *Header) error {
 // returns how to check it.
 func readRaw(ctx context.Context, blob Source, h *Header, sel Selection, p piece, _ *Codec, buf []byte) (check func() error, err error) {
 	off, size := h.Span(sel, p)
-	at := int64(sel.offsets[p.First])
+	at := int64(sel.offsets[p.first])
 	if err := ReadFull(ctx, blob, buf[at:at+size], off); err != nil {
 		return nil, err
 	}
 	return func() error {
-		for i := p.First; i < p.End; i++ {
+		for i := p.first; i < p.end; i++ {
 			if err := h.checkStored(sel.at[i], sel.Rows(buf, i), sel.Gap(buf, i)); err != nil {
 				return err
 			}
@@ -224,7 +224,7 @@ func readEncoded(ctx context.Context, blob Source, h *Header, sel Selection, p p
 	}
 	return func() error {
 		defer putScratch(scratch)
-		for i := p.First; i < p.End; i++ {
+		for i := p.first; i < p.end; i++ {
 			s := &h.Sections[sel.at[i]]
 			clear(sel.Gap(buf, i))
 			if err := h.decodeSection(sel.at[i], (*scratch)[s.Offset-off:], c, sel.Rows(buf, i)); err != nil {
@@ -262,7 +262,7 @@ func takeScratch(n int) *[]byte {
 }
 
 func putScratch(p *[]byte) {
-	if cap(*p) <= 2*PieceBytes {
+	if cap(*p) <= 2*pieceBytes {
 		scratch.Put(p)
 	}
 }
@@ -275,7 +275,7 @@ func (h *Header) checkStored(i int, stored, gap []byte) error {
 		return Damaged("section %d (group %d layer %d %v): checksum is %08x, want %08x",
 			i, s.Group, s.Layer, s.Kind, sum, s.CRC)
 	}
-	if !AllZero(gap) {
+	if !allZero(gap) {
 		return Damaged("padding after section %d is not zero", i)
 	}
 	return nil

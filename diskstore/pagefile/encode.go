@@ -5,9 +5,9 @@ package pagefile
 // footer.
 type EncodedPage struct {
 	Header *Header
-	Head   []byte
-	Body   [][]byte
-	Foot   []byte
+	head   []byte
+	body   [][]byte
+	foot   []byte
 }
 
 // EncodePage computes the file of p, whose gaps must be clear. A raw page's
@@ -43,11 +43,11 @@ func EncodePage(fingerprint Key, pageTokens int, p *Page, c *Codec) (*EncodedPag
 		return nil, err
 	}
 	h.Place()
-	e := &EncodedPage{Header: h, Head: h.Encode(), Body: stored}
+	e := &EncodedPage{Header: h, head: h.Encode(), body: stored}
 	if h.Raw() {
-		e.Body = [][]byte{p.Payload}
+		e.body = [][]byte{p.Payload}
 	}
-	e.Foot = h.Footer()
+	e.foot = h.Footer()
 	return e, nil
 }
 
@@ -56,10 +56,10 @@ var zeros [PageAlign]byte
 
 // WriteTo hands the file to write in order.
 func (e *EncodedPage) WriteTo(write func(p []byte) error) error {
-	if err := write(e.Head); err != nil {
+	if err := write(e.head); err != nil {
 		return err
 	}
-	for _, piece := range e.Body {
+	for _, piece := range e.body {
 		if err := write(piece); err != nil {
 			return err
 		}
@@ -69,5 +69,5 @@ func (e *EncodedPage) WriteTo(write func(p []byte) error) error {
 			}
 		}
 	}
-	return write(e.Foot)
+	return write(e.foot)
 }

@@ -66,19 +66,19 @@ identity: the split moves with free device memory.
 */
 const (
 	PageMagic   = "\x8bKVPAGE\n"
-	FooterMagic = "KVPEND\r\n"
+	footerMagic = "KVPEND\r\n"
 	Schema      = 1
 
 	flagTail   = 1 << 0
 	flagsKnown = flagTail
 
 	FixedBytes  = 152 // header up to the token ids
-	MediaBytes  = 36
-	TableBytes  = 40 // one entry of the section table
-	CrcBytes    = 4
+	mediaBytes  = 36
+	tableBytes  = 40 // one entry of the section table
+	crcBytes    = 4
 	FooterBytes = 32
 
-	MaxHeaderBytes = FixedBytes + 4*MaxTokens + MediaBytes*MaxMedia + TableBytes*MaxSections + CrcBytes
+	maxHeaderBytes = FixedBytes + 4*MaxTokens + mediaBytes*MaxMedia + tableBytes*MaxSections + crcBytes
 )
 
 // Encoding says how a section's rows are stored.
@@ -123,20 +123,20 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func Checksum(p []byte) uint32 { return crc32.Checksum(p, castagnoli) }
 
-// HeaderBytes returns H for the given counts.
-func HeaderBytes(tokens, media, sections int) int64 {
-	return FixedBytes + 4*int64(tokens) + MediaBytes*int64(media) + TableBytes*int64(sections) + CrcBytes
+// headerBytes returns H for the given counts.
+func headerBytes(tokens, media, sections int) int64 {
+	return FixedBytes + 4*int64(tokens) + mediaBytes*int64(media) + tableBytes*int64(sections) + crcBytes
 }
 
-// PayloadOffset returns P.
-func (h *Header) PayloadOffset() int64 {
-	return AlignUp(HeaderBytes(len(h.Tokens), len(h.Media), len(h.Sections)))
+// payloadOffset returns P.
+func (h *Header) payloadOffset() int64 {
+	return AlignUp(headerBytes(len(h.Tokens), len(h.Media), len(h.Sections)))
 }
 
 // Place assigns the sections' offsets and the file size from their stored
 // sizes.
 func (h *Header) Place() {
-	end := h.PayloadOffset()
+	end := h.payloadOffset()
 	for i := range h.Sections {
 		h.Sections[i].Offset = end
 		end = AlignUp(end + h.Sections[i].Stored)
@@ -154,11 +154,11 @@ func (h *Header) Raw() bool {
 	return true
 }
 
-// Encode returns the header region, PayloadOffset bytes, and remembers its CRC
+// Encode returns the header region, payloadOffset bytes, and remembers its CRC
 // for the footer.
 func (h *Header) Encode() []byte {
 	le := binary.LittleEndian
-	size := HeaderBytes(len(h.Tokens), len(h.Media), len(h.Sections))
+	size := headerBytes(len(h.Tokens), len(h.Media), len(h.Sections))
 	buf := make([]byte, 0, AlignUp(size))
 	buf = append(buf, PageMagic...)
 	buf = le.AppendUint32(buf, Schema)
@@ -210,7 +210,7 @@ func (s *StoredSection) appendTo(buf []byte) []byte {
 // Footer returns the footer of a file whose header has been encoded or decoded.
 func (h *Header) Footer() []byte {
 	le := binary.LittleEndian
-	buf := append(make([]byte, 0, FooterBytes), FooterMagic...)
+	buf := append(make([]byte, 0, FooterBytes), footerMagic...)
 	buf = le.AppendUint32(buf, h.Crc)
 	buf = le.AppendUint32(buf, 0)
 	buf = le.AppendUint64(buf, uint64(h.FileBytes))

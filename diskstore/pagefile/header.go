@@ -5,10 +5,10 @@ import (
 	"math"
 )
 
-// HeaderSize returns how many bytes the header region of a file takes, padding
+// headerSize returns how many bytes the header region of a file takes, padding
 // included, from the file's first FixedBytes bytes and its true size. It bounds
 // what is read before the checksum can be trusted.
-func HeaderSize(fixed []byte, fileBytes int64) (int64, error) {
+func headerSize(fixed []byte, fileBytes int64) (int64, error) {
 	if len(fixed) < FixedBytes {
 		return 0, Damaged("file is %d bytes, shorter than a header", fileBytes)
 	}
@@ -16,18 +16,18 @@ func HeaderSize(fixed []byte, fileBytes int64) (int64, error) {
 		return 0, Damaged("magic is %q", fixed[:8])
 	}
 	size := int64(binary.LittleEndian.Uint32(fixed[132:]))
-	if size < FixedBytes+CrcBytes || size > MaxHeaderBytes || AlignUp(size) > fileBytes {
+	if size < FixedBytes+crcBytes || size > maxHeaderBytes || AlignUp(size) > fileBytes {
 		return 0, Damaged("header says it is %d bytes in a file of %d", size, fileBytes)
 	}
 	return AlignUp(size), nil
 }
 
-// DecodeHeader parses and checks a header region of exactly HeaderSize bytes of
+// decodeHeader parses and checks a header region of exactly headerSize bytes of
 // a file of fileBytes bytes. Every relation between fields that the format
 // fixes holds in a Header it returns. Besides region it needs less memory than
 // the file has bytes.
-func DecodeHeader(region []byte, fileBytes int64) (*Header, error) {
-	padded, err := HeaderSize(region, fileBytes)
+func decodeHeader(region []byte, fileBytes int64) (*Header, error) {
+	padded, err := headerSize(region, fileBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -36,14 +36,14 @@ func DecodeHeader(region []byte, fileBytes int64) (*Header, error) {
 	}
 	le := binary.LittleEndian
 	size := int(le.Uint32(region[132:]))
-	crc := le.Uint32(region[size-CrcBytes:])
-	if sum := Checksum(region[:size-CrcBytes]); sum != crc {
+	crc := le.Uint32(region[size-crcBytes:])
+	if sum := Checksum(region[:size-crcBytes]); sum != crc {
 		return nil, Damaged("header checksum is %08x, want %08x", sum, crc)
 	}
 	if v := le.Uint32(region[8:]); v != Schema {
 		return nil, Mismatch("page has schema %d, this program reads %d", v, Schema)
 	}
-	if !AllZero(region[size:]) {
+	if !allZero(region[size:]) {
 		return nil, Damaged("padding after the header is not zero")
 	}
 	// Each section begins a block of its own; what its entry decodes to is smaller.
@@ -75,7 +75,7 @@ func (h *Header) decodeLists(header []byte) error {
 	pageTokens, tokens := le.Uint32(header[116:]), le.Uint32(header[120:])
 	media, sections := le.Uint32(header[124:]), le.Uint32(header[128:])
 	if pageTokens > MaxTokens || tokens < 1 || tokens > pageTokens || media > MaxMedia || sections > MaxSections ||
-		HeaderBytes(int(tokens), int(media), int(sections)) != int64(len(header)) {
+		headerBytes(int(tokens), int(media), int(sections)) != int64(len(header)) {
 		return Damaged("header counts %d tokens of %d, %d media, %d sections in %d bytes",
 			tokens, pageTokens, media, sections, len(header))
 	}
@@ -88,8 +88,8 @@ func (h *Header) decodeLists(header []byte) error {
 	}
 	h.Media = make([]Media, media)
 	for i := range h.Media {
-		h.Media[i] = Media{Offset: le.Uint32(p), Hash: [32]byte(p[4:MediaBytes])}
-		p = p[MediaBytes:]
+		h.Media[i] = Media{Offset: le.Uint32(p), Hash: [32]byte(p[4:mediaBytes])}
+		p = p[mediaBytes:]
 	}
 	h.Sections = make([]StoredSection, sections)
 	for i := range h.Sections {
@@ -106,7 +106,7 @@ func (h *Header) decodeLists(header []byte) error {
 			Raw:      int64(le.Uint64(p[28:])),
 			CRC:      le.Uint32(p[36:]),
 		}
-		p = p[TableBytes:]
+		p = p[tableBytes:]
 	}
 	return nil
 }
@@ -120,8 +120,8 @@ func (h *Header) check(flags, payload, reserved uint32, fileBytes int64) error {
 	switch {
 	case flags != wantFlags || reserved != 0:
 		return Damaged("flags are %#x, reserved %#x", flags, reserved)
-	case int64(payload) != h.PayloadOffset():
-		return Damaged("payload offset is %d, want %d", payload, h.PayloadOffset())
+	case int64(payload) != h.payloadOffset():
+		return Damaged("payload offset is %d, want %d", payload, h.payloadOffset())
 	case h.FileBytes != fileBytes:
 		return Damaged("header says the file is %d bytes, it is %d", h.FileBytes, fileBytes)
 	case h.Start%uint32(h.PageTokens) != 0 || uint64(h.Start)+uint64(len(h.Tokens)) > math.MaxUint32:
@@ -146,7 +146,7 @@ func (h *Header) checkSections() error {
 		return Damaged("%v", err)
 	}
 	h.Layout = layout
-	end := h.PayloadOffset()
+	end := h.payloadOffset()
 	for i := range h.Sections {
 		s := &h.Sections[i]
 		rawOK := s.Encoding == EncodingRaw && s.Stored == s.Raw

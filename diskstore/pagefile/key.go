@@ -51,7 +51,7 @@ type Media struct {
 func ChainKey(parent Key, tokens []int32, media []Media) Key {
 	// In steps, because a header is read into at most twice its file's memory.
 	le, h := binary.LittleEndian, sha256.New()
-	buf := make([]byte, 0, min(len(parent)+4*len(tokens)+MediaBytes*len(media)+8, keyStepBytes))
+	buf := make([]byte, 0, min(len(parent)+4*len(tokens)+mediaBytes*len(media)+8, keyStepBytes))
 	room := func(n int) {
 		if len(buf)+n > keyStepBytes {
 			h.Write(buf)
@@ -64,7 +64,7 @@ func ChainKey(parent Key, tokens []int32, media []Media) Key {
 		buf = le.AppendUint32(buf, uint32(t))
 	}
 	for _, m := range media {
-		room(MediaBytes)
+		room(mediaBytes)
 		buf = le.AppendUint32(buf, m.Offset)
 		buf = append(buf, m.Hash[:]...)
 	}

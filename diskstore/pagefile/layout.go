@@ -61,7 +61,7 @@ const (
 	MaxTokens      = 1 << 16 // tokens per page
 	MaxSections    = 1 << 13 // sections per page
 	MaxMedia       = 1 << 12 // media items per page
-	MaxRowBytes    = 1 << 24 // bytes of a row
+	maxRowBytes    = 1 << 24 // bytes of a row
 	MaxLayoutBytes = 1 << 36 // bytes of all sections with their padding
 )
 
@@ -90,7 +90,7 @@ func NewLayout(sections []Section, tokens int) (Layout, error) {
 	var end int64
 	for i, s := range sections {
 		id := Section{Group: s.Group, Layer: s.Layer, Kind: s.Kind}
-		if s.Kind > KindCell || s.RowBytes < 1 || s.RowBytes > MaxRowBytes || seen[id] {
+		if s.Kind > KindCell || s.RowBytes < 1 || s.RowBytes > maxRowBytes || seen[id] {
 			return Layout{}, fmt.Errorf("lay out section %d (group %d layer %d %v, %d bytes per row): %w",
 				i, s.Group, s.Layer, s.Kind, s.RowBytes, ErrInvalidPage)
 		}

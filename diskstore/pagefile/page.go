@@ -54,14 +54,14 @@ func checkMedia(media []Media, tokens int) error {
 func (p *Page) ClearGaps() {
 	for i := range p.Layout.sections {
 		gap := p.Layout.Gap(p.Payload, i)
-		if !AllZero(gap) {
+		if !allZero(gap) {
 			clear(gap)
 		}
 	}
 }
 
-// AllZero reports whether every byte of p is zero.
-func AllZero(p []byte) bool {
+// allZero reports whether every byte of p is zero.
+func allZero(p []byte) bool {
 	for len(p) > 0 {
 		n := min(len(p), len(zeros))
 		if !bytes.Equal(p[:n], zeros[:n]) {

@@ -91,7 +91,7 @@ func (v *verifier) step(p []byte) (int, error) {
 	}
 	end := AlignUp(s.Offset + s.Stored)
 	p = p[:min(int64(len(p)), end-v.off)]
-	if !AllZero(p) {
+	if !allZero(p) {
 		return 0, Damaged("padding after section %d is not zero", v.section)
 	}
 	v.nextIfAligned(v.off + int64(len(p)))

@@ -47,7 +47,7 @@ func (s *Sweeper) Sweep(ctx context.Context, blob Source) (*Header, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.read(h.PayloadOffset())
+	s.read(h.payloadOffset())
 	for i := range h.Sections {
 		if err := s.Section(ctx, blob, h, i); err != nil {
 			return nil, err
@@ -91,7 +91,7 @@ func (s *Sweeper) Section(ctx context.Context, blob Source, h *Header, i int) er
 	if err := ReadFull(ctx, blob, gap, in.end); err != nil {
 		return err
 	}
-	if !AllZero(gap) {
+	if !allZero(gap) {
 		return Damaged("padding after section %d is not zero", i)
 	}
 	s.read(int64(len(gap)))

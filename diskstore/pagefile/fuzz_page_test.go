@@ -1,4 +1,4 @@
-package diskstore
+package pagefile
 
 import (
 	"bytes"
@@ -7,9 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-
-	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
 // fuzzFileBytes bounds what fuzzers make of a header: reading a larger file only
@@ -19,37 +16,37 @@ const fuzzFileBytes = 1 << 20
 // hasKind fails unless err is one of those that a bad file may give.
 func hasKind(t *testing.T, err error) {
 	t.Helper()
-	if !errors.Is(err, pagefile.ErrDamaged) && !errors.Is(err, pagefile.ErrMismatch) {
+	if !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrMismatch) {
 		t.Fatalf("error %v has no kind", err)
 	}
 }
 
 // readBothWays reads a file as a page is read and as it is verified. The first
 // accepts only what the second does.
-func readBothWays(t *testing.T, file []byte) (*pagefile.Header, []byte) {
+func readBothWays(t *testing.T, file []byte) (*Header, []byte) {
 	t.Helper()
-	h, err := pagefile.ReadHeader(ctx, memBlob(file))
+	h, err := ReadHeader(ctx, memBlob(file))
 	if err != nil {
 		hasKind(t, err)
-		if _, err := pagefile.StreamPage(ctx, memBlob(file), nil); err == nil {
+		if _, err := StreamPage(ctx, memBlob(file), nil); err == nil {
 			t.Fatal("a file with a bad header passes as good")
 		}
 		return nil, nil
 	}
-	_, verr := pagefile.StreamPage(ctx, memBlob(file), nil)
+	_, verr := StreamPage(ctx, memBlob(file), nil)
 	if verr != nil {
 		hasKind(t, verr)
 	}
-	guarded := bytes.Repeat([]byte{0xaa}, h.Layout.Size()+2*pagefile.PageAlign)
-	buf := guarded[pagefile.PageAlign : pagefile.PageAlign+h.Layout.Size() : pagefile.PageAlign+h.Layout.Size()]
-	err = pagefile.ReadPayload(ctx, memBlob(file), h, h.All(), theCodec(t), buf)
+	guarded := bytes.Repeat([]byte{0xaa}, h.Layout.Size()+2*PageAlign)
+	buf := guarded[PageAlign : PageAlign+h.Layout.Size() : PageAlign+h.Layout.Size()]
+	err = ReadPayload(ctx, memBlob(file), h, h.All(), theCodec(t), buf)
 	if err != nil {
 		hasKind(t, err)
 	}
 	if err == nil && verr != nil {
 		t.Fatalf("a file that is read does not verify: %v", verr)
 	}
-	for i := range pagefile.PageAlign {
+	for i := range PageAlign {
 		if guarded[i] != 0xaa || guarded[len(guarded)-1-i] != 0xaa {
 			t.Fatal("bytes beside the buffer were written")
 		}
@@ -63,7 +60,7 @@ func readBothWays(t *testing.T, file []byte) (*pagefile.Header, []byte) {
 // FuzzPageFile reads any bytes as a page. They get the checksums of a hostile
 // writer where they have a header and a footer.
 func FuzzPageFile(f *testing.F) {
-	files, err := filepath.Glob(filepath.Join(goldenDir, "*"+dir.PageExt))
+	files, err := filepath.Glob("../testdata/golden/*.kvp")
 	if err != nil || len(files) == 0 {
 		f.Fatal("no golden pages", err)
 	}
@@ -80,9 +77,9 @@ func FuzzPageFile(f *testing.F) {
 		if len(file) > fuzzFileBytes {
 			return
 		}
-		if seal && len(file) >= pagefile.FixedBytes+pagefile.FooterBytes {
+		if seal && len(file) >= FixedBytes+FooterBytes {
 			size := binary.LittleEndian.Uint32(file[132:])
-			if size >= pagefile.FixedBytes+pagefile.CrcBytes && int64(size) <= int64(len(file)-pagefile.FooterBytes) {
+			if size >= FixedBytes+crcBytes && int64(size) <= int64(len(file)-FooterBytes) {
 				reseal(file)
 			}
 		}
@@ -91,12 +88,12 @@ func FuzzPageFile(f *testing.F) {
 			return
 		}
 		// What was accepted is what its own rows give when they are written.
-		p := &pagefile.Page{Parent: h.Parent, Start: h.Start, Tokens: h.Tokens, Media: h.Media, Layout: h.Layout, Payload: buf}
+		p := &Page{Parent: h.Parent, Start: h.Start, Tokens: h.Tokens, Media: h.Media, Layout: h.Layout, Payload: buf}
 		if err := p.Check(h.PageTokens); err != nil {
 			t.Fatalf("a page that was read cannot be put: %v", err)
 		}
 		if h.Raw() {
-			e, err := pagefile.EncodePage(h.Fingerprint, h.PageTokens, p, nil)
+			e, err := EncodePage(h.Fingerprint, h.PageTokens, p, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -114,29 +111,29 @@ func FuzzTable(f *testing.F) {
 	p := fuzzPage()
 	for _, compress := range []bool{false, true} {
 		file := encodeFile(&testing.T{}, p, testTokens, compress)
-		at := int(pagefile.HeaderBytes(len(p.Tokens), len(p.Media), 0)) - pagefile.CrcBytes
-		f.Add(bytes.Clone(file[at : at+pagefile.TableBytes*p.Layout.Len()]))
+		at := int(headerBytes(len(p.Tokens), len(p.Media), 0)) - crcBytes
+		f.Add(bytes.Clone(file[at : at+tableBytes*p.Layout.Len()]))
 	}
 	file := encodeFile(&testing.T{}, p, testTokens, false)
 	f.Fuzz(func(t *testing.T, table []byte) {
-		n := len(table) / pagefile.TableBytes
+		n := len(table) / tableBytes
 		if n < 1 || n > 64 {
 			return
 		}
-		before := int(pagefile.HeaderBytes(len(p.Tokens), len(p.Media), 0)) - pagefile.CrcBytes
-		region := append(bytes.Clone(file[:before]), table[:n*pagefile.TableBytes]...)
-		size := pagefile.HeaderBytes(len(p.Tokens), len(p.Media), n)
-		region = append(region, make([]byte, pagefile.AlignUp(size)-int64(len(region)))...)
+		before := int(headerBytes(len(p.Tokens), len(p.Media), 0)) - crcBytes
+		region := append(bytes.Clone(file[:before]), table[:n*tableBytes]...)
+		size := headerBytes(len(p.Tokens), len(p.Media), n)
+		region = append(region, make([]byte, AlignUp(size)-int64(len(region)))...)
 		le := binary.LittleEndian
 		le.PutUint32(region[128:], uint32(n))
 		le.PutUint32(region[132:], uint32(size))
-		le.PutUint32(region[144:], uint32(pagefile.AlignUp(size)))
+		le.PutUint32(region[144:], uint32(AlignUp(size)))
 		// The file ends where the last section says.
-		last := region[before+(n-1)*pagefile.TableBytes:]
-		end := pagefile.AlignUp(int64(le.Uint64(last[12:])) + int64(le.Uint64(last[20:])))
-		le.PutUint64(region[136:], uint64(end+pagefile.FooterBytes))
+		last := region[before+(n-1)*tableBytes:]
+		end := AlignUp(int64(le.Uint64(last[12:])) + int64(le.Uint64(last[20:])))
+		le.PutUint64(region[136:], uint64(end+FooterBytes))
 		resealHeader(region)
-		h, err := pagefile.DecodeHeader(region, end+pagefile.FooterBytes)
+		h, err := decodeHeader(region, end+FooterBytes)
 		if err != nil {
 			hasKind(t, err)
 			return
@@ -148,18 +145,18 @@ func FuzzTable(f *testing.F) {
 			return
 		}
 		whole := append(region, make([]byte, h.FileBytes-int64(len(region)))...)
-		copy(whole[len(whole)-pagefile.FooterBytes:], h.Footer())
+		copy(whole[len(whole)-FooterBytes:], h.Footer())
 		readBothWays(t, whole)
 	})
 }
 
 // fuzzPage is a small page with everything in it.
-func fuzzPage() *pagefile.Page {
-	l, err := pagefile.NewLayout([]pagefile.Section{{Kind: pagefile.KindK, RowBytes: 24}, {Kind: pagefile.KindV, RowBytes: 24}, {Group: 3, Layer: 1, RowBytes: 5}}, 5)
+func fuzzPage() *Page {
+	l, err := NewLayout([]Section{{Kind: KindK, RowBytes: 24}, {Kind: KindV, RowBytes: 24}, {Group: 3, Layer: 1, RowBytes: 5}}, 5)
 	if err != nil {
 		panic(err)
 	}
-	p := &pagefile.Page{Parent: pagefile.Key{3}, Start: 8, Tokens: prompt(2, 5), Media: []pagefile.Media{{Offset: 2}}, Layout: l, Payload: make([]byte, l.Size())}
+	p := &Page{Parent: Key{3}, Start: 8, Tokens: prompt(2, 5), Media: []Media{{Offset: 2}}, Layout: l, Payload: make([]byte, l.Size())}
 	fillRows(l, p.Key(), p.Payload)
 	return p
 }
@@ -167,17 +164,17 @@ func fuzzPage() *pagefile.Page {
 // FuzzFooter puts any footer under a good page. Only its own is accepted.
 func FuzzFooter(f *testing.F) {
 	file := encodeFile(&testing.T{}, fuzzPage(), testTokens, false)
-	good := file[len(file)-pagefile.FooterBytes:]
+	good := file[len(file)-FooterBytes:]
 	f.Add(bytes.Clone(good), true)
-	f.Add([]byte(pagefile.FooterMagic), false)
+	f.Add([]byte(footerMagic), false)
 	f.Fuzz(func(t *testing.T, footer []byte, seal bool) {
-		whole := append(bytes.Clone(file[:len(file)-pagefile.FooterBytes]), footer...)
-		if n := len(whole); seal && len(footer) >= pagefile.FooterBytes {
-			binary.LittleEndian.PutUint32(whole[n-4:], pagefile.Checksum(whole[n-pagefile.FooterBytes:n-4]))
+		whole := append(bytes.Clone(file[:len(file)-FooterBytes]), footer...)
+		if n := len(whole); seal && len(footer) >= FooterBytes {
+			binary.LittleEndian.PutUint32(whole[n-4:], Checksum(whole[n-FooterBytes:n-4]))
 		}
 		_, buf := readBothWays(t, whole)
 		if accepted := buf != nil; accepted != bytes.Equal(whole, file) {
-			t.Fatalf("footer %x is accepted: %t", whole[len(file)-pagefile.FooterBytes:], accepted)
+			t.Fatalf("footer %x is accepted: %t", whole[len(file)-FooterBytes:], accepted)
 		}
 	})
 }
@@ -185,16 +182,16 @@ func FuzzFooter(f *testing.F) {
 // FuzzSection stores any bytes as a compressed section with good checksums.
 func FuzzSection(f *testing.F) {
 	const tokens, row = 16, 4096
-	c, err := pagefile.NewCodec()
+	c, err := NewCodec()
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(c.Enc.EncodeAll(make([]byte, tokens*row), nil))
-	f.Add(c.Enc.EncodeAll(bytes.Repeat([]byte("kv cache"), tokens*row/8), nil))
+	f.Add(c.enc.EncodeAll(make([]byte, tokens*row), nil))
+	f.Add(c.enc.EncodeAll(bytes.Repeat([]byte("kv cache"), tokens*row/8), nil))
 	f.Add(zstdFrame(1, -1, 20))
 	f.Add(zstdFrame(1000, 1<<40, 0))
 	f.Add(zstdFrame(1000, -1, 31))
-	sections := []pagefile.Section{{RowBytes: row}}
+	sections := []Section{{RowBytes: row}}
 	f.Fuzz(func(t *testing.T, stored []byte) {
 		if len(stored) == 0 || len(stored) >= tokens*row {
 			return

@@ -1,11 +1,9 @@
-package diskstore
+package pagefile
 
 import (
 	"bytes"
 	"errors"
 	"testing"
-
-	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // FuzzHeader checks that no header, however hostile, makes the decoder panic or
@@ -14,22 +12,22 @@ func FuzzHeader(f *testing.F) {
 	t := &testing.T{}
 	for _, compress := range []bool{false, true} {
 		for _, tokens := range []int{1, testTokens} {
-			file := encodeFile(t, pageOf(t, testFingerprint(1), 0, prompt(1, tokens), pagefile.Media{}), testTokens, compress)
+			file := encodeFile(t, pageOf(t, testSections, testFingerprint(1), prompt(1, tokens), Media{}), testTokens, compress)
 			f.Add(file[:4096], int64(len(file)))
 		}
 	}
-	f.Add([]byte(pagefile.PageMagic), int64(8))
+	f.Add([]byte(PageMagic), int64(8))
 	f.Add([]byte{}, int64(0))
 	f.Fuzz(func(t *testing.T, region []byte, fileBytes int64) {
-		if len(region) >= pagefile.FixedBytes {
+		if len(region) >= FixedBytes {
 			// Let the fuzzer past the checksum.
-			if n, err := pagefile.HeaderSize(region, fileBytes); err == nil && n == int64(len(region)) {
+			if n, err := headerSize(region, fileBytes); err == nil && n == int64(len(region)) {
 				resealHeader(region)
 			}
 		}
-		h, err := pagefile.DecodeHeader(region, fileBytes)
+		h, err := decodeHeader(region, fileBytes)
 		if err != nil {
-			if !errors.Is(err, pagefile.ErrDamaged) && !errors.Is(err, pagefile.ErrMismatch) {
+			if !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrMismatch) {
 				t.Fatalf("error %v has no kind", err)
 			}
 			return
@@ -42,16 +40,16 @@ func FuzzHeader(f *testing.F) {
 
 // FuzzDecode checks that no compressed section writes outside its rows.
 func FuzzDecode(f *testing.F) {
-	c, err := pagefile.NewCodec()
+	c, err := NewCodec()
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(c.Enc.EncodeAll(make([]byte, 100), nil))
-	f.Add(c.Enc.EncodeAll(bytes.Repeat([]byte("ab"), 1000), nil))
+	f.Add(c.enc.EncodeAll(make([]byte, 100), nil))
+	f.Add(c.enc.EncodeAll(bytes.Repeat([]byte("ab"), 1000), nil))
 	f.Fuzz(func(t *testing.T, stored []byte) {
 		buf := bytes.Repeat([]byte{0xaa}, 300)
 		err := c.Decode(stored, buf[100:200])
-		if err != nil && !errors.Is(err, pagefile.ErrDamaged) {
+		if err != nil && !errors.Is(err, ErrDamaged) {
 			t.Fatalf("error %v has no kind", err)
 		}
 		for i, b := range buf {

@@ -1,4 +1,4 @@
-package diskstore
+package pagefile
 
 import (
 	"bytes"
@@ -14,19 +14,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/kvtier/kvtier/diskstore/inspect"
-	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// memBlob is a Blob in memory.
+// memBlob is a Source in memory.
 type memBlob []byte
 
-func (m memBlob) Info() tier.Info { return tier.Info{Bytes: m.Size()} }
-func (m memBlob) Size() int64     { return int64(len(m)) }
-func (m memBlob) Close()          {}
+func (m memBlob) Size() int64 { return int64(len(m)) }
 func (m memBlob) ReadAt(_ context.Context, p []byte, off int64) error {
 	n, err := bytes.NewReader(m).ReadAt(p, off)
 	if n == len(p) {
@@ -36,14 +29,14 @@ func (m memBlob) ReadAt(_ context.Context, p []byte, off int64) error {
 }
 
 // encodeFile returns a page's file.
-func encodeFile(t testing.TB, p *pagefile.Page, pageTokens int, compress bool) []byte {
+func encodeFile(t testing.TB, p *Page, pageTokens int, compress bool) []byte {
 	t.Helper()
-	var c *pagefile.Codec
+	var c *Codec
 	if compress {
 		c = theCodec(t)
 	}
 	p.ClearGaps()
-	e, err := pagefile.EncodePage(testFingerprint(1), pageTokens, p, c)
+	e, err := EncodePage(testFingerprint(1), pageTokens, p, c)
 	require.NoError(t, err)
 	var file bytes.Buffer
 	require.NoError(t, e.WriteTo(func(b []byte) error { _, err := file.Write(b); return err }))
@@ -51,29 +44,29 @@ func encodeFile(t testing.TB, p *pagefile.Page, pageTokens int, compress bool) [
 	return file.Bytes()
 }
 
-func theCodec(t testing.TB) *pagefile.Codec {
-	c, err := pagefile.NewCodec()
+func theCodec(t testing.TB) *Codec {
+	c, err := NewCodec()
 	require.NoError(t, err)
 	return c
 }
 
 // readFile is what Read does with a file, and VerifyFile.
-func readFile(t testing.TB, file []byte, l pagefile.Layout, buf []byte) (*pagefile.Header, error) {
-	h, err := pagefile.ReadHeader(ctx, memBlob(file))
+func readFile(t testing.TB, file []byte, l Layout, buf []byte) (*Header, error) {
+	h, err := ReadHeader(ctx, memBlob(file))
 	if err != nil {
 		return nil, err
 	}
 	if !h.Layout.Equal(l) {
-		return nil, pagefile.ErrMismatch
+		return nil, ErrMismatch
 	}
-	return h, pagefile.ReadPayload(ctx, memBlob(file), h, h.All(), theCodec(t), buf)
+	return h, ReadPayload(ctx, memBlob(file), h, h.All(), theCodec(t), buf)
 }
 
 func TestFormatRoundTrip(t *testing.T) {
 	for _, pageTokens := range []int{1, 255, 256} {
 		for _, tokens := range []int{1, pageTokens/2 + 1, pageTokens} {
 			for _, compress := range []bool{false, true} {
-				p := pageOf(t, testFingerprint(1), 0, prompt(1, tokens), pagefile.Media{Offset: 0, Hash: [32]byte{7}})
+				p := pageOf(t, testSections, testFingerprint(1), prompt(1, tokens), Media{Offset: 0, Hash: [32]byte{7}})
 				file := encodeFile(t, p, pageTokens, compress)
 				buf := bytes.Repeat([]byte{0xaa}, p.Layout.Size())
 				h, err := readFile(t, file, p.Layout, buf)
@@ -83,10 +76,10 @@ func TestFormatRoundTrip(t *testing.T) {
 				require.Equal(t, p.Media, h.Media)
 				require.Equal(t, tokens < pageTokens, h.Tail())
 				if !compress {
-					at := h.PayloadOffset()
+					at := h.payloadOffset()
 					require.Equal(t, p.Payload, file[at:at+int64(p.Layout.Size())], "a raw payload is the layout's buffer")
 				}
-				_, err = pagefile.StreamPage(ctx, memBlob(file), nil)
+				_, err = StreamPage(ctx, memBlob(file), nil)
 				require.NoError(t, err)
 			}
 		}
@@ -94,8 +87,8 @@ func TestFormatRoundTrip(t *testing.T) {
 }
 
 func TestFormatGolden(t *testing.T) {
-	l := layoutOf(t, []pagefile.Section{{Group: 1, Layer: 2, Kind: pagefile.KindK, RowBytes: 3}, {Group: 1, Layer: 2, Kind: pagefile.KindV, RowBytes: 2}}, 2)
-	p := &pagefile.Page{Parent: pagefile.Key{0xaa}, Start: 4, Tokens: []int32{5, -1}, Media: []pagefile.Media{{Offset: 1, Hash: [32]byte{0xbb}}}, Layout: l, Payload: make([]byte, l.Size())}
+	l := layoutOf(t, []Section{{Group: 1, Layer: 2, Kind: KindK, RowBytes: 3}, {Group: 1, Layer: 2, Kind: KindV, RowBytes: 2}}, 2)
+	p := &Page{Parent: Key{0xaa}, Start: 4, Tokens: []int32{5, -1}, Media: []Media{{Offset: 1, Hash: [32]byte{0xbb}}}, Layout: l, Payload: make([]byte, l.Size())}
 	copy(l.Rows(p.Payload, 0), "abcdef")
 	copy(l.Rows(p.Payload, 1), "wxyz")
 	file := encodeFile(t, p, 4, false)
@@ -103,7 +96,7 @@ func TestFormatGolden(t *testing.T) {
 	var lines []string
 	for at := 0; at < len(file); at += 16 {
 		line := file[at:min(at+16, len(file))]
-		if !pagefile.AllZero(line) {
+		if !allZero(line) {
 			lines = append(lines, hex.EncodeToString(binary.BigEndian.AppendUint16(nil, uint16(at)))+" "+hex.EncodeToString(line))
 		}
 	}
@@ -123,20 +116,20 @@ func TestFormatGolden(t *testing.T) {
 }
 
 // requireBad fails unless both ways of reading refuse the file.
-func requireBad(t *testing.T, file []byte, l pagefile.Layout, buf []byte, what string, at int) {
+func requireBad(t *testing.T, file []byte, l Layout, buf []byte, what string, at int) {
 	t.Helper()
-	if _, err := readFile(t, file, l, buf); !errors.Is(err, pagefile.ErrDamaged) {
+	if _, err := readFile(t, file, l, buf); !errors.Is(err, ErrDamaged) {
 		t.Fatalf("%s %d: read gives %v", what, at, err)
 	}
-	if _, err := pagefile.StreamPage(ctx, memBlob(file), nil); !errors.Is(err, pagefile.ErrDamaged) {
+	if _, err := StreamPage(ctx, memBlob(file), nil); !errors.Is(err, ErrDamaged) {
 		t.Fatalf("%s %d: verify gives %v", what, at, err)
 	}
 }
 
 // smallPage has few bytes, so that all of them can be tried.
-func smallPage(t *testing.T) *pagefile.Page {
-	l := layoutOf(t, []pagefile.Section{{Layer: 0, Kind: pagefile.KindK, RowBytes: 40}, {Layer: 0, Kind: pagefile.KindV, RowBytes: 40}}, 5)
-	p := &pagefile.Page{Parent: pagefile.Key{3}, Start: 8, Tokens: prompt(2, 5), Media: []pagefile.Media{{Offset: 2}}, Layout: l, Payload: make([]byte, l.Size())}
+func smallPage(t *testing.T) *Page {
+	l := layoutOf(t, []Section{{Layer: 0, Kind: KindK, RowBytes: 40}, {Layer: 0, Kind: KindV, RowBytes: 40}}, 5)
+	p := &Page{Parent: Key{3}, Start: 8, Tokens: prompt(2, 5), Media: []Media{{Offset: 2}}, Layout: l, Payload: make([]byte, l.Size())}
 	for i := range l.Len() {
 		copy(l.Rows(p.Payload, i), bytes.Repeat([]byte("kv cache "), 23))
 	}
@@ -153,18 +146,18 @@ func TestFormatEveryBitOfHeaderTableAndFooter(t *testing.T) {
 			requireBad(t, file, p.Layout, buf, "bit of byte", at)
 			file[at] ^= 1 << bit
 		}
-		for at := range int(pagefile.HeaderBytes(5, 1, 2)) {
+		for at := range int(headerBytes(5, 1, 2)) {
 			for bit := range 8 {
 				flip(at, bit)
 			}
 		}
-		for at := len(file) - pagefile.FooterBytes; at < len(file); at++ {
+		for at := len(file) - FooterBytes; at < len(file); at++ {
 			for bit := range 8 {
 				flip(at, bit)
 			}
 		}
 		// All padding and all sections, one bit of each byte.
-		for at := int(pagefile.HeaderBytes(5, 1, 2)); at < len(file)-pagefile.FooterBytes; at++ {
+		for at := int(headerBytes(5, 1, 2)); at < len(file)-FooterBytes; at++ {
 			flip(at, at%8)
 		}
 		_, err := readFile(t, file, p.Layout, buf)
@@ -175,12 +168,12 @@ func TestFormatEveryBitOfHeaderTableAndFooter(t *testing.T) {
 func TestFormatRandomPayloadBits(t *testing.T) {
 	const flips = 10_000
 	rng := rand.New(rand.NewPCG(1, 2))
-	p := pageOf(t, pagefile.Key{3}, 8, prompt(2, testTokens))
+	p := pageOf(t, testSections, Key{3}, prompt(2, testTokens))
 	for _, compress := range []bool{false, true} {
 		file := encodeFile(t, p, testTokens, compress)
-		h, err := pagefile.ReadHeader(ctx, memBlob(file))
+		h, err := ReadHeader(ctx, memBlob(file))
 		require.NoError(t, err)
-		at0 := int(h.PayloadOffset())
+		at0 := int(h.payloadOffset())
 		buf := make([]byte, p.Layout.Size())
 		for range flips / 2 {
 			at, bit := at0+rng.IntN(len(file)-at0), rng.IntN(8)
@@ -207,32 +200,32 @@ func TestFormatEveryTruncation(t *testing.T) {
 func reseal(file []byte) {
 	le := binary.LittleEndian
 	crc := resealHeader(file)
-	foot := file[len(file)-pagefile.FooterBytes:]
+	foot := file[len(file)-FooterBytes:]
 	le.PutUint32(foot[8:], crc)
-	le.PutUint32(foot[28:], pagefile.Checksum(foot[:28]))
+	le.PutUint32(foot[28:], Checksum(foot[:28]))
 }
 
 // resealHeader puts the right checksum into a header and returns it.
 func resealHeader(header []byte) uint32 {
 	le := binary.LittleEndian
 	size := le.Uint32(header[132:])
-	crc := pagefile.Checksum(header[:size-pagefile.CrcBytes])
-	le.PutUint32(header[size-pagefile.CrcBytes:], crc)
+	crc := Checksum(header[:size-crcBytes])
+	le.PutUint32(header[size-crcBytes:], crc)
 	return crc
 }
 
 func TestFormatHostileHeaders(t *testing.T) {
 	le := binary.LittleEndian
-	table := pagefile.FixedBytes + 4*5 + pagefile.MediaBytes
+	table := FixedBytes + 4*5 + mediaBytes
 	tests := map[string]func(f []byte){
 		"unknown flag":       func(f []byte) { f[12] |= 2 },
 		"tail flag missing":  func(f []byte) { f[12] = 0 },
 		"reserved":           func(f []byte) { f[148] = 1 },
 		"key":                func(f []byte) { f[48]++ },
 		"parent":             func(f []byte) { f[80]++ },
-		"token":              func(f []byte) { f[pagefile.FixedBytes]++ },
-		"media hash":         func(f []byte) { f[pagefile.FixedBytes+4*5+4]++ },
-		"media beyond page":  func(f []byte) { f[pagefile.FixedBytes+4*5] = 5 },
+		"token":              func(f []byte) { f[FixedBytes]++ },
+		"media hash":         func(f []byte) { f[FixedBytes+4*5+4]++ },
+		"media beyond page":  func(f []byte) { f[FixedBytes+4*5] = 5 },
 		"start off boundary": func(f []byte) { f[112]++ },
 		"page tokens huge":   func(f []byte) { le.PutUint32(f[116:], 1<<31) },
 		"page tokens zero":   func(f []byte) { le.PutUint32(f[116:], 0) },
@@ -242,7 +235,7 @@ func TestFormatHostileHeaders(t *testing.T) {
 		"file size":          func(f []byte) { le.PutUint64(f[136:], 1<<62) },
 		"payload offset":     func(f []byte) { le.PutUint32(f[144:], 8192) },
 		"kind":               func(f []byte) { f[table+4] = 2 },
-		"two sections alike": func(f []byte) { f[table+pagefile.TableBytes+4] = 0 },
+		"two sections alike": func(f []byte) { f[table+tableBytes+4] = 0 },
 		"encoding":           func(f []byte) { f[table+5] = 2 },
 		"entry reserved":     func(f []byte) { f[table+6] = 1 },
 		"row bytes huge":     func(f []byte) { le.PutUint32(f[table+8:], 1<<31) },
@@ -266,8 +259,8 @@ func TestFormatHostileHeaders(t *testing.T) {
 		file := encodeFile(t, p, testTokens, true)
 		file[8] = 2
 		reseal(file)
-		_, err := pagefile.ReadHeader(ctx, memBlob(file))
-		require.ErrorIs(t, err, pagefile.ErrMismatch)
+		_, err := ReadHeader(ctx, memBlob(file))
+		require.ErrorIs(t, err, ErrMismatch)
 	})
 }
 
@@ -275,19 +268,19 @@ func TestFormatHostileHeaders(t *testing.T) {
 // than it says.
 func TestFormatBomb(t *testing.T) {
 	c := theCodec(t)
-	bomb := c.Enc.EncodeAll(make([]byte, 64<<20), nil)
+	bomb := c.enc.EncodeAll(make([]byte, 64<<20), nil)
 	rows := make([]byte, 4096, 16384)
 	for i := range rows {
 		rows[i] = 1
 	}
-	require.ErrorIs(t, c.Decode(bomb, rows), pagefile.ErrDamaged)
-	require.True(t, pagefile.AllZero(rows[len(rows):cap(rows)]), "nothing is written beyond the rows")
+	require.ErrorIs(t, c.Decode(bomb, rows), ErrDamaged)
+	require.True(t, allZero(rows[len(rows):cap(rows)]), "nothing is written beyond the rows")
 	allocated := testing.AllocsPerRun(1, func() { _ = c.Decode(bomb, rows) })
 	require.Less(t, allocated, 1000.0)
 
-	short := c.Enc.EncodeAll(make([]byte, 100), nil)
-	require.ErrorIs(t, c.Decode(short, rows), pagefile.ErrDamaged)
-	require.ErrorIs(t, c.Decode([]byte("not zstd"), rows), pagefile.ErrDamaged)
+	short := c.enc.EncodeAll(make([]byte, 100), nil)
+	require.ErrorIs(t, c.Decode(short, rows), ErrDamaged)
+	require.ErrorIs(t, c.Decode([]byte("not zstd"), rows), ErrDamaged)
 }
 
 // TestCompressionGainsOnFloats uses rows as models make them: no two alike, a
@@ -305,8 +298,8 @@ func TestCompressionGainsOnFloats(t *testing.T) {
 }
 
 func TestFormatMemoryIsBounded(t *testing.T) {
-	l := layoutOf(t, []pagefile.Section{{Kind: pagefile.KindK, RowBytes: 8192}, {Kind: pagefile.KindV, RowBytes: 8192}}, 256)
-	p := &pagefile.Page{Parent: testFingerprint(1), Tokens: prompt(1, 256), Layout: l, Payload: make([]byte, l.Size())}
+	l := layoutOf(t, []Section{{Kind: KindK, RowBytes: 8192}, {Kind: KindV, RowBytes: 8192}}, 256)
+	p := &Page{Parent: testFingerprint(1), Tokens: prompt(1, 256), Layout: l, Payload: make([]byte, l.Size())}
 	for i := range p.Payload {
 		p.Payload[i] = byte(i * i >> 3)
 	}
@@ -322,63 +315,43 @@ func TestFormatMemoryIsBounded(t *testing.T) {
 	require.LessOrEqual(t, result.AllocedBytesPerOp(), int64(l.Size())+256<<10, "besides the buffer at most one page")
 }
 
-func TestVerifyAndInspectFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "x.kvp")
-	p := smallPage(t)
-	file := encodeFile(t, p, testTokens, true)
-	require.NoError(t, os.WriteFile(path, file, 0o600))
-	h, err := verifyFile(ctx, vfs.OS, path)
-	require.NoError(t, err)
-	require.Equal(t, p.Key(), h.Key)
-	require.True(t, h.Layout.Equal(p.Layout))
-
-	file[len(file)-pagefile.FooterBytes-1] ^= 1
-	require.NoError(t, os.WriteFile(path, file, 0o600))
-	_, err = verifyFile(ctx, vfs.OS, path)
-	require.ErrorIs(t, err, pagefile.ErrDamaged)
-	_, err = inspect.InspectFile(vfs.OS, path)
-	require.NoError(t, err, "the header is good")
-	_, err = inspect.InspectFile(vfs.OS, path+"x")
-	require.ErrorIs(t, err, tier.ErrNotFound)
-}
-
 // TestStreamPageCopies feeds pages larger than a step through the verifier.
 func TestStreamPageCopies(t *testing.T) {
-	l := layoutOf(t, []pagefile.Section{{Kind: pagefile.KindK, RowBytes: 5000}, {Kind: pagefile.KindV, RowBytes: 4096}}, 300)
-	p := &pagefile.Page{Parent: testFingerprint(1), Tokens: prompt(1, 300), Layout: l, Payload: make([]byte, l.Size())}
+	l := layoutOf(t, []Section{{Kind: KindK, RowBytes: 5000}, {Kind: KindV, RowBytes: 4096}}, 300)
+	p := &Page{Parent: testFingerprint(1), Tokens: prompt(1, 300), Layout: l, Payload: make([]byte, l.Size())}
 	fillRows(l, p.Key(), p.Payload)
 	for _, compress := range []bool{false, true} {
 		file := encodeFile(t, p, 300, compress)
-		require.Greater(t, len(file), pagefile.StepBytes)
+		require.Greater(t, len(file), StepBytes)
 		var out bytes.Buffer
-		_, err := pagefile.StreamPage(ctx, memBlob(file), func(b []byte) error { _, err := out.Write(b); return err })
+		_, err := StreamPage(ctx, memBlob(file), func(b []byte) error { _, err := out.Write(b); return err })
 		require.NoError(t, err)
 		require.Equal(t, file, out.Bytes())
-		_, err = pagefile.StreamPage(ctx, memBlob(file), func([]byte) error { return io.ErrShortWrite })
+		_, err = StreamPage(ctx, memBlob(file), func([]byte) error { return io.ErrShortWrite })
 		require.ErrorIs(t, err, io.ErrShortWrite)
 	}
 }
 
 func TestLayoutBounds(t *testing.T) {
-	k := pagefile.Section{RowBytes: 16}
+	k := Section{RowBytes: 16}
 	for name, tc := range map[string]struct {
-		sections []pagefile.Section
+		sections []Section
 		tokens   int
 	}{
-		"no tokens":     {[]pagefile.Section{k}, 0},
-		"tokens":        {[]pagefile.Section{k}, pagefile.MaxTokens + 1},
+		"no tokens":     {[]Section{k}, 0},
+		"tokens":        {[]Section{k}, MaxTokens + 1},
 		"no sections":   {nil, 1},
-		"twice":         {[]pagefile.Section{k, k}, 1},
-		"no rows":       {[]pagefile.Section{{}}, 1},
-		"row bytes":     {[]pagefile.Section{{RowBytes: pagefile.MaxRowBytes + 1}}, 1},
-		"kind":          {[]pagefile.Section{{RowBytes: 1, Kind: pagefile.KindCell + 1}}, 1},
-		"total":         {[]pagefile.Section{{RowBytes: pagefile.MaxRowBytes}, {Layer: 1, RowBytes: pagefile.MaxRowBytes}}, pagefile.MaxTokens},
-		"section count": {make([]pagefile.Section, pagefile.MaxSections+1), 1},
+		"twice":         {[]Section{k, k}, 1},
+		"no rows":       {[]Section{{}}, 1},
+		"row bytes":     {[]Section{{RowBytes: maxRowBytes + 1}}, 1},
+		"kind":          {[]Section{{RowBytes: 1, Kind: KindCell + 1}}, 1},
+		"total":         {[]Section{{RowBytes: maxRowBytes}, {Layer: 1, RowBytes: maxRowBytes}}, MaxTokens},
+		"section count": {make([]Section, MaxSections+1), 1},
 	} {
-		_, err := pagefile.NewLayout(tc.sections, tc.tokens)
-		require.ErrorIs(t, err, pagefile.ErrInvalidPage, name)
+		_, err := NewLayout(tc.sections, tc.tokens)
+		require.ErrorIs(t, err, ErrInvalidPage, name)
 	}
-	l := layoutOf(t, []pagefile.Section{{RowBytes: 3}, {Layer: 1, RowBytes: 4096}}, 2)
+	l := layoutOf(t, []Section{{RowBytes: 3}, {Layer: 1, RowBytes: 4096}}, 2)
 	require.Equal(t, 3*4096, l.Size())
 	buf := make([]byte, l.Size())
 	require.Len(t, l.Rows(buf, 0), 6)
@@ -388,18 +361,18 @@ func TestLayoutBounds(t *testing.T) {
 }
 
 func TestKeys(t *testing.T) {
-	k := pagefile.Key{1, 0xab}
-	got, err := pagefile.ParseKey(k.String())
+	k := Key{1, 0xab}
+	got, err := ParseKey(k.String())
 	require.NoError(t, err)
 	require.Equal(t, k, got)
 	for _, bad := range []string{"", "ab", k.String() + "00", "zz" + k.String()[2:], "AB" + k.String()[2:]} {
-		_, err := pagefile.ParseKey(bad)
+		_, err := ParseKey(bad)
 		require.Error(t, err, bad)
 	}
 	// Media must not be confused with the tokens it could be read as.
-	m := pagefile.Media{Offset: 7}
+	m := Media{Offset: 7}
 	tokens := append(prompt(1, 3), 7, 0, 0, 0, 0, 0, 0, 0, 0)
-	require.NotEqual(t, pagefile.ChainKey(k, tokens[:3], []pagefile.Media{m}), pagefile.ChainKey(k, tokens, nil))
-	require.NotEqual(t, pagefile.ChainKey(k, tokens, nil), pagefile.ChainKey(pagefile.Key{2}, tokens, nil))
-	require.Equal(t, "c44876f5", pagefile.ChainKey(pagefile.Key{}, []int32{1, 2, 3}, []pagefile.Media{m}).String()[:8], "keys on disk must keep their meaning")
+	require.NotEqual(t, ChainKey(k, tokens[:3], []Media{m}), ChainKey(k, tokens, nil))
+	require.NotEqual(t, ChainKey(k, tokens, nil), ChainKey(Key{2}, tokens, nil))
+	require.Equal(t, "c44876f5", ChainKey(Key{}, []int32{1, 2, 3}, []Media{m}).String()[:8], "keys on disk must keep their meaning")
 }

@@ -1,4 +1,4 @@
-package diskstore
+package pagefile
 
 import (
 	"bytes"
@@ -7,12 +7,11 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/stretchr/testify/require"
 )
 
-func aSweeper(t testing.TB) *pagefile.Sweeper {
-	s, err := pagefile.NewSweeper(nil)
+func aSweeper(t testing.TB) *Sweeper {
+	s, err := NewSweeper(nil)
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 	return s
@@ -25,10 +24,10 @@ func TestSweepFindsEveryBitAndTruncation(t *testing.T) {
 		for at := range file {
 			file[at] ^= 1 << (at % 8)
 			_, err := s.Sweep(ctx, memBlob(file))
-			require.ErrorIs(t, err, pagefile.ErrDamaged, "bit of byte %d", at)
+			require.ErrorIs(t, err, ErrDamaged, "bit of byte %d", at)
 			file[at] ^= 1 << (at % 8)
 			_, err = s.Sweep(ctx, memBlob(file[:at]))
-			require.ErrorIs(t, err, pagefile.ErrDamaged, "truncation to %d", at)
+			require.ErrorIs(t, err, ErrDamaged, "truncation to %d", at)
 		}
 		_, err := s.Sweep(ctx, memBlob(file))
 		require.NoError(t, err, "a sweeper goes on after damage")
@@ -40,18 +39,18 @@ func TestSweepFindsEveryBitAndTruncation(t *testing.T) {
 func withStored(t testing.TB, stored []byte) []byte {
 	t.Helper()
 	p := smallPage(t.(*testing.T))
-	h, err := pagefile.ReadHeader(ctx, memBlob(encodeFile(t, p, testTokens, true)))
+	h, err := ReadHeader(ctx, memBlob(encodeFile(t, p, testTokens, true)))
 	require.NoError(t, err)
 	first := &h.Sections[0]
-	require.Equal(t, pagefile.EncodingZstd, first.Encoding)
-	first.Stored, first.CRC = int64(len(stored)), pagefile.Checksum(stored)
+	require.Equal(t, EncodingZstd, first.Encoding)
+	first.Stored, first.CRC = int64(len(stored)), Checksum(stored)
 	for i := range h.Sections[1:] {
 		s := &h.Sections[1+i]
-		*s = pagefile.StoredSection{Section: s.Section, Raw: s.Raw, Stored: s.Raw, CRC: pagefile.Checksum(h.Layout.Rows(p.Payload, 1+i))}
+		*s = StoredSection{Section: s.Section, Raw: s.Raw, Stored: s.Raw, CRC: Checksum(h.Layout.Rows(p.Payload, 1+i))}
 	}
 	h.Place()
-	e := &pagefile.EncodedPage{Header: h, Head: h.Encode(), Body: [][]byte{stored, h.Layout.Rows(p.Payload, 1)}}
-	e.Foot = h.Footer()
+	e := &EncodedPage{Header: h, head: h.Encode(), body: [][]byte{stored, h.Layout.Rows(p.Payload, 1)}}
+	e.foot = h.Footer()
 	var file bytes.Buffer
 	require.NoError(t, e.WriteTo(func(b []byte) error { _, err := file.Write(b); return err }))
 	return file.Bytes()
@@ -70,7 +69,7 @@ func TestSweepDecompresses(t *testing.T) {
 		"no zstd":    []byte("no zstd at all"),
 		"too few":    c.Encode(rows[:150]),
 		"too many":   c.Encode(append(bytes.Clone(rows), rows...)),
-		"bomb":       c.Enc.EncodeAll(make([]byte, 8<<20), nil)[:100],
+		"bomb":       c.enc.EncodeAll(make([]byte, 8<<20), nil)[:100],
 		"trailing":   append(bytes.Clone(good), 1, 2, 3),
 		"cut":        good[:len(good)-3],
 		"two frames": append(c.Encode(rows[:100]), c.Encode(rows[100:])...),
@@ -79,15 +78,15 @@ func TestSweepDecompresses(t *testing.T) {
 			continue // raw would be smaller, so the header would be refused
 		}
 		file := withStored(t, stored)
-		_, verr := pagefile.StreamPage(ctx, memBlob(file), nil)
+		_, verr := StreamPage(ctx, memBlob(file), nil)
 		require.NoError(t, verr, "%s: checksums are right", what)
 		_, err := s.Sweep(ctx, memBlob(file))
-		h, herr := pagefile.ReadHeader(ctx, memBlob(file))
+		h, herr := ReadHeader(ctx, memBlob(file))
 		require.NoError(t, herr)
-		rerr := pagefile.ReadPayload(ctx, memBlob(file), h, h.All(), c, make([]byte, h.Layout.Size()))
+		rerr := ReadPayload(ctx, memBlob(file), h, h.All(), c, make([]byte, h.Layout.Size()))
 		require.Equal(t, rerr == nil, err == nil, "%s: a sweep says %v, a read %v", what, err, rerr)
 		if err != nil {
-			require.ErrorIs(t, err, pagefile.ErrDamaged, what)
+			require.ErrorIs(t, err, ErrDamaged, what)
 		}
 	}
 }
@@ -96,16 +95,16 @@ func TestSweepDecompresses(t *testing.T) {
 func TestSweepMemoryIsBounded(t *testing.T) {
 	c := theCodec(t)
 	const raw = 64 << 20
-	stored := c.Enc.EncodeAll(make([]byte, raw), nil)
-	l := layoutOf(t, []pagefile.Section{{Kind: pagefile.KindK, RowBytes: raw / testTokens}}, testTokens)
-	h := &pagefile.Header{
+	stored := c.enc.EncodeAll(make([]byte, raw), nil)
+	l := layoutOf(t, []Section{{Kind: KindK, RowBytes: raw / testTokens}}, testTokens)
+	h := &Header{
 		Fingerprint: testFingerprint(1), Parent: testFingerprint(1), PageTokens: testTokens, Tokens: prompt(1, testTokens), Layout: l,
-		Sections: []pagefile.StoredSection{{Section: l.Sections()[0], Encoding: pagefile.EncodingZstd, Stored: int64(len(stored)), Raw: raw, CRC: pagefile.Checksum(stored)}},
+		Sections: []StoredSection{{Section: l.Sections()[0], Encoding: EncodingZstd, Stored: int64(len(stored)), Raw: raw, CRC: Checksum(stored)}},
 	}
-	h.Key = pagefile.ChainKey(h.Parent, h.Tokens, nil)
+	h.Key = ChainKey(h.Parent, h.Tokens, nil)
 	h.Place()
-	e := &pagefile.EncodedPage{Header: h, Head: h.Encode(), Body: [][]byte{stored}}
-	e.Foot = h.Footer()
+	e := &EncodedPage{Header: h, head: h.Encode(), body: [][]byte{stored}}
+	e.foot = h.Footer()
 	var file bytes.Buffer
 	require.NoError(t, e.WriteTo(func(b []byte) error { _, err := file.Write(b); return err }))
 	s := aSweeper(t)
@@ -126,6 +125,6 @@ func TestSweepRefusesHugeWindows(t *testing.T) {
 	stored = append(stored, 0x00, 21<<3, 0x01, 0x00, 0x00)
 	_, err := aSweeper(t).Sweep(ctx, memBlob(withStored(t, stored)))
 	require.Error(t, err)
-	require.False(t, errors.Is(err, pagefile.ErrDamaged), "%v", err)
+	require.False(t, errors.Is(err, ErrDamaged), "%v", err)
 	require.ErrorContains(t, err, "128 MiB")
 }

@@ -1,0 +1,115 @@
+package pagefile
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// manySections returns n sections of one byte per row.
+func manySections(n int) []Section {
+	sections := make([]Section, n)
+	for i := range sections {
+		sections[i] = Section{Group: uint16(i >> 8), Layer: uint16(i & 0xff), RowBytes: 1}
+	}
+	return sections
+}
+
+func TestLimitsOfALayout(t *testing.T) {
+	for name, tc := range map[string]struct {
+		sections []Section
+		tokens   int
+		ok       bool
+	}{
+		"most tokens":       {manySections(1), MaxTokens, true},
+		"too many tokens":   {manySections(1), MaxTokens + 1, false},
+		"one token":         {manySections(1), 1, true},
+		"no token":          {manySections(1), 0, false},
+		"most sections":     {manySections(MaxSections), 1, true},
+		"too many sections": {manySections(MaxSections + 1), 1, false},
+		"no section":        {nil, 1, false},
+		"largest row":       {[]Section{{RowBytes: maxRowBytes}}, 1, true},
+		"too large a row":   {[]Section{{RowBytes: maxRowBytes + 1}}, 1, false},
+		"largest layout":    {[]Section{{RowBytes: MaxLayoutBytes / MaxTokens}}, MaxTokens, true},
+		"too large a layout": {
+			[]Section{{RowBytes: MaxLayoutBytes / MaxTokens}, {Layer: 1, RowBytes: 1}}, MaxTokens, false,
+		},
+	} {
+		_, err := NewLayout(tc.sections, tc.tokens)
+		if tc.ok {
+			require.NoError(t, err, name)
+		} else {
+			require.ErrorIs(t, err, ErrInvalidPage, name)
+		}
+	}
+}
+
+// headerOn returns the encoded header of a page that has the given shape, and
+// the size of its file. Nothing keeps it from being impossible.
+func headerOn(tokens, pageTokens, media int, sections []Section) ([]byte, int64) {
+	h := &Header{Fingerprint: testFingerprint(1), PageTokens: pageTokens, Tokens: make([]int32, tokens), Media: make([]Media, media)}
+	h.Key = ChainKey(h.Parent, h.Tokens, h.Media)
+	for _, s := range sections {
+		raw := int64(tokens) * int64(s.RowBytes)
+		h.Sections = append(h.Sections, StoredSection{Section: s, Raw: raw, Stored: raw})
+	}
+	h.Place()
+	return h.Encode(), h.FileBytes
+}
+
+func TestLimitsOfAHeader(t *testing.T) {
+	row := func(n uint32) []Section { return []Section{{RowBytes: n}} }
+	for name, tc := range map[string]struct {
+		tokens, pageTokens, media int
+		sections                  []Section
+		ok                        bool
+	}{
+		"most tokens":        {MaxTokens, MaxTokens, 0, row(1), true},
+		"too many tokens":    {MaxTokens + 1, MaxTokens + 1, 0, row(1), false},
+		"most page tokens":   {1, MaxTokens, 0, row(1), true},
+		"too large a page":   {1, MaxTokens + 1, 0, row(1), false},
+		"fewer page tokens":  {2, 1, 0, row(1), false},
+		"no token":           {0, 1, 0, row(1), false},
+		"most media":         {1, 1, MaxMedia, row(1), true},
+		"too many media":     {1, 1, MaxMedia + 1, row(1), false},
+		"most sections":      {1, 1, 0, manySections(MaxSections), true},
+		"too many sections":  {1, 1, 0, manySections(MaxSections + 1), false},
+		"no section":         {1, 1, 0, nil, false},
+		"largest row":        {1, 1, 0, row(maxRowBytes), true},
+		"too large a row":    {1, 1, 0, row(maxRowBytes + 1), false},
+		"no row":             {1, 1, 0, row(0), false},
+		"largest layout":     {MaxTokens, MaxTokens, 0, row(MaxLayoutBytes / MaxTokens), true},
+		"too large a layout": {MaxTokens, MaxTokens, 0, append(row(MaxLayoutBytes/MaxTokens), Section{Layer: 1, RowBytes: 1}), false},
+		"everything":         {MaxTokens, MaxTokens, MaxMedia, manySections(MaxSections), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			region, fileBytes := headerOn(tc.tokens, tc.pageTokens, tc.media, tc.sections)
+			h, err := decodeHeader(region, fileBytes)
+			if !tc.ok {
+				require.ErrorIs(t, err, ErrDamaged)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, region, h.Encode())
+			if name == "everything" {
+				require.EqualValues(t, AlignUp(maxHeaderBytes), len(region))
+			}
+			_, err = decodeHeader(region, fileBytes+1)
+			require.ErrorIs(t, err, ErrDamaged)
+		})
+	}
+}
+
+// TestHeadersAroundTheFirstRead has headers that just fit what is read first,
+// and just do not.
+func TestHeadersAroundTheFirstRead(t *testing.T) {
+	for _, tokens := range []int{964, 965, 966} {
+		p := pageOf(t, []Section{{Kind: KindK, RowBytes: 8}, {Kind: KindV, RowBytes: 8}}, testFingerprint(1), prompt(1, tokens))
+		size := headerBytes(tokens, 0, 2)
+		require.Equal(t, tokens <= 965, size <= FirstReadBytes)
+		buf := make([]byte, p.Layout.Size())
+		_, err := readFile(t, encodeFile(t, p, tokens, false), p.Layout, buf)
+		require.NoError(t, err)
+		require.Equal(t, p.Payload, buf)
+	}
+}
