@@ -8,10 +8,11 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
-	"github.com/stretchr/testify/require"
 )
 
 func TestCheckRights(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -304,25 +305,25 @@ func (at *crashPoint) check(c crashCase, o Options) (int64, error) {
 func TestCrashWhileAnotherMakesTheDirectory(t *testing.T) {
 	w := newCrashWorld(t)
 	mine, theirs := dir.New(w.mem, w.o.Local.Root, dir.Options{Create: true}), dir.New(w.inj, w.o.Local.Root, dir.Options{Create: true})
-	upload(t, mine, tierTail(1, 1), []byte("x"), time.Now())
-	_, err := mine.Remove(ctx, tier.Info{Name: tierTail(1, 1)})
+	tiertest.Upload(t, mine, tiertest.Tail(1, 1), []byte("x"), time.Now())
+	_, err := mine.Remove(ctx, tier.Info{Name: tiertest.Tail(1, 1)})
 	require.NoError(t, err)
 
 	var once sync.Once
-	shard := filepath.Dir(filepath.Dir(mine.Path(tierTail(1, 2))))
+	shard := filepath.Dir(filepath.Dir(mine.Path(tiertest.Tail(1, 2))))
 	w.inj.Watch(func(op vfs.Op, paths ...string) {
-		_, err := w.mem.Lstat(filepath.Dir(mine.Path(tierTail(1, 2))))
+		_, err := w.mem.Lstat(filepath.Dir(mine.Path(tiertest.Tail(1, 2))))
 		if op != vfs.OpSyncDir || paths[0] != shard || err != nil {
 			return
 		}
 		once.Do(func() {
-			upload(t, mine, tierTail(1, 2), []byte("y"), time.Now())
+			tiertest.Upload(t, mine, tiertest.Tail(1, 2), []byte("y"), time.Now())
 			after := dir.New(w.mem.Crash(0, 1), w.o.Local.Root, dir.Options{Create: true})
-			_, err := after.Stat(ctx, tierTail(1, 2))
+			_, err := after.Stat(ctx, tiertest.Tail(1, 2))
 			require.NoError(t, err)
 		})
 	})
-	upload(t, theirs, tierTail(1, 3), []byte("z"), time.Now())
+	tiertest.Upload(t, theirs, tiertest.Tail(1, 3), []byte("z"), time.Now())
 	once.Do(func() { t.Error("the directory was not made again") })
 	require.NoError(t, errors.Join(mine.Close(), theirs.Close()))
 }

@@ -42,7 +42,7 @@ func TestCrashLeavesNoLedgerTooLow(t *testing.T) {
 // occupy. Temporary files go before anything is written again.
 func checkLedger(mem *vfs.Mem, root string) error {
 	content, err := dir.New(mem, root, dir.Options{}).ReadLedger(ctx)
-	l := ledger.ReadLedger(content)
+	l := ledger.Read(content)
 	if err != nil || l.Counts == 0 {
 		return err // nothing is written before a count
 	}

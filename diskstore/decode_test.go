@@ -49,7 +49,7 @@ func putLarge(t testing.TB, s *Store) (*pagefile.Page, Ref) {
 
 func headerAt(t testing.TB, s *Store, ref Ref) *pagefile.Header {
 	t.Helper()
-	h, err := inspect.InspectFile(vfs.OS, filePath(s.opt.Local.Root, s.refName(ref)))
+	h, err := inspect.Header(vfs.OS, filePath(s.opt.Local.Root, s.refName(ref)))
 	require.NoError(t, err)
 	return h
 }
@@ -223,7 +223,7 @@ func TestPiecesReadAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	defer blob.Close()
 	require.Equal(t, 1, pagefile.ReadsAtOnce(blob))
-	require.Equal(t, guard.TransferWorkers/2, pagefile.ReadsAtOnce(&guard.IsolatedBlob{Inner: blob}))
+	require.Equal(t, guard.TransferWorkers/2, pagefile.ReadsAtOnce(&guard.Blob{Inner: blob}))
 	require.GreaterOrEqual(t, len(slices.Collect(h.Pieces(h.All()))), 3, "and the footer")
 	for _, want := range []int32{1, 4} {
 		deep := &depthBlob{Blob: blob, want: want, enough: make(chan struct{})}

@@ -75,7 +75,7 @@ func TestAnotherLayoutDoesNotStandForAPage(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, info.Bytes, again.Bytes)
 	evictPage(t, s, again)
-	h, err := inspect.InspectFile(vfs.OS, filePath(o.Remote.Root, s.pageName(old.Key())))
+	h, err := inspect.Header(vfs.OS, filePath(o.Remote.Root, s.pageName(old.Key())))
 	require.NoError(t, err)
 	require.True(t, h.Layout.Equal(now.Layout))
 	require.Zero(t, s.Stats().Damaged)

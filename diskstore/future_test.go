@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/vfs"
@@ -154,19 +153,4 @@ func TestHealedTimesAreSeenByOthers(t *testing.T) {
 		put(ahead, pageOf(t, parent, n*testTokens, tokens[n*testTokens:(n+1)*testTokens]))
 	}
 	requireOrdered(t, ahead)
-}
-
-// TestDaysOfAClockThatWasAhead: they do not push out the day on which it is written,
-// and with it the day's limit.
-func TestDaysOfAClockThatWasAhead(t *testing.T) {
-	l := new(ledger.Ledger)
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	for day := range 2 * ledger.LedgerDays {
-		l.Wrote(ledger.DayOf(now.AddDate(1, 0, day)), 1)
-	}
-	for range 3 {
-		l.Wrote(ledger.DayOf(now), 5)
-	}
-	require.EqualValues(t, 15, l.Written[ledger.DayOf(now)])
-	require.Len(t, l.Days(), ledger.LedgerDays)
 }

@@ -165,7 +165,7 @@ func writeGolden(t *testing.T, file string, fingerprint pagefile.Key, p *pagefil
 		c, err = pagefile.NewCodec()
 		require.NoError(t, err)
 	}
-	e, err := pagefile.EncodePage(fingerprint, 8, p, c)
+	e, err := pagefile.Encode(fingerprint, 8, p, c)
 	require.NoError(t, err)
 	var out bytes.Buffer
 	require.NoError(t, e.WriteTo(func(b []byte) error { _, err := out.Write(b); return err }))

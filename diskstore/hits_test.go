@@ -1,7 +1,6 @@
 package diskstore
 
 import (
-	"fmt"
 	"os"
 	"syscall"
 	"testing"
@@ -151,47 +150,6 @@ func TestOnceClock(t *testing.T) {
 	c.stop()
 	c.start(0, func() { fired <- 11 })
 	require.Empty(t, fired)
-}
-
-// TestForgedHits has figures in a ledger that no store wrote, and whose checksum
-// is right. They cost neither the ledger nor more than a little memory.
-func TestForgedHits(t *testing.T) {
-	good := testFingerprint(7).String()
-	read := func(hits map[string]ledger.Hits) *ledger.Ledger {
-		content, err := (&ledger.Ledger{Bytes: 5, Counts: 1, Hits: hits}).Encode()
-		require.NoError(t, err)
-		l, err := ledger.DecodeLedger(content)
-		require.NoError(t, err)
-		require.EqualValues(t, 5, l.Bytes)
-		return l
-	}
-	far := time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
-	l := read(map[string]ledger.Hits{
-		"../../etc": {Pages: 1}, "": {Pages: 1}, good[:63]: {Pages: 2}, good + "0": {Pages: 2},
-		testFingerprint(1).String(): {Pages: -1}, testFingerprint(2).String(): {Pages: ledger.MostHits + 1},
-		good: {Pages: ledger.MostHits, Last: far},
-	})
-	require.Equal(t, map[string]ledger.Hits{good: {Pages: ledger.MostHits, Last: far}}, l.Hits)
-	l.Hit(testFingerprint(7), ledger.Hits{Pages: 5, Last: time.Now()})
-	l.Hit(testFingerprint(8), ledger.Hits{Pages: ledger.MostHits})
-	l.Hit(testFingerprint(9), ledger.Hits{Pages: ledger.MostHits})
-	require.Equal(t, ledger.Hits{Pages: ledger.MostHits, Last: far}, l.AllHits())
-
-	// Of too many the most recent ones stay, also of those that a store adds.
-	many := make(map[string]ledger.Hits)
-	for i := range 5000 {
-		many[fmt.Sprintf("%064x", i)] = ledger.Hits{Pages: 1, Last: far.Add(time.Duration(i-6000) * time.Hour)}
-	}
-	l = read(many)
-	require.Len(t, l.Hits, ledger.MaxHits)
-	require.Contains(t, l.Hits, fmt.Sprintf("%064x", 4999))
-	l.Hit(testFingerprint(1), ledger.Hits{Pages: 1, Last: far})
-	require.Len(t, l.Hits, ledger.MaxHits)
-	require.Contains(t, l.Hits, testFingerprint(1).String())
-	require.NotContains(t, l.Hits, fmt.Sprintf("%064x", 5000-ledger.MaxHits))
-	content, err := l.Encode()
-	require.NoError(t, err)
-	require.Less(t, len(content), 64<<10)
 }
 
 // TestHitsOfAFullLedger is that a store goes on with a ledger that has as many

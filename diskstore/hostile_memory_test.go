@@ -59,7 +59,7 @@ func TestAbsurdFiles(t *testing.T) {
 			buf := make([]byte, p.Layout.Size())
 			write(t)
 			used := allocated(func() {
-				_, err := inspect.InspectFile(vfs.OS, path)
+				_, err := inspect.Header(vfs.OS, path)
 				if err != nil {
 					require.ErrorIs(t, err, pagefile.ErrDamaged)
 				}

@@ -6,17 +6,18 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/vfs"
-	"github.com/stretchr/testify/require"
 )
 
 // encodeFile returns a page's file.
 func encodeFile(t testing.TB, p *pagefile.Page) []byte {
 	t.Helper()
-	e, err := pagefile.EncodePage(testFingerprint(1), testTokens, p, nil)
+	e, err := pagefile.Encode(testFingerprint(1), testTokens, p, nil)
 	require.NoError(t, err)
 	var file bytes.Buffer
 	require.NoError(t, e.WriteTo(func(b []byte) error { file.Write(b); return nil }))
@@ -37,8 +38,8 @@ func TestVerifyAndInspectFile(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, file, 0o600))
 	_, err = verifyFile(ctx, vfs.OS, path)
 	require.ErrorIs(t, err, pagefile.ErrDamaged)
-	_, err = inspect.InspectFile(vfs.OS, path)
+	_, err = inspect.Header(vfs.OS, path)
 	require.NoError(t, err, "the header is good")
-	_, err = inspect.InspectFile(vfs.OS, path+"x")
+	_, err = inspect.Header(vfs.OS, path+"x")
 	require.ErrorIs(t, err, tier.ErrNotFound)
 }

@@ -2,7 +2,6 @@ package diskstore
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"os"
@@ -20,6 +19,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/tier/guard"
+	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -121,7 +121,7 @@ func TestGoroutinesAreBoundedWhileTheRemoteHangs(t *testing.T) {
 	for range 40 {
 		// Even a breaker that lets everything through.
 		s.remote.Breaker.Success()
-		_, err := s.remote.Stat(ctx, tierPage(1))
+		_, err := s.remote.Stat(ctx, tiertest.Page(1))
 		require.ErrorIs(t, err, tier.ErrTierTimeout)
 	}
 	// A timer that fires has a goroutine for a moment.
@@ -137,8 +137,8 @@ func TestGivenUpReadNeverTouchesTheCallersMemory(t *testing.T) {
 	root := t.TempDir()
 	tr := guard.New(dir.New(inj, root, dir.Options{}), time.Minute, time.Minute,
 		slog.New(slog.NewTextHandler(io.Discard, nil)), time.Now, func() {})
-	upload(t, tr, tierPage(1), []byte("content"), time.Now())
-	blob, err := tr.Open(ctx, tierPage(1))
+	tiertest.Upload(t, tr, tiertest.Page(1), []byte("content"), time.Now())
+	blob, err := tr.Open(ctx, tiertest.Page(1))
 	require.NoError(t, err)
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Gate: gate})
 	tr.StepIn = 5 * time.Millisecond
@@ -212,46 +212,6 @@ func TestToolsDoNotRetry(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, strings.Count(use.RemoteErr.Error(), o.Remote.Root), use.RemoteErr)
 	require.Zero(t, log.count("not usable"))
-}
-
-func TestBreaker(t *testing.T) {
-	now := time.Unix(0, 0)
-	b := guard.NewBreaker(slog.New(slog.NewTextHandler(io.Discard, nil)), func() time.Time { return now })
-	bad := errors.New("bad")
-	for range guard.BreakerThreshold - 1 {
-		require.True(t, b.Allow())
-		b.Failure(bad, false)
-	}
-	require.True(t, b.Allow(), "a few failures are forgiven")
-	b.Success()
-	for range guard.BreakerThreshold {
-		require.True(t, b.Allow())
-		b.Failure(bad, false)
-	}
-	wait := guard.BreakerBackoffMin
-	for range 10 { // failed probes double the backoff up to its limit
-		require.False(t, b.Allow())
-		now = now.Add(wait - 1)
-		require.False(t, b.Allow())
-		now = now.Add(1)
-		require.True(t, b.Allow(), "one probe")
-		require.False(t, b.Allow(), "and only one")
-		b.Failure(bad, false)
-		wait = min(2*wait, guard.BreakerBackoffMax)
-	}
-	now = now.Add(wait)
-	require.True(t, b.Allow())
-	b.Neutral()
-	require.True(t, b.Allow(), "a probe that says nothing gives its place to the next")
-	b.Failure(bad, false)
-	b.Failure(bad, false) // a straggler does not prolong the backoff
-	now = now.Add(wait)
-	require.True(t, b.Allow())
-	b.Success()
-	require.True(t, b.Allow())
-	require.True(t, b.Allow())
-	b.Failure(bad, true)
-	require.False(t, b.Allow(), "some errors need no second look")
 }
 
 // TestLateUploadReplacesABadPage: a page whose upload was given up and succeeded is not

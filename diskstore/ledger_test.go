@@ -24,49 +24,9 @@ func readLedgerFile(t *testing.T, o Options) *ledger.Ledger {
 	t.Helper()
 	content, err := os.ReadFile(ledgerPath(o))
 	require.NoError(t, err)
-	l, err := ledger.DecodeLedger(content)
+	l, err := ledger.Decode(content)
 	require.NoError(t, err)
 	return l
-}
-
-func TestLedgerFile(t *testing.T) {
-	now := time.Date(2026, 3, 1, 23, 59, 0, 0, time.UTC)
-	l := &ledger.Ledger{Bytes: 5, Added: 9, Counts: 2, Counted: now, Took: time.Second, Evicted: now}
-	l.SetClaim("a", 7, now)
-	for day := range 2 * ledger.LedgerDays {
-		l.Wrote(ledger.DayOf(now.AddDate(0, 0, day)), int64(day+1))
-	}
-	require.Len(t, l.Days(), ledger.LedgerDays)
-	require.Equal(t, ledger.DayWritten{Day: "2026-04-29", Bytes: 60}, l.Days()[ledger.LedgerDays-1])
-	require.EqualValues(t, 12, l.Figure())
-	content, err := l.Encode()
-	require.NoError(t, err)
-	again, err := ledger.DecodeLedger(content)
-	require.NoError(t, err)
-	require.Equal(t, l, again)
-
-	for i := range content {
-		for bit := range 8 {
-			content[i] ^= 1 << bit
-			_, err := ledger.DecodeLedger(content)
-			require.ErrorIs(t, err, pagefile.ErrDamaged, "byte %d bit %d", i, bit)
-			content[i] ^= 1 << bit
-		}
-		_, err := ledger.DecodeLedger(content[:i])
-		require.ErrorIs(t, err, pagefile.ErrDamaged, "cut at %d", i)
-	}
-	for name, bad := range map[string]*ledger.Ledger{
-		"negative":  {Bytes: -1},
-		"overflow":  {Bytes: 1 << 61, Claims: map[string]ledger.Claim{"a": {Bytes: 1 << 61}, "b": {Bytes: 1 << 61}}},
-		"claim":     {Claims: map[string]ledger.Claim{"a": {Bytes: -5}}},
-		"day":       {Written: map[string]int64{"yesterday": 1}},
-		"no figure": {Counts: -1},
-	} {
-		content, err := bad.Encode()
-		require.NoError(t, err)
-		_, err = ledger.DecodeLedger(content)
-		require.ErrorIs(t, err, pagefile.ErrDamaged, name)
-	}
 }
 
 // occupied is what the files of a root occupy that its budget is for.

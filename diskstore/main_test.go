@@ -226,7 +226,7 @@ func dropPage(t require.TestingT, s *Store, id tierID, info tier.Info) {
 
 // verifyFile reads a whole page file and checks every byte of it.
 func verifyFile(ctx context.Context, fsys vfs.FS, path string) (*pagefile.Header, error) {
-	blob, err := dir.OpenFileBlob(fsys, path, pagefile.Name{})
+	blob, err := dir.OpenFile(fsys, path, pagefile.Name{})
 	if err != nil {
 		return nil, err
 	}

@@ -362,7 +362,7 @@ func (f *fleet) ledger(root string) *ledger.Ledger {
 	if _, err := file.ReadAt(content, 0); err != nil {
 		require.NoError(f.t, errors.Join(err, fmt.Errorf("read %s", path)))
 	}
-	l, err := ledger.DecodeLedger(content)
+	l, err := ledger.Decode(content)
 	require.NoError(f.t, err)
 	return l
 }

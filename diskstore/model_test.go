@@ -3,9 +3,10 @@ package diskstore
 import (
 	"testing"
 
-	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // TestModel drives a store with random operations and compares it with a set of

@@ -9,8 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // benchPagesEnv says how many page files BenchmarkOpenRoot makes.

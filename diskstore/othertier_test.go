@@ -15,6 +15,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
 )
 
 // mapTier is a tier in a map, as another module could write one.
@@ -36,9 +37,21 @@ func (f mapFile) info(name pagefile.Name) tier.Info {
 	return tier.Info{Name: name, Bytes: n, Physical: n, Used: f.used}
 }
 
-func (t *mapTier) Stat(_ context.Context, name pagefile.Name) (tier.Info, error) {
+// begin begins an operation, which ends with the unlocking of mu.
+func (t *mapTier) begin(ctx context.Context) error {
 	t.mu.Lock()
+	if t.closed {
+		return tier.ErrClosed
+	}
+	return ctx.Err()
+}
+
+func (t *mapTier) Stat(ctx context.Context, name pagefile.Name) (tier.Info, error) {
+	err := t.begin(ctx)
 	defer t.mu.Unlock()
+	if err != nil {
+		return tier.Info{}, err
+	}
 	f, ok := t.files[name]
 	if !ok {
 		return tier.Info{}, tier.ErrNotFound
@@ -71,8 +84,10 @@ func (t *mapTier) Reopen(ctx context.Context, name pagefile.Name) (tier.Blob, er
 	return t.Open(ctx, name)
 }
 
-func (t *mapTier) Create(_ context.Context, name pagefile.Name) (tier.Upload, error) {
-	return &mapUpload{t: t, name: name}, nil
+func (t *mapTier) Create(ctx context.Context, name pagefile.Name) (tier.Upload, error) {
+	err := t.begin(ctx)
+	defer t.mu.Unlock()
+	return &mapUpload{t: t, name: name}, err
 }
 
 func (t *mapTier) Persist(context.Context, pagefile.Name) error { return nil }
@@ -126,7 +141,10 @@ func (t *mapTier) Tails(_ context.Context, fingerprint, parent pagefile.Key) ([]
 
 func (t *mapTier) SyncRemoved(context.Context, []pagefile.Name) error { return nil }
 
-func (t *mapTier) Shards(context.Context) ([]tier.Shard, error) {
+func (t *mapTier) Shards(ctx context.Context) ([]tier.Shard, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	seen := make(map[tier.Shard]bool)
 	var shards []tier.Shard
 	for _, info := range t.list(func(n pagefile.Name) bool { return n.Class != pagefile.ClassManifest }) {
@@ -138,7 +156,10 @@ func (t *mapTier) Shards(context.Context) ([]tier.Shard, error) {
 	return shards, nil
 }
 
-func (t *mapTier) ListShard(_ context.Context, shard tier.Shard) ([]tier.Info, error) {
+func (t *mapTier) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	return t.list(func(n pagefile.Name) bool {
 		return n.Class != pagefile.ClassManifest && tier.ShardOf(n) == shard
 	}), nil
@@ -177,11 +198,11 @@ func (t *mapTier) DropFingerprint(_ context.Context, fingerprint pagefile.Key) e
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.files, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
-	return nil
+	return nil // what has no files has no directory either
 }
 
 func (t *mapTier) Space(context.Context) (tier.Space, error) {
-	return tier.Space{Total: 1 << 40, Free: 1 << 40}, nil
+	return tier.Space{Total: 1 << 40, Free: 1 << 39}, nil
 }
 
 func (t *mapTier) Now(context.Context) (time.Time, error) { return time.Now(), nil }
@@ -250,6 +271,12 @@ func (u *mapUpload) Commit(_ context.Context, used time.Time) (tier.Committed, e
 
 func (u *mapUpload) Abort() {}
 
+func TestContractOfATierOfAnotherModule(t *testing.T) {
+	tiertest.Contract(t, func(*testing.T) tier.Tier {
+		return &mapTier{files: make(map[pagefile.Name]mapFile)}
+	})
+}
+
 // TestTierOfAnotherModule: pages move down to a tier that is no directory, and come
 // back from there in another process.
 func TestTierOfAnotherModule(t *testing.T) {
@@ -280,6 +307,7 @@ func TestTierOfAnotherModule(t *testing.T) {
 	require.NoError(t, first.Close())
 	require.True(t, below.closed)
 
+	below.closed = false // another process has opened it
 	second := open()
 	defer func() { require.NoError(t, second.Close()) }()
 	found := 0

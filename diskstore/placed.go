@@ -86,7 +86,7 @@ func (v verified) place(layout pagefile.Layout) (*Placed, error) {
 // osFile returns the operating system's file that a blob reads, nil when it
 // reads something else.
 func osFile(b tier.Blob) *os.File {
-	fb, ok := b.(*dir.FileBlob)
+	fb, ok := b.(*dir.Blob)
 	if !ok {
 		return nil
 	}

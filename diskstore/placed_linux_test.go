@@ -6,8 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // descriptors returns how many files the process has open.

@@ -12,6 +12,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -94,7 +95,7 @@ func TestPlacedFileOutlivesThePage(t *testing.T) {
 			require.True(t, moved)
 		},
 		"replaced": func(t *testing.T, s *Store, name pagefile.Name) {
-			upload(t, s.local, name, make([]byte, page), time.Now())
+			tiertest.Upload(t, s.local, name, make([]byte, page), time.Now())
 		},
 		"demoted": func(t *testing.T, s *Store, name pagefile.Name) {
 			info, err := s.local.Stat(ctx, name)

@@ -89,7 +89,7 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 	if !s.opt.Compress {
 		c = nil
 	}
-	e, err := pagefile.EncodePage(s.opt.Fingerprint, s.opt.PageTokens, p, c)
+	e, err := pagefile.Encode(s.opt.Fingerprint, s.opt.PageTokens, p, c)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ type roomFor func(ctx context.Context, n int64, at position) (*ledger.Room, time
 
 // write stores an encoded page in the local tier, in room that is found for it
 // first, and counts it.
-func (s *Store) write(ctx context.Context, name pagefile.Name, e *pagefile.EncodedPage, at position, find roomFor) error {
+func (s *Store) write(ctx context.Context, name pagefile.Name, e *pagefile.Encoded, at position, find roomFor) error {
 	room, used, err := find(ctx, e.Header.FileBytes, at)
 	if err != nil {
 		return err

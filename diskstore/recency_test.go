@@ -16,6 +16,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -200,7 +201,7 @@ func TestVictimsAreTheOldestAndFew(t *testing.T) {
 		v := newVictims(100, start.Add(9000*time.Second))
 		v.most = most
 		for _, at := range rng.Perm(10_000) {
-			v.add(tier.Info{Name: tierPage(byte(at)), Physical: 10, Used: start.Add(time.Duration(at) * time.Second)})
+			v.add(tier.Info{Name: tiertest.Page(byte(at)), Physical: 10, Used: start.Add(time.Duration(at) * time.Second)})
 			require.LessOrEqual(t, len(v.files), max(2*most, 2048))
 		}
 		s := &Store{}
@@ -215,8 +216,8 @@ func TestVictimsAreTheOldestAndFew(t *testing.T) {
 	v := newVictims(10, start.Add(time.Second))
 	v.most = 2
 	for n := range byte(20) {
-		v.add(tier.Info{Name: tierTail(1, n), Physical: 10, Used: start})
-		v.add(tier.Info{Name: tierTail(2, n), Physical: 10, Used: start.Add(time.Second)})
+		v.add(tier.Info{Name: tiertest.Tail(1, n), Physical: 10, Used: start})
+		v.add(tier.Info{Name: tiertest.Tail(2, n), Physical: 10, Used: start.Add(time.Second)})
 	}
 	require.Len(t, v.order(ctx, &Store{}, nil), 20)
 }

@@ -8,9 +8,10 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/stretchr/testify/require"
 )
 
 func TestModesAreTightWhateverTheUmask(t *testing.T) {

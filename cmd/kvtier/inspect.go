@@ -94,7 +94,7 @@ func (a *app) inspect(ctx context.Context, page string, f inspectFlags) error {
 	if f.verify {
 		header, wrong, verifyErr = inspect.VerifySections(ctx, files, file.Path)
 	} else {
-		header, err = inspect.InspectFile(files, file.Path)
+		header, err = inspect.Header(files, file.Path)
 	}
 	if header == nil {
 		return cmp.Or(err, verifyErr)
@@ -148,7 +148,7 @@ func (a *app) findPage(ctx context.Context, page string) (inspect.PageFile, map[
 // identityNear reads the manifest of a page file that is in its place below a
 // root; nil when it is not.
 func identityNear(files vfs.FS, page string) map[string]string {
-	header, err := inspect.InspectFile(files, page)
+	header, err := inspect.Header(files, page)
 	if err != nil {
 		return nil
 	}
@@ -158,7 +158,7 @@ func identityNear(files vfs.FS, page string) map[string]string {
 	}
 	for dir := filepath.Dir(abs); filepath.Dir(dir) != dir; dir = filepath.Dir(dir) {
 		if filepath.Base(dir) == header.Fingerprint.String() {
-			m, err := inspect.ReadManifestFile(files, filepath.Join(dir, "manifest.json"), header.Fingerprint)
+			m, err := inspect.Manifest(files, filepath.Join(dir, "manifest.json"), header.Fingerprint)
 			if err == nil {
 				return m.Identity
 			}

@@ -335,7 +335,7 @@ func (c *Checker) checkPage(ctx context.Context, e dir.Entry) error {
 
 // sweepFile reads and checks the file at path, which holds the page name.
 func (c *Checker) sweepFile(ctx context.Context, s *pagefile.Sweeper, path string, name pagefile.Name) error {
-	blob, err := dir.OpenFileBlob(c.T.Fs, path, name)
+	blob, err := dir.OpenFile(c.T.Fs, path, name)
 	if err != nil {
 		return err
 	}

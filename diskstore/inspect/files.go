@@ -10,11 +10,11 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// InspectFile reads and checks the header of a page file, for tools. It returns
+// Header reads and checks the header of a page file, for tools. It returns
 // ErrNotFound, ErrDamaged, ErrMismatch for a newer schema, or an error of the
 // filesystem.
-func InspectFile(fs vfs.FS, path string) (*pagefile.Header, error) {
-	blob, err := dir.OpenFileBlob(fs, path, pagefile.Name{})
+func Header(fs vfs.FS, path string) (*pagefile.Header, error) {
+	blob, err := dir.OpenFile(fs, path, pagefile.Name{})
 	if err != nil {
 		return nil, fmt.Errorf("inspect %s: %w", path, err)
 	}
@@ -28,9 +28,9 @@ func InspectFile(fs vfs.FS, path string) (*pagefile.Header, error) {
 
 // VerifySections reads a page file as a check does, and says of each section of
 // its header what is wrong with it; nil where nothing is. It returns the errors
-// of InspectFile for a header that is no good, and ErrDamaged for a footer.
+// of Header for a header that is no good, and ErrDamaged for a footer.
 func VerifySections(ctx context.Context, fsys vfs.FS, path string) (*pagefile.Header, []error, error) {
-	blob, err := dir.OpenFileBlob(fsys, path, pagefile.Name{})
+	blob, err := dir.OpenFile(fsys, path, pagefile.Name{})
 	if err != nil {
 		return nil, nil, fmt.Errorf("verify %s: %w", path, err)
 	}
@@ -54,10 +54,10 @@ func VerifySections(ctx context.Context, fsys vfs.FS, path string) (*pagefile.He
 	return h, wrong, nil
 }
 
-// ReadManifestFile reads a manifest.json of the given fingerprint, for tools. It
+// Manifest reads a manifest.json of the given fingerprint, for tools. It
 // returns ErrNotFound, ErrDamaged, or an error of the filesystem.
-func ReadManifestFile(fsys vfs.FS, path string, fingerprint pagefile.Key) (*tier.Manifest, error) {
-	blob, err := dir.OpenFileBlob(fsys, path, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
+func Manifest(fsys vfs.FS, path string, fingerprint pagefile.Key) (*tier.Manifest, error) {
+	blob, err := dir.OpenFile(fsys, path, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
 	if err != nil {
 		return nil, err
 	}

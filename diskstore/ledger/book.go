@@ -93,7 +93,7 @@ func (b *Book) Reserve(ctx context.Context, n int64) (*Room, error) {
 	err := b.change(ctx, func(l *Ledger, id string, p pending) error {
 		ask, err := b.ask(l, max(0, n-p.free))
 		if err == nil {
-			l.SetClaim(id, p.inflight+p.free+ask, p.now)
+			l.setClaim(id, p.inflight+p.free+ask, p.now)
 		}
 		return err
 	})
@@ -285,9 +285,9 @@ func (p pending) settle(l *Ledger, id string) {
 	if l.Counts == p.counts {
 		l.Bytes = max(0, l.Bytes-p.freed)
 	}
-	l.SetClaim(id, p.inflight+p.free, p.now)
+	l.setClaim(id, p.inflight+p.free, p.now)
 	for day, n := range p.written {
-		l.Wrote(day, n)
+		l.wrote(day, n)
 	}
 	for fp, hits := range p.hits {
 		l.Hit(fp, hits)
@@ -309,7 +309,7 @@ func (b *Book) change(ctx context.Context, apply func(l *Ledger, id string, p pe
 	ours := make(chan int64, 1) // our claim afterwards
 	refused := make(chan error, 1)
 	content, err := b.tier.Account(ctx, func(content []byte, id string) ([]byte, error) {
-		l := ReadLedger(content)
+		l := Read(content)
 		p.settle(l, id)
 		if err := apply(l, id, p); err != nil {
 			refused <- err
@@ -337,7 +337,7 @@ func (b *Book) change(ctx context.Context, apply func(l *Ledger, id string, p pe
 			delete(b.written, day)
 		}
 	}
-	l := ReadLedger(content)
+	l := Read(content)
 	if b.freed -= p.freed; l.Counts != p.counts {
 		b.freed = 0
 	}
@@ -363,7 +363,7 @@ func (b *Book) Suppose(bytes int64) {
 // Read returns the ledger as it is recorded.
 func (b *Book) Read(ctx context.Context) (*Ledger, error) {
 	content, err := b.tier.Account(ctx, nil)
-	return ReadLedger(content), err
+	return Read(content), err
 }
 
 // Refresh reads the ledger, and remembers it.
@@ -414,7 +414,7 @@ func (b *Book) GiveBack(ctx context.Context) error {
 		return nil
 	}
 	err := b.change(ctx, func(l *Ledger, id string, p pending) error {
-		l.SetClaim(id, p.inflight-spare.bytes, p.now)
+		l.setClaim(id, p.inflight-spare.bytes, p.now)
 		return nil
 	})
 	if err != nil { // the ledger may have changed all the same
@@ -465,14 +465,14 @@ func (b *Book) EndCount(ctx context.Context, c counting, bytes int64) error {
 		for other, claim := range l.Claims {
 			if other != id && c.ended(other, claim, p.now) {
 				// All that it wrote has been listed; when, nobody knows.
-				l.Wrote(min(DayOf(claim.Since), DayOf(p.now)), claim.Bytes)
+				l.wrote(min(DayOf(claim.Since), DayOf(p.now)), claim.Bytes)
 				delete(l.Claims, other)
 			}
 		}
 		if l.Counts == 0 { // nor is it known what others have claimed
 			for other := range c.Living {
 				if _, ok := l.Claims[other]; !ok {
-					l.SetClaim(other, b.chunk(), p.now)
+					l.setClaim(other, b.chunk(), p.now)
 				}
 			}
 		}

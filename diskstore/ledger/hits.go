@@ -22,15 +22,15 @@ type Hits struct {
 
 const (
 	// MaxHits is how many fingerprints a ledger has hits of, some 30 KiB; the one
-	// that was read least recently is forgotten. MostHits keeps sums of what a
+	// that was read least recently is forgotten. mostHits keeps sums of what a
 	// forged ledger says from overflowing.
 	MaxHits  = 256
-	MostHits = math.MaxInt64 / 4
+	mostHits = math.MaxInt64 / 4
 )
 
 // plus returns both.
 func (h Hits) plus(o Hits) Hits {
-	h.Pages = min(h.Pages+o.Pages, MostHits)
+	h.Pages = min(h.Pages+o.Pages, mostHits)
 	if o.Last.After(h.Last) {
 		h.Last = o.Last
 	}
@@ -64,7 +64,7 @@ func (l *Ledger) limitHits() {
 func (l *Ledger) dropBadHits() {
 	maps.DeleteFunc(l.Hits, func(name string, h Hits) bool {
 		_, err := pagefile.ParseKey(name)
-		return err != nil || h.Pages < 0 || h.Pages > MostHits
+		return err != nil || h.Pages < 0 || h.Pages > mostHits
 	})
 	l.limitHits()
 }

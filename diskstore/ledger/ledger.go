@@ -70,8 +70,8 @@ type Claim struct {
 const (
 	ledgerSchema = 1
 
-	// LedgerDays is how many days Written has.
-	LedgerDays = 30
+	// ledgerDays is how many days Written has.
+	ledgerDays = 30
 	DayFormat  = time.DateOnly
 )
 
@@ -87,8 +87,8 @@ func (l *Ledger) Claimed() int64 {
 	return sum
 }
 
-// SetClaim replaces the claim of one process; none is no claim.
-func (l *Ledger) SetClaim(id string, n int64, now time.Time) {
+// setClaim replaces the claim of one process; none is no claim.
+func (l *Ledger) setClaim(id string, n int64, now time.Time) {
 	if n <= 0 {
 		delete(l.Claims, id)
 		return
@@ -99,9 +99,9 @@ func (l *Ledger) SetClaim(id string, n int64, now time.Time) {
 	l.Claims[id] = Claim{Bytes: n, Since: now}
 }
 
-// Wrote adds to what was written on a day, and forgets the days furthest from it:
+// wrote adds to what was written on a day, and forgets the days furthest from it:
 // long past ones, and those of a clock that was ahead.
-func (l *Ledger) Wrote(day string, n int64) {
+func (l *Ledger) wrote(day string, n int64) {
 	if n == 0 {
 		return
 	}
@@ -110,7 +110,7 @@ func (l *Ledger) Wrote(day string, n int64) {
 	}
 	l.Written[day] += n
 	days := l.Days()
-	for len(days) > LedgerDays {
+	for len(days) > ledgerDays {
 		furthest := days[0]
 		if last := days[len(days)-1]; daysApart(last.Day, day) > daysApart(furthest.Day, day) {
 			furthest, days = last, days[:len(days)-1]
@@ -123,7 +123,7 @@ func (l *Ledger) Wrote(day string, n int64) {
 
 // daysApart is how far two days are from each other.
 func daysApart(a, b string) time.Duration {
-	x, _ := time.Parse(DayFormat, a) // DecodeLedger has seen to it
+	x, _ := time.Parse(DayFormat, a) // Decode has seen to it
 	y, _ := time.Parse(DayFormat, b)
 	return x.Sub(y).Abs()
 }
@@ -155,17 +155,17 @@ func (l *Ledger) Encode() ([]byte, error) {
 	return fmt.Appendf(line, "\ncrc32c %08x\n", pagefile.Checksum(line)), nil
 }
 
-// ReadLedger parses the content of a tier's ledger. One that is not there or damaged is
+// Read parses the content of a tier's ledger. One that is not there or damaged is
 // zero.
-func ReadLedger(content []byte) *Ledger {
-	if l, err := DecodeLedger(content); err == nil {
+func Read(content []byte) *Ledger {
+	if l, err := Decode(content); err == nil {
 		return l
 	}
 	return new(Ledger)
 }
 
-// DecodeLedger parses a file's content. It returns ErrDamaged.
-func DecodeLedger(content []byte) (*Ledger, error) {
+// Decode parses a file's content. It returns ErrDamaged.
+func Decode(content []byte) (*Ledger, error) {
 	line, rest, _ := bytes.Cut(content, []byte("\n"))
 	if want := fmt.Sprintf("crc32c %08x\n", pagefile.Checksum(line)); string(rest) != want {
 		return nil, pagefile.Damaged("ledger ends in %.20q, want %q", rest, want)

@@ -6,7 +6,7 @@ parent's key and of its own tokens; see ChainKey. Its Name says where a store ke
 the fingerprint, the class, the key. A Layout places the sections of a page, one for each
 kind of rows of each layer, in one buffer.
 
-Encode-side: EncodePage turns a Page into a file, compressed section by section where that
+Encode-side: Encode turns a Page into a file, compressed section by section where that
 makes a section smaller. Decode-side: ReadHeader, then ReadPayload for some sections or all
 of them. Sweeper checks a whole file in little memory and keeps nothing; StreamPage checks a
 file while it is copied. All of them take a Source, which may be a file on a disk, on a

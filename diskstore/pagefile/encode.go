@@ -1,19 +1,19 @@
 package pagefile
 
-// EncodedPage is a page file ready to be written: header, then body in order,
+// Encoded is a page file ready to be written: header, then body in order,
 // each piece followed by zeros up to the next multiple of PageAlign, then
 // footer.
-type EncodedPage struct {
+type Encoded struct {
 	Header *Header
 	head   []byte
 	body   [][]byte
 	foot   []byte
 }
 
-// EncodePage computes the file of p, whose gaps must be clear. A raw page's
+// Encode computes the file of p, whose gaps must be clear. A raw page's
 // body is the payload itself; compressed sections are new memory, together no
 // larger than the payload. c is nil to store everything raw.
-func EncodePage(fingerprint Key, pageTokens int, p *Page, c *Codec) (*EncodedPage, error) {
+func Encode(fingerprint Key, pageTokens int, p *Page, c *Codec) (*Encoded, error) {
 	h := &Header{
 		Fingerprint: fingerprint,
 		Key:         p.Key(),
@@ -43,7 +43,7 @@ func EncodePage(fingerprint Key, pageTokens int, p *Page, c *Codec) (*EncodedPag
 		return nil, err
 	}
 	h.Place()
-	e := &EncodedPage{Header: h, head: h.Encode(), body: stored}
+	e := &Encoded{Header: h, head: h.Encode(), body: stored}
 	if h.Raw() {
 		e.body = [][]byte{p.Payload}
 	}
@@ -55,7 +55,7 @@ func EncodePage(fingerprint Key, pageTokens int, p *Page, c *Codec) (*EncodedPag
 var zeros [PageAlign]byte
 
 // WriteTo hands the file to write in order.
-func (e *EncodedPage) WriteTo(write func(p []byte) error) error {
+func (e *Encoded) WriteTo(write func(p []byte) error) error {
 	if err := write(e.head); err != nil {
 		return err
 	}

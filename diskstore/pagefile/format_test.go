@@ -36,7 +36,7 @@ func encodeFile(t testing.TB, p *Page, pageTokens int, compress bool) []byte {
 		c = theCodec(t)
 	}
 	p.ClearGaps()
-	e, err := EncodePage(testFingerprint(1), pageTokens, p, c)
+	e, err := Encode(testFingerprint(1), pageTokens, p, c)
 	require.NoError(t, err)
 	var file bytes.Buffer
 	require.NoError(t, e.WriteTo(func(b []byte) error { _, err := file.Write(b); return err }))

@@ -93,7 +93,7 @@ func FuzzPageFile(f *testing.F) {
 			t.Fatalf("a page that was read cannot be put: %v", err)
 		}
 		if h.Raw() {
-			e, err := EncodePage(h.Fingerprint, h.PageTokens, p, nil)
+			e, err := Encode(h.Fingerprint, h.PageTokens, p, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

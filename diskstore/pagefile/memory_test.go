@@ -68,7 +68,7 @@ func hostilePage(sections []Section, tokens int, stored [][]byte) []byte {
 		})
 	}
 	h.Place()
-	e := &EncodedPage{Header: h, head: h.Encode(), body: stored}
+	e := &Encoded{Header: h, head: h.Encode(), body: stored}
 	e.foot = h.Footer()
 	var file bytes.Buffer
 	_ = e.WriteTo(func(p []byte) error { file.Write(p); return nil }) // a buffer takes everything

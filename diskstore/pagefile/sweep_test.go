@@ -49,7 +49,7 @@ func withStored(t testing.TB, stored []byte) []byte {
 		*s = StoredSection{Section: s.Section, Raw: s.Raw, Stored: s.Raw, CRC: Checksum(h.Layout.Rows(p.Payload, 1+i))}
 	}
 	h.Place()
-	e := &EncodedPage{Header: h, head: h.Encode(), body: [][]byte{stored, h.Layout.Rows(p.Payload, 1)}}
+	e := &Encoded{Header: h, head: h.Encode(), body: [][]byte{stored, h.Layout.Rows(p.Payload, 1)}}
 	e.foot = h.Footer()
 	var file bytes.Buffer
 	require.NoError(t, e.WriteTo(func(b []byte) error { _, err := file.Write(b); return err }))
@@ -103,7 +103,7 @@ func TestSweepMemoryIsBounded(t *testing.T) {
 	}
 	h.Key = ChainKey(h.Parent, h.Tokens, nil)
 	h.Place()
-	e := &EncodedPage{Header: h, head: h.Encode(), body: [][]byte{stored}}
+	e := &Encoded{Header: h, head: h.Encode(), body: [][]byte{stored}}
 	e.foot = h.Footer()
 	var file bytes.Buffer
 	require.NoError(t, e.WriteTo(func(b []byte) error { _, err := file.Write(b); return err }))

@@ -268,7 +268,7 @@ func loadCompressed(files []string) (*compressed, error) {
 		if err != nil {
 			return nil, err
 		}
-		h, err := inspect.InspectFile(vfs.OS, path)
+		h, err := inspect.Header(vfs.OS, path)
 		if err != nil {
 			return nil, err
 		}

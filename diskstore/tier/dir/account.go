@@ -101,7 +101,7 @@ func (t *Tier) ReadLedger(ctx context.Context) ([]byte, error) {
 }
 
 func (t *Tier) readLedgerOnce(ctx context.Context) ([]byte, error) {
-	blob, err := OpenFileBlob(t.Fs, filepath.Join(t.Base, LedgerFile), pagefile.Name{})
+	blob, err := OpenFile(t.Fs, filepath.Join(t.Base, LedgerFile), pagefile.Name{})
 	if errors.Is(err, tier.ErrNotFound) {
 		return nil, nil
 	}

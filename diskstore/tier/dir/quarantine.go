@@ -150,7 +150,7 @@ func (t *Tier) DropQuarantined(ctx context.Context, picked func(fingerprint page
 
 // mayBe reports whether a file may be a page of the fingerprints picked.
 func (t *Tier) mayBe(ctx context.Context, path string, picked func(fingerprint pagefile.Key) bool) bool {
-	blob, err := OpenFileBlob(t.Fs, path, pagefile.Name{})
+	blob, err := OpenFile(t.Fs, path, pagefile.Name{})
 	if err != nil {
 		return true
 	}

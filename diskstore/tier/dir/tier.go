@@ -239,7 +239,7 @@ func (t *Tier) Open(ctx context.Context, name pagefile.Name) (tier.Blob, error) 
 // open opens the file of a name.
 func (t *Tier) open(name pagefile.Name) (blob tier.Blob, err error) {
 	err = t.again(func() error {
-		blob, err = OpenFileBlob(t.Fs, t.Path(name), name)
+		blob, err = OpenFile(t.Fs, t.Path(name), name)
 		return err
 	})
 	return blob, err
@@ -350,14 +350,14 @@ func (t *Tier) Close() error {
 	return t.Temp.close()
 }
 
-// FileBlob is a Blob of one open file.
-type FileBlob struct {
+// Blob is a Blob of one open file.
+type Blob struct {
 	File vfs.File
 	info tier.Info
 }
 
-// OpenFileBlob opens path, which holds the file name.
-func OpenFileBlob(fsys vfs.FS, path string, name pagefile.Name) (tier.Blob, error) {
+// OpenFile opens path, which holds the file name.
+func OpenFile(fsys vfs.FS, path string, name pagefile.Name) (tier.Blob, error) {
 	f, err := fsys.Open(path)
 	if err != nil {
 		return nil, classify(err)
@@ -367,16 +367,16 @@ func OpenFileBlob(fsys vfs.FS, path string, name pagefile.Name) (tier.Blob, erro
 		f.Close()
 		return nil, classify(err)
 	}
-	return &FileBlob{File: f, info: tier.Info{
+	return &Blob{File: f, info: tier.Info{
 		Name: name, Bytes: fi.Size(), Physical: fsys.PhysicalBytes(fi), Used: fi.ModTime(),
 	}}, nil
 }
 
-func (b *FileBlob) Info() tier.Info { return b.info }
+func (b *Blob) Info() tier.Info { return b.info }
 
-func (b *FileBlob) Size() int64 { return b.info.Bytes }
+func (b *Blob) Size() int64 { return b.info.Bytes }
 
-func (b *FileBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
+func (b *Blob) ReadAt(ctx context.Context, p []byte, off int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -394,4 +394,4 @@ func (b *FileBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
 }
 
 // Close ignores the error: nothing was written.
-func (b *FileBlob) Close() { _ = b.File.Close() }
+func (b *Blob) Close() { _ = b.File.Close() }

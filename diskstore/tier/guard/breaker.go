@@ -11,7 +11,7 @@ import (
 
 const (
 	BreakerThreshold  = 3 // failures in a row that open it
-	BreakerBackoffMin = time.Second
+	breakerBackoffMin = time.Second
 	BreakerBackoffMax = time.Minute
 )
 
@@ -34,7 +34,7 @@ type breaker struct {
 	silent   bool  // whoever asks says it
 }
 
-func NewBreaker(log *slog.Logger, now func() time.Time) *breaker {
+func newBreaker(log *slog.Logger, now func() time.Time) *breaker {
 	return &breaker{log: log, Now: now}
 }
 
@@ -70,9 +70,9 @@ func (b *breaker) downError() error {
 	return fmt.Errorf("%w: %v", tier.ErrTierDown, b.cause)
 }
 
-// Allow reports whether the tier may be asked. After true the caller owes one
+// allow reports whether the tier may be asked. After true the caller owes one
 // call of success, failure or neutral.
-func (b *breaker) Allow() bool {
+func (b *breaker) allow() bool {
 	b.Mu.Lock()
 	defer b.Mu.Unlock()
 	if !b.open {
@@ -112,8 +112,8 @@ func (b *breaker) Success() {
 	}
 }
 
-// Neutral records an operation that says nothing about the tier.
-func (b *breaker) Neutral() {
+// neutral records an operation that says nothing about the tier.
+func (b *breaker) neutral() {
 	b.Mu.Lock()
 	defer b.Mu.Unlock()
 	b.probing = false
@@ -134,9 +134,9 @@ func (b *breaker) Failure(err error, fatal bool) {
 	case fatal || b.failures >= BreakerThreshold:
 		b.open = true
 		if b.Now().Sub(b.closed) < BreakerBackoffMax {
-			b.Backoff = min(max(2*b.Backoff, BreakerBackoffMin), BreakerBackoffMax)
+			b.Backoff = min(max(2*b.Backoff, breakerBackoffMin), BreakerBackoffMax)
 		} else {
-			b.Backoff = BreakerBackoffMin
+			b.Backoff = breakerBackoffMin
 		}
 		b.warnLocked()
 	default:

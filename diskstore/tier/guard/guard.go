@@ -50,7 +50,7 @@ type Tier struct {
 func New(inner tier.Tier, lookupIn, stepIn time.Duration, log *slog.Logger, now func() time.Time, failed func()) *Tier {
 	return &Tier{
 		Inner:    inner,
-		Breaker:  NewBreaker(log, now),
+		Breaker:  newBreaker(log, now),
 		Lookup:   make(chan struct{}, LookupWorkers),
 		Transfer: make(chan struct{}, TransferWorkers),
 		LookupIn: lookupIn,
@@ -71,7 +71,7 @@ type outcome[T any] struct {
 // comes later goes to late, which may be nil.
 func do[T any](ctx context.Context, t *Tier, workers chan struct{}, limit time.Duration, late func(T), op func(context.Context) (T, error)) (T, error) {
 	var zero T
-	if !t.Breaker.Allow() {
+	if !t.Breaker.allow() {
 		return zero, t.Breaker.downError()
 	}
 	start := time.Now()
@@ -114,7 +114,7 @@ func (t *Tier) gaveUp(ctx context.Context, start time.Time, limit time.Duration)
 	if cause := ctx.Err(); cause != nil {
 		err = fmt.Errorf("%w (%w)", cause, tier.ErrTierTimeout)
 		if time.Since(start) < min(limit, t.LookupIn)/2 || errors.Is(cause, context.Canceled) {
-			t.Breaker.Neutral()
+			t.Breaker.neutral()
 			return err
 		}
 	}
@@ -132,7 +132,7 @@ func (t *Tier) report(ctx context.Context, start time.Time, limit time.Duration,
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return t.gaveUp(ctx, start, limit)
 	case errors.Is(err, tier.ErrClosed):
-		t.Breaker.Neutral()
+		t.Breaker.neutral()
 	case vfs.IsReadOnly(err):
 		// It cannot be written and can be read very well.
 		t.failed()

@@ -13,9 +13,9 @@ import (
 // steps are the buffers that data crosses an isolated tier in.
 var steps = sync.Pool{New: func() any { p := make([]byte, pagefile.StepBytes); return &p }}
 
-// IsolatedBlob reads in steps of at most StepBytes, each with its own time
+// Blob reads in steps of at most StepBytes, each with its own time
 // limit: a slow tier makes progress, a hung one is noticed.
-type IsolatedBlob struct {
+type Blob struct {
 	t     *Tier
 	Inner tier.Blob
 }
@@ -35,14 +35,14 @@ func (t *Tier) open(ctx context.Context, name pagefile.Name, open func(context.C
 	if err != nil {
 		return nil, err
 	}
-	return &IsolatedBlob{t: t, Inner: inner}, nil
+	return &Blob{t: t, Inner: inner}, nil
 }
 
-func (b *IsolatedBlob) Info() tier.Info { return b.Inner.Info() }
+func (b *Blob) Info() tier.Info { return b.Inner.Info() }
 
-func (b *IsolatedBlob) Size() int64 { return b.Inner.Size() }
+func (b *Blob) Size() int64 { return b.Inner.Size() }
 
-func (b *IsolatedBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
+func (b *Blob) ReadAt(ctx context.Context, p []byte, off int64) error {
 	for len(p) > 0 {
 		n := min(len(p), pagefile.StepBytes)
 		release := func(step *[]byte) { steps.Put(step) }
@@ -66,14 +66,14 @@ func (b *IsolatedBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
 
 // ReadsAtOnce: a network takes its time for each step, however many there are. Two
 // pages may be read at a time, and all their steps should find a worker at once.
-func (b *IsolatedBlob) ReadsAtOnce() int { return TransferWorkers / 2 }
+func (b *Blob) ReadsAtOnce() int { return TransferWorkers / 2 }
 
-func (b *IsolatedBlob) Close() { b.t.inWorker(b.Inner.Close) }
+func (b *Blob) Close() { b.t.inWorker(b.Inner.Close) }
 
-// isolatedUpload writes in steps like IsolatedBlob reads. An operation that was
+// upload writes in steps like Blob reads. An operation that was
 // given up may still be running in its worker, so the upload below is used by
 // one at a time, and after a failure only to abort it.
-type isolatedUpload struct {
+type upload struct {
 	t         *Tier
 	inner     tier.Upload
 	written   int64
@@ -90,10 +90,10 @@ func (t *Tier) Create(ctx context.Context, name pagefile.Name) (tier.Upload, err
 	if err != nil {
 		return nil, err
 	}
-	return &isolatedUpload{t: t, inner: inner}, nil
+	return &upload{t: t, inner: inner}, nil
 }
 
-func (u *isolatedUpload) Write(ctx context.Context, p []byte) error {
+func (u *upload) Write(ctx context.Context, p []byte) error {
 	for len(p) > 0 {
 		n := min(len(p), pagefile.StepBytes)
 		step := bytes.Clone(p[:n])
@@ -111,9 +111,9 @@ func (u *isolatedUpload) Write(ctx context.Context, p []byte) error {
 	return nil
 }
 
-func (u *isolatedUpload) Written() int64 { return u.written }
+func (u *upload) Written() int64 { return u.written }
 
-func (u *isolatedUpload) Commit(ctx context.Context, used time.Time) (tier.Committed, error) {
+func (u *upload) Commit(ctx context.Context, used time.Time) (tier.Committed, error) {
 	done, err := do(ctx, u.t, u.t.Transfer, commitSteps*u.t.StepIn, nil, func(ctx context.Context) (tier.Committed, error) {
 		u.mu.Lock()
 		defer u.mu.Unlock()
@@ -127,7 +127,7 @@ func (u *isolatedUpload) Commit(ctx context.Context, used time.Time) (tier.Commi
 
 // Abort does not wait. What was written counts until it is gone; if the tier has
 // made it visible after all it is a page.
-func (u *isolatedUpload) Abort() {
+func (u *upload) Abort() {
 	if u.committed {
 		return
 	}

@@ -1,0 +1,109 @@
+package ledger
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+)
+
+func testFingerprint(n byte) pagefile.Key { return pagefile.Key{0: n, 31: 0xfe} }
+
+func TestLedgerFile(t *testing.T) {
+	now := time.Date(2026, 3, 1, 23, 59, 0, 0, time.UTC)
+	l := &Ledger{Bytes: 5, Added: 9, Counts: 2, Counted: now, Took: time.Second, Evicted: now}
+	l.setClaim("a", 7, now)
+	for day := range 2 * ledgerDays {
+		l.wrote(DayOf(now.AddDate(0, 0, day)), int64(day+1))
+	}
+	require.Len(t, l.Days(), ledgerDays)
+	require.Equal(t, DayWritten{Day: "2026-04-29", Bytes: 60}, l.Days()[ledgerDays-1])
+	require.EqualValues(t, 12, l.Figure())
+	content, err := l.Encode()
+	require.NoError(t, err)
+	again, err := Decode(content)
+	require.NoError(t, err)
+	require.Equal(t, l, again)
+
+	for i := range content {
+		for bit := range 8 {
+			content[i] ^= 1 << bit
+			_, err := Decode(content)
+			require.ErrorIs(t, err, pagefile.ErrDamaged, "byte %d bit %d", i, bit)
+			content[i] ^= 1 << bit
+		}
+		_, err := Decode(content[:i])
+		require.ErrorIs(t, err, pagefile.ErrDamaged, "cut at %d", i)
+	}
+	for name, bad := range map[string]*Ledger{
+		"negative":  {Bytes: -1},
+		"overflow":  {Bytes: 1 << 61, Claims: map[string]Claim{"a": {Bytes: 1 << 61}, "b": {Bytes: 1 << 61}}},
+		"claim":     {Claims: map[string]Claim{"a": {Bytes: -5}}},
+		"day":       {Written: map[string]int64{"yesterday": 1}},
+		"no figure": {Counts: -1},
+	} {
+		content, err := bad.Encode()
+		require.NoError(t, err)
+		_, err = Decode(content)
+		require.ErrorIs(t, err, pagefile.ErrDamaged, name)
+	}
+}
+
+// TestForgedHits has figures in a ledger that no store wrote, and whose checksum
+// is right. They cost neither the ledger nor more than a little memory.
+func TestForgedHits(t *testing.T) {
+	good := testFingerprint(7).String()
+	read := func(hits map[string]Hits) *Ledger {
+		content, err := (&Ledger{Bytes: 5, Counts: 1, Hits: hits}).Encode()
+		require.NoError(t, err)
+		l, err := Decode(content)
+		require.NoError(t, err)
+		require.EqualValues(t, 5, l.Bytes)
+		return l
+	}
+	far := time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
+	l := read(map[string]Hits{
+		"../../etc": {Pages: 1}, "": {Pages: 1}, good[:63]: {Pages: 2}, good + "0": {Pages: 2},
+		testFingerprint(1).String(): {Pages: -1}, testFingerprint(2).String(): {Pages: mostHits + 1},
+		good: {Pages: mostHits, Last: far},
+	})
+	require.Equal(t, map[string]Hits{good: {Pages: mostHits, Last: far}}, l.Hits)
+	l.Hit(testFingerprint(7), Hits{Pages: 5, Last: time.Now()})
+	l.Hit(testFingerprint(8), Hits{Pages: mostHits})
+	l.Hit(testFingerprint(9), Hits{Pages: mostHits})
+	require.Equal(t, Hits{Pages: mostHits, Last: far}, l.AllHits())
+
+	// Of too many the most recent ones stay, also of those that a store adds.
+	many := make(map[string]Hits)
+	for i := range 5000 {
+		many[fmt.Sprintf("%064x", i)] = Hits{Pages: 1, Last: far.Add(time.Duration(i-6000) * time.Hour)}
+	}
+	l = read(many)
+	require.Len(t, l.Hits, MaxHits)
+	require.Contains(t, l.Hits, fmt.Sprintf("%064x", 4999))
+	l.Hit(testFingerprint(1), Hits{Pages: 1, Last: far})
+	require.Len(t, l.Hits, MaxHits)
+	require.Contains(t, l.Hits, testFingerprint(1).String())
+	require.NotContains(t, l.Hits, fmt.Sprintf("%064x", 5000-MaxHits))
+	content, err := l.Encode()
+	require.NoError(t, err)
+	require.Less(t, len(content), 64<<10)
+}
+
+// TestDaysOfAClockThatWasAhead: they do not push out the day on which it is written,
+// and with it the day's limit.
+func TestDaysOfAClockThatWasAhead(t *testing.T) {
+	l := new(Ledger)
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for day := range 2 * ledgerDays {
+		l.wrote(DayOf(now.AddDate(1, 0, day)), 1)
+	}
+	for range 3 {
+		l.wrote(DayOf(now), 5)
+	}
+	require.EqualValues(t, 15, l.Written[DayOf(now)])
+	require.Len(t, l.Days(), ledgerDays)
+}
