@@ -42,7 +42,7 @@ var (
 // inner are packages that stand in the row of the folder above them: parts of a test
 // or a command beside it.
 var inner = []string{
-	"ggml-paged/pager/gen", "ggml-paged/scripts/recall-prompts", "internal/cli/clitest",
+	"diskstore/internal/testrows", "ggml-paged/pager/gen", "ggml-paged/scripts/recall-prompts", "internal/cli/clitest",
 	"internal/testmodel/mkmodel", "internal/tierenv/tierenvtest",
 }
 
