@@ -264,7 +264,7 @@ func TestRepairLeavesTheLiving(t *testing.T) {
 	o := testOptions(t)
 	s := open(t, o)
 	name := s.pageName(pagefile.Key{1})
-	up, err := s.local.Create(ctx, name)
+	up, err := s.disk.Create(ctx, name)
 	require.NoError(t, err)
 	defer up.Abort()
 	require.NoError(t, up.Write(ctx, []byte("half")))

@@ -104,7 +104,7 @@ func (r *aheadReader) read(ctx context.Context, id tierID, info tier.Info) error
 	}
 	promoted := false
 	if id == tierRemote {
-		if _, err := r.s.local.Stat(ctx, info.Name); err == nil {
+		if _, err := r.s.disk.Stat(ctx, info.Name); err == nil {
 			return nil // read already, or not recent enough
 		}
 		err := r.s.promoteAhead(ctx, info)
@@ -229,7 +229,7 @@ func (r *aheadReader) decodeAgain(ctx context.Context, id tierID, h *pagefile.He
 // promoteAhead copies a page up as promote does, but makes no room for it and
 // leaves the time it was used at. It returns errEnough when there is no room.
 func (s *Store) promoteAhead(ctx context.Context, info tier.Info) error {
-	h, err := s.headerOf(ctx, s.remote, info.Name)
+	h, err := s.headerOf(ctx, s.guard, info.Name)
 	if err != nil {
 		return err
 	}
@@ -253,5 +253,5 @@ func (s *Store) promoteAhead(ctx context.Context, info tier.Info) error {
 		return errEnough
 	}
 	defer room.Cancel()
-	return s.copyUp(ctx, yieldingTier{s.remote, &s.traffic}, info, room, used)
+	return s.copyUp(ctx, yieldingTier{s.guard, &s.traffic}, info, room, used)
 }

@@ -159,7 +159,7 @@ func TestPageReadWrongFromTheCacheIsReadAgain(t *testing.T) {
 	o.FS = newBadMachine(o.Local.Root, true)
 	require.NoError(t, s.Close())
 	s = open(t, o)
-	info, err := s.local.Stat(ctx, s.refName(s.Chain(ctx, tokens, nil)[1]))
+	info, err := s.disk.Stat(ctx, s.refName(s.Chain(ctx, tokens, nil)[1]))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	require.EqualValues(t, 1, s.Stats().Demoted)
@@ -188,7 +188,7 @@ func TestDirectoryInAPagesPlaceMakesWay(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(path, "somebody's"), nil, 0o600))
 	}
 	require.NoError(t, s.Put(ctx, p))
-	info, err := s.local.Stat(ctx, s.pageName(p.Key()))
+	info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
 	require.NoError(t, err)
 	require.NoError(t, s.demote(ctx, info))
 	require.False(t, s.Stats().Remote.Down)
@@ -252,12 +252,12 @@ func TestPutOfABadPageIsGoodThoughItLooksTheSame(t *testing.T) {
 	now := time.Now()
 	s.now = func() time.Time { return now }
 	p := putChain(t, s, prompt(1, 2*testTokens))[1]
-	bad, err := s.local.Stat(ctx, s.pageName(p.Key()))
+	bad, err := s.disk.Stat(ctx, s.pageName(p.Key()))
 	require.NoError(t, err)
 	s.verdicts[tierLocal].markBad(bad)
 	require.False(t, s.Has(p.Key()))
 	require.NoError(t, s.Put(ctx, p))
-	info, err := s.local.Stat(ctx, bad.Name)
+	info, err := s.disk.Stat(ctx, bad.Name)
 	require.NoError(t, err)
 	require.Equal(t, bad.Bytes, info.Bytes)
 	require.True(t, bad.Used.Equal(info.Used))
@@ -282,7 +282,7 @@ func TestBadCopyInTheRemoteTierIsNotWrittenOver(t *testing.T) {
 			name := bad.pageName(pageOf(t, bad.opt.Fingerprint, 0, prompt(i, testTokens)).Key())
 			was, lerr := os.Lstat(filePath(good.Local.Root, name))
 			putChain(t, bad, prompt(i, testTokens))
-			local, err := bad.local.Stat(ctx, name)
+			local, err := bad.disk.Stat(ctx, name)
 			require.NoError(t, err)
 			if err = bad.demote(ctx, local); err == nil {
 				written++
@@ -348,14 +348,14 @@ func TestBadPageThatStaysMakesRoom(t *testing.T) {
 	o := testOptions(t, withRemote(t))
 	s := open(t, o)
 	p := putChain(t, s, prompt(0, testTokens))[0]
-	info, err := s.local.Stat(ctx, s.pageName(p.Key()))
+	info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
 	require.NoError(t, err)
 	path := filePath(o.Local.Root, info.Name)
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
 	data[len(data)-pagefile.FooterBytes-1] ^= 4
 	require.NoError(t, os.WriteFile(path, data, 0o600))
-	info, err = s.local.Stat(ctx, info.Name)
+	info, err = s.disk.Stat(ctx, info.Name)
 	require.NoError(t, err)
 	s.verdicts[tierLocal].spent, s.verdicts[tierLocal].lastBad = true, time.Now()
 

@@ -91,10 +91,10 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []pagefile.Name,
 			found = append(found, info)
 			continue
 		}
-		info, err := s.local.Stat(ctx, name)
+		info, err := s.disk.Stat(ctx, name)
 		if err != nil || s.verdicts[tierLocal].isBad(info) {
 			s.noteError(err)
-			if s.remote == nil {
+			if s.guard == nil {
 				break
 			}
 			missing = append(missing, name)
@@ -105,7 +105,7 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []pagefile.Name,
 	var remote []tier.Info
 	if len(missing) > 0 {
 		// Errors are counted by the tier; what was found before one is good.
-		remote, _ = s.remote.Leading(remoteCtx, missing)
+		remote, _ = s.guard.Leading(remoteCtx, missing)
 	}
 	refs := make([]Ref, 0, len(found))
 	at := s.now() // when the chain up to the page before counts as used

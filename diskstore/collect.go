@@ -93,7 +93,7 @@ func (s *Store) requestCollection(want demand) {
 		s.want = demand{}
 		s.wantMu.Unlock()
 		// The whole root may have been deleted under the store.
-		_ = s.ensureManifest(ctx, s.local)
+		_ = s.ensureManifest(ctx, s.disk)
 		err := s.collect(ctx, tierLocal, want)
 		// Without a count nobody knows; the next collection may make one.
 		s.exhausted.Store(err != nil && !errors.Is(err, ledger.ErrNotCounted))
@@ -177,7 +177,7 @@ func (s *Store) youngSince(ctx context.Context, id tierID) time.Time {
 // that means to delete what should move down.
 func (s *Store) mustGo(ctx context.Context, id tierID, over int64, want demand) int64 {
 	budget := s.books[id].Budget
-	if id != tierLocal || s.remote == nil {
+	if id != tierLocal || s.guard == nil {
 		return over
 	}
 	if budget == 0 {
@@ -448,7 +448,7 @@ func (r *removal) record(ctx context.Context) {
 // for a page that stays until the tier below takes pages again.
 func (s *Store) evict(ctx context.Context, id tierID, info tier.Info, must bool) (removed tier.Info, err error) {
 	demoted, drop := false, s.dropUnused
-	if id == tierLocal && s.remote != nil {
+	if id == tierLocal && s.guard != nil {
 		err := s.moveDown(ctx, info)
 		switch {
 		case err == nil:
@@ -508,5 +508,5 @@ func (s *Store) moveDown(ctx context.Context, info tier.Info) error {
 // error of that kind.
 func (s *Store) localSide(err, kind error) bool {
 	var side *copyError
-	return errors.As(err, &side) && side.side == s.local && errors.Is(err, kind)
+	return errors.As(err, &side) && side.side == s.disk && errors.Is(err, kind)
 }

@@ -80,7 +80,7 @@ func TestEvictionNeverOrphansAPage(t *testing.T) {
 	for _, info := range infos {
 		pick.add(info)
 	}
-	requireLeafFirst(t, s, pick.order(ctx, s, s.local), infos)
+	requireLeafFirst(t, s, pick.order(ctx, s, s.disk), infos)
 }
 
 // requireLeafFirst checks that order has all files, each before the page it
@@ -92,7 +92,7 @@ func requireLeafFirst(t *testing.T, s *Store, order, infos []tier.Info) {
 	for _, info := range order {
 		gone[info.Key] = true
 		for _, other := range infos {
-			parent := s.linkOf(ctx, s.local, other.Name).parent
+			parent := s.linkOf(ctx, s.disk, other.Name).parent
 			require.False(t, parent == info.Key && !gone[other.Key], "a page goes before one that continues it")
 		}
 	}
@@ -104,7 +104,7 @@ func TestQuarantineGoesBeforePages(t *testing.T) {
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
 	for _, p := range putChain(t, s, prompt(1, 5*testTokens)) {
-		moved, err := s.local.Quarantine(ctx, tier.Info{Name: s.pageName(p.Key())}, "test")
+		moved, err := s.disk.Quarantine(ctx, tier.Info{Name: s.pageName(p.Key())}, "test")
 		require.NoError(t, err)
 		require.True(t, moved)
 	}
@@ -265,7 +265,7 @@ func TestDemotionAndPromotion(t *testing.T) {
 	require.Zero(t, st.Evicted, "nothing is lost")
 	require.EqualValues(t, st.Demoted, st.Remote.Pages+st.Remote.Tails)
 	require.Equal(t, 9, st.Local.Pages+st.Local.Tails+st.Remote.Pages+st.Remote.Tails)
-	_, err := tier.ReadManifest(ctx, s.remote, o.Fingerprint)
+	_, err := tier.ReadManifest(ctx, s.guard, o.Fingerprint)
 	require.NoError(t, err, "the remote tier can say what its pages are")
 
 	// The chain is whole across tiers, tail and all, and reading it brings
@@ -286,7 +286,7 @@ func TestDemotionAndPromotion(t *testing.T) {
 	infos := listAll(t, s, tierLocal)
 	before := s.Stats().Remote
 	for _, info := range infos {
-		if _, err := s.remote.Stat(ctx, info.Name); err == nil {
+		if _, err := s.guard.Stat(ctx, info.Name); err == nil {
 			evictPage(t, s, info)
 		}
 	}
@@ -312,7 +312,7 @@ func TestTailLimitHoldsInEveryTier(t *testing.T) {
 	for i := range maxTails + 4 {
 		tokens := []int32{int32(i), 7}
 		p := putChain(t, s, tokens)[0]
-		info, err := s.local.Stat(ctx, s.tailName(p.Parent, p.Key()))
+		info, err := s.disk.Stat(ctx, s.tailName(p.Parent, p.Key()))
 		require.NoError(t, err)
 		evictPage(t, s, info)
 	}
@@ -351,7 +351,7 @@ func TestFullRemoteMakesRoom(t *testing.T) {
 	s := open(t, o)
 	evict := func(seed int) {
 		p := putChain(t, s, prompt(seed, testTokens))[0]
-		info, err := s.local.Stat(ctx, s.pageName(p.Key()))
+		info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
 		require.NoError(t, err)
 		evictPage(t, s, info)
 	}
@@ -372,7 +372,7 @@ func TestRaceWithDemotionReadsTheOtherTier(t *testing.T) {
 	putChain(t, s, tokens)
 	refs := s.Chain(ctx, tokens, nil)
 	require.Equal(t, tier.Local, refs[0].Tier)
-	info, err := s.local.Stat(ctx, s.refName(refs[0]))
+	info, err := s.disk.Stat(ctx, s.refName(refs[0]))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	readRef(t, s, refs[0], tokens)
@@ -391,11 +391,11 @@ func TestDamageIsNeitherDemotedNorPromoted(t *testing.T) {
 		data[len(data)-pagefile.FooterBytes-1] ^= 1
 		require.NoError(t, os.WriteFile(path, data, 0o600))
 	}
-	info, err := s.local.Stat(ctx, name)
+	info, err := s.disk.Stat(ctx, name)
 	require.NoError(t, err)
 	require.NoError(t, s.demote(ctx, info))
 	flip(o.Remote.Root)
-	_, err = s.local.Remove(ctx, tier.Info{Name: name})
+	_, err = s.disk.Remove(ctx, tier.Info{Name: name})
 	require.NoError(t, err)
 	s.promote(ctx, info, Ref{Key: p.Key(), Parent: p.Parent, Tokens: testTokens, Stored: testTokens})
 	require.False(t, s.Has(p.Key()))
@@ -421,14 +421,14 @@ func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
 		for nth := 1; ; nth++ {
 			tokens := prompt(nth, testTokens)
 			p := putChain(t, s, tokens)[0]
-			info, err := s.local.Stat(ctx, s.pageName(p.Key()))
+			info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
 			require.NoError(t, err)
 			inj.Reset()
 			inj.Add(vfs.Rule{Path: remote, Nth: nth, Err: errno})
 			_, _ = s.evict(ctx, tierLocal, info, true)
 			reached := inj.Count()
 			inj.Reset()
-			s.remote.Breaker.Success()
+			s.guard.Breaker.Success()
 			readChain(t, s, tokens, tokensIn(s.Chain(ctx, tokens, nil)))
 			requireExact(t, s)
 			if nth > reached {

@@ -91,7 +91,7 @@ func TestDamageInAnyPieceIsFound(t *testing.T) {
 // it has condemned, as a repair and an hour without damage do.
 func makeTrusted(t *testing.T, s *Store) {
 	t.Helper()
-	_, err := s.local.EmptyQuarantine(ctx)
+	_, err := s.disk.EmptyQuarantine(ctx)
 	require.NoError(t, err)
 	s.verdicts[tierLocal] = newVerdicts(tierLocal, time.Now)
 }
@@ -138,7 +138,7 @@ func TestShortReadsAreNotMistakenForData(t *testing.T) {
 	s := open(t, testOptions(t))
 	p, ref := putLarge(t, s)
 	h := headerAt(t, s, ref)
-	blob, err := s.local.Open(ctx, s.refName(ref))
+	blob, err := s.disk.Open(ctx, s.refName(ref))
 	require.NoError(t, err)
 	defer blob.Close()
 	buf := make([]byte, p.Layout.Size())
@@ -219,7 +219,7 @@ func TestPiecesReadAtOnce(t *testing.T) {
 	s := open(t, testOptions(t, withRemote(t)))
 	p, ref := putLarge(t, s)
 	h := headerAt(t, s, ref)
-	blob, err := s.local.Open(ctx, s.refName(ref))
+	blob, err := s.disk.Open(ctx, s.refName(ref))
 	require.NoError(t, err)
 	defer blob.Close()
 	require.Equal(t, 1, pagefile.ReadsAtOnce(blob))

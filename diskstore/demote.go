@@ -24,13 +24,13 @@ func (s *Store) demote(ctx context.Context, info tier.Info) error {
 		return err
 	}
 	defer room.Cancel()
-	err = copyPage(ctx, s.local, s.remote, info.Name, room, func(up tier.Upload) error {
+	err = copyPage(ctx, s.disk, s.guard, info.Name, room, func(up tier.Upload) error {
 		return s.commitTo(ctx, tierRemote, up, room, info.Used)
 	})
 	if err != nil {
 		return err
 	}
-	there, err := s.remote.Stat(ctx, info.Name)
+	there, err := s.guard.Stat(ctx, info.Name)
 	if err != nil {
 		return err
 	}
@@ -47,18 +47,18 @@ func (s *Store) demote(ctx context.Context, info tier.Info) error {
 // that is damaged goes to quarantine. One that stays in its place all the same is an
 // error, and is not written over: this machine may be what is bad.
 func (s *Store) heldBelow(ctx context.Context, info tier.Info) (bool, error) {
-	there, err := s.remote.Stat(ctx, info.Name)
+	there, err := s.guard.Stat(ctx, info.Name)
 	if err != nil || there.Bytes != info.Bytes {
 		return false, nil
 	}
-	ours, err := s.headerOf(ctx, s.local, info.Name)
+	ours, err := s.headerOf(ctx, s.disk, info.Name)
 	if err != nil {
 		return false, nil // copying finds out what is wrong here
 	}
 	theirs, err := s.verifyCopy(ctx, info.Name)
 	switch {
 	case errors.Is(err, tier.ErrNotFound), tier.Doubtful(err):
-		_, serr := s.remote.Stat(ctx, info.Name)
+		_, serr := s.guard.Stat(ctx, info.Name)
 		switch {
 		case errors.Is(serr, tier.ErrNotFound):
 			return false, nil
@@ -74,11 +74,11 @@ func (s *Store) heldBelow(ctx context.Context, info tier.Info) (bool, error) {
 		return false, nil
 	}
 	// Whoever made it visible may have died before its name was durable.
-	if err := s.remote.Persist(ctx, info.Name); err != nil {
+	if err := s.guard.Persist(ctx, info.Name); err != nil {
 		return false, err
 	}
 	if there.Used.Before(info.Used) {
-		_ = s.remote.Touch(ctx, info.Name, info.Used)
+		_ = s.guard.Touch(ctx, info.Name, info.Used)
 	}
 	return true, nil
 }

@@ -30,7 +30,7 @@ func TestADamagedCopyDoesNotStandForAPage(t *testing.T) {
 			tokens := prompt(1, testTokens)
 			p := putChain(t, s, tokens)[0]
 			page := s.pageName(p.Key())
-			info, err := s.local.Stat(ctx, page)
+			info, err := s.disk.Stat(ctx, page)
 			require.NoError(t, err)
 			require.NoError(t, s.demote(ctx, info))
 			copied := filePath(o.Remote.Root, page)
@@ -67,11 +67,11 @@ func TestAnotherLayoutDoesNotStandForAPage(t *testing.T) {
 	require.Equal(t, old.Key(), now.Key())
 
 	require.NoError(t, s.Put(ctx, old))
-	info, err := s.local.Stat(ctx, s.pageName(old.Key()))
+	info, err := s.disk.Stat(ctx, s.pageName(old.Key()))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	require.NoError(t, s.Put(ctx, now))
-	again, err := s.local.Stat(ctx, s.pageName(old.Key()))
+	again, err := s.disk.Stat(ctx, s.pageName(old.Key()))
 	require.NoError(t, err)
 	require.Equal(t, info.Bytes, again.Bytes)
 	evictPage(t, s, again)
@@ -90,17 +90,17 @@ func TestACopyIsDurableBeforeThePageGoes(t *testing.T) {
 	require.NoError(t, err)
 	tokens := prompt(1, testTokens)
 	p := putChain(t, s, tokens)[0]
-	info, err := s.local.Stat(ctx, s.pageName(p.Key()))
+	info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
 	require.NoError(t, err)
 	require.NoError(t, s.demote(ctx, info))
 	// Under its name again, by a rename that nobody has synced.
 	path := filePath(o.Remote.Root, info.Name)
 	require.NoError(t, mem.Rename(path, path+"-away"))
-	require.NoError(t, s.remote.SyncRemoved(ctx, []pagefile.Name{info.Name}))
+	require.NoError(t, s.guard.SyncRemoved(ctx, []pagefile.Name{info.Name}))
 	require.NoError(t, mem.Rename(path+"-away", path))
 
 	evictPage(t, s, info)
-	require.NoError(t, s.local.SyncRemoved(ctx, []pagefile.Name{info.Name}))
+	require.NoError(t, s.disk.SyncRemoved(ctx, []pagefile.Name{info.Name}))
 	require.NoError(t, s.Close())
 	o.FS = mem.Crash(0, 1)
 	after, err := Open(ctx, o)

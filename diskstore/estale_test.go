@@ -21,7 +21,7 @@ import (
 func inRemote(t *testing.T, s *Store, prompts int) {
 	t.Helper()
 	for i := range prompts {
-		info, err := s.local.Stat(ctx, s.pageName(putChain(t, s, prompt(i, testTokens))[0].Key()))
+		info, err := s.disk.Stat(ctx, s.pageName(putChain(t, s, prompt(i, testTokens))[0].Key()))
 		require.NoError(t, err)
 		_, err = s.evict(ctx, tierLocal, info, true)
 		require.NoError(t, err)
@@ -100,7 +100,7 @@ func TestStaleDirectoriesAndLedger(t *testing.T) {
 		tokens := prompt(0, testTokens+3)
 		putChain(t, s, tokens)
 		for _, name := range []pagefile.Name{s.refName(s.Chain(ctx, tokens, nil)[1]), s.refName(s.Chain(ctx, tokens, nil)[0])} {
-			info, err := s.local.Stat(ctx, name)
+			info, err := s.disk.Stat(ctx, name)
 			require.NoError(t, err)
 			_, err = s.evict(ctx, tierLocal, info, true)
 			require.NoError(t, err)
@@ -119,12 +119,12 @@ func TestStaleRootTakesTheTierDown(t *testing.T) {
 	s := open(t, o)
 	inRemote(t, s, 2)
 	later := time.Now()
-	s.remote.Breaker.Now = func() time.Time { return later }
+	s.guard.Breaker.Now = func() time.Time { return later }
 	inj.Add(vfs.Rule{Path: regexp.MustCompile(`remote($|/)`), Err: syscall.ESTALE})
 	tokens := prompt(0, testTokens)
 	require.Empty(t, s.Chain(ctx, tokens, nil))
 	require.True(t, s.Stats().Remote.Down)
-	_, err := s.remote.Inner.Stat(ctx, s.pageName(pagefile.Key{1}))
+	_, err := s.guard.Inner.Stat(ctx, s.pageName(pagefile.Key{1}))
 	require.ErrorIs(t, err, tier.ErrRootMissing)
 	require.ErrorIs(t, err, syscall.ESTALE)
 
@@ -134,7 +134,7 @@ func TestStaleRootTakesTheTierDown(t *testing.T) {
 	later = later.Add(guard.BreakerBackoffMax)
 	require.Empty(t, s.Chain(ctx, tokens, nil))
 	require.True(t, s.Stats().Remote.Down)
-	_, err = s.remote.Inner.Stat(ctx, s.pageName(pagefile.Key{1}))
+	_, err = s.guard.Inner.Stat(ctx, s.pageName(pagefile.Key{1}))
 	require.ErrorIs(t, err, tier.ErrRootMode)
 	require.NoError(t, os.Chmod(o.Remote.Root, 0o700))
 	later = later.Add(guard.BreakerBackoffMax)

@@ -51,12 +51,12 @@ func openMounted(t *testing.T, tokens []int32) *mountedRemote {
 // patience sets how long the remote tier may take. Tests give it a minute where
 // it works, because the machine may be busy, and little where it does not.
 func (m *mountedRemote) patience(limit time.Duration) {
-	m.remote.LookupIn, m.remote.StepIn, m.opt.RemoteTimeout = limit, limit, limit
+	m.guard.LookupIn, m.guard.StepIn, m.opt.RemoteTimeout = limit, limit, limit
 }
 
 // moveDown moves a page to the remote tier if it can.
 func (m *mountedRemote) moveDown(key pagefile.Key) error {
-	info, err := m.local.Stat(ctx, m.pageName(key))
+	info, err := m.disk.Stat(ctx, m.pageName(key))
 	require.NoError(m.t, err)
 	if err := m.demote(ctx, info); err != nil {
 		return err
@@ -113,19 +113,19 @@ func (m *mountedRemote) works(repair func()) {
 	require.NoError(t, m.Flush(ctx))
 	// Operations that were given up have ended before patience is changed.
 	for range guard.LookupWorkers {
-		m.remote.Lookup <- struct{}{}
+		m.guard.Lookup <- struct{}{}
 	}
 	for range guard.TransferWorkers {
-		m.remote.Transfer <- struct{}{}
+		m.guard.Transfer <- struct{}{}
 	}
 	for range guard.LookupWorkers {
-		<-m.remote.Lookup
+		<-m.guard.Lookup
 	}
 	for range guard.TransferWorkers {
-		<-m.remote.Transfer
+		<-m.guard.Transfer
 	}
 	m.patience(time.Minute)
-	m.remote.Breaker.Success()
+	m.guard.Breaker.Success()
 	for _, path := range filesIn(t, filepath.Join(m.behind, dir.VersionDir, m.opt.Fingerprint.String()), dir.PageExt) {
 		_, err := verifyFile(ctx, vfs.OS, path)
 		require.NoError(t, err, "a page is whole or absent")
@@ -162,7 +162,7 @@ func TestMountFailsMidRead(t *testing.T) {
 			require.NoError(t, m.Flush(ctx))
 
 			m.works(repair)
-			info, err := m.local.Stat(ctx, m.pageName(refs[1].Key))
+			info, err := m.disk.Stat(ctx, m.pageName(refs[1].Key))
 			require.NoError(t, err)
 			dropPage(t, m.Store, tierLocal, info)
 			readChain(t, m.Store, tokens, len(tokens))
@@ -214,7 +214,7 @@ func TestMountFailsMidWrite(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, s.Flush(ctx))
 				p := putChain(t, s, prompt(3, testTokens))[0]
-				info, err := s.local.Stat(ctx, s.pageName(p.Key()))
+				info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
 				require.NoError(t, err)
 				require.NoError(t, s.demote(ctx, info))
 				require.Empty(t, filesIn(t, m.behind, dir.TmpExt))

@@ -44,7 +44,7 @@ func TestRemoteThatHangsInEveryOperation(t *testing.T) {
 			defer gate.Open()
 			remote := regexp.MustCompile("^" + regexp.QuoteMeta(life.o.Remote.Root))
 			life.inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{op}, Gate: gate})
-			s.remote.LookupIn, s.remote.StepIn = 5*time.Millisecond, 5*time.Millisecond
+			s.guard.LookupIn, s.guard.StepIn = 5*time.Millisecond, 5*time.Millisecond
 			s.opt.RemoteTimeout = 5 * time.Millisecond
 			life.flush()
 			before := runtime.NumGoroutine()
@@ -52,7 +52,7 @@ func TestRemoteThatHangsInEveryOperation(t *testing.T) {
 				life.read(a)
 				life.read(b)
 				require.NoError(t, life.put(prompt(10+seed, testTokens)), "the local tier goes on")
-				s.remote.Breaker.Success() // ask again at once, unlike a real breaker
+				s.guard.Breaker.Success() // ask again at once, unlike a real breaker
 			}
 			life.flush()
 			_, err = s.Scan(ctx)
@@ -132,8 +132,8 @@ func TestALookupHasOneBudget(t *testing.T) {
 	require.Equal(t, DefaultRemoteTimeout, s.opt.RemoteTimeout)
 	require.LessOrEqual(t, DefaultRemoteTimeout, 250*time.Millisecond)
 	s.opt.RemoteTimeout = 10 * time.Millisecond
-	inner := &deadlines{Tier: s.remote.Inner}
-	s.remote.Inner = inner
+	inner := &deadlines{Tier: s.guard.Inner}
+	s.guard.Inner = inner
 	begin := time.Now()
 	require.Empty(t, s.Chain(ctx, prompt(1, 100*testTokens+3), nil))
 	took := time.Since(begin)
@@ -157,18 +157,18 @@ func TestAbandonedUploadLeavesNothing(t *testing.T) {
 			life.demoteOne() // directories and the manifest are there
 			tokens := prompt(1, testTokens)
 			require.NoError(t, life.put(tokens))
-			info, err := s.local.Stat(ctx, s.pageName(pageKeyOf(tokens)))
+			info, err := s.disk.Stat(ctx, s.pageName(pageKeyOf(tokens)))
 			require.NoError(t, err)
 
 			gate := vfs.NewGate()
 			remote := regexp.MustCompile("^" + regexp.QuoteMeta(life.o.Remote.Root) + `.*\.(tmp|kvp)$`)
 			life.inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{op}, Gate: gate})
-			s.remote.StepIn = 5 * time.Millisecond
+			s.guard.StepIn = 5 * time.Millisecond
 			require.Error(t, s.demote(ctx, info))
 			require.True(t, s.Has(info.Key), "a page that was not moved stays")
 			gate.Open()
-			s.remote.StepIn = time.Minute
-			s.remote.Breaker.Success()
+			s.guard.StepIn = time.Minute
+			s.guard.Breaker.Success()
 			// The rename may have come through, whole and unannounced.
 			life.inj.Reset()
 			require.NoError(t, s.demote(ctx, info))
@@ -194,7 +194,7 @@ func TestRemoteRootThatVanishes(t *testing.T) {
 	require.NoError(t, life.mem.Rename(life.o.Remote.Root, away))
 	tokens := prompt(1, testTokens)
 	require.NoError(t, life.put(tokens))
-	info, err := s.local.Stat(ctx, s.pageName(pageKeyOf(tokens)))
+	info, err := s.disk.Stat(ctx, s.pageName(pageKeyOf(tokens)))
 	require.NoError(t, err)
 	require.Error(t, s.demote(ctx, info))
 	require.True(t, errors.Is(s.demote(ctx, info), tier.ErrTierDown) || s.Stats().Remote.Down)
@@ -203,7 +203,7 @@ func TestRemoteRootThatVanishes(t *testing.T) {
 	require.Equal(t, testTokens, life.read(tokens))
 
 	require.NoError(t, life.mem.Rename(away, life.o.Remote.Root))
-	s.remote.Breaker.Success()
+	s.guard.Breaker.Success()
 	require.NoError(t, s.demote(ctx, info))
 	require.Equal(t, testTokens, life.read(prompt(5, testTokens)), "what was there is found again")
 	require.NoError(t, s.Close())
@@ -232,20 +232,20 @@ func TestBreakerOpensWhileLookupsWork(t *testing.T) {
 	// and for longer each time.
 	until := time.Duration(0)
 	for range 3 {
-		s.remote.Breaker.Mu.Lock()
-		s.remote.Breaker.Until = time.Time{}
-		s.remote.Breaker.Mu.Unlock()
+		s.guard.Breaker.Mu.Lock()
+		s.guard.Breaker.Until = time.Time{}
+		s.guard.Breaker.Mu.Unlock()
 		require.Len(t, s.Chain(ctx, tokens, nil), 1)
 		require.False(t, s.Stats().Remote.Down)
 		require.Zero(t, life.read(tokens))
 		require.True(t, s.Stats().Remote.Down)
-		s.remote.Breaker.Mu.Lock()
-		require.Greater(t, s.remote.Breaker.Backoff, until)
-		until = s.remote.Breaker.Backoff
-		s.remote.Breaker.Mu.Unlock()
+		s.guard.Breaker.Mu.Lock()
+		require.Greater(t, s.guard.Breaker.Backoff, until)
+		until = s.guard.Breaker.Backoff
+		s.guard.Breaker.Mu.Unlock()
 	}
 	life.inj.Reset()
-	s.remote.Breaker.Success()
+	s.guard.Breaker.Success()
 	require.Equal(t, testTokens, life.read(tokens))
 	require.NoError(t, s.Close())
 }

@@ -164,7 +164,7 @@ func (f *faultLife) recover() {
 		require.NoError(t, err, "a failed Open keeps nothing from the next")
 		f.s = s
 	}
-	f.s.remote.Breaker.Success()
+	f.s.guard.Breaker.Success()
 	f.read(faultPrompt(1))
 	f.read(faultPrompt(2))
 	f.read(prompt(3, testTokens))
@@ -297,13 +297,13 @@ func (f *faultLife) demoteOne() {
 	p := faultPage(t, f.o.Fingerprint, 0, prompt(5, testTokens))
 	require.NoError(t, f.s.Put(ctx, p))
 	f.flush()
-	info, err := f.s.local.Stat(ctx, f.s.pageName(p.Key()))
+	info, err := f.s.disk.Stat(ctx, f.s.pageName(p.Key()))
 	require.NoError(t, err)
-	if there, err := f.s.remote.Stat(ctx, info.Name); err == nil { // it would not be written again
+	if there, err := f.s.guard.Stat(ctx, info.Name); err == nil { // it would not be written again
 		dropPage(t, f.s, tierRemote, there)
 	}
 	evictPage(t, f.s, info)
-	_, err = f.s.remote.Stat(ctx, info.Name)
+	_, err = f.s.guard.Stat(ctx, info.Name)
 	require.NoError(t, err)
 }
 
@@ -355,16 +355,16 @@ func TestFaultyRemoteOpensItsBreaker(t *testing.T) {
 
 			// While the breaker is open nobody asks; a failed probe keeps it so.
 			for range 3 {
-				s.remote.Breaker.Mu.Lock()
-				s.remote.Breaker.Until = time.Time{}
-				s.remote.Breaker.Mu.Unlock()
+				s.guard.Breaker.Mu.Lock()
+				s.guard.Breaker.Until = time.Time{}
+				s.guard.Breaker.Mu.Unlock()
 				s.Chain(ctx, prompt(200, testTokens), nil)
 				require.True(t, s.Stats().Remote.Down)
 			}
 			life.inj.Reset()
-			s.remote.Breaker.Mu.Lock()
-			s.remote.Breaker.Until = time.Time{}
-			s.remote.Breaker.Mu.Unlock()
+			s.guard.Breaker.Mu.Lock()
+			s.guard.Breaker.Until = time.Time{}
+			s.guard.Breaker.Mu.Unlock()
 			s.Chain(ctx, prompt(200, testTokens), nil)
 			require.False(t, s.Stats().Remote.Down)
 			life.demoteOne()

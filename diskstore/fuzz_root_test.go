@@ -41,7 +41,7 @@ func FuzzManifest(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := tier.ReadManifest(ctx, s.local, fp)
+		m, err := tier.ReadManifest(ctx, s.disk, fp)
 		if err != nil || m.PageTokens != o.PageTokens || m.Fingerprint != fp.String() {
 			t.Fatalf("manifest is %+v, %v", m, err)
 		}

@@ -122,12 +122,12 @@ func TestTransfersAroundAStep(t *testing.T) {
 	s := open(t, testOptions(t, withRemote(t)))
 	for i, size := range []int{pagefile.StepBytes - 1, pagefile.StepBytes, pagefile.StepBytes + 1, 2*pagefile.StepBytes + 1} {
 		content := bytes.Repeat([]byte{1, 2, 3, 5, 7}, size/5+1)[:size]
-		up, err := s.remote.Create(ctx, tiertest.Page(byte(i)))
+		up, err := s.guard.Create(ctx, tiertest.Page(byte(i)))
 		require.NoError(t, err)
 		require.NoError(t, up.Write(ctx, content))
 		_, err = up.Commit(ctx, time.Now())
 		require.NoError(t, err)
-		blob, err := s.remote.Open(ctx, tiertest.Page(byte(i)))
+		blob, err := s.guard.Open(ctx, tiertest.Page(byte(i)))
 		require.NoError(t, err)
 		got := make([]byte, size)
 		require.NoError(t, blob.ReadAt(ctx, got, 0))

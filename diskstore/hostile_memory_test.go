@@ -72,7 +72,7 @@ func TestAbsurdFiles(t *testing.T) {
 			if name != "64 GiB of rows" && name != "everything at limits" {
 				require.Equal(t, testTokens, tokensIn(s.Chain(ctx, tokens, nil)))
 			}
-			removed, err := s.local.Remove(ctx, tier.Info{Name: s.pageName(p.Key())})
+			removed, err := s.disk.Remove(ctx, tier.Info{Name: s.pageName(p.Key())})
 			require.NoError(t, err)
 			require.True(t, removed)
 		})

@@ -149,7 +149,7 @@ func TestOneMachineWritesWhereLocksDoNotReach(t *testing.T) {
 		b := open(t, ob)
 		readChain(t, b, prompt(0, testTokens), testTokens)
 		p := putChain(t, b, prompt(9, testTokens))[0]
-		info, err := b.local.Stat(ctx, b.pageName(p.Key()))
+		info, err := b.disk.Stat(ctx, b.pageName(p.Key()))
 		require.NoError(t, err)
 		err = b.demote(ctx, info)
 		if reach == vfs.ReachAll {
@@ -158,7 +158,7 @@ func TestOneMachineWritesWhereLocksDoNotReach(t *testing.T) {
 		}
 		require.ErrorIs(t, err, tier.ErrNotShared)
 		require.ErrorIs(t, b.demote(ctx, info), tier.ErrNotShared)
-		_, err = b.remote.Lock(ctx)
+		_, err = b.guard.Lock(ctx)
 		require.ErrorIs(t, err, tier.ErrLocked)
 		require.False(t, b.Stats().Remote.Down)
 		require.Equal(t, 1, strings.Count(log.String(), "is only read"), "%s", log.String())
@@ -166,7 +166,7 @@ func TestOneMachineWritesWhereLocksDoNotReach(t *testing.T) {
 
 		require.NoError(t, a.Close())
 		require.NoError(t, a2.Close())
-		b.remote.Inner.(*dir.Tier).Temp.Refused = time.Now().Add(-dir.BeatEvery)
+		b.guard.Inner.(*dir.Tier).Temp.Refused = time.Now().Add(-dir.BeatEvery)
 		require.NoError(t, b.demote(ctx, info))
 		require.Equal(t, 1, strings.Count(log.String(), "may be written again"))
 	}
@@ -257,7 +257,7 @@ func TestClaimOfAnEarlierBootGoes(t *testing.T) {
 				room, err := a.books[tierRemote].Reserve(ctx, page) // it dies before its next Flush
 				require.NoError(t, err)
 				room.Cancel()
-				temp := &a.remote.Inner.(*dir.Tier).Temp
+				temp := &a.guard.Inner.(*dir.Tier).Temp
 				id := temp.Id
 				file, left, err := temp.Create("")
 				require.NoError(t, err)
@@ -331,7 +331,7 @@ func TestLockFilesDoNotPileUp(t *testing.T) {
 		require.NoError(t, s.Close())
 	}
 	s := open(t, o)
-	aside, err := s.local.Aside(ctx)
+	aside, err := s.disk.Aside(ctx)
 	require.NoError(t, err)
 	require.Len(t, aside.Living, 1)
 	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.TmpDir), dir.LockExt), 1)

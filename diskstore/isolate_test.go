@@ -73,7 +73,7 @@ func TestHungRemoteNeverHoldsUpALookup(t *testing.T) {
 	before := runtime.NumGoroutine()
 	asked := 0
 	for range 200 {
-		if !s.remote.Breaker.Down() {
+		if !s.guard.Breaker.Down() {
 			asked++
 		}
 		require.Equal(t, 2*testTokens, tokensIn(s.Chain(ctx, tokens, nil)), "local pages are found all the same")
@@ -99,14 +99,14 @@ func TestHungRemoteComesBack(t *testing.T) {
 	log := new(syncWriter)
 	s, tokens, revive := hungRemote(t, log)
 	defer func() { require.NoError(t, s.Close()) }()
-	for !s.remote.Breaker.Down() {
+	for !s.guard.Breaker.Down() {
 		s.Chain(ctx, tokens, nil)
 	}
 	revive()
-	s.remote.Breaker.Mu.Lock()
-	s.remote.Breaker.Until = time.Time{} // the backoff has passed
-	s.remote.Breaker.Mu.Unlock()
-	s.remote.LookupIn, s.remote.StepIn = time.Minute, time.Minute
+	s.guard.Breaker.Mu.Lock()
+	s.guard.Breaker.Until = time.Time{} // the backoff has passed
+	s.guard.Breaker.Mu.Unlock()
+	s.guard.LookupIn, s.guard.StepIn = time.Minute, time.Minute
 	s.opt.RemoteTimeout = time.Minute
 	readChain(t, s, tokens, len(tokens))
 	require.False(t, s.Stats().Remote.Down)
@@ -120,8 +120,8 @@ func TestGoroutinesAreBoundedWhileTheRemoteHangs(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for range 40 {
 		// Even a breaker that lets everything through.
-		s.remote.Breaker.Success()
-		_, err := s.remote.Stat(ctx, tiertest.Page(1))
+		s.guard.Breaker.Success()
+		_, err := s.guard.Stat(ctx, tiertest.Page(1))
 		require.ErrorIs(t, err, tier.ErrTierTimeout)
 	}
 	// A timer that fires has a goroutine for a moment.
@@ -179,9 +179,9 @@ func TestMissingRemoteIsTriedAgain(t *testing.T) {
 	require.ErrorContains(t, use.RemoteErr, "mount it, or create it", "why it is down")
 
 	require.NoError(t, os.Mkdir(o.Remote.Root, 0o700))
-	s.remote.Breaker.Mu.Lock()
-	s.remote.Breaker.Until = time.Time{}
-	s.remote.Breaker.Mu.Unlock()
+	s.guard.Breaker.Mu.Lock()
+	s.guard.Breaker.Until = time.Time{}
+	s.guard.Breaker.Mu.Unlock()
 	use, err = s.Scan(ctx)
 	require.NoError(t, err)
 	require.NoError(t, use.RemoteErr)
@@ -221,16 +221,16 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	o := testOptions(t, withFS(inj), withRemote(t))
 	s := open(t, o)
 	name := s.pageName(putChain(t, s, prompt(1, testTokens))[0].Key())
-	info, err := s.local.Stat(ctx, name)
+	info, err := s.disk.Stat(ctx, name)
 	require.NoError(t, err)
 	require.NoError(t, s.demote(ctx, info))
-	there, err := s.remote.Stat(ctx, name)
+	there, err := s.guard.Stat(ctx, name)
 	require.NoError(t, err)
 	s.verdicts[tierRemote].markBad(there)
 
 	content, err := os.ReadFile(filePath(o.Local.Root, name))
 	require.NoError(t, err)
-	up, err := s.remote.Create(ctx, name)
+	up, err := s.guard.Create(ctx, name)
 	require.NoError(t, err)
 	require.NoError(t, up.Write(ctx, content))
 	gate := vfs.NewGate()
@@ -244,8 +244,8 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	up.Abort()
 	gate.Open()
-	idle(s.remote)
-	there, err = s.remote.Stat(ctx, name)
+	idle(s.guard)
+	there, err = s.guard.Stat(ctx, name)
 	require.NoError(t, err)
 	require.False(t, s.verdicts[tierRemote].isBad(there), "the good one is not used")
 }

@@ -188,7 +188,7 @@ func TestLedgerOfTheDead(t *testing.T) {
 	require.NoError(t, dead.Flush(ctx))
 	putChain(t, dead, prompt(1, testTokens))
 	require.Equal(t, int64(ledger.ChunkBytes), claimOf(t, o)) // what was written is not recorded yet
-	require.NoError(t, dead.local.Temp.Lock.Close())
+	require.NoError(t, dead.disk.Temp.Lock.Close())
 
 	s := open(t, o)
 	require.Zero(t, claimOf(t, o)-s.books[tierLocal].Claimed)

@@ -29,16 +29,16 @@ func (s *Store) ensureManifest(ctx context.Context, t tier.Tier) error {
 // copyManifest makes the remote tier able to say what the pages of a
 // fingerprint are that move there.
 func (s *Store) copyManifest(ctx context.Context, fingerprint pagefile.Key) error {
-	_, err := s.remote.Stat(ctx, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
+	_, err := s.guard.Stat(ctx, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
 	if !errors.Is(err, tier.ErrNotFound) {
 		return err
 	}
-	m, err := tier.ReadManifest(ctx, s.local, fingerprint)
+	m, err := tier.ReadManifest(ctx, s.disk, fingerprint)
 	if errors.Is(err, tier.ErrNotFound) || errors.Is(err, pagefile.ErrDamaged) {
 		return nil // pages are good without it
 	}
 	if err != nil {
 		return err
 	}
-	return tier.WriteManifest(ctx, s.remote, fingerprint, m)
+	return tier.WriteManifest(ctx, s.guard, fingerprint, m)
 }

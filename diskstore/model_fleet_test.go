@@ -216,7 +216,7 @@ func (f *fleet) goesAway(rt *rapid.T) {
 	case tier.ErrTierTimeout:
 		h.gate = vfs.NewGate()
 		rule.Gate = h.gate
-		h.s.remote.LookupIn, h.s.remote.StepIn = 10*time.Millisecond, 10*time.Millisecond
+		h.s.guard.LookupIn, h.s.guard.StepIn = 10*time.Millisecond, 10*time.Millisecond
 	case syscall.EROFS:
 		rule.Ops, rule.Err = []vfs.Op{vfs.OpCreate, vfs.OpMkdir, vfs.OpRename, vfs.OpRemove, vfs.OpChtimes, vfs.OpLock}, how
 	default:
@@ -232,9 +232,9 @@ func (h *fleetHost) comesBack() {
 		h.gate.Open()
 		h.gate = nil
 	}
-	idle(h.s.remote)
-	h.s.remote.LookupIn, h.s.remote.StepIn = time.Minute, time.Minute
-	h.s.remote.Breaker.Success()
+	idle(h.s.guard)
+	h.s.guard.LookupIn, h.s.guard.StepIn = time.Minute, time.Minute
+	h.s.guard.Breaker.Success()
 }
 
 // idle waits until no worker does anything and nothing is to be given up.
@@ -288,7 +288,7 @@ func (f *fleet) holds() {
 	for _, h := range f.hosts {
 		require.NoError(f.t, h.s.Flush(ctx))
 		if h.gate == nil {
-			idle(h.s.remote)
+			idle(h.s.guard)
 		}
 	}
 	for root, budget := range f.roots {

@@ -107,7 +107,7 @@ func (m *model) destroy(rt *rapid.T) {
 	if !ok {
 		rt.Skip("not stored")
 	}
-	info, err := m.s.local.Stat(ctx, m.s.pageName(key))
+	info, err := m.s.disk.Stat(ctx, m.s.pageName(key))
 	require.NoError(rt, err)
 	evictPage(rt, m.s, info)
 	delete(m.pages, asString(tokens))

@@ -40,11 +40,11 @@ func (m *moment) within(d time.Duration, now time.Time) bool {
 // alone reports whether what leaves a tier now is likely to be deleted because the
 // tier below does not take it.
 func (s *Store) alone(id tierID) bool {
-	if id != tierLocal || s.remote == nil {
+	if id != tierLocal || s.guard == nil {
 		return false
 	}
 	_, took := s.usage[id].counted()
-	return s.remote.Breaker.Resting() || s.refused.within(max(refusalLasts, countPause*took), time.Now())
+	return s.guard.Breaker.Resting() || s.refused.within(max(refusalLasts, countPause*took), time.Now())
 }
 
 // outageBatch is how many bytes are freed beyond what must be while a tier is alone.

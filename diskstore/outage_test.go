@@ -20,17 +20,17 @@ import (
 var outages = map[string]func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) (end func()){
 	"its breaker is open": func(s *Store, _ *vfs.Injector, _ *regexp.Regexp) func() {
 		now := time.Now()
-		s.remote.Breaker.Now = func() time.Time { return now }
-		s.remote.Breaker.Failure(tier.ErrTierTimeout, true)
+		s.guard.Breaker.Now = func() time.Time { return now }
+		s.guard.Breaker.Failure(tier.ErrTierTimeout, true)
 		return func() { now = now.Add(time.Hour) } // it may be asked again
 	},
 	"every operation fails": func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) func() {
 		inj.Add(vfs.Rule{Path: remote, Err: syscall.EIO})
-		return func() { inj.Reset(); s.remote.Breaker.Success() }
+		return func() { inj.Reset(); s.guard.Breaker.Success() }
 	},
 	"its root is gone": func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) func() {
 		inj.Add(vfs.Rule{Path: remote, Err: syscall.ENOENT})
-		return func() { inj.Reset(); s.remote.Breaker.Success() }
+		return func() { inj.Reset(); s.guard.Breaker.Success() }
 	},
 	"it cannot be written": func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) func() {
 		inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{vfs.OpCreate, vfs.OpMkdir, vfs.OpLock, vfs.OpRename}, Err: syscall.EROFS})
@@ -39,7 +39,7 @@ var outages = map[string]func(s *Store, inj *vfs.Injector, remote *regexp.Regexp
 	"it fails when room is made": func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) func() {
 		inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{vfs.OpWrite}, Err: syscall.ENOSPC})
 		inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{vfs.OpReadDir}, Err: syscall.EIO})
-		return func() { inj.Reset(); s.remote.Breaker.Success() }
+		return func() { inj.Reset(); s.guard.Breaker.Success() }
 	},
 }
 
@@ -111,7 +111,7 @@ func TestOutageOfTheRemoteListsTheLocalTierSeldom(t *testing.T) {
 			outages["it cannot be written"](s, inj, remote)
 		},
 		"another machine writes to it": func(s *Store, _ *vfs.Injector, _ *regexp.Regexp) {
-			s.remote.Inner = notSharedTier{s.remote.Inner}
+			s.guard.Inner = notSharedTier{s.guard.Inner}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -177,8 +177,8 @@ func TestNobodyWaitsForTheLockOfAnotherMachinesTier(t *testing.T) {
 	ob.Remote = o.Remote
 	ob.FS = crampedFS{sh.from("b"), o.Remote.Root}
 	b := open(t, ob)
-	locks := &lockCounter{Tier: b.remote.Inner}
-	b.remote.Inner = locks
+	locks := &lockCounter{Tier: b.guard.Inner}
+	b.guard.Inner = locks
 	_, err := b.lockTier(ctx, tierRemote, demand{})
 	require.ErrorIs(t, err, tier.ErrNotShared)
 	require.EqualValues(t, 1, locks.asked.Load())

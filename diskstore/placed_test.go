@@ -85,20 +85,20 @@ func TestPlacedFileOutlivesThePage(t *testing.T) {
 	page := physicalPage(t)
 	for name, lose := range map[string]func(*testing.T, *Store, pagefile.Name){
 		"removed": func(t *testing.T, s *Store, name pagefile.Name) {
-			removed, err := s.local.Remove(ctx, tier.Info{Name: name})
+			removed, err := s.disk.Remove(ctx, tier.Info{Name: name})
 			require.NoError(t, err)
 			require.True(t, removed)
 		},
 		"quarantined": func(t *testing.T, s *Store, name pagefile.Name) {
-			moved, err := s.local.Quarantine(ctx, tier.Info{Name: name}, "test")
+			moved, err := s.disk.Quarantine(ctx, tier.Info{Name: name}, "test")
 			require.NoError(t, err)
 			require.True(t, moved)
 		},
 		"replaced": func(t *testing.T, s *Store, name pagefile.Name) {
-			tiertest.Upload(t, s.local, name, make([]byte, page), time.Now())
+			tiertest.Upload(t, s.disk, name, make([]byte, page), time.Now())
 		},
 		"demoted": func(t *testing.T, s *Store, name pagefile.Name) {
-			info, err := s.local.Stat(ctx, name)
+			info, err := s.disk.Stat(ctx, name)
 			require.NoError(t, err)
 			evictPage(t, s, info)
 			require.NoFileExists(t, filePath(s.opt.Local.Root, name))

@@ -82,7 +82,7 @@ func (s *Store) put(ctx context.Context, p *pagefile.Page, meek bool) error {
 
 func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Page, meek bool) error {
 	if s.stored(ctx, name, p, meek) {
-		return s.local.Persist(ctx, name)
+		return s.disk.Persist(ctx, name)
 	}
 	p.ClearGaps()
 	c := s.codec
@@ -130,7 +130,7 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 // which has the sections of p, and touches it unless it is meek. Anything else that
 // has the name may be replaced.
 func (s *Store) stored(ctx context.Context, name pagefile.Name, p *pagefile.Page, meek bool) bool {
-	info, err := s.local.Stat(ctx, name)
+	info, err := s.disk.Stat(ctx, name)
 	if err != nil {
 		return false
 	}
@@ -163,7 +163,7 @@ func (s *Store) write(ctx context.Context, name pagefile.Name, e *pagefile.Encod
 		return err
 	}
 	defer room.Cancel()
-	up, err := s.local.Create(ctx, name)
+	up, err := s.disk.Create(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -431,6 +431,6 @@ func (s *Store) Has(key pagefile.Key) bool {
 		return false
 	}
 	defer leave()
-	info, err := s.local.Stat(ctx, s.pageName(key))
+	info, err := s.disk.Stat(ctx, s.pageName(key))
 	return err == nil && !s.verdicts[tierLocal].isBad(info)
 }

@@ -20,9 +20,9 @@ type QuarantineDrop struct {
 // for a slow mount than a server, so that none is isolated; one that hangs ends with
 // RootOptions.Timeout.
 func (r *Root) dirs() []*dir.Tier {
-	dirs := []*dir.Tier{r.s.local}
-	if r.s.remote != nil {
-		dirs = append(dirs, r.s.remote.Inner.(*dir.Tier))
+	dirs := []*dir.Tier{r.s.disk}
+	if r.s.guard != nil {
+		dirs = append(dirs, r.s.guard.Inner.(*dir.Tier))
 	}
 	return dirs
 }

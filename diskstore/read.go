@@ -237,7 +237,7 @@ func (s *Store) requestPromotion(info tier.Info, ref Ref) {
 // promote copies a page up. The remote copy stays, so that demoting the page
 // later writes nothing.
 func (s *Store) promote(ctx context.Context, info tier.Info, ref Ref) {
-	if ours, err := s.local.Stat(ctx, info.Name); err == nil && !s.verdicts[tierLocal].isBad(ours) {
+	if ours, err := s.disk.Stat(ctx, info.Name); err == nil && !s.verdicts[tierLocal].isBad(ours) {
 		return
 	}
 	room, used, err := s.makeRoom(ctx, info.Bytes, position{parent: ref.Parent, start: ref.Start})
@@ -245,17 +245,17 @@ func (s *Store) promote(ctx context.Context, info tier.Info, ref Ref) {
 		return // it stays where it is
 	}
 	defer room.Cancel()
-	_ = s.copyUp(ctx, s.remote, info, room, used) // it stays where it is
+	_ = s.copyUp(ctx, s.guard, info, room, used) // it stays where it is
 }
 
 // copyUp copies a page of the remote tier, from, into room of the local one.
 func (s *Store) copyUp(ctx context.Context, from tier.Tier, info tier.Info, room *ledger.Room, used time.Time) error {
-	err := copyPage(ctx, from, s.local, info.Name, room, func(up tier.Upload) error {
+	err := copyPage(ctx, from, s.disk, info.Name, room, func(up tier.Upload) error {
 		return s.commitTo(ctx, tierLocal, up, room, used)
 	})
 	if err != nil {
 		var side *copyError
-		if errors.As(err, &side) && side.side != s.local {
+		if errors.As(err, &side) && side.side != s.disk {
 			s.condemn(ctx, tierRemote, judged(err, info), err)
 		} else {
 			s.noteTierError(tierLocal, err)

@@ -142,12 +142,12 @@ func (s *Store) localLink(ctx context.Context, key pagefile.Key) (link, bool) {
 	}
 	s.links.forget(key)
 	name := s.pageName(key)
-	info, err := s.local.Stat(ctx, name)
+	info, err := s.disk.Stat(ctx, name)
 	if err != nil {
 		return l, ok
 	}
 	if !ok {
-		h, err := s.headerOf(ctx, s.local, name)
+		h, err := s.headerOf(ctx, s.disk, name)
 		if err != nil {
 			return link{}, false
 		}
@@ -183,7 +183,7 @@ func (s *Store) chainTime(ctx context.Context, at position, now time.Time) time.
 // host has taken it for one from the future, and nothing that was known of times
 // holds any more.
 func (s *Store) movedBack(ctx context.Context, key pagefile.Key, l link) bool {
-	info, err := s.local.Stat(ctx, s.pageName(key))
+	info, err := s.disk.Stat(ctx, s.pageName(key))
 	if err != nil || recency(l.used, l.start).Sub(info.Used) < tier.ClockSlack/2 {
 		return false
 	}
@@ -219,7 +219,7 @@ func (s *Store) raise(ctx context.Context, key pagefile.Key, used time.Time) {
 		key = l.parent
 	}
 	for _, st := range slices.Backward(steps) {
-		err := forward(ctx, s.local, s.pageName(st.key), recency(used, st.start))
+		err := forward(ctx, s.disk, s.pageName(st.key), recency(used, st.start))
 		if errors.Is(err, tier.ErrNotFound) {
 			continue // a page after it may be there all the same
 		}
@@ -240,7 +240,7 @@ func (s *Store) Touch(ref Ref) {
 	}
 	defer leave()
 	id := tierLocal
-	if ref.Tier == tier.Remote && s.remote != nil {
+	if ref.Tier == tier.Remote && s.guard != nil {
 		id = tierRemote
 	}
 	s.touchRef(ctx, id, ref, time.Unix(0, ref.used))
@@ -261,7 +261,7 @@ func (s *Store) touchRef(ctx context.Context, id tierID, ref Ref, recent time.Ti
 	if id == tierRemote {
 		type touch struct{ pagefile.Name }
 		s.promoting.submit(touch{name}, func(ctx context.Context) {
-			_ = forward(ctx, s.remote, name, recency(used, ref.Start))
+			_ = forward(ctx, s.guard, name, recency(used, ref.Start))
 		})
 		return
 	}
@@ -274,7 +274,7 @@ func (s *Store) touchLocal(ctx context.Context, name pagefile.Name, at position,
 	if at.start > 0 {
 		s.raise(ctx, at.parent, used)
 	}
-	if forward(ctx, s.local, name, recency(used, at.start)) == nil && name.Class == pagefile.ClassPage {
+	if forward(ctx, s.disk, name, recency(used, at.start)) == nil && name.Class == pagefile.ClassPage {
 		s.links.put(name.Key, link{parent: at.parent, start: at.start, used: used})
 	}
 }

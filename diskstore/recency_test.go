@@ -34,7 +34,7 @@ func requireOrdered(t require.TestingT, s *Store) {
 	for _, info := range infos {
 		parent := info.Parent
 		if info.Class == pagefile.ClassPage {
-			parent = s.linkOf(ctx, s.local, info.Name).parent
+			parent = s.linkOf(ctx, s.disk, info.Name).parent
 		}
 		if at, ok := used[parent]; ok && !info.Used.Before(at) {
 			require.Fail(t, "a page is not more recent than one that continues it", "%v, %v", at, info.Used)
@@ -172,7 +172,7 @@ func TestPromotionAndDemotionKeepTheOrder(t *testing.T) {
 	tokens := prompt(1, 6*testTokens+2)
 	putChain(t, s, tokens)
 	for _, ref := range s.Chain(ctx, tokens, nil)[3:] {
-		info, err := s.local.Stat(ctx, s.refName(ref))
+		info, err := s.disk.Stat(ctx, s.refName(ref))
 		require.NoError(t, err)
 		evictPage(t, s, info)
 	}
@@ -186,10 +186,10 @@ func TestPromotionAndDemotionKeepTheOrder(t *testing.T) {
 	require.Equal(t, tier.Local, s.Chain(ctx, tokens, nil)[6].Tier)
 
 	// A page whose older copy the remote tier has takes its recency along.
-	info, err := s.local.Stat(ctx, s.refName(refs[5]))
+	info, err := s.disk.Stat(ctx, s.refName(refs[5]))
 	require.NoError(t, err)
 	evictPage(t, s, info)
-	there, err := s.remote.Stat(ctx, info.Name)
+	there, err := s.guard.Stat(ctx, info.Name)
 	require.NoError(t, err)
 	require.Equal(t, info.Used, there.Used)
 }

@@ -180,7 +180,7 @@ func TestCountKeepsTheClaimOfAProcessThatBegan(t *testing.T) {
 	_, err := counter.Scan(ctx)
 	require.NoError(t, err)
 	require.NotNil(t, late)
-	require.Contains(t, readLedgerFile(t, o).Claims, late.local.Temp.Id)
+	require.Contains(t, readLedgerFile(t, o).Claims, late.disk.Temp.Id)
 	require.LessOrEqual(t, occupied(t, o.Local.Root), recorded(t, o.Local.Root))
 }
 
@@ -194,7 +194,7 @@ func TestCountKeepsTheClaimOfAClockThatDiffers(t *testing.T) {
 		counter.now = func() time.Time { return time.Now().AddDate(0, 0, days) }
 		_, err := counter.Scan(ctx)
 		require.NoError(t, err)
-		require.Contains(t, readLedgerFile(t, o).Claims, writer.local.Temp.Id, days)
+		require.Contains(t, readLedgerFile(t, o).Claims, writer.disk.Temp.Id, days)
 	}
 }
 
@@ -220,7 +220,7 @@ func TestTemporaryFileThatStaysCounts(t *testing.T) {
 	inj.Reset()
 	putChain(t, s, prompt(200, testTokens))
 	require.Empty(t, filesIn(t, o.Local.Root, dir.TmpExt), "they are tried again")
-	require.Zero(t, s.local.Left())
+	require.Zero(t, s.disk.Left())
 	_, err := s.Scan(ctx)
 	require.NoError(t, err)
 	requireCovered(t, o.Local.Root, s)
@@ -271,8 +271,8 @@ func TestCommitThatComesLateCounts(t *testing.T) {
 	up()
 	require.ErrorIs(t, <-done, context.Canceled)
 	gate.Open()
-	for s.remote.Left() > 0 { // until the worker has seen the end of it
-		_, err := s.remote.Space(ctx)
+	for s.guard.Left() > 0 { // until the worker has seen the end of it
+		_, err := s.guard.Space(ctx)
 		require.NoError(t, err)
 	}
 	require.Len(t, filesIn(t, o.Remote.Root, dir.PageExt), 1)
@@ -300,7 +300,7 @@ func TestUnlinkThatHangsCounts(t *testing.T) {
 	s := open(t, o)
 	inRemote(t, s, 2*guard.TransferWorkers)
 	other := beside(t, o)
-	s.remote.StepIn = 50 * time.Millisecond
+	s.guard.StepIn = 50 * time.Millisecond
 	gate := vfs.NewGate()
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRemove}, Path: regexp.MustCompile(dir.GoneWord), Gate: gate})
 	for _, info := range listAll(t, other, tierRemote)[:guard.TransferWorkers] {
@@ -312,7 +312,7 @@ func TestUnlinkThatHangsCounts(t *testing.T) {
 	require.NoError(t, err)
 	require.LessOrEqual(t, occupied(t, o.Remote.Root), recorded(t, o.Remote.Root))
 	gate.Open()
-	idle(s.remote)
+	idle(s.guard)
 	_, err = other.count(ctx, tierRemote, nil)
 	require.NoError(t, err)
 	require.EqualValues(t, guard.TransferWorkers*page, other.books[tierRemote].Last.Bytes)

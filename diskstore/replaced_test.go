@@ -41,7 +41,7 @@ func demoteAnew(t *testing.T, s *Store, tokens []int32) {
 	t.Helper()
 	p := pageOf(t, s.opt.Fingerprint, 0, tokens)
 	require.NoError(t, s.Put(ctx, p))
-	info, err := s.local.Stat(ctx, s.pageName(p.Key()))
+	info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
 	require.NoError(t, err)
 	demoted := s.Stats().Demoted
 	evictPage(t, s, info)
@@ -93,7 +93,7 @@ func TestLateQuarantineSparesAnothersPage(t *testing.T) {
 	path := filePath(o.Remote.Root, s.refName(ref))
 	spoil(t, path)
 
-	s.remote.StepIn = 50 * time.Millisecond
+	s.guard.StepIn = 50 * time.Millisecond
 	gate := vfs.NewGate()
 	inj.Add(vfs.Rule{Path: regexp.MustCompile("quarantine"), Ops: []vfs.Op{vfs.OpRename}, Gate: gate})
 	l := layoutOf(t, testSections, ref.Stored)
@@ -102,7 +102,7 @@ func TestLateQuarantineSparesAnothersPage(t *testing.T) {
 	other := beside(t, o)
 	demoteAnew(t, other, tokens)
 	gate.Open()
-	idle(s.remote)
+	idle(s.guard)
 	require.FileExists(t, path)
 	require.NoError(t, other.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
 }
@@ -121,9 +121,9 @@ func TestLateRemoveSparesAnothersPage(t *testing.T) {
 			tokens := prompt(1, testTokens)
 			demoteAnew(t, s, tokens)
 			ref := s.Chain(ctx, tokens, nil)[0]
-			there, err := s.remote.Stat(ctx, s.refName(ref))
+			there, err := s.guard.Stat(ctx, s.refName(ref))
 			require.NoError(t, err)
-			s.remote.StepIn = 50 * time.Millisecond
+			s.guard.StepIn = 50 * time.Millisecond
 			gate := vfs.NewGate()
 			hangs.Gate = gate
 			inj.Add(hangs)
@@ -133,7 +133,7 @@ func TestLateRemoveSparesAnothersPage(t *testing.T) {
 			other := beside(t, o)
 			demoteAnew(t, other, tokens)
 			gate.Open()
-			idle(s.remote)
+			idle(s.guard)
 			l := layoutOf(t, testSections, ref.Stored)
 			require.NoError(t, other.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
 			require.Empty(t, filesIn(t, o.Remote.Root, dir.TmpExt))

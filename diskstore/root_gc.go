@@ -131,7 +131,7 @@ func (s *Store) gcRehearse(ctx context.Context, id tierID) error {
 			break
 		}
 		over -= info.Physical
-		s.watch.removed(id, info, id == tierLocal && s.remote != nil)
+		s.watch.removed(id, info, id == tierLocal && s.guard != nil)
 	}
 	return nil
 }

@@ -55,15 +55,15 @@ func OpenRoot(ctx context.Context, opt RootOptions) (*Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.local.Ready(ctx); err != nil {
+	if err := s.disk.Ready(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("open root %s: %w", s.opt.Local.Root, err), s.Close())
 	}
 	r := &Root{s: s}
-	if s.remote == nil {
+	if s.guard == nil {
 		return r, nil
 	}
-	s.remote.Breaker.Silence() // nothing is tried again, and errors are returned
-	if _, err := s.remote.Fingerprints(ctx); tier.UnsafeRoot(err) {
+	s.guard.Breaker.Silence() // nothing is tried again, and errors are returned
+	if _, err := s.guard.Fingerprints(ctx); tier.UnsafeRoot(err) {
 		return nil, errors.Join(fmt.Errorf("open remote root %s: %w", s.opt.Remote.Root, err), s.Close())
 	} else if err != nil {
 		r.remoteErr = err
@@ -142,7 +142,7 @@ func (r *Root) Usage(ctx context.Context) (RootUsage, error) {
 	if u.Local, err = r.s.rootUsage(ctx, tierLocal); err != nil {
 		return RootUsage{}, fmt.Errorf("count %s: %w", r.s.opt.Local.Root, err)
 	}
-	if r.s.remote != nil {
+	if r.s.guard != nil {
 		if u.Remote, err = r.s.rootUsage(ctx, tierRemote); err != nil {
 			u.Remote, u.RemoteErr = RootTierUsage{}, r.remoteError("count", err)
 		}
@@ -252,7 +252,7 @@ func (r *Root) GC(ctx context.Context, opt GCOptions) (GCReport, error) {
 		},
 	}
 	// The remote tier first: it makes room for what leaves the local one.
-	if r.s.remote != nil {
+	if r.s.guard != nil {
 		if report.Remote.Fingerprints, err = r.s.gcTier(ctx, tierRemote, opt); err != nil {
 			report.RemoteErr = r.remoteError("collect", err)
 		}

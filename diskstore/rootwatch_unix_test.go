@@ -81,7 +81,7 @@ func TestRootWhoseModeChanges(t *testing.T) {
 			id = tierRemote
 		}
 		later := time.Now()
-		s.remote.Breaker.Now = func() time.Time { return later }
+		s.guard.Breaker.Now = func() time.Time { return later }
 		require.NoError(t, os.Chmod(dir, 0o770))
 		expireRootCheck(s.tier(id))
 		_, err := s.tier(id).Stat(ctx, s.pageName(pagefile.Key{1}))
@@ -103,13 +103,13 @@ func TestShareThatWasUnmounted(t *testing.T) {
 	inRemote(t, s, 1)
 	require.NoError(t, os.Rename(o.Remote.Root, o.Remote.Root+".mounted"))
 	require.NoError(t, os.Mkdir(o.Remote.Root, 0o700))
-	expireRootCheck(s.remote)
+	expireRootCheck(s.guard)
 	later := time.Now()
-	s.remote.Breaker.Now = func() time.Time { return later }
+	s.guard.Breaker.Now = func() time.Time { return later }
 	p := putChain(t, s, prompt(5, testTokens))[0]
-	info, err := s.local.Stat(ctx, s.pageName(p.Key()))
+	info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
 	require.NoError(t, err)
-	_, err = s.remote.Stat(ctx, info.Name)
+	_, err = s.guard.Stat(ctx, info.Name)
 	require.ErrorIs(t, err, tier.ErrRootChanged)
 	require.ErrorIs(t, s.demote(ctx, info), tier.ErrTierDown)
 	require.True(t, s.Stats().Remote.Down)
@@ -146,7 +146,7 @@ func TestRootReplacedByAnother(t *testing.T) {
 	}
 	require.NoError(t, os.Rename(o.Local.Root, o.Local.Root+".old"))
 	require.NoError(t, os.Rename(other.Local.Root, o.Local.Root))
-	expireRootCheck(s.local)
+	expireRootCheck(s.disk)
 	for i := range 60 {
 		putChain(t, s, prompt(200+i, testTokens))
 		require.LessOrEqual(t, occupied(t, o.Local.Root), o.Local.BudgetBytes)

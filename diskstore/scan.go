@@ -67,7 +67,7 @@ func (s *Store) usageOf(ctx context.Context, count func(context.Context, tierID)
 	if u.Local, err = s.tierUsage(ctx, tierLocal, count); err != nil {
 		return Usage{}, fmt.Errorf("scan %s: %w", s.opt.Local.Root, err)
 	}
-	if s.remote != nil {
+	if s.guard != nil {
 		if u.Remote, err = s.tierUsage(ctx, tierRemote, count); err != nil {
 			u.RemoteErr = fmt.Errorf("scan %s: %w", s.opt.Remote.Root, err)
 		}

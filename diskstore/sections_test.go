@@ -55,7 +55,7 @@ func TestDamageElsewhereIsNotRead(t *testing.T) {
 	putChain(t, s, tokens)
 	ref := s.Chain(ctx, tokens, nil)[0]
 	path := filePath(o.Local.Root, s.refName(ref))
-	h, err := s.headerOf(ctx, s.local, s.refName(ref))
+	h, err := s.headerOf(ctx, s.disk, s.refName(ref))
 	require.NoError(t, err)
 	last := len(testSections) - 1
 	flipAt(t, path, int(h.Sections[last].Offset))
@@ -160,7 +160,7 @@ func TestReadGently(t *testing.T) {
 		require.NoError(t, s.Read(pagefile.Gently(ctx), ref, tokens, page.Layout, buf))
 		require.Equal(t, page.Payload, buf)
 
-		h, err := s.headerOf(ctx, s.local, s.refName(ref))
+		h, err := s.headerOf(ctx, s.disk, s.refName(ref))
 		require.NoError(t, err)
 		flipAt(t, filePath(o.Local.Root, s.refName(ref)), int(h.Sections[1].Offset))
 		require.ErrorIs(t, s.Read(pagefile.Gently(ctx), ref, tokens, page.Layout, buf), pagefile.ErrDamaged)

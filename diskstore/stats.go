@@ -78,14 +78,14 @@ func (s *Store) Stats() Stats {
 		LocalWritten: s.books[tierLocal].Today(),
 	}
 	st.LocalBooked, _ = s.books[tierLocal].Figure()
-	st.Local.Down = s.health.down() || s.local.Down()
+	st.Local.Down = s.health.down() || s.disk.Down()
 	if s.warm != nil {
 		st.RAM = s.warm.stats()
 		st.RAM.Down = s.warmHealth.down()
 	}
-	if s.remote != nil {
+	if s.guard != nil {
 		st.Remote = s.usage[tierRemote].stats()
-		st.Remote.Down = s.remote.Breaker.Down()
+		st.Remote.Down = s.guard.Breaker.Down()
 		st.RemoteBooked, _ = s.books[tierRemote].Figure()
 		st.RemoteWritten = s.books[tierRemote].Today()
 	}

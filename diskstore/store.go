@@ -23,12 +23,12 @@ const closePatience = 4 * time.Second
 // Store keeps pages of one fingerprint in one or two tiers. All methods may be
 // called from several goroutines.
 type Store struct {
-	opt    Options
-	log    *slog.Logger
-	local  *dir.Tier
-	remote *guard.Tier // nil when there is none
-	warm   *warmTier   // nil when nothing is kept in memory
-	codec  *pagefile.Codec
+	opt   Options
+	log   *slog.Logger
+	disk  *dir.Tier
+	guard *guard.Tier // nil when there is none
+	warm  *warmTier   // nil when nothing is kept in memory
+	codec *pagefile.Codec
 
 	collecting [2]*background // collections of each tier; demotions are the local one's
 	promoting  *background    // promotions and touches of remote pages
@@ -118,10 +118,10 @@ func newStore(opt Options, create bool) (*Store, error) {
 		s.warm = newWarmTier()
 		s.warm.clock.tick = s.tendWarm
 	}
-	s.local = dir.New(opt.FS, opt.Local.Root, local)
+	s.disk = dir.New(opt.FS, opt.Local.Root, local)
 	if below, log := s.below(); below != nil {
-		s.remote = guard.New(below, opt.RemoteTimeout, opt.ReadTimeout, log, time.Now, func() { s.counts.tierErrors.Add(1) })
-		s.remote.Appeared = s.appearedLate
+		s.guard = guard.New(below, opt.RemoteTimeout, opt.ReadTimeout, log, time.Now, func() { s.counts.tierErrors.Add(1) })
+		s.guard.Appeared = s.appearedLate
 	}
 	for _, id := range s.tiers(tier.Local) {
 		perDay := int64(0)
@@ -157,13 +157,13 @@ func (s *Store) below() (tier.Tier, *slog.Logger) {
 // the ledger and writes the manifest. A full disk does not keep a store from
 // being read.
 func (s *Store) openLocal(ctx context.Context) error {
-	if err := s.local.Claim(ctx); err != nil && !errors.Is(err, tier.ErrNoSpace) {
+	if err := s.disk.Claim(ctx); err != nil && !errors.Is(err, tier.ErrNoSpace) {
 		return err
 	}
 	if err := s.books[tierLocal].Refresh(ctx); err != nil {
 		return err
 	}
-	err := s.ensureManifest(ctx, s.local)
+	err := s.ensureManifest(ctx, s.disk)
 	if errors.Is(err, tier.ErrNoSpace) {
 		s.health.note("write manifest", err)
 		return nil
@@ -174,15 +174,15 @@ func (s *Store) openLocal(ctx context.Context) error {
 // openRemote looks at the remote root, if there is one, for at most
 // RemoteTimeout. An unsafe one is an error: nothing continues without it.
 func (s *Store) openRemote(ctx context.Context) error {
-	if s.remote == nil {
+	if s.guard == nil {
 		return nil
 	}
-	s.remote.Breaker.Silence()
-	_, err := s.remote.Stat(ctx, pagefile.Name{Fingerprint: s.opt.Fingerprint, Class: pagefile.ClassManifest})
+	s.guard.Breaker.Silence()
+	_, err := s.guard.Stat(ctx, pagefile.Name{Fingerprint: s.opt.Fingerprint, Class: pagefile.ClassManifest})
 	if tier.UnsafeRoot(err) {
 		return err
 	}
-	s.remote.Breaker.Speak()
+	s.guard.Breaker.Speak()
 	return nil
 }
 
@@ -190,7 +190,7 @@ func (s *Store) openRemote(ctx context.Context) error {
 // the one of the given name.
 func (s *Store) tiers(first string) []tierID {
 	switch {
-	case s.remote == nil:
+	case s.guard == nil:
 		return []tierID{tierLocal}
 	case first == tier.Remote:
 		return []tierID{tierRemote, tierLocal}
@@ -219,9 +219,9 @@ func (id tierID) String() string {
 
 func (s *Store) tier(id tierID) tier.Tier {
 	if id == tierRemote {
-		return s.remote
+		return s.guard
 	}
-	return s.local
+	return s.disk
 }
 
 func (s *Store) config(id tierID) TierConfig {
@@ -271,7 +271,7 @@ func (s *Store) Flush(ctx context.Context) error {
 
 // answers reports whether a tier is there and not known to be down. The local one always is.
 func (s *Store) answers(id tierID) bool {
-	return id == tierLocal || s.remote != nil && !s.remote.Breaker.Down()
+	return id == tierLocal || s.guard != nil && !s.guard.Breaker.Down()
 }
 
 // GiveBack settles the ledgers of tiers that answer. Where that fails the claim stays
@@ -305,11 +305,11 @@ func (s *Store) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), guard.CloseIn)
 	defer cancel()
 	s.giveBack(ctx)
-	err = errors.Join(err, s.local.Close())
-	if s.remote != nil {
+	err = errors.Join(err, s.disk.Close())
+	if s.guard != nil {
 		// A mount that hangs or is gone is no error here either. What it keeps
 		// of this process is cleaned by the next.
-		_ = s.remote.Close()
+		_ = s.guard.Close()
 	}
 	if err != nil {
 		return fmt.Errorf("close store in %s: %w", s.opt.Local.Root, err)

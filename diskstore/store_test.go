@@ -256,7 +256,7 @@ func TestDamageIsQuarantinedAndRepaired(t *testing.T) {
 	for i := range dir.MaxQuarantined + 3 {
 		name := s.pageName(pagefile.Key{byte(i)})
 		place(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt)[0], filePath(o.Local.Root, name))
-		moved, err := s.local.Quarantine(ctx, tier.Info{Name: name}, "test")
+		moved, err := s.disk.Quarantine(ctx, tier.Info{Name: name}, "test")
 		if i < dir.MaxQuarantined-len(refs) {
 			require.NoError(t, err)
 			require.True(t, moved)

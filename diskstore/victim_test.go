@@ -56,7 +56,7 @@ func TestVictimThatCameIntoUseStays(t *testing.T) {
 	// One that nobody used goes.
 	unused := listAll(t, s, tierLocal)[0]
 	whileDemoting(t, s, inj, unused, syscall.EIO, func() {})
-	_, err := s.local.Stat(ctx, unused.Name)
+	_, err := s.disk.Stat(ctx, unused.Name)
 	require.ErrorIs(t, err, tier.ErrNotFound)
 }
 

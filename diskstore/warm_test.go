@@ -279,7 +279,7 @@ func TestWarmPagesOfTheRemoteTier(t *testing.T) {
 	require.Empty(t, s.Chain(ctx, tokens, nil))
 	require.Equal(t, 2, s.Stats().RAM.Pages)
 	inj.Reset()
-	s.remote.Breaker.Success()
+	s.guard.Breaker.Success()
 	readChain(t, s, tokens, len(tokens))
 	require.EqualValues(t, 4, s.Stats().RAMHits)
 }

@@ -21,7 +21,7 @@ func serverPrefix(server string) string {
 // told how many runners there are nothing is kept: memory that was not granted
 // may be somebody else's.
 func (s *Store) shareWarm() {
-	n, err := s.local.Peers()
+	n, err := s.disk.Peers()
 	s.warmHealth.note("share memory between runners", err)
 	if err != nil {
 		s.warm.setLimit(0)

@@ -39,7 +39,7 @@ func TestWriteCap(t *testing.T) {
 
 	s = at(open(t, o))
 	refs := s.Chain(ctx, tokens, nil)
-	info, err := s.local.Stat(ctx, s.refName(refs[2]))
+	info, err := s.disk.Stat(ctx, s.refName(refs[2]))
 	require.NoError(t, err)
 	evictPage(t, s, info) // demoting is no writing here
 	putChain(t, s, prompt(2, 2*testTokens))
@@ -135,7 +135,7 @@ func TestUnloadedRunnersWriteWhatTheyWrote(t *testing.T) {
 		require.NoError(t, err)
 		putChain(t, runner, prompt(load, testTokens))
 		require.NoError(t, runner.Flush(ctx))
-		require.NoError(t, runner.local.Temp.Lock.Close()) // it is killed
+		require.NoError(t, runner.disk.Temp.Lock.Close()) // it is killed
 	}
 	s := open(t, o)
 	for _, id := range []tierID{tierLocal, tierRemote} {
