@@ -129,7 +129,7 @@ func TestToolsGoOnWithoutARemoteThatHangs(t *testing.T) {
 			require.Len(h.t, drops, 2)
 		},
 		"keep to the budget": func(h *hangingRoots, remote string) {
-			h.s.books[tierLocal].Budget = 1
+			h.s.local.book.Budget = 1
 			report, err := h.GC(ctx, GCOptions{})
 			require.NoError(h.t, err)
 			h.silent(report.RemoteErr, remote)

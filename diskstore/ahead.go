@@ -73,15 +73,15 @@ type aheadReader struct {
 }
 
 func (r *aheadReader) run(ctx context.Context) error {
-	for _, id := range r.s.tiers(tier.Local) {
-		if _, err := r.s.awaitFirst(ctx, id); err != nil {
-			if id == tierRemote && ctx.Err() == nil {
+	for _, lv := range r.s.levels(tier.Local) {
+		if _, err := lv.awaitFirst(ctx); err != nil {
+			if lv == r.s.remote && ctx.Err() == nil {
 				return nil
 			}
-			return fmt.Errorf("read ahead in %s: %w", r.s.config(id).Root, err)
+			return fmt.Errorf("read ahead in %s: %w", lv.config.Root, err)
 		}
-		for _, info := range r.s.first[id].takeRecent() {
-			err := r.read(ctx, id, info)
+		for _, info := range lv.first.takeRecent() {
+			err := r.read(ctx, lv, info)
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
@@ -95,7 +95,7 @@ func (r *aheadReader) run(ctx context.Context) error {
 
 // read reads one page ahead. Errors other than errEnough are the page's own: it
 // may be gone, and Read will find what is wrong with it.
-func (r *aheadReader) read(ctx context.Context, id tierID, info tier.Info) error {
+func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error {
 	if err := r.s.traffic.standBack(ctx); err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (r *aheadReader) read(ctx context.Context, id tierID, info tier.Info) error
 		return errEnough
 	}
 	promoted := false
-	if id == tierRemote {
+	if lv == r.s.remote {
 		if _, err := r.s.disk.Stat(ctx, info.Name); err == nil {
 			return nil // read already, or not recent enough
 		}
@@ -111,7 +111,7 @@ func (r *aheadReader) read(ctx context.Context, id tierID, info tier.Info) error
 		promoted = err == nil
 		switch {
 		case promoted:
-			id = tierLocal
+			lv = r.s.local
 		case r.s.warm == nil || !errors.Is(err, errEnough):
 			return err
 		}
@@ -119,9 +119,9 @@ func (r *aheadReader) read(ctx context.Context, id tierID, info tier.Info) error
 	bytes, err := info.Bytes, error(nil)
 	switch {
 	case r.s.warm != nil:
-		bytes, err = r.decode(ctx, id, info)
+		bytes, err = r.decode(ctx, lv, info)
 	case !promoted: // what was just written is in the page cache
-		bytes, err = r.cache(ctx, id, info)
+		bytes, err = r.cache(ctx, lv, info)
 	}
 	if err != nil {
 		return err
@@ -139,10 +139,10 @@ func (r *aheadReader) read(ctx context.Context, id tierID, info tier.Info) error
 
 // cache brings a file into the operating system's page cache, and returns how
 // many bytes that are. What is in it is checked when it is read for good.
-func (r *aheadReader) cache(ctx context.Context, id tierID, info tier.Info) (int64, error) {
-	file, err := r.s.tier(id).Open(ctx, info.Name)
+func (r *aheadReader) cache(ctx context.Context, lv *level, info tier.Info) (int64, error) {
+	file, err := lv.tier.Open(ctx, info.Name)
 	if err != nil {
-		r.s.noteTierError(id, err)
+		lv.noteTierError(err)
 		return 0, err
 	}
 	defer file.Close()
@@ -159,7 +159,7 @@ func (r *aheadReader) cache(ctx context.Context, id tierID, info tier.Info) (int
 	blob := yieldingBlob{file, &r.s.traffic}
 	for off := int64(0); off < size; off += pagefile.StepBytes {
 		if err := blob.ReadAt(ctx, r.step[:min(pagefile.StepBytes, size-off)], off); err != nil {
-			r.s.noteTierError(id, err)
+			lv.noteTierError(err)
 			return 0, err
 		}
 	}
@@ -168,9 +168,9 @@ func (r *aheadReader) cache(ctx context.Context, id tierID, info tier.Info) (int
 
 // decode checks a page and keeps it in memory, behind all that is there, and
 // returns how many bytes it takes.
-func (r *aheadReader) decode(ctx context.Context, id tierID, info tier.Info) (int64, error) {
+func (r *aheadReader) decode(ctx context.Context, lv *level, info tier.Info) (int64, error) {
 	var h *pagefile.Header
-	file, err := r.s.openChecked(ctx, id, info.Name, func(blob tier.Blob) (err error) {
+	file, err := lv.openChecked(ctx, info.Name, func(blob tier.Blob) (err error) {
 		if h, err = pagefile.ReadHeader(ctx, yieldingBlob{blob, &r.s.traffic}); err != nil {
 			return err
 		}
@@ -187,12 +187,12 @@ func (r *aheadReader) decode(ctx context.Context, id tierID, info tier.Info) (in
 	if size > r.left {
 		return 0, errEnough
 	}
-	kept, err := r.s.keepAhead(file.Info(), id, h, func(rows []byte) error {
+	kept, err := lv.keepAhead(file.Info(), h, func(rows []byte) error {
 		err := pagefile.ReadPayload(ctx, yieldingBlob{file, &r.s.traffic}, h, h.All(), r.s.codec, rows)
 		if !tier.Doubtful(err) {
 			return err
 		}
-		return r.decodeAgain(ctx, id, h, rows)
+		return r.decodeAgain(ctx, lv, h, rows)
 	})
 	switch {
 	case err != nil:
@@ -205,12 +205,12 @@ func (r *aheadReader) decode(ctx context.Context, id tierID, info tier.Info) (in
 
 // decodeAgain reads a page whose header is h into rows once more, and condemns
 // one that is damaged.
-func (r *aheadReader) decodeAgain(ctx context.Context, id tierID, h *pagefile.Header, rows []byte) error {
+func (r *aheadReader) decodeAgain(ctx context.Context, lv *level, h *pagefile.Header, rows []byte) error {
 	name := pagefile.Name{Fingerprint: h.Fingerprint, Class: pagefile.ClassPage, Key: h.Key}
 	if h.Tail() {
 		name.Class, name.Parent = pagefile.ClassTail, h.Parent
 	}
-	file, err := r.s.openChecked(ctx, id, name, func(blob tier.Blob) error {
+	file, err := lv.openChecked(ctx, name, func(blob tier.Blob) error {
 		again, err := pagefile.ReadHeader(ctx, blob)
 		switch {
 		case err != nil:
@@ -245,10 +245,10 @@ func (s *Store) promoteAhead(ctx context.Context, info tier.Info) error {
 	}
 	// What would begin a collection is as full as full.
 	want := demand{room: pagefile.AlignUp(info.Bytes) + s.opt.Local.BudgetBytes/trimShare}
-	if over, _, err := s.shortage(ctx, tierLocal, want); err != nil || over > 0 {
+	if over, _, err := s.local.shortage(ctx, want); err != nil || over > 0 {
 		return errEnough
 	}
-	room, err := s.books[tierLocal].Reserve(ctx, info.Bytes)
+	room, err := s.local.book.Reserve(ctx, info.Bytes)
 	if err != nil {
 		return errEnough
 	}

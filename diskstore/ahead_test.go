@@ -21,20 +21,20 @@ import (
 func withAhead(bytes int64) func(*Options) { return func(o *Options) { o.ReadAheadBytes = bytes } }
 
 // setUsed sets the recency of a stored chain to that of one last used then.
-func setUsed(t *testing.T, s *Store, id tierID, tokens []int32, used time.Time) {
+func setUsed(t *testing.T, lv *level, tokens []int32, used time.Time) {
 	t.Helper()
-	for _, name := range namesOf(s, tokens) {
+	for _, name := range namesOf(lv.s, tokens) {
 		at := uint32(0)
 		if name.Class == pagefile.ClassTail {
 			at = uint32(len(tokens) / testTokens * testTokens)
 		} else {
-			for i, page := range namesOf(s, tokens) {
+			for i, page := range namesOf(lv.s, tokens) {
 				if page == name {
 					at = uint32(i * testTokens)
 				}
 			}
 		}
-		require.NoError(t, s.tier(id).Touch(ctx, name, recency(used, at)))
+		require.NoError(t, lv.tier.Touch(ctx, name, recency(used, at)))
 	}
 }
 
@@ -62,7 +62,7 @@ func conversations(t *testing.T, o Options, n int) [][]int32 {
 	}
 	for i, tokens := range all {
 		putChain(t, s, tokens)
-		setUsed(t, s, tierLocal, tokens, time.Now().Add(-time.Duration(i+1)*time.Hour))
+		setUsed(t, s.local, tokens, time.Now().Add(-time.Duration(i+1)*time.Hour))
 	}
 	require.NoError(t, s.Close())
 	return all
@@ -217,7 +217,7 @@ func TestReadAheadPassesOverWhatIsNoGood(t *testing.T) {
 	require.NoError(t, err)
 	data[len(data)/2] ^= 1
 	require.NoError(t, os.WriteFile(path, data, 0o600))
-	setUsed(t, s, tierLocal, all[0], time.Now().Add(-time.Minute))
+	setUsed(t, s.local, all[0], time.Now().Add(-time.Minute))
 	require.NoError(t, os.Remove(filePath(o.Local.Root, namesOf(s, all[1])[0])))
 	require.NoError(t, s.Close())
 

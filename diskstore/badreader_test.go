@@ -192,7 +192,7 @@ func TestDirectoryInAPagesPlaceMakesWay(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.demote(ctx, info))
 	require.False(t, s.Stats().Remote.Down)
-	dropPage(t, s, tierLocal, info)
+	dropPage(t, s.local, info)
 	readChain(t, s, p.Tokens, testTokens)
 	for _, root := range []string{o.Local.Root, o.Remote.Root} {
 		folder := filepath.Join(root, dir.VersionDir, dir.QuarantineDir)
@@ -236,8 +236,8 @@ func TestPutReplacesAFileThatStaysThoughItIsBad(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, data, was, "an open file stays as it was")
 	require.Equal(t, 1, s.Stats().Local.Pages)
-	require.NoError(t, s.books[tierLocal].Record(ctx))
-	l, err := s.books[tierLocal].Read(ctx)
+	require.NoError(t, s.local.book.Record(ctx))
+	l, err := s.local.book.Read(ctx)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, l.Figure(), occupied(t, o.Local.Root))
 	fi, err := os.Lstat(path)
@@ -254,7 +254,7 @@ func TestPutOfABadPageIsGoodThoughItLooksTheSame(t *testing.T) {
 	p := putChain(t, s, prompt(1, 2*testTokens))[1]
 	bad, err := s.disk.Stat(ctx, s.pageName(p.Key()))
 	require.NoError(t, err)
-	s.verdicts[tierLocal].markBad(bad)
+	s.local.verdicts.markBad(bad)
 	require.False(t, s.Has(p.Key()))
 	require.NoError(t, s.Put(ctx, p))
 	info, err := s.disk.Stat(ctx, bad.Name)
@@ -301,7 +301,7 @@ func TestBadCopyInTheRemoteTierIsNotWrittenOver(t *testing.T) {
 
 func TestVerdictsBeginAgainAfterAnHourWithoutDamage(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
-	v := newVerdicts(tierRemote, func() time.Time { return now })
+	v := newVerdicts(tier.Remote, func() time.Time { return now })
 	condemn := func() bool {
 		for range condemnSound {
 			v.good()
@@ -357,13 +357,13 @@ func TestBadPageThatStaysMakesRoom(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, data, 0o600))
 	info, err = s.disk.Stat(ctx, info.Name)
 	require.NoError(t, err)
-	s.verdicts[tierLocal].spent, s.verdicts[tierLocal].lastBad = true, time.Now()
+	s.local.verdicts.spent, s.local.verdicts.lastBad = true, time.Now()
 
-	removed, err := s.evict(ctx, tierLocal, info, false)
+	removed, err := s.local.evict(ctx, info, false)
 	require.NoError(t, err)
 	require.Zero(t, removed.Bytes)
 	require.FileExists(t, path)
-	removed, err = s.evict(ctx, tierLocal, info, true)
+	removed, err = s.local.evict(ctx, info, true)
 	require.NoError(t, err)
 	require.Equal(t, info.Bytes, removed.Bytes)
 	require.NoFileExists(t, path)

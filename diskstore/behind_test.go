@@ -46,7 +46,7 @@ func TestHostThatIsBehindMovesNothingBack(t *testing.T) {
 	putChain(t, a, tokens)
 	require.NoError(t, a.Flush(ctx))
 	times := make(map[pagefile.Name]time.Time)
-	for _, info := range listAll(t, a, tierLocal) {
+	for _, info := range listAll(t, a.local) {
 		times[info.Name] = info.Used
 	}
 	o.FS = sh.from("behind")
@@ -58,7 +58,7 @@ func TestHostThatIsBehindMovesNothingBack(t *testing.T) {
 	require.NotZero(t, b.Stats().Evicted)
 	putChain(t, b, append(slices.Clone(tokens), prompt(2, 5*testTokens)...))
 	look := right(o) // which remembers no times
-	for _, info := range listAll(t, look, tierLocal) {
+	for _, info := range listAll(t, look.local) {
 		if was, ok := times[info.Name]; ok {
 			require.False(t, info.Used.Before(was), "moved back by %v", was.Sub(info.Used))
 		}
@@ -84,7 +84,7 @@ func TestHostThatIsAheadDeletesNothingYoung(t *testing.T) {
 	o, sh, right := shareOf(t, -ahead, withRemote(t))
 	a := right(o)
 	putChain(t, a, prompt(1, 2*testTokens))
-	for _, info := range listAll(t, a, tierLocal) {
+	for _, info := range listAll(t, a.local) {
 		require.NoError(t, a.demote(ctx, info))
 	}
 	require.NoError(t, a.Flush(ctx))
@@ -153,7 +153,7 @@ func TestHostThatIsAheadTrimsNothingYoung(t *testing.T) {
 		for _, path := range filesIn(t, o.Local.Root, dir.PageExt) {
 			require.NoError(t, o.FS.Chtimes(path, past, past))
 		}
-		b.trimmed[tierLocal].clear()
+		b.local.trimmed.clear()
 		put(2000)
 		require.NotZero(t, b.Stats().Evicted)
 	}
@@ -205,8 +205,8 @@ func TestGCOnAFullShare(t *testing.T) {
 		tool, err := newStore(o, false)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, tool.Close()) })
-		tool.watch.removed = func(tierID, tier.Info, bool) {}
-		_, err = tool.gcPicked(ctx, tierRemote, GCOptions{OlderThan: 30 * time.Hour})
+		tool.watch.removed = func(*level, tier.Info, bool) {}
+		_, err = tool.remote.gcPicked(ctx, GCOptions{OlderThan: 30 * time.Hour})
 		require.NoError(t, err)
 		require.Equal(t, pages[:1], filesIn(t, o.Remote.Root, dir.PageExt), "server ahead by %v", ahead)
 	}

@@ -82,23 +82,24 @@ func mediaWithin(media []pagefile.Media, start, n int) []pagefile.Media {
 // findPages returns the leading pages of names that some tier holds.
 func (s *Store) findPages(ctx, remoteCtx context.Context, names []pagefile.Name, parent pagefile.Key, start int) []Ref {
 	found := make([]tier.Info, 0, len(names))
-	from := make([]tierID, len(names)) // whose file it is
+	from := make([]*level, len(names)) // whose file it is
 	inRAM := make([]bool, len(names))  // and known to be without asking
 	var missing []pagefile.Name        // locally, in order
 	for _, name := range names {
-		if info, id, fresh := s.warm.fresh(name); fresh {
-			from[len(found)], inRAM[len(found)] = id, true
+		if info, lv, fresh := s.warm.fresh(name); fresh {
+			from[len(found)], inRAM[len(found)] = lv, true
 			found = append(found, info)
 			continue
 		}
+		from[len(found)] = s.local
 		info, err := s.disk.Stat(ctx, name)
-		if err != nil || s.verdicts[tierLocal].isBad(info) {
+		if err != nil || s.local.verdicts.isBad(info) {
 			s.noteError(err)
 			if s.guard == nil {
 				break
 			}
 			missing = append(missing, name)
-			from[len(found)] = tierRemote
+			from[len(found)] = s.remote
 		}
 		found = append(found, info)
 	}
@@ -111,32 +112,32 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []pagefile.Name,
 	at := s.now() // when the chain up to the page before counts as used
 	now := at
 	for i, info := range found {
-		if from[i] == tierRemote && !inRAM[i] {
+		if from[i] == s.remote && !inRAM[i] {
 			if len(remote) == 0 {
 				break
 			}
-			if info, remote = remote[0], remote[1:]; s.verdicts[tierRemote].isBad(info) {
+			if info, remote = remote[0], remote[1:]; s.remote.verdicts.isBad(info) {
 				break
 			}
 		}
 		first := uint32(start + i*s.opt.PageTokens)
 		used := chainUsed(info.Used, first)
-		if s.fresh(from[i], used, now) && used.Before(at) {
+		if from[i].fresh(used, now) && used.Before(at) {
 			at = used
 		}
 		l := link{parent: parent, start: first}
-		if from[i] == tierLocal {
+		if from[i] == s.local {
 			l.used = used
 		}
 		s.links.put(info.Key, l)
-		tier := from[i]
-		if inRAM[i] || s.warm.confirm(info, tier) {
-			tier = tierRAM
+		name := from[i].name
+		if inRAM[i] || s.warm.confirm(info, from[i]) {
+			name = tier.RAM
 		}
 		refs = append(refs, Ref{
 			Key: info.Key, Parent: parent, Start: first,
 			Tokens: s.opt.PageTokens, Stored: s.opt.PageTokens,
-			Tier: tier.String(), Bytes: info.Bytes, used: info.Used.UnixNano(), at: at.UnixNano(),
+			Tier: name, Bytes: info.Bytes, used: info.Used.UnixNano(), at: at.UnixNano(),
 		})
 		parent = info.Key
 	}
@@ -155,10 +156,10 @@ func (s *Store) findTail(ctx, remoteCtx context.Context, parent pagefile.Key, st
 	if best.Tokens == min(len(rest), s.opt.PageTokens-1) {
 		return best, true
 	}
-	for _, id := range s.tiers(tier.Local) {
-		tierCtx, infos := s.listTails(ctx, remoteCtx, id, parent)
+	for _, lv := range s.levels(tier.Local) {
+		tierCtx, infos := lv.listTails(ctx, remoteCtx, parent)
 		for _, info := range infos {
-			ref, ok := s.matchTail(tierCtx, id, info, start, rest, media)
+			ref, ok := lv.matchTail(tierCtx, info, start, rest, media)
 			if ok && (ref.Tokens > best.Tokens || ref.Tokens == best.Tokens && ref.Stored < best.Stored) {
 				best = ref
 			}
@@ -172,35 +173,35 @@ func (s *Store) findTail(ctx, remoteCtx context.Context, parent pagefile.Key, st
 
 // listTails returns the tails of parent that a tier has, none when it cannot say,
 // and the context in which to look at them.
-func (s *Store) listTails(ctx, remoteCtx context.Context, id tierID, parent pagefile.Key) (context.Context, []tier.Info) {
-	if id == tierRemote {
+func (lv *level) listTails(ctx, remoteCtx context.Context, parent pagefile.Key) (context.Context, []tier.Info) {
+	if lv == lv.s.remote {
 		ctx = remoteCtx
 	}
-	infos, err := s.tier(id).Tails(ctx, s.opt.Fingerprint, parent)
+	infos, err := lv.tier.Tails(ctx, lv.s.opt.Fingerprint, parent)
 	if err != nil {
-		s.noteTierError(id, err)
+		lv.noteTierError(err)
 		return ctx, nil
 	}
 	return ctx, infos
 }
 
 // matchTail compares one stored tail with rest.
-func (s *Store) matchTail(ctx context.Context, id tierID, info tier.Info, start int, rest []int32, media []pagefile.Media) (Ref, bool) {
+func (lv *level) matchTail(ctx context.Context, info tier.Info, start int, rest []int32, media []pagefile.Media) (Ref, bool) {
 	if ctx.Err() != nil {
 		return Ref{}, false
 	}
-	h, err := s.checkedHeader(ctx, id, info.Name)
+	h, err := lv.checkedHeader(ctx, info.Name)
 	if err != nil {
 		return Ref{}, false
 	}
-	if h.PageTokens != s.opt.PageTokens || int64(h.Start) != int64(start) {
+	if h.PageTokens != lv.s.opt.PageTokens || int64(h.Start) != int64(start) {
 		return Ref{}, false
 	}
 	n := commonPrefix(h.Tokens, h.Media, rest, media)
 	return Ref{
 		Key: info.Key, Parent: info.Parent, Start: h.Start,
 		Tokens: n, Stored: len(h.Tokens), Tail: true,
-		Tier: id.String(), Bytes: info.Bytes, used: info.Used.UnixNano(),
+		Tier: lv.name, Bytes: info.Bytes, used: info.Used.UnixNano(),
 	}, n > 0
 }
 
@@ -226,11 +227,11 @@ func commonPrefix(a []int32, aMedia []pagefile.Media, b []int32, bMedia []pagefi
 }
 
 // noteError counts an error of the local tier that is not just a missing file.
-func (s *Store) noteError(err error) { s.noteTierError(tierLocal, err) }
+func (s *Store) noteError(err error) { s.local.noteTierError(err) }
 
 // noteTierError does so for any tier; the remote tier counts its own.
-func (s *Store) noteTierError(id tierID, err error) {
-	if id == tierLocal && err != nil && !errors.Is(err, tier.ErrNotFound) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-		s.counts.tierErrors.Add(1)
+func (lv *level) noteTierError(err error) {
+	if lv == lv.s.local && err != nil && !errors.Is(err, tier.ErrNotFound) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		lv.s.counts.tierErrors.Add(1)
 	}
 }

@@ -87,25 +87,25 @@ func (s *Store) requestCollection(want demand) {
 	s.want = s.want.join(want)
 	s.wantMu.Unlock()
 	type collectJob struct{}
-	s.collecting[tierLocal].submit(collectJob{}, func(ctx context.Context) {
+	s.local.collecting.submit(collectJob{}, func(ctx context.Context) {
 		s.wantMu.Lock()
 		want := s.want
 		s.want = demand{}
 		s.wantMu.Unlock()
 		// The whole root may have been deleted under the store.
 		_ = s.ensureManifest(ctx, s.disk)
-		err := s.collect(ctx, tierLocal, want)
+		err := s.local.collect(ctx, want)
 		// Without a count nobody knows; the next collection may make one.
 		s.exhausted.Store(err != nil && !errors.Is(err, ledger.ErrNotCounted))
 		if err != nil && !errors.Is(err, errExhausted) && !errors.Is(err, ledger.ErrNotCounted) {
-			s.noteTierError(tierLocal, err)
+			s.local.noteTierError(err)
 		}
-		if !s.answers(tierRemote) {
+		if !s.remote.answers() {
 			return
 		}
 		// Not here: a listing over a network takes minutes, and Put waits for this.
-		s.collecting[tierRemote].submit(collectJob{}, func(ctx context.Context) {
-			_ = s.collect(ctx, tierRemote, demand{}) // errors are counted by the tier
+		s.remote.collecting.submit(collectJob{}, func(ctx context.Context) {
+			_ = s.remote.collect(ctx, demand{}) // errors are counted by the tier
 		})
 	})
 }
@@ -113,10 +113,10 @@ func (s *Store) requestCollection(want demand) {
 // shortage returns how many bytes must go from a tier, as far as is known
 // without listing, and which may: those last used before a time, or any when it
 // is zero. Who does not ask which may go need not know what is young.
-func (s *Store) shortage(ctx context.Context, id tierID, want demand) (over int64, before time.Time, err error) {
-	budget := s.books[id].Budget
+func (lv *level) shortage(ctx context.Context, want demand) (over int64, before time.Time, err error) {
+	budget := lv.book.Budget
 	if budget == 0 {
-		short, slack, err := s.reserve(ctx, id)
+		short, slack, err := lv.reserve(ctx)
 		if err != nil {
 			return 0, time.Time{}, err
 		}
@@ -125,14 +125,14 @@ func (s *Store) shortage(ctx context.Context, id tierID, want demand) (over int6
 		}
 		return want.disk, want.before, nil
 	}
-	figure, known := s.books[id].Figure()
+	figure, known := lv.book.Figure()
 	if !known {
 		return want.disk, want.before, nil
 	}
 	low := budget - budget/slackShare
-	alone := s.alone(id)
+	alone := lv.alone()
 	if alone {
-		low = budget - s.outageBatch(ctx, id)
+		low = budget - lv.outageBatch(ctx)
 	}
 	switch {
 	case figure > budget:
@@ -141,7 +141,7 @@ func (s *Store) shortage(ctx context.Context, id tierID, want demand) (over int6
 		return max(figure+want.room-low, want.disk), want.before, nil
 	case want.disk > 0:
 		return want.disk, want.before, nil
-	case nearlyFull(figure, budget) && !alone && !s.trimmed[id].within(touchEvery, s.now()):
+	case nearlyFull(figure, budget) && !alone && !lv.trimmed.within(touchEvery, lv.s.now()):
 		return figure - low, want.young, nil
 	}
 	return 0, time.Time{}, nil
@@ -150,13 +150,13 @@ func (s *Store) shortage(ctx context.Context, id tierID, want demand) (over int6
 // reserve returns by how many bytes less of a tier's filesystem is free than a tier
 // without a budget leaves, and how many more are freed then, so that not every page
 // that comes needs a listing.
-func (s *Store) reserve(ctx context.Context, id tierID) (short, slack int64, err error) {
-	space, err := s.tier(id).Space(ctx)
+func (lv *level) reserve(ctx context.Context) (short, slack int64, err error) {
+	space, err := lv.tier.Space(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
 	left := space.Total / reserveShare
-	if s.alone(id) {
+	if lv.alone() {
 		return left - space.Free, left / outageShare, nil
 	}
 	return left - space.Free, left / slackShare, nil
@@ -164,10 +164,10 @@ func (s *Store) reserve(ctx context.Context, id tierID) (short, slack int64, err
 
 // youngSince returns demand.young: a minute ago by this machine's clock and by the
 // filesystem's. Where that is not known nothing is old.
-func (s *Store) youngSince(ctx context.Context, id tierID) time.Time {
-	now, err := s.ageClock(ctx, id)
+func (lv *level) youngSince(ctx context.Context) time.Time {
+	now, err := lv.ageClock(ctx)
 	if err != nil {
-		s.noteTierError(id, err)
+		lv.noteTierError(err)
 		return time.Unix(0, 0)
 	}
 	return now.Add(-touchEvery)
@@ -175,19 +175,19 @@ func (s *Store) youngSince(ctx context.Context, id tierID) time.Time {
 
 // mustGo returns how many of the bytes that a tier is short of must go even when
 // that means to delete what should move down.
-func (s *Store) mustGo(ctx context.Context, id tierID, over int64, want demand) int64 {
-	budget := s.books[id].Budget
-	if id != tierLocal || s.guard == nil {
+func (lv *level) mustGo(ctx context.Context, over int64, want demand) int64 {
+	budget := lv.book.Budget
+	if lv != lv.s.local || lv.s.guard == nil {
 		return over
 	}
 	if budget == 0 {
-		short, _, err := s.reserve(ctx, id)
+		short, _, err := lv.reserve(ctx)
 		if err != nil {
 			return over
 		}
 		return max(min(short, over), want.disk)
 	}
-	figure, known := s.books[id].Figure()
+	figure, known := lv.book.Figure()
 	if !known {
 		return want.disk
 	}
@@ -195,13 +195,13 @@ func (s *Store) mustGo(ctx context.Context, id tierID, over int64, want demand) 
 }
 
 // stale reports whether a tier should be counted again.
-func (s *Store) stale(id tierID) bool {
+func (lv *level) stale() bool {
 	every := time.Duration(countEvery)
-	if id == tierRemote {
+	if lv == lv.s.remote {
 		every = remoteCountEvery
 	}
-	counted, took := s.usage[id].counted()
-	if _, known := s.books[id].Figure(); !known && s.books[id].Budget > 0 {
+	counted, took := lv.use.counted()
+	if _, known := lv.book.Figure(); !known && lv.book.Budget > 0 {
 		return time.Since(counted) > max(countAgain, 10*took) // the ledger is lost, or cannot be written
 	}
 	return time.Since(counted) > max(every, countPause*took)
@@ -209,55 +209,55 @@ func (s *Store) stale(id tierID) bool {
 
 // collect brings a tier within its limit and makes the room wanted, as far as it
 // can. Readers never wait for it.
-func (s *Store) collect(ctx context.Context, id tierID, want demand) error {
+func (lv *level) collect(ctx context.Context, want demand) error {
 	select {
-	case s.collectors[id] <- struct{}{}:
+	case lv.collector <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer func() { <-s.collectors[id] }()
+	defer func() { <-lv.collector }()
 	if want.room > 0 { // others may have filled it since this process looked
-		if err := s.books[id].Look(ctx); err != nil {
+		if err := lv.book.Look(ctx); err != nil {
 			return err
 		}
 	}
-	over, _, err := s.shortage(ctx, id, want)
+	over, _, err := lv.shortage(ctx, want)
 	if err != nil {
 		return err
 	}
-	if over <= 0 && !s.stale(id) {
-		return s.stillShort(ctx, id, want)
+	if over <= 0 && !lv.stale() {
+		return lv.stillShort(ctx, want)
 	}
-	release, err := s.lockTier(ctx, id, want)
+	release, err := lv.lockTier(ctx, want)
 	if errors.Is(err, tier.ErrLocked) {
-		if s.stale(id) {
-			_, err := s.count(ctx, id, nil)
+		if lv.stale() {
+			_, err := lv.count(ctx, nil)
 			return err
 		}
 		// Whoever has the lock does it.
-		return s.stillShort(ctx, id, want)
+		return lv.stillShort(ctx, want)
 	}
 	if err != nil {
 		return err
 	}
 	defer release()
-	return s.collectLocked(ctx, id, want)
+	return lv.collectLocked(ctx, want)
 }
 
 // lockTier takes the lock for collecting. While another process has it, it
 // waits, but only when something is short, and not longer than a Put does.
-func (s *Store) lockTier(ctx context.Context, id tierID, want demand) (release func(), err error) {
+func (lv *level) lockTier(ctx context.Context, want demand) (release func(), err error) {
 	wait, cancel := context.WithTimeout(ctx, roomWait)
 	defer cancel()
 	for {
-		release, err := s.tier(id).Lock(ctx)
+		release, err := lv.tier.Lock(ctx)
 		if !errors.Is(err, tier.ErrLocked) || errors.Is(err, tier.ErrNotShared) { // no wait helps against another machine
 			return release, err
 		}
-		if s.books[id].Refresh(ctx) != nil {
+		if lv.book.Refresh(ctx) != nil {
 			return nil, err
 		}
-		if over, _, serr := s.shortage(ctx, id, want); serr != nil || over <= 0 {
+		if over, _, serr := lv.shortage(ctx, want); serr != nil || over <= 0 {
 			return nil, err
 		}
 		timer := time.NewTimer(lockPoll)
@@ -272,61 +272,61 @@ func (s *Store) lockTier(ctx context.Context, id tierID, want demand) (release f
 
 // collectLocked counts and evicts, with the lock. A collection that needs more
 // than one listing gives lists again.
-func (s *Store) collectLocked(ctx context.Context, id tierID, want demand) error {
-	want.young = s.youngSince(ctx, id)
-	guess, before, err := s.shortage(ctx, id, want)
+func (lv *level) collectLocked(ctx context.Context, want demand) error {
+	want.young = lv.youngSince(ctx)
+	guess, before, err := lv.shortage(ctx, want)
 	if err != nil {
 		return err
 	}
-	pick, late := newVictims(guess, before), s.newFutures(ctx, id)
-	found, err := s.count(ctx, id, func(info tier.Info) {
+	pick, late := newVictims(guess, before), lv.newFutures(ctx)
+	found, err := lv.count(ctx, func(info tier.Info) {
 		pick.add(info)
 		late.add(info)
 	})
 	if err != nil {
 		return err
 	}
-	over, before, err := s.shortage(ctx, id, want)
+	over, before, err := lv.shortage(ctx, want)
 	if err != nil {
 		return err
 	}
 	if over <= 0 {
-		return s.stillShort(ctx, id, want)
+		return lv.stillShort(ctx, want)
 	}
 	if found.aside.QuarantineFiles > 0 && !before.After(want.before) {
-		if over -= s.emptyQuarantine(ctx, id); over <= 0 {
-			return s.books[id].Record(ctx)
+		if over -= lv.emptyQuarantine(ctx); over <= 0 {
+			return lv.book.Record(ctx)
 		}
 	}
-	moved := s.believe(ctx, id, late)
+	moved := lv.believe(ctx, late)
 	if len(want.after) > 0 && (moved || late.newest.After(want.used)) {
-		want.before = s.moveAllUp(ctx, want.after, late.newest)
-		if over, before, err = s.shortage(ctx, id, want); err != nil {
+		want.before = lv.s.moveAllUp(ctx, want.after, late.newest)
+		if over, before, err = lv.shortage(ctx, want); err != nil {
 			return err
 		}
 	}
 	if moved || over > guess || !before.Equal(pick.before) { // or nothing was known
 		pick = newVictims(over, before)
-		if err := s.list(ctx, id, pick.add); err != nil {
+		if err := lv.list(ctx, pick.add); err != nil {
 			return err
 		}
 	}
 	for {
-		freed, stay := s.evictAll(ctx, id, pick.order(ctx, s, s.tier(id)), over, s.mustGo(ctx, id, over, want))
+		freed, stay := lv.evictAll(ctx, pick.order(ctx, lv.s, lv.tier), over, lv.mustGo(ctx, over, want))
 		if freed < over && !before.After(want.before) { // what was to go was no good, perhaps
-			freed += s.emptyQuarantine(ctx, id)
+			freed += lv.emptyQuarantine(ctx)
 		}
 		if over -= freed; over <= 0 || ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if freed == 0 || stay || !pick.more {
 			if before.Equal(want.young) {
-				s.trimmed[id].note(s.now()) // nothing else is old before long
+				lv.trimmed.note(lv.s.now()) // nothing else is old before long
 			}
-			return s.stillShort(ctx, id, want)
+			return lv.stillShort(ctx, want)
 		}
 		pick = newVictims(over, before)
-		if err := s.list(ctx, id, pick.add); err != nil {
+		if err := lv.list(ctx, pick.add); err != nil {
 			return err
 		}
 	}
@@ -334,8 +334,8 @@ func (s *Store) collectLocked(ctx context.Context, id tierID, want demand) error
 
 // stillShort returns errExhausted when a tier has not got the room wanted, and
 // ErrNotCounted when nobody can know.
-func (s *Store) stillShort(ctx context.Context, id tierID, want demand) error {
-	b := s.books[id]
+func (lv *level) stillShort(ctx context.Context, want demand) error {
+	b := lv.book
 	figure, known := b.Figure()
 	switch {
 	case b.Budget == 0 || want.room == 0:
@@ -350,14 +350,14 @@ func (s *Store) stillShort(ctx context.Context, id tierID, want demand) error {
 
 // emptyQuarantine removes the files in quarantine: they are kept while there is
 // space, for a person to look at.
-func (s *Store) emptyQuarantine(ctx context.Context, id tierID) int64 {
-	counts := s.books[id].Counts()
-	freed, err := s.tier(id).EmptyQuarantine(ctx)
+func (lv *level) emptyQuarantine(ctx context.Context) int64 {
+	counts := lv.book.Counts()
+	freed, err := lv.tier.EmptyQuarantine(ctx)
 	if err != nil {
-		s.noteTierError(id, err)
+		lv.noteTierError(err)
 		return 0
 	}
-	s.books[id].Release(freed, counts)
+	lv.book.Release(freed, counts)
 	return freed
 }
 
@@ -365,21 +365,21 @@ func (s *Store) emptyQuarantine(ctx context.Context, id tierID) int64 {
 // free, and returns how many are. Of these bytes some must be free: for more than
 // that, and an outage's batch, no page is deleted that should move down, and then the
 // rest stay.
-func (s *Store) evictAll(ctx context.Context, id tierID, infos []tier.Info, bytes, must int64) (freed int64, stay bool) {
-	batch := s.newRemoval(id)
+func (lv *level) evictAll(ctx context.Context, infos []tier.Info, bytes, must int64) (freed int64, stay bool) {
+	batch := lv.newRemoval()
 	for _, info := range infos {
 		if freed+batch.bytes >= bytes || ctx.Err() != nil {
 			break
 		}
 		// A page used since it was listed has become another's parent, perhaps.
-		if now, err := s.tier(id).Stat(ctx, info.Name); err != nil || !now.Used.Equal(info.Used) {
+		if now, err := lv.tier.Stat(ctx, info.Name); err != nil || !now.Used.Equal(info.Used) {
 			continue
 		}
 		due := must
-		if due > 0 && s.alone(id) {
-			due += s.outageBatch(ctx, id)
+		if due > 0 && lv.alone() {
+			due += lv.outageBatch(ctx)
 		}
-		removed, err := s.evict(ctx, id, info, freed+batch.bytes < due)
+		removed, err := lv.evict(ctx, info, freed+batch.bytes < due)
 		if stay = errors.Is(err, errStays); stay {
 			break
 		}
@@ -387,11 +387,11 @@ func (s *Store) evictAll(ctx context.Context, id tierID, infos []tier.Info, byte
 			continue
 		}
 		batch.add(removed)
-		s.books[id].EvictedUpTo(info.Used)
+		lv.book.EvictedUpTo(info.Used)
 		if len(batch.names) >= batchFiles || batch.bytes >= batchBytes {
 			freed += batch.bytes
 			batch.record(ctx)
-			batch = s.newRemoval(id)
+			batch = lv.newRemoval()
 		}
 	}
 	freed += batch.bytes
@@ -402,15 +402,14 @@ func (s *Store) evictAll(ctx context.Context, id tierID, infos []tier.Info, byte
 // removal is files of a tier that this process has removed, and that its ledger
 // still counts.
 type removal struct {
-	s      *Store
-	id     tierID
+	lv     *level
 	counts int64 // of the ledger, before the first was removed
 	names  []pagefile.Name
 	bytes  int64
 }
 
-func (s *Store) newRemoval(id tierID) *removal {
-	return &removal{s: s, id: id, counts: s.books[id].Counts()}
+func (lv *level) newRemoval() *removal {
+	return &removal{lv: lv, counts: lv.book.Counts()}
 }
 
 // add takes what drop has returned.
@@ -424,10 +423,10 @@ func (r *removal) add(removed tier.Info) {
 // settle makes the removal durable, and the room free. Where that fails the room
 // stays taken until the next count.
 func (r *removal) settle(ctx context.Context) bool {
-	if len(r.names) == 0 || r.s.tier(r.id).SyncRemoved(ctx, r.names) != nil {
+	if len(r.names) == 0 || r.lv.tier.SyncRemoved(ctx, r.names) != nil {
 		return false
 	}
-	r.s.books[r.id].Release(r.bytes, r.counts)
+	r.lv.book.Release(r.bytes, r.counts)
 	return true
 }
 
@@ -436,7 +435,7 @@ func (r *removal) record(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closePatience/2)
 	defer cancel()
 	if r.settle(ctx) {
-		_ = r.s.books[r.id].Record(ctx) // recorded with the next claim
+		_ = r.lv.book.Record(ctx) // recorded with the next claim
 	}
 }
 
@@ -446,41 +445,41 @@ func (r *removal) record(ctx context.Context) {
 // or that another has removed. A page that came into use while it did not move down
 // stays, because others continue it now: that is ErrReplaced. It returns errStays
 // for a page that stays until the tier below takes pages again.
-func (s *Store) evict(ctx context.Context, id tierID, info tier.Info, must bool) (removed tier.Info, err error) {
-	demoted, drop := false, s.dropUnused
-	if id == tierLocal && s.guard != nil {
-		err := s.moveDown(ctx, info)
+func (lv *level) evict(ctx context.Context, info tier.Info, must bool) (removed tier.Info, err error) {
+	demoted, drop := false, lv.dropUnused
+	if lv == lv.s.local && lv.s.guard != nil {
+		err := lv.s.moveDown(ctx, info)
 		switch {
 		case err == nil:
-			s.refused.clear()
-			demoted, drop = true, s.drop // what has come into use is found below
+			lv.s.refused.clear()
+			demoted, drop = true, lv.drop // what has come into use is found below
 		case ctx.Err() != nil:
 			return removed, ctx.Err() // closing: the page stays where it is
-		case s.localSide(err, pagefile.ErrDamaged), s.localSide(err, pagefile.ErrMismatch):
+		case lv.s.localSide(err, pagefile.ErrDamaged), lv.s.localSide(err, pagefile.ErrMismatch):
 			bad := judged(err, info)
-			s.condemn(ctx, id, bad, err)
-			if !must || !s.verdicts[id].isBad(bad) {
+			lv.condemn(ctx, bad, err)
+			if !must || !lv.verdicts.isBad(bad) {
 				return removed, nil
 			}
 			info = bad // it stays in its place, is of no use, and its room is needed
-		case errors.Is(err, tier.ErrNoSpace), s.localSide(err, tier.ErrNotFound):
+		case errors.Is(err, tier.ErrNoSpace), lv.s.localSide(err, tier.ErrNotFound):
 		default:
-			s.refused.note(time.Now())
+			lv.s.refused.note(time.Now())
 			if !must {
 				return removed, errStays
 			}
 		}
 	}
-	removed, err = drop(ctx, id, info)
+	removed, err = drop(ctx, info)
 	if err != nil || removed.Bytes == 0 {
 		return removed, err
 	}
 	if demoted {
-		s.counts.demoted.Add(1)
+		lv.s.counts.demoted.Add(1)
 	} else {
-		s.counts.evicted.Add(1)
+		lv.s.counts.evicted.Add(1)
 	}
-	s.watch.evict(id, info, demoted)
+	lv.s.watch.evict(lv, info, demoted)
 	return removed, nil
 }
 
@@ -495,7 +494,7 @@ func (s *Store) moveDown(ctx context.Context, info tier.Info) error {
 	if vfs.IsNoSpace(err) {
 		want.disk = demoteRoom * info.Physical
 	}
-	switch cerr := s.collect(ctx, tierRemote, want); {
+	switch cerr := s.remote.collect(ctx, want); {
 	case errors.Is(cerr, errExhausted):
 		return err
 	case cerr != nil:

@@ -75,7 +75,7 @@ func TestEvictionNeverOrphansAPage(t *testing.T) {
 	}
 	same := time.Now().Add(-time.Hour)
 	age(t, o.Local.Root, same) // no help from the clock
-	infos := listAll(t, s, tierLocal)
+	infos := listAll(t, s.local)
 	pick := newVictims(math.MaxInt64, time.Time{})
 	for _, info := range infos {
 		pick.add(info)
@@ -136,7 +136,7 @@ func TestBudgetSpansFingerprints(t *testing.T) {
 	requireExact(t, s)
 
 	big := pageOf(t, s.opt.Fingerprint, 0, prompt(4, testTokens))
-	s.books[tierLocal].Budget = 100
+	s.local.book.Budget = 100
 	require.ErrorIs(t, s.Put(ctx, big), tier.ErrNoSpace)
 }
 
@@ -183,8 +183,8 @@ func (d fillingDisk) Space(name string) (vfs.Space, error) {
 func listings(t *testing.T, o Options, pages int) (s *Store, put func(n int) (listed int)) {
 	s = open(t, o)
 	var files atomic.Int64
-	s.watch.listed = func(id tierID) {
-		if id == tierLocal {
+	s.watch.listed = func(lv *level) {
+		if lv == s.local {
 			files.Add(1)
 		}
 	}
@@ -273,7 +273,7 @@ func TestDemotionAndPromotion(t *testing.T) {
 	refs := s.Chain(ctx, a, nil)
 	require.Equal(t, len(a), tokensIn(refs))
 	require.Equal(t, tier.Remote, refs[len(refs)-1].Tier)
-	s.opt.Local.BudgetBytes, s.books[tierLocal].Budget = 100*page, 100*page
+	s.opt.Local.BudgetBytes, s.local.book.Budget = 100*page, 100*page
 	readChain(t, s, a, len(a))
 	require.NoError(t, s.Flush(ctx))
 	require.Equal(t, st.Demoted, s.Stats().Promoted)
@@ -283,7 +283,7 @@ func TestDemotionAndPromotion(t *testing.T) {
 	requireExact(t, s)
 
 	// Demoting what the remote tier still has copies nothing.
-	infos := listAll(t, s, tierLocal)
+	infos := listAll(t, s.local)
 	before := s.Stats().Remote
 	for _, info := range infos {
 		if _, err := s.guard.Stat(ctx, info.Name); err == nil {
@@ -425,7 +425,7 @@ func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
 			require.NoError(t, err)
 			inj.Reset()
 			inj.Add(vfs.Rule{Path: remote, Nth: nth, Err: errno})
-			_, _ = s.evict(ctx, tierLocal, info, true)
+			_, _ = s.local.evict(ctx, info, true)
 			reached := inj.Count()
 			inj.Reset()
 			s.guard.Breaker.Success()

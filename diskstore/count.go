@@ -54,29 +54,29 @@ func (t *tally) add(info tier.Info) {
 
 // count lists a tier, shard by shard, takes over what it holds, and calls each,
 // which may be nil, for every file.
-func (s *Store) count(ctx context.Context, id tierID, each func(tier.Info)) (*tally, error) {
+func (lv *level) count(ctx context.Context, each func(tier.Info)) (*tally, error) {
 	select {
-	case s.counting[id] <- struct{}{}:
+	case lv.counting <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	defer func() { <-s.counting[id] }()
-	t, b := s.tier(id), s.books[id]
+	defer func() { <-lv.counting }()
+	t, b := lv.tier, lv.book
 	began, berr := b.BeginCount(ctx)
 	aside, err := t.Aside(ctx)
 	if err != nil {
 		return nil, err
 	}
 	began.Living, began.Held = aside.Living, aside.Held
-	shards, err := s.beginListing(ctx, id)
+	shards, err := lv.beginListing(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer s.usage[id].abandon()
-	recent := s.first[id].begin(s.opt.Fingerprint, s.opt.ReadAheadBytes)
+	defer lv.use.abandon()
+	recent := lv.first.begin(lv.s.opt.Fingerprint, lv.s.opt.ReadAheadBytes)
 	found := &tally{fingerprints: make(map[pagefile.Key]*FingerprintUsage)}
 	for _, shard := range shards {
-		infos, err := s.countShard(ctx, id, shard)
+		infos, err := lv.countShard(ctx, shard)
 		if err != nil {
 			return nil, err
 		}
@@ -86,17 +86,17 @@ func (s *Store) count(ctx context.Context, id tierID, each func(tier.Info)) (*ta
 			if each != nil {
 				each(info)
 			}
-			s.watch.list(id)
+			lv.s.watch.list(lv)
 		}
 	}
 	if found.aside, err = t.Aside(ctx); err != nil {
 		return nil, err
 	}
 	// From here on what this process adds is not in the count.
-	s.commit[id].Lock()
-	found.bytes = s.usage[id].end(time.Since(began.Began))
+	lv.commit.Lock()
+	found.bytes = lv.use.end(time.Since(began.Began))
 	began.Listed = b.Added()
-	s.commit[id].Unlock()
+	lv.commit.Unlock()
 	if berr == nil {
 		berr = b.EndCount(ctx, began, found.total())
 	} else {
@@ -106,41 +106,41 @@ func (s *Store) count(ctx context.Context, id tierID, each func(tier.Info)) (*ta
 		return nil, err
 	}
 	found.booked = berr == nil
-	s.first[id].end(found, recent)
+	lv.first.end(found, recent)
 	return found, nil
 }
 
 // beginListing returns the shards of a tier that are to be counted. A file in one
 // that is made later is added as it appears.
-func (s *Store) beginListing(ctx context.Context, id tierID) ([]tier.Shard, error) {
-	s.usage[id].prepare()
-	shards, err := s.tier(id).Shards(ctx)
+func (lv *level) beginListing(ctx context.Context) ([]tier.Shard, error) {
+	lv.use.prepare()
+	shards, err := lv.tier.Shards(ctx)
 	if err != nil {
-		s.usage[id].abandon()
+		lv.use.abandon()
 		return nil, err
 	}
-	s.usage[id].begin(shards)
+	lv.use.begin(shards)
 	return shards, nil
 }
 
 // countShard lists one shard. No file of the tier appears or goes through this
 // store meanwhile, so that what is counted is exact.
-func (s *Store) countShard(ctx context.Context, id tierID, shard tier.Shard) ([]tier.Info, error) {
+func (lv *level) countShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	s.commit[id].Lock()
-	defer s.commit[id].Unlock()
-	infos, err := s.tier(id).ListShard(ctx, shard)
+	lv.commit.Lock()
+	defer lv.commit.Unlock()
+	infos, err := lv.tier.ListShard(ctx, shard)
 	if err == nil {
-		s.usage[id].listed(shard, infos)
+		lv.use.listed(shard, infos)
 	}
 	return infos, err
 }
 
 // list calls each for every file of a tier without counting.
-func (s *Store) list(ctx context.Context, id tierID, each func(tier.Info)) error {
-	shards, err := s.tier(id).Shards(ctx)
+func (lv *level) list(ctx context.Context, each func(tier.Info)) error {
+	shards, err := lv.tier.Shards(ctx)
 	if err != nil {
 		return err
 	}
@@ -148,13 +148,13 @@ func (s *Store) list(ctx context.Context, id tierID, each func(tier.Info)) error
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		infos, err := s.tier(id).ListShard(ctx, shard)
+		infos, err := lv.tier.ListShard(ctx, shard)
 		if err != nil {
 			return err
 		}
 		for _, info := range infos {
 			each(info)
-			s.watch.list(id)
+			lv.s.watch.list(lv)
 		}
 	}
 	return nil
@@ -163,18 +163,18 @@ func (s *Store) list(ctx context.Context, id tierID, each func(tier.Info)) error
 // watcher is told what happens to files, for a report. Nil functions are not
 // called.
 type watcher struct {
-	listed  func(tierID)
-	removed func(id tierID, info tier.Info, demoted bool)
+	listed  func(*level)
+	removed func(lv *level, info tier.Info, demoted bool)
 }
 
-func (w watcher) list(id tierID) {
+func (w watcher) list(lv *level) {
 	if w.listed != nil {
-		w.listed(id)
+		w.listed(lv)
 	}
 }
 
-func (w watcher) evict(id tierID, info tier.Info, demoted bool) {
+func (w watcher) evict(lv *level, info tier.Info, demoted bool) {
 	if w.removed != nil {
-		w.removed(id, info, demoted)
+		w.removed(lv, info, demoted)
 	}
 }

@@ -134,15 +134,15 @@ func (p *promise) check(mem *vfs.Mem, o Options, how reopening) (err error) {
 	if err := s.Flush(ctx); err != nil {
 		return err
 	}
-	for _, id := range []tierID{tierLocal, tierRemote} {
-		found, err := walk(mem, s.config(id).Root)
+	for _, lv := range s.levels(tier.Local) {
+		found, err := walk(mem, lv.config.Root)
 		if err != nil {
 			return err
 		}
 		if err := p.checkFiles(mem, found); err != nil {
-			return fmt.Errorf("in the %v tier: %w", id, err)
+			return fmt.Errorf("in the %s tier: %w", lv.name, err)
 		}
-		if id == tierLocal {
+		if lv == s.local {
 			if err := checkAccounts(s, found); err != nil {
 				return err
 			}

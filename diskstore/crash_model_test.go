@@ -156,10 +156,10 @@ func (m *crashModel) damageSome(rt *rapid.T) {
 func (m *crashModel) exact(rt *rapid.T) {
 	m.flush()
 	var errs []error
-	for _, id := range []tierID{tierLocal, tierRemote} {
-		found, err := walk(m.mem, m.s.config(id).Root)
+	for _, lv := range m.s.levels(tier.Local) {
+		found, err := walk(m.mem, lv.config.Root)
 		errs = append(errs, err, m.now().checkFiles(m.mem, found))
-		if id == tierLocal {
+		if lv == m.s.local {
 			errs = append(errs, checkAccounts(m.s, found))
 		}
 	}

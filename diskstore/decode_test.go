@@ -93,7 +93,7 @@ func makeTrusted(t *testing.T, s *Store) {
 	t.Helper()
 	_, err := s.disk.EmptyQuarantine(ctx)
 	require.NoError(t, err)
-	s.verdicts[tierLocal] = newVerdicts(tierLocal, time.Now)
+	s.local.verdicts = newVerdicts(tier.Local, time.Now)
 }
 
 // TestAnErrorInAnyPieceFailsTheRead lets every single read of a page fail.

@@ -19,13 +19,13 @@ func (s *Store) demote(ctx context.Context, info tier.Info) error {
 	if err := s.copyManifest(ctx, info.Fingerprint); err != nil {
 		return err
 	}
-	room, err := s.books[tierRemote].Reserve(ctx, info.Bytes)
+	room, err := s.remote.book.Reserve(ctx, info.Bytes)
 	if err != nil {
 		return err
 	}
 	defer room.Cancel()
 	err = copyPage(ctx, s.disk, s.guard, info.Name, room, func(up tier.Upload) error {
-		return s.commitTo(ctx, tierRemote, up, room, info.Used)
+		return s.remote.commitTo(ctx, up, room, info.Used)
 	})
 	if err != nil {
 		return err
@@ -37,7 +37,7 @@ func (s *Store) demote(ctx context.Context, info tier.Info) error {
 	if there.Bytes != info.Bytes {
 		return fmt.Errorf("copy of page %v is %d bytes, want %d", info.Key, there.Bytes, info.Bytes)
 	}
-	s.trimCopied(ctx, tierRemote, info.Name)
+	s.remote.trimCopied(ctx, info.Name)
 	return nil
 }
 
@@ -86,7 +86,7 @@ func (s *Store) heldBelow(ctx context.Context, info tier.Info) (bool, error) {
 // verifyCopy reads a page of the remote tier and checks every byte.
 func (s *Store) verifyCopy(ctx context.Context, name pagefile.Name) (*pagefile.Header, error) {
 	var h *pagefile.Header
-	blob, err := s.openChecked(ctx, tierRemote, name, func(blob tier.Blob) (err error) {
+	blob, err := s.remote.openChecked(ctx, name, func(blob tier.Blob) (err error) {
 		if h, err = pagefile.StreamPage(ctx, blob, nil); err != nil {
 			return err
 		}

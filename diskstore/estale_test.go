@@ -23,7 +23,7 @@ func inRemote(t *testing.T, s *Store, prompts int) {
 	for i := range prompts {
 		info, err := s.disk.Stat(ctx, s.pageName(putChain(t, s, prompt(i, testTokens))[0].Key()))
 		require.NoError(t, err)
-		_, err = s.evict(ctx, tierLocal, info, true)
+		_, err = s.local.evict(ctx, info, true)
 		require.NoError(t, err)
 	}
 	require.EqualValues(t, prompts, s.Stats().Demoted)
@@ -102,12 +102,12 @@ func TestStaleDirectoriesAndLedger(t *testing.T) {
 		for _, name := range []pagefile.Name{s.refName(s.Chain(ctx, tokens, nil)[1]), s.refName(s.Chain(ctx, tokens, nil)[0])} {
 			info, err := s.disk.Stat(ctx, name)
 			require.NoError(t, err)
-			_, err = s.evict(ctx, tierLocal, info, true)
+			_, err = s.local.evict(ctx, info, true)
 			require.NoError(t, err)
 		}
 		require.NoError(t, s.Flush(ctx))
 		inj.Add(vfs.Rule{Ops: []vfs.Op{op}, Path: regexp.MustCompile(`remote/v1/(.*/tails/|usage.json)`), Nth: 1, Err: syscall.ESTALE})
-		require.NoError(t, s.books[tierRemote].Refresh(ctx))
+		require.NoError(t, s.remote.book.Refresh(ctx))
 		require.Equal(t, len(tokens), tokensIn(s.Chain(ctx, tokens, nil)), op)
 	}
 }

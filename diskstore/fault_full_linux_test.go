@@ -58,7 +58,7 @@ func TestFullFilesystem(t *testing.T) {
 
 			// There is no room at all, and nothing that could go.
 			for s.Stats().Local.Pages > 0 {
-				require.NoError(t, s.collect(ctx, tierLocal, demand{disk: size}))
+				require.NoError(t, s.local.collect(ctx, demand{disk: size}))
 			}
 			fill := image.Fill(0)
 			big := largePage(t, prompt(100, testTokens))
@@ -83,7 +83,7 @@ func TestFullFilesystem(t *testing.T) {
 			empty()
 			require.NoError(t, s.Put(ctx, big))
 			require.NoError(t, readLarge(t, s, big))
-			require.NoError(t, s.collect(ctx, tierLocal, demand{}))
+			require.NoError(t, s.local.collect(ctx, demand{}))
 			requireExact(t, s)
 			require.NoError(t, s.Flush(ctx))
 			require.NoError(t, s.Close())

@@ -61,7 +61,7 @@ func (m *mountedRemote) moveDown(key pagefile.Key) error {
 	if err := m.demote(ctx, info); err != nil {
 		return err
 	}
-	dropPage(m.t, m.Store, tierLocal, info)
+	dropPage(m.t, m.Store.local, info)
 	return nil
 }
 
@@ -164,7 +164,7 @@ func TestMountFailsMidRead(t *testing.T) {
 			m.works(repair)
 			info, err := m.disk.Stat(ctx, m.pageName(refs[1].Key))
 			require.NoError(t, err)
-			dropPage(t, m.Store, tierLocal, info)
+			dropPage(t, m.Store.local, info)
 			readChain(t, m.Store, tokens, len(tokens))
 			require.NoError(t, m.Flush(ctx))
 			require.False(t, m.Stats().Remote.Down)
@@ -268,7 +268,7 @@ func TestInterruptedSystemCalls(t *testing.T) {
 			_, err = s.Scan(ctx)
 			require.NoError(t, err)
 			interrupt()
-			require.NoError(t, s.collect(ctx, tierLocal, demand{disk: 1}))
+			require.NoError(t, s.local.collect(ctx, demand{disk: 1}))
 			mount.Heal()
 			require.NoError(t, os.RemoveAll(filepath.Join(source, "kv", dir.VersionDir)))
 			require.NoError(t, s.Close())

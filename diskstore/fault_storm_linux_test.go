@@ -55,7 +55,7 @@ func TestStormProcess(t *testing.T) {
 		case 0, 1, 2:
 			stormRead(t, s, tokens)
 		case 3:
-			require.NoError(t, s.collect(ctx, tierLocal, demand{disk: int64(rng.IntN(100_000))}))
+			require.NoError(t, s.local.collect(ctx, demand{disk: int64(rng.IntN(100_000))}))
 		case 4:
 			_, err := s.Scan(ctx)
 			require.NoError(t, err)

@@ -173,8 +173,8 @@ func (f *faultLife) recover() {
 	require.NoError(t, f.put(fresh), "later Puts work")
 	require.Equal(t, len(fresh), f.read(fresh))
 	f.flush()
-	require.NoError(t, f.s.collect(ctx, tierLocal, demand{}))
-	require.NoError(t, f.s.collect(ctx, tierRemote, demand{}))
+	require.NoError(t, f.s.local.collect(ctx, demand{}))
+	require.NoError(t, f.s.remote.collect(ctx, demand{}))
 	f.requireExact()
 	require.NoError(t, f.s.Close())
 
@@ -300,7 +300,7 @@ func (f *faultLife) demoteOne() {
 	info, err := f.s.disk.Stat(ctx, f.s.pageName(p.Key()))
 	require.NoError(t, err)
 	if there, err := f.s.guard.Stat(ctx, info.Name); err == nil { // it would not be written again
-		dropPage(t, f.s, tierRemote, there)
+		dropPage(t, f.s.remote, there)
 	}
 	evictPage(t, f.s, info)
 	_, err = f.s.guard.Stat(ctx, info.Name)

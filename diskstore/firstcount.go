@@ -58,10 +58,11 @@ func (f *firstCount) takeRecent() []tier.Info {
 }
 
 // awaitFirst waits for the first count of a tier, and counts when nobody does.
-func (s *Store) awaitFirst(ctx context.Context, id tierID) (*tally, error) {
-	first := s.first[id]
+func (lv *level) awaitFirst(ctx context.Context) (*tally, error) {
+	first := lv.first
 	// The collections that Open began, of which the local one begins the other.
-	for _, collecting := range s.collecting[:id+1] {
+	for _, above := range lv.s.levels(tier.Local) {
+		collecting := above.collecting
 		select {
 		case <-first.done:
 			return first.result(), nil
@@ -73,9 +74,12 @@ func (s *Store) awaitFirst(ctx context.Context, id tierID) (*tally, error) {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
+		if above == lv {
+			break
+		}
 	}
 	if first.result() == nil { // they could not count, or left a tier out that was down
-		if _, err := s.count(ctx, id, nil); err != nil {
+		if _, err := lv.count(ctx, nil); err != nil {
 			return nil, err
 		}
 	}

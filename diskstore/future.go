@@ -45,23 +45,23 @@ type futures struct {
 	files  []tier.Info
 }
 
-func (s *Store) newFutures(ctx context.Context, id tierID) *futures {
-	there, err := s.tier(id).Now(ctx)
+func (lv *level) newFutures(ctx context.Context) *futures {
+	there, err := lv.tier.Now(ctx)
 	if err != nil {
-		s.noteTierError(id, err)
-		return &futures{now: s.now(), blind: true}
+		lv.noteTierError(err)
+		return &futures{now: lv.s.now(), blind: true}
 	}
-	here := s.now()
+	here := lv.s.now()
 	return &futures{now: tier.Later(here, there), ahead: max(0, there.Sub(here))}
 }
 
 // ageClock is the time to judge by what is so old that it is deleted.
-func (s *Store) ageClock(ctx context.Context, id tierID) (time.Time, error) {
-	there, err := s.tier(id).Now(ctx)
+func (lv *level) ageClock(ctx context.Context) (time.Time, error) {
+	there, err := lv.tier.Now(ctx)
 	if err != nil && !vfs.IsNoSpace(err) { // else what is old by an earlier time is old
-		return there, fmt.Errorf("tell the time of the filesystem of %s: %w", s.config(id).Root, err)
+		return there, fmt.Errorf("tell the time of the filesystem of %s: %w", lv.config.Root, err)
 	}
-	if here := s.now(); here.Before(there) {
+	if here := lv.s.now(); here.Before(there) {
 		return here, nil
 	}
 	return there, nil
@@ -92,7 +92,7 @@ func (f *futures) sort() {
 // those that are to go first. It reports whether there was one, and makes newest the
 // most recent time of all. What cannot be moved stays for the next collection, with
 // all that must be later.
-func (s *Store) believe(ctx context.Context, id tierID, f *futures) bool {
+func (lv *level) believe(ctx context.Context, f *futures) bool {
 	if len(f.files) == 0 {
 		return false
 	}
@@ -101,22 +101,22 @@ func (s *Store) believe(ctx context.Context, id tierID, f *futures) bool {
 	for _, info := range f.files {
 		if !info.Used.Equal(last) { // equal ones stay equal: their headers order them
 			at, last = at.Add(recencyStep), info.Used
-			at = tier.Later(at, s.now().Add(f.ahead+believeMargin))
+			at = tier.Later(at, lv.s.now().Add(f.ahead+believeMargin))
 		}
-		now, err := s.tier(id).Stat(ctx, info.Name)
+		now, err := lv.tier.Stat(ctx, info.Name)
 		switch {
 		case err == nil && now.Used.Equal(info.Used):
-			err = s.tier(id).Touch(ctx, info.Name, at)
-		case err == nil && now.Used.After(at) && !tier.Beyond(now.Used, s.now().Add(f.ahead)):
+			err = lv.tier.Touch(ctx, info.Name, at)
+		case err == nil && now.Used.After(at) && !tier.Beyond(now.Used, lv.s.now().Add(f.ahead)):
 			at = now.Used // somebody used it meanwhile, and what it continues is later
 		}
 		if err != nil && !errors.Is(err, tier.ErrNotFound) {
-			s.noteTierError(id, err)
+			lv.noteTierError(err)
 			break
 		}
 		f.newest = at
 	}
-	s.links.clear() // its times are too late now
+	lv.s.links.clear() // its times are too late now
 	return true
 }
 

@@ -106,7 +106,7 @@ func TestPagesFromTheFutureMoveOnce(t *testing.T) {
 		putChain(t, s, prompt(seed, testTokens))
 	}
 	require.NoError(t, s.Flush(ctx))
-	require.NoError(t, s.books[tierLocal].Record(ctx))
+	require.NoError(t, s.local.book.Record(ctx))
 	require.NotZero(t, s.Stats().Evicted)
 	now := time.Now()
 	s.now = func() time.Time { return now }

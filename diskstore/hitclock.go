@@ -20,12 +20,12 @@ const (
 
 // hit counts a page that was read from a tier, or from memory as a copy of what
 // the tier holds.
-func (s *Store) hit(id tierID) {
-	s.counts.hits.Add(1)
-	s.books[id].Hit(s.opt.Fingerprint)
-	s.hitClock.start(hitsEvery, func() {
+func (lv *level) hit() {
+	lv.s.counts.hits.Add(1)
+	lv.book.Hit(lv.s.opt.Fingerprint)
+	lv.s.hitClock.start(hitsEvery, func() {
 		type hitsJob struct{}
-		s.collecting[tierLocal].submit(hitsJob{}, s.recordHits)
+		lv.s.local.collecting.submit(hitsJob{}, lv.s.recordHits)
 	})
 }
 
@@ -34,9 +34,9 @@ func (s *Store) hit(id tierID) {
 func (s *Store) recordHits(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
 	defer cancel()
-	for _, id := range s.tiers(tier.Local) {
-		if s.books[id].UnrecordedHits() && s.answers(id) {
-			_ = s.books[id].Record(ctx)
+	for _, lv := range s.levels(tier.Local) {
+		if lv.book.UnrecordedHits() && lv.answers() {
+			_ = lv.book.Record(ctx)
 		}
 	}
 }

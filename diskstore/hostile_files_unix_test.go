@@ -78,7 +78,7 @@ func TestStrangersEverywhere(t *testing.T) {
 				o := testOptions(t, withFS(quickFS))
 				s := open(t, o)
 				putFaultChain(t, s, tokens)
-				require.NoError(t, s.collect(ctx, tierLocal, demand{}))
+				require.NoError(t, s.local.collect(ctx, demand{}))
 				require.NoError(t, s.Close())
 
 				path := filepath.Join(o.Local.Root, dir.VersionDir, rel)
@@ -116,7 +116,7 @@ func (f *faultLife) useAmongStrangers(tokens []int32) {
 			ref.used = time.Now().Add(-time.Hour).UnixNano()
 			f.s.Touch(ref)
 		}
-		_ = f.s.collect(ctx, tierLocal, demand{})
+		_ = f.s.local.collect(ctx, demand{})
 		found, _ := f.s.Scan(ctx)
 		_, _ = f.s.Reclaim(ctx, found, func(FingerprintUsage) bool { return true })
 		f.flush()
@@ -186,7 +186,7 @@ func TestForeignOwners(t *testing.T) {
 			o := testOptions(t)
 			s := open(t, o)
 			putFaultChain(t, s, tokens)
-			require.NoError(t, s.collect(ctx, tierLocal, demand{}))
+			require.NoError(t, s.local.collect(ctx, demand{}))
 			require.NoError(t, s.Close())
 			require.NoError(t, os.Chown(filepath.Join(o.Local.Root, rel), somebody, somebody))
 			s, err := Open(ctx, o)
@@ -215,7 +215,7 @@ func TestAnyUmask(t *testing.T) {
 				life.demoteOne()
 			}
 			if err == nil {
-				err = s.collect(ctx, tierRemote, demand{})
+				err = s.remote.collect(ctx, demand{})
 			}
 			if err == nil {
 				err = s.Flush(ctx)

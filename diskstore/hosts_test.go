@@ -254,7 +254,7 @@ func TestClaimOfAnEarlierBootGoes(t *testing.T) {
 				a := open(t, o)
 				inRemote(t, a, 3)
 				require.NoError(t, a.Flush(ctx))
-				room, err := a.books[tierRemote].Reserve(ctx, page) // it dies before its next Flush
+				room, err := a.remote.book.Reserve(ctx, page) // it dies before its next Flush
 				require.NoError(t, err)
 				room.Cancel()
 				temp := &a.guard.Inner.(*dir.Tier).Temp
@@ -278,10 +278,10 @@ func TestClaimOfAnEarlierBootGoes(t *testing.T) {
 
 				temp.Beat = time.Now().Add(-dir.BeatEvery)
 				putChain(t, a, prompt(9, testTokens))
-				for _, info := range listAll(t, a, tierLocal) {
+				for _, info := range listAll(t, a.local) {
 					require.NoError(t, a.demote(ctx, info))
 				}
-				room, err = a.books[tierRemote].Reserve(ctx, 4*page) // more than a claim leaves over
+				room, err = a.remote.book.Reserve(ctx, 4*page) // more than a claim leaves over
 				require.NoError(t, err)
 				room.Cancel()
 				require.Equal(t, c.gone, temp.Id != id)
@@ -414,7 +414,7 @@ func TestSleepCountsForOthers(t *testing.T) {
 
 	s := open(t, testOptions(t))
 	putChain(t, s, prompt(1, testTokens))
-	b := s.books[tierLocal]
+	b := s.local.book
 	free := func() int64 {
 		b.Mu.Lock()
 		defer b.Mu.Unlock()

@@ -226,7 +226,7 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	require.NoError(t, s.demote(ctx, info))
 	there, err := s.guard.Stat(ctx, name)
 	require.NoError(t, err)
-	s.verdicts[tierRemote].markBad(there)
+	s.remote.verdicts.markBad(there)
 
 	content, err := os.ReadFile(filePath(o.Local.Root, name))
 	require.NoError(t, err)
@@ -247,5 +247,5 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	idle(s.guard)
 	there, err = s.guard.Stat(ctx, name)
 	require.NoError(t, err)
-	require.False(t, s.verdicts[tierRemote].isBad(there), "the good one is not used")
+	require.False(t, s.remote.verdicts.isBad(there), "the good one is not used")
 }

@@ -29,17 +29,17 @@ func (s *Store) Latest(ctx context.Context, most int) ([]PageTokens, error) {
 	defer leave()
 	var found []PageTokens
 	seen := make(map[pagefile.Key]bool)
-	for _, id := range s.tiers(tier.Local) {
+	for _, lv := range s.levels(tier.Local) {
 		recent := newRecents(s.opt.Fingerprint, math.MaxInt64)
 		recent.most = most
-		err := s.list(ctx, id, func(info tier.Info) {
+		err := lv.list(ctx, func(info tier.Info) {
 			if info.Class == pagefile.ClassPage {
 				recent.add(info)
 			}
 		})
 		if err != nil {
-			s.noteTierError(id, err)
-			if id == tierLocal || ctx.Err() != nil {
+			lv.noteTierError(err)
+			if lv == s.local || ctx.Err() != nil {
 				return found, err
 			}
 			continue
@@ -51,7 +51,7 @@ func (s *Store) Latest(ctx context.Context, most int) ([]PageTokens, error) {
 			if err := s.traffic.standBack(ctx); err != nil {
 				return found, err
 			}
-			h, err := s.headerOf(ctx, s.tier(id), info.Name)
+			h, err := s.headerOf(ctx, lv.tier, info.Name)
 			if err != nil || seen[info.Key] || len(h.Media) > 0 || h.PageTokens != s.opt.PageTokens {
 				continue
 			}

@@ -191,7 +191,7 @@ func TestLedgerOfTheDead(t *testing.T) {
 	require.NoError(t, dead.disk.Temp.Lock.Close())
 
 	s := open(t, o)
-	require.Zero(t, claimOf(t, o)-s.books[tierLocal].Claimed)
+	require.Zero(t, claimOf(t, o)-s.local.book.Claimed)
 	l := readLedgerFile(t, o)
 	require.Equal(t, occupied(t, o.Local.Root), l.Bytes)
 	require.EqualValues(t, ledger.ChunkBytes, l.Days()[0].Bytes)
@@ -270,8 +270,8 @@ func TestOpenDoesNotWaitForACount(t *testing.T) {
 
 func TestCountsAreRareWhereTheyTakeLong(t *testing.T) {
 	s := open(t, testOptions(t))
-	require.False(t, s.stale(tierLocal))
-	u := &s.usage[tierLocal]
+	require.False(t, s.local.stale())
+	u := &s.local.use
 	for _, c := range []struct {
 		age, took time.Duration
 		stale     bool
@@ -282,7 +282,7 @@ func TestCountsAreRareWhereTheyTakeLong(t *testing.T) {
 		{20 * countEvery, 10 * time.Second, true},
 	} {
 		u.when, u.took = time.Now().Add(-c.age), c.took
-		require.Equal(t, c.stale, s.stale(tierLocal), c)
+		require.Equal(t, c.stale, s.local.stale(), c)
 	}
 }
 
@@ -301,7 +301,7 @@ func TestLedgerThatCannotBeWritten(t *testing.T) {
 	require.NoError(t, s.Flush(ctx))
 	require.LessOrEqual(t, inj.Count(vfs.OpReadDir), 8*lists)
 	inj.Reset()
-	s.usage[tierLocal].when = time.Time{} // long ago
+	s.local.use.when = time.Time{} // long ago
 	putChain(t, s, prompt(1, testTokens))
 	readChain(t, s, prompt(1, testTokens), testTokens)
 }

@@ -204,22 +204,22 @@ func filesIn(t testing.TB, root, suffix string) []string {
 }
 
 // listAll lists all files of a tier.
-func listAll(t testing.TB, s *Store, id tierID) []tier.Info {
+func listAll(t testing.TB, lv *level) []tier.Info {
 	t.Helper()
 	var infos []tier.Info
-	require.NoError(t, s.list(ctx, id, func(info tier.Info) { infos = append(infos, info) }))
+	require.NoError(t, lv.list(ctx, func(info tier.Info) { infos = append(infos, info) }))
 	return infos
 }
 
 // evictPage evicts a page of the local tier, which must go.
 func evictPage(t require.TestingT, s *Store, info tier.Info) {
-	_, err := s.evict(ctx, tierLocal, info, true)
+	_, err := s.local.evict(ctx, info, true)
 	require.NoError(t, err)
 }
 
 // dropPage deletes a page from a tier, which must go.
-func dropPage(t require.TestingT, s *Store, id tierID, info tier.Info) {
-	removed, err := s.drop(ctx, id, info)
+func dropPage(t require.TestingT, lv *level, info tier.Info) {
+	removed, err := lv.drop(ctx, info)
 	require.NoError(t, err)
 	require.Equal(t, info.Bytes, removed.Bytes)
 }

@@ -148,10 +148,10 @@ func (f *fleet) act(rt *rapid.T, times int) {
 			"put":  func() { h.put(sections, tokens) },
 			"read": func() { wrong <- h.read(tokens) },
 			"rm": func() {
-				_, _ = h.s.purge(ctx, tierLocal, purge{fingerprint: h.o.Fingerprint, removed: func(tier.Info) {}})
+				_, _ = h.s.local.purge(ctx, purge{fingerprint: h.o.Fingerprint, removed: func(tier.Info) {}})
 			},
-			"gc":    func() { h.removeAll(tierLocal, len(tokens)) },
-			"below": func() { h.removeAll(tierRemote, len(tokens)) },
+			"gc":    func() { h.removeAll(h.s.local, len(tokens)) },
+			"below": func() { h.removeAll(h.s.remote, len(tokens)) },
 			"count": func() { _, _ = h.s.Scan(ctx) },
 		}
 		all.Add(1)
@@ -194,10 +194,10 @@ func (h *fleetHost) read(tokens []int32) error {
 }
 
 // removeAll evicts pages as a collection does that has listed them a while ago.
-func (h *fleetHost) removeAll(id tierID, pages int) {
+func (h *fleetHost) removeAll(lv *level, pages int) {
 	var infos []tier.Info
-	if h.s.list(ctx, id, func(info tier.Info) { infos = append(infos, info) }) == nil {
-		h.s.evictAll(ctx, id, infos, int64(pages)*tinyPage, tinyPage)
+	if lv.list(ctx, func(info tier.Info) { infos = append(infos, info) }) == nil {
+		lv.evictAll(ctx, infos, int64(pages)*tinyPage, tinyPage)
 	}
 }
 

@@ -39,19 +39,19 @@ func (m *moment) within(d time.Duration, now time.Time) bool {
 
 // alone reports whether what leaves a tier now is likely to be deleted because the
 // tier below does not take it.
-func (s *Store) alone(id tierID) bool {
-	if id != tierLocal || s.guard == nil {
+func (lv *level) alone() bool {
+	if lv != lv.s.local || lv.s.guard == nil {
 		return false
 	}
-	_, took := s.usage[id].counted()
-	return s.guard.Breaker.Resting() || s.refused.within(max(refusalLasts, countPause*took), time.Now())
+	_, took := lv.use.counted()
+	return lv.s.guard.Breaker.Resting() || lv.s.refused.within(max(refusalLasts, countPause*took), time.Now())
 }
 
 // outageBatch is how many bytes are freed beyond what must be while a tier is alone.
-func (s *Store) outageBatch(ctx context.Context, id tierID) int64 {
-	if budget := s.books[id].Budget; budget > 0 {
+func (lv *level) outageBatch(ctx context.Context) int64 {
+	if budget := lv.book.Budget; budget > 0 {
 		return budget / outageShare
 	}
-	_, slack, _ := s.reserve(ctx, id) // none where that fails
+	_, slack, _ := lv.reserve(ctx) // none where that fails
 	return slack
 }

@@ -179,7 +179,7 @@ func TestNobodyWaitsForTheLockOfAnotherMachinesTier(t *testing.T) {
 	b := open(t, ob)
 	locks := &lockCounter{Tier: b.guard.Inner}
 	b.guard.Inner = locks
-	_, err := b.lockTier(ctx, tierRemote, demand{})
+	_, err := b.remote.lockTier(ctx, demand{})
 	require.ErrorIs(t, err, tier.ErrNotShared)
 	require.EqualValues(t, 1, locks.asked.Load())
 }
@@ -200,9 +200,9 @@ func TestRemoteCountHoldsUpNoPut(t *testing.T) {
 	require.NoError(t, s.Flush(ctx))
 	gate := vfs.NewGate()
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpReadDir}, Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root) + `/v1$`), Gate: gate})
-	s.usage[tierRemote].mu.Lock()
-	s.usage[tierRemote].when = time.Now().Add(-time.Hour) // a count is due
-	s.usage[tierRemote].mu.Unlock()
+	s.remote.use.mu.Lock()
+	s.remote.use.when = time.Now().Add(-time.Hour) // a count is due
+	s.remote.use.mu.Unlock()
 	put(100, 40)
 	<-gate.Entered()
 	put(200, 40)
@@ -222,14 +222,14 @@ func TestReaderOfACountedTierCountsSeldom(t *testing.T) {
 	ob := testOptions(t, withFS(sh.from("b")))
 	ob.Remote = oa.Remote
 	b := open(t, ob)
-	_, err := b.count(ctx, tierRemote, nil)
+	_, err := b.remote.count(ctx, nil)
 	require.NoError(t, err)
-	require.ErrorIs(t, b.books[tierRemote].Record(ctx), tier.ErrNotShared)
-	figure, known := b.books[tierRemote].Figure()
+	require.ErrorIs(t, b.remote.book.Record(ctx), tier.ErrNotShared)
+	figure, known := b.remote.book.Figure()
 	require.True(t, known)
 	require.Equal(t, recorded(t, oa.Remote.Root), figure)
-	b.usage[tierRemote].mu.Lock()
-	b.usage[tierRemote].when = time.Now().Add(-remoteCountEvery / 2)
-	b.usage[tierRemote].mu.Unlock()
-	require.False(t, b.stale(tierRemote))
+	b.remote.use.mu.Lock()
+	b.remote.use.when = time.Now().Add(-remoteCountEvery / 2)
+	b.remote.use.mu.Unlock()
+	require.False(t, b.remote.stale())
 }

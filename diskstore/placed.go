@@ -64,9 +64,9 @@ func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout 
 // place returns where the layout's rows lie. The file is the result's from then
 // on, the blob's after an error.
 func (v verified) place(layout pagefile.Layout) (*Placed, error) {
-	if v.tier != tierLocal {
+	if v.level.name != tier.Local {
 		// Whoever reads rows in place waits for them, and has no other copy.
-		return nil, fmt.Errorf("it is in the %v tier: %w", v.tier, ErrNotPlaced)
+		return nil, fmt.Errorf("it is in the %s tier: %w", v.level.name, ErrNotPlaced)
 	}
 	if !v.header.Raw() {
 		return nil, fmt.Errorf("it is compressed: %w", ErrNotPlaced)

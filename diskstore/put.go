@@ -106,7 +106,7 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 		collectCtx, cancel := context.WithTimeout(ctx, roomWait)
 		want := demandAt(at, s.moveUp(ctx, at))
 		want.disk = 2 * pagefile.AlignUp(size)
-		cerr := s.collect(collectCtx, tierLocal, want)
+		cerr := s.local.collect(collectCtx, want)
 		cancel()
 		if cerr != nil {
 			return errors.Join(err, cerr)
@@ -118,9 +118,9 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 	}
 	s.counts.puts.Add(1)
 	s.counts.wroteBytes.Add(uint64(size))
-	s.keepWarm(tier.Info{Name: name, Bytes: size, Used: time.Now()}, tierLocal, e.Header, p.Payload)
+	s.local.keepWarm(tier.Info{Name: name, Bytes: size, Used: time.Now()}, e.Header, p.Payload)
 	if name.Class == pagefile.ClassTail {
-		s.trimTails(ctx, tierLocal, e.Header)
+		s.local.trimTails(ctx, e.Header)
 	}
 	s.afterGrowth(ctx)
 	return nil
@@ -134,14 +134,14 @@ func (s *Store) stored(ctx context.Context, name pagefile.Name, p *pagefile.Page
 	if err != nil {
 		return false
 	}
-	h, err := s.checkedHeader(ctx, tierLocal, name)
+	h, err := s.local.checkedHeader(ctx, name)
 	if err != nil {
 		return false
 	}
 	if _, ok := p.Layout.Within(h.Layout); !ok {
 		return false
 	}
-	if now := s.now(); !meek && !s.fresh(tierLocal, chainUsed(info.Used, p.Start), now) {
+	if now := s.now(); !meek && !s.local.fresh(chainUsed(info.Used, p.Start), now) {
 		s.touchLocal(ctx, name, position{parent: p.Parent, start: p.Start}, now)
 	}
 	return true
@@ -172,7 +172,7 @@ func (s *Store) write(ctx context.Context, name pagefile.Name, e *pagefile.Encod
 	if err := e.WriteTo(func(p []byte) error { return up.Write(ctx, p) }); err != nil {
 		return err
 	}
-	if err := s.commitTo(ctx, tierLocal, up, room, used); err != nil {
+	if err := s.local.commitTo(ctx, up, room, used); err != nil {
 		return err
 	}
 	if name.Class == pagefile.ClassPage {
@@ -184,7 +184,7 @@ func (s *Store) write(ctx context.Context, name pagefile.Name, e *pagefile.Encod
 // makeRoom is a roomFor that waits, while there is no room, for files that were
 // used before this one to be evicted.
 func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *ledger.Room, used time.Time, err error) {
-	b := s.books[tierLocal]
+	b := s.local.book
 	if b.Budget > 0 && pagefile.AlignUp(n) > b.Budget {
 		return nil, used, fmt.Errorf("page of %d bytes in a budget of %d, raise it: %w", n, b.Budget, tier.ErrNoSpace)
 	}
@@ -210,7 +210,7 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *ledger.R
 			want := demandAt(at, used)
 			want.room = pagefile.AlignUp(n)
 			s.requestCollection(want)
-			done = s.collecting[tierLocal].done()
+			done = s.local.collecting.done()
 		}
 		select {
 		case <-changed:
@@ -229,12 +229,12 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *ledger.R
 // spareRoom is a roomFor that evicts nothing, and leaves so much free that nothing
 // is evicted afterwards.
 func (s *Store) spareRoom(ctx context.Context, n int64, at position) (*ledger.Room, time.Time, error) {
-	b, used := s.books[tierLocal], s.now()
+	b, used := s.local.book, s.now()
 	if !s.reachable(ctx, at) {
 		return nil, used, errUnreachable
 	}
 	if b.Budget == 0 {
-		switch short, _, err := s.reserve(ctx, tierLocal); {
+		switch short, _, err := s.local.reserve(ctx); {
 		case err != nil:
 			return nil, used, err
 		case short+pagefile.AlignUp(n) > 0:
@@ -276,8 +276,8 @@ func (s *Store) reachable(ctx context.Context, at position) bool {
 	if at.start == 0 {
 		return true
 	}
-	for _, id := range s.tiers(tier.Local) {
-		if _, err := s.tier(id).Stat(ctx, s.pageName(at.parent)); err == nil {
+	for _, lv := range s.levels(tier.Local) {
+		if _, err := lv.tier.Stat(ctx, s.pageName(at.parent)); err == nil {
 			return true
 		}
 	}
@@ -285,14 +285,14 @@ func (s *Store) reachable(ctx context.Context, at position) bool {
 }
 
 // commitTo commits an upload into the room reserved for it and counts the file.
-func (s *Store) commitTo(ctx context.Context, id tierID, up tier.Upload, room *ledger.Room, used time.Time) error {
-	s.commit[id].RLock()
-	defer s.commit[id].RUnlock()
+func (lv *level) commitTo(ctx context.Context, up tier.Upload, room *ledger.Room, used time.Time) error {
+	lv.commit.RLock()
+	defer lv.commit.RUnlock()
 	done, err := up.Commit(ctx, used)
 	// A Commit that failed may have made the file visible all the same.
 	if done.Bytes > 0 {
-		s.verdicts[id].replaced(done.Name)
-		s.usage[id].commit(done)
+		lv.verdicts.replaced(done.Name)
+		lv.use.commit(done)
 		room.Finish(done.Physical)
 	}
 	return err
@@ -301,26 +301,26 @@ func (s *Store) commitTo(ctx context.Context, id tierID, up tier.Upload, room *l
 // appearedLate counts a file of the remote tier whose Commit was given up, and
 // which is there all the same.
 func (s *Store) appearedLate(done tier.Committed) {
-	s.commit[tierRemote].RLock()
-	defer s.commit[tierRemote].RUnlock()
-	s.verdicts[tierRemote].replaced(done.Name)
-	s.usage[tierRemote].commit(done)
-	s.books[tierRemote].Appeared(done.Physical)
+	s.remote.commit.RLock()
+	defer s.remote.commit.RUnlock()
+	s.remote.verdicts.replaced(done.Name)
+	s.remote.use.commit(done)
+	s.remote.book.Appeared(done.Physical)
 }
 
 // afterGrowth asks for a collection when the local tier is near its limit or has
 // not been counted for a while.
 func (s *Store) afterGrowth(ctx context.Context) {
-	over, _, err := s.shortage(ctx, tierLocal, demand{})
-	if err != nil || over > 0 || s.stale(tierLocal) {
+	over, _, err := s.local.shortage(ctx, demand{})
+	if err != nil || over > 0 || s.local.stale() {
 		s.requestCollection(demand{})
 	}
 }
 
 // trimTails removes the tails that h, just stored, makes superfluous. Failures
 // are left for the next tail.
-func (s *Store) trimTails(ctx context.Context, id tierID, h *pagefile.Header) {
-	t := s.tier(id)
+func (lv *level) trimTails(ctx context.Context, h *pagefile.Header) {
+	t := lv.tier
 	infos, err := t.Tails(ctx, h.Fingerprint, h.Parent)
 	if err != nil {
 		return
@@ -328,16 +328,16 @@ func (s *Store) trimTails(ctx context.Context, id tierID, h *pagefile.Header) {
 	slices.SortFunc(infos, func(a, b tier.Info) int {
 		return cmp.Or(b.Used.Compare(a.Used), slices.Compare(a.Key[:], b.Key[:]))
 	})
-	kept, gone := 1, s.newRemoval(id)
+	kept, gone := 1, lv.newRemoval()
 	for _, info := range infos {
 		if info.Key == h.Key {
 			continue
 		}
-		if kept < maxTails && !s.extends(ctx, t, info.Name, h) {
+		if kept < maxTails && !lv.s.extends(ctx, t, info.Name, h) {
 			kept++
 			continue
 		}
-		if removed, err := s.drop(ctx, id, info); err == nil {
+		if removed, err := lv.drop(ctx, info); err == nil {
 			gone.add(removed)
 		}
 	}
@@ -345,12 +345,12 @@ func (s *Store) trimTails(ctx context.Context, id tierID, h *pagefile.Header) {
 }
 
 // trimCopied does so for a tail that was copied to a tier.
-func (s *Store) trimCopied(ctx context.Context, id tierID, name pagefile.Name) {
+func (lv *level) trimCopied(ctx context.Context, name pagefile.Name) {
 	if name.Class != pagefile.ClassTail {
 		return
 	}
-	if h, err := s.headerOf(ctx, s.tier(id), name); err == nil {
-		s.trimTails(ctx, id, h)
+	if h, err := lv.s.headerOf(ctx, lv.tier, name); err == nil {
+		lv.trimTails(ctx, h)
 	}
 }
 
@@ -386,25 +386,25 @@ func (s *Store) headerOf(ctx context.Context, t tier.Tier, name pagefile.Name) (
 // as it found it: no bytes when another was quicker, whose removal that is then.
 // The room is free once a removal has settled. A file that has been replaced since
 // it was described stays: it is not the one that was to go.
-func (s *Store) drop(ctx context.Context, id tierID, info tier.Info) (removed tier.Info, err error) {
-	return s.dropIf(ctx, id, info, func(now tier.Info) bool { return now.Bytes == info.Bytes })
+func (lv *level) drop(ctx context.Context, info tier.Info) (removed tier.Info, err error) {
+	return lv.dropIf(ctx, info, func(now tier.Info) bool { return now.Bytes == info.Bytes })
 }
 
 // dropUnused is drop for a file that stays as well when it has been used since.
-func (s *Store) dropUnused(ctx context.Context, id tierID, info tier.Info) (removed tier.Info, err error) {
-	return s.dropIf(ctx, id, info, func(now tier.Info) bool { return now.Bytes == info.Bytes && now.Used.Equal(info.Used) })
+func (lv *level) dropUnused(ctx context.Context, info tier.Info) (removed tier.Info, err error) {
+	return lv.dropIf(ctx, info, func(now tier.Info) bool { return now.Bytes == info.Bytes && now.Used.Equal(info.Used) })
 }
 
 // dropIf is drop for a file of which same, given what it is now, returns true.
-func (s *Store) dropIf(ctx context.Context, id tierID, info tier.Info, same func(now tier.Info) bool) (removed tier.Info, err error) {
+func (lv *level) dropIf(ctx context.Context, info tier.Info, same func(now tier.Info) bool) (removed tier.Info, err error) {
 	none := tier.Info{Name: info.Name}
-	lock := sync.Locker(&s.commit[id])
-	if id == tierRemote { // which may hang, and is not waited for by others
-		lock = s.commit[id].RLocker()
+	lock := sync.Locker(&lv.commit)
+	if lv == lv.s.remote { // which may hang, and is not waited for by others
+		lock = lv.commit.RLocker()
 	}
 	lock.Lock()
 	defer lock.Unlock()
-	now, err := s.tier(id).Stat(ctx, info.Name)
+	now, err := lv.tier.Stat(ctx, info.Name)
 	if errors.Is(err, tier.ErrNotFound) {
 		return none, nil
 	}
@@ -414,11 +414,11 @@ func (s *Store) dropIf(ctx context.Context, id tierID, info tier.Info, same func
 	if !same(now) {
 		return none, tier.ErrReplaced
 	}
-	ours, err := s.tier(id).Remove(ctx, now)
+	ours, err := lv.tier.Remove(ctx, now)
 	if !ours {
 		return none, err
 	}
-	s.usage[id].remove(now)
+	lv.use.remove(now)
 	return now, err
 }
 
@@ -432,5 +432,5 @@ func (s *Store) Has(key pagefile.Key) bool {
 	}
 	defer leave()
 	info, err := s.disk.Stat(ctx, s.pageName(key))
-	return err == nil && !s.verdicts[tierLocal].isBad(info)
+	return err == nil && !s.local.verdicts.isBad(info)
 }

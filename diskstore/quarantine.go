@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
@@ -28,8 +29,8 @@ func (r *Root) dirs() []*dir.Tier {
 }
 
 // DropQuarantined removes the files in quarantine that are, or may be, pages of
-// the fingerprints that picked accepts: a page that is damaged is a prompt all
-// the same. A file whose header does not say whose it is may be anybody's. With
+// the fingerprints that picked accepts: a damaged page is a prompt
+// as well. A file whose header does not say whose it is may be anybody's. With
 // dryRun it only counts. It returns what went, by tier, and the errors of either.
 func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint pagefile.Key) bool, dryRun bool) ([]QuarantineDrop, error) {
 	ctx, leave, err := r.s.life.enter(ctx)
@@ -39,13 +40,14 @@ func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint page
 	defer leave()
 	var drops []QuarantineDrop
 	var errs []error
+	levels := r.s.levels(tier.Local)
 	for i, root := range r.dirs() {
-		counts := r.s.books[i].Counts()
+		counts := levels[i].book.Counts()
 		files, bytes, err := root.DropQuarantined(ctx, picked, dryRun)
 		if !dryRun && err == nil {
-			r.s.books[i].Release(bytes, counts)
+			levels[i].book.Release(bytes, counts)
 		}
-		drops = append(drops, QuarantineDrop{Tier: tierID(i).String(), Files: files, Bytes: bytes})
+		drops = append(drops, QuarantineDrop{Tier: levels[i].name, Files: files, Bytes: bytes})
 		if err != nil {
 			errs = append(errs, fmt.Errorf("remove what is in quarantine in %s: %w", root.Root, err))
 		}

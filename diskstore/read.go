@@ -65,7 +65,7 @@ func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 // keepRead keeps a page in memory that was read as a whole.
 func (s *Store) keepRead(page verified, layout pagefile.Layout, buf []byte) {
 	if layout.Equal(page.header.Layout) {
-		s.keepWarm(page.blob.Info(), page.tier, page.header, buf)
+		page.level.keepWarm(page.blob.Info(), page.header, buf)
 	}
 }
 
@@ -80,7 +80,7 @@ func (s *Store) checkRead(ref Ref, tokens []int32, layout pagefile.Layout, buf [
 
 // verified is a page's open file after what was wanted of it was checked.
 type verified struct {
-	tier   tierID
+	level  *level
 	blob   tier.Blob
 	header *pagefile.Header
 }
@@ -88,10 +88,10 @@ type verified struct {
 // read is Read from the tiers. It hands out the file, for the caller to close.
 func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte) (verified, error) {
 	var worst error
-	for _, id := range s.tiers(ref.Tier) {
-		page, err := s.readFrom(ctx, id, ref, tokens, layout, buf)
+	for _, lv := range s.levels(ref.Tier) {
+		page, err := lv.readFrom(ctx, ref, tokens, layout, buf)
 		if err == nil {
-			s.hit(id)
+			lv.hit()
 			s.counts.readBytes.Add(uint64(len(buf)))
 			return page, nil
 		}
@@ -110,21 +110,21 @@ func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 }
 
 // readFrom reads a page from one tier.
-func (s *Store) readFrom(ctx context.Context, id tierID, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte) (verified, error) {
+func (lv *level) readFrom(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte) (verified, error) {
 	var header *pagefile.Header
-	blob, err := s.openChecked(ctx, id, s.refName(ref), func(blob tier.Blob) (err error) {
-		header, err = s.readBlob(ctx, blob, ref, tokens, layout, buf)
+	blob, err := lv.openChecked(ctx, lv.s.refName(ref), func(blob tier.Blob) (err error) {
+		header, err = lv.s.readBlob(ctx, blob, ref, tokens, layout, buf)
 		return err
 	})
 	if err != nil {
 		return verified{}, err
 	}
 	info := blob.Info()
-	if id == tierRemote {
-		s.requestPromotion(info, ref)
+	if lv == lv.s.remote {
+		lv.s.requestPromotion(info, ref)
 	}
-	s.touchRef(ctx, id, ref, info.Used)
-	return verified{tier: id, blob: blob, header: header}, nil
+	lv.touchRef(ctx, ref, info.Used)
+	return verified{level: lv, blob: blob, header: header}, nil
 }
 
 // readBlob checks an open file against what is wanted and reads it.
@@ -170,43 +170,43 @@ func checkWanted(h *pagefile.Header, ref Ref, pageTokens int, tokens []int32, la
 // has condemned so many that it is rather the one at fault, or quarantine is full,
 // the file stays, and counts as not stored here. A file that is merely not what
 // the caller described stays as well: the caller may be wrong.
-func (s *Store) condemn(ctx context.Context, id tierID, info tier.Info, err error) {
+func (lv *level) condemn(ctx context.Context, info tier.Info, err error) {
 	reason := ""
 	var wrongPlace *pagefile.Misplaced
 	switch {
 	case errors.As(err, &wrongPlace):
-		s.counts.mismatched.Add(1)
+		lv.s.counts.mismatched.Add(1)
 		reason = "misplaced"
 	case errors.Is(err, pagefile.ErrMismatch):
-		s.counts.mismatched.Add(1)
+		lv.s.counts.mismatched.Add(1)
 		return
 	case errors.Is(err, pagefile.ErrDamaged):
-		s.counts.damaged.Add(1)
+		lv.s.counts.damaged.Add(1)
 		reason = "damaged"
-	case id == tierLocal && errors.Is(err, syscall.EIO):
+	case lv == lv.s.local && errors.Is(err, syscall.EIO):
 		// A bad sector stays bad; a remote mount may only be having a bad day.
-		s.counts.tierErrors.Add(1)
+		lv.s.counts.tierErrors.Add(1)
 		reason = "unreadable"
 	default:
-		s.noteTierError(id, err)
+		lv.noteTierError(err)
 		return
 	}
-	v := s.verdicts[id]
+	v := lv.verdicts
 	ok, enough := v.mayCondemn()
 	if enough {
-		s.log.Warn("kv pages fail their check too often on this machine, they stay in their place: check its memory, disk and network, then run kvtier check",
-			"page", info.Key.String(), "tier", id.String(), "why", err, "failed", v.limit+1, "in", condemnHour)
+		lv.s.log.Warn("kv pages fail their check too often on this machine, they stay in their place: check its memory, disk and network, then run kvtier check",
+			"page", info.Key.String(), "tier", lv.name, "why", err, "failed", v.limit+1, "in", condemnHour)
 	}
 	if !ok {
 		v.markBad(info)
 		return
 	}
-	moved, qerr := s.quarantine(ctx, id, info, reason)
+	moved, qerr := lv.quarantine(ctx, info, reason)
 	if qerr != nil {
 		v.markBad(info)
 	}
 	if moved || qerr != nil {
-		s.log.Warn("kv page is not usable and will be computed again", "page", info.Key.String(), "tier", id.String(),
+		lv.s.log.Warn("kv page is not usable and will be computed again", "page", info.Key.String(), "tier", lv.name,
 			"why", err, "quarantined", moved)
 	}
 }
@@ -214,14 +214,14 @@ func (s *Store) condemn(ctx context.Context, id tierID, info tier.Info, err erro
 // quarantine moves the file that info describes out of the way and stops counting it
 // as a page. A lookup must not wait for a count of the remote tier, which may then be
 // wrong by this file.
-func (s *Store) quarantine(ctx context.Context, id tierID, info tier.Info, reason string) (bool, error) {
-	if id == tierLocal {
-		s.commit[id].RLock()
-		defer s.commit[id].RUnlock()
+func (lv *level) quarantine(ctx context.Context, info tier.Info, reason string) (bool, error) {
+	if lv == lv.s.local {
+		lv.commit.RLock()
+		defer lv.commit.RUnlock()
 	}
-	moved, err := s.tier(id).Quarantine(ctx, info, reason)
+	moved, err := lv.tier.Quarantine(ctx, info, reason)
 	if moved {
-		s.usage[id].remove(info)
+		lv.use.remove(info)
 	}
 	return moved, err
 }
@@ -237,7 +237,7 @@ func (s *Store) requestPromotion(info tier.Info, ref Ref) {
 // promote copies a page up. The remote copy stays, so that demoting the page
 // later writes nothing.
 func (s *Store) promote(ctx context.Context, info tier.Info, ref Ref) {
-	if ours, err := s.disk.Stat(ctx, info.Name); err == nil && !s.verdicts[tierLocal].isBad(ours) {
+	if ours, err := s.disk.Stat(ctx, info.Name); err == nil && !s.local.verdicts.isBad(ours) {
 		return
 	}
 	room, used, err := s.makeRoom(ctx, info.Bytes, position{parent: ref.Parent, start: ref.Start})
@@ -251,19 +251,19 @@ func (s *Store) promote(ctx context.Context, info tier.Info, ref Ref) {
 // copyUp copies a page of the remote tier, from, into room of the local one.
 func (s *Store) copyUp(ctx context.Context, from tier.Tier, info tier.Info, room *ledger.Room, used time.Time) error {
 	err := copyPage(ctx, from, s.disk, info.Name, room, func(up tier.Upload) error {
-		return s.commitTo(ctx, tierLocal, up, room, used)
+		return s.local.commitTo(ctx, up, room, used)
 	})
 	if err != nil {
 		var side *copyError
 		if errors.As(err, &side) && side.side != s.disk {
-			s.condemn(ctx, tierRemote, judged(err, info), err)
+			s.remote.condemn(ctx, judged(err, info), err)
 		} else {
-			s.noteTierError(tierLocal, err)
+			s.local.noteTierError(err)
 		}
 		return err
 	}
 	s.counts.promoted.Add(1)
-	s.trimCopied(ctx, tierLocal, info.Name)
+	s.local.trimCopied(ctx, info.Name)
 	s.afterGrowth(ctx)
 	return nil
 }

@@ -53,12 +53,12 @@ func chainUsed(recency time.Time, start uint32) time.Time {
 }
 
 // fresh reports whether a chain used at the given time counts as just used.
-func (s *Store) fresh(id tierID, used, now time.Time) bool {
+func (lv *level) fresh(used, now time.Time) bool {
 	if tier.Beyond(used, now) {
 		return false
 	}
 	age := now.Sub(used)
-	if horizon := s.books[id].Horizon(); !horizon.IsZero() && !tier.Beyond(horizon, now) && age > max(0, now.Sub(horizon))/freshShare {
+	if horizon := lv.book.Horizon(); !horizon.IsZero() && !tier.Beyond(horizon, now) && age > max(0, now.Sub(horizon))/freshShare {
 		return false
 	}
 	return age < touchEvery
@@ -172,7 +172,7 @@ func (s *Store) chainTime(ctx context.Context, at position, now time.Time) time.
 		return now
 	}
 	l, ok := s.localLink(ctx, at.parent)
-	if ok && !l.used.IsZero() && s.fresh(tierLocal, l.used, now) && !s.movedBack(ctx, at.parent, l) {
+	if ok && !l.used.IsZero() && s.local.fresh(l.used, now) && !s.movedBack(ctx, at.parent, l) {
 		return l.used
 	}
 	s.raise(ctx, at.parent, now)
@@ -239,33 +239,33 @@ func (s *Store) Touch(ref Ref) {
 		return
 	}
 	defer leave()
-	id := tierLocal
-	if ref.Tier == tier.Remote && s.guard != nil {
-		id = tierRemote
+	lv := s.local
+	if ref.Tier == tier.Remote && s.remote != nil {
+		lv = s.remote
 	}
-	s.touchRef(ctx, id, ref, time.Unix(0, ref.used))
+	lv.touchRef(ctx, ref, time.Unix(0, ref.used))
 }
 
 // touchRef touches the file of ref in a tier, whose recency there is given. For
 // the remote tier that happens in the background, in the order of reading.
-func (s *Store) touchRef(ctx context.Context, id tierID, ref Ref, recent time.Time) {
-	now := s.now()
-	if s.fresh(id, chainUsed(recent, ref.Start), now) {
+func (lv *level) touchRef(ctx context.Context, ref Ref, recent time.Time) {
+	now := lv.s.now()
+	if lv.fresh(chainUsed(recent, ref.Start), now) {
 		return
 	}
 	used := time.Unix(0, ref.at)
-	if !s.fresh(id, used, now) { // found long ago, or by nobody
+	if !lv.fresh(used, now) { // found long ago, or by nobody
 		used = now
 	}
-	name := s.refName(ref)
-	if id == tierRemote {
+	name := lv.s.refName(ref)
+	if lv == lv.s.remote {
 		type touch struct{ pagefile.Name }
-		s.promoting.submit(touch{name}, func(ctx context.Context) {
-			_ = forward(ctx, s.guard, name, recency(used, ref.Start))
+		lv.s.promoting.submit(touch{name}, func(ctx context.Context) {
+			_ = forward(ctx, lv.s.guard, name, recency(used, ref.Start))
 		})
 		return
 	}
-	s.touchLocal(ctx, name, position{parent: ref.Parent, start: ref.Start}, used)
+	lv.s.touchLocal(ctx, name, position{parent: ref.Parent, start: ref.Start}, used)
 }
 
 // touchLocal moves the recency of a local file up to that of a chain used at the

@@ -25,7 +25,7 @@ import (
 func requireOrdered(t require.TestingT, s *Store) {
 	used := make(map[pagefile.Key]time.Time)
 	var infos []tier.Info
-	require.NoError(t, s.list(ctx, tierLocal, func(info tier.Info) {
+	require.NoError(t, s.local.list(ctx, func(info tier.Info) {
 		infos = append(infos, info)
 		if info.Class == pagefile.ClassPage {
 			used[info.Key] = info.Used
@@ -226,10 +226,10 @@ func TestEvictionLeavesWhatWasUsedMeanwhile(t *testing.T) {
 	o := testOptions(t)
 	s := open(t, o)
 	putChain(t, s, prompt(1, 2*testTokens))
-	infos := listAll(t, s, tierLocal)
+	infos := listAll(t, s.local)
 	past := time.Now().Add(-time.Hour)
 	require.NoError(t, os.Chtimes(filePath(o.Local.Root, infos[0].Name), past, past))
-	freed, _ := s.evictAll(ctx, tierLocal, infos, 1<<40, 1<<40)
+	freed, _ := s.local.evictAll(ctx, infos, 1<<40, 1<<40)
 	require.Equal(t, infos[1].Physical, freed)
 	require.NoFileExists(t, filePath(o.Local.Root, infos[1].Name))
 	require.FileExists(t, filePath(o.Local.Root, infos[0].Name))

@@ -31,24 +31,24 @@ func (s *Store) Reclaim(ctx context.Context, found Usage, unwanted func(Fingerpr
 	defer leave()
 	var r Reclaimed
 	var errs []error
-	for _, id := range s.tiers(tier.Local) {
+	for _, lv := range s.levels(tier.Local) {
 		use := found.Local
-		if id == tierRemote {
+		if lv == s.remote {
 			use = found.Remote
 		}
-		err := s.reclaimTier(ctx, id, use.Others, unwanted, &r)
-		if err != nil && id == tierLocal {
-			errs = append(errs, fmt.Errorf("reclaim pages in %s: %w", s.config(id).Root, err))
+		err := lv.reclaimTier(ctx, use.Others, unwanted, &r)
+		if err != nil && lv == s.local {
+			errs = append(errs, fmt.Errorf("reclaim pages in %s: %w", lv.config.Root, err))
 		}
 	}
 	return r, errors.Join(errs...)
 }
 
-func (s *Store) reclaimTier(ctx context.Context, id tierID, uses []FingerprintUsage, unwanted func(FingerprintUsage) bool, r *Reclaimed) error {
+func (lv *level) reclaimTier(ctx context.Context, uses []FingerprintUsage, unwanted func(FingerprintUsage) bool, r *Reclaimed) error {
 	if len(uses) == 0 {
 		return nil
 	}
-	now, err := s.ageClock(ctx, id)
+	now, err := lv.ageClock(ctx)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (s *Store) reclaimTier(ctx context.Context, id tierID, uses []FingerprintUs
 			r.Pages++
 			r.Bytes += info.Physical
 		}}
-		if _, err := s.purge(ctx, id, all); err != nil {
+		if _, err := lv.purge(ctx, all); err != nil {
 			return err
 		}
 		r.Fingerprints++
@@ -78,19 +78,19 @@ type purge struct {
 
 // purge deletes files from a tier, and the fingerprint's directory when none is
 // left. It reports whether none is.
-func (s *Store) purge(ctx context.Context, id tierID, p purge) (all bool, err error) {
-	shards, err := s.tier(id).Shards(ctx)
+func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
+	shards, err := lv.tier.Shards(ctx)
 	if err != nil {
 		return false, err
 	}
-	gone := s.newRemoval(id)
+	gone := lv.newRemoval()
 	defer func() { gone.record(ctx) }()
 	all = true
 	for _, shard := range shards {
 		if shard.Fingerprint != p.fingerprint {
 			continue
 		}
-		infos, err := s.tier(id).ListShard(ctx, shard)
+		infos, err := lv.tier.ListShard(ctx, shard)
 		if err != nil {
 			return false, err
 		}
@@ -103,9 +103,9 @@ func (s *Store) purge(ctx context.Context, id tierID, p purge) (all bool, err er
 				continue
 			}
 			if !p.dry {
-				removed, err := s.drop(ctx, id, info)
+				removed, err := lv.drop(ctx, info)
 				if errors.Is(err, tier.ErrReplaced) { // or another machine has touched it, which is seen now
-					removed, err = s.drop(ctx, id, info)
+					removed, err = lv.drop(ctx, info)
 				}
 				if err != nil {
 					return false, fmt.Errorf("remove page %v: %w", info.Key, err)
@@ -121,8 +121,8 @@ func (s *Store) purge(ctx context.Context, id tierID, p purge) (all bool, err er
 	if p.dry || !all {
 		return all, nil
 	}
-	if err := s.tier(id).DropFingerprint(ctx, p.fingerprint); err != nil {
+	if err := lv.tier.DropFingerprint(ctx, p.fingerprint); err != nil {
 		return false, err
 	}
-	return true, s.books[id].Forget(ctx, p.fingerprint)
+	return true, lv.book.Forget(ctx, p.fingerprint)
 }

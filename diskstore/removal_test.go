@@ -24,11 +24,11 @@ import (
 func requireCovered(t *testing.T, root string, stores ...*Store) {
 	t.Helper()
 	for _, s := range stores {
-		id := tierLocal
+		lv := s.local
 		if root == s.opt.Remote.Root {
-			id = tierRemote
+			lv = s.remote
 		}
-		require.NoError(t, s.books[id].Record(ctx))
+		require.NoError(t, lv.book.Record(ctx))
 	}
 	l := readLedgerFile(t, Options{Local: TierConfig{Root: root}})
 	require.LessOrEqual(t, occupied(t, root), l.Bytes)
@@ -56,23 +56,23 @@ func rivals(t *testing.T, edit ...func(*Options)) (mine, other *Store, before fu
 // one does.
 func TestRemovalIsSubtractedOnce(t *testing.T) {
 	for name, remove := range map[string]func(t *testing.T, s *Store, infos []tier.Info){
-		"eviction": func(t *testing.T, s *Store, infos []tier.Info) { s.evictAll(ctx, tierLocal, infos, 1, 1) },
+		"eviction": func(t *testing.T, s *Store, infos []tier.Info) { s.local.evictAll(ctx, infos, 1, 1) },
 		"purge": func(t *testing.T, s *Store, infos []tier.Info) {
-			_, err := s.purge(ctx, tierLocal, purge{fingerprint: s.opt.Fingerprint, removed: func(tier.Info) {}})
+			_, err := s.local.purge(ctx, purge{fingerprint: s.opt.Fingerprint, removed: func(tier.Info) {}})
 			require.NoError(t, err)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			mine, other, before := rivals(t)
 			putChain(t, mine, prompt(1, testTokens))
-			infos := listAll(t, mine, tierLocal)
+			infos := listAll(t, mine.local)
 			putChain(t, mine, prompt(2, 5*testTokens))
 			requireCovered(t, mine.opt.Local.Root, mine)
-			require.NoError(t, other.books[tierLocal].Refresh(ctx))
-			before(vfs.OpRemove, func() { other.evictAll(ctx, tierLocal, infos, 1, 1) })
+			require.NoError(t, other.local.book.Refresh(ctx))
+			before(vfs.OpRemove, func() { other.local.evictAll(ctx, infos, 1, 1) })
 			if name == "purge" {
-				infos = listAll(t, mine, tierLocal)
-				before(vfs.OpRemove, func() { other.evictAll(ctx, tierLocal, infos, 1<<40, 1<<40) })
+				infos = listAll(t, mine.local)
+				before(vfs.OpRemove, func() { other.local.evictAll(ctx, infos, 1<<40, 1<<40) })
 			}
 			remove(t, mine, infos)
 			putChain(t, mine, prompt(3, 5*testTokens))
@@ -112,9 +112,9 @@ func TestReplacedPageIsSubtractedOnce(t *testing.T) {
 	some := layoutOf(t, testSections[:3], testTokens)
 	require.NoError(t, mine.Put(ctx, &pagefile.Page{Parent: mine.opt.Fingerprint, Tokens: tokens, Layout: some, Payload: make([]byte, some.Size())}))
 	requireCovered(t, mine.opt.Local.Root, mine)
-	require.NoError(t, other.books[tierLocal].Refresh(ctx))
-	infos := listAll(t, mine, tierLocal)
-	before(vfs.OpRename, func() { other.evictAll(ctx, tierLocal, infos, 1, 1) })
+	require.NoError(t, other.local.book.Refresh(ctx))
+	infos := listAll(t, mine.local)
+	before(vfs.OpRename, func() { other.local.evictAll(ctx, infos, 1, 1) })
 	putChain(t, mine, tokens)
 	requireCovered(t, mine.opt.Local.Root, mine, other)
 }
@@ -125,7 +125,7 @@ func TestQuarantinedVictimIsNotSubtracted(t *testing.T) {
 	o := testOptions(t, withRemote(t))
 	s := open(t, o)
 	putChain(t, s, prompt(1, testTokens))
-	info := listAll(t, s, tierLocal)[0]
+	info := listAll(t, s.local)[0]
 	path := filePath(o.Local.Root, info.Name)
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -133,7 +133,7 @@ func TestQuarantinedVictimIsNotSubtracted(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, data, 0o600))
 	require.NoError(t, os.Chtimes(path, info.Used, info.Used))
 	requireCovered(t, o.Local.Root, s)
-	s.evictAll(ctx, tierLocal, []tier.Info{info}, 1, 1)
+	s.local.evictAll(ctx, []tier.Info{info}, 1, 1)
 	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt), 1)
 	requireCovered(t, o.Local.Root, s)
 }
@@ -145,7 +145,7 @@ func TestQuarantineThatCannotBeEmptied(t *testing.T) {
 	o := testOptions(t, withFS(inj))
 	s := open(t, o)
 	for _, p := range putChain(t, s, prompt(1, 3*testTokens)) {
-		moved, err := s.quarantine(ctx, tierLocal, tier.Info{Name: s.pageName(p.Key())}, "test")
+		moved, err := s.local.quarantine(ctx, tier.Info{Name: s.pageName(p.Key())}, "test")
 		require.NoError(t, err)
 		require.True(t, moved)
 	}
@@ -155,7 +155,7 @@ func TestQuarantineThatCannotBeEmptied(t *testing.T) {
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRemove}, Path: regexp.MustCompile(`quarantine`), Nth: 2, Err: syscall.EIO})
 	_, err := r.DropQuarantined(ctx, func(pagefile.Key) bool { return true }, false)
 	require.ErrorIs(t, err, syscall.EIO)
-	require.NoError(t, s.books[tierLocal].Record(ctx))
+	require.NoError(t, s.local.book.Record(ctx))
 	require.Equal(t, booked, readLedgerFile(t, o).Bytes)
 }
 
@@ -261,7 +261,7 @@ func TestCommitThatComesLateCounts(t *testing.T) {
 	o := testOptions(t, withFS(inj), withRemote(t))
 	s := open(t, o)
 	putChain(t, s, prompt(1, testTokens))
-	info := listAll(t, s, tierLocal)[0]
+	info := listAll(t, s.local)[0]
 	gate := vfs.NewGate()
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRename}, Path: regexp.MustCompile(regexp.QuoteMeta(o.Remote.Root) + `.*\.kvp$`), Gate: gate})
 	given, up := context.WithCancel(ctx)
@@ -285,7 +285,7 @@ func TestPutAfterAnotherProcessHasPurged(t *testing.T) {
 	o := testOptions(t)
 	s, other := open(t, o), open(t, o)
 	putChain(t, s, prompt(1, testTokens))
-	all, err := other.purge(ctx, tierLocal, purge{fingerprint: o.Fingerprint, removed: func(tier.Info) {}})
+	all, err := other.local.purge(ctx, purge{fingerprint: o.Fingerprint, removed: func(tier.Info) {}})
 	require.NoError(t, err)
 	require.True(t, all)
 	putChain(t, s, prompt(2, 3*testTokens)) // in other shards
@@ -303,17 +303,17 @@ func TestUnlinkThatHangsCounts(t *testing.T) {
 	s.guard.StepIn = 50 * time.Millisecond
 	gate := vfs.NewGate()
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRemove}, Path: regexp.MustCompile(dir.GoneWord), Gate: gate})
-	for _, info := range listAll(t, other, tierRemote)[:guard.TransferWorkers] {
-		_, err := s.drop(ctx, tierRemote, info)
+	for _, info := range listAll(t, other.remote)[:guard.TransferWorkers] {
+		_, err := s.remote.drop(ctx, info)
 		require.ErrorIs(t, err, tier.ErrTierTimeout)
 		<-gate.Entered()
 	}
-	_, err := other.count(ctx, tierRemote, nil)
+	_, err := other.remote.count(ctx, nil)
 	require.NoError(t, err)
 	require.LessOrEqual(t, occupied(t, o.Remote.Root), recorded(t, o.Remote.Root))
 	gate.Open()
 	idle(s.guard)
-	_, err = other.count(ctx, tierRemote, nil)
+	_, err = other.remote.count(ctx, nil)
 	require.NoError(t, err)
-	require.EqualValues(t, guard.TransferWorkers*page, other.books[tierRemote].Last.Bytes)
+	require.EqualValues(t, guard.TransferWorkers*page, other.remote.book.Last.Bytes)
 }

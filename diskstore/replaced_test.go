@@ -127,7 +127,7 @@ func TestLateRemoveSparesAnothersPage(t *testing.T) {
 			gate := vfs.NewGate()
 			hangs.Gate = gate
 			inj.Add(hangs)
-			_, err = s.drop(ctx, tierRemote, there)
+			_, err = s.remote.drop(ctx, there)
 			require.ErrorIs(t, err, tier.ErrTierTimeout)
 			<-gate.Entered()
 			other := beside(t, o)
@@ -147,10 +147,10 @@ func TestRemoveOnAFullShare(t *testing.T) {
 	o := testOptions(t, withFS(inj), withRemote(t))
 	s := open(t, o)
 	demoteAnew(t, s, prompt(1, testTokens))
-	info := listAll(t, s, tierRemote)[0]
+	info := listAll(t, s.remote)[0]
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpCreate, vfs.OpRename}, Err: syscall.ENOSPC})
-	removed, err := s.drop(ctx, tierRemote, info)
+	removed, err := s.remote.drop(ctx, info)
 	require.NoError(t, err)
 	require.Equal(t, info.Bytes, removed.Bytes)
-	require.Empty(t, listAll(t, s, tierRemote))
+	require.Empty(t, listAll(t, s.remote))
 }

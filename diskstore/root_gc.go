@@ -8,17 +8,17 @@ import (
 )
 
 // rootUsage counts one root.
-func (s *Store) rootUsage(ctx context.Context, id tierID) (RootTierUsage, error) {
-	u := RootTierUsage{TierConfig: s.config(id)}
+func (lv *level) rootUsage(ctx context.Context) (RootTierUsage, error) {
+	u := RootTierUsage{TierConfig: lv.config}
 	var err error
-	if u.Space, err = s.tier(id).Space(ctx); err != nil {
+	if u.Space, err = lv.tier.Space(ctx); err != nil {
 		return u, err
 	}
-	found, err := s.look(ctx, id)
+	found, err := lv.look(ctx)
 	if err != nil {
 		return u, err
 	}
-	if u.Fingerprints, err = s.identify(ctx, id, found); err != nil {
+	if u.Fingerprints, err = lv.identify(ctx, found); err != nil {
 		return u, err
 	}
 	for _, use := range u.Fingerprints {
@@ -29,7 +29,7 @@ func (s *Store) rootUsage(ctx context.Context, id tierID) (RootTierUsage, error)
 	u.TempFiles, u.TempBytes = found.aside.TempFiles, found.aside.TempBytes
 	u.QuarantineFiles, u.QuarantineBytes = found.aside.QuarantineFiles, found.aside.QuarantineBytes
 	u.Processes = len(found.aside.Living)
-	l, err := s.books[id].Read(ctx)
+	l, err := lv.book.Read(ctx)
 	if err != nil {
 		return u, err
 	}
@@ -45,46 +45,46 @@ func (s *Store) rootUsage(ctx context.Context, id tierID) (RootTierUsage, error)
 }
 
 // look counts a tier's files without writing anything.
-func (s *Store) look(ctx context.Context, id tierID) (*tally, error) {
+func (lv *level) look(ctx context.Context) (*tally, error) {
 	found := &tally{fingerprints: make(map[pagefile.Key]*FingerprintUsage)}
-	if err := s.list(ctx, id, found.add); err != nil {
+	if err := lv.list(ctx, found.add); err != nil {
 		return nil, err
 	}
 	var err error
-	found.aside, err = s.tier(id).Aside(ctx)
+	found.aside, err = lv.tier.Aside(ctx)
 	return found, err
 }
 
 // gcTier removes from one tier what opt says, and returns from how many
 // fingerprints it removed everything.
-func (s *Store) gcTier(ctx context.Context, id tierID, opt GCOptions) (fingerprints int, err error) {
-	if err := s.books[id].Refresh(ctx); err != nil {
+func (lv *level) gcTier(ctx context.Context, opt GCOptions) (fingerprints int, err error) {
+	if err := lv.book.Refresh(ctx); err != nil {
 		return 0, err
 	}
 	switch {
 	case !opt.budgetOnly():
-		return s.gcPicked(ctx, id, opt)
+		return lv.gcPicked(ctx, opt)
 	case opt.DryRun:
-		return 0, s.gcRehearse(ctx, id)
+		return 0, lv.gcRehearse(ctx)
 	}
-	return 0, s.collect(ctx, id, demand{})
+	return 0, lv.collect(ctx, demand{})
 }
 
 // gcPicked deletes what opt picks, whatever the budgets.
-func (s *Store) gcPicked(ctx context.Context, id tierID, opt GCOptions) (fingerprints int, err error) {
-	found, err := s.look(ctx, id)
+func (lv *level) gcPicked(ctx context.Context, opt GCOptions) (fingerprints int, err error) {
+	found, err := lv.look(ctx)
 	if err != nil {
 		return 0, err
 	}
-	uses, err := s.identify(ctx, id, found)
+	uses, err := lv.identify(ctx, found)
 	if err != nil {
 		return 0, err
 	}
-	p := purge{dry: opt.DryRun, removed: func(info tier.Info) { s.watch.removed(id, info, false) }}
+	p := purge{dry: opt.DryRun, removed: func(info tier.Info) { lv.s.watch.removed(lv, info, false) }}
 	if opt.OlderThan > 0 {
-		now := s.now()
+		now := lv.s.now()
 		if !opt.DryRun { // which writes nothing to tell the time by
-			if now, err = s.ageClock(ctx, id); err != nil {
+			if now, err = lv.ageClock(ctx); err != nil {
 				return 0, err
 			}
 		}
@@ -95,7 +95,7 @@ func (s *Store) gcPicked(ctx context.Context, id tierID, opt GCOptions) (fingerp
 			continue
 		}
 		p.fingerprint = use.Fingerprint
-		all, err := s.purge(ctx, id, p)
+		all, err := lv.purge(ctx, p)
 		if err != nil {
 			return fingerprints, err
 		}
@@ -107,31 +107,31 @@ func (s *Store) gcPicked(ctx context.Context, id tierID, opt GCOptions) (fingerp
 }
 
 // gcRehearse reports what collect would evict, and evicts nothing.
-func (s *Store) gcRehearse(ctx context.Context, id tierID) error {
-	found, err := s.look(ctx, id)
+func (lv *level) gcRehearse(ctx context.Context) error {
+	found, err := lv.look(ctx)
 	if err != nil {
 		return err
 	}
-	l, err := s.books[id].Read(ctx)
+	l, err := lv.book.Read(ctx)
 	if err != nil {
 		return err
 	}
-	s.books[id].Suppose(found.total() + l.Claimed())
+	lv.book.Suppose(found.total() + l.Claimed())
 	// By this machine's clock alone: nothing is written to tell the filesystem's by.
-	over, before, err := s.shortage(ctx, id, demand{young: s.now().Add(-touchEvery)})
+	over, before, err := lv.shortage(ctx, demand{young: lv.s.now().Add(-touchEvery)})
 	if err != nil || over <= 0 {
 		return err
 	}
 	pick := newVictims(over, before)
-	if err := s.list(ctx, id, pick.add); err != nil {
+	if err := lv.list(ctx, pick.add); err != nil {
 		return err
 	}
-	for _, info := range pick.order(ctx, s, s.tier(id)) {
+	for _, info := range pick.order(ctx, lv.s, lv.tier) {
 		if over <= 0 {
 			break
 		}
 		over -= info.Physical
-		s.watch.removed(id, info, id == tierLocal && s.guard != nil)
+		lv.s.watch.removed(lv, info, lv == lv.s.local && lv.s.guard != nil)
 	}
 	return nil
 }

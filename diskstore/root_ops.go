@@ -139,11 +139,11 @@ func (r *Root) Usage(ctx context.Context) (RootUsage, error) {
 	}
 	defer leave()
 	var u RootUsage
-	if u.Local, err = r.s.rootUsage(ctx, tierLocal); err != nil {
+	if u.Local, err = r.s.local.rootUsage(ctx); err != nil {
 		return RootUsage{}, fmt.Errorf("count %s: %w", r.s.opt.Local.Root, err)
 	}
 	if r.s.guard != nil {
-		if u.Remote, err = r.s.rootUsage(ctx, tierRemote); err != nil {
+		if u.Remote, err = r.s.remote.rootUsage(ctx); err != nil {
 			u.Remote, u.RemoteErr = RootTierUsage{}, r.remoteError("count", err)
 		}
 	}
@@ -233,34 +233,34 @@ func (r *Root) GC(ctx context.Context, opt GCOptions) (GCReport, error) {
 	r.gc.Lock()
 	defer r.gc.Unlock()
 	var report GCReport
-	files := make(map[tierID]int)
+	files := make(map[*level]int)
 	r.s.watch = watcher{
-		listed: func(id tierID) {
-			if files[id]++; opt.Progress != nil && files[id]%progressFiles == 0 {
-				opt.Progress(id.String(), files[id])
+		listed: func(lv *level) {
+			if files[lv]++; opt.Progress != nil && files[lv]%progressFiles == 0 {
+				opt.Progress(lv.name, files[lv])
 			}
 		},
-		removed: func(id tierID, info tier.Info, demoted bool) {
+		removed: func(lv *level, info tier.Info, demoted bool) {
 			tr := &report.Local
-			if id == tierRemote {
+			if lv == r.s.remote {
 				tr = &report.Remote
 			}
 			tr.add(info, demoted)
 			if opt.Removed != nil {
-				opt.Removed(GCFile{Info: info, Tier: id.String(), Demoted: demoted})
+				opt.Removed(GCFile{Info: info, Tier: lv.name, Demoted: demoted})
 			}
 		},
 	}
 	// The remote tier first: it makes room for what leaves the local one.
 	if r.s.guard != nil {
-		if report.Remote.Fingerprints, err = r.s.gcTier(ctx, tierRemote, opt); err != nil {
+		if report.Remote.Fingerprints, err = r.s.remote.gcTier(ctx, opt); err != nil {
 			report.RemoteErr = r.remoteError("collect", err)
 		}
 	}
 	if opt.budgetOnly() && report.RemoteErr != nil {
 		return report, nil // what should move down would be deleted
 	}
-	if report.Local.Fingerprints, err = r.s.gcTier(ctx, tierLocal, opt); err != nil {
+	if report.Local.Fingerprints, err = r.s.local.gcTier(ctx, opt); err != nil {
 		return report, fmt.Errorf("collect %s: %w", r.s.opt.Local.Root, err)
 	}
 	return report, nil

@@ -76,20 +76,20 @@ func TestRootWhoseModeChanges(t *testing.T) {
 	s := open(t, o)
 	inRemote(t, s, 1)
 	for _, dir := range []string{o.Local.Root, o.Remote.Root, filepath.Join(o.Local.Root, dir.VersionDir)} {
-		id := tierLocal
+		lv := s.local
 		if dir == o.Remote.Root {
-			id = tierRemote
+			lv = s.remote
 		}
 		later := time.Now()
 		s.guard.Breaker.Now = func() time.Time { return later }
 		require.NoError(t, os.Chmod(dir, 0o770))
-		expireRootCheck(s.tier(id))
-		_, err := s.tier(id).Stat(ctx, s.pageName(pagefile.Key{1}))
+		expireRootCheck(lv.tier)
+		_, err := lv.tier.Stat(ctx, s.pageName(pagefile.Key{1}))
 		require.ErrorIs(t, err, tier.ErrRootMode)
 		require.True(t, s.Stats().Local.Down || s.Stats().Remote.Down)
 		require.NoError(t, os.Chmod(dir, 0o700))
 		later = later.Add(guard.BreakerBackoffMax)
-		_, err = s.tier(id).Stat(ctx, s.pageName(pagefile.Key{1}))
+		_, err = lv.tier.Stat(ctx, s.pageName(pagefile.Key{1}))
 		require.ErrorIs(t, err, tier.ErrNotFound)
 		require.False(t, s.Stats().Local.Down || s.Stats().Remote.Down)
 	}
@@ -152,7 +152,7 @@ func TestRootReplacedByAnother(t *testing.T) {
 		require.LessOrEqual(t, occupied(t, o.Local.Root), o.Local.BudgetBytes)
 	}
 	require.NoError(t, s.Flush(ctx))
-	l, err := s.books[tierLocal].Read(ctx)
+	l, err := s.local.book.Read(ctx)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, l.Figure(), occupied(t, o.Local.Root))
 	require.Equal(t, 1, strings.Count(log.String(), "replaced by another"))

@@ -47,47 +47,49 @@ type Usage struct {
 // Scan counts what both tiers hold by listing them, and brings Stats up to
 // date. It returns an error when the local tier cannot be listed.
 func (s *Store) Scan(ctx context.Context) (Usage, error) {
-	return s.usageOf(ctx, func(ctx context.Context, id tierID) (*tally, error) {
-		return s.count(ctx, id, nil)
+	return s.usageOf(ctx, func(lv *level, ctx context.Context) (*tally, error) {
+		return lv.count(ctx, nil)
 	})
 }
 
 // Survey is Scan of what the count found that Open begins in the background: it
 // waits for that and lists nothing again. Later changes are not in it.
-func (s *Store) Survey(ctx context.Context) (Usage, error) { return s.usageOf(ctx, s.awaitFirst) }
+func (s *Store) Survey(ctx context.Context) (Usage, error) {
+	return s.usageOf(ctx, (*level).awaitFirst)
+}
 
 // usageOf describes what a count of each tier found.
-func (s *Store) usageOf(ctx context.Context, count func(context.Context, tierID) (*tally, error)) (Usage, error) {
+func (s *Store) usageOf(ctx context.Context, count func(*level, context.Context) (*tally, error)) (Usage, error) {
 	ctx, leave, err := s.life.enter(ctx)
 	if err != nil {
 		return Usage{}, err
 	}
 	defer leave()
 	var u Usage
-	if u.Local, err = s.tierUsage(ctx, tierLocal, count); err != nil {
+	if u.Local, err = s.local.tierUsage(ctx, count); err != nil {
 		return Usage{}, fmt.Errorf("scan %s: %w", s.opt.Local.Root, err)
 	}
 	if s.guard != nil {
-		if u.Remote, err = s.tierUsage(ctx, tierRemote, count); err != nil {
+		if u.Remote, err = s.remote.tierUsage(ctx, count); err != nil {
 			u.RemoteErr = fmt.Errorf("scan %s: %w", s.opt.Remote.Root, err)
 		}
 	}
 	return u, nil
 }
 
-func (s *Store) tierUsage(ctx context.Context, id tierID, count func(context.Context, tierID) (*tally, error)) (TierUsage, error) {
-	found, err := count(ctx, id)
+func (lv *level) tierUsage(ctx context.Context, count func(*level, context.Context) (*tally, error)) (TierUsage, error) {
+	found, err := count(lv, ctx)
 	if err != nil {
 		return TierUsage{}, err
 	}
-	uses, err := s.identify(ctx, id, found)
+	uses, err := lv.identify(ctx, found)
 	if err != nil {
 		return TierUsage{}, err
 	}
 	var u TierUsage
 	for _, use := range uses {
 		u.RootBytes += use.Bytes
-		if use.Fingerprint == s.opt.Fingerprint {
+		if use.Fingerprint == lv.s.opt.Fingerprint {
 			u.Pages, u.Tails, u.Bytes = use.Pages, use.Tails, use.Bytes
 			continue
 		}
@@ -98,8 +100,8 @@ func (s *Store) tierUsage(ctx context.Context, id tierID, count func(context.Con
 
 // identify returns what was found of each fingerprint, and what it stands for,
 // in order of key. One that has no files may have a directory.
-func (s *Store) identify(ctx context.Context, id tierID, found *tally) ([]FingerprintUsage, error) {
-	fingerprints, err := s.tier(id).Fingerprints(ctx)
+func (lv *level) identify(ctx context.Context, found *tally) ([]FingerprintUsage, error) {
+	fingerprints, err := lv.tier.Fingerprints(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +112,7 @@ func (s *Store) identify(ctx context.Context, id tierID, found *tally) ([]Finger
 		if use := found.fingerprints[fp]; use != nil {
 			uses[i] = *use
 		}
-		if m, err := tier.ReadManifest(ctx, s.tier(id), fp); err == nil {
+		if m, err := tier.ReadManifest(ctx, lv.tier, fp); err == nil {
 			uses[i].Identity = m.Identity
 		}
 	}

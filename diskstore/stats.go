@@ -67,7 +67,7 @@ type counters struct {
 func (s *Store) Stats() Stats {
 	c := &s.counts
 	st := Stats{
-		Local: s.usage[tierLocal].stats(),
+		Local: s.local.use.stats(),
 		Puts:  c.puts.Load(), PutErrors: c.putErrors.Load(),
 		Hits: c.hits.Load(), RAMHits: c.ramHits.Load(), SharedHits: c.sharedHits.Load(), Misses: c.misses.Load(),
 		Damaged: c.damaged.Load(), Mismatched: c.mismatched.Load(),
@@ -75,19 +75,19 @@ func (s *Store) Stats() Stats {
 		TierErrors: c.tierErrors.Load(),
 		ReadBytes:  c.readBytes.Load(), WroteBytes: c.wroteBytes.Load(), WriteCaps: c.writeCaps.Load(),
 		AheadPages: c.aheadPages.Load(), AheadBytes: c.aheadBytes.Load(),
-		LocalWritten: s.books[tierLocal].Today(),
+		LocalWritten: s.local.book.Today(),
 	}
-	st.LocalBooked, _ = s.books[tierLocal].Figure()
+	st.LocalBooked, _ = s.local.book.Figure()
 	st.Local.Down = s.health.down() || s.disk.Down()
 	if s.warm != nil {
 		st.RAM = s.warm.stats()
 		st.RAM.Down = s.warmHealth.down()
 	}
 	if s.guard != nil {
-		st.Remote = s.usage[tierRemote].stats()
+		st.Remote = s.remote.use.stats()
 		st.Remote.Down = s.guard.Breaker.Down()
-		st.RemoteBooked, _ = s.books[tierRemote].Figure()
-		st.RemoteWritten = s.books[tierRemote].Today()
+		st.RemoteBooked, _ = s.remote.book.Figure()
+		st.RemoteWritten = s.remote.book.Today()
 	}
 	return st
 }

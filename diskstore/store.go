@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -23,28 +22,24 @@ const closePatience = 4 * time.Second
 // Store keeps pages of one fingerprint in one or two tiers. All methods may be
 // called from several goroutines.
 type Store struct {
-	opt   Options
-	log   *slog.Logger
-	disk  *dir.Tier
-	guard *guard.Tier // nil when there is none
-	warm  *warmTier   // nil when nothing is kept in memory
-	codec *pagefile.Codec
+	opt    Options
+	log    *slog.Logger
+	disk   *dir.Tier   // that of the local level
+	guard  *guard.Tier // that of the remote level; nil when there is none
+	local  *level
+	remote *level    // nil when there is none
+	warm   *warmTier // nil when nothing is kept in memory
+	codec  *pagefile.Codec
 
-	collecting [2]*background // collections of each tier; demotions are the local one's
-	promoting  *background    // promotions and touches of remote pages
+	promoting *background // promotions and touches of remote pages
 
-	counts counters
-	usage  [2]tierUse // by tierLocal, tierRemote
-	books  [2]*ledger.Book
-	links  linkCache
-
-	verdicts [2]*verdicts // by tierLocal, tierRemote
-	first    [2]*firstCount
-	health   health // of the local tier
-	capped   capNote
-	traffic  traffic
-	sharing  sharing
-	now      func() time.Time
+	counts  counters
+	links   linkCache
+	health  health // of the local tier
+	capped  capNote
+	traffic traffic
+	sharing sharing
+	now     func() time.Time
 
 	watch    watcher // of a Root's GC
 	hitClock onceClock
@@ -53,18 +48,8 @@ type Store struct {
 	want      demand      // of the next collection of the local tier
 	exhausted atomic.Bool // the last one could not make the room wanted
 	refused   moment      // the remote tier took no page
-	trimmed   [2]moment   // a tier of all that was not young, and it needed more
 
 	warmHealth health
-
-	// collectors holds a token per tier that is taken by whoever collects it in
-	// this process; Tier.Lock does the same between processes.
-	collectors [2]chan struct{}
-	counting   [2]chan struct{} // the same for counting
-
-	// commit is held shared while a tier's file appears or goes and is counted,
-	// and exclusively while a shard of it is listed to be counted.
-	commit [2]sync.RWMutex
 
 	life *life
 }
@@ -103,14 +88,14 @@ func newStore(opt Options, create bool) (*Store, error) {
 	}
 	s := &Store{
 		opt: opt, log: opt.Logger.With("component", "diskstore"), codec: c, now: time.Now,
-		life: newLife(), collecting: [2]*background{newBackground(), newBackground()}, promoting: newBackground(),
+		life: newLife(), promoting: newBackground(),
 		links: linkCache{byKey: make(map[pagefile.Key]link)},
 	}
 	s.health.log = s.log.With("tier", tier.Local, "root", opt.Local.Root)
 	s.capped.log, s.capped.pages = s.health.log, &s.counts.writeCaps
 	local := dir.Options{
 		Create: create, Timeout: opt.Timeout, Log: s.health.log,
-		Replaced: func() { s.books[tierLocal].Restart() },
+		Replaced: func() { s.local.book.Restart() },
 	}
 	if opt.RAM.BudgetBytes > 0 {
 		local.Prefix = serverPrefix(opt.RAM.Server)
@@ -119,19 +104,11 @@ func newStore(opt Options, create bool) (*Store, error) {
 		s.warm.clock.tick = s.tendWarm
 	}
 	s.disk = dir.New(opt.FS, opt.Local.Root, local)
+	s.local = newLevel(s, tier.Local, s.disk, opt.Local, opt.WritePerDay)
 	if below, log := s.below(); below != nil {
 		s.guard = guard.New(below, opt.RemoteTimeout, opt.ReadTimeout, log, time.Now, func() { s.counts.tierErrors.Add(1) })
 		s.guard.Appeared = s.appearedLate
-	}
-	for _, id := range s.tiers(tier.Local) {
-		perDay := int64(0)
-		if id == tierLocal {
-			perDay = opt.WritePerDay
-		}
-		s.books[id] = ledger.NewBook(s.tier(id), s.config(id).BudgetBytes, perDay, func() time.Time { return s.now() })
-		s.collectors[id], s.counting[id] = make(chan struct{}, 1), make(chan struct{}, 1)
-		s.first[id] = newFirstCount()
-		s.verdicts[id] = newVerdicts(id, func() time.Time { return s.now() })
+		s.remote = newLevel(s, tier.Remote, s.guard, opt.Remote, 0)
 	}
 	return s, nil
 }
@@ -149,7 +126,7 @@ func (s *Store) below() (tier.Tier, *slog.Logger) {
 	log = log.With("root", root)
 	return dir.New(s.opt.FS, root, dir.Options{
 		Shared: true, Timeout: s.opt.Timeout, Log: log,
-		Replaced: func() { s.books[tierRemote].Restart() },
+		Replaced: func() { s.remote.book.Restart() },
 	}), log
 }
 
@@ -160,7 +137,7 @@ func (s *Store) openLocal(ctx context.Context) error {
 	if err := s.disk.Claim(ctx); err != nil && !errors.Is(err, tier.ErrNoSpace) {
 		return err
 	}
-	if err := s.books[tierLocal].Refresh(ctx); err != nil {
+	if err := s.local.book.Refresh(ctx); err != nil {
 		return err
 	}
 	err := s.ensureManifest(ctx, s.disk)
@@ -186,49 +163,26 @@ func (s *Store) openRemote(ctx context.Context) error {
 	return nil
 }
 
-// tiers returns the tiers in the order in which they are asked, beginning with
+// levels returns the tiers in the order in which they are asked, beginning with
 // the one of the given name.
-func (s *Store) tiers(first string) []tierID {
+func (s *Store) levels(first string) []*level {
 	switch {
-	case s.guard == nil:
-		return []tierID{tierLocal}
+	case s.remote == nil:
+		return []*level{s.local}
 	case first == tier.Remote:
-		return []tierID{tierRemote, tierLocal}
+		return []*level{s.remote, s.local}
 	}
-	return []tierID{tierLocal, tierRemote}
+	return []*level{s.local, s.remote}
 }
 
-// tierID is the index of a tier. Memory is no Tier: tierRAM has only a name.
-type tierID int
-
-const (
-	tierLocal tierID = iota
-	tierRemote
-	tierRAM
-)
-
-func (id tierID) String() string {
-	switch id {
-	case tierRemote:
-		return tier.Remote
-	case tierRAM:
-		return tier.RAM
+// background returns the queues of work that nobody waits for. Each may cause work of
+// the next, and not the other way round.
+func (s *Store) background() []*background {
+	queues := []*background{s.promoting}
+	for _, lv := range s.levels(tier.Local) {
+		queues = append(queues, lv.collecting)
 	}
-	return tier.Local
-}
-
-func (s *Store) tier(id tierID) tier.Tier {
-	if id == tierRemote {
-		return s.guard
-	}
-	return s.disk
-}
-
-func (s *Store) config(id tierID) TierConfig {
-	if id == tierRemote {
-		return s.opt.Remote
-	}
-	return s.opt.Local
+	return queues
 }
 
 // pageName returns the name of a full page of this store.
@@ -259,8 +213,7 @@ func (s *Store) Flush(ctx context.Context) error {
 		return err
 	}
 	defer leave()
-	// Each may cause the next, not the other way round.
-	for _, b := range []*background{s.promoting, s.collecting[tierLocal], s.collecting[tierRemote]} {
+	for _, b := range s.background() {
 		if err := b.wait(ctx); err != nil {
 			return err
 		}
@@ -270,18 +223,18 @@ func (s *Store) Flush(ctx context.Context) error {
 }
 
 // answers reports whether a tier is there and not known to be down. The local one always is.
-func (s *Store) answers(id tierID) bool {
-	return id == tierLocal || s.guard != nil && !s.guard.Breaker.Down()
+func (lv *level) answers() bool {
+	return lv == lv.s.local || lv.s.guard != nil && !lv.s.guard.Breaker.Down()
 }
 
-// GiveBack settles the ledgers of tiers that answer. Where that fails the claim stays
+// giveBack settles the ledgers of tiers that answer. Where that fails the claim stays
 // until files are counted.
 func (s *Store) giveBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
 	defer cancel()
-	for _, id := range s.tiers(tier.Local) {
-		if s.answers(id) {
-			_ = s.books[id].GiveBack(ctx)
+	for _, lv := range s.levels(tier.Local) {
+		if lv.answers() {
+			_ = lv.book.GiveBack(ctx)
 		}
 	}
 }
@@ -299,7 +252,7 @@ func (s *Store) Close() error {
 		s.warm.close()
 	}
 	var err error
-	for _, b := range []*background{s.promoting, s.collecting[tierLocal], s.collecting[tierRemote]} {
+	for _, b := range s.background() {
 		err = errors.Join(err, b.close(time.Until(deadline)))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), guard.CloseIn)

@@ -55,9 +55,9 @@ type badFile struct {
 	since time.Time
 }
 
-func newVerdicts(id tierID, now func() time.Time) *verdicts {
+func newVerdicts(name string, now func() time.Time) *verdicts {
 	v := &verdicts{limit: condemnedLocal, now: now, bad: make(map[pagefile.Name]badFile)}
-	if id == tierRemote {
+	if name == tier.Remote {
 		v.limit, v.needed = condemnedRemote, condemnSound
 	}
 	return v
@@ -134,13 +134,13 @@ func (v *verdicts) replaced(name pagefile.Name) {
 
 // readWrong logs, once for each process and tier, that a file was damaged when it
 // was read first and good when it was read past the cache.
-func (v *verdicts) readWrong(log *slog.Logger, id tierID, name pagefile.Name, first error) {
+func (v *verdicts) readWrong(log *slog.Logger, tier string, name pagefile.Name, first error) {
 	v.mu.Lock()
 	logged := v.logged
 	v.logged = true
 	v.mu.Unlock()
 	if !logged {
 		log.Warn("kv page was read wrong once and is good: this machine's memory, disk or network may be failing",
-			"page", name.Key.String(), "tier", id.String(), "first", first)
+			"page", name.Key.String(), "tier", tier, "first", first)
 	}
 }

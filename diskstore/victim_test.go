@@ -26,7 +26,7 @@ func whileDemoting(t *testing.T, s *Store, inj *vfs.Injector, info tier.Info, fa
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.evictAll(ctx, tierLocal, []tier.Info{info}, 1, 1)
+		s.local.evictAll(ctx, []tier.Info{info}, 1, 1)
 	}()
 	<-gate.Entered()
 	do()
@@ -46,7 +46,7 @@ func TestVictimThatCameIntoUseStays(t *testing.T) {
 	require.NoError(t, s.Flush(ctx))
 	age(t, o.Local.Root, time.Now().Add(-3*time.Hour))
 	s.links.clear()
-	whileDemoting(t, s, inj, listAll(t, s, tierLocal)[0], syscall.EIO, func() {
+	whileDemoting(t, s, inj, listAll(t, s.local)[0], syscall.EIO, func() {
 		second := pageOf(t, first.Key(), testTokens, tokens[testTokens:2*testTokens])
 		require.NoError(t, s.Put(ctx, second))
 		require.NoError(t, s.Put(ctx, pageOf(t, second.Key(), 2*testTokens, tokens[2*testTokens:])))
@@ -54,7 +54,7 @@ func TestVictimThatCameIntoUseStays(t *testing.T) {
 	require.Equal(t, len(tokens), tokensIn(s.Chain(ctx, tokens, nil)))
 
 	// One that nobody used goes.
-	unused := listAll(t, s, tierLocal)[0]
+	unused := listAll(t, s.local)[0]
 	whileDemoting(t, s, inj, unused, syscall.EIO, func() {})
 	_, err := s.disk.Stat(ctx, unused.Name)
 	require.ErrorIs(t, err, tier.ErrNotFound)
@@ -69,8 +69,8 @@ func TestVictimThatWasReplacedStays(t *testing.T) {
 	tokens := prompt(1, testTokens)
 	some := layoutOf(t, testSections[:3], testTokens)
 	require.NoError(t, s.Put(ctx, &pagefile.Page{Parent: s.opt.Fingerprint, Tokens: tokens, Layout: some, Payload: make([]byte, some.Size())}))
-	whileDemoting(t, s, inj, listAll(t, s, tierLocal)[0], nil, func() { putChain(t, s, tokens) })
-	require.Len(t, listAll(t, s, tierRemote), 1)
-	require.Len(t, listAll(t, s, tierLocal), 1)
+	whileDemoting(t, s, inj, listAll(t, s.local)[0], nil, func() { putChain(t, s, tokens) })
+	require.Len(t, listAll(t, s.remote), 1)
+	require.Len(t, listAll(t, s.local), 1)
 	readChain(t, s, tokens, testTokens)
 }

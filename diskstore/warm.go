@@ -57,7 +57,7 @@ type warmPage struct {
 	// placeable says that the page's rows can also be used where they lie on disk.
 	placeable bool
 
-	tier    tierID    // where the file was last seen
+	level   *level    // where the file was last seen
 	seen    time.Time // when
 	used    time.Time // the file's recency
 	served  uint64
@@ -94,8 +94,8 @@ func (w *warmTier) setLimit(limit int64) {
 
 // add keeps a copy of a page whose file a tier has just stored or given. rows are
 // the layout's buffer, its gaps zero. A page that finds no room is not kept.
-func (w *warmTier) add(info tier.Info, id tierID, h *pagefile.Header, rows []byte, placeable bool) {
-	p := w.reserve(info, id, h, placeable, true)
+func (w *warmTier) add(info tier.Info, lv *level, h *pagefile.Header, rows []byte, placeable bool) {
+	p := w.reserve(info, lv, h, placeable, true)
 	if p == nil {
 		return
 	}
@@ -111,11 +111,11 @@ func (w *warmTier) add(info tier.Info, id tierID, h *pagefile.Header, rows []byt
 // addBehind is add for a page that nobody has asked for: it takes room that is
 // free, and is the first to go. read puts its rows where they stay. It reports
 // whether the page is here, and returns the error of read.
-func (w *warmTier) addBehind(info tier.Info, id tierID, h *pagefile.Header, placeable bool, read func(rows []byte) error) (bool, error) {
-	if w.confirm(info, id) {
+func (w *warmTier) addBehind(info tier.Info, lv *level, h *pagefile.Header, placeable bool, read func(rows []byte) error) (bool, error) {
+	if w.confirm(info, lv) {
 		return true, nil
 	}
-	p := w.reserve(info, id, h, placeable, false)
+	p := w.reserve(info, lv, h, placeable, false)
 	if p == nil {
 		return w.has(info.Name), nil
 	}
@@ -163,11 +163,11 @@ func (w *warmTier) publish(p *warmPage, push func(any) *list.Element) bool {
 // reserve makes room for a page and returns it without rows, or with those of
 // one that was let go, to be overwritten. Without evict none is let go. It returns
 // nil for a page that is here or being added, and when there is no room.
-func (w *warmTier) reserve(info tier.Info, id tierID, h *pagefile.Header, placeable, evict bool) *warmPage {
+func (w *warmTier) reserve(info tier.Info, lv *level, h *pagefile.Header, placeable, evict bool) *warmPage {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if p := w.pages[info.Name]; p != nil {
-		p.tier, p.seen, p.used = id, w.now(), info.Used
+		p.level, p.seen, p.used = lv, w.now(), info.Used
 		return nil
 	}
 	size := warmBytes(h)
@@ -180,7 +180,7 @@ func (w *warmTier) reserve(info tier.Info, id tierID, h *pagefile.Header, placea
 	}
 	p := &warmPage{
 		name: info.Name, rows: rows, bytes: info.Bytes, placeable: placeable,
-		tier: id, seen: w.now(), used: info.Used,
+		level: lv, seen: w.now(), used: info.Used,
 		header: &pagefile.Header{
 			Fingerprint: h.Fingerprint, Key: h.Key, Parent: h.Parent, Start: h.Start, PageTokens: h.PageTokens,
 			Tokens: slices.Clone(h.Tokens), Media: slices.Clone(h.Media), Layout: h.Layout,
@@ -298,36 +298,36 @@ func (w *warmTier) unpin(p *warmPage) {
 
 // noteServed makes a page the last to go, and returns where its file is and how
 // recently that was used; from now on it counts as used now.
-func (w *warmTier) noteServed(p *warmPage) (id tierID, used time.Time) {
+func (w *warmTier) noteServed(p *warmPage) (lv *level, used time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !p.gone {
 		w.serve(p)
 	}
-	id, used = p.tier, p.used
+	lv, used = p.level, p.used
 	if now := w.now(); now.Sub(used) >= touchEvery || tier.Beyond(used, now) {
 		p.used = now
 	}
-	return id, used
+	return lv, used
 }
 
 // fresh describes the file of a page that may be served without looking for it.
-func (w *warmTier) fresh(name pagefile.Name) (tier.Info, tierID, bool) {
+func (w *warmTier) fresh(name pagefile.Name) (tier.Info, *level, bool) {
 	if w == nil {
-		return tier.Info{}, 0, false
+		return tier.Info{}, nil, false
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := w.pages[name]
 	if p == nil || p.place == nil || w.now().Sub(p.seen) >= warmLease {
-		return tier.Info{}, 0, false
+		return tier.Info{}, nil, false
 	}
-	return tier.Info{Name: name, Bytes: p.bytes, Used: p.used}, p.tier, true
+	return tier.Info{Name: name, Bytes: p.bytes, Used: p.used}, p.level, true
 }
 
 // confirm notes that a tier has a page's file, and reports whether the page is
 // here.
-func (w *warmTier) confirm(info tier.Info, id tierID) bool {
+func (w *warmTier) confirm(info tier.Info, lv *level) bool {
 	if w == nil {
 		return false
 	}
@@ -337,7 +337,7 @@ func (w *warmTier) confirm(info tier.Info, id tierID) bool {
 	if p == nil || p.place == nil {
 		return false
 	}
-	p.tier, p.seen, p.used = id, w.now(), info.Used
+	p.level, p.seen, p.used = lv, w.now(), info.Used
 	return true
 }
 

@@ -27,11 +27,11 @@ func (s *Store) readWarm(ctx context.Context, ref Ref, tokens []int32, layout pa
 		copy(layout.Rows(buf, i), p.header.Layout.Rows(p.rows, from))
 		clear(layout.Gap(buf, i))
 	}
-	id, used := s.warm.noteServed(p)
-	s.hit(id)
+	lv, used := s.warm.noteServed(p)
+	lv.hit()
 	s.counts.ramHits.Add(1)
 	s.counts.readBytes.Add(uint64(len(buf)))
-	s.touchRef(ctx, id, ref, used)
+	lv.touchRef(ctx, ref, used)
 	return true
 }
 
@@ -41,13 +41,13 @@ func (s *Store) stillStored(ctx context.Context, name pagefile.Name) bool {
 	if _, _, fresh := s.warm.fresh(name); fresh {
 		return true
 	}
-	for _, id := range s.tiers(tier.Local) {
-		info, err := s.tier(id).Stat(ctx, name)
+	for _, lv := range s.levels(tier.Local) {
+		info, err := lv.tier.Stat(ctx, name)
 		if err == nil {
-			return s.warm.confirm(info, id)
+			return s.warm.confirm(info, lv)
 		}
 		if !errors.Is(err, tier.ErrNotFound) {
-			s.noteTierError(id, err)
+			lv.noteTierError(err)
 			return false // perhaps it is there: neither used nor forgotten
 		}
 	}
@@ -75,19 +75,19 @@ func (s *Store) warmTail(ctx context.Context, parent pagefile.Key, start int, re
 }
 
 // keepWarm keeps a page in memory that a tier has just stored or given.
-func (s *Store) keepWarm(info tier.Info, id tierID, h *pagefile.Header, rows []byte) {
-	if s.warm == nil {
+func (lv *level) keepWarm(info tier.Info, h *pagefile.Header, rows []byte) {
+	if lv.s.warm == nil {
 		return
 	}
-	s.wakeWarm()
-	s.warm.add(info, id, h, rows, id == tierLocal && h.Raw())
+	lv.s.wakeWarm()
+	lv.s.warm.add(info, lv, h, rows, lv == lv.s.local && h.Raw())
 }
 
 // keepAhead keeps a page in memory that is read ahead, in free room. It reports
 // whether there was some, and returns the error of read.
-func (s *Store) keepAhead(info tier.Info, id tierID, h *pagefile.Header, read func(rows []byte) error) (bool, error) {
-	s.wakeWarm()
-	return s.warm.addBehind(info, id, h, id == tierLocal && h.Raw(), read)
+func (lv *level) keepAhead(info tier.Info, h *pagefile.Header, read func(rows []byte) error) (bool, error) {
+	lv.s.wakeWarm()
+	return lv.s.warm.addBehind(info, lv, h, lv == lv.s.local && h.Raw(), read)
 }
 
 // wakeWarm takes this runner's part of the memory when nobody has looked since the

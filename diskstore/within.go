@@ -18,8 +18,8 @@ func (s *Store) LayoutOf(ctx context.Context, ref Ref) (pagefile.Layout, error) 
 		return pagefile.Layout{}, err
 	}
 	defer leave()
-	for _, id := range s.tiers(ref.Tier) {
-		h, herr := s.headerOf(ctx, s.tier(id), s.refName(ref))
+	for _, lv := range s.levels(ref.Tier) {
+		h, herr := s.headerOf(ctx, lv.tier, s.refName(ref))
 		if herr == nil {
 			return h.Layout, nil
 		}
@@ -42,14 +42,14 @@ func (s *Store) TailsWithin(ctx context.Context, parent pagefile.Key, start int,
 	tokens = tokens[:min(len(tokens), s.opt.PageTokens)]
 	media = mediaWithin(media, start, len(tokens))
 	var refs []Ref
-	for _, id := range s.tiers(tier.Local) {
-		tierCtx, infos := s.listTails(ctx, remoteCtx, id, parent)
+	for _, lv := range s.levels(tier.Local) {
+		tierCtx, infos := lv.listTails(ctx, remoteCtx, parent)
 		for _, info := range infos {
 			known := slices.ContainsFunc(refs, func(r Ref) bool { return r.Key == info.Key })
 			if known {
 				continue
 			}
-			if ref, ok := s.matchTail(tierCtx, id, info, start, tokens, media); ok && ref.Tokens == ref.Stored {
+			if ref, ok := lv.matchTail(tierCtx, info, start, tokens, media); ok && ref.Tokens == ref.Stored {
 				refs = append(refs, ref)
 			}
 		}

@@ -138,13 +138,8 @@ func TestUnloadedRunnersWriteWhatTheyWrote(t *testing.T) {
 		require.NoError(t, runner.disk.Temp.Lock.Close()) // it is killed
 	}
 	s := open(t, o)
-	for _, id := range []tierID{tierLocal, tierRemote} {
-		root := o.Local.Root
-		if id == tierRemote {
-			root = o.Remote.Root
-		}
-		l := readLedgerFile(t, Options{Local: TierConfig{Root: root}})
-		require.Empty(t, l.Claims, "%v", id)
+	for _, root := range []string{o.Local.Root, o.Remote.Root} {
+		require.Empty(t, readLedgerFile(t, Options{Local: TierConfig{Root: root}}).Claims, root)
 	}
 	l := readLedgerFile(t, o)
 	require.EqualValues(t, loads*page, l.Days()[0].Bytes)

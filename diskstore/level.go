@@ -1,0 +1,42 @@
+package diskstore
+
+import (
+	"sync"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/tier"
+)
+
+// level is one tier of a store: the local one, or the remote one below it.
+type level struct {
+	s      *Store
+	name   string // tier.Local or tier.Remote
+	tier   tier.Tier
+	config TierConfig
+
+	book     *ledger.Book // this process's part of the tier's ledger
+	use      tierUse      // the files in it, as far as they were counted
+	first    *firstCount
+	verdicts *verdicts
+	trimmed  moment // it was trimmed of all that was not young, and needed more
+
+	collecting *background // collections; demotions are the local level's
+
+	// collector holds a token for the one that collects in this process;
+	// Tier.Lock does the same between processes. counting is the same for counts.
+	collector, counting chan struct{}
+
+	// commit is held shared while a file appears or goes and is counted, and
+	// exclusively while a shard is listed to be counted.
+	commit sync.RWMutex
+}
+
+func newLevel(s *Store, name string, t tier.Tier, config TierConfig, perDay int64) *level {
+	now := func() time.Time { return s.now() }
+	return &level{
+		s: s, name: name, tier: t, config: config,
+		book: ledger.NewBook(t, config.BudgetBytes, perDay, now), first: newFirstCount(), verdicts: newVerdicts(name, now),
+		collecting: newBackground(), collector: make(chan struct{}, 1), counting: make(chan struct{}, 1),
+	}
+}
