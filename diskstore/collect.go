@@ -100,7 +100,7 @@ func (s *Store) requestCollection(want demand) {
 		if err != nil && !errors.Is(err, errExhausted) && !errors.Is(err, ledger.ErrNotCounted) {
 			s.local.noteTierError(err)
 		}
-		if !s.remote.answers() {
+		if s.remote == nil || !s.remote.answers() {
 			return
 		}
 		// Not here: a listing over a network takes minutes, and Put waits for this.

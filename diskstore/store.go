@@ -222,10 +222,8 @@ func (s *Store) Flush(ctx context.Context) error {
 	return nil
 }
 
-// answers reports whether a tier is there and not known to be down. The local one always is.
-func (lv *level) answers() bool {
-	return lv == lv.s.local || lv.s.guard != nil && !lv.s.guard.Breaker.Down()
-}
+// answers reports whether a tier is not known to be down. The local one never is.
+func (lv *level) answers() bool { return lv == lv.s.local || !lv.s.guard.Breaker.Down() }
 
 // giveBack settles the ledgers of tiers that answer. Where that fails the claim stays
 // until files are counted.
