@@ -3,7 +3,6 @@ package diskstore
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -45,7 +44,7 @@ func (s *Store) ChainFrom(ctx context.Context, parent pagefile.Key, start int, t
 	done := len(refs) * s.opt.PageTokens
 	rest := tokens[done:]
 	rest = rest[:min(len(rest), s.opt.PageTokens)]
-	restMedia := mediaWithin(media, start+done, len(rest))
+	restMedia := pagefile.MediaWithin(media, start+done, len(rest))
 	if tail, ok := s.findTail(ctx, remoteCtx, parent, start+done, rest, restMedia); ok {
 		refs = append(refs, tail)
 	}
@@ -60,23 +59,10 @@ func (s *Store) chainNames(parent pagefile.Key, start int, tokens []int32, media
 	pageTokens := s.opt.PageTokens
 	names := make([]pagefile.Name, 0, len(tokens)/pageTokens)
 	for at := 0; at+pageTokens <= len(tokens); at += pageTokens {
-		parent = pagefile.ChainKey(parent, tokens[at:at+pageTokens], mediaWithin(media, start+at, pageTokens))
+		parent = pagefile.ChainKey(parent, tokens[at:at+pageTokens], pagefile.MediaWithin(media, start+at, pageTokens))
 		names = append(names, s.pageName(parent))
 	}
 	return names
-}
-
-// mediaWithin returns the media of the n tokens from position start on, ordered
-// and with offsets from start.
-func mediaWithin(media []pagefile.Media, start, n int) []pagefile.Media {
-	var in []pagefile.Media
-	for _, m := range media {
-		if off := int64(m.Offset) - int64(start); off >= 0 && off < int64(n) {
-			in = append(in, pagefile.Media{Offset: uint32(off), Hash: m.Hash})
-		}
-	}
-	slices.SortStableFunc(in, func(a, b pagefile.Media) int { return int(int64(a.Offset) - int64(b.Offset)) })
-	return in
 }
 
 // findPages returns the leading pages of names that some tier holds.
@@ -197,33 +183,12 @@ func (lv *level) matchTail(ctx context.Context, info tier.Info, start int, rest 
 	if h.PageTokens != lv.s.opt.PageTokens || int64(h.Start) != int64(start) {
 		return Ref{}, false
 	}
-	n := commonPrefix(h.Tokens, h.Media, rest, media)
+	n := pagefile.CommonPrefix(h.Tokens, h.Media, rest, media)
 	return Ref{
 		Key: info.Key, Parent: info.Parent, Start: h.Start,
 		Tokens: n, Stored: len(h.Tokens), Tail: true,
 		Tier: lv.name, Bytes: info.Bytes, used: info.Used.UnixNano(),
 	}, n > 0
-}
-
-// commonPrefix returns how many leading tokens of a and b are equal, and have
-// equal media beginning at them.
-func commonPrefix(a []int32, aMedia []pagefile.Media, b []int32, bMedia []pagefile.Media) int {
-	n := 0
-	for n < min(len(a), len(b)) && a[n] == b[n] {
-		n++
-	}
-	// The first media item that differs ends the prefix at its offset.
-	for i := range max(len(aMedia), len(bMedia)) {
-		switch {
-		case i >= len(aMedia):
-			return min(n, int(bMedia[i].Offset))
-		case i >= len(bMedia):
-			return min(n, int(aMedia[i].Offset))
-		case aMedia[i] != bMedia[i]:
-			return min(n, int(aMedia[i].Offset), int(bMedia[i].Offset))
-		}
-	}
-	return n
 }
 
 // noteError counts an error of the local tier that is not just a missing file.

@@ -123,7 +123,7 @@ func (m *crashModel) chain(rt *rapid.T) {
 	}
 	for name, known := range all {
 		if name.Class == pagefile.ClassTail && name.Parent == parent && known.durable {
-			best = max(best, commonPrefix(known.versions[0].Tokens, nil, tokens[want:], nil))
+			best = max(best, pagefile.CommonPrefix(known.versions[0].Tokens, nil, tokens[want:], nil))
 		}
 	}
 	refs := m.s.Chain(ctx, tokens, nil)

@@ -116,7 +116,7 @@ func (p *promise) page(name pagefile.Name) *promised {
 func (p *promise) supersede(name pagefile.Name, by *pagefile.Page) {
 	for other, known := range p.pages {
 		if name.Class == pagefile.ClassTail && other.Class == pagefile.ClassTail && other.Parent == name.Parent &&
-			commonPrefix(known.versions[0].Tokens, nil, by.Tokens, nil) == len(known.versions[0].Tokens) {
+			pagefile.CommonPrefix(known.versions[0].Tokens, nil, by.Tokens, nil) == len(known.versions[0].Tokens) {
 			known.durable = false
 		}
 	}

@@ -362,7 +362,7 @@ func (s *Store) extends(ctx context.Context, t tier.Tier, name pagefile.Name, h 
 		return false
 	}
 	n := len(old.Tokens)
-	return commonPrefix(old.Tokens, old.Media, h.Tokens, h.Media) == n
+	return pagefile.CommonPrefix(old.Tokens, old.Media, h.Tokens, h.Media) == n
 }
 
 // headerOf opens a page and reads its header, which belongs there.

@@ -258,7 +258,7 @@ func (w *warmTier) addTail(p *warmPage) {
 	w.tails[parent] = append(w.tails[parent], p)
 	for _, old := range slices.Clone(w.tails[parent]) {
 		n := len(old.header.Tokens)
-		if n < len(h.Tokens) && commonPrefix(old.header.Tokens, old.header.Media, h.Tokens, h.Media) == n {
+		if n < len(h.Tokens) && pagefile.CommonPrefix(old.header.Tokens, old.header.Media, h.Tokens, h.Media) == n {
 			w.remove(old)
 		}
 	}

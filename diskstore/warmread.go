@@ -61,7 +61,7 @@ func (s *Store) warmTail(ctx context.Context, parent pagefile.Key, start int, re
 	var best Ref
 	for _, p := range s.warm.tailsOf(parent) {
 		h := p.header
-		n := commonPrefix(h.Tokens, h.Media, rest, media)
+		n := pagefile.CommonPrefix(h.Tokens, h.Media, rest, media)
 		longer := n > best.Tokens || n == best.Tokens && len(h.Tokens) < best.Stored
 		if n == 0 || !longer || int64(h.Start) != int64(start) || !s.stillStored(ctx, p.name) {
 			continue

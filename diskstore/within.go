@@ -40,7 +40,7 @@ func (s *Store) TailsWithin(ctx context.Context, parent pagefile.Key, start int,
 	remoteCtx, cancel := context.WithTimeout(ctx, s.opt.RemoteTimeout)
 	defer cancel()
 	tokens = tokens[:min(len(tokens), s.opt.PageTokens)]
-	media = mediaWithin(media, start, len(tokens))
+	media = pagefile.MediaWithin(media, start, len(tokens))
 	var refs []Ref
 	for _, lv := range s.levels(tier.Local) {
 		tierCtx, infos := lv.listTails(ctx, remoteCtx, parent)

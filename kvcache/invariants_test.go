@@ -84,7 +84,7 @@ func checkSlot(t require.TestingT, c *TieredCausal, seq int, s *slot) {
 	require.GreaterOrEqual(t, s.private, 0)
 	parent := c.opts.Fingerprint
 	for page, key := range s.keys {
-		parent = pagefile.ChainKey(parent, s.tokens[page*size:(page+1)*size], mediaWithin(s.media, page*size, size))
+		parent = pagefile.ChainKey(parent, s.tokens[page*size:(page+1)*size], pagefile.MediaWithin(s.media, page*size, size))
 		require.Equal(t, parent, key, "slot %d: key of page %d", seq, page)
 	}
 	for _, a := range s.ahead {

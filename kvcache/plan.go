@@ -8,7 +8,6 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
 // plan is what a restore is going to do: pages that cover positions [base, end), of which
@@ -124,12 +123,12 @@ func (t *TieredCausal) extends(text *prompt, have int, parent pagefile.Key, star
 		if at < start || at >= len(text.tokens) {
 			return false
 		}
-		if shared := runs.Shared(j.page.Tokens, text.tokens[at:]); shared == 0 || at+shared <= have {
+		if shared := pagefile.Shared(j.page.Tokens, text.tokens[at:]); shared == 0 || at+shared <= have {
 			return false
 		}
 		for len(before) <= (at-start)/size {
 			end := start + len(before)*size
-			before = append(before, pagefile.ChainKey(before[len(before)-1], text.tokens[end-size:end], mediaWithin(text.media, end-size, size)))
+			before = append(before, pagefile.ChainKey(before[len(before)-1], text.tokens[end-size:end], pagefile.MediaWithin(text.media, end-size, size)))
 		}
 		return before[(at-start)/size] == j.page.Parent
 	}
@@ -165,7 +164,7 @@ func (r *restoring) recheck(ctx context.Context) {
 	r.noteDroppedLocked()
 	keys := slices.Clone(s.keys[:s.stored()])
 	tokens := slices.Clone(s.tokens[:len(keys)*r.opts.PageTokens])
-	media := mediaWithin(s.media, 0, len(tokens))
+	media := pagefile.MediaWithin(s.media, 0, len(tokens))
 	r.mu.Unlock()
 	if len(keys) == 0 {
 		return

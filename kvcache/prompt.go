@@ -4,7 +4,6 @@ import (
 	"github.com/ollama/ollama/model/input"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
 // MediaDigest returns the SHA-256 of the image or sound that the runner knows by a hash of
@@ -61,16 +60,5 @@ func (text *prompt) boundary(n int) int {
 
 // shared is how many leading positions of a slot are the prompt's.
 func (text *prompt) shared(s *slot) int {
-	n := runs.Shared(s.tokens, text.tokens)
-	for i := range max(len(s.media), len(text.media)) {
-		switch {
-		case i >= len(s.media):
-			return min(n, int(text.media[i].Offset))
-		case i >= len(text.media):
-			return min(n, int(s.media[i].Offset))
-		case s.media[i] != text.media[i]:
-			return min(n, int(s.media[i].Offset), int(text.media[i].Offset))
-		}
-	}
-	return n
+	return pagefile.CommonPrefix(s.tokens, s.media, text.tokens, text.media)
 }

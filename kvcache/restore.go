@@ -248,7 +248,7 @@ func (r *restoring) publish(p *plan, held int) {
 		if start, end := int(ref.Start), int(ref.Start)+ref.Tokens; !ref.Tail && end <= len(p.prompt.tokens) {
 			r.learn(ref.Key, &pagefile.Page{
 				Parent: ref.Parent, Start: ref.Start, Tokens: p.prompt.tokens[start:end],
-				Media: mediaWithin(p.prompt.media, start, ref.Tokens),
+				Media: pagefile.MediaWithin(p.prompt.media, start, ref.Tokens),
 			})
 		}
 	}

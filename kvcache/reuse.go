@@ -69,7 +69,7 @@ func (r *restoring) sharedPage(limit int) lookUp {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.slotLocked(r.seq)
-	exact := !s.broken && len(s.tokens) == at && len(mediaWithin(s.media, start, at-start)) == 0
+	exact := !s.broken && len(s.tokens) == at && len(pagefile.MediaWithin(s.media, start, at-start)) == 0
 	if !exact || !r.readyLocked() {
 		return nil
 	}

@@ -186,7 +186,7 @@ func (t *TieredCausal) sealTailLocked(s *slot, leaving bool) {
 func (t *TieredCausal) extendKeysLocked(s *slot) {
 	size := t.opts.PageTokens
 	for page := len(s.keys); (page+1)*size <= len(s.tokens); page++ {
-		s.keys = append(s.keys, pagefile.ChainKey(t.parentLocked(s, page), s.tokens[page*size:(page+1)*size], mediaWithin(s.media, page*size, size)))
+		s.keys = append(s.keys, pagefile.ChainKey(t.parentLocked(s, page), s.tokens[page*size:(page+1)*size], pagefile.MediaWithin(s.media, page*size, size)))
 		s.pages = append(s.pages, pageNew)
 	}
 }
@@ -235,7 +235,7 @@ func (t *TieredCausal) copyOutLocked(s *slot, page, end int, leaving, state bool
 		Parent:  t.parentLocked(s, page),
 		Start:   uint32(begin),
 		Tokens:  slices.Clone(s.tokens[begin:end]),
-		Media:   mediaWithin(s.media, begin, end-begin),
+		Media:   pagefile.MediaWithin(s.media, begin, end-begin),
 		Layout:  layout,
 		Payload: payload,
 	}

@@ -219,14 +219,3 @@ func (s *slot) clonePrefix(n int) *slot {
 	c.truncate(held)
 	return c
 }
-
-// mediaWithin are the media of n tokens from start on, with offsets from start.
-func mediaWithin(media []pagefile.Media, start, n int) []pagefile.Media {
-	var in []pagefile.Media
-	for _, m := range media {
-		if at := int(m.Offset) - start; at >= 0 && at < n {
-			in = append(in, pagefile.Media{Offset: uint32(at), Hash: m.Hash})
-		}
-	}
-	return in
-}

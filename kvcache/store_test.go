@@ -163,7 +163,7 @@ func (s *memStore) ChainFrom(_ context.Context, parent pagefile.Key, base int, t
 	var refs []diskstore.Ref
 	start := 0
 	for start+8 <= len(tokens) {
-		key := pagefile.ChainKey(parent, tokens[start:start+8], mediaWithin(media, base+start, 8))
+		key := pagefile.ChainKey(parent, tokens[start:start+8], pagefile.MediaWithin(media, base+start, 8))
 		if s.pages[key] == nil {
 			break
 		}
@@ -178,11 +178,11 @@ func (s *memStore) ChainFrom(_ context.Context, parent pagefile.Key, base int, t
 			n++
 		}
 		for _, m := range candidate.Media {
-			if !slices.Contains(mediaWithin(media, base+start, 8), m) {
+			if !slices.Contains(pagefile.MediaWithin(media, base+start, 8), m) {
 				n = min(n, int(m.Offset))
 			}
 		}
-		for _, m := range mediaWithin(media, base+start, 8) {
+		for _, m := range pagefile.MediaWithin(media, base+start, 8) {
 			if !slices.Contains(candidate.Media, m) {
 				n = min(n, int(m.Offset))
 			}
@@ -203,7 +203,7 @@ func (s *memStore) TailsWithin(_ context.Context, parent pagefile.Key, start int
 	defer s.mu.Unlock()
 	var refs []diskstore.Ref
 	for _, tail := range s.tails[parent] {
-		if n := len(tail.Tokens); n <= len(tokens) && slices.Equal(tail.Tokens, tokens[:n]) && slices.Equal(tail.Media, mediaWithin(media, start, n)) {
+		if n := len(tail.Tokens); n <= len(tokens) && slices.Equal(tail.Tokens, tokens[:n]) && slices.Equal(tail.Media, pagefile.MediaWithin(media, start, n)) {
 			key := pagefile.ChainKey(parent, tail.Tokens, tail.Media)
 			refs = append(refs, diskstore.Ref{Key: key, Parent: parent, Start: uint32(start), Tokens: n, Stored: n, Tail: true, Tier: "local", Bytes: 1})
 		}

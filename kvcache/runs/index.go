@@ -119,7 +119,7 @@ func (x *Index) Begins(parent pagefile.Key, tokens []int32) (Page, int) {
 	var best Page
 	most := 0
 	for _, page := range x.children[parent] {
-		if n := Shared(page.Tokens, tokens); n > most {
+		if n := pagefile.Shared(page.Tokens, tokens); n > most {
 			best, most = *page, n
 		}
 	}
@@ -179,13 +179,4 @@ func (x *Index) childLocked(parent pagefile.Key, tokens []int32) *Page {
 		}
 	}
 	return nil
-}
-
-// Shared is how many leading tokens are equal.
-func Shared(a, b []int32) int {
-	n := 0
-	for n < min(len(a), len(b)) && a[n] == b[n] {
-		n++
-	}
-	return n
 }

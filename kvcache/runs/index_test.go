@@ -119,7 +119,7 @@ func TestFindAgainstComparison(t *testing.T) {
 		for _, tokens := range stored {
 			tokens = tokens[:len(tokens)/size*size]
 			for at := range tokens {
-				end := at + Shared(tokens[at:], prompt)
+				end := at + pagefile.Shared(tokens[at:], prompt)
 				first, last := (at+size-1)/size*size, end/size*size
 				if last-first >= size && at != position {
 					best = max(best, last-at)
