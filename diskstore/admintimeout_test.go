@@ -48,7 +48,10 @@ func openHanging(t *testing.T) *hangingRoots {
 // was carried out then would change files that are being removed. What works has a
 // minute, for the machine may be busy.
 func (h *hangingRoots) hang(root string, ops ...vfs.Op) {
-	dirs := h.dirs()
+	var dirs []*dir.Tier
+	for _, lv := range h.s.levels(tier.Local) {
+		dirs = append(dirs, lv.dir())
+	}
 	for _, r := range h.Tiers {
 		dirs = append(dirs, r.T)
 	}

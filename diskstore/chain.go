@@ -81,7 +81,7 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []pagefile.Name,
 		info, err := s.disk.Stat(ctx, name)
 		if err != nil || s.local.verdicts.isBad(info) {
 			s.noteError(err)
-			if s.guard == nil {
+			if s.remote == nil {
 				break
 			}
 			missing = append(missing, name)

@@ -177,7 +177,7 @@ func (lv *level) youngSince(ctx context.Context) time.Time {
 // that means to delete what should move down.
 func (lv *level) mustGo(ctx context.Context, over int64, want demand) int64 {
 	budget := lv.book.Budget
-	if lv != lv.s.local || lv.s.guard == nil {
+	if lv != lv.s.local || lv.s.remote == nil {
 		return over
 	}
 	if budget == 0 {
@@ -447,7 +447,7 @@ func (r *removal) record(ctx context.Context) {
 // for a page that stays until the tier below takes pages again.
 func (lv *level) evict(ctx context.Context, info tier.Info, must bool) (removed tier.Info, err error) {
 	demoted, drop := false, lv.dropUnused
-	if lv == lv.s.local && lv.s.guard != nil {
+	if lv == lv.s.local && lv.s.remote != nil {
 		err := lv.s.moveDown(ctx, info)
 		switch {
 		case err == nil:

@@ -40,7 +40,7 @@ func (m *moment) within(d time.Duration, now time.Time) bool {
 // alone reports whether what leaves a tier now is likely to be deleted because the
 // tier below does not take it.
 func (lv *level) alone() bool {
-	if lv != lv.s.local || lv.s.guard == nil {
+	if lv != lv.s.local || lv.s.remote == nil {
 		return false
 	}
 	_, took := lv.use.counted()

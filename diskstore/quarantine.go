@@ -17,20 +17,18 @@ type QuarantineDrop struct {
 	Bytes int64 // physical
 }
 
-// dirs returns the directories of the tiers, the local one first. A tool may wait longer
-// for a slow mount than a server, so that none is isolated; one that hangs ends with
-// RootOptions.Timeout.
-func (r *Root) dirs() []*dir.Tier {
-	dirs := []*dir.Tier{r.s.disk}
-	if r.s.guard != nil {
-		dirs = append(dirs, r.s.guard.Inner.(*dir.Tier))
+// dir returns the directory of a level. A tool may wait longer for a slow mount than a
+// server, so that it is not isolated; one that hangs ends with RootOptions.Timeout.
+func (lv *level) dir() *dir.Tier {
+	if lv == lv.s.local {
+		return lv.s.disk
 	}
-	return dirs
+	return lv.s.guard.Inner.(*dir.Tier)
 }
 
 // DropQuarantined removes the files in quarantine that are, or may be, pages of
-// the fingerprints that picked accepts: a damaged page is a prompt
-// as well. A file whose header does not say whose it is may be anybody's. With
+// the fingerprints that picked accepts: a damaged page is a
+// prompt as well. A file whose header does not say whose it is may be anybody's. With
 // dryRun it only counts. It returns what went, by tier, and the errors of either.
 func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint pagefile.Key) bool, dryRun bool) ([]QuarantineDrop, error) {
 	ctx, leave, err := r.s.life.enter(ctx)
@@ -40,14 +38,13 @@ func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint page
 	defer leave()
 	var drops []QuarantineDrop
 	var errs []error
-	levels := r.s.levels(tier.Local)
-	for i, root := range r.dirs() {
-		counts := levels[i].book.Counts()
+	for _, lv := range r.s.levels(tier.Local) {
+		root, counts := lv.dir(), lv.book.Counts()
 		files, bytes, err := root.DropQuarantined(ctx, picked, dryRun)
 		if !dryRun && err == nil {
-			levels[i].book.Release(bytes, counts)
+			lv.book.Release(bytes, counts)
 		}
-		drops = append(drops, QuarantineDrop{Tier: levels[i].name, Files: files, Bytes: bytes})
+		drops = append(drops, QuarantineDrop{Tier: lv.name, Files: files, Bytes: bytes})
 		if err != nil {
 			errs = append(errs, fmt.Errorf("remove what is in quarantine in %s: %w", root.Root, err))
 		}

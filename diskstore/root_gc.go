@@ -131,7 +131,7 @@ func (lv *level) gcRehearse(ctx context.Context) error {
 			break
 		}
 		over -= info.Physical
-		lv.s.watch.removed(lv, info, lv == lv.s.local && lv.s.guard != nil)
+		lv.s.watch.removed(lv, info, lv == lv.s.local && lv.s.remote != nil)
 	}
 	return nil
 }

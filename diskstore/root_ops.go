@@ -59,7 +59,7 @@ func OpenRoot(ctx context.Context, opt RootOptions) (*Root, error) {
 		return nil, errors.Join(fmt.Errorf("open root %s: %w", s.opt.Local.Root, err), s.Close())
 	}
 	r := &Root{s: s}
-	if s.guard == nil {
+	if s.remote == nil {
 		return r, nil
 	}
 	s.guard.Breaker.Silence() // nothing is tried again, and errors are returned
@@ -142,7 +142,7 @@ func (r *Root) Usage(ctx context.Context) (RootUsage, error) {
 	if u.Local, err = r.s.local.rootUsage(ctx); err != nil {
 		return RootUsage{}, fmt.Errorf("count %s: %w", r.s.opt.Local.Root, err)
 	}
-	if r.s.guard != nil {
+	if r.s.remote != nil {
 		if u.Remote, err = r.s.remote.rootUsage(ctx); err != nil {
 			u.Remote, u.RemoteErr = RootTierUsage{}, r.remoteError("count", err)
 		}
@@ -252,7 +252,7 @@ func (r *Root) GC(ctx context.Context, opt GCOptions) (GCReport, error) {
 		},
 	}
 	// The remote tier first: it makes room for what leaves the local one.
-	if r.s.guard != nil {
+	if r.s.remote != nil {
 		if report.Remote.Fingerprints, err = r.s.remote.gcTier(ctx, opt); err != nil {
 			report.RemoteErr = r.remoteError("collect", err)
 		}

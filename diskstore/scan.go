@@ -69,7 +69,7 @@ func (s *Store) usageOf(ctx context.Context, count func(*level, context.Context)
 	if u.Local, err = s.local.tierUsage(ctx, count); err != nil {
 		return Usage{}, fmt.Errorf("scan %s: %w", s.opt.Local.Root, err)
 	}
-	if s.guard != nil {
+	if s.remote != nil {
 		if u.Remote, err = s.remote.tierUsage(ctx, count); err != nil {
 			u.RemoteErr = fmt.Errorf("scan %s: %w", s.opt.Remote.Root, err)
 		}

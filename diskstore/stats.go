@@ -83,7 +83,7 @@ func (s *Store) Stats() Stats {
 		st.RAM = s.warm.stats()
 		st.RAM.Down = s.warmHealth.down()
 	}
-	if s.guard != nil {
+	if s.remote != nil {
 		st.Remote = s.remote.use.stats()
 		st.Remote.Down = s.guard.Breaker.Down()
 		st.RemoteBooked, _ = s.remote.book.Figure()

@@ -151,7 +151,7 @@ func (s *Store) openLocal(ctx context.Context) error {
 // openRemote looks at the remote root, if there is one, for at most
 // RemoteTimeout. An unsafe one is an error: nothing continues without it.
 func (s *Store) openRemote(ctx context.Context) error {
-	if s.guard == nil {
+	if s.remote == nil {
 		return nil
 	}
 	s.guard.Breaker.Silence()
@@ -257,7 +257,7 @@ func (s *Store) Close() error {
 	defer cancel()
 	s.giveBack(ctx)
 	err = errors.Join(err, s.disk.Close())
-	if s.guard != nil {
+	if s.remote != nil {
 		// A mount that hangs or is gone is no error here either. What it keeps
 		// of this process is cleaned by the next.
 		_ = s.guard.Close()
