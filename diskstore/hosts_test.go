@@ -67,7 +67,7 @@ func TestFilesOfDeadMachinesGo(t *testing.T) {
 			require.NoError(t, err)
 			sh.die("a")
 			age := func(by time.Duration) {
-				for _, path := range append(filesIn(t, root, dir.TmpExt), filepath.Join(a.Temp.Dir, a.Temp.Id+dir.LockExt)) {
+				for _, path := range append(filesIn(t, root, dir.TmpExt), filepath.Join(a.Temp.Dir, a.Temp.ID+dir.LockExt)) {
 					when := time.Now().Add(-by)
 					require.NoError(t, os.Chtimes(path, when, when))
 				}
@@ -86,7 +86,7 @@ func TestFilesOfDeadMachinesGo(t *testing.T) {
 				aside, err := b.Aside(ctx)
 				require.NoError(t, err)
 				require.Equal(t, step.temps, len(filesIn(t, root, dir.TmpExt)) > 0, "%v", step)
-				require.Equal(t, step.lock, aside.Living[a.Temp.Id], "%v", step)
+				require.Equal(t, step.lock, aside.Living[a.Temp.ID], "%v", step)
 				if !step.lock {
 					break
 				}
@@ -117,7 +117,7 @@ func TestIDNamesTheMountOfTheDay(t *testing.T) {
 	sh := newShare(0)
 	a := sharedTier(t, sh.from("mount1"), privateDir(t))
 	for _, mount := range []string{"mount1", "mount2"} {
-		a.Fs = sh.from(mount)
+		a.FS = sh.from(mount)
 		id, err := a.Temp.Claim()
 		require.NoError(t, err)
 		require.Contains(t, id, mount)
@@ -202,7 +202,7 @@ func TestOwnRestartIsNoOtherMachine(t *testing.T) {
 				require.NoError(t, err)
 				sh.die("boot1")
 				when := time.Now().Add(-wrote)
-				lock := filepath.Join(a.Temp.Dir, a.Temp.Id+dir.LockExt)
+				lock := filepath.Join(a.Temp.Dir, a.Temp.ID+dir.LockExt)
 				left := filesIn(t, root, dir.TmpExt)
 				require.Len(t, left, 1)
 				for _, path := range []string{lock, left[0]} {
@@ -258,7 +258,7 @@ func TestClaimOfAnEarlierBootGoes(t *testing.T) {
 				require.NoError(t, err)
 				room.Cancel()
 				temp := &a.guard.Inner.(*dir.Tier).Temp
-				id := temp.Id
+				id := temp.ID
 				file, left, err := temp.Create("")
 				require.NoError(t, err)
 				require.NoError(t, file.Close())
@@ -284,8 +284,8 @@ func TestClaimOfAnEarlierBootGoes(t *testing.T) {
 				room, err = a.remote.book.Reserve(ctx, 4*page) // more than a claim leaves over
 				require.NoError(t, err)
 				room.Cancel()
-				require.Equal(t, c.gone, temp.Id != id)
-				require.Contains(t, readLedgerFile(t, root).Claims, temp.Id)
+				require.Equal(t, c.gone, temp.ID != id)
+				require.Contains(t, readLedgerFile(t, root).Claims, temp.ID)
 				require.LessOrEqual(t, occupied(t, o.Remote.Root), recorded(t, o.Remote.Root))
 				require.NoError(t, b.Flush(ctx))
 			})

@@ -180,7 +180,7 @@ func TestCountKeepsTheClaimOfAProcessThatBegan(t *testing.T) {
 	_, err := counter.Scan(ctx)
 	require.NoError(t, err)
 	require.NotNil(t, late)
-	require.Contains(t, readLedgerFile(t, o).Claims, late.disk.Temp.Id)
+	require.Contains(t, readLedgerFile(t, o).Claims, late.disk.Temp.ID)
 	require.LessOrEqual(t, occupied(t, o.Local.Root), recorded(t, o.Local.Root))
 }
 
@@ -194,7 +194,7 @@ func TestCountKeepsTheClaimOfAClockThatDiffers(t *testing.T) {
 		counter.now = func() time.Time { return time.Now().AddDate(0, 0, days) }
 		_, err := counter.Scan(ctx)
 		require.NoError(t, err)
-		require.Contains(t, readLedgerFile(t, o).Claims, writer.disk.Temp.Id, days)
+		require.Contains(t, readLedgerFile(t, o).Claims, writer.disk.Temp.ID, days)
 	}
 }
 

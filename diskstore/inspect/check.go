@@ -203,7 +203,7 @@ func (c *Checker) progress(n int64) {
 func (c *Checker) found(e dir.Entry, problem Problem, why string, repair func() (string, error)) {
 	f := Finding{Tier: c.Tier, Path: e.Path, Problem: problem, Why: why}
 	if e.Info != nil && e.Info.Mode().IsRegular() {
-		f.Bytes = c.T.Fs.PhysicalBytes(e.Info)
+		f.Bytes = c.T.FS.PhysicalBytes(e.Info)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -245,7 +245,7 @@ func (c *Checker) visit(ctx context.Context, e dir.Entry) error {
 		c.temps = append(c.temps, e)
 	case dir.EntryQuarantined:
 		c.rep.Quarantined++
-		c.rep.AsideBytes += c.T.Fs.PhysicalBytes(e.Info)
+		c.rep.AsideBytes += c.T.FS.PhysicalBytes(e.Info)
 	case dir.EntryLost:
 		c.found(e, ProblemMisplaced, "a page file in a directory where nothing looks for it", c.Aside(ctx, e, "misplaced"))
 	case dir.EntryNotRegular:
@@ -283,7 +283,7 @@ func (c *Checker) countPage(e dir.Entry) {
 // checkRights finds what others may read or write. A link has rights that mean
 // nothing.
 func (c *Checker) checkRights(e dir.Entry) {
-	uid, ok := c.T.Fs.Owner(e.Info)
+	uid, ok := c.T.FS.Owner(e.Info)
 	if !ok || e.Info.Mode()&os.ModeSymlink != 0 {
 		return
 	}
@@ -302,7 +302,7 @@ func (c *Checker) checkPage(ctx context.Context, e dir.Entry) error {
 	defer func() { c.sweepers <- s }()
 	err := c.sweepFile(ctx, s, e.Path, e.Name)
 	if tier.Doubtful(err) { // perhaps only what this machine has cached is
-		_ = c.T.Fs.Uncache(e.Path)
+		_ = c.T.FS.Uncache(e.Path)
 		err = c.sweepFile(ctx, s, e.Path, e.Name)
 	}
 	if errors.Is(err, tier.ErrNotFound) || ctx.Err() != nil {
@@ -335,7 +335,7 @@ func (c *Checker) checkPage(ctx context.Context, e dir.Entry) error {
 
 // sweepFile reads and checks the file at path, which holds the page name.
 func (c *Checker) sweepFile(ctx context.Context, s *pagefile.Sweeper, path string, name pagefile.Name) error {
-	blob, err := dir.OpenFile(c.T.Fs, path, name)
+	blob, err := dir.OpenFile(c.T.FS, path, name)
 	if err != nil {
 		return err
 	}

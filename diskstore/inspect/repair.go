@@ -28,7 +28,7 @@ func (c *Checker) Aside(ctx context.Context, e dir.Entry, reason string) func() 
 		}
 		if e.Kind == dir.EntryPage && c.good(ctx, to, e.Name) {
 			// A server has stored the page again since it was read.
-			if err := c.T.Fs.Rename(to, e.Path); err != nil {
+			if err := c.T.FS.Rename(to, e.Path); err != nil {
 				return "", err
 			}
 			c.T.SyncAside(e.Path)
@@ -99,7 +99,7 @@ func (c *Checker) fixMode(e dir.Entry) (string, error) {
 		mode = rightsDir
 	}
 	chmod := func() error { return os.Chmod(e.Path, mode) }
-	if fsys, ok := c.T.Fs.(*vfs.Bounded); ok {
+	if fsys, ok := c.T.FS.(*vfs.Bounded); ok {
 		unbounded := chmod
 		chmod = func() error { return fsys.Do(opChmod, e.Path, unbounded) }
 	}
@@ -140,7 +140,7 @@ func (c *Checker) checkTemps(ctx context.Context) error {
 		}
 		g.files = append(g.files, e)
 		c.rep.TempFiles++
-		c.rep.AsideBytes += c.T.Fs.PhysicalBytes(e.Info)
+		c.rep.AsideBytes += c.T.FS.PhysicalBytes(e.Info)
 	}
 	for id, g := range groups {
 		if err := ctx.Err(); err != nil {
@@ -197,7 +197,7 @@ func (c *Checker) checkTempGroup(id string, g *tempGroup) error {
 
 func (c *Checker) foundStale(e dir.Entry, why string) {
 	c.found(e, ProblemStale, why, func() (string, error) {
-		if err := c.T.Fs.Remove(e.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := c.T.FS.Remove(e.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", err
 		}
 		return "removed", nil

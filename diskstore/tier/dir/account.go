@@ -61,7 +61,7 @@ func (t *Tier) lockLedger(ctx context.Context) (release func(), err error) {
 	path := filepath.Join(t.Base, ledgerLock)
 	for wait := ledgerPollMin; ; wait = min(2*wait, ledgerPollMax) {
 		err := t.inDir(t.Base, func() error {
-			lock, err := t.Fs.Lock(path)
+			lock, err := t.FS.Lock(path)
 			if err == nil {
 				release = func() { lock.Close() }
 			}
@@ -101,7 +101,7 @@ func (t *Tier) ReadLedger(ctx context.Context) ([]byte, error) {
 }
 
 func (t *Tier) readLedgerOnce(ctx context.Context) ([]byte, error) {
-	blob, err := OpenFile(t.Fs, filepath.Join(t.Base, LedgerFile), pagefile.Name{})
+	blob, err := OpenFile(t.FS, filepath.Join(t.Base, LedgerFile), pagefile.Name{})
 	if errors.Is(err, tier.ErrNotFound) {
 		return nil, nil
 	}
@@ -135,11 +135,11 @@ func (t *Tier) writeLedger(content []byte) error {
 		err = cerr
 	}
 	if err == nil {
-		err = t.Fs.Rename(tmp, path)
+		err = t.FS.Rename(tmp, path)
 	}
 	if err != nil {
 		t.Temp.discard(tmp, 0)
 		return err
 	}
-	return t.Fs.SyncDir(t.Base)
+	return t.FS.SyncDir(t.Base)
 }

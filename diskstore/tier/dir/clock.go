@@ -27,13 +27,13 @@ func (t *Tier) Now(ctx context.Context) (time.Time, error) {
 // itself, which is not that of a page: its clock shows at least that.
 func (t *Tier) lastChange() time.Time {
 	paths := []string{t.Base, t.Temp.Dir, filepath.Join(t.Base, LedgerFile)}
-	entries, _ := t.Fs.ReadDir(t.Temp.Dir) // without them it is earlier
+	entries, _ := t.FS.ReadDir(t.Temp.Dir) // without them it is earlier
 	for _, e := range entries {
 		paths = append(paths, filepath.Join(t.Temp.Dir, e.Name()))
 	}
 	var last time.Time
 	for _, path := range paths {
-		if fi, err := t.Fs.Lstat(path); err == nil {
+		if fi, err := t.FS.Lstat(path); err == nil {
 			last = tier.Later(last, fi.ModTime())
 		}
 	}
@@ -69,11 +69,11 @@ const clockWord = "clock"
 
 // timeNow makes and removes a file, and returns the time that it was given.
 func (d *tempDir) timeNow(path string) (time.Time, error) {
-	f, err := d.t.Fs.Create(path)
+	f, err := d.t.FS.Create(path)
 	if err != nil {
 		return time.Time{}, err
 	}
-	defer func() { _ = d.t.Fs.Remove(path) }() // else swept as an orphan
+	defer func() { _ = d.t.FS.Remove(path) }() // else swept as an orphan
 	defer f.Close()
 	fi, err := f.Stat()
 	if err != nil {

@@ -108,15 +108,15 @@ func (t *Tier) Aside(ctx context.Context) (tier.Aside, error) {
 		}
 	}
 	for _, e := range entries {
-		fi, err := t.Fs.Lstat(filepath.Join(t.Temp.Dir, e.Name()))
+		fi, err := t.FS.Lstat(filepath.Join(t.Temp.Dir, e.Name()))
 		if err != nil || strings.HasSuffix(e.Name(), LockExt) {
 			continue
 		}
 		aside.TempFiles++
-		aside.TempBytes += t.Fs.PhysicalBytes(fi)
+		aside.TempBytes += t.FS.PhysicalBytes(fi)
 		// A page on its way out is claimed by nobody, and its unlink may hang.
 		if id, what, _ := strings.Cut(e.Name(), "-"); !aside.Living[id] || strings.HasPrefix(what, GoneWord) {
-			aside.OrphanBytes += t.Fs.PhysicalBytes(fi)
+			aside.OrphanBytes += t.FS.PhysicalBytes(fi)
 		}
 	}
 	quarantine := filepath.Join(t.Base, QuarantineDir)
@@ -124,9 +124,9 @@ func (t *Tier) Aside(ctx context.Context) (tier.Aside, error) {
 		return tier.Aside{}, err
 	}
 	for _, e := range entries {
-		if fi, err := t.Fs.Lstat(filepath.Join(quarantine, e.Name())); err == nil {
+		if fi, err := t.FS.Lstat(filepath.Join(quarantine, e.Name())); err == nil {
 			aside.QuarantineFiles++
-			aside.QuarantineBytes += t.Fs.PhysicalBytes(fi)
+			aside.QuarantineBytes += t.FS.PhysicalBytes(fi)
 		}
 	}
 	return aside, nil
@@ -147,7 +147,7 @@ func (t *Tier) appendPages(infos []tier.Info, dir string, like pagefile.Name) ([
 			continue
 		}
 		err := t.again(func() error {
-			fi, err := t.Fs.Lstat(path)
+			fi, err := t.FS.Lstat(path)
 			if err == nil {
 				var info tier.Info
 				if info, err = t.Info(like, path, fi); err == nil {
@@ -167,7 +167,7 @@ func (t *Tier) appendPages(infos []tier.Info, dir string, like pagefile.Name) ([
 func (t *Tier) ReadDir(dir string) ([]fs.DirEntry, error) {
 	var entries []fs.DirEntry
 	err := t.again(func() (err error) {
-		entries, err = t.Fs.ReadDir(dir)
+		entries, err = t.FS.ReadDir(dir)
 		return err
 	})
 	if errors.Is(err, tier.ErrNotFound) {
@@ -210,6 +210,6 @@ func (t *Tier) removeEmpty(ctx context.Context, dir string) error {
 	}
 	// A directory that still holds something refuses, in words that differ
 	// between systems.
-	_ = t.Fs.Remove(dir)
+	_ = t.FS.Remove(dir)
 	return nil
 }

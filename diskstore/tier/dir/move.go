@@ -27,7 +27,7 @@ func describes(i tier.Info, fi fs.FileInfo) bool {
 // lookAtJudged returns ErrReplaced when a name has another file than the one that was
 // judged.
 func (t *Tier) lookAtJudged(judged tier.Info) error {
-	fi, err := t.Fs.Lstat(t.Path(judged.Name))
+	fi, err := t.FS.Lstat(t.Path(judged.Name))
 	if err == nil && !describes(judged, fi) {
 		return tier.ErrReplaced
 	}
@@ -48,18 +48,18 @@ func (t *Tier) moveOut(ctx context.Context, judged tier.Info, to string) error {
 		return err
 	}
 	path := t.Path(judged.Name)
-	if err := t.Fs.Rename(path, to); err != nil {
+	if err := t.FS.Rename(path, to); err != nil {
 		return err
 	}
 	fi, err := t.lookAnew(to)
 	if err != nil || describes(judged, fi) {
 		return nil
 	}
-	if _, err := t.Fs.Lstat(path); !errors.Is(err, fs.ErrNotExist) || t.Fs.Rename(to, path) != nil {
+	if _, err := t.FS.Lstat(path); !errors.Is(err, fs.ErrNotExist) || t.FS.Rename(to, path) != nil {
 		return nil
 	}
 	for _, dir := range []string{filepath.Dir(to), filepath.Dir(path)} {
-		_ = t.Fs.SyncDir(dir) // or a power cut might move it once more
+		_ = t.FS.SyncDir(dir) // or a power cut might move it once more
 	}
 	return tier.ErrReplaced
 }
@@ -100,15 +100,15 @@ func (t *Tier) removeNamed(ctx context.Context, judged tier.Info) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return t.Fs.Remove(t.Path(judged.Name))
+	return t.FS.Remove(t.Path(judged.Name))
 }
 
 // lookAnew describes a file. It is opened for that: an NFS client asks its server
 // then, and otherwise tells what it remembers.
 func (t *Tier) lookAnew(path string) (fs.FileInfo, error) {
-	f, err := t.Fs.Open(path)
+	f, err := t.FS.Open(path)
 	if errors.Is(err, vfs.ErrNotRegular) {
-		return t.Fs.Lstat(path)
+		return t.FS.Lstat(path)
 	}
 	if err != nil {
 		return nil, err

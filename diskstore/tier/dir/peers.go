@@ -20,7 +20,7 @@ func (d *tempDir) peers() (int, error) {
 	if !d.locked() {
 		return 0, fmt.Errorf("count runners in %s: the filesystem has no locks: %w", d.Dir, errors.ErrUnsupported)
 	}
-	entries, err := d.t.Fs.ReadDir(d.Dir)
+	entries, err := d.t.FS.ReadDir(d.Dir)
 	if err != nil {
 		return 0, err
 	}
@@ -31,13 +31,13 @@ func (d *tempDir) peers() (int, error) {
 			continue
 		}
 		path := filepath.Join(d.Dir, e.Name())
-		lock, err := d.t.Fs.Lock(path)
+		lock, err := d.t.FS.Lock(path)
 		switch {
 		case errors.Is(err, vfs.ErrLocked):
 			n++
 		case err == nil:
 			if d.trusted(id) { // or it may be one of another machine, with its own memory
-				_ = d.t.Fs.Remove(path)
+				_ = d.t.FS.Remove(path)
 			}
 			lock.Close()
 		default:

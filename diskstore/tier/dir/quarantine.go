@@ -51,7 +51,7 @@ func (t *Tier) Quarantine(ctx context.Context, judged tier.Info, reason string) 
 // Where a sync fails it is found out once more.
 func (t *Tier) SyncAside(path string) {
 	for _, dir := range []string{filepath.Join(t.Base, QuarantineDir), filepath.Dir(path)} {
-		_ = t.Fs.SyncDir(dir)
+		_ = t.FS.SyncDir(dir)
 	}
 }
 
@@ -69,7 +69,7 @@ func (t *Tier) TrimQuarantine(dir string) {
 	var files []file
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		if fi, err := t.Fs.Lstat(path); err == nil {
+		if fi, err := t.FS.Lstat(path); err == nil {
 			when := fi.ModTime()
 			if tier.Beyond(when, time.Now()) {
 				when = time.Time{}
@@ -79,7 +79,7 @@ func (t *Tier) TrimQuarantine(dir string) {
 	}
 	slices.SortFunc(files, func(a, b file) int { return cmp.Or(a.when.Compare(b.when), cmp.Compare(a.path, b.path)) })
 	for _, f := range files[:max(0, len(files)-MaxQuarantined)] {
-		_ = t.Fs.Remove(f.path)
+		_ = t.FS.Remove(f.path)
 	}
 }
 
@@ -95,11 +95,11 @@ func (t *Tier) EmptyQuarantine(ctx context.Context) (int64, error) {
 	var freed int64
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		if fi, err := t.Fs.Lstat(path); err == nil && t.Fs.Remove(path) == nil {
-			freed += t.Fs.PhysicalBytes(fi)
+		if fi, err := t.FS.Lstat(path); err == nil && t.FS.Remove(path) == nil {
+			freed += t.FS.PhysicalBytes(fi)
 		}
 	}
-	return freed, t.opFailed(t.Fs.SyncDir(dir))
+	return freed, t.opFailed(t.FS.SyncDir(dir))
 }
 
 // SetAside moves whatever is at path to quarantine and returns where it is.
@@ -108,10 +108,10 @@ func (t *Tier) SetAside(path, reason string) (string, error) {
 	was := strings.TrimSuffix(filepath.Base(path), PageExt)
 	to := filepath.Join(dir, fmt.Sprintf("%s.%s.%d-%d%s", was, reason, time.Now().UnixNano(), t.moved.Add(1), PageExt))
 	err := t.inDir(dir, func() error {
-		if _, err := t.Fs.Lstat(path); err != nil {
+		if _, err := t.FS.Lstat(path); err != nil {
 			return err
 		}
-		return t.Fs.Rename(path, to)
+		return t.FS.Rename(path, to)
 	})
 	return to, classify(err)
 }
@@ -130,7 +130,7 @@ func (t *Tier) DropQuarantined(ctx context.Context, picked func(fingerprint page
 			return nil
 		}
 		if !dryRun {
-			err := t.Fs.Remove(path)
+			err := t.FS.Remove(path)
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil // by somebody else
 			}
@@ -139,18 +139,18 @@ func (t *Tier) DropQuarantined(ctx context.Context, picked func(fingerprint page
 			}
 		}
 		files++
-		bytes += t.Fs.PhysicalBytes(info)
+		bytes += t.FS.PhysicalBytes(info)
 		return nil
 	})
 	if err != nil || dryRun || files == 0 {
 		return files, bytes, err
 	}
-	return files, bytes, t.Fs.SyncDir(dir)
+	return files, bytes, t.FS.SyncDir(dir)
 }
 
 // mayBe reports whether a file may be a page of the fingerprints picked.
 func (t *Tier) mayBe(ctx context.Context, path string, picked func(fingerprint pagefile.Key) bool) bool {
-	blob, err := OpenFile(t.Fs, path, pagefile.Name{})
+	blob, err := OpenFile(t.FS, path, pagefile.Name{})
 	if err != nil {
 		return true
 	}

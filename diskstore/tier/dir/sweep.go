@@ -61,7 +61,7 @@ func (d *tempDir) learnLocksLocked() error {
 	if d.locking != nil {
 		return nil
 	}
-	l, err := d.t.Fs.Locking(d.Dir)
+	l, err := d.t.FS.Locking(d.Dir)
 	if err != nil && errors.Is(classify(err), tier.ErrNotFound) {
 		return err
 	}
@@ -122,7 +122,7 @@ func (d *tempDir) endedLocked(id string, idle time.Duration) bool {
 	if len(fields) < 3 || d.locking.Machine == "" || fields[len(fields)-3] != d.locking.Machine {
 		return false
 	}
-	now, err := d.t.Fs.Locking(d.Dir) // Up has grown
+	now, err := d.t.FS.Locking(d.Dir) // Up has grown
 	return err == nil && idle > now.Up
 }
 
@@ -141,10 +141,10 @@ func (d *tempDir) beatLocked() error {
 		return nil
 	}
 	d.Beat = time.Now()
-	lock, err := d.t.Fs.Open(filepath.Join(d.Dir, d.Id+LockExt))
+	lock, err := d.t.FS.Open(filepath.Join(d.Dir, d.ID+LockExt))
 	if errors.Is(classify(err), tier.ErrNotFound) {
 		d.unlock(d.Lock)
-		d.Id, d.Lock = "", nil
+		d.ID, d.Lock = "", nil
 		d.t.claimsAnew()
 		return nil
 	}
@@ -161,13 +161,13 @@ func (d *tempDir) beatLocked() error {
 // renewBeat replaces the file whose time says when this process was last seen. It is
 // made anew, because a touched file may get the time of who touches it.
 func (d *tempDir) renewBeat() error {
-	path := d.path(d.Id, "beat")
-	f, err := d.t.Fs.Create(path)
+	path := d.path(d.ID, "beat")
+	f, err := d.t.FS.Create(path)
 	if err == nil {
 		err = f.Close()
 	}
 	if err == nil {
-		err = d.t.Fs.Rename(path, filepath.Join(d.Dir, d.Id+"-beat"+TmpExt))
+		err = d.t.FS.Rename(path, filepath.Join(d.Dir, d.ID+"-beat"+TmpExt))
 	}
 	if err != nil {
 		d.discard(path, 0) // a full disk may fail Create when the name is there
@@ -182,17 +182,17 @@ func (d *tempDir) nowLocked() (time.Time, bool) {
 	if !d.foreign() {
 		return time.Now(), true
 	}
-	if d.Id == "" {
+	if d.ID == "" {
 		return time.Time{}, false
 	}
-	now, err := d.timeNow(d.path(d.Id, clockWord))
+	now, err := d.timeNow(d.path(d.ID, clockWord))
 	return now, err == nil
 }
 
 // changed returns when a file changed last. It is opened for that: an NFS client
 // asks its server then, and otherwise tells what it remembers.
 func (d *tempDir) changed(path string) (time.Time, bool) {
-	f, err := d.t.Fs.Open(path)
+	f, err := d.t.FS.Open(path)
 	if err != nil {
 		return time.Time{}, false
 	}
@@ -212,7 +212,7 @@ type TempFiles struct {
 
 // groupsLocked lists the temporary directory by id. d.mu is held.
 func (d *tempDir) groupsLocked() (map[string]*TempFiles, error) {
-	entries, err := d.t.Fs.ReadDir(d.Dir)
+	entries, err := d.t.FS.ReadDir(d.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -252,7 +252,7 @@ func (d *tempDir) sweepLocked() (holding map[string]bool) {
 	}
 	holding = make(map[string]bool)
 	for id, files := range groups {
-		if id == d.Id {
+		if id == d.ID {
 			holding[id] = d.Lock != nil
 			continue
 		}
@@ -263,7 +263,7 @@ func (d *tempDir) sweepLocked() (holding map[string]bool) {
 		case err != nil: // perhaps it lives
 		case held != nil:
 			for _, path := range files.Paths {
-				_ = d.t.Fs.Remove(path)
+				_ = d.t.FS.Remove(path)
 			}
 			d.removeLock(filepath.Join(d.Dir, id+LockExt))
 		default:
@@ -281,7 +281,7 @@ func (d *tempDir) tryLocked(id string, files *TempFiles) (held io.Closer, alive 
 	if !files.Lock {
 		return nil, false, nil
 	}
-	lock, err := d.t.Fs.LockThere(filepath.Join(d.Dir, id+LockExt))
+	lock, err := d.t.FS.LockThere(filepath.Join(d.Dir, id+LockExt))
 	switch {
 	case errors.Is(classify(err), tier.ErrNotFound): // it has ended since the directory was listed
 		files.Lock = false
@@ -307,7 +307,7 @@ func (d *tempDir) sweepOldLocked(id string, files *TempFiles) {
 	}
 	if age > OrphanAge {
 		for _, path := range files.Paths {
-			_ = d.t.Fs.Remove(path)
+			_ = d.t.FS.Remove(path)
 		}
 	}
 	if files.Lock && d.lockOverLocked(id, age) {
@@ -369,7 +369,7 @@ func (d *tempDir) otherWriterLocked() string {
 		return ""
 	}
 	for id, files := range groups {
-		if id == d.Id || !files.Lock || d.sameSystem(id) {
+		if id == d.ID || !files.Lock || d.sameSystem(id) {
 			continue
 		}
 		held, alive, err := d.tryLocked(id, files)
@@ -404,7 +404,7 @@ func (d *tempDir) Judge(id string, files *TempFiles, write bool) (j judgment, er
 	if j.Alive || j.Held != nil || err != nil {
 		return j, err
 	}
-	if write && d.foreign() && d.Id == "" {
+	if write && d.foreign() && d.ID == "" {
 		if err := d.chooseLocked(); err != nil {
 			return j, err
 		}

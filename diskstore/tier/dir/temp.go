@@ -30,7 +30,7 @@ type tempDir struct {
 	Prefix string // of the id
 
 	mu      sync.Mutex
-	Id      string // "" until the first create
+	ID      string // "" until the first create
 	Lock    io.Closer
 	Beat    time.Time // when the lock file was touched last
 	Refused time.Time // when the claim was refused last; zero when it was not
@@ -62,7 +62,7 @@ func (d *tempDir) Create(what string) (vfs.File, string, error) {
 	path := d.path(id, what)
 	var file vfs.File
 	err = d.t.inDir(d.Dir, func() error {
-		file, err = d.t.Fs.Create(path)
+		file, err = d.t.FS.Create(path)
 		return err
 	})
 	if err != nil {
@@ -92,7 +92,7 @@ const maxLeft = 1024
 // discard removes a file of so many bytes. One that cannot be removed counts, and
 // is tried again before the next file is made.
 func (d *tempDir) discard(path string, bytes int64) {
-	err := d.t.Fs.Remove(path)
+	err := d.t.FS.Remove(path)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return
 	}
@@ -112,7 +112,7 @@ func (d *tempDir) retryLeft() {
 	d.leftMu.Lock()
 	defer d.leftMu.Unlock()
 	for path, bytes := range d.left {
-		if err := d.t.Fs.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := d.t.FS.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return // nor the others, probably
 		}
 		delete(d.left, path)
@@ -129,13 +129,13 @@ func (d *tempDir) Claim() (string, error) {
 	if d.closed.Load() {
 		return "", tier.ErrClosed
 	}
-	if d.Id != "" {
+	if d.ID != "" {
 		if err := d.beatLocked(); err != nil {
 			return "", err
 		}
 	}
-	if d.Id != "" {
-		return d.Id, nil
+	if d.ID != "" {
+		return d.ID, nil
 	}
 	if !d.Refused.IsZero() && time.Since(d.Refused) < BeatEvery {
 		return "", d.notShared()
@@ -156,13 +156,13 @@ func (d *tempDir) Claim() (string, error) {
 	if err := d.yieldLocked(); err != nil {
 		return "", err
 	}
-	return d.Id, nil
+	return d.ID, nil
 }
 
 // chooseLocked chooses an id and locks its file. Where there are no locks the file
 // is there all the same.
 func (d *tempDir) chooseLocked() error {
-	if now, err := d.t.Fs.Locking(d.Dir); err == nil {
+	if now, err := d.t.FS.Locking(d.Dir); err == nil {
 		d.locking.Host = now.Host // another where it was mounted again
 	}
 	for {
@@ -170,7 +170,7 @@ func (d *tempDir) chooseLocked() error {
 		rand.Read(random[:])
 		id := d.Prefix + d.systemLocked() + "." + hex.EncodeToString(random[:])
 		path := filepath.Join(d.Dir, id+LockExt)
-		lock, err := d.t.Fs.Lock(path)
+		lock, err := d.t.FS.Lock(path)
 		if errors.Is(err, vfs.ErrLocked) {
 			continue // a cleaner was quicker and is about to remove the file
 		}
@@ -180,7 +180,7 @@ func (d *tempDir) chooseLocked() error {
 		if err != nil {
 			return err
 		}
-		if _, err := d.t.Fs.Lstat(path); err != nil {
+		if _, err := d.t.FS.Lstat(path); err != nil {
 			d.unlock(lock)
 			if classified := classify(err); !errors.Is(classified, tier.ErrNotFound) {
 				return classified
@@ -189,12 +189,12 @@ func (d *tempDir) chooseLocked() error {
 		}
 		// After a power cut, files without their lock file would look like those
 		// of a system without locks, and stay for an hour.
-		if err := d.t.Fs.SyncDir(d.Dir); err != nil {
-			_ = d.t.Fs.Remove(path)
+		if err := d.t.FS.SyncDir(d.Dir); err != nil {
+			_ = d.t.FS.Remove(path)
 			d.unlock(lock)
 			return err
 		}
-		d.Id, d.Lock, d.Beat = id, lock, time.Now()
+		d.ID, d.Lock, d.Beat = id, lock, time.Now()
 		return nil
 	}
 }
@@ -202,7 +202,7 @@ func (d *tempDir) chooseLocked() error {
 // makeLockFile makes a lock file that cannot be locked, unless it is there: some
 // systems find out only after they have made it.
 func (d *tempDir) makeLockFile(path string) error {
-	f, err := d.t.Fs.Create(path)
+	f, err := d.t.FS.Create(path)
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
@@ -228,8 +228,8 @@ func (d *tempDir) locked() bool {
 
 // removeLock removes a lock file once no file it stands for can come back.
 func (d *tempDir) removeLock(path string) {
-	if d.t.Fs.SyncDir(d.Dir) == nil {
-		_ = d.t.Fs.Remove(path)
+	if d.t.FS.SyncDir(d.Dir) == nil {
+		_ = d.t.FS.Remove(path)
 	}
 }
 
@@ -247,31 +247,31 @@ func (d *tempDir) close() error {
 
 // LeaveLocked gives up the id.
 func (d *tempDir) LeaveLocked() error {
-	if d.Id == "" {
+	if d.ID == "" {
 		return nil
 	}
 	if d.removeOwn() == nil {
-		d.removeLock(filepath.Join(d.Dir, d.Id+LockExt))
+		d.removeLock(filepath.Join(d.Dir, d.ID+LockExt))
 	}
 	var err error
 	if d.Lock != nil {
 		err = d.Lock.Close()
 	}
-	d.Id, d.Lock = "", nil
+	d.ID, d.Lock = "", nil
 	return err
 }
 
 // removeOwn removes the temporary files of this process that are left.
 func (d *tempDir) removeOwn() error {
-	entries, err := d.t.Fs.ReadDir(d.Dir)
+	entries, err := d.t.FS.ReadDir(d.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), d.Id+"-") {
+		if !strings.HasPrefix(e.Name(), d.ID+"-") {
 			continue
 		}
-		if rerr := d.t.Fs.Remove(filepath.Join(d.Dir, e.Name())); !errors.Is(rerr, fs.ErrNotExist) {
+		if rerr := d.t.FS.Remove(filepath.Join(d.Dir, e.Name())); !errors.Is(rerr, fs.ErrNotExist) {
 			err = errors.Join(err, rerr)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 // Tier is a Tier in a directory: the local disk, or anything mounted. Its
 // methods wait as long as the filesystem does.
 type Tier struct {
-	Fs         vfs.FS
+	FS         vfs.FS
 	Root, Base string // Base is <root>/v1
 	createRoot bool
 	Shared     bool // other machines may use it: it is a remote tier
@@ -36,7 +36,7 @@ type Tier struct {
 	moved    atomic.Uint64
 }
 
-// MaxKnownDirs bounds the memory of Tier.known; beyond it all are forgotten.
+// MaxKnownDirs bounds the memory of Tier.Known; beyond it all are forgotten.
 const MaxKnownDirs = 4096
 
 // Options says how a directory is used.
@@ -55,7 +55,7 @@ func New(fs vfs.FS, root string, opt Options) *Tier {
 		fs = vfs.Below(root)
 	}
 	t := &Tier{
-		Fs: fs, Root: root, Base: filepath.Join(root, VersionDir),
+		FS: fs, Root: root, Base: filepath.Join(root, VersionDir),
 		createRoot: opt.Create, Shared: opt.Shared, Known: make(map[string]bool),
 	}
 	t.Watch.log, t.Watch.replaced, t.Watch.Clock = opt.Log, opt.Replaced, sinceBegan
@@ -68,7 +68,7 @@ func New(fs vfs.FS, root string, opt Options) *Tier {
 
 // SetTimeout is Options.Timeout for the operations to come. Nothing else may use the
 // tier meanwhile.
-func (t *Tier) SetTimeout(d time.Duration) { t.Fs = vfs.Bound(t.Fs, t.Root, d) }
+func (t *Tier) SetTimeout(d time.Duration) { t.FS = vfs.Bound(t.FS, t.Root, d) }
 
 // Down reports whether the root could not be used when it was looked at last.
 func (t *Tier) Down() bool { return t.Watch.down.Load() }
@@ -123,7 +123,7 @@ func (t *Tier) ensureDirLocked(dir string) error {
 	}
 	inside := len(dir) > len(t.Root)
 	if !inside {
-		if _, err := t.Fs.Lstat(dir); err == nil || !t.createRoot || !errors.Is(err, fs.ErrNotExist) {
+		if _, err := t.FS.Lstat(dir); err == nil || !t.createRoot || !errors.Is(err, fs.ErrNotExist) {
 			return t.missing(err)
 		}
 	}
@@ -131,11 +131,11 @@ func (t *Tier) ensureDirLocked(dir string) error {
 	if err := t.ensureDirLocked(parent); err != nil {
 		return err
 	}
-	if err := t.Fs.Mkdir(dir); err != nil {
+	if err := t.FS.Mkdir(dir); err != nil {
 		if !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		info, err := t.Fs.Lstat(dir)
+		info, err := t.FS.Lstat(dir)
 		if err != nil {
 			return err
 		}
@@ -143,7 +143,7 @@ func (t *Tier) ensureDirLocked(dir string) error {
 			return fmt.Errorf("make directory %s: something else has that name; move it away", dir)
 		}
 	}
-	if err := t.Fs.SyncDir(parent); err != nil {
+	if err := t.FS.SyncDir(parent); err != nil {
 		return err
 	}
 	if len(t.Known) >= MaxKnownDirs {
@@ -195,7 +195,7 @@ func (t *Tier) Info(name pagefile.Name, path string, fi fs.FileInfo) (tier.Info,
 	if !fi.Mode().IsRegular() {
 		return tier.Info{}, &fs.PathError{Op: "stat", Path: path, Err: vfs.ErrNotRegular}
 	}
-	return tier.Info{Name: name, Bytes: fi.Size(), Physical: t.Fs.PhysicalBytes(fi), Used: fi.ModTime()}, nil
+	return tier.Info{Name: name, Bytes: fi.Size(), Physical: t.FS.PhysicalBytes(fi), Used: fi.ModTime()}, nil
 }
 
 func (t *Tier) Stat(ctx context.Context, name pagefile.Name) (tier.Info, error) {
@@ -205,7 +205,7 @@ func (t *Tier) Stat(ctx context.Context, name pagefile.Name) (tier.Info, error) 
 	path := t.Path(name)
 	var info tier.Info
 	err := t.again(func() error {
-		fi, err := t.Fs.Lstat(path)
+		fi, err := t.FS.Lstat(path)
 		if err == nil {
 			info, err = t.Info(name, path, fi)
 		}
@@ -239,7 +239,7 @@ func (t *Tier) Open(ctx context.Context, name pagefile.Name) (tier.Blob, error) 
 // open opens the file of a name.
 func (t *Tier) open(name pagefile.Name) (blob tier.Blob, err error) {
 	err = t.again(func() error {
-		blob, err = OpenFile(t.Fs, t.Path(name), name)
+		blob, err = OpenFile(t.FS, t.Path(name), name)
 		return err
 	})
 	return blob, err
@@ -249,7 +249,7 @@ func (t *Tier) Reopen(ctx context.Context, name pagefile.Name) (tier.Blob, error
 	if err := t.Ready(ctx); err != nil {
 		return nil, classify(err)
 	}
-	_ = t.Fs.Uncache(t.Path(name)) // whatever comes of it, the file is opened anew
+	_ = t.FS.Uncache(t.Path(name)) // whatever comes of it, the file is opened anew
 	return t.open(name)
 }
 
@@ -267,7 +267,7 @@ func (t *Tier) Remove(ctx context.Context, judged tier.Info) (bool, error) {
 	if name := judged.Name; name.Class == pagefile.ClassTail {
 		// Fails while other tails are there. A Put that has just found the
 		// directory makes it again.
-		_ = t.Fs.Remove(filepath.Join(t.Base, TailDir(name.Fingerprint, name.Parent)))
+		_ = t.FS.Remove(filepath.Join(t.Base, TailDir(name.Fingerprint, name.Parent)))
 	}
 	return true, nil
 }
@@ -294,7 +294,7 @@ func (t *Tier) SyncRemoved(ctx context.Context, names []pagefile.Name) error {
 // syncNearest syncs dir or, where dir has been removed, what held it.
 func (t *Tier) syncNearest(dir string) error {
 	for {
-		err := t.Fs.SyncDir(dir)
+		err := t.FS.SyncDir(dir)
 		if !errors.Is(err, fs.ErrNotExist) || len(dir) <= len(t.Root) {
 			return err
 		}
@@ -306,14 +306,14 @@ func (t *Tier) Touch(ctx context.Context, name pagefile.Name, used time.Time) er
 	if err := t.Ready(ctx); err != nil {
 		return classify(err)
 	}
-	return t.again(func() error { return t.Fs.Chtimes(t.Path(name), used, used) })
+	return t.again(func() error { return t.FS.Chtimes(t.Path(name), used, used) })
 }
 
 func (t *Tier) Space(ctx context.Context) (vfs.Space, error) {
 	if err := t.Ready(ctx); err != nil {
 		return vfs.Space{}, classify(err)
 	}
-	space, err := t.Fs.Space(t.Root)
+	space, err := t.FS.Space(t.Root)
 	return space, t.opFailed(err)
 }
 
@@ -326,7 +326,7 @@ func (t *Tier) Lock(ctx context.Context) (func(), error) {
 	}
 	var release func()
 	err := t.inDir(t.Base, func() error {
-		lock, err := t.Fs.Lock(filepath.Join(t.Base, CollectLock))
+		lock, err := t.FS.Lock(filepath.Join(t.Base, CollectLock))
 		switch {
 		case err == nil:
 			release = func() { lock.Close() }

@@ -79,17 +79,17 @@ func (u *dirUpload) seal(used time.Time) (tier.Info, error) {
 		return tier.Info{}, err
 	}
 	// Only now: XFS gives back at the close what it allocated beyond the end.
-	if fi, err = u.t.Fs.Lstat(u.tmp); err != nil {
+	if fi, err = u.t.FS.Lstat(u.tmp); err != nil {
 		u.remove()
 		return tier.Info{}, err
 	}
 	// Where no time can be set nothing is stored: the first page of a conversation would be
 	// evicted first, and the others found no more. The time that it has tells.
-	if err := u.t.Fs.Chtimes(u.tmp, fi.ModTime(), fi.ModTime()); err != nil {
+	if err := u.t.FS.Chtimes(u.tmp, fi.ModTime(), fi.ModTime()); err != nil {
 		u.remove()
 		return tier.Info{}, err
 	}
-	return tier.Info{Name: u.name, Bytes: fi.Size(), Physical: u.t.Fs.PhysicalBytes(fi), Used: used}, nil
+	return tier.Info{Name: u.name, Bytes: fi.Size(), Physical: u.t.FS.PhysicalBytes(fi), Used: used}, nil
 }
 
 // publish renames the sealed file and makes the new name durable. What has that name
@@ -101,16 +101,16 @@ func (u *dirUpload) publish(ctx context.Context, info tier.Info) (tier.Committed
 	rename := func() error {
 		t.renameMu.Lock()
 		defer t.renameMu.Unlock()
-		fi, err := t.Fs.Lstat(path)
+		fi, err := t.FS.Lstat(path)
 		if done.Replaced = err == nil && fi.Mode().IsRegular(); done.Replaced {
-			done.Freed = t.Fs.PhysicalBytes(fi)
+			done.Freed = t.FS.PhysicalBytes(fi)
 		}
-		if err := t.Fs.Rename(u.tmp, path); err != nil {
+		if err := t.FS.Rename(u.tmp, path); err != nil {
 			return err
 		}
 		// This was tried before. A file that keeps the time of its writing is evicted
 		// later than others.
-		_ = t.Fs.Chtimes(path, info.Used, info.Used)
+		_ = t.FS.Chtimes(path, info.Used, info.Used)
 		return nil
 	}
 	err := t.inDir(dir, rename)
@@ -131,7 +131,7 @@ func (u *dirUpload) publish(ctx context.Context, info tier.Info) (tier.Committed
 // unpublished returns what may have been made visible by a rename that failed: a
 // network loses answers as well as questions.
 func (u *dirUpload) unpublished(done tier.Committed) tier.Committed {
-	_, err := u.t.Fs.Lstat(u.tmp)
+	_, err := u.t.FS.Lstat(u.tmp)
 	if err == nil {
 		u.remove()
 		return tier.Committed{}
@@ -147,10 +147,10 @@ func (u *dirUpload) unpublished(done tier.Committed) tier.Committed {
 // who has not made that durable yet.
 func (t *Tier) syncName(name pagefile.Name) error {
 	dir := filepath.Dir(t.Path(name))
-	if err := t.Fs.SyncDir(dir); err != nil || name.Class != pagefile.ClassTail {
+	if err := t.FS.SyncDir(dir); err != nil || name.Class != pagefile.ClassTail {
 		return err
 	}
-	return t.Fs.SyncDir(filepath.Dir(dir))
+	return t.FS.SyncDir(filepath.Dir(dir))
 }
 
 func (u *dirUpload) remove() { u.t.Temp.discard(u.tmp, u.written) }

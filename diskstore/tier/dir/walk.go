@@ -56,7 +56,7 @@ func (w *Walker) Walk() error {
 		return classify(err)
 	}
 	// Again, because a root that went later reads as one that is empty.
-	if err := CheckRoot(w.T.Fs, w.T.Root); err != nil {
+	if err := CheckRoot(w.T.FS, w.T.Root); err != nil {
 		return w.T.missing(err)
 	}
 	return w.each(w.T.Base, func(base, path string, info fs.FileInfo) error {
@@ -89,7 +89,7 @@ func (w *Walker) each(dir string, fn func(base, path string, info fs.FileInfo) e
 			return err
 		}
 		path := filepath.Join(dir, e.Name())
-		info, err := w.T.Fs.Lstat(path)
+		info, err := w.T.FS.Lstat(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

@@ -67,7 +67,7 @@ func (t *Tier) recheckRoot() error {
 // fresh reports whether the root was found good a moment ago.
 func (w *rootWatch) fresh() bool { return w.Clock() < time.Duration(w.Until.Load()) }
 
-// recheckRootLocked looks at the root now. watch.mu is held.
+// recheckRootLocked looks at the root now. Watch.mu is held.
 func (t *Tier) recheckRootLocked() error {
 	w := &t.Watch
 	if !w.used && t.createRoot {
@@ -88,7 +88,7 @@ func (t *Tier) recheckRootLocked() error {
 // before. Another one that is as safe is taken instead.
 func (t *Tier) lookAtRootLocked() error {
 	w := &t.Watch
-	info, err := checkRoot(t.Fs, t.Root)
+	info, err := checkRoot(t.FS, t.Root)
 	if errors.Is(err, fs.ErrNotExist) && t.createRoot && w.used {
 		w.known = nil // nothing is found, and a Put makes it again
 		return nil
@@ -96,13 +96,13 @@ func (t *Tier) lookAtRootLocked() error {
 	if err != nil {
 		return t.missing(err)
 	}
-	_, err = checkRoot(t.Fs, t.Base)
+	_, err = checkRoot(t.FS, t.Base)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return t.missing(err)
 	}
 	hasBase := err == nil
 	w.hadBase = w.hadBase || hasBase || t.knowsDir(t.Base)
-	another := w.used && (w.known == nil || !t.Fs.SameFile(w.known, info)) && !t.Temp.isHere()
+	another := w.used && (w.known == nil || !t.FS.SameFile(w.known, info)) && !t.Temp.isHere()
 	if another && w.hadBase && !hasBase && !t.createRoot {
 		return fmt.Errorf("%s is another directory than before, without pages: mount it again, or restart to use it: %w", t.Root, tier.ErrRootChanged)
 	}
@@ -197,10 +197,10 @@ func (t *Tier) again(op func() error) error {
 func (d *tempDir) isHere() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.Id == "" {
+	if d.ID == "" {
 		return false
 	}
-	_, err := d.t.Fs.Lstat(filepath.Join(d.Dir, d.Id+LockExt))
+	_, err := d.t.FS.Lstat(filepath.Join(d.Dir, d.ID+LockExt))
 	return err == nil
 }
 
@@ -209,10 +209,10 @@ func (d *tempDir) isHere() bool {
 func (d *tempDir) reset() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	claimed := d.Id != ""
+	claimed := d.ID != ""
 	if d.Lock != nil {
 		_ = d.Lock.Close()
 	}
-	d.Id, d.Lock, d.locking, d.Refused = "", nil, nil, time.Time{}
+	d.ID, d.Lock, d.locking, d.Refused = "", nil, nil, time.Time{}
 	return claimed
 }
