@@ -5,10 +5,14 @@
 // ever read. They keep a running softmax per row: m, the largest score; l, the sum of
 // exp(score - m); acc, the sum of exp(score - m) * V.
 //
-//   few   vector lanes are elements of a head: K and V are converted on the fly, a few
-//         rows at a time share a load. For decode, where memory is the limit.
-//   many  vector lanes are rows: K and V are converted to floats once per tile, and their
-//         elements are broadcast to the rows of a panel. For prefill.
+//   decode   few rows, bound by memory: vector lanes are elements of a head. K and V are
+//            converted on the fly, up to DECODE_SCORE_ROWS rows share a load.
+//   prefill  many rows, bound by arithmetic: vector lanes are rows. K and V are converted
+//            to floats once per tile, and their elements are broadcast to the rows of a
+//            panel.
+//
+// The number of rows per K/V head chooses the kernel (decode_kernel_pays): one query may
+// have enough heads for the prefill kernel.
 #pragma once
 
 #include <cstddef>
@@ -18,14 +22,14 @@ namespace kvp {
 
 constexpr uint32_t TILE_CELLS = 64;
 
-// Rows of a panel of the many-rows kernel: its arrays have this width, and its rows are
+// Rows of a panel of the prefill kernel: its arrays have this width, and its rows are
 // padded to it with rows that see nothing.
 constexpr uint32_t PANEL_ROWS = 48;
 
-// The few-rows kernel converts V of this many cells at a time, and scores at most this many
+// The decode kernel converts V of this many cells at a time, and scores at most this many
 // rows together.
-constexpr uint32_t V_CHUNK_CELLS  = 16;
-constexpr uint32_t FEW_SCORE_ROWS = 8;
+constexpr uint32_t V_CHUNK_CELLS     = 16;
+constexpr uint32_t DECODE_SCORE_ROWS = 8;
 
 // Rows of K and V of one head. Cell i of the tile is at k + live[i] * k_stride.
 struct tile_source {
@@ -39,7 +43,7 @@ struct tile_source {
     uint32_t        n;     // live cells, at least 1
 };
 
-struct few_rows {
+struct decode_rows {
     uint32_t      rows;     // of the K/V head: n_q * gqa, query by query
     uint32_t      gqa;
     const float * q;        // [rows][dk], scaled
@@ -50,7 +54,7 @@ struct few_rows {
     float *       m;        // [rows]
     float *       l;        // [rows]
     float *       acc;      // [rows][dv]
-    float *       scores;   // scratch [FEW_SCORE_ROWS][TILE_CELLS]
+    float *       scores;   // scratch [DECODE_SCORE_ROWS][TILE_CELLS]
     float *       v_floats; // scratch [V_CHUNK_CELLS][dv]
 };
 
@@ -67,7 +71,7 @@ struct panel_view {
 constexpr size_t VIEW_FLOATS = sizeof(panel_view) / sizeof(float);
 static_assert(sizeof(panel_view) % sizeof(float) == 0, "a panel_view is not a whole number of floats");
 
-struct many_rows {
+struct prefill_rows {
     const panel_view * view;
     const float *      q;       // [dk][PANEL_ROWS], scaled
     const float *      slopes;  // [PANEL_ROWS]; NULL: no ALiBi
@@ -91,8 +95,8 @@ struct tile_floats {
 
 struct cpu_kernels {
     const char * name;
-    void (*attend_few)(const tile_source & tile, const few_rows & rows);
-    void (*attend_many)(const tile_floats & tile, const many_rows & rows);
+    void (*attend_decode)(const tile_source & tile, const decode_rows & rows);
+    void (*attend_prefill)(const tile_floats & tile, const prefill_rows & rows);
 
     // to_floats converts n rows of dim elements.
     void (*to_floats)(int type, const uint8_t * rows, size_t stride, const uint8_t * live, uint32_t n,

@@ -22,7 +22,7 @@ namespace {
 #include "cpu/simd_avx2.inc"
 #include "cpu/kernels.inc"
 
-const cpu_kernels table = {"avx2", attend_few, attend_many, to_floats, merge};
+const cpu_kernels table = {"avx2", attend_decode, attend_prefill, to_floats, merge};
 
 } // namespace
 } // namespace kvp

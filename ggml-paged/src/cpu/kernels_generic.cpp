@@ -12,7 +12,7 @@ namespace {
 #include "cpu/simd_generic.inc"
 #include "cpu/kernels.inc"
 
-const cpu_kernels table = {"generic", attend_few, attend_many, to_floats, merge};
+const cpu_kernels table = {"generic", attend_decode, attend_prefill, to_floats, merge};
 
 } // namespace
 } // namespace kvp

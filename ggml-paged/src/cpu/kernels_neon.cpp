@@ -15,7 +15,7 @@ namespace {
 #include "cpu/simd_neon.inc"
 #include "cpu/kernels.inc"
 
-const cpu_kernels table = {"neon", attend_few, attend_many, to_floats, merge};
+const cpu_kernels table = {"neon", attend_decode, attend_prefill, to_floats, merge};
 
 } // namespace
 } // namespace kvp

@@ -57,7 +57,7 @@ int kvp_cpu_page(void *, uint32_t, kvp_op * op, const kvp_io * io, uint32_t page
     const page_call call = {*op, *io, *batch, shape_of(*op), page - batch->cells->first_page, cells,
                             *data, kernels_in_use(), m, l, acc};
     static thread_local page_scratch scratch;
-    const bool done = few_rows_pay(call.shape) ? attend_page_few(call, scratch) : attend_page_many(call, scratch);
+    const bool done = decode_kernel_pays(call.shape) ? attend_page_decode(call, scratch) : attend_page_prefill(call, scratch);
     return done ? 0 : kvp_set_error(-ENOMEM, "There is no memory to attend page %u of layer %u on the CPU: a smaller batch needs less.",
                                     page, op->params.layer);
 }

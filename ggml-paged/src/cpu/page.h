@@ -37,9 +37,9 @@ private:
     size_t                   floats_ = 0;
 };
 
-// attend_page_few and attend_page_many fill m, l and acc, or are false where there is no
+// attend_page_decode and attend_page_prefill fill m, l and acc. False where there is no
 // memory.
-bool attend_page_few(const page_call & call, page_scratch & scratch);
-bool attend_page_many(const page_call & call, page_scratch & scratch);
+bool attend_page_decode(const page_call & call, page_scratch & scratch);
+bool attend_page_prefill(const page_call & call, page_scratch & scratch);
 
 } // namespace kvp

@@ -26,7 +26,7 @@ tile_floats convert_tile(const cpu_kernels & kernels, const tile_source & s, con
 void attend_panel(const cpu_kernels & kernels, const kvp_params & params, const tile_floats & tile, const tile_cells & cells,
                   const panel_rows & rows, const panel_state & state) {
     const panel_view & view = rows.view;
-    many_rows a;
+    prefill_rows a;
     a.view    = &view;
     a.q       = rows.q;
     a.slopes  = params.max_bias > 0 ? rows.slopes : nullptr;
@@ -36,7 +36,7 @@ void attend_panel(const cpu_kernels & kernels, const kvp_params & params, const 
     a.l       = state.l;
     a.acc     = state.acc;
     a.scores  = rows.scores;
-    kernels.attend_many(tile, a);
+    kernels.attend_prefill(tile, a);
 }
 
 void clear_panel(const panel_state & state, uint32_t dv) {

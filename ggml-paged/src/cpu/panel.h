@@ -1,4 +1,4 @@
-// Many rows: a panel of them attended to a tile whose cells were converted.
+// The prefill kernel on a panel of rows and a tile whose cells were converted.
 #pragma once
 
 #include "cpu/tile.h"

@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t PANELS_FROM_QUERIES = 16;
 
 // From this number of rows of a K/V head on, converting a tile once for all pays.
-constexpr uint32_t FEW_ROWS_END = 33;
+constexpr uint32_t DECODE_ROWS_END = 33;
 
 constexpr uint32_t SPAN_CELLS_MIN = TILE_CELLS;
 constexpr uint32_t SPAN_CELLS_MAX = 512;
@@ -42,9 +42,9 @@ void choose_spans(attention_plan & p, const kvp_op & op, uint32_t n_list, uint32
 
 void lay_out_thread(attention_plan & p) {
     size_t end = 0;
-    if (p.few) {
+    if (p.decode) {
         p.t_v        = room(end, (size_t) V_CHUNK_CELLS * p.dv);
-        p.t_scores   = room(end, (size_t) FEW_SCORE_ROWS * TILE_CELLS);
+        p.t_scores   = room(end, (size_t) DECODE_SCORE_ROWS * TILE_CELLS);
         p.t_hide     = room(end, (size_t) p.n_q * TILE_CELLS);
         p.t_distance = room(end, (size_t) p.n_q * TILE_CELLS);
     } else {
@@ -78,8 +78,8 @@ attention_shape shape_of(const kvp_op & op) {
     return s;
 }
 
-bool few_rows_pay(const attention_shape & shape) {
-    return shape.rows < FEW_ROWS_END;
+bool decode_kernel_pays(const attention_shape & shape) {
+    return shape.rows < DECODE_ROWS_END;
 }
 
 attention_plan plan_of(const kvp_op & op, const batch_data & data, uint32_t n_threads) {
@@ -87,7 +87,7 @@ attention_plan plan_of(const kvp_op & op, const batch_data & data, uint32_t n_th
     static_cast<attention_shape &>(p) = shape_of(op);
     p.n_threads    = n_threads;
     p.spans_in_use = p.n_q < PANELS_FROM_QUERIES;
-    p.few          = p.spans_in_use && few_rows_pay(p);
+    p.decode       = p.spans_in_use && decode_kernel_pays(p);
     p.state_floats = panel_state::floats(p.dv);
     if (p.spans_in_use) {
         choose_spans(p, op, (uint32_t) data.list.size(), data.cells->page_cells);
@@ -96,9 +96,9 @@ attention_plan plan_of(const kvp_op & op, const batch_data & data, uint32_t n_th
     size_t end = 0;
     const size_t rows = (size_t) p.kv_heads * p.rows;
     const size_t lanes = (size_t) p.kv_heads * p.panels * PANEL_ROWS;
-    p.q      = room(end, (p.few ? rows : lanes) * p.dk);
-    p.slopes = room(end, p.few ? p.heads : lanes);
-    p.views  = room(end, p.few ? 0 : p.panels * VIEW_FLOATS);
+    p.q      = room(end, (p.decode ? rows : lanes) * p.dk);
+    p.slopes = room(end, p.decode ? p.heads : lanes);
+    p.views  = room(end, p.decode ? 0 : p.panels * VIEW_FLOATS);
     p.m      = room(end, p.spans * rows);
     p.l      = room(end, p.spans * rows);
     p.acc    = room(end, p.spans * rows * p.dv);

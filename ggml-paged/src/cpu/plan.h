@@ -21,8 +21,8 @@ struct attention_shape {
 
 attention_shape shape_of(const kvp_op & op);
 
-// few_rows_pay says whether the rows are too few to convert a tile once for all of them.
-bool few_rows_pay(const attention_shape & shape);
+// decode_kernel_pays says whether converting a tile once for all rows costs more than it saves.
+bool decode_kernel_pays(const attention_shape & shape);
 
 // room lays n floats behind the end, aligned for any kernel, and returns where they are.
 size_t room(size_t & end, size_t n);
@@ -37,7 +37,7 @@ inline float * align(void * memory) {
 struct attention_plan : attention_shape {
     uint32_t n_threads;
     bool     spans_in_use;
-    bool     few;     // spans with the few-rows kernel
+    bool     decode;  // spans, with the decode kernel
 
     uint32_t parts;      // spans of a page, or
     uint32_t span_pages; // pages of a span; one of both is 1
@@ -45,8 +45,8 @@ struct attention_plan : attention_shape {
     uint32_t spans;
 
     // Offsets of floats in the scratch memory, from its first aligned address on.
-    size_t q;        // few: [kv_heads][rows][dk]; else [kv_heads][panels][dk][PANEL_ROWS]
-    size_t slopes;   // few: [heads]; else [kv_heads][panels][PANEL_ROWS]
+    size_t q;        // decode: [kv_heads][rows][dk]; else [kv_heads][panels][dk][PANEL_ROWS]
+    size_t slopes;   // decode: [heads]; else [kv_heads][panels][PANEL_ROWS]
     size_t views;    // panel_view [panels]
     size_t m, l;     // spans: [spans][kv_heads * rows]
     size_t acc;      // spans: [spans][kv_heads * rows][dv]

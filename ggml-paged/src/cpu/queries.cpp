@@ -92,7 +92,7 @@ panel_view view_of(const batch_data & data, const attention_shape & shape, uint3
 
 void prepare_queries(const pass & p) {
     const attention_plan & plan = p.plan;
-    if (plan.few) {
+    if (plan.decode) {
         prepare_rows(p);
         return;
     }

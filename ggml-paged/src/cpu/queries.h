@@ -12,13 +12,13 @@ struct op_queries {
     const attention_shape & shape;
 };
 
-// scale_row writes one row for the few-rows kernel, [dk].
+// scale_row writes one row for the decode kernel, [dk].
 void scale_row(const op_queries & o, uint32_t kv_head, uint32_t row, float * out);
 
 // head_slopes writes ALiBi's slope of each head.
 void head_slopes(const kvp_params & params, float * slopes);
 
-// fill_panel writes the rows of a panel for the many-rows kernel, [dk][PANEL_ROWS], and
+// fill_panel writes the rows of a panel for the prefill kernel, [dk][PANEL_ROWS], and
 // their slopes, [PANEL_ROWS], which are zeros without ALiBi.
 void fill_panel(const op_queries & o, uint32_t kv_head, uint32_t panel, float * q, float * slopes);
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cpu/few.h"
+#include "cpu/decode.h"
 #include "cpu/forward.h"
 
 namespace kvp {
@@ -15,7 +15,7 @@ panel_state own_state(const pass & p, uint32_t i) {
 
 void begin_span(const pass & p, uint32_t span) {
     const size_t rows = (size_t) p.plan.kv_heads * p.plan.rows;
-    if (p.plan.few) {
+    if (p.plan.decode) {
         std::fill_n(p.work + p.plan.m + span * rows, rows, -INFINITY);
         std::fill_n(p.work + p.plan.l + span * rows, rows, 0.0f);
         std::fill_n(p.work + p.plan.acc + span * rows * p.plan.dv, rows * p.plan.dv, 0.0f);
@@ -30,7 +30,7 @@ void begin_span(const pass & p, uint32_t span) {
 void end_span(const pass & p, uint32_t span) {
     const attention_plan & plan = p.plan;
     const size_t rows = (size_t) plan.kv_heads * plan.rows;
-    for (uint32_t i = 0; i < plan.kv_heads * plan.panels && !plan.few; i++) {
+    for (uint32_t i = 0; i < plan.kv_heads * plan.panels && !plan.decode; i++) {
         const panel_state state = own_state(p, i);
         const uint32_t    panel = i % plan.panels;
         const size_t      row   = span * rows + i / plan.panels * (size_t) plan.rows + panel * PANEL_ROWS;
@@ -46,11 +46,11 @@ void end_span(const pass & p, uint32_t span) {
     }
 }
 
-few_state few_state_of(const pass & p, uint32_t span) {
+decode_state decode_state_of(const pass & p, uint32_t span) {
     const attention_plan & plan = p.plan;
     const size_t row = (size_t) span * plan.kv_heads * plan.rows;
     float * mine = p.mine();
-    few_state s;
+    decode_state s;
     s.q        = p.work + plan.q;
     s.slopes   = p.work + plan.slopes;
     s.m        = p.work + plan.m + row;
@@ -63,7 +63,7 @@ few_state few_state_of(const pass & p, uint32_t span) {
     return s;
 }
 
-void attend_tile_many(const pass & p, const kvp_page & page, uint32_t first, const tile_cells & cells) {
+void attend_tile_prefill(const pass & p, const kvp_page & page, uint32_t first, const tile_cells & cells) {
     for (uint32_t h = 0; h < p.plan.kv_heads; h++) {
         const tile_floats tile = convert_page_tile(p, page, first, cells, h);
         for (uint32_t panel = 0; panel < p.plan.panels; panel++) {
@@ -82,10 +82,10 @@ void add_cells(const pass & p, uint32_t span, uint32_t page_number, const kvp_pa
         if (!collect_tile(p.data, relative, first, end, cells)) {
             continue;
         }
-        if (p.plan.few) {
-            attend_tile_few(p.kernels, p.op, p.data, page, first, cells, few_state_of(p, span));
+        if (p.plan.decode) {
+            attend_tile_decode(p.kernels, p.op, p.data, page, first, cells, decode_state_of(p, span));
         } else {
-            attend_tile_many(p, page, first, cells);
+            attend_tile_prefill(p, page, first, cells);
         }
     }
 }

@@ -1,4 +1,4 @@
-#include "cpu/few.h"
+#include "cpu/decode.h"
 
 #include <algorithm>
 #include <cmath>
@@ -37,8 +37,8 @@ void measure_distances(const std::vector<int32_t> & q_pos, const tile_cells & ce
 
 } // namespace
 
-void attend_tile_few(const cpu_kernels & kernels, const kvp_op & op, const batch_data & data, const kvp_page & page,
-                     uint32_t first, const tile_cells & cells, const few_state & s) {
+void attend_tile_decode(const cpu_kernels & kernels, const kvp_op & op, const batch_data & data, const kvp_page & page,
+                        uint32_t first, const tile_cells & cells, const decode_state & s) {
     const kvp_layer_desc & layer = op.layer;
     const uint32_t gqa  = op.params.heads / layer.kv_heads;
     const uint32_t rows = op.n_q * gqa;
@@ -50,7 +50,7 @@ void attend_tile_few(const cpu_kernels & kernels, const kvp_op & op, const batch
     }
     for (uint32_t h = 0; h < layer.kv_heads; h++) {
         const size_t row = (size_t) h * rows;
-        few_rows a;
+        decode_rows a;
         a.rows     = rows;
         a.gqa      = gqa;
         a.q        = s.q + row * layer.dk;
@@ -63,7 +63,7 @@ void attend_tile_few(const cpu_kernels & kernels, const kvp_op & op, const batch
         a.acc      = s.acc + row * layer.dv;
         a.scores   = s.scores;
         a.v_floats = s.v_floats;
-        kernels.attend_few(source_of(layer, data.cells->page_cells, page, first, cells, h), a);
+        kernels.attend_decode(source_of(layer, data.cells->page_cells, page, first, cells, h), a);
     }
 }
 

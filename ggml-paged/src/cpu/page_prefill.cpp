@@ -1,6 +1,6 @@
-// Many rows and one page. A block of tiles is converted once per K/V head, and each panel is
-// laid out, brought up to date and put back once per block: the memory that this takes does
-// not grow with the number of queries, but for what they see.
+// The prefill kernel on one page. A block of tiles is converted once per K/V head, and each
+// panel is laid out, brought up to date and put back once per block. The memory that this
+// takes does not grow with the number of queries, except for the views of panels.
 #include <algorithm>
 #include <cmath>
 #include <new>
@@ -116,7 +116,7 @@ void attend_block(const page_call & c, uint32_t kv_head, uint32_t panel, bool be
 
 } // namespace
 
-bool attend_page_many(const page_call & c, page_scratch & scratch) {
+bool attend_page_prefill(const page_call & c, page_scratch & scratch) {
     page_memory memory;
     if (!carve(c.shape, scratch, memory)) {
         return false;

@@ -1,8 +1,8 @@
-// Few rows and one page: the running softmax of all K/V heads goes from tile to tile.
+// The decode kernel on one page: the running softmax of all K/V heads goes from tile to tile.
 #include <algorithm>
 #include <cmath>
 
-#include "cpu/few.h"
+#include "cpu/decode.h"
 #include "cpu/page.h"
 #include "cpu/queries.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 // carve lays the state out in scratch memory. Rows of a single query are in the result's
 // order already, and are summed there.
-bool carve(const page_call & c, page_scratch & scratch, float ** q, few_state & s) {
+bool carve(const page_call & c, page_scratch & scratch, float ** q, decode_state & s) {
     const attention_shape & shape = c.shape;
     const size_t rows   = (size_t) shape.kv_heads * shape.rows;
     const size_t copied = shape.n_q == 1 ? 0 : rows;
@@ -22,7 +22,7 @@ bool carve(const page_call & c, page_scratch & scratch, float ** q, few_state & 
     const size_t at_m        = room(end, copied);
     const size_t at_l        = room(end, copied);
     const size_t at_acc      = room(end, copied * shape.dv);
-    const size_t at_scores   = room(end, (size_t) FEW_SCORE_ROWS * TILE_CELLS);
+    const size_t at_scores   = room(end, (size_t) DECODE_SCORE_ROWS * TILE_CELLS);
     const size_t at_v        = room(end, (size_t) V_CHUNK_CELLS * shape.dv);
     const size_t at_hide     = room(end, (size_t) shape.n_q * TILE_CELLS);
     const size_t at_distance = room(end, (size_t) shape.n_q * TILE_CELLS);
@@ -46,7 +46,7 @@ bool carve(const page_call & c, page_scratch & scratch, float ** q, few_state & 
     return true;
 }
 
-void begin(const page_call & c, float * q, const few_state & s) {
+void begin(const page_call & c, float * q, const decode_state & s) {
     const attention_shape & shape = c.shape;
     const op_queries from = {c.op.params, c.io.q, shape};
     const uint32_t rows = shape.kv_heads * shape.rows;
@@ -59,7 +59,7 @@ void begin(const page_call & c, float * q, const few_state & s) {
 }
 
 // put_in_order copies rows, the heads of a group at a time, to where the result has them.
-void put_in_order(const page_call & c, const few_state & s) {
+void put_in_order(const page_call & c, const decode_state & s) {
     const attention_shape & shape = c.shape;
     for (uint32_t h = 0; h < shape.kv_heads; h++) {
         for (uint32_t row = 0; row < shape.rows; row += shape.gqa) {
@@ -74,9 +74,9 @@ void put_in_order(const page_call & c, const few_state & s) {
 
 } // namespace
 
-bool attend_page_few(const page_call & c, page_scratch & scratch) {
+bool attend_page_decode(const page_call & c, page_scratch & scratch) {
     float *   q;
-    few_state state;
+    decode_state state;
     if (!carve(c, scratch, &q, state)) {
         return false;
     }
@@ -84,7 +84,7 @@ bool attend_page_few(const page_call & c, page_scratch & scratch) {
     tile_cells tile;
     for (uint32_t first = 0; first < c.cells; first += TILE_CELLS) {
         if (collect_tile(c.data, c.relative, first, c.cells, tile)) {
-            attend_tile_few(c.kernels, c.op, c.data, c.page, first, tile, state);
+            attend_tile_decode(c.kernels, c.op, c.data, c.page, first, tile, state);
         }
     }
     if (c.shape.n_q > 1) {
