@@ -44,7 +44,7 @@ struct resident_case {
     }
 };
 
-resident_case sized(uint32_t tokens, uint32_t n_q, uint32_t gqa, int type) {
+resident_case case_for(uint32_t tokens, uint32_t n_q, uint32_t gqa, int type) {
     resident_case c = {tokens, n_q, gqa, KV_HEADS, 1, type};
     while (n_q > 1 && c.kv_heads > PREFILL_KV_HEADS_MIN && c.layer_flop() > WORK_MAX_FLOP) {
         c.kv_heads /= 2;
@@ -203,7 +203,7 @@ figures bench_resident(const options & o, team & threads) {
             for (uint32_t tokens : o.tokens) {
                 for (uint32_t gqa : o.gqa) {
                     if (tokens >= n_q) {
-                        all.push_back(run_case(o, sized(tokens, n_q, gqa, type), k, v, threads));
+                        all.push_back(run_case(o, case_for(tokens, n_q, gqa, type), k, v, threads));
                         print(all.back());
                     }
                 }

@@ -223,10 +223,10 @@ void measure(const options & o) {
     }
     if (wanted("prefill")) {
         for (const uint32_t n_q : {64u, 512u}) {
-            layer_shape many = s;
-            many.tokens = 32768;
-            many.n_q = n_q;
-            measure_prefill(o, many);
+            layer_shape long_prompt = s;
+            long_prompt.tokens = 32768;
+            long_prompt.n_q = n_q;
+            measure_prefill(o, long_prompt);
         }
     }
     if (wanted("hybrid")) {

@@ -7,15 +7,15 @@ namespace kvp {
 
 namespace {
 
-// hide_cells writes -inf for each query and live cell that it does not see, 0 for the
+// mask_cells writes -inf for each query and live cell that it does not see, 0 for the
 // rest. False where every query sees all.
-bool hide_cells(const std::vector<query_view> & views, const tile_cells & cells, float * hide) {
+bool mask_cells(const std::vector<query_view> & views, const tile_cells & cells, float * mask) {
     if (std::all_of(views.begin(), views.end(), [&](const query_view & v) { return sees_all(cells, v); })) {
         return false;
     }
     for (size_t i = 0; i < views.size(); i++) {
         const query_view & v = views[i];
-        float * out = hide + i * TILE_CELLS;
+        float * out = mask + i * TILE_CELLS;
         for (uint32_t c = 0; c < cells.n; c++) {
             const bool sees = (cells.seqs[c] & v.seq_bit) != 0 && cells.pos[c] >= v.lo && cells.pos[c] <= v.hi;
             out[c] = sees ? 0.0f : -INFINITY;
@@ -43,7 +43,7 @@ void attend_tile_decode(const cpu_kernels & kernels, const kvp_op & op, const ba
     const uint32_t gqa  = op.params.heads / layer.kv_heads;
     const uint32_t rows = op.n_q * gqa;
     // Live cells are those that any query sees: a single one sees them all.
-    const bool hidden = op.n_q > 1 && hide_cells(data.views, cells, s.hide);
+    const bool masked = op.n_q > 1 && mask_cells(data.views, cells, s.mask);
     const bool alibi  = op.params.max_bias > 0;
     if (alibi) {
         measure_distances(data.q_pos, cells, s.distance);
@@ -55,7 +55,7 @@ void attend_tile_decode(const cpu_kernels & kernels, const kvp_op & op, const ba
         a.gqa      = gqa;
         a.q        = s.q + row * layer.dk;
         a.softcap  = op.params.softcap;
-        a.hide     = hidden ? s.hide : nullptr;
+        a.mask     = masked ? s.mask : nullptr;
         a.distance = alibi ? s.distance : nullptr;
         a.slopes   = s.slopes + h * gqa;
         a.m        = s.m + row;

@@ -14,7 +14,7 @@ struct decode_state {
     float *       acc;     // [kv_heads][rows][dv]
     float *       scores;    // scratch [DECODE_SCORE_ROWS][TILE_CELLS]
     float *       v_floats;  // scratch [V_CHUNK_CELLS][dv]
-    float *       hide;      // scratch [n_q][TILE_CELLS]
+    float *       mask;      // scratch [n_q][TILE_CELLS]
     float *       distance;  // scratch [n_q][TILE_CELLS]
 };
 

@@ -65,7 +65,7 @@ size_t kvp_cpu_work_bytes(const kvp_op * op, uint32_t n_threads) {
 
 int kvp_cpu_forward(kvp_op * op, const kvp_io * io, uint32_t thread, uint32_t n_threads, void * work, size_t work_bytes) {
     const std::shared_ptr<run> r = enter_run(*op, n_threads);
-    r->meet([&] { check_io(*r, *io, work_bytes); });
+    r->arrive_and_wait([&] { check_io(*r, *io, work_bytes); });
     if (r->refused) {
         clear_out(*op, *io, thread);
         return r->say_error();
@@ -75,7 +75,7 @@ int kvp_cpu_forward(kvp_op * op, const kvp_io * io, uint32_t thread, uint32_t n_
         store_rows(p);
     }
     prepare_queries(p);
-    r->meet([&] { begin_scan(*r, *op); });
+    r->arrive_and_wait([&] { begin_scan(*r, *op); });
     if (r->error() == 0 && !r->data->list.empty()) {
         if (p.plan.spans_in_use) {
             attend_spans(p);
@@ -83,7 +83,7 @@ int kvp_cpu_forward(kvp_op * op, const kvp_io * io, uint32_t thread, uint32_t n_
             attend_panels(p);
         }
     }
-    r->meet([&] { end_scan(*r); });
+    r->arrive_and_wait([&] { end_scan(*r); });
     if (r->error() != 0) {
         clear_out(*op, *io, thread);
         return r->say_error();

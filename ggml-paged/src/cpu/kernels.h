@@ -48,7 +48,7 @@ struct decode_rows {
     uint32_t      gqa;
     const float * q;        // [rows][dk], scaled
     float         softcap;  // 0: none
-    const float * hide;     // [n_q][TILE_CELLS], -inf where a query does not see a cell; NULL: all see all
+    const float * mask;     // [n_q][TILE_CELLS], -inf where a query does not see a cell; NULL: all see all
     const float * distance; // [n_q][TILE_CELLS], position of the cell from the query; NULL: no ALiBi
     const float * slopes;   // [gqa] of ALiBi
     float *       m;        // [rows]
@@ -76,7 +76,7 @@ struct prefill_rows {
     const float *      q;       // [dk][PANEL_ROWS], scaled
     const float *      slopes;  // [PANEL_ROWS]; NULL: no ALiBi
     float              softcap; // 0: none
-    bool               mixed;   // a row does not see some cell
+    bool               masked;  // a row does not see some cell
     float *            m;       // [PANEL_ROWS]
     float *            l;       // [PANEL_ROWS]
     float *            acc;     // [dv][PANEL_ROWS]

@@ -10,22 +10,22 @@ namespace kvp {
 
 namespace {
 
-// carve lays the state out in scratch memory. Rows of a single query are in the result's
+// lay_out lays the state out in scratch memory. Rows of a single query are in the result's
 // order already, and are summed there.
-bool carve(const page_call & c, page_scratch & scratch, float ** q, decode_state & s) {
+bool lay_out(const page_call & c, page_scratch & scratch, float ** q, decode_state & s) {
     const attention_shape & shape = c.shape;
     const size_t rows   = (size_t) shape.kv_heads * shape.rows;
     const size_t copied = shape.n_q == 1 ? 0 : rows;
     size_t end = 0;
-    const size_t at_q        = room(end, rows * shape.dk);
-    const size_t at_slopes   = room(end, shape.heads);
-    const size_t at_m        = room(end, copied);
-    const size_t at_l        = room(end, copied);
-    const size_t at_acc      = room(end, copied * shape.dv);
-    const size_t at_scores   = room(end, (size_t) DECODE_SCORE_ROWS * TILE_CELLS);
-    const size_t at_v        = room(end, (size_t) V_CHUNK_CELLS * shape.dv);
-    const size_t at_hide     = room(end, (size_t) shape.n_q * TILE_CELLS);
-    const size_t at_distance = room(end, (size_t) shape.n_q * TILE_CELLS);
+    const size_t at_q        = reserve_floats(end, rows * shape.dk);
+    const size_t at_slopes   = reserve_floats(end, shape.heads);
+    const size_t at_m        = reserve_floats(end, copied);
+    const size_t at_l        = reserve_floats(end, copied);
+    const size_t at_acc      = reserve_floats(end, copied * shape.dv);
+    const size_t at_scores   = reserve_floats(end, (size_t) DECODE_SCORE_ROWS * TILE_CELLS);
+    const size_t at_v        = reserve_floats(end, (size_t) V_CHUNK_CELLS * shape.dv);
+    const size_t at_mask     = reserve_floats(end, (size_t) shape.n_q * TILE_CELLS);
+    const size_t at_distance = reserve_floats(end, (size_t) shape.n_q * TILE_CELLS);
     float * memory = scratch.at_least(end);
     if (!memory) {
         return false;
@@ -38,7 +38,7 @@ bool carve(const page_call & c, page_scratch & scratch, float ** q, decode_state
     s.acc      = copied ? memory + at_acc : c.acc;
     s.scores   = memory + at_scores;
     s.v_floats = memory + at_v;
-    s.hide     = memory + at_hide;
+    s.mask     = memory + at_mask;
     s.distance = memory + at_distance;
     if (c.op.params.max_bias > 0) {
         head_slopes(c.op.params, memory + at_slopes);
@@ -58,8 +58,9 @@ void begin(const page_call & c, float * q, const decode_state & s) {
     std::fill_n(s.acc, (size_t) rows * shape.dv, 0.0f);
 }
 
-// put_in_order copies rows, the heads of a group at a time, to where the result has them.
-void put_in_order(const page_call & c, const decode_state & s) {
+// store_rows_in_order copies rows to where the result has them, the heads of a group at a
+// time.
+void store_rows_in_order(const page_call & c, const decode_state & s) {
     const attention_shape & shape = c.shape;
     for (uint32_t h = 0; h < shape.kv_heads; h++) {
         for (uint32_t row = 0; row < shape.rows; row += shape.gqa) {
@@ -77,7 +78,7 @@ void put_in_order(const page_call & c, const decode_state & s) {
 bool attend_page_decode(const page_call & c, page_scratch & scratch) {
     float *   q;
     decode_state state;
-    if (!carve(c, scratch, &q, state)) {
+    if (!lay_out(c, scratch, &q, state)) {
         return false;
     }
     begin(c, q, state);
@@ -88,7 +89,7 @@ bool attend_page_decode(const page_call & c, page_scratch & scratch) {
         }
     }
     if (c.shape.n_q > 1) {
-        put_in_order(c, state);
+        store_rows_in_order(c, state);
     }
     return true;
 }

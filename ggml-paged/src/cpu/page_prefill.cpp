@@ -33,15 +33,15 @@ struct page_memory {
     panel_view * views;   // [panels]
 };
 
-bool carve(const attention_shape & shape, page_scratch & scratch, page_memory & memory) {
+bool lay_out(const attention_shape & shape, page_scratch & scratch, page_memory & memory) {
     size_t end = 0;
-    const size_t k      = room(end, (size_t) BLOCK_TILES * TILE_CELLS * shape.dk);
-    const size_t v      = room(end, (size_t) BLOCK_TILES * TILE_CELLS * shape.dv);
-    const size_t q      = room(end, (size_t) shape.dk * PANEL_ROWS);
-    const size_t slopes = room(end, PANEL_ROWS);
-    const size_t scores = room(end, (size_t) TILE_CELLS * PANEL_ROWS);
-    const size_t state  = room(end, panel_state::floats(shape.dv));
-    const size_t views  = room(end, shape.panels * VIEW_FLOATS);
+    const size_t k      = reserve_floats(end, (size_t) BLOCK_TILES * TILE_CELLS * shape.dk);
+    const size_t v      = reserve_floats(end, (size_t) BLOCK_TILES * TILE_CELLS * shape.dv);
+    const size_t q      = reserve_floats(end, (size_t) shape.dk * PANEL_ROWS);
+    const size_t slopes = reserve_floats(end, PANEL_ROWS);
+    const size_t scores = reserve_floats(end, (size_t) TILE_CELLS * PANEL_ROWS);
+    const size_t state  = reserve_floats(end, panel_state::floats(shape.dv));
+    const size_t views  = reserve_floats(end, shape.panels * VIEW_FLOATS);
     float * at = scratch.at_least(end);
     if (!at) {
         return false;
@@ -118,7 +118,7 @@ void attend_block(const page_call & c, uint32_t kv_head, uint32_t panel, bool be
 
 bool attend_page_prefill(const page_call & c, page_scratch & scratch) {
     page_memory memory;
-    if (!carve(c.shape, scratch, memory)) {
+    if (!lay_out(c.shape, scratch, memory)) {
         return false;
     }
     for (uint32_t panel = 0; panel < c.shape.panels; panel++) {

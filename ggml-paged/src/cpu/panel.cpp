@@ -31,7 +31,7 @@ void attend_panel(const cpu_kernels & kernels, const kvp_params & params, const 
     a.q       = rows.q;
     a.slopes  = params.max_bias > 0 ? rows.slopes : nullptr;
     a.softcap = params.softcap;
-    a.mixed   = (cells.seqs_and & view.seqs_or) != view.seqs_or || cells.pos_min < view.lo_max || cells.pos_max > view.hi_min;
+    a.masked  = (cells.seqs_and & view.seqs_or) != view.seqs_or || cells.pos_min < view.lo_max || cells.pos_max > view.hi_min;
     a.m       = state.m;
     a.l       = state.l;
     a.acc     = state.acc;

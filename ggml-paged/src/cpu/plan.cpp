@@ -43,23 +43,23 @@ void choose_spans(attention_plan & p, const kvp_op & op, uint32_t n_list, uint32
 void lay_out_thread(attention_plan & p) {
     size_t end = 0;
     if (p.decode) {
-        p.t_v        = room(end, (size_t) V_CHUNK_CELLS * p.dv);
-        p.t_scores   = room(end, (size_t) DECODE_SCORE_ROWS * TILE_CELLS);
-        p.t_hide     = room(end, (size_t) p.n_q * TILE_CELLS);
-        p.t_distance = room(end, (size_t) p.n_q * TILE_CELLS);
+        p.t_v        = reserve_floats(end, (size_t) V_CHUNK_CELLS * p.dv);
+        p.t_scores   = reserve_floats(end, (size_t) DECODE_SCORE_ROWS * TILE_CELLS);
+        p.t_mask     = reserve_floats(end, (size_t) p.n_q * TILE_CELLS);
+        p.t_distance = reserve_floats(end, (size_t) p.n_q * TILE_CELLS);
     } else {
-        p.t_k      = room(end, (size_t) TILE_CELLS * p.dk);
-        p.t_v      = room(end, (size_t) TILE_CELLS * p.dv);
-        p.t_scores = room(end, (size_t) TILE_CELLS * PANEL_ROWS);
-        p.t_states = room(end, p.spans_in_use ? p.kv_heads * p.panels * p.state_floats : 0);
+        p.t_k      = reserve_floats(end, (size_t) TILE_CELLS * p.dk);
+        p.t_v      = reserve_floats(end, (size_t) TILE_CELLS * p.dv);
+        p.t_scores = reserve_floats(end, (size_t) TILE_CELLS * PANEL_ROWS);
+        p.t_states = reserve_floats(end, p.spans_in_use ? p.kv_heads * p.panels * p.state_floats : 0);
     }
-    p.t_row = room(end, p.dv);
+    p.t_row = reserve_floats(end, p.dv);
     p.thread_floats = end;
 }
 
 } // namespace
 
-size_t room(size_t & end, size_t n) {
+size_t reserve_floats(size_t & end, size_t n) {
     const size_t at = end;
     end += (n + ALIGN_FLOATS - 1) / ALIGN_FLOATS * ALIGN_FLOATS;
     return at;
@@ -96,15 +96,15 @@ attention_plan plan_of(const kvp_op & op, const batch_data & data, uint32_t n_th
     size_t end = 0;
     const size_t rows = (size_t) p.kv_heads * p.rows;
     const size_t lanes = (size_t) p.kv_heads * p.panels * PANEL_ROWS;
-    p.q      = room(end, (p.decode ? rows : lanes) * p.dk);
-    p.slopes = room(end, p.decode ? p.heads : lanes);
-    p.views  = room(end, p.decode ? 0 : p.panels * VIEW_FLOATS);
-    p.m      = room(end, p.spans * rows);
-    p.l      = room(end, p.spans * rows);
-    p.acc    = room(end, p.spans * rows * p.dv);
-    p.states = room(end, p.spans_in_use ? 0 : p.kv_heads * p.panels * p.state_floats);
+    p.q      = reserve_floats(end, (p.decode ? rows : lanes) * p.dk);
+    p.slopes = reserve_floats(end, p.decode ? p.heads : lanes);
+    p.views  = reserve_floats(end, p.decode ? 0 : p.panels * VIEW_FLOATS);
+    p.m      = reserve_floats(end, p.spans * rows);
+    p.l      = reserve_floats(end, p.spans * rows);
+    p.acc    = reserve_floats(end, p.spans * rows * p.dv);
+    p.states = reserve_floats(end, p.spans_in_use ? 0 : p.kv_heads * p.panels * p.state_floats);
     lay_out_thread(p);
-    p.threads = room(end, p.thread_floats * n_threads);
+    p.threads = reserve_floats(end, p.thread_floats * n_threads);
     p.bytes   = (end + ALIGN_FLOATS) * sizeof(float);
     return p;
 }

@@ -24,10 +24,11 @@ attention_shape shape_of(const kvp_op & op);
 // decode_kernel_pays says whether converting a tile once for all rows costs more than it saves.
 bool decode_kernel_pays(const attention_shape & shape);
 
-// room lays n floats behind the end, aligned for any kernel, and returns where they are.
-size_t room(size_t & end, size_t n);
+// reserve_floats reserves n floats behind the end, aligned for any kernel, and returns their
+// offset.
+size_t reserve_floats(size_t & end, size_t n);
 
-// align is the first address from memory on that suits what room has laid out.
+// align is the first address from memory on that suits what reserve_floats has laid out.
 constexpr size_t ALIGN_FLOATS = 16;
 inline float * align(void * memory) {
     constexpr uintptr_t bytes = ALIGN_FLOATS * sizeof(float);
@@ -56,7 +57,7 @@ struct attention_plan : attention_shape {
     size_t bytes;
 
     // Offsets in a thread's part.
-    size_t t_k, t_v, t_scores, t_hide, t_distance, t_states, t_row;
+    size_t t_k, t_v, t_scores, t_mask, t_distance, t_states, t_row;
 };
 
 attention_plan plan_of(const kvp_op & op, const batch_data & data, uint32_t n_threads);

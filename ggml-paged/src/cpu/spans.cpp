@@ -58,7 +58,7 @@ decode_state decode_state_of(const pass & p, uint32_t span) {
     s.acc      = p.work + plan.acc + row * plan.dv;
     s.scores   = mine + plan.t_scores;
     s.v_floats = mine + plan.t_v;
-    s.hide     = mine + plan.t_hide;
+    s.mask     = mine + plan.t_mask;
     s.distance = mine + plan.t_distance;
     return s;
 }

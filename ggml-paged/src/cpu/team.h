@@ -31,9 +31,9 @@ struct run {
     int error() const { return first_error.load(std::memory_order_acquire); }
     int say_error();
 
-    // meet waits until all threads are here. The last one to come does `then` before the
-    // others go on. Waiting threads spin for a moment and then sleep.
-    template <typename F> void meet(F then) {
+    // arrive_and_wait waits until all threads are here. The last one to come does `then`
+    // before the others go on. Waiting threads spin for a moment and then sleep.
+    template <typename F> void arrive_and_wait(F then) {
         const uint32_t turn = turns.load(std::memory_order_acquire);
         if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == plan.n_threads) {
             then();

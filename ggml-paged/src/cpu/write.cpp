@@ -19,8 +19,8 @@ float share_of_sum(const pass & p, uint32_t head, float m, float l) {
         return 1.0f / l;
     }
     const float sink = p.io.sinks[head];
-    const float top  = std::max(m, sink);
-    return std::exp(m - top) / (l * std::exp(m - top) + std::exp(sink - top));
+    const float m_max = std::max(m, sink);
+    return std::exp(m - m_max) / (l * std::exp(m - m_max) + std::exp(sink - m_max));
 }
 
 float * out_row(const pass & p, uint32_t kv_head, uint32_t row, uint32_t * head) {
@@ -35,9 +35,9 @@ void merge_row(const pass & p, size_t row, float * sum, float * m_out, float * l
     const float * m    = p.work + plan.m + row;
     const float * l    = p.work + plan.l + row;
     const float * acc  = p.work + plan.acc + row * plan.dv;
-    float top = -INFINITY;
+    float m_max = -INFINITY;
     for (uint32_t s = 0; s < plan.spans; s++) {
-        top = std::max(top, m[s * rows]);
+        m_max = std::max(m_max, m[s * rows]);
     }
     float total = 0;
     std::fill_n(sum, plan.dv, 0.0f);
@@ -45,11 +45,11 @@ void merge_row(const pass & p, size_t row, float * sum, float * m_out, float * l
         if (l[s * rows] == 0) {
             continue;
         }
-        const float weight = std::exp(m[s * rows] - top);
+        const float weight = std::exp(m[s * rows] - m_max);
         total += l[s * rows] * weight;
         p.kernels.merge(sum, 1.0f, acc + s * rows * plan.dv, weight, plan.dv);
     }
-    *m_out = top;
+    *m_out = m_max;
     *l_out = total;
 }
 

@@ -16,7 +16,7 @@
 namespace KVP_KERNELS {
 
 // Largest power of two of cells whose V fits the staging area.
-constexpr uint32_t v_cells(uint32_t dv, uint32_t floats) {
+constexpr uint32_t largest_v_chunk(uint32_t dv, uint32_t floats) {
     uint32_t n = 1;
     while (2 * n * dv <= floats && 2 * n <= 64) {
         n *= 2;
@@ -26,21 +26,21 @@ constexpr uint32_t v_cells(uint32_t dv, uint32_t floats) {
 
 template <uint32_t DK, uint32_t DV, uint32_t R>
 struct decode_shape {
-    static constexpr uint32_t chunk  = 32;
-    static constexpr uint32_t stride = chunk + 4;
-    static constexpr uint32_t staging = decode_block * stride;
-    static constexpr uint32_t vc     = v_cells(DV, staging);
-    static constexpr uint32_t quads  = DV / 4;
-    static constexpr uint32_t groups = decode_block / quads;            // of threads that own all of dv
-    static constexpr uint32_t rows_per_thread = (R + groups - 1) / groups;
-    static constexpr uint32_t cell_ways = groups / R ? groups / R : 1;  // groups that share a row
+    static constexpr uint32_t qk_chunk  = 32;                             // elements of Q and K at a time
+    static constexpr uint32_t stride    = qk_chunk + 4;
+    static constexpr uint32_t staging   = decode_block * stride;
+    static constexpr uint32_t v_chunk   = largest_v_chunk(DV, staging);   // cells of V at a time
+    static constexpr uint32_t v_vectors = DV / 4;                         // float4 of a row of V
+    static constexpr uint32_t thread_groups   = decode_block / v_vectors; // each has a thread per vector
+    static constexpr uint32_t rows_per_thread = (R + thread_groups - 1) / thread_groups;
+    static constexpr uint32_t groups_per_row  = thread_groups / R ? thread_groups / R : 1;
 };
 
 template <uint32_t DK, uint32_t DV, uint32_t R>
 struct decode_shared {
     using shape = decode_shape<DK, DV, R>;
     alignas(16) float staging[shape::staging];
-    alignas(16) float q[R * shape::chunk];
+    alignas(16) float q[R * shape::qk_chunk];
     float    p[R * decode_block];
     float    m[R], l[R], correction[R];
     row_desc rows[R];
@@ -52,21 +52,21 @@ struct decode {
     using shape  = decode_shape<DK, DV, R>;
     using memory = decode_shared<DK, DV, R>;
 
-    // Where a thread works in the sums over V: elements 4*quad.., rows row, row + groups..,
-    // every cell_ways-th cell.
+    // Where a thread works in the sums over V: elements 4*vector.., rows row, row +
+    // thread_groups.., every groups_per_row-th cell from cell on.
     struct place {
-        uint32_t quad, row, cell;
-        bool     on;
+        uint32_t vector, row, cell;
+        bool     active;
     };
 
     KVP_DEVICE place find_place() {
-        const uint32_t group = thread_index() / shape::quads;
-        place w;
-        w.quad = thread_index() % shape::quads;
-        w.on = group < shape::groups && group < R * shape::cell_ways;
-        w.row = shape::cell_ways > 1 ? group % R : group;
-        w.cell = shape::cell_ways > 1 ? group / R : 0;
-        return w;
+        const uint32_t group = thread_index() / shape::v_vectors;
+        place at;
+        at.vector = thread_index() % shape::v_vectors;
+        at.active = group < shape::thread_groups && group < R * shape::groups_per_row;
+        at.row = shape::groups_per_row > 1 ? group % R : group;
+        at.cell = shape::groups_per_row > 1 ? group / R : 0;
+        return at;
     }
 
     // Which rows see this thread's cell, as bits; false where no row sees any cell.
@@ -86,15 +86,15 @@ struct decode {
     }
 
     // The products of this thread's cell with all rows.
-    KVP_DEVICE void products(const attend_args & a, memory & s, const uint8_t * k, uint32_t kv_head,
-                             uint32_t first_row, uint32_t cells, float * out) {
+    KVP_DEVICE void dot_qk(const attend_args & a, memory & s, const uint8_t * k, uint32_t kv_head,
+                           uint32_t first_row, uint32_t cells, float * out) {
         const uint64_t cell_bytes = (uint64_t) a.kv_heads * a.row_k;
         KVP_UNROLL
         for (uint32_t r = 0; r < R; ++r) {
             out[r] = 0.0f;
         }
-        for (uint32_t d0 = 0; d0 < DK; d0 += shape::chunk) {
-            const uint32_t n = DK - d0 < shape::chunk ? DK - d0 : shape::chunk;
+        for (uint32_t d0 = 0; d0 < DK; d0 += shape::qk_chunk) {
+            const uint32_t n = DK - d0 < shape::qk_chunk ? DK - d0 : shape::qk_chunk;
             KVP_UNROLL
             for (uint32_t i = 0; i < 4; ++i) {
                 const uint32_t job = i * decode_block + thread_index();
@@ -107,8 +107,8 @@ struct decode {
                     to[1] = {x[4], x[5], x[6], x[7]};
                 }
             }
-            for (uint32_t job = thread_index(); job < R * shape::chunk; job += decode_block) {
-                const uint32_t r = job / shape::chunk, e = job % shape::chunk;
+            for (uint32_t job = thread_index(); job < R * shape::qk_chunk; job += decode_block) {
+                const uint32_t r = job / shape::qk_chunk, e = job % shape::qk_chunk;
                 if (e < n) {
                     s.q[job] = s.rows[r].active ? row_q(a, kv_head, first_row + r)[d0 + e] : 0.0f;
                 }
@@ -120,7 +120,7 @@ struct decode {
                     const float4_t x = row[e];
                     KVP_UNROLL
                     for (uint32_t r = 0; r < R; ++r) {
-                        const float4_t y = ((const float4_t *) (s.q + r * shape::chunk))[e];
+                        const float4_t y = ((const float4_t *) (s.q + r * shape::qk_chunk))[e];
                         out[r] += x.x * y.x;
                         out[r] += x.y * y.y;
                         out[r] += x.z * y.z;
@@ -132,8 +132,8 @@ struct decode {
         }
     }
 
-    // A warp takes every fourth row: new maximum, weights, how much older sums shrink.
-    KVP_DEVICE void soften(memory & s) {
+    // A warp takes every fourth row: new maximum, weights, correction of older sums.
+    KVP_DEVICE void online_softmax(memory & s) {
         const uint32_t warp = thread_index() / 32, lane = thread_index() % 32;
         for (uint32_t r = warp; r < R; r += decode_block / 32) {
             float x[decode_block / 32];
@@ -160,9 +160,9 @@ struct decode {
             }
             warp_barrier();  // every lane has read the maximum that lane 0 replaces
             if (lane == 0) {
-                const float shrink = weight(s.m[r], m);
-                s.correction[r] = shrink;
-                s.l[r] = s.l[r] * shrink + l;
+                const float correction = weight(s.m[r], m);
+                s.correction[r] = correction;
+                s.l[r] = s.l[r] * correction + l;
                 s.m[r] = m;
             }
         }
@@ -170,14 +170,14 @@ struct decode {
 
     // GUARD leaves out products with weight 0, which an infinity in V would turn into NaN.
     template <bool GUARD>
-    KVP_DEVICE void add_cells(const memory & s, const place & w, uint32_t c0, uint32_t n, float4_t * acc) {
-        const float4_t * v = (const float4_t *) s.staging + w.quad;
-        for (uint32_t c = w.cell; c < n; c += shape::cell_ways) {
-            const float4_t x = v[c * shape::quads];
+    KVP_DEVICE void add_cells(const memory & s, const place & at, uint32_t c0, uint32_t n, float4_t * acc) {
+        const float4_t * v = (const float4_t *) s.staging + at.vector;
+        for (uint32_t c = at.cell; c < n; c += shape::groups_per_row) {
+            const float4_t x = v[c * shape::v_vectors];
             KVP_UNROLL
             for (uint32_t i = 0; i < shape::rows_per_thread; ++i) {
-                const uint32_t r = w.row + i * shape::groups;
-                if (R % shape::groups && r >= R) {
+                const uint32_t r = at.row + i * shape::thread_groups;
+                if (R % shape::thread_groups && r >= R) {
                     break;
                 }
                 const float p = s.p[r * decode_block + c0 + c];
@@ -192,20 +192,20 @@ struct decode {
         }
     }
 
-    // odd: V has had an infinity or NaN in a cell that some rows see and others do not.
-    KVP_DEVICE void sums(const attend_args & a, memory & s, const place & w, const uint8_t * v, uint32_t cells,
-                         bool full, bool & odd, float4_t * acc) {
+    // v_nonfinite: V has had an infinity or NaN in a cell that some rows see and others do not.
+    KVP_DEVICE void accumulate_pv(const attend_args & a, memory & s, const place & at, const uint8_t * v, uint32_t cells,
+                                  bool full, bool & v_nonfinite, float4_t * acc) {
         const uint64_t cell_bytes = (uint64_t) a.kv_heads * a.row_v;
-        if (w.on) {
+        if (at.active) {
             KVP_UNROLL
             for (uint32_t i = 0; i < shape::rows_per_thread; ++i) {
-                const uint32_t r = w.row + i * shape::groups;
+                const uint32_t r = at.row + i * shape::thread_groups;
                 const float f = r < R ? s.correction[r] : 0.0f;
                 acc[i] = {acc[i].x * f, acc[i].y * f, acc[i].z * f, acc[i].w * f};
             }
         }
-        for (uint32_t c0 = 0; c0 < cells; c0 += shape::vc) {
-            const uint32_t n = cells - c0 < shape::vc ? cells - c0 : shape::vc;
+        for (uint32_t c0 = 0; c0 < cells; c0 += shape::v_chunk) {
+            const uint32_t n = cells - c0 < shape::v_chunk ? cells - c0 : shape::v_chunk;
             bool found = false;
             for (uint32_t job = thread_index(); job < n * (DV / 8); job += decode_block) {
                 const uint32_t cell = job / (DV / 8), e = job % (DV / 8) * 8;
@@ -223,12 +223,12 @@ struct decode {
                 to[0] = {x[0], x[1], x[2], x[3]};
                 to[1] = {x[4], x[5], x[6], x[7]};
             }
-            odd |= KVP_BARRIER_OR(found);
-            if (w.on) {
-                if (odd) {
-                    add_cells<true>(s, w, c0, n, acc);
+            v_nonfinite |= KVP_BARRIER_OR(found);
+            if (at.active) {
+                if (v_nonfinite) {
+                    add_cells<true>(s, at, c0, n, acc);
                 } else {
-                    add_cells<false>(s, w, c0, n, acc);
+                    add_cells<false>(s, at, c0, n, acc);
                 }
             }
             KVP_BARRIER();
@@ -236,27 +236,27 @@ struct decode {
     }
 
     // Threads that share a row add up through the staging area; the first of them writes.
-    KVP_DEVICE void write(const attend_args & a, memory & s, const place & w, uint64_t block, float4_t * acc) {
-        if (shape::cell_ways > 1) {
+    KVP_DEVICE void write(const attend_args & a, memory & s, const place & at, uint64_t block, float4_t * acc) {
+        if (shape::groups_per_row > 1) {
             float4_t * all = (float4_t *) s.staging;
-            if (w.on) {
-                all[(w.cell * R + w.row) * shape::quads + w.quad] = acc[0];
+            if (at.active) {
+                all[(at.cell * R + at.row) * shape::v_vectors + at.vector] = acc[0];
             }
             KVP_BARRIER();
-            if (w.on && w.cell == 0) {
-                for (uint32_t i = 1; i < shape::cell_ways; ++i) {
-                    const float4_t x = all[(i * R + w.row) * shape::quads + w.quad];
+            if (at.active && at.cell == 0) {
+                for (uint32_t i = 1; i < shape::groups_per_row; ++i) {
+                    const float4_t x = all[(i * R + at.row) * shape::v_vectors + at.vector];
                     acc[0] = {acc[0].x + x.x, acc[0].y + x.y, acc[0].z + x.z, acc[0].w + x.w};
                 }
             }
         }
-        if (w.on && w.cell == 0) {
+        if (at.active && at.cell == 0) {
             KVP_UNROLL
             for (uint32_t i = 0; i < shape::rows_per_thread; ++i) {
-                const uint32_t r = w.row + i * shape::groups;
+                const uint32_t r = at.row + i * shape::thread_groups;
                 if (r < R && s.rows[r].active) {
                     float4_t * to = (float4_t *) (a.out.acc + (block + s.rows[r].index) * DV);
-                    to[w.quad] = acc[i];
+                    to[at.vector] = acc[i];
                 }
             }
         }
@@ -289,18 +289,18 @@ KVP_GLOBAL(decode_block) void attend_decode(attend_args a) {
     }
     KVP_BARRIER();
 
-    const typename kernel::place w = kernel::find_place();
+    const typename kernel::place at = kernel::find_place();
     float4_t acc[shape::rows_per_thread];
     KVP_UNROLL
     for (uint32_t i = 0; i < shape::rows_per_thread; ++i) {
-        const uint32_t r = w.row + i * shape::groups;
+        const uint32_t r = at.row + i * shape::thread_groups;
         acc[i] = {0.0f, 0.0f, 0.0f, 0.0f};
-        if (a.resume && w.on && w.cell == 0 && r < R && s.rows[r].active) {
-            acc[i] = ((const float4_t *) (a.out.acc + (uint64_t) s.rows[r].index * DV))[w.quad];
+        if (a.resume && at.active && at.cell == 0 && r < R && s.rows[r].active) {
+            acc[i] = ((const float4_t *) (a.out.acc + (uint64_t) s.rows[r].index * DV))[at.vector];
         }
     }
 
-    bool odd = false;
+    bool v_nonfinite = false;
     for (uint32_t c0 = begin; c0 < end; c0 += decode_block) {
         const uint32_t cells = end - c0 < decode_block ? end - c0 : decode_block;
         int32_t  pos = 0;
@@ -312,18 +312,19 @@ KVP_GLOBAL(decode_block) void attend_decode(attend_args a) {
             continue;
         }
         float x[R];
-        kernel::products(a, s, page.k + ((uint64_t) c0 * a.kv_heads + kv_head) * a.row_k, kv_head, first_row, cells, x);
+        kernel::dot_qk(a, s, page.k + ((uint64_t) c0 * a.kv_heads + kv_head) * a.row_k, kv_head, first_row, cells, x);
         KVP_UNROLL
         for (uint32_t r = 0; r < R; ++r) {
             s.p[r * decode_block + thread_index()] =
                 visible >> r & 1u ? score(a, s.rows[r], x[r], pos) : minus_infinity();
         }
         KVP_BARRIER();
-        kernel::soften(s);
+        kernel::online_softmax(s);
         KVP_BARRIER();
-        kernel::sums(a, s, w, page.v + ((uint64_t) c0 * a.kv_heads + kv_head) * a.row_v, cells, page.full != 0, odd, acc);
+        kernel::accumulate_pv(a, s, at, page.v + ((uint64_t) c0 * a.kv_heads + kv_head) * a.row_v, cells, page.full != 0,
+                              v_nonfinite, acc);
     }
-    kernel::write(a, s, w, block, acc);
+    kernel::write(a, s, at, block, acc);
 }
 
 } // namespace KVP_KERNELS

@@ -20,13 +20,13 @@ struct prefill_shape {
     static constexpr uint32_t T      = prefill_rows_per_thread(DV);
     static constexpr uint32_t rows   = 16 * T;
     static constexpr uint32_t cells  = prefill_tile;
-    static constexpr uint32_t chunk  = 32;
+    static constexpr uint32_t qk_chunk = 32;                              // elements of Q and K at a time
     static constexpr uint32_t k_stride = cells + 4;
     static constexpr uint32_t q_stride = rows + 4;
-    static constexpr uint32_t quads  = DV / 4;
-    static constexpr uint32_t quads_per_thread = (quads + 15) / 16;
-    static constexpr uint32_t staging = chunk * (k_stride + q_stride);
-    static constexpr uint32_t vc     = v_cells(DV, staging);
+    static constexpr uint32_t staging  = qk_chunk * (k_stride + q_stride);
+    static constexpr uint32_t v_chunk  = largest_v_chunk(DV, staging);    // cells of V at a time
+    static constexpr uint32_t v_vectors = DV / 4;                         // float4 of a row of V
+    static constexpr uint32_t vectors_per_thread = (v_vectors + 15) / 16;
 };
 
 template <uint32_t DK, uint32_t DV>
@@ -41,31 +41,31 @@ struct prefill_shared {
     uint32_t seen[shape::cells / 32];  // cells that some row sees
 };
 
-// The sums of a thread: T rows, quads_per_thread groups of four elements.
+// The running softmax of a thread: T rows, vectors_per_thread vectors of acc.
 template <uint32_t DK, uint32_t DV>
-struct prefill_sums {
+struct prefill_state {
     using shape = prefill_shape<DK, DV>;
     float    m[shape::T], l[shape::T];
-    float4_t acc[shape::T][shape::quads_per_thread];
-    bool     odd;  // V has had an infinity or NaN in a cell that some rows see and others do not
+    float4_t acc[shape::T][shape::vectors_per_thread];
+    bool     v_nonfinite;  // V has had an infinity or NaN in a cell that some rows see and others do not
 };
 
 template <uint32_t DK, uint32_t DV>
 struct prefill {
     using shape  = prefill_shape<DK, DV>;
     using memory = prefill_shared<DK, DV>;
-    using state  = prefill_sums<DK, DV>;
+    using state  = prefill_state<DK, DV>;
     static constexpr uint32_t T = shape::T;
 
     KVP_DEVICE uint32_t my_x() { return thread_index() % 16; }
     KVP_DEVICE uint32_t my_row() { return thread_index() / 16 * T; }
-    KVP_DEVICE uint32_t my_quad(uint32_t i) { return my_x() + 16 * i; }
+    KVP_DEVICE uint32_t my_vector(uint32_t i) { return my_x() + 16 * i; }
 
     KVP_DEVICE void begin(const attend_args & a, memory & s, uint32_t kv_head, uint32_t first_row, state & t) {
         if (thread_index() < shape::rows) {
             s.rows[thread_index()] = make_row(a, kv_head, first_row + thread_index());
         }
-        t.odd = false;
+        t.v_nonfinite = false;
         KVP_BARRIER();
         KVP_UNROLL
         for (uint32_t i = 0; i < T; ++i) {
@@ -74,10 +74,10 @@ struct prefill {
             t.m[i] = load ? a.out.m[row.index] : minus_infinity();
             t.l[i] = load ? a.out.l[row.index] : 0.0f;
             KVP_UNROLL
-            for (uint32_t j = 0; j < shape::quads_per_thread; ++j) {
+            for (uint32_t j = 0; j < shape::vectors_per_thread; ++j) {
                 t.acc[i][j] = {0.0f, 0.0f, 0.0f, 0.0f};
-                if (load && my_quad(j) < shape::quads) {
-                    t.acc[i][j] = ((const float4_t *) (a.out.acc + (uint64_t) row.index * DV))[my_quad(j)];
+                if (load && my_vector(j) < shape::v_vectors) {
+                    t.acc[i][j] = ((const float4_t *) (a.out.acc + (uint64_t) row.index * DV))[my_vector(j)];
                 }
             }
         }
@@ -113,11 +113,11 @@ struct prefill {
         return KVP_BARRIER_OR(bits != 0);
     }
 
-    KVP_DEVICE void stage_chunk(const attend_args & a, memory & s, const uint8_t * k, uint32_t kv_head,
-                                uint32_t first_row, uint32_t cells, uint32_t d0, uint32_t n) {
+    KVP_DEVICE void stage_qk(const attend_args & a, memory & s, const uint8_t * k, uint32_t kv_head,
+                             uint32_t first_row, uint32_t cells, uint32_t d0, uint32_t n) {
         const uint64_t cell_bytes = (uint64_t) a.kv_heads * a.row_k;
         float * ks = s.staging;
-        float * qs = s.staging + shape::chunk * shape::k_stride;
+        float * qs = s.staging + shape::qk_chunk * shape::k_stride;
         const uint32_t cell = thread_index() % shape::cells, e = thread_index() / shape::cells * 8;
         if (e < n) {
             float x[8] = {};
@@ -130,32 +130,32 @@ struct prefill {
             }
         }
         for (uint32_t job = thread_index(); job < shape::rows * 8; job += prefill_block) {
-            const uint32_t row = job % shape::rows, quad = job / shape::rows * 4;
-            if (quad < n) {
+            const uint32_t row = job % shape::rows, element = job / shape::rows * 4;
+            if (element < n) {
                 float4_t x = {0.0f, 0.0f, 0.0f, 0.0f};
                 if (s.rows[row].active) {
-                    const float * from = row_q(a, kv_head, first_row + row) + d0 + quad;
+                    const float * from = row_q(a, kv_head, first_row + row) + d0 + element;
                     x = {from[0], from[1], from[2], from[3]};
                 }
-                qs[(quad + 0) * shape::q_stride + row] = x.x;
-                qs[(quad + 1) * shape::q_stride + row] = x.y;
-                qs[(quad + 2) * shape::q_stride + row] = x.z;
-                qs[(quad + 3) * shape::q_stride + row] = x.w;
+                qs[(element + 0) * shape::q_stride + row] = x.x;
+                qs[(element + 1) * shape::q_stride + row] = x.y;
+                qs[(element + 2) * shape::q_stride + row] = x.z;
+                qs[(element + 3) * shape::q_stride + row] = x.w;
             }
         }
     }
 
-    KVP_DEVICE void products(const attend_args & a, memory & s, const uint8_t * k, uint32_t kv_head,
-                             uint32_t first_row, uint32_t cells, float (&x)[T][4]) {
+    KVP_DEVICE void dot_qk(const attend_args & a, memory & s, const uint8_t * k, uint32_t kv_head,
+                           uint32_t first_row, uint32_t cells, float (&x)[T][4]) {
         const float * ks = s.staging + 4 * my_x();
-        const float * qs = s.staging + shape::chunk * shape::k_stride + my_row();
+        const float * qs = s.staging + shape::qk_chunk * shape::k_stride + my_row();
         KVP_UNROLL
         for (uint32_t i = 0; i < T; ++i) {
             x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0.0f;
         }
-        for (uint32_t d0 = 0; d0 < DK; d0 += shape::chunk) {
-            const uint32_t n = DK - d0 < shape::chunk ? DK - d0 : shape::chunk;
-            stage_chunk(a, s, k, kv_head, first_row, cells, d0, n);
+        for (uint32_t d0 = 0; d0 < DK; d0 += shape::qk_chunk) {
+            const uint32_t n = DK - d0 < shape::qk_chunk ? DK - d0 : shape::qk_chunk;
+            stage_qk(a, s, k, kv_head, first_row, cells, d0, n);
             KVP_BARRIER();
             KVP_UNROLL_4
             for (uint32_t e = 0; e < n; ++e) {
@@ -173,9 +173,9 @@ struct prefill {
         }
     }
 
-    // Scores to weights; the sums so far shrink to the new maximum.
-    KVP_DEVICE void soften(const attend_args & a, const page_desc & page, memory & s, uint32_t cells,
-                           float (&x)[T][4], state & t) {
+    // Scores to weights; m, l and acc are brought to the new maximum.
+    KVP_DEVICE void online_softmax(const attend_args & a, const page_desc & page, memory & s, uint32_t cells,
+                                   float (&x)[T][4], state & t) {
         const bool positions = page.metadata != no_metadata;
         KVP_UNROLL
         for (uint32_t i = 0; i < T; ++i) {
@@ -203,13 +203,13 @@ struct prefill {
             for (int o = 8; o > 0; o /= 2) {
                 l += shuffle_xor(l, o);
             }
-            const float shrink = weight(t.m[i], m);
-            t.l[i] = t.l[i] * shrink + l;
+            const float correction = weight(t.m[i], m);
+            t.l[i] = t.l[i] * correction + l;
             t.m[i] = m;
             KVP_UNROLL
-            for (uint32_t j = 0; j < shape::quads_per_thread; ++j) {
+            for (uint32_t j = 0; j < shape::vectors_per_thread; ++j) {
                 float4_t & c = t.acc[i][j];
-                c = {c.x * shrink, c.y * shrink, c.z * shrink, c.w * shrink};
+                c = {c.x * correction, c.y * correction, c.z * correction, c.w * correction};
             }
         }
         KVP_UNROLL
@@ -227,7 +227,7 @@ struct prefill {
     KVP_DEVICE bool stage_v(const attend_args & a, const page_desc & page, memory & s, const uint8_t * v,
                             uint32_t c0, uint32_t n) {
         const uint64_t cell_bytes = (uint64_t) a.kv_heads * a.row_v;
-        bool odd = false;
+        bool v_nonfinite = false;
         for (uint32_t job = thread_index(); job < n * (DV / 8); job += prefill_block) {
             const uint32_t c = job / (DV / 8), e = job % (DV / 8) * 8;
             float x[8] = {};
@@ -236,7 +236,7 @@ struct prefill {
                 if (!page.full) {
                     KVP_UNROLL
                     for (int i = 0; i < 8; ++i) {
-                        odd |= !is_finite(x[i]);
+                        v_nonfinite |= !is_finite(x[i]);
                     }
                 }
             }
@@ -244,7 +244,7 @@ struct prefill {
             to[0] = {x[0], x[1], x[2], x[3]};
             to[1] = {x[4], x[5], x[6], x[7]};
         }
-        return odd;
+        return v_nonfinite;
     }
 
     // GUARD leaves out products with weight 0, which an infinity in V would turn into NaN.
@@ -253,11 +253,11 @@ struct prefill {
         for (uint32_t c = 0; c < n; ++c) {
             const floats<T> w = *(const floats<T> *) (s.p + (c0 + c) * shape::q_stride + my_row());
             KVP_UNROLL
-            for (uint32_t j = 0; j < shape::quads_per_thread; ++j) {
-                if (shape::quads % 16 && my_quad(j) >= shape::quads) {
+            for (uint32_t j = 0; j < shape::vectors_per_thread; ++j) {
+                if (shape::v_vectors % 16 && my_vector(j) >= shape::v_vectors) {
                     continue;
                 }
-                const float4_t x = ((const float4_t *) (s.staging + c * DV))[my_quad(j)];
+                const float4_t x = ((const float4_t *) (s.staging + c * DV))[my_vector(j)];
                 KVP_UNROLL
                 for (uint32_t i = 0; i < T; ++i) {
                     if (GUARD && w.x[i] == 0.0f) {
@@ -272,12 +272,12 @@ struct prefill {
         }
     }
 
-    KVP_DEVICE void sums(const attend_args & a, const page_desc & page, memory & s, const uint8_t * v,
-                         uint32_t cells, state & t) {
-        for (uint32_t c0 = 0; c0 < cells; c0 += shape::vc) {
-            const uint32_t n = cells - c0 < shape::vc ? cells - c0 : shape::vc;
-            t.odd |= KVP_BARRIER_OR(stage_v(a, page, s, v, c0, n));
-            if (t.odd) {
+    KVP_DEVICE void accumulate_pv(const attend_args & a, const page_desc & page, memory & s, const uint8_t * v,
+                                  uint32_t cells, state & t) {
+        for (uint32_t c0 = 0; c0 < cells; c0 += shape::v_chunk) {
+            const uint32_t n = cells - c0 < shape::v_chunk ? cells - c0 : shape::v_chunk;
+            t.v_nonfinite |= KVP_BARRIER_OR(stage_v(a, page, s, v, c0, n));
+            if (t.v_nonfinite) {
                 add_cells<true>(s, c0, n, t);
             } else {
                 add_cells<false>(s, c0, n, t);
@@ -298,9 +298,9 @@ struct prefill {
                 a.out.l[block + row.index] = t.l[i];
             }
             KVP_UNROLL
-            for (uint32_t j = 0; j < shape::quads_per_thread; ++j) {
-                if (my_quad(j) < shape::quads) {
-                    ((float4_t *) (a.out.acc + (block + row.index) * DV))[my_quad(j)] = t.acc[i][j];
+            for (uint32_t j = 0; j < shape::vectors_per_thread; ++j) {
+                if (my_vector(j) < shape::v_vectors) {
+                    ((float4_t *) (a.out.acc + (block + row.index) * DV))[my_vector(j)] = t.acc[i][j];
                 }
             }
         }
@@ -328,10 +328,10 @@ KVP_GLOBAL(prefill_block) void attend_prefill(attend_args a) {
             continue;
         }
         float x[kernel::T][4];
-        kernel::products(a, s, page.k + ((uint64_t) c0 * a.kv_heads + kv_head) * a.row_k, kv_head, first_row, cells, x);
-        kernel::soften(a, page, s, cells, x, t);
-        // The first barrier of sums orders the weights too: V is staged before it.
-        kernel::sums(a, page, s, page.v + ((uint64_t) c0 * a.kv_heads + kv_head) * a.row_v, cells, t);
+        kernel::dot_qk(a, s, page.k + ((uint64_t) c0 * a.kv_heads + kv_head) * a.row_k, kv_head, first_row, cells, x);
+        kernel::online_softmax(a, page, s, cells, x, t);
+        // The first barrier of accumulate_pv orders the weights too: V is staged before it.
+        kernel::accumulate_pv(a, page, s, page.v + ((uint64_t) c0 * a.kv_heads + kv_head) * a.row_v, cells, t);
     }
     kernel::write(a, s, block, t);
 }

@@ -34,7 +34,7 @@ void hot_tier::next_round(const op_view & op) {
 }
 
 // Cells after those that the copy has are no loss where the op brings all of them itself.
-bool hot_tier::good(const copy & c, const use & u) const {
+bool hot_tier::is_current(const copy & c, const use & u) const {
     if (c.version != u.version || c.bytes != op_.page_bytes) {
         return false;
     }
@@ -66,7 +66,7 @@ void hot_tier::begin(const op_view & op, const std::vector<uint32_t> & pages, bo
     op_ = op;
     uses_.clear();
     hits_ = 0;
-    if (!on(op)) {
+    if (!enabled_for(op)) {
         return;
     }
     next_round(op);
@@ -79,7 +79,7 @@ void hot_tier::begin(const op_view & op, const std::vector<uint32_t> & pages, bo
                  written == writes.end() ? 0 : written->second, false, copies_.end()};
         if (found != index_.end()) {
             u.at = found->second;
-            u.usable = good(*u.at, u);
+            u.usable = is_current(*u.at, u);
             u.at->round = round_;
             copies_.splice(copies_.end(), copies_, u.at);
             if (!u.usable || u.writes) {

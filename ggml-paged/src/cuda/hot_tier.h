@@ -40,8 +40,9 @@ public:
     hot_tier(const hot_tier &) = delete;
     hot_tier & operator=(const hot_tier &) = delete;
 
-    // on says whether an op's pages can have copies: the op's table must tell versions.
-    bool on(const op_view & op) const { return bytes_max_ > 0 && op.page_version; }
+    // enabled_for says whether an op's pages can have copies: the op's table must tell
+    // versions.
+    bool enabled_for(const op_view & op) const { return bytes_max_ > 0 && op.page_version; }
 
     // pages ascending. new_rows: the op writes rows to the batch's cells. Called before any
     // page is pinned for the op.
@@ -84,7 +85,7 @@ private:
 
     void     next_round(const op_view & op);
     std::map<uint32_t, uint32_t> note_writes();
-    bool     good(const copy & c, const use & u) const;
+    bool     is_current(const copy & c, const use & u) const;
     uint8_t * room(size_t bytes);
     bool     may_grow(size_t bytes);
     void     drop(chain::iterator at);

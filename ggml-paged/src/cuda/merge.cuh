@@ -10,8 +10,8 @@ namespace KVP_KERNELS {
 // fold_sum adds a partial's sum to the state's. Each step rounds on its own: a compiler that
 // fused some copies of the loop and not others would make the result depend on how many
 // partials a launch has.
-KVP_DEVICE float fold_sum(float sum, float shrink, float w, float from) {
-    return add_rounded(mul_rounded(sum, shrink), mul_rounded(w, from));
+KVP_DEVICE float fold_sum(float sum, float correction, float w, float from) {
+    return add_rounded(mul_rounded(sum, correction), mul_rounded(w, from));
 }
 
 // merge folds one partial after the other, so that any number of launches with the same
@@ -21,31 +21,31 @@ KVP_DEVICE float fold_sum(float sum, float shrink, float w, float from) {
 //   block  128 threads over the elements
 KVP_GLOBAL(merge_block) void merge(merge_args a) {
     const uint64_t row = block_x();
-    const float m = a.state.m[row];
-    float l = a.state.l[row], top = m;
+    const float m_old = a.state.m[row];
+    float l = a.state.l[row], m = m_old;
     // Everybody has read the state's m before it changes.
     KVP_BARRIER();
     if (thread_index() == 0) {
         for (uint32_t i = 0; i < a.n; ++i) {
             const uint64_t from = (uint64_t) i * a.rows + row;
-            const float next = larger(a.from.m[from], top);
-            l = fold_sum(l, weight(top, next), weight(a.from.m[from], next), a.from.l[from]);
-            top = next;
+            const float m_new = larger(a.from.m[from], m);
+            l = fold_sum(l, weight(m, m_new), weight(a.from.m[from], m_new), a.from.l[from]);
+            m = m_new;
         }
-        a.state.m[row] = top;
+        a.state.m[row] = m;
         a.state.l[row] = l;
     }
     for (uint32_t d = thread_index(); d < a.dv; d += merge_block) {
         float acc = a.state.acc[row * a.dv + d];
-        top = m;
+        m = m_old;
         for (uint32_t i = 0; i < a.n; ++i) {
             const uint64_t from = (uint64_t) i * a.rows + row;
-            const float next = larger(a.from.m[from], top);
-            const float w = weight(a.from.m[from], next);
+            const float m_new = larger(a.from.m[from], m);
+            const float w = weight(a.from.m[from], m_new);
             if (w != 0.0f) {
-                acc = fold_sum(acc, weight(top, next), w, a.from.acc[from * a.dv + d]);
+                acc = fold_sum(acc, weight(m, m_new), w, a.from.acc[from * a.dv + d]);
             }
-            top = next;
+            m = m_new;
         }
         a.state.acc[row * a.dv + d] = acc;
     }
@@ -67,14 +67,14 @@ KVP_GLOBAL(merge_block) void clear(merge_args a) {
 KVP_GLOBAL(merge_block) void finish(finish_args a) {
     const uint64_t row = block_x();
     const float m = a.state.m[row];
-    float l = a.state.l[row], shrink = 1.0f;
+    float l = a.state.l[row], correction = 1.0f;
     if (a.sinks && l > 0.0f) {
         const float sink = a.sinks[row % a.heads];
-        const float top = larger(sink, m);
-        shrink = weight(m, top);
-        l = l * shrink + weight(sink, top);
+        const float m_max = larger(sink, m);
+        correction = weight(m, m_max);
+        l = l * correction + weight(sink, m_max);
     }
-    const float f = l > 0.0f ? shrink / l : 0.0f;
+    const float f = l > 0.0f ? correction / l : 0.0f;
     for (uint32_t d = thread_index(); d < a.dv; d += merge_block) {
         a.out[row * a.dv + d] = l > 0.0f ? a.state.acc[row * a.dv + d] * f : 0.0f;
     }

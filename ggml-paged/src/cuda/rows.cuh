@@ -19,11 +19,11 @@ KVP_DEVICE int round_away(float x) {
 }
 
 KVP_DEVICE void quantize_q8_0(const float * x, uint8_t * row, uint32_t index) {
-    float top = 0.0f;
+    float amax = 0.0f;
     for (int i = 0; i < 32; ++i) {
-        top = larger(x[i] < 0 ? -x[i] : x[i], top);
+        amax = larger(x[i] < 0 ? -x[i] : x[i], amax);
     }
-    const float d = div_rounded(top, 127.0f);
+    const float d = div_rounded(amax, 127.0f);
     const float id = d != 0.0f ? div_rounded(1.0f, d) : 0.0f;
     uint16_t * to = (uint16_t *) (row + 34 * index);
     to[0] = float_to_half(d);
@@ -40,15 +40,15 @@ KVP_DEVICE uint32_t nibble(float x, float id) {
 }
 
 KVP_DEVICE void quantize_q4_0(const float * x, uint8_t * row, uint32_t index) {
-    float top = 0.0f, signed_top = 0.0f;
+    float amax = 0.0f, max = 0.0f;
     for (int i = 0; i < 32; ++i) {
         const float magnitude = x[i] < 0 ? -x[i] : x[i];
-        if (magnitude > top) {
-            top = magnitude;
-            signed_top = x[i];
+        if (magnitude > amax) {
+            amax = magnitude;
+            max = x[i];
         }
     }
-    const float d = div_rounded(signed_top, -8.0f);
+    const float d = div_rounded(max, -8.0f);
     const float id = d != 0.0f ? div_rounded(1.0f, d) : 0.0f;
     uint16_t * to = (uint16_t *) (row + 18 * index);
     to[0] = float_to_half(d);

@@ -78,7 +78,7 @@ void op_session::release() {
 
 int op_session::reserve(uint32_t slots) {
     uint8_t * staging = nullptr;
-    int e = take_memory(metadata_bytes_max(op_), hot_.on(op_) ? op_.list_pages : 0);
+    int e = take_memory(metadata_bytes_max(op_), hot_.enabled_for(op_) ? op_.list_pages : 0);
     e = e ? e : take(slots * op_.page_bytes, &staging, "staging slots");
     release();
     return e;

@@ -8,7 +8,7 @@ namespace {
 constexpr uint32_t wanted_blocks = 256;
 constexpr uint32_t decode_rows_max = 16;
 
-uint32_t divide_up(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
+uint32_t ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
 } // namespace
 
@@ -28,11 +28,11 @@ attend_split split_attend(uint32_t n_q, uint32_t group, uint32_t kv_heads, uint3
     uint32_t span = decode_block;
     if (!s.decode_rows) {
         const uint32_t blocks = s.tiles * kv_heads;
-        const uint32_t splits = blocks >= wanted_blocks ? 1 : divide_up(wanted_blocks, blocks);
-        span = divide_up(divide_up(page_cells, splits), decode_block) * decode_block;
+        const uint32_t splits = blocks >= wanted_blocks ? 1 : ceil_div(wanted_blocks, blocks);
+        span = ceil_div(ceil_div(page_cells, splits), decode_block) * decode_block;
     }
     s.span = span < page_cells ? span : page_cells;
-    s.splits = divide_up(page_cells, s.span);
+    s.splits = ceil_div(page_cells, s.span);
     return s;
 }
 

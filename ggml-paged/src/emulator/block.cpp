@@ -195,7 +195,7 @@ void * shared_memory(size_t bytes) {
 
 // Waits for all threads; what they voted together, or this one's vote where the barrier is
 // left out.
-static bool meet(bool votes, bool vote, const char * file, int line) {
+static bool arrive_and_wait(bool votes, bool vote, const char * file, int line) {
     block & b = *running;
     if (b.how->sites) {
         b.how->sites->insert(site(file, line));
@@ -213,8 +213,8 @@ static bool meet(bool votes, bool vote, const char * file, int line) {
     return t.vote;
 }
 
-void barrier(const char * file, int line) { meet(false, false, file, line); }
-bool barrier_or(bool x, const char * file, int line) { return meet(true, x, file, line); }
+void barrier(const char * file, int line) { arrive_and_wait(false, false, file, line); }
+bool barrier_or(bool x, const char * file, int line) { return arrive_and_wait(true, x, file, line); }
 
 float shuffle_xor(float x, int lane_mask) {
     cuda_thread & t = running->threads[here.thread];

@@ -14,7 +14,7 @@ using namespace kvp;
 
 namespace {
 
-bool beyond(uint64_t offset, uint64_t bytes, uint64_t size) {
+bool past_end(uint64_t offset, uint64_t bytes, uint64_t size) {
     return offset > size || bytes > size - offset;
 }
 
@@ -34,7 +34,7 @@ int make_refs(kvp_pager & p, const layer_state & l, const kvp_extent * extents, 
             return kvp_set_error(-EINVAL, "extent %u of a page has rows %u to %llu: a page has %u", i, x.first,
                 (unsigned long long) (x.first + n_rows), p.page_cells);
         }
-        if (beyond(x.k_offset, n_rows * l.row_k, size) || beyond(x.v_offset, n_rows * l.row_v, size)) {
+        if (past_end(x.k_offset, n_rows * l.row_k, size) || past_end(x.v_offset, n_rows * l.row_v, size)) {
             return kvp_set_error(-EINVAL, "extent %u of a page ends beyond its file, which has %llu bytes: the file is not the one "
                 "that was saved", i, (unsigned long long) size);
         }
@@ -53,7 +53,7 @@ int make_refs(kvp_pager & p, const layer_state & l, const kvp_extent * extents, 
 }
 
 // A frame that was made for a page without contents holds zeros, not what the file has.
-bool blank(const page_entry & e) {
+bool lacks_content(const page_entry & e) {
     return e.state == page_state::resident && !e.dirty && !has_content(e);
 }
 
@@ -62,9 +62,9 @@ int wait_steady(kvp_pager & p, page_id id, lock_t & lock) {
     page_entry & e = p.at(id);
     while (p.error.load() == 0) {
         const bool used = e.pins > 0 || e.waiting > 0;
-        if (e.dropping || in_transit(e) || (blank(e) && used)) {
+        if (e.dropping || in_transit(e) || (lacks_content(e) && used)) {
             p.cv_of(id).wait(lock);
-        } else if (e.state == page_state::resident && has_rotations(e) && !blank(e)) {
+        } else if (e.state == page_state::resident && has_rotations(e) && !lacks_content(e)) {
             const int rc = hold(p, id, lock);
             if (rc != 0) {
                 return rc;
@@ -158,7 +158,7 @@ int kvp_back(kvp_pager * pager, uint32_t layer, uint32_t page, const kvp_extent 
     if (rc != 0) {
         return rc;
     }
-    if (blank(e)) {
+    if (lacks_content(e)) {
         const uint32_t f = e.frame;
         chain_remove(p, f);
         leave_frame(p, id);

@@ -18,7 +18,7 @@ namespace kvp {
 namespace {
 
 constexpr uint32_t STALE_ROUNDS = 4;
-constexpr uint32_t LOOK         = 16;  // frames looked at for a page that leaves without a write
+constexpr uint32_t VICTIMS_MAX  = 16;  // frames tried for a page that leaves without a write
 constexpr size_t   WRITE_BACKS  = 64;  // pages waiting to be written ahead of need
 
 frame_chain & chain(kvp_pager & p, frame_list list) {
@@ -78,7 +78,7 @@ uint32_t find_stale(kvp_pager & p, bool demand) {
 
 uint32_t find_recent(kvp_pager & p, bool demand) {
     uint32_t dirty = NONE, looked = 0;
-    for (uint32_t f = chain(p, frame_list::used).last; f != NONE && looked < LOOK; f = p.frames[f].prev, looked++) {
+    for (uint32_t f = chain(p, frame_list::used).last; f != NONE && looked < VICTIMS_MAX; f = p.frames[f].prev, looked++) {
         const page_id id = p.frames[f].owner;
         if (wanted(p, id)) {
             continue;

@@ -61,10 +61,10 @@ double flop_least(const design_row & row) {
     return 2.0 * n_q * (tokens + n_q) * gqa * kv_heads_of(tokens, d.dk, gqa, 0) * (d.dk + d.dv);
 }
 
-// row_allowed: heads of 80 elements are no multiple of a quantized block.
+// row_allowed: heads of 80 elements are no multiple of a quantized block, so they are f16.
 bool row_allowed(const design_row & row, double flop_max) {
-    const bool odd = DIMS[row[P_DIMS] < 0 ? 0 : row[P_DIMS]].dk % 32 != 0;
-    return flop_least(row) <= flop_max && (!odd || (row[P_TYPE_K] <= 0 && row[P_TYPE_V] <= 0));
+    const bool f16_only = DIMS[row[P_DIMS] < 0 ? 0 : row[P_DIMS]].dk % 32 != 0;
+    return flop_least(row) <= flop_max && (!f16_only || (row[P_TYPE_K] <= 0 && row[P_TYPE_V] <= 0));
 }
 
 test_case case_of(const design_row & row, uint64_t seed) {

@@ -132,9 +132,9 @@ class Case:
             if h["alibi"] and self.pos[c] <= self.q_pos[i]:
                 s += slope(head, h["heads"], h["alibi"]) * (self.pos[c] - self.q_pos[i])
             scores.append(s)
-        top = max(scores + [self.sinks[head]] if h["sinks"] else scores, default=0.0)
-        weights = [math.exp(s - top) for s in scores]
-        total = math.fsum(weights) + (math.exp(self.sinks[head] - top) if h["sinks"] else 0.0)
+        m_max = max(scores + [self.sinks[head]] if h["sinks"] else scores, default=0.0)
+        weights = [math.exp(s - m_max) for s in scores]
+        total = math.fsum(weights) + (math.exp(self.sinks[head] - m_max) if h["sinks"] else 0.0)
         if not cells:
             return [0.0] * h["dv"]
         acc = [0.0] * h["dv"]

@@ -31,7 +31,7 @@ std::vector<double> reference_row(const kvp_layer_desc & layer, const kvp_params
     std::vector<float>    row(std::max(layer.dk, layer.dv));
     std::vector<double>   scores;
     std::vector<uint32_t> seen;
-    double top = -INFINITY;
+    double m_max = -INFINITY;
     for (uint32_t c = 0; c < cells.n; c++) {
         if (!reference_visible(mask, query, cells.pos[c], cells.seqs[c])) {
             continue;
@@ -50,16 +50,16 @@ std::vector<double> reference_row(const kvp_layer_desc & layer, const kvp_params
         }
         seen.push_back(c);
         scores.push_back(s);
-        top = std::max(top, s);
+        m_max = std::max(m_max, s);
     }
     std::vector<double> out(layer.dv, 0.0);
     if (seen.empty()) {
         return out;
     }
-    top = sink ? std::max(top, (double) *sink) : top;
-    double total = sink ? std::exp(*sink - top) : 0;
+    m_max = sink ? std::max(m_max, (double) *sink) : m_max;
+    double total = sink ? std::exp(*sink - m_max) : 0;
     for (size_t i = 0; i < seen.size(); i++) {
-        const double p = std::exp(scores[i] - top);
+        const double p = std::exp(scores[i] - m_max);
         total += p;
         if (p == 0) {
             continue;

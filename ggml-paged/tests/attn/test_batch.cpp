@@ -289,10 +289,10 @@ TEST(batch, an_op_is_made_exactly_of_what_is_supported) {
 }
 
 TEST(batch, ops_refuse_shapes_that_cannot_be) {
-    kvp_layer_desc other = LAYER, odd = LAYER;
+    kvp_layer_desc other = LAYER, bad_dim = LAYER;
     other.group = 1;
-    odd.dk = 40;
-    small_pager pager(PAGE, 2, {LAYER, other, odd});
+    bad_dim.dk = 40;
+    small_pager pager(PAGE, 2, {LAYER, other, bad_dim});
     batch_args a;
     a.pos   = {0};
     a.seqs  = {1};

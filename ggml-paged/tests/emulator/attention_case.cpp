@@ -110,7 +110,7 @@ std::vector<double> attention_case::exact() const {
         for (uint32_t h = 0; h < heads; ++h) {
             double * to = &out[(size_t(i) * heads + h) * s.dv];
             std::vector<std::pair<uint32_t, double>> scores;
-            double top = -std::numeric_limits<double>::infinity();
+            double m_max = -std::numeric_limits<double>::infinity();
             for (uint32_t c = 0; c < s.cells; ++c) {
                 if (!visible(i, c)) {
                     continue;
@@ -126,12 +126,12 @@ std::vector<double> attention_case::exact() const {
                     x += double(kvp_gpu::alibi_slope(h, heads, s.max_bias)) * (pos[c] - q_pos[i]);
                 }
                 scores.emplace_back(c, x);
-                top = std::max(top, x);
+                m_max = std::max(m_max, x);
             }
-            double sum = scores.empty() || sinks.empty() ? 0 : std::exp(sinks[h] - top);
+            double sum = scores.empty() || sinks.empty() ? 0 : std::exp(sinks[h] - m_max);
             for (const auto & [c, x] : scores) {
                 kvp_dequantize_row(s.type_v, &v[(size_t(c) * s.kv_heads + h / s.group) * row_v], vr.data(), s.dv);
-                const double w = std::exp(x - top);
+                const double w = std::exp(x - m_max);
                 sum += w;
                 for (uint32_t d = 0; d < s.dv; ++d) {
                     to[d] += w * vr[d];
@@ -258,10 +258,10 @@ std::vector<float> run_kernels(const attention_case & c, const kernel_options & 
 }
 
 double worst(const attention_case & c, const std::vector<float> & got, const std::vector<double> & want) {
-    double top = 0;
+    double largest = 0;
     for (size_t i = 0; i < want.size(); ++i) {
         const double e = std::fabs(got[i] - want[i]) / c.v_max;
-        top = e <= top ? top : std::isnan(e) ? std::numeric_limits<double>::infinity() : e;
+        largest = e <= largest ? largest : std::isnan(e) ? std::numeric_limits<double>::infinity() : e;
     }
-    return top;
+    return largest;
 }

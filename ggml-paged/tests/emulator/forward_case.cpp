@@ -49,11 +49,11 @@ int attend_page(void * user, uint32_t, kvp_op * op, const kvp_io * io, uint32_t 
                 s += q[d] * k[d];
             }
             s *= params.scale;
-            const float top = std::max(m[row], s), shrink = std::exp(m[row] - top), w = std::exp(s - top);
-            m[row] = top;
-            l[row] = l[row] * shrink + w;
+            const float m_max = std::max(m[row], s), correction = std::exp(m[row] - m_max), w = std::exp(s - m_max);
+            m[row] = m_max;
+            l[row] = l[row] * correction + w;
             for (uint32_t d = 0; d < dv; ++d) {
-                acc[size_t(row) * dv + d] = acc[size_t(row) * dv + d] * shrink + w * v[d];
+                acc[size_t(row) * dv + d] = acc[size_t(row) * dv + d] * correction + w * v[d];
             }
         }
     }

@@ -86,15 +86,15 @@ TEST(Executor, PinsNoMoreThanItWorksOn) {
 }
 
 TEST(Executor, SamePlanSameBits) {
-    auto few = hybrid_executor::make(1), many = hybrid_executor::make(5);
+    auto one_worker = hybrid_executor::make(1), five_workers = hybrid_executor::make(5);
     case_shape shape;
     shape.pages = 20;
     const attention_case c(shape, 7);
     const hybrid_plan    plan  = random_plan(c, 7);
-    const run_result     first = run(*few, c, plan, options(0));
+    const run_result     first = run(*one_worker, c, plan, options(0));
     for (uint64_t seed = 1; seed < 60; seed++) {
         // Threads, slots, frames and pace are no part of the plan.
-        const run_result r = run(seed % 2 ? *many : *few, c, plan, options(seed));
+        const run_result r = run(seed % 2 ? *five_workers : *one_worker, c, plan, options(seed));
         expect_good(r, c, seed);
         EXPECT_EQ(r.out, first.out) << "seed " << seed;
     }

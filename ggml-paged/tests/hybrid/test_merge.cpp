@@ -23,11 +23,11 @@ pieces make_pieces(std::mt19937_64 & rng, uint32_t pages, uint32_t cells, uint32
     std::normal_distribution<double> normal(0, 1);
     pieces p;
     std::vector<double> num(dv, 0);
-    double den = 0, top = -INFINITY;
+    double den = 0, m_max = -INFINITY;
     std::vector<float> scores(pages * cells);
     for (float & s : scores) {
         s   = (float) (spread * normal(rng));
-        top = std::max(top, (double) s);
+        m_max = std::max(m_max, (double) s);
     }
     for (uint32_t i = 0; i < pages; i++) {
         std::vector<float> block(partial_floats(1, dv));
@@ -37,7 +37,7 @@ pieces make_pieces(std::mt19937_64 & rng, uint32_t pages, uint32_t cells, uint32
             m = std::max(m, (double) scores[i * cells + c]);
         }
         for (uint32_t c = 0; c < cells; c++) {
-            const double s = scores[i * cells + c], e = std::exp(s - m), g = std::exp(s - top);
+            const double s = scores[i * cells + c], e = std::exp(s - m), g = std::exp(s - m_max);
             l += e;
             den += g;
             for (uint32_t d = 0; d < dv; d++) {
