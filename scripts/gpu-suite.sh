@@ -16,7 +16,7 @@
 #                          ../lib/ollama from there, or are built here
 #   KVTIER_BENCH           a built internal/bench, where there is no Go
 #   KVTIER_RECALL_GGUF     the model for that, and its questions
-#   KVTIER_RECALL_PROMPTS  (see ggml-paged/scripts/recall-prompts)
+#   KVTIER_RECALL_PROMPTS  (see internal/testmodel/recall-prompts)
 #   KVTIER_ROWS_TEST       a test binary of $OLLAMA_SRC/ml/backend/ggml, where there is no Go
 #   GPU_SUITE_SECONDS      time for everything; default 460
 #   GPU_SUITE_PART_SECONDS most time for one part; default 15 to 240, by part

@@ -42,8 +42,8 @@ var (
 // inner are packages that stand in the row of the folder above them: parts of a test
 // or a command beside it.
 var inner = []string{
-	"diskstore/internal/testrows", "ggml-paged/pager/gen", "ggml-paged/scripts/recall-prompts", "internal/cli/clitest",
-	"internal/testmodel/mkmodel", "internal/tierenv/tierenvtest",
+	"diskstore/internal/testrows", "ggml-paged/pager/gen", "internal/cli/clitest", "internal/testmodel/mkmodel",
+	"internal/testmodel/recall-prompts", "internal/tierenv/tierenvtest",
 }
 
 // TestArchitectureNamesTheImports: the table has every package, above those that it

@@ -2,7 +2,7 @@
 // question, with the answer, a tab, and the body of a request to /api/generate.
 //
 //	go run ./internal/testmodel/mkmodel -arch recall -o recall.gguf
-//	go run ./ggml-paged/scripts/recall-prompts -tokens 30000 -o prompts.tsv
+//	go run ./internal/testmodel/recall-prompts -tokens 30000 -o prompts.tsv
 package main
 
 import (
