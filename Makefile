@@ -158,7 +158,7 @@ check-cuda: test-deps ## Compile the CUDA kernels for every architecture, with n
 
 .PHONY: test-gpu-suite
 test-gpu-suite: ## Test the GPU suite's own control flow, with no GPU
-	ggml-paged/scripts/test-gpu-suite
+	scripts/test-gpu-suite
 
 # Also works offline, from a carried tree: docs/gpu.md.
 .PHONY: gpu
