@@ -133,12 +133,12 @@ test-paged: test-deps ## Test the paged attention library, without and with sani
 		dir=build/paged/$${sanitizer%,*} && \
 		$(PAGED) -B $$dir -DKVP_SANITIZE=$$sanitizer && \
 		cmake --build $$dir --target pager_test test_attn test_hybrid && \
-		for test in pager/pager_test attn/test_attn hybrid/test_hybrid; do \
-			$$dir/tests/$$test --gtest_brief=1 || exit 1; \
+		for test in pager_test test_attn test_hybrid; do \
+			$$dir/$$test --gtest_brief=1 || exit 1; \
 		done || exit 1; \
 	done
 	cmake --build build/paged/thread --target test_races
-	build/paged/thread/tests/emulator/races/test_races --gtest_brief=1
+	build/paged/thread/test_races --gtest_brief=1
 
 # Every crash point with every seed, every fault at every operation, 500 kills, a million
 # steps of interleaved requests, all sizes of attention, ten minutes of random users twice,

@@ -183,7 +183,7 @@ part_old_cards() {
 }
 
 need_test() {
-	TEST=$PAGED/tests/attn/test_paged_attn
+	TEST=$PAGED/test_paged_attn
 	[ -x "$TEST" ] || skip "test_paged_attn was not built."
 }
 
@@ -231,7 +231,7 @@ part_racecheck() { sanitize racecheck 0.0005; }
 part_synccheck() { sanitize synccheck 0.0005; }
 
 part_bench() {
-	local bench=$PAGED/bench/cuda/bench_paged_cuda status
+	local bench=$PAGED/bench_paged_cuda status
 	[ -x "$bench" ] || skip "bench_paged_cuda was not built."
 	"$bench" --only decode,pages,prefill,hybrid --json "$FIGURES"
 	status=$?
@@ -244,7 +244,7 @@ part_bench() {
 
 # The seed's table by itself: other projects will compare with this table.
 part_seed() {
-	local bench=$PAGED/bench/cuda/bench_paged_cuda status
+	local bench=$PAGED/bench_paged_cuda status
 	[ -x "$bench" ] || skip "bench_paged_cuda was not built."
 	"$bench" --only seed --json "$FIGURES"
 	status=$?
