@@ -187,7 +187,7 @@ need_test() {
 	[ -x "$TEST" ] || skip "test_paged_attn was not built."
 }
 
-# figures_of_test turns the last line of test_paged_attn into a figure.
+# figures_of_test turns what test_paged_attn says of its backend into a figure.
 figures_of_test() {
 	sed -n 's/^\([a-z]*\) (\([a-z0-9]*\)), seed [0-9]*: \([0-9]*\) cases, \([0-9]*\) failed, \([0-9]*\) skipped.*largest error \([0-9.e+-]*\) of max|V|, relative \([0-9.]*\) %.*/{"backend":"\1","cases":\3,"failed":\4,"skipped":\5,"largest_error":\6,"relative_percent":\7}/p' "$1" >>"$FIGURES"
 	sed -n 's/^\([0-9]*\) cases ran with a full budget only.*/{"spill_cases_skipped":\1}/p' "$1" >>"$FIGURES"

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "paged_attn.h"
 
@@ -18,6 +19,13 @@ struct test_backend {
 
     // bits_repeat says that another budget, number of threads and seed give the same bits.
     bool bits_repeat;
+
+    // GFLOP of the largest case of a quick test.
+    double work_max;
+
+    // missing says in a sentence why this machine cannot run the backend; NULL where it
+    // can. NULL as a function: every machine can.
+    const char * (*missing)();
 
     // refuses says in a sentence why the backend cannot compute ops of such a layer with
     // so many query heads; NULL where it can.
@@ -38,6 +46,9 @@ const test_backend * test_backend_cpu();
 const test_backend * test_backend_emulated();  // from kvp-backend-emulated
 const test_backend * test_backend_hybrid();    // from kvp-backend-emulated
 const test_backend * test_backend_cuda();      // from kvp-backend-cuda
+
+// test_backends are those that were built in, the CPU's first.
+std::vector<const test_backend *> test_backends();
 
 // test_backend_find returns the backend of a name: NULL where it is not known or was not
 // built in.

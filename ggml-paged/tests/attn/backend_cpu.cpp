@@ -27,7 +27,7 @@ int forward(kvp_op * op, const kvp_io * io, uint32_t threads, uint64_t seed) {
     return results[0];
 }
 
-const test_backend cpu = {"cpu", 1e-4, true, refuses_nothing, nullptr, forward};
+const test_backend cpu = {"cpu", 1e-4, true, 40, nullptr, refuses_nothing, nullptr, forward};
 
 } // namespace
 
@@ -35,22 +35,24 @@ const test_backend * test_backend_cpu() {
     return &cpu;
 }
 
-const test_backend * test_backend_find(const char * name) {
-    if (std::strcmp(name, "cpu") == 0) {
-        return test_backend_cpu();
-    }
+std::vector<const test_backend *> test_backends() {
+    return {
+        test_backend_cpu(),
 #ifdef KVP_TEST_EMULATED
-    if (std::strcmp(name, "emulated") == 0) {
-        return test_backend_emulated();
-    }
-    if (std::strcmp(name, "hybrid") == 0) {
-        return test_backend_hybrid();
-    }
+        test_backend_emulated(),
+        test_backend_hybrid(),
 #endif
 #ifdef KVP_TEST_CUDA
-    if (std::strcmp(name, "cuda") == 0) {
-        return test_backend_cuda();
-    }
+        test_backend_cuda(),
 #endif
+    };
+}
+
+const test_backend * test_backend_find(const char * name) {
+    for (const test_backend * backend : test_backends()) {
+        if (std::strcmp(name, backend->name) == 0) {
+            return backend;
+        }
+    }
     return nullptr;
 }

@@ -1,21 +1,27 @@
-// test_paged_attn: a backend against f64 over an all-pairs design of shapes, masks, types,
+// test_paged_attn: backends against f64 over an all-pairs design of shapes, masks, types,
 // budgets and options.
 //
 //   test_paged_attn [--backend cpu|emulated|hybrid|cuda] [--quick] [--long] [--seed N]
 //                   [--filter TEXT] [--work-max GFLOP] [--spill DIR|none] [--verbose]
 //   test_paged_attn --probe-spill DIR
 //
+// Without --backend all that were built in are tested, except those that this machine
+// cannot run: "cuda" needs a device, "emulated" and "hybrid" run the same kernels without.
+//
 // The design covers all pairs of values that are possible in a case of no more work than
-// 40 GFLOP (--quick, the default), another number (--work-max), or any (--long).
+// the backend's own limit (--quick, the default), another number (--work-max), or any
+// (--long).
 //
 // Each case is computed twice, the second time with another budget and number of threads;
-// both must give the same bits where the backend promises that. With --spill none, where no
-// folder can have a spill file, the budget is always a full one, and the last line says of
-// how many cases it was not to be. --probe-spill says whether a folder can have one.
+// both must give the same bits where the backend promises that. Pages spill to a file in
+// DIR. With --spill none the budget is always a full one, and a line says of how many cases
+// it was not to be. So it is without --spill where the working directory can have no such
+// file. --probe-spill says whether a folder can have one.
 //
-// Prints the largest error for each value of each parameter, in units of max|V|, and the
-// largest relative error of a row: the root of its summed squares over that of the exact
-// row's. Exits with 1 if anything failed.
+// Prints for each backend the largest error for each value of each parameter, in units of
+// max|V|, and the largest relative error of a row: the root of its summed squares over that
+// of the exact row's. The last line says how many cases passed. Exits with 1 if anything
+// failed.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -25,6 +31,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "backend.h"
 #include "case.h"
@@ -32,15 +39,13 @@
 
 namespace {
 
-constexpr double WORK_QUICK = 40;  // GFLOP of a case
-
 struct options {
-    const test_backend * backend = test_backend_cpu();
+    const test_backend * backend = nullptr;  // NULL: all
     bool        verbose  = false;
     uint64_t    seed     = 1;
-    double      work_max = WORK_QUICK;
+    double      work_max = 0;  // GFLOP of a case; 0: the backend's own limit
     std::string filter;
-    std::string spill = ".", probe;
+    std::string spill, probe;  // empty: not given
 
     const char * spill_dir() const { return spill == "none" ? nullptr : spill.c_str(); }
 };
@@ -243,7 +248,7 @@ options parse(int argc, char ** argv) {
     for (int i = 1; i < argc; i++) {
         const std::string a = argv[i];
         if (a == "--quick") {
-            o.work_max = WORK_QUICK;
+            o.work_max = 0;
             continue;
         }
         if (a == "--long") {
@@ -290,15 +295,26 @@ void probe_spill(const char * dir) {
     check(kvp_pager_create(&config, &pager.p));
 }
 
-} // namespace
+// choose_spill is the working directory, or none where that can have no spill file.
+std::string choose_spill() try {
+    probe_spill(".");
+    return ".";
+} catch (const std::exception & e) {
+    std::printf("Pages do not spill: %s\n", e.what());
+    return "none";
+}
 
-int main(int argc, char ** argv) try {
-    const options o = parse(argc, argv);
-    if (!o.probe.empty()) {
-        probe_spill(o.probe.c_str());
-        return 0;
-    }
-    const case_design d = design_cases(o.work_max * 1e9, o.seed);
+struct result {
+    const test_backend * backend;
+    tally                total;
+    size_t               missing;  // pairs of values that the design does not cover
+
+    bool passed() const { return total.cases > 0 && total.failed == 0 && missing == 0; }
+};
+
+// run_backend runs the cases of o.backend and prints what came out.
+result run_backend(const options & o) {
+    const case_design d = design_cases((o.work_max > 0 ? o.work_max : o.backend->work_max) * 1e9, o.seed);
     std::vector<std::vector<tally>> table;
     for (const parameter & p : d.parameters) {
         table.emplace_back(p.values.size());
@@ -320,10 +336,63 @@ int main(int argc, char ** argv) try {
     if (total.without_spill > 0) {
         std::printf("%zu cases ran with a full budget only: without a spill file pages cannot leave memory\n", total.without_spill);
     }
-    std::printf("%s (%s), seed %llu: %zu cases, %zu failed, %zu skipped, %zu pairs of values not covered by the design; largest error %.1e of max|V|, relative %.5f %%\n",
+    std::printf("%s (%s), seed %llu: %zu cases, %zu failed, %zu skipped, %zu pairs of values not covered by the design; largest error %.1e of max|V|, relative %.5f %%\n\n",
                 o.backend->name, kvp_cpu_isa(), (unsigned long long) o.seed, total.cases, total.failed, skipped, d.missing,
                 total.worst.of_max, 100 * total.worst.relative);
-    return total.failed > 0 || d.missing > 0 || total.cases == 0;
+    std::fflush(stdout);
+    return {o.backend, total, d.missing};
+}
+
+// run_all runs one backend, or all that this machine can run.
+std::vector<result> run_all(options o) {
+    const test_backend * const only = o.backend;
+    std::vector<result>  results;
+    for (const test_backend * backend : only ? std::vector<const test_backend *>{only} : test_backends()) {
+        const char * why = backend->missing ? backend->missing() : nullptr;
+        if (why && only) {
+            throw std::runtime_error(why);
+        }
+        if (why) {
+            std::printf("%s: not tested. %s\n\n", backend->name, why);
+            continue;
+        }
+        o.backend = backend;
+        results.push_back(run_backend(o));
+    }
+    return results;
+}
+
+// print_sum says how many cases passed, in all and on each backend.
+void print_sum(const std::vector<result> & results) {
+    size_t cases = 0, passed = 0, missing = 0;
+    std::string each;
+    for (const result & r : results) {
+        const size_t n = r.total.cases - r.total.failed;
+        cases   += r.total.cases;
+        passed  += n;
+        missing += r.missing;
+        each += (each.empty() ? "" : ", ") + std::to_string(n) + " on " + r.backend->name;
+    }
+    if (missing > 0) {
+        std::printf("FAILED: the design leaves out %zu pairs of values\n", missing);
+    }
+    std::printf("%zu of %zu tests passed: %s.\n", passed, cases, each.c_str());
+}
+
+} // namespace
+
+int main(int argc, char ** argv) try {
+    options o = parse(argc, argv);
+    if (!o.probe.empty()) {
+        probe_spill(o.probe.c_str());
+        return 0;
+    }
+    if (o.spill.empty()) {
+        o.spill = choose_spill();
+    }
+    const std::vector<result> results = run_all(o);
+    print_sum(results);
+    return !std::all_of(results.begin(), results.end(), [](const result & r) { return r.passed(); });
 } catch (const std::exception & e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 2;

@@ -1,7 +1,6 @@
 // test_backend_cuda: a CUDA device, with one context for all ops.
 #include <errno.h>
 
-#include <cstdio>
 #include <memory>
 
 #include "backend.h"
@@ -10,16 +9,15 @@
 
 namespace {
 
-// The device and its context; NULL with a line on stderr where there is none.
+// The device and its context; NULL with a sentence where there is none.
 struct cuda_backend {
     std::unique_ptr<kvp_gpu::gpu>       device;
     std::unique_ptr<kvp_gpu::paged_gpu> paged;
+    char                                message[256] = "The context of the CUDA device cannot be made.";
 
     cuda_backend() {
-        char message[256] = "";
         device = kvp_gpu::make_cuda_gpu(0, message, sizeof message);
         if (!device) {
-            std::fprintf(stderr, "%s\n", message);
             return;
         }
         // Pages that stay on the device must not change a bit either.
@@ -34,11 +32,13 @@ cuda_backend & backend_state() {
     return state;
 }
 
+const char * missing() {
+    return backend_state().paged ? nullptr : backend_state().message;
+}
+
 const char * refuses_layer(const kvp_layer_desc * layer, uint32_t heads) {
-    if (!backend_state().paged) {
-        return "there is no CUDA device that can be used";
-    }
-    return kvp_gpu::refuses(layer, heads);
+    const char * why = missing();
+    return why ? why : kvp_gpu::refuses(layer, heads);
 }
 
 void prepare(kvp_config * config) {
@@ -54,6 +54,6 @@ int forward(kvp_op * op, const kvp_io * io, uint32_t, uint64_t) {
 } // namespace
 
 const test_backend * test_backend_cuda() {
-    static const test_backend backend = {"cuda", 1e-4, true, refuses_layer, prepare, forward};
+    static const test_backend backend = {"cuda", 1e-4, true, 40, missing, refuses_layer, prepare, forward};
     return &backend;
 }

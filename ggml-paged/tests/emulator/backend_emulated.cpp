@@ -10,6 +10,9 @@
 
 namespace {
 
+// The emulator runs every CUDA thread by itself: thousands of times slower than a device.
+constexpr double WORK_MAX = 0.02;  // GFLOP
+
 const char * refuses_layer(const kvp_layer_desc * layer, uint32_t heads) {
     return kvp_gpu::refuses(layer, heads);
 }
@@ -42,11 +45,11 @@ int forward_hybrid(kvp_op * op, const kvp_io * io, uint32_t threads, uint64_t se
 } // namespace
 
 const test_backend * test_backend_emulated() {
-    static const test_backend backend = {"emulated", 1e-4, true, refuses_layer, nullptr, forward};
+    static const test_backend backend = {"emulated", 1e-4, true, WORK_MAX, nullptr, refuses_layer, nullptr, forward};
     return &backend;
 }
 
 const test_backend * test_backend_hybrid() {
-    static const test_backend backend = {"hybrid", 1e-4, false, refuses_layer, nullptr, forward_hybrid};
+    static const test_backend backend = {"hybrid", 1e-4, false, WORK_MAX, nullptr, refuses_layer, nullptr, forward_hybrid};
     return &backend;
 }
