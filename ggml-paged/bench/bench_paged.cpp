@@ -19,6 +19,7 @@
 #include "cases.h"
 #include "machine.h"
 #include "paged_attn.h"
+#include "stock.h"
 
 namespace {
 
@@ -70,6 +71,9 @@ void run(const options & o) {
         std::printf("The load average is %.2f: something else runs here, and the ratios will be off.\n",
                     all["machine"]["load_average_before"].get<double>());
     }
+    if (!has_stock()) {
+        std::printf("Built without ggml's source (KVP_GGML_SRC): the columns of stock attention stay empty.\n");
+    }
     // The file is written before and between the parts too: one that cannot be shows at
     // once, and a part that fails leaves the figures of those before it.
     write_json(o.json, all);
@@ -89,6 +93,9 @@ int main(int argc, char ** argv) {
         if (o.help) {
             std::fputs(usage, stdout);
         } else {
+            if (argc == 1) {
+                std::printf("All cases take up to half an hour, with --quick minutes.\n");
+            }
             run(o);
         }
         return 0;

@@ -34,3 +34,6 @@ public:
 // make_stock is nullptr where the benchmark was built without ggml (KVP_GGML_SRC). Throws
 // std::runtime_error where there is not enough memory.
 std::unique_ptr<stock_attention> make_stock(const stock_shape & shape, uint32_t threads);
+
+// has_stock says whether the benchmark was built with ggml.
+bool has_stock();

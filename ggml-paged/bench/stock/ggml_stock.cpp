@@ -125,3 +125,5 @@ private:
 std::unique_ptr<stock_attention> make_stock(const stock_shape & shape, uint32_t threads) {
     return std::unique_ptr<stock_attention>(new ggml_stock(shape, threads));
 }
+
+bool has_stock() { return true; }
