@@ -119,7 +119,7 @@ test-go: ## Run the tests that need no built Ollama
 	go -C tools test ./...
 
 # build/paged has one folder for each way of building the library.
-PAGED := cmake -S ggml-paged -G $(if $(shell command -v ninja),Ninja,"Unix Makefiles")
+PAGED := cmake -S ggml-paged -DKVP_CUDA=OFF -G $(if $(shell command -v ninja),Ninja,"Unix Makefiles")
 
 # Fibers of the emulator and sanitizers do not go together: under sanitizers only the
 # tests with threads are run.

@@ -1,9 +1,6 @@
 # ggml-paged-cuda: paged attention on CUDA devices. It links nothing of ggml-paged but the
 # planner and executor (src/hybrid), which know no pager: everything else is reached through
 # the op's table, so this can be part of another shared library.
-if (NOT CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 52 61 80 90)
-endif()
 find_package(CUDAToolkit REQUIRED)
 
 file(GLOB KVP_CUDA_SOURCES CONFIGURE_DEPENDS
