@@ -139,6 +139,7 @@ test-paged: test-deps ## Test the paged attention library, without and with sani
 	done
 	cmake --build build/paged/thread --target test_races
 	build/paged/thread/test_races --gtest_brief=1
+	ggml-paged/scripts/test-readme build/paged
 
 # Every crash point with every seed, every fault at every operation, 500 kills, a million
 # steps of interleaved requests, all sizes of attention, ten minutes of random users twice,
