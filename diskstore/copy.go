@@ -35,7 +35,7 @@ func copyOnce(ctx context.Context, open func(context.Context, pagefile.Name) (ti
 	defer func() { room.Wasted(up.Written()) }() // but not where it has become a file
 	defer up.Abort()
 	var writeErr error
-	h, err := pagefile.StreamPage(ctx, blob, func(p []byte) error {
+	h, err := pagefile.Stream(ctx, blob, func(p []byte) error {
 		writeErr = up.Write(ctx, p)
 		return writeErr
 	})

@@ -87,7 +87,7 @@ func (s *Store) heldBelow(ctx context.Context, info tier.Info) (bool, error) {
 func (s *Store) verifyCopy(ctx context.Context, name pagefile.Name) (*pagefile.Header, error) {
 	var h *pagefile.Header
 	blob, err := s.remote.openChecked(ctx, name, func(blob tier.Blob) (err error) {
-		if h, err = pagefile.StreamPage(ctx, blob, nil); err != nil {
+		if h, err = pagefile.Stream(ctx, blob, nil); err != nil {
 			return err
 		}
 		return h.CheckName(name)

@@ -231,5 +231,5 @@ func verifyFile(ctx context.Context, fsys vfs.FS, path string) (*pagefile.Header
 		return nil, err
 	}
 	defer blob.Close()
-	return pagefile.StreamPage(ctx, blob, nil)
+	return pagefile.Stream(ctx, blob, nil)
 }

@@ -104,7 +104,7 @@ func exportPage(ctx context.Context, roots []tierRoot, name pagefile.Name, tw *t
 	if err := tw.WriteHeader(&header); err != nil {
 		return err
 	}
-	_, err = pagefile.StreamPage(ctx, blob, func(p []byte) error {
+	_, err = pagefile.Stream(ctx, blob, func(p []byte) error {
 		progress(int64(len(p)))
 		_, err := tw.Write(p)
 		return err

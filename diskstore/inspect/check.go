@@ -108,9 +108,9 @@ type Checker struct {
 	Tier  string
 	Opt   CheckOptions
 
-	seed     maphash.Seed // of the sample
-	sweepers chan *pagefile.Sweeper
-	workers  *errgroup.Group
+	seed    maphash.Seed // of the sample
+	readers chan *pagefile.Checker
+	workers *errgroup.Group
 
 	mu  sync.Mutex // guards what workers change of rep: findings, Read, ReadBytes
 	rep TierCheck
@@ -144,14 +144,14 @@ func (c *Checker) run(ctx context.Context) error {
 		}
 	}
 	n := min(runtime.GOMAXPROCS(0), maxCheckers)
-	c.sweepers = make(chan *pagefile.Sweeper, n)
+	c.readers = make(chan *pagefile.Checker, n)
 	for range n {
-		s, err := pagefile.NewSweeper(c.progress)
+		s, err := pagefile.NewChecker(c.progress)
 		if err != nil {
 			return err
 		}
 		defer s.Close()
-		c.sweepers <- s
+		c.readers <- s
 	}
 	var workCtx context.Context
 	c.workers, workCtx = errgroup.WithContext(ctx)
@@ -298,12 +298,12 @@ func (c *Checker) checkRights(e dir.Entry) {
 
 // checkPage reads a page from beginning to end.
 func (c *Checker) checkPage(ctx context.Context, e dir.Entry) error {
-	s := <-c.sweepers
-	defer func() { c.sweepers <- s }()
-	err := c.sweepFile(ctx, s, e.Path, e.Name)
+	s := <-c.readers
+	defer func() { c.readers <- s }()
+	err := c.readFile(ctx, s, e.Path, e.Name)
 	if tier.Doubtful(err) { // perhaps only what this machine has cached is
 		_ = c.T.FS.Uncache(e.Path)
-		err = c.sweepFile(ctx, s, e.Path, e.Name)
+		err = c.readFile(ctx, s, e.Path, e.Name)
 	}
 	if errors.Is(err, tier.ErrNotFound) || ctx.Err() != nil {
 		return ctx.Err() // evicted since it was listed, or given up
@@ -333,14 +333,14 @@ func (c *Checker) checkPage(ctx context.Context, e dir.Entry) error {
 	return nil
 }
 
-// sweepFile reads and checks the file at path, which holds the page name.
-func (c *Checker) sweepFile(ctx context.Context, s *pagefile.Sweeper, path string, name pagefile.Name) error {
+// readFile reads and checks the file at path, which holds the page name.
+func (c *Checker) readFile(ctx context.Context, s *pagefile.Checker, path string, name pagefile.Name) error {
 	blob, err := dir.OpenFile(c.T.FS, path, name)
 	if err != nil {
 		return err
 	}
 	defer blob.Close()
-	h, err := s.Sweep(ctx, blob)
+	h, err := s.Check(ctx, blob)
 	if err != nil {
 		return err
 	}

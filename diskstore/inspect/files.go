@@ -35,20 +35,13 @@ func VerifySections(ctx context.Context, fsys vfs.FS, path string) (*pagefile.He
 		return nil, nil, fmt.Errorf("verify %s: %w", path, err)
 	}
 	defer blob.Close()
-	h, err := pagefile.ReadHeader(ctx, blob)
+	c, err := pagefile.NewChecker(nil)
 	if err != nil {
 		return nil, nil, fmt.Errorf("verify %s: %w", path, err)
 	}
-	s, err := pagefile.NewSweeper(nil)
+	defer c.Close()
+	h, wrong, err := c.CheckSections(ctx, blob)
 	if err != nil {
-		return nil, nil, fmt.Errorf("verify %s: %w", path, err)
-	}
-	defer s.Close()
-	wrong := make([]error, len(h.Sections))
-	for i := range h.Sections {
-		wrong[i] = s.Section(ctx, blob, h, i)
-	}
-	if err := s.Footer(ctx, blob, h); err != nil {
 		return h, wrong, fmt.Errorf("verify %s: %w", path, err)
 	}
 	return h, wrong, nil

@@ -210,14 +210,14 @@ func identityBytes(identity map[string]string) int {
 // check reads every byte of every page, in little memory, and gives each the
 // name that follows from its content.
 func (im *importer) check() error {
-	s, err := pagefile.NewSweeper(im.progress)
+	s, err := pagefile.NewChecker(im.progress)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
 	parent, start := im.fingerprint, 0
 	for i, page := range im.pages {
-		h, err := s.Sweep(im.ctx, page)
+		h, err := s.Check(im.ctx, page)
 		if err != nil {
 			return fmt.Errorf("check page %d (%s): %w", i, im.manifest.Pages[i], err)
 		}

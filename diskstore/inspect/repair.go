@@ -42,12 +42,12 @@ func (c *Checker) Aside(ctx context.Context, e dir.Entry, reason string) func() 
 
 // good reports whether the file at path is a whole page of that name.
 func (c *Checker) good(ctx context.Context, path string, name pagefile.Name) bool {
-	s, err := pagefile.NewSweeper(nil)
+	s, err := pagefile.NewChecker(nil)
 	if err != nil {
 		return false
 	}
 	defer s.Close()
-	return c.sweepFile(ctx, s, path, name) == nil
+	return c.readFile(ctx, s, path, name) == nil
 }
 
 // replaceManifest moves a manifest that cannot be used to quarantine and puts

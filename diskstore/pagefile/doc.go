@@ -8,9 +8,9 @@ kind of rows of each layer, in one buffer.
 
 Encode-side: Encode turns a Page into a file, compressed section by section where that
 makes a section smaller. Decode-side: ReadHeader, then ReadPayload for some sections or all
-of them. Sweeper checks a whole file in little memory and keeps nothing; StreamPage checks a
-file while it is copied. All of them take a Source, which may be a file on a disk, on a
-network, or inside an archive.
+of them. A Checker checks a whole file in little memory and keeps nothing; Stream does the
+same for a file that is copied. All of them take a Source, which may be a file on a disk, on
+a network, or inside an archive.
 
 Every byte of a file is checked before its rows are given out: ErrDamaged reports bytes that
 are not those that were written, ErrMismatch a good page that is not the one asked for.

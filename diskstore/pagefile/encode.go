@@ -51,7 +51,7 @@ func Encode(fingerprint Key, pageTokens int, p *Page, c *Codec) (*Encoded, error
 	return e, nil
 }
 
-// zeros is what gaps are written from.
+// zeros is the longest gap after a section.
 var zeros [PageAlign]byte
 
 // WriteTo hands the file to write in order.

@@ -79,7 +79,7 @@ func TestFormatRoundTrip(t *testing.T) {
 					at := h.payloadOffset()
 					require.Equal(t, p.Payload, file[at:at+int64(p.Layout.Size())], "a raw payload is the layout's buffer")
 				}
-				_, err = StreamPage(ctx, memBlob(file), nil)
+				_, err = Stream(ctx, memBlob(file), nil)
 				require.NoError(t, err)
 			}
 		}
@@ -121,7 +121,7 @@ func requireBad(t *testing.T, file []byte, l Layout, buf []byte, what string, at
 	if _, err := readFile(t, file, l, buf); !errors.Is(err, ErrDamaged) {
 		t.Fatalf("%s %d: read gives %v", what, at, err)
 	}
-	if _, err := StreamPage(ctx, memBlob(file), nil); !errors.Is(err, ErrDamaged) {
+	if _, err := Stream(ctx, memBlob(file), nil); !errors.Is(err, ErrDamaged) {
 		t.Fatalf("%s %d: verify gives %v", what, at, err)
 	}
 }
@@ -315,8 +315,8 @@ func TestFormatMemoryIsBounded(t *testing.T) {
 	require.LessOrEqual(t, result.AllocedBytesPerOp(), int64(l.Size())+256<<10, "besides the buffer at most one page")
 }
 
-// TestStreamPageCopies feeds pages larger than a step through the verifier.
-func TestStreamPageCopies(t *testing.T) {
+// TestStreamCopies feeds pages larger than a step through the verifier.
+func TestStreamCopies(t *testing.T) {
 	l := layoutOf(t, []Section{{Kind: KindK, RowBytes: 5000}, {Kind: KindV, RowBytes: 4096}}, 300)
 	p := &Page{Parent: testFingerprint(1), Tokens: prompt(1, 300), Layout: l, Payload: make([]byte, l.Size())}
 	fillRows(l, p.Key(), p.Payload)
@@ -324,10 +324,10 @@ func TestStreamPageCopies(t *testing.T) {
 		file := encodeFile(t, p, 300, compress)
 		require.Greater(t, len(file), StepBytes)
 		var out bytes.Buffer
-		_, err := StreamPage(ctx, memBlob(file), func(b []byte) error { _, err := out.Write(b); return err })
+		_, err := Stream(ctx, memBlob(file), func(b []byte) error { _, err := out.Write(b); return err })
 		require.NoError(t, err)
 		require.Equal(t, file, out.Bytes())
-		_, err = StreamPage(ctx, memBlob(file), func([]byte) error { return io.ErrShortWrite })
+		_, err = Stream(ctx, memBlob(file), func([]byte) error { return io.ErrShortWrite })
 		require.ErrorIs(t, err, io.ErrShortWrite)
 	}
 }

@@ -28,12 +28,12 @@ func readBothWays(t *testing.T, file []byte) (*Header, []byte) {
 	h, err := ReadHeader(ctx, memBlob(file))
 	if err != nil {
 		hasKind(t, err)
-		if _, err := StreamPage(ctx, memBlob(file), nil); err == nil {
+		if _, err := Stream(ctx, memBlob(file), nil); err == nil {
 			t.Fatal("a file with a bad header passes as good")
 		}
 		return nil, nil
 	}
-	_, verr := StreamPage(ctx, memBlob(file), nil)
+	_, verr := Stream(ctx, memBlob(file), nil)
 	if verr != nil {
 		hasKind(t, verr)
 	}

@@ -160,7 +160,7 @@ func TestCheckingTakesAStepAtATime(t *testing.T) {
 	page := &Page{Parent: testFingerprint(1), Tokens: prompt(1, 256), Layout: large, Payload: make([]byte, large.Size())}
 	file := memBlob(encodeFile(t, page, 256, false))
 	used := allocated(func() {
-		_, err := StreamPage(ctx, file, nil)
+		_, err := Stream(ctx, file, nil)
 		require.NoError(t, err)
 	})
 	require.LessOrEqual(t, used, uint64(2*StepBytes))

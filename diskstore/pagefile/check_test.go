@@ -2,35 +2,37 @@ package pagefile
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"runtime"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-func aSweeper(t testing.TB) *Sweeper {
-	s, err := NewSweeper(nil)
+func aChecker(t testing.TB) *Checker {
+	s, err := NewChecker(nil)
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
 
-func TestSweepFindsEveryBitAndTruncation(t *testing.T) {
-	s := aSweeper(t)
+func TestCheckerFindsEveryBitAndTruncation(t *testing.T) {
+	s := aChecker(t)
 	for _, compress := range []bool{false, true} {
 		file := encodeFile(t, smallPage(t), testTokens, compress)
 		for at := range file {
 			file[at] ^= 1 << (at % 8)
-			_, err := s.Sweep(ctx, memBlob(file))
+			_, err := s.Check(ctx, memBlob(file))
 			require.ErrorIs(t, err, ErrDamaged, "bit of byte %d", at)
 			file[at] ^= 1 << (at % 8)
-			_, err = s.Sweep(ctx, memBlob(file[:at]))
+			_, err = s.Check(ctx, memBlob(file[:at]))
 			require.ErrorIs(t, err, ErrDamaged, "truncation to %d", at)
 		}
-		_, err := s.Sweep(ctx, memBlob(file))
-		require.NoError(t, err, "a sweeper goes on after damage")
+		_, err := s.Check(ctx, memBlob(file))
+		require.NoError(t, err, "a checker goes on after damage")
 	}
 }
 
@@ -56,14 +58,14 @@ func withStored(t testing.TB, stored []byte) []byte {
 	return file.Bytes()
 }
 
-// TestSweepDecompresses: checksums of the stored bytes say nothing about what
+// TestCheckerDecompresses: checksums of the stored bytes say nothing about what
 // they decompress to.
-func TestSweepDecompresses(t *testing.T) {
-	s, c := aSweeper(t), theCodec(t)
+func TestCheckerDecompresses(t *testing.T) {
+	s, c := aChecker(t), theCodec(t)
 	rows := bytes.Repeat([]byte("kv cache "), 23)[:200]
 	good := c.Encode(rows)
 	file := withStored(t, good)
-	_, err := s.Sweep(ctx, memBlob(file))
+	_, err := s.Check(ctx, memBlob(file))
 	require.NoError(t, err)
 	for what, stored := range map[string][]byte{
 		"no zstd":    []byte("no zstd at all"),
@@ -78,21 +80,21 @@ func TestSweepDecompresses(t *testing.T) {
 			continue // raw would be smaller, so the header would be refused
 		}
 		file := withStored(t, stored)
-		_, verr := StreamPage(ctx, memBlob(file), nil)
+		_, verr := Stream(ctx, memBlob(file), nil)
 		require.NoError(t, verr, "%s: checksums are right", what)
-		_, err := s.Sweep(ctx, memBlob(file))
+		_, err := s.Check(ctx, memBlob(file))
 		h, herr := ReadHeader(ctx, memBlob(file))
 		require.NoError(t, herr)
 		rerr := ReadPayload(ctx, memBlob(file), h, h.All(), c, make([]byte, h.Layout.Size()))
-		require.Equal(t, rerr == nil, err == nil, "%s: a sweep says %v, a read %v", what, err, rerr)
+		require.Equal(t, rerr == nil, err == nil, "%s: a checker says %v, a read %v", what, err, rerr)
 		if err != nil {
 			require.ErrorIs(t, err, ErrDamaged, what)
 		}
 	}
 }
 
-// TestSweepMemoryIsBounded: a header may claim rows of gigabytes.
-func TestSweepMemoryIsBounded(t *testing.T) {
+// TestCheckerMemoryIsBounded: a header may claim rows of gigabytes.
+func TestCheckerMemoryIsBounded(t *testing.T) {
 	c := theCodec(t)
 	const raw = 64 << 20
 	stored := c.enc.EncodeAll(make([]byte, raw), nil)
@@ -107,24 +109,71 @@ func TestSweepMemoryIsBounded(t *testing.T) {
 	e.foot = h.Footer()
 	var file bytes.Buffer
 	require.NoError(t, e.WriteTo(func(b []byte) error { _, err := file.Write(b); return err }))
-	s := aSweeper(t)
+	s := aChecker(t)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	_, err := s.Sweep(ctx, memBlob(file.Bytes()))
+	_, err := s.Check(ctx, memBlob(file.Bytes()))
 	runtime.ReadMemStats(&after)
 	require.NoError(t, err)
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(raw/2))
 }
 
-// TestSweepRefusesHugeWindows: what would need too much memory is not called
+// TestCheckerRefusesHugeWindows: what would need too much memory is not called
 // damaged, and not good.
-func TestSweepRefusesHugeWindows(t *testing.T) {
+func TestCheckerRefusesHugeWindows(t *testing.T) {
 	// A frame header: magic, a descriptor without content size, a window of
 	// 2^31 bytes; then one empty last block.
 	stored := binary.LittleEndian.AppendUint32(nil, 0xfd2fb528)
 	stored = append(stored, 0x00, 21<<3, 0x01, 0x00, 0x00)
-	_, err := aSweeper(t).Sweep(ctx, memBlob(withStored(t, stored)))
+	_, err := aChecker(t).Check(ctx, memBlob(withStored(t, stored)))
 	require.Error(t, err)
 	require.False(t, errors.Is(err, ErrDamaged), "%v", err)
 	require.ErrorContains(t, err, "128 MiB")
+}
+
+// deafBlob fails reads of bytes between from and until.
+type deafBlob struct {
+	memBlob
+	from, until int64
+}
+
+func (d deafBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
+	if off+int64(len(p)) > d.from && off < d.until {
+		return syscall.EIO
+	}
+	return d.memBlob.ReadAt(ctx, p, off)
+}
+
+// TestCheckSectionsGoesOn: damage of one section, and a part of the file that cannot be
+// read, do not hide what the other sections are.
+func TestCheckSectionsGoesOn(t *testing.T) {
+	l := layoutOf(t, []Section{{Kind: KindK, RowBytes: 5000}, {Kind: KindV, RowBytes: 9000}, {Layer: 1, RowBytes: 70}, {Layer: 2, RowBytes: 70}}, 300)
+	p := &Page{Parent: testFingerprint(1), Tokens: prompt(1, 300), Layout: l, Payload: make([]byte, l.Size())}
+	fillRows(l, p.Key(), p.Payload)
+	file := encodeFile(t, p, 300, false)
+	h, err := ReadHeader(ctx, memBlob(file))
+	require.NoError(t, err)
+	last := len(h.Sections) - 1
+	require.Greater(t, h.Sections[1].Offset, int64(StepBytes))
+	file[h.Sections[0].Offset+1] ^= 1
+	file[h.Sections[last].Offset+h.Sections[last].Stored] ^= 1 // of its padding
+
+	c := aChecker(t)
+	_, wrong, err := c.CheckSections(ctx, memBlob(file))
+	require.NoError(t, err)
+	for i, err := range wrong {
+		require.Equal(t, i == 0 || i == last, errors.Is(err, ErrDamaged), "section %d: %v", i, err)
+	}
+
+	deaf := deafBlob{file, h.Sections[1].Offset + StepBytes, h.Sections[2].Offset}
+	_, wrong, err = c.CheckSections(ctx, deaf)
+	require.NoError(t, err)
+	require.ErrorIs(t, wrong[0], ErrDamaged)
+	require.ErrorIs(t, wrong[1], syscall.EIO)
+	require.NoError(t, wrong[2])
+
+	file[len(file)-1] ^= 1
+	_, wrong, err = c.CheckSections(ctx, memBlob(file))
+	require.ErrorIs(t, err, ErrDamaged)
+	require.Len(t, wrong, last+1)
 }
