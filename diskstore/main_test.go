@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/internal/testrows"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -35,35 +36,22 @@ func TestMain(m *testing.M) {
 
 var ctx = context.Background()
 
-// testTokens is a page size small enough to make chains of many pages cheap.
-const testTokens = 8
+const testTokens = storetest.Tokens
 
-// testSections has an odd row size, two groups and both kinds.
-var testSections = []pagefile.Section{
-	{Group: 0, Layer: 0, Kind: pagefile.KindK, RowBytes: 64},
-	{Group: 0, Layer: 0, Kind: pagefile.KindV, RowBytes: 52},
-	{Group: 1, Layer: 1, Kind: pagefile.KindK, RowBytes: 4096},
-	{Group: 1, Layer: 1, Kind: pagefile.KindV, RowBytes: 1},
-}
+var (
+	testSections    = storetest.Sections
+	testFingerprint = storetest.Fingerprint
+	prompt          = testrows.Prompt
+	layoutOf        = storetest.Layout
+	fillRows        = storetest.Fill
+	pageOf          = storetest.Page
 
-func testFingerprint(n byte) pagefile.Key { return pagefile.Key{0: n, 31: 0xfe} }
-
-// unsynced is the operating system's filesystem without waiting for the device,
-// for tests that are not about it.
-type unsynced struct{ vfs.FS }
-
-var quickFS vfs.FS = unsynced{vfs.OS}
-
-func (unsynced) SyncDir(string) error { return nil }
-
-func (u unsynced) Create(name string) (vfs.File, error) {
-	f, err := u.FS.Create(name)
-	return unsyncedFile{f}, err
-}
-
-type unsyncedFile struct{ vfs.File }
-
-func (unsyncedFile) Sync() error { return nil }
+	quickFS  = storetest.QuickFS
+	filePath = storetest.Path
+	filesIn  = storetest.FilesIn
+	place    = storetest.Place
+	flipAt   = storetest.FlipAt
+)
 
 // testOptions returns options for new directories, changed by edit.
 func testOptions(t testing.TB, edit ...func(*Options)) Options {
@@ -102,33 +90,6 @@ func open(t testing.TB, o Options) *Store {
 	return s
 }
 
-func layoutOf(t testing.TB, sections []pagefile.Section, tokens int) pagefile.Layout {
-	t.Helper()
-	l, err := pagefile.NewLayout(sections, tokens)
-	require.NoError(t, err)
-	return l
-}
-
-// fillRows fills every section of a page with bytes that follow from its key.
-func fillRows(l pagefile.Layout, key pagefile.Key, payload []byte) {
-	sections := make([][]byte, l.Len())
-	for i := range sections {
-		sections[i] = l.Rows(payload, i)
-	}
-	testrows.Fill(key, sections)
-}
-
-// pageOf makes a page with rows that follow from its key.
-func pageOf(t testing.TB, parent pagefile.Key, start int, tokens []int32, media ...pagefile.Media) *pagefile.Page {
-	t.Helper()
-	l := layoutOf(t, testSections, len(tokens))
-	p := &pagefile.Page{Parent: parent, Start: uint32(start), Tokens: tokens, Media: media, Layout: l, Payload: make([]byte, l.Size())}
-	fillRows(l, p.Key(), p.Payload)
-	return p
-}
-
-func prompt(seed, n int) []int32 { return testrows.Prompt(seed, n) }
-
 // putChain stores all of tokens: full pages and, when some remain, a tail.
 func putChain(t testing.TB, s *Store, tokens []int32) []*pagefile.Page {
 	t.Helper()
@@ -142,14 +103,7 @@ func putChain(t testing.TB, s *Store, tokens []int32) []*pagefile.Page {
 // chainOf returns the pages of tokens.
 func chainOf(t testing.TB, s *Store, tokens []int32) []*pagefile.Page {
 	t.Helper()
-	var pages []*pagefile.Page
-	parent := s.opt.Fingerprint
-	for at := 0; at < len(tokens); at += s.opt.PageTokens {
-		p := pageOf(t, parent, at, tokens[at:min(at+s.opt.PageTokens, len(tokens))])
-		pages = append(pages, p)
-		parent = p.Key()
-	}
-	return pages
+	return storetest.Chain(t, s.opt.Fingerprint, s.opt.PageTokens, tokens)
 }
 
 // tokensIn returns the tokens of a chain's pages and of its tail.
@@ -183,24 +137,6 @@ func readChain(t testing.TB, s *Store, tokens []int32, n int) {
 	for _, ref := range refs {
 		readRef(t, s, ref, tokens)
 	}
-}
-
-// filePath returns where a tier's root keeps a name.
-func filePath(root string, name pagefile.Name) string {
-	return filepath.Join(root, dir.VersionDir, dir.RelPath(name))
-}
-
-// filesIn returns the paths below root that end in suffix.
-func filesIn(t testing.TB, root, suffix string) []string {
-	t.Helper()
-	var paths []string
-	require.NoError(t, filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
-		if err == nil && filepath.Ext(path) == suffix {
-			paths = append(paths, path)
-		}
-		return err
-	}))
-	return paths
 }
 
 // listAll lists all files of a tier.

@@ -15,16 +15,24 @@ import (
 // TestDropQuarantined: of a model that is forgotten nothing stays in quarantine,
 // and of others what is known to be theirs.
 func TestDropQuarantined(t *testing.T) {
-	o, pages := stored(t)
+	o := testOptions(t)
+	pages := putChain(t, open(t, o), prompt(1, 2*testTokens))
 	other := o
 	other.Fingerprint = testFingerprint(2)
 	s := open(t, other)
 	theirs := putChain(t, s, prompt(7, testTokens))[0]
 	r := openRoot(t, o)
-	flipAt(t, filePath(o.Local.Root, storedAt(o, pages[0])), 4200)   // ours, by its header
-	flipAt(t, filePath(o.Local.Root, storedAt(o, pages[1])), 60)     // its header says nothing
-	flipAt(t, filePath(o.Local.Root, storedAt(other, theirs)), 4200) // theirs
-	check(t, rootsOf(t, o), inspect.CheckOptions{Repair: true})
+	at := func(o Options, p *pagefile.Page) string {
+		return filePath(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassPage, Key: p.Key()})
+	}
+	flipAt(t, at(o, pages[0]), 4200)   // ours, by its header
+	flipAt(t, at(o, pages[1]), 60)     // its header says nothing
+	flipAt(t, at(other, theirs), 4200) // theirs
+	roots, err := inspect.Open(ctx, inspect.Options{Local: o.Local.Root, FS: o.FS})
+	require.NoError(t, err)
+	_, err = roots.Check(ctx, inspect.CheckOptions{Repair: true})
+	require.NoError(t, err)
+	require.NoError(t, roots.Close())
 	quarantine := filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir)
 	require.Len(t, filesIn(t, quarantine, dir.PageExt), 3)
 	ours := func(fp pagefile.Key) bool { return fp == o.Fingerprint }

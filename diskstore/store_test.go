@@ -193,15 +193,6 @@ func TestReadRefusesWhatWasNotAskedFor(t *testing.T) {
 	require.ErrorIs(t, err, pagefile.ErrMismatch)
 }
 
-// place copies a file, making its directory.
-func place(t *testing.T, from, to string) {
-	t.Helper()
-	data, err := os.ReadFile(from)
-	require.NoError(t, err)
-	require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
-	require.NoError(t, os.WriteFile(to, data, 0o600))
-}
-
 func TestPutRefusesInvalidPages(t *testing.T) {
 	s := open(t, testOptions(t))
 	fp := s.opt.Fingerprint

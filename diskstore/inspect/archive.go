@@ -120,7 +120,7 @@ func exportPage(ctx context.Context, roots []tierRoot, name pagefile.Name, tw *t
 func manifestIn(ctx context.Context, roots []tierRoot, fp pagefile.Key) (*tier.Manifest, error) {
 	worst := error(tier.ErrNotFound)
 	for _, p := range roots {
-		m, err := tier.ReadManifest(ctx, p.T, fp)
+		m, err := tier.ReadManifest(ctx, p.t, fp)
 		if err == nil {
 			return m, nil
 		}

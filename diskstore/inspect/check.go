@@ -101,12 +101,12 @@ type TierCheck struct {
 	Err error // why the tier could not be looked at; nil when it was
 }
 
-// Checker checks one tier.
-type Checker struct {
-	T     *dir.Tier
+// checker checks one tier.
+type checker struct {
+	t     *dir.Tier
 	other *dir.Tier // the other tier, for its manifests; nil when there is none
-	Tier  string
-	Opt   CheckOptions
+	tier  string
+	opt   CheckOptions
 
 	seed    maphash.Seed // of the sample
 	readers chan *pagefile.Checker
@@ -125,8 +125,8 @@ type Checker struct {
 // checkTier checks one tier. It returns ctx's error, and any other in the
 // result.
 func checkTier(ctx context.Context, t, other *dir.Tier, tier string, opt CheckOptions) (TierCheck, error) {
-	c := &Checker{
-		T: t, other: other, Tier: tier, Opt: opt, seed: maphash.MakeSeed(),
+	c := &checker{
+		t: t, other: other, tier: tier, opt: opt, seed: maphash.MakeSeed(),
 		rep: TierCheck{Tier: tier, Root: t.Root, Problems: make(map[Problem]int)},
 	}
 	err := c.run(ctx)
@@ -137,8 +137,8 @@ func checkTier(ctx context.Context, t, other *dir.Tier, tier string, opt CheckOp
 	return c.rep, nil
 }
 
-func (c *Checker) run(ctx context.Context) error {
-	if c.Opt.Progress != nil {
+func (c *checker) run(ctx context.Context) error {
+	if c.opt.Progress != nil {
 		if err := c.measure(ctx); err != nil {
 			return err
 		}
@@ -156,7 +156,7 @@ func (c *Checker) run(ctx context.Context) error {
 	var workCtx context.Context
 	c.workers, workCtx = errgroup.WithContext(ctx)
 	c.workers.SetLimit(n)
-	w := &dir.Walker{Ctx: workCtx, T: c.T, Leave: func(fp pagefile.Key) error { return c.leave(workCtx, fp) }}
+	w := &dir.Walker{Ctx: workCtx, T: c.t, Leave: func(fp pagefile.Key) error { return c.leave(workCtx, fp) }}
 	w.Visit = func(e dir.Entry) error { return c.visit(workCtx, e) }
 	err := w.Walk()
 	if werr := c.workers.Wait(); werr != nil {
@@ -173,8 +173,8 @@ func (c *Checker) run(ctx context.Context) error {
 const maxCheckers = 4
 
 // measure finds out how much there is to read.
-func (c *Checker) measure(ctx context.Context) error {
-	w := &dir.Walker{Ctx: ctx, T: c.T, Visit: func(e dir.Entry) error {
+func (c *checker) measure(ctx context.Context) error {
+	w := &dir.Walker{Ctx: ctx, T: c.t, Visit: func(e dir.Entry) error {
 		if e.Kind == dir.EntryPage && c.sampled(e.Name.Key) {
 			c.total += e.Info.Size()
 		}
@@ -184,30 +184,30 @@ func (c *Checker) measure(ctx context.Context) error {
 }
 
 // sampled reports whether a page is one of those to read.
-func (c *Checker) sampled(key pagefile.Key) bool {
+func (c *checker) sampled(key pagefile.Key) bool {
 	const bits = 53 // as many as a float64 holds exactly
-	return c.Opt.Sample == 0 || float64(maphash.Bytes(c.seed, key[:])>>(64-bits))/(1<<bits) < c.Opt.Sample
+	return c.opt.Sample == 0 || float64(maphash.Bytes(c.seed, key[:])>>(64-bits))/(1<<bits) < c.opt.Sample
 }
 
-func (c *Checker) progress(n int64) {
+func (c *checker) progress(n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.rep.ReadBytes += n
-	if c.Opt.Progress != nil {
-		c.Opt.Progress(c.Tier, c.rep.ReadBytes, max(c.rep.ReadBytes, c.total))
+	if c.opt.Progress != nil {
+		c.opt.Progress(c.tier, c.rep.ReadBytes, max(c.rep.ReadBytes, c.total))
 	}
 }
 
 // found counts and reports a finding, and repairs it when that is wanted and
 // repair is not nil. repair returns what it has done in words, "" for nothing.
-func (c *Checker) found(e dir.Entry, problem Problem, why string, repair func() (string, error)) {
-	f := Finding{Tier: c.Tier, Path: e.Path, Problem: problem, Why: why}
+func (c *checker) found(e dir.Entry, problem Problem, why string, repair func() (string, error)) {
+	f := Finding{Tier: c.tier, Path: e.Path, Problem: problem, Why: why}
 	if e.Info != nil && e.Info.Mode().IsRegular() {
-		f.Bytes = c.T.FS.PhysicalBytes(e.Info)
+		f.Bytes = c.t.FS.PhysicalBytes(e.Info)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.Opt.Repair && repair != nil {
+	if c.opt.Repair && repair != nil {
 		var err error
 		if f.Done, err = repair(); err != nil {
 			f.Why += "; not repaired: " + err.Error()
@@ -220,13 +220,13 @@ func (c *Checker) found(e dir.Entry, problem Problem, why string, repair func() 
 	case problem.Damage():
 		c.rep.Damage++
 	}
-	if c.Opt.Found != nil {
-		c.Opt.Found(f)
+	if c.opt.Found != nil {
+		c.opt.Found(f)
 	}
 }
 
 // visit looks at one entry; pages are read by the workers.
-func (c *Checker) visit(ctx context.Context, e dir.Entry) error {
+func (c *checker) visit(ctx context.Context, e dir.Entry) error {
 	if e.Kind == dir.EntryUnlisted {
 		c.found(e, ProblemUnchecked, e.Err.Error(), nil)
 		return nil
@@ -245,11 +245,11 @@ func (c *Checker) visit(ctx context.Context, e dir.Entry) error {
 		c.temps = append(c.temps, e)
 	case dir.EntryQuarantined:
 		c.rep.Quarantined++
-		c.rep.AsideBytes += c.T.FS.PhysicalBytes(e.Info)
+		c.rep.AsideBytes += c.t.FS.PhysicalBytes(e.Info)
 	case dir.EntryLost:
-		c.found(e, ProblemMisplaced, "a page file in a directory where nothing looks for it", c.Aside(ctx, e, "misplaced"))
+		c.found(e, ProblemMisplaced, "a page file in a directory where nothing looks for it", c.aside(ctx, e, "misplaced"))
 	case dir.EntryNotRegular:
-		c.found(e, ProblemNotRegular, fmt.Sprintf("a %s where a file belongs", typeName(e.Info.Mode())), c.Aside(ctx, e, "notregular"))
+		c.found(e, ProblemNotRegular, fmt.Sprintf("a %s where a file belongs", typeName(e.Info.Mode())), c.aside(ctx, e, "notregular"))
 	case dir.EntryForeign:
 		c.found(e, ProblemForeign, "no file of a page store has such a name", nil)
 	}
@@ -271,7 +271,7 @@ func typeName(mode os.FileMode) string {
 	return "device"
 }
 
-func (c *Checker) countPage(e dir.Entry) {
+func (c *checker) countPage(e dir.Entry) {
 	c.fpPages++
 	if e.Name.Class == pagefile.ClassTail {
 		c.rep.Tails++
@@ -282,8 +282,8 @@ func (c *Checker) countPage(e dir.Entry) {
 
 // checkRights finds what others may read or write. A link has rights that mean
 // nothing.
-func (c *Checker) checkRights(e dir.Entry) {
-	uid, ok := c.T.FS.Owner(e.Info)
+func (c *checker) checkRights(e dir.Entry) {
+	uid, ok := c.t.FS.Owner(e.Info)
 	if !ok || e.Info.Mode()&os.ModeSymlink != 0 {
 		return
 	}
@@ -297,12 +297,12 @@ func (c *Checker) checkRights(e dir.Entry) {
 }
 
 // checkPage reads a page from beginning to end.
-func (c *Checker) checkPage(ctx context.Context, e dir.Entry) error {
+func (c *checker) checkPage(ctx context.Context, e dir.Entry) error {
 	s := <-c.readers
 	defer func() { c.readers <- s }()
 	err := c.readFile(ctx, s, e.Path, e.Name)
 	if tier.Doubtful(err) { // perhaps only what this machine has cached is
-		_ = c.T.FS.Uncache(e.Path)
+		_ = c.t.FS.Uncache(e.Path)
 		err = c.readFile(ctx, s, e.Path, e.Name)
 	}
 	if errors.Is(err, tier.ErrNotFound) || ctx.Err() != nil {
@@ -319,13 +319,13 @@ func (c *Checker) checkPage(ctx context.Context, e dir.Entry) error {
 		return nil
 	case ProblemUnreadable:
 		// A bad sector stays bad; a remote mount may only be having a bad day.
-		if c.Tier == tier.Remote {
+		if c.tier == tier.Remote {
 			c.found(e, problem, err.Error(), nil)
 			break
 		}
 		fallthrough
 	default:
-		c.found(e, problem, err.Error(), c.Aside(ctx, e, reason))
+		c.found(e, problem, err.Error(), c.aside(ctx, e, reason))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -334,8 +334,8 @@ func (c *Checker) checkPage(ctx context.Context, e dir.Entry) error {
 }
 
 // readFile reads and checks the file at path, which holds the page name.
-func (c *Checker) readFile(ctx context.Context, s *pagefile.Checker, path string, name pagefile.Name) error {
-	blob, err := dir.OpenFile(c.T.FS, path, name)
+func (c *checker) readFile(ctx context.Context, s *pagefile.Checker, path string, name pagefile.Name) error {
+	blob, err := dir.OpenFile(c.t.FS, path, name)
 	if err != nil {
 		return err
 	}
@@ -366,8 +366,8 @@ func problemOf(err error) (problem Problem, reason string) {
 
 // checkManifest reads a manifest. One that cannot be used is replaced by the
 // next server that loads the model, so that losing it costs little.
-func (c *Checker) checkManifest(ctx context.Context, e dir.Entry) error {
-	_, err := tier.ReadManifest(ctx, c.T, e.Name.Fingerprint)
+func (c *checker) checkManifest(ctx context.Context, e dir.Entry) error {
+	_, err := tier.ReadManifest(ctx, c.t, e.Name.Fingerprint)
 	switch {
 	case err == nil || errors.Is(err, tier.ErrNotFound):
 	case ctx.Err() != nil:
@@ -383,7 +383,7 @@ func (c *Checker) checkManifest(ctx context.Context, e dir.Entry) error {
 }
 
 // leave ends the walk of one fingerprint's directory.
-func (c *Checker) leave(ctx context.Context, fp pagefile.Key) error {
+func (c *checker) leave(ctx context.Context, fp pagefile.Key) error {
 	missing := c.fpPages > 0 && !c.fpManifest
 	c.fpPages, c.fpManifest = 0, false
 	name := pagefile.Name{Fingerprint: fp, Class: pagefile.ClassManifest}
@@ -391,10 +391,10 @@ func (c *Checker) leave(ctx context.Context, fp pagefile.Key) error {
 		return ctx.Err()
 	}
 	// One that could not be looked at was not visited either.
-	if _, err := c.T.Stat(ctx, name); tier.NoAnswer(err) {
+	if _, err := c.t.Stat(ctx, name); tier.NoAnswer(err) {
 		return err
 	} else if errors.Is(err, tier.ErrNotFound) {
-		c.found(dir.Entry{Path: c.T.Path(name), Name: name}, ProblemNoManifest,
+		c.found(dir.Entry{Path: c.t.Path(name), Name: name}, ProblemNoManifest,
 			"nothing says which model these pages are of; a server that loads it will",
 			func() (string, error) { return c.copyManifest(ctx, fp) })
 	}

@@ -30,7 +30,7 @@ const minPrefixDigits = 4
 type tierRoot struct {
 	id   string // Local or Remote
 	path string
-	T    *dir.Tier
+	t    *dir.Tier
 }
 
 // finder looks for the pages and tails whose key begins with prefix. Of a page
@@ -50,23 +50,23 @@ func (f *finder) check() error {
 
 // find looks in one tier.
 func (f *finder) find(ctx context.Context, root tierRoot) error {
-	names, err := root.T.NamesWith(ctx, f.prefix)
+	names, err := root.t.NamesWith(ctx, f.prefix)
 	if err != nil {
-		return fmt.Errorf("find page %s in %s: %w", f.prefix, root.T.Root, err)
+		return fmt.Errorf("find page %s in %s: %w", f.prefix, root.t.Root, err)
 	}
 	for _, name := range names {
 		if f.seen[name] {
 			continue
 		}
-		info, err := root.T.Stat(ctx, name)
+		info, err := root.t.Stat(ctx, name)
 		if errors.Is(err, tier.ErrNotFound) {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("find page %s in %s: %w", f.prefix, root.T.Root, err)
+			return fmt.Errorf("find page %s in %s: %w", f.prefix, root.t.Root, err)
 		}
 		f.seen[name] = true
-		f.found = append(f.found, PageFile{Info: info, Tier: root.id, Path: root.T.Path(name)})
+		f.found = append(f.found, PageFile{Info: info, Tier: root.id, Path: root.t.Path(name)})
 	}
 	return nil
 }
@@ -81,14 +81,14 @@ func (f *finder) sorted() []PageFile {
 func openPage(ctx context.Context, roots []tierRoot, name pagefile.Name) (tier.Blob, *pagefile.Header, PageFile, error) {
 	worst := error(tier.ErrNotFound)
 	for _, p := range roots {
-		blob, err := p.T.Open(ctx, name)
+		blob, err := p.t.Open(ctx, name)
 		if err == nil {
 			var h *pagefile.Header
 			if h, err = pagefile.ReadHeader(ctx, blob); err == nil {
 				err = h.CheckName(name)
 			}
 			if err == nil {
-				return blob, h, PageFile{Info: blob.Info(), Tier: p.id, Path: p.T.Path(name)}, nil
+				return blob, h, PageFile{Info: blob.Info(), Tier: p.id, Path: p.t.Path(name)}, nil
 			}
 			blob.Close()
 		}

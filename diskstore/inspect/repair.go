@@ -16,10 +16,10 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// Aside returns the repair of a file that is no good: into quarantine with it.
-func (c *Checker) Aside(ctx context.Context, e dir.Entry, reason string) func() (string, error) {
+// aside returns the repair of a file that is no good: into quarantine with it.
+func (c *checker) aside(ctx context.Context, e dir.Entry, reason string) func() (string, error) {
 	return func() (string, error) {
-		to, err := c.T.SetAside(e.Path, reason)
+		to, err := c.t.SetAside(e.Path, reason)
 		if errors.Is(err, tier.ErrNotFound) {
 			return "gone already", nil
 		}
@@ -28,20 +28,20 @@ func (c *Checker) Aside(ctx context.Context, e dir.Entry, reason string) func() 
 		}
 		if e.Kind == dir.EntryPage && c.good(ctx, to, e.Name) {
 			// A server has stored the page again since it was read.
-			if err := c.T.FS.Rename(to, e.Path); err != nil {
+			if err := c.t.FS.Rename(to, e.Path); err != nil {
 				return "", err
 			}
-			c.T.SyncAside(e.Path)
+			c.t.SyncAside(e.Path)
 			return "stored again meanwhile, and good", nil
 		}
-		c.T.TrimQuarantine(filepath.Dir(to))
-		c.T.SyncAside(e.Path)
+		c.t.TrimQuarantine(filepath.Dir(to))
+		c.t.SyncAside(e.Path)
 		return "moved to quarantine as " + filepath.Base(to), nil
 	}
 }
 
 // good reports whether the file at path is a whole page of that name.
-func (c *Checker) good(ctx context.Context, path string, name pagefile.Name) bool {
+func (c *checker) good(ctx context.Context, path string, name pagefile.Name) bool {
 	s, err := pagefile.NewChecker(nil)
 	if err != nil {
 		return false
@@ -52,8 +52,8 @@ func (c *Checker) good(ctx context.Context, path string, name pagefile.Name) boo
 
 // replaceManifest moves a manifest that cannot be used to quarantine and puts
 // the other tier's in its place.
-func (c *Checker) replaceManifest(ctx context.Context, e dir.Entry) (string, error) {
-	done, err := c.Aside(ctx, e, "damaged")()
+func (c *checker) replaceManifest(ctx context.Context, e dir.Entry) (string, error) {
+	done, err := c.aside(ctx, e, "damaged")()
 	if err != nil {
 		return "", err
 	}
@@ -67,7 +67,7 @@ func (c *Checker) replaceManifest(ctx context.Context, e dir.Entry) (string, err
 // copyManifest takes a missing manifest over from the other tier. There is no
 // other way to make one: an identity that was made up would keep the true one
 // from being written.
-func (c *Checker) copyManifest(ctx context.Context, fp pagefile.Key) (string, error) {
+func (c *checker) copyManifest(ctx context.Context, fp pagefile.Key) (string, error) {
 	if c.other == nil {
 		return "", nil
 	}
@@ -78,7 +78,7 @@ func (c *Checker) copyManifest(ctx context.Context, fp pagefile.Key) (string, er
 	if err != nil {
 		return "", err
 	}
-	if err := tier.WriteManifest(ctx, c.T, fp, m); err != nil {
+	if err := tier.WriteManifest(ctx, c.t, fp, m); err != nil {
 		return "", err
 	}
 	return "copied from the other tier", nil
@@ -93,13 +93,13 @@ const (
 
 // fixMode takes away what others may do. Nobody else can put a link in the way:
 // everything above is this user's alone, or the root would have been refused.
-func (c *Checker) fixMode(e dir.Entry) (string, error) {
+func (c *checker) fixMode(e dir.Entry) (string, error) {
 	mode := os.FileMode(rightsFile)
 	if e.Info.IsDir() {
 		mode = rightsDir
 	}
 	chmod := func() error { return os.Chmod(e.Path, mode) }
-	if fsys, ok := c.T.FS.(*vfs.Bounded); ok {
+	if fsys, ok := c.t.FS.(*vfs.Bounded); ok {
 		unbounded := chmod
 		chmod = func() error { return fsys.Do(opChmod, e.Path, unbounded) }
 	}
@@ -117,7 +117,7 @@ type tempGroup struct {
 
 // checkTemps tells the temporary files of living processes from what dead ones
 // left, and removes those in a repair.
-func (c *Checker) checkTemps(ctx context.Context) error {
+func (c *checker) checkTemps(ctx context.Context) error {
 	groups := make(map[string]*tempGroup)
 	for _, e := range c.temps {
 		base := filepath.Base(e.Path)
@@ -140,7 +140,7 @@ func (c *Checker) checkTemps(ctx context.Context) error {
 		}
 		g.files = append(g.files, e)
 		c.rep.TempFiles++
-		c.rep.AsideBytes += c.T.FS.PhysicalBytes(e.Info)
+		c.rep.AsideBytes += c.t.FS.PhysicalBytes(e.Info)
 	}
 	for id, g := range groups {
 		if err := ctx.Err(); err != nil {
@@ -155,7 +155,7 @@ func (c *Checker) checkTemps(ctx context.Context) error {
 
 // checkTempGroup looks at one process's files. While its lock is held here it is
 // dead, and stays so. It returns the error of a tier that does not answer.
-func (c *Checker) checkTempGroup(id string, g *tempGroup) error {
+func (c *checker) checkTempGroup(id string, g *tempGroup) error {
 	files := &dir.TempFiles{Lock: g.lock != nil}
 	stale := g.files
 	for _, e := range g.files {
@@ -164,7 +164,7 @@ func (c *Checker) checkTempGroup(id string, g *tempGroup) error {
 	if g.lock != nil {
 		stale = append(stale, *g.lock)
 	}
-	j, err := c.T.Temp.Judge(id, files, c.Opt.Repair)
+	j, err := c.t.Temp.Judge(id, files, c.opt.Repair)
 	switch {
 	case tier.NoAnswer(err):
 		return err
@@ -195,9 +195,9 @@ func (c *Checker) checkTempGroup(id string, g *tempGroup) error {
 	return nil
 }
 
-func (c *Checker) foundStale(e dir.Entry, why string) {
+func (c *checker) foundStale(e dir.Entry, why string) {
 	c.found(e, ProblemStale, why, func() (string, error) {
-		if err := c.T.FS.Remove(e.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := c.t.FS.Remove(e.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", err
 		}
 		return "removed", nil

@@ -33,7 +33,7 @@ type Options struct {
 // Roots are the directories that hold a store's tiers, with the pages of all
 // fingerprints below them. Servers may use them meanwhile.
 type Roots struct {
-	Tiers []tierRoot // the local one first
+	tiers []tierRoot // the local one first
 	log   *slog.Logger
 }
 
@@ -56,12 +56,12 @@ func Open(ctx context.Context, opt Options) (*Roots, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open root %s: %w", root.path, err)
 		}
-		root.T = dir.New(opt.FS, path, dir.Options{
+		root.t = dir.New(opt.FS, path, dir.Options{
 			Shared: root.id == tier.Remote, Timeout: opt.Timeout, Log: r.log.With("tier", root.id, "root", path),
 		})
-		r.Tiers = append(r.Tiers, root)
+		r.tiers = append(r.tiers, root)
 	}
-	local := r.Tiers[0].T
+	local := r.tiers[0].t
 	if err := local.Ready(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("open root %s: %w", local.Root, err), r.Close())
 	}
@@ -72,8 +72,8 @@ func Open(ctx context.Context, opt Options) (*Roots, error) {
 // no error here: what stays there is cleaned by the next process.
 func (r *Roots) Close() error {
 	var errs []error
-	for _, root := range r.Tiers {
-		if err := root.T.Close(); !tier.NoAnswer(err) {
+	for _, root := range r.tiers {
+		if err := root.t.Close(); !tier.NoAnswer(err) {
 			errs = append(errs, err)
 		}
 	}
@@ -83,7 +83,7 @@ func (r *Roots) Close() error {
 // eachRoot calls look for every tier, and goes on when one does not answer. That
 // is returned as silent, any other error as err.
 func (r *Roots) eachRoot(look func(tierRoot) error) (silent, err error) {
-	for _, root := range r.Tiers {
+	for _, root := range r.tiers {
 		err := look(root)
 		if tier.NoAnswer(err) {
 			silent = errors.Join(silent, err)
@@ -108,14 +108,14 @@ func (r *Roots) Check(ctx context.Context, opt CheckOptions) ([]TierCheck, error
 	if math.IsNaN(opt.Sample) || opt.Sample < 0 || opt.Sample > 1 {
 		return nil, fmt.Errorf("check: sample is %v, want 0 to 1: %w", opt.Sample, ErrArguments)
 	}
-	roots := r.Tiers
+	roots := r.tiers
 	var checks []TierCheck
 	for i, root := range roots {
 		var other *dir.Tier
 		if len(roots) > 1 {
-			other = roots[1-i].T
+			other = roots[1-i].t
 		}
-		check, err := checkTier(ctx, root.T, other, root.id, opt)
+		check, err := checkTier(ctx, root.t, other, root.id, opt)
 		checks = append(checks, check)
 		if err != nil {
 			return checks, err
@@ -149,7 +149,7 @@ func (r *Roots) Recent(ctx context.Context, pick func(fingerprint pagefile.Key) 
 	var newest time.Time
 	var files []PageFile
 	silent, err := r.eachRoot(func(root tierRoot) error {
-		w := &dir.Walker{Ctx: ctx, T: root.T, Visit: func(e dir.Entry) error {
+		w := &dir.Walker{Ctx: ctx, T: root.t, Visit: func(e dir.Entry) error {
 			if e.Kind != dir.EntryPage || pick != nil && !pick(e.Name.Fingerprint) {
 				return nil
 			}
@@ -161,14 +161,14 @@ func (r *Roots) Recent(ctx context.Context, pick func(fingerprint pagefile.Key) 
 			if used.Before(newest.Add(-sameTime)) || len(files) == maxArchivePages {
 				return nil
 			}
-			info, err := root.T.Info(e.Name, e.Path, e.Info)
+			info, err := root.t.Info(e.Name, e.Path, e.Info)
 			if err == nil {
 				files = append(files, PageFile{Info: info, Tier: root.id, Path: e.Path})
 			}
 			return err
 		}}
 		if err := w.Walk(); err != nil {
-			return fmt.Errorf("look for the last conversation in %s: %w", root.T.Root, err)
+			return fmt.Errorf("look for the last conversation in %s: %w", root.t.Root, err)
 		}
 		return nil
 	})
@@ -197,7 +197,7 @@ func dropOlder(files []PageFile, before time.Time) []PageFile {
 func (r *Roots) longest(ctx context.Context, files []PageFile) (PageFile, error) {
 	best, end := PageFile{}, 0
 	for _, f := range files {
-		h, _, err := headerIn(ctx, r.Tiers, f.Name)
+		h, _, err := headerIn(ctx, r.tiers, f.Name)
 		if ctx.Err() != nil {
 			return PageFile{}, ctx.Err()
 		}
@@ -214,12 +214,12 @@ func (r *Roots) longest(ctx context.Context, files []PageFile) (PageFile, error)
 // Chain returns a page and all that come before it, the first one first. It
 // returns ErrNotFound when one of them is missing.
 func (r *Roots) Chain(ctx context.Context, name pagefile.Name) ([]PageFile, error) {
-	return chainTo(ctx, r.Tiers, name)
+	return chainTo(ctx, r.tiers, name)
 }
 
 // Manifest returns a fingerprint's manifest, from the tier that has it.
 func (r *Roots) Manifest(ctx context.Context, fingerprint pagefile.Key) (*tier.Manifest, error) {
-	return manifestIn(ctx, r.Tiers, fingerprint)
+	return manifestIn(ctx, r.tiers, fingerprint)
 }
 
 // Export writes the pages of chain, which Chain has returned, and their manifest
@@ -229,5 +229,5 @@ func (r *Roots) Export(ctx context.Context, chain []PageFile, w io.Writer, progr
 	if len(chain) == 0 || len(chain) > maxArchivePages {
 		return nil, fmt.Errorf("export %d pages, want 1 to %d: %w", len(chain), maxArchivePages, ErrArguments)
 	}
-	return exportChain(ctx, r.Tiers, chain, w, progress)
+	return exportChain(ctx, r.tiers, chain, w, progress)
 }

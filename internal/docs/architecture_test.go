@@ -42,7 +42,7 @@ var (
 // inner are packages that stand in the row of the folder above them: parts of a test
 // or a command beside it.
 var inner = []string{
-	"diskstore/internal/testrows", "ggml-paged/pager/gen", "internal/cli/clitest", "internal/testmodel/mkmodel",
+	"diskstore/internal/storetest", "diskstore/internal/testrows", "ggml-paged/pager/gen", "internal/cli/clitest", "internal/testmodel/mkmodel",
 	"internal/testmodel/recall-prompts", "internal/tierenv/tierenvtest",
 }
 

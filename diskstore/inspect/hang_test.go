@@ -1,88 +1,92 @@
-package diskstore
+package inspect
 
 import (
 	"io"
-	"regexp"
-	"syscall"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
+	"github.com/kvtier/kvtier/diskstore/internal/testrows"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // hangingRoots are two roots with three pages and three tails in the local tier
 // and a page in the remote one, and a tool that has opened them.
 type hangingRoots struct {
-	*Root
-	*inspect.Roots
+	*Roots
 	t      *testing.T
-	o      Options
+	o      diskstore.Options
 	inj    *vfs.Injector
 	local  pagefile.Name // of a page that continues nothing
 	remote pagefile.Name
 }
 
-func openHanging(t *testing.T) *hangingRoots {
-	o := someRoot(t)
-	inj := vfs.Inject(quickFS)
-	r, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: inj, Timeout: time.Minute})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, r.Close()) })
-	key := func(seed int) pagefile.Name {
-		return pagefile.Name{Fingerprint: testFingerprint(1), Key: pagefile.ChainKey(testFingerprint(1), prompt(seed, testTokens), nil)}
+// twoTiers makes the roots.
+func twoTiers(t *testing.T) diskstore.Options {
+	o := testOptions(t, withRemote(t))
+	for n := range byte(3) {
+		o := o
+		o.Fingerprint, o.Identity = storetest.Fingerprint(n+1), map[string]string{"model": string('a' + rune(n))}
+		s := open(t, o)
+		putChain(t, s, testrows.Prompt(int(n), storetest.Tokens+3), o.Fingerprint)
+		require.NoError(t, s.Close())
 	}
-	roots, err := inspect.Open(ctx, inspect.Options{Local: o.Local.Root, Remote: o.Remote.Root, FS: inj, Timeout: time.Minute})
+	above := o
+	above.Local.Root, above.Identity = filepath.Join(t.TempDir(), "above"), map[string]string{"model": "a"}
+	s := open(t, above)
+	putChain(t, s, testrows.Prompt(9, storetest.Tokens))
+	require.NoError(t, s.Close())
+	above.Local.BudgetBytes = 1
+	r, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: above.Local, Remote: above.Remote, FS: above.FS, Timeout: time.Minute})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, roots.Close()) })
-	h := &hangingRoots{Root: r, Roots: roots, t: t, o: o, inj: inj, local: key(0), remote: key(9)}
-	return h
+	report, err := r.GC(ctx, diskstore.GCOptions{})
+	require.NoError(t, err)
+	require.Equal(t, 1, report.Local.Demoted)
+	require.NoError(t, r.Close())
+	return o
 }
 
-// hang lets operations below a root hang until the test ends, when they fail: one that
-// was carried out then would change files that are being removed. What works has a
-// minute, for the machine may be busy.
+func openHanging(t *testing.T) *hangingRoots {
+	o := twoTiers(t)
+	inj := vfs.Inject(storetest.QuickFS)
+	key := func(seed int) pagefile.Name {
+		fp := storetest.Fingerprint(1)
+		return pagefile.Name{Fingerprint: fp, Key: pagefile.ChainKey(fp, testrows.Prompt(seed, storetest.Tokens), nil)}
+	}
+	roots, err := Open(ctx, Options{Local: o.Local.Root, Remote: o.Remote.Root, FS: inj, Timeout: time.Minute})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, roots.Close()) })
+	return &hangingRoots{Roots: roots, t: t, o: o, inj: inj, local: key(0), remote: key(9)}
+}
+
+// hang lets operations below a root hang. What works has a minute, for the machine may
+// be busy.
 func (h *hangingRoots) hang(root string, ops ...vfs.Op) {
-	var dirs []*dir.Tier
-	for _, lv := range h.s.levels(tier.Local) {
-		dirs = append(dirs, lv.dir())
-	}
-	for _, r := range h.Tiers {
-		dirs = append(dirs, r.T)
-	}
-	for _, dir := range dirs {
-		if dir.Root == root {
-			dir.SetTimeout(20 * time.Millisecond)
+	for _, r := range h.tiers {
+		if r.t.Root == root {
+			r.t.FS = vfs.Bound(r.t.FS, root, 20*time.Millisecond)
 		}
 	}
-	gate := vfs.NewGate()
-	h.t.Cleanup(gate.Open)
-	h.inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(root)), Ops: ops, Gate: gate, Err: syscall.EIO})
+	storetest.Hang(h.t, h.inj, root, ops...)
 }
 
 // silent requires the error of a root that does not answer, which it names.
 func (h *hangingRoots) silent(err error, root string) {
 	h.t.Helper()
-	require.True(h.t, tier.NoAnswer(err), "%v", err)
-	require.ErrorContains(h.t, err, root+" does not answer: ")
+	storetest.RequireSilent(h.t, err, root)
 }
 
 // TestToolsGoOnWithoutARemoteThatHangs asks for everything a tool can do.
 func TestToolsGoOnWithoutARemoteThatHangs(t *testing.T) {
 	for name, use := range map[string]func(h *hangingRoots, remote string){
-		"usage": func(h *hangingRoots, remote string) {
-			u, err := h.Usage(ctx)
-			require.NoError(h.t, err)
-			h.silent(u.RemoteErr, remote)
-			require.Equal(h.t, 3, u.Local.Pages)
-		},
 		"check": func(h *hangingRoots, remote string) {
-			checks, err := h.Check(ctx, inspect.CheckOptions{})
+			checks, err := h.Check(ctx, CheckOptions{})
 			require.NoError(h.t, err)
 			require.NoError(h.t, checks[0].Err)
 			require.Equal(h.t, 6, checks[0].Read)
@@ -90,7 +94,7 @@ func TestToolsGoOnWithoutARemoteThatHangs(t *testing.T) {
 		},
 		"repair": func(h *hangingRoots, remote string) {
 			found := 0
-			checks, err := h.Check(ctx, inspect.CheckOptions{Repair: true, Found: func(inspect.Finding) { found++ }, Progress: func(string, int64, int64) {}})
+			checks, err := h.Check(ctx, CheckOptions{Repair: true, Found: func(Finding) { found++ }, Progress: func(string, int64, int64) {}})
 			require.NoError(h.t, err)
 			h.silent(checks[1].Err, remote)
 			require.Zero(h.t, found)
@@ -120,24 +124,6 @@ func TestToolsGoOnWithoutARemoteThatHangs(t *testing.T) {
 			require.NoError(h.t, err)
 			_, err = h.Chain(ctx, h.remote)
 			h.silent(err, remote)
-		},
-		"remove a model": func(h *hangingRoots, remote string) {
-			all := func(FingerprintUsage) bool { return true }
-			report, err := h.GC(ctx, GCOptions{Fingerprints: all})
-			require.NoError(h.t, err)
-			h.silent(report.RemoteErr, remote)
-			require.Equal(h.t, 3, report.Local.Pages)
-			drops, err := h.DropQuarantined(ctx, func(pagefile.Key) bool { return true }, false)
-			h.silent(err, remote)
-			require.Len(h.t, drops, 2)
-		},
-		"keep to the budget": func(h *hangingRoots, remote string) {
-			h.s.local.book.Budget = 1
-			report, err := h.GC(ctx, GCOptions{})
-			require.NoError(h.t, err)
-			h.silent(report.RemoteErr, remote)
-			require.Zero(h.t, report.Local, "what should move down is not deleted")
-			require.Len(h.t, filesIn(h.t, h.o.Local.Root, dir.PageExt), 6)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -169,16 +155,13 @@ func TestToolsEndWhenAnyOperationHangs(t *testing.T) {
 						h.silent(err, root)
 					}
 				}
-				checks, err := h.Check(ctx, inspect.CheckOptions{Repair: true, Found: func(f inspect.Finding) { t.Errorf("found %v", f) }})
+				checks, err := h.Check(ctx, CheckOptions{Repair: true, Found: func(f Finding) { t.Errorf("found %v", f) }})
 				require.NoError(t, err)
 				require.Len(t, checks, 2)
 				for _, c := range checks {
 					end(c.Err)
 					require.True(t, c.Err == nil || c.Tier == tr)
 				}
-				u, err := h.Usage(ctx)
-				end(err)
-				end(u.RemoteErr)
 				_, err = h.Find(ctx, h.local.Key.String()[:8])
 				end(err)
 				_, err = h.Recent(ctx, nil)
@@ -189,11 +172,6 @@ func TestToolsEndWhenAnyOperationHangs(t *testing.T) {
 				} else {
 					end(err)
 				}
-				report, err := h.GC(ctx, GCOptions{OlderThan: time.Nanosecond})
-				end(err)
-				end(report.RemoteErr)
-				_, err = h.DropQuarantined(ctx, func(pagefile.Key) bool { return true }, false)
-				end(err)
 			})
 		}
 	}
@@ -203,7 +181,7 @@ func TestToolsEndWhenAnyOperationHangs(t *testing.T) {
 func TestToolsOfALocalRootThatHangs(t *testing.T) {
 	h := openHanging(t)
 	h.hang(h.o.Local.Root)
-	checks, err := h.Check(ctx, inspect.CheckOptions{})
+	checks, err := h.Check(ctx, CheckOptions{})
 	require.NoError(t, err)
 	h.silent(checks[0].Err, h.o.Local.Root)
 	require.NoError(t, checks[1].Err)
@@ -211,11 +189,6 @@ func TestToolsOfALocalRootThatHangs(t *testing.T) {
 	found, err := h.Find(ctx, h.remote.Key.String()[:8])
 	require.NoError(t, err)
 	require.Len(t, found, 1)
-	_, err = h.Usage(ctx)
-	h.silent(err, h.o.Local.Root)
-
-	_, err = OpenRoot(ctx, RootOptions{Local: h.o.Local, Remote: h.o.Remote, FS: h.inj, Timeout: time.Millisecond})
-	h.silent(err, h.o.Local.Root)
-	_, err = inspect.Open(ctx, inspect.Options{Local: h.o.Local.Root, Remote: h.o.Remote.Root, FS: h.inj, Timeout: time.Millisecond})
+	_, err = Open(ctx, Options{Local: h.o.Local.Root, Remote: h.o.Remote.Root, FS: h.inj, Timeout: time.Millisecond})
 	h.silent(err, h.o.Local.Root)
 }

@@ -1,4 +1,4 @@
-package diskstore
+package inspect
 
 import (
 	"context"
@@ -14,53 +14,29 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
+	"github.com/kvtier/kvtier/diskstore/internal/testrows"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// stored makes roots that hold two conversations, one of them compressed, and
-// returns the options and what was stored.
-func stored(t testing.TB, edit ...func(*Options)) (Options, []*pagefile.Page) {
-	t.Helper()
-	o := testOptions(t, edit...)
-	s, err := Open(ctx, o)
-	require.NoError(t, err)
-	pages := putChain(t, s, prompt(1, 2*testTokens+3))
-	require.NoError(t, s.Close())
-	o.Compress = true
-	s, err = Open(ctx, o)
-	require.NoError(t, err)
-	pages = append(pages, putChain(t, s, prompt(2, testTokens+5))...)
-	require.NoError(t, s.Close())
-	return o, pages
-}
-
 // check checks the local tier and returns the findings.
-// rootsOf opens the roots of a store.
-func rootsOf(t *testing.T, o Options) *inspect.Roots {
+func check(t testing.TB, r *Roots, opt CheckOptions) (TierCheck, []Finding) {
 	t.Helper()
-	r, err := inspect.Open(ctx, inspect.Options{Local: o.Local.Root, Remote: o.Remote.Root, FS: o.FS})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, r.Close()) })
-	return r
-}
-
-func check(t testing.TB, r *inspect.Roots, opt inspect.CheckOptions) (inspect.TierCheck, []inspect.Finding) {
-	t.Helper()
-	var found []inspect.Finding
-	opt.Found = func(f inspect.Finding) { found = append(found, f) }
+	var found []Finding
+	opt.Found = func(f Finding) { found = append(found, f) }
 	checks, err := r.Check(ctx, opt)
 	require.NoError(t, err)
 	require.NoError(t, checks[0].Err)
 	return checks[0], found
 }
 
-func requireClean(t testing.TB, r *inspect.Roots, pages, tails int) {
+func requireClean(t testing.TB, r *Roots, pages, tails int) {
 	t.Helper()
-	c, found := check(t, r, inspect.CheckOptions{})
+	c, found := check(t, r, CheckOptions{})
 	require.Empty(t, found)
 	require.Equal(t, []int{pages, tails, pages + tails}, []int{c.Pages, c.Tails, c.Read})
 }
@@ -70,12 +46,12 @@ func TestCheckOfWhatIsWhole(t *testing.T) {
 	r := rootsOf(t, o)
 	before := treeOf(t, o.Local.Root)
 	requireClean(t, r, 3, 2)
-	c, found := check(t, r, inspect.CheckOptions{Repair: true})
+	c, found := check(t, r, CheckOptions{Repair: true})
 	require.Empty(t, found)
 	require.Zero(t, c.Repaired+c.Damage+c.TempFiles+c.Quarantined)
 	require.Equal(t, before, treeOf(t, o.Local.Root), "neither changes anything")
 	var bytes int64
-	for _, path := range filesIn(t, o.Local.Root, dir.PageExt) {
+	for _, path := range storetest.FilesIn(t, o.Local.Root, dir.PageExt) {
 		info, err := os.Stat(path)
 		require.NoError(t, err)
 		bytes += info.Size()
@@ -104,70 +80,62 @@ func treeOf(t testing.TB, root string) map[string]string {
 	return tree
 }
 
-func flipAt(t testing.TB, path string, at int) {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
-	data[(at+len(data))%len(data)] ^= 4
-	require.NoError(t, os.WriteFile(path, data, 0o600))
-}
-
 // TestCheckAndRepair makes each kind of mess with one page among others, and
 // has it found, repaired, and gone.
 func TestCheckAndRepair(t *testing.T) {
 	for name, mess := range map[string]struct {
-		make    func(t *testing.T, o Options, path string)
-		problem inspect.Problem
+		make    func(t *testing.T, o diskstore.Options, path string)
+		problem Problem
 		lost    int  // pages that are not there after the repair
 		stays   bool // the repair leaves it to a person
 	}{
-		"a bit of the header":  {func(t *testing.T, _ Options, path string) { flipAt(t, path, 60) }, inspect.ProblemDamaged, 1, false},
-		"a bit of the payload": {func(t *testing.T, _ Options, path string) { flipAt(t, path, 4200) }, inspect.ProblemDamaged, 1, false},
-		"a bit of the footer":  {func(t *testing.T, _ Options, path string) { flipAt(t, path, -1) }, inspect.ProblemDamaged, 1, false},
-		"truncation": {func(t *testing.T, _ Options, path string) {
+		"a bit of the header":  {func(t *testing.T, _ diskstore.Options, path string) { storetest.FlipAt(t, path, 60) }, ProblemDamaged, 1, false},
+		"a bit of the payload": {func(t *testing.T, _ diskstore.Options, path string) { storetest.FlipAt(t, path, 4200) }, ProblemDamaged, 1, false},
+		"a bit of the footer":  {func(t *testing.T, _ diskstore.Options, path string) { storetest.FlipAt(t, path, -1) }, ProblemDamaged, 1, false},
+		"truncation": {func(t *testing.T, _ diskstore.Options, path string) {
 			require.NoError(t, os.Truncate(path, 5000))
-		}, inspect.ProblemDamaged, 1, false},
-		"another page's name": {func(t *testing.T, o Options, path string) {
+		}, ProblemDamaged, 1, false},
+		"another page's name": {func(t *testing.T, o diskstore.Options, path string) {
 			key := pagefile.Key{1, 2, 3}
-			place(t, path, filePath(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Key: key}))
-		}, inspect.ProblemMisplaced, 0, false},
-		"another shard": {func(t *testing.T, o Options, path string) {
-			place(t, path, filepath.Join(filepath.Dir(filepath.Dir(path)), otherShard(path), filepath.Base(path)))
-		}, inspect.ProblemMisplaced, 0, false},
-		"a directory": {func(t *testing.T, _ Options, path string) {
+			storetest.Place(t, path, storetest.Path(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Key: key}))
+		}, ProblemMisplaced, 0, false},
+		"another shard": {func(t *testing.T, o diskstore.Options, path string) {
+			storetest.Place(t, path, filepath.Join(filepath.Dir(filepath.Dir(path)), otherShard(path), filepath.Base(path)))
+		}, ProblemMisplaced, 0, false},
+		"a directory": {func(t *testing.T, _ diskstore.Options, path string) {
 			require.NoError(t, os.Remove(path))
 			require.NoError(t, os.MkdirAll(filepath.Join(path, "in", "it"), 0o700))
-		}, inspect.ProblemNotRegular, 1, false},
-		"a manifest that is none": {func(t *testing.T, o Options, _ string) {
-			path := filePath(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassManifest})
+		}, ProblemNotRegular, 1, false},
+		"a manifest that is none": {func(t *testing.T, o diskstore.Options, _ string) {
+			path := storetest.Path(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassManifest})
 			require.NoError(t, os.WriteFile(path, []byte("{}"), 0o600))
-		}, inspect.ProblemManifest, 0, false},
-		"no manifest": {func(t *testing.T, o Options, _ string) {
-			require.NoError(t, os.Remove(filePath(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassManifest})))
-		}, inspect.ProblemNoManifest, 0, true},
-		"a dead process": {func(t *testing.T, o Options, _ string) {
-			dir := filepath.Join(o.Local.Root, dir.VersionDir, dir.TmpDir)
+		}, ProblemManifest, 0, false},
+		"no manifest": {func(t *testing.T, o diskstore.Options, _ string) {
+			require.NoError(t, os.Remove(storetest.Path(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassManifest})))
+		}, ProblemNoManifest, 0, true},
+		"a dead process": {func(t *testing.T, o diskstore.Options, _ string) {
+			dir := filepath.Join(o.Local.Root, storetest.VersionDir, storetest.TmpDir)
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "0011-1.tmp"), []byte("x"), 0o600))
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "0011.lock"), nil, 0o600))
-		}, inspect.ProblemStale, 0, false},
-		"a process that left no lock": {func(t *testing.T, o Options, _ string) {
-			path := filepath.Join(o.Local.Root, dir.VersionDir, dir.TmpDir, "0011-1.tmp")
+		}, ProblemStale, 0, false},
+		"a process that left no lock": {func(t *testing.T, o diskstore.Options, _ string) {
+			path := filepath.Join(o.Local.Root, storetest.VersionDir, storetest.TmpDir, "0011-1.tmp")
 			require.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
 			past := time.Now().Add(-2 * dir.OrphanAge)
 			require.NoError(t, os.Chtimes(path, past, past))
-		}, inspect.ProblemStale, 0, false},
-		"something else": {func(t *testing.T, o Options, path string) {
+		}, ProblemStale, 0, false},
+		"something else": {func(t *testing.T, o diskstore.Options, path string) {
 			require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(path), "notes"), nil, 0o600))
-		}, inspect.ProblemForeign, 0, true},
-		"something else beside": {func(t *testing.T, o Options, path string) {
-			require.NoError(t, os.Mkdir(filepath.Join(o.Local.Root, dir.VersionDir, "more"), 0o700))
-		}, inspect.ProblemForeign, 0, true},
+		}, ProblemForeign, 0, true},
+		"something else beside": {func(t *testing.T, o diskstore.Options, path string) {
+			require.NoError(t, os.Mkdir(filepath.Join(o.Local.Root, storetest.VersionDir, "more"), 0o700))
+		}, ProblemForeign, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, pages := stored(t)
 			r := rootsOf(t, o)
-			mess.make(t, o, filePath(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()}))
-			c, found := check(t, r, inspect.CheckOptions{})
+			mess.make(t, o, storetest.Path(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()}))
+			c, found := check(t, r, CheckOptions{})
 			require.NotEmpty(t, found)
 			for _, f := range found {
 				require.Equal(t, mess.problem, f.Problem, "%+v", f)
@@ -175,16 +143,16 @@ func TestCheckAndRepair(t *testing.T) {
 			}
 			require.Equal(t, mess.problem.Damage(), c.Damage > 0)
 
-			c, found = check(t, r, inspect.CheckOptions{Repair: true})
+			c, found = check(t, r, CheckOptions{Repair: true})
 			require.NotEmpty(t, found)
 			require.Equal(t, !mess.stays, c.Repaired > 0, "%+v", found)
 			require.Zero(t, c.Damage)
 			if mess.stays {
 				return
 			}
-			c, found = check(t, r, inspect.CheckOptions{})
-			if mess.problem == inspect.ProblemManifest {
-				require.Equal(t, inspect.ProblemNoManifest, found[0].Problem)
+			c, found = check(t, r, CheckOptions{})
+			if mess.problem == ProblemManifest {
+				require.Equal(t, ProblemNoManifest, found[0].Problem)
 			} else {
 				require.Empty(t, found)
 			}
@@ -206,12 +174,12 @@ func TestCheckSample(t *testing.T) {
 	o := testOptions(t)
 	s := open(t, o)
 	for i := range 100 {
-		putChain(t, s, prompt(i, testTokens))
+		putChain(t, s, testrows.Prompt(i, storetest.Tokens))
 	}
 	r := rootsOf(t, o)
 	read := make(map[int]bool)
 	for range 5 {
-		c, found := check(t, r, inspect.CheckOptions{Sample: 0.3})
+		c, found := check(t, r, CheckOptions{Sample: 0.3})
 		require.Empty(t, found)
 		require.Equal(t, 100, c.Pages)
 		require.Positive(t, c.Read)
@@ -220,15 +188,15 @@ func TestCheckSample(t *testing.T) {
 	}
 	require.Greater(t, len(read), 1)
 	for _, wrong := range []float64{-0.1, 1.1} {
-		_, err := r.Check(ctx, inspect.CheckOptions{Sample: wrong})
-		require.ErrorIs(t, err, inspect.ErrArguments)
+		_, err := r.Check(ctx, CheckOptions{Sample: wrong})
+		require.ErrorIs(t, err, ErrArguments)
 	}
 }
 
 func TestCheckProgress(t *testing.T) {
 	o, _ := stored(t, withRemote(t))
 	last := make(map[string][2]int64)
-	checks, err := rootsOf(t, o).Check(ctx, inspect.CheckOptions{Progress: func(tier string, done, total int64) {
+	checks, err := rootsOf(t, o).Check(ctx, CheckOptions{Progress: func(tier string, done, total int64) {
 		require.LessOrEqual(t, done, total)
 		require.GreaterOrEqual(t, done, last[tier][0])
 		last[tier] = [2]int64{done, total}
@@ -240,9 +208,9 @@ func TestCheckProgress(t *testing.T) {
 
 func TestCheckIsCancelled(t *testing.T) {
 	o, _ := stored(t)
-	done, cancel := cancelled()
-	defer cancel()
-	_, err := rootsOf(t, o).Check(done, inspect.CheckOptions{})
+	done, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err := rootsOf(t, o).Check(done, CheckOptions{})
 	require.ErrorIs(t, err, context.Canceled)
 }
 
@@ -252,7 +220,7 @@ func TestCheckOfAMissingRemote(t *testing.T) {
 	o, _ := stored(t, withRemote(t))
 	r := rootsOf(t, o)
 	require.NoError(t, os.RemoveAll(o.Remote.Root))
-	checks, err := r.Check(ctx, inspect.CheckOptions{})
+	checks, err := r.Check(ctx, CheckOptions{})
 	require.NoError(t, err)
 	require.NoError(t, checks[0].Err)
 	require.Equal(t, 3, checks[0].Pages)
@@ -262,13 +230,13 @@ func TestCheckOfAMissingRemote(t *testing.T) {
 // TestRepairLeavesTheLiving: the temporary files of a store that is writing.
 func TestRepairLeavesTheLiving(t *testing.T) {
 	o := testOptions(t)
-	s := open(t, o)
-	name := s.pageName(pagefile.Key{1})
-	up, err := s.disk.Create(ctx, name)
+	tr := dir.New(o.FS, o.Local.Root, dir.Options{Create: true})
+	defer func() { require.NoError(t, tr.Close()) }()
+	up, err := tr.Create(ctx, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassPage, Key: pagefile.Key{1}})
 	require.NoError(t, err)
 	defer up.Abort()
 	require.NoError(t, up.Write(ctx, []byte("half")))
-	c, found := check(t, rootsOf(t, o), inspect.CheckOptions{Repair: true})
+	c, found := check(t, rootsOf(t, o), CheckOptions{Repair: true})
 	require.Empty(t, found)
 	require.Equal(t, 1, c.Processes)
 	require.Equal(t, 1, c.TempFiles)
@@ -283,28 +251,28 @@ func TestRepairPutsBackWhatIsGood(t *testing.T) {
 	o, pages := stored(t)
 	name := pagefile.Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()}
 	tr := dir.New(o.FS, o.Local.Root, dir.Options{})
-	c := &inspect.Checker{T: tr, Tier: tier.Local, Opt: inspect.CheckOptions{Repair: true}}
-	before := treeOf(t, filepath.Join(o.Local.Root, dir.VersionDir, o.Fingerprint.String()))
-	done, err := c.Aside(ctx, dir.Entry{Kind: dir.EntryPage, Path: tr.Path(name), Name: name}, "damaged")()
+	c := &checker{t: tr, tier: tier.Local, opt: CheckOptions{Repair: true}}
+	before := treeOf(t, filepath.Join(o.Local.Root, storetest.VersionDir, o.Fingerprint.String()))
+	done, err := c.aside(ctx, dir.Entry{Kind: dir.EntryPage, Path: tr.Path(name), Name: name}, "damaged")()
 	require.NoError(t, err)
 	require.Equal(t, "stored again meanwhile, and good", done)
-	require.Equal(t, before, treeOf(t, filepath.Join(o.Local.Root, dir.VersionDir, o.Fingerprint.String())))
-	require.Empty(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt))
+	require.Equal(t, before, treeOf(t, filepath.Join(o.Local.Root, storetest.VersionDir, o.Fingerprint.String())))
+	require.Empty(t, storetest.FilesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt))
 }
 
 // TestRepairManifestFromTheOtherTier also works the other way round.
 func TestRepairManifestFromTheOtherTier(t *testing.T) {
 	o, pages := stored(t, withRemote(t))
 	r := rootsOf(t, o)
-	local := filePath(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassManifest})
-	remote := filePath(o.Remote.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassManifest})
-	place(t, local, remote)
-	place(t, filePath(o.Local.Root, storedAt(o, pages[0])), filePath(o.Remote.Root, storedAt(o, pages[0])))
+	local := storetest.Path(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassManifest})
+	remote := storetest.Path(o.Remote.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassManifest})
+	storetest.Place(t, local, remote)
+	storetest.Place(t, storetest.Path(o.Local.Root, storedAt(o, pages[0])), storetest.Path(o.Remote.Root, storedAt(o, pages[0])))
 	want, err := os.ReadFile(local)
 	require.NoError(t, err)
 	for _, path := range []string{local, remote} {
 		require.NoError(t, os.Remove(path))
-		checks, err := r.Check(ctx, inspect.CheckOptions{Repair: true})
+		checks, err := r.Check(ctx, CheckOptions{Repair: true})
 		require.NoError(t, err)
 		require.Equal(t, 1, checks[0].Repaired+checks[1].Repaired)
 		got, err := os.ReadFile(path)
@@ -319,16 +287,16 @@ func TestCheckSurvivesAnErrorAtEveryOperation(t *testing.T) {
 	errnos := []syscall.Errno{syscall.EIO, syscall.ESTALE, syscall.EACCES, syscall.EIO, syscall.ENOSPC}
 	for _, repair := range []bool{false, true} {
 		t.Run(fmt.Sprintf("repair %t", repair), func(t *testing.T) {
-			inj := vfs.Inject(quickFS)
+			inj := vfs.Inject(storetest.QuickFS)
 			o, pages := stored(t, withFS(inj))
-			damaged := filePath(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Key: pages[1].Key()})
+			damaged := storetest.Path(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Key: pages[1].Key()})
 			good, err := os.ReadFile(damaged)
 			require.NoError(t, err)
 			for nth := 1; ; nth++ {
 				require.NoError(t, os.WriteFile(damaged, good, 0o600))
-				flipAt(t, damaged, 4200)
+				storetest.FlipAt(t, damaged, 4200)
 				// a repair leaves a file there, which the next one lists
-				require.NoError(t, os.RemoveAll(filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir)))
+				require.NoError(t, os.RemoveAll(filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir)))
 				inj.Reset()
 				inj.Add(vfs.Rule{Nth: nth, Err: errnos[nth%len(errnos)]})
 				ops := checkOnce(t, o, inj, repair)
@@ -344,20 +312,20 @@ func TestCheckSurvivesAnErrorAtEveryOperation(t *testing.T) {
 
 // checkOnce checks under an injector's rules and returns how many operations
 // that took.
-func checkOnce(t *testing.T, o Options, inj *vfs.Injector, repair bool) int {
+func checkOnce(t *testing.T, o diskstore.Options, inj *vfs.Injector, repair bool) int {
 	t.Helper()
 	defer inj.Reset()
-	r, err := inspect.Open(ctx, inspect.Options{Local: o.Local.Root, FS: o.FS})
+	r, err := Open(ctx, Options{Local: o.Local.Root, FS: o.FS})
 	if err != nil {
 		return inj.Count()
 	}
 	defer r.Close()
-	checks, err := r.Check(ctx, inspect.CheckOptions{Repair: repair, Found: func(f inspect.Finding) {
-		require.Contains(t, []inspect.Problem{inspect.ProblemDamaged, inspect.ProblemUnreadable, inspect.ProblemUnchecked}, f.Problem, "%+v", f)
+	checks, err := r.Check(ctx, CheckOptions{Repair: repair, Found: func(f Finding) {
+		require.Contains(t, []Problem{ProblemDamaged, ProblemUnreadable, ProblemUnchecked}, f.Problem, "%+v", f)
 	}})
 	require.NoError(t, err)
 	if checks[0].Err == nil {
-		require.Positive(t, checks[0].Problems[inspect.ProblemDamaged]+checks[0].Problems[inspect.ProblemUnreadable]+checks[0].Problems[inspect.ProblemUnchecked])
+		require.Positive(t, checks[0].Problems[ProblemDamaged]+checks[0].Problems[ProblemUnreadable]+checks[0].Problems[ProblemUnchecked])
 	}
 	return inj.Count()
 }
@@ -365,7 +333,7 @@ func checkOnce(t *testing.T, o Options, inj *vfs.Injector, repair bool) int {
 // TestCheckWhileAServerWrites: pages come, are replaced and are evicted, and
 // none of that is damage.
 func TestCheckWhileAServerWrites(t *testing.T) {
-	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 1 << 20 })
+	o := testOptions(t, func(o *diskstore.Options) { o.Local.BudgetBytes = 1 << 20 })
 	s := open(t, o)
 	r := rootsOf(t, o)
 	done := make(chan struct{})
@@ -379,10 +347,10 @@ func TestCheckWhileAServerWrites(t *testing.T) {
 				return
 			default:
 			}
-			tokens := prompt(i%40, 2*testTokens+i%testTokens)
-			parent := s.opt.Fingerprint
-			for at := 0; at < len(tokens); at += testTokens {
-				p := pageOf(t, parent, at, tokens[at:min(at+testTokens, len(tokens))])
+			tokens := testrows.Prompt(i%40, 2*storetest.Tokens+i%storetest.Tokens)
+			parent := o.Fingerprint
+			for at := 0; at < len(tokens); at += storetest.Tokens {
+				p := storetest.Page(t, parent, at, tokens[at:min(at+storetest.Tokens, len(tokens))])
 				if err := s.Put(ctx, p); err != nil && !errors.Is(err, tier.ErrNoSpace) {
 					t.Errorf("put: %v", err)
 				}
@@ -391,7 +359,7 @@ func TestCheckWhileAServerWrites(t *testing.T) {
 		}
 	}()
 	for i := range 20 {
-		c, found := check(t, r, inspect.CheckOptions{Repair: i%2 == 1})
+		c, found := check(t, r, CheckOptions{Repair: i%2 == 1})
 		require.Empty(t, found)
 		require.Zero(t, c.Damage)
 	}

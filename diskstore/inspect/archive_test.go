@@ -1,4 +1,4 @@
-package diskstore
+package inspect
 
 import (
 	"archive/tar"
@@ -14,16 +14,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
+	"github.com/kvtier/kvtier/diskstore/internal/testrows"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // exportOf returns an archive of the conversation that ends with a page.
-func exportOf(t testing.TB, o Options, last *pagefile.Page) []byte {
+func exportOf(t testing.TB, o diskstore.Options, last *pagefile.Page) []byte {
 	t.Helper()
-	r, err := inspect.Open(ctx, inspect.Options{Local: o.Local.Root, Remote: o.Remote.Root, FS: o.FS})
+	r, err := Open(ctx, Options{Local: o.Local.Root, Remote: o.Remote.Root, FS: o.FS})
 	require.NoError(t, err)
 	defer r.Close()
 	chain, err := r.Chain(ctx, storedAt(o, last))
@@ -34,33 +36,25 @@ func exportOf(t testing.TB, o Options, last *pagefile.Page) []byte {
 	return out.Bytes()
 }
 
-// storedAt returns where a store with options o keeps a page.
-func storedAt(o Options, p *pagefile.Page) pagefile.Name {
-	if len(p.Tokens) < o.PageTokens {
-		return pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassTail, Parent: p.Parent, Key: p.Key()}
-	}
-	return pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassPage, Key: p.Key()}
-}
-
-func importTo(ctx context.Context, o Options, archive []byte) (inspect.Imported, error) {
-	return inspect.Import(ctx, inspect.ImportOptions{Open: storeAt(o)}, bytes.NewReader(archive), int64(len(archive)))
+func importTo(ctx context.Context, o diskstore.Options, archive []byte) (Imported, error) {
+	return Import(ctx, ImportOptions{Open: storeAt(o)}, bytes.NewReader(archive), int64(len(archive)))
 }
 
 // storeAt opens a store for an archive where o says.
-func storeAt(o Options) func(context.Context, pagefile.Key, tier.Manifest) (inspect.PageStore, error) {
-	return func(ctx context.Context, fp pagefile.Key, m tier.Manifest) (inspect.PageStore, error) {
+func storeAt(o diskstore.Options) func(context.Context, pagefile.Key, tier.Manifest) (PageStore, error) {
+	return func(ctx context.Context, fp pagefile.Key, m tier.Manifest) (PageStore, error) {
 		o := o
 		o.Fingerprint, o.Identity, o.PageTokens = fp, m.Identity, m.PageTokens
-		return Open(ctx, o)
+		return diskstore.Open(ctx, o)
 	}
 }
 
 func TestExportAndImport(t *testing.T) {
 	from, pages := stored(t)
 	for name, compress := range map[string]bool{"raw": false, "zstd": true} {
-		for last, want := range map[int]int{2: 2*testTokens + 3, 1: 2 * testTokens, 4: testTokens + 5} {
+		for last, want := range map[int]int{2: 2*storetest.Tokens + 3, 1: 2 * storetest.Tokens, 4: storetest.Tokens + 5} {
 			t.Run(fmt.Sprint(name, last), func(t *testing.T) {
-				to := testOptions(t, func(o *Options) { o.Compress = compress })
+				to := testOptions(t, func(o *diskstore.Options) { o.Compress = compress })
 				done, err := importTo(ctx, to, exportOf(t, from, pages[last]))
 				require.NoError(t, err)
 				require.Equal(t, want, done.Tokens)
@@ -70,7 +64,7 @@ func TestExportAndImport(t *testing.T) {
 				if last == 4 {
 					seed = 2
 				}
-				readChain(t, s, prompt(seed, 3*testTokens), want)
+				readChain(t, s, testrows.Prompt(seed, 3*storetest.Tokens), want)
 				requireExact(t, s)
 			})
 		}
@@ -85,7 +79,7 @@ func TestExportOfWhatIsNotWhole(t *testing.T) {
 	chain, err := r.Chain(ctx, storedAt(o, pages[2]))
 	require.NoError(t, err)
 	require.Len(t, chain, 3)
-	flipAt(t, chain[1].Path, 4200)
+	storetest.FlipAt(t, chain[1].Path, 4200)
 	_, err = r.Export(ctx, chain, io.Discard, func(int64) {})
 	require.ErrorIs(t, err, pagefile.ErrDamaged)
 	require.NoError(t, os.Remove(chain[1].Path))
@@ -93,28 +87,28 @@ func TestExportOfWhatIsNotWhole(t *testing.T) {
 	require.ErrorIs(t, err, tier.ErrNotFound)
 	_, err = r.Chain(ctx, storedAt(o, pages[2]))
 	require.ErrorIs(t, err, tier.ErrNotFound)
-	require.NoError(t, os.Remove(filePath(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassManifest})))
+	require.NoError(t, os.Remove(storetest.Path(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassManifest})))
 	_, err = r.Export(ctx, chain[:1], io.Discard, func(int64) {})
 	require.ErrorContains(t, err, "what "+o.Fingerprint.String()+" stands for")
 	_, err = r.Export(ctx, nil, io.Discard, func(int64) {})
-	require.ErrorIs(t, err, inspect.ErrArguments)
+	require.ErrorIs(t, err, ErrArguments)
 }
 
 // TestExportFromBothTiers: the beginning of a conversation may have moved down.
 func TestExportFromBothTiers(t *testing.T) {
 	o := testOptions(t, withRemote(t))
 	s := open(t, o)
-	pages := putChain(t, s, prompt(1, 3*testTokens))
+	pages := putChain(t, s, testrows.Prompt(1, 3*storetest.Tokens))
 	for _, p := range pages[:2] {
 		name := storedAt(o, p)
-		place(t, filePath(o.Local.Root, name), filePath(o.Remote.Root, name))
-		require.NoError(t, os.Remove(filePath(o.Local.Root, name)))
+		storetest.Place(t, storetest.Path(o.Local.Root, name), storetest.Path(o.Remote.Root, name))
+		require.NoError(t, os.Remove(storetest.Path(o.Local.Root, name)))
 	}
 	to := testOptions(t)
 	done, err := importTo(ctx, to, exportOf(t, o, pages[2]))
 	require.NoError(t, err)
 	require.Equal(t, 3, done.Pages)
-	readChain(t, open(t, to), prompt(1, 3*testTokens), 3*testTokens)
+	readChain(t, open(t, to), testrows.Prompt(1, 3*storetest.Tokens), 3*storetest.Tokens)
 }
 
 // TestImportRefusesEveryTruncation: nothing becomes visible of an archive that
@@ -166,7 +160,7 @@ func TestImportRefusesEveryBit(t *testing.T) {
 		start := len(archive) - in.Len()
 		for at := start; at < start+int(h.Size); at += 251 {
 			archive[at] ^= 1 << (at % 8)
-			to := Options{Local: TierConfig{Root: filepath.Join(t.TempDir(), "root")}, FS: quickFS}
+			to := diskstore.Options{Local: diskstore.TierConfig{Root: filepath.Join(t.TempDir(), "root")}, FS: storetest.QuickFS}
 			_, err := importTo(ctx, to, archive)
 			require.ErrorIs(t, err, pagefile.ErrDamaged, "byte %d", at)
 			require.NoDirExists(t, to.Local.Root)
@@ -183,7 +177,7 @@ func TestImportSurvivesAnErrorAtEveryOperation(t *testing.T) {
 	archive := exportOf(t, from, pages[4])
 	errnos := []syscall.Errno{syscall.ENOSPC, syscall.EIO}
 	for nth := 1; ; nth++ {
-		inj := vfs.Inject(quickFS)
+		inj := vfs.Inject(storetest.QuickFS)
 		to := testOptions(t, withFS(inj))
 		require.NoError(t, os.Mkdir(to.Local.Root, 0o700))
 		inj.Add(vfs.Rule{Nth: nth, Err: errnos[nth%len(errnos)], Short: 100})
@@ -191,12 +185,12 @@ func TestImportSurvivesAnErrorAtEveryOperation(t *testing.T) {
 		ops := inj.Count()
 		inj.Reset()
 		s := open(t, to)
-		n := tokensIn(s.Chain(ctx, prompt(2, 2*testTokens), nil))
+		n := tokensIn(s.Chain(ctx, testrows.Prompt(2, 2*storetest.Tokens), nil))
 		if err == nil {
-			require.Equal(t, testTokens+5, n)
+			require.Equal(t, storetest.Tokens+5, n)
 		}
-		readChain(t, s, prompt(2, 2*testTokens), n)
-		c, found := check(t, rootsOf(t, to), inspect.CheckOptions{})
+		readChain(t, s, testrows.Prompt(2, 2*storetest.Tokens), n)
+		c, found := check(t, rootsOf(t, to), CheckOptions{})
 		for _, f := range found {
 			require.False(t, f.Problem.Damage(), "%+v", f)
 		}
@@ -212,23 +206,23 @@ func TestImportAsksFirst(t *testing.T) {
 	archive := exportOf(t, from, pages[0])
 	to := testOptions(t)
 	no := errors.New("not that one")
-	opt := inspect.ImportOptions{Open: storeAt(to), Accept: func(m tier.Manifest) error {
+	opt := ImportOptions{Open: storeAt(to), Accept: func(m tier.Manifest) error {
 		require.Equal(t, from.Fingerprint.String(), m.Fingerprint)
 		return no
 	}}
-	_, err := inspect.Import(ctx, opt, bytes.NewReader(archive), int64(len(archive)))
+	_, err := Import(ctx, opt, bytes.NewReader(archive), int64(len(archive)))
 	require.ErrorIs(t, err, no)
 	require.NoDirExists(t, to.Local.Root)
 
 	opt.Accept = nil
 	var last, all int64
 	opt.Progress = func(done, total int64) { last, all = done, total }
-	_, err = inspect.Import(ctx, opt, bytes.NewReader(archive), int64(len(archive)))
+	_, err = Import(ctx, opt, bytes.NewReader(archive), int64(len(archive)))
 	require.NoError(t, err)
 	require.Equal(t, all, last)
 
-	done, cancel := cancelled()
-	defer cancel()
+	done, cancel := context.WithCancel(ctx)
+	cancel()
 	_, err = importTo(done, testOptions(t), archive)
 	require.ErrorIs(t, err, context.Canceled)
 }
@@ -237,15 +231,15 @@ func TestImportAsksFirst(t *testing.T) {
 func FuzzImport(f *testing.F) {
 	t := &testing.T{}
 	dir := f.TempDir()
-	o := Options{
-		FS: quickFS, Fingerprint: testFingerprint(1), PageTokens: testTokens,
-		Local: TierConfig{Root: filepath.Join(dir, "local")},
+	o := diskstore.Options{
+		FS: storetest.QuickFS, Fingerprint: storetest.Fingerprint(1), PageTokens: storetest.Tokens,
+		Local: diskstore.TierConfig{Root: filepath.Join(dir, "local")},
 	}
-	s, err := Open(ctx, o)
+	s, err := diskstore.Open(ctx, o)
 	require.NoError(f, err)
 	var pages []*pagefile.Page
-	for _, n := range []int{testTokens, testTokens + 3} {
-		pages = append(pages, putChain(t, s, prompt(n, n))...)
+	for _, n := range []int{storetest.Tokens, storetest.Tokens + 3} {
+		pages = append(pages, putChain(t, s, testrows.Prompt(n, n))...)
 	}
 	require.NoError(f, s.Close())
 	for _, p := range pages {
@@ -258,7 +252,7 @@ func FuzzImport(f *testing.F) {
 			require.NoDirExists(t, to.Local.Root)
 			return
 		}
-		_, found := check(t, rootsOf(t, to), inspect.CheckOptions{})
+		_, found := check(t, rootsOf(t, to), CheckOptions{})
 		require.Empty(t, found)
 	})
 }
@@ -276,24 +270,24 @@ func TestFindAndRecent(t *testing.T) {
 	}
 	// A page in both tiers is one page.
 	name := storedAt(o, pages[0])
-	place(t, filePath(o.Local.Root, name), filePath(o.Remote.Root, name))
+	storetest.Place(t, storetest.Path(o.Local.Root, name), storetest.Path(o.Remote.Root, name))
 	found, err := r.Find(ctx, name.Key.String())
 	require.NoError(t, err)
 	require.Len(t, found, 1)
-	require.NoError(t, os.Remove(filePath(o.Local.Root, name)))
+	require.NoError(t, os.Remove(storetest.Path(o.Local.Root, name)))
 	found, err = r.Find(ctx, name.Key.String())
 	require.NoError(t, err)
 	require.Equal(t, tier.Remote, found[0].Tier)
 	// Two keys with the same beginning.
 	twin := name
 	twin.Key[31]++
-	place(t, filePath(o.Remote.Root, name), filePath(o.Local.Root, twin))
+	storetest.Place(t, storetest.Path(o.Remote.Root, name), storetest.Path(o.Local.Root, twin))
 	found, err = r.Find(ctx, name.Key.String()[:62])
 	require.NoError(t, err)
 	require.Len(t, found, 2)
 	for _, wrong := range []string{"", "abc", "wxyz", "../..", name.Key.String()[:4] + "Z"} {
 		_, err := r.Find(ctx, wrong)
-		require.ErrorIs(t, err, inspect.ErrArguments, wrong)
+		require.ErrorIs(t, err, ErrArguments, wrong)
 	}
 	found, err = r.Find(ctx, name.Key.String()+"00")
 	require.NoError(t, err)

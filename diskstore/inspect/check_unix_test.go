@@ -1,6 +1,6 @@
 //go:build unix
 
-package diskstore
+package inspect
 
 import (
 	"os"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
@@ -18,16 +18,16 @@ import (
 func TestCheckRights(t *testing.T) {
 	o, pages := stored(t)
 	r := rootsOf(t, o)
-	page := filePath(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()})
-	wide := []string{page, filepath.Dir(page), filepath.Join(o.Local.Root, dir.VersionDir, o.Fingerprint.String(), dir.ManifestFile)}
+	page := storetest.Path(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()})
+	wide := []string{page, filepath.Dir(page), filepath.Join(o.Local.Root, storetest.VersionDir, o.Fingerprint.String(), dir.ManifestFile)}
 	for _, path := range wide {
 		require.NoError(t, os.Chmod(path, 0o755))
 	}
-	c, found := check(t, r, inspect.CheckOptions{})
+	c, found := check(t, r, CheckOptions{})
 	require.Len(t, found, len(wide))
 	require.Zero(t, c.Damage)
-	c, _ = check(t, r, inspect.CheckOptions{Repair: true})
-	require.Equal(t, len(wide), c.Problems[inspect.ProblemMode])
+	c, _ = check(t, r, CheckOptions{Repair: true})
+	require.Equal(t, len(wide), c.Problems[ProblemMode])
 	require.Equal(t, len(wide), c.Repaired)
 	requireClean(t, r, 3, 2)
 }
@@ -40,14 +40,14 @@ func TestCheckOfWhatIsNoFile(t *testing.T) {
 	} {
 		o, pages := stored(t)
 		r := rootsOf(t, o)
-		path := filePath(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()})
+		path := storetest.Path(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()})
 		require.NoError(t, os.Remove(path))
 		require.NoError(t, make(path))
-		_, found := check(t, r, inspect.CheckOptions{})
+		_, found := check(t, r, CheckOptions{})
 		require.Len(t, found, 1)
-		require.Equal(t, inspect.ProblemNotRegular, found[0].Problem)
+		require.Equal(t, ProblemNotRegular, found[0].Problem)
 		require.Contains(t, found[0].Why, name)
-		check(t, r, inspect.CheckOptions{Repair: true})
+		check(t, r, CheckOptions{Repair: true})
 		requireClean(t, r, 2, 2)
 	}
 }
@@ -56,12 +56,12 @@ func TestCheckOfWhatIsNoFile(t *testing.T) {
 func TestCheckOfASwappedDirectory(t *testing.T) {
 	o, pages := stored(t)
 	r := rootsOf(t, o)
-	folder := filepath.Dir(filePath(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()}))
+	folder := filepath.Dir(storetest.Path(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()}))
 	away := filepath.Join(t.TempDir(), "away")
 	require.NoError(t, os.Rename(folder, away))
 	require.NoError(t, os.Symlink(away, folder))
-	_, found := check(t, r, inspect.CheckOptions{Repair: true})
-	require.Equal(t, inspect.ProblemForeign, found[0].Problem)
+	_, found := check(t, r, CheckOptions{Repair: true})
+	require.Equal(t, ProblemForeign, found[0].Problem)
 	require.Empty(t, found[0].Done)
-	require.NotEmpty(t, filesIn(t, away, dir.PageExt), "what is elsewhere stays")
+	require.NotEmpty(t, storetest.FilesIn(t, away, dir.PageExt), "what is elsewhere stays")
 }

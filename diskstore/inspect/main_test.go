@@ -1,0 +1,136 @@
+package inspect
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
+	"github.com/kvtier/kvtier/diskstore/internal/testrows"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var ctx = context.Background()
+
+// testOptions returns options for new directories, changed by edit.
+func testOptions(t testing.TB, edit ...func(*diskstore.Options)) diskstore.Options {
+	o := diskstore.Options{
+		FS: storetest.QuickFS, Fingerprint: storetest.Fingerprint(1), PageTokens: storetest.Tokens,
+		Identity: map[string]string{"weights": "w", "namespace": "", "engine": "e1"},
+		Local:    diskstore.TierConfig{Root: filepath.Join(t.TempDir(), "local")},
+	}
+	for _, e := range edit {
+		e(&o)
+	}
+	return o
+}
+
+// withRemote adds a remote tier whose root exists, and which is given all the
+// time a loaded machine may need.
+func withRemote(t testing.TB) func(*diskstore.Options) {
+	return func(o *diskstore.Options) {
+		o.RemoteTimeout, o.ReadTimeout = time.Minute, time.Minute
+		o.Remote.Root = filepath.Join(t.TempDir(), "remote")
+		require.NoError(t, os.Mkdir(o.Remote.Root, 0o700))
+	}
+}
+
+func withFS(fs vfs.FS) func(*diskstore.Options) { return func(o *diskstore.Options) { o.FS = fs } }
+
+func open(t testing.TB, o diskstore.Options) *diskstore.Store {
+	t.Helper()
+	s, err := diskstore.Open(ctx, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	require.NoError(t, s.Flush(ctx))
+	return s
+}
+
+// putChain stores all of tokens, in pages of the first fingerprint if none is named.
+func putChain(t testing.TB, s *diskstore.Store, tokens []int32, fingerprint ...pagefile.Key) []*pagefile.Page {
+	t.Helper()
+	pages := storetest.Chain(t, append(fingerprint, storetest.Fingerprint(1))[0], storetest.Tokens, tokens)
+	for _, p := range pages {
+		require.NoError(t, s.Put(ctx, p))
+	}
+	return pages
+}
+
+// stored makes roots that hold two conversations, one of them compressed, and
+// returns the options and what was stored.
+func stored(t testing.TB, edit ...func(*diskstore.Options)) (diskstore.Options, []*pagefile.Page) {
+	t.Helper()
+	o := testOptions(t, edit...)
+	s, err := diskstore.Open(ctx, o)
+	require.NoError(t, err)
+	pages := putChain(t, s, testrows.Prompt(1, 2*storetest.Tokens+3))
+	require.NoError(t, s.Close())
+	o.Compress = true
+	s, err = diskstore.Open(ctx, o)
+	require.NoError(t, err)
+	pages = append(pages, putChain(t, s, testrows.Prompt(2, storetest.Tokens+5))...)
+	require.NoError(t, s.Close())
+	return o, pages
+}
+
+// storedAt returns where a store with options o keeps a page.
+func storedAt(o diskstore.Options, p *pagefile.Page) pagefile.Name {
+	if len(p.Tokens) < o.PageTokens {
+		return pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassTail, Parent: p.Parent, Key: p.Key()}
+	}
+	return pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassPage, Key: p.Key()}
+}
+
+// rootsOf opens the roots of a store.
+func rootsOf(t *testing.T, o diskstore.Options) *Roots {
+	t.Helper()
+	r, err := Open(ctx, Options{Local: o.Local.Root, Remote: o.Remote.Root, FS: o.FS})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	return r
+}
+
+// tokensIn returns the tokens of a chain's pages and of its tail.
+func tokensIn(refs []diskstore.Ref) int {
+	n := 0
+	for _, r := range refs {
+		n += r.Tokens
+	}
+	return n
+}
+
+// readChain checks that a store gives n of the tokens back, rows and all.
+func readChain(t testing.TB, s *diskstore.Store, tokens []int32, n int) {
+	t.Helper()
+	refs := s.Chain(ctx, tokens, nil)
+	require.Equal(t, n, tokensIn(refs))
+	for _, ref := range refs {
+		l := storetest.Layout(t, storetest.Sections, ref.Stored)
+		buf, want := bytes.Repeat([]byte{0xaa}, l.Size()), make([]byte, l.Size())
+		require.NoError(t, s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf))
+		storetest.Fill(l, ref.Key, want)
+		require.Equal(t, want, buf)
+	}
+}
+
+// requireExact fails unless the store's accounting is what a fresh count says.
+func requireExact(t *testing.T, s *diskstore.Store) {
+	t.Helper()
+	require.NoError(t, s.Flush(ctx))
+	before := s.Stats().Local
+	_, err := s.Scan(ctx)
+	require.NoError(t, err)
+	after := s.Stats().Local
+	before.Down, after.Down = false, false
+	require.Equal(t, after, before)
+}

@@ -1,0 +1,2 @@
+// Package storetest makes the pages, files and filesystems that tests of the store's rooms share.
+package storetest

@@ -1,0 +1,44 @@
+package storetest
+
+import (
+	"regexp"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// QuickFS is the operating system's filesystem without waiting for the device,
+// for tests that are not about it.
+var QuickFS vfs.FS = unsynced{vfs.OS}
+
+type unsynced struct{ vfs.FS }
+
+func (unsynced) SyncDir(string) error { return nil }
+
+func (u unsynced) Create(name string) (vfs.File, error) {
+	f, err := u.FS.Create(name)
+	return unsyncedFile{f}, err
+}
+
+type unsyncedFile struct{ vfs.File }
+
+func (unsyncedFile) Sync() error { return nil }
+
+// Hang lets operations below a root hang until the test ends, when they fail: one that
+// was carried out then would change files that are being removed.
+func Hang(t testing.TB, inj *vfs.Injector, root string, ops ...vfs.Op) {
+	gate := vfs.NewGate()
+	t.Cleanup(gate.Open)
+	inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(root)), Ops: ops, Gate: gate, Err: syscall.EIO})
+}
+
+// RequireSilent requires the error of a root that does not answer, which it names.
+func RequireSilent(t testing.TB, err error, root string) {
+	t.Helper()
+	require.True(t, tier.NoAnswer(err), "%v", err)
+	require.ErrorContains(t, err, root+" does not answer: ")
+}

@@ -1,0 +1,130 @@
+package diskstore
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/internal/vfs"
+)
+
+// hangingRoots are two roots with three pages and three tails in the local tier
+// and a page in the remote one, and a tool that has opened them.
+type hangingRoots struct {
+	*Root
+	t   *testing.T
+	o   Options
+	inj *vfs.Injector
+}
+
+func openHanging(t *testing.T) *hangingRoots {
+	o := someRoot(t)
+	inj := vfs.Inject(quickFS)
+	r, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: inj, Timeout: time.Minute})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	return &hangingRoots{Root: r, t: t, o: o, inj: inj}
+}
+
+// hang lets operations below a root hang. What works has a minute, for the machine may
+// be busy.
+func (h *hangingRoots) hang(root string, ops ...vfs.Op) {
+	for _, lv := range h.s.levels(tier.Local) {
+		if d := lv.dir(); d.Root == root {
+			d.FS = vfs.Bound(d.FS, root, 20*time.Millisecond)
+		}
+	}
+	storetest.Hang(h.t, h.inj, root, ops...)
+}
+
+// silent requires the error of a root that does not answer, which it names.
+func (h *hangingRoots) silent(err error, root string) {
+	h.t.Helper()
+	storetest.RequireSilent(h.t, err, root)
+}
+
+// TestToolsGoOnWithoutARemoteThatHangs asks for everything a tool can do.
+func TestToolsGoOnWithoutARemoteThatHangs(t *testing.T) {
+	for name, use := range map[string]func(h *hangingRoots, remote string){
+		"usage": func(h *hangingRoots, remote string) {
+			u, err := h.Usage(ctx)
+			require.NoError(h.t, err)
+			h.silent(u.RemoteErr, remote)
+			require.Equal(h.t, 3, u.Local.Pages)
+		},
+		"remove a model": func(h *hangingRoots, remote string) {
+			all := func(FingerprintUsage) bool { return true }
+			report, err := h.GC(ctx, GCOptions{Fingerprints: all})
+			require.NoError(h.t, err)
+			h.silent(report.RemoteErr, remote)
+			require.Equal(h.t, 3, report.Local.Pages)
+			drops, err := h.DropQuarantined(ctx, func(pagefile.Key) bool { return true }, false)
+			h.silent(err, remote)
+			require.Len(h.t, drops, 2)
+		},
+		"keep to the budget": func(h *hangingRoots, remote string) {
+			h.s.local.book.Budget = 1
+			report, err := h.GC(ctx, GCOptions{})
+			require.NoError(h.t, err)
+			h.silent(report.RemoteErr, remote)
+			require.Zero(h.t, report.Local, "what should move down is not deleted")
+			require.Len(h.t, filesIn(h.t, h.o.Local.Root, dir.PageExt), 6)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := openHanging(t)
+			h.hang(h.o.Remote.Root)
+			use(h, h.o.Remote.Root)
+		})
+	}
+}
+
+// TestToolsEndWhenAnyOperationHangs lets one kind of operation of a root hang.
+// Whatever a tool does comes to an end.
+func TestToolsEndWhenAnyOperationHangs(t *testing.T) {
+	for _, op := range []vfs.Op{
+		vfs.OpOpen, vfs.OpReadDir, vfs.OpRemove, vfs.OpLstat, vfs.OpSyncDir, vfs.OpLock, vfs.OpSpace, vfs.OpRead,
+		vfs.OpStat, vfs.OpClose, vfs.OpCreate, vfs.OpWrite, vfs.OpSync, vfs.OpRename,
+	} {
+		for _, tr := range []string{tier.Local, tier.Remote} {
+			t.Run(tr+" "+string(op), func(t *testing.T) {
+				h := openHanging(t)
+				root := h.o.Local.Root
+				if tr == tier.Remote {
+					root = h.o.Remote.Root
+				}
+				h.hang(root, op)
+				end := func(err error) {
+					t.Helper()
+					if err != nil {
+						h.silent(err, root)
+					}
+				}
+				u, err := h.Usage(ctx)
+				end(err)
+				end(u.RemoteErr)
+				report, err := h.GC(ctx, GCOptions{OlderThan: time.Nanosecond})
+				end(err)
+				end(report.RemoteErr)
+				_, err = h.DropQuarantined(ctx, func(pagefile.Key) bool { return true }, false)
+				end(err)
+			})
+		}
+	}
+}
+
+// TestToolsOfALocalRootThatHangs is about the tier that everything else needs.
+func TestToolsOfALocalRootThatHangs(t *testing.T) {
+	h := openHanging(t)
+	h.hang(h.o.Local.Root)
+	_, err := h.Usage(ctx)
+	h.silent(err, h.o.Local.Root)
+
+	_, err = OpenRoot(ctx, RootOptions{Local: h.o.Local, Remote: h.o.Remote, FS: h.inj, Timeout: time.Millisecond})
+	h.silent(err, h.o.Local.Root)
+}
