@@ -8,25 +8,25 @@ import (
 	"github.com/kvtier/kvtier/kvcache/rates"
 )
 
-// batchClock measures what batches take. The device is only known to be done with one when
-// it was waited for: for a batch's outputs, or for rows to be copied out. What was computed
-// between two such moments is one observation. TieredCausal.mu guards it.
+// batchClock measures the time of batches. A batch is known to be computed only after a
+// wait for the device: for the batch's outputs, or for rows to be copied out. All batches
+// computed between two such waits are one observation. TieredCausal.mu guards it.
 type batchClock struct {
 	now   func() time.Time
 	built map[int]builtBatch
-	last  time.Time // when a batch was last done
+	last  time.Time // time at which the newest batch was done
 
 	// Batches since the device was last waited for.
 	open  builtBatch
-	began time.Time // computing the first of them
+	began time.Time // start of computing the first of them
 }
 
-// builtBatch is a batch, or several, that is not known to be computed.
+// builtBatch is one batch, or the sum of several, not yet known to be computed.
 type builtBatch struct {
-	at        time.Time // it was built
+	at        time.Time // time of building
 	tokens    int
-	positions int  // their sum
-	outputs   bool // the runner waits for something that it computes
+	positions int  // sum of the tokens' positions
+	outputs   bool // the runner waits for the batch's outputs
 }
 
 func newBatchClock() batchClock {
@@ -41,8 +41,8 @@ func (c *batchClock) batchBuilt(id int, batch input.Batch, outputs bool) {
 	c.built[id] = b
 }
 
-// batchDone notes that the runner goes on after a batch. waited says that the device was
-// waited for.
+// batchDone notes that the runner goes on after a batch. waited: the runner waited for the
+// device.
 func (c *batchClock) batchDone(id int, waited bool, r *rates.Rates) {
 	b, ok := c.built[id]
 	if !ok {
@@ -50,7 +50,7 @@ func (c *batchClock) batchDone(id int, waited bool, r *rates.Rates) {
 	}
 	delete(c.built, id)
 	began, now := c.last, c.now()
-	if idle := b.at.Sub(c.last); idle > 0 { // nothing was computed until this one was built
+	if idle := b.at.Sub(c.last); idle > 0 { // the device was idle until this batch was built
 		began = b.at
 		c.began = c.began.Add(idle)
 	}

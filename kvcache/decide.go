@@ -7,12 +7,12 @@ import (
 	"github.com/kvtier/kvtier/kvcache/rates"
 )
 
-// costs is a plan's pages as far as their cost goes.
+// costs describes a plan's pages to package rates.
 func (t *TieredCausal) costs(p *plan) rates.Chain {
 	c := rates.Chain{Base: p.wanted(p.base), Pages: make([]rates.Page, len(p.refs)), Indivisible: !t.divisible()}
 	for i, ref := range p.refs {
 		begin := int(ref.Start)
-		if p.by != 0 { // of the first page only what the run has of it
+		if p.by != 0 { // of the first page only the run's part
 			begin = max(begin, p.base)
 		}
 		c.Pages[i] = rates.Page{
@@ -23,7 +23,7 @@ func (t *TieredCausal) costs(p *plan) rates.Chain {
 }
 
 // decide cuts a plan down to the pages that are read sooner than computed, and reports
-// whether there are any.
+// whether any page is left.
 func (t *TieredCausal) decide(ctx context.Context, p *plan) bool {
 	if t.opts.AlwaysRestore {
 		return true
@@ -42,7 +42,8 @@ func (t *TieredCausal) decide(ctx context.Context, p *plan) bool {
 	return true
 }
 
-// skip notes that a plan's pages from one on are not read, because computing them is quicker.
+// skip counts and logs the plan's pages from index `from` on, which are computed because
+// reading takes longer.
 func (t *TieredCausal) skip(p *plan, from int) {
 	t.mu.Lock()
 	t.stats.SkippedPages += int64(len(p.refs) - from)
@@ -52,8 +53,8 @@ func (t *TieredCausal) skip(p *plan, from int) {
 	t.probe(p, from)
 }
 
-// pace follows a restore, and says when it is over because computing the rest is quicker. It
-// is nil where everything is to be restored.
+// pace follows a restore and ends the restore when computing the rest is quicker. A nil
+// pace restores all pages.
 type pace struct {
 	*rates.Watch
 	after func(time.Duration) <-chan time.Time
@@ -67,14 +68,14 @@ func (t *TieredCausal) pace(p *plan) *pace {
 	return &pace{Watch: t.rates.Watch(t.costs(p), pagesInMemory), after: t.after}
 }
 
-// begin starts the clock, after pages were being read for some time.
+// begin starts the clock. reading is the time already spent reading pages.
 func (w *pace) begin(reading time.Duration) {
 	if w != nil {
 		w.began = time.Now().Add(-reading)
 	}
 }
 
-// wait waits for a page, but not longer than it is worth.
+// wait waits for a page as long as reading it can still be quicker than computing it.
 func (w *pace) wait(read <-chan page) (pg page, there bool) {
 	if w == nil {
 		return <-read, true
@@ -93,14 +94,15 @@ func (w *pace) wait(read <-chan page) (pg page, there bool) {
 	}
 }
 
-// next reports whether to wait for one more page after one is in.
+// next reports whether to wait for another page after one has arrived.
 func (w *pace) next() bool { return w == nil || w.Arrived(time.Since(w.began)) }
 
-// alone reports whether the first page is to be read before any other.
+// alone reports whether the first page is read before any other.
 func (w *pace) alone() bool { return w != nil && w.Alone() }
 
-// probe reads some of a plan's pages, from the given one on, to see how quick their tier is
-// now. It does so behind the request, which computes them, and for a bounded time.
+// probe reads some of a plan's pages, from index `from` on, to measure the present speed of
+// their tier. The request does not wait for the probe and computes these pages; the time of
+// the probe is bounded.
 func (t *TieredCausal) probe(p *plan, from int) {
 	c := t.costs(p).After(from)
 	n, limit := t.rates.Probe(c, pagesInMemory)

@@ -9,8 +9,8 @@ import (
 )
 
 // fill reads the plan's pages and writes their rows. It returns how many leading tokens of
-// the prompt are in. Beside slots that compute, whose tokens are waited for as well, it takes
-// one processor at most, and stands behind them.
+// the prompt are in the cells. While other slots compute, fill uses one processor at most,
+// at a lower priority.
 func (t *TieredCausal) fill(ctx context.Context, p *plan) (held int, err error) {
 	t.queue.yield(1)
 	defer t.queue.yield(-1)
@@ -46,7 +46,7 @@ func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (int, 
 		pg, there := pace.wait(read)
 		if !there {
 			r.stop()
-			pg = <-read // without what it was about to bring
+			pg = <-read // the page itself is not used
 			r.done(&pg)
 			t.skip(p, pg.index)
 			return held, nil
@@ -56,7 +56,7 @@ func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (int, 
 			err = t.write(&pg, p)
 		}
 		if err != nil && !errors.Is(err, pagefile.ErrDamaged) {
-			r.stop() // before there is room for one more
+			r.stop() // before done makes room for another read
 		}
 		if alone && !busy {
 			r.together()
@@ -64,8 +64,9 @@ func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (int, 
 		}
 		r.done(&pg)
 		if err != nil {
-			// After damage the rest is read even so, for what else is damaged to be set
-			// aside: it would pass for stored when the prompt's pages are sealed again.
+			// After damage the rest is still read, so that every damaged page is set aside:
+			// a damaged page left in place would count as stored when the prompt's pages
+			// are sealed again.
 			r.drain()
 			return held, err
 		}

@@ -6,8 +6,8 @@ import (
 	"github.com/ollama/ollama/model/input"
 )
 
-// flight is a batch that is built and not yet computed. Its tokens are behind pointers
-// because the runner fills a generated token in only after the batch before is sampled.
+// flight is a batch that is built and not yet computed. Tokens are behind pointers because
+// the runner fills in a generated token only after sampling the previous batch.
 // TieredCausal.mu guards it.
 type flight struct {
 	id    int
@@ -22,21 +22,22 @@ type flightPart struct {
 	inputs    []*input.Input
 	cells     [][]int32
 	promptEnd bool
-	shortened bool // positions it computes were cut off
+	shortened bool // positions that the batch computes were cut off
 
-	// What rows have seen is decided when the batch is built, however little of it is kept.
-	blind bool  // something without identity is in the batch, which changes rows before it
-	ahead ahead // rows that have seen what comes after them
+	// The text that rows attend to is fixed when the batch is built, even if the part is
+	// cut later.
+	blind bool  // an input without identity is in the batch and changes rows before it
+	ahead ahead // rows that attend to later positions
 }
 
-// ahead is rows from a position on of which some have seen the tokens up to another: rows of
-// an image attend to all of their batch.
+// ahead is a range of rows [begin, end) of which some attend to positions up to end: rows
+// of an image attend to all of their batch.
 type ahead struct{ begin, end int }
 
-// nothingAhead begins after all rows.
+// nothingAhead begins after every row.
 var nothingAhead = ahead{begin: math.MaxInt}
 
-// note sets what is known of a part when it is built, of a slot's request.
+// note sets blind and ahead of a part when the part is built for a slot's request.
 func (part *flightPart) note(s *slot, opts *Options) {
 	read, identified := opts.Media.read(part.inputs)
 	part.blind = !identified && opts.Backwards
@@ -63,7 +64,7 @@ func (part *flightPart) cut(n int32) {
 		part.promptEnd, part.shortened = false, true
 	}
 	part.inputs = part.inputs[:keep]
-	cells := make([][]int32, len(part.cells)) // the old ones may be a copy's as well
+	cells := make([][]int32, len(part.cells)) // a copied slot may share the old slices
 	for g := range cells {
 		cells[g] = part.cells[g][:keep]
 	}
@@ -72,7 +73,7 @@ func (part *flightPart) cut(n int32) {
 
 func (part *flightPart) end() int32 { return part.begin + int32(len(part.inputs)) }
 
-// addTo adds the flight's computed positions to the slot, up to the first without identity.
+// addTo adds the part's computed positions to the slot, up to the first without identity.
 func (part *flightPart) addTo(s *slot, opts *Options) {
 	if part.blind {
 		s.broken = true
@@ -99,7 +100,7 @@ func (part *flightPart) addTo(s *slot, opts *Options) {
 	}
 }
 
-// partsOf splits a batch by sequence. cells are those of each group.
+// partsOf splits a batch by sequence. cells[g] are the cells of the batch in group g.
 func partsOf(sequences []int, positions []int32, inputs []*input.Input, cells [][]int32, tracked func(seq int) bool) []flightPart {
 	var parts []flightPart
 	for i, seq := range sequences {
@@ -120,7 +121,8 @@ func partsOf(sequences []int, positions []int32, inputs []*input.Input, cells []
 	return parts
 }
 
-// landFlight copies out what a flight completed. It reports whether there was one.
+// landFlight copies out the pages that a flight completed. It reports whether there was
+// such a flight.
 func (t *TieredCausal) landFlight(id int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -146,7 +148,7 @@ func (t *TieredCausal) landLocked(f *flight) {
 		}
 		s := t.slotLocked(part.seq)
 		part.addTo(s, &t.opts)
-		for g := range t.groups { // when the batch was built these became free
+		for g := range t.groups { // building the batch freed the cells before oldest
 			s.from[g] = max(s.from[g], min(t.groups[g].oldest(int(part.begin)), len(s.tokens)))
 		}
 		t.sealLocked(s, staying)
@@ -171,7 +173,7 @@ func (t *TieredCausal) flyingLocked(seq int) bool {
 	return false
 }
 
-// busy reports whether other slots than one compute.
+// busy reports whether any slot except seq computes.
 func (t *TieredCausal) busy(seq int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

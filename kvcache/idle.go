@@ -6,18 +6,18 @@ import (
 	"sync"
 )
 
-// idleJob is called when no batch computes: at once where none is built, and otherwise when
-// one is done and the next may not compute yet. Then nobody waits for the backend, and the
-// outputs of the last batch, whose memory a graph would use, have been read.
+// idleJob is a function that runs while no batch computes: at once where no batch is built,
+// and otherwise between two batches. At that moment the backend is free, and the outputs of
+// the last batch, whose memory a graph would use, have been read.
 type idleJob struct {
-	after int         // the batch up to which all must be done
-	lock  sync.Locker // the runner's where run needs it, nil where it does not
+	after int         // id of the last batch that must be done before
+	lock  sync.Locker // the runner's lock where run needs it, else nil
 	run   func() error
-	done  chan error // has room for one
+	done  chan error // capacity 1
 }
 
-// addIdleLocked arranges, with the runner's lock held unless the job does not care, for a job to
-// be called, which is at once when no batch is built.
+// addIdleLocked runs a job at once when no batch is built, and otherwise queues it. A job
+// that depends on the runner's lock needs it held here, too.
 func (t *TieredCausal) addIdleLocked(job idleJob) *idleJob {
 	job.done = make(chan error, 1)
 	if len(t.flights) == 0 {
@@ -28,7 +28,7 @@ func (t *TieredCausal) addIdleLocked(job idleJob) *idleJob {
 	return &job
 }
 
-// await waits for a job. The error is the job's, or the context's when it was not called.
+// await waits for a job. The error is the job's, or the context's when the job did not run.
 func (t *TieredCausal) await(ctx context.Context, job *idleJob) error {
 	select {
 	case err := <-job.done:
@@ -44,12 +44,12 @@ func (t *TieredCausal) await(ctx context.Context, job *idleJob) error {
 	if i >= 0 {
 		return ctx.Err()
 	}
-	return <-job.done // is being called
+	return <-job.done // the job is running
 }
 
-// whenIdle runs something that computes a graph of its own. Nobody else's graph is computed
-// meanwhile: no batch, and none of those that the runner computes while it builds one, since
-// run has the runner's lock.
+// whenIdle calls run, which computes a graph of its own, with the runner's lock held. No
+// other graph is computed meanwhile: no batch, and no graph that the runner computes while
+// building a batch.
 //
 // The error is run's, or the context's when run was not called.
 func (r *restoring) whenIdle(ctx context.Context, run func() error) (err error) {
@@ -64,7 +64,7 @@ func (r *restoring) whenIdle(ctx context.Context, run func() error) (err error) 
 	return err
 }
 
-// awaitBuilt waits until every flight that is built by now is done.
+// awaitBuilt waits until every present flight is done.
 func (t *TieredCausal) awaitBuilt(ctx context.Context) error {
 	t.mu.Lock()
 	job := t.addIdleLocked(idleJob{after: t.lastBuiltLocked(), run: func() error { return nil }})
@@ -80,9 +80,9 @@ func (t *TieredCausal) lastBuiltLocked() int {
 	return t.flights[len(t.flights)-1].id
 }
 
-// whenComputedLocked begins to wait, with the runner's lock held as well, until the device has
-// computed every batch that is built by now, and all other graphs. A batch that is done may
-// still be on the device, for nothing waits for it when it has no outputs.
+// whenComputedLocked, called with the runner's lock held as well, returns a job that is
+// done when the device has computed every present flight and all other graphs. A batch
+// without outputs may be done for the runner and still be running on the device.
 func (t *TieredCausal) whenComputedLocked() *idleJob {
 	return t.addIdleLocked(idleJob{after: t.lastBuiltLocked(), run: func() error {
 		t.synchronize()
@@ -90,7 +90,7 @@ func (t *TieredCausal) whenComputedLocked() *idleJob {
 	}})
 }
 
-// runIdle calls the jobs that wait for a batch, which is done while the next does not
+// runIdle calls the jobs that wait for a batch. The batch is done, and the next does not
 // compute yet.
 func (t *TieredCausal) runIdle(id int) {
 	t.mu.Lock()

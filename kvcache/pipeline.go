@@ -10,43 +10,43 @@ import (
 	"github.com/kvtier/kvtier/internal/priority"
 )
 
-// pagesInMemory is how many pages a restore holds at a time: one that is being written to its
-// cells, and those that are read meanwhile. Two are read at once then, so that the disk is not
-// idle while the last bytes of a page are checked.
+// pagesInMemory bounds the pages that a restore holds: one that is being written to its
+// cells, and two that are being read, so that the disk is not idle while the last bytes of
+// a page are checked.
 const pagesInMemory = 3
 
 // page is one page on its way from the store to its cells.
 type page struct {
-	index   int // in the plan
+	index   int // in the plan's refs
 	ref     diskstore.Ref
 	layout  pagefile.Layout
 	buffer  *[]byte
-	payload []byte            // of the buffer
-	placed  *diskstore.Placed // the payload's place on disk; nil when it has none of use
+	payload []byte            // part of the buffer
+	placed  *diskstore.Placed // the payload's place on disk, nil if the cache cannot use one
 	err     error
 }
 
-// close lets go of the page's file.
+// close closes the page's file.
 func (pg *page) close() {
 	if pg.placed != nil {
-		pg.placed.Close() // nothing was written to it
+		pg.placed.Close() // the file was only read
 	}
 }
 
-// pipeline reads the pages of a plan in the order of the chain, while those before are written
-// to their cells.
+// pipeline reads the pages of a plan in the order of the chain, while earlier pages are
+// written to their cells.
 type pipeline struct {
 	t     *TieredCausal
 	plan  *plan
-	pages chan chan page // each page in turn, when it is read
-	room  chan struct{}  // as much as pages in memory
-	low   bool           // readers stand behind who else wants processors
+	pages chan chan page // one channel per page, in order, which gives the page when it is read
+	room  chan struct{}  // one element per page in memory
+	low   bool           // readers run at a lower priority
 	stop  context.CancelFunc
 	clock readClock
 }
 
-// readPages begins to read. When alone is set it reads the first page only, until together is
-// called. When low is set it stands behind who else wants processors.
+// readPages begins to read. With alone, only the first page is read until together is
+// called. With low, readers run at a lower priority.
 func (t *TieredCausal) readPages(ctx context.Context, p *plan, alone, low bool) *pipeline {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &pipeline{
@@ -70,7 +70,7 @@ func (r *pipeline) together() {
 	}
 }
 
-// run starts a reader for each page as soon as there is room for it.
+// run starts a reader for each page as soon as the page has room in memory.
 func (r *pipeline) run(ctx context.Context) {
 	defer close(r.pages)
 	for i := range r.plan.refs {
@@ -78,11 +78,11 @@ func (r *pipeline) run(ctx context.Context) {
 		case r.room <- struct{}{}:
 		case <-ctx.Done():
 		}
-		if ctx.Err() != nil { // also when there was room
+		if ctx.Err() != nil { // select may have chosen room although the context ended
 			return
 		}
 		read := make(chan page, 1)
-		r.pages <- read // is as long as there is room
+		r.pages <- read // never blocks: pages has as much capacity as room
 		go func() {
 			if r.low {
 				priority.Lower()
@@ -95,7 +95,7 @@ func (r *pipeline) run(ctx context.Context) {
 	}
 }
 
-// done gives a page's room in memory to the next.
+// done passes a page's room in memory on to the next page.
 func (r *pipeline) done(pg *page) {
 	pg.close()
 	if pg.buffer != nil {
@@ -104,13 +104,13 @@ func (r *pipeline) done(pg *page) {
 	<-r.room
 }
 
-// close ends the readers and lets go of what they have read. When it returns there are none.
+// close stops the readers, waits for their end, and drops the pages that they read.
 func (r *pipeline) close() {
 	r.stop()
 	r.drain()
 }
 
-// drain reads what is left of the plan, and keeps nothing of it.
+// drain reads the rest of the plan, and drops the pages.
 func (r *pipeline) drain() {
 	for read := range r.pages {
 		pg := <-read
@@ -118,8 +118,8 @@ func (r *pipeline) drain() {
 	}
 }
 
-// readClock measures the time during which anything is read: reads overlap, and in between
-// they wait for room.
+// readClock measures the time during which at least one page is being read: reads overlap,
+// and there are gaps while readers wait for room.
 type readClock struct {
 	mu      sync.Mutex
 	running int
@@ -143,7 +143,7 @@ func (c *readClock) end() {
 	}
 }
 
-// took returns the time up to now.
+// took returns the time spent reading up to now.
 func (c *readClock) took() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

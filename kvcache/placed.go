@@ -9,26 +9,26 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// RowPlacer is implemented by rows that leave memory page by page (paged attention). What
-// it knows to be in a file already it need not write to its own when it makes room.
+// RowPlacer is implemented by caches that move rows out of memory page by page (paged
+// attention). Rows known to be in a file already need not be written to the spill file to
+// make room.
 type RowPlacer interface {
 	// PlaceRows says that the rows of cells, just written, are also in a file: layer
 	// layers[i]'s K from keyOffsets[i] on and its V from valueOffsets[i] on, one row after
-	// the other in the order of cells. That is so until any of the rows changes; the file
-	// itself never does. The file is the caller's: what needs it longer keeps its own
-	// descriptor.
+	// the other in the order of cells. Both copies are equal until a row changes in memory;
+	// the file never changes. The caller owns the file: an implementation that needs the
+	// file after the call duplicates the descriptor.
 	//
-	// An error means that the rows are in memory only. It is called from where WriteRows
-	// is, without the runner's lock.
+	// After an error the rows are in memory only. PlaceRows is called as WriteRows is,
+	// without the runner's lock.
 	PlaceRows(cells []int32, file *os.File, layers []int, keyOffsets, valueOffsets []int64) error
 }
 
 var _ Store = (*diskstore.Store)(nil)
 
-// readPage reads a page, and keeps its file open where the cache has use for it. Without a
-// [RowPlacer] nothing of this costs anything.
+// readPage reads a page, and keeps its file open where the cache is a [RowPlacer].
 func (t *TieredCausal) readPage(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte) (*diskstore.Placed, error) {
-	if _, ok := t.groups[0].Rows.(RowPlacer); !ok { // all are, or none
+	if _, ok := t.groups[0].Rows.(RowPlacer); !ok { // all groups are, or none
 		return nil, t.opts.Store.Read(ctx, ref, tokens, layout, buf)
 	}
 	placed, err := t.opts.Store.ReadPlaced(ctx, ref, tokens, layout, buf)
@@ -39,8 +39,8 @@ func (t *TieredCausal) readPage(ctx context.Context, ref diskstore.Ref, tokens [
 	return placed, err
 }
 
-// place tells each group that the rows of its cells are also in a page's file, where they
-// are the rows from the given one on.
+// place tells each group that the rows of its cells are also in a page's file: the rows of
+// group g's cells are the file's rows from from[g] on.
 func (t *TieredCausal) place(pg *page, from []int, cells [][]int32) {
 	sections := pg.layout.Sections()
 	for g := range t.groups {
@@ -63,8 +63,8 @@ func (t *TieredCausal) place(pg *page, from []int, cells [][]int32) {
 	}
 }
 
-// notPlaced says once why rows are going to be written to the spill though they are stored:
-// that costs time, and nothing else.
+// notPlaced logs once why stored rows will be written to the spill file again. The second
+// write costs time only.
 func (t *TieredCausal) notPlaced(err error) {
 	t.unplaced.Do(func() {
 		t.log.Debug("kv tier: a stored page's rows are not used in place", "reason", err)

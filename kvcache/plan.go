@@ -10,29 +10,29 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// plan is what a restore is going to do: pages that cover positions [base, end), of which
-// each group gets those from its begin on.
+// plan lists the pages that a restore reads: they cover positions [base, end), and group g
+// gets the rows from begin[g] on.
 type plan struct {
 	seq       int
 	prompt    prompt
 	refs      []diskstore.Ref
-	passed    []diskstore.Ref // pages before refs of which no group wants a row
+	passed    []diskstore.Ref // stored pages before refs, not read: no group needs a row of them
 	base, end int
 	begin     []int
-	state     bool      // the last page has the state after it
+	state     bool      // the last page brings the state after it
 	preferred [][]int32 // cells of positions [begin, end) of each group that reuses cells
-	cells     [][]int32 // those that were taken
-	free      *idleJob  // nothing that was built before uses them any more
+	cells     [][]int32 // the cells reserved for these positions
+	free      *idleJob  // done when no earlier batch uses the cells any more
 
-	// by is how far from where they were stored the rows go: positions of the plan are those
-	// of the pages, and what is at one of them is wanted at it plus by.
+	// by is the distance that rows move. Positions of the plan are those of the stored
+	// pages; the row stored at position i goes to position i+by of the slot.
 	by int
 }
 
-// wanted is where the slot gets what was stored at a position.
+// wanted is the slot's position of the row stored at a position.
 func (p *plan) wanted(position int) int { return position + p.by }
 
-// needs reports whether a group gets rows of a page. The one after the last group is state.
+// needs reports whether a group gets rows of a page. Group len(begin) stands for state.
 func (p *plan) needs(page, group int) bool {
 	if group == len(p.begin) {
 		return p.state && page == len(p.refs)-1
@@ -41,18 +41,18 @@ func (p *plan) needs(page, group int) bool {
 	return int(ref.Start)+ref.Tokens > p.begin[group]
 }
 
-// pageEnd is the position after the last that a page contributes.
+// pageEnd is the position after the last row that a page contributes.
 func (p *plan) pageEnd(page int) int {
 	ref := p.refs[page]
 	return min(int(ref.Start)+ref.Tokens, p.end)
 }
 
-// layout is that of the sections of a page that are read.
+// layout lays out the sections of a page that the plan reads.
 func (p *plan) layout(geo *geometry, page int) (pagefile.Layout, error) {
 	return geo.layout(p.refs[page].Stored, func(group int) bool { return p.needs(page, group) })
 }
 
-// bytes is about how much of a page's file is read.
+// bytes estimates how many bytes of a page's file are read.
 func (p *plan) bytes(geo *geometry, page int) int64 {
 	ref := p.refs[page]
 	wanted, err := p.layout(geo, page)
@@ -63,11 +63,11 @@ func (p *plan) bytes(geo *geometry, page int) int64 {
 	return int64(float64(ref.Bytes) * float64(wanted.Size()) / float64(all.Size()))
 }
 
-// thinMax bounds how many pages are known to be stored without some rows.
+// thinMax bounds TieredCausal.thin, in pages.
 const thinMax = 4096
 
-// chain looks up what follows from the prompt's beginning, up to a limit, and decides whether
-// reading it pays.
+// chain returns a lookup of the pages that follow from the prompt's beginning, up to a
+// limit, and that are worth reading.
 func (r *restoring) chain(limit int) lookUp {
 	p, have := plan{seq: r.seq, prompt: r.prompt}, r.result.Held
 	r.mu.Lock()
@@ -80,16 +80,16 @@ func (r *restoring) chain(limit int) lookUp {
 	return func(ctx context.Context) (plan, bool) {
 		r.awaitPending(ctx, &p.prompt, p.base, parent, start)
 		p.take(r.opts.Store.ChainFrom(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media), limit)
-		least := max(have, p.base+1) // rows that the slot holds are read again only where they are not exact
+		least := max(have, p.base+1) // rows of the slot are read again only if they are not exact
 		if r.stateful() {
 			r.endAtState(ctx, &p, limit)
-			least = max(least, p.end) // there is no state elsewhere
+			least = max(least, p.end) // no other position has a state
 		}
 		return p, r.worth(ctx, &p, least)
 	}
 }
 
-// take plans to read pages, up to a limit.
+// take adds pages to the plan, up to a limit.
 func (p *plan) take(refs []diskstore.Ref, limit int) {
 	for _, ref := range refs {
 		if end := min(int(ref.Start)+ref.Tokens, limit); end > max(p.base, int(ref.Start)) {
@@ -98,26 +98,27 @@ func (p *plan) take(refs []diskstore.Ref, limit int) {
 	}
 }
 
-// worth ends a plan where it can end and where that pays. It reports whether it still leads as
-// far as it must.
+// worth shortens a plan to an end at which the sequence can go on and up to which reading
+// pays. It reports whether the end is still at least `least`.
 func (t *TieredCausal) worth(ctx context.Context, p *plan, least int) bool {
 	t.trim(ctx, p)
 	return p.end >= least && ctx.Err() == nil && t.decide(ctx, p) && p.end >= least
 }
 
-// awaitPending waits for pages on their way to the store that hold tokens of a prompt past
-// have. parent is the key of the page before start. What is not written soon is computed
-// again.
+// awaitPending waits, for a bounded time, for queued pages that hold tokens of a prompt
+// past have. parent is the key of the page before start. Pages written later than that are
+// computed again.
 func (t *TieredCausal) awaitPending(ctx context.Context, text *prompt, have int, parent pagefile.Key, start int) {
 	wait, cancel := context.WithTimeout(ctx, pendingWait)
 	defer cancel()
 	_ = t.queue.waitFor(wait, t.extends(text, have, parent, start))
 }
 
-// extends says which queued pages awaitPending waits for. Keys of the prompt's pages are only
-// computed when a page with the prompt's tokens is queued.
+// extends returns the condition of awaitPending: whether a queued page holds tokens of the
+// prompt past have. Keys of the prompt's pages are computed only when a page with the
+// prompt's tokens is queued.
 func (t *TieredCausal) extends(text *prompt, have int, parent pagefile.Key, start int) func(*writeJob) bool {
-	size, before := t.opts.PageTokens, []pagefile.Key{parent} // keys before the prompt's pages from start on
+	size, before := t.opts.PageTokens, []pagefile.Key{parent} // before[i]: key of the parent of the prompt's i-th page after start
 	return func(j *writeJob) bool {
 		at := int(j.page.Start)
 		if at < start || at >= len(text.tokens) {
@@ -134,9 +135,9 @@ func (t *TieredCausal) extends(text *prompt, have int, parent pagefile.Key, star
 	}
 }
 
-// restoreBaseLocked is the position restored rows start from. Rows of a broken slot do not
-// follow from the prompt: exact ones replace them, all of them where a group may have
-// forgotten some of those that are left.
+// restoreBaseLocked is the position from which rows are restored. Rows of a broken slot do
+// not follow from the prompt, and exact rows replace them. The base is 0 where a group may
+// have dropped rows of the part that is exact.
 func (t *TieredCausal) restoreBaseLocked(seq, have int, text *prompt) int {
 	s := t.slotLocked(seq)
 	exact := text.shared(s)
@@ -150,14 +151,14 @@ func (t *TieredCausal) restoreBaseLocked(seq, have int, text *prompt) int {
 	}
 }
 
-// divisible reports whether a slot can be given up at any position: without windows, which are
-// those of one position, and state, which is that of one.
+// divisible reports whether a slot can be cut at any position. A window and a state belong
+// to one position each: a model with either is not divisible.
 func (t *TieredCausal) divisible() bool {
-	return !t.groups[len(t.groups)-1].windowed() && !t.stateful() // those with a window come last
+	return !t.groups[len(t.groups)-1].windowed() && !t.stateful() // groups with a window come last
 }
 
-// recheck asks the store for the pages that the slot counts as stored: since then it may have
-// evicted some, or set them aside. What is gone is stored again from the slot's rows.
+// recheck asks the store for the pages that the slot counts as stored: the store may have
+// evicted or set aside some. Missing pages are stored again from the slot's rows.
 func (r *restoring) recheck(ctx context.Context) {
 	r.mu.Lock()
 	s := r.slotLocked(r.seq)
@@ -183,8 +184,8 @@ func (r *restoring) recheck(ctx context.Context) {
 	s.markNew(keys, known, len(keys))
 }
 
-// holes returns which pages of a chain are neither stored nor on their way, and of how many
-// leading ones that is known.
+// holes returns the pages of a chain that are neither stored nor queued, and how many
+// leading pages were looked at.
 func (t *TieredCausal) holes(ctx context.Context, keys []pagefile.Key, tokens []int32, media []pagefile.Media) (gone []int, known int) {
 	parent, size := t.opts.Fingerprint, t.opts.PageTokens
 	for at := 0; at < len(keys); {
@@ -203,7 +204,7 @@ func (t *TieredCausal) holes(ctx context.Context, keys []pagefile.Key, tokens []
 		case queued > next:
 			next = queued
 		case next == at && len(gone) > 0 && gone[len(gone)-1] == at-1:
-			return gone, at // two in a row: each of the rest would be a lookup
+			return gone, at // two in a row: every further page would cost a lookup
 		default:
 			gone = append(gone, next)
 			next++
@@ -213,7 +214,8 @@ func (t *TieredCausal) holes(ctx context.Context, keys []pagefile.Key, tokens []
 	return gone, len(keys)
 }
 
-// knownPrefixLocked is where the lookup starts: after the pages whose keys the slot knows.
+// knownPrefixLocked is the start of a lookup: the end of the pages whose keys the slot
+// knows, and the key of the last of them.
 func (t *TieredCausal) knownPrefixLocked(seq, base int) (parent pagefile.Key, start int) {
 	s := t.slotLocked(seq)
 	t.extendKeysLocked(s)
@@ -221,8 +223,8 @@ func (t *TieredCausal) knownPrefixLocked(seq, base int) (parent pagefile.Key, st
 	return t.parentLocked(s, pages), pages * t.opts.PageTokens
 }
 
-// trim ends a plan at the last position at which every group can have what it needs there:
-// between batches, and with the window before it stored.
+// trim ends a plan at the last position that is outside every span and whose window is
+// stored for every group.
 func (t *TieredCausal) trim(ctx context.Context, p *plan) {
 	known := make(map[pagefile.Key]map[int][]int32)
 	for {
@@ -240,8 +242,8 @@ func (t *TieredCausal) trim(ctx context.Context, p *plan) {
 	}
 }
 
-// pass leaves out leading pages of which nothing is wanted: all are before every window, in a
-// model whose layers all have one.
+// pass leaves out leading pages of which no row is needed: in a model whose layers all have
+// a window, pages before every window.
 func (p *plan) pass(geo *geometry) {
 	wanted := func(page int) bool {
 		return geo.any(func(group int) bool { return p.needs(page, group) })
@@ -254,8 +256,8 @@ func (p *plan) pass(geo *geometry) {
 }
 
 // beginGroups fills in where each group begins and the cells its rows had. When a page
-// lacks rows that are needed at the plan's end it moves the end before that page, and
-// reports false. Pages are asked for what they have once, which known remembers.
+// lacks rows that are needed at the plan's end, beginGroups moves the end before that page
+// and reports false. known keeps the cell numbers of pages, so that each page is read once.
 func (t *TieredCausal) beginGroups(ctx context.Context, p *plan, known map[pagefile.Key]map[int][]int32) bool {
 	p.begin = make([]int, len(t.groups))
 	p.preferred = make([][]int32, len(t.groups))
@@ -288,8 +290,8 @@ func (t *TieredCausal) beginGroups(ctx context.Context, p *plan, known map[pagef
 	return true
 }
 
-// cellNumbersOf reads which cells the rows of a page had, by group. A group that is missing has
-// no rows in the page.
+// cellNumbersOf reads the cell numbers that a page's rows had, by group. The page has no
+// rows of a group that is missing in the result.
 func (t *TieredCausal) cellNumbersOf(ctx context.Context, p *plan, page int) map[int][]int32 {
 	ref := p.refs[page]
 	numbers := make(map[int][]int32)
@@ -299,7 +301,7 @@ func (t *TieredCausal) cellNumbersOf(ctx context.Context, p *plan, page int) map
 		}
 		layout, err := pagefile.NewLayout([]pagefile.Section{t.groups[g].cellNumbers()}, ref.Stored)
 		if err != nil {
-			continue // not of a page that was found
+			continue // cannot happen for a page that was found
 		}
 		buf := make([]byte, layout.Size())
 		err = t.opts.Store.Read(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, buf)

@@ -6,22 +6,24 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// MediaDigest returns the SHA-256 of the image or sound that the runner knows by a hash of
-// its process. It reports false for one that has no identity beyond this process.
+// MediaDigest returns the SHA-256 of an image or a sound. hash is the runner's own hash,
+// which is valid in this process only. ok is false for media without an identity beyond the
+// process.
 type MediaDigest func(hash uint64) (digest [32]byte, ok bool)
 
-// prompt is what identifies the rows of a sequence: tokens, and the content of what stands
-// among them.
+// prompt identifies the rows of a sequence: tokens, and the content of the media among
+// them.
 type prompt struct {
 	tokens []int32
 	media  []pagefile.Media // offsets count from position 0
 	spans  []span           // positions that are computed in one batch
 }
 
-// span is positions [begin, end) that belong into one batch.
+// span is positions [begin, end) that must be computed in one batch.
 type span struct{ begin, end int }
 
-// read takes inputs up to the first one without identity, which it says is there.
+// read takes inputs up to the first one without identity; identified is false if there is
+// one.
 func (d MediaDigest) read(inputs []*input.Input) (text prompt, identified bool) {
 	text.tokens = make([]int32, 0, len(inputs))
 	for i, in := range inputs {
@@ -48,7 +50,7 @@ func (d MediaDigest) of(in *input.Input) ([32]byte, bool) {
 }
 
 // boundary is the last position up to n that is not inside a span: tokens that attend to
-// each other forwards are computed together or not at all.
+// later ones of the same span are computed together or not at all.
 func (text *prompt) boundary(n int) int {
 	for i := len(text.spans) - 1; i >= 0; i-- {
 		if s := text.spans[i]; s.begin < n && n < s.end {
@@ -58,7 +60,7 @@ func (text *prompt) boundary(n int) int {
 	return n
 }
 
-// shared is how many leading positions of a slot are the prompt's.
+// shared counts the leading positions at which slot and prompt agree.
 func (text *prompt) shared(s *slot) int {
 	return pagefile.CommonPrefix(s.tokens, s.media, text.tokens, text.media)
 }

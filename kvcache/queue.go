@@ -14,68 +14,69 @@ import (
 )
 
 const (
-	// stagingBytesMax bounds the rows that wait to be written while a batch loop runs, and by
-	// itself those whose writing failed.
+	// stagingBytesMax bounds the rows that wait to be written while the batch loop runs, and
+	// separately the rows whose writing failed.
 	stagingBytesMax = 256 << 20
-	// leavingBytesMax bounds all that is queued. Rows that are about to leave the cache are
-	// copied up to it.
+	// leavingBytesMax bounds all queued rows. Rows that are about to leave the cache are
+	// queued up to this bound.
 	leavingBytesMax = 4 * stagingBytesMax
-	// spareBuffersMax is how many page buffers are kept for reuse: what a batch of 512 tokens
-	// completes.
+	// spareBuffersMax bounds the page buffers kept for reuse: the pages that a batch of 512
+	// tokens completes.
 	spareBuffersMax = 2
-	// yieldMax bounds for how long restores keep the queue from writing.
+	// yieldMax bounds the time for which restores keep the queue from writing.
 	yieldMax = 10 * time.Second
-	// stopMax bounds how long a write that was told to end is waited for.
+	// stopMax bounds the wait for a write that was told to end.
 	stopMax = time.Second
 )
 
-// writeQueue writes sealed pages behind the batch loop, in the order they were sealed. A page
-// stays until it is written or given up: see retry.go. While restores read, the queue writes
-// nothing, because a request waits for them and none for it: except when there is no room for
-// more, when somebody waits for what is queued, or when that has gone on for yieldMax.
+// writeQueue writes sealed pages behind the batch loop, in the order they were sealed. A
+// page stays queued until it is written or given up: see retry.go. While restores read, the
+// queue writes nothing, because requests wait for restores and not for the queue. There are
+// three exceptions: the queue has no room for more, a caller waits for queued pages, or
+// restores have been reading for yieldMax.
 type writeQueue struct {
 	store Store
 	log   *slog.Logger
 	now   func() time.Time
-	wrote func(job *writeJob, err error) // what became of a try to write a job, which is still queued
-	wake  func()                         // queues what is still in the cache; q.mu is not held
+	wrote func(job *writeJob, err error) // called after each attempt to write a job, while the job is still queued
+	wake  func()                         // queues pages that are still in the cache; called without q.mu
 	after func(time.Duration, func()) (stop func() bool)
 
 	mu      sync.Mutex
-	changed sync.Cond // something in the fields below changed
+	changed sync.Cond // a field below changed
 	jobs    []*writeJob
-	writing *writeJob // one of them
-	bytes   int64     // of jobs
-	most    int64     // leavingBytesMax, but in tests
+	writing *writeJob // one of jobs
+	bytes   int64     // sum over jobs
+	most    int64     // leavingBytesMax, except in tests
 	spare   [][]byte
-	refused bool // a page was, for want of room, since one was written
-	waiting int  // callers of wait
+	refused bool // a page found no room since the last page was written
+	waiting int  // callers inside waitFor
 	closed  bool
 	stopped chan struct{}
 	stop    context.CancelFunc
-	stopIn  time.Duration // stopMax, but in tests
+	stopIn  time.Duration // stopMax, except in tests
 
-	reading  int       // restores
-	yielding time.Time // since when there have been any
+	reading  int       // restores that read
+	yielding time.Time // start of the present reading
 	resume   *time.Timer
 
-	dropped []pagefile.Key // given up since takeDropped
+	dropped []pagefile.Key // pages given up since the last takeDropped
 	outage  outage
-	told    time.Time      // when something was logged about pages that failed, last
-	short   bool           // a page found no room, or none was taken, since wake was called
-	waking  func() bool    // stops the timer; nil: there is none
-	wakeAt  time.Time      // when it fires
-	wakes   sync.WaitGroup // timers, and calls of wake
+	told    time.Time      // time of the last log line about pages that failed
+	short   bool           // a page was refused, for any reason, since the last call of wake
+	waking  func() bool    // stops the timer; nil without a timer
+	wakeAt  time.Time      // time at which the timer fires
+	wakes   sync.WaitGroup // running timers and calls of wake
 }
 
 type writeJob struct {
 	key  pagefile.Key
 	page *pagefile.Page
-	meek bool // is stored only where there is room
+	meek bool // stored only where the store has room
 
-	tries int // that failed
+	tries int // failed attempts
 	pause time.Duration
-	due   time.Time // not tried before
+	due   time.Time // earliest next attempt
 }
 
 func (j *writeJob) bytes() int64 { return int64(len(j.page.Payload)) }
@@ -93,9 +94,9 @@ func newWriteQueue(store Store, log *slog.Logger, wrote func(*writeJob, error), 
 	return q
 }
 
-// stage returns a buffer for a page's payload, or nil when there is no room, or when the store
-// fails and the rows can wait in the cache: they cannot when they are leaving it. The
-// buffer's unused bytes are zero.
+// stage returns a buffer of size bytes for a page's payload, with padding bytes zero. stage
+// returns nil when the queue has no room, and when the store fails and the rows can wait in
+// the cache. leaving: the rows are about to leave the cache and cannot wait.
 func (q *writeQueue) stage(size int, leaving bool) []byte {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -128,8 +129,8 @@ func (q *writeQueue) stage(size int, leaving bool) []byte {
 	return make([]byte, size)
 }
 
-// push queues a page whose payload came from stage. One that is meek is stored only where
-// there is room.
+// push queues a page whose payload came from stage. A meek page is stored only where the
+// store has room.
 func (q *writeQueue) push(key pagefile.Key, page *pagefile.Page, meek bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -140,25 +141,25 @@ func (q *writeQueue) push(key pagefile.Key, page *pagefile.Page, meek bool) {
 	q.changed.Broadcast()
 }
 
-// has reports whether a page is on its way to the store.
+// has reports whether a page is queued.
 func (q *writeQueue) has(key pagefile.Key) bool {
 	return q.any(func(j *writeJob) bool { return j.key == key })
 }
 
-// any reports whether there is such a page on its way to the store.
+// any reports whether a wanted page is queued.
 func (q *writeQueue) any(wanted func(*writeJob) bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.ContainsFunc(q.jobs, wanted)
 }
 
-// wait returns when everything pushed so far is written, given up or left for later because
-// writing it failed, or with the context's error.
+// wait returns when every queued page is written, given up or left for later because writing
+// failed. The error is the context's.
 func (q *writeQueue) wait(ctx context.Context) error {
 	return q.waitFor(ctx, func(*writeJob) bool { return true })
 }
 
-// waitFor is wait for some pages.
+// waitFor waits as wait does, for the wanted pages only.
 func (q *writeQueue) waitFor(ctx context.Context, wanted func(*writeJob) bool) error {
 	stop := context.AfterFunc(ctx, q.lookAgain)
 	defer stop()
@@ -177,15 +178,15 @@ func (q *writeQueue) waitFor(ctx context.Context, wanted func(*writeJob) bool) e
 	return nil
 }
 
-// lookAgain wakes those who wait.
+// lookAgain wakes all waiters on q.changed.
 func (q *writeQueue) lookAgain() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.changed.Broadcast()
 }
 
-// close writes what is queued until ctx ends, drops the rest, and stops. A write that does not
-// end is not waited for.
+// close writes what is queued until ctx ends, drops the rest, and stops. The wait for a
+// running write is bounded by stopIn.
 func (q *writeQueue) close(ctx context.Context) error {
 	err := q.wait(ctx)
 	q.mu.Lock()
@@ -224,7 +225,7 @@ func (q *writeQueue) run(ctx context.Context) {
 	}
 }
 
-// next waits for a page that is to be written, nil when the queue is closed.
+// next waits for a page that is due. It returns nil when the queue is closed.
 func (q *writeQueue) next() *writeJob {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -252,13 +253,13 @@ func (q *writeQueue) yield(n int) {
 	}
 }
 
-// yieldsLocked reports whether the next page is left for later.
+// yieldsLocked reports whether writing waits for restores.
 func (q *writeQueue) yieldsLocked() bool {
 	full := q.refused || q.bytes >= stagingBytesMax
 	return q.reading > 0 && !full && q.waiting == 0 && q.now().Sub(q.yielding) < yieldMax
 }
 
-// finish learns how a try to write a page ended.
+// finish handles the result of an attempt to write a page.
 func (q *writeQueue) finish(job *writeJob, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -268,7 +269,7 @@ func (q *writeQueue) finish(job *writeJob, err error) {
 		q.removeLocked(job)
 		q.recoveredLocked()
 	case givesUp(err):
-		// The store itself tells when its daily limit is reached, and when not any more.
+		// The store itself logs the beginning and the end of its daily limit.
 		if !errors.Is(err, ledger.ErrWriteCap) && !job.meek {
 			q.tellLocked(tellNoRoom, "error", err)
 		}
@@ -280,7 +281,7 @@ func (q *writeQueue) finish(job *writeJob, err error) {
 	q.changed.Broadcast()
 }
 
-// removeLocked takes a job out and keeps its buffer.
+// removeLocked takes a job out of the queue and keeps the job's buffer for reuse.
 func (q *writeQueue) removeLocked(job *writeJob) {
 	i := slices.Index(q.jobs, job)
 	q.jobs = slices.Delete(q.jobs, i, i+1)

@@ -15,31 +15,31 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// pendingWait bounds how long a restore waits for pages of its prompt that were sealed and
-// are not written yet. Past it they are computed again.
+// pendingWait bounds a restore's wait for pages of its prompt that are sealed and not yet
+// written. Pages written later are computed again.
 const pendingWait = 2 * time.Second
 
-// Restored says what a restore did.
+// Restored is the result of a restore.
 type Restored struct {
-	// Held is how many leading tokens of the prompt the slot holds now.
+	// Held counts the leading tokens of the prompt that the slot holds now.
 	Held int
-	// Tokens is how many of them came from the store.
+	// Tokens counts the tokens that came from the store.
 	Tokens int
-	// Shifted is how many of those were computed at another position, with other text before
-	// them. What follows from them is not exact, and not stored.
+	// Shifted counts the restored tokens that were computed at another position, with other
+	// text before them. Rows computed after shifted rows are not exact, and are not stored.
 	Shifted int
-	// Bytes is about what was read for them.
+	// Bytes estimates the bytes read from the store.
 	Bytes int64
-	// Tiers names where from, in order of first use.
+	// Tiers names the tiers that were read, in order of first use.
 	Tiers []string
 	// Took is the time from the lookup to the last row.
 	Took time.Duration
 }
 
-// Settle is called with the runner's lock held, and lets go of it while it waits: in a model
-// with recurrent state, for the batches that are built. When a sequence ends one of its
-// batches is still under way, which goes on writing to the slot's state: to what the next
-// request begins with, were it there before. The error is the context's.
+// Settle is called with the runner's lock held, and releases the lock while waiting. In a
+// model with recurrent state, Settle waits for the batches that are built: when a sequence
+// ends, one of its batches is still under way and would overwrite a state restored for the
+// next request. The error is the context's.
 func (t *TieredCausal) Settle(ctx context.Context, lock sync.Locker) (err error) {
 	if t.stateful() {
 		unlocked(lock, func() { err = t.awaitBuilt(ctx) })
@@ -47,53 +47,54 @@ func (t *TieredCausal) Settle(ctx context.Context, lock sync.Locker) (err error)
 	return err
 }
 
-// unlocked calls f without the runner's lock, which is held. It alone lets go of that lock.
+// unlocked calls f without the runner's lock, which is held. The runner's lock is released
+// here only.
 func unlocked(lock sync.Locker, f func()) {
 	lock.Unlock()
 	defer lock.Lock()
 	f()
 }
 
-// restoring is one restore. The runner's lock is held in all of its methods: what they do
-// without it is in functions that they give to unlocked.
+// restoring is one restore. The runner's lock is held in all of its methods; functions
+// passed to unlocked run without the lock.
 type restoring struct {
 	*TieredCausal
 	lock   sync.Locker
 	hold   func(tokens int)
 	seq    int
-	prompt prompt // up to the first input without identity
-	limit  int    // how many of the prompt's tokens may be restored
+	prompt prompt // the inputs before the first without identity
+	limit  int    // number of the prompt's tokens that may be restored
 	result Restored
 }
 
-// unlocked calls f without the runner's lock. What the slot holds by then is told to the
-// runner first.
+// unlocked first tells the runner how many tokens the slot holds, and then calls f without
+// the runner's lock.
 func (r *restoring) unlocked(f func()) {
 	r.hold(r.result.Held)
 	unlocked(r.lock, f)
 }
 
-// Restore is called with the runner's lock held, and lets go of it while it looks pages up and
-// reads them. It extends what a slot holds of a prompt from the store. The slot is reserved for
-// the request and holds the prompt's first have tokens. The last token of the prompt is always
-// left to compute.
+// Restore is called with the runner's lock held, and releases the lock while it looks pages
+// up and reads them. Restore extends, from the store, the part of a prompt that a slot
+// holds. The slot is reserved for the request and holds the prompt's first have tokens. The
+// last token of the prompt is always left to compute.
 //
-// Other requests may be given the beginning of what the slot holds while the lock is
-// released. So hold is called, with the lock held, before each release and before the
-// return: it tells the runner how many tokens of the prompt are in the slot's cells now,
-// which may be fewer than before.
+// While the lock is released, the runner may copy leading cells of the slot for other
+// requests. So hold is called, with the lock held, before each release and before the
+// return: hold tells the runner how many tokens of the prompt are in the slot's cells now.
+// The number may be smaller than before.
 //
-// With [Options.Runs] it goes on with text that was computed elsewhere.
+// With [Options.Runs], Restore goes on with text that was computed at other positions.
 //
-// The error is the context's; any failure of the store only makes Held smaller.
+// The error is the context's. A failure of the store is logged and makes Held smaller.
 func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have int, prompt []*input.Input, hold func(tokens int)) (Restored, error) {
 	started := time.Now()
 	r := &restoring{TieredCausal: t, lock: lock, hold: hold, seq: seq, result: Restored{Held: have}}
 	defer func() { hold(r.result.Held) }()
 	r.prompt, _ = t.opts.Media.read(prompt)
-	r.limit = min(len(prompt)-1, len(r.prompt.tokens)) // the last token is computed, for its logits
+	r.limit = min(len(prompt)-1, len(r.prompt.tokens)) // the last token is computed for its logits
 	if t.stateful() && have > 0 && !t.opts.States.HasState(seq) {
-		r.clear() // the rows that are left lead nowhere
+		r.clear() // rows without state are of no use
 	}
 	r.recheck(ctx)
 	err := r.restoreExact(ctx)
@@ -113,17 +114,17 @@ func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have 
 	return r.result, nil
 }
 
-// restoreExact restores what follows from the prompt's beginning. Where it could not end as
-// planned the slot is empty, unless it can be given up at any position.
+// restoreExact restores pages that follow from the prompt's beginning. After a failure the
+// slot is empty, unless the slot is divisible.
 func (r *restoring) restoreExact(ctx context.Context) error {
 	_, complete, err := r.extend(ctx, r.chain(r.limit))
 	if complete || r.divisible() {
 		return err
 	}
-	// A window or a state of another position is another one: what came in is no use.
+	// A window and a state serve one position only: the rows that came in are of no use.
 	limit := r.result.Held
 	r.clear()
-	if err != nil { // a damaged page: what is before it may serve
+	if err != nil { // after a damaged page, try the pages before it
 		if _, complete, _ = r.extend(ctx, r.chain(limit)); !complete {
 			r.clear()
 		}
@@ -137,13 +138,13 @@ func (r *restoring) clear() {
 	r.result = Restored{}
 }
 
-// lookUp looks pages up in the store, without the runner's lock, and plans what to do with
-// them. It reports whether there is anything.
+// lookUp looks pages up in the store, without the runner's lock, and plans their restore. It
+// reports whether there are any.
 type lookUp func(ctx context.Context) (plan, bool)
 
-// extend extends the slot by what a lookup finds, nil for nothing. It reports whether that
-// was anything, and whether all of it came in: if not, the slot holds what result says in
-// groups that keep everything.
+// extend extends the slot by the pages that a lookup finds; a nil lookup finds none. found:
+// there were pages. complete: all of them came in; otherwise the slot holds result.Held
+// tokens in the groups that keep all positions.
 func (r *restoring) extend(ctx context.Context, look lookUp) (found, complete bool, err error) {
 	if look == nil {
 		return false, true, nil
@@ -168,9 +169,9 @@ func (r *restoring) extend(ctx context.Context, look lookUp) (found, complete bo
 	return true, held == p.end, err
 }
 
-// takeCells reserves the cells of a plan, after freeing those of rows it replaces, and
-// begins to wait for what may still use them. Of what follows the plan's base no row is
-// written then, and the slot holds none.
+// takeCells frees the cells of rows that the plan replaces, reserves the plan's cells, and
+// begins to wait for batches that may still use these cells. Afterwards the slot holds no
+// row past the plan's base.
 func (r *restoring) takeCells(p *plan) (err error) {
 	base, have := p.wanted(p.base), r.result.Held
 	r.result.Held = base
@@ -204,23 +205,23 @@ func (r *restoring) takeCells(p *plan) (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.slotLocked(p.seq)
-	for g := range r.groups { // to make room for the end of the plan these became free
+	for g := range r.groups { // ReserveCells may have freed cells before oldest
 		s.from[g] = max(s.from[g], min(r.groups[g].oldest(p.wanted(p.end)), len(s.tokens)))
 	}
 	p.free = r.whenComputedLocked()
 	return nil
 }
 
-// free gives back, with the runner's lock held, the cells of positions from begin on in all
-// groups. It cannot fail.
+// free frees, with the runner's lock held, the cells of positions from begin on in all
+// groups. Freeing to the end of a sequence cannot fail.
 func (t *TieredCausal) free(seq, begin int) {
 	for g := range t.groups {
 		_ = t.groups[g].Remove(seq, int32(begin), math.MaxInt32)
 	}
 }
 
-// publish gives the slot's mirror the first tokens of a plan, which came in, and frees the
-// cells of the others.
+// publish adds positions [base, held) of a plan, whose rows came in, to the slot's mirror,
+// and frees the cells from held on.
 func (r *restoring) publish(p *plan, held int) {
 	if held < p.end {
 		r.free(p.seq, p.wanted(held))
@@ -254,8 +255,8 @@ func (r *restoring) publish(p *plan, held int) {
 	}
 }
 
-// publishExactLocked notes tokens and cells that follow from the prompt's beginning, and which
-// pages are stored.
+// publishExactLocked adds tokens and cells that follow from the prompt's beginning to the
+// slot, and marks the slot's stored pages.
 func (t *TieredCausal) publishExactLocked(p *plan, s *slot, held int) {
 	s.truncate(p.base)
 	if len(s.tokens) < p.base {
@@ -287,12 +288,12 @@ func (t *TieredCausal) publishExactLocked(p *plan, s *slot, held int) {
 	}
 	t.extendKeysLocked(s)
 	if last := len(p.refs) - 1; held == p.end && last >= 0 && (p.refs[last].Tail || held < int(p.refs[last].Start)+p.refs[last].Tokens) {
-		s.tail = saved{tokens: held} // is stored, perhaps in a page that goes on
+		s.tail = saved{tokens: held} // stored already, perhaps as the beginning of a longer page
 	}
 }
 
-// publishCellsLocked notes where a group's rows of positions [base, held) are. Positions that it
-// would have forgotten have none.
+// publishCellsLocked notes a group's cells of positions [base, held). Positions that the
+// group would have dropped have no cell.
 func (t *TieredCausal) publishCellsLocked(p *plan, s *slot, g, held int) {
 	if p.begin[g] > p.base {
 		s.from[g] = min(p.begin[g], held)
@@ -304,7 +305,7 @@ func (t *TieredCausal) publishCellsLocked(p *plan, s *slot, g, held int) {
 	s.cells[g] = append(s.cells[g], p.cells[g][:held-len(s.cells[g])]...)
 }
 
-// count adds what was restored to the counters.
+// count adds the result of the restore to the counters.
 func (r *restoring) count() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,54 +11,59 @@ import (
 )
 
 /*
-What becomes of a page that could not be written:
+Handling of a page that could not be written:
 
-  - The store has no room, or has written enough for a day. Nothing is wrong, and another try
-    would only evict somebody else's pages: the page is given up, and with it what is queued
-    that continues it. Its slot's next request tries anew, and a flush where there is room.
-  - The page failed. It stays queued and is tried again after 1 s, and after twice as long each
-    time, up to half an hour. Others are written meanwhile. After a day it is given up.
-  - The store failed: its tier says so, or different pages did in a row. All pages stay, none is
-    taken that can wait in the cache, and one at a time shows whether that is over: after 1 s
-    and up to half an hour, or 30 s when there is something new to store.
+  - The store has no room, or has written its limit for the day. Nothing is wrong, and another
+    attempt would only evict other pages: the page is given up, with the queued pages that
+    continue it. The slot's next request tries the page again; a flush tries only where there
+    is room.
+  - The page failed. The page stays queued and is tried again after 1 s, and then after twice
+    the last pause, up to half an hour. Other pages are written meanwhile. After a day the page
+    is given up.
+  - The store failed: its tier reports a failure, or different pages failed in a row. All pages
+    stay queued, and no page is queued that can wait in the cache. One page at a time is tried,
+    to see whether the outage is over: after pauses from 1 s up to half an hour, or 30 s when
+    there is a new page to store.
 
-What is queued has a bound in bytes whatever happens: pages that failed go first.
+The queue is always bounded in bytes: pages that failed are dropped first.
 */
 const (
 	retryFirst = time.Second
-	retryAfter = 30 * time.Second // with requests
+	retryAfter = 30 * time.Second // longest pause while requests bring new pages
 	retryIdle  = 30 * time.Minute
-	// triesMax is after how many a page is given up: 35 minutes of doubling, and then a day.
+	// triesMax is the number of attempts after which a page is given up: 35 minutes of
+	// doubling pauses, and then a day.
 	triesMax = 12 + 48
-	// tellNoRoom is how often the log says that there is no room.
+	// tellNoRoom is the least time between two log lines about a lack of room.
 	tellNoRoom = 10 * time.Minute
-	// outageAfter is how many different pages fail in a row where the store does.
+	// outageAfter is the number of different pages that fail in a row before the store
+	// counts as failing.
 	outageAfter = 3
 )
 
-// outage is what is known of a store that fails.
+// outage describes a failing store.
 type outage struct {
-	streak int           // pages in a row that failed when they were first tried
-	tried  time.Time     // when the last did
-	pause  time.Duration // after it; zero: there is no outage
-	until  time.Time     // nothing is tried before
-	failed int64         // tries
-	told   bool          // the log knows
+	streak int           // pages in a row whose first attempt failed
+	tried  time.Time     // time of the last failure
+	pause  time.Duration // pause after tried; zero without an outage
+	until  time.Time     // end of the pause
+	failed int64         // failed attempts
+	told   bool          // the outage was logged
 }
 
-// givesUp reports whether trying again is no use.
+// givesUp reports whether another attempt is of no use.
 func givesUp(err error) bool {
 	return errors.Is(err, tier.ErrNoSpace) || errors.Is(err, ledger.ErrWriteCap) ||
 		errors.Is(err, pagefile.ErrInvalidPage) || errors.Is(err, tier.ErrClosed)
 }
 
-// storeFails reports whether an error is one of the store, whatever the page.
+// storeFails reports whether an error concerns the whole store and not one page.
 func storeFails(err error) bool {
 	return errors.Is(err, tier.ErrTierDown) || errors.Is(err, tier.ErrTierTimeout) ||
 		errors.Is(err, tier.ErrRootMissing) || errors.Is(err, tier.ErrRootChanged)
 }
 
-// suspended reports whether the store fails and is not tried yet.
+// suspended reports whether the store fails and the pause is not over.
 func (q *writeQueue) suspended() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -67,12 +72,12 @@ func (q *writeQueue) suspended() bool {
 
 func (q *writeQueue) suspendedLocked() bool { return q.now().Before(q.outage.until) }
 
-// dueLocked reports whether a page is being written or may be.
+// dueLocked reports whether a page is being written or may be written now.
 func (q *writeQueue) dueLocked(job *writeJob) bool {
 	return job == q.writing || !q.suspendedLocked() && !q.now().Before(job.due)
 }
 
-// retry lets everything be tried, however recently it failed.
+// retry ends all pauses, so that every queued page is tried at once.
 func (q *writeQueue) retry() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -102,12 +107,12 @@ func (q *writeQueue) recoveredLocked() {
 			q.log.Info("kv tier: storing pages again", "failed", q.outage.failed)
 		}
 		q.retryLocked()
-		q.short = true // nothing was taken meanwhile
+		q.short = true // stage refused pages during the outage
 	}
 	q.outage = outage{}
 }
 
-// failLocked leaves a page for later, or all when it is the store that fails.
+// failLocked puts a page off, or all pages when the store fails.
 func (q *writeQueue) failLocked(job *writeJob, err error) {
 	if job.tries++; job.tries == 1 {
 		q.outage.streak++
@@ -123,7 +128,7 @@ func (q *writeQueue) failLocked(job *writeJob, err error) {
 		retryIn = out.pause
 	}
 	i := slices.Index(q.jobs, job)
-	q.jobs = append(slices.Delete(q.jobs, i, i+1), job) // the next is another
+	q.jobs = append(slices.Delete(q.jobs, i, i+1), job) // another page is tried next
 	if !q.outage.told && (job.tries == 1 || q.outage.pause > 0) && !q.closed {
 		q.outage.told = q.tellLocked(retryAfter, "error", err, "retry_in", retryIn)
 	}
@@ -135,7 +140,7 @@ func (q *writeQueue) failLocked(job *writeJob, err error) {
 	}
 }
 
-// failedBytesLocked is how much of what is queued has failed.
+// failedBytesLocked sums the bytes of queued pages that have failed.
 func (q *writeQueue) failedBytesLocked() (n int64) {
 	for _, job := range q.jobs {
 		if job.tries > 0 {
@@ -145,7 +150,7 @@ func (q *writeQueue) failedBytesLocked() (n int64) {
 	return n
 }
 
-// worstLocked is the page that has failed most often and is not being written, nil for none.
+// worstLocked is the page with the most failed attempts that is not being written, or nil.
 func (q *writeQueue) worstLocked() *writeJob {
 	var worst *writeJob
 	for _, job := range q.jobs {
@@ -156,8 +161,8 @@ func (q *writeQueue) worstLocked() *writeJob {
 	return worst
 }
 
-// makeRoomLocked reports whether so much may be queued of what cannot wait, after giving up
-// pages that failed.
+// makeRoomLocked makes room for size bytes of rows that cannot wait, by giving up pages that
+// failed. It reports whether there is room.
 func (q *writeQueue) makeRoomLocked(size int64) bool {
 	for q.bytes > 0 && q.bytes+size > q.most {
 		worst := q.worstLocked()
@@ -171,7 +176,8 @@ func (q *writeQueue) makeRoomLocked(size int64) bool {
 	return true
 }
 
-// dropLocked gives a page up, and what is queued that cannot be found without it.
+// dropLocked gives up a page, and the queued pages that continue it: a lookup could not
+// reach them.
 func (q *writeQueue) dropLocked(job *writeJob) {
 	gone := map[pagefile.Key]bool{job.key: true}
 	q.removeLocked(job)
@@ -198,7 +204,8 @@ func (q *writeQueue) takeDropped() []pagefile.Key {
 	return dropped
 }
 
-// tellLocked logs that a page was not stored, when nothing was said about that for so long.
+// tellLocked logs that a page was not stored, at most once in `every`. It reports whether it
+// logged.
 func (q *writeQueue) tellLocked(every time.Duration, args ...any) bool {
 	if q.now().Sub(q.told) < every {
 		return false
@@ -208,8 +215,8 @@ func (q *writeQueue) tellLocked(every time.Duration, args ...any) bool {
 	return true
 }
 
-// armLocked sets the timer for when a page may be tried again, or for what is still in the
-// cache, once everything that can be written is.
+// armLocked sets the timer when no queued page is due: to the time at which a page may be
+// tried again or pages that are still in the cache may be queued.
 func (q *writeQueue) armLocked() {
 	if q.closed || slices.ContainsFunc(q.jobs, q.dueLocked) {
 		return
@@ -235,13 +242,14 @@ func (q *writeQueue) armLocked() {
 	q.waking = q.after(max(0, at.Sub(q.now())), q.wakeNow)
 }
 
-// healsLocked reports whether wake is to be called: in an outage a page that is queued shows
-// first whether it is over.
+// healsLocked reports whether to call wake. In an outage, one queued page is tried first and
+// shows whether the outage is over.
 func (q *writeQueue) healsLocked() bool {
 	return q.short && (q.outage.pause == 0 || len(q.jobs) == 0)
 }
 
-// disarmLocked stops the timer. It reports false when that is late: it sets itself again.
+// disarmLocked stops the timer. It reports false when the timer has fired: wakeNow then sets
+// the timer again.
 func (q *writeQueue) disarmLocked() bool {
 	if q.waking == nil {
 		return true
@@ -254,8 +262,8 @@ func (q *writeQueue) disarmLocked() bool {
 	return true
 }
 
-// wakeNow lets pages be tried whose pause is over, and has those queued that are still in the
-// cache.
+// wakeNow starts attempts of pages whose pause is over, and calls wake to queue pages that
+// are still in the cache.
 func (q *writeQueue) wakeNow() {
 	defer q.wakes.Done()
 	q.mu.Lock()

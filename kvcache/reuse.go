@@ -12,11 +12,11 @@ import (
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
-// reuse goes on where what follows from the prompt's beginning ends: with the part of a page
-// that the prompt shares, which is exact, and with runs of text that were computed at another
-// position. Those make the approximation that upstream makes when it shifts a slot: K is
-// turned to where it is now, and has seen what was before it then. A run must begin where
-// the slot ends.
+// reuse goes on after the pages that follow from the prompt's beginning: with the shared
+// beginning of one more page, which is exact, and with runs of text that were computed at
+// another position. A run is the same approximation as upstream's shift of a slot: K is
+// rotated to its new position, and still depends on the text before its old position. A run
+// must begin where the slot ends.
 func (r *restoring) reuse(ctx context.Context) error {
 	text := r.prompt.withoutMedia(r.result.Held, r.limit)
 	for ctx.Err() == nil && r.result.Held < text {
@@ -38,15 +38,15 @@ func (r *restoring) reuse(ctx context.Context) error {
 		if r.divisible() {
 			return err
 		}
-		// what a window lost to the run that failed has to come back
+		// restore the rows that windows lost to the failed run
 		r.clear()
 		return errors.Join(err, r.restoreExact(ctx))
 	}
 	return ctx.Err()
 }
 
-// withoutMedia is the last position up to end before which there are no images from begin
-// on. They and what belongs into one batch with them stay where they are.
+// withoutMedia is the largest position up to end such that [begin, position) has no media
+// and no input of a span: both are never moved.
 func (text *prompt) withoutMedia(begin, end int) int {
 	for _, m := range text.media {
 		if at := int(m.Offset); at >= begin {
@@ -61,8 +61,8 @@ func (text *prompt) withoutMedia(begin, end int) int {
 	return end
 }
 
-// sharedPage goes on with a page that begins as the prompt does and ends in another way. Rows
-// of a shared beginning are exact.
+// sharedPage goes on with a page that shares only its beginning with the prompt. Rows of the
+// shared beginning are exact.
 func (r *restoring) sharedPage(limit int) lookUp {
 	at := r.result.Held
 	start := at / r.opts.PageTokens * r.opts.PageTokens
@@ -90,7 +90,8 @@ func (r *restoring) sharedPage(limit int) lookUp {
 	}
 }
 
-// movedRun goes on with the longest run of the prompt's tokens that is stored anywhere else.
+// movedRun goes on with the longest run of the prompt's tokens that is stored at another
+// position.
 func (r *restoring) movedRun(limit int) lookUp {
 	r.mu.Lock()
 	ready := r.readyLocked()
@@ -118,8 +119,9 @@ func (r *restoring) movedRun(limit int) lookUp {
 	}
 }
 
-// pagesOf looks up a page that the index knows and those that go on as tokens do, which begin
-// with the page's. The index drops it when it is not stored any more.
+// pagesOf looks up a page of the index and the pages that continue it, as far as tokens,
+// which begin with the page's own, agree. A page that is not stored any more is removed from
+// the index.
 func (t *TieredCausal) pagesOf(ctx context.Context, page *runs.Page, tokens []int32) []diskstore.Ref {
 	wait, cancel := context.WithTimeout(ctx, pendingWait)
 	_ = t.queue.waitFor(wait, func(j *writeJob) bool { return j.key == page.Key })
@@ -134,8 +136,7 @@ func (t *TieredCausal) pagesOf(ctx context.Context, page *runs.Page, tokens []in
 	return refs
 }
 
-// turn turns K of the rows that a plan brought, up to a position of it, to where they are
-// wanted.
+// turn rotates K of the plan's rows before position held by the plan's distance.
 func (r *restoring) turn(ctx context.Context, p *plan, held int) error {
 	return r.whenIdle(ctx, func() error {
 		for g := range r.groups {
@@ -150,8 +151,7 @@ func (r *restoring) turn(ctx context.Context, p *plan, held int) error {
 	})
 }
 
-// learn makes a page known to the index of text that may move, where there is an index and no
-// image in the page.
+// learn adds a page without media to the index of text that may move, if there is an index.
 func (t *TieredCausal) learn(key pagefile.Key, page *pagefile.Page) {
 	if t.opts.Runs != nil && len(page.Media) == 0 {
 		t.opts.Runs.Add(runs.Page{Key: key, Parent: page.Parent, Start: int(page.Start), Tokens: page.Tokens})

@@ -9,39 +9,40 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// Rows is what a patched Ollama cache of one kind offers beside upstream's interface: the
-// rows of its cells, out and in. A row is what one cell holds of K (or V) in one layer,
-// contiguous, heads outer and head dimension inner, whatever the tensor's layout.
+// Rows is the interface that patches add to an Ollama cache of one kind: rows of cells, out
+// and in. A row is one cell's K (or V) in one layer: contiguous, heads outer and head
+// dimension inner, with any layout of the tensor.
 type Rows interface {
 	// RowLayers are the layers that have memory for both K and V, ascending.
 	RowLayers() []int
-	// RowBytes is the size of one row.
+	// RowBytes is the size of one row in bytes.
 	RowBytes(layer int, value bool) (int, error)
-	// ReadRows copies one row per cell to dst, in the order given. Like WriteRows it is not
-	// ordered with what the device computes, and leaves outputs that are not read yet alone.
+	// ReadRows copies one row per cell to dst, in the order of cells. ReadRows and WriteRows
+	// do not wait for the device, and leave unread outputs of a batch intact.
 	ReadRows(layer int, value bool, cells []int32, dst []byte) error
-	// WriteRows copies one row per cell from src.
+	// WriteRows copies one row per cell from src, in the order of cells.
 	WriteRows(layer int, value bool, cells []int32, src []byte) error
 	// SynchronizeRows waits until every batch handed to the backend is computed.
 	SynchronizeRows()
 	// BatchCells are the cells of the inputs of the batch built last.
 	BatchCells() []int32
-	// RowWindow says how many positions before a batch's first it attends to, and how many
-	// the cache keeps when that batch is built: math.MaxInt32 for all.
+	// RowWindow returns two counts of positions before a batch's first: window, to which the
+	// batch attends, and memory, which the cache keeps when the batch is built.
+	// math.MaxInt32 stands for all positions.
 	RowWindow() (window, memory int32)
-	// ReserveCells takes free cells for positions [begin, end) of a sequence: those that are
-	// preferred where they are free, or else the lowest. A cache that keeps only so many
-	// positions first frees what is too far before end.
+	// ReserveCells takes free cells for positions [begin, end) of a sequence: preferred
+	// cells where they are free, otherwise the lowest. A cache that keeps memory positions
+	// first frees the cells of older positions.
 	ReserveCells(seq int, begin, end int32, preferred []int32) ([]int32, error)
-	// ShiftRows turns K of cells by offset positions, with the model's own function; the
-	// error is upstream's ErrNotSupported in a model without one. No batch may be computing,
-	// and the outputs of the last must have been read.
+	// ShiftRows rotates K of cells by offset positions with the model's own function; the
+	// error is upstream's ErrNotSupported in a model without a shift. No batch may be
+	// computing, and the outputs of the last batch must have been read.
 	ShiftRows(cells []int32, offset int32) error
-	// Remove is upstream's, for this cache alone.
+	// Remove is upstream's Remove, for this cache alone.
 	Remove(seq int, begin, end int32) error
 }
 
-// everything is what RowWindow says of a cache that keeps all positions.
+// everything is RowWindow's value of a cache that keeps all positions.
 const everything = math.MaxInt32
 
 // group is one of a model's caches.
@@ -54,20 +55,21 @@ type group struct {
 // windowed reports whether the group drops positions.
 func (g *group) windowed() bool { return g.memory != everything }
 
-// oldest is the first position whose row a group still has when a batch that begins at a
-// position is built.
+// oldest is the first position whose row a group keeps when a batch that begins at begin is
+// built.
 func (g *group) oldest(begin int) int { return max(0, begin-g.memory) }
 
 // visible is the first position that a token at pos attends to.
 func (g *group) visible(pos int) int { return max(0, pos-g.window) }
 
-// cellNumbers is the section that says which cells a page's rows had in the group.
+// cellNumbers is the section with the cell numbers of a page's rows in the group, int32 per
+// token.
 func (g *group) cellNumbers() pagefile.Section {
 	return pagefile.Section{Group: g.id, Layer: cellNumbersLayer, Kind: pagefile.KindCell, RowBytes: 4}
 }
 
-// groupsOf describes caches. Those that keep everything come first, since every page of a
-// chain is read for them and few for the others.
+// groupsOf describes caches. Caches that keep all positions come first: they need every page
+// of a chain, caches with a window only a few.
 func groupsOf(caches []Rows) []group {
 	var all, windowed []group
 	for i, rows := range caches {
@@ -82,21 +84,21 @@ func groupsOf(caches []Rows) []group {
 	return append(all, windowed...)
 }
 
-// cellNumbersLayer is the layer of the section that says in which cells rows were. The order of
-// cells decides the order in which attention adds, and so its low bits: a window that comes
-// back into the cells it had gives the bits it gave.
+// cellNumbersLayer is the layer number of sections with cell numbers. The order of cells
+// decides the order of additions in attention, and so the low bits of the result: a window
+// restored into its old cells gives the same bits as before.
 const cellNumbersLayer = math.MaxUint16
 
-// geometry is the shape of one token's rows over all groups and layers. It is the same for
-// every page of a model and becomes the page's table of sections.
+// geometry is the shape of one token's rows over all groups and layers. The geometry is the
+// same for every page of a model and becomes the page's table of sections.
 type geometry struct {
 	sections []pagefile.Section
-	of       []int // each section's group; one more than there are for state
+	of       []int // group of each section; len(groups) for state
 }
 
-// measure reads the geometry off the caches. Memory for K and V is made by the runner's
-// worst-case reservation, whose failure upstream ignores, or else by the first batch: until
-// all layers have theirs there is no geometry, and nothing can be restored.
+// measure reads the geometry from the caches. The runner's worst-case reservation allocates
+// K and V; upstream ignores its failure, and then the first batch allocates them. Until all
+// layers have memory there is no geometry, and nothing can be restored.
 func measure(groups []group, states States, layers int) (geometry, error) {
 	var geo geometry
 	present := 0
@@ -135,12 +137,12 @@ func (geo *geometry) add(group int, s pagefile.Section) {
 	geo.of = append(geo.of, group)
 }
 
-// any reports whether one of some groups has a section.
+// any reports whether a wanted group has a section.
 func (geo *geometry) any(wanted func(group int) bool) bool {
 	return slices.ContainsFunc(geo.of, wanted)
 }
 
-// layout lays out a page of so many tokens with the sections of some groups.
+// layout lays out a page of tokens tokens with the sections of the wanted groups.
 func (geo *geometry) layout(tokens int, wanted func(group int) bool) (pagefile.Layout, error) {
 	var sections []pagefile.Section
 	for i, s := range geo.sections {
@@ -164,7 +166,7 @@ func (geo *geometry) hasAll(layout pagefile.Layout) bool {
 	return rows(layout.Sections()) == rows(geo.sections)
 }
 
-// groupOf is the index in groups of a section's cache.
+// groupOf is the index in groups of a section's group.
 func groupOf(groups []group, s pagefile.Section) int {
 	for i := range groups {
 		if groups[i].id == s.Group {
@@ -174,7 +176,7 @@ func groupOf(groups []group, s pagefile.Section) int {
 	return -1 // no layout of ours has such a section
 }
 
-// gather copies the rows of cells, those of each group, and state into a page payload.
+// gather copies the rows of cells[g] of each group g, and state, into a page's payload.
 func gather(groups []group, states States, layout pagefile.Layout, cells [][]int32, payload []byte) error {
 	for i, s := range layout.Sections() {
 		rows := layout.Rows(payload, i)
@@ -198,8 +200,8 @@ func gather(groups []group, states States, layout pagefile.Layout, cells [][]int
 	return nil
 }
 
-// scatter copies rows of a page payload into cells: of each group those that it has cells
-// for, from the row that from says on. State is written as it is.
+// scatter copies rows of a page's payload into cells: for group g, len(cells[g]) rows from
+// row from[g] on. State is copied whole.
 func scatter(groups []group, states States, layout pagefile.Layout, payload []byte, from []int, cells [][]int32) error {
 	for i, s := range layout.Sections() {
 		if !s.Kind.PerToken() {

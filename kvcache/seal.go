@@ -8,14 +8,14 @@ import (
 )
 
 // sealLocked hands every full page of a slot that is not stored yet to the write queue. Rows
-// from the position leaving on are about to be removed or rotated: they are copied even when
-// the queue is full, up to its bound, and given up beyond. Another page that finds no room
-// stays in the cache, and is tried again when the next batch is done. A group with a window
-// may have forgotten its rows by then: the page is stored without them, and serves those that
-// end past it. Where all groups have, there is no page to store, and those after it serve
-// once its tokens are computed again.
+// from position leaving on are about to be removed or rotated: their pages are queued up to
+// leavingBytesMax and given up beyond. Any other page that finds no room stays in the cache,
+// and is tried again when the next batch is done. A group with a window may have dropped its
+// rows by then: the page is stored without these rows, and serves restores that end far
+// enough past the page. Where every group has dropped its rows the page is not stored; pages
+// after it are of use once its tokens are computed again.
 //
-// What continues a page that was given up is not stored: nobody could find it.
+// Pages that continue a page given up are not stored: a lookup could not reach them.
 func (t *TieredCausal) sealLocked(s *slot, leaving int) {
 	t.extendKeysLocked(s)
 	t.noteDroppedLocked()
@@ -36,7 +36,7 @@ func (t *TieredCausal) sealLocked(s *slot, leaving int) {
 			case !ok && leaving == staying:
 				return
 			case !ok:
-				continue // it stays, and others may not
+				continue // this page stays in the cache, later pages may be leaving
 			}
 			t.stats.SealedPages++
 		}
@@ -44,10 +44,10 @@ func (t *TieredCausal) sealLocked(s *slot, leaving int) {
 	}
 }
 
-// staying is the position from which rows leave that all stay.
+// staying is sealLocked's argument leaving when all rows stay.
 const staying = math.MaxInt
 
-// noteDroppedLocked learns which pages the queue has given up.
+// noteDroppedLocked marks, in all slots, pages that the queue has given up.
 func (t *TieredCausal) noteDroppedLocked() {
 	dropped := t.queue.takeDropped()
 	if len(dropped) == 0 {
@@ -63,9 +63,10 @@ func (t *TieredCausal) noteDroppedLocked() {
 	}
 }
 
-// healLocked queues what finished slots hold and the store has not, but for what was given up:
-// pages and tails for which there was no room in the queue. It reports whether there were any.
-// With inUse slots are looked at as well whose next batch would do the same.
+// healLocked queues pages and tails of finished slots that are not stored and found no room
+// in the queue before; pages that were given up are left out. It reports whether any page
+// was queued. With inUse, unfinished slots are included, whose next batch would otherwise
+// queue their pages.
 func (t *TieredCausal) healLocked(inUse bool) bool {
 	before := t.stats.SealedPages + t.stats.SealedTails
 	for seq, s := range t.slots {
@@ -82,8 +83,9 @@ func (t *TieredCausal) healLocked(inUse bool) bool {
 	return t.stats.SealedPages+t.stats.SealedTails > before
 }
 
-// healIdle is heal for the write queue, when it is empty or the store works again. While a
-// batch is built nothing is copied here: heal is called when it is done.
+// healIdle calls healLocked for the write queue, when the queue is empty or the store works
+// again. While a batch is built healIdle does nothing: BatchDone calls healLocked
+// afterwards.
 func (t *TieredCausal) healIdle() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -92,7 +94,8 @@ func (t *TieredCausal) healIdle() {
 	}
 }
 
-// anew is healed for what was given up as well, which is stored where there is room.
+// anew queues missing pages and tails of all slots, with those that were given up: these are
+// stored only where the store has room.
 func (t *TieredCausal) anew() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,7 +106,7 @@ func (t *TieredCausal) anew() {
 	t.healLocked(true)
 }
 
-// wrote learns what became of a try to write a queued page.
+// wrote handles the result of an attempt to write a queued page.
 func (t *TieredCausal) wrote(job *writeJob, err error) {
 	if err != nil {
 		if t.opts.Runs != nil && !t.opts.Store.Has(job.key) {
@@ -121,8 +124,8 @@ func (t *TieredCausal) wrote(job *writeJob, err error) {
 	}
 }
 
-// missingLocked reports whether a page is not stored, or known to be stored without rows that
-// the slot has.
+// missingLocked reports whether a page is neither queued nor stored, or is stored without
+// rows that the slot has.
 func (t *TieredCausal) missingLocked(s *slot, page int, key pagefile.Key) bool {
 	switch {
 	case t.queue.has(key):
@@ -133,14 +136,14 @@ func (t *TieredCausal) missingLocked(s *slot, page int, key pagefile.Key) bool {
 	return !t.opts.Store.Has(key)
 }
 
-// hasNoneLocked reports whether no group has the rows from a position on any more.
+// hasNoneLocked reports whether every group has dropped the row at begin.
 func (t *TieredCausal) hasNoneLocked(s *slot, begin int) bool {
 	return t.geometry.sections != nil && !t.geometry.any(func(g int) bool { return g < len(t.groups) && begin >= s.from[g] })
 }
 
-// noteLostLocked notes which rows a slot's groups no longer have, or may lose while this runs: a
-// batch that is built has let go of what is too far before its first position, and of what
-// is too far before the last one of a sequence that it does not continue.
+// noteLostLocked notes the rows that a slot's groups no longer have, or may lose meanwhile.
+// Building a batch frees rows too far before the batch's first position of the sequence, or
+// before the sequence's end where the batch has no part of the sequence.
 func (t *TieredCausal) noteLostLocked(seq int, s *slot) {
 	for g := range t.groups {
 		end := len(s.tokens)
@@ -156,7 +159,7 @@ func (t *TieredCausal) noteLostLocked(seq int, s *slot) {
 			oldest = max(oldest, t.groups[g].oldest(at))
 		}
 		if s.broken && t.groups[g].windowed() {
-			oldest = len(s.tokens) // nobody knows how far the sequence goes on
+			oldest = len(s.tokens) // the sequence's true end is not known
 		}
 		s.from[g] = max(s.from[g], oldest)
 	}
@@ -166,7 +169,7 @@ func (t *TieredCausal) noteLostLocked(seq int, s *slot) {
 // about to be removed or rotated.
 func (t *TieredCausal) sealTailLocked(s *slot, leaving bool) {
 	if t.stateful() {
-		t.sealStateLocked(s) // rows alone are no use there
+		t.sealStateLocked(s) // rows without state are of no use
 		return
 	}
 	t.noteDroppedLocked()
@@ -199,9 +202,9 @@ func (t *TieredCausal) parentLocked(s *slot, page int) pagefile.Key {
 	return s.keys[page-1]
 }
 
-// copyOutLocked copies the rows of a page up to a position into staging and queues them, with
-// the state after them if that is wanted. It returns their key, and whether they are on their
-// way.
+// copyOutLocked copies a page's rows before position end into staging and queues the page,
+// with the state after these rows if state is set. It returns the page's key, and whether
+// the page is queued.
 func (t *TieredCausal) copyOutLocked(s *slot, page, end int, leaving, state bool) (key pagefile.Key, ok bool) {
 	begin := page * t.opts.PageTokens
 	if t.geometry.sections == nil || t.hasNoneLocked(s, begin) && !state {
@@ -244,13 +247,13 @@ func (t *TieredCausal) copyOutLocked(s *slot, page, end int, leaving, state bool
 	} else {
 		key = pagefile.ChainKey(out.Parent, out.Tokens, out.Media)
 	}
-	t.learn(key, out) // before wrote may take it back
+	t.learn(key, out) // before the push: wrote may remove the page again
 	t.queue.push(key, out, s.given)
 	return key, true
 }
 
-// copyFailedLocked reports the first failure of its kind; what could not be copied is computed
-// again when it is needed.
+// copyFailedLocked counts a page that could not be copied and is computed again when needed,
+// and logs the first such failure.
 func (t *TieredCausal) copyFailedLocked(what string, err error) {
 	if t.stats.FailedCopies == 0 {
 		t.log.Warn("kv tier: could not "+what+"; it will be computed again when needed", "error", err)

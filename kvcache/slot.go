@@ -7,75 +7,75 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// slot mirrors what one of the runner's sequences holds in the caches, as far as it is
-// computed and follows from its tokens and media. TieredCausal.mu guards it.
+// slot mirrors the caches' content for one of the runner's sequences, as far as rows are
+// computed and follow from the sequence's tokens and media. TieredCausal.mu guards it.
 type slot struct {
-	// tokens of positions 0, 1, …: computed, exact. media are the images among them.
+	// tokens of positions 0, 1, …: computed, exact. media are the images and sounds among
+	// them.
 	tokens []int32
 	media  []pagefile.Media
 
-	// cells of each position in each group, of which those from position `from` on still
-	// hold its rows.
+	// cells[g][i] is the cell of position i in group g. Cells of positions before from[g] no
+	// longer hold the slot's rows.
 	cells [][]int32
 	from  []int
 
-	// broken: the caches hold positions past tokens whose rows are not what their prefix
-	// gives (shifted, or after something without identity), or that nobody noted. Nothing
-	// there is stored.
+	// broken: the caches hold rows past tokens that do not follow from their prefix
+	// (shifted, or after an input without identity), or that were never noted. No such row
+	// is stored.
 	broken bool
 
-	// keys of the leading full pages, and what is known of each. given says that the store gave
-	// up something of the slot since its request began: what is tried all the same is stored
-	// only where there is room.
+	// keys of the leading full pages, and the state of each. given: the store gave up a page
+	// of the slot since its request began; pages that are nevertheless tried are stored only
+	// where there is room.
 	keys  []pagefile.Key
 	pages []pageState
 	given bool
 
-	// private is the position from which rows may not be stored; withheld says that those
-	// which are computed now may not. ahead are rows of private requests that have seen text
-	// after them, and secret is the first of which the slot has let that text go: whatever
-	// request comes next, from there on nothing is stored.
+	// private is the position from which rows may not be stored; withheld: rows of the
+	// present request may not be stored. ahead are rows of private requests that attend to
+	// later text. secret is the first such row whose later text the slot no longer holds:
+	// rows from secret on are never stored, for any request.
 	private, secret int
 	withheld        bool
 	ahead           []ahead
 
 	request requestState
 
-	// stateAt is the position that recurrent state was last known to be after, -1 if it is
-	// not known.
+	// stateAt is the number of tokens that the recurrent state covers, -1 if unknown.
 	stateAt int
 
-	// tail and state are what was saved last of the sequence's end, and of its state.
+	// tail and state are the last saved tail of the sequence, and its last saved state.
 	tail, state saved
 }
 
-// requestState is how far a slot's request is.
+// requestState is the progress of a slot's request.
 type requestState uint8
 
 const (
-	requestNone   requestState = iota // or the rows of the last one are gone
-	requestPrompt                     // the last token of the prompt is in no batch yet
+	requestNone   requestState = iota // no request, or its rows are gone
+	requestPrompt                     // the prompt's last token is in no batch yet
 	requestAnswer
 	requestEnded // the slot's tail is saved when its last flight lands
 )
 
-// pageState is what is known of a full page of a slot.
+// pageState is the state of a slot's full page.
 type pageState uint8
 
 const (
-	pageNew    pageState = iota // perhaps another has stored it
-	pageStored                  // or on its way, in one tier or another
-	pageGiven                   // could not be stored, and is left alone until a request or a flush
+	pageNew    pageState = iota // not stored by this slot; another may have stored it
+	pageStored                  // stored in some tier, or queued
+	pageGiven                   // given up, and not tried until the next request or flush
 )
 
-// saved is something that was queued after so many tokens.
+// saved is a tail or a state that was queued, after its number of tokens.
 type saved struct {
 	tokens int
 	key    pagefile.Key
-	given  bool // up, as a page is
+	given  bool // given up
 }
 
-// dropped notes what was given up.
+// dropped marks pages, tail and state that were given up.
 func (s *slot) dropped(gone map[pagefile.Key]bool) {
 	for i, key := range s.keys {
 		if gone[key] {
@@ -89,7 +89,7 @@ func (s *slot) dropped(gone map[pagefile.Key]bool) {
 	}
 }
 
-// anew lets everything be tried that was given up. It reports whether anything was.
+// anew marks everything that was given up as new. It reports whether anything was given up.
 func (s *slot) anew() bool {
 	if !s.given {
 		return false
@@ -107,7 +107,7 @@ func (s *slot) anew() bool {
 	return true
 }
 
-// stored is how many of the leading pages are stored or on their way.
+// stored counts the leading pages that are stored or queued.
 func (s *slot) stored() int {
 	if i := slices.IndexFunc(s.pages, func(state pageState) bool { return state != pageStored }); i >= 0 {
 		return i
@@ -115,8 +115,8 @@ func (s *slot) stored() int {
 	return len(s.pages)
 }
 
-// markNew takes some of the pages that keys name for new: they are stored no more, or
-// nobody knows.
+// markNew marks pages [from, to) as new, as far as keys still name them: they may not be
+// stored any more.
 func (s *slot) markNew(keys []pagefile.Key, from, to int) {
 	for page := from; page < min(to, len(s.keys)); page++ {
 		if s.keys[page] == keys[page] && s.pages[page] == pageStored {
@@ -128,7 +128,7 @@ func (s *slot) markNew(keys []pagefile.Key, from, to int) {
 // hasAll reports whether every group still has the rows from a position on.
 func (s *slot) hasAll(begin int) bool { return begin >= slices.Max(s.from) }
 
-// leads reports whether what follows so many pages can be found.
+// leads reports whether a lookup can reach the data after so many pages.
 func (s *slot) leads(pages int) bool {
 	return !slices.Contains(s.pages[:pages], pageGiven)
 }
@@ -137,8 +137,8 @@ func newSlot(groups int) *slot {
 	return &slot{private: math.MaxInt, secret: math.MaxInt, cells: make([][]int32, groups), from: make([]int, groups)}
 }
 
-// truncate drops positions from n on. What a private request puts there next, which may be
-// its text from further on, is private.
+// truncate drops positions from n on. Positions that a private request adds next are
+// private; their text may have been further on before.
 func (s *slot) truncate(n int) {
 	if s.withheld {
 		s.private = min(s.private, n)
@@ -160,7 +160,7 @@ func (s *slot) truncate(n int) {
 	s.stateAt = -1
 }
 
-// truncateAhead keeps in mind what rows before n have seen of what comes after.
+// truncateAhead notes rows before n that attend to dropped text.
 func (s *slot) truncateAhead(n int) {
 	if s.secret >= n {
 		s.secret = math.MaxInt
@@ -173,7 +173,7 @@ func (s *slot) truncateAhead(n int) {
 	})
 }
 
-// saw notes rows that have seen private text which the slot does not hold.
+// saw notes rows that attend to private text outside the slot.
 func (s *slot) saw(a ahead) {
 	s.secret = min(s.secret, a.begin)
 	s.private = min(s.private, s.secret)
@@ -187,7 +187,7 @@ func (s *slot) trimKeys(pageTokens int) {
 }
 
 // add appends computed positions, which begin at pos. Positions that do not follow the last
-// one break the slot: there are rows before them that nobody noted.
+// one break the slot: rows between them were never noted.
 func (s *slot) add(pos int, tokens []int32, media []pagefile.Media, cells [][]int32) {
 	if s.broken {
 		return
@@ -203,7 +203,7 @@ func (s *slot) add(pos int, tokens []int32, media []pagefile.Media, cells [][]in
 	}
 }
 
-// clonePrefix is the state of a slot that starts with this one's first n positions.
+// clonePrefix returns a new slot with this slot's first n positions.
 func (s *slot) clonePrefix(n int) *slot {
 	c := newSlot(len(s.cells))
 	held := min(n, len(s.tokens))

@@ -11,26 +11,26 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// States is what a patched Ollama cache with recurrent layers offers: what all tokens of its
-// one sequence made, which exists only after the last one that was computed. There is state
-// of convolutions and of recurrent layers.
+// States is the interface that patches add to an Ollama cache with recurrent layers. State
+// sums up all tokens of the cache's one sequence and exists only after the last computed
+// token. There are two kinds: of convolutions and of recurrent layers.
 type States interface {
 	// StateLayers are the layers with a state of a kind that has memory, ascending.
 	StateLayers(recurrent bool) []int
-	// StateBytes is the size of a layer's state.
+	// StateBytes is the size of a layer's state in bytes.
 	StateBytes(layer int, recurrent bool) (int, error)
 	// ReadState copies a layer's state to dst.
 	ReadState(layer int, recurrent bool, dst []byte) error
 	// WriteState copies a layer's state from src.
 	WriteState(layer int, recurrent bool, src []byte) error
-	// HasState reports whether there is a state that a sequence's next batch goes on from.
+	// HasState reports whether a sequence's next batch has a state to go on from.
 	HasState(seq int) bool
-	// BeginState makes room for a sequence's state, which is then written.
+	// BeginState makes room for a sequence's state. WriteState follows.
 	BeginState(seq int) error
 }
 
-// stateEvery is after how many tokens a state is stored though nothing ends there. One of a
-// large model takes 75 MB.
+// stateEvery is the number of tokens after which a state is stored within a prompt or an
+// answer. A large model's state takes 75 MB.
 const stateEvery = 2048
 
 // stateID is the group of sections that hold state. No model has as many caches.
@@ -39,7 +39,7 @@ const stateID = math.MaxUint16
 // kinds of state
 var stateKinds = []pagefile.Kind{pagefile.KindConv, pagefile.KindState}
 
-// addStates adds the sections of states, and returns how many layers have any.
+// addStates adds the sections of states, and returns the number of layers that have a state.
 func (geo *geometry) addStates(states States, group int) (layers int, err error) {
 	seen := make(map[int]bool)
 	for _, kind := range stateKinds {
@@ -58,10 +58,10 @@ func (geo *geometry) addStates(states States, group int) (layers int, err error)
 // stateful reports whether a sequence can only go on where a state was stored.
 func (t *TieredCausal) stateful() bool { return t.opts.States != nil }
 
-// noteStateLocked notes what state a slot has after a part of a flight, and stores it where
-// somebody may go on from it: where the prompt or the answer ends; before the last batch of
-// a prompt, for the same prompt again, whose last token is computed in any case; and now and
-// then.
+// noteStateLocked notes the position of a slot's state after a part of a flight, and stores
+// the state where a later request may go on: at the end of the prompt and of the answer;
+// before the last batch of a prompt, for the same prompt again, whose last token is always
+// computed; and every stateEvery tokens.
 func (t *TieredCausal) noteStateLocked(f *flight, part *flightPart, s *slot) {
 	s.stateAt = -1
 	if !part.shortened && !s.broken {
@@ -91,8 +91,8 @@ func (t *TieredCausal) lastOfPromptNextLocked(f *flight, seq int) bool {
 	return false
 }
 
-// sealStateLocked stores the rows of a slot's last page, full or not, with the state after it.
-// There must be no batch that may change the state while this runs.
+// sealStateLocked stores the rows of a slot's last page, full or not, with the state after
+// it. No batch may change the state meanwhile.
 func (t *TieredCausal) sealStateLocked(s *slot) {
 	t.noteDroppedLocked()
 	n := len(s.tokens)
@@ -138,15 +138,15 @@ func (t *TieredCausal) hasState(ctx context.Context, ref diskstore.Ref) bool {
 	return err == nil && slices.ContainsFunc(stored.Sections(), func(s pagefile.Section) bool { return !s.Kind.PerToken() })
 }
 
-// checkpointed is a TieredCausal over a cache that the runner asks where a sequence can go
-// on from.
+// checkpointed is a TieredCausal over a cache that the runner asks for positions from which
+// a sequence can go on.
 type checkpointed struct {
 	*TieredCausal
 	ollama.CheckpointCache
 }
 
-// AsCache is the wrapper as the runner is to see it: with the methods that it looks for in
-// the cache that is wrapped.
+// AsCache returns the wrapper for the runner. The result has CheckpointCache's method
+// exactly if the wrapped cache has it.
 func (t *TieredCausal) AsCache() ollama.Cache {
 	if inner, ok := t.Cache.(ollama.CheckpointCache); ok {
 		return checkpointed{t, inner}
@@ -154,5 +154,5 @@ func (t *TieredCausal) AsCache() ollama.Cache {
 	return t
 }
 
-// Tiered is the wrapper behind what AsCache returns.
+// Tiered is the wrapper behind the result of AsCache.
 func (t *TieredCausal) Tiered() *TieredCausal { return t }

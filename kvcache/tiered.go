@@ -17,8 +17,8 @@ import (
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
-// Store keeps pages. [diskstore.Store] is the one there is; its methods may be called
-// from several goroutines.
+// Store keeps pages. [diskstore.Store] implements Store. Methods may be called from several
+// goroutines.
 type Store interface {
 	Put(ctx context.Context, page *pagefile.Page) error
 	PutIfRoom(ctx context.Context, page *pagefile.Page) error
@@ -35,73 +35,75 @@ type Store interface {
 // Options configure a [TieredCausal]. Store, Fingerprint and Layers are required.
 type Options struct {
 	Store Store
-	// Fingerprint says whose pages these are; it is the parent of a first page.
+	// Fingerprint identifies the model and engine that pages belong to, and is the parent
+	// key of a first page.
 	Fingerprint pagefile.Key
-	// Layers is how many layers have K/V, in all caches.
+	// Layers is the number of layers with K/V, in all caches.
 	Layers int
-	// PageTokens is the number of tokens of a page; zero means [diskstore.DefaultPageTokens].
-	// At 256 an 8B model's page is 32 MiB: large enough to be read sequentially, small enough
-	// that little is computed again where two prompts part. A cache that drops positions must
-	// keep as many.
+	// PageTokens is the number of tokens of a page; zero means
+	// [diskstore.DefaultPageTokens]. A page of 256 tokens of an 8B model has 32 MiB: large
+	// enough for sequential reads, small enough that little is computed again where two
+	// prompts part. A cache that drops positions must keep at least PageTokens.
 	PageTokens int
 	// States is the state of recurrent layers, nil in a model without any.
 	States States
-	// StateEvery is after how many tokens a state is stored though nothing ends there; zero
-	// means 2048.
+	// StateEvery is the number of tokens after which a state is stored within a prompt or an
+	// answer; zero means 2048.
 	StateEvery int
-	// Media gives images and sounds an identity that outlives the process. Without it nothing
-	// is stored from the first of them on.
+	// Media gives images and sounds an identity that outlives the process. Without Media,
+	// rows from the first image or sound on are not stored.
 	Media MediaDigest
-	// Backwards says that what has no identity changes the rows before it as well, as far as
-	// they are computed in the same batch.
+	// Backwards: an input without identity also changes earlier rows of its batch.
 	Backwards bool
-	// Rates is what computing and reading are known to cost, which decides what is read; nil
-	// means that nothing is known and what is learned is not kept. The wrapper saves it.
+	// Rates has the measured costs of computing and reading, which decide whether pages are
+	// read. Nil means no costs are known, and measurements are not kept. The wrapper saves
+	// Rates.
 	Rates *rates.Rates
-	// Runs is what is known of text at other positions; nil means that only what follows
-	// from the same beginning is reused. The wrapper adds the pages that it stores and reads.
+	// Runs is an index of text that can be reused at other positions. Nil means that only
+	// text with the same beginning is reused. The wrapper adds the pages that it stores and
+	// reads.
 	Runs *runs.Index
 	// Poison fills the cells a restore has taken with NaN bytes before rows are written,
 	// to show that none of them is read too early. For tests.
 	Poison bool
 	// AlwaysRestore reads pages even where computing them seems quicker. For tests.
 	AlwaysRestore bool
-	// Logger receives the rare line about a failing store; nil means slog's default.
+	// Logger receives log lines; nil means slog's default.
 	Logger *slog.Logger
 }
 
-// closeTimeout bounds how long Close waits for queued pages.
+// closeTimeout bounds Close's wait for queued pages.
 const closeTimeout = 5 * time.Second
 
-// TieredCausal is a cache whose pages outlive it. It implements upstream's Cache by
-// forwarding to the cache it wraps; the runner adds calls at the points where a batch is
+// TieredCausal is a cache whose pages outlive it. TieredCausal implements upstream's Cache
+// by forwarding to the wrapped cache. The runner also calls TieredCausal where a batch is
 // built and done, and where a request starts and ends.
 type TieredCausal struct {
-	ollama.Cache // the wrapped one
+	ollama.Cache // the wrapped cache
 
-	groups  []group // of it
+	groups  []group // the wrapped cache's parts
 	opts    Options
 	log     *slog.Logger
 	queue   *writeQueue
 	rates   *rates.Rates
-	after   func(time.Duration) <-chan time.Time // time.After, but in tests
-	closeIn time.Duration                        // closeTimeout, but in tests
+	after   func(time.Duration) <-chan time.Time // time.After, except in tests
+	closeIn time.Duration                        // closeTimeout, except in tests
 
 	mu       sync.Mutex // guards the fields below
 	slots    map[int]*slot
 	flights  []*flight
 	idle     []*idleJob
 	batches  batchClock
-	geometry geometry              // set once, before the first restore, which reads it without mu
+	geometry geometry              // set once before the first restore; restores read it without mu
 	thin     map[pagefile.Key]bool // pages known to be stored without some group's rows
 	stats    Stats
 
-	buffers  sync.Pool       // of *[]byte, pages are read into
+	buffers  sync.Pool       // *[]byte to read pages into
 	noRuns   atomic.Bool     // the model cannot shift
-	unplaced sync.Once       // the log knows why a page was not placed
-	running  context.Context // until the cache is closed
+	unplaced sync.Once       // logs once why a page was not placed
+	running  context.Context // ends when the cache is closed
 	stop     context.CancelFunc
-	probes   sync.WaitGroup // reads that no request waits for
+	probes   sync.WaitGroup // background reads for probe
 	closing  sync.Once
 }
 
@@ -112,15 +114,16 @@ type Stats struct {
 	SealedPages, SealedTails int64
 	Restores, RestoredTokens int64
 	RestoredBytes            int64
-	// ShiftedTokens, of RestoredTokens, were computed at another position.
+	// ShiftedTokens counts the RestoredTokens that were computed at another position.
 	ShiftedTokens int64
-	// DroppedPages could not be stored, tails and states among them.
+	// DroppedPages counts pages, tails and states that could not be stored.
 	DroppedPages int64
-	// SkippedPages were stored and computed all the same, because that was quicker.
+	// SkippedPages counts stored pages that were computed because computing was quicker.
+	// FailedCopies counts pages that could not be copied out of the cache.
 	SkippedPages, FailedCopies int64
 }
 
-// New wraps a cache that consists of those with rows. The wrapper owns the store: Close
+// New wraps a cache that consists of the caches in rows. The wrapper owns the store: Close
 // closes both.
 func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	if opts.PageTokens == 0 {
@@ -168,8 +171,8 @@ func (t *TieredCausal) slotLocked(seq int) *slot {
 	return s
 }
 
-// readyLocked reports whether the geometry is known. With the runner's lock held as well, it
-// measures the geometry when it is not.
+// readyLocked reports whether the geometry is known. Called with the runner's lock held as
+// well, readyLocked measures an unknown geometry.
 func (t *TieredCausal) readyLocked() bool {
 	if t.geometry.sections != nil {
 		return true
@@ -183,19 +186,18 @@ func (t *TieredCausal) readyLocked() bool {
 	return true
 }
 
-// synchronize waits until every batch handed to the backend, which all groups share, is
-// computed.
+// synchronize waits until the backend, which all groups share, has computed every batch.
 func (t *TieredCausal) synchronize() { t.groups[0].SynchronizeRows() }
 
-// StartSequence begins a request, with the runner's lock held, in a slot that holds a prefix of
-// its prompt. When store is false nothing that is computed for it is stored.
+// StartSequence begins a request, with the runner's lock held, in a slot that holds a prefix
+// of its prompt. When store is false, rows computed for the request are not stored.
 func (t *TieredCausal) StartSequence(seq int, store bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.slotLocked(seq)
 	if store {
-		// All that the slot holds is in this request's own prompt, and all that its rows have
-		// seen but for those from secret on.
+		// The request's own prompt contains all text of the slot, and all text that rows
+		// before secret attend to.
 		s.private, s.ahead = s.secret, nil
 	} else {
 		s.private = min(s.private, len(s.tokens))
@@ -206,9 +208,9 @@ func (t *TieredCausal) StartSequence(seq int, store bool) {
 	s.given, s.request = false, requestPrompt
 }
 
-// BatchBuilt notes, with the runner's lock held, where the rows of a batch will be: the cache's
-// last StartForward was for this batch. tracked says which sequences are requests for text,
-// promptEnd whether a sequence's prompt ends with this batch.
+// BatchBuilt notes, with the runner's lock held, where the rows of a batch will be: the
+// cache's last StartForward was for this batch. tracked reports whether a sequence is a
+// request for text, promptEnd whether a sequence's prompt ends with this batch.
 func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Input, tracked, promptEnd func(seq int) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -232,16 +234,16 @@ func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Inp
 	t.flights = append(t.flights, f)
 }
 
-// BatchDone copies out what the batch completed, and then calls who waits for a moment at
-// which no batch computes. Its outputs are ready and the next batch has not begun to compute;
-// the runner's lock is not held.
+// BatchDone copies out the pages that the batch completed, and then runs jobs that wait for
+// a moment between batches. The batch's outputs are ready and the next batch has not begun
+// to compute; the runner's lock is not held.
 func (t *TieredCausal) BatchDone(id int) {
 	if t.landFlight(id) {
 		t.runIdle(id)
 	}
 }
 
-// EndSequence saves, with the runner's lock held, what a finished request leaves behind.
+// EndSequence saves, with the runner's lock held, the tail or state of a finished request.
 func (t *TieredCausal) EndSequence(seq int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -254,7 +256,7 @@ func (t *TieredCausal) EndSequence(seq int) {
 	}
 }
 
-// Remove forwards, with the runner's lock held, after everything complete in the range has been
+// Remove forwards, with the runner's lock held, after complete pages in the range were
 // copied out.
 func (t *TieredCausal) Remove(seq int, begin, end int32) error {
 	t.mu.Lock()
@@ -267,9 +269,9 @@ func (t *TieredCausal) Remove(seq int, begin, end int32) error {
 	return t.Cache.Remove(seq, begin, end)
 }
 
-// beforeShiftLocked takes care of a slot whose rows from begin on are removed or rotated in
-// place. The runner shifts while it builds a batch, when every flight is being computed:
-// waiting for them costs nothing, the shift itself would.
+// beforeShiftLocked saves the rows of a slot from begin on, which are about to be removed or
+// rotated in place. The runner shifts while it builds a batch and every flight is being
+// computed: waiting for the flights costs nothing, because the shift itself would wait.
 func (t *TieredCausal) beforeShiftLocked(seq int, begin int32) {
 	t.synchronize()
 	s := t.slotLocked(seq)
@@ -290,13 +292,13 @@ func (t *TieredCausal) beforeShiftLocked(seq int, begin int32) {
 	s.broken = true
 }
 
-// beforeTruncateLocked takes care of a slot that keeps positions below begin only. What flights
-// add past it is void: their cells are about to be free.
+// beforeTruncateLocked saves the rows of a slot that is about to keep only positions before
+// begin. Positions of flights from begin on are cut off: their cells are about to be freed.
 func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
 	s := t.slotLocked(seq)
 	t.noteLostLocked(seq, s)
 	t.sealLocked(s, int(begin))
-	if s.request == requestEnded && !(t.stateful() && t.flyingLocked(seq)) { // which may be changing the state
+	if s.request == requestEnded && !(t.stateful() && t.flyingLocked(seq)) { // a flight may be changing the state
 		t.sealTailLocked(s, true)
 	}
 	for _, f := range t.flights {
@@ -316,8 +318,8 @@ func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
 	}
 }
 
-// CopyPrefix forwards, with the runner's lock held, and gives the destination the source's
-// state, flights included.
+// CopyPrefix forwards, with the runner's lock held, and makes the destination's mirror a
+// copy of the source's, flights included.
 func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 	t.mu.Lock()
 	dst := t.slotLocked(dstSeq)
@@ -347,8 +349,8 @@ func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 	t.Cache.CopyPrefix(srcSeq, dstSeq, n)
 }
 
-// Flush returns when everything that slots hold is stored or has just been refused, or with
-// the context's error.
+// Flush returns when every page and tail of all slots is stored or was just refused. The
+// error is the context's or the store's.
 func (t *TieredCausal) Flush(ctx context.Context) error {
 	if err := t.awaitBuilt(ctx); err != nil {
 		return err
@@ -356,7 +358,7 @@ func (t *TieredCausal) Flush(ctx context.Context) error {
 	if err := t.queue.wait(ctx); err != nil {
 		return err
 	}
-	t.queue.retry() // it may be the last time that these rows are there
+	t.queue.retry() // these rows may be lost after the flush
 	t.anew()
 	for more := true; more; more = t.healed() {
 		if err := t.queue.wait(ctx); err != nil {
@@ -366,8 +368,8 @@ func (t *TieredCausal) Flush(ctx context.Context) error {
 	return t.flushStore(ctx)
 }
 
-// FlushSealed is Flush for a runner that ends because a batch failed: it waits for no batch,
-// since none will land, and stores what was sealed before.
+// FlushSealed is Flush for a runner that ends because a batch failed: no batch will land, so
+// FlushSealed only stores pages that are sealed already.
 func (t *TieredCausal) FlushSealed(ctx context.Context) error {
 	t.queue.retry()
 	if err := t.queue.wait(ctx); err != nil {
@@ -381,15 +383,15 @@ func (t *TieredCausal) flushStore(ctx context.Context) error {
 	return t.opts.Store.Flush(ctx)
 }
 
-// healed is heal for callers without the lock.
+// healed calls healLocked for callers without the lock.
 func (t *TieredCausal) healed() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.healLocked(true)
 }
 
-// Close writes what is queued within a bounded time and closes the store and the wrapped
-// cache, once.
+// Close writes queued pages within closeTimeout, and closes the store and the wrapped cache,
+// once.
 func (t *TieredCausal) Close() { t.closing.Do(t.close) }
 
 func (t *TieredCausal) close() {
@@ -409,7 +411,7 @@ func (t *TieredCausal) close() {
 	t.Cache.Close()
 }
 
-// ratesKept says why what computing and reading cost is not remembered, if it is not.
+// ratesKept logs an error of saving the measured costs.
 func (t *TieredCausal) ratesKept(err error) {
 	if err != nil {
 		t.log.Debug("kv tier: rates are not remembered", "error", err)
