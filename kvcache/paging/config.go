@@ -15,26 +15,26 @@ import (
 )
 
 const (
-	// DefaultPageCells is OLLAMA_PAGED_CHUNK_SIZE when nothing is said.
+	// DefaultPageCells is the default of OLLAMA_PAGED_CHUNK_SIZE, in cells.
 	DefaultPageCells = 2048
-	// DefaultHostBytes is the most that is used when OLLAMA_PAGED_HOST_GB is not set.
+	// DefaultHostBytes bounds the memory used when OLLAMA_PAGED_HOST_GB is not set.
 	DefaultHostBytes = 8 * env.BytesPerGB
 
 	minPageCells, maxPageCells = 16, 65536
 )
 
-// Config is what the environment says.
+// Config holds the settings of the environment.
 type Config struct {
 	// PageCells is OLLAMA_PAGED_CHUNK_SIZE: cells of a page, a power of two.
 	PageCells int
-	// HostBytes is OLLAMA_PAGED_HOST_GB: memory for K/V in a runner. By default the least
-	// of 8 GB, half of what is available now, and what the control group allows.
+	// HostBytes is OLLAMA_PAGED_HOST_GB: memory for K/V in a runner. The default is the
+	// least of 8 GB, half of the memory available now, and the control group's limit.
 	HostBytes uint64
-	// SpillDir is OLLAMA_PAGED_SPILL_DIR: where pages go that do not fit. Default
-	// ~/.ollama/kv-spill.
+	// SpillDir is OLLAMA_PAGED_SPILL_DIR: the directory for pages that do not fit in memory.
+	// The default is ~/.ollama/kv-spill.
 	SpillDir string
-	// SpillBytes is OLLAMA_PAGED_SPILL_GB: what may be used there. By default half of what
-	// is free when the model is loaded.
+	// SpillBytes is OLLAMA_PAGED_SPILL_GB: the most bytes in SpillDir. The default is half
+	// of the free space when the model is loaded.
 	SpillBytes uint64
 }
 
@@ -74,7 +74,7 @@ func FromEnvironment() (Config, error) {
 	return c, errors.Join(errs...)
 }
 
-// gigabytes reads a size; 0 when it is not set.
+// gigabytes reads a size in GB and returns bytes; 0 for an unset variable.
 func gigabytes(name string) (uint64, error) {
 	bytes, err := env.Gigabytes(name, 0)
 	if value := env.Value(name); err != nil || bytes == 0 && value != "" {
@@ -99,8 +99,9 @@ func defaultSpillDir() (string, error) {
 	return filepath.Join(home, ".ollama", "kv-spill"), nil
 }
 
-// Open makes the pager. Its spill directory is made if need be, for this user alone: K/V is
-// the prompt in another form. alloc and free are C functions for its memory, or nil.
+// Open makes the pager, and its spill directory if missing, readable by this user alone: K/V
+// is the prompt in another form. alloc and free are C functions for the pager's memory, or
+// nil.
 func Open(c Config, alloc, free unsafe.Pointer) (*pager.Pager, error) {
 	if err := os.MkdirAll(c.SpillDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory that K/V spills to: %w; set OLLAMA_PAGED_SPILL_DIR to one this user may write", err)

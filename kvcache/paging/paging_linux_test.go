@@ -55,7 +55,7 @@ func TestSettings(t *testing.T) {
 	require.Equal(t, Config{PageCells: 256, HostBytes: 5e8, SpillDir: "/var/spill", SpillBytes: 1e11}, c)
 }
 
-// Errors about room say which variables give more of it.
+// Errors about a lack of room name the variables that give more room.
 func TestLackOfRoomNamesTheVariables(t *testing.T) {
 	layer := pager.Layer{Cells: 1024, KVHeads: 1, KeyDim: 16, ValueDim: 16, KeyType: pager.F16, ValueType: pager.F16}
 	open := func(host uint64) *pager.Pager {

@@ -2,16 +2,16 @@
 // costs of computing and of reading.
 //
 // Computing the token at position p takes a + b·p seconds: b is attention, which looks at
-// every token before. A page from a tier takes f + s·bytes seconds. Both lines are fitted
-// to observations: robustly, because machines are busy now and then, and with more weight
-// on recent ones. [Rates] keeps the lines per way of computing (a model's fingerprint,
-// and which devices hold it) and per tier (its directory) in one small JSON file, so that the
-// first prompt after a restart is decided as well as the last one before.
+// every token before. A page from a tier takes f + s·bytes seconds. Both lines are fitted to
+// observations: robustly, because machines are busy now and then, and with more weight on
+// recent ones. [Rates] keeps the lines per way of computing (a model's fingerprint, and
+// which devices hold it) and per tier (its directory) in one small JSON file, so that
+// decisions after a restart are as good as before.
 //
 // # Decisions
 //
 // [Rates.Plan] says how many leading pages to read so that reading them and computing the
-// rest takes least. A tier that nothing is known about is read from.
+// rest takes least. A tier without observations is read from.
 //
 // [Watch] follows a restore while it runs. It stops the restore when computing the rest
 // would be quicker than waiting for it, and sets the time that a page may take: the
@@ -22,6 +22,6 @@
 // [Rates.Probe] reads from such a tier again now and then, behind the requests, to see
 // whether the tier is quick again.
 //
-// Callers pass durations that they measured; the clock gives only the age of the last
-// probe. Nothing here knows an engine or reads a page.
+// Callers pass durations that they measured; the clock gives only the age of the last probe.
+// The package knows no engine and reads no page.
 package rates

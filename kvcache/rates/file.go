@@ -15,64 +15,64 @@ import (
 	"github.com/kvtier/kvtier/internal/jsonfile"
 )
 
-// Limits of the file. What was not seen for longest is left out.
+// Limits of the file. Records that were seen longest ago are left out.
 const (
-	fileBytesMax = 1 << 20 // more than all of these together
+	fileBytesMax = 1 << 20 // above the size of a file with all limits reached
 	modelsMax    = 64
 	tiersMax     = 16
 	nameBytesMax = 1024
-	samplesMax   = 200 // of one line; of a machine's there are some tens
+	samplesMax   = 200 // of one line; a real line has some tens
 )
 
-// fileVersion changes when the meaning of a field does.
+// fileVersion changes when the meaning of a field changes.
 const fileVersion = 1
 
-// saveAfter is how long an observation waits for others before all are written.
+// saveAfter is the delay of a write, which collects further observations.
 const saveAfter = 2 * time.Second
 
-// file is where rates are kept: one for all processes of a local root.
+// file keeps rates. All processes of a local root share one file.
 type file struct {
 	path      string
-	computing string            // under which compute rates are kept
-	names     map[string]string // under which tiers are kept
+	computing string            // name of the compute rates
+	names     map[string]string // name of each tier's rates
 
 	saving sync.Mutex
 
-	// Below Rates.mu.
+	// Guarded by Rates.mu.
 	unsaved bool
-	timer   *time.Timer // of the next Save
+	timer   *time.Timer // starts the next Save
 	closed  bool
 }
 
-// contents is the file. Times are Unix seconds.
+// contents is the JSON of the file. Times are Unix seconds.
 type contents struct {
 	Version int                    `json:"version"`
-	Models  map[string]modelRecord `json:"models"` // by what computes
+	Models  map[string]modelRecord `json:"models"` // by name of the compute rates
 	Tiers   map[string]tierRecord  `json:"tiers"`  // by directory
 }
 
 type modelRecord struct {
 	Seen int64 `json:"seen"`
-	// TokenSeconds are pairs of a position and the seconds that a token took there.
+	// TokenSeconds are pairs: a position, and the seconds to compute a token there.
 	TokenSeconds []sample `json:"token_seconds"`
 }
 
 type tierRecord struct {
 	Seen  int64 `json:"seen"`
 	Tried int64 `json:"tried,omitempty"`
-	// PageSeconds are pairs of a page's bytes and the seconds that it took.
+	// PageSeconds are pairs: a page's bytes, and the seconds to read the page.
 	PageSeconds []sample `json:"page_seconds"`
 	Slow        *sample  `json:"slow,omitempty"`
 }
 
-// MarshalJSON writes the pair [x, y], with as many digits as mean something.
+// MarshalJSON writes the pair [x, y] with the significant digits only.
 func (s sample) MarshalJSON() ([]byte, error) {
 	out := strconv.AppendFloat([]byte{'['}, s.x, 'g', 6, 64)
 	out = strconv.AppendFloat(append(out, ','), s.y, 'g', 6, 64)
 	return append(out, ']'), nil
 }
 
-// UnmarshalJSON reads it.
+// UnmarshalJSON reads the pair [x, y].
 func (s *sample) UnmarshalJSON(data []byte) error {
 	var pair [2]float64
 	if err := json.Unmarshal(data, &pair); err != nil {
@@ -82,13 +82,14 @@ func (s *sample) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Open returns the rates that a file has for a way of computing and for tiers, and keeps them
-// there. computing names all that the cost of a token follows from. names says under what
-// name each tier is kept: its directory, so that it is known wherever else it serves as which
-// tier. A tier that has none is kept under its own.
+// Open returns the rates that a file has for a way of computing and for tiers, and keeps
+// later observations in that file. computing names everything that decides the cost of a
+// token. names maps a tier to its name in the file: the tier's directory, so that its rates
+// are found when the directory serves as another tier. A tier without an entry keeps its own
+// name.
 //
-// A file that is missing or cannot be used is as if nothing was known: rates come back by
-// themselves. The error only says why; the rates can be used.
+// A file that is missing or cannot be used gives empty rates, which fill with the next
+// observations. The rates are usable even when the error is not nil.
 func Open(path, computing string, names map[string]string) (*Rates, error) {
 	r := New()
 	r.file = &file{path: path, computing: computing, names: names}
@@ -111,7 +112,7 @@ func Open(path, computing string, names map[string]string) (*Rates, error) {
 
 func lastOf(samples []sample) []sample { return samples[max(0, len(samples)-samplesMax):] }
 
-// load reads the file; of one that is missing or of another version the contents are empty.
+// load reads the file. A file that is missing or of another version gives empty contents.
 func load(path string) (contents, error) {
 	var c contents
 	switch err := jsonfile.Read(path, fileBytesMax, &c); {
@@ -125,7 +126,7 @@ func load(path string) (contents, error) {
 	return c, nil
 }
 
-// changedLocked makes the file be written soon. Rates.mu is held.
+// changedLocked schedules a write of the file. Rates.mu is held.
 func (f *file) changedLocked(r *Rates) {
 	if f == nil || f.closed {
 		return
@@ -135,9 +136,8 @@ func (f *file) changedLocked(r *Rates) {
 	}
 }
 
-// Save writes what was observed since the last time, beside what other processes have
-// written. The file is replaced in one step, and may be lost in a power cut: then nothing
-// is known.
+// Save merges new observations with those that other processes have written, and replaces
+// the file in one step. A power cut may lose the file, and with it all rates.
 func (r *Rates) Save() error {
 	f := r.file
 	if f == nil {
@@ -145,7 +145,7 @@ func (r *Rates) Save() error {
 	}
 	f.saving.Lock()
 	defer f.saving.Unlock()
-	c, _ := load(f.path) // one that cannot be used is made anew
+	c, _ := load(f.path) // a file that cannot be used is replaced
 	data, err := r.encode(c)
 	if err == nil && data != nil {
 		err = jsonfile.Replace(f.path, data)
@@ -167,7 +167,8 @@ func (r *Rates) Close() error {
 	return r.Save()
 }
 
-// encode returns what the file is to hold, after it held c: nil when there is nothing new.
+// encode returns the file's new contents, c with the new observations; nil when there is no
+// observation.
 func (r *Rates) encode(c contents) ([]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -204,7 +205,7 @@ func (t *tier) record() tierRecord {
 	return record
 }
 
-// fill makes an empty file's contents ready to be added to.
+// fill allocates the maps of empty contents.
 func (c *contents) fill() {
 	c.Version = fileVersion
 	if c.Models == nil {

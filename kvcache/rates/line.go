@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// sample is one observation: what a unit cost, in seconds, at x.
+// sample is one observation: the cost y of a unit, in seconds, at x.
 type sample struct{ x, y float64 }
 
-// Limits of samples. They hold far more than a machine can do, and keep sums finite.
+// Limits of samples: far beyond real machines, and small enough to keep sums finite.
 const (
 	sampleMax = 1e12 // bytes of a page, or a position
 	costMax   = 1e6  // seconds of a token or of a page
@@ -21,30 +21,29 @@ func (s sample) valid() bool {
 }
 
 const (
-	// samplesPerOctave is how many observations are kept between one power of two of x and
-	// the next: many short prompts do not push out what a long one has taught.
+	// samplesPerOctave is the number of observations kept between one power of two of x and
+	// the next, so that many short prompts do not push out the observations of a long one.
 	samplesPerOctave = 6
-	// spreadMin is how many times one x the other must be for a slope: between those near each
-	// other there is only noise.
+	// spreadMin is the least ratio of two x for a slope between them: a slope between near
+	// points is only noise.
 	spreadMin = 2
 )
 
 // line is a robust fit y = at0 + slope·x through recent observations; neither is negative.
 type line struct {
-	// halfLife is after how many newer observations one counts half.
+	// halfLife is the number of newer observations after which one counts half.
 	halfLife float64
-	// proportional says what holds while all x are about the same: y grows with x, or is
-	// the same everywhere.
+	// proportional selects the line while all x are about the same: y grows with x if set,
+	// and y is constant otherwise.
 	proportional bool
 
-	samples []sample // the oldest first
-	fitted  bool     // at0 and slope belong to samples
+	samples []sample // oldest first
+	fitted  bool     // at0 and slope were computed from samples
 	at0     float64
 	slope   float64
 }
 
-// add takes one more observation in, and drops the oldest of its octave when there are
-// enough.
+// add adds an observation, and drops the oldest of its octave beyond samplesPerOctave.
 func (l *line) add(s sample) {
 	if !s.valid() {
 		return
@@ -68,7 +67,7 @@ func octave(x float64) int { return bits.Len64(uint64(x)) }
 
 func (l *line) known() bool { return len(l.samples) > 0 }
 
-// at is y at x; it is only meaningful for a known line.
+// at is y at x, for a known line only.
 func (l *line) at(x float64) float64 {
 	if !l.fitted {
 		l.fit()
@@ -76,9 +75,8 @@ func (l *line) at(x float64) float64 {
 	return l.at0 + l.slope*x
 }
 
-// fit is the estimator of Theil and Sen with weights: the median of the slopes between
-// pairs, then the median of what is left. Up to a quarter of the observations may be
-// anything.
+// fit is the weighted Theil-Sen estimator: slope is the median of the slopes between pairs,
+// at0 the median of the remainders. Up to a quarter of the observations may be arbitrary.
 func (l *line) fit() {
 	l.fitted = true
 	var slopes []weighted
@@ -97,7 +95,7 @@ func (l *line) fit() {
 	}
 }
 
-// weight of sample i.
+// weight returns the weight of sample i.
 func (l *line) weight(i int) float64 {
 	return math.Exp2(-float64(len(l.samples)-1-i) / l.halfLife)
 }
@@ -112,7 +110,7 @@ func (l *line) medianOf(value func(sample) float64) float64 {
 
 type weighted struct{ value, weight float64 }
 
-// median is the value that half the weight is not above.
+// median is the smallest value such that values up to it have half of the weight.
 func median(values []weighted) float64 {
 	slices.SortFunc(values, func(a, b weighted) int { return cmp.Compare(a.value, b.value) })
 	var total, below float64

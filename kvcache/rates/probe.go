@@ -3,17 +3,17 @@ package rates
 import "time"
 
 const (
-	// probeEvery is how often a tier that is refused is read from.
+	// probeEvery is the least time between two probes of a refused tier.
 	probeEvery = time.Minute
-	// probeFactor is how many times as long as computing its pages a probe may take: then
-	// enough is known.
+	// probeFactor bounds a probe, in multiples of the time to compute its pages: slower is
+	// slow enough to know.
 	probeFactor = 2
 )
 
-// Probe says how many pages of a chain that is not going to be read for a request to read
-// all the same, only to see how quick their tier is now, and how long to wait for them.
-// ahead is how many a restore would read at a time. It returns 0 when the tier was probed a
-// short while ago; otherwise that counts as begun, and [Rates.Probed] is to be told.
+// Probe plans a probe of the tier of a chain that no request reads. n is the number of pages
+// to read, limit the time to wait for them. parallel is the number of pages that a restore
+// reads at a time. Probe returns n = 0 when the tier was probed less than probeEvery ago;
+// otherwise the probe counts as begun, and the caller reports its result to [Rates.Probed].
 func (r *Rates) Probe(c Chain, parallel int) (n int, limit time.Duration) {
 	if len(c.Pages) == 0 {
 		return 0, 0
@@ -22,7 +22,7 @@ func (r *Rates) Probe(c Chain, parallel int) (n int, limit time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t, now := r.tierLocked(pages[0].Tier), r.now()
-	if since := now.Sub(t.tried); since >= 0 && since < probeEvery { // else the clock was put back
+	if since := now.Sub(t.tried); since >= 0 && since < probeEvery { // negative: the clock was put back
 		return 0, 0
 	}
 	for n < min(parallel, len(pages)) && pages[n].Tier == pages[0].Tier {
@@ -34,7 +34,7 @@ func (r *Rates) Probe(c Chain, parallel int) (n int, limit time.Duration) {
 	return n, seconds(probeFactor * max(each, patienceMin) * float64(n))
 }
 
-// Probed notes how long the pages of a probe took, or that they were not all there by then.
+// Probed notes the time that a probe took. complete: all pages arrived.
 func (r *Rates) Probed(pages []Page, took time.Duration, complete bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Page is a stored page of a prompt, as far as its cost goes.
+// Page describes a stored page of a prompt by its cost.
 type Page struct {
-	Start  int   // position of its first token
-	Tokens int   // how many of its tokens the prompt shares
-	Bytes  int64 // what has to be read
+	Start  int   // position of the first token
+	Tokens int   // number of tokens that the prompt shares
+	Bytes  int64 // bytes to read
 	Tier   string
 }
 
@@ -17,14 +17,14 @@ func (page Page) end() int { return page.Start + page.Tokens }
 
 // Chain is the stored pages of a prompt, in order.
 type Chain struct {
-	Base  int // how many of the prompt's tokens are there already
+	Base  int // number of the prompt's tokens that the slot holds already
 	Pages []Page
-	// Indivisible says that the pages are of use only all together: windows of attention and
-	// recurrent state end where the last one does.
+	// Indivisible: pages are of use only all together, because attention windows and
+	// recurrent state belong to the end of the last page.
 	Indivisible bool
 }
 
-// After is what is left of a chain when its first n pages are there, or are not read.
+// After is the chain without its first n pages.
 func (c Chain) After(n int) Chain {
 	if n > 0 && !c.Indivisible {
 		c.Base = c.Pages[n-1].end()
@@ -33,48 +33,50 @@ func (c Chain) After(n int) Chain {
 	return c
 }
 
-// end is up to where the chain leads.
+// end is the position after the chain's last token.
 func (c Chain) end() int { return c.Pages[len(c.Pages)-1].end() }
 
 const (
-	// batchTokensMin is the smallest batch whose speed says something about a prompt's.
+	// batchTokensMin is the smallest batch that counts as an observation of prefill.
 	batchTokensMin = 64
 
-	// computeHalfLife is in batches: a prompt of 8k tokens, in Ollama's batches of 512.
+	// computeHalfLife is the half-life of compute observations in batches: a prompt of 8k
+	// tokens, in Ollama's batches of 512.
 	computeHalfLife = 16
-	// readHalfLife is in restores.
+	// readHalfLife is the half-life of read observations in restores.
 	readHalfLife = 2
 
-	// assumedTokenSeconds is taken for what computing a token costs until a prompt was: a
-	// page of 256 is then waited for 5 s, which a disk needs 6 MB/s for at 8B.
+	// assumedTokenSeconds is the assumed time to compute a token before the first
+	// observation. The wait for a page of 256 tokens is then 5 s: enough for an 8B model's
+	// page from a disk of 6 MB/s.
 	assumedTokenSeconds = 1.0 / 50
 )
 
-// Rates knows what computing a model's tokens and reading its pages cost. Its methods may be
-// called from several goroutines.
+// Rates holds the observed costs of computing a model's tokens and of reading pages. Methods
+// may be called from several goroutines.
 type Rates struct {
 	now  func() time.Time
-	file *file // nil keeps nothing
+	file *file // nil: observations are not saved
 
 	mu       sync.Mutex // guards the fields below
-	compute  line       // seconds of a token at a position
-	computed time.Time  // when that was last observed by this process
+	compute  line       // seconds per token, by position
+	computed time.Time  // time of this process's last observation of compute
 	tiers    map[string]*tier
 }
 
-// tier is what reading from one tier costs. Rates.mu guards it.
+// tier holds the observed costs of reading from one tier. Rates.mu guards it.
 type tier struct {
-	read line // seconds of a page of a size, when several are read at once
-	// slow is what a page took at least when the tier disappointed: no page of that size
-	// is expected sooner until one was. Zero when there is no reason to think so.
+	read line // seconds per page, by bytes, with several read at once
+	// slow is a lower bound from the tier's last slow page: pages of that size are predicted
+	// to take as long until one is read faster. Zero for a trusted tier.
 	slow sample
-	// tried is when a probe of it last began.
+	// tried is the start of the tier's last probe.
 	tried time.Time
-	// seen is when something about it was last observed by this process.
+	// seen is the time of this process's last observation of the tier.
 	seen time.Time
 }
 
-// New returns rates that know nothing and keep nothing; see [Open].
+// New returns rates without observations and without a file; see [Open].
 func New() *Rates {
 	return &Rates{now: time.Now, compute: newComputeLine(), tiers: make(map[string]*tier)}
 }
@@ -83,8 +85,8 @@ func newComputeLine() line { return line{halfLife: computeHalfLife} }
 
 func newReadLine() line { return line{halfLife: readHalfLife, proportional: true} }
 
-// Computed notes what a batch took: tokens is their number, position the mean of their
-// positions. Batches too small to say anything about a prompt are left out.
+// Computed notes the time of a batch. tokens is the number of tokens, position the mean of
+// their positions. Batches of fewer than batchTokensMin tokens are ignored.
 func (r *Rates) Computed(tokens int, position float64, took time.Duration) {
 	if tokens < batchTokensMin {
 		return
@@ -96,7 +98,7 @@ func (r *Rates) Computed(tokens int, position float64, took time.Duration) {
 	r.file.changedLocked(r)
 }
 
-// computingLocked is the time in seconds that computing positions [begin, end) takes.
+// computingLocked predicts the seconds to compute positions [begin, end).
 func (r *Rates) computingLocked(begin, end int) float64 {
 	if end <= begin {
 		return 0
@@ -108,7 +110,7 @@ func (r *Rates) computingLocked(begin, end int) float64 {
 	return each * float64(end-begin)
 }
 
-// tierLocked returns what is known of a tier.
+// tierLocked returns the observations of a tier.
 func (r *Rates) tierLocked(name string) *tier {
 	if r.file != nil && r.file.names[name] != "" {
 		name = r.file.names[name]
@@ -116,7 +118,7 @@ func (r *Rates) tierLocked(name string) *tier {
 	return r.keptTierLocked(name)
 }
 
-// keptTierLocked is tier by the name that it is kept under.
+// keptTierLocked returns the observations of a tier by its name in the file.
 func (r *Rates) keptTierLocked(name string) *tier {
 	t, ok := r.tiers[name]
 	if !ok {
@@ -126,11 +128,10 @@ func (r *Rates) keptTierLocked(name string) *tier {
 	return t
 }
 
-// trusted reports whether the tier was read from and has not disappointed since.
+// trusted reports whether the tier was read from and not too slow since.
 func (t *tier) trusted() bool { return t.read.known() && t.slow == sample{} }
 
-// reading is the time in seconds that a page of a size takes, as far as is known; zero when
-// nothing is.
+// reading predicts the seconds to read a page of a size; zero without observations.
 func (t *tier) reading(bytes int64) float64 {
 	took := 0.0
 	if t.read.known() {
@@ -139,8 +140,8 @@ func (t *tier) reading(bytes int64) float64 {
 	return max(took, t.slowAt(float64(bytes)))
 }
 
-// slowAt is what a page of a size takes at least, in seconds: a larger one at least as long
-// as the one that disappointed.
+// slowAt is the lower bound in seconds, by slow, for a page of a size. The bound of a larger
+// page is that of slow itself.
 func (t *tier) slowAt(bytes float64) float64 {
 	if t.slow == (sample{}) {
 		return 0
@@ -148,7 +149,7 @@ func (t *tier) slowAt(bytes float64) float64 {
 	return t.slow.y * min(1, bytes/t.slow.x)
 }
 
-// tookLocked notes what pages of one tier took in seconds, that all came.
+// tookLocked notes the seconds that pages of one tier took, all of which arrived.
 func (r *Rates) tookLocked(pages []Page, took float64) {
 	n, bytes := float64(len(pages)), int64(0)
 	for _, page := range pages {
@@ -167,10 +168,10 @@ func (r *Rates) tookLocked(pages []Page, took float64) {
 	r.sawLocked(t)
 }
 
-// clockStep is the shortest time that is told from none, in seconds.
+// clockStep is the shortest time that an observation can have, in seconds.
 const clockStep = 1e-6
 
-// disappointedLocked notes that a page took at least so many seconds.
+// disappointedLocked notes that a page took at least `took` seconds.
 func (r *Rates) disappointedLocked(page Page, took float64) *tier {
 	t := r.tierLocked(page.Tier)
 	if s := (sample{max(1, float64(page.Bytes)), took}); s.valid() {
@@ -193,12 +194,13 @@ func (r *Rates) Plan(c Chain) int {
 	return r.bestLocked(c, func(page Page) float64 { return r.tierLocked(page.Tier).reading(page.Bytes) })
 }
 
-// gainMin is how much sooner, in seconds, a prompt must be there for stored pages to be
-// computed: less is noise, and does not show beside what a request takes anyhow.
+// gainMin is the least gain, in seconds, for which stored pages are computed instead of
+// read: smaller gains are noise beside the other costs of a request.
 const gainMin = 0.005
 
-// bestLocked is the number of leading pages with which the time up to the end of the last page
-// is least, when reading one takes that long in seconds; all, if no other gains anything.
+// bestLocked is the number of leading pages to read such that reading them and computing the
+// rest takes least. reading predicts the seconds to read a page. All pages are read unless
+// another number gains at least gainMin.
 func (r *Rates) bestLocked(c Chain, reading func(Page) float64) int {
 	if len(c.Pages) == 0 {
 		return 0

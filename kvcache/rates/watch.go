@@ -5,23 +5,24 @@ import (
 	"time"
 )
 
-// Watch follows one restore, which reads its pages in order and a few ahead. Times are since
-// its first page was asked for. A Watch is used by one goroutine at a time; in methods that end
-// in Locked Rates.mu is held.
+// Watch follows one restore, which reads its pages in order and a few ahead. Times count
+// from the request of the first page. One goroutine at a time uses a Watch; methods that end
+// in Locked need Rates.mu.
 type Watch struct {
 	rates    *Rates
 	chain    Chain
-	parallel int // pages are read at a time
+	parallel int // pages read at a time
 
-	next     int     // the page that is waited for
-	since    float64 // when that began, in seconds
-	run      int     // the first of the pages in a row from the same tier as next
+	next     int     // index of the awaited page
+	since    float64 // start of the wait, in seconds
+	run      int     // index of the first page of the present run: pages in a row from one tier
 	runSince float64
-	trusted  bool      // the run's tier was, when the run began
-	paces    []float64 // of the run, after each of the last pages: seconds per unit
+	trusted  bool      // the run's tier was trusted when the run began
+	paces    []float64 // seconds per unit in the run, after each of its last pages
 }
 
-// Watch begins to follow a restore of a chain, which reads so many pages at a time.
+// Watch begins to follow a restore of a chain. parallel is the number of pages read at a
+// time.
 func (r *Rates) Watch(c Chain, parallel int) *Watch {
 	w := &Watch{rates: r, chain: c, parallel: parallel}
 	r.mu.Lock()
@@ -30,7 +31,7 @@ func (r *Rates) Watch(c Chain, parallel int) *Watch {
 	return w
 }
 
-// beginRunLocked begins with the pages of a tier.
+// beginRunLocked begins a run at page next.
 func (w *Watch) beginRunLocked(now float64) {
 	w.run, w.runSince, w.paces = w.next, now, nil
 	if w.next == len(w.chain.Pages) {
@@ -41,17 +42,17 @@ func (w *Watch) beginRunLocked(now float64) {
 	}
 }
 
-// Alone reports whether the first page should be read before any other is asked for: what
-// its tier is worth is not known, and pages that share it would all come late.
+// Alone reports whether the first page should be read before any other: the tier's speed is
+// not known, and parallel reads would make every page late.
 func (w *Watch) Alone() bool { return w.next == 0 && !w.trusted }
 
-// Deadline is when the page that is waited for is to be given up, if it is not there.
+// Deadline is the time at which the awaited page is given up.
 func (w *Watch) Deadline() time.Duration {
 	w.rates.mu.Lock()
 	defer w.rates.mu.Unlock()
 	rest := w.chain.After(w.next)
-	// Computing the first of the rest may take less than reading it and computing all of
-	// it more than reading: what counts is the mean.
+	// Patience is the mean time to compute a page of the rest: the first page alone may be
+	// quicker to compute than to read although the rest as a whole is not.
 	share := len(rest.Pages)
 	if rest.Indivisible {
 		share = len(w.chain.Pages)
@@ -63,12 +64,12 @@ func (w *Watch) Deadline() time.Duration {
 	return seconds(w.since + max(patience, patienceMin))
 }
 
-// patienceMin is how long every page is waited for, in seconds: machines are busy, and for
-// less than that nobody waits.
+// patienceMin is the least wait for a page, in seconds: machines are busy now and then, and
+// shorter waits do not matter to users.
 const patienceMin = 0.02
 
-// readingLocked is what a page that has not arrived is expected to take, in seconds, after what
-// this restore has seen.
+// readingLocked predicts the seconds to read a page, from the pages that this restore has
+// read.
 func (w *Watch) readingLocked(page Page) float64 {
 	if len(w.paces) == 0 || page.Tier != w.chain.Pages[w.run].Tier {
 		return w.rates.tierLocked(page.Tier).reading(page.Bytes)
@@ -76,8 +77,8 @@ func (w *Watch) readingLocked(page Page) float64 {
 	return slices.Min(w.paces) * w.unitLocked(page)
 }
 
-// unitLocked is what a pace counts: what the page was expected to take, or bytes where nothing
-// was expected.
+// unitLocked is the size of a page in a pace: the predicted seconds for a trusted tier,
+// otherwise bytes.
 func (w *Watch) unitLocked(page Page) float64 {
 	if w.trusted {
 		return w.rates.tierLocked(page.Tier).reading(page.Bytes)
@@ -85,9 +86,9 @@ func (w *Watch) unitLocked(page Page) float64 {
 	return max(1, float64(page.Bytes))
 }
 
-// observeLocked notes how fast the pages of the run came up to now. Pages that are read at a
-// time may come all at once, so that the first of them seems to have taken the time of all:
-// only the last of as many paces tells, which is the least.
+// observeLocked notes the pace of the run up to now. Pages that are read in parallel may
+// arrive together, so that the first of them seems to have taken the time of all: of the
+// last `parallel` paces the least is the true one.
 func (w *Watch) observeLocked(now float64) {
 	took, units := now-w.runSince, 0.0
 	for _, page := range w.chain.Pages[w.run:w.next] {
@@ -97,8 +98,8 @@ func (w *Watch) observeLocked(now float64) {
 	w.paces = w.paces[max(0, len(w.paces)-w.parallel):]
 }
 
-// Arrived notes that the page waited for is in, and reports whether to wait for the next. If
-// not, the rest would now be computed sooner; the restore is over.
+// Arrived notes the arrival of the awaited page, and reports whether to wait for the next
+// one. False ends the restore: all pages are in, or computing the rest is quicker.
 func (w *Watch) Arrived(at time.Duration) bool {
 	w.rates.mu.Lock()
 	defer w.rates.mu.Unlock()
@@ -122,19 +123,19 @@ func (w *Watch) Arrived(at time.Duration) bool {
 	return false
 }
 
-// gaveUpFactor is how many times the time that a page was waited for it is thought to take:
-// enough for it not to be waited for again, before a probe tells.
+// gaveUpFactor times the wait is the assumed time of a page that was given up: long enough
+// that no plan waits for such a page before a probe.
 const gaveUpFactor = 2
 
-// GaveUp notes that the page waited for was given up.
+// GaveUp notes that the awaited page was given up.
 func (w *Watch) GaveUp(at time.Duration) {
 	w.rates.mu.Lock()
 	defer w.rates.mu.Unlock()
 	w.refuseLocked(gaveUpFactor * (at.Seconds() - w.since))
 }
 
-// refuseLocked notes that the page waited for takes too long. Its tier is to be probed at once:
-// it may have been a bad moment.
+// refuseLocked notes that the awaited page takes too long. The page's tier may be probed at
+// once: the delay may have been a short one.
 func (w *Watch) refuseLocked(took float64) {
 	w.rates.disappointedLocked(w.chain.Pages[w.next], took).tried = time.Time{}
 }

@@ -2,11 +2,11 @@ package runs
 
 import "iter"
 
-// base of the polynomial that hashes a page's tokens, odd so that no power of it is lost to
-// the modulus of 2^64.
+// base of the polynomial that hashes a page's tokens. It is odd, so that no power of base is
+// 0 modulo 2^64.
 const base = 0x9e3779b97f4a7c15
 
-// hash is that of one page's tokens.
+// hash is the hash of one page's tokens.
 func (x *Index) hash(tokens []int32) uint64 {
 	var h uint64
 	for _, token := range tokens {
@@ -15,11 +15,11 @@ func (x *Index) hash(tokens []int32) uint64 {
 	return h
 }
 
-// digit is a token in the polynomial; none is 0.
+// digit is a token's coefficient in the polynomial, never 0.
 func digit(token int32) uint64 { return uint64(uint32(token)) + 1 }
 
-// windows are the hashes of a page's length of tokens from the first of them on, from the
-// second, and so on up to where a full page lies before.
+// windows yields the start and the hash of every window of a page's length in tokens, in
+// order.
 func (x *Index) windows(tokens []int32) iter.Seq2[int, uint64] {
 	return func(yield func(int, uint64) bool) {
 		if len(tokens) < x.size {

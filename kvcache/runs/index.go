@@ -9,46 +9,46 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// maxTwins is how many pages with the same tokens in different chains are looked at, the
-// latest first.
+// maxTwins bounds how many pages with the same tokens in different chains are tried, latest
+// first.
 const maxTwins = 8
 
 // Page is a full page without media.
 type Page struct {
 	Key, Parent pagefile.Key
-	Start       int // position of its first token
+	Start       int // position of the first token
 	Tokens      []int32
 }
 
-// Run is where tokens were stored: the first of them is the page's token From, and the others
-// follow in it and in the pages that continue it.
+// Run is a stored run of tokens: the first one is the page's token From, and the others
+// follow in the page and in the pages that continue it.
 type Run struct {
 	Page Page
 	From int
-	// Tokens is how many of them are in pages that the index knows.
+	// Tokens is the number of the run's tokens in pages of the index.
 	Tokens int
 }
 
-// Position is where the run's first token was.
+// Position is the stored position of the run's first token.
 func (r Run) Position() int { return r.Page.Start + r.From }
 
-// Index knows the tokens of pages, as many as it is made for. Its methods may be called from
-// several goroutines.
+// Index keeps the tokens of a bounded number of pages. Methods may be called from several
+// goroutines.
 type Index struct {
-	size  int // tokens of a page
-	most  int // pages
-	twins int // maxTwins, but in tests
+	size  int // tokens per page
+	most  int // most pages
+	twins int // maxTwins, except in tests
 	lead  uint64
 
 	mu       sync.Mutex
-	pages    map[pagefile.Key]*list.Element // of *Page
+	pages    map[pagefile.Key]*list.Element // elements are *Page
 	byHash   map[uint64][]*Page
 	children map[pagefile.Key][]*Page // by parent
-	recent   *list.List               // the latest first
+	recent   *list.List               // latest first
 }
 
-// New returns an index of at most so many pages of a number of tokens: 4 bytes for each token
-// and about 300 for each page.
+// New returns an index of at most `most` pages of pageTokens tokens each. The index takes 4
+// bytes per token and about 300 per page.
 func New(pageTokens, most int) *Index {
 	x := &Index{
 		size: pageTokens, most: most, twins: maxTwins, lead: 1, recent: list.New(),
@@ -104,15 +104,15 @@ func without[K comparable](m map[K][]*Page, key K, page *Page) {
 	}
 }
 
-// Len is how many pages the index knows.
+// Len is the number of pages in the index.
 func (x *Index) Len() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.recent.Len()
 }
 
-// Begins returns the page after parent that begins with the most of tokens, and how many
-// those are; none is 0.
+// Begins returns the page after parent that begins with most of the leading tokens, and
+// their number; 0 without such a page.
 func (x *Index) Begins(parent pagefile.Key, tokens []int32) (Page, int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -126,8 +126,8 @@ func (x *Index) Begins(parent pagefile.Key, tokens []int32) (Page, int) {
 	return best, most
 }
 
-// Find returns where else tokens, which are wanted from a position on, are stored from the
-// first of them on, at least one full page of them: the longest run first.
+// Find returns the runs, longest first, that hold leading tokens of the given ones at
+// another position than `position`, at least one full page of them.
 func (x *Index) Find(tokens []int32, position int) []Run {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -147,7 +147,7 @@ func (x *Index) Find(tokens []int32, position int) []Run {
 	return runs
 }
 
-// runThroughLocked is the run that begins with tokens and has a page at one of them.
+// runThroughLocked is the run that begins with tokens and has the given page at tokens[at].
 func (x *Index) runThroughLocked(page *Page, tokens []int32, at int) (Run, bool) {
 	if !slices.Equal(page.Tokens, tokens[at:at+x.size]) {
 		return Run{}, false
@@ -171,7 +171,7 @@ func (x *Index) runThroughLocked(page *Page, tokens []int32, at int) (Run, bool)
 	return run, true
 }
 
-// childLocked is a page after parent that tokens begin with.
+// childLocked is a page after parent whose tokens are the first of the given tokens, or nil.
 func (x *Index) childLocked(parent pagefile.Key, tokens []int32) *Page {
 	for _, page := range x.children[parent] {
 		if len(tokens) >= x.size && slices.Equal(page.Tokens, tokens[:x.size]) {

@@ -7,8 +7,8 @@ import (
 	"github.com/ollama/ollama/format"
 )
 
-// readAhead brings the model's latest conversations into memory, so that the first prompt
-// finds them there, and says so in one line.
+// readAhead reads the model's latest conversations into memory for the first prompt, and
+// logs one line.
 func (s *modelStore) readAhead(ctx context.Context) {
 	started := time.Now()
 	ahead, err := s.ReadAhead(ctx)

@@ -8,20 +8,20 @@ import (
 	"github.com/kvtier/kvtier/kvcache"
 )
 
-// architecture is what must be known of a model's code, by its source in every supported
-// release, before its K/V may be kept. Others may keep positions or recurrent state in the
-// model itself, where a restored cache alone would give wrong output.
+// architecture holds facts about a model's code, read from its source in every supported
+// release, that are needed before its K/V may be kept. Other models may keep positions or
+// recurrent state outside the cache: a restored cache alone would then give wrong output.
 type architecture struct {
-	// layers is the number of layers that have K/V or state of their own; nil means all.
+	// layers returns the number of layers that have K/V or state of their own; nil means
+	// all.
 	layers func(fs.Config) int
-	// media says that rows follow from tokens and the content of images before them or in
-	// their own span: no row depends on an image that comes later.
+	// media: rows follow from tokens and from images before them or in their own span. No
+	// row depends on a later image.
 	media bool
-	// backwards says that an image changes the rows of the tokens before it, too, as far as
-	// they are computed in the same batch.
+	// backwards: an image also changes rows of earlier tokens in the same batch.
 	backwards bool
-	// shifts says that the model's shift function turns K to what it is at another position
-	// and leaves what does not depend on positions: not every one does.
+	// shifts: the model's shift function rotates K to another position and leaves parts
+	// alone that do not depend on positions. Some models' functions do not.
 	shifts bool
 }
 
@@ -70,7 +70,7 @@ func withoutFeedForward(c fs.Config) int {
 	return layers
 }
 
-// layersOf is how many layers of a model have K/V or state of their own.
+// layersOf is the number of a model's layers that have K/V or state of their own.
 func (a architecture) layersOf(c fs.Config) int {
 	if a.layers == nil {
 		return int(c.Uint("block_count"))
@@ -81,8 +81,9 @@ func (a architecture) layersOf(c fs.Config) int {
 // pageTokensMin is the smallest page that is worth a file.
 const pageTokensMin = 16
 
-// pageTokensFor is the size of a page of which every cache still has all rows when it is
-// full: the configured one, or the largest power of two that the shortest memory holds.
+// pageTokensFor is the page size in tokens: the configured size, or the largest power of two
+// that the cache with the shortest memory holds. So every cache has all rows of a page when
+// the page becomes full.
 func pageTokensFor(caches []kvcache.Rows, configured int) (int, error) {
 	shortest := configured
 	for _, c := range caches {

@@ -18,39 +18,39 @@ import (
 	"github.com/kvtier/kvtier/internal/jsonfile"
 )
 
-// Limits of what is remembered. An engine has some twenty files.
+// Limits of the digest file. An engine has some twenty files.
 const (
 	digestsMax          = 256
 	digestPathBytesMax  = 1024
-	digestFileBytesMax  = 1 << 20 // more than all of these together
-	digestFormatVersion = 2       // changes when the meaning of a field does
+	digestFileBytesMax  = 1 << 20 // above the size of a file with all limits reached
+	digestFormatVersion = 2       // changes when the meaning of a field changes
 )
 
-// settledAfter is how long a file must have been left alone before its digest is
+// settledAfter is the time that a file must have been unchanged before its digest is
 // remembered. Within one tick of a filesystem's clock, 2 s on FAT, a file can change and
-// keep its times; the rest is for shares whose server has another clock than this machine.
+// keep its times. The margin is for shares whose server has another clock than this machine.
 const settledAfter = time.Minute
 
 // digests remembers the SHA-256 of large files, so that a library of a gigabyte is hashed
-// once and not at every load. A digest is only used again while [fileState] is the same.
+// once and not at every load. A remembered digest is valid while [fileState] is the same.
 type digests struct {
-	path    string // where they are kept; empty keeps them in memory only
+	path    string // the digest file; empty: in memory only
 	known   map[string]digestRecord
 	changed bool
 	now     func() time.Time
 }
 
-// digestRecord is what is remembered of one path.
+// digestRecord is the remembered digest of one path.
 type digestRecord struct {
 	State  fileState `json:"state"`
 	SHA256 string    `json:"sha256"`
 	Used   int64     `json:"used"` // Unix seconds
 }
 
-// fileState is what the system says of an open file: another content means another state,
-// but for a change within settledAfter of the last one. Device and Inode change where the
-// file is replaced, Changed (the inode's own time, which no program can set) where it is
-// written to and its modification time restored.
+// fileState identifies the content of an open file. A change of content changes the state,
+// except within settledAfter of the last change. Device and Inode change when the file is
+// replaced. Changed, the inode's own time, cannot be set by programs: it changes even when a
+// program writes to the file and restores the modification time.
 type fileState struct {
 	Device   uint64 `json:"device"`
 	Inode    uint64 `json:"inode"`
@@ -67,8 +67,8 @@ type digestFile struct {
 
 var sha256Name = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// openDigests returns what is remembered in a file. One that is missing or cannot be used
-// is as if nothing was.
+// openDigests reads a digest file. A file that is missing or cannot be used gives no
+// digests.
 func openDigests(path string) *digests {
 	d := &digests{path: path, known: make(map[string]digestRecord), now: time.Now}
 	content, err := readDigests(path)
@@ -128,13 +128,13 @@ func (d *digests) opened(path string, f *os.File) (string, error) {
 	return digest, nil
 }
 
-// settled reports whether a change from now on shows in the times. One in the future says
-// nothing about when the file last changed.
+// settled reports whether every change from now on shows in the file's times. A time in the
+// future does not tell when the file last changed.
 func (s fileState) settled(now time.Time) bool {
 	return now.Sub(time.Unix(0, max(s.Modified, s.Changed))) > settledAfter
 }
 
-// save replaces the remembered digests in one step. Failing to only costs hashing again.
+// save replaces the digest file in one step. A failure only costs hashing again.
 func (d *digests) save() error {
 	if !d.changed || d.path == "" {
 		return nil
@@ -146,7 +146,7 @@ func (d *digests) save() error {
 	return jsonfile.Replace(d.path, data)
 }
 
-// latest are the digestsMax that were used last, of files that are still there.
+// latest returns the digestsMax records used last whose files still exist.
 func (d *digests) latest() map[string]digestRecord {
 	there := maps.Clone(d.known)
 	maps.DeleteFunc(there, func(path string, _ digestRecord) bool {

@@ -20,30 +20,31 @@ import (
 )
 
 const (
-	// forgetPatience is how long Forget waits for what it has begun: removing a model says
-	// that it is done when its pages are gone, unless there are very many.
+	// forgetPatience bounds Forget's wait: removing a model ends when its pages are gone,
+	// except when there are very many.
 	forgetPatience = 2 * time.Second
 
-	// forgetTimeout bounds all of it; a remote directory may hang.
+	// forgetTimeout bounds the removal; a remote directory may hang.
 	forgetTimeout = 10 * time.Minute
 )
 
-// forgotten is what this server was told to forget.
+// forgotten are the models and adapters that this server was told to forget.
 var forgotten = forgetting{fingerprints: make(map[string]map[pagefile.Key]bool)}
 
-// forgetting remembers what was removed. A runner that is still loaded may store more of it,
-// below a fingerprint whose manifest, which says what it is, is gone.
+// forgetting remembers the fingerprints that were removed. A runner that is still loaded may
+// store more pages under such a fingerprint, whose manifest, and with it the identity, is
+// gone.
 type forgetting struct {
-	running sync.Mutex // one at a time; each lists the tiers
+	running sync.Mutex // one removal at a time; each lists the tiers
 
 	mu           sync.Mutex
 	fingerprints map[string]map[pagefile.Key]bool // by the SHA-256 of weights or adapter
 }
 
-// Forget removes the pages of models and adapters from both tiers. It is given the paths of
-// their blobs and passes over those that still exist: another model uses them. It returns
-// after forgetPatience at the latest and goes on in the background. What it did, or why it
-// could not, is one log line.
+// Forget removes the pages of models and adapters from both tiers. blobs are the paths of
+// their files; files that still exist are passed over, because another model uses them.
+// Forget returns after forgetPatience at the latest and goes on in the background. One log
+// line gives the result or the error.
 func Forget(blobs ...string) {
 	var removed []string
 	for _, path := range blobs {
@@ -68,8 +69,8 @@ func Forget(blobs ...string) {
 	}
 }
 
-// Forgotten reports whether Forget was called for one of these blobs and it has not come
-// back since.
+// Forgotten reports whether Forget was called for one of these blobs and the blob has not
+// come back since.
 func Forgotten(blobs ...string) bool {
 	return slices.ContainsFunc(blobs, func(path string) bool {
 		digest, ok := blobDigest(path)
@@ -144,7 +145,7 @@ func (f *forgetting) collect(ctx context.Context, digests []string, log *slog.Lo
 	if err != nil {
 		return report, err
 	}
-	// a damaged page is a prompt all the same
+	// a damaged page also holds a prompt
 	known := func(fingerprint pagefile.Key) bool { return f.knows(fingerprint, digests) }
 	if _, err := root.DropQuarantined(ctx, known, false); err != nil && report.RemoteErr == nil {
 		return report, err
@@ -152,8 +153,8 @@ func (f *forgetting) collect(ctx context.Context, digests []string, log *slog.Lo
 	return report, nil
 }
 
-// picks reports whether pages were computed with one of the digests. Those of another
-// namespace are somebody else's.
+// picks reports whether a fingerprint's pages were computed with one of the digests, in this
+// namespace: pages of other namespaces belong to others.
 func (f *forgetting) picks(use diskstore.FingerprintUsage, digests []string, namespace string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

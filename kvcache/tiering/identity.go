@@ -41,10 +41,11 @@ func identityOf(m Model, c tierenv.Config, files *digests) (map[string]string, e
 	}, nil
 }
 
-// blobName is how Ollama names a blob: by the digest it verified when it wrote it.
+// blobName matches Ollama's name of a blob: the digest that Ollama verified when writing the
+// blob.
 var blobName = regexp.MustCompile(`^sha256-([0-9a-f]{64})$`)
 
-// weights is the SHA-256 of a model file.
+// weights is the SHA-256 of a model file, in hex.
 func (d *digests) weights(path string) (string, error) {
 	if m := blobName.FindStringSubmatch(filepath.Base(path)); m != nil {
 		return m[1], nil
@@ -52,9 +53,9 @@ func (d *digests) weights(path string) (string, error) {
 	return d.file(path)
 }
 
-// engineDigest covers the code that computes: the executable's own bytes and those of the
-// libraries that compute for it. A version string would not do, since a plain build has
-// none, and low bits change with the compiler too.
+// engineDigest covers all code that computes: the bytes of the executable and of its compute
+// libraries. A version string is not enough: a plain build has none, and low bits change
+// with the compiler, too.
 func engineDigest(files *digests) (string, error) {
 	exe, err := executableDigest(files)
 	if err != nil {
@@ -71,7 +72,7 @@ func engineDigest(files *digests) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// executableDigest is that of the file that runs, even where another one has its name now.
+// executableDigest is the digest of the running file, even if another file has its name now.
 func executableDigest(files *digests) (string, error) {
 	path, err := os.Executable()
 	if err != nil {

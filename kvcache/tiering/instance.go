@@ -12,17 +12,18 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// instanceLock is the file below a server's own directory that it holds while it lives.
+// instanceLock is the file in a server's own directory that the server locks while it lives.
 const instanceLock = "server.lock"
 
-// ClaimInstance decides where pages are kept, and takes the local directory of a server that
-// has an OLLAMA_KV_INSTANCE_ID. The server calls it once, before it starts a runner, and
-// release when it ends; however else that happens, the directory is free again then. Runners
-// use it and do not hold it.
+// ClaimInstance decides the local directory, and locks the directory of a server that has an
+// OLLAMA_KV_INSTANCE_ID. The server calls ClaimInstance once before it starts a runner, and
+// release when the server ends; the lock also ends with the process. Runners use the
+// directory without the lock.
 //
-// It returns an error when another server holds the directory: then this one must not
-// start, since both would take it for theirs. When the directory cannot be had for another
-// reason tiering is turned off for the whole server, and a log line says why.
+// An error means that another server holds the directory: then this server must not start,
+// since both would use the directory as their own. When the directory cannot be used for
+// another reason, tiering is turned off for the whole server, and a log line gives the
+// reason.
 func ClaimInstance() (release func(), err error) {
 	if !Enabled() {
 		return func() {}, nil
@@ -33,7 +34,7 @@ func ClaimInstance() (release func(), err error) {
 	}
 	if err != nil {
 		slog.Warn("kv tier: off for this server", "reason", err)
-		// runners read it from here: without the lock none may use the directory
+		// runners read the variable: without the lock none of them may use the directory
 		return func() {}, os.Setenv("OLLAMA_KV_TIERING", "0")
 	}
 	if lock == nil {
@@ -42,9 +43,9 @@ func ClaimInstance() (release func(), err error) {
 	return func() { lock.Close() }, nil
 }
 
-// settleRoot reads the environment, and writes the default directory into it where that says
-// none: a server and all its runners use one for as long as they live, and what is chosen
-// depends on what is on disk. None is chosen where another variable keeps tiering off.
+// settleRoot reads the environment, and sets the directory's variable where it is empty: the
+// choice depends on the directories on disk, and a server and all its runners must use the
+// same one. No directory is chosen where another variable turns tiering off.
 func settleRoot(log, warnings *slog.Logger) (tierenv.Config, error) {
 	c, err := tierenv.FromEnvironment(warnings)
 	if err != nil {
@@ -53,14 +54,14 @@ func settleRoot(log, warnings *slog.Logger) (tierenv.Config, error) {
 	path, why, err := tierenv.LocalRoot()
 	if err == nil && why != tierenv.LocalVariable {
 		tierenv.LogRoot(log, path, why)
-		_ = os.Setenv(tierenv.LocalVariable, path) // fails for no path that was found
+		_ = os.Setenv(tierenv.LocalVariable, path) // cannot fail for a path that was found
 	}
 	return c, err
 }
 
-// claimInstance returns the lock, nil where there is no id.
+// claimInstance returns the lock, or nil without an id.
 func claimInstance() (io.Closer, error) {
-	c, err := settleRoot(slog.Default(), slog.New(slog.DiscardHandler)) // runners repeat its warnings
+	c, err := settleRoot(slog.Default(), slog.New(slog.DiscardHandler)) // runners log the same warnings
 	if c.Instance == "" {
 		return nil, nil
 	}

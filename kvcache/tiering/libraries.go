@@ -13,9 +13,9 @@ import (
 	"github.com/ollama/ollama/ml"
 )
 
-// computes matches the names of libraries that decide low bits: ggml's own, and those of
-// GPU makers that they multiply matrices with, wherever those are installed. The C library
-// and drivers are left out: an update of the system would lose every page.
+// computes matches the names of libraries that decide low bits: ggml's own, and GPU makers'
+// libraries for matrix products, in any directory. The C library and drivers are left out:
+// with them, every update of the system would make all pages useless.
 var computes = regexp.MustCompile(`(?i)ggml|cublas|cudart|hipblas|rocblas|amdhip`)
 
 // isLibrary matches the names of shared libraries of all systems.
@@ -38,8 +38,7 @@ func libraryDigests(files *digests) ([]string, error) {
 	return digests, err
 }
 
-// digestsOf are the digests of files, in their own order: where files are makes no
-// difference.
+// digestsOf are the sorted digests of files, independent of their paths.
 func digestsOf(files *digests, paths []string) ([]string, error) {
 	var digests []string
 	for _, path := range paths {
@@ -53,8 +52,8 @@ func digestsOf(files *digests, paths []string) ([]string, error) {
 	return digests, nil
 }
 
-// libraries lists the libraries that this process computes with, or, where the system does
-// not tell, all that Ollama could have loaded.
+// libraries lists the libraries that this process computes with, or, on systems without
+// /proc, all libraries that Ollama could have loaded.
 func libraries() ([]string, error) {
 	dirs, err := libraryDirs()
 	if err != nil {
@@ -67,9 +66,10 @@ func libraries() ([]string, error) {
 	return mappedLibraries(string(maps), dirs)
 }
 
-// libraryDirs are the directories that Ollama loads libraries from, without links in them.
-// The server says which in OLLAMA_LIBRARY_PATH: that with libraries for the CPU, and below
-// it one for each kind of GPU, such as cuda_v12. Where it does not, those are all of them.
+// libraryDirs are the directories from which Ollama loads libraries, with symbolic links
+// resolved. The server lists them in OLLAMA_LIBRARY_PATH: the directory with libraries for
+// the CPU, and below it one for each kind of GPU in use, such as cuda_v12. Without the
+// variable, all of these directories are taken.
 func libraryDirs() ([]string, error) {
 	dirs := filepath.SplitList(os.Getenv("OLLAMA_LIBRARY_PATH"))
 	if len(dirs) == 0 {
@@ -95,8 +95,8 @@ func libraryDirs() ([]string, error) {
 	return dirs, nil
 }
 
-// librariesIn lists all libraries in directories, and what else is ggml's, such as shaders.
-// A directory that is missing has none.
+// librariesIn lists all libraries in directories, and ggml's other files, such as shaders. A
+// missing directory has none.
 func librariesIn(dirs []string) ([]string, error) {
 	var paths []string
 	for _, dir := range dirs {
@@ -114,8 +114,8 @@ func librariesIn(dirs []string) ([]string, error) {
 	return slices.Compact(paths), nil
 }
 
-// mappedLibraries lists, of what /proc/self/maps says, the libraries below Ollama's own
-// directories and those that compute wherever they are.
+// mappedLibraries lists, from the text of /proc/self/maps, the libraries in Ollama's own
+// directories, and compute libraries in any directory.
 func mappedLibraries(maps string, dirs []string) ([]string, error) {
 	var paths []string
 	for _, line := range strings.Split(maps, "\n") {

@@ -8,13 +8,12 @@ import (
 	"github.com/ollama/ollama/ml"
 )
 
-// PlacementOf names what computing a token of a model costs follows from besides its
-// fingerprint: how many layers are on which device, and with how many threads and how large
-// batches the CPU computes. Which layers those are makes no difference, nor where the
-// weights of the input are, which is the CPU always.
+// PlacementOf names the causes of a model's compute costs besides its fingerprint: the
+// number of layers on each device, and the CPU's threads and batch size. It makes no
+// difference which layers they are; the input's weights are always on the CPU.
 //
-// The split follows the memory that is free when a model is loaded. So it is no part of the
-// fingerprint: the same pages are found whatever it is.
+// The split follows the memory that is free when a model is loaded. The split is no part of
+// the fingerprint, so that the same pages are found with any split.
 func PlacementOf(memory ml.BackendMemory, threads, batch int) string {
 	parts := []string{fmt.Sprintf("CPU %d, %d threads", layersOn(memory.CPU), threads)}
 	for _, gpu := range memory.GPUs {
@@ -26,7 +25,7 @@ func PlacementOf(memory ml.BackendMemory, threads, batch int) string {
 	return strings.Join(append(parts, fmt.Sprintf("batch %d", batch)), "; ")
 }
 
-// layersOn counts the layers of a model, and its output as one, that a device computes.
+// layersOn counts the layers that a device computes; the output counts as one layer.
 func layersOn(device ml.DeviceMemory) int {
 	n := 0
 	for _, bytes := range device.Weights {

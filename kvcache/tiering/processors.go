@@ -5,18 +5,18 @@ import (
 	"runtime"
 )
 
-// processorsMin is for how many goroutines there must be room at once while slots compute
-// and another restores: the batch, a reader of pages, a writer of rows, and whoever passes
-// tokens on.
+// processorsMin is the number of goroutines that must be able to run at once while some
+// slots compute and another restores: the batch, a reader of pages, a writer of rows, and
+// the goroutine that sends tokens.
 //
 // The first three are in C or in system calls most of the time. Go's scheduler takes a
-// processor back from such a call only when its monitor comes by, up to 10 ms later: with a
-// processor for each of two cores, tokens that were ready waited that long to be sent, though
-// a core was free.
+// processor back from such a call only when its monitor runs, up to 10 ms later. With two
+// processors on two cores, finished tokens waited that long to be sent although a core was
+// free.
 const processorsMin = 4
 
-// ensureProcessors lets goroutines run beside those in C. Which of them gets a core is for
-// the kernel to say, which knows of priorities and is quicker. Somebody's own GOMAXPROCS
+// ensureProcessors lets other goroutines run beside those in C. The kernel decides which of
+// them gets a core: it knows priorities and reacts faster. A GOMAXPROCS set by the user
 // stays.
 func ensureProcessors() {
 	if os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) < processorsMin {

@@ -12,8 +12,8 @@ import (
 	"github.com/kvtier/kvtier/kvcache/rates"
 )
 
-// openRates returns what earlier runners on the local root have learned: what computing with
-// a fingerprint costs where the model is placed so, and reading from each directory.
+// openRates returns the rates that earlier runners on the local root observed: of computing
+// with a fingerprint and a placement, and of reading from each directory.
 func openRates(c tierenv.Config, fingerprint pagefile.Key, placement string, log *slog.Logger) *rates.Rates {
 	known, err := rates.Open(filepath.Join(c.Local, "rates.json"), computing(fingerprint, placement), map[string]string{
 		tier.Local:  c.Local,
@@ -25,8 +25,8 @@ func openRates(c tierenv.Config, fingerprint pagefile.Key, placement string, log
 	return known
 }
 
-// computing is the name that compute rates are kept under. A placement may be long: its
-// digest stands for it.
+// computing is the name of compute rates in the file. A placement may be long, so the name
+// has its digest.
 func computing(fingerprint pagefile.Key, placement string) string {
 	digest := sha256.Sum256([]byte(placement))
 	return fmt.Sprintf("%s %x", fingerprint, digest[:8])

@@ -10,15 +10,14 @@ import (
 )
 
 const (
-	// indexTokens is how much text at other positions is found, some 20 MB: conversations of
-	// 4 million tokens.
+	// indexTokens is the size of the index of runs: 4 million tokens, in some 20 MB.
 	indexTokens = 1 << 22
-	// latestTokens is how much of that is looked up when a model is loaded.
+	// latestTokens bounds the tokens that are indexed when a model is loaded.
 	latestTokens = 1 << 20
 )
 
-// runsFor is the index of text that a model may reuse at another position, or nil: where that
-// was not asked for, and where the model cannot.
+// runsFor is the index of text that a model may reuse at another position. It is nil where
+// reuse is turned off or the model cannot shift.
 func runsFor(m Model, arch architecture, config tierenv.Config, log *slog.Logger) *runs.Index {
 	if !config.Shifted {
 		return nil
@@ -30,7 +29,7 @@ func runsFor(m Model, arch architecture, config tierenv.Config, log *slog.Logger
 	return runs.New(config.PageTokens, indexTokens/config.PageTokens)
 }
 
-// indexRuns makes the latest conversations known to the index.
+// indexRuns adds the latest conversations to the index.
 func (s *modelStore) indexRuns(ctx context.Context) {
 	if s.runs == nil {
 		return
@@ -39,7 +38,7 @@ func (s *modelStore) indexRuns(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		s.log.Debug("kv tier: could not look the latest conversations up for their text", "error", err)
 	}
-	for _, p := range slices.Backward(pages) { // the latest last
+	for _, p := range slices.Backward(pages) { // the latest is added last
 		s.runs.Add(runs.Page{Key: p.Key, Parent: p.Parent, Start: int(p.Start), Tokens: p.Tokens})
 	}
 }

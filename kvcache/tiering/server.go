@@ -5,8 +5,9 @@ import (
 	"os"
 )
 
-// server names the server that started this runner, so that its runners find each other:
-// no other process on this machine has had its process id and been started when it was.
+// server names the server that started this runner, so that a server's runners find each
+// other. The name is the server's process id and start, which no other process of this
+// machine shares.
 func server() string {
 	pid := os.Getppid()
 	return fmt.Sprintf("%d %s", pid, startOf(pid))

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// startField is the index of starttime in /proc/<pid>/stat, counted from after the name,
-// which may hold spaces itself.
+// startField is the index of starttime in /proc/<pid>/stat, counted after the process name,
+// which may contain spaces.
 const startField = 19
 
-// startOf says when a process was started: in which boot, and how many clock ticks after
-// it. It is empty where /proc does not say.
+// startOf is the start of a process: the id of the boot, and the clock ticks since then. It
+// is empty without /proc.
 func startOf(pid int) string {
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

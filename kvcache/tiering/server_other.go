@@ -2,6 +2,6 @@
 
 package tiering
 
-// startOf is empty: that a process id comes back while pages of its last owner's runners
-// are in memory costs no more than a share of the budget.
+// startOf is empty. A process id may come back while pages of its last owner's runners are
+// in memory; the cost is a share of the budget only.
 func startOf(int) string { return "" }

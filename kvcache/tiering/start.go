@@ -21,36 +21,36 @@ import (
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
-// Model is what the runner knows about a model it is about to load for good.
+// Model describes a model that the runner is about to load for good.
 type Model struct {
-	// Path of the GGUF file, and of its adapters.
+	// Path is the GGUF file; Adapters are the files of its adapters.
 	Path     string
 	Adapters []string
-	// Architecture as the GGUF file names it.
+	// Architecture is the name in the GGUF file.
 	Architecture string
-	// Config is the model's own.
+	// Config is the model's configuration.
 	Config fs.Config
 	// Media gives images their identity.
 	Media kvcache.MediaDigest
 	// States is the state of recurrent layers, nil in a model without any.
 	States kvcache.States
-	// CacheType is the effective type of the cache, such as "f16": what was asked for may
-	// not have been possible.
+	// CacheType is the effective type of the cache, such as "f16", which can differ from the
+	// requested one.
 	CacheType string
-	// Numerics is what the backend says decides its low bits: devices, features, flash
-	// attention.
+	// Numerics lists, as the backend reports them, the causes of different low bits:
+	// devices, features, flash attention.
 	Numerics string
-	// Placement is what computing costs follow from besides: see [PlacementOf].
+	// Placement names the other causes of different compute costs: see [PlacementOf].
 	Placement string
-	// Unsupported is why this model's cache cannot be tiered, or empty.
+	// Unsupported is the reason why this model's cache cannot be tiered, or empty.
 	Unsupported string
 }
 
 // Enabled is [tierenv.Enabled], for the runner.
 func Enabled() bool { return tierenv.Enabled() }
 
-// Start wraps a model's cache, which consists of those with rows, or returns nil and logs
-// one line that says why not.
+// Start wraps a model's cache, which consists of the caches in rows. Start returns nil and
+// logs the reason in one line if the model cannot be tiered.
 func Start(m Model, cache ollama.Cache, rows []kvcache.Rows) *kvcache.TieredCausal {
 	log := slog.Default()
 	tiered, err := start(m, cache, rows, log)
@@ -130,8 +130,8 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 	}), nil
 }
 
-// prepareRoot makes the local root and refuses one that is not safe: K/V is the prompt in
-// another form.
+// prepareRoot makes the local root, and refuses an unsafe one: K/V is the prompt in another
+// form.
 func prepareRoot(c tierenv.Config) error {
 	for _, root := range localDirs(c) {
 		if err := os.MkdirAll(root, 0o700); err != nil {
@@ -144,8 +144,8 @@ func prepareRoot(c tierenv.Config) error {
 	return nil
 }
 
-// localDirs is Local and, where that is a server's own, what is above it down from the
-// directory that servers share: who may write there may put something else in its place.
+// localDirs is Local and, for a server with an id, also Local's parents from the directory
+// that servers share on: a user who may write to a parent could replace Local.
 func localDirs(c tierenv.Config) []string {
 	if c.Instance == "" {
 		return []string{c.Local}
@@ -154,20 +154,20 @@ func localDirs(c tierenv.Config) []string {
 	return []string{filepath.Dir(instances), instances, c.Local}
 }
 
-// modelStore is the page store of one loaded model, and what runs beside it.
+// modelStore is the page store of one loaded model, with its background work.
 type modelStore struct {
 	*diskstore.Store
 	config   tierenv.Config
 	identity map[string]string
-	runs     *runs.Index // nil where only what is exact is reused
+	runs     *runs.Index // nil: only exact text is reused
 	log      *slog.Logger
 
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 }
 
-// announce counts what is stored and reclaims what no engine can use any more, in the
-// background: neither is needed to serve.
+// announce starts background work that serving does not need: counting stored pages,
+// reclaiming pages that no engine can use any more, reading ahead, and indexing runs.
 func (s *modelStore) announce() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
@@ -195,7 +195,7 @@ func (s *modelStore) Close() error {
 	return s.Store.Close()
 }
 
-// logUsage prints the one line per loaded model that says what is on.
+// logUsage logs the one line per loaded model with its settings and stored pages.
 func (s *modelStore) logUsage(ctx context.Context, usage diskstore.Usage, err error) {
 	if ctx.Err() != nil {
 		return
@@ -230,13 +230,12 @@ func (s *modelStore) logUsage(ctx context.Context, usage diskstore.Usage, err er
 	s.log.Info("kv tier: on", attrs...)
 }
 
-// reclaimAfter is how long pages of another engine stay after their last use. Several
-// servers of different versions may share a root, and a version that is tried may be taken
-// back.
+// reclaimAfter is the time that pages of another engine stay after their last use. Servers
+// of different versions may share a root, and a new version may be rolled back.
 const reclaimAfter = 24 * time.Hour
 
-// reclaim reports pages that other versions of the engine left for this model, and removes
-// those that none has used for a while: no fingerprint of this engine will ask for them.
+// reclaim logs pages of this model by other versions of the engine, and removes pages unused
+// for reclaimAfter: no fingerprint of this engine asks for them.
 func (s *modelStore) reclaim(ctx context.Context, usage diskstore.Usage) {
 	var kept int
 	var keptBytes int64
