@@ -10,7 +10,7 @@ import (
 	"github.com/kvtier/kvtier/kvcache/rates"
 )
 
-// batchOf is a batch of 512 tokens from a position on.
+// batchOf is a batch of 512 tokens at positions from begin on.
 func batchOf(begin int32) input.Batch {
 	var b input.Batch
 	for i := range int32(512) {
@@ -19,8 +19,8 @@ func batchOf(begin int32) input.Batch {
 	return b
 }
 
-// pays reports whether a page of a second per 1,000 tokens is worth reading: whether a token
-// was found to cost more than a millisecond.
+// costsMoreThan reports whether a token's observed cost is more than each: whether a page
+// that takes each per token is read.
 func costsMoreThan(r *rates.Rates, each time.Duration) bool {
 	c := rates.Chain{Pages: []rates.Page{{Tokens: 1000, Bytes: 1, Tier: each.String()}}}
 	r.Watch(c, 1).Arrived(1000 * each)
@@ -33,7 +33,8 @@ func requireCost(t *testing.T, r *rates.Rates, each time.Duration) {
 	require.False(t, costsMoreThan(r, each*101/100))
 }
 
-// A device is at work on a batch after the runner goes on, unless somebody waited for it.
+// A device may still compute a batch after the runner goes on, unless the runner waited for
+// the device.
 func TestBatchesAreMeasuredBetweenWaits(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	c := newBatchClock()
@@ -44,7 +45,7 @@ func TestBatchesAreMeasuredBetweenWaits(t *testing.T) {
 	c.batchBuilt(0, batchOf(0), false)
 	c.batchBuilt(1, batchOf(512), false)
 	pass(time.Millisecond)
-	c.batchDone(0, false, r) // at once: nothing waited
+	c.batchDone(0, false, r) // done at once, without a wait for the device
 	c.batchBuilt(2, batchOf(1024), true)
 	pass(time.Millisecond)
 	c.batchDone(1, false, r)
@@ -60,7 +61,7 @@ func TestTimeWithoutBatchesIsNotTheirs(t *testing.T) {
 	r := rates.New()
 	pass := func(d time.Duration) { now = now.Add(d) }
 
-	for i := range 4 { // each built when the one before is done, and an hour later
+	for i := range 4 { // each batch is built when the previous one is done, and an hour later
 		c.batchBuilt(i, batchOf(0), i%2 == 1)
 		pass(512 * time.Millisecond)
 		c.batchDone(i, false, r)

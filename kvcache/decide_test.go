@@ -14,12 +14,12 @@ import (
 	"github.com/kvtier/kvtier/kvcache/rates"
 )
 
-// stuckStore is a store of which some pages never come.
+// stuckStore is a store in which reads of some pages never end.
 type stuckStore struct {
 	*memStore
 	mu      sync.Mutex
 	stuck   map[int]bool // by number of the page
-	entered chan int     // receives the number of each such page that is asked for
+	entered chan int     // receives the number of each stuck page that is read
 }
 
 func newStuckStore(t testing.TB) *stuckStore {
@@ -48,8 +48,8 @@ func (s *stuckStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32
 	return s.memStore.Read(ctx, ref, tokens, layout, buf)
 }
 
-// decided makes a runner restore only what pays, of which nothing is known yet, and returns a
-// prompt of five pages and one token that its store has and its slot does not.
+// decided makes a runner restore only pages that pay, with rates that know nothing yet. It
+// returns a prompt of five pages and one token that the store has and the slot does not.
 func (r *fakeRunner) decided() []int32 {
 	prompt := tokenRange(1, 41)
 	r.run(r.slots[0], prompt, nil, true)
@@ -66,7 +66,7 @@ func decided(t *testing.T) (*fakeRunner, *stuckStore, []int32) {
 	return r, store, r.decided()
 }
 
-// learn makes it known what a token and a page take.
+// learn gives rates the time of a token and of a page.
 func learn(r *rates.Rates, token, page time.Duration) {
 	r.Computed(1000, 0, 1000*token)
 	for range 3 {
@@ -85,7 +85,7 @@ func TestPagesThatCostMoreThanComputingAreNotRead(t *testing.T) {
 	r.finish(r.slots[0])
 }
 
-// Without any request waiting for it, a tier that disappointed is found to be quick again.
+// A probe that no request waits for finds that a slow tier is quick again.
 func TestRefusedTierIsProbedBehindTheRequest(t *testing.T) {
 	r, store, prompt := decided(t)
 	learn(r.tiered.rates, time.Minute, time.Millisecond)
@@ -101,7 +101,7 @@ func TestRefusedTierIsProbedBehindTheRequest(t *testing.T) {
 	r.cache.requireRows(t, 0, prompt)
 }
 
-// giveUp lets a page's time be over when it is waited for.
+// giveUp ends the wait for a page as soon as the restore waits for it.
 func (r *fakeRunner) giveUp(store *stuckStore, page int) {
 	store.stick(page)
 	due, waiting := make(chan time.Time), make(chan struct{})
@@ -110,7 +110,7 @@ func (r *fakeRunner) giveUp(store *stuckStore, page int) {
 	if writes == 0 {
 		close(waiting)
 	}
-	r.cache.onWrite = func() { // of the page before
+	r.cache.onWrite = func() { // rows of the page before
 		if writes--; writes == 0 {
 			close(waiting)
 		}
@@ -123,7 +123,7 @@ func (r *fakeRunner) giveUp(store *stuckStore, page int) {
 	}()
 }
 
-// A page that never comes is given up, and what came before it stays.
+// A page that never arrives is given up, and the pages before it stay.
 func TestPageThatDoesNotComeIsGivenUp(t *testing.T) {
 	for _, stuck := range []int{0, 2, 4} {
 		r, store, prompt := decided(t)
@@ -139,8 +139,8 @@ func TestPageThatDoesNotComeIsGivenUp(t *testing.T) {
 	}
 }
 
-// Where a window makes pages useful only all together, what came may serve a shorter prefix
-// at most.
+// Where a window makes pages useful only all together, the pages that arrived serve a
+// shorter prefix at most.
 func TestPageOfAWindowThatDoesNotComeIsGivenUp(t *testing.T) {
 	store := newStuckStore(t)
 	store.windowed = true
@@ -153,7 +153,7 @@ func TestPageOfAWindowThatDoesNotComeIsGivenUp(t *testing.T) {
 	r.model.requireRows(t, 0, prompt)
 }
 
-// A tier of which nothing is known is asked for one page at first.
+// An unknown tier is asked for one page at first.
 func TestFirstPageOfAnUnknownTierIsReadAlone(t *testing.T) {
 	r, store, prompt := decided(t)
 	r.tiered.rates.Computed(1000, 0, time.Hour)

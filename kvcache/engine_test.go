@@ -18,27 +18,28 @@ import (
 
 // fakeCache is a cache with upstream's cell logic and an arithmetic that shows every
 // mistake: the row of a position is a hash of its token and of the rows it attends to, read
-// from the cache when the batch is computed. One wrong byte anywhere changes all that
-// follows.
+// from the cache when the batch is computed. One wrong byte changes all later rows.
 type fakeCache struct {
-	ollama.Cache // methods only models call
+	ollama.Cache // methods that only models call
 
-	// window and memory are math.MaxInt32 in a cache that keeps everything. There a row
-	// depends on the one before it, and in another on all that are visible.
+	// window and memory are math.MaxInt32 in a cache that keeps all positions. In such a
+	// cache a row depends on the row before it; in a cache with a window, on all visible
+	// rows.
 	window, memory int32
 
 	cells  []fakeCell
 	layers int
 	device *fakeDevice
-	rows   map[section][]byte // per layer and kind, one row per cell; the device's mu
+	rows   map[section][]byte // per layer and kind, one row per cell; guarded by the device's mu
 
-	// unwritten counts the copies that cells still lack which were reserved; the device's mu.
+	// unwritten counts, for each reserved cell, the rows not written yet; guarded by the
+	// device's mu.
 	unwritten map[int32]int
 
 	batchCells []int32
 	onWrite    func()
 	onShift    func() error
-	rigid      bool // it cannot move what it has computed
+	rigid      bool // the model cannot shift
 	closed     bool
 }
 
@@ -53,7 +54,7 @@ type section struct {
 }
 
 const (
-	fakeKeyBytes   = 24 // not equal, not a power of two, so that mixing K and V up shows
+	fakeKeyBytes   = 24 // different, and no powers of two, so that mixing up K and V shows
 	fakeValueBytes = 40
 )
 
@@ -150,7 +151,7 @@ func (c *fakeCache) take(seq int, pos int32) (int32, bool) {
 	return 0, false
 }
 
-// ends is where each sequence ends.
+// ends is the end position of each sequence.
 func (c *fakeCache) ends() map[int]int32 {
 	ends := make(map[int]int32)
 	for _, cell := range c.cells {
@@ -161,7 +162,7 @@ func (c *fakeCache) ends() map[int]int32 {
 	return ends
 }
 
-// slide frees what is too far before a position, as StartForward does.
+// slide frees cells too far before a position, as StartForward does.
 func (c *fakeCache) slide(seq int, pos int32) {
 	for i := range c.cells {
 		if c.memory != math.MaxInt32 && c.holds(i, seq) && c.cells[i].pos < pos-c.memory {
@@ -170,7 +171,7 @@ func (c *fakeCache) slide(seq int, pos int32) {
 	}
 }
 
-// visible are the cells of the rows that a position's own depends on.
+// visible are the cells of the rows that a position's row depends on.
 func (c *fakeCache) visible(seq int, pos int32) []int32 {
 	first := pos - 1
 	if c.window != math.MaxInt32 {
@@ -185,7 +186,7 @@ func (c *fakeCache) visible(seq int, pos int32) []int32 {
 	return cells
 }
 
-// CanResume is upstream's.
+// CanResume does as upstream's.
 func (c *fakeCache) CanResume(seq int, pos int32) bool {
 	if c.memory == math.MaxInt32 {
 		return true
@@ -262,8 +263,8 @@ func (c *fakeCache) Remove(seq int, begin, end int32) error {
 	return nil
 }
 
-// turn changes K of a cell in place, as rotating it by so many positions does. It is work
-// of the device.
+// turn changes K of a cell in place, as a rotation by offset positions does. It runs on the
+// device.
 func (c *fakeCache) turn(cell, offset int32) {
 	for l := range c.layers {
 		turnRow(c.row(section{l, false}, cell), offset)
@@ -316,9 +317,9 @@ func (c *fakeCache) build(t require.TestingT, batch input.Batch) {
 	}
 }
 
-// compute writes the rows of a built batch, wherever its cells belong by now: a graph knows
-// only cells. before are the cells that each input attends to, noted at build time. It is
-// work of the device.
+// compute writes the rows of a built batch, even if its cells belong to others by now: a
+// graph knows only cells. before are the cells that each input attends to, noted at build
+// time. It runs on the device.
 func (c *fakeCache) compute(tokens []int32, cells []int32, before [][]int32) {
 	for i, token := range tokens {
 		for l := range c.layers {
@@ -334,8 +335,8 @@ func (c *fakeCache) compute(tokens []int32, cells []int32, before [][]int32) {
 	}
 }
 
-// rowAfter is the row of a token that attends to the given rows. Computing it takes most of
-// the time of the random interleavings, so what was computed is remembered.
+// rowAfter is the row of a token that attends to the given rows. Rows are remembered,
+// because computing them takes most of the time of the random interleavings.
 func rowAfter(s section, previous []byte, token int32, n int) []byte {
 	key := rowKey{s, string(previous), token, n}
 	rowsSeen.Lock()
@@ -381,13 +382,13 @@ func wantRows(s section, window int32, tokens []int32, n int) [][]byte {
 	return rows
 }
 
-// requireRows checks that a sequence's cells hold what its tokens give, as far as the next
-// token attends to them, when all that was handed to the device is computed.
+// requireRows checks that a sequence's cells hold the rows that follow from its tokens, as
+// far as the next token attends to them, after the device has computed all its work.
 func (c *fakeCache) requireRows(t require.TestingT, seq int, tokens []int32) {
 	c.device.later(func() { c.requireRowsNow(t, seq, tokens) })
 }
 
-// requireRowsNow is requireRows for what is there already. The device's mu is held.
+// requireRowsNow is requireRows without waiting for the device. The device's mu is held.
 func (c *fakeCache) requireRowsNow(t require.TestingT, seq int, tokens []int32) {
 	held := c.held()[seq]
 	for l := range c.layers {

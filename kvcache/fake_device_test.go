@@ -8,32 +8,32 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fakeDevice computes as late as a GPU may. Work that is handed to it waits in a queue and
-// takes effect in order: when the host waits for it, or when a test lets it. What the host
-// itself reads and writes takes effect at once, whatever is in the queue: a GPU copies on
+// fakeDevice computes as late as a GPU may. Work handed to the device waits in a queue and
+// takes effect in order: when the host waits for it, or when a test steps the device. Reads
+// and writes of the host take effect at once, even with work in the queue: a GPU copies on
 // another stream than it computes on.
 //
 // The outputs of a batch lie in memory that the next graph of the scheduler overwrites.
 type fakeDevice struct {
-	mu     sync.Mutex // also of what the work changes
+	mu     sync.Mutex // also guards memory that the work changes
 	queue  []func()
-	handed int       // pieces of work so far
-	memory []savable // that the work changes
-	unread bool      // outputs of a batch are in the scheduler's memory
-	lost   bool      // a graph of ours has overwritten them
-	syncs  int       // how often the host waited for everything
-	onSync func()    // before it waits
-	every  int       // host copies after which the oldest work takes effect; 0: none do
-	copies int       // host copies since one did
+	handed int       // number of pieces of work so far
+	memory []savable // changed by the work
+	unread bool      // the scheduler's memory holds unread outputs of a batch
+	lost   bool      // a graph of the wrapper has overwritten them
+	syncs  int       // number of waits for all work
+	onSync func()    // called before such a wait
+	every  int       // host copies after which the oldest work takes effect; 0: never
+	copies int       // host copies since the last such effect
 }
 
-// savable is something that work on a device changes.
+// savable is memory that work on a device changes.
 type savable interface {
-	// save returns what brings back the content of now.
+	// save returns a function that restores the present content.
 	save() (restore func())
 }
 
-// hand puts work into the queue, and returns how much was handed over with it.
+// hand puts work into the queue, and returns the number of pieces handed over so far.
 func (d *fakeDevice) hand(work func()) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -42,7 +42,7 @@ func (d *fakeDevice) hand(work func()) int {
 	return d.handed
 }
 
-// graph is hand for a graph that shares its memory with the outputs of batches.
+// graph hands over a graph that shares its memory with the outputs of batches.
 func (d *fakeDevice) graph(work func()) {
 	d.hand(work)
 	d.mu.Lock()
@@ -62,7 +62,7 @@ func (d *fakeDevice) synchronize() {
 	}
 }
 
-// step lets the oldest work take effect. It reports whether there was any.
+// step lets the oldest work take effect. It reports whether there was work.
 func (d *fakeDevice) step() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -85,7 +85,7 @@ func (d *fakeDevice) launched() {
 	d.unread = true
 }
 
-// readOutputs waits for the work up to a batch, whose outputs the runner reads.
+// readOutputs waits for all work up to the batch whose outputs the runner reads.
 func (d *fakeDevice) readOutputs(t require.TestingT, handed int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -96,7 +96,7 @@ func (d *fakeDevice) readOutputs(t require.TestingT, handed int) {
 	require.False(t, d.lost, "a graph was computed in the memory of outputs that were not read yet")
 }
 
-// copiedLocked notes a copy of the host's. Some work may take effect before the next.
+// copiedLocked counts a copy by the host, after which work may take effect.
 func (d *fakeDevice) copiedLocked() {
 	if d.copies++; d.every > 0 && d.copies >= d.every {
 		d.copies = 0
@@ -104,14 +104,14 @@ func (d *fakeDevice) copiedLocked() {
 	}
 }
 
-// pace lets the oldest work take effect after so many copies of the host's each.
+// pace lets the oldest work take effect after every so many copies by the host.
 func (d *fakeDevice) pace(every int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.every, d.copies = every, 0
 }
 
-// later shows memory as it will be when all work has taken effect, and changes nothing.
+// later calls look with the memory as after all work, and then restores the memory.
 func (d *fakeDevice) later(look func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -124,7 +124,7 @@ func (d *fakeDevice) later(look func()) {
 	look()
 }
 
-// waits is how often the host waited for all work.
+// waits is the number of the host's waits for all work.
 func (d *fakeDevice) waits() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -139,7 +139,7 @@ func (c *fakeCache) save() (restore func()) {
 	return func() { c.rows = rows }
 }
 
-// on moves a cache, that nothing was computed for yet, to a device.
+// on moves a fresh cache to a device.
 func (c *fakeCache) on(d *fakeDevice) {
 	c.device = d
 	d.memory = append(d.memory, c)

@@ -9,7 +9,7 @@ import (
 
 // fakeModel is the caches of a model, as upstream's WrapperCache holds them.
 type fakeModel struct {
-	ollama.Cache // methods only models call
+	ollama.Cache // methods that only models call
 	caches       []*fakeCache
 }
 
@@ -57,7 +57,8 @@ func (m fakeModel) requireRows(t require.TestingT, seq int, tokens []int32) {
 	}
 }
 
-// compute hands a built batch to the device, and returns how much was handed over with it.
+// compute hands a built batch to the device, and returns the number of pieces handed over so
+// far.
 func (m fakeModel) compute(b *fakeBatch) int {
 	tokens := tokensOf(b.inputs)
 	return m.caches[0].device.hand(func() {
@@ -75,13 +76,13 @@ const (
 )
 
 // newWindowedRunner is newFakeRunner with a second cache, which has a window, before the
-// one that keeps everything.
+// cache that keeps all positions.
 func newWindowedRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner {
 	r := newFakeRunner(t, store, slots, numCtx, opts)
 	return r.of(newWindow(r, slots), r.cache)
 }
 
-// newWindowOnlyRunner is newWindowedRunner without the cache that keeps everything.
+// newWindowOnlyRunner is newWindowedRunner without the cache that keeps all positions.
 func newWindowOnlyRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner {
 	r := newFakeRunner(t, store, slots, numCtx, opts)
 	r.cache = newWindow(r, slots)
@@ -95,7 +96,7 @@ func newWindow(r *fakeRunner, slots int) *fakeCache {
 	return w
 }
 
-// of makes a runner's model, that nothing was computed for yet, one of other caches.
+// of replaces the caches of a runner's model, before any batch.
 func (r *fakeRunner) of(caches ...*fakeCache) *fakeRunner {
 	r.tiered.Close()
 	r.model.caches = caches

@@ -11,14 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fakeRunner drives a TieredCausal the way Ollama's runner does: batch n+1 is built while
-// n is computed, slots are loaded at any time in between.
+// fakeRunner drives a TieredCausal as Ollama's runner does: batch n+1 is built while batch n
+// is computed, and slots are loaded at any time.
 type fakeRunner struct {
 	t      testing.TB
 	mu     sync.Mutex // the runner's lock
 	lock   sync.Locker
-	cache  *fakeCache // keeps everything
-	model  fakeModel  // of it and perhaps others
+	cache  *fakeCache // keeps all positions
+	model  fakeModel  // cache, and perhaps others
 	device *fakeDevice
 	tiered *TieredCausal
 	timers *timers
@@ -33,14 +33,14 @@ type fakeRunner struct {
 
 type fakeSlot struct {
 	id     int
-	inputs []*input.Input // what the runner thinks the cache holds
+	inputs []*input.Input // the cache's content in the runner's view
 	rest   []*input.Input
 	inUse  bool
-	// aborted: the request was given up while it was restored, and a window may be gone.
+	// aborted: the request was given up during its restore, and a window may be gone.
 	aborted bool
 	store   bool
 	exact   int // positions whose rows follow from their tokens
-	own     int // the first position that its request has computed
+	own     int // first position that the slot's request has computed
 }
 
 type fakeBatch struct {
@@ -48,8 +48,8 @@ type fakeBatch struct {
 	inputs  []*input.Input
 	cells   [][]int32   // by cache
 	before  [][][]int32 // by cache and input
-	outputs bool        // the runner samples from it
-	handed  int         // the device's work with it; 0: it is built only
+	outputs bool        // the runner samples from the batch
+	handed  int         // number of pieces of device work with this batch; 0: only built
 }
 
 func newFakeRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner {
@@ -114,7 +114,7 @@ func (r *fakeRunner) loadInputs(slot *fakeSlot, in []*input.Input, store bool) R
 	return restored
 }
 
-// loadContext is loadInputs for a request that may be given up: then the slot is free again.
+// loadContext is loadInputs for a request that may be given up, which frees the slot.
 func (r *fakeRunner) loadContext(ctx context.Context, slot *fakeSlot, in []*input.Input, store bool) (Restored, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,7 +125,7 @@ func (r *fakeRunner) loadContext(ctx context.Context, slot *fakeSlot, in []*inpu
 	}
 	require.NoError(r.t, r.tiered.Remove(slot.id, int32(past), math.MaxInt32))
 	slot.inputs, slot.inUse, slot.aborted, slot.store = in[:past:past], true, false, store
-	slot.own = math.MaxInt // nothing yet
+	slot.own = math.MaxInt // no position yet
 	slot.exact = min(slot.exact, past)
 	restored, err := r.tiered.Restore(ctx, r.lock, slot.id, past, in, func(n int) {
 		slot.inputs, slot.exact = in[:n:n], min(slot.exact, n)
@@ -143,8 +143,9 @@ func (r *fakeRunner) loadContext(ctx context.Context, slot *fakeSlot, in []*inpu
 	return restored, nil
 }
 
-// fork gives a slot the longest beginning of a prompt that any other slot is said to hold,
-// as findBestCacheSlot does with slots in use as well. It returns how much that is.
+// fork copies to a slot the longest beginning of a prompt that the runner believes another
+// slot holds, as findBestCacheSlot does even with slots in use. It returns the number of
+// tokens.
 func (r *fakeRunner) fork(slot *fakeSlot, prompt []int32) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,7 +162,7 @@ func (r *fakeRunner) fork(slot *fakeSlot, prompt []int32) int {
 	return longest
 }
 
-// build builds the next batch of all slots in use. It reports whether there was anything.
+// build builds the next batch of all slots in use. It reports whether there were inputs.
 func (r *fakeRunner) build() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -223,8 +224,8 @@ func (r *fakeRunner) handOver(b *fakeBatch) {
 	}
 }
 
-// compute has the oldest built batch computed and reports it done. The device is only
-// waited for where the batch has outputs.
+// compute hands the oldest built batch to the device and reports it done. The runner waits
+// for the device only if the batch has outputs.
 func (r *fakeRunner) compute() bool {
 	if len(r.flight) == 0 {
 		return false
@@ -236,7 +237,7 @@ func (r *fakeRunner) compute() bool {
 	return true
 }
 
-// done reports a batch that was handed over as done.
+// done reports a batch done that was handed over.
 func (r *fakeRunner) done(b *fakeBatch) {
 	if b.outputs {
 		r.device.readOutputs(r.t, b.handed)
@@ -244,8 +245,8 @@ func (r *fakeRunner) done(b *fakeBatch) {
 	r.tiered.BatchDone(b.id)
 }
 
-// shift drops positions [keep, keep+discard) of a slot, as the runner does while it builds
-// a batch: the last one built is being computed, and those before it are done.
+// shift drops positions [keep, keep+discard) of a slot, as the runner does while it builds a
+// batch: the batch built last is being computed, and earlier batches are done.
 func (r *fakeRunner) shift(slot *fakeSlot, keep, discard int) {
 	for len(r.flight) > 1 {
 		r.compute()
@@ -256,7 +257,7 @@ func (r *fakeRunner) shift(slot *fakeSlot, keep, discard int) {
 	if err == nil {
 		slot.inputs = append(slot.inputs[:keep:keep], slot.inputs[keep+discard:]...)
 		slot.exact = min(slot.exact, keep)
-	} else { // the runner starts over without them
+	} else { // the runner computes the rest again without these positions
 		require.NoError(r.t, r.tiered.Remove(slot.id, 0, math.MaxInt32))
 		slot.rest = slices.Concat(slot.inputs[:keep], slot.inputs[keep+discard:], slot.rest)
 		slot.inputs, slot.exact, slot.own = nil, 0, 0
@@ -273,13 +274,13 @@ func (r *fakeRunner) finish(slot *fakeSlot) {
 	slot.inUse, slot.rest = false, nil
 }
 
-// drain builds and computes until every request's inputs are in.
+// drain builds and computes until every request's inputs are computed.
 func (r *fakeRunner) drain() {
 	for r.build() || r.compute() {
 	}
 }
 
-// run is a whole request: prompt, then generated tokens one at a time.
+// run runs a whole request: the prompt, then generated tokens one at a time.
 func (r *fakeRunner) run(slot *fakeSlot, prompt, generated []int32, store bool) Restored {
 	restored := r.load(slot, prompt, store)
 	r.drain()
@@ -291,7 +292,7 @@ func (r *fakeRunner) run(slot *fakeSlot, prompt, generated []int32, store bool) 
 	return restored
 }
 
-// runInputs is run for a prompt with images, and generates nothing.
+// runInputs runs a prompt with images, and generates nothing.
 func (r *fakeRunner) runInputs(slot *fakeSlot, in []*input.Input) {
 	r.loadInputs(slot, in, true)
 	r.drain()

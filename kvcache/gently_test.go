@@ -11,8 +11,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// countingStore counts the reads that run at a time. When together is set the first waits
-// for the second.
+// countingStore counts concurrent reads. With together, the first read waits for the second.
 type countingStore struct {
 	*memStore
 	together bool
@@ -48,7 +47,7 @@ func (s *countingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []in
 	return err
 }
 
-// Beside slots that compute a restore reads one page at a time, and alone several.
+// A restore reads one page at a time while other slots compute, and otherwise several.
 func TestARestoreLeavesProcessorsToOthers(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 2, 128, Options{})
@@ -69,7 +68,7 @@ func TestARestoreLeavesProcessorsToOthers(t *testing.T) {
 	landed := make(chan struct{})
 	go func() {
 		defer close(landed)
-		<-begun // the restore has seen that the other slot computes
+		<-begun // the restore found the other slot computing
 		r.compute()
 	}()
 	require.Equal(t, 59, r.load(r.slots[0], prompt, true).Held)

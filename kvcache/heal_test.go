@@ -35,7 +35,7 @@ func (s *memStore) lose(start int) (lost int) {
 	return lost
 }
 
-// clock is one that tests move.
+// clock is a clock that tests move.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -64,7 +64,7 @@ func withClock(r *fakeRunner) *clock {
 
 func (r *fakeRunner) settle() { require.NoError(r.t, r.tiered.queue.wait(r.t.Context())) }
 
-// restarted is what a server that knows nothing but the store restores of a prompt.
+// restarted is the number of tokens of a prompt that a fresh server restores from the store.
 func restarted(t *testing.T, store *memStore, prompt []int32) int {
 	r := newFakeRunner(t, store, 1, 256, Options{Poison: true})
 	held := r.load(r.slots[0], append(slices.Clone(prompt), 9), true).Held
@@ -73,8 +73,8 @@ func restarted(t *testing.T, store *memStore, prompt []int32) int {
 	return held
 }
 
-// refused computes texts, each in a slot of its own, while the store refuses every page. The
-// store goes on to refuse.
+// refused computes texts, each in a slot of its own, while the store refuses every page.
+// Afterwards the store still refuses pages.
 func (r *fakeRunner) refused(store *memStore, texts ...[]int32) {
 	store.setFail(errRefused)
 	for i, text := range texts {
@@ -83,7 +83,7 @@ func (r *fakeRunner) refused(store *memStore, texts ...[]int32) {
 	r.settle()
 }
 
-// Writes are refused for one turn; the turns after it store what is missing, without a flush.
+// Writes are refused for one turn; later turns store the missing pages, without a flush.
 func TestAFailedWriteIsTriedAgain(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 256, Options{})
@@ -104,7 +104,7 @@ func TestAFailedWriteIsTriedAgain(t *testing.T) {
 	require.Equal(t, len(text), restarted(t, store, text))
 }
 
-// What was refused shortly before the runner ends is stored by the flush.
+// The flush stores pages that were refused shortly before the runner ends.
 func TestAFlushTriesAgain(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 2, 256, Options{})
@@ -117,7 +117,7 @@ func TestAFlushTriesAgain(t *testing.T) {
 	require.Equal(t, 50, restarted(t, store, other))
 }
 
-// A slot that nobody uses is stored while another computes.
+// An idle slot is stored while another slot computes.
 func TestAnIdleSlotIsStoredBesideAnother(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 2, 256, Options{})
@@ -131,7 +131,7 @@ func TestAnIdleSlotIsStoredBesideAnother(t *testing.T) {
 	require.Equal(t, 50, restarted(t, store, text))
 }
 
-// A page that can never be written keeps no other from being stored.
+// A page that can never be written does not keep other pages from being stored.
 func TestAPageThatCannotBeWrittenHoldsNoOtherBack(t *testing.T) {
 	store := newMemStore(t)
 	store.failing = map[int]error{1: errRefused}
@@ -168,15 +168,15 @@ func TestALostPageIsStoredAgain(t *testing.T) {
 	require.Equal(t, 50, restarted(t, store, text))
 }
 
-// A page that has moved to a tier in which Has does not look is stored: it is not written
-// once more because another was lost, by a write that failed or by the store.
+// A page that has moved to a tier in which Has does not look counts as stored: it is not
+// written again when another page was lost, by a failed write or by the store.
 func TestOnlyWhatWasLostIsStoredAgain(t *testing.T) {
 	for name, lose := range map[string]func(r *fakeRunner, store *memStore, clock *clock, text []int32){
 		"a write failed": func(r *fakeRunner, store *memStore, clock *clock, text []int32) {
 			store.failing = map[int]error{2: errRefused}
 			r.run(r.slots[0], text, nil, true)
 			r.settle()
-			for all := false; !all; { // once more when what was left alone is stored
+			for all := false; !all; { // again, when pages that were left alone are stored
 				all = len(store.pages) == 5
 				wait, _ := r.timers.set()
 				clock.add(wait)
@@ -207,8 +207,8 @@ func TestOnlyWhatWasLostIsStoredAgain(t *testing.T) {
 	}
 }
 
-// The tail of a finished request is written again when that failed, in a model with state as
-// well.
+// The tail of a finished request is written again after a failure, also in a model with
+// state.
 func TestAFailedTailIsTriedAgain(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 256, Options{})
@@ -229,7 +229,7 @@ func TestAFailedTailIsTriedAgain(t *testing.T) {
 	require.Equal(t, 22, restarted(t, store, append(slices.Clone(text), 5)))
 }
 
-// The index does not offer text whose page was never stored.
+// The index offers no text of a page that was never stored.
 func TestRunsForgetWhatWasNotStored(t *testing.T) {
 	store := newMemStore(t)
 	index := runs.New(8, 100)
@@ -244,7 +244,7 @@ func TestRunsForgetWhatWasNotStored(t *testing.T) {
 	require.NotEmpty(t, index.Find(text, 100))
 }
 
-// A page that is known to lack rows of a window is written again until it has them.
+// A page known to lack rows of a window is written again until it has these rows.
 func TestAThinPageIsReplacedThoughThatFailsAtFirst(t *testing.T) {
 	store := newMemStore(t)
 	store.windowed = true
@@ -269,7 +269,7 @@ func TestAThinPageIsReplacedThoughThatFailsAtFirst(t *testing.T) {
 	require.Empty(t, r.tiered.thin)
 }
 
-// After a batch that failed nothing more is copied out of the cache.
+// After a failed batch nothing more is copied out of the cache.
 func TestFlushingWhatIsSealedCopiesNothing(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 256, Options{})
@@ -280,10 +280,10 @@ func TestFlushingWhatIsSealedCopiesNothing(t *testing.T) {
 	tight(r)
 	require.NoError(t, r.tiered.FlushSealed(t.Context()))
 	require.Equal(t, sealed, r.tiered.Stats().SealedPages)
-	require.Len(t, store.pages, int(sealed), "what was sealed is stored")
+	require.Len(t, store.pages, int(sealed), "sealed pages are stored")
 }
 
-// timers are those of a queue that fire when a test says so.
+// timers stands for a queue's timer, which fires when a test calls fire.
 type timers struct {
 	mu      sync.Mutex
 	pending func()
@@ -314,14 +314,14 @@ func (c *timers) stop() bool {
 	return stopped
 }
 
-// set returns how long the pending timer runs, and whether there is one.
+// set returns the duration of the pending timer, and whether there is one.
 func (c *timers) set() (time.Duration, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.wait, c.pending != nil
 }
 
-// fire calls what the pending timer does. It reports whether there was one.
+// fire calls the pending timer's function. It reports whether there was a timer.
 func (c *timers) fire() bool {
 	c.mu.Lock()
 	f := c.pending
@@ -333,8 +333,8 @@ func (c *timers) fire() bool {
 	return f != nil
 }
 
-// A server without requests stores what was refused as soon as the store may be tried again,
-// and goes on trying when that fails.
+// A server without requests stores refused pages as soon as the store may be tried again,
+// and goes on trying after failures.
 func TestAnIdleServerWritesAgain(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 2, 256, Options{})
@@ -362,7 +362,7 @@ func TestAnIdleServerWritesAgain(t *testing.T) {
 	require.Equal(t, 45, restarted(t, store, other))
 }
 
-// wake lets timers that are due at once fire until none is set.
+// wake fires timers that are due at once until no timer is set.
 func (r *fakeRunner) wake() {
 	r.t.Helper()
 	for {
@@ -376,8 +376,8 @@ func (r *fakeRunner) wake() {
 	}
 }
 
-// A store that goes on failing is looked at with one page, less and less often, and all is
-// written once it takes that one.
+// A store that goes on failing is tried with one page, less and less often. All pages are
+// written once the store takes that page.
 func TestAnIdleServerLooksBeforeItCopies(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 2, 256, Options{})
@@ -389,7 +389,7 @@ func TestAnIdleServerLooksBeforeItCopies(t *testing.T) {
 		waits := r.device.waits()
 		require.True(t, r.timers.fire())
 		r.settle()
-		require.Equal(t, waits, r.device.waits(), "nothing is copied for that")
+		require.Equal(t, waits, r.device.waits(), "nothing is copied for these attempts")
 		return store.puts - before
 	}
 	for pause, tries := retryFirst, 0; tries < 2; pause = min(2*pause, retryIdle) {
@@ -412,10 +412,10 @@ func TestAnIdleServerLooksBeforeItCopies(t *testing.T) {
 
 	r.refused(store, append(slices.Clone(text), tokenRange(3, 10)...))
 	wait, _ := r.timers.set()
-	require.Equal(t, retryFirst, wait, "it begins anew")
+	require.Equal(t, retryFirst, wait, "the pause is short again")
 }
 
-// A page that can never be written is not all that an idle server looks with.
+// An idle server tries the store with more pages than one that can never be written.
 func TestAnIdleServerLooksWithAnotherPage(t *testing.T) {
 	store := newMemStore(t)
 	store.failing = map[int]error{0: errRefused, 2: errRefused}
@@ -437,7 +437,7 @@ func TestAnIdleServerLooksWithAnotherPage(t *testing.T) {
 	require.ElementsMatch(t, []int{1, 3, 4, 5}, stored)
 }
 
-// A request whose pages are written ends the pause for what others hold.
+// A request whose pages are written ends the pause for other slots' pages.
 func TestAWrittenPageEndsTheIdlePause(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 2, 256, Options{})
@@ -460,7 +460,8 @@ func TestAWrittenPageEndsTheIdlePause(t *testing.T) {
 	require.Equal(t, 50, restarted(t, store, text))
 }
 
-// What found no room in the queue is stored when the queue is empty, without another batch.
+// Pages that found no room in the queue are stored when the queue is empty, without another
+// batch.
 func TestAnIdleServerStoresWhatFoundNoRoom(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 256, Options{})
@@ -479,8 +480,8 @@ func TestAnIdleServerStoresWhatFoundNoRoom(t *testing.T) {
 	require.Equal(t, 50, restarted(t, store, text))
 }
 
-// While a batch is built nothing is copied out: the device would be waited for. It is done
-// when the batch is.
+// While a batch is built nothing is copied out, because a copy would wait for the device.
+// The copy follows when the batch is done.
 func TestWritingAgainWaitsForABatch(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 2, 256, Options{})
@@ -501,7 +502,7 @@ func TestWritingAgainWaitsForABatch(t *testing.T) {
 	require.Equal(t, 50, restarted(t, store, text))
 }
 
-// A store that fails once more before the timer fires is left alone, and tried later.
+// A store that fails again before the timer fires is tried later.
 func TestWritingAgainIsPutOff(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 256, Options{})
@@ -524,7 +525,7 @@ func TestWritingAgainIsPutOff(t *testing.T) {
 	require.Equal(t, 50, restarted(t, store, text))
 }
 
-// A cache that is closed is not read any more, also where the timer has just fired.
+// A closed cache is not read any more, even if the timer has just fired.
 func TestNothingIsWrittenAgainAfterClose(t *testing.T) {
 	for name, fires := range map[string]bool{"stopped": false, "too late to stop": true} {
 		t.Run(name, func(t *testing.T) {

@@ -9,9 +9,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// checkInvariants fails when what the wrapper, the runner and the caches each take for true
-// does not go together. It may be called whenever nobody holds a lock, restores and batches
-// under way or not.
+// checkInvariants fails when the wrapper, the runner and the caches contradict each other.
+// It may be called whenever no lock is held, also during restores and batches.
 func (r *fakeRunner) checkInvariants(t require.TestingT) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -33,13 +32,13 @@ func (r *fakeRunner) checkInvariants(t require.TestingT) {
 			c.checkClaim(t, slot)
 		}
 		if s := r.tiered.slots[slot.id]; slot.inUse && !slot.store && s != nil {
-			require.LessOrEqual(t, s.private, slot.own, "slot %d: what its private request computes may be stored", slot.id)
+			require.LessOrEqual(t, s.private, slot.own, "slot %d: rows of its private request may be stored", slot.id)
 		}
 	}
 	r.tiered.queue.checkInvariants(t)
 }
 
-// held is the cell of each position, by sequence.
+// held maps sequences to the cell of each position.
 func (c *fakeCache) held() map[int]map[int32]int32 {
 	held := make(map[int]map[int32]int32)
 	for cell, at := range c.cells {
@@ -53,14 +52,15 @@ func (c *fakeCache) held() map[int]map[int32]int32 {
 	return held
 }
 
-// checkClaim checks that what the runner takes a slot to hold is there: a cell of each
-// position, and in it more than what was there when a restore took it.
+// checkClaim checks that a slot has the rows that the runner believes it has: a cell for
+// each position, and a row written there since a restore took the cell.
 func (c *fakeCache) checkClaim(t require.TestingT, slot *fakeSlot) {
 	held := c.held()[slot.id]
 	c.device.mu.Lock()
 	defer c.device.mu.Unlock()
 	for pos := range slot.inputs {
-		// looking for the caller, as a check that passes does too, takes longer than all else
+		// no require here: even a passing check looks up its caller, which would take most
+		// of the time
 		if cell, ok := held[int32(pos)]; !ok && c.memory == math.MaxInt32 {
 			require.Fail(t, "", "slot %d claims %d positions and has no cell for %d", slot.id, len(slot.inputs), pos)
 		} else if ok && c.unwritten[cell] > 0 {
@@ -69,18 +69,18 @@ func (c *fakeCache) checkClaim(t require.TestingT, slot *fakeSlot) {
 	}
 }
 
-// checkSlot checks what a slot knows against itself.
+// checkSlot checks that a slot's fields agree with each other.
 func checkSlot(t require.TestingT, c *TieredCausal, seq int, s *slot) {
 	n, size := len(s.tokens), c.opts.PageTokens
 	for g := range c.groups {
 		require.Len(t, s.cells[g], n, "slot %d: cells of group %d", seq, g)
-		require.LessOrEqual(t, s.from[g], n, "slot %d: what group %d has forgotten", seq, g)
+		require.LessOrEqual(t, s.from[g], n, "slot %d: positions that group %d has dropped", seq, g)
 		require.GreaterOrEqual(t, s.from[g], 0)
 	}
 	require.LessOrEqual(t, len(s.keys), n/size, "slot %d: keys of whole pages", seq)
-	require.Len(t, s.pages, len(s.keys), "slot %d: what is known of its pages", seq)
+	require.Len(t, s.pages, len(s.keys), "slot %d: states of its pages", seq)
 	require.LessOrEqual(t, s.tail.tokens, n, "slot %d: its tail", seq)
-	require.LessOrEqual(t, s.private, s.secret, "slot %d: what may not be stored", seq)
+	require.LessOrEqual(t, s.private, s.secret, "slot %d: rows that may not be stored", seq)
 	require.GreaterOrEqual(t, s.private, 0)
 	parent := c.opts.Fingerprint
 	for page, key := range s.keys {
@@ -92,7 +92,8 @@ func checkSlot(t require.TestingT, c *TieredCausal, seq int, s *slot) {
 	}
 }
 
-// checkMirror checks that a slot's rows are where it says, in the cache that keeps everything.
+// checkMirror checks that a slot's rows are in its cells, in the cache that keeps all
+// positions.
 func (r *fakeRunner) checkMirror(t require.TestingT, held map[int32]int32, seq int, s *slot) {
 	for g := range r.tiered.groups {
 		if r.tiered.groups[g].windowed() {
@@ -106,8 +107,8 @@ func (r *fakeRunner) checkMirror(t require.TestingT, held map[int32]int32, seq i
 	}
 }
 
-// checkShared checks that a cell which two slots take for theirs has the same text in both. A
-// window may have let go of it.
+// checkShared checks that a cell shared by two slots has the same text in both. The cache
+// with a window may have freed the cell.
 func (r *fakeRunner) checkShared(t require.TestingT) {
 	if r.tiered.groups[0].windowed() {
 		return
@@ -130,7 +131,7 @@ func (r *fakeRunner) checkShared(t require.TestingT) {
 	}
 }
 
-// checkPart checks that the cells of a batch that is built are still its sequence's.
+// checkPart checks that the cells of a built batch still belong to its sequence.
 func (r *fakeRunner) checkPart(t require.TestingT, held map[int]map[int32]int32, p *flightPart) {
 	for g := range r.tiered.groups {
 		require.Len(t, p.cells[g], len(p.inputs))

@@ -20,22 +20,22 @@ import (
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
-// simulation drives random interleavings of everything a runner does. The store checks every
-// row that is sealed, the cache every row that is attended to.
+// simulation drives random interleavings of all operations of a runner. The store checks
+// every sealed row, the cache every row that a token attends to.
 type simulation struct {
 	*fakeRunner
 	store   *memStore
 	runs    bool // text at other positions is reused
 	start   func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner
 	loading []*loading
-	inBatch atomic.Bool // a batch is being done
-	lost    bool        // the store has lost pages of its own accord
+	inBatch atomic.Bool // BatchDone is running
+	lost    bool        // the store has lost pages by itself
 	steps   int
-	most    int64 // bytes queued
+	most    int64 // bound of the queue in bytes
 }
 
-// loading is a request whose restore is under way. It runs until it lets go of the runner's
-// lock or wants it back, and goes on when it is told to: in between the others go on.
+// loading is a request whose restore is under way. The restore runs until it releases or
+// wants the runner's lock, and then waits for its next turn while others go on.
 type loading struct {
 	*simulation
 	slot   *fakeSlot
@@ -61,7 +61,7 @@ func (p pausingLock) Lock() {
 	p.Locker.Lock()
 }
 
-// pause waits for its turn, but when the lock is needed at the end of a batch.
+// pause waits for the request's turn, except when the end of a batch needs the lock.
 func (l *loading) pause() {
 	if l.inBatch.Load() {
 		return
@@ -70,15 +70,15 @@ func (l *loading) pause() {
 	<-l.resume
 }
 
-// What private requests alone say.
+// Tokens that only private requests have.
 const privateBegin, privateEnd = 20, 22
 
 func isPrivate(token int32) bool {
 	return token >= 1000*privateBegin && token < 1000*(privateEnd+1)
 }
 
-// drawPrompt draws from a small tree of texts, so that prefixes are shared at all lengths, or
-// goes on with what some slot holds.
+// drawPrompt draws a prompt from a small tree of texts, so that prefixes are shared at all
+// lengths, or continues the text of a slot.
 func (s *simulation) drawPrompt(t *rapid.T, public bool) []int32 {
 	if held := tokensOf(rapid.SampledFrom(s.slots).Draw(t, "continued").inputs); len(held) > 0 && rapid.Bool().Draw(t, "continue") {
 		if !public || !slices.ContainsFunc(held, isPrivate) {
@@ -120,7 +120,8 @@ func (s *simulation) busy(slot *fakeSlot) bool {
 	return slot.inUse && !slices.ContainsFunc(s.loading, func(l *loading) bool { return l.slot == slot })
 }
 
-// Load starts a request, possibly in a slot forked from another, which may be restoring.
+// Load starts a request, possibly in a slot forked from another slot, which may be
+// restoring.
 func (s *simulation) Load(t *rapid.T) {
 	slot, public := s.pick(t, idle), rapid.Bool().Draw(t, "store")
 	prompt := s.drawPrompt(t, public)
@@ -151,7 +152,7 @@ func (s *simulation) Load(t *rapid.T) {
 	}
 }
 
-// Converse is a whole request, so that there is something to restore.
+// Converse runs a whole request, so that there is text to restore.
 func (s *simulation) Converse(t *rapid.T) {
 	slot, public := s.pick(t, idle), rapid.Bool().Draw(t, "store")
 	prompt := s.drawPrompt(t, public)
@@ -165,7 +166,7 @@ func (s *simulation) Converse(t *rapid.T) {
 	s.finish(slot)
 }
 
-// until returns when a request pauses or is loaded.
+// until waits until a request pauses or is loaded.
 func (s *simulation) until(l *loading) {
 	select {
 	case <-l.paused:
@@ -175,7 +176,7 @@ func (s *simulation) until(l *loading) {
 	}
 }
 
-// advance lets a request go on, which may be waiting for what is in flight.
+// advance lets a request go on that may wait for flights.
 func (s *simulation) advance(l *loading) {
 	l.resume <- struct{}{}
 	for s.compute() {
@@ -192,17 +193,17 @@ func (s *simulation) pickLoading(t *rapid.T) *loading {
 
 func (s *simulation) Advance(t *rapid.T) { s.advance(s.pickLoading(t)) }
 
-// Abort gives a request up while it is restored.
+// Abort gives up a request during its restore.
 func (s *simulation) Abort(t *rapid.T) { s.pickLoading(t).cancel() }
 
-// loaded lets every request go on until it is loaded.
+// loaded lets all requests go on until they are loaded.
 func (s *simulation) loaded() {
 	for len(s.loading) > 0 {
 		s.advance(s.loading[0])
 	}
 }
 
-// compute runs the oldest batch that is built, and what waits for its end.
+// compute runs the oldest built batch, and requests that wait for its end.
 func (s *simulation) compute() bool {
 	s.inBatch.Store(true)
 	defer s.inBatch.Store(false)
@@ -228,7 +229,7 @@ func (s *simulation) Launch(t *rapid.T) {
 	}
 }
 
-// Device lets the oldest of what was handed to the device take effect.
+// Device lets the oldest work on the device take effect.
 func (s *simulation) Device(t *rapid.T) {
 	if !s.device.step() {
 		t.Skip("nothing on the device")
@@ -249,7 +250,7 @@ func (s *simulation) Generate(t *rapid.T) {
 
 func (s *simulation) Finish(t *rapid.T) { s.finish(s.pick(t, s.busy)) }
 
-// Shift comes to the end of a slot's context, in a model that can shift or in one that cannot.
+// Shift reaches the end of a slot's context, in a model that can shift or cannot.
 func (s *simulation) Shift(t *rapid.T) {
 	slot := s.pick(t, func(slot *fakeSlot) bool { return s.busy(slot) && len(slot.inputs) > 12 })
 	keep := rapid.IntRange(0, 6).Draw(t, "keep")
@@ -257,7 +258,7 @@ func (s *simulation) Shift(t *rapid.T) {
 	s.shift(slot, keep, rapid.IntRange(1, (len(slot.inputs)-keep)/2).Draw(t, "discard"))
 }
 
-// Break lets reads of some page fail, and writes of some or of all.
+// Break makes reads of some page fail, and writes of some or all pages.
 func (s *simulation) Break(t *rapid.T) {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
@@ -279,7 +280,7 @@ func (s *simulation) Break(t *rapid.T) {
 	}
 }
 
-// Wait lets so much time pass that a store which failed is tried again.
+// Wait lets enough time pass for a failed store to be tried again.
 func (s *simulation) Wait(t *rapid.T) {
 	s.tiered.queue.retry()
 	s.timers.fire()
@@ -293,7 +294,7 @@ func (s *simulation) Lose(t *rapid.T) {
 	s.lost = true
 }
 
-// Restart loses everything but the store.
+// Restart loses everything except the store.
 func (s *simulation) Restart(t *rapid.T) {
 	s.loaded()
 	for s.compute() {
@@ -312,7 +313,7 @@ func (s *simulation) bound() {
 	s.tiered.queue.most = s.most
 }
 
-// Check holds after every step.
+// Check checks the invariants after every step.
 func (s *simulation) Check(t *rapid.T) {
 	s.steps++
 	_ = s.tiered.queue.wait(s.t.Context())
@@ -333,14 +334,14 @@ func (s *simulation) Check(t *rapid.T) {
 	}
 }
 
-// requirePublic fails when the store has text that only private requests say.
+// requirePublic fails when the store has text of private requests.
 func (s *memStore) requirePublic(t require.TestingT) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	require.False(t, s.private, "private text was stored")
 }
 
-// requireMirrors checks that slots know where their rows are, those of windows as well.
+// requireMirrors checks the cells of all slots, in caches with windows, too.
 func (s *simulation) requireMirrors(t *rapid.T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -355,15 +356,15 @@ func (s *simulation) requireMirrors(t *rapid.T) {
 			held := cache.held()[seq]
 			for pos := now.from[g]; pos < len(mirror.tokens); pos++ {
 				if cell, ok := held[int32(pos)]; !ok || cell != mirror.cells[g][pos] {
-					require.Fail(t, "", "slot %d group %d has forgotten position %d of %d, not %d and before", seq, g, pos, len(mirror.tokens), now.from[g])
+					require.Fail(t, "", "slot %d group %d has dropped position %d of %d, not %d and before", seq, g, pos, len(mirror.tokens), now.from[g])
 				}
 			}
 		}
 	}
 }
 
-// requireStored fails when a public page that is whole in a slot is not in the store, which
-// has been healthy for a while.
+// requireStored fails when a slot's full public page is missing in a store that has been
+// healthy for a while.
 func (s *simulation) requireStored(t *rapid.T) {
 	s.tiered.mu.Lock()
 	defer s.tiered.mu.Unlock()
@@ -387,17 +388,17 @@ func simulated(reuse bool) Options {
 
 func TestRandomInterleavings(t *testing.T) { randomInterleavings(t, false, false, newFakeRunner) }
 
-// A window forgets rows, and comes back as far as the position needs it.
+// A window drops rows, and is restored as far as the position needs it.
 func TestRandomInterleavingsWithAWindow(t *testing.T) {
 	randomInterleavings(t, true, false, newWindowedRunner)
 }
 
-// There is nothing of a page that ends before every window.
+// No rows are restored of a page that ends before every window.
 func TestRandomInterleavingsWithAWindowOnly(t *testing.T) {
 	randomInterleavings(t, true, false, newWindowOnlyRunner)
 }
 
-// What is reused at another position is never taken for exact.
+// Rows reused at another position never count as exact.
 func TestRandomInterleavingsWithRuns(t *testing.T) {
 	randomInterleavings(t, false, true, newFakeRunner)
 }
@@ -406,7 +407,7 @@ func TestRandomInterleavingsWithRunsAndAWindow(t *testing.T) {
 	randomInterleavings(t, true, true, newWindowedRunner)
 }
 
-// stepsLong is how many steps each of the random interleavings takes with KVTIER_LONG=1.
+// stepsLong is the number of steps of each random interleaving with KVTIER_LONG=1.
 const stepsLong = 260_000
 
 func randomInterleavings(t *testing.T, windowed, reuse bool, start func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner) {
@@ -417,7 +418,7 @@ func randomInterleavings(t *testing.T, windowed, reuse bool, start func(t testin
 		return
 	}
 	for steps < stepsLong && !t.Failed() {
-		t.Run("", func(t *testing.T) { // what it holds is let go of at its end
+		t.Run("", func(t *testing.T) { // a subtest: its cleanup frees memory at its end
 			steps += interleave(t, windowed, reuse, start)
 		})
 	}
@@ -425,7 +426,7 @@ func randomInterleavings(t *testing.T, windowed, reuse bool, start func(t testin
 
 func interleave(t *testing.T, windowed, reuse bool, start func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner) (steps int) {
 	silence(t)
-	require.NoError(t, flag.Set("rapid.steps", "100")) // 30 are over before much is stored
+	require.NoError(t, flag.Set("rapid.steps", "100")) // 30 steps, the default, end before much is stored
 	rapid.Check(t, func(rt *rapid.T) {
 		store := newMemStore(t)
 		store.windowed = windowed
@@ -464,7 +465,7 @@ func interleave(t *testing.T, windowed, reuse bool, start func(t testing.TB, sto
 	return steps
 }
 
-// silence keeps what a store that fails on purpose makes the log say out of the output.
+// silence keeps log lines about a store that fails on purpose out of the output.
 func silence(t *testing.T) {
 	old := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(io.Discard, nil)))

@@ -20,7 +20,7 @@ func TestOutputsAreAwaited(t *testing.T) {
 	select {
 	case <-waits:
 	case <-read:
-		require.FailNow(t, "what nobody has read was not waited for")
+		require.FailNow(t, "Await did not wait for unread outputs")
 	}
 	o.Read(1)
 	select {

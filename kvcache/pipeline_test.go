@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A restore reads as many pages at a time as it has room for, writes them in the order of
-// the chain even where the first is read last, and reads no further ahead than that.
+// A restore reads as many pages at a time as it has room for, and no more. It writes pages
+// in the order of the chain even if the first is read last.
 func TestRestoreReadsAhead(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{Poison: true})
@@ -31,14 +31,14 @@ func TestRestoreReadsAhead(t *testing.T) {
 		}
 		mu.Unlock()
 		if page == 0 {
-			<-all // the others have begun, and may be done
+			<-all // reads of the other pages have begun, and may have ended
 		}
 	}
 	require.Equal(t, 99, r.load(r.slots[0], prompt, true).Held)
 	r.cache.requireRows(t, 0, prompt[:99])
 }
 
-// Buffers are used again, by pages of another size too.
+// Buffers are reused, even for pages of another size.
 func TestRestoresShareBuffers(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{})

@@ -20,8 +20,8 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// placingCache is a fakeCache that is told where its rows are on disk, and looks. It is
-// called where a test must not end: the runner's lock is not held.
+// placingCache is a fakeCache that checks the rows on disk that PlaceRows names. PlaceRows
+// runs on a goroutine that must not end the test: the runner's lock is not held.
 type placingCache struct {
 	*fakeCache
 	t testing.TB
@@ -71,7 +71,7 @@ func (c *placingCache) checkPlaced(cells []int32, file *os.File, s section, offs
 	}
 }
 
-// placedStore is a page store on disk that notes which files it gave out.
+// placedStore is a page store on disk that notes the files it returned.
 type placedStore struct {
 	*diskstore.Store
 	mu    sync.Mutex
@@ -99,7 +99,7 @@ func (s *placedStore) wait(t testing.TB, n int) {
 	}, 10*time.Second, time.Millisecond)
 }
 
-// requireClosed fails unless n files were given out and all are closed.
+// requireClosed fails unless n files were returned and all are closed.
 func (s *placedStore) requireClosed(t testing.TB, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +120,7 @@ func newPlacedStore(t testing.TB, root string, edit ...func(*diskstore.Options))
 	return &placedStore{Store: store}
 }
 
-// storedRun returns the root of a store that holds what a request left behind.
+// storedRun returns the root of a store that holds the pages of one request.
 func storedRun(t testing.TB, prompt, generated []int32, edit ...func(*diskstore.Options)) string {
 	root := filepath.Join(t.TempDir(), "pages")
 	r := newFakeRunner(t, newPlacedStore(t, root, edit...), 1, 128, Options{})
@@ -148,7 +148,7 @@ func TestRestoredRowsArePlaced(t *testing.T) {
 			}
 			cache.placed = nil
 			restored := r.load(r.slots[0], prompt, true)
-			require.Equal(t, 49, restored.Held, "one of the two tokens of the tail that are the prompt's")
+			require.Equal(t, 49, restored.Held, "one of the two tokens that the tail shares with the prompt")
 			require.Equal(t, 49-held, restored.Tokens)
 			require.Equal(t, r.tiered.slotLocked(0).cells[0][held:49], cache.placed, "every restored position, once and in order")
 			cache.requireRows(t, 0, prompt[:49])
@@ -179,7 +179,7 @@ func TestCompressedPagesAreNotPlaced(t *testing.T) {
 	compress := func(o *diskstore.Options) { o.Compress = true }
 	root := filepath.Join(t.TempDir(), "pages")
 	r, cache := newPlacingRunner(t, newPlacedStore(t, root, compress), Options{})
-	// Rows that are all alike.
+	// All rows are equal.
 	layout, err := pagefile.NewLayout([]pagefile.Section{
 		{Layer: 0, Kind: pagefile.KindK, RowBytes: fakeKeyBytes}, {Layer: 0, Kind: pagefile.KindV, RowBytes: fakeValueBytes},
 		{Layer: 1, Kind: pagefile.KindK, RowBytes: fakeKeyBytes}, {Layer: 1, Kind: pagefile.KindV, RowBytes: fakeValueBytes},
@@ -195,7 +195,7 @@ func TestCompressedPagesAreNotPlaced(t *testing.T) {
 	require.Zero(t, cache.places)
 }
 
-// A restore that ends early closes what was read ahead.
+// A restore that ends early closes the files that were read ahead.
 func TestRestoreThatEndsEarlyClosesItsFiles(t *testing.T) {
 	prompt := tokenRange(1, 80)
 	root := storedRun(t, prompt, nil)
@@ -205,13 +205,13 @@ func TestRestoreThatEndsEarlyClosesItsFiles(t *testing.T) {
 		writes := 0
 		cache.failWrite = func() error {
 			if writes++; writes > 10 { // in the third page
-				store.wait(t, 5) // the fourth and the fifth are waiting
+				store.wait(t, 5) // the fourth and the fifth page are read and waiting
 				return errors.New("no such cell")
 			}
 			return nil
 		}
 		require.Equal(t, 16, r.load(r.slots[0], prompt, true).Held)
-		require.Len(t, cache.placed, 16, "nothing is placed that was not written as a whole")
+		require.Len(t, cache.placed, 16, "only pages written as a whole are placed")
 		store.requireClosed(t, 5)
 	})
 	t.Run("cancelled", func(t *testing.T) {
@@ -239,12 +239,12 @@ func TestRestoreThatEndsEarlyClosesItsFiles(t *testing.T) {
 		r, cache := newPlacingRunner(t, store, Options{})
 		require.Equal(t, 24, r.load(r.slots[0], prompt, true).Held)
 		require.Len(t, cache.placed, 24)
-		store.requireClosed(t, 9) // those after the damaged page were read to see whether they are good
+		store.requireClosed(t, 9) // pages after the damaged one were read to find other damage
 	})
 }
 
-// Rows that stay in memory cost no operation more, and those that are placed none either:
-// the file that was read is the one that is given out.
+// Neither rows that stay in memory nor placed rows cost an extra operation: the file that
+// was read is the file that is returned.
 func TestPlacingOpensNothingTwice(t *testing.T) {
 	prompt := tokenRange(1, 50)
 	root := storedRun(t, prompt, nil)

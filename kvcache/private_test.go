@@ -26,8 +26,9 @@ func (s *memStore) storedPast() (end int) {
 	return end
 }
 
-// A private request that comes to the end of its context in a slot which cannot be shifted is
-// computed anew without what is discarded: its text is then where public text was.
+// A private request that reaches the end of its context in a slot that cannot shift is
+// computed again without the discarded tokens: private text is then at positions of public
+// text.
 func TestPrivateTextThatIsComputedAnewIsNotStored(t *testing.T) {
 	type starter = func(testing.TB, Store, int, int, Options) *fakeRunner
 	recurrent := func(t testing.TB, store Store, _, _ int, opts Options) *fakeRunner {
@@ -72,15 +73,16 @@ func TestPrivateTextThatIsComputedAnewIsNotStored(t *testing.T) {
 			r.shift(slot, 4, 25)
 			r.drain()
 			r.finish(slot)
-			r.run(slot, tokenRange(3, 50), nil, true) // what leaves the slot is not stored either
+			r.run(slot, tokenRange(3, 50), nil, true) // rows that leave the slot are not stored either
 			r.flush()
 			store.requirePublic(t)
-			require.Equal(t, 50, store.storedPast(), "what comes next is")
+			require.Equal(t, 50, store.storedPast(), "the next request is")
 		})
 	}
 }
 
-// Rows of an image that is computed anew have seen private text, and are where public text was.
+// Rows of an image that is computed again attend to private text, at positions of public
+// text.
 func TestImagesThatAreComputedAnewAreNotStored(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{Media: identify})
@@ -88,7 +90,7 @@ func TestImagesThatAreComputedAnewAreNotStored(t *testing.T) {
 	r.cache.rigid = true
 	public := tokenRange(1, 40)
 	r.run(slot, public, nil, true)
-	// 40 of public text, an image of 6, and 14 of private text
+	// 40 tokens of public text, an image of 6, and 14 of private text
 	r.loadInputs(slot, slices.Concat(inputsOf(public), withImage(20, 0, 6, 1)), false)
 	r.drain()
 	r.shift(slot, 2, 35) // the image is at 5, in a batch with a token of that
@@ -101,14 +103,14 @@ func TestImagesThatAreComputedAnewAreNotStored(t *testing.T) {
 	}
 }
 
-// Rows of an image have seen the text after it in their batch. What a private request has
-// computed of an image is not stored for the public one that goes on with the same image and
-// other text, nor is what that computes on it.
+// Rows of an image attend to later text of their batch. A private request's rows of an image
+// are not stored for a public request that continues the same image with other text, and
+// neither are rows computed after them.
 func TestImagesThatSawPrivateTextAreNotStored(t *testing.T) {
 	const begin, end, n = 13, 19, 40 // the second batch of 12 has the image and 5 tokens after it
 	private := withImage(n, begin, end, 1)
 	public := slices.Concat(private[:end], inputsOf(tokenRange(3, 30)))
-	// load begins a request in a slot of which another holds some
+	// fork begins a request in a slot, with rows copied from another slot
 	fork := func(r *fakeRunner, in []*input.Input) *fakeSlot {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -158,7 +160,8 @@ func TestImagesThatSawPrivateTextAreNotStored(t *testing.T) {
 			r.flush()
 			require.LessOrEqual(t, store.storedPast(), begin)
 
-			// once the slot holds other text all of it is computed again, and public
+			// after other text in the slot, all rows are computed again, for a public
+			// request
 			for _, slot := range r.slots {
 				r.mu.Lock()
 				require.NoError(t, r.tiered.Remove(slot.id, 0, math.MaxInt32))
@@ -172,11 +175,11 @@ func TestImagesThatSawPrivateTextAreNotStored(t *testing.T) {
 	}
 }
 
-// The rows of an image begin before the input that says which it is.
+// The rows of an image begin before the input that identifies the image.
 func TestTheFirstRowOfAnImageThatSawPrivateTextIsNotStored(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{Media: identify})
-	private := withImage(30, 7, 10, 1) // the first page ends with its first row
+	private := withImage(30, 7, 10, 1) // the first page ends with the image's first row
 	r.loadInputs(r.slots[0], private, false)
 	r.drain()
 	r.finish(r.slots[0])
@@ -185,7 +188,7 @@ func TestTheFirstRowOfAnImageThatSawPrivateTextIsNotStored(t *testing.T) {
 	require.Zero(t, store.storedPast())
 }
 
-// What rows of an image have seen may be stored when it is in a public prompt itself.
+// Rows of an image that attend to text of a public prompt may be stored.
 func TestImagesOfAPublicPromptAreStored(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{Media: identify})
@@ -199,14 +202,13 @@ func TestImagesOfAPublicPromptAreStored(t *testing.T) {
 	r.flush()
 	require.Equal(t, 40, store.storedPast())
 
-	// what has been made public stays so
+	// public text stays public
 	r.runInputs(r.slots[0], slices.Concat(private[:19], inputsOf(tokenRange(3, 30))))
 	r.flush()
 	require.Equal(t, 49, store.storedPast())
 }
 
-// Text that was in one batch with an image after it is not stored, however little of the
-// batch is kept.
+// Text before an image in the same batch is not stored, even if the batch is cut.
 func TestImagesThatReachBackwardsWhenTheirBatchIsCut(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{Backwards: true})

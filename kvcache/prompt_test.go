@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// identify knows images 1 to 9.
+// identify identifies images 1 to 9.
 func identify(hash uint64) ([32]byte, bool) {
 	return sha256.Sum256(fmt.Append(nil, hash)), hash < 10
 }
@@ -47,7 +47,7 @@ func TestImagesAreIdentifiedByContent(t *testing.T) {
 	r := newFakeRunner(t, store, 1, 128, Options{Media: identify})
 	r.runInputs(r.slots[0], withImage(n, begin, end, 1))
 	r.flush()
-	for _, c := range []struct { // up to the last whole page before what differs
+	for _, c := range []struct { // up to the last whole page before the difference
 		what string
 		in   []*input.Input
 		want int
@@ -63,7 +63,7 @@ func TestImagesAreIdentifiedByContent(t *testing.T) {
 	}
 }
 
-// Where an image is seen by the text before it, too, nothing of their batch is stored.
+// Where earlier text attends to an image, nothing of their batch is stored.
 func TestImagesThatReachBackwards(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{Backwards: true})

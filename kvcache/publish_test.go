@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// wrongRows counts the positions of a sequence whose rows do not follow from its tokens, of
-// those that the next token attends to.
+// wrongRows counts the positions that the next token of a sequence attends to and whose rows
+// do not follow from the tokens.
 func (m fakeModel) wrongRows(seq int, tokens []int32) int {
 	wrong := 0
 	for pos := range tokens {
@@ -35,9 +35,9 @@ func (m fakeModel) wrongRows(seq int, tokens []int32) int {
 	return wrong
 }
 
-// A slot that holds the beginning of a prompt is restored. While that goes wrong, another
-// request takes what the slot is said to hold, and computes on it: after the window was
-// given up, while it is read for the second time.
+// The restore of a slot that holds the beginning of a prompt fails and is tried again.
+// During the second attempt, after the window was given up, another request forks the tokens
+// that the runner believes the slot holds, and computes on them.
 func TestASlotIsNotForkedFromRowsThatAreBeingReplaced(t *testing.T) {
 	store := newMemStore(t)
 	store.windowed = true

@@ -12,10 +12,10 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// putStore is a store that says which pages it was given.
+// putStore is a store that reports the pages put into it.
 type putStore struct {
 	Store
-	puts chan uint32 // where they start
+	puts chan uint32 // first positions of the pages
 }
 
 func (s putStore) Put(ctx context.Context, p *pagefile.Page) error {
@@ -32,7 +32,7 @@ func newYieldingQueue(t *testing.T) (q *writeQueue, puts chan uint32, push func(
 	}
 }
 
-// requireYields fails unless the queue leaves what it holds for later.
+// requireYields checks whether the queue yields to restores.
 func requireYields(t *testing.T, q *writeQueue, yields bool) {
 	t.Helper()
 	q.mu.Lock()
@@ -66,11 +66,11 @@ func TestSavingDoesNotYieldForLong(t *testing.T) {
 	requireYields(t, q, true)
 	q.mu.Lock()
 	now = now.Add(yieldMax)
-	q.changed.Broadcast() // the timer does
+	q.changed.Broadcast() // as the timer does
 	q.mu.Unlock()
 	require.EqualValues(t, 1, <-puts)
 	push(2)
-	require.EqualValues(t, 2, <-puts, "nor after that, while restores go on")
+	require.EqualValues(t, 2, <-puts, "nor later, while restores go on")
 	q.yield(-1)
 	q.yield(1)
 	requireYields(t, q, true)
@@ -96,17 +96,17 @@ func TestSavingDoesNotYieldWhenThereIsNoRoom(t *testing.T) {
 	require.NotNil(t, q.stage(stagingBytesMax-8, false), "there is room")
 	requireYields(t, q, true)
 	require.Nil(t, q.stage(stagingBytesMax, false))
-	require.EqualValues(t, 1, <-puts, "room is made for the page that found none")
+	require.EqualValues(t, 1, <-puts, "a page found no room, so the queue writes")
 	push(2)
 	q.mu.Lock()
-	for q.refused { // until the first is done with
+	for q.refused { // until the first page is finished
 		q.changed.Wait()
 	}
 	q.mu.Unlock()
 	requireYields(t, q, true)
 }
 
-// Everything queued is written in the end, restores or not.
+// Every queued page is written in the end, even during restores.
 func TestClosingWritesWhatRestoresHeldBack(t *testing.T) {
 	puts := make(chan uint32, 8)
 	q := newWriteQueue(putStore{puts: puts}, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {}, func() {})
@@ -135,7 +135,7 @@ func TestRestoresHoldSavingBack(t *testing.T) {
 	require.Zero(t, r.tiered.queue.reading)
 }
 
-// Reads that overlap are counted once, and so is no time between them.
+// Overlapping reads are counted once, and the time between reads is not counted.
 func TestReadClock(t *testing.T) {
 	var c readClock
 	c.begin()

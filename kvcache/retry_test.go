@@ -17,8 +17,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// badStore is a memStore that cannot write some pages: a directory of them was made by another
-// user, say, or has a bad block.
+// badStore is a memStore that cannot write some pages: their directory belongs to another
+// user, for example, or has a bad block.
 type badStore struct {
 	*memStore
 	bad   func(*pagefile.Page) error
@@ -33,7 +33,7 @@ func (s *badStore) Put(ctx context.Context, p *pagefile.Page) error {
 	return s.memStore.Put(ctx, p)
 }
 
-// badPage is the error for the page at 24 of the text that tokenRange(1, …) gives.
+// badPage returns an error for the page at position 24 of the text tokenRange(1, …).
 func badPage(p *pagefile.Page) error {
 	if p.Start == 24 && p.Tokens[0] == 1024 {
 		return errRefused
@@ -41,7 +41,8 @@ func badPage(p *pagefile.Page) error {
 	return nil
 }
 
-// pass lets time go by, and timers fire when they are due. It returns how many did.
+// pass moves the clock, and fires timers when they are due. It returns the number of fired
+// timers.
 func (r *fakeRunner) pass(c *clock, d time.Duration) (fired int) {
 	r.t.Helper()
 	end := c.time().Add(d)
@@ -61,8 +62,8 @@ func (r *fakeRunner) pass(c *clock, d time.Duration) (fired int) {
 	}
 }
 
-// One page that cannot be written takes no other conversation along: not in the pauses
-// between its tries either.
+// A page that cannot be written makes no other conversation lose pages, not even in the
+// pauses between attempts.
 func TestABadPageLosesNoOther(t *testing.T) {
 	for _, each := range []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, 900 * time.Millisecond, 1500 * time.Millisecond} {
 		store := &badStore{memStore: newMemStore(t), bad: badPage}
@@ -80,8 +81,9 @@ func TestABadPageLosesNoOther(t *testing.T) {
 	}
 }
 
-// A page that cannot be written is tried less and less often, however well others are, and
-// costs the device nothing. In the end it is given up, until its slot is used again.
+// A page that cannot be written is tried less and less often, even if other pages are
+// written, and costs the device nothing. In the end the page is given up, until its slot is
+// used again.
 func TestABadPageIsTriedLessAndLess(t *testing.T) {
 	store := &badStore{memStore: newMemStore(t), bad: badPage}
 	r := newFakeRunner(t, store, 4, 256, Options{})
@@ -104,7 +106,8 @@ func TestABadPageIsTriedLessAndLess(t *testing.T) {
 	require.Equal(t, triesMax+1, store.tries)
 }
 
-// What leaves the cache while the store fails is kept, and stored when it works again.
+// Rows that leave the cache while the store fails are kept, and stored when the store works
+// again.
 func TestWhatLeavesInAnOutageIsKept(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 256, Options{})
@@ -121,7 +124,7 @@ func TestWhatLeavesInAnOutageIsKept(t *testing.T) {
 	}
 }
 
-// However slow the disk, what is queued has a bound. What finds no room there is counted.
+// The queue is bounded even with a slow disk. Pages that find no room are counted.
 func TestWhatLeavesHasABound(t *testing.T) {
 	store := newMemStore(t)
 	store.hold = make(chan struct{})
@@ -146,7 +149,7 @@ func TestWhatLeavesHasABound(t *testing.T) {
 	require.GreaterOrEqual(t, reached, len(store.pages), "pages were stored that cannot be found")
 }
 
-// For what leaves the cache pages make room that have failed, not those that have not.
+// Failed pages make room for rows that leave the cache; pages not tried yet do not.
 func TestWhatLeavesComesBeforeWhatFailed(t *testing.T) {
 	store := &badStore{memStore: newMemStore(t), bad: badPage}
 	r := newFakeRunner(t, store, 2, 256, Options{})
@@ -165,8 +168,9 @@ func TestWhatLeavesComesBeforeWhatFailed(t *testing.T) {
 	require.Zero(t, q.bytes)
 }
 
-// Where there is no room a page is tried once. What continues it is not copied out, nothing
-// is tried while the slot is idle, and a flush asks for no room to be made.
+// When the store has no room, a page is tried once. Pages that continue it are not copied
+// out, nothing is tried while the slot is idle, and a flush does not make the store evict
+// pages.
 func TestNoRoomIsNoOutage(t *testing.T) {
 	for name, full := range map[string]error{"no space": tier.ErrNoSpace, "write cap": ledger.ErrWriteCap} {
 		t.Run(name, func(t *testing.T) {
@@ -200,7 +204,7 @@ func TestNoRoomIsNoOutage(t *testing.T) {
 	}
 }
 
-// What continues a page that was given up waits for it, and follows it in the same request.
+// Pages that continue a page given up wait for that page, and follow it in the same request.
 func TestNothingFollowsAPageThatWasGivenUp(t *testing.T) {
 	store := &badStore{memStore: newMemStore(t), bad: func(p *pagefile.Page) error {
 		if p.Start == 8 {
@@ -226,8 +230,8 @@ func TestNothingFollowsAPageThatWasGivenUp(t *testing.T) {
 	require.Zero(t, store.meek, "a request may make room")
 }
 
-// A fork knows which pages are stored where Has does not look, and changes nothing of what its
-// source knows.
+// A fork takes over its source's stored pages, also those where Has does not look, and does
+// not change the source's.
 func TestAForkStoresNoPageAgain(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 2, 256, Options{})
@@ -244,7 +248,7 @@ func TestAForkStoresNoPageAgain(t *testing.T) {
 	require.Equal(t, []int{0, 1, 2, 3, 4, 5, 6}, store.wrote)
 }
 
-// A page that was given up is tried again by a request in a fork of its slot.
+// A request in a fork of a slot tries the slot's given-up pages again.
 func TestAForkTriesAgainWhatWasGivenUp(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 2, 256, Options{})
@@ -260,7 +264,7 @@ func TestAForkTriesAgainWhatWasGivenUp(t *testing.T) {
 	require.Equal(t, 51, restarted(t, store, fork))
 }
 
-// What was refused shortly before the runner ends is stored when the cache is closed.
+// Closing the cache stores pages that were refused shortly before the runner ends.
 func TestClosingTriesAgain(t *testing.T) {
 	for _, err := range []error{errRefused, tier.ErrTierDown, tier.ErrNoSpace} {
 		t.Run(err.Error(), func(t *testing.T) {
@@ -279,7 +283,8 @@ func TestClosingTriesAgain(t *testing.T) {
 	}
 }
 
-// A state that was given up is stored by a flush, and one that failed when that is over.
+// A flush stores a state that was given up; a state that failed is stored when the failure
+// is over.
 func TestAStateThatWasNotStoredIsTriedAgain(t *testing.T) {
 	for name, refused := range map[string]error{"failed": errRefused, "given up": tier.ErrNoSpace} {
 		t.Run(name, func(t *testing.T) {
@@ -299,7 +304,7 @@ func TestAStateThatWasNotStoredIsTriedAgain(t *testing.T) {
 	}
 }
 
-// A page that lacks a window's rows is known to until it is written with them.
+// A page that lacks a window's rows stays marked until it is written with these rows.
 func TestAThinPageStaysThin(t *testing.T) {
 	store := newMemStore(t)
 	store.windowed = true
@@ -318,7 +323,7 @@ func TestAThinPageStaysThin(t *testing.T) {
 	require.Empty(t, r.tiered.thin)
 }
 
-// A prompt waits for pages that it continues, and for no others.
+// A prompt waits only for queued pages that it continues.
 func TestAPromptWaitsForItsOwnPages(t *testing.T) {
 	store := newMemStore(t)
 	store.hold = make(chan struct{})
@@ -329,14 +334,14 @@ func TestAPromptWaitsForItsOwnPages(t *testing.T) {
 	}
 	require.True(t, waits(tokenRange(1, 60), 0))
 	require.True(t, waits(tokenRange(1, 60), 49))
-	require.False(t, waits(tokenRange(1, 60), 50), "the slot has them all")
+	require.False(t, waits(tokenRange(1, 60), 50), "the slot has all these pages")
 	require.False(t, waits(tokenRange(2, 60), 0), "another text")
 	require.False(t, waits(append(tokenRange(2, 8), tokenRange(1, 50)[8:]...), 0), "another beginning")
 	r.load(r.slots[1], tokenRange(2, 20), true)
 	close(store.hold)
 }
 
-// hungStore is on a disk that does not answer.
+// hungStore is a store on a disk that does not answer.
 type hungStore struct {
 	*memStore
 	in, out chan struct{}
@@ -344,7 +349,7 @@ type hungStore struct {
 
 func (s *hungStore) Put(ctx context.Context, p *pagefile.Page) error {
 	close(s.in)
-	<-s.out // a system call knows no context
+	<-s.out // a system call does not end with a context
 	return ctx.Err()
 }
 
@@ -361,7 +366,7 @@ func TestCloseWaitsForNoDiskThatHangs(t *testing.T) {
 	<-r.tiered.queue.stopped
 }
 
-// giant is a conversation longer than the budget of a store of giantStore's.
+// giant is a conversation longer than the budget of giantStore.
 var giant = tokenRange(1, 1000)
 
 func giantStore(t *testing.T, dir string) *diskstore.Store {
@@ -372,7 +377,7 @@ func giantStore(t *testing.T, dir string) *diskstore.Store {
 	return s
 }
 
-// whole is how many of some conversations a store has to the end.
+// whole counts the conversations that a store has completely.
 func whole(t *testing.T, s *diskstore.Store, conversations int) (n int) {
 	for i := range conversations {
 		held := 0
@@ -386,8 +391,7 @@ func whole(t *testing.T, s *diskstore.Store, conversations int) (n int) {
 	return n
 }
 
-// A conversation that does not fit in the budget, idle in its slot, is left alone while others
-// are stored.
+// An idle conversation that does not fit in the budget is not stored at the cost of others.
 func TestAnIdleGiantEvictsNoOther(t *testing.T) {
 	store := giantStore(t, filepath.Join(t.TempDir(), "local"))
 	r := newFakeRunner(t, store, 2, 1100, Options{})
@@ -406,8 +410,8 @@ func TestAnIdleGiantEvictsNoOther(t *testing.T) {
 	require.Equal(t, before.PutErrors, store.Stats().PutErrors)
 }
 
-// The same for another process on the same root, which neither a timer nor a flush of the
-// giant's touches.
+// Neither a timer nor a flush of the giant's process evicts pages of another process on the
+// same root.
 func TestAnIdleGiantEvictsNothingOfAnotherProcess(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "local")
 	one, two := giantStore(t, dir), giantStore(t, dir)

@@ -14,8 +14,8 @@ import (
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
-// newReusingRunner is a runner whose store has a conversation of 60 tokens, and whose slot is
-// empty.
+// newReusingRunner is a runner with a conversation of 60 tokens in its store, and an empty
+// slot.
 func newReusingRunner(t *testing.T, store *memStore, start func(testing.TB, Store, int, int, Options) *fakeRunner) (*fakeRunner, []int32) {
 	r := start(t, store, 2, 128, Options{Runs: runs.New(8, 100), Poison: true})
 	history := tokenRange(1, 60)
@@ -25,7 +25,8 @@ func newReusingRunner(t *testing.T, store *memStore, start func(testing.TB, Stor
 	return r, history
 }
 
-// withAndWithoutWindow runs a test with such a runner for a model of each kind.
+// withAndWithoutWindow runs a test with newReusingRunner for a model with a window and one
+// without.
 func withAndWithoutWindow(t *testing.T, test func(*testing.T, *memStore, *fakeRunner, []int32)) {
 	for name, start := range map[string]func(testing.TB, Store, int, int, Options) *fakeRunner{"plain": newFakeRunner, "window": newWindowedRunner} {
 		t.Run(name, func(t *testing.T) {
@@ -37,13 +38,13 @@ func withAndWithoutWindow(t *testing.T, test func(*testing.T, *memStore, *fakeRu
 	}
 }
 
-// leftOut is the history without the tokens between two positions, and something new.
+// leftOut is the history without tokens [from, to), with new tokens at the end.
 func leftOut(history []int32, from, to int) []int32 {
 	return slices.Concat(history[:from], history[to:], tokenRange(3, 7))
 }
 
-// requireMoved checks that a slot's rows are those that the history has from a position on,
-// K turned.
+// requireMoved checks that a slot's rows are the history's rows from a position on, with K
+// rotated.
 func requireMoved(t *testing.T, r *fakeRunner, seq int, history []int32, at, from, n int) {
 	r.device.later(func() { requireMovedNow(t, r, seq, history, at, from, n) })
 }
@@ -84,7 +85,7 @@ func TestHistoryThatMovedIsTurned(t *testing.T) {
 		r.drain()
 		r.finish(r.slots[0])
 		r.flush()
-		require.Len(t, store.pages, pages, "nothing that follows from it is stored")
+		require.Len(t, store.pages, pages, "rows after moved text are not stored")
 		require.Len(t, store.tails, tails)
 		require.EqualValues(t, 30, r.tiered.Stats().ShiftedTokens)
 	})
@@ -106,7 +107,7 @@ func TestSeveralRunsFollowEachOther(t *testing.T) {
 	requireMoved(t, r, 0, history, 21, 10, 30)
 }
 
-// A slot that was continued with moved text is not exact after it, whatever comes next.
+// A slot continued with moved text is not exact after that text, for any later request.
 func TestMovedTextIsReplacedByExactRows(t *testing.T) {
 	store := newMemStore(t)
 	r, history := newReusingRunner(t, store, newFakeRunner)
@@ -114,7 +115,7 @@ func TestMovedTextIsReplacedByExactRows(t *testing.T) {
 	r.run(r.slots[0], prompt, nil, true)
 	r.flush()
 
-	other := newFakeRunner(t, store, 1, 128, Options{}) // computes all of it
+	other := newFakeRunner(t, store, 1, 128, Options{}) // computes all positions
 	other.run(other.slots[0], prompt, nil, true)
 	other.flush()
 
@@ -124,8 +125,8 @@ func TestMovedTextIsReplacedByExactRows(t *testing.T) {
 	r.model.requireRows(t, 0, prompt)
 }
 
-// idleWatch is the runner's lock, and tells when it is let go of by who waits for the backend
-// to be idle.
+// idleWatch is the runner's lock, and signals its release by a restore that waits for the
+// backend to be idle.
 type idleWatch struct {
 	*fakeRunner
 	waits chan struct{}
@@ -165,7 +166,7 @@ func TestMovedRowsAreTurnedBetweenBatches(t *testing.T) {
 	}
 	writing, built := make(chan struct{}), make(chan struct{})
 	begun := false
-	r.cache.onWrite = func() { // no other slot is restored
+	r.cache.onWrite = func() { // no restore of another slot
 		if !begun {
 			begun = true
 			close(writing)
@@ -203,7 +204,7 @@ func TestModelThatCannotShiftIsAskedOnce(t *testing.T) {
 			require.Zero(t, restored.Shifted)
 			want := 13
 			if store.windowed && i == 0 {
-				want = 8 // what the window forgot for the run came back, and no more was tried
+				want = 8 // rows that the window dropped for the run are restored, and no further run is tried
 			}
 			require.Equal(t, want, restored.Held)
 			r.drain()
@@ -220,7 +221,7 @@ func TestReadFailureInMovedText(t *testing.T) {
 		store.readErr = map[int]error{5: errors.New("input/output error")}
 		prompt := leftOut(history, 13, 30)
 		restored := r.load(r.slots[0], prompt, true)
-		if store.windowed { // what the window forgot for it comes back
+		if store.windowed { // rows that the window dropped for the run are restored
 			require.Equal(t, 8, restored.Held)
 			require.Zero(t, restored.Shifted)
 			r.drain()
@@ -275,7 +276,7 @@ func TestImagesDoNotMove(t *testing.T) {
 	r.runInputs(r.slots[0], inputsOf(tokenRange(2, 20)))
 	r.flush()
 
-	prompt := inputsOf(leftOut(history, 3, 10)) // the same token, and no image
+	prompt := inputsOf(leftOut(history, 3, 10)) // the same token without an image
 	restored := r.loadInputs(r.slots[0], prompt, true)
 	require.Equal(t, 3+22, restored.Held, "up to the page with the image")
 	r.finish(r.slots[0])

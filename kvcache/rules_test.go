@@ -11,11 +11,11 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// The ordering rules of the runner, one test each. The rule a test is named after is in the
-// package documentation. The device computes as late as it may.
+// The ordering rules of the runner, one test each. The rule that a test is named after is in
+// docs/architecture.md. The device computes as late as it may.
 
-// A batch of a finished sequence is built, its slot is loaded again, and the batch then
-// writes into cells that the restore has taken.
+// A batch of a finished sequence is built, the sequence's slot is loaded again, and the
+// batch then writes into cells that the restore has taken.
 func TestRuleWritesWaitForFlights(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{})
@@ -24,7 +24,7 @@ func TestRuleWritesWaitForFlights(t *testing.T) {
 	r.run(slot, tokenRange(2, 30), nil, true)
 	r.flush()
 
-	// the next token of a sequence that ends is in a batch that is built already
+	// the next token of an ending sequence is in a batch that is built already
 	slot.inUse, slot.rest = true, inputsOf([]int32{7})
 	require.True(t, r.build())
 	r.finish(slot)
@@ -55,8 +55,8 @@ func TestRuleWritesWaitForFlights(t *testing.T) {
 	r.cache.requireRows(t, slot.id, old[:49])
 }
 
-// Two batches are built when a restore takes cells, and the second may use them: the first
-// being done is not enough.
+// Two batches are built when a restore takes cells, and both may use these cells: the
+// restore must wait for the second.
 func TestRuleWritesWaitForTheLastFlight(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 2, 128, Options{})
@@ -93,7 +93,7 @@ func TestRuleWritesWaitForTheLastFlight(t *testing.T) {
 	r.compute()
 	require.Equal(t, waits, r.device.waits(), "the device was waited for too early")
 	r.tiered.mu.Lock()
-	require.Len(t, r.tiered.idle, 1, "the restore waits no more")
+	require.Len(t, r.tiered.idle, 1, "the restore no longer waits")
 	r.tiered.mu.Unlock()
 	r.launch()
 	flying.Store(false)
@@ -102,7 +102,7 @@ func TestRuleWritesWaitForTheLastFlight(t *testing.T) {
 	r.cache.requireRows(t, slot.id, old[:49])
 }
 
-// A batch without outputs has not waited for its device when it is reported done.
+// The runner reports a batch without outputs done without waiting for the device.
 func TestRuleReadsSynchronizeFirst(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{})
@@ -112,13 +112,13 @@ func TestRuleReadsSynchronizeFirst(t *testing.T) {
 	}
 	r.finish(r.slots[0])
 	r.flush()
-	store.requireRight(t) // rows that were read too early are those of before
+	store.requireRight(t) // rows that were read too early are old rows
 	require.Equal(t, int64(6), r.tiered.Stats().SealedPages)
 }
 
-// Rows are noted when a batch is built and copied when it is done: not when it is built
-// (they are not there), and not by looking the cells up when it is done (they may belong to
-// another sequence by then).
+// Cells are noted when a batch is built, and rows are copied when the batch is done. Rows do
+// not exist when the batch is built, and cells may belong to another sequence when the batch
+// is done.
 func TestRuleWhenRowsAreNotedAndCopied(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{})
@@ -127,7 +127,8 @@ func TestRuleWhenRowsAreNotedAndCopied(t *testing.T) {
 	require.True(t, r.build())
 	require.Empty(t, store.pages, "sealed before it was computed")
 
-	// its outputs are ready; the next batch is built and has taken cells, none is computed
+	// the batch's outputs are ready; the next batch is built, has taken cells, and is not
+	// computed
 	slot.rest = inputsOf(tokenRange(5, 10))
 	require.True(t, r.build())
 	r.compute()
@@ -135,10 +136,10 @@ func TestRuleWhenRowsAreNotedAndCopied(t *testing.T) {
 	require.Len(t, store.pages, 1)
 	r.compute()
 	r.flush()
-	require.Len(t, store.pages, 2) // the store checked their rows
+	require.Len(t, store.pages, 2) // the store checked the pages' rows
 }
 
-// Complete pages leave before a slot's cells are freed, however full the queue.
+// Complete pages are copied out before a slot's cells are freed, even with a full queue.
 func TestRuleRemovalLosesNothing(t *testing.T) {
 	store := newMemStore(t)
 	store.hold = make(chan struct{})
@@ -151,7 +152,7 @@ func TestRuleRemovalLosesNothing(t *testing.T) {
 
 	require.NoError(t, r.tiered.Remove(slot.id, 0, math.MaxInt32))
 	slot.inputs = nil
-	r.load(slot, tokenRange(2, 20), true) // overwrites the cells while nothing is stored yet
+	r.load(slot, tokenRange(2, 20), true) // overwrites the cells before any page is stored
 	r.drain()
 	close(store.hold)
 	r.flush()
@@ -159,7 +160,7 @@ func TestRuleRemovalLosesNothing(t *testing.T) {
 	require.Equal(t, 199, r.reload(slot, prompt).Held)
 }
 
-// reload ends what a slot is doing and loads a prompt.
+// reload ends a slot's request and loads a prompt.
 func (r *fakeRunner) reload(slot *fakeSlot, prompt []int32) Restored {
 	r.finish(slot)
 	return r.load(slot, prompt, true)
@@ -172,8 +173,8 @@ func tight(r *fakeRunner) {
 	r.tiered.queue.bytes = stagingBytesMax
 }
 
-// What a shift discards was stored before it left, what it moves is never stored again, and
-// the last page, complete only with the batch in flight, is not lost.
+// Rows that a shift discards are stored first, rows that a shift moves are never stored
+// again, and the last page, complete only with the batch in flight, is not lost.
 func TestRuleRemovalShiftSealsFirstAndTaints(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 48, Options{})
@@ -186,10 +187,10 @@ func TestRuleRemovalShiftSealsFirstAndTaints(t *testing.T) {
 
 	r.shift(slot, 4, 20)
 	slot.rest = inputsOf(tokenRange(6, 20))
-	r.drain() // the shifted slot completes pages: none may be stored (the store checks rows)
+	r.drain() // the shifted slot completes pages, which may not be stored (the store checks rows)
 	r.finish(slot)
 	r.flush()
-	require.Len(t, store.pages, 6, "all pages of the unshifted context, and none of the shifted one")
+	require.Len(t, store.pages, 6, "all pages of the unshifted context, and none of the shifted context")
 
 	whole := append(slices.Clone(prompt), 500)
 	restored := r.run(slot, append(whole, 501)[:48], nil, true)
@@ -243,7 +244,8 @@ func TestRuleBudgetIsCheckedFirst(t *testing.T) {
 	require.Zero(t, used())
 }
 
-// An image's rows are not given by its tokens: nothing from it on is stored or restored.
+// An image's rows do not follow from tokens: rows from the image on are neither stored nor
+// restored.
 func TestRuleIdentityStopsAtAnImage(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{})
@@ -263,7 +265,7 @@ func TestRuleIdentityStopsAtAnImage(t *testing.T) {
 	}
 }
 
-// A page asked for under other tokens is refused by the store and computed.
+// The store refuses a page that is asked for with other tokens, and the page is computed.
 func TestRuleIdentityTokensMustMatch(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{})
@@ -274,13 +276,14 @@ func TestRuleIdentityTokensMustMatch(t *testing.T) {
 	third := pagefile.ChainKey(store.pages[pagefile.ChainKey(store.root, prompt[:8], nil)].Parent, prompt[:8], nil)
 	store.pages[pagefile.ChainKey(third, prompt[8:16], nil)].Tokens[3]++
 	restored := r.load(r.slots[0], prompt, true)
-	require.Equal(t, 8, restored.Held, "what came before the refused page is kept")
+	require.Equal(t, 8, restored.Held, "pages before the refused page are kept")
 	r.drain()
 	r.cache.requireRows(t, 0, prompt)
 }
 
-// A batch without outputs is still on the device when it is reported done, and writes to
-// cells that Remove has freed since. A restore that takes them waits for the device.
+// A batch without outputs is still on the device when the runner reports it done, and writes
+// to cells that Remove has freed since. A restore that takes these cells waits for the
+// device.
 func TestRuleWritesWaitForTheDevice(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{})
@@ -290,7 +293,7 @@ func TestRuleWritesWaitForTheDevice(t *testing.T) {
 
 	r.load(slot, tokenRange(2, 30), false)
 	require.True(t, r.build())
-	r.compute() // the prompt goes on: nothing is sampled, and nobody waits
+	r.compute() // the prompt goes on: nothing is sampled, and the runner does not wait
 	require.NotEmpty(t, r.device.queue)
 	r.finish(slot)
 
@@ -298,8 +301,8 @@ func TestRuleWritesWaitForTheDevice(t *testing.T) {
 	r.cache.requireRows(t, slot.id, old[:49])
 }
 
-// A restore makes room in a window by freeing cells that other slots do not need any more: a
-// batch that is reported done and on the device still attends to them.
+// A restore makes room in a window by freeing cells that no slot needs any more. A batch
+// that was reported done and is still on the device attends to these cells.
 func TestRuleWritesWaitForTheDeviceThatReadsAWindow(t *testing.T) {
 	store := newMemStore(t)
 	store.windowed = true
@@ -323,8 +326,8 @@ func TestRuleWritesWaitForTheDeviceThatReadsAWindow(t *testing.T) {
 	r.model.requireRows(t, other.id, prompt)
 }
 
-// Work of upstream's own that is no batch: a slot that was shifted is emptied while its rows
-// are still being turned.
+// Upstream's own work outside batches: a shifted slot is emptied while the device still
+// rotates its rows.
 func TestRuleWritesWaitForAShiftOnTheDevice(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 64, Options{})
@@ -339,8 +342,8 @@ func TestRuleWritesWaitForAShiftOnTheDevice(t *testing.T) {
 	r.cache.requireRows(t, slot.id, old[:59])
 }
 
-// A restore does not stand in line for the backend while a batch computes: on a CPU that
-// would hold the next one up.
+// A restore does not queue for the backend's lock while a batch computes: on a CPU the next
+// batch would be delayed.
 func TestRuleWritesWaitBetweenBatches(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 2, 128, Options{})
@@ -356,7 +359,7 @@ func TestRuleWritesWaitBetweenBatches(t *testing.T) {
 	computing.Store(true)
 	r.device.onSync = func() {
 		if computing.Load() {
-			t.Error("the backend was waited for while a batch computed")
+			t.Error("the restore waited for the backend while a batch computed")
 		}
 	}
 	waits := r.watchIdle()
@@ -366,7 +369,7 @@ func TestRuleWritesWaitBetweenBatches(t *testing.T) {
 	select {
 	case <-waits:
 	case <-loaded:
-		t.Fatal("the device was not waited for")
+		t.Fatal("the restore did not wait for the device")
 	}
 	require.True(t, r.build())
 	computing.Store(false)
@@ -376,8 +379,8 @@ func TestRuleWritesWaitBetweenBatches(t *testing.T) {
 	r.drain()
 }
 
-// The device is waited for where rows are copied out and once for each restore, and not
-// otherwise: its queue would run empty.
+// The wrapper waits for the device when rows are copied out and once per restore only: other
+// waits would let the device's queue run empty.
 func TestTheDeviceIsSeldomWaitedFor(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 2, 256, Options{})

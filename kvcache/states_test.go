@@ -16,10 +16,10 @@ import (
 // stateValue is the state of two layers: a hash of all tokens.
 type stateValue [2][]byte
 
-// noState is what a sequence begins with.
+// noState is the state at the beginning of a sequence.
 func noState() stateValue { return stateValue{make([]byte, 32), make([]byte, 32)} }
 
-// after is the state after a token more.
+// after is the state after one more token.
 func (v stateValue) after(token int32) stateValue {
 	for i := range v {
 		sum := sha256.Sum256(fmt.Append(v[i], i, token))
@@ -32,7 +32,7 @@ func (v stateValue) after(token int32) stateValue {
 type fakeStates struct {
 	device *fakeDevice
 	held   bool
-	value  stateValue // the device's mu
+	value  stateValue // guarded by the device's mu
 }
 
 func newFakeStates(d *fakeDevice) *fakeStates {
@@ -42,11 +42,11 @@ func newFakeStates(d *fakeDevice) *fakeStates {
 }
 
 func (s *fakeStates) save() (restore func()) {
-	value := s.value // layers are replaced, not changed
+	value := s.value // layers are replaced and never changed in place
 	return func() { s.value = value }
 }
 
-// reset drops the state. A graph zeroes the memory for what comes next.
+// reset drops the state. A graph zeroes the memory for the next sequence.
 func (s *fakeStates) reset() {
 	s.held = false
 	s.device.hand(func() { s.value = noState() })
@@ -77,7 +77,7 @@ func (s *fakeStates) WriteState(layer int, recurrent bool, src []byte) error {
 	return nil
 }
 
-// advance has the device compute the state after tokens more.
+// advance makes the device compute the state after more tokens.
 func (s *fakeStates) advance(tokens []int32) {
 	s.held = true
 	s.device.hand(func() {
@@ -87,7 +87,7 @@ func (s *fakeStates) advance(tokens []int32) {
 	})
 }
 
-// requireAfter checks that this is the state after tokens, when all is computed.
+// requireAfter waits for the device and checks that this is the state after tokens.
 func (s *fakeStates) requireAfter(t require.TestingT, tokens []int32) {
 	want := noState()
 	for _, token := range tokens {
@@ -96,8 +96,8 @@ func (s *fakeStates) requireAfter(t require.TestingT, tokens []int32) {
 	s.device.later(func() { require.Equal(t, want, s.value) })
 }
 
-// hybridRunner is a fakeRunner of a model with state. Upstream keeps none when positions are
-// removed, and zeroes it for a sequence that begins.
+// hybridRunner is a fakeRunner of a model with state. Upstream drops the state when
+// positions are removed, and zeroes the state for a new sequence.
 type hybridRunner struct {
 	*fakeRunner
 	states *fakeStates
@@ -142,7 +142,7 @@ func TestStateComesBack(t *testing.T) {
 			r.requireExact(t, append(slices.Clone(prompt), 901, 902, 903))
 			r.tiered.Close()
 
-			// the answer comes back as it was, or in part, or not at all
+			// the next prompt has all, a part or nothing of the answer
 			for kept, held := range map[int]int{3: n + 3, 2: n, 0: n} {
 				again := newHybridRunner(t, store, Options{})
 				next := append(append(slices.Clone(prompt), []int32{901, 902, 903}[:kept]...), tokenRange(3, 20)...)
@@ -156,7 +156,8 @@ func TestStateComesBack(t *testing.T) {
 	}
 }
 
-// The same prompt again goes on from before its last batch: its last token is computed.
+// The same prompt again goes on from the state before its last batch: its last token is
+// computed.
 func TestStateBeforeTheLastBatchOfAPrompt(t *testing.T) {
 	store := newMemStore(t)
 	r := newHybridRunner(t, store, Options{})
@@ -182,7 +183,7 @@ func TestStateIsStoredNowAndThen(t *testing.T) {
 	again.requireExact(t, branch)
 }
 
-// What is left in a slot without its state leads nowhere.
+// Rows left in a slot without their state are of no use.
 func TestRowsWithoutStateAreComputedAgain(t *testing.T) {
 	r := newHybridRunner(t, newMemStore(t), Options{})
 	prompt := tokenRange(1, 30)
@@ -193,7 +194,7 @@ func TestRowsWithoutStateAreComputedAgain(t *testing.T) {
 	r.requireExact(t, next)
 }
 
-// A page that turns out damaged takes the state with it: an earlier one serves.
+// A damaged page makes the state after it useless: an earlier state is restored.
 func TestStateOfADamagedPage(t *testing.T) {
 	store := newMemStore(t)
 	r := newHybridRunner(t, store, Options{StateEvery: 8})
@@ -230,8 +231,8 @@ type checkpointModel struct{ hybridModel }
 
 func (checkpointModel) PrepareRestore(_ int, pos int32) (int32, bool) { return pos, true }
 
-// When a sequence ends, one of its batches is under way, which goes on writing to the slot's
-// state: the next one may not begin before.
+// When a sequence ends, one of its batches is under way and goes on writing to the slot's
+// state: the next sequence may not begin before that batch ends.
 func TestSettleWaitsForWhatAnEndedSequenceLeft(t *testing.T) {
 	r := newHybridRunner(t, newMemStore(t), Options{})
 	slot := r.slots[0]
@@ -255,7 +256,7 @@ func TestSettleWaitsForWhatAnEndedSequenceLeft(t *testing.T) {
 	require.ErrorIs(t, <-settled, context.Canceled)
 
 	settle(t.Context())
-	r.mu.Lock() // it has let go of the lock, or is done
+	r.mu.Lock() // Settle has released the lock, or returned
 	require.Empty(t, settled, "a batch is under way")
 	r.mu.Unlock()
 	r.compute()
@@ -273,6 +274,6 @@ func TestSettleIsForStateAlone(t *testing.T) {
 	r.build()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	require.NoError(t, r.tiered.Settle(t.Context(), r.lock), "rows of a batch that was not wanted are in cells of their own")
+	require.NoError(t, r.tiered.Settle(t.Context(), r.lock), "rows of the discarded batch are in cells of their own")
 	r.compute()
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// memStore is a page store in memory that checks every row it is given: a page that was
-// copied too early, too late or from the wrong cells is found where it enters.
+// memStore is a page store in memory that checks every row put into it, and so finds pages
+// that were copied too early, too late or from wrong cells.
 type memStore struct {
 	t testing.TB
 
@@ -30,7 +30,7 @@ type memStore struct {
 	hold    chan struct{} // Put waits for it when set
 	fail    error
 	failing map[int]error // by number of the page
-	below   map[int]bool  // by number of the page: a tier has it in which Has does not look
+	below   map[int]bool  // by number of the page: in a tier where Has does not look
 	wrote   []int         // numbers of full pages
 	readErr map[int]error // by number of the page
 	reads   int
@@ -42,8 +42,8 @@ type memStore struct {
 	private  bool             // a page has text of a private request
 	windowed bool             // group 0 has a window
 	wrong    []string         // rows that do not follow from their tokens
-	orphans  []*pagefile.Page // whose history is not known yet, and with it their rows
-	read     map[uint16]int   // rows, by group
+	orphans  []*pagefile.Page // pages without a known history: their rows are not checked yet
+	read     map[uint16]int   // number of rows read, by group
 }
 
 func newMemStore(t testing.TB) *memStore {
@@ -67,8 +67,8 @@ func (s *memStore) history(parent pagefile.Key) []int32 {
 	return append(s.history(page.Parent), page.Tokens...)
 }
 
-// checkAll checks a page, and those that came before the pages that they follow: what failed
-// before is written last.
+// checkAll checks a page, and then orphans that can be checked now: a page that failed is
+// written after the pages that continue it.
 func (s *memStore) checkAll(page *pagefile.Page) {
 	s.orphans = append(s.orphans, page)
 	for n := len(s.orphans) + 1; len(s.orphans) < n; {
@@ -77,7 +77,7 @@ func (s *memStore) checkAll(page *pagefile.Page) {
 	}
 }
 
-// check reports whether a page's history is known.
+// check checks a page's rows. It reports whether the page's history is known.
 func (s *memStore) check(page *pagefile.Page) bool {
 	before := s.history(page.Parent)
 	if len(before) != int(page.Start) {
@@ -222,7 +222,7 @@ func (s *memStore) LayoutOf(_ context.Context, ref diskstore.Ref) (pagefile.Layo
 	return page.Layout, nil
 }
 
-// find is the page that a ref stands for, or nil.
+// find is the page of a ref, or nil.
 func (s *memStore) find(ref diskstore.Ref) *pagefile.Page {
 	page := s.pages[ref.Key]
 	for _, tail := range s.tails[ref.Parent] {

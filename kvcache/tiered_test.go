@@ -33,7 +33,7 @@ func TestRestoreOddLengths(t *testing.T) {
 
 			again := newFakeRunner(t, store, 1, 128, Options{Poison: true})
 			restored := again.load(again.slots[0], prompt, true)
-			require.Equal(t, n-1, restored.Held, "all but the token to sample from")
+			require.Equal(t, n-1, restored.Held, "all except the token to sample from")
 			again.cache.requireRows(t, 0, prompt[:n-1])
 			again.drain()
 			again.cache.requireRows(t, 0, prompt)
@@ -75,14 +75,15 @@ func TestPrivateRequestsStoreNothing(t *testing.T) {
 	r.run(slot, public, nil, true)
 	private := append(slices.Clone(public), tokenRange(2, 60)...)
 	r.run(slot, private, []int32{5, 6, 7}, false)
-	// a second private request shares more than was ever public, and a slot is forked from it
+	// a second private request shares more than the public text, and a slot is forked from
+	// its slot
 	r.run(slot, append(slices.Clone(private), tokenRange(3, 30)...), nil, false)
 	r.mu.Lock()
 	r.tiered.CopyPrefix(0, 1, 70)
 	r.slots[1].inputs = slot.inputs[:70]
 	r.mu.Unlock()
 	r.run(r.slots[1], append(slices.Clone(private[:70]), tokenRange(4, 9)...), nil, false)
-	r.run(slot, tokenRange(5, 9), nil, true) // takes the slot: what leaves must not be stored
+	r.run(slot, tokenRange(5, 9), nil, true) // takes the slot: rows that leave must not be stored
 	r.flush()
 	for _, page := range store.pages {
 		require.NotContains(t, page.Tokens, int32(2000))
@@ -93,15 +94,15 @@ func TestPrivateRequestsStoreNothing(t *testing.T) {
 		}
 		return n
 	}
-	require.Equal(t, 2*8+8, tokens(), "two public pages of the first prompt, one of the last")
+	require.Equal(t, 2*8+8, tokens(), "two public pages of the first prompt, one of the last prompt")
 
-	// the same text in a public request is that request's own
+	// the same text in a public request is public
 	r.run(r.slots[1], private, nil, true)
 	r.flush()
 	require.Equal(t, 10*8+8, tokens())
 }
 
-// Embeddings are computed in slots too, and are nobody's conversation.
+// Embeddings are computed in slots, too, and belong to no conversation.
 func TestUntrackedSequencesAreNotStored(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 2, 128, Options{})
@@ -209,7 +210,7 @@ func TestDamagedChainIsExaminedWhole(t *testing.T) {
 	r.flush()
 	store.readErr = map[int]error{1: pagefile.ErrDamaged}
 	require.Equal(t, 8, r.load(r.slots[0], prompt, true).Held)
-	require.Equal(t, 8, store.reads, "the pages after the damaged one were read too")
+	require.Equal(t, 8, store.reads, "the pages after the damaged one were read, too")
 
 	r.finish(r.slots[0])
 	r.run(r.slots[0], tokenRange(2, 9), nil, true)
@@ -217,7 +218,7 @@ func TestDamagedChainIsExaminedWhole(t *testing.T) {
 	before := store.reads
 	store.readErr = map[int]error{1: errors.New("the remote does not answer")}
 	require.Equal(t, 8, r.load(r.slots[0], prompt, true).Held)
-	require.LessOrEqual(t, store.reads-before, 1+pagesInMemory, "a tier that fails is not asked for more than was under way")
+	require.LessOrEqual(t, store.reads-before, 1+pagesInMemory, "after a failure no further page is read from the tier")
 }
 
 func TestCancelledRestoreLeavesTheSlotUsable(t *testing.T) {
@@ -264,11 +265,11 @@ func TestFailingStoreNeverFailsARequest(t *testing.T) {
 	now.add(2 * retryAfter)
 	r.run(r.slots[0], tokenRange(3, 60), nil, true)
 	r.flush()
-	require.Len(t, store.pages, 21, "what left the cache meanwhile is stored too")
+	require.Len(t, store.pages, 21, "rows that left the cache meanwhile are stored, too")
 }
 
-// TestDailyLimitIsLeftToTheStoreToTell: the queue says nothing about it, and does
-// when something else fails.
+// TestDailyLimitIsLeftToTheStoreToTell: the queue logs nothing about the daily limit, and
+// logs other failures.
 func TestDailyLimitIsLeftToTheStoreToTell(t *testing.T) {
 	var lines strings.Builder
 	q := &writeQueue{log: slog.New(slog.NewTextHandler(&lines, nil)), now: time.Now,
@@ -313,8 +314,8 @@ func TestFlushWaitsForTheLastFlight(t *testing.T) {
 	}
 }
 
-// A runner that ends because a batch failed stores what it sealed before, and waits for no
-// batch: the one that failed never lands.
+// A runner that ends because a batch failed stores the pages sealed before, and waits for no
+// batch: the failed batch never lands.
 func TestFlushSealedWaitsForNoFlight(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{})
@@ -328,7 +329,7 @@ func TestFlushSealedWaitsForNoFlight(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, r.tiered.Flush(waits), context.Canceled, "the test has a batch that does not land")
 	require.NoError(t, r.tiered.FlushSealed(t.Context()))
-	require.Len(t, store.pages, 4, "the full pages of what landed")
+	require.Len(t, store.pages, 4, "the full pages of landed batches")
 	r.compute()
 }
 

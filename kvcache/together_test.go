@@ -11,8 +11,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// Slots that are given one prompt at the same time each get all of it, though the store
-// reads a page once for those that ask together.
+// Slots that load one prompt at the same time each get all of it, although the store reads
+// each page once for concurrent readers.
 func TestSlotsRestoreOnePromptTogether(t *testing.T) {
 	const slots, tokens = 4, 100
 	store, err := diskstore.Open(t.Context(), diskstore.Options{
@@ -43,5 +43,5 @@ func TestSlotsRestoreOnePromptTogether(t *testing.T) {
 	}
 	st := store.Stats()
 	require.EqualValues(t, slots*(tokens/8+1), st.Hits-before.Hits)
-	t.Logf("%d of %d reads were another's", st.SharedHits-before.SharedHits, st.Hits-before.Hits)
+	t.Logf("%d of %d reads were shared", st.SharedHits-before.SharedHits, st.Hits-before.Hits)
 }

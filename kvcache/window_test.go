@@ -9,12 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Rows that a window has let go of: their cells are free, or somebody else's.
+// Rows that a window has dropped: their cells are free, or hold other rows.
 
-// overwritten is a runner of two slots whose store refuses everything, until recover is called
-// and no batch was done since. The first slot holds a text that ends in the middle of its
-// prompt: its last batch landed after its request had ended. A batch of the second slot has
-// then let go of what is too far before the end of the first, and computed rows there.
+// overwritten is a runner of two slots whose store refuses all pages until recovered is
+// called. The first slot holds a text that ends in the middle of its prompt: its last batch
+// landed after the request had ended. A batch of the second slot has then freed cells too
+// far before the end of the first, and computed rows there.
 func overwritten(t *testing.T) (r *fakeRunner, recovered func()) {
 	store := newMemStore(t)
 	store.windowed = true
@@ -25,7 +25,7 @@ func overwritten(t *testing.T) (r *fakeRunner, recovered func()) {
 	r.load(first, tokenRange(1, 60), true)
 	for range 3 {
 		require.True(t, r.build() && r.compute())
-		r.settle() // from the first failure on nothing is copied
+		r.settle() // after the first failure no page is copied
 	}
 	require.True(t, r.build())
 	r.finish(first)
@@ -40,7 +40,7 @@ func overwritten(t *testing.T) (r *fakeRunner, recovered func()) {
 	}
 }
 
-// requireStored checks that what there still was of a text is stored, and nothing else.
+// requireStored checks that the rows of a text that were left are stored, and no others.
 func requireStored(t *testing.T, r *fakeRunner, text []int32) {
 	r.settle()
 	store := r.tiered.opts.Store.(*memStore)
@@ -48,7 +48,7 @@ func requireStored(t *testing.T, r *fakeRunner, text []int32) {
 	require.Len(t, store.ChainFrom(t.Context(), store.root, 0, text, nil), len(text)/8)
 }
 
-// A slot that nobody uses is stored late, without what other slots' batches have let go of.
+// An idle slot is stored late, without rows that other slots' batches have freed.
 func TestLateRowsOfAnIdleSlot(t *testing.T) {
 	r, recovered := overwritten(t)
 	recovered()
@@ -56,8 +56,8 @@ func TestLateRowsOfAnIdleSlot(t *testing.T) {
 	requireStored(t, r, tokenRange(1, 48))
 }
 
-// A slot that is given to another prompt is stored at the last moment, without what other
-// slots' batches have let go of.
+// A slot taken by another prompt is stored at the last moment, without rows that other
+// slots' batches have freed.
 func TestLateRowsOfASlotThatIsEmptied(t *testing.T) {
 	r, recovered := overwritten(t)
 	recovered()
@@ -65,7 +65,7 @@ func TestLateRowsOfASlotThatIsEmptied(t *testing.T) {
 	requireStored(t, r, tokenRange(1, 48))
 }
 
-// The same for a slot that becomes a fork of another.
+// A slot that becomes a fork of another is stored in the same way.
 func TestLateRowsOfASlotThatBecomesAFork(t *testing.T) {
 	r, recovered := overwritten(t)
 	recovered()
@@ -73,7 +73,7 @@ func TestLateRowsOfASlotThatBecomesAFork(t *testing.T) {
 	requireStored(t, r, tokenRange(1, 48))
 }
 
-// A fork has no rows that a batch which is built for its source has let go of.
+// A fork does not have rows that a batch built for its source has freed.
 func TestLateRowsOfAFork(t *testing.T) {
 	store := newMemStore(t)
 	store.windowed = true
@@ -94,7 +94,7 @@ func TestLateRowsOfAFork(t *testing.T) {
 	requireStored(t, r, text)
 }
 
-// Where all layers have a window nothing is read of pages that end before it.
+// Where all layers have a window, pages that end before the window are not read.
 func TestWindowsOnlyComeBack(t *testing.T) {
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
@@ -109,13 +109,14 @@ func TestWindowsOnlyComeBack(t *testing.T) {
 	require.Equal(t, 60, r.load(r.slots[0], text, true).Held)
 	require.Less(t, store.read[0], 3*8, "a page before the window was read")
 	r.model.requireRows(t, 0, text[:60])
-	require.Len(t, r.tiered.slots[0].keys, r.tiered.slots[0].stored(), "what was found is stored")
+	require.Len(t, r.tiered.slots[0].keys, r.tiered.slots[0].stored(), "pages that were found count as stored")
 	r.drain()
 	r.model.requireRows(t, 0, text)
 	require.Empty(t, log.String())
 }
 
-// A page of which no window has anything left is not stored, and keeps no other from it.
+// A page without a row left in any window is not stored, and does not keep other pages from
+// being stored.
 func TestWindowsOnlyThatAreGone(t *testing.T) {
 	var log bytes.Buffer
 	store := newMemStore(t)
@@ -132,7 +133,7 @@ func TestWindowsOnlyThatAreGone(t *testing.T) {
 	r.flush()
 	require.Zero(t, r.tiered.Stats().FailedCopies)
 
-	r.run(r.slots[0], slices.Clone(text[:40]), nil, true) // a window does not go back: all is computed
+	r.run(r.slots[0], slices.Clone(text[:40]), nil, true) // a window cannot go back: all tokens are computed
 	r.flush()
 	require.Len(t, store.ChainFrom(t.Context(), store.root, 0, text, nil), 8, "seven pages and a tail")
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// names are tiers as a runner has them.
+// names are the tiers of a runner.
 var names = map[string]string{"local": "/ssd/pages", "remote": "/nfs/pages"}
 
 func open(t testing.TB, path, fingerprint string) *Rates {
@@ -42,7 +42,7 @@ func TestRatesOutliveTheProcess(t *testing.T) {
 	require.False(t, other.compute.known())
 	require.True(t, other.tierLocked("remote").trusted())
 
-	// a tier is known by its directory, whatever it serves as
+	// a tier is known by its directory, even if it serves as another tier
 	moved, err := Open(path, "model", map[string]string{"local": "/nfs/pages", "remote": "/elsewhere"})
 	require.NoError(t, err)
 	require.Zero(t, moved.Plan(Chain{Pages: pagesOf("local", 16)}))
@@ -128,7 +128,7 @@ func TestFileStaysSmall(t *testing.T) {
 	require.Empty(t, leftovers)
 }
 
-// A file that cannot be used is as if there was none, and is made anew.
+// A file that cannot be used counts as missing, and is replaced.
 func TestUnusableFilesAreMadeAnew(t *testing.T) {
 	for name, make := range map[string]func(path string) error{
 		"not JSON":       func(path string) error { return os.WriteFile(path, []byte("not json"), 0o600) },
@@ -165,7 +165,7 @@ func TestFileThatCannotBeWritten(t *testing.T) {
 	require.ErrorContains(t, r.Close(), "rates")
 }
 
-// FuzzFile opens files that say anything, decides by them, and replaces them.
+// FuzzFile opens arbitrary files, plans with their rates, and replaces them.
 func FuzzFile(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "rates.json")
 	r, err := Open(path, "model", names)

@@ -18,7 +18,7 @@ func TestLineIsFitted(t *testing.T) {
 	}
 }
 
-// A machine is busy now and then: what that costs is not what a token costs.
+// A machine is busy now and then: such delays do not change the cost of a token.
 func TestLineIgnoresOutliers(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	l := newComputeLine()
@@ -54,7 +54,7 @@ func TestLineFollowsWhatIsRecent(t *testing.T) {
 	require.InEpsilon(t, 1, read.at(32<<20), 0.01)
 }
 
-// Many short prompts do not make a long one's cost unknown.
+// Many short prompts do not push out the observations of a long one.
 func TestLineKeepsWhatLongPromptsTaught(t *testing.T) {
 	l := newComputeLine()
 	for x := 256.0; x < 16384; x += 512 {
@@ -70,13 +70,13 @@ func TestLineKeepsWhatLongPromptsTaught(t *testing.T) {
 func TestLineOfOneSize(t *testing.T) {
 	compute, read := newComputeLine(), newReadLine()
 	compute.add(sample{256, 0.001})
-	require.Equal(t, 0.001, compute.at(8192), "tokens cost the same everywhere until more is known")
+	require.Equal(t, 0.001, compute.at(8192), "tokens cost the same at all positions until more is known")
 	read.add(sample{1 << 20, 0.01})
 	read.add(sample{1<<20 + 4096, 0.01})
 	require.InEpsilon(t, 0.001, read.at(1<<20/10), 0.01, "a tenth of a page is read in a tenth of the time")
 }
 
-// Small files take time, too.
+// Small files take time to read, too.
 func TestLineOfTwoSizes(t *testing.T) {
 	l := newReadLine()
 	for range 3 {

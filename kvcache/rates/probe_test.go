@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// refusing returns rates to which a remote tier is too slow.
+// refusing returns rates that refuse a slow remote tier.
 func refusing(c *clock) (*Rates, machine) {
 	r := newRates(c)
 	m := machine{token: 1e-3, tiers: map[string]float64{"remote": 1 * MB}}
@@ -35,7 +35,7 @@ func TestRefusedTierIsProbedNowAndThen(t *testing.T) {
 	require.Equal(t, testAhead, n)
 	c.pass(-time.Hour)
 	n, _ = r.Probe(Chain{Pages: pages}, testAhead)
-	require.Equal(t, testAhead, n, "a clock that was put back does not end probing")
+	require.Equal(t, testAhead, n, "a clock set back does not end probing")
 	n, _ = r.Probe(Chain{}, testAhead)
 	require.Zero(t, n)
 }
@@ -47,7 +47,7 @@ func TestProbeReadsOneTier(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
-// A tier that is quick again is read from again, soon.
+// A tier that is quick again is soon read from again.
 func TestProbeFindsThatATierIsQuickAgain(t *testing.T) {
 	c := newClock()
 	r, _ := refusing(c)
@@ -61,7 +61,7 @@ func TestProbeFindsThatATierIsQuickAgain(t *testing.T) {
 	require.Equal(t, 16, r.Plan(Chain{Pages: pages}))
 }
 
-// One that disappointed once is forgiven as soon as a probe is in time, and not before.
+// A tier that was too slow once is trusted again after a probe in time, and not before.
 func TestProbeAfterADisappointment(t *testing.T) {
 	c := newClock()
 	r := newRates(c)

@@ -17,7 +17,7 @@ const (
 	kB, MB, GB     = 1e3, 1e6, 1e9
 )
 
-// clock is a time that passes when a test says so.
+// clock is a clock that tests move.
 type clock struct{ now time.Time }
 
 func newClock() *clock { return &clock{time.Unix(1e9, 0)} }
@@ -30,7 +30,7 @@ func newRates(c *clock) *Rates {
 	return r
 }
 
-// machine is what computing and reading really cost.
+// machine holds the true costs of computing and reading.
 type machine struct {
 	token, perPosition float64            // seconds
 	tiers              map[string]float64 // bytes per second
@@ -42,7 +42,7 @@ func (m machine) computing(begin, end int) float64 {
 	return n * (m.token + m.perPosition*(float64(begin+end-1)/2))
 }
 
-// compute lets rates see a prompt being computed in batches of 512.
+// compute gives rates the times of a prompt computed in batches of 512.
 func (m machine) compute(r *Rates, begin, end int) {
 	for ; begin < end; begin += 512 {
 		to := min(begin+512, end)
@@ -50,7 +50,7 @@ func (m machine) compute(r *Rates, begin, end int) {
 	}
 }
 
-// learn lets rates see a tier read from as quickly as it is.
+// learn gives rates the true time of reading from a tier.
 func (m machine) learn(r *Rates, tier string) {
 	for range 3 {
 		r.mu.Lock()
@@ -72,7 +72,7 @@ func TestPlanReadsWhatNobodyKnows(t *testing.T) {
 	r := newRates(newClock())
 	require.Equal(t, 4, r.Plan(Chain{Pages: pagesOf("remote", 4)}))
 	machine{token: 1e-6}.compute(r, 0, 4096)
-	require.Equal(t, 4, r.Plan(Chain{Pages: pagesOf("remote", 4)}), "how quick the tier is must be tried once")
+	require.Equal(t, 4, r.Plan(Chain{Pages: pagesOf("remote", 4)}), "the tier's speed must be tried once")
 	require.Zero(t, r.Plan(Chain{}))
 }
 
@@ -98,7 +98,7 @@ func TestPlanWeighsReadingAgainstComputing(t *testing.T) {
 	}
 }
 
-// Near the end of a long prompt a token costs more than at its beginning.
+// A token costs more near the end of a long prompt than near its beginning.
 func TestPlanKnowsThatPositionsDiffer(t *testing.T) {
 	r := newRates(newClock())
 	m := machine{token: 1e-4, perPosition: 1e-7, tiers: map[string]float64{"remote": 200 * MB}}
@@ -108,7 +108,7 @@ func TestPlanKnowsThatPositionsDiffer(t *testing.T) {
 	require.Equal(t, 124, r.Plan(Chain{Base: 4 * testPageTokens, Pages: pagesOf("remote", 128)[4:]}))
 }
 
-// Pages of a chain may lie in several tiers, and only those up to where it pays are read.
+// Pages of a chain may lie in several tiers, and are read only as far as reading pays.
 func TestPlanStopsWhereATierIsSlow(t *testing.T) {
 	r := newRates(newClock())
 	m := machine{token: 1e-3, tiers: map[string]float64{"local": 1 * GB, "remote": 10 * MB}}
@@ -119,10 +119,10 @@ func TestPlanStopsWhereATierIsSlow(t *testing.T) {
 	require.Equal(t, 6, r.Plan(Chain{Pages: pages}))
 	pages = pagesOf("local", 32)
 	pages[6].Tier = "remote"
-	require.Equal(t, 32, r.Plan(Chain{Pages: pages}), "one slow page is worth many quick ones behind it")
+	require.Equal(t, 32, r.Plan(Chain{Pages: pages}), "one slow page is worth reading for many quick ones after it")
 }
 
-// The plan is the best there is, for any costs.
+// The plan is the best possible, for any costs.
 func TestPlanIsTheBest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := machine{
@@ -160,7 +160,7 @@ func TestPlanIsTheBest(t *testing.T) {
 	})
 }
 
-// What takes next to no time either way is read.
+// Pages that take almost no time to read or to compute are read.
 func TestPlanDoesNotMindMilliseconds(t *testing.T) {
 	r := newRates(newClock())
 	m := machine{token: 1e-6, tiers: map[string]float64{"local": 10 * GB}}

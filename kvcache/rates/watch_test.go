@@ -11,9 +11,9 @@ import (
 
 const testAhead = 3
 
-// restore plays a restore of pages on a machine whose tiers share their bandwidth among the
-// pages that are read at a time. It returns the time to the end of the last page in seconds,
-// computing included, and how many pages came in.
+// restore simulates a restore of pages on a machine whose tiers share their bandwidth among
+// concurrent reads. It returns the seconds to the end of the last page, computing included,
+// and the number of pages that were read.
 func (m machine) restore(r *Rates, c Chain) (total float64, in int) {
 	last := c.end()
 	pages := c.Pages[:r.Plan(c)]
@@ -22,7 +22,7 @@ func (m machine) restore(r *Rates, c Chain) (total float64, in int) {
 	}
 	c.Pages = pages
 	w := r.Watch(c, testAhead)
-	now, left := 0.0, make([]float64, len(pages)) // seconds that a page takes alone
+	now, left := 0.0, make([]float64, len(pages)) // left: seconds that each page would take alone
 	for i, p := range pages {
 		left[i] = m.latency + float64(p.Bytes)/m.tiers[p.Tier]
 	}
@@ -33,7 +33,7 @@ func (m machine) restore(r *Rates, c Chain) (total float64, in int) {
 		}
 		deadline := w.Deadline().Seconds()
 		for left[in] > 1e-9 {
-			// the next of them is done after a share each
+			// the next read ends after each has had an equal share
 			busy, least := 0, math.Inf(1)
 			for i := range reading {
 				if l := left[in+i]; l > 1e-9 {
@@ -60,7 +60,7 @@ func (m machine) restore(r *Rates, c Chain) (total float64, in int) {
 	return now + m.computing(c.After(in).Base, last), in
 }
 
-// alternatives are the two that a restore is held against: everything read, and everything
+// alternatives are the two times that a restore is compared with: all pages read, and all
 // computed.
 func (m machine) alternatives(pages []Page) (read, compute float64) {
 	for _, p := range pages {
@@ -94,22 +94,22 @@ func eachMachine(t *testing.T, test func(t *testing.T, m machine, pages []Page))
 	}
 }
 
-// Once both rates are known, a prompt is never slower than the better of the two by more
-// than a tenth.
+// With both rates known, a prompt is never slower than the better alternative by more than a
+// tenth.
 func TestNeverSlowerThanTheBetter(t *testing.T) {
 	eachMachine(t, func(t *testing.T, m machine, pages []Page) {
 		r := newRates(newClock())
 		m.compute(r, 0, 16384)
 		m.learn(r, "remote")
 		read, compute := m.alternatives(pages)
-		for range 3 { // what a restore teaches does not make the next worse
+		for range 3 { // observations of a restore do not make the next restore worse
 			total, _ := m.restore(r, Chain{Pages: pages})
 			require.LessOrEqual(t, total, 1.1*min(read, compute), "read %.3f s, compute %.3f s", read, compute)
 		}
 	})
 }
 
-// A tier that nothing is known about costs at most the computing of one page more.
+// An unknown tier costs at most the time to compute one more page.
 func TestFirstReadIsBounded(t *testing.T) {
 	eachMachine(t, func(t *testing.T, m machine, pages []Page) {
 		r := newRates(newClock())
@@ -126,7 +126,7 @@ func TestFirstReadIsBounded(t *testing.T) {
 	})
 }
 
-// The same when not even computing was observed: a page is not waited for without end.
+// The wait for the first page is also bounded when computing was never observed.
 func TestFirstReadOfANewModelIsBounded(t *testing.T) {
 	r := newRates(newClock())
 	m := machine{token: 1e-4, tiers: map[string]float64{"remote": 1 * MB}}
@@ -135,7 +135,8 @@ func TestFirstReadOfANewModelIsBounded(t *testing.T) {
 	require.Less(t, total, 7.0)
 }
 
-// The same where pages are of use only all together: what came in before is lost.
+// The bounds also hold where pages are of use only all together, and pages read before are
+// lost.
 func TestWholeChainsAreNeverSlower(t *testing.T) {
 	eachMachine(t, func(t *testing.T, m machine, pages []Page) {
 		r := newRates(newClock())
@@ -150,7 +151,7 @@ func TestWholeChainsAreNeverSlower(t *testing.T) {
 	})
 }
 
-// A tier that became slow is given up in the middle of a restore.
+// A restore gives up a tier that becomes slow.
 func TestRestoreStopsWhenATierBecomesSlow(t *testing.T) {
 	eachMachine(t, func(t *testing.T, m machine, pages []Page) {
 		r := newRates(newClock())
@@ -179,13 +180,13 @@ func TestSlowingDownIsNoticedBetweenPages(t *testing.T) {
 	pages := pagesOf("remote", 64)
 	w := r.Watch(Chain{Pages: pages}, testAhead)
 	require.False(t, w.Alone())
-	// pages that take a fifth longer than computing them, each in time
+	// each page arrives in time but takes a fifth longer than computing it
 	for i := range pages {
 		at := time.Duration(i+1) * 256 * time.Millisecond * 6 / 5
 		require.Less(t, at, w.Deadline())
 		if !w.Arrived(at) {
 			require.Less(t, i, 12)
-			require.Zero(t, r.Plan(Chain{Pages: pages}), "nor is the next prompt to wait")
+			require.Zero(t, r.Plan(Chain{Pages: pages}), "the next prompt does not wait either")
 			return
 		}
 	}
@@ -198,17 +199,17 @@ func TestQuickTierIsWatchedWithPatience(t *testing.T) {
 	m.compute(r, 0, 16384)
 	m.learn(r, "local")
 	w := r.Watch(Chain{Pages: pagesOf("local", 8)}, testAhead)
-	require.Greater(t, w.Deadline(), 256*time.Millisecond, "a page's computing")
+	require.Greater(t, w.Deadline(), 256*time.Millisecond, "the time to compute a page")
 	require.Less(t, w.Deadline(), 400*time.Millisecond)
-	require.True(t, w.Arrived(250*time.Millisecond), "one hiccup is nothing against what the rest saves")
+	require.True(t, w.Arrived(250*time.Millisecond), "one delay is small against the gain of the rest")
 	for range 6 {
 		require.True(t, w.Arrived(280*time.Millisecond))
 	}
-	require.False(t, w.Arrived(300*time.Millisecond), "all are there")
+	require.False(t, w.Arrived(300*time.Millisecond), "all pages arrived")
 	require.Equal(t, 8, r.Plan(Chain{Pages: pagesOf("local", 8)}))
 }
 
-// Each tier is measured for itself where a chain leads through several.
+// In a chain through several tiers each tier is measured separately.
 func TestTiersOfAChainAreToldApart(t *testing.T) {
 	r := newRates(newClock())
 	m := machine{token: 1.0 / 30, tiers: map[string]float64{"local": 1 * GB, "remote": 20 * MB}}

@@ -36,7 +36,7 @@ func TestRunOfAConversationThatLostItsBeginning(t *testing.T) {
 	x := New(8, 100)
 	pages := store(x, count(0, 50))
 	for from := 1; from <= 50-8; from++ {
-		whole := (48-from)/8 > 0 && from <= 40 // a page lies wholly after from
+		whole := (48-from)/8 > 0 && from <= 40 // a full page lies after from
 		runs := x.Find(count(from, 60-from), 0)
 		if !whole {
 			require.Empty(t, runs, "from %d", from)
@@ -46,7 +46,7 @@ func TestRunOfAConversationThatLostItsBeginning(t *testing.T) {
 		require.Equal(t, from, runs[0].Position())
 		require.Equal(t, pages[from/8].Key, runs[0].Page.Key)
 		require.Equal(t, 48-from, runs[0].Tokens)
-		require.Empty(t, x.Find(count(from, 60-from), from), "at the position that is wanted it is no other")
+		require.Empty(t, x.Find(count(from, 60-from), from), "the wanted position itself is no other position")
 	}
 	require.Empty(t, x.Find(append([]int32{99}, count(9, 30)...), 0), "the first token is another")
 	require.Empty(t, x.Find(count(16, 7), 0), "no whole page")

@@ -16,7 +16,7 @@ import (
 	"github.com/kvtier/kvtier/kvcache"
 )
 
-// A model whose conversation is stored reads it ahead when it is loaded, and says so.
+// Loading a model reads its stored conversation ahead, and logs a line.
 func TestStartReadsAhead(t *testing.T) {
 	root, model := filepath.Join(t.TempDir(), "pages"), testModelAt(t)
 	settings := func(more map[string]string) {
@@ -55,7 +55,7 @@ func TestStartReadsAhead(t *testing.T) {
 	}
 }
 
-// storePage stores one page for a model, as the environment says.
+// storePage stores one page for a model, in the root that the environment names.
 func storePage(t *testing.T, m Model) {
 	t.Helper()
 	config, err := tierenv.FromEnvironment(slog.New(slog.DiscardHandler))

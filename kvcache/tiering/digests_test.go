@@ -12,14 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hashed is a file that was hashed and settled, and what remembers it.
+// hashed is a settled file whose digest is remembered.
 type hashed struct {
 	path, memory string
 	then         time.Time // its modification time
 	digest       string
 }
 
-// later remembers what changed by now, as a runner that starts in an hour.
+// later opens the digests as a runner that starts in an hour.
 func (h hashed) later() *digests {
 	d := openDigests(h.memory)
 	d.now = func() time.Time { return time.Now().Add(time.Hour) }
@@ -40,7 +40,8 @@ func hashedFile(t *testing.T) hashed {
 	return h
 }
 
-// poison puts a digest into the memory that no file has, to see whether it is used.
+// poison remembers a wrong digest for the file, which shows whether a remembered digest is
+// used.
 func (h hashed) poison(t *testing.T) (digest string) {
 	t.Helper()
 	content, err := readDigests(h.memory)
@@ -83,8 +84,8 @@ func mustRead(t *testing.T, path string) string {
 	return string(data)
 }
 
-// A file of the same path, size and modification time may be another one: it came from an
-// archive, or a copy kept its time.
+// A file of the same path, size and modification time may be another file, from an archive
+// or a copy that kept the time.
 func TestReplacedFileHasAnotherDigest(t *testing.T) {
 	h := hashedFile(t)
 	other := h.path + ".new"
@@ -117,13 +118,13 @@ func TestRewrittenFileHasAnotherDigest(t *testing.T) {
 	require.NotEqual(t, h.digest, rewritten)
 }
 
-// A file may change once more within the tick of its last change, and keep all its times.
-// So nothing is remembered of one that has just changed, or says that it will.
+// A file may change again within the clock tick of its last change, and keep all its times.
+// So no digest is remembered of a file that has just changed or has times in the future.
 func TestFileThatHasJustChangedIsHashedAgain(t *testing.T) {
 	for name, at := range map[string]time.Time{
 		"now":                      {},
 		"modified in the future":   time.Now().Add(10 * time.Hour),
-		"modification time is old": time.Now().Add(-time.Hour), // but that of the inode is not
+		"modification time is old": time.Now().Add(-time.Hour), // but the inode's time is not old
 	} {
 		dir := t.TempDir()
 		path, memory := filepath.Join(dir, "library.so"), filepath.Join(dir, "digests.json")

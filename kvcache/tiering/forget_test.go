@@ -23,7 +23,7 @@ func identified(weights, adapters, namespace, cacheType string) map[string]strin
 	return map[string]string{tierenv.KeyWeights: weights, tierenv.KeyAdapters: adapters, tierenv.KeyNamespace: namespace, tierenv.KeyCacheType: cacheType}
 }
 
-// put stores a page of an identity below root and returns what it is called there.
+// put stores a page of an identity below root and returns the page's name.
 func put(t *testing.T, root string, identity map[string]string) pagefile.Key {
 	t.Helper()
 	ctx := context.Background()
@@ -85,7 +85,7 @@ func TestForget(t *testing.T) {
 	quarantined(t, local, f16)
 	path := filepath.Join(blobs, "sha256-"+gone)
 	Forget(filepath.Join(blobs, "sha256-"+kept), filepath.Join(blobs, "model.gguf"))
-	require.Len(t, stored(t, local), 5, "blobs that another model uses, and what is no blob")
+	require.Len(t, stored(t, local), 5, "blobs that another model uses, and a file that is no blob")
 	require.False(t, Forgotten(path))
 
 	Forget(path)
@@ -96,7 +96,8 @@ func TestForget(t *testing.T) {
 	require.Empty(t, damaged)
 	require.True(t, Forgotten(filepath.Join(blobs, "sha256-"+kept), path))
 
-	// a runner that was still loaded stores more, where no manifest says what it is
+	// a runner that was still loaded stores another page, under a fingerprint without a
+	// manifest
 	late := put(t, local, f16)
 	require.NoError(t, os.Remove(filepath.Join(local, "v1", late.String(), "manifest.json")))
 	Forget(path)

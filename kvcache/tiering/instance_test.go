@@ -41,7 +41,7 @@ func TestClaimInstance(t *testing.T) {
 	require.NoError(t, again.Close())
 }
 
-// What is above the directory must be as safe as the directory.
+// The directory's parents must be as safe as the directory.
 func TestClaimInstanceChecksEveryDirectory(t *testing.T) {
 	for _, dir := range []string{".", "instances", "instances/gpu0"} {
 		root := filepath.Join(t.TempDir(), "pages")
@@ -53,8 +53,8 @@ func TestClaimInstanceChecksEveryDirectory(t *testing.T) {
 	}
 }
 
-// A directory that cannot be had turns tiering off for the runners too; an id that is taken
-// is the only reason not to start.
+// A directory that cannot be used turns tiering off for the runners, too. Only an id in use
+// keeps the server from starting.
 func TestClaimInstanceTurnsTieringOff(t *testing.T) {
 	for name, vars := range map[string]map[string]string{
 		"no directory": {"OLLAMA_KV_TIER_LOCAL": filepath.Join(fileAt(t), "below"), "OLLAMA_KV_INSTANCE_ID": "gpu0"},
@@ -95,13 +95,14 @@ func fileAt(t *testing.T) string {
 	return path
 }
 
-// A server and its runners use one directory, whatever is on disk when a runner starts.
+// A server and its runners use one directory, even if the disk changes before a runner
+// starts.
 func TestDefaultDirectoryIsHandedDown(t *testing.T) {
 	home := t.TempDir()
 	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "HOME": home, "USERPROFILE": home, tierenv.LocalVariable: ""})
 	first, _, err := tierenv.LocalRoot()
 	if err != nil {
-		t.Skip("no directory to keep pages in by default here")
+		t.Skip("no default directory for pages on this system")
 	}
 	log, lines := tierenvtest.Logger()
 	_, err = settleRoot(log, log)
@@ -113,10 +114,10 @@ func TestDefaultDirectoryIsHandedDown(t *testing.T) {
 	_, err = settleRoot(log, log)
 	require.NoError(t, err)
 	require.Equal(t, first, os.Getenv(tierenv.LocalVariable))
-	require.Equal(t, 1, bytes.Count(lines.Bytes(), []byte("\n")), "it is said once")
+	require.Equal(t, 1, bytes.Count(lines.Bytes(), []byte("\n")), "one line is logged")
 }
 
-// Nothing is said of a directory that is not going to be used.
+// Nothing is logged about a directory that is not used.
 func TestDefaultDirectoryOfAServerThatKeepsNoPages(t *testing.T) {
 	home := t.TempDir()
 	for variable, value := range map[string]string{
@@ -128,7 +129,7 @@ func TestDefaultDirectoryOfAServerThatKeepsNoPages(t *testing.T) {
 			tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "HOME": home, "USERPROFILE": home, tierenv.LocalVariable: ""})
 			t.Setenv(variable, value)
 			if _, _, err := tierenv.LocalRoot(); err != nil {
-				t.Skip("no directory to keep pages in by default here")
+				t.Skip("no default directory for pages on this system")
 			}
 			log, lines := tierenvtest.Logger()
 			_, err := settleRoot(log, log)

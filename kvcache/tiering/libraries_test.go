@@ -20,7 +20,7 @@ func lay(t *testing.T, dir string, names ...string) {
 	}
 }
 
-// libraryTree is what Ollama's packages have below lib/ollama.
+// libraryTree lays out lib/ollama as Ollama's packages do.
 func libraryTree(t *testing.T) (dir string) {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -45,8 +45,8 @@ func relative(t *testing.T, dir string, paths []string) []string {
 	return names
 }
 
-// Where the system does not say what is mapped, a library for a GPU counts as much as those
-// for the CPU beside it.
+// Where the system does not list mapped libraries, libraries for a GPU count like those for
+// the CPU.
 func TestLibrariesInSubfoldersCount(t *testing.T) {
 	dir := libraryTree(t)
 	listed := func(path string) []string {
@@ -62,7 +62,7 @@ func TestLibrariesInSubfoldersCount(t *testing.T) {
 		"ggml-base.dll", "ggml-cpu-haswell.dll", "vulkan/ggml-vulkan.dll",
 	}, listed(""), "all that could be loaded")
 	require.Equal(t, []string{"cuda_v12/cublas64_12.dll", "cuda_v12/ggml-cuda.dll", "ggml-base.dll", "ggml-cpu-haswell.dll"},
-		listed(dir+string(filepath.ListSeparator)+filepath.Join(dir, "cuda_v12")), "what the server says is in use")
+		listed(dir+string(filepath.ListSeparator)+filepath.Join(dir, "cuda_v12")), "the libraries that the server names")
 	require.Equal(t, []string{"ggml-base.dll", "ggml-cpu-haswell.dll"},
 		listed(dir+string(filepath.ListSeparator)+filepath.Join(dir, "none")+string(filepath.ListSeparator)+dir))
 }
@@ -95,7 +95,7 @@ func TestMappedLibrariesThatCompute(t *testing.T) {
 	require.ErrorContains(t, err, "/opt/lib/libggml-cpu.so was replaced")
 }
 
-// The engine is what a library holds, not where it is or what it is called.
+// The engine's digest follows the content of libraries, not their paths or names.
 func TestEngineDigestFollowsLibraries(t *testing.T) {
 	if runtime.GOOS == "linux" {
 		own, err := libraries()

@@ -24,11 +24,11 @@ func TestTieringLeavesRoomForGoroutines(t *testing.T) {
 		return runtime.GOMAXPROCS(0)
 	}
 
-	t.Setenv("GOMAXPROCS", "") // the one of whoever tests
+	t.Setenv("GOMAXPROCS", "") // hides the variable of the tester's shell
 	require.Equal(t, processorsMin, after(testModelAt(t)))
 	refused := testModelAt(t)
 	refused.Architecture = "qwen25vl"
 	require.Equal(t, 1, after(refused), "without tiering nothing changes")
 	t.Setenv("GOMAXPROCS", "1")
-	require.Equal(t, 1, after(testModelAt(t)), "what somebody chose stays")
+	require.Equal(t, 1, after(testModelAt(t)), "a value set by the user stays")
 }

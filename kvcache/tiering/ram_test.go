@@ -39,7 +39,7 @@ func TestRAMBudget(t *testing.T) {
 	}
 }
 
-// TestServer has two processes started by this one say whose they are.
+// TestServer starts two processes, which print the name of their server.
 func TestServer(t *testing.T) {
 	const asked = "KVTIER_TEST_SERVER"
 	if os.Getenv(asked) != "" {
@@ -61,6 +61,6 @@ func TestServer(t *testing.T) {
 		require.NotEmpty(t, startOf(os.Getpid()))
 		require.NotEqual(t, startOf(1), startOf(os.Getpid()))
 		require.NotContains(t, startOf(os.Getpid()), "\n")
-		startOf(1 << 30) // that nobody has
+		startOf(1 << 30) // no such process
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/kvtier/kvtier/kvcache/rates"
 )
 
-// A directory's speed is known by its path, a model's by its fingerprint and where it is.
+// A directory's speed is kept by its path, a model's by its fingerprint and placement.
 func TestRatesAreRemembered(t *testing.T) {
 	log, lines := tierenvtest.Logger()
 	config := tierenv.Config{Local: t.TempDir(), Remote: "/nfs/pages"}
@@ -58,13 +58,14 @@ func split(onCPU int, gpus ...string) ml.BackendMemory {
 	return m
 }
 
-// How a model is split over devices follows free memory: its pages are found whatever the
-// split is, and what computing costs is known for each.
+// A model's split over devices follows free memory. The model's pages are found with any
+// split, and compute rates are kept for each split.
 func TestSplitIsInTheRatesAndNotInTheFingerprint(t *testing.T) {
 	log, _ := tierenvtest.Logger()
 	config := tierenv.Config{Local: t.TempDir(), Remote: "/nfs/pages", PageTokens: 256}
 	model := testModelAt(t)
-	// a second to read: quicker than what is assumed of an unknown machine, and slower than this one
+	// a second to read: faster than an unknown machine is assumed to compute, and slower
+	// than this one computes
 	chain := rates.Chain{Pages: []rates.Page{{Tokens: 1000, Bytes: 1 << 20, Tier: tier.Remote}}}
 	tier := openRates(config, pagefile.Key{1}, "", log)
 	tier.Watch(chain, 1).Arrived(time.Second)
@@ -85,7 +86,7 @@ func TestSplitIsInTheRatesAndNotInTheFingerprint(t *testing.T) {
 		known := openRates(config, key, placement, log)
 		require.False(t, names[computing(key, placement)])
 		names[computing(key, placement)] = true
-		require.Equal(t, 1, known.Plan(chain), "nothing is known of %s", placement)
+		require.Equal(t, 1, known.Plan(chain), "no rates of %s are known", placement)
 		known.Computed(1000, 500, time.Millisecond)
 		require.NoError(t, known.Close())
 		require.Zero(t, openRates(config, key, placement, log).Plan(chain), placement)

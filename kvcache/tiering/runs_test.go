@@ -23,12 +23,12 @@ func TestOnlyModelsThatCanShiftHaveAnIndex(t *testing.T) {
 		lines.Reset()
 	}
 	require.Nil(t, runsFor(Model{}, architectures["qwen3"], tierenv.Config{PageTokens: 256}, log))
-	require.Empty(t, lines.String(), "nobody asked for it")
+	require.Empty(t, lines.String(), "reuse of runs is off")
 }
 
 type someStates struct{ kvcache.States }
 
-// What is stored before a model is loaded is found at another position, too.
+// Text stored before a model is loaded is found at another position, too.
 func TestStoredTextIsIndexedWhenAModelIsLoaded(t *testing.T) {
 	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages"), "OLLAMA_KV_TIER_REUSE": "shifted"})
 	model := testModelAt(t)
