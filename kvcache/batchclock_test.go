@@ -33,14 +33,18 @@ func requireCost(t *testing.T, r *rates.Rates, each time.Duration) {
 	require.False(t, costsMoreThan(r, each*101/100))
 }
 
+// newMeasured returns a batchClock, empty rates, and a function that lets time pass.
+func newMeasured() (c batchClock, r *rates.Rates, pass func(time.Duration)) {
+	now := &clock{now: time.Unix(1e9, 0)}
+	c = newBatchClock()
+	c.now = now.time
+	return c, rates.New(), now.add
+}
+
 // A device may still compute a batch after the runner goes on, unless the runner waited for
 // the device.
 func TestBatchesAreMeasuredBetweenWaits(t *testing.T) {
-	now := time.Unix(1e9, 0)
-	c := newBatchClock()
-	c.now = func() time.Time { return now }
-	r := rates.New()
-	pass := func(d time.Duration) { now = now.Add(d) }
+	c, r, pass := newMeasured()
 
 	c.batchBuilt(0, batchOf(0), false)
 	c.batchBuilt(1, batchOf(512), false)
@@ -55,11 +59,7 @@ func TestBatchesAreMeasuredBetweenWaits(t *testing.T) {
 }
 
 func TestTimeWithoutBatchesIsNotTheirs(t *testing.T) {
-	now := time.Unix(1e9, 0)
-	c := newBatchClock()
-	c.now = func() time.Time { return now }
-	r := rates.New()
-	pass := func(d time.Duration) { now = now.Add(d) }
+	c, r, pass := newMeasured()
 
 	for i := range 4 { // each batch is built when the previous one is done, and an hour later
 		c.batchBuilt(i, batchOf(0), i%2 == 1)

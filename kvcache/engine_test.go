@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"sync"
@@ -64,9 +65,8 @@ func newFakeCache(cells, layers int) *fakeCache {
 		cells: make([]fakeCell, cells), layers: layers, rows: make(map[section][]byte),
 		unwritten: make(map[int32]int),
 	}
-	for l := range layers {
-		c.rows[section{l, false}] = make([]byte, cells*fakeKeyBytes)
-		c.rows[section{l, true}] = make([]byte, cells*fakeValueBytes)
+	for s, n := range c.sections() {
+		c.rows[s] = make([]byte, cells*n)
 	}
 	c.on(&fakeDevice{})
 	return c
@@ -85,6 +85,17 @@ func (c *fakeCache) RowBytes(layer int, value bool) (int, error) {
 		return fakeValueBytes, nil
 	}
 	return fakeKeyBytes, nil
+}
+
+// sections yields every section of the cache and the size of its rows in bytes.
+func (c *fakeCache) sections() iter.Seq2[section, int] {
+	return func(yield func(section, int) bool) {
+		for l := range c.layers {
+			if !yield(section{l, false}, fakeKeyBytes) || !yield(section{l, true}, fakeValueBytes) {
+				return
+			}
+		}
+	}
 }
 
 func (c *fakeCache) row(s section, cell int32) []byte {
@@ -322,15 +333,12 @@ func (c *fakeCache) build(t require.TestingT, batch input.Batch) {
 // time. It runs on the device.
 func (c *fakeCache) compute(tokens []int32, cells []int32, before [][]int32) {
 	for i, token := range tokens {
-		for l := range c.layers {
-			for _, value := range []bool{false, true} {
-				s := section{l, value}
-				var previous []byte
-				for _, cell := range before[i] {
-					previous = append(previous, c.row(s, cell)...)
-				}
-				copy(c.row(s, cells[i]), rowAfter(s, previous, token, len(c.row(s, cells[i]))))
+		for s, n := range c.sections() {
+			var previous []byte
+			for _, cell := range before[i] {
+				previous = append(previous, c.row(s, cell)...)
 			}
+			copy(c.row(s, cells[i]), rowAfter(s, previous, token, n))
 		}
 	}
 }
@@ -391,21 +399,17 @@ func (c *fakeCache) requireRows(t require.TestingT, seq int, tokens []int32) {
 // requireRowsNow is requireRows without waiting for the device. The device's mu is held.
 func (c *fakeCache) requireRowsNow(t require.TestingT, seq int, tokens []int32) {
 	held := c.held()[seq]
-	for l := range c.layers {
-		for _, value := range []bool{false, true} {
-			s := section{l, value}
-			n, _ := c.RowBytes(l, value)
-			for pos, want := range wantRows(s, c.window, tokens, n) {
-				if pos < len(tokens)-int(c.window) {
-					continue
-				}
-				cell, ok := held[int32(pos)]
-				if ok && bytes.Equal(want, c.row(s, cell)) {
-					continue
-				}
-				require.True(t, ok, "sequence %d has no cell for position %d", seq, pos)
-				require.Equal(t, want, c.row(s, cell), "sequence %d position %d cell %d layer %d value %v", seq, pos, cell, l, value)
+	for s, n := range c.sections() {
+		for pos, want := range wantRows(s, c.window, tokens, n) {
+			if pos < len(tokens)-int(c.window) {
+				continue
 			}
+			cell, ok := held[int32(pos)]
+			if ok && bytes.Equal(want, c.row(s, cell)) {
+				continue
+			}
+			require.True(t, ok, "sequence %d has no cell for position %d", seq, pos)
+			require.Equal(t, want, c.row(s, cell), "sequence %d position %d cell %d layer %d value %v", seq, pos, cell, s.layer, s.value)
 		}
 	}
 }

@@ -53,12 +53,14 @@ func (c *clock) add(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// withClock gives a runner's queue a clock that stands still.
-func withClock(r *fakeRunner) *clock {
+// withClock gives a runner's queue a clock that tests move.
+func withClock(r *fakeRunner) *clock { return r.tiered.queue.withClock() }
+
+func (q *writeQueue) withClock() *clock {
 	c := &clock{now: time.Now()}
-	r.tiered.queue.mu.Lock()
-	defer r.tiered.queue.mu.Unlock()
-	r.tiered.queue.now = c.time
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.now = c.time
 	return c
 }
 

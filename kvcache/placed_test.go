@@ -110,14 +110,7 @@ func (s *placedStore) requireClosed(t testing.TB, n int) {
 }
 
 func newPlacedStore(t testing.TB, root string, edit ...func(*diskstore.Options)) *placedStore {
-	opts := diskstore.Options{PageTokens: 8, Local: diskstore.TierConfig{Root: root}}
-	opts.Fingerprint[0] = 1
-	for _, e := range edit {
-		e(&opts)
-	}
-	store, err := diskstore.Open(t.Context(), opts)
-	require.NoError(t, err)
-	return &placedStore{Store: store}
+	return &placedStore{Store: newDiskStore(t, root, edit...)}
 }
 
 // storedRun returns the root of a store that holds the pages of one request.

@@ -19,13 +19,9 @@ func (m fakeModel) wrongRows(seq int, tokens []int32) int {
 			if pos < len(tokens)-int(c.window) {
 				continue
 			}
-			for l := range c.layers {
-				for _, value := range []bool{false, true} {
-					s := section{l, value}
-					n, _ := c.RowBytes(l, value)
-					cell, ok := c.cellOf(seq, int32(pos))
-					right = right && ok && slices.Equal(wantRows(s, c.window, tokens[:pos+1], n)[pos], c.row(s, cell))
-				}
+			cell, ok := c.cellOf(seq, int32(pos))
+			for s, n := range c.sections() {
+				right = right && ok && slices.Equal(wantRows(s, c.window, tokens[:pos+1], n)[pos], c.row(s, cell))
 			}
 		}
 		if !right {

@@ -57,17 +57,12 @@ func TestSavingYieldsToRestores(t *testing.T) {
 
 func TestSavingDoesNotYieldForLong(t *testing.T) {
 	q, puts, push := newYieldingQueue(t)
-	now := time.Now()
-	q.mu.Lock()
-	q.now = func() time.Time { return now }
-	q.mu.Unlock()
+	clock := q.withClock()
 	q.yield(1)
 	push(1)
 	requireYields(t, q, true)
-	q.mu.Lock()
-	now = now.Add(yieldMax)
-	q.changed.Broadcast() // as the timer does
-	q.mu.Unlock()
+	clock.add(yieldMax)
+	q.lookAgain() // as the timer does
 	require.EqualValues(t, 1, <-puts)
 	push(2)
 	require.EqualValues(t, 2, <-puts, "nor later, while restores go on")

@@ -370,11 +370,7 @@ func TestCloseWaitsForNoDiskThatHangs(t *testing.T) {
 var giant = tokenRange(1, 1000)
 
 func giantStore(t *testing.T, dir string) *diskstore.Store {
-	s, err := diskstore.Open(t.Context(), diskstore.Options{
-		Fingerprint: pagefile.Key{1}, PageTokens: 8, Local: diskstore.TierConfig{Root: dir, BudgetBytes: 600 << 10},
-	})
-	require.NoError(t, err)
-	return s
+	return newDiskStore(t, dir, func(o *diskstore.Options) { o.Local.BudgetBytes = 600 << 10 })
 }
 
 // whole counts the conversations that a store has completely.

@@ -51,20 +51,16 @@ func requireMoved(t *testing.T, r *fakeRunner, seq int, history []int32, at, fro
 
 func requireMovedNow(t *testing.T, r *fakeRunner, seq int, history []int32, at, from, n int) {
 	for g, c := range r.model.caches {
-		for l := range c.layers {
-			for _, value := range []bool{false, true} {
-				s := section{l, value}
-				size, _ := c.RowBytes(l, value)
-				rows := wantRows(s, c.window, history, size)
-				for i := max(0, n-int(min(c.window, 1000))); i < n; i++ {
-					want := slices.Clone(rows[from+i])
-					if !value {
-						turnRow(want, int32(at-from))
-					}
-					cell, ok := c.cellOf(seq, int32(at+i))
-					require.True(t, ok, "cache %d has no cell for position %d", g, at+i)
-					require.Equal(t, want, c.row(s, cell), "cache %d position %d layer %d value %v", g, at+i, l, value)
+		for s, size := range c.sections() {
+			rows := wantRows(s, c.window, history, size)
+			for i := max(0, n-int(min(c.window, 1000))); i < n; i++ {
+				want := slices.Clone(rows[from+i])
+				if !s.value {
+					turnRow(want, int32(at-from))
 				}
+				cell, ok := c.cellOf(seq, int32(at+i))
+				require.True(t, ok, "cache %d has no cell for position %d", g, at+i)
+				require.Equal(t, want, c.row(s, cell), "cache %d position %d layer %d value %v", g, at+i, s.layer, s.value)
 			}
 		}
 	}

@@ -18,6 +18,17 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
+// newDiskStore opens a page store on disk with pages of 8 tokens.
+func newDiskStore(t testing.TB, root string, edit ...func(*diskstore.Options)) *diskstore.Store {
+	opts := diskstore.Options{Fingerprint: pagefile.Key{1}, PageTokens: 8, Local: diskstore.TierConfig{Root: root}}
+	for _, e := range edit {
+		e(&opts)
+	}
+	store, err := diskstore.Open(t.Context(), opts)
+	require.NoError(t, err)
+	return store
+}
+
 // memStore is a page store in memory that checks every row put into it, and so finds pages
 // that were copied too early, too late or from wrong cells.
 type memStore struct {

@@ -6,20 +6,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // Slots that load one prompt at the same time each get all of it, although the store reads
 // each page once for concurrent readers.
 func TestSlotsRestoreOnePromptTogether(t *testing.T) {
 	const slots, tokens = 4, 100
-	store, err := diskstore.Open(t.Context(), diskstore.Options{
-		Fingerprint: pagefile.Key{1}, PageTokens: 8,
-		Local: diskstore.TierConfig{Root: filepath.Join(t.TempDir(), "pages")},
-	})
-	require.NoError(t, err)
+	store := newDiskStore(t, filepath.Join(t.TempDir(), "pages"))
 	r := newFakeRunner(t, store, slots, 128, Options{Poison: true})
 	prompt := tokenRange(1, tokens)
 	r.run(r.slots[0], prompt, nil, true)
