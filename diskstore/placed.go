@@ -35,7 +35,7 @@ func (p *Placed) Close() error { return p.File.Close() }
 // Besides the errors of Read it returns ErrNotPlaced for a page that has no
 // place on the local disk that could be used as it is. Then, unlike after any
 // other error, buf holds the page.
-func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte) (*Placed, error) {
+func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...ReadOption) (*Placed, error) {
 	ctx, leave, err := s.life.enter(ctx)
 	if err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout 
 	if s.readWarm(ctx, ref, tokens, layout, buf, true) {
 		return nil, fmt.Errorf("place page %v: it is in memory: %w", ref.Key, ErrNotPlaced)
 	}
-	page, err := s.read(ctx, ref, tokens, layout, buf)
+	page, err := s.read(ctx, ref, tokens, layout, buf, s.codecFor(how))
 	if err != nil {
 		return nil, err
 	}

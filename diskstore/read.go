@@ -13,6 +13,21 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
+// ReadOption says how a page is read.
+type ReadOption int
+
+// Gently reads on one processor, and gives the same as without: others compute what
+// somebody waits for.
+const Gently ReadOption = 1
+
+// codecFor returns the codec of a read.
+func (s *Store) codecFor(how []ReadOption) *pagefile.Codec {
+	if slices.Contains(how, Gently) {
+		return s.codec.Gently()
+	}
+	return s.codec
+}
+
 // Read fills buf with sections of a page, laid out by layout: all that the page
 // has, or some of them in the same order. tokens are the ref.Tokens tokens the
 // caller expects at ref.Start; layout is for ref.Stored tokens; buf is
@@ -29,7 +44,7 @@ import (
 // for a well-formed page that is not the one described; ErrInvalidPage for
 // arguments that do not fit together; ErrTierDown, ErrTierTimeout, ErrClosed,
 // ctx's error or an error of the filesystem. All of them mean: compute it.
-func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte) error {
+func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...ReadOption) error {
 	ctx, leave, err := s.life.enter(ctx)
 	if err != nil {
 		return err
@@ -52,7 +67,7 @@ func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 		}
 		end = func(bool) {}
 	}
-	page, err := s.read(ctx, ref, tokens, layout, buf)
+	page, err := s.read(ctx, ref, tokens, layout, buf, s.codecFor(how))
 	end(err == nil)
 	if err != nil {
 		return err
@@ -86,10 +101,10 @@ type verified struct {
 }
 
 // read is Read from the tiers. It hands out the file, for the caller to close.
-func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte) (verified, error) {
+func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, codec *pagefile.Codec) (verified, error) {
 	var worst error
 	for _, lv := range s.levels(ref.Tier) {
-		page, err := lv.readFrom(ctx, ref, tokens, layout, buf)
+		page, err := lv.readFrom(ctx, ref, tokens, layout, buf, codec)
 		if err == nil {
 			lv.hit()
 			s.counts.readBytes.Add(uint64(len(buf)))
@@ -110,10 +125,10 @@ func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 }
 
 // readFrom reads a page from one tier.
-func (lv *level) readFrom(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte) (verified, error) {
+func (lv *level) readFrom(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, codec *pagefile.Codec) (verified, error) {
 	var header *pagefile.Header
 	blob, err := lv.openChecked(ctx, lv.s.refName(ref), func(blob tier.Blob) (err error) {
-		header, err = lv.s.readBlob(ctx, blob, ref, tokens, layout, buf)
+		header, err = lv.s.readBlob(ctx, blob, ref, tokens, layout, buf, codec)
 		return err
 	})
 	if err != nil {
@@ -128,7 +143,7 @@ func (lv *level) readFrom(ctx context.Context, ref Ref, tokens []int32, layout p
 }
 
 // readBlob checks an open file against what is wanted and reads it.
-func (s *Store) readBlob(ctx context.Context, blob tier.Blob, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte) (*pagefile.Header, error) {
+func (s *Store) readBlob(ctx context.Context, blob tier.Blob, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, codec *pagefile.Codec) (*pagefile.Header, error) {
 	h, err := pagefile.ReadHeader(ctx, blob)
 	if err != nil {
 		return nil, err
@@ -140,7 +155,7 @@ func (s *Store) readBlob(ctx context.Context, blob tier.Blob, ref Ref, tokens []
 		return nil, err
 	}
 	sel, _ := h.Select(layout)
-	return h, pagefile.ReadPayload(ctx, blob, h, sel, s.codec, buf)
+	return h, pagefile.ReadPayload(ctx, blob, h, sel, codec, buf)
 }
 
 // checkWanted returns ErrMismatch unless h is the page that a caller of Read

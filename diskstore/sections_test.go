@@ -157,12 +157,12 @@ func TestReadGently(t *testing.T) {
 		page := putChain(t, s, tokens)[0]
 		ref := s.Chain(ctx, tokens, nil)[0]
 		buf := make([]byte, page.Layout.Size())
-		require.NoError(t, s.Read(pagefile.Gently(ctx), ref, tokens, page.Layout, buf))
+		require.NoError(t, s.Read(ctx, ref, tokens, page.Layout, buf, Gently))
 		require.Equal(t, page.Payload, buf)
 
 		h, err := s.headerOf(ctx, s.disk, s.refName(ref))
 		require.NoError(t, err)
 		flipAt(t, filePath(o.Local.Root, s.refName(ref)), int(h.Sections[1].Offset))
-		require.ErrorIs(t, s.Read(pagefile.Gently(ctx), ref, tokens, page.Layout, buf), pagefile.ErrDamaged)
+		require.ErrorIs(t, s.Read(ctx, ref, tokens, page.Layout, buf, Gently), pagefile.ErrDamaged)
 	}
 }

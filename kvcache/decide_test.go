@@ -35,7 +35,7 @@ func (s *stuckStore) stick(pages ...int) {
 	}
 }
 
-func (s *stuckStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte) error {
+func (s *stuckStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
 	s.mu.Lock()
 	n := int(ref.Start) / 8
 	stuck := s.stuck[n]
@@ -45,7 +45,7 @@ func (s *stuckStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	return s.memStore.Read(ctx, ref, tokens, layout, buf)
+	return s.memStore.Read(ctx, ref, tokens, layout, buf, how...)
 }
 
 // decided makes a runner restore only pages that pay, with rates that know nothing yet. It

@@ -21,7 +21,7 @@ func (t *TieredCausal) fill(ctx context.Context, p *plan) (held int, err error) 
 	go func() {
 		defer close(done)
 		priority.Lower()
-		held, err = t.fillCells(pagefile.Gently(ctx), p, true)
+		held, err = t.fillCells(ctx, p, true)
 	}()
 	<-done
 	return held, err

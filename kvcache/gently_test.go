@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 
@@ -22,13 +23,17 @@ type countingStore struct {
 	mu            sync.Mutex
 	reads         int
 	running, most int
+	gentle        int
 }
 
-func (s *countingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte) error {
+func (s *countingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
 	s.mu.Lock()
 	s.reads++
 	s.running++
 	s.most = max(s.most, s.running)
+	if slices.Contains(how, diskstore.Gently) {
+		s.gentle++
+	}
 	n := s.reads
 	s.mu.Unlock()
 	if s.begun != nil {
@@ -40,7 +45,7 @@ func (s *countingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []in
 	case s.together && n == 2:
 		close(s.second)
 	}
-	err := s.memStore.Read(ctx, ref, tokens, layout, buf)
+	err := s.memStore.Read(ctx, ref, tokens, layout, buf, how...)
 	s.mu.Lock()
 	s.running--
 	s.mu.Unlock()
@@ -59,6 +64,7 @@ func TestARestoreLeavesProcessorsToOthers(t *testing.T) {
 	r = newFakeRunner(t, alone, 2, 128, Options{})
 	require.Equal(t, 59, r.load(r.slots[0], prompt, true).Held)
 	require.Greater(t, alone.most, 1)
+	require.Zero(t, alone.gentle)
 
 	begun := make(chan struct{})
 	beside := &countingStore{memStore: store, begun: func() { close(begun) }}
@@ -74,5 +80,6 @@ func TestARestoreLeavesProcessorsToOthers(t *testing.T) {
 	require.Equal(t, 59, r.load(r.slots[0], prompt, true).Held)
 	<-landed
 	require.Equal(t, 1, beside.most)
+	require.Equal(t, beside.reads, beside.gentle)
 	r.cache.requireRows(t, 0, prompt[:59])
 }

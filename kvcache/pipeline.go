@@ -41,18 +41,23 @@ type pipeline struct {
 	pages chan chan page // one channel per page, in order, which gives the page when it is read
 	room  chan struct{}  // one element per page in memory
 	low   bool           // readers run at a lower priority
+	how   []diskstore.ReadOption
 	stop  context.CancelFunc
 	clock readClock
 }
 
 // readPages begins to read. With alone, only the first page is read until together is
-// called. With low, readers run at a lower priority.
+// called. With low, readers read gently and run at
+// a lower priority.
 func (t *TieredCausal) readPages(ctx context.Context, p *plan, alone, low bool) *pipeline {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &pipeline{
 		t: t, plan: p, low: low, stop: cancel,
 		pages: make(chan chan page, pagesInMemory),
 		room:  make(chan struct{}, pagesInMemory),
+	}
+	if low {
+		r.how = []diskstore.ReadOption{diskstore.Gently}
 	}
 	if alone {
 		for range pagesInMemory - 1 {
@@ -88,7 +93,7 @@ func (r *pipeline) run(ctx context.Context) {
 				priority.Lower()
 			}
 			r.clock.begin()
-			pg := r.t.readInto(ctx, r.plan, i)
+			pg := r.readInto(ctx, i)
 			r.clock.end()
 			read <- pg
 		}()
@@ -154,7 +159,8 @@ func (c *readClock) took() time.Duration {
 }
 
 // readInto reads one page of a plan into a buffer.
-func (t *TieredCausal) readInto(ctx context.Context, p *plan, i int) page {
+func (r *pipeline) readInto(ctx context.Context, i int) page {
+	t, p := r.t, r.plan
 	ref := p.refs[i]
 	pg := page{index: i, ref: ref}
 	if pg.layout, pg.err = p.layout(&t.geometry, i); pg.err != nil {
@@ -167,6 +173,6 @@ func (t *TieredCausal) readInto(ctx context.Context, p *plan, i int) page {
 		pg.buffer = &b
 	}
 	pg.payload = (*pg.buffer)[:size]
-	pg.placed, pg.err = t.readPage(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], pg.layout, pg.payload)
+	pg.placed, pg.err = t.readPage(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], pg.layout, pg.payload, r.how...)
 	return pg
 }

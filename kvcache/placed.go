@@ -27,11 +27,11 @@ type RowPlacer interface {
 var _ Store = (*diskstore.Store)(nil)
 
 // readPage reads a page, and keeps its file open where the cache is a [RowPlacer].
-func (t *TieredCausal) readPage(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte) (*diskstore.Placed, error) {
+func (t *TieredCausal) readPage(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
 	if _, ok := t.groups[0].Rows.(RowPlacer); !ok { // all groups are, or none
-		return nil, t.opts.Store.Read(ctx, ref, tokens, layout, buf)
+		return nil, t.opts.Store.Read(ctx, ref, tokens, layout, buf, how...)
 	}
-	placed, err := t.opts.Store.ReadPlaced(ctx, ref, tokens, layout, buf)
+	placed, err := t.opts.Store.ReadPlaced(ctx, ref, tokens, layout, buf, how...)
 	if errors.Is(err, diskstore.ErrNotPlaced) {
 		t.notPlaced(err)
 		return nil, nil

@@ -79,8 +79,8 @@ type placedStore struct {
 	asked int
 }
 
-func (s *placedStore) ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte) (*diskstore.Placed, error) {
-	placed, err := s.Store.ReadPlaced(ctx, ref, tokens, layout, buf)
+func (s *placedStore) ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
+	placed, err := s.Store.ReadPlaced(ctx, ref, tokens, layout, buf, how...)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked++

@@ -244,7 +244,7 @@ func (s *memStore) find(ref diskstore.Ref) *pagefile.Page {
 	return page
 }
 
-func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte) error {
+func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, _ ...diskstore.ReadOption) error {
 	s.mu.Lock()
 	n := int(ref.Start) / 8
 	s.reads++
@@ -279,8 +279,8 @@ func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, la
 	return nil
 }
 
-func (s *memStore) ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte) (*diskstore.Placed, error) {
-	if err := s.Read(ctx, ref, tokens, layout, buf); err != nil {
+func (s *memStore) ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
+	if err := s.Read(ctx, ref, tokens, layout, buf, how...); err != nil {
 		return nil, err
 	}
 	return nil, diskstore.ErrNotPlaced

@@ -15,6 +15,14 @@ import (
 type Codec struct {
 	enc *zstd.Encoder
 	dec *zstd.Decoder
+
+	gently bool // pieces are checked and decoded where they are read
+}
+
+// Gently returns the same codec for reads that use one processor each, because the other
+// processors compute what somebody waits for.
+func (c *Codec) Gently() *Codec {
+	return &Codec{enc: c.enc, dec: c.dec, gently: true}
 }
 
 // maxDecodedBytes is the largest section any header can describe. The limit

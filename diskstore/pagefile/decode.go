@@ -109,8 +109,7 @@ func (h *Header) All() Selection {
 //
 // pieces are read one after the other, so that the system sees a sequence and
 // reads ahead of it; several at once only where each waits for a network. They
-// are checked and decoded meanwhile, on all processors unless the read is to be a
-// gentle one.
+// are checked and decoded meanwhile, on all processors unless c is for gentle reads.
 func ReadPayload(ctx context.Context, blob Source, h *Header, sel Selection, c *Codec, buf []byte) error {
 	checks, ctx := errgroup.WithContext(ctx) // which ends with the first damage
 	checks.SetLimit(runtime.GOMAXPROCS(0))
@@ -126,7 +125,7 @@ func ReadPayload(ctx context.Context, blob Source, h *Header, sel Selection, c *
 			switch {
 			case err != nil:
 				return err
-			case gentle(ctx):
+			case c.gently:
 				return check()
 			}
 			checks.Go(check)
