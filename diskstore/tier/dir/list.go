@@ -68,29 +68,67 @@ func (t *Tier) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, er
 	if err := t.Ready(ctx); err != nil {
 		return nil, classify(err)
 	}
-	dir := filepath.Join(t.Base, shardPath(shard))
-	if shard.Class == pagefile.ClassPage {
-		return t.appendPages(nil, dir, pagefile.Name{Fingerprint: shard.Fingerprint, Class: pagefile.ClassPage})
-	}
-	entries, err := t.ReadDir(dir)
+	var infos []tier.Info
+	err := t.eachFolder(ctx, shard, func(folder string, like pagefile.Name) (err error) {
+		infos, err = t.appendPages(infos, folder, like)
+		return err
+	})
+	return infos, err
+}
+
+// NamesWith lists the names of pages and tails whose key begins with prefix, of at least
+// two digits. It looks at names alone.
+func (t *Tier) NamesWith(ctx context.Context, prefix string) ([]pagefile.Name, error) {
+	shards, err := t.Shards(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var infos []tier.Info
-	for _, e := range entries {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		parent, err := pagefile.ParseKey(e.Name())
-		if err != nil || !e.IsDir() {
+	var names []pagefile.Name
+	for _, shard := range shards {
+		if shard.Class == pagefile.ClassPage && !strings.HasPrefix(prefix, hex.EncodeToString([]byte{shard.First})) {
 			continue
 		}
-		like := pagefile.Name{Fingerprint: shard.Fingerprint, Class: pagefile.ClassTail, Parent: parent}
-		if infos, err = t.appendPages(infos, filepath.Join(dir, e.Name()), like); err != nil {
+		err := t.eachFolder(ctx, shard, func(folder string, like pagefile.Name) error {
+			entries, err := t.ReadDir(folder)
+			for _, e := range entries {
+				if key, ok := ParsePageFile(e.Name()); ok && strings.HasPrefix(e.Name(), prefix) {
+					like.Key = key
+					names = append(names, like)
+				}
+			}
+			return err
+		})
+		if err != nil {
 			return nil, err
 		}
 	}
-	return infos, nil
+	return names, nil
+}
+
+// eachFolder calls fn for every folder that holds page files of a shard: one for pages, one
+// for each parent of tails. All but the Key of their names is in like.
+func (t *Tier) eachFolder(ctx context.Context, shard tier.Shard, fn func(folder string, like pagefile.Name) error) error {
+	folder := filepath.Join(t.Base, shardPath(shard))
+	like := pagefile.Name{Fingerprint: shard.Fingerprint, Class: shard.Class}
+	if shard.Class == pagefile.ClassPage {
+		return fn(folder, like)
+	}
+	parents, err := t.ReadDir(folder)
+	if err != nil {
+		return err
+	}
+	for _, p := range parents {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if like.Parent, err = pagefile.ParseKey(p.Name()); err != nil || !p.IsDir() {
+			continue
+		}
+		if err := fn(filepath.Join(folder, p.Name()), like); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (t *Tier) Aside(ctx context.Context) (tier.Aside, error) {
