@@ -47,7 +47,7 @@ func TestEvictionIsLeastRecentlyUsedAndLeafFirst(t *testing.T) {
 
 	// Touching the end of a chain keeps all of it: a page is worth nothing
 	// without those before it.
-	s.Touch(s.Chain(ctx, old, nil)[2])
+	touch(s, s.Chain(ctx, old, nil)[2])
 	for _, ref := range s.Chain(ctx, mid, nil) {
 		past := time.Now().Add(-2 * time.Hour)
 		require.NoError(t, os.Chtimes(filePath(o.Local.Root, s.pageName(ref.Key)), past, past))

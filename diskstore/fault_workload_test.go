@@ -142,7 +142,7 @@ func (f *faultLife) live() {
 	_ = f.put(c)
 	f.flush() // the remote tier is over its budget
 	for _, ref := range s.Chain(ctx, c, nil) {
-		s.Touch(ref)
+		touch(s, ref)
 	}
 	f.damage(c)
 	f.read(c) // quarantines

@@ -78,7 +78,7 @@ func TestHostThatIsAheadPinsNothing(t *testing.T) {
 	putChain(t, ahead, prompt(1, 5*testTokens))
 	trunk := prompt(2, 2*testTokens)
 	putChain(t, right, trunk)
-	ahead.Touch(ahead.Chain(ctx, trunk, nil)[1])
+	touch(ahead, ahead.Chain(ctx, trunk, nil)[1])
 	branch := append(append([]int32{}, trunk...), prompt(3, 2*testTokens)...)
 	putChain(t, right, branch) // continues what is from the future by now
 	for hour := range 4 {

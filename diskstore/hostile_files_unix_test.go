@@ -114,7 +114,7 @@ func (f *faultLife) useAmongStrangers(tokens []int32) {
 		_ = f.put(tokens)
 		for _, ref := range f.s.Chain(ctx, tokens, nil) {
 			ref.used = time.Now().Add(-time.Hour).UnixNano()
-			f.s.Touch(ref)
+			touch(f.s, ref)
 		}
 		_ = f.s.local.collect(ctx, demand{})
 		found, _ := f.s.Scan(ctx)

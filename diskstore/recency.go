@@ -231,21 +231,6 @@ func (s *Store) raise(ctx context.Context, key pagefile.Key, used time.Time) {
 	}
 }
 
-// Touch makes a page and those before it recently used. It does nothing when
-// they were lately, and never fails: recency is a hint.
-func (s *Store) Touch(ref Ref) {
-	ctx, leave, err := s.life.enter(context.Background())
-	if err != nil {
-		return
-	}
-	defer leave()
-	lv := s.local
-	if ref.Tier == tier.Remote && s.remote != nil {
-		lv = s.remote
-	}
-	lv.touchRef(ctx, ref, time.Unix(0, ref.used))
-}
-
 // touchRef touches the file of ref in a tier, whose recency there is given. For
 // the remote tier that happens in the background, in the order of reading.
 func (lv *level) touchRef(ctx context.Context, ref Ref, recent time.Time) {

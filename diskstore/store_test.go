@@ -425,18 +425,18 @@ func TestTouchIsThrottled(t *testing.T) {
 	putChain(t, s, tokens)
 	ref := s.Chain(ctx, tokens, nil)[0]
 	inj.Reset()
-	s.Touch(ref)
+	touch(s, ref)
 	readRef(t, s, ref, tokens)
 	require.Zero(t, inj.Count(vfs.OpChtimes))
 	past := time.Now().Add(-2 * touchEvery)
 	path := filePath(o.Local.Root, s.refName(ref))
 	require.NoError(t, os.Chtimes(path, past, past))
-	s.Touch(s.Chain(ctx, tokens, nil)[0])
+	touch(s, s.Chain(ctx, tokens, nil)[0])
 	require.Equal(t, 1, inj.Count(vfs.OpChtimes))
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now(), info.ModTime(), touchEvery)
-	s.Touch(Ref{Key: pagefile.Key{1}}) // not there: nothing happens
+	touch(s, Ref{Key: pagefile.Key{1}}) // not there: nothing happens
 }
 
 func TestOptions(t *testing.T) {

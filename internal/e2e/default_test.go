@@ -7,15 +7,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/ollamatest"
 	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // With no directory named, pages are in Ollama's own folder, where the next server finds them.
 func TestDefaultDirectory(t *testing.T) {
 	home := t.TempDir()
-	if ram, err := dir.IsRAM(home); err != nil || ram {
+	if ram, err := vfs.OS.IsRAM(home); err != nil || ram {
 		t.Skip("temporary files are in memory here")
 	}
 	if _, err := os.Stat(tierenv.FormerRoot); err == nil {

@@ -94,7 +94,7 @@ func unsuited(path string) error {
 	if err != nil {
 		return err
 	}
-	ram, err := dir.IsRAM(there)
+	ram, err := vfs.OS.IsRAM(there)
 	if err != nil {
 		return err
 	}

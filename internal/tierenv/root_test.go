@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
+	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // page is where a page of a root may be.
@@ -73,7 +73,7 @@ func TestDefaultRoot(t *testing.T) {
 
 func TestUnsuitedDefaults(t *testing.T) {
 	folder := t.TempDir()
-	if ram, err := dir.IsRAM(folder); err != nil || ram {
+	if ram, err := vfs.OS.IsRAM(folder); err != nil || ram {
 		t.Skip("temporary files are in memory here")
 	}
 	inHome := func(name string) string { return filepath.Join(folder, name) }

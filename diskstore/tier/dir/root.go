@@ -1,7 +1,6 @@
 package dir
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -48,24 +47,4 @@ func checkRoot(fsys vfs.FS, path string) (fs.FileInfo, error) {
 		return nil, fmt.Errorf("check root %s: mode is %04o; run chmod 700 %s: %w", path, perm, path, tier.ErrRootMode)
 	}
 	return info, nil
-}
-
-// IsRAM reports whether path, or the nearest directory above it that exists, is
-// on a filesystem that lives in memory: pages there cost the memory they are
-// meant to save and are gone after a restart. It is always false outside Linux.
-func IsRAM(path string) (bool, error) { return ramAt(vfs.OS, path) }
-
-func ramAt(fsys vfs.FS, path string) (bool, error) {
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return false, fmt.Errorf("find filesystem of %s: %w", path, err)
-	}
-	for {
-		ram, err := fsys.IsRAM(path)
-		parent := filepath.Dir(path)
-		if !errors.Is(err, fs.ErrNotExist) || parent == path {
-			return ram, err
-		}
-		path = parent
-	}
 }

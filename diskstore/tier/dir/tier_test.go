@@ -51,13 +51,3 @@ func TestStaleTemporaryFilesAreCleaned(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, locks, 1)
 }
-
-func TestIsRAM(t *testing.T) {
-	info, err := os.Stat("/dev/shm")
-	if err != nil || !info.IsDir() {
-		t.Skip("no /dev/shm here")
-	}
-	ram, err := IsRAM("/dev/shm/kvtier/not/there")
-	require.NoError(t, err)
-	require.True(t, ram)
-}
