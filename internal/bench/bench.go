@@ -31,14 +31,14 @@ type bench struct {
 }
 
 const (
-	contextSlack = 512 // for the longest answer
+	contextSlack = 512 // room for the longest answer
 	contextStep  = 1024
 )
 
 // benchmarks are the values of -only, in the order they run.
 var benchmarks = []struct {
 	name    string
-	served  bool // it needs a server with a model
+	served  bool // needs a server with a model
 	measure func(*bench, context.Context) error
 }{
 	{"ttft", true, (*bench).measureTTFT},
@@ -65,7 +65,7 @@ func buildDir() (string, error) {
 	return filepath.Join(repository, "build"), nil
 }
 
-// newBench makes a folder of its own where -dir says.
+// newBench makes a temporary folder in the folder that -dir names.
 func newBench(s settings, steps *progress.Display) (*bench, error) {
 	parent := s.dir
 	if parent == "" {
@@ -94,7 +94,7 @@ func newBench(s settings, steps *progress.Display) (*bench, error) {
 	}, nil
 }
 
-// run measures the parts that were asked for.
+// run measures the parts that -only names.
 func (b *bench) run(ctx context.Context) (err error) {
 	defer func() {
 		if removeErr := os.RemoveAll(b.dir); removeErr != nil {
@@ -148,22 +148,22 @@ func (b *bench) start(ctx context.Context, options lab.Options) (*lab.Lab, error
 	return lab.Start(ctx, options)
 }
 
-// prompt is words of that many tokens that no prompt before had.
+// prompt returns words of the given number of tokens that no earlier prompt had.
 func (b *bench) prompt(tokens int) string {
 	b.seed++
 	text, err := testmodel.Prompt(b.shape, tokens, b.seed)
 	if err != nil {
-		panic(err) // the shape was good enough to write a model
+		panic(err) // a model of this shape was written before
 	}
 	return text
 }
 
-// ask sends a prompt as it is.
+// ask sends a raw prompt.
 func (b *bench) ask(ctx context.Context, l *lab.Lab, prompt string, tokens int) (lab.Answer, error) {
 	return l.Ask(ctx, lab.Question{Prompt: prompt, Tokens: tokens, Raw: true})
 }
 
-// askShort sends a prompt that leaves nothing in the store.
+// askShort sends a private prompt, of which nothing is stored.
 func (b *bench) askShort(ctx context.Context, l *lab.Lab, prompt string) (lab.Answer, error) {
 	return l.Ask(ctx, lab.Question{Prompt: prompt, Tokens: 1, Raw: true, Private: true})
 }

@@ -13,16 +13,16 @@ import (
 	"github.com/kvtier/kvtier/internal/bench/show"
 )
 
-// decodesPerPrefill is how many pairs of answers are measured per pair of
-// prompts: single ones differ by ten percent from each other.
+// decodesPerPrefill is the number of pairs of answers measured per pair of prompts: single
+// answers differ by ten percent.
 const decodesPerPrefill = 4
 
-// costRun is a benchmark of both sides on their way.
+// costRun is a running benchmark of both sides.
 type costRun struct {
 	*bench
 	on, off *lab.Lab
-	pages   int // that the side with the tier on must have written by now
-	pairs   int // measured so far
+	pages   int // pages that the side with the tier on must have written by now
+	pairs   int // pairs measured so far
 }
 
 // prefillSpeed is tokens per second, by the client's clock.
@@ -35,12 +35,12 @@ func decodeSpeed(a lab.Answer) float64 {
 	return float64(a.EvalCount-1) / (a.Total - a.TTFT).Seconds()
 }
 
-// measureCost runs pairs of requests whose prompts nobody has seen, one with the
-// tier on and one with it off; the side that goes first alternates.
+// measureCost runs pairs of requests with new prompts, one with the tier on and one with the
+// tier off. The side that goes first alternates.
 //
-// Where decoding has all cores, each wake-up of the server or of the client stops
-// one of the compute threads and makes the others wait: equal answers then differ
-// by a factor of two. So it leaves one core alone.
+// Decoding leaves one core free. With compute threads on all cores, each wake-up of the
+// server or of the client would stop one of them and make the others wait: the times of
+// equal answers would differ by a factor of two.
 func (b *bench) measureCost(ctx context.Context) error {
 	r := &Cost{
 		PromptTokens: b.settings.costPrompt, DecodePrompt: decodePrompt, AnswerTokens: b.settings.costAnswer,
@@ -58,12 +58,12 @@ func (b *bench) measureCost(ctx context.Context) error {
 	})
 }
 
-// pairsPerStart is how many pairs are measured before both sides are started again. Where a
-// process's memory happens to lie makes it a few percent quicker or slower than an equal one
-// for as long as it runs: turns within one pair of processes do not even that out.
+// pairsPerStart is the number of pairs measured before both sides are started again. The
+// placement of a process's memory makes the process a few percent quicker or slower than an
+// equal one while it runs: turns within one pair of processes do not average that out.
 const pairsPerStart = 4
 
-// compareSpeed measures pairs, on new processes every few of them.
+// compareSpeed measures pairs, on new processes every pairsPerStart.
 func (b *bench) compareSpeed(ctx context.Context, what string, threads, pairs int, result *SideBySide, measure func(*costRun) error) error {
 	step := b.steps.Step(fmt.Sprintf("cost, %s, %d pairs", what, pairs))
 	for done := 0; done < pairs; done += pairsPerStart {
@@ -130,8 +130,8 @@ func (c *costRun) pair(ctx context.Context, into *SideBySide, tokens, answer int
 	return nil
 }
 
-// askOn asks the side with the tier on and waits for its pages to be written,
-// which would otherwise slow the other side down.
+// askOn asks the side with the tier on and waits until its pages are written: the writes
+// would slow down the other side.
 func (c *costRun) askOn(ctx context.Context, prompt string, tokens, answer int) (lab.Answer, error) {
 	a, err := c.ask(ctx, c.on, prompt, answer)
 	if err != nil {
@@ -140,7 +140,7 @@ func (c *costRun) askOn(ctx context.Context, prompt string, tokens, answer int) 
 	if a.Restored.Tokens >= lab.PageTokens {
 		return a, fmt.Errorf("%d tokens were restored for a prompt that was never seen", a.Restored.Tokens)
 	}
-	// whole pages only; the last token of an answer is never computed
+	// full pages only; the last token of an answer is never computed
 	c.pages += (tokens + answer - 1) / lab.PageTokens
 	return a, c.on.Settle(ctx, c.pages)
 }

@@ -14,16 +14,15 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// disk is who reads and writes files as quickly as they can be: fio, or where
-// that is missing this command itself, with plain reads and writes.
+// disk reads and writes files as quickly as possible: with fio, or without fio with plain
+// reads and writes of this command.
 type disk struct {
-	fio     string // the executable, "" without one
+	fio     string // the executable, "" if missing
 	version string
 	dir     string // for fio's own files
 }
 
-// Options of fio. The depth is that of a restore: two pages, with four pieces of
-// each on their way.
+// Options of fio. The depth is that of a restore: two pages with four requests each.
 const (
 	fioDepth     = 8
 	fioReadBytes = 2 << 20
@@ -43,8 +42,8 @@ func newDisk(dir string) disk {
 	return d
 }
 
-// readDirect reads files past the page cache with several requests on their way.
-// It reports false where only fio could.
+// readDirect reads files past the page cache with several requests at a time. It reports
+// false without fio.
 func (d disk) readDirect(ctx context.Context, paths []string) (rate float64, ok bool, err error) {
 	if d.fio == "" {
 		return 0, false, nil
@@ -70,8 +69,8 @@ filename=%s
 // readOnly keeps fio from emptying the page cache and from making files.
 const readOnly = "invalidate=0\nallow_file_create=0\nfile_service_type=sequential\n"
 
-// readCached reads files through the page cache with that many readers, each into a
-// buffer of its own of so many bytes.
+// readCached reads files through the page cache with several readers, each into its own
+// buffer of `buffer` bytes.
 func (d disk) readCached(ctx context.Context, paths []string, readers, buffer int) (rate float64, err error) {
 	if d.fio == "" {
 		return plainRead(paths, readers, buffer)
@@ -94,7 +93,7 @@ func (d disk) readCached(ctx context.Context, paths []string, readers, buffer in
 	return d.run(ctx, "read", job.String())
 }
 
-// write writes files one after the other, and syncs each.
+// write writes and syncs files one after the other.
 func (d disk) write(ctx context.Context, files int, fileBytes int64) (rate float64, err error) {
 	dir := filepath.Join(d.dir, "written")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -120,7 +119,7 @@ fsync_on_close=1
 `, fioReadBytes, dir, files, fileBytes))
 }
 
-// run has fio do a job, and returns its rate in bytes per second.
+// run runs a job of fio and returns the rate in bytes per second.
 func (d disk) run(ctx context.Context, side, job string) (float64, error) {
 	file := filepath.Join(d.dir, "job.fio")
 	if err := os.WriteFile(file, []byte(job), 0o600); err != nil {
@@ -137,7 +136,7 @@ func (d disk) run(ctx context.Context, side, job string) (float64, error) {
 	return fioRate(out, side)
 }
 
-// fioRate reads the rate from the output of fio, which notes may precede.
+// fioRate reads the rate from fio's output, which may begin with notes.
 func fioRate(out []byte, side string) (float64, error) {
 	begin := strings.IndexByte(string(out), '{')
 	if begin < 0 {
@@ -161,8 +160,8 @@ func fioRate(out []byte, side string) (float64, error) {
 	return sum.Bytes, nil
 }
 
-// shortNames links files under names of a few letters in the folder fio runs in: fio
-// takes a list of at most 4,096 characters, and splits it at colons.
+// shortNames links files under names of a few letters in fio's working folder: fio takes a
+// list of at most 4,096 characters, and splits the list at colons.
 func (d disk) shortNames(paths []string) ([]string, error) {
 	dir := filepath.Join(d.dir, "links")
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
@@ -182,7 +181,7 @@ func (d disk) shortNames(paths []string) ([]string, error) {
 	return names, nil
 }
 
-// plainRead is readCached without fio.
+// plainRead does as readCached, without fio.
 func plainRead(paths []string, readers, buffer int) (float64, error) {
 	var g errgroup.Group
 	bytes := make([]int64, readers)

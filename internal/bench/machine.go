@@ -10,13 +10,12 @@ type Machine struct {
 	Cores       int     `json:"cores"`
 	MemoryBytes int64   `json:"memory_bytes"`
 	Kernel      string  `json:"kernel"`
-	Filesystem  string  `json:"filesystem"`  // of the pages
-	Virtual     bool    `json:"virtual"`     // it runs under a hypervisor
-	BusyBefore  float64 `json:"busy_before"` // share of all cores in the second before
+	Filesystem  string  `json:"filesystem"`  // filesystem of the pages
+	Virtual     bool    `json:"virtual"`     // a hypervisor is present
+	BusyBefore  float64 `json:"busy_before"` // share of all cores in use during the second before
 }
 
-// busyShare is how much of a machine may be in use already before the figures
-// suffer.
+// busyShare is the share of a machine in use above which the figures suffer.
 const busyShare = 0.1
 
 // describeMachine asks the system; dir is the future directory of pages.

@@ -29,7 +29,7 @@ func (m *Machine) fillIn(dir string) {
 	}
 }
 
-// busyShareNow watches for a second how much the cores have to do.
+// busyShareNow measures for a second the share of all cores in use.
 func busyShareNow() float64 {
 	before, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -92,7 +92,7 @@ func filesystemName(magic int64) string {
 	return fmt.Sprintf("%#x", magic)
 }
 
-// forget empties the page cache of these files alone, which anybody may.
+// forget empties the page cache of these files alone, which needs no rights.
 func forget(paths []string) error {
 	unix.Sync()
 	for _, path := range paths {
@@ -109,7 +109,7 @@ func forget(paths []string) error {
 	return nil
 }
 
-// dropCaches empties the page cache; root may.
+// dropCaches empties the whole page cache, which needs root.
 func dropCaches() error {
 	unix.Sync() // dirty pages are not dropped
 	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0o200); err != nil {

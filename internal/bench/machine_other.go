@@ -4,13 +4,13 @@ package main
 
 import "errors"
 
-// fillIn has nothing to add on systems that nothing was measured on yet.
+// fillIn adds nothing: no measurement was made on other systems yet.
 func (m *Machine) fillIn(string) {}
 
-// forget is known for Linux only.
+// forget works on Linux only.
 func forget([]string) error {
 	return errors.New("taking files out of the page cache: only done on Linux")
 }
 
-// dropCaches is known for Linux only.
+// dropCaches works on Linux only.
 func dropCaches() error { return errors.New("emptying the page cache: only done on Linux") }

@@ -52,21 +52,21 @@ const (
 	costPrompt         = 4096
 	costAnswer         = 256
 	decodePrompt       = 64
-	restoreTokens      = 16384 // whole pages: tails come and go
+	restoreTokens      = 16384 // a multiple of the page size: tails come and go
 	remoteTokens       = 4096
 	defaultRemoteMBs   = "1000,300,100,30,10,3,1"
 	defaultStoreMiB    = 1024
 	defaultStorePages  = "10000,1000000"
 )
 
-// Limits of flags: tokens of store's chains are 32 bits.
+// Limits of flags: tokens of the chains of store have 32 bits.
 const (
 	storePagesMax = 10_000_000
 	storeMiBMax   = 8192
 	remoteMBsMax  = 100_000
 )
 
-// trainedContext is the context length that the model was trained for: the largest possible.
+// trainedContext is the context length in the model's file: the largest possible.
 const trainedContext = 256 << 10
 
 // The sizes of -quick, which runs every part and yields no figure of use.
@@ -160,7 +160,7 @@ func (s *settings) fillIn(only, sizes, remoteMBs, storePages string) error {
 	return nil
 }
 
-// numbers reads a comma-separated list of a flag, whose numbers are of something.
+// numbers reads a comma-separated list of a flag. of names the unit in errors.
 func numbers(flag, list, of string, least, most int) ([]int, error) {
 	var all []int
 	for number := range strings.SplitSeq(list, ",") {

@@ -16,15 +16,15 @@ import (
 
 const (
 	movedLong    = 8192 // tokens of a context whose prompt times are compared
-	movedShort   = 2048 // of one for log probabilities and recall, which take many
-	movedSamples = 4    // of those, times the repetitions
+	movedShort   = 2048 // tokens of a context for log probabilities and recall, which need many
+	movedSamples = 4    // number of short contexts per repetition
 
-	movedKeptShare = 16 // the share of a context that is kept before the part left out
-	movedTop       = 20 // alternatives whose log probabilities are compared, the most there are
+	movedKeptShare = 16 // 1/16 of a context is kept before the part left out
+	movedTop       = 20 // compared alternatives, the most that Ollama gives
 )
 
-// movedLab is a chat that outgrows its context, in Ollama without kvtier and with text
-// reused that moved.
+// movedLab is two servers for a chat that outgrows its context: Ollama without kvtier, and
+// ours with reuse of moved text.
 type movedLab struct {
 	b            *bench
 	plain, tiers *lab.Lab
@@ -35,29 +35,29 @@ type movedLab struct {
 // one after that text, half of the rest. Ollama's own shift leaves out the same.
 type chat struct {
 	full  string
-	kept  int // tokens kept before
+	kept  int // tokens kept before the part left out
 	after []string
 	words []string
 }
 
-// newChat is the chat that ends with a text of whole words, a token each.
+// newChat makes a chat of a full context of whole words, a token each.
 func newChat(full string) chat {
 	words := strings.Fields(full)
 	kept := len(words) / movedKeptShare
 	return chat{full: full, kept: kept, words: words, after: words[kept+(len(words)-kept)/2:]}
 }
 
-// prompt is the kept text and the text after it.
+// prompt is the kept text, and the next text.
 func (c chat) prompt(next string) string {
 	return " " + strings.Join(append(append([]string(nil), c.words[:c.kept]...), c.after...), " ") + next
 }
 
-// tokens are those of the kept text.
+// tokens counts the tokens of the kept text.
 func (c chat) tokens() int { return c.kept + len(c.after) }
 
-// measureMoved measures the reuse of text at another position: time to the first
-// token, log probabilities against those of computing all of it, and recall, all beside
-// Ollama's own shift.
+// measureMoved measures the reuse of text at another position, and Ollama's own shift: time
+// to the first token, distance of log probabilities from those of a fully computed prompt,
+// and recall.
 func (b *bench) measureMoved(ctx context.Context) error {
 	r := &Moved{}
 	b.report.Moved = r
@@ -118,7 +118,7 @@ func (b *bench) withMovedLab(ctx context.Context, model lab.Model, numCtx int, u
 	return use(&movedLab{b, plain, tiers, numCtx})
 }
 
-// ask sends a prompt to a server whose slot has nothing of it.
+// ask sends a prompt to a server whose slot shares nothing with the prompt.
 func (l *movedLab) ask(ctx context.Context, server *lab.Lab, prompt string, tokens, keep int) (lab.Answer, error) {
 	if _, err := l.b.askShort(ctx, server, l.b.prompt(shortPrompt)); err != nil {
 		return lab.Answer{}, err
@@ -126,8 +126,8 @@ func (l *movedLab) ask(ctx context.Context, server *lab.Lab, prompt string, toke
 	return server.Ask(ctx, lab.Question{Prompt: prompt, Tokens: tokens, Raw: true, Logprobs: true, Top: movedTop, Keep: keep})
 }
 
-// own has Ollama shift a full context while it answers, and returns the answer: its first
-// token still has all of the context, the others the part that the shift left.
+// own makes Ollama shift a full context during an answer, and returns the answer. The first
+// token still sees the whole context, later tokens the part that the shift kept.
 func (l *movedLab) own(ctx context.Context, c chat, tokens int) (lab.Answer, error) {
 	answer, err := l.ask(ctx, l.plain, c.full, tokens, c.kept)
 	switch {
@@ -153,8 +153,8 @@ func (l *movedLab) moved(ctx context.Context, c chat, prompt string, tokens int)
 	return answer, err
 }
 
-// compare asks for the token after a context that lost some of its beginning: after Ollama's
-// own shift, computed, and reused.
+// compare asks for the token after a context that lost a part: after Ollama's own shift,
+// computed, and reused.
 func (l *movedLab) compare(ctx context.Context, r *Moved, timed bool) error {
 	c := newChat(l.b.prompt(l.numCtx))
 	own, err := l.own(ctx, c, 2)
@@ -179,7 +179,7 @@ func (l *movedLab) compare(ctx context.Context, r *Moved, timed bool) error {
 	}
 	want, shifted, reused := computed.Logprobs[0], own.Logprobs[1], moved.Logprobs[0]
 	if computed.PromptEvalCount != c.tokens()+1 || apart(want, shifted) == nobody {
-		r.Skipped++ // the answer's token is another one as text, or a part of a letter
+		r.Skipped++ // the token's text encodes to another token, or is a part of a character
 		return nil
 	}
 	r.OwnApart.add(apart(want, shifted))
@@ -195,11 +195,10 @@ func (l *movedLab) compare(ctx context.Context, r *Moved, timed bool) error {
 	return nil
 }
 
-// nobody is how far log probabilities without a common token are apart.
+// nobody is the distance of log probabilities without a common token.
 const nobody = math.MaxFloat32
 
-// apart is the mean distance of the log probabilities of tokens that are among the best of
-// both.
+// apart is the mean distance of log probabilities, over the tokens among the best of both.
 func apart(a, b api.Logprob) float64 {
 	other := make(map[string]float64)
 	for _, top := range b.TopLogprobs {
@@ -218,7 +217,7 @@ func apart(a, b api.Logprob) float64 {
 	return sum / float64(n)
 }
 
-// recall asks about the text that moved.
+// recall asks questions about the moved text.
 func (l *movedLab) recall(ctx context.Context, r *Moved) error {
 	l.b.seed++
 	cut := l.numCtx/movedKeptShare + (l.numCtx-l.numCtx/movedKeptShare)/2

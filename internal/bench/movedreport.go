@@ -11,15 +11,15 @@ import (
 // Moved is the result of reusing text at another position (OLLAMA_KV_TIER_REUSE=shifted): the
 // prompt of a chat that outgrew its context and lost half of it after its first 16th.
 type Moved struct {
-	Tokens   int    `json:"tokens"` // of the prompt whose time is measured
+	Tokens   int    `json:"tokens"` // tokens of the prompt whose time is measured
 	Shifted  int    `json:"shifted_tokens"`
 	Computed Series `json:"computed"` // seconds to the first token
 	Moved    Series `json:"moved"`
-	// Own is the time of Ollama's own shift and of a token: there is no prompt then.
+	// Own is the time of Ollama's own shift and of one token, without a prompt.
 	Own Series `json:"own_shift"`
 
-	// Log probabilities of the token after DistanceTokens: how far they are from those of
-	// computing all of it, the mean of the 20 best.
+	// Distances of the log probabilities of the token after DistanceTokens from those of a
+	// fully computed prompt: the mean of the 20 best.
 	DistanceTokens int    `json:"distance_tokens"`
 	MovedApart     Series `json:"moved_apart"`
 	OwnApart       Series `json:"own_shift_apart"`
@@ -30,8 +30,7 @@ type Moved struct {
 	Recall MovedRecall `json:"recall"`
 }
 
-// MovedRecall is how many questions about the text that moved were answered right, by a
-// model that does nothing but remember.
+// MovedRecall counts the questions about moved text that the recall model answered right.
 type MovedRecall struct {
 	Asked    int `json:"asked"`
 	Computed int `json:"computed"`
@@ -46,7 +45,7 @@ func (m *Moved) print(w io.Writer) {
 	right := func(n int) string { return fmt.Sprintf("%d of %d", n, m.Recall.Asked) }
 	table.Print(w, []string{"", "time to first token", "log probabilities apart", "recalled"}, [][]string{
 		{"computed", seconds(m.Computed), "", right(m.Recall.Computed)},
-		{"reused where it moved", seconds(m.Moved), distance(m.MovedApart), right(m.Recall.Moved)},
+		{"moved text reused", seconds(m.Moved), distance(m.MovedApart), right(m.Recall.Moved)},
 		{"Ollama's own shift", seconds(m.Own) + " (no prompt)", distance(m.OwnApart), right(m.Recall.Own)},
 	})
 	fmt.Fprintf(w, "\nReused and own shift are %s apart; without the first 16th they would be %s from computed.\n", distance(m.Between), distance(m.WithoutKept))

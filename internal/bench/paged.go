@@ -12,18 +12,18 @@ import (
 	"github.com/kvtier/kvtier/internal/bench/show"
 )
 
-// Sizes with which paged attention is measured, in tokens.
+// Sizes of the measurement of paged attention, in tokens.
 const (
-	pagedUsed   = 1024 // that are in the context of a capacity
+	pagedUsed   = 1024 // tokens in a context of any capacity
 	pagedAnswer = 128
-	pagedPrompt = 8192 // of the comparison with stock attention
+	pagedPrompt = 8192 // prompt of the comparison with stock attention
 )
 
 // pagedCapacities are context lengths, of which only pagedUsed tokens are used.
 var pagedCapacities = []int{pagedUsed + 2*pagedAnswer, 32 << 10, 256 << 10}
 
-// measurePaged shows that the cost of a token does not depend on the length that the context
-// may reach, and measures the cost or gain of paged attention where stock attention would do.
+// measurePaged shows that the cost of a token does not depend on the context's capacity, and
+// measures the cost or gain of paged attention where stock attention would be enough.
 func (b *bench) measurePaged(ctx context.Context) error {
 	r := &Paged{
 		UsedTokens: pagedUsed, AnswerTokens: pagedAnswer, PromptTokens: pagedPrompt,
@@ -89,7 +89,7 @@ func (b *bench) pagedCapacity(ctx context.Context, r *Paged) (err error) {
 			}
 			r.Capacities[i].Decode.add(decodeSpeed(a))
 		}
-		order = append(order[1:], order[0]) // each is first as often as the others
+		order = append(order[1:], order[0]) // each capacity is first equally often
 	}
 	last := r.Capacities[len(r.Capacities)-1]
 	step.End(fmt.Sprintf("context %s decodes at %s of the speed of context %s",
@@ -126,8 +126,7 @@ func (b *bench) pagedAgainstStock(ctx context.Context, r *Paged) error {
 	return nil
 }
 
-// askFresh asks a server of its own: equal processes differ by a few percent for as long
-// as they run.
+// askFresh asks a fresh server: equal processes differ by a few percent while they run.
 func (b *bench) askFresh(ctx context.Context, on bool, prompt string, r *Paged) (a lab.Answer, err error) {
 	l, err := b.startPaged(ctx, on, r.PromptTokens+2*r.AnswerTokens, r.Threads)
 	if err != nil {

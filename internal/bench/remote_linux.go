@@ -13,19 +13,19 @@ import (
 	"github.com/kvtier/kvtier/internal/mounts"
 )
 
-// remoteLab is a prompt whose pages lie behind a throttled mount, and a place for a local
-// tier before it.
+// remoteLab is a prompt whose pages are on a throttled mount, with a directory for the local
+// tier.
 type remoteLab struct {
 	b      *bench
 	r      *Remote
 	prompt string
-	first  lab.Answer // to it, when it was computed
+	first  lab.Answer // the answer to the prompt when it was computed
 	local  string
 	mount  *mounts.Throttled
 }
 
-// measureRemote measures a prompt whose pages are on a remote tier at several speeds: as
-// ours decides, with everything restored, and with everything computed.
+// measureRemote measures a prompt whose pages are on a remote tier at several speeds: as the
+// rates decide, with all pages restored, and with all tokens computed.
 func (b *bench) measureRemote(ctx context.Context) (err error) {
 	l := &remoteLab{b: b, r: &Remote{Tokens: b.settings.remoteTokens}, prompt: b.prompt(b.settings.remoteTokens)}
 	l.local = filepath.Join(b.dir, "local")
@@ -71,7 +71,7 @@ func (b *bench) measureRemote(ctx context.Context) (err error) {
 	return nil
 }
 
-// store computes the prompt with the later remote tier as the local one.
+// store computes the prompt on a server whose local tier is the later remote tier.
 func (l *remoteLab) store(ctx context.Context, root string) (err error) {
 	step := l.b.steps.Step(fmt.Sprintf("remote, store %s tokens", show.Count(l.r.Tokens)))
 	defer func() { step.End("", err) }()
@@ -86,8 +86,8 @@ func (l *remoteLab) store(ctx context.Context, root string) (err error) {
 	return s.Settle(ctx, lab.PagesOf(l.r.Tokens))
 }
 
-// remoteFound is the speed from which on pages must be found: below, looking them up may take
-// longer than the server waits for.
+// remoteFound is the speed in bytes per second above which pages must be found: on slower
+// tiers a lookup may take longer than the server's limit.
 const remoteFound = 10e6
 
 // once is one repetition at one speed. Each request is the first of a server, and the local
@@ -99,13 +99,13 @@ func (l *remoteLab) once(ctx context.Context, p *RemotePoint) error {
 	if err := os.RemoveAll(l.local); err != nil {
 		return fmt.Errorf("emptying the local tier: %w", err)
 	}
-	// A prompt that nobody has seen is computed, which is measured and remembered.
+	// Computing a new prompt teaches the rates of computing.
 	computed, err := l.ask(ctx, l.b.prompt(l.r.Tokens))
 	if err != nil {
 		return err
 	}
 	p.Computed.addSeconds(computed.Wait())
-	// Nothing is known of the remote tier yet.
+	// The remote tier's rates are not known yet.
 	unknown, err := l.ask(ctx, l.prompt)
 	if err != nil {
 		return err
@@ -132,12 +132,12 @@ func (l *remoteLab) once(ctx context.Context, p *RemotePoint) error {
 	return nil
 }
 
-// ask starts a server, asks it once, and removes the pages of the local tier. Remembered
-// speeds stay.
+// ask starts a server, asks it once, and removes the pages of the local tier. The file of
+// rates stays.
 func (l *remoteLab) ask(ctx context.Context, prompt string, env ...string) (answer lab.Answer, err error) {
 	s, err := l.b.start(ctx, lab.Options{
 		Model: l.b.model, Root: l.local, NumCtx: l.b.numCtx,
-		Env: append(env, "OLLAMA_KV_TIER_REMOTE="+l.mount.Dir, "OLLAMA_KV_TIER_WARM_GB=0"), // pages read ahead are not remote any more
+		Env: append(env, "OLLAMA_KV_TIER_REMOTE="+l.mount.Dir, "OLLAMA_KV_TIER_WARM_GB=0"), // pages read ahead would not be remote any more
 	})
 	if err != nil {
 		return answer, err
@@ -147,7 +147,7 @@ func (l *remoteLab) ask(ctx context.Context, prompt string, env ...string) (answ
 		err = fmt.Errorf("the KV tier is off: %s", reason)
 	}
 	if err == nil {
-		err = s.Unload(ctx, l.b.model.Name) // which saves the learned rates
+		err = s.Unload(ctx, l.b.model.Name) // unloading saves the learned rates
 	}
 	err = errors.Join(err, s.Close())
 	if err == nil {

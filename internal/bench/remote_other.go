@@ -4,7 +4,7 @@ package main
 
 import "context"
 
-// measureRemote needs a filesystem that is as slow as it is told to be.
+// measureRemote needs a throttled filesystem, which exists for Linux only.
 func (b *bench) measureRemote(context.Context) error {
 	b.steps.Step("remote").End("left out: it needs Linux's FUSE", nil)
 	return nil

@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 )
 
-// schema changes when the meaning of a field does.
+// schema changes when the meaning of a field changes.
 const schema = 1
 
-// Report is everything one run measured. Times are in seconds, rates per second.
+// Report holds all measurements of a run. Times are in seconds, rates per second.
 type Report struct {
 	Schema   int      `json:"schema"`
 	Machine  Machine  `json:"machine"`
@@ -29,31 +29,31 @@ type Report struct {
 
 // Versions are those of the compared programs.
 type Versions struct {
-	Kvtier string `json:"kvtier"` // as the patched server calls itself
-	Stock  string `json:"stock"`  // as the other one does, or what it was built from
-	// StockIsPatched says that there was no unpatched build, and that the patched
-	// one with the tier off took its place.
+	Kvtier string `json:"kvtier"` // as the patched server reports it
+	Stock  string `json:"stock"`  // as the other server reports it, or from Go's build record
+	// StockIsPatched: without an unpatched build, the patched one with the tier off took its
+	// place.
 	StockIsPatched bool   `json:"stock_is_patched"`
-	Go             string `json:"go"` // of this command
+	Go             string `json:"go"` // Go version of this command
 }
 
-// Settings says how it was measured.
+// Settings are the parameters of the run.
 type Settings struct {
 	Model           string `json:"model"`
 	KVBytesPerToken int64  `json:"kv_bytes_per_token"`
 	NumCtx          int    `json:"num_ctx"`
 	PageTokens      int    `json:"page_tokens"`
 	Slots           int    `json:"slots"`
-	Repetitions     int    `json:"repetitions"` // of ttft
-	Pairs           int    `json:"pairs"`       // of prompts of cost
+	Repetitions     int    `json:"repetitions"` // repetitions of ttft
+	Pairs           int    `json:"pairs"`       // pairs of prompts of cost
 	Quick           bool   `json:"quick,omitempty"`
 }
 
 // TTFT is time to first token, model load taken off.
 type TTFT struct {
 	Points []Point `json:"points"`
-	// Fixed is the cost of a prompt of a few tokens that the slot holds: HTTP,
-	// scheduling, sampling, streaming. FixedBatch, a part of it, is its batch.
+	// Fixed is the time of a prompt of a few tokens that the slot holds: HTTP, scheduling,
+	// sampling, streaming. FixedBatch is the time of its batch, a part of Fixed.
 	Fixed      Series `json:"fixed"`
 	FixedBatch Series `json:"fixed_batch"`
 }
@@ -65,19 +65,20 @@ type Point struct {
 	Cold     Series `json:"cold"`      // tier on, empty store
 	SameSlot Series `json:"same_slot"` // tier on, asked again
 	Restored Series `json:"restored"`  // after kill -9
-	// RestoredUncached is Restored with an empty page cache; nil where that is
-	// not permitted.
+	// RestoredUncached is Restored with an empty page cache; nil without the right to empty
+	// it.
 	RestoredUncached *Series `json:"restored_uncached,omitempty"`
 	RestoredTokens   int     `json:"restored_tokens"`
 	Speedup          float64 `json:"speedup"`      // stock over restored
 	SpeedupCold      float64 `json:"speedup_cold"` // our own cold over restored
 
-	// Of Restored: the restore itself, and the batch that computes the last token.
+	// Parts of Restored: the restore itself, and the batch that computes the last token.
 	Took  Series `json:"restored_took"`
 	Batch Series `json:"restored_batch"`
-	// Outside is the rest of it: HTTP, scheduling, tokenization, sampling.
+	// Outside is the rest of Restored: HTTP, scheduling, tokenization, sampling.
 	Outside Series `json:"restored_outside"`
-	// SameSlotBatch is the batch when nothing was restored and the runner is warm.
+	// SameSlotBatch is the time of the batch without a restore, in a runner that has run
+	// before.
 	SameSlotBatch Series `json:"same_slot_batch"`
 	// PlainRead is a plain read of the same page files, from the page cache.
 	PlainRead Series `json:"plain_read"`
@@ -86,9 +87,9 @@ type Point struct {
 // Cost is speed in tokens per second with the tier on and off.
 type Cost struct {
 	PromptTokens  int        `json:"prompt_tokens"`
-	DecodePrompt  int        `json:"decode_prompt_tokens"` // of the requests whose decode speed is measured
+	DecodePrompt  int        `json:"decode_prompt_tokens"` // prompt of the requests whose decode speed is measured
 	AnswerTokens  int        `json:"answer_tokens"`
-	DecodeThreads int        `json:"decode_threads"` // prefill has as many as Ollama chooses
+	DecodeThreads int        `json:"decode_threads"` // prefill uses Ollama's own choice
 	Prefill       SideBySide `json:"prefill"`
 	Decode        SideBySide `json:"decode"`
 }
@@ -100,7 +101,7 @@ type SideBySide struct {
 	Ratio Series `json:"ratio"` // on over off, per pair
 }
 
-// addPair takes one more pair in.
+// addPair adds a pair.
 func (s *SideBySide) addPair(off, on float64) {
 	s.Off.add(off)
 	s.On.add(on)
@@ -109,7 +110,7 @@ func (s *SideBySide) addPair(off, on float64) {
 
 // Paged is speed in tokens per second with paged attention.
 type Paged struct {
-	UsedTokens   int        `json:"used_tokens"` // of each capacity
+	UsedTokens   int        `json:"used_tokens"` // used tokens at each capacity
 	AnswerTokens int        `json:"answer_tokens"`
 	PromptTokens int        `json:"prompt_tokens"` // of the comparison with stock attention
 	Threads      int        `json:"threads"`
@@ -130,7 +131,7 @@ type Restore struct {
 	Files    int        `json:"files"`
 	Bytes    int64      `json:"bytes"`
 	Cached   Bandwidth  `json:"cached"`
-	Uncached *Bandwidth `json:"uncached,omitempty"` // nil where drop_caches is not permitted
+	Uncached *Bandwidth `json:"uncached,omitempty"` // nil without the right to drop_caches
 }
 
 // Bandwidth compares a restore with a plain read of the same files.
@@ -150,19 +151,19 @@ type Remote struct {
 // RemotePoint is one speed of the tier.
 type RemotePoint struct {
 	BytesPerSecond int64  `json:"bytes_per_second"`
-	Decided        Series `json:"decided"` // by rates that were remembered
+	Decided        Series `json:"decided"` // by remembered rates
 	DecidedTokens  int    `json:"decided_tokens"`
-	// Unknown is Decided when nothing was known of the tier.
+	// Unknown is Decided without rates of the tier.
 	Unknown        Series  `json:"unknown"`
-	Restored       Series  `json:"restored"` // everything, at any cost
+	Restored       Series  `json:"restored"` // all pages restored, at any cost
 	RestoredTokens int     `json:"restored_tokens"`
-	Computed       Series  `json:"computed"` // a prompt of that length that nobody stored
+	Computed       Series  `json:"computed"` // a new prompt of the same length
 	Ratio          float64 `json:"ratio"`    // decided over the better of restored and computed
 }
 
-// keep takes over the parts of an older report that r lacks, if both are of the same
-// machine, kvtier and settings: benchmarks can be repeated one by one. A part that was
-// measured without a server has no version, and goes with any.
+// keep takes over the parts of an older report that r lacks, if both have the same machine,
+// kvtier and settings, so that benchmarks can be repeated one by one. A part measured
+// without a server has no version and fits any.
 func (r *Report) keep(old *Report) {
 	mine, theirs := r.Machine, old.Machine
 	mine.BusyBefore, theirs.BusyBefore = 0, 0

@@ -16,7 +16,7 @@ import (
 // readBuffer is the block size of a plain read, as in dd bs=4M.
 const readBuffer = 4 << 20
 
-// restoresPerRepetition makes up for how little a restore takes.
+// restoresPerRepetition is the number of restores in a repetition: one alone is too short.
 const restoresPerRepetition = 5
 
 // reading is the time of a plain read of files.
@@ -62,8 +62,8 @@ func readFile(path string, buf []byte) (int64, error) {
 	}
 }
 
-// measureRestore restores a prompt again and again into a running server whose
-// slot another prompt has taken, and reads the same files.
+// measureRestore restores a prompt repeatedly on a running server, after another prompt took
+// the slot, and reads the same files.
 func (b *bench) measureRestore(ctx context.Context) (err error) {
 	r := &Restore{Tokens: b.settings.restoreTokens}
 	b.report.Restore = r
@@ -99,7 +99,7 @@ func (b *bench) measureRestore(ctx context.Context) (err error) {
 	return nil
 }
 
-// restoreOnce is one repetition, with a full and with an empty page cache.
+// restoreOnce runs one repetition, with a full and with an empty page cache.
 func (b *bench) restoreOnce(ctx context.Context, ours *lab.Lab, r *Restore, prompt, root string) error {
 	pages, err := lab.Pages(root)
 	if err != nil {

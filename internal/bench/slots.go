@@ -21,23 +21,22 @@ import (
 )
 
 const (
-	// slotsDecoding is how many slots decode while one more restores.
+	// slotsDecoding is the number of slots that decode while one more restores.
 	slotsDecoding = 4
-	// slotsRestores is how many restores there are in one repetition.
+	// slotsRestores is the number of restores in a repetition.
 	slotsRestores = 20
-	// slotsIdle is how many tokens each of them decodes between two restores while
-	// the last slot is idle.
+	// slotsIdle is the number of tokens that each slot decodes between two restores.
 	slotsIdle = 60
 	// slotsPrompt is the prompt before their answers, in tokens.
 	slotsPrompt = 32
 )
 
-// span is a piece of time.
+// span is an interval of time.
 type span struct{ from, to time.Time }
 
 func (s span) overlaps(o span) bool { return s.from.Before(o.to) && o.from.Before(s.to) }
 
-// windows are pieces of s that are as long as d and as far apart.
+// windows are intervals of length d within s, at distances of d.
 func (s span) windows(d time.Duration) (all []span) {
 	for from := s.from; !from.Add(d).After(s.to); from = from.Add(2 * d) {
 		all = append(all, span{from, from.Add(d)})
@@ -45,12 +44,12 @@ func (s span) windows(d time.Duration) (all []span) {
 	return all
 }
 
-// decoder is a slot whose tokens are timed. When an answer ends, by a token that
-// says so or because Ollama takes it for one that goes in circles, another begins.
+// decoder is a slot whose tokens are timed. When an answer ends, by an end token or because
+// Ollama finds that it repeats itself, another answer begins.
 type decoder struct {
 	mu     sync.Mutex
 	tokens []time.Time   // zero where an answer begins
-	more   chan struct{} // holds a token when there is a new one
+	more   chan struct{} // receives an element for a new token
 }
 
 func (d *decoder) token(at time.Time) {
@@ -69,7 +68,8 @@ func (d *decoder) count() int {
 	return len(d.tokens)
 }
 
-// gaps returns the time between each two tokens, where keep says so.
+// gaps returns the times between neighbouring tokens in seconds, of the intervals that keep
+// accepts.
 func (d *decoder) gaps(keep func(span) bool) (seconds []float64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -88,7 +88,7 @@ type decoders struct {
 	ended  chan error // one per decoder
 }
 
-// startDecoders sends the requests and returns when all of them decode.
+// startDecoders sends the requests and waits until all of them decode.
 func (b *bench) startDecoders(ctx context.Context, l *lab.Lab) (*decoders, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ds := &decoders{cancel: cancel, ended: make(chan error, slotsDecoding)}
@@ -99,7 +99,7 @@ func (b *bench) startDecoders(ctx context.Context, l *lab.Lab) (*decoders, error
 			Model: l.Model().Name, Prompt: b.prompt(slotsPrompt), Raw: true,
 			KeepAlive: ollamatest.KeepAlive(time.Duration(math.MaxInt64)),
 			Options: map[string]any{
-				"temperature": 1, "top_k": 4, // the best token alone soon repeats itself
+				"temperature": 1, "top_k": 4, // greedy answers soon repeat themselves
 				"num_predict": b.numCtx, "num_ctx": b.numCtx, "num_thread": slotsThreads(), "kv_store": false,
 			},
 		}
@@ -115,7 +115,7 @@ func (b *bench) startDecoders(ctx context.Context, l *lab.Lab) (*decoders, error
 	return ds, ds.advance(ctx, 2)
 }
 
-// advance returns when each request has got that many more tokens.
+// advance waits until each request has received `tokens` more tokens.
 func (ds *decoders) advance(ctx context.Context, tokens int) error {
 	for _, d := range ds.each {
 		for want := d.count() + tokens; d.count() < want; {
@@ -140,11 +140,11 @@ func (ds *decoders) stop() {
 	}
 }
 
-// slotsThreads leaves a core to the server and to the client that measures.
+// slotsThreads leaves one core to the server and to the measuring client.
 func slotsThreads() int { return max(1, runtime.NumCPU()-1) }
 
-// measureSlots measures the time between tokens of slots that decode, while
-// another slot restores a prompt and while it is idle, in turns.
+// measureSlots measures the time between tokens of slots that decode, in turns while another
+// slot restores a prompt and while that slot is idle.
 func (b *bench) measureSlots(ctx context.Context) (err error) {
 	r := &Slots{Decoding: slotsDecoding, RestoreTokens: b.settings.restoreTokens, DecodeThreads: slotsThreads()}
 	b.report.Slots = r
@@ -200,9 +200,9 @@ func (b *bench) measureSlots(ctx context.Context) (err error) {
 // gaps are times between tokens.
 type gaps struct {
 	seconds []float64
-	// relative is them over the median of those while the slot was idle just before: they
-	// grow with the tokens in the slots, and the gaps of the last restores must not be all
-	// that counts.
+	// relative has each gap over the median of the gaps of the idle time just before. Gaps
+	// grow with the tokens in the slots, and without this division only the last restores
+	// would count.
 	relative []float64
 }
 
@@ -223,11 +223,12 @@ func (g *gaps) sum() Gaps {
 	}
 }
 
-// slotsTurn is a piece of time while the other slot was idle, and the restore after it.
+// slotsTurn is an interval in which the other slot was idle, and the restore after it.
 type slotsTurn struct{ idle, restoring span }
 
-// measure adds the gaps that overlap either. A long gap meets a short piece of time more
-// often than a short one does: both are counted through windows of the same length.
+// measure adds the gaps that overlap the idle time or the restore. A long gap overlaps a
+// short interval more often than a short gap does: so both are counted through windows of
+// the same length.
 func (t slotsTurn) measure(ds *decoders, idle, restoring *gaps) {
 	windows := t.idle.windows(t.restoring.to.Sub(t.restoring.from))
 	var before, during []float64
@@ -241,7 +242,7 @@ func (t slotsTurn) measure(ds *decoders, idle, restoring *gaps) {
 	}
 }
 
-// slotsRound is one repetition: some restores, each after some time without.
+// slotsRound runs one repetition: restores, each after an idle time.
 func (b *bench) slotsRound(ctx context.Context, l *lab.Lab, r *Slots, prompt string) ([]slotsTurn, *decoders, error) {
 	ds, err := b.startDecoders(ctx, l)
 	defer ds.stop()
@@ -252,8 +253,9 @@ func (b *bench) slotsRound(ctx context.Context, l *lab.Lab, r *Slots, prompt str
 	if b.settings.quick {
 		restores = 1
 	}
-	// From the first restore on, the tokens that the others decode lie behind the restored
-	// rows, and each of their batches looks past these: that is no cost of one more restore.
+	// From the first restore on, the other slots' new tokens are in cells after the restored
+	// rows, and each of their batches skips these rows. That cost does not belong to further
+	// restores, so the first one is not counted.
 	if _, err := b.slotsTurn(ctx, l, ds, r, prompt); err != nil {
 		return nil, nil, err
 	}
@@ -270,11 +272,11 @@ func (b *bench) slotsRound(ctx context.Context, l *lab.Lab, r *Slots, prompt str
 }
 
 func (b *bench) slotsTurn(ctx context.Context, l *lab.Lab, ds *decoders, r *Slots, prompt string) (slotsTurn, error) {
-	// the slot that is left loses its tokens
+	// a short prompt replaces the tokens in the slot that restores
 	if _, err := b.askShort(ctx, l, b.prompt(shortPrompt)); err != nil {
 		return slotsTurn{}, err
 	}
-	if err := ds.advance(ctx, 2); err != nil { // the cost of that request is over
+	if err := ds.advance(ctx, 2); err != nil { // until the short request has no effect any more
 		return slotsTurn{}, err
 	}
 	began := time.Now()
@@ -298,8 +300,8 @@ func (b *bench) slotsTurn(ctx context.Context, l *lab.Lab, ds *decoders, r *Slot
 	return slotsTurn{nothing, span{ended.Add(-answer.Restored.Took), ended}}, nil
 }
 
-// restoredTime is when the runner had restored a prompt, by the clock that this
-// process has too.
+// restoredTime matches the time of the runner's log line about a restore. Runner and client
+// share a clock.
 var restoredTime = regexp.MustCompile(`time=(\S+) level=\S+ source=\S+ msg="kv tier: restored"`)
 
 func restoredAt(log string) (time.Time, error) {
@@ -314,7 +316,8 @@ func restoredAt(log string) (time.Time, error) {
 	return at, nil
 }
 
-// quantile is the smallest value that is not less than a share q of all; 0 of none.
+// quantile is the smallest value that is not less than a share q of all values; 0 without
+// values.
 func quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return 0

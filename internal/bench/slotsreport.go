@@ -14,19 +14,19 @@ type Slots struct {
 	DecodeThreads int    `json:"decode_threads"`
 	RestoreTokens int    `json:"restore_tokens"`
 	Took          Series `json:"restore_took"`
-	Idle          Gaps   `json:"idle"`      // the other slot does nothing
-	Restoring     Gaps   `json:"restoring"` // from its lookup to its last row
-	// Ratio is the relative p99 while restoring over that while idle, per repetition.
+	Idle          Gaps   `json:"idle"`      // the other slot is idle
+	Restoring     Gaps   `json:"restoring"` // from the restore's lookup to its last row
+	// Ratio is the relative p99 of Restoring over that of Idle, per repetition.
 	Ratio Series `json:"p99_ratio"`
 }
 
-// Gaps sums up times between two tokens of one slot, in seconds.
+// Gaps summarizes the times between two tokens of a slot, in seconds.
 type Gaps struct {
 	Count int     `json:"count"`
 	P50   float64 `json:"p50"`
 	P99   float64 `json:"p99"`
 	Max   float64 `json:"max"`
-	// Relative ones are of each gap over the median of those just before the restore.
+	// Relative values are of each gap over the median gap just before the restore.
 	P50Relative float64 `json:"p50_relative"`
 	P99Relative float64 `json:"p99_relative"`
 }

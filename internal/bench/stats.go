@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Series is repeated measurements of one thing, in the order they were made.
+// Series is repeated measurements of one quantity, in order.
 type Series struct {
 	Median float64   `json:"median"`
 	Min    float64   `json:"min"`
@@ -13,16 +13,16 @@ type Series struct {
 	Values []float64 `json:"values"`
 }
 
-// add takes one more measurement in.
+// add adds a measurement.
 func (s *Series) add(value float64) {
 	s.Values = append(s.Values, value)
 	s.Median, s.Min, s.Max = median(s.Values), slices.Min(s.Values), slices.Max(s.Values)
 }
 
-// addSeconds is add for a duration.
+// addSeconds adds a duration in seconds.
 func (s *Series) addSeconds(d time.Duration) { s.add(d.Seconds()) }
 
-// median is the middle value, or the mean of the two in the middle; 0 of none.
+// median is the middle value, or the mean of the two middle values; 0 without values.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0

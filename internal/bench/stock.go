@@ -6,14 +6,14 @@ import (
 )
 
 const (
-	// unversioned is the version that an Ollama reports which was built without one.
+	// unversioned is the version that an Ollama built without a version reports.
 	unversioned = "0.0.0"
 
-	// unknownVersion is recorded where the binary does not tell either.
+	// unknownVersion is recorded where the binary has no record of its version either.
 	unknownVersion = "unknown"
 )
 
-// builtFrom is the version of a binary by Go's own record: the module's release, or else
+// builtFrom is the version of a binary in Go's build record: the module's release, or else
 // the commit.
 func builtFrom(binary string) string {
 	info, err := buildinfo.ReadFile(binary)

@@ -60,7 +60,7 @@ func storeSections(layers int, rowBytes uint32) []pagefile.Section {
 	return sections
 }
 
-// likeRows is bytes that compress as f16 rows do: every second one, with sign and
+// likeRows returns bytes that compress as f16 rows do: every second byte, with sign and
 // exponent, takes few values.
 func likeRows(n int) []byte {
 	rows := make([]byte, n)
@@ -74,7 +74,7 @@ func likeRows(n int) []byte {
 	return rows
 }
 
-// storeTokens are n tokens that no other seed begins with.
+// storeTokens returns n tokens whose first one differs between seeds.
 func storeTokens(seed, n int) []int32 {
 	tokens := make([]int32, n)
 	for i := range tokens {
@@ -123,7 +123,7 @@ func pageFiles(root string) ([]string, error) {
 	return paths, err
 }
 
-// drop empties the page cache of files, and says how.
+// drop empties the page cache of files, and records the method.
 func (s *storeRun) drop(paths []string) error {
 	if s.canDrop {
 		s.r.Dropped = "drop_caches"
@@ -133,7 +133,7 @@ func (s *storeRun) drop(paths []string) error {
 	return forget(paths)
 }
 
-// compare runs both sides once per repetition, taking turns at being first.
+// compare runs both sides once per repetition. The side that goes first alternates.
 func (s *storeRun) compare(name, against string, repetitions int, ours, theirs func() (float64, error)) error {
 	c := Comparison{Name: name, Against: against}
 	step := s.steps.Step("store, " + name)

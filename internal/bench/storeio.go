@@ -25,7 +25,7 @@ import (
 
 // measureSave compares Put with writing and syncing files of the same size.
 func (s *storeRun) measureSave(ctx context.Context) (err error) {
-	fileBytes := s.r.PageBytes + 2*pagefile.PageAlign // about: header and footer
+	fileBytes := s.r.PageBytes + 2*pagefile.PageAlign // header and footer take about two blocks
 	peak := int64(0)
 	seed := 0
 	save := func() (_ float64, err error) {
@@ -50,7 +50,7 @@ func (s *storeRun) measureSave(ctx context.Context) (err error) {
 	return nil
 }
 
-// heapWatch notes how large the heap becomes.
+// heapWatch notes the largest size of the heap.
 type heapWatch struct {
 	base, peak int64
 	done       chan struct{}
@@ -86,15 +86,15 @@ func watchHeap() *heapWatch {
 	return w
 }
 
-// stop returns by how many bytes the heap grew at most, garbage included.
+// stop returns the largest growth of the heap in bytes, garbage included.
 func (w *heapWatch) stop() int64 {
 	close(w.done)
 	w.running.Wait()
 	return w.peak - w.base
 }
 
-// measureRead compares a restore of raw pages with reading their files, from the
-// disk and from the page cache.
+// measureRead compares a restore of raw pages with plain reads of their files, from the disk
+// and from the page cache.
 func (s *storeRun) measureRead(ctx context.Context) (err error) {
 	l, err := s.newRestorer(ctx, "raw", false, 0)
 	if err != nil {
@@ -124,19 +124,19 @@ func (s *storeRun) measureRead(ctx context.Context) (err error) {
 	if err := s.compare("restore, empty page cache", "buffered read", n, cold(restore), cold(cached)); err != nil {
 		return err
 	}
-	if _, err := cached(); err != nil { // now everything is in the page cache
+	if _, err := cached(); err != nil { // all files are in the page cache after this
 		return err
 	}
 	if err := s.compare("restore, full page cache", "buffered read", n*restoresPerRepetition, restore, cached); err != nil {
 		return err
 	}
-	// A small buffer stays in the processor's cache and is overwritten there; a restore
-	// needs the whole page in memory.
+	// Plain reads into a small buffer stay in the processor's cache; a restore needs the
+	// whole page in memory.
 	whole := func() (float64, error) { return s.disk.readCached(ctx, l.files, s.r.Cores, int(s.r.PageBytes)) }
 	return s.compare("restore, full page cache, against whole pages", "buffered read", n*restoresPerRepetition, restore, whole)
 }
 
-// measureDecode compares a restore of compressed pages with decompressing alone.
+// measureDecode compares a restore of compressed pages with decompression alone.
 func (s *storeRun) measureDecode(ctx context.Context) (err error) {
 	l, err := s.newRestorer(ctx, "zstd", true, 0)
 	if err != nil {
@@ -149,7 +149,7 @@ func (s *storeRun) measureDecode(ctx context.Context) (err error) {
 	}
 	defer z.decoder.Close()
 	s.r.Compressed = float64(z.stored) / float64(z.raw)
-	if _, err := l.restore(ctx); err != nil { // now everything is in the page cache
+	if _, err := l.restore(ctx); err != nil { // all files are in the page cache after this
 		return err
 	}
 	n := s.settings.repetitions * restoresPerRepetition
@@ -157,24 +157,24 @@ func (s *storeRun) measureDecode(ctx context.Context) (err error) {
 	if err := s.compare("restore, zstd, full page cache", "zstd alone", n, files, z.decode); err != nil {
 		return err
 	}
-	z.sections = nil // room for the pages themselves
+	z.sections = nil // frees memory for the pages themselves
 
 	warm, err := s.newRestorer(ctx, "zstd", true, ramFactor*l.bytes)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, warm.close()) }()
-	if _, err := warm.restore(ctx); err != nil { // now everything is in memory, decoded
+	if _, err := warm.restore(ctx); err != nil { // all pages are in memory, decoded, after this
 		return err
 	}
 	return s.compare("restore, decoded pages in memory", "zstd in the page cache", n,
 		func() (float64, error) { return warm.restore(ctx) }, files)
 }
 
-// ramFactor is how much more memory pages are given than their rows take.
+// ramFactor is the memory for pages over the size of their rows.
 const ramFactor = 2
 
-// restorer restores one conversation into a cache that keeps nothing.
+// restorer restores one conversation into a cache that drops every row.
 type restorer struct {
 	files  []string
 	bytes  int64
@@ -182,7 +182,7 @@ type restorer struct {
 	tiered *kvcache.TieredCausal
 }
 
-// newRestorer stores a conversation, where it is not stored yet.
+// newRestorer stores a conversation that is not stored yet.
 func (s *storeRun) newRestorer(ctx context.Context, name string, compress bool, ram int64) (*restorer, error) {
 	step := s.steps.Step("store, write pages, " + name)
 	store, err := s.open(ctx, name, compress, ram)
@@ -197,7 +197,7 @@ func (s *storeRun) newRestorer(ctx context.Context, name string, compress bool, 
 	if l.files, err = pageFiles(s.root(name)); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	for _, token := range append(storeTokens(1, s.r.Pages*lab.PageTokens), 0) { // one is always computed
+	for _, token := range append(storeTokens(1, s.r.Pages*lab.PageTokens), 0) { // the last token is always computed
 		l.prompt = append(l.prompt, &input.Input{Token: token})
 	}
 	l.tiered = kvcache.New(noCache{}, []kvcache.Rows{noCache{}}, kvcache.Options{
@@ -206,7 +206,7 @@ func (s *storeRun) newRestorer(ctx context.Context, name string, compress bool, 
 	return l, nil
 }
 
-// restore returns bytes of rows per second, from lookup to the last row.
+// restore returns the bytes of rows per second, from the lookup to the last row.
 func (l *restorer) restore(ctx context.Context) (float64, error) {
 	var runner sync.Mutex
 	runner.Lock()
@@ -223,7 +223,7 @@ func (l *restorer) close() error {
 	return nil
 }
 
-// noCache has room for everything and keeps nothing: with it a restore costs everything
+// noCache has room for all rows and drops them: a restore into noCache costs everything
 // except the copy into the cache.
 type noCache struct{ ollama.Cache }
 
@@ -249,11 +249,11 @@ func (noCache) ReserveCells(_ int, begin, end int32, _ []int32) ([]int32, error)
 	return make([]int32, end-begin), nil
 }
 
-// compressed is the compressed sections of pages, in memory.
+// compressed holds the compressed sections of pages, in memory.
 type compressed struct {
 	decoder     *zstd.Decoder
 	sections    [][]byte
-	rawBytes    int // of one section
+	rawBytes    int // bytes of one decoded section
 	stored, raw int64
 }
 
@@ -284,8 +284,7 @@ func loadCompressed(files []string) (*compressed, error) {
 	return z, nil
 }
 
-// decode decompresses everything on all cores, and returns decoded bytes per
-// second.
+// decode decompresses all sections on all cores, and returns the decoded bytes per second.
 func (z *compressed) decode() (float64, error) {
 	var g errgroup.Group
 	cores := runtime.GOMAXPROCS(0)

@@ -20,16 +20,16 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// Stores of very many pages have tiny ones: real headers, one small section.
+// Stores of very many pages have tiny pages: real headers, one small section.
 const (
 	tinyTokens   = 16
 	tinyRowBytes = 16
-	chainPages   = 512 // that one lookup finds
-	chainLookups = 64  // per repetition and store
+	chainPages   = 512 // pages that one lookup finds
+	chainLookups = 64  // lookups per repetition and store
 )
 
-// measureMany measures lookups in stores of several sizes, taking turns, and how
-// long opening them takes.
+// measureMany measures lookups in stores of several sizes, in turns, and the time of opening
+// these stores.
 func (s *storeRun) measureMany(ctx context.Context) (err error) {
 	var stores []*tinyStore
 	defer func() {
@@ -74,8 +74,8 @@ type tinyStore struct {
 	store  *diskstore.Store
 }
 
-// unsynced is the operating system's filesystem without waiting for the device:
-// a million pages that only have to be there.
+// unsynced is the operating system's filesystem without syncs, for a million pages that need
+// not survive a crash.
 type unsynced struct{ vfs.FS }
 
 func (unsynced) SyncDir(string) error { return nil }
@@ -89,7 +89,7 @@ type unsyncedFile struct{ vfs.File }
 
 func (unsyncedFile) Sync() error { return nil }
 
-// fillTiny makes a store of at least that many pages.
+// fillTiny makes a store of at least `pages` pages.
 func (s *storeRun) fillTiny(ctx context.Context, pages int) (*tinyStore, error) {
 	t := &tinyStore{chains: (pages + chainPages - 1) / chainPages, opt: diskstore.Options{
 		Fingerprint: storeFingerprint, PageTokens: tinyTokens,
@@ -135,7 +135,7 @@ func putTiny(ctx context.Context, store *diskstore.Store, chain int, layout page
 
 func tinyChain(chain int) []int32 { return storeTokens(chain, chainPages*tinyTokens) }
 
-// openTiny opens a store as a runner does, and counts it.
+// openTiny opens a store as a runner does, and waits for its count.
 func (s *storeRun) openTiny(ctx context.Context, t *tinyStore) (Opened, error) {
 	o := Opened{StoredPages: t.chains * chainPages}
 	step := s.steps.Step(fmt.Sprintf("store, open %s pages", show.Count(o.StoredPages)))
@@ -167,7 +167,7 @@ func (s *storeRun) openTiny(ctx context.Context, t *tinyStore) (Opened, error) {
 	return o, nil
 }
 
-// lookUp returns seconds per page of several lookups of whole chains.
+// lookUp returns the seconds per page of lookups of whole chains.
 func (t *tinyStore) lookUp(ctx context.Context, turn int) (float64, error) {
 	var took time.Duration
 	for i := range chainLookups {
@@ -189,7 +189,7 @@ func (t *tinyStore) close() error {
 	return t.store.Close()
 }
 
-// residentBytes is how much memory this process has now, 0 where that is not known.
+// residentBytes is the resident memory of this process, 0 if unknown.
 func residentBytes() int64 {
 	f, err := os.Open("/proc/self/statm")
 	if err != nil {

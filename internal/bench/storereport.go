@@ -8,34 +8,34 @@ import (
 	"github.com/kvtier/kvtier/internal/table"
 )
 
-// Store is the result of the page store alone, without a server.
+// Store is the result of store: the page store alone, without a server.
 type Store struct {
-	PageBytes int64  `json:"page_bytes"` // of rows
+	PageBytes int64  `json:"page_bytes"` // bytes of rows
 	Pages     int    `json:"pages"`
 	Cores     int    `json:"cores"`
-	Disk      string `json:"disk"`    // who read and wrote on the other side
-	Dropped   string `json:"dropped"` // how the page cache was emptied: "drop_caches" or "fadvise"
+	Disk      string `json:"disk"`    // program that read and wrote on the other side
+	Dropped   string `json:"dropped"` // method of emptying the page cache: "drop_caches" or "fadvise"
 
 	Compared []Comparison `json:"compared"`
 	// Compressed is the size of compressed pages, as a share of raw ones.
 	Compressed float64 `json:"compressed"`
-	// SaveMemory is by how much the heap grew at most while pages were saved,
-	// garbage included, and without the page itself.
+	// SaveMemory is the largest growth of the heap while pages were saved, garbage included,
+	// without the page itself.
 	SaveMemory int64 `json:"save_memory_bytes"`
 
 	Lookups []Lookup `json:"lookups"`
 	Opened  []Opened `json:"opened"`
 }
 
-// Comparison is bytes of rows per second of the store (on), against bytes per
-// second of something that does no more than it must (off).
+// Comparison is bytes of rows per second of the store (on), against bytes per second of the
+// least possible work (off).
 type Comparison struct {
 	Name    string     `json:"name"`
 	Against string     `json:"against"`
 	Rate    SideBySide `json:"rate"`
 }
 
-// Lookup is finding a whole chain, in seconds per page of it.
+// Lookup is the time to find a whole chain, in seconds per page.
 type Lookup struct {
 	StoredPages int    `json:"stored_pages"`
 	PerPage     Series `json:"per_page"`
@@ -46,10 +46,10 @@ type Lookup struct {
 type Opened struct {
 	StoredPages int     `json:"stored_pages"`
 	Open        float64 `json:"open"`
-	Serving     float64 `json:"serving"` // a first chain was found
+	Serving     float64 `json:"serving"` // the first chain was found
 	Counted     float64 `json:"counted"` // accounting is exact
 	PeakHeap    int64   `json:"peak_heap_bytes"`
-	Resident    int64   `json:"resident_bytes"` // that it took from then on
+	Resident    int64   `json:"resident_bytes"` // growth of resident memory since the opening
 }
 
 func (s *Store) print(w io.Writer) {

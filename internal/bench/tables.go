@@ -8,7 +8,7 @@ import (
 	"github.com/kvtier/kvtier/internal/table"
 )
 
-// print writes a report as a person reads it.
+// print writes a report as tables.
 func (r *Report) print(w io.Writer) {
 	r.printHeading(w)
 	if r.TTFT != nil {
@@ -111,7 +111,7 @@ func (t *TTFT) print(w io.Writer, stockIsPatched bool) {
 	}
 }
 
-// printWhere says where the time of a restored prompt goes.
+// printWhere prints the parts of the time of a restored prompt.
 func (t *TTFT) printWhere(w io.Writer) {
 	header := []string{"where it goes"}
 	parts := make([][]string, len(partNames))
@@ -139,10 +139,9 @@ var partNames = []string{
 	"    of which in a warm runner",
 }
 
-// parts splits a restored prompt's time, in seconds, in the order of partNames.
-// Every prompt spends the time that a short prompt spends outside the runner's batch;
-// the further time of a longer prompt is carrying and tokenizing, if that is more than
-// noise.
+// parts splits a restored prompt's time, in seconds, in the order of partNames. Every prompt
+// spends the time that a short prompt spends outside the runner's batch; the further time of
+// a longer prompt is carrying and tokenizing, if the difference is more than noise.
 func (t *TTFT) parts(p Point) []float64 {
 	fixed := t.Fixed.Median - t.FixedBatch.Median
 	return []float64{

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// ttftAnswer is the length of the answers: enough to see that a restored one
-	// is the same.
+	// ttftAnswer is the length of answers in tokens: enough to see that the answer after a
+	// restore is the same.
 	ttftAnswer = 8
-	// shortPrompt is a prompt that costs next to nothing to compute, in tokens.
+	// shortPrompt is the length in tokens of a prompt that costs almost nothing to compute.
 	shortPrompt = 8
 )
 
-// measureTTFT measures all prompt lengths, one repetition of everything at a time.
+// measureTTFT measures all prompt lengths, once in each repetition.
 func (b *bench) measureTTFT(ctx context.Context) (err error) {
 	r := &TTFT{Points: make([]Point, len(b.settings.sizes))}
 	b.report.TTFT = r
@@ -47,7 +47,7 @@ func (b *bench) measureTTFT(ctx context.Context) (err error) {
 	return nil
 }
 
-// startStock starts the side to compare with and loads its model.
+// startStock starts the stock server and loads its model.
 func (b *bench) startStock(ctx context.Context) (*lab.Lab, error) {
 	options := lab.Options{Binary: b.settings.stock, Model: b.model, NumCtx: b.numCtx}
 	b.report.Versions.StockIsPatched = options.Binary == ""
@@ -68,7 +68,7 @@ func (b *bench) startStock(ctx context.Context) (*lab.Lab, error) {
 	return stock, nil
 }
 
-// ttftOnce is one repetition of one prompt length.
+// ttftOnce runs one repetition of one prompt length.
 func (b *bench) ttftOnce(ctx context.Context, stock *lab.Lab, r *TTFT, p *Point, tokens int) (note string, err error) {
 	p.Tokens = tokens
 	prompt := b.prompt(tokens)
@@ -144,7 +144,7 @@ func (b *bench) ttftBefore(ctx context.Context, ours *lab.Lab, p *Point, prompt 
 		return held, fmt.Errorf("%d tokens were restored for a prompt that was never seen", cold.Restored.Tokens)
 	}
 	p.Cold.addSeconds(cold.Wait())
-	// pages that are still being written would slow the next request down
+	// pages still being written would slow down the next request
 	if err := ours.Settle(ctx, lab.PagesOf(tokens)); err != nil {
 		return held, err
 	}
@@ -157,8 +157,8 @@ func (b *bench) ttftBefore(ctx context.Context, ours *lab.Lab, p *Point, prompt 
 	return held, nil
 }
 
-// ttftAfter kills, restarts and asks again: with a full page cache, and, if that
-// is permitted, with an empty one.
+// ttftAfter kills, restarts and asks again: with a full page cache and, with the right to
+// empty it, with an empty one.
 func (b *bench) ttftAfter(ctx context.Context, ours *lab.Lab, p *Point, prompt string, held lab.Answer, root string) error {
 	readPlainly := func() error {
 		pages, err := lab.Pages(root)
@@ -192,9 +192,8 @@ func (b *bench) ttftAfter(ctx context.Context, ours *lab.Lab, p *Point, prompt s
 	return nil
 }
 
-// askAfterKill kills server and runner with SIGKILL, does something while nothing
-// runs, starts the server again and asks; the model is loaded for it. The answer
-// must be the same as before.
+// askAfterKill kills server and runner with SIGKILL, calls a function while nothing runs,
+// starts the server again, loads the model and asks. The answer must be the same as before.
 func (b *bench) askAfterKill(ctx context.Context, ours *lab.Lab, prompt string, before lab.Answer, meanwhile func() error) (lab.Answer, error) {
 	if err := ours.KillServer(); err != nil {
 		return lab.Answer{}, err

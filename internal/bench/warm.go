@@ -17,18 +17,18 @@ import (
 // empty page cache, with pages read ahead and without.
 type Warm struct {
 	Tokens   int     `json:"tokens"`
-	SameSlot Series  `json:"same_slot"` // the time when nothing was lost
+	SameSlot Series  `json:"same_slot"` // the time without a kill
 	Off      WarmRun `json:"off"`       // OLLAMA_KV_TIER_WARM_GB=0
 	On       WarmRun `json:"on"`
 }
 
 // WarmRun is one setting.
 type WarmRun struct {
-	Loaded Series `json:"loaded"` // the model was loaded before
-	Loads  Series `json:"loads"`  // the prompt has it loaded, which counts
+	Loaded Series `json:"loaded"` // the model was loaded before the prompt
+	Loads  Series `json:"loads"`  // the prompt loads the model, and the load counts
 }
 
-// errWarmNeedsRoot says why nothing was measured.
+// errWarmNeedsRoot is the reason for leaving out warm.
 var errWarmNeedsRoot = errors.New("the page cache cannot be emptied; it takes Linux and root, and no -quick")
 
 // measureWarm asks for a stored prompt after a restart, with reading ahead on and
@@ -61,8 +61,8 @@ func (b *bench) measureWarm(ctx context.Context) error {
 	return nil
 }
 
-// warmOnce measures one setting: first the slot that holds the prompt, then after
-// two restarts.
+// warmOnce measures one setting: first in the slot that holds the prompt, then after two
+// restarts.
 func (b *bench) warmOnce(ctx context.Context, r *Warm, run *WarmRun, root, gb, prompt string) (err error) {
 	l, err := b.start(ctx, lab.Options{Model: b.model, Root: root, NumCtx: b.numCtx, Env: []string{"OLLAMA_KV_TIER_WARM_GB=" + gb}})
 	if err != nil {
@@ -115,8 +115,8 @@ func (b *bench) warmOnce(ctx context.Context, r *Warm, run *WarmRun, root, gb, p
 	return nil
 }
 
-// loadModel has the model loaded, as a client does that is about to chat, and
-// returns when its conversations are read ahead, where they are.
+// loadModel loads the model, as a client does before a chat, and waits until conversations
+// are read ahead, if the setting asks for it.
 func (b *bench) loadModel(ctx context.Context, l *lab.Lab, gb string) error {
 	mark := l.LogMark()
 	if _, err := b.askShort(ctx, l, b.prompt(shortPrompt)); err != nil {

@@ -9,12 +9,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// typingErrors is how many letters of a command may be wrong for it to be suggested.
+// typingErrors is the number of wrong letters up to which a command is suggested.
 const typingErrors = 2
 
-// Prepare makes a program refuse a wrong command line with status [Misused] and an error that
-// names the remedy. Called without a verb the program shows its help. Verbs have been added
-// to root before; a verb that takes no arguments has [NoArgs].
+// Prepare makes a program refuse a wrong command line with status [Misused] and an error
+// that names the remedy. Without a verb the program shows its help. Call Prepare after
+// adding all verbs to root; a verb without arguments has [NoArgs].
 func Prepare(root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.Args = noCommand
@@ -27,7 +27,7 @@ func Prepare(root *cobra.Command) {
 		if !verb.HasSubCommands() {
 			continue
 		}
-		// It is completion, whose commands are shells.
+		// The verb is completion, whose commands are shells.
 		verb.Args = noSubcommand
 		verb.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 		for _, shell := range verb.Commands() {
@@ -36,7 +36,7 @@ func Prepare(root *cobra.Command) {
 	}
 }
 
-// noSubcommand refuses the arguments of a verb that is called without one of its commands.
+// noSubcommand refuses arguments of a verb that name none of the verb's commands.
 func noSubcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -44,7 +44,7 @@ func noSubcommand(cmd *cobra.Command, args []string) error {
 	return Usagef("%s has no command %q; see %[1]s --help", cmd.CommandPath(), args[0])
 }
 
-// NoArgs wants no arguments.
+// NoArgs refuses arguments.
 func NoArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -52,7 +52,7 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	return Usagef("%s takes no arguments, and %q is one; see %[1]s --help", cmd.CommandPath(), args[0])
 }
 
-// OneArg wants one argument that is not empty. The error otherwise is want.
+// OneArg requires one argument that is not empty. want is the text of the error.
 func OneArg(want string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != 1 || args[0] == "" {
@@ -62,7 +62,7 @@ func OneArg(want string) cobra.PositionalArgs {
 	}
 }
 
-// noCommand refuses the arguments of a program that is called without one of its verbs.
+// noCommand refuses arguments of a program that name none of its verbs.
 func noCommand(root *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -74,7 +74,8 @@ func noCommand(root *cobra.Command, args []string) error {
 	return Usagef("unknown command %q; %s", args[0], hint)
 }
 
-// newHelpCommand replaces cobra's, which succeeds for commands that do not exist.
+// newHelpCommand replaces cobra's help command, which succeeds for commands that do not
+// exist.
 func newHelpCommand(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
@@ -107,16 +108,16 @@ func newHelpCommand(root *cobra.Command) *cobra.Command {
 // giveKey is the annotation of a flag that describes its values.
 const giveKey = "kvtier_give"
 
-// Give describes the values of a flag, such as "a number of gigabytes", for errors. The type
-// of a flag describes them otherwise.
+// Give describes the values of a flag, such as "a number of gigabytes", for errors. Without
+// Give, errors describe the flag's type.
 func Give(flags *pflag.FlagSet, name, values string) {
 	if err := flags.SetAnnotation(name, giveKey, []string{values}); err != nil {
-		panic(err) // there is no such flag
+		panic(err) // no such flag
 	}
 }
 
-// NoEmptyValues refuses a flag that was given an empty text, as a variable in a script may
-// be: it would be no choice at all.
+// NoEmptyValues refuses a flag with an empty value, such as an unset variable in a script:
+// an empty value makes no choice.
 func NoEmptyValues(flags *pflag.FlagSet) (err error) {
 	flags.Visit(func(flag *pflag.Flag) {
 		if err == nil && flag.Value.Type() == "string" && flag.Value.String() == "" {
@@ -142,7 +143,7 @@ func BadValue(flag *pflag.Flag, value string) error {
 	return Usagef("--%s is %s; give %s", flag.Name, shown(value), give)
 }
 
-// shown is a value as it can stand in a sentence.
+// shown is a value in a form that fits into a sentence.
 func shown(value string) string {
 	quoted := strconv.Quote(value)
 	switch {
@@ -154,7 +155,7 @@ func shown(value string) string {
 	return value
 }
 
-// flagError adds the remedy to an error of pflag, which is a text.
+// flagError adds the remedy to an error of pflag. Pflag's errors are only texts.
 func flagError(cmd *cobra.Command, err error) error {
 	see := "; " + cmd.CommandPath() + " --help lists the flags"
 	text := err.Error()

@@ -9,10 +9,10 @@ import (
 const (
 	Failed      = 1   // the command failed, or found damage
 	Misused     = 2   // the command line, or a variable, is wrong; nothing was done
-	Interrupted = 130 // shells expect it of a program that Ctrl-C stopped
+	Interrupted = 130 // as shells expect of a program stopped by Ctrl-C
 )
 
-// Error fails a command with an exit status of its own.
+// Error is an error of a command with an exit status.
 type Error struct {
 	Status int
 	Err    error
@@ -21,7 +21,8 @@ type Error struct {
 func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Usage fails a command because of its command line. It returns nil for nil.
+// Usage gives an error the status [Misused], for a wrong command line. It returns nil for
+// nil.
 func Usage(err error) error {
 	if err == nil {
 		return nil

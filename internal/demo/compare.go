@@ -8,7 +8,7 @@ import (
 	"github.com/kvtier/kvtier/internal/bench/lab"
 )
 
-// verdict says how an answer relates to the one in the same slot.
+// verdict is the relation of an answer to the answer in the same slot.
 type verdict string
 
 const (
@@ -17,13 +17,12 @@ const (
 	differs  verdict = "NO"
 )
 
-// tieMargin is how close two log probabilities are when rounding may decide
-// between them. Computing a prompt in other batches moves one by up to 0.002 in
-// f16, and by 0.03 with a q8_0 cache (measured with the test model).
+// tieMargin is the distance of two log probabilities within which rounding may decide.
+// Computing a prompt in other batches moves a log probability by up to 0.002 in f16, and by
+// 0.03 with a q8_0 cache (measured with the test model).
 const tieMargin = 0.05
 
-// compareExact is for an answer that was computed from the same rows in the
-// same batches.
+// compareExact compares an answer that was computed from the same rows in the same batches.
 func compareExact(want, got lab.Answer) verdict {
 	if len(want.Logprobs) > 0 && want.Text == got.Text && want.Thinking == got.Thinking && reflect.DeepEqual(want.Logprobs, got.Logprobs) {
 		return same
@@ -31,7 +30,7 @@ func compareExact(want, got lab.Answer) verdict {
 	return differs
 }
 
-// compareText is for an answer that was computed in other batches.
+// compareText compares an answer that was computed in other batches.
 func compareText(want, got lab.Answer) verdict {
 	if want.Text == got.Text && want.Thinking == got.Thinking {
 		return same

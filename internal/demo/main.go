@@ -11,7 +11,7 @@ import (
 	"github.com/kvtier/kvtier/internal/bench/show"
 )
 
-// errDiffers fails a demo whose output has said why already.
+// errDiffers fails a demo whose output has given the reason already.
 var errDiffers = errors.New("the outputs differ")
 
 func main() { show.Main(run) }
@@ -32,9 +32,9 @@ type settings struct {
 
 const (
 	defaultTokens = 8000
-	tokensMin     = 512 // two pages
+	tokensMin     = 512 // two pages of tokens
 	defaultAnswer = 32
-	defaultHost   = "127.0.0.1:11435" // beside Ollama's own, which may be running
+	defaultHost   = "127.0.0.1:11435" // next to Ollama's own port, which may be in use
 )
 
 func parse(args []string, stderr io.Writer) (settings, error) {

@@ -22,11 +22,11 @@ const demoModel = "kvtier-demo"
 // demoShape is 8 layers of 512, 8/4 heads of 64: 8 KB of K/V per token.
 var demoShape = testmodel.Shape{Seed: 1}.WithDefaults()
 
-// talkativeness ends the answers of a model that would never end them itself.
+// talkativeness bounds the answers of a model that never ends an answer.
 const talkativeness = "PARAMETER num_predict 128\n"
 
-// chooseModel makes the model that name asks for available below dir: one with
-// random weights, a GGUF file, or a model of the user's.
+// chooseModel makes a model available below dir: one with random weights, a GGUF file, or a
+// model of the user's, as name selects.
 func chooseModel(name, dir string) (lab.Model, error) {
 	if name == "" {
 		m, err := lab.RandomModel(dir, demoModel, demoShape)
@@ -44,8 +44,8 @@ func chooseModel(name, dir string) (lab.Model, error) {
 	return borrowModel(name, models)
 }
 
-// borrowModel makes a model of the user's Ollama available in another store by
-// linking to its files, so that the demo changes nothing of theirs.
+// borrowModel makes a model of the user's Ollama available in another store by links to its
+// files, so that the demo changes no file of the user's.
 func borrowModel(name, models string) (lab.Model, error) {
 	parsed := model.ParseName(name)
 	if !parsed.IsValid() {
@@ -69,8 +69,8 @@ func borrowModel(name, models string) (lab.Model, error) {
 		name, strings.Join(stores, " or "), name)
 }
 
-// modelStores is where Ollama may keep its models: where it is told to, the
-// user's own, and that of the system service.
+// modelStores are the possible stores of Ollama's models: OLLAMA_MODELS, the user's own, and
+// that of the system service.
 func modelStores() []string {
 	if store := os.Getenv("OLLAMA_MODELS"); store != "" {
 		return []string{store}

@@ -8,15 +8,15 @@ import (
 	"github.com/kvtier/kvtier/internal/ollamasrc"
 )
 
-// place is where a demo keeps its files.
+// place holds the directories of a demo.
 type place struct {
 	repository string
 	dir        string // temporary: the model and the server's own files
 	root       string // the pages
 }
 
-// newPlace makes the temporary folder in the build directory and not in /tmp,
-// which is in memory on many systems.
+// newPlace makes the temporary folder in the build directory: on many systems /tmp is in
+// memory.
 func newPlace(s settings) (place, error) {
 	wd, err := os.Getwd()
 	if err != nil {

@@ -26,7 +26,7 @@ type result struct {
 	Speedup      float64 `json:"speedup"`      // over cold
 	SameOutput   verdict `json:"same_output"`
 
-	missing bool // nothing was restored where something should have been
+	missing bool // nothing was restored although the prompt was stored
 }
 
 func newReport(d *demo) report {
@@ -71,7 +71,7 @@ func (r report) writeJSON(w io.Writer) error {
 	return encoder.Encode(r)
 }
 
-// problem is a fault that makes the demo fail although every request was answered.
+// problem is a failure of the demo other than a failed request.
 func (r report) problem() error {
 	var different, missing []string
 	for _, s := range r.Situations {

@@ -12,10 +12,10 @@ import (
 	"github.com/kvtier/kvtier/internal/progress"
 )
 
-// serveNumCtx is the default context length of a server that a person talks to.
+// serveNumCtx is the default context length with -serve.
 const serveNumCtx = 16384
 
-// serve runs a server for the user until the context ends.
+// serve runs a server for the user until ctx ends.
 func serve(ctx context.Context, s settings, at place, stdout, stderr io.Writer) (err error) {
 	steps := progress.New(stderr, show.StepNames)
 	defer steps.Close()
@@ -60,7 +60,7 @@ Ctrl-C stops it%[5]s.
 	return nil
 }
 
-// afterwards says whether the pages stay.
+// afterwards tells the user whether the pages stay.
 func afterwards(s settings) string {
 	if s.root == "" {
 		return " and removes the pages; -root DIR keeps them"

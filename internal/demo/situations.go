@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	sampleBytes  = 2000 // of text, to see how many tokens it makes
-	sampleParts  = 8    // places it is taken from
-	sampleSpan   = 3    // bytes per token, roughly: how much text the prompt will have
-	otherBytes   = 2000 // of text that another chat is about
-	contextSlack = 512  // for the template, the question and a wrong estimate
+	sampleBytes  = 2000 // bytes of text, to measure its tokens per byte
+	sampleParts  = 8    // number of places that the sample is taken from
+	sampleSpan   = 3    // about the bytes per token, to estimate the text of the prompt
+	otherBytes   = 2000 // bytes of text of another chat
+	contextSlack = 512  // tokens for the template, the question and a wrong estimate
 	contextStep  = 1024
 )
 
@@ -38,11 +38,11 @@ type demo struct {
 type situation struct {
 	name    string
 	prepare func(*demo, context.Context) error
-	compare func(want, got lab.Answer) verdict // with the answer in the same slot
-	stored  bool                               // the prompt must come back from the store
+	compare func(want, got lab.Answer) verdict // compares with the answer in the same slot
+	stored  bool                               // the prompt must be restored from the store
 }
 
-// sameSlot is the index of the situation that the others are compared with.
+// sameSlot is the index of the situation with which the others are compared.
 const sameSlot = 1
 
 var situations = []situation{
@@ -67,7 +67,7 @@ func (d *demo) kill(ctx context.Context) error {
 	return d.Restart(ctx)
 }
 
-// demonstrate goes through the situations and prints their results.
+// demonstrate runs all situations and prints their results.
 func demonstrate(ctx context.Context, s settings, at place, stdout, stderr io.Writer) error {
 	steps := progress.New(stderr, show.StepNames)
 	d := &demo{settings: s, steps: steps}
@@ -130,8 +130,8 @@ func (d *demo) options(model lab.Model, at place, stderr io.Writer) lab.Options 
 	return o
 }
 
-// measure loads the model, sees how many tokens a sample of the text makes, and
-// cuts the prompt to length. Nothing of the sample is stored.
+// measure loads the model, counts the tokens of a sample of the text, and cuts the prompt to
+// length. The sample is not stored.
 func (d *demo) measure(ctx context.Context, text string) error {
 	sample := sampleOf(text, d.settings.tokens*sampleSpan)
 	if len(text) < sampleBytes {
@@ -154,7 +154,7 @@ func (d *demo) measure(ctx context.Context, text string) error {
 	return nil
 }
 
-// sampleOf takes pieces from all over the first span bytes of a text.
+// sampleOf takes pieces from places all over the first span bytes of a text.
 func sampleOf(text string, span int) string {
 	span = min(span, len(text))
 	var sample strings.Builder

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// documents are the texts to read, in order: patterns below the repository. The
-// last ones are Ollama's, as patch-ollama unpacks them.
+// documents are the texts to read, in order, as patterns below the repository. The last ones
+// are Ollama's, in the source that patch-ollama unpacks.
 var documents = []string{
 	"README.md", "LICENSE", "docs/*.md", "*.md", "patches/*.md", "patches/*.patch",
 	"build/ollama/src/LICENSE", "build/ollama/src/README.md", "build/ollama/src/docs/*.md", "build/ollama/src/docs/*.mdx",

@@ -18,7 +18,7 @@ func Value(name string) string {
 	return strings.Trim(strings.TrimSpace(os.Getenv(name)), `"'`)
 }
 
-// Bool reads a variable that turns something on, which is off where it is not set.
+// Bool reads a variable that turns something on. An unset variable is false.
 func Bool(name string) (bool, error) {
 	value := Value(name)
 	if value == "" {
@@ -31,14 +31,15 @@ func Bool(name string) (bool, error) {
 	return on, nil
 }
 
-// Asked reports whether a variable asks for something. A value that is neither yes nor no
-// counts as yes: whoever reads all variables then says why it is refused.
+// Asked reports whether a variable is set and not false. A value that is neither true nor
+// false counts as true, so that the code that reads all variables can refuse the value with
+// an error.
 func Asked(name string) bool {
 	on, err := Bool(name)
 	return on || err != nil
 }
 
-// Gigabytes reads a size in bytes.
+// Gigabytes reads a size in GB and returns bytes; unset for an unset variable.
 func Gigabytes(name string, unset int64) (int64, error) {
 	value := Value(name)
 	if value == "" {

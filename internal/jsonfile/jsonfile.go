@@ -1,5 +1,5 @@
-// Package jsonfile keeps small files of JSON that may be lost, since what is in them can be
-// found out again.
+// Package jsonfile keeps small JSON files that may be lost, because their content can be
+// determined again.
 package jsonfile
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// Read reads a file of bytesMax at most, which is no link.
+// Read reads a file of at most bytesMax bytes and refuses links.
 func Read(path string, bytesMax int, content any) error {
 	f, err := vfs.OS.Open(path)
 	if err != nil {

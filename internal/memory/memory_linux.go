@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Available is how many bytes the system can give without swapping, within the limits of the
-// process's control groups.
+// Available is the number of bytes that the system can give without swapping, within the
+// limits of the process's control groups.
 func Available() (uint64, error) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -48,8 +48,8 @@ func memAvailable(meminfo string) (uint64, error) {
 	return 0, errors.New("/proc/meminfo has no MemAvailable")
 }
 
-// groupDirs are the directories of the memory control groups that a process is in, from
-// its own up: a limit of any of them holds.
+// groupDirs are the directories of a process's memory control groups, from its own up: the
+// limit of each of them applies.
 func groupDirs(cgroup string) []string {
 	var dirs []string
 	for _, line := range strings.Split(strings.TrimSpace(cgroup), "\n") {
@@ -75,7 +75,7 @@ func groupDirs(cgroup string) []string {
 	return dirs
 }
 
-// groupLeft is the memory that a control group still allows, of version 2 or 1.
+// groupLeft is the number of bytes that a control group, of version 2 or 1, still allows.
 func groupLeft(dir string) (uint64, bool) {
 	for _, files := range [][2]string{{"memory.max", "memory.current"}, {"memory.limit_in_bytes", "memory.usage_in_bytes"}} {
 		limit, ok := number(path.Join(dir, files[0]))
@@ -91,7 +91,7 @@ func groupLeft(dir string) (uint64, bool) {
 	return 0, false
 }
 
-// number reads a file that holds one number; "max" is none.
+// number reads a file with one number; "max" is no number.
 func number(file string) (uint64, bool) {
 	text, err := os.ReadFile(file)
 	if err != nil {

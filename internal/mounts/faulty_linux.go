@@ -2,9 +2,8 @@ package mounts
 
 import "github.com/hanwen/go-fuse/v2/fuse"
 
-// faulty asks its faults before it carries a request out. Requests that are not
-// below cannot be made to fail: nothing that the page store does needs them, or
-// they have no answer.
+// faulty consults its faults before it carries out a request. Requests without a method
+// below cannot be made to fail: the page store does not need them, or they have no answer.
 type faulty struct {
 	fuse.RawFileSystem
 	faults *faults

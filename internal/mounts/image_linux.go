@@ -16,12 +16,12 @@ const (
 	XFSBytes  = 300 << 20
 )
 
-// fillStep is by how many bytes Fill may miss its target.
+// fillStep bounds the error of Fill, in bytes.
 const fillStep = 64 << 10
 
 // Image is a filesystem in a sparse file on a loop device.
 type Image struct {
-	Dir string // where it is mounted, owned by root and of mode 0700
+	Dir string // mount point, owned by root, mode 0700
 
 	t testing.TB
 }
@@ -56,7 +56,7 @@ func NewImage(t testing.TB, fstype string, size int64) *Image {
 		t.Fatalf("make %s in %s: %v: %s", fstype, file, err, out)
 	}
 	dir := t.TempDir()
-	// mount frees the loop device by itself when the filesystem goes.
+	// The loop device is freed with the unmount.
 	if out, err := exec.Command("mount", "-t", fstype, "-o", "loop,nosuid,nodev", file, dir).CombinedOutput(); err != nil {
 		t.Skipf("this machine cannot mount %s from a loop device: %v: %s", fstype, err, out)
 	}
@@ -71,8 +71,8 @@ func NewImage(t testing.TB, fstype string, size int64) *Image {
 	return &Image{Dir: dir, t: t}
 }
 
-// Fill leaves about the given number of bytes free, by means of one file, and
-// returns a function that gives the space back.
+// Fill writes one file that leaves about `free` bytes free, and returns a function that
+// removes the file.
 func (i *Image) Fill(free int64) (empty func()) {
 	i.t.Helper()
 	var st unix.Statfs_t

@@ -40,11 +40,11 @@ var AllOps = []Op{
 // Passthrough is a FUSE filesystem at Dir that shows the files of another
 // directory. The kernel caches nothing of it, so that every use is a request.
 type Passthrough struct {
-	Dir string // where it is mounted
+	Dir string // mount point
 
 	t      testing.TB
 	source string
-	server *process // nil while it does not run
+	server *process // nil while no server runs
 }
 
 // NewPassthrough mounts source and unmounts it when the test ends. It skips the
@@ -91,15 +91,15 @@ func (p *Passthrough) FailOnce(errno syscall.Errno, ops ...Op) {
 	}
 }
 
-// Stall makes requests of the given kinds wait until Heal. The channel receives
-// a value for each that begins to wait.
+// Stall makes requests of the given kinds wait until Heal. The channel receives a value for
+// each request that begins to wait.
 func (p *Passthrough) Stall(ops ...Op) <-chan struct{} {
 	p.t.Helper()
 	p.command(command{Ops: ops, Stall: true})
 	return p.server.stalled
 }
 
-// Heal ends all faults and lets requests that wait go on.
+// Heal ends all faults, so that waiting requests go on.
 func (p *Passthrough) Heal() {
 	p.t.Helper()
 	p.command(command{Heal: true})
@@ -115,8 +115,8 @@ func (p *Passthrough) Kill() {
 	p.server = nil
 }
 
-// Vanish takes the mount away lazily: its path shows the empty directory below
-// at once, and files that are open go on working until Kill or Unmount.
+// Vanish unmounts lazily: the path shows the empty directory below at once, and open files
+// go on working until Kill or Unmount.
 func (p *Passthrough) Vanish() {
 	p.t.Helper()
 	if err := unix.Unmount(p.Dir, unix.MNT_DETACH); err != nil {
@@ -127,5 +127,5 @@ func (p *Passthrough) Vanish() {
 // Unmount ends the server and unmounts, in any state of the mount.
 func (p *Passthrough) Unmount() {
 	p.Kill()
-	_ = unix.Unmount(p.Dir, unix.MNT_DETACH) // EINVAL when it has vanished
+	_ = unix.Unmount(p.Dir, unix.MNT_DETACH) // EINVAL after Vanish
 }

@@ -9,7 +9,7 @@ import (
 	"os/exec"
 )
 
-// ErrUnavailable says why nothing can be mounted here.
+// ErrUnavailable means that FUSE does not work on this machine or for this user.
 var ErrUnavailable = errors.New("FUSE cannot be used")
 
 // available returns ErrUnavailable where FUSE cannot be used.
@@ -24,7 +24,7 @@ func available() error {
 	return f.Close()
 }
 
-// process is a FUSE server that runs beside this one.
+// process is a FUSE server in a process of its own.
 type process struct {
 	cmd     *exec.Cmd
 	control io.WriteCloser
@@ -32,7 +32,7 @@ type process struct {
 	stalled chan struct{}
 }
 
-// startProcess mounts source on dir, and returns when it can be used.
+// startProcess mounts source on dir, and returns when the mount works.
 func startProcess(source, dir string) (*process, error) {
 	failed := func(err error) (*process, error) {
 		return nil, fmt.Errorf("start the FUSE server of %s: %w", dir, err)
@@ -97,7 +97,7 @@ func (p *process) command(c command) error {
 // kill ends the server and leaves the mount in place.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
-	for range p.replies { // to the end of its output
+	for range p.replies { // reads the server's output to its end
 	}
 	_ = p.cmd.Wait()
 	p.control.Close()

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The environment of a process that is to be a server.
+// Environment variables that turn a process into a server.
 const (
 	sourceEnv = "KVTIER_PASSTHROUGH_SOURCE"
 	dirEnv    = "KVTIER_PASSTHROUGH_DIR"
@@ -27,7 +27,7 @@ func init() {
 	}
 }
 
-// command is a command to a server: to set its speed, to add a fault, or to end all.
+// command is a command to a server: to set its speed, to add a fault, or to end all faults.
 type command struct {
 	Limit *int64 // bytes per second, 0 for any number
 	Heal  bool
@@ -37,14 +37,14 @@ type command struct {
 	Stall bool
 }
 
-// reply answers each command, and says when a request stalls.
+// reply answers a command, or reports that a request stalls.
 type reply struct {
 	Error   string
 	Stalled bool
 }
 
-// serve mounts source on dir and obeys commands until there are no more. Then
-// the test has ended, perhaps without unmounting.
+// serve mounts source on dir and obeys commands until their pipe closes. Then the test has
+// ended, perhaps without unmounting.
 func serve(source, dir string) {
 	out := newReplies()
 	faults := &faults{out: out, healed: make(chan struct{})}
@@ -99,7 +99,7 @@ func newReplies() *replies { return &replies{out: json.NewEncoder(os.Stdout)} }
 func (r *replies) send(one reply) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_ = r.out.Encode(one) // nobody is there to hear of it
+	_ = r.out.Encode(one) // the test may have ended
 }
 
 // faults decides the fate of each request.
@@ -125,7 +125,7 @@ func (f *faults) heal() {
 	f.active, f.healed = nil, make(chan struct{})
 }
 
-// enter returns how a request is to be answered; fuse.OK carries it out.
+// enter returns the answer to a request; fuse.OK carries the request out.
 func (f *faults) enter(op Op) fuse.Status {
 	f.mu.Lock()
 	healed := f.healed

@@ -10,7 +10,7 @@ import (
 )
 
 // Throttled is a FUSE filesystem at Dir that shows the files of another directory through a
-// link that carries so many bytes per second, reads and writes together. It is for
+// link with a limit of bytes per second, for reads and writes together. Throttled is for
 // benchmarks; tests have [Passthrough].
 type Throttled struct {
 	Dir    string
@@ -30,7 +30,7 @@ func NewThrottled(source, dir string) (*Throttled, error) {
 	return &Throttled{Dir: dir, server: server}, nil
 }
 
-// Limit sets how many bytes per second the link carries; 0 means any number.
+// Limit sets the link's bytes per second; 0 means no limit.
 func (m *Throttled) Limit(bytesPerSecond int64) error {
 	return m.server.command(command{Limit: &bytesPerSecond})
 }
@@ -49,11 +49,11 @@ func unmountIfMounted(dir string) error {
 	return nil
 }
 
-// link carries data one request after the other, each at the same speed.
+// link carries the data of one request after the other.
 type link struct {
 	mu        sync.Mutex
-	perSecond int64     // bytes, 0 for any number
-	free      time.Time // when it has carried all it was given
+	perSecond int64     // bytes; 0: no limit
+	free      time.Time // time at which all data so far is through
 }
 
 func (l *link) limit(perSecond int64) {
@@ -62,10 +62,10 @@ func (l *link) limit(perSecond int64) {
 	l.perSecond, l.free = perSecond, time.Time{}
 }
 
-// carry returns when n bytes are through.
+// carry waits until n bytes are through.
 func (l *link) carry(n int) { time.Sleep(time.Until(l.through(n, time.Now()))) }
 
-// through is when n bytes that are given to the link now are.
+// through is the time at which n further bytes are through.
 func (l *link) through(n int, now time.Time) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,14 +14,14 @@ import (
 	"github.com/kvtier/kvtier/internal/ollamatest"
 )
 
-// Options are the model to serve and the server's settings.
+// Options name the model to serve and the server's settings.
 type Options struct {
 	Binary  string // ollama executable; ollamatest.FindBinary's if empty
 	Model   Model
-	Root    string   // where pages go, OLLAMA_KV_TIER_LOCAL; tiering is off if empty
+	Root    string   // directory of pages, OLLAMA_KV_TIER_LOCAL; tiering is off if empty
 	NumCtx  int      // context length of every request
 	Threads int      // compute threads, num_thread; 0: Ollama's choice
-	Env     []string // more of it, KEY=value
+	Env     []string // more variables, KEY=value
 	Log     io.Writer
 }
 
@@ -31,11 +31,11 @@ type Lab struct {
 	options Options
 }
 
-// Start starts a server and makes the model known to it.
+// Start starts a server and creates the model on it.
 func Start(ctx context.Context, options Options) (*Lab, error) {
 	env := []string{
 		"OLLAMA_NUM_PARALLEL=1", "OLLAMA_MAX_LOADED_MODELS=1", "OLLAMA_NOPRUNE=1",
-		"OLLAMA_NEW_ENGINE=1", // the engine that has a tier, for every model it knows
+		"OLLAMA_NEW_ENGINE=1", // the engine with a tier, for every model that the engine knows
 	}
 	if options.Root != "" {
 		env = append(env, "OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL="+options.Root)
@@ -55,15 +55,15 @@ func Start(ctx context.Context, options Options) (*Lab, error) {
 	return &Lab{Server: server, options: options}, nil
 }
 
-// Question is a prompt and how much of an answer is wanted.
+// Question is a prompt with the wanted kind of answer.
 type Question struct {
 	Prompt   string
 	Tokens   int  // most tokens of the answer
 	Raw      bool // send the prompt as it is, without the model's template
 	Logprobs bool // ask for log probabilities, at full precision
-	Top      int  // how many alternatives those have; 2 if 0
+	Top      int  // number of alternatives per token; 2 if 0
 	Keep     int  // tokens of the prompt that a shift of the context keeps, num_keep; Ollama's if 0
-	Private  bool // leave nothing of it in the store
+	Private  bool // store nothing of the request
 }
 
 // Answer is the answer to a question, with its times.
@@ -76,8 +76,8 @@ type Answer struct {
 // the model.
 func (a Answer) Wait() time.Duration { return a.TTFTMinusLoad() }
 
-// topLogprobs is how many alternatives to ask for: enough to see how close the
-// second best token was.
+// topLogprobs is the default number of alternatives: enough to see how close the second best
+// token was.
 const topLogprobs = 2
 
 // Ask sends a question and reads a greedy answer.
@@ -86,7 +86,7 @@ func (l *Lab) Ask(ctx context.Context, q Question) (Answer, error) {
 		Model:  l.options.Model.Name,
 		Prompt: q.Prompt,
 		Raw:    q.Raw,
-		// The model stays until somebody unloads or kills it.
+		// The model stays until it is unloaded or killed.
 		KeepAlive: ollamatest.KeepAlive(time.Duration(math.MaxInt64)),
 		Options:   ollamatest.Greedy(q.Tokens, l.options.NumCtx),
 	}
@@ -119,14 +119,13 @@ func (l *Lab) Ask(ctx context.Context, q Question) (Answer, error) {
 	return Answer{Result: result, Restored: restored}, nil
 }
 
-// Model is the model that the server was started with.
+// Model is the model of the server.
 func (l *Lab) Model() Model { return l.options.Model }
 
-// tierOff is how the runner says that a model cannot have the tier.
+// tierOff matches the runner's log line about a model without the tier.
 var tierOff = regexp.MustCompile(`msg="kv tier: off for this model".* reason=("(?:[^"\\]|\\.)*"|\S+)`)
 
-// TierOff is why a loaded model runs without the tier although it was asked
-// for, or empty.
+// TierOff is the logged reason why a loaded model runs without the tier, or empty.
 func (l *Lab) TierOff() string { return parseTierOff(l.Logs()) }
 
 func parseTierOff(log string) string {

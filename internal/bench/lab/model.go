@@ -13,13 +13,13 @@ import (
 // Model is a model that a lab can serve.
 type Model struct {
 	Name      string
-	GGUF      string // the file to create it from; empty when Models has it
+	GGUF      string // the model's file; empty when Models has the model
 	Modelfile string // settings beside the file's own; may be empty
-	Models    string // OLLAMA_MODELS that holds it, or where it will be created
+	Models    string // OLLAMA_MODELS, which has the model or gets it
 }
 
-// RandomModel writes a model of the given shape into dir. Servers that are
-// given the same Model share its blob.
+// RandomModel writes a model of the given shape into dir. Servers with the same Model share
+// the blob.
 func RandomModel(dir, name string, shape testmodel.Shape) (Model, error) {
 	gguf := filepath.Join(dir, name+".gguf")
 	if err := testmodel.Write(gguf, shape); err != nil {
@@ -28,7 +28,7 @@ func RandomModel(dir, name string, shape testmodel.Shape) (Model, error) {
 	return Model{Name: name, GGUF: gguf, Modelfile: testmodel.Modelfile(gguf), Models: filepath.Join(dir, "models")}, nil
 }
 
-// create makes the model known to a server, if it is not.
+// create creates the model on a server that does not have it.
 func (m Model) create(ctx context.Context, s *ollamatest.Server) error {
 	if m.GGUF == "" {
 		return nil
@@ -39,7 +39,7 @@ func (m Model) create(ctx context.Context, s *ollamatest.Server) error {
 	return s.CreateModel(ctx, m.Name, m.GGUF, m.Modelfile)
 }
 
-// RecallModel writes a model into dir that repeats the text after a word.
+// RecallModel writes the recall model into dir, see [testmodel.Recall].
 func RecallModel(dir, name string) (Model, error) {
 	gguf := filepath.Join(dir, name+".gguf")
 	if err := testmodel.WriteRecall(gguf, testmodel.Recall{}); err != nil {

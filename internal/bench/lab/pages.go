@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// PageTokens is the page size of a server that is not told another.
+// PageTokens is the default page size of a server, in tokens.
 const PageTokens = 256
 
 // pageExt ends the names of page files, but not of files that are being written.
 const pageExt = ".kvp"
 
-// settlePoll is how often Settle looks.
+// settlePoll is the time between two looks of Settle.
 const settlePoll = 5 * time.Millisecond
 
 // Pages lists the page files below a root, tails included, in the order of
@@ -39,12 +39,12 @@ func Pages(root string) ([]string, error) {
 	return pages, nil
 }
 
-// PagesOf is how many pages a prompt of that many tokens takes, the incomplete
-// last one included.
+// PagesOf is the number of pages of a prompt of so many tokens, the incomplete last one
+// included.
 func PagesOf(tokens int) int { return (tokens + PageTokens - 1) / PageTokens }
 
-// Settle returns when the store holds at least that many pages: a SIGKILL loses
-// nothing of them any more.
+// Settle waits until the store holds at least `pages` pages, which a SIGKILL cannot lose any
+// more.
 func (l *Lab) Settle(ctx context.Context, pages int) error {
 	ticker := time.NewTicker(settlePoll)
 	defer ticker.Stop()

@@ -11,7 +11,7 @@ import (
 // nothing was restored.
 type Restored struct {
 	Tokens  int           // restored into the slot
-	Shifted int           // of those, from another position
+	Shifted int           // the part of Tokens from another position
 	Prompt  int           // tokens of the whole prompt
 	Tiers   string        // "local", "remote" or "local+remote"
 	Took    time.Duration // from the lookup to the last row
@@ -22,7 +22,7 @@ type Restored struct {
 var restoredLine = regexp.MustCompile(
 	`msg="kv tier: restored" slot=\d+ tokens=(\d+) shifted=(\d+) prompt=(\d+) bytes="?[^"=]*"? from=(\S+) took=(\S+)`)
 
-// parseRestored finds the line about the request that a piece of log is about.
+// parseRestored reads the line in the log of one request.
 func parseRestored(log string) (Restored, error) {
 	match := restoredLine.FindStringSubmatch(log)
 	if match == nil {

@@ -11,11 +11,11 @@ import (
 	"syscall"
 )
 
-// exitInterrupted is the status that shells expect of a program that Ctrl-C stopped.
+// exitInterrupted is the status that shells expect of a program stopped by Ctrl-C.
 const exitInterrupted = 130
 
-// Main is the main function of a command: it runs it until it ends or a signal cancels its
-// context, prints its error and exits with its status.
+// Main is the main function of a command: Main calls run, whose context ends with a signal,
+// prints the error and exits with the status.
 func Main(run func(ctx context.Context, args []string, out, errOut io.Writer) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)

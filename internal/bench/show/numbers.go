@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Count is a whole number with its thousands apart: 8,003.
+// Count is a whole number with separated thousands: 8,003.
 func Count(n int) string {
 	digits := fmt.Sprint(n)
 	for i := len(digits) - 3; i > 0; i -= 3 {

@@ -1,4 +1,4 @@
-// Package clitest has commands for scripts that test a program from outside.
+// Package clitest provides commands for test scripts that run a program from outside.
 package clitest
 
 import (
