@@ -11,10 +11,9 @@ import (
 	"time"
 )
 
-// Apply brings the tree in step with the series and reports whether it had to
-// change anything. Commits of a person's own on top of an unchanged series
-// stay; a changed series is put on anew, which needs a tree with nothing to
-// lose.
+// Apply brings the tree in step with the series and reports whether the tree changed. The
+// user's own commits on top of an unchanged series stay. A changed series is applied again
+// from the release, which needs a tree with nothing to lose.
 func (t *Tree) Apply(ctx context.Context, series Series) (changed bool, err error) {
 	state, err := t.Compare(ctx, series)
 	if err != nil {
@@ -56,11 +55,11 @@ func (t *Tree) am(ctx context.Context, series Series) error {
 // undoTimeout bounds the clean-up that runs even after an interrupt.
 const undoTimeout = 30 * time.Second
 
-// amFailed names the patch that git stopped at and takes the tree back.
+// amFailed names the patch at which git stopped, and resets the tree.
 func (t *Tree) amFailed(ctx context.Context, series Series, cause error) error {
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	// Commits made so far are those of the patches that did apply.
+	// Commits made so far belong to the patches that applied.
 	done, countErr := t.count(undo, t.Base, "HEAD")
 	_, abortErr := t.git.run(undo, "am", "--abort")
 	resetErr := t.reset(undo)
@@ -76,7 +75,7 @@ func (t *Tree) amFailed(ctx context.Context, series Series, cause error) error {
 	return &ApplyError{Version: t.Version, Patch: series.Patches[done].Name, Detail: applyDetail(cause)}
 }
 
-// ApplyError says which patch does not fit a release.
+// ApplyError names the patch that does not fit a release.
 type ApplyError struct {
 	Version string
 	Patch   string
@@ -99,8 +98,8 @@ func applyDetail(err error) string {
 	return first
 }
 
-// Revert takes the tree back to the release. Without force it refuses when that
-// would lose something. Build caches live elsewhere and stay.
+// Revert resets the tree to the release. Without force it refuses when commits or changes
+// would be lost. Build caches are outside the tree and stay.
 func (t *Tree) Revert(ctx context.Context, series Series, force bool) (changed bool, err error) {
 	if force {
 		if _, err := os.Stat(filepath.Join(t.Dir, ".git", "rebase-apply")); err == nil {

@@ -12,20 +12,20 @@ import (
 	"github.com/kvtier/kvtier/internal/progress"
 )
 
-// BuildOptions says how to build. The zero value of each field but Jobs is a
+// BuildOptions are the options of a build. The zero value of each field except Jobs is a
 // valid choice.
 type BuildOptions struct {
 	// Jobs bounds the compilers that run at once; it must be positive.
 	Jobs int
 	// CUDA builds the CUDA backend when a CUDA compiler is found.
 	CUDA bool
-	// CUDAArchitectures is CMake's list, such as "61;75". Empty means those of
-	// the GPUs in this machine.
+	// CUDAArchitectures is CMake's list, such as "61;75". Empty means the architectures of
+	// this machine's GPUs.
 	CUDAArchitectures string
 }
 
-// BuildVersion is the version that a patched binary reports: Ollama's, and as its build part
-// kvtier's in the checkout at root.
+// BuildVersion is the version that a patched binary reports: Ollama's version, with kvtier's
+// version in the checkout at root as its build part.
 func BuildVersion(ctx context.Context, root, release string) string {
 	return numeric(release) + "+kvtier." + SourceVersion(ctx, root)
 }
@@ -35,7 +35,7 @@ type builder struct {
 	tree   *Tree
 	opts   BuildOptions
 	report *progress.Display
-	trial  bool // for a [Trial]
+	trial  bool // the build of a [Trial]
 }
 
 // Build compiles the tree as it is: libraries with CMake, then the binary. It
@@ -53,7 +53,7 @@ func Build(ctx context.Context, lay Layout, tree *Tree, opts BuildOptions, repor
 	return b.binary(ctx)
 }
 
-// prepare makes the needs of a Go command in the tree: the headers that a module
+// prepare makes the files that a Go command in the tree needs: the headers that a module
 // lacks, and the workspace.
 func (b *builder) prepare(ctx context.Context) error {
 	if err := checkTools(); err != nil {
@@ -78,8 +78,8 @@ func (b *builder) step(ctx context.Context, name string, fn func(*progress.Step)
 	return err
 }
 
-// binary builds the Go part and returns the version that it reports. The Go
-// command's own cache finds stale packages.
+// binary builds the Go part and returns the version that it reports. The Go command's cache
+// knows stale packages.
 func (b *builder) binary(ctx context.Context) (string, error) {
 	env, err := b.goEnv()
 	if err != nil {
@@ -117,7 +117,7 @@ func (b *builder) binary(ctx context.Context) (string, error) {
 	return got, nil
 }
 
-// stepName tells the steps of several trials in one folder apart.
+// stepName gives the steps of several trials in one folder different names.
 func (b *builder) stepName(step string) string {
 	if b.trial {
 		return step + " " + b.tree.Version
@@ -125,16 +125,15 @@ func (b *builder) stepName(step string) string {
 	return step
 }
 
-// isPackageLine tells the import paths that go build -v prints from compiler
-// output.
+// isPackageLine distinguishes the import paths that go build -v prints from compiler output.
 func isPackageLine(line string) bool {
 	return line != "" && !strings.ContainsAny(line, " \t:#")
 }
 
-// headerExts are the C files that cgo's cache key may miss.
+// headerExts are the extensions of C files that cgo's cache key may miss.
 var headerExts = map[string]bool{".h": true, ".hpp": true, ".cuh": true, ".inc": true}
 
-// goEnv fixes everything that would change the build: flags from the environment, the
+// goEnv sets all variables that would change the build: flags from the environment, the
 // workspace, cgo.
 func (b *builder) goEnv() ([]string, error) {
 	// Cgo's cache key covers a package's own folder and its flags, not headers
@@ -156,8 +155,8 @@ func (b *builder) goEnv() ([]string, error) {
 	}
 	return append(environ,
 		"GOWORK="+b.lay.GoWork(),
-		// Not empty: an empty variable falls back to go env -w. The tree's git
-		// commit is no use in the binary, whose version identifies it.
+		// Not empty: an empty variable falls back to go env -w. The binary needs no git
+		// commit of the tree: its version identifies it.
 		"GOFLAGS=-buildvcs=false",
 		"GO111MODULE=on",
 		// The libraries are this machine's; so is the binary.

@@ -8,10 +8,9 @@ import (
 	"strings"
 )
 
-// Check tries the series on a release without a work tree, in a scratch
-// repository that is removed afterwards: on, and off again. It returns an
-// [*ApplyError] when a patch does not fit, and a [*RevertError] when taking the
-// series off does not leave exactly the release.
+// Check applies the series to a release and reverts it, without a work tree, in a scratch
+// repository that is removed afterwards. It returns an [*ApplyError] when a patch does not
+// fit, and a [*RevertError] when taking the series off does not leave exactly the release.
 func Check(ctx context.Context, lay Layout, source Source, series Series) error {
 	tmp, err := tempDir(lay.Dir, "check")
 	if err != nil {
@@ -38,8 +37,7 @@ func Check(ctx context.Context, lay Layout, source Source, series Series) error 
 	return tryRevert(ctx, scratch, source.Version(), series, released)
 }
 
-// tryApply uses the engine behind git am, and as strict: no fuzz, no three-way
-// merge.
+// tryApply applies the series as strictly as git am: no fuzz, no three-way merge.
 func tryApply(ctx context.Context, scratch git, version string, series Series) error {
 	for i, file := range series.paths() {
 		if _, err := scratch.run(ctx, "apply", "--cached", "--whitespace=nowarn", file); err != nil {
@@ -52,8 +50,8 @@ func tryApply(ctx context.Context, scratch git, version string, series Series) e
 	return nil
 }
 
-// tryRevert reverts as a person without patch-ollama would: git apply --reverse,
-// the last patch first. The result is compared byte for byte, as a tree of git's.
+// tryRevert reverts the series as users without patch-ollama do: git apply --reverse, the
+// last patch first. The result is compared byte for byte, as a git tree.
 func tryRevert(ctx context.Context, scratch git, version string, series Series, released string) error {
 	for i, file := range slices.Backward(series.paths()) {
 		if _, err := scratch.run(ctx, "apply", "--cached", "--reverse", "--whitespace=nowarn", file); err != nil {
@@ -77,10 +75,10 @@ func tryRevert(ctx context.Context, scratch git, version string, series Series, 
 	return &RevertError{Version: version, Detail: "these files are not as released afterwards: " + strings.Join(strings.Fields(files), " ")}
 }
 
-// RevertError says why a series does not come off a release.
+// RevertError is the reason why a series cannot be reverted on a release.
 type RevertError struct {
 	Version string
-	Patch   string // empty when each came off but something else was left
+	Patch   string // empty when each patch was reverted and the result differs from the release
 	Detail  string
 }
 

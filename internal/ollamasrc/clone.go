@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// clone is a release in somebody's git clone of Ollama, which is only read.
+// clone is a release in the user's git clone of Ollama, which is only read.
 type clone struct {
 	git     git
 	version string
@@ -24,7 +24,7 @@ func openClone(ctx context.Context, dir, version string) (*clone, error) {
 		return nil, fmt.Errorf("opening the git clone of Ollama: %w", err)
 	}
 	c := &clone{git: git{dir: dir}, version: version}
-	// The path is relative to the clone unless the clone says otherwise.
+	// The path is relative to the clone unless it is absolute.
 	objects, err := c.git.run(ctx, "rev-parse", "--git-path", "objects")
 	if err != nil {
 		return nil, cloneError(dir, err)
@@ -66,8 +66,8 @@ func cloneError(dir string, err error) error {
 func (c *clone) Version() string { return c.version }
 func (c *clone) Origin() string  { return originClone + " " + c.commit }
 
-// Export unpacks git archive, which leaves the clone's work tree, index and
-// worktree list alone.
+// Export unpacks the output of git archive, which does not touch the clone's work tree,
+// index and worktree list.
 func (c *clone) Export(ctx context.Context, dst string) error {
 	cmd := c.git.command(ctx, "-c", "core.autocrlf=false", "archive", "--format=tar", c.commit)
 	stdout, err := cmd.StdoutPipe()
@@ -81,7 +81,7 @@ func (c *clone) Export(ctx context.Context, dst string) error {
 	}
 	unpackErr := untar(dst, stdout)
 	if unpackErr != nil {
-		// git would block on a pipe that nobody reads.
+		// git would block on a pipe without a reader.
 		_ = cmd.Cancel()
 	}
 	if err := cmd.Wait(); err != nil && (unpackErr == nil || stderr.Len() > 0) {
@@ -99,14 +99,14 @@ func (c *clone) Index(ctx context.Context, scratch git) error {
 	return err
 }
 
-// untar writes folders, files and symlinks, and refuses any other entry and any
-// name that leads out of dst.
+// untar writes folders, files and symlinks. It refuses any other entry and any name that
+// leads out of dst.
 func untar(dst string, r io.Reader) error {
 	tr := tar.NewReader(r)
 	for {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
-			// The archive's padding follows; git must be able to write it.
+			// The archive's padding follows; git must be able to write the padding.
 			_, err = io.Copy(io.Discard, r)
 			return err
 		}

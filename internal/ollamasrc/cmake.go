@@ -23,18 +23,18 @@ const cmakeStamp = "kvtier.stamp"
 // pagedDir is the library of paged attention, in the checkout.
 const pagedDir = "ggml-paged"
 
-// cmakeInputs is all that CMake reads of Ollama's source for these components.
+// cmakeInputs are the parts of Ollama's source that CMake reads for these components.
 var cmakeInputs = []string{"CMakeLists.txt", "CMakePresets.json", "ml/backend/ggml"}
 
-// cmakeArgs configures for the CPU backends, and CUDA with its compiler. HIP
-// and Vulkan are off even where they are installed: kvtier does not build them.
+// cmakeArgs configures the CPU backends, and CUDA if its compiler is found. HIP and Vulkan
+// are off even where installed: kvtier does not build them.
 func cmakeArgs(lay Layout, opts BuildOptions, nvcc string) []string {
 	args := []string{
 		"-S", lay.Src(), "-B", lay.CMake(),
-		// Without it the libraries would be installed under /usr/local.
+		// The default prefix is /usr/local.
 		"-DCMAKE_INSTALL_PREFIX=" + lay.InstallPrefix(),
 		"-DCMAKE_DISABLE_FIND_PACKAGE_Vulkan=ON",
-		// A language whose compiler is known to be missing is not looked for.
+		// CMake does not search for a language whose compiler is set to NOTFOUND.
 		"-DCMAKE_HIP_COMPILER=NOTFOUND",
 	}
 	if _, err := exec.LookPath("ninja"); err == nil {
@@ -50,8 +50,8 @@ func cmakeArgs(lay Layout, opts BuildOptions, nvcc string) []string {
 	return args
 }
 
-// libraries configures, builds and installs the backends, unless they are there
-// already, built from the same sources in the same way.
+// libraries configures, builds and installs the backends, unless backends built from the
+// same sources with the same arguments are installed.
 func (b *builder) libraries(ctx context.Context) error {
 	nvcc := ""
 	if b.opts.CUDA {
@@ -69,7 +69,7 @@ func (b *builder) libraries(ctx context.Context) error {
 			return nil
 		}
 	}
-	// From here to the end the build tree and the libraries match nothing.
+	// From here until the stamp is written, the libraries may not match the sources.
 	if err := os.Remove(stampPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -98,7 +98,7 @@ func cmakeDigest(lay Layout, args []string, cuda bool) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if cuda { // whose library takes the kernels from there
+	if cuda { // the CUDA library takes the kernels from there
 		paged, err := digestFiles(lay.Root, []string{pagedDir}, func(string) bool { return true })
 		if err != nil {
 			return "", err
@@ -135,9 +135,9 @@ func dropForeignCache(lay Layout, args []string) error {
 	return os.RemoveAll(lay.CMake())
 }
 
-// install replaces the libraries as a whole. Removing first keeps none of an
-// older set, and leaves a running server its own, unlinked files: overwriting
-// them in place would crash it.
+// install replaces all libraries. Removing them first keeps none of an older set, and leaves
+// a running server its own, unlinked files: overwriting files in place would crash the
+// server.
 func (b *builder) install(ctx context.Context, cuda bool) error {
 	return b.step(ctx, "cmake install", func(*progress.Step) error {
 		if err := os.RemoveAll(b.lay.Libraries()); err != nil {
@@ -164,8 +164,8 @@ func (b *builder) install(ctx context.Context, cuda bool) error {
 	})
 }
 
-// besideBinary copies the libraries next to the binary on macOS, the only place
-// where upstream's ml.LibOllamaPath looks there.
+// besideBinary copies the libraries next to the binary on macOS: upstream's ml.LibOllamaPath
+// is that folder there.
 func (b *builder) besideBinary(ctx context.Context, libs []string) error {
 	if runtime.GOOS != "darwin" {
 		return nil

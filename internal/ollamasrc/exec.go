@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// stopGrace is how long an interrupted child may take to clean up after itself
-// (git removes its lock files, ninja its half-written objects).
+// stopGrace is the time that an interrupted child has to clean up (git removes its lock
+// files, ninja its half-written objects).
 const stopGrace = 5 * time.Second
 
 // command is exec.CommandContext for children that have children: cancelling

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// ownGroup puts the child in a process group of its own. A terminal's Ctrl-C
-// then reaches it only through us, once, and its compilers go with it.
+// ownGroup puts the child in a process group of its own. A terminal's Ctrl-C then reaches
+// the child only through this process, once, and ends the child's compilers, too.
 func ownGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 }

@@ -5,13 +5,12 @@ import (
 	"syscall"
 )
 
-// ownGroup keeps a console's Ctrl-C from reaching the child before we decide how to
-// react.
+// ownGroup keeps a console's Ctrl-C from the child: this process decides how to react.
 func ownGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: syscall.CREATE_NEW_PROCESS_GROUP}
 }
 
-// interrupt kills: Windows has no signal that a process group would heed.
+// interrupt kills: Windows has no signal for a process group.
 func interrupt(cmd *exec.Cmd) error {
 	return cmd.Process.Kill()
 }

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Change is one file that differs between a tree's commits and a series.
+// Change is a file that differs between a tree's commits and a series.
 type Change struct {
 	Name string
 	Kind string // "new", "changed" or "stale"
@@ -20,9 +20,9 @@ type Change struct {
 
 func (c Change) String() string { return c.Kind + " " + c.Name }
 
-// Diff renders the commits since upstream as patches and compares those that are
-// written from trees of this release with the series. It fails when a commit that
-// is written from another release's tree is not as in the series.
+// Diff renders the commits since upstream as patches and compares the patches that are
+// written from this release's trees with the series. It fails when a commit that is written
+// from another release's tree differs from the series.
 func (t *Tree) Diff(ctx context.Context, lay Layout, series Series) (fresh Series, changes []Change, err error) {
 	state, err := t.Compare(ctx, series)
 	if err != nil {
@@ -43,12 +43,12 @@ func (t *Tree) Diff(ctx context.Context, lay Layout, series Series) (fresh Serie
 	return fresh, diffSeries(old, fresh), nil
 }
 
-// Format makes the patches folder hold exactly the commits since upstream, as far
-// as they are written from trees of this release, and returns the changes made
-// there. Overlays for other releases stay.
+// Format writes the commits since upstream to the patches folder, as far as they are written
+// from this release's trees, and returns the changes made there. Overlays for other releases
+// stay.
 //
-// Patches that were edited since they were applied, or never were applied,
-// would be lost; that takes force.
+// Without force, Format refuses to lose patches that were edited since they were applied, or
+// were never applied.
 func (t *Tree) Format(ctx context.Context, lay Layout, series Series, force bool) ([]Change, error) {
 	fresh, changes, err := t.Diff(ctx, lay, series)
 	if err != nil {
@@ -90,8 +90,8 @@ func (s Series) splitByHome(version string) (home, away Series) {
 	return home, away
 }
 
-// checkAway refuses to format a tree in which somebody changed a patch that is
-// written elsewhere: the change would get lost.
+// checkAway refuses to format a tree with a changed patch that is written from another
+// release's tree: the change would be lost.
 func (t *Tree) checkAway(old, fresh Series) error {
 	for i := range max(len(old.Patches), len(fresh.Patches)) {
 		switch {
@@ -113,15 +113,15 @@ var position = regexp.MustCompile(`(?m)^(index [0-9a-f]+\.\.[0-9a-f]+.*|@@ -[0-9
 
 func withoutPositions(patch []byte) []byte { return position.ReplaceAll(patch, []byte("@@")) }
 
-// commit is one of those since upstream.
+// commit is a commit since upstream.
 type commit struct {
 	hash     string
 	subject  string
 	releases Releases
 }
 
-// commits lists those since upstream, oldest first, and refuses an order in
-// which their patches would not be applied.
+// commits lists the commits since upstream, oldest first, and refuses an order that differs
+// from the order of application.
 func (t *Tree) commits(ctx context.Context) ([]commit, error) {
 	out, err := t.git.run(ctx, "log", "--reverse", "--topo-order", "--no-merges", "--format=%H%n%B%x00", upstreamTag+"..HEAD")
 	if err != nil {
@@ -152,8 +152,8 @@ func (t *Tree) commits(ctx context.Context) ([]commit, error) {
 	return list, nil
 }
 
-// render runs git format-patch as Ollama's own Makefile does. Each overlay has
-// numbers of its own.
+// render runs git format-patch as Ollama's own Makefile does. Each overlay counts its own
+// numbers.
 func (t *Tree) render(ctx context.Context, lay Layout) (Series, error) {
 	list, err := t.commits(ctx)
 	if err != nil {
@@ -210,7 +210,7 @@ func writeSeries(dir string, fresh Series, changes []Change) error {
 				return err
 			}
 			if overlay := filepath.Dir(file); overlay != dir {
-				// It stays while anything else is in it.
+				// A folder with other files stays.
 				_ = os.Remove(overlay)
 			}
 			continue

@@ -27,11 +27,10 @@ const (
 type git struct {
 	dir string   // working directory
 	env []string // on top of the cleaned environment
-	own bool     // a repository made here: personal and system settings are kept away
+	own bool     // a repository made by this package: personal and system settings do not apply
 }
 
-// ownConfig replaces the settings of a person that could change a commit or a
-// patch.
+// ownConfig replaces the user's settings that could change a commit or a patch.
 var ownConfig = []string{
 	"-c", "user.name=" + committerName,
 	"-c", "user.email=" + committerEmail,
@@ -73,8 +72,8 @@ func (g git) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// gitEnv drops the variables by which an enclosing git (a hook, a rebase) would
-// point our commands at its own repository.
+// gitEnv drops variables by which an enclosing git (a hook, a rebase) would redirect
+// commands to its own repository.
 func gitEnv(environ []string) []string {
 	var env []string
 	for _, kv := range environ {

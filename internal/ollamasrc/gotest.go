@@ -9,12 +9,11 @@ import (
 	"slices"
 )
 
-// touchedFile is the line with which a file's part of a patch begins.
+// touchedFile matches the first line of a file's part of a patch.
 var touchedFile = regexp.MustCompile(`(?m)^diff --git a/.+ b/(.+\.go)$`)
 
-// Packages are those of upstream's Go packages that the series touches, as
-// arguments of go test. Ggml's own sources belong to ml/backend/ggml, whose tests
-// call them.
+// Packages are upstream's Go packages that the series touches, as arguments of go test.
+// Ggml's own sources belong to ml/backend/ggml, whose tests call them.
 func (s Series) Packages() []string {
 	var packages []string
 	for _, p := range s.Patches {
@@ -30,19 +29,19 @@ func (s Series) Packages() []string {
 	return slices.Compact(packages)
 }
 
-// schedulerTests are upstream's tests of the scheduler, which is in a package that
-// the series touches and is not touched itself. They wait for fixed times, and on
-// a busy machine these are too short.
+// schedulerTests are upstream's tests of the scheduler. The series touches the scheduler's
+// package but not the scheduler. Its tests wait for fixed times, which are too short on a
+// busy machine.
 const schedulerTests = "^TestSched"
 
-// TestArgs are the arguments of go test for upstream's tests of the packages that
-// the series touches, all but [schedulerTests].
+// TestArgs are the arguments of go test for upstream's tests of the packages that the series
+// touches, except [schedulerTests].
 func (s Series) TestArgs() []string {
 	return append([]string{"-skip=" + schedulerTests}, s.Packages()...)
 }
 
-// Test runs go test with args in the tree as it is. The flags are those of
-// [Build], so that packages compiled for the binary are not compiled again.
+// Test runs go test with args in the present tree. The flags are those of [Build], so that
+// packages compiled for the binary are not compiled again.
 func Test(ctx context.Context, lay Layout, tree *Tree, args []string, stdout, stderr io.Writer) error {
 	b := &builder{lay: lay, tree: tree}
 	if err := b.prepare(ctx); err != nil {

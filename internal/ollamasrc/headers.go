@@ -17,8 +17,8 @@ var miniaudioStub []byte
 // header is a C library of one or several header files that a distribution
 // packages.
 type header struct {
-	path    string // as Ollama's sources include it
-	copy    string // the file or folder to take along
+	path    string // path in Ollama's #include
+	copy    string // file or folder to copy
 	library string
 }
 
@@ -27,8 +27,8 @@ var headers = []header{
 	{path: "stb/stb_image.h", copy: "stb/stb_image.h", library: "stb_image"},
 }
 
-// headerPackages is printed whole: who lacks one usually lacks both, and naming
-// a package that is there already does no harm.
+// headerPackages is printed whole: a machine that lacks one package usually lacks both, and
+// installing a present package does no harm.
 const headerPackages = `
   Debian, Ubuntu  apt install nlohmann-json3-dev libstb-dev
   Fedora          dnf install json-devel stb_image-devel
@@ -54,7 +54,7 @@ func headerRoots() []string {
 	return roots
 }
 
-// findHeaders returns, in the order of headers, the root that has each.
+// findHeaders returns the root of each header, in the order of headers.
 func findHeaders(roots []string) ([]string, error) {
 	found := make([]string, len(headers))
 	var missing []string
@@ -76,8 +76,8 @@ func findHeaders(roots []string) ([]string, error) {
 	return found, nil
 }
 
-// installHeaders fills lay.Include(). Copies, not links into the system: an
-// include path of /usr/include itself would reorder the compiler's own search.
+// installHeaders copies headers to lay.Include(). An include path of /usr/include itself
+// would reorder the compiler's own search.
 func installHeaders(ctx context.Context, lay Layout) error {
 	found, err := findHeaders(headerRoots())
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 // kvtierModule is the module whose go.mod marks the repository root.
 const kvtierModule = "github.com/kvtier/kvtier"
 
-// FindRoot walks up from dir to the folder of kvtier's go.mod.
+// FindRoot searches dir and its parents for the folder of kvtier's go.mod.
 func FindRoot(dir string) (string, error) {
 	for at := dir; ; {
 		mod, err := os.ReadFile(filepath.Join(at, "go.mod"))
@@ -36,8 +36,8 @@ type Layout struct {
 	Dir  string // the build directory
 }
 
-// NewLayout refuses a build directory that holds kvtier itself: its go.work
-// would then govern every Go command in the checkout.
+// NewLayout refuses a build directory that holds kvtier itself: the directory's go.work
+// would then apply to every Go command in the checkout.
 func NewLayout(root, dir string) (Layout, error) {
 	rel, err := filepath.Rel(dir, root)
 	if err == nil && (rel == "." || filepath.IsLocal(rel)) {
@@ -61,9 +61,9 @@ func (l Layout) Binary() string {
 	return filepath.Join(l.Dir, "bin", name)
 }
 
-// InstallPrefix is the prefix of CMake's install, which adds lib/ollama by itself. The
-// prefix follows the places where upstream's ml.LibOllamaPath looks: ../lib/ollama from the binary
-// on Linux, lib/ollama beside it on Windows.
+// InstallPrefix is the prefix of CMake's install, which adds lib/ollama. The prefix follows
+// upstream's ml.LibOllamaPath: ../lib/ollama from the binary's folder on Linux, lib/ollama
+// in that folder on Windows.
 func (l Layout) InstallPrefix() string {
 	if runtime.GOOS == "windows" {
 		return filepath.Join(l.Dir, "bin")
@@ -98,8 +98,7 @@ func (l Layout) Lib() ([]string, error) {
 	return names, err
 }
 
-// Rel shortens a path for a person's eyes: relative to the working directory
-// where that is shorter.
+// Rel shortens a path in output: relative to the working directory if that is shorter.
 func Rel(path string) string {
 	wd, err := os.Getwd()
 	if err != nil {

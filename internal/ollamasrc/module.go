@@ -22,9 +22,9 @@ type module struct {
 	dir     string
 }
 
-// openModule downloads a release through the Go command and checks it against
-// the pinned sum: first the sum that the Go command reports, then the unpacked files
-// themselves, which the Go command verifies only when it unpacks them.
+// openModule downloads a release through the Go command and checks the pinned sum: first
+// against the sum that the Go command reports, then against the unpacked files, which the Go
+// command verifies only while unpacking.
 func openModule(ctx context.Context, lay Layout, version string) (*module, error) {
 	want, err := moduleSum(lay.Root, version)
 	if err != nil {
@@ -47,8 +47,8 @@ func openModule(ctx context.Context, lay Layout, version string) (*module, error
 	return &module{version: version, sum: want, dir: dl.Dir}, nil
 }
 
-// moduleSum finds the checksum to insist on: go.sum's for the version that
-// kvtier's go.mod requires, else the one pinned here.
+// moduleSum returns the required checksum: that of go.sum for the version in kvtier's
+// go.mod, else the one pinned in this package.
 func moduleSum(root, version string) (string, error) {
 	sum, err := requiredSum(root, version)
 	if err != nil {
@@ -64,7 +64,7 @@ func moduleSum(root, version string) (string, error) {
 	return sum, nil
 }
 
-// requiredSum returns "" when go.mod requires another version, or none.
+// requiredSum returns "" when go.mod does not require this version.
 func requiredSum(root, version string) (string, error) {
 	path := filepath.Join(root, "go.mod")
 	data, err := os.ReadFile(path)
@@ -101,9 +101,8 @@ type download struct {
 	Error string
 }
 
-// downloadModule runs in a throw-away module: inside kvtier's own, the Go
-// command would add lines to its go.sum. The checksum database is not asked,
-// because the sum is pinned here.
+// downloadModule runs in a throw-away module: inside kvtier's own module, the Go command
+// would add lines to go.sum. The checksum database is not asked, because the sum is pinned.
 func downloadModule(ctx context.Context, lay Layout, version string) (download, error) {
 	tmp, err := tempDir(lay.Dir, "download")
 	if err != nil {

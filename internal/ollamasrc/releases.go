@@ -15,13 +15,13 @@ import (
 //	v0.16.0-v0.17.0    these two and all between them
 //	v0.17.5            this one alone
 //
-// The zero value is every supported release, as for patches outside of an overlay.
+// The zero value stands for every supported release, as for patches outside of an overlay.
 type Releases struct {
 	Name     string // empty for the zero value
 	from, to string
 }
 
-// ParseReleases reads a range that is not the zero value.
+// ParseReleases reads the name of a range, which must not be empty.
 func ParseReleases(name string) (Releases, error) {
 	r := Releases{Name: name}
 	var open, isRange bool
@@ -52,15 +52,15 @@ func (r Releases) bounds() (from, to string) {
 	return r.from, r.to
 }
 
-// Contains says whether a supported version is in the range.
+// Contains reports whether a supported version is in the range.
 func (r Releases) Contains(version string) bool {
 	from, to := r.bounds()
 	return semver.Compare(from, version) <= 0 && semver.Compare(version, to) <= 0
 }
 
-// Home is the one release from whose tree patches for this range are written:
-// index lines and line numbers differ from release to release. It is the default
-// release, else the first that needs no clone, else the oldest.
+// Home is the release from whose tree patches for this range are written: index lines and
+// line numbers differ between releases. Home is the default release, else the first that
+// needs no clone, else the oldest.
 func (r Releases) Home() string {
 	if r.Contains(DefaultVersion) {
 		return DefaultVersion
@@ -74,9 +74,9 @@ func (r Releases) Home() string {
 	return from
 }
 
-// compareReleases is the order in which patches are applied: those for all
-// releases, then ranges by where they begin, the wider first. It puts patches
-// whose home is another release before those whose home is the tree's own.
+// compareReleases is the order in which patches are applied: patches for all releases, then
+// ranges by their first release, the wider range first. In this order, patches whose home is
+// another release come before patches whose home is the tree's own release.
 func compareReleases(a, b Releases) int {
 	if a.Name == "" || b.Name == "" {
 		return len(a.Name) - len(b.Name)

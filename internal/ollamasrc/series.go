@@ -23,16 +23,15 @@ type Patch struct {
 	Data     []byte
 }
 
-// Series is the part of a patches folder that a release gets, in the order in which it
-// is applied: the common patches, then those of the overlays whose range the
-// release is in.
+// Series holds the patches of a patches folder for one release, in the order of application:
+// the common patches, then those of the overlays whose range has the release.
 type Series struct {
 	Dir     string
 	Patches []Patch
 }
 
-// patchName is how git format-patch names files. Others (a README, a patch kept
-// aside under another name) are not part of a series.
+// patchName matches the file names of git format-patch. Other files (a README, a patch kept
+// under another name) are not part of a series.
 var patchName = regexp.MustCompile(`^[0-9]{4}-.+\.patch$`)
 
 // LoadSeries reads the series of a patches folder for a release. A missing folder is
@@ -111,8 +110,8 @@ const releasesTrailer = "Releases"
 
 var trailerLine = regexp.MustCompile(`(?m)^` + releasesTrailer + `: *(.+?) *$`)
 
-// checkTrailer compares the folder with the trailer: the next format would
-// otherwise move the patch.
+// checkTrailer compares the folder with the trailer: with a difference, the next format
+// would move the patch.
 func (p Patch) checkTrailer() error {
 	message, _, _ := bytes.Cut(p.Data, []byte("\n---\n"))
 	trailer := ""
@@ -129,7 +128,7 @@ func (p Patch) checkTrailer() error {
 	}
 }
 
-// Digest tells two series apart, names included.
+// Digest is a hash of the patches and their names.
 func (s Series) Digest() string {
 	h := sha256.New()
 	for _, p := range s.Patches {

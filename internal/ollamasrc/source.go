@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// Source is one release of Ollama, verified, ready to be copied.
+// Source is a verified release of Ollama.
 type Source interface {
 	// Version is the release, such as v0.16.1.
 	Version() string
-	// Origin says where the bytes come from: "module" and its checksum, or
-	// "clone" and its commit.
+	// Origin is the origin of the bytes: "module" and its checksum, or "clone" and its
+	// commit.
 	Origin() string
 	// Export writes the release's files into dst, an existing empty folder.
 	Export(ctx context.Context, dst string) error
-	// Index reads the release into the index of scratch, a repository of ours
+	// Index reads the release into the index of scratch, a repository of this package
 	// without a work tree.
 	Index(ctx context.Context, scratch git) error
 }
@@ -30,8 +30,8 @@ const (
 	originClone  = "clone"
 )
 
-// OpenSource verifies a release and returns it: from the git clone if one is
-// named, else from the Go module.
+// OpenSource opens and verifies a release: from the git clone if one is named, else from the
+// Go module.
 func OpenSource(ctx context.Context, lay Layout, clone, version string) (Source, error) {
 	if err := CheckVersion(version); err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func OpenSource(ctx context.Context, lay Layout, clone, version string) (Source,
 }
 
 // Versions lists the releases that [OpenSource] can open: the releases on the Go module
-// proxy and, with a clone, every supported release it has a tag for.
+// proxy and, with a clone, every supported release with a tag in the clone.
 func Versions(ctx context.Context, clone string) ([]string, error) {
 	if clone == "" {
 		return ModuleVersions(), nil
@@ -59,11 +59,11 @@ func Versions(ctx context.Context, clone string) ([]string, error) {
 	return versions, nil
 }
 
-// Fetch materializes a release in lay.Src() and returns its tree. It replaces a
-// tree that is there; the caller has made sure that nothing in it would be lost.
+// Fetch materializes a release in lay.Src() and returns its tree. It replaces an existing
+// tree; the caller has checked that the tree has nothing to lose.
 //
-// The new tree is built beside its place and moved in as a whole, so a failure
-// leaves the old one.
+// The new tree is built in a temporary folder and moved in as a whole, so that a failure
+// leaves the old tree.
 func Fetch(ctx context.Context, lay Layout, source Source) (*Tree, error) {
 	tmp, err := tempDir(lay.Dir, sourceTemp)
 	if err != nil {
@@ -89,7 +89,7 @@ func Fetch(ctx context.Context, lay Layout, source Source) (*Tree, error) {
 	return OpenTree(ctx, lay.Src())
 }
 
-// Purposes of temporary folders that are used under the build directory's lock.
+// Names of temporary folders that are used under the build directory's lock.
 const (
 	sourceTemp = "src"
 	formatTemp = "format"
@@ -114,8 +114,7 @@ func (l Layout) Sweep() error {
 	return nil
 }
 
-// tempDir makes a temporary folder inside the build directory, the only place
-// written to.
+// tempDir makes a temporary folder inside the build directory: nothing is written elsewhere.
 func tempDir(dir, purpose string) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("making the build directory: %w", err)
@@ -127,8 +126,8 @@ func tempDir(dir, purpose string) (string, error) {
 	return tmp, nil
 }
 
-// copyTree copies regular files and folders. The module cache is read-only and
-// the copy is not.
+// copyTree copies regular files and folders. The copy of the read-only module cache is
+// writable.
 func copyTree(ctx context.Context, dst, src string) error {
 	return filepath.WalkDir(src, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {

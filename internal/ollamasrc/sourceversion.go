@@ -8,8 +8,9 @@ import (
 	"github.com/kvtier/kvtier/internal/version"
 )
 
-// linked are the files of the checkout that the patched binary is made of. Packages that only
-// programs of ours and tests use are left out, by name: a package that nobody named counts.
+// linked are the files of the checkout that are part of the patched binary. Packages that
+// only kvtier's programs and tests use are left out by name: a package that is not named
+// counts.
 var linked = append(
 	[]string{"diskstore", "ggml-paged", "internal", "kvcache", "patches", "go.mod", "go.sum"},
 	except(
@@ -19,7 +20,7 @@ var linked = append(
 	)...,
 )
 
-// except turns patterns into arguments by which git leaves files out.
+// except turns patterns into git arguments that leave files out.
 func except(patterns ...string) []string {
 	var args []string
 	for _, pattern := range patterns {
@@ -28,12 +29,12 @@ func except(patterns ...string) []string {
 	return args
 }
 
-// SourceVersion is the version of the checkout in root as the patched binary reports it: a
-// release's, or that of the last commit that changed the binary. Pages belong to the bytes
-// of the binary that computed them, so a commit that changes documents or tests alone must
-// not change the version.
+// SourceVersion is the version of the checkout in root that the patched binary reports: a
+// release's version, or that of the last commit that changed the binary. Pages belong to the
+// bytes of the binary that computed them, so a commit to documents or tests alone must not
+// change the version.
 func SourceVersion(ctx context.Context, root string) string {
-	// An archive of the source may lie inside another repository.
+	// An unpacked archive of the source may be inside another repository.
 	g := git{dir: root, env: []string{"GIT_CEILING_DIRECTORIES=" + filepath.Dir(root)}}
 	v, err := describe(ctx, g)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"path/filepath"
 )
 
-// digestFiles hashes names and contents of the files under root's entries that
-// keep accepts. Entries that do not exist count as empty.
+// digestFiles hashes names and contents of the files under root's entries that keep accepts.
+// Missing entries count as empty.
 func digestFiles(root string, entries []string, keep func(name string) bool) (string, error) {
 	h := sha256.New()
 	for _, entry := range entries {

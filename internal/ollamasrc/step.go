@@ -13,7 +13,7 @@ import (
 	"sync"
 )
 
-// logTailLines is how much of a failed step's log is shown.
+// logTailLines is the number of lines of a failed step's log in its error.
 const logTailLines = 30
 
 // stepError is a failed build step with the end of its log.
@@ -31,8 +31,8 @@ func (e *stepError) Error() string {
 
 func (e *stepError) Unwrap() error { return e.err }
 
-// runStep runs a program with its output going to a log of the step's name,
-// line by line also to watch.
+// runStep runs a program. Its output goes to a log with the step's name, and line by line to
+// watch.
 func runStep(ctx context.Context, lay Layout, name string, cmd *exec.Cmd, watch func(line string)) error {
 	if err := os.MkdirAll(lay.Log(), 0o755); err != nil {
 		return err
@@ -59,8 +59,8 @@ func runStep(ctx context.Context, lay Layout, name string, cmd *exec.Cmd, watch 
 	return nil
 }
 
-// lineWriter copies to a log and hands whole lines to watch. A failed write to
-// the log is remembered, not returned: it must not kill a compiler.
+// lineWriter copies to a log and passes whole lines to watch. An error of the log is
+// remembered and not returned: an error would kill a compiler.
 type lineWriter struct {
 	mu    sync.Mutex
 	log   io.Writer

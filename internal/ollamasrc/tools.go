@@ -14,7 +14,7 @@ import (
 
 var errNoGo = errors.New("the go command was not found; install Go from https://go.dev/dl")
 
-// CheckGit is asked before every verb: all of them need git.
+// CheckGit returns an error without git, which every verb needs.
 func CheckGit() error {
 	if _, err := exec.LookPath("git"); err != nil {
 		return errNoGit
@@ -22,13 +22,13 @@ func CheckGit() error {
 	return nil
 }
 
-// needsCMake says whether backends are compiled apart from the binary. On Apple
+// needsCMake reports whether backends are compiled separately from the binary. On Apple
 // silicon the binary itself holds the CPU and Metal backends.
 func needsCMake() bool {
 	return runtime.GOOS != "darwin" || runtime.GOARCH != "arm64"
 }
 
-// checkTools names every missing program at once.
+// checkTools returns one error with all missing programs.
 func checkTools() error {
 	var missing []string
 	need := func(name string, candidates ...string) {
@@ -56,8 +56,8 @@ func checkTools() error {
 		strings.Join(missing, ", "), map[bool]string{true: "was", false: "were"}[len(missing) == 1])
 }
 
-// findNVCC looks where CMake would and where the CUDA installer puts it without
-// touching PATH. It returns "" when there is no CUDA compiler.
+// findNVCC searches the places where CMake searches, and those of the CUDA installer, which
+// does not change PATH. It returns "" without a CUDA compiler.
 func findNVCC() string {
 	candidates := []string{os.Getenv("CUDACXX"), "nvcc"}
 	for _, home := range []string{os.Getenv("CUDA_PATH"), os.Getenv("CUDA_HOME"), "/usr/local/cuda"} {
@@ -76,11 +76,11 @@ func findNVCC() string {
 	return ""
 }
 
-// versionTimeout bounds a binary that hangs instead of answering.
+// versionTimeout bounds the run of a binary that hangs.
 const versionTimeout = 10 * time.Second
 
-// BinaryVersion asks a built ollama for its version. OLLAMA_HOST points nowhere,
-// because the answer would otherwise be that of a running server.
+// BinaryVersion asks a built ollama for its version. OLLAMA_HOST is a dead address, because
+// a running server would otherwise answer.
 func BinaryVersion(ctx context.Context, path string) (string, error) {
 	limited, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()

@@ -49,8 +49,8 @@ func initTree(ctx context.Context, dir string, source Source) error {
 	return nil
 }
 
-// OpenTree reads the message of the upstream tag. A folder that some other hand made
-// is refused: the verbs reset and remove files here.
+// OpenTree reads the message of the upstream tag. It refuses a folder that patch-ollama did
+// not make, because verbs reset and remove files in a tree.
 func OpenTree(ctx context.Context, dir string) (*Tree, error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, ErrNoTree
@@ -84,7 +84,7 @@ func OpenTree(ctx context.Context, dir string) (*Tree, error) {
 	return t, nil
 }
 
-// FromClone says whether the bytes came from a git clone.
+// FromClone reports whether the bytes came from a git clone.
 func (t *Tree) FromClone() bool { return t.OriginKind() == originClone }
 
 // OriginKind is the first word of the origin: "module" or "clone".
@@ -93,7 +93,7 @@ func (t *Tree) OriginKind() string {
 	return kind
 }
 
-// Vendored says whether the tree has the C headers that the Go module lacks.
+// Vendored reports whether the tree has the C headers that the Go module lacks.
 func (t *Tree) Vendored() bool {
 	_, err := os.Stat(filepath.Join(t.Dir, "llama", "llama.cpp", "vendor"))
 	return err == nil
@@ -110,17 +110,16 @@ func (t *Tree) Dirty(ctx context.Context) ([]string, error) {
 
 // applied records the state after the last apply or format.
 type applied struct {
-	digest string // of the series
-	head   string // the commit
+	digest string // digest of the series
+	head   string // last commit of the series
 }
 
 func (t *Tree) appliedPath() string {
 	return filepath.Join(t.Dir, ".git", "kvtier-applied")
 }
 
-// readApplied returns the empty series on the release itself when there is no
-// record, or none that can be read: every commit then counts as a person's own,
-// which is the side that loses nothing.
+// readApplied returns the empty series on the release itself when there is no readable
+// record: then every commit counts as the user's own, and none is lost.
 func (t *Tree) readApplied() (applied, error) {
 	data, err := os.ReadFile(t.appliedPath())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -143,11 +142,11 @@ func (t *Tree) writeApplied(a applied) error {
 // State is a tree compared with a series.
 type State struct {
 	Head    string
-	Commits int      // since upstream
-	Own     int      // of them, commits that no series holds
+	Commits int      // commits since upstream
+	Own     int      // the user's own commits, which are in no series
 	Dirty   []string // uncommitted changes
-	// InStep is true when the commits that are not a person's own are exactly
-	// the series as it is on disk now.
+	// InStep is true when the commits except the user's own are exactly the present series
+	// on disk.
 	InStep bool
 }
 
@@ -178,7 +177,7 @@ func (t *Tree) Compare(ctx context.Context, series Series) (State, error) {
 	switch s.Head {
 	case last.head:
 	case t.Base:
-		// Somebody took the series off by hand.
+		// The user reverted the series by hand.
 		s.InStep = len(series.Patches) == 0
 	default:
 		if s.Own, err = t.ownCommits(ctx, last.head, s); err != nil {
@@ -188,8 +187,8 @@ func (t *Tree) Compare(ctx context.Context, series Series) (State, error) {
 	return s, nil
 }
 
-// ownCommits counts from the last commit of the series or, when that was rewritten,
-// from upstream.
+// ownCommits counts the user's commits from the last commit of the series or, when that
+// commit was rewritten, from upstream.
 func (t *Tree) ownCommits(ctx context.Context, last string, s State) (int, error) {
 	_, err := t.git.run(ctx, "merge-base", "--is-ancestor", last, s.Head)
 	switch {
@@ -210,8 +209,7 @@ func (t *Tree) count(ctx context.Context, from, to string) (int, error) {
 	return strconv.Atoi(out)
 }
 
-// CheckClean is the refusal of every verb that would have to discard, or could
-// not see, uncommitted changes.
+// CheckClean refuses uncommitted changes, for verbs that would discard or overlook them.
 func (t *Tree) CheckClean(s State) error {
 	if len(s.Dirty) == 0 {
 		return nil
@@ -223,8 +221,7 @@ func (t *Tree) CheckClean(s State) error {
 	return fmt.Errorf("%s has uncommitted changes (%s%s); commit or stash them there first", Rel(t.Dir), strings.TrimSpace(s.Dirty[0]), more)
 }
 
-// CheckNothingToLose refuses uncommitted changes and commits that no series
-// holds.
+// CheckNothingToLose refuses uncommitted changes and commits that are in no series.
 func (t *Tree) CheckNothingToLose(s State) error {
 	if err := t.CheckClean(s); err != nil {
 		return err

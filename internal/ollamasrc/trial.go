@@ -13,26 +13,23 @@ import (
 // trialDir is the folder of the build directory in which releases are tried.
 const trialDir = "trial"
 
-// Trial is a release with the series applied, materialized to see whether it
-// builds and passes upstream's tests, and then dropped.
+// Trial is a release with the series applied, materialized to test whether it builds and
+// passes upstream's tests, and then removed.
 //
-// All releases are tried at one path, one after another: Go's cache knows cgo's
-// objects by the paths in its flags, and neighbouring releases share most of the
-// C code. It is compiled without optimization, and CMake's libraries, CUDA among
-// them, not at all.
+// All releases are tried at one path, one after another: Go's cache finds cgo's objects by
+// the paths in their flags, and neighbouring releases share most of the C code. C code is
+// compiled without optimization; CMake's libraries, CUDA among them, are not compiled.
 type Trial struct {
 	b      *builder
 	series Series
 }
 
-// TrialLayout is where trials are run for a build directory. Its logs outlive
-// them.
+// TrialLayout is the layout of trials in a build directory. Logs stay after trials.
 func TrialLayout(lay Layout) Layout {
 	return Layout{Root: lay.Root, Dir: filepath.Join(lay.Dir, trialDir)}
 }
 
-// NewTrial materializes a release in lay, a [TrialLayout], in place of the trial
-// before.
+// NewTrial materializes a release in lay, a [TrialLayout], and replaces the previous trial.
 func NewTrial(ctx context.Context, lay Layout, source Source, series Series, report *progress.Display) (*Trial, error) {
 	b := &builder{lay: lay, report: report, trial: true, opts: BuildOptions{Jobs: runtime.NumCPU()}}
 	step := report.Step("fetch " + source.Version())
@@ -51,9 +48,8 @@ func NewTrial(ctx context.Context, lay Layout, source Source, series Series, rep
 	return &Trial{b: b, series: series}, nil
 }
 
-// Build builds the binary, with the CPU backend that cgo compiles, runs it for
-// its version, and vets the packages that the series touches, which compiles
-// their tests.
+// Build builds the binary with cgo's CPU backend, asks the binary for its version, and vets
+// the packages that the series touches, which compiles their tests.
 func (t *Trial) Build(ctx context.Context) error {
 	if _, err := t.b.binary(ctx); err != nil {
 		return err
@@ -61,7 +57,7 @@ func (t *Trial) Build(ctx context.Context) error {
 	return t.golang(ctx, "vet", t.series.Packages())
 }
 
-// Test runs upstream's tests as [Series.TestArgs] names them.
+// Test runs upstream's tests with [Series.TestArgs].
 func (t *Trial) Test(ctx context.Context) error {
 	return t.golang(ctx, "test", t.series.TestArgs())
 }
@@ -79,7 +75,7 @@ func (t *Trial) golang(ctx context.Context, verb string, args []string) error {
 	})
 }
 
-// EndTrials removes everything that trials in lay leave but their logs.
+// EndTrials removes all files of trials in lay except logs.
 func EndTrials(lay Layout) error {
 	var errs []error
 	for _, path := range []string{lay.Src(), lay.Include(), filepath.Dir(lay.Binary()), lay.GoWork()} {

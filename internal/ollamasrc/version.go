@@ -21,8 +21,8 @@ const (
 	llamaServerVersion = "v0.30.0"
 )
 
-// moduleSums pins the supported releases that the Go module proxy serves.
-// Ollama tags many more; those are reached through a git clone.
+// moduleSums pins the checksums of the supported releases on the Go module proxy. Other
+// releases need a git clone.
 var moduleSums = map[string]string{
 	"v0.16.1": "h1:DIxnLdS0om3hb7HheJqj6+ZnPCCMWmy/vyUxiQgRYoI=",
 	"v0.16.2": "h1:iZ/vV7t9QRU0MXfwWXl0+6HBb2xUULubksqK0dfB+og=",
@@ -40,9 +40,8 @@ func ModuleVersions() []string {
 	return versions
 }
 
-// CheckVersion says in one sentence why a version cannot be patched, or returns
-// nil. It judges the number alone: whether such a release exists is for the
-// source to say.
+// CheckVersion returns the reason why a version cannot be patched, or nil. It judges the
+// number alone: opening the source shows whether the release exists.
 func CheckVersion(version string) error {
 	supported := fmt.Sprintf("kvtier supports %s … %s", OldestVersion, NewestVersion)
 	switch {
@@ -60,8 +59,7 @@ func CheckVersion(version string) error {
 	return nil
 }
 
-// supportedTags picks the final releases in range out of a clone's tags, oldest
-// first.
+// supportedTags selects the supported releases from a clone's tags, oldest first.
 func supportedTags(tags []string) []string {
 	versions := slices.DeleteFunc(slices.Clone(tags), func(tag string) bool {
 		return CheckVersion(tag) != nil
@@ -70,5 +68,5 @@ func supportedTags(tags []string) []string {
 	return versions
 }
 
-// numeric is a version as Ollama's own binaries report it, without the v.
+// numeric is a version in the form that Ollama's binaries report, without the v.
 func numeric(version string) string { return strings.TrimPrefix(version, "v") }

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/mod/modfile"
 )
 
-// writeWorkspace writes the go.work that lets Ollama's packages import
-// kvtier's. Neither go.mod is edited: Ollama's changes in every other release,
-// so a hunk there would seldom apply.
+// writeWorkspace writes the go.work that lets Ollama's packages import kvtier's. Neither
+// go.mod is edited: Ollama's go.mod changes in every second release, so a patch of it would
+// rarely apply.
 func writeWorkspace(lay Layout) error {
 	version, err := newerGo(filepath.Join(lay.Src(), "go.mod"), filepath.Join(lay.Root, "go.mod"))
 	if err != nil {
@@ -34,11 +34,11 @@ func writeWorkspace(lay Layout) error {
 	return writeIfChanged(lay.GoWork(), modfile.Format(work.Syntax))
 }
 
-// workspacePath is relative, so that a checkout can be moved with its build.
+// workspacePath is a relative path, so that a checkout can be moved with its build.
 func workspacePath(from, to string) (string, error) {
 	rel, err := filepath.Rel(from, to)
 	if err != nil {
-		// Another volume: there is no relative path.
+		// Another volume has no relative path.
 		return filepath.ToSlash(to), nil
 	}
 	rel = filepath.ToSlash(rel)
@@ -48,7 +48,7 @@ func workspacePath(from, to string) (string, error) {
 	return rel, nil
 }
 
-// newerGo returns the later of the files' go lines.
+// newerGo returns the newest version in the go lines of files.
 func newerGo(paths ...string) (string, error) {
 	newest := ""
 	for _, path := range paths {
@@ -70,7 +70,7 @@ func newerGo(paths ...string) (string, error) {
 	return newest, nil
 }
 
-// writeIfChanged keeps the file's time when there is nothing new.
+// writeIfChanged keeps the time of a file whose content is the same.
 func writeIfChanged(path string, data []byte) error {
 	old, err := os.ReadFile(path)
 	if err == nil && bytes.Equal(old, data) {

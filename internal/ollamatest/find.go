@@ -18,9 +18,9 @@ var ErrNoBinary = errors.New("no Ollama to start: run `make build`, or set " + B
 
 const modulePath = "github.com/kvtier/kvtier"
 
-// FindBinary returns the executable that $KVTIER_OLLAMA names or, if it is not
-// set, build/ollama/bin/ollama in the repository that the working directory is
-// in. The error is ErrNoBinary if neither exists.
+// FindBinary returns the executable that $KVTIER_OLLAMA names or, without that variable,
+// build/ollama/bin/ollama in the repository around the working directory. The error is
+// ErrNoBinary if neither exists.
 func FindBinary() (string, error) {
 	if path := os.Getenv(BinaryEnv); path != "" {
 		if _, err := os.Stat(path); err != nil {
@@ -42,8 +42,8 @@ func FindBinary() (string, error) {
 	return path, nil
 }
 
-// repositoryRoot is the nearest folder above the working directory that holds
-// this module's go.mod.
+// repositoryRoot is the nearest folder, from the working directory up, with this module's
+// go.mod.
 func repositoryRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// TB is the part of testing.TB that ForTest needs. Declared here so that commands do
-// not import package testing.
+// TB is the part of testing.TB that ForTest needs, so that commands do not import package
+// testing.
 type TB interface {
 	Helper()
 	Cleanup(func())
@@ -17,7 +17,7 @@ type TB interface {
 	Skipf(format string, args ...any)
 }
 
-// failedLogLines is how much of the server's log a failed test prints.
+// failedLogLines is the number of lines of the server's log that a failed test prints.
 const failedLogLines = 200
 
 // ForTest starts a server for the length of a test. It skips the test if there

@@ -10,28 +10,28 @@ import (
 	"github.com/ollama/ollama/api"
 )
 
-// Request, ChatRequest and Message are upstream's. Stream is ignored: answers always
-// stream, or there would be no time to first token.
+// Request, ChatRequest and Message are upstream's. Stream is ignored: answers always stream,
+// which gives a time to first token.
 type (
 	Request     = api.GenerateRequest
 	ChatRequest = api.ChatRequest
 	Message     = api.Message
 )
 
-// Result is an answer, whole or, beside an error, as far as it got.
+// Result is an answer; with an error, the part of the answer that arrived.
 type Result struct {
 	Text     string
 	Thinking string
-	Chunks   int           // how many pieces the answer came in
-	Logprobs []api.Logprob // if asked for; as sent, a float64 per token
-	Message  api.Message   // of Chat: the role and any tool calls; its text is in Text
+	Chunks   int           // number of pieces of the answer
+	Logprobs []api.Logprob // as sent, a float64 per token, if requested
+	Message  api.Message   // of Chat: the role and any tool calls; the text is in Text
 
-	// By the client's clock, from sending the request. TTFT ends with the first
-	// piece of the answer.
+	// Times by the client's clock since sending the request. TTFT ends with the first piece
+	// of the answer.
 	TTFT  time.Duration
 	Total time.Duration
 
-	// As Ollama reports them, with the answer's end.
+	// As Ollama reports at the answer's end.
 	DoneReason string // "stop", "length"
 	api.Metrics
 }
@@ -40,22 +40,21 @@ type Result struct {
 // of prefill, or of a restore in its place, to the client.
 func (r Result) TTFTMinusLoad() time.Duration { return r.TTFT - r.LoadDuration }
 
-// Greedy is options for an answer of at most tokens tokens that is the same
-// each time, in a context of numCtx tokens. Add other options to the map.
+// Greedy returns options for an answer of at most tokens tokens that is the same each time,
+// in a context of numCtx tokens. Callers may add options to the map.
 func Greedy(tokens, numCtx int) map[string]any {
 	return map[string]any{"temperature": 0, "seed": 1, "num_predict": tokens, "num_ctx": numCtx}
 }
 
-// KeepAlive is how long the model stays loaded after a request; negative is for
-// ever.
+// KeepAlive is the time that the model stays loaded after a request; negative: forever.
 func KeepAlive(d time.Duration) *api.Duration { return &api.Duration{Duration: d} }
 
-// errEndedEarly is an error that upstream's client does not report: the client takes a
-// closed connection for the end of the answer.
+// errEndedEarly reports a connection that was closed within an answer: upstream's client
+// takes that for the end of the answer.
 var errEndedEarly = errors.New("the answer stopped before its end: the server or its runner went away, see its log")
 
-// Generate sends a request to /api/generate and reads the answer. A context
-// that is cancelled meanwhile is a client that disconnects.
+// Generate sends a request to /api/generate and reads the answer. Cancelling the context
+// disconnects the client.
 func (s *Server) Generate(ctx context.Context, request Request) (Result, error) {
 	request.Stream = nil
 	var a answer
@@ -70,7 +69,7 @@ func (s *Server) Generate(ctx context.Context, request Request) (Result, error) 
 	return a.finish(ctx, "generating with "+request.Model, err)
 }
 
-// Chat is Generate for /api/chat.
+// Chat does as Generate, for /api/chat.
 func (s *Server) Chat(ctx context.Context, request ChatRequest) (Result, error) {
 	request.Stream = nil
 	var a answer
@@ -87,7 +86,7 @@ func (s *Server) Chat(ctx context.Context, request ChatRequest) (Result, error) 
 	return a.finish(ctx, "chatting with "+request.Model, err)
 }
 
-// answer puts a streamed answer together.
+// answer collects a streamed answer.
 type answer struct {
 	start          time.Time
 	text, thinking strings.Builder

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// killTimeout is how long killed processes may take to disappear.
+// killTimeout bounds the wait for killed processes to disappear.
 const killTimeout = 10 * time.Second
 
 // PID is the server's process id, or 0 if it does not run.
@@ -19,7 +19,7 @@ func (s *Server) PID() int {
 	return 0
 }
 
-// started is the process of the latest start, which may have ended since.
+// started is the process of the last start, which may have ended since.
 func (s *Server) started() *process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -35,9 +35,9 @@ func (s *Server) running() *process {
 	return p
 }
 
-// Stop asks the server to end, as Ctrl-C would, and returns when it and its
-// runners have. One that takes longer than Options.StopTimeout is killed and
-// reported as an error. Stopping a server that does not run does nothing.
+// Stop asks the server to end, as Ctrl-C does, and waits for the end of the server and its
+// runners. A server that takes longer than Options.StopTimeout is killed and reported as an
+// error. Stopping a server that does not run does nothing.
 func (s *Server) Stop() error {
 	p := s.running()
 	if p == nil {
@@ -50,7 +50,7 @@ func (s *Server) Stop() error {
 	defer timeout.Stop()
 	select {
 	case <-p.exited:
-		return s.KillServer() // a runner that outlived it
+		return s.KillServer() // a runner has outlived the server
 	case <-timeout.C:
 		return errors.Join(
 			fmt.Errorf("the server did not stop within %s and was killed; see its log", s.options.StopTimeout),
@@ -58,9 +58,8 @@ func (s *Server) Stop() error {
 	}
 }
 
-// KillServer kills the server and its runners at once, with no chance to write
-// anything, and returns when all are gone. Killing a server that does not run removes
-// its leftovers.
+// KillServer kills the server and its runners at once, without a chance to write, and waits
+// until all are gone. Killing a server that does not run kills its remaining runners.
 func (s *Server) KillServer() error {
 	p := s.started()
 	if p == nil || p.gone {
@@ -80,7 +79,7 @@ func (s *Server) KillServer() error {
 	}
 	select {
 	case <-p.drained:
-		// From here on the system may give the id to somebody else's process.
+		// From here on the system may give the id to another process.
 		p.gone = true
 		return nil
 	case <-ctx.Done():
@@ -88,9 +87,9 @@ func (s *Server) KillServer() error {
 	}
 }
 
-// Runners lists the process ids of the runners that hold a model. Runners that
-// look for devices, which Ollama starts now and then, are not among them, except
-// on Windows, where the two cannot be told apart.
+// Runners lists the process ids of the runners that hold a model. Ollama also starts runners
+// that look for devices; only on Windows, where both kinds look alike, the list has these,
+// too.
 func (s *Server) Runners() ([]int, error) {
 	p := s.running()
 	if p == nil {
@@ -110,8 +109,8 @@ func (s *Server) Runners() ([]int, error) {
 	return pids, nil
 }
 
-// KillRunner kills every runner that holds a model and returns when they are
-// gone. The server goes on. It is an error if there is none.
+// KillRunner kills every runner that holds a model and waits until they are gone. The server
+// goes on. Having no such runner is an error.
 func (s *Server) KillRunner() error {
 	pids, err := s.Runners()
 	if err != nil {

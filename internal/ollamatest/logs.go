@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// logBuffer keeps all output and wakes those who wait for some of it.
+// logBuffer keeps all output and wakes waiters for output.
 type logBuffer struct {
 	tee io.Writer // may be nil
 
@@ -40,13 +40,13 @@ func (l *logBuffer) len() int {
 	return len(l.text)
 }
 
-// from returns the log after its first mark bytes.
+// from returns the log from byte mark on.
 func (l *logBuffer) from(mark int) string {
 	text, _ := l.watch(mark)
 	return text
 }
 
-// watch is from, with a channel that is closed when there is more.
+// watch returns the log from byte mark on, with a channel that is closed by the next output.
 func (l *logBuffer) watch(mark int) (string, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,28 +59,27 @@ func (l *logBuffer) tail(lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// Logs is everything the server and its runners have printed since Start,
-// restarts included.
+// Logs is all output of the server and its runners since Start, restarts included.
 func (s *Server) Logs() string { return s.logs.from(0) }
 
-// LogMark is the length of Logs now, for WaitLogFrom.
+// LogMark is the present length of Logs in bytes, for WaitLogFrom.
 func (s *Server) LogMark() int { return s.logs.len() }
 
-// WaitLog returns when the log contains text, be it old or new. It fails when
-// the context ends, or when the server ends without printing it.
+// WaitLog waits until the log contains text. It fails when the context ends, or when the
+// server ends without printing text.
 func (s *Server) WaitLog(ctx context.Context, text string) error {
 	return s.WaitLogFrom(ctx, 0, text)
 }
 
-// WaitLogFrom is WaitLog for output after mark.
+// WaitLogFrom does as WaitLog, for output after mark.
 func (s *Server) WaitLogFrom(ctx context.Context, mark int, text string) error {
 	p := s.started()
 	for {
-		// Looking after the end of output, and not before, misses nothing.
+		// The last look comes after the end of output, so that no output is missed.
 		ended := false
 		select {
 		case <-p.drained:
-			<-p.exited // nobody else held its output, so this is due
+			<-p.exited // no other process held the output, so the server has ended
 			ended = true
 		default:
 		}
@@ -93,7 +92,7 @@ func (s *Server) WaitLogFrom(ctx context.Context, mark int, text string) error {
 		}
 		select {
 		case <-changed:
-			// Overlap by all but one byte of text, which may come in two writes.
+			// Overlap by the length of text less one byte: text may come in two writes.
 			mark += max(0, len(log)-len(text)+1)
 		case <-p.drained:
 		case <-ctx.Done():

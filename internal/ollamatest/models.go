@@ -14,8 +14,8 @@ import (
 	"github.com/ollama/ollama/parser"
 )
 
-// CreateModel makes a model from a GGUF file, as "ollama create" would. The
-// Modelfile's FROM lines are replaced by the file; an empty Modelfile is fine.
+// CreateModel makes a model from a GGUF file, as "ollama create" does. The file replaces the
+// Modelfile's FROM lines; the Modelfile may be empty.
 func (s *Server) CreateModel(ctx context.Context, name, ggufPath, modelfile string) error {
 	request, err := createRequest(ggufPath, modelfile)
 	if err != nil {
@@ -35,8 +35,8 @@ func (s *Server) CreateModel(ctx context.Context, name, ggufPath, modelfile stri
 	return nil
 }
 
-// createRequest turns a Modelfile into the API's form of it, in which files
-// have names relative to nothing.
+// createRequest turns a Modelfile into a request of the API, in which files are named
+// without folders.
 func createRequest(ggufPath, modelfile string) (*api.CreateRequest, error) {
 	gguf, err := filepath.Abs(ggufPath)
 	if err != nil {
@@ -81,8 +81,8 @@ func (s *Server) PS(ctx context.Context) ([]api.ProcessModelResponse, error) {
 	return response.Models, nil
 }
 
-// Unload makes the server drop the model and returns when it is no longer
-// listed and its runner is gone. Unloading one that is not loaded does nothing.
+// Unload makes the server drop the model, and waits until the model is not listed and its
+// runner is gone. Unloading a model that is not loaded does nothing.
 func (s *Server) Unload(ctx context.Context, model string) error {
 	request := &api.GenerateRequest{Model: model, KeepAlive: KeepAlive(0)}
 	if err := s.API().Generate(ctx, request, func(api.GenerateResponse) error { return nil }); err != nil {
@@ -92,7 +92,7 @@ func (s *Server) Unload(ctx context.Context, model string) error {
 		models, err := s.PS(ctx)
 		var status api.StatusError
 		if errors.As(err, &status) && status.StatusCode == http.StatusInternalServerError {
-			return false, nil // Ollama reads its list without a lock, and may find a model half unloaded
+			return false, nil // Ollama reads its list without a lock and may see a half unloaded model
 		}
 		if err != nil {
 			return false, err

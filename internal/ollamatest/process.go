@@ -14,14 +14,14 @@ import (
 // process is a started server.
 type process struct {
 	cmd     *exec.Cmd
-	exited  chan struct{} // closed when the server itself has ended
-	drained chan struct{} // closed when nobody can write output any more
-	gone    bool          // nothing is left of it or its children
+	exited  chan struct{} // closed when the server's own process has ended
+	drained chan struct{} // closed when no process can write output any more
+	gone    bool          // the server and its children are gone
 }
 
-// startProcess starts cmd as the leader of a process group, its output going to
-// out. The pipe is made here and not by exec, whose Wait would otherwise wait
-// for the runners too: they inherit it.
+// startProcess starts cmd as the leader of a process group, with its output going to out.
+// Runners inherit the pipe. With a pipe made by package exec, Wait would wait for the
+// runners, too.
 func startProcess(cmd *exec.Cmd, out io.Writer) (*process, error) {
 	reader, writer, err := os.Pipe()
 	if err != nil {
@@ -32,8 +32,8 @@ func startProcess(cmd *exec.Cmd, out io.Writer) (*process, error) {
 	p := &process{cmd: cmd, exited: make(chan struct{}), drained: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// Linux ends the server when the thread that started it ends, so this
-		// thread stays for as long as the server does.
+		// Linux ends the server when the thread that started it ends, so this thread stays
+		// as long as the server runs.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -67,7 +67,7 @@ func (p *process) hasExited() bool {
 	}
 }
 
-// status describes how the server ended; it must have.
+// status describes the end of a server that has ended.
 func (p *process) status() string { return p.cmd.ProcessState.String() }
 
 // processInfo is one row of the system's process table.
@@ -76,8 +76,8 @@ type processInfo struct {
 	args               []string // nil where the system does not tell
 }
 
-// family lists the live processes that the server with this id leads or
-// started, itself included.
+// family lists the live processes of the server with this id: the server, its group and its
+// children.
 func family(pid int) ([]processInfo, error) {
 	table, err := processTable()
 	if err != nil {
@@ -88,8 +88,8 @@ func family(pid int) ([]processInfo, error) {
 	}), nil
 }
 
-// isModelRunner tells "ollama runner --ollama-engine --model …" from a runner
-// that only looks for devices, if the arguments are known.
+// isModelRunner distinguishes "ollama runner --ollama-engine --model …" from a runner that
+// only looks for devices, if the arguments are known.
 func (p processInfo) isModelRunner() bool {
 	return p.args == nil || slices.Contains(p.args, "runner") && slices.Contains(p.args, "--model")
 }
@@ -99,7 +99,7 @@ const (
 	pollMax = 100 * time.Millisecond
 )
 
-// poll calls done, ever less often, until it returns true or an error.
+// poll calls done at growing intervals until done returns true or an error.
 func poll(ctx context.Context, what string, done func() (bool, error)) error {
 	for wait := pollMin; ; wait = min(2*wait, pollMax) {
 		if ok, err := done(); ok || err != nil {

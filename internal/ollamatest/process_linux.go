@@ -8,15 +8,14 @@ import (
 	"syscall"
 )
 
-// groupLeader makes a process the leader of a group of its own that is asked to
-// end when this process does, however it does. Asked, not killed: only the
-// server can end its runners then.
+// groupLeader makes a process the leader of its own group, which receives SIGTERM when this
+// process ends in any way. SIGKILL would not do: only the server can end its runners then.
 func groupLeader() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 }
 
-// processTable reads /proc. Processes that end meanwhile are left out, and so
-// are zombies: they run nothing and hold nothing.
+// processTable reads /proc, without processes that end meanwhile and without zombies, which
+// hold nothing.
 func processTable() ([]processInfo, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

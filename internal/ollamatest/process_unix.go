@@ -9,13 +9,13 @@ import (
 	"syscall"
 )
 
-// interrupt asks the server, and not its runners, to end.
+// interrupt asks the server alone, not its runners, to end.
 func (p *process) interrupt() error {
 	return ignoreGone(p.cmd.Process.Signal(syscall.SIGTERM))
 }
 
-// kill kills the whole group. The group outlives its leader for as long as it
-// has a member, so this also finds the runners of a dead server.
+// kill kills the whole group. A group exists as long as it has a member, so that kill also
+// reaches the runners of a dead server.
 func (p *process) kill() error {
 	return ignoreGone(syscall.Kill(-p.pid(), syscall.SIGKILL))
 }

@@ -15,8 +15,8 @@ func groupLeader() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }
 
-// processTable asks ps; zombies are left out. Arguments with spaces come apart,
-// which does not matter to those who look for a flag.
+// processTable asks ps; zombies are left out. Arguments with spaces come apart, which does
+// not matter to a search for a flag.
 func processTable() ([]processInfo, error) {
 	out, err := exec.Command("ps", "-axo", "pid=,ppid=,pgid=,state=,command=").Output()
 	if err != nil {

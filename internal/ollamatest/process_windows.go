@@ -18,7 +18,7 @@ func groupLeader() *syscall.SysProcAttr {
 // interrupt kills: a process without a console cannot be asked to end.
 func (p *process) interrupt() error { return p.kill() }
 
-// kill kills the server and every process that names it as its parent.
+// kill kills the server and every process whose parent it is.
 func (p *process) kill() error {
 	members, err := family(p.pid())
 	if err != nil {
@@ -35,7 +35,7 @@ func (p *process) kill() error {
 func killPID(pid int) error {
 	p, err := os.FindProcess(pid)
 	if err != nil {
-		return nil // it has ended
+		return nil // the process has ended
 	}
 	defer p.Release() //nolint:errcheck // closing a handle
 	if err := p.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -44,7 +44,7 @@ func killPID(pid int) error {
 	return nil
 }
 
-// processTable takes a snapshot, which has no arguments in it.
+// processTable takes a snapshot, which has no arguments.
 func processTable() ([]processInfo, error) {
 	snapshot, err := windows.CreateToolhelp32Snapshot(windows.TH32CS_SNAPPROCESS, 0)
 	if err != nil {

@@ -17,17 +17,17 @@ import (
 	"github.com/ollama/ollama/api"
 )
 
-// Options says which Ollama to start and how. The zero value starts the one
-// FindBinary finds, in a temporary folder that Close removes.
+// Options of Start. The zero value starts the executable that FindBinary finds, in a
+// temporary folder that Close removes.
 type Options struct {
 	Binary       string        // path of the ollama executable; FindBinary's if empty
 	Args         []string      // more arguments after "ollama serve"
 	Env          []string      // KEY=value, over the environment described in the package comment
 	Dir          string        // holds HOME and the models, kept by Close; temporary if empty
 	ModelsDir    string        // OLLAMA_MODELS, kept by Close; Dir/models if empty
-	Stderr       io.Writer     // also gets everything the server and its runners print; may be nil
-	StartTimeout time.Duration // how long the server may take to answer; startTimeout if 0
-	StopTimeout  time.Duration // how long Stop waits before it kills; stopTimeout if 0
+	Stderr       io.Writer     // also gets all output of the server and its runners; may be nil
+	StartTimeout time.Duration // limit of the time until the server answers; startTimeout if 0
+	StopTimeout  time.Duration // time that Stop waits before it kills; stopTimeout if 0
 }
 
 const (
@@ -35,13 +35,12 @@ const (
 	stopTimeout  = 30 * time.Second
 )
 
-// logTailLines is how much of the log an error about a server that did not
-// start quotes.
+// logTailLines is the number of log lines in the error of a failed start.
 const logTailLines = 20
 
-// Server is an Ollama that this process started. Requests may be made from
-// several goroutines at once, also while another one stops or kills the server;
-// starting, stopping and killing may not overlap each other.
+// Server is an Ollama that this process started. Requests may be made from several
+// goroutines at once, also while another goroutine stops or kills the server. Starting,
+// stopping and killing may not overlap each other.
 type Server struct {
 	options Options
 	tempDir string // removed by Close; empty if the caller gave a Dir
@@ -53,8 +52,7 @@ type Server struct {
 	http    *http.Client
 }
 
-// Start starts an Ollama and returns when it answers. The context bounds the
-// start only.
+// Start starts an Ollama and waits until it answers. The context bounds the start only.
 func Start(ctx context.Context, options Options) (*Server, error) {
 	if options.Binary == "" {
 		binary, err := FindBinary()
@@ -63,7 +61,8 @@ func Start(ctx context.Context, options Options) (*Server, error) {
 		}
 		options.Binary = binary
 	}
-	// A path is resolved now, so that a later change of folder does not matter.
+	// The path is resolved now, so that a later change of the working directory does not
+	// matter.
 	binary, err := filepath.Abs(options.Binary)
 	if err != nil {
 		return nil, fmt.Errorf("finding the absolute path of %s: %w", options.Binary, err)
@@ -77,7 +76,7 @@ func Start(ctx context.Context, options Options) (*Server, error) {
 	}
 
 	s := &Server{options: options, logs: newLogBuffer(options.Stderr)}
-	// No proxy, and connections of its own: a client sees the server alone.
+	// No proxy, and separate connections: the client reaches this server only.
 	s.http = &http.Client{Transport: &http.Transport{}}
 	if err := s.makeDirs(); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -114,14 +113,14 @@ func (s *Server) makeDirs() error {
 	return nil
 }
 
-// Restart stops the server if it runs and starts it again, on the same folders
-// and on another port. It may follow KillServer.
+// Restart stops a running server and starts it again, with the same folders and another
+// port. Restart may follow KillServer.
 func (s *Server) Restart(ctx context.Context) error {
 	if err := s.Stop(); err != nil {
 		return err
 	}
-	// The system chooses the port at the moment the server binds it; choosing
-	// one beforehand would race with every other process.
+	// The system chooses the port when the server binds it; a port chosen beforehand could
+	// be taken by another process.
 	cmd := exec.Command(s.options.Binary, append([]string{"serve"}, s.options.Args...)...)
 	cmd.Env = s.environment("127.0.0.1:0")
 	cmd.Dir = s.options.Dir
@@ -148,7 +147,7 @@ func (s *Server) Restart(ctx context.Context) error {
 	return nil
 }
 
-// listening is how Ollama logs its address: msg="Listening on 127.0.0.1:1234
+// listening begins Ollama's log line with its address: msg="Listening on 127.0.0.1:1234
 // (version 0.16.1)".
 const listening = `"Listening on `
 
@@ -156,7 +155,7 @@ func (s *Server) awaitAddress(ctx context.Context, mark int) (string, error) {
 	if err := s.WaitLogFrom(ctx, mark, listening); err != nil {
 		return "", err
 	}
-	// The line may have been read in two halves: wait for its end.
+	// Wait for the end of the line, which may come in two writes.
 	if err := s.WaitLogFrom(ctx, mark+strings.Index(s.logs.from(mark), listening), "\n"); err != nil {
 		return "", err
 	}
@@ -181,8 +180,8 @@ func (s *Server) awaitAnswer(ctx context.Context, address string) error {
 	})
 }
 
-// environment is this process's environment without variables that would make the
-// server depend on the account it runs in.
+// environment is this process's environment without variables that would make the server
+// depend on the user's account.
 func (s *Server) environment(host string) []string {
 	var env []string
 	for _, entry := range os.Environ() {
@@ -203,27 +202,27 @@ func (s *Server) Home() string { return filepath.Join(s.options.Dir, "home") }
 // ModelsDir is the server's OLLAMA_MODELS.
 func (s *Server) ModelsDir() string { return s.options.ModelsDir }
 
-// URL is where the server answers, until it is restarted.
+// URL is the server's address until the next restart.
 func (s *Server) URL() *url.URL {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.url
 }
 
-// API is upstream's client for this server, for requests that the methods here do not
-// cover. Get a new one after a restart.
+// API is upstream's client for this server, for requests without a method here. A restart
+// makes the client invalid.
 func (s *Server) API() *api.Client { return api.NewClient(s.URL(), s.http) }
 
-// Command is the same ollama binary as a client of this server, for instance
-// Command(ctx, "run", "small", "hello").
+// Command runs the ollama binary as a client of this server, for example Command(ctx, "run",
+// "small", "hello").
 func (s *Server) Command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, s.options.Binary, args...)
 	cmd.Env = s.environment(s.URL().Host)
 	return cmd
 }
 
-// Close stops the server, killing it if need be, and removes its temporary
-// folder. It may be called again.
+// Close stops or kills the server, and removes its temporary folder. Close may be called
+// again.
 func (s *Server) Close() error {
 	err := s.Stop()
 	s.http.CloseIdleConnections()

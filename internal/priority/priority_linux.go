@@ -6,12 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nice leaves nine tenths of a processor to other threads. With a smaller share, a lock that
-// is held at this priority could be waited for too long.
+// nice leaves nine tenths of a processor to other threads. With a smaller share, other
+// threads could wait too long for a lock that is held at this priority.
 const nice = 10
 
-// Of ioprio_set(2), which has no wrapper: the lowest level that is still served while others
-// are. A request may come to wait for the pages that are being read.
+// Constants of ioprio_set(2), which has no wrapper: the lowest level that is still served
+// beside other levels. The pages that are read must arrive, because a request may wait for
+// them.
 const (
 	ioprioWhoProcess = 1
 	ioprioBestEffort = 2 << 13
@@ -22,7 +23,7 @@ const (
 // goroutine ends. Both are hints: some disk schedulers have no priorities. The goroutine must
 // end, because its thread ends with it.
 func Lower() {
-	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
 	tid := unix.Gettid()
 	_ = unix.Setpriority(unix.PRIO_PROCESS, tid, nice)
 	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, ioprioWhoProcess, uintptr(tid), ioprioBestEffort|ioprioLast)

@@ -2,5 +2,5 @@
 
 package priority
 
-// Lower does nothing where a thread has no priority of its own.
+// Lower does nothing: threads have no priorities of their own on this system.
 func Lower() {}

@@ -20,19 +20,19 @@ func IsTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// Display shows steps. A nil Display shows nothing, and so do its steps. Its methods and
-// those of its steps may be called at the same time.
+// Display shows steps. A nil Display shows nothing, and so do its steps. Methods of a
+// Display and of its steps may be called from several goroutines.
 type Display struct {
 	w         io.Writer
-	names     int  // columns of the steps' names
+	names     int  // width of the steps' names, in columns
 	live      bool // w is a terminal
-	transient bool // the lines go when the display is closed
+	transient bool // Close removes the lines
 
 	mu    sync.Mutex
-	steps []*Step       // that are redrawn, in the order in which they began
-	drawn int           // lines above the cursor that the next redraw replaces
-	stop  chan struct{} // ends the redrawing; nil when nothing is redrawn
-	done  chan struct{} // closed when it has ended
+	steps []*Step       // redrawn steps, in the order of their beginnings
+	drawn int           // number of lines above the cursor that the next redraw replaces
+	stop  chan struct{} // ends the redrawing; nil without redrawing
+	done  chan struct{} // closed when the redrawing has ended
 }
 
 // New returns a display whose lines stay. The names of steps are in a column of the given
@@ -41,7 +41,7 @@ func New(w io.Writer, names int) *Display {
 	return &Display{w: w, names: names, live: IsTerminal(w)}
 }
 
-// NewTransient returns a display for a terminal, whose lines go when it is closed.
+// NewTransient returns a display for a terminal; Close removes its lines.
 func NewTransient(w io.Writer, names int) *Display {
 	return &Display{w: w, names: names, live: true, transient: true}
 }
@@ -87,8 +87,8 @@ func (d *Display) redraw(stop <-chan struct{}, done chan<- struct{}) {
 	}
 }
 
-// drawLocked replaces the lines of steps that run. Lines of steps that have ended, and all
-// before them, stay above.
+// drawLocked replaces the lines of running steps. Lines of ended steps, and all lines before
+// them, stay above.
 func (d *Display) drawLocked() {
 	width := d.width()
 	var text strings.Builder
@@ -106,7 +106,7 @@ func (d *Display) drawLocked() {
 	}
 	d.steps = d.steps[ended:]
 	d.drawn = len(d.steps)
-	// Progress that cannot be shown stops nothing.
+	// An error of the output is ignored.
 	_, _ = io.WriteString(d.w, text.String())
 }
 
@@ -118,7 +118,7 @@ func (d *Display) backLocked() string {
 	return fmt.Sprintf("\x1b[%dF", d.drawn)
 }
 
-// width is the terminal's, 0 if unknown.
+// width is the terminal's width in columns, 0 if unknown.
 func (d *Display) width() int {
 	file, ok := d.w.(*os.File)
 	if !ok {
@@ -131,7 +131,8 @@ func (d *Display) width() int {
 	return width
 }
 
-// Close ends the redrawing. It comes before any other output; steps may begin after it.
+// Close ends the redrawing. Call Close before any other output; further steps may begin
+// afterwards.
 func (d *Display) Close() {
 	if d == nil {
 		return

@@ -1,4 +1,4 @@
-// Package progress shows people how far a program is: one line for each step. On a
-// terminal the lines of steps that run are redrawn; elsewhere a step is one line once it
-// has ended, with no control characters.
+// Package progress shows the progress of a program, one line for each step. On a terminal
+// the lines of running steps are redrawn; elsewhere a step prints one line when it ends,
+// without control characters.
 package progress

@@ -9,18 +9,18 @@ import (
 	"github.com/ollama/ollama/format"
 )
 
-// Step is one thing that takes a while. A nil Step shows nothing.
+// Step is a piece of work with a line of its own. A nil Step shows nothing.
 type Step struct {
 	display *Display
 	name    string
-	bytes   bool // it counts bytes
+	bytes   bool // counts bytes
 	started time.Time
 
 	mu          sync.Mutex
 	done, total int64
-	said        string // while it runs
+	said        string // text while the step runs
 	ended       bool
-	note        string // after it
+	note        string // text at the end
 }
 
 // Progress says that done of total are finished.
@@ -33,7 +33,7 @@ func (s *Step) Progress(done, total int64) {
 	s.done, s.total = done, total
 }
 
-// Say says how far a step is whose end is not known.
+// Say shows a text as the progress of a step without a known total.
 func (s *Step) Say(text string) {
 	if s == nil {
 		return
@@ -64,7 +64,7 @@ func (s *Step) End(note string, err error) {
 	}
 }
 
-// Elapsed keeps tenths of seconds only where they are worth reading.
+// Elapsed formats a duration, with tenths of a second for short durations only.
 func Elapsed(d time.Duration) string {
 	if d < 10*time.Second {
 		return fmt.Sprintf("%.1fs", d.Seconds())
@@ -72,7 +72,7 @@ func Elapsed(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-// Cells of a bar, which is as long as the terminal has room for.
+// Length of a bar in columns; the terminal's width decides.
 const (
 	minBarCells = 10
 	maxBarCells = 40
@@ -81,8 +81,9 @@ const (
 // spinnerFrames turn once a second.
 var spinnerFrames = []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"}
 
-// line is the step's line, on a terminal of the given width (0: unknown), and whether it is
-// the last word. A line never wraps, which would break the redraw of those above.
+// line is the step's line on a terminal of the given width (0: unknown); ended reports
+// whether the line is final. A line never wraps: that would break the redraw of the lines
+// above.
 func (s *Step) line(names, width int) (text string, ended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,8 +114,8 @@ func (s *Step) line(names, width int) (text string, ended bool) {
 	return text, s.ended
 }
 
-// numbers stand behind a bar: the count, the time so far and, of bytes, the rate and the time
-// that the rest takes at this rate.
+// numbers is the text after a bar: the count, the elapsed time and, for bytes, the rate and
+// the remaining time at this rate.
 func (s *Step) numbers(elapsed time.Duration) string {
 	if !s.bytes {
 		return fmt.Sprintf("%d/%d %s", s.done, s.total, seconds(elapsed))

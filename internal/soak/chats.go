@@ -8,26 +8,26 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// Message is one of a conversation, or a document.
+// Message is a message of a conversation, or a document.
 type Message struct {
 	Role  string // "system", "user" or "assistant"
 	Text  string
-	Image uint64 // seed of its image; 0 is none
+	Image uint64 // seed of the message's image; 0: no image
 }
 
-// SystemWords is the length of the message that all conversations begin with: they share
-// its pages.
+// SystemWords is the length, in words, of the system message of all conversations, which
+// share its pages.
 const SystemWords = 70
 
-// Chats are conversations and their answers so far.
+// Chats holds conversations with their answers so far.
 type Chats struct {
 	words  func(tokens int, seed int64) string
 	system Message
 	chats  map[int][]Message
 }
 
-// NewChats is no conversation yet. words makes a text of so many tokens, system is the seed
-// of the message that all begin with.
+// NewChats returns Chats without a conversation. words makes a text of the given number of
+// tokens; system is the seed of the common system message.
 func NewChats(system int64, words func(tokens int, seed int64) string) *Chats {
 	return &Chats{
 		words: words, chats: make(map[int][]Message),
@@ -35,8 +35,8 @@ func NewChats(system int64, words func(tokens int, seed int64) string) *Chats {
 	}
 }
 
-// Ask returns the messages to send for a request: the messages of a conversation, or a document alone.
-// Requests to different conversations may be asked before either is answered.
+// Ask returns the messages to send for a request: the messages of a conversation, or a
+// document alone. Different conversations may have open requests at the same time.
 func (c *Chats) Ask(r Request) []Message {
 	say := Message{Role: "user", Text: c.words(r.Words, r.Seed), Image: r.Image}
 	messages := c.chats[r.Chat]
@@ -58,7 +58,7 @@ func (c *Chats) Ask(r Request) []Message {
 	return slices.Clone(messages)
 }
 
-// user is where in a conversation the user's message number n is.
+// user is the index of the user's message number n in a conversation.
 func (c *Chats) user(chat, n int) int {
 	for i, message := range c.chats[chat] {
 		if message.Role != "user" {
@@ -80,8 +80,8 @@ func (c *Chats) Answered(r Request, text string) {
 	c.chats[r.Chat] = append(slices.Clone(c.chats[r.Chat]), Message{Role: "assistant", Text: text})
 }
 
-// Render is messages as the template of testmodel.Modelfile makes a prompt of them, which an
-// answer follows. Images are referred to in order, as in a raw prompt.
+// Render returns the prompt that the template of testmodel.Modelfile makes of messages, up
+// to the answer. Images are numbered in order, as in a raw prompt.
 func Render(messages []Message) string {
 	var b strings.Builder
 	images := 0

@@ -8,8 +8,8 @@ import (
 	"github.com/ollama/ollama/api"
 )
 
-// Same returns an error unless two answers are the same to the last bit: tokens, their log
-// probabilities, and those of the tokens that were not chosen.
+// Same returns an error unless two answers are equal to the last bit: tokens, their log
+// probabilities, and those of the alternatives.
 func Same(want, got []api.Logprob) error {
 	for i := range min(len(want), len(got)) {
 		if err := sameToken(want[i], got[i]); err != nil {
@@ -38,10 +38,10 @@ func sameToken(want, got api.Logprob) error {
 	return nil
 }
 
-// Within compares two answers to the same prompt token by token, for as long as they say
-// the same, and returns how far apart log probabilities are at most. It is an error when
-// that is more than bound, when the answers part where the choice was not that close, or
-// when one ends before.
+// Within compares two answers to the same prompt, token by token up to the first different
+// token, and returns the largest distance of log probabilities. It returns an error when the
+// distance is more than bound, when the answers differ at a token whose alternatives were
+// not that close, or when one answer ends before the other.
 func Within(want, got []api.Logprob, bound float64) (apart float64, err error) {
 	for i := range want {
 		if i == len(got) {
@@ -56,7 +56,7 @@ func Within(want, got []api.Logprob, bound float64) (apart float64, err error) {
 			return apart, fmt.Errorf("token %d of %d: %v apart, more than %v: %v, want %v", i, len(want), d, bound, best(got[i]), best(want[i]))
 		}
 		if want[i].Token != got[i].Token {
-			return apart, nil // the rest answers another prompt
+			return apart, nil // later tokens follow another text
 		}
 	}
 	if len(got) > len(want) {
@@ -65,7 +65,7 @@ func Within(want, got []api.Logprob, bound float64) (apart float64, err error) {
 	return apart, nil
 }
 
-// best is the likeliest tokens of a position, for a person to read.
+// best prints the likeliest tokens of a position.
 func best(l api.Logprob) string {
 	var b strings.Builder
 	for _, t := range l.TopLogprobs[:min(3, len(l.TopLogprobs))] {
@@ -74,9 +74,10 @@ func best(l api.Logprob) string {
 	return b.String() + "…"
 }
 
-// Apart is how far the log probabilities of one position are apart at most. A token that
-// only one side has among its best is on the other no more likely than the last of those.
-// It is an error when the two do not list as many tokens, at least one, with numbers.
+// Apart is the largest distance of log probabilities at one position. A token that only one
+// side lists is at most as likely on the other side as that side's last token. Apart returns
+// an error unless both sides list the same number of tokens, at least one, with finite log
+// probabilities.
 func Apart(want, got api.Logprob) (float64, error) {
 	if len(want.TopLogprobs) == 0 || len(want.TopLogprobs) != len(got.TopLogprobs) {
 		return 0, fmt.Errorf("%d and %d best tokens cannot be compared", len(want.TopLogprobs), len(got.TopLogprobs))
@@ -88,8 +89,8 @@ func Apart(want, got api.Logprob) (float64, error) {
 	return apart, nil
 }
 
-// beyond is how far log probabilities of a are from those of b. For a token that b does not
-// list, its last one is the most that it can be.
+// beyond is the largest distance of a's log probabilities from b's. A token that b does not
+// list is at most as likely as b's last token.
 func beyond(a, b []api.TokenLogprob) float64 {
 	last := b[len(b)-1].Logprob
 	of := make(map[string]float64, len(b))

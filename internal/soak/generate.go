@@ -2,23 +2,23 @@ package soak
 
 import "math/rand/v2"
 
-// Config says how large a history is. All but Images must be set.
+// Config is the size of a history. All fields except Images must be set.
 type Config struct {
 	Rounds  int
-	Chats   int  // conversations that there are at most, more than slots so that they compete
-	Slots   int  // requests of a round at most
+	Chats   int  // most conversations at a time; more than slots, so that conversations compete
+	Slots   int  // most requests of a round
 	Context int  // tokens of a slot; conversations and documents outgrow it now and then
-	Images  bool // some messages have one
+	Images  bool // some messages have an image
 }
 
 // Sizes, in tokens.
 const (
 	messageMin, messageMax = 4, 60
 	answerMin, answerMax   = 4, 40
-	longAnswer             = 120 // at most, of the few that may run into the end of the context
+	longAnswer             = 120 // most tokens of the few answers that may reach the end of the context
 )
 
-// Chances, one in so many.
+// Chances: 1 in n.
 const (
 	longMessageIn = 8
 	longAnswerIn  = 12
@@ -28,8 +28,8 @@ const (
 	cutsPerAnswer = 2
 )
 
-// New makes up a history. The same seed and config give the same one, and one with fewer
-// rounds is the beginning of it.
+// New generates a history. Equal seeds and configs give equal histories; with fewer rounds,
+// the history is a prefix of the longer one.
 func New(seed uint64, config Config) History {
 	g := generator{Config: config, Rand: rand.New(rand.NewPCG(seed, 0)), messages: make([]int, config.Chats)}
 	h := History{Seed: seed, System: g.seed()}
@@ -39,17 +39,17 @@ func New(seed uint64, config Config) History {
 	return h
 }
 
-// generator knows how many messages each conversation has, so that its requests are
-// possible.
+// generator keeps the number of messages of each conversation, so that it makes only
+// possible requests.
 type generator struct {
 	Config
 	*rand.Rand
-	messages []int // of the user
+	messages []int // number of the user's messages
 }
 
 func (g *generator) seed() int64 { return int64(g.Uint32()) }
 
-// between is one of the numbers from low to high.
+// between draws a number from low to high, both included.
 func (g *generator) between(low, high int) int { return low + g.IntN(high-low+1) }
 
 func (g *generator) oneIn(n int) bool { return g.IntN(n) == 0 }
@@ -84,7 +84,7 @@ func (g *generator) request(chat int) Request {
 	}
 	r.Words = g.words(r.Kind)
 	if g.Images && r.Kind != Regenerate && r.Kind != Document && g.oneIn(imageIn) {
-		r.Image = g.Uint64N(6) + 1 // few, so that the same one comes again
+		r.Image = g.Uint64N(6) + 1 // few images, so that images are repeated
 	}
 	switch {
 	case r.Kind == GiveUp:
@@ -100,7 +100,8 @@ func (g *generator) request(chat int) Request {
 	return r
 }
 
-// kind is a request that is possible in a conversation with that number of messages.
+// kind draws a kind of request that is possible in a conversation with that number of
+// messages.
 func (g *generator) kind(messages int) Kind {
 	if messages == 0 {
 		return Start

@@ -9,7 +9,7 @@ import (
 type Kind int
 
 const (
-	// Start begins a conversation, in the place of the one that was there.
+	// Start begins a conversation, which replaces an older one.
 	Start Kind = iota
 	// Turn adds a message to a conversation.
 	Turn
@@ -19,8 +19,8 @@ const (
 	Branch
 	// Document is a text without a conversation around it, often longer than the context.
 	Document
-	// GiveUp adds a message, goes away before the answer is complete, and takes the message
-	// back.
+	// GiveUp adds a message, disconnects before the answer is complete, and takes the
+	// message back.
 	GiveUp
 
 	kinds = int(GiveUp) + 1
@@ -40,11 +40,11 @@ const (
 	Unload
 	// Kill ends server and runner with SIGKILL between two rounds.
 	Kill
-	// KillStored is Kill after everything that was computed is stored.
+	// KillStored is Kill after all computed pages are stored.
 	KillStored
 	// KillRunner ends the runner alone with SIGKILL.
 	KillRunner
-	// Crash is Kill in the middle of the round, whose requests are then made again.
+	// Crash is Kill in the middle of the round, whose requests are then repeated.
 	Crash
 
 	events = int(Crash) + 1
@@ -57,16 +57,17 @@ func (e Event) String() string {
 // Request is one user's request.
 type Request struct {
 	Kind    Kind
-	Chat    int    // which conversation; a Document has none
-	Message int    // of a Branch: which of the user's messages is replaced
-	Seed    int64  // of the words
-	Words   int    // of the new message, one token each
-	Image   uint64 // seed of the image that goes with the message; 0 is none
-	Answer  int    // tokens wanted
-	// Leave says how often the client goes away before it stays: each entry is after how
-	// many tokens of the answer, 0 as soon as the request is sent.
+	Chat    int    // index of the conversation; not for a Document
+	Message int    // of a Branch: number of the user's message that is replaced
+	Seed    int64  // seed of the words
+	Words   int    // words of the new message, one token each
+	Image   uint64 // seed of the message's image; 0: no image
+	Answer  int    // tokens of the answer
+	// Leave lists the client's disconnections before the attempt that stays: each entry is a
+	// number of answer tokens after which the client disconnects, 0 for at once.
 	Leave []int
-	// Cuts are where the answer is compared with teacher forcing, as shares of its length.
+	// Cuts are the positions at which the answer is compared with teacher forcing, as shares
+	// of its length.
 	Cuts []float64
 }
 
@@ -92,8 +93,8 @@ func (r Request) String() string {
 	return b.String()
 }
 
-// Round is requests that are made at the same time, after an event or, where that is a
-// Crash, during it: when the first answer has CrashAfter tokens.
+// Round is a set of concurrent requests after an event. A Crash happens during the round:
+// when the first answer has CrashAfter tokens.
 type Round struct {
 	Event      Event
 	CrashAfter int
@@ -116,14 +117,14 @@ func (r Round) String() string {
 	}
 }
 
-// History is everything that happens.
+// History is a sequence of rounds.
 type History struct {
 	Seed   uint64
 	System int64 // seed of the message that all conversations begin with
 	Rounds []Round
 }
 
-// Until shows the rounds up to one, the last few of them, for a person to read.
+// Until prints the last few rounds up to a given one.
 func (h History) Until(round, last int) string {
 	var b strings.Builder
 	for i := max(0, round-last+1); i <= round && i < len(h.Rounds); i++ {

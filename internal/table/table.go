@@ -10,9 +10,8 @@ import (
 	"github.com/olekukonko/tablewriter"
 )
 
-// Print prints rows below a header in capitals, in columns, without lines and
-// without spaces at the ends. A row may be shorter than the header. An error of w
-// is not reported.
+// Print prints rows in columns below a header in capitals, without rules and without
+// trailing spaces. A row may be shorter than the header. Errors of w are not reported.
 func Print(w io.Writer, header []string, rows [][]string) {
 	upper := make([]string, len(header))
 	for i, name := range header {

@@ -8,17 +8,16 @@ import (
 	"github.com/ollama/ollama/fs/ggml"
 )
 
-// layout is the part of an architecture beside the tokenizer: its metadata, without
-// the architecture's name in front of the keys, and its tensors.
+// layout is an architecture without the tokenizer: its metadata, with keys that lack the
+// architecture's name in front, and its tensors.
 type layout struct {
 	metadata ggml.KV
 	matrices []matrix
 }
 
-// architecture is one that this package writes; each family lives in a file of
-// its own.
+// architecture is an architecture that this package writes; each family has its own file.
 type architecture struct {
-	// since is the first release of Ollama with it, empty if before v0.16.
+	// since is the first release of Ollama with the architecture, empty if before v0.16.
 	since string
 	// layout must accept any Shape with defaults filled in, valid or not, because
 	// Validate counts parameters with it.
@@ -31,21 +30,20 @@ type architecture struct {
 	ffnPerEmbed int
 	// window is the default of Shape.Window, 0 if no layer has a window or chunks.
 	window int
-	// layersMin is how many layers it takes to have one of each kind, layersMax
-	// how many it can have, and headDimMin the least width of a head, where those
-	// are not the bounds of all.
+	// layersMin is the number of layers with which each kind occurs, layersMax the largest
+	// number of layers, headDimMin the least width of a head. Zero means the bound of all
+	// architectures.
 	layersMin, layersMax, headDimMin int
-	// headsFill says that the engine takes heads × head-dim to be embed.
+	// headsFill: the engine assumes that heads × head-dim is embed.
 	headsFill bool
-	// oneKVHead says that all heads share one key and value.
+	// oneKVHead: all heads share one key and value.
 	oneKVHead bool
-	// kvPerToken is how many elements a token adds to the K/V caches, if not as
-	// many as all layers' kv-heads × head-dim, keys and values.
+	// kvPerToken is the number of elements that a token adds to the K/V caches. Nil means
+	// all layers' kv-heads × head-dim, for keys and for values.
 	kvPerToken func(Shape) int
 }
 
-// inFile is the architecture's name in the file of one that Shape.Arch calls
-// arch.
+// inFile is the name in the file of the architecture that Shape.Arch calls arch.
 func (a architecture) inFile(arch string) string { return cmp.Or(a.name, arch) }
 
 // Sizes of models. Those of the compact ones take a few megabytes.
@@ -86,10 +84,10 @@ const (
 // token's embedding) and ends at 1 + attentionVariance + ffnVariance.
 const (
 	attentionSharpness = 2.5 // standard deviation of q·k/√d before the softmax
-	attentionVariance  = 2.0 // of the sum that all attention layers add
-	ffnVariance        = 1.0 // of the sum that all feed-forward layers add
-	attentionMixRMS    = 0.6 // of a softmax-weighted mean of values of RMS 1
-	gatedRMS           = 0.6 // of silu(g)·u for g and u of variance 1
+	attentionVariance  = 2.0 // variance of the sum of all attention layers
+	ffnVariance        = 1.0 // variance of the sum of all feed-forward layers
+	attentionMixRMS    = 0.6 // RMS of a softmax-weighted mean of values of RMS 1
+	gatedRMS           = 0.6 // RMS of silu(g)·u for g and u of variance 1
 	logitRMS           = 1.0
 )
 
@@ -106,15 +104,15 @@ func residualRMS(s Shape) float64 {
 	return math.Sqrt(1 + attentionVariance + ffnVariance + biasValue*biasValue/float64(s.Embed))
 }
 
-// headGain is that of the norms of each head's query and key in models whose engine does not
-// divide scores by the square root of a head's width.
+// headGain is the gain of the norms of each head's query and key, in models whose engine
+// does not divide scores by the square root of a head's width.
 func headGain(width int) float32 {
 	return float32(math.Sqrt(attentionSharpness) / math.Pow(float64(width), 0.25))
 }
 
-// transformer returns the common parts of most architectures: an embedding,
-// gated feed-forward layers, grouped-query attention and an output matrix of its
-// own. scoreGain multiplies the query and the key projection each.
+// transformer returns the common parts of most architectures: an embedding, gated
+// feed-forward layers, grouped-query attention and a separate output matrix. scoreGain
+// multiplies the query projection and the key projection.
 func transformer(s Shape, scoreGain float64) layout {
 	l := base(s)
 	for i := range s.Layers {
@@ -177,7 +175,7 @@ const (
 	outputTensor    = "output.weight"
 )
 
-// change applies f to the matrix of that name.
+// change applies f to the matrix of the given name.
 func (l layout) change(name string, f func(*matrix)) {
 	for i := range l.matrices {
 		if l.matrices[i].name == name {
@@ -192,7 +190,7 @@ func block(i int, tensor string) string { return fmt.Sprintf("blk.%d.%s.weight",
 // perInput keeps the variance of a matrix's input from the residual stream.
 func perInput(s Shape) float64 { return 1 / math.Sqrt(float64(s.Embed)) }
 
-// layerGain is the RMS of one layer's part of a variance that all add together.
+// layerGain is the RMS of one layer's part of a variance that all layers add up to.
 func layerGain(s Shape, variance float64) float64 {
 	return math.Sqrt(variance / float64(s.Layers))
 }
@@ -212,10 +210,9 @@ func constantColumn(v float32) func(int) float32 {
 	return func(int) float32 { return v }
 }
 
-// outputBias is a first column that, multiplied with the constant dimension,
-// leaves printable tokens alone and gives every other one suppressedLogit.
-// rmsPerConstant is how many times the constant fits into the residual stream's
-// RMS in the end.
+// outputBias is a first column that, multiplied with the constant dimension, adds nothing to
+// printable tokens and gives every other token suppressedLogit. rmsPerConstant is the final
+// RMS of the residual stream over the constant.
 func outputBias(s Shape, rmsPerConstant float64) func(int) float32 {
 	weight := float32(suppressedLogit * rmsPerConstant)
 	vocabulary := newVocabulary(s.Vocab)

@@ -11,19 +11,17 @@ import (
 //go:embed words.txt
 var commonWords string
 
-// How often a word counts in each of its forms, relative to the plain form that
-// follows a space.
+// Weights of a word's forms, relative to the plain form after a space.
 const (
 	weightSpaced      = 10
 	weightBare        = 2
 	weightCapitalized = 1
 )
 
-// wordWeight is the count of the most frequent word; the n-th counts 1/n as
-// often (Zipf).
+// wordWeight is the count of the most frequent word; the n-th word has 1/n of it (Zipf).
 const wordWeight = 1 << 20
 
-// word is a training word as the symbols it is made of so far.
+// word is a training word as a list of its present symbols.
 type word struct {
 	symbols []string
 	count   int
@@ -31,8 +29,8 @@ type word struct {
 
 type symbolPair struct{ left, right string }
 
-// learnedMerges returns every merge that byte-pair encoding finds in the common
-// words, most useful first. A vocabulary of n merges is its first n entries.
+// learnedMerges returns every merge that byte-pair encoding finds in the common words, most
+// useful first. A vocabulary of n merges has the first n entries.
 var learnedMerges = sync.OnceValue(func() []symbolPair {
 	words := trainingWords()
 	counts := make(map[symbolPair]int)
@@ -69,7 +67,7 @@ func trainingWords() []word {
 	return words
 }
 
-// mostFrequent breaks ties by spelling so that the result is the same each time.
+// mostFrequent breaks ties by spelling, so that the result is the same each time.
 func mostFrequent(counts map[symbolPair]int) symbolPair {
 	var best symbolPair
 	bestCount := 0
@@ -93,7 +91,7 @@ func (w word) contains(pair symbolPair) bool {
 	return false
 }
 
-// countPairs adds count to each pair of w and forgets pairs that reach 0.
+// countPairs adds count to each pair of w and drops pairs that reach 0.
 func (w word) countPairs(counts map[symbolPair]int, count int) {
 	for i := range len(w.symbols) - 1 {
 		pair := symbolPair{w.symbols[i], w.symbols[i+1]}

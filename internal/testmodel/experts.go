@@ -9,18 +9,16 @@ const (
 
 	ffnPerEmbedOfExperts = 1
 
-	expertMixRMS = 0.75 // of a weighted mean of as many as are used
+	expertMixRMS = 0.75 // RMS of the weighted mean of the used experts
 )
 
-// routeDims is how many dimensions of the residual stream, after the constant
-// one, are the token's alone: no layer writes to them and routers read nothing
-// else. So a token's experts do not depend on the result of attention. If they
-// did, rounding could choose others, and two right answers differ by far more
-// than rounding.
+// routeDims is the number of dimensions of the residual stream, after the constant one, that
+// depend on the token alone: no layer writes to these dimensions, and routers read only
+// these. So a token's experts do not depend on the result of attention. Otherwise rounding
+// could choose other experts, and two right answers could differ by far more than rounding.
 func routeDims(s Shape) int { return min(8, s.Embed/2) }
 
-// leaveRoute keeps everything that writes to the residual stream out of the
-// dimensions that routers read.
+// leaveRoute keeps all matrices from writing to the dimensions that routers read.
 func leaveRoute(s Shape, l layout) {
 	for i := range l.matrices {
 		if m := &l.matrices[i]; m.norm == 0 && m.zero > 0 {
@@ -35,8 +33,8 @@ func mixtureMetadata(s Shape, l layout) {
 	l.metadata["expert_feed_forward_length"] = uint32(s.FFN)
 }
 
-// expertBlock is the mixture of experts of layer i, each of which has that RMS
-// before its last matrix.
+// expertBlock is the mixture of experts of layer i. expertRMS is the RMS of an expert before
+// its last matrix.
 func expertBlock(s Shape, i int, expertRMS float64) []matrix {
 	gain := layerGain(s, ffnVariance) / expertRMS / expertMixRMS / math.Sqrt(float64(s.FFN))
 	route := routeDims(s)
@@ -49,8 +47,7 @@ func expertBlock(s Shape, i int, expertRMS float64) []matrix {
 	}
 }
 
-// sharedExpert is the expert of layer i that every token has beside those chosen
-// for it.
+// sharedExpert is the expert of layer i that every token uses beside its chosen ones.
 func sharedExpert(s Shape, i int) []matrix {
 	gain := layerGain(s, ffnVariance) / gatedRMS / math.Sqrt(float64(s.FFN))
 	return []matrix{

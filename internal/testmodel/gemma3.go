@@ -2,15 +2,15 @@ package testmodel
 
 import "math"
 
-const gemmaLocalRopeBase = 1e4 // of layers with a sliding window
+const gemmaLocalRopeBase = 1e4 // rotary base of layers with a sliding window
 
-// gemma3Size has one layer of seven that sees everything.
+// gemma3Size has one layer of seven without a window.
 var gemma3Size = Shape{Layers: 7, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64}
 
-// gemma3 is text only and always runs on the native engine. Layers 5, 11, 17 and
-// so on see everything, the others a sliding window, which Ollama keeps in a
-// cache of its own. Ollama takes 34, 48 or 62 layers for one of Google's models
-// and corrects their rotary and attention scales, here as there.
+// gemma3 is text only and always runs on the native engine. Layers 5, 11, 17 and so on
+// attend to all positions, the others to a sliding window, which Ollama keeps in a separate
+// cache. Ollama takes a model of 34, 48 or 62 layers for one of Google's models and corrects
+// its rotary and attention scales, also for a model of this package.
 func gemma3(s Shape) layout {
 	l := transformer(s, 1)
 	l.metadata["attention.sliding_window"] = uint32(s.Window)
@@ -23,7 +23,7 @@ func gemma3(s Shape) layout {
 	return l
 }
 
-// scaleEmbedding makes up for models that multiply embeddings with √embed.
+// scaleEmbedding compensates for models that multiply embeddings with √embed.
 func scaleEmbedding(s Shape, l layout) {
 	l.change(embeddingTensor, func(m *matrix) {
 		m.scale, m.firstColumn = perInput(s), constantColumn(float32(biasValue/math.Sqrt(float64(s.Embed))))

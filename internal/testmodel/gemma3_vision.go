@@ -5,9 +5,9 @@ import (
 	"math"
 )
 
-// gemma3VisionSize is smaller than that of other models because the tokens that
-// surround an image, 255,999 and 256,000, are written into the engine: the
-// embedding has a row for each up to these. The 6th layer sees everything.
+// gemma3VisionSize is smaller than the size of other models because the engine's source
+// fixes the tokens around an image, 255,999 and 256,000: the embedding has rows up to these.
+// The 6th layer attends to all positions.
 var gemma3VisionSize = Shape{Layers: 7, Embed: 64, Heads: 4, KVHeads: 2, HeadDim: 32}
 
 const (
@@ -15,12 +15,12 @@ const (
 	gemmaTokensPerImage = 16
 )
 
-// gemmaTower makes 8×8 patches of an image, of which each 2×2 become one
-// position of the prompt.
+// gemmaTower cuts an image into 8×8 patches, of which each 2×2 become one position of the
+// prompt.
 var gemmaTower = tower{layers: 2, embed: 64, heads: 2, ffn: 128, image: 56, patch: 7}
 
-// gemma3Vision is gemma3 that sees images. The positions of an image attend to
-// each other in both directions and have to be in one batch.
+// gemma3Vision is gemma3 with images. The positions of an image attend to each other in both
+// directions and must be in one batch.
 func gemma3Vision(s Shape) layout {
 	l := gemma3(s)
 	v := gemmaTower
@@ -34,7 +34,7 @@ func gemma3Vision(s Shape) layout {
 		matrix{name: "v.position_embedding.weight", in: v.embed, out: patches, scale: 1},
 		matrix{name: "v.post_layernorm.weight", in: v.embed, norm: 1},
 		matrix{name: "mm.mm_soft_emb_norm.weight", in: v.embed, norm: 1},
-		// stored the other way around than every other projection
+		// stored transposed, unlike every other projection
 		matrix{name: "mm.mm_input_projection.weight", in: s.Embed, out: v.embed, scale: 1 / math.Sqrt(float64(v.embed))},
 	)
 	l.matrices = append(l.matrices, v.blocks(encoder{

@@ -10,17 +10,17 @@ import (
 var gemma3nSize = Shape{Layers: 6, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64}
 
 const (
-	gemma3nShared    = 2 // layers at the end that read the cache of two before them
+	gemma3nShared    = 2 // last layers, which read the caches of two layers before them
 	gemma3nLayersMin = 2 + gemma3nShared
-	gemma3nLayersMax = 20 // more would leave too little of the constant dimension
+	gemma3nLayersMax = 20 // more layers would leave too little of the constant dimension
 
-	altupInputs   = 2 // residual streams, of which the first goes through the layers
+	altupInputs   = 2 // residual streams; the first goes through the layers
 	altupMix      = 0.02
-	perLayerWidth = 32 // of the embedding of each token for each layer
+	perLayerWidth = 32 // width of a token's embedding for a layer
 	laurelRank    = 16
 )
 
-// How much each part of a layer adds to the residual stream, by its norm.
+// Gains of the norms through which each part of a layer adds to the residual stream.
 const (
 	gemma3nAttention = 1.0
 	gemma3nFFN       = 0.7
@@ -28,13 +28,13 @@ const (
 	gemma3nPerLayer  = 0.5
 )
 
-// gemma3nIsLocal says which layers have a sliding window: every other one, and
-// not the last.
+// gemma3nIsLocal reports whether a layer has a sliding window: every other one, and not the
+// last.
 func gemma3nIsLocal(s Shape, layer int) bool { return (s.Layers-1-layer)%2 != 0 }
 
-// gemma3n has K/V of its own in all layers except the last two. The one of these with
-// a sliding window reads the K/V of the last layer with a window before them, the other
-// the K/V of the last layer before them, which sees everything. Its tokenizer is of SentencePiece's kind.
+// gemma3n has K/V in all layers except the last two. Of these two, the layer with a sliding
+// window reads the K/V of the last earlier layer with a window; the other reads the K/V of
+// the last earlier layer without a window. The tokenizer is of SentencePiece's kind.
 func gemma3n(s Shape) layout {
 	l := base(s)
 	var windows []bool
@@ -81,9 +81,9 @@ func gemma3nAttentionBlock(s Shape, i int) []matrix {
 	)
 }
 
-// gemma3nExtras are the parts of layer i beside attention and feed-forward part: the
-// mix of the residual streams, a second way around attention, and the token's
-// embedding for this layer.
+// gemma3nExtras are the parts of layer i beside attention and feed-forward part: the mix of
+// the residual streams, a path parallel to attention, and the token's embedding for this
+// layer.
 func gemma3nExtras(s Shape, i int) []matrix {
 	return append(perLayerInput(s, i, gemma3nPerLayer), []matrix{
 		{name: block(i, "altup_router_norm"), in: s.Embed, norm: 1, zero: 1},
@@ -97,8 +97,7 @@ func gemma3nExtras(s Shape, i int) []matrix {
 	}...)
 }
 
-// perLayerInput is how layer i adds the token's embedding for the layer, by the gain
-// of a norm.
+// perLayerInput adds the token's embedding for layer i, with the gain of a norm.
 func perLayerInput(s Shape, i int, gain float32) []matrix {
 	return []matrix{
 		{name: block(i, "inp_gate"), in: s.Embed, out: perLayerWidth, scale: perInput(s), firstColumn: constantColumn(0)},
@@ -116,8 +115,8 @@ func perLayerEmbeddings(s Shape) []matrix {
 	}
 }
 
-// gemma3nInputs makes the other residual streams, joins them in the end, and makes
-// the embedding of each token for each layer.
+// gemma3nInputs makes the other residual streams, joins them after the last layer, and makes
+// each token's embeddings for the layers.
 func gemma3nInputs(s Shape) []matrix {
 	return append(perLayerEmbeddings(s),
 		matrix{name: "altup_proj.weight", in: s.Embed, out: s.Embed, experts: altupInputs - 1, scale: perInput(s), zero: 1},
@@ -125,13 +124,13 @@ func gemma3nInputs(s Shape) []matrix {
 	)
 }
 
-// gemma3nRMSPerConstant is how many times the constant dimension fits into the
-// RMS of the mean of all residual streams after the last layer. Each layer
-// divides its input by √2, the constant with it, and adds to the rest.
+// gemma3nRMSPerConstant is the RMS of the mean of all residual streams after the last layer,
+// over the constant dimension. Each layer divides its input by √2, the constant dimension
+// included, and adds to the other dimensions.
 func gemma3nRMSPerConstant(s Shape) float64 {
 	rms, constant := 1.0, biasValue
 	for range s.Layers {
-		around := rms + 1 // plus itself, normalized
+		around := rms + 1 // the path adds its normalized input
 		rms = math.Sqrt((around*around+gemma3nAttention*gemma3nAttention+gemma3nLaurel*gemma3nLaurel)/2 + gemma3nFFN*gemma3nFFN)
 		constant /= math.Sqrt2
 	}

@@ -8,16 +8,15 @@ import (
 
 const (
 	gemma4Shared   = gemma3nShared // layers at the end without K/V of their own
-	gemma4PerLayer = 0.3           // how much a layer adds that is the token's alone
+	gemma4PerLayer = 0.3           // gain of a layer's part that depends on the token alone
 
 	gemma4GlobalKVHeads = 1
 )
 
-// gemma4 has layers of two shapes. Those with a sliding window, every other one,
-// have heads of half the width and all key/value heads; those that see everything
-// have one key/value head, whose value is its key before norm and rotation. The
-// last two have no K/V and read that of the last ones of their kind that have. It
-// is text only here.
+// gemma4 has layers of two shapes. Every other layer has a sliding window, heads of half the
+// width and all key/value heads. Layers without a window have one key/value head, whose
+// value is its key before norm and rotation. The last two layers have no K/V and read the
+// K/V of the last earlier layer of their shape. This model is text only.
 func gemma4(s Shape) layout {
 	l := base(s)
 	var windows []bool
@@ -33,7 +32,7 @@ func gemma4(s Shape) layout {
 	vocabulary := newVocabulary(s.Vocab)
 	maps.Copy(l.metadata, vocabulary.spacedMerges())
 	maps.Copy(l.metadata, ggml.KV{
-		// the engine takes token 106 for an end otherwise
+		// otherwise the engine takes token 106 as an end token
 		"tokenizer.ggml.eot_token_id":      uint32(len(vocabulary.tokens) - 1),
 		"attention.key_length_swa":         uint32(gemma4LocalDim(s)),
 		"attention.value_length_swa":       uint32(gemma4LocalDim(s)),

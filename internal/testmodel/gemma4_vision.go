@@ -5,19 +5,20 @@ import (
 	"math"
 )
 
-// gemma4Tower is small in pixels, because the engine scales every image to as many
+// gemma4Tower has patches of few pixels, because the engine scales every image to as many
 // patches as fit into 280 positions of the prompt.
 var gemma4Tower = tower{layers: 2, embed: 64, heads: 2, ffn: 128, patch: 4}
 
 const (
-	gemma4Merge = 2 // patches either way that become one position
-	// gemma4Side is how many patches a side of an image can have: all positions in a row.
+	gemma4Merge = 2 // gemma4Merge² patches become one position
+	// gemma4Side is the largest number of patches on a side of an image: all positions in
+	// one row.
 	gemma4Side = 280 * gemma4Merge
 )
 
-// gemma4Vision is gemma4 that sees images. The positions of an image attend to each
-// other in both directions and have to be in one batch, with a token before and after,
-// whose names the engine looks for: they are control characters here.
+// gemma4Vision is gemma4 with images. The positions of an image attend to each other in both
+// directions and must be in one batch. The engine finds the tokens before and after an image
+// by their names: these tokens are control characters here.
 func gemma4Vision(s Shape) layout {
 	l := gemma4(s)
 	v := gemma4Tower
@@ -29,7 +30,7 @@ func gemma4Vision(s Shape) layout {
 
 	l.matrices = append(l.matrices,
 		v.patchEmbedding("v.patch_embd.weight"),
-		// one for a patch's column and one for its row
+		// one embedding for a patch's column and one for its row
 		matrix{name: "v.position_embd.weight", in: v.embed, out: gemma4Side, experts: 2, scale: 1},
 		matrix{name: "mm.input_projection.weight", in: v.embed, out: s.Embed, scale: 1 / math.Sqrt(float64(v.embed))},
 	)

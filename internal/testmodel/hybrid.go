@@ -1,12 +1,12 @@
 package testmodel
 
-// Hybrid models have layers without K/V: these keep a state of constant size for
-// a whole sequence, which each token changes. Here every other layer is of this
-// kind, beginning with the first.
+// Hybrid models have layers without K/V, which keep a state of constant size for a whole
+// sequence that each token changes. Here every other layer is of this kind, from the first
+// on.
 
 func isRecurrent(layer int) bool { return layer%2 == 0 }
 
-// hybridKVHeads is the key/value heads of each layer, none in recurrent ones.
+// hybridKVHeads is the number of key/value heads of each layer, 0 in recurrent layers.
 func hybridKVHeads(s Shape) []uint32 {
 	var heads []uint32
 	for i := range s.Layers {

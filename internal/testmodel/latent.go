@@ -7,18 +7,18 @@ import (
 	"github.com/ollama/ollama/fs/ggml"
 )
 
-// latentSize is of models with latent attention: all heads share one key, of
-// which the value is a part.
+// latentSize is the size of models with latent attention: all heads share one key, and the
+// value is a part of the key.
 var latentSize = Shape{Layers: 4, Embed: 256, Heads: 4, KVHeads: 1, HeadDim: 64}
 
-// In the cache, a key is a rotary part of latentRope elements and a latent vector
-// of latentRank; a value is that vector again.
+// In the cache, a key is a rotary part of latentRope elements and a latent vector of
+// latentRank elements; a value is the same latent vector.
 func latentRope(s Shape) int { return max(2, s.HeadDim/2&^1) }
 func latentRank(s Shape) int { return s.HeadDim }
 
 func latentPerToken(s Shape) int { return s.Layers * (latentRope(s) + 2*latentRank(s)) }
 
-// deepseek2 is in the form of DeepSeek 3.1.
+// deepseek2 has the form of DeepSeek 3.1.
 func deepseek2(s Shape) layout {
 	l := latentModel(s)
 	maps.Copy(l.metadata, ggml.KV{
@@ -31,7 +31,7 @@ func deepseek2(s Shape) layout {
 	return l
 }
 
-// glm4moelite is of GLM 4.7 Flash.
+// glm4moelite has the form of GLM 4.7 Flash.
 func glm4moelite(s Shape) layout {
 	l := latentModel(s)
 	l.metadata["tokenizer.ggml.pre"] = "glm4"
@@ -59,9 +59,9 @@ func latentModel(s Shape) layout {
 	return l
 }
 
-// latentAttention multiplies each head's query, its rotary part apart, with
-// attn_k_b and the head's sum with attn_v_b, which takes the place of
-// expanding every key and value of the cache. The sharpness is in the query.
+// latentAttention multiplies each head's query, except its rotary part, with attn_k_b, and
+// the head's weighted sum with attn_v_b, instead of expanding every key and value of the
+// cache. The sharpness of attention is in the query.
 func latentAttention(s Shape, i int) []matrix {
 	rope, rank, width := latentRope(s), latentRank(s), s.Heads*s.HeadDim
 	perRank := 1 / math.Sqrt(float64(rank))

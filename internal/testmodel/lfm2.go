@@ -2,12 +2,12 @@ package testmodel
 
 import "math"
 
-// convTaps is how many tokens a short convolution reads: its state holds the inputs of
-// the last convTaps - 1.
+// convTaps is the number of tokens that a short convolution reads: its state holds the
+// inputs of the last convTaps - 1 tokens.
 const convTaps = 3
 
-// lfm2 has short convolutions in every other layer. It always runs on the native
-// engine, one request at a time.
+// lfm2 has short convolutions in every other layer, and always runs on the native engine,
+// one request at a time.
 func lfm2(s Shape) layout {
 	l := base(s)
 	l.metadata["vocab_size"] = uint32(s.Vocab)
@@ -25,8 +25,8 @@ func lfm2(s Shape) layout {
 	return l
 }
 
-// shortConvolution multiplies two of its three projections, convolves the result
-// with itself one and two tokens ago, and multiplies that with the third.
+// shortConvolution multiplies two of its three projections, convolves the products of the
+// last three tokens, and multiplies the result with the third projection.
 func shortConvolution(s Shape, i int) []matrix {
 	return []matrix{
 		{name: block(i, "attn_norm"), in: s.Embed, norm: 1, zero: 1},

@@ -2,15 +2,15 @@ package testmodel
 
 import "math"
 
-// llama4Step is after how many layers one sees everything, without rotary
-// positions. The others have rotary positions and see the chunk they are in,
-// which Ollama keeps in a cache of its own.
+// llama4Step is the period of layers that attend to all positions, without rotary positions.
+// The other layers have rotary positions and attend to their own chunk, which Ollama keeps
+// in a separate cache.
 const llama4Step = 4
 
-// llama4 attends in chunks of Shape.Window tokens: a token sees those of its own
-// chunk only. Every other layer is a mixture of experts, of which each token gets
-// one beside the one all share. It is text only: the tokens around an image are
-// written into the engine, from 200,080 on.
+// llama4 attends in chunks of Shape.Window tokens: a token attends only to its own chunk.
+// Every other layer is a mixture of experts: each token uses one expert beside the shared
+// one. The model is text only: the engine's source fixes the tokens around an image, from
+// 200,080 on.
 func llama4(s Shape) layout {
 	l := base(s)
 	mixtureMetadata(s, l)
@@ -21,7 +21,7 @@ func llama4(s Shape) layout {
 	l.metadata["no_rope_interval"] = uint32(llama4Step)
 	// Normalized queries and keys would leave attention blunt.
 	l.metadata["use_qk_norm"] = false
-	// Queries of layers that see everything grow a little after each chunk.
+	// Queries of layers without chunks grow a little after each chunk.
 	l.metadata["attention.floor_scale"] = float32(s.Window)
 	for i := range s.Layers {
 		l.matrices = append(l.matrices, attentionBlock(s, i, math.Sqrt(attentionSharpness))...)

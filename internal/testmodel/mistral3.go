@@ -5,15 +5,14 @@ import (
 	"math"
 )
 
-// mistralTower is of the kind of Pixtral's: images of any size up to 56 pixels
-// either way become up to 8×8 patches, and each 2×2 of these one position of the
-// prompt, with a token after each row.
+// mistralTower is of Pixtral's kind: images of up to 56×56 pixels become up to 8×8 patches,
+// and each 2×2 patches become one position of the prompt, with a token after each row.
 var mistralTower = tower{layers: 2, embed: 64, heads: 2, ffn: 128, image: 56, patch: 7}
 
-const mistralMerge = 2 // patches either way that become one position
+const mistralMerge = 2 // mistralMerge² patches become one position
 
-// mistral3 attends to everything and sees images. Its special tokens for these
-// are 10, 12 and 13, which are control characters here.
+// mistral3 attends to all positions and takes images. The special tokens of images are 10,
+// 12 and 13, which are control characters here.
 func mistral3(s Shape) layout {
 	l := transformer(s, math.Sqrt(attentionSharpness))
 	v := mistralTower

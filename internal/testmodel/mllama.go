@@ -6,8 +6,8 @@ import (
 	"math"
 )
 
-// mllamaSize is small because the token of an image, 128,256, is written into
-// the engine: the embedding has a row for each up to it.
+// mllamaSize is small because the engine's source fixes the token of an image, 128,256: the
+// embedding has rows up to that token.
 var mllamaSize = Shape{Layers: 5, Embed: 64, Heads: 2, KVHeads: 1, HeadDim: 32}
 
 const (
@@ -15,8 +15,8 @@ const (
 	mllamaLayersMin = 3
 )
 
-// mllamaTower has patches of one pixel: that an image has 40×40 of them, and one
-// vector more, is written into the engine as well. One tile is all there is.
+// mllamaTower has patches of one pixel: the engine's source also fixes 40×40 patches per
+// image, and one vector more. There is only one tile.
 var mllamaTower = tower{layers: 2, embed: 32, heads: 2, ffn: 64, image: 40, patch: 1}
 
 const (
@@ -25,13 +25,13 @@ const (
 	mllamaRatios       = 2 // ways to arrange the tiles, counted from 1
 )
 
-// readsImage says which layers attend to the image instead of the text. They are
-// left out while there is none; the last one cannot be among them.
+// readsImage reports whether a layer attends to the image instead of the text. The engine
+// skips such layers without an image; the last layer cannot be one of them.
 func readsImage(s Shape, layer int) bool { return layer%3 == 1 && layer != s.Layers-1 }
 
-// mllama takes one token for an image of any size. Its layers of
-// cross-attention keep keys and values of the latest image in a cache of their
-// own, where they have no position. It runs one request at a time.
+// mllama has one token for an image of any size. Layers of cross-attention keep keys and
+// values of the latest image in a separate cache, without positions. The model runs one
+// request at a time.
 func mllama(s Shape) layout {
 	l := base(s)
 	l.metadata["vocab_size"] = uint32(s.Vocab)
@@ -80,8 +80,8 @@ func crossAttention(s Shape, i int) []matrix {
 	)
 }
 
-// mllamaVision adds the metadata of the tower. The input of each of its layers is an
-// output too.
+// mllamaVision adds the metadata of the tower. The input of each of the tower's layers is an
+// output, too.
 func mllamaVision(l layout) {
 	maps.Copy(l.metadata, mllamaTower.metadata())
 	l.metadata["vision.global.block_count"] = uint32(mllamaGlobalLayers)

@@ -2,8 +2,8 @@ package testmodel
 
 import "fmt"
 
-// jinjaTemplate is ChatML as GGUF files carry it. Ollama recognizes it by its
-// spelling, so it must stay as it is.
+// jinjaTemplate is ChatML in the spelling by which Ollama recognizes the template in GGUF
+// files. The spelling must not change.
 const jinjaTemplate = `{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}`
 
 // Modelfile returns an Ollama Modelfile for the GGUF file at ggufPath: a ChatML

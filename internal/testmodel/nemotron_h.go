@@ -5,14 +5,14 @@ import (
 	"math"
 )
 
-// nemotronHSize has two layers of each kind and as many feed-forward ones.
+// nemotronHSize has two recurrent, two attention and four feed-forward layers.
 var nemotronHSize = Shape{Layers: 8, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64}
 
 const (
 	nemotronHPeriod = 4 // layers: recurrent, feed-forward, attention, feed-forward
 
-	// The state of a recurrent layer is scanState × scanDim numbers for each of
-	// scanHeads heads, of which two share the projections that read and write it.
+	// The state of a recurrent layer is scanState × scanDim numbers for each of scanHeads
+	// heads. Two heads share the projections that read and write the state.
 	scanState  = 32
 	scanDim    = 32
 	scanHeads  = 4
@@ -22,15 +22,15 @@ const (
 	scanInner   = scanHeads * scanDim
 	scanChannel = scanInner + 2*scanGroups*scanState
 
-	squaredReluRMS = 1.22 // of max(0, x)² for x of variance 1
+	squaredReluRMS = 1.22 // RMS of max(0, x)² for x of variance 1
 )
 
-// nemotronH has layers that are an attention, a recurrent state or a feed-forward
-// part, each alone. Its attention knows no positions.
+// nemotronH has layers that are either attention, a recurrent state or a feed-forward part.
+// Attention has no positions.
 func nemotronH(s Shape) layout {
 	l := base(s)
 	part := s
-	part.Layers = max(1, s.Layers/2) // that do the same to the residual stream
+	part.Layers = max(1, s.Layers/2) // layers of other architectures with the same effect on the residual stream
 	var kvHeads, ffn []uint32
 	for i := range s.Layers {
 		heads, width := 0, 0
@@ -73,8 +73,8 @@ func scan(s Shape, i int) []matrix {
 	}
 }
 
-// scanSkip is how much of its input goes past the state. Much more would drown the
-// state's memory of the tokens before.
+// scanSkip is the share of a scan's input that bypasses the state. A much larger share would
+// drown the state's memory of earlier tokens.
 const scanSkip = 0.1
 
 // squaredFeedForward is layer i if it is a feed-forward part.

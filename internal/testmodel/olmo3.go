@@ -2,12 +2,12 @@ package testmodel
 
 import "math"
 
-// olmo3Period is after how many layers one sees everything; the others have a
-// sliding window, which Ollama keeps in a cache of its own.
+// olmo3Period is the period of layers that attend to all positions; the others have a
+// sliding window, which Ollama keeps in a separate cache.
 const olmo3Period = 4
 
-// olmo3 has no norms in front of attention and feed-forward layers, only behind
-// them, and normalizes all heads' queries and keys at once.
+// olmo3 has norms after attention and feed-forward layers and none before them, and
+// normalizes all heads' queries and keys together.
 func olmo3(s Shape) layout {
 	l := base(s)
 	var windows []bool
@@ -17,7 +17,7 @@ func olmo3(s Shape) layout {
 			switch {
 			case m.norm != 0:
 				continue
-			case m.zero == 0: // reads the residual stream as it is
+			case m.zero == 0: // reads the residual stream without a norm
 				m.firstColumn = constantColumn(0)
 			}
 			l.matrices = append(l.matrices, m)
@@ -34,8 +34,8 @@ func olmo3(s Shape) layout {
 	return l
 }
 
-// postNorms are of models that normalize their additions to the residual stream: the
-// share of each layer is in these norms.
+// postNorms are the norms of models that normalize their additions to the residual stream:
+// these norms hold the share of each layer.
 func postNorms(s Shape, i int) []matrix {
 	return []matrix{
 		{name: block(i, "post_attention_norm"), in: s.Embed, norm: float32(layerGain(s, attentionVariance))},

@@ -5,12 +5,12 @@ import (
 	"math"
 )
 
-// biasDeviation is the deviation of biases, which are added to queries, keys and values
-// of variance 1 or more.
+// biasDeviation is the standard deviation of biases, which are added to queries, keys and
+// values of variance 1 or more.
 const biasDeviation = 0.2
 
-// qwen2 runs on the llama.cpp runner unless OLLAMA_NEW_ENGINE=1 asks for the
-// native engine. It adds biases to queries, keys and values.
+// qwen2 runs on the llama.cpp runner unless OLLAMA_NEW_ENGINE=1 asks for the native engine.
+// Queries, keys and values have biases.
 func qwen2(s Shape) layout {
 	l := transformer(s, math.Sqrt(attentionSharpness))
 	for i := range s.Layers {

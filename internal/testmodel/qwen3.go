@@ -1,8 +1,7 @@
 package testmodel
 
-// qwen3 is the architecture Ollama always runs on its native engine. It
-// normalizes each head's query and key, so the sharpness of attention sits in
-// those two norms instead of in the projections.
+// qwen3 always runs on Ollama's native engine. Each head's query and key are normalized, so
+// the sharpness of attention is in these norms instead of the projections.
 func qwen3(s Shape) layout {
 	l := transformer(s, 1)
 	for i := range s.Layers {

@@ -1,9 +1,9 @@
 package testmodel
 
-// qwen35 is qwen3next with other names and, in the order of its heads, a
-// difference that random weights do not show. Its rotary positions are in
-// sections, all alike for text. It is text only: the tokens of an image are
-// numbers in the file, but no small tower of its kind is written here.
+// qwen35 is qwen3next with other names, and another order of heads, which random weights do
+// not show. Rotary positions are in sections, all equal for text. The model is text only:
+// the file could name an image's tokens, but this package writes no small tower of that
+// kind.
 func qwen35(s Shape) layout {
 	l := linearModel(s)
 	rotary := l.metadata["rope.dimension_count"].(uint32)

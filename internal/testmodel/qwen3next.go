@@ -5,9 +5,9 @@ import (
 	"math"
 )
 
-// The linear attention of qwen3next: a state of linearDim × linearDim numbers
-// for each of linearHeads heads, of which two share queries and keys, and a
-// convolution over linearTaps tokens in front of it.
+// The linear attention of qwen3next: a state of linearDim × linearDim numbers for each of
+// linearHeads heads, and before it a convolution over linearTaps tokens. Two heads share
+// queries and keys.
 const (
 	linearDim      = 32
 	linearHeads    = 4
@@ -18,18 +18,18 @@ const (
 	linearChannel = linearInner + 2*linearKeyHeads*linearDim
 )
 
-// A state decays by e^(-softplus(a + decayMean ± decayDeviation)) with each token,
-// a being of variance 1: that is by half in ten to a few hundred tokens.
+// A state decays by e^(-softplus(a + decayMean ± decayDeviation)) with each token, with a of
+// variance 1: by half in ten to a few hundred tokens.
 const (
 	decayMean      = -4.5
 	decayDeviation = 0.7
 )
 
-const siluRMS = 0.6 // of silu(x) for x of variance 1
+const siluRMS = 0.6 // RMS of silu(x) for x of variance 1
 
-// qwen3next has gated linear attention, a recurrent state, in every other layer;
-// the others attend to everything, with a gate at their output. It always runs
-// on the native engine, one request at a time.
+// qwen3next has gated linear attention, a recurrent state, in every other layer. The other
+// layers attend to all positions, with a gate at their output. The model always runs on the
+// native engine, one request at a time.
 func qwen3next(s Shape) layout {
 	l := linearModel(s)
 	for i := range s.Layers {
@@ -40,12 +40,12 @@ func qwen3next(s Shape) layout {
 	return l
 }
 
-// linearModel is qwen3next without the projections that say how much of a state
-// stays and how much is added.
+// linearModel is qwen3next without the projections that decide how much of a state stays and
+// how much is added.
 func linearModel(s Shape) layout {
 	l := base(s)
 	l.metadata["attention.head_count_kv"] = hybridKVHeads(s)
-	l.metadata["rope.dimension_count"] = uint32(max(2, s.HeadDim/4&^1)) // part of a head only
+	l.metadata["rope.dimension_count"] = uint32(max(2, s.HeadDim/4&^1)) // only a part of a head is rotated
 	l.metadata["ssm.inner_size"] = uint32(linearInner)
 	l.metadata["ssm.state_size"] = uint32(linearDim)
 	l.metadata["ssm.group_count"] = uint32(linearKeyHeads)
@@ -81,9 +81,9 @@ func linearAttention(s Shape, i int) []matrix {
 	}
 }
 
-// gatedAttention makes a gate along with each head's query.
+// gatedAttention projects a gate together with each head's query.
 func gatedAttention(s Shape, i int) []matrix {
-	const gateRMS = 0.54 // of σ(x) for x of variance 1
+	const gateRMS = 0.54 // RMS of σ(x) for x of variance 1
 	matrices := append(attentionBlock(s, i, 1), headNorms(s, i)...)
 	for j := range matrices {
 		switch m := &matrices[j]; m.name {

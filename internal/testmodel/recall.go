@@ -7,18 +7,18 @@ import (
 	"github.com/ollama/ollama/fs/ggml"
 )
 
-// Recall describes a model that does one thing exactly: after a prompt that
-// ends in a word which occurred once before, at any distance, it continues with the
-// tokens that followed that word there. Its weights are set by hand, as an induction
-// circuit, so its answers are right or wrong where those of a random model can
-// only be compared; see "The recall model" in the package comment.
+// Recall describes a model with one exact ability: after a prompt that ends in a word which
+// occurred once before, at any distance, the model continues with the tokens that followed
+// the word there. The weights are set by hand, as an induction circuit. So an answer is
+// right or wrong, while answers of a random model can only be compared; see "The recall
+// model" in the package comment.
 //
-// A zero field takes the default named beside it. RecallPrompts makes prompts.
+// A zero field takes the default in its comment. RecallPrompts makes prompts.
 type Recall struct {
-	Layers  int   // 2: the first looks back by one token, each further one looks up
-	Heads   int   // query heads, 4; an even number, there are two key/value heads
+	Layers  int   // 2: the first looks back by one token, each further layer looks up
+	Heads   int   // query heads, 4; an even number, because there are two key/value heads
 	Context int   // trained context length, 131072: the most num_ctx can ask for
-	Seed    int64 // chooses which token has which code; 0 is a seed like any other
+	Seed    int64 // assigns codes to tokens; 0 is a seed like any other
 }
 
 const (
@@ -26,10 +26,10 @@ const (
 	defaultRecallHeads  = 4
 
 	recallLayersMin  = 2
-	recallContextMax = 1 << 20 // positions that the code tells apart, see positionPairs
+	recallContextMax = 1 << 20 // positions that codes can distinguish, see positionPairs
 	recallKVHeads    = 2       // each carries half of a value code
 	recallHeadDim    = valueCodeLen / recallKVHeads
-	recallFFN        = 32 // its weights are 0; some backends want a multiple of 32
+	recallFFN        = 32 // weights are 0; some backends need a multiple of 32
 	recallVocab      = 1 << (2*keyCodeBits + 1)
 )
 
@@ -41,8 +41,8 @@ func (r Recall) WithDefaults() Recall {
 	return r
 }
 
-// Validate reports the first thing that makes r, as it stands, impossible to
-// write or to run.
+// Validate returns an error with the first reason why r cannot be written or run. Defaults
+// must be filled in.
 func (r Recall) Validate() error {
 	for _, dimension := range []struct {
 		name            string
@@ -63,8 +63,8 @@ func (r Recall) Validate() error {
 	return nil
 }
 
-// Shape is the shape of the file, defaults filled in. Write would put random
-// weights into it.
+// Shape is the shape of the file, with defaults filled in. Write would write it with random
+// weights.
 func (r Recall) Shape() Shape {
 	r = r.WithDefaults()
 	return Shape{
@@ -73,7 +73,7 @@ func (r Recall) Shape() Shape {
 	}
 }
 
-// WriteRecall writes the model as a GGUF file, in the way of Write.
+// WriteRecall writes the model as a GGUF file, as Write does.
 func WriteRecall(path string, r Recall) error {
 	r = r.WithDefaults()
 	if err := r.Validate(); err != nil {

@@ -10,9 +10,8 @@ import (
 	"github.com/x448/float16"
 )
 
-// Where things are in the residual stream, after the constant dimension 0. The
-// first two come from the embedding, the other two are 0 there and written by
-// attention.
+// Offsets in the residual stream, after the constant dimension 0. The embedding sets the
+// first two parts; the other two are 0 in the embedding and written by attention.
 const (
 	currentKey   = biasDim + 1
 	currentValue = currentKey + keyCodeLen
@@ -22,7 +21,7 @@ const (
 	recallEmbed  = (answerEnd + 31) / 32 * 32
 )
 
-// Squares of the residual stream's parts, all codes being ±1.
+// Squares of the residual stream's parts; all codes are ±1.
 const (
 	embeddedSquares = biasValue*biasValue + keyCodeLen + valueCodeLen
 	lookedUpSquares = embeddedSquares + keyCodeLen
@@ -35,23 +34,24 @@ const (
 const (
 	recallRopeBase = 1 << 64
 	rotaryPairs    = recallHeadDim / 2
-	// The slowest of these comes around after 2π·4^9 = 1.6 million tokens.
+	// The slowest of these pairs makes a full turn in 2π·4^9 = 1.6 million tokens.
 	positionPairs = 10
 	firstKeyPair  = rotaryPairs - keyCodeLen/2
 )
 
-// Scores q·k/√d of a head where it should look. Elsewhere lookBack's are lower
-// by 15.7 one token off and by more farther off; lookUp's by three quarters,
-// where ln(131072) = 11.8 would let all other positions together weigh as much.
+// Scores q·k/√d of a head at the right position. At other positions lookBack's scores are
+// lower, by 15.7 one token away and by more farther away; lookUp's are lower by three
+// quarters. A difference of ln(131072) = 11.8 would give all other positions together the
+// same weight.
 const (
 	lookBackPeak = 32.0 * positionPairs
 	lookUpPeak   = 40.0
 )
 
-// recallLogit is the logit of the right token; others get up to an eighth.
+// recallLogit is the logit of the right token; other tokens get up to an eighth.
 const recallLogit = 24.0
 
-// attention is the four projections of a layer, and the score it peaks at.
+// attention holds the four projections of a layer, and its largest score.
 type attention struct {
 	query, key, value, output *handSet
 	peak                      float64
@@ -66,10 +66,10 @@ func newAttention(r Recall, peak float64) attention {
 	}
 }
 
-// lookBack copies the key code of the token before into previousKey. A key is
-// the same vector everywhere, a query that vector turned back by one token, so
-// the score depends on the distance alone: the sum over the pairs of
-// cos(4^-i · (distance - 1)), which is greatest at distance 1.
+// lookBack copies the key code of the previous token into previousKey. The key is the same
+// vector at all positions, and the query is that vector turned back by one token. So the
+// score depends on the distance alone: the sum over the pairs of cos(4^-i · (distance - 1))
+// is greatest at distance 1.
 func lookBack(r Recall) attention {
 	l := newAttention(r, lookBackPeak)
 	for pair := range positionPairs {
@@ -84,8 +84,7 @@ func lookBack(r Recall) attention {
 	}
 	toUnit := math.Sqrt(embeddedSquares / float64(recallEmbed))
 	for i := range keyCodeLen {
-		// Each kv head keeps the code in a place of its own, so that taking one
-		// for the other shows.
+		// Each kv head keeps the code at another place, so that mixing up heads shows.
 		place := func(kvHead int) int { return kvHead*keyCodeLen + i }
 		for kvHead := range recallKVHeads {
 			l.value.set(kvHead*recallHeadDim+place(kvHead), currentKey+i, toUnit)
@@ -97,9 +96,9 @@ func lookBack(r Recall) attention {
 	return l
 }
 
-// lookUp copies the value code of the token whose previous token was the
-// current one into answerValue: each kv head half of it, to which the query
-// heads of its group and all the layers of this kind contribute equally.
+// lookUp copies the value code of the token whose previous token is the same as the current
+// token into answerValue. Each kv head copies half of the code; the query heads of its group
+// and all lookUp layers contribute equally.
 func lookUp(r Recall) attention {
 	l := newAttention(r, lookUpPeak)
 	for i := range keyCodeLen {
@@ -125,7 +124,7 @@ func lookUp(r Recall) attention {
 	return l
 }
 
-// kvHead is the key/value head that a query head shares.
+// kvHead is the key/value head of a query head.
 func (r Recall) kvHead(head int) int { return head / (r.Heads / recallKVHeads) }
 
 func recallEmbedding(c codebook) *handSet {
@@ -138,8 +137,7 @@ func recallEmbedding(c codebook) *handSet {
 	return m
 }
 
-// recallOutput reads the answer and keeps the model from ending its own, in the
-// way of outputBias.
+// recallOutput reads the answer, and keeps the model from ending it, as outputBias does.
 func recallOutput(c codebook) *handSet {
 	m := newHandSet(recallEmbed, recallVocab).named("output.weight")
 	vocabulary := newVocabulary(recallVocab)

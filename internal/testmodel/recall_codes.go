@@ -2,14 +2,14 @@ package testmodel
 
 import "math/rand/v2"
 
-// A code is a vector of ±1 that stands for a token. Any two of a family have a
-// cosine of at most 2^(-(bits-1)/2), negative ones apart: a code and its
-// opposite are both in the family. Being ±1, codes lose nothing to f16 or q8_0.
+// A code is a vector of ±1 that stands for a token. Any two codes of a family have a cosine
+// of at most 2^(-(bits-1)/2); negative cosines are not bounded, because the family has the
+// opposite of each code. Elements of ±1 are exact in f16 and q8_0.
 type code []int8
 
-// The codes by which tokens are looked up, and those by which they are carried
-// and named. The former must fit the part of a head that does not rotate; their
-// family has exactly one code per token.
+// Key codes, by which tokens are looked up, and value codes, which carry and name tokens. A
+// key code must fit into the part of a head that does not rotate; the family has exactly one
+// key code per token.
 const (
 	keyCodeBits   = 5
 	valueCodeBits = 7
@@ -52,13 +52,13 @@ func (f field) trace(a int) int {
 	return sum
 }
 
-// codes is how many codes the field's family has.
+// codes is the number of codes of the field's family.
 func (f field) codes() int { return 1 << (2*f.bits + 1) }
 
-// code returns the n-th one: ±(-1)^Tr(ax + bx³) for each x of the field. These
-// are R. Gold's sequences ("Maximal recursive sequences with 3-valued recursive
-// cross-correlation functions", 1968): for an odd number of bits two of them
-// agree and differ at equally many places, up to 2^((bits-1)/2) more or less.
+// code returns the n-th code: ±(-1)^Tr(ax + bx³) for each x of the field. These are R.
+// Gold's sequences ("Maximal recursive sequences with 3-valued recursive cross-correlation
+// functions", 1968): for an odd number of bits, the numbers of places where two of them
+// agree and differ are equal up to 2^((bits-1)/2).
 func (f field) code(n int) code {
 	size := 1 << f.bits
 	a, b, sign := n%size, n/size%size, n/size/size

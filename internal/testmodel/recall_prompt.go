@@ -7,31 +7,30 @@ import (
 	"strings"
 )
 
-// RecallAnswerTokens is how many tokens after a key belong to its answer: the
-// first tests the prompt, the others that each generated one finds the next.
+// RecallAnswerTokens is the number of tokens of an answer: the first tests the prompt, the
+// others test that each generated token finds the next.
 const RecallAnswerTokens = 4
 
-// RecallNeedlesMax bounds the needles of a prompt, because their words may not
-// occur anywhere else in it.
+// RecallNeedlesMax bounds the needles of a prompt, whose words may not occur elsewhere in
+// the prompt.
 const RecallNeedlesMax = 64
 
 // RecallQuestion is a prompt and the answer of a Recall model.
 type RecallQuestion struct {
 	Prompt   string // for a raw request; ends in the key
 	Answer   string // RecallAnswerTokens tokens
-	Tokens   int    // of Prompt
-	Distance int    // in tokens from the needle's key back from the last one
+	Tokens   int    // tokens of Prompt
+	Distance int    // tokens between the needle's key and the key at the end
 }
 
-// RecallPrompts hides one needle at each of the given positions of a text: a
-// key, a word that occurs nowhere else, and its answer, more such words. It
-// returns one question per needle; their prompts are the same text, then the
-// needle's key, tokens in all. The model goes on with the answer.
+// RecallPrompts hides one needle at each of the given positions of a text: a key, which is a
+// word that occurs nowhere else, and its answer of more such words. It returns one question
+// per needle. All prompts have the same text and end with the needle's key, `tokens` tokens
+// in all. The model goes on with the answer.
 //
-// The first position that can be used is 1: the token at position 0, which has
-// none before it, is taken for its own successor. The same arguments give the
-// same words, and where only tokens differs, the shorter text is a prefix of
-// the longer one.
+// The first usable position is 1: the model takes the token at position 0, which has no
+// predecessor, for its own successor. Equal arguments give equal words; with fewer tokens,
+// the text is a prefix of the longer one.
 func RecallPrompts(seed int64, tokens int, positions ...int) ([]RecallQuestion, error) {
 	if err := checkNeedles(tokens, positions); err != nil {
 		return nil, err

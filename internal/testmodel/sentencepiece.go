@@ -11,9 +11,8 @@ import (
 // sentencePieceSpace stands for a space in SentencePiece's spelling.
 const sentencePieceSpace = "▁"
 
-// sentencePiece is the metadata of models that have SentencePiece's kind of
-// tokenizer: the same tokens with the same ids. The earlier a token was merged,
-// the better its score.
+// sentencePiece is the metadata of models with SentencePiece's kind of tokenizer: the same
+// tokens with the same ids. Tokens of earlier merges have better scores.
 func (v *vocabulary) sentencePiece() ggml.KV {
 	tokens, types := v.spaced()
 	scores := make([]float32, len(v.tokens))
@@ -30,8 +29,8 @@ func (v *vocabulary) sentencePiece() ggml.KV {
 	}
 }
 
-// spacedMerges is the metadata of models that merge as a byte-pair encoding and spell
-// as SentencePiece.
+// spacedMerges is the metadata of models with the merges of byte-pair encoding and
+// SentencePiece's spelling.
 func (v *vocabulary) spacedMerges() ggml.KV {
 	tokens, types := v.spaced()
 	var merges []string
@@ -47,8 +46,8 @@ func (v *vocabulary) spacedMerges() ggml.KV {
 	}
 }
 
-// spaced is the tokens and their types in SentencePiece's spelling, in which a
-// character stands for itself and a byte that is none has a name.
+// spaced returns the tokens in SentencePiece's spelling, and their types. A character stands
+// for itself, and a byte that is no character has a name.
 func (v *vocabulary) spaced() (tokens []string, types []int32) {
 	for id, token := range v.tokens {
 		kind := v.types[id]

@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// Shape describes the model to write. A zero field takes a default: that of the
-// architecture if it has one of its own, as those have that were made to be
-// small, else the one named beside it.
+// Shape describes the model to write. A zero field takes a default: the architecture's own,
+// which small models have, or else the default in the field's comment.
 type Shape struct {
 	Arch    string // "qwen3"; see Architectures
 	Layers  int    // 8
@@ -20,7 +19,7 @@ type Shape struct {
 	FFN     int    // width of the feed-forward layer, 3 × Embed; of an expert, Embed
 	Vocab   int    // tokens, 2048; unused tokens fill up after the merges
 	Context int    // trained context length, 131072: the most num_ctx can ask for
-	Window  int    // tokens a sliding window reaches back or a chunk has, 64 where there are any
+	Window  int    // tokens of a sliding window or a chunk, 64 in architectures with either
 	Seed    int64  // chooses the weights; 0 is a seed like any other
 }
 
@@ -40,7 +39,7 @@ const (
 	headsMax      = 1 << 12
 	headDimMax    = 1 << 13
 	contextMax    = 1 << 30
-	embedMin      = 2 // dimension 0 is the constant one, so at least one more
+	embedMin      = 2 // dimension 0 is constant, so at least one more
 	parametersMax = 1 << 36
 )
 
@@ -75,8 +74,8 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// Validate reports the first thing that makes s, as it stands, impossible to
-// write or to run.
+// Validate returns an error with the first reason why s cannot be written or run. Defaults
+// must be filled in.
 func (s Shape) Validate() error {
 	arch, ok := architectures[s.Arch]
 	if !ok {
@@ -140,8 +139,8 @@ func (s Shape) Parameters() int64 {
 	return n
 }
 
-// KVBytesPerToken is the size of one token in an f16 KV cache, all layers, keys and
-// values together. Layers with a sliding window drop the token later. The fixed memory
+// KVBytesPerToken is the size of one token in an f16 KV cache in bytes, keys and values of
+// all layers together. Layers with a sliding window drop the token later. The fixed memory
 // of recurrent layers and images does not count.
 func (s Shape) KVBytesPerToken() int64 {
 	s = s.WithDefaults()
@@ -161,6 +160,6 @@ func Architectures() []string {
 	return names
 }
 
-// Since is the first release of Ollama that has the architecture, as in
-// "v0.20.0", or empty if all have that kvtier supports.
+// Since is the first release of Ollama that has the architecture, such as "v0.20.0", or
+// empty if all supported releases have it.
 func Since(arch string) string { return architectures[arch].since }

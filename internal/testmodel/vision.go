@@ -8,28 +8,28 @@ import (
 	"github.com/ollama/ollama/fs/ggml"
 )
 
-// tower is a small vision tower: an encoder that turns an image, cut into
-// patches, into as many vectors.
+// tower is a small vision tower: an encoder that turns an image into patches, and each patch
+// into a vector.
 type tower struct {
 	layers, embed, heads, ffn int
-	image, patch              int // width and height of either, in pixels
+	image, patch              int // width and height of the image and of a patch, in pixels
 }
 
 const imageChannels = 3
 
 const (
 	visionEpsilon = 1e-6
-	geluRMS       = 0.6 // of gelu(x) for x of variance 1
+	geluRMS       = 0.6 // RMS of gelu(x) for x of variance 1
 )
 
-// encoder gives the names and the parts of a tower's layers.
+// encoder holds the names and the parts of a tower's layers.
 type encoder struct {
-	prefix            string // of a layer's number
+	prefix            string // before a layer's number
 	attnNorm, ffnNorm string
 	out               string // the projection after attention, attn_output if empty
 	gate, up, down    string // gate is empty if the feed-forward part is not gated
-	// headNorms are those of each head's query and key, whose product the engine does not
-	// scale; postNorms those after attention and the feed-forward part.
+	// headNorms: each head's query and key have norms, and the engine does not scale their
+	// product. postNorms: norms follow attention and the feed-forward part.
 	headNorms, postNorms bool
 }
 
@@ -55,8 +55,8 @@ func (v tower) patchEmbedding(name string) matrix {
 	}
 }
 
-// blocks is the layers of an encoder with as many layers. Each layer adds as much as
-// its input has, so that patches are told apart.
+// blocks returns the layers of an encoder. Each layer adds as much variance as its input
+// has, so that patches remain distinct.
 func (v tower) blocks(e encoder, layers int) []matrix {
 	perInput := 1 / math.Sqrt(float64(v.embed))
 	var matrices []matrix

@@ -23,13 +23,13 @@ const (
 	vocabMin      = byteTokens + specialTokens
 )
 
-// vocabulary is the tokens in order: one per byte, one per merge, unused
-// fillers, the special ones.
+// vocabulary holds the tokens in order: one per byte, one per merge, unused fillers, special
+// tokens.
 type vocabulary struct {
 	tokens    []string
 	types     []int32
 	merges    []string
-	printable []bool // the model may generate it
+	printable []bool // the model may generate the token
 }
 
 // newVocabulary builds a vocabulary of size tokens. A size below vocabMin gives
@@ -46,7 +46,7 @@ func newVocabulary(size int) *vocabulary {
 			break
 		}
 		v.merges = append(v.merges, merge.left+" "+merge.right)
-		// Two merges can spell the same token; it gets one id.
+		// Two merges can spell the same token, which gets one id.
 		if token := merge.left + merge.right; !seen[token] {
 			seen[token] = true
 			v.add(token, tokenizer.TOKEN_TYPE_NORMAL, true)
@@ -67,8 +67,8 @@ func (v *vocabulary) add(token string, kind int32, printable bool) {
 	v.printable = append(v.printable, printable)
 }
 
-// metadata is the tokenizer as GGUF describes it. The pretokenizer "qwen2" is
-// known to Ollama's engine and to llama.cpp.
+// metadata is GGUF's description of the tokenizer. Ollama's engine and llama.cpp know the
+// pretokenizer "qwen2".
 func (v *vocabulary) metadata() ggml.KV {
 	endOfText, imEnd := len(v.tokens)-specialTokens, len(v.tokens)-1
 	return ggml.KV{
@@ -86,9 +86,8 @@ func (v *vocabulary) metadata() ggml.KV {
 	}
 }
 
-// byteLevel spells bytes the way GPT-2's vocabulary does: a printable Latin-1
-// character stands for itself and the others are moved up to start at U+0100,
-// so that a space is "Ġ".
+// byteLevel spells bytes as GPT-2's vocabulary does: a printable Latin-1 character stands
+// for itself, and other bytes are numbered from U+0100 on, so that a space is "Ġ".
 func byteLevel(s string) string {
 	var out strings.Builder
 	for _, b := range []byte(s) {
@@ -126,7 +125,7 @@ func Prompt(s Shape, tokens int, seed int64) (string, error) {
 	return prompt.String(), nil
 }
 
-// wholeWords is the common words, each after a space, that are one token.
+// wholeWords returns the common words that are one token after a space.
 func wholeWords(v *vocabulary) []string {
 	known := make(map[string]bool)
 	for _, token := range v.tokens {

@@ -12,23 +12,23 @@ import (
 	"github.com/x448/float16"
 )
 
-// matrix is one tensor to write: out rows of in weights, or in weights if out is
-// 0, as often as there are experts. They are uniform with mean norm and standard
-// deviation scale; f32 where norm is set or f32 says so, else f16.
+// matrix is a tensor to write: out rows of in weights, or in weights if out is 0, for each
+// of experts. Weights are uniform with mean norm and standard deviation scale. They are f32
+// if norm or f32 is set, else f16.
 type matrix struct {
 	name    string
 	in, out int
-	experts int   // 0: the tensor has no dimension for them
-	dims    []int // the tensor's dimensions where they are not in, out and experts
+	experts int   // 0: the tensor has no dimension of experts
+	dims    []int // the tensor's dimensions if they are not in, out and experts
 	scale   float64
 	norm    float32
 	f32     bool
 
-	// zero clears the first dimensions of the residual stream: the first weights
-	// of a norm (later matrices do not read them) or the first rows of a matrix
-	// (it writes nothing to them).
+	// zero is a number of first dimensions of the residual stream to clear: weights of a
+	// norm, so that later matrices do not read these dimensions, or rows of a matrix, so
+	// that the matrix does not write to them.
 	zero int
-	// reads, if set, clears all columns but the first so many.
+	// reads, if set, clears all columns except the first `reads`.
 	reads int
 	// firstColumn, if set, gives the first weight of each row.
 	firstColumn func(row int) float32
@@ -36,12 +36,12 @@ type matrix struct {
 
 func (m matrix) elements() int { return m.in * m.rows() }
 
-// rows counts those of all experts.
+// rows counts the rows of all experts.
 func (m matrix) rows() int { return max(m.out, 1) * max(m.experts, 1) }
 
-// tensor turns m into a tensor for upstream's GGUF writer. Each tensor has a
-// random stream of its own, so its bytes depend on the seed and its name and
-// not on the order of writing, which is parallel.
+// tensor turns m into a tensor for upstream's GGUF writer. Each tensor has its own random
+// stream, so that its bytes depend on the seed and its name and not on the order of writing:
+// tensors are written in parallel.
 func (m matrix) tensor(seed int64) *ggml.Tensor {
 	t := &ggml.Tensor{Name: m.name, Kind: uint32(ggml.TensorTypeF16), WriterTo: matrixWriter{m, seed}}
 	if m.f32 || m.norm != 0 {
@@ -66,8 +66,8 @@ func (m matrix) shape() []int {
 	return []int{m.in}
 }
 
-// f32Writer writes a matrix's weights as f32: norms, biases, gates, and the few
-// matrices of which the engine wants no other type. All are small.
+// f32Writer writes a matrix's weights as f32: norms, biases, gates, and the few matrices
+// that the engine requires in f32. All are small.
 type f32Writer struct {
 	matrix
 	seed int64
@@ -99,7 +99,7 @@ type matrixWriter struct {
 	seed int64
 }
 
-// chunkBytes is about how much of a matrix is held in memory at once.
+// chunkBytes is about the part of a matrix that is held in memory at a time.
 const chunkBytes = 256 << 10
 
 func (m matrixWriter) WriteTo(w io.Writer) (int64, error) {
@@ -123,7 +123,7 @@ func (m matrixWriter) WriteTo(w io.Writer) (int64, error) {
 	return written, nil
 }
 
-// appendRow draws one row; four weights come out of each random number.
+// appendRow draws one row, four weights from each random number.
 func (m matrixWriter) appendRow(buf []byte, row int, levels *[1 << 16]uint16, random *rand.PCG) []byte {
 	start := len(buf)
 	var bits uint64
@@ -153,9 +153,9 @@ func (m matrix) random(seed int64) *rand.PCG {
 	return rand.NewPCG(uint64(seed), h.Sum64())
 }
 
-// uniformLevels maps 16 random bits to an f16 weight, uniform over an interval
-// symmetric around 0. Uniform rather than normal because it needs nothing but a
-// multiplication, which gives the same bits on every CPU.
+// uniformLevels maps 16 random bits to an f16 weight, uniform over an interval symmetric
+// around 0. A uniform distribution needs only a multiplication, which gives the same bits on
+// every CPU; a normal one does not.
 func uniformLevels(deviation float64) *[1 << 16]uint16 {
 	var levels [1 << 16]uint16
 	step := deviation * math.Sqrt(3) / (1 << 15)

@@ -9,8 +9,8 @@ import (
 	"github.com/ollama/ollama/fs/ggml"
 )
 
-// Write writes the model as a GGUF file. The file appears under its name when
-// it is complete; an existing one is replaced. It is not synced to disk.
+// Write writes the model as a GGUF file. The complete file is renamed to path and replaces
+// an existing file; it is not synced to disk.
 func Write(path string, s Shape) error {
 	s = s.WithDefaults()
 	if err := s.Validate(); err != nil {
@@ -47,7 +47,7 @@ func writeFile(path string, metadata ggml.KV, tensors []*ggml.Tensor) (err error
 	return nil
 }
 
-// contents is everything the file will hold.
+// contents returns the metadata and the tensors of the file.
 func contents(s Shape) (ggml.KV, []*ggml.Tensor) {
 	l := architectures[s.Arch].layout(s)
 	tensors := make([]*ggml.Tensor, len(l.matrices))
@@ -57,8 +57,8 @@ func contents(s Shape) (ggml.KV, []*ggml.Tensor) {
 	return fileMetadata(s, fmt.Sprintf("kvtier test model, random weights, seed %d", s.Seed), l.metadata), tensors
 }
 
-// fileMetadata is all metadata of a file: the model's name, the tokenizer's and
-// the architecture's, which may change the tokenizer's or, with nil, take it out.
+// fileMetadata is all metadata of a file: the model's name, the tokenizer's metadata, and
+// the architecture's, which may replace the tokenizer's or, with nil, remove it.
 func fileMetadata(s Shape, name string, architecture ggml.KV) ggml.KV {
 	metadata := ggml.KV{
 		"general.architecture": architectures[s.Arch].inFile(s.Arch),

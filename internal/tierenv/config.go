@@ -14,18 +14,19 @@ import (
 )
 
 const (
-	// DefaultReadAheadBytes is the most that is read ahead when nothing is said: some pages of
-	// each of the last conversations with a large model, in a second or two from an SSD.
+	// DefaultReadAheadBytes bounds the bytes read ahead by default: some pages of each of
+	// the last conversations with a large model, in a second or two from an SSD.
 	DefaultReadAheadBytes = 2 * env.BytesPerGB
 
-	// readAheadShare is the share of the available memory that is read ahead into it.
+	// readAheadShare divides the available memory: one eighth of it may be filled by reading
+	// ahead.
 	readAheadShare = 8
 )
 
-// Config is what the environment says.
+// Config holds the settings of the environment.
 type Config struct {
-	// Local is OLLAMA_KV_TIER_LOCAL: a directory on a local disk. Default [LocalRoot]. With an
-	// Instance it is that one's directory below the one named.
+	// Local is OLLAMA_KV_TIER_LOCAL: a directory on a local disk. The default is
+	// [LocalRoot]. With an Instance, Local is the instance's directory below the named one.
 	Local string
 	// LocalBytes is OLLAMA_KV_TIER_LOCAL_GB, default 20 GB. Zero means all but 5 % of the
 	// filesystem.
@@ -34,12 +35,13 @@ type Config struct {
 	Remote string
 	// RemoteBytes is OLLAMA_KV_TIER_REMOTE_GB, default 0: all but 5 % of the filesystem.
 	RemoteBytes int64
-	// RAMBytes is OLLAMA_KV_TIER_RAM_GB, default 0: how much memory all runners of a server
+	// RAMBytes is OLLAMA_KV_TIER_RAM_GB, default 0: the memory that all runners of a server
 	// together may fill with pages.
 	RAMBytes int64
-	// ReadAheadBytes is OLLAMA_KV_TIER_WARM_GB: how much of its latest conversations a model
-	// reads ahead when it is loaded. Default an eighth of the memory that is available
-	// then, at most DefaultWarmBytes, or that much where it cannot be told.
+	// ReadAheadBytes is OLLAMA_KV_TIER_WARM_GB: the bytes of the latest conversations that a
+	// model reads ahead when it is loaded. The default is an eighth of the memory available
+	// then, at most DefaultReadAheadBytes, and DefaultReadAheadBytes where the available
+	// memory is not known.
 	ReadAheadBytes int64
 	// WriteBytesPerDay is OLLAMA_KV_TIER_WRITE_GB_PER_DAY, default 0: no limit.
 	WriteBytesPerDay int64
@@ -48,26 +50,27 @@ type Config struct {
 	// Instance is OLLAMA_KV_INSTANCE_ID: the name of a server that keeps its local pages to
 	// itself, or empty.
 	Instance string
-	// Namespace is OLLAMA_KV_TIER_NAMESPACE: servers with different ones never see each
-	// other's pages.
+	// Namespace is OLLAMA_KV_TIER_NAMESPACE: servers with different namespaces never see
+	// each other's pages.
 	Namespace string
 	// PageTokens is OLLAMA_KV_TIER_PAGE_TOKENS, default 256.
 	PageTokens int
-	// Shifted says that OLLAMA_KV_TIER_REUSE is "shifted": text that was computed at another
-	// position is reused, too, which is an approximation. The default is "exact".
+	// Shifted: OLLAMA_KV_TIER_REUSE is "shifted". Text computed at another position is
+	// reused, too, as an approximation. The default is "exact".
 	Shifted bool
-	// Test is OLLAMA_KV_TIER_TEST: cells are poisoned before rows are restored into them,
-	// and pages are read even where computing them would be quicker.
+	// Test is OLLAMA_KV_TIER_TEST: cells are filled with NaN before rows are restored, and
+	// pages are read even where computing them would be quicker.
 	Test bool
 }
 
-// Enabled reports whether OLLAMA_KV_TIERING asks for tiering. A value that is neither yes
-// nor no counts as yes here, so that [FromEnvironment] can say what is wrong with it.
+// Enabled reports whether OLLAMA_KV_TIERING asks for tiering. A value that is neither true
+// nor false counts as true here, so that [FromEnvironment] can refuse the value with an
+// error.
 func Enabled() bool { return env.Asked("OLLAMA_KV_TIERING") }
 
-// FromEnvironment reads the variables. An error means that tiering stays off: a value that
-// cannot be read and whose default could delete pages or put them where they are not
-// wanted.
+// FromEnvironment reads the variables. An error means that tiering stays off: a value cannot
+// be read, and its default could delete pages or put them into a wrong place. Other
+// unreadable values are logged and take their defaults.
 func FromEnvironment(log *slog.Logger) (Config, error) {
 	c := Config{
 		Remote:     env.Value("OLLAMA_KV_TIER_REMOTE"),
@@ -80,9 +83,9 @@ func FromEnvironment(log *slog.Logger) (Config, error) {
 	}
 	_, err := env.Bool("OLLAMA_KV_TIERING")
 	errs := []error{err}
-	// A bad budget is an error: the default may be smaller than what is stored already, and
-	// would delete it, or wear a disk that was to be spared; of memory it may be more than
-	// there is.
+	// A bad budget is an error. The default budget of a disk may be smaller than the stored
+	// pages, and would delete some. The default of the daily limit may wear a disk that the
+	// user spares. Budgets of memory follow the same rule.
 	for _, budget := range []struct {
 		bytes    *int64
 		variable string
@@ -121,14 +124,13 @@ func FromEnvironment(log *slog.Logger) (Config, error) {
 	return c, errors.Join(errs...)
 }
 
-// instancesDir is where servers with an id have their directories, below what
-// OLLAMA_KV_TIER_LOCAL names.
+// instancesDir is the directory of servers with an id, below OLLAMA_KV_TIER_LOCAL.
 const instancesDir = "instances"
 
-// instanceID keeps a name to one element of a path, on every system.
+// instanceID matches names that are one element of a path on every system.
 var instanceID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// shifted reads OLLAMA_KV_TIER_REUSE. What is not understood asks for nothing.
+// shifted reads OLLAMA_KV_TIER_REUSE. An unknown value means "exact".
 func shifted(log *slog.Logger) bool {
 	switch value := env.Value("OLLAMA_KV_TIER_REUSE"); value {
 	case "shifted":

@@ -9,15 +9,15 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// Schema changes when the meaning of a page's rows does.
+// Schema changes when the meaning of a page's rows changes.
 const Schema = "1"
 
-// Keys of the identity: each is part of the fingerprint, and a page is only used where all
-// are equal. They are written beside the pages for people and tools.
+// Keys of the identity. Each is part of the fingerprint, and a page is used only where all
+// are equal. A manifest beside the pages has the identity for people and tools.
 const (
 	KeySchema     = "schema"
-	KeyWeights    = "weights"  // SHA-256 of the GGUF file, by which Ollama names its blob
-	KeyAdapters   = "adapters" // the same of each adapter, with commas between
+	KeyWeights    = "weights"  // SHA-256 of the GGUF file, as in the blob's name
+	KeyAdapters   = "adapters" // SHA-256 of each adapter, separated by commas
 	KeyCacheType  = "cache_type"
 	KeyEngine     = "engine"
 	KeyNumerics   = "numerics"
@@ -25,8 +25,8 @@ const (
 	KeyNamespace  = "namespace"
 )
 
-// Fingerprint is the SHA-256 over the identity's keys and values, each with its length, in
-// the order of the keys.
+// Fingerprint is the SHA-256 of the identity's keys and values, each with its length, in the
+// order of the keys.
 func Fingerprint(identity map[string]string) pagefile.Key {
 	h := sha256.New()
 	for _, key := range slices.Sorted(maps.Keys(identity)) {

@@ -18,17 +18,17 @@ import (
 const LocalVariable = "OLLAMA_KV_TIER_LOCAL"
 
 const (
-	// DefaultRoot is where pages go when nothing is said, below the home directory of the
+	// DefaultRoot is the default directory of pages, below the home directory of the
 	// server's user: in Ollama's own folder.
 	DefaultRoot = ".ollama/kv-cache"
 
-	// FormerRoot is where they went before. Many systems empty /tmp when they boot, or by
-	// age.
+	// FormerRoot is the former default. Many systems delete files in /tmp when they boot, or
+	// by age.
 	FormerRoot = "/tmp/ollama-kv-cache"
 )
 
-// LocalRoot returns what OLLAMA_KV_TIER_LOCAL says, or a directory that can keep pages, and
-// why that one. Nothing is created.
+// LocalRoot returns the directory of OLLAMA_KV_TIER_LOCAL, or a default that can keep pages,
+// and the reason for the choice. It creates nothing.
 func LocalRoot() (path, why string, err error) {
 	if path := env.Value(LocalVariable); path != "" {
 		return path, LocalVariable, nil
@@ -43,7 +43,7 @@ func LocalRoot() (path, why string, err error) {
 	return r.choose()
 }
 
-// LogRoot says in one line where pages are kept that OLLAMA_KV_TIER_LOCAL says nothing of.
+// LogRoot logs a directory that LocalRoot chose by default, in one line.
 func LogRoot(log *slog.Logger, path, why string) {
 	if path == FormerRoot {
 		log.Warn("kv tier: pages are kept where many systems delete files when they boot, or by age", "local", path, "reason", why)
@@ -52,16 +52,17 @@ func LogRoot(log *slog.Logger, path, why string) {
 	log.Info("kv tier: pages are kept in the default directory", "local", path, "reason", why)
 }
 
-// roots are the directories to choose from when nothing is said.
+// roots are the candidates for the default directory.
 type roots struct {
 	own      string // in Ollama's own folder
-	homeless error  // why there is none
+	homeless error  // error if there is no home directory
 	former   string
-	unsuited func(path string) error // why a directory cannot be a default, or nil
+	unsuited func(path string) error // reason why a directory cannot be the default, or nil
 }
 
-// choose prefers Ollama's own folder, but for pages that are elsewhere already: those are
-// used where they are, until somebody moves them. All processes of a user choose alike.
+// choose prefers Ollama's own folder, unless only the former default has pages: those are
+// used in place until the user moves them. All processes of a user choose the same
+// directory.
 func (r roots) choose() (path, why string, err error) {
 	ownErr := r.homeless
 	if ownErr == nil {
@@ -82,9 +83,9 @@ func (r roots) choose() (path, why string, err error) {
 	return r.own, "Ollama's own folder", nil
 }
 
-// unsuited says why pages should not be kept in a directory unless somebody says so.
+// unsuited returns the reason why a directory should not keep pages by default, or nil.
 func unsuited(path string) error {
-	if !filepath.IsAbs(path) { // what is in /tmp is on no drive of Windows
+	if !filepath.IsAbs(path) { // on Windows, /tmp names no drive
 		return fmt.Errorf("%s is not an absolute path", path)
 	}
 	if err := dir.CheckRoot(vfs.OS, path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -126,11 +127,11 @@ func nearest(path string) (string, error) {
 	}
 }
 
-// pageSuffix is how files of pages end.
+// pageSuffix ends the names of page files.
 const pageSuffix = ".kvp"
 
-// holdsPages reports whether there is a page below a root, of whatever model and server. It
-// stops at the first; a directory that cannot be read holds none.
+// holdsPages reports whether a root has a page of any model and server. An unreadable
+// directory counts as empty.
 func holdsPages(root string) bool {
 	found := false
 	_ = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
@@ -146,8 +147,7 @@ func holdsPages(root string) bool {
 	return found
 }
 
-// noPages reports whether what looks like a page in a directory is none: it is damaged, or
-// still being written.
+// noPages reports whether a directory holds only damaged or incomplete page files.
 func noPages(dir string) bool {
 	name := filepath.Base(dir)
 	return (name == "quarantine" || name == "tmp") && filepath.Base(filepath.Dir(dir)) == "v1"

@@ -2,8 +2,8 @@ package tierenv
 
 import "golang.org/x/sys/unix"
 
-// networks are the filesystems that another machine serves. FUSE and 9P are none of them:
-// they say nothing of where the files are, which may be the machine that this one runs on.
+// networks are the filesystems that another machine serves. FUSE and 9P are not among them:
+// their files may be on this machine or on its host.
 var networks = map[uint32]bool{
 	unix.NFS_SUPER_MAGIC: true, unix.SMB_SUPER_MAGIC: true, unix.SMB2_SUPER_MAGIC: true, unix.CIFS_SUPER_MAGIC: true,
 	unix.AFS_SUPER_MAGIC: true, unix.AFS_FS_MAGIC: true, unix.CODA_SUPER_MAGIC: true, unix.NCP_SUPER_MAGIC: true,

@@ -2,5 +2,5 @@
 
 package tierenv
 
-// isNetwork says no: how to ask differs between systems.
+// isNetwork returns false: the question differs between systems.
 func isNetwork(string) (bool, error) { return false, nil }

@@ -9,19 +9,18 @@ import (
 )
 
 const (
-	// Release is the release that this source leads to, a semantic version without the
-	// leading v.
+	// Release is the next release of this source, a semantic version without the leading v.
 	Release = "0.1.0"
 
 	// Unreleased is the version of a build whose commit is unknown.
 	Unreleased = Release + "-devel"
 
-	// hashDigits is the number of digits of a commit that a version has.
+	// hashDigits is the number of digits of a commit's hash in a version.
 	hashDigits = 7
 )
 
-// OfCommit is the version of a build from a commit without a release's tag. Dirty says that
-// files differ from the commit.
+// OfCommit is the version of a build from a commit without a release's tag. dirty: files
+// differ from the commit.
 func OfCommit(hash string, dirty bool) string {
 	v := Unreleased + "-g" + hash[:min(len(hash), hashDigits)]
 	if dirty {

@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dirFlags open a directory as a place only, which needs no right to read it.
+// dirFlags open a directory as a path only, which needs no right to read the directory.
 const dirFlags = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC
 
 // noOpenat2 remembers that the kernel is older than 5.6, or that a sandbox forbids
 // unknown system calls.
 var noOpenat2 atomic.Bool
 
-// openDirAt opens the directory rel below top, through no link.
+// openDirAt opens the directory rel below top, and refuses links.
 func openDirAt(top int, rel string) (fd int, err error) {
 	if noOpenat2.Load() {
 		return walkDirAt(top, rel)

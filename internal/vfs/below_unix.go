@@ -15,23 +15,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Below returns the operating system's filesystem for a program that keeps all its
-// files below one directory. Elements of a path above root, and root's own, are
-// resolved each time, as the system does it, so that a mount may go and come back.
-// From root on nothing is resolved twice and no element may be a symbolic link: a
-// directory that is swapped for a link, even in the middle of an operation, causes
-// an error and leads nowhere. A root that is not this user's, or that
-// others may write to, is ErrUnsafe whenever it is opened. Lstat alone goes by path: it opens nothing
-// and changes nothing, a lookup calls it for every page of a prompt, and descending
-// by descriptor would make it cost three times as much. Paths that are not below
-// root are those of OS.
+// Below returns the operating system's filesystem for a program that keeps all its files
+// below one directory. The system resolves the path of root in each operation, so that a
+// mount may disappear and come back. Below root, each element is resolved once and may not
+// be a symbolic link: swapping a directory for a link, even in the middle of an operation,
+// causes an error and leads nowhere else. Opening a root that belongs to another user, or
+// that others may write to, fails with ErrUnsafe. Only Lstat works by path: Lstat opens and
+// changes nothing, a lookup calls it for every page of a prompt, and descriptors would make
+// it three times as slow. Paths outside root behave as in OS.
 func Below(root string) FS {
 	root = filepath.Clean(root)
 	return belowFS{root: root, prefix: strings.TrimSuffix(root, "/") + "/"}
 }
 
 type belowFS struct {
-	osFS         // for Lstat, and for paths that are not below root
+	osFS         // for Lstat and for paths outside root
 	root, prefix string
 }
 
@@ -41,7 +39,7 @@ const (
 	createFlags = unix.O_RDWR | unix.O_CREAT | openFlags | unix.O_CLOEXEC
 )
 
-// below returns the path relative to root, false for one that is not below it.
+// below returns the path relative to root; false for a path outside root.
 func (b belowFS) below(name string) (rel string, ok bool) {
 	return strings.CutPrefix(filepath.Clean(name), b.prefix)
 }
@@ -56,8 +54,8 @@ func (b belowFS) at(rel string, op func(dir int, base string) error) error {
 	return retry(func() error { return op(dir, filepath.Base(rel)) })
 }
 
-// openDir opens a directory for its descriptor to stand in for its path: root
-// for ".", or one below.
+// openDir opens root, for ".", or a directory below root. The descriptor replaces the
+// directory's path.
 func (b belowFS) openDir(rel string) (int, error) {
 	top, err := openAt(unix.AT_FDCWD, b.root, dirFlags|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -73,8 +71,8 @@ func (b belowFS) openDir(rel string) (int, error) {
 	return top, nil
 }
 
-// private returns ErrUnsafe unless an open directory is this user's alone to write
-// to.
+// private returns ErrUnsafe unless an open directory belongs to this user and no other user
+// may write to it.
 func private(dir int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(dir, &st); err != nil {
@@ -105,14 +103,15 @@ func walkDirAt(top int, rel string) (int, error) {
 	return at, nil
 }
 
-// isLinkAt tells why a directory could not be opened: systems differ in their error.
+// isLinkAt reports whether a directory could not be opened because it is a link: errors
+// differ between systems.
 func isLinkAt(dir int, base string) bool {
 	var st unix.Stat_t
 	err := unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW)
 	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK
 }
 
-// retry runs op again while a signal interrupts it, as it may on a network mount.
+// retry repeats op while signals interrupt it, which happens on network mounts.
 func retry(op func() error) error {
 	for {
 		if err := op(); !errors.Is(err, unix.EINTR) {
@@ -144,7 +143,7 @@ func (b belowFS) open(name, rel string, flags int) (*os.File, error) {
 		return err
 	})
 	if errors.Is(err, unix.ELOOP) {
-		err = ErrNotRegular // a link is one more thing that is not a file
+		err = ErrNotRegular // a link is not a regular file either
 	}
 	if err != nil {
 		return nil, pathError("open", name, err)
@@ -200,7 +199,7 @@ func (b belowFS) Mkdir(name string) error {
 	return pathError("mkdir", name, err)
 }
 
-// chmodDirAt gives a directory its mode back that a umask took bits from.
+// chmodDirAt restores the mode bits that a umask took from a new directory.
 func chmodDirAt(dir int, base string) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Mode&0o777 == dirMode {
@@ -208,8 +207,8 @@ func chmodDirAt(dir int, base string) error {
 	}
 	fd, err := openAt(dir, base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		// Not even its owner may open it. The mode is changed by name; who can
-		// replace the directory just made could have made it in the first place.
+		// Not even the owner may open the directory, so its mode is changed by name. A
+		// process that can replace the new directory could have made it, too.
 		return unix.Fchmodat(dir, base, dirMode, 0)
 	}
 	defer unix.Close(fd)
@@ -289,7 +288,7 @@ func (b belowFS) Remove(name string) error {
 		if err == nil || errors.Is(err, unix.ENOENT) {
 			return err
 		}
-		// A directory, in words that differ between systems.
+		// The path may be a directory: errors differ between systems.
 		if rmdir := unix.Unlinkat(dir, base, unix.AT_REMOVEDIR); !errors.Is(rmdir, unix.ENOTDIR) {
 			return rmdir
 		}

@@ -1,5 +1,5 @@
 package vfs
 
-// Below returns OS: Windows gives the right to make links to administrators, and
-// has no call that refuses them on the way.
+// Below returns OS: on Windows only administrators may make links, and no call refuses links
+// within a path.
 func Below(string) FS { return OS }

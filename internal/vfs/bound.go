@@ -14,11 +14,11 @@ import (
 // ErrHung reports an operation of a filesystem that does not answer.
 var ErrHung = errors.New("vfs: filesystem does not answer")
 
-// Bounded is an FS that is waited for no longer than a limit. The first operation
-// that takes longer fails with ErrHung, and so does every one after it, at once,
-// for a mount that hangs once hangs again. An operation that hangs is left behind in
-// its goroutine until the operating system ends the operation. Data crosses in separate
-// buffers, so that such an operation never touches its caller's memory.
+// Bounded is an FS with a limit on the time of each operation. The first operation that
+// takes longer fails with ErrHung, and so does every later operation at once, because a
+// mount that hangs once hangs again. A hung operation stays in its goroutine until the
+// operating system ends it. Data is copied through separate buffers, so that a hung
+// operation never touches its caller's memory.
 type Bounded struct {
 	fs    FS
 	root  string
@@ -26,12 +26,13 @@ type Bounded struct {
 	hung  atomic.Pointer[hungError]
 }
 
-// Bound limits the time of each operation of fs, which is used below root.
+// Bound limits the time of each operation of fs. root is the directory that fs is used for,
+// for errors.
 func Bound(fs FS, root string, limit time.Duration) *Bounded {
 	return &Bounded{fs: fs, root: root, limit: limit}
 }
 
-// hungError is the operation that did not end.
+// hungError names the operation that did not end.
 type hungError struct {
 	root, path string
 	op         Op
@@ -44,14 +45,13 @@ func (e *hungError) Error() string {
 
 func (e *hungError) Is(target error) bool { return target == ErrHung }
 
-// Do runs one operation that the FS has no method for.
+// Do runs an operation for which FS has no method.
 func (b *Bounded) Do(op Op, path string, fn func() error) error {
 	_, err := within(b, op, path, func() (struct{}, error) { return struct{}{}, fn() }, nil)
 	return err
 }
 
-// within runs fn for at most the limit. A result that comes later goes to late,
-// which may be nil.
+// within waits for fn at most for the limit. A later result goes to late, which may be nil.
 func within[T any](b *Bounded, op Op, path string, fn func() (T, error), late func(T)) (T, error) {
 	var zero T
 	if e := b.hung.Load(); e != nil {
@@ -62,7 +62,7 @@ func within[T any](b *Bounded, op Op, path string, fn func() (T, error), late fu
 		err error
 	}
 	done := make(chan outcome, 1)
-	var taken atomic.Bool // by the goroutine that decides about the result
+	var taken atomic.Bool // set by the goroutine that takes the result
 	go func() {
 		v, err := fn()
 		if taken.CompareAndSwap(false, true) {
@@ -173,8 +173,8 @@ type boundedLock struct {
 
 func (l *boundedLock) Close() error { return l.b.release(l.name, l.lock) }
 
-// release closes a file or a directory. On a filesystem that hangs, release tries as
-// well and does not wait: the process may go on, and the file would stay open.
+// release closes a file or a directory. On a hung filesystem, release tries to close without
+// waiting: otherwise the file could stay open for the rest of the process.
 func (b *Bounded) release(name string, c io.Closer) error {
 	if e := b.hung.Load(); e != nil {
 		go c.Close()
@@ -190,7 +190,7 @@ type boundedFile struct {
 	name string
 }
 
-// crossing are the buffers that reads cross in.
+// crossing are the buffers that reads are copied through.
 var crossing sync.Pool
 
 func takeCrossing(n int) *[]byte {
@@ -206,7 +206,7 @@ func (f *boundedFile) ReadAt(p []byte, off int64) (int, error) {
 	type read struct {
 		own *[]byte
 		n   int
-		err error // with which some bytes may have come
+		err error // some bytes may have been read despite an error
 	}
 	size := len(p)
 	r, err := within(f.b, OpRead, f.name, func() (read, error) {

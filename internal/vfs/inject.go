@@ -12,8 +12,8 @@ import (
 // Op names one kind of operation of an FS or a File.
 type Op string
 
-// The operations an Injector sees. PhysicalBytes and Owner only look at a
-// FileInfo and are not among them.
+// The operations of an Injector. PhysicalBytes and Owner only look at a FileInfo and are not
+// among them.
 const (
 	OpCreate  Op = "create"
 	OpOpen    Op = "open"
@@ -39,15 +39,15 @@ const (
 // Rule makes the operations it matches fail or wait. Conditions that are zero
 // match everything.
 type Rule struct {
-	Ops  []Op           // the operation is one of these
-	Path *regexp.Regexp // the path matches; of a rename, either path
-	Nth  int            // only the n-th operation that matches the above, from 1
+	Ops  []Op           // kinds of operations
+	Path *regexp.Regexp // matches the path, or one of a rename's two paths
+	Nth  int            // only the n-th operation that matches Ops and Path, from 1
 
-	Gate *Gate // wait here first
-	Err  error // then fail with this; nil carries the operation out
+	Gate *Gate // the operation first waits here
+	Err  error // then fails with Err; nil carries the operation out
 
-	// Short makes a failing read or write move this many bytes first, as a bad
-	// sector or a full disk does.
+	// Short is the number of bytes that a failing read or write moves first, as with a bad
+	// sector or a full disk.
 	Short int
 
 	seen int
@@ -65,7 +65,7 @@ func NewGate() *Gate {
 	return &Gate{entered: make(chan struct{}, 4096), open: make(chan struct{})}
 }
 
-// Open lets everything through, now and later.
+// Open lets all operations through, now and later.
 func (g *Gate) Open() { g.once.Do(func() { close(g.open) }) }
 
 // Entered receives a value each time an operation arrives at the gate.
@@ -101,16 +101,16 @@ func (i *Injector) Add(r Rule) {
 	i.rules = append(i.rules, &r)
 }
 
-// Watch calls fn before each operation, from its goroutine, with its path or a
-// rename's two: there a test can copy a Mem between any two operations.
+// Watch calls fn before each operation, on the operation's goroutine, with its path or a
+// rename's two paths. In fn a test can copy a Mem between any two operations.
 func (i *Injector) Watch(fn func(op Op, paths ...string)) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.watch = fn
 }
 
-// Reset removes all rules and zeroes the counts. Operations that wait at a gate
-// stay there until it opens.
+// Reset removes all rules and zeroes the counts. Operations at a gate wait until the gate
+// opens.
 func (i *Injector) Reset() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -118,8 +118,8 @@ func (i *Injector) Reset() {
 	clear(i.counts)
 }
 
-// Count returns how many operations of the given kinds began since the last
-// Reset; of all kinds when none is given.
+// Count returns the number of operations of the given kinds that began since the last Reset;
+// of all kinds when none is given.
 func (i *Injector) Count(ops ...Op) int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -133,8 +133,8 @@ func (i *Injector) Count(ops ...Op) int {
 	return n
 }
 
-// before counts the operation and returns the rule that acts on it, having
-// waited at its gate; nil when the operation is to be carried out.
+// before counts the operation, waits at the gate of the rule that matches, and returns the
+// rule; nil when the operation is to be carried out.
 func (i *Injector) before(op Op, paths ...string) *Rule {
 	i.mu.Lock()
 	i.total++
@@ -174,7 +174,7 @@ func (r *Rule) matches(op Op, paths []string) bool {
 	return r.Path == nil || slices.ContainsFunc(paths, r.Path.MatchString)
 }
 
-// fail is before for the operations whose failure is nothing but an error.
+// fail does as before, for operations whose failure is only an error.
 func (i *Injector) fail(op Op, paths ...string) error {
 	if r := i.before(op, paths...); r != nil {
 		return &fs.PathError{Op: string(op), Path: paths[0], Err: r.Err}
@@ -302,7 +302,7 @@ func (i *Injector) Owner(info fs.FileInfo) (uid int, ok bool) { return i.fs.Owne
 
 func (i *Injector) SameFile(a, b fs.FileInfo) bool { return i.fs.SameFile(a, b) }
 
-// injectedFile carries the injector's rules over to an open file.
+// injectedFile applies the injector's rules to an open file.
 type injectedFile struct {
 	File
 	i    *Injector
@@ -340,7 +340,7 @@ func (f *injectedFile) Sync() error {
 	return f.File.Sync()
 }
 
-// Close releases the descriptor even when it fails, as close(2) does.
+// Close releases the descriptor even if it fails, as close(2) does.
 func (f *injectedFile) Close() error {
 	injected := f.i.fail(OpClose, f.name)
 	err := f.File.Close()

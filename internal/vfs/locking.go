@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// Reach says who sees the locks of a filesystem.
+// Reach is the set of processes that see the locks of a filesystem.
 type Reach int
 
 const (
-	// ReachDisk: every process that uses the filesystem, for it is a disk of this
-	// machine. Directories that the machine exports to others are different: their
-	// locks and the machine's own may not see each other.
+	// ReachDisk: every process that uses the filesystem, which is a disk of this machine.
+	// Directories that the machine exports are an exception: locks of other machines and its
+	// own may not see each other.
 	ReachDisk Reach = iota
 
-	// ReachAll: every machine that mounts it.
+	// ReachAll: processes on every machine that mounts the filesystem.
 	ReachAll
 
-	// ReachHost: this machine alone, or nobody knows. Locks succeed, and another
-	// machine has its own.
+	// ReachHost: this machine's processes only, or unknown. Locks succeed, and another
+	// machine has its own locks.
 	ReachHost
 )
 
@@ -30,36 +30,35 @@ const (
 type Locking struct {
 	Reach Reach
 
-	// Host names the running system and the mount, whose processes see each other's
-	// locks wherever there are locks at all. On Linux and macOS it is another after a
-	// restart, and for another mount of the same files: FUSE, 9P and SMB keep locks on
-	// each. Elsewhere it is made of the host's name, and stays.
+	// Host names the running system and the mount. Processes with the same Host see each
+	// other's locks, if the filesystem has locks. On Linux and macOS, Host changes with a
+	// restart, and differs between mounts of the same files, because FUSE, 9P and SMB keep
+	// locks on each mount. On other systems Host is made of the host's name, and stays.
 	Host string
 
-	// Machine names the machine, and stays over its restarts; "" where that is not
-	// known, as it is off Linux. Copies of a virtual machine may have one name.
+	// Machine names the machine across restarts; "" if unknown, as on all systems except
+	// Linux. Copies of a virtual machine may share a name.
 	Machine string
 
-	// Up is for how long the system has been running; 0 without a Machine.
+	// Up is the time since the system started; 0 without a Machine.
 	Up time.Duration
 
-	// Why is the reason for Reach: the type and the deciding option of the mount.
+	// Why is the reason for Reach: the mount's type and deciding option.
 	Why string
 }
 
-// disks are the types that a machine has for itself. An overlay's upper directory
-// cannot be another machine's at the same time.
+// disks are the types of filesystems that belong to one machine. An overlay's upper
+// directory cannot be in use by another machine.
 var disks = []string{
 	"apfs", "bcachefs", "btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "fuseblk", "hfs", "hfsplus", "jfs", "msdos",
 	"nilfs2", "ntfs", "ntfs3", "overlay", "ramfs", "reiserfs", "rootfs", "tmpfs", "ubifs", "ufs", "vfat", "xfs", "zfs",
 }
 
-// localLocks are options that keep the locks of a network filesystem on the machine:
-// those of NFS, of Lustre, of OCFS2 and of GFS2.
+// localLocks are options of NFS, Lustre, OCFS2 and GFS2 that keep locks on this machine.
 var localLocks = []string{"nolock", "local_lock=all", "local_lock=flock", "localflock", "localflocks"}
 
-// reachOf tells who sees locks by the type and the options of a mount. Of SMB, 9P
-// and FUSE neither says whether locks go to the server.
+// reachOf finds the reach of locks by the type and the options of a mount. For SMB, 9P and
+// FUSE these do not show whether locks go to the server.
 func reachOf(fsType string, options []string) (Reach, string) {
 	switch {
 	case slices.Contains(disks, fsType):
@@ -75,7 +74,7 @@ func reachOf(fsType string, options []string) (Reach, string) {
 	return ReachAll, fsType
 }
 
-// host names the running system: short, and fit for a file's name.
+// host names the running system, in a short form for file names.
 var host = sync.OnceValue(func() string {
 	return shortHash(runningSystem())
 })
@@ -85,8 +84,8 @@ func shortHash(text string) string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// machineName makes a Locking.Machine of the text in /etc/machine-id and of the host's
-// name. Copied images share the first, so both must be known.
+// machineName makes a Locking.Machine of the text in /etc/machine-id and the host's name.
+// Both must be known, because copied images share the first.
 func machineName(id, host string) string {
 	id = strings.TrimSpace(id)
 	if _, err := hex.DecodeString(id); err != nil || len(id) != 32 || host == "" || host == "localhost" {
@@ -104,8 +103,8 @@ type mount struct {
 	options       []string
 }
 
-// mountOf finds the mount that a path without links is on: the last of those whose
-// mount point is the longest.
+// mountOf finds the mount of a path without links: the last mount with the longest matching
+// mount point.
 func mountOf(mountinfo, path string) (m mount, ok bool) {
 	for line := range strings.Lines(mountinfo) {
 		before, after, found := strings.Cut(strings.TrimSpace(line), " - ")

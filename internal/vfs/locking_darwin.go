@@ -20,11 +20,11 @@ func lockingAt(name string) (Locking, error) {
 	return l, nil
 }
 
-// runningSystem is another after each start.
+// runningSystem changes with each start.
 func runningSystem() string {
 	if id, err := unix.Sysctl("kern.bootsessionuuid"); err == nil {
 		return id
 	}
-	name, _ := os.Hostname() // without a name all such systems are one
+	name, _ := os.Hostname() // all systems without a name look like one
 	return name
 }

@@ -44,12 +44,12 @@ var machine = sync.OnceValue(func() string {
 	return machineName(string(id), name)
 })
 
-// runningSystem is another after each start, and the same in all containers. Without
-// /proc it is the host's name.
+// runningSystem changes with each start, and is the same in all containers. Without /proc it
+// is the host's name.
 func runningSystem() string {
 	if id, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
 		return string(id)
 	}
-	name, _ := os.Hostname() // without a name all such systems are one
+	name, _ := os.Hostname() // all systems without a name look like one
 	return name
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// lockingAt knows Windows alone, whose servers keep the locks of their shares.
+// lockingAt knows only Windows, where servers keep the locks of their shares.
 func lockingAt(name string) (Locking, error) {
 	l := Locking{Reach: ReachHost, Host: hostAt(name), Why: runtime.GOOS}
 	if runtime.GOOS == "windows" {
@@ -23,6 +23,6 @@ func lockingAt(name string) (Locking, error) {
 
 // runningSystem is the same after a restart.
 func runningSystem() string {
-	name, _ := os.Hostname() // without a name all such systems are one
+	name, _ := os.Hostname() // all systems without a name look like one
 	return name
 }

@@ -9,10 +9,10 @@ import (
 	"syscall"
 )
 
-// hostAt returns Locking.Host for the files of a directory. Two mounts of one
-// network filesystem have two device numbers, in all containers of a system, and
-// may keep their locks apart. A directory whose number is not known shares its
-// locks with nobody.
+// hostAt returns Locking.Host for the files of a directory. Two mounts of one network
+// filesystem have two device numbers, the same in all containers of a system, and may keep
+// separate locks. A directory without a known number shares its locks with no other
+// directory.
 func hostAt(name string) string {
 	fi, err := os.Stat(name)
 	if err == nil {

@@ -12,15 +12,14 @@ import (
 	"time"
 )
 
-// Mem is a filesystem in memory that knows which part of it would be on the
-// device. Crash and Clone copy a Mem at any moment; open files stay with the original.
-// A Mem begins with an empty, durable root directory, and may be used from several
-// goroutines.
+// Mem is a filesystem in memory that tracks its durable part. Crash and Clone copy a Mem at
+// any moment; open files stay with the original. A new Mem has an empty, durable root
+// directory. Methods may be called from several goroutines.
 type Mem struct {
 	mu    sync.Mutex
 	root  *memNode
 	total int64
-	used  int64 // physical bytes of files that have a name or are open
+	used  int64 // physical bytes of files with a name or an open descriptor
 }
 
 // NewMem returns a filesystem for files of totalBytes physical bytes.
@@ -40,7 +39,7 @@ func memPath(path string) []string {
 	return strings.Split(path, separator)
 }
 
-// find returns the node at elements. Like Below it follows no link.
+// find returns the node at elements. Like Below, find follows no link.
 func (m *Mem) find(elements []string) (*memNode, error) {
 	n := m.root
 	for _, element := range elements {
@@ -72,7 +71,7 @@ type memPlace struct {
 	node *memNode // nil when nothing has the name
 }
 
-// place finds the directory of a path, which must exist, and the node there.
+// place finds the directory of a path, which must exist, and the path's node.
 func (m *Mem) place(path string) (memPlace, error) {
 	elements := memPath(path)
 	if len(elements) == 0 {
@@ -104,7 +103,7 @@ func (m *Mem) unlink(n *memNode) {
 	m.release(n)
 }
 
-// release frees the space of a node that nothing holds any more.
+// release frees the space of a node without names and open files.
 func (m *Mem) release(n *memNode) {
 	if n.links == 0 && n.opens == 0 {
 		m.used -= n.physical()
@@ -159,7 +158,7 @@ func (m *Mem) Open(name string) (File, error) {
 	return f, nil
 }
 
-// Uncache does nothing: a Mem keeps no second copy.
+// Uncache does nothing: a Mem has no cache.
 func (m *Mem) Uncache(name string) error {
 	_, err := m.Lstat(name)
 	return err
@@ -167,8 +166,8 @@ func (m *Mem) Uncache(name string) error {
 
 func (m *Mem) Mkdir(name string) error { return m.Mknod(name, fs.ModeDir|dirMode) }
 
-// Mknod makes an entry of any type, as somebody else may have put there:
-// fs.ModeSymlink for a link, which leads nowhere, fs.ModeNamedPipe for a FIFO.
+// Mknod makes an entry of any type, as another program may: fs.ModeSymlink for a link
+// without a target, fs.ModeNamedPipe for a FIFO.
 func (m *Mem) Mknod(name string, mode fs.FileMode) error {
 	return m.do("mkdir", name, func() error {
 		p, err := m.place(name)
@@ -183,7 +182,7 @@ func (m *Mem) Mknod(name string, mode fs.FileMode) error {
 	})
 }
 
-// ReadDir sorts, so that one seed always tells the same story.
+// ReadDir sorts, so that a seed always gives the same run.
 func (m *Mem) ReadDir(name string) ([]fs.DirEntry, error) {
 	var entries []fs.DirEntry
 	err := m.do("open", name, func() error {
@@ -245,7 +244,7 @@ func (m *Mem) rename(oldname, newname string) error {
 	return nil
 }
 
-// within reports whether the path of elements leads through n.
+// within reports whether the path of elements goes through n.
 func (m *Mem) within(elements []string, n *memNode) bool {
 	for i := range elements {
 		if at, err := m.find(elements[:i]); err == nil && at == n {
@@ -294,7 +293,7 @@ func (m *Mem) Chtimes(name string, atime, mtime time.Time) error {
 	})
 }
 
-// Locking says that everybody sees its locks.
+// Locking returns ReachAll: all users of a Mem see its locks.
 func (m *Mem) Locking(name string) (Locking, error) {
 	_, err := m.Lstat(name)
 	return Locking{Reach: ReachAll, Host: "mem", Why: "memory"}, err
@@ -354,20 +353,19 @@ func (m *Mem) Space(name string) (Space, error) {
 
 func (m *Mem) PhysicalBytes(info fs.FileInfo) int64 { return memPhysical(int(info.Size())) }
 
-// Owner says that everything belongs to this process's user.
+// Owner returns this process's user for every file.
 func (m *Mem) Owner(fs.FileInfo) (uid int, ok bool) { return os.Geteuid(), os.Geteuid() >= 0 }
 
 // SameFile compares the files behind two names.
 func (m *Mem) SameFile(a, b fs.FileInfo) bool { return a.Sys() == b.Sys() }
 
-// IsRAM says no: it stands for a disk.
+// IsRAM returns false: a Mem stands for a disk.
 func (m *Mem) IsRAM(name string) (bool, error) {
 	_, err := m.Space(name)
 	return false, err
 }
 
-// Edit changes a file's content behind everybody's back, as a failing device
-// does. The result is on the device.
+// Edit changes a file's durable content, as a failing device does.
 func (m *Mem) Edit(name string, edit func(data []byte) []byte) error {
 	return m.do("edit", name, func() error {
 		n, err := m.find(memPath(name))

@@ -6,15 +6,14 @@ import (
 	"slices"
 )
 
-// Clone returns a copy with everything in it, on the device or not. Nothing in
-// it is open or locked.
+// Clone returns a copy of the whole filesystem, durable or not, without open files and
+// locks.
 func (m *Mem) Clone() *Mem { return m.copy(&memCopier{}) }
 
-// Crash returns the filesystem after the power failed at this moment: all synced
-// pieces, and each piece of the rest with probability keep, from 0 to 1. The
-// same seed gives the same result. Directories named in spare are on other
-// machines, which did not fail: nothing in them is lost. Nothing in the result is
-// open or locked, and all of it is on the device.
+// Crash returns the filesystem after the power failed at this moment: all synced pieces, and
+// each piece of the rest with probability keep, from 0 to 1. The same seed gives the same
+// result. Directories named in spare are on other machines, which did not fail: they lose
+// nothing. The result is durable as a whole, without open files and locks.
 func (m *Mem) Crash(keep float64, seed uint64, spare ...string) *Mem {
 	c := &memCopier{crash: true, keep: keep, rng: rand.New(rand.NewPCG(seed, 0)), spare: make(map[*memNode]bool)}
 	for _, path := range spare {
@@ -50,10 +49,10 @@ type memCopier struct {
 	spare map[*memNode]bool
 }
 
-// survives decides about one piece that is not on the device.
+// survives decides whether a piece that is not durable survives.
 func (c *memCopier) survives() bool { return c.rng.Float64() < c.keep }
 
-// node copies n, once. spared says that n is in a directory that loses nothing.
+// node copies n, once. spared: n is in a directory that loses nothing.
 func (c *memCopier) node(n *memNode, spared bool) *memNode {
 	if n == nil {
 		return nil
@@ -80,7 +79,7 @@ func (c *memCopier) node(n *memNode, spared bool) *memNode {
 	return to
 }
 
-// exact copies everything n knows into to.
+// exact copies all fields of n to `to`.
 func (c *memCopier) exact(n, to *memNode) {
 	to.data, to.synced = n.data[:len(n.data):len(n.data)], n.synced
 	to.onDisk = c.nodes(n.onDisk)
@@ -91,7 +90,7 @@ func (c *memCopier) exact(n, to *memNode) {
 	to.names = c.named(n.names, false)
 }
 
-// nodes copies the nodes that are on the device under some names.
+// nodes copies the nodes of a directory's durable names.
 func (c *memCopier) nodes(names map[string]*memNode) map[string]*memNode {
 	if names == nil {
 		return nil
@@ -112,7 +111,7 @@ func (c *memCopier) named(names map[string]*memNode, spared bool) map[string]*me
 	for _, name := range sortedNames(names) {
 		n := c.node(names[name], spared)
 		if n.mode.IsDir() && n.links > 0 {
-			continue // a directory that was being moved has one of its names
+			continue // a directory that was being moved keeps one of its two names
 		}
 		n.links++
 		to[name] = n
@@ -137,8 +136,8 @@ func (c *memCopier) entries(n *memNode) map[string]*memNode {
 	return names
 }
 
-// content decides how much of a file reached the device. A length may have grown
-// without the data; then there are zeros or the former content of the blocks.
+// content decides how much of a file reached the device. The length may have grown without
+// the data; the gap then has zeros or the former content of the blocks.
 func (c *memCopier) content(n *memNode) []byte {
 	if n.synced == len(n.data) {
 		return n.data[:n.synced:n.synced]
@@ -160,7 +159,7 @@ func (c *memCopier) content(n *memNode) []byte {
 	return data[:end]
 }
 
-// stale fills a block that was allocated and never written.
+// stale fills a block that was allocated and never written with zeros or former content.
 func (c *memCopier) stale(block []byte) {
 	clear(block)
 	if c.rng.IntN(2) == 0 {
@@ -171,7 +170,7 @@ func (c *memCopier) stale(block []byte) {
 	}
 }
 
-// settle marks all of a node as being on the device.
+// settle marks a node as durable.
 func (n *memNode) settle() {
 	n.durable = n.times
 	n.synced = len(n.data)

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// memFile is an open file of a Mem, which can be read even when its name is gone.
+// memFile is an open file of a Mem, which is readable even after its name is removed.
 type memFile struct {
 	m        *Mem
 	node     *memNode
 	name     string
 	writable bool
-	closed   bool // under m.mu
+	closed   bool // guarded by m.mu
 }
 
 func (m *Mem) open(n *memNode, name string, writable bool) *memFile {
@@ -42,7 +42,7 @@ func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 		return nil
 	})
 	if err == nil && n < len(p) {
-		err = io.EOF // bare, as a reader expects it
+		err = io.EOF // without operation and path, as readers expect
 	}
 	return n, err
 }

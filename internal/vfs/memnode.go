@@ -7,41 +7,41 @@ import (
 	"time"
 )
 
-// memBlock is the allocation unit of a Mem, in bytes, and the size of the pieces
-// in which data that was not synced survives a crash.
+// memBlock is the allocation unit of a Mem in bytes. Unsynced data survives a crash in
+// pieces of this size.
 const memBlock = 4096
 
-// memNode is a file or a directory, apart from its names.
+// memNode is a file or a directory, without its names.
 type memNode struct {
 	mode fs.FileMode // type and permissions
 
-	times   memTimes // as anyone sees them
+	times   memTimes // as processes see them
 	durable memTimes // as they are on the device
 
-	links int // names it has
-	opens int // open files
+	links int // number of names
+	opens int // number of open files
 
 	locked bool
 
-	// Of a file. Bytes are only ever added at the end, and never changed in
-	// place: a copy of the node shares them.
+	// Of a file. Bytes are only added at the end and never changed in place, so that copies
+	// of the node share them.
 	data   []byte
-	synced int // how many leading bytes are on the device
+	synced int // number of leading bytes that are durable
 
 	// Of a directory.
-	names   map[string]*memNode // as anyone sees them
+	names   map[string]*memNode // as processes see them
 	onDisk  map[string]*memNode // as of the last SyncDir; never changed in place
-	changes []memChange         // changes made since, in order
+	changes []memChange         // changes since the last SyncDir, in order
 }
 
 // memTimes are a node's times.
 type memTimes struct{ access, modified time.Time }
 
-// memChange is one operation on a directory's names that is not on the device.
+// memChange is an operation on a directory's names that is not durable yet.
 type memChange struct {
 	name string
-	node *memNode // the node of name from then on; nil for none
-	gone string   // the other name of a rename within the directory; else ""
+	node *memNode // the new node of name; nil after a removal
+	gone string   // the old name of a rename within the directory; else ""
 }
 
 // apply carries the change out on names.
@@ -65,14 +65,14 @@ func newMemNode(mode fs.FileMode, now time.Time) *memNode {
 	return n
 }
 
-// change carries out a change of a directory's names, not yet on the device.
+// change carries out a change of a directory's names, which is not durable yet.
 func (n *memNode) change(c memChange, now time.Time) {
 	c.apply(n.names)
 	n.changes = append(n.changes, c)
 	n.times.modified = now
 }
 
-// sync puts the node on the device as it is: a directory's names, but not their
+// sync makes the node's present state durable; of a directory the names only, not their
 // nodes.
 func (n *memNode) sync() {
 	n.durable = n.times
@@ -87,12 +87,12 @@ func (n *memNode) physical() int64 { return memPhysical(len(n.data)) }
 
 func memPhysical(bytes int) int64 { return (int64(bytes) + memBlock - 1) &^ (memBlock - 1) }
 
-// sortedNames returns the names in order: decisions by a seed must not depend on the
-// order of a map.
+// sortedNames returns the names in order: random decisions must not depend on the order of a
+// map.
 func sortedNames(names map[string]*memNode) []string { return slices.Sorted(maps.Keys(names)) }
 
-// memInfo describes a node as it was when asked for. Its Sys is the same for all
-// names of one file.
+// memInfo describes a node at the time of the call. Sys is the same for all names of one
+// file.
 type memInfo struct {
 	node  *memNode
 	name  string

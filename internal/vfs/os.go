@@ -24,8 +24,7 @@ func (osFS) Create(name string) (File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A umask can only take bits away, but one like 0277 would leave a file
-	// that its own owner cannot open again.
+	// A umask such as 0277 would leave a file that its own owner cannot open again.
 	if err := f.Chmod(fileMode); err != nil {
 		f.Close()
 		os.Remove(name)
@@ -53,7 +52,7 @@ func uncached(f *os.File, err error) error {
 	return uncache(f)
 }
 
-// regular gives out an open file unless it is something else.
+// regular returns an open regular file, and ErrNotRegular for anything else.
 func regular(f *os.File, name string, err error) (File, error) {
 	if err != nil {
 		return nil, err
@@ -119,7 +118,7 @@ func (osFS) LockThere(name string) (io.Closer, error) {
 	return locked(f, name, err)
 }
 
-// locked locks an open file and gives it out as the lock.
+// locked locks an open file and returns the file as the lock.
 func locked(f *os.File, name string, err error) (io.Closer, error) {
 	if err != nil {
 		return nil, err
@@ -128,7 +127,7 @@ func locked(f *os.File, name string, err error) (io.Closer, error) {
 		f.Close()
 		return nil, fmt.Errorf("lock %s: %w", name, err)
 	}
-	// As in Create: the next process has to be able to open the file.
+	// As in Create: the next process must be able to open the file.
 	if info, err := f.Stat(); err == nil && info.Mode().Perm()&fileMode != fileMode {
 		if err := f.Chmod(fileMode); err != nil {
 			f.Close()

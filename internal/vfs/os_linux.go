@@ -20,8 +20,8 @@ func isRAM(name string) (bool, error) {
 	return false, nil
 }
 
-// uncache drops the clean pages of a file from the page cache. A network
-// filesystem asks its server again then.
+// uncache drops the clean pages of a file from the page cache. A network filesystem then
+// asks its server again.
 func uncache(f *os.File) error {
 	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 		return &fs.PathError{Op: "fadvise", Path: f.Name(), Err: err}

@@ -4,9 +4,9 @@ package vfs
 
 import "os"
 
-// isRAM cannot tell: outside Linux /tmp is rarely in memory, and no file system
-// type is reserved for it.
+// isRAM returns false: outside Linux, /tmp is rarely in memory, and no filesystem type shows
+// it.
 func isRAM(string) (bool, error) { return false, nil }
 
-// uncache does nothing: a file that is opened anew is all there is.
+// uncache does nothing: these systems have no such call.
 func uncache(*os.File) error { return nil }

@@ -11,7 +11,7 @@ import (
 func space(name string) (Space, error) {
 	var st unix.Statfs_t
 	err := unix.Statfs(name, &st)
-	for errors.Is(err, unix.EINTR) { // as a network filesystem may be
+	for errors.Is(err, unix.EINTR) { // network filesystems may be interrupted
 		err = unix.Statfs(name, &st)
 	}
 	if err != nil {

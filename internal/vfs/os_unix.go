@@ -22,13 +22,13 @@ const blockBytes = 512
 func openNoFollow(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|openFlags, 0)
 	if errors.Is(err, unix.ELOOP) {
-		// A link is one more thing that is not a regular file.
+		// A link is not a regular file either.
 		return nil, &fs.PathError{Op: "open", Path: name, Err: ErrNotRegular}
 	}
 	return f, err
 }
 
-// chtimes sets a link's own times where os.Chtimes would set its target's.
+// chtimes sets the times of a link itself, where os.Chtimes sets those of its target.
 func chtimes(name string, atime, mtime time.Time) error {
 	if err := unix.UtimesNanoAt(unix.AT_FDCWD, name, timespecs(atime, mtime), unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return &fs.PathError{Op: "chtimes", Path: name, Err: err}
@@ -49,8 +49,8 @@ func syncDir(name string) error {
 	return d.Sync()
 }
 
-// tryLock uses flock, which belongs to the open file: two stores in one process
-// exclude each other too.
+// tryLock uses flock, whose owner is the open file: two stores in one process exclude each
+// other, too.
 func tryLock(f *os.File) error {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -78,19 +78,19 @@ func owner(info fs.FileInfo) (uid int, ok bool) {
 	return 0, false
 }
 
-// IsNoSpace reports whether err says that the disk or the user's quota is full.
+// IsNoSpace reports whether err means that the disk or the user's quota is full.
 func IsNoSpace(err error) bool {
 	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }
 
-// IsNoLocks reports whether err says that the filesystem has no locks.
+// IsNoLocks reports whether err means that the filesystem has no locks.
 func IsNoLocks(err error) bool {
 	return errors.Is(err, errors.ErrUnsupported) || errors.Is(err, unix.ENOLCK)
 }
 
-// IsStale reports whether err says that a server does not know a file or a
-// directory any more: another machine has removed or replaced it.
+// IsStale reports whether err means that the server no longer has a file or a directory:
+// another machine has removed or replaced it.
 func IsStale(err error) bool { return errors.Is(err, unix.ESTALE) }
 
-// IsReadOnly reports whether err says that the filesystem takes no writes.
+// IsReadOnly reports whether err means that the filesystem takes no writes.
 func IsReadOnly(err error) bool { return errors.Is(err, unix.EROFS) }

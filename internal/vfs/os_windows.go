@@ -60,18 +60,17 @@ func space(name string) (Space, error) {
 	return Space{Total: int64(total), Free: int64(free)}, nil
 }
 
-// IsNoSpace reports whether err says that the disk or the user's quota is full.
+// IsNoSpace reports whether err means that the disk or the user's quota is full.
 func IsNoSpace(err error) bool {
 	return errors.Is(err, windows.ERROR_DISK_FULL) || errors.Is(err, windows.ERROR_HANDLE_DISK_FULL) ||
 		errors.Is(err, windows.ERROR_DISK_QUOTA_EXCEEDED) || errors.Is(err, syscall.ENOSPC) // of a Mem
 }
 
-// IsNoLocks reports whether err says that the filesystem has no locks.
+// IsNoLocks reports whether err means that the filesystem has no locks.
 func IsNoLocks(err error) bool { return errors.Is(err, errors.ErrUnsupported) }
 
-// IsStale reports whether err says that a server does not know a file or a
-// directory any more.
+// IsStale reports whether err means that the server no longer has a file or a directory.
 func IsStale(err error) bool { return errors.Is(err, syscall.ESTALE) } // of a Mem
 
-// IsReadOnly reports whether err says that the filesystem takes no writes.
+// IsReadOnly reports whether err means that the filesystem takes no writes.
 func IsReadOnly(err error) bool { return errors.Is(err, windows.ERROR_WRITE_PROTECT) }

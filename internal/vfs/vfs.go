@@ -9,18 +9,18 @@ import (
 )
 
 var (
-	// ErrLocked reports that another holder has the lock Lock was asked for.
+	// ErrLocked reports that another holder has the lock.
 	ErrLocked = errors.New("vfs: locked by another holder")
 
 	// ErrNotRegular reports a path that is not a regular file: a directory, a
 	// symbolic link, a FIFO, a device or a socket.
 	ErrNotRegular = errors.New("vfs: not a regular file")
 
-	// ErrUnsafe reports a directory that belongs to another user, or that its group
-	// or others may write to.
+	// ErrUnsafe reports a directory that belongs to another user, or that the group or
+	// others may write to.
 	ErrUnsafe = errors.New("vfs: directory belongs to, or can be written by, others")
 
-	// errLinkInPath is the ErrNotRegular of a path that leads through a link.
+	// errLinkInPath is the ErrNotRegular of a path through a link.
 	errLinkInPath = fmt.Errorf("a directory of the path is a symbolic link, remove it: %w", ErrNotRegular)
 )
 
@@ -31,9 +31,9 @@ type File interface {
 	io.Writer // after the bytes written through this File
 	io.Closer
 
-	// Sync returns once the file's content and length are on the device. After
-	// an error the content is in doubt for good: the kernel may have marked it
-	// clean, so a second Sync proves nothing.
+	// Sync returns once the file's content and length are on the device. After an error the
+	// content stays in doubt: the kernel may have marked it clean, so that a second Sync
+	// proves nothing.
 	Sync() error
 
 	// Stat describes the open file.
@@ -46,13 +46,13 @@ type Space struct {
 	Free  int64 // available to this user
 }
 
-// FS is a filesystem. Paths are those of path/filepath. Errors satisfy
-// errors.Is with fs.ErrNotExist and fs.ErrExist where the operating system's
-// do, and carry the operation and the path.
+// FS is a filesystem. Paths are those of path/filepath. Errors carry the operation and the
+// path, and satisfy errors.Is with fs.ErrNotExist and fs.ErrExist as those of the operating
+// system.
 type FS interface {
-	// Create makes a new file of mode 0600 for writing and reading. It fails
-	// with fs.ErrExist when anything has that name. The name is durable after
-	// SyncDir of its directory.
+	// Create makes a new file of mode 0600 for writing and reading. Create fails with
+	// fs.ErrExist when anything has that name. The name is durable after SyncDir of its
+	// directory.
 	Create(name string) (File, error)
 
 	// Open opens a regular file for reading without ever blocking, and returns
@@ -65,23 +65,23 @@ type FS interface {
 	// the device stays.
 	Uncache(name string) error
 
-	// Mkdir makes one directory of mode 0700. It fails with fs.ErrExist when
-	// anything has that name.
+	// Mkdir makes one directory of mode 0700. Mkdir fails with fs.ErrExist when anything has
+	// that name.
 	Mkdir(name string) error
 
-	// ReadDir lists a directory in no order. Entries that vanish meanwhile may
-	// or may not be in it.
+	// ReadDir lists a directory in no order. Entries that vanish meanwhile may be missing in
+	// the result.
 	ReadDir(name string) ([]fs.DirEntry, error)
 
-	// Rename atomically gives a file a new name, replacing a file that has it;
-	// when a directory has it, it fails with fs.ErrExist. It is durable after
-	// SyncDir of both directories.
+	// Rename atomically gives a file a new name, and replaces a file of that name. It fails
+	// with fs.ErrExist when a directory has that name. The rename is durable after SyncDir
+	// of both directories.
 	Rename(oldname, newname string) error
 
 	// Remove removes a file or an empty directory.
 	Remove(name string) error
 
-	// Lstat describes a path, and a symbolic link itself.
+	// Lstat describes a path. Of a symbolic link it describes the link itself.
 	Lstat(name string) (fs.FileInfo, error)
 
 	// Chtimes sets a file's access and modification time.
@@ -90,16 +90,16 @@ type FS interface {
 	// SyncDir returns once the directory's entries are on the device.
 	SyncDir(name string) error
 
-	// Lock takes an exclusive lock on the file, creating it when missing, and
-	// returns ErrLocked at once when it is held, by this process or another.
-	// Closing the result or the death of the process releases it.
+	// Lock takes an exclusive lock on the file, and creates a missing file. Lock returns
+	// ErrLocked at once when this process or another holds the lock. Closing the result, or
+	// the death of the process, releases the lock.
 	Lock(name string) (io.Closer, error)
 
-	// LockThere is Lock for a file that is not made when it is missing.
+	// LockThere does as Lock, and does not create a missing file.
 	LockThere(name string) (io.Closer, error)
 
-	// Locking says who sees the locks of the filesystem that holds name. Where
-	// that cannot be told Reach is ReachHost.
+	// Locking describes the locks of the filesystem that holds name. Reach is ReachHost if
+	// unknown.
 	Locking(name string) (Locking, error)
 
 	// Space reports on the filesystem that holds name.
@@ -116,7 +116,7 @@ type FS interface {
 	// far as the filesystem's numbers tell.
 	SameFile(a, b fs.FileInfo) bool
 
-	// IsRAM reports whether name is on a filesystem that lives in memory and
-	// is empty after a restart; false where that cannot be told.
+	// IsRAM reports whether name is on a filesystem in memory, which is empty after a
+	// restart; false if unknown.
 	IsRAM(name string) (bool, error)
 }

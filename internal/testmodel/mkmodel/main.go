@@ -4,14 +4,12 @@
 //	go run ./internal/testmodel/mkmodel -arch gemma3
 //	go run ./internal/testmodel/mkmodel -o model.gguf -layers 8 -embed 512
 //
-// An architecture alone is enough: each has a size that suits it, and the file is
-// then named after it.
+// An architecture alone is enough: each has a default size, and gives the file its name.
 //
-// With -arch recall it writes the model that repeats the text after the earlier
+// With -arch recall, mkmodel writes the model that repeats the text after the earlier
 // occurrence of the prompt's last word.
 //
-// With -modelfile it also writes an Ollama Modelfile, ready for
-// "ollama create NAME -f FILE".
+// With -modelfile, mkmodel also writes an Ollama Modelfile for "ollama create NAME -f FILE".
 package main
 
 import (
@@ -43,7 +41,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	out := flags.String("o", "", "GGUF `file` to write; default ARCH.gguf")
 	modelfile := flags.String("modelfile", "", "also write an Ollama Modelfile to this `file`")
 	flags.StringVar(&s.Arch, "arch", testmodel.Shape{}.WithDefaults().Arch,
-		"architecture, which has defaults of its own: "+strings.Join(testmodel.Architectures(), ", ")+", or "+recallArch)
+		"architecture, with its own defaults: "+strings.Join(testmodel.Architectures(), ", ")+", or "+recallArch)
 	for _, dimension := range []struct {
 		name, usage string
 		value       *int
@@ -84,7 +82,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	return write(*out, *modelfile, s, "", func() error { return testmodel.Write(*out, s) }, stdout)
 }
 
-// write writes both files and reports, with kind in front of the architecture.
+// write writes both files and prints a summary, with kind in front of the architecture.
 func write(out, modelfile string, s testmodel.Shape, kind string, model func() error, stdout io.Writer) error {
 	window := ""
 	if s.Window > 0 {

@@ -8,8 +8,8 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// recallArch is the value of -arch for the recall model, whose architecture in
-// the file is qwen3.
+// recallArch is the value of -arch for the recall model. The architecture in its file is
+// qwen3.
 const recallArch = "recall"
 
 // recall returns the recall model that the given flags describe. The circuit fixes the

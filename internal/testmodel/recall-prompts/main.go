@@ -30,7 +30,7 @@ func run(out, model string, tokens int) error {
 	if out == "" {
 		return fmt.Errorf("no output file; name one with -o FILE")
 	}
-	// One needle where the prompt begins, one in the middle, one near its end.
+	// One needle at the prompt's beginning, one in its middle, one near its end.
 	questions, err := testmodel.RecallPrompts(1, tokens, 10, tokens/2, tokens-200)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-// Package tierenvtest helps tests of what is read from the environment.
+// Package tierenvtest helps tests of settings from the environment.
 package tierenvtest
 
 import (
@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Set sets the tiering variables to exactly these, until the test ends.
+// Set sets the tiering variables to exactly vars until the test ends.
 func Set(t *testing.T, vars map[string]string) {
 	t.Helper()
 	for _, line := range os.Environ() {
@@ -22,7 +22,7 @@ func Set(t *testing.T, vars map[string]string) {
 	}
 }
 
-// Logger returns a logger and where its lines go.
+// Logger returns a logger and the buffer of its lines.
 func Logger() (*slog.Logger, *bytes.Buffer) {
 	var lines bytes.Buffer
 	return slog.New(slog.NewTextHandler(&lines, nil)), &lines
