@@ -25,7 +25,7 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// Variables that flags stand for, or put aside.
+// Variables that flags replace.
 const (
 	localVar    = "OLLAMA_KV_TIER_LOCAL"
 	localGBVar  = "OLLAMA_KV_TIER_LOCAL_GB"
@@ -34,19 +34,19 @@ const (
 	instanceVar = "OLLAMA_KV_INSTANCE_ID"
 )
 
-// app is what the verbs share: the global flags and what they resolve to.
+// app is shared by the verbs: the global flags and the configuration that follows from them.
 type app struct {
 	stdout, stderr io.Writer
-	screen         io.Writer // what stderr writes to, for progress bars
-	terminal       bool      // it is a terminal, and gets them
+	screen         io.Writer // the target of stderr, for progress bars
+	terminal       bool      // screen is a terminal and gets progress bars
 
 	asJSON            bool
 	root, remote      string
 	localGB, remoteGB float64
 	modelsDir         string
-	timeout           time.Duration // for one operation of a tier's filesystem
+	timeout           time.Duration // limit of one operation of a tier's filesystem
 	config            tierenv.Config
-	budgetOf          map[string]bool // tiers whose budget somebody has said
+	budgetOf          map[string]bool // tiers with a budget from a flag or a variable
 }
 
 func (a *app) addFlags(flags *pflag.FlagSet) {
@@ -64,7 +64,7 @@ func (a *app) addFlags(flags *pflag.FlagSet) {
 	cli.Give(flags, "models", giveDir)
 }
 
-// Values of flags whose type does not describe them.
+// Descriptions of the values of flags, where the type is not enough.
 const (
 	giveDir   = "a directory"
 	giveGB    = "a number of gigabytes"
@@ -72,9 +72,8 @@ const (
 	giveShare = "a share such as 5%, or 0.05"
 )
 
-// patienceFor is how long one operation of a tier may take: a listing, or what a
-// disk that is asleep or a share whose server restarts may need before it gives
-// or takes a MiB.
+// patienceFor bounds the time of one operation of a tier: of a listing, or of a transfer of
+// a MiB by a disk that sleeps or a share whose server restarts.
 func patienceFor(verb string) time.Duration {
 	switch verb {
 	case "check", "repair", "export", "import":
@@ -83,10 +82,9 @@ func patienceFor(verb string) time.Duration {
 	return 15 * time.Second
 }
 
-// setup resolves flags and variables to one configuration. A flag is the
-// variable it stands for; whoever names a root means that directory alone, and
-// not what a server's name puts below it, nor the remote tier and the budgets of
-// another.
+// setup resolves flags and variables to one configuration. A flag replaces its variable.
+// With --root, the instance's directory below the root, the variables of budgets and the
+// variable of the remote tier do not apply: they belong to another root.
 func (a *app) setup(verb string, flags *pflag.FlagSet) error {
 	if err := cli.NoEmptyValues(flags); err != nil {
 		return err
@@ -148,8 +146,8 @@ func (a *app) logger() *slog.Logger {
 	}))
 }
 
-// budget is a tier's budget as it was said, 0 when nobody has: the default of a
-// variable may be less than what a server with other variables may keep.
+// budget is a tier's budget from a flag or a variable, else 0: the default of a variable may
+// be less than the budget of a server with other variables.
 func (a *app) budget(name string) int64 {
 	switch {
 	case !a.budgetOf[name]:
@@ -165,14 +163,13 @@ func (a *app) tiers() (local, remote diskstore.TierConfig) {
 		diskstore.TierConfig{Root: a.config.Remote, BudgetBytes: a.budget(tier.Remote)}
 }
 
-// roots are the roots of a store, to keep them within their budgets and to look into
-// them.
+// roots are the roots of a store, for collection and for inspection.
 type roots struct {
 	*diskstore.Root
 	*inspect.Roots
 }
 
-// Close gives up what both hold.
+// Close closes both.
 func (r *roots) Close() error { return errors.Join(r.Roots.Close(), r.Root.Close()) }
 
 // open opens the roots.
@@ -197,7 +194,7 @@ func (a *app) open(ctx context.Context) (*roots, error) {
 	return nil, err
 }
 
-// places names the directories that are looked at.
+// places names the directories of the tiers.
 func (a *app) places() string {
 	if a.config.Remote == "" {
 		return a.config.Local
@@ -205,7 +202,7 @@ func (a *app) places() string {
 	return a.config.Local + " or " + a.config.Remote
 }
 
-// files is the operating system's filesystem, to look at a page by its path.
+// files is the operating system's filesystem, for a page named by its path.
 func (a *app) files(path string) vfs.FS {
 	if a.timeout == 0 {
 		return vfs.OS
@@ -213,7 +210,7 @@ func (a *app) files(path string) vfs.FS {
 	return vfs.Bound(vfs.OS, filepath.Dir(path), a.timeout)
 }
 
-// with opens the roots for the time of fn.
+// with opens the roots, calls fn and closes the roots.
 func (a *app) with(ctx context.Context, fn func(*roots) error) error {
 	root, err := a.open(ctx)
 	if err != nil {

@@ -20,7 +20,7 @@ type member struct {
 	data   []byte
 }
 
-// forgeries are what somebody may do to an archive.
+// forgeries are changes that an attacker could make to an archive.
 var forgeries = map[string]func(files []member) []member{
 	"traversal": func(files []member) []member {
 		files[1].header.Name = "../../../" + files[1].header.Name
@@ -41,7 +41,7 @@ var forgeries = map[string]func(files []member) []member{
 	"order":   func(files []member) []member { files[1], files[2] = files[2], files[1]; return files },
 	"without": func(files []member) []member { return append(files[:1:1], files[2:]...) },
 	"damage":  func(files []member) []member { files[2].data[5000] ^= 1; return files },
-	"swap": func(files []member) []member { // names and order are right, contents are not
+	"swap": func(files []member) []member { // names and order are right, contents are wrong
 		files[1].data, files[2].data = files[2].data, files[1].data
 		return files
 	},
@@ -106,7 +106,7 @@ func forged(archive []byte, how string) ([]byte, error) {
 			return nil, err
 		}
 		if f.header.Size != int64(len(f.data)) {
-			return out.Bytes(), nil // it says that more follows
+			return out.Bytes(), nil // the flag says that more follows
 		}
 		if _, err := tw.Write(f.data); err != nil {
 			return nil, err
@@ -116,7 +116,7 @@ func forged(archive []byte, how string) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// forge is forged for scripts.
+// forge runs forged in scripts.
 func forge(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 || forgeries[args[2]] == nil {
 		ts.Fatalf("usage: forge IN OUT HOW")
@@ -128,8 +128,7 @@ func forge(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), archive, 0o600))
 }
 
-// TestImportRefusesForgeries: nothing of an archive that is not as it should be
-// is stored.
+// TestImportRefusesForgeries: no page of a forged archive is stored.
 func TestImportRefusesForgeries(t *testing.T) {
 	dir := t.TempDir()
 	noVariables(t)

@@ -17,8 +17,8 @@ import (
 	"github.com/kvtier/kvtier/internal/cli"
 )
 
-// benched is what bench --json prints. Rates are in bytes, and in tokens, per
-// second; those in tokens are 0 when a token's size is not known.
+// benched is the output of bench --json. Rates are in bytes or tokens per second; rates in
+// tokens are 0 when the size of a token is not known.
 type benched struct {
 	Root          string  `json:"root"`
 	Bytes         int64   `json:"bytes"`
@@ -26,14 +26,14 @@ type benched struct {
 	BytesPerToken int64   `json:"bytes_per_token"`
 	From          string  `json:"bytes_per_token_from"`
 	Write         float64 `json:"write_bytes_per_s"`
-	ReadCold      float64 `json:"read_cold_bytes_per_s"` // 0 where the page cache cannot be passed by
+	ReadCold      float64 `json:"read_cold_bytes_per_s"` // 0 where the page cache cannot be bypassed
 	ReadWarm      float64 `json:"read_warm_bytes_per_s"`
-	RestoreTokens float64 `json:"restore_tokens_per_s"` // of the cold reads, where there are any
-	PrefillTokens float64 `json:"prefill_tokens_per_s"` // as given
-	Speedup       float64 `json:"speedup"`              // of restoring over prefill
+	RestoreTokens float64 `json:"restore_tokens_per_s"` // of the cold reads if there are any
+	PrefillTokens float64 `json:"prefill_tokens_per_s"` // value of --prefill
+	Speedup       float64 `json:"speedup"`              // RestoreTokens over PrefillTokens
 }
 
-// benchFlags are those of bench.
+// benchFlags are the flags of bench.
 type benchFlags struct {
 	model         string
 	bytesPerToken int64
@@ -44,17 +44,17 @@ type benchFlags struct {
 const (
 	bytesPerGB = 1e9
 
-	// defaultTokenBytes is a token's K/V in f16 of 32 layers with 8 heads of
-	// 128, as many 8B models have.
+	// defaultTokenBytes is the size of a token's K/V in f16 with 32 layers of 8 heads of
+	// 128, as in many 8B models.
 	defaultTokenBytes = 131072
 
-	// maxTokenBytes keeps a page, which is put together in memory, below 4 GiB.
+	// maxTokenBytes keeps a page, which is built in memory, below 4 GiB.
 	maxTokenBytes = 16<<20 - 1
 
 	benchMinGB, benchMaxGB = 0.01, 1000
 )
 
-// Values of the flags of bench.
+// Descriptions of the values of bench's flags.
 var (
 	giveBenchGB    = fmt.Sprintf("%v to %v", benchMinGB, benchMaxGB)
 	giveTokenBytes = fmt.Sprintf("1 to %d", maxTokenBytes)
@@ -122,7 +122,7 @@ func (a *app) bench(ctx context.Context, f benchFlags) error {
 	return nil
 }
 
-// tokenSize finds out how many bytes of K/V a token has.
+// tokenSize determines the bytes of K/V of a token.
 func (a *app) tokenSize(ctx context.Context, f benchFlags, out *benched) error {
 	switch {
 	case f.bytesPerToken > 0:
@@ -147,8 +147,8 @@ func (a *app) tokenSize(ctx context.Context, f benchFlags, out *benched) error {
 	})
 }
 
-// measure writes and reads pages in a directory of its own below the root: on
-// the same disk, and outside what servers count and collect.
+// measure writes and reads pages in a temporary directory below the root: on the same disk,
+// and outside the directories that servers count and collect.
 func (a *app) measure(ctx context.Context, size int64, out *benched) (err error) {
 	root, err := a.open(ctx) // refuses an unsafe directory
 	if err != nil {
@@ -207,8 +207,8 @@ type disk struct {
 	progress func(n int64)
 }
 
-// newDisk opens a store whose pages have sections of 2 KiB a token, as many
-// models have, or of more where a page would have too many.
+// newDisk opens a store whose pages have sections of 2 KiB per token, as in many models, or
+// larger ones where a page would have too many sections.
 func newDisk(ctx context.Context, dir string, size, tokenBytes int64) (*disk, error) {
 	row := max(2048, tokenBytes/1024)
 	var sections []pagefile.Section
@@ -240,7 +240,7 @@ func newDisk(ctx context.Context, dir string, size, tokenBytes int64) (*disk, er
 	return d, nil
 }
 
-// write stores the pages and returns how many bytes a second became durable.
+// write stores the pages and returns the bytes per second that became durable.
 func (d *disk) write(ctx context.Context) (float64, error) {
 	parent := d.first
 	var took time.Duration
@@ -250,7 +250,7 @@ func (d *disk) write(ctx context.Context) (float64, error) {
 			Parent: parent, Start: uint32(at), Tokens: d.tokens[at : at+diskstore.DefaultPageTokens],
 			Layout: d.layout, Payload: d.buf,
 		}
-		rand.Read(d.buf[:pagefile.PageAlign]) // no two pages alike
+		rand.Read(d.buf[:pagefile.PageAlign]) // all pages differ
 		began := time.Now()
 		if err := d.store.Put(ctx, &page); err != nil {
 			return 0, fmt.Errorf("write page %d of %d: %w", i+1, d.pages, err)
@@ -262,8 +262,8 @@ func (d *disk) write(ctx context.Context) (float64, error) {
 	return float64(len(d.buf)*d.pages) / took.Seconds(), nil
 }
 
-// read looks the pages up and reads them in order, as a restore does, and
-// returns how many bytes a second came.
+// read looks the pages up and reads them in order, as a restore does, and returns the bytes
+// per second.
 func (d *disk) read(ctx context.Context) (float64, error) {
 	began := time.Now()
 	refs := d.store.Chain(ctx, d.tokens, nil)
@@ -280,8 +280,8 @@ func (d *disk) read(ctx context.Context) (float64, error) {
 	return float64(len(d.buf)*d.pages) / time.Since(began).Seconds(), nil
 }
 
-// dropCache makes the system forget what it has in memory of the pages, and
-// reports whether it can.
+// dropCache drops the pages' files from the page cache, and reports whether the system can
+// do so.
 func (d *disk) dropCache() (bool, error) {
 	dropped := true
 	err := filepath.WalkDir(d.dir, func(path string, e os.DirEntry, err error) error {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dropFile makes the system forget what it has in memory of a file that is
-// durable. It returns false where the system cannot.
+// dropFile drops a durable file from the page cache. It returns false where the system
+// cannot.
 func dropFile(path string) (bool, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -2,5 +2,5 @@
 
 package main
 
-// dropFile would make the system forget a file; only Linux does.
+// dropFile returns false: only Linux can drop a file from the page cache.
 func dropFile(string) (bool, error) { return false, nil }

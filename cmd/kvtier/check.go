@@ -16,7 +16,7 @@ import (
 	"github.com/kvtier/kvtier/internal/progress"
 )
 
-// checked is what check --json and repair --json print.
+// checked is the output of check --json and repair --json.
 type checked struct {
 	Tiers    []checkedTier `json:"tiers"`
 	Findings []finding     `json:"findings"`
@@ -33,7 +33,7 @@ type checkedTier struct {
 	Temp        int            `json:"temp_files"`
 	Quarantined int            `json:"quarantined_files"`
 	Problems    map[string]int `json:"problems"`
-	Damage      int            `json:"damage"` // what is damaged and was not repaired
+	Damage      int            `json:"damage"` // damaged files that were not repaired
 	Repaired    int            `json:"repaired"`
 	Error       string         `json:"error,omitempty"`
 	err         error
@@ -111,7 +111,7 @@ func (a *app) check(ctx context.Context, sample string, repair bool) error {
 		},
 	}
 	bars := a.newBars()
-	if bars != nil { // or what there is to read need not be known
+	if bars != nil { // only bars need the total in advance
 		steps := map[string]*progress.Step{tier.Local: bars.Bytes("checking " + tier.Local)}
 		if a.config.Remote != "" {
 			steps[tier.Remote] = bars.Bytes("checking " + tier.Remote)
@@ -154,7 +154,7 @@ func newCheckedTier(t inspect.TierCheck) checkedTier {
 	return c
 }
 
-// verdict turns what was found into the command's exit status.
+// verdict turns the findings into an error with the command's exit status.
 func verdict(out checked, repaired bool) error {
 	var damage, unchecked int
 	var why []error
@@ -206,7 +206,7 @@ func (a *app) printChecked(out checked) {
 	a.table([]string{"TIER", "PAGES", "TAILS", "READ", "SIZE", "FOUND", "REPAIRED"}, rows)
 }
 
-// problems names what was found and how often.
+// problems lists the kinds of findings and their counts.
 func (t checkedTier) problems() string {
 	var list []string
 	for problem, n := range t.Problems {

@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// addCompletions lets a shell complete names of models and of directories where these are
-// wanted, files behind import and inspect, and nothing elsewhere.
+// addCompletions sets the shell completions: names of models and of directories for flags
+// that take these, files after import and inspect, and nothing elsewhere.
 func (a *app) addCompletions(root *cobra.Command) error {
 	for _, flag := range []string{"root", "remote", "models"} {
 		if err := root.MarkPersistentFlagDirname(flag); err != nil {

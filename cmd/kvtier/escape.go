@@ -11,19 +11,19 @@ import (
 	"github.com/kvtier/kvtier/internal/table"
 )
 
-// Prompts, identities, names of files and errors that quote them may come from
-// anybody. Nothing of them may do something to a terminal: neither escape
-// sequences, in one byte or two, nor marks that turn the direction of text.
+// Prompts, identities, names of files and errors that quote them may come from other people.
+// They may not control a terminal: neither by escape sequences, of one byte or two, nor by
+// marks that change the direction of text.
 
-// printable replaces what could do something to a terminal, other than the ends of
-// lines and tabs. A character that a page's end cuts in two is replaced too.
+// printable replaces characters that could control a terminal, except ends of lines and
+// tabs. A character that the end of a page cuts in two is replaced, too.
 func printable(s string) string { return escaped(s, "\n\t", escapeRune) }
 
-// oneLine is printable for a value within a line.
+// oneLine does as printable for a value within a line.
 func oneLine(s string) string { return escaped(s, "", escapeRune) }
 
-// printableJSON is printable for JSON text. What it replaces can only be part of a
-// string there, and means the same as before.
+// printableJSON does as printable for JSON text. Such characters occur only in strings
+// there, and their escapes have the same meaning.
 func printableJSON(s string) string {
 	return escaped(s, "\n", func(r rune) string {
 		if hi, lo := utf16.EncodeRune(r); hi != utf8.RuneError {
@@ -40,8 +40,8 @@ func escapeRune(r rune) string {
 	return fmt.Sprintf("\\u%04x", r)
 }
 
-// escaped replaces, in s, each character that cannot be printed and is not one of
-// keep by what escape returns for it, and bytes that are no character.
+// escaped replaces the characters of s that are neither printable nor in keep by the result
+// of escape. Bytes that are no characters are replaced, too.
 func escaped(s, keep string, escape func(rune) string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -57,8 +57,8 @@ func escaped(s, keep string, escape func(rune) string) string {
 	return b.String()
 }
 
-// printer writes text to a person through printable, whatever prints it. A Write
-// ends with a whole character, as those of package fmt do.
+// printer writes text through printable. A Write must end with a whole character, as writes
+// of package fmt do.
 type printer struct{ w io.Writer }
 
 func (p printer) Write(text []byte) (int, error) {
@@ -68,7 +68,7 @@ func (p printer) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// table prints rows whose cells may come from anybody.
+// table prints rows whose cells may come from other people.
 func (a *app) table(header []string, rows [][]string) {
 	for _, row := range rows {
 		for i, cell := range row {

@@ -18,12 +18,12 @@ import (
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
-// hostileText does something to a terminal in each way there is: escape sequences
-// of seven bits and of eight, a bell, a line of its own, a backspace, a delete, a
-// mark that turns the direction of text, a tag, and a byte that is no character.
+// hostileText could control a terminal in every known way: escape sequences of seven bits
+// and of eight, a bell, a line break, a backspace, a delete, a mark that changes the
+// direction of text, a tag, and a byte that is no character.
 const hostileText = "\x1b]0;owned\x07\x1b[2J\u009b31m\rfake\nError: none\b\x7f\u202egpj.exe\U000e0041\xff"
 
-// requireHarmless fails when text could do something to a terminal.
+// requireHarmless fails when text could control a terminal.
 func requireHarmless(t *testing.T, what, text string) {
 	t.Helper()
 	for i, r := range text {
@@ -50,7 +50,7 @@ func TestNothingHostileReachesTheTerminal(t *testing.T) {
 		tierenv.KeySchema: tierenv.Schema, tierenv.KeyWeights: hostileText, tierenv.KeyCacheType: hostileText, hostileText: "value",
 		tierenv.KeyEngine: "engine" + hostileText, tierenv.KeyPageTokens: "16",
 	}
-	for key, value := range identity { // JSON has no bytes that are no characters
+	for key, value := range identity { // JSON cannot have bytes that are no characters
 		delete(identity, key)
 		identity[strings.ToValidUTF8(key, "\ufffd")] = strings.ToValidUTF8(value, "\ufffd")
 	}
@@ -88,7 +88,7 @@ func TestNothingHostileReachesTheTerminal(t *testing.T) {
 	}
 	var listed []struct{ Identity map[string]string }
 	require.NoError(t, json.Unmarshal([]byte(kvtier(0, "ls", "--json", "--root", root)), &listed))
-	require.Equal(t, identity, listed[0].Identity, "--json says what is there, to the last character")
+	require.Equal(t, identity, listed[0].Identity, "--json has the identity to the last character")
 
 	// Names of files, in findings and in errors.
 	foreign := filepath.Join(root, "v1", hostileText)

@@ -17,7 +17,7 @@ import (
 	"github.com/kvtier/kvtier/internal/cli"
 )
 
-// archive is what export --json and import --json print.
+// archive is the output of export --json and import --json.
 type archive struct {
 	File        string            `json:"file"`
 	Model       string            `json:"model"`
@@ -25,7 +25,7 @@ type archive struct {
 	Identity    map[string]string `json:"identity"`
 	Pages       int               `json:"pages"`
 	Tokens      int               `json:"tokens"`
-	Bytes       int64             `json:"bytes"` // of the pages
+	Bytes       int64             `json:"bytes"` // bytes of the pages
 }
 
 func (a *app) newArchive(file string, m inspect.ArchiveManifest, size int64) archive {
@@ -35,7 +35,7 @@ func (a *app) newArchive(file string, m inspect.ArchiveManifest, size int64) arc
 	}
 }
 
-// exportFlags are those of export.
+// exportFlags are the flags of export.
 type exportFlags struct {
 	key, model, output string
 	last, force        bool
@@ -110,7 +110,7 @@ func (a *app) export(ctx context.Context, f exportFlags) error {
 	})
 }
 
-// checkOutput refuses a file that cannot be written, before anything is read.
+// checkOutput refuses an output file that cannot be written, before pages are read.
 func (f exportFlags) checkOutput() error {
 	if info, err := os.Stat(filepath.Dir(f.output)); err != nil || !info.IsDir() {
 		return fmt.Errorf("there is no directory %s to write to; make it, or name a file elsewhere", filepath.Dir(f.output))
@@ -129,7 +129,7 @@ func (f exportFlags) checkOutput() error {
 	return nil
 }
 
-// exported returns the page that the flags mean.
+// exported returns the page that the flags select.
 func (a *app) exported(ctx context.Context, root *roots, f exportFlags) (inspect.PageFile, error) {
 	if !f.last {
 		return a.onePage(ctx, root, f.key)
@@ -149,8 +149,8 @@ func (a *app) exported(ctx context.Context, root *roots, f exportFlags) (inspect
 	return page, err
 }
 
-// writeArchive writes the file under another name first: a file of the given
-// name is a whole archive.
+// writeArchive writes a temporary file and renames it, so that a file of the given name is
+// always a whole archive.
 func (a *app) writeArchive(ctx context.Context, root *roots, chain []inspect.PageFile, size int64, path string) (m *inspect.ArchiveManifest, err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/kvtier/kvtier/internal/cli"
 )
 
-// collected is what gc --json and rm --json print.
+// collected is the output of gc --json and rm --json.
 type collected struct {
 	DryRun bool            `json:"dry_run"`
 	Tiers  []collectedTier `json:"tiers"`
@@ -25,10 +25,10 @@ type collectedTier struct {
 	Tier         string `json:"tier"`
 	Pages        int    `json:"pages"`
 	Tails        int    `json:"tails"`
-	Demoted      int    `json:"demoted"` // of these, moved to the remote tier
+	Demoted      int    `json:"demoted"` // the part of Pages that moved to the remote tier
 	Bytes        int64  `json:"bytes"`
 	Fingerprints int    `json:"fingerprints"`
-	Quarantined  int    `json:"quarantined"` // files that went from quarantine
+	Quarantined  int    `json:"quarantined"` // files removed from quarantine
 	Error        string `json:"error,omitempty"`
 }
 
@@ -40,7 +40,7 @@ type collectedFile struct {
 	Demoted  bool      `json:"demoted"`
 }
 
-// collectFlags are those of gc and rm.
+// collectFlags are the flags of gc and rm.
 type collectFlags struct {
 	dryRun, files bool
 	olderThan     string
@@ -134,7 +134,7 @@ func (a *app) collect(ctx context.Context, f collectFlags) error {
 		}
 	}
 	return a.with(ctx, func(root *roots) error {
-		var forgotten func(pagefile.Key) bool // of which nothing is to stay
+		var forgotten func(pagefile.Key) bool // fingerprints whose files in quarantine are removed, too
 		if len(f.models) > 0 {
 			p, err := a.pickAll(ctx, root, f.models)
 			if err != nil {

@@ -17,9 +17,9 @@ import (
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 )
 
-// TestVerbsOnAMountThatHangs runs every verb while the mount that the remote tier
-// is on answers nothing: each ends, says which directory does not answer, and does
-// what can be done without it.
+// TestVerbsOnAMountThatHangs runs every verb while the mount of the remote tier does not
+// answer: each verb ends, names the directory that does not answer, and does the rest of its
+// work.
 func TestVerbsOnAMountThatHangs(t *testing.T) {
 	source, dir := t.TempDir(), t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(source, "kv"), 0o700))
@@ -42,8 +42,8 @@ func TestVerbsOnAMountThatHangs(t *testing.T) {
 	for _, tc := range []struct {
 		args   string
 		status int
-		stdout string // of the local tier
-		silent bool   // the mount is asked, and named
+		stdout string // part of the output about the local tier
+		silent bool   // the verb uses the mount, and names it in an error
 	}{
 		{"ls", 1, "local", true},
 		{"stat", 1, "tails", true},

@@ -59,7 +59,7 @@ func (a *app) load(ctx context.Context, path string) (err error) {
 	return nil
 }
 
-// openFor opens the store that an archive's pages go to.
+// openFor opens the store for an archive's pages.
 func (a *app) openFor(ctx context.Context, fingerprint pagefile.Key, m tier.Manifest) (inspect.PageStore, error) {
 	local, remote := a.tiers()
 	return diskstore.Open(ctx, diskstore.Options{
@@ -68,8 +68,8 @@ func (a *app) openFor(ctx context.Context, fingerprint pagefile.Key, m tier.Mani
 	})
 }
 
-// acceptIdentity refuses a manifest whose identity is not that of its
-// fingerprint: pages would be listed, and removed, as another model's.
+// acceptIdentity refuses a manifest whose identity does not give its fingerprint: its pages
+// would be listed and removed as another model's.
 func acceptIdentity(m tier.Manifest) error {
 	if got := tierenv.Fingerprint(m.Identity).String(); got != m.Fingerprint {
 		return fmt.Errorf("its manifest has fingerprint %q, which is not that of its identity: %w", short(m.Fingerprint), inspect.ErrArchive)

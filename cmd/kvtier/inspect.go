@@ -20,11 +20,11 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// inspected is one page, as inspect --json prints it.
+// inspected is a page in the output of inspect --json.
 type inspected struct {
 	Key         string            `json:"key"`
 	Path        string            `json:"path"`
-	Tier        string            `json:"tier,omitempty"` // empty for a file that was named
+	Tier        string            `json:"tier,omitempty"` // empty for a page named by its file
 	Model       string            `json:"model"`
 	Fingerprint string            `json:"fingerprint"`
 	Identity    map[string]string `json:"identity"`
@@ -59,7 +59,7 @@ type section struct {
 	Why      string `json:"why,omitempty"`
 }
 
-// inspectFlags are those of inspect.
+// inspectFlags are the flags of inspect.
 type inspectFlags struct {
 	model  string
 	verify bool
@@ -116,8 +116,7 @@ func (a *app) inspect(ctx context.Context, page string, f inspectFlags) error {
 	return errors.Join(err, verifyErr)
 }
 
-// findPage returns the page that a person means, and its identity as far as it
-// is known.
+// findPage returns the page that the argument names, and its identity if known.
 func (a *app) findPage(ctx context.Context, page string) (inspect.PageFile, map[string]string, error) {
 	var file inspect.PageFile
 	if strings.ContainsRune(page, filepath.Separator) || filepath.Ext(page) == ".kvp" {
@@ -136,7 +135,7 @@ func (a *app) findPage(ctx context.Context, page string) (inspect.PageFile, map[
 		if file, err = a.onePage(ctx, root, page); err != nil {
 			return err
 		}
-		// A page is worth looking at without its manifest.
+		// A page without a manifest can be inspected, too.
 		if m, err := root.Manifest(ctx, file.Fingerprint); err == nil {
 			identity = m.Identity
 		}
@@ -145,8 +144,8 @@ func (a *app) findPage(ctx context.Context, page string) (inspect.PageFile, map[
 	return file, identity, err
 }
 
-// identityNear reads the manifest of a page file that is in its place below a
-// root; nil when it is not.
+// identityNear reads the manifest of a page file that is in its place below a root; nil for
+// any other file.
 func identityNear(files vfs.FS, page string) map[string]string {
 	header, err := inspect.Header(files, page)
 	if err != nil {
@@ -221,7 +220,7 @@ func (out *inspected) addVerdicts(wrong []error) {
 	}
 }
 
-// textOf returns a page's tokens as text, nil when no model is at hand.
+// textOf returns a page's tokens as text, nil without a model.
 func (a *app) textOf(h *pagefile.Header, identity map[string]string, model string) (*string, error) {
 	path := cmp.Or(model, a.blob(identity[tierenv.KeyWeights]))
 	if path == "" {
@@ -235,7 +234,7 @@ func (a *app) textOf(h *pagefile.Header, identity map[string]string, model strin
 		}
 	}
 	if model == "" {
-		return nil, nil // nobody has asked for this model
+		return nil, nil // the user did not name this model
 	}
 	return nil, err
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
-// listed is what one fingerprint holds in one tier, as ls --json prints it.
+// listed is a fingerprint in a tier, in the output of ls --json.
 type listed struct {
 	Model       string            `json:"model"`
 	Names       []string          `json:"names"`
@@ -26,7 +26,7 @@ type listed struct {
 	Pages       int               `json:"pages"`
 	Tails       int               `json:"tails"`
 	Bytes       int64             `json:"bytes"`
-	LastUsed    *time.Time        `json:"last_used"` // null when nothing is stored
+	LastUsed    *time.Time        `json:"last_used"` // null without pages
 	Hits        int64             `json:"hits"`
 	LastHit     *time.Time        `json:"last_hit"` // null for never
 }
@@ -88,7 +88,7 @@ func list(names modelNames, use diskstore.FingerprintUsage, in string) listed {
 	return l
 }
 
-// lastHit is when hits were last counted, nil for never.
+// lastHit is the time of the last counted hit, nil for never.
 func lastHit(h ledger.Hits) *time.Time {
 	if h.Last.IsZero() {
 		return nil

@@ -18,8 +18,8 @@ import (
 	"github.com/kvtier/kvtier/internal/version"
 )
 
-// exitUnchecked is the status of a check that could not look at everything and found no
-// damage in the rest. The others are those of package cli.
+// exitUnchecked is the status of a check that could not read all files and found no damage
+// in the rest. Package cli has the other statuses.
 const exitUnchecked = 3
 
 func main() { os.Exit(mainStatus()) }
@@ -27,7 +27,7 @@ func main() { os.Exit(mainStatus()) }
 func mainStatus() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// A disk that hangs does not see the context; a second Ctrl-C ends it.
+	// A hung disk does not see the context: a second Ctrl-C ends the process.
 	context.AfterFunc(ctx, stop)
 	return run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 }
@@ -50,7 +50,7 @@ func runIn(ctx context.Context, a *app, args []string) int {
 		fmt.Fprintln(a.stderr, "interrupted")
 		return cli.Interrupted
 	}
-	// Lines after the first may be part of a file's name.
+	// Line breaks may be part of a file's name.
 	fmt.Fprintf(a.stderr, "Error: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n  "))
 	if tier.NoAnswer(err) {
 		fmt.Fprintln(a.stderr, "Is it mounted, and its server up? --timeout waits longer.")

@@ -28,8 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(testscript.RunMain(m, map[string]func() int{"kvtier": mainStatus}))
 }
 
-// TestScripts runs the command as a person does. Scripts have these commands
-// besides their own:
+// TestScripts runs the command as users do. Scripts have these additional commands:
 //
 //	pages DIR MODEL SEED TOKENS [zstd] [remote=DIR] [budget=BYTES] [read]   store a conversation
 //	model NAME                                                              pull a model
@@ -60,8 +59,8 @@ func TestScripts(t *testing.T) {
 // pageTokens is a page size that keeps pages small.
 const pageTokens = 16
 
-// identityOf is the identity of a model of the given name; its weights are the
-// file that pullModel writes.
+// identityOf is the identity of a model of the given name, with the weights that pullModel
+// writes.
 func identityOf(model string) map[string]string {
 	return map[string]string{
 		tierenv.KeySchema: tierenv.Schema, tierenv.KeyWeights: weightsDigest(model), tierenv.KeyCacheType: "f16",
@@ -71,7 +70,7 @@ func identityOf(model string) map[string]string {
 
 func weightsDigest(model string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(model))) }
 
-// sections are two layers.
+// sections are the sections of two layers.
 func sections() []pagefile.Section {
 	var list []pagefile.Section
 	for layer := range uint16(2) {
@@ -82,8 +81,8 @@ func sections() []pagefile.Section {
 	return list
 }
 
-// storePages stores a conversation, reads it back if told to, and leaves what it is in the variables
-// fingerprint, weights, first, last (keys) and page (the path of the last one).
+// storePages stores a conversation and, with read, reads it back. It sets the variables
+// fingerprint, weights, first and last (keys), and page (the path of the last page).
 func storePages(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 4 {
 		ts.Fatalf("usage: pages DIR MODEL SEED TOKENS [zstd] [remote=DIR] [budget=BYTES] [read]")
@@ -186,7 +185,7 @@ func readConversation(ctx context.Context, store *diskstore.Store, tokens []int3
 	return nil
 }
 
-// pageFile returns where a root keeps a key, wherever that is.
+// pageFile returns the path of a key's page below a root.
 func pageFile(ts *testscript.TestScript, root string, key pagefile.Key) string {
 	var found string
 	ts.Check(filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
@@ -198,9 +197,8 @@ func pageFile(ts *testscript.TestScript, root string, key pagefile.Key) string {
 	return found
 }
 
-// pullModel writes a model into Ollama's store, as pulling it does. Its weights
-// are a GGUF file with a tokenizer and nothing else, under the digest that
-// identityOf has for the name.
+// pullModel writes a model into Ollama's store, as a pull does. Its weights are a GGUF file
+// with only a tokenizer, under the digest that identityOf has for the name.
 func pullModel(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: model NAME")

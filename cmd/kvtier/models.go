@@ -17,17 +17,17 @@ import (
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
-// weightsMediaType is that of the layer which holds a model's weights.
+// weightsMediaType is the media type of the layer with a model's weights.
 const weightsMediaType = "application/vnd.ollama.image.model"
 
-// maxModelManifestBytes bounds what is read of a model's manifest.
+// maxModelManifestBytes bounds the read of a model's manifest.
 const maxModelManifestBytes = 1 << 20
 
-// modelNames maps the digest of weights to the names that models have which use
-// them, in order.
+// modelNames maps the digest of weights to the sorted names of the models with these
+// weights.
 type modelNames map[string][]string
 
-// models returns the directory of Ollama's models, "" where there is none.
+// models returns the directory of Ollama's models, "" if there is none.
 func (a *app) models() string {
 	if a.modelsDir != "" {
 		return a.modelsDir
@@ -38,8 +38,7 @@ func (a *app) models() string {
 	return envconfig.Models()
 }
 
-// names reads what models are called. Names are for people: where none can be
-// found out, digests do.
+// names reads the names of models. Without readable names, output has digests.
 func (a *app) names() modelNames {
 	names := make(modelNames)
 	dir := a.models()
@@ -69,16 +68,15 @@ func (a *app) names() modelNames {
 	return names
 }
 
-// globEscape keeps a directory's name from being read as a pattern.
+// globEscape quotes a directory's name for a glob pattern.
 func globEscape(path string) string {
 	if filepath.Separator == '\\' {
-		return path // there is no escaping on Windows
+		return path // Windows has no escapes in patterns
 	}
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
-// weightsOf returns the digest of the weights that a model's manifest names, ""
-// when it names none.
+// weightsOf returns the digest of the weights in a model's manifest, "" if it names none.
 func weightsOf(path string) (string, error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.Mode().IsRegular() || info.Size() > maxModelManifestBytes {
@@ -100,8 +98,7 @@ func weightsOf(path string) (string, error) {
 	return "", nil
 }
 
-// blob returns the path of weights in Ollama's model store, "" when they are
-// not there.
+// blob returns the path of weights in Ollama's model store, "" if the store lacks them.
 func (a *app) blob(weights string) string {
 	dir := a.models()
 	if dir == "" || weights == "" {
@@ -114,12 +111,12 @@ func (a *app) blob(weights string) string {
 	return path
 }
 
-// digits is how many of a digest a person is shown, as ollama list does.
+// digits is the number of digits of a digest in output, as in ollama list.
 const digits = 12
 
 func short(digest string) string { return digest[:min(len(digest), digits)] }
 
-// of says which model an identity is of, as well as can be.
+// of names the model of an identity: by its names, or else by its digest, or as unknown.
 func (n modelNames) of(identity map[string]string) string {
 	weights := identity[tierenv.KeyWeights]
 	switch names := n[weights]; {
@@ -131,8 +128,8 @@ func (n modelNames) of(identity map[string]string) string {
 	return "weights " + short(weights)
 }
 
-// has reports whether weights have the given name, as Ollama reads names: the tag latest,
-// the registry and its library may be left out, and case does not matter.
+// has reports whether weights have the given name. As in Ollama, the tag latest, the
+// registry and its library may be left out, and case does not matter.
 func (n modelNames) has(weights, name string) bool {
 	full := model.ParseName(name)
 	return full.IsValid() && slices.ContainsFunc(n[weights], func(own string) bool {

@@ -12,13 +12,14 @@ import (
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
-// minPickDigits keeps a word from being taken for the beginning of a digest.
+// minPickDigits is the least number of digits that name a digest, so that a short word is no
+// digest.
 const minPickDigits = 4
 
 // picked is a choice of fingerprints.
 type picked struct {
-	model string                // as a person named it
-	keys  map[pagefile.Key]bool // its fingerprints
+	model string                // as the user named it
+	keys  map[pagefile.Key]bool // the model's fingerprints
 }
 
 func (p picked) has(key pagefile.Key) bool { return p.keys[key] }
@@ -39,7 +40,7 @@ func (a *app) pick(ctx context.Context, root *roots, what string) (picked, error
 	if len(p.keys) > 0 {
 		return p, nil
 	}
-	meant := make(map[string]bool) // by the digits
+	meant := make(map[string]bool) // identities whose digests begin with the digits
 	p = newPicked(what, all, func(use diskstore.FingerprintUsage) bool {
 		digest, own := use.Identity[tierenv.KeyWeights], use.Fingerprint.String()
 		switch {
@@ -67,7 +68,7 @@ func (a *app) pick(ctx context.Context, root *roots, what string) (picked, error
 	return p, nil
 }
 
-// pickAll is pick of several models. Each has to be there.
+// pickAll picks several models, each of which must have pages.
 func (a *app) pickAll(ctx context.Context, root *roots, models []string) (picked, error) {
 	all := picked{keys: make(map[pagefile.Key]bool)}
 	for _, what := range models {
@@ -80,7 +81,7 @@ func (a *app) pickAll(ctx context.Context, root *roots, models []string) (picked
 	return all, nil
 }
 
-// newPicked picks the chosen ones of all.
+// newPicked keeps the fingerprints of all that chosen accepts.
 func newPicked(what string, all []diskstore.FingerprintUsage, chosen func(diskstore.FingerprintUsage) bool) picked {
 	p := picked{model: what, keys: make(map[pagefile.Key]bool)}
 	for _, use := range all {
@@ -91,7 +92,7 @@ func newPicked(what string, all []diskstore.FingerprintUsage, chosen func(diskst
 	return p
 }
 
-// isDigits reports whether s can be the beginning of a digest.
+// isDigits reports whether s can begin a digest.
 func isDigits(s string) bool {
 	return len(s) >= minPickDigits && strings.Trim(s, "0123456789abcdef") == ""
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
-// TestAmbiguousDigits: digits that could mean two things mean neither.
+// TestAmbiguousDigits: digits that could name two models or pages are refused.
 func TestAmbiguousDigits(t *testing.T) {
 	noVariables(t)
 	root := filepath.Join(t.TempDir(), "root")
@@ -39,7 +39,7 @@ func TestAmbiguousDigits(t *testing.T) {
 		require.Equal(t, 1, status, verb)
 		require.Contains(t, said, `"abcd" could be abcd10000000 or abcd20000000; give more digits`)
 	}
-	// A page under a key that differs in its last digit alone.
+	// A page whose key differs in the last digit only.
 	pages, err := filepath.Glob(filepath.Join(root, "v1", "*", last[:2], last+".kvp"))
 	require.NoError(t, err)
 	require.Len(t, pages, 1)

@@ -13,8 +13,8 @@ import (
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
-// TestProgressBars: on a terminal long verbs show how far they are, for each
-// tier; what they print stays what it is.
+// TestProgressBars: on a terminal long verbs show their progress, for each tier. Their
+// standard output does not change.
 func TestProgressBars(t *testing.T) {
 	dir := t.TempDir()
 	noVariables(t)
@@ -46,8 +46,7 @@ func TestProgressBars(t *testing.T) {
 	require.Contains(t, stderr.String(), "importing")
 }
 
-// noVariables makes the test's process one of nobody's server. The command sets
-// some of them.
+// noVariables unsets the variables of a server, some of which the command sets.
 func noVariables(t *testing.T) {
 	for _, name := range []string{localVar, localGBVar, remoteVar, remoteGBVar, "OLLAMA_KV_TIERING"} {
 		t.Setenv(name, "")

@@ -11,7 +11,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// storedTokenBytes returns the K/V of one token as the pages of a model have it.
+// storedTokenBytes returns the bytes of one token's K/V in a model's pages.
 func (a *app) storedTokenBytes(ctx context.Context, root *roots, p picked) (int64, error) {
 	page, err := root.Recent(ctx, p.has)
 	if errors.Is(err, tier.ErrNotFound) {
@@ -34,8 +34,8 @@ func (a *app) storedTokenBytes(ctx context.Context, root *roots, p picked) (int6
 // f16Bytes is the size of one number of the default cache type.
 const f16Bytes = 2
 
-// modelTokenBytes returns the K/V of one token by a model's shape, in f16, for
-// models whose every layer attends.
+// modelTokenBytes returns the bytes of one token's K/V in f16 by a model's shape, for models
+// with attention in every layer.
 func modelTokenBytes(path string) (int64, error) {
 	f, err := openModel(path)
 	if err != nil {

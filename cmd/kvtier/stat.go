@@ -15,11 +15,11 @@ import (
 	"github.com/kvtier/kvtier/internal/cli"
 )
 
-// tierStat is one tier, as stat --json prints it. Sizes are in bytes.
+// tierStat is a tier in the output of stat --json. Sizes are in bytes.
 type tierStat struct {
 	Tier        string         `json:"tier"`
 	Root        string         `json:"root"`
-	Budget      *int64         `json:"budget"` // null when none is known here
+	Budget      *int64         `json:"budget"` // null if unknown
 	Pages       int            `json:"pages"`
 	Tails       int            `json:"tails"`
 	PageBytes   int64          `json:"page_bytes"`
@@ -27,7 +27,7 @@ type tierStat struct {
 	TempBytes   int64          `json:"temp_bytes"`
 	Quarantined int            `json:"quarantined_files"`
 	QuarBytes   int64          `json:"quarantined_bytes"`
-	Booked      *int64         `json:"booked_bytes"` // what the budget limits; null when nobody has counted yet
+	Booked      *int64         `json:"booked_bytes"` // bytes under the budget; null before the first count
 	Models      int            `json:"fingerprints"`
 	Hits        int64          `json:"hits"`
 	LastHit     *time.Time     `json:"last_hit"` // null for never
@@ -35,17 +35,16 @@ type tierStat struct {
 	DiskBytes   int64          `json:"disk_bytes"`
 	DiskFree    int64          `json:"disk_free_bytes"`
 	Written     []writtenOnDay `json:"written"`
-	Error       string         `json:"error,omitempty"` // why the rest is empty
+	Error       string         `json:"error,omitempty"` // reason why the other fields are empty
 }
 
-// writtenOnDay is what was written in one UTC day.
+// writtenOnDay is the number of bytes written in one UTC day.
 type writtenOnDay struct {
 	Day   string `json:"day"`
 	Bytes int64  `json:"bytes"`
 }
 
-// shownDays is how many days of writing a person is shown; JSON has all that
-// are recorded.
+// shownDays is the number of days of writing in the table; JSON has all recorded days.
 const shownDays = 7
 
 func newStatCommand(a *app) *cobra.Command {
@@ -157,8 +156,7 @@ func budgetText(budget *int64) string {
 	return humanBytes(*budget)
 }
 
-// writtenRows has a row for each of the last days in which something was
-// written, the latest first.
+// writtenRows has a row for each of the last days with writes, the latest first.
 func writtenRows(tiers []tierStat) [][]string {
 	var days []string
 	for _, t := range tiers {

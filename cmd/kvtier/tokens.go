@@ -60,11 +60,11 @@ func openDecoder(path string) (*decoder, error) {
 	return d, nil
 }
 
-// minPieces is the smallest vocabulary that Ollama's SentencePiece takes.
+// minPieces is the smallest vocabulary that Ollama's SentencePiece accepts.
 const minPieces = 5
 
-// text returns what tokens say. A token that the model does not have is an
-// error: it is another model's.
+// text returns the text of tokens. A token outside the model's vocabulary is an error: the
+// page belongs to another model.
 func (d *decoder) text(tokens []int32) (string, error) {
 	for _, t := range tokens {
 		if t < 0 || int(t) >= len(d.values) {

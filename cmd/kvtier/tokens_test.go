@@ -55,7 +55,7 @@ func TestDecoders(t *testing.T) {
 	require.ErrorContains(t, err, `its tokenizer is "bert"`)
 }
 
-// TestPrintable: a prompt may hold what a terminal would obey.
+// TestPrintable: a prompt may hold characters that control a terminal.
 func TestPrintable(t *testing.T) {
 	require.Equal(t, "plain, ö\tand\nmore", printable("plain, ö\tand\nmore"))
 	require.Equal(t, `\u001b[2J\u0007\u202e`, printable("\x1b[2J\a\u202e"))

@@ -27,18 +27,18 @@ func share(s string) (float64, error) {
 const (
 	day = 24 * time.Hour
 
-	// monthDays is the length of a month where somebody may have meant one.
+	// monthDays is the length of a month in a suggestion.
 	monthDays = 30
 )
 
-// ageUnits are those that time.ParseDuration does not have.
+// ageUnits are the units that time.ParseDuration lacks.
 var ageUnits = map[string]time.Duration{"min": time.Minute, "d": day, "w": 7 * day}
 
-// bareM is an age that a person may mean in minutes or in months.
+// bareM matches an age that could be minutes or months.
 var bareM = regexp.MustCompile(`^([0-9.]+)[mM]$`)
 
-// age reads a duration such as 30min, 12h, 30d or 2w. Pages are removed by it, so a text
-// that could mean minutes to one and months to another is refused.
+// age reads a duration such as 30min, 12h, 30d or 2w. Pages are removed by their age, so a
+// text that could mean minutes or months is refused.
 func age(s string) (time.Duration, error) {
 	if m := bareM.FindStringSubmatch(s); m != nil {
 		if n, err := strconv.ParseFloat(m[1], 64); err == nil {
@@ -74,7 +74,7 @@ func count[T ~int | ~int64](n T) string {
 	return b.String()
 }
 
-// plural prints a number and what it counts, which takes an s.
+// plural prints a number and its noun, whose plural takes an s.
 func plural[T ~int | ~int64](n T, what string) string {
 	if n == 1 {
 		return "1 " + what

@@ -45,7 +45,7 @@ func TestUnits(t *testing.T) {
 	require.Equal(t, "2,000 pages", plural(2000, "page"))
 }
 
-// TestVerdict: damage counts more than what could not be looked at.
+// TestVerdict: damage counts more than files that could not be checked.
 func TestVerdict(t *testing.T) {
 	tier := func(damage, unchecked int, err string) checkedTier {
 		c := inspect.TierCheck{Tier: "local", Damage: damage, Problems: map[inspect.Problem]int{inspect.ProblemUnchecked: unchecked}}

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// alive says whether a process runs. One that has ended but whose parent, now
-// init, has not asked about it yet does not.
+// alive reports whether a process runs. A zombie, whose parent has not waited for it yet,
+// does not run.
 func alive(pid int) bool {
 	if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil {
 		return !bytes.Contains(stat, []byte(") Z "))

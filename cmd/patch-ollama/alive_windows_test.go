@@ -1,4 +1,4 @@
 package main
 
-// alive is not asked on Windows; see TestBuildInterrupt.
+// alive is not called on Windows; see TestBuildInterrupt.
 func alive(int) bool { return false }

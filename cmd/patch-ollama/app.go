@@ -34,8 +34,8 @@ type app struct {
 	src     string
 	patches string
 
-	// versionGiven tells --version from its default: without it, verbs follow
-	// the tree that is there.
+	// versionGiven: the user gave --version. Without --version, verbs use the release of the
+	// existing tree.
 	versionGiven bool
 	dirGiven     bool
 	lay          ollamasrc.Layout
@@ -52,8 +52,8 @@ func (a *app) addFlags(flags *pflag.FlagSet) {
 	cli.Give(flags, "patches", "a folder")
 }
 
-// setup resolves the flags. A default is relative to the repository's root, a
-// path given by a person to where they are.
+// setup resolves the flags. A default is relative to the repository's root, a path of the
+// user's to the working directory.
 func (a *app) setup(flags *pflag.FlagSet) error {
 	if err := cli.NoEmptyValues(flags); err != nil {
 		return err
@@ -95,7 +95,7 @@ func (a *app) setup(flags *pflag.FlagSet) error {
 	return ollamasrc.CheckGit()
 }
 
-// tree opens the source tree that is there.
+// tree opens the existing source tree.
 func (a *app) tree(ctx context.Context) (*ollamasrc.Tree, error) {
 	t, err := ollamasrc.OpenTree(ctx, a.lay.Src())
 	if err != nil {
@@ -107,13 +107,13 @@ func (a *app) tree(ctx context.Context) (*ollamasrc.Tree, error) {
 	return t, nil
 }
 
-// otherTree refuses to work on a release that was not asked for.
+// otherTree refuses a tree of another release than the wanted one.
 func (a *app) otherTree(t *ollamasrc.Tree) error {
 	return fmt.Errorf("%s holds Ollama %s from a %s; use another folder with --dir, such as build/%s, or replace it with patch-ollama fetch %s--force",
 		ollamasrc.Rel(t.Dir), t.Version, t.OriginKind(), a.version, a.wanted())
 }
 
-// wanted repeats the flags that name the release and the folder to fetch it to.
+// wanted repeats, for advice, the flags that name the release and its folder.
 func (a *app) wanted() string {
 	var flags strings.Builder
 	if a.version != ollamasrc.DefaultVersion {
@@ -133,11 +133,10 @@ func (a *app) series(version string) (ollamasrc.Series, error) {
 	return ollamasrc.LoadSeries(a.patches, version)
 }
 
-// lockPatience is how long a lock may be held elsewhere before a person is told of
-// the wait.
+// lockPatience is the wait for a lock after which the user is told.
 const lockPatience = 300 * time.Millisecond
 
-// lock keeps two patch-ollama from working in one build directory at once.
+// lock locks the build directory against another patch-ollama.
 func (a *app) lock(ctx context.Context) (unlock func(), err error) {
 	return a.lockLayout(ctx, a.lay)
 }

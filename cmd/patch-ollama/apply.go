@@ -37,7 +37,7 @@ and commits that no patch holds, are never discarded.`,
 	}
 }
 
-// apply brings the tree in step with the series and describes the change.
+// apply applies the series to the tree if needed, and describes the change.
 func (a *app) apply(ctx context.Context, t *ollamasrc.Tree) (string, error) {
 	series, err := a.series(t.Version)
 	if err != nil {

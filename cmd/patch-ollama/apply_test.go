@@ -72,7 +72,7 @@ func TestApplyKeepsOwnCommits(t *testing.T) {
 	require.Equal(t, head, w.head())
 }
 
-// An amended patch is a person's own work although it sits where a patch was.
+// An amended patch is the user's own work although it takes the place of a patch.
 func TestApplyKeepsAmendedCommits(t *testing.T) {
 	w := newWorld(t).withSeries().fetched()
 	w.ok("apply")
@@ -105,8 +105,7 @@ func TestApplyNotAPatch(t *testing.T) {
 	require.Contains(t, w.refused("apply"), "patches/0001-broken.patch is not a patch as git format-patch writes it")
 }
 
-// A git am that was killed leaves a half-applied series; only revert --force
-// may decide about it.
+// A killed git am leaves a half-applied series, which only revert --force may discard.
 func TestApplyInterruptedAm(t *testing.T) {
 	w := newWorld(t).withSeries().fetched()
 	require.NoError(t, os.MkdirAll(w.src(".git/rebase-apply"), 0o755))

@@ -65,8 +65,8 @@ func (a *app) build(ctx context.Context, steps *progress.Display, f buildFlags) 
 	return ollamasrc.Build(ctx, a.lay, t, f.options, steps)
 }
 
-// patchedTree fetches and applies as far as needed. Without --version it follows
-// the tree that is there.
+// patchedTree fetches and applies as far as needed. Without --version, it uses the release
+// of the existing tree.
 func (a *app) patchedTree(ctx context.Context, steps *progress.Display, allowDirty bool) (*ollamasrc.Tree, error) {
 	if t, err := ollamasrc.OpenTree(ctx, a.lay.Src()); err == nil && !a.versionGiven {
 		a.version = t.Version

@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fakeCMake configures, "builds" and installs one library, and logs how it was
-// called. FAKE_CMAKE names the fault that it should have.
+// fakeCMake configures, "builds" and installs one library, and logs its calls. FAKE_CMAKE
+// names the fault to simulate.
 func fakeCMake(args []string) int {
 	log, err := os.OpenFile(os.Getenv("FAKE_CMAKE_LOG"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -71,7 +71,7 @@ func fakeCMakeBuild() int {
 		}
 		return 1
 	case "hang":
-		// A compiler of ninja's: a grandchild that nobody but we will stop.
+		// A compiler of ninja's: a grandchild that only patch-ollama will stop.
 		child, err := os.StartProcess("/bin/sleep", []string{"sleep", "600"}, &os.ProcAttr{Files: []*os.File{nil, os.Stdout, os.Stderr}})
 		if err != nil {
 			return 1
@@ -85,7 +85,7 @@ func fakeCMakeBuild() int {
 	}
 }
 
-// forBuild gives the world all the tools, with cmake played by fakeCMake.
+// forBuild gives the world all tools, with fakeCMake as cmake.
 func (w *world) forBuild() *world {
 	w.t.Helper()
 	if runtime.GOOS == "darwin" && runtime.GOARCH == "arm64" {
@@ -160,10 +160,10 @@ func TestBuildIsIncremental(t *testing.T) {
 	require.Len(t, w.cmakeCalls(), 3, "the libraries were removed")
 
 	w.ok("build", "--no-cuda=false", "-j", "1")
-	require.Empty(t, w.cmakeCalls(), "jobs change nothing in the result")
+	require.Empty(t, w.cmakeCalls(), "the number of jobs does not change the result")
 }
 
-// The build tree of a checkout that was moved is useless to CMake.
+// CMake cannot reuse the build tree of a moved checkout.
 func TestBuildAfterMove(t *testing.T) {
 	w := newWorld(t).withSeries().forBuild()
 	w.ok("build", "--src", w.clone)
@@ -229,7 +229,7 @@ func TestBuildJobs(t *testing.T) {
 	require.Equal(t, "--jobs 0: at least one compiler must run", w.misused("build", "--jobs", "0"))
 }
 
-// Output that no terminal reads has no control characters.
+// Output to anything except a terminal has no control characters.
 func TestBuildPlainOutput(t *testing.T) {
 	w := newWorld(t).withSeries().forBuild()
 	r := w.run("build", "--src", w.clone)
@@ -238,7 +238,7 @@ func TestBuildPlainOutput(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends the compilers too, at once.
+// Ctrl-C ends the compilers, too, at once.
 func TestBuildInterrupt(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("process groups are tested on Unix")

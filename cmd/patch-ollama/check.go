@@ -19,8 +19,8 @@ type checkFlags struct {
 	all, build, test, asJSON bool
 }
 
-// checkResult is one line of check's table and one object of its JSON. A check that
-// was not asked for, or that could not be tried because an earlier one failed, is null.
+// checkResult is a line of check's table and an object of its JSON. A check is null that was
+// not requested, or not tried because an earlier one failed.
 type checkResult struct {
 	Version string `json:"version"`
 	Origin  string `json:"origin,omitempty"`
@@ -29,14 +29,14 @@ type checkResult struct {
 	Reverts *bool  `json:"reverts"`
 	Builds  *bool  `json:"builds"`
 	Tests   *bool  `json:"tests"`
-	Patch   string `json:"patch,omitempty"` // the one that does not fit
+	Patch   string `json:"patch,omitempty"` // the patch that does not fit
 	Detail  string `json:"detail,omitempty"`
 
 	source ollamasrc.Source
 	series ollamasrc.Series
 }
 
-// good is false when anything that was tried failed, or nothing could be.
+// good is false when a check failed, or none could be tried.
 func (r checkResult) good() bool {
 	failed := func(outcome *bool) bool { return outcome != nil && !*outcome }
 	return r.Applies != nil && *r.Applies && !failed(r.Reverts) && !failed(r.Builds) && !failed(r.Tests)
@@ -128,8 +128,8 @@ func (a *app) checkFit(ctx context.Context, steps *progress.Display, versions []
 	return results, nil
 }
 
-// checkOne returns an error only when nothing else can be checked either: a
-// release that cannot be had is a result like any other.
+// checkOne returns an error only when no release can be checked: a release that cannot be
+// opened is a result.
 func (a *app) checkOne(ctx context.Context, version string) (*checkResult, error) {
 	series, err := a.series(version)
 	if err != nil {
@@ -187,7 +187,7 @@ func (a *app) try(ctx context.Context, steps *progress.Display, results []*check
 	return errors.Join(ctx.Err(), ollamasrc.EndTrials(lay))
 }
 
-// try notes how far a release got, and returns why it did not get further.
+// try builds and tests a release, notes the results, and returns the first error.
 func (r *checkResult) try(ctx context.Context, lay ollamasrc.Layout, steps *progress.Display, test bool) error {
 	r.Builds = new(bool)
 	trial, err := ollamasrc.NewTrial(ctx, lay, r.source, r.series, steps)

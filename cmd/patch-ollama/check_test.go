@@ -44,7 +44,7 @@ func TestCheckAll(t *testing.T) {
 	}, tableLines(r.stdout))
 }
 
-// tableLines takes the padding out of a table.
+// tableLines removes the padding of a table.
 func tableLines(text string) []string {
 	var lines []string
 	for line := range strings.Lines(text) {
@@ -53,7 +53,7 @@ func tableLines(text string) []string {
 	return lines
 }
 
-// A patch that git can put on but not take off: a file that is copied.
+// A patch that git can apply but not revert: a copied file.
 func TestCheckReverts(t *testing.T) {
 	w := newWorld(t).withSeries().fetched()
 	w.ok("apply")
@@ -101,7 +101,8 @@ func TestCheckBuildFails(t *testing.T) {
 	require.Contains(t, r.stdout, "undefined: greet.Nothing")
 }
 
-// Upstream's tests of a package that the series touches; those of others may fail.
+// Upstream's tests of packages that the series touches must pass; tests of other packages
+// may fail.
 func TestCheckTest(t *testing.T) {
 	w := newWorld(t).withSeries().forBuild()
 	failing := "package %s\n\nimport \"testing\"\n\nfunc TestFails(t *testing.T) { t.Error(\"as it should\") }\n"
@@ -158,7 +159,7 @@ func TestCheckContradiction(t *testing.T) {
 	require.Equal(t, "--all and --version contradict each other; give one of them", w.misused("check", "--all", "--version", "v0.16.1"))
 }
 
-// Check and apply must agree about the patches that fit.
+// Check and apply agree about the patches that fit.
 func TestCheckAgreesWithApply(t *testing.T) {
 	w := newWorld(t).withSeries()
 	for _, version := range []string{"v0.16.1", "v0.16.2", "v0.17.4"} {

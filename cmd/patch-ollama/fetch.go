@@ -47,8 +47,7 @@ replaced with --force, unless it holds work that would be lost.`,
 	return cmd
 }
 
-// fetch makes sure that the wanted release is there and reports whether it had
-// to be materialized.
+// fetch materializes the wanted release if missing, and reports whether it was missing.
 func (a *app) fetch(ctx context.Context, steps *progress.Display, force bool) (t *ollamasrc.Tree, fresh bool, err error) {
 	t, err = ollamasrc.OpenTree(ctx, a.lay.Src())
 	switch {

@@ -74,7 +74,7 @@ func TestFetchForceKeepsWork(t *testing.T) {
 	require.Equal(t, "package main\n", w.read(w.src("main.go")))
 }
 
-// A failed replacement must leave the tree that was there.
+// A failed replacement leaves the old tree.
 func TestFetchForceVerifiesFirst(t *testing.T) {
 	w := newWorld(t).fetched()
 	head := w.head()

@@ -15,7 +15,7 @@ import (
 	"github.com/kvtier/kvtier/internal/cli"
 )
 
-// TestMain also plays cmake, when the test binary is run under that name.
+// TestMain is also the fake cmake, when the test binary runs under that name.
 func TestMain(m *testing.M) {
 	if strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe") == "cmake" {
 		os.Exit(fakeCMake(os.Args[1:]))
@@ -48,8 +48,8 @@ type world struct {
 	clone string
 }
 
-// newWorld tags the same files v0.16.1 and v0.16.2, then a v0.17.4 whose
-// causal.go no patch of the series fits, and tags out of range.
+// newWorld tags the same files v0.16.1 and v0.16.2, then a v0.17.4 whose causal.go fits no
+// patch of the series, and tags out of range.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	base, err := filepath.EvalSymlinks(t.TempDir())
@@ -99,7 +99,7 @@ const (
 	secondPatch = "patches/0002-kvcache-add-half.patch"
 )
 
-// fetched has the clone's v0.16.1 materialized.
+// fetched materializes the clone's v0.16.1.
 func (w *world) fetched() *world {
 	w.t.Helper()
 	w.ok("fetch", "--src", w.clone)
@@ -135,7 +135,7 @@ func (w *world) git(dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// commit makes a person's own commit in the source.
+// commit makes a commit of the user's in the source.
 func (w *world) commit(name, text, subject string) {
 	w.t.Helper()
 	w.write(w.src(""), name, text)
@@ -176,7 +176,8 @@ func (w *world) refused(args ...string) string {
 	return w.failed(cli.Failed, args...)
 }
 
-// misused is refused for a command line that is wrong.
+// misused runs a wrong command line, which must be refused with status 2, and returns the
+// sentence.
 func (w *world) misused(args ...string) string {
 	w.t.Helper()
 	return w.failed(cli.Misused, args...)
@@ -191,7 +192,7 @@ func (w *world) failed(status int, args ...string) string {
 	return strings.TrimSpace(strings.TrimPrefix(r.stderr[i:], "Error: "))
 }
 
-// onlyTools makes PATH hold the named programs alone; cmake is the fake one.
+// onlyTools sets PATH to a folder with only the named programs; cmake is the fake one.
 func (w *world) onlyTools(names ...string) {
 	w.t.Helper()
 	bin := w.t.TempDir()

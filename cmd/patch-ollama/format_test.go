@@ -20,7 +20,7 @@ func TestFormatRoundTrip(t *testing.T) {
 	require.Regexp(t, `(?m)^index [0-9a-f]{12}\.\.[0-9a-f]{12} 100644$`, second)
 }
 
-// Nothing in a person's settings may show in a patch or stop one.
+// The user's git settings neither change a patch nor prevent one.
 func TestFormatIgnoresPersonalSettings(t *testing.T) {
 	w := newWorld(t).withSeries()
 	hooks := filepath.Join(t.TempDir(), "hooks")

@@ -38,7 +38,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return cli.Status(err)
 }
 
-// errReported fails a command whose output has said why already.
+// errReported fails a command whose output has given the reason already.
 var errReported = errors.New("reported")
 
 func newCommand(stdout, stderr io.Writer) *cobra.Command {

@@ -18,8 +18,8 @@ const (
 	newDir = "build/v0.18.0"
 )
 
-// withReleases tags v0.16.0, and a v0.18.0 in which everything that the series
-// touches stands at other lines.
+// withReleases tags v0.16.0, and a v0.18.0 in which all code that the series touches is at
+// other lines.
 func (w *world) withReleases() *world {
 	w.t.Helper()
 	w.git(w.clone, "tag", "v0.16.0", "v0.16.1")
@@ -79,8 +79,8 @@ func TestOverlaysAreForTheirReleases(t *testing.T) {
 	}
 }
 
-// A patch is written from the trees of one release, so that two developers write
-// the same bytes.
+// A patch is written from the trees of one release only, so that two developers write the
+// same bytes.
 func TestOverlaysAreWrittenAtHome(t *testing.T) {
 	w := newWorld(t).withOverlays()
 	patches := map[string]string{}
@@ -93,7 +93,7 @@ func TestOverlaysAreWrittenAtHome(t *testing.T) {
 		require.Equal(t, "patches and the commits agree\n", w.ok("format", "--check", "--dir", dir), dir)
 		require.Contains(t, w.ok("apply", "--dir", dir), "3 patches already applied", dir)
 	}
-	// v0.16.0 is nobody's home.
+	// v0.16.0 is the home of no patch.
 	w.ok("fetch", "--src", w.clone, "--version", "v0.16.0", "--dir", "other")
 	w.ok("apply", "--dir", "other")
 	w.commitIn("other", "model/more.go", "model: more\n\nReleases: v0.16.0-v0.17.0")
@@ -103,7 +103,7 @@ func TestOverlaysAreWrittenAtHome(t *testing.T) {
 	}
 }
 
-// A change to a common patch in a tree that does not write it would get lost.
+// A change to a common patch would be lost in a tree from which the patch is not written.
 func TestFormatRefusesPatchesOfAnotherHome(t *testing.T) {
 	w := newWorld(t).withOverlays()
 	src := w.path(newDir + "/src")

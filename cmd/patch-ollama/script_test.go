@@ -9,8 +9,7 @@ import (
 	"github.com/kvtier/kvtier/internal/cli/clitest"
 )
 
-// TestScripts runs the command as a person does. Scripts have the command exits besides
-// their own.
+// TestScripts runs the command as users do. Scripts have the additional command exits.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:  filepath.Join("testdata", "script"),

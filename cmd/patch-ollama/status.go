@@ -105,8 +105,7 @@ func (s *status) readTree(ctx context.Context, t *ollamasrc.Tree, series ollamas
 	return nil
 }
 
-// readBuild leaves the version of a binary that does not run empty: that too is
-// a status.
+// readBuild leaves the version empty for a binary that does not run.
 func (s *status) readBuild(ctx context.Context, lay ollamasrc.Layout) error {
 	if _, err := os.Stat(lay.Binary()); err == nil {
 		s.Binary = lay.Binary()
@@ -119,7 +118,7 @@ func (s *status) readBuild(ctx context.Context, lay ollamasrc.Layout) error {
 	return err
 }
 
-// shortHash is how many digits of a commit a person is shown.
+// shortHash is the number of digits of a commit in output.
 const shortHash = 12
 
 func (a *app) printStatus(s status) {

@@ -40,7 +40,7 @@ func TestTest(t *testing.T) {
 	require.Contains(t, r.stderr, "Error: running go test in build/ollama/src: exit status 1")
 }
 
-// Without arguments the packages that the series touches are tested.
+// Without arguments, the packages that the series touches are tested.
 func TestTestDefaultPackages(t *testing.T) {
 	w := newWorld(t).withSeries().forBuild()
 	w.ok("fetch", "--src", w.clone)
