@@ -200,7 +200,7 @@ REMOTE TIER    OURS      OF IT RESTORED    ALL RESTORED    ALL COMPUTED         
 `, out.String())
 }
 
-// TestQuick runs everything against the built Ollama, and leaves nothing behind.
+// TestQuick runs all parts against the built Ollama, and leaves no file behind.
 func TestQuick(t *testing.T) {
 	if _, err := ollamatest.FindBinary(); errors.Is(err, ollamatest.ErrNoBinary) {
 		t.Skip(err)
@@ -231,8 +231,8 @@ func TestQuick(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
-// TestDirAndLog runs as the GPU suite does: away from any checkout, with a folder for
-// everything and a file for the output of servers.
+// TestDirAndLog runs as the GPU suite does: outside any checkout, with a folder for all
+// files and a file for the output of servers.
 func TestDirAndLog(t *testing.T) {
 	binary, err := ollamatest.FindBinary()
 	if errors.Is(err, ollamatest.ErrNoBinary) {
@@ -255,8 +255,8 @@ func TestDirAndLog(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// TestStockVersion: an Ollama that was built without a version is told by Go's record of the
-// build, where there is one.
+// TestStockVersion: an Ollama built without a version is identified by Go's record of the
+// build, if there is one.
 func TestStockVersion(t *testing.T) {
 	require.Equal(t, unknownVersion, builtFrom(filepath.Join(t.TempDir(), "ollama")))
 	exe, err := os.Executable()

@@ -37,8 +37,8 @@ func TestGaps(t *testing.T) {
 	require.Empty(t, span{at(0), at(10)}.windows(30*time.Millisecond))
 }
 
-// The tokens in the slots when a restore comes do not matter: a stall counts in the first as
-// in the last.
+// The number of tokens in the slots does not matter: a stall counts the same in the first
+// restore as in the last.
 func TestGapsAreOverWhatWasUsual(t *testing.T) {
 	start := time.Unix(100, 0)
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }

@@ -34,7 +34,7 @@ func TestFioRate(t *testing.T) {
 }
 
 // TestDisk reads and writes the same with fio and without. The files' names together are
-// longer than a list that fio takes, and have its separator in them.
+// longer than fio's limit of a list, and contain fio's separator.
 func TestDisk(t *testing.T) {
 	dir := t.TempDir()
 	var paths []string
@@ -61,8 +61,7 @@ func TestDisk(t *testing.T) {
 	require.ErrorContains(t, err, "reading the page files")
 }
 
-// TestStoreQuick runs the part that needs no built Ollama, and leaves nothing
-// behind.
+// TestStoreQuick runs the part that needs no built Ollama, and leaves no file behind.
 func TestStoreQuick(t *testing.T) {
 	folders := filepath.Join("..", "..", "build", "bench-*")
 	before, err := filepath.Glob(folders)

@@ -20,8 +20,8 @@ import (
 	"github.com/kvtier/kvtier/internal/ollamatest"
 )
 
-// answer has a text of the given tokens; second is by how much the second best
-// token was less likely.
+// answer has a text of the given tokens. second is the distance of the second best token's
+// log probability.
 func answer(second float64, tokens ...string) lab.Answer {
 	var a lab.Answer
 	a.Text = strings.Join(tokens, "")
@@ -163,7 +163,7 @@ func skipWithoutOllama(t *testing.T) {
 	}
 }
 
-// folders lists the folders of demos that run, or that left theirs behind.
+// folders lists the folders of demos that are running or left theirs behind.
 func folders(t *testing.T) []string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join("..", "..", "build", "demo-*"))
@@ -193,7 +193,7 @@ func TestDemo(t *testing.T) {
 	require.Equal(t, before, folders(t))
 }
 
-// TestServe starts the server that a person talks to, and ends it as Ctrl-C does.
+// TestServe starts the server of -serve, and ends the server as Ctrl-C does.
 func TestServe(t *testing.T) {
 	skipWithoutOllama(t)
 	t.Setenv("MODEL", "")

@@ -12,7 +12,7 @@ import (
 
 const module = "github.com/kvtier/kvtier/"
 
-// importsOf returns the imports of every package within this repository, tests apart.
+// importsOf returns the imports of every package within this repository, without tests.
 func importsOf(t *testing.T) map[string][]string {
 	t.Helper()
 	list := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...")
@@ -39,8 +39,8 @@ var (
 	quoted   = regexp.MustCompile("`([^`]+)`")
 )
 
-// inner are packages that stand in the row of the folder above them: parts of a test
-// or a command beside it.
+// inner are packages without a row: the row of the folder above covers these parts of a test
+// or a command.
 var inner = []string{
 	"diskstore/internal/storetest", "diskstore/internal/testrows", "ggml-paged/pager/gen", "internal/cli/clitest", "internal/testmodel/mkmodel",
 	"internal/testmodel/recall-prompts", "internal/tierenv/tierenvtest",

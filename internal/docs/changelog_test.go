@@ -22,7 +22,7 @@ const (
 // kinds in the order of the sections.
 var kinds = []string{"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
-// TestChangelog: the unreleased section is what changelog/unreleased holds.
+// TestChangelog: the unreleased section has exactly the entries of changelog/unreleased.
 func TestChangelog(t *testing.T) {
 	text := read(t, changelog)
 	before, rest, found := strings.Cut(text, unreleasedBegin)

@@ -18,13 +18,13 @@ const (
 	compose    = "compose.yaml"
 )
 
-// TestDockerfile: no engine builds the image here, so each line is compared with the files
-// that it needs.
+// TestDockerfile: tests build no image, so each line is compared with the files that the
+// line needs.
 func TestDockerfile(t *testing.T) {
 	text := read(t, dockerfile)
 	require.Contains(t, text, "\nFROM ollama/ollama:"+strings.TrimPrefix(ollamasrc.DefaultVersion, "v")+"\n")
 
-	// The Go release is new enough, and so is the list of packages complete.
+	// The Go release is new enough, and the list of packages is complete.
 	_, image, found := strings.Cut(text, "\nFROM golang:")
 	require.True(t, found)
 	image, _, _ = strings.Cut(image, "-")
@@ -59,7 +59,8 @@ func TestDockerfile(t *testing.T) {
 	require.NotEmpty(t, workdir)
 }
 
-// TestDockerignore: the build gets its sources and the commit, and nothing of an earlier build.
+// TestDockerignore: the build gets its sources and the commit, and no file of an earlier
+// build.
 func TestDockerignore(t *testing.T) {
 	for _, name := range []string{".git", "go.mod", "Makefile", "cmd/kvtier/main.go", "patches/README.md", "scripts/deps"} {
 		require.False(t, ignoredByDocker(t, name), name)
@@ -69,8 +70,8 @@ func TestDockerignore(t *testing.T) {
 	}
 }
 
-// ignoredByDocker knows the forms of patterns that .dockerignore has: names below the root,
-// and **/ before a pattern of a name.
+// ignoredByDocker evaluates the two forms of patterns in .dockerignore: names below the
+// root, and **/ before a pattern of a name.
 func ignoredByDocker(t *testing.T, name string) bool {
 	t.Helper()
 	for line := range strings.Lines(read(t, ".dockerignore")) {
@@ -91,8 +92,8 @@ func ignoredByDocker(t *testing.T, name string) bool {
 	return false
 }
 
-// TestCompose: the service is built here, gets the GPUs, keeps its pages in a volume, and sets
-// variables that there are.
+// TestCompose: the service is built from this repository, gets the GPUs, keeps its pages in
+// a volume, and sets existing variables.
 func TestCompose(t *testing.T) {
 	var file struct {
 		Services map[string]struct {

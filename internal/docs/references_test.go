@@ -37,7 +37,7 @@ var (
 	noSlug  = regexp.MustCompile(`[^a-z0-9 _-]`)
 )
 
-// anchors are the headings of a document as a link names them.
+// anchors are the names of a document's headings in links.
 func anchors(document string) []string {
 	var slugs []string
 	for _, m := range heading.FindAllStringSubmatch(document, -1) {
@@ -68,8 +68,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestNamedTests: a document that says which test shows a promise names one that
-// there is.
+// TestNamedTests: tests that a document names exist.
 func TestNamedTests(t *testing.T) {
 	var code strings.Builder
 	holdsTests := func(name string) bool { return strings.HasSuffix(name, "_test.go") || isPatch(name) }
@@ -84,7 +83,7 @@ func TestNamedTests(t *testing.T) {
 	}
 }
 
-// TestPlainGit: the lines that CI runs are those that the README shows.
+// TestPlainGit: CI runs exactly the lines in the README.
 func TestPlainGit(t *testing.T) {
 	shown := section(t, read(t, readme), "### With plain git")
 	script := read(t, "scripts/check-plain-git")
@@ -103,8 +102,8 @@ func TestPlainGit(t *testing.T) {
 	require.Contains(t, lines, "git apply "+strings.Join(slices.Compact(folders), " ")+"\n")
 }
 
-// TestPatches: patches/README.md lists the series, in its order, by number and
-// subject; those of an overlay with its folder.
+// TestPatches: patches/README.md lists the series in order, by number and subject; patches
+// of an overlay with the folder.
 func TestPatches(t *testing.T) {
 	var want []string
 	common := 0

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// root is the repository, from this package's folder.
+// root is the path of the repository from this package's folder.
 const root = "../.."
 
 const (
@@ -32,8 +32,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// files lists the repository's files that keep accepts, by slashed path from
-// its root. build/ and hidden folders are nobody's.
+// files lists the repository's files that keep accepts, by slashed path from the root,
+// without build/ and hidden folders.
 func files(t *testing.T, keep func(name string) bool) []string {
 	t.Helper()
 	var names []string
@@ -68,8 +68,8 @@ func documents(t *testing.T) []string {
 	})
 }
 
-// shipped is the Go code that runs in a server: our packages and what the
-// patches add to Ollama's.
+// shipped is the Go code that runs in a server: kvtier's packages and the lines that patches
+// add to Ollama.
 func shipped(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
@@ -103,8 +103,8 @@ func matches(pattern, text string) []string {
 	return slices.Compact(found)
 }
 
-// section is the part of a document under a heading, up to the next one of the
-// same or a higher level.
+// section is the part of a document under a heading, up to the next heading of the same or a
+// higher level.
 func section(t *testing.T, document, heading string) string {
 	t.Helper()
 	_, text, found := strings.Cut(document, "\n"+heading+"\n")

@@ -15,7 +15,7 @@ import (
 	"github.com/kvtier/kvtier/kvcache/paging"
 )
 
-// forTests is a variable that the README does not advertise.
+// forTests is a variable that the README leaves out.
 const forTests = "OLLAMA_KV_TIER_TEST"
 
 func TestVariables(t *testing.T) {
@@ -26,7 +26,7 @@ func TestVariables(t *testing.T) {
 	require.ElementsMatch(t, code, append(table, forTests), "code, table of "+readme)
 }
 
-// TestDefaults compares the README's table with what an empty environment gives.
+// TestDefaults compares the README's table with the settings of an empty environment.
 func TestDefaults(t *testing.T) {
 	said := make(map[string]string)
 	for _, row := range strings.Split(section(t, read(t, readme), "## Variables"), "\n") {
@@ -40,7 +40,7 @@ func TestDefaults(t *testing.T) {
 			require.NoError(t, os.Unsetenv(name))
 		}
 	}
-	t.Setenv(tierenv.LocalVariable, t.TempDir()) // what the default is depends on the machine
+	t.Setenv(tierenv.LocalVariable, t.TempDir()) // the default depends on the machine
 
 	require.False(t, tierenv.Enabled())
 	config, err := tierenv.FromEnvironment(slog.New(slog.NewTextHandler(io.Discard, nil)))
@@ -98,8 +98,8 @@ func TestVersions(t *testing.T) {
 	require.Contains(t, read(t, "Makefile"), "NEWEST := "+ollamasrc.NewestVersion+"\n")
 }
 
-// TestLogLines: every line that can be logged is in the document, and the other
-// way round. A message may go on after ; : or , there.
+// TestLogLines: the document has exactly the lines that can be logged. A message may go on
+// after ; : or , there.
 func TestLogLines(t *testing.T) {
 	logged := matches(`\.(?:Debug|Info|Warn|Error)\("(kv [^"]*)"`, shipped(t))
 	documented := matches("(?m)^\\| `(kv [^`]*)`", section(t, read(t, configuration), "## Log lines"))

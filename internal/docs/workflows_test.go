@@ -25,10 +25,10 @@ type workflow struct {
 
 const workflows = ".github/workflows/"
 
-// pinned is an action at a commit, which nobody can move as a tag can be moved.
+// pinned matches an action at a commit: unlike a tag, a commit cannot be moved.
 var pinned = regexp.MustCompile(`^[\w-]+/[\w-]+@[0-9a-f]{40}$`)
 
-// ourFile is a path of this repository in a command.
+// ourFile matches a path of this repository in a command.
 var ourFile = regexp.MustCompile(`(?:^|\s)((?:\.ci|scripts)/[\w./-]+)`)
 
 // TestWorkflows: the workflows are YAML, the files that they run exist, and their actions are

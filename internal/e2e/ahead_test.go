@@ -8,8 +8,8 @@ import (
 	"github.com/kvtier/kvtier/internal/ollamatest"
 )
 
-// A model that is loaded again, after kill -9, has its latest conversation in memory before
-// anybody asks, and gives the same from there.
+// A model that is loaded again after kill -9 has its latest conversation in memory before
+// the first request, and gives the same answer from there.
 func TestLatestConversationIsReadAhead(t *testing.T) {
 	for _, kind := range []struct{ name, env, into, from string }{
 		{"page cache", "OLLAMA_KV_TIER_RAM_GB=0", `into="page cache"`, "from=local"},
@@ -34,7 +34,7 @@ func TestLatestConversationIsReadAhead(t *testing.T) {
 	}
 }
 
-// 0 reads nothing ahead.
+// WARM_GB=0 reads nothing ahead.
 func TestReadAheadOff(t *testing.T) {
 	s := start(t, "OLLAMA_KV_TIER_WARM_GB=0")
 	text := prompt(t, 2*pageTokens, 99)

@@ -12,15 +12,16 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// restoredArchitectures are the models whose conversations come back from the disk with the
-// bits of one that never left.
+// restoredArchitectures are the models whose restored conversations give the same bits as
+// conversations that were never evicted.
 var restoredArchitectures = []string{
 	"deepseek2", "gemma3", "gemma3n", "gemma4", "glm4moelite", "gptoss", "lfm2", "llama", "llama4", "mistral3", "mllama",
 	"nemotron_h", "olmo3",
 	"qwen2", "qwen3", "qwen35", "qwen3moe", "qwen3next",
 }
 
-// archLengths are first turns below, at and well past a window or chunk of 64 tokens.
+// archLengths are lengths of first turns below, at and well past a window or chunk of 64
+// tokens.
 var archLengths = []int{40, 64, 300}
 
 const (
@@ -28,10 +29,10 @@ const (
 	archAnswer = 8
 )
 
-// TestEveryArchitectureRestores lets each model have a conversation of two turns, once in a
-// process that keeps it, without tiering, and once with a kill -9 in between. Both compute
-// the second turn in the same batches, so that every bit must be the same. (Only a model that
-// forgets is compared with a conversation computed in one go, up to rounding: upstream's own
+// TestEveryArchitectureRestores runs a conversation of two turns with each model, once in
+// one process without tiering, and once with a kill -9 between the turns. Both compute the
+// second turn in the same batches, so that every bit must be the same. (Only a model that
+// forgets is compared with a conversation computed at once, up to rounding: upstream's own
 // second turn is wrong.)
 func TestEveryArchitectureRestores(t *testing.T) {
 	kinds := []struct {
@@ -67,8 +68,8 @@ func TestEveryArchitectureRestores(t *testing.T) {
 	}
 }
 
-// TestAModelOfWindowsRestores: a file may say that each of its layers has a window. Then there
-// is nothing of a page that ends before it.
+// TestAModelOfWindowsRestores: a file may give every layer a window. Then pages that end
+// before the windows are not read.
 func TestAModelOfWindowsRestores(t *testing.T) {
 	windows := func(gguf string) {
 		require.NoError(t, testmodel.Write(gguf, testmodel.Shape{Arch: "gemma3", Layers: 4, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Window: 64, Seed: 1}))
@@ -105,9 +106,9 @@ func requireSecondTurnSame(t *testing.T, plain, tiered loadedModel, n int) {
 	tiered.unload()
 }
 
-// TestEveryArchitectureShifts: a conversation that outgrows its context is exact up to where
-// it was shifted, and its pages from before come back with the bits of a conversation that
-// was never shifted.
+// TestEveryArchitectureShifts: a conversation that outgrows its context is exact up to the
+// shift, and its earlier pages give the same bits as those of a conversation that was never
+// shifted.
 func TestEveryArchitectureShifts(t *testing.T) {
 	const n, ctx, answer = 300, 512, 260
 	small := func(r *ollamatest.Request) { r.Options["num_ctx"] = ctx }
@@ -125,7 +126,7 @@ func TestEveryArchitectureShifts(t *testing.T) {
 			want := a.turnWith(whole, archAnswer, small)
 
 			shifted := b.turnWith(first, answer, small)
-			require.Len(t, shifted.Logprobs, answer, "it went on past its context")
+			require.Len(t, shifted.Logprobs, answer, "the answer went on past the context")
 			b.crash()
 			got := b.turnWith(whole, archAnswer, small)
 			require.Equal(t, n, got.restored)
@@ -138,7 +139,7 @@ func TestEveryArchitectureShifts(t *testing.T) {
 	}
 }
 
-// turn asks this model, not the server's default.
+// turn asks this model, and not the server's default model.
 func (m loadedModel) turn(prompt string, tokens int, images ...[]byte) answer {
 	m.t.Helper()
 	return m.turnWith(prompt, tokens, func(r *ollamatest.Request) {
@@ -162,7 +163,7 @@ func TestModelsThatStayOff(t *testing.T) {
 		restored[arch] = true
 	}
 	for _, arch := range testmodel.Architectures() {
-		if restored[arch] || strings.HasSuffix(arch, "-vision") { // those are the same models
+		if restored[arch] || strings.HasSuffix(arch, "-vision") { // the vision models are the same models
 			continue
 		}
 		t.Run(arch, func(t *testing.T) {

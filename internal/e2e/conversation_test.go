@@ -17,8 +17,8 @@ import (
 	"github.com/kvtier/kvtier/internal/ollamatest"
 )
 
-// Prompts shorter than a page, exactly one, and one token more, all come back whole, except
-// the token that is sampled from.
+// Prompts of less than a page, of one page, and of one token more are restored whole, except
+// the token to sample from.
 func TestPromptLengths(t *testing.T) {
 	s := start(t)
 	for i, n := range []int{2, 37, pageTokens - 1, pageTokens, pageTokens + 1, 2 * pageTokens, 2*pageTokens + 1} {
@@ -35,7 +35,7 @@ func TestPromptLengths(t *testing.T) {
 	}
 }
 
-// A conversation goes on from its own answer, in another process.
+// A conversation goes on from its own answer in another process.
 func TestNextTurn(t *testing.T) {
 	s := start(t)
 	first := prompt(t, 300, 1)
@@ -43,15 +43,15 @@ func TestNextTurn(t *testing.T) {
 	second := first + answer.Text + prompt(t, 40, 2)
 	s.unload()
 	got := s.ask(second, 33)
-	// an answer of random tokens is tokenized otherwise when it comes back as text: the rows
-	// are used as far as the tokens agree
+	// an answer of random tokens is tokenized in another way as text of a prompt: rows are
+	// used as far as the tokens agree
 	require.Greater(t, got.restored, 300, "the prompt and the beginning of the answer")
 	held := s.ask(second, 33)
 	s.crash()
 	requireSame(t, held, s.ask(second, 33), "second turn")
 }
 
-// keep_alive: 0 kills the runner right after the answer; nothing of it is lost.
+// keep_alive: 0 kills the runner right after the answer; no page is lost.
 func TestKeepAliveZeroLosesNothing(t *testing.T) {
 	s := start(t)
 	first := prompt(t, 300, 3)
@@ -60,7 +60,7 @@ func TestKeepAliveZeroLosesNothing(t *testing.T) {
 	require.Greater(t, got.restored, 300, "the prompt and the beginning of the answer")
 }
 
-// A regenerate asks for the same prompt again after its answer was kept.
+// A regenerate sends the same prompt again after its answer was stored.
 func TestRegenerate(t *testing.T) {
 	s := start(t)
 	text := prompt(t, 400, 5)
@@ -89,7 +89,8 @@ func TestBranch(t *testing.T) {
 	requireSame(t, heldLeft, s.ask(left, 33), "left branch")
 }
 
-// A shift in the middle of generation stores the rows that it discards, and no row that it moved.
+// A shift in the middle of generation stores the rows that it discards, and no row that it
+// moves.
 func TestContextShift(t *testing.T) {
 	const ctx = 1024
 	s := start(t)
@@ -99,7 +100,7 @@ func TestContextShift(t *testing.T) {
 	require.Len(t, long.Logprobs, 300, "generation went on past the context")
 	require.Contains(t, s.flushed(), "kv tier: on")
 
-	held := s.ask(text, 33, limit) // the slot was shifted: its prompt comes from the disk
+	held := s.ask(text, 33, limit) // the slot was shifted, so its prompt is restored from the disk
 	require.GreaterOrEqual(t, held.restored, 3*pageTokens)
 	again := s.ask(text, 33, limit)
 	s.crash()
@@ -114,8 +115,8 @@ func (s *server) flushed() string {
 	return s.Logs()
 }
 
-// requireCold checks an answer against a server that never stored anything: the text, and
-// log probabilities within the change by another shape of batches.
+// requireCold compares an answer with that of a server without tiering: the text, and log
+// probabilities within the effect of other batch shapes.
 func requireCold(t *testing.T, s *server, text string, got answer, change ...func(*ollamatest.Request)) {
 	t.Helper()
 	cold := start(t)
@@ -124,8 +125,8 @@ func requireCold(t *testing.T, s *server, text string, got answer, change ...fun
 	requireClose(t, want, got, 0.02)
 }
 
-// A client that goes away while its prompt is evaluated: upstream notices at the first
-// token, and the pages of the prompt are there afterwards.
+// A client disconnects while its prompt is evaluated. Upstream notices at the first token,
+// and the pages of the prompt are stored.
 func TestDisconnectDuringPrompt(t *testing.T) {
 	s := start(t)
 	small := func(r *ollamatest.Request) { r.Options["num_batch"], r.Options["num_thread"] = 32, 1 } // many batches
@@ -139,7 +140,7 @@ func TestDisconnectDuringPrompt(t *testing.T) {
 		small(&request)
 		result, err := s.Generate(ctx, request)
 		if result.Chunks > 0 {
-			err = errors.New("the prompt was evaluated before the client went away")
+			err = errors.New("the prompt was evaluated before the client disconnected")
 		}
 		gone <- err
 	}()
@@ -158,7 +159,7 @@ func TestDisconnectDuringPrompt(t *testing.T) {
 	require.GreaterOrEqual(t, got.restored, 7*pageTokens)
 }
 
-// Rows that come back into scattered cells give the same result within rounding.
+// Rows restored into scattered cells give the same result within rounding.
 func TestScatteredCells(t *testing.T) {
 	s := start(t, "OLLAMA_NUM_PARALLEL=2", "OLLAMA_MULTIUSER_CACHE=1")
 	text := prompt(t, 2*pageTokens+100, 14)
@@ -178,7 +179,7 @@ func TestScatteredCells(t *testing.T) {
 	requireClose(t, held, got, 0.01)
 }
 
-// A private request leaves nothing on the disk.
+// No page of a private request is stored.
 func TestPrivateRequest(t *testing.T) {
 	s := start(t)
 	private := func(r *ollamatest.Request) { r.Options["kv_store"] = false }
@@ -193,8 +194,9 @@ func TestPrivateRequest(t *testing.T) {
 	require.NotEmpty(t, s.pages())
 }
 
-// A private request comes to the end of its context in a model that cannot be shifted: its
-// kept text is computed again from the first position on, where text was public before.
+// A private request reaches the end of its context in a model that cannot shift. Its kept
+// text is computed again from the first position on, at positions that had public text
+// before.
 func TestPrivateRequestThatIsComputedAnew(t *testing.T) {
 	s := modelServer{start(t, "OLLAMA_NEW_ENGINE=1", "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_KV_TIER_PAGE_TOKENS=64")}
 	m := s.load(t, "qwen3next")
@@ -249,8 +251,8 @@ func TestParallelRequests(t *testing.T) {
 	require.Equal(t, 4, strings.Count(s.Logs()[mark:], "kv tier: restored"))
 }
 
-// Ctrl-C reaches runner and server at once, and so does a service that is stopped: the
-// runner stores its pages before it ends.
+// Ctrl-C, and stopping a service, signal runner and server at once: the runner stores its
+// pages before it ends.
 func TestSignalledRunnerStoresItsPages(t *testing.T) {
 	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 		s := start(t)

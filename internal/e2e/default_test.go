@@ -12,7 +12,8 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// With no directory named, pages are in Ollama's own folder, where the next server finds them.
+// Without a named directory, pages are in Ollama's own folder, where the next server finds
+// them.
 func TestDefaultDirectory(t *testing.T) {
 	home := t.TempDir()
 	if ram, err := vfs.OS.IsRAM(home); err != nil || ram {

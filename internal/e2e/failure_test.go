@@ -47,7 +47,7 @@ func TestRootDeletedWhileServing(t *testing.T) {
 	s := start(t)
 	text := prompt(t, 600, 3)
 	s.ask(text, 4)
-	// renamed, which takes it away in one step while pages are being written
+	// a rename removes the directory in one step while pages are being written
 	require.NoError(t, os.Rename(s.root, s.root+".1"))
 	s.ask(prompt(t, 600, 4), 4)
 	s.ask(text, 4)
@@ -55,7 +55,7 @@ func TestRootDeletedWhileServing(t *testing.T) {
 	require.NoError(t, os.RemoveAll(s.root))
 	s.ask(text, 4)
 	s.unload()
-	require.Equal(t, 599, s.ask(text, 4).restored, "stored again once there is a place")
+	require.Equal(t, 599, s.ask(text, 4).restored, "stored again once there is a directory")
 }
 
 func TestRootLosesItsPermissions(t *testing.T) {
@@ -72,8 +72,8 @@ func TestRootLosesItsPermissions(t *testing.T) {
 	require.LessOrEqual(t, strings.Count(s.Logs()[mark:], "level=WARN"), 2, "the log repeats itself")
 }
 
-// Writes are refused for one turn of a conversation. Later turns store the missing pages, and
-// all of the conversation comes back after the model was unloaded.
+// Writes are refused for one turn of a conversation. Later turns store the missing pages,
+// and the whole conversation is restored after the model was unloaded.
 func TestWritesRefusedForOneTurn(t *testing.T) {
 	s := start(t)
 	s.ask("", 1) // the store makes its directories
@@ -101,7 +101,7 @@ func TestRemoteMissingAtStart(t *testing.T) {
 	require.Equal(t, 599, s.ask(text, 4).restored, "the local tier is not affected")
 }
 
-// Pages that no longer fit on the local disk come back from the remote tier.
+// Pages that no longer fit on the local disk are restored from the remote tier.
 func TestRestoreFromRemote(t *testing.T) {
 	remote := filepath.Join(t.TempDir(), "nfs")
 	require.NoError(t, os.Mkdir(remote, 0o700))

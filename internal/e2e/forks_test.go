@@ -12,10 +12,10 @@ import (
 	"github.com/kvtier/kvtier/internal/ollamatest"
 )
 
-// With OLLAMA_MULTIUSER_CACHE upstream takes the slot used longest ago and copies into it
-// the prefix that another slot holds: both then have the same cells.
+// With OLLAMA_MULTIUSER_CACHE, upstream takes the slot used longest ago and forks it from
+// the slot that holds the longest prefix: both slots then share cells.
 
-// multiuser starts a server that forks slots, and says so in its log.
+// multiuser starts a server that forks slots and logs each fork.
 func multiuser(t *testing.T, slots int, env ...string) *server {
 	t.Helper()
 	return start(t, append(env, fmt.Sprint("OLLAMA_NUM_PARALLEL=", slots), "OLLAMA_MULTIUSER_CACHE=1", "OLLAMA_DEBUG=1")...)
@@ -41,9 +41,8 @@ func (s *server) fullPages() (full []string) {
 	return full
 }
 
-// A conversation that was forked from another's slot is stored from there on, and the
-// history that both share once. Both come back to the last bit, after kill -9, whichever is
-// asked first.
+// A forked conversation is stored from the fork on, and the shared history is stored once.
+// Both conversations are restored to the last bit after kill -9, in any order of requests.
 func TestForkedSlotIsStored(t *testing.T) {
 	for _, kind := range []struct{ flash, cache string }{{"1", "f16"}, {"1", "q8_0"}, {"0", "f16"}} {
 		t.Run("flash "+kind.flash+" "+kind.cache, func(t *testing.T) {
@@ -57,15 +56,15 @@ func TestForkedSlotIsStored(t *testing.T) {
 			first := s.ask(right, 33)
 			require.Len(t, s.forks(mark), 1)
 			require.Equal(t, "0 1", s.forks(mark)[0][:3])
-			require.Zero(t, first.restored, "the slot that was forked from had all of it")
+			require.Zero(t, first.restored, "the source slot had the whole history")
 			heldRight := s.ask(right, 33)
 			requireClose(t, first, heldRight, 0.02)
 			heldLeft := s.ask(left, 33)
 			require.Zero(t, heldLeft.restored)
 
 			s.flush()
-			// two pages of the history, and of each branch the one that the history ends in
-			// and, where that ends within the answer, one more
+			// two pages of the history, and for each branch the page in which the history
+			// ends and the full pages after it
 			perBranch := (shared+own+33-1)/pageTokens - shared/pageTokens
 			require.Len(t, s.fullPages(), shared/pageTokens+2*perBranch, "the shared pages are stored once")
 
@@ -84,7 +83,7 @@ func TestForkedSlotIsStored(t *testing.T) {
 					require.Equal(t, want, got.restored)
 					if kind.flash == "1" {
 						requireSame(t, held, got, "after kill -9")
-					} else { // another window of cells is another order of adding
+					} else { // another window of cells changes the order of additions
 						requireClose(t, held, got, 0.02)
 					}
 				}
@@ -97,7 +96,7 @@ func TestForkedSlotIsStored(t *testing.T) {
 func TestForkWhileDecoding(t *testing.T) {
 	s := multiuser(t, 2)
 	history := prompt(t, 2*pageTokens+100, 73)
-	s.ask(history, 1) // both begin with what is held
+	s.ask(history, 1) // both begin with the held history
 	mark := s.LogMark()
 	left := make(chan ollamatest.Result, 1)
 	failed := make(chan error, 1)
@@ -128,8 +127,9 @@ func TestForkWhileDecoding(t *testing.T) {
 	}
 }
 
-// Several users with one system prompt take turns in fewer slots, in a conversation each.
-// Each turn, before and after kill -9, gives the same as when its slot held the conversation.
+// Several users with one system prompt and a conversation each take turns in fewer slots.
+// Each turn, before and after kill -9, gives the same answer as with the conversation in its
+// slot.
 func TestMultiUserTurns(t *testing.T) {
 	s := multiuser(t, 2)
 	system := prompt(t, pageTokens+200, 80)
@@ -161,8 +161,8 @@ func TestMultiUserTurns(t *testing.T) {
 	require.Contains(t, s.Logs()[mark:], "kv tier: restored")
 }
 
-// Requests with one long prefix that arrive together, each in a slot of its own, all get it,
-// and the same.
+// Concurrent requests with one long prefix, each in its own slot, all restore the prefix and
+// give equal answers.
 func TestSlotsRestoreOnePrefixTogether(t *testing.T) {
 	for _, mode := range []string{"0", "1"} {
 		s := start(t, "OLLAMA_NUM_PARALLEL=4", "OLLAMA_MULTIUSER_CACHE="+mode)
@@ -187,7 +187,7 @@ func TestSlotsRestoreOnePrefixTogether(t *testing.T) {
 			requireClose(t, held, answer{Result: <-answers}, 0.02)
 		}
 		if mode == "0" {
-			require.Equal(t, 4, strings.Count(s.Logs()[mark:], fmt.Sprint("tokens=", 4*pageTokens+99, " ")), "each restored all of it")
+			require.Equal(t, 4, strings.Count(s.Logs()[mark:], fmt.Sprint("tokens=", 4*pageTokens+99, " ")), "each restored the whole prefix")
 		}
 	}
 }

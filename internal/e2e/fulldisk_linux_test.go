@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A disk that is really full: requests succeed, the log says so once, and pages are stored
-// again when there is room.
+// On a full disk requests succeed, the log has one line, and pages are stored again when
+// there is room.
 func TestFullDisk(t *testing.T) {
 	disk := t.TempDir()
 	if err := syscall.Mount("kvtier-test", disk, "tmpfs", 0, "size=1m,mode=700"); err != nil {

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	if _, err := ollamatest.FindBinary(); err != nil {
-		return m.Run() // every test says why it skips
+		return m.Run() // every test gives the reason for its skip
 	}
 	dir, err := os.MkdirTemp("", "kvtier-e2e-")
 	if err != nil {
@@ -58,7 +58,7 @@ type server struct {
 	root string
 }
 
-// start starts a server with tiering on, poisoning cells before it restores into them.
+// start starts a server with tiering on, which poisons cells before a restore.
 func start(t *testing.T, env ...string) *server {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "pages")
@@ -126,8 +126,8 @@ func (s *server) ask(prompt string, tokens int, change ...func(*ollamatest.Reque
 	return a
 }
 
-// oneThread keeps the engine to one thread: several wait for each other by spinning, which
-// takes far longer than one where the machine is busy with something else.
+// oneThread limits the engine to one thread. Several threads wait for each other by
+// spinning, which is far slower than one thread on a busy machine.
 func oneThread(options map[string]any) map[string]any {
 	options["num_thread"] = 1
 	return options
@@ -152,8 +152,8 @@ func requireSame(t *testing.T, want, got answer, what string) {
 	require.Equal(t, want.Text, got.Text, what)
 }
 
-// requireClose checks that the log probabilities of two answers differ by rounding only, as
-// long as they say the same. They may part where the two best tokens were a close call.
+// requireClose checks that the log probabilities of two answers differ by rounding only, up
+// to the first different token, whose two best alternatives must be nearly equal.
 func requireClose(t *testing.T, want, got answer, delta float64) {
 	t.Helper()
 	require.NotEmpty(t, want.Logprobs)
@@ -168,7 +168,7 @@ func requireClose(t *testing.T, want, got answer, delta float64) {
 	}
 }
 
-// unload ends the runner the way keep_alive does.
+// unload ends the runner as keep_alive does.
 func (s *server) unload() {
 	s.t.Helper()
 	require.NoError(s.t, s.Unload(s.context(), model))
@@ -185,8 +185,8 @@ func (s *server) crash() {
 
 var runnerPort = regexp.MustCompile(`runner --ollama-engine --model \S+ --port (\d+)`)
 
-// flush returns when the runner that was started last has stored its sealed pages. A runner
-// that is gone stored them when it was unloaded.
+// flush waits until the last started runner has stored its sealed pages. A runner that has
+// ended stored them when it was unloaded.
 func (s *server) flush() {
 	s.t.Helper()
 	url, err := s.runnerURL()
@@ -199,7 +199,7 @@ func (s *server) flush() {
 	}
 }
 
-// runnerURL is where the runner that was started last answers.
+// runnerURL is the address of the last started runner.
 func (s *server) runnerURL() (string, error) {
 	started := runnerPort.FindAllStringSubmatch(s.Logs(), -1)
 	if len(started) == 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// Each thing that pages depend on, changed alone, finds none of them.
+// A change of any one part of the identity finds no pages.
 func TestChangedIdentityMisses(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "pages")
 	text := prompt(t, 600, 1)
@@ -47,8 +47,8 @@ func TestChangedIdentityMisses(t *testing.T) {
 	require.Equal(t, 599, again.ask(text, 4).restored, "the original is untouched")
 }
 
-// Pages of an engine that was replaced are never used; they are reported, and removed when
-// nothing has used them for a day.
+// Pages of a replaced engine are never used; they are reported, and removed after a day
+// without use.
 func TestOtherEngineIsReclaimed(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "pages")
 	text := prompt(t, 600, 2)
@@ -145,7 +145,8 @@ func TestDamagedPagesAreQuarantined(t *testing.T) {
 	}
 }
 
-// Unset means off: no file, no log line, and the same output as with tiering on.
+// Without the variable, tiering is off: no file, no log line, and the same output as with
+// tiering on.
 func TestOffMeansOff(t *testing.T) {
 	text := prompt(t, 600, 4)
 	on := start(t)

@@ -8,12 +8,12 @@ import (
 	"github.com/kvtier/kvtier/internal/ollamatest"
 )
 
-// restoredImages are the models whose conversations come back with the images in them.
+// restoredImages are the models whose conversations are restored with images.
 var restoredImages = []string{"gemma3-vision", "gemma4-vision", "mistral3"}
 
-// TestImagesComeBackByContent: the same image is the same in another process, and another of
-// the same size is not. Tokens after the image have the bits of a conversation that never
-// left.
+// TestImagesComeBackByContent: an image is found again in another process, and another image
+// of the same size is not. Tokens after the image have the same bits as in a conversation
+// that was never evicted.
 func TestImagesComeBackByContent(t *testing.T) {
 	env := []string{"OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1", "OLLAMA_NUM_PARALLEL=1"}
 	plain := modelServer{startOptions(t, "", ollamatest.Options{Env: env})}
@@ -34,7 +34,7 @@ func TestImagesComeBackByContent(t *testing.T) {
 			require.Greater(t, got.restored, before+after, "the image's own tokens, too")
 			requireSame(t, want, got, "an image and the text after it, after kill -9")
 
-			// the text before the image is all that is shared, and the image is not cut
+			// only the text before the image is shared, and the image is not cut
 			b.crash()
 			other := b.turn(second, archAnswer, picture(t, 2))
 			require.Positive(t, other.restored)
@@ -42,7 +42,7 @@ func TestImagesComeBackByContent(t *testing.T) {
 			a.unload()
 			requireClose(t, a.turn(second, archAnswer, picture(t, 2)), other, differ)
 
-			// both are known now
+			// both images are stored now
 			b.crash()
 			again := b.turn(second, archAnswer, picture(t, 2))
 			require.Greater(t, again.restored, before+after)
@@ -51,8 +51,8 @@ func TestImagesComeBackByContent(t *testing.T) {
 	}
 }
 
-// TestImagesThatReachBackwards: in mllama text sees an image that comes after it, when both
-// are computed in one batch. Such rows are never used for a prompt without the image.
+// TestImagesThatReachBackwards: in mllama, text attends to a later image of the same batch.
+// Such rows are never used for a prompt without the image.
 func TestImagesThatReachBackwards(t *testing.T) {
 	env := []string{"OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1"}
 	plain := modelServer{startOptions(t, "", ollamatest.Options{Env: env})}.load(t, "mllama")
@@ -64,5 +64,5 @@ func TestImagesThatReachBackwards(t *testing.T) {
 	m.crash()
 	got := m.turn(text+m.prompt(20, 3), archAnswer)
 	require.Zero(t, got.restored)
-	requireSame(t, want, got, "text that was once before an image")
+	requireSame(t, want, got, "text that was before an image in another prompt")
 }

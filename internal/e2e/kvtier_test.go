@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tool is a built kvtier that looks after a server's pages.
+// tool is a built kvtier with the variables of a server.
 type tool struct {
 	t      *testing.T
 	binary string
@@ -20,7 +20,7 @@ type tool struct {
 
 func buildTool(t *testing.T, root string) tool {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "kvtier.exe") // Windows wants the ending
+	binary := filepath.Join(t.TempDir(), "kvtier.exe") // Windows needs the suffix
 	out, err := exec.Command("go", "build", "-o", binary, "../../cmd/kvtier").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return tool{t, binary, root}
@@ -38,8 +38,8 @@ func (k tool) run(status int, args ...string) string {
 	return string(out)
 }
 
-// TestKvtierBesideAServer looks after the pages of a server that runs, and takes
-// a conversation to another one, which continues it bit for bit.
+// TestKvtierBesideAServer works on the pages of a running server, and moves a conversation
+// to another server, which continues it bit for bit.
 func TestKvtierBesideAServer(t *testing.T) {
 	s := start(t)
 	k := buildTool(t, s.root)
@@ -47,7 +47,7 @@ func TestKvtierBesideAServer(t *testing.T) {
 	text := prompt(t, n, 1)
 	s.ask(text, 40)
 	held := s.ask(text, 40)
-	s.unload() // which stores the remaining pages
+	s.unload() // unloading stores the remaining pages
 
 	require.Contains(t, k.run(0, "ls"), model+":latest")
 	k.run(0, "stat")
@@ -61,7 +61,7 @@ func TestKvtierBesideAServer(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(k.run(0, "inspect", page, "--json", "--verify")), &shown))
 	require.NotEmpty(t, shown.Text)
-	require.Contains(t, text, shown.Text, "a page says what the prompt said")
+	require.Contains(t, text, shown.Text, "a page has the prompt's text")
 
 	file := filepath.Join(t.TempDir(), "chat.kvx")
 	k.run(0, "export", "--last", "-o", file)

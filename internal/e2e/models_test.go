@@ -25,23 +25,23 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// These tests show that each model of package testmodel runs on Ollama's own
-// engine, stock, and that its answers are worth comparing.
+// These tests show that each model of package testmodel runs on stock Ollama's own engine,
+// and that its answers are worth comparing.
 
 const (
-	modelTokens = 8   // of an answer
+	modelTokens = 8   // tokens of an answer
 	modelPrompt = 300 // tokens, several windows or chunks
 	topLogprobs = 20
-	imageTag    = "[img-0]" // where a raw prompt has its image
-	// differ is how far log probabilities of different prompts are apart at least.
-	// Those of the same one are up to 0.002 apart when part of it was in the cache.
+	imageTag    = "[img-0]" // the place of an image in a raw prompt
+	// differ is the least distance of log probabilities of different prompts. Those of one
+	// prompt are up to 0.002 apart when part of the prompt was in the cache.
 	differ = 0.003
 )
 
 var (
 	// engineLine is the server's log line when it starts a runner.
 	engineLine = regexp.MustCompile(`cmd="[^"]* runner (--ollama-engine)? ?--model`)
-	// tensorLine is a runner's log line for each tensor that the engine takes.
+	// tensorLine is a runner's log line for a tensor that the engine uses.
 	tensorLine = regexp.MustCompile(`msg="found tensor" name=(\S+)`)
 )
 
@@ -91,13 +91,13 @@ func startModels(t *testing.T) modelServer {
 	}})}
 }
 
-// loadedModel is a model on a server, for the length of a test.
+// loadedModel is a model on a server, for one test.
 type loadedModel struct {
 	*server
 	shape testmodel.Shape
 	gguf  string
-	mark  int // of the log before it was first loaded
-	// forgets says that upstream itself forgets state where a slot goes on: lfm2 before v0.17.1.
+	mark  int // length of the log before the model was first loaded
+	// forgets: upstream itself loses the state where a slot goes on, as lfm2 before v0.17.1.
 	forgets bool
 }
 
@@ -125,7 +125,8 @@ func (s modelServer) loadChanged(t *testing.T, arch string, change func(gguf str
 	return m
 }
 
-// skipWithout skips a test where this Ollama has no such architecture, and returns its version.
+// skipWithout skips a test if this Ollama lacks the architecture, and returns Ollama's
+// version.
 func (s *server) skipWithout(arch string) string {
 	s.t.Helper()
 	version, err := s.API().Version(s.context())
@@ -167,7 +168,8 @@ func (m loadedModel) ask(prompt string, images ...[]byte) ollamatest.Result {
 	return result
 }
 
-// requireOwnEngine: llama.cpp's runner has caches of its own kind.
+// requireOwnEngine checks that the model does not run on llama.cpp's runner, whose caches
+// are different.
 func (m loadedModel) requireOwnEngine() {
 	m.t.Helper()
 	m.ask("The")
@@ -178,10 +180,9 @@ func (m loadedModel) requireOwnEngine() {
 	}
 }
 
-// requireSameCold checks that two processes compute the same bits, when both have
-// nothing in the cache, and returns their answer. The text that mllama has in the
-// cache, even that in front of an image, depends on the image which it was
-// computed in one batch with.
+// requireSameCold checks that two processes with empty caches compute the same bits, and
+// returns their answer. In mllama's cache even text before an image depends on the image of
+// its batch.
 func (m loadedModel) requireSameCold(prompt string, images ...[]byte) ollamatest.Result {
 	m.t.Helper()
 	m.unload()
@@ -191,8 +192,8 @@ func (m loadedModel) requireSameCold(prompt string, images ...[]byte) ollamatest
 	return first
 }
 
-// requireAllTensorsTaken: a tensor of a wrong name would be left out in silence
-// where the engine can do without it.
+// requireAllTensorsTaken checks that the engine uses every tensor: an optional tensor of a
+// wrong name would be ignored silently.
 func (m loadedModel) requireAllTensorsTaken() {
 	m.t.Helper()
 	var taken, written []string
@@ -225,7 +226,8 @@ func (m loadedModel) requireContextMatters() {
 	}
 }
 
-// requireLively checks that the model has an opinion and not only one.
+// requireLively checks that log probabilities are neither all equal nor dominated by one
+// token.
 func requireLively(t *testing.T, r ollamatest.Result) {
 	t.Helper()
 	for i, token := range r.Logprobs {
@@ -253,7 +255,7 @@ func requireDiffer(t *testing.T, a, b ollamatest.Result, what string) {
 	for _, top := range b.Logprobs[0].TopLogprobs {
 		logprob, ok := of[top.Token]
 		if !ok {
-			return // it is not even among the best of the other
+			return // the token is not even among the best of the other
 		}
 		most = max(most, math.Abs(top.Logprob-logprob))
 	}

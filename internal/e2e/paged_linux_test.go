@@ -22,8 +22,8 @@ import (
 // K/V of a token of the test model: 3 layers, K and V, 2 heads of 64, f16.
 const bytesPerToken = 3 * 2 * 2 * 64 * 2
 
-// paged are the variables that turn paged attention on with pages of some tokens and a
-// budget of some pages of all layers.
+// paged are the variables that turn paged attention on, with pages of pageCells tokens and a
+// budget of `pages` pages of all layers.
 func paged(t *testing.T, pageCells int, pages float64) []string {
 	t.Helper()
 	return []string{
@@ -35,10 +35,10 @@ func paged(t *testing.T, pageCells int, pages float64) []string {
 	}
 }
 
-// plenty holds everything the tests compute.
+// plenty pages hold all rows of any test.
 const plenty = 1000
 
-// diskDir is a directory for one test on a file system that is not memory.
+// diskDir is a directory for one test on a filesystem that is not in memory.
 func diskDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -61,8 +61,8 @@ func startPlain(t *testing.T, env ...string) *server {
 	return startOptions(t, "", ollamatest.Options{Env: env})
 }
 
-// stockError is how far log probabilities of stock attention are off, with K and V of a
-// type: it rounds queries to 8 bits where K is quantized.
+// stockError is the error of stock attention's log probabilities, by type of K and V: stock
+// attention rounds queries to 8 bits where K is quantized.
 var stockError = map[string]float64{"f16": 0.02, "q8_0": 0.05, "q4_0": 0.2}
 
 // Paging is exact attention: its answers agree with stock attention within the error of stock
@@ -83,8 +83,8 @@ func TestPagedAgreesWithStock(t *testing.T) {
 	}
 }
 
-// The pages in memory change nothing: a budget of three pages gives the bits of a budget for
-// all pages, through a prompt, its answer, a branch and a second turn.
+// The budget does not change results: a budget of three pages gives the same bits as a
+// budget for all pages, through a prompt, its answer, a branch and a second turn.
 func TestPagedBitsDoNotDependOnTheBudget(t *testing.T) {
 	small, large := startPlain(t, paged(t, 64, 1)...), startPlain(t, paged(t, 64, plenty)...)
 	first := prompt(t, 1700, 61)
@@ -93,7 +93,7 @@ func TestPagedBitsDoNotDependOnTheBudget(t *testing.T) {
 	}
 }
 
-// A shift turns K in pages that are on disk: the answer goes on as it does without paging.
+// A shift rotates K in pages on disk: the answer goes on as without paging.
 func TestPagedContextShift(t *testing.T) {
 	limit := func(r *ollamatest.Request) { r.Options["num_ctx"] = 512 }
 	text := prompt(t, 500, 65)
@@ -103,7 +103,7 @@ func TestPagedContextShift(t *testing.T) {
 	requireClose(t, stock, got, 0.05)
 }
 
-// Slots that fork, end and begin in parallel under a budget that holds little of them.
+// Slots fork, end and begin in parallel under a budget for a small part of their rows.
 func TestPagedParallelSlots(t *testing.T) {
 	s := startPlain(t, append(paged(t, 64, 4), "OLLAMA_NUM_PARALLEL=4")...)
 	history := prompt(t, 800, 66)
@@ -137,15 +137,15 @@ func TestPagedParallelSlots(t *testing.T) {
 	}
 }
 
-// Restored pages give the bits that were never stored, after kill -9, and with a budget
-// that they do not fit in.
+// Restored pages give the same bits as rows that were never evicted, after kill -9, and with
+// a budget smaller than the pages.
 func TestPagedTogetherWithTiering(t *testing.T) {
 	for _, pages := range []float64{plenty, 1} {
 		t.Run(fmt.Sprint(pages), func(t *testing.T) {
 			s := start(t, paged(t, 64, pages)...)
 			text := prompt(t, 1500, 67)
 			s.ask(text, 33)
-			s.unload() // which waits until all is stored
+			s.unload() // unloading waits until all pages are stored
 			held := s.ask(text, 33)
 			s.crash()
 			got := s.ask(text, 33)
@@ -159,7 +159,7 @@ func TestPagedTogetherWithTiering(t *testing.T) {
 	}
 }
 
-// Pages that paged attention computed are not stock attention's.
+// Stock attention does not use pages that paged attention computed.
 func TestPagedIsAnotherIdentity(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "pages")
 	text := prompt(t, 600, 69)
@@ -169,7 +169,7 @@ func TestPagedIsAnotherIdentity(t *testing.T) {
 	require.Zero(t, startIn(t, root, paged(t, 64, plenty)...).ask(text, 4).restored)
 }
 
-// Settings that cannot work are refused with a sentence when a model is loaded.
+// Settings that cannot work are refused with an error when a model is loaded.
 func TestPagedRefusals(t *testing.T) {
 	for name, test := range map[string]struct {
 		env  []string
@@ -190,8 +190,8 @@ func TestPagedRefusals(t *testing.T) {
 	}
 }
 
-// A disk that cannot hold a prompt is that request's error; one that fills up while an
-// answer grows ends the answer, or shifts it. Neither is the server's end.
+// A prompt that does not fit on the disk is an error of its request. A disk that fills up
+// while an answer grows ends the answer or shifts it. The server goes on in both cases.
 func TestPagedFullDisk(t *testing.T) {
 	room := func(pages float64) string {
 		return fmt.Sprintf("OLLAMA_PAGED_SPILL_GB=%.6f", pages*64*bytesPerToken/1e9)
@@ -212,13 +212,13 @@ func TestPagedFullDisk(t *testing.T) {
 	})
 }
 
-// The spill has no name: nothing is left of it, however the process ends.
+// The spill file has no name, so that no end of the process leaves it behind.
 func TestPagedLeavesNoSpillBehind(t *testing.T) {
 	env := paged(t, 64, 1)
 	dir := strings.TrimPrefix(env[3], "OLLAMA_PAGED_SPILL_DIR=")
 	s := startPlain(t, env...)
 	s.ask(prompt(t, 1500, 84), 4)
-	require.NotEmpty(t, spillFiles(t, s, dir), "the test would see a spill file if there is one")
+	require.NotEmpty(t, spillFiles(t, s, dir), "the test can see an existing spill file")
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, entries, "while it runs")
@@ -247,7 +247,7 @@ func spillFiles(t *testing.T, s *server, dir string) []string {
 }
 
 // A page that cannot be read back in the middle of an answer ends the runner with a clear
-// error, and the server serves the next request with another.
+// error, and the server serves the next request with another runner.
 func TestPagedReadErrorEndsTheRunner(t *testing.T) {
 	env := paged(t, 64, 1)
 	s := startPlain(t, env...)
@@ -273,8 +273,8 @@ func TestPagedReadErrorEndsTheRunner(t *testing.T) {
 	requireSame(t, want, s.ask(text, 8), "another runner")
 }
 
-// A context far larger than the budget loads, and counts as the memory it may use: `ollama
-// ps` shows the budget, where stock attention takes all of the context at once.
+// A context far larger than the budget loads, and `ollama ps` shows the budget as its
+// memory; stock attention would take memory for the whole context.
 func TestPagedMemoryIsTheBudget(t *testing.T) {
 	const longest = 128 << 10
 	size := func(env ...string) int64 {
@@ -289,12 +289,12 @@ func TestPagedMemoryIsTheBudget(t *testing.T) {
 	stock, small := size(), size(paged(t, 256, 8)...)
 	require.Greater(t, stock, int64(longest*bytesPerToken))
 	require.Less(t, small, stock-int64(longest-8*256)*bytesPerToken+16e6)
-	require.Greater(t, small, int64(8*256*bytesPerToken), "the budget is in it")
+	require.Greater(t, small, int64(8*256*bytesPerToken), "the budget is part of the size")
 }
 
-// Recall finds text from the start, the middle and the end of a context that is many times
-// the budget, while memory stays under the budget. KVTIER_RECALL_TOKENS sets another length
-// than 32k.
+// The recall model finds text at the start, in the middle and at the end of a context of
+// many times the budget, while memory stays under the budget. KVTIER_RECALL_TOKENS sets
+// another length than 32k.
 func TestPagedRecall(t *testing.T) {
 	tokens := 32 << 10
 	if text := os.Getenv("KVTIER_RECALL_TOKENS"); text != "" {
@@ -306,8 +306,8 @@ func TestPagedRecall(t *testing.T) {
 		budget     = 4e6
 		layers     = 4
 		kvPerToken = layers * 2 * 2 * 64 * 2 // K and V, 2 heads of 64, f16: 2 kB
-		// other memory of the runner for a prompt of 32k: its text, its tokens in the garbage
-		// collected heap, the pager's data of each cell
+		// other memory of the runner for a prompt of 32k tokens: text, tokens in the
+		// garbage-collected heap, the pager's data per cell
 		slack = 48e6
 	)
 	gguf := filepath.Join(t.TempDir(), "recall.gguf")
@@ -329,7 +329,7 @@ func TestPagedRecall(t *testing.T) {
 	}
 	short, err := testmodel.RecallPrompts(1, 1500, 700)
 	require.NoError(t, err)
-	ask(short[0]) // buffers for whole batches are there now
+	ask(short[0]) // buffers for whole batches are allocated now
 	before := resident(t, s)
 
 	questions, err := testmodel.RecallPrompts(2, tokens-64, 10, tokens/2, tokens-200)

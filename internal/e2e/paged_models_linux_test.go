@@ -14,44 +14,45 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// Paged attention in models other than the tests' usual one: paging must equal stock
+// Paged attention in other models than the usual one of tests: paging must equal stock
 // attention with windows, sinks and two caches in one.
 
-// Gemma 3 keeps the layers with a window, 5 of 6, in a cache of their own that drops rows
-// which no window reaches.
+// Gemma 3 keeps layers with a window, 5 of 6, in a separate cache that drops rows outside
+// every window.
 func TestPagedSlidingWindows(t *testing.T) {
 	testPagedModel(t, testmodel.Shape{Arch: "gemma3", Layers: 7, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Window: 64, Seed: 3})
 }
 
-// gpt-oss has a sink in each head, and windows in every other layer. The cache of these
-// drops rows 4,096 tokens back: a long prompt gets there.
+// gpt-oss has a sink in each head, and windows in every other layer, whose cache drops rows
+// more than 4,096 tokens back. A long prompt is longer than that.
 func TestPagedSinks(t *testing.T) {
 	m := testPagedModel(t, testmodel.Shape{Arch: "gptoss", Layers: 4, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Window: 64, Seed: 3})
 	t.Run("long", m.long)
 }
 
-// Llama runs on the native engine only if asked to.
+// Llama runs on the native engine only on request.
 func TestPagedLlama(t *testing.T) {
 	testPagedModel(t, testmodel.Shape{Arch: "llama", Layers: 3, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Seed: 3}, "OLLAMA_NEW_ENGINE=1")
 }
 
-// The last layers of Gemma 3n have no rows of their own: they attend to those of another.
+// The last layers of Gemma 3n have no rows and attend to those of other layers.
 func TestPagedSharedRows(t *testing.T) {
 	testPagedModel(t, testmodel.Shape{Arch: "gemma3n", Window: 64, Seed: 3})
 }
 
-// Layers of Llama 4 see the chunk of 64 tokens that they are in, every fourth sees all and
-// has no rotary positions. The engine's shift rotates the keys of those as well, so that
-// there is nothing right to compare a shift with.
+// Layers of Llama 4 attend to their chunk of 64 tokens; every fourth layer attends to all
+// tokens and has no rotary positions. The engine's shift rotates the keys of those layers as
+// well, so that no right result of a shift exists for comparison.
 func TestPagedChunks(t *testing.T) {
 	newPagedModel(t, testmodel.Shape{Arch: "llama4", Window: 64, Seed: 3}).converse(t)
 }
 
-// modelPageCells is less than a window, so that a window spans pages and ends within one.
+// modelPageCells is less than a window, so that a window spans several pages and ends within
+// one.
 const modelPageCells = 32
 
-// modelLengths are prompts below, at and well past a window of 64 tokens, of which the
-// last takes several batches.
+// modelLengths are lengths of prompts below, at and well past a window of 64 tokens; the
+// last one takes several batches.
 var modelLengths = []int{30, 63, 64, 65, 66, 300, 1500}
 
 // pagedModel is a model and the settings of its servers.
@@ -73,7 +74,7 @@ func newPagedModel(t *testing.T, shape testmodel.Shape, env ...string) pagedMode
 		shape: shape, gguf: filepath.Join(t.TempDir(), shape.Arch+".gguf"),
 		env: append([]string{"OLLAMA_FLASH_ATTENTION=1"}, env...),
 	}
-	if shared.gguf != "" { // where there is no Ollama, the first server says so
+	if shared.gguf != "" { // without Ollama, starting the first server skips the test
 		require.NoError(t, testmodel.Write(m.gguf, shape))
 	}
 	return m
@@ -85,11 +86,11 @@ func (m pagedModel) converse(t *testing.T) {
 	}
 }
 
-// modelServers answer the same with stock attention, with pages that are all in memory,
-// and with a budget that holds next to none.
+// modelServers are servers whose answers must agree: with stock attention, with all pages in
+// memory, and with a budget of very few pages.
 type modelServers struct {
 	stock, plenty, few *server
-	spill              string // of few
+	spill              string // spill directory of few
 }
 
 func (m pagedModel) start(t *testing.T, slots int) modelServers {
@@ -112,7 +113,7 @@ func (m pagedModel) start(t *testing.T, slots int) modelServers {
 	return modelServers{}
 }
 
-// ask asks all three and compares them.
+// ask asks all three servers and compares the answers.
 func (m pagedModel) ask(t *testing.T, s modelServers, what, text string, tokens int, change ...func(*ollamatest.Request)) {
 	t.Helper()
 	change = append(change, func(r *ollamatest.Request) { r.Model = m.shape.Arch })
@@ -122,8 +123,8 @@ func (m pagedModel) ask(t *testing.T, s modelServers, what, text string, tokens 
 	requireClose(t, m.askStock(t, s, all, text, tokens, change...), all, stockError["f16"])
 }
 
-// askStock asks the stock server, up to three times if it does not agree: past its context its
-// tokens are now and then anything, or the end (see comparable).
+// askStock asks the stock server, up to three times if its answer differs: past the context,
+// stock tokens are sometimes arbitrary, or the end token (see comparable).
 func (m pagedModel) askStock(t *testing.T, s modelServers, paged answer, text string, tokens int, change ...func(*ollamatest.Request)) answer {
 	t.Helper()
 	stock := s.stock.ask(text, tokens, change...)
@@ -146,8 +147,9 @@ func (m pagedModel) prompt(t *testing.T, tokens int, seed int64) string {
 	return text
 }
 
-// conversations: prompts of all lengths; the same again in the same slot, which rewinds it
-// or, where its window is gone, computes it again; a second turn; and back to the first.
+// conversations runs prompts of all lengths: each prompt; the same again in the same slot,
+// which is rewound or, without the window's rows, computed again; a second turn; and the
+// first prompt again.
 func (m pagedModel) conversations(t *testing.T, slots int) {
 	s := m.start(t, slots)
 	for i, length := range modelLengths {
@@ -166,8 +168,8 @@ func (m pagedModel) conversations(t *testing.T, slots int) {
 	}
 }
 
-// atOnce: slots that share batches. Which tokens meet in one depends on timing, so answers
-// are those of the slot alone up to rounding.
+// atOnce runs slots that share batches. The tokens in a batch depend on timing, so answers
+// equal those of a single slot up to rounding.
 func (m pagedModel) atOnce(t *testing.T, s modelServers, slots int) {
 	texts, alone := make([]string, slots), make([]answer, slots)
 	byName := func(r *ollamatest.Request) { r.Model = m.shape.Arch }
@@ -196,7 +198,7 @@ func (m pagedModel) atOnce(t *testing.T, s modelServers, slots int) {
 	}
 }
 
-// shift: answers that go past a small context, from the first turn of K on, and then on.
+// shift runs answers that go past a small context, through several shifts.
 func (m pagedModel) shift(t *testing.T) {
 	s := m.start(t, 1)
 	limit := func(r *ollamatest.Request) { r.Options["num_ctx"] = 256 }
@@ -207,7 +209,8 @@ func (m pagedModel) shift(t *testing.T) {
 	}
 }
 
-// long: past the rows that a cache of windows keeps, and back to where it has none any more.
+// long runs a prompt past the rows that a cache of windows keeps, and then goes back to
+// positions without rows.
 func (m pagedModel) long(t *testing.T) {
 	s := m.start(t, 1)
 	room := func(r *ollamatest.Request) { r.Options["num_ctx"] = 6144 }
@@ -217,7 +220,7 @@ func (m pagedModel) long(t *testing.T) {
 	m.ask(t, s, "its first 300", m.prompt(t, 300, 500), 9, room)
 }
 
-// With pages that are elsewhere K is turned where it lies, and when it is next needed.
+// K of pages outside memory is rotated in place, or when the page is next needed.
 func TestShiftedTextWithPagedAttention(t *testing.T) {
 	env := paged(t, 64, plenty)
 	env = append(env, "OLLAMA_KV_TIER_PAGE_TOKENS=64", "OLLAMA_KV_TIER_REUSE=shifted", "OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1")

@@ -12,7 +12,7 @@ import (
 	"github.com/kvtier/kvtier/internal/ollamatest"
 )
 
-// placedTexts are prompts of which four at a time begin alike.
+// placedTexts are prompts in groups of four with a common beginning.
 func placedTexts(t *testing.T) []string {
 	var texts []string
 	for i := range 12 {
@@ -22,8 +22,8 @@ func placedTexts(t *testing.T) []string {
 	return texts
 }
 
-// placedRequest is a request whose prompt is computed in batches smaller than a page, so that
-// those of several slots take turns and their rows share pages.
+// placedRequest is a request whose prompt is computed in batches smaller than a page, so
+// that batches of several slots alternate and their rows share pages.
 func placedRequest(text string, private bool) ollamatest.Request {
 	r := ollamatest.Request{Model: model, Prompt: text, Raw: true, Options: oneThread(ollamatest.Greedy(24, numCtx)),
 		Logprobs: true, TopLogprobs: 5, KeepAlive: ollamatest.KeepAlive(10 * time.Minute)}
@@ -34,10 +34,10 @@ func placedRequest(text string, private bool) ollamatest.Request {
 	return r
 }
 
-// TestPagedPlacedRowsBesideOtherSlots: restored rows stay in the page's file and leave memory
-// without being written. Rows of other slots in the same page of cells are in no file and
-// must not be lost with them. Memory holds a fraction of the slots' rows, so that every page
-// leaves memory; some users go away in the middle of an answer.
+// TestPagedPlacedRowsBesideOtherSlots: restored rows stay in the page's file and leave
+// memory without being written. Rows of other slots in the same page of cells are in no
+// file, and must not be lost with the restored rows. Memory holds a fraction of the slots'
+// rows, so that every page leaves memory. Some users disconnect in the middle of an answer.
 func TestPagedPlacedRowsBesideOtherSlots(t *testing.T) {
 	texts := placedTexts(t)
 	fresh := startPlain(t, append(paged(t, 64, plenty), "OLLAMA_NUM_PARALLEL=1")...)
@@ -49,7 +49,7 @@ func TestPagedPlacedRowsBesideOtherSlots(t *testing.T) {
 
 	s := start(t, append(paged(t, 512, 2), "OLLAMA_NUM_PARALLEL=3", "OLLAMA_MULTIUSER_CACHE=1", "OLLAMA_KV_TIER_COMPRESS=0")...)
 	var users errgroup.Group
-	got := make([]map[int][]answer, 4) // of each user, by text
+	got := make([]map[int][]answer, 4) // answers of each user, by text
 	for user := range got {
 		got[user] = make(map[int][]answer)
 		users.Go(func() error {

@@ -16,8 +16,8 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// A model whose heads the op cannot compute is refused when it is loaded, with a sentence.
-// Such a model used to load, and answered with leftovers in the memory of the result.
+// Loading a model whose heads the op cannot compute is refused with an error. Such a model
+// used to load, and answered with leftovers in the result's memory.
 func TestPagedRefusesShapesWithoutKernels(t *testing.T) {
 	odd := testmodel.Shape{Arch: "qwen3", Layers: 3, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 40, Seed: 1}
 	gguf := filepath.Join(t.TempDir(), "odd.gguf")
@@ -34,10 +34,11 @@ func TestPagedRefusesShapesWithoutKernels(t *testing.T) {
 	s = startPlain(t, "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_NUM_PARALLEL=1")
 	s.create("odd", gguf)
 	_, err = s.Generate(s.context(), request)
-	require.NoError(t, err, "without paged attention it runs")
+	require.NoError(t, err, "the model runs without paged attention")
 }
 
-// ninePages is a spill of nine pages beside two in memory: 640 tokens, for all slots.
+// ninePages are the variables for nine pages of spill and two pages in memory: 640 tokens
+// for all slots.
 func ninePages(t *testing.T, env ...string) []string {
 	return append(append(paged(t, 64, 2), fmt.Sprintf("OLLAMA_PAGED_SPILL_GB=%.9f", 9.0*64*bytesPerToken/1e9)), env...)
 }
@@ -46,8 +47,8 @@ const ninePagesTokens = (2 + 9 - 1) * 64
 
 var limitedLine = regexp.MustCompile(`no room for a longer context, limiting it".* tokens=(\d+)`)
 
-// An answer that outgrows a full spill shifts where the room ends, each time, and the next
-// prompt has all of the room: the context does not shrink.
+// An answer that outgrows a full spill shifts at the end of the room, each time. The next
+// prompt has the whole room: the context does not shrink.
 func TestPagedFullSpillKeepsTheContext(t *testing.T) {
 	s := startPlain(t, ninePages(t)...)
 	small := func(r *ollamatest.Request) { r.Options["num_batch"] = 64 }
@@ -64,10 +65,11 @@ func TestPagedFullSpillKeepsTheContext(t *testing.T) {
 	require.Equal(t, 600, got.PromptEvalCount, "a later prompt is not truncated")
 
 	_, err := s.Generate(s.context(), ollamatest.Request{Model: model, Prompt: prompt(t, 700, 93), Raw: true, Options: ollamatest.Greedy(2, numCtx)})
-	require.ErrorContains(t, err, "no room for the K/V of 700 tokens", "one that can never fit has its own error")
+	require.ErrorContains(t, err, "no room for the K/V of 700 tokens", "a prompt that can never fit has its own error")
 }
 
-// Prompts that fit one by one and not together wait for each other; none ends the runner.
+// Prompts that fit one by one but not together wait for each other, and none ends the
+// runner.
 func TestPagedPromptsThatFitOneByOne(t *testing.T) {
 	s := startPlain(t, ninePages(t, "OLLAMA_NUM_PARALLEL=3")...)
 	small := func(r *ollamatest.Request) { r.Options["num_batch"] = 64 }
@@ -99,8 +101,8 @@ func TestPagedPromptsThatFitOneByOne(t *testing.T) {
 	require.Equal(t, before, after, "the runner is the same")
 }
 
-// When a page cannot be read, pages that were sealed before are stored, and the runner does
-// not wait for the batch that failed.
+// When a page cannot be read, pages sealed before are stored, and the runner does not wait
+// for the failed batch.
 func TestPagedReadErrorStoresWhatWasSealed(t *testing.T) {
 	env := paged(t, 64, 1)
 	s := start(t, env...)
@@ -118,11 +120,11 @@ func TestPagedReadErrorStoresWhatWasSealed(t *testing.T) {
 	})
 	require.ErrorContains(t, err, "spill file")
 	require.NotContains(t, s.Logs(), "stopped before all pages were stored")
-	require.Positive(t, s.ask(text, 8).restored, "what was computed before is not computed again")
+	require.Positive(t, s.ask(text, 8).restored, "tokens computed before are not computed again")
 }
 
-// Restored pages count for the room: slots that are short of room together restore and
-// shift, beside each other, with a cache for windows and without.
+// Restored pages count for the room: slots that together lack room restore and shift beside
+// each other, with a cache for windows and without.
 func TestPagedRoomTogetherWithTiering(t *testing.T) {
 	for _, shape := range []testmodel.Shape{
 		{Arch: "qwen3", Layers: 3, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Seed: 3},
@@ -130,8 +132,8 @@ func TestPagedRoomTogetherWithTiering(t *testing.T) {
 	} {
 		t.Run(shape.Arch, func(t *testing.T) {
 			m := newPagedModel(t, shape)
-			// 58 pages of a layer: 19 for each of three layers that see everything, or 8 for
-			// each of six with a window and 10 for the one without
+			// 58 pages of a layer: 19 for each of three layers without a window, or 8 for
+			// each of six layers with a window and 10 for the one without
 			room := fmt.Sprintf("OLLAMA_PAGED_SPILL_GB=%.9f", 53.0/3*64*bytesPerToken/1e9)
 			s := start(t, append(ninePages(t, "OLLAMA_NUM_PARALLEL=3", room), m.env...)...)
 			s.create("m", m.gguf)
@@ -155,7 +157,7 @@ func TestPagedRoomTogetherWithTiering(t *testing.T) {
 					require.NoError(t, <-errs)
 				}
 			}
-			require.Regexp(t, restoredLine, s.Logs(), "slots were emptied, and what they held came back")
+			require.Regexp(t, restoredLine, s.Logs(), "slots were emptied, and their rows were restored")
 			require.NotContains(t, s.Logs(), "error: ")
 		})
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/kvtier/kvtier/internal/mounts"
 )
 
-// Nothing is known of a remote tier that does not answer. A prompt whose pages it has is
-// computed after about the time that a page's computing takes.
+// A remote tier without rates does not answer. A prompt with pages there is computed after a
+// wait of about the time to compute one page.
 func TestRemoteThatHangsIsGivenUp(t *testing.T) {
 	source := filepath.Join(t.TempDir(), "pages")
 	text := prompt(t, 600, 1)
@@ -21,7 +21,7 @@ func TestRemoteThatHangsIsGivenUp(t *testing.T) {
 
 	mount := mounts.NewPassthrough(t, source)
 	s = start(t, "OLLAMA_KV_TIER_REMOTE="+mount.Dir, "OLLAMA_KV_TIER_TEST=0", "OLLAMA_KV_TIER_WARM_GB=0", "OLLAMA_DEBUG=1")
-	s.ask(prompt(t, 600, 2), 1) // the cost of computing
+	s.ask(prompt(t, 600, 2), 1) // teaches the cost of computing
 	mount.Stall(mounts.OpRead)
 	got := s.ask(text, 8)
 	require.Zero(t, got.restored)

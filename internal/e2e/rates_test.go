@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The next runner has the rates of computing that a runner learned, and the first request
-// after a restart reads nothing from a tier that is known to be slow.
+// The next runner has the rates that a runner learned, and the first request after a restart
+// reads nothing from a tier known to be slow.
 func TestRatesOutliveTheRunner(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "pages")
 	s := startIn(t, root, "OLLAMA_KV_TIER_TEST=0")

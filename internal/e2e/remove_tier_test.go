@@ -13,9 +13,9 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// The pages of a model go with the model.
+// Removing a model removes the model's pages.
 
-// removable is a server with models and page directories of its own.
+// removable is a server with its own models and page directories.
 type removable struct {
 	*server
 	remote string
@@ -32,7 +32,7 @@ func startRemovable(t *testing.T) removable {
 	return removable{server: s, remote: remote}
 }
 
-// fill stores more than the local tier holds, and returns a prompt that is stored.
+// fill stores more than the local tier holds, and returns a stored prompt.
 func (s removable) fill(t *testing.T) string {
 	t.Helper()
 	text := prompt(t, 900, 1)
@@ -65,7 +65,7 @@ func TestRemovedModelLeavesNoPages(t *testing.T) {
 	require.Equal(t, 1, strings.Count(s.Logs(), removedLine))
 }
 
-// Pages belong to weights: they stay for as long as another name has those.
+// Pages belong to weights, and stay as long as another name has the same weights.
 func TestRemovedNameKeepsPagesOfTheOther(t *testing.T) {
 	s := startRemovable(t)
 	other := shape
@@ -93,8 +93,8 @@ func TestRemovedNameKeepsPagesOfTheOther(t *testing.T) {
 	require.Empty(t, s.remotePages(t))
 }
 
-// A model that is removed while it answers finishes its answer, and pages that its runner
-// stores until then go with the model.
+// A model removed during an answer finishes the answer, and pages that its runner stores
+// until then are removed with the model.
 func TestRemovedWhileItAnswers(t *testing.T) {
 	s := startRemovable(t)
 	s.fill(t)
@@ -115,7 +115,7 @@ func TestRemovedWhileItAnswers(t *testing.T) {
 	o := <-answered
 	require.NoError(t, o.err)
 	require.Equal(t, 900, o.result.EvalCount)
-	require.NoError(t, s.Stop()) // ends the runner
+	require.NoError(t, s.Stop()) // stopping the server ends the runner
 	require.Empty(t, s.pages())
 	require.Empty(t, s.remotePages(t))
 }

@@ -27,7 +27,7 @@ func TestRestoredLogitsAreBitIdentical(t *testing.T) {
 
 				cold := s.ask(text, 40)
 				require.Zero(t, cold.restored)
-				// one token is computed again over rows that never left
+				// one token is computed again over rows that were never evicted
 				held := s.ask(text, 40)
 				require.Zero(t, held.restored)
 
@@ -50,15 +50,15 @@ func TestRestoredLogitsAreBitIdentical(t *testing.T) {
 	}
 }
 
-// TestRestoreIntoAnotherSlot lets a conversation come back into a slot, and cells, that are
-// not the ones it left. Every conversation fills its context exactly: cells are then taken in
-// blocks of a context, and attention reads a window of the same alignment on both sides,
-// which without flash attention decides low bits too. (Where an answer ends for another
-// reason, whether its last token was given a cell is a race of upstream's.)
+// TestRestoreIntoAnotherSlot restores a conversation into another slot and other cells.
+// Every conversation fills its context exactly. So cells are taken in blocks of a context,
+// and attention reads a window of the same alignment on both sides, which decides low bits
+// without flash attention. (When an answer ends for another reason, a race in upstream
+// decides whether its last token has a cell.)
 func TestRestoreIntoAnotherSlot(t *testing.T) {
 	const ctx, filler, long = 1024, 1000, 728
 	full := func(r *ollamatest.Request) {
-		r.Options["num_ctx"], r.Shift = ctx, new(bool) // ends where the context does
+		r.Options["num_ctx"], r.Shift = ctx, new(bool) // ends with the context
 	}
 	for _, kind := range []struct{ flash, cache string }{{"1", "f16"}, {"1", "q8_0"}, {"1", "q4_0"}, {"0", "f16"}} {
 		t.Run("flash "+kind.flash+" "+kind.cache, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestRestoreIntoAnotherSlot(t *testing.T) {
 			text := prompt(t, long, 50)
 			s.ask(prompt(t, filler, 51), ctx, full) // slot 0
 			s.ask(text, 1, full)                    // slot 1
-			held := s.ask(text, ctx, full)          // slot 1, which held no answer to fork from
+			held := s.ask(text, ctx, full)          // slot 1, which holds no answer to fork from
 			for seed := range int64(4) {
 				s.ask(prompt(t, filler, 60+seed), ctx, full) // slots 2, 3, 0, and 1: over all of its cells
 			}
@@ -80,8 +80,8 @@ func TestRestoreIntoAnotherSlot(t *testing.T) {
 	}
 }
 
-// head is the first tokens of an answer. Whether the last one before the end of the context
-// is sent is a race of upstream's.
+// head returns the first tokens of an answer. A race in upstream decides whether the last
+// token before the end of the context is sent.
 func head(t *testing.T, a answer, tokens int) answer {
 	t.Helper()
 	require.Greater(t, len(a.Logprobs), tokens)

@@ -11,7 +11,7 @@ import (
 	"github.com/kvtier/kvtier/internal/ollamatest"
 )
 
-// Several servers on one machine, or on several with one share.
+// Several servers on one machine, or on several machines with one share.
 
 // remoteDir makes a directory for a remote tier.
 func remoteDir(t *testing.T) string {
@@ -21,8 +21,8 @@ func remoteDir(t *testing.T) string {
 	return dir
 }
 
-// Two servers share a local and a remote directory: each restores the other's pages, to
-// the last bit, from the directory they have moved to.
+// Two servers share a local and a remote directory: each restores the other's pages to the
+// last bit, from both directories.
 func TestTwoServersShareBothTiers(t *testing.T) {
 	root, remote := filepath.Join(t.TempDir(), "pages"), remoteDir(t)
 	// a page of this model is 0.4 MB: the budget does not hold both conversations
@@ -35,14 +35,14 @@ func TestTwoServersShareBothTiers(t *testing.T) {
 	heldFirst := a.ask(first, 33)
 	a.unload()
 	got := b.ask(first, 33)
-	require.Equal(t, 899, got.restored, "what the first server stored")
+	require.Equal(t, 899, got.restored, "pages of the first server")
 	requireSame(t, heldFirst, got, "from the first server")
 
 	b.ask(second, 33)
 	heldSecond := b.ask(second, 33)
 	b.unload()
 	got = a.ask(second, 33)
-	require.Equal(t, 899, got.restored, "what the second server stored")
+	require.Equal(t, 899, got.restored, "pages of the second server")
 	requireSame(t, heldSecond, got, "from the second server")
 	a.unload()
 
@@ -56,8 +56,8 @@ func TestTwoServersShareBothTiers(t *testing.T) {
 	}
 }
 
-// One of two servers is killed with SIGKILL, again and again, while the other answers: the
-// answers stay the same, and the pages of both are usable.
+// One of two servers is killed with SIGKILL repeatedly while the other answers: the answers
+// stay the same, and the pages of both are usable.
 func TestServerIsKilledBesideAnother(t *testing.T) {
 	root, remote := filepath.Join(t.TempDir(), "pages"), remoteDir(t)
 	env := []string{"OLLAMA_KV_TIER_REMOTE=" + remote, "OLLAMA_KV_TIER_LOCAL_GB=0.004"}
@@ -102,8 +102,8 @@ func instance(t *testing.T, root, id string, env ...string) *server {
 	return startIn(t, root, append(env, "OLLAMA_KV_INSTANCE_ID="+id)...)
 }
 
-// Two servers cannot have one id: the second says so and does not start, and the first is not
-// disturbed. When the first is gone, however that happened, its pages are there for the next.
+// Two servers cannot have one id: the second does not start, with an error, and does not
+// disturb the first. After any end of the first, the next server has its pages.
 func TestSecondServerWithOneIDRefuses(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "pages")
 	own := filepath.Join(root, "instances", "gpu0")
@@ -126,7 +126,7 @@ func TestSecondServerWithOneIDRefuses(t *testing.T) {
 	require.Equal(t, 599, got.restored, "the first is not disturbed")
 	requireSame(t, held, got, "the first is not disturbed")
 
-	// the server alone: its runner, which does not hold the directory, may live on
+	// kills the server alone: its runner, which does not hold the directory, may live on
 	serverOnly, err := os.FindProcess(first.PID())
 	require.NoError(t, err)
 	require.NoError(t, serverOnly.Kill())
@@ -148,23 +148,24 @@ func TestServersWithDifferentIDs(t *testing.T) {
 	held := a.ask(text, 33)
 	a.unload()
 	require.NotEmpty(t, files(t, filepath.Join(root, "instances", "a"), ".kvp"))
-	require.Zero(t, b.ask(text, 4).restored, "what is local to the other")
+	require.Zero(t, b.ask(text, 4).restored, "pages local to the other server")
 	b.unload()
 	require.NotEmpty(t, files(t, filepath.Join(root, "instances", "b"), ".kvp"))
 	require.NoDirExists(t, filepath.Join(root, "v1"))
 
-	// the end of a conversation moves first: several more until its beginning has, too
+	// the end of a conversation moves first: more conversations until its beginning has
+	// moved, too
 	for seed := range int64(3) {
 		a.ask(prompt(t, 900, 60+seed), 4)
 	}
 	a.unload()
 	c := instance(t, root, "c", env...)
 	got := c.ask(text, 33)
-	require.Equal(t, 899, got.restored, "what is in the remote directory")
+	require.Equal(t, 899, got.restored, "pages in the remote directory")
 	requireSame(t, held, got, "from the remote directory")
 }
 
-// An id that cannot be the name of a directory turns tiering off; the server serves.
+// An id that cannot be the name of a directory turns tiering off; the server still serves.
 func TestUnusableIDLeavesTieringOff(t *testing.T) {
 	s := instance(t, filepath.Join(t.TempDir(), "pages"), "../elsewhere")
 	s.ask(prompt(t, 300, 7), 4)

@@ -17,9 +17,9 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// shiftingArchitectures are the models whose text is reused at another position when
-// OLLAMA_KV_TIER_REUSE asks for it. llama4 has layers without positions, which its shift
-// function turns nevertheless.
+// shiftingArchitectures are the models whose text can be reused at another position with
+// OLLAMA_KV_TIER_REUSE. llama4 is not among them: it has layers without positions, whose
+// keys its shift function rotates nevertheless.
 var shiftingArchitectures = []string{
 	"deepseek2", "gemma3", "gemma3n", "gemma4", "glm4moelite", "gptoss", "llama", "mistral3", "mllama", "olmo3",
 	"qwen2", "qwen3", "qwen3moe",
@@ -40,19 +40,19 @@ func (s *server) shifted(mark int) (n int) {
 // text kept after them, and the next question.
 const keptBefore, leftOut, keptAfter, asks = 40, 150, 200, 20
 
-// shiftedApart is how far log probabilities are apart because K was rounded once more when it
-// was turned.
+// shiftedApart bounds the distance of log probabilities that comes from rounding K again
+// after its rotation.
 var shiftedApart = map[string]float64{"f16": differ, "q8_0": 10 * differ}
 
-// parts are the tokens of such a chat, as texts that are tokenized alike wherever they stand.
+// parts are the texts of such a chat, which give the same tokens at any position.
 func (m loadedModel) parts() (before, out, after, question string) {
 	return m.prompt(keptBefore, 1), " " + m.prompt(leftOut, 2), " " + m.prompt(keptAfter, 3), " " + m.prompt(asks, 4)
 }
 
-// TestShiftedTextOfEveryArchitecture: where only one layer listens to other tokens, K and V
-// follow from a token and its position alone. Text that is reused at another position must
-// then give the result of computing the text there, up to rounding, for each choice of the
-// layer. With a shift function that turns too much, too little or the wrong way it does not.
+// TestShiftedTextOfEveryArchitecture: where only one layer attends to other tokens, K and V
+// follow from a token and its position alone. Text reused at another position must then give
+// the result of computing the text there, up to rounding, for each choice of the layer. A
+// shift function that rotates too much, too little or in the wrong direction fails.
 func TestShiftedTextOfEveryArchitecture(t *testing.T) {
 	for cache, archs := range map[string][]string{"f16": shiftingArchitectures, "q8_0": {"gemma3", "qwen3"}} {
 		t.Run(cache, func(t *testing.T) {
@@ -75,8 +75,8 @@ func TestShiftedTextOfEveryArchitecture(t *testing.T) {
 	}
 }
 
-// requireMovedAsComputed compares a chat whose oldest messages are left out, computed, with
-// the same after kill -9, reused.
+// requireMovedAsComputed compares a computed chat without its oldest messages with the same
+// chat after kill -9, reused.
 func requireMovedAsComputed(t *testing.T, plain, tiered loadedModel, apart float64) {
 	t.Helper()
 	before, out, after, question := plain.parts()
@@ -89,7 +89,8 @@ func requireMovedAsComputed(t *testing.T, plain, tiered loadedModel, apart float
 	requireClose(t, want, got, apart)
 }
 
-// loadListening loads a model in which the attention of all layers but one adds nothing.
+// loadListening loads a model in which only one layer's attention adds to the residual
+// stream.
 func (s modelServer) loadListening(t *testing.T, arch string, layer int) loadedModel {
 	t.Helper()
 	return s.loadChanged(t, arch, func(gguf string) { silence(t, gguf, layer) })
@@ -120,8 +121,9 @@ func (s *server) loaded() loadedModel {
 	return loadedModel{server: s, shape: shape}
 }
 
-// Text that was reused at another position is close to computed text. Rows that follow from
-// such text are never stored, and a server that wants exact text computes all of it.
+// Text reused at another position gives nearly the same result as computed text. Rows that
+// follow from such text are never stored, and a server with exact reuse computes all of the
+// text.
 func TestShiftedTextIsNeverStored(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "pages")
 	env := []string{"OLLAMA_KV_TIER_PAGE_TOKENS=64"}
@@ -135,12 +137,12 @@ func TestShiftedTextIsNeverStored(t *testing.T) {
 	require.GreaterOrEqual(t, s.shifted(mark), keptAfter-64)
 	require.GreaterOrEqual(t, got.restored, keptBefore+s.shifted(mark), "a part of the first page, and then the run")
 
-	// the slot goes on with its rows, and its next turn finds the history again
+	// the slot goes on with these rows, and its next turn finds the history again
 	mark = s.LogMark()
 	s.ask(before+after+question+" "+prompt(t, 30, 5), 1)
 	require.Zero(t, s.shifted(mark))
 	s.unload()
-	require.Subset(t, stored, s.fullPages(), "no page follows from what was shifted")
+	require.Subset(t, stored, s.fullPages(), "no stored page follows from shifted text")
 
 	exact := startIn(t, root, env...)
 	cold := startOptions(t, "", ollamatest.Options{Env: []string{"OLLAMA_NUM_PARALLEL=1"}})
@@ -150,7 +152,7 @@ func TestShiftedTextIsNeverStored(t *testing.T) {
 	requireSame(t, want, answer, "a server without OLLAMA_KV_TIER_REUSE")
 }
 
-// Text is turned between the batches of slots that compute, and changes nothing of theirs.
+// K is rotated between batches of other slots, and does not change their results.
 func TestShiftedTextBesideBusySlots(t *testing.T) {
 	s := start(t, "OLLAMA_KV_TIER_PAGE_TOKENS=64", "OLLAMA_KV_TIER_REUSE=shifted", "OLLAMA_NUM_PARALLEL=3")
 	before, out, after, question := s.loaded().parts()
@@ -166,11 +168,11 @@ func TestShiftedTextBesideBusySlots(t *testing.T) {
 	}
 	for i := range 4 {
 		s.ask(before+after+question+" "+prompt(t, 5+i, int64(i)), 4)
-		s.ask(prompt(t, 200, int64(20+i)), 1) // takes the slot
+		s.ask(prompt(t, 200, int64(20+i)), 1) // another chat takes the slot
 	}
 	require.NoError(t, group.Wait())
 	require.Positive(t, s.shifted(mark))
 	for _, got := range answers {
-		requireClose(t, want, got, soakBound) // other batches than alone
+		requireClose(t, want, got, soakBound) // batches differ from those of a single slot
 	}
 }

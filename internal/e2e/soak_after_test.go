@@ -16,10 +16,10 @@ import (
 // recurrent are the architectures with recurrent state.
 var recurrent = []string{"lfm2", "nemotron_h", "qwen35", "qwen3next"}
 
-// countRestored counts the requests of a round for which something came from the store,
-// and requires that there is one where it must: all conversations begin with the same
-// message, which is stored before the model is unloaded, or the server killed once it is. A
-// model with recurrent state can go on from it only if there was state after it.
+// countRestored counts the requests of a round with a restore, and requires one after an
+// unload and after a kill with stored pages: all conversations begin with the same message,
+// which is stored by then. A model with recurrent state can go on from that message only
+// with the state after it.
 func (p *soakPlay) countRestored(round soak.Round, mark int) {
 	restored := len(restoredLine.FindAllString(p.tiered.Logs()[mark:], -1))
 	p.restored += restored
@@ -35,21 +35,21 @@ func (p *soakPlay) countRestored(round soak.Round, mark int) {
 	}
 }
 
-// isTiered reports whether the model is one that tiering supports.
+// isTiered reports whether tiering supports the model.
 func (p *soakPlay) isTiered() bool { return strings.Contains(p.tiered.Logs(), "kv tier: on") }
 
-// trouble matches lines that no server may log: a crash, and a fault of the store.
+// trouble matches log lines of a crash or a fault of the store, which fail the soak.
 var trouble = regexp.MustCompile(`(?m)^(panic:|fatal error:|SIG[A-Z]+: |goroutine \d+ ).*|^.*level=(WARN|ERROR).* msg="kv .*$`)
 
-// allowed says which of it does not count: a burst of pages that the remote tier cannot take
-// as quickly as they come, with the small budget that some seeds have, and that a model is
-// not tiered, which then is so for all of the history.
+// allowed reports lines that do not count: that the remote tier cannot take a burst of pages
+// as fast as they come, with the small budget of some seeds; and that a model is not tiered,
+// which holds for the whole history.
 func (p *soakPlay) allowed(line string) bool {
 	return p.remote != "" && strings.Contains(line, "kv tier takes no pages") ||
 		!p.isTiered() && strings.Contains(line, "kv tier: off for this model")
 }
 
-// finish ends both servers and looks at their files.
+// finish ends both servers and checks their files.
 func (p *soakPlay) finish() {
 	require.NoError(p.t, p.tiered.Unload(p.tiered.context(), p.arch))
 	for name, s := range map[string]*server{"stock": p.stock, "tiered": p.tiered} {
@@ -75,8 +75,8 @@ func (p *soakPlay) finish() {
 	p.check(p.checkStore(), "checking the pages")
 }
 
-// checkStore looks at all files below the roots: pages are good, and other files are
-// leftovers of the last runner, which Ollama ends with SIGKILL, and go with a repair.
+// checkStore checks all files below the roots: pages must be good, and other files must be
+// leftovers of the last runner, which Ollama ends with SIGKILL, that a repair removes.
 func (p *soakPlay) checkStore() error {
 	ctx := p.tiered.context()
 	root, err := inspect.Open(ctx, inspect.Options{Local: p.root, Remote: p.remote})

@@ -67,22 +67,22 @@ func (p *soakPlay) ask(s *server, a asked) (ollamatest.Result, error) {
 }
 
 // comparable is the part of an answer that upstream computes reliably: until the context is
-// full. A shift then uses the memory that the logits of the batch before are still read
-// from (Causal.shift computes a graph of its own while computeBatch is about to call
-// Floats, in v0.16.1), so that tokens from there on are now and then anything; with four
-// slots those of the others, too, so that only requests of one slot shift. Where a request
-// ends with its context, whether the last token is sent depends on time.
+// full. A shift then overwrites memory from which the previous batch's logits are still read
+// (in v0.16.1, Causal.shift computes a graph of its own while computeBatch is about to call
+// Floats), so that later tokens are sometimes arbitrary. With four slots this also affects
+// the other slots' tokens, so that only histories of one slot shift. When a request ends
+// with its context, timing decides whether the last token is sent.
 func comparable(r ollamatest.Result) []api.Logprob {
 	return r.Logprobs[:max(0, min(len(r.Logprobs), soakContext-r.PromptEvalCount-1))]
 }
 
-// sent calls a function when a request was sent.
+// sent returns a context that calls f when a request was sent.
 func sent(ctx context.Context, f func()) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { f() }})
 }
 
-// stream makes a request of the tiered server and says how much of the answer there is, 0
-// when the request was sent.
+// stream makes a request to the tiered server and reports the number of answer tokens so
+// far, 0 when the request was sent.
 func (p *soakPlay) stream(a asked, got func(tokens int)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -101,8 +101,9 @@ func (p *soakPlay) stream(a asked, got func(tokens int)) error {
 	return p.tiered.API().Chat(ctx, &request, func(r api.ChatResponse) error { return count(r.Logprobs) })
 }
 
-// force compares answers inside: the expectations of both servers after the first part of
-// the stock server's answer. Two servers that parted at a close call are compared past it this way.
+// force compares the servers' log probabilities inside of answers, after a part of the stock
+// server's answer. So two servers whose answers differ after a close decision are compared
+// beyond it.
 func (p *soakPlay) force(requests []asked, answers []ollamatest.Result) error {
 	var prompts []ollamatest.Request
 	for i, a := range requests {

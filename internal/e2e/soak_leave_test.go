@@ -14,7 +14,7 @@ import (
 	"github.com/kvtier/kvtier/internal/soak"
 )
 
-// leave is a client that goes away after so many tokens of an answer, or as soon as its
+// leave is a client that disconnects after `after` tokens of an answer, or as soon as its
 // request is sent.
 func (p *soakPlay) leave(a asked, after int) error {
 	if after == 0 {
@@ -23,7 +23,7 @@ func (p *soakPlay) leave(a asked, after int) error {
 	return p.leaveDuring(a, after)
 }
 
-// leaveAtOnce wants the answer in one piece; see leaveDuring.
+// leaveAtOnce asks for the answer in one piece; see leaveDuring.
 func (p *soakPlay) leaveAtOnce(a asked) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -36,14 +36,15 @@ func (p *soakPlay) leaveAtOnce(a asked) error {
 	return err
 }
 
-// leaveDuring goes to the runner, as the server would for a client. Of a server that sends
-// tokens quickly a client cannot leave: the server stops reading what its own request to
-// the runner yields, which then waits for ever to hand over the next token, and keeps its
-// place in the queue (upstream's ChatHandler and llmServer.Completion, in v0.16.1).
+// leaveDuring sends its request to the runner, as the server does for a client. A client
+// cannot safely disconnect from a server that sends tokens quickly: the server stops reading
+// the results of its own request to the runner, and that request then waits forever to pass
+// on the next token and keeps its place in the queue (upstream's ChatHandler and
+// llmServer.Completion, in v0.16.1).
 func (p *soakPlay) leaveDuring(a asked, after int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	// no prompt: this loads the model where it is not
+	// without a prompt, a request only loads the model
 	load := ollamatest.Request{Model: p.arch, Options: p.options(a.Answer), KeepAlive: p.raw(nil, "", 0).KeepAlive}
 	if err := p.tiered.API().Generate(ctx, &load, func(api.GenerateResponse) error { return nil }); err != nil {
 		return fmt.Errorf("loading the model: %w", err)
@@ -77,10 +78,10 @@ func (p *soakPlay) leaveDuring(a asked, after int) error {
 			return fmt.Errorf("reading the runner's answer: %w", err)
 		}
 	}
-	return nil // the connection is closed, there being more to read
+	return nil // the deferred Close disconnects before the end of the answer
 }
 
-// completion is the server's request to the runner for a client's request.
+// completion is the request that the server sends to the runner for a client's request.
 func (p *soakPlay) completion(a asked) ([]byte, error) {
 	options := api.DefaultOptions()
 	changed, err := json.Marshal(p.options(a.Answer))

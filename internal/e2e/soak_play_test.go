@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	soakTop   = 20 // log probabilities of a token that are compared, as many as there are
+	soakTop   = 20 // compared log probabilities per token, the most that Ollama gives
 	soakShown = 12 // rounds of the history that a failure shows
 )
 
@@ -36,8 +36,8 @@ type soakPlay struct {
 	answers   int
 	probes    int
 	apartMost float64
-	restored  int // requests for which something was restored
-	misled    int // answers of the stock server that it does not give alone
+	restored  int // requests with a restore
+	misled    int // stock answers that differ from the same request alone
 }
 
 func playSoak(t *testing.T, setup soakSetup, history soak.History) {
@@ -135,9 +135,9 @@ func (p *soakPlay) play(round soak.Round) {
 	}
 }
 
-// agree is compare, except for models with recurrent state, whose stock server is asked alone
-// before the tiered one counts as wrong: it lets a batch of a sequence that has ended write to the
-// state that the next one has begun with (see kvcache.TieredCausal.Settle).
+// agree does as compare, except for models with recurrent state: for these, the stock server
+// is asked again alone before the tiered server counts as wrong. Stock Ollama lets a batch
+// of an ended sequence write to the state of the next one (see kvcache.TieredCausal.Settle).
 func (p *soakPlay) agree(want *ollamatest.Result, got ollamatest.Result, alone func() (ollamatest.Result, error)) error {
 	err := p.compare(*want, got)
 	if err == nil || !slices.Contains(recurrent, p.arch) {
@@ -187,13 +187,13 @@ func (p *soakPlay) happen(e soak.Event) error {
 	return nil
 }
 
-// crashDuring makes requests and kills the server when the first answer has so many tokens.
+// crashDuring makes requests and kills the server when the first answer has `after` tokens.
 func (p *soakPlay) crashDuring(requests []asked, after int) error {
 	reached, done := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	go func() {
 		defer close(done)
-		_ = forAll(len(requests), func(i int) error { // they fail, as they must
+		_ = forAll(len(requests), func(i int) error { // these requests fail, as they must
 			return p.stream(requests[i], func(tokens int) {
 				if i == 0 && tokens >= after {
 					once.Do(func() { close(reached) })

@@ -17,9 +17,9 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// The soak plays random histories (package soak) on two servers: on a tiered one, to which
-// things happen, and on a stock one, to which nothing does. It compares all answers.
-// CONTRIBUTING.md explains these variables.
+// The soak plays random histories (package soak) on two servers: a tiered one with events,
+// and a stock one without. It compares all answers. CONTRIBUTING.md explains these
+// variables.
 const (
 	soakSeedEnv    = "KVTIER_SOAK_SEED"
 	soakMinutesEnv = "KVTIER_SOAK_MINUTES"
@@ -32,30 +32,32 @@ const (
 const (
 	soakContext     = 1024 // tokens of a slot
 	soakLongMinutes = 10
-	soakLocalPages  = 40 // that fit on the local tier where there is a remote one
+	soakLocalPages  = 40 // pages that fit on the local tier if there is a remote tier
 )
 
-// soakModel is how an architecture's answers compare.
+// soakModel is an architecture with the rules for comparing its answers.
 type soakModel struct {
 	arch string
-	// exact: a row depends on nothing but the tokens before it, when they are computed one
-	// at a time in one slot. (The cells that a sliding window uses depend on its former
-	// content, and the order of cells decides low bits.)
+	// exact: a row depends only on the tokens before it, when tokens are computed one at a
+	// time in one slot. (The cells of a sliding window depend on the cache's former content,
+	// and the order of cells decides low bits.)
 	exact  bool
 	vision bool    // takes images
-	bound  float64 // of log probabilities, where answers are not exact
+	bound  float64 // of log probabilities, if answers are not exact
 }
 
-// soakModels has no model whose answers depend on the former content of the cache upstream,
-// too: lfm2 and mllama. (In gemma4-vision an image sees the token after it, which may be that of another
-// branch where the image's rows are used again.) Those with recurrent state are here, though
-// the stock server is now and then up to 0.5 off: see soakPlay.agree.
+// soakModels leaves out models whose answers depend on the former content of the cache
+// upstream, too: lfm2 and mllama. (In gemma4-vision an image attends to the token after it;
+// where the image's rows are reused, that token may belong to another branch.) Models with
+// recurrent state are included, although the stock server is sometimes off by up to 0.5: see
+// soakPlay.agree.
 //
-// Bounds are the difference between two stock servers that play the same histories with four
-// slots and an f16 cache, and about twice more: qwen3 0.011 in 2,200 comparisons, the others in
-// about 190 each. Mixtures of experts have more, where a router's choice is a close call. A
-// prompt of 500 words of which 32, a small page, are others is at least 0.16 apart with
-// qwen3, 0.32 with mistral3, gemma3 and qwen3moe, 0.15 with gptoss and 0.04 with llama4.
+// A bound is about three times the difference between two stock servers that play the same
+// histories with four slots and an f16 cache: qwen3 0.011 in 2,200 comparisons, the others
+// in about 190 comparisons each. Mixtures of experts differ more, where a router's choice is
+// close. For scale: a prompt of 500 words with 32 other words, a small page, is at least
+// 0.16 apart with qwen3, 0.32 with mistral3, gemma3 and qwen3moe, 0.15 with gptoss and 0.04
+// with llama4.
 var soakModels = []soakModel{
 	{arch: "qwen3", bound: 0.03, exact: true},
 	{arch: "qwen3moe", bound: 0.07, exact: true},               // measured: 0.023
@@ -64,13 +66,13 @@ var soakModels = []soakModel{
 	{arch: "gemma3-vision", bound: 0.05, vision: true},         // 0.021
 	{arch: "gptoss", bound: 0.15, exact: true},                 // 0.101
 	{arch: "llama4", bound: 0.03},                              // 0.007
-	{arch: "gemma4", bound: 0.03},                              // from here on: 0.005 and less
+	{arch: "gemma4", bound: 0.03},                              // measured from here on: 0.005 and less
 	{arch: "nemotron_h", bound: 0.03},
 	{arch: "qwen35", bound: 0.03},
 	{arch: "qwen3next", bound: 0.03},
 }
 
-// soakBound is for architectures that are not listed.
+// soakBound is the bound of architectures that are not listed.
 const soakBound = 0.03
 
 // Requests one at a time, a token per batch: both servers compute every row in the same way,
@@ -81,19 +83,19 @@ func TestSoakSerial(t *testing.T) {
 	})
 }
 
-// Four at a time: which tokens share a batch is a matter of time, so that log probabilities
+// Four requests at a time: timing decides which tokens share a batch, so log probabilities
 // are compared within a bound, also with teacher forcing inside of answers. There are no
-// images: their positions see all that is behind them in a batch (gemma3), and their encoder
-// runs while logits of another slot are read, as a shift does (see comparable), so that two
-// stock servers are up to 1.4 apart (mistral3).
+// images: an image's positions attend to all later ones of a batch (gemma3), and the image
+// encoder runs while logits of another slot are read, as a shift does (see comparable), so
+// that two stock servers are up to 1.4 apart (mistral3).
 func TestSoakParallel(t *testing.T) {
 	forEachSoak(t, 4, func(t *testing.T, setup soakSetup, seed uint64) {
 		playSoak(t, setup, soak.New(seed, soak.Config{Rounds: 24, Chats: 6, Slots: 4, Context: soakContext}))
 	})
 }
 
-// forEachSoak calls play for each model and seed to be played: the first one, and others
-// while there is time.
+// forEachSoak calls play for each model and seed: the first seed, and others while there is
+// time.
 func forEachSoak(t *testing.T, slots int, play func(t *testing.T, setup soakSetup, seed uint64)) {
 	if _, err := ollamatest.FindBinary(); err != nil {
 		t.Skip(err)
@@ -109,8 +111,8 @@ func forEachSoak(t *testing.T, slots int, play func(t *testing.T, setup soakSetu
 	}
 }
 
-// soakPlan reads from the environment which models to play, from which seed on, and for how
-// long all of them together.
+// soakPlan reads the models to play, the first seed, and the total time from the
+// environment.
 func soakPlan(t *testing.T) (models []soakModel, first uint64, minutes float64) {
 	t.Helper()
 	var err error
@@ -145,7 +147,7 @@ func soakModelOf(t *testing.T, arch string) soakModel {
 	return soakModel{arch: arch, bound: soakBound}
 }
 
-// soakSetup is the setup of both servers, which depends on the seed too.
+// soakSetup is the setup of both servers, which also depends on the seed.
 type soakSetup struct {
 	soakModel
 	shape  testmodel.Shape
@@ -153,11 +155,11 @@ type soakSetup struct {
 	slots  int
 	batch  int
 	exact  bool     // answers are the same to the last bit
-	eager  bool     // stored pages are restored, even if computing them is quicker
-	common []string // of the environment
-	tier   []string // of the tiered server's
+	eager  bool     // restores stored pages even if computing them is quicker
+	common []string // variables of both servers
+	tier   []string // variables of the tiered server
 	root   string
-	remote string // empty if there is none
+	remote string // empty without a remote tier
 }
 
 func newSoakSetup(t *testing.T, m soakModel, seed uint64, slots int) soakSetup {
@@ -176,7 +178,7 @@ func newSoakSetup(t *testing.T, m soakModel, seed uint64, slots int) soakSetup {
 
 	cache := "f16"
 	if m.vision {
-		s.batch = 1 // or an image would see the text after it
+		s.batch = 1 // otherwise an image would attend to the text after it
 	}
 	if s.exact {
 		s.batch = 1
@@ -192,8 +194,8 @@ func newSoakSetup(t *testing.T, m soakModel, seed uint64, slots int) soakSetup {
 		"OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL=" + s.root,
 		fmt.Sprint("OLLAMA_KV_TIER_PAGE_TOKENS=", page), fmt.Sprint("OLLAMA_KV_TIER_COMPRESS=", pick(0, 1)),
 	}
-	// Without flash attention other slots' cells are multiplied by zero, which the NaN that
-	// a restore is tested with survives.
+	// Without flash attention other slots' cells are multiplied by zero, which does not
+	// remove the NaN of poisoned cells.
 	if s.eager = flash || slots == 1; s.eager {
 		s.tier = append(s.tier, "OLLAMA_KV_TIER_TEST=1")
 	}

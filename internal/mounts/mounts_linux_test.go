@@ -33,7 +33,7 @@ func TestPassthrough(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "one", string(data))
 
-	// The chosen operations fail as told, and no others.
+	// The chosen operations fail with the given error, and no others.
 	p.Fail(syscall.ESTALE, OpRead)
 	_, err = os.ReadFile(inside)
 	require.ErrorIs(t, err, syscall.ESTALE)
@@ -75,7 +75,7 @@ func TestPassthrough(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, entries)
 
-	// It can be mounted again, and vanish with a file open.
+	// The filesystem can be mounted again, and vanish with a file open.
 	p.Mount()
 	f, err := os.Open(inside)
 	require.NoError(t, err)
@@ -138,7 +138,7 @@ func TestLinkCarriesAllRequestsTogetherAtItsSpeed(t *testing.T) {
 	require.Equal(t, now, l.through(1e9, now), "without a limit")
 	l.limit(1e6)
 	require.Equal(t, now.Add(time.Second), l.through(1e6, now))
-	require.Equal(t, now.Add(1500*time.Millisecond), l.through(5e5, now), "behind the first")
+	require.Equal(t, now.Add(1500*time.Millisecond), l.through(5e5, now), "after the first")
 	now = now.Add(time.Minute)
-	require.Equal(t, now.Add(time.Second), l.through(1e6, now), "what was not used is gone")
+	require.Equal(t, now.Add(time.Second), l.through(1e6, now), "unused capacity is not saved up")
 }

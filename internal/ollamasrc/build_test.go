@@ -66,7 +66,7 @@ func TestDigestFiles(t *testing.T) {
 	require.NotEqual(t, second, digest())
 }
 
-// A header that cgo does not track must still change the build.
+// A header that cgo does not track must change the build, too.
 func TestGoEnvFollowsHeaders(t *testing.T) {
 	t.Setenv("CGO_CPPFLAGS", "-DMINE")
 	t.Setenv("GOFLAGS", "-tags=mine")

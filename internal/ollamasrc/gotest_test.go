@@ -18,7 +18,7 @@ func TestSeriesPackages(t *testing.T) {
 	require.Empty(t, Series{}.Packages())
 }
 
-// With any patches, these packages hold the call sites.
+// These packages have the call sites in any series.
 func TestPackagesOfTheSeries(t *testing.T) {
 	s, err := LoadSeries("../../patches", DefaultVersion)
 	require.NoError(t, err)

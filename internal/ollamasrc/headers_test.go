@@ -50,7 +50,7 @@ func TestInstallHeaders(t *testing.T) {
 	require.Equal(t, []string{"miniaudio/miniaudio.h", "nlohmann/detail/value_t.hpp", "nlohmann/json.hpp", "stb/stb_image.h"}, names)
 }
 
-// Used as mtmd-helper.cpp uses miniaudio: the stub must compile and refuse.
+// The stub must compile and refuse when used as mtmd-helper.cpp uses miniaudio.
 func TestMiniaudioStub(t *testing.T) {
 	compiler, err := exec.LookPath("c++")
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 
 func TestFindRoot(t *testing.T) {
 	root := t.TempDir()
-	// A module inside kvtier's, as the object-store tiers are, is not the root.
+	// A module inside kvtier's, such as the object-store tiers, is not the root.
 	inner := filepath.Join(root, "a", "b")
 	require.NoError(t, os.MkdirAll(inner, 0o755))
 	write(t, filepath.Join(root, "go.mod"), "module github.com/kvtier/kvtier\n")

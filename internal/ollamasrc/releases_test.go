@@ -74,9 +74,8 @@ func TestReleasesOrder(t *testing.T) {
 	}
 }
 
-// In the tree of a release, patches that are written from another one's tree are
-// applied first: the others then stand on the same commits wherever they are
-// written.
+// In the tree of a release, patches written from other releases' trees are applied first, so
+// that the release's own patches always stand on the same commits.
 func TestOrderPutsOtherHomesFirst(t *testing.T) {
 	versions := []string{"v0.16.0", "v0.16.1", "v0.16.2", "v0.16.3", "v0.17.0", "v0.17.1", "v0.17.4", "v0.17.5", "v0.24.0"}
 	ranges := []Releases{{}}

@@ -12,8 +12,7 @@ import (
 	"github.com/kvtier/kvtier/internal/version"
 )
 
-// TestSourceVersion: the version follows the files that the binary is made of, and the tags
-// of releases.
+// TestSourceVersion: the version follows the files of the binary, and the tags of releases.
 func TestSourceVersion(t *testing.T) {
 	outer, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
@@ -73,7 +72,7 @@ func TestSourceVersion(t *testing.T) {
 	}
 }
 
-// TestLinked: every package of the binary is among the files that its version follows.
+// TestLinked: the version follows the files of every package of the binary.
 func TestLinked(t *testing.T) {
 	cmd := exec.Command("go", "list", "-deps", "./kvcache/tiering", "./kvcache/paging", "./ggml-paged/pager")
 	cmd.Dir = filepath.Join("..", "..")

@@ -7,8 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The refusals' sentences are tested where a person meets them, in
-// cmd/patch-ollama.
+// The texts of refusals are tested in cmd/patch-ollama, which prints them.
 func TestCheckVersionRange(t *testing.T) {
 	for _, v := range []string{"v0.16.0", "v0.16.1", "v0.17.7", "v0.20.0", "v0.24.0"} {
 		require.NoError(t, CheckVersion(v), v)

@@ -24,13 +24,13 @@ const fakeEnv = "OLLAMATEST_FAKE"
 // Behaviours of the fake; they may be combined.
 const (
 	fakePlain     = "plain"
-	fakeStubborn  = "stubborn"   // ignores a polite request to end
+	fakeStubborn  = "stubborn"   // ignores a request to end
 	fakeFails     = "fails"      // ends before it listens
 	fakeOrphans   = "orphans"    // ends without ending its runner
-	fakeHangs     = "hangs"      // never says where it listens
+	fakeHangs     = "hangs"      // never logs its address
 	fakeHalfLines = "half-lines" // writes its log a few bytes at a time
-	fakeHolds     = "holds"      // stops in the middle of an answer until the client leaves
-	fakeParent    = "parent"     // is not an ollama: starts a plain one with Start
+	fakeHolds     = "holds"      // pauses in the middle of an answer until the client disconnects
+	fakeParent    = "parent"     // is no ollama, and starts a plain fake with Start
 )
 
 func TestMain(m *testing.M) {

@@ -11,7 +11,7 @@ import (
 func TestWaitLog(t *testing.T) {
 	s := startFake(t, fakePlain)
 	ctx := testContext(t)
-	require.NoError(t, s.WaitLog(ctx, "Listening on"), "what was printed before counts")
+	require.NoError(t, s.WaitLog(ctx, "Listening on"), "earlier output counts")
 
 	mark := s.LogMark()
 	short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)

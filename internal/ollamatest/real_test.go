@@ -13,10 +13,9 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// These tests run the Ollama that FindBinary finds and are skipped where there
-// is none.
+// These tests run the Ollama that FindBinary finds, and are skipped without one.
 
-// model is small enough to be quick and has heads that quantized caches accept.
+// model is small, and has heads that quantized caches accept.
 var model = testmodel.Shape{Layers: 4, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Seed: 1}
 
 // startReal starts a server that has model, in that architecture, as "small".
@@ -117,7 +116,7 @@ func TestUnload(t *testing.T) {
 func TestServerGoesOnAfterAClientLeaves(t *testing.T) {
 	s := startReal(t, "qwen3")
 	ctx, cancel := context.WithCancel(testContext(t))
-	// Long enough that the answer is far from done when the model is loaded.
+	// Long enough that the answer has not ended when the model is loaded.
 	request := greedy(t, 100000)
 	left := make(chan error)
 	go func() {
@@ -162,8 +161,7 @@ func TestCommandLine(t *testing.T) {
 	require.NotEmpty(t, strings.TrimSpace(string(out)))
 }
 
-// TestEngineSettings: the shape runs under every setting that changes how a
-// cache is laid out.
+// TestEngineSettings: the shape runs under every setting that changes a cache's layout.
 func TestEngineSettings(t *testing.T) {
 	for _, test := range []struct {
 		arch, log string

@@ -24,7 +24,7 @@ func TestLowerIsForOneGoroutine(t *testing.T) {
 	}()
 	require.Equal(t, mine+nice, <-lowered)
 	require.Equal(t, mine, of())
-	for range 100 { // threads of goroutines that ended are not used again
+	for range 100 { // threads of ended goroutines are not reused
 		go func() {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()

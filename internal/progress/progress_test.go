@@ -19,7 +19,7 @@ func TestElapsed(t *testing.T) {
 
 const testNames = 16
 
-// begun is a step that runs since the given time.
+// begun is a step that began the given time ago.
 func begun(name string, ago time.Duration, bytes bool) *Step {
 	return &Step{display: NewTransient(&strings.Builder{}, testNames), name: name, bytes: bytes, started: time.Now().Add(-ago)}
 }
@@ -52,11 +52,11 @@ func TestBytes(t *testing.T) {
 	require.Equal(t, "checking local    ▕"+strings.Repeat(" ", 40)+"▏ 0 B/40 GB", lineOf(s, 0))
 	s.Progress(10e9, 40e9)
 	require.Regexp(t, `▏ 10 GB/40 GB, (1.0 GB|999 MB)/s, 30s left$`, lineOf(s, 0))
-	s.Progress(41e9, 40e9) // files grow
+	s.Progress(41e9, 40e9) // files may grow
 	require.Regexp(t, "▕"+strings.Repeat("█", 40)+`▏ 41 GB/40 GB, 4.\d GB/s, 0s left$`, lineOf(s, 0))
 }
 
-// A bar is as long as there is room for, and a line never wraps.
+// A bar fills the room on the line, and a line never wraps.
 func TestStepFitsTheTerminal(t *testing.T) {
 	s := begun("cmake build", 0, false)
 	s.Progress(60, 120)
@@ -66,7 +66,7 @@ func TestStepFitsTheTerminal(t *testing.T) {
 	require.Equal(t, "cm", lineOf(s, 2))
 }
 
-// Where no terminal reads, a step is one line without control characters.
+// Without a terminal, a step is one line without control characters.
 func TestPlainSteps(t *testing.T) {
 	var out bytes.Buffer
 	d := New(&out, 20)
@@ -80,10 +80,10 @@ func TestPlainSteps(t *testing.T) {
 	require.Equal(t, "cold                  29.4 s\nnothing to say        0.0s\na name that is longer than the column  done\n", out.String())
 }
 
-// screen is a terminal that knows the sequences of a Display.
+// screen simulates a terminal that knows the sequences of a Display.
 type screen struct {
 	mu    sync.Mutex
-	lines []string // the last is that of the cursor
+	lines []string // the last one has the cursor
 	row   int
 }
 
@@ -124,7 +124,7 @@ func (s *screen) shows() string {
 	return strings.TrimSpace(strings.Join(s.lines, "\n"))
 }
 
-// TestRedraw: lines of steps that run are redrawn together, those that have ended stay
+// TestRedraw: lines of running steps are redrawn together, and lines of ended steps stay
 // above, in the order in which the steps began.
 func TestRedraw(t *testing.T) {
 	var out screen
@@ -161,7 +161,7 @@ func TestTransient(t *testing.T) {
 	require.Empty(t, out.shows())
 }
 
-// TestNothing: nobody looks.
+// TestNothing: a nil Display and its steps do nothing.
 func TestNothing(t *testing.T) {
 	var d *Display
 	s := d.Step("quiet")
@@ -172,7 +172,7 @@ func TestNothing(t *testing.T) {
 	d.Close()
 }
 
-// TestTogether: steps of several goroutines may run while lines are redrawn.
+// TestTogether: several goroutines may have steps while lines are redrawn.
 func TestTogether(t *testing.T) {
 	var out screen
 	d := New(&out, 6)

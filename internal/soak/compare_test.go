@@ -13,7 +13,7 @@ type listed struct {
 	logprob float64
 }
 
-// token is a position whose likeliest token, the first, was chosen.
+// token is a position at which the first and likeliest token was chosen.
 func token(best ...listed) api.Logprob {
 	var l api.Logprob
 	for _, b := range best {
@@ -61,14 +61,14 @@ func TestWithin(t *testing.T) {
 
 	parted := []api.Logprob{token(listed{"b", -1.01}, listed{"a", -1.03}), token(listed{"x", -9}, listed{"y", -9})}
 	_, err = Within(want, parted, 0.05)
-	require.NoError(t, err, "a close call; what follows answers another prompt")
+	require.NoError(t, err, "a close decision; later tokens follow another text")
 	parted = []api.Logprob{token(listed{"b", -0.5}, listed{"a", -1.03}), token(listed{"x", -9}, listed{"y", -9})}
 	_, err = Within(want, parted, 0.05)
 	require.ErrorContains(t, err, "token 0 of 2")
 }
 
 // TestApartOfWhatIsNotListed: a token that one side does not list is less likely there than
-// the last that it does.
+// that side's last token.
 func TestApartOfWhatIsNotListed(t *testing.T) {
 	a := token(listed{"a", -1}, listed{"b", -2})
 	for other, want := range map[listed]float64{

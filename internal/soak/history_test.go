@@ -19,8 +19,8 @@ func TestSeedReplays(t *testing.T) {
 	require.Equal(t, New(7, config).Rounds[:20], New(7, shorter).Rounds, "a shorter history is the beginning of a longer one")
 }
 
-// TestEverythingHappens: everything that a history may have is in a few of them, and nothing
-// that its config excludes.
+// TestEverythingHappens: a few histories have every kind of request and event, and none that
+// their config excludes.
 func TestEverythingHappens(t *testing.T) {
 	asked, happened := make(map[Kind]int), make(map[Event]int)
 	var images, leaves, long int
@@ -80,7 +80,7 @@ func TestUntilShowsTheLastRounds(t *testing.T) {
 	require.Equal(t, 2, strings.Count(h.Until(1, 4), "\n"))
 }
 
-// words is a text that names itself.
+// words returns a text that names its arguments.
 func words(tokens int, seed int64) string { return fmt.Sprintf("%d of %d", tokens, seed) }
 
 func TestChats(t *testing.T) {
@@ -106,7 +106,7 @@ func TestChats(t *testing.T) {
 	ask(Request{Kind: Start, Seed: 17}, "g", system, user(17))
 }
 
-// TestHistoriesCanBeAsked: no request refers to a message that is not there.
+// TestHistoriesCanBeAsked: every request refers to an existing message.
 func TestHistoriesCanBeAsked(t *testing.T) {
 	for seed := range uint64(20) {
 		h := New(seed, config)

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestKVBytesPerToken: of layers that have K/V only.
+// TestKVBytesPerToken: only layers with K/V count.
 func TestKVBytesPerToken(t *testing.T) {
 	for arch, want := range map[string]int{
 		"qwen2":         4 * 2 * 64 * 2,
@@ -28,7 +28,7 @@ func TestKVBytesPerToken(t *testing.T) {
 	}
 }
 
-// TestHybridLayers: layers without K/V have none of an attention's tensors.
+// TestHybridLayers: layers without K/V have no tensors of attention.
 func TestHybridLayers(t *testing.T) {
 	for arch, tensor := range map[string]string{"lfm2": "shortconv.conv", "qwen3next": "ssm_conv1d"} {
 		s := small(arch)
@@ -42,8 +42,8 @@ func TestHybridLayers(t *testing.T) {
 	}
 }
 
-// TestNemotronHLayers: each is one of three kinds, which the file shows by the missing
-// parts.
+// TestNemotronHLayers: each layer is of one of three kinds, which the file shows by the
+// missing parts.
 func TestNemotronHLayers(t *testing.T) {
 	s := small("nemotron_h")
 	s.Layers = 5
@@ -76,7 +76,7 @@ func TestGemma4Layers(t *testing.T) {
 	require.Empty(t, shapes("blk.3.attn_k"))
 }
 
-// TestSpacedMerges: merges are spelled as the tokens are.
+// TestSpacedMerges: merges have the spelling of tokens.
 func TestSpacedMerges(t *testing.T) {
 	kv := decode(t, write(t, small("gemma4"))).KV()
 	require.Len(t, kv.Strings("tokenizer.ggml.merges"), len(newVocabulary(600).merges))
@@ -87,7 +87,7 @@ func TestSpacedMerges(t *testing.T) {
 	require.Contains(t, known, sentencePieceSpace+"the")
 }
 
-// TestWindowPatterns: where the file says which layers have a window.
+// TestWindowPatterns: the file lists the layers with a window.
 func TestWindowPatterns(t *testing.T) {
 	for arch, want := range map[string][]bool{
 		"olmo3":   {true, true, true, false, true},
@@ -102,8 +102,8 @@ func TestWindowPatterns(t *testing.T) {
 	require.EqualValues(t, 48, decode(t, write(t, s)).KV().Uint("attention.chunk_size"))
 }
 
-// TestGemma3nSharedLayers: the layers whose cache the last two read have a window
-// as these do, and K/V.
+// TestGemma3nSharedLayers: the layers whose caches the last two layers read have K/V, and a
+// window exactly if the reader has one.
 func TestGemma3nSharedLayers(t *testing.T) {
 	for layers := gemma3nLayersMin; layers < 9; layers++ {
 		s := Shape{Arch: "gemma3n", Layers: layers}
@@ -116,8 +116,8 @@ func TestGemma3nSharedLayers(t *testing.T) {
 	require.Empty(t, tensors.Items("blk.2.attn_k"))
 }
 
-// TestMllamaLayers: the last layer picks the tokens to answer for, which one that
-// reads the image does not.
+// TestMllamaLayers: the last layer selects the output tokens, so it must not be a layer that
+// reads the image.
 func TestMllamaLayers(t *testing.T) {
 	for layers := mllamaLayersMin; layers < 9; layers++ {
 		s := small("mllama")
@@ -128,7 +128,7 @@ func TestMllamaLayers(t *testing.T) {
 	}
 }
 
-// TestEmbeddingsOfImageTokens: the engine looks these up with any vocabulary.
+// TestEmbeddingsOfImageTokens: the engine looks up image tokens with any vocabulary.
 func TestEmbeddingsOfImageTokens(t *testing.T) {
 	for arch, want := range map[string]int{"gemma3-vision": 256001, "mllama": 128257, "mistral3": 600} {
 		path := write(t, small(arch))

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCodes: no two tokens look alike, by either code.
+// TestCodes: any two tokens differ in both codes.
 func TestCodes(t *testing.T) {
 	book := newCodebook(1)
 	for _, test := range []struct {
@@ -34,7 +34,7 @@ func TestCodes(t *testing.T) {
 				sums[x] += int(sign)
 			}
 		}
-		// An f16 sum of values stays small only if they are as often +1 as -1.
+		// An f16 sum of values stays small only if +1 and -1 are equally frequent.
 		for _, sum := range sums {
 			require.InDelta(t, 0, sum, recallVocab/10)
 		}
@@ -46,7 +46,7 @@ func TestField(t *testing.T) {
 	for _, f := range []field{keyField, valueField} {
 		ones := 0
 		for a := 1; a < 1<<f.bits; a++ {
-			// A product of its nonzero elements is nonzero exactly in a field.
+			// Products of nonzero elements are nonzero exactly in a field.
 			for b := 1; b < 1<<f.bits; b++ {
 				require.NotZero(t, f.multiply(a, b))
 				require.Less(t, f.multiply(a, b), 1<<f.bits)

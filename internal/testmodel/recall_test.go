@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// recallMargin is by how much the right token's logit exceeds any other's, for two layers;
-// 21 by construction, less rounding.
+// recallMargin is the least lead of the right token's logit, for two layers: 21 by
+// construction, less rounding.
 const recallMargin = 20.5
 
 var cacheTypes = map[string]rounding{"f32": exactly, "f16": toF16, "q8_0": toQ8}
@@ -39,8 +39,7 @@ func randomTokens(random *rand.Rand, n int, except ...int32) []int32 {
 	return tokens
 }
 
-// hidden is random text that holds key and value at a distance from its last
-// token, which is the key again.
+// hidden is random text that ends in key and has key and value at a distance before the end.
 func hidden(random *rand.Rand, n, distance int, key, value int32) []int32 {
 	tokens := randomTokens(random, n, key, value)
 	tokens[n-1] = key
@@ -86,7 +85,7 @@ func TestRecallFar(t *testing.T) {
 				random := rand.New(rand.NewPCG(uint64(distance), 4))
 				pair := randomTokens(random, 2)
 				tokens := hidden(random, defaultContext, distance, pair[0], pair[1])
-				at := len(tokens) - distance // where the value is
+				at := len(tokens) - distance // position of the value
 				token, margin := lead(m.logitsAcross(tokens, at))
 				require.Equal(t, pair[1], token)
 				require.Greater(t, margin, recallMargin)
@@ -95,7 +94,7 @@ func TestRecallFar(t *testing.T) {
 	}
 }
 
-// TestRecallOtherShapes: more layers and other groups of heads do the same.
+// TestRecallOtherShapes: models with more layers and other groups of heads recall, too.
 func TestRecallOtherShapes(t *testing.T) {
 	for _, r := range []Recall{{Heads: 2}, {Heads: 16}, {Layers: 3}, {Layers: 5, Heads: 6}} {
 		t.Run(fmt.Sprintf("%d-%d", r.Layers, r.Heads), func(t *testing.T) {
@@ -131,7 +130,7 @@ func TestRecallPromptInModel(t *testing.T) {
 	}
 }
 
-// TestRecallCanFail: the checks above notice faults.
+// TestRecallCanFail: the checks of recall notice faults.
 func TestRecallCanFail(t *testing.T) {
 	const key, other, value = 300, 301, 400
 	path := writeRecall(t, Recall{})
@@ -141,7 +140,7 @@ func TestRecallCanFail(t *testing.T) {
 	token, _ := lead(m.logits(tokens))
 	require.EqualValues(t, value, token)
 
-	// Another key has another answer, and a key that is nowhere has none.
+	// Another key has another answer, and a missing key has none.
 	tokens[20], tokens[21] = other, 500
 	tokens[199] = other
 	token, _ = lead(m.logits(tokens))
@@ -150,7 +149,7 @@ func TestRecallCanFail(t *testing.T) {
 	_, margin := lead(m.logits(randomTokensBefore(random, tokens[199], 200)))
 	require.Less(t, margin, recallMargin/2)
 
-	// A key/value row of the needle that is lost, or one token off.
+	// A key/value row of the needle is lost, or one token off.
 	tokens[199] = key
 	lost := append([]int32(nil), tokens...)
 	lost[50] = 600
@@ -162,7 +161,7 @@ func TestRecallCanFail(t *testing.T) {
 	token, margin = lead(m.logits(tokens))
 	require.False(t, token == value && margin > recallMargin)
 
-	// One query head of four that attends to nothing useful.
+	// One query head of four attends to nothing useful.
 	for layer, moved := range []float64{0.9, -5} {
 		m = readReference(t, path)
 		clear(m.layers[layer].query[m.dim:][:m.dim])
@@ -176,8 +175,8 @@ func randomTokensBefore(random *rand.Rand, token int32, n int) []int32 {
 	return append(randomTokens(random, n-1, token), token)
 }
 
-// TestLookBackLeak adds up the weights that layer 0 gives to any position but one token
-// back, at every possible distance.
+// TestLookBackLeak sums the weights that layer 0 gives to all positions except the previous
+// one, at every possible distance.
 func TestLookBackLeak(t *testing.T) {
 	score := func(distance int) float64 {
 		sum := 0.0
@@ -196,14 +195,14 @@ func TestLookBackLeak(t *testing.T) {
 	}
 	require.InDelta(t, 15.77, closest, 0.01)
 	require.Less(t, leak, 1e-6)
-	// Elsewhere than two tokens back and here, q8_0 has room for its errors.
+	// Except at distances up to two, q8_0 has room for its errors.
 	for distance := 3; distance < recallContextMax; distance++ {
 		require.Greater(t, lookBackPeak-score(distance), 30.0, "distance %d", distance)
 	}
 }
 
-// TestRecallRotation: an engine that computes angles in float32, one pair from
-// the one before, gets them exactly, at any position.
+// TestRecallRotation: an engine that computes angles in float32, each pair from the previous
+// one, gets exact angles at any position.
 func TestRecallRotation(t *testing.T) {
 	step := float32(math.Pow(recallRopeBase, -2.0/recallHeadDim))
 	for _, position := range []int{1, 3, 99999, defaultContext - 1, recallContextMax - 1} {

@@ -12,9 +12,9 @@ import (
 	"github.com/x448/float16"
 )
 
-// reference computes upstream's qwen3 model, from a file, in
-// float64 and in the plainest way. It is for attention-only models with few
-// weights that are not 0: feed-forward layers are left out.
+// reference computes upstream's qwen3 model, read from a file, in float64 and in the
+// plainest way. It is for attention-only models with few nonzero weights; feed-forward
+// layers are not supported.
 type reference struct {
 	embedding, output   sparse
 	outputNorm          []float64
@@ -22,7 +22,7 @@ type reference struct {
 	heads, kvHeads, dim int
 	epsilon             float64
 	turns               []float64 // radians per token of each rotary pair
-	cache               rounding  // the rounding of queries, keys and values
+	cache               rounding  // rounding of queries, keys and values
 }
 
 type referenceLayer struct {
@@ -30,7 +30,7 @@ type referenceLayer struct {
 	query, key, value, output sparse
 }
 
-// sparse is a matrix as the weights of each row that are not 0.
+// sparse is a matrix as the nonzero weights of each row.
 type sparse [][]struct {
 	column int
 	weight float64
@@ -79,7 +79,7 @@ func (m *reference) setRopeBase(base float64) {
 	}
 }
 
-// with is m with another cache type.
+// with returns m with another cache type.
 func (m *reference) with(cache rounding) *reference {
 	other := *m
 	other.cache = cache
@@ -141,7 +141,7 @@ func (m *reference) normalize(x, weights []float64) []float64 {
 	return y
 }
 
-// split is a projection cut into heads, each normalized.
+// split cuts a projection into heads and normalizes each.
 func (m *reference) split(projection, norm []float64) [][]float64 {
 	var heads [][]float64
 	for ; len(projection) > 0; projection = projection[m.dim:] {
@@ -150,7 +150,7 @@ func (m *reference) split(projection, norm []float64) [][]float64 {
 	return heads
 }
 
-// rotate returns a head as it is at a position, rounded.
+// rotate returns a head rotated to a position and rounded.
 func (m *reference) rotate(head []float64, position int) []float64 {
 	rotated := make([]float64, m.dim)
 	for i := range m.dim / 2 {
@@ -165,7 +165,7 @@ func (m *reference) rotate(head []float64, position int) []float64 {
 	return rotated
 }
 
-// row is the keys and values of a position, a head each, keys not yet rotated.
+// row holds the keys and values of a position by head; keys are not rotated yet.
 type row struct{ keys, values [][]float64 }
 
 func (m *reference) row(layer int, h []float64) row {
@@ -179,8 +179,8 @@ func (m *reference) row(layer int, h []float64) row {
 	return r
 }
 
-// attend returns the addition of a layer to h, the residual stream at a position,
-// given the rows up to there.
+// attend returns a layer's addition to h, the residual stream at a position, from the rows
+// up to that position.
 func (m *reference) attend(layer, position int, h []float64, rows func(int) row) []float64 {
 	l := m.layers[layer]
 	queries := m.split(l.query.multiply(m.normalize(h, l.norm)), l.queryNorm)
@@ -231,7 +231,7 @@ func (s *softmaxMean) add(score float64, value []float64) {
 	}
 }
 
-// logits computes everything, for the last token.
+// logits computes the whole model for the last token.
 func (m *reference) logits(tokens []int32) []float64 {
 	streams := make([][]float64, len(tokens))
 	for p, token := range tokens {
@@ -248,9 +248,9 @@ func (m *reference) logits(tokens []int32) []float64 {
 	return m.read(streams[len(tokens)-1])
 }
 
-// logitsAcross computes them for a model of two layers and a long text. Except
-// at the given positions and the last one, it takes for granted that layer 0
-// writes as if the text began with the token before.
+// logitsAcross computes the logits of the last token for a model of two layers and a long
+// text. Except at the given positions and the last one, it assumes that layer 0 writes as if
+// the text began with the previous token.
 func (m *reference) logitsAcross(tokens []int32, positions ...int) []float64 {
 	last := len(tokens) - 1
 	rows := make(map[int32]row)
@@ -288,7 +288,7 @@ func add(a, b []float64) []float64 {
 	return sum
 }
 
-// lead is the token with the greatest logit and by how much it leads.
+// lead returns the token with the greatest logit, and its lead.
 func lead(logits []float64) (token int32, margin float64) {
 	best, second := math.Inf(-1), math.Inf(-1)
 	for i, logit := range logits {

@@ -37,8 +37,8 @@ func TestWindowIsInTheFile(t *testing.T) {
 	}
 }
 
-// TestGemma3Contributions: the norms after attention and feed-forward alone decide the
-// size of their additions.
+// TestGemma3Contributions: only the norms after attention and feed-forward decide the size
+// of their additions.
 func TestGemma3Contributions(t *testing.T) {
 	s := small("gemma3")
 	path := write(t, s)
@@ -53,7 +53,7 @@ func TestGemma3Contributions(t *testing.T) {
 }
 
 // TestSinksAreOfTheSizeOfScores: a sink far greater or less than the sum of a window's
-// scores could as well be missing.
+// scores would test nothing.
 func TestSinksAreOfTheSizeOfScores(t *testing.T) {
 	s := small("gptoss")
 	s.Heads = 64

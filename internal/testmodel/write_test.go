@@ -51,13 +51,13 @@ func decode(t *testing.T, path string) *ggml.GGML {
 	return model
 }
 
-// readF16 returns a tensor's weights, row by row, of one expert after the other.
+// readF16 returns a tensor's weights, row by row, one expert after the other.
 func readF16(t *testing.T, path, name string) [][]float32 {
 	t.Helper()
 	return readRows(t, path, name, math.MaxInt)
 }
 
-// readRows is readF16 for the first so many rows.
+// readRows returns the first `most` rows of readF16's result.
 func readRows(t *testing.T, path, name string, most int) [][]float32 {
 	t.Helper()
 	tensors := decode(t, path).Tensors()
@@ -168,14 +168,15 @@ func TestWeightsAreFiniteAndScaled(t *testing.T) {
 	}
 }
 
-// residualWriters end the names of tensors whose output is added to the residual
-// stream, be it normalized first.
+// residualWriters are suffixes of the names of tensors whose output is added to the residual
+// stream, directly or through a norm.
 var residualWriters = []string{
 	"attn_output.weight", "cross_attn_o_proj.weight", "ffn_down.weight", "ffn_down_exps.weight", "ffn_down_shexp.weight",
 	"laurel_r.weight", "proj.weight", "shortconv.out_proj.weight", "ssm_out.weight",
 }
 
-// TestConstantDimension: the dimension that keeps the model from ending its answer.
+// TestConstantDimension: no layer changes the dimension that keeps the model from ending its
+// answer.
 func TestConstantDimension(t *testing.T) {
 	for _, arch := range Architectures() {
 		s := small(arch)

@@ -19,7 +19,7 @@ func TestEnabled(t *testing.T) {
 func TestConfigDefaults(t *testing.T) {
 	home := t.TempDir()
 	if unsuited(home) != nil {
-		t.Skip("no directory to keep pages in by default here")
+		t.Skip("no default directory for pages on this system")
 	}
 	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "HOME": home, "USERPROFILE": home})
 	log, _ := tierenvtest.Logger()
@@ -61,7 +61,7 @@ func TestConfigReadsEverything(t *testing.T) {
 }
 
 // A value that cannot be read keeps tiering off where its default could delete or expose
-// something, and is replaced with a warning elsewhere.
+// pages; otherwise the default replaces it with a warning.
 func TestConfigBadValues(t *testing.T) {
 	for name, off := range map[string]map[string]string{
 		"OLLAMA_KV_TIERING":               {"perhaps": "neither"},

@@ -14,7 +14,7 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// page is where a page of a root may be.
+// page is a possible path of a page below a root.
 const page = "v1/0123/ab/cdef.kvp"
 
 func lay(t *testing.T, root, name string) {
@@ -24,8 +24,8 @@ func lay(t *testing.T, root, name string) {
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 }
 
-// TestDefaultRoot: pages go to Ollama's own folder, and those that are in /tmp already are
-// found there.
+// TestDefaultRoot: pages go to Ollama's own folder, and existing pages in /tmp are found
+// there.
 func TestDefaultRoot(t *testing.T) {
 	ram := errors.New("is on a filesystem in memory")
 	for name, tc := range map[string]struct {

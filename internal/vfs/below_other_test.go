@@ -2,5 +2,5 @@
 
 package vfs
 
-// onlyWalk changes nothing: here Below never does anything else.
+// onlyWalk changes nothing: on these systems Below always walks.
 func onlyWalk() func() { return func() {} }

@@ -70,7 +70,7 @@ func TestBelowWalk(t *testing.T) {
 	conformPaths(t, Below(dir), path)
 }
 
-// TestBelowLinksAboveTheRoot: where the root is, is the user's business.
+// TestBelowLinksAboveTheRoot: the path of the root may have links.
 func TestBelowLinksAboveTheRoot(t *testing.T) {
 	one, two, at := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "at")
 	for _, dir := range []string{one, two} {
@@ -88,14 +88,14 @@ func TestBelowLinksAboveTheRoot(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	write(t, b, filepath.Join(at, "root", "f"), "two")
 
-	// The root itself is none.
+	// The root itself may not be a link.
 	require.NoError(t, os.Symlink(filepath.Join(one, "root"), filepath.Join(two, "link")))
 	_, err = Below(filepath.Join(two, "link")).Open(filepath.Join(two, "link", "f"))
 	require.Error(t, err)
 }
 
-// TestBelowWhileDirectoriesAreSwapped has somebody put a link to the outside in
-// a directory's place, over and over.
+// TestBelowWhileDirectoriesAreSwapped repeatedly replaces a directory with a link to the
+// outside.
 func TestBelowWhileDirectoriesAreSwapped(t *testing.T) {
 	outside, root := t.TempDir(), t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(root, "d"), 0o700))
@@ -196,8 +196,8 @@ func BenchmarkOpen(b *testing.B) {
 	}
 }
 
-// TestBelowRefusesARootOfOthers: owner and mode are those of the directory that is
-// used, at each use.
+// TestBelowRefusesARootOfOthers: each use checks the owner and mode of the directory that is
+// opened.
 func TestBelowRefusesARootOfOthers(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "root")
 	require.NoError(t, os.Mkdir(dir, 0o700))

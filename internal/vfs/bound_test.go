@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBoundGivesUpOnce lets each operation hang for good. It fails in the time it
-// was given and names the directory that does not answer; later operations fail without
-// being tried; and a file that was opened too late is closed.
+// TestBoundGivesUpOnce makes each operation hang forever. The operation fails within its
+// limit and names the directory that does not answer; later operations fail without being
+// tried; a file that was opened too late is closed.
 func TestBoundGivesUpOnce(t *testing.T) {
 	dir := filepath.Join(string(filepath.Separator), "dir")
 	path := filepath.Join(dir, "file")
@@ -43,7 +43,7 @@ func TestBoundGivesUpOnce(t *testing.T) {
 			require.NoError(t, m.Mkdir(dir))
 			inj, gate := Inject(m), NewGate()
 			b := Bound(inj, dir, 5*time.Millisecond)
-			b.limit = time.Minute // until it hangs
+			b.limit = time.Minute // until the filesystem hangs
 			var err error
 			file, err = b.Create(path)
 			require.NoError(t, err)
@@ -63,7 +63,7 @@ func TestBoundGivesUpOnce(t *testing.T) {
 			require.ErrorIs(t, again, ErrHung)
 			_, again = b.Lstat(dir)
 			require.ErrorIs(t, again, ErrHung)
-			if op != OpClose { // which is tried, in the background
+			if op != OpClose { // close is tried in the background
 				require.Equal(t, asked, inj.Count(), "nothing is tried again")
 			}
 			require.Equal(t, "ours", string(buf))
@@ -71,8 +71,8 @@ func TestBoundGivesUpOnce(t *testing.T) {
 			gate.Open()
 			_ = lock.Close()
 			require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+1 }, 10*time.Second, time.Millisecond,
-				"what hung has ended; one goroutine asks")
-			require.Equal(t, "ours", string(buf), "what comes too late goes nowhere")
+				"hung operations have ended; one goroutine asks")
+			require.Equal(t, "ours", string(buf), "late results are dropped")
 			require.Eventually(t, func() bool {
 				l, err := m.Lock(filepath.Join(dir, "held"))
 				return err == nil && l.Close() == nil

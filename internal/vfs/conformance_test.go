@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestConformance runs one suite over every FS: the filesystem in memory, on which the
-// store is tested, must behave as a disk does.
+// TestConformance runs one suite over every FS: the filesystem in memory, on which the store
+// is tested, must behave as a disk.
 func TestConformance(t *testing.T) {
 	inMem := func(t *testing.T) (*Mem, string) {
 		m, dir := NewMem(1<<20), filepath.Join(string(filepath.Separator), "dir")
@@ -84,7 +84,7 @@ func conformFiles(t *testing.T, fsys FS, path func(...string) string) {
 
 	write(t, fsys, a, "hello")
 	require.NoError(t, fsys.Uncache(a))
-	require.Equal(t, "hello", content(t, fsys, a), "what is not on the device stays")
+	require.Equal(t, "hello", content(t, fsys, a), "data that is not on the device stays")
 	_, err = fsys.Create(a)
 	require.ErrorIs(t, err, fs.ErrExist)
 	require.ErrorContains(t, err, a)
@@ -118,7 +118,7 @@ func conformOpenFiles(t *testing.T, fsys FS, path func(...string) string) {
 		require.NoError(t, err)
 		require.Equal(t, len(part), n)
 	}
-	r, err := fsys.Open(a) // sees written bytes before they are synced
+	r, err := fsys.Open(a) // a reader sees written bytes before they are synced
 	require.NoError(t, err)
 	_, err = r.Write([]byte("x"))
 	require.Error(t, err)
@@ -141,7 +141,7 @@ func conformOpenFiles(t *testing.T, fsys FS, path func(...string) string) {
 		require.ErrorIs(t, err, fs.ErrClosed)
 	}
 
-	// An open file is there, even when its name is gone.
+	// An open file stays readable after its name is removed.
 	require.NoError(t, fsys.Remove(a))
 	write(t, fsys, a, "another")
 	info, err := r.Stat()
@@ -228,7 +228,7 @@ func conformRename(t *testing.T, fsys FS, path func(...string) string) {
 
 func conformPaths(t *testing.T, fsys FS, path func(...string) string) {
 	write(t, fsys, path("f"), "x")
-	for _, under := range []string{path("f", "x"), path("f", "x", "y")} { // a file is no directory
+	for _, under := range []string{path("f", "x"), path("f", "x", "y")} { // a file is not a directory
 		_, err := fsys.Lstat(under)
 		require.ErrorIs(t, err, syscall.ENOTDIR)
 		_, err = fsys.Open(under)
@@ -252,7 +252,7 @@ func conformLock(t *testing.T, fsys FS, path func(...string) string) {
 	require.NoError(t, err)
 	require.NoError(t, other.Close())
 
-	// A lock is the file's, not the name's.
+	// A lock belongs to the file, not to the name.
 	require.NoError(t, fsys.Remove(path("lock")))
 	second, err := fsys.Lock(path("lock"))
 	require.NoError(t, err)
@@ -262,7 +262,7 @@ func conformLock(t *testing.T, fsys FS, path func(...string) string) {
 	require.ErrorIs(t, err, ErrLocked)
 	_, err = fsys.LockThere(path("lock"))
 	require.ErrorIs(t, err, ErrLocked)
-	for range 2 { // it was not made
+	for range 2 { // the file was not made
 		_, err = fsys.LockThere(path("absent"))
 		require.ErrorIs(t, err, fs.ErrNotExist)
 	}
@@ -287,7 +287,8 @@ func conformSpace(t *testing.T, fsys FS, path func(...string) string) {
 	require.NoError(t, err)
 }
 
-// conformConcurrency is for the race detector, and for names that come and go.
+// conformConcurrency tests concurrent use for the race detector, with names that come and
+// go.
 func conformConcurrency(t *testing.T, fsys FS, path func(...string) string) {
 	var wg sync.WaitGroup
 	for _, mine := range []string{"a", "b", "c", "d"} {

@@ -19,7 +19,7 @@ func TestReachOfMounts(t *testing.T) {
 		{"nfs", "rw,vers=3,local_lock=none,mountproto=tcp", ReachAll},
 		{"nfs", "rw,vers=3,nolock,local_lock=all", ReachHost},
 		{"nfs4", "rw,local_lock=flock", ReachHost},
-		{"nfs", "rw,local_lock=posix", ReachAll}, // flock is not one of those
+		{"nfs", "rw,local_lock=posix", ReachAll}, // flock is not a POSIX lock
 		{"lustre", "rw,flock", ReachAll},
 		{"lustre", "rw,localflock", ReachHost},
 		{"cifs", "rw,vers=3.1.1", ReachHost},

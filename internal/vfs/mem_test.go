@@ -14,12 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// at makes a path below the root of a Mem.
+// at makes a path below a Mem's root.
 func at(elements ...string) string {
 	return string(filepath.Separator) + filepath.Join(elements...)
 }
 
-// tree describes all of a Mem: directories end in a separator, files have their
+// tree lists the whole content of a Mem: directories end in a separator, files have their
 // content.
 func tree(t *testing.T, m *Mem) map[string]string {
 	t.Helper()
@@ -52,8 +52,8 @@ func unsynced(t *testing.T, m *Mem, name, text string) {
 	require.NoError(t, f.Close())
 }
 
-// crashes returns how often each outcome is seen when half of everything
-// survives.
+// crashes counts the outcomes of crashes in which each piece survives with probability one
+// half.
 func crashes(t *testing.T, m *Mem) map[string]int {
 	t.Helper()
 	outcomes := map[string]int{}
@@ -123,7 +123,7 @@ func TestCrashOfEverythingUnsynced(t *testing.T) {
 }
 
 func TestCrashOfNames(t *testing.T) {
-	// Two names made in one directory: any may be there, in any order.
+	// Of two names made in one directory, any subset may survive.
 	m := NewMem(1 << 20)
 	write(t, m, at("a"), "1")
 	write(t, m, at("b"), "2")
@@ -160,7 +160,7 @@ func TestCrashOfRenameToAnotherDirectory(t *testing.T) {
 	requireOutcomes(t, m, both, to)
 	require.NoError(t, m.SyncDir(at("p")))
 	requireOutcomes(t, m, to)
-	require.EqualValues(t, memBlock, used(t, m.Crash(0, 1)), "one file, whatever it is called")
+	require.EqualValues(t, memBlock, used(t, m.Crash(0, 1)), "one file under both names")
 }
 
 func used(t *testing.T, m *Mem) int64 {
@@ -180,7 +180,7 @@ func TestCrashOfMovedDirectories(t *testing.T) {
 	require.NoError(t, m.Rename(at("a", "b"), at("b")))
 	require.NoError(t, m.Rename(at("a"), at("b", "a")))
 	for seed := range uint64(100) {
-		tree(t, m.Crash(0.5, seed)) // ends: no directory is inside itself
+		tree(t, m.Crash(0.5, seed)) // tree ends: no directory is inside itself
 	}
 }
 
@@ -205,7 +205,7 @@ func TestCrashOfData(t *testing.T) {
 		got := content(t, crashed, at("f"))
 		require.GreaterOrEqual(t, len(got), 1000)
 		require.LessOrEqual(t, len(got), 1000+3*memBlock)
-		require.Equal(t, strings.Repeat("a", 1000), got[:1000], "what was synced")
+		require.Equal(t, strings.Repeat("a", 1000), got[:1000], "synced data")
 		var o outcome
 		for off := 1000; off < len(got); {
 			next := min((off/memBlock+1)*memBlock, len(got))
@@ -223,7 +223,7 @@ func TestCrashOfData(t *testing.T) {
 		require.NoError(t, err)
 		o.grown, o.times = len(got) > 1000, info.ModTime().Equal(when)
 		seen[o] = true
-		require.Equal(t, got, content(t, m.Crash(0.5, seed), at("f")), "a seed tells one story")
+		require.Equal(t, got, content(t, m.Crash(0.5, seed), at("f")), "a seed gives one result")
 	}
 	some := func(what string, match func(outcome) bool) {
 		for o := range seen {
@@ -265,7 +265,7 @@ func TestCrashEndsLocksAndOpenFiles(t *testing.T) {
 	f, err := m.Open(at("f"))
 	require.NoError(t, err)
 	require.NoError(t, m.Remove(at("f")))
-	require.EqualValues(t, memBlock, used(t, m), "what is open takes space")
+	require.EqualValues(t, memBlock, used(t, m), "open files take space")
 	for _, crashed := range []*Mem{m.Crash(1, 1), m.Clone()} {
 		lock, err := crashed.Lock(at("lock"))
 		require.NoError(t, err)
@@ -274,7 +274,7 @@ func TestCrashEndsLocksAndOpenFiles(t *testing.T) {
 	}
 	require.NoError(t, held.Close())
 	_, err = f.ReadAt(make([]byte, 1), 0)
-	require.NoError(t, err, "they go on on the original")
+	require.NoError(t, err, "open files stay with the original")
 	require.NoError(t, f.Close())
 	require.Zero(t, used(t, m))
 }
@@ -306,7 +306,7 @@ func TestMemIsFull(t *testing.T) {
 	require.NoError(t, err)
 	n, err := f.Write(make([]byte, 3*memBlock))
 	require.True(t, IsNoSpace(err), err)
-	require.Equal(t, 2*memBlock, n, "what fits is stored")
+	require.Equal(t, 2*memBlock, n, "the part that fits is stored")
 	n, err = f.Write([]byte("x"))
 	require.True(t, IsNoSpace(err), err)
 	require.Zero(t, n)
@@ -316,7 +316,7 @@ func TestMemIsFull(t *testing.T) {
 	require.EqualValues(t, memBlock, used(t, m))
 	unsynced(t, m, at("c"), strings.Repeat("x", 2*memBlock))
 	require.NoError(t, m.Rename(at("c"), at("a")))
-	require.EqualValues(t, 2*memBlock, used(t, m), "what was replaced is freed")
+	require.EqualValues(t, 2*memBlock, used(t, m), "replaced files are freed")
 }
 
 func TestMemHoldsWhatOthersMayPutThere(t *testing.T) {

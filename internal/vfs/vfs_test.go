@@ -46,14 +46,14 @@ func TestInjectorRules(t *testing.T) {
 	boom := errors.New("boom")
 	path := func(name string) string { return filepath.Join(dir, name) }
 
-	// Without rules everything is carried out and counted.
+	// Without rules all operations are carried out and counted.
 	write(t, inj, path("a"), "content")
 	require.Equal(t, 4, inj.Count())
 	require.Equal(t, 2, inj.Count(OpWrite, OpSync))
 	inj.Reset()
 	require.Zero(t, inj.Count())
 
-	// The n-th operation of a kind on a path, and no other.
+	// Only the n-th operation of a kind on a path fails.
 	inj.Add(Rule{Ops: []Op{OpLstat}, Path: regexp.MustCompile("a$"), Nth: 2, Err: boom})
 	for i, want := range []error{nil, boom, nil} {
 		_, err := inj.Lstat(path("a"))
@@ -127,7 +127,7 @@ func TestInjectorSeesEveryOperation(t *testing.T) {
 	}
 	for op, run := range ops {
 		if op == OpClose {
-			continue // last: it closes
+			continue // OpClose comes last
 		}
 		inj.Reset()
 		inj.Add(Rule{Err: boom})

@@ -38,8 +38,8 @@ func TestRun(t *testing.T) {
 	require.Equal(t, testmodel.Modelfile(gguf), string(written))
 }
 
-// TestArchitectureAlone: nothing but -arch is needed for a small model of each. That Ollama
-// runs them shows package e2e.
+// TestArchitectureAlone: -arch alone gives a small model of each architecture. Package e2e
+// shows that Ollama runs these models.
 func TestArchitectureAlone(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, arch := range append(testmodel.Architectures(), recallArch) {
