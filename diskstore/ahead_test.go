@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -88,7 +89,7 @@ func (l *readLog) in(t *testing.T, root string) (rel []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, path := range l.paths {
-		r, err := filepath.Rel(filepath.Join(root, dir.VersionDir), path)
+		r, err := filepath.Rel(filepath.Join(root, storetest.VersionDir), path)
 		require.NoError(t, err)
 		if !strings.HasPrefix(r, "..") {
 			rel = append(rel, r)
@@ -99,7 +100,8 @@ func (l *readLog) in(t *testing.T, root string) (rel []string) {
 
 func relsOf(names []pagefile.Name) (rel []string) {
 	for _, name := range names {
-		rel = append(rel, dir.RelPath(name))
+		path, _ := filepath.Rel(storetest.VersionDir, filePath("", name))
+		rel = append(rel, path)
 	}
 	return rel
 }
@@ -427,7 +429,7 @@ func TestModelStartListsOnce(t *testing.T) {
 	inj.Watch(func(op vfs.Op, paths ...string) {
 		mu.Lock()
 		defer mu.Unlock()
-		if rel, err := filepath.Rel(filepath.Join(o.Local.Root, dir.VersionDir), paths[0]); err == nil && op == vfs.OpReadDir && len(rel) > 60 {
+		if rel, err := filepath.Rel(filepath.Join(o.Local.Root, storetest.VersionDir), paths[0]); err == nil && op == vfs.OpReadDir && len(rel) > 60 {
 			listed[rel]++
 		}
 	})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -105,7 +106,7 @@ func TestOneBadReaderDoesNotEmptyASharedTier(t *testing.T) {
 	require.Zero(t, found, "what it cannot read it does not offer again")
 	require.NoError(t, bad.Close())
 
-	aside := filesIn(t, filepath.Join(good.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt)
+	aside := filesIn(t, filepath.Join(good.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt)
 	require.LessOrEqual(t, len(aside), condemnedRemote)
 	s := open(t, good)
 	read, found = readAll(t, s, prompts)
@@ -115,7 +116,7 @@ func TestOneBadReaderDoesNotEmptyASharedTier(t *testing.T) {
 
 // TestBadLocalReaderKeepsThePages: the same machine and its own disk.
 func TestBadLocalReaderKeepsThePages(t *testing.T) {
-	const prompts = 3 * dir.MaxQuarantined
+	const prompts = 3 * storetest.MaxQuarantined
 	o := testOptions(t)
 	s := open(t, o)
 	for i := range prompts {
@@ -134,8 +135,8 @@ func TestBadLocalReaderKeepsThePages(t *testing.T) {
 
 	s = open(t, o)
 	read, _ := readAll(t, s, prompts)
-	require.Equal(t, prompts-dir.MaxQuarantined, read)
-	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt), dir.MaxQuarantined)
+	require.Equal(t, prompts-storetest.MaxQuarantined, read)
+	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt), storetest.MaxQuarantined)
 }
 
 // TestPageReadWrongFromTheCacheIsReadAgain: what is wrong is this machine's copy.
@@ -152,7 +153,7 @@ func TestPageReadWrongFromTheCacheIsReadAgain(t *testing.T) {
 	s = open(t, o)
 	readChain(t, s, tokens, len(tokens))
 	require.Zero(t, s.Stats().Damaged)
-	require.NoDirExists(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir))
+	require.NoDirExists(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir))
 	require.Equal(t, 1, strings.Count(log.String(), "read wrong once"))
 
 	// A demotion reads them, too.
@@ -168,9 +169,9 @@ func TestPageReadWrongFromTheCacheIsReadAgain(t *testing.T) {
 // fillQuarantine puts as many files there as it keeps.
 func fillQuarantine(t *testing.T, root string) {
 	t.Helper()
-	folder := filepath.Join(root, dir.VersionDir, dir.QuarantineDir)
+	folder := filepath.Join(root, storetest.VersionDir, storetest.QuarantineDir)
 	require.NoError(t, os.MkdirAll(folder, 0o700))
-	for i := range dir.MaxQuarantined {
+	for i := range storetest.MaxQuarantined {
 		require.NoError(t, os.WriteFile(filepath.Join(folder, string(rune('a'+i))+dir.PageExt), nil, 0o600))
 	}
 }
@@ -195,13 +196,13 @@ func TestDirectoryInAPagesPlaceMakesWay(t *testing.T) {
 	dropPage(t, s.local, info)
 	readChain(t, s, p.Tokens, testTokens)
 	for _, root := range []string{o.Local.Root, o.Remote.Root} {
-		folder := filepath.Join(root, dir.VersionDir, dir.QuarantineDir)
+		folder := filepath.Join(root, storetest.VersionDir, storetest.QuarantineDir)
 		aside, err := filepath.Glob(filepath.Join(folder, "*notregular*", "somebody's"))
 		require.NoError(t, err)
 		require.Len(t, aside, 1)
 		entries, err := os.ReadDir(folder)
 		require.NoError(t, err)
-		require.Len(t, entries, dir.MaxQuarantined+1)
+		require.Len(t, entries, storetest.MaxQuarantined+1)
 	}
 	require.NoError(t, s.Flush(ctx))
 }
@@ -294,7 +295,7 @@ func TestBadCopyInTheRemoteTierIsNotWrittenOver(t *testing.T) {
 			require.True(t, os.SameFile(was, fi))
 		}
 		require.Equal(t, 1, written, "the one it has set aside, before which it found nothing wrong")
-		require.Len(t, filesIn(t, filepath.Join(good.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt), 1)
+		require.Len(t, filesIn(t, filepath.Join(good.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt), 1)
 		require.Equal(t, 1, strings.Count(log.String(), "too often on this machine"), "%s", log.String())
 	}
 }

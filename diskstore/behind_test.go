@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -21,14 +22,14 @@ import (
 
 // shareOf returns options for a directory of a server, and what opens it on one more
 // machine whose clock is the server's.
-func shareOf(t *testing.T, ahead time.Duration, edit ...func(*Options)) (o Options, sh *share, right func(Options) *Store) {
-	sh = newShare(ahead)
-	sh.reach = vfs.ReachAll
+func shareOf(t *testing.T, ahead time.Duration, edit ...func(*Options)) (o Options, sh *storetest.Share, right func(Options) *Store) {
+	sh = storetest.NewShare(ahead)
+	sh.Reach = vfs.ReachAll
 	o = testOptions(t, edit...)
 	machines := 0
 	return o, sh, func(o Options) *Store {
 		machines++
-		o.FS = sh.from(fmt.Sprintf("right %d", machines))
+		o.FS = sh.From(fmt.Sprintf("right %d", machines))
 		s := open(t, o)
 		s.now = func() time.Time { return time.Now().Add(ahead) }
 		return s
@@ -49,7 +50,7 @@ func TestHostThatIsBehindMovesNothingBack(t *testing.T) {
 	for _, info := range listAll(t, a.local) {
 		times[info.Name] = info.Used
 	}
-	o.FS = sh.from("behind")
+	o.FS = sh.From("behind")
 	b := open(t, o)
 	for seed := range 12 {
 		require.NoError(t, b.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(50+seed, testTokens))))
@@ -88,7 +89,7 @@ func TestHostThatIsAheadDeletesNothingYoung(t *testing.T) {
 		require.NoError(t, a.demote(ctx, info))
 	}
 	require.NoError(t, a.Flush(ctx))
-	root, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: sh.from("ahead")})
+	root, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: sh.From("ahead")})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, root.Close()) }()
 	report, err := root.GC(ctx, GCOptions{OlderThan: 24 * time.Hour})
@@ -96,7 +97,7 @@ func TestHostThatIsAheadDeletesNothingYoung(t *testing.T) {
 	require.Equal(t, GCReport{}, report)
 
 	newer := o
-	newer.FS, newer.Fingerprint = sh.from("ahead"), testFingerprint(2)
+	newer.FS, newer.Fingerprint = sh.From("ahead"), testFingerprint(2)
 	b := open(t, newer)
 	usage, err := b.Survey(ctx)
 	require.NoError(t, err)
@@ -111,7 +112,7 @@ func TestHostThatIsAheadDeletesNothingYoung(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, asked)
 
-	touch := sh.from("ahead") // which remembers what it has seen
+	touch := sh.From("ahead") // which remembers what it has seen
 	past := time.Now().Add(-ahead - 25*time.Hour)
 	for _, folder := range []string{o.Local.Root, o.Remote.Root} {
 		for _, path := range filesIn(t, folder, dir.PageExt) {
@@ -137,7 +138,7 @@ func TestHostThatIsAheadTrimsNothingYoung(t *testing.T) {
 			putChain(t, a, prompt(seed, testTokens))
 		}
 		require.NoError(t, a.Close())
-		o.FS = sh.from("ahead")
+		o.FS = sh.From("ahead")
 		b := open(t, o)
 		put := func(seed int) {
 			putChain(t, b, prompt(seed, testTokens))
@@ -165,14 +166,14 @@ func TestUnknownClockDeletesNothingByAge(t *testing.T) {
 	o, sh, right := shareOf(t, 0)
 	putChain(t, right(o), prompt(1, testTokens))
 	age(t, o.Local.Root, time.Now().Add(-48*time.Hour))
-	root, err := OpenRoot(ctx, RootOptions{Local: o.Local, FS: noClock{sh.from("other")}})
+	root, err := OpenRoot(ctx, RootOptions{Local: o.Local, FS: noClock{sh.From("other")}})
 	require.NoError(t, err)
 	_, err = root.GC(ctx, GCOptions{OlderThan: 24 * time.Hour})
 	require.ErrorIs(t, err, os.ErrPermission)
 	require.ErrorContains(t, err, o.Local.Root)
 	require.Len(t, filesIn(t, o.Local.Root, dir.PageExt), 1)
 	require.NoError(t, root.Close())
-	require.Empty(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.TmpDir), dir.TmpExt))
+	require.Empty(t, filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.TmpDir), dir.TmpExt))
 }
 
 // noClock is a filesystem in which nobody may make a file.
@@ -185,9 +186,9 @@ func (noClock) Create(name string) (vfs.File, error) {
 // TestGCOnAFullShare: there is no room for a file to tell the time by. What is old by
 // the last time that the share has shown goes, and makes room.
 func TestGCOnAFullShare(t *testing.T) {
-	for _, ahead := range clockOffsets {
-		sh := newShare(ahead)
-		o := testOptions(t, withFS(sh.from("a")), withRemote(t))
+	for _, ahead := range storetest.ClockOffsets {
+		sh := storetest.NewShare(ahead)
+		o := testOptions(t, withFS(sh.From("a")), withRemote(t))
 		s := open(t, o)
 		inRemote(t, s, 4)
 		require.NoError(t, s.Close())
@@ -199,7 +200,7 @@ func TestGCOnAFullShare(t *testing.T) {
 			}
 			require.NoError(t, os.Chtimes(path, when, when))
 		}
-		inj := vfs.Inject(sh.from("b"))
+		inj := vfs.Inject(sh.From("b"))
 		inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpCreate, vfs.OpLock}, Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Err: syscall.EDQUOT})
 		o.FS = inj
 		tool, err := newStore(o, false)

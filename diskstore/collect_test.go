@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -113,11 +114,11 @@ func TestQuarantineGoesBeforePages(t *testing.T) {
 	require.NoError(t, s.Close())
 
 	o.Local.BudgetBytes = 12 * page // for 9 pages, and 5 in quarantine
-	require.NoError(t, os.Remove(filepath.Join(o.Local.Root, dir.VersionDir, dir.LedgerFile)))
+	require.NoError(t, os.Remove(filepath.Join(o.Local.Root, storetest.VersionDir, storetest.LedgerFile)))
 	s = open(t, o)
 	readChain(t, s, kept, len(kept))
 	require.Zero(t, s.Stats().Evicted)
-	require.Empty(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt))
+	require.Empty(t, filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt))
 	requireExact(t, s)
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -65,19 +66,19 @@ func walk(fsys vfs.FS, root string) (tree, error) {
 }
 
 func (f *tree) add(path string, physical int64) {
-	if filepath.Base(filepath.Dir(path)) == dir.QuarantineDir {
+	if filepath.Base(filepath.Dir(path)) == storetest.QuarantineDir {
 		hex, _, _ := strings.Cut(filepath.Base(path), ".")
 		key, _ := pagefile.ParseKey(hex)
 		f.quarantined = append(f.quarantined, key)
 		return
 	}
-	key, ok := dir.ParsePageFile(filepath.Base(path))
+	key, ok := storetest.PageKey(filepath.Base(path))
 	if !ok {
 		return
 	}
 	f.placed[path] = key
 	f.bytes += physical
-	if strings.Contains(path, string(filepath.Separator)+dir.TailsDir+string(filepath.Separator)) {
+	if strings.Contains(path, string(filepath.Separator)+storetest.TailsDir+string(filepath.Separator)) {
 		f.tails++
 	} else {
 		f.pages++
@@ -236,7 +237,7 @@ func (p *promised) read(s *Store, ref Ref) error {
 // root.
 func checkTemps(mem *vfs.Mem, root string) error {
 	tier := dir.New(mem, root, dir.Options{})
-	if _, err := tier.Temp.Claim(); err != nil {
+	if err := tier.Claim(ctx); err != nil {
 		return fmt.Errorf("begin to write in %s: %w", root, err)
 	}
 	found, err := walk(mem, root)

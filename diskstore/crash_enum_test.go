@@ -1,24 +1,19 @@
 package diskstore
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/inspect"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
-	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -296,34 +291,4 @@ func (at *crashPoint) check(c crashCase, o Options) (int64, error) {
 		return 2, fmt.Errorf("a second crash, after opening and writing: %w", err)
 	}
 	return 2, nil
-}
-
-// TestCrashWhileAnotherMakesTheDirectory: the directory of a parent's tails is
-// removed with the last one, and made again by whoever comes next. A tail that is
-// put into it at that moment survives, though this process has long seen the
-// directory durable.
-func TestCrashWhileAnotherMakesTheDirectory(t *testing.T) {
-	w := newCrashWorld(t)
-	mine, theirs := dir.New(w.mem, w.o.Local.Root, dir.Options{Create: true}), dir.New(w.inj, w.o.Local.Root, dir.Options{Create: true})
-	tiertest.Upload(t, mine, tiertest.Tail(1, 1), []byte("x"), time.Now())
-	_, err := mine.Remove(ctx, tier.Info{Name: tiertest.Tail(1, 1)})
-	require.NoError(t, err)
-
-	var once sync.Once
-	shard := filepath.Dir(filepath.Dir(mine.Path(tiertest.Tail(1, 2))))
-	w.inj.Watch(func(op vfs.Op, paths ...string) {
-		_, err := w.mem.Lstat(filepath.Dir(mine.Path(tiertest.Tail(1, 2))))
-		if op != vfs.OpSyncDir || paths[0] != shard || err != nil {
-			return
-		}
-		once.Do(func() {
-			tiertest.Upload(t, mine, tiertest.Tail(1, 2), []byte("y"), time.Now())
-			after := dir.New(w.mem.Crash(0, 1), w.o.Local.Root, dir.Options{Create: true})
-			_, err := after.Stat(ctx, tiertest.Tail(1, 2))
-			require.NoError(t, err)
-		})
-	})
-	tiertest.Upload(t, theirs, tiertest.Tail(1, 3), []byte("z"), time.Now())
-	once.Do(func() { t.Error("the directory was not made again") })
-	require.NoError(t, errors.Join(mine.Close(), theirs.Close()))
 }

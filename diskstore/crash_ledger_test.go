@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -41,7 +42,7 @@ func TestCrashLeavesNoLedgerTooLow(t *testing.T) {
 // checkLedger compares a ledger with what pages, tails and quarantined files
 // occupy. Temporary files go before anything is written again.
 func checkLedger(mem *vfs.Mem, root string) error {
-	content, err := dir.New(mem, root, dir.Options{}).ReadLedger(ctx)
+	content, err := dir.New(mem, root, dir.Options{}).Account(ctx, nil)
 	l := ledger.Read(content)
 	if err != nil || l.Counts == 0 {
 		return err // nothing is written before a count
@@ -51,7 +52,7 @@ func checkLedger(mem *vfs.Mem, root string) error {
 		return err
 	}
 	occupied := found.bytes
-	quarantine := filepath.Join(root, dir.VersionDir, dir.QuarantineDir)
+	quarantine := filepath.Join(root, storetest.VersionDir, storetest.QuarantineDir)
 	entries, err := mem.ReadDir(quarantine)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

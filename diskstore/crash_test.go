@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
@@ -97,7 +98,7 @@ func TestSIGKILL(t *testing.T) {
 	require.Empty(t, filesIn(t, filepath.Join(root, "local"), dir.TmpExt), "the dead leave nothing behind")
 	require.Zero(t, s.Stats().Damaged)
 	require.NotZero(t, s.Stats().Local.Pages)
-	require.NoDirExists(t, filepath.Join(root, "local", dir.VersionDir, dir.QuarantineDir))
+	require.NoDirExists(t, filepath.Join(root, "local", storetest.VersionDir, storetest.QuarantineDir))
 }
 
 // killAfter runs a child, kills it some time after its n-th line and returns

@@ -12,9 +12,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -246,7 +246,7 @@ func (w *crashWorld) evictingLocked(path string) {
 	if !strings.HasPrefix(path, w.o.Remote.Root) {
 		return
 	}
-	key, ok := dir.ParsePageFile(filepath.Base(path))
+	key, ok := storetest.PageKey(filepath.Base(path))
 	if !ok {
 		return
 	}

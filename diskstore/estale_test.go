@@ -10,9 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/tier/guard"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
@@ -140,5 +140,5 @@ func TestStaleRootTakesTheTierDown(t *testing.T) {
 	later = later.Add(guard.BreakerBackoffMax)
 	readChain(t, s, tokens, testTokens)
 	require.False(t, s.Stats().Remote.Down)
-	require.DirExists(t, filepath.Join(o.Remote.Root, dir.VersionDir))
+	require.DirExists(t, filepath.Join(o.Remote.Root, storetest.VersionDir))
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -126,7 +127,7 @@ func (m *mountedRemote) works(repair func()) {
 	}
 	m.patience(time.Minute)
 	m.guard.Breaker.Success()
-	for _, path := range filesIn(t, filepath.Join(m.behind, dir.VersionDir, m.opt.Fingerprint.String()), dir.PageExt) {
+	for _, path := range filesIn(t, filepath.Join(m.behind, storetest.VersionDir, m.opt.Fingerprint.String()), dir.PageExt) {
 		_, err := verifyFile(ctx, vfs.OS, path)
 		require.NoError(t, err, "a page is whole or absent")
 	}
@@ -270,7 +271,7 @@ func TestInterruptedSystemCalls(t *testing.T) {
 			interrupt()
 			require.NoError(t, s.local.collect(ctx, demand{disk: 1}))
 			mount.Heal()
-			require.NoError(t, os.RemoveAll(filepath.Join(source, "kv", dir.VersionDir)))
+			require.NoError(t, os.RemoveAll(filepath.Join(source, "kv", storetest.VersionDir)))
 			require.NoError(t, s.Close())
 		})
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/mounts"
@@ -168,7 +169,7 @@ func checkPages(folder string) error {
 			return nil
 		case err != nil:
 			return err
-		case d.IsDir() && d.Name() == dir.QuarantineDir:
+		case d.IsDir() && d.Name() == storetest.QuarantineDir:
 			return fmt.Errorf("something was put into quarantine: %s", path)
 		case filepath.Ext(path) != dir.PageExt:
 			return nil
@@ -190,7 +191,7 @@ func afterStorm(t *testing.T, folder string) {
 	life.demoteOne() // which is when a remote tier is cleaned
 	for _, root := range []string{o.Local.Root, o.Remote.Root} {
 		require.Empty(t, filesIn(t, root, dir.TmpExt), "the dead leave nothing behind")
-		require.Len(t, filesIn(t, filepath.Join(root, dir.VersionDir, dir.TmpDir), dir.LockExt), 1, "but one lock is of the living")
+		require.Len(t, filesIn(t, filepath.Join(root, storetest.VersionDir, storetest.TmpDir), dir.LockExt), 1, "but one lock is of the living")
 	}
 	life.requireExact()
 	require.NoError(t, checkPages(folder))

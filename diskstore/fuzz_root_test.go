@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -58,9 +59,9 @@ func fuzzOptions(t *testing.T) Options {
 
 // fuzzDirs are the directories that FuzzDirectory fills.
 var fuzzDirs = []string{
-	"", dir.TmpDir, dir.QuarantineDir, testFingerprint(1).String(), filepath.Join(testFingerprint(1).String(), "ab"),
-	filepath.Join(testFingerprint(1).String(), dir.TailsDir), filepath.Join(testFingerprint(1).String(), dir.TailsDir, "ab"),
-	filepath.Join(testFingerprint(1).String(), dir.TailsDir, "ab", strings.Repeat("ab", 32)),
+	"", storetest.TmpDir, storetest.QuarantineDir, testFingerprint(1).String(), filepath.Join(testFingerprint(1).String(), "ab"),
+	filepath.Join(testFingerprint(1).String(), storetest.TailsDir), filepath.Join(testFingerprint(1).String(), storetest.TailsDir, "ab"),
+	filepath.Join(testFingerprint(1).String(), storetest.TailsDir, "ab", strings.Repeat("ab", 32)),
 }
 
 // FuzzDirectory fills a root with names of its choice: each line is a directory's
@@ -78,7 +79,7 @@ func FuzzDirectory(f *testing.F) {
 			return
 		}
 		o := fuzzOptions(t)
-		base := filepath.Join(o.Local.Root, dir.VersionDir)
+		base := filepath.Join(o.Local.Root, storetest.VersionDir)
 		for _, dir := range fuzzDirs {
 			if err := os.MkdirAll(filepath.Join(base, dir), 0o700); err != nil {
 				t.Fatal(err)
@@ -92,7 +93,7 @@ func FuzzDirectory(f *testing.F) {
 		want := pagesByName(base)
 		s, err := Open(ctx, o)
 		if err != nil {
-			if _, serr := os.Lstat(filepath.Join(base, dir.TmpDir)); serr != nil || errors.Is(err, fs.ErrNotExist) {
+			if _, serr := os.Lstat(filepath.Join(base, storetest.TmpDir)); serr != nil || errors.Is(err, fs.ErrNotExist) {
 				t.Fatal(err)
 			}
 			return // something is in the way of a manifest or a lock
@@ -148,7 +149,7 @@ func pagesByName(base string) int {
 			return nil
 		}
 		page := len(parts) == 2 && parts[0] == key[:2]
-		tail := len(parts) == 4 && parts[0] == dir.TailsDir && len(parts[2]) == 64 && parts[1] == parts[2][:2]
+		tail := len(parts) == 4 && parts[0] == storetest.TailsDir && len(parts[2]) == 64 && parts[1] == parts[2][:2]
 		if page || tail && strings.Trim(parts[2], "0123456789abcdef") == "" {
 			n++
 		}

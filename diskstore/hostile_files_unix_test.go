@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -54,16 +55,16 @@ func TestStrangersEverywhere(t *testing.T) {
 		"fingerprint": fp,
 		"shard":       filepath.Join(fp, first.String()[:2]),
 		"page":        filepath.Join(fp, first.String()[:2], first.String()+dir.PageExt),
-		"tails":       filepath.Join(fp, dir.TailsDir),
-		"tails shard": filepath.Join(fp, dir.TailsDir, second.String()[:2]),
-		"parent":      dir.TailDir(testFingerprint(1), second),
-		"tail":        filepath.Join(dir.TailDir(testFingerprint(1), second), tail.String()+dir.PageExt),
+		"tails":       filepath.Join(fp, storetest.TailsDir),
+		"tails shard": filepath.Join(fp, storetest.TailsDir, second.String()[:2]),
+		"parent":      storetest.TailDir(testFingerprint(1), second),
+		"tail":        filepath.Join(storetest.TailDir(testFingerprint(1), second), tail.String()+dir.PageExt),
 		"manifest":    filepath.Join(fp, dir.ManifestFile),
-		"tmp":         dir.TmpDir,
-		"tmp file":    filepath.Join(dir.TmpDir, "00dead-1.tmp"),
-		"tmp lock":    filepath.Join(dir.TmpDir, "00dead.lock"),
-		"quarantine":  dir.QuarantineDir,
-		"lock":        dir.CollectLock,
+		"tmp":         storetest.TmpDir,
+		"tmp file":    filepath.Join(storetest.TmpDir, "00dead-1.tmp"),
+		"tmp lock":    filepath.Join(storetest.TmpDir, "00dead.lock"),
+		"quarantine":  storetest.QuarantineDir,
+		"lock":        storetest.CollectLock,
 	}
 	// Places where a stranger is in nobody's way for long.
 	healed := map[string]bool{"page": true, "tail": true, "tmp file": true, "tmp lock": true}
@@ -81,7 +82,7 @@ func TestStrangersEverywhere(t *testing.T) {
 				require.NoError(t, s.local.collect(ctx, demand{}))
 				require.NoError(t, s.Close())
 
-				path := filepath.Join(o.Local.Root, dir.VersionDir, rel)
+				path := filepath.Join(o.Local.Root, storetest.VersionDir, rel)
 				require.NoError(t, os.RemoveAll(path))
 				if err := put(path, outside); err != nil {
 					t.Skipf("cannot be made here: %v", err)
@@ -175,12 +176,12 @@ func TestForeignOwners(t *testing.T) {
 	const somebody = 12345
 	tokens := prompt(1, 2*testTokens+3)
 	for rel, want := range map[string]error{
-		"":                                tier.ErrRootOwner,
-		dir.VersionDir:                    tier.ErrRootOwner,
-		dir.VersionDir + "/" + dir.TmpDir: nil,
-		dir.VersionDir + "/" + testFingerprint(1).String():                          nil,
-		dir.VersionDir + "/" + testFingerprint(1).String() + "/" + dir.ManifestFile: nil,
-		dir.VersionDir + "/" + dir.CollectLock:                                      nil,
+		"":                   tier.ErrRootOwner,
+		storetest.VersionDir: tier.ErrRootOwner,
+		storetest.VersionDir + "/" + storetest.TmpDir:                                     nil,
+		storetest.VersionDir + "/" + testFingerprint(1).String():                          nil,
+		storetest.VersionDir + "/" + testFingerprint(1).String() + "/" + dir.ManifestFile: nil,
+		storetest.VersionDir + "/" + storetest.CollectLock:                                nil,
 	} {
 		t.Run("root/"+rel, func(t *testing.T) {
 			o := testOptions(t)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -100,20 +99,6 @@ func TestLimitOfQueuedJobs(t *testing.T) {
 	require.NoError(t, b.wait(ctx))
 	require.Equal(t, maxQueuedJobs, ran, "the last one found the queue full")
 	require.NoError(t, b.close(time.Minute))
-}
-
-func TestLimitOfKnownDirectories(t *testing.T) {
-	tier := dir.New(quickFS, filepath.Join(t.TempDir(), "root"), dir.Options{Create: true})
-	require.NoError(t, tier.EnsureDir(tier.Base))
-	for i := len(tier.Known); i < dir.MaxKnownDirs-1; i++ {
-		tier.Known[string(rune(i))] = true
-	}
-	require.NoError(t, tier.EnsureDir(filepath.Join(tier.Base, "a")))
-	require.Len(t, tier.Known, dir.MaxKnownDirs, "as many as there may be are remembered")
-	require.NoError(t, tier.EnsureDir(filepath.Join(tier.Base, "b")))
-	require.Len(t, tier.Known, 1, "one more, and the others are forgotten")
-	require.NoError(t, tier.EnsureDir(filepath.Join(tier.Base, "a")), "and found again")
-	require.NoError(t, tier.Close())
 }
 
 // TestTransfersAroundAStep moves files of just a step, one byte less and one

@@ -12,13 +12,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-func ledgerPath(o Options) string { return filepath.Join(o.Local.Root, dir.VersionDir, dir.LedgerFile) }
+func ledgerPath(o Options) string {
+	return filepath.Join(o.Local.Root, storetest.VersionDir, storetest.LedgerFile)
+}
 
 func readLedgerFile(t *testing.T, o Options) *ledger.Ledger {
 	t.Helper()
@@ -32,7 +35,7 @@ func readLedgerFile(t *testing.T, o Options) *ledger.Ledger {
 // occupied is what the files of a root occupy that its budget is for.
 func occupied(t testing.TB, root string) int64 {
 	var sum int64
-	err := filepath.WalkDir(filepath.Join(root, dir.VersionDir), func(path string, d os.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(root, storetest.VersionDir), func(path string, d os.DirEntry, err error) error {
 		ext := filepath.Ext(path)
 		if err != nil || d.IsDir() || ext != dir.PageExt && ext != dir.TmpExt || strings.Contains(path, "-usage") {
 			return ignoreGone(err)
@@ -182,13 +185,15 @@ func claimOf(t *testing.T, o Options) int64 {
 // TestLedgerOfTheDead: what a killed process has claimed is free again once
 // files have been counted, and counts as written.
 func TestLedgerOfTheDead(t *testing.T) {
-	o := testOptions(t)
+	machine := storetest.NewShare(0)
+	machine.Reach = vfs.ReachDisk
+	o := testOptions(t, withFS(machine.From("a")))
 	dead, err := Open(ctx, o)
 	require.NoError(t, err)
 	require.NoError(t, dead.Flush(ctx))
 	putChain(t, dead, prompt(1, testTokens))
 	require.Equal(t, int64(ledger.ChunkBytes), claimOf(t, o)) // what was written is not recorded yet
-	require.NoError(t, dead.disk.Temp.Lock.Close())
+	machine.Die("a")
 
 	s := open(t, o)
 	require.Zero(t, claimOf(t, o)-s.local.book.Claimed)
@@ -212,7 +217,7 @@ func TestLostLedger(t *testing.T) {
 	for name, lose := range map[string]func() error{
 		"missing": func() error { return os.Remove(ledgerPath(o)) },
 		"damaged": func() error { return os.WriteFile(ledgerPath(o), []byte("{}\ncrc32c 00000000\n"), 0o600) },
-		"huge":    func() error { return os.WriteFile(ledgerPath(o), make([]byte, dir.MaxLedgerBytes+1), 0o600) },
+		"huge":    func() error { return os.WriteFile(ledgerPath(o), make([]byte, 1<<20+1), 0o600) },
 	} {
 		require.NoError(t, s.Flush(ctx))
 		require.NoError(t, lose(), name)

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -350,7 +351,7 @@ func (f *fleet) occupied(root string) int64 {
 
 // ledger is that of a root; zero where nobody has written one.
 func (f *fleet) ledger(root string) *ledger.Ledger {
-	path := filepath.Join(root, dir.VersionDir, dir.LedgerFile)
+	path := filepath.Join(root, storetest.VersionDir, storetest.LedgerFile)
 	info, err := f.mem.Lstat(path)
 	if err != nil {
 		return new(ledger.Ledger)

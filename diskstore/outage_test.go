@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/vfs"
@@ -170,12 +171,12 @@ func (f crampedFS) Space(name string) (vfs.Space, error) {
 // remote tier, locks do not keep the two apart, and it is nearly full. A Put that
 // needs room in the local tier waits for the goroutine that asks.
 func TestNobodyWaitsForTheLockOfAnotherMachinesTier(t *testing.T) {
-	sh := newShare(0)
-	o := testOptions(t, withFS(sh.from("a")), withRemote(t))
+	sh := storetest.NewShare(0)
+	o := testOptions(t, withFS(sh.From("a")), withRemote(t))
 	inRemote(t, open(t, o), 2)
 	ob := testOptions(t, withRemote(t))
 	ob.Remote = o.Remote
-	ob.FS = crampedFS{sh.from("b"), o.Remote.Root}
+	ob.FS = crampedFS{sh.From("b"), o.Remote.Root}
 	b := open(t, ob)
 	locks := &lockCounter{Tier: b.guard.Inner}
 	b.guard.Inner = locks
@@ -214,12 +215,12 @@ func TestRemoteCountHoldsUpNoPut(t *testing.T) {
 // TestReaderOfACountedTierCountsSeldom: a machine that may not write to the remote
 // tier finds in the ledger that another has counted it.
 func TestReaderOfACountedTierCountsSeldom(t *testing.T) {
-	sh := newShare(0)
-	oa := testOptions(t, withFS(sh.from("a")), withRemote(t), func(o *Options) { o.Remote.BudgetBytes = 1 << 30 })
+	sh := storetest.NewShare(0)
+	oa := testOptions(t, withFS(sh.From("a")), withRemote(t), func(o *Options) { o.Remote.BudgetBytes = 1 << 30 })
 	a := open(t, oa)
 	inRemote(t, a, 3)
 	require.NoError(t, a.Flush(ctx))
-	ob := testOptions(t, withFS(sh.from("b")))
+	ob := testOptions(t, withFS(sh.From("b")))
 	ob.Remote = oa.Remote
 	b := open(t, ob)
 	_, err := b.remote.count(ctx, nil)

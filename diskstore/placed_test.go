@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -188,7 +189,7 @@ func TestReadPlacedFailsLikeRead(t *testing.T) {
 			require.NotErrorIs(t, err, ErrNotPlaced)
 			require.Nil(t, placed)
 			require.NoFileExists(t, path)
-			require.Len(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt), 1)
+			require.Len(t, filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt), 1)
 			_, _, err = readPlaced(t, s, ref, tokens)
 			require.ErrorIs(t, err, tier.ErrNotFound)
 		})

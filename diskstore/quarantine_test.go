@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -33,7 +34,7 @@ func TestDropQuarantined(t *testing.T) {
 	_, err = roots.Check(ctx, inspect.CheckOptions{Repair: true})
 	require.NoError(t, err)
 	require.NoError(t, roots.Close())
-	quarantine := filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir)
+	quarantine := filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir)
 	require.Len(t, filesIn(t, quarantine, dir.PageExt), 3)
 	ours := func(fp pagefile.Key) bool { return fp == o.Fingerprint }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -134,7 +135,7 @@ func TestQuarantinedVictimIsNotSubtracted(t *testing.T) {
 	require.NoError(t, os.Chtimes(path, info.Used, info.Used))
 	requireCovered(t, o.Local.Root, s)
 	s.local.evictAll(ctx, []tier.Info{info}, 1, 1)
-	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt), 1)
+	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt), 1)
 	requireCovered(t, o.Local.Root, s)
 }
 
@@ -169,7 +170,7 @@ func TestCountKeepsTheClaimOfAProcessThatBegan(t *testing.T) {
 	var late *Store
 	var once sync.Once
 	inj.Watch(func(op vfs.Op, paths ...string) {
-		if op == vfs.OpReadDir && dir.IsShard(filepath.Base(paths[0])) {
+		if op == vfs.OpReadDir && len(filepath.Base(paths[0])) == len("00") {
 			once.Do(func() {
 				o.FS = quickFS
 				late = open(t, o)
@@ -180,7 +181,7 @@ func TestCountKeepsTheClaimOfAProcessThatBegan(t *testing.T) {
 	_, err := counter.Scan(ctx)
 	require.NoError(t, err)
 	require.NotNil(t, late)
-	require.Contains(t, readLedgerFile(t, o).Claims, late.disk.Temp.ID)
+	require.Contains(t, readLedgerFile(t, o).Claims, idOf(t, late.disk))
 	require.LessOrEqual(t, occupied(t, o.Local.Root), recorded(t, o.Local.Root))
 }
 
@@ -194,7 +195,7 @@ func TestCountKeepsTheClaimOfAClockThatDiffers(t *testing.T) {
 		counter.now = func() time.Time { return time.Now().AddDate(0, 0, days) }
 		_, err := counter.Scan(ctx)
 		require.NoError(t, err)
-		require.Contains(t, readLedgerFile(t, o).Claims, writer.disk.Temp.ID, days)
+		require.Contains(t, readLedgerFile(t, o).Claims, idOf(t, writer.disk), days)
 	}
 }
 
@@ -302,7 +303,7 @@ func TestUnlinkThatHangsCounts(t *testing.T) {
 	other := beside(t, o)
 	s.guard.StepIn = 50 * time.Millisecond
 	gate := vfs.NewGate()
-	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRemove}, Path: regexp.MustCompile(dir.GoneWord), Gate: gate})
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRemove}, Path: regexp.MustCompile(`-gone\d+\.tmp$`), Gate: gate})
 	for _, info := range listAll(t, other.remote)[:guard.TransferWorkers] {
 		_, err := s.remote.drop(ctx, info)
 		require.ErrorIs(t, err, tier.ErrTierTimeout)

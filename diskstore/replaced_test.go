@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -64,7 +65,7 @@ func TestBadPageThatWasReplacedIsNotQuarantined(t *testing.T) {
 		spoil(t, filePath(o.Local.Root, s.pageName(p.Key())))
 		var once sync.Once
 		inj.Watch(func(op vfs.Op, paths ...string) {
-			if op == before && strings.Contains(paths[len(paths)-1], dir.QuarantineDir) {
+			if op == before && strings.Contains(paths[len(paths)-1], storetest.QuarantineDir) {
 				once.Do(func() {
 					require.Error(t, other.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
 					require.NoError(t, other.Put(ctx, pageOf(t, o.Fingerprint, 0, tokens)))
@@ -75,7 +76,7 @@ func TestBadPageThatWasReplacedIsNotQuarantined(t *testing.T) {
 		inj.Watch(nil)
 		require.True(t, other.Has(p.Key()))
 		require.NoError(t, other.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
-		require.Len(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt), 1, "the bad one")
+		require.Len(t, filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt), 1, "the bad one")
 		requireCovered(t, o.Local.Root, s, other)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -140,8 +141,8 @@ func TestGCByFingerprint(t *testing.T) {
 	require.Equal(t, 1, report.Local.Fingerprints)
 	require.Equal(t, 1, report.Remote.Pages)
 	require.Positive(t, report.Local.Bytes)
-	require.NoDirExists(t, filepath.Join(o.Local.Root, dir.VersionDir, testFingerprint(1).String()))
-	require.NoDirExists(t, filepath.Join(o.Remote.Root, dir.VersionDir, testFingerprint(1).String()))
+	require.NoDirExists(t, filepath.Join(o.Local.Root, storetest.VersionDir, testFingerprint(1).String()))
+	require.NoDirExists(t, filepath.Join(o.Remote.Root, storetest.VersionDir, testFingerprint(1).String()))
 	require.Equal(t, occupied(t, o.Local.Root), recorded(t, o.Local.Root)-claimOf(t, o))
 }
 
@@ -160,7 +161,7 @@ func TestGCUnderALivingServer(t *testing.T) {
 
 func TestGCByAge(t *testing.T) {
 	o := someRoot(t)
-	old := filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, testFingerprint(2).String()), dir.PageExt)
+	old := filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, testFingerprint(2).String()), dir.PageExt)
 	require.Len(t, old, 2)
 	past := time.Now().Add(-48 * time.Hour)
 	for _, path := range old {

@@ -6,24 +6,27 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/tier/guard"
+	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// expireRootCheck makes the next operation of a tier look at its root again.
-func expireRootCheck(t tier.Tier) {
-	if i, ok := t.(*guard.Tier); ok {
-		t = i.Inner
-	}
-	t.(*dir.Tier).Watch.Until.Store(0)
+// lookAgain makes the next look at a file below a root fail, as where the root is
+// another: a tier looks at its root then, and need not wait until that is due.
+func lookAgain(inj *vfs.Injector, root string) {
+	inj.Reset()
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpLstat}, Path: regexp.MustCompile(regexp.QuoteMeta(root) + `.*\.kvp$`), Nth: 1, Err: syscall.ESTALE})
 }
 
 // TestRootSwappedAfterOpen: who may write to the directory above puts a directory
@@ -66,16 +69,17 @@ func TestRootSwappedAfterOpen(t *testing.T) {
 	require.False(t, s.Stats().Local.Down)
 	require.Equal(t, 1, strings.Count(log.String(), "can be used again"))
 	require.NotContains(t, log.String(), "replaced by another")
-	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.TmpDir), dir.LockExt), 1)
+	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.TmpDir), dir.LockExt), 1)
 }
 
 // TestRootWhoseModeChanges is found at the next look, and by who goes by path as
 // well.
 func TestRootWhoseModeChanges(t *testing.T) {
-	o := testOptions(t, withRemote(t))
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), withRemote(t))
 	s := open(t, o)
 	inRemote(t, s, 1)
-	for _, dir := range []string{o.Local.Root, o.Remote.Root, filepath.Join(o.Local.Root, dir.VersionDir)} {
+	for _, dir := range []string{o.Local.Root, o.Remote.Root, filepath.Join(o.Local.Root, storetest.VersionDir)} {
 		lv := s.local
 		if dir == o.Remote.Root {
 			lv = s.remote
@@ -83,7 +87,7 @@ func TestRootWhoseModeChanges(t *testing.T) {
 		later := time.Now()
 		s.guard.Breaker.Now = func() time.Time { return later }
 		require.NoError(t, os.Chmod(dir, 0o770))
-		expireRootCheck(lv.tier)
+		lookAgain(inj, lv.config.Root)
 		_, err := lv.tier.Stat(ctx, s.pageName(pagefile.Key{1}))
 		require.ErrorIs(t, err, tier.ErrRootMode)
 		require.True(t, s.Stats().Local.Down || s.Stats().Remote.Down)
@@ -98,12 +102,13 @@ func TestRootWhoseModeChanges(t *testing.T) {
 // TestShareThatWasUnmounted: below the mount point is a directory that is as safe,
 // and on the wrong disk.
 func TestShareThatWasUnmounted(t *testing.T) {
-	o := testOptions(t, withRemote(t))
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), withRemote(t))
 	s := open(t, o)
 	inRemote(t, s, 1)
 	require.NoError(t, os.Rename(o.Remote.Root, o.Remote.Root+".mounted"))
 	require.NoError(t, os.Mkdir(o.Remote.Root, 0o700))
-	expireRootCheck(s.guard)
+	lookAgain(inj, o.Remote.Root)
 	later := time.Now()
 	s.guard.Breaker.Now = func() time.Time { return later }
 	p := putChain(t, s, prompt(5, testTokens))[0]
@@ -128,7 +133,8 @@ func TestShareThatWasUnmounted(t *testing.T) {
 // is as safe. Room is claimed in that one before anything is written.
 func TestRootReplacedByAnother(t *testing.T) {
 	var log strings.Builder
-	o := testOptions(t, func(o *Options) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), func(o *Options) {
 		o.Local.BudgetBytes = 100 * physicalPage(t)
 		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	})
@@ -146,7 +152,7 @@ func TestRootReplacedByAnother(t *testing.T) {
 	}
 	require.NoError(t, os.Rename(o.Local.Root, o.Local.Root+".old"))
 	require.NoError(t, os.Rename(other.Local.Root, o.Local.Root))
-	expireRootCheck(s.disk)
+	lookAgain(inj, o.Local.Root)
 	for i := range 60 {
 		putChain(t, s, prompt(200+i, testTokens))
 		require.LessOrEqual(t, occupied(t, o.Local.Root), o.Local.BudgetBytes)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -238,17 +239,17 @@ func TestDamageIsQuarantinedAndRepaired(t *testing.T) {
 	}
 	require.EqualValues(t, 2, s.Stats().Damaged)
 	require.Equal(t, TierStats{}, s.Stats().Local)
-	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt), 2)
+	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt), 2)
 	require.Equal(t, 2, strings.Count(log.String(), "not usable"))
 	putChain(t, s, tokens)
 	readChain(t, s, tokens, len(tokens))
 
 	// Quarantine does not grow for ever, and nothing that is in it goes for more.
-	for i := range dir.MaxQuarantined + 3 {
+	for i := range storetest.MaxQuarantined + 3 {
 		name := s.pageName(pagefile.Key{byte(i)})
-		place(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt)[0], filePath(o.Local.Root, name))
+		place(t, filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt)[0], filePath(o.Local.Root, name))
 		moved, err := s.disk.Quarantine(ctx, tier.Info{Name: name}, "test")
-		if i < dir.MaxQuarantined-len(refs) {
+		if i < storetest.MaxQuarantined-len(refs) {
 			require.NoError(t, err)
 			require.True(t, moved)
 			continue
@@ -256,7 +257,7 @@ func TestDamageIsQuarantinedAndRepaired(t *testing.T) {
 		require.ErrorIs(t, err, tier.ErrQuarantineFull)
 		require.FileExists(t, filePath(o.Local.Root, name))
 	}
-	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir, dir.QuarantineDir), dir.PageExt), dir.MaxQuarantined)
+	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt), storetest.MaxQuarantined)
 }
 
 func TestDamagedTailHeaderIsQuarantinedByChain(t *testing.T) {
@@ -361,7 +362,7 @@ func TestTwoStoresShareARoot(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, stores[0].Stats().Local, stores[1].Stats().Local)
 	require.LessOrEqual(t, use.Local.RootBytes, o.Local.BudgetBytes+6*53_000)
-	for _, path := range filesIn(t, filepath.Join(o.Local.Root, dir.VersionDir), dir.PageExt) {
+	for _, path := range filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir), dir.PageExt) {
 		_, err := verifyFile(ctx, vfs.OS, path)
 		require.NoError(t, err)
 	}
@@ -403,7 +404,7 @@ func TestScanAndReclaim(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, Reclaimed{Fingerprints: 1, Pages: 2, Bytes: use.Local.Bytes}, got)
-	require.NoDirExists(t, filepath.Join(o.Local.Root, dir.VersionDir, testFingerprint(2).String()))
+	require.NoDirExists(t, filepath.Join(o.Local.Root, storetest.VersionDir, testFingerprint(2).String()))
 	for n, s := range stores {
 		want := testTokens + 1
 		if n == 2 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
@@ -22,7 +23,7 @@ func TestDirectorySwappedForALink(t *testing.T) {
 	tokens := prompt(1, 2*testTokens)
 	putChain(t, s, tokens)
 	refs := s.Chain(ctx, tokens, nil)
-	folder, outside := filepath.Join(o.Local.Root, dir.VersionDir, o.Fingerprint.String()), filepath.Join(t.TempDir(), "outside")
+	folder, outside := filepath.Join(o.Local.Root, storetest.VersionDir, o.Fingerprint.String()), filepath.Join(t.TempDir(), "outside")
 	require.NoError(t, os.Rename(folder, outside))
 	require.NoError(t, os.Symlink(outside, folder))
 	before := filesIn(t, outside, dir.PageExt)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -235,7 +236,7 @@ func TestWarmPagesFollowTheirFiles(t *testing.T) {
 	advance(warmLease)
 	require.Equal(t, repeat(tier.RAM, 3), tiersOf(s.Chain(ctx, tokens, nil)), "the files were looked for")
 
-	require.NoError(t, os.RemoveAll(filepath.Join(o.Local.Root, dir.VersionDir, s.opt.Fingerprint.String())))
+	require.NoError(t, os.RemoveAll(filepath.Join(o.Local.Root, storetest.VersionDir, s.opt.Fingerprint.String())))
 	readChain(t, s, tokens, len(tokens)) // exact all the same
 	advance(warmLease - time.Millisecond)
 	refs := s.Chain(ctx, tokens, nil)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
@@ -49,7 +50,7 @@ func TestWarmBudgetIsTheServers(t *testing.T) {
 	require.Equal(t, 8*one, first.warm.limit)
 
 	// A runner that was killed has let go of its lock, and left the file.
-	left := filepath.Join(first.disk.Temp.Dir, first.disk.Temp.Prefix+"0123"+dir.LockExt)
+	left := filepath.Join(o.Local.Root, storetest.VersionDir, storetest.TmpDir, serverPrefix(o.RAM.Server)+"0123"+dir.LockExt)
 	require.NoError(t, os.WriteFile(left, nil, 0o600))
 	require.True(t, first.tendWarm())
 	require.Equal(t, 8*one, first.warm.limit)

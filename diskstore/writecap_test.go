@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
@@ -128,14 +129,16 @@ func TestWriteCapCountsWhatCameToNothing(t *testing.T) {
 // claimed and not written is neither written nor in use, in either tier.
 func TestUnloadedRunnersWriteWhatTheyWrote(t *testing.T) {
 	page := physicalPage(t)
-	o := testOptions(t, withRemote(t), func(o *Options) { o.WritePerDay = ledger.ChunkBytes + 10*page })
+	machine := storetest.NewShare(0)
+	machine.Reach = vfs.ReachDisk
+	o := testOptions(t, withFS(machine.From("a")), withRemote(t), func(o *Options) { o.WritePerDay = ledger.ChunkBytes + 10*page })
 	const loads = 4
 	for load := range loads {
 		runner, err := Open(ctx, o)
 		require.NoError(t, err)
 		putChain(t, runner, prompt(load, testTokens))
 		require.NoError(t, runner.Flush(ctx))
-		require.NoError(t, runner.disk.Temp.Lock.Close()) // it is killed
+		machine.Die("a") // which kills it
 	}
 	s := open(t, o)
 	for _, root := range []string{o.Local.Root, o.Remote.Root} {

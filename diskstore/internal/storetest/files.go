@@ -3,6 +3,7 @@ package storetest
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,6 +21,9 @@ const (
 	LedgerFile    = "usage.json"
 )
 
+// MaxQuarantined is how many files a tier keeps aside, as docs/configuration.md says.
+const MaxQuarantined = 16
+
 // Path returns where a tier's root keeps a name.
 func Path(root string, name pagefile.Name) string {
 	folder, key := filepath.Join(root, VersionDir, name.Fingerprint.String()), name.Key.String()
@@ -27,15 +31,25 @@ func Path(root string, name pagefile.Name) string {
 	case pagefile.ClassManifest:
 		return filepath.Join(folder, "manifest.json")
 	case pagefile.ClassTail:
-		return filepath.Join(TailDir(root, name.Fingerprint, name.Parent), key+".kvp")
+		return filepath.Join(root, VersionDir, TailDir(name.Fingerprint, name.Parent), key+".kvp")
 	}
 	return filepath.Join(folder, key[:2], key+".kvp")
 }
 
-// TailDir returns where a tier's root keeps the tails of a parent.
-func TailDir(root string, fingerprint, parent pagefile.Key) string {
+// TailDir returns the path below <root>/v1 of the directory of parent's tails.
+func TailDir(fingerprint, parent pagefile.Key) string {
 	p := parent.String()
-	return filepath.Join(root, VersionDir, fingerprint.String(), TailsDir, p[:2], p)
+	return filepath.Join(fingerprint.String(), TailsDir, p[:2], p)
+}
+
+// PageKey returns the key in the name of a page's file, false for any other file.
+func PageKey(base string) (pagefile.Key, bool) {
+	digits, ok := strings.CutSuffix(base, ".kvp")
+	if !ok {
+		return pagefile.Key{}, false
+	}
+	key, err := pagefile.ParseKey(digits)
+	return key, err == nil
 }
 
 // FilesIn returns the paths below root that end in ext.

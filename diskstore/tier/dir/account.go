@@ -22,20 +22,20 @@ const (
 	ledgerPollMax = 32 * time.Millisecond
 )
 
-// MaxLedgerBytes bounds the content that is read of a ledger; thousands of claims fit.
-const MaxLedgerBytes = 1 << 20
+// maxLedgerBytes bounds the content that is read of a ledger; thousands of claims fit.
+const maxLedgerBytes = 1 << 20
 
 func (t *Tier) Account(ctx context.Context, change func([]byte, string) ([]byte, error)) ([]byte, error) {
 	if err := t.Ready(ctx); err != nil {
 		return nil, classify(err)
 	}
 	if change == nil {
-		content, err := t.ReadLedger(ctx)
+		content, err := t.readLedger(ctx)
 		return content, t.opFailed(err)
 	}
 	t.ledgerMu.Lock()
 	defer t.ledgerMu.Unlock()
-	id, err := t.Temp.Claim()
+	id, err := t.Temp.claim()
 	if err != nil {
 		return nil, t.opFailed(err)
 	}
@@ -44,7 +44,7 @@ func (t *Tier) Account(ctx context.Context, change func([]byte, string) ([]byte,
 		return nil, t.opFailed(err)
 	}
 	defer release()
-	content, err := t.ReadLedger(ctx)
+	content, err := t.readLedger(ctx)
 	if err != nil {
 		return nil, t.opFailed(err)
 	}
@@ -58,9 +58,9 @@ func (t *Tier) Account(ctx context.Context, change func([]byte, string) ([]byte,
 func (t *Tier) lockLedger(ctx context.Context) (release func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, ledgerWait)
 	defer cancel()
-	path := filepath.Join(t.Base, ledgerLock)
+	path := filepath.Join(t.base, ledgerLock)
 	for wait := ledgerPollMin; ; wait = min(2*wait, ledgerPollMax) {
-		err := t.inDir(t.Base, func() error {
+		err := t.inDir(t.base, func() error {
 			lock, err := t.FS.Lock(path)
 			if err == nil {
 				release = func() { lock.Close() }
@@ -86,8 +86,8 @@ func (t *Tier) lockLedger(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// ReadLedger returns nothing where there is no ledger that can be read.
-func (t *Tier) ReadLedger(ctx context.Context) ([]byte, error) {
+// readLedger returns nothing where there is no ledger that can be read.
+func (t *Tier) readLedger(ctx context.Context) ([]byte, error) {
 	content, err := t.readLedgerOnce(ctx)
 	if vfs.IsStale(err) {
 		// Another machine has replaced it. One that stays stale is no ledger that
@@ -101,7 +101,7 @@ func (t *Tier) ReadLedger(ctx context.Context) ([]byte, error) {
 }
 
 func (t *Tier) readLedgerOnce(ctx context.Context) ([]byte, error) {
-	blob, err := OpenFile(t.FS, filepath.Join(t.Base, LedgerFile), pagefile.Name{})
+	blob, err := OpenFile(t.FS, filepath.Join(t.base, ledgerFile), pagefile.Name{})
 	if errors.Is(err, tier.ErrNotFound) {
 		return nil, nil
 	}
@@ -109,7 +109,7 @@ func (t *Tier) readLedgerOnce(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	defer blob.Close()
-	if blob.Info().Bytes > MaxLedgerBytes {
+	if blob.Info().Bytes > maxLedgerBytes {
 		return nil, nil
 	}
 	content := make([]byte, blob.Info().Bytes)
@@ -122,8 +122,8 @@ func (t *Tier) readLedgerOnce(ctx context.Context) ([]byte, error) {
 
 // writeLedger replaces the ledger, durably.
 func (t *Tier) writeLedger(content []byte) error {
-	path := filepath.Join(t.Base, LedgerFile)
-	file, tmp, err := t.Temp.Create("usage")
+	path := filepath.Join(t.base, ledgerFile)
+	file, tmp, err := t.Temp.create("usage")
 	if err != nil {
 		return err
 	}
@@ -141,5 +141,5 @@ func (t *Tier) writeLedger(content []byte) error {
 		t.Temp.discard(tmp, 0)
 		return err
 	}
-	return t.FS.SyncDir(t.Base)
+	return t.FS.SyncDir(t.base)
 }

@@ -26,10 +26,10 @@ func (t *Tier) Now(ctx context.Context) (time.Time, error) {
 // lastChange is the latest time that the filesystem has given something in the root by
 // itself, which is not that of a page: its clock shows at least that.
 func (t *Tier) lastChange() time.Time {
-	paths := []string{t.Base, t.Temp.Dir, filepath.Join(t.Base, LedgerFile)}
-	entries, _ := t.FS.ReadDir(t.Temp.Dir) // without them it is earlier
+	paths := []string{t.base, t.Temp.dir, filepath.Join(t.base, ledgerFile)}
+	entries, _ := t.FS.ReadDir(t.Temp.dir) // without them it is earlier
 	for _, e := range entries {
-		paths = append(paths, filepath.Join(t.Temp.Dir, e.Name()))
+		paths = append(paths, filepath.Join(t.Temp.dir, e.Name()))
 	}
 	var last time.Time
 	for _, path := range paths {
@@ -49,7 +49,7 @@ func (d *tempDir) clock() (time.Time, error) {
 		return time.Time{}, tier.ErrClosed
 	}
 	if d.locking == nil {
-		if err := d.t.EnsureDir(d.Dir); err != nil {
+		if err := d.t.ensureDir(d.dir); err != nil {
 			return time.Time{}, err
 		}
 	}
@@ -61,7 +61,7 @@ func (d *tempDir) clock() (time.Time, error) {
 	}
 	var random [8]byte
 	rand.Read(random[:])
-	return d.timeNow(filepath.Join(d.Dir, d.Prefix+d.locking.Host+"."+hex.EncodeToString(random[:])+"-"+clockWord+TmpExt))
+	return d.timeNow(filepath.Join(d.dir, d.prefix+d.locking.Host+"."+hex.EncodeToString(random[:])+"-"+clockWord+TmpExt))
 }
 
 // clockWord is in the name of a temporary file that is made to tell the time by.

@@ -16,7 +16,7 @@ func (t *Tier) Fingerprints(ctx context.Context) ([]pagefile.Key, error) {
 	if err := t.Ready(ctx); err != nil {
 		return nil, classify(err)
 	}
-	entries, err := t.ReadDir(t.Base)
+	entries, err := t.ReadDir(t.base)
 	if err != nil {
 		return nil, err
 	}
@@ -39,11 +39,11 @@ func (t *Tier) Shards(ctx context.Context) ([]tier.Shard, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		dir := filepath.Join(t.Base, fp.String())
+		dir := filepath.Join(t.base, fp.String())
 		if shards, err = t.appendShards(shards, dir, tier.Shard{Fingerprint: fp, Class: pagefile.ClassPage}); err != nil {
 			return nil, err
 		}
-		tails := filepath.Join(dir, TailsDir)
+		tails := filepath.Join(dir, tailsDir)
 		if shards, err = t.appendShards(shards, tails, tier.Shard{Fingerprint: fp, Class: pagefile.ClassTail}); err != nil {
 			return nil, err
 		}
@@ -55,8 +55,8 @@ func (t *Tier) Shards(ctx context.Context) ([]tier.Shard, error) {
 func (t *Tier) appendShards(shards []tier.Shard, dir string, like tier.Shard) ([]tier.Shard, error) {
 	entries, err := t.ReadDir(dir)
 	for _, e := range entries {
-		if e.IsDir() && IsShard(e.Name()) {
-			first, _ := hex.DecodeString(e.Name()) // IsShard has seen to it
+		if e.IsDir() && isShard(e.Name()) {
+			first, _ := hex.DecodeString(e.Name()) // isShard has seen to it
 			like.First = first[0]
 			shards = append(shards, like)
 		}
@@ -91,7 +91,7 @@ func (t *Tier) NamesWith(ctx context.Context, prefix string) ([]pagefile.Name, e
 		err := t.eachFolder(ctx, shard, func(folder string, like pagefile.Name) error {
 			entries, err := t.ReadDir(folder)
 			for _, e := range entries {
-				if key, ok := ParsePageFile(e.Name()); ok && strings.HasPrefix(e.Name(), prefix) {
+				if key, ok := parsePageFile(e.Name()); ok && strings.HasPrefix(e.Name(), prefix) {
 					like.Key = key
 					names = append(names, like)
 				}
@@ -108,7 +108,7 @@ func (t *Tier) NamesWith(ctx context.Context, prefix string) ([]pagefile.Name, e
 // eachFolder calls fn for every folder that holds page files of a shard: one for pages, one
 // for each parent of tails. All but the Key of their names is in like.
 func (t *Tier) eachFolder(ctx context.Context, shard tier.Shard, fn func(folder string, like pagefile.Name) error) error {
-	folder := filepath.Join(t.Base, shardPath(shard))
+	folder := filepath.Join(t.base, shardPath(shard))
 	like := pagefile.Name{Fingerprint: shard.Fingerprint, Class: shard.Class}
 	if shard.Class == pagefile.ClassPage {
 		return fn(folder, like)
@@ -136,7 +136,7 @@ func (t *Tier) Aside(ctx context.Context) (tier.Aside, error) {
 		return tier.Aside{}, classify(err)
 	}
 	aside := tier.Aside{Living: make(map[string]bool), Held: t.Temp.sweep()}
-	entries, err := t.ReadDir(t.Temp.Dir)
+	entries, err := t.ReadDir(t.Temp.dir)
 	if err != nil {
 		return tier.Aside{}, err
 	}
@@ -146,18 +146,18 @@ func (t *Tier) Aside(ctx context.Context) (tier.Aside, error) {
 		}
 	}
 	for _, e := range entries {
-		fi, err := t.FS.Lstat(filepath.Join(t.Temp.Dir, e.Name()))
+		fi, err := t.FS.Lstat(filepath.Join(t.Temp.dir, e.Name()))
 		if err != nil || strings.HasSuffix(e.Name(), LockExt) {
 			continue
 		}
 		aside.TempFiles++
 		aside.TempBytes += t.FS.PhysicalBytes(fi)
 		// A page on its way out is claimed by nobody, and its unlink may hang.
-		if id, what, _ := strings.Cut(e.Name(), "-"); !aside.Living[id] || strings.HasPrefix(what, GoneWord) {
+		if id, what, _ := strings.Cut(e.Name(), "-"); !aside.Living[id] || strings.HasPrefix(what, goneWord) {
 			aside.OrphanBytes += t.FS.PhysicalBytes(fi)
 		}
 	}
-	quarantine := filepath.Join(t.Base, QuarantineDir)
+	quarantine := filepath.Join(t.base, quarantineDir)
 	if entries, err = t.ReadDir(quarantine); err != nil {
 		return tier.Aside{}, err
 	}
@@ -178,7 +178,7 @@ func (t *Tier) appendPages(infos []tier.Info, dir string, like pagefile.Name) ([
 		return infos, err
 	}
 	for _, e := range entries {
-		key, ok := ParsePageFile(e.Name())
+		key, ok := parsePageFile(e.Name())
 		like.Key = key
 		path := filepath.Join(dir, e.Name())
 		if !ok || path != t.Path(like) {
@@ -218,7 +218,7 @@ func (t *Tier) Tails(ctx context.Context, fingerprint, parent pagefile.Key) ([]t
 	if err := t.Ready(ctx); err != nil {
 		return nil, classify(err)
 	}
-	dir := filepath.Join(t.Base, TailDir(fingerprint, parent))
+	dir := filepath.Join(t.base, tailDir(fingerprint, parent))
 	return t.appendPages(nil, dir, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassTail, Parent: parent})
 }
 
@@ -226,7 +226,7 @@ func (t *Tier) DropFingerprint(ctx context.Context, fingerprint pagefile.Key) er
 	if _, err := t.Remove(ctx, tier.Info{Name: pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest}}); err != nil {
 		return err
 	}
-	return t.removeEmpty(ctx, filepath.Join(t.Base, fingerprint.String()))
+	return t.removeEmpty(ctx, filepath.Join(t.base, fingerprint.String()))
 }
 
 // removeEmpty removes dir and the directories below it as far as they are

@@ -64,17 +64,17 @@ func (t *Tier) moveOut(ctx context.Context, judged tier.Info, to string) error {
 	return tier.ErrReplaced
 }
 
-// GoneWord is in the name of a temporary file that was a page and is being removed.
-const GoneWord = "gone"
+// goneWord is in the name of a temporary file that was a page and is being removed.
+const goneWord = "gone"
 
 // removeJudged removes the file that was judged. An unlink goes by name as a rename
 // does, and what it has taken does not come back: in a tier that other machines use,
 // and that may hang, the file is moved away first.
 func (t *Tier) removeJudged(ctx context.Context, judged tier.Info) error {
-	if !t.Shared || judged.Used.IsZero() {
+	if !t.shared || judged.Used.IsZero() {
 		return t.removeNamed(ctx, judged)
 	}
-	to, err := t.Temp.unused(GoneWord)
+	to, err := t.Temp.unused(goneWord)
 	if err == nil {
 		err = t.moveOut(ctx, judged, to)
 	}

@@ -25,50 +25,50 @@ there is no other, so nothing can disagree with it after a crash. usage.json onl
 bounds how much all of it occupies.
 */
 const (
-	VersionDir    = "v1"
-	TailsDir      = "tails"
-	QuarantineDir = "quarantine"
-	TmpDir        = "tmp"
+	versionDir    = "v1"
+	tailsDir      = "tails"
+	quarantineDir = "quarantine"
+	tmpDir        = "tmp"
 	ManifestFile  = "manifest.json"
-	CollectLock   = "collect.lock"
-	LedgerFile    = "usage.json"
+	collectLock   = "collect.lock"
+	ledgerFile    = "usage.json"
 	ledgerLock    = "usage.lock"
 	PageExt       = ".kvp"
 	TmpExt        = ".tmp"
 	LockExt       = ".lock"
 )
 
-// RelPath returns the path of a file below <root>/v1.
-func RelPath(n pagefile.Name) string {
+// relPath returns the path of a file below <root>/v1.
+func relPath(n pagefile.Name) string {
 	fp := n.Fingerprint.String()
 	switch n.Class {
 	case pagefile.ClassManifest:
 		return filepath.Join(fp, ManifestFile)
 	case pagefile.ClassTail:
-		return filepath.Join(TailDir(n.Fingerprint, n.Parent), n.Key.String()+PageExt)
+		return filepath.Join(tailDir(n.Fingerprint, n.Parent), n.Key.String()+PageExt)
 	}
 	key := n.Key.String()
 	return filepath.Join(fp, key[:2], key+PageExt)
 }
 
-// TailDir returns the path below <root>/v1 of the directory of parent's tails.
-func TailDir(fingerprint, parent pagefile.Key) string {
+// tailDir returns the path below <root>/v1 of the directory of parent's tails.
+func tailDir(fingerprint, parent pagefile.Key) string {
 	p := parent.String()
-	return filepath.Join(fingerprint.String(), TailsDir, p[:2], p)
+	return filepath.Join(fingerprint.String(), tailsDir, p[:2], p)
 }
 
 // shardPath returns the path of a shard's directory below <root>/v1.
 func shardPath(s tier.Shard) string {
 	first := hex.EncodeToString([]byte{s.First})
 	if s.Class == pagefile.ClassTail {
-		return filepath.Join(s.Fingerprint.String(), TailsDir, first)
+		return filepath.Join(s.Fingerprint.String(), tailsDir, first)
 	}
 	return filepath.Join(s.Fingerprint.String(), first)
 }
 
-// ParsePageFile returns the key of a page's file name, false for any other
+// parsePageFile returns the key of a page's file name, false for any other
 // file.
-func ParsePageFile(base string) (pagefile.Key, bool) {
+func parsePageFile(base string) (pagefile.Key, bool) {
 	hex, ok := strings.CutSuffix(base, PageExt)
 	if !ok {
 		return pagefile.Key{}, false
@@ -77,8 +77,8 @@ func ParsePageFile(base string) (pagefile.Key, bool) {
 	return key, err == nil
 }
 
-// IsShard reports whether base can be the two hex digits of a shard directory.
-func IsShard(base string) bool {
+// isShard reports whether base can be the two hex digits of a shard directory.
+func isShard(base string) bool {
 	const digits = "0123456789abcdef"
 	return len(base) == 2 && strings.IndexByte(digits, base[0]) >= 0 && strings.IndexByte(digits, base[1]) >= 0
 }

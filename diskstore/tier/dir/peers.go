@@ -13,24 +13,24 @@ import (
 func (t *Tier) Peers() (int, error) { return t.Temp.peers() }
 
 func (d *tempDir) peers() (int, error) {
-	own, err := d.Claim()
+	own, err := d.claim()
 	if err != nil {
 		return 0, err
 	}
 	if !d.locked() {
-		return 0, fmt.Errorf("count runners in %s: the filesystem has no locks: %w", d.Dir, errors.ErrUnsupported)
+		return 0, fmt.Errorf("count runners in %s: the filesystem has no locks: %w", d.dir, errors.ErrUnsupported)
 	}
-	entries, err := d.t.FS.ReadDir(d.Dir)
+	entries, err := d.t.FS.ReadDir(d.dir)
 	if err != nil {
 		return 0, err
 	}
 	n := 1
 	for _, e := range entries {
 		id, ok := strings.CutSuffix(e.Name(), LockExt)
-		if !ok || id == own || !strings.HasPrefix(id, d.Prefix) {
+		if !ok || id == own || !strings.HasPrefix(id, d.prefix) {
 			continue
 		}
-		path := filepath.Join(d.Dir, e.Name())
+		path := filepath.Join(d.dir, e.Name())
 		lock, err := d.t.FS.Lock(path)
 		switch {
 		case errors.Is(err, vfs.ErrLocked):

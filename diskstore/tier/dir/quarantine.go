@@ -15,21 +15,21 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// MaxQuarantined is how many files quarantine keeps. Who reads adds none to so
+// maxQuarantined is how many files quarantine keeps. Who reads adds none to so
 // many; a repair removes the oldest. What is no regular file is moved there all the
 // same: it took as much room in a page's place, and kept that page from being stored.
-const MaxQuarantined = 16
+const maxQuarantined = 16
 
 func (t *Tier) Quarantine(ctx context.Context, judged tier.Info, reason string) (bool, error) {
 	if err := t.Ready(ctx); err != nil {
 		return false, classify(err)
 	}
-	dir := filepath.Join(t.Base, QuarantineDir)
+	dir := filepath.Join(t.base, quarantineDir)
 	base := fmt.Sprintf("%s.%s.%d-%d%s", judged.Key, reason, time.Now().UnixNano(), t.moved.Add(1), PageExt)
 	err := t.again(func() error { return t.lookAtJudged(judged) })
 	if err == nil {
 		var entries []fs.DirEntry
-		if entries, err = t.ReadDir(dir); err == nil && len(entries) >= MaxQuarantined && judged.Bytes != tier.NotRegular {
+		if entries, err = t.ReadDir(dir); err == nil && len(entries) >= maxQuarantined && judged.Bytes != tier.NotRegular {
 			err = tier.ErrQuarantineFull
 		}
 	}
@@ -50,7 +50,7 @@ func (t *Tier) Quarantine(ctx context.Context, judged tier.Info, reason string) 
 // power cut it could return to its place beside what has taken its room since.
 // Where a sync fails it is found out once more.
 func (t *Tier) SyncAside(path string) {
-	for _, dir := range []string{filepath.Join(t.Base, QuarantineDir), filepath.Dir(path)} {
+	for _, dir := range []string{filepath.Join(t.base, quarantineDir), filepath.Dir(path)} {
 		_ = t.FS.SyncDir(dir)
 	}
 }
@@ -63,7 +63,7 @@ func (t *Tier) TrimQuarantine(dir string) {
 		when time.Time
 	}
 	entries, err := t.ReadDir(dir)
-	if err != nil || len(entries) <= MaxQuarantined {
+	if err != nil || len(entries) <= maxQuarantined {
 		return
 	}
 	var files []file
@@ -78,7 +78,7 @@ func (t *Tier) TrimQuarantine(dir string) {
 		}
 	}
 	slices.SortFunc(files, func(a, b file) int { return cmp.Or(a.when.Compare(b.when), cmp.Compare(a.path, b.path)) })
-	for _, f := range files[:max(0, len(files)-MaxQuarantined)] {
+	for _, f := range files[:max(0, len(files)-maxQuarantined)] {
 		_ = t.FS.Remove(f.path)
 	}
 }
@@ -87,7 +87,7 @@ func (t *Tier) EmptyQuarantine(ctx context.Context) (int64, error) {
 	if err := t.Ready(ctx); err != nil {
 		return 0, classify(err)
 	}
-	dir := filepath.Join(t.Base, QuarantineDir)
+	dir := filepath.Join(t.base, quarantineDir)
 	entries, err := t.ReadDir(dir)
 	if err != nil || len(entries) == 0 {
 		return 0, err
@@ -104,7 +104,7 @@ func (t *Tier) EmptyQuarantine(ctx context.Context) (int64, error) {
 
 // SetAside moves whatever is at path to quarantine and returns where it is.
 func (t *Tier) SetAside(path, reason string) (string, error) {
-	dir := filepath.Join(t.Base, QuarantineDir)
+	dir := filepath.Join(t.base, quarantineDir)
 	was := strings.TrimSuffix(filepath.Base(path), PageExt)
 	to := filepath.Join(dir, fmt.Sprintf("%s.%s.%d-%d%s", was, reason, time.Now().UnixNano(), t.moved.Add(1), PageExt))
 	err := t.inDir(dir, func() error {
@@ -123,7 +123,7 @@ func (t *Tier) DropQuarantined(ctx context.Context, picked func(fingerprint page
 	if err := t.Ready(ctx); err != nil {
 		return 0, 0, err
 	}
-	dir := filepath.Join(t.Base, QuarantineDir)
+	dir := filepath.Join(t.base, quarantineDir)
 	w := &Walker{Ctx: ctx, T: t, Visit: func(e Entry) error { return e.Err }}
 	err = w.each(dir, func(_, path string, info fs.FileInfo) error {
 		if !info.Mode().IsRegular() || !t.mayBe(ctx, path, picked) {

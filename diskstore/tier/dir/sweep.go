@@ -25,7 +25,7 @@ mount it. One machine cannot find that out by trying. So processes make a file a
 every minute while they write, and files of other machines are removed only when they,
 and the lock file, have not changed for an hour. So are those that processes of this
 machine left before it restarted: that it is the same one is told by a name that a copy
-of it has as well. Their lock files, and so what they had claimed, go after BeatAge.
+of it has as well. Their lock files, and so what they had claimed, go after beatAge.
 Times are compared with that of a file made just now, never with this machine's clock:
 hosts differ, by hours at worst. A file that is touched will not do, for SMB, SSHFS and all of macOS send the
 time of the machine that touches it.
@@ -36,24 +36,24 @@ const (
 	// nothing.
 	OrphanAge = time.Hour
 
-	// LockAge is the same for a lock file without temporary files: a process that
+	// lockAge is the same for a lock file without temporary files: a process that
 	// only sleeps has a claim in the ledger for as long as ClaimLife.
-	LockAge = tier.ClaimLife + OrphanAge
+	lockAge = tier.ClaimLife + OrphanAge
 
-	// BeatEvery is how often a process that writes shows that it lives, and BeatAge
+	// beatEvery is how often a process that writes shows that it lives, and beatAge
 	// how long ago that may be while it counts as one that writes.
-	BeatEvery = time.Minute
-	BeatAge   = 5 * BeatEvery
+	beatEvery = time.Minute
+	beatAge   = 5 * beatEvery
 )
 
 // foreign reports whether other machines may use the directory as well.
 func (d *tempDir) foreign() bool {
-	return d.t.Shared || d.locking != nil && d.locking.Reach != vfs.ReachDisk
+	return d.t.shared || d.locking != nil && d.locking.Reach != vfs.ReachDisk
 }
 
 // lockless reports whether two machines may hold one lock at a time here.
 func (d *tempDir) lockless() bool {
-	return d.t.Shared && d.locking != nil && d.locking.Reach != vfs.ReachAll
+	return d.t.shared && d.locking != nil && d.locking.Reach != vfs.ReachAll
 }
 
 // learnLocksLocked finds out, once, who sees locks here. d.mu is held.
@@ -61,7 +61,7 @@ func (d *tempDir) learnLocksLocked() error {
 	if d.locking != nil {
 		return nil
 	}
-	l, err := d.t.FS.Locking(d.Dir)
+	l, err := d.t.FS.Locking(d.dir)
 	if err != nil && errors.Is(classify(err), tier.ErrNotFound) {
 		return err
 	}
@@ -69,8 +69,8 @@ func (d *tempDir) learnLocksLocked() error {
 		l.Reach, l.Why = vfs.ReachHost, err.Error()
 	}
 	d.locking = &l
-	if l.Reach == vfs.ReachHost && d.t.Watch.log != nil {
-		d.t.Watch.log.Warn("kv tier's locks do not reach other machines, or it cannot be told: only one may write here",
+	if l.Reach == vfs.ReachHost && d.t.watch.log != nil {
+		d.t.watch.log.Warn("kv tier's locks do not reach other machines, or it cannot be told: only one may write here",
 			"filesystem", l.Why, "remedy", lockRemedy)
 	}
 	return nil
@@ -115,14 +115,14 @@ func (d *tempDir) systemLocked() string {
 // endedLocked reports whether an id is that of a process of this machine before its
 // last restart. Copies of a virtual machine may have one name, so that alone proves
 // nothing: the lock file must not have changed since this system is running. A copy
-// that goes on all the same touches it within BeatEvery, and is another machine then.
+// that goes on all the same touches it within beatEvery, and is another machine then.
 // That is enough to write beside it and not to remove its files. d.mu is held.
 func (d *tempDir) endedLocked(id string, idle time.Duration) bool {
 	fields := strings.Split(id, ".")
 	if len(fields) < 3 || d.locking.Machine == "" || fields[len(fields)-3] != d.locking.Machine {
 		return false
 	}
-	now, err := d.t.FS.Locking(d.Dir) // Up has grown
+	now, err := d.t.FS.Locking(d.dir) // Up has grown
 	return err == nil && idle > now.Up
 }
 
@@ -131,20 +131,20 @@ func (d *tempDir) endedLocked(id string, idle time.Duration) bool {
 // keep its claim in the ledger for a day more. A copy of the machine that only sleeps
 // finds its lock file gone before it writes, and claims anew. d.mu is held.
 func (d *tempDir) lockOverLocked(id string, idle time.Duration) bool {
-	return idle > LockAge || idle > BeatAge && d.endedLocked(id, idle)
+	return idle > lockAge || idle > beatAge && d.endedLocked(id, idle)
 }
 
 // beatLocked shows that this process lives when that is due, where other machines may
 // be waiting for it. When its lock file is gone so is the claim. d.mu is held.
 func (d *tempDir) beatLocked() error {
-	if !d.foreign() || tier.WallBetween(d.Beat, time.Now()) < BeatEvery {
+	if !d.foreign() || tier.WallBetween(d.beat, time.Now()) < beatEvery {
 		return nil
 	}
-	d.Beat = time.Now()
-	lock, err := d.t.FS.Open(filepath.Join(d.Dir, d.ID+LockExt))
+	d.beat = time.Now()
+	lock, err := d.t.FS.Open(filepath.Join(d.dir, d.id+LockExt))
 	if errors.Is(classify(err), tier.ErrNotFound) {
-		d.unlock(d.Lock)
-		d.ID, d.Lock = "", nil
+		d.unlock(d.lock)
+		d.id, d.lock = "", nil
 		d.t.claimsAnew()
 		return nil
 	}
@@ -161,13 +161,13 @@ func (d *tempDir) beatLocked() error {
 // renewBeat replaces the file whose time says when this process was last seen. It is
 // made anew, because a touched file may get the time of who touches it.
 func (d *tempDir) renewBeat() error {
-	path := d.path(d.ID, "beat")
+	path := d.path(d.id, "beat")
 	f, err := d.t.FS.Create(path)
 	if err == nil {
 		err = f.Close()
 	}
 	if err == nil {
-		err = d.t.FS.Rename(path, filepath.Join(d.Dir, d.ID+"-beat"+TmpExt))
+		err = d.t.FS.Rename(path, filepath.Join(d.dir, d.id+"-beat"+TmpExt))
 	}
 	if err != nil {
 		d.discard(path, 0) // a full disk may fail Create when the name is there
@@ -182,10 +182,10 @@ func (d *tempDir) nowLocked() (time.Time, bool) {
 	if !d.foreign() {
 		return time.Now(), true
 	}
-	if d.ID == "" {
+	if d.id == "" {
 		return time.Time{}, false
 	}
-	now, err := d.timeNow(d.path(d.ID, clockWord))
+	now, err := d.timeNow(d.path(d.id, clockWord))
 	return now, err == nil
 }
 
@@ -212,7 +212,7 @@ type TempFiles struct {
 
 // groupsLocked lists the temporary directory by id. d.mu is held.
 func (d *tempDir) groupsLocked() (map[string]*TempFiles, error) {
-	entries, err := d.t.FS.ReadDir(d.Dir)
+	entries, err := d.t.FS.ReadDir(d.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +227,7 @@ func (d *tempDir) groupsLocked() (map[string]*TempFiles, error) {
 		if id, ok := strings.CutSuffix(e.Name(), LockExt); ok {
 			of(id).Lock = true
 		} else if id, _, ok := strings.Cut(e.Name(), "-"); ok && strings.HasSuffix(e.Name(), TmpExt) {
-			of(id).Paths = append(of(id).Paths, filepath.Join(d.Dir, e.Name()))
+			of(id).Paths = append(of(id).Paths, filepath.Join(d.dir, e.Name()))
 		}
 	}
 	return groups, nil
@@ -252,8 +252,8 @@ func (d *tempDir) sweepLocked() (holding map[string]bool) {
 	}
 	holding = make(map[string]bool)
 	for id, files := range groups {
-		if id == d.ID {
-			holding[id] = d.Lock != nil
+		if id == d.id {
+			holding[id] = d.lock != nil
 			continue
 		}
 		held, alive, err := d.tryLocked(id, files)
@@ -265,7 +265,7 @@ func (d *tempDir) sweepLocked() (holding map[string]bool) {
 			for _, path := range files.Paths {
 				_ = d.t.FS.Remove(path)
 			}
-			d.removeLock(filepath.Join(d.Dir, id+LockExt))
+			d.removeLock(filepath.Join(d.dir, id+LockExt))
 		default:
 			d.sweepOldLocked(id, files)
 		}
@@ -281,7 +281,7 @@ func (d *tempDir) tryLocked(id string, files *TempFiles) (held io.Closer, alive 
 	if !files.Lock {
 		return nil, false, nil
 	}
-	lock, err := d.t.FS.LockThere(filepath.Join(d.Dir, id+LockExt))
+	lock, err := d.t.FS.LockThere(filepath.Join(d.dir, id+LockExt))
 	switch {
 	case errors.Is(classify(err), tier.ErrNotFound): // it has ended since the directory was listed
 		files.Lock = false
@@ -311,7 +311,7 @@ func (d *tempDir) sweepOldLocked(id string, files *TempFiles) {
 		}
 	}
 	if files.Lock && d.lockOverLocked(id, age) {
-		d.removeLock(filepath.Join(d.Dir, id+LockExt))
+		d.removeLock(filepath.Join(d.dir, id+LockExt))
 	}
 }
 
@@ -321,7 +321,7 @@ func (d *tempDir) idleLocked(id string, files *TempFiles) (time.Duration, bool) 
 	var last time.Time
 	paths := files.Paths
 	if files.Lock {
-		paths = append(paths[:len(paths):len(paths)], filepath.Join(d.Dir, id+LockExt))
+		paths = append(paths[:len(paths):len(paths)], filepath.Join(d.dir, id+LockExt))
 	}
 	for _, path := range paths {
 		if when, ok := d.changed(path); ok && when.After(last) {
@@ -343,16 +343,16 @@ func (d *tempDir) yieldLocked() error {
 		return nil
 	}
 	other := d.otherWriterLocked()
-	was := !d.Refused.IsZero()
-	log := d.t.Watch.log
+	was := !d.refused.IsZero()
+	log := d.t.watch.log
 	if other == "" {
-		if d.Refused = (time.Time{}); was && log != nil {
+		if d.refused = (time.Time{}); was && log != nil {
 			log.Info("kv tier may be written again")
 		}
 		return nil
 	}
-	d.Refused = time.Now()
-	_ = d.LeaveLocked()
+	d.refused = time.Now()
+	_ = d.leaveLocked()
 	d.t.claimsAnew()
 	if !was && log != nil {
 		log.Warn("kv tier is only read: another machine writes to it, and locks do not keep the two apart",
@@ -369,7 +369,7 @@ func (d *tempDir) otherWriterLocked() string {
 		return ""
 	}
 	for id, files := range groups {
-		if id == d.ID || !files.Lock || d.sameSystem(id) {
+		if id == d.id || !files.Lock || d.sameSystem(id) {
 			continue
 		}
 		held, alive, err := d.tryLocked(id, files)
@@ -377,7 +377,7 @@ func (d *tempDir) otherWriterLocked() string {
 		if alive || err != nil { // locks reach it
 			continue
 		}
-		if age, known := d.idleLocked(id, files); known && age < BeatAge && !d.endedLocked(id, age) {
+		if age, known := d.idleLocked(id, files); known && age < beatAge && !d.endedLocked(id, age) {
 			return id
 		}
 	}
@@ -404,7 +404,7 @@ func (d *tempDir) Judge(id string, files *TempFiles, write bool) (j judgment, er
 	if j.Alive || j.Held != nil || err != nil {
 		return j, err
 	}
-	if write && d.foreign() && d.ID == "" {
+	if write && d.foreign() && d.id == "" {
 		if err := d.chooseLocked(); err != nil {
 			return j, err
 		}

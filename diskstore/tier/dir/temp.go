@@ -26,14 +26,14 @@ import (
 // for those to whom its lock says nothing; see sweep.go.
 type tempDir struct {
 	t      *Tier
-	Dir    string
-	Prefix string // of the id
+	dir    string
+	prefix string // of the id
 
 	mu      sync.Mutex
-	ID      string // "" until the first create
-	Lock    io.Closer
-	Beat    time.Time // when the lock file was touched last
-	Refused time.Time // when the claim was refused last; zero when it was not
+	id      string // "" until the first create
+	lock    io.Closer
+	beat    time.Time // when the lock file was touched last
+	refused time.Time // when the claim was refused last; zero when it was not
 	locking *vfs.Locking
 	next    atomic.Uint64
 
@@ -47,9 +47,9 @@ type tempDir struct {
 	creating sync.RWMutex // held shared while a file is made
 }
 
-// Create makes a new temporary file, with a word in its name that says what for.
-func (d *tempDir) Create(what string) (vfs.File, string, error) {
-	id, err := d.Claim()
+// create makes a new temporary file, with a word in its name that says what for.
+func (d *tempDir) create(what string) (vfs.File, string, error) {
+	id, err := d.claim()
 	if err != nil {
 		return nil, "", err
 	}
@@ -61,7 +61,7 @@ func (d *tempDir) Create(what string) (vfs.File, string, error) {
 	d.retryLeft()
 	path := d.path(id, what)
 	var file vfs.File
-	err = d.t.inDir(d.Dir, func() error {
+	err = d.t.inDir(d.dir, func() error {
 		file, err = d.t.FS.Create(path)
 		return err
 	})
@@ -73,12 +73,12 @@ func (d *tempDir) Create(what string) (vfs.File, string, error) {
 
 // path returns a name that no temporary file has had.
 func (d *tempDir) path(id, what string) string {
-	return filepath.Join(d.Dir, fmt.Sprintf("%s-%s%d%s", id, what, d.next.Add(1), TmpExt))
+	return filepath.Join(d.dir, fmt.Sprintf("%s-%s%d%s", id, what, d.next.Add(1), TmpExt))
 }
 
 // unused returns the path for a file that is moved here to be discarded.
 func (d *tempDir) unused(what string) (string, error) {
-	id, err := d.Claim()
+	id, err := d.claim()
 	if err != nil {
 		return "", err
 	}
@@ -120,27 +120,27 @@ func (d *tempDir) retryLeft() {
 	}
 }
 
-// Claim returns the process's id, choosing and locking one the first time, when
+// claim returns the process's id, choosing and locking one the first time, when
 // it also removes what dead processes left. It returns ErrNotShared where another
 // machine writes and locks do not keep the two apart.
-func (d *tempDir) Claim() (string, error) {
+func (d *tempDir) claim() (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed.Load() {
 		return "", tier.ErrClosed
 	}
-	if d.ID != "" {
+	if d.id != "" {
 		if err := d.beatLocked(); err != nil {
 			return "", err
 		}
 	}
-	if d.ID != "" {
-		return d.ID, nil
+	if d.id != "" {
+		return d.id, nil
 	}
-	if !d.Refused.IsZero() && time.Since(d.Refused) < BeatEvery {
+	if !d.refused.IsZero() && time.Since(d.refused) < beatEvery {
 		return "", d.notShared()
 	}
-	if err := d.t.EnsureDir(d.Dir); err != nil {
+	if err := d.t.ensureDir(d.dir); err != nil {
 		return "", err
 	}
 	if err := d.learnLocksLocked(); err != nil {
@@ -156,20 +156,20 @@ func (d *tempDir) Claim() (string, error) {
 	if err := d.yieldLocked(); err != nil {
 		return "", err
 	}
-	return d.ID, nil
+	return d.id, nil
 }
 
 // chooseLocked chooses an id and locks its file. Where there are no locks the file
 // is there all the same.
 func (d *tempDir) chooseLocked() error {
-	if now, err := d.t.FS.Locking(d.Dir); err == nil {
+	if now, err := d.t.FS.Locking(d.dir); err == nil {
 		d.locking.Host = now.Host // another where it was mounted again
 	}
 	for {
 		var random [8]byte
 		rand.Read(random[:])
-		id := d.Prefix + d.systemLocked() + "." + hex.EncodeToString(random[:])
-		path := filepath.Join(d.Dir, id+LockExt)
+		id := d.prefix + d.systemLocked() + "." + hex.EncodeToString(random[:])
+		path := filepath.Join(d.dir, id+LockExt)
 		lock, err := d.t.FS.Lock(path)
 		if errors.Is(err, vfs.ErrLocked) {
 			continue // a cleaner was quicker and is about to remove the file
@@ -189,12 +189,12 @@ func (d *tempDir) chooseLocked() error {
 		}
 		// After a power cut, files without their lock file would look like those
 		// of a system without locks, and stay for an hour.
-		if err := d.t.FS.SyncDir(d.Dir); err != nil {
+		if err := d.t.FS.SyncDir(d.dir); err != nil {
 			_ = d.t.FS.Remove(path)
 			d.unlock(lock)
 			return err
 		}
-		d.ID, d.Lock, d.Beat = id, lock, time.Now()
+		d.id, d.lock, d.beat = id, lock, time.Now()
 		return nil
 	}
 }
@@ -223,12 +223,12 @@ func (d *tempDir) unlock(lock io.Closer) {
 func (d *tempDir) locked() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.Lock != nil
+	return d.lock != nil
 }
 
 // removeLock removes a lock file once no file it stands for can come back.
 func (d *tempDir) removeLock(path string) {
-	if d.t.FS.SyncDir(d.Dir) == nil {
+	if d.t.FS.SyncDir(d.dir) == nil {
 		_ = d.t.FS.Remove(path)
 	}
 }
@@ -242,36 +242,36 @@ func (d *tempDir) close() error {
 	defer d.creating.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.LeaveLocked()
+	return d.leaveLocked()
 }
 
-// LeaveLocked gives up the id.
-func (d *tempDir) LeaveLocked() error {
-	if d.ID == "" {
+// leaveLocked gives up the id.
+func (d *tempDir) leaveLocked() error {
+	if d.id == "" {
 		return nil
 	}
 	if d.removeOwn() == nil {
-		d.removeLock(filepath.Join(d.Dir, d.ID+LockExt))
+		d.removeLock(filepath.Join(d.dir, d.id+LockExt))
 	}
 	var err error
-	if d.Lock != nil {
-		err = d.Lock.Close()
+	if d.lock != nil {
+		err = d.lock.Close()
 	}
-	d.ID, d.Lock = "", nil
+	d.id, d.lock = "", nil
 	return err
 }
 
 // removeOwn removes the temporary files of this process that are left.
 func (d *tempDir) removeOwn() error {
-	entries, err := d.t.FS.ReadDir(d.Dir)
+	entries, err := d.t.FS.ReadDir(d.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), d.ID+"-") {
+		if !strings.HasPrefix(e.Name(), d.id+"-") {
 			continue
 		}
-		if rerr := d.t.FS.Remove(filepath.Join(d.Dir, e.Name())); !errors.Is(rerr, fs.ErrNotExist) {
+		if rerr := d.t.FS.Remove(filepath.Join(d.dir, e.Name())); !errors.Is(rerr, fs.ErrNotExist) {
 			err = errors.Join(err, rerr)
 		}
 	}

@@ -20,24 +20,24 @@ import (
 // methods wait as long as the filesystem does.
 type Tier struct {
 	FS         vfs.FS
-	Root, Base string // Base is <root>/v1
+	Root, base string // base is <root>/v1
 	createRoot bool
-	Shared     bool // other machines may use it: it is a remote tier
+	shared     bool // other machines may use it: it is a remote tier
 
-	Watch  rootWatch
+	watch  rootWatch
 	closed atomic.Bool
 	Temp   tempDir
 
 	dirMu sync.Mutex
-	Known map[string]bool // directories whose entry in their parent is durable
+	known map[string]bool // directories whose entry in their parent is durable
 
 	renameMu sync.Mutex // makes "was it there before" exact within the process
 	ledgerMu sync.Mutex // keeps this process from polling its own ledger lock
 	moved    atomic.Uint64
 }
 
-// MaxKnownDirs bounds the memory of Tier.Known; beyond it all are forgotten.
-const MaxKnownDirs = 4096
+// maxKnownDirs bounds the memory of Tier.known; beyond it all are forgotten.
+const maxKnownDirs = 4096
 
 // Options says how a directory is used.
 type Options struct {
@@ -55,30 +55,26 @@ func New(fs vfs.FS, root string, opt Options) *Tier {
 		fs = vfs.Below(root)
 	}
 	t := &Tier{
-		FS: fs, Root: root, Base: filepath.Join(root, VersionDir),
-		createRoot: opt.Create, Shared: opt.Shared, Known: make(map[string]bool),
+		FS: fs, Root: root, base: filepath.Join(root, versionDir),
+		createRoot: opt.Create, shared: opt.Shared, known: make(map[string]bool),
 	}
-	t.Watch.log, t.Watch.replaced, t.Watch.Clock = opt.Log, opt.Replaced, sinceBegan
-	t.Temp = tempDir{t: t, Dir: filepath.Join(t.Base, TmpDir), Prefix: opt.Prefix}
+	t.watch.log, t.watch.replaced, t.watch.clock = opt.Log, opt.Replaced, sinceBegan
+	t.Temp = tempDir{t: t, dir: filepath.Join(t.base, tmpDir), prefix: opt.Prefix}
 	if opt.Timeout > 0 {
-		t.SetTimeout(opt.Timeout)
+		t.FS = vfs.Bound(t.FS, root, opt.Timeout)
 	}
 	return t
 }
 
-// SetTimeout is Options.Timeout for the operations to come. Nothing else may use the
-// tier meanwhile.
-func (t *Tier) SetTimeout(d time.Duration) { t.FS = vfs.Bound(t.FS, t.Root, d) }
-
 // Down reports whether the root could not be used when it was looked at last.
-func (t *Tier) Down() bool { return t.Watch.down.Load() }
+func (t *Tier) Down() bool { return t.watch.down.Load() }
 
 // Claim makes this process known below the root, and removes the files of dead ones.
 func (t *Tier) Claim(ctx context.Context) error {
 	if err := t.Ready(ctx); err != nil {
 		return classify(err)
 	}
-	_, err := t.Temp.Claim()
+	_, err := t.Temp.claim()
 	return classify(err)
 }
 
@@ -105,20 +101,20 @@ func (t *Tier) missing(err error) error {
 }
 
 // Path returns the absolute path of a file.
-func (t *Tier) Path(name pagefile.Name) string { return filepath.Join(t.Base, RelPath(name)) }
+func (t *Tier) Path(name pagefile.Name) string { return filepath.Join(t.base, relPath(name)) }
 
-// EnsureDir makes dir and its parents, and makes their names durable: a page is
+// ensureDir makes dir and its parents, and makes their names durable: a page is
 // lost in a power cut when the entry of a directory above it is. Directories
 // made by another process that may have died before its own sync are therefore
 // synced as well, once.
-func (t *Tier) EnsureDir(dir string) error {
+func (t *Tier) ensureDir(dir string) error {
 	t.dirMu.Lock()
 	defer t.dirMu.Unlock()
 	return t.ensureDirLocked(dir)
 }
 
 func (t *Tier) ensureDirLocked(dir string) error {
-	if t.Known[dir] {
+	if t.known[dir] {
 		return nil
 	}
 	inside := len(dir) > len(t.Root)
@@ -146,31 +142,31 @@ func (t *Tier) ensureDirLocked(dir string) error {
 	if err := t.FS.SyncDir(parent); err != nil {
 		return err
 	}
-	if len(t.Known) >= MaxKnownDirs {
-		clear(t.Known)
+	if len(t.known) >= maxKnownDirs {
+		clear(t.known)
 	}
-	t.Known[dir] = true
+	t.known[dir] = true
 	return nil
 }
 
-// forgetDirs makes EnsureDir look again, after a directory turned out missing.
+// forgetDirs makes ensureDir look again, after a directory turned out missing.
 func (t *Tier) forgetDirs() {
 	t.dirMu.Lock()
 	defer t.dirMu.Unlock()
-	clear(t.Known)
+	clear(t.known)
 }
 
 // knowsDir reports whether dir was made durable.
 func (t *Tier) knowsDir(dir string) bool {
 	t.dirMu.Lock()
 	defer t.dirMu.Unlock()
-	return t.Known[dir]
+	return t.known[dir]
 }
 
 // inDir runs op, which needs dir, making dir first and once more when it has
 // been removed meanwhile.
 func (t *Tier) inDir(dir string, op func() error) error {
-	err := t.EnsureDir(dir)
+	err := t.ensureDir(dir)
 	if err == nil {
 		err = op()
 	}
@@ -179,7 +175,7 @@ func (t *Tier) inDir(dir string, op func() error) error {
 			return err
 		}
 		t.forgetDirs()
-		if err := t.EnsureDir(dir); err != nil {
+		if err := t.ensureDir(dir); err != nil {
 			return err
 		}
 		if err := t.checkRoot(); err != nil { // which may have been made just now
@@ -267,7 +263,7 @@ func (t *Tier) Remove(ctx context.Context, judged tier.Info) (bool, error) {
 	if name := judged.Name; name.Class == pagefile.ClassTail {
 		// Fails while other tails are there. A Put that has just found the
 		// directory makes it again.
-		_ = t.FS.Remove(filepath.Join(t.Base, TailDir(name.Fingerprint, name.Parent)))
+		_ = t.FS.Remove(filepath.Join(t.base, tailDir(name.Fingerprint, name.Parent)))
 	}
 	return true, nil
 }
@@ -280,8 +276,8 @@ func (t *Tier) SyncRemoved(ctx context.Context, names []pagefile.Name) error {
 	for _, name := range names {
 		dirs[filepath.Dir(t.Path(name))] = true
 	}
-	if t.Shared { // where removeJudged has moved them
-		dirs[t.Temp.Dir] = true
+	if t.shared { // where removeJudged has moved them
+		dirs[t.Temp.dir] = true
 	}
 	for dir := range dirs {
 		if err := t.syncNearest(dir); err != nil {
@@ -321,12 +317,12 @@ func (t *Tier) Lock(ctx context.Context) (func(), error) {
 	if err := t.Ready(ctx); err != nil {
 		return nil, classify(err)
 	}
-	if _, err := t.Temp.Claim(); errors.Is(err, tier.ErrNotShared) {
+	if _, err := t.Temp.claim(); errors.Is(err, tier.ErrNotShared) {
 		return nil, fmt.Errorf("%w (%w)", err, tier.ErrLocked)
 	}
 	var release func()
-	err := t.inDir(t.Base, func() error {
-		lock, err := t.FS.Lock(filepath.Join(t.Base, CollectLock))
+	err := t.inDir(t.base, func() error {
+		lock, err := t.FS.Lock(filepath.Join(t.base, collectLock))
 		switch {
 		case err == nil:
 			release = func() { lock.Close() }

@@ -8,11 +8,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var ctx = context.Background()
 
@@ -31,7 +35,7 @@ func TestStaleTemporaryFilesAreCleaned(t *testing.T) {
 		living.Abort()
 		require.NoError(t, alive.Close())
 	}()
-	tmp := filepath.Join(root, VersionDir, TmpDir)
+	tmp := filepath.Join(root, versionDir, tmpDir)
 	dead := filepath.Join(tmp, "00dead-1.tmp")
 	for _, path := range []string{dead, filepath.Join(tmp, "00dead.lock"), filepath.Join(tmp, "0old-1.tmp"), filepath.Join(tmp, "0new-1.tmp")} {
 		require.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
@@ -40,7 +44,7 @@ func TestStaleTemporaryFilesAreCleaned(t *testing.T) {
 	require.NoError(t, os.Chtimes(filepath.Join(tmp, "0old-1.tmp"), past, past))
 
 	next := New(vfs.OS, root, Options{Create: true})
-	_, err = next.Temp.Claim()
+	_, err = next.Temp.claim()
 	require.NoError(t, err)
 	left, err := filepath.Glob(filepath.Join(tmp, "*"+TmpExt))
 	require.NoError(t, err)
@@ -50,4 +54,18 @@ func TestStaleTemporaryFilesAreCleaned(t *testing.T) {
 	locks, err := filepath.Glob(filepath.Join(tmp, "*"+LockExt))
 	require.NoError(t, err)
 	require.Len(t, locks, 1)
+}
+
+func TestLimitOfKnownDirectories(t *testing.T) {
+	tier := New(storetest.QuickFS, filepath.Join(t.TempDir(), "root"), Options{Create: true})
+	require.NoError(t, tier.ensureDir(tier.base))
+	for i := len(tier.known); i < maxKnownDirs-1; i++ {
+		tier.known[string(rune(i))] = true
+	}
+	require.NoError(t, tier.ensureDir(filepath.Join(tier.base, "a")))
+	require.Len(t, tier.known, maxKnownDirs, "as many as there may be are remembered")
+	require.NoError(t, tier.ensureDir(filepath.Join(tier.base, "b")))
+	require.Len(t, tier.known, 1, "one more, and the others are forgotten")
+	require.NoError(t, tier.ensureDir(filepath.Join(tier.base, "a")), "and found again")
+	require.NoError(t, tier.Close())
 }

@@ -28,7 +28,7 @@ func (t *Tier) Create(ctx context.Context, name pagefile.Name) (tier.Upload, err
 	if err := t.Ready(ctx); err != nil {
 		return nil, classify(err)
 	}
-	file, tmp, err := t.Temp.Create("")
+	file, tmp, err := t.Temp.create("")
 	if err != nil {
 		return nil, t.opFailed(err)
 	}

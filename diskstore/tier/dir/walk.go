@@ -27,7 +27,7 @@ const (
 )
 
 // ownFiles are the names of those below <root>/v1.
-var ownFiles = map[string]bool{CollectLock: true, LedgerFile: true, ledgerLock: true}
+var ownFiles = map[string]bool{collectLock: true, ledgerFile: true, ledgerLock: true}
 
 // Entry is one file or directory below <root>/v1.
 type Entry struct {
@@ -59,14 +59,14 @@ func (w *Walker) Walk() error {
 	if err := CheckRoot(w.T.FS, w.T.Root); err != nil {
 		return w.T.missing(err)
 	}
-	return w.each(w.T.Base, func(base, path string, info fs.FileInfo) error {
+	return w.each(w.T.base, func(base, path string, info fs.FileInfo) error {
 		fp, err := pagefile.ParseKey(base)
 		switch {
 		case err == nil && info.IsDir():
 			return w.fingerprint(fp, path, info)
-		case base == TmpDir && info.IsDir():
+		case base == tmpDir && info.IsDir():
 			return w.flat(EntryTemp, path, info)
-		case base == QuarantineDir && info.IsDir():
+		case base == quarantineDir && info.IsDir():
 			return w.flat(EntryQuarantined, path, info)
 		case ownFiles[base] && info.Mode().IsRegular():
 			return w.Visit(Entry{Kind: entryOwn, Path: path, Info: info})
@@ -130,9 +130,9 @@ func (w *Walker) fingerprint(fp pagefile.Key, dir string, info fs.FileInfo) erro
 				kind = EntryNotRegular
 			}
 			return w.Visit(Entry{Kind: kind, Path: path, Info: info, Name: pagefile.Name{Fingerprint: fp, Class: pagefile.ClassManifest}})
-		case base == TailsDir && info.IsDir():
+		case base == tailsDir && info.IsDir():
 			return w.tails(fp, path, info)
-		case IsShard(base) && info.IsDir():
+		case isShard(base) && info.IsDir():
 			return w.pages(path, info, pagefile.Name{Fingerprint: fp, Class: pagefile.ClassPage})
 		}
 		return w.Visit(Entry{Kind: EntryForeign, Path: path, Info: info})
@@ -149,7 +149,7 @@ func (w *Walker) tails(fp pagefile.Key, dir string, info fs.FileInfo) error {
 		return err
 	}
 	return w.each(dir, func(base, path string, info fs.FileInfo) error {
-		if !IsShard(base) || !info.IsDir() {
+		if !isShard(base) || !info.IsDir() {
 			return w.Visit(Entry{Kind: EntryForeign, Path: path, Info: info})
 		}
 		if err := w.Visit(Entry{Kind: entryDir, Path: path, Info: info}); err != nil {
@@ -172,7 +172,7 @@ func (w *Walker) pages(dir string, info fs.FileInfo, like pagefile.Name) error {
 	}
 	return w.each(dir, func(base, path string, info fs.FileInfo) error {
 		e := Entry{Kind: EntryForeign, Path: path, Info: info, Name: like}
-		key, ok := ParsePageFile(base)
+		key, ok := parsePageFile(base)
 		e.Name.Key = key
 		switch {
 		case !ok:

@@ -14,11 +14,11 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// RootCheckEvery is how often an operation looks whether a root is still the
+// rootCheckEvery is how often an operation looks whether a root is still the
 // directory that was found safe. An operation that fails as if it were not looks
 // at once. Where the filesystem is vfs.Below, which looks at the owner and the mode
 // whenever it opens the root, that is never too late.
-const RootCheckEvery = time.Second
+const rootCheckEvery = time.Second
 
 // rootWatch knows the directory that a tier has found safe. Whoever may write to
 // the directory above can put another in its place, a mount may go and come back,
@@ -26,9 +26,9 @@ const RootCheckEvery = time.Second
 type rootWatch struct {
 	log      *slog.Logger // nil logs nothing
 	replaced func()       // called when a claim in the ledger is lost, as in a directory that another takes the place of; may be nil
-	Until    atomic.Int64 // nothing is looked at before; in ns of clock
+	until    atomic.Int64 // nothing is looked at before; in ns of clock
 	down     atomic.Bool  // it cannot be used
-	Clock    func() time.Duration
+	clock    func() time.Duration
 
 	mu      sync.Mutex
 	known   fs.FileInfo // nil before the first check, and when it was gone
@@ -42,10 +42,10 @@ var began = time.Now()
 // sinceBegan is the clock of a rootWatch, but in tests. It never jumps.
 func sinceBegan() time.Duration { return time.Since(began) }
 
-// checkRoot returns nil when the root may be used. At most every RootCheckEvery it
+// checkRoot returns nil when the root may be used. At most every rootCheckEvery it
 // looks at it.
 func (t *Tier) checkRoot() error {
-	w := &t.Watch
+	w := &t.watch
 	if w.fresh() {
 		return nil
 	}
@@ -59,27 +59,27 @@ func (t *Tier) checkRoot() error {
 
 // recheckRoot looks at the root now.
 func (t *Tier) recheckRoot() error {
-	t.Watch.mu.Lock()
-	defer t.Watch.mu.Unlock()
+	t.watch.mu.Lock()
+	defer t.watch.mu.Unlock()
 	return t.recheckRootLocked()
 }
 
 // fresh reports whether the root was found good a moment ago.
-func (w *rootWatch) fresh() bool { return w.Clock() < time.Duration(w.Until.Load()) }
+func (w *rootWatch) fresh() bool { return w.clock() < time.Duration(w.until.Load()) }
 
 // recheckRootLocked looks at the root now. Watch.mu is held.
 func (t *Tier) recheckRootLocked() error {
-	w := &t.Watch
+	w := &t.watch
 	if !w.used && t.createRoot {
-		if err := t.EnsureDir(t.Root); err != nil {
+		if err := t.ensureDir(t.Root); err != nil {
 			return err
 		}
 	}
 	err := t.lookAtRootLocked()
 	t.noteRootLocked(err)
-	w.Until.Store(0)
+	w.until.Store(0)
 	if err == nil && w.known != nil {
-		w.Until.Store(int64(w.Clock() + RootCheckEvery))
+		w.until.Store(int64(w.clock() + rootCheckEvery))
 	}
 	return err
 }
@@ -87,7 +87,7 @@ func (t *Tier) recheckRootLocked() error {
 // lookAtRootLocked checks the root as Open does, and that it is the same as
 // before. Another one that is as safe is taken instead.
 func (t *Tier) lookAtRootLocked() error {
-	w := &t.Watch
+	w := &t.watch
 	info, err := checkRoot(t.FS, t.Root)
 	if errors.Is(err, fs.ErrNotExist) && t.createRoot && w.used {
 		w.known = nil // nothing is found, and a Put makes it again
@@ -96,12 +96,12 @@ func (t *Tier) lookAtRootLocked() error {
 	if err != nil {
 		return t.missing(err)
 	}
-	_, err = checkRoot(t.FS, t.Base)
+	_, err = checkRoot(t.FS, t.base)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return t.missing(err)
 	}
 	hasBase := err == nil
-	w.hadBase = w.hadBase || hasBase || t.knowsDir(t.Base)
+	w.hadBase = w.hadBase || hasBase || t.knowsDir(t.base)
 	another := w.used && (w.known == nil || !t.FS.SameFile(w.known, info)) && !t.Temp.isHere()
 	if another && w.hadBase && !hasBase && !t.createRoot {
 		return fmt.Errorf("%s is another directory than before, without pages: mount it again, or restart to use it: %w", t.Root, tier.ErrRootChanged)
@@ -116,8 +116,8 @@ func (t *Tier) lookAtRootLocked() error {
 // takeOverLocked forgets what was known of the directory before.
 func (t *Tier) takeOverLocked() {
 	t.forgetDirs()
-	if t.Temp.reset() && t.Watch.log != nil {
-		t.Watch.log.Warn("kv tier's directory was replaced by another, using that")
+	if t.Temp.reset() && t.watch.log != nil {
+		t.watch.log.Warn("kv tier's directory was replaced by another, using that")
 	}
 	t.claimsAnew()
 }
@@ -125,15 +125,15 @@ func (t *Tier) takeOverLocked() {
 // claimsAnew says that what this process had claimed in the ledger is its claim no
 // more.
 func (t *Tier) claimsAnew() {
-	if t.Watch.replaced != nil {
-		t.Watch.replaced()
+	if t.watch.replaced != nil {
+		t.watch.replaced()
 	}
 }
 
 // noteRootLocked remembers whether the root may be used, and logs changes of that
 // for the local tier. The remote tier's breaker does for that one.
 func (t *Tier) noteRootLocked(err error) {
-	w := &t.Watch
+	w := &t.watch
 	was := w.down.Swap(err != nil)
 	if w.log == nil || !t.createRoot || !w.used {
 		return
@@ -197,10 +197,10 @@ func (t *Tier) again(op func() error) error {
 func (d *tempDir) isHere() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.ID == "" {
+	if d.id == "" {
 		return false
 	}
-	_, err := d.t.FS.Lstat(filepath.Join(d.Dir, d.ID+LockExt))
+	_, err := d.t.FS.Lstat(filepath.Join(d.dir, d.id+LockExt))
 	return err == nil
 }
 
@@ -209,10 +209,10 @@ func (d *tempDir) isHere() bool {
 func (d *tempDir) reset() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	claimed := d.ID != ""
-	if d.Lock != nil {
-		_ = d.Lock.Close()
+	claimed := d.id != ""
+	if d.lock != nil {
+		_ = d.lock.Close()
 	}
-	d.ID, d.Lock, d.locking, d.Refused = "", nil, nil, time.Time{}
+	d.id, d.lock, d.locking, d.refused = "", nil, nil, time.Time{}
 	return claimed
 }

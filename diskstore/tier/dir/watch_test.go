@@ -1,4 +1,4 @@
-package diskstore
+package dir
 
 import (
 	"testing"
@@ -6,19 +6,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // TestRootIsLookedAtOnceASecond: neither for each operation nor only once.
 func TestRootIsLookedAtOnceASecond(t *testing.T) {
-	root := privateDir(t)
-	inj := vfs.Inject(quickFS)
-	tr := dir.New(inj, root, dir.Options{})
+	root := storetest.PrivateDir(t)
+	inj := vfs.Inject(storetest.QuickFS)
+	tr := New(inj, root, Options{})
 	var now time.Duration
-	tr.Watch.Clock = func() time.Duration { return now }
+	tr.watch.clock = func() time.Duration { return now }
 	looks := 0
 	inj.Watch(func(op vfs.Op, paths ...string) {
 		if op == vfs.OpLstat && paths[0] == root {
@@ -28,7 +28,7 @@ func TestRootIsLookedAtOnceASecond(t *testing.T) {
 	for _, step := range []struct {
 		at    time.Duration
 		looks int
-	}{{0, 1}, {dir.RootCheckEvery - 1, 1}, {dir.RootCheckEvery, 2}, {2*dir.RootCheckEvery - 1, 2}, {2 * dir.RootCheckEvery, 3}} {
+	}{{0, 1}, {rootCheckEvery - 1, 1}, {rootCheckEvery, 2}, {2*rootCheckEvery - 1, 2}, {2 * rootCheckEvery, 3}} {
 		now = step.at
 		for range 3 {
 			_, err := tr.Stat(ctx, pagefile.Name{Class: pagefile.ClassPage})

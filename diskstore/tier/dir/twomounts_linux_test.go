@@ -1,4 +1,4 @@
-package diskstore
+package dir
 
 import (
 	"os"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/mounts"
@@ -24,7 +25,7 @@ func TestSecondMountOfOneSystemSparesLiveUploads(t *testing.T) {
 	a := sharedTier(t, vfs.OS, filepath.Join(one.Dir, "kv"))
 	beside := sharedTier(t, vfs.OS, filepath.Join(one.Dir, "kv"))
 	b := sharedTier(t, vfs.OS, filepath.Join(two.Dir, "kv"))
-	name := pagefile.Name{Fingerprint: testFingerprint(1), Class: pagefile.ClassPage, Key: pagefile.Key{1}}
+	name := pagefile.Name{Fingerprint: storetest.Fingerprint(1), Class: pagefile.ClassPage, Key: pagefile.Key{1}}
 	up, err := a.Create(ctx, name)
 	require.NoError(t, err)
 	require.NoError(t, up.Write(ctx, make([]byte, 4096)))

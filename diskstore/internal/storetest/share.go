@@ -1,4 +1,4 @@
-package diskstore
+package storetest
 
 import (
 	"io"
@@ -13,35 +13,35 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// share is a network filesystem as several machines see it. Locks succeed and stay
+// Share is a network filesystem as several machines see it. Locks succeed and stay
 // on each machine, or fail. The server's clock is not that of the machines. Each
 // machine remembers what it has seen of a file until it opens that or changes it
 // itself.
-type share struct {
-	ahead   time.Duration // of the server's clock
-	noLocks bool
-	reach   vfs.Reach
-	machine map[string]string        // by host, where there is one
-	up      map[string]time.Duration // by host
+type Share struct {
+	Ahead   time.Duration // of the server's clock
+	NoLocks bool
+	Reach   vfs.Reach
+	Machine map[string]string        // by host, where there is one
+	Up      map[string]time.Duration // by host
 
 	mu    sync.Mutex
 	locks map[string]bool // by machine and path
 	seen  map[string]fs.FileInfo
 }
 
-func newShare(ahead time.Duration) *share {
-	return &share{ahead: ahead, reach: vfs.ReachHost, locks: make(map[string]bool), seen: make(map[string]fs.FileInfo)}
+// NewShare returns a share with locks that stay on each machine.
+func NewShare(ahead time.Duration) *Share {
+	return &Share{Ahead: ahead, Reach: vfs.ReachHost, locks: make(map[string]bool), seen: make(map[string]fs.FileInfo)}
 }
 
-// from returns the share as one machine sees it.
-func (s *share) from(host string) vfs.FS { return hostFS{quickFS, s, host} }
+// From returns the share as one machine sees it.
+func (s *Share) From(host string) vfs.FS { return hostFS{QuickFS, s, host} }
 
-// die lets go of all locks of a machine.
-func (s *share) die(host string) {
+// Die lets go of all locks of a machine.
+func (s *Share) Die(host string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key := range s.locks {
@@ -53,7 +53,7 @@ func (s *share) die(host string) {
 
 type hostFS struct {
 	vfs.FS
-	share *share
+	share *Share
 	host  string
 }
 
@@ -83,7 +83,7 @@ func (h hostFS) Lstat(name string) (fs.FileInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	skewed := skewedInfo{fi, h.share.ahead}
+	skewed := skewedInfo{fi, h.share.Ahead}
 	if fi.Mode().IsRegular() {
 		h.share.seen[h.host+" "+name] = skewed
 	}
@@ -118,13 +118,13 @@ func (h hostFS) Remove(name string) error {
 
 func (h hostFS) Chtimes(name string, atime, mtime time.Time) error {
 	defer h.forget(name)
-	return h.FS.Chtimes(name, atime.Add(-h.share.ahead), mtime.Add(-h.share.ahead))
+	return h.FS.Chtimes(name, atime.Add(-h.share.Ahead), mtime.Add(-h.share.Ahead))
 }
 
 func (h hostFS) Locking(string) (vfs.Locking, error) {
 	return vfs.Locking{
-		Reach: h.share.reach, Host: h.host, Why: "nfs with nolock",
-		Machine: h.share.machine[h.host], Up: h.share.up[h.host],
+		Reach: h.share.Reach, Host: h.host, Why: "nfs with nolock",
+		Machine: h.share.Machine[h.host], Up: h.share.Up[h.host],
 	}, nil
 }
 
@@ -142,7 +142,7 @@ func (h hostFS) lock(name string, flags int) (io.Closer, error) {
 	defer h.share.mu.Unlock()
 	key := h.host + " " + name
 	switch {
-	case h.share.noLocks:
+	case h.share.NoLocks:
 		return nil, &fs.PathError{Op: "lock", Path: name, Err: syscall.ENOLCK}
 	case h.share.locks[key]:
 		return nil, &fs.PathError{Op: "lock", Path: name, Err: vfs.ErrLocked}
@@ -152,7 +152,7 @@ func (h hostFS) lock(name string, flags int) (io.Closer, error) {
 }
 
 type hostLock struct {
-	share *share
+	share *Share
 	key   string
 }
 
@@ -171,7 +171,7 @@ type hostFile struct {
 
 func (f hostFile) Stat() (fs.FileInfo, error) {
 	fi, err := f.File.Stat()
-	return skewedInfo{fi, f.h.share.ahead}, err
+	return skewedInfo{fi, f.h.share.Ahead}, err
 }
 
 func (f hostFile) Write(p []byte) (int, error) {
@@ -179,19 +179,12 @@ func (f hostFile) Write(p []byte) (int, error) {
 	return f.File.Write(p)
 }
 
-// sharedTier returns the tier in root as one machine sees it.
-func sharedTier(t *testing.T, fsys vfs.FS, root string) *dir.Tier {
-	tier := dir.New(fsys, root, dir.Options{})
-	tier.Shared = true
-	t.Cleanup(func() { require.NoError(t, tier.Close()) })
-	return tier
-}
-
-func privateDir(t *testing.T) string {
+// PrivateDir makes an empty root.
+func PrivateDir(t testing.TB) string {
 	dir := filepath.Join(t.TempDir(), "share")
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	return dir
 }
 
-// clockOffsets are how far a server's clock may be from a machine's.
-var clockOffsets = []time.Duration{0, -3 * time.Hour, 3 * time.Hour}
+// ClockOffsets are how far a server's clock may be from a machine's.
+var ClockOffsets = []time.Duration{0, -3 * time.Hour, 3 * time.Hour}
