@@ -2,8 +2,8 @@
 //
 // Layout
 //
-// A *group* is a set of cells 0 .. n_cells-1 whose meaning (position, sequences) the
-// caller keeps: one Causal cache of Ollama is one group. A *layer* belongs to a group and
+// A *group* is a set of cells 0 .. n_cells-1; the caller keeps their meaning (position,
+// sequences). One Causal cache of Ollama is one group. A *layer* belongs to a group and
 // has rows of K and V for each of its cells. A *page* is page_cells consecutive cells of
 // one layer: page p holds cells [p*page_cells, (p+1)*page_cells). Its bytes are
 //
@@ -12,22 +12,22 @@
 //
 // where v_offset is the size of K rounded up to 4096. A page is in at most one *frame* (a
 // fixed part of one arena of ram_bytes), in the spill file, in files that belong to others
-// (extents), or nowhere: a page that nothing was written to reads as zeros.
+// (extents), or nowhere: a page without written rows reads as zeros.
 //
 // Order of use
 //
 // create, add layers, start; then any mix of the rest from any thread; free when no scan
 // and no pin is left. All functions are safe for concurrent use unless they say otherwise.
-// The arena is address space until it is used; frames that fall free go back to the
+// The arena is only address space until its frames are used; freed frames go back to the
 // system.
 //
 // Errors
 //
 // Functions that can fail return 0 or a negative errno, and kvp_last_error() has a
-// sentence for it (per thread). An I/O error on a page is *sticky*: it is kept in the
-// pager (kvp_pager_error), every later scan returns it, and what was computed since must
-// not be used. What is read back is checked (CRC-32C): a page that is not what was written
-// is such an error too, -EIO.
+// sentence for the error (per thread). An I/O error on a page is *sticky*: the pager keeps
+// the error (kvp_pager_error), every later scan returns it, and results computed since
+// must not be used. Pages that are read back are checked (CRC-32C): a page that differs
+// from the written one is such an error too, -EIO.
 #pragma once
 
 #include <stddef.h>
@@ -71,17 +71,17 @@ typedef struct kvp_layer_desc {
     int      type_k, type_v;
 } kvp_layer_desc;
 
-// kvp_last_error is what the last failed call of this thread has to say: what was
-// attempted, on what, and what can be done.
+// kvp_last_error is the sentence of this thread's last failed call: the operation, its
+// object, and the remedy.
 const char * kvp_last_error(void);
 
-// kvp_pager_create checks the settings, opens the spill file (O_TMPFILE, 0600: it has no
-// name and is gone with the process, however that ends) and reserves nothing yet.
-// -EINVAL for settings, -EROFS and the like from the spill directory, -EOPNOTSUPP where it
-// is on a file system that lives in memory (tmpfs, ramfs) or cannot make unnamed files.
+// kvp_pager_create checks the settings, opens the spill file (O_TMPFILE, 0600: a file
+// without a name, which disappears with the process) and reserves nothing yet. -EINVAL for
+// settings, -EROFS and the like from the spill directory, -EOPNOTSUPP for a directory on a
+// file system in memory (tmpfs, ramfs) or without unnamed files.
 int  kvp_pager_create(const kvp_config * config, kvp_pager ** out);
 
-// kvp_pager_free joins the I/O threads and gives everything back. NULL is allowed.
+// kvp_pager_free joins the I/O threads and frees all memory and files. NULL is allowed.
 void kvp_pager_free(kvp_pager * pager);
 
 // kvp_layer_add adds a layer before start and writes its number (0, 1, ...) to *layer.
@@ -108,9 +108,9 @@ int  kvp_pager_error(const kvp_pager * pager, const char ** message);
 // --- room ----------------------------------------------------------------------------
 
 // kvp_reserve makes sure that pages 0 .. pages-1 of all layers of a group can be written:
-// what will not fit in frames gets room in the spill file now (fallocate), so that a full
-// disk shows here and not in the middle of a batch. Room once made is kept. -ENOSPC, with
-// the sizes in the sentence; what was reserved before stays.
+// pages that will not fit in frames get room in the spill file now (fallocate), so that a
+// full disk shows here and not in the middle of a batch. Room once made is kept. -ENOSPC,
+// with the sizes in the sentence; earlier reservations stay.
 int  kvp_reserve(kvp_pager * pager, uint32_t group, uint32_t pages);
 
 // --- pages ---------------------------------------------------------------------------
@@ -121,30 +121,32 @@ typedef struct kvp_page {
     uint64_t  generation; // changes when the page is dropped
 } kvp_page;
 
-// kvp_pin brings a page into a frame, waits for it, and keeps it there until as many
-// kvp_unpin. dirty says that any of its rows may have been written to. A caller that holds a pin and asks for
-// another page can deadlock with a budget of one frame: hold one at a time.
+// kvp_pin brings a page into a frame, waits for the page, and keeps the page there until
+// the matching kvp_unpin. dirty: any row of the page may have been written to. A caller
+// that holds a pin and asks for another page can deadlock with a budget of one frame: hold
+// one pin at a time.
 int  kvp_pin(kvp_pager * pager, uint32_t layer, uint32_t page, kvp_page * out);
 void kvp_unpin(kvp_pager * pager, uint32_t layer, uint32_t page, int dirty);
 
-// kvp_unpin_rows is kvp_unpin of a page in which rows [first, first+n) and no others were
-// written to: where the rest is in the spill file already, only they are written there.
+// kvp_unpin_rows is kvp_unpin of a page of which only rows [first, first+n) were written
+// to: where the spill file has the other rows already, only these rows are written to it.
 void kvp_unpin_rows(kvp_pager * pager, uint32_t layer, uint32_t page, uint32_t first, uint32_t n);
 
-// kvp_prefetch asks for pages ahead of use, as far as frames that hold nothing better
-// allow; it never waits and never fails.
+// kvp_prefetch asks for pages ahead of use, as far as frames without more useful pages
+// allow. It never waits and never fails.
 void kvp_prefetch(kvp_pager * pager, uint32_t layer, const uint32_t * pages, uint32_t n);
 
-// kvp_page_version is for those who keep copies of pages elsewhere: a copy that was begun
-// after a version was asked for is good as long as that version is. It grows by one with
-// every change of what a reader of the page would see: an unpin that says that rows were
-// written to, a rotation, a drop, a backing by files; kvp_rows_write is as many unpins as
-// its list has runs of cells of one page. Pages move between memory and disk without a new
-// one. Versions of different pagers of a process differ. 0: there is no such page.
+// kvp_page_version is for callers that keep copies of pages elsewhere: a copy that was
+// begun after a version was asked for is good as long as the page has that version. The
+// version grows by one with every change that a reader of the page would see: an unpin
+// that says that rows were written to, a rotation, a drop, a backing by files;
+// kvp_rows_write is as many unpins as its list has runs of cells of one page. Pages move
+// between memory and disk without a new version. Versions of different pagers of a process
+// differ. 0: there is no such page.
 uint64_t kvp_page_version(const kvp_pager * pager, uint32_t layer, uint32_t page);
 
-// kvp_drop forgets the contents of a page in all layers of a group: its cells are free.
-// A page that is pinned is forgotten at its last unpin.
+// kvp_drop drops the contents of a page in all layers of a group, whose cells are free. A
+// pinned page is dropped at its last unpin.
 void kvp_drop(kvp_pager * pager, uint32_t group, uint32_t page);
 
 // kvp_rows_read and kvp_rows_write copy the rows of cells, one contiguous row of
@@ -160,15 +162,15 @@ typedef struct kvp_extent {
     uint64_t k_offset, v_offset;
 } kvp_extent;
 
-// kvp_back tells where the present contents of a page already are. As long as nothing
-// changes the page, evicting it writes nothing, and it is read back from there. The
-// extents must cover rows 0 .. covered-1 without gaps. A page that is written to again
-// falls back to the spill file. Where rows after those were written to since the page was
-// last dropped nothing is noted, and -EBUSY is returned: somebody may use them.
+// kvp_back names files that already have the present contents of a page. As long as the
+// page does not change, evicting the page writes nothing, and the page is read back from
+// these files. The extents must cover rows 0 .. covered-1 without gaps. A page that is
+// written to again falls back to the spill file. -EBUSY, without an effect, if rows after
+// those were written to since the page was last dropped: such rows may be in use.
 //
-// The rows are checked whenever they are read from the files: against those of the page,
-// which is brought into a frame for that, or where it has none (it was never written to,
-// or dropped) against what the files hold now, which are read once here.
+// The rows are checked whenever they are read from the files: against the page's rows, for
+// which the page is brought into a frame. A page without contents (never written to, or
+// dropped) is checked against the present bytes of the files, which are read once here.
 int  kvp_back(kvp_pager * pager, uint32_t layer, uint32_t page, const kvp_extent * extents, uint32_t n);
 
 // --- rotation (context shift) --------------------------------------------------------
@@ -181,19 +183,19 @@ typedef struct kvp_plane {
 } kvp_plane;
 
 // kvp_rotate applies a rotation to the K rows of some cells of a page, when the page is
-// next in a frame and not before: a shift does not read back what was spilled. cells is a
-// bit per cell, (page_cells+63)/64 words. Rotations of a cell add up in the order given
-// and are rounded to the K type once per time the page is brought up to date.
+// next in a frame and not before: a shift does not read spilled pages back. cells is a bit
+// per cell, (page_cells+63)/64 words. Rotations of a cell add up in order, and are rounded
+// to the K type each time the page is brought up to date.
 int  kvp_rotate(kvp_pager * pager, uint32_t layer, uint32_t page, const uint64_t * cells,
                 const kvp_plane * planes, uint32_t n_planes);
 
 // --- scans ---------------------------------------------------------------------------
 
-// A scan visits a list of pages of one layer with the pager's I/O threads reading ahead,
-// first in the list and then in the layer that came next last time. It never holds more
-// frames than there are, and makes progress with one.
+// A scan visits a list of pages of one layer. The pager's I/O threads read ahead, first in
+// the list and then in the layer that followed last time. A scan makes progress with a
+// single frame.
 //
-//   unordered: kvp_scan_claim hands out (page, part) pairs of whatever page is ready,
+//   unordered: kvp_scan_claim hands out (page, part) pairs of any page that is ready,
 //              resident ones first while others are read; each part is given back with
 //              kvp_scan_release. For decode.
 //   ordered:   every one of `consumers` threads calls kvp_scan_wait and kvp_scan_release
@@ -201,13 +203,14 @@ int  kvp_rotate(kvp_pager * pager, uint32_t layer, uint32_t page, const uint64_t
 //              prefill.
 typedef struct kvp_scan kvp_scan;
 
-// kvp_scan_begin never waits. pages must stay valid until the end. consumers >= 1 for
+// kvp_scan_begin never waits. pages must stay valid until kvp_scan_end. consumers >= 1 for
 // ordered scans, 0 for unordered ones, which use parts >= 1.
 int  kvp_scan_begin(kvp_pager * pager, uint32_t layer, const uint32_t * pages, uint32_t n,
                     uint32_t consumers, uint32_t parts, kvp_scan ** out);
 
-// kvp_scan_claim: 1 and an index into pages, a part and the page; 0 when all were handed
-// out; a negative errno when the scan cannot go on. Waits while nothing is ready.
+// kvp_scan_claim returns 1 with an index into pages, a part and the page; 0 when all parts
+// were handed out; a negative errno when the scan cannot go on. It waits while no page is
+// ready.
 int  kvp_scan_claim(kvp_scan * scan, uint32_t * index, uint32_t * part, kvp_page * page);
 
 // kvp_scan_wait waits for pages[index]: 0 or a negative errno.
@@ -215,13 +218,13 @@ int  kvp_scan_wait(kvp_scan * scan, uint32_t index, kvp_page * page);
 
 void kvp_scan_release(kvp_scan * scan, uint32_t index);
 
-// kvp_scan_end: after the last thread is done with the scan (one caller).
+// kvp_scan_end is called once, after the last thread is done with the scan.
 void kvp_scan_end(kvp_scan * scan);
 
-// --- what it does --------------------------------------------------------------------
+// --- statistics ----------------------------------------------------------------------
 
 typedef struct kvp_stats {
-    uint64_t frames, frames_used;      // frames there are; that hold a page
+    uint64_t frames, frames_used;      // all frames; frames that hold a page
     uint64_t arena_bytes;              // frames * frame size
     uint64_t spill_bytes;              // room made in the spill file
     uint64_t hits, misses;             // pins and scan visits that found the page in a frame, or not
@@ -238,7 +241,8 @@ typedef struct kvp_stats {
 
 void kvp_pager_stats(const kvp_pager * pager, kvp_stats * out);
 
-// kvp_resident says whether a page is in a frame now (for planning: it may change).
+// kvp_resident reports whether a page is in a frame now. The answer is for planning only:
+// it may change.
 int  kvp_resident(const kvp_pager * pager, uint32_t layer, uint32_t page);
 
 #ifdef __cplusplus

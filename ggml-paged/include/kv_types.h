@@ -27,7 +27,7 @@ typedef enum kvp_type {
     KVP_Q8_0 = 8,
 } kvp_type;
 
-// kvp_type_valid says whether a number is one of the types above.
+// kvp_type_valid reports whether a number is one of the types above.
 int kvp_type_valid(int type);
 
 // kvp_type_name is "f16", "q8_0", "q4_0", or NULL.
@@ -36,8 +36,8 @@ const char * kvp_type_name(int type);
 // kvp_row_bytes is the size of a row of n elements; 0 where n does not fit the type.
 size_t kvp_row_bytes(int type, uint32_t n);
 
-// kvp_quantize_row converts n floats to a row; infinities and NaN are kept in f16, and are
-// undefined in the others as they are in ggml.
+// kvp_quantize_row converts n floats to a row. f16 keeps infinities and NaN; the other
+// types leave them undefined, as in ggml.
 void kvp_quantize_row(int type, const float * src, void * dst, uint32_t n);
 
 // kvp_dequantize_row converts a row to n floats.

@@ -16,16 +16,16 @@
 //   and (chunk == 0 or pos[c] >= q_pos[i] - q_pos[i] % chunk)
 //   and pos[c] >= q_pos[i] - window          (window INT32_MAX: always)
 //
-// which is what Ollama's Causal.buildMask says. Score s = scale * <q, k>; with softcap > 0,
+// as in Ollama's Causal.buildMask. Score s = scale * <q, k>; with softcap > 0,
 // s = softcap * tanh(s / softcap); with max_bias > 0, s += slope(h) * (pos[c] - q_pos[i])
 // for pos[c] <= q_pos[i] (ALiBi, slopes as in ggml's soft_max). Accumulation is f32 from
 // f32 Q; K and V are read in their own types. A sink adds exp(sinks[h]) to the
 // denominator. A query that sees no cell gives zeros. Cells that no query sees are never
-// read into a result, whatever is in them.
+// read into a result, with any bytes in them.
 //
-// The result does not depend on what is in memory, on timing or on the number of threads.
-// The one exception is a CUDA device with workers on the CPU (paged_attn_cuda.h): who
-// attends a page goes by measured rates, and results differ within rounding.
+// The result does not depend on which pages are in memory, on timing or on the number of
+// threads. The one exception is a CUDA device with workers on the CPU (paged_attn_cuda.h):
+// measured rates decide which of the two attends a page, and results differ within rounding.
 #pragma once
 
 #include "kv_pager.h"
@@ -36,7 +36,7 @@ extern "C" {
 
 // --- batches -------------------------------------------------------------------------
 
-// A batch is what one forward pass knows about a group's cells, copied when it begins, so
+// A batch is a forward pass's knowledge of a group's cells, copied when it begins, so
 // that the next pass can be prepared while this one computes. The pager keeps the last
 // KVP_BATCHES of each group; an op of an older one fails with -ESTALE.
 typedef struct kvp_batch kvp_batch;
@@ -60,13 +60,13 @@ typedef struct kvp_batch_desc {
 
 int  kvp_batch_begin(kvp_pager * pager, const kvp_batch_desc * desc, kvp_batch ** out);
 
-// kvp_batch_except derives a batch with another exception per query; it lives as long as
-// the batch it comes from.
+// kvp_batch_except derives a batch with another exception per query. The derived batch
+// lives as long as its source.
 int  kvp_batch_except(kvp_batch * batch, const uint8_t * q_except, kvp_batch ** out);
 
 // Class of a page, for queries [first, first+n) of the batch.
 typedef enum kvp_class {
-    KVP_EMPTY = 0,  // no query of these sees any cell of it: it is never loaded
+    KVP_EMPTY = 0,  // none of these queries sees a cell of the page, which is never loaded
     KVP_MIXED = 1,  // the predicates must be evaluated
     KVP_FULL  = 2,  // every query sees every one of its page_cells cells
 } kvp_class;
@@ -77,7 +77,7 @@ typedef struct kvp_page_stats {
     uint64_t seqs_and, seqs_or;
 } kvp_page_stats;
 
-const kvp_batch_desc * kvp_batch_get(const kvp_batch * batch);  // its own copies
+const kvp_batch_desc * kvp_batch_get(const kvp_batch * batch);  // the batch's own copies
 uint32_t               kvp_batch_pages(const kvp_batch * batch); // pages in its range
 uint32_t               kvp_batch_first_page(const kvp_batch * batch);
 const kvp_page_stats * kvp_batch_page(const kvp_batch * batch, uint32_t page); // absolute number
@@ -87,7 +87,7 @@ kvp_class kvp_batch_class(const kvp_batch * batch, uint32_t page, uint32_t first
 int  kvp_visible(const kvp_batch * batch, uint32_t query, uint32_t cell);
 
 // kvp_batch_list writes the pages (absolute) that any query sees, ascending, to pages
-// (room for kvp_batch_pages) and returns how many.
+// (room for kvp_batch_pages) and returns their number.
 uint32_t kvp_batch_list(const kvp_batch * batch, uint32_t * pages);
 
 // --- the op --------------------------------------------------------------------------
@@ -110,17 +110,16 @@ typedef struct kvp_io {
     float       * out;
 } kvp_io;
 
-// An op is one attention layer of one forward pass; it lives as long as its batch.
+// An op is one attention layer of one forward pass, and lives as long as its batch.
 typedef struct kvp_op kvp_op;
 
-// kvp_supported says whether ops of such a layer can be computed, wherever that is: 0, or
-// -EINVAL with a sentence. It is the one place that knows which shapes and types there are
-// kernels for on the CPU; kvp_op_new makes no op that it refuses. A device may have kernels
-// for fewer (kvp_cuda_refuses) and leaves the rest to the CPU. Of the layer only heads,
-// dimensions and types count.
+// kvp_supported returns 0 if ops of such a layer can be computed, else -EINVAL with a
+// sentence. It alone knows the shapes and types of the CPU's kernels, and kvp_op_new makes
+// no op that kvp_supported refuses. A device may have fewer kernels (kvp_cuda_refuses) and
+// leaves the other ops to the CPU. Of the layer only heads, dimensions and types count.
 int  kvp_supported(const kvp_layer_desc * layer, uint32_t heads);
 
-// kvp_op_new: -EINVAL with a sentence for shapes that cannot be.
+// kvp_op_new makes an op, or returns -EINVAL with a sentence for impossible shapes.
 int  kvp_op_new(kvp_batch * batch, const kvp_params * params, kvp_op ** out);
 const kvp_params * kvp_op_params(const kvp_op * op);
 kvp_batch        * kvp_op_batch(const kvp_op * op);
@@ -129,27 +128,27 @@ kvp_pager        * kvp_op_pager(const kvp_op * op);
 // kvp_cpu_work_bytes is the scratch memory that kvp_cpu_forward needs with n_threads.
 size_t kvp_cpu_work_bytes(const kvp_op * op, uint32_t n_threads);
 
-// kvp_cpu_forward computes the op with n_threads threads, each calling it once with its
-// own number and the same everything else: rows of k_new and v_new are written to their
-// cells, then attended with the rest. Waiting threads sleep. An error is sticky in the
-// pager, and out is then zeros. out and work are not read before the first thread comes.
+// kvp_cpu_forward computes the op with n_threads threads, each of which calls it once with
+// its own number and otherwise equal arguments. Rows of k_new and v_new are written to
+// their cells and then attended with the others. Waiting threads sleep. An error is sticky
+// in the pager, and out is then zeros. out and work are not read before the first call.
 int  kvp_cpu_forward(kvp_op * op, const kvp_io * io, uint32_t thread, uint32_t n_threads,
                      void * work, size_t work_bytes);
 
-// kvp_cpu_page computes a part of an op: what its queries see of the first `cells` cells of
-// one page, whose rows are at data and are not changed meanwhile. It writes, for row
+// kvp_cpu_page computes a part of an op: attention of its queries to the first `cells` cells
+// of one page, whose rows are at data and are not changed meanwhile. It writes, for row
 // query * heads + head,
 //
 //   m    f32 [rows]      the largest score; -inf where the row sees no cell
 //   l    f32 [rows]      the sum of exp(score - m); 0 there
 //   acc  f32 [rows][dv]  the sum of exp(score - m) * V; 0 there
 //
-// which parts of other pages are merged with by log-sum-exp. io has host pointers, of which
-// only q is read: new rows are in their pages already or are someone else's, and sinks
-// belong to the merge. Any number of threads may call it at once; each keeps some scratch
-// memory from call to call until it ends. It has the type of kvp_cuda_config.cpu_page: user
-// and worker are not used, and cls is not needed. An error is not sticky: it is returned,
-// with its sentence in kvp_last_error, and m, l and acc must not be used.
+// for a merge with other pages' parts by log-sum-exp. io has host pointers, of which only
+// q is read: new rows are in their pages already or belong to other parts, and sinks
+// belong to the merge. Any number of threads may call kvp_cpu_page at once; each thread
+// keeps scratch memory between calls until the thread ends. The type is that of
+// kvp_cuda_config.cpu_page; user, worker and cls are not used. An error is returned, with
+// its sentence in kvp_last_error, and is not sticky; m, l and acc must then not be used.
 int  kvp_cpu_page(void * user, uint32_t worker, kvp_op * op, const kvp_io * io, uint32_t page, uint32_t cells,
                   kvp_class cls, const kvp_page * data, float * m, float * l, float * acc);
 
@@ -161,7 +160,7 @@ const char * kvp_cpu_isa(void);
 // The functions above as a table: an op found in a tensor's parameters is computed
 // through its first field, so that the backend library links nothing of this one.
 //
-// Functions are only ever added at the end: a table whose size ends before a field lacks it.
+// Functions are only added at the end: a table lacks the fields beyond its size.
 #define KVP_IFACE_VERSION 1u
 
 typedef struct kvp_iface {
@@ -194,7 +193,7 @@ typedef struct kvp_iface {
     uint64_t (*page_version)(const kvp_pager * pager, uint32_t layer, uint32_t page);
 } kvp_iface;
 
-// KVP_IFACE_HAS says whether a table that was found somewhere has a field.
+// KVP_IFACE_HAS reports whether a table of unknown size has a field.
 #define KVP_IFACE_HAS(iface, field) ((iface)->size >= offsetof(kvp_iface, field) + sizeof((iface)->field))
 
 // Every kvp_op begins with a pointer to its table.

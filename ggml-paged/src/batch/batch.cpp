@@ -28,7 +28,7 @@ using namespace kvp;
 
 namespace {
 
-// group_cells is the capacity of a group, 0 where no layer is in it.
+// group_cells is the capacity of a group, 0 for a group without layers.
 uint32_t group_cells(const kvp_pager * pager, uint32_t group) {
     for (uint32_t i = 0; i < kvp_pager_layers(pager); i++) {
         const kvp_layer_desc * layer = kvp_layer_get(pager, i);
@@ -125,7 +125,7 @@ std::shared_ptr<const batch_cells> copy_cells(const kvp_pager * pager, const kvp
 }
 
 // put_order_of sorts the queries by cell, so that rows are written page by page. Of two
-// for the same cell the later one counts.
+// queries with the same cell the later one counts.
 std::vector<uint32_t> put_order_of(const std::vector<uint32_t> & q_cell) {
     std::vector<uint32_t> order(q_cell.size());
     std::iota(order.begin(), order.end(), 0u);
@@ -183,7 +183,7 @@ std::unique_ptr<kvp_batch> make_batch(kvp_pager * pager, std::shared_ptr<const b
     return batch;
 }
 
-// retire takes the data of a batch away. An op that is being computed keeps its own hold.
+// retire releases the data of a batch. A running op keeps its own reference.
 void retire(kvp_batch & batch) {
     batch.view = nullptr;
     batch.data.reset();
@@ -232,7 +232,7 @@ int kvp_batch_except(kvp_batch * batch, const uint8_t * q_except, kvp_batch ** o
     if (!batch->data) {
         return kvp_set_error(-ESTALE, "Exceptions cannot be set for a batch that %u later ones of its group have replaced.", KVP_BATCHES);
     }
-    // Layers set the same exceptions again and again: they share one batch.
+    // Layers with the same exceptions share one derived batch.
     const std::vector<uint8_t> except(q_except, q_except + batch->data->desc.n_q);
     for (auto & derived : batch->derived) {
         if (derived->data->q_except == except) {

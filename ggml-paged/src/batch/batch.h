@@ -1,9 +1,9 @@
-// Batches and ops, as the rest of the library sees them.
+// Batches and ops, for the rest of the library.
 //
-// The pager's attachment owns a batch_registry, which owns the batches of each group, which
-// own the batches derived from them and the ops. A batch that is no longer among the last
-// KVP_BATCHES of its group loses its data; its shell and its ops stay for some time more,
-// so that an op of it can still be told from a good one.
+// The pager's attachment owns a batch_registry, which owns the batches of each group,
+// which own the batches derived from them and the ops. A batch that is no longer among the
+// last KVP_BATCHES of its group loses its data. Its shell and its ops stay for some time,
+// so that a late use of such an op is detected.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace kvp {
 
-// The cells of a group as they were when a batch began; derived batches share them.
+// The cells of a group at the beginning of a batch. Derived batches share them.
 struct batch_cells {
     uint32_t page_cells = 0;
     uint32_t first_page = 0;
@@ -26,8 +26,8 @@ struct batch_cells {
     std::vector<kvp_page_stats> pages;
 };
 
-// A query sees the cells of its sequence with a position in [lo, hi]: causality, window,
-// chunk and exception are all in these two numbers.
+// A query sees the cells of its sequence with a position in [lo, hi]: these two numbers
+// express causality, window, chunk and exception.
 struct query_view {
     int32_t  lo, hi;
     uint64_t seq_bit;
@@ -43,7 +43,7 @@ struct batch_data {
     std::vector<query_view>            views;
     std::vector<uint32_t>              list;     // pages that any query sees
     std::vector<uint32_t>              put_order;// queries in the order of their cells
-    std::vector<uint64_t>              live;     // bit per cell of the range: any query sees it
+    std::vector<uint64_t>              live;     // bit per cell of the range: any query sees the cell
 };
 
 struct run;  // a forward pass of one op, see cpu/team.h
@@ -86,10 +86,10 @@ uint32_t page_cells_described(const batch_cells & cells, uint32_t page);
 // class_of is kvp_batch_class for a page relative to the range.
 kvp_class class_of(const batch_data & data, uint32_t page, uint32_t first, uint32_t n);
 
-// find_live fills in which cells and pages any query sees.
+// find_live determines the cells and pages that any query sees.
 void find_live(batch_data & data);
 
-// views_of derives what each query sees.
+// views_of derives the view of each query.
 std::vector<query_view> views_of(const batch_data & data);
 
 } // namespace kvp

@@ -1,5 +1,5 @@
-// Ops: what an attention layer of a batch is, and the table through which backends in
-// other libraries reach everything.
+// Ops: an attention layer of a batch, and the table through which backends in other
+// libraries reach everything.
 #include <cerrno>
 #include <cmath>
 

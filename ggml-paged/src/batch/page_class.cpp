@@ -1,4 +1,4 @@
-// What queries see: the predicate per cell, and its summary per page.
+// The views of queries: the predicate per cell, and its summary per page.
 #include <algorithm>
 
 #include "batch/batch.h"
@@ -42,7 +42,7 @@ kvp_class class_of(const batch_data & data, uint32_t page, uint32_t first, uint3
 
 namespace {
 
-// What all queries together see: most cells out of reach are outside of it, and are found
+// The union of all queries' views: most cells out of reach are outside of it, and are found
 // without a look at each query.
 query_view reach_of(const batch_data & data) {
     query_view reach = {INT32_MAX, INT32_MIN, 0};
@@ -63,8 +63,8 @@ bool any_sees(const batch_data & data, int32_t pos, uint64_t seqs) {
     return false;
 }
 
-// mark_page sets the bits of the cells of a page that any query sees, and says whether
-// there are any.
+// mark_page sets the bits of a page's cells that any query sees, and returns whether there
+// are any.
 bool mark_page(batch_data & data, const query_view & reach, uint32_t page) {
     const batch_cells & cells = *data.cells;
     const size_t   begin = (size_t) page * cells.page_cells;
@@ -93,7 +93,7 @@ void find_live(batch_data & data) {
     for (uint32_t p = 0; p < cells.pages.size(); p++) {
         const kvp_page_stats & s = cells.pages[p];
         const bool near = s.used > 0 && (s.seqs_or & reach.seq_bit) != 0 && s.pos_max >= reach.lo && s.pos_min <= reach.hi;
-        // A reserving batch has sizes only: any of its pages may be seen.
+        // A reserving batch has sizes only: queries may see any of its pages.
         if (data.desc.reserve || (near && mark_page(data, reach, p))) {
             data.list.push_back(cells.first_page + p);
         }

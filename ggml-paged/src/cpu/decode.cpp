@@ -7,8 +7,8 @@ namespace kvp {
 
 namespace {
 
-// mask_cells writes -inf for each query and live cell that it does not see, 0 for the
-// rest. False where every query sees all.
+// mask_cells writes, for each query, -inf for live cells that it does not see and 0 for
+// the others. False if every query sees all live cells.
 bool mask_cells(const std::vector<query_view> & views, const tile_cells & cells, float * mask) {
     if (std::all_of(views.begin(), views.end(), [&](const query_view & v) { return sees_all(cells, v); })) {
         return false;
@@ -42,7 +42,7 @@ void attend_tile_decode(const cpu_kernels & kernels, const kvp_op & op, const ba
     const kvp_layer_desc & layer = op.layer;
     const uint32_t gqa  = op.params.heads / layer.kv_heads;
     const uint32_t rows = op.n_q * gqa;
-    // Live cells are those that any query sees: a single one sees them all.
+    // Live cells are seen by at least one query, so a single query sees all of them.
     const bool masked = op.n_q > 1 && mask_cells(data.views, cells, s.mask);
     const bool alibi  = op.params.max_bias > 0;
     if (alibi) {

@@ -5,7 +5,7 @@
 
 namespace kvp {
 
-// Where the rows are, those of a K/V head together: see decode_rows.
+// The arrays of the rows, grouped by K/V head: see decode_rows.
 struct decode_state {
     const float * q;       // [kv_heads][rows][dk], scaled
     const float * slopes;  // [heads]; only read with ALiBi

@@ -11,8 +11,8 @@ using namespace kvp;
 
 namespace {
 
-// check_io finds what is missing in a call. Whether the pass begins is settled here for
-// all threads: an error that comes later must not turn back those that are slow to start.
+// check_io finds missing parts of a call. The decision whether the pass begins is made
+// here for all threads: a later error must not turn back threads that start late.
 void check_io(run & r, const kvp_io & io, size_t work_bytes) {
     if (r.error() != 0) {
         r.refused = true;

@@ -8,7 +8,7 @@
 
 namespace kvp {
 
-// What one thread knows of a pass.
+// One thread's data of a pass.
 struct pass {
     run &                  r;
     const kvp_op &         op;
@@ -30,7 +30,7 @@ struct pass {
 // store_rows converts k_new and v_new to their cells.
 void store_rows(const pass & p);
 
-// prepare_queries lays out q as the kernels want it, and what its rows see.
+// prepare_queries lays out q as the kernels want it, and the views of its rows.
 void prepare_queries(const pass & p);
 
 // attend_spans and attend_panels go through the pages.

@@ -1,4 +1,4 @@
-// Which instruction set computes: chosen once, at the first use.
+// The choice of the instruction set, made once at the first use.
 #include <cstdlib>
 #include <cstring>
 
@@ -16,11 +16,11 @@ bool machine_has(const cpu_kernels * kernels) {
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     }
     if (kernels == kernels_avx2()) {
-        // Every processor with AVX2 has F16C, which old compilers cannot be asked about.
+        // Every processor with AVX2 has F16C; old compilers cannot test for F16C.
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     }
 #else
-    (void) kernels;  // what the compiler made code for is always there
+    (void) kernels;  // the compiler's own target is always there
 #endif
     return true;
 }
@@ -28,7 +28,7 @@ bool machine_has(const cpu_kernels * kernels) {
 const cpu_kernels & choose() {
     const cpu_kernels * const all[] = {kernels_avx512(), kernels_avx2(), kernels_neon(), kernels_generic()};
     const char * wanted = std::getenv("KVP_ISA");
-    // A name that is not known, or not of this machine, leaves the choice as it was.
+    // An unknown name, or one of another machine, does not change the choice.
     for (int pass = wanted ? 0 : 1; pass < 2; pass++) {
         for (const cpu_kernels * kernels : all) {
             if (kernels && machine_has(kernels) && (pass == 1 || std::strcmp(kernels->name, wanted) == 0)) {

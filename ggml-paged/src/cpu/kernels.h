@@ -1,9 +1,9 @@
 // Kernels of the CPU backend, as a table per instruction set.
 //
 // Both kinds attend rows (query, head of the group) to a tile: up to TILE_CELLS cells of
-// one K/V head, of which only the live ones, those that any query of the batch sees, are
-// ever read. They keep a running softmax per row: m, the largest score; l, the sum of
-// exp(score - m); acc, the sum of exp(score - m) * V.
+// one K/V head. Only live cells are read: cells that any query of the batch sees. The
+// kernels keep a running softmax per row: m, the largest score; l, the sum of exp(score -
+// m); acc, the sum of exp(score - m) * V.
 //
 //   decode   few rows, bound by memory: vector lanes are elements of a head. K and V are
 //            converted on the fly, up to DECODE_SCORE_ROWS rows share a load.
@@ -22,12 +22,12 @@ namespace kvp {
 
 constexpr uint32_t TILE_CELLS = 64;
 
-// Rows of a panel of the prefill kernel: its arrays have this width, and its rows are
-// padded to it with rows that see nothing.
+// Rows of a panel of the prefill kernel: the width of its arrays. Rows are padded to this
+// width with rows that see no cell.
 constexpr uint32_t PANEL_ROWS = 48;
 
-// The decode kernel converts V of this many cells at a time, and scores at most this many
-// rows together.
+// The decode kernel converts V of V_CHUNK_CELLS cells at a time, and scores at most
+// DECODE_SCORE_ROWS rows together.
 constexpr uint32_t V_CHUNK_CELLS     = 16;
 constexpr uint32_t DECODE_SCORE_ROWS = 8;
 
@@ -38,7 +38,7 @@ struct tile_source {
     const uint8_t * k;
     const uint8_t * v;
     size_t          k_stride, v_stride;
-    ptrdiff_t       k_ahead, v_ahead;  // from a row to the one that is wanted after this tile; 0: none
+    ptrdiff_t       k_ahead, v_ahead;  // from a row to the row wanted after this tile; 0: none
     const uint8_t * live;  // [TILE_CELLS], ascending, padded with the last one
     uint32_t        n;     // live cells, at least 1
 };
@@ -58,7 +58,7 @@ struct decode_rows {
     float *       v_floats; // scratch [V_CHUNK_CELLS][dv]
 };
 
-// What the rows of a panel see and where they are.
+// The views of a panel's rows, and where the rows are.
 struct panel_view {
     uint32_t rows;
     int32_t  lo[PANEL_ROWS], hi[PANEL_ROWS], q_pos[PANEL_ROWS];
@@ -67,7 +67,7 @@ struct panel_view {
     int32_t  lo_min, lo_max, hi_min, hi_max;
 };
 
-// Views are laid out among floats.
+// Views are stored in arrays of floats.
 constexpr size_t VIEW_FLOATS = sizeof(panel_view) / sizeof(float);
 static_assert(sizeof(panel_view) % sizeof(float) == 0, "a panel_view is not a whole number of floats");
 
@@ -106,11 +106,11 @@ struct cpu_kernels {
     void (*merge)(float * a, float wa, const float * b, float wb, uint32_t n);
 };
 
-// kernels_in_use is the table of the best instruction set of this machine, or of the one
-// that the environment names in KVP_ISA.
+// kernels_in_use is the table of this machine's best instruction set, or of the one named
+// in KVP_ISA.
 const cpu_kernels & kernels_in_use();
 
-// One per kernels_*.cpp; NULL where the compiler does not make code for that machine.
+// One per kernels_*.cpp; NULL if the compiler does not target that machine.
 const cpu_kernels * kernels_avx512();
 const cpu_kernels * kernels_avx2();
 const cpu_kernels * kernels_neon();

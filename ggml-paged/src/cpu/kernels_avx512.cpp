@@ -10,7 +10,7 @@
 #include <immintrin.h>
 
 #if defined(__GNUC__) && !defined(__clang__)
-// The compiler's header leaves operands undefined that do not count, and warns of that.
+// The compiler's header leaves irrelevant operands undefined, and warns of that.
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif

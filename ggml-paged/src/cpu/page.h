@@ -1,4 +1,4 @@
-// One page of an op, for those who go through the pages by themselves.
+// One page of an op, for callers that go through the pages by themselves.
 #pragma once
 
 #include "batch/batch.h"
@@ -6,7 +6,7 @@
 
 namespace kvp {
 
-// What a call of kvp_cpu_page is about.
+// The arguments of a call of kvp_cpu_page.
 struct page_call {
     const kvp_op &      op;
     const kvp_io &      io;
@@ -20,7 +20,7 @@ struct page_call {
     float *             l;    // [n_q][heads]
     float *             acc;  // [n_q][heads][dv]
 
-    // result_row is where row `row` of a K/V head is in m and l.
+    // result_row is the index in m and l of row `row` of a K/V head.
     size_t result_row(uint32_t kv_head, uint32_t row) const {
         return (size_t) (row / shape.gqa) * shape.heads + kv_head * shape.gqa + row % shape.gqa;
     }
@@ -29,7 +29,7 @@ struct page_call {
 // Scratch memory that a thread keeps from page to page.
 class page_scratch {
 public:
-    // at_least is room for n floats, aligned; NULL where there is no memory.
+    // at_least returns aligned room for n floats, or NULL without memory.
     float * at_least(size_t n);
 
 private:
@@ -37,8 +37,7 @@ private:
     size_t                   floats_ = 0;
 };
 
-// attend_page_decode and attend_page_prefill fill m, l and acc. False where there is no
-// memory.
+// attend_page_decode and attend_page_prefill fill m, l and acc. False without memory.
 bool attend_page_decode(const page_call & call, page_scratch & scratch);
 bool attend_page_prefill(const page_call & call, page_scratch & scratch);
 

@@ -11,7 +11,7 @@ namespace kvp {
 namespace {
 
 // lay_out lays the state out in scratch memory. Rows of a single query are in the result's
-// order already, and are summed there.
+// order already, and are summed in the result.
 bool lay_out(const page_call & c, page_scratch & scratch, float ** q, decode_state & s) {
     const attention_shape & shape = c.shape;
     const size_t rows   = (size_t) shape.kv_heads * shape.rows;
@@ -58,7 +58,7 @@ void begin(const page_call & c, float * q, const decode_state & s) {
     std::fill_n(s.acc, (size_t) rows * shape.dv, 0.0f);
 }
 
-// store_rows_in_order copies rows to where the result has them, the heads of a group at a
+// store_rows_in_order copies rows to their places in the result, the heads of a group at a
 // time.
 void store_rows_in_order(const page_call & c, const decode_state & s) {
     const attention_shape & shape = c.shape;

@@ -1,6 +1,6 @@
-// The prefill kernel on one page. A block of tiles is converted once per K/V head, and each
-// panel is laid out, brought up to date and put back once per block. The memory that this
-// takes does not grow with the number of queries, except for the views of panels.
+// The prefill kernel on one page. A block of tiles is converted once per K/V head, and
+// each panel is laid out, brought up to date and put back once per block. Only the memory
+// of the panels' views grows with the number of queries.
 #include <algorithm>
 #include <cmath>
 #include <new>
@@ -13,7 +13,7 @@ namespace kvp {
 
 namespace {
 
-// So many that laying out a panel costs little next to attending it.
+// Enough tiles that laying out a panel costs little beside attention.
 constexpr uint32_t BLOCK_TILES = 8;
 
 struct block_of_tiles {

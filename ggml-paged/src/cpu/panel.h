@@ -1,4 +1,4 @@
-// The prefill kernel on a panel of rows and a tile whose cells were converted.
+// The prefill kernel on a panel of rows and a converted tile.
 #pragma once
 
 #include "cpu/tile.h"
@@ -16,7 +16,7 @@ struct panel_state {
     static size_t floats(uint32_t dv) { return (size_t) PANEL_ROWS * (2 + (size_t) dv); }
 };
 
-// The rows of a panel, as fill_panel and view_of make them.
+// The rows of a panel, made by fill_panel and view_of.
 struct panel_rows {
     const panel_view & view;
     const float *      q;       // [dk][PANEL_ROWS]
@@ -24,14 +24,14 @@ struct panel_rows {
     float *            scores;  // scratch [TILE_CELLS][PANEL_ROWS]
 };
 
-// panel_sees says whether any row of the panel may see a cell of the tile.
+// panel_sees returns whether any row of the panel may see a cell of the tile.
 bool panel_sees(const panel_view & view, const tile_cells & cells);
 
 // convert_tile converts the live cells of one K/V head to k, [TILE_CELLS][dk], and v,
 // [TILE_CELLS][dv].
 tile_floats convert_tile(const cpu_kernels & kernels, const tile_source & source, const tile_cells & cells, float * k, float * v);
 
-// attend_panel is for a panel of which some row may see a cell of the tile.
+// attend_panel requires that some row of the panel may see a cell of the tile.
 void attend_panel(const cpu_kernels & kernels, const kvp_params & params, const tile_floats & tile, const tile_cells & cells,
                   const panel_rows & rows, const panel_state & state);
 

@@ -11,18 +11,18 @@ namespace {
 // From this number of queries on, threads share out rows instead of cells.
 constexpr uint32_t PANELS_FROM_QUERIES = 16;
 
-// From this number of rows of a K/V head on, converting a tile once for all pays.
+// From this number of rows of a K/V head on, converting a tile once for all rows pays.
 constexpr uint32_t DECODE_ROWS_END = 33;
 
 constexpr uint32_t SPAN_CELLS_MIN = TILE_CELLS;
 constexpr uint32_t SPAN_CELLS_MAX = 512;
 constexpr uint32_t SPANS_WANTED   = 32;
 
-// Partial results take no more memory than this: spans get longer instead.
+// Bound of the memory of partial results: spans get longer instead.
 constexpr uint64_t PARTIAL_BYTES_MAX = 64u << 20;
 
-// choose_spans finds a length with which there are enough spans for many threads, and
-// with which writing a partial result costs little next to reading the span.
+// choose_spans finds a length that gives enough spans for many threads, and with which
+// writing a partial result costs little beside reading the span.
 void choose_spans(attention_plan & p, const kvp_op & op, uint32_t n_list, uint32_t page_cells) {
     const uint64_t cells         = (uint64_t) n_list * page_cells;
     const uint64_t partial_bytes = (uint64_t) p.kv_heads * p.rows * (p.dv + 2) * sizeof(float);

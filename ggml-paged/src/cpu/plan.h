@@ -1,6 +1,6 @@
-// How an op is computed and where everything is in its scratch memory: a function of sizes
-// alone, so that the same op takes the same steps whatever is in memory and however many
-// threads there are.
+// The steps of an op and the layout of its scratch memory: a function of sizes alone, so
+// that the same op takes the same steps with any pages in memory and any number of
+// threads.
 //
 //   spans   few queries: the cells are cut into spans of fixed length, any thread computes
 //           any span, and the partial results are merged in order at the end
@@ -21,14 +21,15 @@ struct attention_shape {
 
 attention_shape shape_of(const kvp_op & op);
 
-// decode_kernel_pays says whether converting a tile once for all rows costs more than it saves.
+// decode_kernel_pays returns whether converting a tile once for all rows costs more than
+// it saves.
 bool decode_kernel_pays(const attention_shape & shape);
 
 // reserve_floats reserves n floats behind the end, aligned for any kernel, and returns their
 // offset.
 size_t reserve_floats(size_t & end, size_t n);
 
-// align is the first address from memory on that suits what reserve_floats has laid out.
+// align is the first address from memory on that suits the layout of reserve_floats.
 constexpr size_t ALIGN_FLOATS = 16;
 inline float * align(void * memory) {
     constexpr uintptr_t bytes = ALIGN_FLOATS * sizeof(float);

@@ -1,4 +1,4 @@
-// Queries as the kernels want them: scaled, and grouped by the K/V head that they share.
+// Queries in the kernels' form: scaled, and grouped by shared K/V head.
 #include "cpu/queries.h"
 
 #include <algorithm>
@@ -70,7 +70,7 @@ panel_view view_of(const batch_data & data, const attention_shape & shape, uint3
     view.rows   = std::min(PANEL_ROWS, shape.rows - panel * PANEL_ROWS);
     for (uint32_t r = 0; r < PANEL_ROWS; r++) {
         if (r >= view.rows) {
-            // Padding sees nothing.
+            // Padding sees no cell.
             view.lo[r] = INT32_MAX;
             view.hi[r] = INT32_MIN;
             continue;

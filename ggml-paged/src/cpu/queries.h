@@ -1,5 +1,5 @@
-// Queries as the kernels want them: scaled, and grouped by the K/V head that they share.
-// Row r of a K/V head is query r / gqa, head r % gqa of the group.
+// Queries in the kernels' form: scaled, and grouped by shared K/V head. Row r of a K/V
+// head is query r / gqa, head r % gqa of the group.
 #pragma once
 
 #include "cpu/plan.h"
@@ -22,7 +22,7 @@ void head_slopes(const kvp_params & params, float * slopes);
 // their slopes, [PANEL_ROWS], which are zeros without ALiBi.
 void fill_panel(const op_queries & o, uint32_t kv_head, uint32_t panel, float * q, float * slopes);
 
-// view_of is what the rows of a panel see: the same for all K/V heads.
+// view_of is the view of a panel's rows, the same for all K/V heads.
 panel_view view_of(const batch_data & data, const attention_shape & shape, uint32_t panel);
 
 } // namespace kvp

@@ -1,4 +1,4 @@
-// New rows of K and V go to their cells before anything attends to them.
+// New rows of K and V are written to their cells before attention.
 #include <algorithm>
 
 #include "cpu/forward.h"

@@ -26,7 +26,7 @@ void begin_span(const pass & p, uint32_t span) {
     }
 }
 
-// end_span puts what panels have summed, lane by lane, into the span's place row by row.
+// end_span puts the sums of panels, lane by lane, into the span's place row by row.
 void end_span(const pass & p, uint32_t span) {
     const attention_plan & plan = p.plan;
     const size_t rows = (size_t) plan.kv_heads * plan.rows;
@@ -90,7 +90,7 @@ void add_cells(const pass & p, uint32_t span, uint32_t page_number, const kvp_pa
     }
 }
 
-// attend_parts computes spans that are a page or a part of one, as they become ready.
+// attend_parts computes spans that are a page or a part of a page, as pages become ready.
 void attend_parts(const pass & p) {
     for (;;) {
         uint32_t index, part;
@@ -110,8 +110,8 @@ void attend_parts(const pass & p) {
     }
 }
 
-// attend_page_groups computes spans of several pages. Pages come to every thread, in
-// order; a thread computes those of the spans that it takes and lets the others pass.
+// attend_page_groups computes spans of several pages. Every thread visits all pages in
+// order, and computes only the pages of the spans that it takes.
 void attend_page_groups(const pass & p) {
     const uint32_t n = (uint32_t) p.data.list.size();
     uint32_t span = p.r.next_span.fetch_add(1);

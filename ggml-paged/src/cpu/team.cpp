@@ -8,7 +8,7 @@ namespace kvp {
 
 namespace {
 
-// About as long as it takes to put a thread to sleep and to wake it again.
+// About the time to put a thread to sleep and to wake it again.
 constexpr int SPINS = 2000;
 
 void pause() {
@@ -92,7 +92,7 @@ std::shared_ptr<run> enter_run(kvp_op & op, uint32_t n_threads) {
         op.current = new_run(op, n_threads);
     }
     std::shared_ptr<run> r = op.current;
-    // The op's next pass may begin before the last thread has left this one.
+    // The op's next pass may begin before the last thread has left this pass.
     if (++r->entered == r->plan.n_threads) {
         op.current.reset();
     }

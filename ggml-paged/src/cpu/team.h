@@ -1,4 +1,4 @@
-// The threads that compute one op together, and what they share.
+// The threads that compute one op together, and their shared data.
 #pragma once
 
 #include <atomic>
@@ -12,26 +12,26 @@
 
 namespace kvp {
 
-// A run is one forward pass of one op. It is made by the first thread that comes and lives
-// until the last one has left.
+// A run is one forward pass of one op. The first thread makes the run, and the run lives
+// until the last thread has left.
 struct run {
     kvp_pager *                       pager = nullptr;
     std::shared_ptr<const batch_data> data;
     attention_plan                    plan{};
     kvp_scan *                        scan = nullptr;
-    bool                              refused = false;  // settled before any thread begins
+    bool                              refused = false;  // decided before any thread begins
     std::atomic<uint32_t>             next_span{0};
     uint32_t                          entered = 0;  // guarded by the registry's mutex
 
-    // fail keeps the first error, which also becomes the pager's, so that threads that
-    // wait for pages wake up.
+    // fail keeps the first error and makes it the pager's, too, so that threads that wait
+    // for pages wake up.
     void fail(int error, const char * message);
 
-    // error is 0 or the first failure; sentence says it to the calling thread.
+    // error is 0 or the first failure; sentence is its text.
     int error() const { return first_error.load(std::memory_order_acquire); }
     int say_error();
 
-    // arrive_and_wait waits until all threads are here. The last one to come does `then`
+    // arrive_and_wait waits until all threads have arrived. The last thread calls `then`
     // before the others go on. Waiting threads spin for a moment and then sleep.
     template <typename F> void arrive_and_wait(F then) {
         const uint32_t turn = turns.load(std::memory_order_acquire);
@@ -56,12 +56,12 @@ private:
     std::string             sentence;  // guarded by mutex
 };
 
-// refuse_batch is 0, or an error and its sentence where no op of the batch can be computed.
-// The caller holds the registry's mutex.
+// refuse_batch returns 0, or an error and its sentence if no op of the batch can be
+// computed. The caller holds the registry's mutex.
 int refuse_batch(const kvp_batch & batch, const char ** why);
 
 // enter_run gives all threads of a forward pass the same run. An op that cannot be
-// computed gives a run that has failed.
+// computed gives a failed run.
 std::shared_ptr<run> enter_run(kvp_op & op, uint32_t n_threads);
 
 } // namespace kvp

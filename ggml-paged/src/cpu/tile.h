@@ -1,4 +1,4 @@
-// Live cells of a tile, as the kernels want them.
+// Live cells of a tile, in the kernels' form.
 #pragma once
 
 #include "batch/batch.h"
@@ -8,15 +8,15 @@ namespace kvp {
 
 struct tile_cells {
     uint32_t n;                 // live cells
-    uint8_t  live[TILE_CELLS];  // which of the tile's cells, padded with the last one
-    int32_t  pos[TILE_CELLS];   // of the live ones
+    uint8_t  live[TILE_CELLS];  // indexes of live cells in the tile, padded with the last one
+    int32_t  pos[TILE_CELLS];   // of the live cells
     uint64_t seqs[TILE_CELLS];
     int32_t  pos_min, pos_max;
     uint64_t seqs_and, seqs_or;
 };
 
 // collect_tile gathers the cells of a page (relative to the range) from first on, up to
-// TILE_CELLS of them and not beyond end. False where none is live.
+// TILE_CELLS of them and not beyond end. False if no cell is live.
 bool collect_tile(const batch_data & data, uint32_t page, uint32_t first, uint32_t end, tile_cells & tile);
 
 // source_of describes the rows of K/V head kv_head in a tile that begins at cell first of a

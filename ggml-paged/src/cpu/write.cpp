@@ -10,7 +10,7 @@ namespace kvp {
 namespace {
 
 // share_of_sum is the factor that turns the sum of exp(score - m) * V into the result. A
-// row that saw nothing gives zeros, with a sink or without.
+// row that saw no cell gives zeros, with a sink or without.
 float share_of_sum(const pass & p, uint32_t head, float m, float l) {
     if (l == 0) {
         return 0.0f;
@@ -28,7 +28,7 @@ float * out_row(const pass & p, uint32_t kv_head, uint32_t row, uint32_t * head)
     return p.io.out + ((size_t) (row / p.plan.gqa) * p.plan.heads + *head) * p.plan.dv;
 }
 
-// merge_row adds up what the spans have for one row, in their order.
+// merge_row adds up the spans' sums of one row, in the order of the spans.
 void merge_row(const pass & p, size_t row, float * sum, float * m_out, float * l_out) {
     const attention_plan & plan = p.plan;
     const size_t  rows = (size_t) plan.kv_heads * plan.rows;

@@ -1,5 +1,5 @@
-// Attention of few rows over many cells, bound by how fast K and V are read: each row of K
-// and V is read once for all rows (query, head of the GQA group) of a block.
+// Attention of few rows over many cells, bound by the reads of K and V: each row of K and
+// V is read once for all rows (query, head of the GQA group) of a block.
 //
 //   grid   x: page * splits + split, y: KV head, z: tile of R rows
 //   block  128 threads; a tile of 128 cells at a time, one thread per cell for the scores,
@@ -31,7 +31,7 @@ struct decode_shape {
     static constexpr uint32_t staging   = decode_block * stride;
     static constexpr uint32_t v_chunk   = largest_v_chunk(DV, staging);   // cells of V at a time
     static constexpr uint32_t v_vectors = DV / 4;                         // float4 of a row of V
-    static constexpr uint32_t thread_groups   = decode_block / v_vectors; // each has a thread per vector
+    static constexpr uint32_t thread_groups   = decode_block / v_vectors; // groups with a thread per vector
     static constexpr uint32_t rows_per_thread = (R + thread_groups - 1) / thread_groups;
     static constexpr uint32_t groups_per_row  = thread_groups / R ? thread_groups / R : 1;
 };
@@ -44,7 +44,7 @@ struct decode_shared {
     float    p[R * decode_block];
     float    m[R], l[R], correction[R];
     row_desc rows[R];
-    uint32_t seen[decode_block];  // some row sees the cell
+    uint32_t seen[decode_block];  // bits of cells that some row sees
 };
 
 template <uint32_t DK, uint32_t DV, uint32_t R>
@@ -52,7 +52,7 @@ struct decode {
     using shape  = decode_shape<DK, DV, R>;
     using memory = decode_shared<DK, DV, R>;
 
-    // Where a thread works in the sums over V: elements 4*vector.., rows row, row +
+    // A thread's part of the sums over V: elements 4*vector.., rows row, row +
     // thread_groups.., every groups_per_row-th cell from cell on.
     struct place {
         uint32_t vector, row, cell;
@@ -69,7 +69,7 @@ struct decode {
         return at;
     }
 
-    // Which rows see this thread's cell, as bits; false where no row sees any cell.
+    // The rows that see this thread's cell, as bits; false if no row sees any cell.
     KVP_DEVICE bool find_visible(const attend_args & a, const page_desc & page, memory & s, uint32_t c0, int32_t pos,
                                  uint32_t * visible) {
         uint32_t bits = 0;
@@ -235,7 +235,7 @@ struct decode {
         }
     }
 
-    // Threads that share a row add up through the staging area; the first of them writes.
+    // Threads that share a row sum up through the staging area; the first of them writes.
     KVP_DEVICE void write(const attend_args & a, memory & s, const place & at, uint64_t block, float4_t * acc) {
         if (shape::groups_per_row > 1) {
             float4_t * all = (float4_t *) s.staging;

@@ -1,4 +1,4 @@
-// What the translation unit of a head size consists of.
+// The parts of the translation unit of a head size.
 #pragma once
 
 #include "cuda/attend_launch.h"

@@ -1,6 +1,6 @@
 // Launches of the attention kernels, one translation unit for each head size
-// (attend_d*.cu): the kernels are what takes long to compile, and so they are compiled side
-// by side.
+// (attend_d*.cu): kernels take long to compile, and so their units are compiled in
+// parallel.
 #pragma once
 
 #include <cuda_runtime.h>

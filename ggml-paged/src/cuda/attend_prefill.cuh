@@ -6,9 +6,9 @@
 //          of the scores, and every 16th group of four elements of the sums
 //
 // Both products are outer products in registers of operands that come from shared memory
-// in 16 byte reads, so Q, K and the weights are kept there with rows (cells) innermost. As
-// a thread has the same rows in both, maxima and sums of a row stay in registers and are
-// exchanged by shuffles among 16 neighbours.
+// in 16 byte reads, so Q, K and the weights are kept there with rows (cells) innermost. A
+// thread has the same rows in both products, so maxima and sums of a row stay in registers
+// and are exchanged by shuffles among 16 neighbours.
 #pragma once
 
 #include "cuda/attend_decode.cuh"
@@ -83,7 +83,7 @@ struct prefill {
         }
     }
 
-    // Metadata of the tile, and who sees what; false where no row sees any cell.
+    // Metadata of the tile, and the views of its rows; false where no row sees any cell.
     KVP_DEVICE bool find_visible(const attend_args & a, const page_desc & page, memory & s, uint32_t c0, uint32_t cells) {
         const uint32_t t = thread_index();
         if (t < shape::cells && page.metadata != no_metadata) {
@@ -223,7 +223,8 @@ struct prefill {
         }
     }
 
-    // True where this thread met an infinity or NaN in a cell that may be seen by some rows only.
+    // True if this thread met an infinity or NaN in a cell that perhaps only some rows
+    // see.
     KVP_DEVICE bool stage_v(const attend_args & a, const page_desc & page, memory & s, const uint8_t * v,
                             uint32_t c0, uint32_t n) {
         const uint64_t cell_bytes = (uint64_t) a.kv_heads * a.row_v;
@@ -330,7 +331,8 @@ KVP_GLOBAL(prefill_block) void attend_prefill(attend_args a) {
         float x[kernel::T][4];
         kernel::dot_qk(a, s, page.k + ((uint64_t) c0 * a.kv_heads + kv_head) * a.row_k, kv_head, first_row, cells, x);
         kernel::online_softmax(a, page, s, cells, x, t);
-        // The first barrier of accumulate_pv orders the weights too: V is staged before it.
+        // The first barrier of accumulate_pv orders the weights, too, because V is staged
+        // before it.
         kernel::accumulate_pv(a, page, s, page.v + ((uint64_t) c0 * a.kv_heads + kv_head) * a.row_v, cells, t);
     }
     kernel::write(a, s, block, t);

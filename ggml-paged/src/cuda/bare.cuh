@@ -1,4 +1,4 @@
-// The little of CUDA's headers that the kernels use, for clang without any CUDA headers:
+// The small part of CUDA's headers that the kernels use, for clang without CUDA headers:
 // scripts/check-cuda compiles the kernels this way.
 #pragma once
 

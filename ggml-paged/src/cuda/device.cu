@@ -15,11 +15,11 @@ namespace kvp_gpu {
 
 namespace {
 
-// Of the thread that had it: several threads wait for events at the same time.
+// Per thread: several threads wait for events at the same time.
 thread_local std::string last_sentence;
 
-// Own memory for programs without a pool: blocks are kept by depth, as they are freed in
-// the reverse order of allocation and ops of one shape ask for the same sizes again.
+// Memory for programs without a pool. Blocks are kept by depth: they are freed in the
+// reverse order of allocation, and ops of one shape ask for the same sizes again.
 class stack_pool {
 public:
     ~stack_pool() {
@@ -143,7 +143,7 @@ int cuda_gpu::check(cudaError_t e, const char * what) {
     if (e == cudaSuccess) {
         return 0;
     }
-    // Errors of launches and wrong arguments are not the next caller's.
+    // The next call must not see errors of this call's launches and arguments.
     cudaGetLastError();
     last_sentence = std::string(what) + " on CUDA device " + std::to_string(device_) + ": " + cudaGetErrorString(e);
     return e == cudaErrorMemoryAllocation ? -ENOMEM : -EIO;
@@ -227,7 +227,7 @@ int cuda_gpu::make_events(uint32_t n) {
     enter();
     while (events_.size() < n) {
         cudaEvent_t e = nullptr;
-        // A thread that waits sleeps: the CPU has pages to attend.
+        // Waiting threads sleep, because the CPU has pages to attend.
         if (int error = check(cudaEventCreateWithFlags(&e, cudaEventBlockingSync), "making an event")) {
             return error;
         }

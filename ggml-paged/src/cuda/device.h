@@ -10,12 +10,12 @@ namespace kvp_gpu {
 
 class cuda_gpu_base : public gpu {
 public:
-    // use sets the engine's stream (a cudaStream_t) and pool for what follows. Without it,
-    // the device has a stream and a pool of its own.
+    // use sets the engine's stream (a cudaStream_t) and pool for later calls. By default,
+    // the device has its own stream and pool.
     virtual void use(void * stream, const kvp_cuda_pool & pool) = 0;
 };
 
-// make_cuda_gpu: NULL where the device cannot be used, with a sentence in message.
+// make_cuda_gpu returns NULL, with a sentence in message, if the device cannot be used.
 std::unique_ptr<cuda_gpu_base> make_cuda_gpu(int device, char * message, size_t message_bytes);
 
 } // namespace kvp_gpu

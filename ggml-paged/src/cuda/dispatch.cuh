@@ -19,7 +19,8 @@ void with_kernel_of(const attend_split & split, LAUNCH && launch) {
     }
 }
 
-// with_attend_kernel does so for any head size; false where there is no kernel for it.
+// with_attend_kernel does as with_kernel_of for any head size; false without a kernel for
+// it.
 template <class LAUNCH>
 bool with_attend_kernel(uint32_t dk, uint32_t dv, const attend_split & split, LAUNCH && launch) {
 #define KVP_CASE(K, V)                         \

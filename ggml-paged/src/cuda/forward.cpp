@@ -11,7 +11,8 @@ namespace {
 
 constexpr uint32_t slots_default = 3, slots_max = 16;
 
-// The CPU lane of one op: its queries come from the device when the first page is ready.
+// The CPU lane of one op. The queries are copied from the device when the first page is
+// ready.
 struct cpu_job {
     gpu &                   device;
     const kvp_cuda_config & config;
@@ -59,29 +60,30 @@ paged_gpu::paged_gpu(gpu & g, const kvp_cuda_config & config)
       hot_(g, config.vram_bytes, config.vram_keep) {}
 
 paged_gpu::~paged_gpu() {
-    // The last op's metadata may still be on their way from page-locked memory. The stream
-    // that they are on may be gone with its engine, the event is not.
+    // The last op's metadata may still be in transfer from page-locked memory. The stream
+    // of the transfer may be gone with its engine, but the event still exists.
     if (executor_) {
         gpu_.sync(event_uploaded);
     }
 }
 
-// What the plan leaves to the backend: where a page must go, and the order of the device.
+// The choices that the plan leaves to the backend: where a page must go, and the order of
+// the device.
 void paged_gpu::settle_order(const op_view & op, const op_session & session) {
     for (kvp::plan_step & step : plan_.steps) {
         if (step.where == kvp::lane::device_hot) {
             continue;
         }
         // The pager does not have this batch's rows yet; staged copies of their pages do.
-        // What is to be kept on the device has to go there.
+        // Pages that are to be kept on the device have to go there.
         bool usable = false;
         if (session.writes_to(step.ref.page) || hot_.copy_of(step.ref.page, &usable)) {
             step.where = kvp::lane::stream;
         }
         step.spilled = op.iface->resident(op.pager, op.params->layer, step.ref.page) == 0;
     }
-    // Where results must repeat, the order depends neither on residency nor on what is hot;
-    // what is read ahead does.
+    // Where results must repeat, the order depends neither on residency nor on hot pages;
+    // only the pages read ahead do.
     if (workers(op) == 0) {
         std::sort(plan_.steps.begin(), plan_.steps.end(),
                   [](const kvp::plan_step & a, const kvp::plan_step & b) { return a.ref.page < b.ref.page; });

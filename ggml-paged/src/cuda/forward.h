@@ -13,13 +13,13 @@ namespace kvp_gpu {
 
 class paged_gpu {
 public:
-    // The GPU must outlive it. NULL where threads or events cannot be made.
+    // The GPU must outlive the result. NULL if threads or events cannot be made.
     static std::unique_ptr<paged_gpu> make(gpu & g, const kvp_cuda_config & config);
     ~paged_gpu();
 
     int forward(kvp_op * op, const kvp_io & io);
 
-    // What the last op did, for benchmarks; what is kept in device memory.
+    // Counts of the last op, for benchmarks; pages kept in device memory.
     const kvp::hybrid_measured & measured() const { return measured_; }
     hot_tier::counters hot() const { return hot_.count(); }
 
@@ -29,7 +29,7 @@ private:
     int  make_plan(const op_view & op, const op_session & session, const std::vector<uint32_t> & pages, std::string * why);
     void settle_order(const op_view & op, const op_session & session);
     int  fetch_queries(const op_view & op, const kvp_io & io, kvp_io * host);
-    // What the workers attend a page of the op with; NULL: they have nothing to do.
+    // The workers' attention to a page of the op; NULL: they have nothing to do.
     decltype(kvp_iface::cpu_page) cpu_page(const op_view & op) const {
         return !config_.workers ? nullptr : config_.cpu_page ? config_.cpu_page : op.cpu_page;
     }

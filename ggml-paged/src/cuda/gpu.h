@@ -1,6 +1,6 @@
-// A GPU as the orchestration of the op sees it: memory, three streams, events, launches of
-// the kernels. Implemented by CUDA and by the emulator, so that all that is above it is
-// the same code in both and is tested without a device.
+// The GPU interface below the orchestration of the op: memory, three streams, events,
+// launches of the kernels. CUDA and the emulator implement it, so that all code above is
+// the same for both and is tested without a device.
 #pragma once
 
 #include <stddef.h>
@@ -11,7 +11,7 @@
 
 namespace kvp_gpu {
 
-// What is in one stream happens in its order; events alone order streams.
+// Work in one stream happens in its order; events alone order streams.
 enum stream : uint32_t {
     stream_copy    = 0,  // pages to staging slots
     stream_compute = 1,  // all kernels; the engine's own stream
@@ -23,22 +23,22 @@ struct grid_size {
     uint32_t x, y, z;
 };
 
-// Functions return 0 or a negative errno, and last_error has a sentence for it.
+// Functions return 0 or a negative errno, and last_error has the error's sentence.
 class gpu {
 public:
     virtual ~gpu() = default;
 
-    // Device memory in the order of the compute stream: what is freed may be given out
-    // again at once, and is then used after what was enqueued on that stream before. It is
-    // freed in the reverse order. NULL: there is none, with last_error.
+    // Device memory in the order of the compute stream: freed memory may be given out
+    // again at once, and is then used after work that was enqueued on that stream before.
+    // Memory is freed in the reverse order. NULL, with last_error: no memory.
     virtual void * pool_alloc(size_t bytes) = 0;
     virtual void   pool_free(void * memory) = 0;
 
-    // Device memory that is kept from op to op and freed in any order, after drain. NULL:
-    // there is none, with last_error.
+    // Device memory that is kept from op to op and freed in any order, after drain. NULL,
+    // with last_error: no memory.
     virtual void * keep_alloc(size_t bytes) = 0;
     virtual void   keep_free(void * memory) = 0;
-    // What the device has, and what of it is free now, for all who use it.
+    // The device's memory, and the free part of it now, for all users of the device.
     virtual int memory(uint64_t * free, uint64_t * total) = 0;
 
     // Page-locked host memory.
@@ -50,7 +50,7 @@ public:
     virtual int copy_within(void * to, const void * from, size_t bytes) = 0;  // on the compute stream
     virtual int zero(void * device, size_t bytes) = 0;                        // on the compute stream
 
-    // make_events makes sure that events 0 .. n-1 are there.
+    // make_events makes sure that events 0 .. n-1 exist.
     virtual int make_events(uint32_t n) = 0;
     virtual int record(stream s, uint32_t event) = 0;
     virtual int wait(stream s, uint32_t event) = 0;   // of a stream

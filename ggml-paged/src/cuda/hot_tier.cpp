@@ -6,7 +6,7 @@ namespace kvp_gpu {
 
 namespace {
 
-// Passes that a copy may miss: other slots of the engine have their turn meanwhile.
+// Passes that a copy may miss, because other slots of the engine have their turn.
 constexpr uint64_t stale_rounds = 4;
 constexpr uint64_t keep_part = 16, keep_min = uint64_t(512) << 20;
 
@@ -111,7 +111,7 @@ bool hot_tier::may_grow(size_t bytes) {
     const bool known = gpu_.memory(&free, &total) == 0;
     const uint64_t keep = keep_ ? keep_ : std::max(total / keep_part, keep_min);
     if (!known || free < keep || free - keep < bytes) {
-        // Asked again with the next pass: it takes time, and others may give memory back.
+        // The next pass asks again: asking takes time, and other users may free memory.
         refused_round_ = round_;
         return false;
     }
@@ -124,7 +124,7 @@ void hot_tier::drop(chain::iterator at) {
     copies_.erase(at);
 }
 
-// Memory for one more copy; NULL: everything there is is in use.
+// Memory for another copy; NULL: all memory is in use.
 uint8_t * hot_tier::room(size_t bytes) {
     for (;;) {
         if (may_grow(bytes)) {
@@ -143,7 +143,7 @@ uint8_t * hot_tier::room(size_t bytes) {
         ++counters_.evictions;
         drop(oldest);
         if (fits) {
-            // What used it and what will are in the order of the compute stream.
+            // Past and later uses of it are in the order of the compute stream.
             bytes_ += bytes;
             return memory;
         }
@@ -156,7 +156,7 @@ uint8_t * hot_tier::room(size_t bytes) {
 void hot_tier::admit() {
     for (use & u : uses_) {
         if (u.at != copies_.end() && u.at->bytes != op_.page_bytes) {
-            // Left by another pager at the same address.
+            // A copy of another pager at the same address.
             uint8_t * memory = u.at->data;
             drop(u.at);
             u.at = copies_.end();

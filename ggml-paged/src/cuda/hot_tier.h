@@ -1,21 +1,21 @@
 // The hot tier: copies of pages that stay in device memory from op to op.
 //
-//   begin    looks up the pages of an op: which have a copy that is what the page holds
+//   begin    looks up the pages of an op: which have a copy with the page's present content
 //   admit    gives room to others, as far as there is some; their copies are made as they
 //            are streamed, which makes them good for the next op
 //   commit   after the op has succeeded and its new rows are in the pager
 //
-// A copy is used only while its page has the version that it was made from (kvp_page_version)
-// and has all the cells that the op may read. An op takes its copies along when it writes
-// rows: it puts them into the copies too, and they get the new version, provided that the
-// op's own writes account for all of the change. Until commit a copy that the op changes
-// counts as no copy, so whatever stops an op leaves nothing wrong behind.
+// A copy is used only while the page's version is that of the copy (kvp_page_version) and
+// the copy has all cells that the op may read. An op that writes rows also puts these rows
+// into its copies, which get the new version if the op's own writes account for the whole
+// change. Until commit, a copy that the op changes counts as no copy, so that a stopped op
+// leaves no wrong copy behind.
 //
 // Which pages: a forward pass visits all pages of a layer, and begins again with the next
-// token. Under such a cycle the copy used least recently is the one needed next, so as long
-// as everything is used the pages that came first stay and the others are streamed. A copy
-// that several passes did not use, as when its conversation waits, ended or moved on, gives
-// its room to who comes.
+// token. Under such a cycle the copy used least recently is needed next. So while all
+// copies are in use, the pages that came first stay and the others are streamed. A copy
+// that several passes did not use, because its conversation waits, ended or moved on,
+// gives its room to a new copy.
 //
 // Memory is taken page by page, and only while more than `keep` bytes of the device stay
 // free for others.
@@ -33,15 +33,14 @@ namespace kvp_gpu {
 
 class hot_tier {
 public:
-    // bytes_max 0: there is no tier. keep 0: a sixteenth of the device's memory, at least
-    // 512 MiB.
+    // bytes_max 0: no tier. keep 0: a sixteenth of the device's memory, at least 512 MiB.
     hot_tier(gpu & g, uint64_t bytes_max, uint64_t keep);
     ~hot_tier();
     hot_tier(const hot_tier &) = delete;
     hot_tier & operator=(const hot_tier &) = delete;
 
-    // enabled_for says whether an op's pages can have copies: the op's table must tell
-    // versions.
+    // enabled_for returns whether an op's pages can have copies: the op's table must
+    // provide versions.
     bool enabled_for(const op_view & op) const { return bytes_max_ > 0 && op.page_version; }
 
     // pages ascending. new_rows: the op writes rows to the batch's cells. Called before any
@@ -51,8 +50,8 @@ public:
     void admit();
     void commit();
 
-    // The copy of a page of the op that began last; NULL: it has none. usable: it is what
-    // the page held before the op; else it is to be filled.
+    // The copy of a page of the op that began last; NULL: it has none. usable: it
+    // equals the page before the op; else it is to be filled.
     uint8_t * copy_of(uint32_t page, bool * usable) const;
 
     struct counters {
@@ -69,12 +68,12 @@ private:
         uint8_t * data;
         size_t    bytes;
         uint64_t  version;  // that it was made from; 0: it is nothing
-        uint32_t  cells;    // leading cells that it has
-        uint64_t  round;    // of its last use
+        uint32_t  cells;    // leading cells in the copy
+        uint64_t  round;    // round of the last use
     };
     using chain = std::list<copy>;  // least recently used first
 
-    // A page of the op: its copy, and what the page and the op's writes to it are.
+    // A page of the op: its copy, its version, and the op's writes to it.
     struct use {
         uint32_t        page, cells;
         uint64_t        version;
@@ -96,14 +95,15 @@ private:
     std::map<key, chain::iterator> index_;
     uint64_t       bytes_ = 0;
 
-    // A round is about one forward pass: it ends when a layer comes again with another batch.
+    // A round is about one forward pass, and ends when a layer comes again with another
+    // batch.
     struct layer_use {
         uint64_t          round = 0;
         const kvp_batch * batch = nullptr;
     };
     std::map<std::pair<const kvp_pager *, uint32_t>, layer_use> layers_;
     uint64_t round_ = 1;
-    uint64_t refused_round_ = 0;  // when the device had no more memory last
+    uint64_t refused_round_ = 0;  // last round in which the device had no more memory
 
     op_view               op_ = {};
     std::vector<use>      uses_;

@@ -1,4 +1,4 @@
-// What the kernels are given, by value: plain structs that mean the same to the host, to
+// Arguments of the kernels, by value: plain structs that mean the same to the host, to
 // CUDA and to the emulator. Pointers are to device memory.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace kvp_gpu {
 
-// Head sizes (K, V) that there are attention kernels for.
+// Head sizes (K, V) with attention kernels.
 #define KVP_FOR_EACH_HEAD_DIM(X) \
     X(64, 64) X(80, 80) X(96, 96) X(128, 128) X(256, 256) X(512, 512) X(576, 512)
 
@@ -19,7 +19,8 @@ constexpr uint32_t copy_block    = 128;
 constexpr uint32_t quant_block   = 128;
 constexpr uint32_t no_metadata   = 0xffffffffu;
 
-// Prefill rows of a block are 16 times this: acc of wide heads would not fit registers.
+// A prefill block has 16 times as many rows. Wide heads have fewer, so that acc fits
+// registers.
 constexpr uint32_t prefill_rows_per_thread(uint32_t dv) { return dv > 256 ? 2 : 4; }
 constexpr uint32_t prefill_rows(uint32_t dv) { return 16 * prefill_rows_per_thread(dv); }
 
@@ -33,14 +34,14 @@ struct page_desc {
     uint32_t        pad;
 };
 
-// What a query sees: cells of its sequence with lo <= pos <= hi. q_pos is for ALiBi.
+// The view of a query: cells of its sequence with lo <= pos <= hi. q_pos is for ALiBi.
 struct query_desc {
     int32_t  lo, hi;
     int32_t  pos;
     uint32_t seq;
 };
 
-// (m, l, acc) per row, a row being query * heads + head; blocks of `rows` follow each other.
+// (m, l, acc) per row (query * heads + head), in consecutive blocks of `rows`.
 struct partials {
     float * m;
     float * l;
@@ -60,7 +61,7 @@ struct attend_args {
     uint32_t           type_k, type_v;
     uint32_t           row_k, row_v;   // bytes of the row of one head
     uint32_t           splits, span;   // splits of a page, cells of a split
-    uint32_t           resume;         // 1: one split, folded into what out holds
+    uint32_t           resume;         // 1: one split, folded into the partials in out
     float              scale, softcap;
 };
 
@@ -86,7 +87,7 @@ struct quantize_args {
     uint32_t      row;                      // bytes
 };
 
-// patch puts the new rows whose cells are in a page where they belong in a copy of it.
+// patch puts the new rows of a page into their places in a copy of the page.
 struct patch_args {
     const uint8_t  * new_k;
     const uint8_t  * new_v;

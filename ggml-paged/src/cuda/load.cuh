@@ -1,7 +1,7 @@
-// Rows of K and V as floats. Eight elements at a time: the most that one load of f16
-// brings, and a quarter of a block of the quantized types, whose bytes are only aligned
-// to 2. The type is the same for all threads of a launch, so the branches cost little, and
-// one kernel serves nine pairs of types.
+// Rows of K and V as floats. Eight elements at a time: the largest load of f16, and a
+// quarter of a block of the quantized types, whose bytes are only aligned to 2. The type
+// is the same for all threads of a launch, so the branches cost little, and one kernel
+// serves nine pairs of types.
 #pragma once
 
 #include "cuda/portable.cuh"

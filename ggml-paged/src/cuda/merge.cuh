@@ -1,21 +1,22 @@
 // Partial results into the running state, and the state into the output. A partial is the
-// largest score m, l = sum exp(s - m) and acc = sum exp(s - m) * v of the cells it saw, per
-// row; one that saw nothing has m = minus infinity, and l and acc 0.
+// largest score m, l = sum exp(s - m) and acc = sum exp(s - m) * v of the cells it saw,
+// per row; a row that saw no cell has m = minus infinity, and l and acc 0.
 #pragma once
 
 #include "cuda/portable.cuh"
 
 namespace KVP_KERNELS {
 
-// fold_sum adds a partial's sum to the state's. Each step rounds on its own: a compiler that
-// fused some copies of the loop and not others would make the result depend on how many
-// partials a launch has.
+// fold_sum adds a partial's sum to the state's. Each step rounds separately: if a compiler
+// fused only some copies of the loop, the result would depend on the number of partials of
+// a launch.
 KVP_DEVICE float fold_sum(float sum, float correction, float w, float from) {
     return add_rounded(mul_rounded(sum, correction), mul_rounded(w, from));
 }
 
 // merge folds one partial after the other, so that any number of launches with the same
-// partials in the same order gives the same bits. One that saw nothing changes nothing.
+// partials in the same order gives the same bits. A partial that saw no cell changes
+// nothing.
 //
 //   grid   x: row
 //   block  128 threads over the elements
@@ -23,7 +24,7 @@ KVP_GLOBAL(merge_block) void merge(merge_args a) {
     const uint64_t row = block_x();
     const float m_old = a.state.m[row];
     float l = a.state.l[row], m = m_old;
-    // Everybody has read the state's m before it changes.
+    // All threads have read the state's m before it changes.
     KVP_BARRIER();
     if (thread_index() == 0) {
         for (uint32_t i = 0; i < a.n; ++i) {

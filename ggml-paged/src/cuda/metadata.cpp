@@ -58,7 +58,7 @@ metadata_layout lay_out_metadata(const op_view & op, const std::vector<uint32_t>
     uint32_t cells = 0;
     for (uint32_t page : pages) {
         const kvp_class cls = op.iface->batch_class(op.batch, page, 0, op.desc->n_q);
-        // A page that the batch's range cuts off is not full, whatever its class says.
+        // A page that the batch's range cuts off is not full, even if its class is FULL.
         const uint32_t n = cells_of(op, page);
         const bool full = cls == KVP_FULL && n == op.page_cells;
         out.cls.push_back(full ? KVP_FULL : KVP_MIXED);

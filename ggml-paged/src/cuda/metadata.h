@@ -1,6 +1,6 @@
-// What kernels must know of a batch besides K and V, as one block that goes to the device
+// Data of a batch that kernels need besides K and V, as one block that goes to the device
 // in one copy: queries, the cells of new rows, ALiBi slopes, and position and sequences of
-// the cells of those pages where the predicates must be evaluated.
+// the cells of pages whose predicates must be evaluated.
 #pragma once
 
 #include <vector>

@@ -31,7 +31,7 @@ int read_op(kvp_op * op, op_view * out, std::string * why) {
     op_view v = {};
     v.op = op;
     v.iface = reinterpret_cast<const kvp_op_head *>(op)->iface;
-    // fail is the last of the functions that nothing goes without.
+    // fail is the last of the required functions.
     if (v.iface->version != KVP_IFACE_VERSION || !KVP_IFACE_HAS(v.iface, fail)) {
         *why = "Paged attention on CUDA: the op comes from another version of ggml-paged; build both libraries from one tree.";
         return -EPROTO;

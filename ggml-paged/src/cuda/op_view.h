@@ -1,4 +1,4 @@
-// An op as the GPU side needs it, read once through the op's table.
+// An op in the form for GPU code, read once through the op's table.
 #pragma once
 
 #include <string>
@@ -18,15 +18,15 @@ struct op_view {
     const kvp_layer_desc * layer;
     uint32_t page_cells, group, rows;       // group: query heads per KV head; rows = n_q * heads
     size_t   row_k, row_v, v_offset, page_bytes;
-    uint32_t list_pages;                    // room for the batch's page list
-    decltype(kvp_iface::cpu_page) cpu_page; // NULL where the table is older, as the next
+    uint32_t list_pages;                    // upper bound of the batch's page list
+    decltype(kvp_iface::cpu_page) cpu_page; // NULL in an older table, as is the next
     decltype(kvp_iface::page_version) page_version;
 };
 
-// refuses says why ops of a layer have no kernels; NULL: they have.
+// refuses returns the reason why ops of a layer have no kernels, or NULL.
 const char * refuses(const kvp_layer_desc * layer, uint32_t heads);
 
-// read_op: 0, or a negative errno with a sentence in *why.
+// read_op returns 0, or a negative errno with a sentence in *why.
 int read_op(kvp_op * op, op_view * out, std::string * why);
 
 // Pages of the batch that queries see, ascending.

@@ -10,7 +10,7 @@
 #include "cuda/forward.h"
 
 struct kvp_cuda {
-    // The order matters: paged gives page-locked memory back to the device.
+    // The order matters: the destructor of paged returns page-locked memory to the device.
     std::unique_ptr<kvp_gpu::cuda_gpu_base> device;
     std::unique_ptr<kvp_gpu::paged_gpu>     paged;
 };

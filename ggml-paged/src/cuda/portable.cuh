@@ -1,6 +1,7 @@
-// The few words of CUDA that the kernels are written in, for three readers: a CUDA compiler
-// with the toolkit's headers, clang in CUDA mode without any headers (scripts/check-cuda),
-// and a C++ compiler with the emulator. Nothing else in the kernels depends on which.
+// The subset of CUDA in which the kernels are written, for three compilers: a CUDA
+// compiler with the toolkit's headers, clang in CUDA mode without headers
+// (scripts/check-cuda), and a C++ compiler with the emulator. No other part of the kernels
+// depends on the compiler.
 #pragma once
 
 #include "cuda/kernel_args.h"
@@ -20,7 +21,7 @@
 #define KVP_BARRIER_OR(x) emulator::barrier_or(x, __FILE__, __LINE__)
 #define KVP_UNROLL
 #define KVP_UNROLL_4
-// A reader of the kernels takes what it needs of them.
+// Each includer uses only some of these functions.
 #pragma GCC diagnostic ignored "-Wunused-function"
 
 #else
@@ -170,10 +171,10 @@ KVP_DEVICE float larger(float a, float b) { return a > b ? a : b; }
 // exp for the weights of a softmax: e^x = 2^(x log2 e).
 KVP_DEVICE float exp_weight(float x) { return exp2_fast(x * 1.4426950408889634f); }
 
-// weight is exp(s - m), and 0 where s is minus infinity, whatever m is.
+// weight is exp(s - m), and 0 where s is minus infinity, for every m.
 KVP_DEVICE float weight(float s, float m) { return s == minus_infinity() ? 0.0f : exp_weight(s - m); }
 
-// tanh: the exponential loses digits near zero, where the series has them.
+// tanh. Near zero the exponential loses digits, and the series keeps them.
 KVP_DEVICE float tanh_smooth(float x) {
     const float a = x < 0 ? -x : x;
     if (a < 0.25f) {

@@ -1,5 +1,5 @@
 // New rows of K and V: quantized like kvp_quantize_row, byte for byte, and put into copies
-// of the pages that they belong to.
+// of their pages.
 #pragma once
 
 #include "cuda/load.cuh"
@@ -7,8 +7,8 @@
 namespace KVP_KERNELS {
 
 // Half away from zero, as roundf does. 0.5 cannot be added in float: 0.49999997 would
-// round up. Blocks of denormals have no finite 1 / d: what does not fit a byte is 0, as
-// conversions on x86 have it, and means 0 with the d of 0 that it gets.
+// round up. Blocks of denormals have no finite 1 / d: a value that does not fit a byte is 0,
+// as in conversions on x86, and means 0 with the d of 0 that the block gets.
 KVP_DEVICE int round_away(float x) {
     if (!(x > -129.0f && x < 129.0f)) {
         return 0;

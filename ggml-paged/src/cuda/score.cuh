@@ -1,4 +1,4 @@
-// From a product of Q and K to a score: who sees what, the soft cap, ALiBi.
+// From a product of Q and K to a score: the views of queries, the soft cap, ALiBi.
 #pragma once
 
 #include "cuda/portable.cuh"
@@ -40,7 +40,7 @@ KVP_DEVICE bool sees(const row_desc & r, int32_t pos, uint64_t seqs) {
     return r.active && ((seqs >> r.seq) & 1u) && pos >= r.lo && pos <= r.hi;
 }
 
-// score is what a visible cell gets. ALiBi leaves cells after the query alone.
+// score is the score of a visible cell. ALiBi leaves cells after the query alone.
 KVP_DEVICE float score(const attend_args & a, const row_desc & r, float product, int32_t pos) {
     float s = product * a.scale;
     if (a.softcap > 0.0f) {

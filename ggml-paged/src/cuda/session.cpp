@@ -51,12 +51,12 @@ partials op_session::partials_at(uint8_t * block, uint64_t rows) const {
 int op_session::take_memory(size_t metadata_bytes, uint32_t hot_launches) {
     const kvp_layer_desc & layer = *op_.layer;
     split_ = split_attend(op_.desc->n_q, op_.group, layer.kv_heads, layer.dv, op_.page_cells);
-    // Hot pages go many to a launch as long as their partials stay small beside K and V. A
-    // page of one split continues the running sums itself: it does so hot and streamed, for
-    // the same bits.
+    // A launch has many hot pages as long as their partials stay small beside K and V. A
+    // page of one split continues the running sums itself, hot or streamed, for the same
+    // bits.
     batch_pages_ = split_.decode_rows && split_.splits > 1 ? std::min(std::max(hot_launches, 1u), launch_pages) : 1;
     const uint64_t blocks = uint64_t(batch_pages_) * split_.splits;
-    // merge_host has its block here too.
+    // merge_host's block is here, too.
     const uint64_t rows = (blocks * op_.rows + 3) / 4 * 4, state_rows = (uint64_t(op_.rows) + 3) / 4 * 4;
     const size_t row_floats = 2 + layer.dv;
     int e = take(state_rows * row_floats * sizeof(float), &state_, "results");
@@ -153,7 +153,7 @@ int op_session::settle() {
     if (!new_rows()) {
         return 0;
     }
-    // The compute stream must not give new_k_ and new_v_ to others before they were read.
+    // The pool must not reuse new_k_ and new_v_ before they were read.
     if (gpu_.sync(event_back)) {
         return fail(-EIO, gpu_.last_error());
     }
@@ -164,7 +164,7 @@ int op_session::settle() {
                        + " to their pages; the pager says why.") : 0;
 }
 
-// --- what the plan asks ---------------------------------------------------------------
+// --- questions of the plan ------------------------------------------------------------
 
 bool op_session::writes_to(uint32_t page) const {
     return std::binary_search(written_.begin(), written_.end(), page);
@@ -184,7 +184,7 @@ int op_session::begin(uint32_t slots, size_t slot_bytes, uint32_t events) {
         slots_ = static_cast<uint8_t *>(gpu_.pool_alloc(slots * slot_bytes));
         e = slots_ ? 0 : -ENOMEM;
     }
-    // The pool's memory may be in use by what the compute stream has not come to yet.
+    // Work that the compute stream has not come to yet may still use the pool's memory.
     e = e ? e : gpu_.record(stream_compute, event_order);
     e = e ? e : gpu_.wait(stream_copy, event_order);
     merge_args a = {};

@@ -20,14 +20,14 @@
 
 namespace kvp_gpu {
 
-// Page-locked memory that is kept from op to op and grows.
+// Growing page-locked memory that is kept from op to op.
 class pinned_block {
 public:
     explicit pinned_block(gpu & g) : gpu_(g) {}
     ~pinned_block();
     pinned_block(const pinned_block &) = delete;
     pinned_block & operator=(const pinned_block &) = delete;
-    uint8_t * at_least(size_t bytes);  // NULL: there is none
+    uint8_t * at_least(size_t bytes);  // NULL: no memory
 
 private:
     gpu &     gpu_;
@@ -36,9 +36,9 @@ private:
 };
 
 constexpr uint32_t event_uploaded = 0;  // the metadata has left its pinned block
-constexpr uint32_t event_order    = 1;  // the compute stream has come to where the op begins
+constexpr uint32_t event_order    = 1;  // the compute stream has reached the beginning of the op
 constexpr uint32_t event_rows     = 2;  // the new rows are quantized
-constexpr uint32_t event_back     = 3;  // ... and in host memory
+constexpr uint32_t event_back     = 3;  // the new rows are in host memory
 constexpr uint32_t event_queries  = 4;  // the queries are in host memory, for the CPU lane
 constexpr uint32_t own_events     = 5;
 
@@ -55,7 +55,7 @@ public:
     int  settle();
     void release();
 
-    // For the plan: whether the batch writes to a page.
+    // For the plan: returns whether the batch writes to a page.
     bool     writes_to(uint32_t page) const;
     kvp_page_ref ref(size_t index) const;  // of the page list
     const std::string & error() const { return error_; }
@@ -67,7 +67,7 @@ private:
         const kvp_page_ref * ref;
     };
 
-    // The executor's view, by way of static functions.
+    // The executor's table of static functions.
     static op_session & of(void * ctx) { return *static_cast<op_session *>(ctx); }
     int  begin(uint32_t slots, size_t slot_bytes, uint32_t events);
     void end();

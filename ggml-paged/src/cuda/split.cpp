@@ -4,7 +4,7 @@ namespace kvp_gpu {
 
 namespace {
 
-// Enough blocks for a large device; more would only mean more partials to merge.
+// Enough blocks for a large device; more blocks would only give more partials to merge.
 constexpr uint32_t wanted_blocks = 256;
 constexpr uint32_t decode_rows_max = 16;
 

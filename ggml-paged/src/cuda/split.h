@@ -1,4 +1,4 @@
-// How the work of a launch is cut: a function of sizes alone, so that the same op always
+// The split of a launch's work: a function of sizes alone, so that the same op always
 // gives the same bits.
 #pragma once
 
@@ -12,7 +12,7 @@ struct attend_split {
     uint32_t span, splits; // cells of a split, splits of a page
 };
 
-// True where there are kernels for these head sizes.
+// True if there are kernels for these head sizes.
 bool has_kernels(uint32_t dk, uint32_t dv);
 
 attend_split split_attend(uint32_t n_q, uint32_t group, uint32_t kv_heads, uint32_t dv, uint32_t page_cells);

@@ -56,8 +56,8 @@ std::string access_log::touch(uint32_t stream, const void * memory, size_t bytes
             race = std::string(what) + " on the " + stream_names[stream] + " stream is not ordered after " + old.what
                  + " on the " + stream_names[old.stream] + " stream, which uses the same memory";
         }
-        // An access that this one covers and comes after can race with nothing that this
-        // one would not race with too.
+        // An earlier access that this access covers and follows can be dropped: every
+        // access that races with the earlier one races with this one, too.
         const bool covered = now.begin <= old.begin && old.end <= now.end && ordered && (now.write || !old.write);
         if (!covered) {
             log_[kept++] = old;

@@ -1,6 +1,6 @@
 // Which accesses of device memory are ordered, and which race. Streams and the threads of
 // the host have vector clocks, passed on by events; two accesses of the same bytes, one of
-// them a write, must be ordered by them. What it finds does not depend on luck, as wrong
+// them a write, must be ordered by them. The races found do not depend on luck, as wrong
 // results do: that another thread happened to have waited for an event orders nothing here.
 #pragma once
 
@@ -41,7 +41,7 @@ public:
     std::string give_back(const void * begin, size_t bytes);
 
     const vector_clock & at(uint32_t stream) const { return clock_[stream]; }
-    // pass makes a stream, pass_to_host the calling thread come after what was at some clock.
+    // pass makes a stream, pass_to_host the calling thread come after accesses up to a clock.
     void pass(uint32_t to, const vector_clock & seen);
     void pass_to_host(const vector_clock & seen);
 

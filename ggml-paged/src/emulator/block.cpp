@@ -27,7 +27,7 @@ struct cuda_thread {
     int          line = 0;
     float        given = 0, taken = 0;
     int          lane_mask = 0;
-    bool         votes = false, vote = false;  // at a barrier that asks, and its answer
+    bool         votes = false, vote = false;  // at a barrier with a vote, and the thread's vote
 };
 
 struct block {
@@ -93,7 +93,8 @@ void finish_shuffle(block & b, uint32_t w) {
     b.arrived[w] = 0;
 }
 
-// Nobody can run: everybody is done, or at the same barrier, or something is wrong.
+// No thread can run: all threads have ended or are at the same barrier, or the kernel has
+// a fault.
 bool finish_barrier(block & b) {
     const cuda_thread & first = b.threads[0];
     for (uint32_t t = 0; t < b.threads.size(); ++t) {
@@ -162,7 +163,7 @@ std::string run(const grid & grid, const order & order, const std::function<void
     b.threads.resize(grid.threads);
     b.arrived.resize(grid.threads / warp);
     std::mt19937_64 random(order.seed);
-    // Blocks come in any order on a device, so nothing may follow from theirs.
+    // A device runs blocks in any order, so results may not depend on it.
     const uint64_t n = uint64_t(grid.x) * grid.y * grid.z;
     std::vector<uint64_t> blocks(n);
     for (uint64_t i = 0; i < n; ++i) {
@@ -193,8 +194,8 @@ void * shared_memory(size_t bytes) {
     return running->shared_base();
 }
 
-// Waits for all threads; what they voted together, or this one's vote where the barrier is
-// left out.
+// Waits for all threads, and returns their common vote, or this thread's vote where the
+// barrier is left out.
 static bool arrive_and_wait(bool votes, bool vote, const char * file, int line) {
     block & b = *running;
     if (b.how->sites) {

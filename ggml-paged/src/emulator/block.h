@@ -1,9 +1,9 @@
 // Runs a kernel on the CPU: one block at a time, every CUDA thread a fiber, in an order
-// that a seed shuffles. A thread runs until it comes to a barrier or a shuffle, so that a
-// read that no barrier orders after its write sees what was there before: poison, or the
-// tile before.
+// that a seed shuffles. A thread runs until it reaches a barrier or a shuffle, so that a
+// read that no barrier orders after its write sees the former content: poison, or the
+// previous tile.
 //
-// What it reports, besides wrong results that poison and order bring about:
+// Besides wrong results that come from poison and order, the emulator reports:
 //   - a barrier that not all threads of a block reach, or reach at different places;
 //   - a shuffle or a barrier of a warp that not all its lanes take part in;
 //   - more than 48 KiB of shared memory, and writes past its end.
@@ -30,11 +30,11 @@ struct order {
     std::set<std::string> * sites = nullptr;  // collects the barriers that were met
 };
 
-// run executes kernel in every thread of the grid. Empty, or a sentence about what the
-// kernel did wrong; the rest of the grid is not run then.
+// run executes kernel in every thread of the grid. Empty, or a sentence about the kernel's
+// fault; the rest of the grid is not run then.
 std::string run(const grid & grid, const order & order, const std::function<void()> & kernel);
 
-// For kernels. Where the running thread is, is asked for all the time.
+// For kernels. The position of the running thread is read very often.
 struct position {
     uint32_t thread;
     uint32_t block[3];

@@ -125,7 +125,7 @@ struct fiber {
 namespace {
 
 // A fiber that was given up in the middle of a function has left the sanitizer's marks,
-// which whoever has that memory next would run into.
+// which the next user of that memory would run into.
 void unmark(char * stack) {
 #if defined(KVP_ASAN)
     __asan_unpoison_memory_region(stack, stack_bytes);

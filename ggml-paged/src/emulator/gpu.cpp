@@ -85,7 +85,7 @@ void * emulated_gpu::pool_alloc(size_t bytes) {
     uint8_t * block = pool_ + pool_used_;
     pool_used_ += size + gap;
     blocks_.emplace_back(block, bytes);
-    // What was there before is gone as far as the compute stream is concerned.
+    // The former content is gone as far as the compute stream is concerned.
     enqueue(stream_compute, [block, size] { std::memset(block, poison, size + gap); });
     touch(stream_compute, block, bytes, true, "an allocation");
     return block;
@@ -118,7 +118,7 @@ size_t emulated_gpu::pool_blocks() const {
     return blocks_.size();
 }
 
-// Kept memory and the pool share what the device has.
+// Kept memory and the pool share the device's memory.
 void * emulated_gpu::keep_alloc(size_t bytes) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (begin_call("an allocation to keep")) {
@@ -144,7 +144,7 @@ void emulated_gpu::keep_free(void * memory) {
     }
     const std::string race = log_.give_back(block->first, block->second);
     blame(race);
-    while (!race.empty() && step()) {  // what is enqueued must find it there
+    while (!race.empty() && step()) {  // enqueued work must find it there
     }
     const uint8_t * end = block->first + block->second;
     if (std::any_of(end, end + gap, [](uint8_t x) { return x != poison; })) {

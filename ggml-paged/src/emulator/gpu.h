@@ -1,7 +1,7 @@
-// A GPU that is not there: kernels run in the emulator, device memory is set apart from
-// host memory, and what is enqueued happens late, at any time that streams and events
-// allow, chosen by a seed. So a missing wait shows as wrong results; access.h finds it also
-// when it happens to do no harm.
+// An emulated GPU: kernels run in the emulator, device memory is set apart from host
+// memory, and enqueued work happens late, at any time that streams and events allow,
+// chosen by a seed. So a missing wait shows as wrong results; access.h finds a missing
+// wait even if the result happens to be right.
 #pragma once
 
 #include <deque>
@@ -19,7 +19,7 @@
 
 namespace emulator {
 
-// What a test breaks on purpose.
+// Faults that a test makes on purpose.
 struct faults {
     int64_t  fail_at = -1;        // this call, counted from 0, fails with -EIO
     int64_t  drop_wait = -1;      // this wait of a stream, counted from 0, is left out
@@ -60,7 +60,7 @@ public:
     int    patch(const kvp_gpu::patch_args & a) override;
     const char * last_error() const override;
 
-    // wrong is what was found to be wrong with the program, not with the device: a race, a
+    // wrong is a fault found in the program, not in the device: a race, a
     // copy outside of memory, a kernel's misuse of barriers. Empty: nothing.
     std::string wrong() const;
     uint64_t    calls() const { return calls_; }

@@ -129,7 +129,7 @@ bool cpu_lane::attend_page(uint32_t worker, size_t index, uint64_t * pin_ns, uin
     return true;
 }
 
-// One worker folds at a time, without the lock; the others leave what they have to it.
+// One worker folds at a time, without the lock; the others leave their partials to it.
 void cpu_lane::fold(std::unique_lock<std::mutex> & lock) {
     while (!folding_ && folded_ < job_.steps.size() && done_[folded_ % ring_size_]) {
         const kvp_partial from = ring(folded_);

@@ -1,9 +1,9 @@
-// CPU workers that attend pages where they lie.
+// CPU workers that attend pages in place.
 //
-// Workers take pages in the order of the plan, and their partials are folded in that order:
-// a ring has one more partial than there are workers, so that a worker which is done early
-// can go on, and a page is only taken when the ring has room for it. Memory is bounded, and
-// the result does not depend on who was faster.
+// Workers take pages in the order of the plan, and their partials are folded in that
+// order: a ring has one more partial than there are workers, so that a worker which is
+// done early can go on, and a page is only taken when the ring has room for it. Memory is
+// bounded, and the result does not depend on the workers' speed.
 #pragma once
 
 #include <condition_variable>

@@ -1,19 +1,19 @@
-// What the hybrid executor needs of a device: staging slots, two streams, events, and
+// The device of the hybrid executor: staging slots, two streams, events, and
 // launches of attention kernels. Implemented for CUDA, for the emulator and for tests.
 //
 // Layout
 //
 //   slots    `slots` staging areas of slot_bytes in device memory. A slot holds one page as
 //            the pager lays it out: K from 0 on, V from v_offset on (kv_pager.h).
-//   streams  KVP_STREAM_COPY carries the copies, KVP_STREAM_COMPUTE all launches. What is in
+//   streams  KVP_STREAM_COPY carries the copies, KVP_STREAM_COMPUTE all launches. Work in
 //            one stream happens in the order given; the two are ordered by events alone.
 //   events   numbered 0 .. events-1. An event that is recorded again stands for the later
-//            record; the executor does that only after nobody waits for the earlier one.
+//            record; the executor does that only when no thread waits for the earlier record.
 //   state    the device keeps one running (m, l, acc[dv]) per row, a row being
 //            (query, head), number query * heads + head. It is empty after begin
 //            (m = -inf, l = 0, acc = 0). attend_hot, attend_slot and merge_host fold into
-//            it in the order of the calls; how a page is cut into splits is the device's
-//            own affair, as long as the result is the same for the same calls.
+//            it in the order of the calls; the device chooses the splits of a page, as
+//            long as the result is the same for the same calls.
 //
 // Ownership
 //
@@ -49,7 +49,7 @@ typedef enum kvp_stream {
     KVP_STREAM_COMPUTE = 1,
 } kvp_stream;
 
-// Events of a run with n slots, by what they say about slot s.
+// Events of a run with n slots, by their meaning for slot s.
 #define KVP_EVENT_COPY_BEGIN(s)   (4u * (s) + 0u)  // the copy starts
 #define KVP_EVENT_COPIED(s)       (4u * (s) + 1u)  // the host page is no longer read
 #define KVP_EVENT_ATTEND_BEGIN(s) (4u * (s) + 2u)  // the kernels that read it start
@@ -64,9 +64,9 @@ typedef struct kvp_page_ref {
     kvp_class cls;    // for all queries of the op; KVP_FULL needs no predicates
 } kvp_page_ref;
 
-// (m, l, acc) of all rows in one block of host memory: with m the largest score seen,
-// l = sum exp(s - m) and acc[d] = sum exp(s - m) * v[d]. A row that saw nothing has
-// m = -inf and l = 0, acc = 0. Block: m[rows], l[rows], acc[rows][dv], all f32.
+// (m, l, acc) of all rows in one block of host memory: with m the largest score seen, l =
+// sum exp(s - m) and acc[d] = sum exp(s - m) * v[d]. A row that saw no cell has m = -inf
+// and l = 0, acc = 0. Block: m[rows], l[rows], acc[rows][dv], all f32.
 typedef struct kvp_partial {
     uint32_t rows, dv;
     float *  m;    // [rows]; the block begins here
@@ -80,10 +80,10 @@ typedef struct kvp_device {
     // begin makes slots (may be 0), events and an empty state. Copies enqueued after it
     // must not touch memory that earlier work on the compute stream still uses: with slots
     // from a stream-ordered pool the copy stream has to wait for the compute stream here.
-    // If it fails it has undone what it did, and end is not called.
+    // If begin fails it has undone its work, and end is not called.
     int (*begin)(void * ctx, uint32_t slots, size_t slot_bytes, uint32_t events);
 
-    // end gives back what begin made. Called once per successful begin; with pages from the
+    // end gives back the resources of begin. Called once per successful begin; with pages from the
     // host everything enqueued is complete by then, without them work on the compute stream
     // may still be under way (pool memory is ordered by the stream).
     void (*end)(void * ctx);

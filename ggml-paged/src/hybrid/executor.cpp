@@ -167,8 +167,8 @@ bool hybrid_run::stream_page(size_t i) {
         return false;
     }
     if (i >= slots_) {
-        // At most one pinned page per slot, and events are recorded again only when nobody
-        // waits for what they said before.
+        // At most one pinned page per slot, and events are recorded again only when no
+        // thread waits for the earlier record.
         release_.wait_released(i - slots_ + 1);
     }
     if (state_.stopped()) {
@@ -185,7 +185,7 @@ bool hybrid_run::stream_page(size_t i) {
         ahead_.take(lanes_.stream[i].read);
     }
     if (!enqueue_copy(i, page)) {
-        // There is no event to tell when the copy, if it was enqueued, is done.
+        // No event shows the end of the copy, if the copy was enqueued.
         device_.drain(device_.ctx);
         source_.unpin(source_.ctx, step.ref.page);
         return false;
@@ -216,7 +216,8 @@ bool hybrid_run::enqueue_end() {
         (!lanes_.cold() || check(device_.event_sync(ctx, end), "waiting for the device"));
 }
 
-// Only the last page of each slot can be told: the events of those before are recorded over.
+// Only the last page of each slot has its times: later records have replaced the events of
+// earlier pages.
 lane_sample hybrid_run::device_sample() const {
     lane_sample s{};
     for (uint32_t slot = 0; slot < slots_ && device_.elapsed != nullptr; slot++) {
@@ -253,8 +254,8 @@ void hybrid_run::go(hybrid_measured * measured) {
     device_.end(device_.ctx);
 
     m.cpu = cpu.attend;
-    // Pages wait for the disk only where it is the slowest lane; only then does the time of
-    // the run say something about it.
+    // Pages wait for the disk only if the disk is the slowest lane; only then the time of
+    // the run measures the disk.
     if (std::max(pin_ns_, cpu.pin_ns) > (all_pinned - begin) / 2) {
         m.disk = lane_sample{lanes_.spilled_bytes, all_pinned - begin};
     }
@@ -263,7 +264,7 @@ void hybrid_run::go(hybrid_measured * measured) {
     }
 }
 
-// NULL, or why a plan cannot be run.
+// NULL, or the reason why a plan cannot be run.
 const char * refuse(const hybrid_op & op, const hybrid_plan & plan, const lanes & l, const cpu_attend * cpu, uint32_t workers) {
     if (!l.stream.empty() && op.slots == 0) {
         return "the plan streams pages, but the op has no staging slots";
@@ -288,7 +289,7 @@ const char * refuse(const hybrid_op & op, const hybrid_plan & plan, const lanes 
 struct hybrid_executor::impl {
     impl(uint32_t workers, const host_memory & memory) : cpu(workers), block(memory) {}
 
-    // The memory of the host's partials; total is left empty where none is needed.
+    // The memory of the host's partials; total stays empty if no memory is needed.
     int reserve(const hybrid_op & op, const lanes & l, kvp_partial * total) {
         if (l.cpu.empty()) {
             return 0;

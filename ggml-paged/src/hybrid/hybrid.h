@@ -3,7 +3,7 @@
 // whichever is expected to finish first, and the partial results are merged by log-sum-exp.
 //
 //   plan.cpp      which page goes where: a pure function of pages and rates
-//   rates.cpp     what the lanes were measured to do, steady enough to plan with
+//   rates.cpp     the measured rates of the lanes, steady enough to plan with
 //   merge.cpp     partial results on the host
 //   executor.cpp  one run: hot pages, the stream lane, the end
 //   release.cpp   unpins pages whose copies are done
@@ -17,7 +17,7 @@
 //   host memory of partials.
 //   1. list the pages that are not EMPTY, ascending, with cells, bytes and residency;
 //   2. hybrid_plan_make with lane_meters::rates();
-//   3. hybrid_executor::run; 4. lane_meters::update with what run measured.
+//   3. hybrid_executor::run; 4. lane_meters::update with the measurements of run.
 //
 // Ownership
 //
@@ -61,7 +61,7 @@ enum class lane : uint8_t { device_hot, stream, cpu };
 struct plan_page {
     kvp_page_ref ref;
     residency    where;
-    uint64_t     bytes;  // what a copy moves and an attention kernel reads
+    uint64_t     bytes;  // moved by a copy and read by an attention kernel
 };
 
 // Rates in bytes of K/V per second. 0 (or anything that is not a positive number): the lane
@@ -112,8 +112,8 @@ int hybrid_plan_make(const plan_input & in, hybrid_plan * out);
 
 // --- rates -------------------------------------------------------------------------------
 
-// A rate_meter is an exponentially weighted mean of measured rates, in time per byte. What
-// it shows moves only when the mean has left a band around it, so that small changes do
+// A rate_meter is an exponentially weighted mean of measured rates, in time per byte. The
+// value shown moves only when the mean has left a band around it, so that small changes do
 // not make plans flap. Starts from a prior, stays within [rate_min, rate_max]; a prior of 0
 // says that the lane does not exist, and stays.
 class rate_meter {
@@ -137,7 +137,7 @@ private:
     double prior_, ns_per_byte_, shown_;
 };
 
-// What a run measured. ns of 0: nothing measured.
+// Measurements of a run. ns of 0: nothing measured.
 struct lane_sample {
     uint64_t bytes, ns;
 };
@@ -162,7 +162,7 @@ public:
 
     explicit lane_meters(const priors & p);
     lane_rates rates(uint32_t rows_per_kv_head) const;
-    // update takes what a run with a plan for these rows measured.
+    // update takes the measurements of a run with a plan for these rows.
     void update(uint32_t rows_per_kv_head, const hybrid_measured & measured);
 
 private:
@@ -183,7 +183,7 @@ kvp_partial partial_at(float * block, uint32_t rows, uint32_t dv);
 // partial_clear makes all rows empty.
 void partial_clear(const kvp_partial & p);
 // partial_merge folds from into into. Rows of from with m = -inf are not read further, so
-// whatever is in their l and acc does no harm.
+// any value in their l and acc does no harm.
 void partial_merge(const kvp_partial & into, const kvp_partial & from);
 // partial_finish divides, with sinks [heads] or NULL, row r being of head r % heads. Empty
 // rows give zeros.
@@ -208,7 +208,7 @@ struct iface_layer {
 };
 page_source source_of(iface_layer * layer);
 
-// Attention on the CPU. attend writes all of out: what the queries see of one page. It is
+// Attention on the CPU. attend writes all of out: attention of the queries to one page. It is
 // called from workers 0 .. workers-1 at the same time, each with its own number. A backend
 // whose queries come from the device may wait for them here, once.
 struct cpu_attend {

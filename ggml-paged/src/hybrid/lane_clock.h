@@ -1,5 +1,4 @@
-// When the lanes get done with pages given to them one after another: the model that the
-// planner decides by.
+// The planner's model of time: when lanes finish pages that they get one after another.
 //
 // The link copies one page at a time, into a slot that the device has read; the device
 // attends in the order of the copies, hot pages first; a CPU worker attends one page at a

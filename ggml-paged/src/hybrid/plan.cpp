@@ -1,4 +1,4 @@
-// Which page goes where.
+// The lane of each page.
 //
 // Cold pages are given one after another to the lane that is expected to be done with them
 // first. That is good for many pages of one size. For pages of different sizes the same is
@@ -106,7 +106,7 @@ public:
         return order;
     }
 
-    // Whether pages differ in size, or in when they can be had.
+    // Whether pages differ in size or in the time at which they can be pinned.
     bool mixed() const {
         for (size_t i = hot_; i < steps_.size(); i++) {
             if (differ(i, hot_)) {

@@ -1,5 +1,5 @@
-// Which spilled pages to ask the source for next. Both lanes take pages from one list in
-// the order of the plan, and may be at different places in it.
+// The spilled pages to ask the source for next. Both lanes take pages from one list in the
+// order of the plan, and may be at different places in it.
 #pragma once
 
 #include <mutex>
@@ -21,9 +21,9 @@ public:
         ask();
     }
 
-    // take says that a page has been pinned; called before it is unpinned. The window is
-    // asked for again each time, as the source may have had no frame for it before; pages
-    // already pinned once are left out, or they would be read twice.
+    // take notes that a page has been pinned, and is called before the unpin. The window
+    // is asked for again each time, as the source may have had no frame for it before;
+    // pages already pinned once are left out, or they would be read twice.
     void take(uint32_t index) {
         std::lock_guard<std::mutex> lock(mutex_);
         taken_[index] = 1;

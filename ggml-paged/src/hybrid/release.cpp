@@ -54,8 +54,8 @@ void releaser::release(const copy & c, lane_sample * sample) {
     if (err != 0) {
         const char * why = device_->last_error(device_->ctx);
         run_->fail(err, "copying page " + std::to_string(c.page) + " to the device: " + (why != nullptr ? why : strerror(-err)));
-        // Nothing is known about the copy, and it must not read a frame that is another
-        // page's by then.
+        // The state of the copy is unknown, and the copy must not read a frame after the
+        // frame has got another page.
         device_->drain(device_->ctx);
     } else if (device_->elapsed != nullptr &&
                device_->elapsed(device_->ctx, KVP_EVENT_COPY_BEGIN(c.slot), KVP_EVENT_COPIED(c.slot), &ns) == 0) {

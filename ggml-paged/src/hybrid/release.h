@@ -1,5 +1,5 @@
-// Unpins pages of the stream lane as soon as their copies are done, on a thread of its own:
-// the streaming thread may be waiting for a frame that only this frees.
+// Unpins pages of the stream lane as soon as their copies are done, on a separate thread:
+// the streaming thread may be waiting for a frame that only this thread frees.
 #pragma once
 
 #include <condition_variable>
@@ -23,7 +23,7 @@ public:
     void add(uint32_t slot, uint32_t page, uint64_t bytes);
     // wait_released waits until that many pages of this run are unpinned.
     void wait_released(uint64_t pages);
-    // finish waits for all pages, and says how fast they were copied.
+    // finish waits for all pages, and returns the speed of their copies.
     lane_sample finish();
 
 private:

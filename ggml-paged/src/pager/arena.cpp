@@ -15,8 +15,8 @@ namespace {
 // its rate (1.4 to 2.3 GB/s where huge pages gave 3.8); attention has fewer TLB misses too.
 constexpr size_t HUGE_PAGE = 2 * 1024 * 1024;
 
-// Where frames are small, those that fall free would not go back to the system before
-// their neighbours do.
+// With small frames, a free frame would not go back to the system before its neighbours
+// are free.
 constexpr size_t SMALL_FRAME = 256 * 1024;
 
 uint8_t * map_aligned(size_t bytes) {
@@ -51,7 +51,7 @@ int map_arena(kvp_pager & p, size_t bytes) {
         return kvp_set_error(-EINVAL, "arena_alloc gave memory that is not aligned to %u bytes", KVP_ALIGN);
     }
     if (p.config.arena_alloc == nullptr && p.frame_bytes >= SMALL_FRAME) {
-        // A system without huge pages does without.
+        // Systems without huge pages use small pages.
         madvise(p.arena, bytes, MADV_HUGEPAGE);
     }
     return 0;

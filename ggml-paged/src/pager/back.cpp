@@ -1,4 +1,4 @@
-// Pages whose contents are in files of others.
+// Pages whose contents are in the caller's files.
 #include "pager/state.h"
 
 #include <algorithm>
@@ -52,12 +52,12 @@ int make_refs(kvp_pager & p, const layer_state & l, const kvp_extent * extents, 
     return 0;
 }
 
-// A frame that was made for a page without contents holds zeros, not what the file has.
+// A frame that was made for a page without contents holds zeros, not the file's bytes.
 bool lacks_content(const page_entry & e) {
     return e.state == page_state::resident && !e.dirty && !has_content(e);
 }
 
-// Waits until the page is where it is, and up to date.
+// Waits until the page is not in transit, and up to date.
 int wait_steady(kvp_pager & p, page_id id, lock_t & lock) {
     page_entry & e = p.at(id);
     while (p.error.load() == 0) {
@@ -77,7 +77,7 @@ int wait_steady(kvp_pager & p, page_id id, lock_t & lock) {
     return sticky(p);
 }
 
-// Nothing but the file has the contents: what it holds now is what counts.
+// Only the file has the contents: its present bytes count.
 int sums_of_file(kvp_pager & p, page_id id, std::vector<extent_ref> & refs, lock_t & lock) {
     transfer t;
     lock.unlock();
@@ -90,7 +90,7 @@ int sums_of_file(kvp_pager & p, page_id id, std::vector<extent_ref> & refs, lock
         "was changed", id.page, id.layer, t.file ? t.file->name().c_str() : "", strerror(-t.rc));
 }
 
-// The checksums are those of the rows that were saved, whatever the file has become.
+// The checksums are those of the rows that were saved, even if the file has changed.
 int sums_of_frame(kvp_pager & p, page_id id, std::vector<extent_ref> & refs, lock_t & lock) {
     const int rc = hold(p, id, lock);
     if (rc != 0) {
@@ -108,8 +108,8 @@ int sums_of_frame(kvp_pager & p, page_id id, std::vector<extent_ref> & refs, loc
     return 0;
 }
 
-// The checksums of a page's rows as they are now. What was written to the page meanwhile
-// counts, and so does what was written after the rows that the files have.
+// The checksums of a page's present rows. Rows written to the page meanwhile count, and so
+// do rows written after those in the files.
 int settled_sums(kvp_pager & p, page_id id, std::vector<extent_ref> & refs, lock_t & lock) {
     const page_entry & e   = p.at(id);
     const uint32_t covered = refs.back().first + refs.back().n;
@@ -171,7 +171,7 @@ int kvp_back(kvp_pager * pager, uint32_t layer, uint32_t page, const kvp_extent 
     free_slot(p, e);
     e.dirty   = false;
     e.written = std::max(e.written, refs.back().first + refs.back().n);
-    e.changes++;  // a page that had no contents has those of the files now
+    e.changes++;  // a page without contents now has the contents of the files
     e.extra->rotations.clear();
     e.extra->extents = std::move(refs);
     p.streaming = true;

@@ -61,7 +61,7 @@ std::shared_ptr<const shared_file> file_table::get(int fd, bool direct, uint64_t
         it = it->second.expired() ? files_.erase(it) : std::next(it);
     }
 
-    // Opened anew, the file has flags of its own; a duplicate would share the caller's.
+    // A newly opened descriptor has its own flags; a duplicate would share the caller's.
     char name[32];
     snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
     int own = open(name, O_RDONLY | O_CLOEXEC);

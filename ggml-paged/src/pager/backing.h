@@ -1,4 +1,4 @@
-// Files of others that hold contents of pages.
+// The caller's files with contents of pages.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@
 
 namespace kvp {
 
-// shared_file is our own descriptor of a file, one per file however many pages it backs.
+// shared_file is the pager's own descriptor of a file: one per file, for any number of
+// pages.
 class shared_file {
   public:
     // Takes the descriptors over; direct may be -1.
@@ -25,7 +26,7 @@ class shared_file {
     shared_file & operator=(const shared_file &) = delete;
 
     int read(void * data, size_t bytes, uint64_t offset) const;
-    std::string name() const;  // as far as the system still knows one
+    std::string name() const;  // if the system still knows a name
 
   private:
     int fd_, direct_;
@@ -43,8 +44,8 @@ struct extent_ref {
 
 class file_table {
   public:
-    // get finds or makes our descriptor of the file; *size is its present size. NULL and a
-    // negative errno in *rc where that fails.
+    // get finds or makes the pager's descriptor of the file; *size is the file's present
+    // size. On failure NULL, and a negative errno in *rc.
     std::shared_ptr<const shared_file> get(int fd, bool direct, uint64_t * size, int * rc);
 
   private:

@@ -24,7 +24,7 @@ constexpr uint32_t times_x(uint32_t a) {
     return (a & 1) != 0 ? (a >> 1) ^ MODULUS : a >> 1;
 }
 
-// table[i][b] is what byte b does to the checksum when i more bytes follow it.
+// table[i][b] is the effect of byte b on the checksum when i more bytes follow.
 using byte_tables = std::array<std::array<uint32_t, 256>, 8>;
 
 byte_tables make_byte_tables() {
@@ -69,7 +69,7 @@ uint32_t times(uint32_t a, uint32_t b) {
     return product;
 }
 
-// x to the power of 8 * bytes: what as many bytes of zeros multiply the checksum by.
+// x to the power of 8 * bytes: the factor of as many bytes of zeros on the checksum.
 uint32_t power_of_bytes(size_t bytes) {
     uint32_t result = ONE, square = ONE >> 8;
     for (; bytes != 0; bytes >>= 1, square = times(square, square)) {
@@ -102,7 +102,7 @@ class lanes {
 };
 
 struct lane_widths {
-    // Three of the wide ones are a block of 64 KiB but for two words.
+    // Three of the wide ones are a block of 64 KiB less two words.
     lanes wide{21840}, narrow{512};
 };
 

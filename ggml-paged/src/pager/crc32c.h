@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli): the checksum of what lies on a disk.
+// CRC-32C (Castagnoli): the checksum of bytes on a disk.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace kvp {
 
-// crc32c is the checksum of some bytes, or goes on from the checksum of those before them.
+// crc32c is the checksum of some bytes, or continues the checksum of earlier bytes.
 uint32_t crc32c(const void * data, size_t bytes, uint32_t before = 0);
 
 // crc32c_portable gives the same on processors without an instruction for it.

@@ -20,9 +20,9 @@ constexpr uint32_t MAX_CELLS = 1u << 28;
 constexpr uint32_t MAX_DIM   = 1u << 16;
 constexpr uint64_t MAX_PAGE  = uint64_t(1) << 34;
 
-// One thread leaves the disk idle while it checks what it has read. On two CPUs that compute
-// as well, three read pages of 8 MiB as fast as two and pages of 1 MiB 1.3 to 1.5 times as
-// fast; a fourth takes time from those that compute.
+// One thread leaves the disk idle while it checks the bytes it has read. On two CPUs that
+// compute as well, three read pages of 8 MiB as fast as two and pages of 1 MiB 1.3 to 1.5
+// times as fast; a fourth takes time from the computing threads.
 constexpr uint32_t IO_THREADS = 3;
 
 int check_config(const kvp_config * c) {
@@ -74,7 +74,7 @@ int check_layer(const kvp_pager & p, const kvp_layer_desc & d) {
     return 0;
 }
 
-// Versions of the pages of one pager; to use them up takes longer than any process lives.
+// Versions of the pages of one pager; no process lives long enough to use them up.
 constexpr uint64_t VERSIONS = uint64_t(1) << 40;
 
 uint64_t take_versions() {
@@ -98,7 +98,7 @@ void stop_threads(kvp_pager & p) {
     p.threads.clear();
 }
 
-// Signals are for the threads of the program, not for ours.
+// Signals go to the program's threads, not to the pager's.
 void start_threads(kvp_pager & p) {
     sigset_t all, before;
     sigfillset(&all);
@@ -125,7 +125,7 @@ int start(kvp_pager & p) {
             (unsigned long long) p.ram_bytes, largest);
     }
     p.frame_bytes = largest;
-    // More frames than there are pages would never be used.
+    // More frames than pages would never be used.
     uint64_t pages = 0;
     for (const auto & l : p.layers) {
         pages += l->pages.size();
@@ -162,7 +162,7 @@ int kvp_pager_create(const kvp_config * config, kvp_pager ** out) {
         p->io_threads = config->io_threads != 0 ? config->io_threads : IO_THREADS;
         p->direct     = config->direct != 0;
         p->first_version = take_versions();
-        p->config.spill_dir = nullptr;  // the caller's string; the spill file has its own
+        p->config.spill_dir = nullptr;  // the string is the caller's; the spill file has a copy
         if (config->spill_dir != nullptr) {
             rc = p->spill.open(config->spill_dir, p->direct, config->spill_bytes);
         }

@@ -14,7 +14,7 @@ const char * kvp_last_error(void) {
 }
 
 int kvp_set_error(int err, const char * format, ...) {
-    // The sentence may be made from the last one.
+    // The arguments may contain the last sentence.
     char text[sizeof last_error];
     va_list args;
     va_start(args, format);
@@ -47,7 +47,7 @@ int sticky(kvp_pager & p) {
 
 void kvp_fail(kvp_pager * pager, int err, const char * message) {
     kvp::guard g(*pager);
-    // A caller that has no number for what went wrong still stops the pager.
+    // A caller that has no number for an error still stops the pager.
     kvp::fail_locked(*pager, err < 0 ? err : err > 0 ? -err : -EIO, message);
 }
 

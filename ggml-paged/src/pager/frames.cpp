@@ -1,10 +1,10 @@
-// Which page leaves a frame when another needs one.
+// The choice of the page that leaves a frame when another page needs one.
 //
 // A forward pass visits the pages of all layers in the same order each time. Under such a
-// cycle the page used least recently is the one that is needed next, and evicting it gives
-// no hits at all. The page used most recently is the one that is needed last: evicting that
-// one keeps the rest in place, and a budget of a quarter of the pages serves a quarter of
-// the visits. So pages leave from the recent end of the chain, except that
+// cycle the page used least recently is needed next, and evicting that page gives no hits
+// at all. The page used most recently is needed last: evicting that page keeps the others
+// in place, and a budget of a quarter of the pages serves a quarter of the visits. So
+// pages leave from the recent end of the chain, except that
 //   - pages that missed several rounds are no part of the cycle any more, and leave first,
 //   - pages that a scan has yet to visit, and those read ahead, stay while others can go,
 //   - the page that a layer's rows go to stays longest: every batch writes to it.
@@ -40,7 +40,7 @@ bool may_leave(kvp_pager & p, const page_entry & e, bool demand) {
     return !e.dirty || (demand && p.spill.is_open() && (e.slot != NONE || !p.no_room));
 }
 
-// A scan of its layer is going on and has not come to the page.
+// A scan of the page's layer is running and has not reached the page.
 bool wanted(kvp_pager & p, page_id id) {
     const layer_state & l = *p.layers[id.layer];
     return l.active_scans > 0 && p.at(id).seen != l.scan_no;
@@ -105,7 +105,7 @@ uint32_t find_any(kvp_pager & p) {
     return NONE;
 }
 
-// Nothing can leave, and nothing is in use that could fall free later.
+// No page can leave, and no page in use could free its frame later.
 bool stuck(kvp_pager & p) {
     size_t idle = p.free_frames.size();
     for (const frame_chain & c : p.chains) {
@@ -154,7 +154,7 @@ void settle(kvp_pager & p, page_id id) {
     if (e.ahead) {
         list = frame_list::ahead;
     } else if (l.tail == id.page && (l.tail_kept || p.tails_kept < p.frames.size() / 2)) {
-        // No more than half of the frames, or nothing would be left to stream through.
+        // At most half of the frames, so that frames are left to stream through.
         p.tails_kept += !l.tail_kept;
         l.tail_kept = true;
         list        = frame_list::tail;

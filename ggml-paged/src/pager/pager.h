@@ -1,4 +1,4 @@
-// What the pager offers to the rest of the library, beyond the public header.
+// The pager's interface to the rest of the library, beyond the public header.
 #pragma once
 
 #include <memory>
@@ -6,8 +6,8 @@
 
 #include "kv_pager.h"
 
-// kvp_attachment is a slot for state that lives and dies with a pager (batches, ops, the
-// threads that compute). kvp_pager_free destroys it before anything else of the pager.
+// kvp_attachment is a slot for state with the lifetime of the pager (batches, ops, compute
+// threads). kvp_pager_free destroys it before anything else of the pager.
 std::shared_ptr<void> & kvp_attachment(kvp_pager * pager);
 std::mutex            & kvp_attachment_mutex(kvp_pager * pager);
 
@@ -15,5 +15,6 @@ std::mutex            & kvp_attachment_mutex(kvp_pager * pager);
 // (a negative errno), so that a failing function can end with it.
 int kvp_set_error(int err, const char * format, ...) __attribute__((format(printf, 2, 3)));
 
-// kvp_fail makes an error sticky, unless there is one already, and wakes every waiter.
+// kvp_fail makes an error sticky, unless the pager has one already, and wakes every
+// waiter.
 void kvp_fail(kvp_pager * pager, int err, const char * message);

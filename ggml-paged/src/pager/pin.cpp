@@ -48,7 +48,7 @@ int hold(kvp_pager & p, page_id id, lock_t & lock) {
     e.pins++;
     note_use(p, e);
     if (++p.uses > 8 * uint64_t(p.frames.size()) + 64) {
-        next_round(p);  // nobody scans: the age of pages is told by pins alone
+        next_round(p);  // without scans, pins alone give the age of pages
     }
     return 0;
 }

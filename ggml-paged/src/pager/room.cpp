@@ -134,8 +134,8 @@ int kvp_reserve(kvp_pager * pager, uint32_t group, uint32_t pages) {
             total += same ? std::max(pages, before) : p.reserved[l->desc.group];
         }
         if (total > p.frames.size()) {
-            // One slot more than what does not fit: then some page in a frame always has
-            // a slot to leave to, or there is a free one.
+            // One slot more than pages that do not fit: then some page in a frame always
+            // has a slot to leave to, or there is a free one.
             slots = total - p.frames.size() + 1;
         }
         if (slots <= p.slots) {

@@ -1,4 +1,4 @@
-// Rotations of K rows, kept per page until it is in a frame.
+// Rotations of K rows, kept per page until the page is in a frame.
 #include "pager/state.h"
 
 #include <algorithm>
@@ -94,7 +94,7 @@ int kvp_rotate(kvp_pager * pager, uint32_t layer, uint32_t page, const uint64_t 
     }
     e.extra->rotations.push_back({std::move(bits), share_planes(p, planes, n_planes)});
     e.changes++;
-    advance(p, id);  // somebody may be waiting for the page as it was
+    advance(p, id);  // a thread may be waiting for the page
     return 0;
 } catch (const std::bad_alloc &) {
     return kvp_set_error(-ENOMEM, "no memory to note the rotation of page %u of layer %u", page, layer);

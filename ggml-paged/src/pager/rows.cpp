@@ -16,7 +16,7 @@ struct side {
     size_t    row;
 };
 
-// Cells next to each other in the page and in the list are one copy.
+// Neighbouring cells of the page that are neighbours in the list, too, are one copy.
 void copy_rows(const side & s, const uint32_t * cells, uint32_t n, uint32_t page_cells, uint8_t * rows, bool write) {
     for (uint32_t i = 0; i < n;) {
         uint32_t run = 1;
@@ -77,7 +77,7 @@ int kvp_rows_read(kvp_pager * pager, uint32_t layer, const uint32_t * cells, uin
 }
 
 int kvp_rows_write(kvp_pager * pager, uint32_t layer, const uint32_t * cells, uint32_t n, const void * k, const void * v) {
-    // The const is given up for one path of copying; nothing is written to the rows.
+    // The const is cast away to share one path of copying; the rows are not written to.
     return each_page(pager, layer, cells, n, static_cast<uint8_t *>(const_cast<void *>(k)),
                      static_cast<uint8_t *>(const_cast<void *>(v)), true);
 }

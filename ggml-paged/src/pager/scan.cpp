@@ -1,4 +1,4 @@
-// Beginning and end of scans, and what is read ahead for them.
+// Beginning and end of scans, and reading ahead for them.
 #include "pager/scan.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ uint32_t index_of(const kvp_scan & s, uint32_t page) {
     return at != s.sorted.end() && at->first == page ? at->second : NONE;
 }
 
-// Starts to read the page at an index of the scan's own list. False: not now.
+// Starts to read the page at an index of the scan's list. False: not possible now.
 bool ask(kvp_scan & s, uint32_t index) {
     const page_entry & e = s.entry(index);
     if (usable(e)) {
@@ -47,7 +47,7 @@ bool ask(kvp_scan & s, uint32_t index) {
     return false;
 }
 
-// What the next layers used last time will be wanted after this one's.
+// Pages that the next layers used last time will be wanted after this layer's.
 void read_next_layers(kvp_scan & s) {
     kvp_pager & p = s.p;
     while (p.streaming && s.ahead_layer != NONE && s.ahead_hops < AHEAD_LAYERS && ahead_room(p)) {
@@ -228,7 +228,7 @@ void kvp_scan_end(kvp_scan * scan) {
         scan->entry(scan->demand).waiting--;
         advance(p, scan->id(scan->demand));
     }
-    // After an error some consumers never came for a page that others had.
+    // After an error some consumers may never have visited a page that others did.
     for (uint32_t i = 0; i < scan->left.size(); i++) {
         if (scan->state[i] == visit::taken) {
             let_go(p, scan->id(i));

@@ -7,9 +7,9 @@ namespace kvp {
 
 enum class visit : uint8_t {
     todo,
-    asked,  // the scan has asked for it to be read
+    asked,  // the scan has requested the read
     ready,  // found in a frame, in the queue `ready` (it may have left the frame since)
-    taken,  // unordered: its parts are being given out, or were; ordered: pinned
+    taken,  // unordered: parts are or were handed out; ordered: pinned
     done,   // ordered: released by all
 };
 
@@ -22,21 +22,21 @@ struct kvp_scan {
     const uint32_t   n, consumers, parts;
 
     std::vector<kvp::visit> state;   // by index
-    std::vector<uint8_t>    missed;  // by index: was not in a frame when looked for
+    std::vector<uint8_t>    missed;  // by index: was not in a frame at the first look
     std::vector<uint32_t>   left;    // ordered, by index: consumers that have yet to release
     std::vector<std::pair<uint32_t, uint32_t>> sorted;  // (page, index), where pages do not ascend
 
-    uint32_t cursor = 0;  // indexes below are not todo, but for those in `again`
+    uint32_t cursor = 0;  // indexes below are not todo, except those in `again`
     std::deque<uint32_t> again, asked, ready;
 
     // Unordered.
-    uint32_t open      = 0;          // indexes nobody has taken
-    uint32_t current   = kvp::NONE;  // its parts are being given out
+    uint32_t open      = 0;          // indexes that no thread has taken
+    uint32_t current   = kvp::NONE;  // index whose parts are being handed out
     uint32_t next_part = 0;
-    uint32_t demand    = kvp::NONE;  // waited for by those who found nothing ready
-    uint32_t claimers  = 0;          // that wait
+    uint32_t demand    = kvp::NONE;  // index that threads without a ready page wait for
+    uint32_t claimers  = 0;          // number of waiting threads
 
-    // Where reading ahead is in the layers that follow.
+    // The position of reading ahead in the following layers.
     uint32_t ahead_layer = kvp::NONE, ahead_at = 0, ahead_hops = 0;
 
     std::condition_variable cv;

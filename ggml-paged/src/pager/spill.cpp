@@ -17,7 +17,7 @@ namespace kvp {
 
 namespace {
 
-// File systems that keep files in memory, where spilling would free nothing.
+// File systems in memory, on which spilling would free nothing.
 bool lives_in_memory(int fd) {
     struct statfs fs;
     if (fstatfs(fd, &fs) != 0) {
@@ -28,7 +28,7 @@ bool lives_in_memory(int fd) {
     return magic == TMPFS || magic == RAMFS || magic == HUGETLBFS;
 }
 
-// For file systems that cannot allocate ahead: what is written is allocated.
+// For file systems that cannot allocate ahead: written blocks are allocated.
 int write_zeros(int fd, uint64_t from, uint64_t to) {
     constexpr size_t WINDOW = 1024 * 1024;
     std::unique_ptr<void, decltype(&free)> zeros(aligned_alloc(KVP_ALIGN, WINDOW), &free);
@@ -95,7 +95,7 @@ int spill_file::grow(uint64_t from, uint64_t to) {
     return rc;
 }
 
-// Some file systems accept O_DIRECT and then refuse the transfers.
+// Some file systems accept O_DIRECT and then refuse transfers.
 bool spill_file::leave_direct(int rc) {
     if (rc != -EINVAL) {
         return false;

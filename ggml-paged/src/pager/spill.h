@@ -15,11 +15,11 @@ class spill_file {
     spill_file(const spill_file &) = delete;
     spill_file & operator=(const spill_file &) = delete;
 
-    // open sets the sentence of kvp_last_error where it fails.
+    // open sets the sentence of kvp_last_error on failure.
     int open(const char * dir, bool direct, uint64_t cap);
     bool is_open() const { return fd_ >= 0; }
 
-    // fits says whether the cap allows this size.
+    // fits returns whether the cap allows this size.
     bool fits(uint64_t bytes) const { return cap_ == 0 || bytes <= cap_; }
 
     // grow takes disk space for [from, to) now.

@@ -1,5 +1,5 @@
-// The state of a pager. One mutex guards all of it; reads, writes, clearing and rotating
-// happen with the mutex released, on pages whose state keeps others away.
+// The state of a pager. One mutex guards the whole state. Reads, writes, clearing and
+// rotating happen without the mutex, on pages whose state keeps other threads away.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ enum class page_state : uint8_t {
     queued,    // wanted, and in the queue for a frame
     loading,   // an I/O thread fills or rotates its frame
     resident,  // in a frame
-    evicting,  // an I/O thread writes it; its frame is promised to another page
+    evicting,  // an I/O thread writes the page; its frame is promised to another page
 };
 
 struct rotation {
@@ -45,36 +45,36 @@ struct row_range {
     bool empty() const { return first >= end; }
 };
 
-// What few pages have.
+// Data that few pages have.
 struct page_extra {
     std::vector<extent_ref> extents;
     std::vector<rotation>   rotations;
 };
 
-// The contents of a page are in its frame where it is dirty, else in its extents where it
-// has some, else in its slot where in_slot says so, else they are zeros. Rotations that
-// are pending come on top. Of a dirty page the slot has the rows that are not dirty.
+// The contents of a page are in its frame if the page is dirty, else in its extents if it
+// has any, else in its slot if in_slot is set; otherwise they are zeros. Pending rotations
+// are applied on top. For a dirty page the slot has the rows that are not dirty.
 struct page_entry {
     uint32_t   frame      = NONE;
     uint32_t   slot       = NONE;  // of the spill file
     row_range  dirty_rows;
-    uint32_t   written    = 0;     // of its rows those before this one may have contents
-    uint32_t   pins       = 0;     // who uses the frame
-    uint32_t   waiting    = 0;     // who waits for it; also keeps it from being evicted
+    uint32_t   written    = 0;     // only rows before this one may have contents
+    uint32_t   pins       = 0;     // users of the frame
+    uint32_t   waiting    = 0;     // waiting threads, which also keep the page from being evicted
     uint32_t   generation = 0;
-    uint64_t   changes    = 0;     // of what a reader sees, see kvp_page_version
+    uint64_t   changes    = 0;     // of a reader's view, see kvp_page_version
     uint32_t   last_round = 0;     // see kvp_pager::round
-    uint32_t   seen       = 0;     // the layer's scan that visited it last
+    uint32_t   seen       = 0;     // the layer's scan that visited the page last
     page_state state      = page_state::absent;
     bool dirty      = false;
     bool in_slot    = false;
-    bool writing    = false;  // written back while it stays resident
-    bool dropping   = false;  // forgotten as soon as nobody uses it
+    bool writing    = false;  // written back while resident
+    bool dropping   = false;  // dropped as soon as it has no user
     bool ahead      = false;  // belongs to the list of pages about to be used
-    bool prefetched = false;  // read before anyone asked, and not used yet
+    bool prefetched = false;  // read ahead, and not used yet
     bool to_write   = false;  // in the write-back queue
     std::unique_ptr<page_extra> extra;
-    std::unique_ptr<uint32_t[]> sums;  // checksums of what the slot has, see sums.h
+    std::unique_ptr<uint32_t[]> sums;  // checksums of the slot's bytes, see sums.h
 };
 
 enum class frame_list : uint8_t { none, used, ahead, tail };
@@ -107,7 +107,7 @@ struct layer_state {
 struct job {
     page_id id;
     page_id victim;          // written from the frame first; layer NONE: none
-    bool    rotate = false;  // the page is in the frame and only has to be brought up to date
+    bool    rotate = false;  // the page is in the frame and only needs rotations
     bool    ahead  = false;  // counted in kvp_pager::ahead_in_flight
 };
 
@@ -135,13 +135,13 @@ struct kvp_pager {
     // Frames.
     std::vector<kvp::frame>  frames;
     std::vector<uint32_t>    free_frames;
-    std::vector<uint32_t>    returned;  // free soon: to be given back to the system
+    std::vector<uint32_t>    returned;  // free soon: to be returned to the system
     std::array<kvp::frame_chain, 4> chains;
     uint32_t tails_kept = 0;
     std::deque<kvp::page_id> queue;     // pages that need a frame, in the order asked
 
-    // A round is about one forward pass: it ends when a layer is scanned again. Pages that
-    // missed several rounds are no part of what is being computed.
+    // A round is about one forward pass, and ends when a layer is scanned again. Pages
+    // that missed several rounds are no part of the present computation.
     uint32_t round = 1;
     uint64_t uses  = 0;  // pins since the round began
 
@@ -156,7 +156,7 @@ struct kvp_pager {
     // Spill slots.
     std::vector<uint32_t> free_slots;
     uint32_t slots   = 0;
-    bool     no_room = false;  // none was to be had: pages without a slot cannot leave
+    bool     no_room = false;  // the spill file was full: pages without a slot cannot leave
     std::array<uint32_t, kvp::MAX_GROUPS> reserved{};
 
     std::mutex      files_mutex;
@@ -184,8 +184,8 @@ struct kvp_pager {
 
 namespace kvp {
 
-// guard holds the mutex, and gives frames that fell free back to the system before it
-// lets go.
+// guard holds the mutex, and returns freed frames to the system before it releases the
+// mutex.
 struct guard {
     kvp_pager & p;
     lock_t      lock;
@@ -197,10 +197,10 @@ struct guard {
 
 // --- table.cpp: the life of a page -----------------------------------------------------
 
-// advance does what follows from a change of a page: forgets it, queues it, brings it up
-// to date, or makes its frame available.
+// advance follows up a change of a page: forgets it, queues it, brings it up to date, or
+// makes its frame available.
 void advance(kvp_pager & p, page_id id);
-// usable says whether a page can be read by those who wait for it.
+// usable returns whether waiting threads can read a page.
 bool usable(const page_entry & e);
 bool in_transit(const page_entry & e);  // in the hands of an I/O thread
 bool has_content(const page_entry & e);
@@ -209,11 +209,11 @@ void mark_dirty(page_entry & e, row_range rows);
 void mark_all_dirty(kvp_pager & p, page_entry & e);
 // note_use is called for each pin and each visit of a scan.
 void note_use(kvp_pager & p, page_entry & e);
-// try_ahead starts to read a page if a frame can be had for it without loss.
+// try_ahead starts to read a page if a frame is available without loss.
 bool try_ahead(kvp_pager & p, page_id id);
 bool ahead_room(kvp_pager & p);
 void next_round(kvp_pager & p);
-// load_done makes a page whose frame is filled usable and wakes who waits for it.
+// load_done makes a page with a filled frame usable, and wakes its waiters.
 void load_done(kvp_pager & p, page_id id);
 void wake_page(kvp_pager & p, page_id id);
 
@@ -221,7 +221,7 @@ void wake_page(kvp_pager & p, page_id id);
 
 void chain_remove(kvp_pager & p, uint32_t f);
 void settle(kvp_pager & p, page_id id);  // puts the frame of an idle page into its list
-// grant hands frames to the queue, as far as there are any.
+// grant hands available frames to the queue.
 void grant(kvp_pager & p);
 struct frame_choice {
     uint32_t frame = NONE;
@@ -235,7 +235,7 @@ void forget_tail(kvp_pager & p, page_id id);
 
 // --- arena.cpp --------------------------------------------------------------------------
 
-// map_arena sets the sentence of kvp_last_error where it fails.
+// map_arena sets the sentence of kvp_last_error on failure.
 int  map_arena(kvp_pager & p, size_t bytes);
 void unmap_arena(kvp_pager & p);
 
@@ -243,7 +243,7 @@ void unmap_arena(kvp_pager & p);
 
 void start_load(kvp_pager & p, page_id id, const frame_choice & choice, bool demand);
 void start_rotation(kvp_pager & p, page_id id, bool demand);
-void promote(kvp_pager & p, page_id id);  // a page read ahead is waited for now
+void promote(kvp_pager & p, page_id id);  // a thread now waits for a page read ahead
 void worker_main(kvp_pager * p);
 
 // --- room.cpp ---------------------------------------------------------------------------
@@ -260,18 +260,18 @@ void apply_rotations(const layer_state & l, uint32_t page_cells, uint8_t * k, co
 // --- scan.cpp ---------------------------------------------------------------------------
 
 void scans_ready(kvp_pager & p, page_id id);
-void pump_scans(kvp_pager & p);  // starts reads for the scans that go on
+void pump_scans(kvp_pager & p);  // starts reads for running scans
 void wake_scans(kvp_pager & p);
 
 // --- pin.cpp ----------------------------------------------------------------------------
 
 int check_page(kvp_pager * p, uint32_t layer, uint32_t page, const char * what);
-// hold pins a page, waiting for it; let_go is the end of that.
+// hold waits for a page and pins it; let_go unpins it.
 int  hold(kvp_pager & p, page_id id, lock_t & lock);
 void let_go(kvp_pager & p, page_id id, row_range written = row_range());
 int sticky(kvp_pager & p);  // the sticky error, as this thread's last error
 
-// fail_locked is kvp_fail for those who hold the mutex.
+// fail_locked is kvp_fail for callers that hold the mutex.
 void fail_locked(kvp_pager & p, int err, const char * message);
 
 uint64_t now_ns();

@@ -35,7 +35,7 @@ void forget(kvp_pager & p, page_id id) {
 void advance_resident(kvp_pager & p, page_id id) {
     page_entry & e = p.at(id);
     if (e.writing) {
-        return;  // the end of the write comes back here
+        return;  // called again at the end of the write
     }
     if (e.pins > 0 || e.waiting > 0) {
         chain_remove(p, e.frame);
@@ -153,7 +153,7 @@ void load_done(kvp_pager & p, page_id id) {
 }
 
 // Pages are read ahead as far as the I/O threads can be kept busy by them, in a small part
-// of the frames. What was read and never used makes room again after a while.
+// of the frames. A page that was read and never used makes room again after a while.
 bool ahead_room(kvp_pager & p) {
     frame_chain & c = p.chains[size_t(frame_list::ahead)];
     while (c.first != NONE) {
@@ -166,8 +166,8 @@ bool ahead_room(kvp_pager & p) {
         chain_remove(p, f);
         chain_push_used(p, f, true);
     }
-    // One page for each thread to read and one to be used meanwhile are worth more than as
-    // many hits; beyond those the part is smaller.
+    // One page for each thread to read and one in use are worth more than as many hits;
+    // beyond those pages the part is smaller.
     const size_t frames = p.frames.size(), threads = p.io_threads;
     const size_t most   = std::max(std::min(2 * threads + 2, frames / 8), std::min(threads + 1, frames / 4));
     return p.ahead_in_flight + c.count < std::max<size_t>(most, 1);

@@ -62,7 +62,7 @@ void fill_from_extents(kvp_pager & p, const layer_state & l, uint8_t * data, con
     std::memset(data + l.v_offset + rows * l.row_v, 0, l.page_bytes - l.v_offset - rows * l.row_v);
 }
 
-// Reads through a window, since there is no frame to read into.
+// Reads through a window, without a frame.
 int sum_rows(kvp_pager & p, const extent_ref & x, size_t bytes, uint64_t offset, uint32_t * sum, transfer & t) {
     constexpr size_t WINDOW = 1024 * 1024;
     std::unique_ptr<void, decltype(&free)> window(aligned_alloc(KVP_ALIGN, WINDOW), &free);
@@ -85,8 +85,8 @@ struct span {
     size_t from, to;
 };
 
-// What has to be written for the slot to hold the page: all, or the dirty rows of K and of
-// V in whole disk blocks.
+// The bytes to write for the slot to hold the page: all, or the dirty rows of K and of V in
+// whole disk blocks.
 std::array<span, 2> to_write(const layer_state & l, const page_entry & e) {
     if (!e.in_slot) {
         return {{{0, l.page_bytes}, {0, 0}}};

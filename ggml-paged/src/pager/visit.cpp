@@ -1,4 +1,4 @@
-// How threads get the pages of a scan.
+// Handing out the pages of a scan to threads.
 #include <cerrno>
 
 #include "pager/pager.h"
@@ -45,8 +45,8 @@ void drop_demand(kvp_scan & s) {
     advance(s.p, s.id(index));
 }
 
-// Waits for one page for all who found nothing ready: it cannot be evicted before it was
-// used, so that the scan goes on with a single frame.
+// Waits for one page for all threads that found no ready page. This page cannot be evicted
+// before its use, so that the scan goes on with a single frame.
 void ensure_demand(kvp_scan & s) {
     if (s.demand != NONE && (s.current == NONE || s.current == s.demand)) {
         return;
@@ -76,7 +76,7 @@ void ensure_demand(kvp_scan & s) {
     }
 }
 
-// Makes a page current that can be given out; false: there is none.
+// Makes a ready page current; false without one.
 bool find_current(kvp_scan & s) {
     if (s.current != NONE) {
         return usable(s.entry(s.current));
@@ -94,7 +94,7 @@ bool find_current(kvp_scan & s) {
         if (usable(s.entry(first))) {
             index = first;
         } else {
-            s.state[first] = visit::todo;  // it left the frame before anyone came for it
+            s.state[first] = visit::todo;  // the page left its frame before a thread took it
             s.again.push_back(first);
         }
     }
@@ -213,7 +213,7 @@ void kvp_scan_release(kvp_scan * scan, uint32_t index) {
         }
         s.state[index] = visit::done;
     } else if (s.current == index) {
-        s.entry(index).ahead = true;  // parts of it are still to be given out
+        s.entry(index).ahead = true;  // the page has parts to hand out
     }
     let_go(s.p, s.id(index));
     pump(s);

@@ -1,4 +1,4 @@
-// The I/O threads: all reading, writing, clearing and rotating of pages is done here.
+// The I/O threads, which do all reading, writing, clearing and rotating of pages.
 #include "pager/transfer.h"
 
 namespace kvp {
@@ -13,8 +13,8 @@ void cancel_load(kvp_pager & p, page_id id) {
     e.prefetched = false;
 }
 
-// Writes the page that has to leave the frame of a job. False: it stays, and the page that
-// was to come waits again, or there was an error.
+// Writes the page that has to leave the frame of a job. False: the page stays and the
+// job's page waits again, or an error occurred.
 bool evict_victim(kvp_pager & p, const job & j, lock_t & lock) {
     page_entry & v = p.at(j.victim);
     const uint32_t f = v.frame;

@@ -30,8 +30,8 @@ inline uint16_t half_of_float(float f) {
         return uint16_t(sign | 0x7c00u);  // 65520 and more round to infinity
     }
     if (x < 0x38800000u) {
-        // Below 2^-14 the half is subnormal, in steps of 2^-24. That is the step of floats
-        // from 0.5 on, so adding 0.5 rounds correctly.
+        // Below 2^-14 the half is subnormal, in steps of 2^-24. Floats from 0.5 on have
+        // the same step, so that adding 0.5 rounds correctly.
         return uint16_t(sign | (float_bits(float_of_bits(x) + 0.5f) - 0x3f000000u));
     }
     x += 0xc8000fffu + (x >> 13 & 1u);  // exponent bias 127 to 15, and half a unit less one

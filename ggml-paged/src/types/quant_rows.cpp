@@ -5,8 +5,8 @@
 
 #include "types/half.h"
 
-// A product and a sum that are fused into one instruction round once instead of twice and
-// give other bytes than the reference.
+// A product and a sum fused into one instruction round once instead of twice, and give
+// other bytes than the reference.
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #elif defined(__GNUC__)
@@ -15,9 +15,9 @@
 
 namespace kvp {
 
-// Where the scale is so small that its inverse is infinite, products are infinite or NaN.
-// Converting those to an integer is undefined in C++; x86 gives 0, which is right, since
-// the scale is stored as 0.
+// A tiny scale has an infinite inverse, and products are infinite or NaN. Converting such
+// products to an integer is undefined in C++. 0, the result on x86, is right, since the
+// scale is stored as 0.
 static int to_int(float f) {
     return std::fabs(f) <= 128.0f ? int(f) : 0;
 }
