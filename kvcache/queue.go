@@ -185,7 +185,7 @@ func (q *writeQueue) lookAgain() {
 	q.changed.Broadcast()
 }
 
-// close writes what is queued until ctx ends, drops the rest, and stops. The wait for a
+// close writes queued pages until ctx ends, drops the rest, and stops. The wait for a
 // running write is bounded by stopIn.
 func (q *writeQueue) close(ctx context.Context) error {
 	err := q.wait(ctx)

@@ -109,7 +109,7 @@ type TieredCausal struct {
 
 var _ ollama.Cache = (*TieredCausal)(nil)
 
-// Stats counts what happened since the cache was wrapped.
+// Stats are counters since the cache was wrapped.
 type Stats struct {
 	SealedPages, SealedTails int64
 	Restores, RestoredTokens int64

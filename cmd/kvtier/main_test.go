@@ -170,7 +170,7 @@ func putConversation(ctx context.Context, store *diskstore.Store, parent pagefil
 	return keys, nil
 }
 
-// readConversation reads what putConversation has stored.
+// readConversation reads the pages that putConversation has stored.
 func readConversation(ctx context.Context, store *diskstore.Store, tokens []int32) error {
 	for _, ref := range store.Chain(ctx, tokens, nil) {
 		layout, err := pagefile.NewLayout(sections(), ref.Stored)

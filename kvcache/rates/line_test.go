@@ -92,7 +92,7 @@ func TestLineTakesNothingImpossible(t *testing.T) {
 		l.add(s)
 	}
 	require.False(t, l.known())
-	// slopes and constants are never negative, whatever was observed
+	// slopes and constants are never negative, with any observations
 	l.add(sample{1000, 5})
 	l.add(sample{100000, 1})
 	for _, x := range []float64{0, 1, 1e6, 1e12} {
