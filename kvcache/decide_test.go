@@ -48,8 +48,9 @@ func (s *stuckStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32
 	return s.memStore.Read(ctx, ref, tokens, layout, buf, how...)
 }
 
-// decided makes a runner restore only pages that pay, with rates that know nothing yet. It
-// returns a prompt of five pages and one token that the store has and the slot does not.
+// decided makes a runner restore only pages that pay, with rates that know nothing yet.
+// decided returns a prompt of five pages and one token that the store has and the slot does
+// not.
 func (r *fakeRunner) decided() []int32 {
 	prompt := tokenRange(1, 41)
 	r.run(r.slots[0], prompt, nil, true)

@@ -33,7 +33,7 @@
 // # Rules
 //
 // K/V is corrupted silently where one of the rules under "Rules" in docs/architecture.md is
-// broken. That table names the tests of each rule.
+// broken. The table there names the tests of each rule.
 //
 // Pages are read as long as reading is quicker than computing: package rates decides, from
 // the measured costs of both. Package runs finds text that moved.

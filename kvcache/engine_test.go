@@ -274,8 +274,8 @@ func (c *fakeCache) Remove(seq int, begin, end int32) error {
 	return nil
 }
 
-// turn changes K of a cell in place, as a rotation by offset positions does. It runs on the
-// device.
+// turn changes K of a cell in place, as a rotation by offset positions does. turn runs on
+// the device.
 func (c *fakeCache) turn(cell, offset int32) {
 	for l := range c.layers {
 		turnRow(c.row(section{l, false}, cell), offset)
@@ -330,7 +330,7 @@ func (c *fakeCache) build(t require.TestingT, batch input.Batch) {
 
 // compute writes the rows of a built batch, even if its cells belong to others by now: a
 // graph knows only cells. before are the cells that each input attends to, noted at build
-// time. It runs on the device.
+// time. compute runs on the device.
 func (c *fakeCache) compute(tokens []int32, cells []int32, before [][]int32) {
 	for i, token := range tokens {
 		for s, n := range c.sections() {

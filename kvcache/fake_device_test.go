@@ -62,7 +62,7 @@ func (d *fakeDevice) synchronize() {
 	}
 }
 
-// step lets the oldest work take effect. It reports whether there was work.
+// step lets the oldest work take effect. step reports whether there was work.
 func (d *fakeDevice) step() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -144,7 +144,7 @@ func (r *fakeRunner) loadContext(ctx context.Context, slot *fakeSlot, in []*inpu
 }
 
 // fork copies to a slot the longest beginning of a prompt that the runner believes another
-// slot holds, as findBestCacheSlot does even with slots in use. It returns the number of
+// slot holds, as findBestCacheSlot does even with slots in use. fork returns the number of
 // tokens.
 func (r *fakeRunner) fork(slot *fakeSlot, prompt []int32) int {
 	r.mu.Lock()
@@ -162,7 +162,7 @@ func (r *fakeRunner) fork(slot *fakeSlot, prompt []int32) int {
 	return longest
 }
 
-// build builds the next batch of all slots in use. It reports whether there were inputs.
+// build builds the next batch of all slots in use. build reports whether there were inputs.
 func (r *fakeRunner) build() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

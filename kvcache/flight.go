@@ -121,8 +121,8 @@ func partsOf(sequences []int, positions []int32, inputs []*input.Input, cells []
 	return parts
 }
 
-// landFlight copies out the pages that a flight completed. It reports whether there was
-// such a flight.
+// landFlight copies out the pages that a flight completed. landFlight reports whether there
+// was such a flight.
 func (t *TieredCausal) landFlight(id int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

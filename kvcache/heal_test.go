@@ -323,7 +323,7 @@ func (c *timers) set() (time.Duration, bool) {
 	return c.wait, c.pending != nil
 }
 
-// fire calls the pending timer's function. It reports whether there was a timer.
+// fire calls the pending timer's function. fire reports whether there was a timer.
 func (c *timers) fire() bool {
 	c.mu.Lock()
 	f := c.pending

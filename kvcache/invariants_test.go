@@ -10,7 +10,7 @@ import (
 )
 
 // checkInvariants fails when the wrapper, the runner and the caches contradict each other.
-// It may be called whenever no lock is held, also during restores and batches.
+// checkInvariants may be called whenever no lock is held, also during restores and batches.
 func (r *fakeRunner) checkInvariants(t require.TestingT) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A restore reads as many pages at a time as it has room for, and no more. It writes pages
-// in the order of the chain even if the first is read last.
+// A restore reads as many pages at a time as it has room for, and no more. The restore
+// writes pages in the order of the chain even if the first page is read last.
 func TestRestoreReadsAhead(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{Poison: true})

@@ -99,7 +99,7 @@ func (p *plan) take(refs []diskstore.Ref, limit int) {
 }
 
 // worth shortens a plan to an end at which the sequence can go on and up to which reading
-// pays. It reports whether the end is still at least `least`.
+// pays. worth reports whether the end is still at least `least`.
 func (t *TieredCausal) worth(ctx context.Context, p *plan, least int) bool {
 	t.trim(ctx, p)
 	return p.end >= least && ctx.Err() == nil && t.decide(ctx, p) && p.end >= least

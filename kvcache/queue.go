@@ -225,7 +225,7 @@ func (q *writeQueue) run(ctx context.Context) {
 	}
 }
 
-// next waits for a page that is due. It returns nil when the queue is closed.
+// next waits for a page that is due. next returns nil when the queue is closed.
 func (q *writeQueue) next() *writeJob {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -138,8 +138,8 @@ func (r *restoring) clear() {
 	r.result = Restored{}
 }
 
-// lookUp looks pages up in the store, without the runner's lock, and plans their restore. It
-// reports whether there are any.
+// lookUp looks pages up in the store, without the runner's lock, and plans their restore.
+// lookUp reports whether there are any.
 type lookUp func(ctx context.Context) (plan, bool)
 
 // extend extends the slot by the pages that a lookup finds; a nil lookup finds none. found:

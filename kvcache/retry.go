@@ -162,7 +162,7 @@ func (q *writeQueue) worstLocked() *writeJob {
 }
 
 // makeRoomLocked makes room for size bytes of rows that cannot wait, by giving up pages that
-// failed. It reports whether there is room.
+// failed. makeRoomLocked reports whether there is room.
 func (q *writeQueue) makeRoomLocked(size int64) bool {
 	for q.bytes > 0 && q.bytes+size > q.most {
 		worst := q.worstLocked()
@@ -204,8 +204,8 @@ func (q *writeQueue) takeDropped() []pagefile.Key {
 	return dropped
 }
 
-// tellLocked logs that a page was not stored, at most once in `every`. It reports whether it
-// logged.
+// tellLocked logs that a page was not stored, at most once in `every`. tellLocked reports
+// whether it logged.
 func (q *writeQueue) tellLocked(every time.Duration, args ...any) bool {
 	if q.now().Sub(q.told) < every {
 		return false
@@ -248,8 +248,8 @@ func (q *writeQueue) healsLocked() bool {
 	return q.short && (q.outage.pause == 0 || len(q.jobs) == 0)
 }
 
-// disarmLocked stops the timer. It reports false when the timer has fired: wakeNow then sets
-// the timer again.
+// disarmLocked stops the timer. disarmLocked reports false when the timer has fired: wakeNow
+// then sets the timer again.
 func (q *writeQueue) disarmLocked() bool {
 	if q.waking == nil {
 		return true

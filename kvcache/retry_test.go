@@ -41,7 +41,7 @@ func badPage(p *pagefile.Page) error {
 	return nil
 }
 
-// pass moves the clock, and fires timers when they are due. It returns the number of fired
+// pass moves the clock, and fires timers when they are due. pass returns the number of fired
 // timers.
 func (r *fakeRunner) pass(c *clock, d time.Duration) (fired int) {
 	r.t.Helper()

@@ -64,9 +64,9 @@ func (t *TieredCausal) noteDroppedLocked() {
 }
 
 // healLocked queues pages and tails of finished slots that are not stored and found no room
-// in the queue before; pages that were given up are left out. It reports whether any page
-// was queued. With inUse, unfinished slots are included, whose next batch would otherwise
-// queue their pages.
+// in the queue before; pages that were given up are left out. healLocked reports whether any
+// page was queued. With inUse, unfinished slots are included, whose next batch would
+// otherwise queue their pages.
 func (t *TieredCausal) healLocked(inUse bool) bool {
 	before := t.stats.SealedPages + t.stats.SealedTails
 	for seq, s := range t.slots {
@@ -203,8 +203,8 @@ func (t *TieredCausal) parentLocked(s *slot, page int) pagefile.Key {
 }
 
 // copyOutLocked copies a page's rows before position end into staging and queues the page,
-// with the state after these rows if state is set. It returns the page's key, and whether
-// the page is queued.
+// with the state after these rows if state is set. copyOutLocked returns the page's key, and
+// whether the page is queued.
 func (t *TieredCausal) copyOutLocked(s *slot, page, end int, leaving, state bool) (key pagefile.Key, ok bool) {
 	begin := page * t.opts.PageTokens
 	if t.geometry.sections == nil || t.hasNoneLocked(s, begin) && !state {

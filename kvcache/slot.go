@@ -89,7 +89,8 @@ func (s *slot) dropped(gone map[pagefile.Key]bool) {
 	}
 }
 
-// anew marks everything that was given up as new. It reports whether anything was given up.
+// anew marks everything that was given up as new. anew reports whether anything was given
+// up.
 func (s *slot) anew() bool {
 	if !s.given {
 		return false

@@ -88,7 +88,7 @@ func (s *memStore) checkAll(page *pagefile.Page) {
 	}
 }
 
-// check checks a page's rows. It reports whether the page's history is known.
+// check checks a page's rows. check reports whether the page's history is known.
 func (s *memStore) check(page *pagefile.Page) bool {
 	before := s.history(page.Parent)
 	if len(before) != int(page.Start) {

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dropFile drops a durable file from the page cache. It returns false where the system
+// dropFile drops a durable file from the page cache. dropFile returns false where the system
 // cannot.
 func dropFile(path string) (bool, error) {
 	f, err := os.Open(path)

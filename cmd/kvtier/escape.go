@@ -12,8 +12,8 @@ import (
 )
 
 // Prompts, identities, names of files and errors that quote them may come from other people.
-// They may not control a terminal: neither by escape sequences, of one byte or two, nor by
-// marks that change the direction of text.
+// Such text may not control a terminal: neither by escape sequences, of one byte or two, nor
+// by marks that change the direction of text.
 
 // printable replaces characters that could control a terminal, except ends of lines and
 // tabs. A character that the end of a page cuts in two is replaced, too.

@@ -81,8 +81,9 @@ func sections() []pagefile.Section {
 	return list
 }
 
-// storePages stores a conversation and, with read, reads it back. It sets the variables
-// fingerprint, weights, first and last (keys), and page (the path of the last page).
+// storePages stores a conversation and, with read, reads it back. storePages sets the
+// variables fingerprint, weights, first and last (keys), and page (the path of the last
+// page).
 func storePages(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 4 {
 		ts.Fatalf("usage: pages DIR MODEL SEED TOKENS [zstd] [remote=DIR] [budget=BYTES] [read]")
@@ -197,8 +198,8 @@ func pageFile(ts *testscript.TestScript, root string, key pagefile.Key) string {
 	return found
 }
 
-// pullModel writes a model into Ollama's store, as a pull does. Its weights are a GGUF file
-// with only a tokenizer, under the digest that identityOf has for the name.
+// pullModel writes a model into Ollama's store, as a pull does. The model's weights are a
+// GGUF file with only a tokenizer, under the digest that identityOf has for the name.
 func pullModel(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: model NAME")

@@ -13,7 +13,7 @@ import (
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
-// TestProgressBars: on a terminal long verbs show their progress, for each tier. Their
+// TestProgressBars: on a terminal long verbs show their progress, for each tier. The verbs'
 // standard output does not change.
 func TestProgressBars(t *testing.T) {
 	dir := t.TempDir()

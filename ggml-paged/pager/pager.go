@@ -6,13 +6,13 @@ import (
 	"unsafe"
 )
 
-// ErrUnsupported is New's error where the pager cannot be built.
+// ErrUnsupported is New's error on systems without a pager.
 var ErrUnsupported = errors.New("paged attention needs Linux and a build with cgo")
 
-// MaxSequences is how many sequences a cell can tell apart.
+// MaxSequences is the number of sequences that a cell can distinguish.
 const MaxSequences = 64
 
-// A Type is how elements of K or V are stored; the numbers are ggml's.
+// A Type is a format of elements of K or V; the numbers are ggml's.
 type Type int
 
 const (
@@ -21,10 +21,10 @@ const (
 	Q8_0 Type = 8
 )
 
-// Config says how much memory a pager may use, and where the rest goes.
+// Config sets the memory of a pager and the place for other pages.
 type Config struct {
 	PageCells  int    // a power of two in [16, 65536]
-	RAMBytes   uint64 // of all frames together
+	RAMBytes   uint64 // sum over all frames
 	SpillDir   string // "": pages never leave memory
 	SpillBytes uint64 // 0: no cap
 	Direct     bool   // bypass the page cache for spilled pages
@@ -66,11 +66,11 @@ type Section struct {
 type BatchDesc struct {
 	Group     int
 	FirstCell int      // a multiple of Config.PageCells
-	Pos       []int32  // of each cell from FirstCell on
+	Pos       []int32  // position of each cell from FirstCell on
 	Seqs      []uint64 // sequence bits of each cell, 0: unused
 	QueryPos  []int32
 	QuerySeq  []uint32
-	QueryCell []uint32 // where the batch's own rows go
+	QueryCell []uint32 // cells of the batch's own rows
 	Window    int32    // math.MaxInt32: none
 	Chunk     int32    // 0: none
 	Reserve   bool     // only sizes matter
@@ -78,8 +78,8 @@ type BatchDesc struct {
 
 // Params are an op's own settings.
 type Params struct {
-	Layer   int // as AddLayer numbered it
-	Heads   int // of the query
+	Layer   int // AddLayer's number
+	Heads   int // query heads
 	Scale   float32
 	Softcap float32
 	MaxBias float32

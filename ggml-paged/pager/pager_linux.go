@@ -21,7 +21,7 @@ import (
 // A Pager owns the frames, the spill file and the batches of one runner.
 type Pager struct {
 	p        *C.kvp_pager
-	settings string // of Config
+	settings string // Config.Settings
 }
 
 // A Batch is a forward pass's copy of its knowledge of a group's cells. The pager
@@ -75,7 +75,7 @@ func New(config Config) (*Pager, error) {
 	return p, nil
 }
 
-// Close gives everything back. No op of this pager may be computed afterwards.
+// Close frees the pager. No op of this pager may be computed afterwards.
 func (p *Pager) Close() {
 	C.kvp_pager_free(p.p)
 	p.p = nil
@@ -96,8 +96,8 @@ func (l Layer) desc() C.kvp_layer_desc {
 	}
 }
 
-// Supported says why attention with a number of query heads cannot be computed on such a
-// layer, or nil. Of the layer only heads, dimensions and types count.
+// Supported returns an error if attention with a number of query heads cannot be computed on
+// such a layer. Of the layer only heads, dimensions and types count.
 func Supported(l Layer, heads int) error {
 	desc := l.desc()
 	return call(func() C.int { return C.kvp_supported(&desc, C.uint32_t(heads)) })
@@ -117,12 +117,12 @@ func (p *Pager) room(err error) error {
 	return err
 }
 
-// PageBytes is the size of a page of a layer.
+// PageBytes is the size of a layer's page in bytes.
 func (p *Pager) PageBytes(layer int) uint64 {
 	return uint64(C.kvp_layer_page_bytes(p.p, C.uint32_t(layer)))
 }
 
-// RowBytes are the sizes of a cell's K and V in a layer.
+// RowBytes are the sizes of a cell's K and V in a layer, in bytes.
 func (p *Pager) RowBytes(layer int) (key, value int) {
 	return int(C.kvp_layer_row_k(p.p, C.uint32_t(layer))), int(C.kvp_layer_row_v(p.p, C.uint32_t(layer)))
 }
@@ -132,7 +132,7 @@ func (p *Pager) Reserve(group, pages int) error {
 	return p.room(call(func() C.int { return C.kvp_reserve(p.p, C.uint32_t(group), C.uint32_t(pages)) }))
 }
 
-// Drop forgets a page in all layers of a group.
+// Drop drops the contents of a page in all layers of a group.
 func (p *Pager) Drop(group, page int) {
 	C.kvp_drop(p.p, C.uint32_t(group), C.uint32_t(page))
 }
@@ -173,7 +173,7 @@ func bytes(b []byte) unsafe.Pointer {
 	return unsafe.Pointer(&b[0])
 }
 
-// Rotate turns K of the cells of a page whose bits are set, when the page is next used.
+// Rotate rotates K of the cells of a page whose bits are set, when the page is next used.
 func (p *Pager) Rotate(layer, page int, cells []uint64, planes []Plane) error {
 	if len(cells) == 0 || len(planes) == 0 {
 		return nil
@@ -190,7 +190,7 @@ func (p *Pager) Rotate(layer, page int, cells []uint64, planes []Plane) error {
 	})
 }
 
-// Back tells where the present contents of a page already are on disk.
+// Back names the sections of files that already have the present contents of a page.
 func (p *Pager) Back(layer, page int, sections []Section) error {
 	if len(sections) == 0 {
 		return nil
@@ -237,7 +237,7 @@ func (p *Pager) Begin(d BatchDesc) (*Batch, error) {
 	if len(d.Pos) == 0 || len(d.QueryPos) == 0 {
 		return nil, errors.New("describing a batch: it has no cells or no queries")
 	}
-	// the lists are Go memory: pinned, since the description holds pointers to them
+	// the lists are Go memory, and pinned because the description holds pointers to them
 	var pins runtime.Pinner
 	defer pins.Unpin()
 	for _, p := range []any{&d.Pos[0], &d.Seqs[0], &d.QueryPos[0], &d.QuerySeq[0], &d.QueryCell[0]} {
@@ -261,7 +261,7 @@ func (p *Pager) Begin(d BatchDesc) (*Batch, error) {
 	return b, nil
 }
 
-// Except derives a batch some of whose queries see cells after them too.
+// Except derives a batch in which some queries see later cells, too.
 func (b *Batch) Except(queries []bool) (*Batch, error) {
 	if len(queries) == 0 {
 		return b, nil
@@ -281,8 +281,8 @@ func (b *Batch) Except(queries []bool) (*Batch, error) {
 	return derived, nil
 }
 
-// Op makes the op of one attention layer, for ggml_flash_attn_ext_paged. It lives as long
-// as the batch.
+// Op makes the op of one attention layer, for ggml_flash_attn_ext_paged. The op lives as
+// long as the batch.
 func (b *Batch) Op(params Params) (unsafe.Pointer, error) {
 	c := C.kvp_params{
 		layer: C.uint32_t(params.Layer), heads: C.uint32_t(params.Heads),

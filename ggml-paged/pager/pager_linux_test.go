@@ -114,7 +114,7 @@ func TestErrorsKeepTheirNumberAndSayWhatToDo(t *testing.T) {
 	_, err = p.AddLayer(one)
 	require.NoError(t, err)
 	require.NoError(t, p.Start())
-	require.NoError(t, p.Reserve(0, 4)) // and a page of room to trade places
+	require.NoError(t, p.Reserve(0, 4)) // and one more page of room, to swap pages
 	require.ErrorIs(t, p.Reserve(0, 6), syscall.ENOSPC)
 }
 
@@ -143,7 +143,7 @@ func TestRotate(t *testing.T) {
 	row := make([]byte, rowBytes)
 	half := func(i int) uint16 { return binary.LittleEndian.Uint16(row[2*i:]) }
 	for i := range rowBytes / 2 {
-		binary.LittleEndian.PutUint16(row[2*i:], uint16(0x3c00+i)) // 1 and a little
+		binary.LittleEndian.PutUint16(row[2*i:], uint16(0x3c00+i)) // slightly more than 1
 	}
 	require.NoError(t, p.WriteRows(0, []int32{3}, row, nil))
 	require.NoError(t, p.WriteRows(0, []int32{4}, row, nil))
@@ -161,11 +161,11 @@ func TestRotate(t *testing.T) {
 	require.NoError(t, p.ReadRows(0, []int32{3}, got, nil))
 	require.Equal(t, want, got)
 	require.NoError(t, p.ReadRows(0, []int32{4}, got, nil))
-	require.Equal(t, row, got, "a cell that was not to turn")
+	require.Equal(t, row, got, "a cell without a rotation")
 }
 
-// Pages that are in a file are read from there, and not written to the spill, also when
-// the file has lost its name.
+// Pages in a file are read from that file, and not written to the spill file, even after the
+// file has lost its name.
 func TestBack(t *testing.T) {
 	p := open(t, 1, one)
 	r := rand.New(rand.NewPCG(2, 2))
@@ -185,7 +185,7 @@ func TestBack(t *testing.T) {
 	}
 	require.NoError(t, f.Close())
 	before := p.Stats().WriteBytes
-	require.NoError(t, p.WriteRows(0, cells(64, 1), make([]byte, rowBytes), nil)) // evicts what is left
+	require.NoError(t, p.WriteRows(0, cells(64, 1), make([]byte, rowBytes), nil)) // evicts the remaining pages
 	got := make([]byte, 32*rowBytes)
 	require.NoError(t, p.ReadRows(0, cells(0, 32), nil, got))
 	require.Equal(t, v, got)
@@ -193,7 +193,7 @@ func TestBack(t *testing.T) {
 	require.Equal(t, k, got)
 	stats := p.Stats()
 	require.Positive(t, stats.SectionBytes)
-	require.LessOrEqual(t, stats.WriteBytes-before, uint64(pageBytes), "only the page that is in no file")
+	require.LessOrEqual(t, stats.WriteBytes-before, uint64(pageBytes), "only the page outside of files")
 }
 
 func TestBatchesAndOps(t *testing.T) {
@@ -224,7 +224,7 @@ func TestBatchesAndOps(t *testing.T) {
 	require.Error(t, err)
 }
 
-// What the op cannot compute is known before a pager has started, with a sentence.
+// Unsupported ops are refused before a pager has started, with an error.
 func TestSupported(t *testing.T) {
 	layer := one
 	require.NoError(t, Supported(layer, 4))
@@ -233,5 +233,5 @@ func TestSupported(t *testing.T) {
 	layer.KeyDim, layer.ValueDim = 40, 40
 	require.ErrorContains(t, Supported(layer, 4), "heads of a multiple of 16 elements; the model's have 40 for K and 40 for V")
 	layer.KeyDim = 64
-	require.Error(t, Supported(layer, 4), "V alone is of no such size")
+	require.Error(t, Supported(layer, 4), "only V has a wrong size")
 }

@@ -4,10 +4,10 @@ package pager
 
 import "unsafe"
 
-// A Pager cannot be made here: New always fails.
+// A Pager cannot be made on this system: New always fails.
 type Pager struct{}
 
-// A Batch cannot be made here.
+// A Batch cannot be made on this system.
 type Batch struct{}
 
 func New(Config) (*Pager, error) { return nil, ErrUnsupported }

@@ -42,8 +42,8 @@ func newDisk(dir string) disk {
 	return d
 }
 
-// readDirect reads files past the page cache with several requests at a time. It reports
-// false without fio.
+// readDirect reads files past the page cache with several requests at a time. readDirect
+// reports false without fio.
 func (d disk) readDirect(ctx context.Context, paths []string) (rate float64, ok bool, err error) {
 	if d.fio == "" {
 		return 0, false, nil

@@ -254,8 +254,8 @@ func (b *bench) slotsRound(ctx context.Context, l *lab.Lab, r *Slots, prompt str
 		restores = 1
 	}
 	// From the first restore on, the other slots' new tokens are in cells after the restored
-	// rows, and each of their batches skips these rows. That cost does not belong to further
-	// restores, so the first one is not counted.
+	// rows, and each of their batches skips these rows. The first restore is not counted,
+	// because that cost does not belong to further restores.
 	if _, err := b.slotsTurn(ctx, l, ds, r, prompt); err != nil {
 		return nil, nil, err
 	}

@@ -21,7 +21,7 @@ type Error struct {
 func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Usage gives an error the status [Misused], for a wrong command line. It returns nil for
+// Usage gives an error the status [Misused], for a wrong command line. Usage returns nil for
 // nil.
 func Usage(err error) error {
 	if err == nil {

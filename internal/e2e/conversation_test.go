@@ -194,7 +194,7 @@ func TestPrivateRequest(t *testing.T) {
 	require.NotEmpty(t, s.pages())
 }
 
-// A private request reaches the end of its context in a model that cannot shift. Its kept
+// A private request reaches the end of its context in a model that cannot shift. The kept
 // text is computed again from the first position on, at positions that had public text
 // before.
 func TestPrivateRequestThatIsComputedAnew(t *testing.T) {

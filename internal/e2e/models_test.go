@@ -33,8 +33,9 @@ const (
 	modelPrompt = 300 // tokens, several windows or chunks
 	topLogprobs = 20
 	imageTag    = "[img-0]" // the place of an image in a raw prompt
-	// differ is the least distance of log probabilities of different prompts. Those of one
-	// prompt are up to 0.002 apart when part of the prompt was in the cache.
+	// differ is the least distance of log probabilities of different prompts. Log
+	// probabilities of one prompt are up to 0.002 apart when part of the prompt was in the
+	// cache.
 	differ = 0.003
 )
 

@@ -18,7 +18,7 @@ import (
 )
 
 // The soak plays random histories (package soak) on two servers: a tiered one with events,
-// and a stock one without. It compares all answers. CONTRIBUTING.md explains these
+// and a stock one without. The soak compares all answers. CONTRIBUTING.md explains these
 // variables.
 const (
 	soakSeedEnv    = "KVTIER_SOAK_SEED"

@@ -26,9 +26,8 @@ type Image struct {
 	t testing.TB
 }
 
-// NewImage makes a filesystem of the given type ("ext4" or "xfs") and size in
-// bytes and mounts it until the test ends. It skips the test where that cannot
-// be done.
+// NewImage makes a filesystem of the given type ("ext4" or "xfs") and size in bytes and
+// mounts it until the test ends. NewImage skips the test where that cannot be done.
 func NewImage(t testing.TB, fstype string, size int64) *Image {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -47,7 +47,7 @@ type Passthrough struct {
 	server *process // nil while no server runs
 }
 
-// NewPassthrough mounts source and unmounts it when the test ends. It skips the
+// NewPassthrough mounts source and unmounts it when the test ends. NewPassthrough skips the
 // test where FUSE cannot be used.
 func NewPassthrough(t testing.TB, source string) *Passthrough {
 	t.Helper()

@@ -38,8 +38,8 @@ type builder struct {
 	trial  bool // the build of a [Trial]
 }
 
-// Build compiles the tree as it is: libraries with CMake, then the binary. It
-// returns the version that the binary reports.
+// Build compiles the tree as it is: libraries with CMake, then the binary. Build returns the
+// version that the binary reports.
 func Build(ctx context.Context, lay Layout, tree *Tree, opts BuildOptions, report *progress.Display) (string, error) {
 	b := &builder{lay: lay, tree: tree, opts: opts, report: report}
 	if err := b.prepare(ctx); err != nil {

@@ -9,8 +9,9 @@ import (
 )
 
 // Check applies the series to a release and reverts it, without a work tree, in a scratch
-// repository that is removed afterwards. It returns an [*ApplyError] when a patch does not
-// fit, and a [*RevertError] when taking the series off does not leave exactly the release.
+// repository that is removed afterwards. Check returns an [*ApplyError] when a patch does
+// not fit, and a [*RevertError] when taking the series off does not leave exactly the
+// release.
 func Check(ctx context.Context, lay Layout, source Source, series Series) error {
 	tmp, err := tempDir(lay.Dir, "check")
 	if err != nil {

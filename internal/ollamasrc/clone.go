@@ -99,7 +99,7 @@ func (c *clone) Index(ctx context.Context, scratch git) error {
 	return err
 }
 
-// untar writes folders, files and symlinks. It refuses any other entry and any name that
+// untar writes folders, files and symlinks. untar refuses any other entry and any name that
 // leads out of dst.
 func untar(dst string, r io.Reader) error {
 	tr := tar.NewReader(r)

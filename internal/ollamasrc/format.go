@@ -21,8 +21,8 @@ type Change struct {
 func (c Change) String() string { return c.Kind + " " + c.Name }
 
 // Diff renders the commits since upstream as patches and compares the patches that are
-// written from this release's trees with the series. It fails when a commit that is written
-// from another release's tree differs from the series.
+// written from this release's trees with the series. Diff fails when a commit that is
+// written from another release's tree differs from the series.
 func (t *Tree) Diff(ctx context.Context, lay Layout, series Series) (fresh Series, changes []Change, err error) {
 	state, err := t.Compare(ctx, series)
 	if err != nil {

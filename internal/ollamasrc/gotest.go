@@ -30,8 +30,8 @@ func (s Series) Packages() []string {
 }
 
 // schedulerTests are upstream's tests of the scheduler. The series touches the scheduler's
-// package but not the scheduler. Its tests wait for fixed times, which are too short on a
-// busy machine.
+// package but not the scheduler. The scheduler's tests wait for fixed times, which are too
+// short on a busy machine.
 const schedulerTests = "^TestSched"
 
 // TestArgs are the arguments of go test for upstream's tests of the packages that the series

@@ -59,7 +59,7 @@ func Versions(ctx context.Context, clone string) ([]string, error) {
 	return versions, nil
 }
 
-// Fetch materializes a release in lay.Src() and returns its tree. It replaces an existing
+// Fetch materializes a release in lay.Src() and returns its tree. Fetch replaces an existing
 // tree; the caller has checked that the tree has nothing to lose.
 //
 // The new tree is built in a temporary folder and moved in as a whole, so that a failure

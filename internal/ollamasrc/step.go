@@ -31,8 +31,8 @@ func (e *stepError) Error() string {
 
 func (e *stepError) Unwrap() error { return e.err }
 
-// runStep runs a program. Its output goes to a log with the step's name, and line by line to
-// watch.
+// runStep runs a program. The program's output goes to a log with the step's name, and line
+// by line to watch.
 func runStep(ctx context.Context, lay Layout, name string, cmd *exec.Cmd, watch func(line string)) error {
 	if err := os.MkdirAll(lay.Log(), 0o755); err != nil {
 		return err

@@ -57,7 +57,7 @@ func checkTools() error {
 }
 
 // findNVCC searches the places where CMake searches, and those of the CUDA installer, which
-// does not change PATH. It returns "" without a CUDA compiler.
+// does not change PATH. findNVCC returns "" without a CUDA compiler.
 func findNVCC() string {
 	candidates := []string{os.Getenv("CUDACXX"), "nvcc"}
 	for _, home := range []string{os.Getenv("CUDA_PATH"), os.Getenv("CUDA_HOME"), "/usr/local/cuda"} {

@@ -49,8 +49,8 @@ func initTree(ctx context.Context, dir string, source Source) error {
 	return nil
 }
 
-// OpenTree reads the message of the upstream tag. It refuses a folder that patch-ollama did
-// not make, because verbs reset and remove files in a tree.
+// OpenTree reads the message of the upstream tag. OpenTree refuses a folder that
+// patch-ollama did not make, because verbs reset and remove files in a tree.
 func OpenTree(ctx context.Context, dir string) (*Tree, error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, ErrNoTree

@@ -40,8 +40,8 @@ func ModuleVersions() []string {
 	return versions
 }
 
-// CheckVersion returns the reason why a version cannot be patched, or nil. It judges the
-// number alone: opening the source shows whether the release exists.
+// CheckVersion returns the reason why a version cannot be patched, or nil. CheckVersion
+// judges the number alone: opening the source shows whether the release exists.
 func CheckVersion(version string) error {
 	supported := fmt.Sprintf("kvtier supports %s … %s", OldestVersion, NewestVersion)
 	switch {

@@ -17,9 +17,9 @@
 // failed, the printing of the server's log. [ForTest] skips the test where there is
 // no Ollama to run. [FindBinary] finds the executable.
 //
-// A server gets a HOME and an OLLAMA_MODELS of its own, a port that the system
-// chooses, and none of the OLLAMA_* variables of the surrounding process. Its
-// URL changes with every restart.
+// A server gets a HOME and an OLLAMA_MODELS of its own, a port that the system chooses, and
+// none of the OLLAMA_* variables of the surrounding process. A server's URL changes with
+// every restart.
 //
 // # Time
 //

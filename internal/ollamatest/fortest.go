@@ -20,9 +20,8 @@ type TB interface {
 // failedLogLines is the number of lines of the server's log that a failed test prints.
 const failedLogLines = 200
 
-// ForTest starts a server for the length of a test. It skips the test if there
-// is no Ollama to start, and prints the end of the server's log if the test
-// failed.
+// ForTest starts a server for the length of a test. ForTest skips the test if there is no
+// Ollama to start, and prints the end of the server's log if the test failed.
 func ForTest(t TB, options Options) *Server {
 	t.Helper()
 	s, err := Start(context.Background(), options)

@@ -65,8 +65,8 @@ func (s *Server) Logs() string { return s.logs.from(0) }
 // LogMark is the present length of Logs in bytes, for WaitLogFrom.
 func (s *Server) LogMark() int { return s.logs.len() }
 
-// WaitLog waits until the log contains text. It fails when the context ends, or when the
-// server ends without printing text.
+// WaitLog waits until the log contains text. WaitLog fails when the context ends, or when
+// the server ends without printing text.
 func (s *Server) WaitLog(ctx context.Context, text string) error {
 	return s.WaitLogFrom(ctx, 0, text)
 }

@@ -39,9 +39,9 @@ func sameToken(want, got api.Logprob) error {
 }
 
 // Within compares two answers to the same prompt, token by token up to the first different
-// token, and returns the largest distance of log probabilities. It returns an error when the
-// distance is more than bound, when the answers differ at a token whose alternatives were
-// not that close, or when one answer ends before the other.
+// token, and returns the largest distance of log probabilities. Within returns an error when
+// the distance is more than bound, when the answers differ at a token whose alternatives
+// were not that close, or when one answer ends before the other.
 func Within(want, got []api.Logprob, bound float64) (apart float64, err error) {
 	for i := range want {
 		if i == len(got) {

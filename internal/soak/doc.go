@@ -1,6 +1,6 @@
 // Package soak generates histories of users on a server: long, mixed, random, and equal for
-// equal seeds. The package also compares the answers of two servers. It starts no server and
-// sends no request; package e2e plays a history on real servers.
+// equal seeds. The package also compares the answers of two servers. Package soak starts no
+// server and sends no request; package e2e plays a history on real servers.
 //
 // A [History] is a list of rounds. The requests of a round are made at the same time, and
 // the server may be disturbed before or during the round. The text of a request depends on

@@ -46,7 +46,7 @@ type architecture struct {
 // inFile is the name in the file of the architecture that Shape.Arch calls arch.
 func (a architecture) inFile(arch string) string { return cmp.Or(a.name, arch) }
 
-// Sizes of models. Those of the compact ones take a few megabytes.
+// Sizes of models. Compact models take a few megabytes.
 var (
 	usual   = Shape{Layers: 8, Embed: 512, Heads: 8, KVHeads: 4, HeadDim: 64}
 	compact = Shape{Layers: 4, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64}

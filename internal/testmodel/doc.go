@@ -39,7 +39,7 @@
 //	                       the two tokens before
 //	mllama                 everything, every 3rd layer the latest image instead
 //
-// Later releases have these, see [Since]. They are written after the source of
+// Later releases have these, see [Since]. The later architectures follow the source of
 // v0.24.0:
 //
 //	gemma4                 as gemma3n; layers with a window have K/V of another
@@ -62,10 +62,10 @@
 //
 // # The weights
 //
-// Random weights drawn carelessly give a model that is useless for testing a
-// KV cache: attention averages thousands of random values to nothing, so the
-// output depends on the last token alone and a cache full of garbage goes
-// unnoticed. These are scaled so that
+// Random weights drawn carelessly give a model that is useless for testing a KV cache:
+// attention averages thousands of random values to nothing, so the output depends on the
+// last token alone and a cache full of garbage goes unnoticed. The weights of this package
+// are scaled so that
 //
 //   - attention scores have a standard deviation of [attentionSharpness], which
 //     makes each head pick out a few positions anywhere in the context;
@@ -73,13 +73,12 @@
 //     the last token's own embedding, so the next token depends on the cache;
 //   - logits of printable tokens have a standard deviation of about 1.
 //
-// Hidden dimension 0 is a constant: embeddings set it to [biasValue], no layer
-// writes to it or reads it, and the output matrix uses it to give tokens that
-// must not be generated a logit around -40. Those are the end-of-sequence and
-// other special tokens, unused fillers, control characters, and bytes that are
-// not ASCII (a lone one is not valid UTF-8, and Ollama holds it back, which
-// would falsify a time to first token). So num_predict alone decides how long
-// an answer is: leave it out and the model never stops.
+// Hidden dimension 0 is a constant: embeddings set it to [biasValue], no layer writes to it
+// or reads it, and the output matrix uses it to give tokens that must not be generated a
+// logit around -40. Such tokens are the end-of-sequence and other special tokens, unused
+// fillers, control characters, and bytes that are not ASCII (a lone one is not valid UTF-8,
+// and Ollama holds it back, which would falsify a time to first token). So num_predict alone
+// decides how long an answer is: leave it out and the model never stops.
 //
 // # The recall model
 //

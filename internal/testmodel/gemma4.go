@@ -16,7 +16,7 @@ const (
 // gemma4 has layers of two shapes. Every other layer has a sliding window, heads of half the
 // width and all key/value heads. Layers without a window have one key/value head, whose
 // value is its key before norm and rotation. The last two layers have no K/V and read the
-// K/V of the last earlier layer of their shape. This model is text only.
+// K/V of the last earlier layer of their shape. The model of this package is text only.
 func gemma4(s Shape) layout {
 	l := base(s)
 	var windows []bool

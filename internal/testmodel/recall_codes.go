@@ -55,7 +55,7 @@ func (f field) trace(a int) int {
 // codes is the number of codes of the field's family.
 func (f field) codes() int { return 1 << (2*f.bits + 1) }
 
-// code returns the n-th code: ±(-1)^Tr(ax + bx³) for each x of the field. These are R.
+// code returns the n-th code: ±(-1)^Tr(ax + bx³) for each x of the field. The codes are R.
 // Gold's sequences ("Maximal recursive sequences with 3-valued recursive cross-correlation
 // functions", 1968): for an odd number of bits, the numbers of places where two of them
 // agree and differ are equal up to 2^((bits-1)/2).

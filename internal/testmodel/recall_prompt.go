@@ -24,9 +24,9 @@ type RecallQuestion struct {
 }
 
 // RecallPrompts hides one needle at each of the given positions of a text: a key, which is a
-// word that occurs nowhere else, and its answer of more such words. It returns one question
-// per needle. All prompts have the same text and end with the needle's key, `tokens` tokens
-// in all. The model goes on with the answer.
+// word that occurs nowhere else, and its answer of more such words. RecallPrompts returns
+// one question per needle. All prompts have the same text and end with the needle's key,
+// `tokens` tokens in all. The model goes on with the answer.
 //
 // The first usable position is 1: the model takes the token at position 0, which has no
 // predecessor, for its own successor. Equal arguments give equal words; with fewer tokens,

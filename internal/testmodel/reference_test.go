@@ -13,8 +13,8 @@ import (
 )
 
 // reference computes upstream's qwen3 model, read from a file, in float64 and in the
-// plainest way. It is for attention-only models with few nonzero weights; feed-forward
-// layers are not supported.
+// plainest way. reference is for attention-only models with few nonzero weights;
+// feed-forward layers are not supported.
 type reference struct {
 	embedding, output   sparse
 	outputNorm          []float64

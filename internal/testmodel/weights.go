@@ -13,8 +13,8 @@ import (
 )
 
 // matrix is a tensor to write: out rows of in weights, or in weights if out is 0, for each
-// of experts. Weights are uniform with mean norm and standard deviation scale. They are f32
-// if norm or f32 is set, else f16.
+// of experts. Weights are uniform with mean norm and standard deviation scale. Weights are
+// f32 if norm or f32 is set, else f16.
 type matrix struct {
 	name    string
 	in, out int

@@ -28,7 +28,7 @@ const (
 )
 
 // LocalRoot returns the directory of OLLAMA_KV_TIER_LOCAL, or a default that can keep pages,
-// and the reason for the choice. It creates nothing.
+// and the reason for the choice. LocalRoot creates nothing.
 func LocalRoot() (path, why string, err error) {
 	if path := env.Value(LocalVariable); path != "" {
 		return path, LocalVariable, nil

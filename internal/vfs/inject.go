@@ -79,8 +79,8 @@ func (g *Gate) pass() {
 	<-g.open
 }
 
-// Injector is an FS that carries out operations on another one unless a rule
-// says otherwise. It may be used from several goroutines.
+// Injector is an FS that carries out operations on another one unless a rule says otherwise.
+// Injector may be used from several goroutines.
 type Injector struct {
 	fs FS
 

@@ -73,9 +73,9 @@ type FS interface {
 	// the result.
 	ReadDir(name string) ([]fs.DirEntry, error)
 
-	// Rename atomically gives a file a new name, and replaces a file of that name. It fails
-	// with fs.ErrExist when a directory has that name. The rename is durable after SyncDir
-	// of both directories.
+	// Rename atomically gives a file a new name, and replaces a file of that name. Rename
+	// fails with fs.ErrExist when a directory has that name. The rename is durable after
+	// SyncDir of both directories.
 	Rename(oldname, newname string) error
 
 	// Remove removes a file or an empty directory.

@@ -12,8 +12,8 @@ import (
 const testAhead = 3
 
 // restore simulates a restore of pages on a machine whose tiers share their bandwidth among
-// concurrent reads. It returns the seconds to the end of the last page, computing included,
-// and the number of pages that were read.
+// concurrent reads. restore returns the seconds to the end of the last page, computing
+// included, and the number of pages that were read.
 func (m machine) restore(r *Rates, c Chain) (total float64, in int) {
 	last := c.end()
 	pages := c.Pages[:r.Plan(c)]

@@ -2,8 +2,8 @@ package runs
 
 import "iter"
 
-// base of the polynomial that hashes a page's tokens. It is odd, so that no power of base is
-// 0 modulo 2^64.
+// base of the polynomial that hashes a page's tokens. base is odd, so that no power of base
+// is 0 modulo 2^64.
 const base = 0x9e3779b97f4a7c15
 
 // hash is the hash of one page's tokens.

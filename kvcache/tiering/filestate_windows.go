@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// fileBasicInfo is FILE_BASIC_INFO. Its times are in 100 ns since 1601.
+// fileBasicInfo is FILE_BASIC_INFO. Times are in 100 ns since 1601.
 type fileBasicInfo struct {
 	creation, access, write, change windows.Filetime
 	attributes                      uint32

@@ -9,8 +9,8 @@ import (
 )
 
 // PlacementOf names the causes of a model's compute costs besides its fingerprint: the
-// number of layers on each device, and the CPU's threads and batch size. It makes no
-// difference which layers they are; the input's weights are always on the CPU.
+// number of layers on each device, and the CPU's threads and batch size. The choice of
+// layers on a device makes no difference; the input's weights are always on the CPU.
 //
 // The split follows the memory that is free when a model is loaded. The split is no part of
 // the fingerprint, so that the same pages are found with any split.

@@ -16,8 +16,8 @@ const (
 	latestTokens = 1 << 20
 )
 
-// runsFor is the index of text that a model may reuse at another position. It is nil where
-// reuse is turned off or the model cannot shift.
+// runsFor is the index of text that a model may reuse at another position. runsFor is nil
+// where reuse is turned off or the model cannot shift.
 func runsFor(m Model, arch architecture, config tierenv.Config, log *slog.Logger) *runs.Index {
 	if !config.Shifted {
 		return nil

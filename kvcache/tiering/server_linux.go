@@ -10,8 +10,8 @@ import (
 // which may contain spaces.
 const startField = 19
 
-// startOf is the start of a process: the id of the boot, and the clock ticks since then. It
-// is empty without /proc.
+// startOf is the start of a process: the id of the boot, and the clock ticks since then.
+// startOf is empty without /proc.
 func startOf(pid int) string {
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -1,6 +1,6 @@
 // Command gen writes the files through which cgo compiles the C++ library: one per source,
-// each naming a digest of all of them, since Go's build cache looks at nothing outside of
-// the package's folder. It runs in that folder (go generate).
+// each naming a digest of all sources, since Go's build cache does not look outside the
+// package's folder. gen runs in that folder (go generate).
 package main
 
 import (

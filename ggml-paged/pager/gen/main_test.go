@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The generated files are in the repository, for users who only build. They name a digest
-// of the library, without which Go would go on using what it compiled before a change.
+// The generated files are in the repository, for users who only build. Each file names a
+// digest of the library: without the digest, Go would not compile a changed library again.
 func TestGeneratedFilesAreFresh(t *testing.T) {
 	want, err := Files("../..")
 	require.NoError(t, err)
