@@ -28,7 +28,7 @@ private:
     std::vector<float>   dequantized;
 };
 
-// cache_rows says which rows a cache holds: the same for all who fill one.
+// cache_rows makes the rows of a cache: the same rows for every benchmark.
 struct cache_rows {
     const rows_pool & k, & v;
     uint32_t          kv_heads;

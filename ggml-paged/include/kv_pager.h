@@ -5,7 +5,7 @@
 // A *group* is a set of cells 0 .. n_cells-1; the caller keeps their meaning (position,
 // sequences). One Causal cache of Ollama is one group. A *layer* belongs to a group and
 // has rows of K and V for each of its cells. A *page* is page_cells consecutive cells of
-// one layer: page p holds cells [p*page_cells, (p+1)*page_cells). Its bytes are
+// one layer: page p holds cells [p*page_cells, (p+1)*page_cells). The bytes of a page are
 //
 //   K  [page_cells][kv_heads][row of dk elements of type_k]
 //   V  [page_cells][kv_heads][row of dv elements of type_v]     from v_offset on
@@ -133,7 +133,7 @@ void kvp_unpin(kvp_pager * pager, uint32_t layer, uint32_t page, int dirty);
 void kvp_unpin_rows(kvp_pager * pager, uint32_t layer, uint32_t page, uint32_t first, uint32_t n);
 
 // kvp_prefetch asks for pages ahead of use, as far as frames without more useful pages
-// allow. It never waits and never fails.
+// allow. kvp_prefetch never waits and never fails.
 void kvp_prefetch(kvp_pager * pager, uint32_t layer, const uint32_t * pages, uint32_t n);
 
 // kvp_page_version is for callers that keep copies of pages elsewhere: a copy that was
@@ -209,8 +209,8 @@ int  kvp_scan_begin(kvp_pager * pager, uint32_t layer, const uint32_t * pages, u
                     uint32_t consumers, uint32_t parts, kvp_scan ** out);
 
 // kvp_scan_claim returns 1 with an index into pages, a part and the page; 0 when all parts
-// were handed out; a negative errno when the scan cannot go on. It waits while no page is
-// ready.
+// were handed out; a negative errno when the scan cannot go on. kvp_scan_claim waits while
+// no page is ready.
 int  kvp_scan_claim(kvp_scan * scan, uint32_t * index, uint32_t * part, kvp_page * page);
 
 // kvp_scan_wait waits for pages[index]: 0 or a negative errno.

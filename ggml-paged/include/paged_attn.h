@@ -114,9 +114,10 @@ typedef struct kvp_io {
 typedef struct kvp_op kvp_op;
 
 // kvp_supported returns 0 if ops of such a layer can be computed, else -EINVAL with a
-// sentence. It alone knows the shapes and types of the CPU's kernels, and kvp_op_new makes
-// no op that kvp_supported refuses. A device may have fewer kernels (kvp_cuda_refuses) and
-// leaves the other ops to the CPU. Of the layer only heads, dimensions and types count.
+// sentence. kvp_supported alone knows the shapes and types of the CPU's kernels, and
+// kvp_op_new makes no op that kvp_supported refuses. A device may have fewer kernels
+// (kvp_cuda_refuses) and leaves the other ops to the CPU. Of the layer only heads,
+// dimensions and types count.
 int  kvp_supported(const kvp_layer_desc * layer, uint32_t heads);
 
 // kvp_op_new makes an op, or returns -EINVAL with a sentence for impossible shapes.
@@ -135,9 +136,9 @@ size_t kvp_cpu_work_bytes(const kvp_op * op, uint32_t n_threads);
 int  kvp_cpu_forward(kvp_op * op, const kvp_io * io, uint32_t thread, uint32_t n_threads,
                      void * work, size_t work_bytes);
 
-// kvp_cpu_page computes a part of an op: attention of its queries to the first `cells` cells
-// of one page, whose rows are at data and are not changed meanwhile. It writes, for row
-// query * heads + head,
+// kvp_cpu_page computes a part of an op: attention of its queries to the first `cells`
+// cells of one page, whose rows are at data and are not changed meanwhile. kvp_cpu_page
+// writes, for row query * heads + head,
 //
 //   m    f32 [rows]      the largest score; -inf where the row sees no cell
 //   l    f32 [rows]      the sum of exp(score - m); 0 there

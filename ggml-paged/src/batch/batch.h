@@ -2,8 +2,8 @@
 //
 // The pager's attachment owns a batch_registry, which owns the batches of each group,
 // which own the batches derived from them and the ops. A batch that is no longer among the
-// last KVP_BATCHES of its group loses its data. Its shell and its ops stay for some time,
-// so that a late use of such an op is detected.
+// last KVP_BATCHES of its group loses its data. The batch's shell and ops stay for some
+// time, so that a late use of such an op is detected.
 #pragma once
 
 #include <atomic>

@@ -208,9 +208,9 @@ struct iface_layer {
 };
 page_source source_of(iface_layer * layer);
 
-// Attention on the CPU. attend writes all of out: attention of the queries to one page. It is
-// called from workers 0 .. workers-1 at the same time, each with its own number. A backend
-// whose queries come from the device may wait for them here, once.
+// Attention on the CPU. attend writes all of out: attention of the queries to one page.
+// attend is called from workers 0 .. workers-1 at the same time, each with its own number.
+// A backend whose queries come from the device may wait for them here, once.
 struct cpu_attend {
     void * ctx;
     int (*attend)(void * ctx, uint32_t worker, const kvp_page_ref * ref, const kvp_page * page,
@@ -227,8 +227,8 @@ struct hybrid_op {
     uint32_t slots;         // at most this many are used
 };
 
-// Memory for the block that merge_host copies, best page-locked. It must be usable until
-// the executor is gone. Functions of NULL: ordinary memory.
+// Memory for the block that merge_host copies, best page-locked. The memory must be usable
+// until the executor is gone. Functions of NULL: ordinary memory.
 struct host_memory {
     void * user;
     void * (*alloc)(void * user, size_t bytes);

@@ -1,10 +1,11 @@
 // The lane of each page.
 //
 // Cold pages are given one after another to the lane that is expected to be done with them
-// first. That is good for many pages of one size. For pages of different sizes the same is
-// tried with the largest first, and all pages in one lane are tried as well. With few pages
-// one page more or less in a lane matters: then single changes to each of these are tried
-// while they help, and with very few pages every split. The best of all is the plan.
+// first. This rule is good for many pages of one size. For pages of different sizes the
+// same is tried with the largest first, and all pages in one lane are tried as well. With
+// few pages one page more or less in a lane matters: then single changes to each of these
+// are tried while they help, and with very few pages every split. The best of all is the
+// plan.
 #include <cerrno>
 #include <cmath>
 #include <cstdio>

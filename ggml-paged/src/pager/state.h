@@ -249,7 +249,7 @@ void worker_main(kvp_pager * p);
 // --- room.cpp ---------------------------------------------------------------------------
 
 // slot_for finds a spill slot for a page that is about to be written; false when there is
-// no room. It may release and take the lock.
+// no room. slot_for may release and take the lock.
 bool slot_for(kvp_pager & p, page_id id, lock_t & lock);
 void free_slot(kvp_pager & p, page_entry & e);
 

@@ -1,6 +1,6 @@
-// What computes an op in test_paged_attn: the CPU, the CUDA kernels under the emulator, or
-// a CUDA device. The pager, the batch and the op are the same for all of them; a backend
-// gets an op and host memory and does what the runner would do with both.
+// The backends of test_paged_attn, each of which computes an op: the CPU, the CUDA kernels
+// under the emulator, or a CUDA device. The pager, the batch and the op are the same for
+// all of them; a backend gets an op and host memory and handles both as the runner does.
 //
 // A backend that is not the CPU's lives in a CMake library of its own, which defines its
 // function and is linked where it exists: kvp-backend-emulated, kvp-backend-cuda.

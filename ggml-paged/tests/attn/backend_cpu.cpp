@@ -13,7 +13,7 @@ const char * refuses_nothing(const kvp_layer_desc *, uint32_t) {
 
 int forward(kvp_op * op, const kvp_io * io, uint32_t threads, uint64_t seed) {
     const size_t bytes = kvp_cpu_work_bytes(op, threads);
-    // Any alignment must do, and what the memory holds must not matter.
+    // Any alignment must do, and the memory's content must not matter.
     std::vector<uint8_t> work(bytes + 64, 0xff);
     std::vector<int>         results(threads);
     std::vector<std::thread> team;

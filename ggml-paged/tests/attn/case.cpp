@@ -52,8 +52,8 @@ uint32_t kv_heads_of(uint32_t tokens, uint32_t dk, uint32_t gqa, uint64_t seed) 
     return dk > 256 || tokens > 2048 ? 1 : gqa == 5 ? 8 : 1 + seed % 3;
 }
 
-// flop_least is what the cheapest completion of a row takes: its values rise in cost, so
-// that those not chosen yet count as their first.
+// flop_least is the cost of the cheapest completion of a row: values rise in cost, so that
+// a parameter not chosen yet counts with its first value.
 double flop_least(const design_row & row) {
     const auto     at     = [&](int p) { return row[p] < 0 ? 0 : row[p]; };
     const uint32_t tokens = TOKENS[at(P_TOKENS)], n_q = BATCH[at(P_BATCH)], gqa = GQA[at(P_GQA)];

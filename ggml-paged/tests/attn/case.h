@@ -1,4 +1,4 @@
-// Cases of test_paged_attn: what varies, and the inputs that follow from it.
+// Cases of test_paged_attn: the varied parameters, and the inputs that follow from them.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct test_case {
     std::string name() const;
 };
 
-// parameter is one line of the design: what varies and how its values are called.
+// parameter is one line of the design: a varied parameter and the names of its values.
 struct parameter {
     std::string              name;
     std::vector<std::string> values;
@@ -45,7 +45,8 @@ struct case_design {
 // more than flop_max multiplications and additions.
 case_design design_cases(double flop_max, uint64_t seed);
 
-// Inputs of a case. Rows of K and V are as they are stored: what is exact is decided here.
+// Inputs of a case. Rows of K and V are in their stored form, which defines the exact
+// result.
 struct case_inputs {
     kvp_layer_desc layer;
     kvp_params     params;

@@ -1,5 +1,5 @@
-// Random histories of what a runner does to a cache, with a few frames of memory, against
-// attention in f64 over a plain array: whatever happened before, no stale row is read.
+// Random histories of a runner's operations on a cache, with a few frames of memory,
+// against attention in f64 over a plain array: no history leads to reading a stale row.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ class history {
 public:
     static constexpr uint32_t PAGE = 16, PAGES = 14, CELLS = PAGE * PAGES, LAYERS = 2, SLOTS = 4, HEADS = 6;
 
-    // compute is what is tested; 0 or a negative errno.
+    // compute is the tested function; 0 or a negative errno.
     using compute_op = std::function<int(kvp_op * op, const kvp_io & io)>;
 
     history(uint32_t seed, const kvp_layer_desc & of, uint32_t frames, compute_op by)
@@ -47,7 +47,7 @@ private:
     compute_op     compute;
     std::mt19937   random;
     kvp_layer_desc layer;
-    // The model: what each cell means, and its rows as stored, per layer.
+    // The model: the meaning of each cell, and its stored rows, per layer.
     std::vector<int32_t>  pos  = std::vector<int32_t>(CELLS, -1);
     std::vector<uint64_t> seqs = std::vector<uint64_t>(CELLS, 0);
     std::vector<uint8_t>  k[LAYERS], v[LAYERS];

@@ -1,4 +1,4 @@
-// Random inputs of a case: values, and which cells hold what.
+// Random inputs of a case: values, and the assignment of cells.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

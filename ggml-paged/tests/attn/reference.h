@@ -7,7 +7,7 @@
 
 #include "paged_attn.h"
 
-// What is attended to: cells with positions and sequences, and rows of K and V as stored.
+// The attended cells with positions and sequences, and stored rows of K and V.
 struct reference_cells {
     uint32_t         n;
     const int32_t  * pos;

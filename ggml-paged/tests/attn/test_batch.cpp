@@ -1,4 +1,4 @@
-// Batches: what is visible, classes and lists of pages, the ring, and what is refused.
+// Batches: visibility, classes and lists of pages, the ring, and refusals.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -250,7 +250,7 @@ TEST(batch, refuses_what_cannot_be) {
     refused("positions", [](batch_args &, kvp_batch_desc & d) { d.seqs = nullptr; });
 }
 
-// What kvp_supported says of a layer is what kvp_op_new does with it, whatever the shape.
+// kvp_op_new makes an op exactly if kvp_supported accepts the layer, for every shape.
 TEST(batch, an_op_is_made_exactly_of_what_is_supported) {
     std::vector<kvp_layer_desc> layers;
     for (uint32_t dk : {16u, 24u, 32u, 40u, 64u, 72u, 80u, 128u, 192u, 576u}) {

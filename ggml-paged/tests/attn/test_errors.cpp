@@ -64,7 +64,7 @@ bool run_with_fault(uint32_t n_q, uint32_t threads, int at) {
         EXPECT_EQ(result, 0) << kvp_last_error();
         return false;
     }
-    // An I/O thread may have hit the fault on a page that nobody waited for any more.
+    // An I/O thread may have hit the fault on a page that no thread waited for any more.
     if (result == 0) {
         return true;
     }

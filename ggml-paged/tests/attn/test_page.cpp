@@ -189,7 +189,7 @@ TEST(page, only_the_first_cells_count) {
     }
 }
 
-// A page that is not in the batch's list can be asked for all the same.
+// A page outside of the batch's list can be asked for, too.
 TEST(page, a_page_that_nobody_sees_is_empty) {
     for (uint32_t n_q : {1u, 3u, 60u}) {
         test_case c{};

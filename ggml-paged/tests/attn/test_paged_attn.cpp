@@ -96,8 +96,8 @@ void make_pager(const options & o, const test_case & c, const case_inputs & in, 
     check(kvp_rows_write(out.p, layer, cells.data(), in.n_cells, in.k.data(), in.v.data()));
 }
 
-// check_stored compares the rows of the batch with what the quantizers make of them, and
-// puts those into the inputs, for the reference.
+// check_stored compares the stored rows of the batch with the quantizers' result, and puts
+// that result into the inputs for the reference.
 void check_stored(const test_case & c, kvp_pager * pager, case_inputs & in) {
     const size_t row_k = kvp_layer_row_k(pager, 0), row_v = kvp_layer_row_v(pager, 0);
     std::vector<uint8_t> k(c.n_q * row_k), v(c.n_q * row_v);
@@ -312,7 +312,7 @@ struct result {
     bool passed() const { return total.cases > 0 && total.failed == 0 && missing == 0; }
 };
 
-// run_backend runs the cases of o.backend and prints what came out.
+// run_backend runs the cases of o.backend and prints the results.
 result run_backend(const options & o) {
     const case_design d = design_cases((o.work_max > 0 ? o.work_max : o.backend->work_max) * 1e9, o.seed);
     std::vector<std::vector<tally>> table;

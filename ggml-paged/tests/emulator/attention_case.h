@@ -17,7 +17,7 @@ struct case_shape {
     int32_t  window = INT32_MAX, chunk = 0;
     bool     excepted = false;  // every second query sees later cells
     bool     blind = false;     // the last query sees nothing
-    bool     poison = false;    // cells that nobody sees hold NaN and infinities
+    bool     poison = false;    // cells that no query sees hold NaN and infinities
     bool     foreign_infinity = false;  // V of cells that only some queries see has infinities
     float    softcap = 0, max_bias = 0;
     bool     sinks = false;
@@ -31,7 +31,7 @@ struct attention_case {
     // exact is softmax(...) V in f64 from the stored K and V, [n_q][heads][dv].
     std::vector<double> exact() const;
 
-    // visible says what the contract says, cell by cell.
+    // visible evaluates the contract's predicate, cell by cell.
     bool visible(uint32_t query, uint32_t cell) const;
 
     case_shape            shape;
@@ -45,7 +45,7 @@ struct attention_case {
     std::vector<uint32_t> q_seq;
     std::vector<uint8_t>  q_except;
     std::vector<float>    sinks;
-    float                 scale = 0, v_max = 0;  // of V that somebody sees
+    float                 scale = 0, v_max = 0;  // of V that some query sees
 };
 
 struct kernel_options {

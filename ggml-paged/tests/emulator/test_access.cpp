@@ -44,7 +44,7 @@ TEST_F(access_order, events_order_streams_and_what_came_before) {
     EXPECT_EQ(use(1, 0, 10, true), "");
     log.pass(2, log.at(1));
     EXPECT_EQ(use(2, 0, 10, true), "");
-    // But not what came after the event.
+    // But not accesses after the event.
     EXPECT_EQ(use(2, 20, 10, true), "");
     EXPECT_NE(use(1, 20, 10, false), "");
 }

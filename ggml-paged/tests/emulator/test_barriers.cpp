@@ -1,4 +1,4 @@
-// The tester, tested: the emulator must notice what it is there to notice.
+// Tests of the tester: the emulator must notice the faults that it is meant to find.
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
@@ -32,7 +32,7 @@ TEST(emulator, two_different_barriers_are_reported) {
 }
 
 TEST(emulator, a_barrier_that_asks_answers_all_threads) {
-    for (const uint32_t says : {0u, 63u, 64u}) {  // 64: nobody
+    for (const uint32_t says : {0u, 63u, 64u}) {  // 64: no thread
         std::vector<int> got(64, -1);
         const std::string why = run(one_block, {}, [&] {
             const uint32_t t = emulator::thread_index();

@@ -41,7 +41,7 @@ TEST(cpu_lane, pages_are_attended_by_the_op_itself) {
             s.max_bias = n_q == 5 ? 8.0f : 0.0f;
             s.type_k = n_q == 1 ? KVP_Q8_0 : KVP_F16;
             if (n_q == 40) {
-                // So much work that a plan gives some of it to the CPU all the same.
+                // Enough work that a plan nevertheless gives some of it to the CPU.
                 s.page_cells = 64;
                 s.history = 1500;
                 s.frames = 30;
@@ -55,7 +55,7 @@ TEST(cpu_lane, pages_are_attended_by_the_op_itself) {
                 ASSERT_EQ(c.run(g, *paged), 0) << kvp_last_error();
                 ASSERT_EQ(g.wrong(), "");
                 ASSERT_LE(c.worst(), bound) << n_q << " queries, " << workers << " workers";
-                // Later batches are planned by what this machine was measured to do.
+                // Later batches are planned by the measured rates of this machine.
                 bytes += batch == 0 ? paged->measured().cpu.bytes : 0;
             }
         }

@@ -1,5 +1,5 @@
 // The whole op on the emulated GPU, over a real pager: staging, new rows, hot pages, the
-// CPU lane, errors. What CUDA adds to this is one file, cuda/device.cu.
+// CPU lane, errors. CUDA adds only one file, cuda/device.cu.
 #include <gtest/gtest.h>
 
 #include <errno.h>
@@ -13,7 +13,7 @@ using emulator::faults;
 
 constexpr double bound = 1e-5;
 
-// Batches one after the other, each over what those before have written.
+// Consecutive batches, each over the rows that earlier batches have written.
 void expect_exact(forward_shape s, uint32_t batches, uint64_t seed, const std::string & name) {
     forward_case c(s);
     emulated_gpu g(seed);
@@ -109,7 +109,7 @@ TEST(forward, layers_that_share_rows_bring_none) {
     EXPECT_LE(c.worst(), bound);
 }
 
-// The same bits whatever the budget, what is resident, and when things happen.
+// The same bits with any budget, any resident pages, and any timing.
 TEST(forward, bits_repeat) {
     std::vector<float> first;
     for (uint32_t i = 0; i < 6; ++i) {

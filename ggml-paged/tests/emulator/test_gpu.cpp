@@ -1,4 +1,5 @@
-// The emulated GPU itself: late operations, in stream order, and what it objects to.
+// The emulated GPU itself: late operations, in stream order, and the misuse that it
+// reports.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -123,7 +123,7 @@ TEST(hot_tier, every_change_of_a_page_is_seen) {
         w.batch();
         EXPECT_LE(w.c.worst(), bound) << change.name;
         EXPECT_GT(w.hits(), hits) << change.name << ": the other pages are used as they are";
-        // What was streamed again is hot again.
+        // Pages that were streamed again are hot again.
         const uint64_t fills = w.paged->hot().fills;
         w.batch();
         EXPECT_LE(w.c.worst(), bound) << change.name;
@@ -244,7 +244,8 @@ TEST(hot_tier, takes_no_more_than_it_may) {
     }
 }
 
-// What the device has beyond what is to stay free, and not more; and no room at all.
+// The tier takes the device's memory beyond the part to keep free, and not more; and no
+// room at all.
 TEST(hot_tier, leaves_memory_to_others) {
     for (const uint64_t keep_pages : {4u, 40u}) {
         forward_case c(warm_shape());
@@ -266,8 +267,8 @@ TEST(hot_tier, leaves_memory_to_others) {
     }
 }
 
-// Two conversations take turns, each pass with all of its pages, where there is room for
-// the pages of one: those of who was first stay while it is used, and go when it is not.
+// Two conversations take turns, each pass with all of its pages, with room for the pages
+// of one: the first conversation's pages stay while it is used, and go when it is not.
 TEST(hot_tier, who_is_not_used_any_more_makes_room) {
     forward_shape s = warm_shape();
     s.hot = 7;

@@ -86,7 +86,8 @@ void check_rows_that_are_stored_already(const modules & m) {
     must_equal(paged(m, e, c, rows_kind::none), paged(m, e, c), "a layer without rows of its own");
 }
 
-// A scheduler computes graph after graph; a device may begin to replay what looks the same.
+// A scheduler computes graph after graph; a device may begin to replay graphs that look
+// the same.
 void check_steps_of_one_sequence(const modules & m) {
     const engine e(m, 2);
     const test_case whole = a_case(1000, 24);

@@ -1,4 +1,5 @@
-// The checks of test_ggml_paged. Each throws std::runtime_error with what is wrong.
+// The checks of test_ggml_paged. Each check throws std::runtime_error that names the
+// fault.
 #pragma once
 
 #include <cstdio>

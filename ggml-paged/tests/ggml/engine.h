@@ -40,7 +40,8 @@ public:
     bool                 allocates() const { return alloc_; }
     bool                 on_device() const { return device_ != nullptr; }
 
-    // reserved is what the last reservation takes of the computing backend.
+    // reserved is the memory in bytes that the last reservation takes of the computing
+    // backend.
     size_t reserved() const;
 
 private:

@@ -67,7 +67,7 @@ private:
     context_ptr   inputs_ctx_, ctx_;
     buffer_ptr    inputs_;
     ggml_cgraph * graph_ = nullptr;
-    ggml_tensor * q_ = nullptr, * k_ = nullptr, * v_ = nullptr;        // what attention gets
+    ggml_tensor * q_ = nullptr, * k_ = nullptr, * v_ = nullptr;        // inputs of attention
     ggml_tensor * q_in_ = nullptr, * k_in_ = nullptr, * v_in_ = nullptr; // inputs; fused: q_in_ alone
     ggml_tensor * mask_ = nullptr, * cells_ = nullptr;
     ggml_tensor * attention_ = nullptr, * out_ = nullptr;

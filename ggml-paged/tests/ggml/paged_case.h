@@ -4,8 +4,8 @@
 #include "case.h"
 #include "engine.h"
 
-// final_inputs are the inputs with the batch's own rows as they are stored, for what reads
-// all rows from one place: the reference, and stock attention.
+// final_inputs are the inputs with the batch's own rows in stored form, for code that
+// reads all rows from one place: the reference, and stock attention.
 case_inputs final_inputs(const test_case & c);
 
 // Where spill files go: $KVP_SPILL_DIR, or the build folder. NULL, for "none": nowhere, and

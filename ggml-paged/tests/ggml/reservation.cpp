@@ -16,7 +16,7 @@ void must_reserve(const engine & e, const attention_graph & g) {
     }
 }
 
-// reserve_batch is what the runner says of a batch of which only sizes matter.
+// reserve_batch is the runner's description of a batch of which only sizes matter.
 kvp_batch_desc reserve_batch(const case_inputs & in) {
     kvp_batch_desc d = {};
     d.group   = in.layer.group;

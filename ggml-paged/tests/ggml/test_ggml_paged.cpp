@@ -37,7 +37,7 @@ struct options {
     double      pairs = 0;  // GFLOP
 };
 
-// A check returns what else is to be said of it, as members of a JSON object.
+// A check returns further results as members of a JSON object.
 struct check {
     std::string                  name;
     std::function<std::string()> run;
@@ -113,7 +113,7 @@ options parse(int argc, char ** argv) {
     return o;
 }
 
-// plain is a text without what JSON wants escaped.
+// plain is a text without characters that JSON escapes.
 std::string plain(std::string text) {
     for (char & ch : text) {
         ch = ch == '"' || ch == '\\' || (unsigned char) ch < ' ' ? ' ' : ch;

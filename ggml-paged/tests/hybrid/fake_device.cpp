@@ -116,7 +116,7 @@ void fake_device::end() {
 int fake_device::enqueue(kvp_stream stream, work w) {
     std::lock_guard<std::mutex> lock(mutex_);
     const int err = call();
-    // A copy that fails may have been started all the same.
+    // A copy that fails may nevertheless have been started.
     if (err != 0 && w.what != kind::copy) {
         return err;
     }

@@ -1,8 +1,9 @@
-// A device that does what it was told later, in any order that streams and events allow.
+// A device that carries out operations late, in any order that streams and events allow.
 //
 // A thread takes one step of a random stream at a time: a copy and a launch are two steps
-// each, so that what must not overlap is seen to. It runs eagerly, at random, or (lazy) only
-// while somebody waits for it, and then prefers either stream or none, by seed.
+// each, so that the device notices forbidden overlaps. The thread runs eagerly, at random,
+// or (lazy) only while another thread waits for it, and then prefers either stream or
+// none, by seed.
 //
 // Violations it looks for: a copy into a slot that is being read, or whose page no kernel
 // has read; a launch from a slot whose copy is not complete or is of another page; a copy

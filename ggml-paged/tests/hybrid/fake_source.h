@@ -1,5 +1,5 @@
 // A source with few frames. A page is loaded when it is pinned, and its frame is poisoned
-// when the last pin is gone, so that whoever reads it later reads NaN.
+// when the last pin is gone, so that later reads give NaN.
 #pragma once
 
 #include <condition_variable>

@@ -1,5 +1,5 @@
-// The lanes as a discrete-event simulation: what a plan costs if the rates are true. It
-// knows nothing of the planner's own model.
+// The lanes as a discrete-event simulation: the cost of a plan if the rates are true. The
+// simulation is independent of the planner's own model.
 #pragma once
 
 #include <cstdint>

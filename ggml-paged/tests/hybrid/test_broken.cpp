@@ -1,4 +1,4 @@
-// Devices that ignore what the executor asks for must be noticed: the fakes can fail.
+// Devices that ignore the executor's requests must be noticed: the fakes can fail.
 #include <gtest/gtest.h>
 
 #include "rig.h"

@@ -53,7 +53,7 @@ TEST(Executor, ManySchedules) {
 }
 
 TEST(Executor, OneFrameMakesProgress) {
-    // Every thread that pins needs the one frame, and nobody keeps it while asking.
+    // Every thread that pins needs the one frame, and no thread keeps it while asking.
     auto executor = hybrid_executor::make(4);
     for (uint64_t seed = 0; seed < 60; seed++) {
         case_shape shape;

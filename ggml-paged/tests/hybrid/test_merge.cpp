@@ -82,7 +82,7 @@ TEST(Merge, AnyOrderIsWithinRounding) {
             for (double mean : {0.0, 1.0}) {
                 pieces p = make_pieces(rng, pages, 16, 5, spread, mean);
                 worst = std::max(worst, merged_error(p, 5));
-                // Ascending maxima rescale what was added at every step: the worst order.
+                // Ascending maxima rescale the sums at every step: the worst order.
                 std::sort(p.blocks.begin(), p.blocks.end(), [](auto & a, auto & b) { return a[0] < b[0]; });
                 worst = std::max(worst, merged_error(p, 5));
                 std::shuffle(p.blocks.begin(), p.blocks.end(), rng);
@@ -95,13 +95,13 @@ TEST(Merge, AnyOrderIsWithinRounding) {
 }
 
 TEST(Merge, EmptyRowsChangeNothing) {
-    // What is in l and acc of an empty row must not matter.
+    // The content of an empty row's l and acc must not matter.
     std::vector<float> into = {1.5f, -INFINITY, 2.0f, 0.0f, 3.0f, 4.0f, 0.0f, 0.0f};
     const std::vector<float> before = into;
     std::vector<float> from = {-INFINITY, -INFINITY, NAN, 7.0f, NAN, NAN, INFINITY, 1.0f};
     partial_merge(partial_at(into.data(), 2, 2), partial_at(from.data(), 2, 2));
     EXPECT_EQ(into, before);
-    // And an empty row takes over what comes, to the bit.
+    // And an empty row takes over the other side's values, to the bit.
     std::vector<float> some = {0.25f, -3.0f, 2.0f, 5.0f, 1.0f, 1.0f, 6.0f, 7.0f};
     partial_merge(partial_at(into.data(), 2, 2), partial_at(some.data(), 2, 2));
     EXPECT_EQ(into[1], -3.0f);

@@ -1,4 +1,4 @@
-// Pages come back as they were written, whatever the budget.
+// Pages are read back as they were written, with any budget.
 #include <algorithm>
 
 #include "rig.h"

@@ -1,4 +1,4 @@
-// The checksum against what is known of it, and against its definition.
+// The checksum against known values, and against its definition.
 #include <cstdint>
 #include <random>
 #include <string>

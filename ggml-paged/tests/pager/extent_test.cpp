@@ -68,7 +68,7 @@ TEST(Extents, OfPartOfAPageLeaveZerosAfter) {
     rig::options o;
     o.frames = 1;
     rig::pager p(o);
-    ASSERT_EQ(0, p.fill(0, 0, 0xee));  // what was in the frame before
+    ASSERT_EQ(0, p.fill(0, 0, 0xee));  // the frame's former content
     const int fd = numbered_file(16384);
     const kvp_extent x{fd, 0, 3, 1, 4097};
     ASSERT_EQ(0, kvp_back(p, 0, 4, &x, 1)) << kvp_last_error();
@@ -107,7 +107,7 @@ TEST(Extents, LeaveRowsAfterThemAlone) {
     EXPECT_EQ(-EBUSY, kvp_back(p, 0, 4, &x, 1)) << "in the spill they are as well";
     expect_row(77);
 
-    // All of the page, or one that nobody has written to since it was dropped.
+    // The whole page, or a page without writes since it was dropped.
     const std::vector<uint8_t> page(16 * (p.row_k() + p.row_v()), 1);
     std::vector<uint32_t> all;
     for (uint32_t cell = 4 * 16; cell < 5 * 16; cell++) {
@@ -123,7 +123,7 @@ TEST(Extents, LeaveRowsAfterThemAlone) {
     close(fd);
 }
 
-// The mutex is released while a file is read. What another thread writes then stays.
+// The mutex is released while a file is read. Rows that another thread writes then stay.
 TEST(Extents, LeaveRowsThatAreWrittenMeanwhileAlone) {
     rig::faults f;
     rig::options o;

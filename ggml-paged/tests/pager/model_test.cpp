@@ -153,8 +153,8 @@ class history {
         }
     }
 
-    // Saves what a page holds to a file and says so; now and then the page is dropped
-    // first, so that the file is all there is of it.
+    // Saves a page's content to a file and calls kvp_back; sometimes the page is dropped
+    // first, so that only the file has the content.
     void back() {
         const uint32_t l = any_layer(), page = below(p_.pages());
         const size_t ek = m_.heads * m_.dk, ev = m_.heads * m_.dv, c = page * p_.opt().page_cells;

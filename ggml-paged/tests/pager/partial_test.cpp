@@ -1,4 +1,5 @@
-// A page whose rows are in its slot but for a few costs the writing of those few.
+// A page of which only a few rows are not in its slot costs the writing of these rows
+// only.
 #include <algorithm>
 
 #include "rig.h"
@@ -98,7 +99,7 @@ TEST(Partial, PagesWithoutASlotAreWrittenWhole) {
     EXPECT_EQ(3u * 128 * 1024, leave_after(p, {1024 + 7}, 6));
     expect_page_1(p, {1024 + 7}, 0, 6);
 
-    // Dropped, it has no slot any more, and nothing of what was there is left.
+    // After a drop the page has no slot any more, and none of its former content.
     kvp_drop(p, 0, 1);
     EXPECT_EQ(3u * 128 * 1024, leave_after(p, {1024 + 8}, 9));
     expect_page_1(p, {1024 + 8}, 0, 9);

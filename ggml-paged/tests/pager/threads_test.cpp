@@ -8,7 +8,7 @@ namespace {
 class Threads : public testing::TestWithParam<uint32_t> {};
 
 // Each of four threads owns pages (page % 4) and writes, rotates away, drops and checks
-// them, while two threads scan pages that nobody changes.
+// them, while two threads scan pages that no thread changes.
 TEST_P(Threads, MixEverything) {
     rig::options o;
     o.frames = GetParam();
@@ -70,8 +70,8 @@ TEST_P(Threads, WriteCellsOfTheSamePages) {
     });
 }
 
-// Drops of pages that others hold and wait for: nobody hangs, and what is read is either
-// what was written or zeros.
+// Drops of pages that other threads hold and wait for: no thread hangs, and reads give
+// either written rows or zeros.
 TEST_P(Threads, DropWhatOthersUse) {
     rig::options o;
     o.frames  = GetParam();
@@ -146,7 +146,8 @@ TEST_P(Threads, RotateWhileOthersScan) {
     }
 }
 
-// A rotation that comes when a page has just been read, and who waits for it has not run yet.
+// A rotation that comes when a page has just been read, and the waiting thread has not run
+// yet.
 TEST_P(Threads, RotateWhatOthersWaitFor) {
     rig::options o;
     o.frames   = GetParam();

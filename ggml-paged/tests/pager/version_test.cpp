@@ -119,7 +119,7 @@ TEST(Version, OfAPageBeingWrittenToDoesNotStand) {
     ASSERT_EQ(0, kvp_pin(p, 0, 0, &at));
     kvp_drop(p, 0, 0);
     const uint64_t dropped = kvp_page_version(p, 0, 0);
-    kvp_unpin(p, 0, 0, 1);  // too late: what was written is forgotten
+    kvp_unpin(p, 0, 0, 1);  // too late: the written rows are dropped
     EXPECT_EQ(kvp_page_version(p, 0, 0), dropped);
     EXPECT_EQ(1, p.check(0, 0, 0));
 }

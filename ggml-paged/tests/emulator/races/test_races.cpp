@@ -1,5 +1,6 @@
 // The kernels under the thread sanitizer: no access of shared memory races with another.
-// What compute-sanitizer's racecheck would report on a card shows here without one.
+// The test finds the races that compute-sanitizer's racecheck would report on a card,
+// without a card.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -43,7 +44,7 @@ TEST(races, a_barrier_orders) {
     }), 0);
 }
 
-// Lane 1 reads what lane 0 wrote, with a shuffle or a warp's barrier between.
+// Lane 1 reads a value that lane 0 wrote, with a shuffle or a warp's barrier between.
 void hand_over(void (*between)()) {
     volatile float * x = static_cast<float *>(emulator::shared_memory(4));
     if (emulator::thread_index() == 0) {
@@ -72,7 +73,7 @@ void expect_none(const case_shape & s, const kernel_options & o) {
     }
 }
 
-// Tiles that nobody sees between tiles that are seen, and infinities that some rows see.
+// Tiles that no row sees between tiles that are seen, and infinities that some rows see.
 TEST(races, the_attention_kernels_have_none) {
     for (const int rows : {4, 0}) {  // decode, prefill
         case_shape s;

@@ -1,8 +1,8 @@
 // emulator/block.h once more, every CUDA thread a thread of its own, for the thread
-// sanitizer: it finds what compute-sanitizer's racecheck finds on a card, writes of the
-// same value by several threads included. Barriers of a block order all memory, those of a
-// warp its lanes' memory; a shuffle orders none, as CUDA says, so it is made of relaxed
-// atomics, which tell the sanitizer nothing.
+// sanitizer. The sanitizer finds the races that compute-sanitizer's racecheck finds on a
+// card, writes of the same value by several threads included. Barriers of a block order
+// all memory, those of a warp its lanes' memory; a shuffle orders none, as CUDA says, so
+// it is made of relaxed atomics, which tell the sanitizer nothing.
 #include "emulator/block.h"
 
 #include <atomic>
@@ -53,7 +53,8 @@ private:
     bool                    any_ = false, answer_ = false;
 };
 
-// What a lane gives in its n-th shuffle is n in the upper half and a float in the lower.
+// A lane's value in its n-th shuffle has n in the upper half and a float in the lower
+// half.
 struct lanes {
     std::atomic<uint64_t> given[warp] = {};
     std::atomic<uint64_t> taken[warp] = {};  // the last n that was taken from the lane
