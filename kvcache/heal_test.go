@@ -153,7 +153,7 @@ func TestAPageThatCannotBeWrittenHoldsNoOtherBack(t *testing.T) {
 	clock.add(retryAfter)
 	r.run(r.slots[0], text, nil, true)
 	r.settle()
-	require.Equal(t, len(text), restarted(t, store, text), "what was missing alone was written")
+	require.Equal(t, len(text), restarted(t, store, text), "only the missing page was written")
 }
 
 // A page that the store loses while its rows are in a slot is stored again.

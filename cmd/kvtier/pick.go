@@ -59,9 +59,9 @@ func (a *app) pick(ctx context.Context, root *roots, what string) (picked, error
 	case len(p.keys) == 0 && usage.RemoteErr != nil:
 		return p, fmt.Errorf("nothing is stored locally for %q, and the remote tier cannot be listed: %w", what, usage.RemoteErr)
 	case len(p.keys) == 0 && slices.ContainsFunc(all, func(use diskstore.FingerprintUsage) bool { return len(names[use.Identity[tierenv.KeyWeights]]) == 0 }):
-		return p, fmt.Errorf("nothing is stored for %q; kvtier ls shows what there is, and a model that Ollama no longer has goes by the digits shown there", what)
+		return p, fmt.Errorf("nothing is stored for %q; kvtier ls lists the models with pages; name a model that Ollama no longer has by the digits in that list", what)
 	case len(p.keys) == 0:
-		return p, fmt.Errorf("nothing is stored for %q; kvtier ls shows what there is", what)
+		return p, fmt.Errorf("nothing is stored for %q; kvtier ls lists the models with pages", what)
 	case len(meant) > 1:
 		return p, fmt.Errorf("%q could be %s; give more digits", what, strings.Join(sortedShort(meant), " or "))
 	}

@@ -91,8 +91,8 @@ func TestServerIsKilledBesideAnother(t *testing.T) {
 	}
 	b.unload()
 	got := a.ask(text, 33)
-	require.Equal(t, 899, got.restored, "by the one that was killed")
-	requireSame(t, held, got, "by the one that was killed")
+	require.Equal(t, 899, got.restored, "by the killed server")
+	requireSame(t, held, got, "by the killed server")
 	require.NotContains(t, a.Logs()+b.Logs(), "kv page is not usable")
 }
 

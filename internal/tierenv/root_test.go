@@ -41,7 +41,7 @@ func TestDefaultRoot(t *testing.T) {
 		"a tail in the former one": {former: "v1/0123/tails/ab/cdef/0123.kvp", wantFormer: true, says: "it holds pages"},
 		"a server's own pages":     {former: "instances/tmp/" + page, wantFormer: true, says: "copy all of it there with cp -a"},
 		"pages in both":            {own: page, former: page, says: "are not used"},
-		"what a store leaves":      {former: "v1/usage.json", says: "Ollama's own folder"},
+		"leftovers of a store":     {former: "v1/usage.json", says: "Ollama's own folder"},
 		"damaged pages":            {former: "v1/quarantine/cdef.kvp", says: "Ollama's own folder"},
 		"pages not yet written":    {former: "v1/tmp/cdef.kvp", says: "Ollama's own folder"},
 		"the former is not safe":   {former: page, badFormer: ram, says: "Ollama's own folder"},
