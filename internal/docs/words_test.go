@@ -1,6 +1,8 @@
 package docs
 
 import (
+	"go/parser"
+	"go/token"
 	"regexp"
 	"strconv"
 	"strings"
@@ -44,6 +46,23 @@ func TestWords(t *testing.T) {
 	for _, name := range files(t, func(name string) bool { return strings.HasSuffix(name, ".md") }) {
 		for _, found := range unclearIn(read(t, name)) {
 			t.Errorf("%s: %s", name, found)
+		}
+	}
+}
+
+// TestWordsOfComments: no comment of Go code has an unclear phrase. Comments of the page store
+// are not rewritten yet.
+func TestWordsOfComments(t *testing.T) {
+	for _, name := range files(t, func(name string) bool {
+		return strings.HasSuffix(name, ".go") && !strings.HasPrefix(name, "diskstore/")
+	}) {
+		set := token.NewFileSet()
+		file, err := parser.ParseFile(set, name, read(t, name), parser.ParseComments)
+		require.NoError(t, err)
+		for _, group := range file.Comments {
+			for _, found := range unclearIn(group.Text()) {
+				t.Errorf("%s: %s", set.Position(group.Pos()), found)
+			}
 		}
 	}
 }
