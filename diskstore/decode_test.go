@@ -7,8 +7,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -18,7 +16,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/diskstore/tier/guard"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -182,54 +179,4 @@ func readRefLarge(t testing.TB, s *Store, p *pagefile.Page, ref Ref) {
 	buf := make([]byte, p.Layout.Size())
 	require.NoError(t, s.Read(ctx, ref, p.Tokens, p.Layout, buf))
 	require.Equal(t, p.Payload, buf)
-}
-
-// depthBlob counts how many reads run at once, and lets none end before want of
-// them have begun.
-type depthBlob struct {
-	tier.Blob
-	want    int32
-	running atomic.Int32
-	most    atomic.Int32
-	enough  chan struct{}
-	once    sync.Once
-}
-
-func (b *depthBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
-	n := b.running.Add(1)
-	defer b.running.Add(-1)
-	for {
-		most := b.most.Load()
-		if n <= most || b.most.CompareAndSwap(most, n) {
-			break
-		}
-	}
-	if n >= b.want {
-		b.once.Do(func() { close(b.enough) })
-	}
-	<-b.enough
-	return b.Blob.ReadAt(ctx, p, off)
-}
-
-func (b *depthBlob) ReadsAtOnce() int { return int(b.want) }
-
-// Pieces of a remote page are on their way at once, those of a local one follow
-// each other.
-func TestPiecesReadAtOnce(t *testing.T) {
-	s := open(t, testOptions(t, withRemote(t)))
-	p, ref := putLarge(t, s)
-	h := headerAt(t, s, ref)
-	blob, err := s.disk.Open(ctx, s.refName(ref))
-	require.NoError(t, err)
-	defer blob.Close()
-	require.Equal(t, 1, pagefile.ReadsAtOnce(blob))
-	require.Equal(t, guard.TransferWorkers/2, pagefile.ReadsAtOnce(&guard.Blob{Inner: blob}))
-	require.GreaterOrEqual(t, len(slices.Collect(h.Pieces(h.All()))), 3, "and the footer")
-	for _, want := range []int32{1, 4} {
-		deep := &depthBlob{Blob: blob, want: want, enough: make(chan struct{})}
-		buf := make([]byte, p.Layout.Size())
-		require.NoError(t, pagefile.ReadPayload(ctx, deep, h, h.All(), s.codec, buf))
-		require.Equal(t, want, deep.most.Load())
-		require.Equal(t, p.Payload, buf)
-	}
 }

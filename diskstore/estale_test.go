@@ -13,7 +13,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/diskstore/tier/guard"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -44,7 +43,7 @@ func readErr(t *testing.T, s *Store, seed int) (found int, err error) {
 // TestStalePageIsAMiss: another machine removed files that this one has open, or
 // has looked up. That says nothing about the tier.
 func TestStalePageIsAMiss(t *testing.T) {
-	const prompts = 2 * guard.BreakerThreshold
+	const prompts = 2 * failuresToOpen
 	page := regexp.MustCompile(`remote.*\.kvp$`)
 	for _, op := range []vfs.Op{vfs.OpRead, vfs.OpOpen, vfs.OpLstat, vfs.OpStat} {
 		inj := vfs.Inject(quickFS)
@@ -131,13 +130,13 @@ func TestStaleRootTakesTheTierDown(t *testing.T) {
 	// What is there now is looked at as if the store had just been opened.
 	inj.Reset()
 	require.NoError(t, os.Chmod(o.Remote.Root, 0o777))
-	later = later.Add(guard.BreakerBackoffMax)
+	later = later.Add(breakerRest)
 	require.Empty(t, s.Chain(ctx, tokens, nil))
 	require.True(t, s.Stats().Remote.Down)
 	_, err = s.guard.Inner.Stat(ctx, s.pageName(pagefile.Key{1}))
 	require.ErrorIs(t, err, tier.ErrRootMode)
 	require.NoError(t, os.Chmod(o.Remote.Root, 0o700))
-	later = later.Add(guard.BreakerBackoffMax)
+	later = later.Add(breakerRest)
 	readChain(t, s, tokens, testTokens)
 	require.False(t, s.Stats().Remote.Down)
 	require.DirExists(t, filepath.Join(o.Remote.Root, storetest.VersionDir))

@@ -13,7 +13,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
-	"github.com/kvtier/kvtier/diskstore/tier/guard"
 	"github.com/kvtier/kvtier/internal/mounts"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
@@ -113,18 +112,7 @@ func (m *mountedRemote) works(repair func()) {
 	repair()
 	require.NoError(t, m.Flush(ctx))
 	// Operations that were given up have ended before patience is changed.
-	for range guard.LookupWorkers {
-		m.guard.Lookup <- struct{}{}
-	}
-	for range guard.TransferWorkers {
-		m.guard.Transfer <- struct{}{}
-	}
-	for range guard.LookupWorkers {
-		<-m.guard.Lookup
-	}
-	for range guard.TransferWorkers {
-		<-m.guard.Transfer
-	}
+	idle(m.guard)
 	m.patience(time.Minute)
 	m.guard.Breaker.Success()
 	for _, path := range filesIn(t, filepath.Join(m.behind, storetest.VersionDir, m.opt.Fingerprint.String()), dir.PageExt) {
@@ -147,7 +135,7 @@ func TestMountFailsMidRead(t *testing.T) {
 			repair := trouble(m, []mounts.Op{mounts.OpRead})
 			l := layoutOf(t, testSections, testTokens)
 			buf := make([]byte, l.Size())
-			for range 2 * guard.BreakerThreshold {
+			for range 2 * failuresToOpen {
 				readRef(t, m.Store, refs[0], tokens)
 				require.Error(t, m.Read(ctx, refs[1], tokens[testTokens:2*testTokens], l, buf))
 				readRef(t, m.Store, refs[2], tokens)
@@ -189,7 +177,7 @@ func TestMountFailsMidWrite(t *testing.T) {
 				refs := m.Chain(ctx, tokens, nil)
 				m.patience(30 * time.Millisecond)
 				repair := trouble(m, ops)
-				for range guard.BreakerThreshold {
+				for range failuresToOpen {
 					if err := m.moveDown(refs[2].Key); err != nil {
 						require.True(t, m.Has(refs[2].Key), "a page that was not moved stays")
 					}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/diskstore/tier/guard"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -48,7 +47,7 @@ func TestRemoteThatHangsInEveryOperation(t *testing.T) {
 			s.opt.RemoteTimeout = 5 * time.Millisecond
 			life.flush()
 			before := runtime.NumGoroutine()
-			for seed := range 2 * guard.BreakerThreshold {
+			for seed := range 2 * failuresToOpen {
 				life.read(a)
 				life.read(b)
 				require.NoError(t, life.put(prompt(10+seed, testTokens)), "the local tier goes on")
@@ -68,8 +67,8 @@ func TestRemoteThatHangsInEveryOperation(t *testing.T) {
 					drained = true
 				}
 			}
-			require.LessOrEqual(t, stuck, guard.LookupWorkers+guard.TransferWorkers)
-			require.LessOrEqual(t, runtime.NumGoroutine(), before+4*(guard.LookupWorkers+guard.TransferWorkers))
+			require.LessOrEqual(t, stuck, 2*remoteWorkers)
+			require.LessOrEqual(t, runtime.NumGoroutine(), before+4*(2*remoteWorkers))
 			closeInTime(t, s)
 			gate.Open()
 			require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+1 }, 10*time.Second, time.Millisecond,
@@ -222,27 +221,19 @@ func TestBreakerOpensWhileLookupsWork(t *testing.T) {
 	ref := s.Chain(ctx, tokens, nil)[0]
 	require.Equal(t, tier.Remote, ref.Tier)
 	life.inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Err: syscall.EIO})
-	for range guard.BreakerThreshold {
+	for range failuresToOpen {
 		require.False(t, s.Stats().Remote.Down)
 		require.Zero(t, life.read(tokens))
 	}
 	require.True(t, s.Stats().Remote.Down)
 
-	// A lookup that works closes it, one read that does not opens it at once,
-	// and for longer each time.
-	until := time.Duration(0)
+	// A lookup that works closes it, one read that does not opens it at once.
 	for range 3 {
-		s.guard.Breaker.Mu.Lock()
-		s.guard.Breaker.Until = time.Time{}
-		s.guard.Breaker.Mu.Unlock()
+		askAgain(s)
 		require.Len(t, s.Chain(ctx, tokens, nil), 1)
 		require.False(t, s.Stats().Remote.Down)
 		require.Zero(t, life.read(tokens))
 		require.True(t, s.Stats().Remote.Down)
-		s.guard.Breaker.Mu.Lock()
-		require.Greater(t, s.guard.Breaker.Backoff, until)
-		until = s.guard.Breaker.Backoff
-		s.guard.Breaker.Mu.Unlock()
 	}
 	life.inj.Reset()
 	s.guard.Breaker.Success()

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier/guard"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -342,7 +341,7 @@ func TestFaultyRemoteOpensItsBreaker(t *testing.T) {
 			remote := regexp.MustCompile("^" + regexp.QuoteMeta(life.o.Remote.Root))
 			life.inj.Reset()
 			life.inj.Add(vfs.Rule{Path: remote, Err: errno})
-			for seed := range 2 * guard.BreakerThreshold {
+			for seed := range 2 * failuresToOpen {
 				s.Chain(ctx, prompt(100+seed, testTokens), nil) // asks the remote tier
 			}
 			require.True(t, s.Stats().Remote.Down)
@@ -355,16 +354,12 @@ func TestFaultyRemoteOpensItsBreaker(t *testing.T) {
 
 			// While the breaker is open nobody asks; a failed probe keeps it so.
 			for range 3 {
-				s.guard.Breaker.Mu.Lock()
-				s.guard.Breaker.Until = time.Time{}
-				s.guard.Breaker.Mu.Unlock()
+				askAgain(s)
 				s.Chain(ctx, prompt(200, testTokens), nil)
 				require.True(t, s.Stats().Remote.Down)
 			}
 			life.inj.Reset()
-			s.guard.Breaker.Mu.Lock()
-			s.guard.Breaker.Until = time.Time{}
-			s.guard.Breaker.Mu.Unlock()
+			askAgain(s)
 			s.Chain(ctx, prompt(200, testTokens), nil)
 			require.False(t, s.Stats().Remote.Down)
 			life.demoteOne()

@@ -12,7 +12,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
-	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
 )
 
 // Every limit of the page format is tried on both sides: as an argument, and in
@@ -99,25 +98,4 @@ func TestLimitOfQueuedJobs(t *testing.T) {
 	require.NoError(t, b.wait(ctx))
 	require.Equal(t, maxQueuedJobs, ran, "the last one found the queue full")
 	require.NoError(t, b.close(time.Minute))
-}
-
-// TestTransfersAroundAStep moves files of just a step, one byte less and one
-// more through an isolated tier.
-func TestTransfersAroundAStep(t *testing.T) {
-	s := open(t, testOptions(t, withRemote(t)))
-	for i, size := range []int{pagefile.StepBytes - 1, pagefile.StepBytes, pagefile.StepBytes + 1, 2*pagefile.StepBytes + 1} {
-		content := bytes.Repeat([]byte{1, 2, 3, 5, 7}, size/5+1)[:size]
-		up, err := s.guard.Create(ctx, tiertest.Page(byte(i)))
-		require.NoError(t, err)
-		require.NoError(t, up.Write(ctx, content))
-		_, err = up.Commit(ctx, time.Now())
-		require.NoError(t, err)
-		blob, err := s.guard.Open(ctx, tiertest.Page(byte(i)))
-		require.NoError(t, err)
-		got := make([]byte, size)
-		require.NoError(t, blob.ReadAt(ctx, got, 0))
-		require.True(t, bytes.Equal(content, got))
-		require.Error(t, blob.ReadAt(ctx, got, 1), "the file ends first")
-		blob.Close()
-	}
 }

@@ -17,9 +17,6 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/diskstore/tier/dir"
-	"github.com/kvtier/kvtier/diskstore/tier/guard"
-	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -78,9 +75,9 @@ func TestHungRemoteNeverHoldsUpALookup(t *testing.T) {
 		}
 		require.Equal(t, 2*testTokens, tokensIn(s.Chain(ctx, tokens, nil)), "local pages are found all the same")
 	}
-	require.LessOrEqual(t, asked, guard.BreakerThreshold, "after that nobody waits")
+	require.LessOrEqual(t, asked, failuresToOpen, "after that nobody waits")
 	require.True(t, s.Stats().Remote.Down)
-	require.LessOrEqual(t, runtime.NumGoroutine(), before+2*(guard.LookupWorkers+guard.TransferWorkers))
+	require.LessOrEqual(t, runtime.NumGoroutine(), before+2*(2*remoteWorkers))
 
 	// New pages and reads go on; one that is only remote fails fast.
 	putChain(t, s, prompt(5, testTokens+1))
@@ -103,59 +100,13 @@ func TestHungRemoteComesBack(t *testing.T) {
 		s.Chain(ctx, tokens, nil)
 	}
 	revive()
-	s.guard.Breaker.Mu.Lock()
-	s.guard.Breaker.Until = time.Time{} // the backoff has passed
-	s.guard.Breaker.Mu.Unlock()
+	askAgain(s)
 	s.guard.LookupIn, s.guard.StepIn = time.Minute, time.Minute
 	s.opt.RemoteTimeout = time.Minute
 	readChain(t, s, tokens, len(tokens))
 	require.False(t, s.Stats().Remote.Down)
 	require.Equal(t, 1, log.count("is back"))
 	require.NoError(t, s.Flush(ctx))
-}
-
-func TestGoroutinesAreBoundedWhileTheRemoteHangs(t *testing.T) {
-	s, _, revive := hungRemote(t, io.Discard)
-	defer revive()
-	before := runtime.NumGoroutine()
-	for range 40 {
-		// Even a breaker that lets everything through.
-		s.guard.Breaker.Success()
-		_, err := s.guard.Stat(ctx, tiertest.Page(1))
-		require.ErrorIs(t, err, tier.ErrTierTimeout)
-	}
-	// A timer that fires has a goroutine for a moment.
-	require.LessOrEqual(t, runtime.NumGoroutine(), before+2*guard.LookupWorkers)
-	require.NoError(t, s.Close())
-}
-
-// TestGivenUpReadNeverTouchesTheCallersMemory lets a read that was given up
-// finish later. The race detector would see a write to buf.
-func TestGivenUpReadNeverTouchesTheCallersMemory(t *testing.T) {
-	gate := vfs.NewGate()
-	inj := vfs.Inject(quickFS)
-	root := t.TempDir()
-	tr := guard.New(dir.New(inj, root, dir.Options{}), time.Minute, time.Minute,
-		slog.New(slog.NewTextHandler(io.Discard, nil)), time.Now, func() {})
-	tiertest.Upload(t, tr, tiertest.Page(1), []byte("content"), time.Now())
-	blob, err := tr.Open(ctx, tiertest.Page(1))
-	require.NoError(t, err)
-	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Gate: gate})
-	tr.StepIn = 5 * time.Millisecond
-	buf := make([]byte, 7)
-	require.ErrorIs(t, blob.ReadAt(ctx, buf, 0), tier.ErrTierTimeout)
-	copy(buf, "mine...")
-	gate.Open()
-	blob.Close()
-	tr.LookupIn = time.Minute
-	for range guard.TransferWorkers { // all workers are idle again
-		tr.Transfer <- struct{}{}
-	}
-	require.Equal(t, "mine...", string(buf))
-	for range guard.TransferWorkers {
-		<-tr.Transfer
-	}
-	require.NoError(t, tr.Close())
 }
 
 func TestMissingRemoteIsTriedAgain(t *testing.T) {
@@ -179,9 +130,7 @@ func TestMissingRemoteIsTriedAgain(t *testing.T) {
 	require.ErrorContains(t, use.RemoteErr, "mount it, or create it", "why it is down")
 
 	require.NoError(t, os.Mkdir(o.Remote.Root, 0o700))
-	s.guard.Breaker.Mu.Lock()
-	s.guard.Breaker.Until = time.Time{}
-	s.guard.Breaker.Mu.Unlock()
+	askAgain(s)
 	use, err = s.Scan(ctx)
 	require.NoError(t, err)
 	require.NoError(t, use.RemoteErr)

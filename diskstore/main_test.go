@@ -53,6 +53,20 @@ var (
 	flipAt   = storetest.FlipAt
 )
 
+// What package guard allows a remote tier.
+const (
+	failuresToOpen = 3           // in a row, that open its breaker
+	breakerRest    = time.Minute // how long its breaker stays open at most
+	remoteWorkers  = 4           // of each kind, for lookups and for transfers
+)
+
+// askAgain lets the breaker of a store's remote tier try again at once.
+func askAgain(s *Store) {
+	s.guard.Breaker.Mu.Lock()
+	defer s.guard.Breaker.Mu.Unlock()
+	s.guard.Breaker.Until = time.Time{}
+}
+
 // testOptions returns options for new directories, changed by edit.
 func testOptions(t testing.TB, edit ...func(*Options)) Options {
 	dir := t.TempDir()

@@ -22,7 +22,10 @@ var outages = map[string]func(s *Store, inj *vfs.Injector, remote *regexp.Regexp
 	"its breaker is open": func(s *Store, _ *vfs.Injector, _ *regexp.Regexp) func() {
 		now := time.Now()
 		s.guard.Breaker.Now = func() time.Time { return now }
-		s.guard.Breaker.Failure(tier.ErrTierTimeout, true)
+		below := s.guard.Inner
+		s.guard.Inner = goneTier{below}
+		_, _ = s.guard.Stat(ctx, pagefile.Name{})
+		s.guard.Inner = below
 		return func() { now = now.Add(time.Hour) } // it may be asked again
 	},
 	"every operation fails": func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) func() {
@@ -42,6 +45,13 @@ var outages = map[string]func(s *Store, inj *vfs.Injector, remote *regexp.Regexp
 		inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{vfs.OpReadDir}, Err: syscall.EIO})
 		return func() { inj.Reset(); s.guard.Breaker.Success() }
 	},
+}
+
+// goneTier is one whose root is gone.
+type goneTier struct{ tier.Tier }
+
+func (goneTier) Stat(context.Context, pagefile.Name) (tier.Info, error) {
+	return tier.Info{}, tier.ErrRootMissing
 }
 
 // TestOutageOfTheRemoteDeletesNothingThatFits: pages that should move down to a

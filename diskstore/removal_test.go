@@ -16,7 +16,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
-	"github.com/kvtier/kvtier/diskstore/tier/guard"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -299,12 +298,12 @@ func TestUnlinkThatHangsCounts(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj), withRemote(t), func(o *Options) { o.Remote.BudgetBytes = 40 * page })
 	s := open(t, o)
-	inRemote(t, s, 2*guard.TransferWorkers)
+	inRemote(t, s, 2*remoteWorkers)
 	other := beside(t, o)
 	s.guard.StepIn = 50 * time.Millisecond
 	gate := vfs.NewGate()
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRemove}, Path: regexp.MustCompile(`-gone\d+\.tmp$`), Gate: gate})
-	for _, info := range listAll(t, other.remote)[:guard.TransferWorkers] {
+	for _, info := range listAll(t, other.remote)[:remoteWorkers] {
 		_, err := s.remote.drop(ctx, info)
 		require.ErrorIs(t, err, tier.ErrTierTimeout)
 		<-gate.Entered()
@@ -316,5 +315,5 @@ func TestUnlinkThatHangsCounts(t *testing.T) {
 	idle(s.guard)
 	_, err = other.remote.count(ctx, nil)
 	require.NoError(t, err)
-	require.EqualValues(t, guard.TransferWorkers*page, other.remote.book.Last.Bytes)
+	require.EqualValues(t, remoteWorkers*page, other.remote.book.Last.Bytes)
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
-	"github.com/kvtier/kvtier/diskstore/tier/guard"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -92,7 +91,7 @@ func TestRootWhoseModeChanges(t *testing.T) {
 		require.ErrorIs(t, err, tier.ErrRootMode)
 		require.True(t, s.Stats().Local.Down || s.Stats().Remote.Down)
 		require.NoError(t, os.Chmod(dir, 0o700))
-		later = later.Add(guard.BreakerBackoffMax)
+		later = later.Add(breakerRest)
 		_, err = lv.tier.Stat(ctx, s.pageName(pagefile.Key{1}))
 		require.ErrorIs(t, err, tier.ErrNotFound)
 		require.False(t, s.Stats().Local.Down || s.Stats().Remote.Down)
@@ -124,7 +123,7 @@ func TestShareThatWasUnmounted(t *testing.T) {
 
 	require.NoError(t, os.Remove(o.Remote.Root))
 	require.NoError(t, os.Rename(o.Remote.Root+".mounted", o.Remote.Root))
-	later = later.Add(guard.BreakerBackoffMax)
+	later = later.Add(breakerRest)
 	require.NoError(t, s.demote(ctx, info))
 	require.False(t, s.Stats().Remote.Down)
 }

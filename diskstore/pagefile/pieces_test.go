@@ -1,15 +1,18 @@
 package pagefile
 
 import (
+	"context"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// TestPiecesCoverThePage has pieces of many sections, of one section alone, and of those
-// that are left.
-func TestPiecesCoverThePage(t *testing.T) {
+// largeSections make a page of several pieces: of many sections, of one section
+// alone, and of those that are left.
+func largeSections() []Section {
 	var sections []Section
 	for layer := range uint16(4) {
 		sections = append(sections,
@@ -17,7 +20,13 @@ func TestPiecesCoverThePage(t *testing.T) {
 			Section{Layer: layer, Kind: KindV, RowBytes: 65_003})
 	}
 	sections[4].RowBytes = pieceBytes/testTokens + 13
-	p := pageOf(t, sections, testFingerprint(1), prompt(1, testTokens))
+	return sections
+}
+
+// TestPiecesCoverThePage has pieces of many sections, of one section alone, and of those
+// that are left.
+func TestPiecesCoverThePage(t *testing.T) {
+	p := pageOf(t, largeSections(), testFingerprint(1), prompt(1, testTokens))
 	for _, compress := range []bool{false, true} {
 		file := encodeFile(t, p, testTokens, compress)
 		h, err := ReadHeader(ctx, memBlob(file))
@@ -43,6 +52,53 @@ func TestPiecesCoverThePage(t *testing.T) {
 		buf := make([]byte, p.Layout.Size())
 		_, err = readFile(t, file, p.Layout, buf)
 		require.NoError(t, err)
+		require.Equal(t, p.Payload, buf)
+	}
+}
+
+// deepSource counts how many reads run at once, and lets none end before want of
+// them have begun.
+type deepSource struct {
+	Source
+	want    int32
+	running atomic.Int32
+	most    atomic.Int32
+	enough  chan struct{}
+	once    sync.Once
+}
+
+func (b *deepSource) ReadAt(ctx context.Context, p []byte, off int64) error {
+	n := b.running.Add(1)
+	defer b.running.Add(-1)
+	for {
+		most := b.most.Load()
+		if n <= most || b.most.CompareAndSwap(most, n) {
+			break
+		}
+	}
+	if n >= b.want {
+		b.once.Do(func() { close(b.enough) })
+	}
+	<-b.enough
+	return b.Source.ReadAt(ctx, p, off)
+}
+
+func (b *deepSource) ReadsAtOnce() int { return int(b.want) }
+
+// Pieces of a remote page are on their way at once, those of a local one follow
+// each other.
+func TestPiecesReadAtOnce(t *testing.T) {
+	p := pageOf(t, largeSections(), testFingerprint(1), prompt(1, testTokens))
+	blob := memBlob(encodeFile(t, p, testTokens, false))
+	h, err := ReadHeader(ctx, blob)
+	require.NoError(t, err)
+	require.Equal(t, 1, ReadsAtOnce(blob))
+	require.GreaterOrEqual(t, len(slices.Collect(h.Pieces(h.All()))), 3, "and the footer")
+	for _, want := range []int32{1, 4} {
+		deep := &deepSource{Source: blob, want: want, enough: make(chan struct{})}
+		buf := make([]byte, p.Layout.Size())
+		require.NoError(t, ReadPayload(ctx, deep, h, h.All(), theCodec(t), buf))
+		require.Equal(t, want, deep.most.Load())
 		require.Equal(t, p.Payload, buf)
 	}
 }

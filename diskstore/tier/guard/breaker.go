@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	BreakerThreshold  = 3 // failures in a row that open it
+	breakerThreshold  = 3 // failures in a row that open it
 	breakerBackoffMin = time.Second
-	BreakerBackoffMax = time.Minute
+	breakerBackoffMax = time.Minute
 )
 
 // breaker keeps a tier that fails from being asked again and again. It is
@@ -29,7 +29,7 @@ type breaker struct {
 	probing  bool
 	Until    time.Time
 	closed   time.Time // when it was closed last
-	Backoff  time.Duration
+	backoff  time.Duration
 	cause    error // of the last failure
 	silent   bool  // whoever asks says it
 }
@@ -56,7 +56,7 @@ func (b *breaker) Speak() {
 
 func (b *breaker) warnLocked() {
 	if !b.silent {
-		b.log.Warn("kv tier is not usable, continuing without it", "error", b.cause, "retry_in", b.Backoff)
+		b.log.Warn("kv tier is not usable, continuing without it", "error", b.cause, "retry_in", b.backoff)
 	}
 }
 
@@ -119,9 +119,9 @@ func (b *breaker) neutral() {
 	b.probing = false
 }
 
-// Failure counts a failure. Stragglers that fail while the breaker is open do
+// failure counts a failure. Stragglers that fail while the breaker is open do
 // not prolong it; a failed probe does.
-func (b *breaker) Failure(err error, fatal bool) {
+func (b *breaker) failure(err error, fatal bool) {
 	b.Mu.Lock()
 	defer b.Mu.Unlock()
 	b.failures++
@@ -130,18 +130,18 @@ func (b *breaker) Failure(err error, fatal bool) {
 	case b.open && !b.probing:
 		return
 	case b.open:
-		b.Backoff = min(2*b.Backoff, BreakerBackoffMax)
-	case fatal || b.failures >= BreakerThreshold:
+		b.backoff = min(2*b.backoff, breakerBackoffMax)
+	case fatal || b.failures >= breakerThreshold:
 		b.open = true
-		if b.Now().Sub(b.closed) < BreakerBackoffMax {
-			b.Backoff = min(max(2*b.Backoff, breakerBackoffMin), BreakerBackoffMax)
+		if b.Now().Sub(b.closed) < breakerBackoffMax {
+			b.backoff = min(max(2*b.backoff, breakerBackoffMin), breakerBackoffMax)
 		} else {
-			b.Backoff = breakerBackoffMin
+			b.backoff = breakerBackoffMin
 		}
 		b.warnLocked()
 	default:
 		return
 	}
 	b.probing = false
-	b.Until = b.Now().Add(b.Backoff)
+	b.Until = b.Now().Add(b.backoff)
 }

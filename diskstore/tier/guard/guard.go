@@ -17,8 +17,8 @@ import (
 // Limits of one isolated tier. Their sum bounds the goroutines a mount that
 // hangs for good can hold.
 const (
-	LookupWorkers   = 4 // small operations a lookup waits for
-	TransferWorkers = 4 // reads, writes, lists
+	lookupWorkers   = 4 // small operations a lookup waits for
+	transferWorkers = 4 // reads, writes, lists
 
 	// commitSteps and listSteps say how many times the time of one transfer
 	// step a sync of a whole page and a listing of many files may take.
@@ -51,8 +51,8 @@ func New(inner tier.Tier, lookupIn, stepIn time.Duration, log *slog.Logger, now 
 	return &Tier{
 		Inner:    inner,
 		Breaker:  newBreaker(log, now),
-		Lookup:   make(chan struct{}, LookupWorkers),
-		Transfer: make(chan struct{}, TransferWorkers),
+		Lookup:   make(chan struct{}, lookupWorkers),
+		Transfer: make(chan struct{}, transferWorkers),
 		LookupIn: lookupIn,
 		StepIn:   stepIn,
 		failed:   failed,
@@ -119,7 +119,7 @@ func (t *Tier) gaveUp(ctx context.Context, start time.Time, limit time.Duration)
 		}
 	}
 	t.failed()
-	t.Breaker.Failure(err, false)
+	t.Breaker.failure(err, false)
 	return err
 }
 
@@ -139,7 +139,7 @@ func (t *Tier) report(ctx context.Context, start time.Time, limit time.Duration,
 		t.Breaker.Success()
 	default:
 		t.failed()
-		t.Breaker.Failure(err, fatalRoot(err))
+		t.Breaker.failure(err, fatalRoot(err))
 	}
 	return err
 }
@@ -153,8 +153,8 @@ func (t *Tier) moved(streak *atomic.Int32, err error) error {
 		streak.Store(0)
 	case errors.Is(err, tier.ErrNotFound), errors.Is(err, tier.ErrNoSpace), errors.Is(err, tier.ErrTierDown), errors.Is(err, tier.ErrClosed), errors.Is(err, tier.ErrStale),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, context.Canceled), vfs.IsReadOnly(err):
-	case streak.Add(1) >= BreakerThreshold:
-		t.Breaker.Failure(err, true)
+	case streak.Add(1) >= breakerThreshold:
+		t.Breaker.failure(err, true)
 	}
 	return err
 }

@@ -1,17 +1,21 @@
 package guard
 
 import (
+	"bytes"
+	"context"
 	"errors"
-	"io"
 	"log/slog"
-	"os"
-	"path/filepath"
+	"regexp"
+	"runtime"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
@@ -20,28 +24,34 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+var ctx = context.Background()
+
+// guarded isolates the tier in root, each of whose steps may take so long.
+func guarded(t testing.TB, fsys vfs.FS, root string, limit time.Duration) *Tier {
+	tr := New(dir.New(fsys, root, dir.Options{}), limit, limit, slog.New(slog.DiscardHandler), time.Now, func() {})
+	t.Cleanup(func() { _ = tr.Close() }) // which does not wait for what hangs
+	return tr
+}
+
 func TestContract(t *testing.T) {
 	tiertest.Contract(t, func(t *testing.T) tier.Tier {
-		root := filepath.Join(t.TempDir(), "root")
-		require.NoError(t, os.Mkdir(root, 0o700))
-		return New(dir.New(vfs.OS, root, dir.Options{}), time.Minute, time.Minute,
-			slog.New(slog.NewTextHandler(io.Discard, nil)), time.Now, func() {})
+		return guarded(t, vfs.OS, storetest.PrivateDir(t), time.Minute)
 	})
 }
 
 func TestBreaker(t *testing.T) {
 	now := time.Unix(0, 0)
-	b := newBreaker(slog.New(slog.NewTextHandler(io.Discard, nil)), func() time.Time { return now })
+	b := newBreaker(slog.New(slog.DiscardHandler), func() time.Time { return now })
 	bad := errors.New("bad")
-	for range BreakerThreshold - 1 {
+	for range breakerThreshold - 1 {
 		require.True(t, b.allow())
-		b.Failure(bad, false)
+		b.failure(bad, false)
 	}
 	require.True(t, b.allow(), "a few failures are forgiven")
 	b.Success()
-	for range BreakerThreshold {
+	for range breakerThreshold {
 		require.True(t, b.allow())
-		b.Failure(bad, false)
+		b.failure(bad, false)
 	}
 	wait := breakerBackoffMin
 	for range 10 { // failed probes double the backoff up to its limit
@@ -51,20 +61,137 @@ func TestBreaker(t *testing.T) {
 		now = now.Add(1)
 		require.True(t, b.allow(), "one probe")
 		require.False(t, b.allow(), "and only one")
-		b.Failure(bad, false)
-		wait = min(2*wait, BreakerBackoffMax)
+		b.failure(bad, false)
+		wait = min(2*wait, breakerBackoffMax)
 	}
 	now = now.Add(wait)
 	require.True(t, b.allow())
 	b.neutral()
 	require.True(t, b.allow(), "a probe that says nothing gives its place to the next")
-	b.Failure(bad, false)
-	b.Failure(bad, false) // a straggler does not prolong the backoff
+	b.failure(bad, false)
+	b.failure(bad, false) // a straggler does not prolong the backoff
 	now = now.Add(wait)
 	require.True(t, b.allow())
 	b.Success()
 	require.True(t, b.allow())
 	require.True(t, b.allow())
-	b.Failure(bad, true)
+	b.failure(bad, true)
 	require.False(t, b.allow(), "some errors need no second look")
+}
+
+// TestBreakerOpensWhileReadsFail: each failure costs its whole time, and the lookups
+// between them succeed. After them one failure opens the breaker, and for longer each
+// time.
+func TestBreakerOpensWhileReadsFail(t *testing.T) {
+	inj := vfs.Inject(storetest.QuickFS)
+	tr := guarded(t, inj, storetest.PrivateDir(t), time.Minute)
+	now := time.Unix(1_700_000_000, 0)
+	tr.Breaker.Now = func() time.Time { return now }
+	tiertest.Upload(t, tr, tiertest.Page(1), []byte("content"), now)
+	blob, err := tr.Open(ctx, tiertest.Page(1))
+	require.NoError(t, err)
+	defer blob.Close()
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Err: syscall.EIO})
+	fails := func() {
+		require.False(t, tr.Breaker.Down())
+		require.ErrorIs(t, blob.ReadAt(ctx, make([]byte, 7), 0), syscall.EIO)
+		require.True(t, tr.reads.Load() > 0)
+	}
+	for range breakerThreshold {
+		fails()
+		if !tr.Breaker.Down() {
+			_, err := tr.Stat(ctx, tiertest.Page(1))
+			require.NoError(t, err)
+		}
+	}
+	require.True(t, tr.Breaker.Down())
+	backoff := time.Duration(0)
+	for range 3 {
+		require.Greater(t, tr.Breaker.backoff, backoff)
+		backoff = tr.Breaker.backoff
+		now = now.Add(backoff)
+		_, err := tr.Stat(ctx, tiertest.Page(1))
+		require.NoError(t, err)
+		fails()
+		require.True(t, tr.Breaker.Down())
+	}
+}
+
+// TestReadsAtOnce: steps of a page are on their way at once, whatever the tier below
+// does, and two pages find a worker for each.
+func TestReadsAtOnce(t *testing.T) {
+	tr := guarded(t, storetest.QuickFS, storetest.PrivateDir(t), time.Minute)
+	tiertest.Upload(t, tr, tiertest.Page(1), []byte("content"), time.Now())
+	below, err := tr.Inner.Open(ctx, tiertest.Page(1))
+	require.NoError(t, err)
+	defer below.Close()
+	blob, err := tr.Open(ctx, tiertest.Page(1))
+	require.NoError(t, err)
+	defer blob.Close()
+	require.Equal(t, 1, pagefile.ReadsAtOnce(below))
+	require.Equal(t, transferWorkers/2, pagefile.ReadsAtOnce(blob))
+}
+
+// TestGivenUpReadNeverTouchesTheCallersMemory lets a read that was given up
+// finish later. The race detector would see a write to buf.
+func TestGivenUpReadNeverTouchesTheCallersMemory(t *testing.T) {
+	gate := vfs.NewGate()
+	inj := vfs.Inject(storetest.QuickFS)
+	root := storetest.PrivateDir(t)
+	tr := guarded(t, inj, root, time.Minute)
+	tiertest.Upload(t, tr, tiertest.Page(1), []byte("content"), time.Now())
+	blob, err := tr.Open(ctx, tiertest.Page(1))
+	require.NoError(t, err)
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Gate: gate})
+	tr.StepIn = 5 * time.Millisecond
+	buf := make([]byte, 7)
+	require.ErrorIs(t, blob.ReadAt(ctx, buf, 0), tier.ErrTierTimeout)
+	copy(buf, "mine...")
+	gate.Open()
+	blob.Close()
+	tr.LookupIn = time.Minute
+	for range transferWorkers { // all workers are idle again
+		tr.Transfer <- struct{}{}
+	}
+	require.Equal(t, "mine...", string(buf))
+	for range transferWorkers {
+		<-tr.Transfer
+	}
+}
+
+func TestGoroutinesAreBoundedWhileTheRemoteHangs(t *testing.T) {
+	inj, root, gate := vfs.Inject(storetest.QuickFS), storetest.PrivateDir(t), vfs.NewGate()
+	tr := guarded(t, inj, root, 20*time.Millisecond)
+	defer gate.Open()
+	inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(root)), Gate: gate})
+	before := runtime.NumGoroutine()
+	for range 40 {
+		// Even a breaker that lets everything through.
+		tr.Breaker.Success()
+		_, err := tr.Stat(ctx, tiertest.Page(1))
+		require.ErrorIs(t, err, tier.ErrTierTimeout)
+	}
+	// A timer that fires has a goroutine for a moment.
+	require.LessOrEqual(t, runtime.NumGoroutine(), before+2*lookupWorkers)
+}
+
+// TestTransfersAroundAStep moves files of just a step, one byte less and one
+// more through an isolated tier.
+func TestTransfersAroundAStep(t *testing.T) {
+	tr := guarded(t, storetest.QuickFS, storetest.PrivateDir(t), time.Minute)
+	for i, size := range []int{pagefile.StepBytes - 1, pagefile.StepBytes, pagefile.StepBytes + 1, 2*pagefile.StepBytes + 1} {
+		content := bytes.Repeat([]byte{1, 2, 3, 5, 7}, size/5+1)[:size]
+		up, err := tr.Create(ctx, tiertest.Page(byte(i)))
+		require.NoError(t, err)
+		require.NoError(t, up.Write(ctx, content))
+		_, err = up.Commit(ctx, time.Now())
+		require.NoError(t, err)
+		blob, err := tr.Open(ctx, tiertest.Page(byte(i)))
+		require.NoError(t, err)
+		got := make([]byte, size)
+		require.NoError(t, blob.ReadAt(ctx, got, 0))
+		require.True(t, bytes.Equal(content, got))
+		require.Error(t, blob.ReadAt(ctx, got, 1), "the file ends first")
+		blob.Close()
+	}
 }

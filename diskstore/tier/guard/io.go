@@ -13,11 +13,11 @@ import (
 // steps are the buffers that data crosses an isolated tier in.
 var steps = sync.Pool{New: func() any { p := make([]byte, pagefile.StepBytes); return &p }}
 
-// Blob reads in steps of at most StepBytes, each with its own time
+// blob reads in steps of at most StepBytes, each with its own time
 // limit: a slow tier makes progress, a hung one is noticed.
-type Blob struct {
+type blob struct {
 	t     *Tier
-	Inner tier.Blob
+	inner tier.Blob
 }
 
 func (t *Tier) Open(ctx context.Context, name pagefile.Name) (tier.Blob, error) {
@@ -35,20 +35,20 @@ func (t *Tier) open(ctx context.Context, name pagefile.Name, open func(context.C
 	if err != nil {
 		return nil, err
 	}
-	return &Blob{t: t, Inner: inner}, nil
+	return &blob{t: t, inner: inner}, nil
 }
 
-func (b *Blob) Info() tier.Info { return b.Inner.Info() }
+func (b *blob) Info() tier.Info { return b.inner.Info() }
 
-func (b *Blob) Size() int64 { return b.Inner.Size() }
+func (b *blob) Size() int64 { return b.inner.Size() }
 
-func (b *Blob) ReadAt(ctx context.Context, p []byte, off int64) error {
+func (b *blob) ReadAt(ctx context.Context, p []byte, off int64) error {
 	for len(p) > 0 {
 		n := min(len(p), pagefile.StepBytes)
 		release := func(step *[]byte) { steps.Put(step) }
 		step, err := do(ctx, b.t, b.t.Transfer, b.t.StepIn, release, func(ctx context.Context) (*[]byte, error) {
 			step := steps.Get().(*[]byte)
-			if err := b.Inner.ReadAt(ctx, (*step)[:n], off); err != nil {
+			if err := b.inner.ReadAt(ctx, (*step)[:n], off); err != nil {
 				steps.Put(step)
 				return nil, err
 			}
@@ -66,11 +66,11 @@ func (b *Blob) ReadAt(ctx context.Context, p []byte, off int64) error {
 
 // ReadsAtOnce: a network takes its time for each step, however many there are. Two
 // pages may be read at a time, and all their steps should find a worker at once.
-func (b *Blob) ReadsAtOnce() int { return TransferWorkers / 2 }
+func (b *blob) ReadsAtOnce() int { return transferWorkers / 2 }
 
-func (b *Blob) Close() { b.t.inWorker(b.Inner.Close) }
+func (b *blob) Close() { b.t.inWorker(b.inner.Close) }
 
-// upload writes in steps like Blob reads. An operation that was
+// upload writes in steps like blob reads. An operation that was
 // given up may still be running in its worker, so the upload below is used by
 // one at a time, and after a failure only to abort it.
 type upload struct {
