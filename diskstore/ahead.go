@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/priority"
@@ -38,7 +39,7 @@ type Ahead struct {
 // A second call does nothing. It returns what it has read together with ErrClosed,
 // ctx's error or an error of counting the local tier.
 func (s *Store) ReadAhead(ctx context.Context) (Ahead, error) {
-	ctx, leave, err := s.life.enter(ctx)
+	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return Ahead{}, err
 	}
@@ -96,7 +97,7 @@ func (r *aheadReader) run(ctx context.Context) error {
 // read reads one page ahead. Errors other than errEnough are the page's own: it
 // may be gone, and Read will find what is wrong with it.
 func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error {
-	if err := r.s.traffic.standBack(ctx); err != nil {
+	if err := r.s.traffic.StandBack(ctx); err != nil {
 		return err
 	}
 	if info.Bytes > r.left {
@@ -255,3 +256,31 @@ func (s *Store) promoteAhead(ctx context.Context, info tier.Info) error {
 	defer room.Cancel()
 	return s.copyUp(ctx, yieldingTier{s.guard, &s.traffic}, info, room, used)
 }
+
+// yieldingTier is a Tier whose files are read while nobody waits for anything.
+type yieldingTier struct {
+	tier.Tier
+	traffic *work.Traffic
+}
+
+func (t yieldingTier) Open(ctx context.Context, name pagefile.Name) (tier.Blob, error) {
+	blob, err := t.Tier.Open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return yieldingBlob{blob, t.traffic}, nil
+}
+
+type yieldingBlob struct {
+	tier.Blob
+	traffic *work.Traffic
+}
+
+func (b yieldingBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
+	if err := b.traffic.StandBack(ctx); err != nil {
+		return err
+	}
+	return b.Blob.ReadAt(ctx, p, off)
+}
+
+func (b yieldingBlob) ReadsAtOnce() int { return pagefile.ReadsAtOnce(b.Blob) }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
+	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -330,18 +331,14 @@ func TestReadAheadEnds(t *testing.T) {
 		s, err := Open(ctx, o)
 		require.NoError(t, err)
 		require.NoError(t, s.Flush(ctx))
-		leave := s.traffic.enter() // somebody reads, and does not come to an end
+		leave := s.traffic.Enter() // somebody reads, and does not come to an end
 		aheadCtx, cancel := context.WithCancel(ctx)
 		done := make(chan error, 1)
 		go func() {
 			_, err := s.ReadAhead(aheadCtx)
 			done <- err
 		}()
-		require.Eventually(t, func() bool {
-			s.life.mu.Lock()
-			defer s.life.mu.Unlock()
-			return s.life.running == 1
-		}, time.Minute, time.Millisecond, "it has begun")
+		require.Eventually(t, func() bool { return s.life.Running() == 1 }, time.Minute, time.Millisecond, "it has begun")
 		if byClose {
 			closeInTime(t, s)
 		} else {
@@ -389,14 +386,14 @@ func TestReadAheadStandsBack(t *testing.T) {
 // Standing back ends when the last operation has ended, and before each piece of a
 // file it is asked again.
 func TestTraffic(t *testing.T) {
-	var tr traffic
+	var tr work.Traffic
 	soon := func() error {
 		ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
 		defer cancel()
-		return tr.standBack(ctx)
+		return tr.StandBack(ctx)
 	}
-	require.NoError(t, tr.standBack(ctx))
-	first, second := tr.enter(), tr.enter()
+	require.NoError(t, tr.StandBack(ctx))
+	first, second := tr.Enter(), tr.Enter()
 	require.ErrorIs(t, soon(), context.DeadlineExceeded)
 	first()
 	require.ErrorIs(t, soon(), context.DeadlineExceeded)

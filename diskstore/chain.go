@@ -8,6 +8,22 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
+// Ref is a stored page as Chain found it. It may go stale at any time: Read
+// then returns ErrNotFound.
+type Ref struct {
+	Key    pagefile.Key
+	Parent pagefile.Key
+	Start  uint32 // position of the page's first token
+	Tokens int    // rows usable: for a tail the prefix it shares with the prompt
+	Stored int    // tokens in the file; Read wants a Layout of this many
+	Tail   bool
+	Tier   string // RAM, Local or Remote, where it was found
+	Bytes  int64  // size of the file
+
+	used int64 // recency when found, in Unix nanoseconds
+	at   int64 // when its chain counts as used if it is read; 0 for when that is
+}
+
 // Chain returns the longest stored chain of pages for a sequence that begins
 // with tokens: full pages from position 0 on, then the tail of the last one
 // that shares the longest prefix with the tokens that remain. Offsets of media
@@ -29,7 +45,7 @@ func (s *Store) ChainFrom(ctx context.Context, parent pagefile.Key, start int, t
 	if start < 0 || start%s.opt.PageTokens != 0 {
 		return nil
 	}
-	ctx, leave, err := s.life.enter(ctx)
+	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return nil
 	}

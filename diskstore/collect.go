@@ -87,7 +87,7 @@ func (s *Store) requestCollection(want demand) {
 	s.want = s.want.join(want)
 	s.wantMu.Unlock()
 	type collectJob struct{}
-	s.local.collecting.submit(collectJob{}, func(ctx context.Context) {
+	s.local.collecting.Submit(collectJob{}, func(ctx context.Context) {
 		s.wantMu.Lock()
 		want := s.want
 		s.want = demand{}
@@ -104,7 +104,7 @@ func (s *Store) requestCollection(want demand) {
 			return
 		}
 		// Not here: a listing over a network takes minutes, and Put waits for this.
-		s.remote.collecting.submit(collectJob{}, func(ctx context.Context) {
+		s.remote.collecting.Submit(collectJob{}, func(ctx context.Context) {
 			_ = s.remote.collect(ctx, demand{}) // errors are counted by the tier
 		})
 	})

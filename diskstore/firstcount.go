@@ -70,7 +70,7 @@ func (lv *level) awaitFirst(ctx context.Context) (*tally, error) {
 		}
 		select {
 		case <-first.done:
-		case <-collecting.done():
+		case <-collecting.Done():
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}

@@ -137,21 +137,6 @@ func TestHitsAreRecordedTogether(t *testing.T) {
 	require.Equal(t, 1, inj.Count(vfs.OpSync), "there is nothing to record")
 }
 
-func TestOnceClock(t *testing.T) {
-	var c onceClock
-	fired := make(chan int, 10)
-	for i := range 5 {
-		c.start(time.Millisecond, func() { fired <- i })
-	}
-	require.Equal(t, 0, <-fired, "the first start is the one that counts")
-	c.start(time.Millisecond, func() { fired <- 9 })
-	require.Equal(t, 9, <-fired)
-	c.start(time.Hour, func() { fired <- 10 })
-	c.stop()
-	c.start(0, func() { fired <- 11 })
-	require.Empty(t, fired)
-}
-
 // TestHitsOfAFullLedger is that a store goes on with a ledger that has as many
 // fingerprints as it may.
 func TestHitsOfAFullLedger(t *testing.T) {

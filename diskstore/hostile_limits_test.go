@@ -2,7 +2,6 @@ package diskstore
 
 import (
 	"bytes"
-	"context"
 	"os"
 	"testing"
 	"time"
@@ -84,18 +83,4 @@ func putFaultTail(t *testing.T, s *Store, first int32) {
 	require.NoError(t, s.Put(ctx, faultPage(t, s.opt.Fingerprint, 0, []int32{first, 7})))
 }
 
-func TestLimitOfQueuedJobs(t *testing.T) {
-	b := newBackground()
-	hold, begun := make(chan struct{}), make(chan struct{})
-	b.submit("first", func(context.Context) { close(begun); <-hold })
-	<-begun // it waits in no queue any more
-	ran := 0
-	for i := range maxQueuedJobs + 1 {
-		b.submit(i, func(context.Context) { ran++ })
-		b.submit(i, func(context.Context) { ran += 1_000_000 }) // the same key is queued already
-	}
-	close(hold)
-	require.NoError(t, b.wait(ctx))
-	require.Equal(t, maxQueuedJobs, ran, "the last one found the queue full")
-	require.NoError(t, b.close(time.Minute))
 }

@@ -22,7 +22,7 @@ type PageTokens struct {
 // with them. It returns what it has found together with ErrClosed, ctx's error or
 // an error of listing the local tier.
 func (s *Store) Latest(ctx context.Context, most int) ([]PageTokens, error) {
-	ctx, leave, err := s.life.enter(ctx)
+	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func (s *Store) Latest(ctx context.Context, most int) ([]PageTokens, error) {
 			if len(found) == most {
 				return found, nil
 			}
-			if err := s.traffic.standBack(ctx); err != nil {
+			if err := s.traffic.StandBack(ctx); err != nil {
 				return found, err
 			}
 			h, err := s.headerOf(ctx, lv.tier, info.Name)

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
@@ -21,7 +22,7 @@ type level struct {
 	verdicts *verdicts
 	trimmed  moment // it was trimmed of all that was not young, and needed more
 
-	collecting *background // collections; demotions are the local level's
+	collecting *work.Queue // collections; demotions are the local level's
 
 	// collector holds a token for the one that collects in this process;
 	// Tier.Lock does the same between processes. counting is the same for counts.
@@ -37,6 +38,6 @@ func newLevel(s *Store, name string, t tier.Tier, config TierConfig, perDay int6
 	return &level{
 		s: s, name: name, tier: t, config: config,
 		book: ledger.NewBook(t, config.BudgetBytes, perDay, now), first: newFirstCount(), verdicts: newVerdicts(name, now),
-		collecting: newBackground(), collector: make(chan struct{}, 1), counting: make(chan struct{}, 1),
+		collecting: work.NewQueue(), collector: make(chan struct{}, 1), counting: make(chan struct{}, 1),
 	}
 }

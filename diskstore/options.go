@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,6 +12,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
+
+// ErrOptions reports an Options value that cannot work.
+var ErrOptions = errors.New("diskstore: bad options")
 
 // Defaults for the zero values of Options.
 const (

@@ -2,6 +2,7 @@ package diskstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
@@ -9,6 +10,11 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
+
+// ErrNotPlaced reports a page that ReadPlaced has read and whose rows cannot be
+// used where they lie: it is compressed, in the remote tier, or in no file of
+// the operating system.
+var ErrNotPlaced = errors.New("diskstore: page cannot be used in place")
 
 // Placed says where a page's rows lie on the local disk, for a caller that can
 // read them again from there instead of writing a copy.
@@ -36,12 +42,12 @@ func (p *Placed) Close() error { return p.File.Close() }
 // place on the local disk that could be used as it is. Then, unlike after any
 // other error, buf holds the page.
 func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...ReadOption) (*Placed, error) {
-	ctx, leave, err := s.life.enter(ctx)
+	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	defer s.traffic.enter()()
+	defer s.traffic.Enter()()
 	if err := s.checkRead(ref, tokens, layout, buf); err != nil {
 		return nil, err
 	}

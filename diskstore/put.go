@@ -48,12 +48,12 @@ func (s *Store) Put(ctx context.Context, p *pagefile.Page) error { return s.put(
 func (s *Store) PutIfRoom(ctx context.Context, p *pagefile.Page) error { return s.put(ctx, p, true) }
 
 func (s *Store) put(ctx context.Context, p *pagefile.Page, meek bool) error {
-	ctx, leave, err := s.life.enter(ctx)
+	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	defer s.traffic.enter()()
+	defer s.traffic.Enter()()
 	if err := p.Check(s.opt.PageTokens); err != nil {
 		return err
 	}
@@ -210,7 +210,7 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *ledger.R
 			want := demandAt(at, used)
 			want.room = pagefile.AlignUp(n)
 			s.requestCollection(want)
-			done = s.local.collecting.done()
+			done = s.local.collecting.Done()
 		}
 		select {
 		case <-changed:
@@ -426,7 +426,7 @@ func (lv *level) dropIf(ctx context.Context, info tier.Info, same func(now tier.
 // found it damaged. It costs one system call. It is no promise: Read may still
 // fail.
 func (s *Store) Has(key pagefile.Key) bool {
-	ctx, leave, err := s.life.enter(context.Background())
+	ctx, leave, err := s.life.Enter(context.Background())
 	if err != nil {
 		return false
 	}

@@ -31,7 +31,7 @@ func (lv *level) dir() *dir.Tier {
 // prompt as well. A file whose header does not say whose it is may be anybody's. With
 // dryRun it only counts. It returns what went, by tier, and the errors of either.
 func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint pagefile.Key) bool, dryRun bool) ([]QuarantineDrop, error) {
-	ctx, leave, err := r.s.life.enter(ctx)
+	ctx, leave, err := r.s.life.Enter(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -45,12 +45,12 @@ func (s *Store) codecFor(how []ReadOption) *pagefile.Codec {
 // arguments that do not fit together; ErrTierDown, ErrTierTimeout, ErrClosed,
 // ctx's error or an error of the filesystem. All of them mean: compute it.
 func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...ReadOption) error {
-	ctx, leave, err := s.life.enter(ctx)
+	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	defer s.traffic.enter()()
+	defer s.traffic.Enter()()
 	if err := s.checkRead(ref, tokens, layout, buf); err != nil {
 		return err
 	}
@@ -246,7 +246,7 @@ func (s *Store) requestPromotion(info tier.Info, ref Ref) {
 	if budget := s.opt.Local.BudgetBytes; budget > 0 && pagefile.AlignUp(info.Bytes) > budget {
 		return
 	}
-	s.promoting.submit(info.Name, func(ctx context.Context) { s.promote(ctx, info, ref) })
+	s.promoting.Submit(info.Name, func(ctx context.Context) { s.promote(ctx, info, ref) })
 }
 
 // promote copies a page up. The remote copy stays, so that demoting the page

@@ -245,7 +245,7 @@ func (lv *level) touchRef(ctx context.Context, ref Ref, recent time.Time) {
 	name := lv.s.refName(ref)
 	if lv == lv.s.remote {
 		type touch struct{ pagefile.Name }
-		lv.s.promoting.submit(touch{name}, func(ctx context.Context) {
+		lv.s.promoting.Submit(touch{name}, func(ctx context.Context) {
 			_ = forward(ctx, lv.s.guard, name, recency(used, ref.Start))
 		})
 		return

@@ -24,7 +24,7 @@ type Reclaimed struct {
 // It returns what it removed together with the first error of the local tier; a
 // remote tier that cannot be reached is no error.
 func (s *Store) Reclaim(ctx context.Context, found Usage, unwanted func(FingerprintUsage) bool) (Reclaimed, error) {
-	ctx, leave, err := s.life.enter(ctx)
+	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return Reclaimed{}, err
 	}

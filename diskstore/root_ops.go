@@ -133,7 +133,7 @@ type RootTierUsage struct {
 // Usage counts what both roots hold, by listing them. It returns an error when
 // the local one cannot be listed.
 func (r *Root) Usage(ctx context.Context) (RootUsage, error) {
-	ctx, leave, err := r.s.life.enter(ctx)
+	ctx, leave, err := r.s.life.Enter(ctx)
 	if err != nil {
 		return RootUsage{}, err
 	}
@@ -225,7 +225,7 @@ type GCReport struct {
 //
 // It returns what it did together with the first error of the local tier.
 func (r *Root) GC(ctx context.Context, opt GCOptions) (GCReport, error) {
-	ctx, leave, err := r.s.life.enter(ctx)
+	ctx, leave, err := r.s.life.Enter(ctx)
 	if err != nil {
 		return GCReport{}, err
 	}

@@ -60,7 +60,7 @@ func (s *Store) Survey(ctx context.Context) (Usage, error) {
 
 // usageOf describes what a count of each tier found.
 func (s *Store) usageOf(ctx context.Context, count func(*level, context.Context) (*tally, error)) (Usage, error) {
-	ctx, leave, err := s.life.enter(ctx)
+	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return Usage{}, err
 	}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -31,18 +32,18 @@ type Store struct {
 	warm   *warmTier // nil when nothing is kept in memory
 	codec  *pagefile.Codec
 
-	promoting *background // promotions and touches of remote pages
+	promoting *work.Queue // promotions and touches of remote pages
 
 	counts  counters
 	links   linkCache
 	health  health // of the local tier
 	capped  capNote
-	traffic traffic
+	traffic work.Traffic
 	sharing sharing
 	now     func() time.Time
 
 	watch    watcher // of a Root's GC
-	hitClock onceClock
+	hitClock work.Once
 
 	wantMu    sync.Mutex
 	want      demand      // of the next collection of the local tier
@@ -51,7 +52,7 @@ type Store struct {
 
 	warmHealth health
 
-	life *life
+	life *work.Life
 }
 
 // Open opens a store, creating its local root when that is missing. It returns
@@ -88,7 +89,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 	}
 	s := &Store{
 		opt: opt, log: opt.Logger.With("component", "diskstore"), codec: c, now: time.Now,
-		life: newLife(), promoting: newBackground(),
+		life: work.NewLife(), promoting: work.NewQueue(),
 		links: linkCache{byKey: make(map[pagefile.Key]link)},
 	}
 	s.health.log = s.log.With("tier", tier.Local, "root", opt.Local.Root)
@@ -175,10 +176,10 @@ func (s *Store) levels(first string) []*level {
 	return []*level{s.local, s.remote}
 }
 
-// background returns the queues of work that nobody waits for. Each may cause work of
-// the next, and not the other way round.
-func (s *Store) background() []*background {
-	queues := []*background{s.promoting}
+// queues returns those of work that nobody waits for. A job may submit jobs to the queues
+// after its own, and to none before it.
+func (s *Store) queues() []*work.Queue {
+	queues := []*work.Queue{s.promoting}
 	for _, lv := range s.levels(tier.Local) {
 		queues = append(queues, lv.collecting)
 	}
@@ -208,13 +209,13 @@ func (s *Store) refName(ref Ref) pagefile.Name {
 // used. A process that is killed afterwards leaves nothing to find out about. Flush
 // returns ctx's error when that ends first.
 func (s *Store) Flush(ctx context.Context) error {
-	ctx, leave, err := s.life.enter(ctx)
+	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	for _, b := range s.background() {
-		if err := b.wait(ctx); err != nil {
+	for _, q := range s.queues() {
+		if err := q.Wait(ctx); err != nil {
 			return err
 		}
 	}
@@ -242,16 +243,16 @@ func (s *Store) giveBack(ctx context.Context) {
 // behind. Later calls fail with ErrClosed or find nothing.
 func (s *Store) Close() error {
 	deadline := time.Now().Add(closePatience)
-	if !s.life.close(closePatience) {
+	if !s.life.Close(closePatience) {
 		return nil
 	}
-	s.hitClock.stop()
+	s.hitClock.Stop()
 	if s.warm != nil {
 		s.warm.close()
 	}
 	var err error
-	for _, b := range s.background() {
-		err = errors.Join(err, b.close(time.Until(deadline)))
+	for _, q := range s.queues() {
+		err = errors.Join(err, q.Close(time.Until(deadline)))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), guard.CloseIn)
 	defer cancel()

@@ -103,10 +103,10 @@ func (s *Store) wakeWarm() {
 func (s *Store) tendWarm() bool {
 	s.shareWarm()
 	for _, name := range s.warm.unseen() {
-		if s.life.ctx.Err() != nil {
+		if s.life.Ctx.Err() != nil {
 			return false
 		}
-		s.stillStored(s.life.ctx, name)
+		s.stillStored(s.life.Ctx, name)
 	}
 	return s.warm.holds()
 }

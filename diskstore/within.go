@@ -13,7 +13,7 @@ import (
 // header only. It returns ErrNotFound, ErrDamaged, ErrMismatch, ErrTierDown,
 // ErrTierTimeout, ErrClosed, ctx's error or an error of the filesystem.
 func (s *Store) LayoutOf(ctx context.Context, ref Ref) (pagefile.Layout, error) {
-	ctx, leave, err := s.life.enter(ctx)
+	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return pagefile.Layout{}, err
 	}
@@ -32,7 +32,7 @@ func (s *Store) LayoutOf(ctx context.Context, ref Ref) (pagefile.Layout, error) 
 // has, the longest first. tokens are those from position start on, as in ChainFrom.
 // It never fails: tails that cannot be looked at are left out.
 func (s *Store) TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []Ref {
-	ctx, leave, err := s.life.enter(ctx)
+	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return nil
 	}

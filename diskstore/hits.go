@@ -2,7 +2,6 @@ package diskstore
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -23,9 +22,9 @@ const (
 func (lv *level) hit() {
 	lv.s.counts.hits.Add(1)
 	lv.book.Hit(lv.s.opt.Fingerprint)
-	lv.s.hitClock.start(hitsEvery, func() {
+	lv.s.hitClock.Start(hitsEvery, func() {
 		type hitsJob struct{}
-		lv.s.local.collecting.submit(hitsJob{}, lv.s.recordHits)
+		lv.s.local.collecting.Submit(hitsJob{}, lv.s.recordHits)
 	})
 }
 
@@ -38,40 +37,5 @@ func (s *Store) recordHits(ctx context.Context) {
 		if lv.book.UnrecordedHits() && lv.answers() {
 			_ = lv.book.Record(ctx)
 		}
-	}
-}
-
-// onceClock calls a function some time after it was started, however often it is
-// started meanwhile. Its zero value is ready.
-type onceClock struct {
-	mu      sync.Mutex
-	timer   *time.Timer // nil when nothing is due
-	stopped bool
-}
-
-func (c *onceClock) start(after time.Duration, fn func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.timer != nil || c.stopped {
-		return
-	}
-	c.timer = time.AfterFunc(after, func() {
-		c.mu.Lock()
-		c.timer = nil
-		stopped := c.stopped
-		c.mu.Unlock()
-		if !stopped {
-			fn()
-		}
-	})
-}
-
-// stop makes start do nothing. A call that has begun is not waited for.
-func (c *onceClock) stop() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.stopped = true
-	if c.timer != nil {
-		c.timer.Stop()
 	}
 }

@@ -1,4 +1,4 @@
-package diskstore
+package work
 
 import (
 	"context"
@@ -8,9 +8,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// life counts running operations and ends them when the store closes.
-type life struct {
-	ctx    context.Context // ends when the store closes
+// Life counts running operations and ends them when the store closes.
+type Life struct {
+	Ctx    context.Context // ends when the store closes
 	cancel context.CancelFunc
 
 	mu      sync.Mutex
@@ -18,14 +18,14 @@ type life struct {
 	drained chan struct{} // not nil once closed; closed when running is 0
 }
 
-func newLife() *life {
+func NewLife() *Life {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &life{ctx: ctx, cancel: cancel}
+	return &Life{Ctx: ctx, cancel: cancel}
 }
 
-// enter begins an operation. Its context also ends when the store closes. leave
+// Enter begins an operation. Its context also ends when the store closes. leave
 // must be called when it is over.
-func (l *life) enter(ctx context.Context) (opCtx context.Context, leave func(), err error) {
+func (l *Life) Enter(ctx context.Context) (opCtx context.Context, leave func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.drained != nil {
@@ -33,7 +33,7 @@ func (l *life) enter(ctx context.Context) (opCtx context.Context, leave func(), 
 	}
 	l.running++
 	opCtx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(l.ctx, cancel)
+	stop := context.AfterFunc(l.Ctx, cancel)
 	return opCtx, func() {
 		stop()
 		cancel()
@@ -46,9 +46,9 @@ func (l *life) enter(ctx context.Context) (opCtx context.Context, leave func(), 
 	}, nil
 }
 
-// close ends all operations and waits for them, but not longer than patience.
+// Close ends all operations and waits for them, but not longer than patience.
 // It returns false when it was called before.
-func (l *life) close(patience time.Duration) bool {
+func (l *Life) Close(patience time.Duration) bool {
 	l.mu.Lock()
 	if l.drained != nil {
 		l.mu.Unlock()
@@ -67,4 +67,11 @@ func (l *life) close(patience time.Duration) bool {
 	case <-timer.C:
 	}
 	return true
+}
+
+// Running is how many operations run.
+func (l *Life) Running() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.running
 }

@@ -1,0 +1,41 @@
+package work
+
+import (
+	"sync"
+	"time"
+)
+
+// Once calls a function some time after it was started, however often it is
+// started meanwhile. Its zero value is ready.
+type Once struct {
+	mu      sync.Mutex
+	timer   *time.Timer // nil when nothing is due
+	stopped bool
+}
+
+func (c *Once) Start(after time.Duration, fn func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timer != nil || c.stopped {
+		return
+	}
+	c.timer = time.AfterFunc(after, func() {
+		c.mu.Lock()
+		c.timer = nil
+		stopped := c.stopped
+		c.mu.Unlock()
+		if !stopped {
+			fn()
+		}
+	})
+}
+
+// Stop makes start do nothing. A call that has begun is not waited for.
+func (c *Once) Stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopped = true
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+}

@@ -1,0 +1,104 @@
+package work
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// maxQueuedJobs bounds a background queue. What does not fit is dropped: every
+// job is an improvement that the next access asks for again.
+const maxQueuedJobs = 1024
+
+// Queue runs jobs one after another in a goroutine that exists only while
+// there are jobs.
+type Queue struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	mu      sync.Mutex
+	jobs    []job
+	queued  map[any]bool // keys of jobs that have not begun
+	running bool         // the goroutine exists
+	closed  bool
+	idle    chan struct{} // closed while the goroutine does not exist
+}
+
+type job struct {
+	key any
+	run func(ctx context.Context)
+}
+
+func NewQueue() *Queue {
+	ctx, cancel := context.WithCancel(context.Background())
+	q := &Queue{ctx: ctx, cancel: cancel, queued: make(map[any]bool), idle: make(chan struct{})}
+	close(q.idle)
+	return q
+}
+
+// Submit queues run unless a job of the same key waits already, the queue is
+// full, or the store is closing. It never waits.
+func (q *Queue) Submit(key any, run func(ctx context.Context)) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed || q.queued[key] || len(q.jobs) >= maxQueuedJobs {
+		return
+	}
+	q.queued[key] = true
+	q.jobs = append(q.jobs, job{key, run})
+	if !q.running {
+		q.running = true
+		q.idle = make(chan struct{})
+		go q.loop()
+	}
+}
+
+func (q *Queue) loop() {
+	for {
+		q.mu.Lock()
+		if len(q.jobs) == 0 || q.closed {
+			q.running = false
+			close(q.idle)
+			q.mu.Unlock()
+			return
+		}
+		next := q.jobs[0]
+		q.jobs = q.jobs[1:]
+		delete(q.queued, next.key)
+		q.mu.Unlock()
+		next.run(q.ctx)
+	}
+}
+
+// Done returns a channel that is closed once there are no jobs.
+func (q *Queue) Done() <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.idle
+}
+
+// Wait returns when there are no jobs, or with ctx's error.
+func (q *Queue) Wait(ctx context.Context) error {
+	select {
+	case <-q.Done():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Close drops queued jobs, cancels the running one and waits for it.
+func (q *Queue) Close(patience time.Duration) error {
+	q.mu.Lock()
+	q.closed = true
+	q.jobs = nil
+	q.mu.Unlock()
+	q.cancel()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if q.Wait(ctx) != nil {
+		return errors.New("background work did not stop in time")
+	}
+	return nil
+}
