@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/ram"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -49,7 +50,7 @@ func (s *Store) ReadAhead(ctx context.Context) (Ahead, error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, aheadTime)
 	defer cancel()
-	r := &aheadReader{s: s, left: s.opt.ReadAheadBytes, ahead: Ahead{RAM: s.warm != nil}}
+	r := &aheadReader{s: s, left: s.opt.ReadAheadBytes, ahead: Ahead{RAM: s.ram != nil}}
 	done := make(chan error, 1)
 	go func() { // which ends with the priority it lowers
 		priority.Lower()
@@ -113,13 +114,13 @@ func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error
 		switch {
 		case promoted:
 			lv = r.s.local
-		case r.s.warm == nil || !errors.Is(err, errEnough):
+		case r.s.ram == nil || !errors.Is(err, errEnough):
 			return err
 		}
 	}
 	bytes, err := info.Bytes, error(nil)
 	switch {
-	case r.s.warm != nil:
+	case r.s.ram != nil:
 		bytes, err = r.decode(ctx, lv, info)
 	case !promoted: // what was just written is in the page cache
 		bytes, err = r.cache(ctx, lv, info)
@@ -184,7 +185,7 @@ func (r *aheadReader) decode(ctx context.Context, lv *level, info tier.Info) (in
 	if h.PageTokens != r.s.opt.PageTokens {
 		return 0, pagefile.Mismatch("page size is %d tokens, want %d", h.PageTokens, r.s.opt.PageTokens)
 	}
-	size := warmBytes(h)
+	size := ram.Bytes(h)
 	if size > r.left {
 		return 0, errEnough
 	}

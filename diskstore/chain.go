@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/kvtier/kvtier/diskstore/internal/ram"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
@@ -88,9 +89,9 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []pagefile.Name,
 	inRAM := make([]bool, len(names))  // and known to be without asking
 	var missing []pagefile.Name        // locally, in order
 	for _, name := range names {
-		if info, lv, fresh := s.warm.fresh(name); fresh {
-			from[len(found)], inRAM[len(found)] = lv, true
-			found = append(found, info)
+		if file, fresh := s.ram.Fresh(name); fresh {
+			from[len(found)], inRAM[len(found)] = s.level(file.Tier), true
+			found = append(found, file.Info)
 			continue
 		}
 		from[len(found)] = s.local
@@ -133,7 +134,7 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []pagefile.Name,
 		}
 		s.links.put(info.Key, l)
 		name := from[i].name
-		if inRAM[i] || s.warm.confirm(info, from[i]) {
+		if inRAM[i] || s.ram.Confirm(ram.File{Info: info, Tier: from[i].name}) {
 			name = tier.RAM
 		}
 		refs = append(refs, Ref{
@@ -154,7 +155,7 @@ func (s *Store) findTail(ctx, remoteCtx context.Context, parent pagefile.Key, st
 	if len(rest) == 0 {
 		return best, false
 	}
-	best = s.warmTail(remoteCtx, parent, start, rest, media)
+	best = s.tailInRAM(remoteCtx, parent, start, rest, media)
 	if best.Tokens == min(len(rest), s.opt.PageTokens-1) {
 		return best, true
 	}

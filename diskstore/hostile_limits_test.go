@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -81,6 +80,4 @@ func TestLimitOfTails(t *testing.T) {
 func putFaultTail(t *testing.T, s *Store, first int32) {
 	t.Helper()
 	require.NoError(t, s.Put(ctx, faultPage(t, s.opt.Fingerprint, 0, []int32{first, 7})))
-}
-
 }

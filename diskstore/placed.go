@@ -51,7 +51,7 @@ func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout 
 	if err := s.checkRead(ref, tokens, layout, buf); err != nil {
 		return nil, err
 	}
-	if s.readWarm(ctx, ref, tokens, layout, buf, true) {
+	if s.readRAM(ctx, ref, tokens, layout, buf, true) {
 		return nil, fmt.Errorf("place page %v: it is in memory: %w", ref.Key, ErrNotPlaced)
 	}
 	page, err := s.read(ctx, ref, tokens, layout, buf, s.codecFor(how))

@@ -118,7 +118,7 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 	}
 	s.counts.puts.Add(1)
 	s.counts.wroteBytes.Add(uint64(size))
-	s.local.keepWarm(tier.Info{Name: name, Bytes: size, Used: time.Now()}, e.Header, p.Payload)
+	s.local.keepInRAM(tier.Info{Name: name, Bytes: size, Used: time.Now()}, e.Header, p.Payload)
 	if name.Class == pagefile.ClassTail {
 		s.local.trimTails(ctx, e.Header)
 	}

@@ -54,7 +54,7 @@ func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 	if err := s.checkRead(ref, tokens, layout, buf); err != nil {
 		return err
 	}
-	if s.readWarm(ctx, ref, tokens, layout, buf, false) {
+	if s.readRAM(ctx, ref, tokens, layout, buf, false) {
 		return nil
 	}
 	other, end := s.sharing.join(s.refName(ref), ref, tokens, layout, buf)
@@ -80,7 +80,7 @@ func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 // keepRead keeps a page in memory that was read as a whole.
 func (s *Store) keepRead(page verified, layout pagefile.Layout, buf []byte) {
 	if layout.Equal(page.header.Layout) {
-		page.level.keepWarm(page.blob.Info(), page.header, buf)
+		page.level.keepInRAM(page.blob.Info(), page.header, buf)
 	}
 }
 

@@ -79,9 +79,9 @@ func (s *Store) Stats() Stats {
 	}
 	st.LocalBooked, _ = s.local.book.Figure()
 	st.Local.Down = s.health.down() || s.disk.Down()
-	if s.warm != nil {
-		st.RAM = s.warm.stats()
-		st.RAM.Down = s.warmHealth.down()
+	if s.ram != nil {
+		held := s.ram.Stats()
+		st.RAM = TierStats{Pages: held.Pages, Tails: held.Tails, Bytes: held.Bytes, Down: s.ramHealth.down()}
 	}
 	if s.remote != nil {
 		st.Remote = s.remote.use.stats()

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/ram"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -29,7 +30,7 @@ type Store struct {
 	guard  *guard.Tier // that of the remote level; nil when there is none
 	local  *level
 	remote *level    // nil when there is none
-	warm   *warmTier // nil when nothing is kept in memory
+	ram    *ram.Tier // nil when nothing is kept in memory
 	codec  *pagefile.Codec
 
 	promoting *work.Queue // promotions and touches of remote pages
@@ -50,7 +51,7 @@ type Store struct {
 	exhausted atomic.Bool // the last one could not make the room wanted
 	refused   moment      // the remote tier took no page
 
-	warmHealth health
+	ramHealth health
 
 	life *work.Life
 }
@@ -100,9 +101,8 @@ func newStore(opt Options, create bool) (*Store, error) {
 	}
 	if opt.RAM.BudgetBytes > 0 {
 		local.Prefix = serverPrefix(opt.RAM.Server)
-		s.warmHealth.log = s.log.With("tier", tier.RAM)
-		s.warm = newWarmTier()
-		s.warm.clock.tick = s.tendWarm
+		s.ramHealth.log = s.log.With("tier", tier.RAM)
+		s.ram = ram.New(ram.Options{MaxTails: maxTails, TouchEvery: touchEvery, Tick: s.tendRAM})
 	}
 	s.disk = dir.New(opt.FS, opt.Local.Root, local)
 	s.local = newLevel(s, tier.Local, s.disk, opt.Local, opt.WritePerDay)
@@ -176,6 +176,14 @@ func (s *Store) levels(first string) []*level {
 	return []*level{s.local, s.remote}
 }
 
+// level returns the tier of a name, Local or Remote.
+func (s *Store) level(name string) *level {
+	if name == tier.Remote {
+		return s.remote
+	}
+	return s.local
+}
+
 // queues returns those of work that nobody waits for. A job may submit jobs to the queues
 // after its own, and to none before it.
 func (s *Store) queues() []*work.Queue {
@@ -247,8 +255,8 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.hitClock.Stop()
-	if s.warm != nil {
-		s.warm.close()
+	if s.ram != nil {
+		s.ram.Close()
 	}
 	var err error
 	for _, q := range s.queues() {

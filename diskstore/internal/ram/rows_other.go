@@ -1,6 +1,6 @@
 //go:build !unix
 
-package diskstore
+package ram
 
 // allocRows returns n bytes of the Go heap.
 func allocRows(n int) []byte { return make([]byte, n) }

@@ -1,16 +1,16 @@
-package diskstore
+package ram
 
 import (
 	"sync"
 	"time"
 )
 
-// warmEvery is how often a warm tier that holds pages looks after them.
-const warmEvery = 2 * time.Second
+// tickEvery is how often a tier that holds pages looks after them.
+const tickEvery = 2 * time.Second
 
-// warmClock runs a function every warmEvery while that returns true. There is a
+// clock runs a function every tickEvery while that returns true. There is a
 // goroutine only while it runs.
-type warmClock struct {
+type clock struct {
 	tick func() bool
 
 	mu      sync.Mutex
@@ -20,16 +20,16 @@ type warmClock struct {
 }
 
 // start makes the clock go if it stands.
-func (c *warmClock) start() {
+func (c *clock) start() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.timer == nil && c.tick != nil && !c.stopped {
 		c.running.Add(1)
-		c.timer = time.AfterFunc(warmEvery, c.run)
+		c.timer = time.AfterFunc(tickEvery, c.run)
 	}
 }
 
-func (c *warmClock) run() {
+func (c *clock) run() {
 	defer c.running.Done()
 	again := c.tick()
 	c.mu.Lock()
@@ -41,14 +41,14 @@ func (c *warmClock) run() {
 }
 
 // going reports whether the clock goes.
-func (c *warmClock) going() bool {
+func (c *clock) going() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.timer != nil
 }
 
 // stop stops the clock for good and waits for a tick that has begun.
-func (c *warmClock) stop() {
+func (c *clock) stop() {
 	c.mu.Lock()
 	c.stopped = true
 	if c.timer != nil && c.timer.Stop() {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/ram"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -28,17 +29,15 @@ func withRAM(bytes int64) func(*Options) {
 
 const plenty = 1 << 30
 
-// fakeClock makes time pass for the warm tier of s only where a test says so.
+// fakeClock makes time pass for the pages in memory of s only where a test says so.
 func fakeClock(s *Store) (advance func(time.Duration)) {
 	var mu sync.Mutex
 	now := time.Now()
-	s.warm.mu.Lock()
-	defer s.warm.mu.Unlock()
-	s.warm.now = func() time.Time {
+	s.ram.SetClock(func() time.Time {
 		mu.Lock()
 		defer mu.Unlock()
 		return now
-	}
+	})
 	return func(d time.Duration) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -65,16 +64,16 @@ func repeat(tier string, n int) []string {
 
 // pageBytes is what a page of n tokens with testSections takes in memory.
 func pageBytes(t testing.TB, n int) int64 {
-	return warmBytes(&pagefile.Header{Tokens: make([]int32, n), Layout: layoutOf(t, testSections, n)})
+	return ram.Bytes(&pagefile.Header{Tokens: make([]int32, n), Layout: layoutOf(t, testSections, n)})
 }
 
-func TestWarmOffMeansOff(t *testing.T) {
+func TestRAMOffMeansOff(t *testing.T) {
 	o := testOptions(t)
 	s := open(t, o)
 	tokens := prompt(1, 2*testTokens+3)
 	putChain(t, s, tokens)
 	readChain(t, s, tokens, len(tokens))
-	require.Nil(t, s.warm)
+	require.Nil(t, s.ram)
 	require.Equal(t, repeat(tier.Local, 3), tiersOf(s.Chain(ctx, tokens, nil)))
 	require.Zero(t, s.Stats().RAM)
 	require.Zero(t, s.Stats().RAMHits)
@@ -83,7 +82,7 @@ func TestWarmOffMeansOff(t *testing.T) {
 	}
 }
 
-func TestWarmPagesComeFromPutAndRead(t *testing.T) {
+func TestRAMPagesComeFromPutAndRead(t *testing.T) {
 	for _, compress := range []bool{false, true} {
 		inj := vfs.Inject(quickFS)
 		o := testOptions(t, withFS(inj), withRAM(plenty), func(o *Options) { o.Compress = compress })
@@ -119,7 +118,7 @@ func TestWarmPagesComeFromPutAndRead(t *testing.T) {
 	}
 }
 
-func TestWarmBudgetIsExact(t *testing.T) {
+func TestRAMBudgetIsExact(t *testing.T) {
 	one := pageBytes(t, testTokens)
 	for _, c := range []struct {
 		budget int64
@@ -138,15 +137,15 @@ func TestWarmBudgetIsExact(t *testing.T) {
 		}
 		require.Equal(t, c.want, s.Stats().RAM.Pages)
 		require.NoError(t, s.Close())
-		require.Zero(t, s.warm.used, "everything was given back")
+		require.Zero(t, s.ram.Stats().Bytes, "everything was given back")
 	}
 }
 
-func TestWarmLeastRecentlyServedGoesFirst(t *testing.T) {
+func TestRAMLeastRecentlyServedGoesFirst(t *testing.T) {
 	s := open(t, testOptions(t, withRAM(3*pageBytes(t, testTokens))))
 	held := func() (in []int) {
 		for i := range 6 {
-			if s.warm.pages[s.pageName(pagefile.ChainKey(s.opt.Fingerprint, prompt(i, testTokens), nil))] != nil {
+			if s.ram.Has(s.pageName(pagefile.ChainKey(s.opt.Fingerprint, prompt(i, testTokens), nil))) {
 				in = append(in, i)
 			}
 		}
@@ -169,19 +168,29 @@ func TestWarmLeastRecentlyServedGoesFirst(t *testing.T) {
 
 // Sizes that differ: as many go as are needed, and a page that can never fit
 // drives none out.
-func TestWarmPagesOfSeveralSizes(t *testing.T) {
+func TestRAMPagesOfSeveralSizes(t *testing.T) {
 	budget := 4 * pageBytes(t, testTokens)
 	s := open(t, testOptions(t, withRAM(budget)))
 	rng := rand.New(rand.NewPCG(1, 2))
+	var pages []*pagefile.Page
 	for i := range 60 {
-		putChain(t, s, prompt(i, 1+rng.IntN(testTokens)))
+		pages = append(pages, putChain(t, s, prompt(i, 1+rng.IntN(testTokens)))...)
 		var sum int64
-		for _, p := range s.warm.pages {
-			sum += warmBytes(p.header)
+		held := 0
+		for _, p := range pages {
+			name := s.pageName(p.Key())
+			if len(p.Tokens) < testTokens {
+				name = s.tailName(p.Parent, p.Key())
+			}
+			if s.ram.Has(name) {
+				sum += pageBytes(t, len(p.Tokens))
+				held++
+			}
 		}
-		require.Equal(t, sum, s.warm.used)
+		st := s.Stats().RAM
+		require.Equal(t, sum, st.Bytes)
 		require.LessOrEqual(t, sum, budget)
-		require.Equal(t, len(s.warm.pages), s.warm.order.Len())
+		require.Equal(t, held, st.Pages+st.Tails)
 	}
 	before := s.Stats().RAM
 	p, ref := putLarge(t, s)
@@ -190,7 +199,7 @@ func TestWarmPagesOfSeveralSizes(t *testing.T) {
 	require.Equal(t, before, s.Stats().RAM)
 }
 
-func TestWarmPageOfOtherTokensIsNeverServed(t *testing.T) {
+func TestRAMPageOfOtherTokensIsNeverServed(t *testing.T) {
 	s := open(t, testOptions(t, withRAM(plenty)))
 	tokens := prompt(1, 2*testTokens)
 	putChain(t, s, tokens)
@@ -226,19 +235,19 @@ func TestWarmPageOfOtherTokensIsNeverServed(t *testing.T) {
 
 // What somebody deletes is served for a lease at most, and does not stay in
 // memory although nobody asks for it.
-func TestWarmPagesFollowTheirFiles(t *testing.T) {
+func TestRAMPagesFollowTheirFiles(t *testing.T) {
 	o := testOptions(t, withRAM(plenty))
 	s := open(t, o)
 	advance := fakeClock(s)
 	tokens, forgotten := prompt(1, 2*testTokens+3), prompt(2, testTokens+2)
 	putChain(t, s, tokens)
 	putChain(t, s, forgotten)
-	advance(warmLease)
+	advance(ram.Lease)
 	require.Equal(t, repeat(tier.RAM, 3), tiersOf(s.Chain(ctx, tokens, nil)), "the files were looked for")
 
 	require.NoError(t, os.RemoveAll(filepath.Join(o.Local.Root, storetest.VersionDir, s.opt.Fingerprint.String())))
 	readChain(t, s, tokens, len(tokens)) // exact all the same
-	advance(warmLease - time.Millisecond)
+	advance(ram.Lease - time.Millisecond)
 	refs := s.Chain(ctx, tokens, nil)
 	require.Len(t, refs, 3)
 	advance(time.Millisecond)
@@ -249,13 +258,13 @@ func TestWarmPagesFollowTheirFiles(t *testing.T) {
 	}
 	require.Equal(t, 1, s.Stats().RAM.Pages, "those asked for are not in memory any more")
 
-	advance(warmSweepAge)
-	require.False(t, s.tendWarm())
+	advance(ram.UnseenAge)
+	require.False(t, s.tendRAM())
 	require.Zero(t, s.Stats().RAM.Bytes)
 	require.Zero(t, s.Stats().TierErrors)
 }
 
-func TestWarmPagesOfTheRemoteTier(t *testing.T) {
+func TestRAMPagesOfTheRemoteTier(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj), withRemote(t), withRAM(plenty))
 	s := open(t, o)
@@ -270,12 +279,12 @@ func TestWarmPagesOfTheRemoteTier(t *testing.T) {
 	inj.Reset()
 	readChain(t, s, tokens, len(tokens))
 	require.Zero(t, inj.Count(vfs.OpRead), "they moved, and are in memory")
-	advance(warmLease)
+	advance(ram.Lease)
 	require.Equal(t, repeat(tier.RAM, 2), tiersOf(s.Chain(ctx, tokens, nil)), "the remote tier has them")
 
 	// While nobody can say whether the files are there, their pages are not used,
 	// and not forgotten.
-	advance(warmLease)
+	advance(ram.Lease)
 	inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Err: syscall.ESTALE})
 	require.Empty(t, s.Chain(ctx, tokens, nil))
 	require.Equal(t, 2, s.Stats().RAM.Pages)
@@ -285,7 +294,7 @@ func TestWarmPagesOfTheRemoteTier(t *testing.T) {
 	require.EqualValues(t, 4, s.Stats().RAMHits)
 }
 
-func TestWarmTails(t *testing.T) {
+func TestRAMTails(t *testing.T) {
 	s := open(t, testOptions(t, withRAM(plenty)))
 	tokens := prompt(1, testTokens+6)
 	putChain(t, s, tokens[:testTokens+3])
@@ -311,31 +320,31 @@ func TestWarmTails(t *testing.T) {
 		require.LessOrEqual(t, s.Stats().RAM.Tails, maxTails)
 	}
 	require.Equal(t, maxTails, s.Stats().RAM.Tails)
-	require.Len(t, s.warm.tails, 1)
+	require.Len(t, s.ram.TailsOf(pagefile.ChainKey(s.opt.Fingerprint, tokens[:testTokens], nil)), maxTails)
 }
 
 // Rows that are being read outlive their page, and are counted until then.
-func TestWarmShrinksUnderReaders(t *testing.T) {
+func TestRAMShrinksUnderReaders(t *testing.T) {
 	one := pageBytes(t, testTokens)
 	s := open(t, testOptions(t, withRAM(plenty)))
 	tokens := prompt(1, testTokens)
 	p := putChain(t, s, tokens)[0]
 	putChain(t, s, prompt(2, testTokens))
-	pinned := s.warm.pin(s.pageName(p.Key()))
+	pinned := s.ram.Pin(s.pageName(p.Key()))
 	require.NotNil(t, pinned)
-	s.warm.setLimit(0)
+	s.ram.SetLimit(0)
 	require.Zero(t, s.Stats().RAM.Pages)
 	require.Equal(t, one, s.Stats().RAM.Bytes)
 	want := make([]byte, p.Layout.Size())
 	fillRows(p.Layout, p.Key(), want)
-	require.Equal(t, want, pinned.rows)
-	require.Nil(t, s.warm.pin(s.pageName(p.Key())))
-	s.warm.unpin(pinned)
+	require.Equal(t, want, pinned.Rows)
+	require.Nil(t, s.ram.Pin(s.pageName(p.Key())))
+	s.ram.Unpin(pinned)
 	require.Zero(t, s.Stats().RAM.Bytes)
 	readChain(t, s, tokens, testTokens) // from the disk
 }
 
-func TestWarmPagesThatCanBePlacedAre(t *testing.T) {
+func TestRAMPagesThatCanBePlacedAre(t *testing.T) {
 	tokens := prompt(1, testTokens)
 	s := open(t, testOptions(t, withRAM(plenty)))
 	putChain(t, s, tokens)
@@ -353,7 +362,7 @@ func TestWarmPagesThatCanBePlacedAre(t *testing.T) {
 	require.EqualValues(t, 1, s.Stats().RAMHits)
 }
 
-func TestWarmServingKeepsPagesRecent(t *testing.T) {
+func TestRAMServingKeepsPagesRecent(t *testing.T) {
 	o := testOptions(t, withRAM(plenty))
 	s := open(t, o)
 	tokens := prompt(1, testTokens)
@@ -361,7 +370,7 @@ func TestWarmServingKeepsPagesRecent(t *testing.T) {
 	path := filePath(o.Local.Root, s.pageName(p.Key()))
 	past := time.Now().Add(-time.Hour)
 	require.NoError(t, os.Chtimes(path, past, past))
-	fakeClock(s)(warmLease) // the file is looked at again
+	fakeClock(s)(ram.Lease) // the file is looked at again
 	readChain(t, s, tokens, testTokens)
 	info, err := os.Stat(path)
 	require.NoError(t, err)
@@ -370,7 +379,7 @@ func TestWarmServingKeepsPagesRecent(t *testing.T) {
 }
 
 // Everybody at once: what is read is right, and memory is given back.
-func TestWarmManyAtOnce(t *testing.T) {
+func TestRAMManyAtOnce(t *testing.T) {
 	o := testOptions(t, withRAM(5*pageBytes(t, testTokens)))
 	s := open(t, o)
 	var all sync.WaitGroup
@@ -385,9 +394,9 @@ func TestWarmManyAtOnce(t *testing.T) {
 				case 0:
 					putChain(t, s, tokens)
 				case 1:
-					s.warm.setLimit(int64(rng.IntN(6)) * pageBytes(t, testTokens))
+					s.ram.SetLimit(int64(rng.IntN(6)) * pageBytes(t, testTokens))
 				case 2:
-					s.tendWarm()
+					s.tendRAM()
 				default:
 					for _, ref := range s.Chain(ctx, tokens, nil) {
 						l := layoutOf(t, testSections, ref.Stored)
@@ -407,6 +416,6 @@ func TestWarmManyAtOnce(t *testing.T) {
 	}
 	all.Wait()
 	require.NoError(t, s.Close())
-	require.Zero(t, s.warm.used)
-	require.Empty(t, s.warm.pages)
+	require.Zero(t, s.ram.Stats().Bytes)
+	require.False(t, s.ram.Holds())
 }

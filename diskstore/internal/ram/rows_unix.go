@@ -1,6 +1,6 @@
 //go:build unix
 
-package diskstore
+package ram
 
 import "golang.org/x/sys/unix"
 

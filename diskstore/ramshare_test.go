@@ -3,7 +3,6 @@ package diskstore
 import (
 	"os"
 	"path/filepath"
-	"runtime"
 	"syscall"
 	"testing"
 
@@ -15,7 +14,7 @@ import (
 )
 
 // Runners of one server divide its budget, those of another one do not.
-func TestWarmBudgetIsTheServers(t *testing.T) {
+func TestRAMBudgetIsTheServers(t *testing.T) {
 	one := pageBytes(t, testTokens)
 	o := testOptions(t, withRAM(8*one))
 	first := open(t, o)
@@ -28,7 +27,7 @@ func TestWarmBudgetIsTheServers(t *testing.T) {
 	stranger.RAM.Server = "another"
 	s := open(t, stranger)
 	putChain(t, s, prompt(20, testTokens))
-	require.True(t, first.tendWarm())
+	require.True(t, first.tendRAM())
 	require.Equal(t, 8, first.Stats().RAM.Pages)
 
 	second := open(t, o)
@@ -36,24 +35,24 @@ func TestWarmBudgetIsTheServers(t *testing.T) {
 		readChain(t, second, prompt(i, testTokens), testTokens)
 		require.LessOrEqual(t, second.Stats().RAM.Pages, 4, "it does not wait for the others")
 	}
-	require.True(t, first.tendWarm())
+	require.True(t, first.tendRAM())
 	require.Equal(t, 4, first.Stats().RAM.Pages)
 	readChain(t, first, prompt(9, testTokens), testTokens)
 	require.EqualValues(t, 1, first.Stats().RAMHits, "the ones served last have stayed")
 
 	third := open(t, o)
-	require.True(t, first.tendWarm())
+	require.True(t, first.tendRAM())
 	require.Equal(t, 2, first.Stats().RAM.Pages) // 8/3
 	require.NoError(t, third.Close())
 	require.NoError(t, second.Close())
-	require.True(t, first.tendWarm())
-	require.Equal(t, 8*one, first.warm.limit)
+	require.True(t, first.tendRAM())
+	require.Equal(t, 8*one, first.ram.Stats().Limit)
 
 	// A runner that was killed has let go of its lock, and left the file.
 	left := filepath.Join(o.Local.Root, storetest.VersionDir, storetest.TmpDir, serverPrefix(o.RAM.Server)+"0123"+dir.LockExt)
 	require.NoError(t, os.WriteFile(left, nil, 0o600))
-	require.True(t, first.tendWarm())
-	require.Equal(t, 8*one, first.warm.limit)
+	require.True(t, first.tendRAM())
+	require.Equal(t, 8*one, first.ram.Stats().Limit)
 	require.NoFileExists(t, left)
 	// The other way round it is noticed as soon as a page is kept.
 	require.NoError(t, os.WriteFile(left, nil, 0o600))
@@ -61,11 +60,11 @@ func TestWarmBudgetIsTheServers(t *testing.T) {
 	require.NoError(t, err)
 	fourth := open(t, o)
 	readChain(t, fourth, prompt(0, testTokens), testTokens)
-	require.Equal(t, 8*one/3, fourth.warm.limit)
+	require.Equal(t, 8*one/3, fourth.ram.Stats().Limit)
 	require.NoError(t, lock.Close())
 }
 
-func TestWarmNeedsLocks(t *testing.T) {
+func TestRAMNeedsLocks(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpLock}, Err: syscall.ENOLCK})
 	s := open(t, testOptions(t, withFS(inj), withRAM(plenty)))
@@ -74,29 +73,4 @@ func TestWarmNeedsLocks(t *testing.T) {
 	readChain(t, s, tokens, testTokens)
 	require.Zero(t, s.Stats().RAM.Bytes)
 	require.True(t, s.Stats().RAM.Down)
-}
-
-func TestWarmClock(t *testing.T) {
-	ticks := 0
-	c := warmClock{tick: func() bool { ticks++; return ticks < 3 }}
-	require.False(t, c.going())
-	c.start()
-	c.start()
-	require.True(t, c.going())
-	for c.going() { // as the timer would
-		c.mu.Lock()
-		fired := c.timer.Stop()
-		c.mu.Unlock()
-		require.True(t, fired)
-		c.run()
-	}
-	require.Equal(t, 3, ticks)
-	c.start()
-	require.True(t, c.going())
-	before := runtime.NumGoroutine()
-	c.stop()
-	require.False(t, c.going())
-	c.start()
-	require.False(t, c.going(), "stopped for good")
-	require.LessOrEqual(t, runtime.NumGoroutine(), before)
 }

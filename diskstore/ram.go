@@ -1,0 +1,145 @@
+package diskstore
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+
+	"github.com/kvtier/kvtier/diskstore/internal/ram"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+)
+
+// readRAM is Read from memory. It reports false when the page is not here, is
+// not the one described, or when no tier is known to have its file: then the
+// tiers are asked. With place a page whose rows could be used where they lie on
+// disk is left to them, too.
+func (s *Store) readRAM(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, place bool) bool {
+	name := s.refName(ref)
+	p := s.ram.Pin(name)
+	if p == nil {
+		return false
+	}
+	defer s.ram.Unpin(p)
+	if place && p.Placeable || checkWanted(p.Header, ref, s.opt.PageTokens, tokens, layout) != nil || !s.stillStored(ctx, name) || ctx.Err() != nil {
+		return false
+	}
+	at, _ := layout.Within(p.Header.Layout)
+	for i, from := range at {
+		copy(layout.Rows(buf, i), p.Header.Layout.Rows(p.Rows, from))
+		clear(layout.Gap(buf, i))
+	}
+	file := s.ram.Served(p)
+	lv := s.level(file.Tier)
+	lv.hit()
+	s.counts.ramHits.Add(1)
+	s.counts.readBytes.Add(uint64(len(buf)))
+	lv.touchRef(ctx, ref, file.Used)
+	return true
+}
+
+// stillStored reports whether a tier has, or had a moment ago, the file of a page
+// in memory. When all of them say that it is gone the page is forgotten.
+func (s *Store) stillStored(ctx context.Context, name pagefile.Name) bool {
+	if _, fresh := s.ram.Fresh(name); fresh {
+		return true
+	}
+	for _, lv := range s.levels(tier.Local) {
+		info, err := lv.tier.Stat(ctx, name)
+		if err == nil {
+			return s.ram.Confirm(ram.File{Info: info, Tier: lv.name})
+		}
+		if !errors.Is(err, tier.ErrNotFound) {
+			lv.noteTierError(err)
+			return false // perhaps it is there: neither used nor forgotten
+		}
+	}
+	s.ram.Drop(name)
+	return false
+}
+
+// tailInRAM returns the tail in memory that shares the longest prefix with rest,
+// of equal ones the shortest; see findTail.
+func (s *Store) tailInRAM(ctx context.Context, parent pagefile.Key, start int, rest []int32, media []pagefile.Media) Ref {
+	var best Ref
+	for _, p := range s.ram.TailsOf(parent) {
+		h := p.Header
+		n := pagefile.CommonPrefix(h.Tokens, h.Media, rest, media)
+		longer := n > best.Tokens || n == best.Tokens && len(h.Tokens) < best.Stored
+		if n == 0 || !longer || int64(h.Start) != int64(start) || !s.stillStored(ctx, p.Name) {
+			continue
+		}
+		best = Ref{
+			Key: h.Key, Parent: parent, Start: h.Start, Tokens: n, Stored: len(h.Tokens), Tail: true,
+			Tier: tier.RAM, Bytes: p.FileBytes,
+		}
+	}
+	return best
+}
+
+// keepInRAM keeps a page in memory that a tier has just stored or given.
+func (lv *level) keepInRAM(info tier.Info, h *pagefile.Header, rows []byte) {
+	if lv.s.ram == nil {
+		return
+	}
+	lv.s.wakeRAM()
+	lv.s.ram.Add(lv.fileInRAM(info, h), h, rows)
+}
+
+// keepAhead keeps a page in memory that is read ahead, in free room. It reports
+// whether there was some, and returns the error of read.
+func (lv *level) keepAhead(info tier.Info, h *pagefile.Header, read func(rows []byte) error) (bool, error) {
+	lv.s.wakeRAM()
+	return lv.s.ram.AddBehind(lv.fileInRAM(info, h), h, read)
+}
+
+// fileInRAM describes the file of a page that comes into memory.
+func (lv *level) fileInRAM(info tier.Info, h *pagefile.Header) ram.File {
+	return ram.File{Info: info, Tier: lv.name, Placeable: lv == lv.s.local && h.Raw()}
+}
+
+// wakeRAM takes this runner's part of the memory when nobody has looked since the
+// last page went.
+func (s *Store) wakeRAM() {
+	if !s.ram.Ticking() {
+		s.shareRAM()
+	}
+}
+
+// tendRAM runs while pages are in memory. It follows what the server's other
+// runners do, and forgets pages whose files are gone though nobody asks for them.
+func (s *Store) tendRAM() bool {
+	s.shareRAM()
+	for _, name := range s.ram.Unseen() {
+		if s.life.Ctx.Err() != nil {
+			return false
+		}
+		s.stillStored(s.life.Ctx, name)
+	}
+	return s.ram.Holds()
+}
+
+// shareRAM takes this runner's part of its server's budget, which all runners of the server
+// divide evenly. While it cannot be told how many runners there are nothing is kept: memory
+// that was not granted may be somebody else's.
+//
+// Each runner has a lock file in the local root's temporary directory. With a budget its name
+// begins with the server's, so that counting them tells how many there are. A runner that
+// dies lets go of its lock, and whoever counts next removes the file.
+func (s *Store) shareRAM() {
+	n, err := s.disk.Peers()
+	s.ramHealth.note("share memory between runners", err)
+	if err != nil {
+		s.ram.SetLimit(0)
+		return
+	}
+	s.ram.SetLimit(s.opt.RAM.BudgetBytes / int64(n))
+}
+
+// serverPrefix is what the lock files of a server's runners begin with. Names of
+// temporary files are cut at a hyphen, so there is none in it.
+func serverPrefix(server string) string {
+	sum := sha256.Sum256([]byte(server))
+	return "warm." + hex.EncodeToString(sum[:8]) + "."
+}
