@@ -196,7 +196,7 @@ func TestLedgerOfTheDead(t *testing.T) {
 	machine.Die("a")
 
 	s := open(t, o)
-	require.Zero(t, claimOf(t, o)-s.local.book.Claimed)
+	require.Zero(t, claimOf(t, o)-readLedgerFile(t, o).Claims[idOf(t, s.disk)].Bytes)
 	l := readLedgerFile(t, o)
 	require.Equal(t, occupied(t, o.Local.Root), l.Bytes)
 	require.EqualValues(t, ledger.ChunkBytes, l.Days()[0].Bytes)

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
-	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
@@ -97,7 +96,7 @@ func TestRootUsage(t *testing.T) {
 	require.Len(t, use.Remote.Fingerprints, 1)
 	require.Positive(t, use.Local.Space.Total)
 	require.Len(t, use.Local.Written, 1)
-	require.Equal(t, time.Now().UTC().Format(ledger.DayFormat), use.Local.Written[0].Day)
+	require.Equal(t, time.Now().UTC().Format(time.DateOnly), use.Local.Written[0].Day)
 }
 
 // gc runs GC once dry and once not, and checks that both say the same, file by

@@ -27,7 +27,7 @@ func TestWriteCap(t *testing.T) {
 		o.Logger = slog.New(slog.NewTextHandler(log, nil))
 	})
 	day := time.Now().UTC().Truncate(24 * time.Hour).Add(12 * time.Hour)
-	first, second := ledger.DayOf(day), ledger.DayOf(day.Add(12*time.Hour))
+	first, second := day.Format(time.DateOnly), day.Add(12*time.Hour).Format(time.DateOnly)
 	at := func(s *Store) *Store {
 		s.now = func() time.Time { return day }
 		return s

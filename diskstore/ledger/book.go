@@ -49,8 +49,8 @@ type Book struct {
 
 	updating sync.Mutex // one change of the ledger at a time
 
-	Mu       sync.Mutex
-	Claimed  int64                 // our claim, as recorded
+	mu       sync.Mutex
+	claimed  int64                 // our claim, as recorded
 	used     int64                 // of that, in files that are complete
 	inflight int64                 // of that, in files being written; Tier.Left comes to it
 	wasted   int64                 // of that, written to files that did not become complete: the day's share of it is gone
@@ -59,8 +59,8 @@ type Book struct {
 	written  map[string]int64      // bytes by day, not recorded
 	evicted  time.Time             // recency of what was evicted, not recorded
 	hits     map[pagefile.Key]Hits // not recorded
-	Updated  time.Time             // when our claim was recorded last; zero for never
-	Last     Ledger                // as read or written last
+	updated  time.Time             // when our claim was recorded last; zero for never
+	last     Ledger                // as read or written last
 	changed  chan struct{}         // closed when the ledger changes next
 }
 
@@ -109,22 +109,22 @@ func (b *Book) Reserve(ctx context.Context, n int64) (*Room, error) {
 
 // take sets n bytes aside from what is claimed already, if that is enough.
 func (b *Book) take(n int64) (*Room, bool) {
-	b.Mu.Lock()
-	defer b.Mu.Unlock()
-	if b.FreeLocked() < n {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.freeLocked() < n {
 		return nil, false
 	}
 	b.inflight += n
 	return &Room{b: b, bytes: n}, true
 }
 
-// FreeLocked is what is claimed and not used. A claim that may have been taken
+// freeLocked is what is claimed and not used. A claim that may have been taken
 // for a dead process's is none.
-func (b *Book) FreeLocked() int64 {
-	if tier.WallBetween(b.Updated, b.now()) > tier.ClaimLife/2 {
+func (b *Book) freeLocked() int64 {
+	if tier.WallBetween(b.updated, b.now()) > tier.ClaimLife/2 {
 		return 0
 	}
-	return max(0, b.Claimed-b.used-b.wasted-b.inflight-b.tier.Left())
+	return max(0, b.claimed-b.used-b.wasted-b.inflight-b.tier.Left())
 }
 
 // ask returns how much may be claimed from l, at least n bytes.
@@ -142,7 +142,7 @@ func (b *Book) ask(l *Ledger, n int64) (int64, error) {
 	}
 	if b.perDay > 0 {
 		// All that is claimed may be written today.
-		free := b.perDay - l.Written[DayOf(b.now())] - l.Claimed()
+		free := b.perDay - l.Written[dayOf(b.now())] - l.Claimed()
 		if n > free {
 			return 0, fmt.Errorf("%d bytes more on a day of at most %d: %w", n, b.perDay, ErrWriteCap)
 		}
@@ -153,11 +153,11 @@ func (b *Book) ask(l *Ledger, n int64) (int64, error) {
 
 // Appeared counts a file of so many bytes whose reservation was cancelled.
 func (b *Book) Appeared(bytes int64) {
-	b.Mu.Lock()
-	defer b.Mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.used += bytes
 	b.total += bytes
-	b.written[DayOf(b.now())] += bytes
+	b.written[dayOf(b.now())] += bytes
 }
 
 // Finish ends a reservation that a file of so many bytes came of. Filesystems that
@@ -165,10 +165,10 @@ func (b *Book) Appeared(bytes int64) {
 // reserved counts. A file that it replaced counts until the next count: somebody
 // else may have removed it just before, who subtracts it then.
 func (r *Room) Finish(bytes int64) {
-	r.b.Mu.Lock()
-	defer r.b.Mu.Unlock()
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
 	r.endLocked()
-	r.b.written[DayOf(r.b.now())] += r.bytes
+	r.b.written[dayOf(r.b.now())] += r.bytes
 	bytes = max(r.bytes, bytes)
 	r.b.used += bytes
 	r.b.total += bytes
@@ -177,8 +177,8 @@ func (r *Room) Finish(bytes int64) {
 // Wasted records that n bytes were written to a file that came to nothing. They count
 // as written in a day, and of what is claimed for that day as much is gone.
 func (r *Room) Wasted(n int64) {
-	r.b.Mu.Lock()
-	defer r.b.Mu.Unlock()
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
 	if !r.ended {
 		r.spent += pagefile.AlignUp(n)
 	}
@@ -190,14 +190,14 @@ func (r *Room) endLocked() {
 	r.b.inflight -= r.bytes
 	if r.spent > 0 {
 		r.b.wasted += r.spent
-		r.b.written[DayOf(r.b.now())] += r.spent
+		r.b.written[dayOf(r.b.now())] += r.spent
 	}
 }
 
 // Cancel ends a reservation that no file came of.
 func (r *Room) Cancel() {
-	r.b.Mu.Lock()
-	defer r.b.Mu.Unlock()
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
 	if !r.ended {
 		r.endLocked()
 	}
@@ -206,17 +206,17 @@ func (r *Room) Cancel() {
 // Release records that files of n bytes are gone for good, removed by the caller:
 // counts is what b.counts returned before the first of them was.
 func (b *Book) Release(n, counts int64) {
-	b.Mu.Lock()
-	defer b.Mu.Unlock()
-	if counts == b.Last.Counts {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if counts == b.last.Counts {
 		b.freed += n
 	}
 }
 
 // EvictedUpTo records that a file last used at the given time was evicted.
 func (b *Book) EvictedUpTo(used time.Time) {
-	b.Mu.Lock()
-	defer b.Mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if used.After(b.evicted) {
 		b.evicted = used
 	}
@@ -224,49 +224,49 @@ func (b *Book) EvictedUpTo(used time.Time) {
 
 // Counts returns ledger.Counts as last seen.
 func (b *Book) Counts() int64 {
-	b.Mu.Lock()
-	defer b.Mu.Unlock()
-	return b.Last.Counts
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.last.Counts
 }
 
 // Figure returns what is on the disk at most, as far as was last recorded, and
 // whether that is known.
 func (b *Book) Figure() (bytes int64, known bool) {
-	b.Mu.Lock()
-	defer b.Mu.Unlock()
-	return b.Last.Figure(), b.Last.Counts > 0
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.last.Figure(), b.last.Counts > 0
 }
 
 // Today returns what was written on this day, as far as is known here.
 func (b *Book) Today() int64 {
-	b.Mu.Lock()
-	defer b.Mu.Unlock()
-	day := DayOf(b.now())
-	return b.Last.Written[day] + b.written[day]
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	day := dayOf(b.now())
+	return b.last.Written[day] + b.written[day]
 }
 
 // Added returns all that this process ever added.
 func (b *Book) Added() int64 {
-	b.Mu.Lock()
-	defer b.Mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	return b.total
 }
 
 // Horizon returns the recency up to which files have been evicted.
 func (b *Book) Horizon() time.Time {
-	b.Mu.Lock()
-	defer b.Mu.Unlock()
-	if b.evicted.After(b.Last.Evicted) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.evicted.After(b.last.Evicted) {
 		return b.evicted
 	}
-	return b.Last.Evicted
+	return b.last.Evicted
 }
 
 // Changes returns a channel that is closed when this process next changes the
 // ledger, or sees it changed.
 func (b *Book) Changes() <-chan struct{} {
-	b.Mu.Lock()
-	defer b.Mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	return b.changed
 }
 
@@ -300,12 +300,12 @@ func (p pending) settle(l *Ledger, id string) {
 // change records what is pending and then what apply does, if that returns nil.
 // b.updating is held.
 func (b *Book) change(ctx context.Context, apply func(l *Ledger, id string, p pending) error) error {
-	b.Mu.Lock()
+	b.mu.Lock()
 	p := pending{
-		free: b.FreeLocked(), inflight: b.inflight + b.tier.Left(), used: b.used, wasted: b.wasted, freed: b.freed, counts: b.Last.Counts,
+		free: b.freeLocked(), inflight: b.inflight + b.tier.Left(), used: b.used, wasted: b.wasted, freed: b.freed, counts: b.last.Counts,
 		written: maps.Clone(b.written), hits: maps.Clone(b.hits), evicted: b.evicted, now: b.now(),
 	}
-	b.Mu.Unlock()
+	b.mu.Unlock()
 	ours := make(chan int64, 1) // our claim afterwards
 	refused := make(chan error, 1)
 	content, err := b.tier.Account(ctx, func(content []byte, id string) ([]byte, error) {
@@ -318,8 +318,8 @@ func (b *Book) change(ctx context.Context, apply func(l *Ledger, id string, p pe
 		ours <- l.Claims[id].Bytes
 		return l.Encode()
 	})
-	b.Mu.Lock()
-	defer b.Mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if err != nil {
 		// Unless apply refused, the ledger may have changed all the same. What
 		// was added is recorded again, too much at worst. What was freed must
@@ -329,7 +329,7 @@ func (b *Book) change(ctx context.Context, apply func(l *Ledger, id string, p pe
 		}
 		return err
 	}
-	b.Claimed = <-ours
+	b.claimed = <-ours
 	b.used -= p.used
 	b.wasted -= p.wasted
 	for day, n := range p.written {
@@ -342,22 +342,22 @@ func (b *Book) change(ctx context.Context, apply func(l *Ledger, id string, p pe
 		b.freed = 0
 	}
 	b.settleHitsLocked(p.hits)
-	b.evicted, b.Updated = time.Time{}, p.now
+	b.evicted, b.updated = time.Time{}, p.now
 	b.seeLocked(l)
 	return nil
 }
 
 func (b *Book) seeLocked(l *Ledger) {
-	b.Last = *l
+	b.last = *l
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
 
 // Suppose makes figure return what was found by a tool that records nothing.
 func (b *Book) Suppose(bytes int64) {
-	b.Mu.Lock()
-	defer b.Mu.Unlock()
-	b.Last = Ledger{Counts: max(1, b.Last.Counts), Bytes: bytes}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.last = Ledger{Counts: max(1, b.last.Counts), Bytes: bytes}
 }
 
 // Read returns the ledger as it is recorded.
@@ -374,9 +374,9 @@ func (b *Book) Refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.Mu.Lock()
-	defer b.Mu.Unlock()
-	if l.Counts != b.Last.Counts {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if l.Counts != b.last.Counts {
 		b.freed = 0
 	}
 	b.seeLocked(l)
@@ -404,11 +404,11 @@ func (b *Book) Look(ctx context.Context) error {
 func (b *Book) GiveBack(ctx context.Context) error {
 	b.updating.Lock()
 	defer b.updating.Unlock()
-	b.Mu.Lock()
-	idle := b.Claimed == 0 && b.used == 0 && b.freed == 0 && len(b.written) == 0 && len(b.hits) == 0
-	spare := &Room{b: b, bytes: b.FreeLocked()} // nobody takes it meanwhile
+	b.mu.Lock()
+	idle := b.claimed == 0 && b.used == 0 && b.freed == 0 && len(b.written) == 0 && len(b.hits) == 0
+	spare := &Room{b: b, bytes: b.freeLocked()} // nobody takes it meanwhile
 	b.inflight += spare.bytes
-	b.Mu.Unlock()
+	b.mu.Unlock()
 	defer spare.Cancel()
 	if idle {
 		return nil
@@ -418,9 +418,9 @@ func (b *Book) GiveBack(ctx context.Context) error {
 		return nil
 	})
 	if err != nil { // the ledger may have changed all the same
-		b.Mu.Lock()
-		defer b.Mu.Unlock()
-		b.Claimed -= spare.bytes
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.claimed -= spare.bytes
 	}
 	return err
 }
@@ -443,9 +443,9 @@ func (b *Book) BeginCount(ctx context.Context) (counting, error) {
 	if err := b.Record(ctx); err != nil {
 		return c, err
 	}
-	b.Mu.Lock()
-	defer b.Mu.Unlock()
-	c.added, c.ours, c.claims = b.Last.Added, b.total-b.used, b.Last.Claims
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c.added, c.ours, c.claims = b.last.Added, b.total-b.used, b.last.Claims
 	return c, nil
 }
 
@@ -465,7 +465,7 @@ func (b *Book) EndCount(ctx context.Context, c counting, bytes int64) error {
 		for other, claim := range l.Claims {
 			if other != id && c.ended(other, claim, p.now) {
 				// All that it wrote has been listed; when, nobody knows.
-				l.wrote(min(DayOf(claim.Since), DayOf(p.now)), claim.Bytes)
+				l.wrote(min(dayOf(claim.Since), dayOf(p.now)), claim.Bytes)
 				delete(l.Claims, other)
 			}
 		}
@@ -505,8 +505,8 @@ func (b *Book) chunk() int64 {
 
 // Restart forgets what is claimed in a ledger that another has taken the place of.
 func (b *Book) Restart() {
-	b.Mu.Lock()
-	defer b.Mu.Unlock()
-	b.Claimed, b.Updated = 0, time.Time{}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.claimed, b.updated = 0, time.Time{}
 	b.seeLocked(new(Ledger))
 }

@@ -21,10 +21,10 @@ type Hits struct {
 }
 
 const (
-	// MaxHits is how many fingerprints a ledger has hits of, some 30 KiB; the one
+	// maxHits is how many fingerprints a ledger has hits of, some 30 KiB; the one
 	// that was read least recently is forgotten. mostHits keeps sums of what a
 	// forged ledger says from overflowing.
-	MaxHits  = 256
+	maxHits  = 256
 	mostHits = math.MaxInt64 / 4
 )
 
@@ -49,13 +49,13 @@ func (l *Ledger) Hit(fingerprint pagefile.Key, hits Hits) {
 
 // limitHits forgets the least recent ones of too many.
 func (l *Ledger) limitHits() {
-	if len(l.Hits) <= MaxHits {
+	if len(l.Hits) <= maxHits {
 		return
 	}
 	names := slices.SortedFunc(maps.Keys(l.Hits), func(a, b string) int {
 		return cmp.Or(l.Hits[a].Last.Compare(l.Hits[b].Last), cmp.Compare(a, b))
 	})
-	for _, name := range names[:len(names)-MaxHits] {
+	for _, name := range names[:len(names)-maxHits] {
 		delete(l.Hits, name)
 	}
 }
@@ -80,15 +80,15 @@ func (l *Ledger) AllHits() Hits {
 
 // Hit counts a page that was read.
 func (b *Book) Hit(fingerprint pagefile.Key) {
-	b.Mu.Lock()
-	defer b.Mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.hits[fingerprint] = b.hits[fingerprint].plus(Hits{Pages: 1, Last: b.now()})
 }
 
 // UnrecordedHits reports whether there are hits that the ledger does not have.
 func (b *Book) UnrecordedHits() bool {
-	b.Mu.Lock()
-	defer b.Mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	return len(b.hits) > 0
 }
 
@@ -107,10 +107,10 @@ func (b *Book) settleHitsLocked(recorded map[pagefile.Key]Hits) {
 func (b *Book) Forget(ctx context.Context, fingerprint pagefile.Key) error {
 	b.updating.Lock()
 	defer b.updating.Unlock()
-	b.Mu.Lock()
-	_, known := b.Last.Hits[fingerprint.String()]
+	b.mu.Lock()
+	_, known := b.last.Hits[fingerprint.String()]
 	delete(b.hits, fingerprint)
-	b.Mu.Unlock()
+	b.mu.Unlock()
 	if !known {
 		return nil
 	}

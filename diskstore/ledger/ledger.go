@@ -72,7 +72,7 @@ const (
 
 	// ledgerDays is how many days Written has.
 	ledgerDays = 30
-	DayFormat  = time.DateOnly
+	dayFormat  = time.DateOnly
 )
 
 // Figure is what is on the disk at most, in bytes.
@@ -123,8 +123,8 @@ func (l *Ledger) wrote(day string, n int64) {
 
 // daysApart is how far two days are from each other.
 func daysApart(a, b string) time.Duration {
-	x, _ := time.Parse(DayFormat, a) // Decode has seen to it
-	y, _ := time.Parse(DayFormat, b)
+	x, _ := time.Parse(dayFormat, a) // Decode has seen to it
+	y, _ := time.Parse(dayFormat, b)
 	return x.Sub(y).Abs()
 }
 
@@ -143,7 +143,7 @@ func (l *Ledger) Days() []DayWritten {
 	return days
 }
 
-func DayOf(t time.Time) string { return t.UTC().Format(DayFormat) }
+func dayOf(t time.Time) string { return t.UTC().Format(dayFormat) }
 
 // Encode returns the file's content.
 func (l *Ledger) Encode() ([]byte, error) {
@@ -183,7 +183,7 @@ func Decode(content []byte) (*Ledger, error) {
 		sum += max(0, min(c.Bytes, most))
 	}
 	for day, n := range l.Written {
-		_, err := time.Parse(DayFormat, day)
+		_, err := time.Parse(dayFormat, day)
 		ok = ok && err == nil && n >= 0 && n < most
 	}
 	if !ok || sum >= most {

@@ -1,23 +1,24 @@
 package ledger
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
-
-func testFingerprint(n byte) pagefile.Key { return pagefile.Key{0: n, 31: 0xfe} }
 
 func TestLedgerFile(t *testing.T) {
 	now := time.Date(2026, 3, 1, 23, 59, 0, 0, time.UTC)
 	l := &Ledger{Bytes: 5, Added: 9, Counts: 2, Counted: now, Took: time.Second, Evicted: now}
 	l.setClaim("a", 7, now)
 	for day := range 2 * ledgerDays {
-		l.wrote(DayOf(now.AddDate(0, 0, day)), int64(day+1))
+		l.wrote(dayOf(now.AddDate(0, 0, day)), int64(day+1))
 	}
 	require.Len(t, l.Days(), ledgerDays)
 	require.Equal(t, DayWritten{Day: "2026-04-29", Bytes: 60}, l.Days()[ledgerDays-1])
@@ -55,7 +56,7 @@ func TestLedgerFile(t *testing.T) {
 // TestForgedHits has figures in a ledger that no store wrote, and whose checksum
 // is right. They cost neither the ledger nor more than a little memory.
 func TestForgedHits(t *testing.T) {
-	good := testFingerprint(7).String()
+	good := storetest.Fingerprint(7).String()
 	read := func(hits map[string]Hits) *Ledger {
 		content, err := (&Ledger{Bytes: 5, Counts: 1, Hits: hits}).Encode()
 		require.NoError(t, err)
@@ -67,13 +68,13 @@ func TestForgedHits(t *testing.T) {
 	far := time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 	l := read(map[string]Hits{
 		"../../etc": {Pages: 1}, "": {Pages: 1}, good[:63]: {Pages: 2}, good + "0": {Pages: 2},
-		testFingerprint(1).String(): {Pages: -1}, testFingerprint(2).String(): {Pages: mostHits + 1},
+		storetest.Fingerprint(1).String(): {Pages: -1}, storetest.Fingerprint(2).String(): {Pages: mostHits + 1},
 		good: {Pages: mostHits, Last: far},
 	})
 	require.Equal(t, map[string]Hits{good: {Pages: mostHits, Last: far}}, l.Hits)
-	l.Hit(testFingerprint(7), Hits{Pages: 5, Last: time.Now()})
-	l.Hit(testFingerprint(8), Hits{Pages: mostHits})
-	l.Hit(testFingerprint(9), Hits{Pages: mostHits})
+	l.Hit(storetest.Fingerprint(7), Hits{Pages: 5, Last: time.Now()})
+	l.Hit(storetest.Fingerprint(8), Hits{Pages: mostHits})
+	l.Hit(storetest.Fingerprint(9), Hits{Pages: mostHits})
 	require.Equal(t, Hits{Pages: mostHits, Last: far}, l.AllHits())
 
 	// Of too many the most recent ones stay, also of those that a store adds.
@@ -82,12 +83,12 @@ func TestForgedHits(t *testing.T) {
 		many[fmt.Sprintf("%064x", i)] = Hits{Pages: 1, Last: far.Add(time.Duration(i-6000) * time.Hour)}
 	}
 	l = read(many)
-	require.Len(t, l.Hits, MaxHits)
+	require.Len(t, l.Hits, maxHits)
 	require.Contains(t, l.Hits, fmt.Sprintf("%064x", 4999))
-	l.Hit(testFingerprint(1), Hits{Pages: 1, Last: far})
-	require.Len(t, l.Hits, MaxHits)
-	require.Contains(t, l.Hits, testFingerprint(1).String())
-	require.NotContains(t, l.Hits, fmt.Sprintf("%064x", 5000-MaxHits))
+	l.Hit(storetest.Fingerprint(1), Hits{Pages: 1, Last: far})
+	require.Len(t, l.Hits, maxHits)
+	require.Contains(t, l.Hits, storetest.Fingerprint(1).String())
+	require.NotContains(t, l.Hits, fmt.Sprintf("%064x", 5000-maxHits))
 	content, err := l.Encode()
 	require.NoError(t, err)
 	require.Less(t, len(content), 64<<10)
@@ -99,11 +100,39 @@ func TestDaysOfAClockThatWasAhead(t *testing.T) {
 	l := new(Ledger)
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for day := range 2 * ledgerDays {
-		l.wrote(DayOf(now.AddDate(1, 0, day)), 1)
+		l.wrote(dayOf(now.AddDate(1, 0, day)), 1)
 	}
 	for range 3 {
-		l.wrote(DayOf(now), 5)
+		l.wrote(dayOf(now), 5)
 	}
-	require.EqualValues(t, 15, l.Written[DayOf(now)])
+	require.EqualValues(t, 15, l.Written[dayOf(now)])
 	require.Len(t, l.Days(), ledgerDays)
+}
+
+// paper is a ledger in memory, of one process.
+type paper struct{ content []byte }
+
+func (p *paper) Account(_ context.Context, change func([]byte, string) ([]byte, error)) ([]byte, error) {
+	if change == nil {
+		return p.content, nil
+	}
+	content, err := change(p.content, "id")
+	if err == nil {
+		p.content = content
+	}
+	return content, err
+}
+
+func (*paper) Left() int64 { return 0 }
+
+// TestSleepCountsForOthers: this machine slept. Others may have taken its claims for
+// those of a dead process.
+func TestSleepCountsForOthers(t *testing.T) {
+	b := NewBook(new(paper), 0, 0, time.Now)
+	room, err := b.Reserve(context.Background(), pagefile.PageAlign)
+	require.NoError(t, err)
+	room.Finish(pagefile.PageAlign)
+	require.Positive(t, b.freeLocked())
+	b.updated = storetest.Slept(tier.ClaimLife)
+	require.Zero(t, b.freeLocked())
 }
