@@ -56,7 +56,7 @@ type flippedFile struct{ vfs.File }
 
 func (f flippedFile) ReadAt(p []byte, off int64) (int, error) {
 	n, err := f.File.ReadAt(p, off)
-	if (off > 0 || n > pagefile.FirstReadBytes) && (err == nil || err == io.EOF) {
+	if (off > 0 || n > pagefile.PageAlign) && (err == nil || err == io.EOF) {
 		p[n/2] ^= 4
 	}
 	return n, err

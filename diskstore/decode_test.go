@@ -2,8 +2,6 @@ package diskstore
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -114,36 +112,6 @@ func TestAnErrorInAnyPieceFailsTheRead(t *testing.T) {
 		require.Equal(t, p.Payload, buf)
 		require.Zero(t, s.Stats().Damaged, "an error is not damage")
 	}
-}
-
-// shortBlob fails every read that goes past end.
-type shortBlob struct {
-	tier.Blob
-	end int64
-}
-
-func (b shortBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
-	if off+int64(len(p)) > b.end {
-		return fmt.Errorf("read %d bytes at %d: %w", len(p), off, errShort)
-	}
-	return b.Blob.ReadAt(ctx, p, off)
-}
-
-var errShort = errors.New("short read")
-
-func TestShortReadsAreNotMistakenForData(t *testing.T) {
-	s := open(t, testOptions(t))
-	p, ref := putLarge(t, s)
-	h := headerAt(t, s, ref)
-	blob, err := s.disk.Open(ctx, s.refName(ref))
-	require.NoError(t, err)
-	defer blob.Close()
-	buf := make([]byte, p.Layout.Size())
-	for piece := range h.Pieces(h.All()) {
-		off, size := h.Span(h.All(), piece)
-		require.ErrorIs(t, pagefile.ReadPayload(ctx, shortBlob{blob, off + size - 1}, h, h.All(), s.codec, buf), errShort)
-	}
-	require.NoError(t, pagefile.ReadPayload(ctx, shortBlob{blob, h.FileBytes}, h, h.All(), s.codec, buf))
 }
 
 // A read that was cancelled in the middle has returned when nobody writes to the

@@ -3,12 +3,12 @@ package diskstore
 import (
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/internal/testrows"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/vfs"
@@ -17,15 +17,6 @@ import (
 // headerAllowance is what the largest header may cost, in a file that has room
 // for it: its region, and what is decoded from it.
 const headerAllowance = 6 << 20
-
-// allocated returns how many bytes fn allocates, freed or not.
-func allocated(fn func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	fn()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc
-}
 
 // TestAbsurdFiles reads files that claim to be enormous, as pages, by name and
 // as tools do. None costs more memory than its header.
@@ -58,16 +49,16 @@ func TestAbsurdFiles(t *testing.T) {
 			ref := Ref{Key: p.Key(), Parent: p.Parent, Tokens: testTokens, Stored: testTokens, Tier: tier.Local}
 			buf := make([]byte, p.Layout.Size())
 			write(t)
-			used := allocated(func() {
+			used := testrows.Allocated(func() {
 				_, err := inspect.Header(vfs.OS, path)
 				if err != nil {
 					require.ErrorIs(t, err, pagefile.ErrDamaged)
 				}
 			})
 			require.LessOrEqual(t, used, uint64(headerAllowance))
-			used = allocated(func() { require.Error(t, s.Read(ctx, ref, tokens, p.Layout, buf)) })
+			used = testrows.Allocated(func() { require.Error(t, s.Read(ctx, ref, tokens, p.Layout, buf)) })
 			require.LessOrEqual(t, used, uint64(headerAllowance))
-			used = allocated(func() { require.NoError(t, s.Put(ctx, p)) })
+			used = testrows.Allocated(func() { require.NoError(t, s.Put(ctx, p)) })
 			require.LessOrEqual(t, used, uint64(headerAllowance))
 			if name != "64 GiB of rows" && name != "everything at limits" {
 				require.Equal(t, testTokens, tokensIn(s.Chain(ctx, tokens, nil)))

@@ -170,7 +170,7 @@ func TestReadPlacedFailsLikeRead(t *testing.T) {
 	tokens := prompt(1, testTokens)
 	for name, edit := range map[string]func(data []byte) []byte{
 		"header":  func(data []byte) []byte { data[100] ^= 1; return data },
-		"offset":  func(data []byte) []byte { data[pagefile.FixedBytes+4*testTokens+13] ^= 0x10; return data },
+		"offset":  func(data []byte) []byte { data[152+4*testTokens+13] ^= 0x10; return data },
 		"payload": func(data []byte) []byte { data[5000] ^= 1; return data },
 		"footer":  func(data []byte) []byte { data[len(data)-1] ^= 1; return data },
 		"length":  func(data []byte) []byte { return data[:len(data)-pagefile.PageAlign] },

@@ -22,14 +22,14 @@ type Source interface {
 	ReadAt(ctx context.Context, p []byte, off int64) error
 }
 
-// FirstReadBytes is how much of a file is read to learn the header's size. It
+// firstReadBytes is how much of a file is read to learn the header's size. It
 // holds the whole header of a usual page: 256 tokens and 64 sections.
-const FirstReadBytes = 4096
+const firstReadBytes = 4096
 
 // ReadHeader reads and checks the header region of blob.
 func ReadHeader(ctx context.Context, blob Source) (*Header, error) {
 	fileBytes := blob.Size()
-	region := make([]byte, min(FirstReadBytes, fileBytes))
+	region := make([]byte, min(firstReadBytes, fileBytes))
 	if err := ReadFull(ctx, blob, region, 0); err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func ReadPayload(ctx context.Context, blob Source, h *Header, sel Selection, c *
 	if h.Raw() {
 		read = readRaw
 	}
-	for p := range h.Pieces(sel) {
+	for p := range h.pieces(sel) {
 		reads.Go(func() error {
 			check, err := read(ctx, blob, h, sel, p, c, buf)
 			switch {
@@ -157,12 +157,12 @@ const pieceBytes = 1 << 20
 // as well, from first up to but not including end.
 type piece struct{ first, end int }
 
-// Pieces divides the selected sections, in order.
-func (h *Header) Pieces(sel Selection) iter.Seq[piece] {
+// pieces divides the selected sections, in order.
+func (h *Header) pieces(sel Selection) iter.Seq[piece] {
 	return func(yield func(piece) bool) {
 		first := 0
 		for i := range sel.at {
-			_, size := h.Span(sel, piece{first, i + 1})
+			_, size := h.span(sel, piece{first, i + 1})
 			last := i == len(sel.at)-1 || sel.at[i+1] != sel.at[i]+1
 			if size < pieceBytes && !last {
 				continue
@@ -175,9 +175,9 @@ func (h *Header) Pieces(sel Selection) iter.Seq[piece] {
 	}
 }
 
-// Span returns where a piece is in the file, the padding after its last section
+// span returns where a piece is in the file, the padding after its last section
 // included.
-func (h *Header) Span(sel Selection, p piece) (off, size int64) {
+func (h *Header) span(sel Selection, p piece) (off, size int64) {
 	last := &h.Sections[sel.at[p.end-1]]
 	off = h.Sections[sel.at[p.first]].Offset
 	return off, AlignUp(last.Offset+last.Stored) - off
@@ -197,7 +197,7 @@ func readFooter(ctx context.Context, blob Source, h *Header) error {
 // readRaw reads a piece of a payload that is exactly its part of the buffer, and
 // returns how to check it.
 func readRaw(ctx context.Context, blob Source, h *Header, sel Selection, p piece, _ *Codec, buf []byte) (check func() error, err error) {
-	off, size := h.Span(sel, p)
+	off, size := h.span(sel, p)
 	at := int64(sel.offsets[p.first])
 	if err := ReadFull(ctx, blob, buf[at:at+size], off); err != nil {
 		return nil, err
@@ -215,7 +215,7 @@ func readRaw(ctx context.Context, blob Source, h *Header, sel Selection, p piece
 // readEncoded reads a piece of a payload with compressed sections, and returns how
 // to check and decode it, which must be called.
 func readEncoded(ctx context.Context, blob Source, h *Header, sel Selection, p piece, c *Codec, buf []byte) (check func() error, err error) {
-	off, size := h.Span(sel, p)
+	off, size := h.span(sel, p)
 	scratch := takeScratch(int(size))
 	if err := ReadFull(ctx, blob, *scratch, off); err != nil {
 		putScratch(scratch)

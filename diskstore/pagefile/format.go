@@ -72,13 +72,13 @@ const (
 	flagTail   = 1 << 0
 	flagsKnown = flagTail
 
-	FixedBytes  = 152 // header up to the token ids
+	fixedBytes  = 152 // header up to the token ids
 	mediaBytes  = 36
 	tableBytes  = 40 // one entry of the section table
 	crcBytes    = 4
 	FooterBytes = 32
 
-	maxHeaderBytes = FixedBytes + 4*MaxTokens + mediaBytes*MaxMedia + tableBytes*MaxSections + crcBytes
+	maxHeaderBytes = fixedBytes + 4*MaxTokens + mediaBytes*MaxMedia + tableBytes*MaxSections + crcBytes
 )
 
 // Encoding says how a section's rows are stored.
@@ -125,7 +125,7 @@ func Checksum(p []byte) uint32 { return crc32.Checksum(p, castagnoli) }
 
 // headerBytes returns H for the given counts.
 func headerBytes(tokens, media, sections int) int64 {
-	return FixedBytes + 4*int64(tokens) + mediaBytes*int64(media) + tableBytes*int64(sections) + crcBytes
+	return fixedBytes + 4*int64(tokens) + mediaBytes*int64(media) + tableBytes*int64(sections) + crcBytes
 }
 
 // payloadOffset returns P.

@@ -216,16 +216,16 @@ func resealHeader(header []byte) uint32 {
 
 func TestFormatHostileHeaders(t *testing.T) {
 	le := binary.LittleEndian
-	table := FixedBytes + 4*5 + mediaBytes
+	table := fixedBytes + 4*5 + mediaBytes
 	tests := map[string]func(f []byte){
 		"unknown flag":       func(f []byte) { f[12] |= 2 },
 		"tail flag missing":  func(f []byte) { f[12] = 0 },
 		"reserved":           func(f []byte) { f[148] = 1 },
 		"key":                func(f []byte) { f[48]++ },
 		"parent":             func(f []byte) { f[80]++ },
-		"token":              func(f []byte) { f[FixedBytes]++ },
-		"media hash":         func(f []byte) { f[FixedBytes+4*5+4]++ },
-		"media beyond page":  func(f []byte) { f[FixedBytes+4*5] = 5 },
+		"token":              func(f []byte) { f[fixedBytes]++ },
+		"media hash":         func(f []byte) { f[fixedBytes+4*5+4]++ },
+		"media beyond page":  func(f []byte) { f[fixedBytes+4*5] = 5 },
 		"start off boundary": func(f []byte) { f[112]++ },
 		"page tokens huge":   func(f []byte) { le.PutUint32(f[116:], 1<<31) },
 		"page tokens zero":   func(f []byte) { le.PutUint32(f[116:], 0) },

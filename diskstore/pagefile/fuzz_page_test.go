@@ -77,9 +77,9 @@ func FuzzPageFile(f *testing.F) {
 		if len(file) > fuzzFileBytes {
 			return
 		}
-		if seal && len(file) >= FixedBytes+FooterBytes {
+		if seal && len(file) >= fixedBytes+FooterBytes {
 			size := binary.LittleEndian.Uint32(file[132:])
-			if size >= FixedBytes+crcBytes && int64(size) <= int64(len(file)-FooterBytes) {
+			if size >= fixedBytes+crcBytes && int64(size) <= int64(len(file)-FooterBytes) {
 				reseal(file)
 			}
 		}

@@ -19,7 +19,7 @@ func FuzzHeader(f *testing.F) {
 	f.Add([]byte(PageMagic), int64(8))
 	f.Add([]byte{}, int64(0))
 	f.Fuzz(func(t *testing.T, region []byte, fileBytes int64) {
-		if len(region) >= FixedBytes {
+		if len(region) >= fixedBytes {
 			// Let the fuzzer past the checksum.
 			if n, err := headerSize(region, fileBytes); err == nil && n == int64(len(region)) {
 				resealHeader(region)

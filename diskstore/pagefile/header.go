@@ -6,17 +6,17 @@ import (
 )
 
 // headerSize returns how many bytes the header region of a file takes, padding
-// included, from the file's first FixedBytes bytes and its true size. It bounds
+// included, from the file's first fixedBytes bytes and its true size. It bounds
 // what is read before the checksum can be trusted.
 func headerSize(fixed []byte, fileBytes int64) (int64, error) {
-	if len(fixed) < FixedBytes {
+	if len(fixed) < fixedBytes {
 		return 0, Damaged("file is %d bytes, shorter than a header", fileBytes)
 	}
 	if string(fixed[:8]) != PageMagic {
 		return 0, Damaged("magic is %q", fixed[:8])
 	}
 	size := int64(binary.LittleEndian.Uint32(fixed[132:]))
-	if size < FixedBytes+crcBytes || size > maxHeaderBytes || AlignUp(size) > fileBytes {
+	if size < fixedBytes+crcBytes || size > maxHeaderBytes || AlignUp(size) > fileBytes {
 		return 0, Damaged("header says it is %d bytes in a file of %d", size, fileBytes)
 	}
 	return AlignUp(size), nil
@@ -80,7 +80,7 @@ func (h *Header) decodeLists(header []byte) error {
 			tokens, pageTokens, media, sections, len(header))
 	}
 	h.PageTokens = int(pageTokens)
-	p := header[FixedBytes:]
+	p := header[fixedBytes:]
 	h.Tokens = make([]int32, tokens)
 	for i := range h.Tokens {
 		h.Tokens[i] = int32(le.Uint32(p))

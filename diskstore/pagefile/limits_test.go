@@ -106,7 +106,7 @@ func TestHeadersAroundTheFirstRead(t *testing.T) {
 	for _, tokens := range []int{964, 965, 966} {
 		p := pageOf(t, []Section{{Kind: KindK, RowBytes: 8}, {Kind: KindV, RowBytes: 8}}, testFingerprint(1), prompt(1, tokens))
 		size := headerBytes(tokens, 0, 2)
-		require.Equal(t, tokens <= 965, size <= FirstReadBytes)
+		require.Equal(t, tokens <= 965, size <= firstReadBytes)
 		buf := make([]byte, p.Layout.Size())
 		_, err := readFile(t, encodeFile(t, p, tokens, false), p.Layout, buf)
 		require.NoError(t, err)

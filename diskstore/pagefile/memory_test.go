@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/internal/testrows"
 )
 
 // TestAHeaderCostsNoMoreThanItsFile reads the smallest files that have many
@@ -35,7 +37,7 @@ func TestAHeaderCostsNoMoreThanItsFile(t *testing.T) {
 				file := make(memBlob, size)
 				copy(file, header)
 				var err error
-				used := allocated(func() { _, err = ReadHeader(ctx, file) })
+				used := testrows.Allocated(func() { _, err = ReadHeader(ctx, file) })
 				if size == whole {
 					require.NoError(t, err)
 				} else {
@@ -45,15 +47,6 @@ func TestAHeaderCostsNoMoreThanItsFile(t *testing.T) {
 			}
 		})
 	}
-}
-
-// allocated returns how many bytes fn allocates, freed or not.
-func allocated(fn func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	fn()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc
 }
 
 // hostilePage returns the file of a page whose header and checksums are right
@@ -142,7 +135,7 @@ func TestBombs(t *testing.T) {
 			c := theCodec(t)
 			require.NoError(t, c.Decode(good, make([]byte, tokens*row))) // decoders are made
 			var err error
-			used := allocated(func() { _, err = readFile(t, file, l, buf) })
+			used := testrows.Allocated(func() { _, err = readFile(t, file, l, buf) })
 			if tc.ok {
 				require.NoError(t, err)
 				require.Equal(t, bytes.Repeat([]byte{'x'}, l.Size()), buf)
@@ -159,7 +152,7 @@ func TestCheckingTakesAStepAtATime(t *testing.T) {
 	large := layoutOf(t, []Section{{Kind: KindK, RowBytes: 64 << 10}, {Kind: KindV, RowBytes: 64 << 10}}, 256)
 	page := &Page{Parent: testFingerprint(1), Tokens: prompt(1, 256), Layout: large, Payload: make([]byte, large.Size())}
 	file := memBlob(encodeFile(t, page, 256, false))
-	used := allocated(func() {
+	used := testrows.Allocated(func() {
 		_, err := Stream(ctx, file, nil)
 		require.NoError(t, err)
 	})

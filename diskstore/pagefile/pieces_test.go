@@ -2,6 +2,8 @@ package pagefile
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,12 +34,12 @@ func TestPiecesCoverThePage(t *testing.T) {
 		h, err := ReadHeader(ctx, memBlob(file))
 		require.NoError(t, err)
 		require.Equal(t, compress, !h.Raw())
-		pieces := slices.Collect(h.Pieces(h.All()))
+		pieces := slices.Collect(h.pieces(h.All()))
 		require.Greater(t, len(pieces), 1)
 		at := h.payloadOffset()
 		next := 0
 		for i, piece := range pieces {
-			off, size := h.Span(h.All(), piece)
+			off, size := h.span(h.All(), piece)
 			require.Equal(t, at, off)
 			require.Equal(t, next, piece.first)
 			require.Greater(t, piece.end, piece.first)
@@ -85,7 +87,7 @@ func (b *deepSource) ReadAt(ctx context.Context, p []byte, off int64) error {
 
 func (b *deepSource) ReadsAtOnce() int { return int(b.want) }
 
-// Pieces of a remote page are on their way at once, those of a local one follow
+// pieces of a remote page are on their way at once, those of a local one follow
 // each other.
 func TestPiecesReadAtOnce(t *testing.T) {
 	p := pageOf(t, largeSections(), testFingerprint(1), prompt(1, testTokens))
@@ -93,7 +95,7 @@ func TestPiecesReadAtOnce(t *testing.T) {
 	h, err := ReadHeader(ctx, blob)
 	require.NoError(t, err)
 	require.Equal(t, 1, ReadsAtOnce(blob))
-	require.GreaterOrEqual(t, len(slices.Collect(h.Pieces(h.All()))), 3, "and the footer")
+	require.GreaterOrEqual(t, len(slices.Collect(h.pieces(h.All()))), 3, "and the footer")
 	for _, want := range []int32{1, 4} {
 		deep := &deepSource{Source: blob, want: want, enough: make(chan struct{})}
 		buf := make([]byte, p.Layout.Size())
@@ -101,4 +103,32 @@ func TestPiecesReadAtOnce(t *testing.T) {
 		require.Equal(t, want, deep.most.Load())
 		require.Equal(t, p.Payload, buf)
 	}
+}
+
+// shortSource fails every read that goes past end.
+type shortSource struct {
+	Source
+	end int64
+}
+
+func (b shortSource) ReadAt(ctx context.Context, p []byte, off int64) error {
+	if off+int64(len(p)) > b.end {
+		return fmt.Errorf("read %d bytes at %d: %w", len(p), off, errShort)
+	}
+	return b.Source.ReadAt(ctx, p, off)
+}
+
+var errShort = errors.New("short read")
+
+func TestShortReadsAreNotMistakenForData(t *testing.T) {
+	p := pageOf(t, largeSections(), testFingerprint(1), prompt(1, testTokens))
+	blob := memBlob(encodeFile(t, p, testTokens, false))
+	h, err := ReadHeader(ctx, blob)
+	require.NoError(t, err)
+	buf := make([]byte, p.Layout.Size())
+	for piece := range h.pieces(h.All()) {
+		off, size := h.span(h.All(), piece)
+		require.ErrorIs(t, ReadPayload(ctx, shortSource{blob, off + size - 1}, h, h.All(), theCodec(t), buf), errShort)
+	}
+	require.NoError(t, ReadPayload(ctx, shortSource{blob, h.FileBytes}, h, h.All(), theCodec(t), buf))
 }

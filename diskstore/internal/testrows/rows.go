@@ -1,10 +1,12 @@
-// Package testrows makes the tokens and rows that tests of the store's rooms use.
+// Package testrows makes the tokens and rows that tests of the store's rooms use, and
+// measures the memory that reading them costs.
 package testrows
 
 import (
 	"encoding/binary"
 	"hash/fnv"
 	"math/rand/v2"
+	"runtime"
 )
 
 // Prompt returns n tokens that differ between seeds from the first on.
@@ -33,4 +35,13 @@ func Fill(key [32]byte, sections [][]byte) {
 			copy(rows[at:], word[:])
 		}
 	}
+}
+
+// Allocated returns how many bytes fn allocates, freed or not.
+func Allocated(fn func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	fn()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
 }
