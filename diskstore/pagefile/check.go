@@ -148,7 +148,7 @@ func (in *checking) section(i int) error {
 // footer checks the end of the file.
 func (in *checking) footer() error {
 	in.seek(in.h.FileBytes - FooterBytes)
-	return errOr(in.expect(in.h.Footer()), "footer does not match the header")
+	return errOr(in.expect(in.h.footer()), "footer does not match the header")
 }
 
 // expect returns errDiffers unless the file goes on with want.

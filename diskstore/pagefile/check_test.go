@@ -52,7 +52,7 @@ func withStored(t testing.TB, stored []byte) []byte {
 	}
 	h.Place()
 	e := &Encoded{Header: h, head: h.Encode(), body: [][]byte{stored, h.Layout.Rows(p.Payload, 1)}}
-	e.foot = h.Footer()
+	e.foot = h.footer()
 	var file bytes.Buffer
 	require.NoError(t, e.WriteTo(func(b []byte) error { _, err := file.Write(b); return err }))
 	return file.Bytes()
@@ -106,7 +106,7 @@ func TestCheckerMemoryIsBounded(t *testing.T) {
 	h.Key = ChainKey(h.Parent, h.Tokens, nil)
 	h.Place()
 	e := &Encoded{Header: h, head: h.Encode(), body: [][]byte{stored}}
-	e.foot = h.Footer()
+	e.foot = h.footer()
 	var file bytes.Buffer
 	require.NoError(t, e.WriteTo(func(b []byte) error { _, err := file.Write(b); return err }))
 	s := aChecker(t)

@@ -188,7 +188,7 @@ func readFooter(ctx context.Context, blob Source, h *Header) error {
 	if err := ReadFull(ctx, blob, foot[:], h.FileBytes-FooterBytes); err != nil {
 		return err
 	}
-	if string(foot[:]) != string(h.Footer()) {
+	if string(foot[:]) != string(h.footer()) {
 		return Damaged("footer does not match the header")
 	}
 	return nil

@@ -47,7 +47,7 @@ func Encode(fingerprint Key, pageTokens int, p *Page, c *Codec) (*Encoded, error
 	if h.Raw() {
 		e.body = [][]byte{p.Payload}
 	}
-	e.foot = h.Footer()
+	e.foot = h.footer()
 	return e, nil
 }
 

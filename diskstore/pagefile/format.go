@@ -207,8 +207,8 @@ func (s *StoredSection) appendTo(buf []byte) []byte {
 	return le.AppendUint32(buf, s.CRC)
 }
 
-// Footer returns the footer of a file whose header has been encoded or decoded.
-func (h *Header) Footer() []byte {
+// footer returns the footer of a file whose header has been encoded or decoded.
+func (h *Header) footer() []byte {
 	le := binary.LittleEndian
 	buf := append(make([]byte, 0, FooterBytes), footerMagic...)
 	buf = le.AppendUint32(buf, h.Crc)

@@ -145,7 +145,7 @@ func FuzzTable(f *testing.F) {
 			return
 		}
 		whole := append(region, make([]byte, h.FileBytes-int64(len(region)))...)
-		copy(whole[len(whole)-FooterBytes:], h.Footer())
+		copy(whole[len(whole)-FooterBytes:], h.footer())
 		readBothWays(t, whole)
 	})
 }

@@ -62,7 +62,7 @@ func hostilePage(sections []Section, tokens int, stored [][]byte) []byte {
 	}
 	h.Place()
 	e := &Encoded{Header: h, head: h.Encode(), body: stored}
-	e.foot = h.Footer()
+	e.foot = h.footer()
 	var file bytes.Buffer
 	_ = e.WriteTo(func(p []byte) error { file.Write(p); return nil }) // a buffer takes everything
 	return file.Bytes()

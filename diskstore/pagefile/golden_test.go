@@ -1,4 +1,4 @@
-package diskstore_test
+package pagefile_test
 
 import (
 	"crypto/sha256"
@@ -48,12 +48,12 @@ type secondSection struct {
 }
 
 func TestSecondReaderReadsTheGoldenPages(t *testing.T) {
-	text, err := os.ReadFile("testdata/golden/pages.json")
+	text, err := os.ReadFile("../testdata/golden/pages.json")
 	require.NoError(t, err)
 	var pages []secondPage
 	require.NoError(t, json.Unmarshal(text, &pages))
 	for _, want := range pages {
-		file, err := os.ReadFile(filepath.Join("testdata/golden", want.File))
+		file, err := os.ReadFile(filepath.Join("../testdata/golden", want.File))
 		require.NoError(t, err)
 		got, err := readSecond(file)
 		require.NoError(t, err, want.File)
