@@ -35,6 +35,7 @@ type machine struct {
 	token, perPosition float64            // seconds
 	tiers              map[string]float64 // bytes per second
 	latency            float64            // seconds of each page
+	cached             int                // leading pages that are in the page cache: reading them takes no time
 }
 
 func (m machine) computing(begin, end int) float64 {

@@ -59,7 +59,7 @@ func (w *Watch) Deadline() time.Duration {
 	}
 	patience := w.rates.computingLocked(rest.Base, rest.end()) / float64(share)
 	for _, page := range rest.Pages[:min(w.parallel, len(rest.Pages))] { // they share the tier
-		patience += w.readingLocked(page)
+		patience += w.grantedLocked(page)
 	}
 	return seconds(w.since + max(patience, patienceMin))
 }
@@ -67,6 +67,21 @@ func (w *Watch) Deadline() time.Duration {
 // patienceMin is the least wait for a page, in seconds: machines are busy now and then, and
 // shorter waits do not matter to users.
 const patienceMin = 0.02
+
+// grantedLocked is the time in seconds that reading a page may take: as long as pages of its
+// tier took before, and as long as pages of this restore took. The pace of this restore alone
+// grants too little, because its first pages may have been in the page cache. A tier that
+// disappointed is granted no time for its slowness.
+func (w *Watch) grantedLocked(page Page) float64 {
+	granted := 0.0
+	if tier := w.rates.tierLocked(page.Tier); tier.trusted() {
+		granted = tier.reading(page.Bytes)
+	}
+	if len(w.paces) > 0 && page.Tier == w.chain.Pages[w.run].Tier {
+		granted = max(granted, w.readingLocked(page))
+	}
+	return granted
+}
 
 // readingLocked predicts the seconds to read a page, from the pages that this restore has
 // read.

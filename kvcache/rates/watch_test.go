@@ -24,7 +24,7 @@ func (m machine) restore(r *Rates, c Chain) (total float64, in int) {
 	w := r.Watch(c, testAhead)
 	now, left := 0.0, make([]float64, len(pages)) // left: seconds that each page would take alone
 	for i, p := range pages {
-		left[i] = m.latency + float64(p.Bytes)/m.tiers[p.Tier]
+		left[i] = m.reading(i, p)
 	}
 	for in < len(pages) {
 		reading := pages[in:min(in+testAhead, len(pages))]
@@ -60,11 +60,19 @@ func (m machine) restore(r *Rates, c Chain) (total float64, in int) {
 	return now + m.computing(c.After(in).Base, last), in
 }
 
+// reading is the time that page i of a chain takes if it is read alone.
+func (m machine) reading(i int, p Page) float64 {
+	if i < m.cached {
+		return 0.001
+	}
+	return m.latency + float64(p.Bytes)/m.tiers[p.Tier]
+}
+
 // alternatives are the two times that a restore is compared with: all pages read, and all
 // computed.
 func (m machine) alternatives(pages []Page) (read, compute float64) {
-	for _, p := range pages {
-		read += m.latency + float64(p.Bytes)/m.tiers[p.Tier]
+	for i, p := range pages {
+		read += m.reading(i, p)
 	}
 	return read, m.computing(0, pages[len(pages)-1].end())
 }
@@ -124,6 +132,46 @@ func TestFirstReadIsBounded(t *testing.T) {
 		total, _ = m.restore(r, Chain{Pages: pages})
 		require.LessOrEqual(t, total, 1.1*min(read, compute), "the second time it is known")
 	})
+}
+
+// Leading pages in the page cache, such as a system prompt that all conversations share, say
+// nothing about the speed of the tier.
+func TestPagesInThePageCacheAreNoPace(t *testing.T) {
+	m := machine{token: 1.0 / 300}
+	page := m.computing(0, testPageTokens)
+	for _, cached := range []int{1, 2, 3, 4, 7} {
+		for _, ratio := range []float64{0.2, 0.34, 0.4, 0.5, 0.6, 0.8} {
+			for _, indivisible := range []bool{false, true} {
+				m.cached, m.tiers = cached, map[string]float64{"local": testPageBytes / (ratio * page)}
+				r := newRates(newClock())
+				m.compute(r, 0, 16384)
+				m.learn(r, "local")
+				pages := pagesOf("local", 20)
+				read, _ := m.alternatives(pages)
+				total, in := m.restore(r, Chain{Pages: pages, Indivisible: indivisible})
+				require.Equal(t, 20, in, "%d cached, reading takes %.2f of computing", cached, ratio)
+				require.LessOrEqual(t, total, 1.001*read)
+				require.Equal(t, 20, r.Plan(Chain{Pages: pages}), "the next time as well")
+			}
+		}
+	}
+}
+
+// A tier that hung is waited for as long as a page takes to compute, at any position.
+func TestATierThatHungIsNotWaitedForLonger(t *testing.T) {
+	m := machine{token: 1e-3, perPosition: 4e-8}
+	r := newRates(newClock())
+	m.compute(r, 0, 65536)
+	w := r.Watch(Chain{Pages: pagesOf("remote", 1)}, testAhead)
+	w.GaveUp(w.Deadline())
+	late := pagesOf("remote", 4)
+	for i := range late {
+		late[i].Start += 60000
+	}
+	chain := Chain{Base: 60000, Pages: late}
+	require.NotZero(t, r.Plan(chain), "computing costs more there")
+	page := m.computing(60000, 60000+len(late)*testPageTokens) / float64(len(late))
+	require.InEpsilon(t, page, r.Watch(chain, testAhead).Deadline().Seconds(), 0.1)
 }
 
 // The wait for the first page is also bounded when computing was never observed.
