@@ -85,3 +85,22 @@ func TestProbeAfterADisappointment(t *testing.T) {
 	r.Probed(pages[:n], time.Duration(n)*50*time.Millisecond, true)
 	require.Equal(t, 16, r.Plan(Chain{Pages: pages}))
 }
+
+// A probe whose pages do not arrive marks the tier slow, also where computing costs more.
+func TestProbeOfATierThatHangs(t *testing.T) {
+	m := machine{token: 1e-3, perPosition: 4e-8}
+	r := newRates(newClock())
+	m.compute(r, 0, 65536)
+	early, late := pagesOf("remote", 1), pagesOf("remote", 4)
+	for i := range late {
+		late[i].Start += 60000
+	}
+	w := r.Watch(Chain{Pages: early}, testAhead)
+	w.GaveUp(w.Deadline())
+	require.Zero(t, r.Plan(Chain{Pages: early}))
+	require.NotZero(t, r.Plan(Chain{Base: 60000, Pages: late}))
+	n, limit := r.Probe(Chain{Base: 60000, Pages: late}, testAhead)
+	require.Equal(t, testAhead, n)
+	r.Probed(late[:n], limit, false)
+	require.Zero(t, r.Plan(Chain{Base: 60000, Pages: late}))
+}
