@@ -10,34 +10,34 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// StepBytes is the largest piece in which files are copied and in which an
+// StepBytes is the size of the largest piece in which files are copied and in which an
 // isolated tier is read and written.
 const StepBytes = 1 << 20
 
-// maxWindowBytes is the largest zstd window that a Checker decodes with: the zstd
-// tool's own default. Pages that Put wrote need at most a sixteenth of it.
+// maxWindowBytes is the largest zstd window with which a Checker decodes: the default of the
+// zstd tool. Pages written by Put need at most a sixteenth of these bytes.
 const maxWindowBytes = 128 << 20
 
-// Stream reads blob once from beginning to end, checks every checksum, and hands each step
-// to write when that is not nil. The last step is handed on only after the whole file has
-// been found good. Stream decompresses nothing: a checksum proves that compressed bytes are
-// those that were written.
+// Stream reads blob once from beginning to end, checks every checksum, and passes each step to
+// write unless write is nil. Stream passes the last step only after the whole file was found
+// good. Stream decompresses nothing: checksums prove that compressed bytes are the bytes that
+// were written.
 func Stream(ctx context.Context, blob Source, write func(step []byte) error) (*Header, error) {
 	return (&Checker{write: write}).Check(ctx, blob)
 }
 
-// Checker checks whole files one after another, as Read does, compressed sections by
-// decompressing them. It keeps nothing of the files, so it needs a step and one zstd window
-// of memory, whatever a file claims.
+// Checker checks whole files one after another, with the checks that Read makes; compressed
+// sections are checked by decompressing. A Checker keeps nothing of a file and needs memory
+// for one step and one zstd window, for any file.
 type Checker struct {
-	buf   []byte                  // of a step
+	buf   []byte                  // for one step
 	dec   *zstd.Decoder           // nil checks compressed sections by their checksums alone
-	read  func(n int64)           // told of all bytes read; nil tells nobody
-	write func(step []byte) error // gets each step that was checked; nil gets none
+	read  func(n int64)           // receives the number of bytes of each read; may be nil
+	write func(step []byte) error // receives each checked step; may be nil
 }
 
-// NewChecker returns a Checker, for the caller to close. read is told of all bytes that are
-// read, if it is not nil.
+// NewChecker returns a Checker. The caller closes the Checker. read, unless nil, receives the
+// number of bytes of each read.
 func NewChecker(read func(n int64)) (*Checker, error) {
 	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
 		zstd.WithDecoderMaxMemory(maxDecodedBytes), zstd.WithDecoderMaxWindow(maxWindowBytes))
@@ -50,7 +50,7 @@ func NewChecker(read func(n int64)) (*Checker, error) {
 // Close frees the decoder.
 func (c *Checker) Close() { c.dec.Close() }
 
-// Check reads a file once from beginning to end and checks every byte of it. It returns
+// Check reads a file once from beginning to end and checks every byte. Check returns
 // ErrDamaged, ErrMismatch for a newer schema, or an error of the source.
 func (c *Checker) Check(ctx context.Context, blob Source) (*Header, error) {
 	in, err := c.open(ctx, blob)
@@ -68,9 +68,9 @@ func (c *Checker) Check(ctx context.Context, blob Source) (*Header, error) {
 	return in.h, in.handOn()
 }
 
-// CheckSections is Check for all sections of a file: it says of each what is wrong with it,
-// nil where nothing is. The error is that of the header or the footer; the result is nil
-// after one of the header.
+// CheckSections does as Check and returns the damage of each section, nil for a good section.
+// The last result is an error of the header or the footer; after an error of the header the
+// other results are nil.
 func (c *Checker) CheckSections(ctx context.Context, blob Source) (*Header, []error, error) {
 	in, err := c.open(ctx, blob)
 	if err != nil {
@@ -83,19 +83,19 @@ func (c *Checker) CheckSections(ctx context.Context, blob Source) (*Header, []er
 	return in.h, wrong, in.footer()
 }
 
-// checking is a file while a Checker reads it, step after step.
+// checking is the state of one file that a Checker reads, step after step.
 type checking struct {
 	*Checker
 	ctx  context.Context
 	blob Source
 	h    *Header
 
-	step []byte // read last, and not handed on
-	rest []byte // the part of step that was not checked
-	off  int64  // where in the file rest begins
+	step []byte // the newest step, not yet passed to write
+	rest []byte // the part of step that is not checked yet
+	off  int64  // offset of rest in the file
 }
 
-// open reads the header of a file, and checks it once more as part of the first step.
+// open reads the header of a file and checks the header again as part of the first step.
 func (c *Checker) open(ctx context.Context, blob Source) (*checking, error) {
 	h, err := ReadHeader(ctx, blob)
 	if err != nil {
@@ -111,10 +111,10 @@ func (c *Checker) open(ctx context.Context, blob Source) (*checking, error) {
 	return in, nil
 }
 
-// errDiffers reports bytes other than those that expect was given.
+// errDiffers reports bytes that differ from the bytes given to expect.
 var errDiffers = errors.New("bytes differ")
 
-// errOr returns the damage described in place of errDiffers, and any other error as it is.
+// errOr returns the described damage in place of errDiffers, and every other error unchanged.
 func errOr(err error, format string, args ...any) error {
 	if errors.Is(err, errDiffers) {
 		return Damaged(format, args...)
@@ -122,8 +122,8 @@ func errOr(err error, format string, args ...any) error {
 	return err
 }
 
-// section checks one section and the padding after it. A section's checksum is compared
-// before the decoder's verdict is believed.
+// section checks one section and the padding after the section. The checksum decides before
+// the decoder's result does.
 func (in *checking) section(i int) error {
 	s := &in.h.Sections[i]
 	in.seek(s.Offset)
@@ -151,7 +151,7 @@ func (in *checking) footer() error {
 	return errOr(in.expect(in.h.footer()), "footer does not match the header")
 }
 
-// expect returns errDiffers unless the file goes on with want.
+// expect returns errDiffers unless the next bytes of the file are want.
 func (in *checking) expect(want []byte) error {
 	for len(want) > 0 {
 		p, err := in.take(int64(len(want)))
@@ -166,7 +166,7 @@ func (in *checking) expect(want []byte) error {
 	return nil
 }
 
-// seek goes to an offset, which is where the file goes on unless a section before it was
+// seek moves to an offset. The file already is at that offset unless an earlier section was
 // damaged.
 func (in *checking) seek(off int64) {
 	if skip := off - in.off; skip >= 0 && skip <= int64(len(in.rest)) {
@@ -177,7 +177,7 @@ func (in *checking) seek(off int64) {
 	in.off = off
 }
 
-// take returns the next bytes of the file, at least one and at most n, of one step.
+// take returns the next bytes of the file, at least one and at most n, all of one step.
 func (in *checking) take(n int64) ([]byte, error) {
 	if len(in.rest) == 0 {
 		if err := in.nextStep(); err != nil {
@@ -190,7 +190,7 @@ func (in *checking) take(n int64) ([]byte, error) {
 	return p, nil
 }
 
-// nextStep hands the last step on and reads another one.
+// nextStep passes the current step to write and reads the next one.
 func (in *checking) nextStep() error {
 	if err := in.handOn(); err != nil {
 		return err
@@ -206,7 +206,7 @@ func (in *checking) nextStep() error {
 	return nil
 }
 
-// handOn gives the step that was checked to the writer.
+// handOn passes the checked step to write.
 func (in *checking) handOn() error {
 	if in.write == nil || len(in.step) == 0 {
 		return nil
@@ -214,7 +214,7 @@ func (in *checking) handOn() error {
 	return in.write(in.step)
 }
 
-// decode reads a compressed section to its end and checks that it gives raw bytes.
+// decode reads a compressed section to its end and checks that it decompresses to raw bytes.
 func (in *checking) decode(stored *summed, raw int64) error {
 	if err := in.dec.Reset(stored); err != nil {
 		return fmt.Errorf("reset zstd decoder: %w", err)
@@ -224,8 +224,7 @@ func (in *checking) decode(stored *summed, raw int64) error {
 	case stored.err != nil:
 		return stored.err
 	case errors.Is(err, zstd.ErrWindowSizeExceeded):
-		// Nothing that a store wrote; but a reader with more memory may well
-		// find it good.
+		// No store writes such a section, but a reader with more memory may find it good.
 		return fmt.Errorf("decompressing needs more than %d MiB, so it cannot be checked", maxWindowBytes>>20)
 	case err != nil:
 		return Damaged("decompress: %v", err)
@@ -235,7 +234,7 @@ func (in *checking) decode(stored *summed, raw int64) error {
 	return nil
 }
 
-// summed reads the stored bytes of one section in order and sums them up.
+// summed reads the stored bytes of one section in order and computes their checksum.
 type summed struct {
 	in   *checking
 	left int64
@@ -243,7 +242,7 @@ type summed struct {
 	err  error // of the source
 }
 
-// take returns the next bytes of the section, at most n, and io.EOF at its end.
+// take returns the next bytes of the section, at most n, and io.EOF at the section's end.
 func (r *summed) take(n int64) ([]byte, error) {
 	if r.left == 0 && r.err == nil {
 		return nil, io.EOF

@@ -10,28 +10,28 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Codec compresses and decompresses sections. One is shared by all goroutines
-// of a store; it starts none of its own.
+// Codec compresses and decompresses sections. All goroutines of a store share one Codec, which
+// starts no goroutine of its own.
 type Codec struct {
 	enc *zstd.Encoder
 	dec *zstd.Decoder
 
-	gently bool // pieces are checked and decoded where they are read
+	gently bool // pieces are checked and decoded on the calling goroutine
 }
 
-// Gently returns the same codec for reads that use one processor each, because the other
-// processors compute what somebody waits for.
+// Gently returns the same codec for reads that use one processor each and leave the other
+// processors to slots that compute.
 func (c *Codec) Gently() *Codec {
 	return &Codec{enc: c.enc, dec: c.dec, gently: true}
 }
 
-// maxDecodedBytes is the largest section any header can describe. The limit
-// that matters is the capacity given to decode; this one is zstd's own.
+// maxDecodedBytes is the size of the largest section that a header can describe, for zstd's
+// own limit. The capacity given to decode is the effective limit.
 const maxDecodedBytes = uint64(MaxTokens) * maxRowBytes
 
 var NewCodec = sync.OnceValues(func() (*Codec, error) {
-	// Rows hardly ever repeat, but the exponents in them are skewed: all there
-	// is to gain is in the literals, which zstd would leave alone by itself.
+	// Rows hardly ever repeat, but their exponents are skewed: the only gain is in the
+	// literals, which zstd does not compress by default.
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithAllLitEntropyCompression(true),
 		zstd.WithEncoderCRC(false), zstd.WithEncoderConcurrency(runtime.GOMAXPROCS(0)))
 	if err != nil {
@@ -45,7 +45,7 @@ var NewCodec = sync.OnceValues(func() (*Codec, error) {
 	return &Codec{enc: enc, dec: dec}, nil
 })
 
-// Encode returns rows compressed, or nil when that would not make them smaller.
+// Encode returns rows compressed, or nil when compression does not make rows smaller.
 func (c *Codec) Encode(rows []byte) []byte {
 	out := c.enc.EncodeAll(rows, make([]byte, 0, len(rows)))
 	if len(out) >= len(rows) {
@@ -54,8 +54,8 @@ func (c *Codec) Encode(rows []byte) []byte {
 	return out
 }
 
-// Decode fills rows from stored. It writes nothing beyond rows, whatever stored
-// claims, and returns ErrDamaged unless it fills rows exactly.
+// Decode fills rows from stored. For any content of stored, Decode writes nothing beyond rows
+// and returns ErrDamaged unless stored fills rows exactly.
 func (c *Codec) Decode(stored, rows []byte) error {
 	out, err := c.dec.DecodeAll(stored, rows[:0:len(rows)])
 	if err != nil {
@@ -67,9 +67,9 @@ func (c *Codec) Decode(stored, rows []byte) error {
 	return nil
 }
 
-// eachSection runs fn for sections 0 … n-1 on all processors and returns the
-// first error, after which no more are begun: a section that decompresses to too
-// much costs half as much memory again before it is found out.
+// eachSection runs fn for sections 0 … n-1 on all processors and returns the first error. No
+// call begins after an error: a section that decompresses to too many bytes takes half as much
+// memory again before the error is found.
 func eachSection(n int, fn func(i int) error) error {
 	var g errgroup.Group
 	var failed atomic.Bool
@@ -77,7 +77,7 @@ func eachSection(n int, fn func(i int) error) error {
 	for i := range n {
 		g.Go(func() error {
 			if failed.Load() {
-				return nil // the page is lost already
+				return nil // an earlier section is damaged, so the page is lost
 			}
 			err := fn(i)
 			if err != nil {

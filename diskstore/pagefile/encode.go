@@ -1,8 +1,7 @@
 package pagefile
 
-// Encoded is a page file ready to be written: header, then body in order,
-// each piece followed by zeros up to the next multiple of PageAlign, then
-// footer.
+// Encoded is a page file ready for writing: header, then body in order, each piece followed by
+// zeros up to the next multiple of PageAlign, then footer.
 type Encoded struct {
 	Header *Header
 	head   []byte
@@ -10,9 +9,9 @@ type Encoded struct {
 	foot   []byte
 }
 
-// Encode computes the file of p, whose gaps must be clear. A raw page's
-// body is the payload itself; compressed sections are new memory, together no
-// larger than the payload. c is nil to store everything raw.
+// Encode computes the file of p, whose gaps must be clear. The body of a raw page is the
+// payload itself. Compressed sections take new memory, together at most the payload's size. A
+// nil c stores every section raw.
 func Encode(fingerprint Key, pageTokens int, p *Page, c *Codec) (*Encoded, error) {
 	h := &Header{
 		Fingerprint: fingerprint,
@@ -54,7 +53,7 @@ func Encode(fingerprint Key, pageTokens int, p *Page, c *Codec) (*Encoded, error
 // zeros is the longest gap after a section.
 var zeros [PageAlign]byte
 
-// WriteTo hands the file to write in order.
+// WriteTo passes the file's pieces to write, in order.
 func (e *Encoded) WriteTo(write func(p []byte) error) error {
 	if err := write(e.head); err != nil {
 		return err

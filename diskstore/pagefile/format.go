@@ -43,10 +43,10 @@ A page file, schema 1. All integers are little endian.
 	    28      8  raw bytes, = T × row bytes; row bytes alone of kinds 2 and 3
 	    36      4  CRC-32C of the stored bytes
 
-	The first section is at P, each next one at the end of the one before
-	rounded up to 4096; the bytes between are zero. A raw section has stored =
-	raw, an encoded one stored < raw. In a file whose sections are all raw, P
-	and what follows is exactly the Layout's buffer.
+	The first section is at P, each next section at the end of the previous
+	one rounded up to 4096; bytes between sections are zero. A raw section has
+	stored = raw, an encoded one stored < raw. In a file whose sections are all
+	raw, the bytes from P to the footer are exactly the Layout's buffer.
 
 	offset  bytes  footer, at the last section's end rounded up to 4096
 	     0      8  magic "KVPEND\r\n"
@@ -57,12 +57,12 @@ A page file, schema 1. All integers are little endian.
 	    28      4  CRC-32C of bytes 0 … 27
 
 Every byte is under a CRC, or zero and checked to be zero, or fixed by the
-formulas above and checked: no single flipped bit and no truncation goes
-unnoticed. Magic, header bytes and their CRC keep their places in every schema,
-so that an older reader can tell a newer page from a damaged one.
+formulas above and checked: every single flipped bit and every truncation is
+found. Magic, header bytes and their CRC keep their places in every schema, so
+that an older reader can distinguish a newer page from a damaged one.
 
 The thread count and the split of layers over devices are not part of a page's
-identity: the split moves with free device memory.
+identity: the split changes with free device memory.
 */
 const (
 	PageMagic   = "\x8bKVPAGE\n"
@@ -81,7 +81,7 @@ const (
 	maxHeaderBytes = fixedBytes + 4*MaxTokens + mediaBytes*MaxMedia + tableBytes*MaxSections + crcBytes
 )
 
-// Encoding says how a section's rows are stored.
+// Encoding is the encoding of a section's rows in the file.
 type Encoding uint8
 
 const (
@@ -99,7 +99,7 @@ type StoredSection struct {
 	CRC      uint32
 }
 
-// Header is everything a page file says about itself.
+// Header is the content of a page file's header.
 type Header struct {
 	Fingerprint Key
 	Key         Key
@@ -110,7 +110,7 @@ type Header struct {
 	Media       []Media
 	Sections    []StoredSection
 	FileBytes   int64
-	Layout      Layout // where Read places the page's sections in memory
+	Layout      Layout // places the page's sections in Read's buffer
 
 	Crc uint32 // of the encoded header
 }
@@ -118,12 +118,12 @@ type Header struct {
 // Tail reports whether the page is shorter than a full one.
 func (h *Header) Tail() bool { return len(h.Tokens) < h.PageTokens }
 
-// castagnoli is the CRC-32C table; amd64 and arm64 have an instruction for it.
+// castagnoli is the CRC-32C table; amd64 and arm64 have an instruction for CRC-32C.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func Checksum(p []byte) uint32 { return crc32.Checksum(p, castagnoli) }
 
-// headerBytes returns H for the given counts.
+// headerBytes returns H for these numbers of tokens, media items and sections.
 func headerBytes(tokens, media, sections int) int64 {
 	return fixedBytes + 4*int64(tokens) + mediaBytes*int64(media) + tableBytes*int64(sections) + crcBytes
 }
@@ -133,8 +133,7 @@ func (h *Header) payloadOffset() int64 {
 	return AlignUp(headerBytes(len(h.Tokens), len(h.Media), len(h.Sections)))
 }
 
-// Place assigns the sections' offsets and the file size from their stored
-// sizes.
+// Place assigns the sections' offsets and the file size from the sections' stored sizes.
 func (h *Header) Place() {
 	end := h.payloadOffset()
 	for i := range h.Sections {
@@ -144,7 +143,7 @@ func (h *Header) Place() {
 	h.FileBytes = end + FooterBytes
 }
 
-// Raw reports whether the file's payload is exactly the layout's buffer.
+// Raw reports whether the file's payload equals the layout's buffer.
 func (h *Header) Raw() bool {
 	for i := range h.Sections {
 		if h.Sections[i].Encoding != EncodingRaw {
@@ -154,8 +153,8 @@ func (h *Header) Raw() bool {
 	return true
 }
 
-// Encode returns the header region, payloadOffset bytes, and remembers its CRC
-// for the footer.
+// Encode returns the header region, payloadOffset bytes, and keeps the region's CRC for the
+// footer.
 func (h *Header) Encode() []byte {
 	le := binary.LittleEndian
 	size := headerBytes(len(h.Tokens), len(h.Media), len(h.Sections))
@@ -218,12 +217,12 @@ func (h *Header) footer() []byte {
 	return le.AppendUint32(buf, Checksum(buf))
 }
 
-// Damaged returns an ErrDamaged that says what is wrong.
+// Damaged returns an ErrDamaged with a description of the damage.
 func Damaged(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, ErrDamaged)...)
 }
 
-// Mismatch returns an ErrMismatch that says what differs.
+// Mismatch returns an ErrMismatch with a description of the difference.
 func Mismatch(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, ErrMismatch)...)
 }

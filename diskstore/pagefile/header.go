@@ -5,9 +5,9 @@ import (
 	"math"
 )
 
-// headerSize returns how many bytes the header region of a file takes, padding
-// included, from the file's first fixedBytes bytes and its true size. It bounds
-// what is read before the checksum can be trusted.
+// headerSize returns the bytes of a file's header region, padding included, from the file's
+// first fixedBytes bytes and its true size. The result bounds the read that precedes the check
+// of the checksum.
 func headerSize(fixed []byte, fileBytes int64) (int64, error) {
 	if len(fixed) < fixedBytes {
 		return 0, Damaged("file is %d bytes, shorter than a header", fileBytes)
@@ -22,10 +22,9 @@ func headerSize(fixed []byte, fileBytes int64) (int64, error) {
 	return AlignUp(size), nil
 }
 
-// decodeHeader parses and checks a header region of exactly headerSize bytes of
-// a file of fileBytes bytes. Every relation between fields that the format
-// fixes holds in a Header it returns. Besides region it needs less memory than
-// the file has bytes.
+// decodeHeader parses and checks a header region of exactly headerSize bytes, of a file of
+// fileBytes bytes. In the returned Header, every relation between fields that the format fixes
+// holds. Besides region, decodeHeader needs less memory than the file has bytes.
 func decodeHeader(region []byte, fileBytes int64) (*Header, error) {
 	padded, err := headerSize(region, fileBytes)
 	if err != nil {
@@ -46,7 +45,8 @@ func decodeHeader(region []byte, fileBytes int64) (*Header, error) {
 	if !allZero(region[size:]) {
 		return nil, Damaged("padding after the header is not zero")
 	}
-	// Each section begins a block of its own; what its entry decodes to is smaller.
+	// Each section begins at a new multiple of PageAlign, and a table entry decodes to fewer
+	// bytes than that.
 	if sections := int64(le.Uint32(region[128:])); padded+sections*PageAlign+FooterBytes > fileBytes {
 		return nil, Damaged("header counts %d sections in a file of %d bytes", sections, fileBytes)
 	}
@@ -67,9 +67,8 @@ func decodeHeader(region []byte, fileBytes int64) (*Header, error) {
 	return h, nil
 }
 
-// decodeLists fills in the tokens, media and section table from a header
-// without its padding. Counts are checked against the header's size before
-// anything is allocated.
+// decodeLists fills in the tokens, media and section table from a header without padding.
+// Counts are checked against the header's size before any allocation.
 func (h *Header) decodeLists(header []byte) error {
 	le := binary.LittleEndian
 	pageTokens, tokens := le.Uint32(header[116:]), le.Uint32(header[120:])

@@ -7,18 +7,17 @@ import (
 	"fmt"
 )
 
-// Key names a page, or is a fingerprint (the key of the empty chain).
+// Key is a page's name, or a fingerprint: the key of the empty chain.
 type Key [32]byte
 
 // String returns the key as 64 lower-case hex digits.
 func (k Key) String() string { return hex.EncodeToString(k[:]) }
 
-// IsZero reports whether k is all zeros, which no page and no usable
-// fingerprint is.
+// IsZero reports whether k is all zeros. No page and no usable fingerprint is all zeros.
 func (k Key) IsZero() bool { return k == Key{} }
 
-// ParseKey is the inverse of Key.String. It accepts exactly 64 lower-case hex
-// digits, so that every key has one file name.
+// ParseKey is the inverse of Key.String. ParseKey accepts exactly 64 lower-case hex digits, so
+// that every key has one file name.
 func ParseKey(s string) (Key, error) {
 	var k Key
 	if len(s) != 2*len(k) {
@@ -33,9 +32,9 @@ func ParseKey(s string) (Key, error) {
 	return k, nil
 }
 
-// Media is an image or audio clip whose first token is at Offset. In a Page
-// and in ChainKey offsets count from the page's first token; in Store.Chain
-// they count from position 0 of the sequence.
+// Media is an image or audio clip. Offset is the position of its first token: in a Page and in
+// ChainKey counted from the page's first token, in Store.Chain from position 0 of the
+// sequence.
 type Media struct {
 	Offset uint32
 	Hash   [32]byte // of the content, never a process-seeded hash
@@ -46,10 +45,10 @@ type Media struct {
 //	SHA-256(parent ‖ tokens, int32 LE each ‖ media, offset uint32 LE and hash each ‖
 //	        len(tokens) uint32 LE ‖ len(media) uint32 LE)
 //
-// The parent of a sequence's first page is the fingerprint. The trailing counts
-// keep a media hash from ever reading as tokens.
+// The parent of a sequence's first page is the fingerprint. The counts at the end ensure that
+// no media hash equals token ids.
 func ChainKey(parent Key, tokens []int32, media []Media) Key {
-	// In steps, because a header is read into at most twice its file's memory.
+	// In steps: the memory for a read of a header is at most twice the file's size.
 	le, h := binary.LittleEndian, sha256.New()
 	buf := make([]byte, 0, min(len(parent)+4*len(tokens)+mediaBytes*len(media)+8, keyStepBytes))
 	room := func(n int) {
@@ -77,5 +76,5 @@ func ChainKey(parent Key, tokens []int32, media []Media) Key {
 	return key
 }
 
-// keyStepBytes is how much is hashed at once: more than a usual page has.
+// keyStepBytes is the number of bytes hashed at once: more than a page of the usual size has.
 const keyStepBytes = 2048

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// Kind says what of a layer's cache a section holds.
+// Kind is the kind of a layer's cache data that a section holds.
 type Kind uint8
 
 const (
 	KindK     Kind = 0
 	KindV     Kind = 1
-	KindConv  Kind = 2 // what a convolution remembers after the page's last token
+	KindConv  Kind = 2 // state of a convolution after the page's last token
 	KindState Kind = 3 // recurrent state after the page's last token
 	KindCell  Kind = 4 // the cell of each token's rows, uint32 LE, in a cache that reuses cells
 )
@@ -33,8 +33,8 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind %d", uint8(k))
 }
 
-// PerToken reports whether a section of this kind has a row for each token. The
-// others have one row, which all of the page's tokens and those before them made.
+// PerToken reports whether a section of this kind has one row for each token. Sections of
+// other kinds have one row, computed from all tokens up to the page's last.
 func (k Kind) PerToken() bool { return k != KindConv && k != KindState }
 
 // Section is one layer's keys, values or state: rows of RowBytes bytes.
@@ -44,7 +44,7 @@ type Section struct {
 	RowBytes     uint32
 }
 
-// Bytes is the size of the section in a page of the given number of tokens.
+// Bytes is the size of the section, in bytes, in a page of the given number of tokens.
 func (s Section) Bytes(tokens int) int64 {
 	if s.Kind.PerToken() {
 		return int64(tokens) * int64(s.RowBytes)
@@ -52,8 +52,8 @@ func (s Section) Bytes(tokens int) int64 {
 	return int64(s.RowBytes)
 }
 
-// Limits on a page. They are far above any real model and keep every size
-// computed from them inside an int64.
+// Limits of a page. All are far above any real model and keep every size computed from them
+// inside an int64.
 const (
 	// PageAlign is the alignment, in bytes, of sections in memory and on disk.
 	PageAlign = 4096
@@ -65,8 +65,9 @@ const (
 	MaxLayoutBytes = 1 << 36 // bytes of all sections with their padding
 )
 
-// Layout places a page's sections in one contiguous buffer: section i holds its
-// Bytes at an offset that is a multiple of PageAlign, in the order given. Bytes between sections are zero on disk.
+// Layout places a page's sections in one contiguous buffer: section i holds its Bytes at an
+// offset that is a multiple of PageAlign, in the order of the sections. Bytes between sections
+// are zero on disk.
 //
 // The zero Layout has no sections and fits no page.
 type Layout struct {
@@ -75,9 +76,9 @@ type Layout struct {
 	tokens   int
 }
 
-// NewLayout lays out sections for a page of the given number of tokens. It
-// returns ErrInvalidPage when a size is zero or beyond the limits above, a kind
-// is unknown, or two sections share group, layer and kind.
+// NewLayout lays out sections for a page of the given number of tokens. NewLayout returns
+// ErrInvalidPage when a size is zero or beyond the limits above, a kind is unknown, or two
+// sections share group, layer and kind.
 func NewLayout(sections []Section, tokens int) (Layout, error) {
 	if tokens < 1 || tokens > MaxTokens {
 		return Layout{}, fmt.Errorf("lay out page of %d tokens: want 1 to %d: %w", tokens, MaxTokens, ErrInvalidPage)
@@ -105,7 +106,7 @@ func NewLayout(sections []Section, tokens int) (Layout, error) {
 	return l, nil
 }
 
-// Size returns the bytes of the whole buffer, a multiple of PageAlign.
+// Size returns the size of the whole buffer in bytes, a multiple of PageAlign.
 func (l Layout) Size() int {
 	if len(l.offsets) == 0 {
 		return 0
@@ -119,11 +120,11 @@ func (l Layout) Sections() []Section { return slices.Clone(l.sections) }
 // Len returns the number of sections.
 func (l Layout) Len() int { return len(l.sections) }
 
-// Tokens returns the number of the page's tokens.
+// Tokens returns the number of tokens of the page.
 func (l Layout) Tokens() int { return l.tokens }
 
-// Rows returns section i's rows inside buf. It panics when buf is shorter than
-// Size or there is no section i.
+// Rows returns the rows of section i inside buf. Rows panics when buf is shorter than Size or
+// section i does not exist.
 func (l Layout) Rows(buf []byte, i int) []byte {
 	start, end := l.offsets[i], l.end(i)
 	return buf[start:end:end]
@@ -132,22 +133,22 @@ func (l Layout) Rows(buf []byte, i int) []byte {
 // Gap returns the padding after section i inside buf.
 func (l Layout) Gap(buf []byte, i int) []byte { return buf[l.end(i):l.offsets[i+1]] }
 
-// end is where section i's rows end inside a buffer.
+// end is the offset of the end of section i's rows in a buffer.
 func (l Layout) end(i int) int { return l.offsets[i] + int(l.sections[i].Bytes(l.tokens)) }
 
-// Equal reports whether both layouts hold the same sections and tokens.
+// Equal reports whether both layouts have the same sections and the same number of tokens.
 func (l Layout) Equal(o Layout) bool {
 	return l.tokens == o.tokens && slices.Equal(l.sections, o.sections)
 }
 
-// HasState reports whether a section belongs to one position alone.
+// HasState reports whether a section holds the state of a single position.
 func (l Layout) HasState() bool {
 	return slices.ContainsFunc(l.sections, func(s Section) bool { return !s.Kind.PerToken() })
 }
 
-// Within returns where l's sections are in another layout of as many tokens that
-// has them in the same order, perhaps among others. It reports false when it has
-// not.
+// Within returns the indexes of l's sections in o, a layout that has the same number of tokens
+// and l's sections in the same order, possibly among others. Within returns false for any
+// other layout o.
 func (l Layout) Within(o Layout) (at []int, ok bool) {
 	if l.tokens != o.tokens {
 		return nil, false

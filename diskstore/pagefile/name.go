@@ -1,6 +1,6 @@
 package pagefile
 
-// Class tells the kinds of files in a tier apart.
+// Class is the kind of a file in a tier.
 type Class uint8
 
 const (

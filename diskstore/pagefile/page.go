@@ -6,11 +6,11 @@ import (
 	"math"
 )
 
-// Page is what Put stores: the rows of len(Tokens) consecutive tokens.
+// Page is the argument of Put: the rows of len(Tokens) consecutive tokens.
 type Page struct {
-	Parent  Key     // key of the page before; the fingerprint for the first page
+	Parent  Key     // key of the previous page; the fingerprint for the first page
 	Start   uint32  // position of the first token; a multiple of Options.PageTokens
-	Tokens  []int32 // Options.PageTokens of them, or fewer for a tail
+	Tokens  []int32 // Options.PageTokens tokens, or fewer for a tail
 	Media   []Media // in order of Offset, which counts from the page's first token
 	Layout  Layout  // of len(Tokens) tokens
 	Payload []byte  // Layout.Size() bytes; Put clears the gaps between sections
@@ -19,7 +19,7 @@ type Page struct {
 // Key returns the page's chain key.
 func (p *Page) Key() Key { return ChainKey(p.Parent, p.Tokens, p.Media) }
 
-// Check returns ErrInvalidPage when p cannot be stored with pages of pageTokens.
+// Check returns ErrInvalidPage when p cannot be stored among pages of pageTokens tokens.
 func (p *Page) Check(pageTokens int) error {
 	switch n := len(p.Tokens); {
 	case n < 1 || n > pageTokens:
@@ -34,8 +34,8 @@ func (p *Page) Check(pageTokens int) error {
 	return checkMedia(p.Media, len(p.Tokens))
 }
 
-// checkMedia returns ErrInvalidPage unless media is ordered and inside a page
-// of the given number of tokens.
+// checkMedia returns ErrInvalidPage unless media is ordered and inside a page of the given
+// number of tokens.
 func checkMedia(media []Media, tokens int) error {
 	if len(media) > MaxMedia {
 		return fmt.Errorf("page has %d media items, at most %d fit: %w", len(media), MaxMedia, ErrInvalidPage)
@@ -49,8 +49,8 @@ func checkMedia(media []Media, tokens int) error {
 	return nil
 }
 
-// ClearGaps zeroes the padding of the page's payload. Staging buffers are
-// reused, and what an earlier page left between sections must not reach disk.
+// ClearGaps zeroes the padding of the page's payload. Staging buffers are reused, and bytes
+// that an earlier page left between sections must not be written to disk.
 func (p *Page) ClearGaps() {
 	for i := range p.Layout.sections {
 		gap := p.Layout.Gap(p.Payload, i)

@@ -2,8 +2,8 @@ package pagefile
 
 import "slices"
 
-// MediaWithin returns the media of the n tokens from position start on, ordered
-// and with offsets from start.
+// MediaWithin returns the media of the n tokens from position start on, ordered, with offsets
+// counted from start.
 func MediaWithin(media []Media, start, n int) []Media {
 	var in []Media
 	for _, m := range media {
@@ -15,7 +15,7 @@ func MediaWithin(media []Media, start, n int) []Media {
 	return in
 }
 
-// Shared returns how many leading tokens are equal.
+// Shared returns the number of equal leading tokens.
 func Shared(a, b []int32) int {
 	n := 0
 	for n < min(len(a), len(b)) && a[n] == b[n] {
@@ -24,11 +24,11 @@ func Shared(a, b []int32) int {
 	return n
 }
 
-// CommonPrefix returns how many leading tokens of a and b are equal, and have
-// equal media beginning at them.
+// CommonPrefix returns the number of leading tokens of a and b that are equal and have equal
+// media beginning at them.
 func CommonPrefix(a []int32, aMedia []Media, b []int32, bMedia []Media) int {
 	n := Shared(a, b)
-	// The first media item that differs ends the prefix at its offset.
+	// The first media item that differs ends the prefix at the item's offset.
 	for i := range max(len(aMedia), len(bMedia)) {
 		switch {
 		case i >= len(aMedia):
