@@ -22,7 +22,7 @@ func TestLowerIsForOneGoroutine(t *testing.T) {
 		Lower()
 		lowered <- of()
 	}()
-	require.Equal(t, mine+nice, <-lowered)
+	require.Equal(t, min(mine+nice, niceMax), <-lowered, "also in a process that is nice already")
 	require.Equal(t, mine, of())
 	for range 100 { // threads of ended goroutines are not reused
 		go func() {
