@@ -297,8 +297,37 @@ func (p pending) settle(l *Ledger, id string) {
 	}
 }
 
-// change records what is pending and then what apply does, if that returns nil.
-// b.updating is held.
+// errNotAsked reports a tier that says it has changed the ledger and did not ask for the
+// new content.
+var errNotAsked = errors.New("diskstore: Account of the tier changed nothing, and returned no error")
+
+// attempt is the result of the last call of a function that was given to Account. The tier
+// may call that function several times, and once more after Account has returned.
+type attempt struct {
+	mu      sync.Mutex
+	called  bool
+	claimed int64 // our claim afterwards
+	err     error // of apply
+}
+
+func (a *attempt) set(claimed int64, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.called, a.claimed, a.err = true, claimed, err
+}
+
+// get returns errNotAsked before the first call.
+func (a *attempt) get() (claimed int64, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.called {
+		return 0, errNotAsked
+	}
+	return a.claimed, a.err
+}
+
+// change records what is pending and then what apply does, if that returns nil. Both
+// begin anew with the content of the ledger whenever the tier asks. b.updating is held.
 func (b *Book) change(ctx context.Context, apply func(l *Ledger, id string, p pending) error) error {
 	b.mu.Lock()
 	p := pending{
@@ -306,30 +335,33 @@ func (b *Book) change(ctx context.Context, apply func(l *Ledger, id string, p pe
 		written: maps.Clone(b.written), hits: maps.Clone(b.hits), evicted: b.evicted, now: b.now(),
 	}
 	b.mu.Unlock()
-	ours := make(chan int64, 1) // our claim afterwards
-	refused := make(chan error, 1)
+	last := new(attempt)
 	content, err := b.tier.Account(ctx, func(content []byte, id string) ([]byte, error) {
 		l := Read(content)
 		p.settle(l, id)
-		if err := apply(l, id, p); err != nil {
-			refused <- err
+		err := apply(l, id, p)
+		last.set(l.Claims[id].Bytes, err)
+		if err != nil {
 			return nil, err
 		}
-		ours <- l.Claims[id].Bytes
 		return l.Encode()
 	})
+	claimed, aerr := last.get()
+	if err == nil {
+		err = aerr
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err != nil {
 		// Unless apply refused, the ledger may have changed all the same. What
 		// was added is recorded again, too much at worst. What was freed must
 		// not be subtracted once more.
-		if len(refused) == 0 {
+		if aerr == nil || errors.Is(aerr, errNotAsked) {
 			b.freed -= p.freed
 		}
 		return err
 	}
-	b.claimed = <-ours
+	b.claimed = claimed
 	b.used -= p.used
 	b.wasted -= p.wasted
 	for day, n := range p.written {

@@ -110,13 +110,23 @@ func TestDaysOfAClockThatWasAhead(t *testing.T) {
 }
 
 // paper is a ledger in memory, of one process.
-type paper struct{ content []byte }
+type paper struct {
+	content []byte
+	lost    int  // as many changes are to be computed once more, as when an If-Match fails
+	blank   bool // nothing is asked and nothing is changed
+}
 
 func (p *paper) Account(_ context.Context, change func([]byte, string) ([]byte, error)) ([]byte, error) {
 	if change == nil {
 		return p.content, nil
 	}
+	if p.blank {
+		return nil, nil
+	}
 	content, err := change(p.content, "id")
+	for ; err == nil && p.lost > 0; p.lost-- {
+		content, err = change(p.content, "id")
+	}
 	if err == nil {
 		p.content = content
 	}
@@ -135,4 +145,40 @@ func TestSleepCountsForOthers(t *testing.T) {
 	require.Positive(t, b.freeLocked())
 	b.updated = storetest.Slept(tier.ClaimLife)
 	require.Zero(t, b.freeLocked())
+}
+
+// TestChangeComputedSeveralTimes: a tier without locks computes a change again when another
+// process was quicker. Only what was computed last counts.
+func TestChangeComputedSeveralTimes(t *testing.T) {
+	medium := new(paper)
+	b := NewBook(medium, 0, 0, time.Now)
+	for i := range 5 {
+		medium.lost = i
+		room, err := b.Reserve(t.Context(), pagefile.PageAlign)
+		require.NoError(t, err)
+		room.Finish(pagefile.PageAlign)
+		medium.lost = i
+		require.NoError(t, b.Record(t.Context()))
+		require.Zero(t, medium.lost)
+		l, err := b.Read(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, (i+1)*pagefile.PageAlign, l.Bytes)
+		require.Equal(t, b.claimed, l.Claimed())
+	}
+	full := NewBook(&paper{lost: 3}, 1, 0, time.Now)
+	_, err := full.Reserve(t.Context(), pagefile.PageAlign)
+	require.ErrorIs(t, err, ErrNotCounted, "the second call has not run: the first was refused")
+}
+
+// TestTierThatAsksForNoChange: nothing waits for a tier whose Account is a stub.
+func TestTierThatAsksForNoChange(t *testing.T) {
+	medium := &paper{blank: true}
+	b := NewBook(medium, 0, 0, time.Now)
+	_, err := b.Reserve(t.Context(), pagefile.PageAlign)
+	require.ErrorIs(t, err, errNotAsked)
+	require.ErrorIs(t, b.Record(t.Context()), errNotAsked)
+	medium.blank = false
+	room, err := b.Reserve(t.Context(), pagefile.PageAlign)
+	require.NoError(t, err)
+	room.Cancel()
 }

@@ -141,8 +141,11 @@ type Tier interface {
 	// is no ledger that can be read. No other process changes the ledger meanwhile.
 	// An error of change is returned as it is, and nothing has changed then; after
 	// any other error the ledger may have. change is given the id under which this
-	// process has claims, and may run after Account has returned. With a nil change
-	// the ledger is only read.
+	// process has claims. Account calls change at least once, and may call it again
+	// with newer content where what it returned before was not written for sure (an
+	// object store's If-Match failed); what it returns last is written. After an error
+	// change may run after Account has returned. With a nil change the ledger is only
+	// read.
 	Account(ctx context.Context, change func(content []byte, id string) ([]byte, error)) ([]byte, error)
 
 	// Fingerprints lists all fingerprints that have a directory, in no order.
