@@ -19,42 +19,40 @@ An archive of one conversation, version 1: an uncompressed tar of
 	manifest.json   an ArchiveManifest
 	<key>.kvp       each page, as it is in a root, in the order of the sequence
 
-and of nothing else. The manifest names every page, so that an archive that ends
-early is noticed. A page's name follows from its content.
+and of nothing else. The manifest names every page, so that a truncated archive is
+noticed. A page's name follows from its content.
 */
 const (
 	archiveFormat  = "kvtier conversation"
 	archiveVersion = 1
 
-	// maxArchivePages bounds what a reader keeps of an archive: 16 million
-	// tokens in pages of the usual size.
+	// maxArchivePages bounds the pages whose entries a reader keeps: 16 million tokens in
+	// pages of the usual size.
 	maxArchivePages = 1 << 16
 
-	// maxArchiveManifestBytes holds the keys of that many pages.
+	// maxArchiveManifestBytes is enough for the keys of maxArchivePages pages.
 	maxArchiveManifestBytes = 8 << 20
 
-	// maxArchivePageBytes is the largest payload of a page that is imported: it
-	// is put together in memory.
+	// maxArchivePageBytes is the largest payload of an imported page, which is assembled in
+	// memory.
 	maxArchivePageBytes = 4 << 30
 )
 
-// ErrArchive reports a file that is no archive of a conversation, or not a whole
-// one.
+// ErrArchive reports a file that is not an archive of a conversation, or only part of one.
 var ErrArchive = errors.New("diskstore: not an archive of a conversation")
 
-// ArchiveManifest is an archive's manifest.json. Manifest is that of the pages'
-// fingerprint.
+// ArchiveManifest is the content of an archive's manifest.json. Manifest is the manifest of
+// the pages' fingerprint.
 type ArchiveManifest struct {
 	Format  string `json:"format"`
 	Version int    `json:"version"`
 	tier.Manifest
 	Tokens int      `json:"tokens"`
-	Pages  []string `json:"pages"` // keys, in order; only the last may be a tail's
+	Pages  []string `json:"pages"` // keys, in order; only the last may name a tail
 }
 
-// exportChain writes an archive of chain, which chainTo has found. Every byte of
-// a page is checked before its last ones are written; after an error the archive
-// is not complete.
+// exportChain writes an archive of chain, a result of chainTo. Every byte of a page is checked
+// before the page's last bytes are written. After an error the archive is not complete.
 func exportChain(ctx context.Context, roots []tierRoot, chain []PageFile, w io.Writer, progress func(bytes int64)) (*ArchiveManifest, error) {
 	fp := chain[0].Fingerprint
 	m, err := manifestIn(ctx, roots, fp)
@@ -115,8 +113,7 @@ func exportPage(ctx context.Context, roots []tierRoot, name pagefile.Name, tw *t
 	return nil
 }
 
-// manifestIn reads a fingerprint's manifest in the first root that has a good
-// one.
+// manifestIn reads a fingerprint's manifest in the first root that has a good manifest.
 func manifestIn(ctx context.Context, roots []tierRoot, fp pagefile.Key) (*tier.Manifest, error) {
 	worst := error(tier.ErrNotFound)
 	for _, p := range roots {

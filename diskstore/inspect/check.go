@@ -16,30 +16,29 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Problem names what is wrong with a file or directory below a root.
+// Problem is a kind of defect of a file or directory below a root.
 type Problem string
 
-// Problems of pages. None of these files is ever served, but what they held is
-// lost.
+// Problems of pages. No store serves these files, and their content is lost.
 const (
-	ProblemDamaged    Problem = "damaged"      // not the bytes that were written
-	ProblemMisplaced  Problem = "misplaced"    // a good page where another belongs, or where nothing looks
-	ProblemUnreadable Problem = "unreadable"   // the device does not give it
+	ProblemDamaged    Problem = "damaged"      // bytes other than the bytes that were written
+	ProblemMisplaced  Problem = "misplaced"    // a good page in the place of another, or in a directory that no look-up reads
+	ProblemUnreadable Problem = "unreadable"   // the device does not return the content
 	ProblemNotRegular Problem = "not a file"   // a directory, link or FIFO in a file's place
 	ProblemManifest   Problem = "bad manifest" // a manifest that cannot be used
 )
 
-// Problems that cost room or privacy, but no page.
+// Problems that cost space or privacy, but no page.
 const (
-	ProblemNoManifest Problem = "no manifest" // pages that nothing says the model of
+	ProblemNoManifest Problem = "no manifest" // pages without a description of their model
 	ProblemStale      Problem = "stale"       // a temporary file of a dead process
-	ProblemMode       Problem = "mode"        // others than the owner may read or write it
-	ProblemOwner      Problem = "owner"       // it belongs to another user
-	ProblemForeign    Problem = "foreign"     // no store made it
+	ProblemMode       Problem = "mode"        // users other than the owner may read or write the file
+	ProblemOwner      Problem = "owner"       // the file belongs to another user
+	ProblemForeign    Problem = "foreign"     // no store made the file
 )
 
-// ProblemUnchecked is no finding but the lack of one: the file or directory
-// could not be looked at, or needs a newer program.
+// ProblemUnchecked is not a defect: the file or directory could not be checked, or needs a
+// newer program.
 const ProblemUnchecked Problem = "unchecked"
 
 // Damage reports whether p means that a page or a manifest is lost.
@@ -51,60 +50,60 @@ func (p Problem) Damage() bool {
 	return false
 }
 
-// Finding is one thing that a check found.
+// Finding is one problem that a check found.
 type Finding struct {
 	Tier    string // Local or Remote
 	Path    string
 	Problem Problem
-	Why     string // in words
+	Why     string // the reason, in words
 	Bytes   int64  // physical; 0 for a directory
-	Done    string // what the repair did about it, in words; "" when nothing
+	Done    string // the result of the repair, in words; "" without a repair
 }
 
-// CheckOptions says how to check. The zero value reads everything and changes
+// CheckOptions are the options of a check. The zero value reads every page and changes
 // nothing.
 type CheckOptions struct {
-	// Sample is the share of pages, between 0 and 1, whose every byte is read;
-	// others every time. 0 means all of them. Of the rest only the directory's
-	// entry is looked at.
+	// Sample is the share of pages, between 0 and 1, of which every byte is read; each check
+	// selects other pages. 0 means all pages. Of the other pages only the directory's entry is
+	// checked.
 	Sample float64
 
-	// Repair moves what is damaged to quarantine, removes what dead processes
-	// left, copies a missing manifest from the other tier and takes away rights
-	// that others have. It never changes a page that is good.
+	// Repair moves damaged files to quarantine, removes files of dead processes, copies a
+	// missing manifest from the other tier, and removes the rights of other users. Repair
+	// never changes a good page.
 	Repair bool
 
-	// Found is called for each finding, one at a time; nil is not called.
+	// Found is called for each finding, one call at a time; may be nil.
 	Found func(Finding)
 
-	// Progress is called with the bytes read so far and to be read in this
-	// tier, one at a time; nil saves the listing that it needs.
+	// Progress is called with the bytes read so far and the bytes to read in this tier, one
+	// call at a time; a nil Progress saves the listing that counts the bytes to read.
 	Progress func(tier string, done, total int64)
 }
 
-// TierCheck is what a check saw of one tier.
+// TierCheck is the result of a check of one tier.
 type TierCheck struct {
 	Tier, Root   string
-	Pages, Tails int   // files where a page or tail belongs
-	Read         int   // of them, those that were read from beginning to end
-	ReadBytes    int64 // what was read
+	Pages, Tails int   // files in the place of a page or a tail
+	Read         int   // pages and tails that were read from beginning to end
+	ReadBytes    int64 // bytes that were read
 
 	Processes   int   // living processes that write below the root
 	TempFiles   int   // temporary files, stale ones included
 	Quarantined int   // files in quarantine, before any repair
-	AsideBytes  int64 // physical, of both
+	AsideBytes  int64 // physical bytes of temporary files and of quarantine
 
 	Problems map[Problem]int
-	Repaired int // findings that a repair did something about
-	Damage   int // findings that are damage, and that no repair did anything about
+	Repaired int // findings that were repaired
+	Damage   int // findings of damage that were not repaired
 
-	Err error // why the tier could not be looked at; nil when it was
+	Err error // the reason why the tier could not be checked, or nil
 }
 
 // checker checks one tier.
 type checker struct {
 	t     *dir.Tier
-	other *dir.Tier // the other tier, for its manifests; nil when there is none
+	other *dir.Tier // the other tier, for its manifests; may be nil
 	tier  string
 	opt   CheckOptions
 
@@ -112,18 +111,17 @@ type checker struct {
 	readers chan *pagefile.Checker
 	workers *errgroup.Group
 
-	mu  sync.Mutex // guards what workers change of rep: findings, Read, ReadBytes
+	mu  sync.Mutex // guards the fields of rep that workers change: findings, Read, ReadBytes
 	rep TierCheck
 
-	// Of the walk alone.
+	// Used by the walk alone.
 	total      int64 // bytes to read
 	temps      []dir.Entry
 	fpPages    int // pages and tails of the fingerprint being walked
 	fpManifest bool
 }
 
-// checkTier checks one tier. It returns ctx's error, and any other in the
-// result.
+// checkTier checks one tier. The returned error is ctx's; any other error is in the result.
 func checkTier(ctx context.Context, t, other *dir.Tier, tier string, opt CheckOptions) (TierCheck, error) {
 	c := &checker{
 		t: t, other: other, tier: tier, opt: opt, seed: maphash.MakeSeed(),
@@ -168,11 +166,11 @@ func (c *checker) run(ctx context.Context) error {
 	return err
 }
 
-// maxCheckers is how many files are read at once: enough to keep a disk busy
-// while others decompress, few enough to leave it to running servers.
+// maxCheckers is the number of files read at once: enough to keep a disk busy while other
+// files are decompressed, few enough to leave most of the disk to running servers.
 const maxCheckers = 4
 
-// measure finds out how much there is to read.
+// measure counts the bytes to read.
 func (c *checker) measure(ctx context.Context) error {
 	w := &dir.Walker{Ctx: ctx, T: c.t, Visit: func(e dir.Entry) error {
 		if e.Kind == dir.EntryPage && c.sampled(e.Name.Key) {
@@ -183,9 +181,9 @@ func (c *checker) measure(ctx context.Context) error {
 	return w.Walk()
 }
 
-// sampled reports whether a page is one of those to read.
+// sampled reports whether a page belongs to the sample.
 func (c *checker) sampled(key pagefile.Key) bool {
-	const bits = 53 // as many as a float64 holds exactly
+	const bits = 53 // a float64 holds as many exactly
 	return c.opt.Sample == 0 || float64(maphash.Bytes(c.seed, key[:])>>(64-bits))/(1<<bits) < c.opt.Sample
 }
 
@@ -198,8 +196,8 @@ func (c *checker) progress(n int64) {
 	}
 }
 
-// found counts and reports a finding, and repairs it when that is wanted and
-// repair is not nil. repair returns what it has done in words, "" for nothing.
+// found counts, repairs and reports a finding. Only a check with Repair calls repair, which
+// may be nil and returns its result in words, "" for no repair.
 func (c *checker) found(e dir.Entry, problem Problem, why string, repair func() (string, error)) {
 	f := Finding{Tier: c.tier, Path: e.Path, Problem: problem, Why: why}
 	if e.Info != nil && e.Info.Mode().IsRegular() {
@@ -225,7 +223,7 @@ func (c *checker) found(e dir.Entry, problem Problem, why string, repair func() 
 	}
 }
 
-// visit looks at one entry; pages are read by the workers.
+// visit checks one entry; workers read the pages.
 func (c *checker) visit(ctx context.Context, e dir.Entry) error {
 	if e.Kind == dir.EntryUnlisted {
 		c.found(e, ProblemUnchecked, e.Err.Error(), nil)
@@ -256,7 +254,7 @@ func (c *checker) visit(ctx context.Context, e dir.Entry) error {
 	return nil
 }
 
-// typeName names a file that is not regular.
+// typeName names the type of a file that is not regular.
 func typeName(mode os.FileMode) string {
 	switch {
 	case mode.IsDir():
@@ -280,8 +278,8 @@ func (c *checker) countPage(e dir.Entry) {
 	}
 }
 
-// checkRights finds what others may read or write. A link has rights that mean
-// nothing.
+// checkRights finds files that other users may read or write. The rights of a link have no
+// effect and are not checked.
 func (c *checker) checkRights(e dir.Entry) {
 	uid, ok := c.t.FS.Owner(e.Info)
 	if !ok || e.Info.Mode()&os.ModeSymlink != 0 {
@@ -301,12 +299,12 @@ func (c *checker) checkPage(ctx context.Context, e dir.Entry) error {
 	s := <-c.readers
 	defer func() { c.readers <- s }()
 	err := c.readFile(ctx, s, e.Path, e.Name)
-	if tier.Doubtful(err) { // perhaps only what this machine has cached is
+	if tier.Doubtful(err) { // perhaps only this machine's cached copy is bad
 		_ = c.t.FS.Uncache(e.Path)
 		err = c.readFile(ctx, s, e.Path, e.Name)
 	}
 	if errors.Is(err, tier.ErrNotFound) || ctx.Err() != nil {
-		return ctx.Err() // evicted since it was listed, or given up
+		return ctx.Err() // evicted since the listing, or the check was cancelled
 	}
 	if tier.NoAnswer(err) {
 		return err
@@ -318,7 +316,7 @@ func (c *checker) checkPage(ctx context.Context, e dir.Entry) error {
 		c.found(e, problem, err.Error(), nil)
 		return nil
 	case ProblemUnreadable:
-		// A bad sector stays bad; a remote mount may only be having a bad day.
+		// A bad sector stays bad; a remote mount may recover.
 		if c.tier == tier.Remote {
 			c.found(e, problem, err.Error(), nil)
 			break
@@ -333,7 +331,7 @@ func (c *checker) checkPage(ctx context.Context, e dir.Entry) error {
 	return nil
 }
 
-// readFile reads and checks the file at path, which holds the page name.
+// readFile reads and checks the file at path, the page of that name.
 func (c *checker) readFile(ctx context.Context, s *pagefile.Checker, path string, name pagefile.Name) error {
 	blob, err := dir.OpenFile(c.t.FS, path, name)
 	if err != nil {
@@ -347,8 +345,8 @@ func (c *checker) readFile(ctx context.Context, s *pagefile.Checker, path string
 	return h.CheckName(name)
 }
 
-// problemOf returns what an error of reading a page means, and the word for it
-// in the name of a quarantined file.
+// problemOf returns the problem that an error of reading a page shows, and the word for that
+// problem in the name of a quarantined file.
 func problemOf(err error) (problem Problem, reason string) {
 	var wrong *pagefile.Misplaced
 	switch {
@@ -364,8 +362,8 @@ func problemOf(err error) (problem Problem, reason string) {
 	return ProblemUnchecked, ""
 }
 
-// checkManifest reads a manifest. One that cannot be used is replaced by the
-// next server that loads the model, so that losing it costs little.
+// checkManifest reads a manifest. The next server that loads the model replaces an unusable
+// manifest, so that losing a manifest costs little.
 func (c *checker) checkManifest(ctx context.Context, e dir.Entry) error {
 	_, err := tier.ReadManifest(ctx, c.t, e.Name.Fingerprint)
 	switch {
@@ -390,7 +388,7 @@ func (c *checker) leave(ctx context.Context, fp pagefile.Key) error {
 	if !missing {
 		return ctx.Err()
 	}
-	// One that could not be looked at was not visited either.
+	// A manifest whose file could not be checked was not visited either.
 	if _, err := c.t.Stat(ctx, name); tier.NoAnswer(err) {
 		return err
 	} else if errors.Is(err, tier.ErrNotFound) {

@@ -1,11 +1,11 @@
 /*
-Package inspect looks into the roots of a store, for people.
+Package inspect checks, finds, exports and imports pages in the roots of a store, for people.
 
-Check reads every page and reports what is wrong, and repairs it where that is asked for.
-Find, Recent and Chain look pages up by the beginning of a key, by time, and by their order.
-Export writes a conversation as one archive, and Import checks such an archive and stores its
-pages. Roots may be in use by servers meanwhile.
+Check reads every page, reports problems and, on request, repairs them. Find, Recent and
+Chain look up pages by the beginning of a key, by time, and by order in the sequence. Export
+writes a conversation as one archive. Import checks such an archive and stores its pages.
+Servers may use the roots at the same time.
 
-What removes good pages is in package diskstore: Root.GC.
+Package diskstore has the operation that removes good pages: Root.GC.
 */
 package inspect

@@ -10,9 +10,8 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// Header reads and checks the header of a page file, for tools. It returns
-// ErrNotFound, ErrDamaged, ErrMismatch for a newer schema, or an error of the
-// filesystem.
+// Header reads and checks the header of a page file, for tools. Header returns ErrNotFound,
+// ErrDamaged, ErrMismatch for a newer schema, or an error of the filesystem.
 func Header(fs vfs.FS, path string) (*pagefile.Header, error) {
 	blob, err := dir.OpenFile(fs, path, pagefile.Name{})
 	if err != nil {
@@ -26,9 +25,9 @@ func Header(fs vfs.FS, path string) (*pagefile.Header, error) {
 	return h, nil
 }
 
-// VerifySections reads a page file as a check does, and says of each section of
-// its header what is wrong with it; nil where nothing is. It returns the errors
-// of Header for a header that is no good, and ErrDamaged for a footer.
+// VerifySections reads and checks a whole page file and returns the damage of each section of
+// the file's header, nil for a good section. VerifySections returns the errors of Header for a
+// bad header, and ErrDamaged for a bad footer.
 func VerifySections(ctx context.Context, fsys vfs.FS, path string) (*pagefile.Header, []error, error) {
 	blob, err := dir.OpenFile(fsys, path, pagefile.Name{})
 	if err != nil {
@@ -47,8 +46,8 @@ func VerifySections(ctx context.Context, fsys vfs.FS, path string) (*pagefile.He
 	return h, wrong, nil
 }
 
-// Manifest reads a manifest.json of the given fingerprint, for tools. It
-// returns ErrNotFound, ErrDamaged, or an error of the filesystem.
+// Manifest reads a manifest.json of the given fingerprint, for tools. Manifest returns
+// ErrNotFound, ErrDamaged, or an error of the filesystem.
 func Manifest(fsys vfs.FS, path string, fingerprint pagefile.Key) (*tier.Manifest, error) {
 	blob, err := dir.OpenFile(fsys, path, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
 	if err != nil {

@@ -12,18 +12,18 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
-// ErrArguments reports arguments that cannot work.
+// ErrArguments reports arguments that are not valid.
 var ErrArguments = errors.New("diskstore: bad arguments")
 
-// PageFile is a page or a tail as a root holds it.
+// PageFile describes the file of a page or tail in a root.
 type PageFile struct {
 	tier.Info
 	Tier string // Local or Remote
 	Path string
 }
 
-// minPrefixDigits keeps a search from listing everything: two digits name the
-// directory that a page is in.
+// minPrefixDigits is the shortest prefix of a search. Two digits name the directory of a page,
+// so a search does not list every directory.
 const minPrefixDigits = 4
 
 // tierRoot is one tier, with its name.
@@ -33,8 +33,8 @@ type tierRoot struct {
 	t    *dir.Tier
 }
 
-// finder looks for the pages and tails whose key begins with prefix. Of a page
-// that several tiers hold it takes the first one's.
+// finder searches pages and tails whose key begins with prefix. Of copies in several tiers a
+// finder keeps the first tier's.
 type finder struct {
 	prefix string
 	found  []PageFile
@@ -48,7 +48,7 @@ func (f *finder) check() error {
 	return nil
 }
 
-// find looks in one tier.
+// find searches one tier.
 func (f *finder) find(ctx context.Context, root tierRoot) error {
 	names, err := root.t.NamesWith(ctx, f.prefix)
 	if err != nil {
@@ -71,7 +71,7 @@ func (f *finder) find(ctx context.Context, root tierRoot) error {
 	return nil
 }
 
-// sorted returns what was found in order of key.
+// sorted returns the files found, in order of key.
 func (f *finder) sorted() []PageFile {
 	slices.SortFunc(f.found, func(a, b PageFile) int { return slices.Compare(a.Key[:], b.Key[:]) })
 	return f.found
@@ -109,9 +109,9 @@ func headerIn(ctx context.Context, roots []tierRoot, name pagefile.Name) (*pagef
 	return h, file, nil
 }
 
-// chainTo returns a page and all that come before it, the first one first. It
-// returns ErrNotFound when one of them is missing, and ErrDamaged when they do
-// not lead back to a beginning.
+// chainTo returns a page and all pages before it in the sequence, the first page first.
+// chainTo returns ErrNotFound when a page of the sequence is missing, and ErrDamaged when the
+// pages do not lead back to a sequence's beginning.
 func chainTo(ctx context.Context, roots []tierRoot, name pagefile.Name) ([]PageFile, error) {
 	h, file, err := headerIn(ctx, roots, name)
 	if err != nil {

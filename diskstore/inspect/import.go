@@ -14,27 +14,27 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
-// PageStore takes the pages of an archive, as a diskstore.Store does.
+// PageStore stores the pages of an archive; diskstore.Store implements it.
 type PageStore interface {
 	Put(ctx context.Context, p *pagefile.Page) error
 	Close() error
 }
 
-// ImportOptions says where an archive goes.
+// ImportOptions are the options of an import.
 type ImportOptions struct {
-	// Open opens the store, when all of the archive was found good. Required.
+	// Open opens the store after the whole archive was found good. Required.
 	Open func(ctx context.Context, fingerprint pagefile.Key, m tier.Manifest) (PageStore, error)
 
-	// Accept is asked about the manifest before anything else is looked at; nil
-	// accepts everything.
+	// Accept is called with the manifest before pages are read, and returns an error to refuse
+	// the archive; nil accepts every manifest.
 	Accept func(tier.Manifest) error
 
-	// Progress is called with the bytes of pages done so far and to be done,
-	// each page twice: it is checked, then stored. May be nil.
+	// Progress is called with the bytes of pages done so far and the bytes to do. Each page
+	// counts twice: for its check and for storing it. May be nil.
 	Progress func(done, total int64)
 }
 
-// Imported is what Import stored.
+// Imported describes the pages that Import stored.
 type Imported struct {
 	Manifest ArchiveManifest
 	Pages    int // tails included
@@ -63,12 +63,12 @@ func (a *archived) ReadAt(ctx context.Context, p []byte, off int64) error {
 	return err
 }
 
-// Import stores the pages of an archive of size bytes. It reads the archive twice: nothing is stored before every byte of every
-// page has been checked, and the pages are known to be one sequence.
+// Import stores the pages of an archive of size bytes. Import reads the archive twice: nothing
+// is stored before every byte of every page was checked and the pages were found to be one
+// sequence.
 //
-// It returns ErrArchive for a file that is not a whole archive, ErrDamaged or
-// ErrMismatch for a page that is no good, Accept's error, and those of Open and
-// of the store.
+// Import returns ErrArchive for a file that is not a whole archive, ErrDamaged or ErrMismatch
+// for a bad page, Accept's error, and the errors of Open and of the store.
 func Import(ctx context.Context, opt ImportOptions, file io.ReaderAt, size int64) (Imported, error) {
 	im := &importer{ctx: ctx, opt: opt, file: file, size: size}
 	if err := im.scan(); err != nil {
@@ -103,8 +103,8 @@ func (im *importer) progress(n int64) {
 	}
 }
 
-// scan finds the pages in the archive. It reads the manifest and what tar says,
-// and believes neither.
+// scan finds the pages in the archive. scan reads the manifest and the tar headers; neither is
+// trusted before the pages are checked.
 func (im *importer) scan() error {
 	in := io.NewSectionReader(im.file, 0, im.size)
 	tr := tar.NewReader(in)
@@ -143,7 +143,7 @@ func (im *importer) refuse(format string, args ...any) error {
 	return fmt.Errorf("read archive: "+format+": %w", append(args, ErrArchive)...)
 }
 
-// next moves on to the file that must come next and returns its size.
+// next moves to the next file, which must have the given name, and returns the file's size.
 func (im *importer) next(tr *tar.Reader, name string, limit int64) (int64, error) {
 	h, err := tr.Next()
 	switch {
@@ -161,7 +161,7 @@ func (im *importer) next(tr *tar.Reader, name string, limit int64) (int64, error
 	return h.Size, nil
 }
 
-// ReadManifest reads and checks the archive's manifest.
+// readManifest reads and checks the archive's manifest.
 func (im *importer) readManifest(r io.Reader, size int64) error {
 	text := make([]byte, size)
 	if _, err := io.ReadFull(r, text); err != nil {
@@ -194,8 +194,8 @@ func (im *importer) readManifest(r io.Reader, size int64) error {
 	return nil
 }
 
-// maxIdentityBytes keeps a manifest readable: JSON makes at most six bytes of
-// one, and MaxManifestBytes is the limit of what is read.
+// maxIdentityBytes keeps a stored manifest readable: JSON encodes a byte in at most six bytes,
+// and readers read at most MaxManifestBytes.
 const maxIdentityBytes = tier.MaxManifestBytes / 8
 
 // identityBytes is the size of an identity's texts.
@@ -207,8 +207,8 @@ func identityBytes(identity map[string]string) int {
 	return n
 }
 
-// check reads every byte of every page, in little memory, and gives each the
-// name that follows from its content.
+// check reads every byte of every page, in little memory, and sets the name of each page from
+// the page's content.
 func (im *importer) check() error {
 	s, err := pagefile.NewChecker(im.progress)
 	if err != nil {
@@ -236,7 +236,7 @@ func (im *importer) check() error {
 	return nil
 }
 
-// checkPlace returns ErrMismatch unless a page continues the one before it.
+// checkPlace returns ErrMismatch unless a page continues the previous page.
 func (im *importer) checkPlace(h *pagefile.Header, i int, parent pagefile.Key, start int) error {
 	switch {
 	case h.Fingerprint != im.fingerprint:
@@ -273,8 +273,8 @@ func (im *importer) store() (err error) {
 	return nil
 }
 
-// put stores one page, which is read and checked again: the archive is a file
-// that somebody may be writing to.
+// put stores one page after reading and checking the page again: another process may be
+// writing to the archive's file.
 func (im *importer) put(s PageStore, page *archived) error {
 	h, err := pagefile.ReadHeader(im.ctx, page)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// aside returns the repair of a file that is no good: into quarantine with it.
+// aside returns the repair of a bad file: a move to quarantine.
 func (c *checker) aside(ctx context.Context, e dir.Entry, reason string) func() (string, error) {
 	return func() (string, error) {
 		to, err := c.t.SetAside(e.Path, reason)
@@ -27,7 +27,7 @@ func (c *checker) aside(ctx context.Context, e dir.Entry, reason string) func() 
 			return "", err
 		}
 		if e.Kind == dir.EntryPage && c.good(ctx, to, e.Name) {
-			// A server has stored the page again since it was read.
+			// A server has stored the page again since this check read the file.
 			if err := c.t.FS.Rename(to, e.Path); err != nil {
 				return "", err
 			}
@@ -50,8 +50,8 @@ func (c *checker) good(ctx context.Context, path string, name pagefile.Name) boo
 	return c.readFile(ctx, s, path, name) == nil
 }
 
-// replaceManifest moves a manifest that cannot be used to quarantine and puts
-// the other tier's in its place.
+// replaceManifest moves an unusable manifest to quarantine and copies the other tier's
+// manifest to its place.
 func (c *checker) replaceManifest(ctx context.Context, e dir.Entry) (string, error) {
 	done, err := c.aside(ctx, e, "damaged")()
 	if err != nil {
@@ -64,9 +64,8 @@ func (c *checker) replaceManifest(ctx context.Context, e dir.Entry) (string, err
 	return done, err
 }
 
-// copyManifest takes a missing manifest over from the other tier. There is no
-// other way to make one: an identity that was made up would keep the true one
-// from being written.
+// copyManifest copies a missing manifest from the other tier. A manifest cannot be made in any
+// other way: an invented identity would prevent a server from writing the true one.
 func (c *checker) copyManifest(ctx context.Context, fp pagefile.Key) (string, error) {
 	if c.other == nil {
 		return "", nil
@@ -91,8 +90,8 @@ const (
 	opChmod vfs.Op = "chmod"
 )
 
-// fixMode takes away what others may do. Nobody else can put a link in the way:
-// everything above is this user's alone, or the root would have been refused.
+// fixMode removes the rights of other users. No other user can put a link in the path: this
+// user alone may write to the directories above, or the root would have been refused.
 func (c *checker) fixMode(e dir.Entry) (string, error) {
 	mode := os.FileMode(rightsFile)
 	if e.Info.IsDir() {
@@ -109,14 +108,14 @@ func (c *checker) fixMode(e dir.Entry) (string, error) {
 	return fmt.Sprintf("mode set to %04o", mode), nil
 }
 
-// tempGroup is what one process has in the temporary directory.
+// tempGroup is the temporary files of one process.
 type tempGroup struct {
 	lock  *dir.Entry
 	files []dir.Entry
 }
 
-// checkTemps tells the temporary files of living processes from what dead ones
-// left, and removes those in a repair.
+// checkTemps distinguishes temporary files of living processes from files of dead ones; a
+// repair removes the files of dead processes.
 func (c *checker) checkTemps(ctx context.Context) error {
 	groups := make(map[string]*tempGroup)
 	for _, e := range c.temps {
@@ -153,8 +152,8 @@ func (c *checker) checkTemps(ctx context.Context) error {
 	return nil
 }
 
-// checkTempGroup looks at one process's files. While its lock is held here it is
-// dead, and stays so. It returns the error of a tier that does not answer.
+// checkTempGroup checks one process's files. A process whose lock this check holds is dead and
+// stays dead. checkTempGroup returns the error of a tier that does not answer.
 func (c *checker) checkTempGroup(id string, g *tempGroup) error {
 	files := &dir.TempFiles{Lock: g.lock != nil}
 	stale := g.files
@@ -181,7 +180,7 @@ func (c *checker) checkTempGroup(id string, g *tempGroup) error {
 		}
 		return nil
 	}
-	// Where locks tell nothing, age does.
+	// Without locks, age decides.
 	stale = nil
 	if j.Idle > dir.OrphanAge {
 		stale = g.files
