@@ -2,11 +2,11 @@ package tier
 
 import "time"
 
-// ClockSlack is how far clocks may differ that are right: a time that is later by more
-// is from the future.
+// ClockSlack bounds the difference between two right clocks: a time later than that by more is
+// in the future.
 const ClockSlack = time.Minute
 
-// Beyond reports whether a time is later than any clock can have been right about.
+// Beyond reports whether a time is later than any right clock can show at now.
 func Beyond(t, now time.Time) bool { return t.After(now.Add(ClockSlack)) }
 
 // Later returns the later of two times.
@@ -17,6 +17,6 @@ func Later(a, b time.Time) time.Time {
 	return a
 }
 
-// WallBetween is the time between two moments, with that in which this machine slept:
-// the monotonic clock leaves it out, and others' clocks do not.
+// WallBetween is the time between two moments, including time for which this machine slept:
+// the monotonic clock does not count sleep, and other machines' clocks do.
 func WallBetween(a, b time.Time) time.Duration { return b.Round(0).Sub(a.Round(0)).Abs() }

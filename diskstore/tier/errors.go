@@ -2,11 +2,11 @@ package tier
 
 import "errors"
 
-// Errors of opening a store. They say that the configuration is wrong or
-// unsafe; nothing has been written when they are returned.
+// Errors of opening a store. The configuration is wrong or unsafe, and nothing has been
+// written.
 var (
-	// ErrRootSymlink reports a root that is a symbolic link: whoever can
-	// change the link can read or replace the prompts below it.
+	// ErrRootSymlink reports a root that is a symbolic link: a user who can change the link
+	// can read or replace the prompts below the root.
 	ErrRootSymlink = errors.New("diskstore: root is a symbolic link")
 
 	// ErrRootNotDir reports a root that exists and is not a directory.
@@ -15,37 +15,36 @@ var (
 	// ErrRootOwner reports a root that belongs to another user.
 	ErrRootOwner = errors.New("diskstore: root belongs to another user")
 
-	// ErrRootMode reports a root that its group or everybody may write to.
+	// ErrRootMode reports a root that its group or all users may write to.
 	ErrRootMode = errors.New("diskstore: root is writable by group or others")
 )
 
-// Errors of a page. None of them is ever a reason to fail a request: the
-// caller computes the page again.
+// Errors of a page. None of them is a reason to fail a request: the caller computes the page
+// again.
 var (
-	// ErrNotFound reports that no tier holds the page.
+	// ErrNotFound reports a page that no tier has.
 	ErrNotFound = errors.New("diskstore: page not found")
 )
 
 // Errors of a tier or of the store as a whole.
 var (
-	// ErrRootMissing reports a remote root that does not exist. The store never
-	// creates it, so that a mount point without its mount is not filled.
+	// ErrRootMissing reports a remote root that does not exist. The store never creates a
+	// remote root, so that a mount point without its mount stays empty.
 	ErrRootMissing = errors.New("diskstore: root does not exist")
 
-	// ErrRootChanged reports a root in whose place another directory is now, which
-	// holds no pages: what was mounted there is gone.
+	// ErrRootChanged reports that another directory, without pages, has taken the place of a
+	// root: the mount is gone.
 	ErrRootChanged = errors.New("diskstore: root is not the directory it was")
 
-	// ErrNotShared reports a remote root that another machine writes to, on a
-	// filesystem whose locks do not keep the two apart. It is read all the same.
+	// ErrNotShared reports a remote root to which another machine writes, on a filesystem
+	// whose locks do not reach both machines. Pages of the root are still read.
 	ErrNotShared = errors.New("diskstore: root is written by another machine")
 
-	// ErrNoSpace reports that a page does not fit, and that room was not made in
-	// time.
+	// ErrNoSpace reports that a page does not fit and that space was not freed in time.
 	ErrNoSpace = errors.New("diskstore: no space for the page")
 
-	// ErrTierDown reports a tier whose breaker is open: it failed or hung
-	// lately and is left alone until its backoff has passed.
+	// ErrTierDown reports a tier whose breaker is open: the tier failed or hung recently and
+	// gets no operation until its backoff has passed.
 	ErrTierDown = errors.New("diskstore: tier is down")
 
 	// ErrTierTimeout reports an operation that a tier did not finish in time.

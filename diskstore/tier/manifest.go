@@ -9,11 +9,11 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// MaxManifestBytes bounds what is read of a manifest, which is never trusted.
+// MaxManifestBytes bounds the read of a manifest, whose content is not trusted.
 const MaxManifestBytes = 1 << 20
 
-// Manifest is <fingerprint>/manifest.json: what a fingerprint was computed
-// from, for people and tools.
+// Manifest is the content of <fingerprint>/manifest.json: the identity from which a
+// fingerprint was computed, for people and tools.
 type Manifest struct {
 	Schema      int               `json:"schema"`
 	Fingerprint string            `json:"fingerprint"`
@@ -21,8 +21,8 @@ type Manifest struct {
 	Identity    map[string]string `json:"identity"`
 }
 
-// ReadManifest reads a fingerprint's manifest from a tier. It returns
-// ErrNotFound, ErrDamaged, or an error of the tier.
+// ReadManifest reads a fingerprint's manifest from a tier. ReadManifest returns ErrNotFound,
+// ErrDamaged, or an error of the tier.
 func ReadManifest(ctx context.Context, t Tier, fingerprint pagefile.Key) (*Manifest, error) {
 	blob, err := t.Open(ctx, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
 	if err != nil {

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// ledgerWait is how long a process waits for others to be done with the
-	// ledger, and ledgerPoll how often it looks, at first and at most. Each has
-	// it for the time of two syncs.
+	// ledgerWait bounds the wait for the ledger's lock. ledgerPollMin and ledgerPollMax are
+	// the first and the longest time between two attempts. A process holds the lock for about
+	// two syncs.
 	ledgerWait    = 5 * time.Second
 	ledgerPollMin = time.Millisecond
 	ledgerPollMax = 32 * time.Millisecond
 )
 
-// maxLedgerBytes bounds the content that is read of a ledger; thousands of claims fit.
+// maxLedgerBytes bounds the read of a ledger's content; thousands of claims fit.
 const maxLedgerBytes = 1 << 20
 
 func (t *Tier) Account(ctx context.Context, change func([]byte, string) ([]byte, error)) ([]byte, error) {
@@ -54,7 +54,7 @@ func (t *Tier) Account(ctx context.Context, change func([]byte, string) ([]byte,
 	return content, t.opFailed(t.writeLedger(content))
 }
 
-// lockLedger waits for the ledger's lock, which must be released.
+// lockLedger waits for the ledger's lock. The caller calls release.
 func (t *Tier) lockLedger(ctx context.Context) (release func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, ledgerWait)
 	defer cancel()
@@ -71,7 +71,7 @@ func (t *Tier) lockLedger(ctx context.Context) (release func(), err error) {
 		case err == nil:
 			return release, nil
 		case vfs.IsNoLocks(err):
-			// Two processes that change the ledger at once lose one change.
+			// Two processes that change the ledger at the same time lose one change.
 			return func() {}, nil
 		case !errors.Is(err, vfs.ErrLocked):
 			return nil, err
@@ -86,12 +86,12 @@ func (t *Tier) lockLedger(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// readLedger returns nothing where there is no ledger that can be read.
+// readLedger returns nil without a readable ledger.
 func (t *Tier) readLedger(ctx context.Context) ([]byte, error) {
 	content, err := t.readLedgerOnce(ctx)
 	if vfs.IsStale(err) {
-		// Another machine has replaced it. One that stays stale is no ledger that
-		// is not there: what is on the disk would count for nothing.
+		// Another machine has replaced the ledger. A ledger that stays stale is an error and
+		// not a missing ledger: as a missing ledger, the bytes on the disk would count as 0.
 		if err := t.recheckRoot(); err != nil {
 			return nil, err
 		}
@@ -120,7 +120,7 @@ func (t *Tier) readLedgerOnce(ctx context.Context) ([]byte, error) {
 	return content, err
 }
 
-// writeLedger replaces the ledger, durably.
+// writeLedger replaces the ledger durably.
 func (t *Tier) writeLedger(content []byte) error {
 	path := filepath.Join(t.base, ledgerFile)
 	file, tmp, err := t.Temp.create("usage")

@@ -23,11 +23,11 @@ func (t *Tier) Now(ctx context.Context) (time.Time, error) {
 	return now, t.opFailed(err)
 }
 
-// lastChange is the latest time that the filesystem has given something in the root by
-// itself, which is not that of a page: its clock shows at least that.
+// lastChange is the latest time that the filesystem has set in the root by itself, on files
+// other than pages. The filesystem's clock is at least that late.
 func (t *Tier) lastChange() time.Time {
 	paths := []string{t.base, t.Temp.dir, filepath.Join(t.base, ledgerFile)}
-	entries, _ := t.FS.ReadDir(t.Temp.dir) // without them it is earlier
+	entries, _ := t.FS.ReadDir(t.Temp.dir) // after an error the result is an earlier time
 	for _, e := range entries {
 		paths = append(paths, filepath.Join(t.Temp.dir, e.Name()))
 	}
@@ -40,8 +40,8 @@ func (t *Tier) lastChange() time.Time {
 	return last
 }
 
-// clock is what the filesystem's clock shows. Without a file of this process a
-// temporary one tells; it needs no claim, which another machine would have to mind.
+// clock returns the time of the filesystem's clock. Without an id, clock makes a temporary
+// file under a random name: such a file is not a claim that another machine has to respect.
 func (d *tempDir) clock() (time.Time, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -64,16 +64,16 @@ func (d *tempDir) clock() (time.Time, error) {
 	return d.timeNow(filepath.Join(d.dir, d.prefix+d.locking.Host+"."+hex.EncodeToString(random[:])+"-"+clockWord+TmpExt))
 }
 
-// clockWord is in the name of a temporary file that is made to tell the time by.
+// clockWord is in the name of a temporary file that is made to read the filesystem's clock.
 const clockWord = "clock"
 
-// timeNow makes and removes a file, and returns the time that it was given.
+// timeNow makes and removes a file and returns the file's modification time.
 func (d *tempDir) timeNow(path string) (time.Time, error) {
 	f, err := d.t.FS.Create(path)
 	if err != nil {
 		return time.Time{}, err
 	}
-	defer func() { _ = d.t.FS.Remove(path) }() // else swept as an orphan
+	defer func() { _ = d.t.FS.Remove(path) }() // a later sweep removes the file if this fails
 	defer f.Close()
 	fi, err := f.Stat()
 	if err != nil {

@@ -7,11 +7,11 @@ after any crash. Paths are in paths.go.
 
 	tier.go, list.go, upload.go, move.go   the operations of a Tier
 	account.go                             the ledger's bytes, replaced under a lock
-	temp.go, sweep.go, peers.go            this process's temporary files, and those of dead ones
+	temp.go, sweep.go, peers.go            temporary files of this process and of dead processes
 	quarantine.go                          files that failed their check
-	watch.go, root.go                      whether the root is safe, and still the same
-	clock.go                               the time of the filesystem, which may be another machine's
-	walk.go, find.go                       everything below a root, for tools
+	watch.go, root.go                      checks that the root is safe and still the same
+	clock.go                               the filesystem's time, which may be another machine's
+	walk.go                                every file below a root, for tools
 
 Operations wait as long as the filesystem does, unless Options.Timeout is set.
 */

@@ -51,12 +51,12 @@ func (t *Tier) Shards(ctx context.Context) ([]tier.Shard, error) {
 	return shards, nil
 }
 
-// appendShards appends the shard directories in dir; all but First is in like.
+// appendShards appends the shard directories in dir; like has every field except First.
 func (t *Tier) appendShards(shards []tier.Shard, dir string, like tier.Shard) ([]tier.Shard, error) {
 	entries, err := t.ReadDir(dir)
 	for _, e := range entries {
 		if e.IsDir() && isShard(e.Name()) {
-			first, _ := hex.DecodeString(e.Name()) // isShard has seen to it
+			first, _ := hex.DecodeString(e.Name()) // isShard has checked the digits
 			like.First = first[0]
 			shards = append(shards, like)
 		}
@@ -76,8 +76,8 @@ func (t *Tier) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, er
 	return infos, err
 }
 
-// NamesWith lists the names of pages and tails whose key begins with prefix, of at least
-// two digits. It looks at names alone.
+// NamesWith lists the names of pages and tails whose key begins with prefix, of at least two
+// digits. NamesWith reads names only, not files.
 func (t *Tier) NamesWith(ctx context.Context, prefix string) ([]pagefile.Name, error) {
 	shards, err := t.Shards(ctx)
 	if err != nil {
@@ -105,8 +105,8 @@ func (t *Tier) NamesWith(ctx context.Context, prefix string) ([]pagefile.Name, e
 	return names, nil
 }
 
-// eachFolder calls fn for every folder that holds page files of a shard: one for pages, one
-// for each parent of tails. All but the Key of their names is in like.
+// eachFolder calls fn for every folder with page files of a shard: one folder for pages, one
+// for each parent of tails. like has every field of their names except Key.
 func (t *Tier) eachFolder(ctx context.Context, shard tier.Shard, fn func(folder string, like pagefile.Name) error) error {
 	folder := filepath.Join(t.base, shardPath(shard))
 	like := pagefile.Name{Fingerprint: shard.Fingerprint, Class: shard.Class}
@@ -152,7 +152,7 @@ func (t *Tier) Aside(ctx context.Context) (tier.Aside, error) {
 		}
 		aside.TempFiles++
 		aside.TempBytes += t.FS.PhysicalBytes(fi)
-		// A page on its way out is claimed by nobody, and its unlink may hang.
+		// No claim counts a page that is being removed, and its unlink may hang.
 		if id, what, _ := strings.Cut(e.Name(), "-"); !aside.Living[id] || strings.HasPrefix(what, goneWord) {
 			aside.OrphanBytes += t.FS.PhysicalBytes(fi)
 		}
@@ -170,8 +170,8 @@ func (t *Tier) Aside(ctx context.Context) (tier.Aside, error) {
 	return aside, nil
 }
 
-// appendPages appends the page files in dir; all but their Key is in like.
-// Files that are not where they belong are left out: nothing would find them.
+// appendPages appends the page files in dir; like has every field of their names except Key.
+// Misplaced files are left out: no look-up finds them.
 func (t *Tier) appendPages(infos []tier.Info, dir string, like pagefile.Name) ([]tier.Info, error) {
 	entries, err := t.ReadDir(dir)
 	if err != nil {
@@ -201,7 +201,7 @@ func (t *Tier) appendPages(infos []tier.Info, dir string, like pagefile.Name) ([
 	return infos, nil
 }
 
-// ReadDir lists a directory; one that is not there is empty.
+// ReadDir lists a directory; a missing directory is empty.
 func (t *Tier) ReadDir(dir string) ([]fs.DirEntry, error) {
 	var entries []fs.DirEntry
 	err := t.again(func() (err error) {
@@ -229,8 +229,7 @@ func (t *Tier) DropFingerprint(ctx context.Context, fingerprint pagefile.Key) er
 	return t.removeEmpty(ctx, filepath.Join(t.base, fingerprint.String()))
 }
 
-// removeEmpty removes dir and the directories below it as far as they are
-// empty.
+// removeEmpty removes the empty directories among dir and the directories below dir.
 func (t *Tier) removeEmpty(ctx context.Context, dir string) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -246,8 +245,7 @@ func (t *Tier) removeEmpty(ctx context.Context, dir string) error {
 			}
 		}
 	}
-	// A directory that still holds something refuses, in words that differ
-	// between systems.
+	// Removing a directory with content fails, with errors that differ between systems.
 	_ = t.FS.Remove(dir)
 	return nil
 }

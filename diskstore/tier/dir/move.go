@@ -10,9 +10,9 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// describes reports whether a file is the one that Info was made of. Who replaces a
-// page gives it another time. An Info with a name alone stands for whatever is there.
-// The number of a file is not asked for: some FUSE filesystems give it another with
+// describes reports whether a file is the one that an Info describes. A process that replaces
+// a page gives the new file another time. An Info with a name alone describes any file of that
+// name. File numbers are not compared: some FUSE filesystems give a file another number with
 // each name.
 func describes(i tier.Info, fi fs.FileInfo) bool {
 	switch {
@@ -24,8 +24,7 @@ func describes(i tier.Info, fi fs.FileInfo) bool {
 	return fi.Mode().IsRegular() && fi.Size() == i.Bytes && fi.ModTime().Equal(i.Used)
 }
 
-// lookAtJudged returns ErrReplaced when a name has another file than the one that was
-// judged.
+// lookAtJudged returns ErrReplaced when a name belongs to a file other than the judged one.
 func (t *Tier) lookAtJudged(judged tier.Info) error {
 	fi, err := t.FS.Lstat(t.Path(judged.Name))
 	if err == nil && !describes(judged, fi) {
@@ -34,17 +33,17 @@ func (t *Tier) lookAtJudged(judged tier.Info) error {
 	return err
 }
 
-// moveOut gives the file that was judged another name, or returns ErrReplaced. A
-// rename goes by name, and on a mount that hangs it comes late: whatever it has moved
-// is looked at again, and a file that is not the one that was judged goes back. Where
-// its place has been taken meanwhile it stays away, for the other is the same page.
+// moveOut renames the judged file, or returns ErrReplaced. A rename acts on a name and may be
+// late on a mount that hangs: moveOut checks the moved file again and moves a file other than
+// the judged one back. If a new file has taken the name meanwhile, the moved file stays moved:
+// both are the same page.
 func (t *Tier) moveOut(ctx context.Context, judged tier.Info, to string) error {
 	t.renameMu.Lock()
 	defer t.renameMu.Unlock()
 	if err := t.lookAtJudged(judged); err != nil {
 		return err
 	}
-	if err := ctx.Err(); err != nil { // it was given up, and the file may be another now
+	if err := ctx.Err(); err != nil { // the operation was given up, and the name may belong to another file now
 		return err
 	}
 	path := t.Path(judged.Name)
@@ -59,7 +58,7 @@ func (t *Tier) moveOut(ctx context.Context, judged tier.Info, to string) error {
 		return nil
 	}
 	for _, dir := range []string{filepath.Dir(to), filepath.Dir(path)} {
-		_ = t.FS.SyncDir(dir) // or a power cut might move it once more
+		_ = t.FS.SyncDir(dir) // without the syncs a power cut could undo the move back
 	}
 	return tier.ErrReplaced
 }
@@ -67,9 +66,8 @@ func (t *Tier) moveOut(ctx context.Context, judged tier.Info, to string) error {
 // goneWord is in the name of a temporary file that was a page and is being removed.
 const goneWord = "gone"
 
-// removeJudged removes the file that was judged. An unlink goes by name as a rename
-// does, and what it has taken does not come back: in a tier that other machines use,
-// and that may hang, the file is moved away first.
+// removeJudged removes the judged file. An unlink acts on a name, as a rename does, and cannot
+// be undone: in a tier that other machines use, and that may hang, the file is renamed first.
 func (t *Tier) removeJudged(ctx context.Context, judged tier.Info) error {
 	if !t.shared || judged.Used.IsZero() {
 		return t.removeNamed(ctx, judged)
@@ -79,7 +77,7 @@ func (t *Tier) removeJudged(ctx context.Context, judged tier.Info) error {
 		err = t.moveOut(ctx, judged, to)
 	}
 	switch {
-	case vfs.IsNoSpace(err): // a full disk has no room for another name, and removing makes some
+	case vfs.IsNoSpace(err): // a full disk has no space for another name; removing frees space
 		return t.removeNamed(ctx, judged)
 	case err != nil:
 		return err
@@ -88,7 +86,7 @@ func (t *Tier) removeJudged(ctx context.Context, judged tier.Info) error {
 	return nil
 }
 
-// removeNamed removes the file of a name if it is the one that was judged.
+// removeNamed removes the file of a name if that file is the judged one.
 func (t *Tier) removeNamed(ctx context.Context, judged tier.Info) error {
 	t.renameMu.Lock()
 	defer t.renameMu.Unlock()
@@ -103,8 +101,8 @@ func (t *Tier) removeNamed(ctx context.Context, judged tier.Info) error {
 	return t.FS.Remove(t.Path(judged.Name))
 }
 
-// lookAnew describes a file. It is opened for that: an NFS client asks its server
-// then, and otherwise tells what it remembers.
+// lookAnew describes a file. lookAnew opens the file first: an NFS client then asks the server
+// and does not use cached attributes.
 func (t *Tier) lookAnew(path string) (fs.FileInfo, error) {
 	f, err := t.FS.Open(path)
 	if errors.Is(err, vfs.ErrNotRegular) {

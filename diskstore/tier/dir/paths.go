@@ -20,9 +20,9 @@ A root, version 1:
 	<root>/v1/collect.lock
 	<root>/v1/usage.json, <root>/v1/usage.lock
 
-Keys and fingerprints are 64 lower-case hex digits. The directory is the index:
-there is no other, so nothing can disagree with it after a crash. usage.json only
-bounds how much all of it occupies.
+Keys and fingerprints are 64 lower-case hex digits. The directory is the only index, so
+no other index can disagree with the files after a crash. usage.json only bounds the bytes
+that the root occupies.
 */
 const (
 	versionDir    = "v1"

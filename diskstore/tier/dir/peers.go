@@ -36,7 +36,7 @@ func (d *tempDir) peers() (int, error) {
 		case errors.Is(err, vfs.ErrLocked):
 			n++
 		case err == nil:
-			if d.trusted(id) { // or it may be one of another machine, with its own memory
+			if d.trusted(id) { // a lock that is not trusted may belong to another machine, with its own memory
 				_ = d.t.FS.Remove(path)
 			}
 			lock.Close()

@@ -15,9 +15,10 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// maxQuarantined is how many files quarantine keeps. Who reads adds none to so
-// many; a repair removes the oldest. What is no regular file is moved there all the
-// same: it took as much room in a page's place, and kept that page from being stored.
+// maxQuarantined is the number of files that quarantine keeps. Reads move no file to a full
+// quarantine; a repair removes the oldest files. A directory, link or FIFO in a page's place
+// is moved even to a full quarantine: its size stays the same, and in that place it prevents
+// storing the page.
 const maxQuarantined = 16
 
 func (t *Tier) Quarantine(ctx context.Context, judged tier.Info, reason string) (bool, error) {
@@ -46,17 +47,16 @@ func (t *Tier) Quarantine(ctx context.Context, judged tier.Info, reason string) 
 	return true, nil
 }
 
-// SyncAside makes durable that what was at path is in quarantine, or back: in a
-// power cut it could return to its place beside what has taken its room since.
-// Where a sync fails it is found out once more.
+// SyncAside makes a move of path to quarantine, or back, durable. Without these syncs a power
+// cut could return the file to its place, in addition to files stored since in the space that
+// the move freed. After a failed sync the next read finds the damage again.
 func (t *Tier) SyncAside(path string) {
 	for _, dir := range []string{filepath.Join(t.base, quarantineDir), filepath.Dir(path)} {
 		_ = t.FS.SyncDir(dir)
 	}
 }
 
-// TrimQuarantine removes the oldest files over the limit. Failures are left for
-// the next time.
+// TrimQuarantine removes the oldest files beyond the limit. The next call retries failures.
 func (t *Tier) TrimQuarantine(dir string) {
 	type file struct {
 		path string
@@ -102,7 +102,7 @@ func (t *Tier) EmptyQuarantine(ctx context.Context) (int64, error) {
 	return freed, t.opFailed(t.FS.SyncDir(dir))
 }
 
-// SetAside moves whatever is at path to quarantine and returns where it is.
+// SetAside moves the file or directory at path to quarantine and returns its new path.
 func (t *Tier) SetAside(path, reason string) (string, error) {
 	dir := filepath.Join(t.base, quarantineDir)
 	was := strings.TrimSuffix(filepath.Base(path), PageExt)
@@ -117,7 +117,7 @@ func (t *Tier) SetAside(path, reason string) (string, error) {
 }
 
 // DropQuarantined removes the files in quarantine that may be pages of the fingerprints
-// picked, or counts them where dryRun is set. It returns how many, and their physical
+// picked, or counts them if dryRun is set. DropQuarantined returns their number and physical
 // bytes, also with an error.
 func (t *Tier) DropQuarantined(ctx context.Context, picked func(fingerprint pagefile.Key) bool, dryRun bool) (files int, bytes int64, err error) {
 	if err := t.Ready(ctx); err != nil {
@@ -132,7 +132,7 @@ func (t *Tier) DropQuarantined(ctx context.Context, picked func(fingerprint page
 		if !dryRun {
 			err := t.FS.Remove(path)
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil // by somebody else
+				return nil // another process removed the file
 			}
 			if err != nil {
 				return err

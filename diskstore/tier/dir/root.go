@@ -10,20 +10,19 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// CheckRoot returns nil when path is a directory in which this process may keep
-// prompts: not a symbolic link, owned by this user, and not writable by its
-// group or by others. Otherwise it returns ErrRootSymlink, ErrRootNotDir,
-// ErrRootOwner or ErrRootMode; fs.ErrNotExist when there is nothing; or an
-// error of the filesystem. Where files have no owners (Windows) only the first
-// two are checked.
+// CheckRoot returns nil when path is a directory in which this process may keep prompts: not a
+// symbolic link, owned by this user, and not writable by its group or by others. Otherwise
+// CheckRoot returns ErrRootSymlink, ErrRootNotDir, ErrRootOwner or ErrRootMode; fs.ErrNotExist
+// for a missing directory; or an error of the filesystem. On Windows, where files have no such
+// owners, only the first two are checked.
 func CheckRoot(fsys vfs.FS, path string) error {
 	_, err := checkRoot(fsys, path)
 	return err
 }
 
-// checkRoot is CheckRoot, and describes a root that is safe.
+// checkRoot does as CheckRoot and describes a safe root.
 func checkRoot(fsys vfs.FS, path string) (fs.FileInfo, error) {
-	// A trailing slash would make the system look behind a link.
+	// With a trailing slash the system would follow a link.
 	path = filepath.Clean(path)
 	info, err := fsys.Lstat(path)
 	if err != nil {

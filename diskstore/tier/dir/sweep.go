@@ -13,35 +13,37 @@ import (
 )
 
 /*
-Whether the process lives that temporary files belong to is told by its lock, and
-where that proves nothing by when it was last seen.
+A process holds the lock of its temporary files while it lives. Where the lock proves
+nothing, the age of the files' last change decides.
 
-That a lock is held proves that its process lives, wherever that runs. That it is
-free proves its death only for a process of this running system that uses the same
-mount, or on a disk that no other machine uses: a network filesystem may keep locks
-on each machine, with NFS 3 and nolock, with local_lock, or on each mount, with SMB,
-9P and FUSE, and a machine that exports its disk does not see the locks of those who
-mount it. One machine cannot find that out by trying. So processes make a file anew
-every minute while they write, and files of other machines are removed only when they,
-and the lock file, have not changed for an hour. So are those that processes of this
-machine left before it restarted: that it is the same one is told by a name that a copy
-of it has as well. Their lock files, and so what they had claimed, go after beatAge.
-Times are compared with that of a file made just now, never with this machine's clock:
-hosts differ, by hours at worst. A file that is touched will not do, for SMB, SSHFS and all of macOS send the
-time of the machine that touches it.
+A held lock proves that its process lives, on any machine. A free lock proves that its
+process is dead in two cases only: the process belonged to this running system and used the
+same mount, or no other machine uses the disk. In other cases a lock may not reach every
+machine: NFS 3 and nolock or local_lock keep locks on each machine; SMB, 9P and FUSE may
+keep locks on each mount; a machine that exports its disk does not see the locks of its
+clients. No test on one machine can show how far locks reach.
+
+So processes make a file anew every minute while they write, and the files of another
+machine are removed only if the files and their lock file have not changed for OrphanAge.
+The same holds for files that processes of this machine left before it restarted: only a
+name identifies the machine, and copies of the machine have the same name. Lock files from
+before a restart, and with them their claims, are removed after beatAge.
+
+Times are compared with the time of a file made just now, never with this machine's clock:
+clocks of hosts differ, by hours at worst. Touching a file is not enough, because SMB, SSHFS
+and all filesystems of macOS store the time of the machine that touches the file.
 */
 const (
-	// OrphanAge is for how long temporary files, and their lock file, must not
-	// have changed before they are taken for a dead process's whose lock tells
-	// nothing.
+	// OrphanAge is the time without change after which temporary files, and their lock file,
+	// count as a dead process's, where the lock proves nothing.
 	OrphanAge = time.Hour
 
-	// lockAge is the same for a lock file without temporary files: a process that
-	// only sleeps has a claim in the ledger for as long as ClaimLife.
+	// lockAge is the same time for a lock file without temporary files: a process that only
+	// sleeps has a claim in the ledger until ClaimLife has passed.
 	lockAge = tier.ClaimLife + OrphanAge
 
-	// beatEvery is how often a process that writes shows that it lives, and beatAge
-	// how long ago that may be while it counts as one that writes.
+	// beatEvery is the interval at which a writing process shows that it lives. A process
+	// whose last beat is older than beatAge no longer counts as writing.
 	beatEvery = time.Minute
 	beatAge   = 5 * beatEvery
 )
@@ -51,12 +53,12 @@ func (d *tempDir) foreign() bool {
 	return d.t.shared || d.locking != nil && d.locking.Reach != vfs.ReachDisk
 }
 
-// lockless reports whether two machines may hold one lock at a time here.
+// lockless reports whether two machines may hold the same lock here at the same time.
 func (d *tempDir) lockless() bool {
 	return d.t.shared && d.locking != nil && d.locking.Reach != vfs.ReachAll
 }
 
-// learnLocksLocked finds out, once, who sees locks here. d.mu is held.
+// learnLocksLocked finds out, once, how far locks reach here. d.mu is held.
 func (d *tempDir) learnLocksLocked() error {
 	if d.locking != nil {
 		return nil
@@ -78,7 +80,7 @@ func (d *tempDir) learnLocksLocked() error {
 
 const lockRemedy = "mount it with NFS 4 and without local_lock or nolock, or give each machine a directory of its own (OLLAMA_KV_INSTANCE_ID for the local one)"
 
-// notShared is the error of a claim that was refused.
+// notShared returns the error of a refused claim.
 func (d *tempDir) notShared() error {
 	return fmt.Errorf("another machine writes below %s, and locks do not keep the two apart; %s: %w", d.t.Root, lockRemedy, tier.ErrNotShared)
 }
@@ -86,15 +88,15 @@ func (d *tempDir) notShared() error {
 // trusts reports whether a free lock of this id proves that its process is dead.
 func (d *tempDir) trusts(id string) bool { return !d.foreign() || d.sameSystem(id) }
 
-// trusted is trusts for a caller without d.mu.
+// trusted does as trusts, for a caller without d.mu.
 func (d *tempDir) trusted(id string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.trusts(id)
 }
 
-// sameSystem reports whether an id was chosen by a process of this running system
-// that uses the same mount.
+// sameSystem reports whether an id was chosen by a process of this running system that uses
+// the same mount.
 func (d *tempDir) sameSystem(id string) bool {
 	if d.locking == nil {
 		return false
@@ -103,8 +105,8 @@ func (d *tempDir) sameSystem(id string) bool {
 	return len(fields) >= 2 && fields[len(fields)-2] == d.locking.Host
 }
 
-// systemLocked is the part of an id that names the machine and the running system.
-// d.mu is held.
+// systemLocked is the part of an id that names the machine and the running system. d.mu is
+// held.
 func (d *tempDir) systemLocked() string {
 	if d.locking.Machine == "" {
 		return d.locking.Host
@@ -112,30 +114,35 @@ func (d *tempDir) systemLocked() string {
 	return d.locking.Machine + "." + d.locking.Host
 }
 
-// endedLocked reports whether an id is that of a process of this machine before its
-// last restart. Copies of a virtual machine may have one name, so that alone proves
-// nothing: the lock file must not have changed since this system is running. A copy
-// that goes on all the same touches it within beatEvery, and is another machine then.
-// That is enough to write beside it and not to remove its files. d.mu is held.
+// endedLocked reports whether a process of this machine chose an id before the machine's last
+// restart. d.mu is held.
+//
+// Copies of a virtual machine may have the same name, so the name alone proves nothing: in
+// addition the lock file must be unchanged since this system started. A running copy touches
+// its lock file every beatEvery and so counts as another machine. That proof is enough to
+// write in the same root, and not enough to remove the files of the id.
 func (d *tempDir) endedLocked(id string, idle time.Duration) bool {
 	fields := strings.Split(id, ".")
 	if len(fields) < 3 || d.locking.Machine == "" || fields[len(fields)-3] != d.locking.Machine {
 		return false
 	}
-	now, err := d.t.FS.Locking(d.dir) // Up has grown
+	now, err := d.t.FS.Locking(d.dir) // reads the present Up
 	return err == nil && idle > now.Up
 }
 
-// lockOverLocked reports whether a lock file stands for nobody any more, whose process
-// has changed nothing for so long. What an earlier run of this machine has left would
-// keep its claim in the ledger for a day more. A copy of the machine that only sleeps
-// finds its lock file gone before it writes, and claims anew. d.mu is held.
+// lockOverLocked reports whether a lock file, unchanged for idle, no longer protects any
+// process. d.mu is held.
+//
+// Lock files from before this machine's restart expire early, after beatAge: their claims
+// would otherwise stay in the ledger for one day more. A sleeping copy of the machine notices
+// before its next write that its lock file is gone, and makes a new claim.
 func (d *tempDir) lockOverLocked(id string, idle time.Duration) bool {
 	return idle > lockAge || idle > beatAge && d.endedLocked(id, idle)
 }
 
-// beatLocked shows that this process lives when that is due, where other machines may
-// be waiting for it. When its lock file is gone so is the claim. d.mu is held.
+// beatLocked shows, when the next beat is due, that this process lives; only directories that
+// other machines use need beats. Without its lock file the process has lost its claim. d.mu is
+// held.
 func (d *tempDir) beatLocked() error {
 	if !d.foreign() || tier.WallBetween(d.beat, time.Now()) < beatEvery {
 		return nil
@@ -152,14 +159,14 @@ func (d *tempDir) beatLocked() error {
 		return err
 	}
 	_ = lock.Close()
-	if err := d.renewBeat(); err != nil && !vfs.IsNoSpace(err) { // a full disk is still collected
+	if err := d.renewBeat(); err != nil && !vfs.IsNoSpace(err) { // with a full disk the process still collects
 		return err
 	}
 	return d.yieldLocked()
 }
 
-// renewBeat replaces the file whose time says when this process was last seen. It is
-// made anew, because a touched file may get the time of who touches it.
+// renewBeat replaces the file whose time is the last sign of life of this process. The file is
+// made anew because touching a file may set the time of the machine that touches it.
 func (d *tempDir) renewBeat() error {
 	path := d.path(d.id, "beat")
 	f, err := d.t.FS.Create(path)
@@ -170,14 +177,14 @@ func (d *tempDir) renewBeat() error {
 		err = d.t.FS.Rename(path, filepath.Join(d.dir, d.id+"-beat"+TmpExt))
 	}
 	if err != nil {
-		d.discard(path, 0) // a full disk may fail Create when the name is there
+		d.discard(path, 0) // on a full disk, Create may fail and leave the name
 	}
 	return err
 }
 
-// nowLocked is what the filesystem's clock shows, which may be another machine's.
-// It is false without an id, whose file could be made to tell by, and where none can
-// be made. d.mu is held.
+// nowLocked returns the time of the filesystem's clock, which may be another machine's. The
+// result is false without an id, because no file can be made then, and when making the file
+// fails. d.mu is held.
 func (d *tempDir) nowLocked() (time.Time, bool) {
 	if !d.foreign() {
 		return time.Now(), true
@@ -189,8 +196,8 @@ func (d *tempDir) nowLocked() (time.Time, bool) {
 	return now, err == nil
 }
 
-// changed returns when a file changed last. It is opened for that: an NFS client
-// asks its server then, and otherwise tells what it remembers.
+// changed returns the time of a file's last change. changed opens the file first: an NFS
+// client then asks the server and does not use cached attributes.
 func (d *tempDir) changed(path string) (time.Time, bool) {
 	f, err := d.t.FS.Open(path)
 	if err != nil {
@@ -204,10 +211,10 @@ func (d *tempDir) changed(path string) (time.Time, bool) {
 	return fi.ModTime(), true
 }
 
-// TempFiles is what one process has in the temporary directory.
+// TempFiles are the files of one process in the temporary directory.
 type TempFiles struct {
 	Lock  bool
-	Paths []string // of its temporary files
+	Paths []string // paths of the temporary files
 }
 
 // groupsLocked lists the temporary directory by id. d.mu is held.
@@ -233,8 +240,8 @@ func (d *tempDir) groupsLocked() (map[string]*TempFiles, error) {
 	return groups, nil
 }
 
-// sweep removes the files of processes that are dead, and returns the ids of those
-// that hold their lock. Failures are left for the next process.
+// sweep removes the files of dead processes and returns the ids whose process holds its lock.
+// Failures are left to the next process's sweep.
 func (d *tempDir) sweep() (holding map[string]bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -244,7 +251,7 @@ func (d *tempDir) sweep() (holding map[string]bool) {
 	return d.sweepLocked()
 }
 
-// sweepLocked is sweep. d.mu is held.
+// sweepLocked does as sweep. d.mu is held.
 func (d *tempDir) sweepLocked() (holding map[string]bool) {
 	groups, err := d.groupsLocked()
 	if err != nil {
@@ -260,7 +267,7 @@ func (d *tempDir) sweepLocked() (holding map[string]bool) {
 		switch {
 		case alive:
 			holding[id] = true
-		case err != nil: // perhaps it lives
+		case err != nil: // the process may live
 		case held != nil:
 			for _, path := range files.Paths {
 				_ = d.t.FS.Remove(path)
@@ -274,16 +281,16 @@ func (d *tempDir) sweepLocked() (holding map[string]bool) {
 	return holding
 }
 
-// tryLocked reports whether the lock of an id shows that its process lives, and
-// returns the lock, to be released, when it shows that it is dead. With neither it
-// shows nothing. d.mu is held.
+// tryLocked reports whether the lock of an id proves that its process lives. For a process
+// proven dead, tryLocked returns the lock, which the caller releases. Neither result means
+// that the lock proves nothing. d.mu is held.
 func (d *tempDir) tryLocked(id string, files *TempFiles) (held io.Closer, alive bool, err error) {
 	if !files.Lock {
 		return nil, false, nil
 	}
 	lock, err := d.t.FS.LockThere(filepath.Join(d.dir, id+LockExt))
 	switch {
-	case errors.Is(classify(err), tier.ErrNotFound): // it has ended since the directory was listed
+	case errors.Is(classify(err), tier.ErrNotFound): // the process has ended since the directory was listed
 		files.Lock = false
 		return nil, false, nil
 	case errors.Is(err, vfs.ErrLocked):
@@ -299,7 +306,7 @@ func (d *tempDir) tryLocked(id string, files *TempFiles) (held io.Closer, alive 
 	return lock, false, nil
 }
 
-// sweepOldLocked removes the files of an id that nobody has written for long.
+// sweepOldLocked removes the files of an id that have not changed for OrphanAge. d.mu is held.
 func (d *tempDir) sweepOldLocked(id string, files *TempFiles) {
 	age, known := d.idleLocked(id, files)
 	if !known {
@@ -315,8 +322,8 @@ func (d *tempDir) sweepOldLocked(id string, files *TempFiles) {
 	}
 }
 
-// idleLocked returns for how long nothing of an id has changed, by the
-// filesystem's clock; false when that cannot be told. d.mu is held.
+// idleLocked returns the time since the last change of an id's files, by the filesystem's
+// clock, and false when the clock or the files cannot be read. d.mu is held.
 func (d *tempDir) idleLocked(id string, files *TempFiles) (time.Duration, bool) {
 	var last time.Time
 	paths := files.Paths
@@ -335,9 +342,9 @@ func (d *tempDir) idleLocked(id string, files *TempFiles) (time.Duration, bool) 
 	return now.Sub(last), true
 }
 
-// yieldLocked gives the claim up where another machine writes as well and locks do
-// not keep the two apart: the one that was there first goes on. Two that come at
-// once may both yield, and try again. d.mu is held.
+// yieldLocked gives up the claim when another machine writes as well and locks do not exclude
+// one of the two: the first writer continues. Two processes that start at the same time may
+// both yield and try again. d.mu is held.
 func (d *tempDir) yieldLocked() error {
 	if !d.lockless() {
 		return nil
@@ -361,8 +368,8 @@ func (d *tempDir) yieldLocked() error {
 	return d.notShared()
 }
 
-// otherWriterLocked returns the id of a process of another machine that wrote a
-// moment ago and whose lock is free all the same, "" for none. d.mu is held.
+// otherWriterLocked returns the id of a process on another machine that wrote within beatAge
+// although its lock is free here, "" for none. d.mu is held.
 func (d *tempDir) otherWriterLocked() string {
 	groups, err := d.groupsLocked()
 	if err != nil {
@@ -374,7 +381,7 @@ func (d *tempDir) otherWriterLocked() string {
 		}
 		held, alive, err := d.tryLocked(id, files)
 		d.unlock(held)
-		if alive || err != nil { // locks reach it
+		if alive || err != nil { // locks reach the other process
 			continue
 		}
 		if age, known := d.idleLocked(id, files); known && age < beatAge && !d.endedLocked(id, age) {
@@ -384,16 +391,16 @@ func (d *tempDir) otherWriterLocked() string {
 	return ""
 }
 
-// judgment is what a tool finds out about the process that an id's files belong to.
+// judgment is the result of a tool's check of the process of an id.
 type judgment struct {
-	Held     io.Closer // its lock when it is dead, to be released
+	Held     io.Closer // the lock of a dead process; the caller closes it
 	Alive    bool
-	Idle     time.Duration // with neither: for how long nothing has changed, when that is known
-	LockOver bool          // and its lock file stands for nobody any more
+	Idle     time.Duration // if neither Held nor Alive is set: time since the last change, 0 if unknown
+	LockOver bool          // the lock file no longer protects any process
 }
 
-// Judge tells, for a tool, whether the process lives that an id's files belong to. A
-// tool that may write makes a file to tell the time by.
+// Judge finds out, for a tool, whether the process of an id lives. With write, Judge may make
+// a file to read the filesystem's clock.
 func (d *tempDir) Judge(id string, files *TempFiles, write bool) (j judgment, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

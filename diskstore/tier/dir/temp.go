@@ -18,36 +18,36 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// tempDir is a process's share of <root>/v1/tmp. Its files begin with an id: the
-// server's prefix, the machine where that has a name, the running system and something
-// random. While <id>.lock is locked they belong to a living process. Process ids would
-// not do: they mean nothing on another host of a shared root. The times of the lock file,
-// and of a file that is made anew while the process writes, say when it was last seen,
-// for those to whom its lock says nothing; see sweep.go.
+// tempDir is the part of <root>/v1/tmp that belongs to one process. Names of its files begin
+// with an id: the server's prefix, the machine's name if known, the running system and a
+// random number. While <id>.lock is locked, the files belong to a living process. A process id
+// would not do: process ids mean nothing on another host of a shared root. For machines that
+// cannot see the lock, the time of the lock file, and of a file made anew while the process
+// writes, are signs of life; see sweep.go.
 type tempDir struct {
 	t      *Tier
 	dir    string
 	prefix string // of the id
 
 	mu      sync.Mutex
-	id      string // "" until the first create
+	id      string // "" until the first claim
 	lock    io.Closer
-	beat    time.Time // when the lock file was touched last
-	refused time.Time // when the claim was refused last; zero when it was not
+	beat    time.Time // time of the last beat
+	refused time.Time // time of the last refused claim; zero if the claim is not refused
 	locking *vfs.Locking
 	next    atomic.Uint64
 
 	leftMu    sync.Mutex
-	left      map[string]int64 // files that could not be removed → bytes, on the disk at most
-	leftBytes atomic.Int64     // of all of them
+	left      map[string]int64 // files that could not be removed → their size on the disk at most, in bytes
+	leftBytes atomic.Int64     // bytes of all files that could not be removed
 
-	// Whoever was given up by an isolated tier may come back after it was closed,
-	// and must not leave a file then that no lock stands for.
+	// An operation that an isolated tier gave up may return after close, and must then make no
+	// file, because no lock file would protect that file.
 	closed   atomic.Bool
 	creating sync.RWMutex // held shared while a file is made
 }
 
-// create makes a new temporary file, with a word in its name that says what for.
+// create makes a new temporary file whose name contains the word what, its purpose.
 func (d *tempDir) create(what string) (vfs.File, string, error) {
 	id, err := d.claim()
 	if err != nil {
@@ -66,17 +66,17 @@ func (d *tempDir) create(what string) (vfs.File, string, error) {
 		return err
 	})
 	if err != nil {
-		d.discard(path, 0) // a full disk may fail Create when the name is there
+		d.discard(path, 0) // on a full disk, Create may fail and leave the name
 	}
 	return file, path, err
 }
 
-// path returns a name that no temporary file has had.
+// path returns a name that no temporary file had before.
 func (d *tempDir) path(id, what string) string {
 	return filepath.Join(d.dir, fmt.Sprintf("%s-%s%d%s", id, what, d.next.Add(1), TmpExt))
 }
 
-// unused returns the path for a file that is moved here to be discarded.
+// unused returns the path for a file that is renamed into this directory to be discarded.
 func (d *tempDir) unused(what string) (string, error) {
 	id, err := d.claim()
 	if err != nil {
@@ -85,12 +85,12 @@ func (d *tempDir) unused(what string) (string, error) {
 	return d.path(id, what), nil
 }
 
-// maxLeft is how many files discard remembers. Beyond it only the cleaning after
-// this process's end finds them.
+// maxLeft is the number of files that discard remembers. Only the sweep after this process's
+// end finds the others.
 const maxLeft = 1024
 
-// discard removes a file of so many bytes. One that cannot be removed counts, and
-// is tried again before the next file is made.
+// discard removes a file of the given size in bytes. A file that cannot be removed is counted,
+// and removed again before the next file is made.
 func (d *tempDir) discard(path string, bytes int64) {
 	err := d.t.FS.Remove(path)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -107,22 +107,22 @@ func (d *tempDir) discard(path string, bytes int64) {
 	}
 }
 
-// retryLeft removes what discard could not, as far as it can now.
+// retryLeft removes files that discard could not remove, until the first failure.
 func (d *tempDir) retryLeft() {
 	d.leftMu.Lock()
 	defer d.leftMu.Unlock()
 	for path, bytes := range d.left {
 		if err := d.t.FS.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return // nor the others, probably
+			return // the other files would probably fail, too
 		}
 		delete(d.left, path)
 		d.leftBytes.Add(-bytes)
 	}
 }
 
-// claim returns the process's id, choosing and locking one the first time, when
-// it also removes what dead processes left. It returns ErrNotShared where another
-// machine writes and locks do not keep the two apart.
+// claim returns the process's id. The first call chooses and locks an id and removes the files
+// of dead processes. claim returns ErrNotShared when another machine writes and locks do not
+// exclude one of the two.
 func (d *tempDir) claim() (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -151,7 +151,7 @@ func (d *tempDir) claim() (string, error) {
 		return "", err
 	}
 	if d.foreign() {
-		d.sweepLocked() // now that there is a file to tell the time by
+		d.sweepLocked() // this process now has a file, which gives the filesystem's time
 	}
 	if err := d.yieldLocked(); err != nil {
 		return "", err
@@ -159,11 +159,11 @@ func (d *tempDir) claim() (string, error) {
 	return d.id, nil
 }
 
-// chooseLocked chooses an id and locks its file. Where there are no locks the file
-// is there all the same.
+// chooseLocked chooses an id and locks its file. Without locks the file exists nevertheless.
+// d.mu is held.
 func (d *tempDir) chooseLocked() error {
 	if now, err := d.t.FS.Locking(d.dir); err == nil {
-		d.locking.Host = now.Host // another where it was mounted again
+		d.locking.Host = now.Host // a new mount may have another name
 	}
 	for {
 		var random [8]byte
@@ -172,7 +172,7 @@ func (d *tempDir) chooseLocked() error {
 		path := filepath.Join(d.dir, id+LockExt)
 		lock, err := d.t.FS.Lock(path)
 		if errors.Is(err, vfs.ErrLocked) {
-			continue // a cleaner was quicker and is about to remove the file
+			continue // a cleaner holds the lock and is about to remove the file
 		}
 		if vfs.IsNoLocks(err) {
 			err = d.makeLockFile(path)
@@ -187,8 +187,8 @@ func (d *tempDir) chooseLocked() error {
 			}
 			continue // a cleaner removed the file before it was locked
 		}
-		// After a power cut, files without their lock file would look like those
-		// of a system without locks, and stay for an hour.
+		// After a power cut, files without their lock file would look like files of a system
+		// without locks, and stay for OrphanAge.
 		if err := d.t.FS.SyncDir(d.dir); err != nil {
 			_ = d.t.FS.Remove(path)
 			d.unlock(lock)
@@ -199,8 +199,8 @@ func (d *tempDir) chooseLocked() error {
 	}
 }
 
-// makeLockFile makes a lock file that cannot be locked, unless it is there: some
-// systems find out only after they have made it.
+// makeLockFile makes a lock file that cannot be locked, unless the file exists: some systems
+// make the file before locking fails.
 func (d *tempDir) makeLockFile(path string) error {
 	f, err := d.t.FS.Create(path)
 	if errors.Is(err, fs.ErrExist) {
@@ -212,7 +212,7 @@ func (d *tempDir) makeLockFile(path string) error {
 	return f.Close()
 }
 
-// unlock gives up a lock, nil for none.
+// unlock releases a lock, which may be nil.
 func (d *tempDir) unlock(lock io.Closer) {
 	if lock != nil {
 		_ = lock.Close()
@@ -226,26 +226,26 @@ func (d *tempDir) locked() bool {
 	return d.lock != nil
 }
 
-// removeLock removes a lock file once no file it stands for can come back.
+// removeLock removes a lock file after no file that the lock file protects can come back.
 func (d *tempDir) removeLock(path string) {
 	if d.t.FS.SyncDir(d.dir) == nil {
 		_ = d.t.FS.Remove(path)
 	}
 }
 
-// close removes the lock file, still holding the lock, and before that what
-// could not be removed when it was given up. Where that fails once more the lock
-// file stays, as after the death of a process, so that the next one cleans.
+// close removes the files that discard could not remove, then the lock file, while the lock is
+// held. When a removal fails again, the lock file stays, as after the death of a process, and
+// the next process cleans up.
 func (d *tempDir) close() error {
 	d.closed.Store(true)
-	d.creating.Lock() // until files that are just being made are there
+	d.creating.Lock() // wait for files that are being made
 	defer d.creating.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.leaveLocked()
 }
 
-// leaveLocked gives up the id.
+// leaveLocked gives up the id. d.mu is held.
 func (d *tempDir) leaveLocked() error {
 	if d.id == "" {
 		return nil
@@ -261,7 +261,7 @@ func (d *tempDir) leaveLocked() error {
 	return err
 }
 
-// removeOwn removes the temporary files of this process that are left.
+// removeOwn removes the remaining temporary files of this process.
 func (d *tempDir) removeOwn() error {
 	entries, err := d.t.FS.ReadDir(d.dir)
 	if errors.Is(err, fs.ErrNotExist) {

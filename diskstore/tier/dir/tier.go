@@ -16,13 +16,13 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// Tier is a Tier in a directory: the local disk, or anything mounted. Its
-// methods wait as long as the filesystem does.
+// Tier is a tier in a directory: on the local disk, or on anything mounted. Methods wait as
+// long as the filesystem does.
 type Tier struct {
 	FS         vfs.FS
 	Root, base string // base is <root>/v1
 	createRoot bool
-	shared     bool // other machines may use it: it is a remote tier
+	shared     bool // other machines may use the directory: a remote tier
 
 	watch  rootWatch
 	closed atomic.Bool
@@ -31,25 +31,25 @@ type Tier struct {
 	dirMu sync.Mutex
 	known map[string]bool // directories whose entry in their parent is durable
 
-	renameMu sync.Mutex // makes "was it there before" exact within the process
-	ledgerMu sync.Mutex // keeps this process from polling its own ledger lock
+	renameMu sync.Mutex // makes "did the file exist" exact within the process
+	ledgerMu sync.Mutex // one user of the ledger lock at a time in this process, without polling
 	moved    atomic.Uint64
 }
 
-// maxKnownDirs bounds the memory of Tier.known; beyond it all are forgotten.
+// maxKnownDirs bounds the memory of Tier.known; beyond maxKnownDirs all entries are dropped.
 const maxKnownDirs = 4096
 
-// Options says how a directory is used.
+// Options are the options of a tier in a directory.
 type Options struct {
-	Create   bool          // the root is made when it is missing
-	Shared   bool          // other machines may use it: it is a remote tier
-	Prefix   string        // of the name by which other processes know this one
-	Timeout  time.Duration // of one operation of the filesystem; 0 for any
-	Log      *slog.Logger  // nil logs nothing
-	Replaced func()        // called when the claim of this process in the ledger is lost; nil calls nobody
+	Create   bool          // make a missing root
+	Shared   bool          // other machines may use the directory: a remote tier
+	Prefix   string        // of the id by which other processes know this one
+	Timeout  time.Duration // bound of one filesystem operation; 0 for none
+	Log      *slog.Logger  // may be nil
+	Replaced func()        // called after this process lost its claim in the ledger; may be nil
 }
 
-// New returns the tier in root. A nil fs means the operating system's.
+// New returns the tier in root. A nil fs means the operating system's filesystem.
 func New(fs vfs.FS, root string, opt Options) *Tier {
 	if fs == nil {
 		fs = vfs.Below(root)
@@ -66,10 +66,10 @@ func New(fs vfs.FS, root string, opt Options) *Tier {
 	return t
 }
 
-// Down reports whether the root could not be used when it was looked at last.
+// Down reports whether the root was unusable at its last check.
 func (t *Tier) Down() bool { return t.watch.down.Load() }
 
-// Claim makes this process known below the root, and removes the files of dead ones.
+// Claim announces this process below the root and removes the files of dead processes.
 func (t *Tier) Claim(ctx context.Context) error {
 	if err := t.Ready(ctx); err != nil {
 		return classify(err)
@@ -78,7 +78,7 @@ func (t *Tier) Claim(ctx context.Context) error {
 	return classify(err)
 }
 
-// Ready refuses an unsafe root before anything is read from or written to it.
+// Ready refuses an unsafe root before any read from the root or write to it.
 func (t *Tier) Ready(ctx context.Context) error {
 	if t.closed.Load() {
 		return tier.ErrClosed
@@ -89,7 +89,7 @@ func (t *Tier) Ready(ctx context.Context) error {
 	return t.checkRoot()
 }
 
-// missing keeps "the root is not there" from reading as "the page is not there".
+// missing distinguishes a missing root from a missing page.
 func (t *Tier) missing(err error) error {
 	if vfs.IsStale(err) {
 		return fmt.Errorf("%s: its server does not know it any more (%w), mount it again: %w", t.Root, err, tier.ErrRootMissing)
@@ -103,10 +103,9 @@ func (t *Tier) missing(err error) error {
 // Path returns the absolute path of a file.
 func (t *Tier) Path(name pagefile.Name) string { return filepath.Join(t.base, relPath(name)) }
 
-// ensureDir makes dir and its parents, and makes their names durable: a page is
-// lost in a power cut when the entry of a directory above it is. Directories
-// made by another process that may have died before its own sync are therefore
-// synced as well, once.
+// ensureDir makes dir and its parents and makes their names durable: in a power cut a page is
+// lost together with the entry of a directory above. Directories made by another process are
+// synced once as well, because that process may have died before its own sync.
 func (t *Tier) ensureDir(dir string) error {
 	t.dirMu.Lock()
 	defer t.dirMu.Unlock()
@@ -149,7 +148,7 @@ func (t *Tier) ensureDirLocked(dir string) error {
 	return nil
 }
 
-// forgetDirs makes ensureDir look again, after a directory turned out missing.
+// forgetDirs makes ensureDir check every directory again, after a directory was found missing.
 func (t *Tier) forgetDirs() {
 	t.dirMu.Lock()
 	defer t.dirMu.Unlock()
@@ -163,8 +162,8 @@ func (t *Tier) knowsDir(dir string) bool {
 	return t.known[dir]
 }
 
-// inDir runs op, which needs dir, making dir first and once more when it has
-// been removed meanwhile.
+// inDir makes dir and runs op, which needs dir. If dir has been removed meanwhile, inDir makes
+// dir and runs op once more.
 func (t *Tier) inDir(dir string, op func() error) error {
 	err := t.ensureDir(dir)
 	if err == nil {
@@ -178,7 +177,7 @@ func (t *Tier) inDir(dir string, op func() error) error {
 		if err := t.ensureDir(dir); err != nil {
 			return err
 		}
-		if err := t.checkRoot(); err != nil { // which may have been made just now
+		if err := t.checkRoot(); err != nil { // the root may have been made by ensureDir
 			return err
 		}
 		err = op()
@@ -186,7 +185,7 @@ func (t *Tier) inDir(dir string, op func() error) error {
 	return err
 }
 
-// Info describes a regular file, and refuses anything else.
+// Info describes a regular file, and refuses any other.
 func (t *Tier) Info(name pagefile.Name, path string, fi fs.FileInfo) (tier.Info, error) {
 	if !fi.Mode().IsRegular() {
 		return tier.Info{}, &fs.PathError{Op: "stat", Path: path, Err: vfs.ErrNotRegular}
@@ -245,7 +244,7 @@ func (t *Tier) Reopen(ctx context.Context, name pagefile.Name) (tier.Blob, error
 	if err := t.Ready(ctx); err != nil {
 		return nil, classify(err)
 	}
-	_ = t.FS.Uncache(t.Path(name)) // whatever comes of it, the file is opened anew
+	_ = t.FS.Uncache(t.Path(name)) // after an error the file is opened anew, too
 	return t.open(name)
 }
 
@@ -261,7 +260,7 @@ func (t *Tier) Remove(ctx context.Context, judged tier.Info) (bool, error) {
 		return false, err
 	}
 	if name := judged.Name; name.Class == pagefile.ClassTail {
-		// Fails while other tails are there. A Put that has just found the
+		// Removing the directory fails while it has other tails. A Put that has just found the
 		// directory makes it again.
 		_ = t.FS.Remove(filepath.Join(t.base, tailDir(name.Fingerprint, name.Parent)))
 	}
@@ -276,7 +275,7 @@ func (t *Tier) SyncRemoved(ctx context.Context, names []pagefile.Name) error {
 	for _, name := range names {
 		dirs[filepath.Dir(t.Path(name))] = true
 	}
-	if t.shared { // where removeJudged has moved them
+	if t.shared { // removeJudged has moved the files to the temporary directory
 		dirs[t.Temp.dir] = true
 	}
 	for dir := range dirs {
@@ -287,7 +286,7 @@ func (t *Tier) SyncRemoved(ctx context.Context, names []pagefile.Name) error {
 	return nil
 }
 
-// syncNearest syncs dir or, where dir has been removed, what held it.
+// syncNearest syncs dir or, if dir has been removed, the nearest directory above.
 func (t *Tier) syncNearest(dir string) error {
 	for {
 		err := t.FS.SyncDir(dir)
@@ -327,7 +326,7 @@ func (t *Tier) Lock(ctx context.Context) (func(), error) {
 		case err == nil:
 			release = func() { lock.Close() }
 		case vfs.IsNoLocks(err):
-			// Two processes that collect at once remove too much, at worst.
+			// Two processes that collect at the same time remove too much, at worst.
 			release, err = func() {}, nil
 		}
 		return err
@@ -337,8 +336,8 @@ func (t *Tier) Lock(ctx context.Context) (func(), error) {
 
 func (t *Tier) Left() int64 { return t.Temp.leftBytes.Load() }
 
-// Close removes what the tier keeps in the temporary directory. Uploads that
-// are still running fail.
+// Close removes the tier's files from the temporary directory. Uploads that are still running
+// fail.
 func (t *Tier) Close() error {
 	if t.closed.Swap(true) {
 		return nil
@@ -352,7 +351,7 @@ type Blob struct {
 	info tier.Info
 }
 
-// OpenFile opens path, which holds the file name.
+// OpenFile opens path, the file of name.
 func OpenFile(fsys vfs.FS, path string, name pagefile.Name) (tier.Blob, error) {
 	f, err := fsys.Open(path)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// dirUpload is an Upload to a Tier. The file is written in the temporary
-// directory, on the filesystem it will be renamed on.
+// dirUpload is an Upload to a Tier. The file is written in the temporary directory, on the
+// filesystem of its final name.
 type dirUpload struct {
 	t       *Tier
 	name    pagefile.Name
@@ -58,8 +58,8 @@ func (u *dirUpload) Commit(ctx context.Context, used time.Time) (tier.Committed,
 	return u.publish(ctx, info)
 }
 
-// seal makes the temporary file's content durable and closes it. Its times stay
-// those of its writing: an old one would be taken for a dead process's.
+// seal makes the temporary file's content durable and closes the file. The file keeps the
+// times of its writing: a file with an old time would count as a dead process's.
 func (u *dirUpload) seal(used time.Time) (tier.Info, error) {
 	if err := u.file.Sync(); err != nil {
 		return tier.Info{}, err
@@ -73,18 +73,19 @@ func (u *dirUpload) seal(used time.Time) (tier.Info, error) {
 	}
 	file := u.file
 	u.file = nil
-	// An interrupted close has closed, and everything was synced before.
+	// An interrupted close has closed the file, and the content was synced before.
 	if err := file.Close(); err != nil && !errors.Is(err, syscall.EINTR) {
 		u.remove()
 		return tier.Info{}, err
 	}
-	// Only now: XFS gives back at the close what it allocated beyond the end.
+	// After the close: XFS frees blocks allocated beyond the end of the file at the close.
 	if fi, err = u.t.FS.Lstat(u.tmp); err != nil {
 		u.remove()
 		return tier.Info{}, err
 	}
-	// Where no time can be set nothing is stored: the first page of a conversation would be
-	// evicted first, and the others found no more. The time that it has tells.
+	// If the file's time cannot be set, the page is not stored: the first page of a
+	// conversation would be evicted first, and no other page of the conversation would be
+	// found. Setting the present time shows whether times can be set.
 	if err := u.t.FS.Chtimes(u.tmp, fi.ModTime(), fi.ModTime()); err != nil {
 		u.remove()
 		return tier.Info{}, err
@@ -92,8 +93,8 @@ func (u *dirUpload) seal(used time.Time) (tier.Info, error) {
 	return tier.Info{Name: u.name, Bytes: fi.Size(), Physical: u.t.FS.PhysicalBytes(fi), Used: used}, nil
 }
 
-// publish renames the sealed file and makes the new name durable. What has that name
-// and is no file makes way.
+// publish renames the sealed file and makes the new name durable. A directory, link or FIFO in
+// the page's place is moved to quarantine.
 func (u *dirUpload) publish(ctx context.Context, info tier.Info) (tier.Committed, error) {
 	t, path := u.t, u.t.Path(u.name)
 	dir := filepath.Dir(path)
@@ -108,7 +109,7 @@ func (u *dirUpload) publish(ctx context.Context, info tier.Info) (tier.Committed
 		if err := t.FS.Rename(u.tmp, path); err != nil {
 			return err
 		}
-		// This was tried before. A file that keeps the time of its writing is evicted
+		// seal has tried to set a time. A file that keeps the time of its writing is evicted
 		// later than others.
 		_ = t.FS.Chtimes(path, info.Used, info.Used)
 		return nil
@@ -128,8 +129,8 @@ func (u *dirUpload) publish(ctx context.Context, info tier.Info) (tier.Committed
 	return done, nil
 }
 
-// unpublished returns what may have been made visible by a rename that failed: a
-// network loses answers as well as questions.
+// unpublished returns the Committed of a failed rename, if the rename may have taken effect: a
+// network can lose the answer to an operation that succeeded.
 func (u *dirUpload) unpublished(done tier.Committed) tier.Committed {
 	_, err := u.t.FS.Lstat(u.tmp)
 	if err == nil {
@@ -142,9 +143,9 @@ func (u *dirUpload) unpublished(done tier.Committed) tier.Committed {
 	return done
 }
 
-// syncName makes the entry of a file durable. The directory of a parent's tails
-// goes with the last of them: it may have been made again just now, by somebody
-// who has not made that durable yet.
+// syncName makes the entry of a file durable. For a tail, the directory of the parent's tails
+// is synced as well: another process may have made that directory again without a sync yet,
+// after the last tail was removed.
 func (t *Tier) syncName(name pagefile.Name) error {
 	dir := filepath.Dir(t.Path(name))
 	if err := t.FS.SyncDir(dir); err != nil || name.Class != pagefile.ClassTail {

@@ -10,23 +10,23 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// entryKind says what a walk has found.
+// entryKind is the kind of a file or directory that a walk found.
 type entryKind uint8
 
 const (
-	entryDir         entryKind = iota // a directory of the store's
-	EntryPage                         // a file where a page or tail belongs
+	entryDir         entryKind = iota // a directory of the store
+	EntryPage                         // a file in the place of a page or tail
 	EntryManifest                     // a fingerprint's manifest.json
 	EntryTemp                         // a file in the temporary directory
 	EntryQuarantined                  // a file in quarantine
 	entryOwn                          // a file in which stores keep a lock or a count
-	EntryLost                         // a page file in a directory where nothing looks for it
-	EntryNotRegular                   // a page's place taken by something that is no file
-	EntryForeign                      // none of the store's
-	EntryUnlisted                     // a directory that cannot be listed, or a file that cannot be looked at
+	EntryLost                         // a page file in a directory that no look-up reads
+	EntryNotRegular                   // a directory, link or FIFO in a page's place
+	EntryForeign                      // a file or directory that no store made
+	EntryUnlisted                     // a directory that cannot be listed, or a file that cannot be checked
 )
 
-// ownFiles are the names of those below <root>/v1.
+// ownFiles are the names of the store's own files in <root>/v1.
 var ownFiles = map[string]bool{collectLock: true, ledgerFile: true, ledgerLock: true}
 
 // Entry is one file or directory below <root>/v1.
@@ -34,20 +34,19 @@ type Entry struct {
 	Kind entryKind
 	Path string
 	Info fs.FileInfo   // nil when unlisted
-	Name pagefile.Name // of a page, a tail, a manifest or what has its place
-	Err  error         // why unlisted
+	Name pagefile.Name // of a page, a tail or a manifest, or of an entry in the place of one
+	Err  error         // the reason of EntryUnlisted
 }
 
-// Walker visits everything below <root>/v1, each directory before what is in
-// it. It holds one directory's names at a time. What comes or goes meanwhile
-// may or may not be visited. It ends when the tier does not answer.
+// Walker visits every entry below <root>/v1, each directory before its entries. A Walker holds
+// the names of one directory at a time. Entries that are made or removed during the walk may
+// or may not be visited. The walk ends when the tier does not answer.
 type Walker struct {
 	Ctx   context.Context
 	T     *Tier
 	Visit func(Entry) error
 
-	// Leave is called after everything in a fingerprint's directory; nil calls
-	// nobody.
+	// Leave is called after all entries of a fingerprint's directory; may be nil.
 	Leave func(fingerprint pagefile.Key) error
 }
 
@@ -55,7 +54,7 @@ func (w *Walker) Walk() error {
 	if err := w.T.Ready(w.Ctx); err != nil {
 		return classify(err)
 	}
-	// Again, because a root that went later reads as one that is empty.
+	// Again, because a root that was removed during the walk looks like an empty one.
 	if err := CheckRoot(w.T.FS, w.T.Root); err != nil {
 		return w.T.missing(err)
 	}
@@ -75,7 +74,7 @@ func (w *Walker) Walk() error {
 	})
 }
 
-// each calls fn for everything in a directory.
+// each calls fn for each entry of a directory.
 func (w *Walker) each(dir string, fn func(base, path string, info fs.FileInfo) error) error {
 	entries, err := w.T.ReadDir(dir)
 	if tier.NoAnswer(err) {
@@ -108,7 +107,7 @@ func (w *Walker) each(dir string, fn func(base, path string, info fs.FileInfo) e
 	return nil
 }
 
-// flat visits a directory and the files in it, all of one kind.
+// flat visits a directory and its files, all of one kind.
 func (w *Walker) flat(kind entryKind, dir string, info fs.FileInfo) error {
 	if err := w.Visit(Entry{Kind: entryDir, Path: dir, Info: info}); err != nil {
 		return err
@@ -165,7 +164,7 @@ func (w *Walker) tails(fp pagefile.Key, dir string, info fs.FileInfo) error {
 	})
 }
 
-// pages visits the page files in dir; all but their Key is in like.
+// pages visits the page files in dir; like has every field of their names except Key.
 func (w *Walker) pages(dir string, info fs.FileInfo, like pagefile.Name) error {
 	if err := w.Visit(Entry{Kind: entryDir, Path: dir, Info: info}); err != nil {
 		return err

@@ -14,36 +14,36 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// rootCheckEvery is how often an operation looks whether a root is still the
-// directory that was found safe. An operation that fails as if it were not looks
-// at once. Where the filesystem is vfs.Below, which looks at the owner and the mode
-// whenever it opens the root, that is never too late.
+// rootCheckEvery is the interval at which operations check whether a root is still the
+// directory that was found safe. An operation whose error suggests another directory checks at
+// once. With vfs.Below, which checks the owner and the mode at each opening of the root, the
+// interval is never too long.
 const rootCheckEvery = time.Second
 
-// rootWatch knows the directory that a tier has found safe. Whoever may write to
-// the directory above can put another in its place, a mount may go and come back,
-// and a person may change its mode, all while the tier is open.
+// rootWatch knows the directory that a tier has found safe. While the tier is open, a user
+// with the right to write to the directory above can put another directory in its place, a
+// mount may disappear and return, and a person may change the directory's mode.
 type rootWatch struct {
-	log      *slog.Logger // nil logs nothing
-	replaced func()       // called when a claim in the ledger is lost, as in a directory that another takes the place of; may be nil
-	until    atomic.Int64 // nothing is looked at before; in ns of clock
-	down     atomic.Bool  // it cannot be used
+	log      *slog.Logger // may be nil
+	replaced func()       // called when a claim in the ledger is lost, for example because the directory was replaced; may be nil
+	until    atomic.Int64 // no check is due before; ns of clock
+	down     atomic.Bool  // the root cannot be used
 	clock    func() time.Duration
 
 	mu      sync.Mutex
-	known   fs.FileInfo // nil before the first check, and when it was gone
-	hadBase bool        // it had a folder of pages
-	used    bool        // it was found safe before
+	known   fs.FileInfo // nil before the first check, and while the directory is missing
+	hadBase bool        // the directory had a folder of pages
+	used    bool        // the directory was found safe before
 }
 
-// began is what sinceBegan counts from.
+// began is the zero of sinceBegan.
 var began = time.Now()
 
-// sinceBegan is the clock of a rootWatch, but in tests. It never jumps.
+// sinceBegan is the clock of a rootWatch outside tests. It never jumps.
 func sinceBegan() time.Duration { return time.Since(began) }
 
-// checkRoot returns nil when the root may be used. At most every rootCheckEvery it
-// looks at it.
+// checkRoot returns nil when the root may be used. checkRoot reads the directory at most once
+// per rootCheckEvery.
 func (t *Tier) checkRoot() error {
 	w := &t.watch
 	if w.fresh() {
@@ -51,23 +51,23 @@ func (t *Tier) checkRoot() error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.fresh() { // another operation has looked meanwhile
+	if w.fresh() { // another operation has checked meanwhile
 		return nil
 	}
 	return t.recheckRootLocked()
 }
 
-// recheckRoot looks at the root now.
+// recheckRoot checks the root now.
 func (t *Tier) recheckRoot() error {
 	t.watch.mu.Lock()
 	defer t.watch.mu.Unlock()
 	return t.recheckRootLocked()
 }
 
-// fresh reports whether the root was found good a moment ago.
+// fresh reports whether the root was found good within rootCheckEvery.
 func (w *rootWatch) fresh() bool { return w.clock() < time.Duration(w.until.Load()) }
 
-// recheckRootLocked looks at the root now. Watch.mu is held.
+// recheckRootLocked checks the root now. watch.mu is held.
 func (t *Tier) recheckRootLocked() error {
 	w := &t.watch
 	if !w.used && t.createRoot {
@@ -84,13 +84,13 @@ func (t *Tier) recheckRootLocked() error {
 	return err
 }
 
-// lookAtRootLocked checks the root as Open does, and that it is the same as
-// before. Another one that is as safe is taken instead.
+// lookAtRootLocked makes the checks of Open, and checks that the root is the same directory as
+// before. Another directory that is as safe replaces the previous one. watch.mu is held.
 func (t *Tier) lookAtRootLocked() error {
 	w := &t.watch
 	info, err := checkRoot(t.FS, t.Root)
 	if errors.Is(err, fs.ErrNotExist) && t.createRoot && w.used {
-		w.known = nil // nothing is found, and a Put makes it again
+		w.known = nil // look-ups find nothing, and a Put makes the directory again
 		return nil
 	}
 	if err != nil {
@@ -113,7 +113,7 @@ func (t *Tier) lookAtRootLocked() error {
 	return nil
 }
 
-// takeOverLocked forgets what was known of the directory before.
+// takeOverLocked drops the state of the previous directory. watch.mu is held.
 func (t *Tier) takeOverLocked() {
 	t.forgetDirs()
 	if t.Temp.reset() && t.watch.log != nil {
@@ -122,16 +122,15 @@ func (t *Tier) takeOverLocked() {
 	t.claimsAnew()
 }
 
-// claimsAnew says that what this process had claimed in the ledger is its claim no
-// more.
+// claimsAnew reports that this process has lost its claim in the ledger.
 func (t *Tier) claimsAnew() {
 	if t.watch.replaced != nil {
 		t.watch.replaced()
 	}
 }
 
-// noteRootLocked remembers whether the root may be used, and logs changes of that
-// for the local tier. The remote tier's breaker does for that one.
+// noteRootLocked stores whether the root may be used, and logs changes of that for the local
+// tier. For the remote tier its breaker logs them. watch.mu is held.
 func (t *Tier) noteRootLocked(err error) {
 	w := &t.watch
 	was := w.down.Swap(err != nil)
@@ -146,8 +145,7 @@ func (t *Tier) noteRootLocked(err error) {
 	}
 }
 
-// classify gives errors of the filesystem the meaning the Tier contract has for
-// them.
+// classify adds the error of the Tier contract to an error of the filesystem.
 func classify(err error) error {
 	switch {
 	case err == nil:
@@ -164,8 +162,8 @@ func classify(err error) error {
 	return err
 }
 
-// opFailed gives the error of an operation its meaning. One that may be due to the
-// root is the root's when that turns out unfit.
+// opFailed classifies the error of an operation. If the error suggests a problem of the root
+// and a check of the root fails, opFailed returns the root's error.
 func (t *Tier) opFailed(err error) error {
 	if (vfs.IsStale(err) || errors.Is(err, vfs.ErrUnsafe)) && !errors.Is(err, tier.ErrRootMissing) {
 		if rootErr := t.recheckRoot(); rootErr != nil {
@@ -175,9 +173,9 @@ func (t *Tier) opFailed(err error) error {
 	return classify(err)
 }
 
-// again runs op on a path. When the path's handle is stale, because another
-// machine has removed or replaced what it led to, op runs once more. If it still
-// is, nothing is there; if the root's is, the root is missing.
+// again runs op on a path. When the path's handle is stale, because another machine has
+// removed or replaced the file, op runs once more. A file that is still stale is not found; a
+// stale root is a missing root.
 func (t *Tier) again(op func() error) error {
 	err := op()
 	if !vfs.IsStale(err) {
@@ -192,8 +190,8 @@ func (t *Tier) again(op func() error) error {
 	return t.opFailed(err)
 }
 
-// isHere reports whether the lock file of this process is below the root: then it
-// is the root that was claimed, whatever number the filesystem gives it now.
+// isHere reports whether the lock file of this process is below the root. If so, the root is
+// the claimed directory, even if the filesystem gives the directory another number now.
 func (d *tempDir) isHere() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -204,8 +202,8 @@ func (d *tempDir) isHere() bool {
 	return err == nil
 }
 
-// reset gives up what this process has claimed below a root that is another now,
-// and reports whether there was anything.
+// reset gives up the claim of this process after the root was replaced, and reports whether
+// there was a claim.
 func (d *tempDir) reset() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
