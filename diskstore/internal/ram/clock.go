@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// tickEvery is how often a tier that holds pages looks after them.
+// tickEvery is the interval at which a tier with pages calls Tick.
 const tickEvery = 2 * time.Second
 
-// clock runs a function every tickEvery while that returns true. There is a
-// goroutine only while it runs.
+// clock calls a function every tickEvery until the function returns false. A goroutine exists
+// only during a call.
 type clock struct {
 	tick func() bool
 
 	mu      sync.Mutex
-	timer   *time.Timer // nil while the clock stands
+	timer   *time.Timer // nil while the clock is stopped
 	stopped bool
-	running sync.WaitGroup // a timer that has fired or will fire
+	running sync.WaitGroup // timers that have fired or will fire
 }
 
-// start makes the clock go if it stands.
+// start starts a stopped clock.
 func (c *clock) start() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,14 +40,14 @@ func (c *clock) run() {
 	}
 }
 
-// going reports whether the clock goes.
+// going reports whether the clock runs.
 func (c *clock) going() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.timer != nil
 }
 
-// stop stops the clock for good and waits for a tick that has begun.
+// stop stops the clock for good and waits for a call that has begun.
 func (c *clock) stop() {
 	c.mu.Lock()
 	c.stopped = true

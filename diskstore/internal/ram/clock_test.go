@@ -14,7 +14,7 @@ func TestClock(t *testing.T) {
 	c.start()
 	c.start()
 	require.True(t, c.going())
-	for c.going() { // as the timer would
+	for c.going() { // done here in place of the timer
 		c.mu.Lock()
 		fired := c.timer.Stop()
 		c.mu.Unlock()

@@ -13,72 +13,71 @@ import (
 )
 
 const (
-	// Lease is how long a page is served from memory without looking whether
-	// a tier still has its file. It bounds for how long a page that somebody
-	// deleted can still be used.
+	// Lease is the time for which a page is served from memory without a check that a tier
+	// still has its file. Lease bounds the time for which a deleted page can still be used.
 	Lease = 10 * time.Second
 
-	// UnseenAge is how long a page that nobody asks for stays in memory before
-	// its file is looked for.
+	// UnseenAge is the time for which an unused page stays in memory before the store checks
+	// its file.
 	UnseenAge = time.Minute
 )
 
-// Tier keeps decoded pages in memory, as many as its limit takes, and lets
-// those go first that were served least recently. A nil Tier holds nothing.
+// Tier keeps decoded pages in memory, up to its limit, and evicts the pages served least
+// recently. A nil Tier holds nothing.
 type Tier struct {
 	opt Options
 
 	mu     sync.Mutex
 	now    func() time.Time
 	limit  int64                   // bytes
-	used   int64                   // bytes of all pages, those that were let go and are still read included
-	pages  map[pagefile.Name]*Page // those being filled included
+	used   int64                   // bytes of all pages, evicted ones with readers included
+	pages  map[pagefile.Name]*Page // pages being filled included
 	tails  map[pagefile.Key][]*Page
-	order  list.List // of pages that can be served, the one served last in front
-	served uint64    // counts what was put in front
+	order  list.List // of pages that can be served, the newest served in front
+	served uint64    // number of pages moved to the front so far
 	closed bool
 
 	clock clock
 }
 
-// File is the file that a page in memory is a copy of.
+// File is the file of which a page in memory is a copy.
 type File struct {
 	tier.Info
-	Tier string // Local or Remote, where the file was last seen
+	Tier string // Local or Remote, the tier in which the file was last seen
 
-	// Placeable says that the page's rows can also be used where they lie on disk.
+	// Placeable reports that the page's rows can also be used in place, on disk.
 	Placeable bool
 }
 
-// Page is a page that can be served. Its exported fields never change, until the last
-// reader of a page that was let go unpins it.
+// Page is a page that can be served. Its exported fields stay unchanged until the last reader
+// of an evicted page unpins the page.
 type Page struct {
 	Name      pagefile.Name
 	Header    *pagefile.Header // without its section table
 	Rows      []byte           // the layout's buffer
 	FileBytes int64
-	Placeable bool // as File says
+	Placeable bool // as in File
 
-	// The others belong to Tier.mu.
-	tier    string    // where the file was last seen
-	seen    time.Time // when
+	// Tier.mu guards the other fields.
+	tier    string    // tier in which the file was last seen
+	seen    time.Time // time at which the file was last seen
 	used    time.Time // the file's recency
 	served  uint64
-	readers int  // who copy from Rows now
-	gone    bool // let go; the last reader frees the rows
+	readers int  // readers of Rows
+	gone    bool // evicted; the last reader frees the rows
 	place   *list.Element
 }
 
-// pageBytes is what a page takes beside its rows, tokens, media and layout:
-// itself, its header, its place in the order and in two maps.
+// pageBytes is the size of a page without its rows, tokens, media and layout: the Page, its
+// header, and its entries in the order and in two maps.
 const pageBytes = int64(unsafe.Sizeof(Page{}) + unsafe.Sizeof(pagefile.Header{}) + unsafe.Sizeof(list.Element{}) +
 	2*(unsafe.Sizeof(pagefile.Name{})+unsafe.Sizeof((*Page)(nil))))
 
-// Options says what a Tier takes over from its store.
+// Options are the settings that a Tier gets from its store.
 type Options struct {
-	MaxTails   int           // of one parent that are kept
-	TouchEvery time.Duration // how much later a page must be served for its file to count as used anew
-	Tick       func() bool   // called every 2 s while pages are held, until it returns false
+	MaxTails   int           // tails kept of one parent
+	TouchEvery time.Duration // a page served this much later than its recency counts as used again
+	Tick       func() bool   // called every tickEvery while pages are held, until Tick returns false
 }
 
 // New returns a tier with a limit of 0 bytes.
@@ -89,14 +88,14 @@ func New(opt Options) *Tier {
 	}
 }
 
-// SetClock replaces the clock of a test.
+// SetClock replaces the clock, for tests.
 func (t *Tier) SetClock(now func() time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.now = now
 }
 
-// Bytes is what a page with this header takes in memory.
+// Bytes is the number of bytes that a page with this header needs in memory.
 func Bytes(h *pagefile.Header) int64 {
 	sections := int64(h.Layout.Len())
 	return pageBytes + int64(h.Layout.Size()) +
@@ -104,8 +103,8 @@ func Bytes(h *pagefile.Header) int64 {
 		int64(unsafe.Sizeof(pagefile.Section{}))*sections + int64(unsafe.Sizeof(int(0)))*(sections+1)
 }
 
-// SetLimit gives the tier another limit, in bytes, and lets go what is over it.
-// Rows that are being read are freed when that is done.
+// SetLimit sets the tier's limit, in bytes, and evicts the pages beyond it. Rows with readers
+// are freed when the last reader unpins them.
 func (t *Tier) SetLimit(limit int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -113,8 +112,8 @@ func (t *Tier) SetLimit(limit int64) {
 	t.makeRoomLocked(0, 0)
 }
 
-// Add keeps a copy of a page whose file a tier has just stored or given. rows are
-// the layout's buffer, its gaps zero. A page that finds no room is not kept.
+// Add keeps a copy of a page whose file a tier has just stored or read. rows are the layout's
+// buffer, with zero gaps. Without room, the page is not kept.
 func (t *Tier) Add(file File, h *pagefile.Header, rows []byte) {
 	p := t.reserve(file, h, true)
 	if p == nil {
@@ -129,10 +128,9 @@ func (t *Tier) Add(file File, h *pagefile.Header, rows []byte) {
 	t.publishLocked(p, t.order.PushFront)
 }
 
-// AddBehind is Add for a page that nobody has asked for: it takes room that is
-// free, and is the first to go. read puts its rows where they stay. It reports
-// whether there was room, and returns the error of read. A tail that is one too many
-// goes at once.
+// AddBehind does as Add, for a page that no request has read: the page uses free room only and
+// is the first to be evicted. read fills the page's rows. AddBehind reports whether there was
+// room, and returns the error of read. A tail beyond MaxTails is removed at once.
 func (t *Tier) AddBehind(file File, h *pagefile.Header, read func(rows []byte) error) (bool, error) {
 	if t.Confirm(file) {
 		return true, nil
@@ -156,15 +154,15 @@ func (t *Tier) AddBehind(file File, h *pagefile.Header, read func(rows []byte) e
 	return t.publishLocked(p, t.order.PushBack), nil
 }
 
-// Has reports whether a page is here or being added.
+// Has reports whether a page is in memory or being added.
 func (t *Tier) Has(name pagefile.Name) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.pages[name] != nil
 }
 
-// publishLocked lets a page be served from now on, with push saying where it comes in
-// the order. It reports false for one that has lost its room, and frees it.
+// publishLocked makes a page available, at the place in the order to which push adds it. For a
+// page that has lost its room, publishLocked frees the page and returns false.
 func (t *Tier) publishLocked(p *Page, push func(any) *list.Element) bool {
 	if p.Rows == nil || p.gone || t.closed || t.used > t.limit {
 		t.letGoLocked(p)
@@ -182,9 +180,9 @@ func (t *Tier) publishLocked(p *Page, push func(any) *list.Element) bool {
 	return true
 }
 
-// reserve makes room for a page and returns it without rows, or with those of
-// one that was let go, to be overwritten. Without evict none is let go. It returns
-// nil for a page that is here or being added, and when there is no room.
+// reserve makes room for a page and returns the page without rows, or with the rows of an
+// evicted page, to be overwritten. Without evict no page is evicted. reserve returns nil for a
+// page that is in memory or being added, and when there is no room.
 func (t *Tier) reserve(file File, h *pagefile.Header, evict bool) *Page {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -213,8 +211,8 @@ func (t *Tier) reserve(file File, h *pagefile.Header, evict bool) *Page {
 	return p
 }
 
-// makeRoomLocked lets pages go until size more bytes fit, and reports whether they do.
-// Rows of rowBytes that became free on the way are handed out instead of freed.
+// makeRoomLocked evicts pages until size more bytes fit, and reports whether they fit. Rows of
+// rowBytes bytes that become free are returned instead of freed.
 func (t *Tier) makeRoomLocked(size int64, rowBytes int) (rows []byte, ok bool) {
 	for t.used+size > t.limit {
 		last := t.order.Back()
@@ -238,7 +236,7 @@ func (t *Tier) makeRoomLocked(size int64, rowBytes int) (rows []byte, ok bool) {
 	return rows, true
 }
 
-// letGoLocked takes a page out of sight. Its rows stay, and stay counted, until freeLocked.
+// letGoLocked evicts a page. The page's rows stay, and count, until freeLocked.
 func (t *Tier) letGoLocked(p *Page) {
 	p.gone = true
 	if t.pages[p.Name] == p {
@@ -257,14 +255,14 @@ func (t *Tier) letGoLocked(p *Page) {
 	}
 }
 
-// freeLocked gives a page's memory back.
+// freeLocked frees a page's memory.
 func (t *Tier) freeLocked(p *Page) {
 	t.used -= Bytes(p.Header)
 	freeRows(p.Rows)
 	p.Rows = nil
 }
 
-// removeLocked lets a page go and frees it unless somebody reads it.
+// removeLocked evicts a page and frees a page without readers.
 func (t *Tier) removeLocked(p *Page) {
 	filling := p.place == nil
 	t.letGoLocked(p)
@@ -273,8 +271,8 @@ func (t *Tier) removeLocked(p *Page) {
 	}
 }
 
-// addTailLocked indexes a tail and removes those that it makes superfluous: what it
-// extends, and the ones served least recently beyond MaxTails.
+// addTailLocked indexes a tail and removes the tails that become superfluous: shorter tails of
+// the same tokens, and the tails served least recently beyond MaxTails.
 func (t *Tier) addTailLocked(p *Page) {
 	parent, h := p.Name.Parent, p.Header
 	t.tails[parent] = append(t.tails[parent], p)
@@ -289,14 +287,14 @@ func (t *Tier) addTailLocked(p *Page) {
 	}
 }
 
-// serveLocked puts a page in front.
+// serveLocked moves a page to the front.
 func (t *Tier) serveLocked(p *Page) {
 	t.served++
 	p.served = t.served
 	t.order.MoveToFront(p.place)
 }
 
-// Pin returns a page to read from until Unpin, nil when it is not here.
+// Pin returns a page to read from until Unpin, or nil when the page is not in memory.
 func (t *Tier) Pin(name pagefile.Name) *Page {
 	if t == nil {
 		return nil
@@ -311,7 +309,7 @@ func (t *Tier) Pin(name pagefile.Name) *Page {
 	return p
 }
 
-// Unpin ends what Pin began.
+// Unpin releases a page that Pin returned.
 func (t *Tier) Unpin(p *Page) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -320,8 +318,8 @@ func (t *Tier) Unpin(p *Page) {
 	}
 }
 
-// Served makes a page the last to go, and returns its file, with the recency that it had;
-// from now on it counts as used now.
+// Served makes a page the last to be evicted, sets the page's recency to now, and returns the
+// page's file with the recency before.
 func (t *Tier) Served(p *Page) File {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -335,7 +333,7 @@ func (t *Tier) Served(p *Page) File {
 	return file
 }
 
-// Fresh returns the file of a page that may be served without looking for it.
+// Fresh returns the file of a page that may be served without a check of that file.
 func (t *Tier) Fresh(name pagefile.Name) (File, bool) {
 	if t == nil {
 		return File{}, false
@@ -349,8 +347,7 @@ func (t *Tier) Fresh(name pagefile.Name) (File, bool) {
 	return p.fileLocked(), true
 }
 
-// Confirm notes that a tier has a page's file, and reports whether the page is
-// here.
+// Confirm notes that a tier has a page's file, and reports whether the page is in memory.
 func (t *Tier) Confirm(file File) bool {
 	if t == nil {
 		return false
@@ -365,17 +362,17 @@ func (t *Tier) Confirm(file File) bool {
 	return true
 }
 
-// sawLocked notes where a page's file was seen, and its recency.
+// sawLocked notes a page's file: its tier and its recency.
 func (t *Tier) sawLocked(p *Page, file File) {
 	p.tier, p.seen, p.used = file.Tier, t.now(), file.Used
 }
 
-// fileLocked returns the file of a page as it was last seen.
+// fileLocked returns the file of a page as last seen. Tier.mu is held.
 func (p *Page) fileLocked() File {
 	return File{Info: tier.Info{Name: p.Name, Bytes: p.FileBytes, Used: p.used}, Tier: p.tier, Placeable: p.Placeable}
 }
 
-// Drop forgets a page whose file is gone.
+// Drop removes a page whose file is gone.
 func (t *Tier) Drop(name pagefile.Name) {
 	if t == nil {
 		return
@@ -387,7 +384,7 @@ func (t *Tier) Drop(name pagefile.Name) {
 	}
 }
 
-// TailsOf returns the tails of a parent that are here.
+// TailsOf returns the tails of a parent in memory.
 func (t *Tier) TailsOf(parent pagefile.Key) []*Page {
 	if t == nil {
 		return nil
@@ -397,7 +394,7 @@ func (t *Tier) TailsOf(parent pagefile.Key) []*Page {
 	return slices.Clone(t.tails[parent])
 }
 
-// Unseen returns the names of pages whose files were last seen long ago.
+// Unseen returns the names of pages whose files were last seen longer than UnseenAge ago.
 func (t *Tier) Unseen() []pagefile.Name {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -410,13 +407,13 @@ func (t *Tier) Unseen() []pagefile.Name {
 	return names
 }
 
-// Stats counts what a tier holds.
+// Stats are the numbers of a tier's pages and bytes.
 type Stats struct {
 	Bytes, Limit int64
-	Pages, Tails int // that can be served
+	Pages, Tails int // pages and tails that can be served
 }
 
-// Stats counts what the tier holds now.
+// Stats returns the tier's numbers now.
 func (t *Tier) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -431,17 +428,17 @@ func (t *Tier) Stats() Stats {
 	return st
 }
 
-// Ticking reports whether Tick is going to be called.
+// Ticking reports whether Tick will be called.
 func (t *Tier) Ticking() bool { return t.clock.going() }
 
-// Holds reports whether any page is here.
+// Holds reports whether any page is in memory.
 func (t *Tier) Holds() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.pages) > 0
 }
 
-// Close lets everything go and stops the clock.
+// Close removes every page and stops the clock.
 func (t *Tier) Close() {
 	t.mu.Lock()
 	t.closed = true

@@ -17,8 +17,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const pageTokens = 4
 
-// aPage returns the header and rows of a page of n tokens, and its file: a tail of parent
-// where n is less than pageTokens.
+// aPage returns the header and rows of a page of n tokens, and its file. A page of fewer than
+// pageTokens tokens is a tail of parent.
 func aPage(t require.TestingT, parent byte, first int32, n int) (File, *pagefile.Header, []byte) {
 	tokens := make([]int32, n)
 	for i := range tokens {
@@ -58,7 +58,7 @@ func requireSound(t require.TestingT, w *Tier, pinned map[*Page]int) {
 	for p, readers := range pinned {
 		require.Equal(t, readers, p.readers)
 		if p.gone {
-			used += Bytes(p.Header) // until its last reader is done
+			used += Bytes(p.Header) // counted until the last reader unpins the page
 		}
 	}
 	require.Equal(t, used, w.used)
@@ -71,8 +71,8 @@ func requireSound(t require.TestingT, w *Tier, pinned map[*Page]int) {
 	require.Zero(t, tails)
 }
 
-// Whatever is added, pinned, dropped and limited: what is counted is what is held, nothing is
-// over the limit but what is being read, and pinned rows do not change.
+// For any order of adding, pinning, dropping and limiting: the counted bytes are the held
+// bytes, only rows with readers exceed the limit, and pinned rows do not change.
 func TestAccountsAreExact(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		now := time.Now()
@@ -111,7 +111,7 @@ func TestAccountsAreExact(t *testing.T) {
 					}
 					return nil
 				})
-				if file.Name.Class == pagefile.ClassPage { // a tail may be one too many
+				if file.Name.Class == pagefile.ClassPage { // a tail may exceed MaxTails
 					require.Equal(rt, here, w.Has(file.Name))
 				}
 				require.True(rt, err == nil || wrong && !here)
@@ -158,8 +158,8 @@ func TestAccountsAreExact(t *testing.T) {
 	})
 }
 
-// A page that is here for long without a look for its file is named, and is served no more
-// until the file was seen.
+// A page whose file was not checked for UnseenAge is named by Unseen; without a check within
+// Lease it is not served until its file was seen.
 func TestLease(t *testing.T) {
 	now := time.Now()
 	w := New(Options{MaxTails: 3, TouchEvery: time.Minute, Tick: func() bool { return false }})

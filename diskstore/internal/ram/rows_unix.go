@@ -4,8 +4,8 @@ package ram
 
 import "golang.org/x/sys/unix"
 
-// allocRows returns n bytes outside the Go heap, nil when the system gives none.
-// They are the caller's until freeRows.
+// allocRows returns n bytes outside the Go heap, or nil when the system has no memory. The
+// caller frees them with freeRows.
 func allocRows(n int) []byte {
 	rows, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
@@ -14,9 +14,9 @@ func allocRows(n int) []byte {
 	return rows
 }
 
-// freeRows gives memory of allocRows back at once. Nil is fine.
+// freeRows returns memory of allocRows to the system at once. rows may be nil.
 func freeRows(rows []byte) {
 	if rows != nil {
-		_ = unix.Munmap(rows) // fails only for what is not a mapping
+		_ = unix.Munmap(rows) // fails only for memory that is not a mapping
 	}
 }

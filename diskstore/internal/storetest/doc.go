@@ -1,2 +1,2 @@
-// Package storetest makes the pages, files and filesystems that tests of the store's rooms share.
+// Package storetest makes the pages, files and filesystems that tests of the store share.
 package storetest

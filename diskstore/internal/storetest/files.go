@@ -11,7 +11,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// Names below a root, as the stores of every release have written them.
+// Names below a root, the same in stores of every release.
 const (
 	VersionDir    = "v1"
 	TailsDir      = "tails"
@@ -21,10 +21,10 @@ const (
 	LedgerFile    = "usage.json"
 )
 
-// MaxQuarantined is how many files a tier keeps aside, as docs/configuration.md says.
+// MaxQuarantined is the number of files that quarantine keeps, as in docs/configuration.md.
 const MaxQuarantined = 16
 
-// Path returns where a tier's root keeps a name.
+// Path returns the path of a name's file below a tier's root.
 func Path(root string, name pagefile.Name) string {
 	folder, key := filepath.Join(root, VersionDir, name.Fingerprint.String()), name.Key.String()
 	switch name.Class {
@@ -65,7 +65,7 @@ func FilesIn(t testing.TB, root, ext string) []string {
 	return paths
 }
 
-// Place copies a file, making its directory.
+// Place copies a file and makes the directory of the copy.
 func Place(t testing.TB, from, to string) {
 	t.Helper()
 	data, err := os.ReadFile(from)
@@ -74,7 +74,8 @@ func Place(t testing.TB, from, to string) {
 	require.NoError(t, os.WriteFile(to, data, 0o600))
 }
 
-// FlipAt changes one bit of a file, counted from its end where at is negative.
+// FlipAt changes one bit of the byte at offset at of a file; a negative at counts from the
+// end.
 func FlipAt(t testing.TB, path string, at int) {
 	t.Helper()
 	data, err := os.ReadFile(path)

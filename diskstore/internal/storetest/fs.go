@@ -11,8 +11,8 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// QuickFS is the operating system's filesystem without waiting for the device,
-// for tests that are not about it.
+// QuickFS is the operating system's filesystem without waiting for the device, for tests of
+// anything else.
 var QuickFS vfs.FS = unsynced{vfs.OS}
 
 type unsynced struct{ vfs.FS }
@@ -28,15 +28,15 @@ type unsyncedFile struct{ vfs.File }
 
 func (unsyncedFile) Sync() error { return nil }
 
-// Hang lets operations below a root hang until the test ends, when they fail: one that
-// was carried out then would change files that are being removed.
+// Hang makes operations below a root hang until the test ends, when they fail: an operation
+// that succeeded then would change files that are being removed.
 func Hang(t testing.TB, inj *vfs.Injector, root string, ops ...vfs.Op) {
 	gate := vfs.NewGate()
 	t.Cleanup(gate.Open)
 	inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(root)), Ops: ops, Gate: gate, Err: syscall.EIO})
 }
 
-// RequireSilent requires the error of a root that does not answer, which it names.
+// RequireSilent requires the error of a root that does not answer, with the root's name.
 func RequireSilent(t testing.TB, err error, root string) {
 	t.Helper()
 	require.True(t, tier.NoAnswer(err), "%v", err)

@@ -12,7 +12,7 @@ import (
 // Tokens is a page size small enough to make chains of many pages cheap.
 const Tokens = 8
 
-// Sections has an odd row size, two groups and both kinds.
+// Sections have odd row sizes, two groups and the kinds K and V.
 var Sections = []pagefile.Section{
 	{Group: 0, Layer: 0, Kind: pagefile.KindK, RowBytes: 64},
 	{Group: 0, Layer: 0, Kind: pagefile.KindV, RowBytes: 52},
@@ -20,10 +20,10 @@ var Sections = []pagefile.Section{
 	{Group: 1, Layer: 1, Kind: pagefile.KindV, RowBytes: 1},
 }
 
-// Fingerprint returns one of several fingerprints.
+// Fingerprint returns a fingerprint for each n.
 func Fingerprint(n byte) pagefile.Key { return pagefile.Key{0: n, 31: 0xfe} }
 
-// Layout returns the layout of a page of so many tokens.
+// Layout returns the layout of a page of the given number of tokens.
 func Layout(t testing.TB, sections []pagefile.Section, tokens int) pagefile.Layout {
 	t.Helper()
 	l, err := pagefile.NewLayout(sections, tokens)
@@ -31,7 +31,7 @@ func Layout(t testing.TB, sections []pagefile.Section, tokens int) pagefile.Layo
 	return l
 }
 
-// Fill fills every section of a page with bytes that follow from its key.
+// Fill fills every section of a page with bytes derived from the page's key.
 func Fill(l pagefile.Layout, key pagefile.Key, payload []byte) {
 	sections := make([][]byte, l.Len())
 	for i := range sections {
@@ -40,7 +40,7 @@ func Fill(l pagefile.Layout, key pagefile.Key, payload []byte) {
 	testrows.Fill(key, sections)
 }
 
-// Page makes a page of Sections with rows that follow from its key.
+// Page makes a page of Sections with rows derived from the page's key.
 func Page(t testing.TB, parent pagefile.Key, start int, tokens []int32, media ...pagefile.Media) *pagefile.Page {
 	t.Helper()
 	l := Layout(t, Sections, len(tokens))
@@ -49,7 +49,7 @@ func Page(t testing.TB, parent pagefile.Key, start int, tokens []int32, media ..
 	return p
 }
 
-// Chain makes the pages of tokens: full pages and, when some remain, a tail.
+// Chain makes the pages of tokens: full pages and, for remaining tokens, a tail.
 func Chain(t testing.TB, fingerprint pagefile.Key, pageTokens int, tokens []int32) []*pagefile.Page {
 	t.Helper()
 	var pages []*pagefile.Page

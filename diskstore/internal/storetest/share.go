@@ -16,15 +16,14 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// Share is a network filesystem as several machines see it. Locks succeed and stay
-// on each machine, or fail. The server's clock is not that of the machines. Each
-// machine remembers what it has seen of a file until it opens that or changes it
-// itself.
+// Share simulates a network filesystem that several machines use. Locks succeed and stay on
+// each machine, or fail. The server's clock differs from the machines' clocks. Each machine
+// caches a file's attributes until it opens or changes the file itself.
 type Share struct {
 	Ahead   time.Duration // of the server's clock
 	NoLocks bool
 	Reach   vfs.Reach
-	Machine map[string]string        // by host, where there is one
+	Machine map[string]string        // machine name by host, if any
 	Up      map[string]time.Duration // by host
 
 	mu    sync.Mutex
@@ -37,10 +36,10 @@ func NewShare(ahead time.Duration) *Share {
 	return &Share{Ahead: ahead, Reach: vfs.ReachHost, locks: make(map[string]bool), seen: make(map[string]fs.FileInfo)}
 }
 
-// From returns the share as one machine sees it.
+// From returns the share as seen by one machine.
 func (s *Share) From(host string) vfs.FS { return hostFS{QuickFS, s, host} }
 
-// Die lets go of all locks of a machine.
+// Die releases all locks of a machine.
 func (s *Share) Die(host string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +56,7 @@ type hostFS struct {
 	host  string
 }
 
-// skewedInfo tells the times of the server.
+// skewedInfo has the server's times.
 type skewedInfo struct {
 	fs.FileInfo
 	ahead time.Duration
@@ -133,7 +132,7 @@ func (h hostFS) Lock(name string) (io.Closer, error) { return h.lock(name, os.O_
 func (h hostFS) LockThere(name string) (io.Closer, error) { return h.lock(name, 0) }
 
 func (h hostFS) lock(name string, flags int) (io.Closer, error) {
-	f, err := os.OpenFile(name, os.O_RDWR|flags, 0o600) // it is made before it is found to be of no use
+	f, err := os.OpenFile(name, os.O_RDWR|flags, 0o600) // the lock file is made before locking fails
 	if err != nil {
 		return nil, err
 	}
@@ -186,5 +185,5 @@ func PrivateDir(t testing.TB) string {
 	return dir
 }
 
-// ClockOffsets are how far a server's clock may be from a machine's.
+// ClockOffsets are differences between a server's clock and a machine's.
 var ClockOffsets = []time.Duration{0, -3 * time.Hour, 3 * time.Hour}

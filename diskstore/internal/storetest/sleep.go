@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// Slept returns now as it was before this machine slept for a while: the monotonic clock
-// has stood still. The upper bits of a Time's first word are its seconds.
+// Slept returns a time taken just before this machine slept for d: the monotonic clock has not
+// counted the sleep. The upper bits of a Time's first word are its seconds.
 func Slept(d time.Duration) time.Time {
 	at := time.Now()
 	*(*uint64)(unsafe.Pointer(&at)) -= uint64(d/time.Second) << 30

@@ -1,5 +1,5 @@
-// Package testrows makes the tokens and rows that tests of the store's rooms use, and
-// measures the memory that reading them costs.
+// Package testrows makes the tokens and rows for tests of the store and measures the memory
+// that reading takes.
 package testrows
 
 import (
@@ -9,7 +9,7 @@ import (
 	"runtime"
 )
 
-// Prompt returns n tokens that differ between seeds from the first on.
+// Prompt returns n tokens; prompts of different seeds differ from the first token on.
 func Prompt(seed, n int) []int32 {
 	tokens := make([]int32, n)
 	for i := range tokens {
@@ -18,8 +18,8 @@ func Prompt(seed, n int) []int32 {
 	return tokens
 }
 
-// Fill fills the sections of a page with bytes that follow from the key alone, so that a
-// reader of the page can tell whether they are right. Every other section compresses well.
+// Fill fills the sections of a page with bytes derived from the key alone, so that a reader of
+// the page can check them. Every other section compresses well.
 func Fill(key [32]byte, sections [][]byte) {
 	h := fnv.New64a()
 	h.Write(key[:])
@@ -37,7 +37,7 @@ func Fill(key [32]byte, sections [][]byte) {
 	}
 }
 
-// Allocated returns how many bytes fn allocates, freed or not.
+// Allocated returns the number of bytes that fn allocates, freed or not.
 func Allocated(fn func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

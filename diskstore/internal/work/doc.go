@@ -1,9 +1,9 @@
 /*
-Package work bounds what a store does at a time and ends it.
+Package work runs, bounds and ends the operations of a store.
 
-Life counts the operations of callers: they end when the store closes. Traffic lets work that
-nobody waits for stand back while callers read and write. Queue runs such work, one job after
-another, of at most maxQueuedJobs; Once begins a job some time after it was asked for. No
-goroutine and no timer exists while there is nothing to do.
+Life counts the operations of callers, which end when the store closes. Traffic lets
+background work wait while callers read and write. Queue runs background jobs, one after
+another, and holds at most maxQueuedJobs. Once runs a function some time after it was
+started. No goroutine and no timer exists while there is no work.
 */
 package work

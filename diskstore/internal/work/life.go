@@ -23,8 +23,8 @@ func NewLife() *Life {
 	return &Life{Ctx: ctx, cancel: cancel}
 }
 
-// Enter begins an operation. Its context also ends when the store closes. leave
-// must be called when it is over.
+// Enter begins an operation. opCtx also ends when the store closes. The caller calls leave at
+// the end of the operation.
 func (l *Life) Enter(ctx context.Context) (opCtx context.Context, leave func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -46,8 +46,8 @@ func (l *Life) Enter(ctx context.Context) (opCtx context.Context, leave func(), 
 	}, nil
 }
 
-// Close ends all operations and waits for them, but not longer than patience.
-// It returns false when it was called before.
+// Close ends all operations and waits for them, at most for patience. Close returns false
+// after an earlier call.
 func (l *Life) Close(patience time.Duration) bool {
 	l.mu.Lock()
 	if l.drained != nil {
@@ -69,7 +69,7 @@ func (l *Life) Close(patience time.Duration) bool {
 	return true
 }
 
-// Running is how many operations run.
+// Running is the number of running operations.
 func (l *Life) Running() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// Close ends operations, waits for them, and lets none begin any more.
+// Close ends operations, waits for them, and refuses new ones.
 func TestLifeEnds(t *testing.T) {
 	l := NewLife()
 	ctx, leave, err := l.Enter(t.Context())
@@ -32,7 +32,7 @@ func TestLifeEnds(t *testing.T) {
 	require.False(t, l.Close(time.Minute), "a second time")
 }
 
-// An operation that does not end is left behind.
+// Close does not wait longer than its patience for an operation that does not end.
 func TestLifeHasPatience(t *testing.T) {
 	l := NewLife()
 	_, leave, err := l.Enter(t.Context())
@@ -42,7 +42,7 @@ func TestLifeHasPatience(t *testing.T) {
 	require.Zero(t, l.Running())
 }
 
-// Work stands back until the last of the operations has ended.
+// StandBack waits until the last operation has ended.
 func TestTrafficStandsBack(t *testing.T) {
 	var traffic Traffic
 	require.NoError(t, traffic.StandBack(t.Context()))

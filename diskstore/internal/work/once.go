@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Once calls a function some time after it was started, however often it is
-// started meanwhile. Its zero value is ready.
+// Once calls a function some time after Start; further calls of Start before the function runs
+// do nothing. The zero value is ready.
 type Once struct {
 	mu      sync.Mutex
-	timer   *time.Timer // nil when nothing is due
+	timer   *time.Timer // nil when no call is due
 	stopped bool
 }
 
@@ -30,7 +30,7 @@ func (c *Once) Start(after time.Duration, fn func()) {
 	})
 }
 
-// Stop makes start do nothing. A call that has begun is not waited for.
+// Stop makes Start do nothing. Stop does not wait for a call that has begun.
 func (c *Once) Stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,12 +7,11 @@ import (
 	"time"
 )
 
-// maxQueuedJobs bounds a background queue. What does not fit is dropped: every
-// job is an improvement that the next access asks for again.
+// maxQueuedJobs bounds a background queue. Further jobs are dropped: every job is an
+// improvement for which the next access submits a job again.
 const maxQueuedJobs = 1024
 
-// Queue runs jobs one after another in a goroutine that exists only while
-// there are jobs.
+// Queue runs jobs one after another in a goroutine that exists only while there are jobs.
 type Queue struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -37,8 +36,8 @@ func NewQueue() *Queue {
 	return q
 }
 
-// Submit queues run unless a job of the same key waits already, the queue is
-// full, or the store is closing. It never waits.
+// Submit queues run unless a job of the same key waits already, the queue is full, or the
+// store is closing. Submit never waits.
 func (q *Queue) Submit(key any, run func(ctx context.Context)) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -71,7 +70,7 @@ func (q *Queue) loop() {
 	}
 }
 
-// Done returns a channel that is closed once there are no jobs.
+// Done returns a channel that is closed while there are no jobs.
 func (q *Queue) Done() <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -88,7 +87,7 @@ func (q *Queue) Wait(ctx context.Context) error {
 	}
 }
 
-// Close drops queued jobs, cancels the running one and waits for it.
+// Close drops queued jobs, cancels the running one and waits for it, at most for patience.
 func (q *Queue) Close(patience time.Duration) error {
 	q.mu.Lock()
 	q.closed = true

@@ -12,11 +12,11 @@ func TestLimitOfQueuedJobs(t *testing.T) {
 	b := NewQueue()
 	hold, begun := make(chan struct{}), make(chan struct{})
 	b.Submit("first", func(context.Context) { close(begun); <-hold })
-	<-begun // it waits in no queue any more
+	<-begun // the job has left the queue
 	ran := 0
 	for i := range maxQueuedJobs + 1 {
 		b.Submit(i, func(context.Context) { ran++ })
-		b.Submit(i, func(context.Context) { ran += 1_000_000 }) // the same key is queued already
+		b.Submit(i, func(context.Context) { ran += 1_000_000 }) // a job of the same key is queued already
 	}
 	close(hold)
 	require.NoError(t, b.Wait(t.Context()))

@@ -5,12 +5,12 @@ import (
 	"sync"
 )
 
-// Traffic counts the operations that somebody waits for, so that what nobody
-// waits for can stand back.
+// Traffic counts the operations for which callers wait, so that background work can wait for
+// them.
 type Traffic struct {
 	mu      sync.Mutex
 	running int
-	free    chan struct{} // closed when running becomes 0; nil while it is
+	free    chan struct{} // closed when running becomes 0; nil while running is 0
 }
 
 // Enter begins an operation, which ends with leave.
