@@ -55,6 +55,24 @@ func TestSettings(t *testing.T) {
 	require.Equal(t, Config{PageCells: 256, HostBytes: 5e8, SpillDir: "/var/spill", SpillBytes: 1e11}, c)
 }
 
+// A size above 0 that is less than a byte means the default, as no size does.
+func TestSizesBelowOneByte(t *testing.T) {
+	clearEnvironment(t)
+	t.Setenv("HOME", "/home/somebody")
+	for value, bytes := range map[string]uint64{"": 0, "1e-10": 0, "1e-9": 1, "2.5e-9": 2} {
+		t.Setenv("OLLAMA_PAGED_HOST_GB", value)
+		t.Setenv("OLLAMA_PAGED_SPILL_GB", value)
+		c, err := FromEnvironment()
+		require.NoError(t, err, value)
+		require.Equal(t, bytes, c.SpillBytes, value)
+		if bytes > 0 {
+			require.Equal(t, bytes, c.HostBytes, value)
+		} else {
+			require.Greater(t, c.HostBytes, uint64(1e6), value)
+		}
+	}
+}
+
 // Errors about a lack of room name the variables that give more room.
 func TestLackOfRoomNamesTheVariables(t *testing.T) {
 	layer := pager.Layer{Cells: 1024, KVHeads: 1, KeyDim: 16, ValueDim: 16, KeyType: pager.F16, ValueType: pager.F16}
