@@ -29,6 +29,9 @@ const firstReadBytes = 4096
 // ReadHeader reads and checks the header region of blob.
 func ReadHeader(ctx context.Context, blob Source) (*Header, error) {
 	fileBytes := blob.Size()
+	if fileBytes < 0 {
+		return nil, Damaged("file is %d bytes", fileBytes)
+	}
 	region := make([]byte, min(firstReadBytes, fileBytes))
 	if err := ReadFull(ctx, blob, region, 0); err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package pagefile
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -111,5 +112,21 @@ func TestHeadersAroundTheFirstRead(t *testing.T) {
 		_, err := readFile(t, encodeFile(t, p, tokens, false), p.Layout, buf)
 		require.NoError(t, err)
 		require.Equal(t, p.Payload, buf)
+	}
+}
+
+// sizedBlob says that its size is another.
+type sizedBlob struct {
+	memBlob
+	size int64
+}
+
+func (b sizedBlob) Size() int64 { return b.size }
+
+// TestSizeThatCannotBe: a source that does not know its size may say -1.
+func TestSizeThatCannotBe(t *testing.T) {
+	for _, size := range []int64{-1, math.MinInt64, 0} {
+		_, err := ReadHeader(ctx, sizedBlob{make(memBlob, PageAlign), size})
+		require.ErrorIs(t, err, ErrDamaged)
 	}
 }

@@ -34,10 +34,11 @@ func ReadManifest(ctx context.Context, t Tier, fingerprint pagefile.Key) (*Manif
 
 // DecodeManifest reads an open manifest.
 func DecodeManifest(ctx context.Context, blob Blob, fingerprint pagefile.Key) (*Manifest, error) {
-	if n := blob.Info().Bytes; n > MaxManifestBytes {
+	n := blob.Info().Bytes
+	if n < 0 || n > MaxManifestBytes {
 		return nil, pagefile.Damaged("manifest of %v is %d bytes", fingerprint, n)
 	}
-	buf := make([]byte, blob.Info().Bytes)
+	buf := make([]byte, n)
 	if err := pagefile.ReadFull(ctx, blob, buf, 0); err != nil {
 		return nil, err
 	}
