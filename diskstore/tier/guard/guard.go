@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,6 +40,8 @@ type Tier struct {
 	LookupIn time.Duration // time for a lookup
 	StepIn   time.Duration // time for a transfer step
 	failed   func()        // called for each failure
+	log      *slog.Logger
+	panics   sync.Once // the first one is logged with its stack
 
 	Leaving  atomic.Int64         // bytes of uploads that are being given up
 	Appeared func(tier.Committed) // called for each upload that appeared after it was given up
@@ -56,6 +59,7 @@ func New(inner tier.Tier, lookupIn, stepIn time.Duration, log *slog.Logger, now 
 		LookupIn: lookupIn,
 		StepIn:   stepIn,
 		failed:   failed,
+		log:      log,
 		Appeared: func(tier.Committed) {},
 	}
 }
@@ -86,11 +90,11 @@ func do[T any](ctx context.Context, t *Tier, workers chan struct{}, limit time.D
 	var taken atomic.Bool // by whoever decides what becomes of the result
 	go func() {
 		defer cancel()
-		v, err := op(opCtx)
+		v, err := try(t, func() (T, error) { return op(opCtx) })
 		if taken.CompareAndSwap(false, true) {
 			done <- outcome[T]{v, err}
 		} else if err == nil && late != nil {
-			late(v)
+			t.end(func() { late(v) })
 		}
 		<-workers
 	}()
@@ -304,11 +308,18 @@ func (t *Tier) Now(ctx context.Context) (time.Time, error) {
 	})
 }
 
-func (t *Tier) Left() int64 { return t.Leaving.Load() + t.Inner.Left() }
+func (t *Tier) Left() int64 {
+	inner, _ := try(t, func() (int64, error) { return t.Inner.Left(), nil })
+	return t.Leaving.Load() + max(0, inner)
+}
 
 func (t *Tier) Lock(ctx context.Context) (func(), error) {
 	release, err := do(ctx, t, t.Transfer, t.StepIn, func(release func()) { release() }, func(ctx context.Context) (func(), error) {
-		return t.Inner.Lock(ctx)
+		release, err := t.Inner.Lock(ctx)
+		if err == nil && release == nil {
+			err = fmt.Errorf("lock the tier: %w", errNothing)
+		}
+		return release, err
 	})
 	if err != nil {
 		return nil, err
@@ -322,7 +333,10 @@ const CloseIn = 500 * time.Millisecond
 // Close closes the tier below, and does not wait for one that hangs.
 func (t *Tier) Close() error {
 	done := make(chan error, 1)
-	t.inWorker(func() { done <- t.Inner.Close() })
+	t.inWorker(func() {
+		_, err := try(t, func() (struct{}, error) { return struct{}{}, t.Inner.Close() })
+		done <- err
+	})
 	timer := time.NewTimer(CloseIn)
 	defer timer.Stop()
 	select {
@@ -339,7 +353,7 @@ func (t *Tier) Close() error {
 func (t *Tier) inWorker(fn func()) {
 	go func() {
 		t.Transfer <- struct{}{}
-		fn()
+		t.end(fn)
 		<-t.Transfer
 	}()
 }

@@ -3,6 +3,7 @@ package guard
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -30,7 +31,11 @@ func (t *Tier) Reopen(ctx context.Context, name pagefile.Name) (tier.Blob, error
 
 func (t *Tier) open(ctx context.Context, name pagefile.Name, open func(context.Context, pagefile.Name) (tier.Blob, error)) (tier.Blob, error) {
 	inner, err := do(ctx, t, t.Lookup, t.StepIn, tier.Blob.Close, func(ctx context.Context) (tier.Blob, error) {
-		return open(ctx, name)
+		inner, err := open(ctx, name)
+		if err == nil && inner == nil {
+			err = fmt.Errorf("open %v: %w", name.Key, errNothing)
+		}
+		return inner, err
 	})
 	if err != nil {
 		return nil, err
@@ -85,7 +90,11 @@ type upload struct {
 
 func (t *Tier) Create(ctx context.Context, name pagefile.Name) (tier.Upload, error) {
 	inner, err := do(ctx, t, t.Transfer, t.StepIn, tier.Upload.Abort, func(ctx context.Context) (tier.Upload, error) {
-		return t.Inner.Create(ctx, name)
+		inner, err := t.Inner.Create(ctx, name)
+		if err == nil && inner == nil {
+			err = fmt.Errorf("create %v: %w", name.Key, errNothing)
+		}
+		return inner, err
 	})
 	if err != nil {
 		return nil, err
