@@ -13,32 +13,30 @@ import (
 	"github.com/kvtier/kvtier/internal/priority"
 )
 
-// aheadTime is how long ReadAhead goes on: who comes later than that had better
-// read by himself.
+// aheadTime bounds ReadAhead: later requests read their pages sooner themselves.
 const aheadTime = 2 * time.Minute
 
-// Ahead is what ReadAhead has read.
+// Ahead is the result of ReadAhead.
 type Ahead struct {
 	Pages    int   // full pages and tails
-	Bytes    int64 // what they take where they are now
+	Bytes    int64 // bytes in the memory where the pages are now
 	Promoted int   // of Pages, copied from the remote tier
-	RAM      bool  // they are decoded in Options.RAM, not in the system's page cache
+	RAM      bool  // the pages are decoded in Options.RAM, not files in the system's page cache
 }
 
-// ReadAhead reads the pages of this store's fingerprint that were used last, so
-// that the first Reads after a start come from memory: decoded pages where
-// Options.RAM says so, otherwise files, which the operating system then keeps as
-// long as it has nothing better to do with its memory. It takes what Open's count
-// has found, and counts nothing when that went well.
+// ReadAhead reads the most recently used pages of this store's fingerprint, so that the first
+// Reads after a start come from memory: with Options.RAM as decoded pages, otherwise as files,
+// which the operating system keeps until it needs the memory. ReadAhead uses the result of
+// Open's count and counts only if that count failed.
 //
-// The local tier's pages come first, each conversation's from its beginning on.
-// What only the remote tier holds is copied up then, into room that is free.
-// Nothing is evicted for a page that is read ahead, and none counts as used.
+// The local tier's pages come first, each conversation's from its beginning on. Pages that
+// only the remote tier holds are then copied to the local tier, into free room. No page is
+// evicted for a page that is read ahead, and pages read ahead do not count as used.
 //
-// It reads no more than Options.ReadAheadBytes and for no longer than 2 minutes,
-// at a low priority where there are such, and stands back while Reads and Puts run.
-// A second call does nothing. It returns what it has read together with ErrClosed,
-// ctx's error or an error of counting the local tier.
+// ReadAhead reads at most Options.ReadAheadBytes and runs at most 2 minutes, at a low priority
+// where the system has priorities, and waits while Reads and Puts run. A second call does
+// nothing. ReadAhead returns the pages read so far together with ErrClosed, ctx's error or an
+// error of counting the local tier.
 func (s *Store) ReadAhead(ctx context.Context) (Ahead, error) {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
@@ -52,7 +50,7 @@ func (s *Store) ReadAhead(ctx context.Context) (Ahead, error) {
 	defer cancel()
 	r := &aheadReader{s: s, left: s.opt.ReadAheadBytes, ahead: Ahead{RAM: s.ram != nil}}
 	done := make(chan error, 1)
-	go func() { // which ends with the priority it lowers
+	go func() { // a goroutine of its own, which ends with the lowered priority
 		priority.Lower()
 		done <- r.run(limited)
 	}()
@@ -63,10 +61,10 @@ func (s *Store) ReadAhead(ctx context.Context) (Ahead, error) {
 	return r.ahead, err
 }
 
-// errEnough ends reading ahead: there is no room for the next page.
+// errEnough ends reading ahead: the next page has no room.
 var errEnough = errors.New("diskstore: no room to read ahead")
 
-// aheadReader is one ReadAhead.
+// aheadReader is the state of one ReadAhead.
 type aheadReader struct {
 	s     *Store
 	left  int64 // bytes
@@ -95,8 +93,8 @@ func (r *aheadReader) run(ctx context.Context) error {
 	return nil
 }
 
-// read reads one page ahead. Errors other than errEnough are the page's own: it
-// may be gone, and Read will find what is wrong with it.
+// read reads one page ahead. Errors other than errEnough concern this page alone: the page may
+// be gone, or the next Read of the page finds its damage.
 func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error {
 	if err := r.s.traffic.StandBack(ctx); err != nil {
 		return err
@@ -122,7 +120,7 @@ func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error
 	switch {
 	case r.s.ram != nil:
 		bytes, err = r.decode(ctx, lv, info)
-	case !promoted: // what was just written is in the page cache
+	case !promoted: // a file just written is in the page cache already
 		bytes, err = r.cache(ctx, lv, info)
 	}
 	if err != nil {
@@ -139,8 +137,8 @@ func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error
 	return nil
 }
 
-// cache brings a file into the operating system's page cache, and returns how
-// many bytes that are. What is in it is checked when it is read for good.
+// cache reads a file into the operating system's page cache and returns the file's bytes. Read
+// checks the content later.
 func (r *aheadReader) cache(ctx context.Context, lv *level, info tier.Info) (int64, error) {
 	file, err := lv.tier.Open(ctx, info.Name)
 	if err != nil {
@@ -168,8 +166,8 @@ func (r *aheadReader) cache(ctx context.Context, lv *level, info tier.Info) (int
 	return size, nil
 }
 
-// decode checks a page and keeps it in memory, behind all that is there, and
-// returns how many bytes it takes.
+// decode checks a page, keeps the page in memory behind all other pages, and returns the bytes
+// of memory that the page needs.
 func (r *aheadReader) decode(ctx context.Context, lv *level, info tier.Info) (int64, error) {
 	var h *pagefile.Header
 	file, err := lv.openChecked(ctx, info.Name, func(blob tier.Blob) (err error) {
@@ -205,8 +203,7 @@ func (r *aheadReader) decode(ctx context.Context, lv *level, info tier.Info) (in
 	return size, nil
 }
 
-// decodeAgain reads a page whose header is h into rows once more, and condemns
-// one that is damaged.
+// decodeAgain reads the page with header h into rows once more, and condemns a damaged page.
 func (r *aheadReader) decodeAgain(ctx context.Context, lv *level, h *pagefile.Header, rows []byte) error {
 	name := pagefile.Name{Fingerprint: h.Fingerprint, Class: pagefile.ClassPage, Key: h.Key}
 	if h.Tail() {
@@ -228,8 +225,8 @@ func (r *aheadReader) decodeAgain(ctx context.Context, lv *level, h *pagefile.He
 	return err
 }
 
-// promoteAhead copies a page up as promote does, but makes no room for it and
-// leaves the time it was used at. It returns errEnough when there is no room.
+// promoteAhead does as promote, except that it makes no room for the page and keeps the page's
+// recency. promoteAhead returns errEnough when the local tier has no room.
 func (s *Store) promoteAhead(ctx context.Context, info tier.Info) error {
 	h, err := s.headerOf(ctx, s.guard, info.Name)
 	if err != nil {
@@ -245,7 +242,7 @@ func (s *Store) promoteAhead(ctx context.Context, info tier.Info) error {
 			used = recency(parent.used, h.Start)
 		}
 	}
-	// What would begin a collection is as full as full.
+	// A page that would start a collection is refused as well.
 	want := demand{room: pagefile.AlignUp(info.Bytes) + s.opt.Local.BudgetBytes/trimShare}
 	if over, _, err := s.local.shortage(ctx, want); err != nil || over > 0 {
 		return errEnough
@@ -258,7 +255,7 @@ func (s *Store) promoteAhead(ctx context.Context, info tier.Info) error {
 	return s.copyUp(ctx, yieldingTier{s.guard, &s.traffic}, info, room, used)
 }
 
-// yieldingTier is a Tier whose files are read while nobody waits for anything.
+// yieldingTier is a Tier whose files are read only while no Read or Put runs.
 type yieldingTier struct {
 	tier.Tier
 	traffic *work.Traffic

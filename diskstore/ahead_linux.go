@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inPageCache reports whether all of a file is in memory, as far as can be told:
-// Linux tells since 6.5.
+// inPageCache reports whether a whole file is in memory. Linux before 6.5 cannot tell, and the
+// result is false.
 func inPageCache(b tier.Blob) bool {
 	file := osFile(b)
 	if file == nil {

@@ -4,5 +4,5 @@ package diskstore
 
 import "github.com/kvtier/kvtier/diskstore/tier"
 
-// inPageCache reports that nobody can tell.
+// inPageCache returns false: this system cannot tell.
 func inPageCache(tier.Blob) bool { return false }

@@ -9,39 +9,36 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// Ref is a stored page as Chain found it. It may go stale at any time: Read
-// then returns ErrNotFound.
+// Ref is a stored page that Chain found. The page may be evicted at any time: Read then
+// returns ErrNotFound.
 type Ref struct {
 	Key    pagefile.Key
 	Parent pagefile.Key
 	Start  uint32 // position of the page's first token
-	Tokens int    // rows usable: for a tail the prefix it shares with the prompt
-	Stored int    // tokens in the file; Read wants a Layout of this many
+	Tokens int    // usable rows: for a tail the prefix that it shares with the prompt
+	Stored int    // tokens in the file; Read expects a Layout of as many tokens
 	Tail   bool
-	Tier   string // RAM, Local or Remote, where it was found
+	Tier   string // RAM, Local or Remote: the tier in which the page was found
 	Bytes  int64  // size of the file
 
 	used int64 // recency when found, in Unix nanoseconds
-	at   int64 // when its chain counts as used if it is read; 0 for when that is
+	at   int64 // the last use of the chain, if the page is read; 0 for the time of reading
 }
 
-// Chain returns the longest stored chain of pages for a sequence that begins
-// with tokens: full pages from position 0 on, then the tail of the last one
-// that shares the longest prefix with the tokens that remain. Offsets of media
-// count from position 0.
+// Chain returns the longest stored chain of pages for a sequence that begins with tokens: full
+// pages from position 0 on, then the tail of the last full page that shares the longest prefix
+// with the remaining tokens. Offsets of media count from position 0.
 //
-// It never fails: whatever goes wrong ends the chain. The remote tier makes it
-// take at most Options.RemoteTimeout longer. What it returns may be gone by the
-// time it is read.
+// Chain never fails: an error ends the chain. The remote tier adds at most
+// Options.RemoteTimeout. Returned pages may be gone before they are read.
 func (s *Store) Chain(ctx context.Context, tokens []int32, media []pagefile.Media) []Ref {
 	return s.ChainFrom(ctx, s.opt.Fingerprint, 0, tokens, media)
 }
 
-// ChainFrom is Chain for a caller that has the pages before position start
-// already: parent is the key of the last of them (the fingerprint when start is
-// 0), start is a multiple of Options.PageTokens, and tokens are those from
-// start on. Offsets of media count from position 0 all the same; media before
-// start is ignored.
+// ChainFrom does as Chain, for a caller that already has the pages before position start.
+// parent is the key of the last of these pages (the fingerprint when start is 0), start is a
+// multiple of Options.PageTokens, and tokens are the tokens from start on. Offsets of media
+// still count from position 0; media before start is ignored.
 func (s *Store) ChainFrom(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []Ref {
 	if start < 0 || start%s.opt.PageTokens != 0 {
 		return nil
@@ -85,9 +82,9 @@ func (s *Store) chainNames(parent pagefile.Key, start int, tokens []int32, media
 // findPages returns the leading pages of names that some tier holds.
 func (s *Store) findPages(ctx, remoteCtx context.Context, names []pagefile.Name, parent pagefile.Key, start int) []Ref {
 	found := make([]tier.Info, 0, len(names))
-	from := make([]*level, len(names)) // whose file it is
-	inRAM := make([]bool, len(names))  // and known to be without asking
-	var missing []pagefile.Name        // locally, in order
+	from := make([]*level, len(names)) // the tier that has the file
+	inRAM := make([]bool, len(names))  // and no check of the file is due
+	var missing []pagefile.Name        // from the local tier, in order
 	for _, name := range names {
 		if file, fresh := s.ram.Fresh(name); fresh {
 			from[len(found)], inRAM[len(found)] = s.level(file.Tier), true
@@ -108,11 +105,11 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []pagefile.Name,
 	}
 	var remote []tier.Info
 	if len(missing) > 0 {
-		// Errors are counted by the tier; what was found before one is good.
+		// The tier counts errors; pages found before an error are good.
 		remote, _ = s.guard.Leading(remoteCtx, missing)
 	}
 	refs := make([]Ref, 0, len(found))
-	at := s.now() // when the chain up to the page before counts as used
+	at := s.now() // the last use of the chain up to the page before
 	now := at
 	for i, info := range found {
 		if from[i] == s.remote && !inRAM[i] {
@@ -147,9 +144,9 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []pagefile.Name,
 	return refs
 }
 
-// findTail returns the tail of parent that shares the longest prefix with rest,
-// the tokens from position start on: of equal ones the shortest file, the one in
-// memory first, then the local one.
+// findTail returns the tail of parent that shares the longest prefix with rest, the tokens
+// from position start on. Of equally long prefixes findTail prefers the shortest file, then
+// the tail in memory, then the local tail.
 func (s *Store) findTail(ctx, remoteCtx context.Context, parent pagefile.Key, start int, rest []int32, media []pagefile.Media) (Ref, bool) {
 	var best Ref
 	if len(rest) == 0 {
@@ -168,14 +165,14 @@ func (s *Store) findTail(ctx, remoteCtx context.Context, parent pagefile.Key, st
 			}
 		}
 		if best.Tokens == min(len(rest), s.opt.PageTokens-1) {
-			break // nothing longer can exist
+			break // no longer prefix can exist
 		}
 	}
 	return best, best.Tokens > 0
 }
 
-// listTails returns the tails of parent that a tier has, none when it cannot say,
-// and the context in which to look at them.
+// listTails returns the tails of parent in a tier, none after an error, and the context for
+// reading them.
 func (lv *level) listTails(ctx, remoteCtx context.Context, parent pagefile.Key) (context.Context, []tier.Info) {
 	if lv == lv.s.remote {
 		ctx = remoteCtx
@@ -208,10 +205,10 @@ func (lv *level) matchTail(ctx context.Context, info tier.Info, start int, rest 
 	}, n > 0
 }
 
-// noteError counts an error of the local tier that is not just a missing file.
+// noteError counts an error of the local tier unless a file is just missing.
 func (s *Store) noteError(err error) { s.local.noteTierError(err) }
 
-// noteTierError does so for any tier; the remote tier counts its own.
+// noteTierError does as noteError for any tier; the remote tier counts its own errors.
 func (lv *level) noteTierError(err error) {
 	if lv == lv.s.local && err != nil && !errors.Is(err, tier.ErrNotFound) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		lv.s.counts.tierErrors.Add(1)

@@ -12,59 +12,57 @@ import (
 )
 
 const (
-	// A tier without a budget leaves 1/reserveShare of its filesystem free. When it
-	// does not, it frees 1/slackShare of that beyond.
+	// A tier without a budget leaves 1/reserveShare of its filesystem free. With less free
+	// space, a collection frees 1/slackShare of that share in addition.
 	reserveShare = 20
 
-	// A tier that is over its budget, or less than 1/trimShare below it, is
-	// brought 1/slackShare below, so that the next page need not wait. One that is
-	// not over it keeps what was used within touchEvery; where that is all it has,
-	// it is trimmed again after as long.
+	// A tier above its budget, or less than 1/trimShare below it, is collected down to
+	// 1/slackShare below the budget, so that the next page need not wait. A tier below its
+	// budget keeps files used within touchEvery. If such files are all that is left, the next
+	// trim of the tier waits for touchEvery.
 	trimShare  = 32
 	slackShare = 16
 
-	// A remote tier that is full is made to free the room of this many pages
-	// at once.
+	// A collection of a full remote filesystem frees room for this many pages at once.
 	demoteRoom = 8
 
-	// remoteCountEvery is how old the count of the remote tier may get.
+	// remoteCountEvery is the largest age of the remote tier's count.
 	remoteCountEvery = 10 * time.Minute
 
-	// Evicted files are recorded in batches, whose room can then be used.
+	// Evicted files are recorded in batches; the room of a recorded batch can be used.
 	batchFiles = 256
 	batchBytes = ledger.ChunkBytes
 )
 
 var (
-	// errExhausted reports that a collection could not make the room wanted.
+	// errExhausted reports that a collection could not make the wanted room.
 	errExhausted = errors.New("diskstore: nothing was used before the page that needs room")
 
-	// errStays reports that a page was not evicted, because the tier below does not
-	// take it now and its room is not needed so much that it must be deleted.
+	// errStays reports that a page was not evicted: the tier below does not take the page now,
+	// and the need for room is too small to delete the page.
 	errStays = errors.New("diskstore: the page cannot move down now")
 )
 
-// nearlyFull reports whether so many bytes are so near a budget that a tier is trimmed.
+// nearlyFull reports whether figure bytes are so close to a budget that a tier is trimmed.
 func nearlyFull(figure, budget int64) bool { return figure > budget-budget/trimShare }
 
-// demand is what a collection is asked for beyond keeping a tier within its
-// budget.
+// demand is the goal of a collection in addition to keeping a tier within its budget.
 type demand struct {
 	room   int64     // bytes that must fit in the budget
-	disk   int64     // bytes to free whatever the budget
-	before time.Time // for these only files last used earlier go
+	disk   int64     // bytes to free, independent of the budget
+	before time.Time // only files last used earlier are evicted for room and disk
 
-	// after has the places of the pages that need the room: what is before them
-	// stays, and was moved up to a chain's use at the time used.
+	// after has the places of the pages that need the room. The pages before these places stay
+	// and have been moved up to the recency of a chain used at used.
 	after []position
 	used  time.Time
 
-	// young is the time since which files were used that a tier keeps which is only
-	// nearly full.
+	// young is the start of the last touchEvery: a tier that is only nearly full keeps files
+	// used since.
 	young time.Time
 }
 
-// demandAt is the demand for a page at a place, whose recency is the given one.
+// demandAt returns the demand of a page at a place, with the page's recency.
 func demandAt(at position, recent time.Time) demand {
 	return demand{before: recent, after: []position{at}, used: chainUsed(recent, at.start)}
 }
@@ -95,7 +93,7 @@ func (s *Store) requestCollection(want demand) {
 		// The whole root may have been deleted under the store.
 		_ = s.ensureManifest(ctx, s.disk)
 		err := s.local.collect(ctx, want)
-		// Without a count nobody knows; the next collection may make one.
+		// Without a count the state is unknown; the next collection may count.
 		s.exhausted.Store(err != nil && !errors.Is(err, ledger.ErrNotCounted))
 		if err != nil && !errors.Is(err, errExhausted) && !errors.Is(err, ledger.ErrNotCounted) {
 			s.local.noteTierError(err)
@@ -103,16 +101,17 @@ func (s *Store) requestCollection(want demand) {
 		if s.remote == nil || !s.remote.answers() {
 			return
 		}
-		// Not here: a listing over a network takes minutes, and Put waits for this.
+		// In a job of its own: listing over a network takes minutes, and Put waits for this
+		// job.
 		s.remote.collecting.Submit(collectJob{}, func(ctx context.Context) {
-			_ = s.remote.collect(ctx, demand{}) // errors are counted by the tier
+			_ = s.remote.collect(ctx, demand{}) // the tier counts errors
 		})
 	})
 }
 
-// shortage returns how many bytes must go from a tier, as far as is known
-// without listing, and which may: those last used before a time, or any when it
-// is zero. Who does not ask which may go need not know what is young.
+// shortage returns the number of bytes that must be evicted from a tier, as known without a
+// listing, and before: only files last used earlier are evicted, or any files if before is
+// zero. A caller that ignores before may leave want.young unset.
 func (lv *level) shortage(ctx context.Context, want demand) (over int64, before time.Time, err error) {
 	budget := lv.book.Budget
 	if budget == 0 {
@@ -147,9 +146,9 @@ func (lv *level) shortage(ctx context.Context, want demand) (over int64, before 
 	return 0, time.Time{}, nil
 }
 
-// reserve returns by how many bytes less of a tier's filesystem is free than a tier
-// without a budget leaves, and how many more are freed then, so that not every page
-// that comes needs a listing.
+// reserve returns the bytes by which a tier's filesystem has less free space than a tier
+// without a budget leaves, and the bytes to free in addition, so that not every further page
+// needs a listing.
 func (lv *level) reserve(ctx context.Context) (short, slack int64, err error) {
 	space, err := lv.tier.Space(ctx)
 	if err != nil {
@@ -162,8 +161,9 @@ func (lv *level) reserve(ctx context.Context) (short, slack int64, err error) {
 	return left - space.Free, left / slackShare, nil
 }
 
-// youngSince returns demand.young: a minute ago by this machine's clock and by the
-// filesystem's. Where that is not known nothing is old.
+// youngSince returns demand.young: touchEvery ago by the earlier of this machine's clock and
+// the filesystem's. With the filesystem's clock unknown, youngSince returns a time before all
+// files.
 func (lv *level) youngSince(ctx context.Context) time.Time {
 	now, err := lv.ageClock(ctx)
 	if err != nil {
@@ -173,8 +173,8 @@ func (lv *level) youngSince(ctx context.Context) time.Time {
 	return now.Add(-touchEvery)
 }
 
-// mustGo returns how many of the bytes that a tier is short of must go even when
-// that means to delete what should move down.
+// mustGo returns the part of the bytes missing from a tier that must be evicted even by
+// deleting pages that should move down.
 func (lv *level) mustGo(ctx context.Context, over int64, want demand) int64 {
 	budget := lv.book.Budget
 	if lv != lv.s.local || lv.s.remote == nil {
@@ -194,7 +194,7 @@ func (lv *level) mustGo(ctx context.Context, over int64, want demand) int64 {
 	return max(figure+want.room-budget, want.disk)
 }
 
-// stale reports whether a tier should be counted again.
+// stale reports whether a tier's files need a new count.
 func (lv *level) stale() bool {
 	every := time.Duration(countEvery)
 	if lv == lv.s.remote {
@@ -207,8 +207,8 @@ func (lv *level) stale() bool {
 	return time.Since(counted) > max(every, countPause*took)
 }
 
-// collect brings a tier within its limit and makes the room wanted, as far as it
-// can. Readers never wait for it.
+// collect brings a tier within its limit and makes the wanted room, as far as possible.
+// Readers never wait for a collection.
 func (lv *level) collect(ctx context.Context, want demand) error {
 	select {
 	case lv.collector <- struct{}{}:
@@ -216,7 +216,7 @@ func (lv *level) collect(ctx context.Context, want demand) error {
 		return ctx.Err()
 	}
 	defer func() { <-lv.collector }()
-	if want.room > 0 { // others may have filled it since this process looked
+	if want.room > 0 { // other processes may have filled the tier since this process looked
 		if err := lv.book.Look(ctx); err != nil {
 			return err
 		}
@@ -234,7 +234,7 @@ func (lv *level) collect(ctx context.Context, want demand) error {
 			_, err := lv.count(ctx, nil)
 			return err
 		}
-		// Whoever has the lock does it.
+		// The process that holds the lock collects.
 		return lv.stillShort(ctx, want)
 	}
 	if err != nil {
@@ -244,14 +244,14 @@ func (lv *level) collect(ctx context.Context, want demand) error {
 	return lv.collectLocked(ctx, want)
 }
 
-// lockTier takes the lock for collecting. While another process has it, it
-// waits, but only when something is short, and not longer than a Put does.
+// lockTier locks the tier for collecting. While another process has the lock, lockTier waits,
+// but only during a shortage, and at most for roomWait.
 func (lv *level) lockTier(ctx context.Context, want demand) (release func(), err error) {
 	wait, cancel := context.WithTimeout(ctx, roomWait)
 	defer cancel()
 	for {
 		release, err := lv.tier.Lock(ctx)
-		if !errors.Is(err, tier.ErrLocked) || errors.Is(err, tier.ErrNotShared) { // no wait helps against another machine
+		if !errors.Is(err, tier.ErrLocked) || errors.Is(err, tier.ErrNotShared) { // waiting does not help against another machine
 			return release, err
 		}
 		if lv.book.Refresh(ctx) != nil {
@@ -270,8 +270,8 @@ func (lv *level) lockTier(ctx context.Context, want demand) (release func(), err
 	}
 }
 
-// collectLocked counts and evicts, with the lock. A collection that needs more
-// than one listing gives lists again.
+// collectLocked counts and evicts, with the tier's lock held. A collection that needs more
+// victims than one listing yields lists again.
 func (lv *level) collectLocked(ctx context.Context, want demand) error {
 	want.young = lv.youngSince(ctx)
 	guess, before, err := lv.shortage(ctx, want)
@@ -305,7 +305,7 @@ func (lv *level) collectLocked(ctx context.Context, want demand) error {
 			return err
 		}
 	}
-	if moved || over > guess || !before.Equal(pick.before) { // or nothing was known
+	if moved || over > guess || !before.Equal(pick.before) { // or the first shortage was unknown
 		pick = newVictims(over, before)
 		if err := lv.list(ctx, pick.add); err != nil {
 			return err
@@ -313,7 +313,7 @@ func (lv *level) collectLocked(ctx context.Context, want demand) error {
 	}
 	for {
 		freed, stay := lv.evictAll(ctx, pick.order(ctx, lv.s, lv.tier), over, lv.mustGo(ctx, over, want))
-		if freed < over && !before.After(want.before) { // what was to go was no good, perhaps
+		if freed < over && !before.After(want.before) { // perhaps the victims could not be removed
 			freed += lv.emptyQuarantine(ctx)
 		}
 		if over -= freed; over <= 0 || ctx.Err() != nil {
@@ -321,7 +321,7 @@ func (lv *level) collectLocked(ctx context.Context, want demand) error {
 		}
 		if freed == 0 || stay || !pick.more {
 			if before.Equal(want.young) {
-				lv.trimmed.note(lv.s.now()) // nothing else is old before long
+				lv.trimmed.note(lv.s.now()) // no other file is old before touchEvery has passed
 			}
 			return lv.stillShort(ctx, want)
 		}
@@ -332,8 +332,8 @@ func (lv *level) collectLocked(ctx context.Context, want demand) error {
 	}
 }
 
-// stillShort returns errExhausted when a tier has not got the room wanted, and
-// ErrNotCounted when nobody can know.
+// stillShort returns errExhausted when a tier lacks the wanted room, and ErrNotCounted when
+// the tier's files are not counted.
 func (lv *level) stillShort(ctx context.Context, want demand) error {
 	b := lv.book
 	figure, known := b.Figure()
@@ -348,8 +348,8 @@ func (lv *level) stillShort(ctx context.Context, want demand) error {
 	return ctx.Err()
 }
 
-// emptyQuarantine removes the files in quarantine: they are kept while there is
-// space, for a person to look at.
+// emptyQuarantine removes the files in quarantine. These files are kept, for a person to look
+// at, only while there is space.
 func (lv *level) emptyQuarantine(ctx context.Context) int64 {
 	counts := lv.book.Counts()
 	freed, err := lv.tier.EmptyQuarantine(ctx)
@@ -361,17 +361,16 @@ func (lv *level) emptyQuarantine(ctx context.Context) int64 {
 	return freed
 }
 
-// evictAll evicts files in order until at least the given number of bytes is
-// free, and returns how many are. Of these bytes some must be free: for more than
-// that, and an outage's batch, no page is deleted that should move down, and then the
-// rest stay.
+// evictAll evicts files in order until at least `bytes` bytes are free, and returns the number
+// of freed bytes. Of these bytes, `must` bytes, and during an outage one batch in addition,
+// are worth deleting pages that should move down. Beyond them such pages stay: stay is true.
 func (lv *level) evictAll(ctx context.Context, infos []tier.Info, bytes, must int64) (freed int64, stay bool) {
 	batch := lv.newRemoval()
 	for _, info := range infos {
 		if freed+batch.bytes >= bytes || ctx.Err() != nil {
 			break
 		}
-		// A page used since it was listed has become another's parent, perhaps.
+		// A page used since the listing may have become another page's parent.
 		if now, err := lv.tier.Stat(ctx, info.Name); err != nil || !now.Used.Equal(info.Used) {
 			continue
 		}
@@ -399,11 +398,11 @@ func (lv *level) evictAll(ctx context.Context, infos []tier.Info, bytes, must in
 	return freed, stay
 }
 
-// removal is files of a tier that this process has removed, and that its ledger
-// still counts.
+// removal is a set of files that this process has removed from a tier and that the tier's
+// ledger still counts.
 type removal struct {
 	lv     *level
-	counts int64 // of the ledger, before the first was removed
+	counts int64 // number of the ledger's counts before the first file was removed
 	names  []pagefile.Name
 	bytes  int64
 }
@@ -412,7 +411,7 @@ func (lv *level) newRemoval() *removal {
 	return &removal{lv: lv, counts: lv.book.Counts()}
 }
 
-// add takes what drop has returned.
+// add adds a result of drop.
 func (r *removal) add(removed tier.Info) {
 	if removed.Bytes > 0 {
 		r.names = append(r.names, removed.Name)
@@ -420,7 +419,7 @@ func (r *removal) add(removed tier.Info) {
 	}
 }
 
-// settle makes the removal durable, and the room free. Where that fails the room
+// settle makes the removal durable and frees the room in the ledger. After a failure the room
 // stays taken until the next count.
 func (r *removal) settle(ctx context.Context) bool {
 	if len(r.names) == 0 || r.lv.tier.SyncRemoved(ctx, r.names) != nil {
@@ -430,21 +429,23 @@ func (r *removal) settle(ctx context.Context) bool {
 	return true
 }
 
-// record settles and tells other processes, also when ctx has ended.
+// record settles the removal and tells other processes, also after ctx has ended.
 func (r *removal) record(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closePatience/2)
 	defer cancel()
 	if r.settle(ctx) {
-		_ = r.lv.book.Record(ctx) // recorded with the next claim
+		_ = r.lv.book.Record(ctx) // after an error, recorded with the next claim
 	}
 }
 
-// evict moves a page down a tier, or deletes it where there is none, where the one
-// below has no room for it, and when it must go. It describes what was removed for
-// that: nothing of a page that went to quarantine, which takes as much room there,
-// or that another has removed. A page that came into use while it did not move down
-// stays, because others continue it now: that is ErrReplaced. It returns errStays
-// for a page that stays until the tier below takes pages again.
+// evict moves a page to the tier below, or deletes the page: without a tier below, with no
+// room there, or with must. evict returns the removed file. The result is empty for a page
+// that went to quarantine, where it needs as much room, and for a file that another process
+// removed.
+//
+// evict returns ErrReplaced for a page that came into use while a move down failed: other
+// pages may continue it now, so it stays. evict returns errStays for a page that stays until
+// the tier below takes pages again.
 func (lv *level) evict(ctx context.Context, info tier.Info, must bool) (removed tier.Info, err error) {
 	demoted, drop := false, lv.dropUnused
 	if lv == lv.s.local && lv.s.remote != nil {
@@ -452,16 +453,16 @@ func (lv *level) evict(ctx context.Context, info tier.Info, must bool) (removed 
 		switch {
 		case err == nil:
 			lv.s.refused.clear()
-			demoted, drop = true, lv.drop // what has come into use is found below
+			demoted, drop = true, lv.drop // a page that came into use is found below
 		case ctx.Err() != nil:
-			return removed, ctx.Err() // closing: the page stays where it is
+			return removed, ctx.Err() // the store closes, and the page stays in its tier
 		case lv.s.localSide(err, pagefile.ErrDamaged), lv.s.localSide(err, pagefile.ErrMismatch):
 			bad := judged(err, info)
 			lv.condemn(ctx, bad, err)
 			if !must || !lv.verdicts.isBad(bad) {
 				return removed, nil
 			}
-			info = bad // it stays in its place, is of no use, and its room is needed
+			info = bad // the bad file stays in its place, is useless, and its room is needed
 		case errors.Is(err, tier.ErrNoSpace), lv.s.localSide(err, tier.ErrNotFound):
 		default:
 			lv.s.refused.note(time.Now())
@@ -483,8 +484,8 @@ func (lv *level) evict(ctx context.Context, info tier.Info, must bool) (removed 
 	return removed, nil
 }
 
-// moveDown demotes a page, and makes room for it first where there is none. It
-// returns ErrNoSpace when the remote tier holds nothing that was used before.
+// moveDown demotes a page, and first makes room below if necessary. moveDown returns
+// ErrNoSpace when the remote tier holds no page used earlier.
 func (s *Store) moveDown(ctx context.Context, info tier.Info) error {
 	err := s.demote(ctx, info)
 	if !errors.Is(err, tier.ErrNoSpace) && !errors.Is(err, ledger.ErrNotCounted) {
@@ -503,8 +504,8 @@ func (s *Store) moveDown(ctx context.Context, info tier.Info) error {
 	return s.demote(ctx, info)
 }
 
-// localSide reports whether a demotion failed because of the local page, with an
-// error of that kind.
+// localSide reports whether a demotion failed because of the local page, with an error of the
+// given kind.
 func (s *Store) localSide(err, kind error) bool {
 	var side *copyError
 	return errors.As(err, &side) && side.side == s.disk && errors.Is(err, kind)

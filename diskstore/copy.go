@@ -9,10 +9,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// copyPage copies a page from one tier to another, durably and with every byte
-// checked; commit is called to finish the copy. It returns ErrDamaged or
-// ErrMismatch, without storing anything, when src does not hold a good page of
-// that name, also when it is read past the cache.
+// copyPage copies a page from one tier to another, durably, with a check of every byte; commit
+// finishes the copy. copyPage returns ErrDamaged or ErrMismatch, and stores nothing, when src
+// does not hold a good page of that name, even when read past the cache.
 func copyPage(ctx context.Context, src, dst tier.Tier, name pagefile.Name, room *ledger.Room, commit func(tier.Upload) error) error {
 	err := copyOnce(ctx, src.Open, src, dst, name, room, commit)
 	if side := new(copyError); errors.As(err, &side) && side.side == src && tier.Doubtful(err) {
@@ -21,7 +20,7 @@ func copyPage(ctx context.Context, src, dst tier.Tier, name pagefile.Name, room 
 	return err
 }
 
-// copyOnce is copyPage with the page opened by open, which is a method of src.
+// copyOnce does as copyPage, with the page opened by open, a method of src.
 func copyOnce(ctx context.Context, open func(context.Context, pagefile.Name) (tier.Blob, error), src, dst tier.Tier, name pagefile.Name, room *ledger.Room, commit func(tier.Upload) error) error {
 	blob, err := open(ctx, name)
 	if err != nil {
@@ -32,7 +31,7 @@ func copyOnce(ctx context.Context, open func(context.Context, pagefile.Name) (ti
 	if err != nil {
 		return &copyError{side: dst, err: err}
 	}
-	defer func() { room.Wasted(up.Written()) }() // but not where it has become a file
+	defer func() { room.Wasted(up.Written()) }() // no effect after the upload became a file
 	defer up.Abort()
 	var writeErr error
 	h, err := pagefile.Stream(ctx, blob, func(p []byte) error {
@@ -54,18 +53,18 @@ func copyOnce(ctx context.Context, open func(context.Context, pagefile.Name) (ti
 	return nil
 }
 
-// copyError says which side of a copy failed.
+// copyError reports the side on which a copy failed.
 type copyError struct {
 	side tier.Tier
 	err  error
-	read tier.Info // the file that was read and is no good, if that is known
+	read tier.Info // the bad file that was read, if known
 }
 
 func (e *copyError) Error() string { return e.err.Error() }
 func (e *copyError) Unwrap() error { return e.err }
 
-// judged returns the file that a copy found to be no good, which may have been
-// written or touched since info was made of it; info where it does not say.
+// judged returns the file that a copy found bad, which may have been written or touched after
+// info was read; info for an error without that file.
 func judged(err error, info tier.Info) tier.Info {
 	var side *copyError
 	if errors.As(err, &side) && side.read.Name == info.Name {

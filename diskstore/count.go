@@ -9,28 +9,28 @@ import (
 )
 
 const (
-	// A tier is counted again when its last count is older than countEvery, and
-	// than countPause times what that count took: counting a million files must
-	// not be what a server spends its time on.
+	// A tier is counted again when its last count is older than countEvery and than countPause
+	// times the duration of that count: a server with a million files must not spend its time
+	// counting them.
 	countEvery = time.Minute
 	countPause = 100
 
-	// countAgain is countEvery where nothing can be claimed without a count.
+	// countAgain replaces countEvery where claims are impossible without a count.
 	countAgain = time.Second
 )
 
-// tally is what a count found in a tier.
+// tally is the result of a count of a tier.
 type tally struct {
 	fingerprints map[pagefile.Key]*FingerprintUsage // without their identities
 	bytes        int64                              // physical, of pages and tails
 	aside        tier.Aside
 
-	// booked reports that the ledger has taken the count over; it has not where
-	// the tier cannot be written.
+	// booked reports that the ledger has the result of the count; the ledger of a read-only
+	// tier has not.
 	booked bool
 }
 
-// total is everything that was found and that no process has claimed, in bytes.
+// total is the number of bytes found that no process has claimed.
 func (t *tally) total() int64 { return t.bytes + t.aside.OrphanBytes + t.aside.QuarantineBytes }
 
 // add counts one file.
@@ -52,8 +52,8 @@ func (t *tally) add(info tier.Info) {
 	}
 }
 
-// count lists a tier, shard by shard, takes over what it holds, and calls each,
-// which may be nil, for every file.
+// count lists a tier, shard by shard, replaces the tier's numbers, and calls each, which may
+// be nil, for every file.
 func (lv *level) count(ctx context.Context, each func(tier.Info)) (*tally, error) {
 	select {
 	case lv.counting <- struct{}{}:
@@ -92,7 +92,7 @@ func (lv *level) count(ctx context.Context, each func(tier.Info)) (*tally, error
 	if found.aside, err = t.Aside(ctx); err != nil {
 		return nil, err
 	}
-	// From here on what this process adds is not in the count.
+	// Bytes that this process adds from here on are not in the count.
 	lv.commit.Lock()
 	found.bytes = lv.use.end(time.Since(began.Began))
 	began.Listed = b.Added()
@@ -100,7 +100,7 @@ func (lv *level) count(ctx context.Context, each func(tier.Info)) (*tally, error
 	if berr == nil {
 		berr = b.EndCount(ctx, began, found.total())
 	} else {
-		_ = b.Refresh(ctx) // another machine may have counted, where this one may not write
+		_ = b.Refresh(ctx) // another machine may have counted, if this one may not write
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -110,8 +110,8 @@ func (lv *level) count(ctx context.Context, each func(tier.Info)) (*tally, error
 	return found, nil
 }
 
-// beginListing returns the shards of a tier that are to be counted. A file in one
-// that is made later is added as it appears.
+// beginListing returns the shards of a tier to count. A file in a shard made later is counted
+// when the file appears.
 func (lv *level) beginListing(ctx context.Context) ([]tier.Shard, error) {
 	lv.use.prepare()
 	shards, err := lv.tier.Shards(ctx)
@@ -123,8 +123,8 @@ func (lv *level) beginListing(ctx context.Context) ([]tier.Shard, error) {
 	return shards, nil
 }
 
-// countShard lists one shard. No file of the tier appears or goes through this
-// store meanwhile, so that what is counted is exact.
+// countShard lists one shard. This store adds and removes no file of the tier meanwhile, so
+// that the count is exact.
 func (lv *level) countShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -160,8 +160,7 @@ func (lv *level) list(ctx context.Context, each func(tier.Info)) error {
 	return nil
 }
 
-// watcher is told what happens to files, for a report. Nil functions are not
-// called.
+// watcher receives the files that are listed and removed, for a report. Functions may be nil.
 type watcher struct {
 	listed  func(*level)
 	removed func(lv *level, info tier.Info, demoted bool)

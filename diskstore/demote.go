@@ -9,8 +9,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// demote makes the remote tier hold a page of the local one, durably and whole.
-// Only after it has returned nil may the local page go.
+// demote makes the remote tier hold a local page, durable and whole. The local page may be
+// removed only after demote has returned nil.
 func (s *Store) demote(ctx context.Context, info tier.Info) error {
 	held, err := s.heldBelow(ctx, info)
 	if err != nil || held {
@@ -41,11 +41,11 @@ func (s *Store) demote(ctx context.Context, info tier.Info) error {
 	return nil
 }
 
-// heldBelow reports whether the remote tier has a copy of a local page that may
-// stand for it: every byte of it is read, because the local one is removed next.
-// That takes about as long as writing another would, and writes nothing. A copy
-// that is damaged goes to quarantine. One that stays in its place all the same is an
-// error, and is not written over: this machine may be what is bad.
+// heldBelow reports whether the remote tier has a copy that may replace a local page.
+// heldBelow reads every byte of the copy, because the local page is removed next; reading
+// takes about as long as writing another copy, and writes nothing. A damaged copy goes to
+// quarantine. A damaged copy that stays in its place is an error and is not overwritten: this
+// machine may be the cause.
 func (s *Store) heldBelow(ctx context.Context, info tier.Info) (bool, error) {
 	there, err := s.guard.Stat(ctx, info.Name)
 	if err != nil || there.Bytes != info.Bytes {
@@ -53,7 +53,7 @@ func (s *Store) heldBelow(ctx context.Context, info tier.Info) (bool, error) {
 	}
 	ours, err := s.headerOf(ctx, s.disk, info.Name)
 	if err != nil {
-		return false, nil // copying finds out what is wrong here
+		return false, nil // the copy that follows finds the problem of the local file
 	}
 	theirs, err := s.verifyCopy(ctx, info.Name)
 	switch {
@@ -73,7 +73,7 @@ func (s *Store) heldBelow(ctx context.Context, info tier.Info) (bool, error) {
 	case theirs.Crc != ours.Crc: // a header has the checksums of all rows
 		return false, nil
 	}
-	// Whoever made it visible may have died before its name was durable.
+	// The process that made the copy visible may have died before the name was durable.
 	if err := s.guard.Persist(ctx, info.Name); err != nil {
 		return false, err
 	}

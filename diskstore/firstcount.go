@@ -8,19 +8,19 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// firstCount keeps what the first count of a tier found, which Open begins: what
-// happens once, when a model is loaded, needs no listing of its own.
+// firstCount keeps the result of the first count of a tier, which Open begins, so that other
+// work at the load of a model needs no listing of its own.
 type firstCount struct {
 	mu     sync.Mutex
-	found  *tally      // nil before it has ended
-	recent []tier.Info // to be read ahead, most recent first; nil once taken
+	found  *tally      // nil until the first count has ended
+	recent []tier.Info // files to read ahead, most recent first; nil once taken
 	done   chan struct{}
 }
 
 func newFirstCount() *firstCount { return &firstCount{done: make(chan struct{})} }
 
-// begin returns what collects the files to be read ahead; nil when the first count
-// has ended.
+// begin returns a collector of the files to read ahead, or nil after the first count has
+// ended.
 func (f *firstCount) begin(fingerprint pagefile.Key, bytes int64) *recents {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -30,7 +30,7 @@ func (f *firstCount) begin(fingerprint pagefile.Key, bytes int64) *recents {
 	return newRecents(fingerprint, bytes)
 }
 
-// end takes over what a count has found, if it is the first.
+// end keeps the result of a count if the count is the first.
 func (f *firstCount) end(found *tally, recent *recents) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -41,14 +41,14 @@ func (f *firstCount) end(found *tally, recent *recents) {
 	close(f.done)
 }
 
-// result returns what was found; nil before the first count has ended.
+// result returns the result of the first count, or nil before the count has ended.
 func (f *firstCount) result() *tally {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.found
 }
 
-// takeRecent returns the files to be read ahead, once.
+// takeRecent returns the files to read ahead, once.
 func (f *firstCount) takeRecent() []tier.Info {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -57,10 +57,10 @@ func (f *firstCount) takeRecent() []tier.Info {
 	return recent
 }
 
-// awaitFirst waits for the first count of a tier, and counts when nobody does.
+// awaitFirst waits for the first count of a tier, and counts if no count runs.
 func (lv *level) awaitFirst(ctx context.Context) (*tally, error) {
 	first := lv.first
-	// The collections that Open began, of which the local one begins the other.
+	// Open has begun the local collection, which begins the remote one.
 	for _, above := range lv.s.levels(tier.Local) {
 		collecting := above.collecting
 		select {
@@ -78,7 +78,7 @@ func (lv *level) awaitFirst(ctx context.Context) (*tally, error) {
 			break
 		}
 	}
-	if first.result() == nil { // they could not count, or left a tier out that was down
+	if first.result() == nil { // the collections could not count, or skipped a tier that was down
 		if _, err := lv.count(ctx, nil); err != nil {
 			return nil, err
 		}

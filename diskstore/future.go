@@ -12,36 +12,35 @@ import (
 )
 
 /*
-Clocks are wrong at times: one was ahead when files were stored and has been put
-right since, or a host that shares the root has one that differs. A recency from
-the future would keep a file until real time has caught up with it, and would leave
-no room for anything else meanwhile. So it is not believed: a chain with such a time
-counts as used long ago, and a collection that needs room first gives all such files
-the time at which it found them, in their order. Times within ClockSlack are
-believed.
+Clocks can be wrong: a clock was ahead when files were stored and has been corrected since,
+or the clock of a host that shares the root differs. A file with a recency from the future
+would stay until real time has caught up with that recency, and would leave no room for
+other files meanwhile. So such a recency is not believed: a chain with such a time counts as
+used long ago, and a collection that needs room first sets the times of all such files to
+the present, in their order. Times within ClockSlack are believed.
 
-A host whose clock is behind must not take all that others store for files from the
-future, and move it back: what was used just now would look as old as its clock is
-behind. So a time is from the future only when it is so for the filesystem's clock as
-well, and files move to the later of the two. Where age alone is a reason to delete,
-the earlier of the two counts.
+A host whose clock is behind must not treat every file of other hosts as from the future and
+move the file back: files used just now would look as old as the clock is behind. So a time
+is from the future only by both this machine's clock and the filesystem's, and files move to
+the later of the two times. Where age alone is a reason to delete, the earlier of the two
+clocks decides.
 
-All of them move at once, and nothing else ever moves back, so that the order of
-times still puts every page before those it continues.
+All files from the future move at the same time, and no other file ever moves back, so that
+the order of times still puts every page before the pages it continues.
 */
 const (
-	// believeMargin is how much later than now files from the future are put: those
-	// that continue them may just be used, and must be earlier.
+	// believeMargin is the difference between the present time and the new times of files from
+	// the future: pages that continue them may be used now, and must be earlier.
 	believeMargin = 10 * time.Millisecond
 )
 
-// futures keeps the files of a listing that are from the future: the earliest ones,
-// maxVictims at least.
+// futures holds the earliest files of a listing that are from the future, at least maxVictims
+// of them.
 type futures struct {
 	now    time.Time
-	ahead  time.Duration // of this machine's clock
-	blind  bool          // the filesystem's clock is not known, and no file is moved
-	newest time.Time     // of all others
+	ahead  time.Duration // lead of the filesystem's clock over this machine's; 0 for a lag
+	blind  bool          // the filesystem's clock is unknown, and no file is moved
+	newest time.Time     // the latest time of all other files
 	files  []tier.Info
 }
 
@@ -55,10 +54,10 @@ func (lv *level) newFutures(ctx context.Context) *futures {
 	return &futures{now: tier.Later(here, there), ahead: max(0, there.Sub(here))}
 }
 
-// ageClock is the time to judge by what is so old that it is deleted.
+// ageClock returns the time by which files count as old enough to delete.
 func (lv *level) ageClock(ctx context.Context) (time.Time, error) {
 	there, err := lv.tier.Now(ctx)
-	if err != nil && !vfs.IsNoSpace(err) { // else what is old by an earlier time is old
+	if err != nil && !vfs.IsNoSpace(err) { // after ErrNoSpace `there` is an earlier time, by which fewer files are old
 		return there, fmt.Errorf("tell the time of the filesystem of %s: %w", lv.config.Root, err)
 	}
 	if here := lv.s.now(); here.Before(there) {
@@ -88,10 +87,10 @@ func (f *futures) sort() {
 	slices.SortFunc(f.files, func(a, b tier.Info) int { return a.Used.Compare(b.Used) })
 }
 
-// believe gives files from the future times just after now, in their order: first
-// those that are to go first. It reports whether there was one, and makes newest the
-// most recent time of all. What cannot be moved stays for the next collection, with
-// all that must be later.
+// believe sets the times of files from the future to just after now, in their order: files to
+// evict first come first. believe reports whether there was such a file, and sets f.newest to
+// the latest time of all files. A file whose time cannot be set stays for the next collection,
+// together with all files that must be later.
 func (lv *level) believe(ctx context.Context, f *futures) bool {
 	if len(f.files) == 0 {
 		return false
@@ -99,7 +98,7 @@ func (lv *level) believe(ctx context.Context, f *futures) bool {
 	f.sort()
 	at, last := f.newest, time.Time{}
 	for _, info := range f.files {
-		if !info.Used.Equal(last) { // equal ones stay equal: their headers order them
+		if !info.Used.Equal(last) { // equal times stay equal: the headers order these files
 			at, last = at.Add(recencyStep), info.Used
 			at = tier.Later(at, lv.s.now().Add(f.ahead+believeMargin))
 		}
@@ -108,7 +107,7 @@ func (lv *level) believe(ctx context.Context, f *futures) bool {
 		case err == nil && now.Used.Equal(info.Used):
 			err = lv.tier.Touch(ctx, info.Name, at)
 		case err == nil && now.Used.After(at) && !tier.Beyond(now.Used, lv.s.now().Add(f.ahead)):
-			at = now.Used // somebody used it meanwhile, and what it continues is later
+			at = now.Used // used meanwhile; the pages that it continues are later
 		}
 		if err != nil && !errors.Is(err, tier.ErrNotFound) {
 			lv.noteTierError(err)
@@ -116,11 +115,11 @@ func (lv *level) believe(ctx context.Context, f *futures) bool {
 		}
 		f.newest = at
 	}
-	lv.s.links.clear() // its times are too late now
+	lv.s.links.clear() // the cached times are too late now
 	return true
 }
 
-// moveAllUp is moveUp for several places, to a time after a given one.
+// moveAllUp does as moveUp for several places, with a time later than after.
 func (s *Store) moveAllUp(ctx context.Context, places []position, after time.Time) time.Time {
 	var last uint32
 	for _, at := range places {

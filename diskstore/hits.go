@@ -8,17 +8,16 @@ import (
 )
 
 const (
-	// hitsEvery is how long a hit waits at most before it is recorded, together
-	// with others. Recording costs two syncs.
+	// hitsEvery bounds the time before a hit is recorded, together with others. Recording
+	// costs two syncs.
 	hitsEvery = 5 * time.Second
 
-	// hitsPatience is how long Flush, or a job between two collections, waits
-	// for a tier to record them.
+	// hitsPatience bounds the time that Flush, or a job between two collections, waits for a
+	// tier to record hits.
 	hitsPatience = time.Second
 )
 
-// hit counts a page that was read from a tier, or from memory as a copy of what
-// the tier holds.
+// hit counts a page that was read from a tier, or from memory as a copy of the tier's page.
 func (lv *level) hit() {
 	lv.s.counts.hits.Add(1)
 	lv.book.Hit(lv.s.opt.Fingerprint)
@@ -28,8 +27,7 @@ func (lv *level) hit() {
 	})
 }
 
-// recordHits records hits that are not recorded. Where that fails the next hit
-// tries again.
+// recordHits records new hits. After a failure the next hit tries again.
 func (s *Store) recordHits(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
 	defer cancel()

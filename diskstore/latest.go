@@ -8,19 +8,18 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// PageTokens is what a page's header says of where the page stands.
+// PageTokens is the position and the tokens of a page, from its header.
 type PageTokens struct {
 	Key, Parent pagefile.Key
 	Start       uint32 // position of the first token
 	Tokens      []int32
 }
 
-// Latest returns the full pages without media that were used last, at most so many
-// of them, the most recent first: the local tier's and then what only the remote
-// tier has. It lists the tiers and reads headers, and stands back while Reads and
-// Puts run. Pages that cannot be read are left out; Read will find what is wrong
-// with them. It returns what it has found together with ErrClosed, ctx's error or
-// an error of listing the local tier.
+// Latest returns the most recently used full pages without media, at most `most` of them, the
+// most recent first: the local tier's pages, then pages that only the remote tier has. Latest
+// lists the tiers and reads headers, and waits while Reads and Puts run. Pages that cannot be
+// read are left out; Read finds their damage. Latest returns the pages found so far together
+// with ErrClosed, ctx's error or an error of listing the local tier.
 func (s *Store) Latest(ctx context.Context, most int) ([]PageTokens, error) {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {

@@ -17,18 +17,18 @@ type level struct {
 	config TierConfig
 
 	book     *ledger.Book // this process's part of the tier's ledger
-	use      tierUse      // the files in it, as far as they were counted
+	use      tierUse      // numbers of files, as last counted
 	first    *firstCount
 	verdicts *verdicts
-	trimmed  moment // it was trimmed of all that was not young, and needed more
+	trimmed  moment // time of the last trim that evicted all but young files, and needed more
 
 	collecting *work.Queue // collections; demotions are the local level's
 
-	// collector holds a token for the one that collects in this process;
-	// Tier.Lock does the same between processes. counting is the same for counts.
+	// collector holds a token while one goroutine of this process collects; Tier.Lock does the
+	// same between processes. counting is the same for counts.
 	collector, counting chan struct{}
 
-	// commit is held shared while a file appears or goes and is counted, and
+	// commit is held shared while a file appears or is removed and the numbers change, and
 	// exclusively while a shard is listed to be counted.
 	commit sync.RWMutex
 }

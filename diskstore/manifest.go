@@ -8,9 +8,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// ensureManifest writes this store's manifest where the tier has none that can
-// be read. It returns ErrMismatch when the one there is for another page size,
-// which the fingerprint should have told apart.
+// ensureManifest writes this store's manifest if the tier has no readable one. ensureManifest
+// returns ErrMismatch when the tier's manifest has another page size, which the fingerprint
+// should have distinguished.
 func (s *Store) ensureManifest(ctx context.Context, t tier.Tier) error {
 	m, err := tier.ReadManifest(ctx, t, s.opt.Fingerprint)
 	switch {
@@ -26,8 +26,8 @@ func (s *Store) ensureManifest(ctx context.Context, t tier.Tier) error {
 	})
 }
 
-// copyManifest makes the remote tier able to say what the pages of a
-// fingerprint are that move there.
+// copyManifest copies the manifest of a fingerprint to the remote tier, so that the remote
+// tier describes pages that move there.
 func (s *Store) copyManifest(ctx context.Context, fingerprint pagefile.Key) error {
 	_, err := s.guard.Stat(ctx, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
 	if !errors.Is(err, tier.ErrNotFound) {
@@ -35,7 +35,7 @@ func (s *Store) copyManifest(ctx context.Context, fingerprint pagefile.Key) erro
 	}
 	m, err := tier.ReadManifest(ctx, s.disk, fingerprint)
 	if errors.Is(err, tier.ErrNotFound) || errors.Is(err, pagefile.ErrDamaged) {
-		return nil // pages are good without it
+		return nil // pages are good without a manifest
 	}
 	if err != nil {
 		return err

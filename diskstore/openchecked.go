@@ -10,12 +10,12 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// openChecked opens a page's file and runs check on it. One reader's failure is no
-// proof: memory, a controller and a network lie as well. A file that check finds
-// damaged is therefore opened anew, past what this machine has cached of it, and
-// checked once more before anything is concluded. What fails twice is condemned.
+// openChecked opens a page's file and runs check on it. One failed read proves nothing,
+// because memory, controllers and networks fail as well. So a file that check finds damaged is
+// opened again, past this machine's cache, and checked again. A file that fails twice is
+// condemned.
 //
-// The result is open and for the caller to close.
+// The caller closes the returned Blob.
 func (lv *level) openChecked(ctx context.Context, name pagefile.Name, check func(tier.Blob) error) (tier.Blob, error) {
 	blob, info, err := lv.openOnce(ctx, name, lv.tier.Open, check)
 	if !tier.Doubtful(err) && !(lv == lv.s.local && errors.Is(err, syscall.EIO)) {
@@ -27,15 +27,15 @@ func (lv *level) openChecked(ctx context.Context, name pagefile.Name, check func
 	switch {
 	case err == nil && !errors.Is(first, tier.ErrStale):
 		lv.verdicts.readWrong(lv.s.log, lv.name, name, first)
-	case errors.Is(err, tier.ErrStale): // it is replaced quicker than it can be read
+	case errors.Is(err, tier.ErrStale): // the file is replaced faster than it can be read
 		err = fmt.Errorf("%w (%w)", err, tier.ErrNotFound)
 	}
 	lv.conclude(ctx, info, err)
 	return blob, err
 }
 
-// conclude deals with how openChecked ended. info is that of the file, zero when it
-// could not be opened.
+// conclude handles the result of openChecked. info describes the file, and is zero when the
+// file could not be opened.
 func (lv *level) conclude(ctx context.Context, info tier.Info, err error) {
 	switch {
 	case err == nil:
@@ -47,8 +47,7 @@ func (lv *level) conclude(ctx context.Context, info tier.Info, err error) {
 	}
 }
 
-// openOnce opens a file with open and runs check on it. After an error the file
-// is closed.
+// openOnce opens a file with open and runs check on it. After an error the file is closed.
 func (lv *level) openOnce(ctx context.Context, name pagefile.Name, open func(context.Context, pagefile.Name) (tier.Blob, error), check func(tier.Blob) error) (tier.Blob, tier.Info, error) {
 	blob, err := open(ctx, name)
 	if err != nil {
@@ -66,7 +65,7 @@ func (lv *level) openOnce(ctx context.Context, name pagefile.Name, open func(con
 	return blob, info, nil
 }
 
-// checkedHeader is openChecked for a page's header.
+// checkedHeader does as openChecked for a page's header.
 func (lv *level) checkedHeader(ctx context.Context, name pagefile.Name) (*pagefile.Header, error) {
 	var h *pagefile.Header
 	blob, err := lv.openChecked(ctx, name, func(blob tier.Blob) (err error) {

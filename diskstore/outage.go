@@ -7,22 +7,22 @@ import (
 )
 
 /*
-While the remote tier takes no pages, what leaves the local one is deleted. So nothing
-leaves it before a page comes that does not fit. For that page a small part of the
-budget is freed at once: to find what was used least recently takes a listing of the
-whole tier, which not every Put can wait for.
+While the remote tier takes no pages, pages evicted from the local tier are deleted. So no
+page is evicted until another page does not fit. For that page a small part of the budget is
+freed at once: finding the least recently used pages takes a listing of the whole tier, too
+long for every Put.
 */
 const (
-	// outageShare is the share of the local budget that one collection deletes at
-	// most for a page that needs less, while the remote tier takes none.
+	// outageShare is the divisor of the local budget that gives the most bytes that one
+	// collection deletes for a page that needs less, while the remote tier takes no pages.
 	outageShare = 64
 
-	// refusalLasts is for how long no page is moved down beforehand after the
-	// remote tier did not take one.
+	// refusalLasts is the time for which no page is moved down in advance after the remote
+	// tier refused one.
 	refusalLasts = time.Minute
 )
 
-// moment is when something happened last.
+// moment is the time of the last event of a kind.
 type moment struct {
 	at atomic.Pointer[time.Time] // nil for never
 }
@@ -31,14 +31,14 @@ func (m *moment) note(now time.Time) { m.at.Store(&now) }
 
 func (m *moment) clear() { m.at.Store(nil) }
 
-// within reports whether that was less than a time before now.
+// within reports whether the event was less than d before now.
 func (m *moment) within(d time.Duration, now time.Time) bool {
 	at := m.at.Load()
 	return at != nil && now.Sub(*at) < d
 }
 
-// alone reports whether what leaves a tier now is likely to be deleted because the
-// tier below does not take it.
+// alone reports whether pages evicted from a tier now are likely to be deleted because the
+// tier below does not take them.
 func (lv *level) alone() bool {
 	if lv != lv.s.local || lv.s.remote == nil {
 		return false
@@ -47,11 +47,11 @@ func (lv *level) alone() bool {
 	return lv.s.guard.Breaker.Resting() || lv.s.refused.within(max(refusalLasts, countPause*took), time.Now())
 }
 
-// outageBatch is how many bytes are freed beyond what must be while a tier is alone.
+// outageBatch is the number of bytes freed in addition while a tier is alone.
 func (lv *level) outageBatch(ctx context.Context) int64 {
 	if budget := lv.book.Budget; budget > 0 {
 		return budget / outageShare
 	}
-	_, slack, _ := lv.reserve(ctx) // none where that fails
+	_, slack, _ := lv.reserve(ctx) // 0 after an error
 	return slack
 }

@@ -11,36 +11,33 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
-// ErrNotPlaced reports a page that ReadPlaced has read and whose rows cannot be
-// used where they lie: it is compressed, in the remote tier, or in no file of
-// the operating system.
+// ErrNotPlaced reports a page that ReadPlaced has read and whose rows cannot be used in place:
+// the page is compressed, in the remote tier, or not in a file of the operating system.
 var ErrNotPlaced = errors.New("diskstore: page cannot be used in place")
 
-// Placed says where a page's rows lie on the local disk, for a caller that can
-// read them again from there instead of writing a copy.
+// Placed is the place of a page's rows on the local disk, for a caller that can read the rows
+// from there again instead of writing a copy.
 type Placed struct {
-	// File is the page's file, open for reading only. It is the file that was
-	// checked, and no store writes to it again: it gives the same bytes
-	// after the page was evicted, demoted, replaced or quarantined, and after the
-	// store was closed.
+	// File is the page's file, open for reading only. File is the checked file, and no store
+	// writes to that file again: its bytes stay the same after the page was evicted, demoted,
+	// replaced or quarantined, and after the store was closed.
 	File *os.File
 
-	// Offsets has the place of each section, in the layout's order. The rows of
-	// section i are its bytes from Offsets[i] on, token after token, as Read puts
-	// them into its buffer.
+	// Offsets are the offsets of the sections in File, in bytes, in the layout's order. The
+	// rows of section i are the bytes from Offsets[i] on, token after token, as in Read's
+	// buffer.
 	Offsets []int64
 }
 
 // Close closes the file.
 func (p *Placed) Close() error { return p.File.Close() }
 
-// ReadPlaced is Read, and also says where what it has read lies. The file is
-// opened once: the one that was checked is the one that is given out. The caller
-// closes it.
+// ReadPlaced does as Read, and also returns the place of the rows. The file is opened once:
+// the returned file is the checked one. The caller closes it.
 //
-// Besides the errors of Read it returns ErrNotPlaced for a page that has no
-// place on the local disk that could be used as it is. Then, unlike after any
-// other error, buf holds the page.
+// Besides the errors of Read, ReadPlaced returns ErrNotPlaced for a page whose rows cannot be
+// used in place on the local disk. After ErrNotPlaced, unlike after other errors, buf holds
+// the page.
 func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...ReadOption) (*Placed, error) {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
@@ -67,11 +64,11 @@ func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout 
 	return placed, nil
 }
 
-// place returns where the layout's rows lie. The file is the result's from then
-// on, the blob's after an error.
+// place returns the place of the layout's rows. The result owns the file; after an error the
+// blob still does.
 func (v verified) place(layout pagefile.Layout) (*Placed, error) {
 	if v.level.name != tier.Local {
-		// Whoever reads rows in place waits for them, and has no other copy.
+		// A reader of rows in place waits for the tier at each read, and has no other copy.
 		return nil, fmt.Errorf("it is in the %s tier: %w", v.level.name, ErrNotPlaced)
 	}
 	if !v.header.Raw() {
@@ -89,8 +86,8 @@ func (v verified) place(layout pagefile.Layout) (*Placed, error) {
 	return placed, nil
 }
 
-// osFile returns the operating system's file that a blob reads, nil when it
-// reads something else.
+// osFile returns the operating system's file that a blob reads, or nil for another kind of
+// blob.
 func osFile(b tier.Blob) *os.File {
 	fb, ok := b.(*dir.Blob)
 	if !ok {

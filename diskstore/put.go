@@ -16,35 +16,34 @@ import (
 )
 
 const (
-	// maxTails is how many tails of one parent a tier keeps.
+	// maxTails is the number of tails of one parent that a tier keeps.
 	maxTails = 16
 
-	// roomWait is how long a Put waits until others have made room for it.
+	// roomWait bounds the time that a Put waits for room.
 	roomWait = 5 * time.Second
 
-	// lockPoll is how often a process looks whether another has made room.
+	// lockPoll is the interval at which a process checks whether another has made room.
 	lockPoll = 50 * time.Millisecond
 )
 
-// Put stores a page in the local tier, as a tail when it is shorter than
-// Options.PageTokens. When it returns nil the page survives a power cut. It is
-// idempotent: a page that is stored already, as far as its header tells, is not
-// written again.
+// Put stores a page in the local tier, as a tail when the page is shorter than
+// Options.PageTokens. After Put has returned nil, the page survives a power cut. Put is
+// idempotent: a page that is stored already, by its header, is not written again.
 //
-// A tail replaces the tails of the same parent whose tokens it extends, and the
-// least recent ones beyond 16.
+// A tail replaces the tails of the same parent whose tokens it extends, and the least recently
+// used tails beyond 16.
 //
-// Room is made for it before it is written, from pages used less recently: while
-// others make it Put waits, but not longer than 5 s.
+// Room is made before the page is written, by evicting pages used less recently. While other
+// processes make room, Put waits, at most 5 s.
 //
-// It returns ErrInvalidPage; ErrNoSpace when there is no room; ErrWriteCap;
-// ErrClosed, ctx's error, or an error of the filesystem. After an error nothing
-// partial is visible and the next Put may well succeed.
+// Put returns ErrInvalidPage; ErrNoSpace when there is no room; ErrWriteCap; ErrClosed, ctx's
+// error, or an error of the filesystem. After an error no part of the page is visible, and the
+// next Put may succeed.
 func (s *Store) Put(ctx context.Context, p *pagefile.Page) error { return s.put(ctx, p, false) }
 
-// PutIfRoom is Put for a page that nothing is to go for: it stores it only where there is
-// room to spare, and makes neither it nor its chain more recent than the page it continues.
-// Otherwise it returns ErrNoSpace.
+// PutIfRoom does as Put, except that no page is evicted: PutIfRoom stores a page only with
+// room to spare, and makes neither the page nor its chain more recent than the page before it.
+// Without room to spare PutIfRoom returns ErrNoSpace.
 func (s *Store) PutIfRoom(ctx context.Context, p *pagefile.Page) error { return s.put(ctx, p, true) }
 
 func (s *Store) put(ctx context.Context, p *pagefile.Page, meek bool) error {
@@ -101,8 +100,8 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 	}
 	err = s.write(ctx, name, e, at, find)
 	if vfs.IsNoSpace(err) && !meek {
-		// Twice, because directories need room as well, and some filesystems do
-		// not give back at once what was removed.
+		// Twice the size, because directories need space as well, and some filesystems free
+		// the space of removed files only later.
 		collectCtx, cancel := context.WithTimeout(ctx, roomWait)
 		want := demandAt(at, s.moveUp(ctx, at))
 		want.disk = 2 * pagefile.AlignUp(size)
@@ -126,9 +125,8 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 	return nil
 }
 
-// stored reports whether the local tier holds a page whose header is good and
-// which has the sections of p, and touches it unless it is meek. Anything else that
-// has the name may be replaced.
+// stored reports whether the local tier holds a page with a good header and the sections of p.
+// Unless meek is set, stored touches the page. Any other file of that name may be replaced.
 func (s *Store) stored(ctx context.Context, name pagefile.Name, p *pagefile.Page, meek bool) bool {
 	info, err := s.disk.Stat(ctx, name)
 	if err != nil {
@@ -147,16 +145,15 @@ func (s *Store) stored(ctx context.Context, name pagefile.Name, p *pagefile.Page
 	return true
 }
 
-// errUnreachable reports a page that nobody could find: the one that it continues is not
-// stored.
+// errUnreachable reports a page that no look-up could find: the page before it is not stored.
 var errUnreachable = fmt.Errorf("the page it continues is not stored: %w", tier.ErrNoSpace)
 
-// roomFor reserves room for a file of n bytes at a place in the local tier, and
-// returns the recency to store it with.
+// roomFor reserves room for a file of n bytes at a place in the local tier, and returns the
+// recency of the file.
 type roomFor func(ctx context.Context, n int64, at position) (*ledger.Room, time.Time, error)
 
-// write stores an encoded page in the local tier, in room that is found for it
-// first, and counts it.
+// write reserves room with find, stores an encoded page in the local tier, and counts the
+// page.
 func (s *Store) write(ctx context.Context, name pagefile.Name, e *pagefile.Encoded, at position, find roomFor) error {
 	room, used, err := find(ctx, e.Header.FileBytes, at)
 	if err != nil {
@@ -167,7 +164,7 @@ func (s *Store) write(ctx context.Context, name pagefile.Name, e *pagefile.Encod
 	if err != nil {
 		return err
 	}
-	defer func() { room.Wasted(up.Written()) }() // but not where it has become a file
+	defer func() { room.Wasted(up.Written()) }() // no effect after the upload became a file
 	defer up.Abort()
 	if err := e.WriteTo(func(p []byte) error { return up.Write(ctx, p) }); err != nil {
 		return err
@@ -181,8 +178,8 @@ func (s *Store) write(ctx context.Context, name pagefile.Name, e *pagefile.Encod
 	return nil
 }
 
-// makeRoom is a roomFor that waits, while there is no room, for files that were
-// used before this one to be evicted.
+// makeRoom is a roomFor that, without room, waits for the eviction of files used before this
+// one.
 func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *ledger.Room, used time.Time, err error) {
 	b := s.local.book
 	if b.Budget > 0 && pagefile.AlignUp(n) > b.Budget {
@@ -190,7 +187,7 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *ledger.R
 	}
 	wait, cancel := context.WithTimeout(ctx, roomWait)
 	defer cancel()
-	var done <-chan struct{} // of the collection that was asked for
+	var done <-chan struct{} // of the requested collection
 	for last, rounds := false, 0; ; {
 		changed := b.Changes()
 		r, err = b.Reserve(ctx, n)
@@ -215,7 +212,7 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *ledger.R
 		select {
 		case <-changed:
 		case <-done:
-			// If there was room another Put may have taken it.
+			// Another Put may have taken the room.
 			last, done = s.exhausted.Load(), nil
 			if rounds++; errors.Is(err, ledger.ErrNotCounted) || rounds > 1 {
 				waitAny(wait, changed, countAgain/4)
@@ -226,8 +223,8 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *ledger.R
 	}
 }
 
-// spareRoom is a roomFor that evicts nothing, and leaves so much free that nothing
-// is evicted afterwards.
+// spareRoom is a roomFor that evicts nothing and leaves enough room that no later eviction
+// follows from this file.
 func (s *Store) spareRoom(ctx context.Context, n int64, at position) (*ledger.Room, time.Time, error) {
 	b, used := s.local.book, s.now()
 	if !s.reachable(ctx, at) {
@@ -259,7 +256,7 @@ func (s *Store) spareRoom(ctx context.Context, n int64, at position) (*ledger.Ro
 	return r, recency(used, at.start), nil
 }
 
-// waitAny returns when the ledger has changed, some time has passed, or ctx ends.
+// waitAny returns when the ledger has changed, after atMost, or when ctx ends.
 func waitAny(ctx context.Context, changed <-chan struct{}, atMost time.Duration) {
 	timer := time.NewTimer(atMost)
 	defer timer.Stop()
@@ -270,8 +267,8 @@ func waitAny(ctx context.Context, changed <-chan struct{}, atMost time.Duration)
 	}
 }
 
-// reachable reports whether a page can be found once it is stored: no other page
-// is evicted for one that cannot.
+// reachable reports whether look-ups can find a page once stored: no other page is evicted for
+// an unreachable one.
 func (s *Store) reachable(ctx context.Context, at position) bool {
 	if at.start == 0 {
 		return true
@@ -284,12 +281,12 @@ func (s *Store) reachable(ctx context.Context, at position) bool {
 	return false
 }
 
-// commitTo commits an upload into the room reserved for it and counts the file.
+// commitTo commits an upload into its reserved room and counts the file.
 func (lv *level) commitTo(ctx context.Context, up tier.Upload, room *ledger.Room, used time.Time) error {
 	lv.commit.RLock()
 	defer lv.commit.RUnlock()
 	done, err := up.Commit(ctx, used)
-	// A Commit that failed may have made the file visible all the same.
+	// A failed Commit may have made the file visible nevertheless.
 	if done.Bytes > 0 {
 		lv.verdicts.replaced(done.Name)
 		lv.use.commit(done)
@@ -298,8 +295,7 @@ func (lv *level) commitTo(ctx context.Context, up tier.Upload, room *ledger.Room
 	return err
 }
 
-// appearedLate counts a file of the remote tier whose Commit was given up, and
-// which is there all the same.
+// appearedLate counts a file of the remote tier that appeared after its Commit was given up.
 func (s *Store) appearedLate(done tier.Committed) {
 	s.remote.commit.RLock()
 	defer s.remote.commit.RUnlock()
@@ -308,8 +304,8 @@ func (s *Store) appearedLate(done tier.Committed) {
 	s.remote.book.Appeared(done.Physical)
 }
 
-// afterGrowth asks for a collection when the local tier is near its limit or has
-// not been counted for a while.
+// afterGrowth requests a collection when the local tier is near its limit or its last count is
+// old.
 func (s *Store) afterGrowth(ctx context.Context) {
 	over, _, err := s.local.shortage(ctx, demand{})
 	if err != nil || over > 0 || s.local.stale() {
@@ -317,8 +313,8 @@ func (s *Store) afterGrowth(ctx context.Context) {
 	}
 }
 
-// trimTails removes the tails that h, just stored, makes superfluous. Failures
-// are left for the next tail.
+// trimTails removes the tails that h, just stored, makes superfluous. The next tail's Put
+// retries failures.
 func (lv *level) trimTails(ctx context.Context, h *pagefile.Header) {
 	t := lv.tier
 	infos, err := t.Tails(ctx, h.Fingerprint, h.Parent)
@@ -344,7 +340,7 @@ func (lv *level) trimTails(ctx context.Context, h *pagefile.Header) {
 	gone.settle(ctx)
 }
 
-// trimCopied does so for a tail that was copied to a tier.
+// trimCopied does as trimTails for a tail that was copied to a tier.
 func (lv *level) trimCopied(ctx context.Context, name pagefile.Name) {
 	if name.Class != pagefile.ClassTail {
 		return
@@ -354,8 +350,8 @@ func (lv *level) trimCopied(ctx context.Context, name pagefile.Name) {
 	}
 }
 
-// extends reports whether h continues the tail stored at name and has all that it
-// has. A state is that of one position: a longer tail has another.
+// extends reports whether h continues the tail stored at name and has all of its sections. A
+// state belongs to one position, so a longer tail has another state.
 func (s *Store) extends(ctx context.Context, t tier.Tier, name pagefile.Name, h *pagefile.Header) bool {
 	old, err := s.headerOf(ctx, t, name)
 	if err != nil || len(old.Tokens) >= len(h.Tokens) || old.Layout.HasState() {
@@ -365,7 +361,7 @@ func (s *Store) extends(ctx context.Context, t tier.Tier, name pagefile.Name, h 
 	return pagefile.CommonPrefix(old.Tokens, old.Media, h.Tokens, h.Media) == n
 }
 
-// headerOf opens a page and reads its header, which belongs there.
+// headerOf opens a page, reads its header and checks the page's name.
 func (s *Store) headerOf(ctx context.Context, t tier.Tier, name pagefile.Name) (*pagefile.Header, error) {
 	blob, err := t.Open(ctx, name)
 	if err != nil {
@@ -382,24 +378,23 @@ func (s *Store) headerOf(ctx context.Context, t tier.Tier, name pagefile.Name) (
 	return h, nil
 }
 
-// drop removes a file and stops counting it. It describes what this call removed
-// as it found it: no bytes when another was quicker, whose removal that is then.
-// The room is free once a removal has settled. A file that has been replaced since
-// it was described stays: it is not the one that was to go.
+// drop removes a file and stops counting it. removed describes the file, with 0 bytes when
+// another process removed the file first. The room is free after the removal has settled. A
+// file that was replaced after info was read stays, and drop returns ErrReplaced.
 func (lv *level) drop(ctx context.Context, info tier.Info) (removed tier.Info, err error) {
 	return lv.dropIf(ctx, info, func(now tier.Info) bool { return now.Bytes == info.Bytes })
 }
 
-// dropUnused is drop for a file that stays as well when it has been used since.
+// dropUnused does as drop, and also keeps a file that was used after info was read.
 func (lv *level) dropUnused(ctx context.Context, info tier.Info) (removed tier.Info, err error) {
 	return lv.dropIf(ctx, info, func(now tier.Info) bool { return now.Bytes == info.Bytes && now.Used.Equal(info.Used) })
 }
 
-// dropIf is drop for a file of which same, given what it is now, returns true.
+// dropIf does as drop for a file whose present Info satisfies same.
 func (lv *level) dropIf(ctx context.Context, info tier.Info, same func(now tier.Info) bool) (removed tier.Info, err error) {
 	none := tier.Info{Name: info.Name}
 	lock := sync.Locker(&lv.commit)
-	if lv == lv.s.remote { // which may hang, and is not waited for by others
+	if lv == lv.s.remote { // the remote tier may hang, and other operations do not wait
 		lock = lv.commit.RLocker()
 	}
 	lock.Lock()
@@ -422,9 +417,8 @@ func (lv *level) dropIf(ctx context.Context, info tier.Info, same func(now tier.
 	return now, err
 }
 
-// Has reports whether the local tier holds the full page key, and no Read has
-// found it damaged. It costs one system call. It is no promise: Read may still
-// fail.
+// Has reports whether the local tier holds the full page key and no Read has found the page
+// damaged. Has costs one system call. Read may fail nevertheless.
 func (s *Store) Has(key pagefile.Key) bool {
 	ctx, leave, err := s.life.Enter(context.Background())
 	if err != nil {

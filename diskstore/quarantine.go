@@ -10,15 +10,15 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
-// QuarantineDrop is what DropQuarantined removed from one tier.
+// QuarantineDrop is the number of files and bytes that DropQuarantined removed from one tier.
 type QuarantineDrop struct {
 	Tier  string
 	Files int
 	Bytes int64 // physical
 }
 
-// dir returns the directory of a level. A tool may wait longer for a slow mount than a
-// server, so that it is not isolated; one that hangs ends with RootOptions.Timeout.
+// dir returns the directory of a level. A tool may wait longer for a slow mount than a server,
+// so dir is not isolated; operations on a mount that hangs end with RootOptions.Timeout.
 func (lv *level) dir() *dir.Tier {
 	if lv == lv.s.local {
 		return lv.s.disk
@@ -26,10 +26,10 @@ func (lv *level) dir() *dir.Tier {
 	return lv.s.guard.Inner.(*dir.Tier)
 }
 
-// DropQuarantined removes the files in quarantine that are, or may be, pages of
-// the fingerprints that picked accepts: a damaged page is a
-// prompt as well. A file whose header does not say whose it is may be anybody's. With
-// dryRun it only counts. It returns what went, by tier, and the errors of either.
+// DropQuarantined removes the files in quarantine that are, or may be, pages of the
+// fingerprints that picked accepts: a damaged page contains a prompt as well. A file whose
+// header names no fingerprint may belong to any. With dryRun, DropQuarantined only counts.
+// DropQuarantined returns the removed files by tier, and the errors of both tiers.
 func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint pagefile.Key) bool, dryRun bool) ([]QuarantineDrop, error) {
 	ctx, leave, err := r.s.life.Enter(ctx)
 	if err != nil {

@@ -11,10 +11,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// readRAM is Read from memory. It reports false when the page is not here, is
-// not the one described, or when no tier is known to have its file: then the
-// tiers are asked. With place a page whose rows could be used where they lie on
-// disk is left to them, too.
+// readRAM reads a page from memory. readRAM returns false, and Read continues with the tiers,
+// when the page is not in memory, is not the described one, or when no tier is known to have
+// its file; with place, also when the page's rows could be used in place on disk.
 func (s *Store) readRAM(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, place bool) bool {
 	name := s.refName(ref)
 	p := s.ram.Pin(name)
@@ -39,8 +38,8 @@ func (s *Store) readRAM(ctx context.Context, ref Ref, tokens []int32, layout pag
 	return true
 }
 
-// stillStored reports whether a tier has, or had a moment ago, the file of a page
-// in memory. When all of them say that it is gone the page is forgotten.
+// stillStored reports whether a tier has, or had within Lease, the file of a page in memory.
+// When every tier reports the file missing, the page is dropped from memory.
 func (s *Store) stillStored(ctx context.Context, name pagefile.Name) bool {
 	if _, fresh := s.ram.Fresh(name); fresh {
 		return true
@@ -52,15 +51,15 @@ func (s *Store) stillStored(ctx context.Context, name pagefile.Name) bool {
 		}
 		if !errors.Is(err, tier.ErrNotFound) {
 			lv.noteTierError(err)
-			return false // perhaps it is there: neither used nor forgotten
+			return false // the file may exist: the page is neither served nor dropped
 		}
 	}
 	s.ram.Drop(name)
 	return false
 }
 
-// tailInRAM returns the tail in memory that shares the longest prefix with rest,
-// of equal ones the shortest; see findTail.
+// tailInRAM returns the tail in memory that shares the longest prefix with rest, the shortest
+// of equal ones; see findTail.
 func (s *Store) tailInRAM(ctx context.Context, parent pagefile.Key, start int, rest []int32, media []pagefile.Media) Ref {
 	var best Ref
 	for _, p := range s.ram.TailsOf(parent) {
@@ -78,7 +77,7 @@ func (s *Store) tailInRAM(ctx context.Context, parent pagefile.Key, start int, r
 	return best
 }
 
-// keepInRAM keeps a page in memory that a tier has just stored or given.
+// keepInRAM keeps a page in memory that a tier has just stored or read.
 func (lv *level) keepInRAM(info tier.Info, h *pagefile.Header, rows []byte) {
 	if lv.s.ram == nil {
 		return
@@ -87,28 +86,28 @@ func (lv *level) keepInRAM(info tier.Info, h *pagefile.Header, rows []byte) {
 	lv.s.ram.Add(lv.fileInRAM(info, h), h, rows)
 }
 
-// keepAhead keeps a page in memory that is read ahead, in free room. It reports
-// whether there was some, and returns the error of read.
+// keepAhead keeps a page that is read ahead in free memory. keepAhead reports whether there
+// was room, and returns the error of read.
 func (lv *level) keepAhead(info tier.Info, h *pagefile.Header, read func(rows []byte) error) (bool, error) {
 	lv.s.wakeRAM()
 	return lv.s.ram.AddBehind(lv.fileInRAM(info, h), h, read)
 }
 
-// fileInRAM describes the file of a page that comes into memory.
+// fileInRAM describes the file of a page that is added to memory.
 func (lv *level) fileInRAM(info tier.Info, h *pagefile.Header) ram.File {
 	return ram.File{Info: info, Tier: lv.name, Placeable: lv == lv.s.local && h.Raw()}
 }
 
-// wakeRAM takes this runner's part of the memory when nobody has looked since the
-// last page went.
+// wakeRAM takes this runner's share of memory if no clock ticks, because no page was in
+// memory.
 func (s *Store) wakeRAM() {
 	if !s.ram.Ticking() {
 		s.shareRAM()
 	}
 }
 
-// tendRAM runs while pages are in memory. It follows what the server's other
-// runners do, and forgets pages whose files are gone though nobody asks for them.
+// tendRAM runs while pages are in memory. tendRAM adapts this runner's share to the server's
+// other runners, and drops unused pages whose files are gone.
 func (s *Store) tendRAM() bool {
 	s.shareRAM()
 	for _, name := range s.ram.Unseen() {
@@ -120,13 +119,13 @@ func (s *Store) tendRAM() bool {
 	return s.ram.Holds()
 }
 
-// shareRAM takes this runner's part of its server's budget, which all runners of the server
-// divide evenly. While it cannot be told how many runners there are nothing is kept: memory
-// that was not granted may be somebody else's.
+// shareRAM takes this runner's share of its server's budget, which all runners of the server
+// divide evenly. While the number of runners is unknown, no page is kept: the memory may
+// belong to another runner.
 //
 // Each runner has a lock file in the local root's temporary directory. With a budget its name
-// begins with the server's, so that counting them tells how many there are. A runner that
-// dies lets go of its lock, and whoever counts next removes the file.
+// begins with the server's prefix, so counting such files gives the number of runners. The
+// system releases the lock of a runner that dies, and the next count removes the file.
 func (s *Store) shareRAM() {
 	n, err := s.disk.Peers()
 	s.ramHealth.note("share memory between runners", err)
@@ -137,8 +136,8 @@ func (s *Store) shareRAM() {
 	s.ram.SetLimit(s.opt.RAM.BudgetBytes / int64(n))
 }
 
-// serverPrefix is what the lock files of a server's runners begin with. Names of
-// temporary files are cut at a hyphen, so there is none in it.
+// serverPrefix is the beginning of the names of lock files of a server's runners. It has no
+// hyphen, because names of temporary files are cut at a hyphen.
 func serverPrefix(server string) string {
 	sum := sha256.Sum256([]byte(server))
 	return "warm." + hex.EncodeToString(sum[:8]) + "."

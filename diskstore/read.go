@@ -13,11 +13,11 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// ReadOption says how a page is read.
+// ReadOption is an option of reads.
 type ReadOption int
 
-// Gently reads on one processor, and gives the same as without: others compute what
-// somebody waits for.
+// Gently reads on one processor and leaves the others to slots that compute. The rows read are
+// the same.
 const Gently ReadOption = 1
 
 // codecFor returns the codec of a read.
@@ -28,22 +28,21 @@ func (s *Store) codecFor(how []ReadOption) *pagefile.Codec {
 	return s.codec
 }
 
-// Read fills buf with sections of a page, laid out by layout: all that the page
-// has, or some of them in the same order. tokens are the ref.Tokens tokens the
-// caller expects at ref.Start; layout is for ref.Stored tokens; buf is
-// layout.Size() bytes. Of a tail with ref.Tokens < ref.Stored only the first
-// ref.Tokens rows of each section belong to the caller's sequence, and what its
-// sections hold beside rows belongs to another.
+// Read fills buf with sections of a page, laid out by layout: all sections of the page, or
+// some of them in the same order. tokens are the ref.Tokens tokens that the caller expects at
+// ref.Start; layout is for ref.Stored tokens; buf has layout.Size() bytes. Of a tail with
+// ref.Tokens < ref.Stored only the first ref.Tokens rows of each section belong to the
+// caller's sequence; sections that are not rows belong to another sequence.
 //
-// Header, fingerprint, key, parent, position, tokens, footer, and every byte of
-// the sections that are read are checked before Read returns nil. A page in
-// memory was checked when it came there. After an error buf is undefined. A page that the tier of ref does not give is looked for in the
-// others.
+// Header, fingerprint, key, parent, position, tokens, footer, and every byte of the read
+// sections are checked before Read returns nil. A page in memory was checked when it was
+// added. After an error buf is undefined. If the tier of ref cannot return the page, Read
+// tries the other tiers.
 //
-// It returns ErrNotFound; ErrDamaged, with the file in quarantine; ErrMismatch
-// for a well-formed page that is not the one described; ErrInvalidPage for
-// arguments that do not fit together; ErrTierDown, ErrTierTimeout, ErrClosed,
-// ctx's error or an error of the filesystem. All of them mean: compute it.
+// Read returns ErrNotFound; ErrDamaged, with the file in quarantine; ErrMismatch for a
+// well-formed page other than the described one; ErrInvalidPage for arguments that do not fit
+// together; ErrTierDown, ErrTierTimeout, ErrClosed, ctx's error or an error of the filesystem.
+// After any of them the caller computes the page.
 func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...ReadOption) error {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
@@ -77,7 +76,7 @@ func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 	return nil
 }
 
-// keepRead keeps a page in memory that was read as a whole.
+// keepRead keeps a page in memory whose sections were all read.
 func (s *Store) keepRead(page verified, layout pagefile.Layout, buf []byte) {
 	if layout.Equal(page.header.Layout) {
 		page.level.keepInRAM(page.blob.Info(), page.header, buf)
@@ -93,14 +92,14 @@ func (s *Store) checkRead(ref Ref, tokens []int32, layout pagefile.Layout, buf [
 	return nil
 }
 
-// verified is a page's open file after what was wanted of it was checked.
+// verified is a page's open file whose wanted sections were checked.
 type verified struct {
 	level  *level
 	blob   tier.Blob
 	header *pagefile.Header
 }
 
-// read is Read from the tiers. It hands out the file, for the caller to close.
+// read reads from the tiers and returns the open file. The caller closes the file.
 func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, codec *pagefile.Codec) (verified, error) {
 	var worst error
 	for _, lv := range s.levels(ref.Tier) {
@@ -110,7 +109,7 @@ func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 			s.counts.readBytes.Add(uint64(len(buf)))
 			return page, nil
 		}
-		// Of two failures the caller wants the one that is not "not there".
+		// Of two failures, one other than ErrNotFound tells the caller more.
 		if worst == nil || errors.Is(worst, tier.ErrNotFound) {
 			worst = err
 		}
@@ -142,7 +141,7 @@ func (lv *level) readFrom(ctx context.Context, ref Ref, tokens []int32, layout p
 	return verified{level: lv, blob: blob, header: header}, nil
 }
 
-// readBlob checks an open file against what is wanted and reads it.
+// readBlob checks an open file against the arguments and reads the wanted sections.
 func (s *Store) readBlob(ctx context.Context, blob tier.Blob, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, codec *pagefile.Codec) (*pagefile.Header, error) {
 	h, err := pagefile.ReadHeader(ctx, blob)
 	if err != nil {
@@ -158,8 +157,7 @@ func (s *Store) readBlob(ctx context.Context, blob tier.Blob, ref Ref, tokens []
 	return h, pagefile.ReadPayload(ctx, blob, h, sel, codec, buf)
 }
 
-// checkWanted returns ErrMismatch unless h is the page that a caller of Read
-// describes.
+// checkWanted returns ErrMismatch unless h is the page that the caller of Read describes.
 func checkWanted(h *pagefile.Header, ref Ref, pageTokens int, tokens []int32, layout pagefile.Layout) error {
 	switch {
 	case h.Parent != ref.Parent:
@@ -179,12 +177,12 @@ func checkWanted(h *pagefile.Header, ref Ref, pageTokens int, tokens []int32, la
 	return nil
 }
 
-// condemn deals with a file that could not be used because of err, also when it
-// was read past the cache: one that is damaged, or not the page its name says,
-// goes to quarantine, so that the page can be stored again. Where this process
-// has condemned so many that it is rather the one at fault, or quarantine is full,
-// the file stays, and counts as not stored here. A file that is merely not what
-// the caller described stays as well: the caller may be wrong.
+// condemn handles a file that could not be used because of err, also when read past the cache.
+// A damaged file, or one that is not the page of its name, goes to quarantine, so that the
+// page can be stored again. The file stays, and counts as not stored here, when quarantine is
+// full or when this process has condemned so many files that the process is more likely to be
+// wrong. A good page that only differs from the caller's description stays as well: the caller
+// may be wrong.
 func (lv *level) condemn(ctx context.Context, info tier.Info, err error) {
 	reason := ""
 	var wrongPlace *pagefile.Misplaced
@@ -199,7 +197,7 @@ func (lv *level) condemn(ctx context.Context, info tier.Info, err error) {
 		lv.s.counts.damaged.Add(1)
 		reason = "damaged"
 	case lv == lv.s.local && errors.Is(err, syscall.EIO):
-		// A bad sector stays bad; a remote mount may only be having a bad day.
+		// A bad sector stays bad; a remote mount may recover.
 		lv.s.counts.tierErrors.Add(1)
 		reason = "unreadable"
 	default:
@@ -226,9 +224,9 @@ func (lv *level) condemn(ctx context.Context, info tier.Info, err error) {
 	}
 }
 
-// quarantine moves the file that info describes out of the way and stops counting it
-// as a page. A lookup must not wait for a count of the remote tier, which may then be
-// wrong by this file.
+// quarantine moves the file that info describes to quarantine and stops counting it as a page.
+// In the remote tier quarantine does not wait for a running count, because a look-up would
+// wait as well; that count may be wrong by this file.
 func (lv *level) quarantine(ctx context.Context, info tier.Info, reason string) (bool, error) {
 	if lv == lv.s.local {
 		lv.commit.RLock()
@@ -249,18 +247,18 @@ func (s *Store) requestPromotion(info tier.Info, ref Ref) {
 	s.promoting.Submit(info.Name, func(ctx context.Context) { s.promote(ctx, info, ref) })
 }
 
-// promote copies a page up. The remote copy stays, so that demoting the page
-// later writes nothing.
+// promote copies a page to the local tier. The remote copy stays, so that a later demotion of
+// the page writes nothing.
 func (s *Store) promote(ctx context.Context, info tier.Info, ref Ref) {
 	if ours, err := s.disk.Stat(ctx, info.Name); err == nil && !s.local.verdicts.isBad(ours) {
 		return
 	}
 	room, used, err := s.makeRoom(ctx, info.Bytes, position{parent: ref.Parent, start: ref.Start})
 	if err != nil {
-		return // it stays where it is
+		return // the page stays remote
 	}
 	defer room.Cancel()
-	_ = s.copyUp(ctx, s.guard, info, room, used) // it stays where it is
+	_ = s.copyUp(ctx, s.guard, info, room, used) // after an error the page stays remote
 }
 
 // copyUp copies a page of the remote tier, from, into room of the local one.

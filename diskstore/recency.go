@@ -13,32 +13,30 @@ import (
 )
 
 /*
-A file's modification time is its recency, and orders files by itself: a page's
-is always later than that of every page that continues it. So the least recently
-used files of a listing, in the order of their times, are also those to evict,
-and nothing but the listing is needed to find them.
+A file's modification time is its recency, and this time alone orders files: a page's
+recency is always later than the recency of every page that continues it. So a collection
+needs only a listing: the least recently used files, in the order of their times, are the
+files to evict.
 
 	recency of a page = time its chain was last used − start × 10 ns
 
-All pages that one lookup finds, and all that are stored after them, share the
-first term. It is only moved forward, from a chain's first page to its last; see
-future.go for what clocks do. Where a page's is moved, that of the pages before
-it is moved first, as far as it is earlier.
+All pages that one look-up finds, and all pages stored after them, share the first term. The
+first term only moves forward, from a chain's first page to its last; future.go handles
+wrong clocks. Before a page's recency moves, the recencies of the pages before it move as
+far, unless they are later already.
 
-10 ns a token keep neighbours apart on filesystems that store 100 ns. Where times
-are coarser, and for files whose times were not kept when they were copied, pages
-with equal times are told apart by their headers. Times are not synced: a power
-cut costs order, not pages.
+10 ns per token distinguish neighbours on filesystems that store 100 ns. Where times are
+coarser, and for files whose times were lost in a copy, headers order pages with equal
+times. Times are not synced: a power cut costs order, not pages.
 */
 const recencyStep = 10 * time.Nanosecond // per token
 
-// touchEvery is how long a chain counts as just used: order within a minute
-// decides nothing about what to keep for days.
+// touchEvery is the time for which a chain counts as just used: an order within one minute has
+// no effect on pages kept for days.
 const touchEvery = time.Minute
 
-// freshShare is the share of the time that files live in a tier by which a
-// chain's recency may be late. It matters where a budget is filled in less than
-// an hour.
+// freshShare is the divisor of the lifetime of files in a tier that bounds the delay of a
+// chain's recency. freshShare has an effect where a budget fills in less than an hour.
 const freshShare = 60
 
 // recency returns the recency of a page in a chain last used at the given time.
@@ -46,8 +44,7 @@ func recency(used time.Time, start uint32) time.Time {
 	return used.Add(-time.Duration(start) * recencyStep)
 }
 
-// chainUsed is the inverse: when the chain of a page with this recency was last
-// used.
+// chainUsed is the inverse of recency: the last use of the chain of a page with this recency.
 func chainUsed(recency time.Time, start uint32) time.Time {
 	return recency.Add(time.Duration(start) * recencyStep)
 }
@@ -64,21 +61,21 @@ func (lv *level) fresh(used, now time.Time) bool {
 	return age < touchEvery
 }
 
-// link is where a page stands in its chain.
+// link is the place of a page in its chain.
 type link struct {
 	parent pagefile.Key
 	start  uint32
-	used   time.Time // chainUsed in the local tier, at least; zero if not known
+	used   time.Time // chainUsed in the local tier, or earlier; zero if unknown
 }
 
-// linkCache remembers links. Its times may be too early, never too late: times
-// in a tier only move forward.
+// linkCache caches links. Cached times may be too early, never too late: times in a tier only
+// move forward.
 type linkCache struct {
 	mu    sync.Mutex
 	byKey map[pagefile.Key]link
 }
 
-// maxLinks bounds the cache, to about 20 MiB; beyond it everything is forgotten.
+// maxLinks bounds the cache, to about 20 MiB; beyond maxLinks every entry is dropped.
 const maxLinks = 1 << 17
 
 func (c *linkCache) get(key pagefile.Key) (link, bool) {
@@ -100,22 +97,22 @@ func (c *linkCache) put(key pagefile.Key, l link) {
 	c.byKey[key] = l
 }
 
-// clear forgets everything.
+// clear drops every entry.
 func (c *linkCache) clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.byKey)
 }
 
-// forget forgets one page.
+// forget drops the entry of one page.
 func (c *linkCache) forget(key pagefile.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.byKey, key)
 }
 
-// linkOf returns a page's place in its chain. For a page whose header cannot be
-// read it is one that nothing depends on; reading it will show why.
+// linkOf returns a page's place in its chain. For a page whose header cannot be read, linkOf
+// returns a place on which no page depends; reading the page shows the cause.
 func (s *Store) linkOf(ctx context.Context, t tier.Tier, name pagefile.Name) link {
 	if name.Class == pagefile.ClassTail {
 		return link{parent: name.Parent, start: math.MaxUint32}
@@ -132,9 +129,9 @@ func (s *Store) linkOf(ctx context.Context, t tier.Tier, name pagefile.Name) lin
 	return l
 }
 
-// localLink returns the place of a full page of this store, and when its chain
-// was last used in the local tier. It is false for a page that is not there and
-// that nothing is known about.
+// localLink returns the place of a full page of this store and the last use of its chain in
+// the local tier. localLink returns false for a page that is neither stored locally nor
+// cached.
 func (s *Store) localLink(ctx context.Context, key pagefile.Key) (link, bool) {
 	l, ok := s.links.get(key)
 	if ok && !l.used.IsZero() && !tier.Beyond(l.used, s.now()) {
@@ -158,15 +155,14 @@ func (s *Store) localLink(ctx context.Context, key pagefile.Key) (link, bool) {
 	return l, true
 }
 
-// position is where in a chain a page is.
+// position is a place in a chain.
 type position struct {
 	parent pagefile.Key
 	start  uint32
 }
 
-// chainTime returns the time that a local page stored or used now counts as used
-// at: that of its parent if that is fresh, and otherwise now, which all pages
-// before it are then moved up to.
+// chainTime returns the use time of a local page that is stored or used now: the parent's time
+// if fresh, and otherwise now, after moving all pages before this one up to now.
 func (s *Store) chainTime(ctx context.Context, at position, now time.Time) time.Time {
 	if at.start == 0 {
 		return now
@@ -179,9 +175,9 @@ func (s *Store) chainTime(ctx context.Context, at position, now time.Time) time.
 	return now
 }
 
-// movedBack reports whether a page's recency is far from what it was: then another
-// host has taken it for one from the future, and nothing that was known of times
-// holds any more.
+// movedBack reports whether a page's recency is much earlier than the cached one. If so,
+// another host took the page for one from the future and moved it back, and every cached time
+// is dropped.
 func (s *Store) movedBack(ctx context.Context, key pagefile.Key, l link) bool {
 	info, err := s.disk.Stat(ctx, s.pageName(key))
 	if err != nil || recency(l.used, l.start).Sub(info.Used) < tier.ClockSlack/2 {
@@ -191,8 +187,8 @@ func (s *Store) movedBack(ctx context.Context, key pagefile.Key, l link) bool {
 	return true
 }
 
-// moveUp moves all local pages before a place up to now, and returns the recency
-// of a page there. Files with an earlier one are no part of its chain.
+// moveUp moves all local pages before a place up to now and returns the recency of a page at
+// that place. Files with an earlier recency are not part of its chain.
 func (s *Store) moveUp(ctx context.Context, at position) time.Time {
 	now := s.now()
 	if at.start > 0 {
@@ -201,9 +197,9 @@ func (s *Store) moveUp(ctx context.Context, at position) time.Time {
 	return recency(now, at.start)
 }
 
-// raise moves the recency of a local page, and of those before it, up to that of
-// a chain used at the given time. It stops at the first page that is there
-// already, because those before it are too.
+// raise moves the recency of a local page, and of the pages before it, up to the recency of a
+// chain used at the given time. raise stops at the first page with such a recency, because the
+// pages before that page have one, too.
 func (s *Store) raise(ctx context.Context, key pagefile.Key, used time.Time) {
 	type step struct {
 		key pagefile.Key
@@ -221,25 +217,25 @@ func (s *Store) raise(ctx context.Context, key pagefile.Key, used time.Time) {
 	for _, st := range slices.Backward(steps) {
 		err := forward(ctx, s.disk, s.pageName(st.key), recency(used, st.start))
 		if errors.Is(err, tier.ErrNotFound) {
-			continue // a page after it may be there all the same
+			continue // a later page may exist nevertheless
 		}
 		if err != nil {
-			return // those after it keep their times, and the order
+			return // the pages after this one keep their times, and the order holds
 		}
 		st.used = used
 		s.links.put(st.key, st.link)
 	}
 }
 
-// touchRef touches the file of ref in a tier, whose recency there is given. For
-// the remote tier that happens in the background, in the order of reading.
+// touchRef touches the file of ref in a tier, whose recency in that tier is recent. The remote
+// tier is touched in the background, in the order of reading.
 func (lv *level) touchRef(ctx context.Context, ref Ref, recent time.Time) {
 	now := lv.s.now()
 	if lv.fresh(chainUsed(recent, ref.Start), now) {
 		return
 	}
 	used := time.Unix(0, ref.at)
-	if !lv.fresh(used, now) { // found long ago, or by nobody
+	if !lv.fresh(used, now) { // found long ago, or not by Chain
 		used = now
 	}
 	name := lv.s.refName(ref)
@@ -253,8 +249,8 @@ func (lv *level) touchRef(ctx context.Context, ref Ref, recent time.Time) {
 	lv.s.touchLocal(ctx, name, position{parent: ref.Parent, start: ref.Start}, used)
 }
 
-// touchLocal moves the recency of a local file up to that of a chain used at the
-// given time, after that of the pages before it.
+// touchLocal moves the recency of a local file up to that of a chain used at the given time,
+// after moving the pages before it.
 func (s *Store) touchLocal(ctx context.Context, name pagefile.Name, at position, used time.Time) {
 	if at.start > 0 {
 		s.raise(ctx, at.parent, used)
@@ -264,8 +260,8 @@ func (s *Store) touchLocal(ctx context.Context, name pagefile.Name, at position,
 	}
 }
 
-// forward moves a file's recency forward to the given one. Another process may
-// have moved it further.
+// forward moves a file's recency forward to the given one, unless another process has moved
+// the recency further.
 func forward(ctx context.Context, t tier.Tier, name pagefile.Name, to time.Time) error {
 	info, err := t.Stat(ctx, name)
 	if err != nil || !info.Used.Before(to) {

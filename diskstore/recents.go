@@ -8,17 +8,17 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// maxRecents is how many files of a listing are kept to be read ahead, about
-// 10 MiB of names.
+// maxRecents is the number of files of a listing that are kept to be read ahead, about 10 MiB
+// of names.
 const maxRecents = 1 << 16
 
-// recents keeps the most recently used files of one fingerprint in a listing, as
-// many as fit in a number of bytes and not many more, however long the listing
-// is. Files order themselves by their times (see recency.go): a conversation's
-// follow each other, from its first page on. A nil recents keeps nothing.
+// recents holds the most recently used files of one fingerprint in a listing. The number of
+// files is bounded by their bytes, not by the length of the listing. Times order the files
+// (see recency.go): a conversation's files are consecutive, from its first page on. A nil
+// recents holds nothing.
 type recents struct {
 	fingerprint pagefile.Key
-	bytes       int64 // of files, to be kept
+	bytes       int64 // of files to keep
 	most        int   // files
 
 	files []tier.Info
@@ -29,7 +29,7 @@ func newRecents(fingerprint pagefile.Key, bytes int64) *recents {
 	return &recents{fingerprint: fingerprint, bytes: bytes, most: maxRecents}
 }
 
-// add considers a file.
+// add adds a file if the file is recent enough.
 func (r *recents) add(info tier.Info) {
 	if r == nil || info.Fingerprint != r.fingerprint {
 		return
@@ -41,8 +41,8 @@ func (r *recents) add(info tier.Info) {
 	}
 }
 
-// prune sorts the files, the most recent first, and drops those behind the first
-// that does not fit: without it they are of no use.
+// prune sorts the files, the most recent first, and drops the first file that does not fit and
+// all files after it: later files are useless without that one.
 func (r *recents) prune() {
 	slices.SortFunc(r.files, func(a, b tier.Info) int {
 		return cmp.Or(b.Used.Compare(a.Used), slices.Compare(a.Key[:], b.Key[:]))

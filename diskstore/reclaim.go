@@ -10,19 +10,19 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// Reclaimed counts what Reclaim removed, over both tiers.
+// Reclaimed counts the pages and bytes that Reclaim removed, over both tiers.
 type Reclaimed struct {
 	Fingerprints int
 	Pages        int // full pages and tails
 	Bytes        int64
 }
 
-// Reclaim removes all pages of the fingerprints that unwanted picks from what
-// Scan or Survey has found. This store's own is not among them. A process that
-// still uses one of them computes its pages again.
+// Reclaim removes all pages of the fingerprints that unwanted picks from found, a result of
+// Scan or Survey. This store's own fingerprint is never removed. A process that still uses one
+// of the removed fingerprints computes its pages again.
 //
-// It returns what it removed together with the first error of the local tier; a
-// remote tier that cannot be reached is no error.
+// Reclaim returns the removed pages together with the first error of the local tier. A remote
+// tier that cannot be reached is not an error.
 func (s *Store) Reclaim(ctx context.Context, found Usage, unwanted func(FingerprintUsage) bool) (Reclaimed, error) {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
@@ -68,16 +68,16 @@ func (lv *level) reclaimTier(ctx context.Context, uses []FingerprintUsage, unwan
 	return nil
 }
 
-// purge says which files of one fingerprint go, whatever the budget.
+// purge selects the files of one fingerprint to delete, independent of budgets.
 type purge struct {
 	fingerprint pagefile.Key
 	before      time.Time // only files last used earlier; zero for all
-	dry         bool      // none goes
+	dry         bool      // delete nothing
 	removed     func(tier.Info)
 }
 
-// purge deletes files from a tier, and the fingerprint's directory when none is
-// left. It reports whether none is.
+// purge deletes files from a tier, and the fingerprint's directory when no file is left. all
+// reports that no file is left.
 func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 	shards, err := lv.tier.Shards(ctx)
 	if err != nil {
@@ -104,14 +104,14 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 			}
 			if !p.dry {
 				removed, err := lv.drop(ctx, info)
-				if errors.Is(err, tier.ErrReplaced) { // or another machine has touched it, which is seen now
+				if errors.Is(err, tier.ErrReplaced) { // or another machine has touched the file, as seen only now
 					removed, err = lv.drop(ctx, info)
 				}
 				if err != nil {
 					return false, fmt.Errorf("remove page %v: %w", info.Key, err)
 				}
 				if removed.Bytes == 0 {
-					continue // by somebody else
+					continue // removed by another process
 				}
 				gone.add(removed)
 			}

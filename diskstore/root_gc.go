@@ -44,7 +44,7 @@ func (lv *level) rootUsage(ctx context.Context) (RootTierUsage, error) {
 	return u, nil
 }
 
-// look counts a tier's files without writing anything.
+// look counts a tier's files without writing.
 func (lv *level) look(ctx context.Context) (*tally, error) {
 	found := &tally{fingerprints: make(map[pagefile.Key]*FingerprintUsage)}
 	if err := lv.list(ctx, found.add); err != nil {
@@ -55,8 +55,8 @@ func (lv *level) look(ctx context.Context) (*tally, error) {
 	return found, err
 }
 
-// gcTier removes from one tier what opt says, and returns from how many
-// fingerprints it removed everything.
+// gcTier removes files from one tier as opt says, and returns the number of fingerprints of
+// which no file is left.
 func (lv *level) gcTier(ctx context.Context, opt GCOptions) (fingerprints int, err error) {
 	if err := lv.book.Refresh(ctx); err != nil {
 		return 0, err
@@ -70,7 +70,7 @@ func (lv *level) gcTier(ctx context.Context, opt GCOptions) (fingerprints int, e
 	return 0, lv.collect(ctx, demand{})
 }
 
-// gcPicked deletes what opt picks, whatever the budgets.
+// gcPicked deletes the files that opt selects, independent of budgets.
 func (lv *level) gcPicked(ctx context.Context, opt GCOptions) (fingerprints int, err error) {
 	found, err := lv.look(ctx)
 	if err != nil {
@@ -83,7 +83,7 @@ func (lv *level) gcPicked(ctx context.Context, opt GCOptions) (fingerprints int,
 	p := purge{dry: opt.DryRun, removed: func(info tier.Info) { lv.s.watch.removed(lv, info, false) }}
 	if opt.OlderThan > 0 {
 		now := lv.s.now()
-		if !opt.DryRun { // which writes nothing to tell the time by
+		if !opt.DryRun { // a dry run makes no file to read the filesystem's clock
 			if now, err = lv.ageClock(ctx); err != nil {
 				return 0, err
 			}
@@ -106,7 +106,7 @@ func (lv *level) gcPicked(ctx context.Context, opt GCOptions) (fingerprints int,
 	return fingerprints, nil
 }
 
-// gcRehearse reports what collect would evict, and evicts nothing.
+// gcRehearse reports the files that collect would evict, and evicts none.
 func (lv *level) gcRehearse(ctx context.Context) error {
 	found, err := lv.look(ctx)
 	if err != nil {
@@ -117,7 +117,7 @@ func (lv *level) gcRehearse(ctx context.Context) error {
 		return err
 	}
 	lv.book.Suppose(found.total() + l.Claimed())
-	// By this machine's clock alone: nothing is written to tell the filesystem's by.
+	// By this machine's clock alone: a dry run makes no file to read the filesystem's clock.
 	over, before, err := lv.shortage(ctx, demand{young: lv.s.now().Add(-touchEvery)})
 	if err != nil || over <= 0 {
 		return err

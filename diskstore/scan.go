@@ -11,22 +11,22 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// FingerprintUsage is what one fingerprint holds in one tier.
+// FingerprintUsage describes the files of one fingerprint in one tier.
 type FingerprintUsage struct {
 	Fingerprint pagefile.Key
 	Identity    map[string]string // nil when its manifest cannot be read
 	Pages       int
 	Tails       int
 	Bytes       int64       // physical
-	LastUsed    time.Time   // zero when it holds no page
-	Hits        ledger.Hits // known to Root.Usage alone
+	LastUsed    time.Time   // zero when there is no page
+	Hits        ledger.Hits // set by Root.Usage only
 
-	// Unused is for how long it was not used, by this machine's clock and by the
-	// filesystem's, whichever says less. Known to Reclaim alone.
+	// Unused is the time since the last use, the smaller of the values by this machine's clock
+	// and by the filesystem's. Set by Reclaim only.
 	Unused time.Duration
 }
 
-// TierUsage is what Scan counted in one tier.
+// TierUsage is the result of Scan for one tier.
 type TierUsage struct {
 	Pages, Tails int                // of this store's fingerprint
 	Bytes        int64              // physical, of this store's fingerprint
@@ -39,26 +39,26 @@ type Usage struct {
 	Local  TierUsage
 	Remote TierUsage
 
-	// RemoteErr says why Remote is empty: nil when it was counted or there is
-	// no remote tier.
+	// RemoteErr is the reason for an empty Remote: nil when the tier was counted, or without a
+	// remote tier.
 	RemoteErr error
 }
 
-// Scan counts what both tiers hold by listing them, and brings Stats up to
-// date. It returns an error when the local tier cannot be listed.
+// Scan counts the files of both tiers by listing them, and updates Stats. Scan returns an
+// error when the local tier cannot be listed.
 func (s *Store) Scan(ctx context.Context) (Usage, error) {
 	return s.usageOf(ctx, func(lv *level, ctx context.Context) (*tally, error) {
 		return lv.count(ctx, nil)
 	})
 }
 
-// Survey is Scan of what the count found that Open begins in the background: it
-// waits for that and lists nothing again. Later changes are not in it.
+// Survey returns the result of the count that Open begins in the background: Survey waits for
+// that count and lists nothing again. Later changes are not in the result.
 func (s *Store) Survey(ctx context.Context) (Usage, error) {
 	return s.usageOf(ctx, (*level).awaitFirst)
 }
 
-// usageOf describes what a count of each tier found.
+// usageOf describes the result of a count of each tier.
 func (s *Store) usageOf(ctx context.Context, count func(*level, context.Context) (*tally, error)) (Usage, error) {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
@@ -98,8 +98,8 @@ func (lv *level) tierUsage(ctx context.Context, count func(*level, context.Conte
 	return u, nil
 }
 
-// identify returns what was found of each fingerprint, and what it stands for,
-// in order of key. One that has no files may have a directory.
+// identify returns the numbers and the identity of each fingerprint found, in order of key. A
+// fingerprint without files may have a directory.
 func (lv *level) identify(ctx context.Context, found *tally) ([]FingerprintUsage, error) {
 	fingerprints, err := lv.tier.Fingerprints(ctx)
 	if err != nil {

@@ -8,35 +8,34 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// sharing lets Reads of one page that run at the same time share one: several slots
-// that are given the same prompt together have it read, checked and decoded once,
-// and copied for the others.
+// sharing lets concurrent Reads of one page share one read: when several slots get the same
+// prompt at the same time, each page is read, checked and decoded once and copied for the
+// others.
 type sharing struct {
 	mu      sync.Mutex
 	reading map[pagefile.Name]*sharedRead
 }
 
-// sharedRead is a Read on its way. What it is of does not change.
+// sharedRead is a running Read. Its arguments do not change.
 type sharedRead struct {
 	of     *sharing
 	ref    Ref
 	tokens []int32
 	layout pagefile.Layout
-	rows   []byte // the buffer of who reads, which is its own again after the last copy
+	rows   []byte // the reader's buffer; the reader may change it after the last copy
 
-	done chan struct{} // closed when it has ended
+	done chan struct{} // closed when the Read has ended
 	good bool          // rows hold the page
 
-	// Those who wait for it and then copy; of sharing.mu.
+	// Reads that wait for this one and then copy; sharing.mu guards both fields.
 	waiting int
-	left    chan struct{} // closed by the last; nil before it has ended
+	left    chan struct{} // closed by the last waiting Read; nil before this Read has ended
 }
 
-// join returns the Read of the same page that runs already, to take a copy from. When
-// there is none it returns nil and a function that the caller ends its own with,
-// saying whether its buffer holds the page; that returns when all copies are taken.
-// A Read of the same file that asks for something else is not shared and not waited
-// for.
+// join returns a running Read of the same page, to take a copy from. Without one, join returns
+// nil and a function, end, that the caller calls after its own Read; good says whether the
+// caller's buffer holds the page. end returns after all copies are taken. A Read of the same
+// file with other arguments is not shared, and join does not wait for it.
 func (s *sharing) join(name pagefile.Name, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte) (other *sharedRead, end func(good bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +54,7 @@ func (s *sharing) join(name pagefile.Name, ref Ref, tokens []int32, layout pagef
 	s.reading[name] = r
 	return nil, func(good bool) {
 		s.mu.Lock()
-		delete(s.reading, name) // nobody joins from here on
+		delete(s.reading, name) // no further Read joins
 		r.good, r.left = good, make(chan struct{})
 		if r.waiting == 0 {
 			close(r.left)
@@ -66,7 +65,7 @@ func (s *sharing) join(name pagefile.Name, ref Ref, tokens []int32, layout pagef
 	}
 }
 
-// leave ends what join began for one that waits.
+// leave ends the wait of one Read that joined.
 func (r *sharedRead) leave() {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
@@ -75,8 +74,8 @@ func (r *sharedRead) leave() {
 	}
 }
 
-// copyTo waits for the Read to end and copies what it has read. It reports whether
-// that is the page: otherwise whoever waited reads for himself.
+// copyTo waits for the end of the shared Read and copies its result. copyTo reports whether
+// the copy is the page; otherwise the caller reads the page itself.
 func (r *sharedRead) copyTo(ctx context.Context, buf []byte) bool {
 	defer r.leave()
 	select {

@@ -12,28 +12,28 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// TierStats is what one tier holds, over all fingerprints below its root.
-// Changes other processes make show up at the next collection or Scan.
+// TierStats are the numbers of one tier, over all fingerprints below its root. Changes of
+// other processes appear after the next collection or Scan.
 type TierStats struct {
 	Pages int   // full pages
 	Tails int   // incomplete last pages
 	Bytes int64 // physical bytes of both
-	Down  bool  // RAM: runners cannot be counted; local: the last Put failed or the directory cannot be used; remote: the breaker is open
+	Down  bool  // RAM: the number of runners is unknown; local: the last Put failed or the directory cannot be used; remote: the breaker is open
 }
 
-// Stats is a snapshot of what a store holds and of its counters since Open.
+// Stats is a snapshot of a store's numbers and of its counters since Open.
 type Stats struct {
-	// RAM is what this store keeps in memory; its Bytes are of memory.
+	// RAM describes the pages in memory; its Bytes are bytes of memory.
 	RAM           TierStats
 	Local, Remote TierStats
 
-	// LocalBooked and RemoteBooked are the figures that budgets are held to:
-	// what all files below a root occupy, temporary and quarantined ones and
-	// what all processes have reserved included; 0 before that is known.
+	// LocalBooked and RemoteBooked are the bytes that count against budgets: all files below a
+	// root, temporary and quarantined ones included, and reservations of all processes; 0
+	// while unknown.
 	LocalBooked, RemoteBooked int64
 
-	// LocalWritten and RemoteWritten are the bytes written on this UTC day, by
-	// all processes as far as they have recorded it.
+	// LocalWritten and RemoteWritten are the bytes written on this UTC day, by all processes,
+	// as far as recorded.
 	LocalWritten, RemoteWritten int64
 
 	Puts       uint64 // pages and tails made durable
@@ -41,17 +41,17 @@ type Stats struct {
 	Hits       uint64 // Reads that returned rows
 	RAMHits    uint64 // of these, from memory
 	SharedHits uint64 // of these, copied from another Read of the same page at the same time
-	Misses     uint64 // Chains that found nothing, and Reads that found no page
+	Misses     uint64 // Chains and Reads that found no page
 	Damaged    uint64 // files found damaged
-	Mismatched uint64 // files found to be another page than asked for
+	Mismatched uint64 // files found to be a page other than the requested one
 	Demoted    uint64 // pages moved from local to remote
 	Promoted   uint64 // pages copied from remote to local
 	Evicted    uint64 // pages deleted to stay within a budget
 	TierErrors uint64 // operations that failed on a tier
 	ReadBytes  uint64 // payload bytes that Read returned
 	WroteBytes uint64 // file bytes that Put wrote
-	AheadPages uint64 // pages and tails that ReadAhead has read
-	AheadBytes uint64 // what they took in memory
+	AheadPages uint64 // pages and tails that ReadAhead read
+	AheadBytes uint64 // bytes of these pages in memory
 	WriteCaps  uint64 // pages not written because of Options.WritePerDay
 }
 
@@ -63,7 +63,7 @@ type counters struct {
 	aheadPages, aheadBytes, sharedHits                 atomic.Uint64
 }
 
-// Stats returns the store's counters. It does no I/O.
+// Stats returns the store's counters. Stats does no I/O.
 func (s *Store) Stats() Stats {
 	c := &s.counts
 	st := Stats{
@@ -92,31 +92,31 @@ func (s *Store) Stats() Stats {
 	return st
 }
 
-// tierUse is what a tier is believed to hold.
+// tierUse is a tier's number of files, by this process's knowledge.
 type tierUse struct {
 	mu    sync.Mutex
 	files holding
-	when  time.Time     // when last counted from scratch; zero for never
-	took  time.Duration // how long that took
+	when  time.Time     // end of the last full count; zero for never
+	took  time.Duration // duration of that count
 
-	// While files are counted: what has been listed, and the shards that have
-	// not been. A change in one of those is seen when it is listed.
+	// During a count: the numbers of listed shards, and the shards not listed yet. A change in
+	// a shard not listed yet is counted when the shard is listed.
 	listing holding
-	todo    map[tier.Shard]bool // nil when nobody counts
+	todo    map[tier.Shard]bool // nil while no count runs
 
-	// While the shards are looked up: what happens, for those that are missed.
+	// While the shards are looked up: changes, for shards that the look-up misses.
 	early   []earlyChange
 	looking bool
 }
 
-// earlyChange is a change while the shards of a count are looked up.
+// earlyChange is a change while a count looks up its shards.
 type earlyChange struct {
 	name  pagefile.Name
 	files int
 	bytes int64
 }
 
-// holding is a number of files.
+// holding is a number of files and their bytes.
 type holding struct {
 	pages, tails int
 	bytes        int64
@@ -137,7 +137,7 @@ func (u *tierUse) stats() TierStats {
 	return TierStats{Pages: u.files.pages, Tails: u.files.tails, Bytes: u.files.bytes}
 }
 
-// commit counts a file that appeared, perhaps in the place of another.
+// commit counts a new file, which may have replaced another.
 func (u *tierUse) commit(done tier.Committed) {
 	files := 1
 	if done.Replaced {
@@ -146,7 +146,7 @@ func (u *tierUse) commit(done tier.Committed) {
 	u.change(done.Name, files, done.Physical-done.Freed)
 }
 
-// remove counts a file that went.
+// remove counts a removed file.
 func (u *tierUse) remove(info tier.Info) { u.change(info.Name, -1, -info.Physical) }
 
 func (u *tierUse) change(name pagefile.Name, files int, bytes int64) {
@@ -164,7 +164,7 @@ func (u *tierUse) change(name pagefile.Name, files int, bytes int64) {
 	}
 }
 
-// prepare comes before a count looks up its shards, begin after that.
+// prepare is called before a count looks up its shards, and begin after the look-up.
 func (u *tierUse) prepare() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -197,8 +197,8 @@ func (u *tierUse) listed(shard tier.Shard, infos []tier.Info) {
 	}
 }
 
-// end replaces what is believed by what was counted, which took some time, and
-// returns its bytes.
+// end replaces the numbers by the result of the count, stores the count's duration, and
+// returns the number of bytes.
 func (u *tierUse) end(took time.Duration) int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -206,22 +206,21 @@ func (u *tierUse) end(took time.Duration) int64 {
 	return u.files.bytes
 }
 
-// abandon ends a count that has not come to its end.
+// abandon ends an incomplete count.
 func (u *tierUse) abandon() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.todo, u.early, u.looking = nil, nil, false
 }
 
-// counted returns when files were last counted, and how long that took.
+// counted returns the end and the duration of the last count.
 func (u *tierUse) counted() (time.Time, time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.when, u.took
 }
 
-// health logs once when writing to a tier begins to fail and once when it works
-// again.
+// health logs once when writing to a tier begins to fail and once when writing works again.
 type health struct {
 	log *slog.Logger
 	mu  sync.Mutex
@@ -246,8 +245,8 @@ func (h *health) down() bool {
 	return h.bad
 }
 
-// capNote counts pages that the day's limit on writes keeps from being written,
-// and logs once when it begins to and once when it has ended.
+// capNote counts pages that the daily limit on writes kept from being written, and logs the
+// beginning and the end of such a time once.
 type capNote struct {
 	log   *slog.Logger
 	pages *atomic.Uint64

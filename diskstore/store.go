@@ -17,20 +17,20 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier/guard"
 )
 
-// closePatience is how long Close waits for background work and for operations
-// that callers have begun.
+// closePatience bounds the wait of Close for background work and for running operations of
+// callers.
 const closePatience = 4 * time.Second
 
-// Store keeps pages of one fingerprint in one or two tiers. All methods may be
-// called from several goroutines.
+// Store keeps pages of one fingerprint in one or two tiers. All methods may be called from
+// several goroutines.
 type Store struct {
 	opt    Options
 	log    *slog.Logger
-	disk   *dir.Tier   // that of the local level
-	guard  *guard.Tier // that of the remote level; nil when there is none
+	disk   *dir.Tier   // the local level's tier
+	guard  *guard.Tier // the remote level's tier; nil without a remote tier
 	local  *level
-	remote *level    // nil when there is none
-	ram    *ram.Tier // nil when nothing is kept in memory
+	remote *level    // nil without a remote tier
+	ram    *ram.Tier // nil when no page is kept in memory
 	codec  *pagefile.Codec
 
 	promoting *work.Queue // promotions and touches of remote pages
@@ -48,19 +48,19 @@ type Store struct {
 
 	wantMu    sync.Mutex
 	want      demand      // of the next collection of the local tier
-	exhausted atomic.Bool // the last one could not make the room wanted
-	refused   moment      // the remote tier took no page
+	exhausted atomic.Bool // the last collection could not make the wanted room
+	refused   moment      // the last time that the remote tier refused a page
 
 	ramHealth health
 
 	life *work.Life
 }
 
-// Open opens a store, creating its local root when that is missing. It returns
-// ErrOptions; ErrRootSymlink, ErrRootNotDir, ErrRootOwner or ErrRootMode for an
-// unsafe root of either tier; ErrMismatch when the fingerprint is in use with
-// another page size; or an error of the local filesystem. A remote tier that
-// cannot be reached is no error: it is logged, and tried again later.
+// Open opens a store and creates a missing local root. Open returns ErrOptions;
+// ErrRootSymlink, ErrRootNotDir, ErrRootOwner or ErrRootMode for an unsafe root of either
+// tier; ErrMismatch when the fingerprint is in use with another page size; or an error of the
+// local filesystem. A remote tier that cannot be reached is not an error: Open logs the
+// failure, and the store tries again later.
 func Open(ctx context.Context, opt Options) (*Store, error) {
 	s, err := newStore(opt, true)
 	if err != nil {
@@ -76,9 +76,8 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 	return s, nil
 }
 
-// newStore makes a store that has not looked at its roots, the local one of
-// which it makes later if create is true. Without that it need have no
-// fingerprint either.
+// newStore makes a store without reading its roots. With create, the store makes a missing
+// local root later; without create, the store needs no fingerprint.
 func newStore(opt Options, create bool) (*Store, error) {
 	opt, err := opt.withDefaults(create)
 	if err != nil {
@@ -114,7 +113,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 	return s, nil
 }
 
-// below returns the tier that pages move down to, nil when there is none, and its log.
+// below returns the tier to which pages move down, nil without one, and its log.
 func (s *Store) below() (tier.Tier, *slog.Logger) {
 	log := s.log.With("tier", tier.Remote)
 	if s.opt.RemoteTier != nil {
@@ -131,9 +130,8 @@ func (s *Store) below() (tier.Tier, *slog.Logger) {
 	}), log
 }
 
-// openLocal checks the local root, claims the process's temporary files, reads
-// the ledger and writes the manifest. A full disk does not keep a store from
-// being read.
+// openLocal checks the local root, claims the process's temporary files, reads the ledger and
+// writes the manifest. A store on a full disk can be opened and read.
 func (s *Store) openLocal(ctx context.Context) error {
 	if err := s.disk.Claim(ctx); err != nil && !errors.Is(err, tier.ErrNoSpace) {
 		return err
@@ -149,8 +147,8 @@ func (s *Store) openLocal(ctx context.Context) error {
 	return err
 }
 
-// openRemote looks at the remote root, if there is one, for at most
-// RemoteTimeout. An unsafe one is an error: nothing continues without it.
+// openRemote checks the remote root, if there is one, for at most RemoteTimeout. An unsafe
+// remote root is an error, and the store is not opened.
 func (s *Store) openRemote(ctx context.Context) error {
 	if s.remote == nil {
 		return nil
@@ -164,8 +162,8 @@ func (s *Store) openRemote(ctx context.Context) error {
 	return nil
 }
 
-// levels returns the tiers in the order in which they are asked, beginning with
-// the one of the given name.
+// levels returns the tiers in the order of look-ups, beginning with the tier of the given
+// name.
 func (s *Store) levels(first string) []*level {
 	switch {
 	case s.remote == nil:
@@ -184,8 +182,8 @@ func (s *Store) level(name string) *level {
 	return s.local
 }
 
-// queues returns those of work that nobody waits for. A job may submit jobs to the queues
-// after its own, and to none before it.
+// queues returns the queues of background work. A job may submit jobs to the queues after its
+// own, and to none before.
 func (s *Store) queues() []*work.Queue {
 	queues := []*work.Queue{s.promoting}
 	for _, lv := range s.levels(tier.Local) {
@@ -204,7 +202,7 @@ func (s *Store) tailName(parent, key pagefile.Key) pagefile.Name {
 	return pagefile.Name{Fingerprint: s.opt.Fingerprint, Class: pagefile.ClassTail, Parent: parent, Key: key}
 }
 
-// refName returns the name ref stands for.
+// refName returns the name of the page that ref describes.
 func (s *Store) refName(ref Ref) pagefile.Name {
 	if ref.Tail {
 		return s.tailName(ref.Parent, ref.Key)
@@ -212,10 +210,10 @@ func (s *Store) refName(ref Ref) pagefile.Name {
 	return s.pageName(ref.Key)
 }
 
-// Flush waits until collections, demotions and promotions that earlier calls
-// caused are done, records Hits, and gives back what was claimed of budgets and not
-// used. A process that is killed afterwards leaves nothing to find out about. Flush
-// returns ctx's error when that ends first.
+// Flush waits for collections, demotions and promotions that earlier calls caused, records
+// Hits, and returns unused claims to the budgets. After Flush the process may be killed
+// without a loss: no other process has to correct the ledger. Flush returns ctx's error when
+// ctx ends first.
 func (s *Store) Flush(ctx context.Context) error {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
@@ -231,11 +229,11 @@ func (s *Store) Flush(ctx context.Context) error {
 	return nil
 }
 
-// answers reports whether a tier is not known to be down. The local one never is.
+// answers reports whether a tier is not known to be down. The local tier is never down.
 func (lv *level) answers() bool { return lv == lv.s.local || !lv.s.guard.Breaker.Down() }
 
-// giveBack settles the ledgers of tiers that answer. Where that fails the claim stays
-// until files are counted.
+// giveBack settles the ledgers of tiers that answer. After a failure the claim stays until
+// files are counted.
 func (s *Store) giveBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
 	defer cancel()
@@ -246,9 +244,9 @@ func (s *Store) giveBack(ctx context.Context) {
 	}
 }
 
-// Close stops background work and waits for running operations, all together
-// for at most 5 s. Operations that hang in the operating system are left
-// behind. Later calls fail with ErrClosed or find nothing.
+// Close stops background work and waits for running operations, for at most 5 s in total.
+// Operations that hang in the operating system are left behind. Later calls fail with
+// ErrClosed or find nothing.
 func (s *Store) Close() error {
 	deadline := time.Now().Add(closePatience)
 	if !s.life.Close(closePatience) {
@@ -267,8 +265,8 @@ func (s *Store) Close() error {
 	s.giveBack(ctx)
 	err = errors.Join(err, s.disk.Close())
 	if s.remote != nil {
-		// A mount that hangs or is gone is no error here either. What it keeps
-		// of this process is cleaned by the next.
+		// An error of a mount that hangs or is gone is ignored. The next process removes this
+		// process's files there.
 		_ = s.guard.Close()
 	}
 	if err != nil {

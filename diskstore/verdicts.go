@@ -11,44 +11,44 @@ import (
 )
 
 const (
-	// condemnedLocal and condemnedRemote are how many files may fail their check in
-	// condemnHour. After that a process moves none to quarantine before it has found
-	// none damaged for as long: many damaged pages at once are rather a machine that
-	// reads them wrong. What is in the remote tier belongs to others as well.
+	// condemnedLocal and condemnedRemote are the numbers of files that may fail their check
+	// within condemnHour. After more failures a process moves no file to quarantine until
+	// condemnHour has passed without a failure: many damaged pages at once suggest a machine
+	// that reads wrong bytes. The remote tier's limit is lower because other machines use that
+	// tier as well.
 	condemnedLocal  = 16
 	condemnedRemote = 4
 	condemnHour     = time.Hour
 
-	// condemnSound is how many files of the remote tier a process must have found
-	// good for each one of it that it condemns after the first.
+	// condemnSound is the number of good files of the remote tier that a process must have
+	// found for each file that it condemns there, after the first.
 	condemnSound = 8
 
-	// maxBadPages bounds how many files a process remembers as bad; the oldest is
-	// forgotten first. Each is looked at again after badLife.
+	// maxBadPages bounds the files that a process remembers as bad; the oldest entry is
+	// dropped first. Each file is checked again after badLife.
 	maxBadPages = 1024
 	badLife     = time.Hour
 )
 
-// verdicts is what one process thinks of a tier's files: how many it may still
-// condemn, and which are not fit for use and still in their place. Those are as
-// good as not stored: a Put of such a page replaces the file.
+// verdicts are one process's results of checking a tier's files: the number of files that the
+// process may still condemn, and the bad files that are still in their place. A bad file
+// counts as not stored: a Put of that page replaces the file.
 type verdicts struct {
-	limit  int // of files that fail in condemnHour
-	needed int // files found good for each one condemned after the first
+	limit  int // of files that fail within condemnHour
+	needed int // good files found for each one condemned after the first
 	now    func() time.Time
 
 	mu      sync.Mutex
-	failed  []time.Time // when files did lately, in order, condemned or not
-	sound   int         // files that were found good since the last one condemned
+	failed  []time.Time // times of recent failures, in order, condemned or not
+	sound   int         // good files found since the last one condemned
 	lastBad time.Time
-	spent   bool // the limit was passed, and damage goes on
-	logged  bool // that a file was read wrong
+	spent   bool // the limit was passed, and failures go on
+	logged  bool // a file read wrong once was logged
 	bad     map[pagefile.Name]badFile
-	order   []pagefile.Name // of bad, oldest first
+	order   []pagefile.Name // keys of bad, oldest first
 }
 
-// badFile is a file that failed its check. One that was replaced or touched since
-// is another.
+// badFile is a file that failed its check. A file replaced or touched since is another file.
 type badFile struct {
 	bytes int64
 	used  time.Time
@@ -70,10 +70,10 @@ func (v *verdicts) good() {
 	v.sound = min(v.sound+1, condemnSound)
 }
 
-// mayCondemn notes that a file failed its check twice, and reports whether it may
-// be moved to quarantine. enough is true when the limit has just been passed. A file
-// that stays for want of good ones counts as well: a machine that reads all files
-// wrong finds none good.
+// mayCondemn notes that a file failed its check twice, and reports whether the file may be
+// moved to quarantine. enough is true when this failure has just passed the limit. A file that
+// stays because too few good files were found counts as well: a machine that reads all files
+// wrong finds no good ones.
 func (v *verdicts) mayCondemn() (ok, enough bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -100,7 +100,7 @@ func (v *verdicts) mayCondemn() (ok, enough bool) {
 	return proven, false
 }
 
-// markBad remembers a file that stays in its place though it is not fit for use.
+// markBad remembers a bad file that stays in its place.
 func (v *verdicts) markBad(info tier.Info) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -114,7 +114,7 @@ func (v *verdicts) markBad(info tier.Info) {
 	}
 }
 
-// isBad reports whether a file is one that failed its check here lately.
+// isBad reports whether a file failed its check in this process within badLife.
 func (v *verdicts) isBad(info tier.Info) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -122,7 +122,7 @@ func (v *verdicts) isBad(info tier.Info) bool {
 	return known && file.bytes == info.Bytes && file.used.Equal(info.Used) && v.now().Sub(file.since) < badLife
 }
 
-// replaced forgets what was thought of the file that had a name before.
+// replaced drops the verdict on the previous file of a name.
 func (v *verdicts) replaced(name pagefile.Name) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -132,8 +132,8 @@ func (v *verdicts) replaced(name pagefile.Name) {
 	}
 }
 
-// readWrong logs, once for each process and tier, that a file was damaged when it
-// was read first and good when it was read past the cache.
+// readWrong logs, once for each process and tier, that a file was damaged at the first read
+// and good when read past the cache.
 func (v *verdicts) readWrong(log *slog.Logger, tier string, name pagefile.Name, first error) {
 	v.mu.Lock()
 	logged := v.logged

@@ -11,12 +11,12 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// maxVictims is how many files one listing of a tier gives to evict, about
-// 10 MiB of names; a collection that needs more lists again.
+// maxVictims is the number of files that one listing of a tier yields to evict, about 10 MiB
+// of names. A collection that needs more lists again.
 const maxVictims = 1 << 16
 
-// victims keeps the least recently used files of a listing, as many as are
-// needed and not many more, however long the listing is.
+// victims holds the least recently used files of a listing. Their number is bounded by the
+// need, not by the length of the listing.
 type victims struct {
 	need   int64     // physical bytes
 	before time.Time // only files last used earlier; zero for any
@@ -24,15 +24,15 @@ type victims struct {
 
 	files []tier.Info
 	bytes int64
-	limit time.Time // files used later are not wanted any more; zero for none
-	more  bool      // some file was not wanted
+	limit time.Time // files used later are not needed; zero for none
+	more  bool      // some file was not needed
 }
 
 func newVictims(need int64, before time.Time) *victims {
 	return &victims{need: need, before: before, most: maxVictims}
 }
 
-// add considers a file.
+// add adds a file if the file is needed.
 func (v *victims) add(info tier.Info) {
 	if !v.before.IsZero() && !info.Used.Before(v.before) {
 		return
@@ -48,8 +48,8 @@ func (v *victims) add(info tier.Info) {
 	}
 }
 
-// prune drops what is not needed. Files with equal times stay or go together:
-// which of them depend on others is not known yet.
+// prune drops files that are not needed. Files with equal times stay or are dropped together:
+// their order in a chain is not known yet.
 func (v *victims) prune() {
 	slices.SortFunc(v.files, func(a, b tier.Info) int { return a.Used.Compare(b.Used) })
 	var bytes int64
@@ -65,8 +65,8 @@ func (v *victims) prune() {
 	v.bytes = bytes
 }
 
-// order returns the files so that those to go come first, and always every page
-// before those it continues. Of files with equal times only the headers tell.
+// order returns the files in the order of eviction: every page before the pages that it
+// continues. Among files with equal times the headers decide.
 func (v *victims) order(ctx context.Context, s *Store, t tier.Tier) []tier.Info {
 	v.prune()
 	for i := 0; i < len(v.files); {
@@ -82,8 +82,7 @@ func (v *victims) order(ctx context.Context, s *Store, t tier.Tier) []tier.Info 
 	return v.files
 }
 
-// orderTies sorts files of equal times so that the last of each chain come
-// first.
+// orderTies sorts files of equal times so that the last pages of each chain come first.
 func (s *Store) orderTies(ctx context.Context, t tier.Tier, infos []tier.Info) {
 	starts := make(map[pagefile.Name]uint32, len(infos))
 	for _, info := range infos {

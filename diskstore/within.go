@@ -9,9 +9,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// LayoutOf returns what the page that ref stands for has. It reads the page's
-// header only. It returns ErrNotFound, ErrDamaged, ErrMismatch, ErrTierDown,
-// ErrTierTimeout, ErrClosed, ctx's error or an error of the filesystem.
+// LayoutOf returns the layout of the page that ref describes. LayoutOf reads only the page's
+// header, and returns ErrNotFound, ErrDamaged, ErrMismatch, ErrTierDown, ErrTierTimeout,
+// ErrClosed, ctx's error or an error of the filesystem.
 func (s *Store) LayoutOf(ctx context.Context, ref Ref) (pagefile.Layout, error) {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
@@ -28,9 +28,9 @@ func (s *Store) LayoutOf(ctx context.Context, ref Ref) (pagefile.Layout, error) 
 	return pagefile.Layout{}, err
 }
 
-// TailsWithin returns the tails of parent all of whose tokens and media a sequence
-// has, the longest first. tokens are those from position start on, as in ChainFrom.
-// It never fails: tails that cannot be looked at are left out.
+// TailsWithin returns the tails of parent whose tokens and media are all in a sequence, the
+// longest first. tokens are the sequence's tokens from position start on, as in ChainFrom.
+// TailsWithin never fails: tails that cannot be read are left out.
 func (s *Store) TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []Ref {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
