@@ -188,16 +188,23 @@ func (r *crashRecord) quarantineAndRepair(rng *rand.Rand, tokens []int32) {
 
 // repair runs what tools do on the roots of a server.
 func (r *crashRecord) repair() {
-	roots, err := inspect.Open(ctx, inspect.Options{Local: r.o.Local.Root, Remote: r.o.Remote.Root, FS: r.inj})
-	require.NoError(r.t, err)
-	_, err = roots.Check(ctx, inspect.CheckOptions{Repair: true})
-	require.NoError(r.t, err)
-	require.NoError(r.t, roots.Close())
-	root, err := OpenRoot(ctx, RootOptions{Local: r.o.Local, Remote: r.o.Remote, FS: r.inj})
-	require.NoError(r.t, err)
-	_, err = root.GC(ctx, GCOptions{})
-	require.NoError(r.t, err)
-	require.NoError(r.t, root.Close())
+	for _, tool := range []func(*Root) error{
+		func(root *Root) error {
+			var roots inspect.Roots
+			roots.Local, roots.Remote = root.Dirs()
+			_, err := roots.Check(ctx, inspect.CheckOptions{Repair: true})
+			return err
+		},
+		func(root *Root) error {
+			_, err := root.GC(ctx, GCOptions{})
+			return err
+		},
+	} {
+		root, err := OpenRoot(ctx, RootOptions{Local: r.o.Local, Remote: r.o.Remote, FS: r.inj})
+		require.NoError(r.t, err)
+		require.NoError(r.t, tool(root))
+		require.NoError(r.t, root.Close())
+	}
 }
 
 // dropFingerprint stores pages of another model and reclaims them.

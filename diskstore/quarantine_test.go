@@ -29,11 +29,10 @@ func TestDropQuarantined(t *testing.T) {
 	flipAt(t, at(o, pages[0]), 4200)   // ours, by its header
 	flipAt(t, at(o, pages[1]), 60)     // its header says nothing
 	flipAt(t, at(other, theirs), 4200) // theirs
-	roots, err := inspect.Open(ctx, inspect.Options{Local: o.Local.Root, FS: o.FS})
+	var roots inspect.Roots
+	roots.Local, roots.Remote = r.Dirs()
+	_, err := roots.Check(ctx, inspect.CheckOptions{Repair: true})
 	require.NoError(t, err)
-	_, err = roots.Check(ctx, inspect.CheckOptions{Repair: true})
-	require.NoError(t, err)
-	require.NoError(t, roots.Close())
 	quarantine := filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir)
 	require.Len(t, filesIn(t, quarantine, dir.PageExt), 3)
 	ours := func(fp pagefile.Key) bool { return fp == o.Fingerprint }

@@ -12,6 +12,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -81,6 +82,15 @@ func (r *Root) remoteError(doing string, err error) error {
 		root = "the remote tier"
 	}
 	return fmt.Errorf("%s %s: %w", doing, root, err)
+}
+
+// Dirs returns the directories of the tiers, for package inspect. Remote is nil when there is
+// no remote tier. Close closes both.
+func (r *Root) Dirs() (local, remote *dir.Tier) {
+	if r.s.remote != nil {
+		remote = r.s.remote.dir()
+	}
+	return r.s.disk, remote
 }
 
 // Close ends running operations and gives up what the root holds. A root that

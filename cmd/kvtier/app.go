@@ -163,29 +163,22 @@ func (a *app) tiers() (local, remote diskstore.TierConfig) {
 		diskstore.TierConfig{Root: a.config.Remote, BudgetBytes: a.budget(tier.Remote)}
 }
 
-// roots are the roots of a store, for collection and for inspection.
+// roots are the roots of a store, for collection and for inspection. Both use the same
+// directories, so a hung mount costs its time once.
 type roots struct {
 	*diskstore.Root
-	*inspect.Roots
+	inspect.Roots
 }
-
-// Close closes both.
-func (r *roots) Close() error { return errors.Join(r.Roots.Close(), r.Root.Close()) }
 
 // open opens the roots.
 func (a *app) open(ctx context.Context) (*roots, error) {
 	local, remote := a.tiers()
 	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: local, Remote: remote, Timeout: a.timeout, Logger: a.logger()})
-	var inside *inspect.Roots
-	if err == nil {
-		inside, err = inspect.Open(ctx, inspect.Options{Local: local.Root, Remote: remote.Root, Timeout: a.timeout, Logger: a.logger()})
-		if err != nil {
-			err = errors.Join(err, root.Close())
-		}
-	}
 	switch {
 	case err == nil:
-		return &roots{root, inside}, nil
+		r := &roots{root, inspect.Roots{Log: a.logger()}}
+		r.Local, r.Remote = root.Dirs()
+		return r, nil
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, tier.ErrRootMissing):
 		return nil, fmt.Errorf("%s does not exist, so no server keeps pages there; set %s as the server has it, give --root, or run kvtier as the server's user", local.Root, localVar)
 	case errors.Is(err, tier.ErrRootOwner):

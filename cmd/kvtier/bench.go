@@ -101,10 +101,13 @@ func (a *app) bench(ctx context.Context, f benchFlags) error {
 		return cli.Usagef("--model and --bytes-per-token both say how large a token is; give one of them")
 	}
 	out := benched{Root: a.config.Local, PrefillTokens: f.prefill}
-	if err := a.tokenSize(ctx, f, &out); err != nil {
-		return err
-	}
-	if err := a.measure(ctx, int64(f.gb*bytesPerGB), &out); err != nil {
+	err := a.with(ctx, func(root *roots) error { // refuses an unsafe directory
+		if err := a.tokenSize(ctx, root, f, &out); err != nil {
+			return err
+		}
+		return a.measure(ctx, int64(f.gb*bytesPerGB), &out)
+	})
+	if err != nil {
 		return err
 	}
 	read := out.ReadCold
@@ -123,7 +126,7 @@ func (a *app) bench(ctx context.Context, f benchFlags) error {
 }
 
 // tokenSize determines the bytes of K/V of a token.
-func (a *app) tokenSize(ctx context.Context, f benchFlags, out *benched) error {
+func (a *app) tokenSize(ctx context.Context, root *roots, f benchFlags, out *benched) error {
 	switch {
 	case f.bytesPerToken > 0:
 		out.BytesPerToken, out.From = f.bytesPerToken, "--bytes-per-token"
@@ -136,27 +139,18 @@ func (a *app) tokenSize(ctx context.Context, f benchFlags, out *benched) error {
 		out.BytesPerToken, out.From = n, "the model's shape, in f16"
 		return err
 	}
-	return a.with(ctx, func(root *roots) error {
-		p, err := a.pick(ctx, root, f.model)
-		if err != nil {
-			return fmt.Errorf("%w; or give its GGUF file, or --bytes-per-token", err)
-		}
-		out.BytesPerToken, err = a.storedTokenBytes(ctx, root, p)
-		out.From = "stored pages of " + f.model
-		return err
-	})
+	p, err := a.pick(ctx, root, f.model)
+	if err != nil {
+		return fmt.Errorf("%w; or give its GGUF file, or --bytes-per-token", err)
+	}
+	out.BytesPerToken, err = a.storedTokenBytes(ctx, root, p)
+	out.From = "stored pages of " + f.model
+	return err
 }
 
 // measure writes and reads pages in a temporary directory below the root: on the same disk,
 // and outside the directories that servers count and collect.
 func (a *app) measure(ctx context.Context, size int64, out *benched) (err error) {
-	root, err := a.open(ctx) // refuses an unsafe directory
-	if err != nil {
-		return err
-	}
-	if err := root.Close(); err != nil {
-		return err
-	}
 	dir, err := os.MkdirTemp(a.config.Local, "bench-")
 	if err != nil {
 		return fmt.Errorf("make a directory to measure in: %w", err)

@@ -25,9 +25,7 @@ import (
 // exportOf returns an archive of the conversation that ends with a page.
 func exportOf(t testing.TB, o diskstore.Options, last *pagefile.Page) []byte {
 	t.Helper()
-	r, err := Open(ctx, Options{Local: o.Local.Root, Remote: o.Remote.Root, FS: o.FS})
-	require.NoError(t, err)
-	defer r.Close()
+	r := rootsOf(t, o)
 	chain, err := r.Chain(ctx, storedAt(o, last))
 	require.NoError(t, err)
 	var out bytes.Buffer

@@ -315,11 +315,9 @@ func TestCheckSurvivesAnErrorAtEveryOperation(t *testing.T) {
 func checkOnce(t *testing.T, o diskstore.Options, inj *vfs.Injector, repair bool) int {
 	t.Helper()
 	defer inj.Reset()
-	r, err := Open(ctx, Options{Local: o.Local.Root, FS: o.FS})
-	if err != nil {
-		return inj.Count()
-	}
-	defer r.Close()
+	local := dir.New(o.FS, o.Local.Root, dir.Options{})
+	defer local.Close()
+	r := Roots{Local: local}
 	checks, err := r.Check(ctx, CheckOptions{Repair: repair, Found: func(f Finding) {
 		require.Contains(t, []Problem{ProblemDamaged, ProblemUnreadable, ProblemUnchecked}, f.Problem, "%+v", f)
 	}})

@@ -9,7 +9,6 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
 // ErrArguments reports arguments that are not valid.
@@ -25,13 +24,6 @@ type PageFile struct {
 // minPrefixDigits is the shortest prefix of a search. Two digits name the directory of a page,
 // so a search does not list every directory.
 const minPrefixDigits = 4
-
-// tierRoot is one tier, with its name.
-type tierRoot struct {
-	id   string // Local or Remote
-	path string
-	t    *dir.Tier
-}
 
 // finder searches pages and tails whose key begins with prefix. Of copies in several tiers a
 // finder keeps the first tier's.

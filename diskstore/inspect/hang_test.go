@@ -59,16 +59,15 @@ func openHanging(t *testing.T) *hangingRoots {
 		fp := storetest.Fingerprint(1)
 		return pagefile.Name{Fingerprint: fp, Key: pagefile.ChainKey(fp, testrows.Prompt(seed, storetest.Tokens), nil)}
 	}
-	roots, err := Open(ctx, Options{Local: o.Local.Root, Remote: o.Remote.Root, FS: inj, Timeout: time.Minute})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, roots.Close()) })
+	o.FS, o.Timeout = inj, time.Minute
+	roots := rootsOf(t, o)
 	return &hangingRoots{Roots: roots, t: t, o: o, inj: inj, local: key(0), remote: key(9)}
 }
 
 // hang lets operations below a root hang. What works has a minute, for the machine may
 // be busy.
 func (h *hangingRoots) hang(root string, ops ...vfs.Op) {
-	for _, r := range h.tiers {
+	for _, r := range h.tiers() {
 		if r.t.Root == root {
 			r.t.FS = vfs.Bound(r.t.FS, root, 20*time.Millisecond)
 		}
@@ -189,6 +188,4 @@ func TestToolsOfALocalRootThatHangs(t *testing.T) {
 	found, err := h.Find(ctx, h.remote.Key.String()[:8])
 	require.NoError(t, err)
 	require.Len(t, found, 1)
-	_, err = Open(ctx, Options{Local: h.o.Local.Root, Remote: h.o.Remote.Root, FS: h.inj, Timeout: time.Millisecond})
-	h.silent(err, h.o.Local.Root)
 }

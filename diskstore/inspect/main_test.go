@@ -15,6 +15,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/internal/testrows"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
@@ -92,11 +93,16 @@ func storedAt(o diskstore.Options, p *pagefile.Page) pagefile.Name {
 }
 
 // rootsOf opens the roots of a store.
-func rootsOf(t *testing.T, o diskstore.Options) *Roots {
+func rootsOf(t testing.TB, o diskstore.Options) *Roots {
 	t.Helper()
-	r, err := Open(ctx, Options{Local: o.Local.Root, Remote: o.Remote.Root, FS: o.FS})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	closed := func(tr *dir.Tier) *dir.Tier {
+		t.Cleanup(func() { require.NoError(t, tr.Close()) })
+		return tr
+	}
+	r := &Roots{Local: closed(dir.New(o.FS, o.Local.Root, dir.Options{Timeout: o.Timeout}))}
+	if o.Remote.Root != "" {
+		r.Remote = closed(dir.New(o.FS, o.Remote.Root, dir.Options{Shared: true, Timeout: o.Timeout}))
+	}
 	return r
 }
 

@@ -7,83 +7,40 @@ import (
 	"io"
 	"log/slog"
 	"math"
-	"path/filepath"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
-	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// Options configures Open. Local is required.
-type Options struct {
-	Local, Remote string // the roots of a store's tiers; "" is no tier
-
-	// Timeout is how long one operation of a filesystem may take, such as a look at a
-	// file, or reading 1 MiB of it. A root that takes longer is not waited for again:
-	// what needs it fails with an error that names it, which NoAnswer reports, and the
-	// other root is used where it is of use alone. 0 means any time.
-	Timeout time.Duration
-
-	FS     vfs.FS       // nil means the operating system's
-	Logger *slog.Logger // nil discards
-}
-
 // Roots are the directories that hold a store's tiers, with the pages of all
-// fingerprints below them. Servers may use them meanwhile.
+// fingerprints below them. Servers may use the directories at the same time.
 type Roots struct {
-	tiers []tierRoot // the local one first
-	log   *slog.Logger
+	Local  *dir.Tier
+	Remote *dir.Tier    // nil when there is none
+	Log    *slog.Logger // nil discards
 }
 
-// Open looks whether the local root is safe. It makes nothing. It returns ErrArguments,
-// the errors of dir.CheckRoot, or tier.ErrRootMissing. The remote root is looked at when
-// it is used: one that hangs costs its time once.
-func Open(ctx context.Context, opt Options) (*Roots, error) {
-	if opt.Local == "" {
-		return nil, fmt.Errorf("open root: no local root is named: %w", ErrArguments)
-	}
-	r := &Roots{log: opt.Logger}
-	if r.log == nil {
-		r.log = slog.New(slog.DiscardHandler)
-	}
-	for _, root := range []tierRoot{{id: tier.Local, path: opt.Local}, {id: tier.Remote, path: opt.Remote}} {
-		if root.path == "" {
-			continue
-		}
-		path, err := filepath.Abs(root.path)
-		if err != nil {
-			return nil, fmt.Errorf("open root %s: %w", root.path, err)
-		}
-		root.t = dir.New(opt.FS, path, dir.Options{
-			Shared: root.id == tier.Remote, Timeout: opt.Timeout, Log: r.log.With("tier", root.id, "root", path),
-		})
-		r.tiers = append(r.tiers, root)
-	}
-	local := r.tiers[0].t
-	if err := local.Ready(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("open root %s: %w", local.Root, err), r.Close())
-	}
-	return r, nil
+// tierRoot is one tier, with its name.
+type tierRoot struct {
+	id string // Local or Remote
+	t  *dir.Tier
 }
 
-// Close gives up what this process holds below the roots. A root that does not answer is
-// no error here: what stays there is cleaned by the next process.
-func (r *Roots) Close() error {
-	var errs []error
-	for _, root := range r.tiers {
-		if err := root.t.Close(); !tier.NoAnswer(err) {
-			errs = append(errs, err)
-		}
+// tiers returns the tiers, the local one first.
+func (r *Roots) tiers() []tierRoot {
+	tiers := []tierRoot{{tier.Local, r.Local}}
+	if r.Remote != nil {
+		tiers = append(tiers, tierRoot{tier.Remote, r.Remote})
 	}
-	return errors.Join(errs...)
+	return tiers
 }
 
 // eachRoot calls look for every tier, and goes on when one does not answer. That
 // is returned as silent, any other error as err.
 func (r *Roots) eachRoot(look func(tierRoot) error) (silent, err error) {
-	for _, root := range r.tiers {
+	for _, root := range r.tiers() {
 		err := look(root)
 		if tier.NoAnswer(err) {
 			silent = errors.Join(silent, err)
@@ -96,8 +53,8 @@ func (r *Roots) eachRoot(look func(tierRoot) error) (silent, err error) {
 
 // goingOn says that the other tier was not looked at.
 func (r *Roots) goingOn(silent error) {
-	if silent != nil {
-		r.log.Warn("kv tier does not answer, its pages are not looked at", "error", silent)
+	if silent != nil && r.Log != nil {
+		r.Log.Warn("kv tier does not answer, its pages are not looked at", "error", silent)
 	}
 }
 
@@ -108,7 +65,7 @@ func (r *Roots) Check(ctx context.Context, opt CheckOptions) ([]TierCheck, error
 	if math.IsNaN(opt.Sample) || opt.Sample < 0 || opt.Sample > 1 {
 		return nil, fmt.Errorf("check: sample is %v, want 0 to 1: %w", opt.Sample, ErrArguments)
 	}
-	roots := r.tiers
+	roots := r.tiers()
 	var checks []TierCheck
 	for i, root := range roots {
 		var other *dir.Tier
@@ -197,7 +154,7 @@ func dropOlder(files []PageFile, before time.Time) []PageFile {
 func (r *Roots) longest(ctx context.Context, files []PageFile) (PageFile, error) {
 	best, end := PageFile{}, 0
 	for _, f := range files {
-		h, _, err := headerIn(ctx, r.tiers, f.Name)
+		h, _, err := headerIn(ctx, r.tiers(), f.Name)
 		if ctx.Err() != nil {
 			return PageFile{}, ctx.Err()
 		}
@@ -214,12 +171,12 @@ func (r *Roots) longest(ctx context.Context, files []PageFile) (PageFile, error)
 // Chain returns a page and all that come before it, the first one first. It
 // returns ErrNotFound when one of them is missing.
 func (r *Roots) Chain(ctx context.Context, name pagefile.Name) ([]PageFile, error) {
-	return chainTo(ctx, r.tiers, name)
+	return chainTo(ctx, r.tiers(), name)
 }
 
 // Manifest returns a fingerprint's manifest, from the tier that has it.
 func (r *Roots) Manifest(ctx context.Context, fingerprint pagefile.Key) (*tier.Manifest, error) {
-	return manifestIn(ctx, r.tiers, fingerprint)
+	return manifestIn(ctx, r.tiers(), fingerprint)
 }
 
 // Export writes the pages of chain, which Chain has returned, and their manifest
@@ -229,5 +186,5 @@ func (r *Roots) Export(ctx context.Context, chain []PageFile, w io.Writer, progr
 	if len(chain) == 0 || len(chain) > maxArchivePages {
 		return nil, fmt.Errorf("export %d pages, want 1 to %d: %w", len(chain), maxArchivePages, ErrArguments)
 	}
-	return exportChain(ctx, r.tiers, chain, w, progress)
+	return exportChain(ctx, r.tiers(), chain, w, progress)
 }

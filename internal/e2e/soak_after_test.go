@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/internal/soak"
 )
@@ -79,15 +80,19 @@ func (p *soakPlay) finish() {
 // leftovers of the last runner, which Ollama ends with SIGKILL, that a repair removes.
 func (p *soakPlay) checkStore() error {
 	ctx := p.tiered.context()
-	root, err := inspect.Open(ctx, inspect.Options{Local: p.root, Remote: p.remote})
+	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{
+		Local: diskstore.TierConfig{Root: p.root}, Remote: diskstore.TierConfig{Root: p.remote},
+	})
 	if err != nil {
 		return err
 	}
+	var roots inspect.Roots
+	roots.Local, roots.Remote = root.Dirs()
 	var found error
 	note := func(f inspect.Finding) {
 		found = errors.Join(found, fmt.Errorf("%s: %s: %s", f.Path, f.Problem, f.Why))
 	}
-	_, err = root.Check(ctx, inspect.CheckOptions{Repair: true, Found: func(f inspect.Finding) {
+	_, err = roots.Check(ctx, inspect.CheckOptions{Repair: true, Found: func(f inspect.Finding) {
 		if f.Problem != inspect.ProblemStale {
 			note(f)
 		}
@@ -95,7 +100,7 @@ func (p *soakPlay) checkStore() error {
 	if err != nil {
 		return errors.Join(err, root.Close())
 	}
-	tiers, err := root.Check(ctx, inspect.CheckOptions{Found: note})
+	tiers, err := roots.Check(ctx, inspect.CheckOptions{Found: note})
 	for _, tier := range tiers {
 		p.t.Logf("%s: %d pages, %d tails", tier.Tier, tier.Pages, tier.Tails)
 		if left := tier.Processes + tier.TempFiles + tier.Quarantined; left != 0 || tier.Err != nil {
