@@ -38,7 +38,7 @@ func importTo(ctx context.Context, o diskstore.Options, archive []byte) (Importe
 	return Import(ctx, ImportOptions{Open: storeAt(o)}, bytes.NewReader(archive), int64(len(archive)))
 }
 
-// storeAt opens a store for an archive where o says.
+// storeAt opens a store for an archive with the options o.
 func storeAt(o diskstore.Options) func(context.Context, pagefile.Key, tier.Manifest) (PageStore, error) {
 	return func(ctx context.Context, fp pagefile.Key, m tier.Manifest) (PageStore, error) {
 		o := o
@@ -69,8 +69,8 @@ func TestExportAndImport(t *testing.T) {
 	}
 }
 
-// TestExportOfWhatIsNotWhole: a conversation whose beginning is gone, or
-// damaged, is no conversation.
+// TestExportOfWhatIsNotWhole: a conversation whose first page is missing or damaged is not
+// exported.
 func TestExportOfWhatIsNotWhole(t *testing.T) {
 	o, pages := stored(t)
 	r := rootsOf(t, o)
@@ -92,7 +92,7 @@ func TestExportOfWhatIsNotWhole(t *testing.T) {
 	require.ErrorIs(t, err, ErrArguments)
 }
 
-// TestExportFromBothTiers: the beginning of a conversation may have moved down.
+// TestExportFromBothTiers: the first pages of a conversation may have moved down.
 func TestExportFromBothTiers(t *testing.T) {
 	o := testOptions(t, withRemote(t))
 	s := open(t, o)
@@ -109,8 +109,7 @@ func TestExportFromBothTiers(t *testing.T) {
 	readChain(t, open(t, to), testrows.Prompt(1, 3*storetest.Tokens), 3*storetest.Tokens)
 }
 
-// TestImportRefusesEveryTruncation: nothing becomes visible of an archive that
-// is not whole.
+// TestImportRefusesEveryTruncation: no page of a truncated archive becomes visible.
 func TestImportRefusesEveryTruncation(t *testing.T) {
 	from, pages := stored(t)
 	archive := exportOf(t, from, pages[4])
@@ -125,7 +124,7 @@ func TestImportRefusesEveryTruncation(t *testing.T) {
 	require.NoError(t, err, "tar's own end adds nothing")
 }
 
-// contentEnd is where the last page of an archive ends.
+// contentEnd is the end of an archive's last page.
 func contentEnd(t *testing.T, archive []byte) int {
 	in := bytes.NewReader(archive)
 	tr := tar.NewReader(in)
@@ -140,8 +139,8 @@ func contentEnd(t *testing.T, archive []byte) int {
 	}
 }
 
-// TestImportRefusesEveryBit: of the pages. What tar and the manifest say has no
-// checksum; a changed bit there is refused or changes nothing that counts.
+// TestImportRefusesEveryBit changes bits of the pages. Tar headers and the manifest have no
+// checksum; a changed bit there is refused or has no effect on pages.
 func TestImportRefusesEveryBit(t *testing.T) {
 	from, pages := stored(t)
 	archive := exportOf(t, from, pages[4])
@@ -163,13 +162,13 @@ func TestImportRefusesEveryBit(t *testing.T) {
 			require.ErrorIs(t, err, pagefile.ErrDamaged, "byte %d", at)
 			require.NoDirExists(t, to.Local.Root)
 			archive[at] ^= 1 << (at % 8)
-			at += at % 41 // not always the same byte of a row
+			at += at % 41 // another byte of each row
 		}
 	}
 }
 
-// TestImportSurvivesAnErrorAtEveryOperation: after any of them the root holds
-// whole pages of the archive or none.
+// TestImportSurvivesAnErrorAtEveryOperation: after an error of any operation the root holds
+// whole pages of the archive, or none.
 func TestImportSurvivesAnErrorAtEveryOperation(t *testing.T) {
 	from, pages := stored(t)
 	archive := exportOf(t, from, pages[4])
@@ -194,7 +193,7 @@ func TestImportSurvivesAnErrorAtEveryOperation(t *testing.T) {
 		}
 		require.Zero(t, c.Damage)
 		if nth > ops {
-			return // every operation has had its turn
+			return // every operation has failed once
 		}
 	}
 }
@@ -225,7 +224,7 @@ func TestImportAsksFirst(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// FuzzImport: whatever a file says, what an import leaves behind is whole.
+// FuzzImport: for any archive, every page that an import leaves is whole.
 func FuzzImport(f *testing.F) {
 	t := &testing.T{}
 	dir := f.TempDir()

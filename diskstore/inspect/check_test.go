@@ -59,7 +59,7 @@ func TestCheckOfWhatIsWhole(t *testing.T) {
 	require.Equal(t, bytes, c.ReadBytes)
 }
 
-// treeOf is everything below a root, with sizes, modes and times.
+// treeOf lists all files below a root, with sizes, modes and times.
 func treeOf(t testing.TB, root string) map[string]string {
 	t.Helper()
 	tree := make(map[string]string)
@@ -80,14 +80,14 @@ func treeOf(t testing.TB, root string) map[string]string {
 	return tree
 }
 
-// TestCheckAndRepair makes each kind of mess with one page among others, and
-// has it found, repaired, and gone.
+// TestCheckAndRepair makes a problem of each kind at one page among others; a check finds the
+// problem, a repair removes it, and a second check finds none.
 func TestCheckAndRepair(t *testing.T) {
 	for name, mess := range map[string]struct {
 		make    func(t *testing.T, o diskstore.Options, path string)
 		problem Problem
-		lost    int  // pages that are not there after the repair
-		stays   bool // the repair leaves it to a person
+		lost    int  // pages that are missing after the repair
+		stays   bool // the repair leaves the problem to a person
 	}{
 		"a bit of the header":  {func(t *testing.T, _ diskstore.Options, path string) { storetest.FlipAt(t, path, 60) }, ProblemDamaged, 1, false},
 		"a bit of the payload": {func(t *testing.T, _ diskstore.Options, path string) { storetest.FlipAt(t, path, 4200) }, ProblemDamaged, 1, false},
@@ -169,7 +169,7 @@ func otherShard(path string) string {
 	return "00"
 }
 
-// TestCheckSample: a share of the pages is read, and not always the same.
+// TestCheckSample: a share of the pages is read, and not always the same pages.
 func TestCheckSample(t *testing.T) {
 	o := testOptions(t)
 	s := open(t, o)
@@ -214,8 +214,7 @@ func TestCheckIsCancelled(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// TestCheckOfAMissingRemote: one tier that is gone does not keep the other from
-// being checked.
+// TestCheckOfAMissingRemote: a missing tier does not prevent the check of the other tier.
 func TestCheckOfAMissingRemote(t *testing.T) {
 	o, _ := stored(t, withRemote(t))
 	r := rootsOf(t, o)
@@ -227,7 +226,7 @@ func TestCheckOfAMissingRemote(t *testing.T) {
 	require.ErrorIs(t, checks[1].Err, tier.ErrRootMissing)
 }
 
-// TestRepairLeavesTheLiving: the temporary files of a store that is writing.
+// TestRepairLeavesTheLiving: a repair keeps the temporary files of a store that is writing.
 func TestRepairLeavesTheLiving(t *testing.T) {
 	o := testOptions(t)
 	tr := dir.New(o.FS, o.Local.Root, dir.Options{Create: true})
@@ -245,8 +244,8 @@ func TestRepairLeavesTheLiving(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestRepairPutsBackWhatIsGood: between reading a damaged page and moving it a
-// server may have stored it again.
+// TestRepairPutsBackWhatIsGood: a server may have stored a page again between the check's read
+// of the damaged page and the move to quarantine.
 func TestRepairPutsBackWhatIsGood(t *testing.T) {
 	o, pages := stored(t)
 	name := pagefile.Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()}
@@ -260,7 +259,7 @@ func TestRepairPutsBackWhatIsGood(t *testing.T) {
 	require.Empty(t, storetest.FilesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt))
 }
 
-// TestRepairManifestFromTheOtherTier also works the other way round.
+// TestRepairManifestFromTheOtherTier repairs in both directions.
 func TestRepairManifestFromTheOtherTier(t *testing.T) {
 	o, pages := stored(t, withRemote(t))
 	r := rootsOf(t, o)
@@ -281,8 +280,8 @@ func TestRepairManifestFromTheOtherTier(t *testing.T) {
 	}
 }
 
-// TestCheckSurvivesAnErrorAtEveryOperation: one operation that fails is at most
-// a finding, and a repair never costs a page that is good.
+// TestCheckSurvivesAnErrorAtEveryOperation: one failed operation is at most a finding, and a
+// repair never loses a good page.
 func TestCheckSurvivesAnErrorAtEveryOperation(t *testing.T) {
 	errnos := []syscall.Errno{syscall.EIO, syscall.ESTALE, syscall.EACCES, syscall.EIO, syscall.ENOSPC}
 	for _, repair := range []bool{false, true} {
@@ -295,7 +294,7 @@ func TestCheckSurvivesAnErrorAtEveryOperation(t *testing.T) {
 			for nth := 1; ; nth++ {
 				require.NoError(t, os.WriteFile(damaged, good, 0o600))
 				storetest.FlipAt(t, damaged, 4200)
-				// a repair leaves a file there, which the next one lists
+				// A repair leaves a file in quarantine, which the next check would list.
 				require.NoError(t, os.RemoveAll(filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir)))
 				inj.Reset()
 				inj.Add(vfs.Rule{Nth: nth, Err: errnos[nth%len(errnos)]})
@@ -303,15 +302,14 @@ func TestCheckSurvivesAnErrorAtEveryOperation(t *testing.T) {
 				require.NoError(t, os.WriteFile(damaged, good, 0o600))
 				requireClean(t, rootsOf(t, o), 3, 2)
 				if nth > ops {
-					return // every operation has had its turn
+					return // every operation has failed once
 				}
 			}
 		})
 	}
 }
 
-// checkOnce checks under an injector's rules and returns how many operations
-// that took.
+// checkOnce checks under an injector's rules and returns the number of operations.
 func checkOnce(t *testing.T, o diskstore.Options, inj *vfs.Injector, repair bool) int {
 	t.Helper()
 	defer inj.Reset()
@@ -328,8 +326,8 @@ func checkOnce(t *testing.T, o diskstore.Options, inj *vfs.Injector, repair bool
 	return inj.Count()
 }
 
-// TestCheckWhileAServerWrites: pages come, are replaced and are evicted, and
-// none of that is damage.
+// TestCheckWhileAServerWrites: pages that are stored, replaced or evicted during the check are
+// not damage.
 func TestCheckWhileAServerWrites(t *testing.T) {
 	o := testOptions(t, func(o *diskstore.Options) { o.Local.BudgetBytes = 1 << 20 })
 	s := open(t, o)

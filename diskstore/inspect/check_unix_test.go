@@ -32,7 +32,8 @@ func TestCheckRights(t *testing.T) {
 	requireClean(t, r, 3, 2)
 }
 
-// TestCheckOfWhatIsNoFile: nothing is followed, opened or waited for.
+// TestCheckOfWhatIsNoFile: a check neither follows nor opens links, directories and FIFOs, and
+// does not wait for them.
 func TestCheckOfWhatIsNoFile(t *testing.T) {
 	for name, make := range map[string]func(path string) error{
 		"symbolic link": func(path string) error { return os.Symlink("/dev/zero", path) },
@@ -52,7 +53,7 @@ func TestCheckOfWhatIsNoFile(t *testing.T) {
 	}
 }
 
-// TestCheckOfASwappedDirectory: a link in a directory's place leads nowhere.
+// TestCheckOfASwappedDirectory: a link in a directory's place is not followed.
 func TestCheckOfASwappedDirectory(t *testing.T) {
 	o, pages := stored(t)
 	r := rootsOf(t, o)

@@ -36,8 +36,8 @@ func testOptions(t testing.TB, edit ...func(*diskstore.Options)) diskstore.Optio
 	return o
 }
 
-// withRemote adds a remote tier whose root exists, and which is given all the
-// time a loaded machine may need.
+// withRemote adds a remote tier with an existing root and with enough time for a loaded
+// machine.
 func withRemote(t testing.TB) func(*diskstore.Options) {
 	return func(o *diskstore.Options) {
 		o.RemoteTimeout, o.ReadTimeout = time.Minute, time.Minute
@@ -67,8 +67,8 @@ func putChain(t testing.TB, s *diskstore.Store, tokens []int32, fingerprint ...p
 	return pages
 }
 
-// stored makes roots that hold two conversations, one of them compressed, and
-// returns the options and what was stored.
+// stored makes roots that hold two conversations, one of them compressed, and returns the
+// options and the stored pages.
 func stored(t testing.TB, edit ...func(*diskstore.Options)) (diskstore.Options, []*pagefile.Page) {
 	t.Helper()
 	o := testOptions(t, edit...)
@@ -84,7 +84,7 @@ func stored(t testing.TB, edit ...func(*diskstore.Options)) (diskstore.Options, 
 	return o, pages
 }
 
-// storedAt returns where a store with options o keeps a page.
+// storedAt returns the name under which a store with options o keeps a page.
 func storedAt(o diskstore.Options, p *pagefile.Page) pagefile.Name {
 	if len(p.Tokens) < o.PageTokens {
 		return pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassTail, Parent: p.Parent, Key: p.Key()}
@@ -115,7 +115,7 @@ func tokensIn(refs []diskstore.Ref) int {
 	return n
 }
 
-// readChain checks that a store gives n of the tokens back, rows and all.
+// readChain checks that a store returns n of the tokens with their rows.
 func readChain(t testing.TB, s *diskstore.Store, tokens []int32, n int) {
 	t.Helper()
 	refs := s.Chain(ctx, tokens, nil)
@@ -129,7 +129,7 @@ func readChain(t testing.TB, s *diskstore.Store, tokens []int32, n int) {
 	}
 }
 
-// requireExact fails unless the store's accounting is what a fresh count says.
+// requireExact fails unless the store's numbers equal a fresh count.
 func requireExact(t *testing.T, s *diskstore.Store) {
 	t.Helper()
 	require.NoError(t, s.Flush(ctx))

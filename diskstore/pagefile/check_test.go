@@ -36,8 +36,8 @@ func TestCheckerFindsEveryBitAndTruncation(t *testing.T) {
 	}
 }
 
-// withStored returns a page file whose first section is replaced by stored,
-// with every checksum right, as a hostile writer would make it.
+// withStored returns a page file whose first section is replaced by stored, with every
+// checksum right, as a hostile writer would do.
 func withStored(t testing.TB, stored []byte) []byte {
 	t.Helper()
 	p := smallPage(t.(*testing.T))
@@ -58,8 +58,8 @@ func withStored(t testing.TB, stored []byte) []byte {
 	return file.Bytes()
 }
 
-// TestCheckerDecompresses: checksums of the stored bytes say nothing about what
-// they decompress to.
+// TestCheckerDecompresses: a Checker finds sections whose stored bytes have the right checksum
+// and decompress to other rows.
 func TestCheckerDecompresses(t *testing.T) {
 	s, c := aChecker(t), theCodec(t)
 	rows := bytes.Repeat([]byte("kv cache "), 23)[:200]
@@ -118,8 +118,8 @@ func TestCheckerMemoryIsBounded(t *testing.T) {
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(raw/2))
 }
 
-// TestCheckerRefusesHugeWindows: what would need too much memory is not called
-// damaged, and not good.
+// TestCheckerRefusesHugeWindows: a section that needs too much memory is reported neither as
+// damaged nor as good.
 func TestCheckerRefusesHugeWindows(t *testing.T) {
 	// A frame header: magic, a descriptor without content size, a window of
 	// 2^31 bytes; then one empty last block.
@@ -144,8 +144,8 @@ func (d deafBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
 	return d.memBlob.ReadAt(ctx, p, off)
 }
 
-// TestCheckSectionsGoesOn: damage of one section, and a part of the file that cannot be
-// read, do not hide what the other sections are.
+// TestCheckSectionsGoesOn: damage of one section, and a part of the file that cannot be read,
+// do not hide the state of the other sections.
 func TestCheckSectionsGoesOn(t *testing.T) {
 	l := layoutOf(t, []Section{{Kind: KindK, RowBytes: 5000}, {Kind: KindV, RowBytes: 9000}, {Layer: 1, RowBytes: 70}, {Layer: 2, RowBytes: 70}}, 300)
 	p := &Page{Parent: testFingerprint(1), Tokens: prompt(1, 300), Layout: l, Payload: make([]byte, l.Size())}
@@ -156,7 +156,7 @@ func TestCheckSectionsGoesOn(t *testing.T) {
 	last := len(h.Sections) - 1
 	require.Greater(t, h.Sections[1].Offset, int64(StepBytes))
 	file[h.Sections[0].Offset+1] ^= 1
-	file[h.Sections[last].Offset+h.Sections[last].Stored] ^= 1 // of its padding
+	file[h.Sections[last].Offset+h.Sections[last].Stored] ^= 1 // in its padding
 
 	c := aChecker(t)
 	_, wrong, err := c.CheckSections(ctx, memBlob(file))

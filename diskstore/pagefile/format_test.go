@@ -50,7 +50,7 @@ func theCodec(t testing.TB) *Codec {
 	return c
 }
 
-// readFile is what Read does with a file, and VerifyFile.
+// readFile reads a file as Read does, and checks it with a Checker.
 func readFile(t testing.TB, file []byte, l Layout, buf []byte) (*Header, error) {
 	h, err := ReadHeader(ctx, memBlob(file))
 	if err != nil {
@@ -126,7 +126,7 @@ func requireBad(t *testing.T, file []byte, l Layout, buf []byte, what string, at
 	}
 }
 
-// smallPage has few bytes, so that all of them can be tried.
+// smallPage has few bytes, so that tests can change each of them.
 func smallPage(t *testing.T) *Page {
 	l := layoutOf(t, []Section{{Layer: 0, Kind: KindK, RowBytes: 40}, {Layer: 0, Kind: KindV, RowBytes: 40}}, 5)
 	p := &Page{Parent: Key{3}, Start: 8, Tokens: prompt(2, 5), Media: []Media{{Offset: 2}}, Layout: l, Payload: make([]byte, l.Size())}
@@ -196,7 +196,7 @@ func TestFormatEveryTruncation(t *testing.T) {
 	}
 }
 
-// reseal makes a changed header pass its checksums, as a hostile writer would.
+// reseal corrects the checksums of a changed header, as a hostile writer would do.
 func reseal(file []byte) {
 	le := binary.LittleEndian
 	crc := resealHeader(file)
@@ -205,7 +205,7 @@ func reseal(file []byte) {
 	le.PutUint32(foot[28:], Checksum(foot[:28]))
 }
 
-// resealHeader puts the right checksum into a header and returns it.
+// resealHeader writes the right checksum into a header and returns it.
 func resealHeader(header []byte) uint32 {
 	le := binary.LittleEndian
 	size := le.Uint32(header[132:])
@@ -264,8 +264,8 @@ func TestFormatHostileHeaders(t *testing.T) {
 	})
 }
 
-// TestFormatBomb gives a good header a section that decompresses to far more
-// than it says.
+// TestFormatBomb gives a good header a section that decompresses to far more bytes than the
+// header says.
 func TestFormatBomb(t *testing.T) {
 	c := theCodec(t)
 	bomb := c.enc.EncodeAll(make([]byte, 64<<20), nil)
@@ -283,8 +283,7 @@ func TestFormatBomb(t *testing.T) {
 	require.ErrorIs(t, c.Decode([]byte("not zstd"), rows), ErrDamaged)
 }
 
-// TestCompressionGainsOnFloats uses rows as models make them: no two alike, a
-// few exponents common.
+// TestCompressionGainsOnFloats uses rows like a model's: no two alike, a few exponents common.
 func TestCompressionGainsOnFloats(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	rows := make([]byte, 0, 64<<10)
@@ -315,7 +314,7 @@ func TestFormatMemoryIsBounded(t *testing.T) {
 	require.LessOrEqual(t, result.AllocedBytesPerOp(), int64(l.Size())+256<<10, "besides the buffer at most one page")
 }
 
-// TestStreamCopies feeds pages larger than a step through the verifier.
+// TestStreamCopies copies pages larger than a step.
 func TestStreamCopies(t *testing.T) {
 	l := layoutOf(t, []Section{{Kind: KindK, RowBytes: 5000}, {Kind: KindV, RowBytes: 4096}}, 300)
 	p := &Page{Parent: testFingerprint(1), Tokens: prompt(1, 300), Layout: l, Payload: make([]byte, l.Size())}
@@ -369,7 +368,7 @@ func TestKeys(t *testing.T) {
 		_, err := ParseKey(bad)
 		require.Error(t, err, bad)
 	}
-	// Media must not be confused with the tokens it could be read as.
+	// The key distinguishes media from tokens with the same bytes.
 	m := Media{Offset: 7}
 	tokens := append(prompt(1, 3), 7, 0, 0, 0, 0, 0, 0, 0, 0)
 	require.NotEqual(t, ChainKey(k, tokens[:3], []Media{m}), ChainKey(k, tokens, nil))

@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// fuzzFileBytes bounds what fuzzers make of a header: reading a larger file only
-// takes longer.
+// fuzzFileBytes bounds the files that fuzzers build from a header: larger files only take
+// longer.
 const fuzzFileBytes = 1 << 20
 
-// hasKind fails unless err is one of those that a bad file may give.
+// hasKind fails unless err is one of the errors of a bad file.
 func hasKind(t *testing.T, err error) {
 	t.Helper()
 	if !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrMismatch) {
@@ -21,8 +21,8 @@ func hasKind(t *testing.T, err error) {
 	}
 }
 
-// readBothWays reads a file as a page is read and as it is verified. The first
-// accepts only what the second does.
+// readBothWays reads a file with the reader of pages and with a Checker. Every file that the
+// reader accepts, the Checker accepts, too.
 func readBothWays(t *testing.T, file []byte) (*Header, []byte) {
 	t.Helper()
 	h, err := ReadHeader(ctx, memBlob(file))
@@ -57,8 +57,8 @@ func readBothWays(t *testing.T, file []byte) (*Header, []byte) {
 	return h, buf
 }
 
-// FuzzPageFile reads any bytes as a page. They get the checksums of a hostile
-// writer where they have a header and a footer.
+// FuzzPageFile reads any bytes as a page. Bytes with a header and a footer get right
+// checksums, as from a hostile writer.
 func FuzzPageFile(f *testing.F) {
 	files, err := filepath.Glob("../testdata/golden/*.kvp")
 	if err != nil || len(files) == 0 {
@@ -87,7 +87,7 @@ func FuzzPageFile(f *testing.F) {
 		if buf == nil {
 			return
 		}
-		// What was accepted is what its own rows give when they are written.
+		// Encoding the rows of an accepted file gives the same file.
 		p := &Page{Parent: h.Parent, Start: h.Start, Tokens: h.Tokens, Media: h.Media, Layout: h.Layout, Payload: buf}
 		if err := p.Check(h.PageTokens); err != nil {
 			t.Fatalf("a page that was read cannot be put: %v", err)
@@ -128,7 +128,7 @@ func FuzzTable(f *testing.F) {
 		le.PutUint32(region[128:], uint32(n))
 		le.PutUint32(region[132:], uint32(size))
 		le.PutUint32(region[144:], uint32(AlignUp(size)))
-		// The file ends where the last section says.
+		// The file ends at the end of the last section.
 		last := region[before+(n-1)*tableBytes:]
 		end := AlignUp(int64(le.Uint64(last[12:])) + int64(le.Uint64(last[20:])))
 		le.PutUint64(region[136:], uint64(end+FooterBytes))
@@ -150,7 +150,7 @@ func FuzzTable(f *testing.F) {
 	})
 }
 
-// fuzzPage is a small page with everything in it.
+// fuzzPage is a small page with every part of the format.
 func fuzzPage() *Page {
 	l, err := NewLayout([]Section{{Kind: KindK, RowBytes: 24}, {Kind: KindV, RowBytes: 24}, {Group: 3, Layer: 1, RowBytes: 5}}, 5)
 	if err != nil {
@@ -161,7 +161,7 @@ func fuzzPage() *Page {
 	return p
 }
 
-// FuzzFooter puts any footer under a good page. Only its own is accepted.
+// FuzzFooter puts any footer under a good page. Only the page's own footer is accepted.
 func FuzzFooter(f *testing.F) {
 	file := encodeFile(&testing.T{}, fuzzPage(), testTokens, false)
 	good := file[len(file)-FooterBytes:]

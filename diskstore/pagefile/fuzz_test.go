@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzHeader checks that no header, however hostile, makes the decoder panic or
-// allocate beyond its size, and that what it accepts encodes to the same bytes.
+// FuzzHeader checks that no header makes the decoder panic or allocate beyond the header's
+// size, and that accepted headers encode to the same bytes.
 func FuzzHeader(f *testing.F) {
 	t := &testing.T{}
 	for _, compress := range []bool{false, true} {

@@ -16,11 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The second reader: written from docs/page-format.md and from nothing else, to
-// show that the document is enough. It shares no code with the package.
+// The second reader follows docs/page-format.md alone, to show that the document is complete.
+// The reader shares no code with the package.
 
-// secondPage is a page as the second reader understands it, in the form of
-// testdata/golden/pages.json.
+// secondPage is a page in the form of testdata/golden/pages.json, as the second reader decodes
+// it.
 type secondPage struct {
 	File        string          `json:"file"`
 	Fingerprint string          `json:"fingerprint"`
@@ -60,8 +60,8 @@ func TestSecondReaderReadsTheGoldenPages(t *testing.T) {
 		got.File = want.File
 		require.Equal(t, want, got)
 
-		// It notices damage as well: a bit of each byte of the header and of the
-		// footer, and of some in between.
+		// The second reader finds damage as well: one bit of each byte of the header and the
+		// footer, and of some bytes between.
 		step := 1
 		for at := 0; at < len(file); at += step {
 			if step = 13; at < 1024 || at >= len(file)-40 {
@@ -102,7 +102,7 @@ func zero(p []byte) bool {
 	return true
 }
 
-// tableEntry is what a reader needs of the section table to find the rows.
+// tableEntry is the part of a section table's entry that gives the place of the rows.
 type tableEntry struct {
 	encoding            uint8
 	offset, stored, raw uint64
@@ -220,7 +220,7 @@ func readRows(stored []byte, e tableEntry) ([]byte, error) {
 	return rows, nil
 }
 
-// readFooter checks what follows the last section.
+// readFooter checks the bytes after the last section.
 func readFooter(foot []byte, headerCRC uint32, size uint64) error {
 	if len(foot) != 32 || string(foot[:8]) != "KVPEND\r\n" {
 		return errors.New("no footer")

@@ -45,8 +45,8 @@ func TestLimitsOfALayout(t *testing.T) {
 	}
 }
 
-// headerOn returns the encoded header of a page that has the given shape, and
-// the size of its file. Nothing keeps it from being impossible.
+// headerOn returns the encoded header of a page of the given shape, which may be impossible,
+// and the size of its file.
 func headerOn(tokens, pageTokens, media int, sections []Section) ([]byte, int64) {
 	h := &Header{Fingerprint: testFingerprint(1), PageTokens: pageTokens, Tokens: make([]int32, tokens), Media: make([]Media, media)}
 	h.Key = ChainKey(h.Parent, h.Tokens, h.Media)
@@ -101,8 +101,8 @@ func TestLimitsOfAHeader(t *testing.T) {
 	}
 }
 
-// TestHeadersAroundTheFirstRead has headers that just fit what is read first,
-// and just do not.
+// TestHeadersAroundTheFirstRead has headers that just fit into the first read of a file, and
+// headers that just do not.
 func TestHeadersAroundTheFirstRead(t *testing.T) {
 	for _, tokens := range []int{964, 965, 966} {
 		p := pageOf(t, []Section{{Kind: KindK, RowBytes: 8}, {Kind: KindV, RowBytes: 8}}, testFingerprint(1), prompt(1, tokens))

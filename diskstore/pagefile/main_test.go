@@ -16,7 +16,7 @@ var ctx = context.Background()
 
 const testTokens = 8
 
-// testSections has an odd row size, two groups and both kinds.
+// testSections have odd row sizes, two groups and the kinds K and V.
 var testSections = []Section{
 	{Group: 0, Layer: 0, Kind: KindK, RowBytes: 64},
 	{Group: 0, Layer: 0, Kind: KindV, RowBytes: 52},
@@ -35,7 +35,7 @@ func layoutOf(t testing.TB, sections []Section, tokens int) Layout {
 	return l
 }
 
-// fillRows fills every section of a page with bytes that follow from its key.
+// fillRows fills every section of a page with bytes derived from the page's key.
 func fillRows(l Layout, key Key, payload []byte) {
 	sections := make([][]byte, l.Len())
 	for i := range sections {
@@ -44,7 +44,7 @@ func fillRows(l Layout, key Key, payload []byte) {
 	testrows.Fill(key, sections)
 }
 
-// pageOf makes a page of some sections with rows that follow from its key.
+// pageOf makes a page of the given sections with rows derived from the page's key.
 func pageOf(t testing.TB, sections []Section, parent Key, tokens []int32, media ...Media) *Page {
 	t.Helper()
 	l := layoutOf(t, sections, len(tokens))

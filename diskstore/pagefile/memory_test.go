@@ -13,9 +13,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore/internal/testrows"
 )
 
-// TestAHeaderCostsNoMoreThanItsFile reads the smallest files that have many
-// tokens, media or sections, and files that say so and are smaller. None takes
-// more memory than twice its length.
+// TestAHeaderCostsNoMoreThanItsFile reads the smallest files that have many tokens, media or
+// sections, and smaller files that claim as many. No read takes more memory than twice the
+// file's length.
 func TestAHeaderCostsNoMoreThanItsFile(t *testing.T) {
 	one := []Section{{RowBytes: 1}}
 	for name, tc := range map[string]struct {
@@ -49,8 +49,8 @@ func TestAHeaderCostsNoMoreThanItsFile(t *testing.T) {
 	}
 }
 
-// hostilePage returns the file of a page whose header and checksums are right
-// and whose sections are stored as given, decoded to raw bytes each.
+// hostilePage returns the file of a page whose header and checksums are right and whose stored
+// sections are given; each section claims raw decoded bytes.
 func hostilePage(sections []Section, tokens int, stored [][]byte) []byte {
 	h := &Header{Fingerprint: testFingerprint(1), Parent: testFingerprint(1), PageTokens: tokens, Tokens: prompt(1, tokens)}
 	h.Key = ChainKey(h.Parent, h.Tokens, nil)
@@ -64,13 +64,13 @@ func hostilePage(sections []Section, tokens int, stored [][]byte) []byte {
 	e := &Encoded{Header: h, head: h.Encode(), body: stored}
 	e.foot = h.footer()
 	var file bytes.Buffer
-	_ = e.WriteTo(func(p []byte) error { file.Write(p); return nil }) // a buffer takes everything
+	_ = e.WriteTo(func(p []byte) error { file.Write(p); return nil }) // writing to a buffer never fails
 	return file.Bytes()
 }
 
-// zstdFrame returns a frame of n blocks that repeat one byte 128 KiB each. claim
-// is the content size it states, negative for none; then it asks for a window of
-// 2^windowLog bytes.
+// zstdFrame returns a frame of n blocks of one repeated byte, 128 KiB each. claim is the
+// content size in the frame's header; with a negative claim, the header has a window of
+// 2^windowLog bytes instead.
 func zstdFrame(n int, claim int64, windowLog int) []byte {
 	frame := []byte{0x28, 0xb5, 0x2f, 0xfd}
 	if claim < 0 {
@@ -90,8 +90,8 @@ func zstdFrame(n int, claim int64, windowLog int) []byte {
 	return frame
 }
 
-// TestBombs stores sections that decompress to gigabytes, or say so, or want a
-// window of gigabytes. Reading them takes no more than the page, twice.
+// TestBombs stores sections that decompress to gigabytes, claim to, or need a window of
+// gigabytes. Reading them takes at most twice the page's memory.
 func TestBombs(t *testing.T) {
 	const tokens, row = 256, 2048 // 512 KiB a section, 4 MiB a page
 	sections := manySections(8)
@@ -133,7 +133,7 @@ func TestBombs(t *testing.T) {
 			l := layoutOf(t, sections, tokens)
 			buf := make([]byte, l.Size())
 			c := theCodec(t)
-			require.NoError(t, c.Decode(good, make([]byte, tokens*row))) // decoders are made
+			require.NoError(t, c.Decode(good, make([]byte, tokens*row))) // makes the decoders
 			var err error
 			used := testrows.Allocated(func() { _, err = readFile(t, file, l, buf) })
 			if tc.ok {

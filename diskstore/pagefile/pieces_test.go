@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// largeSections make a page of several pieces: of many sections, of one section
-// alone, and of those that are left.
+// largeSections make a page of several pieces: a piece of many sections, a piece of a single
+// section, and a piece of the remaining sections.
 func largeSections() []Section {
 	var sections []Section
 	for layer := range uint16(4) {
@@ -25,8 +25,8 @@ func largeSections() []Section {
 	return sections
 }
 
-// TestPiecesCoverThePage has pieces of many sections, of one section alone, and of those
-// that are left.
+// TestPiecesCoverThePage has a piece of many sections, a piece of a single section, and a
+// piece of the remaining sections.
 func TestPiecesCoverThePage(t *testing.T) {
 	p := pageOf(t, largeSections(), testFingerprint(1), prompt(1, testTokens))
 	for _, compress := range []bool{false, true} {
@@ -58,8 +58,7 @@ func TestPiecesCoverThePage(t *testing.T) {
 	}
 }
 
-// deepSource counts how many reads run at once, and lets none end before want of
-// them have begun.
+// deepSource counts concurrent reads, and ends none before want reads have begun.
 type deepSource struct {
 	Source
 	want    int32
@@ -87,8 +86,8 @@ func (b *deepSource) ReadAt(ctx context.Context, p []byte, off int64) error {
 
 func (b *deepSource) ReadsAtOnce() int { return int(b.want) }
 
-// pieces of a remote page are on their way at once, those of a local one follow
-// each other.
+// TestPiecesReadAtOnce: pieces of a remote page are read concurrently, pieces of a local page
+// one after another.
 func TestPiecesReadAtOnce(t *testing.T) {
 	p := pageOf(t, largeSections(), testFingerprint(1), prompt(1, testTokens))
 	blob := memBlob(encodeFile(t, p, testTokens, false))

@@ -14,7 +14,7 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// inMemory makes an empty root in a filesystem whose power can fail.
+// inMemory makes an empty root in a filesystem that simulates power cuts.
 func inMemory(t *testing.T) (*vfs.Mem, *vfs.Injector, string) {
 	mem, above := vfs.NewMem(1<<30), string(filepath.Separator)
 	root := filepath.Join(above, "root")
@@ -42,13 +42,13 @@ func tempsAndLocks(fsys vfs.FS, root string) (temps, locks []string, err error) 
 	return temps, locks, nil
 }
 
-// TestWhatIsGivenUpLeavesNothingAfterClose closes a tier while an operation on it
-// waits, as one that an isolated tier has given up does. When it goes on it must
-// not make a temporary file: the lock that stood for it is gone, and the next
-// process would take it for the file of a system without locks.
+// TestWhatIsGivenUpLeavesNothingAfterClose closes a tier while an operation on it waits, like
+// an operation that an isolated tier has given up. When the operation continues, it must not
+// make a temporary file: the lock that protected such files is gone, and the next process
+// would take the file for one of a system without locks.
 func TestWhatIsGivenUpLeavesNothingAfterClose(t *testing.T) {
 	for name, tc := range map[string]struct {
-		op vfs.Op // where it waits
+		op vfs.Op // the operation that waits
 		do func(tr *Tier) error
 	}{
 		"the first change of a ledger": {vfs.OpLock, func(tr *Tier) error {
@@ -87,7 +87,7 @@ func TestWhatIsGivenUpLeavesNothingAfterClose(t *testing.T) {
 			inj.Watch(func(op vfs.Op, paths ...string) {
 				if op == vfs.OpWrite || op == vfs.OpSync {
 					temps, locks, err := tempsAndLocks(mem, root)
-					if err != nil || len(temps) > 0 && len(locks) < 2 { // usage.lock and its own
+					if err != nil || len(temps) > 0 && len(locks) < 2 { // usage.lock and the tier's own
 						unlocked = append(unlocked, paths[0])
 					}
 				}
@@ -100,7 +100,7 @@ func TestWhatIsGivenUpLeavesNothingAfterClose(t *testing.T) {
 			}
 			gate.Open()
 			require.NoError(t, <-closed)
-			<-done // it may have been in time
+			<-done // the operation may have been in time
 			inj.Watch(nil)
 			require.Empty(t, unlocked)
 			temps, locks, err := tempsAndLocks(mem, root)
@@ -111,10 +111,9 @@ func TestWhatIsGivenUpLeavesNothingAfterClose(t *testing.T) {
 	}
 }
 
-// TestCrashWhileAnotherMakesTheDirectory: the directory of a parent's tails is
-// removed with the last one, and made again by whoever comes next. A tail that is
-// put into it at that moment survives, though this process has long seen the
-// directory durable.
+// TestCrashWhileAnotherMakesTheDirectory: the directory of a parent's tails is removed with
+// the last tail, and made again by the next process with a tail. A tail stored at that moment
+// survives, although this process has known the directory as durable for long.
 func TestCrashWhileAnotherMakesTheDirectory(t *testing.T) {
 	mem, inj, root := inMemory(t)
 	mine, theirs := New(mem, root, Options{Create: true}), New(inj, root, Options{Create: true})

@@ -21,7 +21,7 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// sharedTier returns the tier in root as one machine sees it.
+// sharedTier returns the tier in root as seen by one machine.
 func sharedTier(t *testing.T, fsys vfs.FS, root string) *Tier {
 	tier := New(fsys, root, Options{})
 	tier.shared = true
@@ -29,8 +29,8 @@ func sharedTier(t *testing.T, fsys vfs.FS, root string) *Tier {
 	return tier
 }
 
-// TestLiveUploadIsNoOrphan: another machine counts while a page, last used long
-// ago, is on its way to the disk. Locks fail, or belong to each machine.
+// TestLiveUploadIsNoOrphan: another machine counts while a page, last used long ago, is being
+// written. Locks fail, or stay on each machine.
 func TestLiveUploadIsNoOrphan(t *testing.T) {
 	for _, noLocks := range []bool{true, false} {
 		for _, ahead := range storetest.ClockOffsets {
@@ -52,7 +52,7 @@ func TestLiveUploadIsNoOrphan(t *testing.T) {
 			<-gate.Entered()
 			_, err = b.Aside(ctx)
 			require.NoError(t, err)
-			_, _ = b.Temp.claim() // which sweeps as well
+			_, _ = b.Temp.claim() // claim sweeps as well
 			gate.Open()
 			require.NoError(t, <-result, "no locks %v, server ahead by %v", noLocks, ahead)
 			info, err := a.Stat(ctx, pagefile.Name{Fingerprint: storetest.Fingerprint(1), Class: pagefile.ClassPage, Key: pagefile.Key{1}})
@@ -62,8 +62,8 @@ func TestLiveUploadIsNoOrphan(t *testing.T) {
 	}
 }
 
-// TestFilesOfDeadMachinesGo after an hour by the server's clock, whatever this
-// machine's shows, and their lock files a day after that.
+// TestFilesOfDeadMachinesGo: files of dead machines are removed after an hour by the server's
+// clock, independent of this machine's clock, and their lock files one day later.
 func TestFilesOfDeadMachinesGo(t *testing.T) {
 	for _, noLocks := range []bool{true, false} {
 		for _, ahead := range storetest.ClockOffsets {
@@ -103,8 +103,8 @@ func TestFilesOfDeadMachinesGo(t *testing.T) {
 	}
 }
 
-// TestLocksOfOneSystemStillTellAtOnce: a process that was killed is dead to those
-// beside it, also on a share.
+// TestLocksOfOneSystemStillTellAtOnce: processes of the same system find a killed process dead
+// at once, also on a share.
 func TestLocksOfOneSystemStillTellAtOnce(t *testing.T) {
 	sh, root := storetest.NewShare(0), storetest.PrivateDir(t)
 	a := New(sh.From("a"), root, Options{})
@@ -119,8 +119,8 @@ func TestLocksOfOneSystemStillTellAtOnce(t *testing.T) {
 	require.Len(t, storetest.FilesIn(t, root, LockExt), 1)
 }
 
-// TestIDNamesTheMountOfTheDay: a directory was mounted again, and the device number
-// that it had is another mount's, perhaps.
+// TestIDNamesTheMountOfTheDay: a directory was mounted again, and its previous device number
+// may belong to another mount.
 func TestIDNamesTheMountOfTheDay(t *testing.T) {
 	sh := storetest.NewShare(0)
 	a := sharedTier(t, sh.From("mount1"), storetest.PrivateDir(t))
@@ -133,10 +133,10 @@ func TestIDNamesTheMountOfTheDay(t *testing.T) {
 	}
 }
 
-// TestOwnRestartIsNoOtherMachine: a machine loses power while it writes, and is back
-// two minutes later, when its last write was three minutes ago. Its second directory
-// is its own. Nobody waits where nobody else can be meant: a copy of the machine, with
-// the same name, may live all the same.
+// TestOwnRestartIsNoOtherMachine: a machine loses power while it writes, and is back two
+// minutes later, three minutes after its last write. Its second directory is its own. The
+// machine waits only if the id may be another machine's: a copy of the machine, with the same
+// name, may be running.
 func TestOwnRestartIsNoOtherMachine(t *testing.T) {
 	const wrote = 3 * time.Minute
 	for name, c := range map[string]struct {
@@ -178,7 +178,7 @@ func TestOwnRestartIsNoOtherMachine(t *testing.T) {
 				require.NoError(t, err)
 				require.FileExists(t, left[0], "it stays for an hour")
 
-				// It was a copy of the machine, and goes on.
+				// The id was a copy's, and the copy continues.
 				require.NoError(t, os.Chtimes(lock, time.Now(), time.Now()))
 				b.Temp.beat = time.Now().Add(-beatEvery)
 				_, err = b.Create(ctx, page)
@@ -188,8 +188,9 @@ func TestOwnRestartIsNoOtherMachine(t *testing.T) {
 	}
 }
 
-// TestLivingClaimBeats: a process that goes on writing touches its lock file, so that
-// no other machine takes it for one that stopped, and claims anew when that is gone.
+// TestLivingClaimBeats: a process that continues to write touches its lock file, so that no
+// other machine takes the process for a stopped one, and makes a new claim when that file is
+// gone.
 func TestLivingClaimBeats(t *testing.T) {
 	sh, root := storetest.NewShare(0), storetest.PrivateDir(t)
 	a, b := sharedTier(t, sh.From("a"), root), sharedTier(t, sh.From("b"), root)
@@ -213,8 +214,8 @@ func TestLivingClaimBeats(t *testing.T) {
 	require.FileExists(t, filepath.Join(a.Temp.dir, again+LockExt))
 }
 
-// TestLookingAtALockMakesNone: a process ends while another machine looks whether it
-// lives. What that machine would make anew would stand for a machine that writes.
+// TestLookingAtALockMakesNone: a process ends while another machine checks whether the process
+// lives. A lock file made by that check would stand for a machine that writes.
 func TestLookingAtALockMakesNone(t *testing.T) {
 	for _, noLocks := range []bool{true, false} {
 		sh, root := storetest.NewShare(0), storetest.PrivateDir(t)
@@ -237,9 +238,9 @@ func TestLookingAtALockMakesNone(t *testing.T) {
 	}
 }
 
-// TestTimesOfTheKeeperAlone: two machines whose clocks differ from the server's, and
-// who give a file that they touch their own time. Each sees that the other lives, and
-// what the server's clock shows.
+// TestTimesOfTheKeeperAlone: the clocks of two machines differ from the server's, and files
+// touched by a machine get the machine's time. Each machine sees that the other lives, and
+// reads the server's clock.
 func TestTimesOfTheKeeperAlone(t *testing.T) {
 	for _, noLocks := range []bool{true, false} {
 		for _, ahead := range storetest.ClockOffsets {
@@ -250,7 +251,7 @@ func TestTimesOfTheKeeperAlone(t *testing.T) {
 			require.NoError(t, err)
 			old := time.Now().Add(-2 * lockAge)
 			require.NoError(t, os.Chtimes(filepath.Join(a.Temp.dir, id+LockExt), old, old))
-			for range 2 { // also when there is an earlier beat
+			for range 2 { // also with an earlier beat
 				a.Temp.beat = time.Now().Add(-beatEvery)
 				again, err := a.Temp.claim()
 				require.NoError(t, err)
@@ -274,8 +275,8 @@ func TestTimesOfTheKeeperAlone(t *testing.T) {
 	}
 }
 
-// TestSleepCountsForOthers: this machine slept. Others may have taken it for one that
-// stopped, and its claims for those of a dead process.
+// TestSleepCountsForOthers: this machine slept. Other machines may have taken it for a stopped
+// one, and its claims for a dead process's.
 func TestSleepCountsForOthers(t *testing.T) {
 	require.Less(t, time.Since(storetest.Slept(time.Hour)), time.Minute)
 	require.Greater(t, time.Now().Round(0).Sub(storetest.Slept(time.Hour)), 59*time.Minute)
@@ -290,8 +291,8 @@ func TestSleepCountsForOthers(t *testing.T) {
 	require.Len(t, storetest.FilesIn(t, a.Root, TmpExt), 1, "it has shown that it lives")
 }
 
-// TestOneMachineWritesWhereLocksDoNotReach: the second is refused until the first has
-// ended, and says once what to do about it.
+// TestOneMachineWritesWhereLocksDoNotReach: the second machine is refused until the first has
+// ended, and logs a remedy once.
 func TestOneMachineWritesWhereLocksDoNotReach(t *testing.T) {
 	for _, reach := range []vfs.Reach{vfs.ReachHost, vfs.ReachDisk} {
 		sh, root := storetest.NewShare(time.Hour), storetest.PrivateDir(t)
@@ -311,9 +312,9 @@ func TestOneMachineWritesWhereLocksDoNotReach(t *testing.T) {
 	}
 }
 
-// TestClaimOfAnEarlierBootGoes: a machine loses power while it has room claimed in a
-// share, and gives it back when its next server counts. What may be another machine's
-// stays. It was a copy, perhaps, that slept: then it claims anew.
+// TestClaimOfAnEarlierBootGoes: a machine loses power with claimed room in a share, and
+// returns the claim when its next server counts. Claims that may be another machine's stay. If
+// the claim belonged to a sleeping copy, the copy makes a new claim.
 func TestClaimOfAnEarlierBootGoes(t *testing.T) {
 	const up, page = 10 * time.Minute, 4096
 	for name, c := range map[string]struct {
@@ -374,7 +375,7 @@ func TestClaimOfAnEarlierBootGoes(t *testing.T) {
 				require.FileExists(t, left, "it stays for an hour")
 
 				a.Temp.beat = time.Now().Add(-beatEvery)
-				upload(2, 2*ledger.ChunkBytes) // more than a claim leaves over
+				upload(2, 2*ledger.ChunkBytes) // more than the rest of a claim
 				require.Equal(t, c.gone, a.Temp.id != id)
 				require.Contains(t, covered().Claims, a.Temp.id)
 			})

@@ -15,9 +15,9 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// TestSecondMountOfOneSystemSparesLiveUploads: two containers of one machine each
-// mount the same share by FUSE, which keeps locks on each mount. Each is another
-// machine to the other.
+// TestSecondMountOfOneSystemSparesLiveUploads: two containers of one machine each mount the
+// same share by FUSE, which keeps locks on each mount. Each container is another machine to
+// the other.
 func TestSecondMountOfOneSystemSparesLiveUploads(t *testing.T) {
 	source := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(source, "kv"), 0o700))
@@ -34,7 +34,7 @@ func TestSecondMountOfOneSystemSparesLiveUploads(t *testing.T) {
 	require.NoError(t, err, "a process on the same mount")
 	_, err = b.Create(ctx, name)
 	require.ErrorIs(t, err, tier.ErrNotShared)
-	_, err = b.Aside(ctx) // which sweeps as well
+	_, err = b.Aside(ctx) // Aside sweeps as well
 	require.NoError(t, err)
 
 	_, err = up.Commit(ctx, time.Now())

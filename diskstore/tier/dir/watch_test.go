@@ -12,7 +12,7 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// TestRootIsLookedAtOnceASecond: neither for each operation nor only once.
+// TestRootIsLookedAtOnceASecond: the root is checked neither at each operation nor only once.
 func TestRootIsLookedAtOnceASecond(t *testing.T) {
 	root := storetest.PrivateDir(t)
 	inj := vfs.Inject(storetest.QuickFS)
