@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -25,8 +26,8 @@ const (
 
 // Config holds the settings of the environment.
 type Config struct {
-	// Local is OLLAMA_KV_TIER_LOCAL: a directory on a local disk. The default is
-	// [LocalRoot]. With an Instance, Local is the instance's directory below the named one.
+	// Local is OLLAMA_KV_TIER_LOCAL: a directory on a local disk. The default is [DefaultRoot]
+	// below the home directory, or [FormerRoot]. With an Instance, Local is the instance's directory below the named one.
 	Local string
 	// LocalBytes is OLLAMA_KV_TIER_LOCAL_GB, default 20 GB. Zero means all but 5 % of the
 	// filesystem.
@@ -72,6 +73,12 @@ func Enabled() bool { return env.Asked("OLLAMA_KV_TIERING") }
 // be read, and its default could delete pages or put them into a wrong place. Other
 // unreadable values are logged and take their defaults.
 func FromEnvironment(log *slog.Logger) (Config, error) {
+	c, _, err := fromEnvironment(log, localRoot)
+	return c, err
+}
+
+// fromEnvironment is FromEnvironment, and also returns the root that choose chose.
+func fromEnvironment(log *slog.Logger, choose func() (root, error)) (Config, root, error) {
 	c := Config{
 		Remote:     env.Value("OLLAMA_KV_TIER_REMOTE"),
 		Instance:   env.Value("OLLAMA_KV_INSTANCE_ID"),
@@ -108,8 +115,9 @@ func FromEnvironment(log *slog.Logger) (Config, error) {
 			c.PageTokens = n
 		}
 	}
-	c.Local, _, err = LocalRoot()
+	local, err := choose()
 	errs = append(errs, err)
+	c.Local = local.path
 	for _, dir := range []struct{ variable, path string }{{LocalVariable, c.Local}, {"OLLAMA_KV_TIER_REMOTE", c.Remote}} {
 		if dir.path != "" && !filepath.IsAbs(dir.path) {
 			errs = append(errs, fmt.Errorf("%s=%q is not an absolute path", dir.variable, dir.path))
@@ -121,7 +129,21 @@ func FromEnvironment(log *slog.Logger) (Config, error) {
 		}
 		c.Local = filepath.Join(c.Local, instancesDir, c.Instance)
 	}
-	return c, errors.Join(errs...)
+	return c, local, errors.Join(errs...)
+}
+
+// Settle is [FromEnvironment], and sets the variable of the local directory where it is
+// empty: the choice depends on the directories on disk, and a server and all its runners
+// must use the same one. No directory is settled where another variable turns tiering off.
+func Settle(log, warnings *slog.Logger) (Config, error) { return settle(log, warnings, localRoot) }
+
+func settle(log, warnings *slog.Logger, choose func() (root, error)) (Config, error) {
+	c, local, err := fromEnvironment(warnings, choose)
+	if err == nil && local.why != LocalVariable {
+		local.log(log)
+		_ = os.Setenv(LocalVariable, local.path) // cannot fail for a path that was found
+	}
+	return c, err
 }
 
 // instancesDir is the directory of servers with an id, below OLLAMA_KV_TIER_LOCAL.

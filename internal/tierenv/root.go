@@ -27,11 +27,15 @@ const (
 	FormerRoot = "/tmp/ollama-kv-cache"
 )
 
-// LocalRoot returns the directory of OLLAMA_KV_TIER_LOCAL, or a default that can keep pages,
-// and the reason for the choice. LocalRoot creates nothing.
-func LocalRoot() (path, why string, err error) {
+// root is the directory of the local tier, and the reason for the choice: LocalVariable, or
+// a sentence.
+type root struct{ path, why string }
+
+// localRoot returns the directory of OLLAMA_KV_TIER_LOCAL, or a default that can keep pages.
+// localRoot creates nothing.
+func localRoot() (root, error) {
 	if path := env.Value(LocalVariable); path != "" {
-		return path, LocalVariable, nil
+		return root{path, LocalVariable}, nil
 	}
 	r := roots{former: FormerRoot, unsuited: unsuited}
 	home, err := os.UserHomeDir()
@@ -43,13 +47,13 @@ func LocalRoot() (path, why string, err error) {
 	return r.choose()
 }
 
-// LogRoot logs a directory that LocalRoot chose by default, in one line.
-func LogRoot(log *slog.Logger, path, why string) {
-	if path == FormerRoot {
-		log.Warn("kv tier: pages are kept where many systems delete files when they boot, or by age", "local", path, "reason", why)
+// log logs a directory that was chosen by default, in one line.
+func (r root) log(log *slog.Logger) {
+	if r.path == FormerRoot {
+		log.Warn("kv tier: pages are kept where many systems delete files when they boot, or by age", "local", r.path, "reason", r.why)
 		return
 	}
-	log.Info("kv tier: pages are kept in the default directory", "local", path, "reason", why)
+	log.Info("kv tier: pages are kept in the default directory", "local", r.path, "reason", r.why)
 }
 
 // roots are the candidates for the default directory.
@@ -63,7 +67,7 @@ type roots struct {
 // choose prefers Ollama's own folder, unless only the former default has pages: those are
 // used in place until the user moves them. All processes of a user choose the same
 // directory.
-func (r roots) choose() (path, why string, err error) {
+func (r roots) choose() (root, error) {
 	ownErr := r.homeless
 	if ownErr == nil {
 		ownErr = r.unsuited(r.own)
@@ -72,15 +76,15 @@ func (r roots) choose() (path, why string, err error) {
 	formerHolds := formerErr == nil && holdsPages(r.former)
 	switch {
 	case ownErr != nil && formerErr != nil:
-		return "", "", fmt.Errorf("no directory for pages: set OLLAMA_KV_TIER_LOCAL to one on a local disk (%w; %w)", ownErr, formerErr)
+		return root{}, fmt.Errorf("no directory for pages: set OLLAMA_KV_TIER_LOCAL to one on a local disk (%w; %w)", ownErr, formerErr)
 	case ownErr != nil:
-		return r.former, ownErr.Error() + "; set OLLAMA_KV_TIER_LOCAL to a directory on a local disk", nil
+		return root{r.former, ownErr.Error() + "; set OLLAMA_KV_TIER_LOCAL to a directory on a local disk"}, nil
 	case formerHolds && !holdsPages(r.own):
-		return r.former, fmt.Sprintf("it holds pages, and %s holds none; to move them stop the server, copy all of it there with cp -a, and remove it", r.own), nil
+		return root{r.former, fmt.Sprintf("it holds pages, and %s holds none; to move them stop the server, copy all of it there with cp -a, and remove it", r.own)}, nil
 	case formerHolds:
-		return r.own, fmt.Sprintf("Ollama's own folder; pages that are left in %s, the former default, are not used", r.former), nil
+		return root{r.own, fmt.Sprintf("Ollama's own folder; pages that are left in %s, the former default, are not used", r.former)}, nil
 	}
-	return r.own, "Ollama's own folder", nil
+	return root{r.own, "Ollama's own folder"}, nil
 }
 
 // unsuited returns the reason why a directory should not keep pages by default, or nil.

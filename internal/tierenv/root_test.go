@@ -60,13 +60,13 @@ func TestDefaultRoot(t *testing.T) {
 		if tc.wantFormer {
 			want = r.former
 		}
-		path, why, err := r.choose()
+		got, err := r.choose()
 		require.NoError(t, err, name)
-		require.Equal(t, want, path, name)
-		require.Contains(t, why, tc.says, name)
+		require.Equal(t, want, got.path, name)
+		require.Contains(t, got.why, tc.says, name)
 	}
 	r := roots{own: "/own", former: "/former", unsuited: func(path string) error { return errors.New(path + " is not safe") }}
-	_, _, err := r.choose()
+	_, err := r.choose()
 	require.ErrorContains(t, err, "set OLLAMA_KV_TIER_LOCAL")
 	require.ErrorContains(t, err, "/own is not safe; /former is not safe")
 }
@@ -105,13 +105,13 @@ func TestUnsuitedDefaults(t *testing.T) {
 
 func TestVariableNamesTheRoot(t *testing.T) {
 	tierenvtest.Set(t, map[string]string{LocalVariable: "/fast/pages"})
-	path, why, err := LocalRoot()
+	got, err := localRoot()
 	require.NoError(t, err)
-	require.Equal(t, []string{"/fast/pages", LocalVariable}, []string{path, why})
+	require.Equal(t, root{"/fast/pages", LocalVariable}, got)
 
 	log, lines := tierenvtest.Logger()
-	LogRoot(log, FormerRoot, "it holds pages")
-	LogRoot(log, "/home/user/.ollama/kv-cache", "Ollama's own folder")
+	root{FormerRoot, "it holds pages"}.log(log)
+	root{"/home/user/.ollama/kv-cache", "Ollama's own folder"}.log(log)
 	require.Equal(t, 1, strings.Count(lines.String(), "level=WARN"))
 	require.Contains(t, lines.String(), `local=`+FormerRoot+` reason="it holds pages"`)
 	require.Contains(t, lines.String(), `local=/home/user/.ollama/kv-cache reason="Ollama's own folder"`)

@@ -43,25 +43,9 @@ func ClaimInstance() (release func(), err error) {
 	return func() { lock.Close() }, nil
 }
 
-// settleRoot reads the environment, and sets the directory's variable where it is empty: the
-// choice depends on the directories on disk, and a server and all its runners must use the
-// same one. No directory is chosen where another variable turns tiering off.
-func settleRoot(log, warnings *slog.Logger) (tierenv.Config, error) {
-	c, err := tierenv.FromEnvironment(warnings)
-	if err != nil {
-		return c, err
-	}
-	path, why, err := tierenv.LocalRoot()
-	if err == nil && why != tierenv.LocalVariable {
-		tierenv.LogRoot(log, path, why)
-		_ = os.Setenv(tierenv.LocalVariable, path) // cannot fail for a path that was found
-	}
-	return c, err
-}
-
 // claimInstance returns the lock, or nil without an id.
 func claimInstance() (io.Closer, error) {
-	c, err := settleRoot(slog.Default(), slog.New(slog.DiscardHandler)) // runners log the same warnings
+	c, err := tierenv.Settle(slog.Default(), slog.New(slog.DiscardHandler)) // runners log the same warnings
 	if c.Instance == "" {
 		return nil, nil
 	}

@@ -1,14 +1,12 @@
 package tiering
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 	"github.com/kvtier/kvtier/internal/vfs"
 )
@@ -93,49 +91,4 @@ func fileAt(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	return path
-}
-
-// A server and its runners use one directory, even if the disk changes before a runner
-// starts.
-func TestDefaultDirectoryIsHandedDown(t *testing.T) {
-	home := t.TempDir()
-	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "HOME": home, "USERPROFILE": home, tierenv.LocalVariable: ""})
-	first, _, err := tierenv.LocalRoot()
-	if err != nil {
-		t.Skip("no default directory for pages on this system")
-	}
-	log, lines := tierenvtest.Logger()
-	_, err = settleRoot(log, log)
-	require.NoError(t, err)
-	require.Equal(t, first, os.Getenv(tierenv.LocalVariable))
-	require.Contains(t, lines.String(), "kv tier: pages are kept ")
-	require.Contains(t, lines.String(), "local="+first)
-
-	_, err = settleRoot(log, log)
-	require.NoError(t, err)
-	require.Equal(t, first, os.Getenv(tierenv.LocalVariable))
-	require.Equal(t, 1, bytes.Count(lines.Bytes(), []byte("\n")), "one line is logged")
-}
-
-// Nothing is logged about a directory that is not used.
-func TestDefaultDirectoryOfAServerThatKeepsNoPages(t *testing.T) {
-	home := t.TempDir()
-	for variable, value := range map[string]string{
-		"OLLAMA_KV_TIERING":       "perhaps",
-		"OLLAMA_KV_TIER_LOCAL_GB": "lots",
-		"OLLAMA_KV_INSTANCE_ID":   "../gpu0",
-	} {
-		t.Run(variable, func(t *testing.T) {
-			tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "HOME": home, "USERPROFILE": home, tierenv.LocalVariable: ""})
-			t.Setenv(variable, value)
-			if _, _, err := tierenv.LocalRoot(); err != nil {
-				t.Skip("no default directory for pages on this system")
-			}
-			log, lines := tierenvtest.Logger()
-			_, err := settleRoot(log, log)
-			require.Error(t, err)
-			require.Empty(t, lines.String())
-			require.Empty(t, os.Getenv(tierenv.LocalVariable))
-		})
-	}
 }

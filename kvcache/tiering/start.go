@@ -62,7 +62,7 @@ func Start(m Model, cache ollama.Cache, rows []kvcache.Rows) *kvcache.TieredCaus
 }
 
 func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal, error) {
-	config, err := settleRoot(log, log)
+	config, err := tierenv.Settle(log, log)
 	if err != nil {
 		return nil, err
 	}
