@@ -259,6 +259,7 @@ func (r *restoring) publish(p *plan, held int) {
 // slot, and marks the slot's stored pages.
 func (t *TieredCausal) publishExactLocked(p *plan, s *slot, held int) {
 	s.truncate(p.base)
+	s.trimKeys(t.opts.PageTokens)
 	if len(s.tokens) < p.base {
 		s.broken = true
 		return
@@ -276,14 +277,10 @@ func (t *TieredCausal) publishExactLocked(p *plan, s *slot, held int) {
 	for g := range s.cells {
 		t.publishCellsLocked(p, s, g, held)
 	}
-	s.trimKeys(t.opts.PageTokens)
-	for _, ref := range slices.Concat(p.passed, p.refs) {
-		switch page := int(ref.Start) / t.opts.PageTokens; {
-		case ref.Tail || int(ref.Start)+ref.Tokens > held || page > len(s.keys):
-		case page == len(s.keys):
+	for _, ref := range slices.Concat(p.passed, p.refs) { // each ends after base
+		full := !ref.Tail && int(ref.Start)+ref.Tokens <= held
+		if full && int(ref.Start) == len(s.keys)*t.opts.PageTokens {
 			s.keys, s.pages = append(s.keys, ref.Key), append(s.pages, pageStored)
-		default:
-			s.pages[page] = pageStored
 		}
 	}
 	t.extendKeysLocked(s)
