@@ -155,7 +155,7 @@ func (t *TieredCausal) landLocked(f *flight) {
 		switch {
 		case t.stateful():
 			t.noteStateLocked(f, part, s)
-		case part.promptEnd || s.request == requestEnded:
+		case part.promptEnd:
 			t.sealTailLocked(s, false)
 		}
 	}
