@@ -75,3 +75,23 @@ func TestBatchThatNobodySawBuilt(t *testing.T) {
 	c.batchDone(7, true, rates.New())
 	require.Empty(t, c.built)
 }
+
+// The runner waits for the outputs of a batch with the end of a prompt or with an answer.
+func TestBatchesWithOutputs(t *testing.T) {
+	r := newFakeRunner(t, newMemStore(t), 1, 64, Options{})
+	slot := r.slots[0]
+	r.load(slot, tokenRange(1, 20), true)
+	var outputs []bool
+	build := func() {
+		require.True(t, r.build())
+		b := r.flight[len(r.flight)-1]
+		require.Equal(t, b.outputs, r.tiered.batches.built[b.id].outputs)
+		outputs = append(outputs, b.outputs)
+	}
+	build()
+	build()
+	slot.rest = inputsOf([]int32{901})
+	build()
+	require.Equal(t, []bool{false, true, true}, outputs)
+	r.drain()
+}

@@ -20,6 +20,7 @@ type fakeRunner struct {
 	cache  *fakeCache // keeps all positions
 	model  fakeModel  // cache, and perhaps others
 	device *fakeDevice
+	states *fakeStates // nil in a model without recurrent layers
 	tiered *TieredCausal
 	timers *timers
 	numCtx int

@@ -64,3 +64,28 @@ func TestASlotIsNotForkedFromRowsThatAreBeingReplaced(t *testing.T) {
 	r.drain()
 	r.model.requireRows(t, 0, prompt)
 }
+
+// A page that a restore reads counts as stored, even if the queue gave up the same page
+// during the restore.
+func TestAPageReadAfterItWasGivenUpIsStored(t *testing.T) {
+	store := newMemStore(t)
+	prompt := tokenRange(1, 40)
+	first := newFakeRunner(t, store, 1, 128, Options{})
+	first.run(first.slots[0], prompt, nil, true)
+	first.tiered.Close()
+	given := first.tiered.slots[0].keys[1]
+
+	store.below = map[int]bool{1: true}
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	q := r.tiered.queue
+	store.onRead = func(page int) {
+		if page == 3 {
+			q.mu.Lock()
+			q.dropped = append(q.dropped, given)
+			q.mu.Unlock()
+		}
+	}
+	r.run(r.slots[0], prompt, nil, true)
+	require.Equal(t, int64(1), r.tiered.Stats().DroppedPages)
+	require.Zero(t, r.tiered.Stats().SealedPages, "a page was stored that had just been read")
+}

@@ -1,9 +1,11 @@
 package kvcache
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"testing"
@@ -98,10 +100,7 @@ func (s *fakeStates) requireAfter(t require.TestingT, tokens []int32) {
 
 // hybridRunner is a fakeRunner of a model with state. Upstream drops the state when
 // positions are removed, and zeroes the state for a new sequence.
-type hybridRunner struct {
-	*fakeRunner
-	states *fakeStates
-}
+type hybridRunner struct{ *fakeRunner }
 
 type hybridModel struct {
 	fakeModel
@@ -114,16 +113,20 @@ func (m hybridModel) Remove(seq int, begin, end int32) error {
 }
 
 func newHybridRunner(t testing.TB, store Store, opts Options) *hybridRunner {
-	r := &hybridRunner{fakeRunner: newFakeRunner(t, store, 1, 256, opts)}
-	r.states = newFakeStates(r.device)
+	return withStates(newFakeRunner(t, store, 1, 256, opts))
+}
+
+// withStates adds recurrent layers to a runner's model, before any batch.
+func withStates(r *fakeRunner) *hybridRunner {
 	r.tiered.Close()
-	opts = r.tiered.opts
-	opts.Layers, opts.States = 4, r.states
+	r.states = newFakeStates(r.device)
+	opts := r.tiered.opts
+	opts.Layers, opts.States = opts.Layers+2, r.states
 	r.tiered = New(hybridModel{r.model, r.states}, r.model.rows(), opts)
 	r.timers = withTimers(r.tiered.queue)
 	r.onCompute = func(b *fakeBatch) { r.states.advance(tokensOf(b.inputs)) }
-	t.Cleanup(r.tiered.Close)
-	return r
+	r.t.Cleanup(r.tiered.Close)
+	return &hybridRunner{r}
 }
 
 // requireExact checks rows and state of slot 0.
@@ -276,4 +279,82 @@ func TestSettleIsForStateAlone(t *testing.T) {
 	defer r.mu.Unlock()
 	require.NoError(t, r.tiered.Settle(t.Context(), r.lock), "rows of the discarded batch are in cells of their own")
 	r.compute()
+}
+
+// While a state is being replaced by a later one, the runner counts no token as held: another
+// request that took the slot's rows would go on from the wrong state.
+func TestAStateThatIsBeingReplacedHoldsNothing(t *testing.T) {
+	store := newMemStore(t)
+	prompt := tokenRange(1, 40)
+	first := newHybridRunner(t, store, Options{})
+	first.run(first.slots[0], prompt, nil, true)
+	first.tiered.Close()
+
+	r := newHybridRunner(t, store, Options{})
+	r.run(r.slots[0], prompt[:20], nil, false)
+	held := -1
+	var during []int
+	store.onRead = func(int) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		during = append(during, held)
+	}
+	r.mu.Lock()
+	restored, err := r.tiered.Restore(t.Context(), r.lock, 0, 20, inputsOf(prompt), func(n int) { held = n })
+	r.mu.Unlock()
+	require.NoError(t, err)
+	require.Equal(t, 36, restored.Held)
+	require.Equal(t, 16, restored.Tokens, "the rest was held, and is read for its state alone")
+	r.requireExact(t, prompt[:36])
+	require.NotEmpty(t, during)
+	for _, n := range during {
+		require.Zero(t, n)
+	}
+}
+
+// A state is of no use where a page of the window before it has no rows: no other position
+// of the plan has a state, and nothing is read.
+func TestStateWithoutItsWindow(t *testing.T) {
+	var log bytes.Buffer
+	store := newMemStore(t)
+	store.windowed = true
+	r := withStates(newWindowedRunner(t, store, 1, 128, Options{}))
+	clock := withClock(r.fakeRunner)
+	text := tokenRange(1, 54)
+	r.load(r.slots[0], text[:36], true)
+	for range 3 {
+		require.True(t, r.build() && r.compute())
+		r.settle()
+		if r.tiered.Stats().SealedPages == 3 {
+			store.setFail(errRefused)
+		}
+	}
+	for _, token := range text[36:] { // the page from 40 on leaves the window before it is stored
+		r.slots[0].rest = inputsOf([]int32{token})
+		r.drain()
+		r.settle()
+	}
+	r.finish(r.slots[0])
+	store.setFail(nil)
+	clock.add(retryFirst)
+	r.flush()
+	refs := store.ChainFrom(t.Context(), store.root, 0, text, nil)
+	require.Len(t, refs, 7, "six pages and the one with the state")
+	windows := func(page int) bool {
+		layout, err := store.LayoutOf(t.Context(), refs[page])
+		require.NoError(t, err)
+		return slices.ContainsFunc(layout.Sections(), func(s pagefile.Section) bool { return s.Group == 0 })
+	}
+	require.True(t, windows(4) && !windows(5) && windows(6), "the test needs a page without its window")
+	r.tiered.Close()
+
+	opts := Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	again := withStates(newWindowedRunner(t, store, 1, 128, opts))
+	next := append(slices.Clone(text), 7, 8)
+	require.Zero(t, again.load(again.slots[0], next, true).Held)
+	require.Zero(t, store.read[1], "rows were read")
+	require.Empty(t, log.String())
+	again.drain()
+	again.model.requireRows(t, 0, next)
+	again.states.requireAfter(t, next)
 }

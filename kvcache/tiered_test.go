@@ -355,3 +355,20 @@ func TestCloseIsBoundedAndClosesEverything(t *testing.T) {
 	require.True(t, r.cache.closed)
 	require.Len(t, store.pages, 5, "queued pages are stored first")
 }
+
+// The rest of a slot that was cut for the next request is not a tail: the request goes on
+// from there. A batch of the request before may land after the cut.
+func TestACutSlotSavesNoTail(t *testing.T) {
+	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
+	slot := r.slots[0]
+	r.load(slot, tokenRange(1, 20), true)
+	require.True(t, r.build() && r.compute() && r.build())
+	r.finish(slot)
+	r.mu.Lock()
+	require.NoError(t, r.tiered.Remove(slot.id, 18, math.MaxInt32))
+	r.mu.Unlock()
+	saved := r.tiered.Stats().SealedTails
+	require.True(t, r.compute())
+	require.Len(t, r.tiered.slots[0].tokens, 18)
+	require.Equal(t, saved, r.tiered.Stats().SealedTails)
+}
