@@ -22,7 +22,7 @@ import (
 
 func withAhead(bytes int64) func(*Options) { return func(o *Options) { o.ReadAheadBytes = bytes } }
 
-// setUsed sets the recency of a stored chain to that of one last used then.
+// setUsed sets the recency of a stored chain to that of a chain last used at used.
 func setUsed(t *testing.T, lv *level, tokens []int32, used time.Time) {
 	t.Helper()
 	for _, name := range namesOf(lv.s, tokens) {
@@ -53,8 +53,8 @@ func namesOf(s *Store, tokens []int32) []pagefile.Name {
 	return names
 }
 
-// conversations stores chains of two pages and a tail, the first one used last,
-// and returns their tokens.
+// conversations stores chains of two pages and a tail, the first one used last, and returns
+// their tokens.
 func conversations(t *testing.T, o Options, n int) [][]int32 {
 	t.Helper()
 	s := open(t, o)
@@ -70,8 +70,7 @@ func conversations(t *testing.T, o Options, n int) [][]int32 {
 	return all
 }
 
-// readLog records which files are read, each once, in the order of their first
-// bytes.
+// readLog records the files that are read, each once, in the order of their first bytes.
 type readLog struct {
 	mu    sync.Mutex
 	paths []string
@@ -107,8 +106,8 @@ func relsOf(names []pagefile.Name) (rel []string) {
 	return rel
 }
 
-// The conversation used last comes first, from its first page to its tail, with
-// pages in memory as without; pages of others are not touched.
+// The conversation used last comes first, from its first page to its tail, with pages in
+// memory or without; pages of other fingerprints are not read.
 func TestReadAheadOrder(t *testing.T) {
 	for _, ram := range []int64{0, plenty} {
 		inj := vfs.Inject(quickFS)
@@ -140,7 +139,7 @@ func TestReadAheadOrder(t *testing.T) {
 		again, err := s.ReadAhead(ctx)
 		require.NoError(t, err)
 		require.Zero(t, again.Pages, "once")
-		for i, tokens := range all { // nothing counts as used
+		for i, tokens := range all { // no page counts as used
 			info, err := s.disk.Stat(ctx, namesOf(s, tokens)[0])
 			require.NoError(t, err)
 			require.WithinDuration(t, time.Now().Add(-time.Duration(i+1)*time.Hour), info.Used, time.Minute)
@@ -150,8 +149,8 @@ func TestReadAheadOrder(t *testing.T) {
 	}
 }
 
-// What is read never exceeds the budget, and a page that does not fit ends it:
-// those behind it are of no use without.
+// The bytes read never exceed the budget, and reading ends at the first page that does not
+// fit: later pages of the chain are useless without that page.
 func TestReadAheadBudgetIsExact(t *testing.T) {
 	o := testOptions(t)
 	all := conversations(t, o, 2)
@@ -185,8 +184,8 @@ func TestReadAheadBudgetIsExact(t *testing.T) {
 	require.Zero(t, got)
 }
 
-// Of a small memory the most recent pages get what is free: nothing that is there
-// goes for them, and they are the first to go themselves.
+// The most recent pages get the free part of a small memory: no page in memory is evicted for
+// them, and they are evicted first.
 func TestReadAheadIntoMemoryEvictsNothing(t *testing.T) {
 	page := pageBytes(t, testTokens)
 	o := testOptions(t)
@@ -208,8 +207,7 @@ func TestReadAheadIntoMemoryEvictsNothing(t *testing.T) {
 	require.Equal(t, []string{tier.RAM}, tiersOf(s.Chain(ctx, asked, nil)))
 }
 
-// A file that cannot be used is passed over, and damage is found where pages are
-// decoded.
+// A file that cannot be used is skipped; damage is found where pages are decoded.
 func TestReadAheadPassesOverWhatIsNoGood(t *testing.T) {
 	o := testOptions(t, withAhead(plenty), withRAM(plenty))
 	all := conversations(t, o, 2)
@@ -225,7 +223,7 @@ func TestReadAheadPassesOverWhatIsNoGood(t *testing.T) {
 	require.NoError(t, s.Close())
 
 	s = open(t, o)
-	require.NoError(t, os.Remove(filePath(o.Local.Root, namesOf(s, all[1])[1]))) // after it was listed
+	require.NoError(t, os.Remove(filePath(o.Local.Root, namesOf(s, all[1])[1]))) // after the listing
 	got, err := s.ReadAhead(ctx)
 	require.NoError(t, err)
 	require.Equal(t, 3, got.Pages)
@@ -244,8 +242,8 @@ func moveToRemote(t *testing.T, o Options, names []pagefile.Name) {
 	}
 }
 
-// What only the remote tier holds is copied up after the local pages were read,
-// keeps its place in the order, and takes no room but what is free.
+// Pages that only the remote tier holds are copied up after the local pages were read, in the
+// order of recency, into free room only.
 func TestReadAheadPromotes(t *testing.T) {
 	page := physicalPage(t)
 	for _, ram := range []int64{0, plenty} {
@@ -271,7 +269,7 @@ func TestReadAheadPromotes(t *testing.T) {
 		require.NoError(t, s.Close())
 	}
 
-	// There is room for one of the three only.
+	// There is room for only one of the three.
 	o := testOptions(t, withRemote(t), withAhead(plenty))
 	all := conversations(t, o, 3)
 	s := open(t, o)
@@ -291,8 +289,8 @@ func TestReadAheadPromotes(t *testing.T) {
 	}
 }
 
-// A remote tier that hangs costs no more than the time it is given, and the local
-// pages are read all the same.
+// A remote tier that hangs costs at most its time limit, and the local pages are read
+// nevertheless.
 func TestReadAheadWithARemoteThatHangs(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj), withRemote(t), withAhead(plenty))
@@ -303,7 +301,7 @@ func TestReadAheadWithARemoteThatHangs(t *testing.T) {
 	}
 	require.NoError(t, s.Close())
 	o.RemoteTimeout, o.ReadTimeout = 5*time.Millisecond, 5*time.Millisecond
-	for _, ops := range [][]vfs.Op{nil, {vfs.OpOpen}, {vfs.OpRead}} { // in everything, or after it was listed
+	for _, ops := range [][]vfs.Op{nil, {vfs.OpOpen}, {vfs.OpRead}} { // every operation, or those after the listing
 		gate := vfs.NewGate()
 		defer gate.Open()
 		s, err := Open(ctx, o)
@@ -322,7 +320,7 @@ func TestReadAheadWithARemoteThatHangs(t *testing.T) {
 	}
 }
 
-// Close ends it, and so does its context.
+// Close ends ReadAhead, and so does its context.
 func TestReadAheadEnds(t *testing.T) {
 	for _, byClose := range []bool{true, false} {
 		inj := vfs.Inject(quickFS)
@@ -331,7 +329,7 @@ func TestReadAheadEnds(t *testing.T) {
 		s, err := Open(ctx, o)
 		require.NoError(t, err)
 		require.NoError(t, s.Flush(ctx))
-		leave := s.traffic.Enter() // somebody reads, and does not come to an end
+		leave := s.traffic.Enter() // a Read that does not end
 		aheadCtx, cancel := context.WithCancel(ctx)
 		done := make(chan error, 1)
 		go func() {
@@ -353,7 +351,7 @@ func TestReadAheadEnds(t *testing.T) {
 	}
 }
 
-// It stands back while somebody reads: in the time it was given it reads nothing.
+// ReadAhead waits while a Read runs: within its time limit nothing is read.
 func TestReadAheadStandsBack(t *testing.T) {
 	for _, ram := range []int64{0, plenty} {
 		inj := vfs.Inject(quickFS)
@@ -383,8 +381,8 @@ func TestReadAheadStandsBack(t *testing.T) {
 	}
 }
 
-// Standing back ends when the last operation has ended, and before each piece of a
-// file it is asked again.
+// StandBack returns when the last operation has ended, and is called before each piece of a
+// file.
 func TestTraffic(t *testing.T) {
 	var tr work.Traffic
 	soon := func() error {
@@ -413,7 +411,7 @@ func TestTraffic(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// What happens when a model is loaded lists the local root once, not three times.
+// The load of a model lists the local root once, not three times.
 func TestModelStartListsOnce(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj), withAhead(plenty), func(o *Options) { o.Local.BudgetBytes = 1 << 30 })
@@ -449,7 +447,7 @@ func TestModelStartListsOnce(t *testing.T) {
 	}
 	mu.Unlock()
 
-	// Later changes are for Scan.
+	// Survey does not see later changes; Scan does.
 	putChain(t, s, prompt(20, testTokens))
 	again, err := s.Survey(ctx)
 	require.NoError(t, err)
@@ -461,7 +459,7 @@ func TestModelStartListsOnce(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// Of a long listing only what fits is kept.
+// Of a long listing only files that fit are kept.
 func TestRecentsKeepWhatFits(t *testing.T) {
 	r := newRecents(testFingerprint(1), 10*100)
 	r.most = 64

@@ -19,16 +19,16 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// badMachine is a filesystem whose files below a directory are read wrong, and are
-// good: a bit of every read past the header flips. With cached that is so only
-// while a file is in the machine's cache, from its first reading on.
+// badMachine is a filesystem whose files below a directory are good and are read wrong: one
+// bit of every read past the header flips. With cached, reads are wrong only while a file is
+// in the machine's cache, from the first read on.
 type badMachine struct {
 	vfs.FS
 	below  string
 	cached bool
 
 	mu    *sync.Mutex
-	fresh map[string]bool // files that were put out of the cache
+	fresh map[string]bool // files that were removed from the cache
 }
 
 func newBadMachine(below string, cached bool) badMachine {
@@ -62,8 +62,8 @@ func (f flippedFile) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// sharedByABadMachine stores prompts and opens a store that has them in its remote
-// tier, and a machine that reads them wrong.
+// sharedByABadMachine stores prompts in a remote tier and opens a store on a machine that
+// reads that tier wrong.
 func sharedByABadMachine(t *testing.T, prompts int) (good Options, bad *Store) {
 	good = testOptions(t)
 	s := open(t, good)
@@ -77,8 +77,8 @@ func sharedByABadMachine(t *testing.T, prompts int) (good Options, bad *Store) {
 	return good, open(t, o)
 }
 
-// readAll reads what a store finds of the first prompts and returns how many pages
-// that was, and how many of them it found.
+// readAll reads the pages that a store finds of the first prompts, and returns the number of
+// pages read and the number found.
 func readAll(t *testing.T, s *Store, prompts int) (read, found int) {
 	t.Helper()
 	for i := range prompts {
@@ -94,8 +94,8 @@ func readAll(t *testing.T, s *Store, prompts int) (read, found int) {
 	return read, found
 }
 
-// TestOneBadReaderDoesNotEmptyASharedTier: a machine with bad memory, or a bad
-// network card, finds every page damaged that all others read well.
+// TestOneBadReaderDoesNotEmptyASharedTier: a machine with bad memory, or a bad network card,
+// reads every page wrong that all other machines read well.
 func TestOneBadReaderDoesNotEmptyASharedTier(t *testing.T) {
 	const prompts = 40
 	good, bad := sharedByABadMachine(t, prompts)
@@ -114,7 +114,7 @@ func TestOneBadReaderDoesNotEmptyASharedTier(t *testing.T) {
 	require.Equal(t, read, found)
 }
 
-// TestBadLocalReaderKeepsThePages: the same machine and its own disk.
+// TestBadLocalReaderKeepsThePages: a bad machine and its own disk.
 func TestBadLocalReaderKeepsThePages(t *testing.T) {
 	const prompts = 3 * storetest.MaxQuarantined
 	o := testOptions(t)
@@ -139,11 +139,11 @@ func TestBadLocalReaderKeepsThePages(t *testing.T) {
 	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt), storetest.MaxQuarantined)
 }
 
-// TestPageReadWrongFromTheCacheIsReadAgain: what is wrong is this machine's copy.
+// TestPageReadWrongFromTheCacheIsReadAgain: only this machine's cached copy is bad.
 func TestPageReadWrongFromTheCacheIsReadAgain(t *testing.T) {
 	o := testOptions(t, withRemote(t))
 	s := open(t, o)
-	tokens := prompt(1, 2*testTokens+3) // with a tail, whose header is read by Chain
+	tokens := prompt(1, 2*testTokens+3) // with a tail, whose header Chain reads
 	putChain(t, s, tokens)
 	require.NoError(t, s.Close())
 
@@ -156,7 +156,7 @@ func TestPageReadWrongFromTheCacheIsReadAgain(t *testing.T) {
 	require.NoDirExists(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir))
 	require.Equal(t, 1, strings.Count(log.String(), "read wrong once"))
 
-	// A demotion reads them, too.
+	// A demotion reads the pages, too.
 	o.FS = newBadMachine(o.Local.Root, true)
 	require.NoError(t, s.Close())
 	s = open(t, o)
@@ -166,7 +166,7 @@ func TestPageReadWrongFromTheCacheIsReadAgain(t *testing.T) {
 	require.EqualValues(t, 1, s.Stats().Demoted)
 }
 
-// fillQuarantine puts as many files there as it keeps.
+// fillQuarantine moves as many files to quarantine as it keeps.
 func fillQuarantine(t *testing.T, root string) {
 	t.Helper()
 	folder := filepath.Join(root, storetest.VersionDir, storetest.QuarantineDir)
@@ -176,8 +176,8 @@ func fillQuarantine(t *testing.T, root string) {
 	}
 }
 
-// TestDirectoryInAPagesPlaceMakesWay in both tiers, also where quarantine is full, and
-// with what is in it: nothing is deleted.
+// TestDirectoryInAPagesPlaceMakesWay: in both tiers, even with a full quarantine, a directory
+// in a page's place is moved to quarantine with its content: no file is deleted.
 func TestDirectoryInAPagesPlaceMakesWay(t *testing.T) {
 	o := testOptions(t, withRemote(t))
 	s := open(t, o)
@@ -207,8 +207,8 @@ func TestDirectoryInAPagesPlaceMakesWay(t *testing.T) {
 	require.NoError(t, s.Flush(ctx))
 }
 
-// TestPutReplacesAFileThatStaysThoughItIsBad: where a damaged file cannot be set
-// aside it counts as not stored, and does not keep the page from being stored.
+// TestPutReplacesAFileThatStaysThoughItIsBad: a damaged file that cannot be moved to
+// quarantine counts as not stored, so that its page can be stored.
 func TestPutReplacesAFileThatStaysThoughItIsBad(t *testing.T) {
 	o := testOptions(t)
 	s := open(t, o)
@@ -218,10 +218,10 @@ func TestPutReplacesAFileThatStaysThoughItIsBad(t *testing.T) {
 	path := filePath(o.Local.Root, s.pageName(p.Key()))
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
-	data[len(data)-pagefile.FooterBytes-1] ^= 4 // of a section, which Put does not read
+	data[len(data)-pagefile.FooterBytes-1] ^= 4 // in a section, which Put does not read
 	require.NoError(t, os.WriteFile(path, data, 0o600))
 
-	other, err := os.Open(path) // somebody reads it meanwhile
+	other, err := os.Open(path) // a reader has the file open meanwhile
 	require.NoError(t, err)
 	defer other.Close()
 	read, found := readAll(t, s, 1)
@@ -246,8 +246,8 @@ func TestPutReplacesAFileThatStaysThoughItIsBad(t *testing.T) {
 	require.WithinDuration(t, time.Now(), fi.ModTime(), time.Minute)
 }
 
-// TestPutOfABadPageIsGoodThoughItLooksTheSame: a page that continues one used within
-// the last minute gets the time that the bad file had, and has its length.
+// TestPutOfABadPageIsGoodThoughItLooksTheSame: the new page continues a page used within the
+// last minute, so its file has the bad file's time and length.
 func TestPutOfABadPageIsGoodThoughItLooksTheSame(t *testing.T) {
 	s := open(t, testOptions(t))
 	now := time.Now()
@@ -266,9 +266,9 @@ func TestPutOfABadPageIsGoodThoughItLooksTheSame(t *testing.T) {
 	readChain(t, s, prompt(1, 2*testTokens), 2*testTokens)
 }
 
-// TestBadCopyInTheRemoteTierIsNotWrittenOver by a machine that reads every page
-// wrong, however few it has read: what it has is rather worse. A log line names the
-// machine with the fifth page that failed.
+// TestBadCopyInTheRemoteTierIsNotWrittenOver: a machine that reads every page wrong, even
+// after few reads, replaces no remote copy: its local page is more likely to be bad. A log
+// line names the machine at the fifth page that failed.
 func TestBadCopyInTheRemoteTierIsNotWrittenOver(t *testing.T) {
 	for _, readFirst := range []int{0, condemnedRemote, 2 * condemnedRemote} {
 		const prompts = 2 * condemnedRemote
@@ -313,7 +313,7 @@ func TestVerdictsBeginAgainAfterAnHourWithoutDamage(t *testing.T) {
 	for range condemnedRemote {
 		require.True(t, condemn())
 	}
-	for range 4 { // damage that goes on keeps it from beginning again
+	for range 4 { // further damage prevents a new start
 		require.False(t, condemn())
 		require.True(t, v.spent)
 		now = now.Add(condemnHour - time.Minute)
@@ -325,7 +325,7 @@ func TestVerdictsBeginAgainAfterAnHourWithoutDamage(t *testing.T) {
 	require.False(t, ok, "it has found nothing good since")
 	require.True(t, condemn())
 
-	// What is remembered is bounded, is forgotten, and is one file's alone.
+	// Verdicts are bounded, expire, and apply to one file alone.
 	info := tier.Info{Name: pagefile.Name{Class: pagefile.ClassPage}, Bytes: 5, Used: now}
 	for i := range maxBadPages + 10 {
 		info.Key = pagefile.Key{byte(i), byte(i >> 8)}
@@ -343,8 +343,8 @@ func TestVerdictsBeginAgainAfterAnHourWithoutDamage(t *testing.T) {
 	require.Len(t, v.order, maxBadPages-1)
 }
 
-// TestBadPageThatStaysMakesRoom: a local page that is not fit for use, and that
-// this process sets aside no more, goes when its room is needed.
+// TestBadPageThatStaysMakesRoom: a bad local page, in a process that moves no further page to
+// quarantine, is deleted when its room is needed.
 func TestBadPageThatStaysMakesRoom(t *testing.T) {
 	o := testOptions(t, withRemote(t))
 	s := open(t, o)

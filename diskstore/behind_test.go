@@ -20,8 +20,8 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// shareOf returns options for a directory of a server, and what opens it on one more
-// machine whose clock is the server's.
+// shareOf returns options for a directory of a server, and a function that opens a store on
+// another machine, whose clock is the server's.
 func shareOf(t *testing.T, ahead time.Duration, edit ...func(*Options)) (o Options, sh *storetest.Share, right func(Options) *Store) {
 	sh = storetest.NewShare(ahead)
 	sh.Reach = vfs.ReachAll
@@ -36,8 +36,9 @@ func shareOf(t *testing.T, ahead time.Duration, edit ...func(*Options)) (o Optio
 	}
 }
 
-// TestHostThatIsBehindMovesNothingBack: what others have just used is from the future
-// for its clock alone, and keeps its time. It stores what it has all the same.
+// TestHostThatIsBehindMovesNothingBack: pages just used by other hosts are from the future
+// only by the clock of the host that is behind, and keep their times. The host stores pages
+// nevertheless.
 func TestHostThatIsBehindMovesNothingBack(t *testing.T) {
 	const behind = 48 * time.Hour
 	page := physicalPage(t)
@@ -58,7 +59,7 @@ func TestHostThatIsBehindMovesNothingBack(t *testing.T) {
 	}
 	require.NotZero(t, b.Stats().Evicted)
 	putChain(t, b, append(slices.Clone(tokens), prompt(2, 5*testTokens)...))
-	look := right(o) // which remembers no times
+	look := right(o) // a store without cached times
 	for _, info := range listAll(t, look.local) {
 		if was, ok := times[info.Name]; ok {
 			require.False(t, info.Used.Before(was), "moved back by %v", was.Sub(info.Used))
@@ -78,8 +79,8 @@ func TestHostThatIsBehindMovesNothingBack(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestHostThatIsAheadDeletesNothingYoung: its clock makes all pages look days old. What
-// is old by the server's clock as well goes.
+// TestHostThatIsAheadDeletesNothingYoung: by the host's clock all pages are days old. Only
+// pages that are old by the server's clock as well are deleted.
 func TestHostThatIsAheadDeletesNothingYoung(t *testing.T) {
 	const ahead = 48 * time.Hour
 	o, sh, right := shareOf(t, -ahead, withRemote(t))
@@ -112,7 +113,7 @@ func TestHostThatIsAheadDeletesNothingYoung(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, asked)
 
-	touch := sh.From("ahead") // which remembers what it has seen
+	touch := sh.From("ahead") // a machine that caches attributes
 	past := time.Now().Add(-ahead - 25*time.Hour)
 	for _, folder := range []string{o.Local.Root, o.Remote.Root} {
 		for _, path := range filesIn(t, folder, dir.PageExt) {
@@ -125,9 +126,9 @@ func TestHostThatIsAheadDeletesNothingYoung(t *testing.T) {
 	require.Equal(t, 2, report.Remote.Pages)
 }
 
-// TestHostThatIsAheadTrimsNothingYoung: a directory is nearly full, and for the clock of
-// one of its hosts all pages are older than a minute. Those that are by the server's
-// clock as well go.
+// TestHostThatIsAheadTrimsNothingYoung: a directory is nearly full, and by the clock of one of
+// its hosts all pages are older than a minute. Only pages older by the server's clock as well
+// are evicted.
 func TestHostThatIsAheadTrimsNothingYoung(t *testing.T) {
 	const pages = 128
 	page := physicalPage(t)
@@ -160,8 +161,8 @@ func TestHostThatIsAheadTrimsNothingYoung(t *testing.T) {
 	}
 }
 
-// TestUnknownClockDeletesNothingByAge: where the server does not say what its clock
-// shows, age is no reason to delete.
+// TestUnknownClockDeletesNothingByAge: while the server's clock is unknown, age is no reason
+// to delete.
 func TestUnknownClockDeletesNothingByAge(t *testing.T) {
 	o, sh, right := shareOf(t, 0)
 	putChain(t, right(o), prompt(1, testTokens))
@@ -176,15 +177,15 @@ func TestUnknownClockDeletesNothingByAge(t *testing.T) {
 	require.Empty(t, filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.TmpDir), dir.TmpExt))
 }
 
-// noClock is a filesystem in which nobody may make a file.
+// noClock is a filesystem in which no file can be made.
 type noClock struct{ vfs.FS }
 
 func (noClock) Create(name string) (vfs.File, error) {
 	return nil, errors.Join(&os.PathError{Op: "create", Path: name, Err: os.ErrPermission})
 }
 
-// TestGCOnAFullShare: there is no room for a file to tell the time by. What is old by
-// the last time that the share has shown goes, and makes room.
+// TestGCOnAFullShare: there is no room for a file to read the clock. Files that are old by the
+// latest known time of the share are deleted and make room.
 func TestGCOnAFullShare(t *testing.T) {
 	for _, ahead := range storetest.ClockOffsets {
 		sh := storetest.NewShare(ahead)

@@ -8,8 +8,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// benchLayout is a page of 256 tokens of an eighth of an 8B model: 4 layers of
-// 8 KV heads of 128 in f16.
+// benchPage makes a page of 256 tokens of an eighth of an 8B model: 4 layers of 8 KV heads of
+// 128 in f16.
 func benchPage(b *testing.B, parent pagefile.Key) *pagefile.Page {
 	var sections []pagefile.Section
 	for layer := range uint16(4) {

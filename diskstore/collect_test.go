@@ -20,7 +20,7 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// age makes all files below a root look last used at the given time.
+// age sets the times of all files below a root.
 func age(t *testing.T, root string, when time.Time) {
 	t.Helper()
 	for _, path := range filesIn(t, root, dir.PageExt) {
@@ -46,8 +46,8 @@ func TestEvictionIsLeastRecentlyUsedAndLeafFirst(t *testing.T) {
 	require.NoError(t, s.Flush(ctx))
 	require.Equal(t, 6, s.Stats().Local.Pages)
 
-	// Touching the end of a chain keeps all of it: a page is worth nothing
-	// without those before it.
+	// Touching the end of a chain keeps the whole chain: a page is useless without the pages
+	// before it.
 	touch(s, s.Chain(ctx, old, nil)[2])
 	for _, ref := range s.Chain(ctx, mid, nil) {
 		past := time.Now().Add(-2 * time.Hour)
@@ -59,13 +59,13 @@ func TestEvictionIsLeastRecentlyUsedAndLeafFirst(t *testing.T) {
 	readChain(t, s, old, len(old))
 	require.Less(t, tokensIn(s.Chain(ctx, mid, nil)), len(mid))
 	readChain(t, s, prompt(3, 3*testTokens), 3*testTokens)
-	readChain(t, s, mid, tokensIn(s.Chain(ctx, mid, nil))) // what is left begins at 0
+	readChain(t, s, mid, tokensIn(s.Chain(ctx, mid, nil))) // the rest begins at position 0
 	require.Equal(t, s.Stats().Local.Pages, int(9-s.Stats().Evicted))
 	requireExact(t, s)
 }
 
-// TestEvictionNeverOrphansAPage evicts a tree page by page and checks after
-// each that every page left has its parent.
+// TestEvictionNeverOrphansAPage evicts a tree page by page and checks after each eviction that
+// every remaining page has its parent.
 func TestEvictionNeverOrphansAPage(t *testing.T) {
 	o := testOptions(t)
 	s := open(t, o)
@@ -75,7 +75,7 @@ func TestEvictionNeverOrphansAPage(t *testing.T) {
 		putChain(t, s, tokens)
 	}
 	same := time.Now().Add(-time.Hour)
-	age(t, o.Local.Root, same) // no help from the clock
+	age(t, o.Local.Root, same) // equal times, so that the order needs headers
 	infos := listAll(t, s.local)
 	pick := newVictims(math.MaxInt64, time.Time{})
 	for _, info := range infos {
@@ -84,8 +84,7 @@ func TestEvictionNeverOrphansAPage(t *testing.T) {
 	requireLeafFirst(t, s, pick.order(ctx, s, s.disk), infos)
 }
 
-// requireLeafFirst checks that order has all files, each before the page it
-// continues.
+// requireLeafFirst checks that order has all files, each before the page that it continues.
 func requireLeafFirst(t *testing.T, s *Store, order, infos []tier.Info) {
 	t.Helper()
 	require.Len(t, order, len(infos))
@@ -163,8 +162,8 @@ type tinyDisk struct {
 
 func (d *tinyDisk) Space(string) (vfs.Space, error) { return d.space, nil }
 
-// fillingDisk has room for so many bytes below a root, and leaves a tier without a budget
-// as much as the whole filesystem should.
+// fillingDisk has room for the given bytes below a root, in addition to the share that a tier
+// without a budget leaves free.
 type fillingDisk struct {
 	vfs.FS
 	t          *testing.T
@@ -179,8 +178,8 @@ func (d fillingDisk) Space(name string) (vfs.Space, error) {
 	return vfs.Space{Total: reserveShare * d.left, Free: d.left + d.room - occupied(d.t, d.root)}, nil
 }
 
-// listings opens a store and returns what puts so many pages and says how often the
-// local tier, which has about the given number of pages, was listed for them.
+// listings opens a store and returns a function that puts n pages and returns the number of
+// listings of the local tier meanwhile. The tier has about the given number of pages.
 func listings(t *testing.T, o Options, pages int) (s *Store, put func(n int) (listed int)) {
 	s = open(t, o)
 	var files atomic.Int64
@@ -202,8 +201,8 @@ func listings(t *testing.T, o Options, pages int) (s *Store, put func(n int) (li
 	}
 }
 
-// TestFullDiskIsListedSeldom: a tier without a budget on a disk that it has filled, whose
-// pages are deleted, move down, or cannot while the remote tier is away.
+// TestFullDiskIsListedSeldom: a tier without a budget has filled its disk. Its pages are
+// deleted, move down, or cannot move while the remote tier is away.
 func TestFullDiskIsListedSeldom(t *testing.T) {
 	const pages, left, puts = 320, 640, 30
 	page := physicalPage(t)
@@ -235,8 +234,8 @@ func TestFullDiskIsListedSeldom(t *testing.T) {
 	}
 }
 
-// TestYoungPagesAreListedSeldom: a tier is nearly full with pages that were used within
-// the last minute. When they are older it is trimmed.
+// TestYoungPagesAreListedSeldom: a tier is nearly full with pages used within the last minute.
+// Once these pages are older, the tier is trimmed.
 func TestYoungPagesAreListedSeldom(t *testing.T) {
 	const pages = 320
 	page := physicalPage(t)
@@ -269,8 +268,8 @@ func TestDemotionAndPromotion(t *testing.T) {
 	_, err := tier.ReadManifest(ctx, s.guard, o.Fingerprint)
 	require.NoError(t, err, "the remote tier can say what its pages are")
 
-	// The chain is whole across tiers, tail and all, and reading it brings
-	// pages back up.
+	// The chain is whole across tiers, including the tail, and reading it brings pages back
+	// up.
 	refs := s.Chain(ctx, a, nil)
 	require.Equal(t, len(a), tokensIn(refs))
 	require.Equal(t, tier.Remote, refs[len(refs)-1].Tier)
@@ -283,7 +282,7 @@ func TestDemotionAndPromotion(t *testing.T) {
 	}
 	requireExact(t, s)
 
-	// Demoting what the remote tier still has copies nothing.
+	// Demoting a page that the remote tier still has copies nothing.
 	infos := listAll(t, s.local)
 	before := s.Stats().Remote
 	for _, info := range infos {
@@ -411,8 +410,8 @@ func TestDamageIsNeitherDemotedNorPromoted(t *testing.T) {
 	require.Zero(t, s.Stats().Demoted)
 }
 
-// TestDemotionSurvivesAnErrorAtEveryRemoteOperation checks that a page is in
-// one tier, whole, or given up, and that what is counted is what is there.
+// TestDemotionSurvivesAnErrorAtEveryRemoteOperation checks that a page is in one tier, whole,
+// or deleted, and that the counted files are the files in the tiers.
 func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EIO, syscall.EROFS, syscall.ESTALE} {
 		inj := vfs.Inject(quickFS)

@@ -18,17 +18,17 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// tree is what a tier's directory holds.
+// tree is the content of a tier's directory.
 type tree struct {
 	pages, tails int
 	bytes        int64 // physical, of pages and tails
-	all          int64 // physical, with what is in quarantine, each file once
+	all          int64 // physical, with quarantine, each file once
 	temps, locks []string
 	quarantined  []pagefile.Key
 	placed       map[string]pagefile.Key // path → key of pages and tails
 }
 
-// walk looks at everything below a root, past the store.
+// walk reads everything below a root, without the store.
 func walk(fsys vfs.FS, root string) (tree, error) {
 	found, seen := tree{placed: make(map[string]pagefile.Key)}, make(map[any]bool)
 	var in func(dir string) error
@@ -85,14 +85,13 @@ func (f *tree) add(path string, physical int64) {
 	}
 }
 
-// reopening says how a store is opened after a crash.
+// reopening is the way in which a store is opened after a crash.
 type reopening struct {
-	demote bool // with the budget it had
-	again  bool // for the second time: it was opened and written to since
+	demote bool // with its previous budget
+	again  bool // for the second time: the store was opened and written to since
 }
 
-// check opens a store on what a crash has left, and returns what is not as it
-// was promised.
+// check opens a store on the state after a crash, and returns the broken promises.
 func (p *promise) check(mem *vfs.Mem, o Options, how reopening) (err error) {
 	o.FS = mem
 	tiers := []TierConfig{o.Local, o.Remote}
@@ -102,9 +101,9 @@ func (p *promise) check(mem *vfs.Mem, o Options, how reopening) (err error) {
 	if err := checkBudgets(mem, tiers); err != nil {
 		return err
 	}
-	// What the crash brought back may be more than both budgets; what is looked
-	// for must not be deleted meanwhile. Where it may still move down, every page
-	// that is read comes up and sends another one down.
+	// The files that the crash brought back may exceed both budgets, and no file may be
+	// deleted before its check. While pages may move down, every page that is read moves up
+	// and sends another one down.
 	o.Remote.BudgetBytes = 0
 	if !how.demote {
 		o.Local.BudgetBytes = 0
@@ -152,9 +151,9 @@ func (p *promise) check(mem *vfs.Mem, o Options, how reopening) (err error) {
 	return checkWritable(s, how.again)
 }
 
-// checkBudgets wants tiers to be within their budgets as the crash has left them,
-// but for temporary files, which go before anything is written: one may be all
-// that is left of a page whose other name is gone.
+// checkBudgets requires the tiers to be within their budgets after the crash, except temporary
+// files, which are removed before the next write: a temporary file may be all that is left of
+// a page whose other name is gone.
 func checkBudgets(mem *vfs.Mem, tiers []TierConfig) error {
 	for _, tier := range tiers {
 		found, err := walk(mem, tier.Root)
@@ -168,8 +167,7 @@ func checkBudgets(mem *vfs.Mem, tiers []TierConfig) error {
 	return nil
 }
 
-// checkFiles wants every page that can be seen to be whole, and nothing in
-// quarantine that was good.
+// checkFiles requires every visible page to be whole, and quarantine to hold no good page.
 func (p *promise) checkFiles(mem *vfs.Mem, found tree) error {
 	for path, key := range found.placed {
 		if _, err := verifyFile(ctx, mem, path); err != nil && !p.broken(key) {
@@ -184,7 +182,7 @@ func (p *promise) checkFiles(mem *vfs.Mem, found tree) error {
 	return nil
 }
 
-// broken reports whether a damaged file may be where the page belongs.
+// broken reports whether a damaged file may be in the page's place.
 func (p *promise) broken(key pagefile.Key) bool {
 	for name, page := range p.pages {
 		if name.Key == key && page.broken != "" {
@@ -194,7 +192,7 @@ func (p *promise) broken(key pagefile.Key) bool {
 	return false
 }
 
-// check looks for the page as a caller would that knows what it should be.
+// check looks for the page as a caller that knows its rows.
 func (p *promised) check(s *Store, name pagefile.Name) error {
 	last := p.versions[len(p.versions)-1]
 	refs := s.ChainFrom(ctx, last.Parent, int(last.Start), last.Tokens, nil)
@@ -205,12 +203,12 @@ func (p *promised) check(s *Store, name pagefile.Name) error {
 		return nil
 	}
 	if refs[0].Key != name.Key {
-		return nil // a longer tail, which is checked as itself
+		return nil // a longer tail, with a check of its own
 	}
 	return p.read(s, refs[0])
 }
 
-// read wants the page found at ref to be one of those that may be there.
+// read requires the page found at ref to be one of the allowed versions.
 func (p *promised) read(s *Store, ref Ref) error {
 	for i, version := range slices.Backward(p.versions) {
 		buf := make([]byte, version.Layout.Size())
@@ -233,7 +231,7 @@ func (p *promised) read(s *Store, ref Ref) error {
 	return errors.New("found with sections that nobody has put")
 }
 
-// checkTemps wants no temporary file left once a process has begun to write to a
+// checkTemps requires that no temporary file is left once a process has begun to write to a
 // root.
 func checkTemps(mem *vfs.Mem, root string) error {
 	tier := dir.New(mem, root, dir.Options{})
@@ -250,7 +248,7 @@ func checkTemps(mem *vfs.Mem, root string) error {
 	return tier.Close()
 }
 
-// checkAccounts wants the store to know exactly what the local tier holds.
+// checkAccounts requires the store to know the exact content of the local tier.
 func checkAccounts(s *Store, found tree) error {
 	before := s.Stats().Local
 	if _, err := s.Scan(ctx); err != nil {
@@ -263,8 +261,8 @@ func checkAccounts(s *Store, found tree) error {
 	return nil
 }
 
-// checkWritable puts pages the workload has not put and reads them back. When
-// they were put before, they must be there.
+// checkWritable puts pages that the workload has not put, and reads them back. Pages put
+// before must exist.
 func checkWritable(s *Store, again bool) error {
 	for _, p := range freshPages(s.opt) {
 		if found := s.ChainFrom(ctx, p.Parent, int(p.Start), p.Tokens, nil); again != (tokensIn(found) > 0) {
@@ -273,7 +271,7 @@ func checkWritable(s *Store, again bool) error {
 		began := time.Now()
 		err := s.Put(ctx, p)
 		if errors.Is(err, tier.ErrNoSpace) && time.Since(began) >= roomWait {
-			// A busy machine has not let the collection run in the time Put waits.
+			// A busy machine may not have run the collection in the time for which Put waits.
 			err = errors.Join(s.Flush(ctx), s.Put(ctx, p))
 		}
 		if err != nil {

@@ -18,23 +18,22 @@ import (
 )
 
 const (
-	// crashStates and crashStatesLong are how many crashes are looked at, at
-	// least, in a normal run and in a long one.
+	// crashStates and crashStatesLong are the least numbers of crashes checked in a normal run
+	// and in a long one.
 	crashStates     = 10_000
 	crashStatesLong = 1_000_000
 
-	// crashSeeds is how many different halves survive each crash.
+	// crashSeeds is the number of different halves that survive each crash.
 	crashSeeds = 8
 
-	// longEnv asks for the long run.
+	// longEnv requests the long run.
 	longEnv = "KVTIER_LONG"
 )
 
-// TestCrashAtEveryOperation lets the power fail at every operation of a workload
-// that does everything a store does, lets none, half or all of what was not
-// synced survive, on both machines or on either, and opens the store again: a
-// page is whole or absent, nothing published is missing, the accounts are exact,
-// the dead leave nothing behind, and it can be written.
+// TestCrashAtEveryOperation cuts the power at every operation of a workload that uses every
+// function of a store. None, half or all of the unsynced data survives, on both machines or on
+// one. After reopening, a page is whole or absent, no published page is missing, the numbers
+// are exact, files of dead processes are removed, and the store can be written.
 func TestCrashAtEveryOperation(t *testing.T) {
 	want, long := int64(crashStates), os.Getenv(longEnv) != ""
 	if long {
@@ -58,8 +57,8 @@ func TestCrashAtEveryOperation(t *testing.T) {
 type crashPoint struct {
 	mem     *vfs.Mem
 	promise *promise
-	nth     int    // the operation that is not carried out any more
-	what    string // which it is
+	nth     int    // the first operation that is not carried out
+	what    string // a description of that operation
 }
 
 // crashRecord is every crash point of one workload.
@@ -68,12 +67,12 @@ type crashRecord struct {
 	points     []crashPoint
 	operations int
 	last       *promise
-	changed    bool // the filesystem, since the last point
+	changed    bool // the filesystem has changed since the last point
 	long       bool
 }
 
-// recordCrashes runs a workload and copies the world before each operation,
-// unless nothing has changed since the last copy.
+// recordCrashes runs a workload and copies the world before each operation, if the world has
+// changed since the last copy.
 func recordCrashes(t testing.TB, seed uint64) *crashRecord {
 	r := &crashRecord{crashWorld: newCrashWorld(t), changed: true}
 	r.inj.Watch(r.before)
@@ -116,9 +115,9 @@ func (r *crashRecord) pointLocked(what string) {
 	r.changed, r.last = false, r.promise
 }
 
-// workload does everything a store does. Its order and its prompts follow from
-// rng. It is short, for the time a crash takes to look at grows with what is
-// stored; there are many of them instead.
+// workload uses every function of a store. Its order and its prompts are drawn from rng. Each
+// workload is short, because the time to check a crash grows with the stored pages; many
+// workloads run instead.
 func (r *crashRecord) workload(rng *rand.Rand) {
 	prompts := make([][]int32, 4)
 	for i := range prompts {
@@ -134,12 +133,11 @@ func (r *crashRecord) workload(rng *rand.Rand) {
 		func() { r.close(); r.open() },
 	}
 	rng.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
-	// On the way the local tier outgrows its budget: the oldest pages move down,
-	// from each chain's end.
+	// The local tier outgrows its budget: the oldest pages move down, from each chain's end.
 	for _, step := range steps {
 		step()
 	}
-	// What has moved down comes up again, and others move down.
+	// Pages that have moved down move up again, and others move down.
 	r.flush()
 	for _, tokens := range prompts[:3] {
 		r.read(tokens)
@@ -153,8 +151,8 @@ func (r *crashRecord) workload(rng *rand.Rand) {
 	}
 }
 
-// extendTail puts a tail, one that branches off, and one that extends the first
-// and takes its place.
+// extendTail puts a tail, a tail that branches off, and a tail that extends the first one and
+// replaces it.
 func (r *crashRecord) extendTail(rng *rand.Rand, tokens []int32) {
 	full := len(tokens) / testTokens * testTokens
 	short := append([]int32{}, tokens[:full+1]...)
@@ -163,7 +161,7 @@ func (r *crashRecord) extendTail(rng *rand.Rand, tokens []int32) {
 	r.put(tinySections, append(short[:full+1:full+1], prompt(60, testTokens-2)...))
 }
 
-// overwrite puts pages again, as they are and laid out otherwise.
+// overwrite puts pages again, with the same and with other sections.
 func (r *crashRecord) overwrite(rng *rand.Rand, tokens []int32) {
 	r.put(tinySections, tokens)
 	r.put(tinySections, tokens)
@@ -173,8 +171,8 @@ func (r *crashRecord) overwrite(rng *rand.Rand, tokens []int32) {
 	}
 }
 
-// quarantineAndRepair damages a page, finds that out by reading or has a tool find
-// it, and computes the page again, once each.
+// quarantineAndRepair damages a page, finds the damage by a read or by a tool, and computes
+// the page again, once each.
 func (r *crashRecord) quarantineAndRepair(rng *rand.Rand, tokens []int32) {
 	r.put(tinySections, tokens)
 	pages := tinyPages(r.t, r.o, tinySections, tokens)
@@ -186,7 +184,7 @@ func (r *crashRecord) quarantineAndRepair(rng *rand.Rand, tokens []int32) {
 	}
 }
 
-// repair runs what tools do on the roots of a server.
+// repair runs the operations of tools on the roots of a server.
 func (r *crashRecord) repair() {
 	for _, tool := range []func(*Root) error{
 		func(root *Root) error {
@@ -229,12 +227,11 @@ type crashCase struct {
 	seed   uint64
 	spare  string // the root that loses nothing, or ""
 	demote bool   // the store has its old budget afterwards
-	again  bool   // it crashes a second time, after it was opened
+	again  bool   // a second crash follows after the store was opened
 }
 
-// cases lists the ways of crashing at the n-th point. Without anything to draw
-// lots about one seed stands for all. In a normal run either tier alone crashes in
-// turns; in a long run all ways are gone everywhere.
+// cases lists the ways of crashing at the n-th point. Without unsynced data one seed is
+// enough. In a normal run the tiers crash alone in turns; a long run takes every way.
 func (r *crashRecord) cases(n int) []crashCase {
 	cases := []crashCase{{keep: 1, demote: true}, {keep: 0, demote: true, again: r.long || n%4 == 0}}
 	for seed := range uint64(crashSeeds) {
@@ -255,8 +252,8 @@ func (r *crashRecord) cases(n int) []crashCase {
 	return cases
 }
 
-// checkAll crashes at every point in every way, reports the first few states that
-// break the promise, and returns how many it has looked at.
+// checkAll crashes at every point in every way, reports the first few states that break the
+// promise, and returns the number of states checked.
 func (r *crashRecord) checkAll() int64 {
 	var next, states, failures atomic.Int64
 	var wg sync.WaitGroup
@@ -283,8 +280,8 @@ func (r *crashRecord) checkAll() int64 {
 	return states.Load()
 }
 
-// check crashes, and opens the store; in some cases it crashes a second time after
-// that, with nothing kept. It returns how many crashes that were.
+// check crashes and opens the store; in some cases it crashes a second time afterwards, and
+// keeps no unsynced data. check returns the number of crashes.
 func (at *crashPoint) check(c crashCase, o Options) (int64, error) {
 	var spare []string
 	if c.spare != "" {

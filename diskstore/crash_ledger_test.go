@@ -17,9 +17,8 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// TestCrashLeavesNoLedgerTooLow lets the power fail at every operation of a
-// workload, and compares what the files that are left occupy with the figure
-// that budgets are held to.
+// TestCrashLeavesNoLedgerTooLow cuts the power at every operation of a workload and compares
+// the bytes of the remaining files with the ledger's figure.
 func TestCrashLeavesNoLedgerTooLow(t *testing.T) {
 	states := 0
 	r := recordCrashes(t, 101)
@@ -39,13 +38,13 @@ func TestCrashLeavesNoLedgerTooLow(t *testing.T) {
 	require.Greater(t, states, 1500)
 }
 
-// checkLedger compares a ledger with what pages, tails and quarantined files
-// occupy. Temporary files go before anything is written again.
+// checkLedger compares a ledger with the bytes of pages, tails and quarantined files.
+// Temporary files are removed before the next write.
 func checkLedger(mem *vfs.Mem, root string) error {
 	content, err := dir.New(mem, root, dir.Options{}).Account(ctx, nil)
 	l := ledger.Read(content)
 	if err != nil || l.Counts == 0 {
-		return err // nothing is written before a count
+		return err // no write happens before a count
 	}
 	found, err := walk(mem, root)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// TestModelWithCrashes drives a store of two tiers with random operations, power
-// cuts and damage among them, and compares it with what its user was promised.
+// TestModelWithCrashes drives a store of two tiers with random operations, power cuts and
+// damage, and compares the store with the promises made to its user.
 func TestModelWithCrashes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		budget := rapid.SampledFrom([]int64{0, 6 * tinyPage, 12 * tinyPage})
@@ -38,13 +38,13 @@ func TestModelWithCrashes(t *testing.T) {
 	})
 }
 
-// crashModel is a crashWorld in which the power may fail at some operation.
+// crashModel is a crashWorld in which the power may fail at any operation.
 type crashModel struct {
 	*crashWorld
-	failing   func() *vfs.Mem // how; nil when it does not fail
-	countdown int             // operations until then
-	left      *vfs.Mem        // what was left when it failed
-	held      *promise        // what was promised then
+	failing   func() *vfs.Mem // makes the state after the power cut; nil for no power cut
+	countdown int             // operations until the power cut
+	left      *vfs.Mem        // the state after the power cut
+	held      *promise        // the promises at the power cut
 }
 
 func (m *crashModel) watch(op vfs.Op, paths ...string) {
@@ -58,7 +58,7 @@ func (m *crashModel) watch(op vfs.Op, paths ...string) {
 	}
 }
 
-// cut lets the power fail.
+// cut cuts the power.
 func (m *crashModel) cut() {
 	m.left, m.held, m.failing = m.failing(), m.promise, nil
 }
@@ -71,7 +71,7 @@ var (
 func (m *crashModel) putSome(rt *rapid.T) {
 	for _, p := range tinyPages(rt, m.o, anySections.Draw(rt, "sections"), someTokens.Draw(rt, "tokens")) {
 		if err := m.putPage(p); err != nil {
-			// Two pages of this prompt may be more than the budget leaves.
+			// Two pages of this prompt may exceed the budget.
 			require.ErrorIs(rt, err, tier.ErrNoSpace)
 			require.NotZero(rt, m.o.Local.BudgetBytes)
 			return
@@ -79,8 +79,8 @@ func (m *crashModel) putSome(rt *rapid.T) {
 	}
 }
 
-// crash puts a prompt and lets the power fail at some operation of that, or right
-// after. Then it starts over with what was left.
+// crash puts a prompt and cuts the power at some operation of that Put, or right after, and
+// then reopens the store.
 func (m *crashModel) crash(rt *rapid.T) {
 	keep, seed := anyKeep.Draw(rt, "keep"), rapid.Uint64().Draw(rt, "seed")
 	var spare []string
@@ -99,7 +99,7 @@ func (m *crashModel) crash(rt *rapid.T) {
 		m.cut()
 	}
 	m.mu.Unlock()
-	m.close() // on the filesystem that is no more
+	m.close() // on the filesystem from before the power cut
 	m.mem, m.promise = m.left, m.held
 	m.inj = vfs.Inject(m.mem)
 	m.inj.Watch(m.watch)
@@ -107,8 +107,7 @@ func (m *crashModel) crash(rt *rapid.T) {
 	m.open()
 }
 
-// chain looks a prompt up. All that is durable is found, and what is found is
-// right.
+// chain looks a prompt up. Every durable page is found, and every page found is right.
 func (m *crashModel) chain(rt *rapid.T) {
 	tokens := someTokens.Draw(rt, "tokens")
 	want, best := 0, 0
@@ -129,7 +128,7 @@ func (m *crashModel) chain(rt *rapid.T) {
 	refs := m.s.Chain(ctx, tokens, nil)
 	require.GreaterOrEqual(rt, tokensIn(refs), want+best)
 	for _, ref := range refs {
-		m.flush() // reading one page may send others down, and delete some
+		m.flush() // reading one page may demote others, and delete some
 		known := m.now().pages[m.s.refName(ref)]
 		require.NotNil(rt, known, "found and never put")
 		require.NoError(rt, known.read(m.s, ref))
@@ -151,8 +150,8 @@ func (m *crashModel) damageSome(rt *rapid.T) {
 	m.damage(rapid.SampledFrom(all).Draw(rt, "page"), rapid.IntRange(0, 8*tinyPage).Draw(rt, "bit"))
 }
 
-// exact compares the accounts with what is there, and wants nothing in quarantine
-// that was good.
+// exact compares the store's numbers with the files, and requires quarantine to hold no good
+// page.
 func (m *crashModel) exact(rt *rapid.T) {
 	m.flush()
 	var errs []error

@@ -17,7 +17,7 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// crashRootEnv tells the test binary to be the process that is killed.
+// crashRootEnv makes the test binary the process that is killed.
 const crashRootEnv = "KVTIER_CRASH_ROOT"
 
 // Budgets of the process that is killed, in bytes.
@@ -26,8 +26,7 @@ const (
 	crashRemoteBudget = 8 << 20
 )
 
-// crashChild writes chains until it dies. It announces each page before it is
-// put, and after.
+// crashChild writes chains until it dies, and prints a line before and after each Put.
 func crashChild(root string) {
 	s, err := Open(ctx, Options{
 		Fingerprint: testFingerprint(1), PageTokens: testTokens,
@@ -61,8 +60,8 @@ func (crashT) Helper()                   {}
 func (crashT) Errorf(f string, a ...any) { panic(fmt.Sprintf(f, a...)) }
 func (crashT) FailNow()                  { panic("failed") }
 
-// TestSIGKILL kills a writing process at random points of its output and checks
-// that every page that can be seen is whole.
+// TestSIGKILL kills a writing process at random points of its output and checks that every
+// visible page is whole.
 func TestSIGKILL(t *testing.T) {
 	const kills = 100
 	root := t.TempDir()
@@ -81,8 +80,8 @@ func TestSIGKILL(t *testing.T) {
 			_, err := verifyFile(ctx, vfs.OS, path)
 			require.NoError(t, err)
 		}
-		// What was reported durable is there, in one tier or the other, unless
-		// it was evicted; the youngest page never is.
+		// Every page reported durable is in one tier, unless it was evicted. The youngest page
+		// is never evicted.
 		if last != "" {
 			var found bool
 			for _, path := range filesIn(t, root, dir.PageExt) {
@@ -101,8 +100,8 @@ func TestSIGKILL(t *testing.T) {
 	require.NoDirExists(t, filepath.Join(root, "local", storetest.VersionDir, storetest.QuarantineDir))
 }
 
-// killAfter runs a child, kills it some time after its n-th line and returns
-// the last page it reported durable.
+// killAfter runs a child, kills it some time after its n-th line and returns the last page
+// reported durable.
 func killAfter(t *testing.T, root string, n, spins int) string {
 	child := exec.Command(os.Args[0])
 	child.Env = append(os.Environ(), crashRootEnv+"="+root)
@@ -125,6 +124,6 @@ func killAfter(t *testing.T, root string, n, spins int) string {
 			require.NoError(t, child.Process.Kill())
 		}
 	}
-	_ = child.Wait() // killed
+	_ = child.Wait() // ends with the signal
 	return last
 }

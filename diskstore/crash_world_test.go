@@ -21,14 +21,14 @@ import (
 // tinySections make pages of four blocks, so that a file can be torn inside.
 var tinySections = []pagefile.Section{{Kind: pagefile.KindK, RowBytes: 16}, {Kind: pagefile.KindV, RowBytes: 8}}
 
-// otherSections are those of the same page as another engine would lay it out.
+// otherSections are the sections of the same page in another engine's layout.
 var otherSections = []pagefile.Section{{Kind: pagefile.KindK, RowBytes: 16}, {Kind: pagefile.KindV, RowBytes: 8}, {Layer: 1, Kind: pagefile.KindK, RowBytes: 1}}
 
 // tinyPage is the disk space of a page of tinySections, in bytes.
 const tinyPage = 4 * 4096
 
-// A crashWorld is a store with two tiers on a filesystem in memory, and what its
-// user has been promised.
+// crashWorld is a store with two tiers on a filesystem in memory, and the promises made to its
+// user.
 type crashWorld struct {
 	t   require.TestingT
 	mem *vfs.Mem
@@ -39,22 +39,22 @@ type crashWorld struct {
 	mu      sync.Mutex
 	promise *promise
 
-	did Stats // what stores that are closed have counted
+	did Stats // counters of the stores that are closed
 }
 
-// promise is what must hold after a crash at some moment. It is never changed:
-// there is a new one for each moment at which something changes.
+// promise is the set of rules that must hold after a crash at some moment. A promise is never
+// changed: each change makes a new one.
 type promise struct {
 	pages   map[pagefile.Name]*promised
 	damaged map[pagefile.Key]bool // pages whose files the workload has ever damaged
 }
 
-// promised is what is known of one page.
+// promised is the knowledge of one page.
 type promised struct {
-	versions []*pagefile.Page // all that was ever put under its name
-	acked    int              // the last of them that Put returned nil for; -1 for none
-	durable  bool             // that one or a later one, or a tail that extends it, is there
-	broken   string           // the root where a damaged file may be in its place; or ""
+	versions []*pagefile.Page // every page ever put under its name
+	acked    int              // index of the last version for which Put returned nil; -1 for none
+	durable  bool             // that version, a later one, or a tail that extends it is stored
+	broken   string           // the root in which a damaged file may be in the page's place; or ""
 }
 
 func newCrashWorld(t require.TestingT, edit ...func(*Options)) *crashWorld {
@@ -78,7 +78,7 @@ func newCrashWorld(t require.TestingT, edit ...func(*Options)) *crashWorld {
 	return w
 }
 
-// now returns what is promised at this moment.
+// now returns the promise at this moment.
 func (w *crashWorld) now() *promise {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -112,7 +112,7 @@ func (p *promise) page(name pagefile.Name) *promised {
 	return p.pages[name]
 }
 
-// supersede drops the tails that p, at name, extends.
+// supersede drops the tails that by, stored at name, extends.
 func (p *promise) supersede(name pagefile.Name, by *pagefile.Page) {
 	for other, known := range p.pages {
 		if name.Class == pagefile.ClassTail && other.Class == pagefile.ClassTail && other.Parent == name.Parent &&
@@ -157,7 +157,7 @@ func tinyPages(t require.TestingT, o Options, sections []pagefile.Section, token
 	return pages
 }
 
-// placeOf returns where a page is kept.
+// placeOf returns the name under which a page is stored.
 func placeOf(o Options, p *pagefile.Page) pagefile.Name {
 	name := pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassPage, Key: p.Key()}
 	if len(p.Tokens) < o.PageTokens {
@@ -173,7 +173,7 @@ func (w *crashWorld) put(sections []pagefile.Section, tokens []int32) {
 	}
 }
 
-// putPage stores a page, and keeps account of what that promises.
+// putPage stores a page and records the promise.
 func (w *crashWorld) putPage(p *pagefile.Page) error {
 	name := placeOf(w.o, p)
 	w.change(func(all *promise) {
@@ -187,8 +187,8 @@ func (w *crashWorld) putPage(p *pagefile.Page) error {
 	if err == nil {
 		w.change(func(all *promise) {
 			all.supersede(name, p)
-			// A page is stored already when its header says so: whether the file
-			// that was damaged has been found out and replaced is not known.
+			// A page is stored already if its header says so: it is not known whether a
+			// damaged file has been found and replaced.
 			known := all.page(name)
 			known.acked, known.durable, known.broken = len(known.versions)-1, broken == "", broken
 		})

@@ -17,8 +17,8 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// largeSections make a page of several pieces: of many sections, of one section
-// alone, and of what is left.
+// largeSections make a page of several pieces: a piece of many sections, a piece of a single
+// section, and a piece of the remaining sections.
 func largeSections() []pagefile.Section {
 	var sections []pagefile.Section
 	for layer := range uint16(4) {
@@ -26,7 +26,7 @@ func largeSections() []pagefile.Section {
 			pagefile.Section{Layer: layer, Kind: pagefile.KindK, RowBytes: 60_000},
 			pagefile.Section{Layer: layer, Kind: pagefile.KindV, RowBytes: 65_003})
 	}
-	sections[4].RowBytes = (1<<20)/testTokens + 13 // more than is read at once
+	sections[4].RowBytes = (1<<20)/testTokens + 13 // more than one read
 	return sections
 }
 
@@ -49,8 +49,8 @@ func headerAt(t testing.TB, s *Store, ref Ref) *pagefile.Header {
 	return h
 }
 
-// TestDamageInAnyPieceIsFound flips a bit at either end of every section, in the
-// padding after it and in the footer.
+// TestDamageInAnyPieceIsFound flips a bit at either end of every section, in the padding after
+// the section, and in the footer.
 func TestDamageInAnyPieceIsFound(t *testing.T) {
 	for _, compress := range []bool{false, true} {
 		s := open(t, testOptions(t, func(o *Options) { o.Compress = compress }))
@@ -82,8 +82,8 @@ func TestDamageInAnyPieceIsFound(t *testing.T) {
 	}
 }
 
-// makeTrusted empties a local quarantine and makes the store forget how many files
-// it has condemned, as a repair and an hour without damage do.
+// makeTrusted empties a local quarantine and resets the store's number of condemned files, as
+// after a repair and an hour without damage.
 func makeTrusted(t *testing.T, s *Store) {
 	t.Helper()
 	_, err := s.disk.EmptyQuarantine(ctx)
@@ -91,7 +91,7 @@ func makeTrusted(t *testing.T, s *Store) {
 	s.local.verdicts = newVerdicts(tier.Local, time.Now)
 }
 
-// TestAnErrorInAnyPieceFailsTheRead lets every single read of a page fail.
+// TestAnErrorInAnyPieceFailsTheRead makes every single read of a page fail in turn.
 func TestAnErrorInAnyPieceFailsTheRead(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EINTR, syscall.EAGAIN} {
 		inj := vfs.Inject(quickFS)
@@ -114,8 +114,8 @@ func TestAnErrorInAnyPieceFailsTheRead(t *testing.T) {
 	}
 }
 
-// A read that was cancelled in the middle has returned when nobody writes to the
-// caller's buffer any more: the race detector would see it.
+// A cancelled read has returned only when no goroutine writes to the caller's buffer any more:
+// the race detector would report such a write.
 func TestCancelledReadLeavesTheBufferAlone(t *testing.T) {
 	for _, compress := range []bool{false, true} {
 		gate := vfs.NewGate()

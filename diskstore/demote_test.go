@@ -12,9 +12,9 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// TestADamagedCopyDoesNotStandForAPage demotes a page of which the remote tier
-// has a copy of the same length that is no good, or another page's: the local
-// file, which goes, must be copied once more.
+// TestADamagedCopyDoesNotStandForAPage demotes a page of which the remote tier has a bad copy
+// of the same length, or another page's: the local file is removed next, so it must be copied
+// again.
 func TestADamagedCopyDoesNotStandForAPage(t *testing.T) {
 	for name, harm := range map[string]func(file []byte) []byte{
 		"zeros":    func(file []byte) []byte { return make([]byte, len(file)) },
@@ -52,8 +52,8 @@ func TestADamagedCopyDoesNotStandForAPage(t *testing.T) {
 	}
 }
 
-// TestAnotherLayoutDoesNotStandForAPage demotes a page of which the remote tier
-// has the same tokens in a file of the same length with other sections.
+// TestAnotherLayoutDoesNotStandForAPage demotes a page of which the remote tier has the same
+// tokens in a file of the same length with other sections.
 func TestAnotherLayoutDoesNotStandForAPage(t *testing.T) {
 	o := testOptions(t, withRemote(t))
 	s := open(t, o)
@@ -81,8 +81,8 @@ func TestAnotherLayoutDoesNotStandForAPage(t *testing.T) {
 	require.Zero(t, s.Stats().Damaged)
 }
 
-// TestACopyIsDurableBeforeThePageGoes finds a copy in the remote tier whose name
-// a process has made visible and not durable before it died.
+// TestACopyIsDurableBeforeThePageGoes finds a copy in the remote tier whose name a process
+// made visible, and not durable, before that process died.
 func TestACopyIsDurableBeforeThePageGoes(t *testing.T) {
 	w := newCrashWorld(t, func(o *Options) { o.Local.BudgetBytes, o.Remote.BudgetBytes = 0, 0 })
 	mem, o := w.mem, w.o
@@ -93,7 +93,7 @@ func TestACopyIsDurableBeforeThePageGoes(t *testing.T) {
 	info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
 	require.NoError(t, err)
 	require.NoError(t, s.demote(ctx, info))
-	// Under its name again, by a rename that nobody has synced.
+	// The copy's name again, by a rename that no process has synced.
 	path := filePath(o.Remote.Root, info.Name)
 	require.NoError(t, mem.Rename(path, path+"-away"))
 	require.NoError(t, s.guard.SyncRemoved(ctx, []pagefile.Name{info.Name}))

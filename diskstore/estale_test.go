@@ -28,7 +28,7 @@ func inRemote(t *testing.T, s *Store, prompts int) {
 	require.EqualValues(t, prompts, s.Stats().Demoted)
 }
 
-// readErr reads the only page of a prompt that s finds, nil when it finds none.
+// readErr reads the only page of a prompt that s finds; nil when s finds none.
 func readErr(t *testing.T, s *Store, seed int) (found int, err error) {
 	t.Helper()
 	tokens := prompt(seed, testTokens)
@@ -40,8 +40,8 @@ func readErr(t *testing.T, s *Store, seed int) (found int, err error) {
 	return found, err
 }
 
-// TestStalePageIsAMiss: another machine removed files that this one has open, or
-// has looked up. That says nothing about the tier.
+// TestStalePageIsAMiss: another machine removed files that this one has open or has looked up.
+// Such errors do not count against the tier.
 func TestStalePageIsAMiss(t *testing.T) {
 	const prompts = 2 * failuresToOpen
 	page := regexp.MustCompile(`remote.*\.kvp$`)
@@ -70,8 +70,7 @@ func TestStalePageIsAMiss(t *testing.T) {
 	}
 }
 
-// TestStaleFileIsOpenedAgain: it was replaced by another machine with a copy that
-// is as good.
+// TestStaleFileIsOpenedAgain: another machine replaced the file with a copy that is as good.
 func TestStaleFileIsOpenedAgain(t *testing.T) {
 	for _, op := range []vfs.Op{vfs.OpRead, vfs.OpOpen, vfs.OpLstat, vfs.OpStat} {
 		for _, dir := range []string{"remote", "local"} {
@@ -91,7 +90,7 @@ func TestStaleFileIsOpenedAgain(t *testing.T) {
 	}
 }
 
-// TestStaleDirectoriesAndLedger: lists and the ledger are replaced all the time.
+// TestStaleDirectoriesAndLedger: directories and the ledger are replaced frequently.
 func TestStaleDirectoriesAndLedger(t *testing.T) {
 	for _, op := range []vfs.Op{vfs.OpReadDir, vfs.OpRead, vfs.OpOpen} {
 		inj := vfs.Inject(quickFS)
@@ -111,7 +110,8 @@ func TestStaleDirectoriesAndLedger(t *testing.T) {
 	}
 }
 
-// TestStaleRootTakesTheTierDown, at once, and it comes back by its path.
+// TestStaleRootTakesTheTierDown: a stale root takes the tier down at once, and the tier comes
+// back by its path.
 func TestStaleRootTakesTheTierDown(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj), withRemote(t))
@@ -127,7 +127,7 @@ func TestStaleRootTakesTheTierDown(t *testing.T) {
 	require.ErrorIs(t, err, tier.ErrRootMissing)
 	require.ErrorIs(t, err, syscall.ESTALE)
 
-	// What is there now is looked at as if the store had just been opened.
+	// The new directory gets the checks of a store that has just been opened.
 	inj.Reset()
 	require.NoError(t, os.Chmod(o.Remote.Root, 0o777))
 	later = later.Add(breakerRest)

@@ -11,7 +11,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// A model with one layer of 8 bytes of keys and of values for each token. Its first
+// A model with one layer of 8 bytes of keys and 8 bytes of values for each token. Its first
 // page is stored, found by the tokens of a prompt, and read.
 func Example() {
 	ctx := context.Background()
@@ -20,7 +20,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	fingerprint := pagefile.Key{1} // of everything that rows depend on beside the tokens
+	fingerprint := pagefile.Key{1} // identifies every input of the rows except the tokens
 	store, err := diskstore.Open(ctx, diskstore.Options{
 		Fingerprint: fingerprint, PageTokens: 4,
 		Local: diskstore.TierConfig{Root: filepath.Join(dir, "root"), BudgetBytes: 1 << 30},

@@ -14,7 +14,7 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// largePage makes a page of 1 MiB, beside which a directory is small.
+// largePage makes a page of 1 MiB, much larger than a directory.
 func largePage(t *testing.T, tokens []int32) *pagefile.Page {
 	l := layoutOf(t, []pagefile.Section{{Kind: pagefile.KindK, RowBytes: 64 << 10}, {Kind: pagefile.KindV, RowBytes: 64 << 10}}, len(tokens))
 	p := &pagefile.Page{Parent: testFingerprint(1), Tokens: tokens, Layout: l, Payload: make([]byte, l.Size())}
@@ -32,8 +32,8 @@ func readLarge(t *testing.T, s *Store, p *pagefile.Page) error {
 	return err
 }
 
-// TestFullFilesystem fills real filesystems: the store makes room, gives up
-// where there is none, and works again when there is some.
+// TestFullFilesystem fills real filesystems: the store makes room, gives up without room, and
+// works again once there is room.
 func TestFullFilesystem(t *testing.T) {
 	for fstype, size := range map[string]int64{"ext4": mounts.Ext4Bytes, "xfs": mounts.XFSBytes} {
 		t.Run(fstype, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestFullFilesystem(t *testing.T) {
 			require.NotZero(t, s.Stats().Evicted)
 			requireExact(t, s)
 
-			// There is no room at all, and nothing that could go.
+			// There is no room and no page to evict.
 			for s.Stats().Local.Pages > 0 {
 				require.NoError(t, s.local.collect(ctx, demand{disk: size}))
 			}
@@ -68,7 +68,7 @@ func TestFullFilesystem(t *testing.T) {
 			require.Empty(t, s.Chain(ctx, prompt(100, testTokens), nil))
 			require.True(t, s.Stats().Local.Down)
 
-			// A full disk can be opened, without a manifest if need be.
+			// A store on a full disk can be opened, without a manifest if necessary.
 			require.NoError(t, s.Close())
 			manifest := filePath(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassManifest})
 			require.NoError(t, os.Remove(manifest))
@@ -76,7 +76,7 @@ func TestFullFilesystem(t *testing.T) {
 			s, err = Open(ctx, o)
 			require.NoError(t, err)
 			require.Empty(t, s.Chain(ctx, prompt(1, testTokens), nil))
-			_ = s.Put(ctx, big) // may find a block or two
+			_ = s.Put(ctx, big) // may find a few blocks
 
 			topUp()
 			fill()
@@ -97,8 +97,8 @@ func TestFullFilesystem(t *testing.T) {
 	}
 }
 
-// TestFullRemoteFilesystem fills the filesystem of the remote tier, which makes
-// room of its own.
+// TestFullRemoteFilesystem fills the filesystem of the remote tier, in which the store makes
+// room as well.
 func TestFullRemoteFilesystem(t *testing.T) {
 	image := mounts.NewImage(t, "ext4", mounts.Ext4Bytes)
 	page := physicalPage(t)
@@ -122,7 +122,7 @@ func TestFullRemoteFilesystem(t *testing.T) {
 	for seed := range 40 {
 		tokens := prompt(seed, testTokens)
 		readChain(t, s, tokens, tokensIn(s.Chain(ctx, tokens, nil)))
-		require.NoError(t, s.Flush(ctx)) // what is promoted takes the room of what was found next
+		require.NoError(t, s.Flush(ctx)) // promoted pages take the room of the pages found next
 	}
 	requireExact(t, s)
 	require.Empty(t, filesIn(t, o.Remote.Root, dir.TmpExt))

@@ -25,8 +25,8 @@ type mountedRemote struct {
 	behind string // the remote root without the mount
 }
 
-// openMounted returns a store with the first page of tokens in the local tier
-// and the second in the remote one.
+// openMounted returns a store with the first page of tokens in the local tier and the second
+// in the remote one.
 func openMounted(t *testing.T, tokens []int32) *mountedRemote {
 	source := t.TempDir()
 	behind := filepath.Join(source, "kv")
@@ -39,7 +39,7 @@ func openMounted(t *testing.T, tokens []int32) *mountedRemote {
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
 	m := &mountedRemote{Store: s, t: t, mount: mount, behind: behind}
-	t.Cleanup(func() { closeInTime(t, s) }) // before the mount goes
+	t.Cleanup(func() { closeInTime(t, s) }) // before the unmount
 	require.NoError(t, s.Flush(ctx))
 	pages := putChain(t, s, tokens)
 	require.NoError(t, s.Flush(ctx))
@@ -48,8 +48,8 @@ func openMounted(t *testing.T, tokens []int32) *mountedRemote {
 	return m
 }
 
-// patience sets how long the remote tier may take. Tests give it a minute where
-// it works, because the machine may be busy, and little where it does not.
+// patience sets the time limit of the remote tier. Tests use a minute where the mount works,
+// because the machine may be busy, and little where the mount does not.
 func (m *mountedRemote) patience(limit time.Duration) {
 	m.guard.LookupIn, m.guard.StepIn, m.opt.RemoteTimeout = limit, limit, limit
 }
@@ -65,7 +65,7 @@ func (m *mountedRemote) moveDown(key pagefile.Key) error {
 	return nil
 }
 
-// troubles are what can happen to a mount. Each returns how it is repaired.
+// troubles are the failures of a mount. Each returns its repair.
 var troubles = map[string]func(m *mountedRemote, ops []mounts.Op) (repair func()){
 	"stalls": func(m *mountedRemote, ops []mounts.Op) func() {
 		m.mount.Stall(ops...)
@@ -89,7 +89,7 @@ var troubles = map[string]func(m *mountedRemote, ops []mounts.Op) (repair func()
 	},
 }
 
-// whenEntered runs act as soon as one of the requests is being served.
+// whenEntered calls act as soon as one of the requests is being served.
 func (m *mountedRemote) whenEntered(ops []mounts.Op, act func()) (acted <-chan struct{}) {
 	entered := m.mount.Stall(ops...)
 	done := make(chan struct{})
@@ -111,7 +111,7 @@ func (m *mountedRemote) works(repair func()) {
 	t := m.t
 	repair()
 	require.NoError(t, m.Flush(ctx))
-	// Operations that were given up have ended before patience is changed.
+	// Operations that were given up have ended before the time limit changes.
 	idle(m.guard)
 	m.patience(time.Minute)
 	m.guard.Breaker.Success()
@@ -121,8 +121,7 @@ func (m *mountedRemote) works(repair func()) {
 	}
 }
 
-// TestMountFailsMidRead reads pages while the mount below the remote tier gets
-// into trouble.
+// TestMountFailsMidRead reads pages while the mount below the remote tier fails.
 func TestMountFailsMidRead(t *testing.T) {
 	for name, trouble := range troubles {
 		t.Run(name, func(t *testing.T) {
@@ -140,12 +139,12 @@ func TestMountFailsMidRead(t *testing.T) {
 				require.Error(t, m.Read(ctx, refs[1], tokens[testTokens:2*testTokens], l, buf))
 				readRef(t, m.Store, refs[2], tokens)
 			}
-			// A stale file is a miss. Below a mount point without its mount nothing is
-			// found, at once.
+			// A stale file is a miss. Below a mount point without its mount, look-ups find
+			// nothing, at once.
 			require.True(t, m.Stats().Remote.Down || name == "vanishes" || name == "is stale", "nobody asks a tier that does not answer")
 			require.Zero(t, m.Stats().Damaged)
 
-			// It is computed again and stored, here.
+			// The page is computed again and stored locally.
 			putChain(t, m.Store, tokens)
 			readChain(t, m.Store, tokens, len(tokens))
 			require.NoError(t, m.Flush(ctx))
@@ -162,8 +161,7 @@ func TestMountFailsMidRead(t *testing.T) {
 	}
 }
 
-// TestMountFailsMidWrite demotes pages while the mount below the remote tier
-// gets into trouble.
+// TestMountFailsMidWrite demotes pages while the mount below the remote tier fails.
 func TestMountFailsMidWrite(t *testing.T) {
 	steps := map[string][]mounts.Op{
 		"create": {mounts.OpCreate}, "write": {mounts.OpWrite}, "sync": {mounts.OpFsync}, "close": {mounts.OpFlush},
@@ -182,7 +180,7 @@ func TestMountFailsMidWrite(t *testing.T) {
 						require.True(t, m.Has(refs[2].Key), "a page that was not moved stays")
 					}
 					if !m.Has(refs[2].Key) {
-						break // closing failed and said so to nobody
+						break // closing failed without an error
 					}
 				}
 				readRef(t, m.Store, refs[0], tokens)
@@ -213,7 +211,7 @@ func TestMountFailsMidWrite(t *testing.T) {
 	}
 }
 
-// TestVanishedMountIsNotFilled takes the mount away and lets a store demote.
+// TestVanishedMountIsNotFilled removes the mount and lets a store demote.
 func TestVanishedMountIsNotFilled(t *testing.T) {
 	tokens := prompt(1, 3*testTokens)
 	m := openMounted(t, tokens)
@@ -229,8 +227,8 @@ func TestVanishedMountIsNotFilled(t *testing.T) {
 	require.NoError(t, m.Flush(ctx))
 }
 
-// TestInterruptedSystemCalls lets every kind of request of a real filesystem be
-// interrupted once, before each thing a store does.
+// TestInterruptedSystemCalls interrupts every kind of request of a real filesystem once,
+// before each operation of a store.
 func TestInterruptedSystemCalls(t *testing.T) {
 	source := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(source, "kv"), 0o700))

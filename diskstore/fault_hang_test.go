@@ -18,8 +18,8 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// TestRemoteThatHangsInEveryOperation lets one kind of operation of the remote
-// tier hang for good, while the store is used in every way.
+// TestRemoteThatHangsInEveryOperation makes one kind of operation of the remote tier hang for
+// good, while every function of the store is used.
 func TestRemoteThatHangsInEveryOperation(t *testing.T) {
 	page := physicalFaultPage(t)
 	ops := []vfs.Op{
@@ -36,7 +36,7 @@ func TestRemoteThatHangsInEveryOperation(t *testing.T) {
 			require.NoError(t, life.put(a))
 			life.age()
 			require.NoError(t, life.put(b))
-			life.flush() // some of both chains is remote now
+			life.flush() // some pages of both chains are remote now
 			life.damage(a)
 
 			gate := vfs.NewGate()
@@ -51,13 +51,14 @@ func TestRemoteThatHangsInEveryOperation(t *testing.T) {
 				life.read(a)
 				life.read(b)
 				require.NoError(t, life.put(prompt(10+seed, testTokens)), "the local tier goes on")
-				s.guard.Breaker.Success() // ask again at once, unlike a real breaker
+				s.guard.Breaker.Success() // a call at once, unlike with a real breaker
 			}
 			life.flush()
 			_, err = s.Scan(ctx)
 			require.NoError(t, err, "a remote tier that hangs is no error of a scan")
 
-			// What hangs is bounded, and so are those that wait to let go of it.
+			// The number of hanging operations is bounded, and so is the number of operations
+			// that wait to release them.
 			stuck := 0
 			for drained := false; !drained; {
 				select {
@@ -77,7 +78,7 @@ func TestRemoteThatHangsInEveryOperation(t *testing.T) {
 	}
 }
 
-// closeInTime closes a store and fails when that takes longer than promised.
+// closeInTime closes a store and fails when Close takes longer than promised.
 func closeInTime(t *testing.T, s *Store) {
 	t.Helper()
 	begin := time.Now()
@@ -85,18 +86,18 @@ func closeInTime(t *testing.T, s *Store) {
 	require.Less(t, time.Since(begin), 5*time.Second)
 }
 
-// deadlines is a Tier that never answers a lookup. It records what was asked.
+// deadlines is a Tier that never answers a look-up. It records the deadlines of operations.
 type deadlines struct {
 	tier.Tier
 	mu    sync.Mutex
 	asked int
-	last  time.Time // the latest deadline any operation was given
+	last  time.Time // the latest deadline of any operation
 }
 
 func (d *deadlines) hang(ctx context.Context) error {
 	end, ok := ctx.Deadline()
 	if ctx.Err() != nil {
-		return ctx.Err() // refused, not asked
+		return ctx.Err() // refused before the tier
 	}
 	d.mu.Lock()
 	d.asked++
@@ -123,14 +124,14 @@ func (d *deadlines) Tails(ctx context.Context, _, _ pagefile.Key) ([]tier.Info, 
 	return nil, d.hang(ctx)
 }
 
-// TestALookupHasOneBudget looks at the deadlines that a lookup hands on: all of
-// it together may take RemoteTimeout longer, however many operations that is.
+// TestALookupHasOneBudget checks the deadlines that a look-up passes on: all operations of the
+// look-up together may take RemoteTimeout longer.
 func TestALookupHasOneBudget(t *testing.T) {
 	o := testOptions(t, withRemote(t), func(o *Options) { o.RemoteTimeout = 0 })
 	s := open(t, o)
 	require.Equal(t, DefaultRemoteTimeout, s.opt.RemoteTimeout)
 	require.LessOrEqual(t, DefaultRemoteTimeout, 250*time.Millisecond)
-	s.opt.RemoteTimeout = 200 * time.Millisecond // time for the local tier too, on a busy machine
+	s.opt.RemoteTimeout = 200 * time.Millisecond // enough for the local tier on a busy machine
 	inner := &deadlines{Tier: s.guard.Inner}
 	s.guard.Inner = inner
 	begin := time.Now()
@@ -143,8 +144,8 @@ func TestALookupHasOneBudget(t *testing.T) {
 	require.Zero(t, s.Stats().Remote.Pages)
 }
 
-// TestAbandonedUploadLeavesNothing lets a demotion hang in every operation that
-// writes, and then go on after it was given up.
+// TestAbandonedUploadLeavesNothing makes a demotion hang in every operation that writes, and
+// lets the operation continue after it was given up.
 func TestAbandonedUploadLeavesNothing(t *testing.T) {
 	page := physicalFaultPage(t)
 	for _, op := range []vfs.Op{vfs.OpCreate, vfs.OpWrite, vfs.OpSync, vfs.OpRename, vfs.OpChtimes, vfs.OpClose} {
@@ -153,7 +154,7 @@ func TestAbandonedUploadLeavesNothing(t *testing.T) {
 			s, err := Open(ctx, life.o)
 			require.NoError(t, err)
 			life.s = s
-			life.demoteOne() // directories and the manifest are there
+			life.demoteOne() // directories and the manifest exist
 			tokens := prompt(1, testTokens)
 			require.NoError(t, life.put(tokens))
 			info, err := s.disk.Stat(ctx, s.pageName(pageKeyOf(tokens)))
@@ -168,11 +169,11 @@ func TestAbandonedUploadLeavesNothing(t *testing.T) {
 			gate.Open()
 			s.guard.StepIn = time.Minute
 			s.guard.Breaker.Success()
-			// The rename may have come through, whole and unannounced.
+			// The rename may have succeeded without an answer.
 			life.inj.Reset()
 			require.NoError(t, s.demote(ctx, info))
 			require.Equal(t, testTokens, life.read(tokens))
-			// What was given up is removed, in the background.
+			// Files of a given-up upload are removed in the background.
 			require.Eventually(t, func() bool { return len(life.walk(life.o.Remote.Root).temps) == 0 },
 				10*time.Second, time.Millisecond)
 			require.NoError(t, s.Close())
@@ -180,8 +181,8 @@ func TestAbandonedUploadLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestRemoteRootThatVanishes removes the directory of a remote tier and brings
-// it back: it is never made by the store.
+// TestRemoteRootThatVanishes removes the directory of a remote tier and brings it back: the
+// store never makes that directory.
 func TestRemoteRootThatVanishes(t *testing.T) {
 	page := physicalFaultPage(t)
 	life := newFaultLife(t, page)
@@ -208,8 +209,8 @@ func TestRemoteRootThatVanishes(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// TestBreakerOpensWhileLookupsWork lets only the operations that move data fail:
-// each costs its whole time, and the lookups between them succeed.
+// TestBreakerOpensWhileLookupsWork makes only operations that move data fail: each takes its
+// whole time limit, and the look-ups between them succeed.
 func TestBreakerOpensWhileLookupsWork(t *testing.T) {
 	page := physicalFaultPage(t)
 	life := newFaultLife(t, page)
@@ -217,7 +218,7 @@ func TestBreakerOpensWhileLookupsWork(t *testing.T) {
 	require.NoError(t, err)
 	life.s = s
 	life.demoteOne()
-	tokens := prompt(5, testTokens) // what that moved
+	tokens := prompt(5, testTokens) // tokens of the page that was demoted
 	ref := s.Chain(ctx, tokens, nil)[0]
 	require.Equal(t, tier.Remote, ref.Tier)
 	life.inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Err: syscall.EIO})
@@ -227,7 +228,7 @@ func TestBreakerOpensWhileLookupsWork(t *testing.T) {
 	}
 	require.True(t, s.Stats().Remote.Down)
 
-	// A lookup that works closes it, one read that does not opens it at once.
+	// A look-up that works closes the breaker; one read that fails opens it at once.
 	for range 3 {
 		askAgain(s)
 		require.Len(t, s.Chain(ctx, tokens, nil), 1)

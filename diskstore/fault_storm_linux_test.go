@@ -23,8 +23,8 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// stormEnv tells the test binary to be one of the processes of a storm: its
-// value is the directory with both roots.
+// stormEnv makes the test binary one of the processes of a storm. Its value is the directory
+// with both roots.
 const stormEnv = "KVTIER_STORM_DIR"
 
 const stormProcesses = 8
@@ -38,8 +38,8 @@ func stormOptions(dir string) Options {
 	}
 }
 
-// TestStormProcess is not a test but a process of TestKillStorm: it puts, reads,
-// evicts and checks until it is killed, and says so after each.
+// TestStormProcess is not a test but a process of TestKillStorm: it puts, reads, evicts and
+// checks until it is killed, and prints a line after each operation.
 func TestStormProcess(t *testing.T) {
 	dir := os.Getenv(stormEnv)
 	if dir == "" {
@@ -66,7 +66,7 @@ func TestStormProcess(t *testing.T) {
 	}
 }
 
-// stormPut stores a chain. A full tier is no failure.
+// stormPut stores a chain. A full tier is not a failure.
 func stormPut(t *testing.T, s *Store, tokens []int32) {
 	parent := s.opt.Fingerprint
 	for at := 0; at < len(tokens); at += testTokens {
@@ -78,7 +78,7 @@ func stormPut(t *testing.T, s *Store, tokens []int32) {
 	}
 }
 
-// stormRead reads a chain, of which other processes evict pages meanwhile.
+// stormRead reads a chain while other processes evict pages.
 func stormRead(t *testing.T, s *Store, tokens []int32) {
 	for _, ref := range s.Chain(ctx, tokens, nil) {
 		l := layoutOf(t, faultSections, ref.Stored)
@@ -94,10 +94,10 @@ func stormRead(t *testing.T, s *Store, tokens []int32) {
 	}
 }
 
-// TestKillStorm kills processes that share a local and a remote root, on a
-// filesystem of their own, one after another in the middle of what they do. After
-// each kill every page that can be seen is whole; when all are dead a store that
-// opens the roots counts exactly what is there and cleans up.
+// TestKillStorm kills processes that share a local and a remote root, on a filesystem of their
+// own, one after another in the middle of their operations. After each kill every visible page
+// is whole. After the last kill, a store that opens the roots counts the files exactly and
+// cleans up.
 func TestKillStorm(t *testing.T) {
 	kills := 104
 	if longRun() {
@@ -130,7 +130,7 @@ func TestKillStorm(t *testing.T) {
 	t.Logf("kills: %d", kills)
 }
 
-// killInStorm starts a process and kills it after it has done so many things.
+// killInStorm starts a process and kills it after the given number of operations.
 func killInStorm(dir string, after int) error {
 	child := exec.Command("/proc/self/exe", "-test.run=^TestStormProcess$", "-test.timeout=5m")
 	child.Env = append(os.Environ(), stormEnv+"="+dir)
@@ -161,7 +161,7 @@ func killInStorm(dir string, after int) error {
 	return nil
 }
 
-// checkPages reads every page below a directory, while others come and go.
+// checkPages reads every page below a directory, while other processes add and remove pages.
 func checkPages(folder string) error {
 	return filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -181,14 +181,14 @@ func checkPages(folder string) error {
 	})
 }
 
-// afterStorm checks both roots while nobody else uses them.
+// afterStorm checks both roots while no other process uses them.
 func afterStorm(t *testing.T, folder string) {
 	t.Helper()
 	o := stormOptions(folder)
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
 	life := &faultLife{t: t, s: s, o: o}
-	life.demoteOne() // which is when a remote tier is cleaned
+	life.demoteOne() // the first write to a remote tier cleans it
 	for _, root := range []string{o.Local.Root, o.Remote.Root} {
 		require.Empty(t, filesIn(t, root, dir.TmpExt), "the dead leave nothing behind")
 		require.Len(t, filesIn(t, filepath.Join(root, storetest.VersionDir, storetest.TmpDir), dir.LockExt), 1, "but one lock is of the living")

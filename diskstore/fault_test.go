@@ -22,7 +22,7 @@ func cancelled() (context.Context, context.CancelFunc) {
 	return done, cancel
 }
 
-// requireExact fails unless the store's accounting is what a fresh count says.
+// requireExact fails unless the store's numbers equal a fresh count.
 func requireExact(t *testing.T, s *Store) {
 	t.Helper()
 	require.NoError(t, s.Flush(ctx))
@@ -34,8 +34,8 @@ func requireExact(t *testing.T, s *Store) {
 	require.Equal(t, after, before)
 }
 
-// TestPutSurvivesAnErrorAtEveryOperation lets each operation of a Put of a page
-// and of a tail fail in turn.
+// TestPutSurvivesAnErrorAtEveryOperation makes each operation of a Put of a page and of a tail
+// fail in turn.
 func TestPutSurvivesAnErrorAtEveryOperation(t *testing.T) {
 	errnos := []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EROFS, syscall.ESTALE}
 	for _, tokens := range []int{testTokens, testTokens - 2} {
@@ -44,7 +44,7 @@ func TestPutSurvivesAnErrorAtEveryOperation(t *testing.T) {
 				inj := vfs.Inject(quickFS)
 				o := testOptions(t, withFS(inj))
 				s := open(t, o)
-				putChain(t, s, prompt(999, tokens)) // directories exist, as usually
+				putChain(t, s, prompt(999, tokens)) // directories exist, as usual
 				for nth := 1; ; nth++ {
 					tokens := prompt(nth, tokens)
 					p := pageOf(t, s.opt.Fingerprint, 0, tokens)
@@ -55,7 +55,7 @@ func TestPutSurvivesAnErrorAtEveryOperation(t *testing.T) {
 					ops := inj.Count()
 					inj.Reset()
 
-					// Whole or absent; and a nil error means whole.
+					// The page is whole or absent; with a nil error it is whole.
 					n := tokensIn(s.Chain(ctx, tokens, nil))
 					if err == nil {
 						require.Equal(t, len(tokens), n)
@@ -67,7 +67,7 @@ func TestPutSurvivesAnErrorAtEveryOperation(t *testing.T) {
 					readChain(t, s, tokens, len(tokens))
 					putChain(t, s, prompt(10_000+nth, len(tokens)))
 					if nth > ops {
-						break // every operation has had its turn
+						break // every operation has failed once
 					}
 				}
 				require.Zero(t, s.Stats().Damaged)
@@ -76,8 +76,7 @@ func TestPutSurvivesAnErrorAtEveryOperation(t *testing.T) {
 	}
 }
 
-// filesLeft lists temporary files, but for one whose own removal was made to
-// fail.
+// filesLeft lists temporary files, except one whose removal was made to fail.
 func filesLeft(t *testing.T, o Options) []string { return filesIn(t, o.Local.Root, dir.TmpExt) }
 
 func TestReadSurvivesAnErrorAtEveryOperation(t *testing.T) {
@@ -86,7 +85,7 @@ func TestReadSurvivesAnErrorAtEveryOperation(t *testing.T) {
 		s := open(t, testOptions(t, withFS(inj)))
 		tokens := prompt(1, 2*testTokens+3)
 		for nth := 1; ; nth++ {
-			putChain(t, s, tokens) // again, what an unreadable sector has cost
+			putChain(t, s, tokens) // again, after an unreadable sector
 			inj.Reset()
 			inj.Add(vfs.Rule{Nth: nth, Err: errno})
 			for _, ref := range s.Chain(ctx, tokens, nil) {
@@ -135,8 +134,8 @@ func TestFullDiskCollectsOnceThenGivesUp(t *testing.T) {
 	putChain(t, s, old)
 	p := pageOf(t, s.opt.Fingerprint, 0, prompt(2, testTokens))
 
-	// Once full, then there is room: the oldest chain paid for it, from its end,
-	// and for what directories take.
+	// After one failure for lack of space there is room: the oldest chain was evicted, from
+	// its end, also for the room of directories.
 	inj.Reset()
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpWrite}, Nth: 2, Err: syscall.ENOSPC, Short: 4096})
 	require.NoError(t, s.Put(ctx, p))
@@ -146,7 +145,7 @@ func TestFullDiskCollectsOnceThenGivesUp(t *testing.T) {
 	require.EqualValues(t, 2, s.Stats().Evicted)
 	requireExact(t, s)
 
-	// Full for good: the page is dropped, after one retry.
+	// With a disk that stays full the page is dropped, after one retry.
 	q := pageOf(t, s.opt.Fingerprint, 0, prompt(3, testTokens))
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpWrite}, Err: syscall.ENOSPC})
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpCreate}, Path: regexp.MustCompile(`-[0-9]+\.tmp$`), Nth: 3, Err: syscall.EIO})

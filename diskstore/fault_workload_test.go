@@ -17,7 +17,7 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// longRun reports whether tests are to take the time for everything.
+// longRun reports whether tests run in their long form.
 func longRun() bool { return os.Getenv("KVTIER_LONG") != "" }
 
 // faults are the ways in which one operation of a filesystem can fail.
@@ -41,10 +41,9 @@ var faults = []struct {
 // faultSections make a page small: thousands of them are written.
 var faultSections = []pagefile.Section{{Kind: pagefile.KindK, RowBytes: 16}, {Kind: pagefile.KindV, RowBytes: 16}}
 
-// TestFaultAtEveryOperation runs a store's whole life over two tiers and lets
-// each of its operations fail in turn, in the ways above. In the long run that
-// is every operation in every way, in the normal run every operation in at least
-// one.
+// TestFaultAtEveryOperation runs a store's whole life over two tiers and makes each of its
+// operations fail in turn, in the ways above. The long run tries every operation in every way,
+// the normal run every operation in at least one way.
 func TestFaultAtEveryOperation(t *testing.T) {
 	page := physicalFaultPage(t)
 	whole := newFaultLife(t, page) // without a fault
@@ -72,7 +71,7 @@ func TestFaultAtEveryOperation(t *testing.T) {
 			case longRun():
 			case len(fault.rule.Ops) == 0:
 				stride = general
-			default: // another fault comes at the operations between
+			default: // the operations between get another fault
 				stride = 3
 			}
 			for nth := 1 + i%stride; ; nth += stride {
@@ -93,14 +92,13 @@ func TestFaultAtEveryOperation(t *testing.T) {
 	}
 }
 
-// faultLife is what one store and those that follow it on the same roots go
-// through.
+// faultLife is the life of a store, and of later stores on the same roots.
 type faultLife struct {
 	t   *testing.T
 	mem *vfs.Mem
 	inj *vfs.Injector // over mem
 	o   Options
-	s   *Store // nil when it could not be opened
+	s   *Store // nil when the store could not be opened
 	bad map[pagefile.Key]bool
 }
 
@@ -122,8 +120,8 @@ func newFaultLife(t *testing.T, page int64) *faultLife {
 // faultPrompt is the tokens of a page and a tail.
 func faultPrompt(seed int) []int32 { return prompt(seed, testTokens+5) }
 
-// live opens a store and uses everything it has. Any operation may fail; none
-// may panic, hang or give wrong rows.
+// live opens a store and uses every function. Any operation may fail; none may panic, hang or
+// return wrong rows.
 func (f *faultLife) live() {
 	s, err := Open(ctx, f.o)
 	if err != nil {
@@ -132,10 +130,10 @@ func (f *faultLife) live() {
 	f.s = s
 	a, b, c := faultPrompt(1), faultPrompt(2), prompt(3, testTokens)
 	_ = f.put(a[:testTokens+3])
-	_ = f.put(a) // with a tail that continues the one before
+	_ = f.put(a) // with a tail that continues the previous one
 	f.age()
 	_ = f.put(b)
-	f.flush() // demotes what is over the budget
+	f.flush() // demotes the pages beyond the budget
 	f.read(a) // promotes it again
 	f.age()
 	_ = f.put(c)
@@ -155,7 +153,7 @@ func (f *faultLife) live() {
 	f.flush()
 }
 
-// recover checks that nothing but pages was lost, once the fault is gone.
+// recover checks, without the fault, that only pages were lost.
 func (f *faultLife) recover() {
 	t := f.t
 	if f.s == nil {
@@ -167,7 +165,7 @@ func (f *faultLife) recover() {
 	f.read(faultPrompt(1))
 	f.read(faultPrompt(2))
 	f.read(prompt(3, testTokens))
-	f.flush() // what was promoted is older than what comes
+	f.flush() // promoted pages are older than the next ones
 	fresh := faultPrompt(4)
 	require.NoError(t, f.put(fresh), "later Puts work")
 	require.Equal(t, len(fresh), f.read(fresh))
@@ -177,13 +175,13 @@ func (f *faultLife) recover() {
 	f.requireExact()
 	require.NoError(t, f.s.Close())
 
-	// The next process finds whole pages and no rubbish.
+	// The next process finds whole pages and no leftover files.
 	f.o.FS = f.mem
 	s, err := Open(ctx, f.o)
 	require.NoError(t, err)
 	f.s = s
 	f.flush()
-	_, err = s.Scan(ctx) // its budgets are in the ledger, how many files those are it has not counted
+	_, err = s.Scan(ctx) // the ledger knows the bytes, and no count has given the number of files
 	require.NoError(t, err)
 	f.demoteOne()
 	f.requireExact()
@@ -199,7 +197,7 @@ func (f *faultLife) recover() {
 	require.NoError(t, s.Close())
 }
 
-// walk looks at what is below a root, past any fault.
+// walk reads the files below a root, without faults.
 func (f *faultLife) walk(root string) tree {
 	found, err := walk(f.mem, root)
 	require.NoError(f.t, err)
@@ -241,8 +239,8 @@ func physicalFaultPage(t *testing.T) int64 {
 	return s.Stats().Local.Bytes
 }
 
-// read reads what is found of tokens, checks the rows, and returns how many
-// tokens were right.
+// read reads the pages found of tokens, checks the rows, and returns the number of right
+// tokens.
 func (f *faultLife) read(tokens []int32) int {
 	f.t.Helper()
 	n := 0
@@ -260,8 +258,8 @@ func (f *faultLife) read(tokens []int32) int {
 	return n
 }
 
-// age makes everything look unused for an hour, so that what comes next is
-// younger and is touched when it is read.
+// age makes every file look unused for an hour, so that later pages are younger and are
+// touched by reads.
 func (f *faultLife) age() {
 	f.flush()
 	past := time.Now().Add(-time.Hour)
@@ -274,7 +272,7 @@ func (f *faultLife) age() {
 
 func (f *faultLife) flush() { require.NoError(f.t, f.s.Flush(ctx)) }
 
-// damage flips a bit in the first page of tokens, wherever it is.
+// damage flips a bit in the first page of tokens, in any tier.
 func (f *faultLife) damage(tokens []int32) {
 	key := pageKeyOf(tokens)
 	for _, root := range []string{f.o.Local.Root, f.o.Remote.Root} {
@@ -283,14 +281,13 @@ func (f *faultLife) damage(tokens []int32) {
 			return data
 		})
 		if err != nil {
-			continue // that Put failed, or another tier has it
+			continue // that Put failed, or another tier has the page
 		}
 		f.bad[key] = true
 	}
 }
 
-// demoteOne moves the youngest page down, which is when a remote tier is first
-// written to.
+// demoteOne moves the youngest page down, so that the remote tier has at least one write.
 func (f *faultLife) demoteOne() {
 	t := f.t
 	p := faultPage(t, f.o.Fingerprint, 0, prompt(5, testTokens))
@@ -298,7 +295,7 @@ func (f *faultLife) demoteOne() {
 	f.flush()
 	info, err := f.s.disk.Stat(ctx, f.s.pageName(p.Key()))
 	require.NoError(t, err)
-	if there, err := f.s.guard.Stat(ctx, info.Name); err == nil { // it would not be written again
+	if there, err := f.s.guard.Stat(ctx, info.Name); err == nil { // an existing copy would not be written again
 		dropPage(t, f.s.remote, there)
 	}
 	evictPage(t, f.s, info)
@@ -306,7 +303,7 @@ func (f *faultLife) demoteOne() {
 	require.NoError(t, err)
 }
 
-// requireExact fails unless both tiers hold what the store believes.
+// requireExact fails unless both tiers hold the files that the store has counted.
 func (f *faultLife) requireExact() {
 	t := f.t
 	t.Helper()
@@ -324,8 +321,8 @@ func (f *faultLife) requireExact() {
 	}
 }
 
-// TestFaultyRemoteOpensItsBreaker lets every operation of the remote tier fail
-// for a while, and then none.
+// TestFaultyRemoteOpensItsBreaker makes every operation of the remote tier fail for a while,
+// and then none.
 func TestFaultyRemoteOpensItsBreaker(t *testing.T) {
 	page := physicalFaultPage(t)
 	for _, errno := range []syscall.Errno{syscall.EIO, syscall.ESTALE, syscall.EINTR, syscall.EACCES, syscall.ENOTCONN} {
@@ -342,7 +339,7 @@ func TestFaultyRemoteOpensItsBreaker(t *testing.T) {
 			life.inj.Reset()
 			life.inj.Add(vfs.Rule{Path: remote, Err: errno})
 			for seed := range 2 * failuresToOpen {
-				s.Chain(ctx, prompt(100+seed, testTokens), nil) // asks the remote tier
+				s.Chain(ctx, prompt(100+seed, testTokens), nil) // calls the remote tier
 			}
 			require.True(t, s.Stats().Remote.Down)
 			asked := life.inj.Count()
@@ -352,7 +349,8 @@ func TestFaultyRemoteOpensItsBreaker(t *testing.T) {
 			require.NotZero(t, asked)
 			require.NotZero(t, s.Stats().TierErrors)
 
-			// While the breaker is open nobody asks; a failed probe keeps it so.
+			// While the breaker is open no operation reaches the tier; a failed probe keeps
+			// the breaker open.
 			for range 3 {
 				askAgain(s)
 				s.Chain(ctx, prompt(200, testTokens), nil)

@@ -13,8 +13,8 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// TestClockThatWasAheadBlocksNoPut fills a budget while the clock is ahead. When it
-// has been put right other pages go, and not those that are continued.
+// TestClockThatWasAheadBlocksNoPut fills a budget while the clock is ahead. After the clock
+// was corrected, a Put evicts other pages and not the pages that it continues.
 func TestClockThatWasAheadBlocksNoPut(t *testing.T) {
 	page := physicalPage(t)
 	for _, ahead := range []time.Duration{30 * time.Second, time.Hour, 365 * 24 * time.Hour} {
@@ -31,7 +31,7 @@ func TestClockThatWasAheadBlocksNoPut(t *testing.T) {
 				require.NoError(t, s.Flush(ctx))
 
 				s.now = time.Now
-				if stands { // as a coarse clock does between two operations
+				if stands { // a coarse clock shows the same time for two operations
 					s.now = func() time.Time { return start }
 				}
 				putChain(t, s, tokens)
@@ -48,8 +48,8 @@ func TestClockThatWasAheadBlocksNoPut(t *testing.T) {
 	}
 }
 
-// TestContinuedChainFromTheFutureStays: what a Put continues is not evicted for it,
-// though it was stored while the clock was ahead.
+// TestContinuedChainFromTheFutureStays: pages that a Put continues are not evicted for it,
+// even though they were stored while the clock was ahead.
 func TestContinuedChainFromTheFutureStays(t *testing.T) {
 	page := physicalPage(t)
 	s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = 8 * page }))
@@ -66,8 +66,8 @@ func TestContinuedChainFromTheFutureStays(t *testing.T) {
 	requireOrdered(t, s)
 }
 
-// TestHostThatIsAheadPinsNothing: its pages go as others do, once they were not used
-// for longer.
+// TestHostThatIsAheadPinsNothing: the pages of a host that is ahead are evicted like others
+// once they are the least recently used.
 func TestHostThatIsAheadPinsNothing(t *testing.T) {
 	page := physicalPage(t)
 	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 10 * page })
@@ -80,14 +80,14 @@ func TestHostThatIsAheadPinsNothing(t *testing.T) {
 	putChain(t, right, trunk)
 	touch(ahead, ahead.Chain(ctx, trunk, nil)[1])
 	branch := append(append([]int32{}, trunk...), prompt(3, 2*testTokens)...)
-	putChain(t, right, branch) // continues what is from the future by now
+	putChain(t, right, branch) // continues a chain that is from the future by now
 	for hour := range 4 {
 		passed += time.Hour
 		putChain(t, right, branch)
 		putChain(t, right, prompt(10+hour, 2*testTokens))
 		require.NoError(t, right.Flush(ctx))
 		requireOrdered(t, right)
-		if hour > 0 { // those from the future were found, and count as used then
+		if hour > 0 { // files from the future were found, and count as used at that moment
 			readChain(t, right, branch, len(branch))
 		}
 	}
@@ -95,8 +95,8 @@ func TestHostThatIsAheadPinsNothing(t *testing.T) {
 	require.Zero(t, right.Stats().PutErrors)
 }
 
-// TestPagesFromTheFutureMoveOnce: reading a chain that was used while the clock was
-// ahead does not write its times again and again, also where files were evicted then.
+// TestPagesFromTheFutureMoveOnce: reading a chain that was used while the clock was ahead does
+// not set its times again and again, even if files were evicted meanwhile.
 func TestPagesFromTheFutureMoveOnce(t *testing.T) {
 	page := physicalPage(t)
 	inj := vfs.Inject(quickFS)
@@ -123,8 +123,8 @@ func TestPagesFromTheFutureMoveOnce(t *testing.T) {
 	require.Zero(t, inj.Count(vfs.OpChtimes))
 }
 
-// TestHealedTimesAreSeenByOthers: a process that knows a chain's time from before
-// another host moved it back does not store a page that is more recent.
+// TestHealedTimesAreSeenByOthers: a process that knows a chain's time from before another host
+// moved it back does not store a more recent page.
 func TestHealedTimesAreSeenByOthers(t *testing.T) {
 	page := physicalPage(t)
 	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 8 * page })
@@ -133,8 +133,8 @@ func TestHealedTimesAreSeenByOthers(t *testing.T) {
 	ahead.now = func() time.Time { return now.Add(2 * time.Hour) }
 	tokens := prompt(1, 5*testTokens)
 	putChain(t, ahead, tokens[:4*testTokens])
-	// Needs room, and finds the others ahead. What two stores have claimed is much of this
-	// budget, so that a page may be refused.
+	// The Put needs room, and finds the others ahead. The claims of two stores are a large
+	// part of this budget, so that a page may be refused.
 	parent := o.Fingerprint
 	put := func(s *Store, p *pagefile.Page) bool {
 		err := s.Put(ctx, p)

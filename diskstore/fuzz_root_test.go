@@ -16,8 +16,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
-// FuzzManifest reads any bytes as a manifest. A store opens over them, and says
-// what it is for afterwards.
+// FuzzManifest reads any bytes as a manifest. A store opens despite them and writes a good
+// manifest.
 func FuzzManifest(f *testing.F) {
 	fp := testFingerprint(1)
 	f.Add([]byte(fmt.Sprintf(`{"schema":1,"fingerprint":%q,"page_tokens":8,"identity":{"weights":"w"}}`, fp)))
@@ -36,7 +36,7 @@ func FuzzManifest(f *testing.F) {
 			t.Fatal(err)
 		}
 		s, err := Open(ctx, o)
-		if errors.Is(err, pagefile.ErrMismatch) { // of a page size that somebody may use
+		if errors.Is(err, pagefile.ErrMismatch) { // of a page size that another store may use
 			return
 		}
 		if err != nil {
@@ -52,7 +52,7 @@ func FuzzManifest(f *testing.F) {
 	})
 }
 
-// fuzzOptions is testOptions for a fuzzer, which runs it thousands of times.
+// fuzzOptions are testOptions for a fuzzer, which runs thousands of times.
 func fuzzOptions(t *testing.T) Options {
 	return testOptions(t, func(o *Options) { o.Identity = nil })
 }
@@ -64,9 +64,9 @@ var fuzzDirs = []string{
 	filepath.Join(testFingerprint(1).String(), storetest.TailsDir, "ab", strings.Repeat("ab", 32)),
 }
 
-// FuzzDirectory fills a root with names of its choice: each line is a directory's
-// number, a kind (f file, d directory, l link) and a name. The store counts what
-// is a page by name and place, and removes nothing else.
+// FuzzDirectory fills a root with names of its choice: each line is a directory's number, a
+// kind (f file, d directory, l link) and a name. The store counts pages by name and place, and
+// removes no other file.
 func FuzzDirectory(f *testing.F) {
 	key := strings.Repeat("ab", 32)
 	f.Add([]byte("4f" + key + ".kvp\n7f" + key + ".kvp\n3f" + key + ".kvp\n4d" + key + ".kvp\n4l" + key + ".kvp"))
@@ -96,7 +96,7 @@ func FuzzDirectory(f *testing.F) {
 			if _, serr := os.Lstat(filepath.Join(base, storetest.TmpDir)); serr != nil || errors.Is(err, fs.ErrNotExist) {
 				t.Fatal(err)
 			}
-			return // something is in the way of a manifest or a lock
+			return // an entry is in the place of a manifest or a lock
 		}
 		use, err := s.Scan(ctx)
 		if err != nil {
@@ -115,7 +115,7 @@ func FuzzDirectory(f *testing.F) {
 	})
 }
 
-// fill makes one entry, if the system lets anybody make it.
+// fill makes one entry, if the system allows it.
 func fill(base string, dir, kind byte, name string) {
 	if strings.ContainsAny(name, "/\\\x00") || name == "." || name == ".." {
 		return // no directory has such names
@@ -133,8 +133,8 @@ func fill(base string, dir, kind byte, name string) {
 	}
 }
 
-// pagesByName counts the files of the fuzzer's fingerprint that are where a page
-// of their name belongs.
+// pagesByName counts the files of the fuzzer's fingerprint in the place of a page of their
+// name.
 func pagesByName(base string) int {
 	n := 0
 	top := filepath.Join(base, testFingerprint(1).String())
