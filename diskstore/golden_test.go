@@ -15,9 +15,8 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// goldenDir holds pages that an earlier version wrote, and pages.json, which
-// says what is in them. They are never written again: every later version has
-// to read them.
+// goldenDir holds pages that an earlier version wrote, and pages.json with their content. The
+// files are never written again: every later version has to read them.
 const goldenDir = "testdata/golden"
 
 // goldenPage is an entry of pages.json. Keys, hashes and rows are hexadecimal.
@@ -57,7 +56,7 @@ func goldenPages(t *testing.T) []goldenPage {
 	return pages
 }
 
-// TestGoldenPages puts each golden page where a store keeps it and reads it.
+// TestGoldenPages puts each golden page in its place in a store and reads it.
 func TestGoldenPages(t *testing.T) {
 	raw, zstd, tails, media := false, false, false, false
 	for _, g := range goldenPages(t) {
@@ -111,8 +110,8 @@ func encodingName(e pagefile.Encoding) string {
 	return map[pagefile.Encoding]string{pagefile.EncodingRaw: "raw", pagefile.EncodingZstd: "zstd"}[e]
 }
 
-// TestWriteGolden adds golden pages that are not there yet when
-// KVTIER_WRITE_GOLDEN is set. It is for the first version of a new schema.
+// TestWriteGolden adds missing golden pages if KVTIER_WRITE_GOLDEN is set, for the first
+// version of a new schema.
 func TestWriteGolden(t *testing.T) {
 	if os.Getenv("KVTIER_WRITE_GOLDEN") == "" {
 		t.Skip("golden pages are written once: set KVTIER_WRITE_GOLDEN to add new ones")
@@ -144,7 +143,7 @@ func TestWriteGolden(t *testing.T) {
 	writeNew(t, "pages.json", append(text, '\n'))
 }
 
-// goldenSource makes a page whose rows a person can recognize.
+// goldenSource makes a page with rows that a person can recognize.
 func goldenSource(t *testing.T, parent pagefile.Key, start uint32, tokens []int32, sections []pagefile.Section, media ...pagefile.Media) *pagefile.Page {
 	l := layoutOf(t, sections, len(tokens))
 	p := &pagefile.Page{Parent: parent, Start: start, Tokens: tokens, Media: media, Layout: l, Payload: make([]byte, l.Size())}
@@ -186,7 +185,7 @@ func writeGolden(t *testing.T, file string, fingerprint pagefile.Key, p *pagefil
 	return g
 }
 
-// writeNew writes a file of goldenDir that is not there yet.
+// writeNew writes a missing file of goldenDir.
 func writeNew(t *testing.T, file string, data []byte) {
 	t.Helper()
 	path := filepath.Join(goldenDir, file)

@@ -13,7 +13,7 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// hitsIn returns what a tool is told about a fingerprint, in both tiers.
+// hitsIn returns the hits that tools report for a fingerprint, in both tiers.
 func hitsIn(t *testing.T, o Options, fingerprint pagefile.Key) (local, remote ledger.Hits) {
 	t.Helper()
 	root, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: o.FS})
@@ -55,7 +55,7 @@ func TestHitsAreKept(t *testing.T) {
 	require.False(t, local.Last.Before(began.Truncate(0)))
 	require.False(t, local.Last.After(time.Now()))
 
-	// Another process and another model add theirs; nothing is counted twice.
+	// Another process and another model add their hits; no hit is counted twice.
 	s2 := open(t, o)
 	readChain(t, s2, a, len(a))
 	other := o
@@ -74,7 +74,7 @@ func TestHitsAreKept(t *testing.T) {
 	local, _ = hitsIn(t, o, other.Fingerprint)
 	require.EqualValues(t, 1, local.Pages)
 
-	// A model whose pages are removed leaves none.
+	// A model whose pages are removed has no hits left.
 	root, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: o.FS})
 	require.NoError(t, err)
 	_, err = root.GC(ctx, GCOptions{Fingerprints: func(u FingerprintUsage) bool { return u.Fingerprint == o.Fingerprint }})
@@ -100,7 +100,7 @@ func TestHitsFromMemoryAreKept(t *testing.T) {
 	require.EqualValues(t, 3, local.Pages)
 }
 
-// TestHitsWaitForADiskThatTakesThem cannot record hits, and later can.
+// TestHitsWaitForADiskThatTakesThem: hits that could not be recorded are recorded later.
 func TestHitsWaitForADiskThatTakesThem(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj))
@@ -120,8 +120,7 @@ func TestHitsWaitForADiskThatTakesThem(t *testing.T) {
 	require.EqualValues(t, 4, local.Pages)
 }
 
-// TestHitsAreRecordedTogether reads many pages at once, and then waits for the
-// clock.
+// TestHitsAreRecordedTogether reads many pages at once, and then waits for the clock.
 func TestHitsAreRecordedTogether(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	s := open(t, testOptions(t, withFS(inj)))
@@ -137,8 +136,8 @@ func TestHitsAreRecordedTogether(t *testing.T) {
 	require.Equal(t, 1, inj.Count(vfs.OpSync), "there is nothing to record")
 }
 
-// TestHitsOfAFullLedger is that a store goes on with a ledger that has as many
-// fingerprints as it may.
+// TestHitsOfAFullLedger: a store continues with a ledger that has the largest number of
+// fingerprints.
 func TestHitsOfAFullLedger(t *testing.T) {
 	o := testOptions(t)
 	s := open(t, o)
@@ -146,7 +145,7 @@ func TestHitsOfAFullLedger(t *testing.T) {
 	putChain(t, s, tokens)
 	require.NoError(t, s.Close())
 	l := readLedgerFile(t, o)
-	const most = 256 // fingerprints that a ledger has hits of
+	const most = 256 // fingerprints with hits in a full ledger
 	for i := range most {
 		l.Hit(testFingerprint(byte(i)), ledger.Hits{Pages: 1, Last: time.Unix(int64(i), 0)})
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// strangers are what somebody can put where the store expects something else.
-// outside is a directory that must stay as it is.
+// strangers are entries that another user can put in the place of the store's files. outside
+// is a directory that must stay unchanged.
 var strangers = map[string]func(path, outside string) error{
 	"empty file": func(path, _ string) error { return os.WriteFile(path, nil, 0o600) },
 	"file":       func(path, _ string) error { return os.WriteFile(path, make([]byte, 100_000), 0o600) },
@@ -40,10 +40,9 @@ var strangers = map[string]func(path, outside string) error{
 	},
 }
 
-// TestStrangersEverywhere puts every stranger into every place of a root and
-// uses the store all the same. It may refuse, and it may compute pages again; it
-// gives no wrong rows, waits for nobody and leaves everything outside its root
-// alone.
+// TestStrangersEverywhere puts every stranger in every place of a root and then uses the
+// store. The store may refuse operations and may compute pages again. It returns no wrong
+// rows, hangs in no operation, and changes nothing outside its root.
 func TestStrangersEverywhere(t *testing.T) {
 	tokens := prompt(1, 2*testTokens+3)
 	first := pageKeyOf(tokens)
@@ -66,7 +65,7 @@ func TestStrangersEverywhere(t *testing.T) {
 		"quarantine":  storetest.QuarantineDir,
 		"lock":        storetest.CollectLock,
 	}
-	// Places where a stranger is in nobody's way for long.
+	// Places in which the store soon removes a stranger or does without the place.
 	healed := map[string]bool{"page": true, "tail": true, "tmp file": true, "tmp lock": true}
 	for place, rel := range places {
 		for kind, put := range strangers {
@@ -105,7 +104,7 @@ func TestStrangersEverywhere(t *testing.T) {
 	}
 }
 
-// useAmongStrangers does everything twice, whatever comes of it.
+// useAmongStrangers calls every operation twice and ignores errors.
 func (f *faultLife) useAmongStrangers(tokens []int32) {
 	for range 2 {
 		f.read(tokens)
@@ -124,8 +123,7 @@ func (f *faultLife) useAmongStrangers(tokens []int32) {
 	}
 }
 
-// damageUnlinked flips a bit in the chain's first page if that is a file of the
-// store's own.
+// damageUnlinked flips a bit in the chain's first page if that file is the store's own.
 func (f *faultLife) damageUnlinked(tokens []int32) {
 	path := filePath(f.o.Local.Root, f.s.pageName(pageKeyOf(tokens)))
 	info, err := os.Lstat(path)
@@ -168,7 +166,7 @@ func snapshot(t *testing.T, dir string) []string {
 	return all
 }
 
-// TestForeignOwners gives parts of a root to another user. Only root can.
+// TestForeignOwners gives parts of a root to another user. The test needs root.
 func TestForeignOwners(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("giving files away needs root")
@@ -203,7 +201,7 @@ func TestForeignOwners(t *testing.T) {
 	}
 }
 
-// TestAnyUmask makes everything under the loosest and the tightest umask.
+// TestAnyUmask makes every file under the loosest and the tightest umask.
 func TestAnyUmask(t *testing.T) {
 	for _, umask := range []int{0, 0o777} {
 		t.Run(fmt.Sprintf("%03o", umask), func(t *testing.T) {

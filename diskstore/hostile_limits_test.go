@@ -12,11 +12,10 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
-// Every limit of the page format is tried on both sides: as an argument, and in
-// the header of a file, where nobody can be trusted. Limits that other tests try
-// are those of the breaker (TestBreaker), quarantine
-// (TestDamageIsQuarantinedAndRepaired), recency (TestTouchIsThrottled), orphans
-// (TestStaleTemporaryFilesAreCleaned) and free space
+// The tests try every limit of the page format on both sides: as an argument, and in the
+// header of a file, which is not trusted. Other tests try the limits of the breaker
+// (TestBreaker), quarantine (TestDamageIsQuarantinedAndRepaired), recency
+// (TestTouchIsThrottled), orphans (TestStaleTemporaryFilesAreCleaned) and free space
 // (TestUnlimitedTierKeepsSomeOfTheDiskFree).
 
 func TestLimitOfPageTokens(t *testing.T) {
@@ -76,7 +75,7 @@ func TestLimitOfTails(t *testing.T) {
 	require.Len(t, s.Chain(ctx, []int32{maxTails, 7}, nil), 1, "the new one is never the one that goes")
 }
 
-// putFaultTail stores a tail that continues no other.
+// putFaultTail stores a tail that continues no page.
 func putFaultTail(t *testing.T, s *Store, first int32) {
 	t.Helper()
 	require.NoError(t, s.Put(ctx, faultPage(t, s.opt.Fingerprint, 0, []int32{first, 7})))

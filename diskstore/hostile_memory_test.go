@@ -14,12 +14,12 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// headerAllowance is what the largest header may cost, in a file that has room
-// for it: its region, and what is decoded from it.
+// headerAllowance bounds the memory for the largest header, in a file of the necessary size:
+// the header's region and its decoded form.
 const headerAllowance = 6 << 20
 
-// TestAbsurdFiles reads files that claim to be enormous, as pages, by name and
-// as tools do. None costs more memory than its header.
+// TestAbsurdFiles reads files that claim to be enormous, as pages, by name and as tools do. No
+// read takes more memory than the header.
 func TestAbsurdFiles(t *testing.T) {
 	o := testOptions(t)
 	s := open(t, o)
@@ -79,8 +79,8 @@ func manySections(n int) []pagefile.Section {
 	return sections
 }
 
-// headerOn returns the encoded header of a page that has the given shape, and
-// the size of its file. Nothing keeps it from being impossible.
+// headerOn returns the encoded header of a page of the given shape, which may be impossible,
+// and the size of its file.
 func headerOn(tokens, pageTokens, media int, sections []pagefile.Section) ([]byte, int64) {
 	h := &pagefile.Header{Fingerprint: testFingerprint(1), PageTokens: pageTokens, Tokens: make([]int32, tokens), Media: make([]pagefile.Media, media)}
 	h.Key = pagefile.ChainKey(h.Parent, h.Tokens, h.Media)

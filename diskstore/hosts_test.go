@@ -20,8 +20,8 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// TestOneMachineWritesWhereLocksDoNotReach: the second reads, and says once what to
-// do about it.
+// TestOneMachineWritesWhereLocksDoNotReach: the second machine only reads, and logs a remedy
+// once.
 func TestOneMachineWritesWhereLocksDoNotReach(t *testing.T) {
 	for _, reach := range []vfs.Reach{vfs.ReachHost, vfs.ReachDisk, vfs.ReachAll} {
 		sh := storetest.NewShare(time.Hour)
@@ -66,9 +66,8 @@ func TestOneMachineWritesWhereLocksDoNotReach(t *testing.T) {
 	}
 }
 
-// TestClaimOfAnEarlierBootGoes: a machine loses power while it has room claimed in a
-// share, and gives it back when its next server starts. What may be another machine's
-// stays.
+// TestClaimOfAnEarlierBootGoes: a machine loses power with claimed room in a share, and
+// returns the claim when its next server starts. Claims that may be another machine's stay.
 func TestClaimOfAnEarlierBootGoes(t *testing.T) {
 	const up = 10 * time.Minute
 	page := physicalPage(t)
@@ -93,7 +92,7 @@ func TestClaimOfAnEarlierBootGoes(t *testing.T) {
 				a := open(t, o)
 				inRemote(t, a, 3)
 				require.NoError(t, a.Flush(ctx))
-				room, err := a.remote.book.Reserve(ctx, page) // it dies before its next Flush
+				room, err := a.remote.book.Reserve(ctx, page) // the process dies before its next Flush
 				require.NoError(t, err)
 				room.Cancel()
 				up, err := a.guard.Inner.Create(ctx, tiertest.Page(1))
@@ -121,8 +120,8 @@ func TestClaimOfAnEarlierBootGoes(t *testing.T) {
 	}
 }
 
-// TestLockFilesDoNotPileUp where locks fail: each process that ends removes its
-// own.
+// TestLockFilesDoNotPileUp: where locks fail, each process that ends removes its own lock
+// file.
 func TestLockFilesDoNotPileUp(t *testing.T) {
 	sh := storetest.NewShare(0)
 	sh.NoLocks = true

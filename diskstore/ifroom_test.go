@@ -12,7 +12,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
-// times are when the pages below a root count as used.
+// times returns the recency of each page below a root.
 func times(t *testing.T, root string) map[string]time.Time {
 	at := make(map[string]time.Time)
 	for _, path := range filesIn(t, root, dir.PageExt) {
@@ -23,8 +23,8 @@ func times(t *testing.T, root string) map[string]time.Time {
 	return at
 }
 
-// PutIfRoom takes nobody's place, now or by what is trimmed afterwards, and makes nothing
-// more recent.
+// PutIfRoom evicts no page, neither at once nor in a later trim, and makes no page more
+// recent.
 func TestPutIfRoomTakesNoPlace(t *testing.T) {
 	page := physicalPage(t)
 	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 8 * page })
@@ -51,7 +51,7 @@ func TestPutIfRoomTakesNoPlace(t *testing.T) {
 	requireExact(t, s)
 }
 
-// A page that is stored later is as recent as the chain it continues.
+// A page stored later is as recent as the chain that it continues.
 func TestPutIfRoomIsAsRecentAsItsChain(t *testing.T) {
 	for name, budget := range map[string]int64{"budget": 1 << 30, "no budget": 0} {
 		t.Run(name, func(t *testing.T) {

@@ -38,8 +38,8 @@ func (w *syncWriter) count(s string) int {
 	return strings.Count(w.b.String(), s)
 }
 
-// hungRemote returns a store whose remote tier holds the second half of a chain
-// and hangs, and a function that lets it go on.
+// hungRemote returns a store whose remote tier holds the second half of a chain and hangs, and
+// a function that ends the hang.
 func hungRemote(t *testing.T, log io.Writer) (s *Store, tokens []int32, revive func()) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj), withRemote(t), func(o *Options) {
@@ -79,7 +79,7 @@ func TestHungRemoteNeverHoldsUpALookup(t *testing.T) {
 	require.True(t, s.Stats().Remote.Down)
 	require.LessOrEqual(t, runtime.NumGoroutine(), before+2*(2*remoteWorkers))
 
-	// New pages and reads go on; one that is only remote fails fast.
+	// New pages and reads continue; a read of a page that is only remote fails fast.
 	putChain(t, s, prompt(5, testTokens+1))
 	ref := Ref{Key: pagefile.Key{5}, Tokens: testTokens, Stored: testTokens, Tier: tier.Remote}
 	l := layoutOf(t, testSections, testTokens)
@@ -89,7 +89,7 @@ func TestHungRemoteNeverHoldsUpALookup(t *testing.T) {
 	start := time.Now()
 	require.NoError(t, s.Close())
 	require.Less(t, time.Since(start), 5*time.Second)
-	// goleak sees to it that the workers end once the mount lets go of them.
+	// goleak checks that the workers end after the mount releases them.
 }
 
 func TestHungRemoteComesBack(t *testing.T) {
@@ -137,7 +137,8 @@ func TestMissingRemoteIsTriedAgain(t *testing.T) {
 	require.Equal(t, 1, log.count("is back"))
 }
 
-// TestUnsafeRemoteIsOneError: nothing continues without it, and so no line may say so.
+// TestUnsafeRemoteIsOneError: the store is not opened, so no log line may say that it
+// continues.
 func TestUnsafeRemoteIsOneError(t *testing.T) {
 	log := new(syncWriter)
 	o := testOptions(t, withRemote(t), func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
@@ -149,7 +150,7 @@ func TestUnsafeRemoteIsOneError(t *testing.T) {
 	require.Zero(t, log.count("not usable"))
 }
 
-// TestToolsDoNotRetry: what a tool cannot use it says in its error, once.
+// TestToolsDoNotRetry: a tool reports an unusable tier in its error, once.
 func TestToolsDoNotRetry(t *testing.T) {
 	log := new(syncWriter)
 	o := someRoot(t)
@@ -163,8 +164,8 @@ func TestToolsDoNotRetry(t *testing.T) {
 	require.Zero(t, log.count("not usable"))
 }
 
-// TestLateUploadReplacesABadPage: a page whose upload was given up and succeeded is not
-// held for the bad one that was in its place.
+// TestLateUploadReplacesABadPage: a page whose upload was given up and succeeded is not taken
+// for the bad page that was in its place.
 func TestLateUploadReplacesABadPage(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj), withRemote(t))

@@ -42,7 +42,7 @@ func TestLatest(t *testing.T) {
 	require.ErrorIs(t, err, tier.ErrClosed)
 }
 
-// A budget that is no limit does not have a long listing sorted for every file.
+// Without a limit, a long listing is not sorted for every file.
 func TestRecentsWithoutALimit(t *testing.T) {
 	r := newRecents(pagefile.Key{}, math.MaxInt64)
 	r.most = 128

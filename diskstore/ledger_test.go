@@ -32,7 +32,7 @@ func readLedgerFile(t *testing.T, o Options) *ledger.Ledger {
 	return l
 }
 
-// occupied is what the files of a root occupy that its budget is for.
+// occupied returns the bytes of a root's files that count against its budget.
 func occupied(t testing.TB, root string) int64 {
 	var sum int64
 	err := filepath.WalkDir(filepath.Join(root, storetest.VersionDir), func(path string, d os.DirEntry, err error) error {
@@ -57,8 +57,8 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// gauge measures a root after everything that may add to it, while nothing else
-// may.
+// gauge measures a root after each operation that may add to it, while no other operation
+// runs.
 type gauge struct {
 	vfs.FS
 	mu      sync.Mutex
@@ -101,8 +101,8 @@ func (f gaugeFile) Write(p []byte) (n int, err error) {
 
 func (f gaugeFile) Sync() error { return f.g.then(f.File.Sync) }
 
-// TestBudgetIsNeverExceeded stores chains, tails and damaged pages in two stores
-// with small budgets for both tiers, and looks after each operation.
+// TestBudgetIsNeverExceeded stores chains, tails and damaged pages in two stores with small
+// budgets for both tiers, and measures after each operation.
 func TestBudgetIsNeverExceeded(t *testing.T) {
 	page := physicalPage(t)
 	g := &gauge{FS: quickFS, measure: func() {}}
@@ -143,14 +143,14 @@ func TestBudgetIsNeverExceeded(t *testing.T) {
 	require.NotZero(t, stores[0].Stats().Demoted)
 }
 
-// recorded is the figure in a root's ledger.
+// recorded returns the figure in a root's ledger.
 func recorded(t *testing.T, root string) int64 {
 	t.Helper()
 	return readLedgerFile(t, Options{Local: TierConfig{Root: root}}).Figure()
 }
 
-// TestFigureIsNeverTooLow lets each operation of a Put that claims room, and of
-// the collection it needs, fail in turn.
+// TestFigureIsNeverTooLow makes each operation of a Put that claims room, and of the
+// collection that the Put needs, fail in turn.
 func TestFigureIsNeverTooLow(t *testing.T) {
 	page := physicalPage(t)
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EIO} {
@@ -176,14 +176,14 @@ func TestFigureIsNeverTooLow(t *testing.T) {
 	}
 }
 
-// claimOf is what processes have claimed and not used.
+// claimOf returns the bytes that processes have claimed and not used.
 func claimOf(t *testing.T, o Options) int64 {
 	t.Helper()
 	return readLedgerFile(t, o).Claimed()
 }
 
-// TestLedgerOfTheDead: what a killed process has claimed is free again once
-// files have been counted, and counts as written.
+// TestLedgerOfTheDead: the claim of a killed process is free again after a count, and counts
+// as written.
 func TestLedgerOfTheDead(t *testing.T) {
 	machine := storetest.NewShare(0)
 	machine.Reach = vfs.ReachDisk
@@ -192,7 +192,7 @@ func TestLedgerOfTheDead(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, dead.Flush(ctx))
 	putChain(t, dead, prompt(1, testTokens))
-	require.Equal(t, int64(ledger.ChunkBytes), claimOf(t, o)) // what was written is not recorded yet
+	require.Equal(t, int64(ledger.ChunkBytes), claimOf(t, o)) // the bytes written are not recorded yet
 	machine.Die("a")
 
 	s := open(t, o)
@@ -206,8 +206,8 @@ func TestLedgerOfTheDead(t *testing.T) {
 	require.Equal(t, occupied(t, o.Local.Root), readLedgerFile(t, o).Figure())
 }
 
-// TestLostLedger: without a ledger nothing is written below a budget before files
-// are counted, and reading goes on.
+// TestLostLedger: without a ledger no page is stored below a budget until files are counted,
+// and reads continue.
 func TestLostLedger(t *testing.T) {
 	page := physicalPage(t)
 	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 4 * page })
@@ -245,8 +245,8 @@ func TestLostLedger(t *testing.T) {
 	}
 }
 
-// TestOpenDoesNotWaitForACount: with a ledger pages are served and stored while
-// the listing of the root hangs.
+// TestOpenDoesNotWaitForACount: with a ledger, pages are read and stored while the listing of
+// the root hangs.
 func TestOpenDoesNotWaitForACount(t *testing.T) {
 	page := physicalPage(t)
 	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 6 * page })
@@ -291,8 +291,8 @@ func TestCountsAreRareWhereTheyTakeLong(t *testing.T) {
 	}
 }
 
-// TestLedgerThatCannotBeWritten: below a budget nothing is stored then, and
-// nobody counts again and again.
+// TestLedgerThatCannotBeWritten: below a budget no page is stored then, and counts are not
+// repeated again and again.
 func TestLedgerThatCannotBeWritten(t *testing.T) {
 	page := physicalPage(t)
 	inj := vfs.Inject(quickFS)

@@ -25,8 +25,8 @@ func TestMain(m *testing.M) {
 		return
 	}
 	if !longRun() {
-		// The same histories in every run, other ones in the long run: a failure
-		// is then the doing of a change.
+		// The same histories in every run, others in the long run, so that a failure comes
+		// from a change.
 		if err := flag.Set("rapid.seed", "1"); err != nil {
 			panic(err)
 		}
@@ -53,11 +53,11 @@ var (
 	flipAt   = storetest.FlipAt
 )
 
-// What package guard allows a remote tier.
+// Limits of package guard for a remote tier.
 const (
-	failuresToOpen = 3           // in a row, that open its breaker
-	breakerRest    = time.Minute // how long its breaker stays open at most
-	remoteWorkers  = 4           // of each kind, for lookups and for transfers
+	failuresToOpen = 3           // in a row, that open the breaker
+	breakerRest    = time.Minute // longest backoff of the breaker
+	remoteWorkers  = 4           // of each kind, for look-ups and for transfers
 )
 
 // askAgain lets the breaker of a store's remote tier try again at once.
@@ -83,8 +83,8 @@ func testOptions(t testing.TB, edit ...func(*Options)) Options {
 	return o
 }
 
-// withRemote adds a remote tier whose root exists, and which is given all the
-// time a loaded machine may need.
+// withRemote adds a remote tier with an existing root and with enough time for a loaded
+// machine.
 func withRemote(t testing.TB) func(*Options) {
 	return func(o *Options) {
 		o.RemoteTimeout, o.ReadTimeout = time.Minute, time.Minute
@@ -135,7 +135,7 @@ func readRef(t testing.TB, s *Store, ref Ref, tokens []int32) {
 	l := layoutOf(t, testSections, ref.Stored)
 	buf := make([]byte, l.Size())
 	for i := range buf {
-		buf[i] = 0xaa // what was in the buffer before must not matter
+		buf[i] = 0xaa // the buffer's previous content must not matter
 	}
 	require.NoError(t, s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf))
 	want := make([]byte, l.Size())
@@ -143,7 +143,7 @@ func readRef(t testing.TB, s *Store, ref Ref, tokens []int32) {
 	require.Equal(t, want, buf)
 }
 
-// readChain checks that a store gives n of the tokens back, rows and all.
+// readChain checks that a store returns n of the tokens with their rows.
 func readChain(t testing.TB, s *Store, tokens []int32, n int) {
 	t.Helper()
 	refs := s.Chain(ctx, tokens, nil)
@@ -161,13 +161,13 @@ func listAll(t testing.TB, lv *level) []tier.Info {
 	return infos
 }
 
-// evictPage evicts a page of the local tier, which must go.
+// evictPage evicts a page of the local tier and requires its removal.
 func evictPage(t require.TestingT, s *Store, info tier.Info) {
 	_, err := s.local.evict(ctx, info, true)
 	require.NoError(t, err)
 }
 
-// dropPage deletes a page from a tier, which must go.
+// dropPage deletes a page from a tier and requires its removal.
 func dropPage(t require.TestingT, lv *level, info tier.Info) {
 	removed, err := lv.drop(ctx, info)
 	require.NoError(t, err)

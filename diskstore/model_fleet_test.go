@@ -27,15 +27,15 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// fleetTime is how long the long form of TestModelOfAFleet goes on.
+// fleetTime is the duration of the long form of TestModelOfAFleet.
 const fleetTime = 5 * time.Minute
 
-// TestModelOfAFleet drives three processes on two hosts: two share a local tier,
-// all share a remote one. Each has its own clock, which jumps, and loses the remote
-// tier in its own ways. They store, read, remove and count at the same time, files
-// are damaged, and disks fail. After every step a ledger has at least what is there,
-// no budget is exceeded, and nothing is read that was not stored; at the end, when
-// all is counted, a ledger has exactly what is there.
+// TestModelOfAFleet drives three processes on two hosts: two share a local tier, all share a
+// remote one. Each has its own clock, which jumps, and loses the remote tier in its own ways.
+// Processes store, read, remove and count at the same time; files are damaged; disks fail.
+// After every step a ledger's figure is at least the bytes of the files, no budget is
+// exceeded, and no read returns rows that were not stored. At the end, after a count, a
+// ledger's figure is exact.
 func TestModelOfAFleet(t *testing.T) {
 	var steps atomic.Int64
 	check := func() {
@@ -67,7 +67,7 @@ const (
 	fleetRemote = 13 * tinyPage
 )
 
-// fleet is all hosts and what they share.
+// fleet is all hosts and their shared state.
 type fleet struct {
 	t     require.TestingT
 	mem   *vfs.Mem
@@ -75,14 +75,14 @@ type fleet struct {
 	roots map[string]int64 // their budgets
 }
 
-// fleetHost is one process with its clock and its way to the tiers.
+// fleetHost is one process with its clock and its access to the tiers.
 type fleetHost struct {
 	*fleet
 	o     Options
 	inj   *vfs.Injector
 	s     *Store
 	ahead atomic.Int64 // of the clock, in ns
-	gate  *vfs.Gate    // that operations of the remote tier hang at; nil
+	gate  *vfs.Gate    // the gate at which operations of the remote tier hang; nil for none
 }
 
 func newFleet(t require.TestingT) *fleet {
@@ -94,7 +94,7 @@ func newFleet(t require.TestingT) *fleet {
 		local := filepath.Join(root, name)
 		f.roots[local] = fleetLocal
 		h := &fleetHost{fleet: f, inj: vfs.Inject(f.mem)}
-		h.inj.Watch(func(vfs.Op, ...string) { // between any two operations another host may do something
+		h.inj.Watch(func(vfs.Op, ...string) { // another host may act between any two operations
 			for range rand.IntN(8) {
 				runtime.Gosched()
 			}
@@ -130,10 +130,10 @@ func (h *fleetHost) open() {
 
 func (h *fleetHost) close() { require.NoError(h.t, h.s.Close()) }
 
-// someAct is what hosts do: mostly what users do.
+// someAct are the actions of hosts, most of them the actions of users.
 var someAct = rapid.SampledFrom([]string{"put", "put", "put", "put", "read", "read", "read", "gc", "below", "count", "rm"})
 
-// act lets hosts do something, several of them or one several times at once.
+// act runs actions of hosts: of several hosts, or several of one host at the same time.
 func (f *fleet) act(rt *rapid.T, times int) {
 	var all sync.WaitGroup
 	wrong := make(chan error, times)
@@ -168,7 +168,7 @@ func (f *fleet) act(rt *rapid.T, times int) {
 	}
 }
 
-// put stores a prompt's pages as far as there is room and the disk takes them.
+// put stores a prompt's pages as far as room and the disk allow.
 func (h *fleetHost) put(sections []pagefile.Section, tokens []int32) {
 	for _, p := range tinyPages(h.t, h.o, sections, tokens) {
 		if h.s.Put(ctx, p) != nil {
@@ -177,7 +177,7 @@ func (h *fleetHost) put(sections []pagefile.Section, tokens []int32) {
 	}
 }
 
-// read reads what is found of a prompt. It may be gone, and must not be wrong.
+// read reads the pages found of a prompt. Pages may be gone, but rows must not be wrong.
 func (h *fleetHost) read(tokens []int32) error {
 	for _, ref := range h.s.Chain(ctx, tokens, nil) {
 		l, err := pagefile.NewLayout(tinySections, ref.Stored)
@@ -194,7 +194,7 @@ func (h *fleetHost) read(tokens []int32) error {
 	return nil
 }
 
-// removeAll evicts pages as a collection does that has listed them a while ago.
+// removeAll evicts pages as a collection with an old listing does.
 func (h *fleetHost) removeAll(lv *level, pages int) {
 	var infos []tier.Info
 	if lv.list(ctx, func(info tier.Info) { infos = append(infos, info) }) == nil {
@@ -202,7 +202,7 @@ func (h *fleetHost) removeAll(lv *level, pages int) {
 	}
 }
 
-// clock lets one host's clock jump.
+// clock makes one host's clock jump.
 func (f *fleet) clock(rt *rapid.T) {
 	jump := rapid.SampledFrom([]time.Duration{0, 0, 40 * time.Second, 3 * time.Hour, -3 * time.Hour, 50 * time.Hour, -50 * time.Hour, 365 * 24 * time.Hour})
 	f.anyHost(rt).ahead.Store(int64(jump.Draw(rt, "ahead")))
@@ -226,7 +226,7 @@ func (f *fleet) goesAway(rt *rapid.T) {
 	h.inj.Add(rule)
 }
 
-// comesBack gives it back, once what hung has come to its end.
+// comesBack returns the remote tier after hanging operations have ended.
 func (h *fleetHost) comesBack() {
 	h.inj.Reset()
 	if h.gate != nil {
@@ -238,7 +238,7 @@ func (h *fleetHost) comesBack() {
 	h.s.guard.Breaker.Success()
 }
 
-// idle waits until no worker does anything and nothing is to be given up.
+// idle waits until no worker runs and no file is left to be removed.
 func idle(t *guard.Tier) {
 	for {
 		for _, workers := range []chan struct{}{t.Lookup, t.Transfer} {
@@ -255,7 +255,7 @@ func idle(t *guard.Tier) {
 	}
 }
 
-// damage flips a bit of a page, or cuts its file.
+// damage flips a bit of a page, or truncates its file.
 func (f *fleet) damage(rt *rapid.T) {
 	h := f.anyHost(rt)
 	root := rapid.SampledFrom([]string{h.o.Local.Root, h.o.Remote.Root}).Draw(rt, "root")
@@ -268,8 +268,8 @@ func (f *fleet) damage(rt *rapid.T) {
 	}
 }
 
-// badDisk lets one operation of a host's local tier fail, and removing what it has
-// left as well, while something is stored.
+// badDisk makes one operation of a host's local tier fail during a Put, and the removal of the
+// file that it leaves as well.
 func (f *fleet) badDisk(rt *rapid.T) {
 	h := f.anyHost(rt)
 	h.comesBack()
@@ -284,7 +284,7 @@ func (f *fleet) badDisk(rt *rapid.T) {
 	h.inj.Reset()
 }
 
-// holds requires what must hold after every step.
+// holds requires the rules that hold after every step.
 func (f *fleet) holds() {
 	for _, h := range f.hosts {
 		require.NoError(f.t, h.s.Flush(ctx))
@@ -301,7 +301,7 @@ func (f *fleet) holds() {
 	}
 }
 
-// end requires ledgers to be exact once nobody does anything and all is counted.
+// end requires exact ledgers after every operation has ended and files are counted.
 func (f *fleet) end() {
 	for _, h := range f.hosts {
 		h.comesBack()
@@ -319,7 +319,7 @@ func (f *fleet) end() {
 	}
 }
 
-// occupied is what the files below a root occupy that its budget is for.
+// occupied returns the bytes of the files below a root that count against its budget.
 func (f *fleet) occupied(root string) int64 {
 	var sum int64
 	seen := make(map[any]bool)
@@ -349,7 +349,7 @@ func (f *fleet) occupied(root string) int64 {
 	return sum
 }
 
-// ledger is that of a root; zero where nobody has written one.
+// ledger returns a root's ledger; zero for a missing one.
 func (f *fleet) ledger(root string) *ledger.Ledger {
 	path := filepath.Join(root, storetest.VersionDir, storetest.LedgerFile)
 	info, err := f.mem.Lstat(path)

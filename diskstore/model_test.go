@@ -9,8 +9,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// TestModel drives a store with random operations and compares it with a set of
-// the prefixes that were stored.
+// TestModel drives a store with random operations and compares it with a set of the stored
+// prefixes.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		o := testOptions(t, func(o *Options) { o.PageTokens = 3 })
@@ -37,7 +37,7 @@ type model struct {
 	tails map[string]map[string]bool // tokens before the tail → tokens up to its end
 }
 
-// Two tokens and short sequences make prefixes meet often.
+// Two tokens and short sequences make common prefixes frequent.
 var someTokens = rapid.SliceOfN(rapid.Int32Range(0, 1), 1, 11)
 
 func asString(tokens []int32) string {
@@ -63,7 +63,7 @@ func (m *model) put(rt *rapid.T) {
 			m.tails[before] = map[string]bool{}
 		}
 		if m.tails[before][whole] {
-			continue // stored already: nothing happens
+			continue // stored already: no change
 		}
 		for old := range m.tails[before] {
 			if len(old) < len(whole) && whole[:len(old)] == old {
@@ -99,7 +99,7 @@ func (m *model) reopen(rt *rapid.T) {
 	require.NoError(rt, m.s.Flush(ctx))
 }
 
-// destroy removes one page as an eviction would.
+// destroy removes one page as an eviction does.
 func (m *model) destroy(rt *rapid.T) {
 	tokens := someTokens.Draw(rt, "tokens")
 	tokens = tokens[:len(tokens)/m.o.PageTokens*m.o.PageTokens]

@@ -14,11 +14,10 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// benchPagesEnv says how many page files BenchmarkOpenRoot makes.
+// benchPagesEnv is the number of page files that BenchmarkOpenRoot makes.
 const benchPagesEnv = "KVTIER_BENCH_PAGES"
 
-// manyPages fills a root with page files that hold nothing: only their names,
-// sizes and times matter to who lists them.
+// manyPages fills a root with empty page files: listings need only names, sizes and times.
 func manyPages(b *testing.B, o Options, n int) {
 	b.Helper()
 	past := time.Now().Add(-time.Hour)
@@ -31,13 +30,13 @@ func manyPages(b *testing.B, o Options, n int) {
 			require.NoError(b, os.MkdirAll(filepath.Dir(path), 0o700))
 		}
 		require.NoError(b, os.WriteFile(path, nil, 0o600))
-		if i%64 == 0 { // enough to be told apart from what is new
+		if i%64 == 0 { // enough to distinguish them from new files
 			require.NoError(b, os.Chtimes(path, past, past.Add(time.Duration(i))))
 		}
 	}
 }
 
-// peakHeap runs fn and returns by how much the heap grew meanwhile, in bytes.
+// peakHeap runs fn and returns the growth of the heap meanwhile, in bytes.
 func peakHeap(fn func()) uint64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -56,9 +55,9 @@ func peakHeap(fn func()) uint64 {
 	}
 }
 
-// BenchmarkOpenRoot opens a root of 100,000 page files, or as many as
-// KVTIER_BENCH_PAGES says: how long until pages are served, until one has been
-// stored, and until all are counted, and by how much the heap grows until then.
+// BenchmarkOpenRoot opens a root of 100,000 page files, or of KVTIER_BENCH_PAGES. It measures
+// the time until pages are served, until one page has been stored, and until all are counted,
+// and the growth of the heap until then.
 func BenchmarkOpenRoot(b *testing.B) {
 	pages := 100_000
 	if n, err := strconv.Atoi(os.Getenv(benchPagesEnv)); err == nil {

@@ -121,7 +121,7 @@ func (t *mapTier) Quarantine(ctx context.Context, judged tier.Info, _ string) (b
 
 func (t *mapTier) EmptyQuarantine(context.Context) (int64, error) { return 0, nil }
 
-// list describes the files that a function picks.
+// list describes the files that pick selects.
 func (t *mapTier) list(pick func(pagefile.Name) bool) (infos []tier.Info) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -198,7 +198,7 @@ func (t *mapTier) DropFingerprint(_ context.Context, fingerprint pagefile.Key) e
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.files, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
-	return nil // what has no files has no directory either
+	return nil // no directory exists without files
 }
 
 func (t *mapTier) Space(context.Context) (tier.Space, error) {
@@ -277,8 +277,8 @@ func TestContractOfATierOfAnotherModule(t *testing.T) {
 	})
 }
 
-// TestTierOfAnotherModule: pages move down to a tier that is no directory, and come
-// back from there in another process.
+// TestTierOfAnotherModule: pages move down to a tier that is not a directory, and come back
+// from there in another process.
 func TestTierOfAnotherModule(t *testing.T) {
 	ctx := t.Context()
 	below := &mapTier{files: make(map[pagefile.Name]mapFile)}
@@ -307,7 +307,7 @@ func TestTierOfAnotherModule(t *testing.T) {
 	require.NoError(t, first.Close())
 	require.True(t, below.closed)
 
-	below.closed = false // another process has opened it
+	below.closed = false // another process has opened the tier
 	second := open()
 	defer func() { require.NoError(t, second.Close()) }()
 	found := 0

@@ -17,7 +17,8 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// outages are ways in which a remote tier takes no pages. Each returns how it ends.
+// outages are ways in which a remote tier takes no pages. Each returns a function that ends
+// the outage.
 var outages = map[string]func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) (end func()){
 	"its breaker is open": func(s *Store, _ *vfs.Injector, _ *regexp.Regexp) func() {
 		now := time.Now()
@@ -26,7 +27,7 @@ var outages = map[string]func(s *Store, inj *vfs.Injector, remote *regexp.Regexp
 		s.guard.Inner = goneTier{below}
 		_, _ = s.guard.Stat(ctx, pagefile.Name{})
 		s.guard.Inner = below
-		return func() { now = now.Add(time.Hour) } // it may be asked again
+		return func() { now = now.Add(time.Hour) } // the breaker allows operations again
 	},
 	"every operation fails": func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) func() {
 		inj.Add(vfs.Rule{Path: remote, Err: syscall.EIO})
@@ -47,16 +48,16 @@ var outages = map[string]func(s *Store, inj *vfs.Injector, remote *regexp.Regexp
 	},
 }
 
-// goneTier is one whose root is gone.
+// goneTier is a tier whose root is gone.
 type goneTier struct{ tier.Tier }
 
 func (goneTier) Stat(context.Context, pagefile.Name) (tier.Info, error) {
 	return tier.Info{}, tier.ErrRootMissing
 }
 
-// TestOutageOfTheRemoteDeletesNothingThatFits: pages that should move down to a
-// remote tier that is away stay while the local one has room for them. As many are
-// deleted as have none, and a batch at most, and when it is back the others move down.
+// TestOutageOfTheRemoteDeletesNothingThatFits: pages that should move down to a remote tier
+// that is away stay while the local tier has room for them. Pages without room are deleted,
+// and one batch in addition at most; after the outage the other pages move down.
 func TestOutageOfTheRemoteDeletesNothingThatFits(t *testing.T) {
 	page := physicalPage(t)
 	for name, begin := range outages {
@@ -94,7 +95,7 @@ func TestOutageOfTheRemoteDeletesNothingThatFits(t *testing.T) {
 	}
 }
 
-// notSharedTier is one that another machine writes to, as locks show.
+// notSharedTier is a tier to which another machine writes, as locks show.
 type notSharedTier struct{ tier.Tier }
 
 func (notSharedTier) Account(context.Context, func([]byte, string) ([]byte, error)) ([]byte, error) {
@@ -109,8 +110,8 @@ func (notSharedTier) Create(context.Context, pagefile.Name) (tier.Upload, error)
 	return nil, tier.ErrNotShared
 }
 
-// TestOutageOfTheRemoteListsTheLocalTierSeldom: not for every Put into a tier that is
-// full, or nearly, and whose pages cannot move down.
+// TestOutageOfTheRemoteListsTheLocalTierSeldom: a tier that is full, or nearly full, and whose
+// pages cannot move down is not listed for every Put.
 func TestOutageOfTheRemoteListsTheLocalTierSeldom(t *testing.T) {
 	const pages, puts = 640, 30
 	page := physicalPage(t)
@@ -145,7 +146,7 @@ func TestOutageOfTheRemoteListsTheLocalTierSeldom(t *testing.T) {
 
 			require.LessOrEqual(t, put(pages/trimShare-1), 3, "nearly full, and nothing may go")
 			require.Zero(t, s.Stats().Evicted)
-			put(2) // the first of them that does not fit, at the latest
+			put(2) // the first page that does not fit, at the latest
 			require.LessOrEqual(t, put(puts), puts/(pages/outageShare)+3, "full")
 			require.LessOrEqual(t, s.Stats().Evicted, uint64(seed-pages+pages/outageShare+1))
 			require.Zero(t, s.Stats().PutErrors)
@@ -153,7 +154,7 @@ func TestOutageOfTheRemoteListsTheLocalTierSeldom(t *testing.T) {
 	}
 }
 
-// lockCounter counts how often the lock for collecting was asked for.
+// lockCounter counts requests for the lock for collecting.
 type lockCounter struct {
 	tier.Tier
 	asked atomic.Int32
@@ -164,7 +165,7 @@ func (c *lockCounter) Lock(ctx context.Context) (func(), error) {
 	return c.Tier.Lock(ctx)
 }
 
-// crampedFS says that a root has little space.
+// crampedFS reports little space for a root.
 type crampedFS struct {
 	vfs.FS
 	root string
@@ -177,9 +178,9 @@ func (f crampedFS) Space(name string) (vfs.Space, error) {
 	return f.FS.Space(name)
 }
 
-// TestNobodyWaitsForTheLockOfAnotherMachinesTier: another machine writes to the
-// remote tier, locks do not keep the two apart, and it is nearly full. A Put that
-// needs room in the local tier waits for the goroutine that asks.
+// TestNobodyWaitsForTheLockOfAnotherMachinesTier: another machine writes to the remote tier,
+// locks do not reach both machines, and the tier is nearly full. A Put that needs room in the
+// local tier waits for the collection, which must not wait for the remote tier's lock.
 func TestNobodyWaitsForTheLockOfAnotherMachinesTier(t *testing.T) {
 	sh := storetest.NewShare(0)
 	o := testOptions(t, withFS(sh.From("a")), withRemote(t))
@@ -195,8 +196,8 @@ func TestNobodyWaitsForTheLockOfAnotherMachinesTier(t *testing.T) {
 	require.EqualValues(t, 1, locks.asked.Load())
 }
 
-// TestRemoteCountHoldsUpNoPut: a count of the remote tier takes its time, as over a
-// network. Pages go on moving down to make room in the local one.
+// TestRemoteCountHoldsUpNoPut: a count of the remote tier takes long, as over a network. Pages
+// continue to move down to make room in the local tier.
 func TestRemoteCountHoldsUpNoPut(t *testing.T) {
 	page := physicalPage(t)
 	inj := vfs.Inject(quickFS)
@@ -222,8 +223,8 @@ func TestRemoteCountHoldsUpNoPut(t *testing.T) {
 	require.Zero(t, s.Stats().PutErrors)
 }
 
-// TestReaderOfACountedTierCountsSeldom: a machine that may not write to the remote
-// tier finds in the ledger that another has counted it.
+// TestReaderOfACountedTierCountsSeldom: a machine that may not write to the remote tier finds
+// in the ledger that another machine has counted the tier.
 func TestReaderOfACountedTierCountsSeldom(t *testing.T) {
 	sh := storetest.NewShare(0)
 	oa := testOptions(t, withFS(sh.From("a")), withRemote(t), func(o *Options) { o.Remote.BudgetBytes = 1 << 30 })

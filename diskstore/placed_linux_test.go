@@ -11,14 +11,14 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// descriptors returns how many files the process has open.
+// descriptors returns the number of open files of the process.
 func descriptors(t testing.TB) int {
 	entries, err := os.ReadDir("/proc/self/fd")
 	require.NoError(t, err)
 	return len(entries)
 }
 
-// TestReadPlacedKeepsNoFileOpen counts descriptors over every way ReadPlaced ends.
+// TestReadPlacedKeepsNoFileOpen counts descriptors after every outcome of ReadPlaced.
 func TestReadPlacedKeepsNoFileOpen(t *testing.T) {
 	tokens := prompt(1, testTokens+3)
 	o := testOptions(t, withRemote(t))

@@ -17,7 +17,7 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// readPlaced is ReadPlaced, of which it returns also what the buffer holds.
+// readPlaced calls ReadPlaced and also returns the buffer.
 func readPlaced(t testing.TB, s *Store, ref Ref, tokens []int32) ([]byte, *Placed, error) {
 	t.Helper()
 	l := layoutOf(t, testSections, ref.Stored)
@@ -26,7 +26,7 @@ func readPlaced(t testing.TB, s *Store, ref Ref, tokens []int32) ([]byte, *Place
 	return buf, placed, err
 }
 
-// requirePlaced fails unless the rows of ref's page lie where placed says.
+// requirePlaced fails unless the rows of ref's page are at the place in placed.
 func requirePlaced(t testing.TB, ref Ref, placed *Placed) {
 	t.Helper()
 	l := layoutOf(t, testSections, ref.Stored)
@@ -57,7 +57,7 @@ func TestPlacedRowsAreThoseRead(t *testing.T) {
 	s := open(t, testOptions(t))
 	tokens := prompt(1, 2*testTokens+5)
 	putChain(t, s, tokens)
-	// Of the tail the second prompt shares two tokens.
+	// The second prompt shares two tokens of the tail.
 	shared := append(append([]int32{}, tokens[:2*testTokens+2]...), 7, 7)
 	for _, tokens := range [][]int32{tokens, shared} {
 		before := s.Stats()
@@ -78,7 +78,7 @@ func TestPlacedRowsAreThoseRead(t *testing.T) {
 	}
 }
 
-// A place is good for as long as its file is open, whatever becomes of the page.
+// A place stays valid while its file is open, even after the page was removed or replaced.
 func TestPlacedFileOutlivesThePage(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("an open file cannot be removed")
@@ -129,7 +129,7 @@ func TestPlacedFileOutlivesThePage(t *testing.T) {
 func TestNotPlaced(t *testing.T) {
 	tokens := prompt(1, testTokens+3)
 	t.Run("compressed", func(t *testing.T) {
-		// Every other section does not get smaller and is raw even so.
+		// Compression does not make every section smaller; the others are raw nevertheless.
 		s := open(t, testOptions(t, func(o *Options) { o.Compress = true }))
 		putChain(t, s, tokens)
 		for _, ref := range s.Chain(ctx, tokens, nil) {
@@ -140,7 +140,7 @@ func TestNotPlaced(t *testing.T) {
 		o := testOptions(t, withRemote(t))
 		s := open(t, o)
 		putChain(t, s, tokens)
-		refs := s.Chain(ctx, tokens, nil) // that say: local
+		refs := s.Chain(ctx, tokens, nil) // refs that name the local tier
 		for _, ref := range refs {
 			to := filePath(o.Remote.Root, s.refName(ref))
 			require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
@@ -149,7 +149,7 @@ func TestNotPlaced(t *testing.T) {
 		for _, ref := range refs {
 			requireNotPlaced(t, s, ref, tokens, "remote")
 		}
-		require.NoError(t, s.Flush(ctx)) // reading them has brought them up
+		require.NoError(t, s.Flush(ctx)) // reading the pages has promoted them
 		for _, ref := range s.Chain(ctx, tokens, nil) {
 			_, placed, err := readPlaced(t, s, ref, tokens)
 			require.NoError(t, err)

@@ -13,8 +13,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
-// TestDropQuarantined: of a model that is forgotten nothing stays in quarantine,
-// and of others what is known to be theirs.
+// TestDropQuarantined: no page of a removed model stays in quarantine, and pages known to be
+// other models' stay.
 func TestDropQuarantined(t *testing.T) {
 	o := testOptions(t)
 	pages := putChain(t, open(t, o), prompt(1, 2*testTokens))
@@ -27,8 +27,8 @@ func TestDropQuarantined(t *testing.T) {
 		return filePath(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassPage, Key: p.Key()})
 	}
 	flipAt(t, at(o, pages[0]), 4200)   // ours, by its header
-	flipAt(t, at(o, pages[1]), 60)     // its header says nothing
-	flipAt(t, at(other, theirs), 4200) // theirs
+	flipAt(t, at(o, pages[1]), 60)     // its header is damaged
+	flipAt(t, at(other, theirs), 4200) // the other model's
 	var roots inspect.Roots
 	roots.Local, roots.Remote = r.Dirs()
 	_, err := roots.Check(ctx, inspect.CheckOptions{Repair: true})

@@ -29,7 +29,7 @@ func withRAM(bytes int64) func(*Options) {
 
 const plenty = 1 << 30
 
-// fakeClock makes time pass for the pages in memory of s only where a test says so.
+// fakeClock makes time pass for the pages in memory of s only when a test advances the clock.
 func fakeClock(s *Store) (advance func(time.Duration)) {
 	var mu sync.Mutex
 	now := time.Now()
@@ -62,7 +62,7 @@ func repeat(tier string, n int) []string {
 	return tiers
 }
 
-// pageBytes is what a page of n tokens with testSections takes in memory.
+// pageBytes is the memory of a page of n tokens with testSections.
 func pageBytes(t testing.TB, n int) int64 {
 	return ram.Bytes(&pagefile.Header{Tokens: make([]int32, n), Layout: layoutOf(t, testSections, n)})
 }
@@ -106,13 +106,13 @@ func TestRAMPagesComeFromPutAndRead(t *testing.T) {
 		}
 		check(s)
 
-		// Another process's store has nothing in memory until it has read.
+		// Another process's store has no page in memory until it has read one.
 		other := open(t, o)
 		require.Equal(t, repeat(tier.Local, 3), tiersOf(other.Chain(ctx, tokens, nil)))
 		readChain(t, other, tokens, len(tokens))
 		check(other)
 
-		// A prompt that shares two tokens of the tail gets them.
+		// A prompt that shares two tokens of the tail gets these two.
 		part := append(append([]int32{}, tokens[:2*testTokens+2]...), 9)
 		readChain(t, s, part, 2*testTokens+2)
 	}
@@ -156,18 +156,18 @@ func TestRAMLeastRecentlyServedGoesFirst(t *testing.T) {
 	}
 	require.Equal(t, []int{0, 1, 2}, held())
 	readChain(t, s, prompt(0, testTokens), testTokens) // served: the oldest is 1 now
-	s.Chain(ctx, prompt(1, testTokens), nil)           // a lookup does not count
+	s.Chain(ctx, prompt(1, testTokens), nil)           // a look-up does not count
 	putChain(t, s, prompt(3, testTokens))
 	require.Equal(t, []int{0, 2, 3}, held())
 	putChain(t, s, prompt(4, testTokens))
 	require.Equal(t, []int{0, 3, 4}, held())
-	putChain(t, s, prompt(3, testTokens)) // stored already: nothing happens
+	putChain(t, s, prompt(3, testTokens)) // stored already: no change
 	putChain(t, s, prompt(5, testTokens))
 	require.Equal(t, []int{3, 4, 5}, held())
 }
 
-// Sizes that differ: as many go as are needed, and a page that can never fit
-// drives none out.
+// Pages of different sizes: as many are evicted as necessary, and a page that can never fit
+// evicts none.
 func TestRAMPagesOfSeveralSizes(t *testing.T) {
 	budget := 4 * pageBytes(t, testTokens)
 	s := open(t, testOptions(t, withRAM(budget)))
@@ -233,8 +233,8 @@ func TestRAMPageOfOtherTokensIsNeverServed(t *testing.T) {
 	require.EqualValues(t, 2, s.Stats().RAMHits)
 }
 
-// What somebody deletes is served for a lease at most, and does not stay in
-// memory although nobody asks for it.
+// A deleted page is served for Lease at most, and does not stay in memory while no request
+// reads it.
 func TestRAMPagesFollowTheirFiles(t *testing.T) {
 	o := testOptions(t, withRAM(plenty))
 	s := open(t, o)
@@ -246,7 +246,7 @@ func TestRAMPagesFollowTheirFiles(t *testing.T) {
 	require.Equal(t, repeat(tier.RAM, 3), tiersOf(s.Chain(ctx, tokens, nil)), "the files were looked for")
 
 	require.NoError(t, os.RemoveAll(filepath.Join(o.Local.Root, storetest.VersionDir, s.opt.Fingerprint.String())))
-	readChain(t, s, tokens, len(tokens)) // exact all the same
+	readChain(t, s, tokens, len(tokens)) // exact nevertheless
 	advance(ram.Lease - time.Millisecond)
 	refs := s.Chain(ctx, tokens, nil)
 	require.Len(t, refs, 3)
@@ -282,8 +282,8 @@ func TestRAMPagesOfTheRemoteTier(t *testing.T) {
 	advance(ram.Lease)
 	require.Equal(t, repeat(tier.RAM, 2), tiersOf(s.Chain(ctx, tokens, nil)), "the remote tier has them")
 
-	// While nobody can say whether the files are there, their pages are not used,
-	// and not forgotten.
+	// While no tier can tell whether the files exist, their pages are neither served nor
+	// dropped.
 	advance(ram.Lease)
 	inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Err: syscall.ESTALE})
 	require.Empty(t, s.Chain(ctx, tokens, nil))
@@ -310,7 +310,7 @@ func TestRAMTails(t *testing.T) {
 	readChain(t, s, branch, testTokens+4)
 	readChain(t, s, append(append([]int32{}, tokens[:testTokens]...), 5), testTokens)
 
-	// A longer one that only the disk has wins over what is in memory.
+	// A longer tail on the disk alone is preferred to the tail in memory.
 	other := open(t, func() Options { o := s.opt; o.RAM = RAMConfig{}; return o }())
 	putChain(t, other, append(append([]int32{}, tokens[:testTokens+5]...), 88))
 	readChain(t, s, append(append([]int32{}, tokens[:testTokens+5]...), 88, 89), testTokens+6)
@@ -323,7 +323,7 @@ func TestRAMTails(t *testing.T) {
 	require.Len(t, s.ram.TailsOf(pagefile.ChainKey(s.opt.Fingerprint, tokens[:testTokens], nil)), maxTails)
 }
 
-// Rows that are being read outlive their page, and are counted until then.
+// Rows with readers outlive their page, and count until the last reader ends.
 func TestRAMShrinksUnderReaders(t *testing.T) {
 	one := pageBytes(t, testTokens)
 	s := open(t, testOptions(t, withRAM(plenty)))
@@ -370,7 +370,7 @@ func TestRAMServingKeepsPagesRecent(t *testing.T) {
 	path := filePath(o.Local.Root, s.pageName(p.Key()))
 	past := time.Now().Add(-time.Hour)
 	require.NoError(t, os.Chtimes(path, past, past))
-	fakeClock(s)(ram.Lease) // the file is looked at again
+	fakeClock(s)(ram.Lease) // the file is checked again
 	readChain(t, s, tokens, testTokens)
 	info, err := os.Stat(path)
 	require.NoError(t, err)
@@ -378,7 +378,7 @@ func TestRAMServingKeepsPagesRecent(t *testing.T) {
 	require.EqualValues(t, 1, s.Stats().RAMHits)
 }
 
-// Everybody at once: what is read is right, and memory is given back.
+// Many operations at the same time: every page read is right, and memory is freed.
 func TestRAMManyAtOnce(t *testing.T) {
 	o := testOptions(t, withRAM(5*pageBytes(t, testTokens)))
 	s := open(t, o)
@@ -403,7 +403,7 @@ func TestRAMManyAtOnce(t *testing.T) {
 						buf, want := make([]byte, l.Size()), make([]byte, l.Size())
 						err := s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf)
 						if ref.Tail && errors.Is(err, tier.ErrNotFound) {
-							continue // a longer one took its place
+							continue // a longer tail has replaced this one
 						}
 						fillRows(l, ref.Key, want)
 						if !assert.NoError(t, err) || !assert.Equal(t, want, buf) {

@@ -13,7 +13,7 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// Runners of one server divide its budget, those of another one do not.
+// Runners of one server divide its budget; runners of another server do not share it.
 func TestRAMBudgetIsTheServers(t *testing.T) {
 	one := pageBytes(t, testTokens)
 	o := testOptions(t, withRAM(8*one))
@@ -48,13 +48,13 @@ func TestRAMBudgetIsTheServers(t *testing.T) {
 	require.True(t, first.tendRAM())
 	require.Equal(t, 8*one, first.ram.Stats().Limit)
 
-	// A runner that was killed has let go of its lock, and left the file.
+	// A runner that was killed has released its lock and left the file.
 	left := filepath.Join(o.Local.Root, storetest.VersionDir, storetest.TmpDir, serverPrefix(o.RAM.Server)+"0123"+dir.LockExt)
 	require.NoError(t, os.WriteFile(left, nil, 0o600))
 	require.True(t, first.tendRAM())
 	require.Equal(t, 8*one, first.ram.Stats().Limit)
 	require.NoFileExists(t, left)
-	// The other way round it is noticed as soon as a page is kept.
+	// A new runner is noticed as soon as a page is kept.
 	require.NoError(t, os.WriteFile(left, nil, 0o600))
 	lock, err := vfs.OS.Lock(left)
 	require.NoError(t, err)

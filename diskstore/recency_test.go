@@ -20,7 +20,7 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// touch makes a page and those before it recently used, as reading it does.
+// touch makes a page and the pages before it recently used, as reading does.
 func touch(s *Store, ref Ref) {
 	lv := s.local
 	if ref.Tier == tier.Remote && s.remote != nil {
@@ -29,8 +29,8 @@ func touch(s *Store, ref Ref) {
 	lv.touchRef(ctx, ref, time.Unix(0, ref.used))
 }
 
-// requireOrdered checks that every file of the local tier is less recent than
-// the page it continues, so that the order of times alone never orphans a page.
+// requireOrdered checks that every file of the local tier is less recent than the page that it
+// continues, so that evictions in the order of times never orphan a page.
 func requireOrdered(t require.TestingT, s *Store) {
 	used := make(map[pagefile.Key]time.Time)
 	var infos []tier.Info
@@ -51,13 +51,13 @@ func requireOrdered(t require.TestingT, s *Store) {
 	}
 }
 
-// TestRecencyOrdersByItself stores, finds, reads and touches pages of a tree in
-// two stores on one root, whose clocks differ, and moves both clocks forward.
+// TestRecencyOrdersByItself stores, finds, reads and touches pages of a tree in two stores on
+// one root, whose clocks differ, and moves both clocks forward.
 func TestRecencyOrdersByItself(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		o := testOptions(t, func(o *Options) { o.PageTokens = 2 })
 		began := time.Now()
-		var passed atomic.Int64 // a duration; what runs in the background reads it too
+		var passed atomic.Int64 // a duration; background work reads it too
 		var stores []*Store
 		for i := range 2 {
 			s, err := Open(ctx, o)
@@ -113,8 +113,8 @@ func TestClockThatGoesBackKeepsTheOrder(t *testing.T) {
 	requireOrdered(t, s)
 }
 
-// TestCollectionReadsNoPages: the order of times is enough, also for chains that
-// this process has never seen.
+// TestCollectionReadsNoPages: times alone give the order, also for chains that this process
+// has never read.
 func TestCollectionReadsNoPages(t *testing.T) {
 	page := physicalPage(t)
 	inj := vfs.Inject(quickFS)
@@ -140,8 +140,8 @@ func TestCollectionReadsNoPages(t *testing.T) {
 	readChain(t, s, prompt(3, 4*testTokens), 4*testTokens)
 }
 
-// TestTouchMovesWhatComesBefore: pages before a touched one move first, and no
-// more often than once a minute.
+// TestTouchMovesWhatComesBefore: pages before a touched page move first, at most once a
+// minute.
 func TestTouchMovesWhatComesBefore(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj))
@@ -162,7 +162,7 @@ func TestTouchMovesWhatComesBefore(t *testing.T) {
 	require.Equal(t, 4, inj.Count(vfs.OpChtimes))
 	requireOrdered(t, s)
 
-	// The same in a process that has never seen the chain.
+	// The same in a process that has never read the chain.
 	fresh := open(t, o)
 	now = now.Add(2 * touchEvery)
 	fresh.now = s.now
@@ -187,14 +187,14 @@ func TestPromotionAndDemotionKeepTheOrder(t *testing.T) {
 	}
 	now = now.Add(10 * time.Minute)
 	refs := s.Chain(ctx, tokens, nil)
-	for _, ref := range refs[3:] { // a slot has what comes before
+	for _, ref := range refs[3:] { // a slot has the pages before
 		readRef(t, s, ref, tokens)
 	}
 	require.NoError(t, s.Flush(ctx))
 	requireOrdered(t, s)
 	require.Equal(t, tier.Local, s.Chain(ctx, tokens, nil)[6].Tier)
 
-	// A page whose older copy the remote tier has takes its recency along.
+	// A demotion keeps the page's recency even if the remote tier has an older copy.
 	info, err := s.disk.Stat(ctx, s.refName(refs[5]))
 	require.NoError(t, err)
 	evictPage(t, s, info)
@@ -221,7 +221,7 @@ func TestVictimsAreTheOldestAndFew(t *testing.T) {
 		require.True(t, v.more)
 	}
 
-	// Files of one time stay together, and none is used too late.
+	// Files with equal times stay together, and none of them is used later than allowed.
 	v := newVictims(10, start.Add(time.Second))
 	v.most = 2
 	for n := range byte(20) {
@@ -244,8 +244,8 @@ func TestEvictionLeavesWhatWasUsedMeanwhile(t *testing.T) {
 	require.FileExists(t, filePath(o.Local.Root, infos[0].Name))
 }
 
-// TestConversationLargerThanTheBudget keeps its beginning: what a page continues
-// never makes room for it.
+// TestConversationLargerThanTheBudget: the first pages of the conversation stay, because a
+// page never replaces the pages that it continues.
 func TestConversationLargerThanTheBudget(t *testing.T) {
 	page := physicalPage(t)
 	s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = 4 * page }))
@@ -263,12 +263,12 @@ func TestConversationLargerThanTheBudget(t *testing.T) {
 	require.NoError(t, s.Flush(ctx))
 	require.Zero(t, s.Stats().Evicted)
 	readChain(t, s, tokens, 4*testTokens)
-	putChain(t, s, prompt(2, testTokens)) // another one does get room
+	putChain(t, s, prompt(2, testTokens)) // another conversation does get room
 	readChain(t, s, prompt(2, testTokens), testTokens)
 }
 
-// TestNothingIsStoredWithoutTimes: where no file can be given a time nobody knows which
-// page of a conversation came first. Put says so, and leaves nothing behind.
+// TestNothingIsStoredWithoutTimes: without file times the order of a conversation's pages
+// would be unknown. Put returns an error and leaves no file.
 func TestNothingIsStoredWithoutTimes(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj), withRemote(t))

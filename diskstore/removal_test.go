@@ -19,8 +19,8 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// requireCovered tells a root's ledger all that stores know, and requires that it
-// then has no less than what is there, with no claim to hide behind.
+// requireCovered records every store's numbers in a root's ledger, and requires the ledger's
+// figure, without any claim, to be at least the bytes of the files.
 func requireCovered(t *testing.T, root string, stores ...*Store) {
 	t.Helper()
 	for _, s := range stores {
@@ -34,8 +34,8 @@ func requireCovered(t *testing.T, root string, stores ...*Store) {
 	require.LessOrEqual(t, occupied(t, root), l.Bytes)
 }
 
-// rivals are two stores on one root, as of two processes. before is called once,
-// before the first store's next operation of a kind on a page.
+// rivals are two stores on one root, as of two processes. before calls do once, before the
+// first store's next operation of a kind on a page.
 func rivals(t *testing.T, edit ...func(*Options)) (mine, other *Store, before func(op vfs.Op, do func())) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, edit...)
@@ -52,8 +52,7 @@ func rivals(t *testing.T, edit ...func(*Options)) (mine, other *Store, before fu
 	}
 }
 
-// TestRemovalIsSubtractedOnce lets another process remove a page just before this
-// one does.
+// TestRemovalIsSubtractedOnce: another process removes a page just before this process does.
 func TestRemovalIsSubtractedOnce(t *testing.T) {
 	for name, remove := range map[string]func(t *testing.T, s *Store, infos []tier.Info){
 		"eviction": func(t *testing.T, s *Store, infos []tier.Info) { s.local.evictAll(ctx, infos, 1, 1) },
@@ -81,8 +80,8 @@ func TestRemovalIsSubtractedOnce(t *testing.T) {
 	}
 }
 
-// TestTailsReplacedTwiceAreSubtractedOnce: several slots store tails of one parent,
-// each of which makes the same one superfluous.
+// TestTailsReplacedTwiceAreSubtractedOnce: several slots store tails of one parent, each of
+// which makes the same tail superfluous.
 func TestTailsReplacedTwiceAreSubtractedOnce(t *testing.T) {
 	s := open(t, testOptions(t))
 	for round := range 60 {
@@ -104,8 +103,8 @@ func TestTailsReplacedTwiceAreSubtractedOnce(t *testing.T) {
 	requireCovered(t, s.opt.Local.Root, s)
 }
 
-// TestReplacedPageIsSubtractedOnce: a page is replaced by one with more sections,
-// and another process has removed it a moment before.
+// TestReplacedPageIsSubtractedOnce: a page is replaced by a page with more sections, and
+// another process has removed the first page a moment before.
 func TestReplacedPageIsSubtractedOnce(t *testing.T) {
 	mine, other, before := rivals(t)
 	tokens := prompt(1, testTokens)
@@ -119,8 +118,8 @@ func TestReplacedPageIsSubtractedOnce(t *testing.T) {
 	requireCovered(t, mine.opt.Local.Root, mine, other)
 }
 
-// TestQuarantinedVictimIsNotSubtracted: what is found damaged on its way down
-// takes as much room in quarantine.
+// TestQuarantinedVictimIsNotSubtracted: a page found damaged in its demotion takes as much
+// room in quarantine.
 func TestQuarantinedVictimIsNotSubtracted(t *testing.T) {
 	o := testOptions(t, withRemote(t))
 	s := open(t, o)
@@ -138,8 +137,8 @@ func TestQuarantinedVictimIsNotSubtracted(t *testing.T) {
 	requireCovered(t, o.Local.Root, s)
 }
 
-// TestQuarantineThatCannotBeEmptied: what was removed before an error is not
-// durably gone, and not subtracted.
+// TestQuarantineThatCannotBeEmptied: files removed before an error are not durably removed,
+// and not subtracted.
 func TestQuarantineThatCannotBeEmptied(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj))
@@ -159,8 +158,8 @@ func TestQuarantineThatCannotBeEmptied(t *testing.T) {
 	require.Equal(t, booked, readLedgerFile(t, o).Bytes)
 }
 
-// TestCountKeepsTheClaimOfAProcessThatBegan: a process that begins while another
-// counts has claimed room that the count knows nothing of.
+// TestCountKeepsTheClaimOfAProcessThatBegan: a process that begins while another counts has
+// claimed room that is not in the count.
 func TestCountKeepsTheClaimOfAProcessThatBegan(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj))
@@ -184,8 +183,8 @@ func TestCountKeepsTheClaimOfAProcessThatBegan(t *testing.T) {
 	require.LessOrEqual(t, occupied(t, o.Local.Root), recorded(t, o.Local.Root))
 }
 
-// TestCountKeepsTheClaimOfAClockThatDiffers: the clocks of two hosts differ by
-// days, and the one that counts sees that the other holds its lock.
+// TestCountKeepsTheClaimOfAClockThatDiffers: the clocks of two hosts differ by days, and the
+// host that counts sees that the other holds its lock.
 func TestCountKeepsTheClaimOfAClockThatDiffers(t *testing.T) {
 	o := testOptions(t)
 	writer, counter := open(t, o), open(t, o)
@@ -198,8 +197,7 @@ func TestCountKeepsTheClaimOfAClockThatDiffers(t *testing.T) {
 	}
 }
 
-// TestTemporaryFileThatStaysCounts: an upload fails, and so does removing what it
-// has written.
+// TestTemporaryFileThatStaysCounts: an upload fails, and so does removing its file.
 func TestTemporaryFileThatStaysCounts(t *testing.T) {
 	page := physicalPage(t)
 	inj := vfs.Inject(quickFS)
@@ -227,8 +225,8 @@ func TestTemporaryFileThatStaysCounts(t *testing.T) {
 	require.Equal(t, occupied(t, o.Local.Root), readLedgerFile(t, o).Bytes)
 }
 
-// lossy carries the next rename of a page out and says that it failed, as a
-// network that loses an answer does.
+// lossy carries out the next rename of a page and returns an error, like a network that loses
+// an answer.
 type lossy struct {
 	vfs.FS
 	lose *bool
@@ -243,7 +241,7 @@ func (l lossy) Rename(from, to string) error {
 	return err
 }
 
-// TestRenameWhoseAnswerIsLost: the page is there, and counts.
+// TestRenameWhoseAnswerIsLost: the page exists, and counts.
 func TestRenameWhoseAnswerIsLost(t *testing.T) {
 	lose := false
 	s := open(t, testOptions(t, withFS(lossy{quickFS, &lose})))
@@ -254,8 +252,7 @@ func TestRenameWhoseAnswerIsLost(t *testing.T) {
 	requireExact(t, s)
 }
 
-// TestCommitThatComesLateCounts: a demotion is given up, and the page appears all
-// the same.
+// TestCommitThatComesLateCounts: a demotion is given up, and the page appears nevertheless.
 func TestCommitThatComesLateCounts(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj), withRemote(t))
@@ -271,7 +268,7 @@ func TestCommitThatComesLateCounts(t *testing.T) {
 	up()
 	require.ErrorIs(t, <-done, context.Canceled)
 	gate.Open()
-	for s.guard.Left() > 0 { // until the worker has seen the end of it
+	for s.guard.Left() > 0 { // until the worker has seen its end
 		_, err := s.guard.Space(ctx)
 		require.NoError(t, err)
 	}
@@ -280,7 +277,7 @@ func TestCommitThatComesLateCounts(t *testing.T) {
 	requireExact(t, s)
 }
 
-// TestPutAfterAnotherProcessHasPurged: directories that this process knows are gone.
+// TestPutAfterAnotherProcessHasPurged: directories that this process has made are gone.
 func TestPutAfterAnotherProcessHasPurged(t *testing.T) {
 	o := testOptions(t)
 	s, other := open(t, o), open(t, o)
@@ -291,8 +288,8 @@ func TestPutAfterAnotherProcessHasPurged(t *testing.T) {
 	putChain(t, s, prompt(2, 3*testTokens)) // in other shards
 }
 
-// TestUnlinkThatHangsCounts: pages have been moved away to be removed, and that takes
-// its time. Another machine counts meanwhile.
+// TestUnlinkThatHangsCounts: pages have been renamed in order to be removed, and the unlink
+// hangs. Another machine counts meanwhile.
 func TestUnlinkThatHangsCounts(t *testing.T) {
 	page := physicalPage(t)
 	inj := vfs.Inject(quickFS)

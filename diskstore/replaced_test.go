@@ -49,10 +49,10 @@ func demoteAnew(t *testing.T, s *Store, tokens []int32) {
 	require.Equal(t, demoted+1, s.Stats().Demoted)
 }
 
-// TestBadPageThatWasReplacedIsNotQuarantined: before one reader sets a bad file
-// aside, another process has set it aside and stored the page anew.
+// TestBadPageThatWasReplacedIsNotQuarantined: before one reader moves a bad file to
+// quarantine, another process has moved it and stored the page again.
 func TestBadPageThatWasReplacedIsNotQuarantined(t *testing.T) {
-	for _, before := range []vfs.Op{vfs.OpReadDir, vfs.OpRename} { // of the look at what is there, and after it
+	for _, before := range []vfs.Op{vfs.OpReadDir, vfs.OpRename} { // before the check of the file, and after it
 		inj := vfs.Inject(quickFS)
 		o := testOptions(t, withFS(inj))
 		s := open(t, o)
@@ -81,8 +81,8 @@ func TestBadPageThatWasReplacedIsNotQuarantined(t *testing.T) {
 	}
 }
 
-// TestLateQuarantineSparesAnothersPage: the mount hangs in the rename, and what was
-// given up is done when another machine has stored the page anew.
+// TestLateQuarantineSparesAnothersPage: the mount hangs in the rename, which was given up and
+// succeeds after another machine has stored the page again.
 func TestLateQuarantineSparesAnothersPage(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj), withRemote(t))
@@ -108,8 +108,8 @@ func TestLateQuarantineSparesAnothersPage(t *testing.T) {
 	require.NoError(t, other.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
 }
 
-// TestLateRemoveSparesAnothersPage: a machine evicts a page and its mount hangs.
-// What was given up is done when another machine has demoted the page once more.
+// TestLateRemoveSparesAnothersPage: a machine evicts a page and its mount hangs. The removal
+// was given up and succeeds after another machine has demoted the page once more.
 func TestLateRemoveSparesAnothersPage(t *testing.T) {
 	for name, hangs := range map[string]vfs.Rule{
 		"in what takes the page away": {Path: regexp.MustCompile(`\.kvp`), Ops: []vfs.Op{vfs.OpRemove, vfs.OpRename}},
@@ -142,7 +142,7 @@ func TestLateRemoveSparesAnothersPage(t *testing.T) {
 	}
 }
 
-// TestRemoveOnAFullShare makes room though the disk has none for another name.
+// TestRemoveOnAFullShare makes room although the disk has no room for another name.
 func TestRemoveOnAFullShare(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj), withRemote(t))

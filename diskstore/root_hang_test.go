@@ -13,8 +13,8 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// hangingRoots are two roots with three pages and three tails in the local tier
-// and a page in the remote one, and a tool that has opened them.
+// hangingRoots are two roots with three pages and three tails in the local tier and a page in
+// the remote one, and a tool that has opened them.
 type hangingRoots struct {
 	*Root
 	t   *testing.T
@@ -31,8 +31,8 @@ func openHanging(t *testing.T) *hangingRoots {
 	return &hangingRoots{Root: r, t: t, o: o, inj: inj}
 }
 
-// hang lets operations below a root hang. What works has a minute, for the machine may
-// be busy.
+// hang makes operations below a root hang. Other operations have a minute, because the machine
+// may be busy.
 func (h *hangingRoots) hang(root string, ops ...vfs.Op) {
 	for _, lv := range h.s.levels(tier.Local) {
 		if d := lv.dir(); d.Root == root {
@@ -42,13 +42,13 @@ func (h *hangingRoots) hang(root string, ops ...vfs.Op) {
 	storetest.Hang(h.t, h.inj, root, ops...)
 }
 
-// silent requires the error of a root that does not answer, which it names.
+// silent requires the error of a root that does not answer, with the root's name.
 func (h *hangingRoots) silent(err error, root string) {
 	h.t.Helper()
 	storetest.RequireSilent(h.t, err, root)
 }
 
-// TestToolsGoOnWithoutARemoteThatHangs asks for everything a tool can do.
+// TestToolsGoOnWithoutARemoteThatHangs runs every operation of a tool.
 func TestToolsGoOnWithoutARemoteThatHangs(t *testing.T) {
 	for name, use := range map[string]func(h *hangingRoots, remote string){
 		"usage": func(h *hangingRoots, remote string) {
@@ -84,8 +84,8 @@ func TestToolsGoOnWithoutARemoteThatHangs(t *testing.T) {
 	}
 }
 
-// TestToolsEndWhenAnyOperationHangs lets one kind of operation of a root hang.
-// Whatever a tool does comes to an end.
+// TestToolsEndWhenAnyOperationHangs makes one kind of operation of a root hang. Every
+// operation of a tool ends.
 func TestToolsEndWhenAnyOperationHangs(t *testing.T) {
 	for _, op := range []vfs.Op{
 		vfs.OpOpen, vfs.OpReadDir, vfs.OpRemove, vfs.OpLstat, vfs.OpSyncDir, vfs.OpLock, vfs.OpSpace, vfs.OpRead,
@@ -118,7 +118,7 @@ func TestToolsEndWhenAnyOperationHangs(t *testing.T) {
 	}
 }
 
-// TestToolsOfALocalRootThatHangs is about the tier that everything else needs.
+// TestToolsOfALocalRootThatHangs: operations of tools end with the local root's error.
 func TestToolsOfALocalRootThatHangs(t *testing.T) {
 	h := openHanging(t)
 	h.hang(h.o.Local.Root)

@@ -22,8 +22,8 @@ func openRoot(t *testing.T, o Options) *Root {
 	return r
 }
 
-// someRoot makes two roots in which three fingerprints have a page and a tail
-// each, and the first of them a remote page.
+// someRoot makes two roots in which three fingerprints have a page and a tail each, and the
+// first fingerprint a remote page.
 func someRoot(t *testing.T) Options {
 	o := testOptions(t, withRemote(t))
 	for n := range byte(3) {
@@ -99,8 +99,8 @@ func TestRootUsage(t *testing.T) {
 	require.Equal(t, time.Now().UTC().Format(time.DateOnly), use.Local.Written[0].Day)
 }
 
-// gc runs GC once dry and once not, and checks that both say the same, file by
-// file, and that the files of the second are gone.
+// gc runs GC once dry and once not, and checks that both report the same files, and that the
+// second run has removed them.
 func gc(t *testing.T, o Options, opt GCOptions) GCReport {
 	t.Helper()
 	r := openRoot(t, o)
@@ -145,7 +145,7 @@ func TestGCByFingerprint(t *testing.T) {
 	require.Equal(t, occupied(t, o.Local.Root), recorded(t, o.Local.Root)-claimOf(t, o))
 }
 
-// TestGCUnderALivingServer: what is removed is a miss there, and is stored again.
+// TestGCUnderALivingServer: a removed page is a miss in the server, and is stored again.
 func TestGCUnderALivingServer(t *testing.T) {
 	o := someRoot(t)
 	s := open(t, o)
@@ -193,8 +193,8 @@ func TestGCToBudget(t *testing.T) {
 	require.LessOrEqual(t, occupied(t, o.Remote.Root), o.Remote.BudgetBytes)
 }
 
-// TestBudgetsWaitForTheRemoteTier collects while the share is not mounted, as
-// tools do: what should move there is neither deleted nor said to move.
+// TestBudgetsWaitForTheRemoteTier collects while the share is not mounted, as tools do: pages
+// that should move to the share are neither deleted nor reported as moved.
 func TestBudgetsWaitForTheRemoteTier(t *testing.T) {
 	o := someRoot(t)
 	o.Local.BudgetBytes = 1

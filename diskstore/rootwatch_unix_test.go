@@ -21,15 +21,15 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// lookAgain makes the next look at a file below a root fail, as where the root is
-// another: a tier looks at its root then, and need not wait until that is due.
+// lookAgain makes the next stat of a file below a root fail, as in another root: the tier then
+// checks its root at once.
 func lookAgain(inj *vfs.Injector, root string) {
 	inj.Reset()
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpLstat}, Path: regexp.MustCompile(regexp.QuoteMeta(root) + `.*\.kvp$`), Nth: 1, Err: syscall.ESTALE})
 }
 
-// TestRootSwappedAfterOpen: who may write to the directory above puts a directory
-// that others may write to in the root's place, with pages in it.
+// TestRootSwappedAfterOpen: a user with the right to write to the directory above replaces the
+// root by a directory with pages that other users may write to.
 func TestRootSwappedAfterOpen(t *testing.T) {
 	var log strings.Builder
 	o := testOptions(t, withFS(nil), func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
@@ -55,7 +55,7 @@ func TestRootSwappedAfterOpen(t *testing.T) {
 	require.Equal(t, before, filesIn(t, o.Local.Root, dir.PageExt), "nothing is written to it")
 	require.Equal(t, 1, strings.Count(log.String(), "cannot be used any more"))
 
-	// A link to the right one is no better.
+	// A link to the right directory is refused as well.
 	require.NoError(t, os.RemoveAll(o.Local.Root))
 	require.NoError(t, os.Symlink(o.Local.Root+".old", o.Local.Root))
 	require.Error(t, read())
@@ -71,7 +71,7 @@ func TestRootSwappedAfterOpen(t *testing.T) {
 	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.TmpDir), dir.LockExt), 1)
 }
 
-// TestRootWhoseModeChanges is found at the next look, and by who goes by path as
+// TestRootWhoseModeChanges: the next check finds the change, and operations by path do as
 // well.
 func TestRootWhoseModeChanges(t *testing.T) {
 	inj := vfs.Inject(quickFS)
@@ -98,8 +98,8 @@ func TestRootWhoseModeChanges(t *testing.T) {
 	}
 }
 
-// TestShareThatWasUnmounted: below the mount point is a directory that is as safe,
-// and on the wrong disk.
+// TestShareThatWasUnmounted: below the mount point is a directory that is as safe, and on the
+// wrong disk.
 func TestShareThatWasUnmounted(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj), withRemote(t))
@@ -128,8 +128,8 @@ func TestShareThatWasUnmounted(t *testing.T) {
 	require.False(t, s.Stats().Remote.Down)
 }
 
-// TestRootReplacedByAnother: a person has put another directory in its place that
-// is as safe. Room is claimed in that one before anything is written.
+// TestRootReplacedByAnother: a person has replaced the root by another directory that is as
+// safe. Room is claimed in the new directory before any write to it.
 func TestRootReplacedByAnother(t *testing.T) {
 	var log strings.Builder
 	inj := vfs.Inject(quickFS)

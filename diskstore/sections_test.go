@@ -11,8 +11,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// Some of a page's sections are what they are in all of it, from a raw file, a compressed
-// one and memory.
+// Some sections of a page, read alone, equal the same sections read with the whole page, from
+// a raw file, a compressed one and memory.
 func TestReadSomeSections(t *testing.T) {
 	for name, change := range map[string]func(*Options){
 		"raw":    func(o *Options) {},
@@ -47,7 +47,7 @@ func TestReadSomeSections(t *testing.T) {
 	}
 }
 
-// A damaged section is found by who reads it, and by nobody else.
+// Only reads of a damaged section find its damage.
 func TestDamageElsewhereIsNotRead(t *testing.T) {
 	o := testOptions(t, func(o *Options) { o.FS = nil })
 	s := open(t, o)
@@ -72,7 +72,7 @@ var stateSections = []pagefile.Section{
 	{Group: 1, Kind: pagefile.KindConv, RowBytes: 40}, {Group: 1, Kind: pagefile.KindState, RowBytes: 5000},
 }
 
-// withSections is pageOf with other sections.
+// withSections does as pageOf, with other sections.
 func withSections(t *testing.T, parent pagefile.Key, start int, tokens []int32, sections []pagefile.Section) *pagefile.Page {
 	p := pageOf(t, parent, start, tokens)
 	p.Layout = layoutOf(t, sections, len(tokens))
@@ -81,7 +81,7 @@ func withSections(t *testing.T, parent pagefile.Key, start int, tokens []int32, 
 	return p
 }
 
-// State has one row, whatever the page's tokens; a page with state replaces one without, and
+// State has one row, for any number of tokens. A page with state replaces a page without, and
 // not the other way round.
 func TestPagesWithState(t *testing.T) {
 	for _, n := range []int{1, testTokens - 1, testTokens} {
@@ -112,7 +112,7 @@ func TestPagesWithState(t *testing.T) {
 	}
 }
 
-// Tails with state stay beside longer ones, whose state is of another position, and those
+// Tails with state stay beside longer tails, whose state belongs to another position. Tails
 // that a sequence contains are found, the longest first.
 func TestTailsWithin(t *testing.T) {
 	s := open(t, testOptions(t))
@@ -148,7 +148,7 @@ func TestTailsWithin(t *testing.T) {
 	require.ErrorIs(t, err, tier.ErrClosed)
 }
 
-// Reads that leave other processors alone give the same, and find what is damaged.
+// Gentle reads return the same rows and find damage.
 func TestReadGently(t *testing.T) {
 	for _, compress := range []bool{false, true} {
 		o := testOptions(t, func(o *Options) { o.FS, o.Compress = nil, compress })

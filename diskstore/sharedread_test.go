@@ -22,7 +22,7 @@ func startRead(ctx context.Context, t *testing.T, s *Store, ref Ref, tokens []in
 	return buf, done
 }
 
-// joined waits until n Reads wait for another's of the same page.
+// joined waits until n Reads wait for a Read of the same page.
 func joined(t *testing.T, s *Store, ref Ref, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -32,8 +32,8 @@ func joined(t *testing.T, s *Store, ref Ref, n int) {
 	}, time.Minute, time.Millisecond)
 }
 
-// hangingRead returns a store that holds a page of tokens whose file one reader hangs
-// in, and what lets it go on: with an error when one is given.
+// hangingRead returns a store with a page of tokens, in whose file one reader hangs, and the
+// gate that ends the hang: with the error fail unless it is nil.
 func hangingRead(t *testing.T, fail error) (s *Store, inj *vfs.Injector, tokens []int32, ref Ref, gate *vfs.Gate) {
 	inj = vfs.Inject(quickFS)
 	s = open(t, testOptions(t, withFS(inj)))
@@ -45,7 +45,7 @@ func hangingRead(t *testing.T, fail error) (s *Store, inj *vfs.Injector, tokens 
 	return s, inj, tokens, ref, gate
 }
 
-// Reads of one page at the same time open its file once, and each has the page.
+// Concurrent Reads of one page open its file once, and each returns the page.
 func TestReadsOfOnePageShareOne(t *testing.T) {
 	s, inj, tokens, ref, gate := hangingRead(t, nil)
 	first, firstDone := startRead(ctx, t, s, ref, tokens)
@@ -74,8 +74,7 @@ func TestReadsOfOnePageShareOne(t *testing.T) {
 	require.EqualValues(t, 3, s.Stats().SharedHits, "a later one reads for itself")
 }
 
-// A Read that fails, or is given up, leaves those that waited for it to read for
-// themselves.
+// After a Read that fails, or is given up, the waiting Reads read the page themselves.
 func TestReadsDoNotShareFailures(t *testing.T) {
 	for _, fail := range []error{nil, errors.New("lost")} {
 		s, inj, tokens, ref, gate := hangingRead(t, fail)
@@ -93,7 +92,7 @@ func TestReadsDoNotShareFailures(t *testing.T) {
 	}
 }
 
-// One that waits goes when its context ends, and holds nobody up.
+// A waiting Read ends with its context, and delays no other Read.
 func TestWaitingReadEndsWithItsContext(t *testing.T) {
 	s, _, tokens, ref, gate := hangingRead(t, nil)
 	_, firstDone := startRead(ctx, t, s, ref, tokens)
@@ -107,8 +106,7 @@ func TestWaitingReadEndsWithItsContext(t *testing.T) {
 	require.NoError(t, <-firstDone)
 }
 
-// A Read that asks for other tokens of the same file is not given what it did not ask
-// for.
+// A Read with other tokens for the same file does not get the shared result.
 func TestReadsOfOtherTokensAreNotShared(t *testing.T) {
 	s, inj, tokens, ref, gate := hangingRead(t, nil)
 	_, firstDone := startRead(ctx, t, s, ref, tokens)

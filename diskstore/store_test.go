@@ -94,23 +94,23 @@ func TestTails(t *testing.T) {
 	page := putChain(t, s, tokens[:testTokens+3])[0]
 	readChain(t, s, tokens, testTokens+3)
 
-	// A longer tail replaces the one it extends.
+	// A longer tail replaces the tail that it extends.
 	putChain(t, s, tokens[:testTokens+5])
 	readChain(t, s, tokens, testTokens+5)
 	readChain(t, s, tokens[:testTokens+2], testTokens+2)
 	require.Equal(t, 1, s.Stats().Local.Tails)
 
-	// One that diverges is kept beside it, and the longer prefix wins.
+	// A tail that diverges is kept as well, and the longer prefix is preferred.
 	branch := append(append([]int32{}, tokens[:testTokens+2]...), 77, 78)
 	putChain(t, s, branch)
 	require.Equal(t, 2, s.Stats().Local.Tails)
 	readChain(t, s, tokens, testTokens+5)
 	readChain(t, s, branch, testTokens+4)
 
-	// Nothing in common is nothing.
+	// Without a common prefix no tail is found.
 	readChain(t, s, append(append([]int32{}, tokens[:testTokens]...), 5), testTokens)
 
-	// At most maxTails stay; the least recently used goes.
+	// At most maxTails stay; the least recently used tail is removed.
 	oldest := s.tailName(page.Key(), s.Chain(ctx, branch, nil)[1].Key)
 	past := time.Now().Add(-time.Hour)
 	require.NoError(t, os.Chtimes(filePath(o.Local.Root, oldest), past, past))
@@ -167,7 +167,7 @@ func TestReadRefusesWhatWasNotAskedFor(t *testing.T) {
 		require.ErrorIs(t, read(), pagefile.ErrMismatch, name)
 	}
 	require.EqualValues(t, len(tests), s.Stats().Mismatched)
-	readRef(t, s, ref, tokens) // none of that cost the page
+	readRef(t, s, ref, tokens) // none of these errors cost the page
 
 	require.ErrorIs(t, s.Read(ctx, ref, mine[1:], good, make([]byte, good.Size())), pagefile.ErrInvalidPage)
 	require.ErrorIs(t, s.Read(ctx, ref, mine, good, make([]byte, 1)), pagefile.ErrInvalidPage)
@@ -244,7 +244,7 @@ func TestDamageIsQuarantinedAndRepaired(t *testing.T) {
 	putChain(t, s, tokens)
 	readChain(t, s, tokens, len(tokens))
 
-	// Quarantine does not grow for ever, and nothing that is in it goes for more.
+	// Quarantine is bounded, and a full quarantine keeps its files.
 	for i := range storetest.MaxQuarantined + 3 {
 		name := s.pageName(pagefile.Key{byte(i)})
 		place(t, filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt)[0], filePath(o.Local.Root, name))
@@ -283,11 +283,11 @@ func TestPutReplacesWhatIsNoGood(t *testing.T) {
 	readChain(t, s, tokens, testTokens)
 	require.EqualValues(t, 1, s.Stats().Damaged)
 
-	_, err := s.Scan(ctx) // counts what truncating behind the store's back gave back
+	_, err := s.Scan(ctx) // counts the bytes that truncating without the store has freed
 	require.NoError(t, err)
 
-	// A page of other sections under the same fingerprint is of no use to
-	// anybody who asks for these.
+	// A page with other sections under the same fingerprint is useless to a reader of these
+	// sections.
 	narrow := layoutOf(t, testSections[:2], testTokens)
 	other := &pagefile.Page{Parent: p.Parent, Tokens: tokens, Layout: narrow, Payload: make([]byte, narrow.Size())}
 	require.NoError(t, s.Put(ctx, other))
@@ -330,7 +330,7 @@ func TestTwoStoresShareARoot(t *testing.T) {
 					p := pageOf(t, parent, at, tokens[at:min(at+testTokens, len(tokens))])
 					err := s.Put(ctx, p)
 					if errors.Is(err, tier.ErrNoSpace) {
-						break // while this one waited the others used all there is
+						break // the other stores used all room while this one waited
 					}
 					if err != nil {
 						t.Errorf("put: %v", err)
@@ -413,7 +413,7 @@ func TestScanAndReclaim(t *testing.T) {
 		readChain(t, s, prompt(int(n), testTokens+1), want)
 	}
 	require.Equal(t, 7, s.Stats().Local.Pages)
-	putChain(t, stores[2], prompt(2, testTokens)) // still in use somewhere: works again
+	putChain(t, stores[2], prompt(2, testTokens)) // after Reclaim the store can put the page again
 	readChain(t, stores[2], prompt(2, testTokens), testTokens)
 }
 
@@ -437,7 +437,7 @@ func TestTouchIsThrottled(t *testing.T) {
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now(), info.ModTime(), touchEvery)
-	touch(s, Ref{Key: pagefile.Key{1}}) // not there: nothing happens
+	touch(s, Ref{Key: pagefile.Key{1}}) // no such page: no change
 }
 
 func TestOptions(t *testing.T) {

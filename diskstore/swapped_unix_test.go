@@ -15,8 +15,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
-// TestDirectorySwappedForALink: prompts neither leave a root nor come from
-// elsewhere through a link that somebody put in a directory's place.
+// TestDirectorySwappedForALink: prompts neither leave a root nor come from elsewhere through a
+// link in a directory's place.
 func TestDirectorySwappedForALink(t *testing.T) {
 	o := testOptions(t, withFS(nil), withRemote(t))
 	s := open(t, o)

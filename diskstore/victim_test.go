@@ -13,10 +13,10 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// whileDemoting demotes a page of the local tier, which must go, and calls do while
-// its copy is written. That write then returns fails.
+// whileDemoting demotes a page of the local tier, which must be evicted, and calls do while
+// its copy is written. That write then returns the error fails.
 func whileDemoting(t *testing.T, s *Store, inj *vfs.Injector, info tier.Info, fails error, do func()) {
-	require.NoError(t, s.copyManifest(ctx, info.Fingerprint)) // not that write
+	require.NoError(t, s.copyManifest(ctx, info.Fingerprint)) // the manifest's write comes before
 	gate := vfs.NewGate()
 	inj.Add(vfs.Rule{
 		Ops:  []vfs.Op{vfs.OpWrite},
@@ -35,8 +35,8 @@ func whileDemoting(t *testing.T, s *Store, inj *vfs.Injector, info tier.Info, fa
 	inj.Reset()
 }
 
-// TestVictimThatCameIntoUseStays: a page takes its time to move down, and then
-// cannot. Meanwhile its conversation went on, and the new pages need it.
+// TestVictimThatCameIntoUseStays: a page takes long to move down, and the move fails.
+// Meanwhile its conversation has continued, and the new pages need the page.
 func TestVictimThatCameIntoUseStays(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj), withRemote(t))
@@ -53,15 +53,15 @@ func TestVictimThatCameIntoUseStays(t *testing.T) {
 	})
 	require.Equal(t, len(tokens), tokensIn(s.Chain(ctx, tokens, nil)))
 
-	// One that nobody used goes.
+	// A page that was not used meanwhile is removed.
 	unused := listAll(t, s.local)[0]
 	whileDemoting(t, s, inj, unused, syscall.EIO, func() {})
 	_, err := s.disk.Stat(ctx, unused.Name)
 	require.ErrorIs(t, err, tier.ErrNotFound)
 }
 
-// TestVictimThatWasReplacedStays: while a page moves down it is put once more, with
-// more sections. What is below does not have them.
+// TestVictimThatWasReplacedStays: while a page moves down it is put once more, with more
+// sections. The copy below does not have these sections.
 func TestVictimThatWasReplacedStays(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj), withRemote(t))

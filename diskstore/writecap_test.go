@@ -17,8 +17,8 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// TestWriteCap: what may be written in a day is written and no more, by all
-// stores together, promotions included; reading and demoting go on.
+// TestWriteCap: all stores together write at most the day's bytes, promotions included;
+// reading and demoting continue.
 func TestWriteCap(t *testing.T) {
 	page := physicalPage(t)
 	log := new(syncWriter)
@@ -35,14 +35,14 @@ func TestWriteCap(t *testing.T) {
 	s := at(open(t, o))
 	tokens := prompt(1, 3*testTokens)
 	putChain(t, s, tokens)
-	require.NoError(t, s.Close()) // gives back what it claimed and did not write
+	require.NoError(t, s.Close()) // returns the unused part of its claim
 	require.Equal(t, []ledger.DayWritten{{Day: first, Bytes: 3 * page}}, readLedgerFile(t, o).Days())
 
 	s = at(open(t, o))
 	refs := s.Chain(ctx, tokens, nil)
 	info, err := s.disk.Stat(ctx, s.refName(refs[2]))
 	require.NoError(t, err)
-	evictPage(t, s, info) // demoting is no writing here
+	evictPage(t, s, info) // a demotion writes no local file
 	putChain(t, s, prompt(2, 2*testTokens))
 	require.EqualValues(t, 5*page, s.Stats().LocalWritten)
 	require.EqualValues(t, page, s.Stats().RemoteWritten)
@@ -94,8 +94,8 @@ func (f countedFile) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// TestWriteCapCountsWhatCameToNothing: pages are written and cannot be given their
-// names, or not be synced. Whoever puts them again wears the disk no less.
+// TestWriteCapCountsWhatCameToNothing: pages are written and cannot be renamed, or not be
+// synced. Repeated Puts of these pages wear the disk as well, and count.
 func TestWriteCapCountsWhatCameToNothing(t *testing.T) {
 	page := physicalPage(t)
 	for name, fails := range map[string]vfs.Rule{
@@ -125,8 +125,8 @@ func TestWriteCapCountsWhatCameToNothing(t *testing.T) {
 	}
 }
 
-// TestUnloadedRunnersWriteWhatTheyWrote: a runner is flushed and then killed. What it had
-// claimed and not written is neither written nor in use, in either tier.
+// TestUnloadedRunnersWriteWhatTheyWrote: a runner is flushed and then killed. The unused part
+// of its claim counts neither as written nor as in use, in either tier.
 func TestUnloadedRunnersWriteWhatTheyWrote(t *testing.T) {
 	page := physicalPage(t)
 	machine := storetest.NewShare(0)
@@ -138,7 +138,7 @@ func TestUnloadedRunnersWriteWhatTheyWrote(t *testing.T) {
 		require.NoError(t, err)
 		putChain(t, runner, prompt(load, testTokens))
 		require.NoError(t, runner.Flush(ctx))
-		machine.Die("a") // which kills it
+		machine.Die("a") // kills the process
 	}
 	s := open(t, o)
 	for _, root := range []string{o.Local.Root, o.Remote.Root} {
@@ -150,7 +150,7 @@ func TestUnloadedRunnersWriteWhatTheyWrote(t *testing.T) {
 	require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(loads, testTokens))))
 }
 
-// TestClaimsGivenBackBesideWriters: what a Flush gives back no Put has taken meanwhile.
+// TestClaimsGivenBackBesideWriters: no Put has taken the claim that a Flush returns.
 func TestClaimsGivenBackBesideWriters(t *testing.T) {
 	o := testOptions(t, withFS(quickFS), func(o *Options) { o.Local.BudgetBytes = 64 << 20 })
 	s := open(t, o)
