@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // A tier below may be written by anybody. Its panics and answers that cannot be are
@@ -11,6 +14,59 @@ import (
 
 // errNothing reports a tier that returned neither a result nor an error.
 var errNothing = errors.New("diskstore: the tier returned neither a result nor an error")
+
+// errAnswer reports a tier that described files in a way that cannot be.
+var errAnswer = errors.New("diskstore: the tier gave an answer that cannot be")
+
+// describe returns the description of the file that has a name. A file that has bytes
+// occupies space, whatever the tier says: budgets count it.
+func describe(info tier.Info, name pagefile.Name) (tier.Info, error) {
+	if info.Bytes < 0 {
+		return tier.Info{}, fmt.Errorf("%w: file %v has %d bytes", errAnswer, name.Key, info.Bytes)
+	}
+	info.Name = name
+	if info.Physical <= 0 {
+		info.Physical = pagefile.AlignUp(info.Bytes)
+	}
+	return info, nil
+}
+
+// inOrder describes files that have the first of the names, in the same order.
+func inOrder(infos []tier.Info, names []pagefile.Name) ([]tier.Info, error) {
+	if len(infos) > len(names) {
+		return nil, fmt.Errorf("%w: %d names were looked up, and %d files found", errAnswer, len(names), len(infos))
+	}
+	described := make([]tier.Info, len(infos))
+	for i, info := range infos {
+		if info.Name != names[i] {
+			return nil, fmt.Errorf("%w: file %v was looked up, and %v found", errAnswer, names[i].Key, info.Key)
+		}
+		var err error
+		if described[i], err = describe(info, info.Name); err != nil {
+			return nil, err
+		}
+	}
+	return described, nil
+}
+
+// listed describes each file once, as far as it belongs to the list: the pages of a
+// server's listing may overlap.
+func listed(infos []tier.Info, belongs func(pagefile.Name) bool) ([]tier.Info, error) {
+	seen := make(map[pagefile.Name]bool, len(infos))
+	once := make([]tier.Info, 0, len(infos))
+	for _, info := range infos {
+		if seen[info.Name] || !belongs(info.Name) {
+			continue
+		}
+		seen[info.Name] = true
+		info, err := describe(info, info.Name)
+		if err != nil {
+			return nil, err
+		}
+		once = append(once, info)
+	}
+	return once, nil
+}
 
 // errPanic reports a tier that panicked.
 var errPanic = errors.New("diskstore: the tier panicked")

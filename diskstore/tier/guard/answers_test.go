@@ -3,7 +3,9 @@ package guard
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -24,6 +26,32 @@ type odd struct {
 	open   func(name pagefile.Name) (tier.Blob, error)
 	create func(name pagefile.Name) (tier.Upload, error)
 	lock   func() (func(), error)
+	infos  func([]tier.Info) []tier.Info // of lists, and of a file alone
+}
+
+func (o *odd) list(infos []tier.Info, err error) ([]tier.Info, error) {
+	if o.infos != nil {
+		infos = o.infos(infos)
+	}
+	return infos, err
+}
+
+func (o *odd) Stat(ctx context.Context, name pagefile.Name) (tier.Info, error) {
+	info, err := o.Tier.Stat(ctx, name)
+	infos, _ := o.list([]tier.Info{info}, nil)
+	return infos[0], err
+}
+
+func (o *odd) Leading(ctx context.Context, names []pagefile.Name) ([]tier.Info, error) {
+	return o.list(o.Tier.Leading(ctx, names))
+}
+
+func (o *odd) Tails(ctx context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {
+	return o.list(o.Tier.Tails(ctx, fingerprint, parent))
+}
+
+func (o *odd) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {
+	return o.list(o.Tier.ListShard(ctx, shard))
 }
 
 func (o *odd) Open(ctx context.Context, name pagefile.Name) (tier.Blob, error) {
@@ -120,4 +148,194 @@ func TestPanicsAreFailures(t *testing.T) {
 	require.Eventually(t, func() bool { return tr.Left() == 0 }, 10*time.Second, time.Millisecond)
 	_, err = tr.Shards(ctx)
 	require.NoError(t, err, "the workers are there still")
+}
+
+// oddBlob describes its file in another way.
+type oddBlob struct {
+	tier.Blob
+	info func() tier.Info
+}
+
+func (b oddBlob) Info() tier.Info { return b.info() }
+func (b oddBlob) Size() int64     { return -1 }
+
+// oddUpload commits what it likes.
+type oddUpload struct {
+	tier.Upload
+	change func(tier.Committed, error) (tier.Committed, error)
+}
+
+func (u oddUpload) Commit(ctx context.Context, used time.Time) (tier.Committed, error) {
+	return u.change(u.Upload.Commit(ctx, used))
+}
+
+// TestFileThatSaysLittleOfItself: the length of an open file is that which its description
+// tells, its name the one that was asked for, and both were read when it was opened.
+func TestFileThatSaysLittleOfItself(t *testing.T) {
+	tr, below := guardOdd(t, slog.New(slog.DiscardHandler), func() {})
+	tiertest.Upload(t, tr, tiertest.Page(1), []byte("page"), time.Now())
+	want, err := tr.Stat(ctx, tiertest.Page(1))
+	require.NoError(t, err)
+	var asked int
+	below.open = func(name pagefile.Name) (tier.Blob, error) {
+		blob, err := below.Tier.Open(ctx, name)
+		return oddBlob{blob, func() tier.Info {
+			asked++
+			info := blob.Info()
+			info.Name, info.Physical = pagefile.Name{}, 0
+			return info
+		}}, err
+	}
+	for _, open := range []func(context.Context, pagefile.Name) (tier.Blob, error){tr.Open, tr.Reopen} {
+		asked = 0
+		blob, err := open(ctx, tiertest.Page(1))
+		require.NoError(t, err)
+		for range 3 {
+			require.EqualValues(t, 4, blob.Size())
+			require.Equal(t, want.Name, blob.Info().Name)
+			require.EqualValues(t, pagefile.PageAlign, blob.Info().Physical)
+		}
+		require.Equal(t, 1, asked)
+		blob.Close()
+	}
+	below.open = func(name pagefile.Name) (tier.Blob, error) {
+		blob, err := below.Tier.Open(ctx, name)
+		return oddBlob{blob, func() tier.Info { return tier.Info{Bytes: -1} }}, err
+	}
+	_, err = tr.Open(ctx, tiertest.Page(1))
+	require.ErrorIs(t, err, errAnswer)
+
+	hung := make(chan struct{})
+	below.open = func(name pagefile.Name) (tier.Blob, error) {
+		blob, err := below.Tier.Open(ctx, name)
+		return oddBlob{blob, func() tier.Info { <-hung; return blob.Info() }}, err
+	}
+	tr.StepIn = 5 * time.Millisecond
+	_, err = tr.Open(ctx, tiertest.Page(1))
+	require.ErrorIs(t, err, tier.ErrTierTimeout)
+	close(hung)
+}
+
+// TestFilesOccupySpace: budgets count a file of a tier that does not tell its space.
+func TestFilesOccupySpace(t *testing.T) {
+	tr, below := guardOdd(t, slog.New(slog.DiscardHandler), func() {})
+	below.infos = func(infos []tier.Info) []tier.Info {
+		for i := range infos {
+			infos[i].Physical = 0
+		}
+		return infos
+	}
+	page, tail := tiertest.Page(1), tiertest.Tail(1, 2)
+	for _, name := range []pagefile.Name{page, tail} {
+		tiertest.Upload(t, tr, name, []byte("page"), time.Now())
+		one, err := tr.Stat(ctx, name)
+		require.NoError(t, err)
+		require.EqualValues(t, pagefile.PageAlign, one.Physical)
+		infos, err := tr.ListShard(ctx, tier.ShardOf(name))
+		require.NoError(t, err)
+		require.Equal(t, []tier.Info{one}, infos)
+	}
+	infos, err := tr.Tails(ctx, tiertest.Fingerprint, tail.Parent)
+	require.NoError(t, err)
+	require.EqualValues(t, pagefile.PageAlign, infos[0].Physical)
+	infos, err = tr.Leading(ctx, []pagefile.Name{page})
+	require.NoError(t, err)
+	require.EqualValues(t, pagefile.PageAlign, infos[0].Physical)
+}
+
+// TestCommitThatSaysLittle: the file counts for what was written, and the tier has failed
+// where its length is another.
+func TestCommitThatSaysLittle(t *testing.T) {
+	bad := errors.New("bad")
+	used := time.Unix(1_700_000_000, 0)
+	for name, c := range map[string]struct {
+		change func(tier.Committed, error) (tier.Committed, error)
+		bytes  int64
+		err    error
+	}{
+		"nothing": {func(tier.Committed, error) (tier.Committed, error) { return tier.Committed{}, nil }, 4, errAnswer},
+		"longer": {func(done tier.Committed, err error) (tier.Committed, error) {
+			done.Bytes++
+			return done, err
+		}, 4, errAnswer},
+		"no space":      {func(done tier.Committed, _ error) (tier.Committed, error) { done.Physical = 0; return done, nil }, 4, nil},
+		"visible":       {func(done tier.Committed, _ error) (tier.Committed, error) { done.Bytes = 0; return done, bad }, 4, bad},
+		"not committed": {func(tier.Committed, error) (tier.Committed, error) { return tier.Committed{}, bad }, 0, bad},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr, below := guardOdd(t, slog.New(slog.DiscardHandler), func() {})
+			below.create = func(name pagefile.Name) (tier.Upload, error) {
+				up, err := below.Tier.Create(ctx, name)
+				return oddUpload{up, c.change}, err
+			}
+			up, err := tr.Create(ctx, tiertest.Page(1))
+			require.NoError(t, err)
+			defer up.Abort()
+			require.NoError(t, up.Write(ctx, []byte("page")))
+			done, err := up.Commit(ctx, used)
+			require.ErrorIs(t, err, c.err)
+			require.Equal(t, c.bytes, done.Bytes)
+			if c.bytes > 0 {
+				require.Equal(t, tiertest.Page(1), done.Name)
+				require.True(t, used.Equal(done.Used))
+				require.GreaterOrEqual(t, done.Physical, int64(pagefile.PageAlign))
+			}
+		})
+	}
+}
+
+// TestListsThatCannotBe: files that are listed twice count once, and others than those that
+// were asked for are an error where their order has a meaning.
+func TestListsThatCannotBe(t *testing.T) {
+	tr, below := guardOdd(t, slog.New(slog.DiscardHandler), func() {})
+	var names []pagefile.Name
+	for n := range byte(3) {
+		names = append(names, tiertest.Page(n))
+		tiertest.Upload(t, tr, names[n], []byte("page"), time.Now())
+		tiertest.Upload(t, tr, tiertest.Tail(1, n), []byte("tail"), time.Now())
+	}
+	below.infos = func(infos []tier.Info) []tier.Info { return append(infos, infos...) }
+	for _, name := range []pagefile.Name{names[0], tiertest.Tail(1, 1)} {
+		infos, err := tr.ListShard(ctx, tier.ShardOf(name))
+		require.NoError(t, err)
+		require.Len(t, infos, map[pagefile.Class]int{pagefile.ClassPage: 1, pagefile.ClassTail: 3}[name.Class])
+	}
+	infos, err := tr.Tails(ctx, tiertest.Fingerprint, pagefile.Key{1})
+	require.NoError(t, err)
+	require.Len(t, infos, 3)
+	_, err = tr.Leading(ctx, names)
+	require.ErrorIs(t, err, errAnswer)
+
+	below.infos = func(infos []tier.Info) []tier.Info { slices.Reverse(infos); return infos }
+	_, err = tr.Leading(ctx, names)
+	require.ErrorIs(t, err, errAnswer)
+	below.infos = func([]tier.Info) []tier.Info { return []tier.Info{{Name: tiertest.Tail(2, 1), Bytes: 4}} }
+	for _, shard := range []tier.Shard{tier.ShardOf(names[0]), tier.ShardOf(tiertest.Tail(1, 1))} {
+		infos, err = tr.ListShard(ctx, shard)
+		require.NoError(t, err)
+		require.Empty(t, infos, "the file of another shard is counted there")
+	}
+	below.infos = func([]tier.Info) []tier.Info { return []tier.Info{{Name: names[0], Bytes: -1}} }
+	_, err = tr.ListShard(ctx, tier.ShardOf(names[0]))
+	require.ErrorIs(t, err, errAnswer)
+	tr.Breaker.Success()
+	_, err = tr.Stat(ctx, names[0])
+	require.ErrorIs(t, err, errAnswer)
+	tr.Breaker.Success()
+	_, err = tr.Leading(ctx, names[:1])
+	require.ErrorIs(t, err, errAnswer)
+}
+
+// TestRefusedChangeIsNoFailure: an error of the function given to Account is that of its
+// caller.
+func TestRefusedChangeIsNoFailure(t *testing.T) {
+	failures := 0
+	tr, _ := guardOdd(t, slog.New(slog.DiscardHandler), func() { failures++ })
+	refused := errors.New("refused")
+	for range 2 * breakerThreshold {
+		_, err := tr.Account(ctx, func([]byte, string) ([]byte, error) { return nil, refused })
+		require.Equal(t, refused, err)
+	}
+	require.False(t, tr.Breaker.Down())
+	require.Zero(t, failures)
 }

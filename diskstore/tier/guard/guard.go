@@ -170,7 +170,11 @@ func fatalRoot(err error) bool {
 
 func (t *Tier) Stat(ctx context.Context, name pagefile.Name) (tier.Info, error) {
 	return do(ctx, t, t.Lookup, t.LookupIn, nil, func(ctx context.Context) (tier.Info, error) {
-		return t.Inner.Stat(ctx, name)
+		info, err := t.Inner.Stat(ctx, name)
+		if err != nil {
+			return tier.Info{}, err
+		}
+		return describe(info, name)
 	})
 }
 
@@ -183,7 +187,12 @@ func (t *Tier) Leading(ctx context.Context, names []pagefile.Name) ([]tier.Info,
 	for len(names) > 0 {
 		batch := names[:min(len(names), leadingBatch)]
 		some, err := do(ctx, t, t.Lookup, t.LookupIn, nil, func(ctx context.Context) ([]tier.Info, error) {
-			return t.Inner.Leading(ctx, batch)
+			found, err := t.Inner.Leading(ctx, batch)
+			found, wrong := inOrder(found, batch)
+			if err == nil {
+				err = wrong
+			}
+			return found, err
 		})
 		infos = append(infos, some...)
 		if err != nil || len(some) < len(batch) {
@@ -228,7 +237,13 @@ func (t *Tier) EmptyQuarantine(ctx context.Context) (int64, error) {
 
 func (t *Tier) Tails(ctx context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {
 	return do(ctx, t, t.Lookup, t.LookupIn, nil, func(ctx context.Context) ([]tier.Info, error) {
-		return t.Inner.Tails(ctx, fingerprint, parent)
+		infos, err := t.Inner.Tails(ctx, fingerprint, parent)
+		if err != nil {
+			return nil, err
+		}
+		return listed(infos, func(n pagefile.Name) bool {
+			return n.Class == pagefile.ClassTail && n.Fingerprint == fingerprint && n.Parent == parent
+		})
 	})
 }
 
@@ -241,19 +256,35 @@ func (t *Tier) SyncRemoved(ctx context.Context, names []pagefile.Name) error {
 
 func (t *Tier) Shards(ctx context.Context) ([]tier.Shard, error) {
 	return do(ctx, t, t.Transfer, listSteps*t.StepIn, nil, func(ctx context.Context) ([]tier.Shard, error) {
-		return t.Inner.Shards(ctx)
+		shards, err := t.Inner.Shards(ctx)
+		seen := make(map[tier.Shard]bool, len(shards))
+		var once []tier.Shard
+		for _, shard := range shards {
+			if !seen[shard] {
+				seen[shard], once = true, append(once, shard)
+			}
+		}
+		return once, err
 	})
 }
 
 func (t *Tier) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {
 	return do(ctx, t, t.Transfer, listSteps*t.StepIn, nil, func(ctx context.Context) ([]tier.Info, error) {
-		return t.Inner.ListShard(ctx, shard)
+		infos, err := t.Inner.ListShard(ctx, shard)
+		if err != nil {
+			return nil, err
+		}
+		return listed(infos, func(n pagefile.Name) bool { return tier.ShardOf(n) == shard })
 	})
 }
 
 func (t *Tier) Aside(ctx context.Context) (tier.Aside, error) {
 	return do(ctx, t, t.Transfer, listSteps*t.StepIn, nil, func(ctx context.Context) (tier.Aside, error) {
-		return t.Inner.Aside(ctx)
+		aside, err := t.Inner.Aside(ctx)
+		for _, n := range []*int64{&aside.TempBytes, &aside.QuarantineBytes, &aside.OrphanBytes} {
+			*n = max(0, *n)
+		}
+		return aside, err
 	})
 }
 

@@ -15,10 +15,12 @@ import (
 var steps = sync.Pool{New: func() any { p := make([]byte, pagefile.StepBytes); return &p }}
 
 // blob reads in steps of at most StepBytes, each with its own time
-// limit: a slow tier makes progress, a hung one is noticed.
+// limit: a slow tier makes progress, a hung one is noticed. The description was
+// read when the file was opened, within the time for that.
 type blob struct {
 	t     *Tier
 	inner tier.Blob
+	info  tier.Info
 }
 
 func (t *Tier) Open(ctx context.Context, name pagefile.Name) (tier.Blob, error) {
@@ -30,22 +32,31 @@ func (t *Tier) Reopen(ctx context.Context, name pagefile.Name) (tier.Blob, error
 }
 
 func (t *Tier) open(ctx context.Context, name pagefile.Name, open func(context.Context, pagefile.Name) (tier.Blob, error)) (tier.Blob, error) {
-	inner, err := do(ctx, t, t.Lookup, t.StepIn, tier.Blob.Close, func(ctx context.Context) (tier.Blob, error) {
+	opened, err := do(ctx, t, t.Lookup, t.StepIn, (*blob).closeInner, func(ctx context.Context) (*blob, error) {
 		inner, err := open(ctx, name)
-		if err == nil && inner == nil {
-			err = fmt.Errorf("open %v: %w", name.Key, errNothing)
+		if err != nil {
+			return nil, err
 		}
-		return inner, err
+		if inner == nil {
+			return nil, fmt.Errorf("open %v: %w", name.Key, errNothing)
+		}
+		b := &blob{t: t, inner: inner}
+		if b.info, err = describe(inner.Info(), name); err != nil {
+			b.closeInner()
+		}
+		return b, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &blob{t: t, inner: inner}, nil
+	return opened, nil
 }
 
-func (b *blob) Info() tier.Info { return b.inner.Info() }
+func (b *blob) closeInner() { b.inner.Close() }
 
-func (b *blob) Size() int64 { return b.inner.Size() }
+func (b *blob) Info() tier.Info { return b.info }
+
+func (b *blob) Size() int64 { return b.info.Bytes }
 
 func (b *blob) ReadAt(ctx context.Context, p []byte, off int64) error {
 	for len(p) > 0 {
@@ -80,6 +91,7 @@ func (b *blob) Close() { b.t.inWorker(b.inner.Close) }
 // one at a time, and after a failure only to abort it.
 type upload struct {
 	t         *Tier
+	name      pagefile.Name
 	inner     tier.Upload
 	written   int64
 	committed bool // as far as the caller was told, or given up
@@ -99,7 +111,7 @@ func (t *Tier) Create(ctx context.Context, name pagefile.Name) (tier.Upload, err
 	if err != nil {
 		return nil, err
 	}
-	return &upload{t: t, inner: inner}, nil
+	return &upload{t: t, name: name, inner: inner}, nil
 }
 
 func (u *upload) Write(ctx context.Context, p []byte) error {
@@ -126,12 +138,30 @@ func (u *upload) Commit(ctx context.Context, used time.Time) (tier.Committed, er
 	done, err := do(ctx, u.t, u.t.Transfer, commitSteps*u.t.StepIn, nil, func(ctx context.Context) (tier.Committed, error) {
 		u.mu.Lock()
 		defer u.mu.Unlock()
-		var err error
-		u.done, err = u.inner.Commit(ctx, used)
+		done, err := u.inner.Commit(ctx, used)
+		u.done, err = u.visible(done, used, err)
 		return u.done, err
 	})
 	u.committed = done.Bytes > 0
 	return done, u.t.moved(&u.t.commits, err)
+}
+
+// visible completes the description of a file that a Commit made visible. What the tier
+// tells of it is wrong where it does not tell the length, and the file counts for the
+// length that was written.
+func (u *upload) visible(done tier.Committed, used time.Time, err error) (tier.Committed, error) {
+	if err != nil && done.Info == (tier.Info{}) {
+		return done, err
+	}
+	if done.Bytes != u.written && err == nil {
+		err = fmt.Errorf("%w: Commit made a file of %d bytes of %d", errAnswer, done.Bytes, u.written)
+	}
+	done.Bytes, done.Freed = u.written, max(0, done.Freed)
+	if done.Used.IsZero() {
+		done.Used = used
+	}
+	done.Info, _ = describe(done.Info, u.name)
+	return done, err
 }
 
 // Abort does not wait. What was written counts until it is gone; if the tier has
