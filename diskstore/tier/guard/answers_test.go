@@ -153,11 +153,33 @@ func TestPanicsAreFailures(t *testing.T) {
 // oddBlob describes its file in another way.
 type oddBlob struct {
 	tier.Blob
-	info func() tier.Info
+	info  func() tier.Info
+	read  func()
+	close func()
 }
 
-func (b oddBlob) Info() tier.Info { return b.info() }
-func (b oddBlob) Size() int64     { return -1 }
+func (b oddBlob) Info() tier.Info {
+	if b.info == nil {
+		return b.Blob.Info()
+	}
+	return b.info()
+}
+
+func (b oddBlob) Close() {
+	if b.close != nil {
+		b.close()
+	}
+	b.Blob.Close()
+}
+
+func (b oddBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
+	if b.read != nil {
+		b.read()
+	}
+	return b.Blob.ReadAt(ctx, p, off)
+}
+
+func (b oddBlob) Size() int64 { return -1 }
 
 // oddUpload commits what it likes.
 type oddUpload struct {
@@ -179,7 +201,7 @@ func TestFileThatSaysLittleOfItself(t *testing.T) {
 	var asked int
 	below.open = func(name pagefile.Name) (tier.Blob, error) {
 		blob, err := below.Tier.Open(ctx, name)
-		return oddBlob{blob, func() tier.Info {
+		return oddBlob{Blob: blob, info: func() tier.Info {
 			asked++
 			info := blob.Info()
 			info.Name, info.Physical = pagefile.Name{}, 0
@@ -200,7 +222,7 @@ func TestFileThatSaysLittleOfItself(t *testing.T) {
 	}
 	below.open = func(name pagefile.Name) (tier.Blob, error) {
 		blob, err := below.Tier.Open(ctx, name)
-		return oddBlob{blob, func() tier.Info { return tier.Info{Bytes: -1} }}, err
+		return oddBlob{Blob: blob, info: func() tier.Info { return tier.Info{Bytes: -1} }}, err
 	}
 	_, err = tr.Open(ctx, tiertest.Page(1))
 	require.ErrorIs(t, err, errAnswer)
@@ -208,7 +230,7 @@ func TestFileThatSaysLittleOfItself(t *testing.T) {
 	hung := make(chan struct{})
 	below.open = func(name pagefile.Name) (tier.Blob, error) {
 		blob, err := below.Tier.Open(ctx, name)
-		return oddBlob{blob, func() tier.Info { <-hung; return blob.Info() }}, err
+		return oddBlob{Blob: blob, info: func() tier.Info { <-hung; return blob.Info() }}, err
 	}
 	tr.StepIn = 5 * time.Millisecond
 	_, err = tr.Open(ctx, tiertest.Page(1))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,9 @@ import (
 const (
 	lookupWorkers   = 4 // small operations a lookup waits for
 	transferWorkers = 4 // reads, writes, lists
+
+	// maxEnds is how many files and locks may wait to be given up: more are not opened.
+	maxEnds = 64
 
 	// commitSteps and listSteps say how many times the time of one transfer
 	// step a sync of a whole page and a listing of many files may take.
@@ -42,6 +46,10 @@ type Tier struct {
 	failed   func()        // called for each failure
 	log      *slog.Logger
 	panics   sync.Once // the first one is logged with its stack
+
+	endsMu sync.Mutex
+	ends   []func() // what waits for a worker in which it is given up
+	ending bool     // giveUp runs
 
 	Leaving  atomic.Int64         // bytes of uploads that are being given up
 	Appeared func(tier.Committed) // called for each upload that appeared after it was given up
@@ -345,6 +353,9 @@ func (t *Tier) Left() int64 {
 }
 
 func (t *Tier) Lock(ctx context.Context) (func(), error) {
+	if err := t.crowded(); err != nil {
+		return nil, err
+	}
 	release, err := do(ctx, t, t.Transfer, t.StepIn, func(release func()) { release() }, func(ctx context.Context) (func(), error) {
 		release, err := t.Inner.Lock(ctx)
 		if err == nil && release == nil {
@@ -378,13 +389,46 @@ func (t *Tier) Close() error {
 	}
 }
 
-// inWorker runs fn in a worker when one is free and does not wait for it. It is
-// for giving things up: each call ends the life of something that a bounded
-// number of callers hold.
+// inWorker runs fn in a worker when one is free and does not wait for it. It is for giving
+// things up. One goroutine waits for a worker, however many there are.
 func (t *Tier) inWorker(fn func()) {
-	go func() {
+	t.endsMu.Lock()
+	defer t.endsMu.Unlock()
+	t.ends = append(t.ends, fn)
+	if !t.ending {
+		t.ending = true
+		go t.giveUp()
+	}
+}
+
+// giveUp finds a worker for each thing that is to be given up, until there is none.
+func (t *Tier) giveUp() {
+	for fn := t.nextEnd(); fn != nil; fn = t.nextEnd() {
 		t.Transfer <- struct{}{}
-		t.end(fn)
-		<-t.Transfer
-	}()
+		go func() {
+			t.end(fn)
+			<-t.Transfer
+		}()
+	}
+}
+
+// nextEnd returns nil at the end of giveUp.
+func (t *Tier) nextEnd() (fn func()) {
+	t.endsMu.Lock()
+	defer t.endsMu.Unlock()
+	if t.ending = len(t.ends) > 0; t.ending {
+		fn = t.ends[0]
+		t.ends = slices.Delete(t.ends, 0, 1)
+	}
+	return fn
+}
+
+// crowded refuses to open more while as many files as may be wait to be closed.
+func (t *Tier) crowded() error {
+	t.endsMu.Lock()
+	defer t.endsMu.Unlock()
+	if n := len(t.ends); n >= maxEnds {
+		return fmt.Errorf("%d files wait until they can be closed: %w", n, tier.ErrTierTimeout)
+	}
+	return nil
 }

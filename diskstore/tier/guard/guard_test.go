@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"regexp"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -173,6 +174,45 @@ func TestGoroutinesAreBoundedWhileTheRemoteHangs(t *testing.T) {
 	}
 	// A timer that fires has a goroutine for a moment.
 	require.LessOrEqual(t, runtime.NumGoroutine(), before+2*lookupWorkers)
+}
+
+// TestClosesWaitForAWorkerTogether: files are opened and reading them hangs, whatever its
+// context says. Closing them needs no goroutine for each, and the reads that come back
+// close all of them.
+func TestClosesWaitForAWorkerTogether(t *testing.T) {
+	tr, below := guardOdd(t, slog.New(slog.DiscardHandler), func() {})
+	tiertest.Upload(t, tr, tiertest.Page(1), []byte("page"), time.Now())
+	hung := make(chan struct{})
+	var open atomic.Int32
+	below.open = func(name pagefile.Name) (tier.Blob, error) {
+		blob, err := below.Tier.Open(ctx, name)
+		open.Add(1)
+		return oddBlob{Blob: blob, read: func() { <-hung }, close: func() { open.Add(-1) }}, err
+	}
+	before := runtime.NumGoroutine()
+	for tr.crowded() == nil {
+		tr.Breaker.Success() // a breaker that lets everything through
+		blob, err := tr.Open(ctx, tiertest.Page(1))
+		require.NoError(t, err)
+		tr.StepIn = time.Millisecond
+		require.Error(t, blob.ReadAt(ctx, make([]byte, 4), 0))
+		tr.StepIn = time.Minute
+		blob.Close()
+	}
+	tr.Breaker.Success()
+	_, err := tr.Open(ctx, tiertest.Page(1))
+	require.ErrorIs(t, err, tier.ErrTierTimeout)
+	_, err = tr.Create(ctx, tiertest.Page(2))
+	require.ErrorIs(t, err, tier.ErrTierTimeout)
+	_, err = tr.Lock(ctx)
+	require.ErrorIs(t, err, tier.ErrTierTimeout)
+	require.LessOrEqual(t, runtime.NumGoroutine(), before+2*transferWorkers)
+	require.LessOrEqual(t, open.Load(), int32(maxEnds+2*transferWorkers))
+	close(hung)
+	require.Eventually(t, func() bool { return open.Load() == 0 }, 10*time.Second, time.Millisecond)
+	blob, err := tr.Open(ctx, tiertest.Page(1))
+	require.NoError(t, err)
+	blob.Close()
 }
 
 // TestTransfersAroundAStep moves files of just a step, one byte less and one

@@ -32,6 +32,9 @@ func (t *Tier) Reopen(ctx context.Context, name pagefile.Name) (tier.Blob, error
 }
 
 func (t *Tier) open(ctx context.Context, name pagefile.Name, open func(context.Context, pagefile.Name) (tier.Blob, error)) (tier.Blob, error) {
+	if err := t.crowded(); err != nil {
+		return nil, err
+	}
 	opened, err := do(ctx, t, t.Lookup, t.StepIn, (*blob).closeInner, func(ctx context.Context) (*blob, error) {
 		inner, err := open(ctx, name)
 		if err != nil {
@@ -101,6 +104,9 @@ type upload struct {
 }
 
 func (t *Tier) Create(ctx context.Context, name pagefile.Name) (tier.Upload, error) {
+	if err := t.crowded(); err != nil {
+		return nil, err
+	}
 	inner, err := do(ctx, t, t.Transfer, t.StepIn, tier.Upload.Abort, func(ctx context.Context) (tier.Upload, error) {
 		inner, err := t.Inner.Create(ctx, name)
 		if err == nil && inner == nil {
