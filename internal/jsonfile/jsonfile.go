@@ -3,12 +3,11 @@
 package jsonfile
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/vfs"
@@ -32,15 +31,21 @@ func Read(path string, bytesMax int, content any) error {
 }
 
 // Replace puts a file in the place of another in one step. A power cut may lose it.
-func Replace(path string, data []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), strings.TrimSuffix(filepath.Base(path), ".json")+"-*.tmp")
+func Replace(path string, data []byte) error { return replace(vfs.OS, path, data) }
+
+func replace(fsys vfs.FS, path string, data []byte) error {
+	tmp := strings.TrimSuffix(path, ".json") + "-" + rand.Text() + ".tmp"
+	f, err := fsys.Create(tmp)
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(data)
-	if err := errors.Join(err, tmp.Close()); err != nil {
-		return err
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = fsys.Rename(tmp, path)
 	}
-	return os.Rename(tmp.Name(), path)
+	if err != nil {
+		_ = fsys.Remove(tmp)
+	}
+	return err
 }
