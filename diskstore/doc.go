@@ -4,13 +4,13 @@ Package diskstore keeps the KV cache of language models in page files.
 # Basics
 
 A page is the K and V rows of a fixed number of consecutive tokens (256 unless
-Options say otherwise), for all layers, in one immutable file. Its name is a
-chain key: a hash of the key of the page before it and of its own tokens. So a
-sequence of tokens leads from page to page with no index, two sequences share
-the pages of their common prefix, and the first page's parent, the fingerprint,
-separates everything that must not meet: models, engines, numerics, tenants. A
-shorter last page is a tail. It is found through its parent and matched by
-longest common prefix.
+Options set another number), for all layers, in one immutable file. Its name is
+a chain key: a hash of the previous page's key and of the page's own tokens. So
+a sequence of tokens leads from page to page without an index, and two sequences
+share the pages of their common prefix. The first page's parent, the
+fingerprint, separates pages that must not be mixed: models, engines, numerics,
+tenants. A shorter last page is a tail. A tail is found through its parent and
+matched by longest common prefix.
 
 	store, err := diskstore.Open(ctx, diskstore.Options{
 		Fingerprint: fingerprint,
@@ -34,124 +34,130 @@ The package knows no engine: tokens are int32, rows are bytes.
 	pagefile    the bytes of one page file
 	tier        the contract of a place that holds pages
 	tier/dir    a tier in a directory
-	tier/guard  a tier that answers in time
-	ledger      the room that is taken below a root, and by which process
+	tier/guard  a tier with time limits
+	ledger      the bytes used and reserved below a root
 	inspect     offline work for people, which needs no Store
 
 This package is the store itself: it looks up, reads and puts pages, collects tiers, and moves
 pages between them. To add a tier of another kind, such as an object store, implement tier.Tier
 and give it to Options.RemoteTier.
 
-Pages live in a local tier and, when there is one, move down to a remote tier (a
-mounted directory) when the local one is over its budget: the least recently
-used first, and always a page before those it continues. A page read from the
-remote tier is copied up again. Several processes may share either root, with no
-daemon. The directory is the index and file times are the recency, which orders
-files by itself: a page's is later than that of every page that continues it.
+Pages are in a local tier. With a remote tier (a mounted directory), pages move
+down when the local tier is over its budget: the least recently used first, and
+always a page before the pages that it continues. A page read from the remote
+tier is copied up again. Several processes may share either root, without a
+daemon. The directory is the index, and file times are the recency. Times alone
+order files: a page's recency is later than the recency of every page that
+continues it.
 
-Budgets are held to a recorded figure, usage.json, that may be too high and is
-never too low: processes claim room in it before they write. So Open need not
-count, and a million files are counted in the background. OpenRoot lets tools count
-and collect the pages of all fingerprints below a root. Package inspect checks and
-repairs them, and exports a conversation as one archive, which it also imports.
+Budgets limit a recorded figure, usage.json, that may be too high and is never
+too low: processes claim room in it before they write. So Open need not count,
+and a million files are counted in the background. OpenRoot lets tools count and
+collect the pages of all fingerprints below a root. Package inspect checks and
+repairs pages, and exports and imports a conversation as one archive.
 
-With Options.RAM a store also keeps decoded pages in memory, as copies of what a
-tier holds: those put or read last. Lookups go from memory to the local tier to
-the remote one. Processes of one server divide its budget.
+With Options.RAM a store also keeps decoded pages in memory, as copies of files
+in a tier: the pages put or read last. Look-ups go from memory to the local tier
+to the remote one. Processes of one server divide the memory's budget.
 
-Reads of one page at the same time share one: it is read, checked and decoded once,
-and copied for the others. ReadAhead reads the pages used last into memory, after a
-start, for whoever comes back.
+Concurrent Reads of one page share one read: the page is read, checked and
+decoded once, and copied for the others. After a start, ReadAhead reads the most
+recently used pages into memory, so that the first Reads come from memory.
 
 # Guarantees
 
-  - After Put returned nil the page survives a power cut. A page that can be seen
-    is whole, whenever the process was killed or the power failed.
-  - A page that moves down leaves the local tier only when the remote one has a
+  - After Put returned nil the page survives a power cut. A visible page is
+    whole, even if the process was killed or the power failed at any moment.
+  - A page that moves down leaves the local tier only when the remote tier has a
     durable copy, every byte of which was just written or read.
-  - Read returns exactly the bytes that were put, for exactly the tokens asked
-    for. Every byte of a file is checked; any flipped bit and any truncation is
-    found. One that looks damaged is read once more past this machine's cache
-    before anything is concluded; one that is goes to quarantine and is never
-    read again. Reading deletes nothing. One process sets aside at most 16 files
-    an hour of the local tier and 4 of the remote one, there only one for each 8
-    found good after the first; other files stay in their place and count as not
-    stored in that process for an hour. The next Put replaces those of the local
-    tier; a copy in the remote tier is not written over.
-  - No failure of a tier is more than a page that must be computed again. Chain
-    has no error; with a remote tier that hangs it takes at most
-    Options.RemoteTimeout longer, and after a few times no longer at all.
-  - Memory is bounded by the caller's layout and the file's length, whatever a
-    file claims: reading a page takes at most its size twice, the caller's buffer
-    included, and the header of a file in its place at most twice that file.
-    (Pages kept by Options.RAM have a budget of their own.)
-  - Goroutines are bounded, even while a mount hangs; when nothing is to be done
-    there are none. Close takes at most 5 s.
+  - Read returns exactly the bytes that were put, for exactly the requested
+    tokens. Every byte of a file is checked; any flipped bit and any truncation
+    is found. A file that looks damaged is read once more past this machine's
+    cache. A damaged file goes to quarantine and is never read again. Reading
+    deletes no file. One process moves at most 16 files an hour of the local
+    tier to quarantine and 4 of the remote tier, there only one for each 8
+    files found good after the first. Other damaged files stay in their place
+    and count as not stored in that process for an hour. The next Put replaces
+    such files of the local tier; a copy in the remote tier is not overwritten.
+  - A failure of a tier costs at most pages that must be computed again. Chain
+    has no error. A remote tier that hangs adds at most Options.RemoteTimeout to
+    a Chain, and after a few times nothing.
+  - Memory is bounded by the caller's layout and the file's length, for any
+    content of a file: reading a page takes at most twice the page's size, the
+    caller's buffer included, and the header of a file in its place at most
+    twice the file's size. (Pages kept by Options.RAM have a budget of their
+    own.)
+  - Goroutines are bounded, even while a mount hangs; without work there are
+    none. Close takes at most 5 s.
   - A page whose file was deleted is served from memory for at most 10 s longer,
-    and stays there for little more than a minute.
-  - Memory for decoded pages never exceeds its budget, bookkeeping included, but
-    for 2 s after one more process of the same server begins to take its part,
-    and for pages that are copied from while the budget shrinks.
-  - A budget is never exceeded by the disk space files occupy: pages, tails,
-    temporary and quarantined files, of all fingerprints below the root and all
-    processes that open it with that budget, whenever they were killed or the
-    power failed. Put waits at most 5 s for room. Eviction never takes the pages
-    that the new one continues; when there is nothing else, Put fails.
-  - No more than Options.WritePerDay is written to the local tier in a UTC day,
-    over all processes that open it with that limit.
+    and stays in memory for little more than a minute.
+  - Memory for decoded pages never exceeds its budget, bookkeeping included,
+    with two exceptions: for 2 s after one more process of the same server
+    begins to take its part, and for pages with readers while the budget
+    shrinks.
+  - The disk space of files never exceeds a budget: pages, tails, temporary and
+    quarantined files, of all fingerprints below the root and all processes that
+    open the root with that budget, even if processes were killed or the power
+    failed. Put waits at most 5 s for room. Eviction never takes the pages that
+    the new one continues; when only such pages are left, Put fails.
+  - All processes that open the local tier with a limit of Options.WritePerDay
+    together write at most as many bytes to it in a UTC day.
   - Open takes as long with a million pages as with none.
   - Directories have mode 0700 and files 0600. A root that is a symbolic link,
-    belongs to somebody else, or is writable by others is refused, at Open and
-    as long as the store is open. Links, FIFOs
-    and devices in a page's place are not followed, opened or waited for, nor are
-    links in the place of a directory below a root.
+    belongs to another user, or is writable by other users is refused, at Open
+    and as long as the store is open. Links, FIFOs and devices in a page's place
+    are neither followed nor opened, and never block an operation; links in the
+    place of a directory below a root are not followed.
 
 # Caveats
 
   - Pages hold prompts in another form. They are not encrypted.
-  - Checks find accidents, not forgeries: who can write below a root can write a
-    page with good checksums. That is why a root must be its owner's alone.
+  - Checks find accidents, not forgeries: a user who can write below a root can
+    write a page with good checksums. So only its owner may write to a root.
   - The remote tier must be a filesystem with atomic rename. Where its flock may
     not reach other machines (by the type and the options of its mount, see
-    vfs.Locking) one machine at a time writes to it and collects it; others read,
-    and get ErrNotShared. What a dead process left in the remote tier goes with
-    the next process of the same running system. Otherwise, after a restart of
-    the machine as well, its temporary files stay for an hour after it was last
-    seen, and its lock file and the room it had claimed for a day more, or on
-    Linux only for 5 minutes where the same machine has restarted since. In a
-    local tier on a disk all go with the next process, also after a restart.
+    vfs.Locking) one machine at a time writes to the tier and collects it; other
+    machines read, and get ErrNotShared. The next process of the same running
+    system removes the files of a dead process in the remote tier. Other
+    machines, and this machine after a restart, keep the temporary files of a
+    dead process for an hour after its last sign of life, and its lock file and
+    its claim for a day more, or on Linux only for 5 minutes if the same machine
+    has restarted since. In a local tier on a disk the next process removes all
+    of them, also after a restart.
   - Only the remote tier is isolated. A local disk that hangs, hangs Put, Chain
     and Read.
-  - A budget counts what files occupy as the filesystem tells when it is asked.
+  - A budget counts the disk space that the filesystem reports for each file.
     Not counted are directories, and manifests, locks and usage.json, a few KiB
     for each fingerprint. Filesystems that allocate blocks after a sync (ZFS)
-    tell less for some seconds.
-  - Without a budget the 5 % are looked at between two pages: several processes
-    may go below by a page each.
-  - Where there is no flock, processes may lose each other's claims, and exceed
-    the budget by up to 256 MiB each until files are counted. A process that died
-    keeps its claim for a day there.
+    report less for some seconds.
+  - Without a budget the free 5 % are checked between two pages: several
+    processes may go below by a page each.
+  - Without flock, processes may lose each other's claims, and exceed the budget
+    by up to 256 MiB each until files are counted. A process that died keeps its
+    claim for a day there.
   - Files that are deleted by hand count until the next count. While pages are
-    written that is due after a minute, ten in the remote tier, or a hundred times
-    as long as a count takes.
+    written, a count is due after a minute, ten minutes in the remote tier, or a
+    hundred times the duration of a count.
   - The order of eviction suffers, and nothing else, when file times are lost in
-    a power cut or by copying, and when a clock is wrong: pages with a time more
-    than a minute ahead, of this machine's clock and the filesystem's, count as used
-    when a collection that needs room finds them.
-  - What is deleted because of its age alone, by Reclaim and GC, is that old by this
-    machine's clock and by the filesystem's. A file from the future is not, until a
-    collection has found it and that time has passed again. What a host stores whose
-    clock is behind is as old as its clock makes it.
-  - A page that ReadPlaced gave out keeps its disk space, outside every budget,
-    until its file is closed, even after it was evicted. What is read from it
-    then is not checked again. Windows does not let an open file be removed.
-  - Up to 16 quarantined files per tier are kept while there is space; with as
-    many, reading sets no more aside. A directory in a page's place is moved there
-    all the same, with what is in it, and deleted by nobody while it is not empty.
-  - Hits are recorded every 5 s, and by Flush and Close; what a process that dies
-    has not recorded is lost.
+    a power cut or by copying, and when a clock is wrong. A page with a time
+    more than a minute ahead of this machine's clock and the filesystem's counts
+    as used at the moment at which a collection that needs room finds it.
+  - Reclaim and GC delete a file because of its age alone only if the file is
+    that old by this machine's clock and by the filesystem's. A file from the
+    future is not, until a collection has found it and that time has passed
+    again. Files stored by a host whose clock is behind are as old as that clock
+    says.
+  - A page that ReadPlaced returned keeps its disk space, outside every budget,
+    until its file is closed, even after the page was evicted. Later reads of
+    that file are not checked. Windows does not remove an open file.
+  - Up to 16 quarantined files per tier are kept while there is space; reads
+    move no file to a full quarantine. A directory in a page's place is moved
+    even to a full quarantine, with its content, and stays while it is not
+    empty.
+  - Hits are recorded every 5 s, and by Flush and Close; unrecorded hits of a
+    process that dies are lost.
   - A page that cannot be demoted because the remote tier is down is deleted
-    when its space is needed, and with it as many of the next as come to 1/64 of
-    the budget.
+    when its space is needed, together with the next pages up to 1/64 of the
+    budget.
 */
 package diskstore

@@ -13,7 +13,7 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// ErrOptions reports an Options value that cannot work.
+// ErrOptions reports an Options value that is not valid.
 var ErrOptions = errors.New("diskstore: bad options")
 
 // Defaults for the zero values of Options.
@@ -23,40 +23,38 @@ const (
 	DefaultReadTimeout   = 5 * time.Second
 )
 
-// TierConfig says where a tier is and how much it may hold.
+// TierConfig is the place and the budget of a tier.
 type TierConfig struct {
-	// Root is the tier's directory. The local root is created when missing.
-	// The remote root is not: a mount point whose mount is gone must not be
-	// filled. "" as a remote root means there is no remote tier.
+	// Root is the tier's directory. A missing local root is created. A missing remote root is
+	// not, because a mount point without its mount must stay empty. A remote root of "" means
+	// no remote tier.
 	Root string
 
-	// BudgetBytes is how much disk all files below Root may occupy, whatever
-	// their fingerprint and whichever process wrote them. 0 means no budget:
-	// only 5 % of the filesystem is kept free.
+	// BudgetBytes is the disk space, in bytes, that all files below Root may occupy, with any
+	// fingerprint and written by any process. 0 means no budget: only 5 % of the filesystem is
+	// kept free.
 	BudgetBytes int64
 }
 
-// RAMConfig says how much memory may hold decoded pages.
+// RAMConfig is the memory for decoded pages.
 type RAMConfig struct {
-	// BudgetBytes is for all stores with the same Server and local root
-	// together, the bookkeeping included; each takes an equal part. 0 means
-	// that nothing is kept in memory.
+	// BudgetBytes is the memory, in bytes and including bookkeeping, for all stores with the
+	// same Server and local root together; each takes an equal part. 0 means that no page is
+	// kept in memory.
 	BudgetBytes int64
 
-	// Server names who shares the budget: the processes of one server. "" is a
-	// name like any other.
+	// Server names the server whose processes share the budget. "" is a name like any other.
 	Server string
 }
 
 // Options configures Open. Fingerprint and Local.Root are required.
 type Options struct {
-	// Fingerprint identifies everything a row depends on except the tokens
-	// before it. It is the parent of every sequence's first page.
+	// Fingerprint identifies every input of a row except the tokens before it. The fingerprint
+	// is the parent of every sequence's first page.
 	Fingerprint pagefile.Key
 
-	// Identity is what the fingerprint was computed from, for people, tools
-	// and Reclaim. It is written to manifest.json and never trusted. Nil
-	// writes an empty identity.
+	// Identity is the input of the fingerprint, for people, tools and Reclaim. Identity is
+	// written to manifest.json and never trusted. Nil writes an empty identity.
 	Identity map[string]string
 
 	// PageTokens is the number of tokens in a full page; 0 means 256.
@@ -66,38 +64,36 @@ type Options struct {
 	Local  TierConfig
 	Remote TierConfig
 
-	// RemoteTier is the remote tier where that is no directory, and Remote.Root is "". The
-	// store closes it. Nil means a directory at Remote.Root, or no remote tier.
+	// RemoteTier is the remote tier if it is not a directory; Remote.Root is "" then. The
+	// store closes RemoteTier. Nil means a directory at Remote.Root, or no remote tier.
 	RemoteTier tier.Tier
 
-	// ReadAheadBytes is how much ReadAhead may read; 0 means nothing.
+	// ReadAheadBytes is the number of bytes that ReadAhead may read; 0 means none.
 	ReadAheadBytes int64
 
-	// WritePerDay is how many bytes all processes may write to the local tier in
-	// one UTC day. 0 means any number. Pages over it are not stored.
+	// WritePerDay is the number of bytes that all processes may write to the local tier in one
+	// UTC day. 0 means no limit. Pages beyond the limit are not stored.
 	WritePerDay int64
 
-	// Compress stores a section with zstd where that makes it smaller. Pages
-	// of both encodings can be read whatever Compress says.
+	// Compress stores a section with zstd if that makes the section smaller. Pages of both
+	// encodings can be read with any value of Compress.
 	Compress bool
 
-	// FS is the filesystem; nil means the operating system's, which then follows
-	// no symbolic link below a root.
+	// FS is the filesystem; nil means the operating system's, which then follows no symbolic
+	// link below a root.
 	FS vfs.FS
 
 	// Logger receives state changes; nil discards them.
 	Logger *slog.Logger
 
-	// RemoteTimeout is how much longer a lookup may take because there is a
-	// remote tier; 0 means 250 ms.
+	// RemoteTimeout bounds the time that a remote tier adds to a look-up; 0 means 250 ms.
 	RemoteTimeout time.Duration
 
-	// ReadTimeout is how long the remote tier may take for one step of a
-	// transfer, of at most 1 MiB; 0 means 5 s.
+	// ReadTimeout bounds one step of a transfer of the remote tier, of at most 1 MiB; 0 means
+	// 5 s.
 	ReadTimeout time.Duration
 
-	// Timeout is how long one operation of a filesystem may take; see
-	// RootOptions.Timeout. 0 means any time.
+	// Timeout bounds one operation of a filesystem; see RootOptions.Timeout. 0 means no limit.
 	Timeout time.Duration
 }
 
@@ -108,8 +104,8 @@ func (o Options) String() string {
 		o.ReadAheadBytes, o.WritePerDay, o.Compress, o.RemoteTimeout, o.ReadTimeout)
 }
 
-// withDefaults replaces zero values and returns ErrOptions for impossible ones.
-// A Root has no fingerprint.
+// withDefaults replaces zero values and returns ErrOptions for impossible ones. Without
+// fingerprint, as for a Root, the options need no fingerprint.
 func (o Options) withDefaults(fingerprint bool) (Options, error) {
 	if o.PageTokens == 0 {
 		o.PageTokens = DefaultPageTokens
@@ -123,8 +119,8 @@ func (o Options) withDefaults(fingerprint bool) (Options, error) {
 	if o.ReadTimeout == 0 {
 		o.ReadTimeout = DefaultReadTimeout
 	}
-	// Later changes of the working directory must not move a root. filepath.Abs
-	// also cleans the path, which the checks of the root rely on.
+	// Later changes of the working directory must not move a root. filepath.Abs also cleans
+	// the path, as the checks of the root require.
 	for _, root := range []*string{&o.Local.Root, &o.Remote.Root} {
 		if *root == "" {
 			continue

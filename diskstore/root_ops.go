@@ -20,11 +20,10 @@ import (
 type RootOptions struct {
 	Local, Remote TierConfig
 
-	// Timeout is how long one operation of a filesystem may take, such as a look
-	// at a file, or reading 1 MiB of it. A root that takes longer is not waited
-	// for again: what needs it fails with an error that names it, which NoAnswer
-	// reports, and the other root is used where it is of use alone. 0 means any
-	// time.
+	// Timeout bounds one operation of a filesystem, such as reading a file's attributes or 1
+	// MiB of its content. A root that takes longer gets no further operation: calls that need
+	// that root fail with an error that names the root, and NoAnswer reports such an error.
+	// The other root is used as far as it is useful alone. 0 means no limit.
 	Timeout time.Duration
 
 	// FS is the filesystem; nil means the operating system's.
@@ -34,23 +33,22 @@ type RootOptions struct {
 	Logger *slog.Logger
 }
 
-// Root is what tools see of a store: all fingerprints below its roots, none of
-// which is its own. Servers may use the roots meanwhile; a page that is removed
-// under them is a page they compute again.
+// Root is a store for tools: all fingerprints below its roots, without one of its own. Servers
+// may use the roots meanwhile, and compute removed pages again.
 type Root struct {
 	s         *Store
-	remoteErr error      // why the remote tier could not be used when opened
+	remoteErr error      // the reason why the remote tier was unusable when opened, or nil
 	gc        sync.Mutex // one GC at a time
 }
 
-// OpenRoot opens the roots of a store without a fingerprint. It makes nothing,
-// and before GC it changes nothing, but that temporary files of dead processes
-// go. Errors are those of Open, and ErrRootMissing; a remote tier that cannot be
-// reached is no error here.
+// OpenRoot opens the roots of a store without a fingerprint. OpenRoot makes no file, and
+// removes only temporary files of dead processes; GC and DropQuarantined remove pages. The
+// errors are the errors of Open and ErrRootMissing; a remote tier that cannot be reached is not
+// an error.
 func OpenRoot(ctx context.Context, opt RootOptions) (*Root, error) {
 	s, err := newStore(Options{
 		Local: opt.Local, Remote: opt.Remote, FS: opt.FS, Logger: opt.Logger, Timeout: opt.Timeout,
-		// The filesystem gives up first, and says what it was doing.
+		// The filesystem's limit is shorter, and its error describes the operation.
 		RemoteTimeout: 2 * opt.Timeout, ReadTimeout: 2 * opt.Timeout,
 	}, false)
 	if err != nil {
@@ -63,7 +61,7 @@ func OpenRoot(ctx context.Context, opt RootOptions) (*Root, error) {
 	if s.remote == nil {
 		return r, nil
 	}
-	s.guard.Breaker.Silence() // nothing is tried again, and errors are returned
+	s.guard.Breaker.Silence() // no operation is retried, and errors are returned
 	if _, err := s.guard.Fingerprints(ctx); tier.UnsafeRoot(err) {
 		return nil, errors.Join(fmt.Errorf("open remote root %s: %w", s.opt.Remote.Root, err), s.Close())
 	} else if err != nil {
@@ -72,7 +70,7 @@ func OpenRoot(ctx context.Context, opt RootOptions) (*Root, error) {
 	return r, nil
 }
 
-// remoteError is err, or why the tier was down from the beginning.
+// remoteError returns err, or the reason why the tier was down from the beginning.
 func (r *Root) remoteError(doing string, err error) error {
 	if errors.Is(err, tier.ErrTierDown) && r.remoteErr != nil {
 		err = r.remoteErr
@@ -84,8 +82,8 @@ func (r *Root) remoteError(doing string, err error) error {
 	return fmt.Errorf("%s %s: %w", doing, root, err)
 }
 
-// Dirs returns the directories of the tiers, for package inspect. Remote is nil when there is
-// no remote tier. Close closes both.
+// Dirs returns the directories of the tiers, for package inspect. Remote is nil without a
+// remote tier. Close closes both.
 func (r *Root) Dirs() (local, remote *dir.Tier) {
 	if r.s.remote != nil {
 		remote = r.s.remote.dir()
@@ -93,9 +91,8 @@ func (r *Root) Dirs() (local, remote *dir.Tier) {
 	return r.s.disk, remote
 }
 
-// Close ends running operations and gives up what the root holds. A root that
-// does not answer is no error here: what stays there is cleaned by the next
-// process.
+// Close ends running operations and closes the tiers. A root that does not answer is not an
+// error: the next process removes the files left there.
 func (r *Root) Close() error {
 	if err := r.s.Close(); !tier.NoAnswer(err) {
 		return err
@@ -103,17 +100,17 @@ func (r *Root) Close() error {
 	return nil
 }
 
-// RootUsage is what Root.Usage counted.
+// RootUsage is the result of Root.Usage.
 type RootUsage struct {
 	Local  RootTierUsage
 	Remote RootTierUsage // zero without a remote tier, and with RemoteErr
 
-	// RemoteErr says why Remote is empty: nil when it was counted or there is
-	// no remote tier.
+	// RemoteErr is the reason for an empty Remote: nil when the tier was counted, or without a
+	// remote tier.
 	RemoteErr error
 }
 
-// RootTierUsage is everything below one root.
+// RootTierUsage describes all files below one root.
 type RootTierUsage struct {
 	TierConfig
 	Fingerprints []FingerprintUsage // in order of key
@@ -124,15 +121,14 @@ type RootTierUsage struct {
 	TempFiles, QuarantineFiles int
 	TempBytes, QuarantineBytes int64 // physical
 
-	Processes int // that use the root and have not ended
+	Processes int // living processes that use the root
 
-	// Hits are those of all fingerprints, also of some whose pages are gone.
+	// Hits are the hits of all fingerprints, including some without pages.
 	Hits ledger.Hits
 
-	// Booked is the recorded figure that the budget limits: at least all of
-	// the above, in physical bytes, and too high by what processes have
-	// reserved and not written. It is 0 when nobody has counted yet; Counted is
-	// when somebody last did.
+	// Booked is the recorded figure that the budget limits, in physical bytes: at least all
+	// files above, and in addition the bytes that processes have reserved and not written. It
+	// is 0 before the first count. Counted is the end of the last count.
 	Booked  int64
 	Counted time.Time
 
@@ -140,8 +136,8 @@ type RootTierUsage struct {
 	Written []ledger.DayWritten // by UTC day, oldest first, the last 30 days at most
 }
 
-// Usage counts what both roots hold, by listing them. It returns an error when
-// the local one cannot be listed.
+// Usage counts the files of both roots by listing them. Usage returns an error when the local
+// root cannot be listed.
 func (r *Root) Usage(ctx context.Context) (RootUsage, error) {
 	ctx, leave, err := r.s.life.Enter(ctx)
 	if err != nil {
@@ -160,45 +156,43 @@ func (r *Root) Usage(ctx context.Context) (RootUsage, error) {
 	return u, nil
 }
 
-// GCOptions says what GC removes.
+// GCOptions select the files that GC removes.
 type GCOptions struct {
-	// Fingerprints picks fingerprints by what they hold in one tier. Nil means
-	// all.
+	// Fingerprints selects fingerprints by their files in one tier. Nil selects all.
 	Fingerprints func(FingerprintUsage) bool
 
-	// OlderThan picks files by how long ago they were last used. 0 means any. That
-	// is by this machine's clock and by the filesystem's, whichever says less, and
-	// with DryRun by this machine's.
+	// OlderThan selects files by the time since their last use, the smaller of the values by
+	// this machine's clock and by the filesystem's; with DryRun, by this machine's alone. 0
+	// selects any.
 	OlderThan time.Duration
 
-	// DryRun reports what would go and touches nothing.
+	// DryRun reports the files that GC would remove, and removes none.
 	DryRun bool
 
-	// Removed is called for each file that goes, from one goroutine. May be nil.
+	// Removed is called for each removed file, from one goroutine. May be nil.
 	Removed func(GCFile)
 
-	// Progress is called now and then while files are listed, with how many
-	// have been seen in this tier. May be nil. Neither is called after GC has
-	// returned.
+	// Progress is called during listings with the number of files listed in a tier so far. May
+	// be nil. Neither function is called after GC has returned.
 	Progress func(tier string, files int)
 }
 
-// budgetOnly reports whether nothing in particular is picked.
+// budgetOnly reports whether the options select nothing, so that only budgets apply.
 func (o GCOptions) budgetOnly() bool { return o.Fingerprints == nil && o.OlderThan == 0 }
 
 // GCFile is one file that GC removes from a tier.
 type GCFile struct {
 	tier.Info
 	Tier    string // Local or Remote
-	Demoted bool   // it moved to the remote tier
+	Demoted bool   // the file moved to the remote tier
 }
 
-// GCTier counts what GC removed from one tier.
+// GCTier is the number of files and bytes that GC removed from one tier.
 type GCTier struct {
 	Pages, Tails int
 	Demoted      int   // of these, moved to the remote tier
 	Bytes        int64 // physical
-	Fingerprints int   // of which everything went
+	Fingerprints int   // of which no file is left
 }
 
 func (r *GCTier) add(info tier.Info, demoted bool) {
@@ -213,27 +207,25 @@ func (r *GCTier) add(info tier.Info, demoted bool) {
 	r.Bytes += info.Physical
 }
 
-// progressFiles is how many files are listed between two calls of
-// GCOptions.Progress.
+// progressFiles is the number of files listed between two calls of GCOptions.Progress.
 const progressFiles = 4096
 
 // GCReport is the result of GC.
 type GCReport struct {
 	Local, Remote GCTier
 
-	// RemoteErr says why the remote tier was not collected; nil when it was or
-	// there is none.
+	// RemoteErr is the reason why the remote tier was not collected; nil when it was
+	// collected, or without a remote tier.
 	RemoteErr error
 }
 
-// GC removes pages. Without a choice of fingerprints or age it brings both tiers
-// within their budgets, as the store does by itself: what leaves the local tier
-// moves to the remote one, the least recently used first and always a page
-// before those it continues; when the remote tier cannot be used, the local one
-// stays as it is. With a choice it deletes everything chosen from both tiers,
-// whatever the budgets.
+// GC removes pages. Without a selection of fingerprints or age, GC brings both tiers within
+// their budgets, as the store does by itself: pages evicted from the local tier move to the
+// remote one, the least recently used first and always a page before the pages that it
+// continues; while the remote tier cannot be used, the local tier stays unchanged. With a
+// selection, GC deletes every selected file from both tiers, independent of budgets.
 //
-// It returns what it did together with the first error of the local tier.
+// GC returns its report together with the first error of the local tier.
 func (r *Root) GC(ctx context.Context, opt GCOptions) (GCReport, error) {
 	ctx, leave, err := r.s.life.Enter(ctx)
 	if err != nil {
@@ -261,14 +253,14 @@ func (r *Root) GC(ctx context.Context, opt GCOptions) (GCReport, error) {
 			}
 		},
 	}
-	// The remote tier first: it makes room for what leaves the local one.
+	// The remote tier first, to make room for pages that move down.
 	if r.s.remote != nil {
 		if report.Remote.Fingerprints, err = r.s.remote.gcTier(ctx, opt); err != nil {
 			report.RemoteErr = r.remoteError("collect", err)
 		}
 	}
 	if opt.budgetOnly() && report.RemoteErr != nil {
-		return report, nil // what should move down would be deleted
+		return report, nil // pages that should move down would be deleted
 	}
 	if report.Local.Fingerprints, err = r.s.local.gcTier(ctx, opt); err != nil {
 		return report, fmt.Errorf("collect %s: %w", r.s.opt.Local.Root, err)

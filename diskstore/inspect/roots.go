@@ -14,11 +14,11 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
-// Roots are the directories that hold a store's tiers, with the pages of all
-// fingerprints below them. Servers may use the directories at the same time.
+// Roots are the directories of a store's tiers, with the pages of all fingerprints below them.
+// Servers may use the directories at the same time.
 type Roots struct {
 	Local  *dir.Tier
-	Remote *dir.Tier    // nil when there is none
+	Remote *dir.Tier    // nil without a remote tier
 	Log    *slog.Logger // nil discards
 }
 
@@ -37,8 +37,8 @@ func (r *Roots) tiers() []tierRoot {
 	return tiers
 }
 
-// eachRoot calls look for every tier, and goes on when one does not answer. That
-// is returned as silent, any other error as err.
+// eachRoot calls look for every tier, and continues when a tier does not answer. The error of
+// such a tier is returned as silent, any other error as err.
 func (r *Roots) eachRoot(look func(tierRoot) error) (silent, err error) {
 	for _, root := range r.tiers() {
 		err := look(root)
@@ -51,16 +51,16 @@ func (r *Roots) eachRoot(look func(tierRoot) error) (silent, err error) {
 	return silent, nil
 }
 
-// goingOn says that the other tier was not looked at.
+// goingOn logs that the pages of a tier were not read.
 func (r *Roots) goingOn(silent error) {
 	if silent != nil && r.Log != nil {
 		r.Log.Warn("kv tier does not answer, its pages are not looked at", "error", silent)
 	}
 }
 
-// Check looks at everything below the roots, and reads the pages from beginning
-// to end, decompressing what is compressed. Servers may use the roots meanwhile.
-// It returns one result for each tier, and ctx's error.
+// Check checks every file below the roots, and reads pages from beginning to end,
+// decompressing compressed sections. Servers may use the roots meanwhile. Check returns one
+// result for each tier, and ctx's error.
 func (r *Roots) Check(ctx context.Context, opt CheckOptions) ([]TierCheck, error) {
 	if math.IsNaN(opt.Sample) || opt.Sample < 0 || opt.Sample > 1 {
 		return nil, fmt.Errorf("check: sample is %v, want 0 to 1: %w", opt.Sample, ErrArguments)
@@ -81,10 +81,9 @@ func (r *Roots) Check(ctx context.Context, opt CheckOptions) ([]TierCheck, error
 	return checks, nil
 }
 
-// Find returns the pages and tails whose key begins with prefix, at least four
-// lower-case hex digits, in order of key. Of a page in both tiers it returns the
-// local file. When one tier does not answer, and the other has such pages, it
-// logs that and returns those.
+// Find returns the pages and tails whose key begins with prefix, at least four lower-case hex
+// digits, in order of key. Of a page in both tiers Find returns the local file. When one tier
+// does not answer and the other has such pages, Find logs the failure and returns these pages.
 func (r *Roots) Find(ctx context.Context, prefix string) ([]PageFile, error) {
 	f := finder{prefix: prefix, seen: make(map[pagefile.Name]bool)}
 	if err := f.check(); err != nil {
@@ -98,10 +97,10 @@ func (r *Roots) Find(ctx context.Context, prefix string) ([]PageFile, error) {
 	return f.sorted(), nil
 }
 
-// Recent returns the end of the conversation that was used last, among the
-// fingerprints that pick accepts; nil accepts all. Of several conversations in
-// that minute it is the longest. It returns ErrNotFound when there is none. When
-// one tier does not answer, and the other has one, it logs that and returns it.
+// Recent returns the last page of the most recently used conversation, among the fingerprints
+// that pick accepts; nil accepts all. Of several conversations used within one minute Recent
+// returns the longest. Recent returns ErrNotFound without any conversation. When one tier does
+// not answer and the other has a conversation, Recent logs the failure and returns that one.
 func (r *Roots) Recent(ctx context.Context, pick func(fingerprint pagefile.Key) bool) (PageFile, error) {
 	var newest time.Time
 	var files []PageFile
@@ -136,7 +135,7 @@ func (r *Roots) Recent(ctx context.Context, pick func(fingerprint pagefile.Key) 
 	return r.longest(ctx, files)
 }
 
-// sameTime is how far apart conversations were used that count as used together.
+// sameTime is the time within which conversations count as used at the same time.
 const sameTime = time.Minute
 
 // dropOlder removes the files that were last used before a time.
@@ -168,20 +167,20 @@ func (r *Roots) longest(ctx context.Context, files []PageFile) (PageFile, error)
 	return best, nil
 }
 
-// Chain returns a page and all that come before it, the first one first. It
+// Chain returns a page and all pages before it in the sequence, the first page first. Chain
 // returns ErrNotFound when one of them is missing.
 func (r *Roots) Chain(ctx context.Context, name pagefile.Name) ([]PageFile, error) {
 	return chainTo(ctx, r.tiers(), name)
 }
 
-// Manifest returns a fingerprint's manifest, from the tier that has it.
+// Manifest returns a fingerprint's manifest, from the first tier that has one.
 func (r *Roots) Manifest(ctx context.Context, fingerprint pagefile.Key) (*tier.Manifest, error) {
 	return manifestIn(ctx, r.tiers(), fingerprint)
 }
 
-// Export writes the pages of chain, which Chain has returned, and their manifest
-// to w as one archive, for Import. Every byte is checked; after an error what
-// was written is no archive. progress is called with the bytes of each step.
+// Export writes the pages of chain, a result of Chain, and their manifest to w as one archive
+// for Import. Every byte is checked; after an error the written bytes are not an archive.
+// progress is called with the bytes of each step.
 func (r *Roots) Export(ctx context.Context, chain []PageFile, w io.Writer, progress func(bytes int64)) (*ArchiveManifest, error) {
 	if len(chain) == 0 || len(chain) > maxArchivePages {
 		return nil, fmt.Errorf("export %d pages, want 1 to %d: %w", len(chain), maxArchivePages, ErrArguments)

@@ -13,73 +13,73 @@ import (
 )
 
 const (
-	// ChunkBytes is how much a process claims at once: enough that recording a
-	// claim, two syncs, costs little beside writing what was claimed.
+	// ChunkBytes is the size of one claim: large enough that recording a claim, two syncs,
+	// costs little in comparison with writing the claimed bytes.
 	ChunkBytes = 256 << 20
 
-	// chunkShare is the share of a budget that one claim takes at most, unless
-	// a single page is larger.
+	// chunkShare is the divisor of a budget that gives the largest claim, unless a single page
+	// is larger.
 	chunkShare = 64
 )
 
-// ErrWriteCap reports that as much as Options.WritePerDay allows has been
-// written to the local tier on this UTC day.
+// ErrWriteCap reports that processes have written Options.WritePerDay bytes to the local tier
+// on this UTC day.
 var ErrWriteCap = errors.New("diskstore: the day's writes are used up")
 
-// ErrNotCounted reports that nothing can be claimed below a budget because
-// nobody has counted what is there.
+// ErrNotCounted reports that claims below a budget are impossible because the tier's files are
+// not counted.
 var ErrNotCounted = errors.New("diskstore: files have not been counted yet")
 
-// medium is where a ledger is kept: a tier.
+// medium is the place of a ledger: a tier.
 type medium interface {
-	// Account is as in Tier.
+	// Account is Tier.Account.
 	Account(ctx context.Context, change func(content []byte, id string) ([]byte, error)) ([]byte, error)
 
-	// Left is how many bytes uploads take that were given up, at most.
+	// Left is Tier.Left: at most the bytes of given-up uploads that are still on the disk.
 	Left() int64
 }
 
-// Book is one process's part of a tier's ledger: what it has claimed, and what
-// it did that is not recorded yet.
+// Book is one process's part of a tier's ledger: its claim, and its changes that are not
+// recorded yet.
 type Book struct {
 	tier   medium
 	Budget int64 // bytes on the disk; 0 for none
-	perDay int64 // bytes written in a UTC day; 0 for any
+	perDay int64 // bytes written in a UTC day; 0 for no limit
 	now    func() time.Time
 
 	updating sync.Mutex // one change of the ledger at a time
 
 	mu       sync.Mutex
-	claimed  int64                 // our claim, as recorded
-	used     int64                 // of that, in files that are complete
-	inflight int64                 // of that, in files being written; Tier.Left comes to it
-	wasted   int64                 // of that, written to files that did not become complete: the day's share of it is gone
-	total    int64                 // all that ever was used
-	freed    int64                 // removed, durably, and not recorded
+	claimed  int64                 // this process's claim, as recorded
+	used     int64                 // part of the claim in complete files
+	inflight int64                 // part of the claim in files being written, without Tier.Left
+	wasted   int64                 // part of the claim written to files that were not completed; it is used up for the day
+	total    int64                 // sum of all bytes ever used
+	freed    int64                 // bytes removed, durably, and not recorded
 	written  map[string]int64      // bytes by day, not recorded
-	evicted  time.Time             // recency of what was evicted, not recorded
+	evicted  time.Time             // recency of the last evicted file, not recorded
 	hits     map[pagefile.Key]Hits // not recorded
-	updated  time.Time             // when our claim was recorded last; zero for never
-	last     Ledger                // as read or written last
-	changed  chan struct{}         // closed when the ledger changes next
+	updated  time.Time             // time of this process's last record; zero for never
+	last     Ledger                // as last read or written
+	changed  chan struct{}         // closed at the next change of the ledger
 }
 
 func NewBook(tier medium, budget, perDay int64, now func() time.Time) *Book {
 	return &Book{tier: tier, Budget: budget, perDay: perDay, now: now, written: make(map[string]int64), hits: make(map[pagefile.Key]Hits), changed: make(chan struct{})}
 }
 
-// Room is space set aside for one file. Either finish or cancel ends it; what
-// comes later does nothing.
+// Room is space reserved for one file. Either Finish or Cancel ends the reservation; later
+// calls of Cancel do nothing.
 type Room struct {
 	b     *Book
 	bytes int64
-	spent int64 // written to files that came to nothing
+	spent int64 // written to files that were not completed
 	ended bool
 }
 
-// Reserve sets aside room for a file of n bytes before it is written. It returns
-// ErrNoSpace when the budget has no such room, ErrNotCounted when that is not
-// known yet, ErrWriteCap, or an error of the tier.
+// Reserve reserves room for a file of n bytes before the file is written. Reserve returns
+// ErrNoSpace when the budget has too little room, ErrNotCounted when the tier's files are not
+// counted, ErrWriteCap, or an error of the tier.
 func (b *Book) Reserve(ctx context.Context, n int64) (*Room, error) {
 	n = pagefile.AlignUp(n)
 	if r, ok := b.take(n); ok {
@@ -107,7 +107,7 @@ func (b *Book) Reserve(ctx context.Context, n int64) (*Room, error) {
 	return r, nil
 }
 
-// take sets n bytes aside from what is claimed already, if that is enough.
+// take reserves n bytes of the present claim, if enough of the claim is free.
 func (b *Book) take(n int64) (*Room, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -118,8 +118,8 @@ func (b *Book) take(n int64) (*Room, bool) {
 	return &Room{b: b, bytes: n}, true
 }
 
-// freeLocked is what is claimed and not used. A claim that may have been taken
-// for a dead process's is none.
+// freeLocked returns the free part of the claim, in bytes: 0 for an old claim, which other
+// processes may have taken for a dead process's. b.mu is held.
 func (b *Book) freeLocked() int64 {
 	if tier.WallBetween(b.updated, b.now()) > tier.ClaimLife/2 {
 		return 0
@@ -127,7 +127,7 @@ func (b *Book) freeLocked() int64 {
 	return max(0, b.claimed-b.used-b.wasted-b.inflight-b.tier.Left())
 }
 
-// ask returns how much may be claimed from l, at least n bytes.
+// ask returns the number of bytes to claim in l, at least n.
 func (b *Book) ask(l *Ledger, n int64) (int64, error) {
 	most := b.chunk()
 	if b.Budget > 0 {
@@ -141,7 +141,7 @@ func (b *Book) ask(l *Ledger, n int64) (int64, error) {
 		most = min(most, free)
 	}
 	if b.perDay > 0 {
-		// All that is claimed may be written today.
+		// All claimed bytes may be written today.
 		free := b.perDay - l.Written[dayOf(b.now())] - l.Claimed()
 		if n > free {
 			return 0, fmt.Errorf("%d bytes more on a day of at most %d: %w", n, b.perDay, ErrWriteCap)
@@ -151,7 +151,7 @@ func (b *Book) ask(l *Ledger, n int64) (int64, error) {
 	return max(n, most), nil
 }
 
-// Appeared counts a file of so many bytes whose reservation was cancelled.
+// Appeared counts a file of the given bytes whose reservation was cancelled.
 func (b *Book) Appeared(bytes int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -160,10 +160,10 @@ func (b *Book) Appeared(bytes int64) {
 	b.written[dayOf(b.now())] += bytes
 }
 
-// Finish ends a reservation that a file of so many bytes came of. Filesystems that
-// compress or allocate late tell less than will be so; at least what was
-// reserved counts. A file that it replaced counts until the next count: somebody
-// else may have removed it just before, who subtracts it then.
+// Finish ends the reservation of a file that now has the given bytes on the disk. At least the
+// reserved bytes count, because filesystems that compress or allocate late report less at
+// first. A file that the new one replaced counts until the next count: another process may
+// have removed that file just before and subtracts its bytes.
 func (r *Room) Finish(bytes int64) {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
@@ -174,8 +174,8 @@ func (r *Room) Finish(bytes int64) {
 	r.b.total += bytes
 }
 
-// Wasted records that n bytes were written to a file that came to nothing. They count
-// as written in a day, and of what is claimed for that day as much is gone.
+// Wasted records that n bytes were written to a file that was not completed. These bytes count
+// as written in the day, and the claim has as many bytes less for the day.
 func (r *Room) Wasted(n int64) {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
@@ -184,7 +184,7 @@ func (r *Room) Wasted(n int64) {
 	}
 }
 
-// endLocked gives back the reservation. r.b.mu is held.
+// endLocked ends the reservation. r.b.mu is held.
 func (r *Room) endLocked() {
 	r.ended = true
 	r.b.inflight -= r.bytes
@@ -194,7 +194,7 @@ func (r *Room) endLocked() {
 	}
 }
 
-// Cancel ends a reservation that no file came of.
+// Cancel ends a reservation without a file.
 func (r *Room) Cancel() {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
@@ -203,8 +203,8 @@ func (r *Room) Cancel() {
 	}
 }
 
-// Release records that files of n bytes are gone for good, removed by the caller:
-// counts is what b.counts returned before the first of them was.
+// Release records that the caller has durably removed files of n bytes. counts is the result
+// of b.Counts from before the first removal.
 func (b *Book) Release(n, counts int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -222,22 +222,22 @@ func (b *Book) EvictedUpTo(used time.Time) {
 	}
 }
 
-// Counts returns ledger.Counts as last seen.
+// Counts returns Ledger.Counts, as last read.
 func (b *Book) Counts() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.last.Counts
 }
 
-// Figure returns what is on the disk at most, as far as was last recorded, and
-// whether that is known.
+// Figure returns the upper bound of the bytes on the disk, as last recorded, and whether files
+// were counted.
 func (b *Book) Figure() (bytes int64, known bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.last.Figure(), b.last.Counts > 0
 }
 
-// Today returns what was written on this day, as far as is known here.
+// Today returns the bytes written on this day, as far as this process knows.
 func (b *Book) Today() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -245,7 +245,7 @@ func (b *Book) Today() int64 {
 	return b.last.Written[day] + b.written[day]
 }
 
-// Added returns all that this process ever added.
+// Added returns the sum of all bytes that this process ever added.
 func (b *Book) Added() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -262,15 +262,15 @@ func (b *Book) Horizon() time.Time {
 	return b.last.Evicted
 }
 
-// Changes returns a channel that is closed when this process next changes the
-// ledger, or sees it changed.
+// Changes returns a channel that is closed when this process next changes the ledger, or reads
+// a changed one.
 func (b *Book) Changes() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.changed
 }
 
-// pending is what a book has to tell the ledger.
+// pending is a book's changes that are not recorded in the ledger yet.
 type pending struct {
 	free, inflight, used, wasted, freed, counts int64
 	written                                     map[string]int64
@@ -278,7 +278,7 @@ type pending struct {
 	evicted, now                                time.Time
 }
 
-// settle records what is pending in l.
+// settle records the pending changes in l.
 func (p pending) settle(l *Ledger, id string) {
 	l.Bytes += p.used
 	l.Added += p.used
@@ -297,16 +297,15 @@ func (p pending) settle(l *Ledger, id string) {
 	}
 }
 
-// errNotAsked reports a tier that says it has changed the ledger and did not ask for the
-// new content.
+// errNotAsked reports a tier that returned success without calling change.
 var errNotAsked = errors.New("diskstore: Account of the tier changed nothing, and returned no error")
 
-// attempt is the result of the last call of a function that was given to Account. The tier
-// may call that function several times, and once more after Account has returned.
+// attempt is the result of the last call of a function that was given to Account. The tier may
+// call that function several times, and once more after Account has returned.
 type attempt struct {
 	mu      sync.Mutex
 	called  bool
-	claimed int64 // our claim afterwards
+	claimed int64 // this process's claim afterwards
 	err     error // of apply
 }
 
@@ -326,8 +325,9 @@ func (a *attempt) get() (claimed int64, err error) {
 	return a.claimed, a.err
 }
 
-// change records what is pending and then what apply does, if that returns nil. Both
-// begin anew with the content of the ledger whenever the tier asks. b.updating is held.
+// change records the pending changes and then the changes that apply makes, unless apply
+// returns an error. Both start again from the ledger's content at each call by the tier.
+// b.updating is held.
 func (b *Book) change(ctx context.Context, apply func(l *Ledger, id string, p pending) error) error {
 	b.mu.Lock()
 	p := pending{
@@ -353,9 +353,8 @@ func (b *Book) change(ctx context.Context, apply func(l *Ledger, id string, p pe
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err != nil {
-		// Unless apply refused, the ledger may have changed all the same. What
-		// was added is recorded again, too much at worst. What was freed must
-		// not be subtracted once more.
+		// Unless apply refused, the ledger may have changed despite the error. Added bytes are
+		// recorded again, too many at worst. Freed bytes must not be subtracted again.
 		if aerr == nil || errors.Is(aerr, errNotAsked) {
 			b.freed -= p.freed
 		}
@@ -385,20 +384,20 @@ func (b *Book) seeLocked(l *Ledger) {
 	b.changed = make(chan struct{})
 }
 
-// Suppose makes figure return what was found by a tool that records nothing.
+// Suppose makes Figure return bytes, for a tool that counts and records nothing.
 func (b *Book) Suppose(bytes int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.last = Ledger{Counts: max(1, b.last.Counts), Bytes: bytes}
 }
 
-// Read returns the ledger as it is recorded.
+// Read returns the recorded ledger.
 func (b *Book) Read(ctx context.Context) (*Ledger, error) {
 	content, err := b.tier.Account(ctx, nil)
 	return Read(content), err
 }
 
-// Refresh reads the ledger, and remembers it.
+// Refresh reads the ledger and keeps its content.
 func (b *Book) Refresh(ctx context.Context) error {
 	b.updating.Lock()
 	defer b.updating.Unlock()
@@ -415,15 +414,15 @@ func (b *Book) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// Record tells the ledger what is pending.
+// Record records the pending changes in the ledger.
 func (b *Book) Record(ctx context.Context) error {
 	b.updating.Lock()
 	defer b.updating.Unlock()
 	return b.change(ctx, func(*Ledger, string, pending) error { return nil })
 }
 
-// Look reads the ledger as reserve sees it: with what is pending, as far as that can be
-// recorded. A full disk takes no record and still has to be collected.
+// Look updates the ledger's content as Reserve does: with the pending changes recorded, if
+// possible. A full disk takes no record, and still has to be collected.
 func (b *Book) Look(ctx context.Context) error {
 	if err := b.Record(ctx); err == nil {
 		return nil
@@ -431,14 +430,14 @@ func (b *Book) Look(ctx context.Context) error {
 	return b.Refresh(ctx)
 }
 
-// GiveBack records what is pending, and gives back what is claimed and not used: what
-// ends now without another word, as by SIGKILL, leaves a claim of its own files alone.
+// GiveBack records the pending changes and returns the free part of the claim. A process that
+// is killed afterwards leaves only the claim of its unfinished files.
 func (b *Book) GiveBack(ctx context.Context) error {
 	b.updating.Lock()
 	defer b.updating.Unlock()
 	b.mu.Lock()
 	idle := b.claimed == 0 && b.used == 0 && b.freed == 0 && len(b.written) == 0 && len(b.hits) == 0
-	spare := &Room{b: b, bytes: b.freeLocked()} // nobody takes it meanwhile
+	spare := &Room{b: b, bytes: b.freeLocked()} // no other goroutine reserves it meanwhile
 	b.inflight += spare.bytes
 	b.mu.Unlock()
 	defer spare.Cancel()
@@ -449,7 +448,7 @@ func (b *Book) GiveBack(ctx context.Context) error {
 		l.setClaim(id, p.inflight-spare.bytes, p.now)
 		return nil
 	})
-	if err != nil { // the ledger may have changed all the same
+	if err != nil { // the ledger may have changed despite the error
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.claimed -= spare.bytes
@@ -457,19 +456,19 @@ func (b *Book) GiveBack(ctx context.Context) error {
 	return err
 }
 
-// counting is what the ledger and the book were when a count began.
+// counting is the state of the ledger and of the book at the start of a count.
 type counting struct {
-	added  int64            // to the ledger, by all
-	ours   int64            // of that, by this process
-	Listed int64            // by this process when all was listed: this the count has seen
-	claims map[string]Claim // of all
-	Living map[string]bool  // the ids of processes that had not ended then, as far as can be told
-	Held   map[string]bool  // those of them that hold their lock for sure
+	added  int64            // bytes added to the ledger by all processes
+	ours   int64            // part of added by this process
+	Listed int64            // bytes added by this process until all was listed: these are in the count
+	claims map[string]Claim // of all processes
+	Living map[string]bool  // ids of processes that had not ended then, as far as known
+	Held   map[string]bool  // ids of Living whose process certainly holds its lock
 	Began  time.Time
 }
 
-// BeginCount must come before the first file is listed, and before it is looked
-// which processes live: one that begins later has its claim.
+// BeginCount is called before the first file is listed, and before living processes are looked
+// up: a process that begins later keeps its claim.
 func (b *Book) BeginCount(ctx context.Context) (counting, error) {
 	c := counting{Began: time.Now()}
 	if err := b.Record(ctx); err != nil {
@@ -481,8 +480,8 @@ func (b *Book) BeginCount(ctx context.Context) (counting, error) {
 	return c, nil
 }
 
-// EndCount replaces the ledger's figure by what was listed, and what may have
-// been missed.
+// EndCount replaces the ledger's bytes by the listed bytes, and adds bytes that the listing
+// may have missed.
 func (b *Book) EndCount(ctx context.Context, c counting, bytes int64) error {
 	took := time.Since(c.Began)
 	b.updating.Lock()
@@ -492,16 +491,16 @@ func (b *Book) EndCount(ctx context.Context, c counting, bytes int64) error {
 		if l.Added < c.added { // the ledger was lost meanwhile
 			added = l.Added
 		}
-		// What others added may have been missed.
+		// The listing may have missed bytes that other processes added.
 		l.Bytes = max(0, bytes+added)
 		for other, claim := range l.Claims {
 			if other != id && c.ended(other, claim, p.now) {
-				// All that it wrote has been listed; when, nobody knows.
+				// All of its bytes were listed; the day of their writing is unknown.
 				l.wrote(min(dayOf(claim.Since), dayOf(p.now)), claim.Bytes)
 				delete(l.Claims, other)
 			}
 		}
-		if l.Counts == 0 { // nor is it known what others have claimed
+		if l.Counts == 0 { // other processes' claims are unknown as well
 			for other := range c.Living {
 				if _, ok := l.Claims[other]; !ok {
 					l.setClaim(other, b.chunk(), p.now)
@@ -513,9 +512,9 @@ func (b *Book) EndCount(ctx context.Context, c counting, bytes int64) error {
 	})
 }
 
-// ended reports whether a claim is of a process that had ended when the count
-// began. Its id tells, and where locks do not work the claim's age: by a clock that
-// is another host's, perhaps.
+// ended reports whether a claim belongs to a process that had ended when the count began. The
+// process's id decides; where locks do not work, the claim's age does, possibly by another
+// host's clock.
 func (c counting) ended(id string, now Claim, at time.Time) bool {
 	was, known := c.claims[id]
 	switch {
@@ -527,7 +526,7 @@ func (c counting) ended(id string, now Claim, at time.Time) bool {
 	return now.Since.Equal(was.Since) && at.Sub(now.Since).Abs() > tier.ClaimLife
 }
 
-// chunk is the most that is claimed at once for pages that are smaller.
+// chunk returns the size of a claim, unless a single page is larger.
 func (b *Book) chunk() int64 {
 	if b.Budget > 0 {
 		return min(ChunkBytes, b.Budget/chunkShare)
@@ -535,7 +534,7 @@ func (b *Book) chunk() int64 {
 	return ChunkBytes
 }
 
-// Restart forgets what is claimed in a ledger that another has taken the place of.
+// Restart drops the claim, after another ledger has taken the place of this one.
 func (b *Book) Restart() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

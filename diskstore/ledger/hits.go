@@ -11,24 +11,23 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// Hits is how often pages of one fingerprint were read from a tier, by all
-// processes as far as they have recorded it, pages that were in memory included.
-// It is for people: nothing is decided by it, and what a process has not recorded
-// when it is killed is lost.
+// Hits counts the reads of one fingerprint's pages from a tier by all processes, as far as
+// they have recorded them; reads of pages in memory count as well. Hits is for people: no
+// decision uses it, and unrecorded hits of a killed process are lost.
 type Hits struct {
-	Pages int64     `json:"pages"` // pages and tails, each as often as it was read
+	Pages int64     `json:"pages"` // reads of pages and tails
 	Last  time.Time `json:"last"`  // zero for never
 }
 
 const (
-	// maxHits is how many fingerprints a ledger has hits of, some 30 KiB; the one
-	// that was read least recently is forgotten. mostHits keeps sums of what a
-	// forged ledger says from overflowing.
+	// maxHits is the number of fingerprints with hits in a ledger, some 30 KiB; of more, the
+	// least recently read are dropped. mostHits keeps sums of a forged ledger's values from
+	// overflowing.
 	maxHits  = 256
 	mostHits = math.MaxInt64 / 4
 )
 
-// plus returns both.
+// plus returns the sum of both.
 func (h Hits) plus(o Hits) Hits {
 	h.Pages = min(h.Pages+o.Pages, mostHits)
 	if o.Last.After(h.Last) {
@@ -47,7 +46,7 @@ func (l *Ledger) Hit(fingerprint pagefile.Key, hits Hits) {
 	l.limitHits()
 }
 
-// limitHits forgets the least recent ones of too many.
+// limitHits drops the least recently read fingerprints beyond maxHits.
 func (l *Ledger) limitHits() {
 	if len(l.Hits) <= maxHits {
 		return
@@ -60,7 +59,7 @@ func (l *Ledger) limitHits() {
 	}
 }
 
-// dropBadHits removes what no store has written. They are not worth a ledger.
+// dropBadHits removes values that no store has written. Bad hits do not make a ledger damaged.
 func (l *Ledger) dropBadHits() {
 	maps.DeleteFunc(l.Hits, func(name string, h Hits) bool {
 		_, err := pagefile.ParseKey(name)
@@ -69,7 +68,7 @@ func (l *Ledger) dropBadHits() {
 	l.limitHits()
 }
 
-// AllHits is the sum over all fingerprints.
+// AllHits returns the sum over all fingerprints.
 func (l *Ledger) AllHits() Hits {
 	var sum Hits
 	for _, h := range l.Hits {
@@ -78,21 +77,21 @@ func (l *Ledger) AllHits() Hits {
 	return sum
 }
 
-// Hit counts a page that was read.
+// Hit counts one read of a page.
 func (b *Book) Hit(fingerprint pagefile.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.hits[fingerprint] = b.hits[fingerprint].plus(Hits{Pages: 1, Last: b.now()})
 }
 
-// UnrecordedHits reports whether there are hits that the ledger does not have.
+// UnrecordedHits reports whether some hits are not in the ledger yet.
 func (b *Book) UnrecordedHits() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.hits) > 0
 }
 
-// settleHitsLocked forgets hits that the ledger has.
+// settleHitsLocked subtracts hits that are in the ledger now.
 func (b *Book) settleHitsLocked(recorded map[pagefile.Key]Hits) {
 	for fp, done := range recorded {
 		if h := b.hits[fp]; h.Pages > done.Pages {
@@ -103,7 +102,7 @@ func (b *Book) settleHitsLocked(recorded map[pagefile.Key]Hits) {
 	}
 }
 
-// Forget removes a fingerprint's hits, when all that it had is removed.
+// Forget removes a fingerprint's hits, after all of its pages were removed.
 func (b *Book) Forget(ctx context.Context, fingerprint pagefile.Key) error {
 	b.updating.Lock()
 	defer b.updating.Unlock()

@@ -13,69 +13,68 @@ import (
 )
 
 /*
-ledger is <root>/v1/usage.json: how much the files below a root occupy at most.
-Budgets are held to it, because listing a million files takes longer than a
-server may take to start.
+Ledger is the content of <root>/v1/usage.json: an upper bound of the bytes that the files
+below a root occupy. Budgets limit this bound, because listing a million files takes longer
+than a server may take to start.
 
-Every process that writes claims room first: it adds to its claim, durably, and
-only then writes. So at any time, also after any crash,
+Every process claims room before it writes: the process adds to its claim, durably, and only
+then writes. So at any time, also after any crash,
 
-	what is on the disk ≤ Bytes + the sum of all claims
+	bytes on the disk ≤ Bytes + the sum of all claims
 
-What was written from a claim moves to Bytes when the process claims more. What
-was removed leaves Bytes once the removal is durable: each process subtracts what
-it removed itself, as it found that, and nothing that another may have removed. A
-file that was replaced stays in Bytes until the next count. An upload that was
-given up stays claimed until its temporary file is gone. Counting replaces Bytes by
-what a listing found and what was added since the listing began. What is removed
-while others count must not be subtracted from a count that has not seen it any
-more: Counts tells.
+Bytes written from a claim move to Bytes when the process claims more. The bytes of removed
+files leave Bytes once the removal is durable: each process subtracts only files that it
+removed itself, with the size found at the removal. A replaced file stays in Bytes until the
+next count. An upload that was given up stays claimed until its temporary file is gone.
 
-The file is one line of JSON, for people, and one with its CRC-32C. Without it,
-or when it is damaged, nothing is written below a budget before a new count.
+A count replaces Bytes by the bytes listed and the bytes added since the listing began.
+Counts changes with each count, so that a file removed during a count of another process is
+not subtracted from a result that does not include the file.
+
+The file is one line of JSON, for people, and one line with its CRC-32C. Without a valid
+file, nothing is written below a budget before a new count.
 */
 type Ledger struct {
 	Schema int `json:"schema"`
 
-	// Bytes are physical. Added is the sum of all that was ever added to them.
+	// Bytes are physical. Added is the sum of all bytes ever added to Bytes.
 	Bytes int64 `json:"bytes"`
 	Added int64 `json:"added"`
 
-	// Counts is how often files have been counted; 0 means that Bytes mean
-	// nothing. Counted is when the last count ended, Took how long it took.
+	// Counts is the number of counts of the files; 0 means that Bytes are unknown. Counted is
+	// the end of the last count, Took its duration.
 	Counts  int64         `json:"counts"`
 	Counted time.Time     `json:"counted"`
 	Took    time.Duration `json:"took_ns"`
 
-	// Claims are what processes may still write, by the id of their lock.
+	// Claims are the bytes that processes may still write, by the id of their lock.
 	Claims map[string]Claim `json:"claims,omitempty"`
 
-	// Written is how many bytes were written, by UTC day.
+	// Written is the number of bytes written, by UTC day.
 	Written map[string]int64 `json:"written,omitempty"`
 
-	// Hits are how often pages were read, by fingerprint.
+	// Hits are the reads of pages, by fingerprint.
 	Hits map[string]Hits `json:"hits,omitempty"`
 
-	// Evicted is the recency of the most recently used file that a collection
-	// has removed.
+	// Evicted is the latest recency of a file that a collection has removed.
 	Evicted time.Time `json:"evicted"`
 }
 
 // Claim is room that one process may fill.
 type Claim struct {
 	Bytes int64     `json:"bytes"`
-	Since time.Time `json:"since"` // when it was last claimed
+	Since time.Time `json:"since"` // time of the last claim
 }
 
 const (
 	ledgerSchema = 1
 
-	// ledgerDays is how many days Written has.
+	// ledgerDays is the number of days in Written.
 	ledgerDays = 30
 	dayFormat  = time.DateOnly
 )
 
-// Figure is what is on the disk at most, in bytes.
+// Figure returns the upper bound of the bytes on the disk.
 func (l *Ledger) Figure() int64 { return l.Bytes + l.Claimed() }
 
 // Claimed is the sum of all claims.
@@ -87,7 +86,7 @@ func (l *Ledger) Claimed() int64 {
 	return sum
 }
 
-// setClaim replaces the claim of one process; none is no claim.
+// setClaim replaces the claim of one process; 0 removes it.
 func (l *Ledger) setClaim(id string, n int64, now time.Time) {
 	if n <= 0 {
 		delete(l.Claims, id)
@@ -99,8 +98,8 @@ func (l *Ledger) setClaim(id string, n int64, now time.Time) {
 	l.Claims[id] = Claim{Bytes: n, Since: now}
 }
 
-// wrote adds to what was written on a day, and forgets the days furthest from it:
-// long past ones, and those of a clock that was ahead.
+// wrote adds n bytes to the bytes written on a day, and drops the days furthest from that
+// day: long past ones, and days of a clock that was ahead.
 func (l *Ledger) wrote(day string, n int64) {
 	if n == 0 {
 		return
@@ -121,20 +120,20 @@ func (l *Ledger) wrote(day string, n int64) {
 	}
 }
 
-// daysApart is how far two days are from each other.
+// daysApart returns the time between two days.
 func daysApart(a, b string) time.Duration {
-	x, _ := time.Parse(dayFormat, a) // Decode has seen to it
+	x, _ := time.Parse(dayFormat, a) // Decode has checked the days
 	y, _ := time.Parse(dayFormat, b)
 	return x.Sub(y).Abs()
 }
 
-// DayWritten is how much was written to a tier in one UTC day, in bytes.
+// DayWritten is the number of bytes written to a tier in one UTC day.
 type DayWritten struct {
 	Day   string // as in 2006-01-02
 	Bytes int64
 }
 
-// Days returns what was written, oldest first.
+// Days returns the bytes written by day, oldest first.
 func (l *Ledger) Days() []DayWritten {
 	var days []DayWritten
 	for _, day := range slices.Sorted(maps.Keys(l.Written)) {
@@ -155,8 +154,7 @@ func (l *Ledger) Encode() ([]byte, error) {
 	return fmt.Appendf(line, "\ncrc32c %08x\n", pagefile.Checksum(line)), nil
 }
 
-// Read parses the content of a tier's ledger. One that is not there or damaged is
-// zero.
+// Read parses the content of a tier's ledger. A missing or damaged ledger is zero.
 func Read(content []byte) *Ledger {
 	if l, err := Decode(content); err == nil {
 		return l
@@ -164,7 +162,7 @@ func Read(content []byte) *Ledger {
 	return new(Ledger)
 }
 
-// Decode parses a file's content. It returns ErrDamaged.
+// Decode parses a file's content, and returns ErrDamaged for a damaged file.
 func Decode(content []byte) (*Ledger, error) {
 	line, rest, _ := bytes.Cut(content, []byte("\n"))
 	if want := fmt.Sprintf("crc32c %08x\n", pagefile.Checksum(line)); string(rest) != want {
@@ -174,7 +172,7 @@ func Decode(content []byte) (*Ledger, error) {
 	if err := json.Unmarshal(line, l); err != nil {
 		return nil, pagefile.Damaged("parse ledger: %v", err)
 	}
-	// A checksum says nothing about who wrote it: sums must not overflow.
+	// A checksum is no proof that a store wrote the file: sums must not overflow.
 	const most = math.MaxInt64 / 4
 	sum := l.Bytes
 	ok := l.Schema == ledgerSchema && l.Bytes >= 0 && l.Added >= 0 && l.Counts >= 0 && l.Took >= 0 && l.Added < most

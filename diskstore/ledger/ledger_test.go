@@ -53,8 +53,8 @@ func TestLedgerFile(t *testing.T) {
 	}
 }
 
-// TestForgedHits has figures in a ledger that no store wrote, and whose checksum
-// is right. They cost neither the ledger nor more than a little memory.
+// TestForgedHits has values in a ledger that no store wrote, with the right checksum. The
+// ledger stays valid, and the values take little memory.
 func TestForgedHits(t *testing.T) {
 	good := storetest.Fingerprint(7).String()
 	read := func(hits map[string]Hits) *Ledger {
@@ -77,7 +77,7 @@ func TestForgedHits(t *testing.T) {
 	l.Hit(storetest.Fingerprint(9), Hits{Pages: mostHits})
 	require.Equal(t, Hits{Pages: mostHits, Last: far}, l.AllHits())
 
-	// Of too many the most recent ones stay, also of those that a store adds.
+	// Of too many fingerprints the most recently read stay, also after a store adds hits.
 	many := make(map[string]Hits)
 	for i := range 5000 {
 		many[fmt.Sprintf("%064x", i)] = Hits{Pages: 1, Last: far.Add(time.Duration(i-6000) * time.Hour)}
@@ -94,8 +94,8 @@ func TestForgedHits(t *testing.T) {
 	require.Less(t, len(content), 64<<10)
 }
 
-// TestDaysOfAClockThatWasAhead: they do not push out the day on which it is written,
-// and with it the day's limit.
+// TestDaysOfAClockThatWasAhead: days in the future do not push out the present day, and with
+// it the day's limit.
 func TestDaysOfAClockThatWasAhead(t *testing.T) {
 	l := new(Ledger)
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -112,8 +112,8 @@ func TestDaysOfAClockThatWasAhead(t *testing.T) {
 // paper is a ledger in memory, of one process.
 type paper struct {
 	content []byte
-	lost    int  // as many changes are to be computed once more, as when an If-Match fails
-	blank   bool // nothing is asked and nothing is changed
+	lost    int  // number of changes to compute again, as after a failed If-Match
+	blank   bool // Account calls no change and changes nothing
 }
 
 func (p *paper) Account(_ context.Context, change func([]byte, string) ([]byte, error)) ([]byte, error) {
@@ -135,8 +135,8 @@ func (p *paper) Account(_ context.Context, change func([]byte, string) ([]byte, 
 
 func (*paper) Left() int64 { return 0 }
 
-// TestSleepCountsForOthers: this machine slept. Others may have taken its claims for
-// those of a dead process.
+// TestSleepCountsForOthers: this machine slept. Other machines may have taken its claims for a
+// dead process's.
 func TestSleepCountsForOthers(t *testing.T) {
 	b := NewBook(new(paper), 0, 0, time.Now)
 	room, err := b.Reserve(context.Background(), pagefile.PageAlign)
@@ -148,7 +148,7 @@ func TestSleepCountsForOthers(t *testing.T) {
 }
 
 // TestChangeComputedSeveralTimes: a tier without locks computes a change again when another
-// process was quicker. Only what was computed last counts.
+// process was faster. Only the last result counts.
 func TestChangeComputedSeveralTimes(t *testing.T) {
 	medium := new(paper)
 	b := NewBook(medium, 0, 0, time.Now)
@@ -170,7 +170,7 @@ func TestChangeComputedSeveralTimes(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotCounted, "the second call has not run: the first was refused")
 }
 
-// TestTierThatAsksForNoChange: nothing waits for a tier whose Account is a stub.
+// TestTierThatAsksForNoChange: no caller hangs with a tier whose Account is a stub.
 func TestTierThatAsksForNoChange(t *testing.T) {
 	medium := &paper{blank: true}
 	b := NewBook(medium, 0, 0, time.Now)

@@ -16,13 +16,12 @@ type Source interface {
 	// Size is the length of the file.
 	Size() int64
 
-	// ReadAt fills p from offset off, or returns io.EOF or io.ErrUnexpectedEOF when
-	// the file ends first. After an error p is undefined, and not written to any
-	// more.
+	// ReadAt fills p from offset off, or returns io.EOF or io.ErrUnexpectedEOF when the file
+	// ends first. After an error p is undefined, and ReadAt no longer writes to p.
 	ReadAt(ctx context.Context, p []byte, off int64) error
 }
 
-// firstReadBytes is how much of a file is read to learn the header's size. It
+// firstReadBytes is the size of the first read of a file, which gives the header's size. It
 // holds the whole header of a usual page: 256 tokens and 64 sections.
 const firstReadBytes = 4096
 
@@ -49,7 +48,7 @@ func ReadHeader(ctx context.Context, blob Source) (*Header, error) {
 	return decodeHeader(region[:size], fileBytes)
 }
 
-// ReadFull is Source.ReadAt with the end of the file as damage.
+// ReadFull calls Source.ReadAt, and returns the end of the file as damage.
 func ReadFull(ctx context.Context, blob Source, p []byte, off int64) error {
 	err := blob.ReadAt(ctx, p, off)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -63,7 +62,7 @@ type Misplaced struct{ error }
 
 func (m *Misplaced) Unwrap() error { return m.error }
 
-// CheckName returns ErrMismatch, as misplaced, unless h belongs at name.
+// CheckName returns ErrMismatch, as Misplaced, unless h belongs at name.
 func (h *Header) CheckName(name Name) error {
 	if err := h.compareName(name); err != nil {
 		return &Misplaced{err}
@@ -85,15 +84,15 @@ func (h *Header) compareName(name Name) error {
 	return nil
 }
 
-// Selection is what of a page is read: the sections of a layout that are wanted,
-// and where they are in the page's own.
+// Selection is the part of a page that is read: the sections of a layout, and their indexes
+// among the page's sections.
 type Selection struct {
 	Layout
 	at []int
 }
 
-// Select returns the selection of a layout's sections, false where the page does not have
-// all of them in that order.
+// Select returns the selection of a layout's sections, and false for a page without all of
+// these sections in that order.
 func (h *Header) Select(l Layout) (Selection, bool) {
 	at, ok := l.Within(h.Layout)
 	return Selection{l, at}, ok
@@ -105,16 +104,16 @@ func (h *Header) All() Selection {
 	return sel
 }
 
-// ReadPayload reads the selected sections of a page into buf, which is the
-// selection's Size() bytes, and checks them, the padding after each and the
-// footer. Besides buf it uses at most as much memory as they take in the file.
-// When it returns nobody writes to buf any more.
+// ReadPayload reads the selected sections of a page into buf, of the selection's Size() bytes,
+// and checks the sections, the padding after each and the footer. Besides buf, ReadPayload
+// uses at most as much memory as the sections take in the file. After ReadPayload has
+// returned, no goroutine writes to buf.
 //
-// pieces are read one after the other, so that the system sees a sequence and
-// reads ahead of it; several at once only where each waits for a network. They
-// are checked and decoded meanwhile, on all processors unless c is for gentle reads.
+// Pieces are read one after another, so that the system sees a sequence and reads ahead;
+// several are read at the same time only if each waits for a network. Meanwhile pieces are
+// checked and decoded, on all processors unless c is for gentle reads.
 func ReadPayload(ctx context.Context, blob Source, h *Header, sel Selection, c *Codec, buf []byte) error {
-	checks, ctx := errgroup.WithContext(ctx) // which ends with the first damage
+	checks, ctx := errgroup.WithContext(ctx) // ctx ends with the first damage
 	checks.SetLimit(runtime.GOMAXPROCS(0))
 	var reads errgroup.Group
 	reads.SetLimit(ReadsAtOnce(blob))
@@ -143,7 +142,7 @@ func ReadPayload(ctx context.Context, blob Source, h *Header, sel Selection, c *
 	return err
 }
 
-// ReadsAtOnce is how many reads of a source are to be on their way at a time.
+// ReadsAtOnce returns the number of reads of a source to run at the same time.
 func ReadsAtOnce(src Source) int {
 	if s, ok := src.(interface{ ReadsAtOnce() int }); ok {
 		return s.ReadsAtOnce()
@@ -151,13 +150,13 @@ func ReadsAtOnce(src Source) int {
 	return 1
 }
 
-// pieceBytes is the least that is read at once, but for the end of a page: enough
-// for a disk, and little enough to be in the processor's cache when it is checked.
-// A section is never split.
+// pieceBytes is the least size of one read, except at the end of a page: enough for a disk,
+// and small enough to be in the processor's cache when the piece is checked. A section is
+// never split.
 const pieceBytes = 1 << 20
 
-// piece is consecutive sections of a selection that are consecutive in the file
-// as well, from first up to but not including end.
+// piece is a range of a selection's sections, [first, end), that are consecutive in the file
+// as well.
 type piece struct{ first, end int }
 
 // pieces divides the selected sections, in order.
@@ -178,8 +177,7 @@ func (h *Header) pieces(sel Selection) iter.Seq[piece] {
 	}
 }
 
-// span returns where a piece is in the file, the padding after its last section
-// included.
+// span returns the range of a piece in the file, including the padding after its last section.
 func (h *Header) span(sel Selection, p piece) (off, size int64) {
 	last := &h.Sections[sel.at[p.end-1]]
 	off = h.Sections[sel.at[p.first]].Offset
@@ -197,8 +195,8 @@ func readFooter(ctx context.Context, blob Source, h *Header) error {
 	return nil
 }
 
-// readRaw reads a piece of a payload that is exactly its part of the buffer, and
-// returns how to check it.
+// readRaw reads a piece of a payload into its part of the buffer, where the bytes are equal,
+// and returns the function that checks the piece.
 func readRaw(ctx context.Context, blob Source, h *Header, sel Selection, p piece, _ *Codec, buf []byte) (check func() error, err error) {
 	off, size := h.span(sel, p)
 	at := int64(sel.offsets[p.first])
@@ -215,8 +213,8 @@ func readRaw(ctx context.Context, blob Source, h *Header, sel Selection, p piece
 	}, nil
 }
 
-// readEncoded reads a piece of a payload with compressed sections, and returns how
-// to check and decode it, which must be called.
+// readEncoded reads a piece of a payload with compressed sections, and returns the function
+// that checks and decodes the piece. The caller must call that function.
 func readEncoded(ctx context.Context, blob Source, h *Header, sel Selection, p piece, c *Codec, buf []byte) (check func() error, err error) {
 	off, size := h.span(sel, p)
 	scratch := takeScratch(int(size))
@@ -237,7 +235,7 @@ func readEncoded(ctx context.Context, blob Source, h *Header, sel Selection, p p
 	}, nil
 }
 
-// decodeSection checks section i, which stored begins with, and decodes its rows.
+// decodeSection checks section i, with which stored begins, and decodes its rows.
 func (h *Header) decodeSection(i int, stored []byte, c *Codec, rows []byte) error {
 	s := &h.Sections[i]
 	if err := h.checkStored(i, stored[:s.Stored], stored[s.Stored:AlignUp(s.Stored)]); err != nil {
@@ -250,8 +248,8 @@ func (h *Header) decodeSection(i int, stored []byte, c *Codec, rows []byte) erro
 	return c.Decode(stored[:s.Stored], rows)
 }
 
-// scratch holds buffers of pieces, so that reading page after page makes no
-// garbage. Larger ones than usual are not kept.
+// scratch holds buffers of pieces, so that reading many pages makes no garbage. Buffers larger
+// than usual are not kept.
 var scratch sync.Pool
 
 func takeScratch(n int) *[]byte {
@@ -269,8 +267,7 @@ func putScratch(p *[]byte) {
 	}
 }
 
-// checkStored verifies section i's bytes as they are in the file and the
-// padding after them.
+// checkStored checks section i's stored bytes and the padding after them.
 func (h *Header) checkStored(i int, stored, gap []byte) error {
 	s := &h.Sections[i]
 	if sum := Checksum(stored); sum != s.CRC {

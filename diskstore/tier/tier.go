@@ -9,7 +9,7 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// Names of the tiers, as they appear in Ref.Tier, logs and Stats.
+// Names of the tiers in Ref.Tier, logs and Stats.
 const (
 	RAM    = "ram"
 	Local  = "local"
@@ -24,16 +24,15 @@ type Info struct {
 	Used     time.Time // recency
 }
 
-// Shard is a part of one fingerprint's files: the pages whose key, or the tails
-// whose parent, begins with a byte. A root of a million pages has a few thousand
-// files in each.
+// Shard is a part of one fingerprint's files: the pages whose key, or the tails whose parent,
+// begins with First. In a root of a million pages each shard has a few thousand files.
 type Shard struct {
 	Fingerprint pagefile.Key
 	Class       pagefile.Class
 	First       byte
 }
 
-// ShardOf returns the part that a page or tail is listed in.
+// ShardOf returns the shard of a page or tail.
 func ShardOf(n pagefile.Name) Shard {
 	if n.Class == pagefile.ClassTail {
 		return Shard{n.Fingerprint, pagefile.ClassTail, n.Parent[0]}
@@ -41,138 +40,138 @@ func ShardOf(n pagefile.Name) Shard {
 	return Shard{n.Fingerprint, n.Class, n.Key[0]}
 }
 
-// ClaimLife is how old a process's claim in the ledger may get. Where locks do not work,
-// claims of dead processes end with it; a living process renews its own before.
+// ClaimLife is the largest age of a process's claim in the ledger. Where locks do not work, a
+// dead process's claim expires at that age; a living process renews its claim before.
 const ClaimLife = 24 * time.Hour
 
-// Space is the room of a filesystem, in bytes.
+// Space is the space of a filesystem, in bytes.
 type Space = vfs.Space
 
-// Aside is what a root holds beside pages and tails. Manifests, locks and the
-// ledger, a few KiB for each fingerprint, are not in it.
+// Aside describes the files of a root other than pages and tails. Manifests, locks and the
+// ledger, a few KiB for each fingerprint, are not included.
 type Aside struct {
 	TempFiles, QuarantineFiles int
 	TempBytes, QuarantineBytes int64 // physical
 
-	// OrphanBytes are those of TempBytes that no living process has claimed, as far
-	// as can be told.
+	// OrphanBytes are the bytes of TempBytes that no living process has claimed, as far as
+	// known.
 	OrphanBytes int64
 
-	// Living has the ids of processes that have not ended, this one included, as
-	// far as can be told. Held has those of them that hold their lock for sure.
+	// Living has the ids of processes that have not ended, this one included, as far as known.
+	// Held has the ids of Living whose process certainly holds its lock.
 	Living, Held map[string]bool
 }
 
-// Tier is one place that holds pages. Implementations are safe for concurrent
-// use, by this process and by others on the same root.
+// Tier is one place that holds pages. Implementations are safe for concurrent use, by this
+// process and by others on the same root.
 //
-// Two errors have a meaning in every method: ErrNotFound, the file is not
-// there, which is permanent and says nothing about the tier's health; and
-// ErrNoSpace, which is permanent until something is removed. Any other error
-// may be transient. A method whose context ends returns soon after, possibly
-// before its effect is known.
+// Two errors have a meaning in every method. ErrNotFound means that the file does not exist;
+// it is permanent and says nothing about the tier's health. ErrNoSpace is permanent until a
+// file is removed. Any other error may be transient. A method whose context ends returns soon
+// after, possibly before the effect of the operation is known.
 type Tier interface {
-	// Stat describes one file. A name whose place is taken by something other
-	// than a regular file is ErrNotFound.
+	// Stat describes one file. For a name whose place has a directory, a link or another entry
+	// that is not a regular file, Stat returns ErrNotFound.
 	Stat(ctx context.Context, name pagefile.Name) (Info, error)
 
-	// Leading describes names in order up to the first that is not there. With
-	// an error it returns those found before it.
+	// Leading describes names in order up to the first missing file. With an error, Leading
+	// returns the files found before the error.
 	Leading(ctx context.Context, names []pagefile.Name) ([]Info, error)
 
-	// Open opens a file for reading. Its content never changes, and stays
-	// readable after Remove where the filesystem allows it.
+	// Open opens a file for reading. The content never changes, and stays readable after
+	// Remove if the filesystem allows it.
 	Open(ctx context.Context, name pagefile.Name) (Blob, error)
 
-	// Reopen is Open past what this machine has cached of the file, as far as the
-	// filesystem lets it.
+	// Reopen does as Open, past this machine's cached copy of the file, as far as the
+	// filesystem allows it.
 	Reopen(ctx context.Context, name pagefile.Name) (Blob, error)
 
-	// Create begins writing a file. Nothing is visible under name before
-	// Commit. Any number of uploads of one name may run at once: all of them
-	// hold the same content, the last Commit wins.
+	// Create begins writing a file. No file is visible under name before Commit. Any number of
+	// uploads of one name may run at the same time: all of them have the same content, and the
+	// last Commit wins.
 	Create(ctx context.Context, name pagefile.Name) (Upload, error)
 
-	// Persist makes the name of a file that is visible durable, whoever made it
-	// visible. It is idempotent.
+	// Persist makes the name of a visible file durable, even if another process made the file
+	// visible. Persist is idempotent.
 	Persist(ctx context.Context, name pagefile.Name) error
 
-	// Remove deletes the file that was judged and reports whether it was there. It
-	// is idempotent. Another file, which has replaced it, stays, and the error is
-	// ErrReplaced. With a name alone it deletes whatever file is there.
+	// Remove deletes the judged file and reports whether the file existed. Remove is
+	// idempotent. A file that has replaced the judged one stays, and the error is ErrReplaced.
+	// With a name alone, Remove deletes any file of that name.
 	Remove(ctx context.Context, judged Info) (bool, error)
 
-	// Touch sets a file's recency. It is idempotent.
+	// Touch sets a file's recency. Touch is idempotent.
 	Touch(ctx context.Context, name pagefile.Name, used time.Time) error
 
-	// Quarantine takes the file that was judged out of sight and keeps it for a
-	// person to look at. It is idempotent, and reports whether that file was there:
-	// another, which has replaced it, stays. With a name alone it takes whatever is
-	// there, with Bytes of NotRegular what is no regular file. It deletes nothing:
-	// with as many files as quarantine keeps it returns ErrQuarantineFull for one more.
+	// Quarantine moves the judged file away from all look-ups and keeps it for a person to
+	// look at. Quarantine is idempotent and reports whether that file existed: a file that has
+	// replaced it stays. With a name alone, Quarantine moves any file of that name, and with
+	// Bytes of NotRegular an entry that is not a regular file. Quarantine deletes nothing: when
+	// quarantine is full, the error is ErrQuarantineFull.
 	Quarantine(ctx context.Context, judged Info, reason string) (bool, error)
 
-	// EmptyQuarantine removes what Quarantine has kept, durably, and returns how
-	// many physical bytes that was.
+	// EmptyQuarantine durably removes the files in quarantine and returns their physical
+	// bytes.
 	EmptyQuarantine(ctx context.Context) (int64, error)
 
-	// Tails lists the tails whose parent is the given key, in no order.
+	// Tails lists the tails of parent, in no order.
 	Tails(ctx context.Context, fingerprint, parent pagefile.Key) ([]Info, error)
 
-	// SyncRemoved makes it durable that files are gone which Remove removed:
-	// before that a power cut may bring them back. It is idempotent.
+	// SyncRemoved makes the removal of files by Remove durable: before SyncRemoved a power cut
+	// may bring them back. SyncRemoved is idempotent.
 	SyncRemoved(ctx context.Context, names []pagefile.Name) error
 
-	// Shards lists the parts that the pages and tails of all fingerprints are
-	// listed in, in no order. One that comes later may be missing.
+	// Shards lists the shards of all fingerprints' pages and tails, in no order. Shards made
+	// during the call may be missing.
 	Shards(ctx context.Context) ([]Shard, error)
 
-	// ListShard lists the files of one shard, in no order. Files that come or
-	// go meanwhile may or may not be in it.
+	// ListShard lists the files of one shard, in no order. Files made or removed during the
+	// call may or may not be listed.
 	ListShard(ctx context.Context, shard Shard) ([]Info, error)
 
-	// Aside lists what is below the root beside pages and tails. It removes
-	// temporary files of dead processes first. A file in quarantine was moved
-	// there from its page's place: whoever counts both lists this last.
+	// Aside describes the files below the root other than pages and tails, after removing
+	// temporary files of dead processes. Callers that count both call Aside last, because
+	// files move from a page's place to quarantine.
 	Aside(ctx context.Context) (Aside, error)
 
-	// Account replaces the content of the tier's ledger by that which change makes
-	// of it, durably, and returns the new content. The content is empty where there
-	// is no ledger that can be read. No other process changes the ledger meanwhile.
-	// An error of change is returned as it is, and nothing has changed then; after
-	// any other error the ledger may have. change is given the id under which this
-	// process has claims. Account calls change at least once, and may call it again
-	// with newer content where what it returned before was not written for sure (an
-	// object store's If-Match failed); what it returns last is written. After an error
-	// change may run after Account has returned. With a nil change the ledger is only
-	// read.
+	// Account durably replaces the content of the tier's ledger by the result of change, and
+	// returns the new content. The content is empty without a readable ledger. No other
+	// process changes the ledger meanwhile. With a nil change the ledger is only read.
+	//
+	// change gets the content and the id under which this process has claims. Account returns
+	// an error of change unchanged, and the ledger is unchanged then; after any other error
+	// the ledger may have changed.
+	//
+	// Account calls change at least once. Account may call change again with newer content
+	// when the previous result was not certainly written (an object store's If-Match failed);
+	// the last result is written. After an error change may run after Account has returned.
 	Account(ctx context.Context, change func(content []byte, id string) ([]byte, error)) ([]byte, error)
 
 	// Fingerprints lists all fingerprints that have a directory, in no order.
 	Fingerprints(ctx context.Context) ([]pagefile.Key, error)
 
-	// DropFingerprint removes a fingerprint's manifest and empty directories.
-	// Pages keep it from removing what holds them. It is idempotent.
+	// DropFingerprint removes a fingerprint's manifest and empty directories. Directories with
+	// pages stay. DropFingerprint is idempotent.
 	DropFingerprint(ctx context.Context, fingerprint pagefile.Key) error
 
-	// Space reports on the filesystem the tier is on.
+	// Space describes the tier's filesystem.
 	Space(ctx context.Context) (Space, error)
 
-	// Now is what the filesystem's clock shows, which is another machine's perhaps.
-	// It may write a file to tell by. Where there is no room for one it returns the
-	// error, and a time that the clock has passed.
+	// Now returns the time of the filesystem's clock, which may be another machine's. Now may
+	// write a file to read the clock. Without space for that file, Now returns the error and a
+	// time that the clock has passed.
 	Now(ctx context.Context) (time.Time, error)
 
-	// Left is how much disk space uploads at most take that were given up and
-	// could not be removed yet, in bytes. It does no I/O.
+	// Left returns the disk space of uploads that were given up and could not be removed yet,
+	// at most, in bytes. Left does no I/O.
 	Left() int64
 
-	// Lock makes the caller the only one to collect this tier, over all
-	// processes, until release is called or the process dies. It returns
-	// ErrLocked at once when another has the lock.
+	// Lock makes the caller the only one to collect this tier, over all processes, until
+	// release is called or the process dies. Lock returns ErrLocked at once when another
+	// caller has the lock.
 	Lock(ctx context.Context) (release func(), err error)
 
-	// Close gives up what the tier holds open. Other methods fail afterwards.
+	// Close releases the tier's resources. Other methods fail afterwards.
 	Close() error
 }
 
@@ -180,10 +179,10 @@ type Tier interface {
 type Blob interface {
 	pagefile.Source
 
-	// Info describes the file as it was when opened.
+	// Info describes the file at the time of its opening.
 	Info() Info
 
-	// Close releases the file. It does not wait for the tier.
+	// Close releases the file. Close does not wait for the tier.
 	Close()
 }
 
@@ -192,37 +191,35 @@ type Upload interface {
 	// Write appends p. After an error only Abort may follow.
 	Write(ctx context.Context, p []byte) error
 
-	// Written is how many bytes Write has appended, at most.
+	// Written returns the bytes that Write has appended, at most.
 	Written() int64
 
-	// Commit makes the file durable and visible: it checks the length, syncs
-	// the content, renames, and syncs the directory, in this order, and gives
-	// the file the recency used. When it returns nil the file survives a power
-	// cut. After a failed sync the written data is thrown away, never synced
-	// again. A non-zero Info together with an error means that the file is
-	// visible and whole but perhaps not durable. What has the name and is no
-	// regular file goes to quarantine.
+	// Commit makes the file durable and visible: it checks the length, syncs the content,
+	// renames, and syncs the directory, in this order, and sets the file's recency to used.
+	// After Commit has returned nil the file survives a power cut. After a failed sync the
+	// written data is discarded, never synced again. A non-zero Info together with an error
+	// means that the file is visible and whole but perhaps not durable. A directory, link or
+	// other entry in the name's place goes to quarantine.
 	Commit(ctx context.Context, used time.Time) (Committed, error)
 
-	// Abort throws away what was written. After Commit it does nothing.
+	// Abort discards the written data. After Commit, Abort does nothing.
 	Abort()
 }
 
 // Committed is the result of a Commit.
 type Committed struct {
 	Info
-	Replaced bool  // a file of that name was there before
+	Replaced bool  // a file of that name existed before
 	Freed    int64 // physical bytes of that file
 }
 
-// NotRegular is Info.Bytes of something that has a page's name and is no regular
-// file.
+// NotRegular is the Info.Bytes of an entry that has a page's name and is not a regular file.
 const NotRegular = -1
 
-// ErrReplaced reports a file that was to go and has been replaced.
+// ErrReplaced reports that another file has replaced the judged one.
 var ErrReplaced = errors.New("diskstore: file has been replaced")
 
-// ErrQuarantineFull reports that a file was left where it is.
+// ErrQuarantineFull reports that a file stays in its place because quarantine is full.
 var ErrQuarantineFull = errors.New("diskstore: quarantine is full, kvtier repair makes room in it")
 
 // UnsafeRoot reports the errors of CheckRoot that need a person.
@@ -231,18 +228,17 @@ func UnsafeRoot(err error) bool {
 		errors.Is(err, ErrRootOwner) || errors.Is(err, ErrRootMode)
 }
 
-// Doubtful reports whether an error of reading a file may be gone when the file is
-// opened anew.
+// Doubtful reports whether reading the file again, after opening it anew, may succeed.
 func Doubtful(err error) bool {
 	var wrongPlace *pagefile.Misplaced
 	return errors.Is(err, pagefile.ErrDamaged) || errors.As(err, &wrongPlace) || errors.Is(err, ErrStale)
 }
 
-// ErrStale reports an open file that its server does not know any more: another
-// machine has removed or replaced it. Opening it again tells.
+// ErrStale reports an open file that its server no longer knows: another machine has removed
+// or replaced the file. Opening the name again shows which.
 var ErrStale = errors.New("diskstore: file was removed or replaced by another machine")
 
-// NoAnswer reports whether err is that of a tier which did not answer in time.
+// NoAnswer reports whether err is the error of a tier that did not answer in time.
 func NoAnswer(err error) bool {
 	return errors.Is(err, vfs.ErrHung) || errors.Is(err, ErrTierTimeout)
 }

@@ -15,11 +15,11 @@ import (
 
 var ctx = context.Background()
 
-// Fingerprint is that of all files that the contract's tests make.
+// Fingerprint is the fingerprint of all files that the contract's tests make.
 var Fingerprint = pagefile.Key{0: 1, 31: 0xfe}
 
-// Contract tries what every tier must do. open returns a new and empty one, which
-// Contract closes.
+// Contract checks the rules for every tier. open returns a new, empty tier, which Contract
+// closes.
 func Contract(t *testing.T, open func(t *testing.T) tier.Tier) {
 	for name, run := range map[string]func(*testing.T, tier.Tier){
 		"absent":      testAbsent,
@@ -42,12 +42,12 @@ func Contract(t *testing.T, open func(t *testing.T) tier.Tier) {
 	}
 }
 
-// Page names a page, by the first byte of its key.
+// Page returns the name of a page whose key begins with n.
 func Page(n byte) pagefile.Name {
 	return pagefile.Name{Fingerprint: Fingerprint, Class: pagefile.ClassPage, Key: pagefile.Key{n}}
 }
 
-// Tail names a tail of a parent.
+// Tail returns the name of a tail of a parent.
 func Tail(parent, n byte) pagefile.Name {
 	return pagefile.Name{Fingerprint: Fingerprint, Class: pagefile.ClassTail, Parent: pagefile.Key{parent}, Key: pagefile.Key{n}}
 }
@@ -116,7 +116,7 @@ func testUpload(t *testing.T, tr tier.Tier) {
 	require.ErrorIs(t, err, tier.ErrNotFound, "nothing is visible before Commit")
 	done, err := up.Commit(ctx, used)
 	require.NoError(t, err)
-	up.Abort() // does nothing now
+	up.Abort() // no effect after Commit
 	require.False(t, done.Replaced)
 	require.NoError(t, tr.Persist(ctx, Page(1)))
 
@@ -200,7 +200,7 @@ func testRemove(t *testing.T, tr tier.Tier) {
 		require.NoError(t, err)
 		require.Equal(t, want, removed)
 	}
-	Upload(t, tr, Tail(1, 1), []byte("tail"), time.Now()) // its directory went with it
+	Upload(t, tr, Tail(1, 1), []byte("tail"), time.Now()) // the directory was removed with its last tail
 	_, err := tr.Stat(ctx, Tail(1, 1))
 	require.NoError(t, err)
 }
