@@ -144,8 +144,8 @@ recently used pages into memory, so that the first Reads come from memory.
     as used at the moment at which a collection that needs room finds it.
   - Reclaim and GC delete a file because of its age alone only if the file is
     that old by this machine's clock and by the filesystem's. A file from the
-    future is not, until a collection has found it and that time has passed
-    again. Files stored by a host whose clock is behind are as old as that clock
+    future is not deleted until a collection has found it and that time has
+    passed again. Files stored by a host whose clock is behind are as old as that clock
     says.
   - A page that ReadPlaced returned keeps its disk space, outside every budget,
     until its file is closed, even after the page was evicted. Later reads of

@@ -9,17 +9,17 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// A tier below may be written by anybody. Its panics and answers that cannot be are
+// Another module may have written the tier below. Its panics and impossible answers are
 // failures of the tier, and never reach the store.
 
 // errNothing reports a tier that returned neither a result nor an error.
 var errNothing = errors.New("diskstore: the tier returned neither a result nor an error")
 
-// errAnswer reports a tier that described files in a way that cannot be.
+// errAnswer reports a tier that returned an impossible description of files.
 var errAnswer = errors.New("diskstore: the tier gave an answer that cannot be")
 
-// describe returns the description of the file that has a name. A file that has bytes
-// occupies space, whatever the tier says: budgets count it.
+// describe returns the description of the file name. A file with bytes occupies space even if
+// the tier reports none: budgets count it.
 func describe(info tier.Info, name pagefile.Name) (tier.Info, error) {
 	if info.Bytes < 0 {
 		return tier.Info{}, fmt.Errorf("%w: file %v has %d bytes", errAnswer, name.Key, info.Bytes)
@@ -31,7 +31,7 @@ func describe(info tier.Info, name pagefile.Name) (tier.Info, error) {
 	return info, nil
 }
 
-// inOrder describes files that have the first of the names, in the same order.
+// inOrder describes the files of the first len(infos) names, in the order of names.
 func inOrder(infos []tier.Info, names []pagefile.Name) ([]tier.Info, error) {
 	if len(infos) > len(names) {
 		return nil, fmt.Errorf("%w: %d names were looked up, and %d files found", errAnswer, len(names), len(infos))
@@ -49,8 +49,8 @@ func inOrder(infos []tier.Info, names []pagefile.Name) ([]tier.Info, error) {
 	return described, nil
 }
 
-// listed describes each file once, as far as it belongs to the list: the pages of a
-// server's listing may overlap.
+// listed describes each file that belongs to the list, once: the pages of a server's listing
+// may overlap.
 func listed(infos []tier.Info, belongs func(pagefile.Name) bool) ([]tier.Info, error) {
 	seen := make(map[pagefile.Name]bool, len(infos))
 	once := make([]tier.Info, 0, len(infos))
@@ -71,7 +71,7 @@ func listed(infos []tier.Info, belongs func(pagefile.Name) bool) ([]tier.Info, e
 // errPanic reports a tier that panicked.
 var errPanic = errors.New("diskstore: the tier panicked")
 
-// try runs op. A panic becomes an error.
+// try runs op and returns a panic as an error.
 func try[T any](t *Tier, op func() (T, error)) (v T, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -84,7 +84,7 @@ func try[T any](t *Tier, op func() (T, error)) (v T, err error) {
 	return op()
 }
 
-// end runs fn, which gives something up, and survives its panic.
+// end runs fn, which releases a file or a lock, and recovers from its panic.
 func (t *Tier) end(fn func()) {
 	_, _ = try(t, func() (struct{}, error) {
 		fn()

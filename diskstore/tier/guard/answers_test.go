@@ -20,13 +20,13 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
 )
 
-// odd is a tier some of whose methods are replaced.
+// odd is a tier with some methods replaced.
 type odd struct {
 	tier.Tier
 	open   func(name pagefile.Name) (tier.Blob, error)
 	create func(name pagefile.Name) (tier.Upload, error)
 	lock   func() (func(), error)
-	infos  func([]tier.Info) []tier.Info // of lists, and of a file alone
+	infos  func([]tier.Info) []tier.Info // of lists and of single files
 }
 
 func (o *odd) list(infos []tier.Info, err error) ([]tier.Info, error) {
@@ -150,7 +150,7 @@ func TestPanicsAreFailures(t *testing.T) {
 	require.NoError(t, err, "the workers are there still")
 }
 
-// oddBlob describes its file in another way.
+// oddBlob returns another description of its file.
 type oddBlob struct {
 	tier.Blob
 	info  func() tier.Info
@@ -181,7 +181,7 @@ func (b oddBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
 
 func (b oddBlob) Size() int64 { return -1 }
 
-// oddUpload commits what it likes.
+// oddUpload returns the Committed of a test.
 type oddUpload struct {
 	tier.Upload
 	change func(tier.Committed, error) (tier.Committed, error)
@@ -191,8 +191,8 @@ func (u oddUpload) Commit(ctx context.Context, used time.Time) (tier.Committed, 
 	return u.change(u.Upload.Commit(ctx, used))
 }
 
-// TestFileThatSaysLittleOfItself: the length of an open file is that which its description
-// tells, its name the one that was asked for, and both were read when it was opened.
+// TestFileThatSaysLittleOfItself: an open file's length is the length in its description, its
+// name is the requested name, and both were read when the file was opened.
 func TestFileThatSaysLittleOfItself(t *testing.T) {
 	tr, below := guardOdd(t, slog.New(slog.DiscardHandler), func() {})
 	tiertest.Upload(t, tr, tiertest.Page(1), []byte("page"), time.Now())
@@ -238,7 +238,7 @@ func TestFileThatSaysLittleOfItself(t *testing.T) {
 	close(hung)
 }
 
-// TestFilesOccupySpace: budgets count a file of a tier that does not tell its space.
+// TestFilesOccupySpace: budgets count a file even if the tier reports no space for it.
 func TestFilesOccupySpace(t *testing.T) {
 	tr, below := guardOdd(t, slog.New(slog.DiscardHandler), func() {})
 	below.infos = func(infos []tier.Info) []tier.Info {
@@ -265,8 +265,8 @@ func TestFilesOccupySpace(t *testing.T) {
 	require.EqualValues(t, pagefile.PageAlign, infos[0].Physical)
 }
 
-// TestCommitThatSaysLittle: the file counts for what was written, and the tier has failed
-// where its length is another.
+// TestCommitThatSaysLittle: the file counts with the written bytes, and a Commit that returns
+// another length has failed.
 func TestCommitThatSaysLittle(t *testing.T) {
 	bad := errors.New("bad")
 	used := time.Unix(1_700_000_000, 0)
@@ -306,8 +306,8 @@ func TestCommitThatSaysLittle(t *testing.T) {
 	}
 }
 
-// TestListsThatCannotBe: files that are listed twice count once, and others than those that
-// were asked for are an error where their order has a meaning.
+// TestListsThatCannotBe: a file listed twice counts once, and files other than the requested
+// ones are an error in a list whose order has a meaning.
 func TestListsThatCannotBe(t *testing.T) {
 	tr, below := guardOdd(t, slog.New(slog.DiscardHandler), func() {})
 	var names []pagefile.Name
@@ -348,8 +348,8 @@ func TestListsThatCannotBe(t *testing.T) {
 	require.ErrorIs(t, err, errAnswer)
 }
 
-// TestRefusedChangeIsNoFailure: an error of the function given to Account is that of its
-// caller.
+// TestRefusedChangeIsNoFailure: an error of the function given to Account is the caller's
+// error and not the tier's.
 func TestRefusedChangeIsNoFailure(t *testing.T) {
 	failures := 0
 	tr, _ := guardOdd(t, slog.New(slog.DiscardHandler), func() { failures++ })

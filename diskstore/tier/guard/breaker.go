@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	breakerThreshold  = 3 // failures in a row that open it
+	breakerThreshold  = 3 // failures in a row that open the breaker
 	breakerBackoffMin = time.Second
 	breakerBackoffMax = time.Minute
 )
 
-// breaker keeps a tier that fails from being asked again and again. It is
-// closed (all may ask), open (nobody may, until the backoff has passed) or half
-// open (one may, and the outcome decides). It logs once for each change. A tier
-// that fails again soon after it came back is left alone for longer each time.
+// breaker keeps operations from a tier that fails. A breaker is closed (all operations are
+// allowed), open (none is, until the backoff has passed) or half open (one operation is, and
+// its result decides). Each change is logged once. The backoff of a tier that fails again soon
+// after it came back is longer each time.
 type breaker struct {
 	log *slog.Logger
 	Now func() time.Time
@@ -28,24 +28,24 @@ type breaker struct {
 	open     bool
 	probing  bool
 	Until    time.Time
-	closed   time.Time // when it was closed last
+	closed   time.Time // time of the last change to closed
 	backoff  time.Duration
 	cause    error // of the last failure
-	silent   bool  // whoever asks says it
+	silent   bool  // callers report errors themselves
 }
 
 func newBreaker(log *slog.Logger, now func() time.Time) *breaker {
 	return &breaker{log: log, Now: now}
 }
 
-// Silence keeps changes out of the log until speak.
+// Silence keeps changes out of the log until Speak.
 func (b *breaker) Silence() {
 	b.Mu.Lock()
 	defer b.Mu.Unlock()
 	b.silent = true
 }
 
-// Speak ends silence, and says now that the breaker is open.
+// Speak ends the silence, and logs if the breaker is open.
 func (b *breaker) Speak() {
 	b.Mu.Lock()
 	defer b.Mu.Unlock()
@@ -70,8 +70,8 @@ func (b *breaker) downError() error {
 	return fmt.Errorf("%w: %v", tier.ErrTierDown, b.cause)
 }
 
-// allow reports whether the tier may be asked. After true the caller owes one
-// call of success, failure or neutral.
+// allow reports whether an operation may call the tier. After true the caller makes one call
+// of Success, failure or neutral.
 func (b *breaker) allow() bool {
 	b.Mu.Lock()
 	defer b.Mu.Unlock()
@@ -92,7 +92,7 @@ func (b *breaker) Down() bool {
 	return b.open
 }
 
-// Resting reports whether nobody may ask the tier now.
+// Resting reports whether no operation may call the tier now.
 func (b *breaker) Resting() bool {
 	b.Mu.Lock()
 	defer b.Mu.Unlock()
@@ -112,15 +112,15 @@ func (b *breaker) Success() {
 	}
 }
 
-// neutral records an operation that says nothing about the tier.
+// neutral records an operation that shows nothing about the tier.
 func (b *breaker) neutral() {
 	b.Mu.Lock()
 	defer b.Mu.Unlock()
 	b.probing = false
 }
 
-// failure counts a failure. Stragglers that fail while the breaker is open do
-// not prolong it; a failed probe does.
+// failure counts a failure. Operations begun before do not prolong the backoff when they fail
+// while the breaker is open; a failed probe does.
 func (b *breaker) failure(err error, fatal bool) {
 	b.Mu.Lock()
 	defer b.Mu.Unlock()

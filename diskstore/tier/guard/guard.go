@@ -16,45 +16,45 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// Limits of one isolated tier. Their sum bounds the goroutines a mount that
-// hangs for good can hold.
+// Limits of one isolated tier. Their sum bounds the goroutines that a hanging mount can hold.
 const (
-	lookupWorkers   = 4 // small operations a lookup waits for
+	lookupWorkers   = 4 // small operations for which look-ups wait
 	transferWorkers = 4 // reads, writes, lists
 
-	// maxEnds is how many files and locks may wait to be given up: more are not opened.
+	// maxEnds is the number of files and locks that may wait to be released; with as many, no
+	// further ones are opened.
 	maxEnds = 64
 
-	// commitSteps and listSteps say how many times the time of one transfer
-	// step a sync of a whole page and a listing of many files may take.
+	// commitSteps and listSteps are the times, in transfer steps, for a sync of a whole page
+	// and for a listing of many files.
 	commitSteps = 6
 	listSteps   = 24
 )
 
-// Tier is a Tier that answers in time whatever the tier below does. Every
-// operation runs in one of a few goroutines and is given up when its time is
-// over; the goroutine keeps its place until the operating system lets go of it.
-// Data crosses in private buffers, so that an operation that was given up can
-// never touch its caller's memory. A breaker stops asking a tier that fails.
+// Tier is a tier with time limits, for any tier below. Every operation runs in one of a few
+// goroutines and is given up when its time is over; the goroutine keeps its place until the
+// operating system returns. Data is copied through private buffers, so that an operation that
+// was given up can never write to its caller's memory. A breaker keeps operations from a tier
+// that fails.
 type Tier struct {
 	Inner    tier.Tier
 	Breaker  *breaker
 	Lookup   chan struct{}
 	Transfer chan struct{}
-	LookupIn time.Duration // time for a lookup
-	StepIn   time.Duration // time for a transfer step
+	LookupIn time.Duration // limit of a look-up
+	StepIn   time.Duration // limit of a transfer step
 	failed   func()        // called for each failure
 	log      *slog.Logger
-	panics   sync.Once // the first one is logged with its stack
+	panics   sync.Once // the first panic is logged with its stack
 
 	endsMu sync.Mutex
-	ends   []func() // what waits for a worker in which it is given up
+	ends   []func() // functions that wait for a worker and release a file or a lock
 	ending bool     // giveUp runs
 
 	Leaving  atomic.Int64         // bytes of uploads that are being given up
 	Appeared func(tier.Committed) // called for each upload that appeared after it was given up
 
-	// Reads, writes and commits that failed in a row.
+	// Consecutive failures of reads, writes and commits.
 	reads, writes, commits atomic.Int32
 }
 
@@ -72,15 +72,14 @@ func New(inner tier.Tier, lookupIn, stepIn time.Duration, log *slog.Logger, now 
 	}
 }
 
-// outcome is what an operation returned.
+// outcome is the result of an operation.
 type outcome[T any] struct {
 	v   T
 	err error
 }
 
-// do runs op in a worker for at most limit. When it gives op up it returns
-// ErrTierTimeout, or the error of ctx when the caller has gone; a result that
-// comes later goes to late, which may be nil.
+// do runs op in a worker for at most limit. When do gives op up, do returns ErrTierTimeout, or
+// the error of ctx when ctx has ended; late, which may be nil, receives a later result.
 func do[T any](ctx context.Context, t *Tier, workers chan struct{}, limit time.Duration, late func(T), op func(context.Context) (T, error)) (T, error) {
 	var zero T
 	if !t.Breaker.allow() {
@@ -95,7 +94,7 @@ func do[T any](ctx context.Context, t *Tier, workers chan struct{}, limit time.D
 		return zero, t.gaveUp(ctx, start, limit)
 	}
 	done := make(chan outcome[T], 1)
-	var taken atomic.Bool // by whoever decides what becomes of the result
+	var taken atomic.Bool // set by the side that handles the result
 	go func() {
 		defer cancel()
 		v, err := try(t, func() (T, error) { return op(opCtx) })
@@ -118,9 +117,8 @@ func do[T any](ctx context.Context, t *Tier, workers chan struct{}, limit time.D
 	}
 }
 
-// gaveUp accounts for an operation that was not finished in time. A caller that
-// left early, or came with little of its time left, learned nothing about the
-// tier.
+// gaveUp handles an operation that did not finish in time. If the caller left early, or came
+// with little of its time left, the timeout shows nothing about the tier.
 func (t *Tier) gaveUp(ctx context.Context, start time.Time, limit time.Duration) error {
 	err := error(fmt.Errorf("%w (%v)", tier.ErrTierTimeout, limit))
 	if cause := ctx.Err(); cause != nil {
@@ -135,7 +133,7 @@ func (t *Tier) gaveUp(ctx context.Context, start time.Time, limit time.Duration)
 	return err
 }
 
-// report tells the breaker how an operation ended.
+// report reports the result of an operation to the breaker.
 func (t *Tier) report(ctx context.Context, start time.Time, limit time.Duration, err error) error {
 	switch {
 	case err == nil, errors.Is(err, tier.ErrNotFound), errors.Is(err, tier.ErrNoSpace), errors.Is(err, tier.ErrLocked), errors.Is(err, tier.ErrQuarantineFull), errors.Is(err, tier.ErrStale), errors.Is(err, tier.ErrReplaced),
@@ -146,7 +144,7 @@ func (t *Tier) report(ctx context.Context, start time.Time, limit time.Duration,
 	case errors.Is(err, tier.ErrClosed):
 		t.Breaker.neutral()
 	case vfs.IsReadOnly(err):
-		// It cannot be written and can be read very well.
+		// The tier cannot be written, but it can be read.
 		t.failed()
 		t.Breaker.Success()
 	default:
@@ -156,9 +154,9 @@ func (t *Tier) report(ctx context.Context, start time.Time, limit time.Duration,
 	return err
 }
 
-// moved opens the breaker when transfers of one kind keep failing. Lookups may go
-// on working while they do, as on a share whose server has a bad disk, and so
-// the breaker never sees failures in a row: each of them would cost its time.
+// moved opens the breaker when transfers of one kind keep failing. Look-ups may succeed
+// meanwhile, as on a share whose server has a bad disk, so that the breaker never sees
+// consecutive failures: each failure would cost its whole time.
 func (t *Tier) moved(streak *atomic.Int32, err error) error {
 	switch {
 	case err == nil:
@@ -171,7 +169,7 @@ func (t *Tier) moved(streak *atomic.Int32, err error) error {
 	return err
 }
 
-// fatalRoot reports errors that asking twice more does not make better.
+// fatalRoot reports errors that a repetition does not change.
 func fatalRoot(err error) bool {
 	return errors.Is(err, tier.ErrRootMissing) || errors.Is(err, tier.ErrRootChanged) || tier.UnsafeRoot(err)
 }
@@ -186,8 +184,8 @@ func (t *Tier) Stat(ctx context.Context, name pagefile.Name) (tier.Info, error) 
 	})
 }
 
-// leadingBatch is how many names are looked up in one operation: progress up to
-// the last whole batch survives a timeout.
+// leadingBatch is the number of names looked up in one operation: the results up to the last
+// whole batch survive a timeout.
 const leadingBatch = 16
 
 func (t *Tier) Leading(ctx context.Context, names []pagefile.Name) ([]tier.Info, error) {
@@ -296,7 +294,7 @@ func (t *Tier) Aside(ctx context.Context) (tier.Aside, error) {
 	})
 }
 
-// Account does not hold an error of change against the tier.
+// Account does not count an error of change as a failure of the tier.
 func (t *Tier) Account(ctx context.Context, change func([]byte, string) ([]byte, error)) ([]byte, error) {
 	type accounted struct {
 		content []byte
@@ -369,10 +367,10 @@ func (t *Tier) Lock(ctx context.Context) (func(), error) {
 	return func() { t.inWorker(release) }, nil
 }
 
-// CloseIn is how long Close waits: files that stay behind are cleaned later.
+// CloseIn bounds the wait of Close; the next process removes files that stay behind.
 const CloseIn = 500 * time.Millisecond
 
-// Close closes the tier below, and does not wait for one that hangs.
+// Close closes the tier below, and does not wait for a tier that hangs.
 func (t *Tier) Close() error {
 	done := make(chan error, 1)
 	t.inWorker(func() {
@@ -389,8 +387,8 @@ func (t *Tier) Close() error {
 	}
 }
 
-// inWorker runs fn in a worker when one is free and does not wait for it. It is for giving
-// things up. One goroutine waits for a worker, however many there are.
+// inWorker runs fn in a worker when one is free, and does not wait for fn. fn releases a file
+// or a lock. One goroutine waits for a worker, for any number of calls.
 func (t *Tier) inWorker(fn func()) {
 	t.endsMu.Lock()
 	defer t.endsMu.Unlock()
@@ -401,7 +399,7 @@ func (t *Tier) inWorker(fn func()) {
 	}
 }
 
-// giveUp finds a worker for each thing that is to be given up, until there is none.
+// giveUp runs each waiting function in a worker, until none is left.
 func (t *Tier) giveUp() {
 	for fn := t.nextEnd(); fn != nil; fn = t.nextEnd() {
 		t.Transfer <- struct{}{}
@@ -423,7 +421,7 @@ func (t *Tier) nextEnd() (fn func()) {
 	return fn
 }
 
-// crowded refuses to open more while as many files as may be wait to be closed.
+// crowded returns an error while maxEnds files wait to be closed.
 func (t *Tier) crowded() error {
 	t.endsMu.Lock()
 	defer t.endsMu.Unlock()

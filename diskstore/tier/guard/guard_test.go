@@ -27,10 +27,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var ctx = context.Background()
 
-// guarded isolates the tier in root, each of whose steps may take so long.
+// guarded isolates the tier in root, with limit for each step.
 func guarded(t testing.TB, fsys vfs.FS, root string, limit time.Duration) *Tier {
 	tr := New(dir.New(fsys, root, dir.Options{}), limit, limit, slog.New(slog.DiscardHandler), time.Now, func() {})
-	t.Cleanup(func() { _ = tr.Close() }) // which does not wait for what hangs
+	t.Cleanup(func() { _ = tr.Close() }) // Close does not wait for operations that hang
 	return tr
 }
 
@@ -70,7 +70,7 @@ func TestBreaker(t *testing.T) {
 	b.neutral()
 	require.True(t, b.allow(), "a probe that says nothing gives its place to the next")
 	b.failure(bad, false)
-	b.failure(bad, false) // a straggler does not prolong the backoff
+	b.failure(bad, false) // an operation begun before does not prolong the backoff
 	now = now.Add(wait)
 	require.True(t, b.allow())
 	b.Success()
@@ -80,9 +80,9 @@ func TestBreaker(t *testing.T) {
 	require.False(t, b.allow(), "some errors need no second look")
 }
 
-// TestBreakerOpensWhileReadsFail: each failure costs its whole time, and the lookups
-// between them succeed. After them one failure opens the breaker, and for longer each
-// time.
+// TestBreakerOpensWhileReadsFail: each failure costs its whole time, and the look-ups between
+// the failures succeed. After an opening one failure opens the breaker again, with a longer
+// backoff each time.
 func TestBreakerOpensWhileReadsFail(t *testing.T) {
 	inj := vfs.Inject(storetest.QuickFS)
 	tr := guarded(t, inj, storetest.PrivateDir(t), time.Minute)
@@ -118,8 +118,8 @@ func TestBreakerOpensWhileReadsFail(t *testing.T) {
 	}
 }
 
-// TestReadsAtOnce: steps of a page are on their way at once, whatever the tier below
-// does, and two pages find a worker for each.
+// TestReadsAtOnce: steps of a page are read at the same time, with any tier below, and the
+// steps of two pages all find a worker.
 func TestReadsAtOnce(t *testing.T) {
 	tr := guarded(t, storetest.QuickFS, storetest.PrivateDir(t), time.Minute)
 	tiertest.Upload(t, tr, tiertest.Page(1), []byte("content"), time.Now())
@@ -133,8 +133,8 @@ func TestReadsAtOnce(t *testing.T) {
 	require.Equal(t, transferWorkers/2, pagefile.ReadsAtOnce(blob))
 }
 
-// TestGivenUpReadNeverTouchesTheCallersMemory lets a read that was given up
-// finish later. The race detector would see a write to buf.
+// TestGivenUpReadNeverTouchesTheCallersMemory lets a read that was given up finish later. The
+// race detector would report a write to buf.
 func TestGivenUpReadNeverTouchesTheCallersMemory(t *testing.T) {
 	gate := vfs.NewGate()
 	inj := vfs.Inject(storetest.QuickFS)
@@ -167,7 +167,7 @@ func TestGoroutinesAreBoundedWhileTheRemoteHangs(t *testing.T) {
 	inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(root)), Gate: gate})
 	before := runtime.NumGoroutine()
 	for range 40 {
-		// Even a breaker that lets everything through.
+		// Even with a breaker that allows every operation.
 		tr.Breaker.Success()
 		_, err := tr.Stat(ctx, tiertest.Page(1))
 		require.ErrorIs(t, err, tier.ErrTierTimeout)
@@ -176,9 +176,9 @@ func TestGoroutinesAreBoundedWhileTheRemoteHangs(t *testing.T) {
 	require.LessOrEqual(t, runtime.NumGoroutine(), before+2*lookupWorkers)
 }
 
-// TestClosesWaitForAWorkerTogether: files are opened and reading them hangs, whatever its
-// context says. Closing them needs no goroutine for each, and the reads that come back
-// close all of them.
+// TestClosesWaitForAWorkerTogether: files are opened and reading them hangs, even after the
+// context has ended. Closing the files needs only one goroutine, and when the reads return all
+// files are closed.
 func TestClosesWaitForAWorkerTogether(t *testing.T) {
 	tr, below := guardOdd(t, slog.New(slog.DiscardHandler), func() {})
 	tiertest.Upload(t, tr, tiertest.Page(1), []byte("page"), time.Now())
@@ -191,7 +191,7 @@ func TestClosesWaitForAWorkerTogether(t *testing.T) {
 	}
 	before := runtime.NumGoroutine()
 	for tr.crowded() == nil {
-		tr.Breaker.Success() // a breaker that lets everything through
+		tr.Breaker.Success() // a breaker that allows every operation
 		blob, err := tr.Open(ctx, tiertest.Page(1))
 		require.NoError(t, err)
 		tr.StepIn = time.Millisecond
@@ -215,8 +215,8 @@ func TestClosesWaitForAWorkerTogether(t *testing.T) {
 	blob.Close()
 }
 
-// TestTransfersAroundAStep moves files of just a step, one byte less and one
-// more through an isolated tier.
+// TestTransfersAroundAStep moves files of exactly one step, one byte less and one byte more
+// through an isolated tier.
 func TestTransfersAroundAStep(t *testing.T) {
 	tr := guarded(t, storetest.QuickFS, storetest.PrivateDir(t), time.Minute)
 	for i, size := range []int{pagefile.StepBytes - 1, pagefile.StepBytes, pagefile.StepBytes + 1, 2*pagefile.StepBytes + 1} {

@@ -11,12 +11,12 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// steps are the buffers that data crosses an isolated tier in.
+// steps are the buffers through which data of an isolated tier is copied.
 var steps = sync.Pool{New: func() any { p := make([]byte, pagefile.StepBytes); return &p }}
 
-// blob reads in steps of at most StepBytes, each with its own time
-// limit: a slow tier makes progress, a hung one is noticed. The description was
-// read when the file was opened, within the time for that.
+// blob reads in steps of at most StepBytes, each with its own time limit: a slow tier makes
+// progress, a hung one is noticed. The description was read when the file was opened, within
+// the same time limit.
 type blob struct {
 	t     *Tier
 	inner tier.Blob
@@ -83,24 +83,25 @@ func (b *blob) ReadAt(ctx context.Context, p []byte, off int64) error {
 	return nil
 }
 
-// ReadsAtOnce: a network takes its time for each step, however many there are. Two
-// pages may be read at a time, and all their steps should find a worker at once.
+// ReadsAtOnce returns the number of steps to read at the same time. A network takes its time
+// for each step, for any number of steps. Two pages may be read at a time, and all their steps
+// find a worker at once.
 func (b *blob) ReadsAtOnce() int { return transferWorkers / 2 }
 
 func (b *blob) Close() { b.t.inWorker(b.inner.Close) }
 
-// upload writes in steps like blob reads. An operation that was
-// given up may still be running in its worker, so the upload below is used by
-// one at a time, and after a failure only to abort it.
+// upload writes in steps, as blob reads. An operation that was given up may still run in its
+// worker, so one goroutine at a time uses the upload below, and after a failure only to abort
+// it.
 type upload struct {
 	t         *Tier
 	name      pagefile.Name
 	inner     tier.Upload
 	written   int64
-	committed bool // as far as the caller was told, or given up
+	committed bool // as reported to the caller, or given up
 
 	mu   sync.Mutex     // held while inner is in use
-	done tier.Committed // of inner; zero while it is not visible
+	done tier.Committed // of inner; zero while the file is not visible
 }
 
 func (t *Tier) Create(ctx context.Context, name pagefile.Name) (tier.Upload, error) {
@@ -152,9 +153,8 @@ func (u *upload) Commit(ctx context.Context, used time.Time) (tier.Committed, er
 	return done, u.t.moved(&u.t.commits, err)
 }
 
-// visible completes the description of a file that a Commit made visible. What the tier
-// tells of it is wrong where it does not tell the length, and the file counts for the
-// length that was written.
+// visible completes the description of a file that a Commit made visible. A description with a
+// length other than the written bytes is wrong, and the file counts with the written bytes.
 func (u *upload) visible(done tier.Committed, used time.Time, err error) (tier.Committed, error) {
 	if err != nil && done.Info == (tier.Info{}) {
 		return done, err
@@ -170,13 +170,13 @@ func (u *upload) visible(done tier.Committed, used time.Time, err error) (tier.C
 	return done, err
 }
 
-// Abort does not wait. What was written counts until it is gone; if the tier has
-// made it visible after all it is a page.
+// Abort does not wait. The written bytes count until the file is removed; a file that became
+// visible nevertheless is a page.
 func (u *upload) Abort() {
 	if u.committed {
 		return
 	}
-	u.committed = true // or given up: once is enough
+	u.committed = true // or given up; later calls do nothing
 	takes := pagefile.AlignUp(u.written)
 	u.t.Leaving.Add(takes)
 	u.t.inWorker(func() {
