@@ -224,6 +224,25 @@ func TestImportAsksFirst(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
+// TestImportOfAFileThatChanges: after the check, another process writes another conversation's
+// page to the archive's file.
+func TestImportOfAFileThatChanges(t *testing.T) {
+	from := testOptions(t)
+	s := open(t, from)
+	first := putChain(t, s, testrows.Prompt(1, storetest.Tokens))[0]
+	second := putChain(t, s, testrows.Prompt(2, storetest.Tokens))[0]
+	archive := &struct{ io.ReaderAt }{bytes.NewReader(exportOf(t, from, first))}
+	other := exportOf(t, from, second)
+	to := testOptions(t)
+	_, err := Import(ctx, ImportOptions{Open: func(ctx context.Context, fp pagefile.Key, m tier.Manifest) (PageStore, error) {
+		archive.ReaderAt = bytes.NewReader(other)
+		return storeAt(to)(ctx, fp, m)
+	}}, archive, int64(len(other)))
+	var misplaced *pagefile.Misplaced
+	require.ErrorAs(t, err, &misplaced)
+	require.False(t, open(t, to).Has(second.Key()))
+}
+
 // FuzzImport: for any archive, every page that an import leaves is whole.
 func FuzzImport(f *testing.F) {
 	t := &testing.T{}
