@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -482,4 +483,30 @@ func TestRecentsKeepWhatFits(t *testing.T) {
 		r.add(tier.Info{Name: pagefile.Name{Fingerprint: testFingerprint(1), Key: pagefile.Key{byte(n), byte(n >> 8)}}, Bytes: 1, Used: now.Add(-time.Duration(n) * time.Second)})
 	}
 	require.Len(t, r.order(), 64)
+}
+
+// TestLocalCountDoesNotWaitForTheRemote: the count of the local tier that Open began has
+// failed, and the count of the remote tier hangs. awaitFirst counts the local tier itself.
+func TestLocalCountDoesNotWaitForTheRemote(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), withRemote(t))
+	before := open(t, o)
+	demoteAnew(t, before, prompt(1, testTokens))
+	putChain(t, before, prompt(2, testTokens))
+	require.NoError(t, before.Close())
+
+	gate := vfs.NewGate()
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpReadDir}, Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Gate: gate})
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpReadDir}, Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Local.Root)), Err: syscall.EIO})
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	t.Cleanup(gate.Open)
+	<-gate.Entered()
+	inj.Reset()
+	patience, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	found, err := s.local.awaitFirst(patience)
+	require.NoError(t, err)
+	require.Equal(t, 1, found.fingerprints[o.Fingerprint].Pages)
 }

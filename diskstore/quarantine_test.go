@@ -3,6 +3,7 @@ package diskstore
 import (
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -50,4 +51,52 @@ func TestDropQuarantined(t *testing.T) {
 	drops, err = r.DropQuarantined(ctx, ours, false)
 	require.NoError(t, err)
 	require.Equal(t, []QuarantineDrop{{Tier: tier.Local}}, drops)
+}
+
+// TestDropQuarantinedFreesRoom: when the tool ends, the ledger no longer counts the removed
+// files.
+func TestDropQuarantinedFreesRoom(t *testing.T) {
+	o := testOptions(t)
+	s := open(t, o)
+	p := putChain(t, s, prompt(1, testTokens))[0]
+	require.NoError(t, s.Close())
+	flipAt(t, filePath(o.Local.Root, s.pageName(p.Key())), 4200)
+	r := openRoot(t, o)
+	var roots inspect.Roots
+	roots.Local, roots.Remote = r.Dirs()
+	_, err := roots.Check(ctx, inspect.CheckOptions{Repair: true})
+	require.NoError(t, err)
+	all := func(pagefile.Key) bool { return true }
+	_, err = r.GC(ctx, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }}) // as kvtier rm does first
+	require.NoError(t, err)
+	before := readLedgerFile(t, o).Bytes
+	drops, err := r.DropQuarantined(ctx, all, false)
+	require.NoError(t, err)
+	require.Equal(t, physicalPage(t), drops[0].Bytes)
+	require.NoError(t, r.Close())
+	require.Equal(t, before-drops[0].Bytes, readLedgerFile(t, o).Bytes)
+}
+
+// TestBadRemotePageDoesNotWaitForACount: a count holds the commit lock while it lists a shard
+// of the remote tier, which may take minutes. A read of a damaged page does not wait for that
+// lock.
+func TestBadRemotePageDoesNotWaitForACount(t *testing.T) {
+	o := testOptions(t, withRemote(t))
+	s := open(t, o)
+	tokens := prompt(1, testTokens)
+	demoteAnew(t, s, tokens)
+	ref := s.Chain(ctx, tokens, nil)[0]
+	spoil(t, filePath(o.Remote.Root, s.refName(ref)))
+	l := layoutOf(t, testSections, ref.Stored)
+	s.remote.commit.Lock()
+	defer s.remote.commit.Unlock()
+	read := make(chan error, 1)
+	go func() { read <- s.Read(ctx, ref, tokens, l, make([]byte, l.Size())) }()
+	select {
+	case err := <-read:
+		require.ErrorIs(t, err, pagefile.ErrDamaged)
+	case <-time.After(time.Minute):
+		t.Fatal("the read waits for the count")
+	}
+	require.NoFileExists(t, filePath(o.Remote.Root, s.refName(ref)))
 }

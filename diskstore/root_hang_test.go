@@ -128,3 +128,17 @@ func TestToolsOfALocalRootThatHangs(t *testing.T) {
 	_, err = OpenRoot(ctx, RootOptions{Local: h.o.Local, Remote: h.o.Remote, FS: h.inj, Timeout: time.Millisecond})
 	h.silent(err, h.o.Local.Root)
 }
+
+// TestTimeoutOfARemoteRoot: the limit on one operation ends first, so the error names the
+// operation that hangs.
+func TestTimeoutOfARemoteRoot(t *testing.T) {
+	o := someRoot(t)
+	inj := vfs.Inject(quickFS)
+	storetest.Hang(t, inj, o.Remote.Root)
+	r, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: inj, Timeout: time.Second})
+	require.NoError(t, err)
+	u, err := r.Usage(ctx)
+	require.NoError(t, err)
+	storetest.RequireSilent(t, u.RemoteErr, o.Remote.Root)
+	require.NoError(t, r.Close())
+}

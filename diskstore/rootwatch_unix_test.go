@@ -162,3 +162,39 @@ func TestRootReplacedByAnother(t *testing.T) {
 	require.GreaterOrEqual(t, l.Figure(), occupied(t, o.Local.Root))
 	require.Equal(t, 1, strings.Count(log.String(), "replaced by another"))
 }
+
+// TestRoomIsClaimedInTheRootThatReplacesAnother: a claim in the ledger of the previous
+// directory is no claim in the ledger of the directory that replaced it.
+func TestRoomIsClaimedInTheRootThatReplacesAnother(t *testing.T) {
+	inBoth := func(t *testing.T, s *Store, seed int) {
+		info, err := s.disk.Stat(ctx, s.pageName(putChain(t, s, prompt(seed, testTokens))[0].Key()))
+		require.NoError(t, err)
+		require.NoError(t, s.demote(ctx, info))
+	}
+	for _, name := range []string{tier.Local, tier.Remote} {
+		t.Run(name, func(t *testing.T) {
+			inj := vfs.Inject(quickFS)
+			o := testOptions(t, withFS(inj), withRemote(t))
+			other := o
+			other.Local.Root += ".other"
+			other.Remote.Root += ".other"
+			require.NoError(t, os.Mkdir(other.Remote.Root, 0o700))
+			before := open(t, other)
+			inBoth(t, before, 1)
+			require.NoError(t, before.Close())
+
+			s := open(t, o)
+			inBoth(t, s, 2) // claims room for many pages in both tiers
+			lv := s.level(name)
+			root := lv.config.Root
+			require.NoError(t, os.Rename(root, root+".old"))
+			require.NoError(t, os.Rename(root+".other", root))
+			lookAgain(inj, root)
+			_, err := lv.tier.Stat(ctx, s.pageName(pagefile.Key{1}))
+			require.ErrorIs(t, err, tier.ErrNotFound)
+			inBoth(t, s, 3)
+			l := readLedgerFile(t, Options{Local: TierConfig{Root: root}})
+			require.GreaterOrEqual(t, l.Figure(), occupied(t, root))
+		})
+	}
+}

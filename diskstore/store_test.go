@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"math/rand/v2"
@@ -462,4 +463,32 @@ func TestOptions(t *testing.T) {
 	require.True(t, filepath.IsAbs(o.Local.Root))
 	require.Contains(t, o.String(), "RemoteTimeout:250ms")
 	require.NoDirExists(t, good.Local.Root, "refused options make nothing")
+}
+
+// TestFlushAndCloseEndTheWorkOfBothTiers: Flush waits for the background work of each tier,
+// and Close ends that work.
+func TestFlushAndCloseEndTheWorkOfBothTiers(t *testing.T) {
+	s := open(t, testOptions(t, withRemote(t)))
+	for _, lv := range []*level{s.local, s.remote} {
+		release := make(chan struct{})
+		lv.collecting.Submit("held", func(context.Context) { <-release })
+		soon, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		require.ErrorIs(t, s.Flush(soon), context.DeadlineExceeded, lv.name)
+		cancel()
+		close(release)
+		require.NoError(t, s.Flush(ctx))
+	}
+	began, ended := make(chan struct{}), make(chan struct{})
+	s.remote.collecting.Submit("runs", func(ctx context.Context) {
+		close(began)
+		<-ctx.Done()
+		close(ended)
+	})
+	<-began
+	require.NoError(t, s.Close())
+	select {
+	case <-ended:
+	default:
+		t.Fatal("the store is closed, and work on the remote tier goes on")
+	}
 }

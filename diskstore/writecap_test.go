@@ -174,3 +174,13 @@ func TestClaimsGivenBackBesideWriters(t *testing.T) {
 	require.NoError(t, group.Wait())
 	requireExact(t, s)
 }
+
+// TestWriteCapIsForTheLocalTier: WritePerDay does not limit writes to the remote tier, which
+// several servers share.
+func TestWriteCapIsForTheLocalTier(t *testing.T) {
+	page := physicalPage(t)
+	o := testOptions(t, withRemote(t), func(o *Options) { o.WritePerDay = page + page/2 })
+	for seed := range 3 {
+		demoteAnew(t, beside(t, o), prompt(seed, testTokens))
+	}
+}
