@@ -204,7 +204,7 @@ func TestReadAheadIntoMemoryEvictsNothing(t *testing.T) {
 	require.Equal(t, []string{tier.RAM}, tiersOf(s.Chain(ctx, asked, nil)))
 
 	putChain(t, s, prompt(10, testTokens))
-	require.Equal(t, []string{tier.RAM, tier.Local, tier.Local}, tiersOf(s.Chain(ctx, all[0], nil)), "from its end")
+	require.Equal(t, []string{tier.RAM, tier.Local, tier.Local}, tiersOf(s.Chain(ctx, all[0], nil)), "the last pages of the chain are evicted")
 	require.Equal(t, []string{tier.RAM}, tiersOf(s.Chain(ctx, asked, nil)))
 }
 
@@ -284,7 +284,7 @@ func TestReadAheadPromotes(t *testing.T) {
 	require.NoError(t, err)
 	require.LessOrEqual(t, got.Promoted, 1)
 	require.NoError(t, s.Flush(ctx))
-	require.Zero(t, s.Stats().Evicted+s.Stats().Demoted, "nothing goes for a page that nobody asked for")
+	require.Zero(t, s.Stats().Evicted+s.Stats().Demoted, "no page is evicted for a page that is read ahead")
 	for _, tokens := range all[:2] {
 		readChain(t, s, tokens, len(tokens))
 	}
@@ -337,7 +337,7 @@ func TestReadAheadEnds(t *testing.T) {
 			_, err := s.ReadAhead(aheadCtx)
 			done <- err
 		}()
-		require.Eventually(t, func() bool { return s.life.Running() == 1 }, time.Minute, time.Millisecond, "it has begun")
+		require.Eventually(t, func() bool { return s.life.Running() == 1 }, time.Minute, time.Millisecond, "ReadAhead has begun")
 		if byClose {
 			closeInTime(t, s)
 		} else {

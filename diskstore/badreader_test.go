@@ -103,7 +103,7 @@ func TestOneBadReaderDoesNotEmptyASharedTier(t *testing.T) {
 	require.Zero(t, read)
 	require.Equal(t, prompts, found)
 	_, found = readAll(t, bad, prompts)
-	require.Zero(t, found, "what it cannot read it does not offer again")
+	require.Zero(t, found, "the machine does not return pages that it could not read")
 	require.NoError(t, bad.Close())
 
 	aside := filesIn(t, filepath.Join(good.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt)
@@ -227,7 +227,7 @@ func TestPutReplacesAFileThatStaysThoughItIsBad(t *testing.T) {
 	read, found := readAll(t, s, 1)
 	require.Equal(t, []int{0, 1}, []int{read, found})
 	require.FileExists(t, path)
-	require.False(t, s.Has(p.Key()), "it is not stored")
+	require.False(t, s.Has(p.Key()), "the page is not stored")
 	require.Empty(t, s.Chain(ctx, tokens, nil))
 	require.NoError(t, s.Put(ctx, p))
 	require.True(t, s.Has(p.Key()))
@@ -294,7 +294,7 @@ func TestBadCopyInTheRemoteTierIsNotWrittenOver(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, os.SameFile(was, fi))
 		}
-		require.Equal(t, 1, written, "the one it has set aside, before which it found nothing wrong")
+		require.Equal(t, 1, written, "only the page in quarantine, found before any other failure")
 		require.Len(t, filesIn(t, filepath.Join(good.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt), 1)
 		require.Equal(t, 1, strings.Count(log.String(), "too often on this machine"), "%s", log.String())
 	}
@@ -322,7 +322,7 @@ func TestVerdictsBeginAgainAfterAnHourWithoutDamage(t *testing.T) {
 	require.True(t, condemn())
 	require.False(t, v.spent)
 	ok, _ := v.mayCondemn()
-	require.False(t, ok, "it has found nothing good since")
+	require.False(t, ok, "no good file was found since")
 	require.True(t, condemn())
 
 	// Verdicts are bounded, expire, and apply to one file alone.

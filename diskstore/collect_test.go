@@ -266,7 +266,7 @@ func TestDemotionAndPromotion(t *testing.T) {
 	require.EqualValues(t, st.Demoted, st.Remote.Pages+st.Remote.Tails)
 	require.Equal(t, 9, st.Local.Pages+st.Local.Tails+st.Remote.Pages+st.Remote.Tails)
 	_, err := tier.ReadManifest(ctx, s.guard, o.Fingerprint)
-	require.NoError(t, err, "the remote tier can say what its pages are")
+	require.NoError(t, err, "the remote tier has the manifest of its pages")
 
 	// The chain is whole across tiers, including the tail, and reading it brings pages back
 	// up.

@@ -228,7 +228,7 @@ func (p *promised) read(s *Store, ref Ref) error {
 			return fmt.Errorf("found and not readable: %w", err)
 		}
 	}
-	return errors.New("found with sections that nobody has put")
+	return errors.New("found with sections that were never put")
 }
 
 // checkTemps requires that no temporary file is left once a process has begun to write to a

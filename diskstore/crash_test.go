@@ -94,7 +94,7 @@ func TestSIGKILL(t *testing.T) {
 		Fingerprint: testFingerprint(1), PageTokens: testTokens,
 		Local: TierConfig{Root: filepath.Join(root, "local")}, Remote: TierConfig{Root: filepath.Join(root, "remote")},
 	})
-	require.Empty(t, filesIn(t, filepath.Join(root, "local"), dir.TmpExt), "the dead leave nothing behind")
+	require.Empty(t, filesIn(t, filepath.Join(root, "local"), dir.TmpExt), "files of dead processes are removed")
 	require.Zero(t, s.Stats().Damaged)
 	require.NotZero(t, s.Stats().Local.Pages)
 	require.NoDirExists(t, filepath.Join(root, "local", storetest.VersionDir, storetest.QuarantineDir))

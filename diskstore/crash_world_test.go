@@ -200,12 +200,12 @@ func (w *crashWorld) putPage(p *pagefile.Page) error {
 func (w *crashWorld) brokenAt(name pagefile.Name) string {
 	root := w.now().pages[name].broken
 	if _, err := w.mem.Lstat(filePath(root, name)); root == w.o.Local.Root && err != nil {
-		return "" // in quarantine, and a Put makes that durable
+		return "" // in quarantine, and a Put makes the move durable
 	}
 	return root
 }
 
-// read reads as much of a prompt as is found, which promotes what is remote.
+// read reads the pages found of a prompt, which promotes remote pages.
 func (w *crashWorld) read(tokens []int32) int {
 	refs := w.s.Chain(ctx, tokens, nil)
 	for _, ref := range refs {
@@ -241,7 +241,7 @@ func (w *crashWorld) damage(p *pagefile.Page, bit int) {
 	}
 }
 
-// evicting takes note of a page that the store deletes from its last tier.
+// evictingLocked records that the store deletes a page from its last tier. w.mu is held.
 func (w *crashWorld) evictingLocked(path string) {
 	if !strings.HasPrefix(path, w.o.Remote.Root) {
 		return

@@ -73,7 +73,7 @@ func TestDamageInAnyPieceIsFound(t *testing.T) {
 			bad[at] ^= 1 << rand.IntN(8)
 			require.NoError(t, os.WriteFile(path, bad, 0o600))
 			require.ErrorIs(t, s.Read(ctx, ref, p.Tokens, p.Layout, buf), pagefile.ErrDamaged, "byte %d", at)
-			require.NoFileExists(t, path, "it is in quarantine")
+			require.NoFileExists(t, path, "the page is in quarantine")
 			makeTrusted(t, s)
 		}
 		require.NoError(t, os.WriteFile(path, good, 0o600))

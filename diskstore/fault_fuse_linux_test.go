@@ -141,7 +141,7 @@ func TestMountFailsMidRead(t *testing.T) {
 			}
 			// A stale file is a miss. Below a mount point without its mount, look-ups find
 			// nothing, at once.
-			require.True(t, m.Stats().Remote.Down || name == "vanishes" || name == "is stale", "nobody asks a tier that does not answer")
+			require.True(t, m.Stats().Remote.Down || name == "vanishes" || name == "is stale", "no operation reaches a tier that does not answer")
 			require.Zero(t, m.Stats().Damaged)
 
 			// The page is computed again and stored locally.

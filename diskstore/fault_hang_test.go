@@ -139,7 +139,7 @@ func TestALookupHasOneBudget(t *testing.T) {
 	took := time.Since(begin)
 	inner.mu.Lock()
 	defer inner.mu.Unlock()
-	require.Equal(t, 1, inner.asked, "nothing is asked after the budget is used up")
+	require.Equal(t, 1, inner.asked, "no operation runs after the budget is used up")
 	require.LessOrEqual(t, inner.last.Sub(begin), took+s.opt.RemoteTimeout)
 	require.Zero(t, s.Stats().Remote.Pages)
 }
@@ -205,7 +205,7 @@ func TestRemoteRootThatVanishes(t *testing.T) {
 	require.NoError(t, life.mem.Rename(away, life.o.Remote.Root))
 	s.guard.Breaker.Success()
 	require.NoError(t, s.demote(ctx, info))
-	require.Equal(t, testTokens, life.read(prompt(5, testTokens)), "what was there is found again")
+	require.Equal(t, testTokens, life.read(prompt(5, testTokens)), "stored pages are found again")
 	require.NoError(t, s.Close())
 }
 

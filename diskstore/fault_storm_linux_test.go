@@ -190,8 +190,8 @@ func afterStorm(t *testing.T, folder string) {
 	life := &faultLife{t: t, s: s, o: o}
 	life.demoteOne() // the first write to a remote tier cleans it
 	for _, root := range []string{o.Local.Root, o.Remote.Root} {
-		require.Empty(t, filesIn(t, root, dir.TmpExt), "the dead leave nothing behind")
-		require.Len(t, filesIn(t, filepath.Join(root, storetest.VersionDir, storetest.TmpDir), dir.LockExt), 1, "but one lock is of the living")
+		require.Empty(t, filesIn(t, root, dir.TmpExt), "files of dead processes are removed")
+		require.Len(t, filesIn(t, filepath.Join(root, storetest.VersionDir, storetest.TmpDir), dir.LockExt), 1, "only the lock of the living process is left")
 	}
 	life.requireExact()
 	require.NoError(t, checkPages(folder))

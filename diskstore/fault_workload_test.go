@@ -52,7 +52,7 @@ func TestFaultAtEveryOperation(t *testing.T) {
 	for what, n := range map[string]uint64{
 		"put": did.Puts, "read": did.Hits, "demoted": did.Demoted, "promoted": did.Promoted, "evicted": did.Evicted, "quarantined": did.Damaged,
 	} {
-		require.NotZero(t, n, "nothing was %s", what)
+		require.NotZero(t, n, "no page was %s", what)
 	}
 	whole.recover()
 	var states atomic.Int64

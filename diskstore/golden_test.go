@@ -96,7 +96,7 @@ func TestGoldenPages(t *testing.T) {
 			}
 		})
 	}
-	require.True(t, raw && zstd && tails && media, "something of everything is golden")
+	require.True(t, raw && zstd && tails && media, "golden pages cover every kind")
 }
 
 func mustKey(t *testing.T, s string) pagefile.Key {

@@ -129,11 +129,11 @@ func TestHitsAreRecordedTogether(t *testing.T) {
 	require.NoError(t, s.Flush(ctx))
 	inj.Reset()
 	readChain(t, s, tokens, len(tokens))
-	require.Zero(t, inj.Count(vfs.OpSync), "not while they are read")
+	require.Zero(t, inj.Count(vfs.OpSync), "hits are not recorded during reads")
 	require.NoError(t, s.Flush(ctx))
 	require.Equal(t, 1, inj.Count(vfs.OpSync))
 	require.NoError(t, s.Flush(ctx))
-	require.Equal(t, 1, inj.Count(vfs.OpSync), "there is nothing to record")
+	require.Equal(t, 1, inj.Count(vfs.OpSync), "without new hits nothing is recorded")
 }
 
 // TestHitsOfAFullLedger: a store continues with a ledger that has the largest number of

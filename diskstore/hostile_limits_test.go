@@ -69,10 +69,10 @@ func TestLimitOfTails(t *testing.T) {
 	for i := range maxTails {
 		putFaultTail(t, s, int32(i))
 	}
-	require.Equal(t, maxTails, s.Stats().Local.Tails, "as many as there may be are kept")
+	require.Equal(t, maxTails, s.Stats().Local.Tails, "the largest number of tails is kept")
 	putFaultTail(t, s, maxTails)
 	require.Equal(t, maxTails, s.Stats().Local.Tails)
-	require.Len(t, s.Chain(ctx, []int32{maxTails, 7}, nil), 1, "the new one is never the one that goes")
+	require.Len(t, s.Chain(ctx, []int32{maxTails, 7}, nil), 1, "the new tail is never removed")
 }
 
 // putFaultTail stores a tail that continues no page.

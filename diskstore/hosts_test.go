@@ -112,7 +112,7 @@ func TestClaimOfAnEarlierBootGoes(t *testing.T) {
 				o.FS, o.Local.Root = sh.From("boot2"), filepath.Join(t.TempDir(), "local")
 				b := open(t, o)
 				require.Equal(t, !c.gone, readLedgerFile(t, root).Claims[id] != ledger.Claim{})
-				require.FileExists(t, left, "it stays for an hour")
+				require.FileExists(t, left, "the temporary file stays for an hour")
 				require.LessOrEqual(t, occupied(t, o.Remote.Root), recorded(t, o.Remote.Root))
 				require.NoError(t, b.Flush(ctx))
 			})

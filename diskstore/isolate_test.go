@@ -73,9 +73,9 @@ func TestHungRemoteNeverHoldsUpALookup(t *testing.T) {
 		if !s.guard.Breaker.Down() {
 			asked++
 		}
-		require.Equal(t, 2*testTokens, tokensIn(s.Chain(ctx, tokens, nil)), "local pages are found all the same")
+		require.Equal(t, 2*testTokens, tokensIn(s.Chain(ctx, tokens, nil)), "local pages are found nevertheless")
 	}
-	require.LessOrEqual(t, asked, failuresToOpen, "after that nobody waits")
+	require.LessOrEqual(t, asked, failuresToOpen, "afterwards no operation waits")
 	require.True(t, s.Stats().Remote.Down)
 	require.LessOrEqual(t, runtime.NumGoroutine(), before+2*(2*remoteWorkers))
 
@@ -127,7 +127,7 @@ func TestMissingRemoteIsTriedAgain(t *testing.T) {
 	use, err := s.Scan(ctx)
 	require.NoError(t, err)
 	require.ErrorIs(t, use.RemoteErr, tier.ErrTierDown)
-	require.ErrorContains(t, use.RemoteErr, "mount it, or create it", "why it is down")
+	require.ErrorContains(t, use.RemoteErr, "mount it, or create it", "the reason why the tier is down")
 
 	require.NoError(t, os.Mkdir(o.Remote.Root, 0o700))
 	askAgain(s)
@@ -197,5 +197,5 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	idle(s.guard)
 	there, err = s.guard.Stat(ctx, name)
 	require.NoError(t, err)
-	require.False(t, s.remote.verdicts.isBad(there), "the good one is not used")
+	require.False(t, s.remote.verdicts.isBad(there), "the good page counts as bad")
 }

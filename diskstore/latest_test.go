@@ -27,7 +27,7 @@ func TestLatest(t *testing.T) {
 	putChain(t, open(t, other), prompt(0, testTokens))
 	found, err := s.Latest(ctx, 100)
 	require.NoError(t, err)
-	require.Len(t, found, 6, "tails and pages of others are left out")
+	require.Len(t, found, 6, "tails and other fingerprints' pages are left out")
 	for _, p := range found {
 		require.Contains(t, want, p.Key)
 		require.Equal(t, p.Key, pagefile.ChainKey(p.Parent, p.Tokens, nil))

@@ -268,7 +268,7 @@ func TestOpenDoesNotWaitForACount(t *testing.T) {
 	readChain(t, s, prompt(2, 2*testTokens), 2*testTokens)
 	gate.Open()
 	require.NoError(t, s.Flush(ctx))
-	require.Equal(t, 4, s.Stats().Local.Pages, "what was stored while counting is counted once")
+	require.Equal(t, 4, s.Stats().Local.Pages, "pages stored during a count count once")
 	requireExact(t, s)
 	require.NoError(t, s.Close())
 }

@@ -81,7 +81,7 @@ func TestOutageOfTheRemoteDeletesNothingThatFits(t *testing.T) {
 			put(99, 120)
 			st = s.Stats()
 			require.EqualValues(t, 120-st.Local.Pages, st.Evicted)
-			require.GreaterOrEqual(t, st.Local.Pages, 100-(1+100/outageShare), "what must go, and a batch")
+			require.GreaterOrEqual(t, st.Local.Pages, 100-(1+100/outageShare), "only pages without room, and a batch, are deleted")
 			require.LessOrEqual(t, occupied(t, o.Local.Root), o.Local.BudgetBytes)
 			lost := st.Evicted
 
@@ -144,7 +144,7 @@ func TestOutageOfTheRemoteListsTheLocalTierSeldom(t *testing.T) {
 			age(t, o.Local.Root, time.Now().Add(-time.Hour))
 			begin(s, inj, regexp.MustCompile("^"+regexp.QuoteMeta(o.Remote.Root)))
 
-			require.LessOrEqual(t, put(pages/trimShare-1), 3, "nearly full, and nothing may go")
+			require.LessOrEqual(t, put(pages/trimShare-1), 3, "the tier is nearly full, and no page may be deleted")
 			require.Zero(t, s.Stats().Evicted)
 			put(2) // the first page that does not fit, at the latest
 			require.LessOrEqual(t, put(puts), puts/(pages/outageShare)+3, "full")

@@ -50,7 +50,7 @@ func requireNotPlaced(t testing.TB, s *Store, ref Ref, tokens []int32, why strin
 	require.Nil(t, placed)
 	want := make([]byte, len(buf))
 	fillRows(layoutOf(t, testSections, ref.Stored), ref.Key, want)
-	require.Equal(t, want, buf, "it was read all the same")
+	require.Equal(t, want, buf, "the page was read nevertheless")
 }
 
 func TestPlacedRowsAreThoseRead(t *testing.T) {

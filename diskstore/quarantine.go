@@ -46,7 +46,7 @@ func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint page
 		}
 		drops = append(drops, QuarantineDrop{Tier: lv.name, Files: files, Bytes: bytes})
 		if err != nil {
-			errs = append(errs, fmt.Errorf("remove what is in quarantine in %s: %w", root.Root, err))
+			errs = append(errs, fmt.Errorf("remove files in quarantine in %s: %w", root.Root, err))
 		}
 	}
 	return drops, errors.Join(errs...)

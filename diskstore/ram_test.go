@@ -137,7 +137,7 @@ func TestRAMBudgetIsExact(t *testing.T) {
 		}
 		require.Equal(t, c.want, s.Stats().RAM.Pages)
 		require.NoError(t, s.Close())
-		require.Zero(t, s.ram.Stats().Bytes, "everything was given back")
+		require.Zero(t, s.ram.Stats().Bytes, "all memory was freed")
 	}
 }
 
@@ -243,7 +243,7 @@ func TestRAMPagesFollowTheirFiles(t *testing.T) {
 	putChain(t, s, tokens)
 	putChain(t, s, forgotten)
 	advance(ram.Lease)
-	require.Equal(t, repeat(tier.RAM, 3), tiersOf(s.Chain(ctx, tokens, nil)), "the files were looked for")
+	require.Equal(t, repeat(tier.RAM, 3), tiersOf(s.Chain(ctx, tokens, nil)), "the files were checked")
 
 	require.NoError(t, os.RemoveAll(filepath.Join(o.Local.Root, storetest.VersionDir, s.opt.Fingerprint.String())))
 	readChain(t, s, tokens, len(tokens)) // exact nevertheless
@@ -256,7 +256,7 @@ func TestRAMPagesFollowTheirFiles(t *testing.T) {
 	for _, ref := range refs[:2] {
 		require.ErrorIs(t, s.Read(ctx, ref, tokens[ref.Start:ref.Start+testTokens], l, make([]byte, l.Size())), tier.ErrNotFound)
 	}
-	require.Equal(t, 1, s.Stats().RAM.Pages, "those asked for are not in memory any more")
+	require.Equal(t, 1, s.Stats().RAM.Pages, "pages that were looked up are no longer in memory")
 
 	advance(ram.UnseenAge)
 	require.False(t, s.tendRAM())
@@ -278,7 +278,7 @@ func TestRAMPagesOfTheRemoteTier(t *testing.T) {
 	}
 	inj.Reset()
 	readChain(t, s, tokens, len(tokens))
-	require.Zero(t, inj.Count(vfs.OpRead), "they moved, and are in memory")
+	require.Zero(t, inj.Count(vfs.OpRead), "the pages moved, and are in memory")
 	advance(ram.Lease)
 	require.Equal(t, repeat(tier.RAM, 2), tiersOf(s.Chain(ctx, tokens, nil)), "the remote tier has them")
 

@@ -33,12 +33,12 @@ func TestRAMBudgetIsTheServers(t *testing.T) {
 	second := open(t, o)
 	for i := range 10 {
 		readChain(t, second, prompt(i, testTokens), testTokens)
-		require.LessOrEqual(t, second.Stats().RAM.Pages, 4, "it does not wait for the others")
+		require.LessOrEqual(t, second.Stats().RAM.Pages, 4, "a store does not wait for the other runners")
 	}
 	require.True(t, first.tendRAM())
 	require.Equal(t, 4, first.Stats().RAM.Pages)
 	readChain(t, first, prompt(9, testTokens), testTokens)
-	require.EqualValues(t, 1, first.Stats().RAMHits, "the ones served last have stayed")
+	require.EqualValues(t, 1, first.Stats().RAMHits, "the pages served last have stayed")
 
 	third := open(t, o)
 	require.True(t, first.tendRAM())

@@ -136,7 +136,7 @@ func TestCollectionReadsNoPages(t *testing.T) {
 	for seed := range 4 {
 		found += len(s.Chain(ctx, prompt(seed, 4*testTokens), nil))
 	}
-	require.Equal(t, left, found, "what is left can be found: it begins at 0")
+	require.Equal(t, left, found, "the remaining pages can be found: they begin at 0")
 	readChain(t, s, prompt(3, 4*testTokens), 4*testTokens)
 }
 
@@ -152,7 +152,7 @@ func TestTouchMovesWhatComesBefore(t *testing.T) {
 	putChain(t, s, tokens)
 	inj.Reset()
 	putChain(t, s, prompt(1, 9*testTokens))
-	require.Equal(t, 2*3, inj.Count(vfs.OpChtimes), "two for each new page: they share their chain's time")
+	require.Equal(t, 2*3, inj.Count(vfs.OpChtimes), "two for each new page: pages share their chain's time")
 	now = now.Add(touchEvery)
 	inj.Reset()
 	touch(s, s.Chain(ctx, tokens, nil)[3])

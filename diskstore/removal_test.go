@@ -217,7 +217,7 @@ func TestTemporaryFileThatStaysCounts(t *testing.T) {
 	require.Len(t, filesIn(t, o.Local.Root, dir.TmpExt), 4)
 	inj.Reset()
 	putChain(t, s, prompt(200, testTokens))
-	require.Empty(t, filesIn(t, o.Local.Root, dir.TmpExt), "they are tried again")
+	require.Empty(t, filesIn(t, o.Local.Root, dir.TmpExt), "removing the files is tried again")
 	require.Zero(t, s.disk.Left())
 	_, err := s.Scan(ctx)
 	require.NoError(t, err)

@@ -72,7 +72,7 @@ func TestToolsGoOnWithoutARemoteThatHangs(t *testing.T) {
 			report, err := h.GC(ctx, GCOptions{})
 			require.NoError(h.t, err)
 			h.silent(report.RemoteErr, remote)
-			require.Zero(h.t, report.Local, "what should move down is not deleted")
+			require.Zero(h.t, report.Local, "pages that should move down are not deleted")
 			require.Len(h.t, filesIn(h.t, h.o.Local.Root, dir.PageExt), 6)
 		},
 	} {

@@ -209,5 +209,5 @@ func TestBudgetsWaitForTheRemoteTier(t *testing.T) {
 	report, err := openRoot(t, o).GC(ctx, GCOptions{OlderThan: time.Nanosecond})
 	require.NoError(t, err)
 	require.ErrorIs(t, report.RemoteErr, tier.ErrRootMissing)
-	require.Equal(t, 3, report.Local.Pages, "what is picked goes all the same")
+	require.Equal(t, 3, report.Local.Pages, "selected pages are deleted nevertheless")
 }

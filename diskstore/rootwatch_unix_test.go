@@ -45,14 +45,14 @@ func TestRootSwappedAfterOpen(t *testing.T) {
 	require.NoError(t, os.Chmod(o.Local.Root, 0o777))
 	require.NoError(t, os.Chmod(filePath(o.Local.Root, s.refName(ref)), 0o600))
 	before := filesIn(t, o.Local.Root, dir.PageExt)
-	require.ErrorIs(t, read(), tier.ErrRootMode, "not one byte of it is used")
+	require.ErrorIs(t, read(), tier.ErrRootMode, "no byte of the root is used")
 	for seed := range 3 {
 		require.Error(t, s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(7+seed, testTokens))))
 	}
 	require.Empty(t, s.Chain(ctx, tokens, nil))
 	require.False(t, s.Has(ref.Key))
 	require.True(t, s.Stats().Local.Down)
-	require.Equal(t, before, filesIn(t, o.Local.Root, dir.PageExt), "nothing is written to it")
+	require.Equal(t, before, filesIn(t, o.Local.Root, dir.PageExt), "no file is written to the root")
 	require.Equal(t, 1, strings.Count(log.String(), "cannot be used any more"))
 
 	// A link to the right directory is refused as well.

@@ -134,7 +134,7 @@ func TestTailsWithin(t *testing.T) {
 		}
 		return found
 	}
-	require.Equal(t, []int{4, 2}, lengths(tokens), "rows alone went when they were continued")
+	require.Equal(t, []int{4, 2}, lengths(tokens), "tails of rows alone were removed when a longer tail came")
 	require.Equal(t, []int{2}, lengths(tokens[:3]))
 	require.Empty(t, lengths(tokens[:1]))
 	require.Equal(t, []int{3, 2}, lengths(other))

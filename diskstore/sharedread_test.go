@@ -71,7 +71,7 @@ func TestReadsOfOnePageShareOne(t *testing.T) {
 	require.EqualValues(t, 4, s.Stats().Hits)
 	require.EqualValues(t, 3, s.Stats().SharedHits)
 	readChain(t, s, tokens, len(tokens))
-	require.EqualValues(t, 3, s.Stats().SharedHits, "a later one reads for itself")
+	require.EqualValues(t, 3, s.Stats().SharedHits, "a later Read reads the page itself")
 }
 
 // After a Read that fails, or is given up, the waiting Reads read the page themselves.

@@ -399,7 +399,7 @@ func TestScanAndReclaim(t *testing.T) {
 	require.Equal(t, 8*use.Local.Bytes, use.Local.RootBytes)
 
 	got, err := s.Reclaim(ctx, use, func(use FingerprintUsage) bool {
-		require.NotEqual(t, testFingerprint(1), use.Fingerprint, "asked about its own")
+		require.NotEqual(t, testFingerprint(1), use.Fingerprint, "unwanted was called for the store's own fingerprint")
 		require.WithinDuration(t, time.Now(), use.LastUsed, time.Minute)
 		return use.Identity["engine"] == "old" && use.Identity["weights"] == "w" && use.Identity["namespace"] == ""
 	})

@@ -49,7 +49,7 @@ func TestWriteCap(t *testing.T) {
 	for seed := range 3 {
 		require.ErrorIs(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(10+seed, testTokens))), ledger.ErrWriteCap)
 	}
-	require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(1, testTokens))), "it is stored already")
+	require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(1, testTokens))), "the page is stored already")
 	readChain(t, s, tokens, len(tokens))
 	require.NoError(t, s.Flush(ctx))
 	require.Zero(t, s.Stats().Promoted)

@@ -57,7 +57,7 @@ func exportChain(ctx context.Context, roots []tierRoot, chain []PageFile, w io.W
 	fp := chain[0].Fingerprint
 	m, err := manifestIn(ctx, roots, fp)
 	if err != nil {
-		return nil, fmt.Errorf("read what %v stands for, which an archive must say; a server that loads the model writes it: %w", fp, err)
+		return nil, fmt.Errorf("read the manifest of %v, which an archive needs; a server that loads the model writes it: %w", fp, err)
 	}
 	last, _, err := headerIn(ctx, roots, chain[len(chain)-1].Name)
 	if err != nil {

@@ -49,7 +49,7 @@ func TestCheckOfWhatIsWhole(t *testing.T) {
 	c, found := check(t, r, CheckOptions{Repair: true})
 	require.Empty(t, found)
 	require.Zero(t, c.Repaired+c.Damage+c.TempFiles+c.Quarantined)
-	require.Equal(t, before, treeOf(t, o.Local.Root), "neither changes anything")
+	require.Equal(t, before, treeOf(t, o.Local.Root), "neither check changes a file")
 	var bytes int64
 	for _, path := range storetest.FilesIn(t, o.Local.Root, dir.PageExt) {
 		info, err := os.Stat(path)

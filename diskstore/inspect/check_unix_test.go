@@ -64,5 +64,5 @@ func TestCheckOfASwappedDirectory(t *testing.T) {
 	_, found := check(t, r, CheckOptions{Repair: true})
 	require.Equal(t, ProblemForeign, found[0].Problem)
 	require.Empty(t, found[0].Done)
-	require.NotEmpty(t, storetest.FilesIn(t, away, dir.PageExt), "what is elsewhere stays")
+	require.NotEmpty(t, storetest.FilesIn(t, away, dir.PageExt), "files elsewhere stay")
 }

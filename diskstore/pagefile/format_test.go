@@ -293,7 +293,7 @@ func TestCompressionGainsOnFloats(t *testing.T) {
 	small := theCodec(t).Encode(rows)
 	require.NotNil(t, small)
 	require.Less(t, len(small), len(rows)*9/10)
-	require.Nil(t, theCodec(t).Encode(small), "what does not shrink is kept raw")
+	require.Nil(t, theCodec(t).Encode(small), "rows that do not shrink stay raw")
 }
 
 func TestFormatMemoryIsBounded(t *testing.T) {

@@ -115,7 +115,7 @@ func TestHeadersAroundTheFirstRead(t *testing.T) {
 	}
 }
 
-// sizedBlob says that its size is another.
+// sizedBlob reports another size than its own.
 type sizedBlob struct {
 	memBlob
 	size int64
@@ -123,7 +123,7 @@ type sizedBlob struct {
 
 func (b sizedBlob) Size() int64 { return b.size }
 
-// TestSizeThatCannotBe: a source that does not know its size may say -1.
+// TestSizeThatCannotBe: a source that does not know its size may report -1.
 func TestSizeThatCannotBe(t *testing.T) {
 	for _, size := range []int64{-1, math.MinInt64, 0} {
 		_, err := ReadHeader(ctx, sizedBlob{make(memBlob, PageAlign), size})

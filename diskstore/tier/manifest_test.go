@@ -9,7 +9,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// sizedBlob is a blob that says that it has so many bytes, and has none.
+// sizedBlob is a blob that reports a number of bytes and has none.
 type sizedBlob struct {
 	Blob
 	bytes int64
@@ -19,7 +19,7 @@ func (b sizedBlob) Info() Info { return Info{Bytes: b.bytes} }
 
 func (b sizedBlob) ReadAt(context.Context, []byte, int64) error { return nil }
 
-// TestManifestOfASizeThatCannotBe: a tier that does not know a size may say -1.
+// TestManifestOfASizeThatCannotBe: a tier that does not know a size may report -1.
 func TestManifestOfASizeThatCannotBe(t *testing.T) {
 	for _, bytes := range []int64{-1, 0, MaxManifestBytes, MaxManifestBytes + 1} {
 		_, err := DecodeManifest(t.Context(), sizedBlob{bytes: bytes}, pagefile.Key{1})

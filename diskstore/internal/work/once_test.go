@@ -13,7 +13,7 @@ func TestOnceClock(t *testing.T) {
 	for i := range 5 {
 		c.Start(time.Millisecond, func() { fired <- i })
 	}
-	require.Equal(t, 0, <-fired, "the first start is the one that counts")
+	require.Equal(t, 0, <-fired, "the first Start counts")
 	c.Start(time.Millisecond, func() { fired <- 9 })
 	require.Equal(t, 9, <-fired)
 	c.Start(time.Hour, func() { fired <- 10 })

@@ -176,7 +176,7 @@ func TestOwnRestartIsNoOtherMachine(t *testing.T) {
 					return
 				}
 				require.NoError(t, err)
-				require.FileExists(t, left[0], "it stays for an hour")
+				require.FileExists(t, left[0], "the file stays for an hour")
 
 				// The id was a copy's, and the copy continues.
 				require.NoError(t, os.Chtimes(lock, time.Now(), time.Now()))
@@ -204,7 +204,7 @@ func TestLivingClaimBeats(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, id, again)
 	_, err = b.Temp.claim()
-	require.ErrorIs(t, err, tier.ErrNotShared, "it was seen a moment ago")
+	require.ErrorIs(t, err, tier.ErrNotShared, "the other machine wrote a moment ago")
 
 	require.NoError(t, os.Remove(lock))
 	a.Temp.beat = time.Now().Add(-beatEvery)
@@ -233,7 +233,7 @@ func TestLookingAtALockMakesNone(t *testing.T) {
 		})
 		b := sharedTier(t, inj, root)
 		_, err = b.Temp.claim()
-		require.NoError(t, err, "it is alone on the share")
+		require.NoError(t, err, "the process is alone on the share")
 		require.NoFileExists(t, filepath.Join(a.Temp.dir, id+LockExt))
 	}
 }
@@ -288,7 +288,7 @@ func TestSleepCountsForOthers(t *testing.T) {
 	a.Temp.beat = storetest.Slept(beatEvery)
 	_, err = a.Temp.claim()
 	require.NoError(t, err)
-	require.Len(t, storetest.FilesIn(t, a.Root, TmpExt), 1, "it has shown that it lives")
+	require.Len(t, storetest.FilesIn(t, a.Root, TmpExt), 1, "the process has shown that it lives")
 }
 
 // TestOneMachineWritesWhereLocksDoNotReach: the second machine is refused until the first has
@@ -303,7 +303,7 @@ func TestOneMachineWritesWhereLocksDoNotReach(t *testing.T) {
 		require.NoError(t, a.Claim(ctx))
 		require.ErrorIs(t, b.Claim(ctx), tier.ErrNotShared)
 		require.NoError(t, a.Close())
-		require.ErrorIs(t, b.Claim(ctx), tier.ErrNotShared, "it is not tried again and again")
+		require.ErrorIs(t, b.Claim(ctx), tier.ErrNotShared, "the claim is not tried again and again")
 		require.Equal(t, 1, strings.Count(log.String(), "is only read"), "%s", log.String())
 		b.Temp.refused = time.Now().Add(-beatEvery)
 		require.NoError(t, b.Claim(ctx))
@@ -372,7 +372,7 @@ func TestClaimOfAnEarlierBootGoes(t *testing.T) {
 				count.Living, count.Held = aside.Living, aside.Held
 				require.NoError(t, look.EndCount(ctx, count, 2*page))
 				require.Equal(t, !c.gone, covered().Claims[id] != ledger.Claim{})
-				require.FileExists(t, left, "it stays for an hour")
+				require.FileExists(t, left, "the file stays for an hour")
 
 				a.Temp.beat = time.Now().Add(-beatEvery)
 				upload(2, 2*ledger.ChunkBytes) // more than the rest of a claim

@@ -47,7 +47,7 @@ type tempDir struct {
 	creating sync.RWMutex // held shared while a file is made
 }
 
-// create makes a new temporary file whose name contains the word what, its purpose.
+// create makes a new temporary file with a word for its purpose in the name.
 func (d *tempDir) create(what string) (vfs.File, string, error) {
 	id, err := d.claim()
 	if err != nil {

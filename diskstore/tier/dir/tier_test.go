@@ -48,7 +48,7 @@ func TestStaleTemporaryFilesAreCleaned(t *testing.T) {
 	require.NoError(t, err)
 	left, err := filepath.Glob(filepath.Join(tmp, "*"+TmpExt))
 	require.NoError(t, err)
-	require.Len(t, left, 2, "what is alive and what cannot be told apart from it stays: %v", left)
+	require.Len(t, left, 2, "files that are or may be a living process's stay: %v", left)
 	require.NoFileExists(t, dead)
 	require.NoError(t, next.Close())
 	locks, err := filepath.Glob(filepath.Join(tmp, "*"+LockExt))
@@ -63,9 +63,9 @@ func TestLimitOfKnownDirectories(t *testing.T) {
 		tier.known[string(rune(i))] = true
 	}
 	require.NoError(t, tier.ensureDir(filepath.Join(tier.base, "a")))
-	require.Len(t, tier.known, maxKnownDirs, "as many as there may be are remembered")
+	require.Len(t, tier.known, maxKnownDirs, "the largest number of directories is known")
 	require.NoError(t, tier.ensureDir(filepath.Join(tier.base, "b")))
-	require.Len(t, tier.known, 1, "one more, and the others are forgotten")
+	require.Len(t, tier.known, 1, "one more, and the others are dropped")
 	require.NoError(t, tier.ensureDir(filepath.Join(tier.base, "a")), "and found again")
 	require.NoError(t, tier.Close())
 }

@@ -16,7 +16,7 @@ import (
 var errNothing = errors.New("diskstore: the tier returned neither a result nor an error")
 
 // errAnswer reports a tier that returned an impossible description of files.
-var errAnswer = errors.New("diskstore: the tier gave an answer that cannot be")
+var errAnswer = errors.New("diskstore: the tier gave an impossible answer")
 
 // describe returns the description of the file name. A file with bytes occupies space even if
 // the tier reports none: budgets count it.

@@ -128,7 +128,7 @@ func TestPanicsAreFailures(t *testing.T) {
 	require.True(t, tr.Breaker.Down())
 	require.EqualValues(t, breakerThreshold, failures.Load())
 	require.Equal(t, 1, strings.Count(log.String(), "stack="))
-	require.Contains(t, log.String(), "guard.TestPanicsAreFailures", "the stack says where")
+	require.Contains(t, log.String(), "guard.TestPanicsAreFailures", "the stack names the place of the panic")
 
 	tr.Breaker.Success()
 	below.lock = func() (func(), error) { return func() { panic("release") }, nil }
@@ -147,7 +147,7 @@ func TestPanicsAreFailures(t *testing.T) {
 	up.Abort()
 	require.Eventually(t, func() bool { return tr.Left() == 0 }, 10*time.Second, time.Millisecond)
 	_, err = tr.Shards(ctx)
-	require.NoError(t, err, "the workers are there still")
+	require.NoError(t, err, "the workers still exist")
 }
 
 // oddBlob returns another description of its file.

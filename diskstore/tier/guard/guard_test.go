@@ -68,7 +68,7 @@ func TestBreaker(t *testing.T) {
 	now = now.Add(wait)
 	require.True(t, b.allow())
 	b.neutral()
-	require.True(t, b.allow(), "a probe that says nothing gives its place to the next")
+	require.True(t, b.allow(), "a neutral probe gives its place to the next")
 	b.failure(bad, false)
 	b.failure(bad, false) // an operation begun before does not prolong the backoff
 	now = now.Add(wait)
