@@ -50,12 +50,9 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestWordsOfComments: no comment of Go code has an unclear phrase. Comments of the page store
-// are not rewritten yet.
+// TestWordsOfComments: no comment of Go code has an unclear phrase.
 func TestWordsOfComments(t *testing.T) {
-	for _, name := range files(t, func(name string) bool {
-		return strings.HasSuffix(name, ".go") && !strings.HasPrefix(name, "diskstore/")
-	}) {
+	for _, name := range files(t, func(name string) bool { return strings.HasSuffix(name, ".go") }) {
 		set := token.NewFileSet()
 		file, err := parser.ParseFile(set, name, read(t, name), parser.ParseComments)
 		require.NoError(t, err)
