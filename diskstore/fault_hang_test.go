@@ -86,7 +86,7 @@ func closeInTime(t *testing.T, s *Store) {
 	require.Less(t, time.Since(begin), 5*time.Second)
 }
 
-// deadlines is a Tier that never answers a look-up. It records the deadlines of operations.
+// deadlines is a Tier that never answers a look-up and records the deadlines of operations.
 type deadlines struct {
 	tier.Tier
 	mu    sync.Mutex

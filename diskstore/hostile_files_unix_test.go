@@ -41,8 +41,8 @@ var strangers = map[string]func(path, outside string) error{
 }
 
 // TestStrangersEverywhere puts every stranger in every place of a root and then uses the
-// store. The store may refuse operations and may compute pages again. It returns no wrong
-// rows, hangs in no operation, and changes nothing outside its root.
+// store. The store may refuse operations and may compute pages again. The store returns no
+// wrong rows, hangs in no operation, and changes nothing outside its root.
 func TestStrangersEverywhere(t *testing.T) {
 	tokens := prompt(1, 2*testTokens+3)
 	first := pageKeyOf(tokens)

@@ -55,7 +55,7 @@ func peakHeap(fn func()) uint64 {
 	}
 }
 
-// BenchmarkOpenRoot opens a root of 100,000 page files, or of KVTIER_BENCH_PAGES. It measures
+// BenchmarkOpenRoot opens a root of 100,000 page files, or of KVTIER_BENCH_PAGES, and measures
 // the time until pages are served, until one page has been stored, and until all are counted,
 // and the growth of the heap until then.
 func BenchmarkOpenRoot(b *testing.B) {

@@ -136,8 +136,8 @@ func (s *Store) shareRAM() {
 	s.ram.SetLimit(s.opt.RAM.BudgetBytes / int64(n))
 }
 
-// serverPrefix is the beginning of the names of lock files of a server's runners. It has no
-// hyphen, because names of temporary files are cut at a hyphen.
+// serverPrefix is the beginning of the names of lock files of a server's runners. The prefix has
+// no hyphen, because names of temporary files are cut at a hyphen.
 func serverPrefix(server string) string {
 	sum := sha256.Sum256([]byte(server))
 	return "warm." + hex.EncodeToString(sum[:8]) + "."

@@ -127,8 +127,8 @@ type RootTierUsage struct {
 	Hits ledger.Hits
 
 	// Booked is the recorded figure that the budget limits, in physical bytes: at least all
-	// files above, and in addition the bytes that processes have reserved and not written. It
-	// is 0 before the first count. Counted is the end of the last count.
+	// files above, and in addition the bytes that processes have reserved and not written; 0
+	// before the first count. Counted is the end of the last count.
 	Booked  int64
 	Counted time.Time
 

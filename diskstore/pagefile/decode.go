@@ -21,8 +21,8 @@ type Source interface {
 	ReadAt(ctx context.Context, p []byte, off int64) error
 }
 
-// firstReadBytes is the size of the first read of a file, which gives the header's size. It
-// holds the whole header of a usual page: 256 tokens and 64 sections.
+// firstReadBytes is the size of the first read of a file, which gives the header's size. The
+// first read holds the whole header of a usual page: 256 tokens and 64 sections.
 const firstReadBytes = 4096
 
 // ReadHeader reads and checks the header region of blob.

@@ -215,7 +215,7 @@ func TestLivingClaimBeats(t *testing.T) {
 }
 
 // TestLookingAtALockMakesNone: a process ends while another machine checks whether the process
-// lives. A lock file made by that check would stand for a machine that writes.
+// lives. A lock file made by that check would look like the lock of a machine that writes.
 func TestLookingAtALockMakesNone(t *testing.T) {
 	for _, noLocks := range []bool{true, false} {
 		sh, root := storetest.NewShare(0), storetest.PrivateDir(t)

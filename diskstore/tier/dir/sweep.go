@@ -282,8 +282,8 @@ func (d *tempDir) sweepLocked() (holding map[string]bool) {
 }
 
 // tryLocked reports whether the lock of an id proves that its process lives. For a process
-// proven dead, tryLocked returns the lock, which the caller releases. Neither result means
-// that the lock proves nothing. d.mu is held.
+// proven dead, tryLocked returns the lock, which the caller releases. Without either result
+// the lock proves nothing. d.mu is held.
 func (d *tempDir) tryLocked(id string, files *TempFiles) (held io.Closer, alive bool, err error) {
 	if !files.Lock {
 		return nil, false, nil

@@ -39,7 +39,7 @@ type rootWatch struct {
 // began is the zero of sinceBegan.
 var began = time.Now()
 
-// sinceBegan is the clock of a rootWatch outside tests. It never jumps.
+// sinceBegan is the clock of a rootWatch outside tests. The clock never jumps.
 func sinceBegan() time.Duration { return time.Since(began) }
 
 // checkRoot returns nil when the root may be used. checkRoot reads the directory at most once
@@ -129,8 +129,8 @@ func (t *Tier) claimsAnew() {
 	}
 }
 
-// noteRootLocked stores whether the root may be used, and logs changes of that for the local
-// tier. For the remote tier its breaker logs them. watch.mu is held.
+// noteRootLocked stores whether the root may be used, and logs each change for the local tier.
+// For the remote tier its breaker logs changes. watch.mu is held.
 func (t *Tier) noteRootLocked(err error) {
 	w := &t.watch
 	was := w.down.Swap(err != nil)
