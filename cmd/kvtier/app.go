@@ -170,6 +170,14 @@ type roots struct {
 	inspect.Roots
 }
 
+// files returns the filesystem of a page in one of the roots.
+func (r *roots) files(page inspect.PageFile) vfs.FS {
+	if page.Tier == tier.Remote {
+		return r.Remote.FS
+	}
+	return r.Local.FS
+}
+
 // open opens the roots.
 func (a *app) open(ctx context.Context) (*roots, error) {
 	local, remote := a.tiers()

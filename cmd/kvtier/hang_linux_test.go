@@ -89,6 +89,33 @@ func TestVerbsOnAMountThatHangs(t *testing.T) {
 	require.Zero(t, run(ctx, []string{"check"}, &stdout, &stderr), "%s", &stderr)
 }
 
+// TestInspectOfAPageWhoseReadHangs waits once for a mount that lists the page and gives neither
+// the page's manifest nor the page.
+func TestInspectOfAPageWhoseReadHangs(t *testing.T) {
+	source := filepath.Join(t.TempDir(), "source")
+	identity := identityOf("qwen")
+	ctx := context.Background()
+	store, err := diskstore.Open(ctx, diskstore.Options{
+		Fingerprint: tierenv.Fingerprint(identity), Identity: identity, PageTokens: pageTokens,
+		Local: diskstore.TierConfig{Root: filepath.Join(source, "kv")},
+	})
+	require.NoError(t, err)
+	keys, err := putConversation(ctx, store, tierenv.Fingerprint(identity), conversation(1, 40))
+	require.NoError(t, err)
+	require.NoError(t, store.Close())
+	mount := mounts.NewPassthrough(t, source)
+	remote := filepath.Join(mount.Dir, "kv")
+	tierenvtest.Set(t, map[string]string{localVar: t.TempDir(), remoteVar: remote})
+	stalled := mount.Stall(mounts.OpOpen, mounts.OpRead)
+	var stdout, stderr bytes.Buffer
+	status := run(ctx, []string{"inspect", keys[0].String()[:8], "--timeout", "1s"}, &stdout, &stderr)
+	waits := len(stalled)
+	mount.Heal()
+	require.Equal(t, 1, status)
+	require.Contains(t, stderr.String(), remote+" does not answer: ")
+	require.Equal(t, 1, waits, "requests to the mount")
+}
+
 func TestTimeoutOfAVerb(t *testing.T) {
 	for _, args := range []string{"ls --timeout -1s", "ls --timeout soon"} {
 		tierenvtest.Set(t, map[string]string{localVar: t.TempDir()})

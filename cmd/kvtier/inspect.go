@@ -85,12 +85,11 @@ by the digest in the pages' manifest.`,
 }
 
 func (a *app) inspect(ctx context.Context, page string, f inspectFlags) error {
-	file, identity, err := a.findPage(ctx, page)
+	file, files, identity, err := a.findPage(ctx, page)
 	if err != nil {
 		return err
 	}
 	header, wrong, verifyErr := (*pagefile.Header)(nil), []error(nil), error(nil)
-	files := a.files(file.Path)
 	if f.verify {
 		header, wrong, verifyErr = inspect.VerifySections(ctx, files, file.Path)
 	} else {
@@ -116,32 +115,31 @@ func (a *app) inspect(ctx context.Context, page string, f inspectFlags) error {
 	return errors.Join(err, verifyErr)
 }
 
-// findPage returns the page that the argument names, and its identity if known.
-func (a *app) findPage(ctx context.Context, page string) (inspect.PageFile, map[string]string, error) {
-	var file inspect.PageFile
+// findPage returns the page that the argument names, the filesystem of its file, and its
+// identity if known.
+func (a *app) findPage(ctx context.Context, page string) (file inspect.PageFile, files vfs.FS, identity map[string]string, err error) {
 	if strings.ContainsRune(page, filepath.Separator) || filepath.Ext(page) == ".kvp" {
-		file.Path = page
-		files := a.files(page)
+		file.Path, files = page, a.files(page)
 		info, err := files.Lstat(page)
 		if err != nil {
-			return file, nil, fmt.Errorf("inspect page: %w; name a page's file, or the first digits of its key", err)
+			return file, nil, nil, fmt.Errorf("inspect page: %w; name a page's file, or the first digits of its key", err)
 		}
 		file.Used = info.ModTime()
-		return file, identityNear(files, page), nil
+		return file, files, identityNear(files, page), nil
 	}
-	var identity map[string]string
-	err := a.with(ctx, func(root *roots) error {
+	err = a.with(ctx, func(root *roots) error {
 		var err error
 		if file, err = a.onePage(ctx, root, page); err != nil {
 			return err
 		}
+		files = root.files(file)
 		// A page without a manifest can be inspected, too.
 		if m, err := root.Manifest(ctx, file.Fingerprint); err == nil {
 			identity = m.Identity
 		}
 		return nil
 	})
-	return file, identity, err
+	return file, files, identity, err
 }
 
 // identityNear reads the manifest of a page file that is in its place below a root; nil for

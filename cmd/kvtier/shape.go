@@ -20,7 +20,7 @@ func (a *app) storedTokenBytes(ctx context.Context, root *roots, p picked) (int6
 	if err != nil {
 		return 0, err
 	}
-	header, err := inspect.Header(a.files(page.Path), page.Path)
+	header, err := inspect.Header(root.files(page), page.Path)
 	if err != nil {
 		return 0, err
 	}
