@@ -3,6 +3,7 @@ package diskstore_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -22,6 +23,7 @@ import (
 type mapTier struct {
 	mu     sync.Mutex
 	files  map[pagefile.Name]mapFile
+	aside  []mapFile // in quarantine
 	ledger []byte
 	locked bool
 	closed bool
@@ -62,17 +64,23 @@ func (t *mapTier) Stat(ctx context.Context, name pagefile.Name) (tier.Info, erro
 func (t *mapTier) Leading(ctx context.Context, names []pagefile.Name) (found []tier.Info, _ error) {
 	for _, name := range names {
 		info, err := t.Stat(ctx, name)
-		if err != nil {
+		if errors.Is(err, tier.ErrNotFound) {
 			break
+		}
+		if err != nil {
+			return found, err
 		}
 		found = append(found, info)
 	}
 	return found, nil
 }
 
-func (t *mapTier) Open(_ context.Context, name pagefile.Name) (tier.Blob, error) {
-	t.mu.Lock()
+func (t *mapTier) Open(ctx context.Context, name pagefile.Name) (tier.Blob, error) {
+	err := t.begin(ctx)
 	defer t.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
 	f, ok := t.files[name]
 	if !ok {
 		return nil, tier.ErrNotFound
@@ -85,27 +93,47 @@ func (t *mapTier) Reopen(ctx context.Context, name pagefile.Name) (tier.Blob, er
 }
 
 func (t *mapTier) Create(ctx context.Context, name pagefile.Name) (tier.Upload, error) {
+	if err := t.check(ctx); err != nil {
+		return nil, err
+	}
+	return &mapUpload{t: t, name: name}, nil
+}
+
+// check is begin for methods that use no files.
+func (t *mapTier) check(ctx context.Context) error {
+	err := t.begin(ctx)
+	t.mu.Unlock()
+	return err
+}
+
+func (t *mapTier) Persist(ctx context.Context, _ pagefile.Name) error { return t.check(ctx) }
+
+func (t *mapTier) Remove(ctx context.Context, judged tier.Info) (bool, error) {
+	_, ok, err := t.take(ctx, judged)
+	return ok, err
+}
+
+// take removes the file that was judged and returns it.
+func (t *mapTier) take(ctx context.Context, judged tier.Info) (mapFile, bool, error) {
 	err := t.begin(ctx)
 	defer t.mu.Unlock()
-	return &mapUpload{t: t, name: name}, err
-}
-
-func (t *mapTier) Persist(context.Context, pagefile.Name) error { return nil }
-
-func (t *mapTier) Remove(_ context.Context, judged tier.Info) (bool, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	if err != nil {
+		return mapFile{}, false, err
+	}
 	f, ok := t.files[judged.Name]
 	if ok && !judged.Used.IsZero() && !f.used.Equal(judged.Used) {
-		return false, tier.ErrReplaced
+		return mapFile{}, false, tier.ErrReplaced
 	}
 	delete(t.files, judged.Name)
-	return ok, nil
+	return f, ok, nil
 }
 
-func (t *mapTier) Touch(_ context.Context, name pagefile.Name, used time.Time) error {
-	t.mu.Lock()
+func (t *mapTier) Touch(ctx context.Context, name pagefile.Name, used time.Time) error {
+	err := t.begin(ctx)
 	defer t.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	f, ok := t.files[name]
 	if !ok {
 		return tier.ErrNotFound
@@ -116,64 +144,92 @@ func (t *mapTier) Touch(_ context.Context, name pagefile.Name, used time.Time) e
 }
 
 func (t *mapTier) Quarantine(ctx context.Context, judged tier.Info, _ string) (bool, error) {
-	return t.Remove(ctx, judged)
+	f, ok, err := t.take(ctx, judged)
+	if errors.Is(err, tier.ErrReplaced) {
+		return false, nil
+	}
+	if ok {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.aside = append(t.aside, f)
+	}
+	return ok, err
 }
 
-func (t *mapTier) EmptyQuarantine(context.Context) (int64, error) { return 0, nil }
-
-// list describes the files that pick selects.
-func (t *mapTier) list(pick func(pagefile.Name) bool) (infos []tier.Info) {
-	t.mu.Lock()
+func (t *mapTier) EmptyQuarantine(ctx context.Context) (int64, error) {
+	err := t.begin(ctx)
 	defer t.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	freed := t.quarantinedLocked()
+	t.aside = nil
+	return freed, nil
+}
+
+func (t *mapTier) quarantinedLocked() (bytes int64) {
+	for _, f := range t.aside {
+		bytes += int64(len(f.content))
+	}
+	return bytes
+}
+
+// list describes the files that a function picks.
+func (t *mapTier) list(ctx context.Context, pick func(pagefile.Name) bool) (infos []tier.Info, _ error) {
+	err := t.begin(ctx)
+	defer t.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
 	for name, f := range t.files {
 		if pick(name) {
 			infos = append(infos, f.info(name))
 		}
 	}
-	return infos
+	return infos, nil
 }
 
-func (t *mapTier) Tails(_ context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {
-	return t.list(func(n pagefile.Name) bool {
+func (t *mapTier) Tails(ctx context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {
+	return t.list(ctx, func(n pagefile.Name) bool {
 		return n.Class == pagefile.ClassTail && n.Fingerprint == fingerprint && n.Parent == parent
-	}), nil
+	})
 }
 
-func (t *mapTier) SyncRemoved(context.Context, []pagefile.Name) error { return nil }
+func (t *mapTier) SyncRemoved(ctx context.Context, _ []pagefile.Name) error { return t.check(ctx) }
 
 func (t *mapTier) Shards(ctx context.Context) ([]tier.Shard, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
+	infos, err := t.list(ctx, func(n pagefile.Name) bool { return n.Class != pagefile.ClassManifest })
 	seen := make(map[tier.Shard]bool)
 	var shards []tier.Shard
-	for _, info := range t.list(func(n pagefile.Name) bool { return n.Class != pagefile.ClassManifest }) {
+	for _, info := range infos {
 		if shard := tier.ShardOf(info.Name); !seen[shard] {
 			seen[shard] = true
 			shards = append(shards, shard)
 		}
 	}
-	return shards, nil
+	return shards, err
 }
 
 func (t *mapTier) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	return t.list(func(n pagefile.Name) bool {
+	return t.list(ctx, func(n pagefile.Name) bool {
 		return n.Class != pagefile.ClassManifest && tier.ShardOf(n) == shard
-	}), nil
+	})
 }
 
-func (t *mapTier) Aside(context.Context) (tier.Aside, error) {
-	return tier.Aside{Living: map[string]bool{"me": true}, Held: map[string]bool{"me": true}}, nil
-}
-
-func (t *mapTier) Account(_ context.Context, change func([]byte, string) ([]byte, error)) ([]byte, error) {
-	t.mu.Lock()
+func (t *mapTier) Aside(ctx context.Context) (tier.Aside, error) {
+	err := t.begin(ctx)
 	defer t.mu.Unlock()
-	if change == nil {
-		return t.ledger, nil
+	return tier.Aside{
+		QuarantineFiles: len(t.aside), QuarantineBytes: t.quarantinedLocked(),
+		Living: map[string]bool{"me": true}, Held: map[string]bool{"me": true},
+	}, err
+}
+
+func (t *mapTier) Account(ctx context.Context, change func([]byte, string) ([]byte, error)) ([]byte, error) {
+	err := t.begin(ctx)
+	defer t.mu.Unlock()
+	if err != nil || change == nil {
+		return t.ledger, err
 	}
 	content, err := change(t.ledger, "me")
 	if err != nil {
@@ -183,35 +239,37 @@ func (t *mapTier) Account(_ context.Context, change func([]byte, string) ([]byte
 	return content, nil
 }
 
-func (t *mapTier) Fingerprints(context.Context) (keys []pagefile.Key, _ error) {
+func (t *mapTier) Fingerprints(ctx context.Context) (keys []pagefile.Key, _ error) {
+	infos, err := t.list(ctx, func(pagefile.Name) bool { return true })
 	seen := make(map[pagefile.Key]bool)
-	for _, info := range t.list(func(pagefile.Name) bool { return true }) {
+	for _, info := range infos {
 		if !seen[info.Fingerprint] {
 			seen[info.Fingerprint] = true
 			keys = append(keys, info.Fingerprint)
 		}
 	}
-	return keys, nil
+	return keys, err
 }
 
-func (t *mapTier) DropFingerprint(_ context.Context, fingerprint pagefile.Key) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.files, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
-	return nil // no directory exists without files
+func (t *mapTier) DropFingerprint(ctx context.Context, fingerprint pagefile.Key) error {
+	_, err := t.Remove(ctx, tier.Info{Name: pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest}})
+	return err // the map has no directories
 }
 
-func (t *mapTier) Space(context.Context) (tier.Space, error) {
-	return tier.Space{Total: 1 << 40, Free: 1 << 39}, nil
+func (t *mapTier) Space(ctx context.Context) (tier.Space, error) {
+	return tier.Space{Total: 1 << 40, Free: 1 << 39}, t.check(ctx)
 }
 
-func (t *mapTier) Now(context.Context) (time.Time, error) { return time.Now(), nil }
+func (t *mapTier) Now(ctx context.Context) (time.Time, error) { return time.Now(), t.check(ctx) }
 
 func (t *mapTier) Left() int64 { return 0 }
 
-func (t *mapTier) Lock(context.Context) (func(), error) {
-	t.mu.Lock()
+func (t *mapTier) Lock(ctx context.Context) (func(), error) {
+	err := t.begin(ctx)
 	defer t.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
 	if t.locked {
 		return nil, tier.ErrLocked
 	}

@@ -16,11 +16,11 @@ const (
 	Remote = "remote"
 )
 
-// Info describes a file in a tier.
+// Info describes a file in a tier. All methods describe a file in the same way.
 type Info struct {
 	pagefile.Name
 	Bytes    int64     // length
-	Physical int64     // disk space occupied
+	Physical int64     // disk space occupied; positive for a file that is not empty
 	Used     time.Time // recency
 }
 
@@ -74,7 +74,7 @@ type Tier interface {
 	// that is not a regular file, Stat returns ErrNotFound.
 	Stat(ctx context.Context, name pagefile.Name) (Info, error)
 
-	// Leading describes names in order up to the first missing file. With an error, Leading
+	// Leading describes names in their order, up to the first missing file. With an error, Leading
 	// returns the files found before the error.
 	Leading(ctx context.Context, names []pagefile.Name) ([]Info, error)
 
@@ -125,7 +125,7 @@ type Tier interface {
 	// during the call may be missing.
 	Shards(ctx context.Context) ([]Shard, error)
 
-	// ListShard lists the files of one shard, in no order. Files made or removed during the
+	// ListShard lists each file of one shard once, in no order. Files made or removed during the
 	// call may or may not be listed.
 	ListShard(ctx context.Context, shard Shard) ([]Info, error)
 
@@ -143,7 +143,7 @@ type Tier interface {
 	// the ledger may have changed.
 	//
 	// Account calls change at least once. Account may call change again with newer content
-	// when the previous result was not certainly written (an object store's If-Match failed);
+	// when the previous result was certainly not written (an object store's If-Match failed);
 	// the last result is written. After an error change may run after Account has returned.
 	Account(ctx context.Context, change func(content []byte, id string) ([]byte, error)) ([]byte, error)
 
@@ -171,13 +171,13 @@ type Tier interface {
 	// caller has the lock.
 	Lock(ctx context.Context) (release func(), err error)
 
-	// Close releases the tier's resources. Other methods fail afterwards.
+	// Close releases the tier's resources. Other methods return ErrClosed afterwards.
 	Close() error
 }
 
 // Blob is a file open for reading.
 type Blob interface {
-	pagefile.Source
+	pagefile.Source // Size returns Bytes of Info
 
 	// Info describes the file at the time of its opening.
 	Info() Info

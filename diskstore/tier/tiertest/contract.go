@@ -4,10 +4,13 @@ package tiertest
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -31,13 +34,17 @@ func Contract(t *testing.T, open func(t *testing.T) tier.Tier) {
 		"lock":        testLock,
 		"context":     testContext,
 		"fingerprint": testFingerprints,
+		"describe":    testDescribe,
+		"replaced":    testReplaced,
+		"account":     testAccount,
+		"concurrency": testConcurrency,
 	} {
 		t.Run(name, func(t *testing.T) {
 			tr := open(t)
 			run(t, tr)
+			require.Eventually(t, func() bool { return tr.Left() == 0 }, 10*time.Second, time.Millisecond, "of uploads that were given up")
 			require.NoError(t, tr.Close())
-			_, err := tr.Stat(ctx, Page(1))
-			require.ErrorIs(t, err, tier.ErrClosed)
+			testClosed(t, tr)
 		})
 	}
 }
@@ -129,6 +136,7 @@ func testUpload(t *testing.T, tr tier.Tier) {
 
 	blob, err := tr.Open(ctx, Page(1))
 	require.NoError(t, err)
+	require.NotNil(t, blob)
 	require.EqualValues(t, len(content), blob.Info().Bytes)
 	got := make([]byte, len(content)-3)
 	require.NoError(t, blob.ReadAt(ctx, got, 3))
@@ -174,6 +182,7 @@ func testList(t *testing.T, tr tier.Tier) {
 	Upload(t, tr, pagefile.Name{Fingerprint: Fingerprint, Class: pagefile.ClassManifest}, []byte("{}"), now)
 	names := make(map[pagefile.Name]bool)
 	for _, info := range listTier(t, tr) {
+		require.False(t, names[info.Name], "a file is listed once")
 		names[info.Name] = true
 	}
 	require.Len(t, names, 23)
@@ -188,6 +197,9 @@ func testList(t *testing.T, tr tier.Tier) {
 	infos, err := tr.Leading(ctx, ask)
 	require.NoError(t, err)
 	require.Len(t, infos, 20)
+	for i, info := range infos {
+		require.Equal(t, ask[i], info.Name, "in the order of the names")
+	}
 	infos, err = tr.Leading(ctx, append([]pagefile.Name{Page(99)}, ask...))
 	require.NoError(t, err)
 	require.Empty(t, infos)
@@ -215,11 +227,25 @@ func testQuarantine(t *testing.T, tr tier.Tier) {
 	_, err := tr.Stat(ctx, Page(1))
 	require.ErrorIs(t, err, tier.ErrNotFound)
 	require.Empty(t, listTier(t, tr))
+	aside, err := tr.Aside(ctx)
+	require.NoError(t, err)
+	require.Equal(t, 1, aside.QuarantineFiles, "a person looks at it")
+	require.Positive(t, aside.QuarantineBytes)
+	for _, want := range []int64{aside.QuarantineBytes, 0} {
+		freed, err := tr.EmptyQuarantine(ctx)
+		require.NoError(t, err)
+		require.Equal(t, want, freed)
+		aside, err = tr.Aside(ctx)
+		require.NoError(t, err)
+		require.Zero(t, aside.QuarantineFiles)
+		require.Zero(t, aside.QuarantineBytes)
+	}
 }
 
 func testLock(t *testing.T, tr tier.Tier) {
 	release, err := tr.Lock(ctx)
 	require.NoError(t, err)
+	require.NotNil(t, release)
 	_, err = tr.Lock(ctx)
 	require.ErrorIs(t, err, tier.ErrLocked)
 	release()
@@ -267,4 +293,254 @@ func testFingerprints(t *testing.T, tr tier.Tier) {
 	keys, err = tr.Fingerprints(ctx)
 	require.NoError(t, err)
 	require.Empty(t, keys)
+}
+
+// same compares two descriptions of one file.
+func same(t *testing.T, want, got tier.Info, where string) {
+	t.Helper()
+	require.Truef(t, want.Used.Equal(got.Used), "%s tells %v, want %v", where, got.Used, want.Used)
+	got.Used = want.Used
+	require.Equal(t, want, got, where)
+}
+
+// testDescribe has a page and a tail described by every method that does so.
+func testDescribe(t *testing.T, tr tier.Tier) {
+	content := bytes.Repeat([]byte("0123456789"), 2_000)
+	used := time.Unix(1_700_000_000, 0)
+	for _, name := range []pagefile.Name{Page(1), Tail(1, 2)} {
+		up, err := tr.Create(ctx, name)
+		require.NoError(t, err)
+		require.Zero(t, up.Written())
+		for end := 5_000; end <= len(content); end += 5_000 {
+			require.NoError(t, up.Write(ctx, content[end-5_000:end]))
+			require.EqualValues(t, end, up.Written())
+		}
+		done, err := up.Commit(ctx, used)
+		require.NoError(t, err)
+		require.Positive(t, done.Physical, "a file that has bytes occupies space")
+		same(t, tier.Info{Name: name, Bytes: int64(len(content)), Physical: done.Physical, Used: used}, done.Info, "Commit")
+		described(t, tr, done.Info)
+
+		again := Upload(t, tr, name, content[:10_000], used.Add(time.Second))
+		require.True(t, again.Replaced)
+		require.Equal(t, done.Physical, again.Freed)
+		described(t, tr, again.Info)
+		for _, open := range []func(context.Context, pagefile.Name) (tier.Blob, error){tr.Open, tr.Reopen} {
+			blob, err := open(ctx, name)
+			require.NoError(t, err)
+			require.NotNil(t, blob)
+			same(t, again.Info, blob.Info(), "Blob.Info")
+			require.Equal(t, again.Bytes, blob.Size())
+			got := make([]byte, blob.Size())
+			require.NoError(t, blob.ReadAt(ctx, got, 0))
+			require.Equal(t, content[:10_000], got)
+			blob.Close()
+		}
+	}
+	_, err := tr.Reopen(ctx, Page(9))
+	require.ErrorIs(t, err, tier.ErrNotFound)
+}
+
+// described checks that all methods describe a page or tail in the same way.
+func described(t *testing.T, tr tier.Tier, want tier.Info) {
+	t.Helper()
+	info, err := tr.Stat(ctx, want.Name)
+	require.NoError(t, err)
+	same(t, want, info, "Stat")
+	infos, err := tr.Leading(ctx, []pagefile.Name{want.Name, Page(99)})
+	require.NoError(t, err)
+	require.Len(t, infos, 1)
+	same(t, want, infos[0], "Leading")
+	infos, err = tr.ListShard(ctx, tier.ShardOf(want.Name))
+	require.NoError(t, err)
+	require.Len(t, infos, 1)
+	same(t, want, infos[0], "ListShard")
+	if want.Class == pagefile.ClassTail {
+		infos, err = tr.Tails(ctx, want.Fingerprint, want.Parent)
+		require.NoError(t, err)
+		require.Len(t, infos, 1)
+		same(t, want, infos[0], "Tails")
+	}
+}
+
+// testReplaced: a file that has replaced the judged one is not the one that was to go.
+func testReplaced(t *testing.T, tr tier.Tier) {
+	used := time.Unix(1_700_000_000, 0)
+	for _, name := range []pagefile.Name{Page(1), Tail(1, 2)} {
+		Upload(t, tr, name, []byte("bad"), used)
+		judged, err := tr.Stat(ctx, name)
+		require.NoError(t, err)
+		Upload(t, tr, name, []byte("good"), used.Add(time.Hour))
+		removed, err := tr.Remove(ctx, judged)
+		require.ErrorIs(t, err, tier.ErrReplaced)
+		require.False(t, removed)
+		moved, err := tr.Quarantine(ctx, judged, "test")
+		require.NoError(t, err)
+		require.False(t, moved)
+		now, err := tr.Stat(ctx, name)
+		require.NoError(t, err)
+		require.EqualValues(t, len("good"), now.Bytes)
+		removed, err = tr.Remove(ctx, now)
+		require.NoError(t, err)
+		require.True(t, removed)
+	}
+}
+
+func testAccount(t *testing.T, tr tier.Tier) {
+	content, err := tr.Account(ctx, nil)
+	require.NoError(t, err)
+	require.Empty(t, content, "there is no ledger")
+	ids := make(map[string]bool)
+	for _, next := range []string{"first", "", "a longer one"} {
+		var was []byte
+		called := false
+		before := content
+		content, err = tr.Account(ctx, func(content []byte, id string) ([]byte, error) {
+			called, was, ids[id] = true, bytes.Clone(content), true
+			return []byte(next), nil
+		})
+		require.NoError(t, err)
+		require.True(t, called, "change is called")
+		require.Equal(t, string(before), string(was))
+		require.Equal(t, next, string(content))
+		content, err = tr.Account(ctx, nil)
+		require.NoError(t, err)
+		require.Equal(t, next, string(content), "what change made is kept")
+	}
+	refused := errors.New("refused")
+	_, err = tr.Account(ctx, func([]byte, string) ([]byte, error) { return []byte("nothing"), refused })
+	require.Equal(t, refused, err, "an error of change is returned as it is")
+	content, err = tr.Account(ctx, nil)
+	require.NoError(t, err)
+	require.Equal(t, "a longer one", string(content), "and nothing has changed")
+	require.Len(t, ids, 1, "a process has one id")
+	aside, err := tr.Aside(ctx)
+	require.NoError(t, err)
+	for id := range ids {
+		require.NotEmpty(t, id)
+		require.True(t, aside.Living[id], "this process lives")
+	}
+}
+
+// testConcurrency has several goroutines do everything at once. Each has a page of its own,
+// and all have one together.
+func testConcurrency(t *testing.T, tr tier.Tier) {
+	const goroutines, rounds = 4, 3
+	content := bytes.Repeat([]byte("0123456789"), 1_000)
+	var g errgroup.Group
+	for n := range byte(goroutines) {
+		g.Go(func() error {
+			for range rounds {
+				if err := oneRound(tr, Page(n), Page(goroutines), content); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	require.NoError(t, g.Wait())
+	ledger, err := tr.Account(ctx, nil)
+	require.NoError(t, err)
+	require.Len(t, ledger, goroutines*rounds, "no change of the ledger is lost")
+	infos := listTier(t, tr)
+	require.Len(t, infos, 1)
+	require.Equal(t, Page(goroutines), infos[0].Name)
+}
+
+// oneRound puts a page that is this goroutine's and one that is everybody's, reads both, and
+// removes the first.
+func oneRound(tr tier.Tier, own, shared pagefile.Name, content []byte) error {
+	for _, name := range []pagefile.Name{own, shared} {
+		up, err := tr.Create(ctx, name)
+		if err != nil {
+			return err
+		}
+		defer up.Abort()
+		if err := up.Write(ctx, content); err != nil {
+			return err
+		}
+		if _, err := up.Commit(ctx, time.Now()); err != nil {
+			return err
+		}
+		if err := hasContent(tr, name, content); err != nil {
+			return err
+		}
+	}
+	if _, err := tr.Account(ctx, func(content []byte, _ string) ([]byte, error) {
+		return append(bytes.Clone(content), 'x'), nil
+	}); err != nil {
+		return err
+	}
+	infos, err := tr.ListShard(ctx, tier.ShardOf(own))
+	if err != nil {
+		return err
+	}
+	if len(infos) != 1 || infos[0].Name != own {
+		return fmt.Errorf("list of %v: %v", own.Key, infos)
+	}
+	if removed, err := tr.Remove(ctx, infos[0]); err != nil || !removed {
+		return fmt.Errorf("remove %v: %v, %w", own.Key, removed, err)
+	}
+	if _, err := tr.Stat(ctx, own); !errors.Is(err, tier.ErrNotFound) {
+		return fmt.Errorf("stat of %v, which was removed: %w", own.Key, err)
+	}
+	return nil
+}
+
+// hasContent reads a whole file.
+func hasContent(tr tier.Tier, name pagefile.Name, content []byte) error {
+	blob, err := tr.Open(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer blob.Close()
+	if blob.Size() != int64(len(content)) {
+		return fmt.Errorf("%v is %d bytes, want %d", name.Key, blob.Size(), len(content))
+	}
+	got := make([]byte, len(content))
+	if err := blob.ReadAt(ctx, got, 0); err != nil {
+		return err
+	}
+	if !bytes.Equal(got, content) {
+		return fmt.Errorf("bytes of %v are not those that were written", name.Key)
+	}
+	return nil
+}
+
+// testClosed: every method of a tier fails after Close.
+func testClosed(t *testing.T, tr tier.Tier) {
+	t.Helper()
+	name := Page(1)
+	for method, call := range map[string]func() error{
+		"Stat":            func() error { _, err := tr.Stat(ctx, name); return err },
+		"Leading":         func() error { _, err := tr.Leading(ctx, []pagefile.Name{name}); return err },
+		"Open":            func() error { _, err := tr.Open(ctx, name); return err },
+		"Reopen":          func() error { _, err := tr.Reopen(ctx, name); return err },
+		"Create":          func() error { _, err := tr.Create(ctx, name); return err },
+		"Persist":         func() error { return tr.Persist(ctx, name) },
+		"Remove":          func() error { _, err := tr.Remove(ctx, tier.Info{Name: name}); return err },
+		"Touch":           func() error { return tr.Touch(ctx, name, time.Now()) },
+		"Quarantine":      func() error { _, err := tr.Quarantine(ctx, tier.Info{Name: name}, "test"); return err },
+		"EmptyQuarantine": func() error { _, err := tr.EmptyQuarantine(ctx); return err },
+		"Tails":           func() error { _, err := tr.Tails(ctx, Fingerprint, pagefile.Key{1}); return err },
+		"SyncRemoved":     func() error { return tr.SyncRemoved(ctx, []pagefile.Name{name}) },
+		"Shards":          func() error { _, err := tr.Shards(ctx); return err },
+		"ListShard":       func() error { _, err := tr.ListShard(ctx, tier.ShardOf(name)); return err },
+		"Aside":           func() error { _, err := tr.Aside(ctx); return err },
+		"Account, reading": func() error {
+			_, err := tr.Account(ctx, nil)
+			return err
+		},
+		"Account": func() error {
+			_, err := tr.Account(ctx, func(content []byte, _ string) ([]byte, error) { return content, nil })
+			return err
+		},
+		"Fingerprints":    func() error { _, err := tr.Fingerprints(ctx); return err },
+		"DropFingerprint": func() error { return tr.DropFingerprint(ctx, Fingerprint) },
+		"Space":           func() error { _, err := tr.Space(ctx); return err },
+		"Now":             func() error { _, err := tr.Now(ctx); return err },
+		"Lock":            func() error { _, err := tr.Lock(ctx); return err },
+	} {
+		require.ErrorIs(t, call(), tier.ErrClosed, method)
+	}
 }
