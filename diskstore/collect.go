@@ -362,8 +362,8 @@ func (lv *level) emptyQuarantine(ctx context.Context) int64 {
 }
 
 // evictAll evicts files in order until at least `bytes` bytes are free, and returns the number
-// of freed bytes. Of these bytes, `must` bytes, and during an outage one batch in addition,
-// are worth deleting pages that should move down. Beyond them such pages stay: stay is true.
+// of freed bytes. Pages that should move down and cannot are deleted only for the first `must`
+// bytes, and during an outage for one batch in addition; the other pages stay, and stay is true.
 func (lv *level) evictAll(ctx context.Context, infos []tier.Info, bytes, must int64) (freed int64, stay bool) {
 	batch := lv.newRemoval()
 	for _, info := range infos {
