@@ -119,8 +119,8 @@ func (d *tempDir) systemLocked() string {
 //
 // Copies of a virtual machine may have the same name, so the name alone proves nothing: in
 // addition the lock file must be unchanged since this system started. A running copy touches
-// its lock file every beatEvery and so counts as another machine. That proof is enough to
-// write in the same root, and not enough to remove the files of the id.
+// its lock file every beatEvery and so counts as another machine. Both conditions together
+// allow this machine to write in the same root, and not to remove the files of the id.
 func (d *tempDir) endedLocked(id string, idle time.Duration) bool {
 	fields := strings.Split(id, ".")
 	if len(fields) < 3 || d.locking.Machine == "" || fields[len(fields)-3] != d.locking.Machine {
@@ -214,7 +214,7 @@ func (d *tempDir) changed(path string) (time.Time, bool) {
 // TempFiles are the files of one process in the temporary directory.
 type TempFiles struct {
 	Lock  bool
-	Paths []string // paths of the temporary files
+	Paths []string
 }
 
 // groupsLocked lists the temporary directory by id. d.mu is held.
