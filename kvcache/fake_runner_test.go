@@ -119,7 +119,13 @@ func (r *fakeRunner) loadInputs(slot *fakeSlot, in []*input.Input, store bool) R
 func (r *fakeRunner) loadContext(ctx context.Context, slot *fakeSlot, in []*input.Input, store bool) (Restored, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	lock := r.lock
 	require.False(r.t, slot.inUse)
+	if r.states != nil {
+		if err := r.tiered.Settle(ctx, lock); err != nil {
+			return Restored{}, err
+		}
+	}
 	past := min(commonPrefix(slot.inputs, in), len(in)-1)
 	if past > 0 && !r.model.CanResume(slot.id, int32(past)) {
 		past = 0
@@ -128,7 +134,7 @@ func (r *fakeRunner) loadContext(ctx context.Context, slot *fakeSlot, in []*inpu
 	slot.inputs, slot.inUse, slot.aborted, slot.store = in[:past:past], true, false, store
 	slot.own = math.MaxInt // no position yet
 	slot.exact = min(slot.exact, past)
-	restored, err := r.tiered.Restore(ctx, r.lock, slot.id, past, in, func(n int) {
+	restored, err := r.tiered.Restore(ctx, lock, slot.id, past, in, func(n int) {
 		slot.inputs, slot.exact = in[:n:n], min(slot.exact, n)
 	})
 	if base := restored.Held - restored.Tokens; restored.Tokens > 0 && base <= slot.exact {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -24,14 +25,52 @@ import (
 // every sealed row, the cache every row that a token attends to.
 type simulation struct {
 	*fakeRunner
-	store   *memStore
-	runs    bool // text at other positions is reused
-	start   func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner
-	loading []*loading
-	inBatch atomic.Bool // BatchDone is running
-	lost    bool        // the store has lost pages by itself
-	steps   int
-	most    int64 // bound of the queue in bytes
+	store    *memStore
+	hangs    *hangingStore // store, for runners
+	drawn    drawnOptions
+	start    func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner
+	loading  []*loading
+	inBatch  atomic.Bool // BatchDone is running
+	lost     bool        // the store has lost pages by itself
+	steps    int
+	restored int   // restores of a state
+	most     int64 // bound of the queue in bytes
+}
+
+// drawnOptions are the options of a simulation's runners.
+type drawnOptions struct {
+	runs       bool // text at other positions is reused
+	recurrent  bool // the model has recurrent layers, and one slot
+	keeps      bool // see fakeStates
+	stateEvery int
+	hurried    bool // a restore gives up pages that do not arrive
+}
+
+// begin starts a runner.
+func (s *simulation) begin(t testing.TB, slots int) {
+	opts := Options{Poison: true, StateEvery: s.drawn.stateEvery}
+	if s.drawn.runs {
+		opts.Runs = runs.New(8, 12)
+	}
+	s.fakeRunner = s.start(t, s.hangs, slots, 80, opts)
+	if s.drawn.recurrent {
+		withStates(s.fakeRunner)
+		s.states.keeps = s.drawn.keeps
+	}
+	if s.drawn.hurried {
+		now := time.Now()
+		s.tiered.batches.now = func() time.Time { return now } // batches that take no time are not measured
+		s.tiered.opts.AlwaysRestore, s.tiered.after = false, s.hangs.after
+	}
+	s.bound()
+}
+
+// end ends the runner.
+func (s *simulation) end() {
+	s.tiered.Close()
+	if s.drawn.recurrent {
+		s.restored += int(s.tiered.Stats().Restores)
+	}
 }
 
 // loading is a request whose restore is under way. The restore runs until it releases or
@@ -114,16 +153,18 @@ func (s *simulation) pick(t *rapid.T, want func(*fakeSlot) bool) *fakeSlot {
 	return rapid.SampledFrom(slots).Draw(t, "slot")
 }
 
-func idle(s *fakeSlot) bool { return !s.inUse }
+func (s *simulation) idle(slot *fakeSlot) bool { return !slot.inUse && !s.isLoading(slot) }
 
-func (s *simulation) busy(slot *fakeSlot) bool {
-	return slot.inUse && !slices.ContainsFunc(s.loading, func(l *loading) bool { return l.slot == slot })
+func (s *simulation) busy(slot *fakeSlot) bool { return slot.inUse && !s.isLoading(slot) }
+
+func (s *simulation) isLoading(slot *fakeSlot) bool {
+	return slices.ContainsFunc(s.loading, func(l *loading) bool { return l.slot == slot })
 }
 
 // Load starts a request, possibly in a slot forked from another slot, which may be
 // restoring.
 func (s *simulation) Load(t *rapid.T) {
-	slot, public := s.pick(t, idle), rapid.Bool().Draw(t, "store")
+	slot, public := s.pick(t, s.idle), rapid.Bool().Draw(t, "store")
 	prompt := s.drawPrompt(t, public)
 	if source := rapid.SampledFrom(s.slots).Draw(t, "source"); source != slot && rapid.Bool().Draw(t, "fork") {
 		if n := commonPrefix(source.inputs, inputsOf(prompt)); n > 0 {
@@ -154,7 +195,7 @@ func (s *simulation) Load(t *rapid.T) {
 
 // Converse runs a whole request, so that there is text to restore.
 func (s *simulation) Converse(t *rapid.T) {
-	slot, public := s.pick(t, idle), rapid.Bool().Draw(t, "store")
+	slot, public := s.pick(t, s.idle), rapid.Bool().Draw(t, "store")
 	prompt := s.drawPrompt(t, public)
 	s.lock = &s.mu
 	for s.compute() {
@@ -254,7 +295,7 @@ func (s *simulation) Finish(t *rapid.T) { s.finish(s.pick(t, s.busy)) }
 func (s *simulation) Shift(t *rapid.T) {
 	slot := s.pick(t, func(slot *fakeSlot) bool { return s.busy(slot) && len(slot.inputs) > 12 })
 	keep := rapid.IntRange(0, 6).Draw(t, "keep")
-	s.cache.rigid = rapid.Bool().Draw(t, "rigid")
+	s.cache.rigid = rapid.Bool().Draw(t, "rigid") || s.drawn.recurrent
 	s.shift(slot, keep, rapid.IntRange(1, (len(slot.inputs)-keep)/2).Draw(t, "discard"))
 }
 
@@ -263,6 +304,7 @@ func (s *simulation) Break(t *rapid.T) {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	s.store.readErr, s.store.failing, s.store.fail = nil, nil, nil
+	s.hangs.hang(-1)
 	page := rapid.IntRange(0, 7).Draw(t, "page")
 	switch rapid.SampledFrom([]string{"nothing", "read", "damaged", "write", "writes", "full", "no room"}).Draw(t, "break") {
 	case "read":
@@ -278,6 +320,15 @@ func (s *simulation) Break(t *rapid.T) {
 	case "writes":
 		s.store.fail = errRefused
 	}
+}
+
+// Hang makes reads of some page hang, or of none. Reads do not fail then: a restore that
+// finds a damaged page waits for all others.
+func (s *simulation) Hang(t *rapid.T) {
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	s.store.readErr = nil
+	s.hangs.hang(rapid.IntRange(-1, 4).Draw(t, "page"))
 }
 
 // Wait lets enough time pass for a failed store to be tried again.
@@ -299,11 +350,10 @@ func (s *simulation) Restart(t *rapid.T) {
 	s.loaded()
 	for s.compute() {
 	}
-	s.tiered.Close()
-	fresh := s.start(s.t, s.store, len(s.slots), s.numCtx, simulated(s.runs))
-	fresh.nextID = s.nextID
-	s.fakeRunner = fresh
-	s.bound()
+	s.end()
+	nextID := s.nextID
+	s.begin(s.t, len(s.slots))
+	s.nextID = nextID
 }
 
 // bound gives the queue its bound.
@@ -330,6 +380,9 @@ func (s *simulation) Check(t *rapid.T) {
 			if settled || c.memory == math.MaxInt32 {
 				c.requireRows(t, slot.id, tokensOf(slot.inputs[:slot.exact]))
 			}
+		}
+		if settled && s.states != nil && len(slot.inputs) > 0 {
+			s.states.requireAfter(t, tokensOf(slot.inputs))
 		}
 	}
 }
@@ -377,15 +430,6 @@ func (s *simulation) requireStored(t *rapid.T) {
 	}
 }
 
-// simulated are the options of a simulation.
-func simulated(reuse bool) Options {
-	o := Options{Poison: true}
-	if reuse {
-		o.Runs = runs.New(8, 12)
-	}
-	return o
-}
-
 func TestRandomInterleavings(t *testing.T) { randomInterleavings(t, false, false, newFakeRunner) }
 
 // A window drops rows, and is restored as far as the position needs it.
@@ -407,39 +451,62 @@ func TestRandomInterleavingsWithRunsAndAWindow(t *testing.T) {
 	randomInterleavings(t, true, true, newWindowedRunner)
 }
 
+// tried counts steps of random interleavings, states restored and pages given up.
+type tried struct{ steps, states, givenUp int }
+
 // stepsLong is the number of steps of each random interleaving with KVTIER_LONG=1.
 const stepsLong = 260_000
 
 func randomInterleavings(t *testing.T, windowed, reuse bool, start func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner) {
-	steps := 0
-	defer func() { t.Logf("steps taken: %d", steps) }()
+	var sum tried
+	defer func() {
+		t.Logf("states restored: %d", sum.states)
+		t.Logf("pages given up: %d", sum.givenUp)
+		t.Logf("steps taken: %d", sum.steps)
+	}()
 	if os.Getenv("KVTIER_LONG") == "" {
-		steps = interleave(t, windowed, reuse, start)
+		interleave(t, windowed, reuse, start, &sum)
 		return
 	}
-	for steps < stepsLong && !t.Failed() {
+	for sum.steps < stepsLong && !t.Failed() {
 		t.Run("", func(t *testing.T) { // a subtest: its cleanup frees memory at its end
-			steps += interleave(t, windowed, reuse, start)
+			interleave(t, windowed, reuse, start, &sum)
 		})
 	}
 }
 
-func interleave(t *testing.T, windowed, reuse bool, start func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner) (steps int) {
+// draw draws the options of a simulation. Text that moves is for models without state.
+func draw(t *rapid.T, reuse bool) drawnOptions {
+	return drawnOptions{
+		runs:       reuse,
+		recurrent:  !reuse && rapid.Bool().Draw(t, "recurrent"),
+		keeps:      rapid.Bool().Draw(t, "checkpoints"),
+		stateEvery: rapid.SampledFrom([]int{8, 24, 2048}).Draw(t, "state every"),
+		hurried:    rapid.Bool().Draw(t, "hurried"),
+	}
+}
+
+func interleave(t *testing.T, windowed, reuse bool, start func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner, sum *tried) {
 	silence(t)
 	require.NoError(t, flag.Set("rapid.steps", "100")) // 30 steps, the default, end before much is stored
 	rapid.Check(t, func(rt *rapid.T) {
 		store := newMemStore(t)
 		store.windowed = windowed
-		s := &simulation{store: store, runs: reuse, start: start}
-		s.fakeRunner = start(t, store, rapid.IntRange(1, 3).Draw(rt, "slots"), 80, simulated(reuse))
+		s := &simulation{store: store, hangs: &hangingStore{memStore: store, page: -1}, start: start, drawn: draw(rt, reuse)}
 		s.most = rapid.SampledFrom([]int64{leavingBytesMax, 40 << 10}).Draw(rt, "bytes queued")
-		s.bound()
+		slots := 1
+		if !s.drawn.recurrent {
+			slots = rapid.IntRange(1, 3).Draw(rt, "slots")
+		}
+		s.begin(t, slots)
 		defer func() {
 			s.loaded()
-			s.tiered.Close()
-			steps += s.steps
+			s.end()
+			sum.steps += s.steps
+			sum.states += s.restored
+			sum.givenUp += s.hangs.given
 		}()
-		rt.Repeat(map[string]func(*rapid.T){
+		actions := map[string]func(*rapid.T){
 			"load": s.Load, "build": s.Build, "compute": s.Compute, "compute more": s.Compute,
 			"launch": s.Launch, "device": s.Device,
 			"generate": s.Generate, "finish": s.Finish, "shift": s.Shift, "restart": s.Restart,
@@ -447,7 +514,14 @@ func interleave(t *testing.T, windowed, reuse bool, start func(t testing.TB, sto
 			"advance": s.Advance, "advance more": s.Advance, "abort": s.Abort,
 			"break": s.Break, "wait": s.Wait, "lose": s.Lose,
 			"": s.Check,
-		})
+		}
+		if s.drawn.hurried {
+			actions["hang"] = s.Hang
+		}
+		if s.drawn.recurrent { // requests share one slot
+			actions["finish more"], actions["finish most"], actions["converse most"] = s.Finish, s.Finish, s.Converse
+		}
+		rt.Repeat(actions)
 		s.loaded()
 		for s.build() || s.compute() {
 		}
@@ -462,7 +536,6 @@ func interleave(t *testing.T, windowed, reuse bool, start func(t testing.TB, sto
 			s.requireStored(rt)
 		}
 	})
-	return steps
 }
 
 // silence keeps log lines about a store that fails on purpose out of the output.

@@ -95,7 +95,14 @@ func (s *memStore) check(page *pagefile.Page) bool {
 		return false
 	}
 	for i, sec := range page.Layout.Sections() {
-		if sec.Kind == pagefile.KindCell || !sec.Kind.PerToken() {
+		if sec.Kind == pagefile.KindCell {
+			continue
+		}
+		if !sec.Kind.PerToken() {
+			if !bytes.Equal(stateAfter(append(slices.Clone(before), page.Tokens...))[sec.Layer-2], page.Layout.Rows(page.Payload, i)) {
+				s.wrong = append(s.wrong, fmt.Sprintf("stored page of %d tokens at %d: state of layer %d", len(page.Tokens), page.Start, sec.Layer))
+				return true
+			}
 			continue
 		}
 		n := int(sec.RowBytes)

@@ -1,0 +1,82 @@
+package kvcache
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+)
+
+// hangingStore is a memStore in which reads of one page hang, except those of a probe. A
+// restore that waits for such a page gives it up at once, with the method after in the place
+// of time.After.
+type hangingStore struct {
+	*memStore
+
+	mu     sync.Mutex
+	page   int            // number of the page whose reads hang, -1 for none
+	before int            // reads of earlier pages that are under way
+	hung   int            // reads that hang
+	due    chan time.Time // the wait of a restore, nil if it ends by itself
+	given  int            // waits that were ended
+}
+
+// hang makes reads of a page hang that begin from now on.
+func (s *hangingStore) hang(page int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.page = page
+}
+
+// after returns a channel that ends a restore's wait when the awaited page hangs.
+func (s *hangingStore) after(time.Duration) <-chan time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.due = make(chan time.Time, 1)
+	due := s.due
+	s.endWaitLocked()
+	return due
+}
+
+// endWaitLocked ends the wait when no page before the one that hangs is being read.
+func (s *hangingStore) endWaitLocked() {
+	if s.due != nil && s.hung > 0 && s.before == 0 {
+		s.due <- time.Time{}
+		s.due = nil
+		s.given++
+	}
+}
+
+func (s *hangingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
+	page := int(ref.Start) / 8
+	_, probe := ctx.Deadline()
+	rows := slices.ContainsFunc(layout.Sections(), func(sec pagefile.Section) bool { return sec.Kind != pagefile.KindCell })
+	s.mu.Lock()
+	early, hangs := page < s.page, page == s.page && rows && !probe
+	if early {
+		s.before++
+	}
+	if hangs {
+		s.hung++
+		s.endWaitLocked()
+	}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if early {
+			s.before--
+		}
+		if hangs {
+			s.hung--
+		}
+	}()
+	if hangs {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return s.memStore.Read(ctx, ref, tokens, layout, buf, how...)
+}
