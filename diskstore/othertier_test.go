@@ -113,7 +113,7 @@ func (t *mapTier) Remove(ctx context.Context, judged tier.Info) (bool, error) {
 	return ok, err
 }
 
-// take removes the file that was judged and returns it.
+// take removes the judged file and returns it.
 func (t *mapTier) take(ctx context.Context, judged tier.Info) (mapFile, bool, error) {
 	err := t.begin(ctx)
 	defer t.mu.Unlock()

@@ -130,8 +130,8 @@ type Tier interface {
 	ListShard(ctx context.Context, shard Shard) ([]Info, error)
 
 	// Aside describes the files below the root other than pages and tails, after removing
-	// temporary files of dead processes. Callers that count both call Aside last, because
-	// files move from a page's place to quarantine.
+	// temporary files of dead processes. A file in quarantine was moved there from a page's
+	// place, so callers that count pages as well call Aside last.
 	Aside(ctx context.Context) (Aside, error)
 
 	// Account durably replaces the content of the tier's ledger by the result of change, and

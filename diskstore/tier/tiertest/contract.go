@@ -303,7 +303,7 @@ func same(t *testing.T, want, got tier.Info, where string) {
 	require.Equal(t, want, got, where)
 }
 
-// testDescribe has a page and a tail described by every method that does so.
+// testDescribe describes a page and a tail by every method that describes files.
 func testDescribe(t *testing.T, tr tier.Tier) {
 	content := bytes.Repeat([]byte("0123456789"), 2_000)
 	used := time.Unix(1_700_000_000, 0)
@@ -363,7 +363,7 @@ func described(t *testing.T, tr tier.Tier, want tier.Info) {
 	}
 }
 
-// testReplaced: a file that has replaced the judged one is not the one that was to go.
+// testReplaced: Remove and Quarantine leave a file that has replaced the judged one.
 func testReplaced(t *testing.T, tr tier.Tier) {
 	used := time.Unix(1_700_000_000, 0)
 	for _, name := range []pagefile.Name{Page(1), Tail(1, 2)} {
@@ -422,8 +422,8 @@ func testAccount(t *testing.T, tr tier.Tier) {
 	}
 }
 
-// testConcurrency has several goroutines do everything at once. Each has a page of its own,
-// and all have one together.
+// testConcurrency runs rounds of all operations in several goroutines. Each goroutine has a
+// page of its own, and all share one page.
 func testConcurrency(t *testing.T, tr tier.Tier) {
 	const goroutines, rounds = 4, 3
 	content := bytes.Repeat([]byte("0123456789"), 1_000)
@@ -447,8 +447,7 @@ func testConcurrency(t *testing.T, tr tier.Tier) {
 	require.Equal(t, Page(goroutines), infos[0].Name)
 }
 
-// oneRound puts a page that is this goroutine's and one that is everybody's, reads both, and
-// removes the first.
+// oneRound puts this goroutine's page and the shared page, reads both, and removes the first.
 func oneRound(tr tier.Tier, own, shared pagefile.Name, content []byte) error {
 	for _, name := range []pagefile.Name{own, shared} {
 		up, err := tr.Create(ctx, name)
