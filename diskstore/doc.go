@@ -42,7 +42,8 @@ This package is the store itself: it looks up, reads and puts pages, collects ti
 pages between them. To add a tier of another kind, such as an object store, implement tier.Tier
 and give it to Options.RemoteTier.
 
-Pages are in a local tier. With a remote tier (a mounted directory), pages move
+Pages are in a local tier. With a remote tier (a mounted directory or
+Options.RemoteTier), pages move
 down when the local tier is over its budget: the least recently used first, and
 always a page before the pages that it continues. A page read from the remote
 tier is copied up again. Several processes may share either root, without a
@@ -114,7 +115,8 @@ recently used pages into memory, so that the first Reads come from memory.
   - Pages hold prompts in another form. They are not encrypted.
   - Checks find accidents, not forgeries: a user who can write below a root can
     write a page with good checksums. So only its owner may write to a root.
-  - The remote tier must be a filesystem with atomic rename. Where its flock may
+  - The remote tier must be a filesystem with atomic rename, or a tier in
+    Options.RemoteTier that passes tiertest.Contract. Where the filesystem's flock may
     not reach other machines (by the type and the options of its mount, see
     vfs.Locking) one machine at a time writes to the tier and collects it; other
     machines read, and get ErrNotShared. The next process of the same running
