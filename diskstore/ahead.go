@@ -78,7 +78,7 @@ func (r *aheadReader) run(ctx context.Context) error {
 			if lv == r.s.remote && ctx.Err() == nil {
 				return nil
 			}
-			return fmt.Errorf("read ahead in %s: %w", lv.config.Root, err)
+			return fmt.Errorf("read ahead in %s: %w", lv.where(), err)
 		}
 		for _, info := range lv.first.takeRecent() {
 			err := r.read(ctx, lv, info)

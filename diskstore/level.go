@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -31,6 +32,15 @@ type level struct {
 	// commit is held shared while a file appears or is removed and the numbers change, and
 	// exclusively while a shard is listed to be counted.
 	commit sync.RWMutex
+}
+
+// where names the tier in errors: its root or, without a root, the type of
+// Options.RemoteTier.
+func (lv *level) where() string {
+	if lv.config.Root == "" {
+		return fmt.Sprintf("%T", lv.s.opt.RemoteTier)
+	}
+	return lv.config.Root
 }
 
 func newLevel(s *Store, name string, t tier.Tier, config TierConfig, perDay int64) *level {

@@ -27,7 +27,7 @@ const (
 type TierConfig struct {
 	// Root is the tier's directory. A missing local root is created. A missing remote root is
 	// not, because a mount point without its mount must stay empty. A remote root of "" means
-	// no remote tier.
+	// Options.RemoteTier or, without that, no remote tier.
 	Root string
 
 	// BudgetBytes is the disk space, in bytes, that all files below Root may occupy, with any
@@ -65,7 +65,8 @@ type Options struct {
 	Remote TierConfig
 
 	// RemoteTier is the remote tier if it is not a directory; Remote.Root is "" then. The
-	// store closes RemoteTier. Nil means a directory at Remote.Root, or no remote tier.
+	// store closes RemoteTier, as does Open when it returns an error. Nil means a directory at
+	// Remote.Root, or no remote tier.
 	RemoteTier tier.Tier
 
 	// ReadAheadBytes is the number of bytes that ReadAhead may read; 0 means none.
@@ -99,9 +100,9 @@ type Options struct {
 
 // String describes the options in one line, for a log or a bug report.
 func (o Options) String() string {
-	return fmt.Sprintf("{Fingerprint:%.12s PageTokens:%d RAM:{BudgetBytes:%d} Local:{Root:%q BudgetBytes:%d} Remote:{Root:%q BudgetBytes:%d} ReadAheadBytes:%d WritePerDay:%d Compress:%t RemoteTimeout:%v ReadTimeout:%v}",
-		o.Fingerprint.String(), o.PageTokens, o.RAM.BudgetBytes, o.Local.Root, o.Local.BudgetBytes, o.Remote.Root, o.Remote.BudgetBytes,
-		o.ReadAheadBytes, o.WritePerDay, o.Compress, o.RemoteTimeout, o.ReadTimeout)
+	return fmt.Sprintf("{Fingerprint:%.12s PageTokens:%d RAM:{BudgetBytes:%d} Local:{Root:%q BudgetBytes:%d} Remote:{Root:%q BudgetBytes:%d} RemoteTier:%T ReadAheadBytes:%d WritePerDay:%d Compress:%t RemoteTimeout:%v ReadTimeout:%v Timeout:%v}",
+		o.Fingerprint.String(), o.PageTokens, o.RAM.BudgetBytes, o.Local.Root, o.Local.BudgetBytes, o.Remote.Root, o.Remote.BudgetBytes, o.RemoteTier,
+		o.ReadAheadBytes, o.WritePerDay, o.Compress, o.RemoteTimeout, o.ReadTimeout, o.Timeout)
 }
 
 // withDefaults replaces zero values and returns ErrOptions for impossible ones. Without
@@ -146,7 +147,7 @@ func (o Options) withDefaults(fingerprint bool) (Options, error) {
 		return o, fmt.Errorf("open store: a budget is negative: %w", ErrOptions)
 	case o.WritePerDay < 0 || o.ReadAheadBytes < 0:
 		return o, fmt.Errorf("open store: WritePerDay or ReadAheadBytes is negative: %w", ErrOptions)
-	case o.RemoteTimeout < 0 || o.ReadTimeout < 0:
+	case o.RemoteTimeout < 0 || o.ReadTimeout < 0 || o.Timeout < 0:
 		return o, fmt.Errorf("open store: a timeout is negative: %w", ErrOptions)
 	}
 	return o, nil

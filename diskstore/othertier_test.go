@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -33,6 +34,8 @@ type mapFile struct {
 	content []byte
 	used    time.Time
 }
+
+func newMapTier() *mapTier { return &mapTier{files: make(map[pagefile.Name]mapFile)} }
 
 func (f mapFile) info(name pagefile.Name) tier.Info {
 	n := int64(len(f.content))
@@ -331,7 +334,7 @@ func (u *mapUpload) Abort() {}
 
 func TestContractOfATierOfAnotherModule(t *testing.T) {
 	tiertest.Contract(t, func(*testing.T) tier.Tier {
-		return &mapTier{files: make(map[pagefile.Name]mapFile)}
+		return newMapTier()
 	})
 }
 
@@ -339,7 +342,7 @@ func TestContractOfATierOfAnotherModule(t *testing.T) {
 // from there in another process.
 func TestTierOfAnotherModule(t *testing.T) {
 	ctx := t.Context()
-	below := &mapTier{files: make(map[pagefile.Name]mapFile)}
+	below := newMapTier()
 	layout, err := pagefile.NewLayout([]pagefile.Section{{RowBytes: 4096}}, 4)
 	require.NoError(t, err)
 	fingerprint := pagefile.Key{1}
@@ -381,10 +384,41 @@ func TestTierOfAnotherModule(t *testing.T) {
 	}
 	require.EqualValues(t, first.Stats().Demoted, found)
 	require.NoError(t, second.Flush(ctx))
+}
 
-	_, err = diskstore.Open(ctx, diskstore.Options{
-		Fingerprint: fingerprint, RemoteTier: below,
-		Local: diskstore.TierConfig{Root: filepath.Join(t.TempDir(), "root")}, Remote: diskstore.TierConfig{Root: t.TempDir()},
-	})
-	require.ErrorIs(t, err, diskstore.ErrOptions)
+// brokenTier cannot be listed.
+type brokenTier struct{ *mapTier }
+
+func (brokenTier) Shards(context.Context) ([]tier.Shard, error) { return nil, errors.New("broken") }
+
+// TestOpenClosesATierOfAnotherModule: a store closes its tier, also a store that was not
+// opened. An error names the type of a tier without a root.
+func TestOpenClosesATierOfAnotherModule(t *testing.T) {
+	ctx := t.Context()
+	good := diskstore.Options{Fingerprint: pagefile.Key{1}, Local: diskstore.TierConfig{Root: filepath.Join(t.TempDir(), "root")}}
+	noRoot := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(noRoot, nil, 0o600))
+	for name, edit := range map[string]func(*diskstore.Options){
+		"two remote tiers": func(o *diskstore.Options) { o.Remote.Root = t.TempDir() },
+		"page tokens":      func(o *diskstore.Options) { o.PageTokens = -1 },
+		"local root":       func(o *diskstore.Options) { o.Local.Root = noRoot },
+	} {
+		below, o := newMapTier(), good
+		o.RemoteTier = below
+		edit(&o)
+		_, err := diskstore.Open(ctx, o)
+		require.Error(t, err, name)
+		require.Equal(t, o.Local.Root != noRoot, errors.Is(err, diskstore.ErrOptions), name)
+		require.True(t, below.closed, name)
+	}
+	below, o := newMapTier(), good
+	o.RemoteTier = brokenTier{below}
+	require.Contains(t, o.String(), "RemoteTier:diskstore_test.brokenTier")
+	s, err := diskstore.Open(ctx, o)
+	require.NoError(t, err)
+	usage, err := s.Scan(ctx)
+	require.NoError(t, err)
+	require.ErrorContains(t, usage.RemoteErr, "scan diskstore_test.brokenTier: ")
+	require.NoError(t, s.Close())
+	require.True(t, below.closed)
 }

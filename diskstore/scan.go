@@ -71,7 +71,7 @@ func (s *Store) usageOf(ctx context.Context, count func(*level, context.Context)
 	}
 	if s.remote != nil {
 		if u.Remote, err = s.remote.tierUsage(ctx, count); err != nil {
-			u.RemoteErr = fmt.Errorf("scan %s: %w", s.opt.Remote.Root, err)
+			u.RemoteErr = fmt.Errorf("scan %s: %w", s.remote.where(), err)
 		}
 	}
 	return u, nil

@@ -64,16 +64,24 @@ type Store struct {
 func Open(ctx context.Context, opt Options) (*Store, error) {
 	s, err := newStore(opt, true)
 	if err != nil {
+		closeUnused(opt.RemoteTier)
 		return nil, err
 	}
 	if err := s.openLocal(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("open store in %s: %w", s.opt.Local.Root, err), s.Close())
 	}
 	if err := s.openRemote(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("open store, remote tier %s: %w", s.opt.Remote.Root, err), s.Close())
+		return nil, errors.Join(fmt.Errorf("open store, remote tier %s: %w", s.remote.where(), err), s.Close())
 	}
 	s.requestCollection(demand{})
 	return s, nil
+}
+
+// closeUnused closes a remote tier whose store was not opened.
+func closeUnused(t tier.Tier) {
+	if t != nil {
+		_ = guard.New(t, DefaultRemoteTimeout, DefaultReadTimeout, slog.New(slog.DiscardHandler), time.Now, func() {}).Close()
+	}
 }
 
 // newStore makes a store without reading its roots. With create, the store makes a missing

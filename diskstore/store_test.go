@@ -451,6 +451,7 @@ func TestOptions(t *testing.T) {
 		"budget":      func(o *Options) { o.Remote.BudgetBytes = -1 },
 		"writes":      func(o *Options) { o.WritePerDay = -1 },
 		"timeout":     func(o *Options) { o.ReadTimeout = -1 },
+		"operation":   func(o *Options) { o.Timeout = -1 },
 	} {
 		o := good
 		edit(&o)
