@@ -130,6 +130,9 @@ func (a *app) setup(verb string, flags *pflag.FlagSet) error {
 	}
 	var err error
 	a.config, err = tierenv.FromEnvironment(a.logger())
+	if err == nil && a.config.Local == a.config.Remote {
+		return cli.Usagef("both tiers are in %s; give another directory as --root or as --remote", a.config.Local)
+	}
 	return err
 }
 
@@ -188,7 +191,7 @@ func (a *app) open(ctx context.Context) (*roots, error) {
 		r.Local, r.Remote = root.Dirs()
 		return r, nil
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, tier.ErrRootMissing):
-		return nil, fmt.Errorf("%s does not exist, so no server keeps pages there; set %s as the server has it, give --root, or run kvtier as the server's user", local.Root, localVar)
+		return nil, fmt.Errorf("%s does not exist, so no server keeps pages there; give the server's directory as --root or in %s, or run kvtier as the server's user", local.Root, localVar)
 	case errors.Is(err, tier.ErrRootOwner):
 		return nil, fmt.Errorf("%w; or run kvtier as that user, as sudo -u does", err)
 	}

@@ -144,7 +144,7 @@ func (a *app) exported(ctx context.Context, root *roots, f exportFlags) (inspect
 	}
 	page, err := root.Recent(ctx, pick)
 	if errors.Is(err, tier.ErrNotFound) {
-		return page, fmt.Errorf("no pages are stored in %s; if the server keeps them elsewhere, give --root", a.places())
+		return page, fmt.Errorf("no pages are stored in %s; if the server keeps them elsewhere, give that directory as --root", a.places())
 	}
 	return page, err
 }

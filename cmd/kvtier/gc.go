@@ -115,7 +115,7 @@ pages, and lose them. The model itself stays.`,
 }
 
 func (f *collectFlags) add(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "show the pages that would go, and remove nothing")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "show the pages that would go, and remove none")
 	cmd.Flags().BoolVar(&f.files, "files", false, "list every page")
 }
 

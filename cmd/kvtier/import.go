@@ -47,6 +47,9 @@ func (a *app) load(ctx context.Context, path string) (err error) {
 		Open: a.openFor, Accept: acceptIdentity, Progress: bars.Bytes("importing").Progress,
 	}, file, info.Size())
 	bars.Close()
+	if errors.Is(err, inspect.ErrArchive) {
+		return fmt.Errorf("import %s: %w; give a file that kvtier export wrote, as a whole", path, err)
+	}
 	if err != nil {
 		return fmt.Errorf("import %s: %w", path, err)
 	}
