@@ -20,9 +20,9 @@
 //
 // # Locks
 //
-// The runner's lock serializes every look-up and reservation of cells; callers of
-// BatchBuilt, EndSequence, Remove and CopyPrefix hold the runner's lock. The order of locks
-// is: the runner's, TieredCausal's own, the backend's. A batch on a CPU holds the backend's
+// The runner's lock serializes every look-up and reservation of cells; a method whose
+// caller holds the runner's lock says so in its first line. The order of locks is: the
+// runner's, TieredCausal's own, the write queue's, the backend's. A batch on a CPU holds the backend's
 // lock while it computes, so a restore waits for the device between two batches.
 // [TieredCausal.Restore] releases the runner's lock while pages are read, and
 // [TieredCausal.BatchDone] takes the runner's lock for graphs.
@@ -40,5 +40,11 @@
 //
 // The package knows nothing about files, except that it hands a page's file on to a cache
 // that can use rows in place ([RowPlacer]). Package diskstore has the files; package
-// tiering, below this one, joins both and reads the configuration.
+// kvcache/tiering joins both and reads the configuration.
+//
+// # Files
+//
+//	restore.go → plan.go → fill.go, pipeline.go → rows.go   from a prompt to its cells
+//	flight.go → seal.go → queue.go                          from computed rows to the store
+//	decide.go, idle.go, reuse.go                            rates, idle time, text that moved
 package kvcache

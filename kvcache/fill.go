@@ -8,8 +8,8 @@ import (
 	"github.com/kvtier/kvtier/internal/priority"
 )
 
-// fill reads the plan's pages and writes their rows. fill returns how many leading tokens of
-// the prompt are in the cells. While other slots compute, fill uses one processor at most,
+// fill reads the plan's pages and writes their rows. fill returns the position in the plan's
+// text before which all rows are in the cells. While other slots compute, fill uses one processor at most,
 // at a lower priority.
 func (t *TieredCausal) fill(ctx context.Context, p *plan) (held int, err error) {
 	t.queue.yield(1)

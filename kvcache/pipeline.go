@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -175,4 +176,17 @@ func (r *pipeline) readInto(ctx context.Context, i int) page {
 	pg.payload = (*pg.buffer)[:size]
 	pg.placed, pg.err = t.readPage(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], pg.layout, pg.payload, r.how...)
 	return pg
+}
+
+// readPage reads a page, and keeps its file open where the cache is a [RowPlacer].
+func (t *TieredCausal) readPage(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
+	if _, ok := t.groups[0].Rows.(RowPlacer); !ok { // all groups are, or none
+		return nil, t.opts.Store.Read(ctx, ref, tokens, layout, buf, how...)
+	}
+	placed, err := t.opts.Store.ReadPlaced(ctx, ref, tokens, layout, buf, how...)
+	if errors.Is(err, diskstore.ErrNotPlaced) {
+		t.notPlaced(err)
+		return nil, nil
+	}
+	return placed, err
 }

@@ -1,8 +1,6 @@
 package kvcache
 
 import (
-	"context"
-	"errors"
 	"os"
 
 	"github.com/kvtier/kvtier/diskstore"
@@ -25,19 +23,6 @@ type RowPlacer interface {
 }
 
 var _ Store = (*diskstore.Store)(nil)
-
-// readPage reads a page, and keeps its file open where the cache is a [RowPlacer].
-func (t *TieredCausal) readPage(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
-	if _, ok := t.groups[0].Rows.(RowPlacer); !ok { // all groups are, or none
-		return nil, t.opts.Store.Read(ctx, ref, tokens, layout, buf, how...)
-	}
-	placed, err := t.opts.Store.ReadPlaced(ctx, ref, tokens, layout, buf, how...)
-	if errors.Is(err, diskstore.ErrNotPlaced) {
-		t.notPlaced(err)
-		return nil, nil
-	}
-	return placed, err
-}
 
 // place tells each group that the rows of its cells are also in a page's file: the rows of
 // group g's cells are the file's rows from from[g] on.

@@ -27,8 +27,8 @@ const (
 type Config struct {
 	// PageCells is OLLAMA_PAGED_CHUNK_SIZE: cells of a page, a power of two.
 	PageCells int
-	// HostBytes is OLLAMA_PAGED_HOST_GB: memory for K/V in a runner. The default is the
-	// least of 8 GB, half of the memory available now, and the control group's limit.
+	// HostBytes is OLLAMA_PAGED_HOST_GB: memory for K/V in a runner. The default is 8 GB, or
+	// half of the memory that is available now within the control group's limit, if less.
 	HostBytes uint64
 	// SpillDir is OLLAMA_PAGED_SPILL_DIR: the directory for pages that do not fit in memory.
 	// The default is ~/.ollama/kv-spill.
