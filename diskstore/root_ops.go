@@ -20,6 +20,9 @@ import (
 type RootOptions struct {
 	Local, Remote TierConfig
 
+	// RemoteTier is as in Options.
+	RemoteTier tier.Tier
+
 	// Timeout bounds one operation of a filesystem, such as reading a file's attributes or 1
 	// MiB of its content. A root that takes longer gets no further operation: calls that need
 	// that root fail with an error that names the root, and NoAnswer reports such an error.
@@ -47,7 +50,7 @@ type Root struct {
 // an error.
 func OpenRoot(ctx context.Context, opt RootOptions) (*Root, error) {
 	s, err := newStore(Options{
-		Local: opt.Local, Remote: opt.Remote, FS: opt.FS, Logger: opt.Logger, Timeout: opt.Timeout,
+		Local: opt.Local, Remote: opt.Remote, RemoteTier: opt.RemoteTier, FS: opt.FS, Logger: opt.Logger, Timeout: opt.Timeout,
 		// The filesystem's limit is shorter, and its error describes the operation.
 		RemoteTimeout: 2 * opt.Timeout, ReadTimeout: 2 * opt.Timeout,
 	}, false)
@@ -166,7 +169,8 @@ type GCOptions struct {
 	// selects any.
 	OlderThan time.Duration
 
-	// DryRun reports the files that GC would remove, and removes none.
+	// DryRun reports the files that GC would remove, and removes none of them. Opening a root
+	// removes temporary files of dead processes in any case.
 	DryRun bool
 
 	// Removed is called for each removed file, from one goroutine. May be nil.
