@@ -101,8 +101,8 @@ func (s *Store) requestCollection(want demand) {
 		if s.remote == nil || !s.remote.answers() {
 			return
 		}
-		// In a job of its own: listing over a network takes minutes, and Put waits for this
-		// job.
+		// In another queue: listing over a network takes minutes, and Put waits for the queue
+		// of the local tier.
 		s.remote.collecting.Submit(collectJob{}, func(ctx context.Context) {
 			_ = s.remote.collect(ctx, demand{}) // the tier counts errors
 		})

@@ -38,6 +38,18 @@ The package knows no engine: tokens are int32, rows are bytes.
 	ledger      the bytes used and reserved below a root
 	inspect     offline work for people, which needs no Store
 
+Files of this package, by their purpose:
+
+	store.go, level.go, options.go   a store, its tiers, its settings
+	chain.go, within.go, latest.go   look-up of full pages, tails, recent pages
+	read.go, placed.go, ram.go       pages out of the tiers, and the copies in memory
+	put.go                           pages into the local tier
+	collect.go, demote.go            room: pages that go, and pages that move down
+	recency.go                       the order of pages by time
+	verdicts.go, quarantine.go       files that failed their check
+	ahead.go                         reading before somebody asks
+	root_ops.go, root_gc.go          the store for tools
+
 This package is the store itself: it looks up, reads and puts pages, collects tiers, and moves
 pages between them. To add a tier of another kind, such as an object store, implement tier.Tier
 and give it to Options.RemoteTier.

@@ -18,7 +18,7 @@ type level struct {
 	config TierConfig
 
 	book     *ledger.Book // this process's part of the tier's ledger
-	use      tierUse      // numbers of files, as last counted
+	use      tierUse      // its files, as far as they were counted
 	first    *firstCount
 	verdicts *verdicts
 	trimmed  moment // time of the last trim that evicted all but young files, and needed more

@@ -33,8 +33,8 @@ const (
 // A tail replaces the tails of the same parent whose tokens it extends, and the least recently
 // used tails beyond 16.
 //
-// Room is made before the page is written, by evicting pages used less recently. While other
-// processes make room, Put waits, at most 5 s.
+// Room is made before the page is written, by evicting pages used less recently. Put waits
+// for that room, whichever process makes it, at most 5 s.
 //
 // Put returns ErrInvalidPage; ErrNoSpace when there is no room; ErrWriteCap; ErrClosed, ctx's
 // error, or an error of the filesystem. After an error no part of the page is visible, and the

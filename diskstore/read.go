@@ -39,7 +39,8 @@ func (s *Store) codecFor(how []ReadOption) *pagefile.Codec {
 // added. After an error buf is undefined. If the tier of ref cannot return the page, Read
 // tries the other tiers.
 //
-// Read returns ErrNotFound; ErrDamaged, with the file in quarantine; ErrMismatch for a
+// Read returns ErrNotFound; ErrDamaged, with the file in quarantine or not used again;
+// ErrMismatch for a
 // well-formed page other than the described one; ErrInvalidPage for arguments that do not fit
 // together; ErrTierDown, ErrTierTimeout, ErrClosed, ctx's error or an error of the filesystem.
 // After any of them the caller computes the page.
