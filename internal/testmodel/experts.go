@@ -16,7 +16,15 @@ const (
 // depend on the token alone: no layer writes to these dimensions, and routers read only
 // these. So a token's experts do not depend on the result of attention. Otherwise rounding
 // could choose other experts, and two right answers could differ by far more than rounding.
+//
+// Rounding alone must not choose either. A token has ±1 in all of these dimensions but the
+// last, and 1 there. A router has ±1 as well, and a multiple of [routeStep] for the last. The
+// sums for two experts therefore differ by an even number plus one to three steps, which is
+// half at least: far more than rounding.
 func routeDims(s Shape) int { return min(8, s.Embed/2) }
+
+// routeStep is the difference of two routers' weights for the last dimension.
+const routeStep = 0.5
 
 // leaveRoute keeps all matrices from writing to the dimensions that routers read.
 func leaveRoute(s Shape, l layout) {
@@ -25,6 +33,9 @@ func leaveRoute(s Shape, l layout) {
 			m.zero = 1 + routeDims(s)
 		}
 	}
+	l.change(embeddingTensor, func(m *matrix) {
+		m.route, m.routeBias = routeDims(s), func(int) float64 { return 1 }
+	})
 }
 
 func mixtureMetadata(s Shape, l layout) {
@@ -40,7 +51,8 @@ func expertBlock(s Shape, i int, expertRMS float64) []matrix {
 	route := routeDims(s)
 	return []matrix{
 		{name: block(i, "ffn_norm"), in: s.Embed, norm: 1, zero: 1},
-		{name: block(i, "ffn_gate_inp"), in: s.Embed, out: experts, scale: 1 / math.Sqrt(float64(route)), reads: 1 + route},
+		{name: block(i, "ffn_gate_inp"), in: s.Embed, out: experts, scale: 1 / math.Sqrt(float64(route)), reads: 1 + route,
+			route: route, routeBias: func(expert int) float64 { return routeStep * float64(1+expert) }},
 		{name: block(i, "ffn_gate_exps"), in: s.Embed, out: s.FFN, experts: experts, scale: perInput(s)},
 		{name: block(i, "ffn_up_exps"), in: s.Embed, out: s.FFN, experts: experts, scale: perInput(s)},
 		{name: block(i, "ffn_down_exps"), in: s.FFN, out: s.Embed, experts: experts, scale: gain, zero: 1},

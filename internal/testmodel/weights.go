@@ -30,6 +30,10 @@ type matrix struct {
 	zero int
 	// reads, if set, clears all columns except the first `reads`.
 	reads int
+	// route, if set, is the number of columns after the first that are ±scale each, with the
+	// drawn weight's sign, except the last: that one is scale times routeBias of the row.
+	route     int
+	routeBias func(row int) float64
 	// firstColumn, if set, gives the first weight of each row.
 	firstColumn func(row int) float32
 }
@@ -136,6 +140,17 @@ func (m matrixWriter) appendRow(buf []byte, row int, levels *[1 << 16]uint16, ra
 	}
 	if m.reads > 0 {
 		clear(buf[min(start+m.reads*f16Bytes, len(buf)):])
+	}
+	for column := 1; column <= m.route; column++ {
+		weight := buf[start+column*f16Bytes:]
+		v := m.scale
+		switch {
+		case column == m.route:
+			v *= m.routeBias(row)
+		case float16.Frombits(binary.LittleEndian.Uint16(weight)).Float32() < 0:
+			v = -v
+		}
+		binary.LittleEndian.PutUint16(weight, float16.Fromfloat32(float32(v)).Bits())
 	}
 	switch {
 	case row%m.out < m.zero:

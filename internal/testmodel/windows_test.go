@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/ollama/ollama/fs/ggml"
@@ -86,6 +87,20 @@ func TestRouting(t *testing.T) {
 			} else {
 				require.NotZero(t, w, "column %d", column)
 			}
+		}
+	}
+	embeddings := readF16(t, path, "token_embd.weight")
+	for token, x := range embeddings {
+		sums := make([]float64, experts)
+		for e, row := range router {
+			for column := 1; column <= routeDims(s); column++ {
+				sums[e] += float64(row[column]) * float64(x[column])
+			}
+		}
+		slices.Sort(sums)
+		unit := float64(router[0][routeDims(s)]) / routeStep * float64(embeddings[0][routeDims(s)])
+		for e := range experts - 1 {
+			require.Greater(t, sums[e+1]-sums[e], 0.9*routeStep*unit, "token %d", token)
 		}
 	}
 	for _, name := range []string{"blk.1.attn_output.weight", "blk.1.ffn_down_exps.weight"} {
