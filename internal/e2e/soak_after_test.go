@@ -27,7 +27,8 @@ func (p *soakPlay) countRestored(round soak.Round, mark int) {
 	forgotten := round.Event == soak.Unload || round.Event == soak.KillStored
 	chats := 0
 	for _, r := range round.Requests {
-		if r.Kind != soak.Document {
+		// A client that leaves before the first token may leave before the restore.
+		if r.Kind != soak.Document && (r.Kind != soak.GiveUp || slices.Max(r.Leave) > 0) {
 			chats++
 		}
 	}
