@@ -87,7 +87,7 @@ func TestExportOfWhatIsNotWhole(t *testing.T) {
 	require.ErrorIs(t, err, tier.ErrNotFound)
 	require.NoError(t, os.Remove(storetest.Path(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassManifest})))
 	_, err = r.Export(ctx, chain[:1], io.Discard, func(int64) {})
-	require.ErrorContains(t, err, "what "+o.Fingerprint.String()+" stands for")
+	require.ErrorContains(t, err, "read the manifest of "+o.Fingerprint.String())
 	_, err = r.Export(ctx, nil, io.Discard, func(int64) {})
 	require.ErrorIs(t, err, ErrArguments)
 }
