@@ -103,6 +103,13 @@ func do[T any](ctx context.Context, t *Tier, workers chan struct{}, limit time.D
 		} else if err == nil && late != nil {
 			t.end(func() { late(v) })
 		}
+		// A worker that has transferred closes one file, so that closing keeps up with
+		// reading, however many wait for a worker.
+		if workers == t.Transfer {
+			if fn := t.takeEnd(); fn != nil {
+				t.end(fn)
+			}
+		}
 		<-workers
 	}()
 	select {
@@ -300,16 +307,19 @@ func (t *Tier) Account(ctx context.Context, change func([]byte, string) ([]byte,
 		content []byte
 		refused error // by change
 	}
+	var refused atomic.Pointer[error] // the tier may call change after Account has returned
 	done, err := do(ctx, t, t.Transfer, commitSteps*t.StepIn, nil, func(ctx context.Context) (a accounted, err error) {
 		if change == nil {
 			a.content, err = t.Inner.Account(ctx, nil)
 			return a, err
 		}
 		a.content, err = t.Inner.Account(ctx, func(content []byte, id string) ([]byte, error) {
-			content, a.refused = change(content, id)
-			return content, a.refused
+			content, err := change(content, id)
+			refused.Store(&err)
+			return content, err
 		})
-		if a.refused != nil {
+		if last := refused.Load(); last != nil && *last != nil {
+			a.refused = *last
 			return a, nil
 		}
 		return a, err
@@ -414,7 +424,20 @@ func (t *Tier) giveUp() {
 func (t *Tier) nextEnd() (fn func()) {
 	t.endsMu.Lock()
 	defer t.endsMu.Unlock()
-	if t.ending = len(t.ends) > 0; t.ending {
+	fn = t.takeEndLocked()
+	t.ending = fn != nil
+	return fn
+}
+
+// takeEnd returns one of the waiting functions, or nil.
+func (t *Tier) takeEnd() (fn func()) {
+	t.endsMu.Lock()
+	defer t.endsMu.Unlock()
+	return t.takeEndLocked()
+}
+
+func (t *Tier) takeEndLocked() (fn func()) {
+	if len(t.ends) > 0 {
 		fn = t.ends[0]
 		t.ends = slices.Delete(t.ends, 0, 1)
 	}

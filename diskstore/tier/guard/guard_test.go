@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -234,4 +235,83 @@ func TestTransfersAroundAStep(t *testing.T) {
 		require.Error(t, blob.ReadAt(ctx, got, 1), "the file ends first")
 		blob.Close()
 	}
+}
+
+// healthyTier opens files that end no read before another goroutine has run.
+type healthyTier struct{ tier.Tier }
+
+func (healthyTier) Close() error { return nil }
+
+func (healthyTier) Open(context.Context, pagefile.Name) (tier.Blob, error) {
+	return healthyBlob{}, nil
+}
+
+type healthyBlob struct{}
+
+func (healthyBlob) Size() int64     { return 1 << 20 }
+func (healthyBlob) Info() tier.Info { return tier.Info{Bytes: 1 << 20} }
+func (healthyBlob) Close()          {}
+
+func (healthyBlob) ReadAt(context.Context, []byte, int64) error {
+	for range 100 {
+		runtime.Gosched()
+	}
+	return nil
+}
+
+// Files of a tier that answers are closed as fast as they are read: many readers of small
+// pages are never refused because of files that wait to be closed.
+func TestClosesKeepUpWithReaders(t *testing.T) {
+	tr := New(healthyTier{}, time.Minute, time.Minute, slog.New(slog.DiscardHandler), time.Now, func() {})
+	var readers errgroup.Group
+	for range 24 {
+		readers.Go(func() error {
+			for range 100 {
+				file, err := tr.Open(ctx, tiertest.Page(1))
+				if err != nil {
+					return err
+				}
+				var steps errgroup.Group
+				for range 4 {
+					steps.Go(func() error { return file.ReadAt(ctx, make([]byte, 512), 0) })
+				}
+				if err := steps.Wait(); err != nil {
+					return err
+				}
+				file.Close()
+			}
+			return nil
+		})
+	}
+	require.NoError(t, readers.Wait())
+	require.NoError(t, tr.Close())
+}
+
+// shyTier opens files whose description panics, and counts those that are open.
+type shyTier struct {
+	healthyTier
+	open *int
+}
+
+func (s shyTier) Open(context.Context, pagefile.Name) (tier.Blob, error) {
+	*s.open++
+	return shyBlob{open: s.open}, nil
+}
+
+type shyBlob struct {
+	healthyBlob
+	open *int
+}
+
+func (shyBlob) Info() tier.Info { panic("no info") }
+func (s shyBlob) Close()        { *s.open-- }
+
+// A file whose description panics is closed.
+func TestFileWithoutDescriptionIsClosed(t *testing.T) {
+	open := 0
+	tr := New(shyTier{open: &open}, time.Minute, time.Minute, slog.New(slog.DiscardHandler), time.Now, func() {})
+	_, err := tr.Open(ctx, tiertest.Page(1))
+	require.Error(t, err)
+	require.Zero(t, open)
+	require.NoError(t, tr.Close())
 }

@@ -44,9 +44,14 @@ func (t *Tier) open(ctx context.Context, name pagefile.Name, open func(context.C
 			return nil, fmt.Errorf("open %v: %w", name.Key, errNothing)
 		}
 		b := &blob{t: t, inner: inner}
-		if b.info, err = describe(inner.Info(), name); err != nil {
-			b.closeInner()
-		}
+		described := false
+		defer func() {
+			if !described { // also where Info panics
+				b.closeInner()
+			}
+		}()
+		b.info, err = describe(inner.Info(), name)
+		described = err == nil
 		return b, err
 	})
 	if err != nil {
