@@ -411,6 +411,11 @@ func TestOpenClosesATierOfAnotherModule(t *testing.T) {
 		require.Equal(t, o.Local.Root != noRoot, errors.Is(err, diskstore.ErrOptions), name)
 		require.True(t, below.closed, name)
 	}
+	unused := newMapTier()
+	_, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: diskstore.TierConfig{Root: t.TempDir(), BudgetBytes: -1}, RemoteTier: unused})
+	require.ErrorIs(t, err, diskstore.ErrOptions)
+	require.True(t, unused.closed)
+
 	below, o := newMapTier(), good
 	o.RemoteTier = brokenTier{below}
 	require.Contains(t, o.String(), "RemoteTier:diskstore_test.brokenTier")

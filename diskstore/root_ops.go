@@ -55,6 +55,7 @@ func OpenRoot(ctx context.Context, opt RootOptions) (*Root, error) {
 		RemoteTimeout: 2 * opt.Timeout, ReadTimeout: 2 * opt.Timeout,
 	}, false)
 	if err != nil {
+		closeUnused(opt.RemoteTier)
 		return nil, err
 	}
 	if err := s.disk.Ready(ctx); err != nil {
