@@ -35,7 +35,7 @@ type Ahead struct {
 //
 // ReadAhead reads at most Options.ReadAheadBytes and runs at most 2 minutes, at a low priority
 // where the system has priorities, and waits while Reads and Puts run. A second call does
-// nothing. ReadAhead returns the pages read so far together with ErrClosed, ctx's error or an
+// nothing. ReadAhead returns the pages read so far together with tier.ErrClosed, ctx's error or an
 // error of counting the local tier.
 func (s *Store) ReadAhead(ctx context.Context) (Ahead, error) {
 	ctx, leave, err := s.life.Enter(ctx)

@@ -10,7 +10,7 @@ import (
 )
 
 // Ref is a stored page that Chain found. The page may be evicted at any time: Read then
-// returns ErrNotFound.
+// returns tier.ErrNotFound.
 type Ref struct {
 	Key    pagefile.Key
 	Parent pagefile.Key

@@ -332,7 +332,7 @@ func (lv *level) collectLocked(ctx context.Context, want demand) error {
 	}
 }
 
-// stillShort returns errExhausted when a tier lacks the wanted room, and ErrNotCounted when
+// stillShort returns errExhausted when a tier lacks the wanted room, and ledger.ErrNotCounted when
 // the tier's files are not counted.
 func (lv *level) stillShort(ctx context.Context, want demand) error {
 	b := lv.book
@@ -443,9 +443,9 @@ func (r *removal) record(ctx context.Context) {
 // that went to quarantine, where it needs as much room, and for a file that another process
 // removed.
 //
-// evict returns ErrReplaced for a page that came into use while a move down failed: other
-// pages may continue it now, so it stays. evict returns errStays for a page that stays until
-// the tier below takes pages again.
+// evict returns tier.ErrReplaced for a page that came into use while a move down failed: other
+// pages may continue it now, so it stays. evict returns errStays for a page that stays until the
+// tier below takes pages again.
 func (lv *level) evict(ctx context.Context, info tier.Info, must bool) (removed tier.Info, err error) {
 	demoted, drop := false, lv.dropUnused
 	if lv == lv.s.local && lv.s.remote != nil {
@@ -485,7 +485,7 @@ func (lv *level) evict(ctx context.Context, info tier.Info, must bool) (removed 
 }
 
 // moveDown demotes a page, and first makes room below if necessary. moveDown returns
-// ErrNoSpace when the remote tier holds no page used earlier.
+// tier.ErrNoSpace when the remote tier holds no page used earlier.
 func (s *Store) moveDown(ctx context.Context, info tier.Info) error {
 	err := s.demote(ctx, info)
 	if !errors.Is(err, tier.ErrNoSpace) && !errors.Is(err, ledger.ErrNotCounted) {

@@ -10,8 +10,8 @@ import (
 )
 
 // copyPage copies a page from one tier to another, durably, with a check of every byte; commit
-// finishes the copy. copyPage returns ErrDamaged or ErrMismatch, and stores nothing, when src
-// does not hold a good page of that name, even when read past the cache.
+// finishes the copy. copyPage returns pagefile.ErrDamaged or pagefile.ErrMismatch, and stores
+// nothing, when src does not hold a good page of that name, even when read past the cache.
 func copyPage(ctx context.Context, src, dst tier.Tier, name pagefile.Name, room *ledger.Room, commit func(tier.Upload) error) error {
 	err := copyOnce(ctx, src.Open, src, dst, name, room, commit)
 	if side := new(copyError); errors.As(err, &side) && side.side == src && tier.Doubtful(err) {

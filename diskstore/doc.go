@@ -131,7 +131,7 @@ recently used pages into memory, so that the first Reads come from memory.
     Options.RemoteTier that passes tiertest.Contract. Where the filesystem's flock may
     not reach other machines (by the type and the options of its mount, see
     vfs.Locking) one machine at a time writes to the tier and collects it; other
-    machines read, and get ErrNotShared. The next process of the same running
+    machines read, and get tier.ErrNotShared. The next process of the same running
     system removes the files of a dead process in the remote tier. Other
     machines, and this machine after a restart, keep the temporary files of a
     dead process for an hour after its last sign of life, and its lock file and

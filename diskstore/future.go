@@ -57,7 +57,7 @@ func (lv *level) newFutures(ctx context.Context) *futures {
 // ageClock returns the time by which files count as old enough to delete.
 func (lv *level) ageClock(ctx context.Context) (time.Time, error) {
 	there, err := lv.tier.Now(ctx)
-	if err != nil && !vfs.IsNoSpace(err) { // after ErrNoSpace `there` is an earlier time, by which fewer files are old
+	if err != nil && !vfs.IsNoSpace(err) { // after tier.ErrNoSpace `there` is an earlier time, by which fewer files are old
 		return there, fmt.Errorf("tell the time of the filesystem of %s: %w", lv.where(), err)
 	}
 	if here := lv.s.now(); here.Before(there) {

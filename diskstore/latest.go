@@ -19,7 +19,7 @@ type PageTokens struct {
 // most recent first: the local tier's pages, then pages that only the remote tier has. Latest
 // lists the tiers and reads headers, and waits while Reads and Puts run. Pages that cannot be
 // read are left out; Read finds their damage. Latest returns the pages found so far together
-// with ErrClosed, ctx's error or an error of listing the local tier.
+// with tier.ErrClosed, ctx's error or an error of listing the local tier.
 func (s *Store) Latest(ctx context.Context, most int) ([]PageTokens, error) {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {

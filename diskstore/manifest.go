@@ -9,8 +9,8 @@ import (
 )
 
 // ensureManifest writes this store's manifest if the tier has no readable one. ensureManifest
-// returns ErrMismatch when the tier's manifest has another page size, which the fingerprint
-// should have distinguished.
+// returns pagefile.ErrMismatch when the tier's manifest has another page size, which the
+// fingerprint should have distinguished.
 func (s *Store) ensureManifest(ctx context.Context, t tier.Tier) error {
 	m, err := tier.ReadManifest(ctx, t, s.opt.Fingerprint)
 	switch {

@@ -36,14 +36,14 @@ const (
 // Room is made before the page is written, by evicting pages used less recently. Put waits
 // for that room, whichever process makes it, at most 5 s.
 //
-// Put returns ErrInvalidPage; ErrNoSpace when there is no room; ErrWriteCap; ErrClosed, ctx's
-// error, or an error of the filesystem. After an error no part of the page is visible, and the
-// next Put may succeed.
+// Put returns pagefile.ErrInvalidPage; tier.ErrNoSpace when there is no room; ledger.ErrWriteCap;
+// tier.ErrClosed, ctx's error, or an error of the filesystem. After an error no part of the page is
+// visible, and the next Put may succeed.
 func (s *Store) Put(ctx context.Context, p *pagefile.Page) error { return s.put(ctx, p, false) }
 
 // PutIfRoom does as Put, except that no page is evicted: PutIfRoom stores a page only with
 // room to spare, and makes neither the page nor its chain more recent than the page before it.
-// Without room to spare PutIfRoom returns ErrNoSpace.
+// Without room to spare PutIfRoom returns tier.ErrNoSpace.
 func (s *Store) PutIfRoom(ctx context.Context, p *pagefile.Page) error { return s.put(ctx, p, true) }
 
 func (s *Store) put(ctx context.Context, p *pagefile.Page, meek bool) error {
@@ -380,7 +380,7 @@ func (s *Store) headerOf(ctx context.Context, t tier.Tier, name pagefile.Name) (
 
 // drop removes a file and stops counting it. removed describes the file, with 0 bytes when
 // another process removed the file first. The room is free after the removal has settled. A
-// file that was replaced after info was read stays, and drop returns ErrReplaced.
+// file that was replaced after info was read stays, and drop returns tier.ErrReplaced.
 func (lv *level) drop(ctx context.Context, info tier.Info) (removed tier.Info, err error) {
 	return lv.dropIf(ctx, info, func(now tier.Info) bool { return now.Bytes == info.Bytes })
 }

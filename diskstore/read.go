@@ -39,11 +39,11 @@ func (s *Store) codecFor(how []ReadOption) *pagefile.Codec {
 // added. After an error buf is undefined. If the tier of ref cannot return the page, Read
 // tries the other tiers.
 //
-// Read returns ErrNotFound; ErrDamaged, with the file in quarantine or not used again;
-// ErrMismatch for a
-// well-formed page other than the described one; ErrInvalidPage for arguments that do not fit
-// together; ErrTierDown, ErrTierTimeout, ErrClosed, ctx's error or an error of the filesystem.
-// After any of them the caller computes the page.
+// Read returns tier.ErrNotFound; pagefile.ErrDamaged, with the file in quarantine or not used
+// again; pagefile.ErrMismatch for a well-formed page other than the described one;
+// pagefile.ErrInvalidPage for arguments that do not fit together; tier.ErrTierDown,
+// tier.ErrTierTimeout, tier.ErrClosed, ctx's error or an error of the filesystem. After any of them
+// the caller computes the page.
 func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...ReadOption) error {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *Store) keepRead(page verified, layout pagefile.Layout, buf []byte) {
 	}
 }
 
-// checkRead returns ErrInvalidPage for arguments of Read that do not fit together.
+// checkRead returns pagefile.ErrInvalidPage for arguments of Read that do not fit together.
 func (s *Store) checkRead(ref Ref, tokens []int32, layout pagefile.Layout, buf []byte) error {
 	if len(tokens) != ref.Tokens || ref.Tokens < 1 || layout.Tokens() != ref.Stored || ref.Stored < ref.Tokens || len(buf) != layout.Size() {
 		return fmt.Errorf("read page %v: %d of %d tokens wanted, have %d tokens, a layout for %d and %d bytes for %d: %w",
@@ -110,7 +110,7 @@ func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 			s.counts.readBytes.Add(uint64(len(buf)))
 			return page, nil
 		}
-		// Of two failures, one other than ErrNotFound tells the caller more.
+		// Of two failures, one other than tier.ErrNotFound tells the caller more.
 		if worst == nil || errors.Is(worst, tier.ErrNotFound) {
 			worst = err
 		}
@@ -158,7 +158,7 @@ func (s *Store) readBlob(ctx context.Context, blob tier.Blob, ref Ref, tokens []
 	return h, pagefile.ReadPayload(ctx, blob, h, sel, codec, buf)
 }
 
-// checkWanted returns ErrMismatch unless h is the page that the caller of Read describes.
+// checkWanted returns pagefile.ErrMismatch unless h is the page that the caller of Read describes.
 func checkWanted(h *pagefile.Header, ref Ref, pageTokens int, tokens []int32, layout pagefile.Layout) error {
 	switch {
 	case h.Parent != ref.Parent:

@@ -46,8 +46,8 @@ type Root struct {
 
 // OpenRoot opens the roots of a store without a fingerprint. OpenRoot makes no file, and
 // removes only temporary files of dead processes; GC and DropQuarantined remove pages. The
-// errors are the errors of Open and ErrRootMissing; a remote tier that cannot be reached is not
-// an error.
+// errors are the errors of Open and tier.ErrRootMissing; a remote tier that cannot be reached is
+// not an error.
 func OpenRoot(ctx context.Context, opt RootOptions) (*Root, error) {
 	s, err := newStore(Options{
 		Local: opt.Local, Remote: opt.Remote, RemoteTier: opt.RemoteTier, FS: opt.FS, Logger: opt.Logger, Timeout: opt.Timeout,

@@ -57,10 +57,10 @@ type Store struct {
 }
 
 // Open opens a store and creates a missing local root. Open returns ErrOptions;
-// ErrRootSymlink, ErrRootNotDir, ErrRootOwner or ErrRootMode for an unsafe root of either
-// tier; ErrMismatch when the fingerprint is in use with another page size; or an error of the
-// local filesystem. A remote tier that cannot be reached is not an error: Open logs the
-// failure, and the store tries again later.
+// tier.ErrRootSymlink, tier.ErrRootNotDir, tier.ErrRootOwner or tier.ErrRootMode for an unsafe root
+// of either tier; pagefile.ErrMismatch when the fingerprint is in use with another page size; or an
+// error of the local filesystem. A remote tier that cannot be reached is not an error: Open logs
+// the failure, and the store tries again later.
 func Open(ctx context.Context, opt Options) (*Store, error) {
 	s, err := newStore(opt, true)
 	if err != nil {
@@ -254,7 +254,7 @@ func (s *Store) giveBack(ctx context.Context) {
 
 // Close stops background work and waits for running operations, for at most 5 s in total.
 // Operations that hang in the operating system are left behind. Later calls fail with
-// ErrClosed or find nothing.
+// tier.ErrClosed or find nothing.
 func (s *Store) Close() error {
 	deadline := time.Now().Add(closePatience)
 	if !s.life.Close(closePatience) {

@@ -10,8 +10,8 @@ import (
 )
 
 // LayoutOf returns the layout of the page that ref describes. LayoutOf reads only the page's
-// header, and returns ErrNotFound, ErrDamaged, ErrMismatch, ErrTierDown, ErrTierTimeout,
-// ErrClosed, ctx's error or an error of the filesystem.
+// header, and returns tier.ErrNotFound, pagefile.ErrDamaged, pagefile.ErrMismatch,
+// tier.ErrTierDown, tier.ErrTierTimeout, tier.ErrClosed, ctx's error or an error of the filesystem.
 func (s *Store) LayoutOf(ctx context.Context, ref Ref) (pagefile.Layout, error) {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {

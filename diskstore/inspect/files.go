@@ -10,8 +10,8 @@ import (
 	"github.com/kvtier/kvtier/internal/vfs"
 )
 
-// Header reads and checks the header of a page file, for tools. Header returns ErrNotFound,
-// ErrDamaged, ErrMismatch for a newer schema, or an error of the filesystem.
+// Header reads and checks the header of a page file, for tools. Header returns tier.ErrNotFound,
+// pagefile.ErrDamaged, pagefile.ErrMismatch for a newer schema, or an error of the filesystem.
 func Header(fs vfs.FS, path string) (*pagefile.Header, error) {
 	blob, err := dir.OpenFile(fs, path, pagefile.Name{})
 	if err != nil {
@@ -27,7 +27,7 @@ func Header(fs vfs.FS, path string) (*pagefile.Header, error) {
 
 // VerifySections reads and checks a whole page file and returns the damage of each section of
 // the file's header, nil for a good section. VerifySections returns the errors of Header for a
-// bad header, and ErrDamaged for a bad footer.
+// bad header, and pagefile.ErrDamaged for a bad footer.
 func VerifySections(ctx context.Context, fsys vfs.FS, path string) (*pagefile.Header, []error, error) {
 	blob, err := dir.OpenFile(fsys, path, pagefile.Name{})
 	if err != nil {
@@ -47,7 +47,7 @@ func VerifySections(ctx context.Context, fsys vfs.FS, path string) (*pagefile.He
 }
 
 // Manifest reads a manifest.json of the given fingerprint, for tools. Manifest returns
-// ErrNotFound, ErrDamaged, or an error of the filesystem.
+// tier.ErrNotFound, pagefile.ErrDamaged, or an error of the filesystem.
 func Manifest(fsys vfs.FS, path string, fingerprint pagefile.Key) (*tier.Manifest, error) {
 	blob, err := dir.OpenFile(fsys, path, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
 	if err != nil {

@@ -102,8 +102,8 @@ func headerIn(ctx context.Context, roots []tierRoot, name pagefile.Name) (*pagef
 }
 
 // chainTo returns a page and all pages before it in the sequence, the first page first.
-// chainTo returns ErrNotFound when a page of the sequence is missing, and ErrDamaged when the
-// pages do not lead back to a sequence's beginning.
+// chainTo returns tier.ErrNotFound when a page of the sequence is missing, and pagefile.ErrDamaged
+// when the pages do not lead back to a sequence's beginning.
 func chainTo(ctx context.Context, roots []tierRoot, name pagefile.Name) ([]PageFile, error) {
 	h, file, err := headerIn(ctx, roots, name)
 	if err != nil {

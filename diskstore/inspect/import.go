@@ -67,8 +67,8 @@ func (a *archived) ReadAt(ctx context.Context, p []byte, off int64) error {
 // is stored before every byte of every page was checked and the pages were found to be one
 // sequence.
 //
-// Import returns ErrArchive for a file that is not a whole archive, ErrDamaged or ErrMismatch
-// for a bad page, Accept's error, and the errors of Open and of the store.
+// Import returns ErrArchive for a file that is not a whole archive, pagefile.ErrDamaged or
+// pagefile.ErrMismatch for a bad page, Accept's error, and the errors of Open and of the store.
 func Import(ctx context.Context, opt ImportOptions, file io.ReaderAt, size int64) (Imported, error) {
 	im := &importer{ctx: ctx, opt: opt, file: file, size: size}
 	if err := im.scan(); err != nil {
@@ -236,7 +236,7 @@ func (im *importer) check() error {
 	return nil
 }
 
-// checkPlace returns ErrMismatch unless a page continues the previous page.
+// checkPlace returns pagefile.ErrMismatch unless a page continues the previous page.
 func (im *importer) checkPlace(h *pagefile.Header, i int, parent pagefile.Key, start int) error {
 	switch {
 	case h.Fingerprint != im.fingerprint:

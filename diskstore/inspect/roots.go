@@ -99,7 +99,7 @@ func (r *Roots) Find(ctx context.Context, prefix string) ([]PageFile, error) {
 
 // Recent returns the last page of the most recently used conversation, among the fingerprints
 // that pick accepts; nil accepts all. Of several conversations used within one minute Recent
-// returns the longest. Recent returns ErrNotFound without any conversation. When one tier does
+// returns the longest. Recent returns tier.ErrNotFound without any conversation. When one tier does
 // not answer and the other has a conversation, Recent logs the failure and returns that one.
 func (r *Roots) Recent(ctx context.Context, pick func(fingerprint pagefile.Key) bool) (PageFile, error) {
 	var newest time.Time
@@ -168,7 +168,7 @@ func (r *Roots) longest(ctx context.Context, files []PageFile) (PageFile, error)
 }
 
 // Chain returns a page and all pages before it in the sequence, the first page first. Chain
-// returns ErrNotFound when one of them is missing.
+// returns tier.ErrNotFound when one of them is missing.
 func (r *Roots) Chain(ctx context.Context, name pagefile.Name) ([]PageFile, error) {
 	return chainTo(ctx, r.tiers(), name)
 }

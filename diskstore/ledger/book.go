@@ -78,7 +78,7 @@ type Room struct {
 }
 
 // Reserve reserves room for a file of n bytes before the file is written. Reserve returns
-// ErrNoSpace when the budget has too little room, ErrNotCounted when the tier's files are not
+// tier.ErrNoSpace when the budget has too little room, ErrNotCounted when the tier's files are not
 // counted, ErrWriteCap, or an error of the tier.
 func (b *Book) Reserve(ctx context.Context, n int64) (*Room, error) {
 	n = pagefile.AlignUp(n)

@@ -162,7 +162,7 @@ func Read(content []byte) *Ledger {
 	return new(Ledger)
 }
 
-// Decode parses a file's content, and returns ErrDamaged for a damaged file.
+// Decode parses a file's content, and returns pagefile.ErrDamaged for a damaged file.
 func Decode(content []byte) (*Ledger, error) {
 	line, rest, _ := bytes.Cut(content, []byte("\n"))
 	if want := fmt.Sprintf("crc32c %08x\n", pagefile.Checksum(line)); string(rest) != want {

@@ -22,7 +22,7 @@ type Manifest struct {
 }
 
 // ReadManifest reads a fingerprint's manifest from a tier. ReadManifest returns ErrNotFound,
-// ErrDamaged, or an error of the tier.
+// pagefile.ErrDamaged, or an error of the tier.
 func ReadManifest(ctx context.Context, t Tier, fingerprint pagefile.Key) (*Manifest, error) {
 	blob, err := t.Open(ctx, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
 	if err != nil {

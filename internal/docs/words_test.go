@@ -3,6 +3,7 @@ package docs
 import (
 	"go/parser"
 	"go/token"
+	"path"
 	"regexp"
 	"strconv"
 	"strings"
@@ -19,9 +20,9 @@ var unclear = []struct {
 }{
 	{regexp.MustCompile(`(?i)\bwhat(ever)?\b`), `a noun: "pages that were read", not "what was read"; "with any split", not "whatever the split is"`},
 	{regexp.MustCompile(`(?i)\bwho(m)?ever\b`), `a noun: "a process that", "users that"`},
-	{regexp.MustCompile(`(?im)(?:^|[.:;|] )who (can|may|has|gets|reads|writes|computes|wants)\b|\bwho computes\b`), `a noun: "a person who can", "slots that are generating"`},
-	{regexp.MustCompile(`(?i)\bbut for\b`), `"except"`},
-	{regexp.MustCompile(`(?i)\ball the same\b`), `"nevertheless"`},
+	{regexp.MustCompile(`(?im)(?:^|[.:;|]\s)who\s(can|may|has|gets|reads|writes|computes|wants)\b|\bwho\scomputes\b`), `a noun: "a person who can", "slots that are generating"`},
+	{regexp.MustCompile(`(?i)\bbut\sfor\b`), `"except"`},
+	{regexp.MustCompile(`(?i)\ball\sthe\ssame\b`), `"nevertheless"`},
 }
 
 // unclearIn returns a line for each unclear phrase in a document. Code is not looked at: it
@@ -31,11 +32,11 @@ func unclearIn(text string) []string {
 		return "`" + strings.Repeat("\n", strings.Count(code, "\n")) + "`"
 	})
 	var found []string
-	for i, line := range strings.Split(text, "\n") {
-		for _, u := range unclear {
-			if phrase := u.phrase.FindString(line); phrase != "" {
-				found = append(found, strings.TrimLeft(phrase, ".:;| ")+", line "+strconv.Itoa(i+1)+"; use "+u.instead)
-			}
+	for _, u := range unclear {
+		for _, at := range u.phrase.FindAllStringIndex(text, -1) {
+			phrase := strings.TrimLeft(text[at[0]:at[1]], ".:;| \n")
+			line := 1 + strings.Count(text[:at[1]-len(phrase)], "\n")
+			found = append(found, strings.Join(strings.Fields(phrase), " ")+", line "+strconv.Itoa(line)+"; use "+u.instead)
 		}
 	}
 	return found
@@ -64,10 +65,44 @@ func TestWordsOfComments(t *testing.T) {
 	}
 }
 
+// errorOf matches the declaration of an exported error, and errorName an error's name without a
+// package before it.
+var (
+	errorOf   = regexp.MustCompile(`(?m)^\s*(?:var )?(Err[A-Za-z]+)\s*=`)
+	errorName = regexp.MustCompile(`(?:^|[^\w.])(Err[A-Z][A-Za-z]+)`)
+)
+
+// TestErrorsInCommentsNameTheirPackage: a comment of the page store's packages names an error
+// of another package with that package, so that a reader finds the error.
+func TestErrorsInCommentsNameTheirPackage(t *testing.T) {
+	names := files(t, func(name string) bool {
+		return strings.HasPrefix(name, "diskstore/") && strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go")
+	})
+	folders := make(map[string]string) // of each error
+	for _, name := range names {
+		for _, m := range errorOf.FindAllStringSubmatch(read(t, name), -1) {
+			folders[m[1]] = path.Dir(name)
+		}
+	}
+	require.Contains(t, folders, "ErrNotFound")
+	for _, name := range names {
+		set := token.NewFileSet()
+		file, err := parser.ParseFile(set, name, read(t, name), parser.ParseComments)
+		require.NoError(t, err)
+		for _, group := range file.Comments {
+			for _, m := range errorName.FindAllStringSubmatch(group.Text(), -1) {
+				if folder, known := folders[m[1]]; known && folder != path.Dir(name) {
+					t.Errorf("%s: %s; write %s.%[2]s", set.Position(group.Pos()), m[1], path.Base(folder))
+				}
+			}
+		}
+	}
+}
+
 func TestUnclearPhrases(t *testing.T) {
 	for _, text := range []string{
 		"It keeps what was read.", "What holds", "whatever the split is", "whoever asks", "5 % but for two",
-		"It works all the same.", "Who can write may read.", "| a | who gets the disk |", "by who computes",
+		"It works all the same.", "nothing goes but\nfor two", "Who can write may read.", "| a | who gets the disk |", "by who computes",
 	} {
 		require.Len(t, unclearIn("# Title\n\n"+text+"\n"), 1, text)
 	}

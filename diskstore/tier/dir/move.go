@@ -24,7 +24,7 @@ func describes(i tier.Info, fi fs.FileInfo) bool {
 	return fi.Mode().IsRegular() && fi.Size() == i.Bytes && fi.ModTime().Equal(i.Used)
 }
 
-// lookAtJudged returns ErrReplaced when a name belongs to a file other than the judged one.
+// lookAtJudged returns tier.ErrReplaced when a name belongs to a file other than the judged one.
 func (t *Tier) lookAtJudged(judged tier.Info) error {
 	fi, err := t.FS.Lstat(t.Path(judged.Name))
 	if err == nil && !describes(judged, fi) {
@@ -33,10 +33,10 @@ func (t *Tier) lookAtJudged(judged tier.Info) error {
 	return err
 }
 
-// moveOut renames the judged file, or returns ErrReplaced. A rename acts on a name and may be
-// late on a mount that hangs: moveOut checks the moved file again and moves a file other than
-// the judged one back. If a new file has taken the name meanwhile, the moved file stays moved:
-// both are the same page.
+// moveOut renames the judged file, or returns tier.ErrReplaced. A rename acts on a name and may be
+// late on a mount that hangs: moveOut checks the moved file again and moves a file other than the
+// judged one back. If a new file has taken the name meanwhile, the moved file stays moved: both are
+// the same page.
 func (t *Tier) moveOut(ctx context.Context, judged tier.Info, to string) error {
 	t.renameMu.Lock()
 	defer t.renameMu.Unlock()

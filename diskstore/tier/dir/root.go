@@ -12,9 +12,9 @@ import (
 
 // CheckRoot returns nil when path is a directory in which this process may keep prompts: not a
 // symbolic link, owned by this user, and not writable by its group or by others. Otherwise
-// CheckRoot returns ErrRootSymlink, ErrRootNotDir, ErrRootOwner or ErrRootMode; fs.ErrNotExist
-// for a missing directory; or an error of the filesystem. On Windows, where files have no such
-// owners, only the first two are checked.
+// CheckRoot returns tier.ErrRootSymlink, tier.ErrRootNotDir, tier.ErrRootOwner or tier.ErrRootMode;
+// fs.ErrNotExist for a missing directory; or an error of the filesystem. On Windows, where files
+// have no such owners, only the first two are checked.
 func CheckRoot(fsys vfs.FS, path string) error {
 	_, err := checkRoot(fsys, path)
 	return err

@@ -121,7 +121,7 @@ func (d *tempDir) retryLeft() {
 }
 
 // claim returns the process's id. The first call chooses and locks an id and removes the files
-// of dead processes. claim returns ErrNotShared when another machine writes and locks do not
+// of dead processes. claim returns tier.ErrNotShared when another machine writes and locks do not
 // exclude one of the two.
 func (d *tempDir) claim() (string, error) {
 	d.mu.Lock()

@@ -60,7 +60,7 @@ func (b *breaker) warnLocked() {
 	}
 }
 
-// downError is ErrTierDown with the reason in its text.
+// downError is tier.ErrTierDown with the reason in its text.
 func (b *breaker) downError() error {
 	b.Mu.Lock()
 	defer b.Mu.Unlock()

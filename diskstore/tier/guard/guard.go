@@ -78,7 +78,7 @@ type outcome[T any] struct {
 	err error
 }
 
-// do runs op in a worker for at most limit. When do gives op up, do returns ErrTierTimeout, or
+// do runs op in a worker for at most limit. When do gives op up, do returns tier.ErrTierTimeout, or
 // the error of ctx when ctx has ended; late, which may be nil, receives a later result.
 func do[T any](ctx context.Context, t *Tier, workers chan struct{}, limit time.Duration, late func(T), op func(context.Context) (T, error)) (T, error) {
 	var zero T
