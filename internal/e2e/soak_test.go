@@ -54,9 +54,9 @@ type soakModel struct {
 //
 // A bound is about three times the difference between two stock servers that play the same
 // histories with four slots and an f16 cache: qwen3 0.011 in 2,200 comparisons, the others
-// in about 190 comparisons each, mixtures of experts 0.011 in 660. For scale: a prompt of 500 words with 32 other words, a small page, is at least
-// 0.16 apart with qwen3, 0.32 with mistral3, gemma3 and qwen3moe, 0.15 with gptoss and 0.04
-// with llama4.
+// in about 190 comparisons each, mixtures of experts 0.011 in 660. For scale: a prompt of
+// 500 words with 32 other words, a small page, is at least 0.16 apart with qwen3, 0.32 with
+// mistral3, gemma3 and qwen3moe, 0.15 with gptoss and 0.04 with llama4.
 var soakModels = []soakModel{
 	{arch: "qwen3", bound: 0.03, exact: true},
 	{arch: "qwen3moe", bound: 0.03, exact: true},               // measured: 0.011
