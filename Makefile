@@ -113,7 +113,7 @@ shellcheck: ## Check the shell scripts
 STATES := TestCrashAtEveryOperation|TestFaultAtEveryOperation
 .PHONY: test-go
 test-go: ## Run the tests that need no built Ollama
-	go test -race -parallel 8 -timeout 30m -skip '$(STATES)' ./cmd/... ./diskstore/... ./kvcache/... ./ggml-paged/... ./internal/tierenv/... ./internal/vfs/... ./internal/mounts/... ./internal/progress
+	go test -race -parallel 8 -timeout 30m -skip '$(STATES)' ./cmd/... ./diskstore/... ./kvcache/... ./ggml-paged/... ./internal/tierenv/... ./internal/mounts/... ./internal/progress
 	go test -v -parallel 8 -timeout 30m -run '$(STATES)' ./diskstore | grep -v '^=== '
 	go test $$(go list ./internal/... | grep -vxF "$$(go list $(E2E))")
 	go -C tools test ./...

@@ -9,7 +9,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // TestADamagedCopyDoesNotStandForAPage demotes a page of which the remote tier has a bad copy

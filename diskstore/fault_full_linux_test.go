@@ -10,8 +10,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/mounts"
-	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // largePage makes a page of 1 MiB, much larger than a directory.

@@ -13,8 +13,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/mounts"
-	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // mountedRemote is a store whose remote tier is on a FUSE mount.

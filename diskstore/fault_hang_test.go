@@ -15,7 +15,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // TestRemoteThatHangsInEveryOperation makes one kind of operation of the remote tier hang for

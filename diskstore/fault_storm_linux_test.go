@@ -19,8 +19,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/mounts"
-	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // stormEnv makes the test binary one of the processes of a storm. Its value is the directory

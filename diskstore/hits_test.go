@@ -10,7 +10,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // hitsIn returns the hits that tools report for a fingerprint, in both tiers.

@@ -11,7 +11,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/internal/testrows"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // headerAllowance bounds the memory for the largest header, in a file of the necessary size:

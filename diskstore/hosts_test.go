@@ -17,7 +17,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
-	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // TestOneMachineWritesWhereLocksDoNotReach: the second machine only reads, and logs a remedy

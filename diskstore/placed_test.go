@@ -14,7 +14,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
-	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // readPlaced calls ReadPlaced and also returns the buffer.

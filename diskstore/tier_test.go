@@ -9,7 +9,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
-	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 func TestRoots(t *testing.T) {

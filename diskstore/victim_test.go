@@ -10,7 +10,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // whileDemoting demotes a page of the local tier, which must be evicted, and calls do while

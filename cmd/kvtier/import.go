@@ -11,9 +11,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/tierenv"
-	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 func newImportCommand(a *app) *cobra.Command {

@@ -15,9 +15,9 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/tierenv"
-	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // inspected is a page in the output of inspect --json.

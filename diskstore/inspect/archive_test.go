@@ -19,7 +19,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/internal/testrows"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // exportOf returns an archive of the conversation that ends with a page.

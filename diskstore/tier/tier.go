@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // Names of the tiers in Ref.Tier, logs and Stats.

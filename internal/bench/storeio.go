@@ -18,8 +18,8 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/bench/lab"
-	"github.com/kvtier/kvtier/internal/vfs"
 	"github.com/kvtier/kvtier/kvcache"
 )
 

@@ -16,8 +16,8 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/bench/show"
-	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // Stores of very many pages have tiny pages: real headers, one small section.

@@ -7,9 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/ollamatest"
 	"github.com/kvtier/kvtier/internal/tierenv"
-	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // Without a named directory, pages are in Ollama's own folder, where the next server finds

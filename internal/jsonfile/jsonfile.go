@@ -10,7 +10,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // Read reads a file of at most bytesMax bytes and refuses links.

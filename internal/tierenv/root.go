@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/env"
-	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // LocalVariable names the directory of the local tier.

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
-	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // page is a possible path of a page below a root.

@@ -8,10 +8,10 @@ import (
 	"strconv"
 	"unsafe"
 
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/ggml-paged/pager"
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/memory"
-	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 const (

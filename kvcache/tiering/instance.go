@@ -8,8 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/tierenv"
-	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // instanceLock is the file in a server's own directory that the server locks while it lives.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
-	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 func TestClaimInstance(t *testing.T) {

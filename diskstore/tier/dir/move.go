@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // describes reports whether a file is the one that an Info describes. A process that replaces

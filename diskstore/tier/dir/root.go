@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // CheckRoot returns nil when path is a directory in which this process may keep prompts: not a

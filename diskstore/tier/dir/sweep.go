@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 /*

@@ -15,7 +15,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // tempDir is the part of <root>/v1/tmp that belongs to one process. Names of its files begin

@@ -11,8 +11,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/mounts"
-	"github.com/kvtier/kvtier/internal/vfs"
 )
 
 // TestSecondMountOfOneSystemSparesLiveUploads: two containers of one machine each mount the

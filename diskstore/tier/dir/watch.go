@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // rootCheckEvery is the interval at which operations check whether a root is still the

@@ -13,7 +13,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/internal/vfs"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // Limits of one isolated tier. Their sum bounds the goroutines that a hanging mount can hold.
