@@ -44,15 +44,21 @@ type Root struct {
 	gc        sync.Mutex // one GC at a time
 }
 
+// noLimit is longer than a person waits.
+const noLimit = 365 * 24 * time.Hour
+
 // OpenRoot opens the roots of a store without a fingerprint. OpenRoot makes no file, and
 // removes only temporary files of dead processes; GC and DropQuarantined remove pages. The
 // errors are the errors of Open and tier.ErrRootMissing; a remote tier that cannot be reached is
 // not an error.
 func OpenRoot(ctx context.Context, opt RootOptions) (*Root, error) {
+	limit := 2 * opt.Timeout // the filesystem's limit is shorter, and its error describes the operation
+	if opt.Timeout == 0 {
+		limit = noLimit
+	}
 	s, err := newStore(Options{
 		Local: opt.Local, Remote: opt.Remote, RemoteTier: opt.RemoteTier, FS: opt.FS, Logger: opt.Logger, Timeout: opt.Timeout,
-		// The filesystem's limit is shorter, and its error describes the operation.
-		RemoteTimeout: 2 * opt.Timeout, ReadTimeout: 2 * opt.Timeout,
+		RemoteTimeout: limit, ReadTimeout: limit,
 	}, false)
 	if err != nil {
 		closeUnused(opt.RemoteTier)

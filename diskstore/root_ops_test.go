@@ -43,6 +43,20 @@ func someRoot(t *testing.T) Options {
 	return o
 }
 
+// A tool without a time limit waits for a slow remote tier as long as for a local one.
+func TestOpenRootWithoutALimit(t *testing.T) {
+	o := testOptions(t, withRemote(t))
+	s := open(t, o)
+	require.NoError(t, s.Close())
+	for timeout, want := range map[time.Duration]time.Duration{0: noLimit, time.Minute: 2 * time.Minute} {
+		r, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: o.FS, Timeout: timeout})
+		require.NoError(t, err)
+		require.Equal(t, want, r.s.opt.RemoteTimeout)
+		require.Equal(t, want, r.s.opt.ReadTimeout)
+		require.NoError(t, r.Close())
+	}
+}
+
 func TestOpenRootRefusesAndMakesNothing(t *testing.T) {
 	o := testOptions(t)
 	_, err := OpenRoot(ctx, RootOptions{Local: o.Local})
