@@ -427,3 +427,28 @@ func TestOpenClosesATierOfAnotherModule(t *testing.T) {
 	require.NoError(t, s.Close())
 	require.True(t, below.closed)
 }
+
+// TestRootOnATierOfAnotherModule: tools count and collect the tier's pages, and leave alone the
+// parts for which they need a directory.
+func TestRootOnATierOfAnotherModule(t *testing.T) {
+	ctx := t.Context()
+	below := newMapTier()
+	r, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: diskstore.TierConfig{Root: t.TempDir()}, RemoteTier: below, Timeout: time.Minute})
+	require.NoError(t, err)
+	usage, err := r.Usage(ctx)
+	require.NoError(t, err)
+	require.NoError(t, usage.RemoteErr)
+	all := func(diskstore.FingerprintUsage) bool { return true }
+	report, err := r.GC(ctx, diskstore.GCOptions{Fingerprints: all})
+	require.NoError(t, err)
+	require.NoError(t, report.RemoteErr)
+	local, remote := r.Dirs()
+	require.NotNil(t, local)
+	require.Nil(t, remote)
+	drops, err := r.DropQuarantined(ctx, func(pagefile.Key) bool { return true }, false)
+	require.ErrorContains(t, err, "quarantine in *diskstore_test.mapTier: ")
+	require.Len(t, drops, 1)
+	require.Equal(t, tier.Local, drops[0].Tier)
+	require.NoError(t, r.Close())
+	require.True(t, below.closed)
+}

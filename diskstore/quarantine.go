@@ -18,18 +18,24 @@ type QuarantineDrop struct {
 }
 
 // dir returns the directory of a level. A tool may wait longer for a slow mount than a server,
-// so dir is not isolated; operations on a mount that hangs end with RootOptions.Timeout.
+// so dir is not isolated; operations on a mount that hangs end with RootOptions.Timeout. The
+// result is nil for a RemoteTier that is not a directory.
 func (lv *level) dir() *dir.Tier {
 	if lv == lv.s.local {
 		return lv.s.disk
 	}
-	return lv.s.guard.Inner.(*dir.Tier)
+	d, _ := lv.s.guard.Inner.(*dir.Tier)
+	return d
 }
+
+// errNoDirectory reports a tier whose quarantine cannot be looked through.
+var errNoDirectory = errors.New("diskstore: the tier is not a directory, and keeps quarantined files by its own rules")
 
 // DropQuarantined removes the files in quarantine that are, or may be, pages of the
 // fingerprints that picked accepts: a damaged page contains a prompt as well. A file whose
 // header names no fingerprint may belong to any. With dryRun, DropQuarantined only counts.
-// DropQuarantined returns the removed files by tier, and the errors of both tiers.
+// DropQuarantined returns the removed files by tier, and the errors of both tiers. A RemoteTier
+// that is not a directory is left alone, with an error.
 func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint pagefile.Key) bool, dryRun bool) ([]QuarantineDrop, error) {
 	ctx, leave, err := r.s.life.Enter(ctx)
 	if err != nil {
@@ -40,6 +46,10 @@ func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint page
 	var errs []error
 	for _, lv := range r.s.levels(tier.Local) {
 		root, counts := lv.dir(), lv.book.Counts()
+		if root == nil {
+			errs = append(errs, fmt.Errorf("remove files in quarantine in %s: %w", lv.where(), errNoDirectory))
+			continue
+		}
 		files, bytes, err := root.DropQuarantined(ctx, picked, dryRun)
 		if !dryRun && err == nil {
 			lv.book.Release(bytes, counts)

@@ -93,7 +93,7 @@ func (r *Root) remoteError(doing string, err error) error {
 }
 
 // Dirs returns the directories of the tiers, for package inspect. Remote is nil without a
-// remote tier. Close closes both.
+// remote tier, and for a RemoteTier that is not a directory. Close closes both.
 func (r *Root) Dirs() (local, remote *dir.Tier) {
 	if r.s.remote != nil {
 		remote = r.s.remote.dir()
