@@ -57,6 +57,10 @@ func (c *Checker) Check(ctx context.Context, blob Source) (*Header, error) {
 	if err != nil {
 		return nil, err
 	}
+	in.end = in.h.FileBytes
+	if err := in.header(); err != nil {
+		return nil, err
+	}
 	for i := range in.h.Sections {
 		if err := in.section(i); err != nil {
 			return nil, err
@@ -70,16 +74,24 @@ func (c *Checker) Check(ctx context.Context, blob Source) (*Header, error) {
 
 // CheckSections does as Check and returns the damage of each section, nil for a good section.
 // The last result is an error of the header or the footer; after an error of the header the
-// other results are nil.
+// other results are nil. No read crosses the border of a section, so that bytes that cannot be
+// read are those of the section which they belong to.
 func (c *Checker) CheckSections(ctx context.Context, blob Source) (*Header, []error, error) {
 	in, err := c.open(ctx, blob)
 	if err != nil {
 		return nil, nil, err
 	}
+	in.end = in.h.payloadOffset()
+	if err := in.header(); err != nil {
+		return nil, nil, err
+	}
 	wrong := make([]error, len(in.h.Sections))
 	for i := range in.h.Sections {
+		s := &in.h.Sections[i]
+		in.end = AlignUp(s.Offset + s.Stored)
 		wrong[i] = in.section(i)
 	}
+	in.end = in.h.FileBytes
 	return in.h, wrong, in.footer()
 }
 
@@ -93,9 +105,10 @@ type checking struct {
 	step []byte // the newest step, not yet passed to write
 	rest []byte // the part of step that is not checked yet
 	off  int64  // offset of rest in the file
+	end  int64  // offset in the file at which the next step ends at the latest
 }
 
-// open reads the header of a file and checks the header again as part of the first step.
+// open reads the header of a file.
 func (c *Checker) open(ctx context.Context, blob Source) (*checking, error) {
 	h, err := ReadHeader(ctx, blob)
 	if err != nil {
@@ -104,11 +117,7 @@ func (c *Checker) open(ctx context.Context, blob Source) (*checking, error) {
 	if need := min(StepBytes, h.FileBytes); int64(len(c.buf)) < need {
 		c.buf = make([]byte, need)
 	}
-	in := &checking{Checker: c, ctx: ctx, blob: blob, h: h}
-	if err := in.expect(h.Encode()); err != nil {
-		return nil, errOr(err, "header changed between two reads")
-	}
-	return in, nil
+	return &checking{Checker: c, ctx: ctx, blob: blob, h: h}, nil
 }
 
 // errDiffers reports bytes that differ from the bytes given to expect.
@@ -120,6 +129,11 @@ func errOr(err error, format string, args ...any) error {
 		return Damaged(format, args...)
 	}
 	return err
+}
+
+// header checks the header again, as part of the first step.
+func (in *checking) header() error {
+	return errOr(in.expect(in.h.Encode()), "header changed between two reads")
 }
 
 // section checks one section and the padding after the section. The checksum decides before
@@ -195,7 +209,7 @@ func (in *checking) nextStep() error {
 	if err := in.handOn(); err != nil {
 		return err
 	}
-	step := in.buf[:min(StepBytes, in.h.FileBytes-in.off)]
+	step := in.buf[:min(StepBytes, in.end-in.off)]
 	if err := ReadFull(in.ctx, in.blob, step, in.off); err != nil {
 		return err
 	}

@@ -177,3 +177,37 @@ func TestCheckSectionsGoesOn(t *testing.T) {
 	require.ErrorIs(t, err, ErrDamaged)
 	require.Len(t, wrong, last+1)
 }
+
+// TestAnUnreadableByteIsOfOneSection: one byte that cannot be read, in the header, a section,
+// the section's padding or the footer, leaves all other sections good.
+func TestAnUnreadableByteIsOfOneSection(t *testing.T) {
+	c := aChecker(t)
+	for _, sections := range [][]Section{largeSections(), {{Kind: KindK, RowBytes: 40}, {Kind: KindV, RowBytes: 40}}} {
+		for _, compress := range []bool{false, true} {
+			file := encodeFile(t, pageOf(t, sections, testFingerprint(1), prompt(1, testTokens)), testTokens, compress)
+			h, err := ReadHeader(ctx, memBlob(file))
+			require.NoError(t, err)
+			with := func(at int64) ([]error, error) {
+				_, wrong, err := c.CheckSections(ctx, deafBlob{file, at, at + 1})
+				return wrong, err
+			}
+			wrong, err := with(0)
+			require.ErrorIs(t, err, syscall.EIO)
+			require.Nil(t, wrong)
+			for bad, s := range h.Sections {
+				for _, at := range []int64{s.Offset, s.Offset + s.Stored - 1, AlignUp(s.Offset+s.Stored) - 1} {
+					wrong, err := with(at)
+					require.NoError(t, err)
+					require.Len(t, wrong, len(h.Sections))
+					for i, err := range wrong {
+						require.Equal(t, i == bad, errors.Is(err, syscall.EIO), "byte %d of section %d, section %d: %v", at, bad, i, err)
+						require.Equal(t, i == bad, err != nil, "byte %d of section %d, section %d: %v", at, bad, i, err)
+					}
+				}
+			}
+			wrong, err = with(h.FileBytes - 1)
+			require.ErrorIs(t, err, syscall.EIO)
+			require.Equal(t, make([]error, len(h.Sections)), wrong)
+		}
+	}
+}
