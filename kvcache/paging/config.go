@@ -74,13 +74,10 @@ func FromEnvironment() (Config, error) {
 	return c, errors.Join(errs...)
 }
 
-// gigabytes reads a size above 0 in GB and returns bytes; 0 for an unset variable, and for a
-// size below one byte.
+// gigabytes reads a size of a byte or more in GB and returns bytes; 0 for an unset variable.
 func gigabytes(name string) (uint64, error) {
 	bytes, err := env.Gigabytes(name, 0)
-	value := env.Value(name)
-	gb, _ := strconv.ParseFloat(value, 64) // env.Gigabytes has checked a value that is set
-	if err != nil || value != "" && gb == 0 {
+	if value := env.Value(name); err != nil || value != "" && bytes == 0 {
 		return 0, fmt.Errorf("%s=%q is not a number of gigabytes above 0", name, value)
 	}
 	return uint64(bytes), nil

@@ -20,8 +20,8 @@ func TestSettingsAreRefusedByName(t *testing.T) {
 	for name, values := range map[string][]string{
 		"OLLAMA_PAGED_ATTN":       {"maybe"},
 		"OLLAMA_PAGED_CHUNK_SIZE": {"2047", "0", "-16", "8", "131072", "2k", "1e3"},
-		"OLLAMA_PAGED_HOST_GB":    {"0", "-1", "NaN", "8GB", "1e30"},
-		"OLLAMA_PAGED_SPILL_GB":   {"0", "-0.5", "all"},
+		"OLLAMA_PAGED_HOST_GB":    {"0", "-1", "NaN", "8GB", "1e30", "1e-10"},
+		"OLLAMA_PAGED_SPILL_GB":   {"0", "-0.5", "all", "1e-10"},
 		"OLLAMA_PAGED_SPILL_DIR":  {"spill", "./x"},
 	} {
 		for _, value := range values {
@@ -55,21 +55,16 @@ func TestSettings(t *testing.T) {
 	require.Equal(t, Config{PageCells: 256, HostBytes: 5e8, SpillDir: "/var/spill", SpillBytes: 1e11}, c)
 }
 
-// A size above 0 that is less than a byte means the default, as no size does.
-func TestSizesBelowOneByte(t *testing.T) {
+func TestSizesOfAFewBytes(t *testing.T) {
 	clearEnvironment(t)
 	t.Setenv("HOME", "/home/somebody")
-	for value, bytes := range map[string]uint64{"": 0, "1e-10": 0, "1e-9": 1, "2.5e-9": 2} {
+	for value, bytes := range map[string]uint64{"1e-9": 1, "2.5e-9": 2} {
 		t.Setenv("OLLAMA_PAGED_HOST_GB", value)
 		t.Setenv("OLLAMA_PAGED_SPILL_GB", value)
 		c, err := FromEnvironment()
 		require.NoError(t, err, value)
 		require.Equal(t, bytes, c.SpillBytes, value)
-		if bytes > 0 {
-			require.Equal(t, bytes, c.HostBytes, value)
-		} else {
-			require.Greater(t, c.HostBytes, uint64(1e6), value)
-		}
+		require.Equal(t, bytes, c.HostBytes, value)
 	}
 }
 
