@@ -77,19 +77,25 @@ func (w *Watch) grantedLocked(page Page) float64 {
 	if tier := w.rates.tierLocked(page.Tier); tier.trusted() {
 		granted = tier.reading(page.Bytes)
 	}
-	if len(w.paces) > 0 && page.Tier == w.chain.Pages[w.run].Tier {
-		granted = max(granted, w.readingLocked(page))
-	}
-	return granted
+	paced, _ := w.pacedLocked(page)
+	return max(granted, paced)
 }
 
-// readingLocked predicts the seconds to read a page, from the pages that this restore has
-// read.
+// readingLocked predicts the seconds to read a page.
 func (w *Watch) readingLocked(page Page) float64 {
-	if len(w.paces) == 0 || page.Tier != w.chain.Pages[w.run].Tier {
-		return w.rates.tierLocked(page.Tier).reading(page.Bytes)
+	if paced, ok := w.pacedLocked(page); ok {
+		return paced
 	}
-	return slices.Min(w.paces) * w.unitLocked(page)
+	return w.rates.tierLocked(page.Tier).reading(page.Bytes)
+}
+
+// pacedLocked predicts the seconds to read a page from the pace of the present run; false for
+// a page of another tier, and before the run has a pace.
+func (w *Watch) pacedLocked(page Page) (float64, bool) {
+	if len(w.paces) == 0 || page.Tier != w.chain.Pages[w.run].Tier {
+		return 0, false
+	}
+	return slices.Min(w.paces) * w.unitLocked(page), true
 }
 
 // unitLocked is the size of a page in a pace: the predicted seconds for a trusted tier,
