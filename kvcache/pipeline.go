@@ -41,24 +41,19 @@ type pipeline struct {
 	plan  *plan
 	pages chan chan page // one channel per page, in order, which gives the page when it is read
 	room  chan struct{}  // one element per page in memory
-	low   bool           // readers run at a lower priority
-	how   []diskstore.ReadOption
+	low   bool           // readers read gently and run at a lower priority
 	stop  context.CancelFunc
 	clock readClock
 }
 
 // readPages begins to read. With alone, only the first page is read until together is
-// called. With low, readers read gently and run at
-// a lower priority.
+// called. With low, readers read gently and run at a lower priority.
 func (t *TieredCausal) readPages(ctx context.Context, p *plan, alone, low bool) *pipeline {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &pipeline{
 		t: t, plan: p, low: low, stop: cancel,
 		pages: make(chan chan page, pagesInMemory),
 		room:  make(chan struct{}, pagesInMemory),
-	}
-	if low {
-		r.how = []diskstore.ReadOption{diskstore.Gently}
 	}
 	if alone {
 		for range pagesInMemory - 1 {
@@ -174,7 +169,11 @@ func (r *pipeline) readInto(ctx context.Context, i int) page {
 		pg.buffer = &b
 	}
 	pg.payload = (*pg.buffer)[:size]
-	pg.placed, pg.err = t.readPage(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], pg.layout, pg.payload, r.how...)
+	var how []diskstore.ReadOption
+	if r.low {
+		how = append(how, diskstore.Gently)
+	}
+	pg.placed, pg.err = t.readPage(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], pg.layout, pg.payload, how...)
 	return pg
 }
 
