@@ -87,35 +87,26 @@ func TestToolsGoOnWithoutARemoteThatHangs(t *testing.T) {
 // TestToolsEndWhenAnyOperationHangs makes one kind of operation of a root hang. Every
 // operation of a tool ends.
 func TestToolsEndWhenAnyOperationHangs(t *testing.T) {
-	for _, op := range []vfs.Op{
-		vfs.OpOpen, vfs.OpReadDir, vfs.OpRemove, vfs.OpLstat, vfs.OpSyncDir, vfs.OpLock, vfs.OpSpace, vfs.OpRead,
-		vfs.OpStat, vfs.OpClose, vfs.OpCreate, vfs.OpWrite, vfs.OpSync, vfs.OpRename,
-	} {
-		for _, tr := range []string{tier.Local, tier.Remote} {
-			t.Run(tr+" "+string(op), func(t *testing.T) {
-				h := openHanging(t)
-				root := h.o.Local.Root
-				if tr == tier.Remote {
-					root = h.o.Remote.Root
-				}
-				h.hang(root, op)
-				end := func(err error) {
-					t.Helper()
-					if err != nil {
-						h.silent(err, root)
-					}
-				}
-				u, err := h.Usage(ctx)
-				end(err)
-				end(u.RemoteErr)
-				report, err := h.GC(ctx, GCOptions{OlderThan: time.Nanosecond})
-				end(err)
-				end(report.RemoteErr)
-				_, err = h.DropQuarantined(ctx, func(pagefile.Key) bool { return true }, false)
-				end(err)
-			})
+	storetest.EachHang(t, func(t *testing.T, tr string, op vfs.Op) {
+		h := openHanging(t)
+		root := h.o.Local.Root
+		if tr == tier.Remote {
+			root = h.o.Remote.Root
 		}
-	}
+		h.hang(root, op)
+		end := func(err error) {
+			t.Helper()
+			storetest.RequireEnded(t, err, root)
+		}
+		u, err := h.Usage(ctx)
+		end(err)
+		end(u.RemoteErr)
+		report, err := h.GC(ctx, GCOptions{OlderThan: time.Nanosecond})
+		end(err)
+		end(report.RemoteErr)
+		_, err = h.DropQuarantined(ctx, func(pagefile.Key) bool { return true }, false)
+		end(err)
+	})
 }
 
 // TestToolsOfALocalRootThatHangs: operations of tools end with the local root's error.

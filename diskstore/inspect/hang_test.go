@@ -136,44 +136,35 @@ func TestToolsGoOnWithoutARemoteThatHangs(t *testing.T) {
 // TestToolsEndWhenAnyOperationHangs makes one kind of operation of a root hang. Every
 // operation of a tool ends; entries that could not be checked are not findings.
 func TestToolsEndWhenAnyOperationHangs(t *testing.T) {
-	for _, op := range []vfs.Op{
-		vfs.OpOpen, vfs.OpReadDir, vfs.OpRemove, vfs.OpLstat, vfs.OpSyncDir, vfs.OpLock, vfs.OpSpace, vfs.OpRead,
-		vfs.OpStat, vfs.OpClose, vfs.OpCreate, vfs.OpWrite, vfs.OpSync, vfs.OpRename,
-	} {
-		for _, tr := range []string{tier.Local, tier.Remote} {
-			t.Run(tr+" "+string(op), func(t *testing.T) {
-				h := openHanging(t)
-				root := h.o.Local.Root
-				if tr == tier.Remote {
-					root = h.o.Remote.Root
-				}
-				h.hang(root, op)
-				end := func(err error) {
-					t.Helper()
-					if err != nil {
-						h.silent(err, root)
-					}
-				}
-				checks, err := h.Check(ctx, CheckOptions{Repair: true, Found: func(f Finding) { t.Errorf("found %v", f) }})
-				require.NoError(t, err)
-				require.Len(t, checks, 2)
-				for _, c := range checks {
-					end(c.Err)
-					require.True(t, c.Err == nil || c.Tier == tr)
-				}
-				_, err = h.Find(ctx, h.local.Key.String()[:8])
-				end(err)
-				_, err = h.Recent(ctx, nil)
-				end(err)
-				if chain, err := h.Chain(ctx, h.local); err == nil {
-					_, err := h.Export(ctx, chain, io.Discard, func(int64) {})
-					end(err)
-				} else {
-					end(err)
-				}
-			})
+	storetest.EachHang(t, func(t *testing.T, tr string, op vfs.Op) {
+		h := openHanging(t)
+		root := h.o.Local.Root
+		if tr == tier.Remote {
+			root = h.o.Remote.Root
 		}
-	}
+		h.hang(root, op)
+		end := func(err error) {
+			t.Helper()
+			storetest.RequireEnded(t, err, root)
+		}
+		checks, err := h.Check(ctx, CheckOptions{Repair: true, Found: func(f Finding) { t.Errorf("found %v", f) }})
+		require.NoError(t, err)
+		require.Len(t, checks, 2)
+		for _, c := range checks {
+			end(c.Err)
+			require.True(t, c.Err == nil || c.Tier == tr)
+		}
+		_, err = h.Find(ctx, h.local.Key.String()[:8])
+		end(err)
+		_, err = h.Recent(ctx, nil)
+		end(err)
+		if chain, err := h.Chain(ctx, h.local); err == nil {
+			_, err := h.Export(ctx, chain, io.Discard, func(int64) {})
+			end(err)
+		} else {
+			end(err)
+		}
+	})
 }
 
 // TestToolsOfALocalRootThatHangs: operations of tools end with the local root's error.

@@ -42,3 +42,23 @@ func RequireSilent(t testing.TB, err error, root string) {
 	require.True(t, tier.NoAnswer(err), "%v", err)
 	require.ErrorContains(t, err, root+" does not answer: ")
 }
+
+// EachHang runs test once for each tier and each kind of operation that may hang there.
+func EachHang(t *testing.T, test func(t *testing.T, tierName string, op vfs.Op)) {
+	for _, op := range []vfs.Op{
+		vfs.OpOpen, vfs.OpReadDir, vfs.OpRemove, vfs.OpLstat, vfs.OpSyncDir, vfs.OpLock, vfs.OpSpace, vfs.OpRead,
+		vfs.OpStat, vfs.OpClose, vfs.OpCreate, vfs.OpWrite, vfs.OpSync, vfs.OpRename,
+	} {
+		for _, name := range []string{tier.Local, tier.Remote} {
+			t.Run(name+" "+string(op), func(t *testing.T) { test(t, name, op) })
+		}
+	}
+}
+
+// RequireEnded requires that err, unless nil, is the error of a root that does not answer.
+func RequireEnded(t testing.TB, err error, root string) {
+	t.Helper()
+	if err != nil {
+		RequireSilent(t, err, root)
+	}
+}
