@@ -361,3 +361,38 @@ func TestRefusedChangeIsNoFailure(t *testing.T) {
 	require.False(t, tr.Breaker.Down())
 	require.Zero(t, failures)
 }
+
+// lateTier calls change once more after Account has returned, as a tier may after an error.
+type lateTier struct {
+	tier.Tier
+	late func()
+}
+
+func (l *lateTier) Account(_ context.Context, change func([]byte, string) ([]byte, error)) ([]byte, error) {
+	_, err := change([]byte("full"), "")
+	l.late = func() { _, _ = change([]byte("newer"), "") }
+	return nil, err
+}
+
+// TestALateChangeHidesNoRefusal: an answer of change after Account has returned is not the
+// result of Account.
+func TestALateChangeHidesNoRefusal(t *testing.T) {
+	below := &lateTier{}
+	clock := func() time.Time {
+		if late := below.late; late != nil {
+			late()
+		}
+		return time.Time{}
+	}
+	tr := New(below, time.Minute, time.Minute, slog.New(slog.DiscardHandler), clock, func() {})
+	tr.Breaker.open = true // the clock is asked after the operation, because the operation closes the breaker
+	refused := errors.New("refused")
+	_, err := tr.Account(t.Context(), func(content []byte, _ string) ([]byte, error) {
+		if string(content) == "full" {
+			return nil, refused
+		}
+		return content, nil
+	})
+	require.Equal(t, refused, err)
+	require.NotNil(t, below.late)
+}

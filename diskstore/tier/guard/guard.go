@@ -303,31 +303,31 @@ func (t *Tier) Aside(ctx context.Context) (tier.Aside, error) {
 
 // Account does not count an error of change as a failure of the tier.
 func (t *Tier) Account(ctx context.Context, change func([]byte, string) ([]byte, error)) ([]byte, error) {
-	var refused atomic.Pointer[error] // by change, which the tier may call after Account has returned
-	refusal := func() error {
-		if last := refused.Load(); last != nil {
-			return *last
-		}
-		return nil
+	type accounted struct {
+		content []byte
+		refused error // by change
 	}
-	content, err := do(ctx, t, t.Transfer, commitSteps*t.StepIn, nil, func(ctx context.Context) ([]byte, error) {
+	var refused atomic.Pointer[error] // the tier may call change after Account has returned
+	done, err := do(ctx, t, t.Transfer, commitSteps*t.StepIn, nil, func(ctx context.Context) (a accounted, err error) {
 		if change == nil {
-			return t.Inner.Account(ctx, nil)
+			a.content, err = t.Inner.Account(ctx, nil)
+			return a, err
 		}
-		content, err := t.Inner.Account(ctx, func(content []byte, id string) ([]byte, error) {
+		a.content, err = t.Inner.Account(ctx, func(content []byte, id string) ([]byte, error) {
 			content, err := change(content, id)
 			refused.Store(&err)
 			return content, err
 		})
-		if refusal() != nil {
-			return content, nil
+		if last := refused.Load(); last != nil && *last != nil {
+			a.refused = *last
+			return a, nil
 		}
-		return content, err
+		return a, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return content, refusal()
+	return done.content, done.refused
 }
 
 func (t *Tier) Fingerprints(ctx context.Context) ([]pagefile.Key, error) {
