@@ -178,6 +178,36 @@ func TestCheckSectionsGoesOn(t *testing.T) {
 	require.Len(t, wrong, last+1)
 }
 
+// changing is a file whose byte at an offset changes after the first read of that byte.
+type changing struct {
+	memBlob
+	at   int64
+	read bool
+}
+
+func (c *changing) ReadAt(ctx context.Context, p []byte, off int64) error {
+	err := c.memBlob.ReadAt(ctx, p, off)
+	if off <= c.at && c.at < off+int64(len(p)) {
+		if c.read {
+			p[c.at-off] ^= 1
+		}
+		c.read = true
+	}
+	return err
+}
+
+// TestAHeaderThatChangesIsDamage: a header is checked as part of the file, after it was read.
+func TestAHeaderThatChangesIsDamage(t *testing.T) {
+	c := aChecker(t)
+	file := encodeFile(t, smallPage(t), testTokens, false)
+	for _, at := range []int64{0, 200, 4095} {
+		_, err := c.Check(ctx, &changing{memBlob: file, at: at})
+		require.ErrorIs(t, err, ErrDamaged, "byte %d", at)
+		_, _, err = c.CheckSections(ctx, &changing{memBlob: file, at: at})
+		require.ErrorIs(t, err, ErrDamaged, "byte %d", at)
+	}
+}
+
 // TestAnUnreadableByteIsOfOneSection: one byte that cannot be read, in the header, a section,
 // the section's padding or the footer, leaves all other sections good.
 func TestAnUnreadableByteIsOfOneSection(t *testing.T) {
