@@ -66,11 +66,11 @@ func TestWordsOfComments(t *testing.T) {
 	}
 }
 
-// errorOf matches the declaration of an exported error, and errorName an error's name without a
-// package before it.
+// errorOf matches the declaration of an exported error, and errorName an error's name with the
+// package before it, if there is one.
 var (
 	errorOf   = regexp.MustCompile(`(?m)^\s*(?:var )?(Err[A-Za-z]+)\s*=`)
-	errorName = regexp.MustCompile(`(?:^|[^\w.])(Err[A-Z][A-Za-z]+)`)
+	errorName = regexp.MustCompile(`(?:^|[^\w.])(?:([a-z]\w*)\.)?(Err[A-Z][A-Za-z]+)`)
 )
 
 // TestErrorsInCommentsNameTheirPackage: a comment of the page store's packages names an error
@@ -92,8 +92,13 @@ func TestErrorsInCommentsNameTheirPackage(t *testing.T) {
 		require.NoError(t, err)
 		for _, group := range file.Comments {
 			for _, m := range errorName.FindAllStringSubmatch(group.Text(), -1) {
-				if of := folders[m[1]]; len(of) > 0 && !slices.Contains(of, path.Dir(name)) {
-					t.Errorf("%s: %s; write %s.%[2]s", set.Position(group.Pos()), m[1], path.Base(of[0]))
+				of := folders[m[2]]
+				here := path.Dir(name)
+				if m[1] != "" {
+					here = m[1]
+				}
+				if len(of) > 0 && !slices.ContainsFunc(of, func(dir string) bool { return dir == here || path.Base(dir) == m[1] }) {
+					t.Errorf("%s: %s; write %s.%s", set.Position(group.Pos()), m[0], path.Base(of[0]), m[2])
 				}
 			}
 		}
