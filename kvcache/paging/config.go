@@ -78,7 +78,7 @@ func FromEnvironment() (Config, error) {
 func gigabytes(name string) (uint64, error) {
 	bytes, err := env.Gigabytes(name, 0)
 	if value := env.Value(name); err != nil || value != "" && bytes == 0 {
-		return 0, fmt.Errorf("%s=%q is not a number of gigabytes above 0", name, value)
+		return 0, fmt.Errorf("%s=%q is not a size of a byte or more, in gigabytes", name, value)
 	}
 	return uint64(bytes), nil
 }
