@@ -48,7 +48,6 @@ func TestCrashAtEveryOperation(t *testing.T) {
 		t.Logf("workload %d: %d crash states at %d of %d operations, the others changed nothing",
 			seed, n, len(r.points), r.operations)
 	}
-	t.Logf("crash states: %d", states)
 	fmt.Printf("crash states: %d\n", states)
 	require.GreaterOrEqual(t, states, want)
 }
