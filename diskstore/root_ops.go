@@ -52,9 +52,9 @@ const noLimit = 365 * 24 * time.Hour
 // errors are the errors of Open and tier.ErrRootMissing; a remote tier that cannot be reached is
 // not an error.
 func OpenRoot(ctx context.Context, opt RootOptions) (*Root, error) {
-	limit := 2 * opt.Timeout // the filesystem's limit is shorter, and its error describes the operation
-	if opt.Timeout == 0 {
-		limit = noLimit
+	limit := noLimit
+	if opt.Timeout > 0 && opt.Timeout < noLimit/2 {
+		limit = 2 * opt.Timeout // the filesystem's limit is shorter, and its error describes the operation
 	}
 	s, err := newStore(Options{
 		Local: opt.Local, Remote: opt.Remote, RemoteTier: opt.RemoteTier, FS: opt.FS, Logger: opt.Logger, Timeout: opt.Timeout,
