@@ -424,7 +424,7 @@ func (s *simulation) requireStored(t *rapid.T) {
 	for seq, mirror := range s.tiered.slots {
 		for page, key := range mirror.keys {
 			if (page+1)*8 <= mirror.private && !s.tiered.hasNoneLocked(mirror, page*8) {
-				require.True(t, s.store.Has(key), "slot %d page %d of %d was never stored", seq, page, len(mirror.keys))
+				require.True(t, s.store.Has(key), "slot %d page %d of %d was never stored: pages %v, private from %d, rows from %v, %s", seq, page, len(mirror.keys), mirror.pages, mirror.private, mirror.from, s.tiered.queue.describe())
 			}
 		}
 	}

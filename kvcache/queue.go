@@ -49,8 +49,10 @@ type writeQueue struct {
 	bytes   int64     // sum over jobs
 	most    int64     // leavingBytesMax, except in tests
 	spare   [][]byte
-	refused bool // a page found no room since the last page was written
-	waiting int  // callers inside waitFor
+	refused bool  // a page found no room since the last page was written
+	crowded bool  // a page found no room since the last call of refusals
+	tried   int64 // attempts to write a page that have ended
+	waiting int   // callers inside waitFor
 	closed  bool
 	stopped chan struct{}
 	stop    context.CancelFunc
@@ -115,7 +117,7 @@ func (q *writeQueue) stage(size int, leaving bool) []byte {
 	default:
 		queued := q.bytes - q.failedBytesLocked()
 		if queued > 0 && queued+int64(size) > stagingBytesMax || q.bytes > 0 && q.bytes+int64(size) > q.most {
-			q.refused, q.short = true, true
+			q.refused, q.crowded, q.short = true, true, true
 			q.changed.Broadcast()
 			return nil
 		}
@@ -176,6 +178,15 @@ func (q *writeQueue) waitFor(ctx context.Context, wanted func(*writeJob) bool) e
 		q.changed.Wait()
 	}
 	return nil
+}
+
+// refusals reports whether a page that may stay in the cache found no room since the last
+// call, and the number of attempts to write pages that have ended.
+func (q *writeQueue) refusals() (refused bool, attempts int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	refused, q.crowded = q.crowded, false
+	return refused, q.tried
 }
 
 // lookAgain wakes all waiters on q.changed.
@@ -264,6 +275,7 @@ func (q *writeQueue) finish(job *writeJob, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.writing, q.refused = nil, false
+	q.tried++
 	switch {
 	case err == nil:
 		q.removeLocked(job)

@@ -2,6 +2,8 @@ package kvcache
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -147,6 +149,56 @@ func TestWhatLeavesHasABound(t *testing.T) {
 	store.mu.Lock()
 	defer store.mu.Unlock()
 	require.GreaterOrEqual(t, reached, len(store.pages), "pages were stored that cannot be found")
+}
+
+// crowdedStore calls crowd before it says whether it has a page.
+type crowdedStore struct {
+	*memStore
+	crowd func()
+}
+
+func (s *crowdedStore) Has(key pagefile.Key) bool {
+	if s.crowd != nil {
+		s.crowd()
+	}
+	return s.memStore.Has(key)
+}
+
+func (s *crowdedStore) Put(ctx context.Context, p *pagefile.Page) error {
+	if p.Start == crowding {
+		return nil
+	}
+	return s.memStore.Put(ctx, p)
+}
+
+// crowding is the position of a page that fills the queue.
+const crowding = 1 << 20
+
+// A flush waits for room that somebody else's pages take at that moment.
+func TestAFlushWaitsForRoom(t *testing.T) {
+	store := &crowdedStore{memStore: newMemStore(t)}
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	q := r.tiered.queue
+	q.mu.Lock()
+	q.most = 64 << 10
+	q.mu.Unlock()
+	store.setFail(errors.New("no disk yet"))
+	r.run(r.slots[0], tokenRange(1, 50), nil, true)
+	require.NoError(t, q.wait(t.Context()))
+	store.setFail(nil)
+	left := 5
+	store.crowd = func() {
+		q.mu.Lock()
+		empty := len(q.jobs) == 0
+		q.mu.Unlock()
+		if empty && left > 0 {
+			left--
+			q.push(pagefile.Key{9, byte(left)}, &pagefile.Page{Start: crowding, Payload: make([]byte, 64<<10)}, false)
+		}
+	}
+	r.flush()
+	require.Zero(t, left)
+	require.Equal(t, 50, restarted(t, store.memStore, tokenRange(1, 50)))
 }
 
 // Failed pages make room for rows that leave the cache; pages not tried yet do not.
@@ -425,4 +477,15 @@ func TestAnIdleGiantEvictsNothingOfAnotherProcess(t *testing.T) {
 	require.NoError(t, two.Flush(t.Context()))
 	require.Equal(t, 4, whole(t, two, 4))
 	require.Equal(t, before.Evicted, one.Stats().Evicted)
+}
+
+// describe tells the state of the queue.
+func (q *writeQueue) describe() string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	text := fmt.Sprintf("queue of %d bytes, refused %v, crowded %v, short %v, outage until %v, dropped %d, now %v", q.bytes, q.refused, q.crowded, q.short, q.outage, len(q.dropped), q.now())
+	for _, job := range q.jobs {
+		text += fmt.Sprintf("; page at %d, %d tries, due %v, meek %v", job.page.Start, job.tries, job.due, job.meek)
+	}
+	return text
 }

@@ -359,13 +359,32 @@ func (t *TieredCausal) Flush(ctx context.Context) error {
 		return err
 	}
 	t.queue.retry() // these rows may be lost after the flush
+	if err := t.queue.wait(ctx); err != nil {
+		return err // a state that anew queues would take the room of pages that failed before
+	}
 	t.anew()
-	for more := true; more; more = t.healed() {
+	if err := t.flushRest(ctx); err != nil {
+		return err
+	}
+	return t.flushStore(ctx)
+}
+
+// flushRest queues missing pages until none is missing, or until pages that failed leave no
+// room. Pages that others queue meanwhile may take the room for a moment.
+func (t *TieredCausal) flushRest(ctx context.Context) error {
+	for attempts := int64(-1); ; {
 		if err := t.queue.wait(ctx); err != nil {
 			return err
 		}
+		if t.healed() {
+			continue
+		}
+		refused, now := t.queue.refusals()
+		if !refused || now == attempts {
+			return nil
+		}
+		attempts = now
 	}
-	return t.flushStore(ctx)
 }
 
 // FlushSealed is Flush for a runner that ends because a batch failed: no batch will land, so
