@@ -343,7 +343,7 @@ func TestLayoutBounds(t *testing.T) {
 		"twice":         {[]Section{k, k}, 1},
 		"no rows":       {[]Section{{}}, 1},
 		"row bytes":     {[]Section{{RowBytes: maxRowBytes + 1}}, 1},
-		"kind":          {[]Section{{RowBytes: 1, Kind: KindCell + 1}}, 1},
+		"kind":          {[]Section{{RowBytes: 1, Kind: lastKind + 1}}, 1},
 		"total":         {[]Section{{RowBytes: maxRowBytes}, {Layer: 1, RowBytes: maxRowBytes}}, MaxTokens},
 		"section count": {make([]Section, MaxSections+1), 1},
 	} {

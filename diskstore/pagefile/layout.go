@@ -14,28 +14,27 @@ const (
 	KindConv  Kind = 2 // state of a convolution after the page's last token
 	KindState Kind = 3 // recurrent state after the page's last token
 	KindCell  Kind = 4 // the cell of each token's rows, uint32 LE, in a cache that reuses cells
+
+	// The rows that a cache with a window holds after the page's last token, oldest first.
+	KindWindowK Kind = 5
+	KindWindowV Kind = 6
 )
 
-// String returns "K", "V", "conv", "state", "cell" or the number of an unknown kind.
+// lastKind is the kind with the highest number.
+const lastKind = KindWindowV
+
+// String returns "K", "V", "conv", "state", "cell", "window K", "window V" or the number of an
+// unknown kind.
 func (k Kind) String() string {
-	switch k {
-	case KindK:
-		return "K"
-	case KindV:
-		return "V"
-	case KindConv:
-		return "conv"
-	case KindState:
-		return "state"
-	case KindCell:
-		return "cell"
+	if k <= lastKind {
+		return [...]string{"K", "V", "conv", "state", "cell", "window K", "window V"}[k]
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
 
 // PerToken reports whether a section of this kind has one row for each token. Sections of
 // other kinds have one row, computed from all tokens up to the page's last.
-func (k Kind) PerToken() bool { return k != KindConv && k != KindState }
+func (k Kind) PerToken() bool { return k == KindK || k == KindV || k == KindCell }
 
 // Section is one layer's keys, values or state: rows of RowBytes bytes.
 type Section struct {
@@ -91,7 +90,7 @@ func NewLayout(sections []Section, tokens int) (Layout, error) {
 	var end int64
 	for i, s := range sections {
 		id := Section{Group: s.Group, Layer: s.Layer, Kind: s.Kind}
-		if s.Kind > KindCell || s.RowBytes < 1 || s.RowBytes > maxRowBytes || seen[id] {
+		if s.Kind > lastKind || s.RowBytes < 1 || s.RowBytes > maxRowBytes || seen[id] {
 			return Layout{}, fmt.Errorf("lay out section %d (group %d layer %d %v, %d bytes per row): %w",
 				i, s.Group, s.Layer, s.Kind, s.RowBytes, ErrInvalidPage)
 		}

@@ -1,0 +1,203 @@
+package llamastate
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+)
+
+// Builder writes the file of a sequence, page after page in any order.
+type Builder struct {
+	shape  *Shape
+	w      io.WriterAt
+	tokens int
+	window int
+	size   int64
+	caches []content
+}
+
+// Build begins a file of tokens and writes the heads. window is the number of positions that
+// the server's window keeps, 0 without a window. Bytes of w that the Builder does not write
+// must be zero. The file is complete after [Builder.WriteRows] for every token, and for the
+// end of a sequence that has one.
+func (s *Shape) Build(w io.WriterAt, tokens []int32, window int) (*Builder, error) {
+	if len(tokens) < 1 || len(tokens) > maxTokens {
+		return nil, fmt.Errorf("llamastate: build a file of %d tokens: want 1 to %d", len(tokens), maxTokens)
+	}
+	if (window > 0) != s.Has(Window) {
+		return nil, fmt.Errorf("llamastate: build a file with a window of %d positions of a model with the shape %+v", window, *s)
+	}
+	b := &Builder{shape: s, w: w, tokens: len(tokens), window: min(window, len(tokens))}
+	h := &heads{w: w}
+	h.u32(magic, s.Version, uint32(len(tokens)))
+	for _, t := range tokens {
+		h.u32(uint32(t))
+	}
+	for i := range s.Caches {
+		b.caches = append(b.caches, h.cache(s, &s.Caches[i], tokens, window))
+	}
+	h.flush()
+	b.size = h.off
+	return b, h.err
+}
+
+// Size returns the file's size in bytes.
+func (b *Builder) Size() int64 { return b.size }
+
+// WindowRows returns the number of positions in the file's window; 0 without a window.
+func (b *Builder) WindowRows() int { return b.window }
+
+// WriteRows writes the rows of the tokens from position start on, which buf holds as layout
+// says. Sections of windows and states belong at the end of the file and are passed over
+// elsewhere.
+func (b *Builder) WriteRows(layout pagefile.Layout, start int, buf []byte) error {
+	end := start + layout.Tokens()
+	if start < 0 || end > b.tokens {
+		return fmt.Errorf("llamastate: write rows of tokens %d to %d: the file has %d tokens", start, end, b.tokens)
+	}
+	for i, sec := range layout.Sections() {
+		p, err := b.shape.place(sec)
+		if err == nil && (b.shape.Caches[p.group].Kind == Full || end == b.tokens) {
+			err = b.writeSection(p, start, layout.Rows(buf, i))
+		}
+		if err != nil {
+			return fmt.Errorf("llamastate: write rows of group %d layer %d %v: %w", sec.Group, sec.Layer, sec.Kind, err)
+		}
+	}
+	return nil
+}
+
+// writeSection writes the rows of one section of a page from start on.
+func (b *Builder) writeSection(p place, start int, rows []byte) error {
+	at := &b.caches[p.group]
+	cell := int64(start)
+	switch b.shape.Caches[p.group].Kind {
+	case Recurrent:
+		cell = 0
+	case Window:
+		if int(p.rows) != b.window {
+			return fmt.Errorf("the page has %d rows of the window, the file %d", p.rows, b.window)
+		}
+		cell = 1 // the first cell is the one before the window
+	}
+	base := at.tensors[p.half][p.layer]
+	if p.t.Element > 0 {
+		cols := columns{element: p.t.Element, stride: int64(at.cells) * p.t.Element, row: p.t.Row}
+		return cols.write(b.w, rows, base+cell*p.t.Element)
+	}
+	return writeAt(b.w, rows, base+cell*p.t.Row)
+}
+
+// heads writes numbers one after another, and leaves gaps for rows. After an error heads
+// writes nothing more.
+type heads struct {
+	w   io.WriterAt
+	buf []byte
+	off int64 // of the end of buf
+	err error
+}
+
+func (h *heads) u32(values ...uint32) {
+	for _, v := range values {
+		h.buf = binary.LittleEndian.AppendUint32(h.buf, v)
+		h.off += 4
+	}
+	if len(h.buf) >= ahead {
+		h.flush()
+	}
+}
+
+// flush writes the numbers so far.
+func (h *heads) flush() {
+	if h.err == nil && len(h.buf) > 0 {
+		h.err = writeAt(h.w, h.buf, h.off-int64(len(h.buf)))
+	}
+	h.buf = h.buf[:0]
+}
+
+// gap leaves out n bytes and returns their offset.
+func (h *heads) gap(n int64) int64 {
+	h.flush()
+	h.off += n
+	return h.off - n
+}
+
+// cache writes the head of a cache.
+func (h *heads) cache(s *Shape, c *Cache, tokens []int32, window int) content {
+	n := len(tokens)
+	at := content{cells: n}
+	if c.Kind == Recurrent {
+		at.cells = 1
+		h.u32(1, uint32(n-1), 0, 0, c.Layers)
+		for half := range c.Tensors {
+			h.tensors(c, half, &at)
+		}
+		return at
+	}
+	if c.Kind == Window {
+		at.first = max(0, n-window)
+		at.cells = n - at.first + 1
+	}
+	h.u32(c.Streams, uint32(at.cells))
+	if c.Kind == Window {
+		h.cell(s, c, before(n, window), -1)
+	}
+	for pos := at.first; pos < n; pos++ {
+		h.cell(s, c, int32(pos), tokens[pos])
+	}
+	h.u32(flag(c.Transposed), c.Layers)
+	if s.Version >= 4 {
+		h.u32(c.Rotations[:]...)
+	}
+	for half := range c.Tensors {
+		h.tensors(c, half, &at)
+	}
+	for range c.Streams - 1 {
+		h.u32(0)
+	}
+	return at
+}
+
+// before returns the position of the cell before a window of n tokens. llama-server computes
+// a whole prompt anew unless a cell is left that the next token no longer attends to: the cell
+// of this position, with any rows. A position of -1 would mean an empty cell.
+func before(n, window int) int32 {
+	if pos := int32(n - window - 1); pos != -1 {
+		return pos
+	}
+	return -2
+}
+
+// cell writes a cell of sequence 0.
+func (h *heads) cell(s *Shape, c *Cache, pos, token int32) {
+	h.u32(uint32(pos), 1)
+	if c.Ext {
+		h.u32(uint32(pos), uint32(pos))
+		if s.Version >= 3 {
+			h.u32(uint32(token))
+		}
+	}
+	h.u32(0)
+}
+
+// tensors writes the heads of K or V.
+func (h *heads) tensors(c *Cache, half int, at *content) {
+	for _, t := range c.Tensors[half] {
+		h.u32(uint32(t.Type))
+		if t.Element > 0 {
+			h.u32(uint32(t.Element), uint32(t.Row/t.Element))
+		} else {
+			h.u32(uint32(t.Row), 0)
+		}
+		at.tensors[half] = append(at.tensors[half], h.gap(t.Row*int64(at.cells)))
+	}
+}
+
+func flag(b bool) uint32 {
+	if b {
+		return 1
+	}
+	return 0
+}

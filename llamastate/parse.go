@@ -1,0 +1,416 @@
+package llamastate
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+)
+
+// ErrUnknown reports a file that this package does not understand, or that does not have the
+// expected shape. The rows of such a file must not be stored.
+var ErrUnknown = errors.New("llamastate: file is not understood")
+
+func unknown(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrUnknown, fmt.Sprintf(format, args...))
+}
+
+const (
+	magic       = 0x67677371 // "ggsq"
+	packed      = -1         // first word in place of a token: a list with media follows
+	packedForm  = 1          // version of that list
+	oldest      = 2          // versions of the format
+	newest      = 4
+	maxTokens   = 1 << 24
+	maxStreams  = 1 << 10
+	maxLayers   = 1 << 12
+	maxTensor   = 1 << 28 // bytes of a tensor's row
+	maxType     = 1 << 10 // of ggml
+	maxElements = 1 << 24 // of a row of a transposed V
+)
+
+// File is a file whose every byte is accounted for.
+type File struct {
+	// Shape is the shape of the file, with as many streams and layers as the file has.
+	Shape Shape
+
+	// Tokens are the tokens before the first image or clip.
+	Tokens []int32
+
+	// Media reports whether the slot holds an image or a clip.
+	Media bool
+
+	r      io.ReaderAt
+	caches []content
+}
+
+// content is where the content of one cache is in a file.
+type content struct {
+	cells   int        // number of cells
+	order   []int32    // full, window: the cell of each position from first on, -1 where there is none
+	first   int        // the position of order[0]
+	tensors [2][]int64 // offsets of the rows of each tensor
+}
+
+// form is what a parser must know of a file in advance.
+type form struct {
+	kinds []Kind
+	ext   bool // cells have two-dimensional positions
+	v     bool // layers with attention have a V
+}
+
+// forms are all forms that a file may have.
+func forms() []form {
+	var all []form
+	for _, kinds := range [][]Kind{{Full}, {Full, Window}, {Full, Recurrent}, {Full, Window, Recurrent}, {Recurrent}} {
+		for _, ext := range []bool{false, true} {
+			for _, v := range []bool{true, false} {
+				if kinds[0] != Recurrent || !ext && v {
+					all = append(all, form{kinds, ext, v})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// Learn finds the shape of the files of a server from a file of size bytes. Learn returns
+// ErrUnknown unless exactly one shape accounts for every byte. A file of one token suffices.
+func Learn(r io.ReaderAt, size int64) (*Shape, error) {
+	var found *Shape
+	var why []error
+	for _, f := range forms() {
+		file, err := parse(r, size, f)
+		switch {
+		case errors.Is(err, ErrUnknown):
+			why = append(why, err)
+		case err != nil:
+			return nil, err
+		case found != nil:
+			return nil, unknown("two shapes fit: %+v and %+v", *found, file.Shape)
+		default:
+			found = &file.Shape
+		}
+	}
+	if found == nil {
+		return nil, why[0]
+	}
+	return found, nil
+}
+
+// Open reads the heads of a file of size bytes. Open returns ErrUnknown unless the file has
+// this shape, holds each position once, and has no other byte. The File reads from r.
+func (s *Shape) Open(r io.ReaderAt, size int64) (*File, error) {
+	f := form{v: true}
+	for _, c := range s.Caches {
+		f.kinds = append(f.kinds, c.Kind)
+		f.ext = f.ext || c.Ext
+		f.v = f.v && (c.Kind == Recurrent || len(c.Tensors[1]) > 0)
+	}
+	file, err := parse(r, size, f)
+	if err != nil {
+		return nil, err
+	}
+	if !file.Shape.Equal(s) {
+		return nil, unknown("its shape %+v is not that of the server, %+v", file.Shape, *s)
+	}
+	return file, nil
+}
+
+// parse reads a file of one form.
+func parse(r io.ReaderAt, size int64, f form) (*File, error) {
+	p := &parser{r: r, size: size}
+	file := &File{r: r}
+	total := p.header(file)
+	for _, kind := range f.kinds {
+		c, at := p.cache(kind, f, &file.Shape, file.Tokens, total)
+		file.Shape.Caches = append(file.Shape.Caches, c)
+		file.caches = append(file.caches, at)
+	}
+	if p.err == nil && p.off != size {
+		p.err = unknown("%d bytes follow the last cache", size-p.off)
+	}
+	if p.err != nil {
+		return nil, p.err
+	}
+	return file, nil
+}
+
+// parser reads numbers from a file, one after another. After an error all numbers are 0.
+type parser struct {
+	r    io.ReaderAt
+	size int64
+	off  int64 // of the next number
+	err  error
+
+	sequence *int32 // of all cells; nil before the first cell
+
+	buf   []byte // read ahead
+	begin int64  // offset of buf in the file
+}
+
+// ahead is the number of bytes that a parser reads at once.
+const ahead = 1 << 16
+
+// fail notes the first error.
+func (p *parser) fail(format string, args ...any) {
+	if p.err == nil {
+		p.err = unknown(format, args...)
+	}
+}
+
+// take returns the next n bytes, at most ahead; zeros after an error.
+func (p *parser) take(n int64) []byte {
+	if p.err == nil && n > p.size-p.off {
+		p.fail("it ends within the number at byte %d", p.off)
+	}
+	if p.err != nil {
+		return make([]byte, n)
+	}
+	if at := p.off - p.begin; at < 0 || at+n > int64(len(p.buf)) {
+		p.buf = slices.Grow(p.buf[:0], ahead)[:min(ahead, p.size-p.off)]
+		p.begin = p.off
+		if _, err := p.r.ReadAt(p.buf, p.off); err != nil && !(errors.Is(err, io.EOF) && int64(len(p.buf)) == p.size-p.off) {
+			p.err, p.buf = fmt.Errorf("read state at byte %d: %w", p.off, err), p.buf[:0]
+			return make([]byte, n)
+		}
+	}
+	b := p.buf[p.off-p.begin:][:n]
+	p.off += n
+	return b
+}
+
+func (p *parser) u32() uint32 { return binary.LittleEndian.Uint32(p.take(4)) }
+func (p *parser) i32() int32  { return int32(p.u32()) }
+func (p *parser) u64() uint64 { return binary.LittleEndian.Uint64(p.take(8)) }
+
+// count reads a u32 that is at least min and at most most.
+func (p *parser) count(what string, least, most uint32) uint32 {
+	at, n := p.off, p.u32()
+	if p.err == nil && (n < least || n > most) {
+		p.fail("%s at byte %d is %d, want %d to %d", what, at, n, least, most)
+	}
+	if p.err != nil {
+		return 0
+	}
+	return n
+}
+
+// skip passes over n bytes and returns their offset.
+func (p *parser) skip(n int64) int64 {
+	at := p.off
+	if p.err == nil && (n < 0 || n > p.size-p.off) {
+		p.fail("it ends within the %d bytes from byte %d on", n, at)
+	}
+	if p.err == nil {
+		p.off += n
+	}
+	return at
+}
+
+// header reads the tokens and returns the number of tokens, media included.
+func (p *parser) header(file *File) (total int) {
+	if m := p.u32(); m != magic {
+		p.fail("it begins with %#x", m)
+	}
+	file.Shape.Version = p.count("version", oldest, newest)
+	words := p.count("number of words", 1, maxTokens)
+	end := p.off + 4*int64(words)
+	first := p.i32()
+	if first != packed {
+		p.off -= 4
+		file.Tokens = p.tokens(int(words))
+		total = len(file.Tokens)
+	} else {
+		p.count("form of the tokens", packedForm, packedForm)
+		file.Tokens = p.tokens(int(p.count("number of tokens", 1, words)))
+		total = len(file.Tokens)
+		file.Media = p.count("number of media", 0, words) > 0
+		if !file.Media && p.off != end {
+			p.fail("%d bytes follow the tokens", end-p.off)
+		}
+	}
+	if i := slices.IndexFunc(file.Tokens, func(t int32) bool { return t < 0 }); i >= 0 {
+		if !file.Media {
+			p.fail("token %d is %d", i, file.Tokens[i])
+		}
+		file.Tokens = file.Tokens[:i]
+	} else if file.Media {
+		p.fail("no token stands for its media")
+	}
+	p.skip(end - p.off)
+	return total
+}
+
+// tokens reads n tokens.
+func (p *parser) tokens(n int) []int32 {
+	if p.err == nil && int64(n) > (p.size-p.off)/4 {
+		p.fail("it ends within its %d tokens", n)
+	}
+	if p.err != nil {
+		return nil
+	}
+	tokens := make([]int32, n)
+	for i := range tokens {
+		tokens[i] = p.i32()
+	}
+	return tokens
+}
+
+// cache reads the head of one cache, and passes over its rows.
+func (p *parser) cache(kind Kind, f form, s *Shape, tokens []int32, total int) (Cache, content) {
+	if kind == Recurrent {
+		return p.recurrent(total)
+	}
+	c := Cache{Kind: kind, Streams: p.count("number of streams", 1, maxStreams), Ext: f.ext}
+	var at content
+	for range c.Streams {
+		n := int(p.count("number of cells", 0, maxTokens))
+		if n == 0 {
+			continue
+		}
+		if at.cells > 0 {
+			p.fail("two streams hold cells")
+		}
+		at.cells = n
+		at.first, at.order = p.cells(n, &c, s.Version, tokens, total)
+		p.attention(&c, &at, f.v, s.Version)
+	}
+	if at.cells == 0 {
+		p.fail("no stream holds cells")
+	}
+	return c, at
+}
+
+// cells reads the cells of an attention cache and returns the cell of each position, from the
+// first position on.
+func (p *parser) cells(n int, c *Cache, version uint32, tokens []int32, total int) (first int, order []int32) {
+	if n > total || int64(n) > (p.size-p.off)/12 {
+		p.fail("%d cells hold %d tokens", n, total)
+		return 0, nil
+	}
+	if c.Kind == Window {
+		first = max(0, len(tokens)-n)
+	}
+	// Cells beyond the text are those of media, and have positions of their own.
+	order = slices.Repeat([]int32{-1}, len(tokens)-first)
+	found := 0
+	for i := range n {
+		pos := p.cell(c, version, tokens)
+		if p.err != nil {
+			return first, nil
+		}
+		switch at := int(pos) - first; {
+		case at >= 0 && at < len(order) && order[at] < 0:
+			order[at] = int32(i)
+			found++
+		case total > len(tokens) && int(pos) >= len(tokens):
+		case total > len(tokens) && c.Kind == Window && at < 0:
+			// An image is in the window, and the window begins before it.
+		default:
+			p.fail("cell %d holds position %d, of %d to %d, or a position twice", i, pos, first, len(tokens)-1)
+			return first, nil
+		}
+	}
+	if total == len(tokens) && found != n || c.Kind == Full && found != len(tokens) {
+		p.fail("%d cells hold %d of %d positions", n, found, len(tokens))
+	}
+	return first, order
+}
+
+// cell reads one cell and returns its position.
+func (p *parser) cell(c *Cache, version uint32, tokens []int32) int32 {
+	at, pos := p.off, p.i32()
+	p.count("number of sequences", 1, 1)
+	if c.Ext {
+		x, y, token := p.i32(), p.i32(), int32(0)
+		if version >= 3 {
+			token = p.i32()
+		}
+		// Text has the same position in both dimensions.
+		if text := pos >= 0 && int(pos) < len(tokens); text && (x != pos || y != pos || version >= 3 && token != tokens[pos]) {
+			p.fail("cell at byte %d of position %d is for (%d, %d) and token %d", at, pos, x, y, token)
+		}
+	}
+	if sequence := p.i32(); p.sequence == nil {
+		p.sequence = &sequence
+	} else if *p.sequence != sequence {
+		p.fail("cell at byte %d belongs to sequence %d, others to %d", at, sequence, *p.sequence)
+	}
+	return pos
+}
+
+// attention reads the heads of K and V of a cache, and passes over their rows.
+func (p *parser) attention(c *Cache, at *content, v bool, version uint32) {
+	c.Transposed = p.count("transposition", 0, 1) == 1
+	c.Layers = p.count("number of layers", 1, maxLayers)
+	if version >= 4 {
+		c.Rotations = [2]uint32{p.u32(), p.u32()}
+	}
+	for half := range 2 {
+		if half == 1 && !v {
+			return
+		}
+		for range c.Layers {
+			t := p.tensor(half == 1 && c.Transposed)
+			at.tensors[half] = append(at.tensors[half], p.skip(t.Row*int64(at.cells)))
+			c.Tensors[half] = append(c.Tensors[half], t)
+			if p.err != nil {
+				return
+			}
+		}
+	}
+}
+
+// tensor reads the head of a tensor.
+func (p *parser) tensor(transposed bool) Tensor {
+	t := Tensor{Type: int32(p.count("type", 0, maxType))}
+	if transposed {
+		t.Element = int64(p.count("size of an element", 1, 64))
+		t.Row = t.Element * int64(p.count("number of elements", 1, maxElements))
+		return t
+	}
+	at, row := p.off, p.u64()
+	if row > maxTensor {
+		p.fail("bytes of a row at byte %d are %d", at, row)
+		return t
+	}
+	t.Row = int64(row)
+	return t
+}
+
+// recurrent reads the head of a recurrent cache, which ends the file, and passes over its
+// states. The file does not say how many layers are recurrent: each has both states, the size
+// of each is the same in all layers.
+func (p *parser) recurrent(total int) (Cache, content) {
+	c, at := Cache{Kind: Recurrent}, content{cells: 1}
+	p.count("number of states", 1, 1)
+	if pos := p.i32(); p.err == nil && int(pos) != total-1 {
+		p.fail("the state is that after position %d of %d tokens", pos, total)
+	}
+	p.count("number of sequences", 0, 0)
+	p.count("transposition", 0, 0)
+	c.Layers = p.count("number of layers", 1, maxLayers)
+	var tensors []Tensor
+	var offsets []int64
+	for p.err == nil && p.off < p.size {
+		if len(tensors) == 2*int(c.Layers) {
+			p.fail("%d layers have more than %d states", c.Layers, len(tensors))
+		}
+		t := p.tensor(false)
+		tensors, offsets = append(tensors, t), append(offsets, p.skip(t.Row))
+	}
+	half := len(tensors) / 2
+	if p.err == nil && (half == 0 || len(tensors)%2 != 0 || !same(tensors[:half]) || !same(tensors[half:])) {
+		p.fail("%d states are not two of each layer", len(tensors))
+	}
+	c.Tensors = [2][]Tensor{tensors[:half], tensors[half:]}
+	at.tensors = [2][]int64{offsets[:half], offsets[half:]}
+	return c, at
+}
+
+// same reports whether all tensors have one type and size.
+func same(tensors []Tensor) bool {
+	return len(slices.Compact(slices.Clone(tensors))) == 1
+}

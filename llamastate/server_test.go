@@ -1,0 +1,272 @@
+package llamastate
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// server is llama-server's side of a file: a sequence in the memory of each cache.
+type server struct {
+	shape  Shape
+	tokens []int32 // -1 for a token of a medium
+	caches []memory
+}
+
+// memory is the memory of one cache for one sequence.
+type memory struct {
+	stream int
+	pos    []int32               // of each cell, in the order of cells
+	tok    []int32               // token of each cell
+	rows   [2][]map[int32][]byte // of each tensor, by position
+}
+
+// newServer returns a server that has computed tokens. Cells are in a random order.
+func newServer(rng *rand.Rand, shape Shape, tokens []int32, window int) *server {
+	s := &server{shape: shape, tokens: tokens}
+	n := len(tokens)
+	for _, c := range shape.Caches {
+		var m memory
+		first := 0
+		switch c.Kind {
+		case Window:
+			first = max(0, n-window)
+		case Recurrent:
+			first = n - 1
+		}
+		for pos := first; pos < n; pos++ {
+			m.pos = append(m.pos, int32(pos))
+		}
+		if c.Kind != Recurrent {
+			m.stream = rng.IntN(int(c.Streams))
+			for range rng.IntN(4) { // a few runs, moved about
+				a, b := rng.IntN(len(m.pos)+1), rng.IntN(len(m.pos)+1)
+				m.pos = slices.Concat(m.pos[min(a, b):], m.pos[:min(a, b)])
+			}
+		}
+		for half, tensors := range c.Tensors {
+			for _, t := range tensors {
+				rows := map[int32][]byte{}
+				for _, pos := range m.pos {
+					rows[pos] = randomBytes(rng, int(t.Row))
+				}
+				m.rows[half] = append(m.rows[half], rows)
+			}
+		}
+		s.caches = append(s.caches, m)
+	}
+	return s
+}
+
+func randomBytes(rng *rand.Rand, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(rng.Uint32())
+	}
+	return b
+}
+
+// word is a writer and a reader of numbers.
+type words struct{ bytes.Buffer }
+
+func (w *words) u32(values ...uint32) {
+	for _, v := range values {
+		_ = binary.Write(w, binary.LittleEndian, v) // a Buffer has no errors
+	}
+}
+
+// save writes the file as llama-server does: packed tokens, cells in the order of memory.
+func (s *server) save(packedTokens bool) []byte {
+	w := &words{}
+	w.u32(0x67677371, s.shape.Version)
+	if packedTokens {
+		w.u32(uint32(len(s.tokens)+4), 0xffffffff, 1, uint32(len(s.tokens)))
+	} else {
+		w.u32(uint32(len(s.tokens)))
+	}
+	for _, t := range s.tokens {
+		w.u32(uint32(t))
+	}
+	if packedTokens {
+		w.u32(0)
+	}
+	for i := range s.shape.Caches {
+		s.saveCache(w, &s.shape.Caches[i], &s.caches[i])
+	}
+	return w.Bytes()
+}
+
+func (s *server) saveCache(w *words, c *Cache, m *memory) {
+	if c.Kind == Recurrent {
+		w.u32(1, uint32(m.pos[0]), 0, 0, c.Layers)
+		s.saveTensors(w, c, m, 0)
+		s.saveTensors(w, c, m, 1)
+		return
+	}
+	w.u32(c.Streams)
+	for stream := range int(c.Streams) {
+		if stream != m.stream {
+			w.u32(0)
+			continue
+		}
+		w.u32(uint32(len(m.pos)))
+		for _, pos := range m.pos {
+			w.u32(uint32(pos), 1)
+			if c.Ext {
+				w.u32(uint32(pos), uint32(pos))
+				if s.shape.Version >= 3 {
+					w.u32(uint32(s.tokens[pos]))
+				}
+			}
+			w.u32(3)
+		}
+		w.u32(flag(c.Transposed), c.Layers)
+		if s.shape.Version >= 4 {
+			w.u32(c.Rotations[0], c.Rotations[1])
+		}
+		s.saveTensors(w, c, m, 0)
+		s.saveTensors(w, c, m, 1)
+	}
+}
+
+func (s *server) saveTensors(w *words, c *Cache, m *memory, half int) {
+	for i, t := range c.Tensors[half] {
+		w.u32(uint32(t.Type))
+		rows := m.rows[half][i]
+		if t.Element == 0 {
+			w.u32(uint32(t.Row), 0)
+			for _, pos := range m.pos {
+				w.Write(rows[pos])
+			}
+			continue
+		}
+		w.u32(uint32(t.Element), uint32(t.Row/t.Element))
+		for e := int64(0); e < t.Row; e += t.Element {
+			for _, pos := range m.pos {
+				w.Write(rows[pos][e : e+t.Element])
+			}
+		}
+	}
+}
+
+// restore reads a file as llama-server does, and requires that the server accepts it and
+// consumes it to the end. Positions that the next token does not attend to are left out.
+func restore(t testing.TB, shape Shape, file []byte, window int) *server {
+	t.Helper()
+	r := bytes.NewReader(file)
+	u32 := func() uint32 {
+		var v uint32
+		require.NoError(t, binary.Read(r, binary.LittleEndian, &v))
+		return v
+	}
+	read := func(n int64) []byte {
+		b := make([]byte, n)
+		_, err := r.Read(b)
+		require.True(t, n == 0 || err == nil)
+		return b
+	}
+	require.Equal(t, uint32(0x67677371), u32())
+	require.Equal(t, shape.Version, u32())
+	s := &server{shape: shape}
+	for range u32() {
+		s.tokens = append(s.tokens, int32(u32()))
+	}
+	for _, c := range shape.Caches {
+		m := memory{stream: -1}
+		tensors := func(half int) {
+			for _, want := range c.Tensors[half] {
+				require.Equal(t, uint32(want.Type), u32())
+				rows := map[int32][]byte{}
+				if want.Element == 0 {
+					require.Equal(t, uint32(want.Row), u32())
+					require.Zero(t, u32())
+					for _, pos := range m.pos {
+						rows[pos] = read(want.Row)
+					}
+				} else {
+					require.Equal(t, uint32(want.Element), u32())
+					require.Equal(t, uint32(want.Row/want.Element), u32())
+					for range want.Row / want.Element {
+						for _, pos := range m.pos {
+							rows[pos] = append(rows[pos], read(want.Element)...)
+						}
+					}
+				}
+				m.rows[half] = append(m.rows[half], rows)
+			}
+		}
+		if c.Kind == Recurrent {
+			require.Equal(t, uint32(1), u32())
+			m.pos = []int32{int32(u32())}
+			require.Zero(t, u32())
+			require.Zero(t, u32())
+			require.Equal(t, c.Layers, u32())
+			tensors(0)
+			tensors(1)
+			s.caches = append(s.caches, m)
+			continue
+		}
+		require.Equal(t, c.Streams, u32())
+		for stream := range int(c.Streams) {
+			n := u32()
+			if n == 0 {
+				continue
+			}
+			require.Equal(t, -1, m.stream, "one stream holds the sequence")
+			m.stream = stream
+			for range n {
+				pos := int32(u32())
+				require.NotEqual(t, int32(-1), pos, "the position of an empty cell")
+				require.NotContains(t, m.pos, pos)
+				require.Equal(t, uint32(1), u32())
+				if c.Ext {
+					require.Equal(t, uint32(pos), u32())
+					require.Equal(t, uint32(pos), u32())
+					if shape.Version >= 3 {
+						if tok := int32(u32()); pos >= 0 && len(m.pos) > 0 {
+							require.Equal(t, s.tokens[pos], tok)
+						}
+					}
+				}
+				u32()
+				m.pos = append(m.pos, pos)
+			}
+			require.Equal(t, flag(c.Transposed), u32())
+			require.Equal(t, c.Layers, u32())
+			if shape.Version >= 4 {
+				require.Equal(t, c.Rotations, [2]uint32{u32(), u32()})
+			}
+			tensors(0)
+			tensors(1)
+		}
+		if c.Kind == Window {
+			s.maskWindow(t, &m, window)
+		}
+		s.caches = append(s.caches, m)
+	}
+	require.Zero(t, r.Len(), "bytes after the last cache")
+	return s
+}
+
+// maskWindow requires what llama-server asks of a window before it reuses the prompt: the
+// lowest position is so low that no token misses a row. maskWindow then drops the cells that
+// the next token does not attend to.
+func (s *server) maskWindow(t testing.TB, m *memory, window int) {
+	next := int32(len(s.tokens))
+	require.Less(t, slices.Min(m.pos), max(0, next-int32(window)))
+	m.pos = slices.DeleteFunc(m.pos, func(pos int32) bool {
+		masked := next-pos > int32(window)
+		if masked {
+			for half := range m.rows {
+				for _, rows := range m.rows[half] {
+					delete(rows, pos)
+				}
+			}
+		}
+		return masked
+	})
+}
