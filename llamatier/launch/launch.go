@@ -1,0 +1,171 @@
+// Package launch reads the command line and the environment of llama-server, as far as a
+// server between llama-server and its clients must know them.
+package launch
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Command is how somebody starts llama-server.
+type Command struct {
+	Args []string                 // without the name of the program
+	Env  func(name string) string // nil: no variables
+}
+
+// option is an option of llama-server: its flags, and the variable that sets it where no flag
+// does.
+type option struct {
+	flags []string
+	env   string
+	alone bool // takes no value
+}
+
+// is reports whether an argument is a flag of the option. llama-server reads "_" in a long
+// flag as "-".
+func (o option) is(arg string) bool {
+	if strings.HasPrefix(arg, "--") {
+		arg = strings.ReplaceAll(arg, "_", "-")
+	}
+	return slices.Contains(o.flags, arg)
+}
+
+// The options, in llama.cpp's common/arg.cpp.
+var (
+	model       = option{flags: []string{"-m", "--model"}, env: "LLAMA_ARG_MODEL"}
+	modelURL    = option{flags: []string{"-mu", "--model-url"}, env: "LLAMA_ARG_MODEL_URL"}
+	repository  = option{flags: []string{"-hf", "-hfr", "--hf-repo"}, env: "LLAMA_ARG_HF_REPO"}
+	host        = option{flags: []string{"--host"}, env: "LLAMA_ARG_HOST"}
+	port        = option{flags: []string{"--port"}, env: "LLAMA_ARG_PORT"}
+	savePath    = option{flags: []string{"--slot-save-path"}}
+	prefix      = option{flags: []string{"--api-prefix"}, env: "LLAMA_ARG_API_PREFIX"}
+	certificate = option{flags: []string{"--ssl-cert-file"}, env: "LLAMA_ARG_SSL_CERT_FILE"}
+	embedding   = option{flags: []string{"--embedding", "--embeddings"}, env: "LLAMA_ARG_EMBEDDINGS", alone: true}
+	reranking   = option{flags: []string{"--rerank", "--reranking"}, env: "LLAMA_ARG_RERANKING", alone: true}
+	cacheRAM    = option{flags: []string{"-cram", "--cache-ram"}, env: "LLAMA_ARG_CACHE_RAM"}
+	cacheReuse  = option{flags: []string{"--cache-reuse"}, env: "LLAMA_ARG_CACHE_REUSE"}
+	fullWindow  = option{flags: []string{"--swa-full"}, env: "LLAMA_ARG_SWA_FULL", alone: true}
+	draft       = option{flags: []string{"-md", "--model-draft", "--spec-draft-model"}, env: "LLAMA_ARG_SPEC_DRAFT_MODEL"}
+)
+
+// reports are flags with which llama-server prints something and ends.
+var reports = []string{"-h", "--help", "--usage", "--version", "--license", "--list-devices", "-cl", "--cache-list", "--completion-bash"}
+
+// value returns the value of an option, and whether the option is set. Of several flags the
+// last one counts, as in llama-server; a flag counts before a variable.
+func (c Command) value(o option) (string, bool) {
+	for i := len(c.Args) - 1; i >= 0; i-- {
+		switch {
+		case !o.is(c.Args[i]):
+		case o.alone:
+			return "1", true
+		case i+1 < len(c.Args):
+			return c.Args[i+1], true
+		}
+	}
+	if c.Env == nil || o.env == "" {
+		return "", false
+	}
+	value := c.Env(o.env)
+	return value, value != ""
+}
+
+// on reports whether an option without a value is set, or has a value that is true.
+func (c Command) on(o option) bool {
+	value, ok := c.value(o)
+	return ok && !slices.Contains([]string{"0", "off", "false", "disabled"}, strings.ToLower(value))
+}
+
+// Serves reports whether llama-server will answer prompts of one model. Otherwise
+// llama-server prints something and ends, computes embeddings, or is a router.
+func (c Command) Serves() bool {
+	for _, arg := range c.Args {
+		if slices.Contains(reports, arg) {
+			return false
+		}
+	}
+	if c.on(embedding) || c.on(reranking) {
+		return false
+	}
+	return slices.ContainsFunc([]option{model, modelURL, repository}, func(o option) bool {
+		_, ok := c.value(o)
+		return ok
+	})
+}
+
+// Hidden returns the reason why no other server can stand before this llama-server, or "".
+func (c Command) Hidden() string {
+	if _, ok := c.value(certificate); ok {
+		return "it answers by TLS"
+	}
+	if _, ok := c.value(prefix); ok {
+		return "its addresses have a prefix"
+	}
+	if name, _ := c.value(host); strings.HasSuffix(name, ".sock") {
+		return "it listens on a Unix socket"
+	}
+	return ""
+}
+
+// Unstorable returns the reason why slots of this llama-server cannot be stored, or "".
+func (c Command) Unstorable() string {
+	if _, ok := c.value(savePath); ok {
+		return "--slot-save-path is in use"
+	}
+	if n, ok := c.value(cacheReuse); ok && n != "0" {
+		return "--cache-reuse moves rows to other positions"
+	}
+	if c.on(fullWindow) {
+		return "--swa-full keeps windows in another form"
+	}
+	if _, ok := c.value(draft); ok {
+		return "a draft model has a state that is not saved"
+	}
+	return ""
+}
+
+// Address returns the host and the port on which llama-server is asked to listen.
+func (c Command) Address() (name string, number int, err error) {
+	name, number = "127.0.0.1", 8080
+	if v, ok := c.value(host); ok {
+		name = v
+	}
+	if v, ok := c.value(port); ok {
+		if number, err = strconv.Atoi(v); err != nil {
+			return "", 0, err
+		}
+	}
+	return name, number, nil
+}
+
+// Model returns the path of the model's file, "" where llama-server downloads the model.
+func (c Command) Model() string {
+	path, _ := c.value(model)
+	return path
+}
+
+// Behind returns the arguments for the same llama-server on a Unix socket. With saveTo, slots
+// are saved below that directory.
+func (c Command) Behind(socket, saveTo string) []string {
+	args := c.without(host, port)
+	if saveTo != "" {
+		// With a cache in memory, a request for a busy slot can replace the slot's sequence.
+		args = append(c.without(host, port, cacheRAM), "--slot-save-path", saveTo, "--cache-ram", "0")
+	}
+	return append(args, "--host", socket)
+}
+
+// without returns the arguments without some options and their values: llama-server warns of
+// options that are given twice.
+func (c Command) without(options ...option) []string {
+	var args []string
+	for i := 0; i < len(c.Args); i++ {
+		if slices.ContainsFunc(options, func(o option) bool { return o.is(c.Args[i]) }) {
+			i++ // the value
+			continue
+		}
+		args = append(args, c.Args[i])
+	}
+	return args
+}

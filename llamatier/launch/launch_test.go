@@ -1,0 +1,80 @@
+package launch
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func command(line string, env ...string) Command {
+	return Command{Args: strings.Fields(line), Env: func(name string) string {
+		for _, v := range env {
+			if key, value, _ := strings.Cut(v, "="); key == name {
+				return value
+			}
+		}
+		return ""
+	}}
+}
+
+// ollama is the command line with which Ollama v0.32.15 starts a model.
+const ollama = "--model /m/blobs/sha256-1 --port 41234 --host 127.0.0.1 --no-webui --offline -c 8192 -np 2 " +
+	"--log-verbosity 4 --no-log-prefix --no-log-timestamps --flash-attn auto -b 512 -ub 512 --context-shift"
+
+func TestServes(t *testing.T) {
+	for _, c := range []Command{
+		command(ollama), command("-m x"), command("-hf a/b:Q4"), command("-c 5", "LLAMA_ARG_MODEL=x"),
+		command("--model_url u"), command("-m x", "LLAMA_ARG_EMBEDDINGS=0"),
+	} {
+		require.True(t, c.Serves(), "%q", c.Args)
+	}
+	for _, c := range []Command{
+		command(""), command("--list-devices"), command("--version -m x"), command(ollama + " --embedding"),
+		command("-m x --rerank"), command("-m x", "LLAMA_ARG_EMBEDDINGS=1"), command("--models-dir d"),
+	} {
+		require.False(t, c.Serves(), "%q", c.Args)
+	}
+}
+
+func TestTheLastFlagCountsAndThenTheVariable(t *testing.T) {
+	c := command("--port 1 --port 2 --host h", "LLAMA_ARG_PORT=3", "LLAMA_ARG_HOST=v", "LLAMA_ARG_MODEL=/m")
+	name, number, err := c.Address()
+	require.NoError(t, err)
+	require.Equal(t, "h", name)
+	require.Equal(t, 2, number)
+	require.Equal(t, "/m", c.Model())
+
+	name, number, err = command("", "LLAMA_ARG_PORT=3").Address()
+	require.NoError(t, err)
+	require.Equal(t, "127.0.0.1", name)
+	require.Equal(t, 3, number)
+
+	_, _, err = command("--port x").Address()
+	require.Error(t, err)
+	_, number, err = command("--model m --port").Address()
+	require.NoError(t, err)
+	require.Equal(t, 8080, number, "llama-server itself refuses a flag without a value")
+}
+
+func TestReasons(t *testing.T) {
+	require.Empty(t, command(ollama).Hidden())
+	require.Empty(t, command(ollama).Unstorable())
+	require.Empty(t, command("--cache-reuse 0").Unstorable())
+	for _, line := range []string{"--ssl-cert-file c", "--api-prefix /x", "--host /run/x.sock"} {
+		require.NotEmpty(t, command(line).Hidden(), line)
+	}
+	for _, line := range []string{"--slot-save-path d", "--cache-reuse 256", "--swa-full", "-md d.gguf"} {
+		require.NotEmpty(t, command(line).Unstorable(), line)
+	}
+	require.NotEmpty(t, command("", "LLAMA_ARG_CACHE_REUSE=1").Unstorable())
+}
+
+func TestBehind(t *testing.T) {
+	c := command(ollama + " --cache-ram 8192")
+	require.Equal(t,
+		strings.Fields(strings.NewReplacer("--port 41234 ", "", "--host 127.0.0.1 ", "").Replace(ollama)+
+			" --slot-save-path /proc/7/fd/ --cache-ram 0 --host /t/s.sock"),
+		c.Behind("/t/s.sock", "/proc/7/fd/"))
+	require.Equal(t, strings.Fields("-m x --cache-ram 8192 --host /t/s.sock"), command("-m x --host h --cache-ram 8192 --port 1").Behind("/t/s.sock", ""))
+}
