@@ -1,0 +1,90 @@
+package process
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// Daemon runs an engine and stands before it.
+type Daemon struct {
+	// Engine is the real llama-server, not started yet. Its output is the front's.
+	Engine *exec.Cmd
+
+	// Serve begins to answer requests once the engine has started. It returns at once.
+	Serve func()
+
+	// Flush stores what must not be lost, while the engine still runs. It returns when ctx
+	// ends, at the latest.
+	Flush func(ctx context.Context)
+
+	// FlushTimeout bounds Flush.
+	FlushTimeout time.Duration
+
+	Log *slog.Logger
+}
+
+// Run runs the engine until the engine ends, the front dies, or somebody asks the daemon to
+// end, and returns how the engine ended. ended is false if the daemon ended the engine.
+// The caller's goroutine must be locked to its thread until the process ends, because the
+// engine dies with the thread that started it.
+func (d *Daemon) Run() (state *os.ProcessState, ended bool, err error) {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	alive := os.NewFile(aliveFile, "alive")
+	output, errors := os.NewFile(outputFile, "output"), os.NewFile(errorsFile, "errors")
+	d.Engine.Stdout, d.Engine.Stderr = output, errors
+	if err := startEngine(d.Engine); err != nil {
+		return nil, false, fmt.Errorf("start %s: %w", d.Engine.Path, err)
+	}
+	// Who reads the engine's output must see its end when the engine ends.
+	output.Close()
+	errors.Close()
+
+	exited := make(chan struct{})
+	go func() {
+		_ = d.Engine.Wait() // ProcessState has the result
+		close(exited)
+	}()
+	orphaned := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, alive) // nobody writes: it returns when the front is dead
+		close(orphaned)
+	}()
+	d.Serve()
+	select {
+	case <-exited:
+		d.Log.Info("llama-server ended", "state", d.Engine.ProcessState)
+		return d.Engine.ProcessState, true, nil
+	case <-orphaned:
+		d.Log.Info("the front was killed")
+	case sig := <-signals:
+		d.Log.Info("asked to end", "signal", sig)
+	}
+	d.flush(exited)
+	_ = d.Engine.Process.Kill() // it may have ended already
+	<-exited
+	return d.Engine.ProcessState, false, nil
+}
+
+// flush flushes within FlushTimeout, and as long as the engine runs.
+func (d *Daemon) flush(exited <-chan struct{}) {
+	ctx, cancel := context.WithTimeout(context.Background(), d.FlushTimeout)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.Flush(ctx)
+	}()
+	select {
+	case <-done:
+	case <-exited:
+	case <-ctx.Done():
+	}
+}

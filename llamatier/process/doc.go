@@ -1,0 +1,20 @@
+// Package process runs llama-server behind a daemon, in place of the llama-server that a
+// program such as Ollama wants to start.
+//
+// There are three processes:
+//
+//	front   what the program starts, and ends with SIGKILL. It only waits.
+//	daemon  answers in place of llama-server, and outlives the front by as long as it takes
+//	        to store what must not be lost.
+//	engine  the real llama-server. Its output goes where the front's goes.
+//
+// The front holds one end of a pipe. When the front dies, however it dies, the daemon reads
+// the pipe's end, flushes, ends the engine and ends itself. The engine holds the front's
+// output, so a program that reads the output to its end waits for the flush as well. When
+// the program dies, the output of the front has no reader any more, and the front ends.
+//
+// The engine starts with SIGTERM and SIGINT blocked: a service manager sends these to all
+// processes of a service, and the engine must live until the daemon has stored its slots. On
+// Linux the engine is killed when the daemon dies. The front ends as the engine did: with the
+// same status, or by the same signal.
+package process
