@@ -53,14 +53,25 @@ func (b *Builder) WindowRows() int { return b.window }
 // says. Sections of windows and states belong at the end of the file and are passed over
 // elsewhere.
 func (b *Builder) WriteRows(layout pagefile.Layout, start int, buf []byte) error {
-	end := start + layout.Tokens()
-	if start < 0 || end > b.tokens {
-		return fmt.Errorf("llamastate: write rows of tokens %d to %d: the file has %d tokens", start, end, b.tokens)
+	return b.WriteFirstRows(layout, start, layout.Tokens(), buf)
+}
+
+// WriteFirstRows does as WriteRows, for the first n tokens of a page: the tokens that the page
+// shares with the sequence.
+func (b *Builder) WriteFirstRows(layout pagefile.Layout, start, n int, buf []byte) error {
+	end := start + n
+	if start < 0 || n < 0 || n > layout.Tokens() || end > b.tokens {
+		return fmt.Errorf("llamastate: write rows of tokens %d to %d: the file has %d tokens, the page %d", start, end, b.tokens, layout.Tokens())
 	}
 	for i, sec := range layout.Sections() {
 		p, err := b.shape.place(sec)
-		if err == nil && (b.shape.Caches[p.group].Kind == Full || end == b.tokens) {
-			err = b.writeSection(p, start, layout.Rows(buf, i))
+		rows := layout.Rows(buf, i)
+		switch {
+		case err != nil:
+		case b.shape.Caches[p.group].Kind == Full:
+			err = b.writeSection(p, start, rows[:int64(n)*p.t.Row])
+		case end == b.tokens && n == layout.Tokens():
+			err = b.writeSection(p, start, rows)
 		}
 		if err != nil {
 			return fmt.Errorf("llamastate: write rows of group %d layer %d %v: %w", sec.Group, sec.Layer, sec.Kind, err)

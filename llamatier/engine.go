@@ -1,0 +1,185 @@
+package llamatier
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Engine is a running llama-server. Methods may be called from several goroutines.
+type Engine struct {
+	Client *http.Client
+	Key    string // of its API, "" for none
+}
+
+// Dial returns the llama-server that listens on a Unix socket. Each request has a connection
+// of its own, so that llama-server notices when a request is given up.
+func Dial(socket string) *Engine {
+	var dialer net.Dialer
+	return &Engine{Client: &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "unix", socket)
+		},
+	}}}
+}
+
+// Address is the address of a path of the engine. The host is never looked up.
+func Address(path string) string { return "http://llama-server" + path }
+
+// answerMax bounds an answer of the engine, in bytes.
+const answerMax = 256 << 20
+
+// call sends a request with a body of JSON, nil for none, and reads the answer into out.
+func (e *Engine) call(ctx context.Context, method, path string, body, out any) error {
+	var content []byte
+	switch b := body.(type) {
+	case nil:
+	case json.RawMessage:
+		content = b
+	default:
+		var err error
+		if content, err = json.Marshal(b); err != nil {
+			return fmt.Errorf("ask llama-server for %s: %w", path, err)
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, Address(path), bytes.NewReader(content))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if e.Key != "" {
+		req.Header.Set("Authorization", "Bearer "+e.Key)
+	}
+	res, err := e.Client.Do(req)
+	if err != nil {
+		return fmt.Errorf("ask llama-server for %s: %w", path, err)
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(res.Body, answerMax))
+	if err != nil {
+		return fmt.Errorf("read llama-server's answer to %s: %w", path, err)
+	}
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("llama-server refuses %s: %s: %s", path, res.Status, strings.TrimSpace(string(answer[:min(len(answer), 300)])))
+	}
+	if err := json.Unmarshal(answer, out); err != nil {
+		return fmt.Errorf("understand llama-server's answer to %s: %w", path, err)
+	}
+	return nil
+}
+
+// Tokenize returns the tokens of a prompt.
+func (e *Engine) Tokenize(ctx context.Context, prompt string) ([]int32, error) {
+	in := map[string]any{"content": prompt, "add_special": true, "parse_special": true}
+	var out struct {
+		Tokens []int32 `json:"tokens"`
+	}
+	err := e.call(ctx, http.MethodPost, "/tokenize", in, &out)
+	return out.Tokens, err
+}
+
+// Template returns the prompt that llama-server makes of a chat, the body of a request to
+// /v1/chat/completions.
+func (e *Engine) Template(ctx context.Context, chat []byte) (string, error) {
+	var out struct {
+		Prompt string `json:"prompt"`
+	}
+	err := e.call(ctx, http.MethodPost, "/apply-template", json.RawMessage(chat), &out)
+	return out.Prompt, err
+}
+
+// Progress is how far a slot is: the figures of its last request.
+type Progress struct {
+	Running   bool // the request is not over
+	Context   int  // tokens that the slot has room for
+	Held      int  // tokens that the slot holds
+	Cached    int  // tokens of the prompt that the slot held before the request
+	Processed int  // tokens of the prompt that were computed
+	Generated int  // tokens of the answer
+}
+
+// Shifted reports whether the request may have shifted the context. llama-server does so when
+// a slot is full, and the slot then holds fewer tokens than it has seen.
+func (p Progress) Shifted() bool {
+	seen := p.Cached + p.Processed + p.Generated
+	return seen+1 >= p.Context || p.Held < seen-1
+}
+
+// Slots returns the progress of every slot.
+func (e *Engine) Slots(ctx context.Context) ([]Progress, error) {
+	var out []struct {
+		Running   bool `json:"is_processing"`
+		Context   int  `json:"n_ctx"`
+		Held      int  `json:"n_prompt_tokens"`
+		Cached    int  `json:"n_prompt_tokens_cache"`
+		Processed int  `json:"n_prompt_tokens_processed"`
+		Next      []struct {
+			Decoded int `json:"n_decoded"`
+		} `json:"next_token"`
+	}
+	if err := e.call(ctx, http.MethodGet, "/slots", nil, &out); err != nil {
+		return nil, err
+	}
+	var slots []Progress
+	for _, s := range out {
+		p := Progress{Running: s.Running, Context: s.Context, Held: s.Held, Cached: s.Cached, Processed: s.Processed}
+		if len(s.Next) > 0 {
+			p.Generated = s.Next[0].Decoded
+		}
+		slots = append(slots, p)
+	}
+	if len(slots) == 0 {
+		return nil, errors.New("llama-server has no slots")
+	}
+	return slots, nil
+}
+
+// Save saves a slot into a file below the engine's --slot-save-path.
+func (e *Engine) Save(ctx context.Context, slot int, file string) error {
+	return e.act(ctx, slot, "save", map[string]string{"filename": file})
+}
+
+// Restore replaces what a slot holds with a saved file. After an error the slot is empty, or
+// holds what it held.
+func (e *Engine) Restore(ctx context.Context, slot int, file string) error {
+	return e.act(ctx, slot, "restore", map[string]string{"filename": file})
+}
+
+// Erase empties a slot.
+func (e *Engine) Erase(ctx context.Context, slot int) error {
+	return e.act(ctx, slot, "erase", struct{}{})
+}
+
+// ErrUnanswered reports an action that llama-server may carry out later: it has not answered
+// in actTimeout. The action's file must stay as it is.
+var ErrUnanswered = errors.New("llamatier: llama-server has not answered")
+
+// actTimeout bounds the time of an action on a slot, which waits for the slot's request.
+const actTimeout = 10 * time.Minute
+
+// act carries out an action even if ctx ends: llama-server does not take an action back.
+func (e *Engine) act(ctx context.Context, slot int, action string, in any) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actTimeout)
+	defer cancel()
+	var out struct{}
+	err := e.call(ctx, http.MethodPost, fmt.Sprintf("/slots/%d?action=%s", slot, action), in, &out)
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", ErrUnanswered, err)
+	}
+	return err
+}
+
+// Prefill computes a prompt in a slot and drops the answer.
+func (e *Engine) Prefill(ctx context.Context, slot int, tokens []int32) error {
+	in := map[string]any{"prompt": tokens, "n_predict": 0, "id_slot": slot, "cache_prompt": true, "temperature": 0}
+	var out struct{}
+	return e.call(ctx, http.MethodPost, "/completion", in, &out)
+}

@@ -1,0 +1,130 @@
+// Package proxy answers in place of a llama-server, and gives each prompt a slot that holds as
+// much of it as a page store has.
+//
+// Requests and answers pass through byte for byte, except for the number of the slot, which is
+// added to a prompt. A request that the package does not understand passes through as it is.
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+
+	"github.com/kvtier/kvtier/llamatier"
+)
+
+// Handler answers in place of an engine.
+type Handler struct {
+	engine *llamatier.Engine
+	tier   func() *llamatier.Tier
+	proxy  *httputil.ReverseProxy
+	log    *slog.Logger
+}
+
+// New returns a Handler. tier returns nil as long as nothing can be restored or stored.
+func New(e *llamatier.Engine, tier func() *llamatier.Tier, log *slog.Logger) *Handler {
+	target, _ := url.Parse(llamatier.Address("")) // a constant
+	return &Handler{engine: e, tier: tier, log: log, proxy: &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(target)
+			r.Out.Host = r.In.Host
+			r.Out.Header["Accept-Encoding"] = r.In.Header["Accept-Encoding"]
+		},
+		Transport:     e.Client.Transport,
+		FlushInterval: -1, // at once
+		ErrorHandler:  unavailable,
+		ErrorLog:      slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}}
+}
+
+// unavailable answers for an engine that cannot be reached, as llama-server does while it
+// loads a model.
+func unavailable(w http.ResponseWriter, r *http.Request, _ error) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(http.StatusServiceUnavailable)
+	_, _ = io.WriteString(w, `{"error":{"message":"Loading model","type":"unavailable_error","code":503}}`)
+}
+
+// prompts are the paths of requests whose prompt can be found out, and whether the prompt is
+// a chat.
+var prompts = map[string]bool{
+	"/completion":          false,
+	"/completions":         false,
+	"/v1/completions":      false,
+	"/chat/completions":    true,
+	"/v1/chat/completions": true,
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if strings.HasPrefix(r.URL.Path, "/slots/") && r.URL.Query().Has("action") {
+		h.refuseAction(w)
+		return
+	}
+	chat, known := prompts[r.URL.Path]
+	t := h.tier()
+	if !known || t == nil || r.Method != http.MethodPost {
+		h.proxy.ServeHTTP(w, r)
+		return
+	}
+	h.servePrompt(w, r, t, chat)
+}
+
+// refuseAction answers as a llama-server without --slot-save-path does: that option is ours.
+func (h *Handler) refuseAction(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(http.StatusNotImplemented)
+	_, _ = io.WriteString(w, "{\"error\":{\"code\":501,\"message\":\"This server does not support slots action. Start it with `--slot-save-path`\",\"type\":\"not_supported_error\"}}")
+}
+
+// bodyMax bounds a request whose prompt is looked at, in bytes.
+const bodyMax = 256 << 20
+
+// servePrompt serves a request in a slot of its own.
+func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamatier.Tier, chat bool) {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	r = r.WithContext(ctx)
+	body, err := io.ReadAll(io.LimitReader(r.Body, bodyMax+1))
+	if err != nil {
+		http.Error(w, "read the request: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	rest := r.Body
+	r.Body = joined{io.MultiReader(bytes.NewReader(body), rest), rest}
+	if len(body) > bodyMax {
+		h.proxy.ServeHTTP(w, r)
+		return
+	}
+	p, err := h.understand(r, body, chat)
+	if err != nil {
+		h.log.Debug("kv tier: request passes through", "path", r.URL.Path, "reason", err)
+		h.proxy.ServeHTTP(w, r)
+		t.Unknown()
+		return
+	}
+	p.Cancel = cancel
+	turn, err := t.Begin(ctx, p.Request)
+	if err != nil {
+		return // the client is gone
+	}
+	defer turn.End()
+	body = p.pinned(body, turn.Slot())
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	r.ContentLength = int64(len(body))
+	h.proxy.ServeHTTP(w, r)
+}
+
+// joined is a body that was read in part.
+type joined struct {
+	io.Reader
+	io.Closer
+}
+
+var errNotUnderstood = errors.New("its prompt is of another form")

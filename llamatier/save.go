@@ -1,0 +1,152 @@
+package llamatier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/llamastate"
+)
+
+// saveTimeout bounds the time that a save may hold a slot.
+const saveTimeout = time.Minute
+
+// save saves a busy slot and begins to store the pages that are new. The slot may be used
+// again when save returns. A failure is logged: the tokens are computed again one day.
+func (t *Tier) save(ctx context.Context, s *slot) {
+	if !s.dirty || t.off.Load() {
+		return
+	}
+	s.dirty = false
+	select { // a saved file is memory
+	case t.saving <- struct{}{}:
+	case <-ctx.Done():
+		s.dirty = true
+		return
+	}
+	f, err := t.savedFile(ctx, s)
+	var state *llamastate.File
+	if err == nil {
+		state, err = t.read(ctx, f, s)
+	}
+	if err != nil || state == nil {
+		t.opt.Log.Debug("kv tier: slot not stored", "slot", s.id, "error", err)
+		if f != nil {
+			f.Close() // nothing is lost: the file is memory
+		}
+		<-t.saving
+		return
+	}
+	s.tokens = state.Tokens
+	t.storing.Add(1)
+	go func() {
+		defer t.storing.Done()
+		defer func() { <-t.saving }()
+		defer f.Close()
+		if err := t.store(context.WithoutCancel(ctx), state); err != nil {
+			t.opt.Log.Warn("kv tier: pages not stored", "slot", s.id, "error", err)
+		}
+	}()
+}
+
+// savedFile has the engine save a slot into a new file.
+func (t *Tier) savedFile(ctx context.Context, s *slot) (*os.File, error) {
+	f, name, err := newMemFile()
+	if err != nil {
+		return nil, err
+	}
+	if err := t.opt.Engine.Save(ctx, s.id, name); err != nil {
+		return nil, t.drop(f, err)
+	}
+	return f, nil
+}
+
+// drop closes a file after an action failed. A file that the engine may still use stays, and
+// the Tier does nothing more.
+func (t *Tier) drop(f *os.File, err error) error {
+	if errors.Is(err, ErrUnanswered) {
+		t.off.Store(true)
+		t.opt.Log.Error("kv tier: off, llama-server does not answer", "error", err)
+		t.kept.Store(f, nil)
+		return err
+	}
+	f.Close() // nothing is lost: the file is memory
+	return err
+}
+
+// read reads the heads of a file into which the engine has just saved a slot, and returns nil
+// if the slot's rows must not be stored. The engine has run no other request in the slot since
+// the save.
+func (t *Tier) read(ctx context.Context, f *os.File, s *slot) (*llamastate.File, error) {
+	slots, err := t.opt.Engine.Slots(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if s.id >= len(slots) {
+		return nil, fmt.Errorf("llama-server has %d slots", len(slots))
+	}
+	p := slots[s.id]
+	if p.Cached == 0 && !p.Running {
+		s.broken = false // all rows are those of the last request
+	}
+	switch {
+	case p.Running:
+		return nil, errors.New("another request runs in it")
+	case p.Shifted():
+		s.broken = true
+		return nil, errors.New("its context may have been shifted")
+	case s.broken || s.private:
+		return nil, errors.New("it holds rows of a shifted context, or of a request that is not stored")
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	state, err := t.opt.Shape.Open(f, info.Size())
+	if err != nil {
+		return nil, err
+	}
+	if !state.Media && len(state.Tokens) != p.Held {
+		return nil, fmt.Errorf("it held %d tokens when it was saved, and holds %d now", len(state.Tokens), p.Held)
+	}
+	return state, nil
+}
+
+// minTail is the part of a page below which an incomplete last page is not stored.
+const minTail = 8
+
+// store stores the pages of a saved slot that the store does not have.
+func (t *Tier) store(ctx context.Context, state *llamastate.File) error {
+	size := t.opt.PageTokens
+	parent := t.opt.Fingerprint
+	for start := 0; start < len(state.Tokens); start += size {
+		tokens := state.Tokens[start:min(start+size, len(state.Tokens))]
+		key := pagefile.ChainKey(parent, tokens, nil)
+		if len(tokens) < size/minTail {
+			break
+		}
+		if !t.opt.Store.Has(key) {
+			if err := t.put(ctx, state, parent, start, tokens); err != nil {
+				return err
+			}
+		}
+		parent = key
+	}
+	return nil
+}
+
+// put stores one page.
+func (t *Tier) put(ctx context.Context, state *llamastate.File, parent pagefile.Key, start int, tokens []int32) error {
+	layout, err := pagefile.NewLayout(t.opt.Shape.Sections(), len(tokens))
+	if err != nil {
+		return err
+	}
+	page := &pagefile.Page{Parent: parent, Start: uint32(start), Tokens: tokens, Layout: layout, Payload: make([]byte, layout.Size())}
+	if err := state.ReadRows(layout, start, page.Payload); err != nil {
+		return err
+	}
+	return t.opt.Store.Put(ctx, page)
+}

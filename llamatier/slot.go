@@ -1,0 +1,116 @@
+package llamatier
+
+import (
+	"context"
+	"time"
+)
+
+// slot is one of the engine's slots. Tier.mu guards its fields; the goroutine that made the
+// slot busy may read tokens, dirty and broken without.
+type slot struct {
+	id   int
+	busy bool      // a request or a save uses it
+	used time.Time // end of the last request
+
+	tokens  []int32 // that the slot holds at least: the last prompt
+	dirty   bool    // tokens were computed since the slot was saved
+	private bool    // the last request must not be stored
+	broken  bool    // rows from before the last request must not be stored
+
+	idle interface{ Stop() bool } // saves the slot; nil: nothing to save
+}
+
+// commonPrefix returns the number of tokens that two sequences share at their beginning.
+func commonPrefix(a, b []int32) int {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// similar is the part of a prompt that a slot must hold to be chosen for that reason, as in
+// llama-server.
+const similar = 0.1
+
+// takeLocked makes a free slot busy: the pinned one, or the one that holds most of the prompt,
+// or the one unused for longest. It returns nil if there is none.
+func (t *Tier) takeLocked(tokens []int32, pinned int) *slot {
+	var best *slot
+	most := int(similar * float64(len(tokens)))
+	for _, s := range t.slots {
+		switch n := commonPrefix(s.tokens, tokens); {
+		case s.busy || pinned >= 0 && s.id != pinned%len(t.slots):
+		case n > most:
+			best, most = s, n
+		case best == nil, commonPrefix(best.tokens, tokens) <= int(similar*float64(len(tokens))) && s.used.Before(best.used):
+			best = s
+		}
+	}
+	if best != nil {
+		best.busy = true
+		if best.idle != nil {
+			best.idle.Stop()
+			best.idle = nil
+		}
+	}
+	return best
+}
+
+// take waits for a slot. Requests get slots in the order in which they came.
+func (t *Tier) take(ctx context.Context, tokens []int32, pinned int) (*slot, error) {
+	t.mu.Lock()
+	w := &waiter{tokens: tokens, pinned: pinned, got: make(chan *slot, 1)}
+	t.waiting = append(t.waiting, w)
+	t.serveLocked()
+	t.mu.Unlock()
+	select {
+	case s := <-w.got:
+		return s, nil
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, other := range t.waiting {
+		if other == w {
+			t.waiting = append(t.waiting[:i], t.waiting[i+1:]...)
+			return nil, ctx.Err()
+		}
+	}
+	t.giveLocked(<-w.got) // it came just now
+	return nil, ctx.Err()
+}
+
+// waiter is a request that waits for a slot.
+type waiter struct {
+	tokens []int32
+	pinned int
+	got    chan *slot
+}
+
+// serveLocked gives free slots to requests that wait. A request for a certain slot does not
+// hold up the requests behind it.
+func (t *Tier) serveLocked() {
+	var left []*waiter
+	for _, w := range t.waiting {
+		if s := t.takeLocked(w.tokens, w.pinned); s != nil {
+			w.got <- s
+		} else {
+			left = append(left, w)
+		}
+	}
+	t.waiting = left
+}
+
+// giveLocked makes a slot free.
+func (t *Tier) giveLocked(s *slot) {
+	s.busy = false
+	t.serveLocked()
+}
+
+// give makes a slot free.
+func (t *Tier) give(s *slot) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.giveLocked(s)
+}

@@ -1,0 +1,207 @@
+package llamatier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/llamastate"
+)
+
+// Store is the page store, a *diskstore.Store.
+type Store interface {
+	Chain(ctx context.Context, tokens []int32, media []pagefile.Media) []diskstore.Ref
+	Has(key pagefile.Key) bool
+	Put(ctx context.Context, p *pagefile.Page) error
+	Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error
+}
+
+// Options configures a Tier.
+type Options struct {
+	Engine *Engine
+	Shape  *llamastate.Shape // of the engine's files
+	Slots  int               // number of the engine's slots
+
+	Store       Store
+	Fingerprint pagefile.Key // of the store
+	PageTokens  int
+
+	// Idle is the time after a request at which a slot is saved.
+	Idle time.Duration
+
+	// AfterFunc is time.AfterFunc; nil means that.
+	AfterFunc func(d time.Duration, f func()) interface{ Stop() bool }
+
+	Log *slog.Logger
+}
+
+// Tier keeps the slots of an engine in a store. All methods may be called from several
+// goroutines.
+type Tier struct {
+	opt Options
+
+	mu      sync.Mutex
+	slots   []*slot
+	waiting []*waiter
+	closed  bool
+	turns   map[*Turn]bool
+
+	off     atomic.Bool    // the engine does not answer: nothing is restored or stored any more
+	saving  chan struct{}  // one element while a file of a save exists
+	storing sync.WaitGroup // saves whose pages are being stored
+	kept    sync.Map       // files that the engine may still use
+}
+
+// New returns a Tier for an engine whose slots hold nothing that is worth keeping.
+func New(opt Options) *Tier {
+	if opt.AfterFunc == nil {
+		opt.AfterFunc = func(d time.Duration, f func()) interface{ Stop() bool } { return time.AfterFunc(d, f) }
+	}
+	t := &Tier{opt: opt, turns: make(map[*Turn]bool), saving: make(chan struct{}, 1)}
+	for id := range opt.Slots {
+		t.slots = append(t.slots, &slot{id: id})
+	}
+	return t
+}
+
+// Shape finds the shape of an engine's files: it computes one token in a slot, saves the slot
+// and empties it again. The engine must not have answered any request yet.
+func Shape(ctx context.Context, e *Engine) (*llamastate.Shape, error) {
+	if err := e.Prefill(ctx, 0, []int32{0}); err != nil {
+		return nil, err
+	}
+	f, name, err := newMemFile()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if err := errors.Join(e.Save(ctx, 0, name), e.Erase(ctx, 0)); err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return llamastate.Learn(f, info.Size())
+}
+
+// Turn is a request that has a slot.
+type Turn struct {
+	// Restored is the number of tokens that were put into the slot for the request.
+	Restored int
+
+	t       *Tier
+	s       *slot
+	tokens  []int32
+	private bool
+	cancel  context.CancelFunc
+}
+
+// Slot is the number of the slot, for the request's id_slot.
+func (u *Turn) Slot() int { return u.s.id }
+
+// Request is a request as far as the Tier must know it.
+type Request struct {
+	Tokens  []int32            // the prompt
+	Slot    int                // that the request asks for, -1 for any
+	Private bool               // rows are neither restored nor stored
+	Cancel  context.CancelFunc // gives the request up
+}
+
+// Begin waits for a slot for a request, chooses it, and restores stored pages into it. The
+// caller calls End.
+func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
+	s, err := t.take(ctx, r.Tokens, r.Slot)
+	if err != nil {
+		return nil, fmt.Errorf("wait for a slot: %w", err)
+	}
+	u := &Turn{t: t, s: s, tokens: r.Tokens, private: r.Private, cancel: r.Cancel}
+	t.mu.Lock()
+	t.turns[u] = true
+	if t.closed {
+		r.Cancel()
+	}
+	t.mu.Unlock()
+	switch {
+	case t.off.Load():
+	case r.Private:
+		t.save(ctx, s)
+	default:
+		u.Restored = t.restore(ctx, s, r.Tokens)
+	}
+	return u, nil
+}
+
+// End ends a request, answered or not. The slot is saved some time later, unless another
+// request takes it before.
+func (u *Turn) End() {
+	t, s := u.t, u.s
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.turns, u)
+	s.tokens, s.dirty, s.used = u.tokens, true, time.Now()
+	s.broken = s.broken || s.private
+	s.private = u.private
+	s.idle = t.opt.AfterFunc(t.opt.Idle, func() { t.saveIdle(s) })
+	t.giveLocked(s)
+}
+
+// saveIdle saves a slot that no request has taken.
+func (t *Tier) saveIdle(s *slot) {
+	t.mu.Lock()
+	if s.busy || s.idle == nil || t.closed {
+		t.mu.Unlock()
+		return
+	}
+	s.busy, s.idle = true, nil
+	t.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), saveTimeout)
+	defer cancel()
+	t.save(ctx, s)
+	t.give(s)
+}
+
+// Flush gives up the requests that run, saves every slot, and returns when all pages are
+// stored or ctx has ended. No request may begin after Flush.
+func (t *Tier) Flush(ctx context.Context) {
+	t.mu.Lock()
+	t.closed = true
+	for u := range t.turns {
+		u.cancel()
+	}
+	t.mu.Unlock()
+	for id := range t.slots {
+		s, err := t.take(ctx, nil, id)
+		if err != nil {
+			break
+		}
+		t.save(ctx, s)
+		t.give(s)
+	}
+	done := make(chan struct{})
+	go func() {
+		t.storing.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// Unknown notes that the engine has answered a request in a slot that it chose itself.
+func (t *Tier) Unknown() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.slots {
+		if !s.busy {
+			s.dirty = true
+		}
+	}
+}
