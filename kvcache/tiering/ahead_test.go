@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 	"github.com/kvtier/kvtier/kvcache"
@@ -61,7 +62,7 @@ func storePage(t *testing.T, m Model) {
 	config, err := tierenv.FromEnvironment(slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	require.NoError(t, prepareRoot(config))
-	identity, err := identityOf(m, config, openDigests(""))
+	identity, err := identityOf(m, config, digests.Open(""))
 	require.NoError(t, err)
 	key := tierenv.Fingerprint(identity)
 	store, err := diskstore.Open(context.Background(), diskstore.Options{

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
@@ -48,7 +48,7 @@ type forgetting struct {
 func Forget(blobs ...string) {
 	var removed []string
 	for _, path := range blobs {
-		if digest, ok := blobDigest(path); ok && isGone(path) {
+		if digest, ok := digests.OfBlob(path); ok && isGone(path) {
 			removed = append(removed, digest)
 		}
 	}
@@ -73,7 +73,7 @@ func Forget(blobs ...string) {
 // come back since.
 func Forgotten(blobs ...string) bool {
 	return slices.ContainsFunc(blobs, func(path string) bool {
-		digest, ok := blobDigest(path)
+		digest, ok := digests.OfBlob(path)
 		return ok && forgotten.has(digest) && isGone(path)
 	})
 }
@@ -81,15 +81,6 @@ func Forgotten(blobs ...string) bool {
 func isGone(path string) bool {
 	_, err := os.Lstat(path)
 	return errors.Is(err, fs.ErrNotExist)
-}
-
-// blobDigest is the SHA-256 that names a blob.
-func blobDigest(path string) (string, bool) {
-	m := blobName.FindStringSubmatch(filepath.Base(path))
-	if m == nil {
-		return "", false
-	}
-	return m[1], true
 }
 
 func (f *forgetting) add(digests []string) {

@@ -5,21 +5,20 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
-	"path/filepath"
-	"regexp"
 	"strings"
 
+	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
-func identityOf(m Model, c tierenv.Config, files *digests) (map[string]string, error) {
-	weights, err := files.weights(m.Path)
+func identityOf(m Model, c tierenv.Config, files *digests.Files) (map[string]string, error) {
+	weights, err := files.Weights(m.Path)
 	if err != nil {
 		return nil, fmt.Errorf("identify the model's weights: %w", err)
 	}
 	var adapters []string
 	for _, path := range m.Adapters {
-		digest, err := files.weights(path)
+		digest, err := files.Weights(path)
 		if err != nil {
 			return nil, fmt.Errorf("identify an adapter: %w", err)
 		}
@@ -41,22 +40,10 @@ func identityOf(m Model, c tierenv.Config, files *digests) (map[string]string, e
 	}, nil
 }
 
-// blobName matches Ollama's name of a blob: the digest that Ollama verified when writing the
-// blob.
-var blobName = regexp.MustCompile(`^sha256-([0-9a-f]{64})$`)
-
-// weights is the SHA-256 of a model file, in hex.
-func (d *digests) weights(path string) (string, error) {
-	if m := blobName.FindStringSubmatch(filepath.Base(path)); m != nil {
-		return m[1], nil
-	}
-	return d.file(path)
-}
-
 // engineDigest covers all code that computes: the bytes of the executable and of its compute
 // libraries. A version string is not enough: a plain build has none, and low bits change
 // with the compiler, too.
-func engineDigest(files *digests) (string, error) {
+func engineDigest(files *digests.Files) (string, error) {
 	exe, err := executableDigest(files)
 	if err != nil {
 		return "", err
@@ -73,15 +60,15 @@ func engineDigest(files *digests) (string, error) {
 }
 
 // executableDigest is the digest of the running file, even if another file has its name now.
-func executableDigest(files *digests) (string, error) {
+func executableDigest(files *digests.Files) (string, error) {
 	path, err := os.Executable()
 	if err != nil {
 		return "", err
 	}
 	f, err := os.Open("/proc/self/exe") // Linux
 	if err != nil {
-		return files.file(path)
+		return files.File(path)
 	}
 	defer f.Close()
-	return files.opened(path, f)
+	return files.Opened(path, f)
 }

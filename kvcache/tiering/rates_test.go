@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 	"github.com/kvtier/kvtier/kvcache/rates"
@@ -78,7 +79,7 @@ func TestSplitIsInTheRatesAndNotInTheFingerprint(t *testing.T) {
 		PlacementOf(split(0, "a", "b"), 8, 512), PlacementOf(split(0, strings.Repeat("long", 1000)), 8, 512),
 	} {
 		model.Placement = placement
-		identity, err := identityOf(model, config, openDigests(""))
+		identity, err := identityOf(model, config, digests.Open(""))
 		require.NoError(t, err)
 		key := tierenv.Fingerprint(identity)
 		keys[key] = true

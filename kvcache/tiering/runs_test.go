@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 	"github.com/kvtier/kvtier/kvcache"
@@ -36,7 +37,7 @@ func TestStoredTextIsIndexedWhenAModelIsLoaded(t *testing.T) {
 	log, _ := tierenvtest.Logger()
 	config, err := tierenv.FromEnvironment(log)
 	require.NoError(t, err)
-	identity, err := identityOf(model, config, openDigests(""))
+	identity, err := identityOf(model, config, digests.Open(""))
 	require.NoError(t, err)
 	store, err := diskstore.Open(t.Context(), diskstore.Options{
 		Fingerprint: tierenv.Fingerprint(identity), Identity: identity, Local: diskstore.TierConfig{Root: config.Local},

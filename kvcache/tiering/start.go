@@ -16,6 +16,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/kvcache"
 	"github.com/kvtier/kvtier/kvcache/runs"
@@ -86,12 +87,12 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 		return nil, err
 	}
 
-	files := openDigests(filepath.Join(config.Local, "digests.json"))
+	files := digests.Open(filepath.Join(config.Local, "digests.json"))
 	identity, err := identityOf(m, config, files)
 	if err != nil {
 		return nil, err
 	}
-	if err := files.save(); err != nil {
+	if err := files.Save(); err != nil {
 		log.Debug("kv tier: digests of large files are not remembered", "error", err)
 	}
 

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 	"github.com/kvtier/kvtier/kvcache"
@@ -24,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestFingerprintDependsOnEveryField(t *testing.T) {
 	model := Model{Path: "/models/sha256-" + strings.Repeat("a", 64), Architecture: "qwen3", Config: oneLayer{}, CacheType: "f16", Numerics: "CPU AVX2=1"}
 	config := tierenv.Config{PageTokens: 256}
-	base, err := identityOf(model, config, openDigests(""))
+	base, err := identityOf(model, config, digests.Open(""))
 	require.NoError(t, err)
 	require.Len(t, base, 8)
 	for key := range base {

@@ -1,4 +1,4 @@
-package tiering
+package digests
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package tiering
+package digests
 
 import (
 	"encoding/json"
@@ -20,8 +20,8 @@ type hashed struct {
 }
 
 // later opens the digests as a runner that starts in an hour.
-func (h hashed) later() *digests {
-	d := openDigests(h.memory)
+func (h hashed) later() *Files {
+	d := Open(h.memory)
 	d.now = func() time.Time { return time.Now().Add(time.Hour) }
 	return d
 }
@@ -34,9 +34,9 @@ func hashedFile(t *testing.T) hashed {
 	require.NoError(t, os.Chtimes(h.path, h.then, h.then))
 	files := h.later()
 	var err error
-	h.digest, err = files.weights(h.path)
+	h.digest, err = files.Weights(h.path)
 	require.NoError(t, err)
-	require.NoError(t, files.save())
+	require.NoError(t, files.Save())
 	return h
 }
 
@@ -60,7 +60,7 @@ func (h hashed) poison(t *testing.T) (digest string) {
 func TestFilesAreHashedOnce(t *testing.T) {
 	h := hashedFile(t)
 	poison := h.poison(t)
-	remembered, err := openDigests(h.memory).weights(h.path)
+	remembered, err := Open(h.memory).Weights(h.path)
 	require.NoError(t, err)
 	require.Equal(t, poison, remembered)
 
@@ -71,7 +71,7 @@ func TestFilesAreHashedOnce(t *testing.T) {
 		"no digest":        strings.ReplaceAll(mustRead(t, h.memory), poison, "?"),
 	} {
 		require.NoError(t, os.WriteFile(h.memory, []byte(content), 0o600))
-		again, err := openDigests(h.memory).weights(h.path)
+		again, err := Open(h.memory).Weights(h.path)
 		require.NoError(t, err, name)
 		require.Equal(t, h.digest, again, name)
 	}
@@ -92,7 +92,7 @@ func TestReplacedFileHasAnotherDigest(t *testing.T) {
 	require.NoError(t, os.WriteFile(other, []byte("WEIGHTS"), 0o600))
 	require.NoError(t, os.Chtimes(other, h.then, h.then))
 	require.NoError(t, os.Rename(other, h.path))
-	replaced, err := h.later().weights(h.path)
+	replaced, err := h.later().Weights(h.path)
 	require.NoError(t, err)
 	require.NotEqual(t, h.digest, replaced)
 }
@@ -113,7 +113,7 @@ func TestRewrittenFileHasAnotherDigest(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []int64{before.Size, before.Modified}, []int64{after.Size, after.Modified})
 	}
-	rewritten, err := h.later().weights(h.path)
+	rewritten, err := h.later().Weights(h.path)
 	require.NoError(t, err)
 	require.NotEqual(t, h.digest, rewritten)
 }
@@ -134,10 +134,10 @@ func TestFileThatHasJustChangedIsHashedAgain(t *testing.T) {
 			if !at.IsZero() {
 				require.NoError(t, os.Chtimes(path, at, at))
 			}
-			files := openDigests(memory)
-			digest, err := files.file(path)
+			files := Open(memory)
+			digest, err := files.File(path)
 			require.NoError(t, err)
-			require.NoError(t, files.save())
+			require.NoError(t, files.Save())
 			require.Empty(t, files.known, name)
 			all = append(all, digest)
 		}
@@ -153,7 +153,7 @@ func TestRememberedDigestsAreBounded(t *testing.T) {
 	for i := range digestsMax + 10 {
 		path := filepath.Join(dir, fmt.Sprint(i))
 		require.NoError(t, os.WriteFile(path, nil, 0o600))
-		_, err := files.file(path)
+		_, err := files.File(path)
 		require.NoError(t, err)
 	}
 	gone := filepath.Join(dir, "0")
@@ -161,9 +161,9 @@ func TestRememberedDigestsAreBounded(t *testing.T) {
 	long := filepath.Join(dir, strings.Repeat(string(os.PathSeparator)+strings.Repeat("x", 200), 6))
 	require.NoError(t, os.MkdirAll(filepath.Dir(long), 0o700))
 	require.NoError(t, os.WriteFile(long, nil, 0o600))
-	_, err := files.file(long)
+	_, err := files.File(long)
 	require.NoError(t, err)
-	require.NoError(t, files.save())
+	require.NoError(t, files.Save())
 
 	content, err := readDigests(h.memory)
 	require.NoError(t, err)

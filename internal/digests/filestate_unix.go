@@ -1,6 +1,6 @@
 //go:build unix
 
-package tiering
+package digests
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package tiering
+package digests
 
 import (
 	"cmp"
@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"time"
@@ -31,9 +32,9 @@ const (
 // keep its times. The margin is for shares whose server has another clock than this machine.
 const settledAfter = time.Minute
 
-// digests remembers the SHA-256 of large files, so that a library of a gigabyte is hashed
+// Files remembers the SHA-256 of large files, so that a library of a gigabyte is hashed
 // once and not at every load. A remembered digest is valid while [fileState] is the same.
-type digests struct {
+type Files struct {
 	path    string // the digest file; empty: in memory only
 	known   map[string]digestRecord
 	changed bool
@@ -67,10 +68,10 @@ type digestFile struct {
 
 var sha256Name = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// openDigests reads a digest file. A file that is missing or cannot be used gives no
+// Open reads a digest file. A file that is missing or cannot be used gives no
 // digests.
-func openDigests(path string) *digests {
-	d := &digests{path: path, known: make(map[string]digestRecord), now: time.Now}
+func Open(path string) *Files {
+	d := &Files{path: path, known: make(map[string]digestRecord), now: time.Now}
 	content, err := readDigests(path)
 	if err != nil || content.Version != digestFormatVersion {
 		return d
@@ -87,18 +88,18 @@ func readDigests(path string) (content digestFile, err error) {
 	return content, err
 }
 
-// file is the SHA-256 of a file.
-func (d *digests) file(path string) (string, error) {
+// File is the SHA-256 of a file.
+func (d *Files) File(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	return d.opened(path, f)
+	return d.Opened(path, f)
 }
 
-// opened is the SHA-256 of an open file, remembered under its path.
-func (d *digests) opened(path string, f *os.File) (string, error) {
+// Opened is the SHA-256 of an open file, remembered under its path.
+func (d *Files) Opened(path string, f *os.File) (string, error) {
 	now := d.now()
 	state, err := stateOf(f)
 	if err != nil {
@@ -134,8 +135,8 @@ func (s fileState) settled(now time.Time) bool {
 	return now.Sub(time.Unix(0, max(s.Modified, s.Changed))) > settledAfter
 }
 
-// save replaces the digest file in one step. A failure only costs hashing again.
-func (d *digests) save() error {
+// Save replaces the digest file in one step. A failure only costs hashing again.
+func (d *Files) Save() error {
 	if !d.changed || d.path == "" {
 		return nil
 	}
@@ -147,7 +148,7 @@ func (d *digests) save() error {
 }
 
 // latest returns the digestsMax records used last whose files still exist.
-func (d *digests) latest() map[string]digestRecord {
+func (d *Files) latest() map[string]digestRecord {
 	there := maps.Clone(d.known)
 	maps.DeleteFunc(there, func(path string, _ digestRecord) bool {
 		_, err := os.Stat(path)
@@ -160,4 +161,39 @@ func (d *digests) latest() map[string]digestRecord {
 		delete(there, path)
 	}
 	return there
+}
+
+// All are the sorted digests of files, independent of their paths.
+func (d *Files) All(paths []string) ([]string, error) {
+	var digests []string
+	for _, path := range paths {
+		digest, err := d.File(path)
+		if err != nil {
+			return nil, err
+		}
+		digests = append(digests, digest)
+	}
+	slices.Sort(digests)
+	return digests, nil
+}
+
+// blobName matches Ollama's name of a blob: the digest that Ollama verified when writing the
+// blob.
+var blobName = regexp.MustCompile(`^sha256-([0-9a-f]{64})$`)
+
+// OfBlob returns the SHA-256 in the name of a blob of Ollama; false for another file.
+func OfBlob(path string) (string, bool) {
+	m := blobName.FindStringSubmatch(filepath.Base(path))
+	if m == nil {
+		return "", false
+	}
+	return m[1], true
+}
+
+// Weights is the SHA-256 of a model file, in hex.
+func (d *Files) Weights(path string) (string, error) {
+	if digest, ok := OfBlob(path); ok {
+		return digest, nil
+	}
+	return d.File(path)
 }
