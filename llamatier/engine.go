@@ -183,3 +183,22 @@ func (e *Engine) Prefill(ctx context.Context, slot int, tokens []int32) error {
 	var out struct{}
 	return e.call(ctx, http.MethodPost, "/completion", in, &out)
 }
+
+// WaitReady waits until the engine has loaded its model. It returns an error only when ctx
+// ends: an engine that fails to load ends, and its daemon with it.
+func (e *Engine) WaitReady(ctx context.Context) error {
+	for {
+		var out struct{}
+		if err := e.call(ctx, http.MethodGet, "/health", nil, &out); err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(readyEvery):
+		}
+	}
+}
+
+// readyEvery is the time between two looks at an engine that is loading.
+const readyEvery = 20 * time.Millisecond

@@ -46,6 +46,7 @@ var (
 	cacheRAM    = option{flags: []string{"-cram", "--cache-ram"}, env: "LLAMA_ARG_CACHE_RAM"}
 	cacheReuse  = option{flags: []string{"--cache-reuse"}, env: "LLAMA_ARG_CACHE_REUSE"}
 	fullWindow  = option{flags: []string{"--swa-full"}, env: "LLAMA_ARG_SWA_FULL", alone: true}
+	adapter     = option{flags: []string{"--lora"}}
 	draft       = option{flags: []string{"-md", "--model-draft", "--spec-draft-model"}, env: "LLAMA_ARG_SPEC_DRAFT_MODEL"}
 )
 
@@ -168,4 +169,45 @@ func (c Command) without(options ...option) []string {
 		args = append(args, c.Args[i])
 	}
 	return args
+}
+
+// Adapters returns the paths of the model's adapters.
+func (c Command) Adapters() []string {
+	var paths []string
+	for i, arg := range c.Args[:max(0, len(c.Args)-1)] {
+		if adapter.is(arg) {
+			paths = append(paths, strings.Split(c.Args[i+1], ",")...)
+		}
+	}
+	return paths
+}
+
+// neutral are the options that change no row of K and V, with a value each. Options of the
+// devices on which layers are computed are among them: the libraries count as part of the
+// engine.
+var neutral = []option{
+	host, port, model, modelURL, repository, cacheRAM, savePath, adapter,
+	{flags: []string{"-c", "--ctx-size"}}, {flags: []string{"-np", "--parallel"}},
+	{flags: []string{"-b", "--batch-size"}}, {flags: []string{"-ub", "--ubatch-size"}},
+	{flags: []string{"-t", "--threads"}}, {flags: []string{"-tb", "--threads-batch"}},
+	{flags: []string{"-lv", "--verbosity", "--log-verbosity"}}, {flags: []string{"--log-file"}},
+	{flags: []string{"--chat-template", "--chat-template-file", "--reasoning-format", "--reasoning-budget"}},
+	{flags: []string{"-n", "--predict", "--n-predict"}}, {flags: []string{"--keep"}},
+	{flags: []string{"--temp"}}, {flags: []string{"-s", "--seed"}}, {flags: []string{"-a", "--alias"}},
+	{flags: []string{"-to", "--timeout"}}, {flags: []string{"--threads-http"}}, {flags: []string{"--api-key"}},
+	{flags: []string{"-ngl", "--gpu-layers", "--n-gpu-layers"}},
+}
+
+// silent are such options without a value.
+var silent = []string{
+	"--no-webui", "--webui", "--offline", "--no-log-prefix", "--no-log-timestamps", "--log-prefix", "--log-timestamps",
+	"--jinja", "--no-jinja", "--context-shift", "--no-context-shift", "--metrics", "--slots", "--no-slots", "--props",
+	"--no-warmup", "--warmup", "--mlock", "--no-mmap", "--cont-batching", "-cb", "--no-perf", "-v", "--verbose", "--log-verbose",
+}
+
+// Numerics returns the arguments that may change rows of K and V, in order: all that are not
+// known to change none.
+func (c Command) Numerics() []string {
+	args := Command{Args: c.Args}.without(neutral...)
+	return slices.DeleteFunc(args, func(arg string) bool { return slices.Contains(silent, arg) })
 }

@@ -22,15 +22,17 @@ import (
 // Handler answers in place of an engine.
 type Handler struct {
 	engine *llamatier.Engine
+	ready  func() bool
 	tier   func() *llamatier.Tier
 	proxy  *httputil.ReverseProxy
 	log    *slog.Logger
 }
 
-// New returns a Handler. tier returns nil as long as nothing can be restored or stored.
-func New(e *llamatier.Engine, tier func() *llamatier.Tier, log *slog.Logger) *Handler {
+// New returns a Handler. The engine counts as loading until ready returns true. tier returns
+// nil if nothing can be restored or stored.
+func New(e *llamatier.Engine, ready func() bool, tier func() *llamatier.Tier, log *slog.Logger) *Handler {
 	target, _ := url.Parse(llamatier.Address("")) // a constant
-	return &Handler{engine: e, tier: tier, log: log, proxy: &httputil.ReverseProxy{
+	return &Handler{engine: e, ready: ready, tier: tier, log: log, proxy: &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Host = r.In.Host
@@ -65,6 +67,10 @@ var prompts = map[string]bool{
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.HasPrefix(r.URL.Path, "/slots/") && r.URL.Query().Has("action") {
 		h.refuseAction(w)
+		return
+	}
+	if (r.URL.Path == "/health" || r.URL.Path == "/v1/health") && !h.ready() {
+		unavailable(w, r, nil)
 		return
 	}
 	chat, known := prompts[r.URL.Path]

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/digests"
+	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/llamatier"
+	"github.com/kvtier/kvtier/llamatier/launch"
+	"github.com/kvtier/kvtier/llamatier/process"
+	"github.com/kvtier/kvtier/llamatier/proxy"
+)
+
+const (
+	// flushTimeout bounds the time for which the daemon outlives the front.
+	flushTimeout = 3 * time.Second
+	// idle is the time after a request at which its slot is saved.
+	idle = 2 * time.Second
+)
+
+// server is the daemon's part of a running llama-server.
+type server struct {
+	command launch.Command
+	real    string
+	engine  *llamatier.Engine
+	run     *process.Daemon
+	tier    atomic.Pointer[llamatier.Tier]
+	settled atomic.Bool // the tier is there, or will not be
+	store   *diskstore.Store
+	log     *slog.Logger
+}
+
+// daemon runs the engine and answers in its place.
+func daemon(command launch.Command, real string) {
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("pid", os.Getpid())
+	dir, err := os.MkdirTemp("", "kvtier-")
+	if err != nil {
+		fail(err)
+	}
+	status := 1
+	var end func()
+	err = func() error {
+		defer os.RemoveAll(dir)
+		socket := filepath.Join(dir, "llama.sock")
+		s := &server{command: command, real: real, engine: llamatier.Dial(socket), log: log}
+		state, ended, err := s.serve(socket)
+		if err == nil {
+			status = 0
+		}
+		if ended {
+			end = func() { process.EndAs(state) }
+		}
+		return err
+	}()
+	if err != nil {
+		log.Error("the daemon failed", "error", err)
+		fail(err)
+	}
+	if end != nil {
+		end()
+	}
+	os.Exit(status)
+}
+
+// serve listens, runs the engine, and returns how the engine ended.
+func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
+	host, port, err := s.command.Address()
+	if err != nil {
+		return nil, false, err
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return nil, false, err
+	}
+	why := s.command.Unstorable()
+	savePath := llamatier.SavePath()
+	if why != "" {
+		s.log.Warn("kv tier: off for this model", "reason", why)
+		savePath = ""
+		s.settled.Store(true)
+	}
+	web := &http.Server{
+		Handler:           proxy.New(s.engine, s.settled.Load, s.tier.Load, s.log),
+		ReadHeaderTimeout: time.Minute,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	s.run = &process.Daemon{
+		Engine:       exec.Command(s.real, s.command.Behind(socket, savePath)...),
+		FlushTimeout: flushTimeout,
+		Log:          s.log,
+		Flush: func(ctx context.Context) {
+			if t := s.tier.Load(); t != nil {
+				t.Flush(ctx)
+			}
+			if s.store != nil {
+				if err := s.store.Close(); err != nil {
+					s.log.Warn("kv tier: close the store", "error", err)
+				}
+			}
+		},
+		Serve: func() {
+			go func() {
+				if err := web.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+					s.log.Error("serve", "error", err)
+				}
+			}()
+			if why == "" {
+				go s.settle()
+			}
+		},
+	}
+	return s.run.Run()
+}
+
+// settle waits until the engine has loaded its model, and opens the store.
+func (s *server) settle() {
+	defer s.settled.Store(true)
+	if err := s.engine.WaitReady(context.Background()); err != nil {
+		return // the engine has ended
+	}
+	if err := s.open(); err != nil {
+		s.log.Warn("kv tier: off for this model", "model", filepath.Base(s.command.Model()), "reason", err)
+	}
+}
+
+func (s *server) open() error {
+	ctx := context.Background()
+	config, err := tierenv.Settle(s.log, s.log)
+	if err != nil {
+		return err
+	}
+	slots, err := s.engine.Slots(ctx)
+	if err != nil {
+		return err
+	}
+	shape, err := llamatier.Shape(ctx, s.engine)
+	if err != nil {
+		return err
+	}
+	if shape.HasEnd() {
+		return errors.New("windows and recurrent states are not supported yet")
+	}
+	if err := os.MkdirAll(config.Local, 0o700); err != nil {
+		return err
+	}
+	files := digests.Open(filepath.Join(config.Local, "digests.json"))
+	identity, err := llamatier.Identity(s.command, config, shape, s.real, s.run.Engine.Process.Pid, files)
+	if err != nil {
+		return err
+	}
+	if err := files.Save(); err != nil {
+		s.log.Debug("kv tier: digests of large files are not remembered", "error", err)
+	}
+	key := tierenv.Fingerprint(identity)
+	s.store, err = diskstore.Open(ctx, diskstore.Options{
+		Fingerprint: key, Identity: identity, PageTokens: config.PageTokens,
+		Local:          diskstore.TierConfig{Root: config.Local, BudgetBytes: config.LocalBytes},
+		Remote:         diskstore.TierConfig{Root: config.Remote, BudgetBytes: config.RemoteBytes},
+		RAM:            diskstore.RAMConfig{BudgetBytes: config.RAMBytes},
+		WritePerDay:    config.WriteBytesPerDay,
+		ReadAheadBytes: config.ReadAheadBytes,
+		Compress:       config.Compress,
+		Logger:         s.log,
+	})
+	if err != nil {
+		return err
+	}
+	s.tier.Store(llamatier.New(llamatier.Options{
+		Engine: s.engine, Shape: shape, Slots: len(slots),
+		Store: s.store, Fingerprint: key, PageTokens: config.PageTokens,
+		Idle: idle, Log: s.log,
+	}))
+	s.log.Info("kv tier: on", "local", config.Local, "slots", len(slots), "fingerprint", key.String()[:12])
+	return nil
+}

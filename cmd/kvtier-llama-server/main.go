@@ -1,0 +1,101 @@
+// Command kvtier-llama-server stands in the place of llama-server and keeps the slots of the
+// real one in a page store.
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+
+	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/llamatier/launch"
+	"github.com/kvtier/kvtier/llamatier/process"
+)
+
+// Variables between the front and the daemon, and for people.
+const (
+	roleVariable = "KVTIER_LLAMA_ROLE"   // "daemon" in the daemon
+	realVariable = "KVTIER_LLAMA_SERVER" // the real llama-server
+	logVariable  = "KVTIER_LLAMA_LOG"    // the daemon's log
+)
+
+// The engine dies with the thread that starts it.
+func init() { runtime.LockOSThread() }
+
+func main() {
+	command := launch.Command{Args: os.Args[1:], Env: os.Getenv}
+	real, err := realServer()
+	if err != nil {
+		fail(err)
+	}
+	switch {
+	case os.Getenv(roleVariable) == "daemon":
+		daemon(command, real)
+	case !tierenv.Enabled() || !command.Serves() || command.Hidden() != "":
+		err := syscall.Exec(real, append([]string{real}, os.Args[1:]...), os.Environ())
+		fail(fmt.Errorf("run %s: %w", real, err))
+	default:
+		front(real)
+	}
+}
+
+func fail(err error) {
+	fmt.Fprintln(os.Stderr, "kvtier-llama-server:", err)
+	os.Exit(1)
+}
+
+// realServer finds the real llama-server.
+func realServer() (string, error) {
+	if path := os.Getenv(realVariable); path != "" {
+		return path, nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(filepath.Dir(self), "llama-server-real")
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("find the real llama-server: %w; set %s to its path", err, realVariable)
+	}
+	return path, nil
+}
+
+// front starts the daemon and ends as the engine does.
+func front(real string) {
+	self, err := os.Executable()
+	if err != nil {
+		fail(err)
+	}
+	d := exec.Command(self, os.Args[1:]...)
+	d.Env = append(os.Environ(), roleVariable+"=daemon", realVariable+"="+real)
+	log, err := openLog()
+	if err != nil {
+		fail(err)
+	}
+	d.Stdout, d.Stderr = log, log
+	state, err := process.Front(d)
+	if err != nil {
+		fail(err)
+	}
+	process.EndAs(state)
+}
+
+// openLog opens the daemon's log: nothing of the daemon's may be in the engine's output, which
+// others read.
+func openLog() (*os.File, error) {
+	path := os.Getenv(logVariable)
+	if path == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return nil, err
+		}
+		path = filepath.Join(home, ".ollama", "logs", "kvtier.log")
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+}
