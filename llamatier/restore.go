@@ -18,7 +18,7 @@ const restoreMin = 64
 func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) int {
 	held := commonPrefix(s.tokens, tokens)
 	if held < len(s.tokens) {
-		t.save(ctx, s) // the engine is about to drop tokens
+		t.save(ctx, s, true) // the engine is about to drop tokens
 	}
 	began := time.Now()
 	refs := t.opt.Store.Chain(ctx, tokens, nil)
@@ -29,7 +29,7 @@ func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) int {
 	if n < held+restoreMin {
 		return 0
 	}
-	t.save(ctx, s)
+	t.save(ctx, s, true)
 	if err := t.tryRestore(ctx, s, tokens[:n], refs); err != nil {
 		t.opt.Log.Warn("kv tier: pages not restored, the prompt is computed", "slot", s.id, "error", err)
 		return 0
@@ -46,7 +46,8 @@ func (t *Tier) tryRestore(ctx context.Context, s *slot, tokens []int32, refs []d
 	if err := t.build(ctx, f, tokens, refs); err != nil {
 		return t.drop(f, err)
 	}
-	s.tokens, s.dirty, s.private, s.broken = nil, false, false, true // until the engine has answered
+	s.tokens, s.prompt, s.dirty, s.tails = nil, 0, false, false
+	s.private, s.broken = false, true // until the engine has answered
 	if err := t.opt.Engine.Restore(ctx, s.id, name); err != nil {
 		return t.drop(f, err)
 	}

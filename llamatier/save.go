@@ -15,16 +15,18 @@ import (
 const saveTimeout = time.Minute
 
 // save saves a busy slot and begins to store the pages that are new. The slot may be used
-// again when save returns. A failure is logged: the tokens are computed again one day.
-func (t *Tier) save(ctx context.Context, s *slot) {
-	if !s.dirty || t.off.Load() {
+// again when save returns. Tails are stored with tails alone: as long as the engine holds a
+// conversation, its next pages replace them. A failure is logged: the tokens are computed
+// again one day.
+func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
+	if !s.dirty && !(tails && s.tails) || t.off.Load() {
 		return
 	}
-	s.dirty = false
+	s.dirty, s.tails = false, s.tails && !tails
 	select { // a saved file is memory
 	case t.saving <- struct{}{}:
 	case <-ctx.Done():
-		s.dirty = true
+		s.dirty, s.tails = true, true
 		return
 	}
 	f, err := t.savedFile(ctx, s)
@@ -41,12 +43,19 @@ func (t *Tier) save(ctx context.Context, s *slot) {
 		return
 	}
 	s.tokens = state.Tokens
+	ends := []int{len(state.Tokens)}
+	if s.prompt < len(state.Tokens) {
+		ends = append(ends, s.prompt)
+	}
+	if !tails {
+		ends = nil
+	}
 	t.storing.Add(1)
 	go func() {
 		defer t.storing.Done()
 		defer func() { <-t.saving }()
 		defer f.Close()
-		if err := t.store(context.WithoutCancel(ctx), state); err != nil {
+		if err := t.store(context.WithoutCancel(ctx), state, ends); err != nil {
 			t.opt.Log.Warn("kv tier: pages not stored", "slot", s.id, "error", err)
 		}
 	}()
@@ -118,22 +127,36 @@ func (t *Tier) read(ctx context.Context, f *os.File, s *slot) (*llamastate.File,
 // minTail is the part of a page below which an incomplete last page is not stored.
 const minTail = 8
 
-// store stores the pages of a saved slot that the store does not have.
-func (t *Tier) store(ctx context.Context, state *llamastate.File) error {
+// store stores the full pages of a saved slot that the store does not have, and tails that
+// end after some numbers of tokens.
+func (t *Tier) store(ctx context.Context, state *llamastate.File, tails []int) error {
 	size := t.opt.PageTokens
 	parent := t.opt.Fingerprint
 	for start := 0; start < len(state.Tokens); start += size {
-		tokens := state.Tokens[start:min(start+size, len(state.Tokens))]
-		key := pagefile.ChainKey(parent, tokens, nil)
-		if len(tokens) < size/minTail {
-			break
+		ends := []int{start + size}
+		for _, end := range tails {
+			if end-start >= size/minTail && end-start < size {
+				ends = append(ends, end)
+			}
 		}
-		if !t.opt.Store.Has(key) {
+		var next pagefile.Key
+		for _, end := range ends {
+			if end > len(state.Tokens) {
+				continue
+			}
+			tokens := state.Tokens[start:end]
+			key := pagefile.ChainKey(parent, tokens, nil)
+			if end == start+size {
+				next = key
+			}
+			if t.opt.Store.Has(key) {
+				continue
+			}
 			if err := t.put(ctx, state, parent, start, tokens); err != nil {
 				return err
 			}
 		}
-		parent = key
+		parent = next
 	}
 	return nil
 }

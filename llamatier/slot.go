@@ -13,7 +13,9 @@ type slot struct {
 	used time.Time // end of the last request
 
 	tokens  []int32 // that the slot holds at least: the last prompt
+	prompt  int     // number of tokens of the last prompt
 	dirty   bool    // tokens were computed since the slot was saved
+	tails   bool    // tokens were computed since tails were stored
 	private bool    // the last request must not be stored
 	broken  bool    // rows from before the last request must not be stored
 
@@ -36,16 +38,21 @@ const similar = 0.1
 // takeLocked makes a free slot busy: the pinned one, or the one that holds most of the prompt,
 // or the one unused for longest. It returns nil if there is none.
 func (t *Tier) takeLocked(tokens []int32, pinned int) *slot {
-	var best *slot
+	var best, oldest *slot
 	most := int(similar * float64(len(tokens)))
 	for _, s := range t.slots {
-		switch n := commonPrefix(s.tokens, tokens); {
-		case s.busy || pinned >= 0 && s.id != pinned%len(t.slots):
-		case n > most:
-			best, most = s, n
-		case best == nil, commonPrefix(best.tokens, tokens) <= int(similar*float64(len(tokens))) && s.used.Before(best.used):
-			best = s
+		if s.busy || pinned >= 0 && s.id != pinned%len(t.slots) {
+			continue
 		}
+		if n := commonPrefix(s.tokens, tokens); n > most {
+			best, most = s, n
+		}
+		if oldest == nil || s.used.Before(oldest.used) {
+			oldest = s
+		}
+	}
+	if best == nil {
+		best = oldest
 	}
 	if best != nil {
 		best.busy = true

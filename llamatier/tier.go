@@ -131,7 +131,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	switch {
 	case t.off.Load():
 	case r.Private:
-		t.save(ctx, s)
+		t.save(ctx, s, true)
 	default:
 		u.Restored = t.restore(ctx, s, r.Tokens)
 	}
@@ -145,7 +145,8 @@ func (u *Turn) End() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.turns, u)
-	s.tokens, s.dirty, s.used = u.tokens, true, time.Now()
+	s.tokens, s.prompt, s.used = u.tokens, len(u.tokens), time.Now()
+	s.dirty, s.tails = true, true
 	s.broken = s.broken || s.private
 	s.private = u.private
 	s.idle = t.opt.AfterFunc(t.opt.Idle, func() { t.saveIdle(s) })
@@ -163,7 +164,7 @@ func (t *Tier) saveIdle(s *slot) {
 	t.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), saveTimeout)
 	defer cancel()
-	t.save(ctx, s)
+	t.save(ctx, s, false)
 	t.give(s)
 }
 
@@ -181,7 +182,7 @@ func (t *Tier) Flush(ctx context.Context) {
 		if err != nil {
 			break
 		}
-		t.save(ctx, s)
+		t.save(ctx, s, true)
 		t.give(s)
 	}
 	done := make(chan struct{})
@@ -201,7 +202,7 @@ func (t *Tier) Unknown() {
 	defer t.mu.Unlock()
 	for _, s := range t.slots {
 		if !s.busy {
-			s.dirty = true
+			s.dirty, s.tails = true, true
 		}
 	}
 }

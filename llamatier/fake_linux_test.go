@@ -1,0 +1,271 @@
+package llamatier
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/llamastate"
+)
+
+// fakeShape has two layers of K and V.
+var fakeShape = &llamastate.Shape{Version: 2, Caches: []llamastate.Cache{{
+	Kind: llamastate.Full, Streams: 1, Layers: 2,
+	Tensors: [2][]llamastate.Tensor{{{Type: 1, Row: 32}, {Type: 1, Row: 32}}, {{Type: 1, Row: 32}, {Type: 1, Row: 32}}},
+}}}
+
+// fakeEngine is a llama-server. The row of a token is a hash of all tokens up to it, so a row
+// in a wrong place shows. As llama-server does, it holds back an action on a slot that is in
+// use, shifts the context of a full slot, empties a slot that a restore fails for, and goes on
+// with a request for a while after its client is gone.
+type fakeEngine struct {
+	t       require.TestingT
+	context int // tokens for each slot
+	late    int // tokens that are generated after the client is gone
+
+	mu     sync.Mutex
+	slots  []*fakeSlot
+	refuse map[string]int // of these paths so many requests fail
+
+	restored int // tokens
+	computed int
+	cached   int
+}
+
+// fakeSlot is a slot of a fakeEngine.
+type fakeSlot struct {
+	use    sync.Mutex
+	tokens []int32
+	rows   [][]byte // of each token; a row stays when tokens before it are dropped
+	last   Progress
+}
+
+func newFake(t require.TestingT, slots, context int) *fakeEngine {
+	f := &fakeEngine{t: t, context: context, refuse: map[string]int{}}
+	for range slots {
+		f.slots = append(f.slots, &fakeSlot{})
+	}
+	return f
+}
+
+// engine returns the client's side.
+func (f *fakeEngine) engine() *Engine {
+	return &Engine{Client: &http.Client{Transport: f}}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (f *fakeEngine) RoundTrip(r *http.Request) (*http.Response, error) {
+	f.mu.Lock()
+	refused := f.refuse[r.URL.Path] > 0
+	if refused {
+		f.refuse[r.URL.Path]--
+	}
+	f.mu.Unlock()
+	w := httptest.NewRecorder()
+	if refused {
+		http.Error(w, "refused", http.StatusInternalServerError)
+	} else {
+		f.serve(w, r)
+	}
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	return w.Result(), nil
+}
+
+func (f *fakeEngine) serve(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	require.NoError(f.t, err)
+	switch {
+	case r.URL.Path == "/slots":
+		f.serveSlots(w)
+	case strings.HasPrefix(r.URL.Path, "/slots/"):
+		id, err := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/slots/"))
+		require.NoError(f.t, err)
+		var in struct{ Filename string }
+		require.NoError(f.t, json.Unmarshal(body, &in))
+		f.act(w, f.slots[id], r.URL.Query().Get("action"), in.Filename)
+	case r.URL.Path == "/completion":
+		var in struct {
+			Prompt  []int32 `json:"prompt"`
+			Predict int     `json:"n_predict"`
+			Slot    int     `json:"id_slot"`
+		}
+		require.NoError(f.t, json.Unmarshal(body, &in))
+		f.slots[in.Slot].complete(f, r.Context(), in.Prompt, in.Predict)
+		fmt.Fprint(w, "{}")
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+func (f *fakeEngine) serveSlots(w http.ResponseWriter) {
+	var out []map[string]any
+	for _, s := range f.slots {
+		running := !s.use.TryLock()
+		p := Progress{}
+		if !running {
+			p = s.last
+			p.Held = len(s.tokens)
+			s.use.Unlock()
+		}
+		out = append(out, map[string]any{
+			"is_processing": running, "n_ctx": f.context, "n_prompt_tokens": p.Held,
+			"n_prompt_tokens_cache": p.Cached, "n_prompt_tokens_processed": p.Processed,
+			"next_token": []map[string]int{{"n_decoded": p.Generated}},
+		})
+	}
+	require.NoError(f.t, json.NewEncoder(w).Encode(out))
+}
+
+// row is the row of the last of tokens.
+func row(tokens []int32) []byte {
+	h := sha256.New()
+	for _, tok := range tokens {
+		_ = binary.Write(h, binary.LittleEndian, tok) // a hash has no errors
+	}
+	return h.Sum(nil)
+}
+
+// complete computes a prompt and generates an answer.
+func (s *fakeSlot) complete(f *fakeEngine, ctx context.Context, prompt []int32, predict int) {
+	s.use.Lock()
+	defer s.use.Unlock()
+	n := min(commonPrefix(s.tokens, prompt), len(prompt)-1)
+	s.tokens, s.rows = s.tokens[:n:n], s.rows[:n:n]
+	s.last = Progress{Cached: n, Processed: len(prompt) - n}
+	f.mu.Lock()
+	f.cached, f.computed = f.cached+n, f.computed+len(prompt)-n
+	f.mu.Unlock()
+	for _, tok := range prompt[n:] {
+		s.add(tok)
+	}
+	late := f.late
+	for next := prompt[len(prompt)-1]; ; {
+		next = (next*31 + int32(len(s.tokens))) % 997
+		s.last.Generated++
+		if s.last.Generated >= predict {
+			return // the last token is not computed
+		}
+		if ctx.Err() != nil {
+			if late--; late < 0 {
+				return
+			}
+		}
+		if len(s.tokens)+1 >= f.context {
+			s.shift()
+		}
+		s.add(next)
+	}
+}
+
+// add computes one token.
+func (s *fakeSlot) add(tok int32) {
+	s.tokens = append(s.tokens, tok)
+	s.rows = append(s.rows, row(s.tokens))
+}
+
+// shift drops half of the tokens after the first one. Rows of later tokens stay.
+func (s *fakeSlot) shift() {
+	half := 1 + len(s.tokens)/2
+	s.tokens = slices.Concat(s.tokens[:1], s.tokens[half:])
+	s.rows = slices.Concat(s.rows[:1], s.rows[half:])
+}
+
+// act carries out an action when the slot is free.
+func (f *fakeEngine) act(w http.ResponseWriter, s *fakeSlot, action, name string) {
+	s.use.Lock()
+	defer s.use.Unlock()
+	var err error
+	switch action {
+	case "erase":
+		s.tokens, s.rows = nil, nil
+	case "save":
+		err = s.save(SavePath() + name)
+	case "restore":
+		var n int
+		if n, err = s.restore(f.t, SavePath()+name); err != nil {
+			s.tokens, s.rows = nil, nil
+		}
+		f.mu.Lock()
+		f.restored += n
+		f.mu.Unlock()
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	fmt.Fprint(w, "{}")
+}
+
+// page is the layout of all tokens of a slot, and their rows in it.
+func page(n int) (pagefile.Layout, []byte) {
+	layout, err := pagefile.NewLayout(fakeShape.Sections(), n)
+	if err != nil {
+		panic(err) // the sections are constants
+	}
+	return layout, make([]byte, layout.Size())
+}
+
+func (s *fakeSlot) save(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b, err := fakeShape.Build(f, s.tokens, 0)
+	if err != nil {
+		return err
+	}
+	layout, buf := page(len(s.tokens))
+	for i := range layout.Len() {
+		copy(layout.Rows(buf, i), slices.Concat(s.rows...))
+	}
+	return b.WriteRows(layout, 0, buf)
+}
+
+// restore reads a file, and requires that each row is the row of its token.
+func (s *fakeSlot) restore(t require.TestingT, path string) (int, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	state, err := fakeShape.Open(f, info.Size())
+	if err != nil {
+		return 0, err
+	}
+	layout, buf := page(len(state.Tokens))
+	if err := state.ReadRows(layout, 0, buf); err != nil {
+		return 0, err
+	}
+	s.tokens, s.rows = state.Tokens, nil
+	for n := range state.Tokens {
+		want := row(state.Tokens[:n+1])
+		s.rows = append(s.rows, want)
+		for i := range layout.Len() {
+			if got := layout.Rows(buf, i)[n*32:][:32]; !slices.Equal(got, want) {
+				t.Errorf("a file with the row of another sequence for token %d of %d", n, len(state.Tokens))
+				return 0, fmt.Errorf("wrong row")
+			}
+		}
+	}
+	return len(state.Tokens), nil
+}

@@ -1,0 +1,320 @@
+package llamatier
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+)
+
+const testPage = 16
+
+// world is a Tier before a fakeEngine, and a store that outlives both.
+type world struct {
+	t      require.TestingT
+	engine *fakeEngine
+	tier   *Tier
+	store  *diskstore.Store
+
+	mu     sync.Mutex
+	timers []*timer
+}
+
+// timer is a timer that a test sets off.
+type timer struct {
+	f    func()
+	mu   sync.Mutex
+	done bool
+}
+
+func (m *timer) Stop() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	stopped := !m.done
+	m.done = true
+	return stopped
+}
+
+func openStore(t testing.TB) *diskstore.Store {
+	root := filepath.Join(t.(interface{ TempDir() string }).TempDir(), "root")
+	require.NoError(t, os.Mkdir(root, 0o700))
+	s, err := diskstore.Open(context.Background(), diskstore.Options{
+		Fingerprint: pagefile.Key{1}, PageTokens: testPage, Local: diskstore.TierConfig{Root: root, BudgetBytes: 1 << 30},
+	})
+	require.NoError(t, err)
+	return s
+}
+
+func newWorld(t require.TestingT, store *diskstore.Store, slots, context int) *world {
+	w := &world{t: t, store: store}
+	w.start(slots, context)
+	return w
+}
+
+// start begins with an engine that holds nothing.
+func (w *world) start(slots, context int) {
+	w.engine = newFake(w.t, slots, context)
+	w.tier = New(Options{
+		Engine: w.engine.engine(), Shape: fakeShape, Slots: slots,
+		Store: w.store, Fingerprint: pagefile.Key{1}, PageTokens: testPage,
+		AfterFunc: func(_ time.Duration, f func()) interface{ Stop() bool } {
+			m := &timer{f: f}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.timers = append(w.timers, m)
+			return m
+		},
+		Log: slog.New(slog.DiscardHandler),
+	})
+}
+
+// idle lets time pass: slots that are unused are saved and stored.
+func (w *world) idle() {
+	w.mu.Lock()
+	timers := w.timers
+	w.timers = nil
+	w.mu.Unlock()
+	for _, m := range timers {
+		if m.Stop() {
+			m.f()
+		}
+	}
+	w.tier.storing.Wait()
+}
+
+// ask sends a prompt and returns the tokens that were restored for it.
+func (w *world) ask(r Request, predict int) int {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	r.Cancel = cancel
+	turn, err := w.tier.Begin(ctx, r)
+	require.NoError(w.t, err)
+	defer turn.End()
+	w.engine.slots[turn.Slot()].complete(w.engine, ctx, r.Tokens, predict)
+	return turn.Restored
+}
+
+// prompt is a prompt of n tokens of a conversation.
+func prompt(seed, n int) []int32 {
+	tokens := make([]int32, n)
+	for i := range tokens {
+		tokens[i] = int32((seed*7919 + i*31) % 1009)
+	}
+	return tokens
+}
+
+func ask(tokens []int32) Request { return Request{Tokens: tokens, Slot: -1} }
+
+// TestAConversationComesBack after the engine was killed, another conversation in its slot
+// before that.
+func TestAConversationComesBack(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	require.Zero(t, w.ask(ask(prompt(1, 200)), 5))
+	require.Zero(t, w.ask(ask(prompt(2, 100)), 5), "the first conversation is saved before its slot is taken")
+	w.tier.Flush(t.Context())
+
+	w.start(1, 1000)
+	require.Equal(t, 200, w.ask(ask(prompt(1, 300)), 5))
+	require.Equal(t, 199+1, w.engine.cached)
+	require.Equal(t, 100, w.ask(ask(prompt(2, 100)), 5))
+	require.Equal(t, 300, w.ask(ask(prompt(1, 300)), 5), "the slot was saved before the second conversation took it")
+}
+
+// TestASlotIsSavedWhenIdle, and not again before the next request.
+func TestASlotIsSavedWhenIdle(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 2, 1000)
+	w.ask(ask(prompt(1, 100)), 20)
+	w.idle()
+	require.Len(t, store.Chain(t.Context(), prompt(1, 100), nil), 100/testPage, "no tails")
+	require.Empty(t, w.timers)
+
+	w.ask(ask(prompt(1, 100)), 20)
+	require.Len(t, w.timers, 1)
+	begun, err := w.tier.Begin(t.Context(), ask(prompt(1, 100)))
+	require.NoError(t, err)
+	w.idle()
+	require.True(t, begun.s.dirty, "a slot in use is not saved")
+	begun.End()
+}
+
+// TestAShiftedSlotIsNotStored, nor anything that follows in the slot, until the slot was empty.
+func TestAShiftedSlotIsNotStored(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 128)
+	w.ask(ask(prompt(1, 100)), 60)
+	w.idle()
+	require.Empty(t, store.Chain(t.Context(), prompt(1, 100), nil))
+
+	// The engine reuses rows of the shifted context.
+	held := slices.Clone(w.engine.slots[0].tokens)
+	w.ask(ask(held[:80]), 2)
+	w.idle()
+	require.Empty(t, store.Chain(t.Context(), held[:80], nil))
+
+	w.ask(ask(prompt(2, 90)), 2)
+	w.idle()
+	require.NotEmpty(t, store.Chain(t.Context(), prompt(2, 90), nil))
+}
+
+// TestPrivateRequests leave nothing in the store, and the request after them nothing of theirs.
+func TestPrivateRequests(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	private := ask(prompt(1, 100))
+	private.Private = true
+	w.ask(private, 2)
+	w.idle()
+	w.ask(ask(prompt(1, 150)), 2)
+	w.idle()
+	require.Empty(t, store.Chain(t.Context(), prompt(1, 150), nil))
+	w.ask(ask(prompt(2, 100)), 2)
+	w.idle()
+	require.NotEmpty(t, store.Chain(t.Context(), prompt(2, 100), nil))
+}
+
+// TestFailuresMeanComputing: an engine that refuses an action answers every prompt.
+func TestFailuresMeanComputing(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	w.ask(ask(prompt(1, 200)), 2)
+	w.engine.refuse["/slots/0"] = 1
+	w.idle()
+	require.Empty(t, store.Chain(t.Context(), prompt(1, 200), nil))
+	w.ask(ask(prompt(1, 210)), 2)
+	w.idle()
+	require.NotEmpty(t, store.Chain(t.Context(), prompt(1, 210), nil))
+
+	w.start(1, 1000)
+	w.engine.refuse["/slots/0"] = 1
+	require.Zero(t, w.ask(ask(prompt(1, 210)), 2))
+	require.Equal(t, 210, w.engine.computed)
+	w.engine.refuse["/slots"] = 1
+	w.idle()
+	require.Positive(t, w.ask(ask(prompt(1, 400)), 2)+1)
+}
+
+// TestRandomUsers: conversations that branch, requests that are given up, slots that shift,
+// failures, restarts. The engine requires that every row which it is given is right.
+func TestRandomUsers(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		dir, err := os.MkdirTemp("", "kvtier-users-")
+		require.NoError(rt, err)
+		defer os.RemoveAll(dir)
+		store, err := diskstore.Open(context.Background(), diskstore.Options{
+			Fingerprint: pagefile.Key{1}, PageTokens: testPage, Local: diskstore.TierConfig{Root: dir, BudgetBytes: 1 << 30},
+		})
+		require.NoError(rt, err)
+		defer store.Close()
+		slots := rapid.IntRange(1, 3).Draw(rt, "slots")
+		w := &world{t: rt, store: store}
+		w.start(slots, 256)
+		var texts [][]int32
+		for range rapid.IntRange(3, 25).Draw(rt, "steps") {
+			switch rapid.SampledFrom(strings.Fields("ask ask ask ask giveup idle idle private unknown refuse restart together")).Draw(rt, "step") {
+			case "ask":
+				w.ask(ask(draw(rt, &texts)), rapid.IntRange(0, 200).Draw(rt, "predict"))
+			case "giveup":
+				w.giveUp(rt, draw(rt, &texts))
+			case "private":
+				r := ask(draw(rt, &texts))
+				r.Private = true
+				w.ask(r, 3)
+			case "unknown":
+				tokens := draw(rt, &texts)
+				s := w.engine.slots[rapid.IntRange(0, slots-1).Draw(rt, "slot")]
+				predict := rapid.IntRange(0, 300).Draw(rt, "predict")
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					s.complete(w.engine, context.Background(), tokens, predict)
+				}()
+				w.tier.Unknown()
+				w.tier.saveIdle(w.tier.slots[0])
+				<-done
+				w.tier.Unknown()
+			case "refuse":
+				w.engine.refuse[rapid.SampledFrom([]string{"/slots", "/slots/0"}).Draw(rt, "path")] = 1
+			case "idle":
+				w.idle()
+			case "restart":
+				w.tier.Flush(context.Background())
+				w.start(slots, 256)
+			case "together":
+				var all sync.WaitGroup
+				for range 4 {
+					tokens := draw(rt, &texts)
+					all.Add(1)
+					go func() {
+						defer all.Done()
+						w.ask(ask(tokens), 3)
+					}()
+				}
+				all.Wait()
+			}
+		}
+		w.tier.Flush(context.Background())
+	})
+}
+
+// draw returns a prompt: a new one, or one that shares a beginning with an earlier one.
+func draw(rt *rapid.T, texts *[][]int32) []int32 {
+	tokens := prompt(rapid.IntRange(1, 50).Draw(rt, "seed"), rapid.IntRange(1, 200).Draw(rt, "tokens"))
+	if len(*texts) > 0 && rapid.Bool().Draw(rt, "branch") {
+		old := rapid.SampledFrom(*texts).Draw(rt, "of")
+		n := rapid.IntRange(0, len(old)).Draw(rt, "from")
+		tokens = slices.Concat(old[:n], tokens)
+		tokens = tokens[:min(len(tokens), 200)]
+	}
+	*texts = append(*texts, tokens)
+	return tokens
+}
+
+// giveUp sends a prompt whose client goes away; the engine goes on for a while.
+func (w *world) giveUp(rt *rapid.T, tokens []int32) {
+	ctx, cancel := context.WithCancel(context.Background())
+	turn, err := w.tier.Begin(ctx, Request{Tokens: tokens, Slot: -1, Cancel: cancel})
+	require.NoError(rt, err)
+	w.engine.late = rapid.IntRange(0, 100).Draw(rt, "late")
+	cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.engine.slots[turn.Slot()].complete(w.engine, ctx, tokens, 1000)
+	}()
+	turn.End()
+	w.idle()
+	<-done
+}
+
+// TestShifted: a request that filled its slot, or whose slot lost tokens.
+func TestShifted(t *testing.T) {
+	for p, want := range map[Progress]bool{
+		{Context: 100, Cached: 50, Processed: 20, Generated: 10, Held: 79}:  false,
+		{Context: 100, Cached: 50, Processed: 20, Generated: 10, Held: 80}:  false,
+		{Context: 100, Cached: 50, Processed: 20, Generated: 10, Held: 78}:  true,
+		{Context: 81, Cached: 50, Processed: 20, Generated: 10, Held: 79}:   true,
+		{Context: 82, Cached: 50, Processed: 20, Generated: 10, Held: 79}:   false,
+		{Context: 100, Cached: 50, Processed: 20, Generated: 200, Held: 90}: true,
+		{Context: 100}: false,
+	} {
+		require.Equal(t, want, p.Shifted(), "%+v", p)
+	}
+}
