@@ -17,8 +17,8 @@ import (
 )
 
 // Identity returns the identity of the pages of an engine: everything that decides a row's
-// bytes except the tokens before it. pid is the engine's process, exe its program.
-func Identity(c launch.Command, config tierenv.Config, shape *llamastate.Shape, exe string, pid int, files *digests.Files) (map[string]string, error) {
+// bytes except the tokens before it. numerics are arguments that change rows. pid is the engine's process, exe its program.
+func Identity(c launch.Command, numerics []string, config tierenv.Config, shape *llamastate.Shape, exe string, pid int, files *digests.Files) (map[string]string, error) {
 	weights, err := files.Weights(c.Model())
 	if err != nil {
 		return nil, fmt.Errorf("identify the model's weights: %w", err)
@@ -41,7 +41,7 @@ func Identity(c launch.Command, config tierenv.Config, shape *llamastate.Shape, 
 		tierenv.KeyAdapters:   strings.Join(adapters, ","),
 		tierenv.KeyCacheType:  hash(string(form)),
 		tierenv.KeyEngine:     engine,
-		tierenv.KeyNumerics:   strings.Join(c.Numerics(), " "),
+		tierenv.KeyNumerics:   strings.Join(numerics, " "),
 		tierenv.KeyPageTokens: fmt.Sprint(config.PageTokens),
 		tierenv.KeyNamespace:  config.Namespace,
 	}, nil

@@ -21,11 +21,7 @@ func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) int {
 		t.save(ctx, s, true) // the engine is about to drop tokens
 	}
 	began := time.Now()
-	refs := t.opt.Store.Chain(ctx, tokens, nil)
-	n := 0
-	for _, ref := range refs {
-		n += ref.Tokens
-	}
+	refs, n := t.find(ctx, tokens)
 	if n < held+restoreMin {
 		return 0
 	}
@@ -38,6 +34,35 @@ func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) int {
 	return n - held
 }
 
+// find returns the stored pages of a prompt after which the engine can go on, and the number
+// of their tokens.
+func (t *Tier) find(ctx context.Context, tokens []int32) (refs []diskstore.Ref, n int) {
+	if !t.opt.Shape.HasEnd() {
+		refs = t.opt.Store.Chain(ctx, tokens, nil)
+		for _, ref := range refs {
+			n += ref.Tokens
+		}
+		return refs, n
+	}
+	// The engine computes at least one token, and cannot take one back.
+	tokens = tokens[:max(0, len(tokens)-1)]
+	refs = t.opt.Store.Chain(ctx, tokens, nil)
+	for i := len(refs) - 1; i >= 0 && ctx.Err() == nil; i-- {
+		ref := refs[i]
+		candidates := t.opt.Store.TailsWithin(ctx, ref.Parent, int(ref.Start), tokens[ref.Start:], nil)
+		if !ref.Tail {
+			candidates = append([]diskstore.Ref{ref}, candidates...)
+		}
+		for _, c := range candidates {
+			end := int(c.Start) + c.Tokens
+			if layout, err := t.opt.Store.LayoutOf(ctx, c); err == nil && layout.HasState() {
+				return append(refs[:i:i], c), end
+			}
+		}
+	}
+	return nil, 0
+}
+
 func (t *Tier) tryRestore(ctx context.Context, s *slot, tokens []int32, refs []diskstore.Ref) error {
 	f, name, err := newMemFile()
 	if err != nil {
@@ -46,26 +71,30 @@ func (t *Tier) tryRestore(ctx context.Context, s *slot, tokens []int32, refs []d
 	if err := t.build(ctx, f, tokens, refs); err != nil {
 		return t.drop(f, err)
 	}
-	s.tokens, s.prompt, s.dirty, s.tails = nil, 0, false, false
+	s.tokens, s.prompt, s.ended, s.dirty, s.tails = nil, 0, 0, false, false
 	s.private, s.broken = false, true // until the engine has answered
 	if err := t.opt.Engine.Restore(ctx, s.id, name); err != nil {
 		return t.drop(f, err)
 	}
-	s.tokens, s.broken = tokens, false
+	s.tokens, s.ended, s.broken = tokens, len(tokens), false
 	f.Close() // nothing is lost: the file is memory
 	return nil
 }
 
 // build writes the file of a sequence from stored pages.
 func (t *Tier) build(ctx context.Context, f io.WriterAt, tokens []int32, refs []diskstore.Ref) error {
-	b, err := t.opt.Shape.Build(f, tokens, 0)
+	b, err := t.opt.Shape.Build(f, tokens, t.opt.Window)
 	if err != nil {
 		return err
 	}
 	var buf []byte
 	for _, ref := range refs {
 		start := int(ref.Start)
-		stored, err := pagefile.NewLayout(t.opt.Shape.Sections(), ref.Stored)
+		sections := t.opt.Shape.Sections()
+		if start+ref.Tokens == len(tokens) {
+			sections = t.opt.Shape.EndSections(b.WindowRows())
+		}
+		stored, err := pagefile.NewLayout(sections, ref.Stored)
 		if err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -43,13 +44,7 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 		return
 	}
 	s.tokens = state.Tokens
-	ends := []int{len(state.Tokens)}
-	if s.prompt < len(state.Tokens) {
-		ends = append(ends, s.prompt)
-	}
-	if !tails {
-		ends = nil
-	}
+	ends := t.ends(s, state, tails)
 	t.storing.Add(1)
 	go func() {
 		defer t.storing.Done()
@@ -60,6 +55,27 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 		}
 	}()
 }
+
+// ends returns the numbers of tokens after which a saved slot gets a tail.
+func (t *Tier) ends(s *slot, state *llamastate.File, tails bool) []int {
+	n := len(state.Tokens)
+	if t.opt.Shape.HasEnd() {
+		if !tails && n < s.ended+endEvery || !state.End() {
+			return nil
+		}
+		s.ended = n
+		return []int{n} // windows and states exist nowhere else
+	}
+	if !tails {
+		return nil
+	}
+	return []int{n, s.prompt}
+}
+
+// endEvery is the number of tokens after which the end of a slot is stored although the engine
+// still holds the slot: where a window or a state is needed, full pages alone are of no use
+// after a power cut.
+const endEvery = 1024
 
 // savedFile has the engine save a slot into a new file.
 func (t *Tier) savedFile(ctx context.Context, s *slot) (*os.File, error) {
@@ -121,6 +137,9 @@ func (t *Tier) read(ctx context.Context, f *os.File, s *slot) (*llamastate.File,
 	if !state.Media && len(state.Tokens) != p.Held {
 		return nil, fmt.Errorf("it held %d tokens when it was saved, and holds %d now", len(state.Tokens), p.Held)
 	}
+	if want := min(t.opt.Window, len(state.Tokens)); !state.Media && state.WindowRows() != want {
+		return nil, fmt.Errorf("its window keeps %d positions of %d, want %d", state.WindowRows(), len(state.Tokens), want)
+	}
 	return state, nil
 }
 
@@ -135,7 +154,11 @@ func (t *Tier) store(ctx context.Context, state *llamastate.File, tails []int) e
 	for start := 0; start < len(state.Tokens); start += size {
 		ends := []int{start + size}
 		for _, end := range tails {
-			if end-start >= size/minTail && end-start < size {
+			least := size / minTail
+			if t.opt.Shape.HasEnd() {
+				least = 1
+			}
+			if end-start >= least && end-start < size && !slices.Contains(ends, end) {
 				ends = append(ends, end)
 			}
 		}
@@ -163,7 +186,11 @@ func (t *Tier) store(ctx context.Context, state *llamastate.File, tails []int) e
 
 // put stores one page.
 func (t *Tier) put(ctx context.Context, state *llamastate.File, parent pagefile.Key, start int, tokens []int32) error {
-	layout, err := pagefile.NewLayout(t.opt.Shape.Sections(), len(tokens))
+	sections := t.opt.Shape.Sections()
+	if start+len(tokens) == len(state.Tokens) && state.End() {
+		sections = t.opt.Shape.EndSections(state.WindowRows())
+	}
+	layout, err := pagefile.NewLayout(sections, len(tokens))
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ type slot struct {
 
 	tokens  []int32 // that the slot holds at least: the last prompt
 	prompt  int     // number of tokens of the last prompt
+	ended   int     // tokens before the last end that was stored
 	dirty   bool    // tokens were computed since the slot was saved
 	tails   bool    // tokens were computed since tails were stored
 	private bool    // the last request must not be stored

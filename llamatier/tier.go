@@ -18,6 +18,8 @@ import (
 type Store interface {
 	Chain(ctx context.Context, tokens []int32, media []pagefile.Media) []diskstore.Ref
 	Has(key pagefile.Key) bool
+	LayoutOf(ctx context.Context, ref diskstore.Ref) (pagefile.Layout, error)
+	TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
 	Put(ctx context.Context, p *pagefile.Page) error
 	Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error
 }
@@ -27,6 +29,7 @@ type Options struct {
 	Engine *Engine
 	Shape  *llamastate.Shape // of the engine's files
 	Slots  int               // number of the engine's slots
+	Window int               // positions that the engine's window keeps; 0 without a window
 
 	Store       Store
 	Fingerprint pagefile.Key // of the store

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier"
 	"github.com/kvtier/kvtier/llamatier/launch"
 	"github.com/kvtier/kvtier/llamatier/process"
@@ -148,14 +150,25 @@ func (s *server) open() error {
 	if err != nil {
 		return err
 	}
-	if shape.HasEnd() {
-		return errors.New("windows and recurrent states are not supported yet")
+	if !shape.Has(llamastate.Full) {
+		return errors.New("it keeps no rows of single tokens")
+	}
+	model, err := llamatier.ReadModel(s.command.Model())
+	if err != nil {
+		return err
+	}
+	if shape.Has(llamastate.Window) == (model.Window == 0) {
+		return fmt.Errorf("its window is not known: the model's file says %d", model.Window)
 	}
 	if err := os.MkdirAll(config.Local, 0o700); err != nil {
 		return err
 	}
 	files := digests.Open(filepath.Join(config.Local, "digests.json"))
-	identity, err := llamatier.Identity(s.command, config, shape, s.real, s.run.Engine.Process.Pid, files)
+	numerics := s.command.Numerics()
+	if model.LongRope {
+		numerics = append(numerics, fmt.Sprintf("n_ctx=%d", slots[0].Context))
+	}
+	identity, err := llamatier.Identity(s.command, numerics, config, shape, s.real, s.run.Engine.Process.Pid, files)
 	if err != nil {
 		return err
 	}
@@ -177,7 +190,7 @@ func (s *server) open() error {
 		return err
 	}
 	s.tier.Store(llamatier.New(llamatier.Options{
-		Engine: s.engine, Shape: shape, Slots: len(slots),
+		Engine: s.engine, Shape: shape, Slots: len(slots), Window: model.Window,
 		Store: s.store, Fingerprint: key, PageTokens: config.PageTokens,
 		Idle: idle, Log: s.log,
 	}))
