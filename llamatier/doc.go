@@ -7,8 +7,8 @@
 //
 // The Tier need not know the tokens of a slot exactly: llama-server compares a prompt with a
 // slot itself, and computes the rest. A file that is restored must be right; package llamastate
-// says how that is ensured. A slot whose context was shifted is not stored, because its rows no
-// longer belong to its tokens: see [Progress.Shifted].
+// says how that is ensured. A slot whose context may have been shifted is not stored, because
+// its rows may no longer belong to its tokens: see [Answer].
 //
 // After any failure the engine computes the prompt, as without a Tier.
 package llamatier

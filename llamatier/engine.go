@@ -9,6 +9,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -50,9 +52,21 @@ func (e *Engine) call(ctx context.Context, method, path string, body, out any) e
 			return fmt.Errorf("ask llama-server for %s: %w", path, err)
 		}
 	}
-	req, err := http.NewRequestWithContext(ctx, method, Address(path), bytes.NewReader(content))
+	answer, err := e.get(ctx, method, path, content)
 	if err != nil {
 		return err
+	}
+	if err := json.Unmarshal(answer, out); err != nil {
+		return fmt.Errorf("understand llama-server's answer to %s: %w", path, err)
+	}
+	return nil
+}
+
+// get sends a request and returns the answer.
+func (e *Engine) get(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, Address(path), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	if e.Key != "" {
@@ -60,20 +74,17 @@ func (e *Engine) call(ctx context.Context, method, path string, body, out any) e
 	}
 	res, err := e.Client.Do(req)
 	if err != nil {
-		return fmt.Errorf("ask llama-server for %s: %w", path, err)
+		return nil, fmt.Errorf("ask llama-server for %s: %w", path, err)
 	}
 	defer res.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(res.Body, answerMax))
 	if err != nil {
-		return fmt.Errorf("read llama-server's answer to %s: %w", path, err)
+		return nil, fmt.Errorf("read llama-server's answer to %s: %w", path, err)
 	}
 	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("llama-server refuses %s: %s: %s", path, res.Status, strings.TrimSpace(string(answer[:min(len(answer), 300)])))
+		return nil, fmt.Errorf("llama-server refuses %s: %s: %s", path, res.Status, strings.TrimSpace(string(answer[:min(len(answer), 300)])))
 	}
-	if err := json.Unmarshal(answer, out); err != nil {
-		return fmt.Errorf("understand llama-server's answer to %s: %w", path, err)
-	}
-	return nil
+	return answer, nil
 }
 
 // Tokenize returns the tokens of a prompt.
@@ -96,50 +107,47 @@ func (e *Engine) Template(ctx context.Context, chat []byte) (string, error) {
 	return out.Prompt, err
 }
 
-// Progress is how far a slot is: the figures of its last request.
-type Progress struct {
-	Running   bool // the request is not over
-	Context   int  // tokens that the slot has room for
-	Held      int  // tokens that the slot holds
-	Cached    int  // tokens of the prompt that the slot held before the request
-	Processed int  // tokens of the prompt that were computed
-	Generated int  // tokens of the answer
+// Slot is the state of a slot.
+type Slot struct {
+	Running bool // a request is not over
+	Context int  // tokens that the slot has room for
+	Held    int  // tokens that the slot holds
 }
 
-// Shifted reports whether the request may have shifted the context. llama-server does so when
-// a slot is full, and the slot then holds fewer tokens than it has seen.
-func (p Progress) Shifted() bool {
-	seen := p.Cached + p.Processed + p.Generated
-	return seen+1 >= p.Context || p.Held < seen-1
-}
-
-// Slots returns the progress of every slot.
-func (e *Engine) Slots(ctx context.Context) ([]Progress, error) {
+// Slots returns the state of every slot.
+func (e *Engine) Slots(ctx context.Context) ([]Slot, error) {
 	var out []struct {
-		Running   bool `json:"is_processing"`
-		Context   int  `json:"n_ctx"`
-		Held      int  `json:"n_prompt_tokens"`
-		Cached    int  `json:"n_prompt_tokens_cache"`
-		Processed int  `json:"n_prompt_tokens_processed"`
-		Next      []struct {
-			Decoded int `json:"n_decoded"`
-		} `json:"next_token"`
+		Running bool `json:"is_processing"`
+		Context int  `json:"n_ctx"`
+		Held    int  `json:"n_prompt_tokens"`
 	}
 	if err := e.call(ctx, http.MethodGet, "/slots", nil, &out); err != nil {
 		return nil, err
 	}
-	var slots []Progress
-	for _, s := range out {
-		p := Progress{Running: s.Running, Context: s.Context, Held: s.Held, Cached: s.Cached, Processed: s.Processed}
-		if len(s.Next) > 0 {
-			p.Generated = s.Next[0].Decoded
-		}
-		slots = append(slots, p)
-	}
-	if len(slots) == 0 {
+	if len(out) == 0 {
 		return nil, errors.New("llama-server has no slots")
 	}
+	var slots []Slot
+	for _, s := range out {
+		slots = append(slots, Slot(s))
+	}
 	return slots, nil
+}
+
+// generated matches the counter of the tokens of all answers that are over.
+var generated = regexp.MustCompile(`(?m)^llamacpp:tokens_predicted_total ([0-9]+)`)
+
+// Generated returns the number of tokens of all answers that are over, given up or not.
+func (e *Engine) Generated(ctx context.Context) (int, error) {
+	text, err := e.get(ctx, http.MethodGet, "/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	m := generated.FindSubmatch(text)
+	if m == nil {
+		return 0, errors.New("llama-server does not count the tokens of its answers")
+	}
+	return strconv.Atoi(string(m[1]))
 }
 
 // Save saves a slot into a file below the engine's --slot-save-path.

@@ -40,9 +40,10 @@ type fakeEngine struct {
 	slots  []*fakeSlot
 	refuse map[string]int // of these paths so many requests fail
 
-	restored int // tokens
-	computed int
-	cached   int
+	generated int // tokens of all answers that are over
+	restored  int
+	computed  int
+	cached    int
 }
 
 // fakeSlot is a slot of a fakeEngine.
@@ -50,7 +51,6 @@ type fakeSlot struct {
 	use    sync.Mutex
 	tokens []int32
 	rows   [][]byte // of each token; a row stays when tokens before it are dropped
-	last   Progress
 }
 
 func newFake(t require.TestingT, slots, context int) *fakeEngine {
@@ -92,6 +92,10 @@ func (f *fakeEngine) serve(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path == "/slots":
 		f.serveSlots(w)
+	case r.URL.Path == "/metrics":
+		f.mu.Lock()
+		fmt.Fprintf(w, "# HELP some\nllamacpp:tokens_predicted_total %d\n", f.generated)
+		f.mu.Unlock()
 	case strings.HasPrefix(r.URL.Path, "/slots/"):
 		id, err := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/slots/"))
 		require.NoError(f.t, err)
@@ -116,17 +120,12 @@ func (f *fakeEngine) serveSlots(w http.ResponseWriter) {
 	var out []map[string]any
 	for _, s := range f.slots {
 		running := !s.use.TryLock()
-		p := Progress{}
+		held := 0
 		if !running {
-			p = s.last
-			p.Held = len(s.tokens)
+			held = len(s.tokens)
 			s.use.Unlock()
 		}
-		out = append(out, map[string]any{
-			"is_processing": running, "n_ctx": f.context, "n_prompt_tokens": p.Held,
-			"n_prompt_tokens_cache": p.Cached, "n_prompt_tokens_processed": p.Processed,
-			"next_token": []map[string]int{{"n_decoded": p.Generated}},
-		})
+		out = append(out, map[string]any{"is_processing": running, "n_ctx": f.context, "n_prompt_tokens": held})
 	}
 	require.NoError(f.t, json.NewEncoder(w).Encode(out))
 }
@@ -140,13 +139,19 @@ func row(tokens []int32) []byte {
 	return h.Sum(nil)
 }
 
-// complete computes a prompt and generates an answer.
-func (s *fakeSlot) complete(f *fakeEngine, ctx context.Context, prompt []int32, predict int) {
+// complete computes a prompt, generates an answer, and returns an account of both, nil if the
+// client is gone.
+func (s *fakeSlot) complete(f *fakeEngine, ctx context.Context, prompt []int32, predict int) *Answer {
 	s.use.Lock()
 	defer s.use.Unlock()
 	n := min(commonPrefix(s.tokens, prompt), len(prompt)-1)
 	s.tokens, s.rows = s.tokens[:n:n], s.rows[:n:n]
-	s.last = Progress{Cached: n, Processed: len(prompt) - n}
+	a := &Answer{Cached: n, Processed: len(prompt) - n}
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.generated += a.Generated
+	}()
 	f.mu.Lock()
 	f.cached, f.computed = f.cached+n, f.computed+len(prompt)-n
 	f.mu.Unlock()
@@ -156,13 +161,13 @@ func (s *fakeSlot) complete(f *fakeEngine, ctx context.Context, prompt []int32, 
 	late := f.late
 	for next := prompt[len(prompt)-1]; ; {
 		next = (next*31 + int32(len(s.tokens))) % 997
-		s.last.Generated++
-		if s.last.Generated >= predict {
-			return // the last token is not computed
+		a.Generated++
+		if a.Generated >= predict && ctx.Err() == nil {
+			return a // the last token is not computed
 		}
 		if ctx.Err() != nil {
 			if late--; late < 0 {
-				return
+				return nil
 			}
 		}
 		if len(s.tokens)+1 >= f.context {

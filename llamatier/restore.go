@@ -76,6 +76,9 @@ func (t *Tier) tryRestore(ctx context.Context, s *slot, tokens []int32, refs []d
 	if err := t.opt.Engine.Restore(ctx, s.id, name); err != nil {
 		return t.drop(f, err)
 	}
+	t.mu.Lock()
+	s.unknown = false
+	t.mu.Unlock()
 	s.tokens, s.ended, s.broken = tokens, len(tokens), false
 	f.Close() // nothing is lost: the file is memory
 	return nil

@@ -114,17 +114,8 @@ func (t *Tier) read(ctx context.Context, f *os.File, s *slot) (*llamastate.File,
 		return nil, fmt.Errorf("llama-server has %d slots", len(slots))
 	}
 	p := slots[s.id]
-	if p.Cached == 0 && !p.Running {
-		s.broken = false // all rows are those of the last request
-	}
-	switch {
-	case p.Running:
-		return nil, errors.New("another request runs in it")
-	case p.Shifted():
-		s.broken = true
-		return nil, errors.New("its context may have been shifted")
-	case s.broken || s.private:
-		return nil, errors.New("it holds rows of a shifted context, or of a request that is not stored")
+	if err := t.judge(ctx, s, p); err != nil {
+		return nil, err
 	}
 	info, err := f.Stat()
 	if err != nil {
@@ -141,6 +132,53 @@ func (t *Tier) read(ctx context.Context, f *os.File, s *slot) (*llamastate.File,
 		return nil, fmt.Errorf("its window keeps %d positions of %d, want %d", state.WindowRows(), len(state.Tokens), want)
 	}
 	return state, nil
+}
+
+// judge returns an error if the rows of a slot must not be stored.
+func (t *Tier) judge(ctx context.Context, s *slot, p Slot) error {
+	if p.Running {
+		return errors.New("another request runs in it")
+	}
+	if t.forgetUnknown(s) {
+		s.last, s.counted = nil, -1
+	}
+	if s.last != nil && s.last.Cached == 0 && p.Held >= s.last.seen()-1 {
+		s.broken = false // all rows are those of the last request
+	}
+	seen, err := t.seen(ctx, s)
+	switch {
+	case err != nil:
+		return err
+	case seen+1 >= p.Context, s.last != nil && p.Held < seen-1:
+		s.broken = true
+		return errors.New("its context may have been shifted")
+	case s.broken || s.private:
+		return errors.New("it holds rows of a shifted context, or of a request that is not stored")
+	}
+	return nil
+}
+
+// forgetUnknown notes that the rows in a slot are not known if a request of which nothing is
+// known may have used the slot, and reports whether that is so.
+func (t *Tier) forgetUnknown(s *slot) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was := s.unknown
+	s.broken, s.unknown = s.broken || was, false
+	return was
+}
+
+// seen returns at least the number of tokens of the last request's prompt and answer.
+func (t *Tier) seen(ctx context.Context, s *slot) (int, error) {
+	if s.last != nil {
+		return s.last.seen(), nil
+	}
+	now, err := t.opt.Engine.Generated(ctx)
+	if err != nil || s.counted < 0 {
+		s.broken = true
+		return 0, errors.Join(errors.New("the length of its last answer is not known"), err)
+	}
+	return s.prompt + now - s.counted, nil
 }
 
 // minTail is the part of a page below which an incomplete last page is not stored.

@@ -20,6 +20,10 @@ type slot struct {
 	private bool    // the last request must not be stored
 	broken  bool    // rows from before the last request must not be stored
 
+	unknown bool    // a request of which nothing is known may have used the slot
+	last    *Answer // of the last request; nil if the engine was not heard to the end
+	counted int     // Engine.Generated before the last request; -1 if not known
+
 	idle interface{ Stop() bool } // saves the slot; nil: nothing to save
 }
 

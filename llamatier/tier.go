@@ -103,8 +103,21 @@ type Turn struct {
 	s       *slot
 	tokens  []int32
 	private bool
+	counted int // Engine.Generated before the request; -1 if not known
 	cancel  context.CancelFunc
 }
+
+// Answer is the engine's account of a request, which the end of an answer carries. A slot
+// that is full has its context shifted: later tokens move, and their rows with them. The
+// numbers show whether a request can have filled its slot.
+type Answer struct {
+	Cached    int `json:"cache_n"`     // tokens of the prompt that the slot held before
+	Processed int `json:"prompt_n"`    // tokens of the prompt that were computed
+	Generated int `json:"predicted_n"` // tokens of the answer
+}
+
+// seen is the number of tokens of the prompt and the answer.
+func (a *Answer) seen() int { return a.Cached + a.Processed + a.Generated }
 
 // Slot is the number of the slot, for the request's id_slot.
 func (u *Turn) Slot() int { return u.s.id }
@@ -131,6 +144,9 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		r.Cancel()
 	}
 	t.mu.Unlock()
+	if u.counted, err = t.opt.Engine.Generated(ctx); err != nil {
+		u.counted = -1
+	}
 	switch {
 	case t.off.Load():
 	case r.Private:
@@ -141,16 +157,17 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	return u, nil
 }
 
-// End ends a request, answered or not. The slot is saved some time later, unless another
-// request takes it before.
-func (u *Turn) End() {
+// End ends a request. answer is nil unless the engine was heard to the end. The slot is saved
+// some time later, unless another request takes it before.
+func (u *Turn) End(answer *Answer) {
 	t, s := u.t, u.s
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.turns, u)
 	s.tokens, s.prompt, s.used = u.tokens, len(u.tokens), time.Now()
 	s.dirty, s.tails = true, true
-	s.broken = s.broken || s.private
+	s.last, s.counted = answer, u.counted
+	s.broken, s.unknown = s.broken || s.private || s.unknown, false
 	s.private = u.private
 	s.idle = t.opt.AfterFunc(t.opt.Idle, func() { t.saveIdle(s) })
 	t.giveLocked(s)
@@ -199,13 +216,12 @@ func (t *Tier) Flush(ctx context.Context) {
 	}
 }
 
-// Unknown notes that the engine has answered a request in a slot that it chose itself.
+// Unknown notes that the engine answers a request in a slot that it chose itself. No slot is
+// stored until its rows are known again.
 func (t *Tier) Unknown() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, s := range t.slots {
-		if !s.busy {
-			s.dirty, s.tails = true, true
-		}
+		s.unknown = true
 	}
 }

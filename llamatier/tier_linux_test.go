@@ -100,8 +100,7 @@ func (w *world) ask(r Request, predict int) int {
 	r.Cancel = cancel
 	turn, err := w.tier.Begin(ctx, r)
 	require.NoError(w.t, err)
-	defer turn.End()
-	w.engine.slots[turn.Slot()].complete(w.engine, ctx, r.Tokens, predict)
+	turn.End(w.engine.slots[turn.Slot()].complete(w.engine, ctx, r.Tokens, predict))
 	return turn.Restored
 }
 
@@ -149,7 +148,7 @@ func TestASlotIsSavedWhenIdle(t *testing.T) {
 	require.NoError(t, err)
 	w.idle()
 	require.True(t, begun.s.dirty, "a slot in use is not saved")
-	begun.End()
+	begun.End(nil)
 }
 
 // TestAShiftedSlotIsNotStored, nor anything that follows in the slot, until the slot was empty.
@@ -241,13 +240,13 @@ func TestRandomUsers(t *testing.T) {
 				tokens := draw(rt, &texts)
 				s := w.engine.slots[rapid.IntRange(0, slots-1).Draw(rt, "slot")]
 				predict := rapid.IntRange(0, 300).Draw(rt, "predict")
+				w.tier.Unknown()
 				done := make(chan struct{})
 				go func() {
 					defer close(done)
 					s.complete(w.engine, context.Background(), tokens, predict)
 				}()
-				w.tier.Unknown()
-				w.tier.saveIdle(w.tier.slots[0])
+				w.idle()
 				<-done
 				w.tier.Unknown()
 			case "refuse":
@@ -299,22 +298,26 @@ func (w *world) giveUp(rt *rapid.T, tokens []int32) {
 		defer close(done)
 		w.engine.slots[turn.Slot()].complete(w.engine, ctx, tokens, 1000)
 	}()
-	turn.End()
+	turn.End(nil)
 	w.idle()
 	<-done
 }
 
-// TestShifted: a request that filled its slot, or whose slot lost tokens.
-func TestShifted(t *testing.T) {
-	for p, want := range map[Progress]bool{
-		{Context: 100, Cached: 50, Processed: 20, Generated: 10, Held: 79}:  false,
-		{Context: 100, Cached: 50, Processed: 20, Generated: 10, Held: 80}:  false,
-		{Context: 100, Cached: 50, Processed: 20, Generated: 10, Held: 78}:  true,
-		{Context: 81, Cached: 50, Processed: 20, Generated: 10, Held: 79}:   true,
-		{Context: 82, Cached: 50, Processed: 20, Generated: 10, Held: 79}:   false,
-		{Context: 100, Cached: 50, Processed: 20, Generated: 200, Held: 90}: true,
-		{Context: 100}: false,
-	} {
-		require.Equal(t, want, p.Shifted(), "%+v", p)
+// TestAnAnswerGivenUp: without the end of an answer, the tokens that the engine has counted
+// show whether the slot can have been shifted.
+func TestAnAnswerGivenUp(t *testing.T) {
+	for late, stored := range map[int]bool{10: true, 500: false} {
+		store := openStore(t)
+		w := newWorld(t, store, 1, 256)
+		ctx, cancel := context.WithCancel(t.Context())
+		turn, err := w.tier.Begin(ctx, Request{Tokens: prompt(1, 100), Slot: -1, Cancel: cancel})
+		require.NoError(t, err)
+		w.engine.late = late
+		cancel()
+		require.Nil(t, w.engine.slots[0].complete(w.engine, ctx, prompt(1, 100), 1000))
+		turn.End(nil)
+		w.idle()
+		require.Equal(t, stored, len(store.Chain(t.Context(), prompt(1, 100), nil)) > 0, "%d tokens", late)
+		require.NoError(t, store.Close())
 	}
 }

@@ -93,7 +93,7 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 		s.settled.Store(true)
 	}
 	web := &http.Server{
-		Handler:           proxy.New(s.engine, s.settled.Load, s.tier.Load, s.log),
+		Handler:           proxy.New(s.engine, s.command.Metrics() || why != "", s.settled.Load, s.tier.Load, s.log),
 		ReadHeaderTimeout: time.Minute,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}

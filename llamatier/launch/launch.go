@@ -46,6 +46,7 @@ var (
 	cacheRAM    = option{flags: []string{"-cram", "--cache-ram"}, env: "LLAMA_ARG_CACHE_RAM"}
 	cacheReuse  = option{flags: []string{"--cache-reuse"}, env: "LLAMA_ARG_CACHE_REUSE"}
 	fullWindow  = option{flags: []string{"--swa-full"}, env: "LLAMA_ARG_SWA_FULL", alone: true}
+	metrics     = option{flags: []string{"--metrics"}, env: "LLAMA_ARG_ENDPOINT_METRICS", alone: true}
 	adapter     = option{flags: []string{"--lora"}}
 	draft       = option{flags: []string{"-md", "--model-draft", "--spec-draft-model"}, env: "LLAMA_ARG_SPEC_DRAFT_MODEL"}
 )
@@ -153,6 +154,9 @@ func (c Command) Behind(socket, saveTo string) []string {
 	if saveTo != "" {
 		// With a cache in memory, a request for a busy slot can replace the slot's sequence.
 		args = append(c.without(host, port, cacheRAM), "--slot-save-path", saveTo, "--cache-ram", "0")
+		if !c.Metrics() {
+			args = append(args, "--metrics")
+		}
 	}
 	return append(args, "--host", socket)
 }
@@ -170,6 +174,9 @@ func (c Command) without(options ...option) []string {
 	}
 	return args
 }
+
+// Metrics reports whether clients may read the metrics.
+func (c Command) Metrics() bool { return c.on(metrics) }
 
 // Adapters returns the paths of the model's adapters.
 func (c Command) Adapters() []string {

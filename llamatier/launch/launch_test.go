@@ -74,7 +74,7 @@ func TestBehind(t *testing.T) {
 	c := command(ollama + " --cache-ram 8192")
 	require.Equal(t,
 		strings.Fields(strings.NewReplacer("--port 41234 ", "", "--host 127.0.0.1 ", "").Replace(ollama)+
-			" --slot-save-path /proc/7/fd/ --cache-ram 0 --host /t/s.sock"),
+			" --slot-save-path /proc/7/fd/ --cache-ram 0 --metrics --host /t/s.sock"),
 		c.Behind("/t/s.sock", "/proc/7/fd/"))
 	require.Equal(t, strings.Fields("-m x --cache-ram 8192 --host /t/s.sock"), command("-m x --host h --cache-ram 8192 --port 1").Behind("/t/s.sock", ""))
 }

@@ -21,24 +21,32 @@ import (
 
 // Handler answers in place of an engine.
 type Handler struct {
-	engine *llamatier.Engine
-	ready  func() bool
-	tier   func() *llamatier.Tier
-	proxy  *httputil.ReverseProxy
-	log    *slog.Logger
+	engine  *llamatier.Engine
+	ready   func() bool
+	metrics bool // clients may read the metrics
+	tier    func() *llamatier.Tier
+	proxy   *httputil.ReverseProxy
+	log     *slog.Logger
 }
 
 // New returns a Handler. The engine counts as loading until ready returns true. tier returns
-// nil if nothing can be restored or stored.
-func New(e *llamatier.Engine, ready func() bool, tier func() *llamatier.Tier, log *slog.Logger) *Handler {
+// nil if nothing can be restored or stored. Without metrics, clients see a llama-server that
+// was started without --metrics.
+func New(e *llamatier.Engine, metrics bool, ready func() bool, tier func() *llamatier.Tier, log *slog.Logger) *Handler {
 	target, _ := url.Parse(llamatier.Address("")) // a constant
-	return &Handler{engine: e, ready: ready, tier: tier, log: log, proxy: &httputil.ReverseProxy{
+	return &Handler{engine: e, metrics: metrics, ready: ready, tier: tier, log: log, proxy: &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Host = r.In.Host
 			r.Out.Header["Accept-Encoding"] = r.In.Header["Accept-Encoding"]
 		},
-		Transport:     e.Client.Transport,
+		Transport: e.Client.Transport,
+		ModifyResponse: func(res *http.Response) error {
+			if heard, ok := res.Request.Context().Value(endKey{}).(*end); ok {
+				res.Body = heard.hear(res.Body)
+			}
+			return nil
+		},
 		FlushInterval: -1, // at once
 		ErrorHandler:  unavailable,
 		ErrorLog:      slog.NewLogLogger(log.Handler(), slog.LevelDebug),
@@ -66,7 +74,11 @@ var prompts = map[string]bool{
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.HasPrefix(r.URL.Path, "/slots/") && r.URL.Query().Has("action") {
-		h.refuseAction(w)
+		refuse(w, "This server does not support slots action. Start it with `--slot-save-path`")
+		return
+	}
+	if r.URL.Path == "/metrics" && !h.metrics {
+		refuse(w, "This server does not support metrics endpoint. Start it with `--metrics`")
 		return
 	}
 	if (r.URL.Path == "/health" || r.URL.Path == "/v1/health") && !h.ready() {
@@ -82,11 +94,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.servePrompt(w, r, t, chat)
 }
 
-// refuseAction answers as a llama-server without --slot-save-path does: that option is ours.
-func (h *Handler) refuseAction(w http.ResponseWriter) {
+// refuse answers as a llama-server without an option does that it has for our sake alone.
+func refuse(w http.ResponseWriter, why string) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(http.StatusNotImplemented)
-	_, _ = io.WriteString(w, "{\"error\":{\"code\":501,\"message\":\"This server does not support slots action. Start it with `--slot-save-path`\",\"type\":\"not_supported_error\"}}")
+	_, _ = io.WriteString(w, `{"error":{"code":501,"message":"`+why+`","type":"not_supported_error"}}`)
 }
 
 // bodyMax bounds a request whose prompt is looked at, in bytes.
@@ -111,8 +123,9 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	p, err := h.understand(r, body, chat)
 	if err != nil {
 		h.log.Debug("kv tier: request passes through", "path", r.URL.Path, "reason", err)
-		h.proxy.ServeHTTP(w, r)
 		t.Unknown()
+		defer t.Unknown() // the engine may have begun it late
+		h.proxy.ServeHTTP(w, r)
 		return
 	}
 	p.Cancel = cancel
@@ -120,7 +133,9 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	if err != nil {
 		return // the client is gone
 	}
-	defer turn.End()
+	var heard end
+	defer func() { turn.End(heard.answer()) }()
+	r = r.WithContext(context.WithValue(r.Context(), endKey{}, &heard))
 	body = p.pinned(body, turn.Slot())
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))

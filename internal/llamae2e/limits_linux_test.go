@@ -1,0 +1,74 @@
+package llamae2e
+
+import (
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/testmodel"
+)
+
+// TestNothingIsStoredAfterAShift: rows of a shifted context do not belong to their tokens.
+func TestNothingIsStoredAfterAShift(t *testing.T) {
+	model := aModel(t, testmodel.Shape{Arch: "llama"})
+	root := filepath.Join(t.TempDir(), "pages")
+	s := start(t, options{model: model, root: root, args: strings.Fields("-c 768 -np 1 --context-shift")})
+	a := s.complete(someTokens(1, 700), 300)
+	require.Len(t, a.Tokens, 300, "the context was shifted")
+	s.kill()
+	require.Zero(t, pages(t, root))
+}
+
+// unsteady are the parts of an event that differ between two runs of one server.
+var unsteady = regexp.MustCompile(`"(timings|generation_settings)":\{.*\}|"(id_slot|index|t_ms|tokens_cached)":-?[0-9.]+,?`)
+
+// TestStreamsAreThoseOfTheStockServer, event by event.
+func TestStreamsAreThoseOfTheStockServer(t *testing.T) {
+	o := options{model: aModel(t, testmodel.Shape{Arch: "llama"}), args: strings.Fields("-c 2048 -np 1")}
+	steady := func(events []string) (out []string) {
+		for _, e := range events {
+			out = append(out, unsteady.ReplaceAllString(e, ""))
+		}
+		return out
+	}
+	stock := start(t, o)
+	want := steady(stock.stream(someTokens(1, 300), 20))
+	require.Greater(t, len(want), 10)
+	o.root = filepath.Join(t.TempDir(), "pages")
+	s := start(t, o)
+	require.Equal(t, want, steady(s.stream(someTokens(1, 300), 20)))
+	s.kill()
+	s = start(t, o)
+	require.Equal(t, want, steady(s.stream(someTokens(1, 300), 20)))
+
+	for _, path := range []string{"/props", "/v1/models", "/metrics", "/no/such/path"} {
+		_ = path
+	}
+}
+
+// TestRefusals: the actions on slots are ours, other errors are those of llama-server.
+func TestRefusals(t *testing.T) {
+	o := options{model: aModel(t, testmodel.Shape{Arch: "llama"}), args: strings.Fields("-c 1024 -np 1")}
+	stock := start(t, o)
+	o.root = filepath.Join(t.TempDir(), "pages")
+	s := start(t, o)
+	for path, in := range map[string]any{
+		"/slots/0?action=save":    map[string]any{"filename": "x"},
+		"/slots/0?action=restore": map[string]any{"filename": "x"},
+		"/completion":             map[string]any{"prompt": someTokens(1, 2000)},
+		"/v1/chat/completions":    map[string]any{"messages": "no list"},
+		"/completions":            map[string]any{"prompt": 5},
+		"/nothing":                map[string]any{},
+	} {
+		wantStatus, want := stock.post(path, in)
+		status, got := s.post(path, in)
+		require.Equal(t, wantStatus, status, "%s: %s", path, got)
+		require.JSONEq(t, string(want), string(got), path)
+	}
+	status, body := s.post("/completion", map[string]any{"prompt": []int32{}})
+	wantStatus, want := stock.post("/completion", map[string]any{"prompt": []int32{}})
+	require.Equal(t, wantStatus, status, "%s, want %s", body, want)
+}

@@ -1,0 +1,152 @@
+package llamae2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/testmodel"
+)
+
+// below returns the processes that descend from another, nearest first.
+func below(t testing.TB, pid int) []int {
+	parents := map[int][]int{}
+	entries, err := os.ReadDir("/proc")
+	require.NoError(t, err)
+	for _, e := range entries {
+		child, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join("/proc", e.Name(), "stat"))
+		if err != nil {
+			continue // it has ended
+		}
+		_, rest, _ := strings.Cut(string(b), ") ")
+		if fields := strings.Fields(rest); len(fields) > 1 {
+			parent, _ := strconv.Atoi(fields[1])
+			parents[parent] = append(parents[parent], child)
+		}
+	}
+	var all []int
+	for next := parents[pid]; len(next) > 0; next = next[1:] {
+		all = append(all, next[0])
+		next = append(next, parents[next[0]]...)
+	}
+	return all
+}
+
+// TestKills kills the front, the daemon or the engine at a random moment, while some clients
+// talk and others leave. After each kill the answers are those of a server that was never
+// killed, and no page is damaged.
+func TestKills(t *testing.T) {
+	rounds := 6
+	if os.Getenv("KVTIER_LONG") != "" {
+		rounds = 100
+	}
+	model := aModel(t, testmodel.Shape{Arch: "llama"})
+	stock := start(t, options{model: model, args: []string{"-c", "2048", "-np", "1"}})
+	var prompts [][]int32
+	var want []answer
+	for seed := range 4 {
+		prompts = append(prompts, someTokens(seed, 300+100*seed))
+		want = append(want, stock.complete(prompts[seed], 8))
+	}
+	stock.kill()
+	rng := rand.New(rand.NewPCG(1, 1))
+	root := filepath.Join(t.TempDir(), "pages")
+	restored := 0
+	for round := range rounds {
+		s := start(t, options{model: model, root: root, args: []string{"-c", "4096", "-np", "2"}})
+		var clients sync.WaitGroup
+		for range 3 {
+			clients.Add(1)
+			go func(first int, patience time.Duration) {
+				defer clients.Done()
+				for i := range 3 {
+					s.leave(prompts[(first+i)%len(prompts)], patience)
+				}
+			}(rng.IntN(4), time.Duration(rng.IntN(400))*time.Millisecond)
+		}
+		victims := append([]int{s.cmd.Process.Pid}, below(t, s.cmd.Process.Pid)...)
+		require.Len(t, victims, 3, "front, daemon, engine")
+		time.Sleep(time.Duration(rng.IntN(600)) * time.Millisecond) // a random moment, not a wait for anything
+		_ = unix.Kill(victims[rng.IntN(3)], unix.SIGKILL)
+		clients.Wait()
+		s.kill()
+		gone(t, victims[1:])
+
+		s = start(t, options{model: model, root: root, args: []string{"-c", "2048", "-np", "1"}})
+		at := round % len(prompts)
+		got := s.complete(prompts[at], 8)
+		restored += got.Timings.Cached
+		requireSame(t, want[at], got, 1e-6) // cells of two slots may be in another order
+		s.kill()
+		requireClean(t, root)
+	}
+	require.Positive(t, restored)
+	t.Logf("%d kills, %d tokens restored", rounds, restored)
+}
+
+// leave asks for an answer and goes away after a while.
+func (s *server) leave(prompt []int32, patience time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	body, _ := json.Marshal(map[string]any{"prompt": prompt, "n_predict": 50, "temperature": 0, "stream": true})
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/completion", strings.NewReader(string(body)))
+	if err != nil {
+		return
+	}
+	if res, err := http.DefaultClient.Do(req); err == nil {
+		buf := make([]byte, 1<<16)
+		for err == nil {
+			_, err = res.Body.Read(buf)
+		}
+		res.Body.Close()
+	}
+}
+
+// gone waits until processes have ended.
+func gone(t testing.TB, pids []int) {
+	for _, pid := range pids {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			continue // it has ended
+		}
+		_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 20_000)
+		for errors.Is(err, unix.EINTR) {
+			_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 20_000)
+		}
+		require.NoError(t, err)
+		_ = unix.Close(fd)
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		_, state, _ := strings.Cut(string(b), ") ")
+		require.True(t, err != nil || strings.HasPrefix(state, "Z"), "process %d stays behind", pid)
+	}
+}
+
+// requireClean requires that no page below a root is damaged.
+func requireClean(t testing.TB, root string) {
+	var found []string
+	r := inspect.Roots{Local: dir.New(vfs.OS, root, dir.Options{})}
+	checks, err := r.Check(t.Context(), inspect.CheckOptions{Found: func(f inspect.Finding) { found = append(found, fmt.Sprint(f)) }})
+	require.NoError(t, err)
+	require.NoError(t, checks[0].Err)
+	require.Zero(t, checks[0].Damage, found)
+}
