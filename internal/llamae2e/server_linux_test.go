@@ -54,6 +54,9 @@ type options struct {
 	args  []string // more of them
 }
 
+// client takes a new connection for each request: llama-server closes idle ones.
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
 // freePort returns a port that nobody listens on.
 func freePort(t testing.TB) int {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -146,12 +149,23 @@ func (s *server) post(path string, in any) (int, []byte) {
 	s.t.Helper()
 	body, err := json.Marshal(in)
 	require.NoError(s.t, err)
-	res, err := http.Post(s.url+path, "application/json", bytes.NewReader(body))
+	res, err := client.Post(s.url+path, "application/json", bytes.NewReader(body))
 	require.NoError(s.t, err)
 	defer res.Body.Close()
 	out, err := io.ReadAll(res.Body)
 	require.NoError(s.t, err)
 	return res.StatusCode, out
+}
+
+// get asks for a path and returns the status and the body.
+func (s *server) get(path string) (int, string) {
+	s.t.Helper()
+	res, err := client.Get(s.url + path)
+	require.NoError(s.t, err)
+	defer res.Body.Close()
+	out, err := io.ReadAll(res.Body)
+	require.NoError(s.t, err)
+	return res.StatusCode, string(out)
 }
 
 // complete asks for n tokens after a prompt.
@@ -171,7 +185,7 @@ func (s *server) stream(prompt any, n int) []string {
 	s.t.Helper()
 	body, err := json.Marshal(map[string]any{"prompt": prompt, "n_predict": n, "temperature": 0, "seed": 1, "stream": true})
 	require.NoError(s.t, err)
-	res, err := http.Post(s.url+"/completion", "application/json", bytes.NewReader(body))
+	res, err := client.Post(s.url+"/completion", "application/json", bytes.NewReader(body))
 	require.NoError(s.t, err)
 	defer res.Body.Close()
 	var events []string

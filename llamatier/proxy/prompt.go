@@ -13,7 +13,7 @@ import (
 // prompt is a request as far as it is understood.
 type prompt struct {
 	llamatier.Request
-	begin int  // the offset after the body's first brace
+	end   int  // the offset of the body's last brace
 	named bool // the request names its slot itself
 }
 
@@ -33,8 +33,8 @@ func (h *Handler) understand(r *http.Request, body []byte, chat bool) (*prompt, 
 	if err := json.Unmarshal(body, &in); err != nil {
 		return nil, err
 	}
-	begin := bytes.IndexByte(body, '{') + 1
-	if begin == 0 || set(in.N, "1") || set(in.Choices, "1") || set(in.Reuse, "0") {
+	end := bytes.LastIndexByte(body, '}')
+	if end < 0 || set(in.N, "1") || set(in.Choices, "1") || set(in.Reuse, "0") {
 		return nil, errNotUnderstood
 	}
 	if in.Cache != nil && !*in.Cache {
@@ -44,7 +44,7 @@ func (h *Handler) understand(r *http.Request, body []byte, chat bool) (*prompt, 
 	if err != nil {
 		return nil, err
 	}
-	p := &prompt{begin: begin, Request: llamatier.Request{Tokens: tokens, Slot: -1}}
+	p := &prompt{end: end, Request: llamatier.Request{Tokens: tokens, Slot: -1}}
 	p.Private = in.Store != nil && !*in.Store || set(in.Lora, "[]")
 	if in.Slot != nil && *in.Slot >= 0 {
 		p.Slot, p.named = *in.Slot, true
@@ -86,13 +86,14 @@ func hasMedia(body []byte) bool {
 	return bytes.Contains(body, []byte(`"image_url"`)) || bytes.Contains(body, []byte(`"input_audio"`))
 }
 
-// pinned returns the body with the number of a slot.
+// pinned returns the body with the number of a slot. Of two members of one name llama-server
+// takes the last.
 func (p *prompt) pinned(body []byte, slot int) []byte {
 	if p.named {
 		return body
 	}
 	out := make([]byte, 0, len(body)+32)
-	out = append(out, body[:p.begin]...)
-	out = append(out, `"id_slot":`+strconv.Itoa(slot)+`,`...)
-	return append(out, body[p.begin:]...)
+	out = append(out, body[:p.end]...)
+	out = append(out, `,"id_slot":`+strconv.Itoa(slot)...)
+	return append(out, body[p.end:]...)
 }

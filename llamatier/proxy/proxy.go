@@ -73,11 +73,11 @@ var prompts = map[string]bool{
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if strings.HasPrefix(r.URL.Path, "/slots/") && r.URL.Query().Has("action") {
+	if r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/slots/") {
 		refuse(w, "This server does not support slots action. Start it with `--slot-save-path`")
 		return
 	}
-	if r.URL.Path == "/metrics" && !h.metrics {
+	if r.Method == http.MethodGet && r.URL.Path == "/metrics" && !h.metrics {
 		refuse(w, "This server does not support metrics endpoint. Start it with `--metrics`")
 		return
 	}
