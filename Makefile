@@ -36,6 +36,8 @@ STATICCHECK_CHECKS := inherit,-ST1005
 
 # Packages whose tests start the built Ollama, and skip without one.
 E2E := ./internal/ollamatest/... ./internal/e2e/... ./internal/demo/... ./internal/bench/...
+# Those that start a stock Ollama with our llama-server.
+LLAMA := ./internal/llamae2e
 
 # The folders that hold Go files of ours; build/ is nobody's.
 GO_FILES = find . \( -path ./build -o -path ./.git \) -prune -o -name '*.go' -print
@@ -106,16 +108,16 @@ staticcheck: ## Run staticcheck, at the version that tools/go.mod pins
 
 .PHONY: shellcheck
 shellcheck: ## Check the shell scripts
-	shellcheck .ci/run scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-suite.sh scripts/release scripts/test-long
+	shellcheck .ci/run scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-suite.sh scripts/release scripts/test-long
 
 # Packages where goroutines meet run under the race detector, all but the tests that try
 # thousands of states one after another: those take four times as long under it.
 STATES := TestCrashAtEveryOperation|TestFaultAtEveryOperation
 .PHONY: test-go
 test-go: ## Run the tests that need no built Ollama
-	go test -race -parallel 8 -timeout 30m -skip '$(STATES)' ./cmd/... ./diskstore/... ./kvcache/... ./ggml-paged/... ./internal/tierenv/... ./internal/mounts/... ./internal/progress
+	go test -race -parallel 8 -timeout 30m -skip '$(STATES)' ./cmd/... ./diskstore/... ./kvcache/... ./llamastate/... ./llamatier/... ./ggml-paged/... ./internal/tierenv/... ./internal/mounts/... ./internal/progress
 	go test -v -parallel 8 -timeout 30m -run '$(STATES)' ./diskstore | grep -v '^=== '
-	go test $$(go list ./internal/... | grep -vxF "$$(go list $(E2E))")
+	go test $$(go list ./internal/... | grep -vxF "$$(go list $(E2E) $(LLAMA))")
 	go -C tools test ./...
 
 # build/paged has one folder for each way of building the library.
@@ -180,6 +182,12 @@ test-newest: test-deps ## Build the newest release and run the end-to-end tests 
 	go test -count=1 -p 1 -timeout 1h -skip EveryArchitecture ./internal/ollamatest ./internal/e2e
 	KVTIER_LONG=1 go test -count=1 -timeout 1h -run EveryArchitecture ./internal/e2e
 	KVTIER_SOAK_MINUTES=4 KVTIER_SOAK_ARCH=gemma4,nemotron_h,qwen35,qwen3next go test -count=1 -timeout 1h -run SoakSerial ./internal/e2e
+
+# Not part of test yet: building llama-server takes eight minutes on two cores.
+.PHONY: test-llama
+test-llama: test-deps ## Build a stock Ollama of today and test it with our llama-server
+	scripts/build-llama-server
+	go test -count=1 -timeout 30m $(LLAMA)
 
 .PHONY: test-upstream
 test-upstream: ## Run upstream's own tests in the patched source

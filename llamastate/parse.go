@@ -53,7 +53,7 @@ type content struct {
 	tensors [2][]int64 // offsets of the rows of each tensor
 }
 
-// form is what a parser must know of a file in advance.
+// form is the part of a shape that a parser must know in advance.
 type form struct {
 	kinds []Kind
 	ext   bool // cells have two-dimensional positions

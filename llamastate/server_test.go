@@ -252,7 +252,7 @@ func restore(t testing.TB, shape Shape, file []byte, window int) *server {
 	return s
 }
 
-// maskWindow requires what llama-server asks of a window before it reuses the prompt: the
+// maskWindow requires of a window that llama-server reuses the prompt with it: the
 // lowest position is so low that no token misses a row. maskWindow then drops the cells that
 // the next token does not attend to.
 func (s *server) maskWindow(t testing.TB, m *memory, window int) {

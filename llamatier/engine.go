@@ -155,8 +155,8 @@ func (e *Engine) Save(ctx context.Context, slot int, file string) error {
 	return e.act(ctx, slot, "save", map[string]string{"filename": file})
 }
 
-// Restore replaces what a slot holds with a saved file. After an error the slot is empty, or
-// holds what it held.
+// Restore replaces the sequence of a slot by that of a saved file. After an error the slot is
+// empty, or as it was.
 func (e *Engine) Restore(ctx context.Context, slot int, file string) error {
 	return e.act(ctx, slot, "restore", map[string]string{"filename": file})
 }

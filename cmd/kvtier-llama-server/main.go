@@ -1,3 +1,5 @@
+//go:build unix
+
 // Command kvtier-llama-server stands in the place of llama-server and keeps the slots of the
 // real one in a page store.
 package main

@@ -120,8 +120,8 @@ func (s *server) ready() {
 	require.Fail(s.t, "the server does not become ready")
 }
 
-// kill kills what Ollama would kill, and waits as Ollama does: until nobody can write to the
-// output any more.
+// kill kills the process that Ollama would kill, and waits as Ollama does: until nobody can
+// write to the output any more.
 func (s *server) kill() {
 	_ = s.cmd.Process.Kill()
 	<-s.over

@@ -1,3 +1,5 @@
+//go:build unix
+
 package process
 
 import (
@@ -20,8 +22,8 @@ type Daemon struct {
 	// Serve begins to answer requests once the engine has started. It returns at once.
 	Serve func()
 
-	// Flush stores what must not be lost, while the engine still runs. It returns when ctx
-	// ends, at the latest.
+	// Flush stores everything that must not be lost, while the engine still runs. It returns
+	// when ctx ends, at the latest.
 	Flush func(ctx context.Context)
 
 	// FlushTimeout bounds Flush.
@@ -43,7 +45,7 @@ func (d *Daemon) Run() (state *os.ProcessState, ended bool, err error) {
 	if err := startEngine(d.Engine); err != nil {
 		return nil, false, fmt.Errorf("start %s: %w", d.Engine.Path, err)
 	}
-	// Who reads the engine's output must see its end when the engine ends.
+	// A program that reads the engine's output must see the end when the engine ends.
 	output.Close()
 	errors.Close()
 

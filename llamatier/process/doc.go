@@ -3,9 +3,9 @@
 //
 // There are three processes:
 //
-//	front   what the program starts, and ends with SIGKILL. It only waits.
+//	front   the process that the program starts, and ends with SIGKILL. It only waits.
 //	daemon  answers in place of llama-server, and outlives the front by as long as it takes
-//	        to store what must not be lost.
+//	        to store everything that must not be lost.
 //	engine  the real llama-server. Its output goes where the front's goes.
 //
 // The front holds one end of a pipe. When the front dies, however it dies, the daemon reads

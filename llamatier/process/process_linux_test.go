@@ -85,7 +85,7 @@ func daemon() {
 }
 
 // engine is a program that signals end, as llama-server is one: a program in Go would unblock
-// signals as it starts. It answers what it reads from a FIFO. "crash" and "exit" end it.
+// signals as it starts. It answers lines from a FIFO. "crash" and "exit" end it.
 const engine = `
 echo "engine $$" >>"$STORY"
 echo loading
