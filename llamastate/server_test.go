@@ -21,7 +21,6 @@ type server struct {
 type memory struct {
 	stream int
 	pos    []int32               // of each cell, in the order of cells
-	tok    []int32               // token of each cell
 	rows   [2][]map[int32][]byte // of each tensor, by position
 }
 

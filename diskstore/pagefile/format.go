@@ -34,13 +34,14 @@ A page file, schema 1. All integers are little endian.
 	offset  bytes  section table entry
 	     0      2  group
 	     2      2  layer
-	     4      1  kind: 0 K, 1 V, 2 conv, 3 state, 4 cell
+	     4      1  kind: 0 K, 1 V, 2 conv, 3 state, 4 cell,
+	               5 window K, 6 window V
 	     5      1  encoding: 0 raw, 1 zstd
 	     6      2  zero
 	     8      4  row bytes
 	    12      8  offset in the file, a multiple of 4096
 	    20      8  stored bytes
-	    28      8  raw bytes, = T × row bytes; row bytes alone of kinds 2 and 3
+	    28      8  raw bytes, = T × row bytes; row bytes alone of kinds 2, 3, 5, 6
 	    36      4  CRC-32C of the stored bytes
 
 	The first section is at P, each next section at the end of the previous
