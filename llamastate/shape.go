@@ -64,6 +64,21 @@ func (s *Shape) Has(kind Kind) bool {
 // state, which exist only where a file ends.
 func (s *Shape) HasEnd() bool { return s.Has(Window) || s.Has(Recurrent) }
 
+// RowBytes is the size of the rows of a file of tokens, in bytes. window is the number of
+// positions that the server's window keeps.
+func (s *Shape) RowBytes(tokens, window int) int64 {
+	var n int64
+	for _, c := range s.Caches {
+		cells := map[Kind]int64{Full: int64(tokens), Window: int64(min(tokens, window)) + 1, Recurrent: 1}[c.Kind]
+		for _, tensors := range c.Tensors {
+			for _, t := range tensors {
+				n += cells * t.Row
+			}
+		}
+	}
+	return n
+}
+
 // kinds are the kinds of the sections that hold the tensors of a cache.
 var kinds = [...][2]pagefile.Kind{
 	Full:      {pagefile.KindK, pagefile.KindV},

@@ -64,6 +64,9 @@ func (t *Tier) find(ctx context.Context, tokens []int32) (refs []diskstore.Ref, 
 }
 
 func (t *Tier) tryRestore(ctx context.Context, s *slot, tokens []int32, refs []diskstore.Ref) error {
+	if err := t.fits(len(tokens)); err != nil {
+		return err
+	}
 	f, name, err := newMemFile()
 	if err != nil {
 		return err

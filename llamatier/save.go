@@ -79,6 +79,16 @@ const endEvery = 1024
 
 // savedFile has the engine save a slot into a new file.
 func (t *Tier) savedFile(ctx context.Context, s *slot) (*os.File, error) {
+	slots, err := t.opt.Engine.Slots(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if s.id >= len(slots) {
+		return nil, fmt.Errorf("llama-server has %d slots", len(slots))
+	}
+	if err := t.fits(slots[s.id].Held); err != nil {
+		return nil, err
+	}
 	f, name, err := newMemFile()
 	if err != nil {
 		return nil, err
@@ -87,6 +97,18 @@ func (t *Tier) savedFile(ctx context.Context, s *slot) (*os.File, error) {
 		return nil, t.drop(f, err)
 	}
 	return f, nil
+}
+
+// fits returns an error if the file of a sequence takes too much memory.
+func (t *Tier) fits(tokens int) error {
+	available, err := t.opt.Available()
+	if err != nil {
+		return nil // not known on this system
+	}
+	if need := t.opt.Shape.RowBytes(tokens, t.opt.Window); uint64(need) > available/2 {
+		return fmt.Errorf("its %d tokens take %d MB, and only %d MB of memory are available", tokens, need/1e6, available/1e6)
+	}
+	return nil
 }
 
 // drop closes a file after an action failed. A file that the engine may still use stays, and

@@ -78,6 +78,9 @@ func (t *Tier) take(ctx context.Context, tokens []int32, pinned int) (*slot, err
 	t.mu.Unlock()
 	select {
 	case s := <-w.got:
+		if s == nil {
+			return nil, ErrClosed
+		}
 		return s, nil
 	case <-ctx.Done():
 	}
@@ -89,7 +92,9 @@ func (t *Tier) take(ctx context.Context, tokens []int32, pinned int) (*slot, err
 			return nil, ctx.Err()
 		}
 	}
-	t.giveLocked(<-w.got) // it came just now
+	if s := <-w.got; s != nil { // it came just now
+		t.giveLocked(s)
+	}
 	return nil, ctx.Err()
 }
 
@@ -97,7 +102,7 @@ func (t *Tier) take(ctx context.Context, tokens []int32, pinned int) (*slot, err
 type waiter struct {
 	tokens []int32
 	pinned int
-	got    chan *slot
+	got    chan *slot // receives nil when the Tier closes
 }
 
 // serveLocked gives free slots to requests that wait. A request for a certain slot does not

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/internal/memory"
 	"github.com/kvtier/kvtier/llamastate"
 )
 
@@ -34,6 +35,10 @@ type Options struct {
 	Store       Store
 	Fingerprint pagefile.Key // of the store
 	PageTokens  int
+
+	// Available is the number of bytes of memory that may be taken; nil means
+	// memory.Available. A file for the engine is memory, and takes at most half of them.
+	Available func() (uint64, error)
 
 	// Idle is the time after a request at which a slot is saved.
 	Idle time.Duration
@@ -65,6 +70,9 @@ type Tier struct {
 func New(opt Options) *Tier {
 	if opt.AfterFunc == nil {
 		opt.AfterFunc = func(d time.Duration, f func()) interface{ Stop() bool } { return time.AfterFunc(d, f) }
+	}
+	if opt.Available == nil {
+		opt.Available = memory.Available
 	}
 	t := &Tier{opt: opt, turns: make(map[*Turn]bool), saving: make(chan struct{}, 1)}
 	for id := range opt.Slots {
@@ -130,9 +138,18 @@ type Request struct {
 	Cancel  context.CancelFunc // gives the request up
 }
 
+// ErrClosed reports a request that began after Flush.
+var ErrClosed = errors.New("llamatier: the tier is closed")
+
 // Begin waits for a slot for a request, chooses it, and restores stored pages into it. The
-// caller calls End.
+// caller calls End. Begin returns ErrClosed or an error of ctx.
 func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
+	t.mu.Lock()
+	closed := t.closed
+	t.mu.Unlock()
+	if closed {
+		return nil, ErrClosed
+	}
 	s, err := t.take(ctx, r.Tokens, r.Slot)
 	if err != nil {
 		return nil, fmt.Errorf("wait for a slot: %w", err)
@@ -188,11 +205,15 @@ func (t *Tier) saveIdle(s *slot) {
 	t.give(s)
 }
 
-// Flush gives up the requests that run, saves every slot, and returns when all pages are
-// stored or ctx has ended. No request may begin after Flush.
+// Flush gives up the requests that run, refuses those that wait, saves every slot, and returns
+// when all pages are stored or ctx has ended.
 func (t *Tier) Flush(ctx context.Context) {
 	t.mu.Lock()
 	t.closed = true
+	for _, w := range t.waiting {
+		w.got <- nil
+	}
+	t.waiting = nil
 	for u := range t.turns {
 		u.cancel()
 	}

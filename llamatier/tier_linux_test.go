@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -320,4 +321,59 @@ func TestAnAnswerGivenUp(t *testing.T) {
 		require.Equal(t, stored, len(store.Chain(t.Context(), prompt(1, 100), nil)) > 0, "%d tokens", late)
 		require.NoError(t, store.Close())
 	}
+}
+
+// TestMemoryIsBounded: a slot whose file would take more than half of the memory is neither
+// saved nor restored.
+func TestMemoryIsBounded(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	need := uint64(fakeShape.RowBytes(102, 0))
+	available := 2*need - 2
+	w.tier.opt.Available = func() (uint64, error) { return available, nil }
+	w.ask(ask(prompt(1, 100)), 3)
+	w.idle()
+	require.Empty(t, store.Chain(t.Context(), prompt(1, 100), nil))
+	available = 2 * need
+	w.ask(ask(prompt(1, 100)), 3)
+	w.idle()
+	require.NotEmpty(t, store.Chain(t.Context(), prompt(1, 100), nil))
+
+	w.start(1, 1000)
+	w.tier.opt.Available = func() (uint64, error) { return 100, nil }
+	require.Zero(t, w.ask(ask(prompt(1, 100)), 3))
+	require.Equal(t, 100, w.engine.computed)
+}
+
+// TestRequestsThatWaitAreRefusedAtTheEnd, so that the flush gets the slots.
+func TestRequestsThatWaitAreRefusedAtTheEnd(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	ctx, cancel := context.WithCancel(t.Context())
+	running, err := w.tier.Begin(ctx, Request{Tokens: prompt(1, 100), Slot: -1, Cancel: cancel})
+	require.NoError(t, err)
+	refused := make(chan error, 1)
+	go func() {
+		_, err := w.tier.Begin(t.Context(), ask(prompt(2, 100)))
+		refused <- err
+	}()
+	for waits := false; !waits; runtime.Gosched() {
+		w.tier.mu.Lock()
+		waits = len(w.tier.waiting) == 1
+		w.tier.mu.Unlock()
+	}
+	flushed := make(chan struct{})
+	go func() {
+		defer close(flushed)
+		w.tier.Flush(t.Context())
+	}()
+	require.ErrorIs(t, <-refused, ErrClosed)
+	<-ctx.Done()
+	running.End(w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 100), 3))
+	<-flushed
+	require.NotEmpty(t, store.Chain(t.Context(), prompt(1, 100), nil))
+	_, err = w.tier.Begin(t.Context(), ask(prompt(3, 100)))
+	require.ErrorIs(t, err, ErrClosed)
 }

@@ -45,36 +45,28 @@ type server struct {
 	log     *slog.Logger
 }
 
-// daemon runs the engine and answers in its place.
+// daemon runs the engine, answers in its place, and ends as the engine does.
 func daemon(command launch.Command, real string) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("pid", os.Getpid())
 	dir, err := os.MkdirTemp("", "kvtier-")
 	if err != nil {
-		fail(err)
+		log.Error("the daemon could not start", "error", err)
+		os.Exit(notStarted)
 	}
-	status := 1
-	var end func()
-	err = func() error {
-		defer os.RemoveAll(dir)
-		socket := filepath.Join(dir, "llama.sock")
-		s := &server{command: command, real: real, engine: llamatier.Dial(socket), log: log}
-		state, ended, err := s.serve(socket)
-		if err == nil {
-			status = 0
-		}
-		if ended {
-			end = func() { process.EndAs(state) }
-		}
-		return err
-	}()
-	if err != nil {
-		log.Error("the daemon failed", "error", err)
-		fail(err)
+	socket := filepath.Join(dir, "llama.sock")
+	s := &server{command: command, real: real, engine: llamatier.Dial(socket), log: log}
+	state, ended, err := s.serve(socket)
+	if err := os.RemoveAll(dir); err != nil {
+		log.Debug("remove the socket", "error", err)
 	}
-	if end != nil {
-		end()
+	switch {
+	case err != nil:
+		log.Error("the daemon could not start", "error", err)
+		os.Exit(notStarted)
+	case ended:
+		process.EndAs(state)
 	}
-	os.Exit(status)
+	os.Exit(0)
 }
 
 // serve listens, runs the engine, and returns how the engine ended.

@@ -37,12 +37,24 @@ func main() {
 	case os.Getenv(roleVariable) == "daemon":
 		daemon(command, real)
 	case !tierenv.Enabled() || !command.Serves() || command.Hidden() != "":
-		err := syscall.Exec(real, append([]string{real}, os.Args[1:]...), os.Environ())
-		fail(fmt.Errorf("run %s: %w", real, err))
+		fail(become(real))
 	default:
-		front(real)
+		state, err := front(real)
+		if err != nil || state.ExitCode() == notStarted {
+			fail(become(real)) // a server without a page store is better than none
+		}
+		process.EndAs(state)
 	}
 }
+
+// become runs the real llama-server in place of this program. It returns only an error.
+func become(real string) error {
+	err := syscall.Exec(real, append([]string{real}, os.Args[1:]...), os.Environ())
+	return fmt.Errorf("run %s: %w", real, err)
+}
+
+// notStarted is the status of a daemon that could not start the engine.
+const notStarted = 97
 
 func fail(err error) {
 	fmt.Fprintln(os.Stderr, "kvtier-llama-server:", err)
@@ -65,28 +77,28 @@ func realServer() (string, error) {
 	return path, nil
 }
 
-// front starts the daemon and ends as the engine does.
-func front(real string) {
+// front starts the daemon, waits for its end, and returns how it ended.
+func front(real string) (*os.ProcessState, error) {
 	self, err := os.Executable()
 	if err != nil {
-		fail(err)
+		return nil, err
 	}
 	d := exec.Command(self, os.Args[1:]...)
 	d.Env = append(os.Environ(), roleVariable+"=daemon", realVariable+"="+real)
 	log, err := openLog()
 	if err != nil {
-		fail(err)
+		return nil, err
 	}
+	defer log.Close()
 	d.Stdout, d.Stderr = log, log
-	state, err := process.Front(d)
-	if err != nil {
-		fail(err)
-	}
-	process.EndAs(state)
+	return process.Front(d)
 }
 
+// logMax is the size in bytes at which a log is set aside.
+const logMax = 10 << 20
+
 // openLog opens the daemon's log: nothing of the daemon's may be in the engine's output, which
-// others read.
+// others read. A long log is set aside, in the place of the one before.
 func openLog() (*os.File, error) {
 	path := os.Getenv(logVariable)
 	if path == "" {
@@ -98,6 +110,11 @@ func openLog() (*os.File, error) {
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
+	}
+	if info, err := os.Stat(path); err == nil && info.Size() > logMax {
+		if err := os.Rename(path, path+".1"); err != nil {
+			return nil, err
+		}
 	}
 	return os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 }

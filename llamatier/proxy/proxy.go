@@ -130,8 +130,9 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	}
 	p.Cancel = cancel
 	turn, err := t.Begin(ctx, p.Request)
-	if err != nil {
-		return // the client is gone
+	if err != nil { // the client is gone, or the server ends
+		h.proxy.ServeHTTP(w, r)
+		return
 	}
 	var heard end
 	defer func() { turn.End(heard.answer()) }()
