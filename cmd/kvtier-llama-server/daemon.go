@@ -42,6 +42,7 @@ type server struct {
 	tier    atomic.Pointer[llamatier.Tier]
 	settled atomic.Bool // the tier is there, or will not be
 	store   *diskstore.Store
+	ending  *ending
 	log     *slog.Logger
 }
 
@@ -79,6 +80,14 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
+	config, err := tierenv.Settle(s.log, s.log)
+	if err != nil {
+		return nil, false, err
+	}
+	if s.ending, err = openEnding(config.Local); err != nil {
+		return nil, false, err
+	}
+	s.ending.wait(2 * flushTimeout)
 	why := s.command.Unstorable()
 	savePath := llamatier.SavePath()
 	if why != "" {
@@ -96,6 +105,7 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 		FlushTimeout: flushTimeout,
 		Log:          s.log,
 		Flush: func(ctx context.Context) {
+			s.ending.hold()
 			if t := s.tier.Load(); t != nil {
 				t.Flush(ctx)
 			}
@@ -112,7 +122,7 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 				}
 			}()
 			if why == "" {
-				go s.settle()
+				go s.settle(config)
 			}
 		},
 	}
@@ -120,22 +130,18 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 }
 
 // settle waits until the engine has loaded its model, and opens the store.
-func (s *server) settle() {
+func (s *server) settle(config tierenv.Config) {
 	defer s.settled.Store(true)
 	if err := s.engine.WaitReady(context.Background()); err != nil {
 		return // the engine has ended
 	}
-	if err := s.open(); err != nil {
+	if err := s.open(config); err != nil {
 		s.log.Warn("kv tier: off for this model", "model", filepath.Base(s.command.Model()), "reason", err)
 	}
 }
 
-func (s *server) open() error {
+func (s *server) open(config tierenv.Config) error {
 	ctx := context.Background()
-	config, err := tierenv.Settle(s.log, s.log)
-	if err != nil {
-		return err
-	}
 	slots, err := s.engine.Slots(ctx)
 	if err != nil {
 		return err
@@ -153,9 +159,6 @@ func (s *server) open() error {
 	}
 	if shape.Has(llamastate.Window) == (model.Window == 0) {
 		return fmt.Errorf("its window is not known: the model's file says %d", model.Window)
-	}
-	if err := os.MkdirAll(config.Local, 0o700); err != nil {
-		return err
 	}
 	files := digests.Open(filepath.Join(config.Local, "digests.json"))
 	numerics := s.command.Numerics()
