@@ -19,7 +19,9 @@ type Builder struct {
 }
 
 // Build begins a file of tokens and writes the heads. window is the number of positions that
-// the server's window keeps, 0 without a window. Bytes of w that the Builder does not write
+// the server's window keeps, 0 without a window. The tokens must be more than the window
+// keeps: llama-server goes on with a window only if it holds a cell before the window, and a
+// cell at a negative position, which would do, is never removed. Bytes of w that the Builder does not write
 // must be zero. The file is complete after [Builder.WriteRows] for every token, and for the
 // end of a sequence that has one.
 func (s *Shape) Build(w io.WriterAt, tokens []int32, window int) (*Builder, error) {
@@ -29,7 +31,10 @@ func (s *Shape) Build(w io.WriterAt, tokens []int32, window int) (*Builder, erro
 	if (window > 0) != s.Has(Window) {
 		return nil, fmt.Errorf("llamastate: build a file with a window of %d positions of a model with the shape %+v", window, *s)
 	}
-	b := &Builder{shape: s, w: w, tokens: len(tokens), window: min(window, len(tokens))}
+	if window >= len(tokens) {
+		return nil, fmt.Errorf("llamastate: build a file of %d tokens: want more than the %d of the window", len(tokens), window)
+	}
+	b := &Builder{shape: s, w: w, tokens: len(tokens), window: window}
 	h := &heads{w: w}
 	h.u32(magic, s.Version, uint32(len(tokens)))
 	for _, t := range tokens {
@@ -148,12 +153,14 @@ func (h *heads) cache(s *Shape, c *Cache, tokens []int32, window int) content {
 		return at
 	}
 	if c.Kind == Window {
-		at.first = max(0, n-window)
-		at.cells = n - at.first + 1
+		at.first = n - window
+		at.cells = window + 1
 	}
 	h.u32(c.Streams, uint32(at.cells))
 	if c.Kind == Window {
-		h.cell(s, c, before(n, window), -1)
+		// llama-server computes a whole prompt anew unless a cell is left that the next token
+		// no longer attends to: the cell before the window, with any rows.
+		h.cell(s, c, int32(at.first-1), tokens[at.first-1])
 	}
 	for pos := at.first; pos < n; pos++ {
 		h.cell(s, c, int32(pos), tokens[pos])
@@ -169,16 +176,6 @@ func (h *heads) cache(s *Shape, c *Cache, tokens []int32, window int) content {
 		h.u32(0)
 	}
 	return at
-}
-
-// before returns the position of the cell before a window of n tokens. llama-server computes
-// a whole prompt anew unless a cell is left that the next token no longer attends to: the cell
-// of this position, with any rows. A position of -1 would mean an empty cell.
-func before(n, window int) int32 {
-	if pos := int32(n - window - 1); pos != -1 {
-		return pos
-	}
-	return -2
 }
 
 // cell writes a cell of sequence 0.

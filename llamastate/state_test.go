@@ -85,6 +85,7 @@ func TestFilesBecomePagesAndFiles(t *testing.T) {
 		window := 0
 		if shape.Has(Window) {
 			window = rapid.IntRange(1, 80).Draw(rt, "window")
+			n += window
 		}
 		tokens := someTokens(rng, n)
 

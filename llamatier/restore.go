@@ -55,6 +55,9 @@ func (t *Tier) find(ctx context.Context, tokens []int32) (refs []diskstore.Ref, 
 		}
 		for _, c := range candidates {
 			end := int(c.Start) + c.Tokens
+			if end <= t.opt.Window {
+				return nil, 0 // see llamastate.Shape.Build
+			}
 			if layout, err := t.opt.Store.LayoutOf(ctx, c); err == nil && layout.HasState() {
 				return append(refs[:i:i], c), end
 			}
@@ -75,12 +78,12 @@ func (t *Tier) tryRestore(ctx context.Context, s *slot, tokens []int32, refs []d
 		return t.drop(f, err)
 	}
 	s.tokens, s.prompt, s.ended, s.dirty, s.tails = nil, 0, 0, false, false
-	s.private, s.broken = false, true // until the engine has answered
+	s.private, s.broken, s.judged = false, true, true // until the engine has answered
 	if err := t.opt.Engine.Restore(ctx, s.id, name); err != nil {
 		return t.drop(f, err)
 	}
 	t.mu.Lock()
-	s.unknown = false
+	s.unknown = t.unknown > 0
 	t.mu.Unlock()
 	s.tokens, s.ended, s.broken = tokens, len(tokens), false
 	f.Close() // nothing is lost: the file is memory

@@ -15,6 +15,9 @@ import (
 // saveTimeout bounds the time that a save may hold a slot.
 const saveTimeout = time.Minute
 
+// saveWait bounds the wait for the pages of another slot to be stored, which a disk may hang.
+const saveWait = time.Second
+
 // save saves a busy slot and begins to store the pages that are new. The slot may be used
 // again when save returns. Tails are stored with tails alone: as long as the engine holds a
 // conversation, its next pages replace them. A failure is logged: the tokens are computed
@@ -24,9 +27,14 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 		return
 	}
 	s.dirty, s.tails = false, s.tails && !tails
+	wait, cancel := ctx, context.CancelFunc(func() {})
+	if !t.isClosed() {
+		wait, cancel = context.WithTimeout(ctx, saveWait)
+	}
+	defer cancel()
 	select { // a saved file is memory
 	case t.saving <- struct{}{}:
-	case <-ctx.Done():
+	case <-wait.Done():
 		s.dirty, s.tails = true, true
 		return
 	}
@@ -85,6 +93,9 @@ func (t *Tier) savedFile(ctx context.Context, s *slot) (*os.File, error) {
 	}
 	if s.id >= len(slots) {
 		return nil, fmt.Errorf("llama-server has %d slots", len(slots))
+	}
+	if slots[s.id].Running {
+		return nil, errors.New("another request runs in it")
 	}
 	if err := t.fits(slots[s.id].Held); err != nil {
 		return nil, err
@@ -168,6 +179,7 @@ func (t *Tier) judge(ctx context.Context, s *slot, p Slot) error {
 		s.broken = false // all rows are those of the last request
 	}
 	seen, err := t.seen(ctx, s)
+	s.judged = true // every case that is not nil breaks the slot, or has before
 	switch {
 	case err != nil:
 		return err
@@ -186,7 +198,7 @@ func (t *Tier) forgetUnknown(s *slot) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	was := s.unknown
-	s.broken, s.unknown = s.broken || was, false
+	s.broken, s.unknown = s.broken || was, t.unknown > 0
 	return was
 }
 

@@ -13,7 +13,7 @@ type slot struct {
 	used time.Time // end of the last request
 
 	tokens  []int32 // that the slot holds at least: the last prompt
-	prompt  int     // number of tokens of the last prompt
+	prompt  int     // number of tokens of the last prompt, or the longest that is not judged
 	ended   int     // tokens before the last end that was stored
 	dirty   bool    // tokens were computed since the slot was saved
 	tails   bool    // tokens were computed since tails were stored
@@ -21,6 +21,7 @@ type slot struct {
 	broken  bool    // rows from before the last request must not be stored
 
 	unknown bool    // a request of which nothing is known may have used the slot
+	judged  bool    // it is known whether the last answer filled the slot
 	last    *Answer // of the last request; nil if the engine was not heard to the end
 	counted int     // Engine.Generated before the last request; -1 if not known
 

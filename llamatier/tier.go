@@ -27,10 +27,11 @@ type Store interface {
 
 // Options configures a Tier.
 type Options struct {
-	Engine *Engine
-	Shape  *llamastate.Shape // of the engine's files
-	Slots  int               // number of the engine's slots
-	Window int               // positions that the engine's window keeps; 0 without a window
+	Engine  *Engine
+	Shape   *llamastate.Shape // of the engine's files
+	Slots   int               // number of the engine's slots
+	Context int               // tokens that a slot has room for
+	Window  int               // positions that the engine's window keeps; 0 without a window
 
 	Store       Store
 	Fingerprint pagefile.Key // of the store
@@ -58,6 +59,7 @@ type Tier struct {
 	slots   []*slot
 	waiting []*waiter
 	closed  bool
+	unknown int // requests that run in slots which the engine chose
 	turns   map[*Turn]bool
 
 	off     atomic.Bool    // the engine does not answer: nothing is restored or stored any more
@@ -76,7 +78,7 @@ func New(opt Options) *Tier {
 	}
 	t := &Tier{opt: opt, turns: make(map[*Turn]bool), saving: make(chan struct{}, 1)}
 	for id := range opt.Slots {
-		t.slots = append(t.slots, &slot{id: id})
+		t.slots = append(t.slots, &slot{id: id, judged: true})
 	}
 	return t
 }
@@ -141,13 +143,16 @@ type Request struct {
 // ErrClosed reports a request that began after Flush.
 var ErrClosed = errors.New("llamatier: the tier is closed")
 
+func (t *Tier) isClosed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.closed
+}
+
 // Begin waits for a slot for a request, chooses it, and restores stored pages into it. The
 // caller calls End. Begin returns ErrClosed or an error of ctx.
 func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
-	t.mu.Lock()
-	closed := t.closed
-	t.mu.Unlock()
-	if closed {
+	if t.isClosed() {
 		return nil, ErrClosed
 	}
 	s, err := t.take(ctx, r.Tokens, r.Slot)
@@ -181,13 +186,27 @@ func (u *Turn) End(answer *Answer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.turns, u)
-	s.tokens, s.prompt, s.used = u.tokens, len(u.tokens), time.Now()
+	t.noteAnswerLocked(s, answer, u)
+	s.tokens, s.used = u.tokens, time.Now()
 	s.dirty, s.tails = true, true
-	s.last, s.counted = answer, u.counted
-	s.broken, s.unknown = s.broken || s.private || s.unknown, false
+	s.broken, s.unknown = s.broken || s.private || s.unknown, t.unknown > 0
 	s.private = u.private
 	s.idle = t.opt.AfterFunc(t.opt.Idle, func() { t.saveIdle(s) })
 	t.giveLocked(s)
+}
+
+// noteAnswerLocked notes how much the engine has computed in a slot. An answer before, of
+// which it is not known whether it filled the slot, is judged together with this one.
+func (t *Tier) noteAnswerLocked(s *slot, answer *Answer, u *Turn) {
+	switch {
+	case s.judged:
+	case s.last != nil && s.last.seen()+1 >= t.opt.Context:
+		s.broken = true
+	case s.last == nil:
+		s.prompt = max(s.prompt, len(u.tokens))
+		return // the count from before that answer bounds both
+	}
+	s.last, s.counted, s.prompt, s.judged = answer, u.counted, len(u.tokens), false
 }
 
 // saveIdle saves a slot that no request has taken.
@@ -237,12 +256,24 @@ func (t *Tier) Flush(ctx context.Context) {
 	}
 }
 
-// Unknown notes that the engine answers a request in a slot that it chose itself. No slot is
-// stored until its rows are known again.
-func (t *Tier) Unknown() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, s := range t.slots {
-		s.unknown = true
+// Unknown notes that the engine answers a request in a slot that it chose itself, until the
+// caller calls end. No slot is stored until its rows are known again.
+func (t *Tier) Unknown() (end func()) {
+	note := func(n int) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.unknown += n
+		for _, s := range t.slots {
+			s.unknown = true
+		}
+	}
+	note(1)
+	return func() { note(-1) }
+}
+
+// Off ends storing and restoring, because rows no longer follow from the model alone.
+func (t *Tier) Off(why string) {
+	if !t.off.Swap(true) {
+		t.opt.Log.Warn("kv tier: off for this model", "reason", why)
 	}
 }

@@ -67,7 +67,7 @@ func newWorld(t require.TestingT, store *diskstore.Store, slots, context int) *w
 func (w *world) start(slots, context int) {
 	w.engine = newFake(w.t, slots, context)
 	w.tier = New(Options{
-		Engine: w.engine.engine(), Shape: fakeShape, Slots: slots,
+		Engine: w.engine.engine(), Shape: fakeShape, Slots: slots, Context: context,
 		Store: w.store, Fingerprint: pagefile.Key{1}, PageTokens: testPage,
 		AfterFunc: func(_ time.Duration, f func()) interface{ Stop() bool } {
 			m := &timer{f: f}
@@ -241,15 +241,15 @@ func TestRandomUsers(t *testing.T) {
 				tokens := draw(rt, &texts)
 				s := w.engine.slots[rapid.IntRange(0, slots-1).Draw(rt, "slot")]
 				predict := rapid.IntRange(0, 300).Draw(rt, "predict")
-				w.tier.Unknown()
+				end := w.tier.Unknown()
 				done := make(chan struct{})
 				go func() {
 					defer close(done)
+					defer end()
 					s.complete(w.engine, context.Background(), tokens, predict)
 				}()
 				w.idle()
 				<-done
-				w.tier.Unknown()
 			case "refuse":
 				w.engine.refuse[rapid.SampledFrom([]string{"/slots", "/slots/0"}).Draw(rt, "path")] = 1
 			case "idle":
@@ -376,4 +376,51 @@ func TestRequestsThatWaitAreRefusedAtTheEnd(t *testing.T) {
 	require.NotEmpty(t, store.Chain(t.Context(), prompt(1, 100), nil))
 	_, err = w.tier.Begin(t.Context(), ask(prompt(3, 100)))
 	require.ErrorIs(t, err, ErrClosed)
+}
+
+// TestAShiftBetweenTwoSavesIsNotForgotten: the request after it extends the prompt before the
+// slot is saved, and reuses shifted rows.
+func TestAShiftBetweenTwoSavesIsNotForgotten(t *testing.T) {
+	for _, heard := range []bool{true, false} {
+		store := openStore(t)
+		w := newWorld(t, store, 1, 128)
+		turn, err := w.tier.Begin(t.Context(), Request{Tokens: prompt(1, 100), Slot: -1, Cancel: func() {}})
+		require.NoError(t, err)
+		a := w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 100), 60)
+		if !heard {
+			a = nil
+		}
+		turn.End(a)
+		held := slices.Clone(w.engine.slots[0].tokens)
+		w.ask(ask(held[:80]), 2)
+		w.idle()
+		require.Empty(t, store.Chain(t.Context(), held[:80], nil))
+		require.NoError(t, store.Close())
+	}
+}
+
+// TestACancelledAnswerThatGoesOn is stored: both answers together cannot have filled the slot.
+func TestACancelledAnswerThatGoesOn(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	turn, err := w.tier.Begin(t.Context(), Request{Tokens: prompt(1, 100), Slot: -1, Cancel: func() {}})
+	require.NoError(t, err)
+	_ = w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 100), 60)
+	turn.End(nil)
+	w.ask(ask(prompt(1, 150)), 2)
+	w.idle()
+	require.NotEmpty(t, store.Chain(t.Context(), prompt(1, 150), nil))
+}
+
+// TestOff: nothing is stored or restored after the engine's adapters changed.
+func TestOff(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	w.tier.Off("a test")
+	w.ask(ask(prompt(1, 100)), 3)
+	w.idle()
+	w.tier.Flush(t.Context())
+	require.Empty(t, store.Chain(t.Context(), prompt(1, 100), nil))
 }

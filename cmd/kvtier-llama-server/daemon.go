@@ -41,15 +41,23 @@ type server struct {
 	run     *process.Daemon
 	tier    atomic.Pointer[llamatier.Tier]
 	settled atomic.Bool // the tier is there, or will not be
-	store   *diskstore.Store
+	store   atomic.Pointer[diskstore.Store]
 	ending  *ending
 	log     *slog.Logger
 }
+
+// socketDirMax is the longest name of a directory for a socket, in bytes: systems bound the
+// name of a socket to about 100.
+const socketDirMax = 85
 
 // daemon runs the engine, answers in its place, and ends as the engine does.
 func daemon(command launch.Command, real string) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("pid", os.Getpid())
 	dir, err := os.MkdirTemp("", "kvtier-")
+	if len(dir) > socketDirMax {
+		_ = os.Remove(dir) // it is empty
+		dir, err = os.MkdirTemp("/tmp", "kvtier-")
+	}
 	if err != nil {
 		log.Error("the daemon could not start", "error", err)
 		os.Exit(notStarted)
@@ -96,7 +104,7 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 		s.settled.Store(true)
 	}
 	web := &http.Server{
-		Handler:           proxy.New(s.engine, s.command.Metrics() || why != "", s.settled.Load, s.tier.Load, s.log),
+		Handler:           proxy.New(s.engine, proxy.Ours{SavePath: why == "", Metrics: why == "" && !s.command.Metrics()}, s.settled.Load, s.tier.Load, s.log),
 		ReadHeaderTimeout: time.Minute,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
@@ -109,8 +117,8 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 			if t := s.tier.Load(); t != nil {
 				t.Flush(ctx)
 			}
-			if s.store != nil {
-				if err := s.store.Close(); err != nil {
+			if store := s.store.Load(); store != nil {
+				if err := store.Close(); err != nil {
 					s.log.Warn("kv tier: close the store", "error", err)
 				}
 			}
@@ -173,7 +181,7 @@ func (s *server) open(config tierenv.Config) error {
 		s.log.Debug("kv tier: digests of large files are not remembered", "error", err)
 	}
 	key := tierenv.Fingerprint(identity)
-	s.store, err = diskstore.Open(ctx, diskstore.Options{
+	store, err := diskstore.Open(ctx, diskstore.Options{
 		Fingerprint: key, Identity: identity, PageTokens: config.PageTokens,
 		Local:          diskstore.TierConfig{Root: config.Local, BudgetBytes: config.LocalBytes},
 		Remote:         diskstore.TierConfig{Root: config.Remote, BudgetBytes: config.RemoteBytes},
@@ -186,9 +194,10 @@ func (s *server) open(config tierenv.Config) error {
 	if err != nil {
 		return err
 	}
+	s.store.Store(store)
 	s.tier.Store(llamatier.New(llamatier.Options{
-		Engine: s.engine, Shape: shape, Slots: len(slots), Window: model.Window,
-		Store: s.store, Fingerprint: key, PageTokens: config.PageTokens,
+		Engine: s.engine, Shape: shape, Slots: len(slots), Context: slots[0].Context, Window: model.Window,
+		Store: store, Fingerprint: key, PageTokens: config.PageTokens,
 		Idle: idle, Log: s.log,
 	}))
 	s.log.Info("kv tier: on", "local", config.Local, "slots", len(slots), "fingerprint", key.String()[:12])

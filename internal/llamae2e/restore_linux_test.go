@@ -55,7 +55,11 @@ func TestAConversationComesBackAfterAKill(t *testing.T) {
 
 			s = start(t, o)
 			got := s.complete(next, 12)
-			require.Equal(t, c.tokens+7, got.Timings.Cached)
+			cached := c.tokens + 7
+			if c.shape.Window >= cached {
+				cached = 0 // see llamastate.Shape.Build
+			}
+			require.Equal(t, cached, got.Timings.Cached)
 			requireSame(t, want, got, c.bound)
 		})
 	}

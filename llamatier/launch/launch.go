@@ -3,6 +3,8 @@
 package launch
 
 import (
+	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +14,8 @@ import (
 type Command struct {
 	Args []string                 // without the name of the program
 	Env  func(name string) string // nil: no variables
+	// Environ are all variables, as in os.Environ.
+	Environ []string
 }
 
 // option is an option of llama-server: its flags, and the variable that sets it where no flag
@@ -121,10 +125,35 @@ func (c Command) Unstorable() string {
 	if c.on(fullWindow) {
 		return "--swa-full keeps windows in another form"
 	}
-	if _, ok := c.value(draft); ok {
-		return "a draft model has a state that is not saved"
+	for _, name := range append(slices.Clone(c.Args), slices.Collect(maps.Keys(c.variables()))...) {
+		flag := "--" + strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(name, "LLAMA_ARG_"), "--"), "_", "-"))
+		switch {
+		case strings.HasPrefix(flag, "--spec-"), strings.HasPrefix(flag, "--fim-"), draft.is(name), slices.Contains([]string{"-hfd", "-hfrd", "--hf-repo-draft"}, name):
+			return "drafts have a state that is not saved"
+		case strings.HasPrefix(flag, "--lora-scaled"), strings.HasPrefix(flag, "--control-vector"):
+			return "the content of a file that it names is not known"
+		}
+	}
+	_, url := c.value(modelURL)
+	_, repo := c.value(repository)
+	if c.Model() == "" || url || repo || split.MatchString(c.Model()) {
+		return "the model is not one file with a name"
 	}
 	return ""
+}
+
+// split matches the name of a part of a model.
+var split = regexp.MustCompile(`-[0-9]{5}-of-[0-9]{5}\.gguf$`)
+
+// variables are the variables of llama-server and ggml that are set.
+func (c Command) variables() map[string]string {
+	set := make(map[string]string)
+	for _, v := range c.Environ {
+		if name, value, _ := strings.Cut(v, "="); strings.HasPrefix(name, "LLAMA_") || strings.HasPrefix(name, "GGML_") {
+			set[name] = value
+		}
+	}
+	return set
 }
 
 // Address returns the host and the port on which llama-server is asked to listen.
@@ -212,9 +241,23 @@ var silent = []string{
 	"--no-warmup", "--warmup", "--mlock", "--no-mmap", "--cont-batching", "-cb", "--no-perf", "-v", "--verbose", "--log-verbose",
 }
 
-// Numerics returns the arguments that may change rows of K and V, in order: all that are not
-// known to change none.
+// quiet are the variables that change no row.
+var quiet = []string{
+	"LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "LLAMA_ARG_MODEL", "LLAMA_ARG_CTX_SIZE", "LLAMA_ARG_N_PARALLEL", "LLAMA_ARG_THREADS",
+	"LLAMA_ARG_CACHE_RAM", "LLAMA_ARG_ENDPOINT_METRICS", "LLAMA_ARG_ENDPOINT_SLOTS", "LLAMA_API_KEY", "LLAMA_ARG_FIT_TARGET",
+	"LLAMA_MEDIA_MARKER", "GGML_BACKEND_PATH",
+}
+
+// Numerics returns the arguments and the variables that may change rows of K and V: all that
+// are not known to change none.
 func (c Command) Numerics() []string {
 	args := Command{Args: c.Args}.without(neutral...)
-	return slices.DeleteFunc(args, func(arg string) bool { return slices.Contains(silent, arg) })
+	args = slices.DeleteFunc(args, func(arg string) bool { return slices.Contains(silent, arg) })
+	variables := c.variables()
+	for _, name := range slices.Sorted(maps.Keys(variables)) {
+		if !slices.Contains(quiet, name) {
+			args = append(args, name+"="+variables[name])
+		}
+	}
+	return args
 }

@@ -60,14 +60,30 @@ func TestTheLastFlagCountsAndThenTheVariable(t *testing.T) {
 func TestReasons(t *testing.T) {
 	require.Empty(t, command(ollama).Hidden())
 	require.Empty(t, command(ollama).Unstorable())
-	require.Empty(t, command("--cache-reuse 0").Unstorable())
+	require.Empty(t, command("-m x --cache-reuse 0").Unstorable())
 	for _, line := range []string{"--ssl-cert-file c", "--api-prefix /x", "--host /run/x.sock"} {
 		require.NotEmpty(t, command(line).Hidden(), line)
 	}
 	for _, line := range []string{"--slot-save-path d", "--cache-reuse 256", "--swa-full", "-md d.gguf"} {
 		require.NotEmpty(t, command(line).Unstorable(), line)
 	}
-	require.NotEmpty(t, command("", "LLAMA_ARG_CACHE_REUSE=1").Unstorable())
+	require.NotEmpty(t, command("-m x", "LLAMA_ARG_CACHE_REUSE=1").Unstorable())
+	for _, line := range []string{
+		"-hf a/b", "-m x -hf a/b", "-m x-00001-of-00003.gguf", "-m x --spec-type draft-mtp", "-m x --spec-default", "-m x -hfd a/b",
+		"-m x --lora-scaled a:0.5", "-m x --control-vector f", "-m x --fim-qwen-1.5b-default", "-m x -mu u",
+	} {
+		require.NotEmpty(t, command(line).Unstorable(), line)
+	}
+	require.NotEmpty(t, Command{Args: []string{"-m", "x"}, Environ: []string{"LLAMA_ARG_SPEC_TYPE=draft-mtp"}}.Unstorable())
+}
+
+// TestNumerics: everything counts that is not known to change no row.
+func TestNumerics(t *testing.T) {
+	c := command(ollama + " --rope-freq-base 500 --cache-type-k q8_0")
+	require.Equal(t, strings.Fields("--flash-attn auto --rope-freq-base 500 --cache-type-k q8_0"), c.Numerics())
+	c = command("-m x")
+	c.Environ = []string{"HOME=/x", "LLAMA_ARG_ROPE_FREQ_BASE=500", "LLAMA_ARG_PORT=5", "GGML_CUDA_X=1", "LLAMA_ATTN_ROT_DISABLE=1"}
+	require.Equal(t, []string{"GGML_CUDA_X=1", "LLAMA_ARG_ROPE_FREQ_BASE=500", "LLAMA_ATTN_ROT_DISABLE=1"}, c.Numerics())
 }
 
 func TestBehind(t *testing.T) {

@@ -19,35 +19,25 @@ type prompt struct {
 
 // understand finds the prompt's tokens.
 func (h *Handler) understand(r *http.Request, body []byte, chat bool) (*prompt, error) {
-	var in struct {
-		Prompt   json.RawMessage `json:"prompt"`
-		Messages json.RawMessage `json:"messages"`
-		Slot     *int            `json:"id_slot"`
-		Cache    *bool           `json:"cache_prompt"`
-		Store    *bool           `json:"kv_store"`
-		Lora     json.RawMessage `json:"lora"`
-		N        json.RawMessage `json:"n"`
-		Choices  json.RawMessage `json:"n_cmpl"`
-		Reuse    json.RawMessage `json:"n_cache_reuse"`
-	}
+	var in map[string]json.RawMessage // by exact name, as llama-server reads them
 	if err := json.Unmarshal(body, &in); err != nil {
 		return nil, err
 	}
 	end := bytes.LastIndexByte(body, '}')
-	if end < 0 || set(in.N, "1") || set(in.Choices, "1") || set(in.Reuse, "0") {
+	if end < 0 || set(in["n"], "1") || set(in["n_cmpl"], "1") || set(in["n_cache_reuse"], "0") || set(in["cache_prompt"], "true") {
 		return nil, errNotUnderstood
 	}
-	if in.Cache != nil && !*in.Cache {
-		return nil, fmt.Errorf("cache_prompt is false")
-	}
-	tokens, err := h.tokens(r, body, in.Prompt, chat)
+	tokens, err := h.tokens(r, body, in["prompt"], chat)
 	if err != nil {
 		return nil, err
 	}
 	p := &prompt{end: end, Request: llamatier.Request{Tokens: tokens, Slot: -1}}
-	p.Private = in.Store != nil && !*in.Store || set(in.Lora, "[]")
-	if in.Slot != nil && *in.Slot >= 0 {
-		p.Slot, p.named = *in.Slot, true
+	p.Private = set(in["kv_store"], "true") || set(in["lora"], "[]")
+	if set(in["id_slot"], "-1") {
+		if err := json.Unmarshal(in["id_slot"], &p.Slot); err != nil || p.Slot < 0 {
+			return nil, errNotUnderstood
+		}
+		p.named = true
 	}
 	return p, nil
 }

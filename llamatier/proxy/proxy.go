@@ -21,20 +21,23 @@ import (
 
 // Handler answers in place of an engine.
 type Handler struct {
-	engine  *llamatier.Engine
-	ready   func() bool
-	metrics bool // clients may read the metrics
-	tier    func() *llamatier.Tier
-	proxy   *httputil.ReverseProxy
-	log     *slog.Logger
+	engine *llamatier.Engine
+	ready  func() bool
+	ours   Ours
+	tier   func() *llamatier.Tier
+	proxy  *httputil.ReverseProxy
+	log    *slog.Logger
 }
 
+// Ours are the options that the engine has for our sake alone.
+type Ours struct{ SavePath, Metrics bool }
+
 // New returns a Handler. The engine counts as loading until ready returns true. tier returns
-// nil if nothing can be restored or stored. Without metrics, clients see a llama-server that
-// was started without --metrics.
-func New(e *llamatier.Engine, metrics bool, ready func() bool, tier func() *llamatier.Tier, log *slog.Logger) *Handler {
+// nil if nothing can be restored or stored. Clients see a llama-server without the options
+// that are ours.
+func New(e *llamatier.Engine, ours Ours, ready func() bool, tier func() *llamatier.Tier, log *slog.Logger) *Handler {
 	target, _ := url.Parse(llamatier.Address("")) // a constant
-	return &Handler{engine: e, metrics: metrics, ready: ready, tier: tier, log: log, proxy: &httputil.ReverseProxy{
+	return &Handler{engine: e, ours: ours, ready: ready, tier: tier, log: log, proxy: &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Host = r.In.Host
@@ -73,25 +76,38 @@ var prompts = map[string]bool{
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/slots/") {
+	if h.ours.SavePath && r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/slots/") {
 		refuse(w, "This server does not support slots action. Start it with `--slot-save-path`")
 		return
 	}
-	if r.Method == http.MethodGet && r.URL.Path == "/metrics" && !h.metrics {
+	if h.ours.Metrics && r.Method == http.MethodGet && r.URL.Path == "/metrics" {
 		refuse(w, "This server does not support metrics endpoint. Start it with `--metrics`")
 		return
 	}
-	if (r.URL.Path == "/health" || r.URL.Path == "/v1/health") && !h.ready() {
-		unavailable(w, r, nil)
+	if !h.ready() && (r.URL.Path == "/health" || r.URL.Path == "/v1/health" || r.Method == http.MethodPost) {
+		unavailable(w, r, nil) // the engine answers nobody before the Tier
 		return
 	}
 	chat, known := prompts[r.URL.Path]
 	t := h.tier()
-	if !known || t == nil || r.Method != http.MethodPost {
+	switch {
+	case t == nil || r.Method != http.MethodPost || harmless[r.URL.Path]:
 		h.proxy.ServeHTTP(w, r)
-		return
+	case known:
+		h.servePrompt(w, r, t, chat)
+	default:
+		if r.URL.Path == "/lora-adapters" {
+			t.Off("adapters were changed while the model was loaded")
+		}
+		defer t.Unknown()()
+		h.proxy.ServeHTTP(w, r)
 	}
-	h.servePrompt(w, r, t, chat)
+}
+
+// harmless are the paths of requests that compute nothing in a slot.
+var harmless = map[string]bool{
+	"/tokenize": true, "/detokenize": true, "/apply-template": true,
+	"/v1/messages/count_tokens": true, "/v1/responses/input_tokens": true,
 }
 
 // refuse answers as a llama-server without an option does that it has for our sake alone.
@@ -117,20 +133,24 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	rest := r.Body
 	r.Body = joined{io.MultiReader(bytes.NewReader(body), rest), rest}
 	if len(body) > bodyMax {
+		defer t.Unknown()()
 		h.proxy.ServeHTTP(w, r)
 		return
 	}
 	p, err := h.understand(r, body, chat)
 	if err != nil {
 		h.log.Debug("kv tier: request passes through", "path", r.URL.Path, "reason", err)
-		t.Unknown()
-		defer t.Unknown() // the engine may have begun it late
+		defer t.Unknown()()
 		h.proxy.ServeHTTP(w, r)
 		return
 	}
 	p.Cancel = cancel
 	turn, err := t.Begin(ctx, p.Request)
-	if err != nil { // the client is gone, or the server ends
+	if errors.Is(err, llamatier.ErrClosed) {
+		panic(http.ErrAbortHandler) // the server ends
+	}
+	if err != nil { // the client is gone
+		defer t.Unknown()()
 		h.proxy.ServeHTTP(w, r)
 		return
 	}

@@ -29,7 +29,7 @@ func listen(t *testing.T, h http.HandlerFunc) *llamatier.Engine {
 
 // before returns a server before an engine, without a Tier.
 func before(t *testing.T, e *llamatier.Engine, ready bool) *httptest.Server {
-	h := New(e, false, func() bool { return ready }, func() *llamatier.Tier { return nil }, slog.New(slog.DiscardHandler))
+	h := New(e, Ours{}, func() bool { return ready }, func() *llamatier.Tier { return nil }, slog.New(slog.DiscardHandler))
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
 	return s
@@ -99,18 +99,20 @@ func TestUnderstanding(t *testing.T) {
 			_ = json.NewEncoder(w).Encode(map[string]any{"tokens": []int{len(in.Content)}})
 		}
 	})
-	h := New(e, false, nil, nil, slog.New(slog.DiscardHandler))
+	h := New(e, Ours{}, nil, nil, slog.New(slog.DiscardHandler))
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
 	for body, want := range map[string]llamatier.Request{
-		`{"prompt":"four"}`:                            {Tokens: []int32{4}, Slot: -1},
-		` {"prompt": [1,2,3], "n_predict":5}`:          {Tokens: []int32{1, 2, 3}, Slot: -1},
-		`{"prompt":"four","id_slot":2}`:                {Tokens: []int32{4}, Slot: 2},
-		`{"prompt":"four","id_slot":-1}`:               {Tokens: []int32{4}, Slot: -1},
-		`{"prompt":"four","kv_store":false}`:           {Tokens: []int32{4}, Slot: -1, Private: true},
-		`{"prompt":"four","lora":[{"id":0}]}`:          {Tokens: []int32{4}, Slot: -1, Private: true},
-		`{"prompt":"four","lora":[],"n":1}`:            {Tokens: []int32{4}, Slot: -1},
-		`{"prompt":"four","cache_prompt":true}`:        {Tokens: []int32{4}, Slot: -1},
-		`{"prompt":"four","n_cache_reuse":0,"n":null}`: {Tokens: []int32{4}, Slot: -1},
+		`{"prompt":"four"}`:                             {Tokens: []int32{4}, Slot: -1},
+		` {"prompt": [1,2,3], "n_predict":5}`:           {Tokens: []int32{1, 2, 3}, Slot: -1},
+		`{"prompt":"four","id_slot":2}`:                 {Tokens: []int32{4}, Slot: 2},
+		`{"prompt":"four","id_slot":-1}`:                {Tokens: []int32{4}, Slot: -1},
+		`{"prompt":"four","lora":[{"id":0}],"LORA":[]}`: {Tokens: []int32{4}, Slot: -1, Private: true},
+		`{"prompt":"four","ID_SLOT":1}`:                 {Tokens: []int32{4}, Slot: -1},
+		`{"prompt":"four","kv_store":false}`:            {Tokens: []int32{4}, Slot: -1, Private: true},
+		`{"prompt":"four","lora":[{"id":0}]}`:           {Tokens: []int32{4}, Slot: -1, Private: true},
+		`{"prompt":"four","lora":[],"n":1}`:             {Tokens: []int32{4}, Slot: -1},
+		`{"prompt":"four","cache_prompt":true}`:         {Tokens: []int32{4}, Slot: -1},
+		`{"prompt":"four","n_cache_reuse":0,"n":null}`:  {Tokens: []int32{4}, Slot: -1},
 	} {
 		p, err := h.understand(r, []byte(body), false)
 		require.NoError(t, err, body)
