@@ -358,20 +358,21 @@ func (t *TieredCausal) Flush(ctx context.Context) error {
 	if err := t.queue.wait(ctx); err != nil {
 		return err
 	}
-	t.queue.retry() // these rows may be lost after the flush
-	if err := t.queue.wait(ctx); err != nil {
-		return err // a state that anew queues would take the room of pages that failed before
-	}
-	t.anew()
-	if err := t.flushRest(ctx); err != nil {
+	if err := t.flushMissing(ctx); err != nil {
 		return err
 	}
 	return t.flushStore(ctx)
 }
 
-// flushRest queues missing pages until none is missing, or until pages that failed leave no
-// room. Pages that others queue meanwhile may take the room for a moment.
-func (t *TieredCausal) flushRest(ctx context.Context) error {
+// flushMissing queues the missing pages of all slots, whose rows may be lost afterwards, until
+// none is missing, or until pages that failed leave no room. Pages that others queue meanwhile
+// may take the room for a moment.
+func (t *TieredCausal) flushMissing(ctx context.Context) error {
+	t.queue.retry()
+	if err := t.queue.wait(ctx); err != nil {
+		return err // a state that anew queues would take the room of pages that failed before
+	}
+	t.anew()
 	for attempts := int64(-1); ; {
 		if err := t.queue.wait(ctx); err != nil {
 			return err
@@ -416,8 +417,7 @@ func (t *TieredCausal) Close() { t.closing.Do(t.close) }
 func (t *TieredCausal) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), t.closeIn)
 	defer cancel()
-	t.queue.retry()
-	t.anew()
+	_ = t.flushMissing(ctx) // close reports pages that are left
 	if err := t.queue.close(ctx); err != nil {
 		t.log.Warn("kv tier: pages were not all stored before the model was unloaded", "error", err)
 	}
