@@ -21,9 +21,9 @@ type Builder struct {
 // Build begins a file of tokens and writes the heads. window is the number of positions that
 // the server's window keeps, 0 without a window. The tokens must be more than the window
 // keeps: llama-server goes on with a window only if it holds a cell before the window, and a
-// cell at a negative position, which would do, is never removed. Bytes of w that the Builder does not write
-// must be zero. The file is complete after [Builder.WriteRows] for every token, and for the
-// end of a sequence that has one.
+// cell at a negative position, which would do, is never removed. Bytes of w that the Builder
+// does not write must be zero. The file is complete after [Builder.WriteRows] for every token,
+// and for the end of a sequence that has one.
 func (s *Shape) Build(w io.WriterAt, tokens []int32, window int) (*Builder, error) {
 	if len(tokens) < 1 || len(tokens) > maxTokens {
 		return nil, fmt.Errorf("llamastate: build a file of %d tokens: want 1 to %d", len(tokens), maxTokens)
@@ -54,16 +54,10 @@ func (b *Builder) Size() int64 { return b.size }
 // WindowRows returns the number of positions in the file's window; 0 without a window.
 func (b *Builder) WindowRows() int { return b.window }
 
-// WriteRows writes the rows of the tokens from position start on, which buf holds as layout
-// says. Sections of windows and states belong at the end of the file and are passed over
-// elsewhere.
-func (b *Builder) WriteRows(layout pagefile.Layout, start int, buf []byte) error {
-	return b.WriteFirstRows(layout, start, layout.Tokens(), buf)
-}
-
-// WriteFirstRows does as WriteRows, for the first n tokens of a page: the tokens that the page
-// shares with the sequence.
-func (b *Builder) WriteFirstRows(layout pagefile.Layout, start, n int, buf []byte) error {
+// WriteRows writes the rows of the first n tokens of a page, the tokens that it shares with the
+// sequence, from position start on. buf holds the page as layout says. Sections of windows and
+// states belong at the end of the file and are passed over elsewhere.
+func (b *Builder) WriteRows(layout pagefile.Layout, start, n int, buf []byte) error {
 	end := start + n
 	if start < 0 || n < 0 || n > layout.Tokens() || end > b.tokens {
 		return fmt.Errorf("llamastate: write rows of tokens %d to %d: the file has %d tokens, the page %d", start, end, b.tokens, layout.Tokens())

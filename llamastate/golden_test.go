@@ -64,7 +64,7 @@ func TestGoldenFiles(t *testing.T) {
 				require.NoError(t, err)
 				page := make([]byte, layout.Size())
 				require.NoError(t, f.ReadRows(layout, start, page))
-				require.NoError(t, b.WriteRows(layout, start, page))
+				require.NoError(t, b.WriteRows(layout, start, layout.Tokens(), page))
 				pages = append(pages, page)
 			}
 			_, err = out.WriteAt(nil, b.Size())

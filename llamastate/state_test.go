@@ -121,7 +121,7 @@ func TestFilesBecomePagesAndFiles(t *testing.T) {
 			require.NoError(t, err)
 			page := make([]byte, layout.Size())
 			require.NoError(t, f.ReadRows(layout, start, page))
-			require.NoError(t, build.WriteRows(layout, start, page))
+			require.NoError(t, build.WriteRows(layout, start, layout.Tokens(), page))
 		}
 		_, err = out.WriteAt(nil, build.Size())
 		require.NoError(t, err)
@@ -331,7 +331,7 @@ func TestErrorsOfTheFileAreReturned(t *testing.T) {
 		}
 		build, err := shape.Build(w, tokens, 5)
 		if err == nil {
-			err = build.WriteRows(layout, 0, page)
+			err = build.WriteRows(layout, 0, layout.Tokens(), page)
 		}
 		if size == 0 {
 			require.NoError(t, err)

@@ -16,10 +16,7 @@ import (
 )
 
 // Engine is a running llama-server. Methods may be called from several goroutines.
-type Engine struct {
-	Client *http.Client
-	Key    string // of its API, "" for none
-}
+type Engine struct{ Client *http.Client }
 
 // Dial returns the llama-server that listens on a Unix socket. Each request has a connection
 // of its own, so that llama-server notices when a request is given up.
@@ -69,9 +66,6 @@ func (e *Engine) get(ctx context.Context, method, path string, body []byte) ([]b
 		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	if e.Key != "" {
-		req.Header.Set("Authorization", "Bearer "+e.Key)
-	}
 	res, err := e.Client.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("ask llama-server for %s: %w", path, err)

@@ -239,7 +239,7 @@ func (s *fakeSlot) save(path string) error {
 	for i := range layout.Len() {
 		copy(layout.Rows(buf, i), slices.Concat(s.rows...))
 	}
-	return b.WriteRows(layout, 0, buf)
+	return b.WriteRows(layout, 0, layout.Tokens(), buf)
 }
 
 // restore reads a file, and requires that each row is the row of its token.

@@ -17,7 +17,8 @@ import (
 )
 
 // Identity returns the identity of the pages of an engine: everything that decides a row's
-// bytes except the tokens before it. numerics are arguments that change rows. pid is the engine's process, exe its program.
+// bytes except the tokens before it. numerics are arguments that change rows. pid is the
+// engine's process, exe its program.
 func Identity(c launch.Command, numerics []string, config tierenv.Config, shape *llamastate.Shape, exe string, pid int, files *digests.Files) (map[string]string, error) {
 	weights, err := files.Weights(c.Model())
 	if err != nil {

@@ -8,9 +8,8 @@ import (
 
 // Model is the part of a model's file that a Tier must know.
 type Model struct {
-	Architecture string
-	Window       int  // positions that a window keeps; 0 without one
-	LongRope     bool // rows depend on the size of the context
+	Window   int  // positions that a window keeps; 0 without one
+	LongRope bool // rows depend on the size of the context
 }
 
 // ReadModel reads the head of a GGUF file.
@@ -20,7 +19,6 @@ func ReadModel(path string) (m Model, err error) {
 		return m, fmt.Errorf("read the model's head: %w", err)
 	}
 	defer f.Close()
-	m.Architecture = f.KeyValue("general.architecture").String()
 	m.Window = int(f.KeyValue("attention.sliding_window").Uint())
 	m.LongRope = f.TensorInfo("rope_factors_long.weight").Name != "" || f.TensorInfo("blk.0.rope_factors_long.weight").Name != ""
 	return m, nil

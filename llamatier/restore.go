@@ -114,7 +114,7 @@ func (t *Tier) build(ctx context.Context, f io.WriterAt, tokens []int32, refs []
 		if err := t.opt.Store.Read(ctx, ref, tokens[start:start+ref.Tokens], stored, page); err != nil {
 			return fmt.Errorf("read the page of tokens %d to %d: %w", start, start+ref.Tokens, err)
 		}
-		if err := b.WriteFirstRows(stored, start, ref.Tokens, page); err != nil {
+		if err := b.WriteRows(stored, start, ref.Tokens, page); err != nil {
 			return err
 		}
 	}

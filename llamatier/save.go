@@ -43,7 +43,7 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 	if err == nil {
 		state, err = t.read(ctx, f, s)
 	}
-	if err != nil || state == nil {
+	if err != nil {
 		t.opt.Log.Debug("kv tier: slot not stored", "slot", s.id, "error", err)
 		if f != nil {
 			f.Close() // nothing is lost: the file is memory
@@ -87,17 +87,11 @@ const endEvery = 1024
 
 // savedFile has the engine save a slot into a new file.
 func (t *Tier) savedFile(ctx context.Context, s *slot) (*os.File, error) {
-	slots, err := t.opt.Engine.Slots(ctx)
+	p, err := t.idleSlot(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	if s.id >= len(slots) {
-		return nil, fmt.Errorf("llama-server has %d slots", len(slots))
-	}
-	if slots[s.id].Running {
-		return nil, errors.New("another request runs in it")
-	}
-	if err := t.fits(slots[s.id].Held); err != nil {
+	if err := t.fits(p.Held); err != nil {
 		return nil, err
 	}
 	f, name, err := newMemFile()
@@ -128,25 +122,37 @@ func (t *Tier) drop(f *os.File, err error) error {
 	if errors.Is(err, ErrUnanswered) {
 		t.off.Store(true)
 		t.opt.Log.Error("kv tier: off, llama-server does not answer", "error", err)
-		t.kept.Store(f, nil)
+		t.mu.Lock()
+		t.kept = append(t.kept, f)
+		t.mu.Unlock()
 		return err
 	}
 	f.Close() // nothing is lost: the file is memory
 	return err
 }
 
-// read reads the heads of a file into which the engine has just saved a slot, and returns nil
-// if the slot's rows must not be stored. The engine has run no other request in the slot since
-// the save.
-func (t *Tier) read(ctx context.Context, f *os.File, s *slot) (*llamastate.File, error) {
+// idleSlot returns the engine's view of a slot, and an error while a request runs in it.
+func (t *Tier) idleSlot(ctx context.Context, s *slot) (Slot, error) {
 	slots, err := t.opt.Engine.Slots(ctx)
+	switch {
+	case err != nil:
+		return Slot{}, err
+	case s.id >= len(slots):
+		return Slot{}, fmt.Errorf("llama-server has %d slots", len(slots))
+	case slots[s.id].Running:
+		return Slot{}, errors.New("another request runs in it")
+	}
+	return slots[s.id], nil
+}
+
+// read reads the heads of a file into which the engine has just saved a slot, and returns an
+// error if the slot's rows must not be stored. The engine has run no other request in the slot
+// since the save.
+func (t *Tier) read(ctx context.Context, f *os.File, s *slot) (*llamastate.File, error) {
+	p, err := t.idleSlot(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	if s.id >= len(slots) {
-		return nil, fmt.Errorf("llama-server has %d slots", len(slots))
-	}
-	p := slots[s.id]
 	if err := t.judge(ctx, s, p); err != nil {
 		return nil, err
 	}
@@ -169,9 +175,6 @@ func (t *Tier) read(ctx context.Context, f *os.File, s *slot) (*llamastate.File,
 
 // judge returns an error if the rows of a slot must not be stored.
 func (t *Tier) judge(ctx context.Context, s *slot, p Slot) error {
-	if p.Running {
-		return errors.New("another request runs in it")
-	}
 	if t.forgetUnknown(s) {
 		s.last, s.counted = nil, -1
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,11 +62,11 @@ type Tier struct {
 	closed  bool
 	unknown int // requests that run in slots which the engine chose
 	turns   map[*Turn]bool
+	kept    []*os.File // that the engine may still use
 
 	off     atomic.Bool    // the engine does not answer: nothing is restored or stored any more
 	saving  chan struct{}  // one element while a file of a save exists
 	storing sync.WaitGroup // saves whose pages are being stored
-	kept    sync.Map       // files that the engine may still use
 }
 
 // New returns a Tier for an engine whose slots hold nothing that is worth keeping.
@@ -121,9 +122,9 @@ type Turn struct {
 // that is full has its context shifted: later tokens move, and their rows with them. The
 // numbers show whether a request can have filled its slot.
 type Answer struct {
-	Cached    int `json:"cache_n"`     // tokens of the prompt that the slot held before
-	Processed int `json:"prompt_n"`    // tokens of the prompt that were computed
-	Generated int `json:"predicted_n"` // tokens of the answer
+	Cached    int // tokens of the prompt that the slot held before
+	Processed int // tokens of the prompt that were computed
+	Generated int // tokens of the answer
 }
 
 // seen is the number of tokens of the prompt and the answer.
@@ -166,11 +167,13 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		r.Cancel()
 	}
 	t.mu.Unlock()
+	if t.off.Load() {
+		return u, nil
+	}
 	if u.counted, err = t.opt.Engine.Generated(ctx); err != nil {
 		u.counted = -1
 	}
 	switch {
-	case t.off.Load():
 	case r.Private:
 		t.save(ctx, s, true)
 	default:

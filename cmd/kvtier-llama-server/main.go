@@ -28,7 +28,7 @@ const (
 func init() { runtime.LockOSThread() }
 
 func main() {
-	command := launch.Command{Args: os.Args[1:], Env: os.Getenv, Environ: os.Environ()}
+	command := launch.Command{Args: os.Args[1:], Environ: os.Environ()}
 	real, err := realServer()
 	if err != nil {
 		fail(err)

@@ -12,10 +12,8 @@ import (
 
 // Command is how somebody starts llama-server.
 type Command struct {
-	Args []string                 // without the name of the program
-	Env  func(name string) string // nil: no variables
-	// Environ are all variables, as in os.Environ.
-	Environ []string
+	Args    []string // without the name of the program
+	Environ []string // all variables, as in os.Environ
 }
 
 // option is an option of llama-server: its flags, and the variable that sets it where no flag
@@ -70,10 +68,7 @@ func (c Command) value(o option) (string, bool) {
 			return c.Args[i+1], true
 		}
 	}
-	if c.Env == nil || o.env == "" {
-		return "", false
-	}
-	value := c.Env(o.env)
+	value := c.variables()[o.env]
 	return value, value != ""
 }
 

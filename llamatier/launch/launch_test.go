@@ -8,14 +8,7 @@ import (
 )
 
 func command(line string, env ...string) Command {
-	return Command{Args: strings.Fields(line), Env: func(name string) string {
-		for _, v := range env {
-			if key, value, _ := strings.Cut(v, "="); key == name {
-				return value
-			}
-		}
-		return ""
-	}}
+	return Command{Args: strings.Fields(line), Environ: env}
 }
 
 // ollama is the command line with which Ollama v0.32.15 starts a model.

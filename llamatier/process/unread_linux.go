@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// waitUnread waits until a pipe has no reader any more, and then returns true. waitUnread returns false at once for another file, and after ctx ended.
+// waitUnread waits until a pipe has no reader any more, and then returns true. waitUnread
+// returns false at once for another file, and after ctx ended.
 func waitUnread(ctx context.Context, f *os.File) bool {
 	info, err := f.Stat()
 	if err != nil || info.Mode()&os.ModeNamedPipe == 0 {
