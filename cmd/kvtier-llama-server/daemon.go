@@ -92,6 +92,9 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
+	if err := config.PrepareRoot(); err != nil {
+		return nil, false, err
+	}
 	if s.ending, err = openEnding(config.Local); err != nil {
 		return nil, false, err
 	}
@@ -181,16 +184,9 @@ func (s *server) open(config tierenv.Config) error {
 		s.log.Debug("kv tier: digests of large files are not remembered", "error", err)
 	}
 	key := tierenv.Fingerprint(identity)
-	store, err := diskstore.Open(ctx, diskstore.Options{
-		Fingerprint: key, Identity: identity, PageTokens: config.PageTokens,
-		Local:          diskstore.TierConfig{Root: config.Local, BudgetBytes: config.LocalBytes},
-		Remote:         diskstore.TierConfig{Root: config.Remote, BudgetBytes: config.RemoteBytes},
-		RAM:            diskstore.RAMConfig{BudgetBytes: config.RAMBytes},
-		WritePerDay:    config.WriteBytesPerDay,
-		ReadAheadBytes: config.ReadAheadBytes,
-		Compress:       config.Compress,
-		Logger:         s.log,
-	})
+	options := config.StoreOptions()
+	options.Fingerprint, options.Identity, options.Logger = key, identity, s.log
+	store, err := diskstore.Open(ctx, options)
 	if err != nil {
 		return err
 	}

@@ -18,9 +18,6 @@ type ending struct{ file *os.File }
 
 // openEnding opens the lock in a directory.
 func openEnding(dir string) (*ending, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
 	f, err := os.OpenFile(filepath.Join(dir, "llama-server.lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the lock of ending daemons: %w", err)

@@ -61,7 +61,7 @@ func storePage(t *testing.T, m Model) {
 	t.Helper()
 	config, err := tierenv.FromEnvironment(slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	require.NoError(t, prepareRoot(config))
+	require.NoError(t, config.PrepareRoot())
 	identity, err := identityOf(m, config, digests.Open(""))
 	require.NoError(t, err)
 	key := tierenv.Fingerprint(identity)

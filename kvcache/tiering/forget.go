@@ -118,7 +118,7 @@ func (f *forgetting) collect(ctx context.Context, digests []string, log *slog.Lo
 	if err != nil {
 		return diskstore.GCReport{}, err
 	}
-	if err := prepareRoot(c); err != nil {
+	if err := c.PrepareRoot(); err != nil {
 		return diskstore.GCReport{}, err
 	}
 	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{

@@ -52,7 +52,7 @@ func claimInstance() (io.Closer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := prepareRoot(c); err != nil {
+	if err := c.PrepareRoot(); err != nil {
 		return nil, err
 	}
 	lock, err := vfs.OS.Lock(filepath.Join(c.Local, instanceLock))

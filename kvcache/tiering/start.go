@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -14,8 +13,6 @@ import (
 	ollama "github.com/ollama/ollama/kvcache"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/diskstore/tier/dir"
-	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/kvcache"
@@ -83,7 +80,7 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 	if !arch.media {
 		m.Media = nil
 	}
-	if err := prepareRoot(config); err != nil {
+	if err := config.PrepareRoot(); err != nil {
 		return nil, err
 	}
 
@@ -97,18 +94,10 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 	}
 
 	key := tierenv.Fingerprint(identity)
-	store, err := diskstore.Open(context.Background(), diskstore.Options{
-		Fingerprint:    key,
-		Identity:       identity,
-		PageTokens:     config.PageTokens,
-		Local:          diskstore.TierConfig{Root: config.Local, BudgetBytes: config.LocalBytes},
-		Remote:         diskstore.TierConfig{Root: config.Remote, BudgetBytes: config.RemoteBytes},
-		RAM:            diskstore.RAMConfig{BudgetBytes: config.RAMBytes, Server: server()},
-		WritePerDay:    config.WriteBytesPerDay,
-		ReadAheadBytes: config.ReadAheadBytes,
-		Compress:       config.Compress,
-		Logger:         log,
-	})
+	options := config.StoreOptions()
+	options.Fingerprint, options.Identity, options.Logger = key, identity, log
+	options.RAM.Server = server()
+	store, err := diskstore.Open(context.Background(), options)
 	if err != nil {
 		return nil, err
 	}
@@ -129,30 +118,6 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 		AlwaysRestore: config.Test,
 		Logger:        log,
 	}), nil
-}
-
-// prepareRoot makes the local root, and refuses an unsafe one: K/V is the prompt in another
-// form.
-func prepareRoot(c tierenv.Config) error {
-	for _, root := range localDirs(c) {
-		if err := os.MkdirAll(root, 0o700); err != nil {
-			return fmt.Errorf("make the page store's directory: %w; set OLLAMA_KV_TIER_LOCAL to one this user may write", err)
-		}
-		if err := dir.CheckRoot(vfs.OS, root); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// localDirs is Local and, for a server with an id, also Local's parents from the directory
-// that servers share on: a user who may write to a parent could replace Local.
-func localDirs(c tierenv.Config) []string {
-	if c.Instance == "" {
-		return []string{c.Local}
-	}
-	instances := filepath.Dir(c.Local)
-	return []string{filepath.Dir(instances), instances, c.Local}
 }
 
 // modelStore is the page store of one loaded model, with its background work.
