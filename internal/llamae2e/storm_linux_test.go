@@ -75,20 +75,31 @@ func TestKills(t *testing.T) {
 	for round := range rounds {
 		s := start(t, options{model: model, root: root, args: []string{"-c", "4096", "-np", "2"}})
 		var clients sync.WaitGroup
+		heard := make(chan struct{}, 1<<12) // one element for each piece of an answer
 		for range 3 {
 			clients.Add(1)
 			go func(first int, patience time.Duration) {
 				defer clients.Done()
 				for i := range 3 {
-					s.leave(prompts[(first+i)%len(prompts)], patience)
+					s.leave(prompts[(first+i)%len(prompts)], patience, heard)
 				}
 			}(rng.IntN(4), time.Duration(rng.IntN(400))*time.Millisecond)
 		}
 		victims := append([]int{s.cmd.Process.Pid}, below(t, s.cmd.Process.Pid)...)
 		require.Len(t, victims, 3, "front, daemon, engine")
-		time.Sleep(time.Duration(rng.IntN(600)) * time.Millisecond) // a random moment, not a wait for anything
+		left := make(chan struct{})
+		go func() {
+			defer close(left)
+			clients.Wait()
+		}()
+		for range rng.IntN(60) { // the kill comes after so many pieces, or when all clients have left
+			select {
+			case <-heard:
+			case <-left:
+			}
+		}
 		_ = unix.Kill(victims[rng.IntN(3)], unix.SIGKILL)
-		clients.Wait()
+		<-left
 		s.kill()
 		gone(t, victims[1:])
 
@@ -112,8 +123,8 @@ func requireFirst(t testing.TB, want, got answer) {
 	require.InDelta(t, want.Probabilities[0].Logprob, got.Probabilities[0].Logprob, 0.05)
 }
 
-// leave asks for an answer and goes away after a while.
-func (s *server) leave(prompt []int32, patience time.Duration) {
+// leave asks for an answer and goes away after a while. It tells of each piece of the answer.
+func (s *server) leave(prompt []int32, patience time.Duration, heard chan<- struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	body, _ := json.Marshal(map[string]any{"prompt": prompt, "n_predict": 50, "temperature": 0, "stream": true})
@@ -125,6 +136,10 @@ func (s *server) leave(prompt []int32, patience time.Duration) {
 		buf := make([]byte, 1<<16)
 		for err == nil {
 			_, err = res.Body.Read(buf)
+			select {
+			case heard <- struct{}{}:
+			default:
+			}
 		}
 		res.Body.Close()
 	}

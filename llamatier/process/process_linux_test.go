@@ -33,6 +33,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// noEngine is the status of a daemon in these tests that could not start the engine.
+const noEngine = 44
+
 // self is a command that runs this program in another role.
 func self(as string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe")
@@ -76,8 +79,14 @@ func daemon() {
 		d.FlushTimeout = 10 * time.Millisecond
 		d.Flush = func(context.Context) { select {} }
 	}
+	if path := os.Getenv("ENGINE"); path != "" {
+		d.Engine = exec.Command(path)
+	}
 	state, ended, err := d.Run()
 	note("daemon ends: %v, %v, %v", state, ended, err)
+	if err != nil {
+		os.Exit(noEngine)
+	}
 	if ended {
 		EndAs(state)
 	}
@@ -281,14 +290,14 @@ func TestAFlushThatHangs(t *testing.T) {
 	p.gone()
 }
 
+// TestAnEngineThatIsNotThere: the daemon says so, and ends.
 func TestAnEngineThatIsNotThere(t *testing.T) {
-	d := &Daemon{Engine: exec.Command("/no/such/llama-server"), Log: slog.New(slog.DiscardHandler)}
-	for _, fd := range []int{aliveFile, outputFile, errorsFile} {
-		_, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-		if err == nil {
-			t.Skip("the file descriptors of a daemon are in use in this process")
-		}
-	}
-	_, _, err := d.Run()
-	require.ErrorContains(t, err, "/no/such/llama-server")
+	t.Setenv("STORY", filepath.Join(t.TempDir(), "story"))
+	p := self("front")
+	p.Env = append(p.Env, "ENGINE=/no/such/llama-server")
+	require.Error(t, p.Run())
+	require.Equal(t, noEngine, p.ProcessState.ExitCode())
+	b, err := os.ReadFile(os.Getenv("STORY"))
+	require.NoError(t, err)
+	require.Contains(t, string(b), "start /no/such/llama-server: ")
 }
