@@ -5,7 +5,7 @@ import (
 
 	"github.com/ollama/ollama/model/input"
 
-	"github.com/kvtier/kvtier/kvcache/rates"
+	"github.com/kvtier/kvtier/rates"
 )
 
 // batchClock measures the time of batches. A batch is known to be computed only after a

@@ -7,7 +7,7 @@ import (
 	"github.com/ollama/ollama/model/input"
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/kvcache/rates"
+	"github.com/kvtier/kvtier/rates"
 )
 
 // batchOf is a batch of 512 tokens at positions from begin on.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/kvtier/kvtier/kvcache/rates"
+	"github.com/kvtier/kvtier/rates"
 )
 
 // costs describes a plan's pages to package rates.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/kvcache/rates"
+	"github.com/kvtier/kvtier/rates"
 )
 
 // stuckStore is a store in which reads of some pages never end.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/kvcache/rates"
 	"github.com/kvtier/kvtier/kvcache/runs"
+	"github.com/kvtier/kvtier/rates"
 )
 
 // Store keeps pages. [diskstore.Store] implements Store. Methods may be called from several

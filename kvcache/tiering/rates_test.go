@@ -17,7 +17,7 @@ import (
 	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
-	"github.com/kvtier/kvtier/kvcache/rates"
+	"github.com/kvtier/kvtier/rates"
 )
 
 // A directory's speed is kept by its path, a model's by its fingerprint and placement.
