@@ -1,6 +1,7 @@
 package rates
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -22,12 +23,15 @@ type Chain struct {
 	// Indivisible: pages are of use only all together, because attention windows and
 	// recurrent state belong to the end of the last page.
 	Indivisible bool
+	// Then names a step that every page goes through after it was read, such as a copy to
+	// where it is used; "" for none. The step has rates as a tier has.
+	Then string
 }
 
 // After is the chain without its first n pages.
 func (c Chain) After(n int) Chain {
 	if n > 0 && !c.Indivisible {
-		c.Base = c.Pages[n-1].end()
+		c.Base = max(c.Base, c.Pages[n-1].end())
 	}
 	c.Pages = c.Pages[n:]
 	return c
@@ -194,6 +198,40 @@ func (r *Rates) Plan(c Chain) int {
 	return r.bestLocked(c, func(page Page) float64 { return r.tierLocked(page.Tier).reading(page.Bytes) })
 }
 
+// Stepped notes the time in which pages of a chain went through the step Then.
+func (r *Rates) Stepped(c Chain, took time.Duration) {
+	if len(c.Pages) == 0 || c.Then == "" {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	pages := slices.Clone(c.Pages)
+	for i := range pages {
+		pages[i].Tier = c.Then
+	}
+	r.tookLocked(pages, took.Seconds())
+}
+
+// steppingLocked predicts the seconds in which a page goes through the step Then. A step that
+// was not observed lately counts nothing, so that a slow one is tried again.
+func (r *Rates) steppingLocked(c Chain, page Page) float64 {
+	if c.Then == "" {
+		return 0
+	}
+	t := r.tierLocked(c.Then)
+	if since := r.now().Sub(t.seen); since < 0 || since >= probeEvery {
+		return 0
+	}
+	return t.reading(page.Bytes)
+}
+
+// Computing predicts the time to compute the tokens from position begin to end.
+func (r *Rates) Computing(begin, end int) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return seconds(r.computingLocked(begin, end))
+}
+
 // gainMin is the least gain, in seconds, for which stored pages are computed instead of
 // read: smaller gains are noise beside the other costs of a request.
 const gainMin = 0.005
@@ -208,6 +246,7 @@ func (r *Rates) bestLocked(c Chain, reading func(Page) float64) int {
 	best, least, read := 0, r.computingLocked(c.Base, c.end()), 0.0
 	for i, page := range c.Pages {
 		read += reading(page)
+		read += r.steppingLocked(c, page)
 		if c.Indivisible && i+1 < len(c.Pages) {
 			continue
 		}

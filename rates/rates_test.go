@@ -181,3 +181,44 @@ func TestSmallBatchesSayNothing(t *testing.T) {
 	r.Computed(batchTokensMin, 0, time.Second)
 	require.True(t, r.compute.known())
 }
+
+// TestAStepAfterReadingCounts: pages from a quick tier are computed where the step behind is
+// slower than computing, and the step is tried again later.
+func TestAStepAfterReadingCounts(t *testing.T) {
+	c := newClock()
+	r := newRates(c)
+	m := machine{token: 0.001, tiers: map[string]float64{"local": GB}}
+	m.compute(r, 0, 4096)
+	m.learn(r, "local")
+	chain := Chain{Pages: pagesOf("local", 8), Then: "load"}
+	require.Equal(t, 8, r.Plan(chain))
+
+	r.Stepped(chain, 8*time.Second)
+	require.Zero(t, r.Plan(chain))
+	require.Equal(t, 8, r.Plan(Chain{Pages: chain.Pages}))
+	require.False(t, r.Watch(chain, 1).Arrived(33*time.Millisecond))
+	require.Equal(t, 8, r.Plan(Chain{Pages: chain.Pages}), "the tier is not to blame")
+	c.pass(probeEvery)
+	require.Equal(t, 8, r.Plan(chain))
+
+	for range 3 {
+		r.Stepped(chain, 80*time.Millisecond)
+	}
+	require.Equal(t, 8, r.Plan(chain))
+	r.Stepped(Chain{Then: "load"}, time.Hour) // of no page
+	require.Equal(t, 8, r.Plan(chain))
+}
+
+// TestPagesBeforeTheBase are read for those behind, and never for their own sake.
+func TestPagesBeforeTheBase(t *testing.T) {
+	r := newRates(newClock())
+	m := machine{token: 0.001, tiers: map[string]float64{"local": GB, "slow": 100 * MB}}
+	m.compute(r, 0, 4096)
+	m.learn(r, "local")
+	m.learn(r, "slow") // a page takes 336 ms to read, and 256 ms to compute
+	base := 4 * testPageTokens
+	require.Equal(t, 8, r.Plan(Chain{Base: base, Pages: pagesOf("local", 8)}))
+	require.Zero(t, r.Plan(Chain{Base: base, Pages: pagesOf("slow", 8)}))
+	require.Zero(t, r.Plan(Chain{Base: base, Pages: pagesOf("local", 4)}))
+	require.Equal(t, base, Chain{Base: base, Pages: pagesOf("local", 8)}.After(2).Base)
+}

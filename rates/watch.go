@@ -135,10 +135,13 @@ func (w *Watch) Arrived(at time.Duration) bool {
 			return false
 		}
 	}
-	if w.rates.bestLocked(w.chain.After(w.next), w.readingLocked) > 0 {
+	rest := w.chain.After(w.next)
+	if w.rates.bestLocked(rest, w.readingLocked) > 0 {
 		return true
 	}
-	if page := w.chain.Pages[w.next]; w.next > w.run {
+	rest.Then = ""
+	tier := w.rates.bestLocked(rest, w.readingLocked) == 0 // the tier is too slow, not the step after it
+	if page := w.chain.Pages[w.next]; tier && w.next > w.run {
 		w.refuseLocked(w.readingLocked(page))
 	}
 	return false
