@@ -22,6 +22,12 @@ type architecture struct {
 	// layout must accept any Shape with defaults filled in, valid or not, because
 	// Validate counts parameters with it.
 	layout func(Shape) layout
+	// llamaCpp changes the layout to llama.cpp's, if that differs from Ollama's engine's.
+	llamaCpp func(Shape, *layout)
+	// llamaCppName is the architecture's name in a file for llama.cpp, if it differs.
+	llamaCppName string
+	// llamaCppOnly: Ollama's engine has no such architecture.
+	llamaCppOnly bool
 	// name is the architecture's name in the file, if it differs from Shape.Arch.
 	name string
 	// size gives the defaults of Layers, Embed, Heads, KVHeads and HeadDim.
@@ -43,8 +49,22 @@ type architecture struct {
 	kvPerToken func(Shape) int
 }
 
-// inFile is the name in the file of the architecture that Shape.Arch calls arch.
-func (a architecture) inFile(arch string) string { return cmp.Or(a.name, arch) }
+// inFile is the architecture's name in the file of a Shape.
+func (a architecture) inFile(s Shape) string {
+	if s.LlamaCpp && a.llamaCppName != "" {
+		return a.llamaCppName
+	}
+	return cmp.Or(a.name, s.Arch)
+}
+
+// of returns the layout of a Shape.
+func (a architecture) of(s Shape) layout {
+	l := a.layout(s)
+	if s.LlamaCpp && a.llamaCpp != nil {
+		a.llamaCpp(s, &l)
+	}
+	return l
+}
 
 // Sizes of models. Compact models take a few megabytes.
 var (
@@ -53,26 +73,27 @@ var (
 )
 
 var architectures = map[string]architecture{
-	"deepseek2":     {layout: deepseek2, size: latentSize, ffnPerEmbed: ffnPerEmbedOfExperts, layersMin: 2, headDimMin: 4, oneKVHead: true, kvPerToken: latentPerToken},
+	"deepseek2":     {layout: deepseek2, llamaCpp: latentForLlamaCpp, size: latentSize, ffnPerEmbed: ffnPerEmbedOfExperts, layersMin: 2, headDimMin: 4, oneKVHead: true, kvPerToken: latentPerToken},
 	"gemma3":        {layout: gemma3, size: gemma3Size, ffnPerEmbed: ffnPerEmbed, window: defaultWindow},
 	"gemma3-vision": {layout: gemma3Vision, name: "gemma3", size: gemma3VisionSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow},
-	"gemma3n":       {layout: gemma3n, size: gemma3nSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, layersMin: gemma3nLayersMin, layersMax: gemma3nLayersMax, kvPerToken: gemma3nPerToken},
-	"gemma4":        {since: "v0.20.0", layout: gemma4, size: gemma3nSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, layersMin: gemma3nLayersMin, kvPerToken: gemma4PerToken},
+	"gemma3n":       {layout: gemma3n, llamaCpp: gemma3nForLlamaCpp, size: gemma3nSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, layersMin: gemma3nLayersMin, layersMax: gemma3nLayersMax, kvPerToken: gemma3nPerToken},
+	"gemma4":        {since: "v0.20.0", layout: gemma4, llamaCpp: gemma4ForLlamaCpp, size: gemma3nSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, layersMin: gemma3nLayersMin, kvPerToken: gemma4PerToken},
 	"gemma4-vision": {since: "v0.20.0", layout: gemma4Vision, name: "gemma4", size: gemma3nSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, layersMin: gemma3nLayersMin, kvPerToken: gemma4PerToken},
-	"glm4moelite":   {layout: glm4moelite, size: latentSize, ffnPerEmbed: ffnPerEmbedOfExperts, layersMin: 2, headDimMin: 4, oneKVHead: true, kvPerToken: latentPerToken},
-	"gptoss":        {layout: gptoss, size: compact, ffnPerEmbed: ffnPerEmbedOfExperts, window: defaultWindow},
-	"lfm2":          {layout: lfm2, size: compact, ffnPerEmbed: ffnPerEmbed, layersMin: 2, kvPerToken: hybridPerToken},
+	"glm4moelite":   {layout: glm4moelite, llamaCpp: latentForLlamaCpp, llamaCppName: "deepseek2", size: latentSize, ffnPerEmbed: ffnPerEmbedOfExperts, layersMin: 2, headDimMin: 4, oneKVHead: true, kvPerToken: latentPerToken},
+	"gptoss":        {layout: gptoss, llamaCpp: gptossForLlamaCpp, llamaCppName: "gpt-oss", size: compact, ffnPerEmbed: ffnPerEmbedOfExperts, window: defaultWindow},
+	"lfm2":          {layout: lfm2, llamaCpp: lfm2ForLlamaCpp, size: compact, ffnPerEmbed: ffnPerEmbed, layersMin: 2, kvPerToken: hybridPerToken},
 	"llama":         {layout: llama, size: compact, ffnPerEmbed: ffnPerEmbed},
 	"llama4":        {layout: llama4, size: compact, ffnPerEmbed: ffnPerEmbedOfExperts, window: defaultWindow, layersMin: llama4Step, headsFill: true},
 	"mistral3":      {layout: mistral3, size: compact, ffnPerEmbed: ffnPerEmbed},
 	"mllama":        {layout: mllama, size: mllamaSize, ffnPerEmbed: ffnPerEmbed, layersMin: mllamaLayersMin, headsFill: true, kvPerToken: mllamaPerToken},
-	"nemotron_h":    {since: "v0.17.1", layout: nemotronH, size: nemotronHSize, ffnPerEmbed: ffnPerEmbed, layersMin: nemotronHPeriod, kvPerToken: nemotronHPerToken},
-	"olmo3":         {layout: olmo3, size: compact, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, headsFill: true},
+	"nemotron_h":    {since: "v0.17.1", layout: nemotronH, llamaCpp: nemotronHForLlamaCpp, size: nemotronHSize, ffnPerEmbed: ffnPerEmbed, layersMin: nemotronHPeriod, kvPerToken: nemotronHPerToken},
+	"olmo3":         {layout: olmo3, llamaCppName: "olmo2", size: compact, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, headsFill: true},
+	"phi3":          {layout: phi3, llamaCppOnly: true, size: compact, ffnPerEmbed: ffnPerEmbed, headsFill: true},
 	"qwen2":         {layout: qwen2, size: compact, ffnPerEmbed: ffnPerEmbed},
 	"qwen3":         {layout: qwen3, size: usual, ffnPerEmbed: ffnPerEmbed},
 	"qwen3moe":      {layout: qwen3moe, size: compact, ffnPerEmbed: ffnPerEmbedOfExperts},
-	"qwen35":        {since: "v0.17.1", layout: qwen35, size: compact, ffnPerEmbed: ffnPerEmbed, layersMin: 2, kvPerToken: hybridPerToken},
-	"qwen3next":     {layout: qwen3next, size: compact, ffnPerEmbed: ffnPerEmbed, layersMin: 2, kvPerToken: hybridPerToken},
+	"qwen35":        {since: "v0.17.1", layout: qwen35, llamaCpp: linearForLlamaCpp, size: compact, ffnPerEmbed: ffnPerEmbed, layersMin: 2, kvPerToken: hybridPerToken},
+	"qwen3next":     {layout: qwen3next, llamaCpp: qwen3nextForLlamaCpp, size: compact, ffnPerEmbed: ffnPerEmbed, layersMin: 2, kvPerToken: hybridPerToken},
 }
 
 const (

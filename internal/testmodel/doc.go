@@ -15,6 +15,12 @@
 // encoded and everything generated is printable. The same Shape, Seed included,
 // gives the same bytes.
 //
+// # llama.cpp
+//
+// Ollama up to v0.24 runs these files in its own engine. llama.cpp, which later releases run,
+// wants other names and keys in some of them, and some tensors more: [Shape]'s LlamaCpp
+// writes those. Ollama's llama-server reads both kinds of most models.
+//
 // # Architectures
 //
 // There is at least one for each kind of cache in Ollama's engine. Their layers need
@@ -48,6 +54,10 @@
 //	                       positions
 //	qwen35                 as qwen3next; rotary positions in sections
 //	nemotron_h             everything, every 4th layer; every 4th a recurrent state
+//
+// These run in llama.cpp alone:
+//
+//	phi3                   everything; rotary positions depend on the size of the context
 //
 // Windows and chunks have [Shape]'s Window tokens, 64 if it does not say. llama
 // and qwen2 run on Ollama's engine with OLLAMA_NEW_ENGINE=1 only, the others

@@ -21,6 +21,8 @@ type Shape struct {
 	Context int    // trained context length, 131072: the most num_ctx can ask for
 	Window  int    // tokens of a sliding window or a chunk, 64 in architectures with either
 	Seed    int64  // chooses the weights; 0 is a seed like any other
+
+	LlamaCpp bool // write keys and tensors as llama.cpp wants them, where Ollama's engine differs
 }
 
 const (
@@ -133,7 +135,7 @@ func (s Shape) Parameters() int64 {
 		return 0
 	}
 	var n int64
-	for _, m := range arch.layout(s).matrices {
+	for _, m := range arch.of(s).matrices {
 		n += int64(m.elements())
 	}
 	return n
@@ -150,11 +152,14 @@ func (s Shape) KVBytesPerToken() int64 {
 	return 2 * f16Bytes * int64(s.Layers) * int64(s.KVHeads) * int64(s.HeadDim)
 }
 
-// Architectures lists the values Shape.Arch can take, sorted.
+// Architectures lists the values Shape.Arch can take, sorted, without those that run in
+// llama.cpp alone.
 func Architectures() []string {
 	names := make([]string, 0, len(architectures))
-	for name := range architectures {
-		names = append(names, name)
+	for name, a := range architectures {
+		if !a.llamaCppOnly {
+			names = append(names, name)
+		}
 	}
 	slices.Sort(names)
 	return names

@@ -49,7 +49,7 @@ func writeFile(path string, metadata ggml.KV, tensors []*ggml.Tensor) (err error
 
 // contents returns the metadata and the tensors of the file.
 func contents(s Shape) (ggml.KV, []*ggml.Tensor) {
-	l := architectures[s.Arch].layout(s)
+	l := architectures[s.Arch].of(s)
 	tensors := make([]*ggml.Tensor, len(l.matrices))
 	for i, m := range l.matrices {
 		tensors[i] = m.tensor(s.Seed)
@@ -61,7 +61,7 @@ func contents(s Shape) (ggml.KV, []*ggml.Tensor) {
 // the architecture's, which may replace the tokenizer's or, with nil, remove it.
 func fileMetadata(s Shape, name string, architecture ggml.KV) ggml.KV {
 	metadata := ggml.KV{
-		"general.architecture": architectures[s.Arch].inFile(s.Arch),
+		"general.architecture": architectures[s.Arch].inFile(s),
 		"general.name":         name,
 		"general.file_type":    ggml.FileTypeF16,
 	}

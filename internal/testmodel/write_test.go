@@ -79,24 +79,38 @@ func readRows(t *testing.T, path, name string, most int) [][]float32 {
 	return rows
 }
 
+// everyShape is a small shape of each architecture, for Ollama's engine and for llama.cpp.
+func everyShape() map[string]Shape {
+	shapes := make(map[string]Shape)
+	for arch, a := range architectures {
+		s := small(arch)
+		if !a.llamaCppOnly {
+			shapes[arch] = s
+		}
+		s.LlamaCpp = true
+		shapes[arch+" for llama.cpp"] = s
+	}
+	return shapes
+}
+
 func TestWrittenFileDecodes(t *testing.T) {
-	for _, arch := range Architectures() {
-		t.Run(arch, func(t *testing.T) {
-			s := small(arch).WithDefaults()
+	for name, s := range everyShape() {
+		t.Run(name, func(t *testing.T) {
+			s := s.WithDefaults()
 			path := write(t, s)
 			model := decode(t, path)
 			kv := model.KV()
-			require.Equal(t, architectures[arch].inFile(arch), kv.Architecture())
+			require.Equal(t, architectures[s.Arch].inFile(s), kv.Architecture())
 			require.EqualValues(t, s.Layers, kv.BlockCount())
 			require.EqualValues(t, s.Embed, kv.EmbeddingLength())
 			require.EqualValues(t, s.Heads, kv.HeadCountMax())
 			require.EqualValues(t, s.KVHeads, kv.HeadCountKVMax())
-			require.EqualValues(t, s.HeadDim, kv.EmbeddingHeadCountK())
+			require.EqualValues(t, keyLength(s), kv.EmbeddingHeadCountK())
 			require.EqualValues(t, s.HeadDim, kv.EmbeddingHeadCountV())
 			require.EqualValues(t, s.Context, kv.ContextLength())
 			require.Equal(t, ggml.FileTypeF16, kv.FileType())
 			require.EqualValues(t, s.Parameters(), kv.ParameterCount())
-			require.True(t, model.SupportsFlashAttention())
+			require.Equal(t, keyLength(s) == s.HeadDim, model.SupportsFlashAttention(), "as Ollama's engine has it")
 
 			last := model.Tensors().Items()[0]
 			for _, tensor := range model.Tensors().Items() {
@@ -111,17 +125,25 @@ func TestWrittenFileDecodes(t *testing.T) {
 	}
 }
 
+// keyLength is the width of a key that the file names: for llama.cpp that of the cache.
+func keyLength(s Shape) int {
+	if s.LlamaCpp && architectures[s.Arch].oneKVHead {
+		return latentRank(s) + latentRope(s)
+	}
+	return s.HeadDim
+}
+
 func TestOddShapes(t *testing.T) {
 	for _, s := range []Shape{
 		{Layers: 1, Embed: 2, Heads: 1, HeadDim: 2, FFN: 1, Vocab: vocabMin, Context: 1},
 		{Layers: 3, Embed: 97, Heads: 3, HeadDim: 40, FFN: 101, Vocab: 777},
 		{Layers: 2, Embed: 48, Heads: 6, KVHeads: 1, HeadDim: 128, FFN: 31, Vocab: 10000},
 	} {
-		for _, arch := range Architectures() {
+		for name, every := range everyShape() {
 			s := s
-			s.Arch = arch
+			s.Arch, s.LlamaCpp = every.Arch, every.LlamaCpp
 			s = fitting(s)
-			t.Run(fmt.Sprintf("%s-%d", arch, s.Embed), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s-%d", name, s.Embed), func(t *testing.T) {
 				model := decode(t, write(t, s))
 				require.EqualValues(t, s.Parameters(), model.KV().ParameterCount())
 				require.Len(t, model.KV().Strings("tokenizer.ggml.tokens"), s.WithDefaults().Vocab)
@@ -178,8 +200,7 @@ var residualWriters = []string{
 // TestConstantDimension: no layer changes the dimension that keeps the model from ending its
 // answer.
 func TestConstantDimension(t *testing.T) {
-	for _, arch := range Architectures() {
-		s := small(arch)
+	for name, s := range everyShape() {
 		path := write(t, s)
 		for _, row := range readRows(t, path, embeddingTensor, s.Vocab) {
 			require.InEpsilon(t, biasValue, embeddingGain(s)*float64(row[biasDim]), 1e-3)
@@ -194,14 +215,14 @@ func TestConstantDimension(t *testing.T) {
 			rows := readF16(t, path, tensor.Name)
 			for row := biasDim; row < len(rows); row += s.Embed {
 				for _, w := range rows[row] {
-					require.Zero(t, w, "%s of %s", tensor.Name, arch)
+					require.Zero(t, w, "%s of %s", tensor.Name, name)
 				}
 			}
 		}
-		require.GreaterOrEqual(t, writers, s.Layers, arch)
+		require.GreaterOrEqual(t, writers, s.Layers, name)
 		v := newVocabulary(s.Vocab)
 		rmsPerConstant := residualRMS(s) / biasValue
-		if arch == "gemma3n" {
+		if s.Arch == "gemma3n" {
 			rmsPerConstant = gemma3nRMSPerConstant(s)
 		}
 		for token, row := range readF16(t, path, "output.weight") {

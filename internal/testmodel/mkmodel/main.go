@@ -41,7 +41,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	out := flags.String("o", "", "GGUF `file` to write; default ARCH.gguf")
 	modelfile := flags.String("modelfile", "", "also write an Ollama Modelfile to this `file`")
 	flags.StringVar(&s.Arch, "arch", testmodel.Shape{}.WithDefaults().Arch,
-		"architecture, with its own defaults: "+strings.Join(testmodel.Architectures(), ", ")+", or "+recallArch)
+		"architecture, with its own defaults: "+strings.Join(testmodel.Architectures(), ", ")+", phi3 for llama.cpp, or "+recallArch)
 	for _, dimension := range []struct {
 		name, usage string
 		value       *int
@@ -59,6 +59,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 		flags.IntVar(dimension.value, dimension.name, 0, dimension.usage)
 	}
 	flags.Int64Var(&s.Seed, "seed", 1, "seed of the random weights")
+	flags.BoolVar(&s.LlamaCpp, "llama.cpp", false, "write the file for llama.cpp, where Ollama's engine wants other names")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

@@ -1,0 +1,167 @@
+package testmodel
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/ollama/ollama/fs/ggml"
+)
+
+// Files for llama.cpp differ from files for Ollama's engine in names of keys and tensors, in
+// keys that llama.cpp requires, and in sizes that its source fixes. Layers hold the same kinds
+// of caches.
+
+// rename gives tensors whose name ends in from the ending to.
+func (l *layout) rename(from, to string) {
+	for i := range l.matrices {
+		if name, ok := strings.CutSuffix(l.matrices[i].name, from); ok {
+			l.matrices[i].name = name + to
+		}
+	}
+}
+
+// lfm2ForLlamaCpp names the last norm after the embedding.
+func lfm2ForLlamaCpp(_ Shape, l *layout) { l.rename("output_norm.weight", "token_embd_norm.weight") }
+
+// nemotronHForLlamaCpp adds the epsilon of a norm that only draft layers have.
+func nemotronHForLlamaCpp(_ Shape, l *layout) {
+	l.metadata["attention.layer_norm_epsilon"] = float32(rmsEpsilon)
+}
+
+// linearForLlamaCpp: the number of K/V heads is that of layers with attention, and these are
+// every second layer.
+func linearForLlamaCpp(s Shape, l *layout) {
+	l.metadata["attention.head_count_kv"] = uint32(s.KVHeads)
+	l.metadata["full_attention_interval"] = uint32(2)
+	delete(l.metadata, "rope.mrope_interleaved")
+	l.rename("ssm_dt", "ssm_dt.bias")
+}
+
+// qwen3nextForLlamaCpp: llama.cpp wants a mixture of experts in every layer, beside an expert
+// for all tokens that has a gate.
+func qwen3nextForLlamaCpp(s Shape, l *layout) {
+	linearForLlamaCpp(s, l)
+	mixtureMetadata(s, *l)
+	l.metadata["expert_shared_feed_forward_length"] = uint32(s.FFN)
+	var matrices []matrix
+	for _, m := range l.matrices {
+		if !strings.Contains(m.name, ".ffn_") {
+			matrices = append(matrices, m)
+		}
+	}
+	for i := range s.Layers {
+		for _, m := range append(expertBlock(s, i, gatedRMS), sharedExpert(s, i)...) {
+			if m.name != block(i, "ffn_norm") { // it is the norm after attention
+				matrices = append(matrices, m)
+			}
+		}
+		matrices = append(matrices, matrix{name: block(i, "ffn_gate_inp_shexp"), in: s.Embed, f32: true, scale: perInput(s)})
+	}
+	l.matrices = matrices
+	leaveRoute(s, *l)
+}
+
+// gptossForLlamaCpp adds biases to attention's output, routers and experts.
+func gptossForLlamaCpp(s Shape, l *layout) {
+	l.rename("ffn_norm.weight", "post_attention_norm.weight")
+	l.rename("attn_sinks", "attn_sinks.weight")
+	for i := range s.Layers {
+		bias := func(tensor string, width, experts int, scale float64) {
+			m := matrix{name: fmt.Sprintf("blk.%d.%s.bias", i, tensor), in: width, f32: true, scale: scale}
+			if experts > 0 {
+				m.dims, m.out = []int{width, experts}, experts
+			}
+			l.matrices = append(l.matrices, m)
+		}
+		bias("attn_output", s.Embed, 0, 0) // the dimensions that routers read stay as they are
+		bias("ffn_gate_inp", experts, 0, 0)
+		bias("ffn_gate_exps", s.FFN, experts, biasDeviation)
+		bias("ffn_up_exps", s.FFN, experts, biasDeviation)
+		bias("ffn_down_exps", s.Embed, experts, 0)
+	}
+}
+
+// latentForLlamaCpp: a row of the cache is the latent vector and the rotary part. Queries are
+// not compressed.
+func latentForLlamaCpp(s Shape, l *layout) {
+	for key, value := range (ggml.KV{
+		"attention.q_lora_rank":      uint32(0),
+		"attention.key_length":       uint32(latentRank(s) + latentRope(s)),
+		"attention.value_length":     uint32(latentRank(s)),
+		"attention.key_length_mla":   uint32(s.HeadDim),
+		"attention.value_length_mla": uint32(s.HeadDim),
+		"expert_shared_count":        uint32(1),
+	}) {
+		l.metadata[key] = value
+	}
+}
+
+// gemma4ForLlamaCpp: the number of K/V heads is listed by layer, and layers without a window
+// divide their frequencies by factors.
+func gemma4ForLlamaCpp(s Shape, l *layout) {
+	var kvHeads []uint32
+	for i := range s.Layers {
+		if gemma3nIsLocal(s, i) {
+			kvHeads = append(kvHeads, uint32(s.KVHeads))
+		} else {
+			kvHeads = append(kvHeads, gemma4GlobalKVHeads)
+		}
+	}
+	l.metadata["attention.head_count_kv"] = kvHeads
+	l.metadata["rope.dimension_count_swa"] = uint32(gemma4LocalDim(s))
+	l.metadata["tokenizer.ggml.model"] = "gemma4"
+	l.metadata["tokenizer.ggml.pre"] = "gemma4"
+	l.matrices = append(l.matrices, matrix{name: "rope_freqs.weight", in: s.HeadDim / 2, norm: 1})
+}
+
+// The sizes of gemma3n that llama.cpp fixes. Layers from 20 on have no K/V, and every 5th layer
+// attends to everything.
+const (
+	llamaCppAltup         = 4
+	llamaCppPerLayerWidth = 256
+	llamaCppLaurelRank    = 64
+)
+
+// gemma3nForLlamaCpp has other sizes, and K/V in all layers.
+func gemma3nForLlamaCpp(s Shape, l *layout) {
+	gain := headGain(s.HeadDim)
+	for i := range l.matrices {
+		m := &l.matrices[i]
+		switch {
+		case strings.HasPrefix(m.name, "altup_"):
+			m.experts = llamaCppAltup - 1
+		case strings.HasSuffix(m.name, ".altup_router.weight"):
+			m.out = llamaCppAltup
+		case strings.HasSuffix(m.name, ".altup_predict_coef.weight"):
+			m.in, m.out = llamaCppAltup, llamaCppAltup*llamaCppAltup
+		case strings.HasSuffix(m.name, ".altup_correct_coef.weight"):
+			m.in, m.out = llamaCppAltup, llamaCppAltup
+		case strings.HasSuffix(m.name, ".laurel_l.weight"):
+			m.out = llamaCppLaurelRank
+		case strings.HasSuffix(m.name, ".laurel_r.weight"):
+			m.in = llamaCppLaurelRank
+		case strings.HasSuffix(m.name, ".inp_gate.weight"):
+			m.out = llamaCppPerLayerWidth
+		case strings.HasSuffix(m.name, ".proj.weight"):
+			m.in = llamaCppPerLayerWidth
+		case m.name == "per_layer_token_embd.weight":
+			m.in = s.Layers * llamaCppPerLayerWidth
+		case m.name == "per_layer_model_proj.weight":
+			m.out = s.Layers * llamaCppPerLayerWidth
+		case m.name == "per_layer_proj_norm.weight":
+			m.in = llamaCppPerLayerWidth
+		}
+	}
+	for i := range s.Layers {
+		l.matrices = append(l.matrices, matrix{name: block(i, "altup_correct_scale"), in: s.Embed, norm: 1})
+		if i < s.Layers-gemma3nShared {
+			continue
+		}
+		l.matrices = append(l.matrices, matrix{name: block(i, "attn_k_norm"), in: s.HeadDim, norm: gain})
+		for _, m := range attentionBlock(s, i, 1) {
+			if m.name == block(i, "attn_k") || m.name == block(i, "attn_v") {
+				l.matrices = append(l.matrices, m)
+			}
+		}
+	}
+}
