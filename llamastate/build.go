@@ -100,6 +100,38 @@ func (b *Builder) writeSection(p place, start int, rows []byte) error {
 	return writeAt(b.w, rows, base+cell*p.t.Row)
 }
 
+// CopyRows copies the rows of the Builder's tokens from a file that another Builder of the same
+// shape was writing, of the same tokens and more. There must be no window and no state.
+func (b *Builder) CopyRows(r io.ReaderAt, from *Builder) error {
+	if b.shape.HasEnd() || b.shape != from.shape || b.tokens > from.tokens {
+		return fmt.Errorf("llamastate: copy rows of %d tokens from a file of %d", b.tokens, from.tokens)
+	}
+	buf := make([]byte, ahead)
+	for group, c := range b.shape.Caches {
+		for half, tensors := range c.Tensors {
+			for layer, t := range tensors {
+				columns, width := int64(1), t.Row
+				if t.Element > 0 {
+					columns, width = t.Row/t.Element, t.Element
+				}
+				to, of := b.caches[group].tensors[half][layer], from.caches[group].tensors[half][layer]
+				for i := range columns {
+					src := io.NewSectionReader(r, of+i*int64(from.tokens)*width, int64(b.tokens)*width)
+					dst := io.NewOffsetWriter(b.w, to+i*int64(b.tokens)*width)
+					n, err := io.CopyBuffer(dst, src, buf)
+					if err == nil && n < src.Size() {
+						err = io.ErrUnexpectedEOF
+					}
+					if err != nil {
+						return fmt.Errorf("llamastate: copy rows of group %d layer %d: %w", group, layer, err)
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
 // heads writes numbers one after another, and leaves gaps for rows. After an error heads
 // writes nothing more.
 type heads struct {

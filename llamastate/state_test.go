@@ -129,6 +129,21 @@ func TestFilesBecomePagesAndFiles(t *testing.T) {
 		got := restore(t, shape, out.b, window)
 		require.Equal(t, tokens[:upto], got.tokens)
 		requireRows(t, saved, got, upto, window)
+
+		less := rapid.IntRange(1, upto).Draw(rt, "less")
+		first := &file{}
+		begin, err := learned.Build(first, tokens[:less], 0)
+		if shape.HasEnd() {
+			require.True(t, err != nil || begin.CopyRows(bytes.NewReader(out.b), build) != nil)
+			return
+		}
+		require.NoError(t, err)
+		require.NoError(t, begin.CopyRows(bytes.NewReader(out.b), build))
+		requireRows(t, saved, restore(t, shape, first.b, 0), less, 0)
+		require.ErrorIs(t, begin.CopyRows(bytes.NewReader(nil), build), io.ErrUnexpectedEOF)
+		if less < upto {
+			require.Error(t, build.CopyRows(bytes.NewReader(first.b), begin))
+		}
 	})
 }
 
