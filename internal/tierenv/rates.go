@@ -1,4 +1,4 @@
-package tiering
+package tierenv
 
 import (
 	"crypto/sha256"
@@ -8,13 +8,13 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/rates"
 )
 
-// openRates returns the rates that earlier runners on the local root observed: of computing
-// with a fingerprint and a placement, and of reading from each directory.
-func openRates(c tierenv.Config, fingerprint pagefile.Key, placement string, log *slog.Logger) *rates.Rates {
+// OpenRates returns the rates that earlier processes on the local root observed: of computing
+// with a fingerprint and a placement, and of reading from each directory. A placement names
+// all that decides the cost of a token, and not its rows.
+func (c Config) OpenRates(fingerprint pagefile.Key, placement string, log *slog.Logger) *rates.Rates {
 	known, err := rates.Open(filepath.Join(c.Local, "rates.json"), computing(fingerprint, placement), map[string]string{
 		tier.Local:  c.Local,
 		tier.Remote: c.Remote,

@@ -25,19 +25,19 @@ func TestRatesAreRemembered(t *testing.T) {
 	log, lines := tierenvtest.Logger()
 	config := tierenv.Config{Local: t.TempDir(), Remote: "/nfs/pages"}
 	slow := rates.Chain{Pages: []rates.Page{{Tokens: 1000, Bytes: 1 << 20, Tier: tier.Remote}}}
-	mine := openRates(config, pagefile.Key{1}, "CPU 33", log)
+	mine := config.OpenRates(pagefile.Key{1}, "CPU 33", log)
 	mine.Computed(1000, 500, time.Second)
 	mine.Watch(slow, 1).Arrived(time.Minute)
 	require.NoError(t, mine.Close())
 
-	again := openRates(config, pagefile.Key{1}, "CPU 33", log)
+	again := config.OpenRates(pagefile.Key{1}, "CPU 33", log)
 	require.Zero(t, again.Plan(slow))
 	config.Remote = "/another"
-	require.Equal(t, 1, openRates(config, pagefile.Key{1}, "CPU 33", log).Plan(slow))
+	require.Equal(t, 1, config.OpenRates(pagefile.Key{1}, "CPU 33", log).Plan(slow))
 	require.Empty(t, lines.String())
 
 	require.NoError(t, os.WriteFile(filepath.Join(config.Local, "rates.json"), []byte("?"), 0o600))
-	require.Equal(t, 1, openRates(config, pagefile.Key{1}, "CPU 33", log).Plan(slow))
+	require.Equal(t, 1, config.OpenRates(pagefile.Key{1}, "CPU 33", log).Plan(slow))
 }
 
 // split is a model of 32 layers and an output, of which the first are on the CPU.
@@ -68,11 +68,11 @@ func TestSplitIsInTheRatesAndNotInTheFingerprint(t *testing.T) {
 	// a second to read: faster than an unknown machine is assumed to compute, and slower
 	// than this one computes
 	chain := rates.Chain{Pages: []rates.Page{{Tokens: 1000, Bytes: 1 << 20, Tier: tier.Remote}}}
-	tier := openRates(config, pagefile.Key{1}, "", log)
+	tier := config.OpenRates(pagefile.Key{1}, "", log)
 	tier.Watch(chain, 1).Arrived(time.Second)
 	require.NoError(t, tier.Close())
 
-	keys, names := make(map[pagefile.Key]bool), make(map[string]bool)
+	keys, placements := make(map[pagefile.Key]bool), make(map[string]bool)
 	for _, placement := range []string{
 		PlacementOf(split(33), 8, 512), PlacementOf(split(33), 4, 512), PlacementOf(split(33), 8, 1024),
 		PlacementOf(split(20, "a"), 8, 512), PlacementOf(split(10, "a"), 8, 512), PlacementOf(split(0, "a"), 8, 512),
@@ -84,13 +84,13 @@ func TestSplitIsInTheRatesAndNotInTheFingerprint(t *testing.T) {
 		key := tierenv.Fingerprint(identity)
 		keys[key] = true
 
-		known := openRates(config, key, placement, log)
-		require.False(t, names[computing(key, placement)])
-		names[computing(key, placement)] = true
+		known := config.OpenRates(key, placement, log)
+		require.False(t, placements[placement])
+		placements[placement] = true
 		require.Equal(t, 1, known.Plan(chain), "no rates of %s are known", placement)
 		known.Computed(1000, 500, time.Millisecond)
 		require.NoError(t, known.Close())
-		require.Zero(t, openRates(config, key, placement, log).Plan(chain), placement)
+		require.Zero(t, config.OpenRates(key, placement, log).Plan(chain), placement)
 	}
 	require.Len(t, keys, 1)
 	swapped := split(20, "a", "b")

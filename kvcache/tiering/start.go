@@ -111,7 +111,7 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 		Media:         m.Media,
 		Backwards:     arch.backwards,
 		States:        m.States,
-		Rates:         openRates(config, key, m.Placement, log),
+		Rates:         config.OpenRates(key, m.Placement, log),
 		PageTokens:    config.PageTokens,
 		Runs:          s.runs,
 		Poison:        config.Test,
