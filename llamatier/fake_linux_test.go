@@ -216,8 +216,8 @@ func (f *fakeEngine) act(w http.ResponseWriter, s *fakeSlot, action, name string
 	fmt.Fprint(w, "{}")
 }
 
-// page is the layout of all tokens of a slot, and their rows in it.
-func page(n int) (pagefile.Layout, []byte) {
+// pageOf is the layout of all tokens of a slot, and their rows in it.
+func pageOf(n int) (pagefile.Layout, []byte) {
 	layout, err := pagefile.NewLayout(fakeShape.Sections(), n)
 	if err != nil {
 		panic(err) // the sections are constants
@@ -235,7 +235,7 @@ func (s *fakeSlot) save(path string) error {
 	if err != nil {
 		return err
 	}
-	layout, buf := page(len(s.tokens))
+	layout, buf := pageOf(len(s.tokens))
 	for i := range layout.Len() {
 		copy(layout.Rows(buf, i), slices.Concat(s.rows...))
 	}
@@ -257,7 +257,7 @@ func (s *fakeSlot) restore(t require.TestingT, path string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	layout, buf := page(len(state.Tokens))
+	layout, buf := pageOf(len(state.Tokens))
 	if err := state.ReadRows(layout, 0, buf); err != nil {
 		return 0, err
 	}

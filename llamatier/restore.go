@@ -2,16 +2,14 @@ package llamatier
 
 import (
 	"context"
-	"fmt"
-	"io"
+	"os"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/internal/readahead"
+	"github.com/kvtier/kvtier/llamastate"
+	"github.com/kvtier/kvtier/rates"
 )
-
-// restoreMin is the least number of tokens for which a slot is replaced.
-const restoreMin = 64
 
 // restore puts stored pages of a prompt into a busy slot, and returns the number of tokens
 // that the slot did not hold before.
@@ -19,104 +17,170 @@ func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) int {
 	held := commonPrefix(s.tokens, tokens)
 	if held < len(s.tokens) {
 		t.save(ctx, s, true) // the engine is about to drop tokens
+		held = commonPrefix(s.tokens, tokens)
 	}
+	s.ended = min(s.ended, held)
 	began := time.Now()
-	refs, n := t.find(ctx, tokens)
-	if n < held+restoreMin {
+	p := t.plan(ctx, tokens, held)
+	if !p.worth() {
 		return 0
 	}
 	t.save(ctx, s, true)
-	if err := t.tryRestore(ctx, s, tokens[:n], refs); err != nil {
+	if err := t.tryRestore(ctx, s, p); err != nil {
 		t.opt.Log.Warn("kv tier: pages not restored, the prompt is computed", "slot", s.id, "error", err)
 		return 0
 	}
-	t.opt.Log.Info("kv tier: restored", "slot", s.id, "tokens", n, "prompt", len(tokens), "took", time.Since(began))
-	return n - held
+	if !p.worth() { // its tier became slow
+		return 0
+	}
+	t.opt.Log.Info("kv tier: restored", "slot", s.id, "tokens", len(p.tokens), "prompt", len(tokens), "took", time.Since(began))
+	return len(p.tokens) - held
 }
 
-// find returns the stored pages of a prompt after which the engine can go on, and the number
-// of their tokens.
-func (t *Tier) find(ctx context.Context, tokens []int32) (refs []diskstore.Ref, n int) {
-	if !t.opt.Shape.HasEnd() {
-		refs = t.opt.Store.Chain(ctx, tokens, nil)
-		for _, ref := range refs {
-			n += ref.Tokens
-		}
-		return refs, n
-	}
-	// The engine computes at least one token, and cannot take one back.
-	tokens = tokens[:max(0, len(tokens)-1)]
-	refs = t.opt.Store.Chain(ctx, tokens, nil)
-	for i := len(refs) - 1; i >= 0 && ctx.Err() == nil; i-- {
-		ref := refs[i]
-		candidates := t.opt.Store.TailsWithin(ctx, ref.Parent, int(ref.Start), tokens[ref.Start:], nil)
-		if !ref.Tail {
-			candidates = append([]diskstore.Ref{ref}, candidates...)
-		}
-		for _, c := range candidates {
-			end := int(c.Start) + c.Tokens
-			if end <= t.opt.Window {
-				return nil, 0 // see llamastate.Shape.Build
-			}
-			if layout, err := t.opt.Store.LayoutOf(ctx, c); err == nil && layout.HasState() {
-				return append(refs[:i:i], c), end
-			}
-		}
-	}
-	return nil, 0
-}
-
-func (t *Tier) tryRestore(ctx context.Context, s *slot, tokens []int32, refs []diskstore.Ref) error {
-	if err := t.fits(len(tokens)); err != nil {
+// tryRestore restores a plan's pages. The plan is cut to the pages that were read in time; the
+// slot stays as it is if they are not worth it any more.
+func (t *Tier) tryRestore(ctx context.Context, s *slot, p *plan) error {
+	if err := t.fits(len(p.tokens)); err != nil {
 		return err
 	}
-	f, name, err := newMemFile()
-	if err != nil {
+	f, name, err := t.build(ctx, p)
+	if err != nil || f == nil {
 		return err
-	}
-	if err := t.build(ctx, f, tokens, refs); err != nil {
-		return t.drop(f, err)
 	}
 	s.tokens, s.prompt, s.ended, s.dirty, s.tails = nil, 0, 0, false, false
 	s.private, s.broken, s.judged = false, true, true // until the engine has answered
+	began := time.Now()
 	if err := t.opt.Engine.Restore(ctx, s.id, name); err != nil {
 		return t.drop(f, err)
 	}
+	t.opt.Rates.Stepped(t.costs(p), time.Since(began))
 	t.mu.Lock()
 	s.unknown = t.unknown > 0
 	t.mu.Unlock()
-	s.tokens, s.ended, s.broken = tokens, len(tokens), false
+	s.tokens, s.ended, s.broken = p.tokens, len(p.tokens), false
 	f.Close() // nothing is lost: the file is memory
 	return nil
 }
 
-// build writes the file of a sequence from stored pages.
-func (t *Tier) build(ctx context.Context, f io.WriterAt, tokens []int32, refs []diskstore.Ref) error {
-	b, err := t.opt.Shape.Build(f, tokens, t.opt.Window)
+// build makes a file of a plan's pages. It returns nil if too few pages could be read in time.
+func (t *Tier) build(ctx context.Context, p *plan) (*os.File, string, error) {
+	f, name, err := newMemFile()
 	if err != nil {
-		return err
+		return nil, "", err
 	}
-	var buf []byte
-	for _, ref := range refs {
-		start := int(ref.Start)
-		sections := t.opt.Shape.Sections()
-		if start+ref.Tokens == len(tokens) {
-			sections = t.opt.Shape.EndSections(b.WindowRows())
+	b, err := t.opt.Shape.Build(f, p.tokens, t.opt.Window)
+	if err != nil {
+		return nil, "", t.drop(f, err)
+	}
+	n, err := t.fill(ctx, p, b)
+	if err == nil && n == len(p.refs) {
+		return f, name, nil
+	}
+	defer f.Close() // nothing is lost: the file is memory
+	if t.opt.Shape.HasEnd() {
+		n = 0 // a window or a state belongs to the end of the last page
+	}
+	if p.cut(n); err != nil || !p.worth() {
+		return nil, "", err
+	}
+	return t.first(p, b, f)
+}
+
+// first makes a file of a plan's pages, which are the first ones of another file.
+func (t *Tier) first(p *plan, longer *llamastate.Builder, from *os.File) (*os.File, string, error) {
+	f, name, err := newMemFile()
+	if err != nil {
+		return nil, "", err
+	}
+	b, err := t.opt.Shape.Build(f, p.tokens, 0)
+	if err == nil {
+		err = b.CopyRows(from, longer)
+	}
+	if err != nil {
+		return nil, "", t.drop(f, err)
+	}
+	return f, name, nil
+}
+
+// fill writes a plan's pages into a file, and returns how many leading pages the file has. They
+// are fewer than the plan's if computing the rest is quicker than waiting for it.
+func (t *Tier) fill(ctx context.Context, p *plan, b *llamastate.Builder) (int, error) {
+	watch := t.opt.Rates.Watch(t.costs(p), pagesInMemory)
+	whole := *p // a reader that is late must not see the plan change
+	line := readahead.Begin(ctx, len(p.refs), pagesInMemory, watch.Alone(), t.spawn, func(ctx context.Context, i int) page {
+		return t.readPage(ctx, &whole, i)
+	})
+	defer line.Stop()
+	began := time.Now()
+	for i, ref := range p.refs {
+		pg, there := t.await(line.Next(), watch, began)
+		if !there {
+			return i, ctx.Err()
 		}
-		stored, err := pagefile.NewLayout(sections, ref.Stored)
-		if err != nil {
-			return err
+		if pg.err != nil {
+			t.opt.Log.Info("kv tier: page not read", "position", ref.Start, "tier", ref.Tier, "error", pg.err)
+			return i, ctx.Err()
 		}
-		if cap(buf) < stored.Size() {
-			buf = make([]byte, stored.Size())
+		if err := b.WriteRows(pg.layout, int(ref.Start), ref.Tokens, *pg.buffer); err != nil {
+			return 0, err
 		}
-		page := buf[:stored.Size()]
-		if err := t.opt.Store.Read(ctx, ref, tokens[start:start+ref.Tokens], stored, page); err != nil {
-			return fmt.Errorf("read the page of tokens %d to %d: %w", start, start+ref.Tokens, err)
+		t.buffers.Put(pg.buffer)
+		alone := i == 0 && watch.Alone()
+		more := watch.Arrived(time.Since(began))
+		if alone {
+			line.Together()
 		}
-		if err := b.WriteRows(stored, start, ref.Tokens, page); err != nil {
-			return err
+		line.Used()
+		if !more && !t.opt.AlwaysRestore {
+			return i + 1, nil
 		}
 	}
-	return nil
+	return len(p.refs), nil
+}
+
+// await waits for the next page as long as reading it can still be quicker than computing it.
+func (t *Tier) await(read <-chan page, watch *rates.Watch, began time.Time) (pg page, there bool) {
+	select {
+	case pg, there = <-read:
+		return pg, there
+	default:
+	}
+	if read == nil {
+		return page{}, false // the request was given up
+	}
+	select {
+	case pg = <-read:
+		return pg, true
+	case <-t.opt.After(time.Until(began.Add(watch.Deadline()))):
+		watch.GaveUp(time.Since(began))
+		return pg, false
+	}
+}
+
+// pagesInMemory bounds the pages that a restore holds beside its file: one that is being
+// written to the file, and two that are being read.
+const pagesInMemory = 3
+
+// page is a page that was read.
+type page struct {
+	layout pagefile.Layout
+	buffer *[]byte
+	err    error
+}
+
+// readPage reads a page of a plan.
+func (t *Tier) readPage(ctx context.Context, p *plan, i int) (pg page) {
+	ref := p.refs[i]
+	if pg.layout, pg.err = t.layout(p, i, ref.Stored); pg.err != nil {
+		return pg
+	}
+	size := pg.layout.Size()
+	var ok bool
+	if pg.buffer, ok = t.buffers.Get().(*[]byte); !ok || cap(*pg.buffer) < size {
+		b := make([]byte, size)
+		pg.buffer = &b
+	}
+	*pg.buffer = (*pg.buffer)[:size]
+	pg.err = t.opt.Store.Read(ctx, ref, p.tokens[ref.Start:int(ref.Start)+ref.Tokens], pg.layout, *pg.buffer)
+	return pg
 }

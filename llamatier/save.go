@@ -53,15 +53,13 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 	}
 	s.tokens = state.Tokens
 	ends := t.ends(s, state, tails)
-	t.storing.Add(1)
-	go func() {
-		defer t.storing.Done()
+	t.spawn(func() {
 		defer func() { <-t.saving }()
 		defer f.Close()
 		if err := t.store(context.WithoutCancel(ctx), state, ends); err != nil {
 			t.opt.Log.Warn("kv tier: pages not stored", "slot", s.id, "error", err)
 		}
-	}()
+	})
 }
 
 // ends returns the numbers of tokens after which a saved slot gets a tail.

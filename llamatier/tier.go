@@ -14,6 +14,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/memory"
 	"github.com/kvtier/kvtier/llamastate"
+	"github.com/kvtier/kvtier/rates"
 )
 
 // Store is the page store, a *diskstore.Store.
@@ -45,6 +46,15 @@ type Options struct {
 	// Idle is the time after a request at which a slot is saved.
 	Idle time.Duration
 
+	// Rates decides between restoring and computing; nil means rates that are forgotten.
+	Rates *rates.Rates
+
+	// AlwaysRestore restores stored pages although computing may be quicker, for tests.
+	AlwaysRestore bool
+
+	// After is time.After; nil means that.
+	After func(time.Duration) <-chan time.Time
+
 	// AfterFunc is time.AfterFunc; nil means that.
 	AfterFunc func(d time.Duration, f func()) interface{ Stop() bool }
 
@@ -66,13 +76,20 @@ type Tier struct {
 
 	off     atomic.Bool    // the engine does not answer: nothing is restored or stored any more
 	saving  chan struct{}  // one element while a file of a save exists
-	storing sync.WaitGroup // saves whose pages are being stored
+	storing sync.WaitGroup // saves whose pages are being stored, and pages that are being read
+	buffers sync.Pool      // *[]byte, of pages that are being read
 }
 
 // New returns a Tier for an engine whose slots hold nothing that is worth keeping.
 func New(opt Options) *Tier {
 	if opt.AfterFunc == nil {
 		opt.AfterFunc = func(d time.Duration, f func()) interface{ Stop() bool } { return time.AfterFunc(d, f) }
+	}
+	if opt.After == nil {
+		opt.After = time.After
+	}
+	if opt.Rates == nil {
+		opt.Rates = rates.New()
 	}
 	if opt.Available == nil {
 		opt.Available = memory.Available
@@ -125,6 +142,8 @@ type Answer struct {
 	Cached    int // tokens of the prompt that the slot held before
 	Processed int // tokens of the prompt that were computed
 	Generated int // tokens of the answer
+
+	Took time.Duration // to compute Processed
 }
 
 // seen is the number of tokens of the prompt and the answer.
@@ -190,6 +209,9 @@ func (u *Turn) End(answer *Answer) {
 	defer t.mu.Unlock()
 	delete(t.turns, u)
 	t.noteAnswerLocked(s, answer, u)
+	if answer != nil {
+		t.opt.Rates.Computed(answer.Processed, float64(answer.Cached)+float64(answer.Processed-1)/2, answer.Took)
+	}
 	s.tokens, s.used = u.tokens, time.Now()
 	s.dirty, s.tails = true, true
 	s.broken, s.unknown = s.broken || s.private || s.unknown, t.unknown > 0
@@ -257,6 +279,16 @@ func (t *Tier) Flush(ctx context.Context) {
 	case <-done:
 	case <-ctx.Done():
 	}
+}
+
+// spawn runs a function in a goroutine of its own, for which Flush waits. The caller has made a
+// slot busy.
+func (t *Tier) spawn(f func()) {
+	t.storing.Add(1)
+	go func() {
+		defer t.storing.Done()
+		f()
+	}()
 }
 
 // Unknown notes that the engine answers a request in a slot that it chose itself, until the

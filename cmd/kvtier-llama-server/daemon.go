@@ -24,6 +24,7 @@ import (
 	"github.com/kvtier/kvtier/llamatier/launch"
 	"github.com/kvtier/kvtier/llamatier/process"
 	"github.com/kvtier/kvtier/llamatier/proxy"
+	"github.com/kvtier/kvtier/rates"
 )
 
 const (
@@ -42,6 +43,7 @@ type server struct {
 	tier    atomic.Pointer[llamatier.Tier]
 	settled atomic.Bool // the tier is there, or will not be
 	store   atomic.Pointer[diskstore.Store]
+	rates   atomic.Pointer[rates.Rates]
 	ending  *ending
 	log     *slog.Logger
 }
@@ -120,6 +122,11 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 			if t := s.tier.Load(); t != nil {
 				t.Flush(ctx)
 			}
+			if r := s.rates.Load(); r != nil {
+				if err := r.Close(); err != nil {
+					s.log.Debug("kv tier: rates are not kept", "error", err)
+				}
+			}
 			if store := s.store.Load(); store != nil {
 				if err := store.Close(); err != nil {
 					s.log.Warn("kv tier: close the store", "error", err)
@@ -191,10 +198,11 @@ func (s *server) open(config tierenv.Config) error {
 		return err
 	}
 	s.store.Store(store)
+	s.rates.Store(config.OpenRates(key, s.command.Placement(), s.log))
 	s.tier.Store(llamatier.New(llamatier.Options{
 		Engine: s.engine, Shape: shape, Slots: len(slots), Context: slots[0].Context, Window: model.Window,
 		Store: store, Fingerprint: key, PageTokens: config.PageTokens,
-		Idle: idle, Log: s.log,
+		Rates: s.rates.Load(), AlwaysRestore: config.Test, Idle: idle, Log: s.log,
 	}))
 	s.log.Info("kv tier: on", "local", config.Local, "slots", len(slots), "fingerprint", key.String()[:12])
 	return nil

@@ -20,7 +20,7 @@ func TestStockOllama(t *testing.T) {
 			t.Setenv(ollamatest.BinaryEnv, filepath.Join(dir, "bin", "ollama"))
 			root := filepath.Join(t.TempDir(), "pages")
 			s := ollamatest.ForTest(t, ollamatest.Options{Env: []string{
-				"OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL=" + root, "KVTIER_LLAMA_LOG=" + root + ".log", "OLLAMA_NUM_PARALLEL=1",
+				"OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL=" + root, "KVTIER_LLAMA_LOG=" + root + ".log", "OLLAMA_KV_TIER_TEST=1", "OLLAMA_NUM_PARALLEL=1",
 			}})
 			path := aModel(t, testmodel.Shape{Arch: arch})
 			require.NoError(t, s.CreateModel(t.Context(), "m", path, testmodel.Modelfile(path)))

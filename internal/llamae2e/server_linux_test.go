@@ -76,7 +76,7 @@ func start(t testing.TB, o options) *server {
 	s.cmd = exec.Command(filepath.Join(lib, name), append([]string{
 		"--model", o.model, "--port", strconv.Itoa(port), "--host", "127.0.0.1", "--no-webui", "--offline", "-t", "2",
 	}, o.args...)...)
-	s.cmd.Env = append(os.Environ(), "OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL="+o.root, "KVTIER_LLAMA_LOG="+log)
+	s.cmd.Env = append(os.Environ(), "OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL="+o.root, "KVTIER_LLAMA_LOG="+log, "OLLAMA_KV_TIER_TEST=1")
 	read, write, err := os.Pipe()
 	require.NoError(t, err)
 	s.read = read

@@ -199,6 +199,20 @@ func (c Command) without(options ...option) []string {
 	return args
 }
 
+// Placement names all that decides the cost of a token: the options of devices, threads and
+// batches among them.
+func (c Command) Placement() string {
+	args := c.without(host, port, model, modelURL, repository, savePath)
+	for _, v := range slices.Sorted(slices.Values(c.Environ)) {
+		name, _, _ := strings.Cut(v, "=")
+		device := strings.HasSuffix(name, "_VISIBLE_DEVICES") || strings.HasPrefix(name, "GGML_")
+		if device || strings.HasPrefix(name, "LLAMA_ARG_") && name != host.env && name != port.env {
+			args = append(args, v)
+		}
+	}
+	return strings.Join(args, " ")
+}
+
 // Metrics reports whether clients may read the metrics.
 func (c Command) Metrics() bool { return c.on(metrics) }
 

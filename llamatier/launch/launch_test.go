@@ -87,3 +87,12 @@ func TestBehind(t *testing.T) {
 		c.Behind("/t/s.sock", "/proc/7/fd/"))
 	require.Equal(t, strings.Fields("-m x --cache-ram 8192 --host /t/s.sock"), command("-m x --host h --cache-ram 8192 --port 1").Behind("/t/s.sock", ""))
 }
+
+// TestPlacement differs with devices, threads and batches, and not with a port.
+func TestPlacement(t *testing.T) {
+	base := Command{Args: []string{"-m", "m.gguf", "--port", "1", "-ngl", "20"}, Environ: []string{"B=1", "CUDA_VISIBLE_DEVICES=0", "LLAMA_ARG_PORT=7", "LLAMA_ARG_THREADS=4"}}
+	require.Equal(t, "-ngl 20 CUDA_VISIBLE_DEVICES=0 LLAMA_ARG_THREADS=4", base.Placement())
+	require.Equal(t, base.Placement(), Command{
+		Args: []string{"-m", "n.gguf", "--port", "2", "-ngl", "20"}, Environ: []string{"LLAMA_ARG_THREADS=4", "CUDA_VISIBLE_DEVICES=0", "LLAMA_API_KEY=x"},
+	}.Placement())
+}

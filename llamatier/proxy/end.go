@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"time"
 
 	"github.com/kvtier/kvtier/llamatier"
 )
@@ -46,13 +47,14 @@ func (e *end) answer() *llamatier.Answer {
 		return nil
 	}
 	var a struct {
-		Cached    *int `json:"cache_n"`
-		Processed *int `json:"prompt_n"`
-		Generated *int `json:"predicted_n"`
+		Cached    *int    `json:"cache_n"`
+		Processed *int    `json:"prompt_n"`
+		Generated *int    `json:"predicted_n"`
+		Millis    float64 `json:"prompt_ms"`
 	}
 	dec := json.NewDecoder(bytes.NewReader(e.last[at+len(`"timings":`):]))
 	if dec.Decode(&a) != nil || a.Cached == nil || a.Processed == nil || a.Generated == nil {
 		return nil
 	}
-	return &llamatier.Answer{Cached: *a.Cached, Processed: *a.Processed, Generated: *a.Generated}
+	return &llamatier.Answer{Cached: *a.Cached, Processed: *a.Processed, Generated: *a.Generated, Took: time.Duration(a.Millis * float64(time.Millisecond))}
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -144,7 +145,7 @@ func TestUnderstanding(t *testing.T) {
 // TestTheEndOfAnAnswer is found in pieces of any size, and only if all of it came.
 func TestTheEndOfAnAnswer(t *testing.T) {
 	const timings = `"timings":{"cache_n":5,"prompt_n":6,"predicted_n":7,"prompt_ms":1.5}`
-	want := &llamatier.Answer{Cached: 5, Processed: 6, Generated: 7}
+	want := &llamatier.Answer{Cached: 5, Processed: 6, Generated: 7, Took: 1500 * time.Microsecond}
 	long := strings.Repeat(`data: {"content":"say \"timings\":{} again"}`+"\n\n", 5000)
 	for text, want := range map[string]*llamatier.Answer{
 		`{"content":"x",` + timings + `,"stop":true}`:                    want,

@@ -1,0 +1,135 @@
+package llamatier
+
+import (
+	"context"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/internal/readahead"
+	"github.com/kvtier/kvtier/rates"
+)
+
+// restoreMin is the least number of tokens for which a slot is replaced.
+const restoreMin = 64
+
+// loading is the name, among the rates, of the step in which the engine reads a file.
+const loading = "llama-server"
+
+// plan is a number of stored pages, which are the beginning of a prompt.
+type plan struct {
+	tokens []int32 // of the pages
+	held   int     // tokens of the prompt that the slot holds already
+	refs   []diskstore.Ref
+}
+
+// end is the position after the first n pages.
+func (p *plan) end(n int) int {
+	if n == 0 {
+		return 0
+	}
+	return int(p.refs[n-1].Start) + p.refs[n-1].Tokens
+}
+
+// cut leaves n pages.
+func (p *plan) cut(n int) { p.refs, p.tokens = p.refs[:n], p.tokens[:p.end(n)] }
+
+// worth reports whether the plan's pages hold enough that the slot does not hold.
+func (p *plan) worth() bool { return len(p.tokens) >= p.held+restoreMin }
+
+// plan finds the stored pages of a prompt after which the engine can go on, of which the slot
+// holds some tokens already. Pages that take longer to read than to compute are left out.
+func (t *Tier) plan(ctx context.Context, tokens []int32, held int) *plan {
+	p := &plan{held: held, refs: t.find(ctx, tokens)}
+	p.tokens = tokens[:p.end(len(p.refs))]
+	if !p.worth() || t.opt.AlwaysRestore {
+		return p
+	}
+	c := t.costs(p)
+	n := t.opt.Rates.Plan(c)
+	if n < len(p.refs) {
+		t.opt.Log.Debug("kv tier: pages are not read, computing them is quicker",
+			"pages", len(p.refs)-n, "tier", p.refs[n].Tier, "position", p.refs[n].Start)
+		t.probe(ctx, p, c.After(n))
+		p.cut(n)
+	}
+	return p
+}
+
+// find returns the stored pages of a prompt after which the engine can go on.
+func (t *Tier) find(ctx context.Context, tokens []int32) []diskstore.Ref {
+	if !t.opt.Shape.HasEnd() {
+		return t.opt.Store.Chain(ctx, tokens, nil)
+	}
+	// The engine computes at least one token, and cannot take one back.
+	tokens = tokens[:max(0, len(tokens)-1)]
+	refs := t.opt.Store.Chain(ctx, tokens, nil)
+	for i := len(refs) - 1; i >= 0 && ctx.Err() == nil; i-- {
+		ref := refs[i]
+		candidates := t.opt.Store.TailsWithin(ctx, ref.Parent, int(ref.Start), tokens[ref.Start:], nil)
+		if !ref.Tail {
+			candidates = append([]diskstore.Ref{ref}, candidates...)
+		}
+		for _, c := range candidates {
+			end := int(c.Start) + c.Tokens
+			if end <= t.opt.Window {
+				return nil // see llamastate.Shape.Build
+			}
+			if layout, err := t.opt.Store.LayoutOf(ctx, c); err == nil && layout.HasState() {
+				return append(refs[:i:i], c)
+			}
+		}
+	}
+	return nil
+}
+
+// costs describes a plan's pages to package rates.
+func (t *Tier) costs(p *plan) rates.Chain {
+	c := rates.Chain{Base: p.held, Indivisible: t.opt.Shape.HasEnd(), Then: loading}
+	for i, ref := range p.refs {
+		bytes := t.opt.Shape.RowBytes(ref.Stored, 0)
+		if layout, err := t.layout(p, i, ref.Stored); err == nil {
+			bytes = int64(layout.Size())
+		}
+		c.Pages = append(c.Pages, rates.Page{Start: int(ref.Start), Tokens: ref.Tokens, Bytes: bytes, Tier: ref.Tier})
+	}
+	return c
+}
+
+// layout is that of a page of a plan with a number of tokens.
+func (t *Tier) layout(p *plan, page, tokens int) (pagefile.Layout, error) {
+	sections := t.opt.Shape.Sections()
+	if page == len(p.refs)-1 && t.opt.Shape.HasEnd() {
+		sections = t.opt.Shape.EndSections(t.opt.Window)
+	}
+	return pagefile.NewLayout(sections, tokens)
+}
+
+// probe reads some pages of a chain, the last of a plan, to measure the present speed of their
+// tier. The request does not wait for the probe, whose time is bounded.
+func (t *Tier) probe(ctx context.Context, p *plan, c rates.Chain) {
+	n, limit := t.opt.Rates.Probe(c, pagesInMemory)
+	if n == 0 {
+		return
+	}
+	from := len(p.refs) - len(c.Pages)
+	probed := &plan{tokens: p.tokens, refs: p.refs}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	t.spawn(func() {
+		defer cancel()
+		began := time.Now()
+		line := readahead.Begin(ctx, n, n, false, t.spawn, func(ctx context.Context, i int) page {
+			return t.readPage(ctx, probed, from+i)
+		})
+		defer line.Stop()
+		for range n {
+			if pg, there := <-line.Next(); !there || pg.err != nil {
+				if ctx.Err() != nil {
+					t.opt.Rates.Probed(c.Pages[:n], time.Since(began), false)
+				}
+				return
+			}
+		}
+		t.opt.Rates.Probed(c.Pages[:n], time.Since(began), true)
+	})
+}

@@ -1,0 +1,134 @@
+package llamatier
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/rates"
+)
+
+// gate is a store whose reads from a position on hang, fail, or pass.
+type gate struct {
+	*diskstore.Store
+	from uint32
+	late chan time.Time // receives the time when nothing but a read that hangs is awaited
+	err  error          // of the reads, nil lets them hang
+}
+
+func newGate(s *diskstore.Store, from uint32) *gate {
+	return &gate{Store: s, from: from, late: make(chan time.Time, 20)}
+}
+
+// after is the clock of a Tier before the gate.
+func (g *gate) after(time.Duration) <-chan time.Time { return g.late }
+
+func (g *gate) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
+	switch {
+	case ref.Start < g.from:
+		return g.Store.Read(ctx, ref, tokens, layout, buf, how...)
+	case g.err != nil:
+		return g.err
+	}
+	// The first page is read alone; others begin when the page pagesInMemory before was used.
+	if last := g.from + (pagesInMemory-1)*testPage; g.from == 0 || ref.Start == last {
+		g.late <- time.Now()
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// stored begins with a store that has a conversation of 200 tokens, and an empty engine.
+func stored(t *testing.T) *world {
+	store := openStore(t)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	w := newWorld(t, store, 1, 1000)
+	require.Zero(t, w.ask(ask(prompt(1, 200)), 5))
+	w.tier.Flush(t.Context())
+	w.start(1, 1000)
+	return w
+}
+
+// TestPagesThatHangAreComputed, and those before them are used.
+func TestPagesThatHangAreComputed(t *testing.T) {
+	for from, want := range map[uint32]int{0: 0, testPage: 0, 6 * testPage: 6 * testPage} { // one page is fewer than restoreMin
+		w := stored(t)
+		g := newGate(w.store, from)
+		w.tier.opt.Store, w.tier.opt.After = g, g.after
+		require.Equal(t, want, w.ask(ask(prompt(1, 300)), 5), "from %d", from)
+		require.Equal(t, want, w.engine.restored)
+
+		w.tier.Flush(t.Context())
+		require.Empty(t, w.tier.saving)
+	}
+}
+
+// TestPagesThatAreGoneAreComputed, and those before them are used.
+func TestPagesThatAreGoneAreComputed(t *testing.T) {
+	w := stored(t)
+	w.tier.opt.Store = &gate{Store: w.store, from: 6 * testPage, err: os.ErrNotExist}
+	require.Equal(t, 6*testPage, w.ask(ask(prompt(1, 300)), 5))
+	require.Equal(t, 6*testPage, w.engine.restored)
+	require.Equal(t, 6*testPage, w.engine.cached)
+	w.idle()
+
+	w.start(1, 1000)
+	require.Equal(t, 18*testPage, w.ask(ask(prompt(1, 300)), 5), "all pages were stored again")
+}
+
+// TestPagesThatTakeLongerThanComputing are not read; pages of a slot's conversation are read
+// for the tokens behind those that the slot holds.
+func TestPagesThatTakeLongerThanComputing(t *testing.T) {
+	w := stored(t)
+	r := rates.New()
+	w.tier.opt.Rates = r
+	page := rates.Page{Tokens: testPage, Bytes: fakeShape.RowBytes(testPage, 0), Tier: "local"}
+	slow := rates.Chain{Pages: []rates.Page{page}}
+	for i := range 8 {
+		r.Computed(64, float64(i*64), 64*time.Millisecond)
+	}
+	r.Watch(slow, 1).Arrived(time.Second)
+	g := newGate(w.store, 0)
+	w.tier.opt.Store = g
+	require.Zero(t, w.ask(ask(prompt(1, 300)), 5))
+	require.Zero(t, w.engine.restored)
+	<-g.late // a probe reads
+	w.tier.storing.Wait()
+}
+
+// TestAFileThatCannotBeLoadedInTime: the step of the engine counts, as reading does.
+func TestAFileThatCannotBeLoadedInTime(t *testing.T) {
+	w := stored(t)
+	r := rates.New()
+	w.tier.opt.Rates = r
+	for i := range 8 {
+		r.Computed(64, float64(i*64), 64*time.Millisecond)
+	}
+	page := rates.Page{Tokens: testPage, Bytes: fakeShape.RowBytes(testPage, 0), Tier: "local"}
+	r.Stepped(rates.Chain{Pages: []rates.Page{page}, Then: loading}, time.Second)
+	require.Zero(t, w.ask(ask(prompt(1, 300)), 5))
+	require.Zero(t, w.engine.restored)
+}
+
+// TestARequestThatEndsDuringARestore leaves no page behind, and the slot as it was.
+func TestARequestThatEndsDuringARestore(t *testing.T) {
+	w := stored(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	g := newGate(w.store, 6*testPage)
+	w.tier.opt.Store, w.tier.opt.After = g, func(time.Duration) <-chan time.Time { return nil }
+	go func() {
+		<-g.late
+		cancel()
+	}()
+	turn, err := w.tier.Begin(ctx, Request{Tokens: prompt(1, 300), Slot: -1, Cancel: cancel})
+	require.NoError(t, err)
+	require.Zero(t, turn.Restored)
+	require.Zero(t, w.engine.restored)
+	turn.End(nil)
+	require.ErrorIs(t, ctx.Err(), context.Canceled)
+}
