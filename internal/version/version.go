@@ -36,10 +36,11 @@ func String() string {
 	if !ok {
 		return Unreleased
 	}
-	return of(info)
+	return Of(info)
 }
 
-func of(info *debug.BuildInfo) string {
+// Of is the version of the program with these notes of Go.
+func Of(info *debug.BuildInfo) string {
 	var hash string
 	dirty := false
 	for _, s := range info.Settings {

@@ -23,9 +23,9 @@ func TestVersionOfABuild(t *testing.T) {
 		"0.3.1-rc.1":                 {Main: debug.Module{Version: "v0.3.1-rc.1"}},
 		"0.1.0-devel-gabcdef0":       {Main: debug.Module{Version: "v0.2.1-0.20251122051900-abcdef012345"}},
 	} {
-		require.Equal(t, want, of(info))
+		require.Equal(t, want, Of(info))
 		require.True(t, semver.IsValid("v"+want))
 	}
-	require.Equal(t, "0.1.0-devel-g0c0810d-dirty", of(stamped("v0.3.0+dirty", "true")))
+	require.Equal(t, "0.1.0-devel-g0c0810d-dirty", Of(stamped("v0.3.0+dirty", "true")))
 	require.NotEmpty(t, String())
 }
