@@ -5,6 +5,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,15 +14,16 @@ import (
 	"syscall"
 
 	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/llamatier/launch"
 	"github.com/kvtier/kvtier/llamatier/process"
 )
 
 // Variables between the front and the daemon, and for people.
 const (
-	roleVariable = "KVTIER_LLAMA_ROLE"   // "daemon" in the daemon
-	realVariable = "KVTIER_LLAMA_SERVER" // the real llama-server
-	logVariable  = "KVTIER_LLAMA_LOG"    // the daemon's log
+	roleVariable = "KVTIER_LLAMA_ROLE" // "daemon" in the daemon
+	realVariable = install.RealVariable
+	logVariable  = install.LogVariable
 )
 
 // The engine dies with the thread that starts it.
@@ -61,20 +63,38 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// realServer finds the real llama-server.
+// realServer finds the real llama-server: the one that a variable names, or else the one
+// beside this program, or in the place where systemd has mounted it.
 func realServer() (string, error) {
-	if path := os.Getenv(realVariable); path != "" {
-		return path, nil
-	}
 	self, err := os.Executable()
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(filepath.Dir(self), "llama-server-real")
-	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("find the real llama-server: %w; set %s to its path", err, realVariable)
+	if path := os.Getenv(realVariable); path != "" {
+		return another(self, path)
 	}
-	return path, nil
+	return another(self, filepath.Join(filepath.Dir(self), install.RealName), install.RealServer)
+}
+
+// another returns the first of some paths that exists and is not this program, which would run
+// itself for ever.
+func another(self string, paths ...string) (string, error) {
+	own, err := os.Stat(self)
+	if err != nil {
+		return "", err
+	}
+	var errs []error
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err == nil && !os.SameFile(own, info) {
+			return path, nil
+		}
+		if err == nil {
+			err = fmt.Errorf("%s is this program", path)
+		}
+		errs = append(errs, err)
+	}
+	return "", fmt.Errorf("find the real llama-server: %w; set %s to its path", errors.Join(errs...), realVariable)
 }
 
 // front starts the daemon, waits for its end, and returns how it ended.

@@ -1,0 +1,208 @@
+package install
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// try plans to run our llama-server once, as Ollama does to look for devices. It must reach
+// the real one.
+func (m *Machine) try(p *Plan, program, real string, variables []string) {
+	dir := filepath.Dir(real)
+	libraries := "LD_LIBRARY_PATH="
+	if m.GOOS == "darwin" {
+		libraries = "DYLD_LIBRARY_PATH="
+	}
+	p.add(func(ctx context.Context) error {
+		if !m.trusted(real) {
+			return nil // its owner's program must not run with the rights of this user
+		}
+		_, err := m.Run(ctx, append([]string{libraries + dir}, variables...), program, "--version")
+		if err != nil {
+			return &badCheck{fmt.Errorf("%w%s", err, m.refusal(program))}
+		}
+		return nil
+	}, "run %s --version: it must reach the real %s", program, serverName)
+}
+
+// refusal names the reason why a system may refuse to run a program, for the end of an error.
+func (m *Machine) refusal(program string) string {
+	if noExec(filepath.Dir(program)) {
+		return fmt.Sprintf("; %s is on a filesystem that is mounted with noexec", program)
+	}
+	if m.selinux() {
+		return fmt.Sprintf("; SELinux is enforcing, so try restorecon -v %s", program)
+	}
+	return ""
+}
+
+func (m *Machine) selinux() bool {
+	text, err := os.ReadFile(m.SELinux)
+	return err == nil && strings.TrimSpace(string(text)) == "1"
+}
+
+// writable returns an error if this user may not change a folder.
+func (m *Machine) writable(dir string) error {
+	err := m.Access(dir)
+	switch {
+	case err == nil:
+		return nil
+	case isReadOnly(err):
+		return fmt.Errorf("%s is on a filesystem that is mounted read-only, so its llama-server cannot be replaced; change it where that filesystem is made", dir)
+	case m.UID == 0:
+		return fmt.Errorf("%s cannot be changed: %w", dir, err)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%s belongs to another user; run the same command with sudo", dir)
+	}
+	return err
+}
+
+// serverWait bounds the time that a server takes to start.
+const serverWait = 30 * time.Second
+
+// serverEvery is the time between two questions to a server that starts.
+const serverEvery = 200 * time.Millisecond
+
+// checkService plans the check that the service runs, and runs ours.
+func (m *Machine) checkService(p *Plan, u unit) {
+	if !u.active {
+		return
+	}
+	url := serverURL(u.variables()["OLLAMA_HOST"])
+	p.add(func(ctx context.Context) error {
+		if err := m.waitFor(ctx, url); err != nil {
+			return &badCheck{fmt.Errorf("%s does not answer at %s after the restart (%w); journalctl -u %[1]s says why", u.name, url, err)}
+		}
+		now, err := m.unit(ctx, u.name)
+		if err != nil {
+			return err
+		}
+		if why := m.without(p.Ollama, now); why != "" {
+			return &badCheck{errors.New(why)}
+		}
+		return nil
+	}, "check that %s answers at %s and runs %s", u.name, url, ServerProgram)
+}
+
+func (m *Machine) waitFor(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, serverWait)
+	defer cancel()
+	for {
+		_, err := m.Version(ctx, url)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(serverEvery):
+		}
+	}
+}
+
+// without returns the reason why the models of a running service are not tiered, or "".
+func (m *Machine) without(o Ollama, u unit) string {
+	set := m.environment(u.pid)
+	if set == nil {
+		set = u.variables() // of a service that another user runs
+	}
+	on, err := strconv.ParseBool(cmp.Or(set["OLLAMA_KV_TIERING"], "0"))
+	if err == nil && !on {
+		return fmt.Sprintf("OLLAMA_KV_TIERING is off in %s: another drop-in sets it, see systemctl cat %[1]s", u.name)
+	}
+	view := m.inside(u.pid)
+	if _, err := os.Stat(view); err != nil {
+		return "" // only root may look
+	}
+	if _, own := m.Program(filepath.Join(view, o.Folder, serverName)); !own {
+		return fmt.Sprintf("%s does not see kvtier's file as %s; systemctl restart %[1]s mounts it", u.name, filepath.Join(o.Folder, serverName))
+	}
+	real := filepath.Join(view, m.Base, realFolder, serverName)
+	if f, err := m.look(real); err != nil || f.is != stock {
+		return fmt.Sprintf("%s does not see Ollama's llama-server in %s; systemctl restart %[1]s mounts it", u.name, filepath.Join(m.Base, realFolder))
+	}
+	return ""
+}
+
+// inside is the root of the filesystem that a process sees.
+func (m *Machine) inside(pid int) string { return filepath.Join(m.Proc, strconv.Itoa(pid), "root") }
+
+// environment returns the variables of a process, nil if this user may not see them.
+func (m *Machine) environment(pid int) map[string]string {
+	text, err := os.ReadFile(filepath.Join(m.Proc, strconv.Itoa(pid), "environ"))
+	if err != nil || pid == 0 {
+		return nil
+	}
+	set := make(map[string]string)
+	for _, v := range strings.Split(string(text), "\x00") {
+		if name, value, ok := strings.Cut(v, "="); ok {
+			set[name] = value
+		}
+	}
+	return set
+}
+
+// process returns the process that serves with an executable, 0 if there is none that this
+// user may see.
+func (m *Machine) process(executable string) int {
+	paths, err := filepath.Glob(filepath.Join(m.Proc, "[0-9]*", "exe"))
+	if err != nil {
+		return 0
+	}
+	for _, path := range paths {
+		target, err := os.Readlink(path)
+		if err != nil || target != executable {
+			continue
+		}
+		arguments, err := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
+		if err != nil || !strings.Contains(string(arguments), "\x00serve\x00") {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
+			return pid
+		}
+	}
+	return 0
+}
+
+// Ollama's own defaults.
+const (
+	defaultHost = "127.0.0.1"
+	defaultPort = "11434"
+)
+
+// serverURL is the address at which a server with this OLLAMA_HOST answers, as Ollama reads
+// the variable.
+func serverURL(value string) string {
+	value = strings.Trim(strings.TrimSpace(value), `"'`)
+	scheme, rest, ok := strings.Cut(value, "://")
+	port := defaultPort
+	switch {
+	case !ok:
+		scheme, rest = "http", value
+	case scheme == "http":
+		port = "80"
+	case scheme == "https":
+		port = "443"
+	}
+	rest, _, _ = strings.Cut(rest, "/")
+	host, p, err := net.SplitHostPort(rest)
+	if err != nil {
+		host = strings.Trim(rest, "[]")
+	} else if n, err := strconv.Atoi(p); err == nil && n >= 0 && n < 1<<16 {
+		port = p
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = defaultHost
+	}
+	return scheme + "://" + net.JoinHostPort(host, port)
+}

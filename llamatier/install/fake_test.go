@@ -1,0 +1,233 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Contents of files. A first line "#!kvtier VERSION" makes a file ours.
+const (
+	stockServer = "\x7fELF stock llama-server\n"
+	nextServer  = "\x7fELF stock llama-server of another release\n"
+	ourServer   = "#!kvtier 0.1.0\n"
+	newServer   = "#!kvtier 0.2.0\n"
+)
+
+// world is a machine below a directory of its own.
+type world struct {
+	*Machine
+	t    *testing.T
+	dir  string
+	ran  []string // programs
+	show map[string]string
+
+	answers string // the version that the server says, "" does not answer
+	broken  string // a program whose run fails
+	says    string // ollama --version
+}
+
+func newWorld(t *testing.T) *world {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	w := &world{t: t, dir: dir, says: "0.32.15"}
+	w.Machine = &Machine{
+		GOOS: "linux", GOARCH: "amd64", UID: os.Geteuid(),
+		Prefixes: []string{w.at("usr/local"), w.at("usr")},
+		Base:     w.at("usr/local/lib/kvtier"), Units: w.at("etc/systemd/system"), State: w.at("var/lib"), Logs: w.at("var/log"),
+		Proc: w.at("proc"), SELinux: w.at("selinux"), InImage: []string{w.at(".dockerenv")},
+		Find: w.find, Run: w.run, Version: w.version, Program: w.program, Access: access,
+	}
+	w.write("kit/kvtier-llama-server", ourServer, 0o755)
+	return w
+}
+
+func (w *world) at(path string) string { return filepath.Join(w.dir, path) }
+
+// write writes a file below the directory.
+func (w *world) write(path, content string, mode fs.FileMode) {
+	w.t.Helper()
+	require.NoError(w.t, os.MkdirAll(filepath.Dir(w.at(path)), 0o755))
+	require.NoError(w.t, os.WriteFile(w.at(path), []byte(content), 0o600))
+	require.NoError(w.t, os.Chmod(w.at(path), mode))
+}
+
+func (w *world) read(path string) string {
+	w.t.Helper()
+	text, err := os.ReadFile(w.at(path))
+	require.NoError(w.t, err)
+	return string(text)
+}
+
+// tarball unpacks Ollama below a prefix.
+func (w *world) tarball(prefix, server string) {
+	w.write(prefix+"/bin/ollama", "#!ollama\n", 0o755)
+	w.write(prefix+"/lib/ollama/libggml-base.so", "library\n", 0o644)
+	w.write(prefix+"/lib/ollama/llama-server", server, 0o755)
+}
+
+// service makes a service that runs the Ollama of a prefix, as Ollama's own script does.
+func (w *world) service(prefix string) {
+	w.UID = 0
+	w.answers = "0.32.15"
+	w.write("proc/7/environ", "OLLAMA_KV_TIERING=1\x00HOME=/usr/share/ollama\x00", 0o644)
+	w.write("etc/systemd/system/ollama.service", "[Service]\n", 0o644)
+	me, err := user.Current()
+	require.NoError(w.t, err)
+	w.show = map[string]string{
+		"LoadState": "loaded", "ActiveState": "active", "MainPID": "7", "User": me.Username, "ProtectHome": "no", "NeedDaemonReload": "no",
+		"ExecStart":   fmt.Sprintf("{ path=%s ; argv[]=%[1]s serve ; ignore_errors=no ; pid=7 }", w.at(prefix+"/bin/ollama")),
+		"Environment": `OLLAMA_HOST=0.0.0.0 "PATH=/usr/bin:/x y"`,
+	}
+}
+
+func (w *world) find(name string) (string, error) {
+	if name == "systemctl" && w.show != nil {
+		return "/usr/bin/systemctl", nil
+	}
+	return "", exec.ErrNotFound
+}
+
+func (w *world) run(_ context.Context, variables []string, name string, args ...string) (string, error) {
+	line := strings.TrimPrefix(name, w.dir) + " " + strings.Join(args, " ")
+	switch {
+	case name == w.broken:
+		return "", errors.New("exit status 1: it is broken")
+	case line == "systemctl --version":
+		return "systemd 252 (252.38)\n+PAM\n", nil
+	case strings.HasPrefix(line, "systemctl show "):
+		var b strings.Builder
+		for key, value := range w.show {
+			fmt.Fprintf(&b, "%s=%s\n", key, value)
+		}
+		return b.String(), nil
+	case strings.HasSuffix(name, "/ollama"):
+		return "Warning: could not connect to a running Ollama instance\nWarning: client version is " + w.says + "\n", nil
+	}
+	w.ran = append(w.ran, line)
+	if strings.HasPrefix(line, "systemctl restart") {
+		w.mount()
+	}
+	return "", nil
+}
+
+// mount shows the service's process the files that systemd would mount for it.
+func (w *world) mount() {
+	require.NoError(w.t, os.RemoveAll(w.at("proc/7/root")))
+	text, err := os.ReadFile(w.dropInPath(DefaultService))
+	if err != nil {
+		return
+	}
+	for _, line := range strings.Split(string(text), "\n") {
+		bind, ok := strings.CutPrefix(line, "BindReadOnlyPaths=-")
+		if !ok {
+			continue
+		}
+		parts := strings.Split(bind, ":")
+		to := filepath.Join(w.at("proc/7/root"), parts[1])
+		require.NoError(w.t, os.MkdirAll(filepath.Dir(to), 0o755))
+		require.NoError(w.t, os.Symlink(parts[0], to))
+	}
+}
+
+func (w *world) version(context.Context, string) (string, error) {
+	if w.answers == "" {
+		return "", errors.New("connection refused")
+	}
+	return w.answers, nil
+}
+
+func (w *world) program(path string) (string, bool) {
+	text, err := os.ReadFile(path)
+	first, _, _ := strings.Cut(string(text), "\n")
+	v, own := strings.CutPrefix(first, "#!kvtier ")
+	return v, err == nil && own
+}
+
+// install makes and carries out a plan.
+func (w *world) install(opt Options) error {
+	opt.Beside = w.at("kit")
+	p, err := w.Install(w.t.Context(), opt)
+	if err != nil {
+		return err
+	}
+	return p.Do(w.t.Context(), func(Step) {})
+}
+
+func (w *world) remove(pages bool) error {
+	p, err := w.Remove(w.t.Context(), Choice{}, pages)
+	if err != nil {
+		return err
+	}
+	return p.Do(w.t.Context(), func(Step) {})
+}
+
+// tree lists all files below the directory except processes: mode, name, and content.
+func (w *world) tree() []string {
+	var list []string
+	require.NoError(w.t, filepath.WalkDir(w.dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if path == w.at("proc") {
+			return fs.SkipDir
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		line := fmt.Sprintf("%s %s", info.Mode(), strings.TrimPrefix(path, w.dir))
+		switch {
+		case info.Mode().IsRegular():
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			line += " " + strings.TrimSpace(string(text))
+		case info.Mode()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			line += " -> " + target
+		}
+		list = append(list, line)
+		return nil
+	}))
+	slices.Sort(list)
+	return list
+}
+
+// shown is a plan as text, with paths from the directory.
+func (w *world) shown(p *Plan) string {
+	var b strings.Builder
+	for _, s := range p.Steps {
+		b.WriteString(s.Text + "\n")
+		for line := range strings.Lines(s.Shows) {
+			b.WriteString("| " + line)
+		}
+	}
+	for _, hint := range p.Hints {
+		b.WriteString(hint + "\n")
+	}
+	return strings.ReplaceAll(b.String(), w.dir, "")
+}
+
+// state is the only status.
+func (w *world) state() Status {
+	w.t.Helper()
+	all, err := w.Status(w.t.Context(), Choice{}, "")
+	require.NoError(w.t, err)
+	require.Len(w.t, all, 1)
+	return all[0]
+}

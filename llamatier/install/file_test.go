@@ -1,0 +1,330 @@
+//go:build unix
+
+package install
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const lib = "usr/local/lib/ollama/"
+
+func TestInstallByFile(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tarball("usr/local", stockServer)
+	before := w.tree()
+	p, err := w.Install(t.Context(), Options{Beside: w.at("kit")})
+	require.NoError(t, err)
+	require.Equal(t, `keep Ollama's /usr/local/lib/ollama/llama-server as llama-server-real
+put kvtier-llama-server 0.1.0 in the place of /usr/local/lib/ollama/llama-server
+run /usr/local/lib/ollama/llama-server --version: it must reach the real llama-server
+Tiering needs OLLAMA_KV_TIERING=1 in the environment of ollama serve.
+An update of Ollama puts its own llama-server back: run kvtier ollama install again after it.
+`, w.shown(p))
+	require.Equal(t, before, w.tree(), "a plan changes nothing")
+	require.Equal(t, None, w.state().State)
+
+	require.NoError(t, p.Do(t.Context(), func(Step) {}))
+	require.Equal(t, ourServer, w.read(lib+"llama-server"))
+	require.Equal(t, stockServer, w.read(lib+"llama-server-real"))
+	require.Equal(t, []string{"/usr/local/lib/ollama/llama-server --version"}, w.ran)
+	s := w.state()
+	require.Equal(t, Installed, s.State)
+	require.Equal(t, "0.1.0", s.Kvtier)
+	require.False(t, s.Bad())
+
+	// Once more, and with a newer version.
+	again, err := w.Install(t.Context(), Options{Beside: w.at("kit")})
+	require.NoError(t, err)
+	require.Empty(t, again.Steps)
+	w.write("kit/kvtier-llama-server", newServer, 0o755)
+	require.NoError(t, w.install(Options{}))
+	require.Equal(t, newServer, w.read(lib+"llama-server"))
+	require.Equal(t, stockServer, w.read(lib+"llama-server-real"))
+	w.write("kit/kvtier-llama-server", ourServer, 0o755)
+
+	require.NoError(t, w.remove(false))
+	require.Equal(t, before, w.tree())
+	require.NoError(t, w.remove(false))
+	require.Equal(t, before, w.tree())
+}
+
+// TestBrokenOffByFile: wherever install or remove is broken off, Ollama's llama-server can be
+// run, and both commands lead to their end.
+func TestBrokenOffByFile(t *testing.T) {
+	t.Parallel()
+	crash := errors.New("crash")
+	points := map[string]int{}
+	for _, from := range []string{"stock", "installed", "updated"} {
+		for _, verb := range []string{"install", "remove"} {
+			for _, then := range []string{"install", "remove"} {
+				for n := 1; ; n++ {
+					w := newWorld(t)
+					w.tarball("usr/local", stockServer)
+					if from != "stock" {
+						require.NoError(t, w.install(Options{}))
+					}
+					if from == "updated" {
+						w.write(lib+"llama-server", nextServer, 0o755)
+					}
+					w.write("kit/kvtier-llama-server", newServer, 0o755)
+					left := n
+					w.Before = func(string) error {
+						if left--; left <= 0 {
+							return crash
+						}
+						return nil
+					}
+					err := w.do(verb)
+					w.Before = nil
+					if err == nil {
+						break // no change more
+					}
+					require.ErrorIs(t, err, crash)
+					points[verb]++
+					want := stockServer
+					if from == "updated" {
+						want = nextServer
+					}
+					w.requireRuns(want)
+					_ = w.state() // it fails on no tree
+					require.NoError(t, w.do(then), "%s, %s broken off before change %d, then %s", from, verb, n, then)
+					w.requireRuns(want)
+					if then == "install" {
+						require.Equal(t, Installed, w.state().State)
+						require.NoError(t, w.remove(false))
+					}
+					require.Equal(t, None, w.state().State)
+					clean := newWorld(t)
+					clean.tarball("usr/local", want)
+					clean.write("kit/kvtier-llama-server", newServer, 0o755)
+					require.Equal(t, clean.tree(), w.tree())
+				}
+			}
+		}
+	}
+	require.Greater(t, points["install"], 20)
+	require.Greater(t, points["remove"], 5)
+}
+
+func (w *world) do(verb string) error {
+	if verb == "install" {
+		return w.install(Options{})
+	}
+	return w.remove(false)
+}
+
+// requireRuns: llama-server is the stock one, or ours before the stock one.
+func (w *world) requireRuns(stock string) {
+	w.t.Helper()
+	if server := w.read(lib + "llama-server"); server != stock {
+		require.Contains(w.t, []string{ourServer, newServer}, server)
+		require.Equal(w.t, stock, w.read(lib+"llama-server-real"))
+	}
+}
+
+// TestUpdateOfOllama: an update's llama-server is never replaced by the older one.
+func TestUpdateOfOllama(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tarball("usr/local", stockServer)
+	require.NoError(t, w.install(Options{}))
+	w.write(lib+"llama-server", nextServer, 0o755)
+	s := w.state()
+	require.Equal(t, Replaced, s.State)
+	require.True(t, s.Bad())
+	require.Equal(t, []string{"an update of Ollama has put its own llama-server back; run kvtier ollama install again."}, s.Hints)
+	require.NoError(t, w.install(Options{}))
+	w.requireRuns(nextServer)
+	require.Equal(t, Installed, w.state().State)
+	w.write(lib+"llama-server", stockServer, 0o755)
+	require.NoError(t, w.remove(false))
+	require.Equal(t, stockServer, w.read(lib+"llama-server"))
+	require.NoFileExists(t, w.at(lib+"llama-server-real"))
+
+	// The updater removes the folder.
+	require.NoError(t, w.install(Options{}))
+	require.NoError(t, os.RemoveAll(w.at(lib)))
+	w.tarball("usr/local", nextServer)
+	require.Equal(t, None, w.state().State)
+}
+
+// TestCheckFails: without a llama-server that runs, the stock one comes back.
+func TestCheckFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tarball("usr/local", stockServer)
+	before := w.tree()
+	w.broken = w.at(lib + "llama-server")
+	w.write("selinux", "1\n", 0o644)
+	before = append(before, "-rw-r--r-- /selinux 1")
+	err := w.install(Options{})
+	require.ErrorContains(t, err, "it is broken; SELinux is enforcing, so try restorecon -v ")
+	require.ErrorContains(t, err, "; Ollama runs its own llama-server again")
+	require.ElementsMatch(t, before, w.tree())
+}
+
+// TestHostileTrees: files that no installation leaves are refused, and stay.
+func TestHostileTrees(t *testing.T) {
+	t.Parallel()
+	other := "\x7fELF another program\n"
+	for name, tc := range map[string]struct {
+		lay             func(*world)
+		install, remove string // errors; "" works
+		state           state
+	}{
+		"ours without the real one": {
+			func(w *world) { w.write(lib+"llama-server", ourServer, 0o755) },
+			"llama-server-real is gone, so no model can be loaded; install Ollama again, then kvtier", "is gone, so no model", Broken,
+		},
+		"ours twice": {
+			func(w *world) {
+				w.write(lib+"llama-server", ourServer, 0o755)
+				w.write(lib+"llama-server-real", newServer, 0o755)
+			},
+			"llama-server-real is kvtier's, too; install Ollama again", "is kvtier's, too", Broken,
+		},
+		"another real one": {
+			func(w *world) { w.write(lib+"llama-server-real", other, 0o755) },
+			"nothing says that kvtier put it there", "nothing says that kvtier put it there", Replaced,
+		},
+		"another real one behind ours": {
+			func(w *world) {
+				require.NoError(w.t, w.install(Options{}))
+				w.write(lib+"llama-server-real", other, 0o755)
+			},
+			"is not the file that install set aside", "is not the file that install set aside", Broken,
+		},
+		"by hand": {
+			func(w *world) {
+				w.write(lib+"llama-server-real", stockServer, 0o755)
+				w.write(lib+"llama-server", newServer, 0o755)
+			}, "", "", Installed,
+		},
+		"by hand, no further than the copy": {
+			func(w *world) { w.write(lib+"llama-server-real", stockServer, 0o755) }, "", "", Interrupted,
+		},
+		"by hand, no further than the move": {
+			func(w *world) {
+				require.NoError(w.t, os.Rename(w.at(lib+"llama-server"), w.at(lib+"llama-server-real")))
+			}, "no Ollama|is gone|no llama-server", "", Interrupted,
+		},
+		"a directory in its place": {
+			func(w *world) {
+				require.NoError(w.t, os.Remove(w.at(lib+"llama-server")))
+				require.NoError(w.t, os.Mkdir(w.at(lib+"llama-server"), 0o755))
+			}, "llama-server is not a file", "llama-server is not a file", Broken,
+		},
+		"a FIFO in its place": {
+			func(w *world) {
+				require.NoError(w.t, os.Remove(w.at(lib+"llama-server")))
+				require.NoError(w.t, syscall.Mkfifo(w.at(lib+"llama-server"), 0o755))
+			}, "llama-server is not a file", "llama-server is not a file", Broken,
+		},
+		"empty": {
+			func(w *world) { w.write(lib+"llama-server", "", 0o755) }, "llama-server is empty", "is empty", Broken,
+		},
+		"no program": {
+			func(w *world) { w.write(lib+"llama-server", stockServer, 0o644) }, "cannot be run, its mode is 0644", "cannot be run", Broken,
+		},
+		"a link to nothing": {
+			func(w *world) {
+				require.NoError(w.t, os.Remove(w.at(lib+"llama-server")))
+				require.NoError(w.t, os.Symlink("nowhere", w.at(lib+"llama-server")))
+			}, "is a link to a file that does not exist", "is a link to a file that does not exist", Broken,
+		},
+		"a note that is a link": {
+			func(w *world) {
+				w.write("secret", "{}", 0o600)
+				require.NoError(w.t, os.Symlink(w.at("secret"), w.at(lib+noteName)))
+			}, "was not written by kvtier", "was not written by kvtier", Broken,
+		},
+		"a link in the place of the new file": {
+			func(w *world) {
+				w.write("secret", "secret", 0o600)
+				require.NoError(w.t, os.Symlink(w.at("secret"), w.at(lib+serverName+newSuffix)))
+			}, "", "", Interrupted,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for verb, want := range map[string]string{"install": tc.install, "remove": tc.remove} {
+				w := newWorld(t)
+				w.tarball("usr/local", stockServer)
+				tc.lay(w)
+				before := w.tree()
+				require.Equal(t, tc.state, w.state().State)
+				err := w.do(verb)
+				if want != "" {
+					require.Error(t, err)
+					require.Regexp(t, want, err.Error())
+					require.Equal(t, before, w.tree())
+					continue
+				}
+				require.NoError(t, err)
+				w.requireRuns(stockServer)
+				require.NoError(t, w.remove(false))
+				require.Equal(t, stockServer, w.read(lib+"llama-server"))
+				require.NoFileExists(t, w.at(lib+"llama-server-real"))
+				if _, err := os.Stat(w.at("secret")); err == nil {
+					require.Equal(t, "secret", w.read("secret"))
+				}
+			}
+		})
+	}
+}
+
+// TestLinkedServer: a package may put a link in Ollama's folder. The link's target has its
+// libraries beside it, so the link is kept as a link.
+func TestLinkedServer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tarball("usr/local", stockServer)
+	require.NoError(t, os.Rename(w.at(lib+"llama-server"), w.at("usr/local/bin/llama-server")))
+	require.NoError(t, os.Symlink("../../bin/llama-server", w.at(lib+"llama-server")))
+	before := w.tree()
+	require.NoError(t, w.install(Options{}))
+	target, err := os.Readlink(w.at(lib + "llama-server-real"))
+	require.NoError(t, err)
+	require.Equal(t, "../../bin/llama-server", target)
+	require.Equal(t, ourServer, w.read(lib+"llama-server"))
+	require.NoError(t, w.remove(false))
+	require.Equal(t, before, w.tree())
+}
+
+// TestFoldersThatCannotBeChanged: the error names the remedy, and nothing is changed.
+func TestFoldersThatCannotBeChanged(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		uid  int
+		err  error
+		says string
+	}{
+		{1000, syscall.EACCES, "/lib/ollama belongs to another user; run the same command with sudo"},
+		{1000, syscall.EROFS, "/lib/ollama is on a filesystem that is mounted read-only"},
+		{0, syscall.EACCES, "/lib/ollama cannot be changed: permission denied"},
+	} {
+		w := newWorld(t)
+		w.tarball("usr/local", stockServer)
+		w.UID = tc.uid
+		w.Access = func(string) error { return tc.err }
+		before := w.tree()
+		require.ErrorContains(t, w.install(Options{}), tc.says)
+		require.Equal(t, before, w.tree())
+	}
+}
+
+// TestProgramsOfOthers: a program that another user can change does not run with the rights
+// of this user.
+func TestProgramsOfOthers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tarball("usr/local", stockServer)
+	require.NoError(t, os.Chmod(w.at(lib), 0o777))
+	require.NoError(t, w.install(Options{}))
+	require.Empty(t, w.ran)
+}

@@ -1,0 +1,119 @@
+package install
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Ollama is an installation of Ollama.
+type Ollama struct {
+	Executable string // with symbolic links resolved, as Ollama resolves them
+	Folder     string // of llama-server; "" if this release has none
+	Service    string // the systemd unit that runs it, or ""
+
+	unit unit
+}
+
+// Choice narrows the search for Ollama down.
+type Choice struct {
+	Prefix  string // the folder above bin/ollama, or beside ollama; "" looks everywhere
+	Service string // the systemd unit
+}
+
+// DefaultService is the unit that Ollama's own installer makes.
+const DefaultService = "ollama.service"
+
+// Search returns the installations of Ollama, that of the service first.
+func (m *Machine) Search(ctx context.Context, c Choice) ([]Ollama, error) {
+	var found []Ollama
+	add := func(executable string, u unit) (at int) {
+		path, err := filepath.EvalSymlinks(executable)
+		if err != nil {
+			return -1
+		}
+		if at := slices.IndexFunc(found, func(o Ollama) bool { return o.Executable == path }); at >= 0 {
+			return at
+		}
+		if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
+			return -1
+		}
+		found = append(found, Ollama{Executable: path, Folder: m.folder(path), Service: u.name, unit: u})
+		return len(found) - 1
+	}
+	u, err := m.unit(ctx, c.Service)
+	if err != nil {
+		return nil, err
+	}
+	if u.name != "" {
+		add(u.executable, u)
+	}
+	if c.Prefix != "" {
+		prefix, err := filepath.Abs(c.Prefix)
+		if err != nil {
+			return nil, fmt.Errorf("find --prefix %s: %w", c.Prefix, err)
+		}
+		for _, name := range []string{"bin/ollama", "ollama"} {
+			if at := add(filepath.Join(prefix, name), unit{}); at >= 0 {
+				return found[at : at+1], nil
+			}
+		}
+		return nil, fmt.Errorf("%s has neither bin/ollama nor ollama; give the folder that Ollama's archive was unpacked into as --prefix", prefix)
+	}
+	if path, err := m.Find("ollama"); err == nil && filepath.IsAbs(path) {
+		add(path, unit{})
+	}
+	for _, prefix := range m.Prefixes {
+		add(filepath.Join(prefix, "bin", "ollama"), unit{})
+	}
+	return found, nil
+}
+
+// folder returns the folder in which Ollama finds llama-server, as v0.32 looks for it.
+func (m *Machine) folder(executable string) string {
+	dir := filepath.Dir(executable)
+	beside, above := filepath.Join(dir, "lib", "ollama"), filepath.Join(filepath.Dir(dir), "lib", "ollama")
+	places := []string{above, beside}
+	if m.GOOS == "darwin" {
+		places = []string{beside, above, dir}
+	}
+	for _, place := range places {
+		for _, name := range []string{serverName, RealName} {
+			if _, err := os.Lstat(filepath.Join(place, name)); err == nil {
+				return place
+			}
+		}
+	}
+	return ""
+}
+
+// application reports whether Ollama is part of a macOS application, whose signature forbids
+// changes.
+func (o Ollama) application() bool { return strings.Contains(o.Executable, ".app/Contents/") }
+
+// Releases of Ollama.
+const (
+	oldest = "v0.30.0"  // the first one with llama-server
+	tried  = "v0.32.15" // the newest one that the tests have run
+)
+
+// versionLine is a line of ollama --version.
+var versionLine = regexp.MustCompile(`version is v?(\d\S*)`)
+
+// version returns Ollama's version, "" if it cannot be found out.
+func (m *Machine) version(ctx context.Context, o Ollama) string {
+	if !m.trusted(o.Executable) {
+		return ""
+	}
+	// No server answers at this address, so the program says its own version.
+	out, err := m.Run(ctx, []string{"OLLAMA_HOST=127.0.0.1:1"}, o.Executable, "--version")
+	found := versionLine.FindStringSubmatch(out)
+	if err != nil || found == nil {
+		return ""
+	}
+	return found[1]
+}

@@ -1,0 +1,253 @@
+package install
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// folder is Ollama's folder, as an installation by file finds it.
+type folder struct {
+	path         string
+	server, real file
+	note         note
+	noted        bool
+}
+
+// note is written beside the files of an installation.
+type note struct {
+	Real  []string `json:"real,omitempty"`  // SHA-256 of llama-server-real, and of the file that will replace it
+	Made  []string `json:"made,omitempty"`  // directories that were made for the installation
+	Pages string   `json:"pages,omitempty"` // the directory of pages
+}
+
+// noteName is the name of the note.
+const noteName = "kvtier-install.json"
+
+// noteMax is the most that is read of a note, in bytes.
+const noteMax = 1 << 16
+
+func readNote(path string) (n note, ok bool, err error) {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return n, false, nil
+	}
+	if err != nil {
+		return n, false, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > noteMax {
+		return n, false, fmt.Errorf("%s was not written by kvtier; move it away", path)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return n, false, err
+	}
+	if json.Unmarshal(text, &n) != nil {
+		return note{}, false, nil // broken: as good as none
+	}
+	return n, true, nil
+}
+
+func (n note) text() []byte {
+	text, err := json.Marshal(n)
+	if err != nil {
+		panic(err) // it has only strings
+	}
+	return append(text, '\n')
+}
+
+// state is the state of an installation.
+type state string
+
+// States.
+const (
+	None        state = "not installed"
+	Installed   state = "installed"
+	Interrupted state = "interrupted" // install or remove did not end
+	Replaced    state = "replaced"    // an update of Ollama took our file's place
+	Broken      state = "broken"
+	Unsupported state = "unsupported" // this Ollama has no llama-server
+)
+
+// open looks at Ollama's folder.
+func (m *Machine) open(path string) (folder, error) {
+	f := folder{path: path}
+	var err error
+	if f.server, err = m.look(filepath.Join(path, serverName)); err == nil {
+		f.real, err = m.look(filepath.Join(path, RealName))
+	}
+	if err != nil {
+		return f, fmt.Errorf("%w; install Ollama again", err)
+	}
+	f.note, f.noted, err = readNote(filepath.Join(path, noteName))
+	return f, err
+}
+
+// kept reports whether llama-server-real is the file that install set aside.
+func (f folder) kept() bool { return f.noted && slices.Contains(f.note.Real, f.real.digest) }
+
+// state tells the state, and the reason for a state that needs attention.
+func (f folder) state() (state, string) {
+	switch {
+	case f.real.is == ours:
+		return Broken, fmt.Sprintf("%s is kvtier's, too; install Ollama again", f.real.path)
+	case f.server.is == ours && f.real.is == missing:
+		return Broken, fmt.Sprintf("%s is gone, so no model can be loaded; install Ollama again, then kvtier", f.real.path)
+	case f.server.is == ours && f.noted && !f.kept():
+		return Broken, fmt.Sprintf("%s is not the file that install set aside; install Ollama again, then kvtier", f.real.path)
+	case f.server.is == ours:
+		return Installed, ""
+	case f.server.is == missing && f.real.is == stock:
+		return Interrupted, fmt.Sprintf("%s is gone; kvtier ollama remove puts it back", f.server.path)
+	case f.server.is == missing:
+		return Unsupported, fmt.Sprintf("%s is gone; install Ollama again", f.server.path)
+	case f.real.is == missing:
+		return None, ""
+	case f.real.digest == f.server.digest:
+		return Interrupted, "install or remove was broken off; run it again"
+	case f.kept():
+		return Replaced, "an update of Ollama has put its own llama-server back; run kvtier ollama install again"
+	}
+	return Replaced, fmt.Sprintf("%s is another file than %s, and nothing says that kvtier put it there; remove it if Ollama was updated", f.real.path, f.server.path)
+}
+
+// installFile plans an installation in Ollama's folder.
+func (m *Machine) installFile(p *Plan, new file) error {
+	f, err := m.open(p.Ollama.Folder)
+	if err != nil {
+		return err
+	}
+	s, why := f.state()
+	switch {
+	case s == Broken, f.server.is == missing, s == Replaced && !f.kept():
+		return errors.New(why)
+	case s == Installed && f.server.digest == new.digest:
+		p.hint("%s %s is installed there already.", ServerProgram, new.version)
+		return nil
+	}
+	if err := m.writable(f.path); err != nil {
+		return err
+	}
+	if s != Installed {
+		p.add(func(context.Context) error { return m.setAside(f) }, "keep Ollama's %s as %s", f.server.path, RealName)
+	}
+	p.add(func(context.Context) error { return m.copyTo(new.path, f.server.path, 0o755) }, "put %s %s in the place of %s", ServerProgram, new.version, f.server.path)
+	m.try(p, f.server.path, f.server.path, nil)
+	p.undo = func(context.Context) error { return m.removeFileNow(f.path) }
+	return nil
+}
+
+// setAside gives the stock file its second name.
+func (m *Machine) setAside(f folder) error {
+	n := note{Real: []string{f.server.digest}}
+	if f.real.is == stock {
+		n.Real = append(n.Real, f.real.digest) // until it is replaced
+	}
+	if err := m.put(filepath.Join(f.path, noteName), n.text(), 0o644); err != nil {
+		return err
+	}
+	if f.real.is == stock && f.real.digest == f.server.digest {
+		return nil // by a run that was broken off
+	}
+	tmp := f.real.path + newSuffix
+	if err := m.remove(tmp); err != nil {
+		return err
+	}
+	if err := m.change("link "+f.server.path+" to "+filepath.Base(tmp), func() error { return second(f.server.path, tmp) }); err != nil {
+		return err
+	}
+	return m.rename(tmp, f.real.path)
+}
+
+// second gives a file a second name: by a link, or else by a copy. The copy of a symbolic
+// link is a symbolic link, because llama-server looks for libraries beside the file.
+func second(from, to string) error {
+	info, err := os.Lstat(from)
+	if err != nil {
+		return err
+	}
+	if info.Mode()&fs.ModeSymlink != 0 {
+		target, err := os.Readlink(from)
+		if err != nil {
+			return err
+		}
+		return errors.Join(os.Symlink(target, to), keepOwner(to, info))
+	}
+	if err := os.Link(from, to); err == nil || errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	if err := writeNew(to, content, info.Mode().Perm()); err != nil {
+		return err
+	}
+	return errors.Join(keepOwner(to, info), os.Chtimes(to, info.ModTime(), info.ModTime()))
+}
+
+// removeFile plans the removal from Ollama's folder.
+func (m *Machine) removeFile(p *Plan) error {
+	f, err := m.open(p.Ollama.Folder)
+	if err != nil {
+		return err
+	}
+	s, why := f.state()
+	if s == Broken || s == Replaced && !f.kept() {
+		return errors.New(why)
+	}
+	leftovers := f.leftovers()
+	if f.real.is == missing && len(leftovers) == 0 {
+		return nil
+	}
+	if err := m.writable(f.path); err != nil {
+		return err
+	}
+	switch {
+	case f.real.is == missing:
+	case f.server.is == stock:
+		p.add(func(context.Context) error { return m.remove(f.real.path) }, "remove %s", f.real.path)
+	default:
+		p.add(func(context.Context) error { return m.rename(f.real.path, f.server.path) }, "put Ollama's own llama-server back: rename %s to %s", f.real.path, serverName)
+	}
+	if len(leftovers) > 0 {
+		p.add(func(context.Context) error { return m.remove(leftovers...) }, "remove %s", list(leftovers))
+	}
+	return nil
+}
+
+// leftovers are our other files in the folder.
+func (f folder) leftovers() []string {
+	var paths []string
+	for _, name := range []string{serverName + newSuffix, RealName + newSuffix, noteName + newSuffix, noteName} {
+		path := filepath.Join(f.path, name)
+		if info, err := os.Lstat(path); err == nil && !info.IsDir() {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// removeFileNow removes an installation whose check has failed.
+func (m *Machine) removeFileNow(dir string) error {
+	p := &Plan{Ollama: Ollama{Folder: dir}}
+	if err := m.removeFile(p); err != nil {
+		return err
+	}
+	return p.Do(context.Background(), func(Step) {})
+}
+
+// list joins paths for a sentence.
+func list(paths []string) string {
+	if len(paths) < 2 {
+		return strings.Join(paths, "")
+	}
+	last := len(paths) - 1
+	return strings.Join(paths[:last], ", ") + " and " + paths[last]
+}

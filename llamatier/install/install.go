@@ -1,0 +1,243 @@
+package install
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/mod/semver"
+)
+
+// Options say how to install.
+type Options struct {
+	Choice
+	Server    string            // our llama-server; "" takes the file in Beside
+	Beside    string            // the folder of this program
+	Variables map[string]string // for the service
+}
+
+// Install plans an installation.
+func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
+	o, err := m.one(ctx, opt.Choice)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.installable(ctx, o); err != nil {
+		return nil, err
+	}
+	new, err := m.source(opt.Server, opt.Beside)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{Ollama: o}
+	if o.Service != "" {
+		if err := m.installService(ctx, p, new, opt.Variables); err != nil {
+			return nil, err
+		}
+	} else {
+		if len(opt.Variables) > 0 {
+			return nil, errors.New("no systemd service runs this Ollama, so nobody can give it variables; set them where the server is started, and leave --root, --local-gb, --remote and --remote-gb out")
+		}
+		if services := m.mounted(o.Folder); len(services) > 0 {
+			return nil, fmt.Errorf("%s mounts another file over llama-server in %s; run kvtier ollama remove --service %[1]s first", services[0], o.Folder)
+		}
+		if err := m.installFile(p, new); err != nil {
+			return nil, err
+		}
+		m.hintsOfFile(ctx, p)
+	}
+	if note := untried(m.version(ctx, o)); note != "" {
+		p.hint("%s", note)
+	}
+	if m.GOOS != "linux" {
+		p.hint("On this system prompts are answered and nothing is stored yet: storing needs Linux.")
+	}
+	return p, nil
+}
+
+// hintsOfFile adds the consequences of an installation by file.
+func (m *Machine) hintsOfFile(ctx context.Context, p *Plan) {
+	if len(p.Steps) > 0 && m.process(p.Ollama.Executable) != 0 {
+		p.hint("Ollama is running: models that are loaded keep the stock llama-server until they are unloaded.")
+	}
+	p.hint("Tiering needs OLLAMA_KV_TIERING=1 in the environment of ollama serve.")
+	p.hint("An update of Ollama puts its own llama-server back: run kvtier ollama install again after it.")
+	if m.inContainer() {
+		p.hint("This is a container, and the change goes with it: kvtier ollama install --docker prints the lines for an image.")
+	}
+}
+
+func (m *Machine) inContainer() bool {
+	return slices.ContainsFunc(m.InImage, func(path string) bool {
+		_, err := os.Stat(path)
+		return err == nil
+	})
+}
+
+// installable returns the reason why an Ollama cannot be changed, or nil.
+func (m *Machine) installable(ctx context.Context, o Ollama) error {
+	switch {
+	case o.application():
+		return fmt.Errorf("%s is part of a signed application, which a changed file would break; unpack Ollama's archive ollama-darwin.tgz elsewhere and give that folder as --prefix", o.Executable)
+	case o.Folder != "":
+		return nil
+	}
+	v := cmp.Or(m.version(ctx, o), "this one")
+	return fmt.Errorf("%s has no llama-server: Ollama has it from %s on, and %s is older, or patched. Update Ollama, or build a patched release, as docs/install.md says", o.Executable, oldest, v)
+}
+
+// untried says that no test has run this version of Ollama, or "".
+func untried(v string) string {
+	v = "v" + v
+	switch {
+	case !semver.IsValid(v) || v == tried:
+		return ""
+	case semver.Compare(v, tried) > 0:
+		return fmt.Sprintf("Ollama %s is newer than %s, the newest one that was tried. Where its llama-server differs, prompts are computed.", v, tried)
+	}
+	return fmt.Sprintf("Ollama %s was not tried; %s was. Where its llama-server differs, prompts are computed.", v, tried)
+}
+
+// one returns the only installation of Ollama.
+func (m *Machine) one(ctx context.Context, c Choice) (Ollama, error) {
+	found, err := m.Search(ctx, c)
+	switch {
+	case err != nil:
+		return Ollama{}, err
+	case len(found) == 1 || len(found) > 1 && c.Service != "":
+		return found[0], nil
+	case len(found) == 0:
+		return Ollama{}, fmt.Errorf("no Ollama is installed in %s; give the folder above bin/ollama as --prefix%s", list(m.Prefixes), m.inDocker(ctx))
+	}
+	var paths []string
+	for _, o := range found {
+		paths = append(paths, o.Executable)
+	}
+	return Ollama{}, fmt.Errorf("there are several: %s; say which one with --prefix", list(paths))
+}
+
+// inDocker is the end of a sentence about containers that run Ollama.
+func (m *Machine) inDocker(ctx context.Context) string {
+	names := m.containers(ctx)
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(". The container %s runs Ollama: kvtier ollama install --docker prints the lines for its image", names[0])
+}
+
+// containers returns the names of Docker's containers that run Ollama.
+func (m *Machine) containers(ctx context.Context) []string {
+	if _, err := m.Find("docker"); err != nil {
+		return nil
+	}
+	out, err := m.Run(ctx, nil, "docker", "ps", "--format", "{{.Names}} {{.Image}}")
+	if err != nil {
+		return nil // Docker is not running, or not ours
+	}
+	var names []string
+	for line := range strings.Lines(out) {
+		if name, image, ok := strings.Cut(strings.TrimSpace(line), " "); ok && strings.Contains(image, "ollama") {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// mounted returns the services that have our drop-in for a folder.
+func (m *Machine) mounted(dir string) []string {
+	paths, err := filepath.Glob(filepath.Join(m.Units, "*.d", dropInName))
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err == nil && strings.Contains(string(text), ":"+filepath.Join(dir, serverName)+"\n") {
+			names = append(names, strings.TrimSuffix(filepath.Base(filepath.Dir(path)), ".d"))
+		}
+	}
+	return names
+}
+
+// Remove plans the removal. pages also removes the pages of a service.
+func (m *Machine) Remove(ctx context.Context, c Choice, pages bool) (*Plan, error) {
+	o, err := m.one(ctx, c)
+	if err != nil {
+		if p, e := m.removeOrphan(c, pages); p != nil || e != nil {
+			return p, e
+		}
+		return nil, err
+	}
+	p := &Plan{Ollama: o}
+	if o.Service != "" {
+		if err := m.removeService(p, pages); err != nil {
+			return nil, err
+		}
+	} else if pages {
+		return nil, errors.New("no systemd service runs this Ollama, so install made no directory for pages; leave --pages out")
+	}
+	if o.Folder != "" {
+		if err := m.removeFile(p); err != nil {
+			return nil, err
+		}
+	}
+	if o.Service == "" && len(p.Steps) > 0 && m.process(o.Executable) != 0 {
+		p.hint("Ollama is running: models that are loaded keep kvtier's llama-server until they are unloaded.")
+	}
+	return p, nil
+}
+
+// removeOrphan plans the removal from a service that is gone, or runs no Ollama any more. It
+// returns no plan if there is none.
+func (m *Machine) removeOrphan(c Choice, pages bool) (*Plan, error) {
+	name := cmp.Or(c.Service, DefaultService)
+	_, there, err := m.readDropIn(name)
+	if _, e := os.Lstat(m.Base); err != nil || !there && e != nil || c.Prefix != "" {
+		return nil, err
+	}
+	p := &Plan{Ollama: Ollama{Service: name, unit: unit{name: name}}}
+	return p, m.removeService(p, pages)
+}
+
+// Status is the state of an installation.
+type Status struct {
+	Ollama     string   `json:"ollama"` // the version, "" if it is not known
+	Executable string   `json:"executable"`
+	Service    string   `json:"service"` // "" without
+	Folder     string   `json:"folder"`  // of llama-server, "" without
+	State      state    `json:"state"`
+	Kvtier     string   `json:"kvtier"` // the version of our llama-server, "" without
+	URL        string   `json:"url"`
+	Answers    bool     `json:"answers"`
+	Tiering    string   `json:"tiering"` // on, off, or unknown
+	Pages      string   `json:"pages"`   // the directory, "" if it is not known
+	Log        string   `json:"log"`     // the file, "" if it is not known
+	LastLog    string   `json:"last_log"`
+	Hints      []string `json:"hints"` // sentences about everything that needs attention
+}
+
+// Bad reports whether an installation needs attention.
+func (s Status) Bad() bool {
+	return slices.Contains([]state{Interrupted, Replaced, Broken}, s.State) || s.State == Installed && s.Service != "" && s.Tiering == "off"
+}
+
+// Status looks at all installations.
+func (m *Machine) Status(ctx context.Context, c Choice, host string) ([]Status, error) {
+	found, err := m.Search(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("no Ollama is installed in %s; give the folder above bin/ollama as --prefix%s", list(m.Prefixes), m.inDocker(ctx))
+	}
+	var all []Status
+	for _, o := range found {
+		all = append(all, m.status(ctx, o, host))
+	}
+	return all, nil
+}

@@ -1,0 +1,113 @@
+package install
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// Machine is the system on which Ollama is installed: its places, and the programs to ask.
+type Machine struct {
+	GOOS, GOARCH string
+	UID          int // who runs this program
+
+	Prefixes []string // folders above bin/ollama and lib/ollama, without systemd
+	Base     string   // the folder that an installation for a service makes for its files
+	Units    string   // of systemd, where an administrator's files are
+	State    string   // of services, below which pages are stored
+	Logs     string   // of services
+	Proc     string
+	SELinux  string   // the file that says whether SELinux enforces its rules
+	InImage  []string // files that exist in containers
+
+	// Find returns the path of a program that a shell would run.
+	Find func(name string) (string, error)
+	// Run runs a program with some variables more, and returns its output.
+	Run func(ctx context.Context, variables []string, name string, args ...string) (string, error)
+	// Version asks a server for its version.
+	Version func(ctx context.Context, url string) (string, error)
+	// Program tells our llama-server from other files: it returns the version of ours.
+	Program func(path string) (version string, ours bool)
+	// Access returns an error if this user may not change a folder.
+	Access func(dir string) error
+	// Before is called before each change of a file, if it is set. Its error ends the plan.
+	Before func(change string) error
+}
+
+// Here is the machine on which this program runs.
+func Here() *Machine {
+	return &Machine{
+		GOOS: runtime.GOOS, GOARCH: runtime.GOARCH, UID: os.Geteuid(),
+		Prefixes: []string{"/usr/local", "/usr"},
+		Base:     base, Units: "/etc/systemd/system", State: "/var/lib", Logs: "/var/log",
+		Proc: "/proc", SELinux: "/sys/fs/selinux/enforce", InImage: []string{"/.dockerenv", "/run/.containerenv"},
+		Find: exec.LookPath, Run: run, Version: serverVersion, Program: program, Access: access,
+	}
+}
+
+// base is the folder of an installation for a service.
+const base = "/usr/local/lib/kvtier"
+
+// RealServer is the path of the real llama-server in a service, which [Machine.Base] holds a
+// mount of Ollama's folder for.
+const RealServer = base + "/" + realFolder + "/" + serverName
+
+// Names of files.
+const (
+	serverName = "llama-server"      // the file that Ollama runs
+	RealName   = "llama-server-real" // the real one, where ours has its name
+	realFolder = "ollama"            // below Base
+	newSuffix  = ".kvtier-new"       // of a file that is not complete yet
+)
+
+// runTimeout bounds the time of a program that is run: a restart waits for the models' end.
+const runTimeout = 2 * time.Minute
+
+func run(ctx context.Context, variables []string, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), variables...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		last := strings.TrimSpace(string(out))
+		if at := strings.LastIndex(last, "\n"); at >= 0 {
+			last = last[at+1:]
+		}
+		return string(out), fmt.Errorf("run %s %s: %w: %s", name, strings.Join(args, " "), err, last)
+	}
+	return string(out), nil
+}
+
+// answerTimeout bounds the time of one question to a server.
+const answerTimeout = 3 * time.Second
+
+func serverVersion(ctx context.Context, url string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/api/version", nil)
+	if err != nil {
+		return "", err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	var answer struct {
+		Version string `json:"version"`
+	}
+	if err := json.NewDecoder(http.MaxBytesReader(nil, res.Body, answerMax)).Decode(&answer); err != nil {
+		return "", fmt.Errorf("ask %s for its version: %w", url, err)
+	}
+	return answer.Version, nil
+}
+
+// answerMax is the most that is read of a server's answer, in bytes.
+const answerMax = 1 << 16

@@ -1,0 +1,172 @@
+package install
+
+import (
+	"crypto/sha256"
+	"debug/buildinfo"
+	"debug/elf"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/kvtier/kvtier/internal/version"
+)
+
+// ServerProgram is the name of our llama-server before it is installed.
+const ServerProgram = "kvtier-llama-server"
+
+// ourPackage is the package that Go has noted in our llama-server.
+const ourPackage = "github.com/kvtier/kvtier/cmd/kvtier-llama-server"
+
+// program reads who built a file, from the notes that Go leaves in its programs.
+func program(path string) (ourVersion string, ours bool) {
+	info, err := buildinfo.ReadFile(path)
+	if err != nil || info.Path != ourPackage {
+		return "", false // not Go's, or not ours
+	}
+	return version.Of(info), true
+}
+
+// builtForHere returns an error if a program of ours is for another system.
+func (m *Machine) builtForHere(path string) error {
+	info, err := buildinfo.ReadFile(path)
+	if err != nil {
+		return nil // it is not Go's, as in a test
+	}
+	built := make(map[string]string)
+	for _, s := range info.Settings {
+		built[s.Key] = s.Value
+	}
+	if built["GOOS"] == m.GOOS && built["GOARCH"] == m.GOARCH {
+		return nil
+	}
+	return fmt.Errorf("%s is built for %s/%s, and this machine is %s/%s; take the file for this machine", path, built["GOOS"], built["GOARCH"], m.GOOS, m.GOARCH)
+}
+
+// file is a file in the place of a llama-server.
+type file struct {
+	path    string
+	is      kind
+	version string // of ours
+	digest  string // SHA-256 of its content
+	mode    fs.FileMode
+}
+
+type kind int
+
+const (
+	missing kind = iota
+	ours
+	stock
+)
+
+// look identifies the file in the place of a llama-server. Anything that cannot be a
+// llama-server is an error.
+func (m *Machine) look(path string) (file, error) {
+	f := file{path: path}
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(path); err == nil {
+			return f, fmt.Errorf("%s is a link to a file that does not exist", path)
+		}
+		return f, nil
+	}
+	if err != nil {
+		return f, err
+	}
+	f.mode = info.Mode()
+	switch {
+	case !f.mode.IsRegular():
+		return f, fmt.Errorf("%s is not a file", path)
+	case info.Size() == 0:
+		return f, fmt.Errorf("%s is empty", path)
+	case f.mode&0o111 == 0:
+		return f, fmt.Errorf("%s cannot be run, its mode is %04o", path, f.mode.Perm())
+	}
+	f.is = stock
+	if v, own := m.Program(path); own {
+		f.is, f.version = ours, v
+	}
+	f.digest, err = digest(path)
+	return f, err
+}
+
+func digest(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// source returns our llama-server, which will be installed: a named file, or the one beside
+// this program.
+func (m *Machine) source(path, beside string) (file, error) {
+	if path == "" {
+		path = filepath.Join(beside, ServerProgram)
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return file{}, err
+	}
+	f, err := m.look(path)
+	switch {
+	case err != nil:
+		return f, err
+	case f.is == missing:
+		return f, fmt.Errorf("%s does not exist; name the file with --llama-server (make kvtier builds it, and archives of a release have it)", path)
+	case f.is != ours:
+		return f, fmt.Errorf("%s is not %s; name that file with --llama-server", path, ServerProgram)
+	}
+	return f, errors.Join(m.builtForHere(path), runsHere(path))
+}
+
+// runsHere returns an error if a program needs a dynamic linker that this system lacks, as a
+// program for glibc does on musl.
+func runsHere(path string) error {
+	f, err := elf.Open(path)
+	if err != nil {
+		return nil // another system's form
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type != elf.PT_INTERP {
+			continue
+		}
+		name, err := io.ReadAll(io.LimitReader(p.Open(), pathMax))
+		if err != nil {
+			return nil
+		}
+		linker := strings.TrimRight(string(name), "\x00")
+		if _, err := os.Stat(linker); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s needs %s, which this system lacks, as systems with musl do; build it with CGO_ENABLED=0 make kvtier", path, linker)
+		}
+	}
+	return nil
+}
+
+// pathMax is the longest path that systems take, in bytes.
+const pathMax = 4096
+
+// trusted reports whether only this user and root can change a file: such a file may be run.
+func (m *Machine) trusted(path string) bool {
+	for _, p := range []string{path, filepath.Dir(path)} {
+		info, err := os.Stat(p)
+		if err != nil || info.Mode()&0o022 != 0 {
+			return false
+		}
+		if uid, ok := owner(info); ok && uid != 0 && uid != m.UID {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,272 @@
+package install
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kvtier/kvtier/internal/tierenv"
+)
+
+// installService plans an installation for the service.
+func (m *Machine) installService(ctx context.Context, p *Plan, new file, variables map[string]string) error {
+	u := p.Ollama.unit
+	if err := u.unfit(); err != nil {
+		return err
+	}
+	f, err := m.open(p.Ollama.Folder)
+	if err != nil {
+		return err
+	}
+	if s, why := f.state(); s != None {
+		return fmt.Errorf("%s is changed already (%s): %s, then install again", f.path, s, cmp.Or(why, "take that back with kvtier ollama remove"))
+	}
+	d, err := m.dropIn(p.Ollama, variables)
+	if err != nil {
+		return err
+	}
+	ourServer, path := filepath.Join(m.Base, serverName), m.dropInPath(u.name)
+	if m.upToDate(u, d, ourServer, new) {
+		p.hint("%s %s is installed for %s already.", ServerProgram, new.version, u.name)
+		return nil
+	}
+	if err := m.root(); err != nil {
+		return err
+	}
+	made, _, err := readNote(filepath.Join(m.Base, noteName))
+	if err != nil {
+		return err
+	}
+	made.Pages = d.local()
+	for _, dir := range []string{filepath.Dir(path), d.pages} {
+		if dir != "" {
+			made.Made = append(made.Made, absent(dir)...)
+		}
+	}
+	p.add(func(context.Context) error {
+		if err := m.mkdir(filepath.Join(m.Base, realFolder), 0o755); err != nil {
+			return err
+		}
+		if err := m.put(filepath.Join(m.Base, noteName), made.text(), 0o644); err != nil {
+			return err
+		}
+		return m.copyTo(new.path, ourServer, 0o755)
+	}, "copy %s %s to %s", ServerProgram, new.version, ourServer)
+	m.try(p, ourServer, f.server.path, []string{RealVariable + "=" + f.server.path})
+	if d.pages != "" && slices.Contains(made.Made, d.pages) {
+		p.add(func(context.Context) error { return m.makePages(d.pages, u) }, "make %s for the user %s", d.pages, cmp.Or(u.show["User"], "root"))
+	}
+	p.add(func(context.Context) error {
+		return errors.Join(m.mkdir(filepath.Dir(path), 0o755), m.put(path, []byte(d.String()), 0o644))
+	}, "write %s", path)
+	p.Steps[len(p.Steps)-1].Shows = d.String()
+	m.restart(p, u)
+	m.checkService(p, u)
+	p.undo = func(ctx context.Context) error { return m.removeServiceNow(ctx, p.Ollama) }
+	return nil
+}
+
+// dropIn makes the drop-in of a service. Variables of an earlier one stay where no others
+// are given.
+func (m *Machine) dropIn(o Ollama, given map[string]string) (dropIn, error) {
+	set := map[string]string{
+		"OLLAMA_KV_TIERING":   "1",
+		tierenv.LocalVariable: filepath.Join(m.State, stateName, "pages"),
+		LogVariable:           filepath.Join(m.Logs, stateName, "llama-server.log"),
+	}
+	earlier, _, err := m.readDropIn(o.Service)
+	if err != nil {
+		return dropIn{}, err
+	}
+	for _, more := range []map[string]string{earlier, given} {
+		for name, value := range more {
+			set[name] = value
+		}
+	}
+	d := dropIn{folder: o.Folder, base: m.Base}
+	if dir := set[tierenv.LocalVariable]; !strings.HasPrefix(dir, filepath.Join(m.State, stateName)+"/") {
+		d.pages = dir
+	}
+	for name, value := range set {
+		d.variables = append(d.variables, name+"="+value)
+	}
+	slices.Sort(d.variables)
+	sockets := o.unit.show["RestrictAddressFamilies"]
+	d.sockets = sockets != "" && !strings.HasPrefix(sockets, "~") && !slices.Contains(strings.Fields(sockets), "AF_UNIX")
+	for _, path := range []string{d.folder, d.base, set[tierenv.LocalVariable], set[LogVariable], cmp.Or(set["OLLAMA_KV_TIER_REMOTE"], "/")} {
+		if !unitPath.MatchString(path) {
+			return dropIn{}, fmt.Errorf("%s cannot be written into a unit; use letters, digits and ._+@~- in its name", path)
+		}
+	}
+	if d.pages == "" {
+		return d, nil
+	}
+	return d, o.unit.hides(d.pages)
+}
+
+// upToDate reports whether a service has an installation with this drop-in and this program,
+// as far as this user may see.
+func (m *Machine) upToDate(u unit, d dropIn, path string, new file) bool {
+	text, err := os.ReadFile(m.dropInPath(u.name))
+	if err != nil || string(text) != d.String() || u.show["NeedDaemonReload"] == "yes" {
+		return false
+	}
+	if sum, err := digest(path); err != nil || sum != new.digest {
+		return false
+	}
+	sum, err := digest(filepath.Join(m.inside(u.pid), d.folder, serverName))
+	return !u.active || err == nil && sum == new.digest
+}
+
+// root returns an error if this program may not change the system.
+func (m *Machine) root() error {
+	if m.UID != 0 {
+		return errors.New("only root may change a service; run the same command with sudo")
+	}
+	return nil
+}
+
+// Variables of our llama-server.
+const (
+	LogVariable  = "KVTIER_LLAMA_LOG"    // the daemon's log
+	RealVariable = "KVTIER_LLAMA_SERVER" // the real llama-server
+)
+
+// makePages makes a directory for the service's user.
+func (m *Machine) makePages(dir string, u unit) error {
+	if err := m.mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	name := u.show["User"]
+	if name == "" || u.show["DynamicUser"] == "yes" {
+		return nil
+	}
+	account, err := user.Lookup(name)
+	if err != nil {
+		return err
+	}
+	uid, err := strconv.Atoi(account.Uid)
+	if err != nil {
+		return err
+	}
+	gid, err := strconv.Atoi(account.Gid)
+	if err != nil {
+		return err
+	}
+	return m.change("give "+dir+" to "+name, func() error { return os.Lchown(dir, uid, gid) })
+}
+
+// restart plans the steps after which the service runs with other files.
+func (m *Machine) restart(p *Plan, u unit) {
+	p.add(func(ctx context.Context) error { return m.systemctl(ctx, "daemon-reload") }, "systemctl daemon-reload")
+	if !u.active {
+		p.hint("%s is not running; start it with systemctl start %[1]s.", u.name)
+		return
+	}
+	p.add(func(ctx context.Context) error { return m.systemctl(ctx, "restart", u.name) }, "systemctl restart %s (models that are loaded are unloaded)", u.name)
+}
+
+func (m *Machine) systemctl(ctx context.Context, args ...string) error {
+	return m.change("systemctl "+strings.Join(args, " "), func() error {
+		_, err := m.Run(ctx, nil, "systemctl", args...)
+		return err
+	})
+}
+
+// removeService plans the removal from a service.
+func (m *Machine) removeService(p *Plan, pages bool) error {
+	u, path := p.Ollama.unit, m.dropInPath(p.Ollama.Service)
+	_, there, err := m.readDropIn(u.name)
+	if err != nil {
+		return err
+	}
+	made, _, err := readNote(filepath.Join(m.Base, noteName))
+	if err != nil {
+		return err
+	}
+	if _, err = os.Lstat(m.Base); !there && err != nil {
+		return nil
+	}
+	if err := m.root(); err != nil {
+		return err
+	}
+	p.add(func(context.Context) error { return m.remove(path+newSuffix, path) }, "remove %s", path)
+	m.restart(p, u)
+	m.removeData(p, made, pages)
+	p.add(func(context.Context) error { return m.removeBase(made.Made) }, "remove %s", m.Base) // with the note, so it is last
+	return nil
+}
+
+// removeBase removes our files and the directories that were made for us and are empty. The
+// note is the last one: it names the others.
+func (m *Machine) removeBase(made []string) error {
+	made = slices.Clone(made)
+	slices.SortFunc(made, func(a, b string) int { return len(b) - len(a) }) // from below to above
+	for _, dir := range made {
+		if err := m.removeEmpty(dir); err != nil {
+			return err
+		}
+	}
+	var paths []string
+	for _, name := range []string{serverName + newSuffix, serverName, realFolder, noteName + newSuffix, noteName, ""} {
+		paths = append(paths, filepath.Join(m.Base, name))
+	}
+	return m.remove(paths...)
+}
+
+// removeEmpty removes a directory that holds nothing.
+func (m *Machine) removeEmpty(dir string) error {
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		return nil
+	}
+	return m.remove(dir)
+}
+
+// removeData plans the removal of logs, and of pages if that is asked for.
+func (m *Machine) removeData(p *Plan, made note, pages bool) {
+	logs, own := filepath.Join(m.Logs, stateName), filepath.Join(m.State, stateName)
+	p.add(func(context.Context) error { return m.removeAll(logs) }, "remove %s", logs)
+	dir := cmp.Or(made.Pages, filepath.Join(own, "pages"))
+	switch {
+	case pages && strings.HasPrefix(dir, own+"/"):
+		p.add(func(context.Context) error { return m.removeAll(own) }, "remove %s with all pages", own)
+	case pages && slices.Contains(made.Made, dir):
+		p.add(func(context.Context) error { return m.removeAll(dir) }, "remove %s with all pages", dir)
+	case pages:
+		p.hint("%s was there before kvtier, so it stays; kvtier rm removes pages of models.", dir)
+	default:
+		p.hint("Pages in %s stay. They hold conversations: remove the directory when nobody needs them.", dir)
+	}
+}
+
+// removeAll removes a directory with its content, and the directory that it is a link to: a
+// service without a fixed user has such links.
+func (m *Machine) removeAll(dir string) error {
+	target, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil // it does not exist
+	}
+	return m.change("remove all of "+dir, func() error {
+		err := os.RemoveAll(dir)
+		if filepath.Base(target) == filepath.Base(dir) {
+			err = errors.Join(err, os.RemoveAll(target))
+		}
+		return err
+	})
+}
+
+// removeServiceNow removes an installation whose check has failed.
+func (m *Machine) removeServiceNow(ctx context.Context, o Ollama) error {
+	p := &Plan{Ollama: o}
+	if err := m.removeService(p, false); err != nil {
+		return err
+	}
+	return p.Do(ctx, func(Step) {})
+}

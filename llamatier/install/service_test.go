@@ -1,0 +1,321 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const dropInFile = "etc/systemd/system/ollama.service.d/kvtier.conf"
+
+// goldenUnit is the drop-in for Ollama's own service.
+const goldenUnit = `# Written by kvtier ollama install. kvtier ollama remove deletes it.
+[Service]
+Environment="KVTIER_LLAMA_LOG=/var/log/kvtier/llama-server.log"
+Environment="OLLAMA_KV_TIERING=1"
+Environment="OLLAMA_KV_TIER_LOCAL=/var/lib/kvtier/pages"
+StateDirectory=kvtier
+LogsDirectory=kvtier
+# Ollama's folder with the real llama-server, then ours in its place.
+BindReadOnlyPaths=-/usr/local/lib/ollama:/usr/local/lib/kvtier/ollama:norbind
+BindReadOnlyPaths=-/usr/local/lib/kvtier/llama-server:/usr/local/lib/ollama/llama-server
+`
+
+func newService(t *testing.T) *world {
+	w := newWorld(t)
+	w.tarball("usr/local", stockServer)
+	w.service("usr/local")
+	return w
+}
+
+func TestInstallForAService(t *testing.T) {
+	t.Parallel()
+	w := newService(t)
+	before := w.tree()
+	p, err := w.Install(t.Context(), Options{Beside: w.at("kit")})
+	require.NoError(t, err)
+	require.Equal(t, `copy kvtier-llama-server 0.1.0 to /usr/local/lib/kvtier/llama-server
+run /usr/local/lib/kvtier/llama-server --version: it must reach the real llama-server
+write /etc/systemd/system/ollama.service.d/kvtier.conf
+| `+strings.ReplaceAll(strings.TrimSuffix(goldenUnit, "\n"), "\n", "\n| ")+`
+systemctl daemon-reload
+systemctl restart ollama.service (models that are loaded are unloaded)
+check that ollama.service answers at http://127.0.0.1:11434 and runs kvtier-llama-server
+`, w.shown(p))
+	require.Equal(t, before, w.tree(), "a plan changes nothing")
+	require.Equal(t, None, w.state().State)
+
+	require.NoError(t, p.Do(t.Context(), func(Step) {}))
+	require.Equal(t, []string{"/usr/local/lib/kvtier/llama-server --version", "systemctl daemon-reload", "systemctl restart ollama.service"}, w.ran)
+	require.Equal(t, stockServer, w.read(lib+"llama-server"), "the folder is as it was")
+	s := w.state()
+	require.Equal(t, Installed, s.State, s.Hints)
+	require.Equal(t, "on", s.Tiering)
+	require.Equal(t, "ollama.service", s.Service)
+	require.Equal(t, "0.1.0", s.Kvtier)
+	require.True(t, s.Answers)
+
+	// Once more, and with a newer version.
+	again, err := w.Install(t.Context(), Options{Beside: w.at("kit")})
+	require.NoError(t, err)
+	require.Empty(t, again.Steps)
+	w.write("kit/kvtier-llama-server", newServer, 0o755)
+	require.NoError(t, w.install(Options{}))
+	require.Equal(t, "0.2.0", w.state().Kvtier)
+	w.write("kit/kvtier-llama-server", ourServer, 0o755)
+
+	// The updater removes Ollama's folder. The next start mounts again.
+	require.NoError(t, os.RemoveAll(w.at(lib)))
+	w.tarball("usr/local", nextServer)
+	w.mount()
+	require.Equal(t, Installed, w.state().State)
+	w.write(lib+"llama-server", stockServer, 0o755)
+
+	w.write("var/lib/kvtier/pages/v1/page", "page", 0o600)
+	w.write("var/log/kvtier/llama-server.log", "log", 0o600)
+	p, err = w.Remove(t.Context(), Choice{}, false)
+	require.NoError(t, err)
+	require.Equal(t, `remove /etc/systemd/system/ollama.service.d/kvtier.conf
+systemctl daemon-reload
+systemctl restart ollama.service (models that are loaded are unloaded)
+remove /var/log/kvtier
+remove /usr/local/lib/kvtier
+Pages in /var/lib/kvtier/pages stay. They hold conversations: remove the directory when nobody needs them.
+`, w.shown(p))
+	require.NoError(t, p.Do(t.Context(), func(Step) {}))
+	require.Equal(t, "page", w.read("var/lib/kvtier/pages/v1/page"))
+	require.NoError(t, os.RemoveAll(w.at("var")))
+	require.Equal(t, before, w.tree())
+	require.NoError(t, w.remove(false))
+	require.Equal(t, before, w.tree())
+}
+
+// TestBrokenOffForAService: wherever install or remove is broken off, both commands lead to
+// their end, and Ollama's own folder never changes.
+func TestBrokenOffForAService(t *testing.T) {
+	t.Parallel()
+	crash := errors.New("crash")
+	points := 0
+	for _, verb := range []string{"install", "remove"} {
+		for _, then := range []string{"install", "remove"} {
+			for n := 1; ; n++ {
+				w := newService(t)
+				before := w.tree()
+				if verb == "remove" {
+					require.NoError(t, w.install(Options{}))
+				}
+				left := n
+				w.Before = func(string) error {
+					if left--; left <= 0 {
+						return crash
+					}
+					return nil
+				}
+				err := w.doFor(verb)
+				w.Before = nil
+				if err == nil {
+					break
+				}
+				require.ErrorIs(t, err, crash)
+				points++
+				require.Equal(t, stockServer, w.read(lib+"llama-server"))
+				w.mount() // as the next start does
+				s := w.state()
+				require.Contains(t, []state{None, Interrupted, Installed}, s.State, s.Hints)
+				require.NoError(t, w.doFor(then), "%s broken off before change %d, then %s", verb, n, then)
+				if then == "install" {
+					require.Equal(t, Installed, w.state().State)
+					require.NoError(t, w.doFor("remove"))
+				}
+				require.Equal(t, None, w.state().State)
+				require.NoError(t, os.RemoveAll(w.at("var")))
+				require.Equal(t, before, w.tree(), "%s broken off before change %d, then %s", verb, n, then)
+			}
+		}
+	}
+	require.Greater(t, points, 30)
+}
+
+func (w *world) doFor(verb string) error {
+	if verb == "install" {
+		return w.install(Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": w.at("fast/kv/pages")}})
+	}
+	return w.remove(true)
+}
+
+// TestSettingsStay: an install without flags keeps the settings of the one before.
+func TestSettingsStay(t *testing.T) {
+	t.Parallel()
+	w := newService(t)
+	w.show["RestrictAddressFamilies"] = "AF_INET AF_INET6"
+	require.NoError(t, w.install(Options{Variables: map[string]string{
+		"OLLAMA_KV_TIER_LOCAL": w.at("fast/pages"), "OLLAMA_KV_TIER_LOCAL_GB": "100",
+	}}))
+	require.DirExists(t, w.at("fast/pages"))
+	for _, line := range []string{
+		`Environment="OLLAMA_KV_TIER_LOCAL=` + w.at("fast/pages") + `"`, `Environment="OLLAMA_KV_TIER_LOCAL_GB=100"`,
+		"ReadWritePaths=-" + w.at("fast/pages"), "RestrictAddressFamilies=AF_UNIX",
+	} {
+		require.Contains(t, w.read(dropInFile), line+"\n")
+	}
+	require.NoError(t, w.install(Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL_GB": "50"}}))
+	require.Contains(t, w.read(dropInFile), w.at("fast/pages"))
+	require.Contains(t, w.read(dropInFile), "_GB=50")
+
+	require.NoError(t, w.remove(true))
+	require.NoDirExists(t, w.at("fast/pages"))
+}
+
+// TestServicesThatAreRefused: the error says why, and nothing is changed.
+func TestServicesThatAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		lay  func(*world)
+		opt  Options
+		says string
+	}{
+		"not root":      {func(w *world) { w.UID = 1000 }, Options{}, "only root may change a service; run the same command with sudo"},
+		"another root":  {func(w *world) { w.show["RootDirectory"] = "/srv/root" }, Options{}, "has a root of its own"},
+		"a drop-in":     {func(w *world) { w.write(dropInFile, "[Service]\n", 0o644) }, Options{}, "was not written by kvtier; move it away"},
+		"hidden homes":  {func(w *world) { w.show["ProtectHome"] = "yes" }, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/home/a/pages"}}, "because it has ProtectHome=yes"},
+		"a name":        {func(*world) {}, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/a b"}}, "/a b cannot be written into a unit"},
+		"by file":       {func(w *world) { w.write(lib+"llama-server-real", stockServer, 0o755) }, Options{}, "is changed already (interrupted)"},
+		"no service":    {func(w *world) { w.show["LoadState"] = "not-found" }, Options{Choice: Choice{Service: "ai"}}, "systemd has no service ai.service"},
+		"another one":   {func(w *world) { w.show["ExecStart"] = "{ path=/bin/sh ; argv[]=/bin/sh -c x ; }" }, Options{Choice: Choice{Service: "ai"}}, "ai.service runs /bin/sh, not ollama"},
+		"an old Ollama": {func(w *world) { require.NoError(w.t, os.Remove(w.at(lib+"llama-server"))); w.says = "0.24.0" }, Options{}, "has no llama-server: Ollama has it from v0.30.0 on, and 0.24.0 is older, or patched"},
+		"not ours":      {func(w *world) { w.write("kit/kvtier-llama-server", stockServer, 0o755) }, Options{}, "is not kvtier-llama-server; name that file with --llama-server"},
+		"none of ours":  {func(w *world) { require.NoError(w.t, os.RemoveAll(w.at("kit"))) }, Options{}, "does not exist; name the file with --llama-server"},
+		"two":           {func(w *world) { w.tarball("usr", stockServer) }, Options{}, "there are several: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newService(t)
+			tc.lay(w)
+			before := w.tree()
+			require.ErrorContains(t, w.install(tc.opt), tc.says)
+			require.Equal(t, before, w.tree())
+			require.Empty(t, w.ran)
+		})
+	}
+}
+
+// TestChecksOfAServiceFail: the service runs as before.
+func TestChecksOfAServiceFail(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		lay  func(*world)
+		says string
+	}{
+		"ours does not run": {func(w *world) { w.broken = w.at("usr/local/lib/kvtier/llama-server") }, "it is broken"},
+		"switched off":      {func(w *world) { w.write("proc/7/environ", "OLLAMA_KV_TIERING=0\x00", 0o644) }, "OLLAMA_KV_TIERING is off in ollama.service: another drop-in sets it"},
+		"not mounted": {func(w *world) {
+			run := w.Run
+			w.Run = func(ctx context.Context, v []string, name string, args ...string) (string, error) {
+				out, err := run(ctx, v, name, args...)
+				if len(args) > 0 && args[0] == "restart" {
+					require.NoError(w.t, os.RemoveAll(w.at("proc/7/root")))
+					w.write("proc/7/root"+w.at(lib+"llama-server"), stockServer, 0o755)
+				}
+				return out, err
+			}
+		}, "does not see kvtier's file as "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newService(t)
+			tc.lay(w)
+			before := w.tree()
+			err := w.install(Options{})
+			require.ErrorContains(t, err, tc.says)
+			require.ErrorContains(t, err, "; Ollama runs its own llama-server again")
+			require.Equal(t, before, w.tree())
+		})
+	}
+}
+
+// TestStatusOfAService: everything that needs attention is said.
+func TestStatusOfAService(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		lay     func(*world)
+		state   state
+		tiering string
+		says    string
+	}{
+		"all well": {func(*world) {}, Installed, "on", ""},
+		"stopped":  {func(w *world) { w.show["ActiveState"] = "inactive"; w.answers = "" }, Installed, "on", "ollama.service is not running."},
+		"not restarted": {func(w *world) {
+			require.NoError(w.t, os.RemoveAll(w.at("proc/7/root")))
+			w.write("proc/7/root/x", "", 0o644)
+		}, Installed, "off", "does not see kvtier's file"},
+		"switched off": {func(w *world) { w.write("proc/7/environ", "OLLAMA_KV_TIERING=0\x00", 0o644) }, Installed, "off", "another drop-in sets it"},
+		"ours is gone": {func(w *world) { require.NoError(w.t, os.Remove(w.at("usr/local/lib/kvtier/llama-server"))) }, Broken, "off", "run kvtier ollama install again"},
+		"moved": {func(w *world) {
+			w.tarball("usr", stockServer)
+			w.show["ExecStart"] = "{ path=" + w.at("usr/bin/ollama") + " ; }"
+			require.NoError(w.t, os.RemoveAll(w.at("usr/local/bin")))
+		}, Replaced, "off", "the drop-in is for another one"},
+		"a newer Ollama":  {func(w *world) { w.answers = "0.99.0" }, Installed, "on", "Ollama v0.99.0 is newer than v0.32.15, the newest one that was tried."},
+		"an older Ollama": {func(w *world) { w.answers = "0.31.2" }, Installed, "on", "Ollama v0.31.2 was not tried; v0.32.15 was."},
+		"no drop-in":      {func(w *world) { require.NoError(w.t, os.Remove(w.at(dropInFile))) }, Interrupted, "off", "broken off"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newService(t)
+			require.NoError(t, w.install(Options{}))
+			tc.lay(w)
+			s := w.state()
+			require.Equal(t, tc.state, s.State, s.Hints)
+			require.Equal(t, tc.tiering, s.Tiering)
+			require.Equal(t, tc.state != Installed || tc.tiering == "off", s.Bad())
+			if tc.says == "" {
+				require.Empty(t, s.Hints)
+				return
+			}
+			require.Len(t, s.Hints, 1)
+			require.Contains(t, s.Hints[0], tc.says)
+		})
+	}
+}
+
+func TestLastLine(t *testing.T) {
+	t.Parallel()
+	w := newService(t)
+	require.NoError(t, w.install(Options{}))
+	w.write("proc/7/environ", "OLLAMA_KV_TIERING=1\x00KVTIER_LLAMA_LOG="+w.at("log")+"\x00", 0o644)
+	off := `level=WARN msg="kv tier: off for this model" reason="it keeps no rows of single tokens"`
+	w.write("log", strings.Repeat("level=INFO msg=\"kv tier: on\"\n", 5000)+off+"\nlevel=INFO msg=\"kv tier: restored\"\n", 0o600)
+	require.Equal(t, off, w.state().LastLog)
+}
+
+// TestOrphan: a service that is gone leaves files of ours, which remove finds.
+func TestOrphan(t *testing.T) {
+	t.Parallel()
+	w := newService(t)
+	require.NoError(t, w.install(Options{}))
+	require.NoError(t, os.RemoveAll(w.at("usr/local/bin")))
+	require.NoError(t, os.RemoveAll(w.at(lib)))
+	require.NoError(t, os.Remove(w.at("etc/systemd/system/ollama.service")))
+	w.show["LoadState"] = "not-found"
+	require.NoError(t, w.remove(true))
+	require.NoDirExists(t, w.at("usr/local/lib/kvtier"))
+	require.NoDirExists(t, w.at("etc/systemd/system/ollama.service.d"))
+}
+
+func TestServerURL(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]string{
+		"": "http://127.0.0.1:11434", "0.0.0.0": "http://127.0.0.1:11434", "0.0.0.0:80": "http://127.0.0.1:80", ":1234": "http://127.0.0.1:1234",
+		"[::]:99": "http://127.0.0.1:99", "::1": "http://[::1]:11434", "http://box": "http://box:80", "https://box/x": "https://box:443",
+		"box:99999": "http://box:11434", `"box:7"`: "http://box:7",
+	} {
+		require.Equal(t, want, serverURL(value), value)
+	}
+}
+
+func TestWords(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, []string{"A=1", "B=x y", `C="q"`}, words(`A=1 "B=x y" C=\"q\"`))
+	require.Empty(t, words(""))
+}

@@ -1,0 +1,232 @@
+package install
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/kvtier/kvtier/internal/tierenv"
+)
+
+// unit is a systemd service that runs Ollama.
+type unit struct {
+	name       string // "" if there is none
+	executable string
+	active     bool
+	pid        int
+	systemd    int // its version
+	show       map[string]string
+}
+
+// properties are those that an installation depends on.
+var properties = []string{
+	"LoadState", "ActiveState", "MainPID", "ExecStart", "User", "DynamicUser", "Environment", "RootDirectory", "RootImage",
+	"ProtectHome", "RestrictAddressFamilies", "NeedDaemonReload",
+}
+
+// execPath matches the program in the property ExecStart.
+var execPath = regexp.MustCompile(`\bpath=(.*?) ;`)
+
+// unit asks systemd for a service. Where systemd does not run, and where there is no such
+// service, the unit has no name.
+func (m *Machine) unit(ctx context.Context, name string) (unit, error) {
+	asked := name != ""
+	if !asked {
+		name = DefaultService
+	}
+	if !strings.Contains(name, ".") {
+		name += ".service"
+	}
+	if _, err := m.Find("systemctl"); err != nil || m.GOOS != "linux" {
+		if asked {
+			return unit{}, fmt.Errorf("there is no systemctl here, so there is no %s; leave --service out", name)
+		}
+		return unit{}, nil
+	}
+	out, err := m.Run(ctx, nil, "systemctl", "show", name, "--property="+strings.Join(properties, ","))
+	u := unit{name: name, show: make(map[string]string)}
+	for lines := bufio.NewScanner(strings.NewReader(out)); lines.Scan(); {
+		if key, value, ok := strings.Cut(lines.Text(), "="); ok {
+			u.show[key] = value
+		}
+	}
+	if err != nil || u.show["LoadState"] != "loaded" {
+		if asked {
+			return unit{}, fmt.Errorf("systemd has no service %s; systemctl list-units lists the services", name)
+		}
+		return unit{}, nil // systemd is not running, or has no Ollama
+	}
+	u.active = u.show["ActiveState"] == "active" || u.show["ActiveState"] == "activating"
+	u.pid, _ = strconv.Atoi(u.show["MainPID"])
+	if found := execPath.FindStringSubmatch(u.show["ExecStart"]); found != nil {
+		u.executable = found[1]
+	}
+	if base := filepath.Base(u.executable); base != "ollama" && asked {
+		return unit{}, fmt.Errorf("%s runs %s, not ollama; give the folder above bin/ollama as --prefix, and set the variables yourself", name, u.executable)
+	} else if base != "ollama" {
+		return unit{}, nil
+	}
+	u.systemd = m.systemdVersion(ctx)
+	return u, nil
+}
+
+var systemdLine = regexp.MustCompile(`^systemd (\d+)`)
+
+func (m *Machine) systemdVersion(ctx context.Context) int {
+	out, err := m.Run(ctx, nil, "systemctl", "--version")
+	found := systemdLine.FindStringSubmatch(out)
+	if err != nil || found == nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(found[1])
+	return n
+}
+
+// systemdMin is the first version that makes the folders of a service and mounts files.
+const systemdMin = 235
+
+// variables returns the variables that systemd gives the service.
+func (u unit) variables() map[string]string {
+	set := make(map[string]string)
+	for _, word := range words(u.show["Environment"]) {
+		if name, value, ok := strings.Cut(word, "="); ok {
+			set[name] = value
+		}
+	}
+	return set
+}
+
+// words splits a list as systemctl prints it: words with spaces have quotes.
+func words(list string) []string {
+	var all []string
+	var word strings.Builder
+	quoted, escaped := false, false
+	for _, r := range list + " " {
+		switch {
+		case escaped:
+			word.WriteRune(r)
+			escaped = false
+		case r == '\\':
+			escaped = true
+		case r == '"':
+			quoted = !quoted
+		case r == ' ' && !quoted:
+			if word.Len() > 0 {
+				all = append(all, word.String())
+			}
+			word.Reset()
+		default:
+			word.WriteRune(r)
+		}
+	}
+	return all
+}
+
+// unfit returns the reason why an installation for this service is impossible, or nil.
+func (u unit) unfit() error {
+	switch {
+	case u.systemd < systemdMin:
+		return fmt.Errorf("this is systemd %d, and mounting files for a service needs %d", u.systemd, systemdMin)
+	case u.show["RootDirectory"] != "" || u.show["RootImage"] != "":
+		return fmt.Errorf("%s has a root of its own; change llama-server in that root, with --prefix", u.name)
+	}
+	return nil
+}
+
+// hides returns the reason why the service cannot use a directory, or nil.
+func (u unit) hides(dir string) error {
+	if home := u.show["ProtectHome"]; home == "yes" || home == "tmpfs" {
+		for _, parent := range []string{"/home", "/root", "/run/user"} {
+			if dir == parent || strings.HasPrefix(dir, parent+"/") {
+				return fmt.Errorf("%s cannot use %s, because it has ProtectHome=%s; give another directory as --root", u.name, dir, home)
+			}
+		}
+	}
+	return nil
+}
+
+// unitPath matches the paths that need no quotes in a unit.
+var unitPath = regexp.MustCompile(`^/[A-Za-z0-9/._+@~-]*$`)
+
+// dropIn is the file that changes a service.
+type dropIn struct {
+	variables []string // "NAME=value"
+	sockets   bool     // the service may use only kinds of sockets that are listed
+	folder    string   // Ollama's
+	base      string
+	pages     string // a directory outside of the service's own, or ""
+}
+
+// local is the directory of pages.
+func (d dropIn) local() string {
+	for _, v := range d.variables {
+		if path, ok := strings.CutPrefix(v, tierenv.LocalVariable+"="); ok {
+			return path
+		}
+	}
+	return ""
+}
+
+// Names below the folders of systemd, for this program.
+const (
+	dropInName = "kvtier.conf"
+	stateName  = "kvtier" // below Machine.State and Machine.Logs
+)
+
+const dropInFirst = "# Written by kvtier ollama install. kvtier ollama remove deletes it.\n"
+
+// String is the text of the drop-in. systemd sorts mounts by their destinations, so their order
+// must not matter: the folder is mounted without the mounts below it (norbind), and shows the
+// real llama-server also where the other mount came first. A file that is missing ("-") leaves
+// Ollama as it is.
+func (d dropIn) String() string {
+	var b strings.Builder
+	b.WriteString(dropInFirst + "[Service]\n")
+	for _, v := range d.variables {
+		fmt.Fprintf(&b, "Environment=\"%s\"\n", strings.ReplaceAll(v, "%", "%%"))
+	}
+	fmt.Fprintf(&b, "StateDirectory=%s\nLogsDirectory=%[1]s\n", stateName)
+	if d.pages != "" {
+		fmt.Fprintf(&b, "ReadWritePaths=-%s\n", d.pages)
+	}
+	if d.sockets {
+		b.WriteString("RestrictAddressFamilies=AF_UNIX\n")
+	}
+	fmt.Fprintf(&b, "# Ollama's folder with the real %s, then ours in its place.\n", serverName)
+	fmt.Fprintf(&b, "BindReadOnlyPaths=-%s:%s:norbind\n", d.folder, filepath.Join(d.base, realFolder))
+	fmt.Fprintf(&b, "BindReadOnlyPaths=-%s:%s\n", filepath.Join(d.base, serverName), filepath.Join(d.folder, serverName))
+	return b.String()
+}
+
+// dropInPath is the place of the drop-in of a service.
+func (m *Machine) dropInPath(service string) string {
+	return filepath.Join(m.Units, service+".d", dropInName)
+}
+
+// ourVariable matches a line of our drop-in.
+var ourVariable = regexp.MustCompile(`(?m)^Environment="((?:OLLAMA_KV|KVTIER)_[A-Z_]+)=(.*)"$`)
+
+// readDropIn returns the variables in our drop-in of a service, and whether there is one.
+func (m *Machine) readDropIn(service string) (map[string]string, bool, error) {
+	path := m.dropInPath(service)
+	text, err := os.ReadFile(path)
+	if os.IsNotExist(err) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	if !strings.HasPrefix(string(text), dropInFirst) {
+		return nil, false, fmt.Errorf("%s was not written by kvtier; move it away", path)
+	}
+	set := make(map[string]string)
+	for _, line := range ourVariable.FindAllStringSubmatch(string(text), -1) {
+		set[line[1]] = strings.ReplaceAll(line[2], "%%", "%")
+	}
+	return set, true, nil
+}
