@@ -95,29 +95,16 @@ func (a *app) setup(verb string, flags *pflag.FlagSet) error {
 	case !flags.Changed("timeout"):
 		a.timeout = patienceFor(verb)
 	}
-	values := make(map[string]string)
+	values, err := a.given(flags)
+	if err != nil {
+		return err
+	}
 	if flags.Changed("root") {
-		values = map[string]string{remoteVar: "", localGBVar: "", remoteGBVar: "", instanceVar: ""}
-	}
-	for flag, path := range map[string]string{"root": a.root, "remote": a.remote} {
-		if !flags.Changed(flag) {
-			continue
+		for _, name := range []string{remoteVar, localGBVar, remoteGBVar, instanceVar} {
+			if _, ok := values[name]; !ok {
+				values[name] = ""
+			}
 		}
-		abs, err := filepath.Abs(path)
-		if err != nil {
-			return fmt.Errorf("find --%s %s: %w", flag, path, err)
-		}
-		values[map[string]string{"root": localVar, "remote": remoteVar}[flag]] = abs
-	}
-	for flag, gb := range map[string]float64{"local-gb": a.localGB, "remote-gb": a.remoteGB} {
-		if !flags.Changed(flag) {
-			continue
-		}
-		text := strconv.FormatFloat(gb, 'g', -1, 64)
-		if !(gb >= 0 && gb*1e9 <= math.MaxInt64/2) {
-			return cli.BadValue(flags.Lookup(flag), text)
-		}
-		values[map[string]string{"local-gb": localGBVar, "remote-gb": remoteGBVar}[flag]] = text
 	}
 	for name, value := range values {
 		if err := os.Setenv(name, value); err != nil {
@@ -128,12 +115,37 @@ func (a *app) setup(verb string, flags *pflag.FlagSet) error {
 		tier.Local:  os.Getenv(localGBVar) != "",
 		tier.Remote: os.Getenv(remoteGBVar) != "",
 	}
-	var err error
 	a.config, err = tierenv.FromEnvironment(a.logger())
 	if err == nil && a.config.Local == a.config.Remote {
 		return cli.Usagef("both tiers are in %s; give another directory as --root or as --remote", a.config.Local)
 	}
 	return err
+}
+
+// given returns the values of the variables that flags replace.
+func (a *app) given(flags *pflag.FlagSet) (map[string]string, error) {
+	values := make(map[string]string)
+	for flag, path := range map[string]string{"root": a.root, "remote": a.remote} {
+		if !flags.Changed(flag) {
+			continue
+		}
+		abs, err := filepath.Abs(path)
+		if err != nil {
+			return nil, fmt.Errorf("find --%s %s: %w", flag, path, err)
+		}
+		values[map[string]string{"root": localVar, "remote": remoteVar}[flag]] = abs
+	}
+	for flag, gb := range map[string]float64{"local-gb": a.localGB, "remote-gb": a.remoteGB} {
+		if !flags.Changed(flag) {
+			continue
+		}
+		text := strconv.FormatFloat(gb, 'g', -1, 64)
+		if !(gb >= 0 && gb*1e9 <= math.MaxInt64/2) {
+			return nil, cli.BadValue(flags.Lookup(flag), text)
+		}
+		values[map[string]string{"local-gb": localGBVar, "remote-gb": remoteGBVar}[flag]] = text
+	}
+	return values, nil
 }
 
 // logger prints warnings to standard error.

@@ -17,6 +17,10 @@ func (a *app) addCompletions(root *cobra.Command) error {
 	for _, verb := range root.Commands() {
 		switch verb.Name() {
 		case "import", "inspect":
+		case "ollama":
+			if err := completeOllama(verb); err != nil {
+				return err
+			}
 		case "rm":
 			verb.ValidArgsFunction = a.completeModel
 		default:

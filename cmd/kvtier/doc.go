@@ -1,4 +1,4 @@
-// Command kvtier looks after the pages that kvtier's Ollama keeps on disk.
+// Command kvtier looks after the pages that kvtier keeps on disk for Ollama.
 //
 //	kvtier ls | stat                 list and count pages
 //	kvtier check | repair            find damage, and move it out of the way
@@ -6,6 +6,8 @@
 //	kvtier inspect PAGE              one page: tokens, text, layers
 //	kvtier export | import           one conversation as a file
 //	kvtier bench                     measure this disk
+//	kvtier ollama install | remove | status
+//	                                 put kvtier before the llama-server of a stock Ollama
 //
 // kvtier finds the pages by the variables of the server, or by --root and --remote,
 // and works beside servers that use the pages. Package diskstore does the work; a

@@ -61,7 +61,7 @@ func runIn(ctx context.Context, a *app, args []string) int {
 func newCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:     "kvtier",
-		Short:   "Look after the pages that kvtier's Ollama keeps on disk",
+		Short:   "Look after the pages that kvtier keeps on disk for Ollama",
 		Version: version.String(),
 	}
 	root.SetOut(a.stdout)
@@ -78,8 +78,9 @@ func newCommand(a *app) *cobra.Command {
 		newExportCommand(a),
 		newImportCommand(a),
 		newBenchCommand(a),
+		newOllamaCommand(a),
 	)
-	for _, verb := range root.Commands() { // help and completion need no configuration
+	for _, verb := range root.Commands() { // help, completion and ollama need no configuration
 		verb.PreRunE = func(cmd *cobra.Command, _ []string) error {
 			return cli.Usage(a.setup(cmd.Name(), cmd.Flags()))
 		}

@@ -27,11 +27,10 @@ func Prepare(root *cobra.Command) {
 		if !verb.HasSubCommands() {
 			continue
 		}
-		// The verb is completion, whose commands are shells.
 		verb.Args = noSubcommand
 		verb.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-		for _, shell := range verb.Commands() {
-			shell.Args = NoArgs
+		for _, command := range verb.Commands() { // such as a shell, for completion
+			command.Args = NoArgs
 		}
 	}
 }

@@ -1,0 +1,305 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/llamatier/install"
+)
+
+// planned is the output of ollama install --json and ollama remove --json.
+type planned struct {
+	DryRun  bool          `json:"dry_run"`
+	Service string        `json:"service"` // "" where systemd does not run Ollama
+	Folder  string        `json:"folder"`  // of llama-server
+	Steps   []plannedStep `json:"steps"`
+	Hints   []string      `json:"hints"`
+}
+
+type plannedStep struct {
+	Step  string `json:"step"`
+	Shows string `json:"shows,omitempty"` // the content of the file that it writes
+}
+
+// ollamaFlags are the flags of ollama's verbs.
+type ollamaFlags struct {
+	install.Choice
+	dryRun, yes bool
+}
+
+func newOllamaCommand(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "ollama",
+		Short: "Put kvtier before the llama-server of a stock Ollama, or take it away",
+		Long: `Put kvtier before the llama-server of a stock Ollama, or take it away. Ollama has a
+llama-server from v0.30 on.`,
+	}
+	cmd.AddCommand(newOllamaInstallCommand(a), newOllamaRemoveCommand(a), newOllamaStatusCommand(a))
+	return cmd
+}
+
+func newOllamaInstallCommand(a *app) *cobra.Command {
+	var f ollamaFlags
+	var server string
+	var docker bool
+	cmd := &cobra.Command{
+		Use:   "install",
+		Short: "Put kvtier-llama-server before Ollama's llama-server",
+		Long: `Put kvtier-llama-server before Ollama's llama-server, and check that it works. The
+steps are shown first. On a terminal you are asked then; elsewhere --yes is needed.
+
+Where systemd runs Ollama, a drop-in mounts kvtier-llama-server over llama-server for
+the service alone. Ollama's folder does not change, so updates of Ollama need nothing.
+The drop-in turns tiering on; --root, --local-gb, --remote and --remote-gb set the
+variables of the same meaning. Settings of an earlier install stay.
+
+Elsewhere llama-server is renamed to llama-server-real, and kvtier-llama-server takes
+its name. Set OLLAMA_KV_TIERING=1 for ollama serve yourself, and run install again
+after an update of Ollama.
+
+A container is changed in its image: --docker prints the lines.`,
+		Example: `  sudo kvtier ollama install --dry-run
+  sudo kvtier ollama install --root /fast/pages --local-gb 100
+  kvtier ollama install --prefix ~/ollama`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.flagsOfOllama(cmd.Flags(), "root", "remote", "local-gb", "remote-gb"); err != nil {
+				return err
+			}
+			if docker {
+				return a.printDocker()
+			}
+			variables, err := a.given(cmd.Flags())
+			if err != nil {
+				return err
+			}
+			self, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			p, err := install.Here().Install(cmd.Context(), install.Options{
+				Choice: f.Choice, Server: server, Beside: filepath.Dir(self), Variables: variables,
+			})
+			if err != nil {
+				return err
+			}
+			return a.carryOut(cmd.Context(), p, f, "install")
+		},
+	}
+	f.add(cmd.Flags(), "show the steps, and carry none out")
+	cmd.Flags().StringVar(&server, "llama-server", "", "kvtier-llama-server, if it is not beside kvtier")
+	cli.Give(cmd.Flags(), "llama-server", "a file")
+	cmd.Flags().BoolVar(&docker, "docker", false, "print a Dockerfile and compose.yaml, and change nothing")
+	return cmd
+}
+
+func newOllamaRemoveCommand(a *app) *cobra.Command {
+	var f ollamaFlags
+	var pages bool
+	cmd := &cobra.Command{
+		Use:   "remove",
+		Short: "Take kvtier-llama-server away again",
+		Long: `Take kvtier-llama-server away again: afterwards Ollama runs its own llama-server, and
+nothing is left except pages. The steps are shown first. On a terminal you are asked
+then; elsewhere --yes is needed.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.flagsOfOllama(cmd.Flags()); err != nil {
+				return err
+			}
+			p, err := install.Here().Remove(cmd.Context(), f.Choice, pages)
+			if err != nil {
+				return err
+			}
+			return a.carryOut(cmd.Context(), p, f, "remove")
+		},
+	}
+	f.add(cmd.Flags(), "show the steps, and carry none out")
+	cmd.Flags().BoolVar(&pages, "pages", false, "also remove the pages of the service, if install made their directory")
+	return cmd
+}
+
+func newOllamaStatusCommand(a *app) *cobra.Command {
+	var c install.Choice
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show whether models run behind kvtier-llama-server",
+		Long: `Show the installations of Ollama, and whether their models run behind
+kvtier-llama-server. Only root sees the files that a running service sees.
+
+The exit status is 1 if an installation of kvtier needs attention.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.flagsOfOllama(cmd.Flags()); err != nil {
+				return err
+			}
+			all, err := install.Here().Status(cmd.Context(), c, os.Getenv("OLLAMA_HOST"))
+			if err != nil {
+				return err
+			}
+			return a.printStatus(all)
+		},
+	}
+	addChoice(cmd.Flags(), &c)
+	return cmd
+}
+
+func addChoice(flags *pflag.FlagSet, c *install.Choice) {
+	flags.StringVar(&c.Prefix, "prefix", "", "the folder above bin/ollama, or that of ollama, instead of looking everywhere")
+	flags.StringVar(&c.Service, "service", "", "the systemd service, instead of "+install.DefaultService)
+	cli.Give(flags, "prefix", giveDir)
+	cli.Give(flags, "service", "the name of a systemd service")
+}
+
+func (f *ollamaFlags) add(flags *pflag.FlagSet, dryRun string) {
+	addChoice(flags, &f.Choice)
+	flags.BoolVar(&f.dryRun, "dry-run", false, dryRun)
+	flags.BoolVar(&f.yes, "yes", false, "do not ask")
+}
+
+// flagsOfOllama refuses the global flags that mean nothing here.
+func (a *app) flagsOfOllama(flags *pflag.FlagSet, useful ...string) error {
+	if runtime.GOOS == "windows" {
+		return errors.New("kvtier-llama-server does not run on Windows yet")
+	}
+	if err := cli.NoEmptyValues(flags); err != nil {
+		return err
+	}
+	for _, name := range []string{"root", "remote", "local-gb", "remote-gb", "models", "timeout"} {
+		if flags.Changed(name) && !slices.Contains(useful, name) {
+			return cli.Usagef("--%s has no meaning here; leave it out", name)
+		}
+	}
+	return nil
+}
+
+// carryOut shows a plan, asks, and carries it out.
+func (a *app) carryOut(ctx context.Context, p *install.Plan, f ollamaFlags, verb string) error {
+	a.printPlan(p, f.dryRun, verb)
+	if f.dryRun || len(p.Steps) == 0 {
+		return nil
+	}
+	if !f.yes {
+		if a.asJSON || !term.IsTerminal(int(os.Stdin.Fd())) {
+			return cli.Usagef("nobody can be asked here, so nothing was done; give --yes, or --dry-run")
+		}
+		if !ask(os.Stdin, a.stderr) {
+			return errors.New("nothing was changed")
+		}
+	}
+	if err := p.Do(ctx, func(s install.Step) {
+		if !a.asJSON {
+			fmt.Fprintln(a.stdout, "done: "+s.Text)
+		}
+	}); err != nil {
+		return err
+	}
+	if !a.asJSON {
+		fmt.Fprintln(a.stdout, map[string]string{"install": "kvtier is installed.", "remove": "kvtier is removed."}[verb])
+	}
+	return nil
+}
+
+// ask asks whether to go on.
+func ask(in io.Reader, out io.Writer) bool {
+	fmt.Fprint(out, "Continue? [y/N] ")
+	answer, _ := bufio.NewReader(in).ReadString('\n') // nothing is no
+	answer = strings.ToLower(strings.TrimSpace(answer))
+	return answer == "y" || answer == "yes"
+}
+
+func (a *app) printPlan(p *install.Plan, dryRun bool, verb string) {
+	out := planned{DryRun: dryRun, Service: p.Ollama.Service, Folder: p.Ollama.Folder, Steps: []plannedStep{}, Hints: append([]string{}, p.Hints...)}
+	for _, s := range p.Steps {
+		out.Steps = append(out.Steps, plannedStep{s.Text, s.Shows})
+	}
+	if a.asJSON {
+		_ = a.json(out) // strings only; a full pipe is reported by the shell
+		return
+	}
+	if len(out.Steps) > 0 {
+		fmt.Fprintf(a.stdout, "The steps of %s:\n\n", verb)
+	} else {
+		fmt.Fprintln(a.stdout, "There is nothing to do.")
+	}
+	for i, s := range out.Steps {
+		fmt.Fprintf(a.stdout, "%3d. %s\n", i+1, s.Step)
+		for line := range strings.Lines(s.Shows) {
+			fmt.Fprint(a.stdout, "       | "+line)
+		}
+	}
+	if len(out.Steps) > 0 {
+		fmt.Fprintln(a.stdout)
+	}
+	for _, hint := range out.Hints {
+		fmt.Fprintln(a.stdout, hint)
+	}
+}
+
+func (a *app) printDocker() error {
+	if a.asJSON {
+		return a.json(map[string]string{"Dockerfile": install.Dockerfile, "compose.yaml": install.Compose})
+	}
+	fmt.Fprintf(a.stdout, "# Dockerfile, with kvtier-llama-server in the same folder:\n\n%s\n# compose.yaml:\n\n%s", install.Dockerfile, install.Compose)
+	return nil
+}
+
+// printStatus prints a table, and a sentence for everything that needs attention.
+func (a *app) printStatus(all []install.Status) error {
+	if a.asJSON {
+		if err := a.json(all); err != nil {
+			return err
+		}
+	} else {
+		var rows [][]string
+		for _, s := range all {
+			answers := "no answer"
+			if s.Answers {
+				answers = strings.TrimPrefix(s.URL, "http://")
+			}
+			rows = append(rows, []string{
+				cmp.Or(s.Ollama, "-"), cmp.Or(s.Service, "-"), cmp.Or(s.Folder, "-"), string(s.State), cmp.Or(s.Kvtier, "-"), answers, s.Tiering,
+			})
+		}
+		a.table([]string{"OLLAMA", "SERVICE", "FOLDER", "STATE", "KVTIER", "SERVER", "TIERING"}, rows)
+		a.printHints(all)
+	}
+	if slices.ContainsFunc(all, install.Status.Bad) {
+		return errors.New("an installation of kvtier needs attention")
+	}
+	return nil
+}
+
+func (a *app) printHints(all []install.Status) {
+	for _, s := range all {
+		lines := slices.Clone(s.Hints)
+		if s.LastLog != "" {
+			lines = append(lines, s.Log+" ends with: "+s.LastLog)
+		}
+		for _, line := range lines {
+			fmt.Fprintf(a.stdout, "\n%s\n", line)
+		}
+	}
+}
+
+// completeOllama sets the completions of ollama's verbs.
+func completeOllama(ollama *cobra.Command) error {
+	for _, verb := range ollama.Commands() {
+		verb.ValidArgsFunction = cobra.NoFileCompletions
+		if err := verb.MarkFlagDirname("prefix"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
