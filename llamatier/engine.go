@@ -160,23 +160,11 @@ func (e *Engine) Erase(ctx context.Context, slot int) error {
 	return e.act(ctx, slot, "erase", struct{}{})
 }
 
-// ErrUnanswered reports an action that llama-server may carry out later: it has not answered
-// in actTimeout. The action's file must stay as it is.
-var ErrUnanswered = errors.New("llamatier: llama-server has not answered")
-
-// actTimeout bounds the time of an action on a slot, which waits for the slot's request.
-const actTimeout = 10 * time.Minute
-
-// act carries out an action even if ctx ends: llama-server does not take an action back.
+// act carries out an action even if ctx ends: llama-server may carry it out later, and the
+// action's file must stay as it is until then.
 func (e *Engine) act(ctx context.Context, slot int, action string, in any) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actTimeout)
-	defer cancel()
 	var out struct{}
-	err := e.call(ctx, http.MethodPost, fmt.Sprintf("/slots/%d?action=%s", slot, action), in, &out)
-	if ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", ErrUnanswered, err)
-	}
-	return err
+	return e.call(context.WithoutCancel(ctx), http.MethodPost, fmt.Sprintf("/slots/%d?action=%s", slot, action), in, &out)
 }
 
 // Prefill computes a prompt in a slot and drops the answer.
