@@ -59,6 +59,9 @@ func (e *Engine) call(ctx context.Context, method, path string, body, out any) e
 	return nil
 }
 
+// errRefused reports an answer that is an error.
+var errRefused = errors.New("llama-server refuses")
+
 // get sends a request and returns the answer.
 func (e *Engine) get(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, Address(path), bytes.NewReader(body))
@@ -76,7 +79,7 @@ func (e *Engine) get(ctx context.Context, method, path string, body []byte) ([]b
 		return nil, fmt.Errorf("read llama-server's answer to %s: %w", path, err)
 	}
 	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("llama-server refuses %s: %s: %s", path, res.Status, strings.TrimSpace(string(answer[:min(len(answer), 300)])))
+		return nil, fmt.Errorf("%w %s: %s: %s", errRefused, path, res.Status, strings.TrimSpace(string(answer[:min(len(answer), 300)])))
 	}
 	return answer, nil
 }
@@ -174,12 +177,18 @@ func (e *Engine) Prefill(ctx context.Context, slot int, tokens []int32) error {
 	return e.call(ctx, http.MethodPost, "/completion", in, &out)
 }
 
-// WaitReady waits until the engine has loaded its model. It returns an error only when ctx
-// ends: an engine that fails to load ends, and its daemon with it.
-func (e *Engine) WaitReady(ctx context.Context) error {
-	for {
+// WaitReady waits until the engine has loaded its model, and calls listening when the engine
+// has answered for the first time. It returns an error only when ctx ends: an engine that fails
+// to load ends, and its daemon with it.
+func (e *Engine) WaitReady(ctx context.Context, listening func()) error {
+	for heard := false; ; {
 		var out struct{}
-		if err := e.call(ctx, http.MethodGet, "/health", nil, &out); err == nil {
+		err := e.call(ctx, http.MethodGet, "/health", nil, &out)
+		if !heard && (err == nil || errors.Is(err, errRefused)) {
+			heard = true
+			listening()
+		}
+		if err == nil {
 			return nil
 		}
 		select {
