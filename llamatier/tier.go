@@ -234,7 +234,7 @@ func (t *Tier) taken(ctx context.Context, s *slot) bool {
 	return err != nil
 }
 
-// unknownRuns reports whether a request of Unknown runs, in whatever slot.
+// unknownRuns reports whether a request of Unknown runs in any slot.
 func (t *Tier) unknownRuns() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
