@@ -149,7 +149,7 @@ func (s *server) awaitDisk(prepare func() (*disk, error), most time.Duration) er
 	return nil
 }
 
-// flush stores what must not be lost, and closes the store.
+// flush stores all slots, and closes the store.
 func (s *server) flush(ctx context.Context) {
 	if s.disk.within(0) && s.disk.err == nil {
 		begin(func() (struct{}, error) { s.disk.value.ending.hold(); return struct{}{}, nil }).within(holdTimeout)

@@ -30,7 +30,7 @@ type Handler struct {
 
 	mu    sync.Mutex
 	tier  *llamatier.Tier
-	early early // what the tier must know of the time before it
+	early early // requests before the tier
 }
 
 // Ours are the options that the engine has for our sake alone.
