@@ -59,9 +59,6 @@ func (e *Engine) call(ctx context.Context, method, path string, body, out any) e
 	return nil
 }
 
-// errRefused reports an answer that is an error.
-var errRefused = errors.New("llama-server refuses")
-
 // get sends a request and returns the answer.
 func (e *Engine) get(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, Address(path), bytes.NewReader(body))
@@ -79,7 +76,7 @@ func (e *Engine) get(ctx context.Context, method, path string, body []byte) ([]b
 		return nil, fmt.Errorf("read llama-server's answer to %s: %w", path, err)
 	}
 	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%w %s: %s: %s", errRefused, path, res.Status, strings.TrimSpace(string(answer[:min(len(answer), 300)])))
+		return nil, fmt.Errorf("llama-server refuses %s: %s: %s", path, res.Status, strings.TrimSpace(string(answer[:min(len(answer), 300)])))
 	}
 	return answer, nil
 }
@@ -163,32 +160,67 @@ func (e *Engine) Erase(ctx context.Context, slot int) error {
 	return e.act(ctx, slot, "erase", struct{}{})
 }
 
-// act carries out an action even if ctx ends: llama-server may carry it out later, and the
-// action's file must stay as it is until then.
+// ErrUnanswered reports an action that llama-server may carry out later: it has not answered
+// in actTimeout. The action's file must stay as it is.
+var ErrUnanswered = errors.New("llamatier: llama-server has not answered")
+
+// actTimeout bounds the time of an action on a slot, which waits for the slot's request.
+const actTimeout = 10 * time.Minute
+
+// act carries out an action even if ctx ends: llama-server does not take an action back.
 func (e *Engine) act(ctx context.Context, slot int, action string, in any) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actTimeout)
+	defer cancel()
 	var out struct{}
-	return e.call(context.WithoutCancel(ctx), http.MethodPost, fmt.Sprintf("/slots/%d?action=%s", slot, action), in, &out)
+	err := e.call(ctx, http.MethodPost, fmt.Sprintf("/slots/%d?action=%s", slot, action), in, &out)
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", ErrUnanswered, err)
+	}
+	return err
 }
 
-// Prefill computes a prompt in a slot and drops the answer.
-func (e *Engine) Prefill(ctx context.Context, slot int, tokens []int32) error {
+// Prefill computes a prompt in a slot and drops the answer, of which it returns the account.
+func (e *Engine) Prefill(ctx context.Context, slot int, tokens []int32) (*Answer, error) {
 	in := map[string]any{"prompt": tokens, "n_predict": 0, "id_slot": slot, "cache_prompt": true, "temperature": 0}
-	var out struct{}
-	return e.call(ctx, http.MethodPost, "/completion", in, &out)
+	var out json.RawMessage
+	if err := e.call(ctx, http.MethodPost, "/completion", in, &out); err != nil {
+		return nil, err
+	}
+	answer := ReadAnswer(out)
+	if answer == nil {
+		return nil, errors.New("llama-server does not say how much it computed")
+	}
+	return answer, nil
 }
 
-// WaitReady waits until the engine has loaded its model, and calls listening when the engine
-// has answered for the first time. It returns an error only when ctx ends: an engine that fails
-// to load ends, and its daemon with it.
-func (e *Engine) WaitReady(ctx context.Context, listening func()) error {
-	for heard := false; ; {
+// ReadAnswer finds the account of an answer in the answer's last bytes. It returns nil if there
+// is none.
+func ReadAnswer(last []byte) *Answer {
+	key := []byte(`"timings":`)
+	at := bytes.LastIndex(last, key)
+	if at < 0 {
+		return nil
+	}
+	var a struct {
+		Cached    *int    `json:"cache_n"`
+		Processed *int    `json:"prompt_n"`
+		Generated *int    `json:"predicted_n"`
+		Millis    float64 `json:"prompt_ms"`
+	}
+	dec := json.NewDecoder(bytes.NewReader(last[at+len(key):]))
+	if dec.Decode(&a) != nil || a.Cached == nil || a.Processed == nil || a.Generated == nil {
+		return nil
+	}
+	took := time.Duration(a.Millis * float64(time.Millisecond))
+	return &Answer{Cached: *a.Cached, Processed: *a.Processed, Generated: *a.Generated, Took: took}
+}
+
+// WaitReady waits until the engine has loaded its model. It returns an error only when ctx
+// ends: an engine that fails to load ends, and its daemon with it.
+func (e *Engine) WaitReady(ctx context.Context) error {
+	for {
 		var out struct{}
-		err := e.call(ctx, http.MethodGet, "/health", nil, &out)
-		if !heard && (err == nil || errors.Is(err, errRefused)) {
-			heard = true
-			listening()
-		}
-		if err == nil {
+		if err := e.call(ctx, http.MethodGet, "/health", nil, &out); err == nil {
 			return nil
 		}
 		select {

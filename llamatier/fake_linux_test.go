@@ -27,19 +27,26 @@ var fakeShape = &llamastate.Shape{Version: 2, Caches: []llamastate.Cache{{
 	Tensors: [2][]llamastate.Tensor{{{Type: 1, Row: 32}, {Type: 1, Row: 32}}, {{Type: 1, Row: 32}, {Type: 1, Row: 32}}},
 }}}
 
+// hybridShape has a state besides, which exists only after the last token.
+var hybridShape = &llamastate.Shape{Version: 2, Caches: append(slices.Clone(fakeShape.Caches), llamastate.Cache{
+	Kind: llamastate.Recurrent, Layers: 3,
+	Tensors: [2][]llamastate.Tensor{{{Type: 0, Row: 32}}, {{Type: 0, Row: 32}}},
+})}
+
 // fakeEngine is a llama-server. The row of a token is a hash of all tokens up to it, so a row
 // in a wrong place shows. As llama-server does, it holds back an action on a slot that is in
 // use, shifts the context of a full slot, empties a slot that a restore fails for, and goes on
-// with a request for a while after its client is gone.
+// with a request for a while after its client is gone. With a state, it goes back to no token
+// but the first.
 type fakeEngine struct {
 	t       require.TestingT
+	shape   *llamastate.Shape
 	context int // tokens for each slot
 	late    int // tokens that are generated after the client is gone
 
 	mu     sync.Mutex
 	slots  []*fakeSlot
-	refuse map[string]int    // of these paths so many requests fail
-	enter  map[string]func() // called when the next request to a path arrives
+	refuse map[string]int // of these paths so many requests fail
 
 	generated int // tokens of all answers that are over
 	restored  int
@@ -55,7 +62,7 @@ type fakeSlot struct {
 }
 
 func newFake(t require.TestingT, slots, context int) *fakeEngine {
-	f := &fakeEngine{t: t, context: context, refuse: map[string]int{}, enter: map[string]func(){}}
+	f := &fakeEngine{t: t, shape: fakeShape, context: context, refuse: map[string]int{}}
 	for range slots {
 		f.slots = append(f.slots, &fakeSlot{})
 	}
@@ -74,12 +81,7 @@ func (f *fakeEngine) RoundTrip(r *http.Request) (*http.Response, error) {
 	if refused {
 		f.refuse[r.URL.Path]--
 	}
-	enter := f.enter[r.URL.Path]
-	delete(f.enter, r.URL.Path)
 	f.mu.Unlock()
-	if enter != nil {
-		enter()
-	}
 	w := httptest.NewRecorder()
 	if refused {
 		http.Error(w, "refused", http.StatusInternalServerError)
@@ -115,8 +117,9 @@ func (f *fakeEngine) serve(w http.ResponseWriter, r *http.Request) {
 			Slot    int     `json:"id_slot"`
 		}
 		require.NoError(f.t, json.Unmarshal(body, &in))
-		f.slots[in.Slot].complete(f, r.Context(), in.Prompt, in.Predict)
-		fmt.Fprint(w, "{}")
+		if a := f.slots[in.Slot].complete(f, r.Context(), in.Prompt, in.Predict); a != nil {
+			fmt.Fprintf(w, `{"timings":{"cache_n":%d,"prompt_n":%d,"predicted_n":%d,"prompt_ms":%d}}`, a.Cached, a.Processed, a.Generated, 20*a.Processed)
+		}
 	default:
 		http.NotFound(w, r)
 	}
@@ -151,6 +154,9 @@ func (s *fakeSlot) complete(f *fakeEngine, ctx context.Context, prompt []int32, 
 	s.use.Lock()
 	defer s.use.Unlock()
 	n := min(commonPrefix(s.tokens, prompt), len(prompt)-1)
+	if f.shape.HasEnd() && n < len(s.tokens) {
+		n = 0
+	}
 	s.tokens, s.rows = s.tokens[:n:n], s.rows[:n:n]
 	a := &Answer{Cached: n, Processed: len(prompt) - n}
 	defer func() {
@@ -205,10 +211,10 @@ func (f *fakeEngine) act(w http.ResponseWriter, s *fakeSlot, action, name string
 	case "erase":
 		s.tokens, s.rows = nil, nil
 	case "save":
-		err = s.save(SavePath() + name)
+		err = s.save(f.shape, SavePath()+name)
 	case "restore":
 		var n int
-		if n, err = s.restore(f.t, SavePath()+name); err != nil {
+		if n, err = s.restore(f, SavePath()+name); err != nil {
 			s.tokens, s.rows = nil, nil
 		}
 		f.mu.Lock()
@@ -223,33 +229,41 @@ func (f *fakeEngine) act(w http.ResponseWriter, s *fakeSlot, action, name string
 }
 
 // pageOf is the layout of all tokens of a slot, and their rows in it.
-func pageOf(n int) (pagefile.Layout, []byte) {
-	layout, err := pagefile.NewLayout(fakeShape.Sections(), n)
+func pageOf(shape *llamastate.Shape, n int) (pagefile.Layout, []byte) {
+	layout, err := pagefile.NewLayout(shape.EndSections(0), n)
 	if err != nil {
 		panic(err) // the sections are constants
 	}
 	return layout, make([]byte, layout.Size())
 }
 
-func (s *fakeSlot) save(path string) error {
+// eachRow calls f with each row of a layout, and the number of tokens that it belongs to.
+func eachRow(layout pagefile.Layout, buf []byte, f func(row []byte, tokens int)) {
+	for i := range layout.Len() {
+		rows := layout.Rows(buf, i)
+		for at := 0; at < len(rows); at += 32 {
+			f(rows[at:][:32], layout.Tokens()-(len(rows)-at)/32+1)
+		}
+	}
+}
+
+func (s *fakeSlot) save(shape *llamastate.Shape, path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	b, err := fakeShape.Build(f, s.tokens, 0)
+	b, err := shape.Build(f, s.tokens, 0)
 	if err != nil {
 		return err
 	}
-	layout, buf := pageOf(len(s.tokens))
-	for i := range layout.Len() {
-		copy(layout.Rows(buf, i), slices.Concat(s.rows...))
-	}
+	layout, buf := pageOf(shape, len(s.tokens))
+	eachRow(layout, buf, func(row []byte, tokens int) { copy(row, s.rows[tokens-1]) })
 	return b.WriteRows(layout, 0, layout.Tokens(), buf)
 }
 
 // restore reads a file, and requires that each row is the row of its token.
-func (s *fakeSlot) restore(t require.TestingT, path string) (int, error) {
+func (s *fakeSlot) restore(e *fakeEngine, path string) (int, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, err
@@ -259,24 +273,23 @@ func (s *fakeSlot) restore(t require.TestingT, path string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	state, err := fakeShape.Open(f, info.Size())
+	state, err := e.shape.Open(f, info.Size())
 	if err != nil {
 		return 0, err
 	}
-	layout, buf := pageOf(len(state.Tokens))
+	layout, buf := pageOf(e.shape, len(state.Tokens))
 	if err := state.ReadRows(layout, 0, buf); err != nil {
 		return 0, err
 	}
 	s.tokens, s.rows = state.Tokens, nil
 	for n := range state.Tokens {
-		want := row(state.Tokens[:n+1])
-		s.rows = append(s.rows, want)
-		for i := range layout.Len() {
-			if got := layout.Rows(buf, i)[n*32:][:32]; !slices.Equal(got, want) {
-				t.Errorf("a file with the row of another sequence for token %d of %d", n, len(state.Tokens))
-				return 0, fmt.Errorf("wrong row")
-			}
-		}
+		s.rows = append(s.rows, row(state.Tokens[:n+1]))
 	}
-	return len(state.Tokens), nil
+	eachRow(layout, buf, func(row []byte, tokens int) {
+		if !slices.Equal(row, s.rows[tokens-1]) {
+			e.t.Errorf("a file with the row of another sequence for token %d of %d", tokens, len(state.Tokens))
+			err = fmt.Errorf("wrong row")
+		}
+	})
+	return len(state.Tokens), err
 }

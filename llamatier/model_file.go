@@ -10,6 +10,16 @@ import (
 type Model struct {
 	Window   int  // positions that a window keeps; 0 without one
 	LongRope bool // rows depend on the size of the context
+
+	types []int64 // of the tokens
+}
+
+// controlType is the type of control tokens, in llama.cpp's LLAMA_TOKEN_TYPE_CONTROL.
+const controlType = 3
+
+// Control reports whether a token is a control token.
+func (m Model) Control(token int32) bool {
+	return token >= 0 && int(token) < len(m.types) && m.types[token] == controlType
 }
 
 // ReadModel reads the head of a GGUF file.
@@ -21,5 +31,6 @@ func ReadModel(path string) (m Model, err error) {
 	defer f.Close()
 	m.Window = int(f.KeyValue("attention.sliding_window").Uint())
 	m.LongRope = f.TensorInfo("rope_factors_long.weight").Name != "" || f.TensorInfo("blk.0.rope_factors_long.weight").Name != ""
+	m.types = f.KeyValue("tokenizer.ggml.token_type").Ints()
 	return m, nil
 }

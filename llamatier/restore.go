@@ -2,7 +2,6 @@ package llamatier
 
 import (
 	"context"
-	"errors"
 	"os"
 	"time"
 
@@ -20,7 +19,12 @@ func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) int {
 		t.save(ctx, s, true) // the engine is about to drop tokens
 		held = commonPrefix(s.tokens, tokens)
 	}
-	s.ended = min(s.ended, held)
+	if held < s.ended {
+		s.ended = 0
+	}
+	if t.opt.Shape.HasEnd() && held < min(s.loaded, len(s.tokens)) {
+		held, s.loaded = 0, 0 // the engine would begin anew
+	}
 	began := time.Now()
 	p := t.plan(ctx, tokens, held)
 	if !p.worth() {
@@ -48,22 +52,18 @@ func (t *Tier) tryRestore(ctx context.Context, s *slot, p *plan) error {
 	if err != nil || f == nil {
 		return err
 	}
-	s.tokens, s.prompt, s.ended, s.dirty, s.tails = nil, 0, 0, false, false
+	s.tokens, s.prompt, s.ended, s.loaded, s.dirty, s.tails = nil, 0, 0, 0, false, false
 	s.private, s.broken, s.judged = false, true, true // until the engine has answered
 	began := time.Now()
-	restore := func() error { return t.opt.Engine.Restore(ctx, s.id, name) }
-	err = t.act(s, restore, func() { f.Close() })
-	if !errors.Is(err, errHeldBack) {
-		f.Close() // nothing is lost: the file is memory
-	}
-	if err != nil {
-		return err
+	if err := t.opt.Engine.Restore(ctx, s.id, name); err != nil {
+		return t.drop(f, err)
 	}
 	t.opt.Rates.Stepped(t.costs(p), time.Since(began))
 	t.mu.Lock()
 	s.unknown = t.unknown > 0
 	t.mu.Unlock()
-	s.tokens, s.ended, s.broken = p.tokens, len(p.tokens), false
+	s.tokens, s.ended, s.loaded, s.broken = p.tokens, len(p.tokens), len(p.tokens), false
+	f.Close() // nothing is lost: the file is memory
 	return nil
 }
 
@@ -75,8 +75,7 @@ func (t *Tier) build(ctx context.Context, p *plan) (*os.File, string, error) {
 	}
 	b, err := t.opt.Shape.Build(f, p.tokens, t.opt.Window)
 	if err != nil {
-		f.Close() // nothing is lost: the file is memory
-		return nil, "", err
+		return nil, "", t.drop(f, err)
 	}
 	n, err := t.fill(ctx, p, b)
 	if err == nil && n == len(p.refs) {
@@ -103,8 +102,7 @@ func (t *Tier) first(p *plan, longer *llamastate.Builder, from *os.File) (*os.Fi
 		err = b.CopyRows(from, longer)
 	}
 	if err != nil {
-		f.Close() // nothing is lost: the file is memory
-		return nil, "", err
+		return nil, "", t.drop(f, err)
 	}
 	return f, name, nil
 }

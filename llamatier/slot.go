@@ -15,12 +15,12 @@ type slot struct {
 	tokens  []int32 // that the slot holds at least: the last prompt
 	prompt  int     // number of tokens of the last prompt, or the longest that is not judged
 	ended   int     // tokens before the last end that was stored
+	loaded  int     // tokens that were restored last: the engine cannot go back before them
 	dirty   bool    // tokens were computed since the slot was saved
 	tails   bool    // tokens were computed since tails were stored
 	private bool    // the last request must not be stored
 	broken  bool    // rows from before the last request must not be stored
 
-	acting  bool    // llama-server holds an action back
 	unknown bool    // a request of which nothing is known may have used the slot
 	judged  bool    // it is known whether the last answer filled the slot
 	last    *Answer // of the last request; nil if the engine was not heard to the end

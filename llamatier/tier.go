@@ -35,6 +35,10 @@ type Options struct {
 	Context int               // tokens that a slot has room for
 	Window  int               // positions that the engine's window keeps; 0 without a window
 
+	// Control reports whether a token is a control token, as those that begin the parts of a
+	// chat are; nil if that is not known.
+	Control func(token int32) bool
+
 	Store       Store
 	Fingerprint pagefile.Key // of the store
 	PageTokens  int
@@ -72,14 +76,14 @@ type Tier struct {
 	closed  bool
 	unknown int // requests that run in slots which the engine chose
 	turns   map[*Turn]bool
-	acting  []chan struct{} // one for each action that is waited for, closed after it
+	kept    []*os.File // that the engine may still use
+
+	saveSeconds float64 // that the engine takes to save a byte
 
 	off     atomic.Bool    // the engine does not answer: nothing is restored or stored any more
 	saving  chan struct{}  // one element while a file of a save exists
 	storing sync.WaitGroup // saves whose pages are being stored, and pages that are being read
 	buffers sync.Pool      // *[]byte, of pages that are being read
-
-	patience patience
 }
 
 // New returns a Tier for an engine whose slots hold nothing that is worth keeping.
@@ -96,7 +100,7 @@ func New(opt Options) *Tier {
 	if opt.Available == nil {
 		opt.Available = memory.Available
 	}
-	t := &Tier{opt: opt, turns: make(map[*Turn]bool), saving: make(chan struct{}, 1), patience: usualPatience}
+	t := &Tier{opt: opt, turns: make(map[*Turn]bool), saving: make(chan struct{}, 1), saveSeconds: assumedSaveSeconds}
 	for id := range opt.Slots {
 		t.slots = append(t.slots, &slot{id: id, judged: true})
 	}
@@ -104,41 +108,34 @@ func New(opt Options) *Tier {
 }
 
 // Shape finds the shape of an engine's files: it computes one token in a slot, saves the slot
-// and empties it again. The engine must not have answered any request yet. Shape returns an
-// error when ctx ends, although the engine may still use its file.
+// and empties it again. The engine must not have answered any request yet.
 func Shape(ctx context.Context, e *Engine) (*llamastate.Shape, error) {
-	if err := e.Prefill(ctx, 0, []int32{0}); err != nil {
+	if _, err := e.Prefill(ctx, 0, []int32{0}); err != nil {
 		return nil, err
 	}
 	f, name, err := newMemFile()
 	if err != nil {
 		return nil, err
 	}
-	learned := make(chan struct{})
-	var shape *llamastate.Shape
-	go func() {
-		defer close(learned)
-		defer f.Close() // nothing is lost: the file is memory
-		if err = errors.Join(e.Save(ctx, 0, name), e.Erase(ctx, 0)); err != nil {
-			return
-		}
-		var info os.FileInfo
-		if info, err = f.Stat(); err == nil {
-			shape, err = llamastate.Learn(f, info.Size())
-		}
-	}()
-	select {
-	case <-learned:
-		return shape, err
-	case <-ctx.Done():
-		return nil, fmt.Errorf("llama-server does not save a slot: %w", ctx.Err())
+	defer f.Close()
+	if err := errors.Join(e.Save(ctx, 0, name), e.Erase(ctx, 0)); err != nil {
+		return nil, err
 	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return llamastate.Learn(f, info.Size())
 }
 
 // Turn is a request that has a slot.
 type Turn struct {
 	// Restored is the number of tokens that were put into the slot for the request.
 	Restored int
+
+	// Staged is the account of the first part of the prompt, if that was computed before the
+	// request: the engine counts its tokens as cached.
+	Staged *Answer
 
 	t       *Tier
 	s       *slot
@@ -173,15 +170,8 @@ type Request struct {
 	Cancel  context.CancelFunc // gives the request up
 }
 
-// Errors of Begin.
-var (
-	// ErrClosed reports a request that began after Flush.
-	ErrClosed = errors.New("llamatier: the tier is closed")
-
-	// ErrTaken reports that a request of Unknown runs in the slot that another request would
-	// get. The engine may have a free one.
-	ErrTaken = errors.New("llamatier: the engine has given the slot to another request")
-)
+// ErrClosed reports a request that began after Flush.
+var ErrClosed = errors.New("llamatier: the tier is closed")
 
 func (t *Tier) isClosed() bool {
 	t.mu.Lock()
@@ -190,7 +180,7 @@ func (t *Tier) isClosed() bool {
 }
 
 // Begin waits for a slot for a request, chooses it, and restores stored pages into it. The
-// caller calls End. Begin returns ErrClosed, ErrTaken or an error of ctx.
+// caller calls End. Begin returns ErrClosed or an error of ctx.
 func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	if t.isClosed() {
 		return nil, ErrClosed
@@ -198,10 +188,6 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	s, err := t.take(ctx, r.Tokens, r.Slot)
 	if err != nil {
 		return nil, fmt.Errorf("wait for a slot: %w", err)
-	}
-	if t.taken(ctx, s) {
-		t.give(s)
-		return nil, ErrTaken
 	}
 	u := &Turn{t: t, s: s, tokens: r.Tokens, private: r.Private, cancel: r.Cancel}
 	t.mu.Lock()
@@ -221,24 +207,9 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		t.save(ctx, s, true)
 	default:
 		u.Restored = t.restore(ctx, s, r.Tokens)
+		t.stage(ctx, u)
 	}
 	return u, nil
-}
-
-// taken reports whether a request of Unknown runs in a slot.
-func (t *Tier) taken(ctx context.Context, s *slot) bool {
-	if !t.unknownRuns() {
-		return false
-	}
-	_, err := t.idleSlot(ctx, s)
-	return err != nil
-}
-
-// unknownRuns reports whether a request of Unknown runs in any slot.
-func (t *Tier) unknownRuns() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.unknown > 0
 }
 
 // End ends a request. answer is nil unless the engine was heard to the end. The slot is saved
@@ -248,30 +219,37 @@ func (u *Turn) End(answer *Answer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.turns, u)
-	t.noteAnswerLocked(s, answer, u)
-	if answer != nil {
-		t.opt.Rates.Computed(answer.Processed, float64(answer.Cached)+float64(answer.Processed-1)/2, answer.Took)
-	}
-	s.tokens, s.used = u.tokens, time.Now()
-	s.dirty, s.tails = true, true
-	s.broken, s.unknown = s.broken || s.private || s.unknown, t.unknown > 0
-	s.private = u.private
+	t.endedLocked(u, answer, len(u.tokens))
+	s.used = time.Now()
 	s.idle = t.opt.AfterFunc(t.opt.Idle, func() { t.saveIdle(s) })
 	t.giveLocked(s)
 }
 
+// endedLocked notes that the engine has computed the first tokens of a prompt.
+func (t *Tier) endedLocked(u *Turn, answer *Answer, tokens int) {
+	s := u.s
+	t.noteAnswerLocked(s, answer, u.counted, tokens)
+	if answer != nil {
+		t.opt.Rates.Computed(answer.Processed, float64(answer.Cached)+float64(answer.Processed-1)/2, answer.Took)
+	}
+	s.tokens = u.tokens[:tokens]
+	s.dirty, s.tails = true, true
+	s.broken, s.unknown = s.broken || s.private || s.unknown, t.unknown > 0
+	s.private = u.private
+}
+
 // noteAnswerLocked notes how much the engine has computed in a slot. An answer before, of
 // which it is not known whether it filled the slot, is judged together with this one.
-func (t *Tier) noteAnswerLocked(s *slot, answer *Answer, u *Turn) {
+func (t *Tier) noteAnswerLocked(s *slot, answer *Answer, counted, prompt int) {
 	switch {
 	case s.judged:
 	case s.last != nil && s.last.seen()+1 >= t.opt.Context:
 		s.broken = true
 	case s.last == nil:
-		s.prompt = max(s.prompt, len(u.tokens))
+		s.prompt = max(s.prompt, prompt)
 		return // the count from before that answer bounds both
 	}
-	s.last, s.counted, s.prompt, s.judged = answer, u.counted, len(u.tokens), false
+	s.last, s.counted, s.prompt, s.judged = answer, counted, prompt, false
 }
 
 // saveIdle saves a slot that no request has taken.
@@ -332,40 +310,18 @@ func (t *Tier) spawn(f func()) {
 }
 
 // Unknown notes that the engine answers a request in a slot that it chose itself, until the
-// caller calls end. No slot is stored until its rows are known again. Unknown lets actions on
-// slots end first: one that llama-server holds back for the request could in turn hold back
-// the requests behind it.
+// caller calls end. No slot is stored until its rows are known again.
 func (t *Tier) Unknown() (end func()) {
-	late := time.NewTimer(unknownTimeout)
-	defer late.Stop()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for waits := true; waits && len(t.acting) > 0; {
-		action := t.acting[0]
-		t.mu.Unlock()
-		select {
-		case <-action:
-		case <-late.C:
-			waits = false
-		}
-		t.mu.Lock()
-	}
-	t.noteUnknownLocked(1)
-	return func() {
+	note := func(n int) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.noteUnknownLocked(-1)
+		t.unknown += n
+		for _, s := range t.slots {
+			s.unknown = true
+		}
 	}
-}
-
-// unknownTimeout bounds the time for which an action on a slot holds up another request.
-const unknownTimeout = 10 * time.Second
-
-func (t *Tier) noteUnknownLocked(n int) {
-	t.unknown += n
-	for _, s := range t.slots {
-		s.unknown = true
-	}
+	note(1)
+	return func() { note(-1) }
 }
 
 // Off ends storing and restoring, because rows no longer follow from the model alone.

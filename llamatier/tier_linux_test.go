@@ -27,6 +27,7 @@ type world struct {
 	engine *fakeEngine
 	tier   *Tier
 	store  *diskstore.Store
+	hybrid bool // the model has a state
 
 	mu     sync.Mutex
 	timers []*timer
@@ -66,8 +67,11 @@ func newWorld(t require.TestingT, store *diskstore.Store, slots, context int) *w
 // start begins with an engine that holds nothing.
 func (w *world) start(slots, context int) {
 	w.engine = newFake(w.t, slots, context)
+	if w.hybrid {
+		w.engine.shape = hybridShape
+	}
 	w.tier = New(Options{
-		Engine: w.engine.engine(), Shape: fakeShape, Slots: slots, Context: context,
+		Engine: w.engine.engine(), Shape: w.engine.shape, Control: control, Slots: slots, Context: context,
 		Store: w.store, Fingerprint: pagefile.Key{1}, PageTokens: testPage,
 		AfterFunc: func(_ time.Duration, f func()) interface{ Stop() bool } {
 			m := &timer{f: f}
@@ -104,6 +108,12 @@ func (w *world) ask(r Request, predict int) int {
 	turn.End(w.engine.slots[turn.Slot()].complete(w.engine, ctx, r.Tokens, predict))
 	return turn.Restored
 }
+
+// control reports whether a token is a control token.
+func control(token int32) bool { return token >= 1010 }
+
+// opening opens an answer, as templates of chats do.
+var opening = []int32{1010, 7, 8}
 
 // prompt is a prompt of n tokens of a conversation.
 func prompt(seed, n int) []int32 {
@@ -224,7 +234,7 @@ func TestRandomUsers(t *testing.T) {
 		require.NoError(rt, err)
 		defer store.Close()
 		slots := rapid.IntRange(1, 3).Draw(rt, "slots")
-		w := &world{t: rt, store: store}
+		w := &world{t: rt, store: store, hybrid: rapid.Bool().Draw(rt, "hybrid")}
 		w.start(slots, 256)
 		var texts [][]int32
 		for range rapid.IntRange(3, 25).Draw(rt, "steps") {
@@ -284,6 +294,9 @@ func draw(rt *rapid.T, texts *[][]int32) []int32 {
 		tokens = tokens[:min(len(tokens), 200)]
 	}
 	*texts = append(*texts, tokens)
+	if rapid.Bool().Draw(rt, "opening") {
+		tokens = append(slices.Clone(tokens), opening...)
+	}
 	return tokens
 }
 

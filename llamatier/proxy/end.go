@@ -1,11 +1,8 @@
 package proxy
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
-	"time"
 
 	"github.com/kvtier/kvtier/llamatier"
 )
@@ -15,6 +12,8 @@ type end struct {
 	io.ReadCloser
 	last []byte // at most twice endBytes
 	over bool   // the engine has sent all
+
+	staged *llamatier.Answer // of the first part of the prompt; nil if there was none
 }
 
 // endKey is the key of an *end in a request's context.
@@ -42,19 +41,8 @@ func (e *end) Read(p []byte) (int, error) {
 
 // answer returns the engine's account of the answer; nil unless all of the answer was heard.
 func (e *end) answer() *llamatier.Answer {
-	at := bytes.LastIndex(e.last, []byte(`"timings":`))
-	if !e.over || at < 0 {
+	if !e.over {
 		return nil
 	}
-	var a struct {
-		Cached    *int    `json:"cache_n"`
-		Processed *int    `json:"prompt_n"`
-		Generated *int    `json:"predicted_n"`
-		Millis    float64 `json:"prompt_ms"`
-	}
-	dec := json.NewDecoder(bytes.NewReader(e.last[at+len(`"timings":`):]))
-	if dec.Decode(&a) != nil || a.Cached == nil || a.Processed == nil || a.Generated == nil {
-		return nil
-	}
-	return &llamatier.Answer{Cached: *a.Cached, Processed: *a.Processed, Generated: *a.Generated, Took: time.Duration(a.Millis * float64(time.Millisecond))}
+	return llamatier.ReadAnswer(e.last)
 }

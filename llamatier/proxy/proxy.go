@@ -1,8 +1,9 @@
 // Package proxy answers in place of a llama-server, and gives each prompt a slot that holds as
 // much of it as a page store has.
 //
-// Requests and answers pass through byte for byte, except for the number of the slot, which is
-// added to a prompt. A request that the package does not understand passes through as it is.
+// Requests and answers pass through byte for byte, with two exceptions. The number of the slot
+// is added to a prompt. In the answer to a prompt that was computed in two steps, the figures of
+// both are added up. A request that the package does not understand passes through as it is.
 package proxy
 
 import (
@@ -15,7 +16,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
-	"sync"
 
 	"github.com/kvtier/kvtier/llamatier"
 )
@@ -23,30 +23,22 @@ import (
 // Handler answers in place of an engine.
 type Handler struct {
 	engine *llamatier.Engine
-	state  State
+	ready  func() bool
 	ours   Ours
+	tier   func() *llamatier.Tier
 	proxy  *httputil.ReverseProxy
 	log    *slog.Logger
-
-	mu    sync.Mutex
-	tier  *llamatier.Tier
-	early early // requests before the tier
 }
 
 // Ours are the options that the engine has for our sake alone.
 type Ours struct{ SavePath, Metrics bool }
 
-// State says how far the engine is.
-type State struct {
-	Listening func() bool // the engine has answered something; without an answer it has ended
-	Ready     func() bool // prompts may be answered; until then the engine counts as loading
-}
-
-// New returns a Handler, whose requests pass through until Use. Clients see a llama-server
-// without the options that are ours.
-func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler {
+// New returns a Handler. The engine counts as loading until ready returns true. tier returns
+// nil if nothing can be restored or stored. Clients see a llama-server without the options
+// that are ours.
+func New(e *llamatier.Engine, ours Ours, ready func() bool, tier func() *llamatier.Tier, log *slog.Logger) *Handler {
 	target, _ := url.Parse(llamatier.Address("")) // a constant
-	return &Handler{engine: e, ours: ours, state: state, log: log, proxy: &httputil.ReverseProxy{
+	return &Handler{engine: e, ours: ours, ready: ready, tier: tier, log: log, proxy: &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Host = r.In.Host
@@ -56,23 +48,23 @@ func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler
 		ModifyResponse: func(res *http.Response) error {
 			if heard, ok := res.Request.Context().Value(endKey{}).(*end); ok {
 				res.Body = heard.hear(res.Body)
+				if heard.staged != nil {
+					res.Body = &restamped{ReadCloser: res.Body, staged: heard.staged}
+					res.ContentLength = -1
+					res.Header.Del("Content-Length")
+				}
 			}
 			return nil
 		},
 		FlushInterval: -1, // at once
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
-			if state.Listening() {
-				panic(http.ErrAbortHandler) // the client's connection ends as llama-server's did
-			}
-			unavailable(w)
-		},
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ErrorHandler:  unavailable,
+		ErrorLog:      slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}}
 }
 
-// unavailable answers for an engine that is not ready, as llama-server does while it loads a
-// model.
-func unavailable(w http.ResponseWriter) {
+// unavailable answers for an engine that cannot be reached, as llama-server does while it
+// loads a model.
+func unavailable(w http.ResponseWriter, r *http.Request, _ error) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(http.StatusServiceUnavailable)
 	_, _ = io.WriteString(w, `{"error":{"message":"Loading model","type":"unavailable_error","code":503}}`)
@@ -98,19 +90,22 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, "This server does not support metrics endpoint. Start it with `--metrics`")
 		return
 	}
-	if !h.state.Ready() && (r.URL.Path == "/health" || r.URL.Path == "/v1/health" || r.Method == http.MethodPost) {
-		unavailable(w) // the engine answers nobody before the Tier
+	if !h.ready() && (r.URL.Path == "/health" || r.URL.Path == "/v1/health" || r.Method == http.MethodPost) {
+		unavailable(w, r, nil) // the engine answers nobody before the Tier
 		return
 	}
 	chat, known := prompts[r.URL.Path]
-	t := h.Tier()
+	t := h.tier()
 	switch {
-	case r.Method != http.MethodPost || harmless[r.URL.Path]:
+	case t == nil || r.Method != http.MethodPost || harmless[r.URL.Path]:
 		h.proxy.ServeHTTP(w, r)
-	case t != nil && known:
+	case known:
 		h.servePrompt(w, r, t, chat)
 	default:
-		defer h.unknown(r.URL.Path == "/lora-adapters")()
+		if r.URL.Path == "/lora-adapters" {
+			t.Off("adapters were changed while the model was loaded")
+		}
+		defer t.Unknown()()
 		h.proxy.ServeHTTP(w, r)
 	}
 }
@@ -144,14 +139,14 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	rest := r.Body
 	r.Body = joined{io.MultiReader(bytes.NewReader(body), rest), rest}
 	if len(body) > bodyMax {
-		defer h.unknown(false)()
+		defer t.Unknown()()
 		h.proxy.ServeHTTP(w, r)
 		return
 	}
 	p, err := h.understand(r, body, chat)
 	if err != nil {
 		h.log.Debug("kv tier: request passes through", "path", r.URL.Path, "reason", err)
-		defer h.unknown(false)()
+		defer t.Unknown()()
 		h.proxy.ServeHTTP(w, r)
 		return
 	}
@@ -161,11 +156,11 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 		panic(http.ErrAbortHandler) // the server ends
 	}
 	if err != nil { // the client is gone
-		defer h.unknown(false)()
+		defer t.Unknown()()
 		h.proxy.ServeHTTP(w, r)
 		return
 	}
-	var heard end
+	heard := end{staged: turn.Staged}
 	defer func() { turn.End(heard.answer()) }()
 	r = r.WithContext(context.WithValue(r.Context(), endKey{}, &heard))
 	body = p.pinned(body, turn.Slot())

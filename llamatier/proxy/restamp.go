@@ -1,0 +1,79 @@
+package proxy
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"github.com/kvtier/kvtier/llamatier"
+)
+
+// restamped is an answer in whose accounts the tokens that were computed before the request
+// count as computed: the engine counts them as cached, and leaves out their time.
+type restamped struct {
+	io.ReadCloser
+	staged *llamatier.Answer
+
+	in   []byte // not looked at yet
+	out  []byte // not read yet
+	err  error
+	done float64 // tokens of the account at hand that were computed
+	took float64 // milliseconds in which they were
+}
+
+// figure matches a figure of an account. In a text, quotes have a backslash before them.
+var figure = regexp.MustCompile(`"(cache_n|cached_tokens|prompt_n|prompt_ms|prompt_per_token_ms|prompt_per_second)":(-?[0-9][0-9.eE+-]*)`)
+
+// unfinished matches an end that may be the beginning of a figure.
+var unfinished = regexp.MustCompile(`"[a-z_]{0,20}("(:[0-9.eE+-]{0,30})?)?$`)
+
+// Read implements io.Reader.
+func (r *restamped) Read(p []byte) (int, error) {
+	for len(r.out) == 0 && r.err == nil {
+		var n int
+		n, r.err = r.ReadCloser.Read(p)
+		r.in = append(r.in, p[:n]...)
+		upto := len(r.in)
+		if at := unfinished.FindIndex(r.in[max(0, upto-64):]); at != nil && r.err == nil {
+			upto += at[0] - min(upto, 64)
+		}
+		r.out = figure.ReplaceAllFunc(r.in[:upto], r.corrected)
+		r.in = append(r.in[:0:0], r.in[upto:]...)
+	}
+	n := copy(p, r.out)
+	if r.out = r.out[n:]; len(r.out) > 0 {
+		return n, nil
+	}
+	return n, r.err
+}
+
+// corrected returns a figure with the staged tokens. Figures come in the order of an account.
+func (r *restamped) corrected(text []byte) []byte {
+	name, value, _ := bytes.Cut(text, []byte(":"))
+	v, err := strconv.ParseFloat(string(value), 64)
+	if err != nil {
+		return text
+	}
+	switch tokens := float64(r.staged.Processed); string(name) {
+	case `"cache_n"`, `"cached_tokens"`:
+		v = max(0, v-tokens)
+	case `"prompt_n"`:
+		v += tokens
+		r.done = v
+	case `"prompt_ms"`:
+		v += float64(r.staged.Took.Microseconds()) / 1e3
+		r.took = v
+	case `"prompt_per_token_ms"`:
+		v = r.took / max(1, r.done)
+	case `"prompt_per_second"`:
+		v = r.done / max(1e-6, r.took/1e3)
+	}
+	out, err := json.Marshal(v)
+	if err != nil {
+		return text
+	}
+	return slices.Concat(name, []byte{':'}, out)
+}

@@ -1,0 +1,106 @@
+package llamatier
+
+import (
+	"context"
+	"time"
+)
+
+// The prompt of a chat ends with the tokens that open the answer. Many templates leave parts of
+// an answer out of later prompts, such as its thoughts; the part that all later prompts share
+// ends before the answer. A model with windows or recurrent layers goes on only where a sequence
+// was saved, so the slot of such a model is saved there: the prompt is computed in two steps.
+
+// answerOpening bounds the number of tokens that open an answer.
+const answerOpening = 16
+
+// turnEnd returns the number of a prompt's tokens before those that open the answer: before the
+// last control token, if that is near the end. Otherwise it returns 0.
+func turnEnd(tokens []int32, control func(token int32) bool) int {
+	for i := len(tokens) - 1; i >= max(0, len(tokens)-answerOpening); i-- {
+		if control(tokens[i]) {
+			return i
+		}
+	}
+	return 0
+}
+
+const (
+	// endEvery is the number of tokens after which the end of a sequence is stored again.
+	endEvery = 1024
+	// endWorth is the time of computing for which it is stored sooner. An end has the rows of
+	// a whole window, or the states of all layers, which may be some 100 MB.
+	endWorth = 5 * time.Second
+	// stageCost is the part of that time which saving a slot may take while a request waits.
+	stageCost = 0.1
+	// stageMax bounds the first step of a request: until it is over, a client gets no headers.
+	stageMax = 5 * time.Minute
+)
+
+// worthEnd reports whether the end of a slot's sequence is stored, after a number of tokens.
+func (t *Tier) worthEnd(s *slot, tokens int) bool {
+	return tokens >= s.ended+endEvery || t.opt.Rates.Computing(s.ended, tokens) >= endWorth
+}
+
+// stageEnd returns the number of tokens that are computed and saved before the others, 0 if the
+// prompt is computed at once.
+func (t *Tier) stageEnd(s *slot, tokens []int32) int {
+	if !t.opt.Shape.HasEnd() || t.opt.Control == nil || len(t.saving) > 0 {
+		return 0
+	}
+	end := turnEnd(tokens, t.opt.Control)
+	if end%t.opt.PageTokens == 0 {
+		end-- // a full page may be stored already, without an end
+	}
+	held := commonPrefix(s.tokens, tokens)
+	if end <= max(t.opt.Window, held) || !t.worthEnd(s, end) || t.fits(end) != nil {
+		return 0
+	}
+	gain := t.opt.Rates.Computing(s.ended, end)
+	if t.savingTime(end) > time.Duration(stageCost*float64(gain)) || t.opt.Rates.Computing(held, end) > stageMax {
+		return 0
+	}
+	return end
+}
+
+// stage computes the first part of a prompt, and saves the slot.
+func (t *Tier) stage(ctx context.Context, u *Turn) {
+	s, end := u.s, t.stageEnd(u.s, u.tokens)
+	if end == 0 {
+		return
+	}
+	answer, err := t.opt.Engine.Prefill(ctx, s.id, u.tokens[:end])
+	t.mu.Lock()
+	t.endedLocked(u, answer, end)
+	t.mu.Unlock()
+	if err != nil {
+		t.opt.Log.Debug("kv tier: prompt is computed at once", "slot", s.id, "error", err)
+		return
+	}
+	u.Staged = answer
+	t.save(ctx, s, true)
+}
+
+// savingTime predicts the time in which the engine saves a slot with a number of tokens.
+func (t *Tier) savingTime(tokens int) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return time.Duration(t.saveSeconds * float64(t.opt.Shape.RowBytes(tokens, t.opt.Window)) * float64(time.Second))
+}
+
+const (
+	// assumedSaveSeconds is the time for a byte before the first observation.
+	assumedSaveSeconds = 1e-9
+	// saveWeight is the weight of the latest observation.
+	saveWeight = 0.3
+)
+
+// saved notes the time in which the engine saved a slot.
+func (t *Tier) saved(tokens int, took time.Duration) {
+	bytes := t.opt.Shape.RowBytes(tokens, t.opt.Window)
+	if bytes == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.saveSeconds += saveWeight * (took.Seconds()/float64(bytes) - t.saveSeconds)
+}

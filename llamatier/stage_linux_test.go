@@ -1,0 +1,132 @@
+package llamatier
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/rates"
+)
+
+func TestTheEndOfATurn(t *testing.T) {
+	text := prompt(1, 100)
+	for want, tokens := range map[int][]int32{
+		100: slices.Concat(text, opening),
+		103: slices.Concat(text, opening, opening),
+		0:   text,
+		102: slices.Concat(text, []int32{1, 2, 1010}),
+		1:   {5, 1010},
+	} {
+		require.Equal(t, want, turnEnd(tokens, control))
+	}
+	require.Zero(t, turnEnd(slices.Concat(opening, text), control), "the opening is not at the end")
+	require.Zero(t, turnEnd(nil, control))
+	require.Equal(t, 100, turnEnd(slices.Concat(text, []int32{1010}, make([]int32, answerOpening-1)), control))
+	require.Zero(t, turnEnd(slices.Concat(text, []int32{1010}, make([]int32, answerOpening)), control))
+}
+
+// thinking is a conversation with a model that has a state. Its thoughts are left out of later
+// prompts.
+type thinking struct {
+	*world
+	text []int32 // up to the end of the last turn
+}
+
+// turn adds some tokens of the user, asks, and returns the tokens that were restored.
+func (c *thinking) turn(seed, n int) int {
+	c.text = slices.Concat(c.text, prompt(seed, n))
+	restored := c.ask(ask(slices.Concat(c.text, opening)), 30) // most of it thoughts
+	c.text = slices.Concat(c.text, opening, prompt(seed+1, 5))
+	return restored
+}
+
+// TestAThinkingConversationComesBack from the end of each turn of the user, although no answer
+// is part of the next prompt as it was.
+func TestAThinkingConversationComesBack(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	c := &thinking{world: &world{t: t, store: store, hybrid: true}}
+	c.start(1, 4000)
+	require.Zero(t, c.turn(1, 300))
+	c.tier.Flush(t.Context())
+
+	c.start(1, 4000)
+	require.Equal(t, 300, c.turn(3, 300))
+	require.Equal(t, 300+608, c.engine.cached, "each step of the second prompt goes on where the one before ended")
+	c.idle()
+	require.Equal(t, 0, c.turn(5, 10), "the engine can go back behind the restored tokens")
+
+	// Another chat takes the slot, and this one comes back.
+	c.ask(ask(prompt(9, 100)), 5)
+	require.Equal(t, 608, c.turn(7, 10))
+	c.text = c.text[:290]
+	require.Zero(t, c.turn(11, 20), "nothing is stored that ends there")
+	c.tier.Flush(t.Context())
+}
+
+// TestAStageThatIsNotWorthIt: prompts are computed at once where the next end would gain little.
+func TestAStageThatIsNotWorthIt(t *testing.T) {
+	for name, change := range map[string]func(w *world){
+		"dense":       func(w *world) { w.hybrid = false; w.start(1, 4000) },
+		"no control":  func(w *world) { w.tier.opt.Control = nil },
+		"quick":       func(w *world) { computes(w.tier.opt.Rates, time.Microsecond) },
+		"slow saves":  func(w *world) { w.tier.saveSeconds = 1 },
+		"too slow":    func(w *world) { computes(w.tier.opt.Rates, 3*time.Second) },
+		"no memory":   func(w *world) { w.tier.opt.Available = func() (uint64, error) { return 1, nil } },
+		"busy saving": func(w *world) { w.tier.saving <- struct{}{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := openStore(t)
+			defer store.Close()
+			w := &world{t: t, store: store, hybrid: true}
+			w.start(1, 4000)
+			change(w)
+			turn := begin(t, w, slices.Concat(prompt(1, 300), opening))
+			require.Nil(t, turn.Staged)
+			turn.End(nil)
+		})
+	}
+}
+
+// computes gives rates the time of a token.
+func computes(r *rates.Rates, each time.Duration) {
+	for i := range 8 {
+		r.Computed(64, float64(i*64), 64*each)
+	}
+}
+
+func begin(t *testing.T, w *world, tokens []int32) *Turn {
+	turn, err := w.tier.Begin(t.Context(), Request{Tokens: tokens, Slot: -1, Cancel: func() {}})
+	require.NoError(t, err)
+	return turn
+}
+
+// TestAStageIsAccountedFor, and the request after it is computed from there.
+func TestAStageIsAccountedFor(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := &world{t: t, store: store, hybrid: true}
+	w.start(1, 4000)
+	tokens := slices.Concat(prompt(1, 300), opening)
+	turn := begin(t, w, tokens)
+	require.Equal(t, &Answer{Processed: 300, Generated: 1, Took: 6 * time.Second}, turn.Staged)
+	answer := w.engine.slots[0].complete(w.engine, t.Context(), tokens, 5)
+	require.Equal(t, 300, answer.Cached)
+	turn.End(answer)
+}
+
+// TestAStageThatFails leaves the request as it was.
+func TestAStageThatFails(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := &world{t: t, store: store, hybrid: true}
+	w.start(1, 4000)
+	tokens := slices.Concat(prompt(1, 300), opening)
+	w.engine.refuse["/completion"] = 1
+	turn := begin(t, w, tokens)
+	require.Nil(t, turn.Staged)
+	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), tokens, 5))
+	w.idle()
+}
