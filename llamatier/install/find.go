@@ -99,6 +99,8 @@ func (o Ollama) application() bool { return strings.Contains(o.Executable, ".app
 const (
 	oldest = "v0.30.0"  // the first one with llama-server
 	tried  = "v0.32.15" // the newest one that the tests have run
+
+	unnumbered = "v0.0.0" // a build that nobody gave a version
 )
 
 // versionLine is a line of ollama --version.

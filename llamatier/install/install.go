@@ -95,7 +95,7 @@ func (m *Machine) installable(ctx context.Context, o Ollama) error {
 func untried(v string) string {
 	v = "v" + v
 	switch {
-	case !semver.IsValid(v) || v == tried:
+	case !semver.IsValid(v) || v == tried || v == unnumbered:
 		return ""
 	case semver.Compare(v, tried) > 0:
 		return fmt.Sprintf("Ollama %s is newer than %s, the newest one that was tried. Where its llama-server differs, prompts are computed.", v, tried)

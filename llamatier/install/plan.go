@@ -73,7 +73,13 @@ func (m *Machine) change(what string, do func() error) error {
 // put writes a file. At every moment the path has the old content or the new one.
 func (m *Machine) put(path string, content []byte, mode fs.FileMode) error {
 	tmp := path + newSuffix
-	err := m.change("write "+tmp, func() error { return writeNew(tmp, content, mode) })
+	err := m.change("write "+tmp, func() error {
+		err := writeNew(tmp, content, mode)
+		if err != nil {
+			_ = os.Remove(tmp) // a full disk needs the room
+		}
+		return err
+	})
 	if err != nil {
 		return err
 	}

@@ -201,6 +201,10 @@ func (m *Machine) removeService(p *Plan, pages bool) error {
 	m.restart(p, u)
 	m.removeData(p, made, pages)
 	p.add(func(context.Context) error { return m.removeBase(made.Made) }, "remove %s", m.Base) // with the note, so it is last
+	if u.active {
+		url := serverURL(u.variables()["OLLAMA_HOST"])
+		p.add(func(ctx context.Context) error { return m.waitFor(ctx, url) }, "check that %s answers at %s", u.name, url)
+	}
 	return nil
 }
 

@@ -84,6 +84,7 @@ systemctl daemon-reload
 systemctl restart ollama.service (models that are loaded are unloaded)
 remove /var/log/kvtier
 remove /usr/local/lib/kvtier
+check that ollama.service answers at http://127.0.0.1:11434
 Pages in /var/lib/kvtier/pages stay. They hold conversations: remove the directory when nobody needs them.
 `, w.shown(p))
 	require.NoError(t, p.Do(t.Context(), func(Step) {}))
@@ -257,9 +258,10 @@ func TestStatusOfAService(t *testing.T) {
 			w.show["ExecStart"] = "{ path=" + w.at("usr/bin/ollama") + " ; }"
 			require.NoError(w.t, os.RemoveAll(w.at("usr/local/bin")))
 		}, Replaced, "off", "the drop-in is for another one"},
-		"a newer Ollama":  {func(w *world) { w.answers = "0.99.0" }, Installed, "on", "Ollama v0.99.0 is newer than v0.32.15, the newest one that was tried."},
-		"an older Ollama": {func(w *world) { w.answers = "0.31.2" }, Installed, "on", "Ollama v0.31.2 was not tried; v0.32.15 was."},
-		"no drop-in":      {func(w *world) { require.NoError(w.t, os.Remove(w.at(dropInFile))) }, Interrupted, "off", "broken off"},
+		"a newer Ollama":       {func(w *world) { w.answers = "0.99.0" }, Installed, "on", "Ollama v0.99.0 is newer than v0.32.15, the newest one that was tried."},
+		"a build of one's own": {func(w *world) { w.answers = "0.0.0" }, Installed, "on", ""},
+		"an older Ollama":      {func(w *world) { w.answers = "0.31.2" }, Installed, "on", "Ollama v0.31.2 was not tried; v0.32.15 was."},
+		"no drop-in":           {func(w *world) { require.NoError(w.t, os.Remove(w.at(dropInFile))) }, Interrupted, "off", "broken off"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newService(t)
