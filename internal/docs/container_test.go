@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kvtier/kvtier/internal/ollamasrc"
+	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
 )
@@ -57,6 +58,39 @@ func TestDockerfile(t *testing.T) {
 		}
 	}
 	require.NotEmpty(t, workdir)
+}
+
+// TestStockContainer: the files for a stock image do as kvtier ollama install --docker says.
+func TestStockContainer(t *testing.T) {
+	text := read(t, "docker/Dockerfile")
+	_, last, found := strings.Cut(text, "\nFROM ollama/")
+	require.True(t, found)
+	for line := range strings.Lines(install.Dockerfile) {
+		if program, copied := strings.CutPrefix(line, "COPY "); copied {
+			line = "COPY --from=build /out/" + program
+		}
+		require.Contains(t, "FROM ollama/"+last, line)
+	}
+	for _, name := range matches(`(\./cmd/\S+)`, text) {
+		require.DirExists(t, filepath.Join(root, name))
+	}
+	require.Contains(t, read(t, dockerfile), "FROM "+matches(`(?m)^FROM (golang:\S+)`, text)[0])
+
+	// Every setting that is printed is in the file.
+	var printed, file struct{ Services map[string]map[string]any }
+	require.NoError(t, yaml.Unmarshal([]byte(install.Compose), &printed))
+	require.NoError(t, yaml.Unmarshal([]byte(read(t, "docker/compose.yaml")), &file))
+	build := file.Services["ollama"]["build"].(map[string]any)
+	require.FileExists(t, filepath.Join(root, "docker", build["context"].(string), build["dockerfile"].(string)))
+	for key, value := range printed.Services["ollama"] {
+		if key != "build" {
+			require.Equal(t, value, file.Services["ollama"][key], key)
+		}
+	}
+	require.Equal(t, true, printed.Services["ollama"]["init"])
+	for name := range file.Services["ollama"]["environment"].(map[string]any) {
+		require.Contains(t, section(t, read(t, readme), "## Variables"), "`"+name+"`")
+	}
 }
 
 // TestDockerignore: the build gets its sources and the commit, and no file of an earlier

@@ -5,6 +5,7 @@ package install
 import (
 	"errors"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -327,4 +328,11 @@ func TestProgramsOfOthers(t *testing.T) {
 	require.NoError(t, os.Chmod(w.at(lib), 0o777))
 	require.NoError(t, w.install(Options{}))
 	require.Empty(t, w.ran)
+}
+
+// TestDockerfileIsOfATriedRelease: the image is of the release that tests have run.
+func TestDockerfileIsOfATriedRelease(t *testing.T) {
+	t.Parallel()
+	require.Contains(t, Dockerfile, "FROM ollama/ollama:"+strings.TrimPrefix(tried, "v")+"\n")
+	require.Contains(t, Dockerfile, " "+RealName+" ")
 }
