@@ -57,8 +57,9 @@ build: deps kvtier ## Build the patched Ollama: build/ollama/bin/ollama and its 
 	$(PATCH_OLLAMA) build $(SRC_FLAG) $(BUILD_FLAGS)
 
 .PHONY: kvtier
-kvtier: ## Build the tool for pages on disk alone: build/ollama/bin/kvtier
+kvtier: ## Build the tool alone, and the program for a stock Ollama: build/ollama/bin/kvtier*
 	go build -trimpath -o build/ollama/bin/kvtier ./cmd/kvtier
+	CGO_ENABLED=0 go build -trimpath -o build/ollama/bin/kvtier-llama-server ./cmd/kvtier-llama-server
 
 .PHONY: run
 run: build ## Show restored prompts, and their speed, on this machine

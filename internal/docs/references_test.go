@@ -83,9 +83,9 @@ func TestNamedTests(t *testing.T) {
 	}
 }
 
-// TestPlainGit: CI runs exactly the lines in the README.
+// TestPlainGit: CI runs exactly the lines in the document.
 func TestPlainGit(t *testing.T) {
-	shown := section(t, read(t, readme), "### With plain git")
+	shown := section(t, read(t, installation), "### With plain git")
 	script := read(t, "scripts/check-plain-git")
 	_, script, found := strings.Cut(script, "compares them.\n")
 	require.True(t, found)

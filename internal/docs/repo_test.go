@@ -18,6 +18,7 @@ const root = "../.."
 const (
 	readme        = "README.md"
 	configuration = "docs/configuration.md"
+	installation  = "docs/install.md"
 )
 
 func read(t *testing.T, name string) string {

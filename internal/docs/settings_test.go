@@ -94,7 +94,7 @@ func TestVersions(t *testing.T) {
 	for _, version := range ollamasrc.ModuleVersions() {
 		require.Contains(t, text, version)
 	}
-	require.Contains(t, read(t, readme), "git clone --branch "+ollamasrc.DefaultVersion+" ")
+	require.Contains(t, read(t, installation), "git clone --branch "+ollamasrc.DefaultVersion+" ")
 	require.Contains(t, read(t, "Makefile"), "NEWEST := "+ollamasrc.NewestVersion+"\n")
 }
 

@@ -95,6 +95,14 @@ Pages in /var/lib/kvtier/pages stay. They hold conversations: remove the directo
 	require.Equal(t, before, w.tree())
 }
 
+// TestDocumentShowsTheDropIn: docs/install.md has the drop-in as it is written.
+func TestDocumentShowsTheDropIn(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/install.md")
+	require.NoError(t, err)
+	require.Contains(t, string(text), "\n```ini\n"+strings.TrimPrefix(goldenUnit, dropInFirst)+"```\n")
+}
+
 // TestBrokenOffForAService: wherever install or remove is broken off, both commands lead to
 // their end, and Ollama's own folder never changes.
 func TestBrokenOffForAService(t *testing.T) {
