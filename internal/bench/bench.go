@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/testmodel"
@@ -109,10 +110,10 @@ func (b *bench) run(ctx context.Context) (err error) {
 		defer func() { err = errors.Join(err, log.Close()) }()
 		b.log = log
 	}
-	b.canDrop = !b.settings.quick && dropCaches() == nil
+	b.canDrop = !b.settings.quick && measure.DropCaches() == nil
 	b.report = Report{
 		Schema:   schema,
-		Machine:  describeMachine(b.dir),
+		Machine:  measure.Describe(b.dir),
 		Versions: Versions{Go: runtime.Version()},
 		Settings: Settings{
 			Model: fmt.Sprintf("%s, random weights, %d layers of %d, %d/%d heads of %d, f16",

@@ -14,24 +14,25 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/ollamatest"
 )
 
 func TestMedian(t *testing.T) {
-	require.Zero(t, median(nil))
-	require.Equal(t, 3.0, median([]float64{3}))
-	require.Equal(t, 2.5, median([]float64{4, 1, 3, 2}))
+	require.Zero(t, measure.Median(nil))
+	require.Equal(t, 3.0, measure.Median([]float64{3}))
+	require.Equal(t, 2.5, measure.Median([]float64{4, 1, 3, 2}))
 	values := []float64{9, 1, 5}
-	require.Equal(t, 5.0, median(values))
+	require.Equal(t, 5.0, measure.Median(values))
 	require.Equal(t, []float64{9, 1, 5}, values, "the order of measurement is kept")
 }
 
 func TestSeries(t *testing.T) {
-	var s Series
-	s.addSeconds(3 * time.Second)
-	s.add(1)
-	s.add(2)
-	require.Equal(t, Series{Median: 2, Min: 1, Max: 3, Values: []float64{3, 1, 2}}, s)
+	var s measure.Series
+	s.AddSeconds(3 * time.Second)
+	s.Add(1)
+	s.Add(2)
+	require.Equal(t, measure.Series{Median: 2, Min: 1, Max: 3, Values: []float64{3, 1, 2}}, s)
 }
 
 func TestSideBySide(t *testing.T) {
@@ -56,13 +57,13 @@ func TestReadFiles(t *testing.T) {
 	dir := t.TempDir()
 	small, large := filepath.Join(dir, "small"), filepath.Join(dir, "large")
 	require.NoError(t, os.WriteFile(small, make([]byte, 5), 0o600))
-	require.NoError(t, os.WriteFile(large, make([]byte, readBuffer+1), 0o600))
-	r, err := readFiles([]string{small, large})
+	require.NoError(t, os.WriteFile(large, make([]byte, measure.ReadBuffer+1), 0o600))
+	r, err := measure.ReadFiles([]string{small, large})
 	require.NoError(t, err)
-	require.EqualValues(t, readBuffer+6, r.bytes)
-	require.Positive(t, r.took)
+	require.EqualValues(t, measure.ReadBuffer+6, r.Bytes)
+	require.Positive(t, r.Took)
 
-	_, err = readFiles([]string{filepath.Join(dir, "none")})
+	_, err = measure.ReadFiles([]string{filepath.Join(dir, "none")})
 	require.ErrorContains(t, err, "reading a page file as dd would")
 }
 
@@ -93,17 +94,17 @@ func TestParse(t *testing.T) {
 
 // sample is a report with round figures.
 func sample() *Report {
-	series := func(values ...float64) Series {
-		var s Series
+	series := func(values ...float64) measure.Series {
+		var s measure.Series
 		for _, v := range values {
-			s.add(v)
+			s.Add(v)
 		}
 		return s
 	}
 	uncached := series(0.125)
 	return &Report{
 		Schema:   schema,
-		Machine:  Machine{OS: "linux", Arch: "amd64", CPU: "Example 1", Cores: 2, MemoryBytes: 8 << 30, Kernel: "6.1", Filesystem: "ext4"},
+		Machine:  measure.Machine{OS: "linux", Arch: "amd64", CPU: "Example 1", Cores: 2, MemoryBytes: 8 << 30, Kernel: "6.1", Filesystem: "ext4"},
 		Versions: Versions{Kvtier: "0.16.1+kvtier.0.1.0", Stock: "0.16.1", Go: "go1.24"},
 		Settings: Settings{Model: "qwen3", KVBytesPerToken: 8192, NumCtx: 9216, PageTokens: 256, Slots: 1, Repetitions: 3, Pairs: 1},
 		TTFT: &TTFT{

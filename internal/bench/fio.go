@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -190,7 +191,7 @@ func plainRead(paths []string, readers, buffer int) (float64, error) {
 		g.Go(func() error {
 			buf := make([]byte, buffer)
 			for i := reader; i < len(paths); i += readers {
-				n, err := readFile(paths[i], buf)
+				n, err := measure.ReadFile(paths[i], buf)
 				if err != nil {
 					return fmt.Errorf("reading the page files: %w", err)
 				}
@@ -200,11 +201,11 @@ func plainRead(paths []string, readers, buffer int) (float64, error) {
 		})
 	}
 	err := g.Wait()
-	r := reading{took: time.Since(started)}
+	r := measure.Reading{Took: time.Since(started)}
 	for _, n := range bytes {
-		r.bytes += n
+		r.Bytes += n
 	}
-	return r.rate(), err
+	return r.Rate(), err
 }
 
 // plainWrite writes and syncs files in dir.
@@ -219,7 +220,7 @@ func plainWrite(dir string, files int, fileBytes int64) (float64, error) {
 			return 0, fmt.Errorf("writing a file as large as a page's: %w", err)
 		}
 	}
-	return reading{bytes: int64(files) * fileBytes, took: time.Since(started)}.rate(), nil
+	return measure.Reading{Bytes: int64(files) * fileBytes, Took: time.Since(started)}.Rate(), nil
 }
 
 func writeFile(path string, buf []byte, size int64) error {

@@ -172,9 +172,9 @@ func (l *movedLab) compare(ctx context.Context, r *Moved, timed bool) error {
 	}
 	if timed {
 		r.Tokens, r.Shifted = computed.PromptEvalCount, moved.Restored.Shifted
-		r.Computed.addSeconds(computed.Wait())
-		r.Moved.addSeconds(moved.Wait())
-		r.Own.addSeconds(own.EvalDuration)
+		r.Computed.AddSeconds(computed.Wait())
+		r.Moved.AddSeconds(moved.Wait())
+		r.Own.AddSeconds(own.EvalDuration)
 		return nil
 	}
 	want, shifted, reused := computed.Logprobs[0], own.Logprobs[1], moved.Logprobs[0]
@@ -182,15 +182,15 @@ func (l *movedLab) compare(ctx context.Context, r *Moved, timed bool) error {
 		r.Skipped++ // the token's text encodes to another token, or is a part of a character
 		return nil
 	}
-	r.OwnApart.add(apart(want, shifted))
-	r.MovedApart.add(apart(want, reused))
-	r.Between.add(apart(shifted, reused))
+	r.OwnApart.Add(apart(want, shifted))
+	r.MovedApart.Add(apart(want, reused))
+	r.Between.Add(apart(shifted, reused))
 	// The text without its beginning: the effect of leaving the beginning out altogether.
 	alone, err := l.ask(ctx, l.plain, " "+strings.Join(c.after, " ")+own.Logprobs[0].Token, 1, 0)
 	if err != nil {
 		return err
 	}
-	r.WithoutKept.add(apart(want, alone.Logprobs[0]))
+	r.WithoutKept.Add(apart(want, alone.Logprobs[0]))
 	r.DistanceTokens = computed.PromptEvalCount
 	return nil
 }

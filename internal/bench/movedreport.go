@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/table"
 )
@@ -11,21 +12,21 @@ import (
 // Moved is the result of reusing text at another position (OLLAMA_KV_TIER_REUSE=shifted): the
 // prompt of a chat that outgrew its context and lost half of it after its first 16th.
 type Moved struct {
-	Tokens   int    `json:"tokens"` // tokens of the prompt whose time is measured
-	Shifted  int    `json:"shifted_tokens"`
-	Computed Series `json:"computed"` // seconds to the first token
-	Moved    Series `json:"moved"`
+	Tokens   int            `json:"tokens"` // tokens of the prompt whose time is measured
+	Shifted  int            `json:"shifted_tokens"`
+	Computed measure.Series `json:"computed"` // seconds to the first token
+	Moved    measure.Series `json:"moved"`
 	// Own is the time of Ollama's own shift and of one token, without a prompt.
-	Own Series `json:"own_shift"`
+	Own measure.Series `json:"own_shift"`
 
 	// Distances of the log probabilities of the token after DistanceTokens from those of a
 	// fully computed prompt: the mean of the 20 best.
-	DistanceTokens int    `json:"distance_tokens"`
-	MovedApart     Series `json:"moved_apart"`
-	OwnApart       Series `json:"own_shift_apart"`
-	Between        Series `json:"between"`      // moved and own shift
-	WithoutKept    Series `json:"without_kept"` // computed without the 16th, for scale
-	Skipped        int    `json:"skipped"`
+	DistanceTokens int            `json:"distance_tokens"`
+	MovedApart     measure.Series `json:"moved_apart"`
+	OwnApart       measure.Series `json:"own_shift_apart"`
+	Between        measure.Series `json:"between"`      // moved and own shift
+	WithoutKept    measure.Series `json:"without_kept"` // computed without the 16th, for scale
+	Skipped        int            `json:"skipped"`
 
 	Recall MovedRecall `json:"recall"`
 }
@@ -41,7 +42,9 @@ type MovedRecall struct {
 func (m *Moved) print(w io.Writer) {
 	fmt.Fprintf(w, "\nA chat that outgrew its context: %s tokens, of which %s were stored at another position, %d times; log probabilities behind %s tokens, %d times\n\n",
 		show.Count(m.Tokens), show.Count(m.Shifted), len(m.Moved.Values), show.Count(m.DistanceTokens), len(m.MovedApart.Values))
-	distance := func(s Series) string { return spread(s, func(v float64) string { return fmt.Sprintf("%.3f", v) }) }
+	distance := func(s measure.Series) string {
+		return spread(s, func(v float64) string { return fmt.Sprintf("%.3f", v) })
+	}
 	right := func(n int) string { return fmt.Sprintf("%d of %d", n, m.Recall.Asked) }
 	table.Print(w, []string{"", "time to first token", "log probabilities apart", "recalled"}, [][]string{
 		{"computed", seconds(m.Computed), "", right(m.Recall.Computed)},

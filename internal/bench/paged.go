@@ -87,7 +87,7 @@ func (b *bench) pagedCapacity(ctx context.Context, r *Paged) (err error) {
 			if err != nil {
 				return err
 			}
-			r.Capacities[i].Decode.add(decodeSpeed(a))
+			r.Capacities[i].Decode.Add(decodeSpeed(a))
 		}
 		order = append(order[1:], order[0]) // each capacity is first equally often
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/mounts"
 )
@@ -60,7 +61,7 @@ func (b *bench) measureRemote(ctx context.Context) (err error) {
 				step.End("", err)
 				return fmt.Errorf("at %d MB/s: %w", mbs, err)
 			}
-			last := func(s Series) string { return show.Seconds(toDuration(s.Values[len(s.Values)-1])) }
+			last := func(s measure.Series) string { return show.Seconds(toDuration(s.Values[len(s.Values)-1])) }
 			step.End(fmt.Sprintf("ours %s, restored %s, computed %s", last(p.Decided), last(p.Restored), last(p.Computed)), nil)
 		}
 	}
@@ -104,18 +105,18 @@ func (l *remoteLab) once(ctx context.Context, p *RemotePoint) error {
 	if err != nil {
 		return err
 	}
-	p.Computed.addSeconds(computed.Wait())
+	p.Computed.AddSeconds(computed.Wait())
 	// The remote tier's rates are not known yet.
 	unknown, err := l.ask(ctx, l.prompt)
 	if err != nil {
 		return err
 	}
-	p.Unknown.addSeconds(unknown.Wait())
+	p.Unknown.AddSeconds(unknown.Wait())
 	decided, err := l.ask(ctx, l.prompt)
 	if err != nil {
 		return err
 	}
-	p.Decided.addSeconds(decided.Wait())
+	p.Decided.AddSeconds(decided.Wait())
 	p.DecidedTokens = decided.Restored.Tokens
 	restored, err := l.ask(ctx, l.prompt, "OLLAMA_KV_TIER_TEST=1")
 	if err != nil {
@@ -124,7 +125,7 @@ func (l *remoteLab) once(ctx context.Context, p *RemotePoint) error {
 	if restored.Restored.Tokens == 0 && p.BytesPerSecond >= remoteFound {
 		return errors.New("nothing was restored although everything should be; the server's log says why")
 	}
-	p.Restored.addSeconds(restored.Wait())
+	p.Restored.AddSeconds(restored.Wait())
 	p.RestoredTokens = restored.Restored.Tokens
 	if restored.Text != l.first.Text {
 		return fmt.Errorf("the answer differs: %q, was %q", restored.Text, l.first.Text)

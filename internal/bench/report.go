@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/kvtier/kvtier/internal/bench/measure"
 )
 
 // schema changes when the meaning of a field changes.
@@ -12,19 +14,19 @@ const schema = 1
 
 // Report holds all measurements of a run. Times are in seconds, rates per second.
 type Report struct {
-	Schema   int      `json:"schema"`
-	Machine  Machine  `json:"machine"`
-	Versions Versions `json:"versions"`
-	Settings Settings `json:"settings"`
-	TTFT     *TTFT    `json:"ttft,omitempty"`
-	Cost     *Cost    `json:"cost,omitempty"`
-	Restore  *Restore `json:"restore,omitempty"`
-	Slots    *Slots   `json:"slots,omitempty"`
-	Warm     *Warm    `json:"warm,omitempty"`
-	Remote   *Remote  `json:"remote,omitempty"`
-	Moved    *Moved   `json:"moved,omitempty"`
-	Paged    *Paged   `json:"paged,omitempty"`
-	Store    *Store   `json:"store,omitempty"`
+	Schema   int             `json:"schema"`
+	Machine  measure.Machine `json:"machine"`
+	Versions Versions        `json:"versions"`
+	Settings Settings        `json:"settings"`
+	TTFT     *TTFT           `json:"ttft,omitempty"`
+	Cost     *Cost           `json:"cost,omitempty"`
+	Restore  *Restore        `json:"restore,omitempty"`
+	Slots    *Slots          `json:"slots,omitempty"`
+	Warm     *Warm           `json:"warm,omitempty"`
+	Remote   *Remote         `json:"remote,omitempty"`
+	Moved    *Moved          `json:"moved,omitempty"`
+	Paged    *Paged          `json:"paged,omitempty"`
+	Store    *Store          `json:"store,omitempty"`
 }
 
 // Versions are those of the compared programs.
@@ -54,34 +56,34 @@ type TTFT struct {
 	Points []Point `json:"points"`
 	// Fixed is the time of a prompt of a few tokens that the slot holds: HTTP, scheduling,
 	// sampling, streaming. FixedBatch is the time of its batch, a part of Fixed.
-	Fixed      Series `json:"fixed"`
-	FixedBatch Series `json:"fixed_batch"`
+	Fixed      measure.Series `json:"fixed"`
+	FixedBatch measure.Series `json:"fixed_batch"`
 }
 
 // Point is one prompt length.
 type Point struct {
-	Tokens   int    `json:"tokens"`
-	Stock    Series `json:"stock"`
-	Cold     Series `json:"cold"`      // tier on, empty store
-	SameSlot Series `json:"same_slot"` // tier on, asked again
-	Restored Series `json:"restored"`  // after kill -9
+	Tokens   int            `json:"tokens"`
+	Stock    measure.Series `json:"stock"`
+	Cold     measure.Series `json:"cold"`      // tier on, empty store
+	SameSlot measure.Series `json:"same_slot"` // tier on, asked again
+	Restored measure.Series `json:"restored"`  // after kill -9
 	// RestoredUncached is Restored with an empty page cache; nil without the right to empty
 	// it.
-	RestoredUncached *Series `json:"restored_uncached,omitempty"`
-	RestoredTokens   int     `json:"restored_tokens"`
-	Speedup          float64 `json:"speedup"`      // stock over restored
-	SpeedupCold      float64 `json:"speedup_cold"` // our own cold over restored
+	RestoredUncached *measure.Series `json:"restored_uncached,omitempty"`
+	RestoredTokens   int             `json:"restored_tokens"`
+	Speedup          float64         `json:"speedup"`      // stock over restored
+	SpeedupCold      float64         `json:"speedup_cold"` // our own cold over restored
 
 	// Parts of Restored: the restore itself, and the batch that computes the last token.
-	Took  Series `json:"restored_took"`
-	Batch Series `json:"restored_batch"`
+	Took  measure.Series `json:"restored_took"`
+	Batch measure.Series `json:"restored_batch"`
 	// Outside is the rest of Restored: HTTP, scheduling, tokenization, sampling.
-	Outside Series `json:"restored_outside"`
+	Outside measure.Series `json:"restored_outside"`
 	// SameSlotBatch is the time of the batch without a restore, in a runner that has run
 	// before.
-	SameSlotBatch Series `json:"same_slot_batch"`
+	SameSlotBatch measure.Series `json:"same_slot_batch"`
 	// PlainRead is a plain read of the same page files, from the page cache.
-	PlainRead Series `json:"plain_read"`
+	PlainRead measure.Series `json:"plain_read"`
 }
 
 // Cost is speed in tokens per second with the tier on and off.
@@ -96,16 +98,16 @@ type Cost struct {
 
 // SideBySide is two series whose values were measured in pairs.
 type SideBySide struct {
-	Off   Series `json:"off"`
-	On    Series `json:"on"`
-	Ratio Series `json:"ratio"` // on over off, per pair
+	Off   measure.Series `json:"off"`
+	On    measure.Series `json:"on"`
+	Ratio measure.Series `json:"ratio"` // on over off, per pair
 }
 
 // addPair adds a pair.
 func (s *SideBySide) addPair(off, on float64) {
-	s.Off.add(off)
-	s.On.add(on)
-	s.Ratio.add(on / off)
+	s.Off.Add(off)
+	s.On.Add(on)
+	s.Ratio.Add(on / off)
 }
 
 // Paged is speed in tokens per second with paged attention.
@@ -121,8 +123,8 @@ type Paged struct {
 
 // Capacity is one context length.
 type Capacity struct {
-	NumCtx int    `json:"num_ctx"`
-	Decode Series `json:"decode"`
+	NumCtx int            `json:"num_ctx"`
+	Decode measure.Series `json:"decode"`
 }
 
 // Restore is speed in bytes per second. Bytes is the size of the page files.
@@ -136,9 +138,9 @@ type Restore struct {
 
 // Bandwidth compares a restore with a plain read of the same files.
 type Bandwidth struct {
-	Restore Series  `json:"restore"`
-	Read    Series  `json:"read"`
-	Ratio   float64 `json:"ratio"` // restore over read, of the medians
+	Restore measure.Series `json:"restore"`
+	Read    measure.Series `json:"read"`
+	Ratio   float64        `json:"ratio"` // restore over read, of the medians
 }
 
 // Remote is time to first token of a prompt whose pages are on a remote tier. Each request
@@ -150,15 +152,15 @@ type Remote struct {
 
 // RemotePoint is one speed of the tier.
 type RemotePoint struct {
-	BytesPerSecond int64  `json:"bytes_per_second"`
-	Decided        Series `json:"decided"` // by remembered rates
-	DecidedTokens  int    `json:"decided_tokens"`
+	BytesPerSecond int64          `json:"bytes_per_second"`
+	Decided        measure.Series `json:"decided"` // by remembered rates
+	DecidedTokens  int            `json:"decided_tokens"`
 	// Unknown is Decided without rates of the tier.
-	Unknown        Series  `json:"unknown"`
-	Restored       Series  `json:"restored"` // all pages restored, at any cost
-	RestoredTokens int     `json:"restored_tokens"`
-	Computed       Series  `json:"computed"` // a new prompt of the same length
-	Ratio          float64 `json:"ratio"`    // decided over the better of restored and computed
+	Unknown        measure.Series `json:"unknown"`
+	Restored       measure.Series `json:"restored"` // all pages restored, at any cost
+	RestoredTokens int            `json:"restored_tokens"`
+	Computed       measure.Series `json:"computed"` // a new prompt of the same length
+	Ratio          float64        `json:"ratio"`    // decided over the better of restored and computed
 }
 
 // keep takes over the parts of an older report that r lacks, if both have the same machine,

@@ -4,63 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 )
 
-// readBuffer is the block size of a plain read, as in dd bs=4M.
-const readBuffer = 4 << 20
-
 // restoresPerRepetition is the number of restores in a repetition: one alone is too short.
 const restoresPerRepetition = 5
-
-// reading is the time of a plain read of files.
-type reading struct {
-	bytes int64
-	took  time.Duration
-}
-
-func (r reading) rate() float64 { return float64(r.bytes) / r.took.Seconds() }
-
-// readFiles reads files from start to end, one after the other.
-func readFiles(paths []string) (reading, error) {
-	var r reading
-	buf := make([]byte, readBuffer)
-	started := time.Now()
-	for _, path := range paths {
-		n, err := readFile(path, buf)
-		r.bytes += n
-		if err != nil {
-			return r, fmt.Errorf("reading a page file as dd would: %w", err)
-		}
-	}
-	r.took = time.Since(started)
-	return r, nil
-}
-
-func readFile(path string, buf []byte) (int64, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	var total int64
-	for {
-		n, err := f.Read(buf)
-		total += int64(n)
-		if errors.Is(err, io.EOF) {
-			return total, nil
-		}
-		if err != nil {
-			return total, err
-		}
-	}
-}
 
 // measureRestore restores a prompt repeatedly on a running server, after another prompt took
 // the slot, and reads the same files.
@@ -112,7 +65,7 @@ func (b *bench) restoreOnce(ctx context.Context, ours *lab.Lab, r *Restore, prom
 	if r.Uncached == nil {
 		r.Uncached = &Bandwidth{}
 	}
-	return b.compareRead(ctx, ours, r, r.Uncached, prompt, pages, dropCaches)
+	return b.compareRead(ctx, ours, r, r.Uncached, prompt, pages, measure.DropCaches)
 }
 
 // compareRead measures a plain read and a restore, each after prepare.
@@ -120,7 +73,7 @@ func (b *bench) compareRead(ctx context.Context, ours *lab.Lab, r *Restore, into
 	if err := prepare(); err != nil {
 		return err
 	}
-	read, err := readFiles(pages)
+	read, err := measure.ReadFiles(pages)
 	if err != nil {
 		return err
 	}
@@ -138,8 +91,8 @@ func (b *bench) compareRead(ctx context.Context, ours *lab.Lab, r *Restore, into
 	if answer.Restored.Tokens == 0 {
 		return errors.New("nothing was restored after another chat took the slot")
 	}
-	r.Files, r.Bytes = len(pages), read.bytes
-	into.Read.add(read.rate())
-	into.Restore.add(float64(b.shape.KVBytesPerToken()) * float64(answer.Restored.Tokens) / answer.Restored.Took.Seconds())
+	r.Files, r.Bytes = len(pages), read.Bytes
+	into.Read.Add(read.Rate())
+	into.Restore.Add(float64(b.shape.KVBytesPerToken()) * float64(answer.Restored.Tokens) / answer.Restored.Took.Seconds())
 	return nil
 }

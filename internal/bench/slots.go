@@ -16,6 +16,7 @@ import (
 	"github.com/ollama/ollama/api"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/ollamatest"
 )
@@ -188,7 +189,7 @@ func (b *bench) measureSlots(ctx context.Context) (err error) {
 			return err
 		}
 		ratio := quantile(restoringNow.relative, 0.99) / quantile(idleNow.relative, 0.99)
-		r.Ratio.add(ratio)
+		r.Ratio.Add(ratio)
 		step.End(fmt.Sprintf("p99 %.2f of idle", ratio), nil)
 		idle.add(idleNow)
 		restoring.add(restoringNow)
@@ -236,7 +237,7 @@ func (t slotsTurn) measure(ds *decoders, idle, restoring *gaps) {
 		before = append(before, d.gaps(func(gap span) bool { return slices.ContainsFunc(windows, gap.overlaps) })...)
 		during = append(during, d.gaps(t.restoring.overlaps)...)
 	}
-	if usual := median(before); usual > 0 {
+	if usual := measure.Median(before); usual > 0 {
 		idle.addRelativeTo(usual, before)
 		restoring.addRelativeTo(usual, during)
 	}
@@ -266,7 +267,7 @@ func (b *bench) slotsRound(ctx context.Context, l *lab.Lab, r *Slots, prompt str
 			return nil, nil, err
 		}
 		turns = append(turns, turn)
-		r.Took.addSeconds(turn.restoring.to.Sub(turn.restoring.from))
+		r.Took.AddSeconds(turn.restoring.to.Sub(turn.restoring.from))
 	}
 	return turns, ds, nil
 }

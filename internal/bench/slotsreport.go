@@ -4,20 +4,21 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/table"
 )
 
 // Slots is the time between tokens of slots that decode, while another restores.
 type Slots struct {
-	Decoding      int    `json:"decoding"` // slots
-	DecodeThreads int    `json:"decode_threads"`
-	RestoreTokens int    `json:"restore_tokens"`
-	Took          Series `json:"restore_took"`
-	Idle          Gaps   `json:"idle"`      // the other slot is idle
-	Restoring     Gaps   `json:"restoring"` // from the restore's lookup to its last row
+	Decoding      int            `json:"decoding"` // slots
+	DecodeThreads int            `json:"decode_threads"`
+	RestoreTokens int            `json:"restore_tokens"`
+	Took          measure.Series `json:"restore_took"`
+	Idle          Gaps           `json:"idle"`      // the other slot is idle
+	Restoring     Gaps           `json:"restoring"` // from the restore's lookup to its last row
 	// Ratio is the relative p99 of Restoring over that of Idle, per repetition.
-	Ratio Series `json:"p99_ratio"`
+	Ratio measure.Series `json:"p99_ratio"`
 }
 
 // Gaps summarizes the times between two tokens of a slot, in seconds.

@@ -11,6 +11,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 )
 
@@ -127,10 +128,10 @@ func pageFiles(root string) ([]string, error) {
 func (s *storeRun) drop(paths []string) error {
 	if s.canDrop {
 		s.r.Dropped = "drop_caches"
-		return dropCaches()
+		return measure.DropCaches()
 	}
 	s.r.Dropped = "fadvise"
-	return forget(paths)
+	return measure.Forget(paths)
 }
 
 // compare runs both sides once per repetition. The side that goes first alternates.

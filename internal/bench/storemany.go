@@ -59,7 +59,7 @@ func (s *storeRun) measureMany(ctx context.Context) (err error) {
 				step.End("", err)
 				return err
 			}
-			s.r.Lookups[at].PerPage.add(perPage)
+			s.r.Lookups[at].PerPage.Add(perPage)
 		}
 	}
 	last := s.r.Lookups[len(s.r.Lookups)-1]

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/table"
 )
@@ -37,8 +38,8 @@ type Comparison struct {
 
 // Lookup is the time to find a whole chain, in seconds per page.
 type Lookup struct {
-	StoredPages int    `json:"stored_pages"`
-	PerPage     Series `json:"per_page"`
+	StoredPages int            `json:"stored_pages"`
+	PerPage     measure.Series `json:"per_page"`
 }
 
 // Opened is one opening of a store that holds pages. Times are in seconds from

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/table"
 )
@@ -58,7 +59,7 @@ func (r *Report) printHeading(w io.Writer) {
 		fmt.Fprintf(w, "settings  context %s, pages of %d tokens, 1 slot; median (smallest–largest)\n",
 			show.Count(s.NumCtx), s.PageTokens)
 	}
-	if m.BusyBefore > busyShare {
+	if m.BusyBefore > measure.BusyShare {
 		fmt.Fprintf(w, "warning   the machine was %.0f %% busy with something else before: measure again when it is not\n", 100*m.BusyBefore)
 	}
 	if s.Quick {
@@ -74,13 +75,13 @@ func stockVersion(version string) string {
 }
 
 // seconds is a series of times: median (smallest–largest).
-func seconds(s Series) string {
+func seconds(s measure.Series) string {
 	return spread(s, func(v float64) string { return show.Seconds(toDuration(v)) })
 }
 
-func rates(s Series) string { return spread(s, show.Rate) }
+func rates(s measure.Series) string { return spread(s, show.Rate) }
 
-func spread(s Series, format func(float64) string) string {
+func spread(s measure.Series, format func(float64) string) string {
 	if len(s.Values) < 2 {
 		return format(s.Median)
 	}
@@ -156,11 +157,11 @@ func (t *TTFT) parts(p Point) []float64 {
 	}
 }
 
-func perSecond(s Series) string {
+func perSecond(s measure.Series) string {
 	return spread(s, func(v float64) string { return fmt.Sprintf("%.1f", v) })
 }
 
-func ratio(s Series) string {
+func ratio(s measure.Series) string {
 	return spread(s, func(v float64) string { return fmt.Sprintf("%.3f", v) })
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 )
 
@@ -76,7 +77,7 @@ func (b *bench) ttftOnce(ctx context.Context, stock *lab.Lab, r *TTFT, p *Point,
 	if err != nil {
 		return "", err
 	}
-	p.Stock.addSeconds(answer.Wait())
+	p.Stock.AddSeconds(answer.Wait())
 
 	root := filepath.Join(b.dir, "pages")
 	ours, err := b.startOurs(ctx, root, 0)
@@ -94,7 +95,7 @@ func (b *bench) ttftOnce(ctx context.Context, stock *lab.Lab, r *TTFT, p *Point,
 	if err := b.ttftAfter(ctx, ours, p, prompt, held, root); err != nil {
 		return "", err
 	}
-	last := func(s Series) string { return show.Seconds(toDuration(s.Values[len(s.Values)-1])) }
+	last := func(s measure.Series) string { return show.Seconds(toDuration(s.Values[len(s.Values)-1])) }
 	return fmt.Sprintf("stock %s, cold %s, restored %s", last(p.Stock), last(p.Cold), last(p.Restored)), nil
 }
 
@@ -129,8 +130,8 @@ func (b *bench) measureFixed(ctx context.Context, ours *lab.Lab, r *TTFT) error 
 	if err != nil {
 		return err
 	}
-	r.Fixed.addSeconds(held.Wait())
-	r.FixedBatch.addSeconds(held.PromptEvalDuration)
+	r.Fixed.AddSeconds(held.Wait())
+	r.FixedBatch.AddSeconds(held.PromptEvalDuration)
 	return nil
 }
 
@@ -143,7 +144,7 @@ func (b *bench) ttftBefore(ctx context.Context, ours *lab.Lab, p *Point, prompt 
 	if cold.Restored.Tokens != 0 {
 		return held, fmt.Errorf("%d tokens were restored for a prompt that was never seen", cold.Restored.Tokens)
 	}
-	p.Cold.addSeconds(cold.Wait())
+	p.Cold.AddSeconds(cold.Wait())
 	// pages still being written would slow down the next request
 	if err := ours.Settle(ctx, lab.PagesOf(tokens)); err != nil {
 		return held, err
@@ -152,8 +153,8 @@ func (b *bench) ttftBefore(ctx context.Context, ours *lab.Lab, p *Point, prompt 
 	if err != nil {
 		return held, err
 	}
-	p.SameSlot.addSeconds(held.Wait())
-	p.SameSlotBatch.addSeconds(held.PromptEvalDuration)
+	p.SameSlot.AddSeconds(held.Wait())
+	p.SameSlotBatch.AddSeconds(held.PromptEvalDuration)
 	return held, nil
 }
 
@@ -165,8 +166,8 @@ func (b *bench) ttftAfter(ctx context.Context, ours *lab.Lab, p *Point, prompt s
 		if err != nil {
 			return err
 		}
-		read, err := readFiles(pages)
-		p.PlainRead.addSeconds(read.took)
+		read, err := measure.ReadFiles(pages)
+		p.PlainRead.AddSeconds(read.Took)
 		return err
 	}
 	restored, err := b.askAfterKill(ctx, ours, prompt, held, readPlainly)
@@ -174,21 +175,21 @@ func (b *bench) ttftAfter(ctx context.Context, ours *lab.Lab, p *Point, prompt s
 		return err
 	}
 	p.RestoredTokens = restored.Restored.Tokens
-	p.Restored.addSeconds(restored.Wait())
-	p.Took.addSeconds(restored.Restored.Took)
-	p.Batch.addSeconds(restored.PromptEvalDuration - restored.Restored.Took)
-	p.Outside.addSeconds(restored.Wait() - restored.PromptEvalDuration)
+	p.Restored.AddSeconds(restored.Wait())
+	p.Took.AddSeconds(restored.Restored.Took)
+	p.Batch.AddSeconds(restored.PromptEvalDuration - restored.Restored.Took)
+	p.Outside.AddSeconds(restored.Wait() - restored.PromptEvalDuration)
 	if !b.canDrop {
 		return nil
 	}
-	restored, err = b.askAfterKill(ctx, ours, prompt, held, dropCaches)
+	restored, err = b.askAfterKill(ctx, ours, prompt, held, measure.DropCaches)
 	if err != nil {
 		return err
 	}
 	if p.RestoredUncached == nil {
-		p.RestoredUncached = &Series{}
+		p.RestoredUncached = &measure.Series{}
 	}
-	p.RestoredUncached.addSeconds(restored.Wait())
+	p.RestoredUncached.AddSeconds(restored.Wait())
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/table"
 )
@@ -16,16 +17,16 @@ import (
 // Warm is time to the first token of the first prompt after kill -9 and with an
 // empty page cache, with pages read ahead and without.
 type Warm struct {
-	Tokens   int     `json:"tokens"`
-	SameSlot Series  `json:"same_slot"` // the time without a kill
-	Off      WarmRun `json:"off"`       // OLLAMA_KV_TIER_WARM_GB=0
-	On       WarmRun `json:"on"`
+	Tokens   int            `json:"tokens"`
+	SameSlot measure.Series `json:"same_slot"` // the time without a kill
+	Off      WarmRun        `json:"off"`       // OLLAMA_KV_TIER_WARM_GB=0
+	On       WarmRun        `json:"on"`
 }
 
 // WarmRun is one setting.
 type WarmRun struct {
-	Loaded Series `json:"loaded"` // the model was loaded before the prompt
-	Loads  Series `json:"loads"`  // the prompt loads the model, and the load counts
+	Loaded measure.Series `json:"loaded"` // the model was loaded before the prompt
+	Loads  measure.Series `json:"loads"`  // the prompt loads the model, and the load counts
 }
 
 // errWarmNeedsRoot is the reason for leaving out warm.
@@ -82,12 +83,12 @@ func (b *bench) warmOnce(ctx context.Context, r *Warm, run *WarmRun, root, gb, p
 	if err != nil {
 		return err
 	}
-	r.SameSlot.addSeconds(held.Wait())
+	r.SameSlot.AddSeconds(held.Wait())
 	for _, loaded := range []bool{true, false} {
 		if err := l.KillServer(); err != nil {
 			return err
 		}
-		if err := dropCaches(); err != nil {
+		if err := measure.DropCaches(); err != nil {
 			return err
 		}
 		if err := l.Restart(ctx); err != nil {
@@ -107,9 +108,9 @@ func (b *bench) warmOnce(ctx context.Context, r *Warm, run *WarmRun, root, gb, p
 		case answer.Text != held.Text:
 			return fmt.Errorf("the answer after kill -9 differs: %q, was %q", answer.Text, held.Text)
 		case loaded:
-			run.Loaded.addSeconds(answer.TTFT)
+			run.Loaded.AddSeconds(answer.TTFT)
 		default:
-			run.Loads.addSeconds(answer.TTFT)
+			run.Loads.AddSeconds(answer.TTFT)
 		}
 	}
 	return nil

@@ -1,4 +1,4 @@
-package main
+package measure
 
 import (
 	"fmt"
@@ -92,8 +92,8 @@ func filesystemName(magic int64) string {
 	return fmt.Sprintf("%#x", magic)
 }
 
-// forget empties the page cache of these files alone, which needs no rights.
-func forget(paths []string) error {
+// Forget empties the page cache of these files alone, which needs no rights.
+func Forget(paths []string) error {
 	unix.Sync()
 	for _, path := range paths {
 		f, err := os.Open(path)
@@ -109,8 +109,8 @@ func forget(paths []string) error {
 	return nil
 }
 
-// dropCaches empties the whole page cache, which needs root.
-func dropCaches() error {
+// DropCaches empties the whole page cache, which needs root.
+func DropCaches() error {
 	unix.Sync() // dirty pages are not dropped
 	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0o200); err != nil {
 		return fmt.Errorf("emptying the page cache: %w", err)

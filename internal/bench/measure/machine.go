@@ -1,4 +1,4 @@
-package main
+package measure
 
 import "runtime"
 
@@ -15,11 +15,11 @@ type Machine struct {
 	BusyBefore  float64 `json:"busy_before"` // share of all cores in use during the second before
 }
 
-// busyShare is the share of a machine in use above which the figures suffer.
-const busyShare = 0.1
+// BusyShare is the share of a machine in use above which the figures suffer.
+const BusyShare = 0.1
 
-// describeMachine asks the system; dir is the future directory of pages.
-func describeMachine(dir string) Machine {
+// Describe asks the system; dir is the future directory of pages.
+func Describe(dir string) Machine {
 	m := Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU()}
 	m.fillIn(dir)
 	return m

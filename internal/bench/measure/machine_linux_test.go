@@ -1,4 +1,4 @@
-package main
+package measure
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 )
 
 func TestDescribeMachine(t *testing.T) {
-	m := describeMachine(t.TempDir())
+	m := Describe(t.TempDir())
 	require.Equal(t, "linux", m.OS)
 	require.Positive(t, m.Cores)
 	require.Greater(t, m.MemoryBytes, int64(64<<20))

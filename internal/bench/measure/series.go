@@ -1,4 +1,4 @@
-package main
+package measure
 
 import (
 	"slices"
@@ -13,17 +13,17 @@ type Series struct {
 	Values []float64 `json:"values"`
 }
 
-// add adds a measurement.
-func (s *Series) add(value float64) {
+// Add adds a measurement.
+func (s *Series) Add(value float64) {
 	s.Values = append(s.Values, value)
-	s.Median, s.Min, s.Max = median(s.Values), slices.Min(s.Values), slices.Max(s.Values)
+	s.Median, s.Min, s.Max = Median(s.Values), slices.Min(s.Values), slices.Max(s.Values)
 }
 
-// addSeconds adds a duration in seconds.
-func (s *Series) addSeconds(d time.Duration) { s.add(d.Seconds()) }
+// AddSeconds adds a duration in seconds.
+func (s *Series) AddSeconds(d time.Duration) { s.Add(d.Seconds()) }
 
-// median is the middle value, or the mean of the two middle values; 0 without values.
-func median(values []float64) float64 {
+// Median is the middle value, or the mean of the two middle values; 0 without values.
+func Median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
 	}

@@ -1,16 +1,16 @@
 //go:build !linux
 
-package main
+package measure
 
 import "errors"
 
 // fillIn adds nothing: no measurement was made on other systems yet.
 func (m *Machine) fillIn(string) {}
 
-// forget works on Linux only.
-func forget([]string) error {
+// Forget works on Linux only.
+func Forget([]string) error {
 	return errors.New("taking files out of the page cache: only done on Linux")
 }
 
-// dropCaches works on Linux only.
-func dropCaches() error { return errors.New("emptying the page cache: only done on Linux") }
+// DropCaches works on Linux only.
+func DropCaches() error { return errors.New("emptying the page cache: only done on Linux") }
