@@ -186,6 +186,11 @@ func (a *app) flagsOfOllama(flags *pflag.FlagSet, useful ...string) error {
 
 // carryOut shows a plan, asks, and carries it out.
 func (a *app) carryOut(ctx context.Context, p *install.Plan, f ollamaFlags, verb string) error {
+	if cannot := p.Cannot(); cannot != nil && f.dryRun {
+		p.Hints = append(p.Hints, "These steps are not for this user: "+cannot.Error()+".")
+	} else if cannot != nil {
+		return cannot
+	}
 	a.printPlan(p, f.dryRun, verb)
 	if f.dryRun || len(p.Steps) == 0 {
 		return nil

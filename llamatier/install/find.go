@@ -83,7 +83,9 @@ func (m *Machine) folder(executable string) string {
 	}
 	for _, place := range places {
 		for _, name := range []string{serverName, RealName} {
-			if _, err := os.Lstat(filepath.Join(place, name)); err == nil {
+			info, err := os.Lstat(filepath.Join(place, name))
+			// systemd makes an empty file for a mount where Ollama has no llama-server.
+			if err == nil && !(info.Mode().IsRegular() && info.Size() == 0) {
 				return place
 			}
 		}

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +26,7 @@ type note struct {
 	Real  []string `json:"real,omitempty"`  // SHA-256 of llama-server-real, and of the file that will replace it
 	Made  []string `json:"made,omitempty"`  // directories that were made for the installation
 	Pages string   `json:"pages,omitempty"` // the directory of pages
+	Over  string   `json:"over,omitempty"`  // the file that another one is mounted over
 }
 
 // noteName is the name of the note.
@@ -131,14 +133,12 @@ func (m *Machine) installFile(p *Plan, new file) error {
 		p.hint("%s %s is installed there already.", ServerProgram, new.version)
 		return nil
 	}
-	if err := m.writable(f.path); err != nil {
-		return err
-	}
+	p.cannot = m.writable(f.path)
 	if s != Installed {
 		p.add(func(context.Context) error { return m.setAside(f) }, "keep Ollama's %s as %s", f.server.path, RealName)
 	}
 	p.add(func(context.Context) error { return m.copyTo(new.path, f.server.path, 0o755) }, "put %s %s in the place of %s", ServerProgram, new.version, f.server.path)
-	m.try(p, f.server.path, f.server.path, nil)
+	m.try(p, f.server.path, f.real.path, nil)
 	p.undo = func(context.Context) error { return m.removeFileNow(f.path) }
 	return nil
 }
@@ -206,9 +206,7 @@ func (m *Machine) removeFile(p *Plan) error {
 	if f.real.is == missing && len(leftovers) == 0 {
 		return nil
 	}
-	if err := m.writable(f.path); err != nil {
-		return err
-	}
+	p.cannot = cmp.Or(p.cannot, m.writable(f.path))
 	switch {
 	case f.real.is == missing:
 	case f.server.is == stock:

@@ -54,10 +54,21 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 	if note := untried(m.version(ctx, o)); note != "" {
 		p.hint("%s", note)
 	}
+	if m.selinux() {
+		p.hint("SELinux is enforcing here. If models are not loaded, run restorecon -Rv %s.", m.placed(o))
+	}
 	if m.GOOS != "linux" {
 		p.hint("On this system prompts are answered and nothing is stored yet: storing needs Linux.")
 	}
 	return p, nil
+}
+
+// placed is the folder that our llama-server is in.
+func (m *Machine) placed(o Ollama) string {
+	if o.Service != "" {
+		return m.Base
+	}
+	return o.Folder
 }
 
 // hintsOfFile adds the consequences of an installation by file.

@@ -74,6 +74,7 @@ func run(ctx context.Context, variables []string, name string, args ...string) (
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), variables...)
+	cmd.WaitDelay = answerTimeout // a child of the program may have its output
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		last := strings.TrimSpace(string(out))

@@ -15,7 +15,8 @@ type Plan struct {
 	Steps  []Step
 	Hints  []string // sentences for the person who decides about the plan
 
-	undo func(context.Context) error // takes the steps back, if the last one fails
+	cannot error                       // the reason why this user cannot carry the plan out
+	undo   func(context.Context) error // takes the steps back, if the last one fails
 }
 
 // Step is a part of a plan.
@@ -35,9 +36,20 @@ func (p *Plan) hint(format string, args ...any) {
 	p.Hints = append(p.Hints, fmt.Sprintf(format, args...))
 }
 
+// Cannot returns the reason why this user cannot carry the plan out, or nil.
+func (p *Plan) Cannot() error {
+	if len(p.Steps) == 0 {
+		return nil
+	}
+	return p.cannot
+}
+
 // Do carries the plan out. done is called after each step. If a check fails that comes after
 // the changes, these are taken back.
 func (p *Plan) Do(ctx context.Context, done func(Step)) error {
+	if err := p.Cannot(); err != nil {
+		return err
+	}
 	for _, step := range p.Steps {
 		err := step.do(ctx)
 		var bad *badCheck

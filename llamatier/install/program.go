@@ -159,6 +159,10 @@ const pathMax = 4096
 
 // trusted reports whether only this user and root can change a file: such a file may be run.
 func (m *Machine) trusted(path string) bool {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return false
+	}
 	for _, p := range []string{path, filepath.Dir(path)} {
 		info, err := os.Stat(p)
 		if err != nil || info.Mode()&0o022 != 0 {

@@ -37,14 +37,12 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 		p.hint("%s %s is installed for %s already.", ServerProgram, new.version, u.name)
 		return nil
 	}
-	if err := m.root(); err != nil {
-		return err
-	}
+	p.cannot = m.root()
 	made, _, err := readNote(filepath.Join(m.Base, noteName))
 	if err != nil {
 		return err
 	}
-	made.Pages = d.local()
+	made.Pages, made.Over = d.local(), f.server.path
 	for _, dir := range []string{filepath.Dir(path), d.pages} {
 		if dir != "" {
 			made.Made = append(made.Made, absent(dir)...)
@@ -194,11 +192,12 @@ func (m *Machine) removeService(p *Plan, pages bool) error {
 	if _, err = os.Lstat(m.Base); !there && err != nil {
 		return nil
 	}
-	if err := m.root(); err != nil {
-		return err
-	}
+	p.cannot = m.root()
 	p.add(func(context.Context) error { return m.remove(path+newSuffix, path) }, "remove %s", path)
 	m.restart(p, u)
+	if info, err := os.Lstat(made.Over); err == nil && info.Mode().IsRegular() && info.Size() == 0 {
+		p.add(func(context.Context) error { return m.remove(made.Over) }, "remove %s, an empty file that systemd made", made.Over)
+	}
 	m.removeData(p, made, pages)
 	p.add(func(context.Context) error { return m.removeBase(made.Made) }, "remove %s", m.Base) // with the note, so it is last
 	if u.active {
