@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -171,9 +172,14 @@ func (s *server) get(path string) (int, string) {
 // complete asks for n tokens after a prompt.
 func (s *server) complete(prompt any, n int) answer {
 	s.t.Helper()
-	status, body := s.post("/completion", map[string]any{
-		"prompt": prompt, "n_predict": n, "temperature": 0, "seed": 1, "n_probs": 3, "return_tokens": true,
-	})
+	return s.ask(map[string]any{"prompt": prompt, "n_predict": n})
+}
+
+// ask sends a request to /completion.
+func (s *server) ask(in map[string]any) answer {
+	s.t.Helper()
+	maps.Copy(in, map[string]any{"temperature": 0, "seed": 1, "n_probs": 3, "return_tokens": true})
+	status, body := s.post("/completion", in)
 	require.Equal(s.t, http.StatusOK, status, string(body))
 	var a answer
 	require.NoError(s.t, json.Unmarshal(body, &a))
@@ -209,6 +215,7 @@ func requireSame(t testing.TB, want, got answer, bound float64) {
 
 // aModel writes a small model.
 func aModel(t testing.TB, shape testmodel.Shape) string {
+	shape.LlamaCpp = true
 	path := filepath.Join(t.TempDir(), shape.Arch+".gguf")
 	require.NoError(t, testmodel.Write(path, shape.WithDefaults()))
 	return path
