@@ -184,6 +184,11 @@ test-newest: test-deps ## Build the newest release and run the end-to-end tests 
 	KVTIER_LONG=1 go test -count=1 -timeout 1h -run EveryArchitecture ./internal/e2e
 	KVTIER_SOAK_MINUTES=4 KVTIER_SOAK_ARCH=gemma4,nemotron_h,qwen35,qwen3next go test -count=1 -timeout 1h -run SoakSerial ./internal/e2e
 
+.PHONY: bench-llama
+bench-llama: test-deps ## Measure a stock llama-server with and without kvtier; ARGS="-only hot" for a part
+	scripts/build-llama-server
+	go run ./internal/bench/llama $(ARGS)
+
 # Not part of test yet: building llama-server takes eight minutes on two cores.
 .PHONY: test-llama
 test-llama: test-deps ## Build a stock Ollama of today and test it with our llama-server

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/kvtier/kvtier/internal/llamatest"
+)
+
+// Tokens of a turn of the chat.
+const (
+	question = 200
+	reply    = 100
+)
+
+func (b *bench) measureChat(ctx context.Context) error {
+	r := &Chat{Turns: b.settings.turns, TokensPerTurn: question + reply}
+	b.report.Chat = r
+	for _, s := range []side{whole, ours} {
+		for _, unload := range []bool{false, true} {
+			name := "the model stays"
+			if unload {
+				name = "unloaded each turn"
+			}
+			step := b.steps.Step(fmt.Sprintf("chat, %s, %s", s, name))
+			ratio, err := b.chat(ctx, s, unload)
+			step.End(fmt.Sprintf("%.2f bytes written per new byte", ratio), err)
+			if err != nil {
+				return err
+			}
+			switch {
+			case s == whole && unload:
+				r.WholeUnloaded = ratio
+			case s == whole:
+				r.WholeLoaded = ratio
+			case unload:
+				r.OursUnloaded = ratio
+			default:
+				r.OursLoaded = ratio
+			}
+		}
+	}
+	return nil
+}
+
+// chat returns the bytes that were written for each new byte of K and V. With the model loaded
+// all the time, a whole slot is saved once, at the end.
+func (b *bench) chat(ctx context.Context, s side, unload bool) (ratio float64, err error) {
+	defer func() { err = errors.Join(err, b.clean()) }()
+	most := b.settings.turns * (question + reply)
+	written := newFiles{dirs: []string{b.root(), b.files()}}
+	var text []int32
+	var server *llamatest.Server
+	defer func() {
+		if server != nil {
+			server.Kill()
+		}
+	}()
+	for turn := range b.settings.turns {
+		if server == nil {
+			if server, err = b.start(ctx, s, most); err != nil {
+				return 0, err
+			}
+			if s == whole && turn > 0 {
+				if err := server.Slot(ctx, "restore", wholeFile); err != nil {
+					return 0, err
+				}
+			}
+		}
+		text = slices.Concat(text, b.tokens(question))
+		a, err := server.Complete(ctx, text, reply)
+		if err != nil {
+			return 0, err
+		}
+		text = append(text, a.Tokens...)
+		if !unload && turn+1 < b.settings.turns {
+			continue
+		}
+		if s == whole {
+			if err := server.Slot(ctx, "save", wholeFile); err != nil {
+				return 0, err
+			}
+		}
+		server.Kill()
+		server = nil
+		if err := written.look(s == whole); err != nil {
+			return 0, err
+		}
+	}
+	return float64(written.bytes) / float64(int64(len(text))*b.shape.KVBytesPerToken()), nil
+}
+
+// newFiles adds up the sizes of files as they appear.
+type newFiles struct {
+	dirs  []string
+	seen  map[string]bool
+	bytes int64
+}
+
+// look adds files that were not there before; with all, also those that were.
+func (n *newFiles) look(all bool) error {
+	if n.seen == nil {
+		n.seen = make(map[string]bool)
+	}
+	for _, dir := range n.dirs {
+		if _, err := os.Stat(dir); err != nil {
+			continue // of the other side
+		}
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() || n.seen[path] && !all {
+				return err
+			}
+			info, err := d.Info()
+			if err != nil {
+				return err
+			}
+			n.seen[path], n.bytes = true, n.bytes+info.Size()
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

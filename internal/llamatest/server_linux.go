@@ -1,0 +1,145 @@
+package llamatest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// DirEnv names the folder that scripts/build-llama-server fills.
+const DirEnv = "KVTIER_LLAMA_DIR"
+
+// FindDir returns the folder with bin/ollama and lib/ollama: the one that DirEnv names, or else
+// build/llama in a checkout.
+func FindDir(checkout string) (string, error) {
+	dir := os.Getenv(DirEnv)
+	if dir == "" {
+		dir = filepath.Join(checkout, "build", "llama")
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(filepath.Join(dir, "lib", "ollama", "llama-server-real")); err != nil {
+		return "", fmt.Errorf("%w: build it with scripts/build-llama-server, or name its folder in %s", err, DirEnv)
+	}
+	return dir, nil
+}
+
+// Options say how to start a server.
+type Options struct {
+	Dir   string // of FindDir
+	Model string
+	Root  string   // of the pages; "" starts the stock server
+	Args  []string // more of them
+	Env   []string // more variables, KEY=value
+	Log   string   // of our daemon
+}
+
+// Server is a running llama-server.
+type Server struct {
+	URL string // without a slash at the end
+
+	cmd    *exec.Cmd
+	read   *os.File
+	over   chan struct{} // closed when nobody can write to the output any more
+	output tail
+}
+
+// Client takes a new connection for each request: llama-server closes idle ones.
+var Client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
+// readyEvery is the time between two looks at a server that loads its model.
+const readyEvery = 5 * time.Millisecond
+
+// Start starts a server, and returns when the server answers prompts.
+func Start(ctx context.Context, o Options) (*Server, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	name := "llama-server-real"
+	if o.Root != "" {
+		name = "llama-server"
+	}
+	s := &Server{URL: fmt.Sprintf("http://127.0.0.1:%d", port), over: make(chan struct{})}
+	s.cmd = exec.Command(filepath.Join(o.Dir, "lib", "ollama", name), append([]string{
+		"--model", o.Model, "--port", strconv.Itoa(port), "--host", "127.0.0.1", "--no-webui", "--offline",
+	}, o.Args...)...)
+	s.cmd.Env = append(os.Environ(), "OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL="+o.Root, "KVTIER_LLAMA_LOG="+o.Log)
+	s.cmd.Env = append(s.cmd.Env, o.Env...)
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	s.read = read
+	s.cmd.Stdout, s.cmd.Stderr = write, write
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	err = s.cmd.Start()
+	write.Close()
+	if err != nil {
+		return nil, errors.Join(err, read.Close())
+	}
+	go func() {
+		defer close(s.over)
+		_, _ = io.Copy(&s.output, read) // it ends with the server
+	}()
+	if err := s.ready(ctx); err != nil {
+		s.Kill()
+		return nil, fmt.Errorf("start %s: %w; its output ends:\n%s", name, err, s.output.bytes())
+	}
+	return s, nil
+}
+
+// freePort returns a port that nobody listens on.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
+}
+
+// ready waits until the server answers prompts.
+func (s *Server) ready(ctx context.Context) error {
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/health", nil)
+		if err != nil {
+			return err
+		}
+		if res, err := Client.Do(req); err == nil {
+			res.Body.Close()
+			if res.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-s.over:
+			return errors.New("it has ended")
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(readyEvery):
+		}
+	}
+}
+
+// Kill kills the process that Ollama would kill, and waits as Ollama does: until nobody can
+// write to the output any more.
+func (s *Server) Kill() {
+	_ = s.cmd.Process.Kill() // it may have ended
+	<-s.over
+	_ = s.cmd.Wait() // it was killed
+	s.read.Close()   // it was only read
+}
+
+// Output is the end of the server's output.
+func (s *Server) Output() []byte { return s.output.bytes() }
