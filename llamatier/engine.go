@@ -59,6 +59,9 @@ func (e *Engine) call(ctx context.Context, method, path string, body, out any) e
 	return nil
 }
 
+// errRefused reports an answer that is an error.
+var errRefused = errors.New("llama-server refuses")
+
 // get sends a request and returns the answer.
 func (e *Engine) get(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, Address(path), bytes.NewReader(body))
@@ -76,7 +79,7 @@ func (e *Engine) get(ctx context.Context, method, path string, body []byte) ([]b
 		return nil, fmt.Errorf("read llama-server's answer to %s: %w", path, err)
 	}
 	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("llama-server refuses %s: %s: %s", path, res.Status, strings.TrimSpace(string(answer[:min(len(answer), 300)])))
+		return nil, fmt.Errorf("%w %s: %s: %s", errRefused, path, res.Status, strings.TrimSpace(string(answer[:min(len(answer), 300)])))
 	}
 	return answer, nil
 }
@@ -160,23 +163,11 @@ func (e *Engine) Erase(ctx context.Context, slot int) error {
 	return e.act(ctx, slot, "erase", struct{}{})
 }
 
-// ErrUnanswered reports an action that llama-server may carry out later: it has not answered
-// in actTimeout. The action's file must stay as it is.
-var ErrUnanswered = errors.New("llamatier: llama-server has not answered")
-
-// actTimeout bounds the time of an action on a slot, which waits for the slot's request.
-const actTimeout = 10 * time.Minute
-
-// act carries out an action even if ctx ends: llama-server does not take an action back.
+// act carries out an action even if ctx ends: llama-server may carry it out later, and the
+// action's file must stay as it is until then.
 func (e *Engine) act(ctx context.Context, slot int, action string, in any) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actTimeout)
-	defer cancel()
 	var out struct{}
-	err := e.call(ctx, http.MethodPost, fmt.Sprintf("/slots/%d?action=%s", slot, action), in, &out)
-	if ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", ErrUnanswered, err)
-	}
-	return err
+	return e.call(context.WithoutCancel(ctx), http.MethodPost, fmt.Sprintf("/slots/%d?action=%s", slot, action), in, &out)
 }
 
 // Prefill computes a prompt in a slot and drops the answer, of which it returns the account.
@@ -215,12 +206,18 @@ func ReadAnswer(last []byte) *Answer {
 	return &Answer{Cached: *a.Cached, Processed: *a.Processed, Generated: *a.Generated, Took: took}
 }
 
-// WaitReady waits until the engine has loaded its model. It returns an error only when ctx
-// ends: an engine that fails to load ends, and its daemon with it.
-func (e *Engine) WaitReady(ctx context.Context) error {
-	for {
+// WaitReady waits until the engine has loaded its model, and calls listening when the engine
+// has answered for the first time. It returns an error only when ctx ends: an engine that fails
+// to load ends, and its daemon with it.
+func (e *Engine) WaitReady(ctx context.Context, listening func()) error {
+	for heard := false; ; {
 		var out struct{}
-		if err := e.call(ctx, http.MethodGet, "/health", nil, &out); err == nil {
+		err := e.call(ctx, http.MethodGet, "/health", nil, &out)
+		if !heard && (err == nil || errors.Is(err, errRefused)) {
+			heard = true
+			listening()
+		}
+		if err == nil {
 			return nil
 		}
 		select {

@@ -46,7 +46,8 @@ type fakeEngine struct {
 
 	mu     sync.Mutex
 	slots  []*fakeSlot
-	refuse map[string]int // of these paths so many requests fail
+	refuse map[string]int    // of these paths so many requests fail
+	enter  map[string]func() // called when the next request to a path arrives
 
 	generated int // tokens of all answers that are over
 	restored  int
@@ -62,7 +63,7 @@ type fakeSlot struct {
 }
 
 func newFake(t require.TestingT, slots, context int) *fakeEngine {
-	f := &fakeEngine{t: t, shape: fakeShape, context: context, refuse: map[string]int{}}
+	f := &fakeEngine{t: t, shape: fakeShape, context: context, refuse: map[string]int{}, enter: map[string]func(){}}
 	for range slots {
 		f.slots = append(f.slots, &fakeSlot{})
 	}
@@ -81,7 +82,12 @@ func (f *fakeEngine) RoundTrip(r *http.Request) (*http.Response, error) {
 	if refused {
 		f.refuse[r.URL.Path]--
 	}
+	enter := f.enter[r.URL.Path]
+	delete(f.enter, r.URL.Path)
 	f.mu.Unlock()
+	if enter != nil {
+		enter()
+	}
 	w := httptest.NewRecorder()
 	if refused {
 		http.Error(w, "refused", http.StatusInternalServerError)

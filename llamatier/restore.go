@@ -2,6 +2,7 @@ package llamatier
 
 import (
 	"context"
+	"errors"
 	"os"
 	"time"
 
@@ -55,15 +56,19 @@ func (t *Tier) tryRestore(ctx context.Context, s *slot, p *plan) error {
 	s.tokens, s.prompt, s.ended, s.loaded, s.dirty, s.tails = nil, 0, 0, 0, false, false
 	s.private, s.broken, s.judged = false, true, true // until the engine has answered
 	began := time.Now()
-	if err := t.opt.Engine.Restore(ctx, s.id, name); err != nil {
-		return t.drop(f, err)
+	restore := func() error { return t.opt.Engine.Restore(ctx, s.id, name) }
+	err = t.act(s, restore, func() { f.Close() })
+	if !errors.Is(err, errHeldBack) {
+		f.Close() // nothing is lost: the file is memory
+	}
+	if err != nil {
+		return err
 	}
 	t.opt.Rates.Stepped(t.costs(p), time.Since(began))
 	t.mu.Lock()
 	s.unknown = t.unknown > 0
 	t.mu.Unlock()
 	s.tokens, s.ended, s.loaded, s.broken = p.tokens, len(p.tokens), len(p.tokens), false
-	f.Close() // nothing is lost: the file is memory
 	return nil
 }
 
@@ -75,7 +80,8 @@ func (t *Tier) build(ctx context.Context, p *plan) (*os.File, string, error) {
 	}
 	b, err := t.opt.Shape.Build(f, p.tokens, t.opt.Window)
 	if err != nil {
-		return nil, "", t.drop(f, err)
+		f.Close() // nothing is lost: the file is memory
+		return nil, "", err
 	}
 	n, err := t.fill(ctx, p, b)
 	if err == nil && n == len(p.refs) {
@@ -102,7 +108,8 @@ func (t *Tier) first(p *plan, longer *llamastate.Builder, from *os.File) (*os.Fi
 		err = b.CopyRows(from, longer)
 	}
 	if err != nil {
-		return nil, "", t.drop(f, err)
+		f.Close() // nothing is lost: the file is memory
+		return nil, "", err
 	}
 	return f, name, nil
 }

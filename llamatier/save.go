@@ -48,7 +48,9 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 		if f != nil {
 			f.Close() // nothing is lost: the file is memory
 		}
-		<-t.saving
+		if !errors.Is(err, errHeldBack) {
+			<-t.saving
+		}
 		return
 	}
 	s.tokens = state.Tokens
@@ -80,6 +82,9 @@ func (t *Tier) ends(s *slot, state *llamastate.File, tails bool) []int {
 
 // savedFile has the engine save a slot into a new file.
 func (t *Tier) savedFile(ctx context.Context, s *slot) (*os.File, error) {
+	if t.unknownRuns() {
+		return nil, errors.New("a request of which nothing is known may run in it")
+	}
 	p, err := t.idleSlot(ctx, s)
 	if err != nil {
 		return nil, err
@@ -92,11 +97,16 @@ func (t *Tier) savedFile(ctx context.Context, s *slot) (*os.File, error) {
 		return nil, err
 	}
 	began := time.Now()
-	if err := t.opt.Engine.Save(ctx, s.id, name); err != nil {
-		return nil, t.drop(f, err)
+	save := func() error { return t.opt.Engine.Save(ctx, s.id, name) }
+	err = t.act(s, save, func() { f.Close(); <-t.saving })
+	switch {
+	case err == nil:
+		t.saved(p.Held, time.Since(began))
+		return f, nil
+	case !errors.Is(err, errHeldBack):
+		f.Close() // nothing is lost: the file is memory
 	}
-	t.saved(p.Held, time.Since(began))
-	return f, nil
+	return nil, err
 }
 
 // fits returns an error if the file of a sequence takes too much memory.
@@ -109,21 +119,6 @@ func (t *Tier) fits(tokens int) error {
 		return fmt.Errorf("its %d tokens take %d MB, and only %d MB of memory are available", tokens, need/1e6, available/1e6)
 	}
 	return nil
-}
-
-// drop closes a file after an action failed. A file that the engine may still use stays, and
-// the Tier does nothing more.
-func (t *Tier) drop(f *os.File, err error) error {
-	if errors.Is(err, ErrUnanswered) {
-		t.off.Store(true)
-		t.opt.Log.Error("kv tier: off, llama-server does not answer", "error", err)
-		t.mu.Lock()
-		t.kept = append(t.kept, f)
-		t.mu.Unlock()
-		return err
-	}
-	f.Close() // nothing is lost: the file is memory
-	return err
 }
 
 // idleSlot returns the engine's view of a slot, and an error while a request runs in it.

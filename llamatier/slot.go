@@ -21,6 +21,7 @@ type slot struct {
 	private bool    // the last request must not be stored
 	broken  bool    // rows from before the last request must not be stored
 
+	acting  bool    // llama-server holds an action back
 	unknown bool    // a request of which nothing is known may have used the slot
 	judged  bool    // it is known whether the last answer filled the slot
 	last    *Answer // of the last request; nil if the engine was not heard to the end

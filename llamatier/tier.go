@@ -76,7 +76,7 @@ type Tier struct {
 	closed  bool
 	unknown int // requests that run in slots which the engine chose
 	turns   map[*Turn]bool
-	kept    []*os.File // that the engine may still use
+	acting  []chan struct{} // one for each action that is waited for, closed after it
 
 	saveSeconds float64 // that the engine takes to save a byte
 
@@ -84,6 +84,8 @@ type Tier struct {
 	saving  chan struct{}  // one element while a file of a save exists
 	storing sync.WaitGroup // saves whose pages are being stored, and pages that are being read
 	buffers sync.Pool      // *[]byte, of pages that are being read
+
+	patience patience
 }
 
 // New returns a Tier for an engine whose slots hold nothing that is worth keeping.
@@ -100,7 +102,7 @@ func New(opt Options) *Tier {
 	if opt.Available == nil {
 		opt.Available = memory.Available
 	}
-	t := &Tier{opt: opt, turns: make(map[*Turn]bool), saving: make(chan struct{}, 1), saveSeconds: assumedSaveSeconds}
+	t := &Tier{opt: opt, turns: make(map[*Turn]bool), saving: make(chan struct{}, 1), saveSeconds: assumedSaveSeconds, patience: usualPatience}
 	for id := range opt.Slots {
 		t.slots = append(t.slots, &slot{id: id, judged: true})
 	}
@@ -108,7 +110,8 @@ func New(opt Options) *Tier {
 }
 
 // Shape finds the shape of an engine's files: it computes one token in a slot, saves the slot
-// and empties it again. The engine must not have answered any request yet.
+// and empties it again. The engine must not have answered any request yet. Shape returns an
+// error when ctx ends, although the engine may still use its file.
 func Shape(ctx context.Context, e *Engine) (*llamastate.Shape, error) {
 	if _, err := e.Prefill(ctx, 0, []int32{0}); err != nil {
 		return nil, err
@@ -117,15 +120,25 @@ func Shape(ctx context.Context, e *Engine) (*llamastate.Shape, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	if err := errors.Join(e.Save(ctx, 0, name), e.Erase(ctx, 0)); err != nil {
-		return nil, err
+	learned := make(chan struct{})
+	var shape *llamastate.Shape
+	go func() {
+		defer close(learned)
+		defer f.Close() // nothing is lost: the file is memory
+		if err = errors.Join(e.Save(ctx, 0, name), e.Erase(ctx, 0)); err != nil {
+			return
+		}
+		var info os.FileInfo
+		if info, err = f.Stat(); err == nil {
+			shape, err = llamastate.Learn(f, info.Size())
+		}
+	}()
+	select {
+	case <-learned:
+		return shape, err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("llama-server does not save a slot: %w", ctx.Err())
 	}
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	return llamastate.Learn(f, info.Size())
 }
 
 // Turn is a request that has a slot.
@@ -170,8 +183,15 @@ type Request struct {
 	Cancel  context.CancelFunc // gives the request up
 }
 
-// ErrClosed reports a request that began after Flush.
-var ErrClosed = errors.New("llamatier: the tier is closed")
+// Errors of Begin.
+var (
+	// ErrClosed reports a request that began after Flush.
+	ErrClosed = errors.New("llamatier: the tier is closed")
+
+	// ErrTaken reports that a request of Unknown runs in the slot that another request would
+	// get. The engine may have a free one.
+	ErrTaken = errors.New("llamatier: the engine has given the slot to another request")
+)
 
 func (t *Tier) isClosed() bool {
 	t.mu.Lock()
@@ -180,7 +200,7 @@ func (t *Tier) isClosed() bool {
 }
 
 // Begin waits for a slot for a request, chooses it, and restores stored pages into it. The
-// caller calls End. Begin returns ErrClosed or an error of ctx.
+// caller calls End. Begin returns ErrClosed, ErrTaken or an error of ctx.
 func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	if t.isClosed() {
 		return nil, ErrClosed
@@ -188,6 +208,10 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	s, err := t.take(ctx, r.Tokens, r.Slot)
 	if err != nil {
 		return nil, fmt.Errorf("wait for a slot: %w", err)
+	}
+	if t.taken(ctx, s) {
+		t.give(s)
+		return nil, ErrTaken
 	}
 	u := &Turn{t: t, s: s, tokens: r.Tokens, private: r.Private, cancel: r.Cancel}
 	t.mu.Lock()
@@ -210,6 +234,22 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		t.stage(ctx, u)
 	}
 	return u, nil
+}
+
+// taken reports whether a request of Unknown runs in a slot.
+func (t *Tier) taken(ctx context.Context, s *slot) bool {
+	if !t.unknownRuns() {
+		return false
+	}
+	_, err := t.idleSlot(ctx, s)
+	return err != nil
+}
+
+// unknownRuns reports whether a request of Unknown runs in any slot.
+func (t *Tier) unknownRuns() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.unknown > 0
 }
 
 // End ends a request. answer is nil unless the engine was heard to the end. The slot is saved
@@ -310,18 +350,40 @@ func (t *Tier) spawn(f func()) {
 }
 
 // Unknown notes that the engine answers a request in a slot that it chose itself, until the
-// caller calls end. No slot is stored until its rows are known again.
+// caller calls end. No slot is stored until its rows are known again. Unknown lets actions on
+// slots end first: one that llama-server holds back for the request could in turn hold back
+// the requests behind it.
 func (t *Tier) Unknown() (end func()) {
-	note := func(n int) {
+	late := time.NewTimer(unknownTimeout)
+	defer late.Stop()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for waits := true; waits && len(t.acting) > 0; {
+		action := t.acting[0]
+		t.mu.Unlock()
+		select {
+		case <-action:
+		case <-late.C:
+			waits = false
+		}
+		t.mu.Lock()
+	}
+	t.noteUnknownLocked(1)
+	return func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.unknown += n
-		for _, s := range t.slots {
-			s.unknown = true
-		}
+		t.noteUnknownLocked(-1)
 	}
-	note(1)
-	return func() { note(-1) }
+}
+
+// unknownTimeout bounds the time for which an action on a slot holds up another request.
+const unknownTimeout = 10 * time.Second
+
+func (t *Tier) noteUnknownLocked(n int) {
+	t.unknown += n
+	for _, s := range t.slots {
+		s.unknown = true
+	}
 }
 
 // Off ends storing and restoring, because rows no longer follow from the model alone.

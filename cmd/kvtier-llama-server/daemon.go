@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -17,9 +16,6 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/internal/digests"
-	"github.com/kvtier/kvtier/internal/tierenv"
-	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier"
 	"github.com/kvtier/kvtier/llamatier/launch"
 	"github.com/kvtier/kvtier/llamatier/process"
@@ -32,6 +28,16 @@ const (
 	flushTimeout = 3 * time.Second
 	// idle is the time after a request at which its slot is saved.
 	idle = 2 * time.Second
+
+	// diskTimeout bounds the time for which a local disk may hold up the start of the engine.
+	diskTimeout = 3 * time.Second
+	// openTimeout bounds the time for which the store, and reading the model's file, may hold
+	// up the first prompt.
+	openTimeout = 5 * time.Second
+	// holdTimeout bounds the time for which a lock may hold up the flush.
+	holdTimeout = 100 * time.Millisecond
+	// lookTimeout bounds the time of a look at an engine that has loaded its model.
+	lookTimeout = 30 * time.Second
 )
 
 // server is the daemon's part of a running llama-server.
@@ -40,11 +46,12 @@ type server struct {
 	real    string
 	engine  *llamatier.Engine
 	run     *process.Daemon
-	tier    atomic.Pointer[llamatier.Tier]
-	settled atomic.Bool // the tier is there, or will not be
+	proxy   *proxy.Handler
+	disk    *pending[*disk]
+	heard   atomic.Bool // the engine has answered something
+	settled atomic.Bool // prompts are answered
 	store   atomic.Pointer[diskstore.Store]
 	rates   atomic.Pointer[rates.Rates]
-	ending  *ending
 	log     *slog.Logger
 }
 
@@ -90,17 +97,10 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
-	config, err := tierenv.Settle(s.log, s.log)
-	if err != nil {
+	prepare := func() (*disk, error) { return prepareDisk(s.log) }
+	if err := s.awaitDisk(prepare, diskTimeout); err != nil {
 		return nil, false, err
 	}
-	if err := config.PrepareRoot(); err != nil {
-		return nil, false, err
-	}
-	if s.ending, err = openEnding(config.Local); err != nil {
-		return nil, false, err
-	}
-	s.ending.wait(2 * flushTimeout)
 	why := s.command.Unstorable()
 	savePath := llamatier.SavePath()
 	if why != "" {
@@ -108,8 +108,9 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 		savePath = ""
 		s.settled.Store(true)
 	}
+	s.proxy = proxy.New(s.engine, proxy.Ours{SavePath: why == "", Metrics: why == "" && !s.command.Metrics()}, proxy.State{Listening: s.heard.Load, Ready: s.settled.Load}, s.log)
 	web := &http.Server{
-		Handler:           proxy.New(s.engine, proxy.Ours{SavePath: why == "", Metrics: why == "" && !s.command.Metrics()}, s.settled.Load, s.tier.Load, s.log),
+		Handler:           s.proxy,
 		ReadHeaderTimeout: time.Minute,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
@@ -117,93 +118,53 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 		Engine:       exec.Command(s.real, s.command.Behind(socket, savePath)...),
 		FlushTimeout: flushTimeout,
 		Log:          s.log,
-		Flush: func(ctx context.Context) {
-			s.ending.hold()
-			if t := s.tier.Load(); t != nil {
-				t.Flush(ctx)
-			}
-			if r := s.rates.Load(); r != nil {
-				if err := r.Close(); err != nil {
-					s.log.Debug("kv tier: rates are not kept", "error", err)
-				}
-			}
-			if store := s.store.Load(); store != nil {
-				if err := store.Close(); err != nil {
-					s.log.Warn("kv tier: close the store", "error", err)
-				}
-			}
-		},
+		Flush:        s.flush,
 		Serve: func() {
 			go func() {
 				if err := web.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 					s.log.Error("serve", "error", err)
 				}
 			}()
-			if why == "" {
-				go s.settle(config)
-			}
+			go s.settle(s.open, openTimeout)
 		},
 	}
-	return s.run.Run()
+	state, ended, err := s.run.Run()
+	_ = web.Close() // clients see the end at once
+	return state, ended, err
 }
 
-// settle waits until the engine has loaded its model, and opens the store.
-func (s *server) settle(config tierenv.Config) {
-	defer s.settled.Store(true)
-	if err := s.engine.WaitReady(context.Background()); err != nil {
-		return // the engine has ended
+// awaitDisk prepares the local disk. It returns an error if there is none for pages. A disk that
+// does not answer in time is waited for in the background.
+func (s *server) awaitDisk(prepare func() (*disk, error), most time.Duration) error {
+	s.disk = begin(prepare)
+	if !s.disk.within(most) {
+		s.log.Warn("kv tier: the local disk does not answer; the model is loaded without waiting for it")
+		return nil
 	}
-	if err := s.open(config); err != nil {
-		s.log.Warn("kv tier: off for this model", "model", filepath.Base(s.command.Model()), "reason", err)
-	}
-}
-
-func (s *server) open(config tierenv.Config) error {
-	ctx := context.Background()
-	slots, err := s.engine.Slots(ctx)
+	d, err := s.disk.wait()
 	if err != nil {
 		return err
 	}
-	shape, err := llamatier.Shape(ctx, s.engine)
-	if err != nil {
-		return err
-	}
-	if !shape.Has(llamastate.Full) {
-		return errors.New("it keeps no rows of single tokens")
-	}
-	model, err := llamatier.ReadModel(s.command.Model())
-	if err != nil {
-		return err
-	}
-	if shape.Has(llamastate.Window) == (model.Window == 0) {
-		return fmt.Errorf("its window is not known: the model's file says %d", model.Window)
-	}
-	files := digests.Open(filepath.Join(config.Local, "digests.json"))
-	numerics := s.command.Numerics()
-	if model.LongRope {
-		numerics = append(numerics, fmt.Sprintf("n_ctx=%d", slots[0].Context))
-	}
-	identity, err := llamatier.Identity(s.command, numerics, config, shape, s.real, s.run.Engine.Process.Pid, files)
-	if err != nil {
-		return err
-	}
-	if err := files.Save(); err != nil {
-		s.log.Debug("kv tier: digests of large files are not remembered", "error", err)
-	}
-	key := tierenv.Fingerprint(identity)
-	options := config.StoreOptions()
-	options.Fingerprint, options.Identity, options.Logger = key, identity, s.log
-	store, err := diskstore.Open(ctx, options)
-	if err != nil {
-		return err
-	}
-	s.store.Store(store)
-	s.rates.Store(config.OpenRates(key, s.command.Placement(), s.log))
-	s.tier.Store(llamatier.New(llamatier.Options{
-		Engine: s.engine, Shape: shape, Slots: len(slots), Context: slots[0].Context, Window: model.Window, Control: model.Control,
-		Store: store, Fingerprint: key, PageTokens: config.PageTokens,
-		Rates: s.rates.Load(), AlwaysRestore: config.Test, Idle: idle, Log: s.log,
-	}))
-	s.log.Info("kv tier: on", "local", config.Local, "slots", len(slots), "fingerprint", key.String()[:12])
+	begin(func() (struct{}, error) { d.ending.wait(2 * flushTimeout); return struct{}{}, nil }).within(2 * flushTimeout)
 	return nil
+}
+
+// flush stores all slots, and closes the store.
+func (s *server) flush(ctx context.Context) {
+	if s.disk.within(0) && s.disk.err == nil {
+		begin(func() (struct{}, error) { s.disk.value.ending.hold(); return struct{}{}, nil }).within(holdTimeout)
+	}
+	if t := s.proxy.Tier(); t != nil {
+		t.Flush(ctx)
+	}
+	if r := s.rates.Load(); r != nil {
+		if err := r.Close(); err != nil {
+			s.log.Debug("kv tier: rates are not kept", "error", err)
+		}
+	}
+	if store := s.store.Load(); store != nil {
+		if err := store.Close(); err != nil {
+			s.log.Warn("kv tier: close the store", "error", err)
+		}
+	}
 }

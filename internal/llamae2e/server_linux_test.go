@@ -40,12 +40,13 @@ func tree(t testing.TB) string {
 
 // server is a running llama-server: the stock one, or ours before it.
 type server struct {
-	t    testing.TB
-	cmd  *exec.Cmd
-	url  string
-	log  string // of the daemon
-	read *os.File
-	over chan struct{} // closed when nobody can write to the output any more
+	t      testing.TB
+	cmd    *exec.Cmd
+	url    string
+	log    string // of the daemon
+	logged int    // bytes in the log before
+	read   *os.File
+	over   chan struct{} // closed when nobody can write to the output any more
 }
 
 // options say how to start a server.
@@ -74,6 +75,8 @@ func start(t testing.TB, o options) *server {
 	}
 	port := freePort(t)
 	s := &server{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", port), log: log, over: make(chan struct{})}
+	before, _ := os.ReadFile(log)
+	s.logged = len(before)
 	s.cmd = exec.Command(filepath.Join(lib, name), append([]string{
 		"--model", o.model, "--port", strconv.Itoa(port), "--host", "127.0.0.1", "--no-webui", "--offline", "-t", "2",
 	}, o.args...)...)
@@ -108,7 +111,7 @@ func (s *server) ready() {
 		res, err := http.Get(s.url + "/health")
 		if err == nil {
 			res.Body.Close()
-			if res.StatusCode == http.StatusOK {
+			if res.StatusCode == http.StatusOK && s.settled() {
 				return
 			}
 		}
@@ -119,6 +122,17 @@ func (s *server) ready() {
 		}
 	}
 	require.Fail(s.t, "the server does not become ready")
+}
+
+// settled reports whether the store is open, or will not be: a busy machine may take longer than
+// the daemon waits for it.
+func (s *server) settled() bool {
+	if s.log == "" {
+		return true
+	}
+	b, _ := os.ReadFile(s.log)
+	b = b[min(s.logged, len(b)):]
+	return bytes.Contains(b, []byte("kv tier: on")) || bytes.Contains(b, []byte("kv tier: off"))
 }
 
 // kill kills the process that Ollama would kill, and waits as Ollama does: until nobody can

@@ -16,6 +16,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
+	"sync"
 
 	"github.com/kvtier/kvtier/llamatier"
 )
@@ -23,22 +24,30 @@ import (
 // Handler answers in place of an engine.
 type Handler struct {
 	engine *llamatier.Engine
-	ready  func() bool
+	state  State
 	ours   Ours
-	tier   func() *llamatier.Tier
 	proxy  *httputil.ReverseProxy
 	log    *slog.Logger
+
+	mu    sync.Mutex
+	tier  *llamatier.Tier
+	early early // requests before the tier
 }
 
 // Ours are the options that the engine has for our sake alone.
 type Ours struct{ SavePath, Metrics bool }
 
-// New returns a Handler. The engine counts as loading until ready returns true. tier returns
-// nil if nothing can be restored or stored. Clients see a llama-server without the options
-// that are ours.
-func New(e *llamatier.Engine, ours Ours, ready func() bool, tier func() *llamatier.Tier, log *slog.Logger) *Handler {
+// State says how far the engine is.
+type State struct {
+	Listening func() bool // the engine has answered something; without an answer it has ended
+	Ready     func() bool // prompts may be answered; until then the engine counts as loading
+}
+
+// New returns a Handler, whose requests pass through until Use. Clients see a llama-server
+// without the options that are ours.
+func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler {
 	target, _ := url.Parse(llamatier.Address("")) // a constant
-	return &Handler{engine: e, ours: ours, ready: ready, tier: tier, log: log, proxy: &httputil.ReverseProxy{
+	return &Handler{engine: e, ours: ours, state: state, log: log, proxy: &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Host = r.In.Host
@@ -57,14 +66,19 @@ func New(e *llamatier.Engine, ours Ours, ready func() bool, tier func() *llamati
 			return nil
 		},
 		FlushInterval: -1, // at once
-		ErrorHandler:  unavailable,
-		ErrorLog:      slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
+			if state.Listening() {
+				panic(http.ErrAbortHandler) // the client's connection ends as llama-server's did
+			}
+			unavailable(w)
+		},
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}}
 }
 
-// unavailable answers for an engine that cannot be reached, as llama-server does while it
-// loads a model.
-func unavailable(w http.ResponseWriter, r *http.Request, _ error) {
+// unavailable answers for an engine that is not ready, as llama-server does while it loads a
+// model.
+func unavailable(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(http.StatusServiceUnavailable)
 	_, _ = io.WriteString(w, `{"error":{"message":"Loading model","type":"unavailable_error","code":503}}`)
@@ -90,22 +104,19 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, "This server does not support metrics endpoint. Start it with `--metrics`")
 		return
 	}
-	if !h.ready() && (r.URL.Path == "/health" || r.URL.Path == "/v1/health" || r.Method == http.MethodPost) {
-		unavailable(w, r, nil) // the engine answers nobody before the Tier
+	if !h.state.Ready() && (r.URL.Path == "/health" || r.URL.Path == "/v1/health" || r.Method == http.MethodPost) {
+		unavailable(w) // the engine answers nobody before the Tier
 		return
 	}
 	chat, known := prompts[r.URL.Path]
-	t := h.tier()
+	t := h.Tier()
 	switch {
-	case t == nil || r.Method != http.MethodPost || harmless[r.URL.Path]:
+	case r.Method != http.MethodPost || harmless[r.URL.Path]:
 		h.proxy.ServeHTTP(w, r)
-	case known:
+	case t != nil && known:
 		h.servePrompt(w, r, t, chat)
 	default:
-		if r.URL.Path == "/lora-adapters" {
-			t.Off("adapters were changed while the model was loaded")
-		}
-		defer t.Unknown()()
+		defer h.unknown(r.URL.Path == "/lora-adapters")()
 		h.proxy.ServeHTTP(w, r)
 	}
 }
@@ -139,14 +150,14 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	rest := r.Body
 	r.Body = joined{io.MultiReader(bytes.NewReader(body), rest), rest}
 	if len(body) > bodyMax {
-		defer t.Unknown()()
+		defer h.unknown(false)()
 		h.proxy.ServeHTTP(w, r)
 		return
 	}
 	p, err := h.understand(r, body, chat)
 	if err != nil {
 		h.log.Debug("kv tier: request passes through", "path", r.URL.Path, "reason", err)
-		defer t.Unknown()()
+		defer h.unknown(false)()
 		h.proxy.ServeHTTP(w, r)
 		return
 	}
@@ -156,7 +167,7 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 		panic(http.ErrAbortHandler) // the server ends
 	}
 	if err != nil { // the client is gone
-		defer t.Unknown()()
+		defer h.unknown(false)()
 		h.proxy.ServeHTTP(w, r)
 		return
 	}

@@ -1,7 +1,10 @@
 package proxy
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -9,11 +12,15 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier"
 )
 
@@ -30,7 +37,12 @@ func listen(t *testing.T, h http.HandlerFunc) *llamatier.Engine {
 
 // before returns a server before an engine, without a Tier.
 func before(t *testing.T, e *llamatier.Engine, ready bool) *httptest.Server {
-	h := New(e, Ours{}, func() bool { return ready }, func() *llamatier.Tier { return nil }, slog.New(slog.DiscardHandler))
+	return serve(t, e, false, ready)
+}
+
+func serve(t *testing.T, e *llamatier.Engine, listening, ready bool) *httptest.Server {
+	state := State{Listening: func() bool { return listening }, Ready: func() bool { return ready }}
+	h := New(e, Ours{}, state, slog.New(slog.DiscardHandler))
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
 	return s
@@ -51,6 +63,30 @@ func TestAnEngineThatCannotBeReachedIsLoading(t *testing.T) {
 	status, body := get(t, s.URL+"/health")
 	require.Equal(t, http.StatusServiceUnavailable, status)
 	require.JSONEq(t, `{"error":{"message":"Loading model","type":"unavailable_error","code":503}}`, body)
+}
+
+// TestTheEndOfTheEngine: no server would answer that it is loading once it has ended. Ollama
+// loads the model again when it gets no answer.
+func TestTheEndOfTheEngine(t *testing.T) {
+	gone := llamatier.Dial(filepath.Join(t.TempDir(), "none.sock"))
+	cut := listen(t, func(w http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) })
+	middle := listen(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "data: {}")
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	for name, e := range map[string]*llamatier.Engine{"gone": gone, "cut": cut, "in the middle": middle} {
+		url := serve(t, e, true, true).URL
+		for _, path := range []string{"/health", "/v1/models", "/completion"} {
+			res, err := http.Post(url+path, "application/json", strings.NewReader(`{"prompt":[1,2]}`))
+			if err == nil {
+				require.Equal(t, "in the middle", name)
+				_, err = io.ReadAll(res.Body)
+				res.Body.Close()
+			}
+			require.Error(t, err, name)
+		}
+	}
 }
 
 // TestHealthWaitsForTheTier: the first prompt must not come before the engine was looked at.
@@ -88,6 +124,78 @@ func TestRequestsPassThroughAsTheyAre(t *testing.T) {
 	require.Equal(t, "{ \"x\" :1}", body)
 }
 
+// TestRequestsBeforeTheTier: a store that opens late gives slots to the prompts from then on. A
+// slot in which an earlier request still runs is not given to anybody.
+func TestRequestsBeforeTheTier(t *testing.T) {
+	entered, leave := make(chan struct{}), make(chan struct{})
+	var running atomic.Bool
+	e := listen(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		switch r.URL.Path {
+		case "/slots":
+			_, _ = fmt.Fprintf(w, `[{"is_processing":%t,"n_ctx":1000,"n_prompt_tokens":0}]`, running.Load())
+		case "/completion":
+			if strings.Contains(string(body), "early") {
+				running.Store(true)
+				close(entered)
+				<-leave
+				running.Store(false)
+			}
+			_, _ = w.Write(body)
+		case "/tokenize":
+			_, _ = io.WriteString(w, `{"tokens":[1]}`)
+		}
+	})
+	yes := func() bool { return true }
+	var lines bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&lines, nil))
+	h := New(e, Ours{}, State{Listening: yes, Ready: yes}, log)
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	send := func(body string) string {
+		res, err := http.Post(s.URL+"/completion", "application/json", strings.NewReader(body))
+		require.NoError(t, err)
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		return string(b)
+	}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		require.NotContains(t, send(`{"prompt":"early"}`), "id_slot")
+	}()
+	<-entered
+	h.Use(llamatier.New(llamatier.Options{Engine: e, Shape: &llamastate.Shape{}, Slots: 1, Context: 1000, Store: noPages{}, Idle: time.Hour, Log: log}))
+	require.NotContains(t, send(`{"prompt":"late"}`), "id_slot")
+	close(leave)
+	<-over
+	require.Contains(t, send(`{"prompt":"late"}`), `"id_slot":0`)
+	require.NotContains(t, lines.String(), "off")
+}
+
+// noPages is a store without pages.
+type noPages struct{ llamatier.Store }
+
+func (noPages) Chain(context.Context, []int32, []pagefile.Media) []diskstore.Ref { return nil }
+
+// TestAdaptersBeforeTheTier: rows do not follow from the model alone, also in a Tier that comes
+// later.
+func TestAdaptersBeforeTheTier(t *testing.T) {
+	e := listen(t, func(w http.ResponseWriter, r *http.Request) {})
+	yes := func() bool { return true }
+	var lines bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&lines, nil))
+	h := New(e, Ours{}, State{Listening: yes, Ready: yes}, log)
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	res, err := http.Post(s.URL+"/lora-adapters", "application/json", strings.NewReader("[]"))
+	require.NoError(t, err)
+	res.Body.Close()
+	h.Use(llamatier.New(llamatier.Options{Engine: e, Slots: 1, Log: log}))
+	require.Contains(t, lines.String(), "adapters were changed")
+}
+
 // TestUnderstanding: the prompts that get a slot, and the others, which pass through.
 func TestUnderstanding(t *testing.T) {
 	e := listen(t, func(w http.ResponseWriter, r *http.Request) {
@@ -100,7 +208,7 @@ func TestUnderstanding(t *testing.T) {
 			_ = json.NewEncoder(w).Encode(map[string]any{"tokens": []int{len(in.Content)}})
 		}
 	})
-	h := New(e, Ours{}, nil, nil, slog.New(slog.DiscardHandler))
+	h := New(e, Ours{}, State{}, slog.New(slog.DiscardHandler))
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
 	for body, want := range map[string]llamatier.Request{
 		`{"prompt":"four"}`:                             {Tokens: []int32{4}, Slot: -1},

@@ -1,0 +1,148 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/digests"
+	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/llamastate"
+	"github.com/kvtier/kvtier/llamatier"
+)
+
+// disk is the local disk as the daemon uses it.
+type disk struct {
+	config tierenv.Config
+	ending *ending
+}
+
+// prepareDisk reads the settings, and makes the directory of the pages.
+func prepareDisk(log *slog.Logger) (*disk, error) {
+	config, err := tierenv.Settle(log, log)
+	if err != nil {
+		return nil, err
+	}
+	if err := config.PrepareRoot(); err != nil {
+		return nil, err
+	}
+	e, err := openEnding(config.Local)
+	if err != nil {
+		return nil, err
+	}
+	return &disk{config, e}, nil
+}
+
+// engineLook is an engine that has loaded its model and has not answered anybody.
+type engineLook struct {
+	shape   *llamastate.Shape
+	slots   int
+	context int // tokens that a slot has room for
+}
+
+// settle looks at the engine once it has loaded its model, and lets prompts be answered. The
+// store is opened by open meanwhile, and waited for at most some time: it may be on a disk that
+// hangs, and a large model takes minutes to be identified. Until then prompts pass through.
+// Where nothing can be stored, prompts pass through from the beginning.
+func (s *server) settle(open func(*engineLook) error, most time.Duration) {
+	err := s.engine.WaitReady(context.Background(), func() { s.heard.Store(true) })
+	if err != nil || s.settled.Load() {
+		return
+	}
+	defer s.settled.Store(true)
+	seen, err := s.look()
+	if err != nil {
+		s.off(err)
+		return
+	}
+	opened := begin(func() (struct{}, error) {
+		err := open(seen)
+		if err != nil {
+			s.off(err)
+		}
+		return struct{}{}, err
+	})
+	if !opened.within(most) {
+		s.log.Warn("kv tier: the store is not open yet; prompts are computed without it until then")
+	}
+}
+
+func (s *server) off(why error) {
+	s.log.Warn("kv tier: off for this model", "model", filepath.Base(s.command.Model()), "reason", why)
+}
+
+// look finds out how the engine keeps its slots.
+func (s *server) look() (*engineLook, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	defer cancel()
+	slots, err := s.engine.Slots(ctx)
+	if err != nil {
+		return nil, err
+	}
+	shape, err := llamatier.Shape(ctx, s.engine)
+	if err != nil {
+		return nil, err
+	}
+	if !shape.Has(llamastate.Full) {
+		return nil, errors.New("it keeps no rows of single tokens")
+	}
+	return &engineLook{shape: shape, slots: len(slots), context: slots[0].Context}, nil
+}
+
+// open opens the store, and gives prompts slots from then on.
+func (s *server) open(seen *engineLook) error {
+	model, err := llamatier.ReadModel(s.command.Model())
+	if err != nil {
+		return err
+	}
+	if seen.shape.Has(llamastate.Window) == (model.Window == 0) {
+		return fmt.Errorf("its window is not known: the model's file says %d", model.Window)
+	}
+	d, err := s.disk.wait()
+	if err != nil {
+		return err
+	}
+	identity, err := s.identify(d.config, model, seen)
+	if err != nil {
+		return err
+	}
+	key := tierenv.Fingerprint(identity)
+	options := d.config.StoreOptions()
+	options.Fingerprint, options.Identity, options.Logger = key, identity, s.log
+	store, err := diskstore.Open(context.Background(), options)
+	if err != nil {
+		return err
+	}
+	s.store.Store(store)
+	s.rates.Store(d.config.OpenRates(key, s.command.Placement(), s.log))
+	s.proxy.Use(llamatier.New(llamatier.Options{
+		Engine: s.engine, Shape: seen.shape, Slots: seen.slots, Context: seen.context, Window: model.Window, Control: model.Control,
+		Store: store, Fingerprint: key, PageTokens: d.config.PageTokens,
+		Rates: s.rates.Load(), AlwaysRestore: d.config.Test, Idle: idle, Log: s.log,
+	}))
+	s.log.Info("kv tier: on", "local", d.config.Local, "slots", seen.slots, "fingerprint", key.String()[:12])
+	return nil
+}
+
+// identify finds the identity of the pages. Large files are read once, and remembered.
+func (s *server) identify(config tierenv.Config, model llamatier.Model, seen *engineLook) (map[string]string, error) {
+	files := digests.Open(filepath.Join(config.Local, "digests.json"))
+	numerics := s.command.Numerics()
+	if model.LongRope {
+		numerics = append(numerics, fmt.Sprintf("n_ctx=%d", seen.context))
+	}
+	identity, err := llamatier.Identity(s.command, numerics, config, seen.shape, s.real, s.run.Engine.Process.Pid, files)
+	if err != nil {
+		return nil, err
+	}
+	if err := files.Save(); err != nil {
+		s.log.Debug("kv tier: digests of large files are not remembered", "error", err)
+	}
+	return identity, nil
+}

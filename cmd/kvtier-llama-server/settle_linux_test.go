@@ -1,0 +1,123 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/llamatier"
+	"github.com/kvtier/kvtier/llamatier/proxy"
+)
+
+// fakeEngine answers as a llama-server that has loaded a model. The file of its slot is one
+// that a llama-server has saved.
+func fakeEngine(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/slots":
+		_, _ = io.WriteString(w, `[{"is_processing":false,"n_ctx":1000,"n_prompt_tokens":1}]`)
+	case "/slots/0":
+		if r.URL.Query().Get("action") == "save" {
+			var in struct{ Filename string }
+			_ = json.NewDecoder(r.Body).Decode(&in)
+			if err := saveGolden(llamatier.SavePath() + in.Filename); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+		}
+		_, _ = io.WriteString(w, "{}")
+	case "/completion":
+		_, _ = io.WriteString(w, `{"timings":{"cache_n":0,"prompt_n":1,"predicted_n":1}}`)
+	default:
+		_, _ = io.WriteString(w, `{"status":"ok"}`)
+	}
+}
+
+func saveGolden(path string) error {
+	b, err := os.ReadFile("../../llamastate/testdata/full-1.bin")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, b, 0o600)
+}
+
+// newServer returns a server before an engine that runs in this process.
+func newServer(t *testing.T, engine http.HandlerFunc) (*server, *httptest.Server) {
+	socket := filepath.Join(t.TempDir(), "s.sock")
+	l, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	web := &http.Server{Handler: engine}
+	go func() { _ = web.Serve(l) }()
+	t.Cleanup(func() { require.NoError(t, web.Close()) })
+	s := &server{engine: llamatier.Dial(socket), log: slog.New(slog.DiscardHandler)}
+	s.proxy = proxy.New(s.engine, proxy.Ours{}, proxy.State{Listening: s.heard.Load, Ready: s.settled.Load}, s.log)
+	front := httptest.NewServer(s.proxy)
+	t.Cleanup(front.Close)
+	return s, front
+}
+
+func status(t *testing.T, url string) int {
+	res, err := http.Get(url)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	return res.StatusCode
+}
+
+// TestAStoreThatHangsKeepsNoModelLoading: prompts are answered without the store, and with it as
+// soon as it is open.
+func TestAStoreThatHangsKeepsNoModelLoading(t *testing.T) {
+	s, front := newServer(t, fakeEngine)
+	require.Equal(t, http.StatusServiceUnavailable, status(t, front.URL+"/health"))
+	hung, opened := make(chan struct{}), make(chan error)
+	open := func(seen *engineLook) error {
+		<-hung
+		if seen.slots != 1 || seen.context != 1000 {
+			opened <- fmt.Errorf("%+v", seen)
+		}
+		opened <- nil
+		return nil
+	}
+	s.settle(open, 0)
+	require.Equal(t, http.StatusOK, status(t, front.URL+"/health"))
+	res, err := http.Post(front.URL+"/completion", "application/json", strings.NewReader(`{"prompt":[1]}`))
+	require.NoError(t, err)
+	res.Body.Close()
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	close(hung)
+	require.NoError(t, <-opened)
+}
+
+// TestTheStoreIsWaitedForAWhile, so that the first prompt is restored on a disk that answers.
+func TestTheStoreIsWaitedForAWhile(t *testing.T) {
+	s, front := newServer(t, fakeEngine)
+	s.settle(func(*engineLook) error {
+		require.Equal(t, http.StatusServiceUnavailable, status(t, front.URL+"/health"))
+		return nil
+	}, time.Hour)
+	require.Equal(t, http.StatusOK, status(t, front.URL+"/health"))
+}
+
+// TestALocalDiskThatHangs holds up the engine's start for a while only, and its errors count.
+func TestALocalDiskThatHangs(t *testing.T) {
+	s, _ := newServer(t, fakeEngine)
+	hung := make(chan struct{})
+	prepare := func() (*disk, error) {
+		<-hung
+		return nil, os.ErrPermission
+	}
+	require.NoError(t, s.awaitDisk(prepare, 0))
+	close(hung)
+	_, err := s.disk.wait()
+	require.ErrorIs(t, err, os.ErrPermission)
+	require.ErrorIs(t, s.awaitDisk(prepare, time.Hour), os.ErrPermission)
+}

@@ -1,0 +1,139 @@
+package llamatier
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// hurry makes a Tier impatient.
+func (w *world) hurry() { w.tier.patience.look = time.Millisecond }
+
+// landed waits until no action is held back.
+func (w *world) landed(s *slot) {
+	for acting := true; acting; runtime.Gosched() {
+		w.tier.mu.Lock()
+		acting = s.acting
+		w.tier.mu.Unlock()
+	}
+}
+
+// TestASaveBehindALongRequest: a request has come between the look at the slot and the save. The
+// save is given up, and its file stays until llama-server has written it.
+func TestASaveBehindALongRequest(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	w.hurry()
+	w.ask(ask(prompt(1, 200)), 2)
+	busy := &w.engine.slots[0].use
+	w.engine.enter["/slots/0"] = busy.Lock
+	w.idle()
+	require.Len(t, w.tier.saving, 1, "the file is memory, and no other may be made")
+	require.False(t, w.tier.off.Load())
+	require.Empty(t, store.Chain(t.Context(), prompt(1, 200), nil))
+
+	busy.Unlock()
+	w.landed(w.tier.slots[0])
+	require.Empty(t, w.tier.saving)
+	w.ask(ask(prompt(1, 220)), 2)
+	w.idle()
+	require.NotEmpty(t, store.Chain(t.Context(), prompt(1, 220), nil))
+}
+
+// TestARestoreBehindALongRequest: the prompt is computed, and nothing is stored of the slot in
+// which the rows arrive later.
+func TestARestoreBehindALongRequest(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	w.ask(ask(prompt(1, 200)), 2)
+	w.tier.Flush(t.Context())
+
+	w.start(1, 1000)
+	w.hurry()
+	busy := &w.engine.slots[0].use
+	w.engine.enter["/slots/0"] = busy.Lock
+	turn, err := w.tier.Begin(t.Context(), ask(prompt(1, 250)))
+	require.NoError(t, err)
+	require.Zero(t, turn.Restored)
+	require.False(t, w.tier.off.Load())
+	busy.Unlock()
+	w.landed(turn.s)
+	require.Equal(t, 200, w.engine.restored)
+	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 250), 2))
+	w.idle()
+	for _, ref := range store.Chain(t.Context(), prompt(1, 250), nil) {
+		require.LessOrEqual(t, int(ref.Start)+ref.Tokens, 200)
+	}
+}
+
+// TestAnEngineThatDoesNotAnswer turns the Tier off, and is waited for no longer.
+func TestAnEngineThatDoesNotAnswer(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	w.tier.patience.end = time.Millisecond
+	w.ask(ask(prompt(1, 200)), 2)
+	hang := make(chan struct{})
+	w.engine.enter["/slots/0"] = func() { <-hang }
+	w.idle()
+	require.True(t, w.tier.off.Load())
+	require.Zero(t, w.ask(ask(prompt(1, 250)), 2))
+	close(hang)
+	w.landed(w.tier.slots[0])
+}
+
+// TestOtherRequestsLetActionsEnd: llama-server could hold an action back for such a request,
+// and with the action the requests behind it.
+func TestOtherRequestsLetActionsEnd(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	w.ask(ask(prompt(1, 200)), 2)
+	entered, leave := make(chan struct{}), make(chan struct{})
+	w.engine.enter["/slots/0"] = func() { close(entered); <-leave }
+	idle, begun := make(chan struct{}), make(chan struct{})
+	go func() { defer close(idle); w.idle() }()
+	<-entered
+	go func() { defer close(begun); w.tier.Unknown()() }()
+	select {
+	case <-begun:
+		require.Fail(t, "the action is not over")
+	default:
+	}
+	close(leave)
+	<-begun
+	<-idle
+
+	end := w.tier.Unknown()
+	w.ask(ask(prompt(1, 300)), 2)
+	w.engine.enter["/slots/0"] = func() { require.Fail(t, "a save beside a request of which nothing is known") }
+	w.idle()
+	end()
+}
+
+// TestASlotThatTheEngineHasGivenAway: another slot may be free.
+func TestASlotThatTheEngineHasGivenAway(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 2, 1000)
+	end := w.tier.Unknown()
+	w.engine.slots[1].use.Lock()
+	pinned := func(slot int) error {
+		r := Request{Tokens: prompt(1, 100), Slot: slot, Cancel: func() {}}
+		turn, err := w.tier.Begin(context.Background(), r)
+		if err == nil {
+			turn.End(nil)
+		}
+		return err
+	}
+	require.NoError(t, pinned(0))
+	require.ErrorIs(t, pinned(1), ErrTaken)
+	w.engine.slots[1].use.Unlock()
+	require.NoError(t, pinned(1))
+	end()
+}

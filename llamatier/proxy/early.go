@@ -1,0 +1,61 @@
+package proxy
+
+import "github.com/kvtier/kvtier/llamatier"
+
+// early are the requests that may compute in a slot and began before there was a Tier.
+type early struct {
+	any      bool             // there was one
+	adapters bool             // one changed the adapters
+	running  map[*func()]bool // a pointer for each that runs, to the end of its Tier.Unknown
+}
+
+// Tier returns the Tier, nil before Use.
+func (h *Handler) Tier() *llamatier.Tier {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.tier
+}
+
+// Use begins to give prompts slots of a Tier. The Tier learns that requests before may have
+// left anything in the slots.
+func (h *Handler) Use(t *llamatier.Tier) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.early.any {
+		t.Unknown()()
+	}
+	for end := range h.early.running {
+		*end = t.Unknown()
+	}
+	if h.early.adapters {
+		t.Off(adaptersChanged)
+	}
+	h.tier = t
+}
+
+const adaptersChanged = "adapters were changed while the model was loaded"
+
+// unknown notes that a request may compute in a slot that the engine chooses, until the caller
+// calls end. The request may also change the adapters.
+func (h *Handler) unknown(adapters bool) (end func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.tier != nil {
+		if adapters {
+			h.tier.Off(adaptersChanged)
+		}
+		return h.tier.Unknown()
+	}
+	h.early.any, h.early.adapters = true, h.early.adapters || adapters
+	later := func() {}
+	if h.early.running == nil {
+		h.early.running = make(map[*func()]bool)
+	}
+	h.early.running[&later] = true
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.early.running, &later)
+		later()
+	}
+}
