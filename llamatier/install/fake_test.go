@@ -1,3 +1,5 @@
+//go:build unix
+
 package install
 
 import (
@@ -45,7 +47,7 @@ func newWorld(t *testing.T) *world {
 		GOOS: "linux", GOARCH: "amd64", UID: os.Geteuid(),
 		Prefixes: []string{w.at("usr/local"), w.at("usr")},
 		Base:     w.at("usr/local/lib/kvtier"), Units: w.at("etc/systemd/system"), State: w.at("var/lib"), Logs: w.at("var/log"),
-		Proc: w.at("proc"), SELinux: w.at("selinux"), InImage: []string{w.at(".dockerenv")},
+		Proc: w.at("proc"), SELinux: w.at("selinux"), InImage: []string{w.at(".dockerenv")}, Booted: w.at("run"),
 		Find: w.find, Run: w.run, Version: w.version, Program: w.program, Access: access,
 	}
 	w.write("kit/kvtier-llama-server", ourServer, 0o755)
@@ -80,6 +82,9 @@ func (w *world) tarball(prefix, server string) {
 func (w *world) service(prefix string) {
 	w.UID = 0
 	w.answers = "0.32.15"
+	for _, dir := range []string{w.State, w.Logs} {
+		require.NoError(w.t, os.MkdirAll(dir, 0o755))
+	}
 	w.write("proc/7/environ", "OLLAMA_KV_TIERING=1\x00HOME=/usr/share/ollama\x00", 0o644)
 	w.write("etc/systemd/system/ollama.service", "[Service]\n", 0o644)
 	me, err := user.Current()
@@ -127,6 +132,9 @@ func (w *world) mount() {
 	text, err := os.ReadFile(w.dropInPath(DefaultService))
 	if err != nil {
 		return
+	}
+	for _, dir := range []string{w.State, w.Logs} { // StateDirectory and LogsDirectory
+		require.NoError(w.t, os.MkdirAll(filepath.Join(dir, stateName), 0o755))
 	}
 	for _, line := range strings.Split(string(text), "\n") {
 		bind, ok := strings.CutPrefix(line, "BindReadOnlyPaths=-")

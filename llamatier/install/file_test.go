@@ -3,6 +3,7 @@
 package install
 
 import (
+	"context"
 	"errors"
 	"os"
 	"strings"
@@ -282,6 +283,85 @@ func TestHostileTrees(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestStalePlan: a plan is not carried out on other files than those that it was made for, nor
+// beside another one.
+func TestStalePlan(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tarball("usr/local", stockServer)
+	p, err := w.Install(t.Context(), Options{Beside: w.at("kit")})
+	require.NoError(t, err)
+	require.NoError(t, w.install(Options{}), "somebody else's")
+	before := w.tree()
+	require.ErrorContains(t, p.Do(t.Context(), func(Step) {}), "have changed since the steps were shown; run the same command again")
+	require.Equal(t, before, w.tree())
+
+	unlock, err := lockDir(w.at(lib))
+	require.NoError(t, err)
+	require.ErrorContains(t, w.remove(false), "another kvtier may be at work there")
+	require.Equal(t, before, w.tree())
+	unlock()
+	require.NoError(t, w.remove(false))
+}
+
+// TestSearch: the installation is found by the program that runs, through links.
+func TestSearch(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.Find = func(name string) (string, error) {
+		return map[string]string{"ollama": w.at("home/bin/ollama"), "docker": "/usr/bin/docker"}[name], nil
+	}
+	run := w.Run
+	w.Run = func(ctx context.Context, variables []string, name string, args ...string) (string, error) {
+		if name == "docker" {
+			return "web nginx:latest\nllm ollama/ollama:rocm\n", nil
+		}
+		return run(ctx, variables, name, args...)
+	}
+	require.ErrorContains(t, w.install(Options{}), "The container llm runs Ollama: kvtier ollama install --docker prints the lines for its image")
+	_, err := w.Status(t.Context(), Choice{}, "")
+	require.ErrorContains(t, err, "The container llm runs Ollama")
+
+	w.tarball("opt/ollama", stockServer)
+	require.NoError(t, os.MkdirAll(w.at("home/bin"), 0o755))
+	require.NoError(t, os.Symlink("../../opt/ollama/bin/ollama", w.at("home/bin/ollama")))
+	w.write(".dockerenv", "", 0o644)
+	w.write("proc/9/cmdline", "ollama\x00serve\x00", 0o644)
+	w.write("proc/9/environ", "OLLAMA_HOST=box:1\x00HOME=/home/a\x00", 0o644)
+	require.NoError(t, os.Symlink(w.at("opt/ollama/bin/ollama"), w.at("proc/9/exe")))
+	p, err := w.Install(t.Context(), Options{Beside: w.at("kit")})
+	require.NoError(t, err)
+	require.Equal(t, w.at("opt/ollama/lib/ollama"), p.Ollama.Folder)
+	require.Contains(t, w.shown(p), "Ollama is running: models that are loaded keep the stock llama-server until they are unloaded.\n")
+	require.Contains(t, w.shown(p), "This is a container, and the change goes with it")
+	require.NoError(t, w.install(Options{Choice: Choice{Prefix: w.at("home")}}))
+	s := w.state()
+	require.Equal(t, Installed, s.State)
+	require.Equal(t, "off", s.Tiering)
+	require.Equal(t, []string{"The server runs without OLLAMA_KV_TIERING=1."}, s.Hints)
+	require.Equal(t, "http://box:1", s.URL)
+	require.Equal(t, "/home/a/.ollama/logs/kvtier.log", s.Log)
+}
+
+// TestMacOS: an archive is changed, the signed application is not.
+func TestMacOS(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.GOOS = "darwin"
+	w.write("usr/local/bin/ollama", "#!ollama\n", 0o755)
+	w.write("usr/local/bin/llama-server", stockServer, 0o755)
+	p, err := w.Install(t.Context(), Options{Beside: w.at("kit")})
+	require.NoError(t, err)
+	require.Equal(t, w.at("usr/local/bin"), p.Ollama.Folder)
+	require.Contains(t, p.Hints, "On this system prompts are answered and nothing is stored yet: storing needs Linux.")
+
+	w.write("Applications/Ollama.app/Contents/Resources/ollama", "#!ollama\n", 0o755)
+	w.write("Applications/Ollama.app/Contents/Resources/llama-server", stockServer, 0o755)
+	require.NoError(t, os.Remove(w.at("usr/local/bin/ollama")))
+	require.NoError(t, os.Symlink(w.at("Applications/Ollama.app/Contents/Resources/ollama"), w.at("usr/local/bin/ollama")))
+	require.ErrorContains(t, w.install(Options{}), "is part of a signed application")
 }
 
 // TestLinkedServer: a package may put a link in Ollama's folder. The link's target has its

@@ -133,13 +133,27 @@ func (m *Machine) installFile(p *Plan, new file) error {
 		p.hint("%s %s is installed there already.", ServerProgram, new.version)
 		return nil
 	}
-	p.cannot = m.writable(f.path)
+	p.cannot, p.lock = m.writable(f.path), f.path
+	p.fresh = func() error { return m.unchanged(f) }
 	if s != Installed {
 		p.add(func(context.Context) error { return m.setAside(f) }, "keep Ollama's %s as %s", f.server.path, RealName)
 	}
 	p.add(func(context.Context) error { return m.copyTo(new.path, f.server.path, 0o755) }, "put %s %s in the place of %s", ServerProgram, new.version, f.server.path)
 	m.try(p, f.server.path, f.real.path, nil)
-	p.undo = func(context.Context) error { return m.removeFileNow(f.path) }
+	p.undo = func(ctx context.Context) error { return m.removeFileNow(ctx, f.path) }
+	return nil
+}
+
+// unchanged returns an error if the folder is not as it was when a plan was made: an update
+// may have come while somebody thought about the plan.
+func (m *Machine) unchanged(then folder) error {
+	now, err := m.open(then.path)
+	if err != nil {
+		return err
+	}
+	if now.server != then.server || now.real != then.real {
+		return fmt.Errorf("files in %s have changed since the steps were shown; run the same command again", then.path)
+	}
 	return nil
 }
 
@@ -206,7 +220,8 @@ func (m *Machine) removeFile(p *Plan) error {
 	if f.real.is == missing && len(leftovers) == 0 {
 		return nil
 	}
-	p.cannot = cmp.Or(p.cannot, m.writable(f.path))
+	p.cannot, p.lock = cmp.Or(p.cannot, m.writable(f.path)), cmp.Or(p.lock, f.path)
+	p.fresh = func() error { return m.unchanged(f) }
 	switch {
 	case f.real.is == missing:
 	case f.server.is == stock:
@@ -233,12 +248,13 @@ func (f folder) leftovers() []string {
 }
 
 // removeFileNow removes an installation whose check has failed.
-func (m *Machine) removeFileNow(dir string) error {
+func (m *Machine) removeFileNow(ctx context.Context, dir string) error {
 	p := &Plan{Ollama: Ollama{Folder: dir}}
 	if err := m.removeFile(p); err != nil {
 		return err
 	}
-	return p.Do(context.Background(), func(Step) {})
+	p.lock = "" // this process has it
+	return p.Do(ctx, func(Step) {})
 }
 
 // list joins paths for a sentence.

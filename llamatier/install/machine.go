@@ -25,6 +25,7 @@ type Machine struct {
 	Proc     string
 	SELinux  string   // the file that says whether SELinux enforces its rules
 	InImage  []string // files that exist in containers
+	Booted   string   // a folder that exists where systemd runs
 
 	// Find returns the path of a program that a shell would run.
 	Find func(name string) (string, error)
@@ -46,7 +47,7 @@ func Here() *Machine {
 		GOOS: runtime.GOOS, GOARCH: runtime.GOARCH, UID: os.Geteuid(),
 		Prefixes: []string{"/usr/local", "/usr"},
 		Base:     base, Units: "/etc/systemd/system", State: "/var/lib", Logs: "/var/log",
-		Proc: "/proc", SELinux: "/sys/fs/selinux/enforce", InImage: []string{"/.dockerenv", "/run/.containerenv"},
+		Proc: "/proc", SELinux: "/sys/fs/selinux/enforce", InImage: []string{"/.dockerenv", "/run/.containerenv"}, Booted: "/run/systemd/system",
 		Find: exec.LookPath, Run: run, Version: serverVersion, Program: program, Access: access,
 	}
 }

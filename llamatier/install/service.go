@@ -37,7 +37,7 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 		p.hint("%s %s is installed for %s already.", ServerProgram, new.version, u.name)
 		return nil
 	}
-	p.cannot = m.root()
+	p.cannot, p.lock = m.root(), m.Units
 	made, _, err := readNote(filepath.Join(m.Base, noteName))
 	if err != nil {
 		return err
@@ -192,7 +192,7 @@ func (m *Machine) removeService(p *Plan, pages bool) error {
 	if _, err = os.Lstat(m.Base); !there && err != nil {
 		return nil
 	}
-	p.cannot = m.root()
+	p.cannot, p.lock = m.root(), m.Units
 	p.add(func(context.Context) error { return m.remove(path+newSuffix, path) }, "remove %s", path)
 	m.restart(p, u)
 	if info, err := os.Lstat(made.Over); err == nil && info.Mode().IsRegular() && info.Size() == 0 {
@@ -235,7 +235,14 @@ func (m *Machine) removeEmpty(dir string) error {
 // removeData plans the removal of logs, and of pages if that is asked for.
 func (m *Machine) removeData(p *Plan, made note, pages bool) {
 	logs, own := filepath.Join(m.Logs, stateName), filepath.Join(m.State, stateName)
-	p.add(func(context.Context) error { return m.removeAll(logs) }, "remove %s", logs)
+	p.add(func(context.Context) error {
+		if entries, err := os.ReadDir(own); err == nil && len(entries) == 0 { // pages are elsewhere, or none was stored
+			if err := m.removeAll(own); err != nil {
+				return err
+			}
+		}
+		return m.removeAll(logs)
+	}, "remove %s", logs)
 	dir := cmp.Or(made.Pages, filepath.Join(own, "pages"))
 	switch {
 	case pages && strings.HasPrefix(dir, own+"/"):
@@ -271,5 +278,6 @@ func (m *Machine) removeServiceNow(ctx context.Context, o Ollama) error {
 	if err := m.removeService(p, false); err != nil {
 		return err
 	}
+	p.lock = "" // this process has it
 	return p.Do(ctx, func(Step) {})
 }

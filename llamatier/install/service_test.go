@@ -1,3 +1,5 @@
+//go:build unix
+
 package install
 
 import (
@@ -89,7 +91,7 @@ Pages in /var/lib/kvtier/pages stay. They hold conversations: remove the directo
 `, w.shown(p))
 	require.NoError(t, p.Do(t.Context(), func(Step) {}))
 	require.Equal(t, "page", w.read("var/lib/kvtier/pages/v1/page"))
-	require.NoError(t, os.RemoveAll(w.at("var")))
+	require.NoError(t, os.RemoveAll(w.at("var/lib/kvtier")))
 	require.Equal(t, before, w.tree())
 	require.NoError(t, w.remove(false))
 	require.Equal(t, before, w.tree())
@@ -141,7 +143,6 @@ func TestBrokenOffForAService(t *testing.T) {
 					require.NoError(t, w.doFor("remove"))
 				}
 				require.Equal(t, None, w.state().State)
-				require.NoError(t, os.RemoveAll(w.at("var")))
 				require.Equal(t, before, w.tree(), "%s broken off before change %d, then %s", verb, n, then)
 			}
 		}
@@ -198,6 +199,7 @@ func TestServicesThatAreRefused(t *testing.T) {
 		"an old Ollama": {func(w *world) { require.NoError(w.t, os.Remove(w.at(lib+"llama-server"))); w.says = "0.24.0" }, Options{}, "has no llama-server: Ollama has it from v0.30.0 on, and 0.24.0 is older, or patched"},
 		"not ours":      {func(w *world) { w.write("kit/kvtier-llama-server", stockServer, 0o755) }, Options{}, "is not kvtier-llama-server; name that file with --llama-server"},
 		"none of ours":  {func(w *world) { require.NoError(w.t, os.RemoveAll(w.at("kit"))) }, Options{}, "does not exist; name the file with --llama-server"},
+		"no answer":     {func(w *world) { require.NoError(w.t, os.Mkdir(w.at("run"), 0o755)); w.broken = "systemctl" }, Options{}, "ask systemd for ollama.service: exit status 1: it is broken; run the same command with sudo"},
 		"two":           {func(w *world) { w.tarball("usr", stockServer) }, Options{}, "there are several: "},
 	} {
 		t.Run(name, func(t *testing.T) {

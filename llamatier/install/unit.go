@@ -55,6 +55,9 @@ func (m *Machine) unit(ctx context.Context, name string) (unit, error) {
 			u.show[key] = value
 		}
 	}
+	if _, running := os.Stat(m.Booted); err != nil && running == nil {
+		return unit{}, fmt.Errorf("ask systemd for %s: %w; run the same command with sudo", name, err)
+	}
 	if err != nil || u.show["LoadState"] != "loaded" {
 		if asked {
 			return unit{}, fmt.Errorf("systemd has no service %s; systemctl list-units lists the services", name)
