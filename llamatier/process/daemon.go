@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"syscall"
 	"time"
 )
 
@@ -38,7 +37,7 @@ type Daemon struct {
 // engine dies with the thread that started it.
 func (d *Daemon) Run() (state *os.ProcessState, ended bool, err error) {
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	signal.Notify(signals, ends()...)
 	alive := os.NewFile(aliveFile, "alive")
 	output, errors := os.NewFile(outputFile, "output"), os.NewFile(errorsFile, "errors")
 	d.Engine.Stdout, d.Engine.Stderr = output, errors

@@ -13,8 +13,8 @@
 // output, so a program that reads the output to its end waits for the flush as well. When
 // the program dies, the output of the front has no reader any more, and the front ends.
 //
-// The engine starts with SIGTERM and SIGINT blocked: a service manager sends these to all
-// processes of a service, and the engine must live until the daemon has stored its slots. On
+// The engine starts with SIGTERM, SIGINT and SIGHUP blocked: a service manager sends these to
+// all processes of a service, and the engine must live until the daemon has stored its slots. On
 // Linux the engine is killed when the daemon dies. The front ends as the engine did: with the
 // same status, or by the same signal.
 package process

@@ -30,7 +30,7 @@ func Front(daemon *exec.Cmd) (*os.ProcessState, error) {
 	daemon.ExtraFiles = []*os.File{read, os.Stdout, os.Stderr}
 	daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // signals from a terminal end the front
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	signal.Notify(signals, ends()...)
 	defer signal.Stop(signals)
 	if err := daemon.Start(); err != nil {
 		return nil, fmt.Errorf("start the daemon: %w", err)
@@ -59,6 +59,16 @@ func Front(daemon *exec.Cmd) (*os.ProcessState, error) {
 		}
 		_ = daemon.Process.Signal(syscall.SIGTERM) // it may have ended already
 	}
+}
+
+// ends are the signals that ask a process to end. A program that nohup starts outlives its
+// terminal.
+func ends() []os.Signal {
+	signals := []os.Signal{syscall.SIGTERM, syscall.SIGINT}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	return signals
 }
 
 // EndAs ends this process as another process ended: with its status, or by its signal.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -228,7 +229,7 @@ func TestTheFrontIsKilled(t *testing.T) {
 
 // TestEverybodyIsAskedToEnd, as a service manager does.
 func TestEverybodyIsAskedToEnd(t *testing.T) {
-	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
 		p := start(t)
 		for _, pid := range []int{p.engine, p.daemon, p.front.Process.Pid} {
 			require.NoError(t, unix.Kill(pid, sig))
@@ -236,6 +237,19 @@ func TestEverybodyIsAskedToEnd(t *testing.T) {
 		p.flushed()
 		require.Equal(t, 0, p.wait().ExitStatus())
 	}
+}
+
+// TestNohup: processes that were started with SIGHUP ignored go on.
+func TestNohup(t *testing.T) {
+	signal.Ignore(syscall.SIGHUP)
+	p := start(t)
+	signal.Reset(syscall.SIGHUP)
+	for _, pid := range []int{p.engine, p.daemon, p.front.Process.Pid} {
+		require.NoError(t, unix.Kill(pid, unix.SIGHUP))
+	}
+	tell(t, "exit")
+	require.Equal(t, 3, p.wait().ExitStatus())
+	p.gone()
 }
 
 func TestTheFrontIsAskedToEnd(t *testing.T) {

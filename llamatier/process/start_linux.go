@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startEngine starts a process with SIGTERM and SIGINT blocked, which dies with the calling
+// startEngine starts a process with SIGTERM, SIGINT and SIGHUP blocked, which dies with the calling
 // thread.
 func startEngine(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var before, blocked unix.Sigset_t
-	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
 		blocked.Val[(sig-1)/64] |= 1 << ((sig - 1) % 64)
 	}
 	// A child inherits the mask of the thread that starts it.
