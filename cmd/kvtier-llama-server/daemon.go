@@ -11,7 +11,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -55,36 +57,45 @@ type server struct {
 	log     *slog.Logger
 }
 
-// socketDirMax is the longest name of a directory for a socket, in bytes: systems bound the
-// name of a socket to about 100.
-const socketDirMax = 85
-
 // daemon runs the engine, answers in its place, and ends as the engine does.
 func daemon(command launch.Command, real string) {
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("pid", os.Getpid())
-	dir, err := os.MkdirTemp("", "kvtier-")
-	if len(dir) > socketDirMax {
-		_ = os.Remove(dir) // it is empty
-		dir, err = os.MkdirTemp("/tmp", "kvtier-")
-	}
+	lines := newLog(logPath())
+	log := slog.New(slog.NewTextHandler(lines, &slog.HandlerOptions{Level: slog.LevelDebug})).With("pid", os.Getpid())
+	end := run(command, real, log)
+	lines.end(logTimeout)
+	end()
+}
+
+// run runs the engine until it ends, and returns the end of this process.
+func run(command launch.Command, real string, log *slog.Logger) (end func()) {
+	notStartedEnd := func() { os.Exit(notStarted) }
+	dir, err := newFolder()
 	if err != nil {
 		log.Error("the daemon could not start", "error", err)
-		os.Exit(notStarted)
+		return notStartedEnd
 	}
-	socket := filepath.Join(dir, "llama.sock")
-	s := &server{command: command, real: real, engine: llamatier.Dial(socket), log: log}
-	state, ended, err := s.serve(socket)
-	if err := os.RemoveAll(dir); err != nil {
-		log.Debug("remove the socket", "error", err)
-	}
+	defer func() {
+		if err := dir.remove(); err != nil {
+			log.Debug("remove the socket", "error", err)
+		}
+	}()
+	go dir.sweep(log, time.Now())
+	s := &server{command: command, real: real, engine: llamatier.Dial(dir.socket()), log: log}
+	state, ended, err := s.serve(dir.socket())
 	switch {
+	case errors.Is(err, errPlain):
+		log.Warn("kv tier: off for this model", "model", filepath.Base(command.Model()), "reason", err)
+		return notStartedEnd
 	case err != nil:
 		log.Error("the daemon could not start", "error", err)
-		os.Exit(notStarted)
+		return notStartedEnd
+	case ended && !s.heard.Load():
+		log.Warn("kv tier: off: llama-server ended before it listened, and runs again as it was started", "state", state)
+		return notStartedEnd
 	case ended:
-		process.EndAs(state)
+		return func() { process.EndAs(state) }
 	}
-	os.Exit(0)
+	return func() { os.Exit(0) }
 }
 
 // serve listens, runs the engine, and returns how the engine ended.
@@ -97,7 +108,8 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
-	prepare := func() (*disk, error) { return prepareDisk(s.log) }
+	defer l.Close()
+	prepare := func() (*disk, error) { return prepareDisk(s.command.Model(), s.log) }
 	if err := s.awaitDisk(prepare, diskTimeout); err != nil {
 		return nil, false, err
 	}
@@ -108,14 +120,15 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 		savePath = ""
 		s.settled.Store(true)
 	}
-	s.proxy = proxy.New(s.engine, proxy.Ours{SavePath: why == "", Metrics: why == "" && !s.command.Metrics()}, proxy.State{Listening: s.heard.Load, Ready: s.settled.Load}, s.log)
+	ours := proxy.Ours{SavePath: why == "", Metrics: why == "" && !s.command.Metrics()}
+	s.proxy = proxy.New(s.engine, ours, proxy.State{Listening: s.heard.Load, Ready: s.settled.Load}, s.log)
 	web := &http.Server{
 		Handler:           s.proxy,
 		ReadHeaderTimeout: time.Minute,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	s.run = &process.Daemon{
-		Engine:       exec.Command(s.real, s.command.Behind(socket, savePath)...),
+		Engine:       s.engineCommand(socket, savePath),
 		FlushTimeout: flushTimeout,
 		Log:          s.log,
 		Flush:        s.flush,
@@ -131,6 +144,15 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 	state, ended, err := s.run.Run()
 	_ = web.Close() // clients see the end at once
 	return state, ended, err
+}
+
+// engineCommand is the real server, without the variables between the front and the daemon.
+func (s *server) engineCommand(socket, savePath string) *exec.Cmd {
+	cmd := exec.Command(s.real, s.command.Behind(socket, savePath)...)
+	cmd.Env = slices.DeleteFunc(slices.Clone(s.command.Environ), func(v string) bool {
+		return strings.HasPrefix(v, roleVariable+"=") || strings.HasPrefix(v, realVariable+"=")
+	})
+	return cmd
 }
 
 // awaitDisk prepares the local disk. It returns an error if there is none for pages. A disk that
@@ -152,7 +174,10 @@ func (s *server) awaitDisk(prepare func() (*disk, error), most time.Duration) er
 // flush stores all slots, and closes the store.
 func (s *server) flush(ctx context.Context) {
 	if s.disk.within(0) && s.disk.err == nil {
-		begin(func() (struct{}, error) { s.disk.value.ending.hold(); return struct{}{}, nil }).within(holdTimeout)
+		d := s.disk.value
+		begin(func() (struct{}, error) { d.ending.hold(); return struct{}{}, nil }).within(holdTimeout)
+		noted := begin(func() (struct{}, error) { return struct{}{}, d.runs.inOrder(s.command.Model()) })
+		defer noted.within(holdTimeout)
 	}
 	if t := s.proxy.Tier(); t != nil {
 		t.Flush(ctx)

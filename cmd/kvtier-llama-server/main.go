@@ -97,7 +97,8 @@ func another(self string, paths ...string) (string, error) {
 	return "", fmt.Errorf("find the real llama-server: %w; set %s to its path", errors.Join(errs...), realVariable)
 }
 
-// front starts the daemon, waits for its end, and returns how it ended.
+// front starts the daemon, waits for its end, and returns how it ended. The daemon opens its log
+// itself, so that no disk holds up the front.
 func front(real string) (*os.ProcessState, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -105,36 +106,5 @@ func front(real string) (*os.ProcessState, error) {
 	}
 	d := exec.Command(self, os.Args[1:]...)
 	d.Env = append(os.Environ(), roleVariable+"=daemon", realVariable+"="+real)
-	log, err := openLog()
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	d.Stdout, d.Stderr = log, log
 	return process.Front(d)
-}
-
-// logMax is the size in bytes at which a log is set aside.
-const logMax = 10 << 20
-
-// openLog opens the daemon's log: nothing of the daemon's may be in the engine's output, which
-// others read. A long log is set aside, in the place of the one before.
-func openLog() (*os.File, error) {
-	path := os.Getenv(logVariable)
-	if path == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			return nil, err
-		}
-		path = filepath.Join(home, ".ollama", "logs", "kvtier.log")
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, err
-	}
-	if info, err := os.Stat(path); err == nil && info.Size() > logMax {
-		if err := os.Rename(path, path+".1"); err != nil {
-			return nil, err
-		}
-	}
-	return os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 }

@@ -21,10 +21,12 @@ import (
 type disk struct {
 	config tierenv.Config
 	ending *ending
+	runs   *runs
 }
 
-// prepareDisk reads the settings, and makes the directory of the pages.
-func prepareDisk(log *slog.Logger) (*disk, error) {
+// prepareDisk reads the settings, and makes the directory of the pages. It returns errPlain if
+// daemons of the model die again and again.
+func prepareDisk(model string, log *slog.Logger) (*disk, error) {
 	config, err := tierenv.Settle(log, log)
 	if err != nil {
 		return nil, err
@@ -36,7 +38,13 @@ func prepareDisk(log *slog.Logger) (*disk, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &disk{config, e}, nil
+	d := &disk{config, e, newRuns(config.Local)}
+	err = d.runs.begin(model)
+	if err != nil && !errors.Is(err, errPlain) {
+		log.Debug("kv tier: it is not remembered whether the daemon ends in order", "error", err)
+		err = nil
+	}
+	return d, err
 }
 
 // engineLook is an engine that has loaded its model and has not answered anybody.

@@ -30,7 +30,7 @@ func fakeEngine(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("action") == "save" {
 			var in struct{ Filename string }
 			_ = json.NewDecoder(r.Body).Decode(&in)
-			if err := saveGolden(llamatier.SavePath() + in.Filename); err != nil {
+			if err := saveGolden(savePath + in.Filename); err != nil {
 				http.Error(w, err.Error(), http.StatusInternalServerError)
 				return
 			}
@@ -42,6 +42,9 @@ func fakeEngine(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, `{"status":"ok"}`)
 	}
 }
+
+// savePath is where the engine saves slots.
+var savePath = llamatier.SavePath()
 
 func saveGolden(path string) error {
 	b, err := os.ReadFile("../../llamastate/testdata/full-1.bin")

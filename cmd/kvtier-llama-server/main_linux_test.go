@@ -1,0 +1,248 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// Variables of these tests.
+const (
+	mainVariable   = "KVTIER_TEST_MAIN"   // this program is kvtier-llama-server
+	engineVariable = "KVTIER_TEST_ENGINE" // this program is a llama-server
+	howVariable    = "KVTIER_TEST_HOW"    // the llama-server's fault
+)
+
+// heard counts the requests to an engine whose model is bad.
+var heard atomic.Int64
+
+func TestMain(m *testing.M) {
+	switch {
+	case os.Getenv(engineVariable) != "":
+		engine()
+	case os.Getenv(mainVariable) != "":
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// engine is a llama-server with a fault.
+func engine() {
+	if os.Getenv(roleVariable)+os.Getenv(realVariable) != "" {
+		fmt.Println("a variable of ours")
+	}
+	value := func(flag string) string { return os.Args[slices.Index(os.Args, flag)+1] }
+	how, host := os.Getenv(howVariable), value("--host")
+	savePath = value("--slot-save-path")
+	switch {
+	case !strings.HasSuffix(host, ".sock"):
+		fmt.Println("alone", os.Args[1:])
+		os.Exit(5)
+	case how == "old" && slices.Contains(os.Args, "--metrics"):
+		fmt.Println("error: invalid argument: --metrics")
+		os.Exit(1)
+	}
+	l, err := net.Listen("unix", host)
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(6)
+	}
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case how == "bad model":
+			w.WriteHeader(http.StatusServiceUnavailable)
+			w.(http.Flusher).Flush()
+			// The answer is heard before the end: the next request comes from the same client.
+			if heard.Add(1) > 1 {
+				fmt.Println("error loading model")
+				os.Exit(1)
+			}
+		case r.URL.Path == "/crash":
+			fmt.Println("crash")
+			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+			select {}
+		default:
+			fakeEngine(w, r)
+		}
+	})
+	fmt.Println("listening")
+	fmt.Println(http.Serve(l, handler))
+	os.Exit(7)
+}
+
+// ours is a running kvtier-llama-server before a llama-server with a fault.
+type ours struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	url    string
+	log    string
+	output bytes.Buffer
+}
+
+// startOurs starts kvtier-llama-server with pages in a directory.
+func startOurs(t *testing.T, dir, how string, env ...string) *ours {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	real := filepath.Join(dir, "llama-server-real")
+	script := fmt.Sprintf("#!/bin/sh\nunset %s\nexport %s=1\nexec %s \"$@\"\n", mainVariable, engineVariable, self)
+	require.NoError(t, os.WriteFile(real, []byte(script), 0o700))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, l.Close())
+	s := &ours{t: t, url: "http://127.0.0.1:" + port, log: filepath.Join(dir, "log")}
+	s.cmd = exec.Command(self, "-m", "none.gguf", "--host", "127.0.0.1", "--port", port)
+	s.cmd.Env = append(os.Environ(), mainVariable+"=1", howVariable+"="+how, realVariable+"="+real,
+		"OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL="+filepath.Join(dir, "pages"), logVariable+"="+s.log, "TMPDIR="+dir)
+	s.cmd.Env = append(s.cmd.Env, env...)
+	s.cmd.Stdout, s.cmd.Stderr = &s.output, &s.output
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	require.NoError(t, s.cmd.Start())
+	t.Cleanup(func() {
+		if s.cmd.ProcessState == nil {
+			_ = s.cmd.Process.Kill()
+			_ = s.cmd.Wait()
+		}
+		if t.Failed() {
+			t.Logf("output:\n%s\nlog:\n%s", s.output.String(), s.logged())
+		}
+	})
+	return s
+}
+
+func (s *ours) logged() string {
+	info, err := os.Stat(s.log)
+	if err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	b, _ := os.ReadFile(s.log)
+	return string(b)
+}
+
+// wait waits for the end of all, and returns the status.
+func (s *ours) wait() syscall.WaitStatus {
+	_ = s.cmd.Wait() // until nobody can write to the output
+	return s.cmd.ProcessState.Sys().(syscall.WaitStatus)
+}
+
+// ready waits until prompts are answered.
+func (s *ours) ready() {
+	for {
+		res, err := http.Get(s.url + "/health")
+		if err == nil {
+			_, _ = io.Copy(io.Discard, res.Body)
+			res.Body.Close()
+			if res.StatusCode == http.StatusOK {
+				return
+			}
+		}
+		runtime.Gosched()
+	}
+}
+
+// crash has the engine die in the middle of a request.
+func (s *ours) crash() {
+	res, err := http.Post(s.url+"/crash", "application/json", strings.NewReader("{}"))
+	if err == nil {
+		res.Body.Close()
+	}
+	require.Error(s.t, err, "a dead llama-server answers nothing")
+}
+
+// TestAnEngineThatRefusesOurOptions runs as it was started. Its own output is there, and
+// its own status counts.
+func TestAnEngineThatRefusesOurOptions(t *testing.T) {
+	s := startOurs(t, t.TempDir(), "old")
+	require.Equal(t, 5, s.wait().ExitStatus())
+	require.Contains(t, s.output.String(), "alone [-m none.gguf --host 127.0.0.1 --port ")
+	require.Contains(t, s.logged(), "llama-server ended before it listened")
+}
+
+// TestAModelThatCannotBeLoaded: the status and the output are the engine's.
+func TestAModelThatCannotBeLoaded(t *testing.T) {
+	s := startOurs(t, t.TempDir(), "bad model")
+	require.Equal(t, 1, s.wait().ExitStatus())
+	require.Equal(t, "listening\nerror loading model\n", s.output.String())
+}
+
+// TestAnEngineThatCrashes: requests get an error, the end is the engine's, and after some times
+// the engine runs alone. Nothing stays behind.
+func TestAnEngineThatCrashes(t *testing.T) {
+	dir := t.TempDir()
+	for range crashesMax {
+		s := startOurs(t, dir, "")
+		s.ready()
+		s.crash()
+		require.Equal(t, syscall.SIGKILL, s.wait().Signal())
+		require.Equal(t, "listening\ncrash\n", s.output.String())
+	}
+	s := startOurs(t, dir, "")
+	require.Equal(t, 5, s.wait().ExitStatus())
+	require.Equal(t, 1, strings.Count(s.logged(), "died 3 times"), s.logged())
+	folders, err := filepath.Glob(filepath.Join(dir, folderPattern))
+	require.NoError(t, err)
+	require.Empty(t, folders)
+}
+
+// TestAnEndInOrder is no crash.
+func TestAnEndInOrder(t *testing.T) {
+	dir := t.TempDir()
+	for range crashesMax + 1 {
+		s := startOurs(t, dir, "")
+		s.ready()
+		require.NoError(t, s.cmd.Process.Kill())
+		require.Equal(t, syscall.SIGKILL, s.wait().Signal())
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "pages", "llama-server.json"))
+	require.NoError(t, err)
+	require.NotContains(t, string(b), "model")
+}
+
+// TestALogThatCannotBeOpened: a disk that hangs under the log holds nobody up.
+func TestALogThatCannotBeOpened(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, unix.Mkfifo(filepath.Join(dir, "log"), 0o600)) // without a reader
+	s := startOurs(t, dir, "")
+	s.ready()
+	require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
+	require.Equal(t, 0, s.wait().ExitStatus())
+	require.Equal(t, "listening\n", s.output.String())
+}
+
+// TestHangups: a service manager may send SIGHUP to all processes.
+func TestHangups(t *testing.T) {
+	s := startOurs(t, t.TempDir(), "")
+	s.ready()
+	for _, pid := range children(t, s.cmd.Process.Pid) {
+		require.NoError(t, unix.Kill(pid, unix.SIGHUP))
+	}
+	require.Equal(t, 0, s.wait().ExitStatus())
+	require.Contains(t, s.logged(), "asked to end")
+}
+
+// children returns the processes that a process has started.
+func children(t *testing.T, pid int) (pids []int) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
+	require.NoError(t, err)
+	for _, f := range strings.Fields(string(b)) {
+		var child int
+		_, err := fmt.Sscan(f, &child)
+		require.NoError(t, err)
+		pids = append(pids, child)
+	}
+	return pids
+}
