@@ -37,6 +37,7 @@ type world struct {
 	answers string // the version that the server says, "" does not answer
 	broken  string // a program whose run fails
 	says    string // ollama --version
+	owner   int    // of all files
 }
 
 func newWorld(t *testing.T) *world {
@@ -49,6 +50,7 @@ func newWorld(t *testing.T) *world {
 		Base:     w.at("usr/local/lib/kvtier"), Units: w.at("etc/systemd/system"), State: w.at("var/lib"), Logs: w.at("var/log"),
 		Proc: w.at("proc"), SELinux: w.at("selinux"), InImage: []string{w.at(".dockerenv")}, Booted: w.at("run"),
 		Find: w.find, Run: w.run, Version: w.version, Program: w.program, Access: access,
+		Owner: func(fs.FileInfo) (int, bool) { return w.owner, true },
 	}
 	w.write("kit/kvtier-llama-server", ourServer, 0o755)
 	return w

@@ -408,11 +408,17 @@ func TestFoldersThatCannotBeChanged(t *testing.T) {
 // of this user.
 func TestProgramsOfOthers(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.tarball("usr/local", stockServer)
-	require.NoError(t, os.Chmod(w.at(lib), 0o777))
-	require.NoError(t, w.install(Options{}))
-	require.Empty(t, w.ran)
+	for _, lay := range []func(*world){
+		func(w *world) { require.NoError(t, os.Chmod(w.at(lib), 0o777)) },
+		func(w *world) { require.NoError(t, os.Chmod(w.at(lib+"llama-server"), 0o775)) },
+		func(w *world) { w.owner = w.UID + 1 },
+	} {
+		w := newWorld(t)
+		w.tarball("usr/local", stockServer)
+		lay(w)
+		require.NoError(t, w.install(Options{}))
+		require.Empty(t, w.ran)
+	}
 }
 
 // TestDockerfileIsOfATriedRelease: the image is of the release that tests have run.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -35,6 +36,8 @@ type Machine struct {
 	Version func(ctx context.Context, url string) (string, error)
 	// Program tells our llama-server from other files: it returns the version of ours.
 	Program func(path string) (version string, ours bool)
+	// Owner returns the user that a file belongs to, if the system says so.
+	Owner func(info fs.FileInfo) (uid int, ok bool)
 	// Access returns an error if this user may not change a folder.
 	Access func(dir string) error
 	// Before is called before each change of a file, if it is set. Its error ends the plan.
@@ -48,7 +51,7 @@ func Here() *Machine {
 		Prefixes: []string{"/usr/local", "/usr"},
 		Base:     base, Units: "/etc/systemd/system", State: "/var/lib", Logs: "/var/log",
 		Proc: "/proc", SELinux: "/sys/fs/selinux/enforce", InImage: []string{"/.dockerenv", "/run/.containerenv"}, Booted: "/run/systemd/system",
-		Find: exec.LookPath, Run: run, Version: serverVersion, Program: program, Access: access,
+		Find: exec.LookPath, Run: run, Version: serverVersion, Program: program, Owner: owner, Access: access,
 	}
 }
 

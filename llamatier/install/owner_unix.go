@@ -3,9 +3,12 @@
 package install
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // owner returns the user that a file belongs to.
@@ -15,6 +18,15 @@ func owner(info fs.FileInfo) (uid int, ok bool) {
 		return 0, false
 	}
 	return int(st.Uid), true
+}
+
+// chownDir gives a directory to a user, without following a link.
+func chownDir(dir string, uid, gid int) error {
+	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Chown(uid, gid), f.Close())
 }
 
 // keepOwner gives a file the owner of another.

@@ -168,7 +168,7 @@ func (m *Machine) trusted(path string) bool {
 		if err != nil || info.Mode()&0o022 != 0 {
 			return false
 		}
-		if uid, ok := owner(info); ok && uid != 0 && uid != m.UID {
+		if uid, ok := m.Owner(info); ok && uid != 0 && uid != m.UID {
 			return false
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -158,7 +159,7 @@ func (m *Machine) makePages(dir string, u unit) error {
 	if err != nil {
 		return err
 	}
-	return m.change("give "+dir+" to "+name, func() error { return os.Lchown(dir, uid, gid) })
+	return m.change("give "+dir+" to "+name, func() error { return chownDir(dir, uid, gid) })
 }
 
 // restart plans the steps after which the service runs with other files.
@@ -256,19 +257,19 @@ func (m *Machine) removeData(p *Plan, made note, pages bool) {
 	}
 }
 
-// removeAll removes a directory with its content, and the directory that it is a link to: a
-// service without a fixed user has such links.
+// removeAll removes a directory with its content. systemd's directories of a service without
+// a fixed user are links to others, which go, too; no other link is followed.
 func (m *Machine) removeAll(dir string) error {
-	target, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		return nil // it does not exist
+	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
+	private := filepath.Join(filepath.Dir(dir), "private", filepath.Base(dir))
+	target, _ := filepath.EvalSymlinks(dir) // "" for a link to nothing
 	return m.change("remove all of "+dir, func() error {
-		err := os.RemoveAll(dir)
-		if filepath.Base(target) == filepath.Base(dir) {
-			err = errors.Join(err, os.RemoveAll(target))
+		if parent := filepath.Dir(dir); target == private && (parent == m.State || parent == m.Logs) {
+			return errors.Join(os.RemoveAll(private), os.Remove(dir))
 		}
-		return err
+		return os.RemoveAll(dir)
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -265,7 +266,7 @@ func TestStatusOfAService(t *testing.T) {
 		"ours is gone": {func(w *world) { require.NoError(w.t, os.Remove(w.at("usr/local/lib/kvtier/llama-server"))) }, Broken, "off", "run kvtier ollama install again"},
 		"moved": {func(w *world) {
 			w.tarball("usr", stockServer)
-			w.show["ExecStart"] = "{ path=" + w.at("usr/bin/ollama") + " ; }"
+			w.show["ExecStart"] = "{ path=/usr/bin/env ; argv[]=/usr/bin/env A=b " + w.at("usr/bin/ollama") + " serve ; }"
 			require.NoError(w.t, os.RemoveAll(w.at("usr/local/bin")))
 		}, Replaced, "off", "the drop-in is for another one"},
 		"a newer Ollama":       {func(w *world) { w.answers = "0.99.0" }, Installed, "on", "Ollama v0.99.0 is newer than v0.32.15, the newest one that was tried."},
@@ -313,6 +314,56 @@ func TestOrphan(t *testing.T) {
 	require.NoError(t, w.remove(true))
 	require.NoDirExists(t, w.at("usr/local/lib/kvtier"))
 	require.NoDirExists(t, w.at("etc/systemd/system/ollama.service.d"))
+}
+
+// TestDryRunOfOthers: any user may see the steps.
+func TestDryRunOfOthers(t *testing.T) {
+	t.Parallel()
+	w := newService(t)
+	w.UID = 1000
+	p, err := w.Install(t.Context(), Options{Beside: w.at("kit")})
+	require.NoError(t, err)
+	require.Len(t, p.Steps, 6)
+	require.ErrorContains(t, p.Cannot(), "only root may change a service; run the same command with sudo")
+}
+
+// TestDowngrade: where an older Ollama has no llama-server, systemd makes an empty file for
+// the mount. Remove removes it.
+func TestDowngrade(t *testing.T) {
+	t.Parallel()
+	w := newService(t)
+	require.NoError(t, w.install(Options{}))
+	w.write(lib+"llama-server", "", 0o644)
+	require.Equal(t, Unsupported, w.state().State)
+	require.NoError(t, w.remove(true))
+	require.NoFileExists(t, w.at(lib+"llama-server"))
+	require.NoDirExists(t, w.at("usr/local/lib/kvtier"))
+}
+
+// TestLinksOfAService: systemd's own links go with the directories behind them; a link that
+// somebody has put in the place of pages is not followed.
+func TestLinksOfAService(t *testing.T) {
+	t.Parallel()
+	w := newService(t)
+	require.NoError(t, w.install(Options{}))
+	for _, dir := range []string{w.State, w.Logs} {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, "private"), 0o700))
+		require.NoError(t, os.Rename(filepath.Join(dir, "kvtier"), filepath.Join(dir, "private", "kvtier")))
+		require.NoError(t, os.Symlink("private/kvtier", filepath.Join(dir, "kvtier")))
+	}
+	w.write("var/lib/private/kvtier/pages/v1/page", "page", 0o600)
+	require.NoError(t, w.remove(true))
+	require.NoDirExists(t, w.at("var/lib/private/kvtier"))
+	require.NoDirExists(t, w.at("var/log/private/kvtier"))
+	_, err := os.Lstat(w.at("var/lib/kvtier"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+
+	require.NoError(t, w.install(Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": w.at("fast/pages")}}))
+	require.NoError(t, os.Remove(w.at("fast/pages")))
+	w.write("victim/pages/file", "file", 0o600)
+	require.NoError(t, os.Symlink(w.at("victim/pages"), w.at("fast/pages")))
+	require.NoError(t, w.remove(true))
+	require.Equal(t, "file", w.read("victim/pages/file"))
 }
 
 func TestServerURL(t *testing.T) {

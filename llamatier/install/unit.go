@@ -29,8 +29,22 @@ var properties = []string{
 	"ProtectHome", "RestrictAddressFamilies", "NeedDaemonReload",
 }
 
-// execPath matches the program in the property ExecStart.
-var execPath = regexp.MustCompile(`\bpath=(.*?) ;`)
+// execStart matches the program and its arguments in the property ExecStart.
+var execStart = regexp.MustCompile(`\bpath=(.*?) ; argv\[\]=(.*?) ;`)
+
+// runs returns the program of a service: ollama, also behind a program such as env.
+func (u unit) runs() string {
+	found := execStart.FindStringSubmatch(u.show["ExecStart"])
+	if found == nil {
+		return ""
+	}
+	for _, word := range words(found[2]) {
+		if filepath.IsAbs(word) && filepath.Base(word) == "ollama" {
+			return word
+		}
+	}
+	return found[1]
+}
 
 // unit asks systemd for a service. Where systemd does not run, and where there is no such
 // service, the unit has no name.
@@ -66,9 +80,7 @@ func (m *Machine) unit(ctx context.Context, name string) (unit, error) {
 	}
 	u.active = u.show["ActiveState"] == "active" || u.show["ActiveState"] == "activating"
 	u.pid, _ = strconv.Atoi(u.show["MainPID"])
-	if found := execPath.FindStringSubmatch(u.show["ExecStart"]); found != nil {
-		u.executable = found[1]
-	}
+	u.executable = u.runs()
 	if base := filepath.Base(u.executable); base != "ollama" && asked {
 		return unit{}, fmt.Errorf("%s runs %s, not ollama; give the folder above bin/ollama as --prefix, and set the variables yourself", name, u.executable)
 	} else if base != "ollama" {
