@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"regexp"
@@ -16,7 +17,13 @@ import (
 )
 
 // Engine is a running llama-server. Methods may be called from several goroutines.
-type Engine struct{ Client *http.Client }
+type Engine struct {
+	Client *http.Client
+
+	// MetricsOfClients says that clients may read the metrics: each reading begins new
+	// averages, so nobody else may read them.
+	MetricsOfClients bool
+}
 
 // Dial returns the llama-server that listens on a Unix socket. Each request has a connection
 // of its own, so that llama-server notices when a request is given up.
@@ -132,20 +139,42 @@ func (e *Engine) Slots(ctx context.Context) ([]Slot, error) {
 }
 
 // generated matches the counter of the tokens of all answers that are over.
-var generated = regexp.MustCompile(`(?m)^llamacpp:tokens_predicted_total ([0-9]+)`)
+var generated = regexp.MustCompile(`(?m)^llamacpp:tokens_predicted_total ([0-9]+)((?:\.[0-9]+)?e\+[0-9]+)?$`)
 
-// Generated returns the number of tokens of all answers that are over, given up or not.
-func (e *Engine) Generated(ctx context.Context) (int, error) {
+// Generated returns bounds of the number of tokens of all answers that are over, given up or
+// not. llama-server prints six digits: from a million on, the number is rounded.
+func (e *Engine) Generated(ctx context.Context) (least, most int, err error) {
+	if e.MetricsOfClients {
+		return 0, 0, errors.New("clients read the averages since the last reading of --metrics")
+	}
 	text, err := e.get(ctx, http.MethodGet, "/metrics", nil)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	m := generated.FindSubmatch(text)
-	if m == nil {
-		return 0, errors.New("llama-server does not count the tokens of its answers")
-	}
-	return strconv.Atoi(string(m[1]))
+	return readGenerated(text)
 }
+
+func readGenerated(metrics []byte) (least, most int, err error) {
+	m := generated.FindSubmatch(metrics)
+	if m == nil {
+		return 0, 0, errors.New("llama-server does not count the tokens of its answers")
+	}
+	if len(m[2]) == 0 {
+		n, err := strconv.Atoi(string(m[1]))
+		return n, n, err
+	}
+	n, err := strconv.ParseFloat(string(m[1])+string(m[2]), 64)
+	if err != nil || n > countMax {
+		return 0, 0, fmt.Errorf("llama-server has counted %s%s tokens", m[1], m[2])
+	}
+	half := math.Pow(10, math.Floor(math.Log10(n))-countDigits+1) / 2
+	return int(n - half), int(math.Ceil(n + half)), nil
+}
+
+const (
+	countDigits = 6    // of a number that llama-server prints
+	countMax    = 1e15 // tokens, above any count
+)
 
 // Save saves a slot into a file below the engine's --slot-save-path.
 func (e *Engine) Save(ctx context.Context, slot int, file string) error {

@@ -108,7 +108,7 @@ func (f *fakeEngine) serve(w http.ResponseWriter, r *http.Request) {
 		f.serveSlots(w)
 	case r.URL.Path == "/metrics":
 		f.mu.Lock()
-		fmt.Fprintf(w, "# HELP some\nllamacpp:tokens_predicted_total %d\n", f.generated)
+		fmt.Fprintf(w, "# HELP some\nllamacpp:tokens_predicted_total %.6g\n", float64(f.generated)) // as C++ prints
 		f.mu.Unlock()
 	case strings.HasPrefix(r.URL.Path, "/slots/"):
 		id, err := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/slots/"))

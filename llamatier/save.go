@@ -200,7 +200,7 @@ func (t *Tier) seen(ctx context.Context, s *slot) (int, error) {
 	if s.last != nil {
 		return s.last.seen(), nil
 	}
-	now, err := t.opt.Engine.Generated(ctx)
+	_, now, err := t.opt.Engine.Generated(ctx)
 	if err != nil || s.counted < 0 {
 		s.broken = true
 		return 0, errors.Join(errors.New("the length of its last answer is not known"), err)

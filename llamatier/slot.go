@@ -25,7 +25,7 @@ type slot struct {
 	unknown bool    // a request of which nothing is known may have used the slot
 	judged  bool    // it is known whether the last answer filled the slot
 	last    *Answer // of the last request; nil if the engine was not heard to the end
-	counted int     // Engine.Generated before the last request; -1 if not known
+	counted int     // at most Engine.Generated before the last request; -1 if not known
 
 	idle interface{ Stop() bool } // saves the slot; nil: nothing to save
 }

@@ -154,7 +154,7 @@ type Turn struct {
 	s       *slot
 	tokens  []int32
 	private bool
-	counted int // Engine.Generated before the request; -1 if not known
+	counted int // at most Engine.Generated before the request; -1 if not known
 	cancel  context.CancelFunc
 }
 
@@ -223,7 +223,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	if t.off.Load() {
 		return u, nil
 	}
-	if u.counted, err = t.opt.Engine.Generated(ctx); err != nil {
+	if u.counted, _, err = t.opt.Engine.Generated(ctx); err != nil {
 		u.counted = -1
 	}
 	switch {

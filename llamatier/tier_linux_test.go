@@ -320,9 +320,16 @@ func (w *world) giveUp(rt *rapid.T, tokens []int32) {
 // TestAnAnswerGivenUp: without the end of an answer, the tokens that the engine has counted
 // show whether the slot can have been shifted.
 func TestAnAnswerGivenUp(t *testing.T) {
-	for late, stored := range map[int]bool{10: true, 500: false} {
+	for _, c := range []struct {
+		late, before int
+		stored       bool
+	}{
+		{10, 0, true}, {500, 0, false}, {500, 999_999, false}, {500, 2_000_004, false}, {500, 98_765_432, false}, {10, 1_234_564, true},
+	} {
+		late, stored := c.late, c.stored
 		store := openStore(t)
 		w := newWorld(t, store, 1, 256)
+		w.engine.generated = c.before
 		ctx, cancel := context.WithCancel(t.Context())
 		turn, err := w.tier.Begin(ctx, Request{Tokens: prompt(1, 100), Slot: -1, Cancel: cancel})
 		require.NoError(t, err)
@@ -331,7 +338,7 @@ func TestAnAnswerGivenUp(t *testing.T) {
 		require.Nil(t, w.engine.slots[0].complete(w.engine, ctx, prompt(1, 100), 1000))
 		turn.End(nil)
 		w.idle()
-		require.Equal(t, stored, len(store.Chain(t.Context(), prompt(1, 100), nil)) > 0, "%d tokens", late)
+		require.Equal(t, stored, len(store.Chain(t.Context(), prompt(1, 100), nil)) > 0, "%+v", c)
 		require.NoError(t, store.Close())
 	}
 }

@@ -81,6 +81,7 @@ func run(command launch.Command, real string, log *slog.Logger) (end func()) {
 	}()
 	go dir.sweep(log, time.Now())
 	s := &server{command: command, real: real, engine: llamatier.Dial(dir.socket()), log: log}
+	s.engine.MetricsOfClients = command.Metrics()
 	state, ended, err := s.serve(dir.socket())
 	switch {
 	case errors.Is(err, errPlain):
