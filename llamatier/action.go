@@ -7,13 +7,15 @@ import (
 	"time"
 )
 
-// patience is how long a Tier waits for actions on slots.
+// patience is how long a Tier waits for the engine and the store.
 type patience struct {
 	look time.Duration // between two looks at a slot while an action on it is not answered
 	end  time.Duration // for an action on a slot in which nothing runs
+	find time.Duration // for a look-up in the store
+	page time.Duration // for reading or storing a page; the time of a restore has its own bound
 }
 
-var usualPatience = patience{look: time.Second, end: 10 * time.Minute}
+var usualPatience = patience{look: time.Second, end: 10 * time.Minute, find: 5 * time.Second, page: time.Minute}
 
 // errHeldBack reports an action that llama-server carries out later.
 var errHeldBack = errors.New("another request runs in it, and llama-server holds an action back")

@@ -103,6 +103,7 @@ func New(opt Options) *Tier {
 		opt.Available = memory.Available
 	}
 	t := &Tier{opt: opt, turns: make(map[*Turn]bool), saving: make(chan struct{}, 1), saveSeconds: assumedSaveSeconds, patience: usualPatience}
+	t.opt.Store = &steady{store: opt.Store, patience: &t.patience}
 	for id := range opt.Slots {
 		t.slots = append(t.slots, &slot{id: id, judged: true})
 	}

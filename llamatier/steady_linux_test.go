@@ -1,0 +1,90 @@
+package llamatier
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+)
+
+// hangingStore is a store on a disk that hangs until hung is closed.
+type hangingStore struct {
+	Store
+	hung  chan struct{}
+	calls chan string
+}
+
+func (s *hangingStore) hang(call string) {
+	s.calls <- call
+	<-s.hung
+}
+
+func (s *hangingStore) Chain(ctx context.Context, tokens []int32, media []pagefile.Media) []diskstore.Ref {
+	s.hang("chain")
+	return s.Store.Chain(ctx, tokens, media)
+}
+
+func (s *hangingStore) Put(ctx context.Context, p *pagefile.Page) error {
+	s.hang("put")
+	return s.Store.Put(ctx, p)
+}
+
+// hangStore has the Tier's store hang.
+func (w *world) hangStore() *hangingStore {
+	s := &hangingStore{Store: w.store, hung: make(chan struct{}), calls: make(chan string, 100)}
+	w.tier.opt.Store.(*steady).store = s
+	return s
+}
+
+// answers waits until no operation is left behind.
+func (w *world) answers() {
+	s := w.tier.opt.Store.(*steady)
+	for hung := true; hung; runtime.Gosched() {
+		s.mu.Lock()
+		hung = s.hung > 0
+		s.mu.Unlock()
+	}
+}
+
+// TestALocalDiskThatHangs: prompts are computed, and one operation is left behind.
+func TestALocalDiskThatHangs(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	w.ask(ask(prompt(1, 200)), 2)
+	w.tier.Flush(t.Context())
+	w.start(1, 1000)
+	s := w.hangStore()
+	w.tier.patience.find = time.Millisecond
+	for range 20 {
+		require.Zero(t, w.ask(ask(prompt(1, 250)), 2))
+		w.idle()
+	}
+	require.Len(t, s.calls, 1)
+	require.Empty(t, w.tier.saving, "no file of a save is kept")
+	close(s.hung)
+	w.answers()
+	w.tier.patience.find = time.Hour
+	w.ask(ask(prompt(2, 100)), 2)
+	require.Equal(t, 250, w.ask(ask(prompt(1, 260)), 2))
+}
+
+// TestAPutThatHangs keeps no file of a save.
+func TestAPutThatHangs(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	w.ask(ask(prompt(1, 200)), 2)
+	s := w.hangStore()
+	w.tier.patience.find, w.tier.patience.page = time.Hour, time.Millisecond
+	w.idle()
+	require.Equal(t, "put", <-s.calls)
+	require.Empty(t, w.tier.saving)
+	close(s.hung)
+	w.answers()
+}
