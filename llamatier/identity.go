@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,8 +19,8 @@ import (
 
 // Identity returns the identity of the pages of an engine: everything that decides a row's
 // bytes except the tokens before it. numerics are arguments that change rows. pid is the
-// engine's process, exe its program.
-func Identity(c launch.Command, numerics []string, config tierenv.Config, shape *llamastate.Shape, exe string, pid int, files *digests.Files) (map[string]string, error) {
+// engine's process.
+func Identity(c launch.Command, numerics []string, config tierenv.Config, shape *llamastate.Shape, pid int, files *digests.Files) (map[string]string, error) {
 	weights, err := files.Weights(c.Model())
 	if err != nil {
 		return nil, fmt.Errorf("identify the model's weights: %w", err)
@@ -28,10 +29,11 @@ func Identity(c launch.Command, numerics []string, config tierenv.Config, shape 
 	if err != nil {
 		return nil, fmt.Errorf("identify an adapter: %w", err)
 	}
-	engine, err := engineDigest(exe, pid, files)
+	engine, libraries, err := engineDigest(pid, files)
 	if err != nil {
 		return nil, fmt.Errorf("identify llama-server: %w", err)
 	}
+	numerics = slices.Concat(numerics, devices("/", libraries))
 	form, err := json.Marshal(shape)
 	if err != nil {
 		return nil, err
@@ -53,24 +55,41 @@ func hash(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// engineDigest covers all code that computes: the engine's program and the libraries that its
-// process has mapped.
-func engineDigest(exe string, pid int, files *digests.Files) (string, error) {
+// engineDigest covers all code that computes: the program that the engine's process runs, even
+// if another file has its name now, and the libraries that the process has mapped.
+func engineDigest(pid int, files *digests.Files) (digest string, libraries []string, err error) {
+	exe, libraries, err := code(pid)
+	if err != nil {
+		return "", nil, err
+	}
+	program, err := os.Open(fmt.Sprintf("/proc/%d/exe", pid))
+	if err != nil {
+		return "", nil, err
+	}
+	defer program.Close()
+	own, err := files.Opened(exe, program)
+	if err != nil {
+		return "", nil, err
+	}
+	all, err := files.All(libraries)
+	if err != nil {
+		return "", nil, err
+	}
+	if _, again, err := code(pid); err != nil || !slices.Equal(libraries, again) {
+		return "", nil, errors.Join(errors.New("libraries were replaced while they were read; load the model again"), err)
+	}
+	return hash(strings.Join(append(all, own), "\n")), libraries, nil
+}
+
+// code lists the program and the libraries of a process.
+func code(pid int) (exe string, libraries []string, err error) {
+	if exe, err = os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil {
+		return "", nil, err
+	}
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
-	dir, err := filepath.EvalSymlinks(filepath.Dir(exe))
-	if err != nil {
-		return "", err
-	}
-	libraries, err := digests.Mapped(string(maps), []string{dir})
-	if err != nil {
-		return "", err
-	}
-	all, err := files.All(append(slices.Clone(libraries), exe))
-	if err != nil {
-		return "", err
-	}
-	return hash(strings.Join(all, "\n")), nil
+	libraries, err = digests.Mapped(string(maps), []string{filepath.Dir(exe)})
+	return exe, libraries, err
 }

@@ -145,7 +145,7 @@ func (s *server) identify(config tierenv.Config, model llamatier.Model, seen *en
 	if model.LongRope {
 		numerics = append(numerics, fmt.Sprintf("n_ctx=%d", seen.context))
 	}
-	identity, err := llamatier.Identity(s.command, numerics, config, seen.shape, s.real, s.run.Engine.Process.Pid, files)
+	identity, err := llamatier.Identity(s.command, numerics, config, seen.shape, s.run.Engine.Process.Pid, files)
 	if err != nil {
 		return nil, err
 	}

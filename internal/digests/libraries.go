@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// computes matches the names of libraries that decide low bits: ggml's own, and GPU makers'
-// libraries for matrix products, in any directory. The C library and drivers are left out:
+// computes matches the names of libraries that decide low bits: those of ggml and llama.cpp, and
+// GPU makers' libraries for matrix products, in any directory. The C library and drivers are left out:
 // with them, every update of the system would make all pages useless.
-var computes = regexp.MustCompile(`(?i)ggml|cublas|cudart|hipblas|rocblas|amdhip`)
+var computes = regexp.MustCompile(`(?i)ggml|libllama|libmtmd|cublas|cudart|hipblas|rocblas|amdhip`)
 
 // isLibrary matches the names of shared libraries of all systems.
 var isLibrary = regexp.MustCompile(`(?i)\.(so(\.[0-9.]+)?|dylib|dll)$`)

@@ -1,0 +1,47 @@
+package llamatier
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Lines of the files that describe GPUs.
+var (
+	nvidiaModel = regexp.MustCompile(`(?m)^Model:\s*(.+?)\s*$`)
+	amdTarget   = regexp.MustCompile(`(?m)^gfx_target_version ([1-9][0-9]*)$`)
+)
+
+// devices returns the kinds of the GPUs of this machine whose library an engine has mapped:
+// another kind rounds differently. root is the root of the system's files. Kinds are known of
+// NVIDIA's and AMD's GPUs on Linux. An engine that is told to use some of them counts as one
+// that uses all.
+func devices(root string, libraries []string) []string {
+	var kinds []string
+	for _, vendor := range []struct {
+		library, files string
+		kind           *regexp.Regexp
+	}{
+		{"cuda", "proc/driver/nvidia/gpus/*/information", nvidiaModel},
+		{"hip", "sys/class/kfd/kfd/topology/nodes/*/properties", amdTarget},
+	} {
+		mapped := func(path string) bool { return strings.HasPrefix(filepath.Base(path), "libggml-"+vendor.library) }
+		if !slices.ContainsFunc(libraries, mapped) {
+			continue
+		}
+		paths, _ := filepath.Glob(filepath.Join(root, vendor.files)) // the pattern is a constant
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				continue // it counts as unknown, like the GPUs of other vendors
+			}
+			if m := vendor.kind.FindSubmatch(text); m != nil {
+				kinds = append(kinds, vendor.library+" "+string(m[1]))
+			}
+		}
+	}
+	slices.Sort(kinds)
+	return slices.Compact(kinds)
+}
