@@ -109,8 +109,10 @@ func (s *server) open(seen *engineLook) error {
 	if err != nil {
 		return err
 	}
-	if seen.shape.Has(llamastate.Window) == (model.Window == 0) {
-		return fmt.Errorf("its window is not known: the model's file says %d", model.Window)
+	if !seen.shape.Has(llamastate.Window) {
+		model.Window = 0 // llama-server attends to everything, as in phi3, whose file names a window
+	} else if model.Window == 0 {
+		return errors.New("its window is not known: the model's file names none")
 	}
 	d, err := s.disk.wait()
 	if err != nil {

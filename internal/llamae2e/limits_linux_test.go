@@ -22,6 +22,56 @@ func TestNothingIsStoredAfterAShift(t *testing.T) {
 	require.Zero(t, pages(t, root))
 }
 
+// TestRowsOfAnotherContextAreNotRestored: with long rope, rows depend on the size of the
+// context. Those of other models do not.
+func TestRowsOfAnotherContextAreNotRestored(t *testing.T) {
+	for arch, shared := range map[string]bool{"llama": true, "phi3": false} {
+		t.Run(arch, func(t *testing.T) {
+			o := options{model: aModel(t, testmodel.Shape{Arch: arch}), args: strings.Fields("-np 1 -c 4096")}
+			stock := start(t, o)
+			prompt := someTokens(1, 700)
+			want := stock.complete(prompt, 8)
+			stock.kill()
+
+			o.root = filepath.Join(t.TempDir(), "pages")
+			o.args = strings.Fields("-np 1 -c 2048")
+			s := start(t, o)
+			s.complete(prompt, 8)
+			s.kill()
+			s = start(t, o)
+			require.Equal(t, 699, s.complete(prompt, 8).Timings.Cached)
+			s.kill()
+
+			o.args = strings.Fields("-np 1 -c 4096")
+			s = start(t, o)
+			got := s.complete(prompt, 8)
+			if shared {
+				require.Equal(t, 699, got.Timings.Cached)
+				return // one token is computed, and rounded otherwise
+			}
+			require.Zero(t, got.Timings.Cached)
+			requireSame(t, want, got, 0)
+		})
+	}
+}
+
+// TestModelsThatPassThrough: chunks of attention are neither rows of all tokens nor a window.
+func TestModelsThatPassThrough(t *testing.T) {
+	o := options{model: aModel(t, testmodel.Shape{Arch: "llama4", Window: 128}), args: strings.Fields("-np 1 -c 2048")}
+	stock := start(t, o)
+	want := stock.complete(someTokens(1, 700), 8)
+	stock.kill()
+	o.root = filepath.Join(t.TempDir(), "pages")
+	for range 2 {
+		s := start(t, o)
+		got := s.complete(someTokens(1, 700), 8)
+		require.Zero(t, got.Timings.Cached)
+		requireSame(t, want, got, 0)
+		s.kill()
+	}
+	require.NoDirExists(t, filepath.Join(o.root, "v1"))
+}
+
 // unsteady are the parts of an event that differ between two runs of one server.
 var unsteady = regexp.MustCompile(`"(timings|generation_settings)":\{.*\}|"(id_slot|index|t_ms|tokens_cached)":-?[0-9.]+,?`)
 

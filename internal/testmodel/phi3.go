@@ -12,6 +12,7 @@ const phi3Short = 2048
 func phi3(s Shape) layout {
 	l := base(s)
 	l.metadata["rope.scaling.original_context_length"] = uint32(phi3Short)
+	l.metadata["attention.sliding_window"] = uint32(phi3Short - 1) // llama.cpp attends to everything
 	for i := range s.Layers {
 		for _, m := range append(attentionBlock(s, i, math.Sqrt(attentionSharpness)), feedForward(s, i)...) {
 			switch m.name {
