@@ -1,0 +1,104 @@
+package llamae2e
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"image"
+	"image/color"
+	"image/png"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/testmodel"
+)
+
+// picture is the address of a small image.
+func picture(t testing.TB) string {
+	img := image.NewRGBA(image.Rect(0, 0, 40, 40))
+	for i := range 40 * 40 {
+		img.Set(i%40, i/40, color.RGBA{uint8(7 * i), uint8(3 * i), uint8(i), 255})
+	}
+	var b bytes.Buffer
+	require.NoError(t, png.Encode(&b, img))
+	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes())
+}
+
+// message is a user's message, of parts that are texts or, if they begin so, images.
+func message(parts ...string) map[string]any {
+	var content []map[string]any
+	for _, p := range parts {
+		if strings.HasPrefix(p, "data:") {
+			content = append(content, map[string]any{"type": "image_url", "image_url": map[string]string{"url": p}})
+		} else {
+			content = append(content, map[string]any{"type": "text", "text": p})
+		}
+	}
+	return map[string]any{"role": "user", "content": content}
+}
+
+// chat sends messages and returns the answer and the number of tokens that were not computed.
+func (s *server) chat(messages ...map[string]any) (text string, cached int) {
+	s.t.Helper()
+	status, body := s.post("/v1/chat/completions", map[string]any{"messages": messages, "max_tokens": 12, "temperature": 0, "seed": 1})
+	require.Equal(s.t, http.StatusOK, status, string(body))
+	var out struct {
+		Choices []struct {
+			Message struct {
+				Content string `json:"content"`
+			} `json:"message"`
+		} `json:"choices"`
+		Timings struct {
+			Cached int `json:"cache_n"`
+		} `json:"timings"`
+	}
+	require.NoError(s.t, json.Unmarshal(body, &out))
+	return out.Choices[0].Message.Content, out.Timings.Cached
+}
+
+// TestImages: a server with a vision tower. A chat with an image has the answers of a stock
+// server, and nothing of it is stored; chats of text before and after it come back.
+func TestImages(t *testing.T) {
+	shape := testmodel.Shape{Arch: "llama"}
+	o := options{model: aModel(t, shape)}
+	tower := filepath.Join(t.TempDir(), "mmproj.gguf")
+	require.NoError(t, testmodel.WriteProjector(tower, shape))
+	o.args = []string{"--mmproj", tower, "-c", "4096", "-np", "1"}
+	story := strings.Repeat("The old castle stood by the sea. ", 60)
+	text := message("Tell me more of this. " + story)
+	seen := message("What is this? "+story, picture(t), "Look at it well.")
+
+	stock := start(t, o)
+	told, _ := stock.chat(text)
+	saw, _ := stock.chat(seen)
+	answer := map[string]any{"role": "assistant", "content": told}
+	more, _ := stock.chat(text, answer, message("And then?"))
+	stock.kill()
+
+	o.root = filepath.Join(t.TempDir(), "pages")
+	s := start(t, o)
+	got, _ := s.chat(text)
+	require.Equal(t, told, got)
+	s.kill()
+	stored := pages(t, o.root)
+	require.Positive(t, stored)
+
+	s = start(t, o)
+	got, cached := s.chat(seen)
+	require.Equal(t, saw, got)
+	require.Zero(t, cached)
+	s.kill()
+	require.Equal(t, stored, pages(t, o.root), "nothing of the image is stored")
+
+	s = start(t, o)
+	s.chat(seen)
+	got, cached = s.chat(text, answer, message("And then?")) // in the slot that held the image
+	require.Equal(t, more, got)
+	require.Greater(t, cached, 300, "the text comes back")
+	s.kill()
+	requireClean(t, o.root)
+}
