@@ -15,7 +15,6 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"strings"
 	"sync"
 
 	"github.com/kvtier/kvtier/llamatier"
@@ -33,9 +32,6 @@ type Handler struct {
 	tier  *llamatier.Tier
 	early early // requests before the tier
 }
-
-// Ours are the options that the engine has for our sake alone.
-type Ours struct{ SavePath, Metrics bool }
 
 // State says how far the engine is.
 type State struct {
@@ -63,7 +59,7 @@ func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler
 					res.Header.Del("Content-Length")
 				}
 			}
-			return nil
+			return ours.hide(res)
 		},
 		FlushInterval: -1, // at once
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
@@ -96,12 +92,8 @@ var prompts = map[string]bool{
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if h.ours.SavePath && r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/slots/") {
-		refuse(w, "This server does not support slots action. Start it with `--slot-save-path`")
-		return
-	}
-	if h.ours.Metrics && r.Method == http.MethodGet && r.URL.Path == "/metrics" {
-		refuse(w, "This server does not support metrics endpoint. Start it with `--metrics`")
+	if why := h.ours.refuse(r); why != "" {
+		refuse(w, why)
 		return
 	}
 	if !h.state.Ready() && (r.URL.Path == "/health" || r.URL.Path == "/v1/health" || r.Method == http.MethodPost) {
@@ -125,13 +117,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 var harmless = map[string]bool{
 	"/tokenize": true, "/detokenize": true, "/apply-template": true,
 	"/v1/messages/count_tokens": true, "/v1/responses/input_tokens": true,
-}
-
-// refuse answers as a llama-server without an option does that it has for our sake alone.
-func refuse(w http.ResponseWriter, why string) {
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.WriteHeader(http.StatusNotImplemented)
-	_, _ = io.WriteString(w, `{"error":{"code":501,"message":"`+why+`","type":"not_supported_error"}}`)
 }
 
 // bodyMax bounds a request whose prompt is looked at, in bytes.

@@ -1,0 +1,51 @@
+package proxy
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+)
+
+// Ours are the options that the engine has for our sake alone.
+type Ours struct{ SavePath, Metrics bool }
+
+// refuse returns the reason for which a llama-server without our options refuses a request, or
+// "".
+func (o Ours) refuse(r *http.Request) string {
+	switch {
+	case o.SavePath && r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/slots/"):
+		return "This server does not support slots action. Start it with `--slot-save-path`"
+	case o.Metrics && r.Method == http.MethodGet && r.URL.Path == "/metrics":
+		return "This server does not support metrics endpoint. Start it with `--metrics`"
+	}
+	return ""
+}
+
+// refuse answers as a llama-server without an option does.
+func refuse(w http.ResponseWriter, why string) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(http.StatusNotImplemented)
+	_, _ = io.WriteString(w, `{"error":{"code":501,"message":"`+why+`","type":"not_supported_error"}}`)
+}
+
+// propsMax bounds a list of properties in which options are hidden, in bytes. Most of it is the
+// template of chats.
+const propsMax = 4 << 20
+
+// hide takes our options out of an engine's list of its properties.
+func (o Ours) hide(res *http.Response) error {
+	if !o.Metrics || res.Request.Method != http.MethodGet || res.Request.URL.Path != "/props" {
+		return nil
+	}
+	body, err := io.ReadAll(io.LimitReader(res.Body, propsMax))
+	if err != nil {
+		return err
+	}
+	// In a text, quotes have a backslash before them.
+	body = bytes.Replace(body, []byte(`"endpoint_metrics":true`), []byte(`"endpoint_metrics":false`), 1)
+	res.Body = joined{io.MultiReader(bytes.NewReader(body), res.Body), res.Body}
+	res.ContentLength = -1
+	res.Header.Del("Content-Length")
+	return nil
+}

@@ -1,0 +1,42 @@
+package proxy
+
+import (
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestOurOptionsAreHidden from clients, and those of the people who started the server are not.
+func TestOurOptionsAreHidden(t *testing.T) {
+	props := `{"chat_template":"\"endpoint_metrics\":true` + strings.Repeat("x", propsMax/2) + `","endpoint_metrics":true,"n":1}`
+	long := `{"x":"` + strings.Repeat("x", propsMax) + `"}`
+	answer := props
+	engine := listen(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, answer) })
+	state := State{Listening: func() bool { return false }, Ready: func() bool { return true }}
+	for _, ours := range []Ours{{}, {SavePath: true, Metrics: true}} {
+		s := httptest.NewServer(New(engine, ours, state, slog.New(slog.DiscardHandler)))
+		want, status := props, http.StatusOK
+		if ours.Metrics {
+			want, status = strings.Replace(props, `"endpoint_metrics":true,"n"`, `"endpoint_metrics":false,"n"`, 1), http.StatusNotImplemented
+		}
+		answer = props
+		_, got := get(t, s.URL+"/props")
+		require.True(t, want == got)
+		got1, _ := get(t, s.URL+"/metrics")
+		require.Equal(t, status, got1)
+		res, err := http.Post(s.URL+"/slots/0?action=save", "application/json", strings.NewReader("{}"))
+		require.NoError(t, err)
+		res.Body.Close()
+		require.Equal(t, status, res.StatusCode)
+
+		answer = long
+		_, got = get(t, s.URL+"/props")
+		require.True(t, long == got, "too long to look at")
+		s.Close()
+	}
+}
