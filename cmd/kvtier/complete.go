@@ -16,7 +16,7 @@ func (a *app) addCompletions(root *cobra.Command) error {
 	}
 	for _, verb := range root.Commands() {
 		switch verb.Name() {
-		case "import", "inspect":
+		case "import", "inspect", "serve":
 		case "ollama":
 			if err := completeOllama(verb); err != nil {
 				return err

@@ -7,6 +7,7 @@
 //	kvtier export | import           one conversation as a file
 //	kvtier bench                     measure this disk
 //	kvtier ollama install | remove | status
+//	kvtier serve -- llama-server [arguments]
 //	                                 put kvtier before the llama-server of a stock Ollama
 //
 // kvtier finds the pages by the variables of the server, or by --root and --remote,

@@ -78,13 +78,13 @@ func newCommand(a *app) *cobra.Command {
 		newExportCommand(a),
 		newImportCommand(a),
 		newBenchCommand(a),
-		newOllamaCommand(a),
 	)
-	for _, verb := range root.Commands() { // help, completion and ollama need no configuration
+	for _, verb := range root.Commands() { // the others need no configuration
 		verb.PreRunE = func(cmd *cobra.Command, _ []string) error {
 			return cli.Usage(a.setup(cmd.Name(), cmd.Flags()))
 		}
 	}
+	root.AddCommand(newOllamaCommand(a), newServeCommand(a))
 	if err := a.addCompletions(root); err != nil {
 		panic(err) // a flag is missing
 	}

@@ -76,7 +76,7 @@ A container is changed in its image: --docker prints the lines.`,
   sudo kvtier ollama install --root /fast/pages --local-gb 100
   kvtier ollama install --prefix ~/ollama`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.flagsOfOllama(cmd.Flags(), "root", "remote", "local-gb", "remote-gb"); err != nil {
+			if err := a.flagsOfServer(cmd.Flags(), "root", "remote", "local-gb", "remote-gb"); err != nil {
 				return err
 			}
 			if docker {
@@ -116,7 +116,7 @@ func newOllamaRemoveCommand(a *app) *cobra.Command {
 nothing is left except pages. The steps are shown first. On a terminal you are asked
 then; elsewhere --yes is needed.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.flagsOfOllama(cmd.Flags()); err != nil {
+			if err := a.flagsOfServer(cmd.Flags()); err != nil {
 				return err
 			}
 			p, err := install.Here().Remove(cmd.Context(), f.Choice, pages)
@@ -141,7 +141,7 @@ kvtier-llama-server. Only root sees the files that a running service sees.
 
 The exit status is 1 if an installation of kvtier needs attention.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.flagsOfOllama(cmd.Flags()); err != nil {
+			if err := a.flagsOfServer(cmd.Flags()); err != nil {
 				return err
 			}
 			all, err := install.Here().Status(cmd.Context(), c, os.Getenv("OLLAMA_HOST"))
@@ -168,8 +168,8 @@ func (f *ollamaFlags) add(flags *pflag.FlagSet, dryRun string) {
 	flags.BoolVar(&f.yes, "yes", false, "do not ask")
 }
 
-// flagsOfOllama refuses the global flags that mean nothing here.
-func (a *app) flagsOfOllama(flags *pflag.FlagSet, useful ...string) error {
+// flagsOfServer refuses the global flags that mean nothing to a verb about llama-server.
+func (a *app) flagsOfServer(flags *pflag.FlagSet, useful ...string) error {
 	if runtime.GOOS == "windows" {
 		return errors.New("kvtier-llama-server does not run on Windows yet")
 	}
