@@ -89,7 +89,7 @@ func TestStockContainer(t *testing.T) {
 	}
 	require.Equal(t, true, printed.Services["ollama"]["init"])
 	for name := range file.Services["ollama"]["environment"].(map[string]any) {
-		require.Contains(t, section(t, read(t, readme), "## Variables"), "`"+name+"`")
+		require.Contains(t, section(t, read(t, configuration), "## All variables"), "`"+name+"`")
 	}
 }
 
@@ -164,7 +164,7 @@ func TestCompose(t *testing.T) {
 		name, _, _ := strings.Cut(volume, ":")
 		require.Contains(t, file.Volumes, name)
 	}
-	documented := section(t, read(t, readme), "## Variables")
+	documented := section(t, read(t, configuration), "## All variables")
 	set := regexp.MustCompile(`ENV (OLLAMA_[A-Z_]+)=`).FindAllStringSubmatch(read(t, dockerfile), -1)
 	require.NotEmpty(t, set)
 	for _, m := range set {

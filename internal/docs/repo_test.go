@@ -19,6 +19,7 @@ const (
 	readme        = "README.md"
 	configuration = "docs/configuration.md"
 	installation  = "docs/install.md"
+	models        = "docs/models.md"
 )
 
 func read(t *testing.T, name string) string {

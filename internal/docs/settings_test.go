@@ -15,21 +15,21 @@ import (
 	"github.com/kvtier/kvtier/kvcache/paging"
 )
 
-// forTests is a variable that the README leaves out.
+// forTests is a variable that the table leaves out.
 const forTests = "OLLAMA_KV_TIER_TEST"
 
 func TestVariables(t *testing.T) {
 	code := matches(`\b(OLLAMA_KV_TIER[A-Z_]*|OLLAMA_KV_INSTANCE_ID|OLLAMA_PAGED_[A-Z_]+|OLLAMA_NUM_CTX)\b`, shipped(t))
 	require.Contains(t, code, forTests)
 	require.Equal(t, code, matches("(?m)^### `(OLLAMA_[A-Z_]+)`", read(t, configuration)), "code, "+configuration)
-	table := matches("(?m)^\\| `(OLLAMA_[A-Z_]+)`", section(t, read(t, readme), "## Variables"))
-	require.ElementsMatch(t, code, append(table, forTests), "code, table of "+readme)
+	table := matches("(?m)^\\| `(OLLAMA_[A-Z_]+)`", section(t, read(t, configuration), "## All variables"))
+	require.ElementsMatch(t, code, append(table, forTests), "code, table of "+configuration)
 }
 
-// TestDefaults compares the README's table with the settings of an empty environment.
+// TestDefaults compares the table with the settings of an empty environment.
 func TestDefaults(t *testing.T) {
 	said := make(map[string]string)
-	for _, row := range strings.Split(section(t, read(t, readme), "## Variables"), "\n") {
+	for _, row := range strings.Split(section(t, read(t, configuration), "## All variables"), "\n") {
 		if cells := strings.Split(row, " | "); len(cells) == 3 {
 			said[strings.Trim(cells[0], "| `")] = strings.Trim(cells[1], "`")
 		}
@@ -82,13 +82,13 @@ func TestArchitectures(t *testing.T) {
 	_, list, found := strings.Cut(read(t, "kvcache/tiering/architectures.go"), "var architectures = ")
 	require.True(t, found)
 	list, _, _ = strings.Cut(list, "\n}")
-	supported := section(t, read(t, readme), "## Supported models")
+	supported := section(t, read(t, models), "## Supported models")
 	require.Equal(t, matches(`"([a-z0-9_]+)":`, list), matches("(?m)^\\| `([a-z0-9_]+)`", supported))
 	require.Equal(t, matches(`"([a-z0-9_]+)":.*shifts: true`, list), matches("(?m)^\\| `([a-z0-9_]+)`.* near \\|$", supported))
 }
 
 func TestVersions(t *testing.T) {
-	text := section(t, read(t, readme), "## Supported versions")
+	text := section(t, read(t, models), "## Supported versions")
 	require.Contains(t, text, "| "+ollamasrc.DefaultVersion+" | built and tested by CI |")
 	require.Contains(t, text, ollamasrc.OldestVersion+" … "+ollamasrc.NewestVersion)
 	for _, version := range ollamasrc.ModuleVersions() {
