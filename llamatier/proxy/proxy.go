@@ -28,6 +28,8 @@ type Handler struct {
 	proxy  *httputil.ReverseProxy
 	log    *slog.Logger
 
+	bodies budget
+
 	mu    sync.Mutex
 	tier  *llamatier.Tier
 	early early // requests before the tier
@@ -43,7 +45,7 @@ type State struct {
 // without the options that are ours.
 func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler {
 	target, _ := url.Parse(llamatier.Address("")) // a constant
-	return &Handler{engine: e, ours: ours, state: state, log: log, proxy: &httputil.ReverseProxy{
+	return &Handler{engine: e, ours: ours, state: state, log: log, bodies: budget{free: bodiesMax}, proxy: &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Host = r.In.Host
@@ -119,22 +121,19 @@ var harmless = map[string]bool{
 	"/v1/messages/count_tokens": true, "/v1/responses/input_tokens": true,
 }
 
-// bodyMax bounds a request whose prompt is looked at, in bytes.
-const bodyMax = 256 << 20
-
 // servePrompt serves a request in a slot of its own.
 func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamatier.Tier, chat bool) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	r = r.WithContext(ctx)
-	body, err := io.ReadAll(io.LimitReader(r.Body, bodyMax+1))
+	body, done, err := h.bodies.readBody(r)
+	defer done()
 	if err != nil {
 		http.Error(w, "read the request: "+err.Error(), http.StatusBadRequest)
 		return
 	}
-	rest := r.Body
-	r.Body = joined{io.MultiReader(bytes.NewReader(body), rest), rest}
-	if len(body) > bodyMax {
+	if body == nil {
+		h.log.Debug("kv tier: request passes through", "path", r.URL.Path, "reason", "it is large, or many are")
 		defer h.unknown(false)()
 		h.proxy.ServeHTTP(w, r)
 		return
@@ -163,12 +162,6 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
 	h.proxy.ServeHTTP(w, r)
-}
-
-// joined is a body that was read in part.
-type joined struct {
-	io.Reader
-	io.Closer
 }
 
 var errNotUnderstood = errors.New("its prompt is of another form")
