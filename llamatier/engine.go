@@ -23,6 +23,21 @@ type Engine struct {
 	// MetricsOfClients says that clients may read the metrics: each reading begins new
 	// averages, so nobody else may read them.
 	MetricsOfClients bool
+
+	// Key is the key that llama-server asks its clients for, "" for none.
+	Key string
+}
+
+// Allows asks llama-server whether the key in the header of a client's request is right.
+func (e *Engine) Allows(ctx context.Context, header http.Header) (bool, error) {
+	client := &Engine{Client: e.Client}
+	_, err := client.ask(ctx, http.MethodPost, "/tokenize", []byte(`{"content":""}`), http.Header{
+		"Authorization": header["Authorization"], "X-Api-Key": header["X-Api-Key"],
+	})
+	if errors.Is(err, errWrongKey) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // Dial returns the llama-server that listens on a Unix socket. Each request has a connection
@@ -69,12 +84,25 @@ func (e *Engine) call(ctx context.Context, method, path string, body, out any) e
 // errRefused reports an answer that is an error.
 var errRefused = errors.New("llama-server refuses")
 
+// errWrongKey reports a request without the right key.
+var errWrongKey = fmt.Errorf("%w the key", errRefused)
+
 // get sends a request and returns the answer.
 func (e *Engine) get(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+	header := http.Header{}
+	if e.Key != "" {
+		header.Set("Authorization", "Bearer "+e.Key)
+	}
+	return e.ask(ctx, method, path, body, header)
+}
+
+// ask sends a request with a header and returns the answer.
+func (e *Engine) ask(ctx context.Context, method, path string, body []byte, header http.Header) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, Address(path), bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
+	req.Header = header
 	req.Header.Set("Content-Type", "application/json")
 	res, err := e.Client.Do(req)
 	if err != nil {
@@ -84,6 +112,9 @@ func (e *Engine) get(ctx context.Context, method, path string, body []byte) ([]b
 	answer, err := io.ReadAll(io.LimitReader(res.Body, answerMax))
 	if err != nil {
 		return nil, fmt.Errorf("read llama-server's answer to %s: %w", path, err)
+	}
+	if res.StatusCode == http.StatusUnauthorized {
+		return nil, fmt.Errorf("%w for %s", errWrongKey, path)
 	}
 	if res.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%w %s: %s: %s", errRefused, path, res.Status, strings.TrimSpace(string(answer[:min(len(answer), 300)])))

@@ -82,6 +82,7 @@ func run(command launch.Command, real string, log *slog.Logger) (end func()) {
 	go dir.sweep(log, time.Now())
 	s := &server{command: command, real: real, engine: llamatier.Dial(dir.socket()), log: log}
 	s.engine.MetricsOfClients = command.Metrics()
+	s.engine.Key = aKey(command)
 	state, ended, err := s.serve(dir.socket())
 	switch {
 	case errors.Is(err, errPlain):
@@ -121,7 +122,8 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 		savePath = ""
 		s.settled.Store(true)
 	}
-	ours := proxy.Ours{SavePath: why == "", Metrics: why == "" && !s.command.Metrics()}
+	key, file := s.command.Keys()
+	ours := proxy.Ours{SavePath: why == "", Metrics: why == "" && !s.command.Metrics(), Keys: key != "" || file != ""}
 	s.proxy = proxy.New(s.engine, ours, proxy.State{Listening: s.heard.Load, Ready: s.settled.Load}, s.log)
 	web := &http.Server{
 		Handler:           s.proxy,

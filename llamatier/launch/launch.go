@@ -49,6 +49,8 @@ var (
 	cacheReuse  = option{flags: []string{"--cache-reuse"}, env: "LLAMA_ARG_CACHE_REUSE"}
 	fullWindow  = option{flags: []string{"--swa-full"}, env: "LLAMA_ARG_SWA_FULL", alone: true}
 	metrics     = option{flags: []string{"--metrics"}, env: "LLAMA_ARG_ENDPOINT_METRICS", alone: true}
+	apiKey      = option{flags: []string{"--api-key"}, env: "LLAMA_API_KEY"}
+	apiKeyFile  = option{flags: []string{"--api-key-file"}, env: "LLAMA_ARG_API_KEY_FILE"}
 	adapter     = option{flags: []string{"--lora"}}
 	draft       = option{flags: []string{"-md", "--model-draft", "--spec-draft-model"}, env: "LLAMA_ARG_SPEC_DRAFT_MODEL"}
 )
@@ -213,6 +215,20 @@ func (c Command) Placement() string {
 	return strings.Join(args, " ")
 }
 
+// Keys returns one of the keys that llama-server asks its clients for, "" if none is in the
+// arguments and variables, and the path of a file with more of them, or "".
+func (c Command) Keys() (key, file string) {
+	list, _ := c.value(apiKey)
+	for _, k := range strings.Split(list, ",") {
+		if k != "" {
+			key = k
+			break
+		}
+	}
+	file, _ = c.value(apiKeyFile)
+	return key, file
+}
+
 // Metrics reports whether clients may read the metrics.
 func (c Command) Metrics() bool { return c.on(metrics) }
 
@@ -239,7 +255,7 @@ var neutral = []option{
 	{flags: []string{"--chat-template", "--chat-template-file", "--reasoning-format", "--reasoning-budget"}},
 	{flags: []string{"-n", "--predict", "--n-predict"}}, {flags: []string{"--keep"}},
 	{flags: []string{"--temp"}}, {flags: []string{"-s", "--seed"}}, {flags: []string{"-a", "--alias"}},
-	{flags: []string{"-to", "--timeout"}}, {flags: []string{"--threads-http"}}, {flags: []string{"--api-key"}},
+	{flags: []string{"-to", "--timeout"}}, {flags: []string{"--threads-http"}}, apiKey, apiKeyFile,
 	{flags: []string{"-ngl", "--gpu-layers", "--n-gpu-layers"}},
 }
 
@@ -253,7 +269,7 @@ var silent = []string{
 // quiet are the variables that change no row.
 var quiet = []string{
 	"LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "LLAMA_ARG_MODEL", "LLAMA_ARG_CTX_SIZE", "LLAMA_ARG_N_PARALLEL", "LLAMA_ARG_THREADS",
-	"LLAMA_ARG_CACHE_RAM", "LLAMA_ARG_ENDPOINT_METRICS", "LLAMA_ARG_ENDPOINT_SLOTS", "LLAMA_API_KEY", "LLAMA_ARG_FIT_TARGET",
+	"LLAMA_ARG_CACHE_RAM", "LLAMA_ARG_ENDPOINT_METRICS", "LLAMA_ARG_ENDPOINT_SLOTS", "LLAMA_API_KEY", "LLAMA_ARG_API_KEY_FILE", "LLAMA_ARG_FIT_TARGET",
 	"LLAMA_MEDIA_MARKER", "GGML_BACKEND_PATH",
 }
 

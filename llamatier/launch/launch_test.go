@@ -96,3 +96,16 @@ func TestPlacement(t *testing.T) {
 		Args: []string{"-m", "n.gguf", "--port", "2", "-ngl", "20"}, Environ: []string{"LLAMA_ARG_THREADS=4", "CUDA_VISIBLE_DEVICES=0", "LLAMA_API_KEY=x"},
 	}.Placement())
 }
+
+func TestKeys(t *testing.T) {
+	for line, want := range map[string][2]string{
+		"-m x": {}, "--api-key a": {"a", ""}, "--api-key ,a,b": {"a", ""}, "--api-key-file f": {"", "f"},
+		"--api_key a --api-key b --api-key-file f": {"b", "f"},
+	} {
+		key, file := command(line).Keys()
+		require.Equal(t, want, [2]string{key, file}, line)
+	}
+	key, file := command("-m x", "LLAMA_API_KEY=a", "LLAMA_ARG_API_KEY_FILE=f").Keys()
+	require.Equal(t, [2]string{"a", "f"}, [2]string{key, file})
+	require.Equal(t, command("-m x").Numerics(), command("-m x --api-key a --api-key-file f", "LLAMA_ARG_API_KEY_FILE=f").Numerics())
+}

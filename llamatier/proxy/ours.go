@@ -7,8 +7,12 @@ import (
 	"strings"
 )
 
-// Ours are the options that the engine has for our sake alone.
-type Ours struct{ SavePath, Metrics bool }
+// Ours are the options that the engine has for our sake alone, and those of clients that we must
+// know.
+type Ours struct {
+	SavePath, Metrics bool
+	Keys              bool // the engine asks clients for a key
+}
 
 // refuse returns the reason for which a llama-server without our options refuses a request, or
 // "".

@@ -102,17 +102,45 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		unavailable(w) // the engine answers nobody before the Tier
 		return
 	}
+	if r.Method != http.MethodPost || harmless[r.URL.Path] {
+		h.proxy.ServeHTTP(w, r)
+		return
+	}
 	chat, known := prompts[r.URL.Path]
 	t := h.Tier()
-	switch {
-	case r.Method != http.MethodPost || harmless[r.URL.Path]:
+	switch key := h.key(r); {
+	case key == wrong:
 		h.proxy.ServeHTTP(w, r)
-	case t != nil && known:
+	case t != nil && known && key == right:
 		h.servePrompt(w, r, t, chat)
 	default:
 		defer h.unknown(r.URL.Path == "/lora-adapters")()
 		h.proxy.ServeHTTP(w, r)
 	}
+}
+
+// answer is the engine's answer to whether the key of a request is right.
+type answer int
+
+const (
+	unanswered answer = iota
+	wrong
+	right
+)
+
+// key asks the engine for its opinion of a request's key, because no slot may be touched for a
+// client without the right one.
+func (h *Handler) key(r *http.Request) answer {
+	if !h.ours.Keys {
+		return right
+	}
+	switch allowed, err := h.engine.Allows(r.Context(), r.Header); {
+	case err != nil:
+		return unanswered
+	case allowed:
+		return right
+	}
+	return wrong
 }
 
 // harmless are the paths of requests that compute nothing in a slot.

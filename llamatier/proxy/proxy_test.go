@@ -179,6 +179,64 @@ type noPages struct{ llamatier.Store }
 
 func (noPages) Chain(context.Context, []int32, []pagefile.Media) []diskstore.Ref { return nil }
 
+// TestKeys: no slot is touched for a request whose key the engine has not found right. The engine
+// sees such a request, and refuses it itself.
+func TestKeys(t *testing.T) {
+	var asked []string // for slots
+	var broken bool
+	e := listen(t, func(w http.ResponseWriter, r *http.Request) {
+		key := r.Header.Get("Authorization")
+		switch {
+		case key != "Bearer key" && r.Header.Get("X-Api-Key") != "key":
+			w.WriteHeader(http.StatusUnauthorized)
+		case r.URL.Path == "/tokenize" && broken:
+			w.WriteHeader(http.StatusInternalServerError)
+		case r.URL.Path == "/tokenize":
+			_, _ = io.WriteString(w, `{"tokens":[1]}`)
+		case strings.HasPrefix(r.URL.Path, "/slots"), r.URL.Path == "/metrics":
+			asked = append(asked, r.URL.Path)
+			_, _ = io.WriteString(w, "llamacpp:tokens_predicted_total 5\n")
+		case r.URL.Path == "/completion":
+			b, _ := io.ReadAll(r.Body)
+			_, _ = w.Write(b)
+		}
+	})
+	e.Key = "key"
+	yes := func() bool { return true }
+	log := slog.New(slog.DiscardHandler)
+	h := New(e, Ours{SavePath: true, Metrics: true, Keys: true}, State{Listening: yes, Ready: yes}, log)
+	h.Use(llamatier.New(llamatier.Options{Engine: e, Shape: &llamastate.Shape{}, Slots: 1, Context: 1000, Store: noPages{}, Idle: time.Hour, Log: log}))
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	send := func(name, key string) (int, string) {
+		req, err := http.NewRequest(http.MethodPost, s.URL+"/completion", strings.NewReader(`{"prompt":[1,2]}`))
+		require.NoError(t, err)
+		req.Header.Set(name, key)
+		res, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		return res.StatusCode, string(b)
+	}
+	for _, key := range []string{"", "Bearer other", "Bearer key2"} {
+		status, _ := send("Authorization", key)
+		require.Equal(t, http.StatusUnauthorized, status)
+	}
+	require.Empty(t, asked)
+	for name, key := range map[string]string{"Authorization": "Bearer key", "X-Api-Key": "key"} {
+		status, body := send(name, key)
+		require.Equal(t, http.StatusOK, status)
+		require.Contains(t, body, `"id_slot":0`)
+	}
+	require.NotEmpty(t, asked)
+	broken, asked = true, nil
+	status, body := send("Authorization", "Bearer key")
+	require.Equal(t, http.StatusOK, status)
+	require.NotContains(t, body, "id_slot")
+	require.Empty(t, asked)
+}
+
 // TestAdaptersBeforeTheTier: rows do not follow from the model alone, also in a Tier that comes
 // later.
 func TestAdaptersBeforeTheTier(t *testing.T) {
