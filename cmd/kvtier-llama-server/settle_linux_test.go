@@ -47,7 +47,7 @@ func fakeEngine(w http.ResponseWriter, r *http.Request) {
 var savePath = llamatier.SavePath()
 
 func saveGolden(path string) error {
-	b, err := os.ReadFile("../../llamastate/testdata/full-1.bin")
+	b, err := os.ReadFile("../../llamastate/testdata/v2/full-1.bin")
 	if err != nil {
 		return err
 	}
