@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -47,10 +48,23 @@ func Dial(socket string) *Engine {
 	return &Engine{Client: &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return dialer.DialContext(ctx, "unix", socket)
+			for {
+				c, err := dialer.DialContext(ctx, "unix", socket)
+				if !errors.Is(err, syscall.EAGAIN) {
+					return c, err
+				}
+				select { // too many wait to be accepted, and a client of TCP would wait, too
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				case <-time.After(dialEvery):
+				}
+			}
 		},
 	}}}
 }
+
+// dialEvery is the time between two attempts to reach an engine that many wait for.
+const dialEvery = 5 * time.Millisecond
 
 // Address is the address of a path of the engine. The host is never looked up.
 func Address(path string) string { return "http://llama-server" + path }
