@@ -137,3 +137,28 @@ func TestASlotThatTheEngineHasGivenAway(t *testing.T) {
 	require.NoError(t, pinned(1))
 	end()
 }
+
+// TestTheOnlySlot is waited for, as without the Tier, and nothing is done with it before.
+func TestTheOnlySlot(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	w.ask(ask(prompt(1, 200)), 2)
+	w.tier.Flush(t.Context())
+	w.start(1, 1000)
+	end := w.tier.Unknown()
+	busy := &w.engine.slots[0].use
+	busy.Lock()
+	w.engine.enter["/slots/0"] = func() { t.Error("an action on a slot that is in use") }
+	turn, err := w.tier.Begin(t.Context(), ask(prompt(1, 250)))
+	require.NoError(t, err)
+	delete(w.engine.enter, "/slots/0")
+	require.Zero(t, turn.Restored)
+	busy.Unlock()
+	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 250), 2))
+	end()
+	w.idle()
+	w.ask(ask(prompt(2, 100)), 2) // computed from the beginning
+	w.idle()
+	require.NotEmpty(t, store.Chain(t.Context(), prompt(2, 100), nil))
+}

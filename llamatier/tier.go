@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -190,7 +191,7 @@ var (
 	ErrClosed = errors.New("llamatier: the tier is closed")
 
 	// ErrTaken reports that a request of Unknown runs in the slot that another request would
-	// get. The engine may have a free one.
+	// get, and that the engine has a free one.
 	ErrTaken = errors.New("llamatier: the engine has given the slot to another request")
 )
 
@@ -210,18 +211,19 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("wait for a slot: %w", err)
 	}
-	if t.taken(ctx, s) {
+	taken, err := t.taken(ctx, s)
+	if err != nil {
 		t.give(s)
-		return nil, ErrTaken
+		return nil, err
 	}
-	u := &Turn{t: t, s: s, tokens: r.Tokens, private: r.Private, cancel: r.Cancel}
+	u := &Turn{t: t, s: s, tokens: r.Tokens, private: r.Private, cancel: r.Cancel, counted: -1}
 	t.mu.Lock()
 	t.turns[u] = true
 	if t.closed {
 		r.Cancel()
 	}
 	t.mu.Unlock()
-	if t.off.Load() {
+	if t.off.Load() || taken {
 		return u, nil
 	}
 	if u.counted, _, err = t.opt.Engine.Generated(ctx); err != nil {
@@ -237,13 +239,20 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	return u, nil
 }
 
-// taken reports whether a request of Unknown runs in a slot.
-func (t *Tier) taken(ctx context.Context, s *slot) bool {
+// taken reports whether a request of Unknown runs in a slot, and returns ErrTaken if there is a
+// slot in which none runs.
+func (t *Tier) taken(ctx context.Context, s *slot) (bool, error) {
 	if !t.unknownRuns() {
-		return false
+		return false, nil
 	}
-	_, err := t.idleSlot(ctx, s)
-	return err != nil
+	slots, err := t.opt.Engine.Slots(ctx)
+	if err != nil || s.id >= len(slots) || !slots[s.id].Running {
+		return err != nil, nil // such an engine is not asked for more
+	}
+	if slices.ContainsFunc(slots, func(other Slot) bool { return !other.Running }) {
+		return true, ErrTaken
+	}
+	return true, nil
 }
 
 // unknownRuns reports whether a request of Unknown runs in any slot.

@@ -133,7 +133,7 @@ func TestRequestsBeforeTheTier(t *testing.T) {
 		body, _ := io.ReadAll(r.Body)
 		switch r.URL.Path {
 		case "/slots":
-			_, _ = fmt.Fprintf(w, `[{"is_processing":%t,"n_ctx":1000,"n_prompt_tokens":0}]`, running.Load())
+			_, _ = fmt.Fprintf(w, `[{"is_processing":%t,"n_ctx":1000},{"is_processing":false,"n_ctx":1000}]`, running.Load())
 		case "/completion":
 			if strings.Contains(string(body), "early") {
 				running.Store(true)
@@ -166,7 +166,7 @@ func TestRequestsBeforeTheTier(t *testing.T) {
 		require.NotContains(t, send(`{"prompt":"early"}`), "id_slot")
 	}()
 	<-entered
-	h.Use(llamatier.New(llamatier.Options{Engine: e, Shape: &llamastate.Shape{}, Slots: 1, Context: 1000, Store: noPages{}, Idle: time.Hour, Log: log}))
+	h.Use(llamatier.New(llamatier.Options{Engine: e, Shape: &llamastate.Shape{}, Slots: 2, Context: 1000, Store: noPages{}, Idle: time.Hour, Log: log}))
 	require.NotContains(t, send(`{"prompt":"late"}`), "id_slot")
 	close(leave)
 	<-over
