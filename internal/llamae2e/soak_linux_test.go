@@ -1,0 +1,305 @@
+package llamae2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ollama/ollama/api"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvtier/kvtier/internal/soak"
+	"github.com/kvtier/kvtier/internal/testmodel"
+)
+
+// These variables are those of the soak of package e2e; see CONTRIBUTING.md.
+const (
+	soakSeedEnv    = "KVTIER_SOAK_SEED"
+	soakMinutesEnv = "KVTIER_SOAK_MINUTES"
+	soakContext    = 1024 // tokens of a slot
+	soakShown      = 12   // rounds of the history that a failure shows
+)
+
+// soakSetup is a kind of server and model for random histories.
+type soakSetup struct {
+	name  string
+	shape testmodel.Shape
+	slots int
+	args  string
+	bound float64 // of log probabilities; 0: the same to the bit
+}
+
+// One token per batch makes rows depend on nothing but the tokens before them.
+var soakSetups = []soakSetup{
+	{name: "dense", shape: testmodel.Shape{Arch: "qwen3"}, slots: 1, args: "-ub 1 -t 1"},
+	{name: "quantized", shape: testmodel.Shape{Arch: "llama"}, slots: 1, args: "-ub 1 -t 1 -ctk q8_0 -ctv q8_0"},
+	{name: "hybrid", shape: testmodel.Shape{Arch: "lfm2"}, slots: 1, args: "-ub 1 -t 1"},
+	{name: "window", shape: testmodel.Shape{Arch: "gemma3", Window: 128}, slots: 1, bound: 0.05},
+	{name: "several slots", shape: testmodel.Shape{Arch: "qwen3"}, slots: 3, bound: 0.03},
+	{name: "unified slots", shape: testmodel.Shape{Arch: "llama"}, slots: 3, args: "-kvu", bound: 0.03},
+}
+
+// TestSoak plays random histories of users on a stock server, and on ours, which is unloaded
+// and killed meanwhile, and compares all answers.
+func TestSoak(t *testing.T) {
+	seed, minutes := uint64(1), 0.0
+	for name, read := range map[string]func(text string) error{
+		soakSeedEnv:    func(text string) (err error) { seed, err = strconv.ParseUint(text, 10, 64); return err },
+		soakMinutesEnv: func(text string) (err error) { minutes, err = strconv.ParseFloat(text, 64); return err },
+	} {
+		if text := os.Getenv(name); text != "" {
+			require.NoError(t, read(text), name)
+		}
+	}
+	for _, setup := range soakSetups {
+		t.Run(setup.name, func(t *testing.T) {
+			end := time.Now().Add(time.Duration(minutes * float64(time.Minute) / float64(len(soakSetups))))
+			for ; !t.Failed(); seed++ {
+				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { playSoak(t, setup, seed) })
+				if !time.Now().Before(end) {
+					return
+				}
+			}
+		})
+	}
+}
+
+// play is a history that is played.
+type play struct {
+	soakSetup
+	t       *testing.T
+	history soak.History
+	chats   *soak.Chats
+	stock   *server
+	ours    *server
+	options options
+	round   int
+	answers int
+}
+
+func playSoak(t *testing.T, setup soakSetup, seed uint64) {
+	p := &play{soakSetup: setup, t: t}
+	p.options = options{model: aModel(t, setup.shape), args: append(strings.Fields(setup.args),
+		"-np", fmt.Sprint(setup.slots), "-c", fmt.Sprint(setup.slots*soakContext), "--no-context-shift")}
+	p.stock = start(t, p.options)
+	p.options.root = filepath.Join(t.TempDir(), "pages")
+	p.ours = start(t, p.options)
+	p.history = soak.New(seed, soak.Config{Rounds: 20, Chats: setup.slots + 2, Slots: setup.slots, Context: soakContext})
+	p.chats = soak.NewChats(p.history.System, func(tokens int, seed int64) string {
+		text, err := testmodel.Prompt(setup.shape.WithDefaults(), tokens, seed)
+		require.NoError(t, err)
+		return text
+	})
+	for i, round := range p.history.Rounds {
+		p.round = i
+		p.play(round)
+	}
+	p.ours.kill()
+	log, err := os.ReadFile(p.ours.log)
+	require.NoError(t, err)
+	t.Logf("seed %d: %d answers compared, %d restores", seed, p.answers, bytes.Count(log, []byte("kv tier: restored")))
+}
+
+// killAll kills all processes at once.
+func (s *server) killAll() {
+	for _, pid := range append([]int{s.cmd.Process.Pid}, below(s.t, s.cmd.Process.Pid)...) {
+		_ = unix.Kill(pid, unix.SIGKILL) // it may have ended with another
+	}
+	s.kill()
+}
+
+// killEngine kills the real server, with which the others end.
+func (s *server) killEngine() {
+	if pids := below(s.t, s.cmd.Process.Pid); len(pids) > 0 {
+		_ = unix.Kill(pids[len(pids)-1], unix.SIGKILL) // it may have ended
+	}
+	<-s.over
+	s.kill()
+}
+
+// said is an answer, or the status of a refused request.
+type said struct {
+	status   int
+	text     string
+	logprobs []api.Logprob
+}
+
+func (p *play) play(round soak.Round) {
+	switch round.Event {
+	case soak.Unload, soak.KillStored:
+		p.ours.kill()
+	case soak.Kill:
+		p.ours.killAll()
+	case soak.KillRunner:
+		p.ours.killEngine()
+	}
+	if round.Event != soak.Nothing && round.Event != soak.Crash {
+		p.ours = start(p.t, p.options)
+	}
+	prompts := make([]string, len(round.Requests))
+	for i, r := range round.Requests {
+		prompts[i] = soak.Render(p.chats.Ask(r))
+	}
+	if round.Event == soak.Crash {
+		p.crash(round, prompts)
+	}
+	want := p.all(round, func(i int, r soak.Request) said { return p.ask(p.stock, prompts[i], r.Answer) })
+	got := p.all(round, func(i int, r soak.Request) said {
+		for _, after := range r.Leave {
+			p.leave(p.ours, prompts[i], r.Answer, after)
+		}
+		return p.ask(p.ours, prompts[i], r.Answer)
+	})
+	for i, r := range round.Requests {
+		if r.Kind == soak.GiveUp {
+			continue
+		}
+		p.compare(r, want[i], got[i])
+		p.chats.Answered(r, want[i].text)
+		p.answers++
+	}
+}
+
+// all asks the requests of a round at the same time.
+func (p *play) all(round soak.Round, ask func(i int, r soak.Request) said) []said {
+	answers := make([]said, len(round.Requests))
+	var all sync.WaitGroup
+	for i, r := range round.Requests {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			answers[i] = ask(i, r)
+		}()
+	}
+	all.Wait()
+	return answers
+}
+
+func (p *play) compare(r soak.Request, want, got said) {
+	var err error
+	switch {
+	case want.status != got.status:
+		err = fmt.Errorf("status %d, want %d: %s", got.status, want.status, got.text)
+	case want.status != http.StatusOK:
+	case p.bound == 0:
+		err = soak.Same(want.logprobs, got.logprobs)
+	default:
+		_, err = soak.Within(want.logprobs, got.logprobs, p.bound)
+	}
+	if err != nil {
+		require.Failf(p.t, "another answer", "to %q: %v\nround %d of seed %d; the last rounds until then:\n%splay it again with\n  %s=%d go test -run 'TestSoak/%s' ./internal/llamae2e",
+			r, err, p.round, p.history.Seed, p.history.Until(p.round, soakShown), soakSeedEnv, p.history.Seed, strings.ReplaceAll(p.name, " ", "_"))
+	}
+}
+
+// body is a request for an answer to a prompt.
+func body(prompt string, n int, stream bool) []byte {
+	b, err := json.Marshal(map[string]any{"prompt": prompt, "n_predict": n, "temperature": 0, "seed": 1, "n_probs": 10, "stream": stream})
+	if err != nil {
+		panic(err) // only strings and numbers
+	}
+	return b
+}
+
+func (p *play) ask(s *server, prompt string, n int) said {
+	status, text := s.tryPost("/completion", body(prompt, n, false))
+	if status != http.StatusOK {
+		return said{status: status, text: string(text)}
+	}
+	var a struct {
+		Content       string
+		Probabilities []struct {
+			Token   string
+			Logprob float64
+			Top     []api.TokenLogprob `json:"top_logprobs"`
+		} `json:"completion_probabilities"`
+	}
+	if err := json.Unmarshal(text, &a); err != nil {
+		return said{text: err.Error()}
+	}
+	out := said{status: status, text: a.Content}
+	for _, l := range a.Probabilities {
+		out.logprobs = append(out.logprobs, api.Logprob{TokenLogprob: api.TokenLogprob{Token: l.Token, Logprob: l.Logprob}, TopLogprobs: l.Top})
+	}
+	return out
+}
+
+// tryPost sends a request and returns the status and the body; 0 and the error if there is no
+// answer.
+func (s *server) tryPost(path string, in []byte) (int, []byte) {
+	res, err := client.Post(s.url+path, "application/json", bytes.NewReader(in))
+	if err != nil {
+		return 0, []byte(err.Error())
+	}
+	defer res.Body.Close()
+	var out bytes.Buffer
+	if _, err := out.ReadFrom(res.Body); err != nil {
+		return 0, []byte(err.Error())
+	}
+	return res.StatusCode, out.Bytes()
+}
+
+// leave asks, and goes away after some tokens of the answer.
+func (p *play) leave(s *server, prompt string, n, after int) {
+	p.watch(s, prompt, n, func(tokens int) bool { return tokens < after })
+}
+
+// watch asks, and calls more with the number of tokens that came, until it returns false or
+// the answer ends.
+func (p *play) watch(s *server, prompt string, n int, more func(tokens int) bool) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/completion", bytes.NewReader(body(prompt, n, true)))
+	if err != nil {
+		panic(err) // the URL is ours
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return // it was killed
+	}
+	defer res.Body.Close()
+	tokens := 0
+	for lines := bufio.NewScanner(res.Body); more(tokens) && lines.Scan(); {
+		if strings.HasPrefix(lines.Text(), "data: ") {
+			tokens++
+		}
+	}
+}
+
+// crash makes the requests of a round, and kills all processes when the first answer has some
+// tokens.
+func (p *play) crash(round soak.Round, prompts []string) {
+	reached := make(chan struct{})
+	var once sync.Once
+	var all sync.WaitGroup
+	for i, r := range round.Requests {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			p.watch(p.ours, prompts[i], r.Answer, func(tokens int) bool {
+				if i == 0 && tokens >= round.CrashAfter {
+					once.Do(func() { close(reached) })
+				}
+				return true
+			})
+			if i == 0 {
+				once.Do(func() { close(reached) })
+			}
+		}()
+	}
+	<-reached
+	p.ours.killAll()
+	all.Wait()
+	p.ours = start(p.t, p.options)
+}
