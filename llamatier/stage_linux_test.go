@@ -54,13 +54,13 @@ func TestAThinkingConversationComesBack(t *testing.T) {
 
 	c.start(1, 4000)
 	require.Equal(t, 300, c.turn(3, 300))
-	require.Equal(t, 300+608, c.engine.cached, "each step of the second prompt goes on where the one before ended")
+	require.Equal(t, 300+607, c.engine.cached, "each step of the second prompt goes on where the one before ended")
 	c.idle()
 	require.Equal(t, 0, c.turn(5, 10), "the engine can go back behind the restored tokens")
 
 	// Another chat takes the slot, and this one comes back.
 	c.ask(ask(prompt(9, 100)), 5)
-	require.Equal(t, 608, c.turn(7, 10))
+	require.Equal(t, 607, c.turn(7, 10), "an end is not put where a page ends")
 	c.text = c.text[:290]
 	require.Zero(t, c.turn(11, 20), "nothing is stored that ends there")
 	c.tier.Flush(t.Context())
