@@ -12,8 +12,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// TestGoldenFiles: slots that llama-server b10488 (v2) and b10760 (v3) and the library of
-// llama.cpp b11434 (v4) have saved, with 1 token and with 40. The shape of the first accounts for the second; its pages make a
+// TestGoldenFiles: slots that llama-server b10488 (v2), b10760 (v3) and b11434 (v4) have saved,
+// with 1 token and with 40. The shape of the first accounts for the second; its pages make a
 // file that a server with that shape accepts, with the rows that were saved.
 // internal/llamae2e writes the files.
 func TestGoldenFiles(t *testing.T) {
