@@ -123,7 +123,10 @@ func (f *fakeEngine) serve(w http.ResponseWriter, r *http.Request) {
 			Slot    int     `json:"id_slot"`
 		}
 		require.NoError(f.t, json.Unmarshal(body, &in))
-		if a := f.slots[in.Slot].complete(f, r.Context(), in.Prompt, in.Predict); a != nil {
+		a := f.slots[in.Slot].complete(f, r.Context(), in.Prompt, in.Predict)
+		if a == nil {
+			http.Error(w, "request exceeds the available context size", http.StatusBadRequest)
+		} else {
 			fmt.Fprintf(w, `{"timings":{"cache_n":%d,"prompt_n":%d,"predicted_n":%d,"prompt_ms":%d}}`, a.Cached, a.Processed, a.Generated, 20*a.Processed)
 		}
 	default:
@@ -155,10 +158,13 @@ func row(tokens []int32) []byte {
 }
 
 // complete computes a prompt, generates an answer, and returns an account of both, nil if the
-// client is gone.
+// client is gone, or if the engine refuses the prompt.
 func (s *fakeSlot) complete(f *fakeEngine, ctx context.Context, prompt []int32, predict int) *Answer {
 	s.use.Lock()
 	defer s.use.Unlock()
+	if len(prompt) >= f.context {
+		return nil
+	}
 	n := min(commonPrefix(s.tokens, prompt), len(prompt)-1)
 	if f.shape.HasEnd() && n < len(s.tokens) {
 		n = 0

@@ -96,7 +96,7 @@ func (t *Tier) take(ctx context.Context, tokens []int32, pinned int) (*slot, err
 		}
 	}
 	if s := <-w.got; s != nil { // it came just now
-		t.giveLocked(s)
+		t.giveBackLocked(s)
 	}
 	return nil, ctx.Err()
 }

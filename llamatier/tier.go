@@ -1,6 +1,7 @@
 package llamatier
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -202,7 +203,7 @@ func (t *Tier) isClosed() bool {
 }
 
 // Begin waits for a slot for a request, chooses it, and restores stored pages into it. The
-// caller calls End. Begin returns ErrClosed, ErrTaken or an error of ctx.
+// caller calls End or Drop. Begin returns ErrClosed, ErrTaken or an error of ctx.
 func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	if t.isClosed() {
 		return nil, ErrClosed
@@ -212,8 +213,8 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		return nil, fmt.Errorf("wait for a slot: %w", err)
 	}
 	taken, err := t.taken(ctx, s)
-	if err != nil {
-		t.give(s)
+	if err = cmp.Or(ctx.Err(), err); err != nil {
+		t.giveBack(s)
 		return nil, err
 	}
 	u := &Turn{t: t, s: s, tokens: r.Tokens, private: r.Private, cancel: r.Cancel, counted: -1}
@@ -223,7 +224,8 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		r.Cancel()
 	}
 	t.mu.Unlock()
-	if t.off.Load() || taken {
+	refused := len(r.Tokens) >= t.opt.Context // by the engine, at once
+	if t.off.Load() || taken || refused {
 		return u, nil
 	}
 	if u.counted, _, err = t.opt.Engine.Generated(ctx); err != nil {
@@ -271,8 +273,29 @@ func (u *Turn) End(answer *Answer) {
 	delete(t.turns, u)
 	t.endedLocked(u, answer, len(u.tokens))
 	s.used = time.Now()
+	t.giveBackLocked(s)
+}
+
+// Drop ends a request that the engine has not got, or has refused without computing anything.
+// It takes the place of End.
+func (u *Turn) Drop() {
+	u.t.mu.Lock()
+	defer u.t.mu.Unlock()
+	delete(u.t.turns, u)
+	u.t.giveBackLocked(u.s)
+}
+
+// giveBackLocked makes a slot free, which is saved some time later.
+func (t *Tier) giveBackLocked(s *slot) {
 	s.idle = t.opt.AfterFunc(t.opt.Idle, func() { t.saveIdle(s) })
 	t.giveLocked(s)
+}
+
+// giveBack makes a slot free in which no request has run.
+func (t *Tier) giveBack(s *slot) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.giveBackLocked(s)
 }
 
 // endedLocked notes that the engine has computed the first tokens of a prompt.

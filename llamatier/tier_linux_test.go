@@ -398,6 +398,60 @@ func TestRequestsThatWaitAreRefusedAtTheEnd(t *testing.T) {
 	require.ErrorIs(t, err, ErrClosed)
 }
 
+// TestARefusedPrompt is longer than the context. Nothing is read or computed for it, and the slot
+// stays as it was.
+func TestARefusedPrompt(t *testing.T) {
+	for _, hybrid := range []bool{false, true} {
+		store := openStore(t)
+		w := &world{t: t, store: store, hybrid: hybrid}
+		w.start(1, 400)
+		w.ask(ask(prompt(1, 300)), 5)
+		w.tier.Flush(t.Context())
+
+		w.start(1, 400)
+		w.ask(ask(prompt(2, 100)), 5)
+		long := slices.Concat(prompt(1, 400), opening)
+		turn := begin(t, w, long)
+		require.Zero(t, turn.Restored)
+		require.Nil(t, turn.Staged)
+		require.Nil(t, w.engine.slots[0].complete(w.engine, t.Context(), long, 5))
+		turn.Drop()
+		require.Equal(t, 100, w.engine.computed)
+		w.idle()
+		if !hybrid {
+			require.NotEmpty(t, store.Chain(t.Context(), prompt(2, 100), nil))
+		}
+		w.ask(ask(prompt(2, 120)), 5)
+		w.tier.Flush(t.Context())
+		require.NotEmpty(t, store.Chain(t.Context(), prompt(2, 120), nil))
+		require.NoError(t, store.Close())
+	}
+}
+
+// TestAClientThatIsGoneBeforeItsRequestIsSent leaves the slot as it was.
+func TestAClientThatIsGoneBeforeItsRequestIsSent(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	w.ask(ask(prompt(1, 100)), 5)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 { // the context and the slot come together
+		_, err := w.tier.Begin(ctx, Request{Tokens: prompt(2, 100), Slot: -1, Cancel: cancel})
+		require.ErrorIs(t, err, context.Canceled)
+	}
+	end := w.tier.Unknown()
+	_, err := w.tier.Begin(ctx, Request{Tokens: prompt(2, 100), Slot: -1, Cancel: cancel})
+	require.ErrorIs(t, err, context.Canceled)
+	end()
+	w.ask(ask(prompt(1, 110)), 5)
+	_, err = w.tier.Begin(ctx, Request{Tokens: prompt(2, 100), Slot: -1, Cancel: cancel})
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotEmpty(t, w.timers)
+	w.timers = w.timers[len(w.timers)-1:]
+	require.False(t, w.timers[0].done, "the slot is saved some time later")
+}
+
 // TestAShiftBetweenTwoSavesIsNotForgotten: the request after it extends the prompt before the
 // slot is saved, and reuses shifted rows.
 func TestAShiftBetweenTwoSavesIsNotForgotten(t *testing.T) {

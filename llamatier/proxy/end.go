@@ -13,7 +13,19 @@ type end struct {
 	last []byte // at most twice endBytes
 	over bool   // the engine has sent all
 
+	sent    bool // the engine may have got the request
+	refused bool // the engine has refused it, as it does before it computes anything
+
 	staged *llamatier.Answer // of the first part of the prompt; nil if there was none
+}
+
+// tell ends the request's turn.
+func (e *end) tell(turn *llamatier.Turn) {
+	if !e.sent || e.refused {
+		turn.Drop()
+		return
+	}
+	turn.End(e.answer())
 }
 
 // endKey is the key of an *end in a request's context.

@@ -55,6 +55,7 @@ func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler
 		ModifyResponse: func(res *http.Response) error {
 			if heard, ok := res.Request.Context().Value(endKey{}).(*end); ok {
 				res.Body = heard.hear(res.Body)
+				heard.refused = res.StatusCode/100 == 4
 				if heard.staged != nil {
 					res.Body = &restamped{ReadCloser: res.Body, staged: heard.staged}
 					res.ContentLength = -1
@@ -167,6 +168,9 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 		return
 	}
 	p, err := h.understand(r, body, chat)
+	if ctx.Err() != nil {
+		panic(http.ErrAbortHandler) // the client is gone, and the engine has not heard of its request
+	}
 	if err != nil {
 		h.log.Debug("kv tier: request passes through", "path", r.URL.Path, "reason", err)
 		defer h.unknown(false)()
@@ -175,18 +179,26 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	}
 	p.Cancel = cancel
 	turn, err := t.Begin(ctx, p.Request)
-	if errors.Is(err, llamatier.ErrClosed) {
-		panic(http.ErrAbortHandler) // the server ends
-	}
-	if err != nil { // the client is gone
+	if errors.Is(err, llamatier.ErrTaken) {
 		defer h.unknown(false)()
 		h.proxy.ServeHTTP(w, r)
 		return
 	}
+	if err != nil {
+		panic(http.ErrAbortHandler) // the server ends, or the client is gone
+	}
+	h.serveTurn(w, r, turn, p.pinned(body, turn.Slot()))
+}
+
+// serveTurn has the engine answer a request that has a slot.
+func (h *Handler) serveTurn(w http.ResponseWriter, r *http.Request, turn *llamatier.Turn, body []byte) {
 	heard := end{staged: turn.Staged}
-	defer func() { turn.End(heard.answer()) }()
+	defer heard.tell(turn)
+	if r.Context().Err() != nil {
+		panic(http.ErrAbortHandler)
+	}
+	heard.sent = true
 	r = r.WithContext(context.WithValue(r.Context(), endKey{}, &heard))
-	body = p.pinned(body, turn.Slot())
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
 	h.proxy.ServeHTTP(w, r)

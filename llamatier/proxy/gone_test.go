@@ -1,0 +1,114 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/llamastate"
+	"github.com/kvtier/kvtier/llamatier"
+)
+
+// lines is a log that several goroutines write.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// watched is a Handler before a Tier with one slot, whose engine answers each prompt at once.
+type watched struct {
+	*Handler
+	lines  lines
+	visit  func(path string) // is called when the engine gets a request; nil for nothing
+	timers chan func()
+}
+
+func watch(t *testing.T) *watched {
+	w := &watched{timers: make(chan func(), 100)}
+	e := listen(t, func(res http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if w.visit != nil {
+			w.visit(r.URL.Path)
+		}
+		switch r.URL.Path {
+		case "/slots":
+			_, _ = io.WriteString(res, `[{"is_processing":false,"n_ctx":1000,"n_prompt_tokens":3}]`)
+		case "/metrics":
+			_, _ = io.WriteString(res, "llamacpp:tokens_predicted_total 0\n")
+		case "/tokenize":
+			_, _ = io.WriteString(res, `{"tokens":[1,2,3]}`)
+		case "/completion":
+			_, _ = fmt.Fprint(res, `{"timings":{"cache_n":0,"prompt_n":3,"predicted_n":1,"prompt_ms":1}}`)
+		default:
+			_, _ = io.WriteString(res, "{}")
+		}
+	})
+	yes := func() bool { return true }
+	log := slog.New(slog.NewTextHandler(&w.lines, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	w.Handler = New(e, Ours{}, State{Listening: yes, Ready: yes}, log)
+	w.Use(llamatier.New(llamatier.Options{
+		Engine: e, Shape: &llamastate.Shape{}, Slots: 1, Context: 1000, Store: noPages{}, Log: log,
+		AfterFunc: func(_ time.Duration, f func()) interface{ Stop() bool } {
+			w.timers <- f
+			return time.NewTimer(time.Hour)
+		},
+	}))
+	return w
+}
+
+// post sends a request and returns when the handler has returned or has given up the connection.
+func (w *watched) post(ctx context.Context, path, body string) {
+	defer func() {
+		if p := recover(); p != nil && p != http.ErrAbortHandler {
+			panic(p)
+		}
+	}()
+	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body)).WithContext(ctx)
+	w.ServeHTTP(httptest.NewRecorder(), r)
+}
+
+// trusted reports whether the rows of the slot may be stored. The slot's file is not a real one.
+func (w *watched) trusted(t *testing.T) bool {
+	(<-w.timers)()
+	require.Contains(t, w.lines.String(), "slot not stored")
+	return !strings.Contains(w.lines.String(), "the length of its last answer is not known")
+}
+
+// TestAClientThatGoesAway while its prompt is looked at, or while it waits for a slot, leaves the
+// slots as they were.
+func TestAClientThatGoesAway(t *testing.T) {
+	w := watch(t)
+	w.post(t.Context(), "/completion", `{"prompt":"a"}`)
+	ctx, cancel := context.WithCancel(t.Context())
+	w.visit = func(path string) {
+		if path == "/tokenize" {
+			cancel()
+		}
+	}
+	w.post(ctx, "/completion", `{"prompt":"b"}`)
+	w.visit = nil
+	w.post(ctx, "/completion", `{"prompt":[4,5]}`)
+	require.True(t, w.trusted(t))
+}
