@@ -112,3 +112,17 @@ func TestAClientThatGoesAway(t *testing.T) {
 	w.post(ctx, "/completion", `{"prompt":[4,5]}`)
 	require.True(t, w.trusted(t))
 }
+
+// TestRequestsThatComputeNothing leave the slots as they were.
+func TestRequestsThatComputeNothing(t *testing.T) {
+	for path, trusted := range map[string]bool{
+		"/tokenize": true, "/v1/streams/lookup": true, "/v1/chat/completions/control": true, "/props": true, "/tools": true,
+		"/v1/chat/completions/input_tokens": true, "/chat/completions/input_tokens": true, "/responses/input_tokens": true,
+		"/cors-proxy": true, "/v1/messages": false, "/infill": false, "/predict": false,
+	} {
+		w := watch(t)
+		w.post(t.Context(), "/completion", `{"prompt":"a"}`)
+		w.post(t.Context(), path, `{}`)
+		require.Equal(t, trusted, w.trusted(t), path)
+	}
+}

@@ -147,7 +147,9 @@ func (h *Handler) key(r *http.Request) answer {
 // harmless are the paths of requests that compute nothing in a slot.
 var harmless = map[string]bool{
 	"/tokenize": true, "/detokenize": true, "/apply-template": true,
-	"/v1/messages/count_tokens": true, "/v1/responses/input_tokens": true,
+	"/v1/messages/count_tokens": true, "/v1/responses/input_tokens": true, "/responses/input_tokens": true,
+	"/v1/chat/completions/input_tokens": true, "/chat/completions/input_tokens": true,
+	"/v1/chat/completions/control": true, "/v1/streams/lookup": true, "/props": true, "/tools": true, "/cors-proxy": true,
 }
 
 // servePrompt serves a request in a slot of its own.
