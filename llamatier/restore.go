@@ -20,9 +20,7 @@ func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) int {
 		t.save(ctx, s, true) // the engine is about to drop tokens
 		held = commonPrefix(s.tokens, tokens)
 	}
-	if held < s.ended {
-		s.ended = 0
-	}
+	s.rewound(held)
 	if t.opt.Shape.HasEnd() && held < min(s.loaded, len(s.tokens)) {
 		held, s.loaded = 0, 0 // the engine would begin anew
 	}
@@ -53,7 +51,7 @@ func (t *Tier) tryRestore(ctx context.Context, s *slot, p *plan) error {
 	if err != nil || f == nil {
 		return err
 	}
-	s.tokens, s.prompt, s.ended, s.loaded, s.dirty, s.tails = nil, 0, 0, 0, false, false
+	s.tokens, s.prompt, s.ends, s.loaded, s.dirty, s.tails = nil, 0, nil, 0, false, false
 	s.private, s.broken, s.judged = false, true, true // until the engine has answered
 	began := time.Now()
 	restore := func() error { return t.opt.Engine.Restore(ctx, s.id, name) }
@@ -68,7 +66,7 @@ func (t *Tier) tryRestore(ctx context.Context, s *slot, p *plan) error {
 	t.mu.Lock()
 	s.unknown = t.unknown > 0
 	t.mu.Unlock()
-	s.tokens, s.ended, s.loaded, s.broken = p.tokens, len(p.tokens), len(p.tokens), false
+	s.tokens, s.ends, s.loaded, s.broken = p.tokens, []int{len(p.tokens)}, len(p.tokens), false
 	return nil
 }
 

@@ -71,7 +71,8 @@ func (t *Tier) ends(s *slot, state *llamastate.File, tails bool) []int {
 		if !tails && !t.worthEnd(s, n) || !state.End() {
 			return nil
 		}
-		s.ended = n
+		s.rewound(n - 1) // an end that is stored again is noted once
+		s.ends = append(s.ends, n)
 		return []int{n} // windows and states exist nowhere else
 	}
 	if !tails {

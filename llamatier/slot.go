@@ -14,7 +14,7 @@ type slot struct {
 
 	tokens  []int32 // that the slot holds at least: the last prompt
 	prompt  int     // number of tokens of the last prompt, or the longest that is not judged
-	ended   int     // tokens before the last end that was stored
+	ends    []int   // tokens before each end that was stored, in order
 	loaded  int     // tokens that were restored last: the engine cannot go back before them
 	dirty   bool    // tokens were computed since the slot was saved
 	tails   bool    // tokens were computed since tails were stored
@@ -28,6 +28,21 @@ type slot struct {
 	counted int     // at most Engine.Generated before the last request; -1 if not known
 
 	idle interface{ Stop() bool } // saves the slot; nil: nothing to save
+}
+
+// ended returns the number of tokens before the last end that was stored; 0 without one.
+func (s *slot) ended() int {
+	if len(s.ends) == 0 {
+		return 0
+	}
+	return s.ends[len(s.ends)-1]
+}
+
+// rewound notes that the engine is about to keep no more than a number of tokens.
+func (s *slot) rewound(held int) {
+	for s.ended() > held {
+		s.ends = s.ends[:len(s.ends)-1]
+	}
 }
 
 // commonPrefix returns the number of tokens that two sequences share at their beginning.

@@ -38,7 +38,7 @@ const (
 
 // worthEnd reports whether the end of a slot's sequence is stored, after a number of tokens.
 func (t *Tier) worthEnd(s *slot, tokens int) bool {
-	return tokens >= s.ended+endEvery || t.opt.Rates.Computing(s.ended, tokens) >= endWorth
+	return tokens >= s.ended()+endEvery || t.opt.Rates.Computing(s.ended(), tokens) >= endWorth
 }
 
 // stageEnd returns the number of tokens that are computed and saved before the others, 0 if the
@@ -55,7 +55,7 @@ func (t *Tier) stageEnd(s *slot, tokens []int32) int {
 	if end <= max(t.opt.Window, held) || !t.worthEnd(s, end) || t.fits(end) != nil {
 		return 0
 	}
-	gain := t.opt.Rates.Computing(s.ended, end)
+	gain := t.opt.Rates.Computing(s.ended(), end)
 	if t.savingTime(end) > time.Duration(stageCost*float64(gain)) || t.opt.Rates.Computing(held, end) > stageMax {
 		return 0
 	}

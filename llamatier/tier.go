@@ -233,6 +233,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	}
 	switch {
 	case r.Private:
+		s.rewound(commonPrefix(s.tokens, r.Tokens))
 		t.save(ctx, s, true)
 	default:
 		u.Restored = t.restore(ctx, s, r.Tokens)
