@@ -13,9 +13,11 @@ type patience struct {
 	end  time.Duration // for an action on a slot in which nothing runs
 	find time.Duration // for a look-up in the store
 	page time.Duration // for reading or storing a page; the time of a restore has its own bound
+
+	leave time.Duration // for an engine to leave a request whose client is gone
 }
 
-var usualPatience = patience{look: time.Second, end: 10 * time.Minute, find: 5 * time.Second, page: time.Minute}
+var usualPatience = patience{look: time.Second, end: 10 * time.Minute, find: 5 * time.Second, page: time.Minute, leave: 5 * time.Second}
 
 // errHeldBack reports an action that llama-server carries out later.
 var errHeldBack = errors.New("another request runs in it, and llama-server holds an action back")

@@ -162,3 +162,52 @@ func TestTheOnlySlot(t *testing.T) {
 	w.idle()
 	require.NotEmpty(t, store.Chain(t.Context(), prompt(2, 100), nil))
 }
+
+// leaves has the engine run a request in a slot until somebody has looked at it once.
+func (w *world) leaves(slot int) {
+	use := &w.engine.slots[slot].use
+	use.Lock()
+	w.engine.enter["/slots"] = func() { w.engine.enter["/slots"] = use.Unlock }
+}
+
+// TestAnEngineThatNoticesLate that a client is gone: the slot is saved when the engine has left
+// it, although another conversation is about to take it, or the server to end.
+func TestAnEngineThatNoticesLate(t *testing.T) {
+	for name, next := range map[string]func(w *world){
+		"another": func(w *world) { w.ask(ask(prompt(2, 100)), 2); w.tier.storing.Wait() },
+		"idle":    func(w *world) { w.idle() },
+		"end":     func(w *world) { w.tier.Flush(t.Context()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := openStore(t)
+			defer store.Close()
+			w := newWorld(t, store, 1, 1000)
+			turn := begin(t, w, prompt(1, 200))
+			_ = w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 200), 5)
+			turn.End(nil)
+			w.leaves(0)
+			next(w)
+			require.NotEmpty(t, store.Chain(t.Context(), prompt(1, 200), nil))
+		})
+	}
+}
+
+// TestAnEngineThatGoesOn without a client, as llama-server does for its own page: other slots are
+// saved at the end, and requests get them.
+func TestAnEngineThatGoesOn(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 2, 1000)
+	w.tier.patience.leave = time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	turn := begin(t, w, prompt(1, 200))
+	w.ask(ask(prompt(2, 200)), 5)
+	turn.End(nil)
+	w.engine.slots[turn.Slot()].use.Lock()
+	_, err := w.tier.Begin(ctx, ask(prompt(1, 210)))
+	require.ErrorIs(t, err, ErrTaken)
+	w.tier.patience.leave = time.Hour
+	w.tier.Flush(ctx)
+	require.NotEmpty(t, store.Chain(t.Context(), prompt(2, 200), nil))
+}

@@ -38,6 +38,9 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 		s.dirty, s.tails = true, true
 		return
 	}
+	if s.unheard() {
+		_, _ = t.left(ctx, s) // the slot is looked at again
+	}
 	f, err := t.savedFile(ctx, s)
 	var state *llamastate.File
 	if err == nil {
@@ -120,6 +123,29 @@ func (t *Tier) fits(tokens int) error {
 		return fmt.Errorf("its %d tokens take %d MB, and only %d MB of memory are available", tokens, need/1e6, available/1e6)
 	}
 	return nil
+}
+
+// leaveEvery is the time between two looks at an engine that has not left a request.
+const leaveEvery = 20 * time.Millisecond
+
+// left waits until the engine runs no request in a slot whose last client may be gone, at most
+// patience.leave, and returns the engine's slots.
+func (t *Tier) left(ctx context.Context, s *slot) ([]Slot, error) {
+	late := time.NewTimer(t.patience.leave)
+	defer late.Stop()
+	for {
+		slots, err := t.opt.Engine.Slots(ctx)
+		if err != nil || s.id >= len(slots) || !slots[s.id].Running || !s.unheard() {
+			return slots, err
+		}
+		select {
+		case <-late.C:
+			return slots, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(leaveEvery):
+		}
+	}
 }
 
 // idleSlot returns the engine's view of a slot, and an error while a request runs in it.

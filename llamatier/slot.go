@@ -45,6 +45,10 @@ func (s *slot) rewound(held int) {
 	}
 }
 
+// unheard reports whether the client of a busy slot's last request may have gone away: the
+// engine notices some time later.
+func (s *slot) unheard() bool { return !s.judged && s.last == nil }
+
 // commonPrefix returns the number of tokens that two sequences share at their beginning.
 func commonPrefix(a, b []int32) int {
 	n := 0

@@ -191,8 +191,8 @@ var (
 	// ErrClosed reports a request that began after Flush.
 	ErrClosed = errors.New("llamatier: the tier is closed")
 
-	// ErrTaken reports that a request of Unknown runs in the slot that another request would
-	// get, and that the engine has a free one.
+	// ErrTaken reports that the engine runs a request in the slot that another request would
+	// get, one of Unknown or one whose client is gone, and that the engine has a free slot.
 	ErrTaken = errors.New("llamatier: the engine has given the slot to another request")
 )
 
@@ -242,13 +242,13 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	return u, nil
 }
 
-// taken reports whether a request of Unknown runs in a slot, and returns ErrTaken if there is a
-// slot in which none runs.
+// taken reports whether the engine runs a request in a slot, one of Unknown or one whose client
+// is gone, and returns ErrTaken if there is a slot in which none runs.
 func (t *Tier) taken(ctx context.Context, s *slot) (bool, error) {
-	if !t.unknownRuns() {
+	if !t.unknownRuns() && !s.unheard() {
 		return false, nil
 	}
-	slots, err := t.opt.Engine.Slots(ctx)
+	slots, err := t.left(ctx, s)
 	if err != nil || s.id >= len(slots) || !slots[s.id].Running {
 		return err != nil, nil // such an engine is not asked for more
 	}
@@ -354,13 +354,17 @@ func (t *Tier) Flush(ctx context.Context) {
 		u.cancel()
 	}
 	t.mu.Unlock()
-	for id := range t.slots {
-		s, err := t.take(ctx, nil, id)
-		if err != nil {
-			break
+	for _, unheard := range []bool{false, true} { // the engine leaves slots without a client late
+		for id := range t.slots {
+			s, err := t.take(ctx, nil, id)
+			if err != nil {
+				return // ctx has ended
+			}
+			if s.unheard() == unheard {
+				t.save(ctx, s, true)
+			}
+			t.give(s)
 		}
-		t.save(ctx, s, true)
-		t.give(s)
 	}
 	done := make(chan struct{})
 	go func() {
