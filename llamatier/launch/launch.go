@@ -49,6 +49,9 @@ var (
 	cacheReuse  = option{flags: []string{"--cache-reuse"}, env: "LLAMA_ARG_CACHE_REUSE"}
 	fullWindow  = option{flags: []string{"--swa-full"}, env: "LLAMA_ARG_SWA_FULL", alone: true}
 	metrics     = option{flags: []string{"--metrics"}, env: "LLAMA_ARG_ENDPOINT_METRICS", alone: true}
+	cachePrompt = option{flags: []string{"--cache-prompt"}, env: "LLAMA_ARG_CACHE_PROMPT", alone: true}
+	noCache     = option{flags: []string{"--no-cache-prompt"}, env: "LLAMA_ARG_NO_CACHE_PROMPT", alone: true}
+	sleep       = option{flags: []string{"--sleep-idle-seconds"}}
 	apiKey      = option{flags: []string{"--api-key"}, env: "LLAMA_API_KEY"}
 	apiKeyFile  = option{flags: []string{"--api-key-file"}, env: "LLAMA_ARG_API_KEY_FILE"}
 	adapter     = option{flags: []string{"--lora"}}
@@ -121,6 +124,13 @@ func (c Command) Unstorable() string {
 	}
 	if c.on(fullWindow) {
 		return "--swa-full keeps windows in another form"
+	}
+	_, given := c.value(cachePrompt)
+	if _, off := c.value(noCache); off || given && !c.on(cachePrompt) {
+		return "--no-cache-prompt computes each prompt anew"
+	}
+	if n, ok := c.value(sleep); ok && n != "-1" {
+		return "--sleep-idle-seconds loads the model again, from a file that may be another one by then"
 	}
 	for _, name := range append(slices.Clone(c.Args), slices.Collect(maps.Keys(c.variables()))...) {
 		flag := "--" + strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(name, "LLAMA_ARG_"), "--"), "_", "-"))

@@ -61,9 +61,15 @@ func TestReasons(t *testing.T) {
 		require.NotEmpty(t, command(line).Unstorable(), line)
 	}
 	require.NotEmpty(t, command("-m x", "LLAMA_ARG_CACHE_REUSE=1").Unstorable())
+	require.Empty(t, command("-m x --cache-prompt --sleep-idle-seconds -1", "LLAMA_ARG_CACHE_PROMPT=0").Unstorable())
+	require.Empty(t, command("-m x", "LLAMA_ARG_CACHE_PROMPT=on").Unstorable())
+	for _, variable := range []string{"LLAMA_ARG_CACHE_PROMPT=0", "LLAMA_ARG_NO_CACHE_PROMPT=1"} {
+		require.NotEmpty(t, command("-m x", variable).Unstorable(), variable)
+	}
 	for _, line := range []string{
 		"-hf a/b", "-m x -hf a/b", "-m x-00001-of-00003.gguf", "-m x --spec-type draft-mtp", "-m x --spec-default", "-m x -hfd a/b",
 		"-m x --lora-scaled a:0.5", "-m x --control-vector f", "-m x --fim-qwen-1.5b-default", "-m x -mu u",
+		"-m x --no-cache-prompt", "-m x --no_cache_prompt", "-m x --sleep-idle-seconds 60",
 	} {
 		require.NotEmpty(t, command(line).Unstorable(), line)
 	}
