@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"strconv"
 
@@ -34,7 +35,7 @@ func (h *Handler) understand(r *http.Request, body []byte, chat bool) (*prompt, 
 	p := &prompt{end: end, Request: llamatier.Request{Tokens: tokens, Slot: -1}}
 	p.Private = set(in["kv_store"], "true") || set(in["lora"], "[]")
 	if set(in["id_slot"], "-1") {
-		if err := json.Unmarshal(in["id_slot"], &p.Slot); err != nil || p.Slot < 0 {
+		if err := json.Unmarshal(in["id_slot"], &p.Slot); err != nil || p.Slot < 0 || p.Slot > math.MaxInt32 {
 			return nil, errNotUnderstood
 		}
 		p.named = true
