@@ -25,7 +25,7 @@ type restamped struct {
 }
 
 // figure matches a figure of an account. In a text, quotes have a backslash before them.
-var figure = regexp.MustCompile(`"(cache_n|cached_tokens|prompt_n|prompt_ms|prompt_per_token_ms|prompt_per_second)":(-?[0-9][0-9.eE+-]*)`)
+var figure = regexp.MustCompile(`"(cache_n|cached_tokens|cache|time_ms|prompt_n|prompt_ms|prompt_per_token_ms|prompt_per_second)":(-?[0-9][0-9.eE+-]*)`)
 
 // unfinished matches an end that may be the beginning of a figure.
 var unfinished = regexp.MustCompile(`"[a-z_]{0,20}("(:[0-9.eE+-]{0,30})?)?$`)
@@ -58,8 +58,10 @@ func (r *restamped) corrected(text []byte) []byte {
 		return text
 	}
 	switch tokens := float64(r.staged.Processed); string(name) {
-	case `"cache_n"`, `"cached_tokens"`:
+	case `"cache_n"`, `"cached_tokens"`, `"cache"`:
 		v = max(0, v-tokens)
+	case `"time_ms"`: // of the progress, as "cache" is
+		v += float64(r.staged.Took.Milliseconds())
 	case `"prompt_n"`:
 		v += tokens
 		r.done = v

@@ -28,7 +28,8 @@ func TestTheFirstStepIsAddedToAnAccount(t *testing.T) {
 		text:                                                      text,
 		`{"cache_n":`:                                             `{"cache_n":`,
 		`{"cache_n":-,"cached_tokens":5}`:                         `{"cache_n":-,"cached_tokens":0}`,
-		"":                                                        "",
+		`"prompt_progress":{"total":310,"cache":300,"processed":305,"time_ms":7}`: `"prompt_progress":{"total":310,"cache":100,"processed":305,"time_ms":507}`,
+		"": "",
 	} {
 		for name, pieces := range map[string]func(io.Reader) io.Reader{
 			"whole": func(r io.Reader) io.Reader { return r }, "bytes": iotest.OneByteReader, "halves": iotest.HalfReader, "at the end": iotest.DataErrReader,
