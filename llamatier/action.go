@@ -15,9 +15,10 @@ type patience struct {
 	page time.Duration // for reading or storing a page; the time of a restore has its own bound
 
 	leave time.Duration // for an engine to leave a request whose client is gone
+	stage time.Duration // for the first step of a request; the engine goes on from there
 }
 
-var usualPatience = patience{look: time.Second, end: 10 * time.Minute, find: 5 * time.Second, page: time.Minute, leave: 5 * time.Second}
+var usualPatience = patience{look: time.Second, end: 10 * time.Minute, find: 5 * time.Second, page: time.Minute, leave: 5 * time.Second, stage: stageMax}
 
 // errHeldBack reports an action that llama-server carries out later.
 var errHeldBack = errors.New("another request runs in it, and llama-server holds an action back")

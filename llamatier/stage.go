@@ -68,7 +68,9 @@ func (t *Tier) stage(ctx context.Context, u *Turn) {
 	if end == 0 {
 		return
 	}
-	answer, err := t.opt.Engine.Prefill(ctx, s.id, u.tokens[:end])
+	first, stop := context.WithTimeout(ctx, t.patience.stage) // the time that was predicted may be far off
+	defer stop()
+	answer, err := t.opt.Engine.Prefill(first, s.id, u.tokens[:end])
 	t.mu.Lock()
 	t.endedLocked(u, answer, end)
 	t.mu.Unlock()

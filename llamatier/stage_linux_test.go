@@ -117,6 +117,21 @@ func TestAStageIsAccountedFor(t *testing.T) {
 	turn.End(answer)
 }
 
+// TestAStageThatTakesTooLong is given up: the client waits for a header.
+func TestAStageThatTakesTooLong(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := &world{t: t, store: store, hybrid: true}
+	w.start(1, 4000)
+	w.tier.patience.stage = 0
+	tokens := slices.Concat(prompt(1, 300), opening)
+	turn := begin(t, w, tokens)
+	require.Nil(t, turn.Staged)
+	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), tokens, 5))
+	w.tier.Flush(t.Context())
+	require.NotEmpty(t, store.Chain(t.Context(), tokens, nil))
+}
+
 // TestAStageThatFails leaves the request as it was.
 func TestAStageThatFails(t *testing.T) {
 	store := openStore(t)
