@@ -15,7 +15,7 @@ import (
 // restore puts stored pages of a prompt into a busy slot, and returns the number of tokens
 // that the slot did not hold before.
 func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) int {
-	held := commonPrefix(s.tokens, tokens)
+	held := t.held(ctx, s, tokens)
 	if held < len(s.tokens) {
 		t.save(ctx, s, true) // the engine is about to drop tokens
 		held = commonPrefix(s.tokens, tokens)
@@ -39,6 +39,17 @@ func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) int {
 	}
 	t.opt.Log.Info("kv tier: restored", "slot", s.id, "tokens", len(p.tokens), "prompt", len(tokens), "took", time.Since(began))
 	return len(p.tokens) - held
+}
+
+// held returns how many tokens of a prompt a busy slot holds. llama-server empties a slot when
+// another one needs the room.
+func (t *Tier) held(ctx context.Context, s *slot, tokens []int32) int {
+	if commonPrefix(s.tokens, tokens) >= restoreMin {
+		if p, err := t.idleSlot(ctx, s); err == nil {
+			s.tokens = s.tokens[:min(p.Held, len(s.tokens))]
+		}
+	}
+	return commonPrefix(s.tokens, tokens)
 }
 
 // tryRestore restores a plan's pages. The plan is cut to the pages that were read in time; the

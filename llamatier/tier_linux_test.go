@@ -143,6 +143,18 @@ func TestAConversationComesBack(t *testing.T) {
 	require.Equal(t, 300, w.ask(ask(prompt(1, 300)), 5), "the slot was saved before the second conversation took it")
 }
 
+// TestASlotThatTheEngineHasEmptied, because another one needed the room, gets its pages back.
+func TestASlotThatTheEngineHasEmptied(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 2, 1000)
+	w.ask(ask(prompt(1, 200)), 5)
+	w.idle()
+	*w.engine.slots[0], *w.engine.slots[1] = fakeSlot{}, fakeSlot{}
+	require.Equal(t, 200/testPage*testPage, w.ask(ask(prompt(1, 300)), 5))
+	require.Zero(t, w.ask(ask(prompt(1, 310)), 5), "the slot holds it")
+}
+
 // TestASlotIsSavedWhenIdle, and not again before the next request.
 func TestASlotIsSavedWhenIdle(t *testing.T) {
 	store := openStore(t)
