@@ -38,13 +38,22 @@ const adaptersChanged = "adapters were changed while the model was loaded"
 // unknown notes that a request may compute in a slot that the engine chooses, until the caller
 // calls end. The request may also change the adapters.
 func (h *Handler) unknown(adapters bool) (end func()) {
+	t, end := h.tierOrEarly(adapters)
+	if t == nil {
+		return end
+	}
+	if adapters {
+		t.Off(adaptersChanged)
+	}
+	return t.Unknown()
+}
+
+// tierOrEarly returns the Tier. Before Use, it notes an early request until the caller calls end.
+func (h *Handler) tierOrEarly(adapters bool) (t *llamatier.Tier, end func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.tier != nil {
-		if adapters {
-			h.tier.Off(adaptersChanged)
-		}
-		return h.tier.Unknown()
+		return h.tier, nil
 	}
 	h.early.any, h.early.adapters = true, h.early.adapters || adapters
 	later := func() {}
@@ -52,7 +61,7 @@ func (h *Handler) unknown(adapters bool) (end func()) {
 		h.early.running = make(map[*func()]bool)
 	}
 	h.early.running[&later] = true
-	return func() {
+	return nil, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		delete(h.early.running, &later)

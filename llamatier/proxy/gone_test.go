@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -125,4 +126,32 @@ func TestRequestsThatComputeNothing(t *testing.T) {
 		w.post(t.Context(), path, `{}`)
 		require.Equal(t, trusted, w.trusted(t), path)
 	}
+}
+
+// TestARequestThatWaitsForASave holds up no other.
+func TestARequestThatWaitsForASave(t *testing.T) {
+	w := watch(t)
+	w.post(t.Context(), "/completion", `{"prompt":"a"}`)
+	saving, saved := make(chan struct{}), make(chan struct{})
+	w.visit = func(path string) {
+		if path == "/slots/0" {
+			close(saving)
+			<-saved
+		}
+	}
+	var all sync.WaitGroup
+	all.Add(2)
+	go func() { defer all.Done(); (<-w.timers)() }()
+	<-saving
+	go func() { defer all.Done(); w.post(t.Context(), "/infill", `{}`) }()
+	stacks := make([]byte, 1<<20)
+	for !bytes.Contains(stacks, []byte("(*Tier).Unknown")) {
+		runtime.Gosched()
+		stacks = stacks[:runtime.Stack(stacks[:cap(stacks)], true)]
+	}
+	free := w.mu.TryLock()
+	close(saved)
+	require.True(t, free)
+	w.mu.Unlock()
+	all.Wait()
 }
