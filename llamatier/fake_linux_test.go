@@ -43,6 +43,7 @@ type fakeEngine struct {
 	shape   *llamastate.Shape
 	context int // tokens for each slot
 	late    int // tokens that are generated after the client is gone
+	room    int // tokens for all slots together; 0 without a limit
 
 	mu     sync.Mutex
 	slots  []*fakeSlot
@@ -226,7 +227,10 @@ func (f *fakeEngine) act(w http.ResponseWriter, s *fakeSlot, action, name string
 		err = s.save(f.shape, SavePath()+name)
 	case "restore":
 		var n int
-		if n, err = s.restore(f, SavePath()+name); err != nil {
+		if n, err = s.restore(f, SavePath()+name); err == nil && f.room > 0 && f.held() > f.room {
+			err = fmt.Errorf("No available space in KV cache")
+		}
+		if err != nil {
 			s.tokens, s.rows = nil, nil
 		}
 		f.mu.Lock()
@@ -238,6 +242,14 @@ func (f *fakeEngine) act(w http.ResponseWriter, s *fakeSlot, action, name string
 		return
 	}
 	fmt.Fprint(w, "{}")
+}
+
+// held is the number of tokens in all slots, which no request may use.
+func (f *fakeEngine) held() (n int) {
+	for _, s := range f.slots {
+		n += len(s.tokens)
+	}
+	return n
 }
 
 // pageOf is the layout of all tokens of a slot, and their rows in it.

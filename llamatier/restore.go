@@ -62,11 +62,10 @@ func (t *Tier) tryRestore(ctx context.Context, s *slot, p *plan) error {
 	if err != nil || f == nil {
 		return err
 	}
-	s.tokens, s.prompt, s.ends, s.loaded, s.dirty, s.tails = nil, 0, nil, 0, false, false
-	s.private, s.broken, s.judged = false, true, true // until the engine has answered
+	s.emptied()
+	s.broken = true // until the engine has answered
 	began := time.Now()
-	restore := func() error { return t.opt.Engine.Restore(ctx, s.id, name) }
-	err = t.act(s, restore, func() { f.Close() })
+	err = t.restoreInto(ctx, s, name, len(p.tokens), func() { f.Close() })
 	if !errors.Is(err, errHeldBack) {
 		f.Close() // nothing is lost: the file is memory
 	}

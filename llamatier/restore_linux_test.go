@@ -68,6 +68,29 @@ func TestPagesThatHangAreComputed(t *testing.T) {
 	}
 }
 
+// TestARestoreWithoutRoom: with one cache for all slots, as many of them are emptied as a restore
+// needs, those that were idle for longest, and they are saved before.
+func TestARestoreWithoutRoom(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 4, 1000)
+	w.ask(ask(prompt(9, 200)), 5)
+	w.tier.Flush(t.Context())
+	w.start(4, 1000)
+	w.engine.room = 1000
+	for seed := range 3 {
+		w.ask(ask(prompt(seed, 300)), 5)
+	}
+	require.Equal(t, 200/testPage*testPage+8, w.ask(ask(prompt(9, 250)), 5))
+	require.Empty(t, w.engine.slots[0].tokens)
+	require.NotEmpty(t, w.engine.slots[1].tokens)
+	require.NotEmpty(t, w.engine.slots[2].tokens)
+	w.tier.storing.Wait()
+	require.Equal(t, 300, w.ask(ask(prompt(0, 310)), 5), "another slot is emptied for it")
+	require.Empty(t, w.engine.slots[1].tokens)
+	w.idle()
+}
+
 // TestPagesThatAreGoneAreComputed, and those before them are used.
 func TestPagesThatAreGoneAreComputed(t *testing.T) {
 	w := stored(t)

@@ -49,6 +49,12 @@ func (s *slot) rewound(held int) {
 // engine notices some time later.
 func (s *slot) unheard() bool { return !s.judged && s.last == nil }
 
+// emptied notes that a busy slot holds nothing.
+func (s *slot) emptied() {
+	s.tokens, s.prompt, s.ends, s.loaded, s.dirty, s.tails = nil, 0, nil, 0, false, false
+	s.private, s.broken, s.judged = false, false, true
+}
+
 // commonPrefix returns the number of tokens that two sequences share at their beginning.
 func commonPrefix(a, b []int32) int {
 	n := 0
@@ -82,13 +88,18 @@ func (t *Tier) takeLocked(tokens []int32, pinned int) *slot {
 		best = oldest
 	}
 	if best != nil {
-		best.busy = true
-		if best.idle != nil {
-			best.idle.Stop()
-			best.idle = nil
-		}
+		best.takeLocked()
 	}
 	return best
+}
+
+// takeLocked makes a slot busy, which is not saved for being idle any more.
+func (s *slot) takeLocked() {
+	s.busy = true
+	if s.idle != nil {
+		s.idle.Stop()
+		s.idle = nil
+	}
 }
 
 // take waits for a slot. Requests get slots in the order in which they came.

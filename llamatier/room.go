@@ -1,0 +1,69 @@
+package llamatier
+
+import (
+	"context"
+	"errors"
+)
+
+// With one cache for all slots, llama-server empties idle slots when a slot that computes needs
+// their room, but not for a restore.
+
+// makeRoom empties the slot that has been idle for longest, if the tokens of all slots leave no
+// room for a number of tokens in a slot, and reports whether it did.
+func (t *Tier) makeRoom(ctx context.Context, s *slot, tokens int) bool {
+	if t.opt.Shape.Caches[0].Streams != 1 {
+		return false
+	}
+	slots, err := t.opt.Engine.Slots(ctx)
+	if err != nil || s.id >= len(slots) {
+		return false
+	}
+	for id, other := range slots {
+		if id != s.id {
+			tokens += other.Held
+		}
+	}
+	if tokens <= slots[s.id].Context {
+		return false
+	}
+	idle := t.takeIdle(s)
+	if idle == nil {
+		return false
+	}
+	defer t.give(idle)
+	t.save(ctx, idle, true)
+	erase := func() error { return t.opt.Engine.Erase(ctx, idle.id) }
+	if err := t.act(idle, erase, func() {}); err != nil {
+		t.opt.Log.Debug("kv tier: slot not emptied", "slot", idle.id, "error", err)
+		return false
+	}
+	idle.emptied()
+	return true
+}
+
+// takeIdle makes the slot busy that holds tokens and has been free for longest, other than one.
+// It returns nil if there is none.
+func (t *Tier) takeIdle(than *slot) *slot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var oldest *slot
+	for _, s := range t.slots {
+		if s != than && !s.busy && len(s.tokens) > 0 && (oldest == nil || s.used.Before(oldest.used)) {
+			oldest = s
+		}
+	}
+	if oldest != nil {
+		oldest.takeLocked()
+	}
+	return oldest
+}
+
+// restoreInto has the engine restore a file into a slot, for which other slots may be emptied.
+func (t *Tier) restoreInto(ctx context.Context, s *slot, name string, tokens int, late func()) error {
+	restore := func() error { return t.opt.Engine.Restore(ctx, s.id, name) }
+	err := t.act(s, restore, late)
+	for errors.Is(err, errRefused) && t.makeRoom(ctx, s, tokens) {
+		err = t.act(s, restore, late)
+	}
+	return err
+}
