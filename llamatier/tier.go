@@ -153,6 +153,9 @@ type Turn struct {
 	// request: the engine counts its tokens as cached.
 	Staged *Answer
 
+	// TooLong says that the prompt has no room in the slot: the engine refuses it at once.
+	TooLong bool
+
 	t       *Tier
 	s       *slot
 	tokens  []int32
@@ -218,14 +221,14 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		return nil, err
 	}
 	u := &Turn{t: t, s: s, tokens: r.Tokens, private: r.Private, cancel: r.Cancel, counted: -1}
+	u.TooLong = len(r.Tokens) >= t.opt.Context
 	t.mu.Lock()
 	t.turns[u] = true
 	if t.closed {
 		r.Cancel()
 	}
 	t.mu.Unlock()
-	refused := len(r.Tokens) >= t.opt.Context // by the engine, at once
-	if t.off.Load() || taken || refused {
+	if t.off.Load() || taken || u.TooLong {
 		return u, nil
 	}
 	if u.counted, _, err = t.opt.Engine.Generated(ctx); err != nil {
@@ -277,7 +280,7 @@ func (u *Turn) End(answer *Answer) {
 	t.giveBackLocked(s)
 }
 
-// Drop ends a request that the engine has not got, or has refused without computing anything.
+// Drop ends a request that the engine has not got, or has refused because the prompt is TooLong.
 // It takes the place of End.
 func (u *Turn) Drop() {
 	u.t.mu.Lock()

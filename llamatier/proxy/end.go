@@ -14,7 +14,8 @@ type end struct {
 	over bool   // the engine has sent all
 
 	sent    bool // the engine may have got the request
-	refused bool // the engine has refused it, as it does before it computes anything
+	tooLong bool // the engine refuses the prompt before it computes anything
+	refused bool // it has
 
 	staged *llamatier.Answer // of the first part of the prompt; nil if there was none
 }

@@ -44,10 +44,14 @@ type watched struct {
 	lines  lines
 	visit  func(path string) // is called when the engine gets a request; nil for nothing
 	timers chan func()
+
+	tokens    string // of a prompt
+	status    int    // of an answer
+	generated int
 }
 
 func watch(t *testing.T) *watched {
-	w := &watched{timers: make(chan func(), 100)}
+	w := &watched{timers: make(chan func(), 100), tokens: "1,2,3", status: http.StatusOK}
 	e := listen(t, func(res http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		if w.visit != nil {
@@ -57,10 +61,14 @@ func watch(t *testing.T) *watched {
 		case "/slots":
 			_, _ = io.WriteString(res, `[{"is_processing":false,"n_ctx":1000,"n_prompt_tokens":3}]`)
 		case "/metrics":
-			_, _ = io.WriteString(res, "llamacpp:tokens_predicted_total 0\n")
+			_, _ = fmt.Fprintf(res, "llamacpp:tokens_predicted_total %d\n", w.generated)
 		case "/tokenize":
-			_, _ = io.WriteString(res, `{"tokens":[1,2,3]}`)
+			_, _ = fmt.Fprintf(res, `{"tokens":[%s]}`, w.tokens)
 		case "/completion":
+			if w.status != http.StatusOK {
+				res.WriteHeader(w.status)
+				return
+			}
 			_, _ = fmt.Fprint(res, `{"timings":{"cache_n":0,"prompt_n":3,"predicted_n":1,"prompt_ms":1}}`)
 		default:
 			_, _ = io.WriteString(res, "{}")
@@ -112,6 +120,29 @@ func TestAClientThatGoesAway(t *testing.T) {
 	w.visit = nil
 	w.post(ctx, "/completion", `{"prompt":[4,5]}`)
 	require.True(t, w.trusted(t))
+}
+
+// TestARefusal of a prompt that is longer than the context leaves the slot as it was. Another may
+// come after the engine has filled the slot: it may not understand its own answer.
+func TestARefusal(t *testing.T) {
+	for _, c := range []struct {
+		tokens, generated int
+		broken            bool
+	}{{1000, 0, false}, {1000, 5000, false}, {3, 0, false}, {3, 5000, true}} {
+		w := watch(t)
+		w.post(t.Context(), "/completion", `{"prompt":"a"}`)
+		<-w.timers
+		w.tokens = strings.TrimSuffix(strings.Repeat("1,", c.tokens), ",")
+		w.status = http.StatusBadRequest
+		w.visit = func(path string) {
+			if path == "/completion" {
+				w.generated += c.generated
+			}
+		}
+		w.post(t.Context(), "/completion", `{"prompt":"b"}`)
+		(<-w.timers)()
+		require.Equal(t, c.broken, strings.Contains(w.lines.String(), "may have been shifted"), "%+v", c)
+	}
 }
 
 // TestRequestsThatComputeNothing leave the slots as they were.

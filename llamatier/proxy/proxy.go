@@ -55,7 +55,7 @@ func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler
 		ModifyResponse: func(res *http.Response) error {
 			if heard, ok := res.Request.Context().Value(endKey{}).(*end); ok {
 				res.Body = heard.hear(res.Body)
-				heard.refused = res.StatusCode/100 == 4
+				heard.refused = heard.tooLong && res.StatusCode/100 == 4
 				if heard.staged != nil {
 					res.Body = &restamped{ReadCloser: res.Body, staged: heard.staged}
 					res.ContentLength = -1
@@ -194,7 +194,7 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 
 // serveTurn has the engine answer a request that has a slot.
 func (h *Handler) serveTurn(w http.ResponseWriter, r *http.Request, turn *llamatier.Turn, body []byte) {
-	heard := end{staged: turn.Staged}
+	heard := end{staged: turn.Staged, tooLong: turn.TooLong}
 	defer heard.tell(turn)
 	if r.Context().Err() != nil {
 		panic(http.ErrAbortHandler)
