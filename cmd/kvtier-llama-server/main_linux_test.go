@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -225,6 +226,9 @@ func TestALogThatCannotBeOpened(t *testing.T) {
 
 // TestHangups: a service manager may send SIGHUP to all processes.
 func TestHangups(t *testing.T) {
+	heard := make(chan os.Signal, 1)
+	signal.Notify(heard, syscall.SIGHUP) // nohup may run this test, and a signal that is heard is not ignored by children
+	defer signal.Stop(heard)
 	s := startOurs(t, t.TempDir(), "")
 	s.ready()
 	for _, pid := range children(t, s.cmd.Process.Pid) {

@@ -229,6 +229,9 @@ func TestTheFrontIsKilled(t *testing.T) {
 
 // TestEverybodyIsAskedToEnd, as a service manager does.
 func TestEverybodyIsAskedToEnd(t *testing.T) {
+	heard := make(chan os.Signal, 1)
+	signal.Notify(heard, syscall.SIGHUP) // nohup may run this test, and a signal that is heard is not ignored by children
+	defer signal.Stop(heard)
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
 		p := start(t)
 		for _, pid := range []int{p.engine, p.daemon, p.front.Process.Pid} {
