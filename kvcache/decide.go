@@ -119,7 +119,7 @@ func (t *TieredCausal) probe(p *plan, from int) {
 		began := time.Now()
 		r := t.readPages(ctx, &probed, false, false)
 		defer r.close()
-		for read := range r.pages {
+		for read := r.Next(); read != nil; read = r.Next() {
 			pg := <-read
 			r.done(&pg)
 			if pg.err == nil {

@@ -42,10 +42,10 @@ func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (int, 
 
 	held := p.base
 	pace.begin(r.clock.took())
-	for read := range r.pages {
+	for read := r.Next(); read != nil; read = r.Next() {
 		pg, there := pace.wait(read)
 		if !there {
-			r.stop()
+			r.Stop()
 			pg = <-read // the page itself is not used
 			r.done(&pg)
 			t.skip(p, pg.index)
@@ -56,10 +56,10 @@ func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (int, 
 			err = t.write(&pg, p)
 		}
 		if err != nil && !errors.Is(err, pagefile.ErrDamaged) {
-			r.stop() // before done makes room for another read
+			r.Stop() // before done makes room for another read
 		}
 		if alone && !busy {
-			r.together()
+			r.Together()
 			alone = false
 		}
 		r.done(&pg)

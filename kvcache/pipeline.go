@@ -9,6 +9,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/priority"
+	"github.com/kvtier/kvtier/internal/readahead"
 )
 
 // pagesInMemory bounds the pages that a restore holds: one that is being written to its
@@ -37,63 +38,26 @@ func (pg *page) close() {
 // pipeline reads the pages of a plan in the order of the chain, while earlier pages are
 // written to their cells.
 type pipeline struct {
+	*readahead.Line[page]
 	t     *TieredCausal
 	plan  *plan
-	pages chan chan page // one channel per page, in order, which gives the page when it is read
-	room  chan struct{}  // one element per page in memory
-	low   bool           // readers read gently and run at a lower priority
-	stop  context.CancelFunc
+	low   bool // readers read gently and run at a lower priority
 	clock readClock
 }
 
-// readPages begins to read. With alone, only the first page is read until together is
+// readPages begins to read. With alone, only the first page is read until Together is
 // called. With low, readers read gently and run at a lower priority.
 func (t *TieredCausal) readPages(ctx context.Context, p *plan, alone, low bool) *pipeline {
-	ctx, cancel := context.WithCancel(ctx)
-	r := &pipeline{
-		t: t, plan: p, low: low, stop: cancel,
-		pages: make(chan chan page, pagesInMemory),
-		room:  make(chan struct{}, pagesInMemory),
-	}
-	if alone {
-		for range pagesInMemory - 1 {
-			r.room <- struct{}{}
+	r := &pipeline{t: t, plan: p, low: low}
+	r.Line = readahead.Begin(ctx, len(p.refs), pagesInMemory, alone, func(read func()) { go read() }, func(ctx context.Context, i int) page {
+		if r.low {
+			priority.Lower()
 		}
-	}
-	go r.run(ctx)
+		r.clock.begin()
+		defer r.clock.end()
+		return r.readInto(ctx, i)
+	})
 	return r
-}
-
-// together ends reading one page alone.
-func (r *pipeline) together() {
-	for range pagesInMemory - 1 {
-		<-r.room
-	}
-}
-
-// run starts a reader for each page as soon as the page has room in memory.
-func (r *pipeline) run(ctx context.Context) {
-	defer close(r.pages)
-	for i := range r.plan.refs {
-		select {
-		case r.room <- struct{}{}:
-		case <-ctx.Done():
-		}
-		if ctx.Err() != nil { // select may have chosen room although the context ended
-			return
-		}
-		read := make(chan page, 1)
-		r.pages <- read // never blocks: pages has as much capacity as room
-		go func() {
-			if r.low {
-				priority.Lower()
-			}
-			r.clock.begin()
-			pg := r.readInto(ctx, i)
-			r.clock.end()
-			read <- pg
-		}()
-	}
 }
 
 // done passes a page's room in memory on to the next page.
@@ -102,18 +66,18 @@ func (r *pipeline) done(pg *page) {
 	if pg.buffer != nil {
 		r.t.buffers.Put(pg.buffer)
 	}
-	<-r.room
+	r.Used()
 }
 
 // close stops the readers, waits for their end, and drops the pages that they read.
 func (r *pipeline) close() {
-	r.stop()
+	r.Stop()
 	r.drain()
 }
 
 // drain reads the rest of the plan, and drops the pages.
 func (r *pipeline) drain() {
-	for read := range r.pages {
+	for read := r.Next(); read != nil; read = r.Next() {
 		pg := <-read
 		r.done(&pg)
 	}
