@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -21,35 +20,15 @@ import (
 	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/proc"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
 // below returns the processes that descend from another, nearest first.
 func below(t testing.TB, pid int) []int {
-	parents := map[int][]int{}
-	entries, err := os.ReadDir("/proc")
+	pids, err := proc.Below(pid)
 	require.NoError(t, err)
-	for _, e := range entries {
-		child, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		b, err := os.ReadFile(filepath.Join("/proc", e.Name(), "stat"))
-		if err != nil {
-			continue // it has ended
-		}
-		_, rest, _ := strings.Cut(string(b), ") ")
-		if fields := strings.Fields(rest); len(fields) > 1 {
-			parent, _ := strconv.Atoi(fields[1])
-			parents[parent] = append(parents[parent], child)
-		}
-	}
-	var all []int
-	for next := parents[pid]; len(next) > 0; next = next[1:] {
-		all = append(all, next[0])
-		next = append(next, parents[next[0]]...)
-	}
-	return all
+	return pids
 }
 
 // TestKills kills the front, the daemon or the engine at a random moment, while some clients
@@ -158,9 +137,8 @@ func gone(t testing.TB, pids []int) {
 		}
 		require.NoError(t, err)
 		_ = unix.Close(fd)
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		_, state, _ := strings.Cut(string(b), ") ")
-		require.True(t, err != nil || strings.HasPrefix(state, "Z"), "process %d stays behind", pid)
+		stat, err := proc.Read(pid)
+		require.True(t, err != nil || stat.Ended(), "process %d stays behind", pid)
 	}
 }
 

@@ -7,18 +7,20 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/kvtier/kvtier/internal/proc"
 )
 
 // Memory is the number of bytes of memory that the server's processes take: memory that they map,
 // shared pages divided among those that share them, and files in memory that they hold.
 func (s *Server) Memory() (int64, error) {
-	pids, err := family(s.cmd.Process.Pid)
+	below, err := proc.Below(s.cmd.Process.Pid)
 	if err != nil {
 		return 0, err
 	}
 	var total int64
 	files := make(map[uint64]bool)
-	for _, pid := range pids {
+	for _, pid := range append(below, s.cmd.Process.Pid) {
 		rollup, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 		if err != nil {
 			continue // it has ended
@@ -51,34 +53,4 @@ func memoryFiles(pid int, seen map[uint64]bool) (total int64) {
 		}
 	}
 	return total
-}
-
-// family lists a process and all that descend from it.
-func family(root int) ([]int, error) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil, err
-	}
-	children := make(map[int][]int)
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		stat, err := os.ReadFile(filepath.Join("/proc", e.Name(), "stat"))
-		if err != nil {
-			continue // it has ended
-		}
-		_, rest, _ := strings.Cut(string(stat), ") ") // the name may have spaces
-		if fields := strings.Fields(rest); len(fields) > 1 {
-			if parent, err := strconv.Atoi(fields[1]); err == nil {
-				children[parent] = append(children[parent], pid)
-			}
-		}
-	}
-	all := []int{root}
-	for i := 0; i < len(all); i++ {
-		all = append(all, children[all[i]]...)
-	}
-	return all, nil
 }

@@ -9,16 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestParseStat(t *testing.T) {
-	state, parent, group, ok := parseStat("17 (a) b (c)) S 4 17 17 0 -1")
-	require.True(t, ok)
-	require.Equal(t, "S", state)
-	require.Equal(t, []int{4, 17}, []int{parent, group})
-
-	_, _, _, ok = parseStat("17 (cut")
-	require.False(t, ok)
-}
-
 func TestServerEndsWithTheProcessThatStartedIt(t *testing.T) {
 	parent := exec.Command(os.Args[0])
 	parent.Env = append(os.Environ(), fakeEnv+"="+fakeParent)

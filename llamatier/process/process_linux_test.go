@@ -17,6 +17,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvtier/kvtier/internal/proc"
 )
 
 // role says which of the processes this is; empty for the test.
@@ -198,12 +200,8 @@ func (p *trio) gone() {
 
 // running reports whether a process exists and is no zombie.
 func running(pid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	_, rest, _ := strings.Cut(string(b), ") ")
-	return !strings.HasPrefix(rest, "Z")
+	stat, err := proc.Read(pid)
+	return err == nil && !stat.Ended()
 }
 
 // flushed requires that the daemon flushed while the engine still answered, and that a

@@ -1,36 +1,27 @@
+//go:build unix
+
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
-)
 
-// startField is the index of starttime in /proc/<pid>/stat, counted after the process name,
-// which may contain spaces.
-const startField = 19
+	"github.com/kvtier/kvtier/internal/proc"
+)
 
 // processID names a process: the boot, the namespace of process numbers, the number, and the
 // clock ticks from the boot to its start. It is empty where the system does not tell.
 func processID(pid int) string {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
+	boot, bootErr := proc.Boot()
+	space, spaceErr := os.Readlink("/proc/self/ns/pid")
+	stat, statErr := proc.Read(pid)
+	if errors.Join(bootErr, spaceErr, statErr) != nil || stat.Ended() {
 		return ""
 	}
-	space, err := os.Readlink("/proc/self/ns/pid")
-	if err != nil {
-		return ""
-	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return ""
-	}
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	if len(fields) <= startField || fields[0] == "Z" {
-		return ""
-	}
-	return fmt.Sprintf("%s %s %d %s", strings.TrimSpace(string(boot)), space, pid, fields[startField])
+	return fmt.Sprintf("%s %s %d %d", boot, space, pid, stat.Start)
 }
 
 // processAlive reports whether the process of an id runs; not known for one of another boot or
