@@ -14,9 +14,10 @@ import (
 var linked = append(
 	[]string{"diskstore", "ggml-paged", "internal", "kvcache", "patches", "rates", "go.mod", "go.sum"},
 	except(
-		"internal/bench/**", "internal/cli/**", "internal/demo/**", "internal/docs/**", "internal/e2e/**", "internal/mounts/**",
-		"internal/ollamasrc/**", "internal/ollamatest/**", "internal/progress/**", "internal/soak/**", "internal/table/**",
-		"internal/testmodel/**", "internal/version/**", "**/*_test.go", "**/testdata/**", "**/*.md",
+		"internal/bench/**", "internal/cli/**", "internal/demo/**", "internal/docs/**", "internal/e2e/**", "internal/llamae2e/**",
+		"internal/llamatest/**", "internal/mounts/**", "internal/ollamasrc/**", "internal/ollamatest/**", "internal/progress/**",
+		"internal/soak/**", "internal/table/**", "internal/testmodel/**", "internal/version/**",
+		"**/*_test.go", "**/testdata/**", "**/*.md",
 	)...,
 )
 
