@@ -1,6 +1,7 @@
 package llamatest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -42,7 +43,7 @@ type Options struct {
 	Root  string   // of the pages; "" starts the stock server
 	Args  []string // more of them
 	Env   []string // more variables, KEY=value
-	Log   string   // of our daemon
+	Log   string   // of our daemon, with Root
 }
 
 // Server is a running llama-server.
@@ -50,6 +51,8 @@ type Server struct {
 	URL string // without a slash at the end
 
 	cmd    *exec.Cmd
+	log    string // of our daemon; "" for the stock server
+	logged int64  // bytes in the log before
 	read   *os.File
 	over   chan struct{} // closed when nobody can write to the output any more
 	output tail
@@ -61,17 +64,20 @@ var Client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 // readyEvery is the time between two looks at a server that loads its model.
 const readyEvery = 5 * time.Millisecond
 
-// Start starts a server, and returns when the server answers prompts.
+// Start starts a server, and returns when the server answers prompts and our daemon stores and
+// restores pages, or has said that it does not: a busy machine may take longer to open the pages
+// than the daemon lets a prompt wait for them.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
 	name := "llama-server-real"
-	if o.Root != "" {
-		name = "llama-server"
-	}
 	s := &Server{URL: fmt.Sprintf("http://127.0.0.1:%d", port), over: make(chan struct{})}
+	if o.Root != "" {
+		name, s.log = "llama-server", o.Log
+		s.logged = sizeOf(s.log)
+	}
 	s.cmd = exec.Command(filepath.Join(o.Dir, "lib", "ollama", name), append([]string{
 		"--model", o.Model, "--port", strconv.Itoa(port), "--host", "127.0.0.1", "--no-webui", "--offline",
 	}, o.Args...)...)
@@ -109,7 +115,7 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
-// ready waits until the server answers prompts.
+// ready waits until the server answers prompts and our daemon has settled.
 func (s *Server) ready(ctx context.Context) error {
 	for {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/health", nil)
@@ -118,7 +124,7 @@ func (s *Server) ready(ctx context.Context) error {
 		}
 		if res, err := Client.Do(req); err == nil {
 			res.Body.Close()
-			if res.StatusCode == http.StatusOK {
+			if res.StatusCode == http.StatusOK && s.settled() {
 				return nil
 			}
 		}
@@ -130,6 +136,30 @@ func (s *Server) ready(ctx context.Context) error {
 		case <-time.After(readyEvery):
 		}
 	}
+}
+
+// settled reports whether our daemon's log says that pages are stored and restored, or are not.
+func (s *Server) settled() bool {
+	if s.log == "" {
+		return true
+	}
+	text, err := os.ReadFile(s.log)
+	if err != nil {
+		return false // not written yet
+	}
+	if int64(len(text)) >= s.logged { // a log that is full begins anew
+		text = text[s.logged:]
+	}
+	return bytes.Contains(text, []byte("kv tier: on")) || bytes.Contains(text, []byte("kv tier: off"))
+}
+
+// sizeOf is the size of a file, 0 if there is none.
+func sizeOf(path string) int64 {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
 }
 
 // Kill kills the process that Ollama would kill, and waits as Ollama does: until nobody can
