@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/internal/llamatest"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
@@ -44,7 +45,7 @@ func TestGoldenFiles(t *testing.T) {
 			dir := t.TempDir()
 			g.shape.Layers, g.shape.HeadDim = max(2, g.shape.Layers), max(32, g.shape.HeadDim)
 			g.shape.Embed, g.shape.Heads, g.shape.KVHeads = 64, 2, 1
-			s := start(t, options{model: aModel(t, g.shape), args: append(strings.Fields(g.args), "-c", "512", "--slot-save-path", dir)})
+			s := start(t, llamatest.Options{Model: aModel(t, g.shape), Args: append(strings.Fields(g.args), "-c", "512", "--slot-save-path", dir)})
 			for _, n := range []int{1, goldenTokens} {
 				status, body := s.post("/completion", map[string]any{"prompt": someTokens(1, n), "n_predict": 0, "id_slot": 0})
 				require.Equal(t, http.StatusOK, status, string(body))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/internal/llamatest"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
@@ -64,10 +65,10 @@ func (s *server) chat(messages ...map[string]any) (text string, cached int) {
 // server, and nothing of it is stored; chats of text before and after it come back.
 func TestImages(t *testing.T) {
 	shape := testmodel.Shape{Arch: "llama"}
-	o := options{model: aModel(t, shape)}
+	o := llamatest.Options{Model: aModel(t, shape)}
 	tower := filepath.Join(t.TempDir(), "mmproj.gguf")
 	require.NoError(t, testmodel.WriteProjector(tower, shape))
-	o.args = []string{"--mmproj", tower, "-c", "4096", "-np", "1"}
+	o.Args = []string{"--mmproj", tower, "-c", "4096", "-np", "1"}
 	story := strings.Repeat("The old castle stood by the sea. ", 60)
 	text := message("Tell me more of this. " + story)
 	seen := message("What is this? "+story, picture(t), "Look at it well.")
@@ -77,28 +78,28 @@ func TestImages(t *testing.T) {
 	saw, _ := stock.chat(seen)
 	answer := map[string]any{"role": "assistant", "content": told}
 	more, _ := stock.chat(text, answer, message("And then?"))
-	stock.kill()
+	stock.Kill()
 
-	o.root = filepath.Join(t.TempDir(), "pages")
+	o.Root = filepath.Join(t.TempDir(), "pages")
 	s := start(t, o)
 	got, _ := s.chat(text)
 	require.Equal(t, told, got)
-	s.kill()
-	stored := pages(t, o.root)
+	s.Kill()
+	stored := pages(t, o.Root)
 	require.Positive(t, stored)
 
 	s = start(t, o)
 	got, cached := s.chat(seen)
 	require.Equal(t, saw, got)
 	require.Zero(t, cached)
-	s.kill()
-	require.Equal(t, stored, pages(t, o.root), "nothing of the image is stored")
+	s.Kill()
+	require.Equal(t, stored, pages(t, o.Root), "nothing of the image is stored")
 
 	s = start(t, o)
 	s.chat(seen)
 	got, cached = s.chat(text, answer, message("And then?")) // in the slot that held the image
 	require.Equal(t, more, got)
 	require.Greater(t, cached, 300, "the text comes back")
-	s.kill()
-	requireClean(t, o.root)
+	s.Kill()
+	requireClean(t, o.Root)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/internal/llamatest"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
@@ -15,10 +16,10 @@ import (
 func TestNothingIsStoredAfterAShift(t *testing.T) {
 	model := aModel(t, testmodel.Shape{Arch: "llama"})
 	root := filepath.Join(t.TempDir(), "pages")
-	s := start(t, options{model: model, root: root, args: strings.Fields("-c 768 -np 1 --context-shift")})
+	s := start(t, llamatest.Options{Model: model, Root: root, Args: strings.Fields("-c 768 -np 1 --context-shift")})
 	a := s.complete(someTokens(1, 700), 300)
 	require.Len(t, a.Tokens, 300, "the context was shifted")
-	s.kill()
+	s.Kill()
 	require.Zero(t, pages(t, root))
 }
 
@@ -27,22 +28,22 @@ func TestNothingIsStoredAfterAShift(t *testing.T) {
 func TestRowsOfAnotherContextAreNotRestored(t *testing.T) {
 	for arch, shared := range map[string]bool{"llama": true, "phi3": false} {
 		t.Run(arch, func(t *testing.T) {
-			o := options{model: aModel(t, testmodel.Shape{Arch: arch}), args: strings.Fields("-np 1 -c 4096")}
+			o := llamatest.Options{Model: aModel(t, testmodel.Shape{Arch: arch}), Args: strings.Fields("-np 1 -c 4096")}
 			stock := start(t, o)
 			prompt := someTokens(1, 700)
 			want := stock.complete(prompt, 8)
-			stock.kill()
+			stock.Kill()
 
-			o.root = filepath.Join(t.TempDir(), "pages")
-			o.args = strings.Fields("-np 1 -c 2048")
+			o.Root = filepath.Join(t.TempDir(), "pages")
+			o.Args = strings.Fields("-np 1 -c 2048")
 			s := start(t, o)
 			s.complete(prompt, 8)
-			s.kill()
+			s.Kill()
 			s = start(t, o)
 			require.Equal(t, 699, s.complete(prompt, 8).Timings.Cached)
-			s.kill()
+			s.Kill()
 
-			o.args = strings.Fields("-np 1 -c 4096")
+			o.Args = strings.Fields("-np 1 -c 4096")
 			s = start(t, o)
 			got := s.complete(prompt, 8)
 			if shared {
@@ -57,19 +58,19 @@ func TestRowsOfAnotherContextAreNotRestored(t *testing.T) {
 
 // TestModelsThatPassThrough: chunks of attention are neither rows of all tokens nor a window.
 func TestModelsThatPassThrough(t *testing.T) {
-	o := options{model: aModel(t, testmodel.Shape{Arch: "llama4", Window: 128}), args: strings.Fields("-np 1 -c 2048")}
+	o := llamatest.Options{Model: aModel(t, testmodel.Shape{Arch: "llama4", Window: 128}), Args: strings.Fields("-np 1 -c 2048")}
 	stock := start(t, o)
 	want := stock.complete(someTokens(1, 700), 8)
-	stock.kill()
-	o.root = filepath.Join(t.TempDir(), "pages")
+	stock.Kill()
+	o.Root = filepath.Join(t.TempDir(), "pages")
 	for range 2 {
 		s := start(t, o)
 		got := s.complete(someTokens(1, 700), 8)
 		require.Zero(t, got.Timings.Cached)
 		requireSame(t, want, got, 0)
-		s.kill()
+		s.Kill()
 	}
-	require.NoDirExists(t, filepath.Join(o.root, "v1"))
+	require.NoDirExists(t, filepath.Join(o.Root, "v1"))
 }
 
 // unsteady are the parts of an event that differ between two runs of one server.
@@ -77,7 +78,7 @@ var unsteady = regexp.MustCompile(`"(timings|generation_settings)":\{.*\}|"(id_s
 
 // TestStreamsAreThoseOfTheStockServer, event by event.
 func TestStreamsAreThoseOfTheStockServer(t *testing.T) {
-	o := options{model: aModel(t, testmodel.Shape{Arch: "llama"}), args: strings.Fields("-c 2048 -np 1")}
+	o := llamatest.Options{Model: aModel(t, testmodel.Shape{Arch: "llama"}), Args: strings.Fields("-c 2048 -np 1")}
 	steady := func(events []string) (out []string) {
 		for _, e := range events {
 			out = append(out, unsteady.ReplaceAllString(e, ""))
@@ -88,19 +89,19 @@ func TestStreamsAreThoseOfTheStockServer(t *testing.T) {
 	want := steady(stock.stream(someTokens(1, 300), 20))
 	require.Greater(t, len(want), 10)
 	again := steady(stock.stream(someTokens(1, 300), 20)) // one token is computed, and rounded otherwise
-	o.root = filepath.Join(t.TempDir(), "pages")
+	o.Root = filepath.Join(t.TempDir(), "pages")
 	s := start(t, o)
 	require.Equal(t, want, steady(s.stream(someTokens(1, 300), 20)))
-	s.kill()
+	s.Kill()
 	s = start(t, o)
 	require.Equal(t, again, steady(s.stream(someTokens(1, 300), 20)))
 }
 
 // TestRefusals: the actions on slots are ours, other errors are those of llama-server.
 func TestRefusals(t *testing.T) {
-	o := options{model: aModel(t, testmodel.Shape{Arch: "llama"}), args: strings.Fields("-c 1024 -np 1")}
+	o := llamatest.Options{Model: aModel(t, testmodel.Shape{Arch: "llama"}), Args: strings.Fields("-c 1024 -np 1")}
 	stock := start(t, o)
-	o.root = filepath.Join(t.TempDir(), "pages")
+	o.Root = filepath.Join(t.TempDir(), "pages")
 	s := start(t, o)
 	for path, in := range map[string]any{
 		"/slots/0?action=save":    map[string]any{"filename": "x"},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/internal/llamatest"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
@@ -64,8 +65,8 @@ type turn struct {
 }
 
 // options say how to start a server for the conversation.
-func (c *conversation) options(t *testing.T) options {
-	return options{model: aModel(t, c.shape), args: append([]string{"-c", "4096", "-np", "1"}, strings.Fields(c.args)...)}
+func (c *conversation) options(t *testing.T) llamatest.Options {
+	return llamatest.Options{Model: aModel(t, c.shape), Args: append([]string{"-c", "4096", "-np", "1"}, strings.Fields(c.args)...)}
 }
 
 // say asks for 12 tokens after a prompt. With a window they are always the same: two tokens
@@ -110,12 +111,12 @@ func TestAConversationComesBackAfterAKill(t *testing.T) {
 			o := c.options(t)
 			stock := start(t, o)
 			turns := c.hold(stock)
-			stock.kill()
+			stock.Kill()
 			bound := 0.0
 			if c.shape.Window > 0 {
 				bound = 2 * c.spread(t, o, turns)
 			}
-			o.root = filepath.Join(t.TempDir(), "pages")
+			o.Root = filepath.Join(t.TempDir(), "pages")
 			for i, turn := range turns {
 				s := start(t, o)
 				got := c.say(s, turn.prompt, nil)
@@ -128,8 +129,8 @@ func TestAConversationComesBackAfterAKill(t *testing.T) {
 				if i == 0 {
 					s.complete(someTokens(9, 300), 3) // another conversation, in the same slot where there is one
 				}
-				s.kill()
-				require.Positive(t, pages(t, o.root))
+				s.Kill()
+				require.Positive(t, pages(t, o.Root))
 			}
 		})
 	}
@@ -137,10 +138,10 @@ func TestAConversationComesBackAfterAKill(t *testing.T) {
 
 // spread is the greatest difference between log probabilities of two stock servers, one of
 // which also holds another conversation in the same cache.
-func (c *conversation) spread(t *testing.T, o options, turns []turn) (most float64) {
-	o.args = append(slices.Clone(o.args), "-np", "2", "-kvu", "--cache-ram", "0")
+func (c *conversation) spread(t *testing.T, o llamatest.Options, turns []turn) (most float64) {
+	o.Args = append(slices.Clone(o.Args), "-np", "2", "-kvu", "--cache-ram", "0")
 	s := start(t, o)
-	defer s.kill()
+	defer s.Kill()
 	s.ask(map[string]any{"prompt": someTokens(9, 300), "n_predict": 3, "id_slot": 0})
 	for _, turn := range turns {
 		got := c.say(s, turn.prompt, map[string]any{"id_slot": 1})

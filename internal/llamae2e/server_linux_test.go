@@ -3,145 +3,68 @@ package llamae2e
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"maps"
 	"math"
-	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/internal/llamatest"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
 // tree is the folder that scripts/build-llama-server fills.
 func tree(t testing.TB) string {
-	dir := os.Getenv("KVTIER_LLAMA_DIR")
-	if dir == "" {
-		dir = "../../build/llama"
-	}
-	dir, err := filepath.Abs(dir)
-	require.NoError(t, err)
-	if _, err := os.Stat(filepath.Join(dir, "lib", "ollama", "llama-server-real")); err != nil {
-		t.Skipf("%v: build it with scripts/build-llama-server, or name its folder in KVTIER_LLAMA_DIR", err)
+	dir, err := llamatest.FindDir("../..")
+	if err != nil {
+		t.Skip(err)
 	}
 	return dir
 }
 
 // server is a running llama-server: the stock one, or ours before it.
 type server struct {
-	t      testing.TB
-	cmd    *exec.Cmd
-	url    string
-	log    string // of the daemon
-	logged int    // bytes in the log before
-	read   *os.File
-	over   chan struct{} // closed when nobody can write to the output any more
+	*llamatest.Server
+	t   testing.TB
+	log string // of the daemon
 }
 
-// options say how to start a server.
-type options struct {
-	model string
-	root  string   // of the pages; "" starts the stock server
-	args  []string // more of them
-}
+// startMax is the time in which a server must become ready.
+const startMax = time.Minute
 
-// client takes a new connection for each request: llama-server closes idle ones.
-var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-
-// freePort returns a port that nobody listens on.
-func freePort(t testing.TB) int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
-func start(t testing.TB, o options) *server {
-	lib := filepath.Join(tree(t), "lib", "ollama")
-	name, log := "llama-server-real", ""
-	if o.root != "" {
-		name, log = "llama-server", o.root+".log"
+// start starts a server with two threads that restores all that is stored. It ends with the test.
+func start(t testing.TB, o llamatest.Options) *server {
+	o.Dir = tree(t)
+	if o.Root != "" {
+		o.Log = o.Root + ".log"
 	}
-	port := freePort(t)
-	s := &server{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", port), log: log, over: make(chan struct{})}
-	before, _ := os.ReadFile(log)
-	s.logged = len(before)
-	s.cmd = exec.Command(filepath.Join(lib, name), append([]string{
-		"--model", o.model, "--port", strconv.Itoa(port), "--host", "127.0.0.1", "--no-webui", "--offline", "-t", "2",
-	}, o.args...)...)
-	s.cmd.Env = append(os.Environ(), "OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL="+o.root, "KVTIER_LLAMA_LOG="+log, "OLLAMA_KV_TIER_TEST=1")
-	read, write, err := os.Pipe()
-	require.NoError(t, err)
-	s.read = read
-	s.cmd.Stdout, s.cmd.Stderr = write, write
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	require.NoError(t, s.cmd.Start())
-	write.Close()
-	var output bytes.Buffer
-	go func() {
-		defer close(s.over)
-		_, _ = io.Copy(&output, read)
-	}()
+	o.Args = append([]string{"-t", "2"}, o.Args...)
+	o.Env = append(o.Env, "OLLAMA_KV_TIER_TEST=1")
 	t.Cleanup(func() {
-		s.kill()
 		if t.Failed() {
-			b, _ := os.ReadFile(log)
-			t.Logf("the daemon's log:\n%s\nthe engine's output ends:\n%s", b, output.Bytes()[max(0, output.Len()-3000):])
+			b, _ := os.ReadFile(o.Log)
+			t.Logf("the daemon's log:\n%s", b)
 		}
 	})
-	s.ready()
-	return s
-}
-
-// ready waits until the server answers prompts.
-func (s *server) ready() {
-	deadline := time.Now().Add(time.Minute)
-	for time.Now().Before(deadline) {
-		res, err := http.Get(s.url + "/health")
-		if err == nil {
-			res.Body.Close()
-			if res.StatusCode == http.StatusOK && s.settled() {
-				return
-			}
+	ctx, cancel := context.WithTimeout(context.Background(), startMax)
+	defer cancel()
+	s, err := llamatest.Start(ctx, o)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		s.Kill()
+		if t.Failed() {
+			t.Logf("the engine's output ends:\n%s", s.Output())
 		}
-		select {
-		case <-s.over:
-			require.Fail(s.t, "the server has ended")
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-	require.Fail(s.t, "the server does not become ready")
-}
-
-// settled reports whether the store is open, or will not be: a busy machine may take longer than
-// the daemon waits for it.
-func (s *server) settled() bool {
-	if s.log == "" {
-		return true
-	}
-	b, _ := os.ReadFile(s.log)
-	b = b[min(s.logged, len(b)):]
-	return bytes.Contains(b, []byte("kv tier: on")) || bytes.Contains(b, []byte("kv tier: off"))
-}
-
-// kill kills the process that Ollama would kill, and waits as Ollama does: until nobody can
-// write to the output any more.
-func (s *server) kill() {
-	_ = s.cmd.Process.Kill()
-	<-s.over
-	_ = s.cmd.Wait()
-	s.read.Close()
+	})
+	return &server{Server: s, t: t, log: o.Log}
 }
 
 // answer is llama-server's answer to /completion.
@@ -164,7 +87,7 @@ func (s *server) post(path string, in any) (int, []byte) {
 	s.t.Helper()
 	body, err := json.Marshal(in)
 	require.NoError(s.t, err)
-	res, err := client.Post(s.url+path, "application/json", bytes.NewReader(body))
+	res, err := llamatest.Client.Post(s.URL+path, "application/json", bytes.NewReader(body))
 	require.NoError(s.t, err)
 	defer res.Body.Close()
 	out, err := io.ReadAll(res.Body)
@@ -175,7 +98,7 @@ func (s *server) post(path string, in any) (int, []byte) {
 // get asks for a path and returns the status and the body.
 func (s *server) get(path string) (int, string) {
 	s.t.Helper()
-	res, err := client.Get(s.url + path)
+	res, err := llamatest.Client.Get(s.URL + path)
 	require.NoError(s.t, err)
 	defer res.Body.Close()
 	out, err := io.ReadAll(res.Body)
@@ -205,7 +128,7 @@ func (s *server) stream(prompt any, n int) []string {
 	s.t.Helper()
 	body, err := json.Marshal(map[string]any{"prompt": prompt, "n_predict": n, "temperature": 0, "seed": 1, "stream": true})
 	require.NoError(s.t, err)
-	res, err := client.Post(s.url+"/completion", "application/json", bytes.NewReader(body))
+	res, err := llamatest.Client.Post(s.URL+"/completion", "application/json", bytes.NewReader(body))
 	require.NoError(s.t, err)
 	defer res.Body.Close()
 	var events []string

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/kvtier/kvtier/internal/llamatest"
 	"github.com/kvtier/kvtier/internal/soak"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
@@ -83,17 +84,17 @@ type play struct {
 	chats   *soak.Chats
 	stock   *server
 	ours    *server
-	options options
+	options llamatest.Options
 	round   int
 	answers int
 }
 
 func playSoak(t *testing.T, setup soakSetup, seed uint64) {
 	p := &play{soakSetup: setup, t: t}
-	p.options = options{model: aModel(t, setup.shape), args: append(strings.Fields(setup.args),
+	p.options = llamatest.Options{Model: aModel(t, setup.shape), Args: append(strings.Fields(setup.args),
 		"-np", fmt.Sprint(setup.slots), "-c", fmt.Sprint(setup.slots*soakContext), "--no-context-shift")}
 	p.stock = start(t, p.options)
-	p.options.root = filepath.Join(t.TempDir(), "pages")
+	p.options.Root = filepath.Join(t.TempDir(), "pages")
 	p.ours = start(t, p.options)
 	p.history = soak.New(seed, soak.Config{Rounds: 20, Chats: setup.slots + 2, Slots: setup.slots, Context: soakContext})
 	p.chats = soak.NewChats(p.history.System, func(tokens int, seed int64) string {
@@ -105,7 +106,7 @@ func playSoak(t *testing.T, setup soakSetup, seed uint64) {
 		p.round = i
 		p.play(round)
 	}
-	p.ours.kill()
+	p.ours.Kill()
 	log, err := os.ReadFile(p.ours.log)
 	require.NoError(t, err)
 	t.Logf("seed %d: %d answers compared, %d restores", seed, p.answers, bytes.Count(log, []byte("kv tier: restored")))
@@ -113,19 +114,22 @@ func playSoak(t *testing.T, setup soakSetup, seed uint64) {
 
 // killAll kills all processes at once.
 func (s *server) killAll() {
-	for _, pid := range append([]int{s.cmd.Process.Pid}, below(s.t, s.cmd.Process.Pid)...) {
+	pids, err := s.Processes()
+	require.NoError(s.t, err)
+	for _, pid := range pids {
 		_ = unix.Kill(pid, unix.SIGKILL) // it may have ended with another
 	}
-	s.kill()
+	s.Wait()
 }
 
 // killEngine kills the real server, with which the others end.
 func (s *server) killEngine() {
-	if pids := below(s.t, s.cmd.Process.Pid); len(pids) > 0 {
+	pids, err := s.Processes()
+	require.NoError(s.t, err)
+	if len(pids) > 1 {
 		_ = unix.Kill(pids[len(pids)-1], unix.SIGKILL) // it may have ended
 	}
-	<-s.over
-	s.kill()
+	s.Wait()
 }
 
 // said is an answer, or the status of a refused request.
@@ -138,7 +142,7 @@ type said struct {
 func (p *play) play(round soak.Round) {
 	switch round.Event {
 	case soak.Unload, soak.KillStored:
-		p.ours.kill()
+		p.ours.Kill()
 	case soak.Kill:
 		p.ours.killAll()
 	case soak.KillRunner:
@@ -238,7 +242,7 @@ func (p *play) ask(s *server, prompt string, n int) said {
 // tryPost sends a request and returns the status and the body; 0 and the error if there is no
 // answer.
 func (s *server) tryPost(path string, in []byte) (int, []byte) {
-	res, err := client.Post(s.url+path, "application/json", bytes.NewReader(in))
+	res, err := llamatest.Client.Post(s.URL+path, "application/json", bytes.NewReader(in))
 	if err != nil {
 		return 0, []byte(err.Error())
 	}
@@ -260,11 +264,11 @@ func (p *play) leave(s *server, prompt string, n, after int) {
 func (p *play) watch(s *server, prompt string, n int, more func(tokens int) bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/completion", bytes.NewReader(body(prompt, n, true)))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/completion", bytes.NewReader(body(prompt, n, true)))
 	if err != nil {
 		panic(err) // the URL is ours
 	}
-	res, err := client.Do(req)
+	res, err := llamatest.Client.Do(req)
 	if err != nil {
 		return // it was killed
 	}

@@ -20,16 +20,10 @@ import (
 	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/llamatest"
 	"github.com/kvtier/kvtier/internal/proc"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
-
-// below returns the processes that descend from another, nearest first.
-func below(t testing.TB, pid int) []int {
-	pids, err := proc.Below(pid)
-	require.NoError(t, err)
-	return pids
-}
 
 // TestKills kills the front, the daemon or the engine at a random moment, while some clients
 // talk and others leave. After each kill the answers are those of a server that was never
@@ -40,19 +34,19 @@ func TestKills(t *testing.T) {
 		rounds = 100
 	}
 	model := aModel(t, testmodel.Shape{Arch: "llama"})
-	stock := start(t, options{model: model, args: []string{"-c", "2048", "-np", "1"}})
+	stock := start(t, llamatest.Options{Model: model, Args: []string{"-c", "2048", "-np", "1"}})
 	var prompts [][]int32
 	var want []answer
 	for seed := range 4 {
 		prompts = append(prompts, someTokens(seed, 300+100*seed))
 		want = append(want, stock.complete(prompts[seed], 8))
 	}
-	stock.kill()
+	stock.Kill()
 	rng := rand.New(rand.NewPCG(1, 1))
 	root := filepath.Join(t.TempDir(), "pages")
 	restored := 0
 	for round := range rounds {
-		s := start(t, options{model: model, root: root, args: []string{"-c", "4096", "-np", "2"}})
+		s := start(t, llamatest.Options{Model: model, Root: root, Args: []string{"-c", "4096", "-np", "2"}})
 		var clients sync.WaitGroup
 		heard := make(chan struct{}, 1<<12) // one element for each piece of an answer
 		for range 3 {
@@ -64,7 +58,8 @@ func TestKills(t *testing.T) {
 				}
 			}(rng.IntN(4), time.Duration(rng.IntN(400))*time.Millisecond)
 		}
-		victims := append([]int{s.cmd.Process.Pid}, below(t, s.cmd.Process.Pid)...)
+		victims, err := s.Processes()
+		require.NoError(t, err)
 		require.Len(t, victims, 3, "front, daemon, engine")
 		left := make(chan struct{})
 		go func() {
@@ -79,15 +74,15 @@ func TestKills(t *testing.T) {
 		}
 		_ = unix.Kill(victims[rng.IntN(3)], unix.SIGKILL)
 		<-left
-		s.kill()
+		s.Kill()
 		gone(t, victims[1:])
 
-		s = start(t, options{model: model, root: root, args: []string{"-c", "2048", "-np", "1"}})
+		s = start(t, llamatest.Options{Model: model, Root: root, Args: []string{"-c", "2048", "-np", "1"}})
 		at := round % len(prompts)
 		got := s.complete(prompts[at], 8)
 		restored += got.Timings.Cached
 		requireFirst(t, want[at], got)
-		s.kill()
+		s.Kill()
 		requireClean(t, root)
 	}
 	require.Positive(t, restored)
@@ -107,11 +102,11 @@ func (s *server) leave(prompt []int32, patience time.Duration, heard chan<- stru
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	body, _ := json.Marshal(map[string]any{"prompt": prompt, "n_predict": 50, "temperature": 0, "stream": true})
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/completion", strings.NewReader(string(body)))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/completion", strings.NewReader(string(body)))
 	if err != nil {
 		return
 	}
-	if res, err := client.Do(req); err == nil {
+	if res, err := llamatest.Client.Do(req); err == nil {
 		buf := make([]byte, 1<<16)
 		for err == nil {
 			_, err = res.Body.Read(buf)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/internal/llamatest"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
@@ -36,21 +37,21 @@ func TestAThinkingConversationComesBack(t *testing.T) {
 		{shape: testmodel.Shape{Arch: "gemma3", Window: 128}, bound: 0.05},
 	} {
 		t.Run(c.shape.Arch, func(t *testing.T) {
-			o := options{model: aModel(t, c.shape), args: []string{"-c", "4096", "-np", "1"}}
+			o := llamatest.Options{Model: aModel(t, c.shape), Args: []string{"-c", "4096", "-np", "1"}}
 			stock := start(t, o)
 			opening := stock.tokenize("<|im_start|>assistant\n")
 			first := slices.Concat(someTokens(1, turn), opening)
 			next := slices.Concat(first, someTokens(3, 20), someTokens(4, 100), opening)
 			stock.complete(first[:turn], 0)
 			want := stock.complete(next, 12)
-			stock.kill()
+			stock.Kill()
 
-			o.root = filepath.Join(t.TempDir(), "pages")
+			o.Root = filepath.Join(t.TempDir(), "pages")
 			s := start(t, o)
 			a := s.complete(first, 8)
 			require.Zero(t, a.Timings.Cached, "both steps count as one request")
 			require.Equal(t, len(first), a.Timings.Computed)
-			s.kill()
+			s.Kill()
 
 			s = start(t, o)
 			got := s.complete(next, 12)

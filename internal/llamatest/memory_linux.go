@@ -7,20 +7,18 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-
-	"github.com/kvtier/kvtier/internal/proc"
 )
 
 // Memory is the number of bytes of memory that the server's processes take: memory that they map,
 // shared pages divided among those that share them, and files in memory that they hold.
 func (s *Server) Memory() (int64, error) {
-	below, err := proc.Below(s.cmd.Process.Pid)
+	pids, err := s.Processes()
 	if err != nil {
 		return 0, err
 	}
 	var total int64
 	files := make(map[uint64]bool)
-	for _, pid := range append(below, s.cmd.Process.Pid) {
+	for _, pid := range pids {
 		rollup, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 		if err != nil {
 			continue // it has ended

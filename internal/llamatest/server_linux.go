@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/kvtier/kvtier/internal/proc"
 )
 
 // DirEnv names the folder that scripts/build-llama-server fills.
@@ -162,12 +164,23 @@ func sizeOf(path string) int64 {
 	return info.Size()
 }
 
-// Kill kills the process that Ollama would kill, and waits as Ollama does: until nobody can
-// write to the output any more.
+// Processes lists the server's processes: the one that Ollama would start, and those below it,
+// the real server last.
+func (s *Server) Processes() ([]int, error) {
+	below, err := proc.Below(s.cmd.Process.Pid)
+	return append([]int{s.cmd.Process.Pid}, below...), err
+}
+
+// Kill kills the process that Ollama would kill, and waits.
 func (s *Server) Kill() {
 	_ = s.cmd.Process.Kill() // it may have ended
+	s.Wait()
+}
+
+// Wait waits as Ollama does for the end: until nobody can write to the output any more.
+func (s *Server) Wait() {
 	<-s.over
-	_ = s.cmd.Wait() // it was killed
+	_ = s.cmd.Wait() // it may have been killed
 	s.read.Close()   // it was only read
 }
 
