@@ -41,23 +41,6 @@ func (t *Tier) makeRoom(ctx context.Context, s *slot, tokens int) bool {
 	return true
 }
 
-// takeIdle makes the slot busy that holds tokens and has been free for longest, other than one.
-// It returns nil if there is none.
-func (t *Tier) takeIdle(than *slot) *slot {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var oldest *slot
-	for _, s := range t.slots {
-		if s != than && !s.busy && len(s.tokens) > 0 && (oldest == nil || s.used.Before(oldest.used)) {
-			oldest = s
-		}
-	}
-	if oldest != nil {
-		oldest.takeLocked()
-	}
-	return oldest
-}
-
 // restoreInto has the engine restore a file into a slot, for which other slots may be emptied.
 func (t *Tier) restoreInto(ctx context.Context, s *slot, name string, tokens int, late func()) error {
 	restore := func() error { return t.opt.Engine.Restore(ctx, s.id, name) }

@@ -71,35 +71,49 @@ const similar = 0.1
 // takeLocked makes a free slot busy: the pinned one, or the one that holds most of the prompt,
 // or the one unused for longest. It returns nil if there is none.
 func (t *Tier) takeLocked(tokens []int32, pinned int) *slot {
-	var best, oldest *slot
-	most := int(similar * float64(len(tokens)))
+	free := func(s *slot) bool { return !s.busy && (pinned < 0 || s.id == pinned%len(t.slots)) }
+	best, most := t.oldestLocked(free), int(similar*float64(len(tokens)))
 	for _, s := range t.slots {
-		if s.busy || pinned >= 0 && s.id != pinned%len(t.slots) {
+		if !free(s) {
 			continue
 		}
 		if n := commonPrefix(s.tokens, tokens); n > most {
 			best, most = s, n
 		}
-		if oldest == nil || s.used.Before(oldest.used) {
+	}
+	return best.takeLocked()
+}
+
+// takeIdle makes the slot busy that holds tokens and has been free for longest, other than one.
+// It returns nil if there is none.
+func (t *Tier) takeIdle(than *slot) *slot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.oldestLocked(func(s *slot) bool { return s != than && !s.busy && len(s.tokens) > 0 }).takeLocked()
+}
+
+// oldestLocked returns the slot unused for longest, of those that suit; nil if none does.
+func (t *Tier) oldestLocked(suits func(*slot) bool) (oldest *slot) {
+	for _, s := range t.slots {
+		if suits(s) && (oldest == nil || s.used.Before(oldest.used)) {
 			oldest = s
 		}
 	}
-	if best == nil {
-		best = oldest
-	}
-	if best != nil {
-		best.takeLocked()
-	}
-	return best
+	return oldest
 }
 
-// takeLocked makes a slot busy, which is not saved for being idle any more.
-func (s *slot) takeLocked() {
+// takeLocked makes a slot busy, which is not saved for being idle any more, and returns it. A nil
+// slot stays nil.
+func (s *slot) takeLocked() *slot {
+	if s == nil {
+		return nil
+	}
 	s.busy = true
 	if s.idle != nil {
 		s.idle.Stop()
 		s.idle = nil
 	}
+	return s
 }
 
 // take waits for a slot. Requests get slots in the order in which they came.

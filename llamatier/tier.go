@@ -336,7 +336,7 @@ func (t *Tier) saveIdle(s *slot) {
 		t.mu.Unlock()
 		return
 	}
-	s.busy, s.idle = true, nil
+	s.takeLocked()
 	t.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), saveTimeout)
 	defer cancel()
