@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/llamastate"
+	"github.com/kvtier/kvtier/rates"
 )
 
 // saveTimeout bounds the time that a save may hold a slot.
@@ -105,7 +106,7 @@ func (t *Tier) savedFile(ctx context.Context, s *slot) (*os.File, error) {
 	err = t.act(s, save, func() { f.Close(); <-t.saving })
 	switch {
 	case err == nil:
-		t.saved(p.Held, time.Since(began))
+		t.opt.Rates.Stepped(rates.Chain{Pages: []rates.Page{t.saved(p.Held)}, Then: saving}, time.Since(began))
 		return f, nil
 	case !errors.Is(err, errHeldBack):
 		f.Close() // nothing is lost: the file is memory

@@ -3,6 +3,8 @@ package llamatier
 import (
 	"context"
 	"time"
+
+	"github.com/kvtier/kvtier/rates"
 )
 
 // The prompt of a chat ends with the tokens that open the answer. Many templates leave parts of
@@ -56,7 +58,7 @@ func (t *Tier) stageEnd(s *slot, tokens []int32) int {
 		return 0
 	}
 	gain := t.opt.Rates.Computing(s.ended(), end)
-	if t.savingTime(end) > time.Duration(stageCost*float64(gain)) || t.opt.Rates.Computing(held, end) > stageMax {
+	if t.opt.Rates.Reading(t.saved(end)) > time.Duration(stageCost*float64(gain)) || t.opt.Rates.Computing(held, end) > stageMax {
 		return 0
 	}
 	return end
@@ -82,27 +84,10 @@ func (t *Tier) stage(ctx context.Context, u *Turn) {
 	t.save(ctx, s, true)
 }
 
-// savingTime predicts the time in which the engine saves a slot with a number of tokens.
-func (t *Tier) savingTime(tokens int) time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return time.Duration(t.saveSeconds * float64(t.opt.Shape.RowBytes(tokens, t.opt.Window)) * float64(time.Second))
-}
+// saving is the name, among the rates, of the step in which the engine writes a file.
+const saving = "llama-server saves"
 
-const (
-	// assumedSaveSeconds is the time for a byte before the first observation.
-	assumedSaveSeconds = 1e-9
-	// saveWeight is the weight of the latest observation.
-	saveWeight = 0.3
-)
-
-// saved notes the time in which the engine saved a slot.
-func (t *Tier) saved(tokens int, took time.Duration) {
-	bytes := t.opt.Shape.RowBytes(tokens, t.opt.Window)
-	if bytes == 0 {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.saveSeconds += saveWeight * (took.Seconds()/float64(bytes) - t.saveSeconds)
+// saved describes the file of a slot with a number of tokens to package rates.
+func (t *Tier) saved(tokens int) rates.Page {
+	return rates.Page{Bytes: t.opt.Shape.RowBytes(tokens, t.opt.Window), Tier: saving}
 }

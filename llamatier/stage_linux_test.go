@@ -72,7 +72,7 @@ func TestAStageThatIsNotWorthIt(t *testing.T) {
 		"dense":       func(w *world) { w.hybrid = false; w.start(1, 4000) },
 		"no control":  func(w *world) { w.tier.opt.Control = nil },
 		"quick":       func(w *world) { computes(w.tier.opt.Rates, time.Microsecond) },
-		"slow saves":  func(w *world) { w.tier.saveSeconds = 1 },
+		"slow saves":  func(w *world) { saves(w.tier.opt.Rates, 1, time.Second) },
 		"too slow":    func(w *world) { computes(w.tier.opt.Rates, 3*time.Second) },
 		"no memory":   func(w *world) { w.tier.opt.Available = func() (uint64, error) { return 1, nil } },
 		"busy saving": func(w *world) { w.tier.saving <- struct{}{} },
@@ -95,6 +95,22 @@ func computes(r *rates.Rates, each time.Duration) {
 	for i := range 8 {
 		r.Computed(64, float64(i*64), 64*each)
 	}
+}
+
+// saves gives rates the time in which the engine saves a number of bytes.
+func saves(r *rates.Rates, bytes int64, took time.Duration) {
+	r.Stepped(rates.Chain{Pages: []rates.Page{{Bytes: bytes}}, Then: saving}, took)
+}
+
+// TestSavesAreTimed, for the decision whether a prompt is computed in two steps.
+func TestSavesAreTimed(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 4000)
+	require.Zero(t, w.tier.opt.Rates.Reading(w.tier.saved(300)))
+	w.ask(ask(prompt(1, 300)), 5)
+	w.idle()
+	require.Positive(t, w.tier.opt.Rates.Reading(w.tier.saved(300)))
 }
 
 func begin(t *testing.T, w *world, tokens []int32) *Turn {

@@ -80,8 +80,6 @@ type Tier struct {
 	turns   map[*Turn]bool
 	acting  []chan struct{} // one for each action that is waited for, closed after it
 
-	saveSeconds float64 // that the engine takes to save a byte
-
 	off     atomic.Bool    // the engine does not answer: nothing is restored or stored any more
 	saving  chan struct{}  // one element while a file of a save exists
 	storing sync.WaitGroup // saves whose pages are being stored, and pages that are being read
@@ -104,7 +102,7 @@ func New(opt Options) *Tier {
 	if opt.Available == nil {
 		opt.Available = memory.Available
 	}
-	t := &Tier{opt: opt, turns: make(map[*Turn]bool), saving: make(chan struct{}, 1), saveSeconds: assumedSaveSeconds, patience: usualPatience}
+	t := &Tier{opt: opt, turns: make(map[*Turn]bool), saving: make(chan struct{}, 1), patience: usualPatience}
 	t.opt.Store = &steady{store: opt.Store, patience: &t.patience}
 	for id := range opt.Slots {
 		t.slots = append(t.slots, &slot{id: id, judged: true})

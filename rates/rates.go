@@ -225,6 +225,14 @@ func (r *Rates) steppingLocked(c Chain, page Page) float64 {
 	return t.reading(page.Bytes)
 }
 
+// Reading predicts the time to read a page from its tier, or for the page to go through a step
+// of the tier's name; zero without observations.
+func (r *Rates) Reading(page Page) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return seconds(r.tierLocked(page.Tier).reading(page.Bytes))
+}
+
 // Computing predicts the time to compute the tokens from position begin to end.
 func (r *Rates) Computing(begin, end int) time.Duration {
 	r.mu.Lock()

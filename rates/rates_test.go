@@ -209,6 +209,24 @@ func TestAStepAfterReadingCounts(t *testing.T) {
 	require.Equal(t, 8, r.Plan(chain))
 }
 
+// TestReading: a page takes as long as those before, from a tier or through a step.
+func TestReading(t *testing.T) {
+	c := newClock()
+	r := newRates(c)
+	page := pagesOf("local", 1)[0]
+	require.Zero(t, r.Reading(page))
+	r.Probed([]Page{page}, 2*time.Second, true)
+	require.InDelta(t, 2, r.Reading(page).Seconds(), 1e-6)
+
+	page.Tier = "save"
+	require.Zero(t, r.Reading(page))
+	r.Stepped(Chain{Pages: []Page{page}, Then: "save"}, time.Second)
+	c.pass(probeEvery)
+	require.InDelta(t, 1, r.Reading(page).Seconds(), 1e-6)
+	page.Bytes *= 2
+	require.InDelta(t, 2, r.Reading(page).Seconds(), 1e-6)
+}
+
 // TestPagesBeforeTheBase are read for those behind, and never for their own sake.
 func TestPagesBeforeTheBase(t *testing.T) {
 	r := newRates(newClock())
