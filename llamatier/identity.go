@@ -29,6 +29,11 @@ func Identity(c launch.Command, numerics []string, config tierenv.Config, shape 
 	if err != nil {
 		return nil, fmt.Errorf("identify an adapter: %w", err)
 	}
+	for _, path := range c.Adapters() {
+		if err := wholly(path); err != nil {
+			return nil, err
+		}
+	}
 	engine, libraries, err := engineDigest(pid, files)
 	if err != nil {
 		return nil, fmt.Errorf("identify llama-server: %w", err)

@@ -34,3 +34,27 @@ func ReadModel(path string) (m Model, err error) {
 	m.types = f.KeyValue("tokenizer.ggml.token_type").Ints()
 	return m, nil
 }
+
+// invocation is the key of the tokens behind which an adapter begins to act. Those tokens are
+// looked for in each prompt as a whole, so that a row depends on tokens behind its own.
+const invocation = "adapter.alora.invocation_tokens"
+
+// wholly returns an error unless an adapter acts on every token of a prompt.
+func wholly(path string) error {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return fmt.Errorf("read the head of an adapter: %w", err)
+	}
+	defer f.Close()
+	n := 0
+	for _, kv := range f.KeyValues() {
+		if kv.Key == invocation {
+			return fmt.Errorf("the adapter %s acts behind certain tokens only", path)
+		}
+		n++
+	}
+	if n != f.NumKeyValues() {
+		return fmt.Errorf("read the head of the adapter %s: only %d of %d values can be read", path, n, f.NumKeyValues())
+	}
+	return nil
+}

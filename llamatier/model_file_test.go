@@ -1,0 +1,37 @@
+package llamatier
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/ollama/ollama/fs/ggml"
+	"github.com/stretchr/testify/require"
+)
+
+// TestAdapterOnTheWholePrompt: rows that depend on tokens behind their own must not be stored.
+func TestAdapterOnTheWholePrompt(t *testing.T) {
+	write := func(values map[string]any) string {
+		path := filepath.Join(t.TempDir(), "adapter.gguf")
+		f, err := os.Create(path)
+		require.NoError(t, err)
+		defer f.Close()
+		kv := ggml.KV{"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": float32(16)}
+		for key, value := range values {
+			kv[key] = value
+		}
+		require.NoError(t, ggml.WriteGGUF(f, kv, nil))
+		return path
+	}
+	usual := write(nil)
+	require.NoError(t, wholly(usual))
+	require.ErrorContains(t, wholly(write(map[string]any{invocation: []uint32{7, 8}})), "behind certain tokens only")
+
+	content, err := os.ReadFile(usual)
+	require.NoError(t, err)
+	for size := range len(content) {
+		cut := filepath.Join(t.TempDir(), "cut.gguf")
+		require.NoError(t, os.WriteFile(cut, content[:size], 0o600))
+		require.Error(t, wholly(cut), "%d of %d bytes", size, len(content))
+	}
+}
