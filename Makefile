@@ -81,7 +81,7 @@ plot: ## Draw docs/ttft.svg and .png from the report of bench
 
 # Targets that need no build come first, so that a mistake there shows in seconds.
 .PHONY: test
-test: test-deps lint test-go check-cuda test-gpu-suite build test-paged check-patches test-e2e test-upstream check-plain-git ## Everything that CI runs
+test: test-deps lint test-go check-cuda test-gpu-suite build test-paged check-patches test-e2e test-llama test-upstream check-plain-git ## Everything that CI runs
 
 .PHONY: test-deps
 test-deps: ## Install the further packages that testing needs, or name them
@@ -189,7 +189,6 @@ bench-llama: test-deps ## Measure a stock llama-server with and without kvtier; 
 	scripts/build-llama-server
 	go run ./internal/bench/llama $(ARGS)
 
-# Not part of test yet: building llama-server takes eight minutes on two cores.
 .PHONY: test-llama
 test-llama: test-deps ## Build a stock Ollama of today and test it with our llama-server
 	scripts/build-llama-server
