@@ -185,8 +185,6 @@ func TestOnlyWhatWasLostIsStoredAgain(t *testing.T) {
 				r.timers.fire()
 				r.settle()
 			}
-			store.failing = nil
-			clock.add(retryAfter)
 		},
 		"the store lost one": func(r *fakeRunner, store *memStore, _ *clock, text []int32) {
 			r.run(r.slots[0], text, nil, true)
@@ -199,8 +197,11 @@ func TestOnlyWhatWasLostIsStoredAgain(t *testing.T) {
 			r := newFakeRunner(t, store, 1, 256, Options{})
 			clock, text := withClock(r), tokenRange(1, 50)
 			lose(r, store, clock, text)
+			store.mu.Lock()
+			store.failing, store.wrote = nil, nil
 			store.below = map[int]bool{0: true, 1: true, 3: true, 4: true, 5: true}
-			store.wrote = nil
+			store.mu.Unlock()
+			clock.add(retryAfter) // the queue may look at once
 			r.run(r.slots[0], text, nil, true)
 			r.settle()
 			require.Equal(t, []int{2}, store.wrote)
