@@ -156,6 +156,20 @@ func (e *Engine) Template(ctx context.Context, chat []byte) (string, error) {
 	return out.Prompt, err
 }
 
+// MediaMark returns the text that stands for an image or sound in a prompt.
+func (e *Engine) MediaMark(ctx context.Context) (string, error) {
+	var out struct {
+		Mark string `json:"media_marker"`
+	}
+	if err := e.call(ctx, http.MethodGet, "/props", nil, &out); err != nil {
+		return "", err
+	}
+	if out.Mark == "" {
+		return "", errors.New("llama-server does not say how a prompt refers to an image")
+	}
+	return out.Mark, nil
+}
+
 // Slot is the state of a slot.
 type Slot struct {
 	Running bool // a request is not over

@@ -181,7 +181,8 @@ func (u *Turn) Slot() int { return u.s.id }
 
 // Request is a request as far as the Tier must know it.
 type Request struct {
-	Tokens  []int32            // the prompt
+	Tokens  []int32            // the prompt, up to the first image or sound
+	Media   bool               // there is an image or sound behind Tokens
 	Slot    int                // that the request asks for, -1 for any
 	Private bool               // rows are neither restored nor stored
 	Cancel  context.CancelFunc // gives the request up
@@ -229,7 +230,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	if t.off.Load() || taken || u.TooLong {
 		return u, nil
 	}
-	if u.counted, _, err = t.opt.Engine.Generated(ctx); err != nil {
+	if u.counted, _, err = t.opt.Engine.Generated(ctx); err != nil || r.Media { // an image takes tokens, too
 		u.counted = -1
 	}
 	switch {
@@ -238,7 +239,9 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		t.save(ctx, s, true)
 	default:
 		u.Restored = t.restore(ctx, s, r.Tokens)
-		t.stage(ctx, u)
+		if !r.Media {
+			t.stage(ctx, u)
+		}
 	}
 	return u, nil
 }
@@ -329,17 +332,39 @@ func (t *Tier) noteAnswerLocked(s *slot, answer *Answer, counted, prompt int) {
 
 // saveIdle saves a slot that no request has taken.
 func (t *Tier) saveIdle(s *slot) {
-	t.mu.Lock()
-	if s.busy || s.idle == nil || t.closed {
-		t.mu.Unlock()
+	if !t.takeFree(s) {
 		return
 	}
-	s.takeLocked()
-	t.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), saveTimeout)
 	defer cancel()
 	t.save(ctx, s, false)
 	t.give(s)
+}
+
+// takeFree makes a slot busy that no request has taken since it was given back, and reports
+// whether there was none.
+func (t *Tier) takeFree(s *slot) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s.busy || s.idle == nil || t.closed {
+		return false
+	}
+	s.idle.Stop()
+	s.busy, s.idle = true, nil
+	return true
+}
+
+// saveFree saves the slots that no request uses, because a request of which nothing is known
+// may take any of them.
+func (t *Tier) saveFree() {
+	ctx, cancel := context.WithTimeout(context.Background(), unknownTimeout)
+	defer cancel()
+	for _, s := range t.slots {
+		if t.takeFree(s) {
+			t.save(ctx, s, true)
+			t.give(s)
+		}
+	}
 }
 
 // Flush gives up the requests that run, refuses those that wait, saves every slot, and returns
@@ -393,6 +418,7 @@ func (t *Tier) spawn(f func()) {
 // slots end first: one that llama-server holds back for the request could in turn hold back
 // the requests behind it.
 func (t *Tier) Unknown() (end func()) {
+	t.saveFree()
 	late := time.NewTimer(unknownTimeout)
 	defer late.Stop()
 	t.mu.Lock()

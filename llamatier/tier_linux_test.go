@@ -155,6 +155,26 @@ func TestASlotThatTheEngineHasEmptied(t *testing.T) {
 	require.Zero(t, w.ask(ask(prompt(1, 310)), 5), "the slot holds it")
 }
 
+// TestARequestOfWhichNothingIsKnown: the conversation that it takes the slot from comes back.
+func TestARequestOfWhichNothingIsKnown(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 2, 1000)
+	require.Zero(t, w.ask(ask(prompt(1, 200)), 5))
+	require.Zero(t, w.ask(ask(prompt(2, 100)), 5))
+	end := w.tier.Unknown()
+	for _, s := range w.engine.slots {
+		s.complete(w.engine, t.Context(), prompt(3, 50), 5)
+	}
+	end()
+	w.tier.Flush(t.Context())
+
+	w.start(2, 1000)
+	require.Equal(t, 200, w.ask(ask(prompt(1, 300)), 5))
+	require.Equal(t, 100, w.ask(ask(prompt(2, 200)), 5))
+	require.Zero(t, w.ask(ask(prompt(3, 90)), 5))
+}
+
 // TestASlotIsSavedWhenIdle, and not again before the next request.
 func TestASlotIsSavedWhenIdle(t *testing.T) {
 	store := openStore(t)

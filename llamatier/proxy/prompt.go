@@ -3,10 +3,11 @@ package proxy
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/kvtier/kvtier/llamatier"
 )
@@ -28,11 +29,11 @@ func (h *Handler) understand(r *http.Request, body []byte, chat bool) (*prompt, 
 	if end < 0 || set(in["n"], "1") || set(in["n_cmpl"], "1") || set(in["n_cache_reuse"], "0") || set(in["cache_prompt"], "true") {
 		return nil, errNotUnderstood
 	}
-	tokens, err := h.tokens(r, body, in["prompt"], chat)
-	if err != nil {
+	p := &prompt{end: end, Request: llamatier.Request{Slot: -1}}
+	var err error
+	if p.Tokens, p.Media, err = h.tokens(r, body, maps.Clone(in), chat); err != nil {
 		return nil, err
 	}
-	p := &prompt{end: end, Request: llamatier.Request{Tokens: tokens, Slot: -1}}
 	p.Private = set(in["kv_store"], "true") || set(in["lora"], "[]")
 	if set(in["id_slot"], "-1") {
 		if err := json.Unmarshal(in["id_slot"], &p.Slot); err != nil || p.Slot < 0 || p.Slot > math.MaxInt32 {
@@ -49,32 +50,43 @@ func set(value json.RawMessage, usual string) bool {
 	return text != "" && text != "null" && text != usual
 }
 
-// tokens returns the tokens of a prompt that is a text, a list of tokens, or a chat.
-func (h *Handler) tokens(r *http.Request, body []byte, raw json.RawMessage, chat bool) ([]int32, error) {
-	var text string
-	if chat {
-		if hasMedia(body) {
-			return nil, fmt.Errorf("the chat has images or sound")
-		}
-		var err error
-		if text, err = h.engine.Template(r.Context(), body); err != nil {
-			return nil, err
-		}
-		return h.engine.Tokenize(r.Context(), text)
+// tokens returns the tokens of a prompt that is a text, a list of tokens, or a chat, up to the
+// first image or sound, and whether there is one.
+func (h *Handler) tokens(r *http.Request, body []byte, in map[string]json.RawMessage, chat bool) (tokens []int32, media bool, err error) {
+	text, media, err := h.text(r, body, in, chat)
+	if err != nil && json.Unmarshal(in["prompt"], &tokens) == nil && len(tokens) > 0 {
+		return tokens, false, nil
 	}
-	if json.Unmarshal(raw, &text) == nil {
-		return h.engine.Tokenize(r.Context(), text)
+	if err != nil {
+		return nil, false, err
 	}
-	var tokens []int32
-	if json.Unmarshal(raw, &tokens) == nil && len(tokens) > 0 {
-		return tokens, nil
-	}
-	return nil, errNotUnderstood
+	tokens, err = h.engine.Tokenize(r.Context(), text)
+	return tokens, media, err
 }
 
-// hasMedia reports whether a chat may have parts that are not text.
-func hasMedia(body []byte) bool {
-	return bytes.Contains(body, []byte(`"image_url"`)) || bytes.Contains(body, []byte(`"input_audio"`))
+// text returns the text of a prompt up to the first image or sound, and whether there is one.
+func (h *Handler) text(r *http.Request, body []byte, in map[string]json.RawMessage, chat bool) (text string, media bool, err error) {
+	if chat {
+		textual, media, err := withoutMedia(in)
+		if err != nil {
+			return "", false, err
+		}
+		if media {
+			body = textual
+		}
+		all, err := h.engine.Template(r.Context(), body)
+		text, _, _ = strings.Cut(all, cutMark)
+		return text, media, err
+	}
+	if json.Unmarshal(in["prompt"], &text) == nil {
+		return text, false, nil
+	}
+	var p withMedia
+	if json.Unmarshal(in["prompt"], &p) != nil || p.Text == "" {
+		return "", false, errNotUnderstood
+	}
+	text, err = h.beforeMedia(r.Context(), p)
+	return text, len(p.Data) > 0, err
 }
 
 // pinned returns the body with the number of a slot. Of two members of one name llama-server
