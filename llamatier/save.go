@@ -82,7 +82,10 @@ func (t *Tier) ends(s *slot, state *llamastate.File, tails bool) []int {
 	if !tails {
 		return nil
 	}
-	return []int{n, s.prompt}
+	if size := t.opt.PageTokens; s.prompt/size == n/size {
+		return []int{n} // rows of a tail serve each prompt that begins as the tail does
+	}
+	return []int{n, s.prompt} // a full page serves no prompt that leaves it
 }
 
 // savedFile has the engine save a slot into a new file.

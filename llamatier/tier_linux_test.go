@@ -530,3 +530,17 @@ func TestOff(t *testing.T) {
 	w.tier.Flush(t.Context())
 	require.Empty(t, store.Chain(t.Context(), prompt(1, 100), nil))
 }
+
+// TestTailsOfASavedSlot: one for an answer that ends in the page in which its prompt ends.
+func TestTailsOfASavedSlot(t *testing.T) {
+	for answer, tails := range map[int]int{5: 1, 20: 2} {
+		store := openStore(t)
+		w := newWorld(t, store, 1, 1000)
+		w.ask(ask(prompt(1, 200)), answer)
+		w.tier.Flush(t.Context())
+		usage, err := store.Scan(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, tails, usage.Local.Tails, "an answer of %d tokens", answer)
+		require.NoError(t, store.Close())
+	}
+}
