@@ -16,9 +16,14 @@ type patience struct {
 
 	leave time.Duration // for an engine to leave a request whose client is gone
 	stage time.Duration // for the first step of a request; the engine goes on from there
+
+	unknown time.Duration // for actions on slots before a request of which nothing is known
 }
 
-var usualPatience = patience{look: time.Second, end: 10 * time.Minute, find: 5 * time.Second, page: time.Minute, leave: 5 * time.Second, stage: stageMax}
+var usualPatience = patience{
+	look: time.Second, end: 10 * time.Minute, find: 5 * time.Second, page: time.Minute,
+	leave: 5 * time.Second, stage: stageMax, unknown: 10 * time.Second,
+}
 
 // errHeldBack reports an action that llama-server carries out later.
 var errHeldBack = errors.New("another request runs in it, and llama-server holds an action back")

@@ -49,6 +49,13 @@ func (s *slot) rewound(held int) {
 // engine notices some time later.
 func (s *slot) unheard() bool { return !s.judged && s.last == nil }
 
+// unsaved reports whether a free slot has rows that are not stored, and that a save can store at
+// once.
+func (s *slot) unsaved() bool {
+	known := s.last != nil && s.last.Cached == 0 || !s.broken // see Tier.judge
+	return (s.dirty || s.tails) && known && !s.unknown && !s.private && !s.unheard() && !s.acting
+}
+
 // emptied notes that a busy slot holds nothing.
 func (s *slot) emptied() {
 	s.tokens, s.prompt, s.ends, s.loaded, s.dirty, s.tails = nil, 0, nil, 0, false, false

@@ -332,39 +332,62 @@ func (t *Tier) noteAnswerLocked(s *slot, answer *Answer, counted, prompt int) {
 
 // saveIdle saves a slot that no request has taken.
 func (t *Tier) saveIdle(s *slot) {
-	if !t.takeFree(s) {
+	t.mu.Lock()
+	if s.busy || s.idle == nil || t.closed {
+		t.mu.Unlock()
 		return
 	}
+	s.busy, s.idle = true, nil
+	t.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), saveTimeout)
 	defer cancel()
 	t.save(ctx, s, false)
 	t.give(s)
 }
 
-// takeFree makes a slot busy that no request has taken since it was given back, and reports
-// whether there was none.
-func (t *Tier) takeFree(s *slot) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if s.busy || s.idle == nil || t.closed {
-		return false
-	}
-	s.idle.Stop()
-	s.busy, s.idle = true, nil
-	return true
-}
-
-// saveFree saves the slots that no request uses, because a request of which nothing is known
-// may take any of them.
-func (t *Tier) saveFree() {
-	ctx, cancel := context.WithTimeout(context.Background(), unknownTimeout)
-	defer cancel()
-	for _, s := range t.slots {
-		if t.takeFree(s) {
+// saveFree saves slots that no request uses, because a request of which nothing is known may
+// take any of them. No save begins after saveWait. The last one goes on when ctx ends.
+func (t *Tier) saveFree(ctx context.Context) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		began := time.Now()
+		for range t.slots {
+			if ctx.Err() != nil || time.Since(began) > saveWait {
+				return
+			}
+			s := t.takeUnsaved()
+			if s == nil {
+				return
+			}
 			t.save(ctx, s, true)
 			t.give(s)
 		}
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
 	}
+}
+
+// takeUnsaved makes the slot busy that has been free for longest, of those in which there is
+// something to save. It returns nil if there is none.
+func (t *Tier) takeUnsaved() *slot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || t.off.Load() {
+		return nil
+	}
+	var oldest *slot
+	for _, s := range t.slots {
+		if !s.busy && s.unsaved() && (oldest == nil || s.used.Before(oldest.used)) {
+			oldest = s
+		}
+	}
+	if oldest != nil {
+		oldest.takeLocked()
+	}
+	return oldest
 }
 
 // Flush gives up the requests that run, refuses those that wait, saves every slot, and returns
@@ -414,13 +437,13 @@ func (t *Tier) spawn(f func()) {
 }
 
 // Unknown notes that the engine answers a request in a slot that it chose itself, until the
-// caller calls end. No slot is stored until its rows are known again. Unknown lets actions on
-// slots end first: one that llama-server holds back for the request could in turn hold back
-// the requests behind it.
+// caller calls end. No slot is stored until its rows are known again, so slots are saved first.
+// Unknown lets actions on slots end, for a while: one that llama-server holds back for the
+// request could in turn hold back the requests behind it.
 func (t *Tier) Unknown() (end func()) {
-	t.saveFree()
-	late := time.NewTimer(unknownTimeout)
-	defer late.Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), t.patience.unknown)
+	defer cancel()
+	t.saveFree(ctx)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for waits := true; waits && len(t.acting) > 0; {
@@ -428,7 +451,7 @@ func (t *Tier) Unknown() (end func()) {
 		t.mu.Unlock()
 		select {
 		case <-action:
-		case <-late.C:
+		case <-ctx.Done():
 			waits = false
 		}
 		t.mu.Lock()
@@ -440,9 +463,6 @@ func (t *Tier) Unknown() (end func()) {
 		t.noteUnknownLocked(-1)
 	}
 }
-
-// unknownTimeout bounds the time for which an action on a slot holds up another request.
-const unknownTimeout = 10 * time.Second
 
 func (t *Tier) noteUnknownLocked(n int) {
 	t.unknown += n
