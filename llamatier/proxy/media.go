@@ -3,70 +3,89 @@ package proxy
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"strings"
 )
 
-// cutMark takes the place of images and sound in a chat whose template is asked for.
-var cutMark = "kvtier-" + rand.Text()
+// noMedia takes the place of an image or sound in a chat whose template is asked for. For that
+// llama-server decodes base64, but no image, so that images are neither decoded nor fetched twice.
+var noMedia = json.RawMessage(`{"url":"data:image/png;base64,AAAA","data":"AAAA"}`)
 
-// withoutMedia returns the body of a chat in which each part that is no text is replaced by
-// cutMark, and whether there is one. Images need not be decoded, or fetched, once more.
-func withoutMedia(in map[string]json.RawMessage) (body []byte, media bool, err error) {
+// withoutMedia returns the body of a chat with noMedia in place of images and sounds, and these,
+// in order. The body is nil without any.
+func withoutMedia(in map[string]json.RawMessage) (body []byte, media []json.RawMessage, err error) {
 	var messages []map[string]json.RawMessage
 	if err := json.Unmarshal(in["messages"], &messages); err != nil {
-		return nil, false, err
+		return nil, nil, err
 	}
 	for _, m := range messages {
-		content := bytes.TrimSpace(m["content"])
-		if len(content) == 0 || content[0] != '[' {
+		if !bytes.HasPrefix(bytes.TrimSpace(m["content"]), []byte("[")) {
 			continue
 		}
-		var parts []map[string]json.RawMessage
-		if err := json.Unmarshal(content, &parts); err != nil {
-			return nil, false, err
+		content, found, err := withoutMediaParts(m["content"])
+		if err != nil {
+			return nil, nil, err
 		}
-		for _, part := range parts {
-			if string(part["type"]) == `"text"` {
-				continue
-			}
-			media = true
-			clear(part)
-			part["type"], part["text"] = json.RawMessage(`"text"`), json.RawMessage(`"`+cutMark+`"`)
-		}
-		if m["content"], err = json.Marshal(parts); err != nil {
-			return nil, false, err
-		}
+		m["content"], media = content, append(media, found...)
 	}
-	if !media {
-		return nil, false, nil
+	if len(media) == 0 {
+		return nil, nil, nil
 	}
-	if in["messages"], err = json.Marshal(messages); err != nil {
-		return nil, false, err
+	changed := make(map[string]any, len(in))
+	for name, value := range in {
+		changed[name] = value
 	}
-	body, err = json.Marshal(in)
-	return body, true, err
+	changed["messages"] = messages
+	body, err = json.Marshal(changed)
+	return body, media, err
 }
 
-// withMedia is a prompt of text that refers to images or sound.
-type withMedia struct {
-	Text string            `json:"prompt_string"`
-	Data []json.RawMessage `json:"multimodal_data"`
+// withoutMediaParts returns the content of a message with noMedia in place of images and sounds,
+// and these.
+func withoutMediaParts(content json.RawMessage) (changed json.RawMessage, media []json.RawMessage, err error) {
+	var parts []map[string]json.RawMessage
+	if err := json.Unmarshal(content, &parts); err != nil {
+		return nil, nil, err
+	}
+	for i, part := range parts {
+		var kind string
+		if err := json.Unmarshal(part["type"], &kind); err != nil {
+			return nil, nil, err
+		}
+		if kind != "text" {
+			media = append(media, part[kind])
+			parts[i] = map[string]json.RawMessage{"type": part["type"], kind: noMedia}
+		}
+	}
+	changed, err = json.Marshal(parts)
+	return changed, media, err
 }
 
-// beforeMedia returns the text before the first image or sound of a prompt.
-func (h *Handler) beforeMedia(ctx context.Context, p withMedia) (string, error) {
-	if len(p.Data) == 0 {
-		return p.Text, nil
+// withMedia reads a prompt that is a text with marks, and the images and sounds for which the
+// marks stand.
+func withMedia(prompt json.RawMessage) (text string, media []json.RawMessage, err error) {
+	var in map[string]json.RawMessage // by exact name, as llama-server reads them
+	if err := json.Unmarshal(prompt, &in); err != nil {
+		return "", nil, err
 	}
+	if err := json.Unmarshal(in["prompt_string"], &text); err != nil {
+		return "", nil, err
+	}
+	if set(in["multimodal_data"], "[]") {
+		err = json.Unmarshal(in["multimodal_data"], &media)
+	}
+	return text, media, err
+}
+
+// cut returns the text before the first image or sound of a prompt.
+func (h *Handler) cut(ctx context.Context, text string, media []json.RawMessage) (before string, err error) {
 	mark, err := h.engine.MediaMark(ctx)
 	if err != nil {
 		return "", err
 	}
-	text, _, found := strings.Cut(p.Text, mark)
-	if !found {
-		return "", errNotUnderstood
+	texts := strings.Split(text, mark)
+	if len(texts) != len(media)+1 {
+		return "", errNotUnderstood // llama-server refuses it
 	}
-	return text, nil
+	return texts[0], nil
 }

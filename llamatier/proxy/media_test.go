@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -12,35 +13,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTextBeforeMedia: of a prompt with images or sound the text before them is known, and no
-// image is sent to ask for a template.
-func TestTextBeforeMedia(t *testing.T) {
+// sees answers as a llama-server with an encoder of images: a message with an image is one text
+// for the template, without a line break before and behind the mark. Tokens are characters.
+func sees(t *testing.T) *Handler {
 	e := listen(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/props":
 			_, _ = io.WriteString(w, `{"media_marker":"<media>"}`)
 		case "/apply-template":
-			var in struct {
-				Messages []struct{ Content any }
-				Tools    []int
-			}
-			body, _ := io.ReadAll(r.Body)
-			if json.Unmarshal(body, &in) != nil || len(in.Tools) != 1 || strings.Contains(string(body), "secret") {
-				http.Error(w, "not a chat", http.StatusBadRequest)
+			prompt, err := rendered(r.Body)
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
 				return
 			}
-			var prompt strings.Builder
-			for _, m := range in.Messages {
-				parts, ok := m.Content.([]any)
-				if !ok {
-					parts = []any{map[string]any{"text": m.Content}}
-				}
-				for _, part := range parts {
-					prompt.WriteString(part.(map[string]any)["text"].(string))
-				}
-				prompt.WriteByte('|')
-			}
-			_ = json.NewEncoder(w).Encode(map[string]string{"prompt": prompt.String()})
+			_ = json.NewEncoder(w).Encode(map[string]string{"prompt": prompt})
 		case "/tokenize":
 			var in struct{ Content string }
 			_ = json.NewDecoder(r.Body).Decode(&in)
@@ -51,22 +37,80 @@ func TestTextBeforeMedia(t *testing.T) {
 			_ = json.NewEncoder(w).Encode(map[string]any{"tokens": tokens})
 		}
 	})
-	h := New(e, Ours{}, State{}, slog.New(slog.DiscardHandler))
+	return New(e, Ours{}, State{}, slog.New(slog.DiscardHandler))
+}
+
+// part is a part of a message.
+type part struct {
+	Type, Text string
+	Image      struct{ URL string }  `json:"image_url"`
+	Audio      struct{ Data string } `json:"input_audio"`
+}
+
+// rendered is the prompt of a chat.
+func rendered(body io.Reader) (string, error) {
+	var in struct {
+		Messages []struct{ Content json.RawMessage }
+		Tools    []int
+	}
+	if err := json.NewDecoder(body).Decode(&in); err != nil || len(in.Tools) != 1 {
+		return "", fmt.Errorf("not a chat: %v", err)
+	}
+	var prompt strings.Builder
+	for _, m := range in.Messages {
+		var parts []part
+		var text string
+		if json.Unmarshal(m.Content, &text) == nil {
+			parts = []part{{Type: "text", Text: text}}
+		} else if err := json.Unmarshal(m.Content, &parts); err != nil {
+			return "", err
+		}
+		for i, p := range parts {
+			switch {
+			case p.Type == "image_url" && strings.HasPrefix(p.Image.URL, "data:image/"), p.Type == "input_audio" && p.Audio.Data != "":
+				prompt.WriteString("<media>")
+			case p.Type != "text":
+				return "", fmt.Errorf("unsupported content[].type %q", p.Type)
+			case i > 0 && parts[i-1].Type == "text":
+				prompt.WriteByte('\n')
+			}
+			prompt.WriteString(p.Text)
+		}
+		prompt.WriteByte('|')
+	}
+	if strings.Contains(prompt.String(), "secret") {
+		return "", fmt.Errorf("an image is sent twice")
+	}
+	return strings.Replace(prompt.String(), "drop<media>", "", 1), nil // as a template may
+}
+
+const (
+	picture = `{"type":"image_url","image_url":{"url":"data:image/png;base64,secret"}}`
+	sound   = `{"type":"input_audio","input_audio":{"data":"secret","format":"wav"}}`
+)
+
+// TestTextBeforeMedia: of a prompt with images or sound the text before them is known, and no
+// image is sent to ask for a template.
+func TestTextBeforeMedia(t *testing.T) {
+	h := sees(t)
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
-	image := `{"type":"image_url","image_url":{"url":"data:secret"}}`
 	for _, c := range []struct {
 		chat  bool
 		body  string
 		text  string
 		media bool
 	}{
-		{true, `{"tools":[1],"messages":[{"content":"a"},{"content":[{"type":"text","text":"b"},` + image + `,{"type":"text","text":"c"}]},{"content":"d"}]}`, "a|b", true},
-		{true, `{"tools":[1],"messages":[{"content":[` + image + `]}]}`, "", true},
-		{true, `{"tools":[1],"messages":[{"content":[{"type":"input_audio","input_audio":{"data":"secret"}}]}]}`, "", true},
+		{true, `{"tools":[1],"messages":[{"content":"a"},{"content":[{"type":"text","text":"b"},` + picture + `,{"type":"text","text":"c"}]},{"content":"d"}]}`, "a|b", true},
+		{true, `{"tools":[1],"messages":[{"content":[{"type":"text","text":"a"},{"type":"text","text":"b"},` + sound + `]}]}`, "a\nb", true},
+		{true, `{"tools":[1],"messages":[{"content":[` + picture + `]}]}`, "", true},
+		{true, `{"tools":[1],"messages":[{"role":"tool","content":[` + sound + `]}]}`, "", true},
 		{true, `{"tools":[1],"messages":[{"content":[{"type":"text","text":"b \"image_url\""}]},{"content":"e"}]}`, `b "image_url"|e|`, false},
+		{true, `{"tools":[1],"messages":[{"content":[{"type":"te\u0078t","text":"b"}]},{"content":null}]}`, `b||`, false},
 		{false, `{"prompt":{"prompt_string":"one <media> two <media>","multimodal_data":["secret","secret"]}}`, "one ", true},
 		{false, `{"prompt":{"prompt_string":"<media>","multimodal_data":["secret"]}}`, "", true},
 		{false, `{"prompt":{"prompt_string":"no image","multimodal_data":[]}}`, "no image", false},
+		{false, `{"prompt":{"prompt_string":"no image","multimodal_data":null}}`, "no image", false},
+		{false, `{"prompt":{"prompt_string":"a long one","PROMPT_STRING":"b"}}`, "a long one", false},
 	} {
 		p, err := h.understand(r, []byte(c.body), c.chat)
 		require.NoError(t, err, c.body)
@@ -78,12 +122,28 @@ func TestTextBeforeMedia(t *testing.T) {
 		require.Equal(t, c.media, p.Media, c.body)
 		require.Equal(t, c.body[:len(c.body)-1]+`,"id_slot":3}`, string(p.pinned([]byte(c.body), 3)), "the request is as it was")
 	}
+}
+
+// TestMediaThatAreNotUnderstood pass through as they are.
+func TestMediaThatAreNotUnderstood(t *testing.T) {
+	h := sees(t)
+	r := httptest.NewRequest(http.MethodPost, "/", nil)
 	for body, chat := range map[string]bool{
-		`{"prompt":{"prompt_string":"no mark","multimodal_data":["secret"]}}`: false,
-		`{"prompt":{"multimodal_data":["secret"]}}`:                           false,
-		`{"messages":[{"content":[1]}]}`:                                      true,
-		`{"messages":5}`:                                                      true,
-		`{"messages":[{"content":"not the fake's tools"}]}`:                   true,
+		`{"prompt":{"prompt_string":"no mark","multimodal_data":["secret"]}}`:                                false,
+		`{"prompt":{"prompt_string":"<media> <media>","multimodal_data":["secret"]}}`:                        false,
+		`{"prompt":{"prompt_string":"<media>","multimodal_data":"secret"}}`:                                  false,
+		`{"prompt":{"prompt_string":"<media>","multimodal_data":{"a":"secret"}}}`:                            false,
+		`{"prompt":{"multimodal_data":["secret"]}}`:                                                          false,
+		`{"tools":[1],"messages":[{"content":[1]}]}`:                                                         true,
+		`{"tools":[1],"messages":[{"content":[null]}]}`:                                                      true,
+		`{"tools":[1],"messages":[{"content":[{"type":5}]}]}`:                                                true,
+		`{"tools":[1],"messages":[{"content":[{"text":"b"}]}]}`:                                              true,
+		`{"tools":[1],"messages":[{"content":[{"type":"other"}]}]}`:                                          true,
+		`{"tools":[1],"messages":5}`:                                                                         true,
+		`{"tools":[1],"messages":5,"prompt":[1,2]}`:                                                          true,
+		`{"messages":[{"content":"not the fake's tools"}]}`:                                                  true,
+		`{"tools":[1],"messages":[{"content":[{"type":"text","text":"drop"},` + picture + `]}]}`:             true,
+		`{"tools":[1],"messages":[{"content":[{"type":"text","text":"the mark <media>"},` + picture + `]}]}`: true,
 	} {
 		_, err := h.understand(r, []byte(body), chat)
 		require.Error(t, err, body)

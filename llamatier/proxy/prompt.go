@@ -2,12 +2,11 @@ package proxy
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
-	"maps"
 	"math"
 	"net/http"
 	"strconv"
-	"strings"
 
 	"github.com/kvtier/kvtier/llamatier"
 )
@@ -31,7 +30,7 @@ func (h *Handler) understand(r *http.Request, body []byte, chat bool) (*prompt, 
 	}
 	p := &prompt{end: end, Request: llamatier.Request{Slot: -1}}
 	var err error
-	if p.Tokens, p.Media, err = h.tokens(r, body, maps.Clone(in), chat); err != nil {
+	if p.Tokens, p.Media, err = h.tokens(r, body, in, chat); err != nil {
 		return nil, err
 	}
 	p.Private = set(in["kv_store"], "true") || set(in["lora"], "[]")
@@ -53,40 +52,43 @@ func set(value json.RawMessage, usual string) bool {
 // tokens returns the tokens of a prompt that is a text, a list of tokens, or a chat, up to the
 // first image or sound, and whether there is one.
 func (h *Handler) tokens(r *http.Request, body []byte, in map[string]json.RawMessage, chat bool) (tokens []int32, media bool, err error) {
-	text, media, err := h.text(r, body, in, chat)
-	if err != nil && json.Unmarshal(in["prompt"], &tokens) == nil && len(tokens) > 0 {
+	if prompt := bytes.TrimSpace(in["prompt"]); !chat && bytes.HasPrefix(prompt, []byte("[")) {
+		if err := json.Unmarshal(prompt, &tokens); err != nil || len(tokens) == 0 {
+			return nil, false, errNotUnderstood
+		}
 		return tokens, false, nil
+	}
+	text, found, err := h.text(r.Context(), body, in, chat)
+	if err == nil && len(found) > 0 {
+		text, err = h.cut(r.Context(), text, found)
 	}
 	if err != nil {
 		return nil, false, err
 	}
 	tokens, err = h.engine.Tokenize(r.Context(), text)
-	return tokens, media, err
+	return tokens, len(found) > 0, err
 }
 
-// text returns the text of a prompt up to the first image or sound, and whether there is one.
-func (h *Handler) text(r *http.Request, body []byte, in map[string]json.RawMessage, chat bool) (text string, media bool, err error) {
-	if chat {
+// text returns the text of a prompt, in which marks stand for images and sounds, and these.
+func (h *Handler) text(ctx context.Context, body []byte, in map[string]json.RawMessage, chat bool) (text string, media []json.RawMessage, err error) {
+	prompt := bytes.TrimSpace(in["prompt"])
+	switch {
+	case chat:
 		textual, media, err := withoutMedia(in)
 		if err != nil {
-			return "", false, err
+			return "", nil, err
 		}
-		if media {
+		if len(media) > 0 {
 			body = textual
 		}
-		all, err := h.engine.Template(r.Context(), body)
-		text, _, _ = strings.Cut(all, cutMark)
+		text, err = h.engine.Template(ctx, body)
 		return text, media, err
+	case bytes.HasPrefix(prompt, []byte("{")):
+		return withMedia(prompt)
+	default:
+		err = json.Unmarshal(prompt, &text)
+		return text, nil, err
 	}
-	if json.Unmarshal(in["prompt"], &text) == nil {
-		return text, false, nil
-	}
-	var p withMedia
-	if json.Unmarshal(in["prompt"], &p) != nil || p.Text == "" {
-		return "", false, errNotUnderstood
-	}
-	text, err = h.beforeMedia(r.Context(), p)
-	return text, len(p.Data) > 0, err
 }
 
 // pinned returns the body with the number of a slot. Of two members of one name llama-server
