@@ -13,6 +13,7 @@ type slot struct {
 	used time.Time // end of the last request
 
 	tokens  []int32 // that the slot holds at least: the last prompt
+	rest    []int32 // Request.Rest of the last prompt
 	prompt  int     // number of tokens of the last prompt, or the longest that is not judged
 	ends    []int   // tokens before each end that was stored, in order
 	loaded  int     // tokens that were restored last: the engine cannot go back before them
@@ -58,7 +59,7 @@ func (s *slot) unsaved() bool {
 
 // emptied notes that a busy slot holds nothing.
 func (s *slot) emptied() {
-	s.tokens, s.prompt, s.ends, s.loaded, s.dirty, s.tails = nil, 0, nil, 0, false, false
+	s.tokens, s.rest, s.prompt, s.ends, s.loaded, s.dirty, s.tails = nil, nil, 0, nil, 0, false, false
 	s.private, s.broken, s.judged = false, false, true
 }
 
@@ -75,16 +76,26 @@ func commonPrefix(a, b []int32) int {
 // llama-server.
 const similar = 0.1
 
-// takeLocked makes a free slot busy: the pinned one, or the one that holds most of the prompt,
-// or the one unused for longest. It returns nil if there is none.
-func (t *Tier) takeLocked(tokens []int32, pinned int) *slot {
-	free := func(s *slot) bool { return !s.busy && (pinned < 0 || s.id == pinned%len(t.slots)) }
-	best, most := t.oldestLocked(free), int(similar*float64(len(tokens)))
+// shared is the number of tokens that a prompt shares with the last one of a slot. Images and
+// sounds count as tokens.
+func (s *slot) shared(r Request) int {
+	n := commonPrefix(s.tokens, r.Tokens)
+	if n == len(r.Tokens) {
+		n += commonPrefix(s.rest, r.Rest)
+	}
+	return n
+}
+
+// takeLocked makes a free slot busy: the one that the request asks for, or the one that holds
+// most of the prompt, or the one unused for longest. It returns nil if there is none.
+func (t *Tier) takeLocked(r Request) *slot {
+	free := func(s *slot) bool { return !s.busy && (r.Slot < 0 || s.id == r.Slot%len(t.slots)) }
+	best, most := t.oldestLocked(free), int(similar*float64(len(r.Tokens)+len(r.Rest)))
 	for _, s := range t.slots {
 		if !free(s) {
 			continue
 		}
-		if n := commonPrefix(s.tokens, tokens); n > most {
+		if n := s.shared(r); n > most {
 			best, most = s, n
 		}
 	}
@@ -124,9 +135,9 @@ func (s *slot) takeLocked() *slot {
 }
 
 // take waits for a slot. Requests get slots in the order in which they came.
-func (t *Tier) take(ctx context.Context, tokens []int32, pinned int) (*slot, error) {
+func (t *Tier) take(ctx context.Context, r Request) (*slot, error) {
 	t.mu.Lock()
-	w := &waiter{tokens: tokens, pinned: pinned, got: make(chan *slot, 1)}
+	w := &waiter{request: r, got: make(chan *slot, 1)}
 	t.waiting = append(t.waiting, w)
 	t.serveLocked()
 	t.mu.Unlock()
@@ -154,9 +165,8 @@ func (t *Tier) take(ctx context.Context, tokens []int32, pinned int) (*slot, err
 
 // waiter is a request that waits for a slot.
 type waiter struct {
-	tokens []int32
-	pinned int
-	got    chan *slot // receives nil when the Tier closes
+	request Request
+	got     chan *slot // receives nil when the Tier closes
 }
 
 // serveLocked gives free slots to requests that wait. A request for a certain slot does not
@@ -164,7 +174,7 @@ type waiter struct {
 func (t *Tier) serveLocked() {
 	var left []*waiter
 	for _, w := range t.waiting {
-		if s := t.takeLocked(w.tokens, w.pinned); s != nil {
+		if s := t.takeLocked(w.request); s != nil {
 			w.got <- s
 		} else {
 			left = append(left, w)

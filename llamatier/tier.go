@@ -157,6 +157,7 @@ type Turn struct {
 	t       *Tier
 	s       *slot
 	tokens  []int32
+	rest    []int32
 	private bool
 	counted int // at most Engine.Generated before the request; -1 if not known
 	cancel  context.CancelFunc
@@ -182,7 +183,7 @@ func (u *Turn) Slot() int { return u.s.id }
 // Request is a request as far as the Tier must know it.
 type Request struct {
 	Tokens  []int32            // the prompt, up to the first image or sound
-	Media   bool               // there is an image or sound behind Tokens
+	Rest    []int32            // stands for the first image or sound and all behind it; nil without
 	Slot    int                // that the request asks for, -1 for any
 	Private bool               // rows are neither restored nor stored
 	Cancel  context.CancelFunc // gives the request up
@@ -210,7 +211,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	if t.isClosed() {
 		return nil, ErrClosed
 	}
-	s, err := t.take(ctx, r.Tokens, r.Slot)
+	s, err := t.take(ctx, r)
 	if err != nil {
 		return nil, fmt.Errorf("wait for a slot: %w", err)
 	}
@@ -219,7 +220,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		t.giveBack(s)
 		return nil, err
 	}
-	u := &Turn{t: t, s: s, tokens: r.Tokens, private: r.Private, cancel: r.Cancel, counted: -1}
+	u := &Turn{t: t, s: s, tokens: r.Tokens, rest: r.Rest, private: r.Private, cancel: r.Cancel, counted: -1}
 	u.TooLong = len(r.Tokens) >= t.opt.Context
 	t.mu.Lock()
 	t.turns[u] = true
@@ -230,7 +231,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	if t.off.Load() || taken || u.TooLong {
 		return u, nil
 	}
-	if u.counted, _, err = t.opt.Engine.Generated(ctx); err != nil || r.Media { // an image takes tokens, too
+	if u.counted, _, err = t.opt.Engine.Generated(ctx); err != nil || r.Rest != nil { // an image takes tokens, too
 		u.counted = -1
 	}
 	switch {
@@ -239,7 +240,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		t.save(ctx, s, true)
 	default:
 		u.Restored = t.restore(ctx, s, r.Tokens)
-		if !r.Media {
+		if r.Rest == nil {
 			t.stage(ctx, u)
 		}
 	}
@@ -310,7 +311,7 @@ func (t *Tier) endedLocked(u *Turn, answer *Answer, tokens int) {
 	if answer != nil {
 		t.opt.Rates.Computed(answer.Processed, float64(answer.Cached)+float64(answer.Processed-1)/2, answer.Took)
 	}
-	s.tokens = u.tokens[:tokens]
+	s.tokens, s.rest = u.tokens[:tokens], u.rest
 	s.dirty, s.tails = true, true
 	s.broken, s.unknown = s.broken || s.private || s.unknown, t.unknown > 0
 	s.private = u.private
@@ -337,7 +338,7 @@ func (t *Tier) saveIdle(s *slot) {
 		t.mu.Unlock()
 		return
 	}
-	s.busy, s.idle = true, nil
+	s.takeLocked()
 	t.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), saveTimeout)
 	defer cancel()
@@ -378,16 +379,7 @@ func (t *Tier) takeUnsaved() *slot {
 	if t.closed || t.off.Load() {
 		return nil
 	}
-	var oldest *slot
-	for _, s := range t.slots {
-		if !s.busy && s.unsaved() && (oldest == nil || s.used.Before(oldest.used)) {
-			oldest = s
-		}
-	}
-	if oldest != nil {
-		oldest.takeLocked()
-	}
-	return oldest
+	return t.oldestLocked(func(s *slot) bool { return !s.busy && s.unsaved() }).takeLocked()
 }
 
 // Flush gives up the requests that run, refuses those that wait, saves every slot, and returns
@@ -405,7 +397,7 @@ func (t *Tier) Flush(ctx context.Context) {
 	t.mu.Unlock()
 	for _, unheard := range []bool{false, true} { // the engine leaves slots without a client late
 		for id := range t.slots {
-			s, err := t.take(ctx, nil, id)
+			s, err := t.take(ctx, Request{Slot: id})
 			if err != nil {
 				return // ctx has ended
 			}

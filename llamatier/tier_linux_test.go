@@ -229,6 +229,31 @@ func TestNoUselessSavesBeforeAnUnknownRequest(t *testing.T) {
 	}
 }
 
+// TestSlotsOfPromptsWithImages: such a prompt gets the slot that holds the same image, and an
+// image behind a few common tokens takes no slot from a long conversation.
+func TestSlotsOfPromptsWithImages(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 3, 1000)
+	image := func(seed, n int) Request {
+		return Request{Tokens: prompt(1, 10), Rest: prompt(seed, n), Slot: -1}
+	}
+	slot := func(r Request) int {
+		r.Cancel = func() {}
+		turn, err := w.tier.Begin(t.Context(), r)
+		require.NoError(t, err)
+		turn.End(&Answer{Processed: len(r.Tokens) + len(r.Rest), Generated: 5})
+		return turn.Slot()
+	}
+	require.Equal(t, 0, slot(ask(prompt(1, 200))))
+	require.Equal(t, 1, slot(image(2, 300)))
+	require.Equal(t, 2, slot(image(3, 300)))
+	require.Equal(t, 1, slot(image(2, 350)))
+	require.Equal(t, 2, slot(image(3, 350)))
+	require.Equal(t, 0, slot(ask(prompt(1, 250))))
+	require.Equal(t, 1, slot(image(4, 300)), "unused for longest")
+}
+
 // TestASlotIsSavedWhenIdle, and not again before the next request.
 func TestASlotIsSavedWhenIdle(t *testing.T) {
 	store := openStore(t)

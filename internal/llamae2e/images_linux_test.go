@@ -18,11 +18,11 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// picture is the address of a small image.
-func picture(t testing.TB) string {
+// picture is the address of a small image; another one for each seed.
+func picture(t testing.TB, seed int) string {
 	img := image.NewRGBA(image.Rect(0, 0, 40, 40))
 	for i := range 40 * 40 {
-		img.Set(i%40, i/40, color.RGBA{uint8(7 * i), uint8(3 * i), uint8(i), 255})
+		img.Set(i%40, i/40, color.RGBA{uint8(7 * i), uint8(3 * i), uint8(seed * i), 255})
 	}
 	var b bytes.Buffer
 	require.NoError(t, png.Encode(&b, img))
@@ -61,24 +61,44 @@ func (s *server) chat(messages ...map[string]any) (text string, cached int) {
 	return out.Choices[0].Message.Content, out.Timings.Cached
 }
 
-// TestImages: a server with a vision tower. A chat with an image has the answers of a stock
-// server. The text before the image comes back, nothing behind it is stored, and chats of text
-// before and after it come back.
-func TestImages(t *testing.T) {
+// look asks about an image as Ollama does.
+func (s *server) look(text, picture string) answer {
+	s.t.Helper()
+	_, body := s.get("/props")
+	var props struct {
+		Mark string `json:"media_marker"`
+	}
+	require.NoError(s.t, json.Unmarshal([]byte(body), &props))
+	_, data, _ := strings.Cut(picture, ",")
+	prompt := map[string]any{"prompt_string": text + props.Mark + " What is this?", "multimodal_data": []string{data}}
+	return s.complete(prompt, 12)
+}
+
+// seeing returns the options of a server with a vision tower.
+func seeing(t testing.TB, slots string) llamatest.Options {
 	shape := testmodel.Shape{Arch: "llama"}
 	o := llamatest.Options{Model: aModel(t, shape)}
 	tower := filepath.Join(t.TempDir(), "mmproj.gguf")
 	require.NoError(t, testmodel.WriteProjector(tower, shape))
-	o.Args = []string{"--mmproj", tower, "-c", "4096", "-np", "1"}
+	o.Args = []string{"--mmproj", tower, "-c", "8192", "-np", slots}
+	return o
+}
+
+// TestImages: a server with a vision tower. A chat with an image has the answers of a stock
+// server. The text before the image comes back, nothing behind it is stored, and chats of text
+// before and after it come back.
+func TestImages(t *testing.T) {
+	o := seeing(t, "1")
 	story := strings.Repeat("The old castle stood by the sea. ", 60)
 	text := message("Tell me more of this. " + story)
-	seen := message("What is this? "+story, picture(t), "Look at it well.")
+	seen := message("What is this? "+story, picture(t, 1), "Look at it well.")
 
 	stock := start(t, o)
 	told, _ := stock.chat(text)
 	saw, _ := stock.chat(seen)
 	answer := map[string]any{"role": "assistant", "content": told}
 	more, _ := stock.chat(text, answer, message("And then?"))
+	looked := stock.look("Another one. "+story, picture(t, 2))
 	stock.Kill()
 
 	o.Root = filepath.Join(t.TempDir(), "pages")
@@ -93,6 +113,7 @@ func TestImages(t *testing.T) {
 	got, cached := s.chat(seen)
 	require.Equal(t, saw, got)
 	require.Zero(t, cached)
+	require.Equal(t, looked.Content, s.look("Another one. "+story, picture(t, 2)).Content)
 	s.Kill()
 	require.Greater(t, pages(t, o.Root), stored)
 
@@ -103,6 +124,37 @@ func TestImages(t *testing.T) {
 	got, cached = s.chat(text, answer, message("And then?")) // in the slot that held the image
 	require.Equal(t, more, got)
 	require.Greater(t, cached, 300, "the text comes back")
+	again := s.look("Another one. "+story, picture(t, 2))
+	require.Equal(t, looked.Content, again.Content)
+	require.Greater(t, again.Timings.Cached, 300, "the text before the image comes back")
+	s.Kill()
+	requireClean(t, o.Root)
+}
+
+// TestImagesOfSeveralUsers: a conversation with an image finds the slot that holds it, as it does
+// without us, and takes no other conversation's.
+func TestImagesOfSeveralUsers(t *testing.T) {
+	o := seeing(t, "3")
+	reuse := func(s *server) (all []int) {
+		text, first, second := message("Tell me a story."), message("Look:", picture(t, 1)), message("Look:", picture(t, 2))
+		said := make(map[int]string)
+		for i, m := range []map[string]any{text, first, second} {
+			said[i], _ = s.chat(m)
+		}
+		for i, m := range []map[string]any{text, first, second, first} {
+			_, cached := s.chat(m, map[string]any{"role": "assistant", "content": said[i%3]}, message("And then?"))
+			all = append(all, cached)
+		}
+		return all
+	}
+	stock := start(t, o)
+	want := reuse(stock)
+	stock.Kill()
+	o.Root = filepath.Join(t.TempDir(), "pages")
+	s := start(t, o)
+	for i, cached := range reuse(s) {
+		require.GreaterOrEqual(t, cached, want[i], "conversation %d", i)
+	}
 	s.Kill()
 	requireClean(t, o.Root)
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"hash/maphash"
+	"slices"
 	"strings"
 )
 
@@ -77,15 +79,38 @@ func withMedia(prompt json.RawMessage) (text string, media []json.RawMessage, er
 	return text, media, err
 }
 
-// cut returns the text before the first image or sound of a prompt.
-func (h *Handler) cut(ctx context.Context, text string, media []json.RawMessage) (before string, err error) {
+// cut returns the text before the first image or sound of a prompt, and numbers that stand for
+// the rest.
+func (h *Handler) cut(ctx context.Context, text string, media []json.RawMessage) (before string, rest []int32, err error) {
 	mark, err := h.engine.MediaMark(ctx)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	texts := strings.Split(text, mark)
 	if len(texts) != len(media)+1 {
-		return "", errNotUnderstood // llama-server refuses it
+		return "", nil, errNotUnderstood // llama-server refuses it
 	}
-	return texts[0], nil
+	return texts[0], numbers(media, texts[1:]), nil
+}
+
+const (
+	mediaTokens = 256 // about as many as an image takes
+	tokenBytes  = 4   // about as many as a token has
+)
+
+// stamps is different in each process.
+var stamps = maphash.MakeSeed()
+
+// numbers returns numbers that stand for images and sounds, each with a text behind it. Two such
+// rests begin with the same numbers as far as they are the same. There are about as many numbers
+// as tokens.
+func numbers(media []json.RawMessage, behind []string) (rest []int32) {
+	stamp := func(b []byte) int32 { return int32(maphash.Bytes(stamps, b)) }
+	for i, text := range behind {
+		rest = append(rest, slices.Repeat([]int32{stamp(media[i])}, mediaTokens)...)
+		for token := range slices.Chunk([]byte(text), tokenBytes) {
+			rest = append(rest, stamp(token))
+		}
+	}
+	return rest
 }

@@ -119,7 +119,7 @@ func TestTextBeforeMedia(t *testing.T) {
 			text.WriteRune(tok)
 		}
 		require.Equal(t, c.text, text.String(), c.body)
-		require.Equal(t, c.media, p.Media, c.body)
+		require.Equal(t, c.media, p.Rest != nil, c.body)
 		require.Equal(t, c.body[:len(c.body)-1]+`,"id_slot":3}`, string(p.pinned([]byte(c.body), 3)), "the request is as it was")
 	}
 }
@@ -148,4 +148,26 @@ func TestMediaThatAreNotUnderstood(t *testing.T) {
 		_, err := h.understand(r, []byte(body), chat)
 		require.Error(t, err, body)
 	}
+}
+
+// TestRestsOfPrompts are the same as far as images and texts are.
+func TestRestsOfPrompts(t *testing.T) {
+	h := sees(t)
+	r := httptest.NewRequest(http.MethodPost, "/", nil)
+	rest := func(images, text string) []int32 {
+		p, err := h.understand(r, []byte(`{"prompt":{"prompt_string":"one <media> two <media>`+text+`","multimodal_data":[`+images+`]}}`), false)
+		require.NoError(t, err)
+		return p.Rest
+	}
+	shared := func(a, b []int32) (n int) {
+		for n < min(len(a), len(b)) && a[n] == b[n] {
+			n++
+		}
+		return n
+	}
+	first := rest(`"a","b"`, " three")
+	require.Equal(t, len(first), shared(first, rest(`"a","b"`, " three")))
+	require.Equal(t, 2*mediaTokens+len(" two ")/tokenBytes+1+len(" thr")/tokenBytes, shared(first, rest(`"a","b"`, " through")))
+	require.Equal(t, mediaTokens+len(" two ")/tokenBytes+1, shared(first, rest(`"a","c"`, " three")))
+	require.Zero(t, shared(first, rest(`"c","b"`, " three")))
 }

@@ -30,7 +30,7 @@ func (h *Handler) understand(r *http.Request, body []byte, chat bool) (*prompt, 
 	}
 	p := &prompt{end: end, Request: llamatier.Request{Slot: -1}}
 	var err error
-	if p.Tokens, p.Media, err = h.tokens(r, body, in, chat); err != nil {
+	if p.Tokens, p.Rest, err = h.tokens(r, body, in, chat); err != nil {
 		return nil, err
 	}
 	p.Private = set(in["kv_store"], "true") || set(in["lora"], "[]")
@@ -50,23 +50,23 @@ func set(value json.RawMessage, usual string) bool {
 }
 
 // tokens returns the tokens of a prompt that is a text, a list of tokens, or a chat, up to the
-// first image or sound, and whether there is one.
-func (h *Handler) tokens(r *http.Request, body []byte, in map[string]json.RawMessage, chat bool) (tokens []int32, media bool, err error) {
+// first image or sound, and numbers that stand for the rest.
+func (h *Handler) tokens(r *http.Request, body []byte, in map[string]json.RawMessage, chat bool) (tokens, rest []int32, err error) {
 	if prompt := bytes.TrimSpace(in["prompt"]); !chat && bytes.HasPrefix(prompt, []byte("[")) {
 		if err := json.Unmarshal(prompt, &tokens); err != nil || len(tokens) == 0 {
-			return nil, false, errNotUnderstood
+			return nil, nil, errNotUnderstood
 		}
-		return tokens, false, nil
+		return tokens, nil, nil
 	}
-	text, found, err := h.text(r.Context(), body, in, chat)
-	if err == nil && len(found) > 0 {
-		text, err = h.cut(r.Context(), text, found)
+	text, media, err := h.text(r.Context(), body, in, chat)
+	if err == nil && len(media) > 0 {
+		text, rest, err = h.cut(r.Context(), text, media)
 	}
 	if err != nil {
-		return nil, false, err
+		return nil, nil, err
 	}
 	tokens, err = h.engine.Tokenize(r.Context(), text)
-	return tokens, len(found) > 0, err
+	return tokens, rest, err
 }
 
 // text returns the text of a prompt, in which marks stand for images and sounds, and these.
