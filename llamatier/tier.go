@@ -308,7 +308,7 @@ func (t *Tier) giveBack(s *slot) {
 func (t *Tier) endedLocked(u *Turn, answer *Answer, tokens int) {
 	s := u.s
 	t.noteAnswerLocked(s, answer, u.counted, tokens)
-	if answer != nil {
+	if answer != nil && u.rest == nil { // an image is not computed as tokens are
 		t.opt.Rates.Computed(answer.Processed, float64(answer.Cached)+float64(answer.Processed-1)/2, answer.Took)
 	}
 	s.tokens, s.rest = u.tokens[:tokens], u.rest
@@ -325,7 +325,7 @@ func (t *Tier) noteAnswerLocked(s *slot, answer *Answer, counted, prompt int) {
 	case s.last != nil && s.last.seen()+1 >= t.opt.Context:
 		s.broken = true
 	case s.last == nil:
-		s.prompt = max(s.prompt, prompt)
+		s.prompt, s.counted = max(s.prompt, prompt), min(s.counted, counted)
 		return // the count from before that answer bounds both
 	}
 	s.last, s.counted, s.prompt, s.judged = answer, counted, prompt, false
