@@ -47,6 +47,7 @@ type watched struct {
 
 	tokens    string // of a prompt
 	status    int    // of an answer
+	cached    int    // tokens of a prompt that the slot held before
 	generated int
 }
 
@@ -69,7 +70,7 @@ func watch(t *testing.T) *watched {
 				res.WriteHeader(w.status)
 				return
 			}
-			_, _ = fmt.Fprint(res, `{"timings":{"cache_n":0,"prompt_n":3,"predicted_n":1,"prompt_ms":1}}`)
+			_, _ = fmt.Fprintf(res, `{"timings":{"cache_n":%d,"prompt_n":%d,"predicted_n":1,"prompt_ms":1}}`, w.cached, 3-w.cached)
 		default:
 			_, _ = io.WriteString(res, "{}")
 		}
@@ -145,7 +146,8 @@ func TestARefusal(t *testing.T) {
 	}
 }
 
-// TestRequestsThatComputeNothing leave the slots as they were.
+// TestRequestsThatComputeNothing leave the slots as they were. After another request a slot is
+// not stored until it is computed from the beginning.
 func TestRequestsThatComputeNothing(t *testing.T) {
 	for path, trusted := range map[string]bool{
 		"/tokenize": true, "/v1/streams/lookup": true, "/v1/chat/completions/control": true, "/props": true, "/tools": true,
@@ -155,7 +157,11 @@ func TestRequestsThatComputeNothing(t *testing.T) {
 		w := watch(t)
 		w.post(t.Context(), "/completion", `{"prompt":"a"}`)
 		w.post(t.Context(), path, `{}`)
-		require.Equal(t, trusted, w.trusted(t), path)
+		w.cached = 1
+		w.post(t.Context(), "/completion", `{"prompt":"a"}`)
+		<-w.timers
+		require.True(t, w.trusted(t))
+		require.Equal(t, trusted, !strings.Contains(w.lines.String(), "it holds rows of a shifted context"), path)
 	}
 }
 
