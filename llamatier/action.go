@@ -17,12 +17,13 @@ type patience struct {
 	leave time.Duration // for an engine to leave a request whose client is gone
 	stage time.Duration // for the first step of a request; the engine goes on from there
 
+	saving  time.Duration // before a save, for the pages of another slot to be stored, which a disk may hang
 	unknown time.Duration // for actions on slots before a request of which nothing is known
 }
 
 var usualPatience = patience{
 	look: time.Second, end: 10 * time.Minute, find: 5 * time.Second, page: time.Minute,
-	leave: 5 * time.Second, stage: stageMax, unknown: 10 * time.Second,
+	leave: 5 * time.Second, stage: stageMax, saving: time.Second, unknown: 10 * time.Second,
 }
 
 // errHeldBack reports an action that llama-server carries out later.

@@ -12,6 +12,11 @@ import (
 // hurry makes a Tier impatient.
 func (w *world) hurry() { w.tier.patience.look = time.Millisecond }
 
+// calm makes a Tier patient, for a machine that is slow.
+func (w *world) calm() {
+	w.tier.patience.look, w.tier.patience.saving, w.tier.patience.unknown = time.Minute, time.Minute, time.Minute
+}
+
 // landed waits until no action is held back.
 func (w *world) landed(s *slot) {
 	for acting := true; acting; runtime.Gosched() {
@@ -97,7 +102,7 @@ func TestOtherRequestsLetActionsEnd(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
 	w.engine.enter["/slots/0"] = func() { close(entered); <-leave }
 	idle, begun := make(chan struct{}), make(chan struct{})
-	go func() { defer close(idle); w.idle() }()
+	go func() { defer close(idle); w.pass() }()
 	<-entered
 	go func() { defer close(begun); w.tier.Unknown()() }()
 	select {
@@ -108,6 +113,7 @@ func TestOtherRequestsLetActionsEnd(t *testing.T) {
 	close(leave)
 	<-begun
 	<-idle
+	w.tier.storing.Wait()
 
 	end := w.tier.Unknown()
 	w.ask(ask(prompt(1, 300)), 2)

@@ -16,9 +16,6 @@ import (
 // saveTimeout bounds the time that a save may hold a slot.
 const saveTimeout = time.Minute
 
-// saveWait bounds the wait for the pages of another slot to be stored, which a disk may hang.
-const saveWait = time.Second
-
 // save saves a busy slot and begins to store the pages that are new. The slot may be used
 // again when save returns. Tails are stored with tails alone: as long as the engine holds a
 // conversation, its next pages replace them. A failure is logged: the tokens are computed
@@ -30,7 +27,7 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 	s.dirty, s.tails = false, s.tails && !tails
 	wait, cancel := ctx, context.CancelFunc(func() {})
 	if !t.isClosed() {
-		wait, cancel = context.WithTimeout(ctx, saveWait)
+		wait, cancel = context.WithTimeout(ctx, t.patience.saving)
 	}
 	defer cancel()
 	select { // a saved file is memory

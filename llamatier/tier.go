@@ -347,14 +347,14 @@ func (t *Tier) saveIdle(s *slot) {
 }
 
 // saveFree saves slots that no request uses, because a request of which nothing is known may
-// take any of them. No save begins after saveWait. The last one goes on when ctx ends.
+// take any of them. No save begins after patience.saving. The last one goes on when ctx ends.
 func (t *Tier) saveFree(ctx context.Context) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		began := time.Now()
 		for range t.slots {
-			if ctx.Err() != nil || time.Since(began) > saveWait {
+			if ctx.Err() != nil || time.Since(began) > t.patience.saving {
 				return
 			}
 			s := t.takeUnsaved()

@@ -86,6 +86,12 @@ func (w *world) start(slots, context int) {
 
 // idle lets time pass: slots that are unused are saved and stored.
 func (w *world) idle() {
+	w.pass()
+	w.tier.storing.Wait()
+}
+
+// pass lets time pass, and does not wait until saved pages are stored.
+func (w *world) pass() {
 	w.mu.Lock()
 	timers := w.timers
 	w.timers = nil
@@ -95,7 +101,6 @@ func (w *world) idle() {
 			m.f()
 		}
 	}
-	w.tier.storing.Wait()
 }
 
 // ask sends a prompt and returns the tokens that were restored for it.
@@ -160,6 +165,7 @@ func TestARequestOfWhichNothingIsKnown(t *testing.T) {
 	store := openStore(t)
 	defer store.Close()
 	w := newWorld(t, store, 2, 1000)
+	w.calm()
 	require.Zero(t, w.ask(ask(prompt(1, 200)), 5))
 	require.Zero(t, w.ask(ask(prompt(2, 100)), 5))
 	end := w.tier.Unknown()
@@ -180,6 +186,7 @@ func TestAnIdleSlotBeforeAnUnknownRequest(t *testing.T) {
 	store := openStore(t)
 	defer store.Close()
 	w := newWorld(t, store, 1, 1000)
+	w.calm()
 	require.Zero(t, w.ask(ask(prompt(1, 200)), 5))
 	w.idle()
 	w.tier.Unknown()()
