@@ -445,7 +445,7 @@ func (b *Book) GiveBack(ctx context.Context) error {
 		return nil
 	}
 	err := b.change(ctx, func(l *Ledger, id string, p pending) error {
-		l.setClaim(id, p.inflight-spare.bytes, p.now)
+		l.setClaim(id, p.inflight+p.free-spare.bytes, p.now) // p.free: reservations that ended meanwhile
 		return nil
 	})
 	if err != nil { // the ledger may have changed despite the error

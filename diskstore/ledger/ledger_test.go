@@ -182,3 +182,40 @@ func TestTierThatAsksForNoChange(t *testing.T) {
 	require.NoError(t, err)
 	room.Cancel()
 }
+
+// between is a paper that calls a function after a change is recorded, and before its book knows.
+type between struct {
+	paper
+	recorded func()
+}
+
+func (m *between) Account(ctx context.Context, change func([]byte, string) ([]byte, error)) ([]byte, error) {
+	content, err := m.paper.Account(ctx, change)
+	m.recorded()
+	return content, err
+}
+
+// TestGivingBackWhileReservationsEnd: room that becomes free while a claim is given back is
+// either still claimed or cannot be taken.
+func TestGivingBackWhileReservationsEnd(t *testing.T) {
+	const n = pagefile.PageAlign
+	for range 5_000 {
+		m := &between{recorded: func() {}}
+		b := NewBook(m, 0, 0, time.Now)
+		room, err := b.Reserve(t.Context(), n)
+		require.NoError(t, err)
+		cancelled := make(chan struct{})
+		go func() {
+			defer close(cancelled)
+			room.Cancel()
+		}()
+		m.recorded = func() {
+			if taken, ok := b.take(n); ok {
+				require.GreaterOrEqual(t, Read(m.content).Claims["id"].Bytes, int64(n), "room was taken that is not claimed")
+				taken.Cancel()
+			}
+		}
+		require.NoError(t, b.GiveBack(t.Context()))
+		<-cancelled
+	}
+}
