@@ -356,8 +356,9 @@ func (t *Tier) Now(ctx context.Context) (time.Time, error) {
 }
 
 func (t *Tier) Left() int64 {
+	leaving := t.Leaving.Load() // first: bytes go from here to the inner tier
 	inner, _ := try(t, func() (int64, error) { return t.Inner.Left(), nil })
-	return t.Leaving.Load() + max(0, inner)
+	return leaving + max(0, inner)
 }
 
 func (t *Tier) Lock(ctx context.Context) (func(), error) {

@@ -315,3 +315,54 @@ func TestFileWithoutDescriptionIsClosed(t *testing.T) {
 	require.Zero(t, open)
 	require.NoError(t, tr.Close())
 }
+
+// stuckTier cannot remove the files of uploads that are given up.
+type stuckTier struct {
+	tier.Tier
+	left   atomic.Int64
+	leave  chan struct{} // lets Abort go on
+	looked func()        // called before Left returns
+}
+
+func (s *stuckTier) Create(context.Context, pagefile.Name) (tier.Upload, error) {
+	return &stuckUpload{t: s}, nil
+}
+
+func (s *stuckTier) Left() int64 {
+	defer s.looked()
+	return s.left.Load()
+}
+
+type stuckUpload struct {
+	tier.Upload
+	t     *stuckTier
+	bytes int64
+}
+
+func (u *stuckUpload) Write(_ context.Context, p []byte) error {
+	u.bytes += int64(len(p))
+	return nil
+}
+
+func (u *stuckUpload) Abort() {
+	<-u.t.leave
+	u.t.left.Add(u.bytes)
+}
+
+// TestBytesThatStayAreNeverMissed: while an upload is given up and its file stays, its bytes are
+// among those of the guard, or of the tier, or of both.
+func TestBytesThatStayAreNeverMissed(t *testing.T) {
+	below := &stuckTier{leave: make(chan struct{})}
+	tr := New(below, time.Minute, time.Minute, slog.New(slog.DiscardHandler), time.Now, func() {})
+	up, err := tr.Create(t.Context(), pagefile.Name{})
+	require.NoError(t, err)
+	require.NoError(t, up.Write(t.Context(), make([]byte, pagefile.PageAlign)))
+	up.Abort()
+	below.looked = func() {
+		close(below.leave)
+		for tr.Leaving.Load() > 0 {
+			runtime.Gosched()
+		}
+	}
+	require.GreaterOrEqual(t, tr.Left(), int64(pagefile.PageAlign))
+}
