@@ -436,7 +436,7 @@ func (b *Book) GiveBack(ctx context.Context) error {
 	b.updating.Lock()
 	defer b.updating.Unlock()
 	b.mu.Lock()
-	idle := b.claimed == 0 && b.used == 0 && b.freed == 0 && len(b.written) == 0 && len(b.hits) == 0
+	idle := b.claimed == 0 && b.tier.Left() == 0 && b.used == 0 && b.freed == 0 && len(b.written) == 0 && len(b.hits) == 0
 	spare := &Room{b: b, bytes: b.freeLocked()} // no other goroutine reserves it meanwhile
 	b.inflight += spare.bytes
 	b.mu.Unlock()
