@@ -51,7 +51,7 @@ func TestModelOfAFleet(t *testing.T) {
 				"damage":     f.damage,
 				"bad disk":   f.badDisk,
 				"reopen":     func(rt *rapid.T) { h := f.anyHost(rt); h.comesBack(); h.close(); h.open() },
-				"":           func(*rapid.T) { steps.Add(1); f.holds() },
+				"":           func(*rapid.T) { steps.Add(1); f.holds(); f.steps++ },
 			})
 		})
 	}
@@ -73,6 +73,7 @@ type fleet struct {
 	mem   *vfs.Mem
 	hosts []*fleetHost
 	roots map[string]int64 // their budgets
+	steps int              // actions done
 }
 
 // fleetHost is one process with its clock and its access to the tiers.
@@ -296,8 +297,9 @@ func (f *fleet) holds() {
 		there := f.occupied(root)
 		require.LessOrEqual(f.t, there, budget, "%s is over its budget", root)
 		if l := f.ledger(root); l.Counts > 0 && there > l.Figure() {
-			// rapid runs a failure again for its message; goroutines do not fail again in the same way.
-			fmt.Printf("the ledger of %s is too low: %d bytes are there; %+v\n", root, there, *l)
+			// rapid runs a failure again for its message, and runs on after the action that failed:
+			// goroutines do not fail again in the same way.
+			fmt.Printf("after action %d the ledger of %s is too low: %d bytes are there; %+v\n%s", f.steps, root, there, *l, f.describe(root))
 			require.FailNow(f.t, "the ledger is too low")
 		}
 	}
@@ -324,6 +326,19 @@ func (f *fleet) end() {
 // occupied returns the bytes of the files below a root that count against its budget.
 func (f *fleet) occupied(root string) int64 {
 	var sum int64
+	f.eachCounted(root, func(_ string, bytes int64) { sum += bytes })
+	return sum
+}
+
+// describe lists the files below a root that count against its budget.
+func (f *fleet) describe(root string) string {
+	var list strings.Builder
+	f.eachCounted(root, func(path string, bytes int64) { fmt.Fprintf(&list, "%12d %s\n", bytes, path) })
+	return list.String()
+}
+
+// eachCounted calls each for the files below a root that count against its budget.
+func (f *fleet) eachCounted(root string, each func(path string, bytes int64)) {
 	seen := make(map[any]bool)
 	var in func(dir string)
 	in = func(folder string) {
@@ -343,12 +358,11 @@ func (f *fleet) occupied(root string) int64 {
 			require.NoError(f.t, err)
 			if !seen[info.Sys()] {
 				seen[info.Sys()] = true
-				sum += f.mem.PhysicalBytes(info)
+				each(path, f.mem.PhysicalBytes(info))
 			}
 		}
 	}
 	in(root)
-	return sum
 }
 
 // ledger returns a root's ledger; zero for a missing one.

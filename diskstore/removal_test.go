@@ -316,3 +316,32 @@ func TestUnlinkThatHangsCounts(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, remoteWorkers*page, l.Bytes)
 }
+
+// TestRemovalWhileACountBegins: a fingerprint's pages and directories go just before a count
+// reads the names of directories. The count has never seen those pages.
+func TestRemovalWhileACountBegins(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj), func(o *Options) { o.Fingerprint = testFingerprint(9) })
+	unwanted := open(t, o)
+	putChain(t, unwanted, prompt(1, 3*testTokens+1))
+	require.NoError(t, unwanted.Close())
+	o.Fingerprint = testFingerprint(1)
+	s := open(t, o)
+	putChain(t, s, prompt(2, 2*testTokens))
+	require.NoError(t, s.Flush(ctx))
+
+	removed, begun := 0, false
+	inj.Watch(func(op vfs.Op, paths ...string) {
+		if op != vfs.OpReadDir || filepath.Base(paths[0]) != storetest.VersionDir || begun {
+			return
+		}
+		begun = true
+		_, err := s.local.purge(ctx, purge{fingerprint: testFingerprint(9), removed: func(tier.Info) { removed++ }})
+		require.NoError(t, err)
+	})
+	_, err := s.Scan(ctx)
+	require.NoError(t, err)
+	require.Equal(t, 4, removed)
+	requireCovered(t, o.Local.Root, s)
+	requireExact(t, s)
+}

@@ -165,6 +165,9 @@ func (u *tierUse) change(name pagefile.Name, files int, bytes int64) {
 }
 
 // prepare is called before a count looks up its shards, and begin after the look-up.
+//
+// A shard that the look-up misses has only files that appeared since: a file removed from there
+// was never in this count, and a removal may be the reason for the miss.
 func (u *tierUse) prepare() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -179,9 +182,14 @@ func (u *tierUse) begin(shards []tier.Shard) {
 	for _, shard := range shards {
 		u.todo[shard] = true
 	}
+	there := make(map[pagefile.Name]earlyChange)
 	for _, c := range u.early {
-		if !u.todo[tier.ShardOf(c.name)] {
-			u.listing.add(c.name.Class, c.files, c.bytes)
+		was := there[c.name]
+		there[c.name] = earlyChange{c.name, max(0, was.files+c.files), max(0, was.bytes+c.bytes)}
+	}
+	for name, c := range there {
+		if !u.todo[tier.ShardOf(name)] {
+			u.listing.add(name.Class, c.files, c.bytes)
 		}
 	}
 	u.early, u.looking = nil, false
