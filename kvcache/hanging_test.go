@@ -4,7 +4,10 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -50,6 +53,19 @@ func (s *hangingStore) endWaitLocked() {
 	}
 }
 
+// ended notes the end of a read, of an earlier page or of one that hung.
+func (s *hangingStore) ended(early, hung bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if hung {
+		s.hung--
+	}
+	if early {
+		s.before--
+		s.endWaitLocked()
+	}
+}
+
 func (s *hangingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
 	page := int(ref.Start) / 8
 	_, probe := ctx.Deadline()
@@ -64,19 +80,20 @@ func (s *hangingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int
 		s.endWaitLocked()
 	}
 	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if early {
-			s.before--
-		}
-		if hangs {
-			s.hung--
-		}
-	}()
+	defer s.ended(early, hangs)
 	if hangs {
 		<-ctx.Done()
 		return ctx.Err()
 	}
 	return s.memStore.Read(ctx, ref, tokens, layout, buf, how...)
+}
+
+// TestAWaitEndsAfterEarlierReads, also if it began while such a read, of another restore, was
+// under way.
+func TestAWaitEndsAfterEarlierReads(t *testing.T) {
+	s := &hangingStore{page: 1, hung: 1, before: 1}
+	due := s.after(time.Hour)
+	require.Empty(t, due)
+	s.ended(true, false)
+	require.Len(t, due, 1)
 }
