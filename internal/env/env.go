@@ -14,9 +14,10 @@ import (
 const BytesPerGB = 1e9
 
 // Value returns a variable's value; empty is not set.
-func Value(name string) string {
-	return strings.Trim(strings.TrimSpace(os.Getenv(name)), `"'`)
-}
+func Value(name string) string { return Trim(os.Getenv(name)) }
+
+// Trim drops the spaces and quotes around a value.
+func Trim(value string) string { return strings.Trim(strings.TrimSpace(value), `"'`) }
 
 // Bool reads a variable that turns something on. An unset variable is false.
 func Bool(name string) (bool, error) {

@@ -16,9 +16,10 @@ const Schema = "1"
 // are equal. A manifest beside the pages has the identity for people and tools.
 const (
 	KeySchema     = "schema"
-	KeyWeights    = "weights"  // SHA-256 of the GGUF file, as in the blob's name
-	KeyAdapters   = "adapters" // SHA-256 of each adapter, separated by commas
-	KeyCacheType  = "cache_type"
+	KeyWeights    = "weights"    // SHA-256 of the GGUF file, as in the blob's name
+	KeyAdapters   = "adapters"   // SHA-256 of each adapter, separated by commas
+	KeyCacheType  = "cache_type" // such as f16; K's and V's where they differ, as in q8_0/f16
+	KeyShape      = "shape"      // under llama-server: SHA-256 of the shape of a slot's file
 	KeyEngine     = "engine"
 	KeyNumerics   = "numerics"
 	KeyPageTokens = "page_tokens"

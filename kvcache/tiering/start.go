@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/ollama/ollama/format"
 	"github.com/ollama/ollama/fs"
@@ -142,7 +141,7 @@ func (s *modelStore) announce() {
 		defer s.running.Done()
 		usage, err := s.Survey(ctx)
 		s.logUsage(ctx, usage, err)
-		s.reclaim(ctx, usage)
+		tierenv.Reclaim(ctx, s.Store, usage, s.identity, s.log)
 	}()
 	go func() {
 		defer s.running.Done()
@@ -194,51 +193,6 @@ func (s *modelStore) logUsage(ctx context.Context, usage diskstore.Usage, err er
 		attrs = append(attrs, "error", err)
 	}
 	s.log.Info("kv tier: on", attrs...)
-}
-
-// reclaimAfter is the time that pages of another engine stay after their last use. Servers
-// of different versions may share a root, and a new version may be rolled back.
-const reclaimAfter = 24 * time.Hour
-
-// reclaim logs pages of this model by other versions of the engine, and removes pages unused
-// for reclaimAfter: no fingerprint of this engine asks for them.
-func (s *modelStore) reclaim(ctx context.Context, usage diskstore.Usage) {
-	var kept int
-	var keptBytes int64
-	reclaimed, err := s.Reclaim(ctx, usage, func(other diskstore.FingerprintUsage) bool {
-		if !supersedes(s.identity, other.Identity) {
-			return false
-		}
-		if other.Unused < reclaimAfter {
-			kept += other.Pages + other.Tails
-			keptBytes += other.Bytes
-			return false
-		}
-		return true
-	})
-	if ctx.Err() != nil {
-		return
-	}
-	if err != nil {
-		s.log.Warn("kv tier: could not reclaim pages of another version of the engine", "error", err)
-	}
-	if reclaimed.Fingerprints > 0 {
-		s.log.Info("kv tier: reclaimed pages that another version of the engine left", "pages", reclaimed.Pages, "bytes", format.HumanBytes(reclaimed.Bytes))
-	}
-	if kept > 0 {
-		s.log.Info("kv tier: found pages of another version of the engine; they are removed a day after their last use", "pages", kept, "bytes", format.HumanBytes(keptBytes))
-	}
-}
-
-// supersedes reports whether pages of other belong to the same model on the same kind of
-// machine, computed by other engine code.
-func supersedes(mine, other map[string]string) bool {
-	for _, key := range []string{tierenv.KeyWeights, tierenv.KeyAdapters, tierenv.KeyNumerics, tierenv.KeyNamespace} {
-		if mine[key] != other[key] {
-			return false
-		}
-	}
-	return mine[tierenv.KeyEngine] != other[tierenv.KeyEngine] || mine[tierenv.KeySchema] != other[tierenv.KeySchema]
 }
 
 func budget(bytes int64) string {

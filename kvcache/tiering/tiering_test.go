@@ -115,26 +115,6 @@ func TestStartRefuses(t *testing.T) {
 	require.Nil(t, Start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}))
 }
 
-func TestSupersedes(t *testing.T) {
-	mine := map[string]string{tierenv.KeyWeights: "w", tierenv.KeyEngine: "new", tierenv.KeyNumerics: "n", tierenv.KeySchema: "1", tierenv.KeyPageTokens: "256", tierenv.KeyCacheType: "f16"}
-	with := func(changes ...string) map[string]string {
-		other := maps.Clone(mine)
-		for i := 0; i < len(changes); i += 2 {
-			other[changes[i]] = changes[i+1]
-		}
-		return other
-	}
-	require.False(t, supersedes(mine, with()))
-	require.True(t, supersedes(mine, with(tierenv.KeyEngine, "old")))
-	require.True(t, supersedes(mine, with(tierenv.KeyEngine, "old", tierenv.KeyCacheType, "q8_0")))
-	require.True(t, supersedes(mine, with(tierenv.KeySchema, "0")))
-	require.False(t, supersedes(mine, with(tierenv.KeyCacheType, "q8_0")), "the same engine with other settings")
-	require.False(t, supersedes(mine, with(tierenv.KeyEngine, "old", tierenv.KeyWeights, "other")))
-	require.False(t, supersedes(mine, with(tierenv.KeyEngine, "old", tierenv.KeyNumerics, "another machine")))
-	require.False(t, supersedes(mine, with(tierenv.KeyEngine, "old", tierenv.KeyNamespace, "another team")))
-	require.False(t, supersedes(mine, map[string]string{}))
-}
-
 func TestBudget(t *testing.T) {
 	for n, want := range map[int64]string{0: "all but 5% of the disk", 999: "999 B", 1500: "1.5 KB", 2_000_000: "2 MB", 65_011_712: "65 MB", 20_000_000_000: "20 GB"} {
 		require.Equal(t, want, budget(n))
