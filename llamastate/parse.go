@@ -100,7 +100,9 @@ func Learn(r io.ReaderAt, size int64) (*Shape, error) {
 }
 
 // Open reads the heads of a file of size bytes. Open returns ErrUnknown unless the file has
-// this shape, holds each position once, and has no other byte. The File reads from r.
+// this shape, holds each position of the text before the first image or clip once, and has no
+// other byte. Cells of media, and of the text behind them, may share positions. The File reads
+// from r.
 func (s *Shape) Open(r io.ReaderAt, size int64) (*File, error) {
 	f := form{v: true}
 	for _, c := range s.Caches {

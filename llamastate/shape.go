@@ -1,7 +1,10 @@
 package llamastate
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
@@ -119,4 +122,33 @@ func (s *Shape) sections(window int, of ...Kind) []pagefile.Section {
 		}
 	}
 	return sections
+}
+
+// typeNames are ggml's names of the types that a cache of K and V can have.
+var typeNames = map[int32]string{
+	0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 20: "iq4_nl", 30: "bf16",
+}
+
+// CacheType names the types of K and V: "f16", or "q8_0/f16" where they differ. Types of
+// layers that differ are joined by "+".
+func (s *Shape) CacheType() string {
+	var of [2][]string
+	for _, c := range s.Caches {
+		if c.Kind == Recurrent {
+			continue
+		}
+		for i, tensors := range c.Tensors {
+			for _, t := range tensors {
+				name := cmp.Or(typeNames[t.Type], fmt.Sprintf("type-%d", t.Type))
+				if !slices.Contains(of[i], name) {
+					of[i] = append(of[i], name)
+				}
+			}
+		}
+	}
+	k, v := strings.Join(of[0], "+"), strings.Join(of[1], "+")
+	if v == "" || v == k {
+		return k
+	}
+	return k + "/" + v
 }

@@ -1,0 +1,105 @@
+package llamastate
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+)
+
+// TestAFileWithoutSomeRows: of a file that is written piece by piece, all rows are right but those
+// of the positions that were dropped, and these are nowhere.
+func TestAFileWithoutSomeRows(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		shape := aShape(rt)
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1))
+		n, window := rapid.IntRange(1, 70).Draw(rt, "tokens"), 0
+		if shape.Has(Window) {
+			window = rapid.IntRange(1, 80).Draw(rt, "window")
+		}
+		tokens := someTokens(rng, n)
+		b := newServer(rng, shape, tokens, window).save(rapid.Bool().Draw(rt, "packed"))
+		if shape.Caches[0].Kind != Full {
+			_, _, err := shape.Begin(bytes.NewReader(b), int64(len(b)))
+			require.ErrorIs(t, err, ErrUnknown)
+			return
+		}
+		var begin *Beginning
+		need := int64(0)
+		for asked := int64(-1); begin == nil; {
+			require.Greater(t, need, asked, "each time more is needed")
+			asked = need
+			var err error
+			begin, need, err = shape.Begin(bytes.NewReader(b[:asked]), asked)
+			require.NoError(t, err)
+		}
+		require.Equal(t, tokens, begin.Tokens)
+		start := rapid.IntRange(0, n).Draw(rt, "start")
+		end := rapid.IntRange(start, n).Draw(rt, "end")
+		filter := begin.Without(start, end)
+
+		out, kept := &file{b: make([]byte, len(b))}, int64(0)
+		for off := 0; off < len(b); {
+			piece := min(len(b)-off, rapid.IntRange(1, 300).Draw(rt, "piece"))
+			require.NoError(t, filter.Each(b[off:off+piece], int64(off), func(p []byte, at int64) error {
+				require.NotEmpty(t, p)
+				kept += int64(len(p))
+				_, err := out.WriteAt(p, at)
+				return err
+			}))
+			off += piece
+		}
+		require.Equal(t, int64(len(b)), kept+filter.Dropped)
+		whole, err := shape.Open(bytes.NewReader(b), int64(len(b)))
+		require.NoError(t, err)
+		rest, err := shape.Open(bytes.NewReader(out.b), int64(len(b)))
+		require.NoError(t, err)
+		for pos := range n {
+			sections := shape.Sections()
+			if pos == n-1 {
+				sections = shape.EndSections(whole.WindowRows())
+			}
+			layout, err := pagefile.NewLayout(sections, 1)
+			require.NoError(t, err)
+			want, got := make([]byte, layout.Size()), make([]byte, layout.Size())
+			require.NoError(t, whole.ReadRows(layout, pos, want))
+			require.NoError(t, rest.ReadRows(layout, pos, got))
+			if pos < start || pos >= end {
+				require.Equal(t, want, got)
+				continue
+			}
+			for i, sec := range layout.Sections() {
+				if sec.Kind.PerToken() {
+					require.Zero(t, bytes.Trim(layout.Rows(got, i), "\x00"))
+				}
+			}
+		}
+	})
+}
+
+// TestABeginningThatIsNotUnderstood is refused as early as it can be.
+func TestABeginningThatIsNotUnderstood(t *testing.T) {
+	rng := rand.New(rand.NewPCG(4, 1))
+	shape := anyShape()
+	b := newServer(rng, shape, someTokens(rng, 30), 5).save(false)
+	_, need, err := shape.Begin(bytes.NewReader(b), int64(len(b)))
+	require.NoError(t, err)
+	require.Equal(t, int64(len(b)), need)
+	for at := range 12 + 4*30 + 8 {
+		changed := bytes.Clone(b)
+		changed[at] ^= 0x80
+		if at >= 8 && at < 12 || at >= 12+4*30 {
+			_, need, err = shape.Begin(bytes.NewReader(changed), int64(len(b)))
+			require.True(t, err != nil || need > int64(len(b)), "at %d", at)
+			continue
+		}
+		_, _, err := shape.Begin(bytes.NewReader(changed), int64(len(b)))
+		if at < 8 || at%4 == 3 {
+			require.ErrorIs(t, err, ErrUnknown, "at %d", at)
+		}
+	}
+}
