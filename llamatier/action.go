@@ -13,6 +13,7 @@ type patience struct {
 	end  time.Duration // for an action on a slot in which nothing runs
 	find time.Duration // for a look-up in the store
 	page time.Duration // for reading or storing a page; the time of a restore has its own bound
+	part time.Duration // for reading a part of a stream, while an engine waits for it
 
 	leave time.Duration // for an engine to leave a request whose client is gone
 	stage time.Duration // for the first step of a request; the engine goes on from there
@@ -22,7 +23,7 @@ type patience struct {
 }
 
 var usualPatience = patience{
-	look: time.Second, end: 10 * time.Minute, find: 5 * time.Second, page: time.Minute,
+	look: time.Second, end: 10 * time.Minute, find: 5 * time.Second, page: time.Minute, part: 10 * time.Second,
 	leave: 5 * time.Second, stage: stageMax, saving: time.Second, unknown: 10 * time.Second,
 }
 

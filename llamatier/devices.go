@@ -12,12 +12,13 @@ import (
 var (
 	nvidiaModel = regexp.MustCompile(`(?m)^Model:\s*(.+?)\s*$`)
 	amdTarget   = regexp.MustCompile(`(?m)^gfx_target_version ([1-9][0-9]*)$`)
+	pciKind     = regexp.MustCompile(`(?m)^PCI_ID=([0-9A-Fa-f]{4}:[0-9A-Fa-f]{4})$`)
 )
 
 // devices returns the kinds of the GPUs of this machine whose library an engine has mapped:
-// another kind rounds differently. root is the root of the system's files. Kinds are known of
-// NVIDIA's and AMD's GPUs on Linux. An engine that is told to use some of them counts as one
-// that uses all.
+// another kind rounds differently. root is the root of the system's files. Kinds are known on
+// Linux: those of NVIDIA's and AMD's own libraries by their names, others by their PCI numbers.
+// An engine that is told to use some of them counts as one that uses all.
 func devices(root string, libraries []string) []string {
 	var kinds []string
 	for _, vendor := range []struct {
@@ -26,6 +27,8 @@ func devices(root string, libraries []string) []string {
 	}{
 		{"cuda", "proc/driver/nvidia/gpus/*/information", nvidiaModel},
 		{"hip", "sys/class/kfd/kfd/topology/nodes/*/properties", amdTarget},
+		{"vulkan", "sys/class/drm/card*/device/uevent", pciKind},
+		{"sycl", "sys/class/drm/card*/device/uevent", pciKind},
 	} {
 		mapped := func(path string) bool { return strings.HasPrefix(filepath.Base(path), "libggml-"+vendor.library) }
 		if !slices.ContainsFunc(libraries, mapped) {

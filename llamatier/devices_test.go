@@ -25,10 +25,16 @@ func TestDevices(t *testing.T) {
 	write(nvidia+"0000:04:00.0/information", "hostile\x00")
 	write(amd+"0/properties", "cpu_cores_count 16\ngfx_target_version 0\n")
 	write(amd+"1/properties", "gfx_target_version 110000\nvendor_id 4098\n")
+	const drm = "sys/class/drm/"
+	write(drm+"card0/device/uevent", "DRIVER=i915\nPCI_CLASS=30000\nPCI_ID=8086:56A0\nPCI_SUBSYS_ID=172F:3937\n")
+	write(drm+"card0-HDMI-A-1/device/uevent", "MAJOR=226\nDEVNAME=dri/card0\n")
+	write(drm+"card1/device/uevent", "PCI_ID=1002:744C\n")
 	cuda := []string{"/x/libggml-base.so", "/x/cuda_v12/libggml-cuda.so"}
 	require.Equal(t, []string{"cuda NVIDIA GeForce GTX 1070", "cuda Quadro M6000 24GB"}, devices(root, cuda))
 	require.Equal(t, []string{"hip 110000"}, devices(root, []string{"/x/rocm/libggml-hip.so.0"}))
-	require.Empty(t, devices(root, []string{"/x/libggml-cpu-haswell.so", "/cuda/libggml-vulkan.so"}))
+	require.Equal(t, []string{"vulkan 1002:744C", "vulkan 8086:56A0"}, devices(root, []string{"/x/vulkan/libggml-vulkan.so"}))
+	require.Equal(t, []string{"sycl 1002:744C", "sycl 8086:56A0"}, devices(root, []string{"/x/libggml-sycl.so"}))
+	require.Empty(t, devices(root, []string{"/x/libggml-cpu-haswell.so", "/cuda/libggml-blas.so"}))
 	require.Empty(t, devices(t.TempDir(), cuda))
 }
 

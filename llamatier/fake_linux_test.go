@@ -10,12 +10,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/llamastate"
@@ -41,13 +43,14 @@ var hybridShape = &llamastate.Shape{Version: 2, Caches: append(slices.Clone(fake
 type fakeEngine struct {
 	t       require.TestingT
 	shape   *llamastate.Shape
-	context int // tokens for each slot
-	late    int // tokens that are generated after the client is gone
-	room    int // tokens for all slots together; 0 without a limit
+	dir     string // of the files of slots
+	context int    // tokens for each slot
+	late    int    // tokens that are generated after the client is gone
+	room    int    // tokens for all slots together; 0 without a limit
 
 	mu     sync.Mutex
 	slots  []*fakeSlot
-	refuse map[string]int    // of these paths so many requests fail
+	refuse map[string]int    // so many requests to these paths, with or without a query, fail
 	enter  map[string]func() // called when the next request to a path arrives
 
 	generated int // tokens of all answers that are over
@@ -79,9 +82,12 @@ func (f *fakeEngine) engine() *Engine {
 // RoundTrip implements http.RoundTripper.
 func (f *fakeEngine) RoundTrip(r *http.Request) (*http.Response, error) {
 	f.mu.Lock()
-	refused := f.refuse[r.URL.Path] > 0
-	if refused {
-		f.refuse[r.URL.Path]--
+	refused := false
+	for _, key := range []string{r.URL.Path, r.URL.RequestURI()} {
+		if !refused && f.refuse[key] > 0 {
+			refused = true
+			f.refuse[key]--
+		}
 	}
 	enter := f.enter[r.URL.Path]
 	delete(f.enter, r.URL.Path)
@@ -224,10 +230,10 @@ func (f *fakeEngine) act(w http.ResponseWriter, s *fakeSlot, action, name string
 	case "erase":
 		s.tokens, s.rows = nil, nil
 	case "save":
-		err = s.save(f.shape, SavePath()+name)
+		err = s.save(f.shape, filepath.Join(f.dir, name))
 	case "restore":
 		var n int
-		if n, err = s.restore(f, SavePath()+name); err == nil && f.room > 0 && f.held() > f.room {
+		if n, err = s.restore(f, filepath.Join(f.dir, name)); err == nil && f.room > 0 && f.held() > f.room {
 			err = fmt.Errorf("No available space in KV cache")
 		}
 		if err != nil {
@@ -271,24 +277,41 @@ func eachRow(layout pagefile.Layout, buf []byte, f func(row []byte, tokens int))
 	}
 }
 
+// open opens a file as a program in C does: Go would poll a file that this process serves itself.
+func open(path string, flags int) (*os.File, error) {
+	fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0o600)
+	return os.NewFile(uintptr(fd), path), err
+}
+
 func (s *fakeSlot) save(shape *llamastate.Shape, path string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	f, err := open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	b, err := shape.Build(f, s.tokens, 0)
+	var h heads
+	b, err := shape.Build(&h, s.tokens, 0)
 	if err != nil {
 		return err
 	}
+	file := make([]byte, b.Size())
+	h.copyTo(file, 0)
 	layout, buf := pageOf(shape, len(s.tokens))
 	eachRow(layout, buf, func(row []byte, tokens int) { copy(row, s.rows[tokens-1]) })
-	return b.WriteRows(layout, 0, layout.Tokens(), buf)
+	if err := b.To(&rangeWriter{file, 0}).WriteRows(layout, 0, layout.Tokens(), buf); err != nil {
+		return err
+	}
+	for at := 0; at < len(file); at += 777 { // in order, as a buffer of C is emptied
+		if _, err := f.Write(file[at:min(at+777, len(file))]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // restore reads a file, and requires that each row is the row of its token.
 func (s *fakeSlot) restore(e *fakeEngine, path string) (int, error) {
-	f, err := os.Open(path)
+	f, err := open(path, unix.O_RDONLY)
 	if err != nil {
 		return 0, err
 	}

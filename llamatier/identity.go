@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -38,7 +36,7 @@ func Identity(c launch.Command, numerics []string, config tierenv.Config, shape 
 	if err != nil {
 		return nil, fmt.Errorf("identify llama-server: %w", err)
 	}
-	numerics = slices.Concat(numerics, devices("/", libraries))
+	numerics = slices.Concat(numerics, devices("/", libraries), machine())
 	form, err := json.Marshal(shape)
 	if err != nil {
 		return nil, err
@@ -47,7 +45,8 @@ func Identity(c launch.Command, numerics []string, config tierenv.Config, shape 
 		tierenv.KeySchema:     tierenv.Schema,
 		tierenv.KeyWeights:    weights,
 		tierenv.KeyAdapters:   strings.Join(adapters, ","),
-		tierenv.KeyCacheType:  hash(string(form)),
+		tierenv.KeyCacheType:  shape.CacheType(),
+		tierenv.KeyShape:      hash(string(form)),
 		tierenv.KeyEngine:     engine,
 		tierenv.KeyNumerics:   strings.Join(numerics, " "),
 		tierenv.KeyPageTokens: fmt.Sprint(config.PageTokens),
@@ -67,7 +66,7 @@ func engineDigest(pid int, files *digests.Files) (digest string, libraries []str
 	if err != nil {
 		return "", nil, err
 	}
-	program, err := os.Open(fmt.Sprintf("/proc/%d/exe", pid))
+	program, err := openProgram(pid, exe)
 	if err != nil {
 		return "", nil, err
 	}
@@ -84,17 +83,4 @@ func engineDigest(pid int, files *digests.Files) (digest string, libraries []str
 		return "", nil, errors.Join(errors.New("libraries were replaced while they were read; load the model again"), err)
 	}
 	return hash(strings.Join(append(all, own), "\n")), libraries, nil
-}
-
-// code lists the program and the libraries of a process.
-func code(pid int) (exe string, libraries []string, err error) {
-	if exe, err = os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil {
-		return "", nil, err
-	}
-	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
-	if err != nil {
-		return "", nil, err
-	}
-	libraries, err = digests.Mapped(string(maps), []string{filepath.Dir(exe)})
-	return exe, libraries, err
 }

@@ -3,17 +3,18 @@ package llamatier
 import (
 	"context"
 	"errors"
-	"os"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/readahead"
 	"github.com/kvtier/kvtier/llamastate"
+	"github.com/kvtier/kvtier/llamatier/slotfile"
 	"github.com/kvtier/kvtier/rates"
 )
 
 // restore puts stored pages of a prompt into a busy slot, and returns the number of tokens
-// that the slot did not hold before.
+// that the slot did not hold before. A slot whose rows must not be stored is of less use: it is
+// replaced at the price of a page that must be computed again.
 func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) int {
 	held := t.held(ctx, s, tokens)
 	if held < len(s.tokens) {
@@ -25,8 +26,15 @@ func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) int {
 		held, s.loaded = 0, 0 // the engine would begin anew
 	}
 	began := time.Now()
-	p := t.plan(ctx, tokens, held)
+	spoiled, loss := t.spoiled(s), 0
+	if spoiled {
+		loss = min(held, t.opt.PageTokens+restoreMin)
+	}
+	p := t.plan(ctx, tokens, held-loss)
 	if !p.worth() {
+		if spoiled && held < restoreMin {
+			t.empty(ctx, s)
+		}
 		return 0
 	}
 	t.save(ctx, s, true)
@@ -38,7 +46,7 @@ func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) int {
 		return 0
 	}
 	t.opt.Log.Info("kv tier: restored", "slot", s.id, "tokens", len(p.tokens), "prompt", len(tokens), "took", time.Since(began))
-	return len(p.tokens) - held
+	return max(0, len(p.tokens)-held)
 }
 
 // held returns how many tokens of a prompt a busy slot holds. llama-server empties a slot when
@@ -55,24 +63,27 @@ func (t *Tier) held(ctx context.Context, s *slot, tokens []int32) int {
 // tryRestore restores a plan's pages. The plan is cut to the pages that were read in time; the
 // slot stays as it is if they are not worth it any more.
 func (t *Tier) tryRestore(ctx context.Context, s *slot, p *plan) error {
-	if err := t.fits(len(p.tokens)); err != nil {
-		return err
-	}
-	f, name, err := t.build(ctx, p)
+	f, err := t.build(ctx, p)
 	if err != nil || f == nil {
 		return err
 	}
 	s.emptied()
 	s.broken = true // until the engine has answered
 	began := time.Now()
-	err = t.restoreInto(ctx, s, name, len(p.tokens), func() { f.Close() })
-	if !errors.Is(err, errHeldBack) {
-		f.Close() // nothing is lost: the file is memory
+	err = t.restoreInto(ctx, s, f.Name, len(p.tokens), func() { t.drop(f) })
+	switch {
+	case errors.Is(err, errHeldBack):
+		return err
+	case err != nil:
+		t.opt.Files.Refused(f)
 	}
+	t.drop(f)
 	if err != nil {
 		return err
 	}
-	t.opt.Rates.Stepped(t.costs(p), time.Since(began))
+	if !f.Streamed() {
+		t.opt.Rates.Stepped(t.costs(p), time.Since(began))
+	}
 	t.mu.Lock()
 	s.unknown = t.unknown > 0
 	t.mu.Unlock()
@@ -81,45 +92,48 @@ func (t *Tier) tryRestore(ctx context.Context, s *slot, p *plan) error {
 }
 
 // build makes a file of a plan's pages. It returns nil if too few pages could be read in time.
-func (t *Tier) build(ctx context.Context, p *plan) (*os.File, string, error) {
-	f, name, err := newMemFile()
-	if err != nil {
-		return nil, "", err
+func (t *Tier) build(ctx context.Context, p *plan) (*slotfile.File, error) {
+	if t.streams(p) {
+		return t.stream(ctx, p)
 	}
-	b, err := t.opt.Shape.Build(f, p.tokens, t.opt.Window)
+	f, err := t.newFile(t.fileSize(len(p.tokens)))
 	if err != nil {
-		f.Close() // nothing is lost: the file is memory
-		return nil, "", err
+		return nil, err
+	}
+	b, err := t.opt.Shape.Build(t.disk.writer(f), p.tokens, t.opt.Window)
+	if err != nil {
+		t.drop(f)
+		return nil, err
 	}
 	n, err := t.fill(ctx, p, b)
 	if err == nil && n == len(p.refs) {
-		return f, name, nil
+		return f, nil
 	}
-	defer f.Close() // nothing is lost: the file is memory
+	defer t.drop(f)
 	if t.opt.Shape.HasEnd() {
 		n = 0 // a window or a state belongs to the end of the last page
 	}
 	if p.cut(n); err != nil || !p.worth() {
-		return nil, "", err
+		return nil, err
 	}
 	return t.first(p, b, f)
 }
 
 // first makes a file of a plan's pages, which are the first ones of another file.
-func (t *Tier) first(p *plan, longer *llamastate.Builder, from *os.File) (*os.File, string, error) {
-	f, name, err := newMemFile()
+func (t *Tier) first(p *plan, longer *llamastate.Builder, from *slotfile.File) (*slotfile.File, error) {
+	f, err := t.newFile(t.fileSize(len(p.tokens)))
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	b, err := t.opt.Shape.Build(f, p.tokens, 0)
+	b, err := t.opt.Shape.Build(t.disk.writer(f), p.tokens, 0)
 	if err == nil {
-		err = b.CopyRows(from, longer)
+		_, err = within(t.disk, t.patience.page, func() (struct{}, error) { return struct{}{}, b.CopyRows(from, longer) })
 	}
 	if err != nil {
-		f.Close() // nothing is lost: the file is memory
-		return nil, "", err
+		t.drop(f)
+		return nil, err
 	}
-	return f, name, nil
+	return f, nil
 }
 
 // fill writes a plan's pages into a file, and returns how many leading pages the file has. They
@@ -194,13 +208,18 @@ func (t *Tier) readPage(ctx context.Context, p *plan, i int) (pg page) {
 	if pg.layout, pg.err = t.layout(p, i, ref.Stored); pg.err != nil {
 		return pg
 	}
-	size := pg.layout.Size()
-	var ok bool
-	if pg.buffer, ok = t.buffers.Get().(*[]byte); !ok || cap(*pg.buffer) < size {
-		b := make([]byte, size)
-		pg.buffer = &b
-	}
-	*pg.buffer = (*pg.buffer)[:size]
+	pg.buffer = t.takeBuffer(pg.layout.Size())
 	pg.err = t.opt.Store.Read(ctx, ref, p.tokens[ref.Start:int(ref.Start)+ref.Tokens], pg.layout, *pg.buffer)
 	return pg
+}
+
+// takeBuffer returns a buffer for a page.
+func (t *Tier) takeBuffer(size int) *[]byte {
+	buf, ok := t.buffers.Get().(*[]byte)
+	if !ok || cap(*buf) < size {
+		b := make([]byte, size)
+		buf = &b
+	}
+	*buf = (*buf)[:size]
+	return buf
 }

@@ -32,12 +32,20 @@ func (t *Tier) makeRoom(ctx context.Context, s *slot, tokens int) bool {
 	}
 	defer t.give(idle)
 	t.save(ctx, idle, true)
-	erase := func() error { return t.opt.Engine.Erase(ctx, idle.id) }
-	if err := t.act(idle, erase, func() {}); err != nil {
-		t.opt.Log.Debug("kv tier: slot not emptied", "slot", idle.id, "error", err)
+	return t.empty(ctx, idle)
+}
+
+// empty empties a busy slot, and reports whether it did.
+func (t *Tier) empty(ctx context.Context, s *slot) bool {
+	erase := func() error { return t.opt.Engine.Erase(ctx, s.id) }
+	if err := t.act(s, erase, func() {}); err != nil {
+		t.opt.Log.Debug("kv tier: slot not emptied", "slot", s.id, "error", err)
 		return false
 	}
-	idle.emptied()
+	s.emptied()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.unknown = t.unknown > 0
 	return true
 }
 

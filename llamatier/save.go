@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/llamastate"
+	"github.com/kvtier/kvtier/llamatier/slotfile"
 	"github.com/kvtier/kvtier/rates"
 )
 
@@ -30,7 +30,7 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 		wait, cancel = context.WithTimeout(ctx, t.patience.saving)
 	}
 	defer cancel()
-	select { // a saved file is memory
+	select { // a saved file takes room
 	case t.saving <- struct{}{}:
 	case <-wait.Done():
 		s.dirty, s.tails = true, true
@@ -39,7 +39,7 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 	if s.unheard() {
 		_, _ = t.left(ctx, s) // the slot is looked at again
 	}
-	f, err := t.savedFile(ctx, s)
+	f, dropped, err := t.savedFile(ctx, s)
 	var state *llamastate.File
 	if err == nil {
 		state, err = t.read(ctx, f, s)
@@ -47,7 +47,7 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 	if err != nil {
 		t.opt.Log.Debug("kv tier: slot not stored", "slot", s.id, "error", err)
 		if f != nil {
-			f.Close() // nothing is lost: the file is memory
+			t.drop(f)
 		}
 		if !errors.Is(err, errHeldBack) {
 			<-t.saving
@@ -58,8 +58,8 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 	ends := t.ends(s, state, tails)
 	t.spawn(func() {
 		defer func() { <-t.saving }()
-		defer f.Close()
-		if err := t.store(context.WithoutCancel(ctx), state, ends); err != nil {
+		defer t.drop(f)
+		if err := t.store(context.WithoutCancel(ctx), state, ends, dropped); err != nil {
 			t.opt.Log.Warn("kv tier: pages not stored", "slot", s.id, "error", err)
 		}
 	})
@@ -85,45 +85,44 @@ func (t *Tier) ends(s *slot, state *llamastate.File, tails bool) []int {
 	return []int{n, s.prompt} // a full page serves no prompt that leaves it
 }
 
-// savedFile has the engine save a slot into a new file.
-func (t *Tier) savedFile(ctx context.Context, s *slot) (*os.File, error) {
+// savedFile has the engine save a slot into a new file. It returns the positions whose rows the
+// file does not have, because they are stored.
+func (t *Tier) savedFile(ctx context.Context, s *slot) (*slotfile.File, positions, error) {
+	none := positions{}
 	if t.unknownRuns() {
-		return nil, errors.New("a request of which nothing is known may run in it")
+		return nil, none, errors.New("a request of which nothing is known may run in it")
 	}
 	p, err := t.idleSlot(ctx, s)
 	if err != nil {
-		return nil, err
+		return nil, none, err
 	}
-	if err := t.fits(p.Held); err != nil {
-		return nil, err
+	var f *slotfile.File
+	k := t.sink(ctx, s, p.Held)
+	if k != nil {
+		f, err = t.opt.Files.Stream(k)
+	} else {
+		f, err = t.newFile(t.fileSize(p.Held))
 	}
-	f, name, err := newMemFile()
 	if err != nil {
-		return nil, err
+		return nil, none, err
 	}
 	began := time.Now()
-	save := func() error { return t.opt.Engine.Save(ctx, s.id, name) }
-	err = t.act(s, save, func() { f.Close(); <-t.saving })
+	save := func() error { return t.opt.Engine.Save(ctx, s.id, f.Name) }
+	err = t.act(s, save, func() { t.drop(f); <-t.saving })
 	switch {
-	case err == nil:
-		t.opt.Rates.Stepped(rates.Chain{Pages: []rates.Page{t.saved(p.Held)}, Then: saving}, time.Since(began))
-		return f, nil
-	case !errors.Is(err, errHeldBack):
-		f.Close() // nothing is lost: the file is memory
+	case errors.Is(err, errHeldBack):
+		return nil, none, err
+	case err != nil:
+		t.drop(f)
+		t.opt.Files.Refused(f)
+		return nil, none, err
 	}
-	return nil, err
-}
-
-// fits returns an error if the file of a sequence takes too much memory.
-func (t *Tier) fits(tokens int) error {
-	available, err := t.opt.Available()
-	if err != nil {
-		return nil // not known on this system
+	t.opt.Rates.Stepped(rates.Chain{Pages: []rates.Page{t.saved(p.Held)}, Then: saving}, time.Since(began))
+	if k == nil {
+		return f, none, nil
 	}
-	if need := t.opt.Shape.RowBytes(tokens, t.opt.Window); uint64(need) > available/2 {
-		return fmt.Errorf("its %d tokens take %d MB, and only %d MB of memory are available", tokens, need/1e6, available/1e6)
-	}
-	return nil
+	defer t.drop(f)
+	return k.finish()
 }
 
 // leaveEvery is the time between two looks at an engine that has not left a request.
@@ -166,7 +165,7 @@ func (t *Tier) idleSlot(ctx context.Context, s *slot) (Slot, error) {
 // read reads the heads of a file into which the engine has just saved a slot, and returns an
 // error if the slot's rows must not be stored. The engine has run no other request in the slot
 // since the save.
-func (t *Tier) read(ctx context.Context, f *os.File, s *slot) (*llamastate.File, error) {
+func (t *Tier) read(ctx context.Context, f *slotfile.File, s *slot) (*llamastate.File, error) {
 	p, err := t.idleSlot(ctx, s)
 	if err != nil {
 		return nil, err
@@ -174,11 +173,13 @@ func (t *Tier) read(ctx context.Context, f *os.File, s *slot) (*llamastate.File,
 	if err := t.judge(ctx, s, p); err != nil {
 		return nil, err
 	}
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	state, err := t.opt.Shape.Open(f, info.Size())
+	state, err := within(t.disk, t.patience.page, func() (*llamastate.File, error) {
+		info, err := f.Stat()
+		if err != nil {
+			return nil, err
+		}
+		return t.opt.Shape.Open(f, info.Size())
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -240,8 +241,8 @@ func (t *Tier) seen(ctx context.Context, s *slot) (int, error) {
 const minTail = 8
 
 // store stores the full pages of a saved slot that the store does not have, and tails that
-// end after some numbers of tokens.
-func (t *Tier) store(ctx context.Context, state *llamastate.File, tails []int) error {
+// end after some numbers of tokens. The file has no rows of dropped positions.
+func (t *Tier) store(ctx context.Context, state *llamastate.File, tails []int, dropped positions) error {
 	size := t.opt.PageTokens
 	parent := t.opt.Fingerprint
 	for start := 0; start < len(state.Tokens); start += size {
@@ -267,6 +268,9 @@ func (t *Tier) store(ctx context.Context, state *llamastate.File, tails []int) e
 			}
 			if t.opt.Store.Has(key) {
 				continue
+			}
+			if dropped.overlap(start, end) {
+				return errors.New("a page was removed meanwhile") // nobody would find those behind it
 			}
 			if err := t.put(ctx, state, parent, start, tokens); err != nil {
 				return err

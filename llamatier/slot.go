@@ -57,6 +57,15 @@ func (s *slot) unsaved() bool {
 	return (s.dirty || s.tails) && known && !s.unknown && !s.private && !s.unheard() && !s.acting
 }
 
+// spoiled reports whether the rows of a busy slot must not be stored, so that no row computed
+// behind them may be, until the slot is emptied or restored. It reports false while a request
+// runs of which nothing is known: any slot is soon spoiled again.
+func (t *Tier) spoiled(s *slot) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.unknown == 0 && (s.broken || s.private || s.unknown)
+}
+
 // emptied notes that a busy slot holds nothing.
 func (s *slot) emptied() {
 	s.tokens, s.rest, s.prompt, s.ends, s.loaded, s.dirty, s.tails = nil, nil, 0, nil, 0, false, false

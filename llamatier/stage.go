@@ -54,7 +54,7 @@ func (t *Tier) stageEnd(s *slot, tokens []int32) int {
 		end-- // a full page may be stored already, without an end
 	}
 	held := commonPrefix(s.tokens, tokens)
-	if end <= max(t.opt.Window, held) || !t.worthEnd(s, end) || t.fits(end) != nil {
+	if end <= max(t.opt.Window, held) || !t.worthEnd(s, end) || !t.fits(end) {
 		return 0
 	}
 	gain := t.opt.Rates.Computing(s.ended(), end)
@@ -89,5 +89,5 @@ const saving = "llama-server saves"
 
 // saved describes the file of a slot with a number of tokens to package rates.
 func (t *Tier) saved(tokens int) rates.Page {
-	return rates.Page{Bytes: t.opt.Shape.RowBytes(tokens, t.opt.Window), Tier: saving}
+	return rates.Page{Bytes: t.fileSize(tokens), Tier: saving}
 }

@@ -74,7 +74,7 @@ func TestAStageThatIsNotWorthIt(t *testing.T) {
 		"quick":       func(w *world) { computes(w.tier.opt.Rates, time.Microsecond) },
 		"slow saves":  func(w *world) { saves(w.tier.opt.Rates, 1, time.Second) },
 		"too slow":    func(w *world) { computes(w.tier.opt.Rates, 3*time.Second) },
-		"no memory":   func(w *world) { w.tier.opt.Available = func() (uint64, error) { return 1, nil } },
+		"no memory":   func(w *world) { w.available, w.free = 1, 1 },
 		"busy saving": func(w *world) { w.tier.saving <- struct{}{} },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -131,6 +131,19 @@ func TestAStageIsAccountedFor(t *testing.T) {
 	answer := w.engine.slots[0].complete(w.engine, t.Context(), tokens, 5)
 	require.Equal(t, 300, answer.Cached)
 	turn.End(answer)
+}
+
+// TestAPromptComputedAtOnce has no stage.
+func TestAPromptComputedAtOnce(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := &world{t: t, store: store, hybrid: true}
+	w.start(1, 4000)
+	tokens := slices.Concat(prompt(1, 300), opening)
+	turn, err := w.tier.Begin(t.Context(), Request{Tokens: tokens, Slot: -1, AtOnce: true, Cancel: func() {}})
+	require.NoError(t, err)
+	require.Nil(t, turn.Staged)
+	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), tokens, 5))
 }
 
 // TestAStageThatTakesTooLong is given up: the client waits for a header.

@@ -3,11 +3,13 @@ package llamatier
 import (
 	"context"
 	"errors"
+	"io"
 	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/llamatier/slotfile"
 )
 
 // steady is a Store whose operations end in time. A local disk may hang, and requests wait for
@@ -24,7 +26,12 @@ type steady struct {
 var errHung = errors.New("the page store does not answer")
 
 // within runs an operation and waits for it at most some time.
-func within[T any](s *steady, most time.Duration, do func() (T, error)) (value T, err error) {
+func within[T any](s *steady, most time.Duration, do func() (T, error)) (T, error) {
+	return withinOr(s, most, do, func(T, error) {})
+}
+
+// withinOr does as within, and calls late with a result that comes later.
+func withinOr[T any](s *steady, most time.Duration, do func() (T, error), late func(T, error)) (value T, err error) {
 	s.mu.Lock()
 	hung := s.hung > 0
 	s.mu.Unlock()
@@ -49,7 +56,8 @@ func within[T any](s *steady, most time.Duration, do func() (T, error)) (value T
 	}
 	s.note(1)
 	go func() {
-		<-done
+		r := <-done
+		late(r.value, r.err)
 		s.note(-1)
 	}()
 	return value, errHung
@@ -98,4 +106,23 @@ func (s *steady) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, la
 		return struct{}{}, s.store.Read(ctx, ref, tokens, layout, buf, how...)
 	})
 	return err
+}
+
+// writer returns the writer of a file. Writes to a disk end in time; after errHung nobody may use
+// their bytes.
+func (s *steady) writer(f *slotfile.File) io.WriterAt {
+	if f.OnDisk() {
+		return steadyWriter{s, f}
+	}
+	return f
+}
+
+type steadyWriter struct {
+	s *steady
+	f *slotfile.File
+}
+
+// WriteAt implements io.WriterAt.
+func (w steadyWriter) WriteAt(p []byte, off int64) (int, error) {
+	return within(w.s, w.s.patience.page, func() (int, error) { return w.f.WriteAt(p, off) })
 }

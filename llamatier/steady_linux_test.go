@@ -2,6 +2,7 @@ package llamatier
 
 import (
 	"context"
+	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -37,13 +38,13 @@ func (s *hangingStore) Put(ctx context.Context, p *pagefile.Page) error {
 // hangStore has the Tier's store hang.
 func (w *world) hangStore() *hangingStore {
 	s := &hangingStore{Store: w.store, hung: make(chan struct{}), calls: make(chan string, 100)}
-	w.tier.opt.Store.(*steady).store = s
+	w.tier.disk.store = s
 	return s
 }
 
 // answers waits until no operation is left behind.
 func (w *world) answers() {
-	s := w.tier.opt.Store.(*steady)
+	s := w.tier.disk
 	for hung := true; hung; runtime.Gosched() {
 		s.mu.Lock()
 		hung = s.hung > 0
@@ -87,4 +88,52 @@ func TestAPutThatHangs(t *testing.T) {
 	require.Empty(t, w.tier.saving)
 	close(s.hung)
 	w.answers()
+}
+
+// TestADiskThatHangsUnderAFile: the prompt is computed, and the file is removed when it is there
+// at last.
+func TestADiskThatHangsUnderAFile(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	w.ask(ask(prompt(1, 200)), 2)
+	w.tier.Flush(t.Context())
+	w.start(1, 1000)
+	hung := make(chan struct{})
+	w.available, w.look = 100, func() { <-hung }
+	w.tier.opt.Store = store // which answers
+	w.tier.patience.find = time.Millisecond
+	require.Zero(t, w.ask(ask(prompt(1, 250)), 2))
+	close(hung)
+	w.answers()
+	left, err := os.ReadDir(w.files.Dir())
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// TestADiskThatHangsBeforeTheShapeIsKnown holds up nobody for longer than may be.
+func TestADiskThatHangsBeforeTheShapeIsKnown(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	ctx, cancel := context.WithCancel(t.Context())
+	hung := make(chan struct{})
+	w.available, w.look = 100, func() {
+		cancel()
+		<-hung
+	}
+	w.engine.refuse["/slots/0"] = 2 // to save the slot, and to empty it
+	_, err := Shape(ctx, w.engine.engine(), w.files)
+	require.ErrorIs(t, err, context.Canceled)
+	close(hung)
+	for asked := 0; asked < 2; runtime.Gosched() {
+		w.engine.mu.Lock()
+		asked = 2 - w.engine.refuse["/slots/0"]
+		w.engine.mu.Unlock()
+	}
+	for left := 1; left > 0; runtime.Gosched() {
+		entries, err := os.ReadDir(w.files.Dir())
+		require.NoError(t, err)
+		left = len(entries)
+	}
 }

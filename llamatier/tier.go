@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,8 +13,8 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/internal/memory"
 	"github.com/kvtier/kvtier/llamastate"
+	"github.com/kvtier/kvtier/llamatier/slotfile"
 	"github.com/kvtier/kvtier/rates"
 )
 
@@ -45,9 +44,12 @@ type Options struct {
 	Fingerprint pagefile.Key // of the store
 	PageTokens  int
 
-	// Available is the number of bytes of memory that may be taken; nil means
-	// memory.Available. A file for the engine is memory, and takes at most half of them.
-	Available func() (uint64, error)
+	// Files makes the files through which the engine saves and restores slots.
+	Files *slotfile.Files
+
+	// PartBytes is the usual size of the parts in which a stream is read from pages; 0 means
+	// 16 MiB.
+	PartBytes int64
 
 	// Idle is the time after a request at which a slot is saved.
 	Idle time.Duration
@@ -82,6 +84,7 @@ type Tier struct {
 
 	off     atomic.Bool    // the engine does not answer: nothing is restored or stored any more
 	saving  chan struct{}  // one element while a file of a save exists
+	disk    *steady        // opt.Store
 	storing sync.WaitGroup // saves whose pages are being stored, and pages that are being read
 	buffers sync.Pool      // *[]byte, of pages that are being read
 
@@ -99,11 +102,12 @@ func New(opt Options) *Tier {
 	if opt.Rates == nil {
 		opt.Rates = rates.New()
 	}
-	if opt.Available == nil {
-		opt.Available = memory.Available
+	if opt.PartBytes == 0 {
+		opt.PartBytes = partBytes
 	}
 	t := &Tier{opt: opt, turns: make(map[*Turn]bool), saving: make(chan struct{}, 1), patience: usualPatience}
-	t.opt.Store = &steady{store: opt.Store, patience: &t.patience}
+	t.disk = &steady{store: opt.Store, patience: &t.patience}
+	t.opt.Store = t.disk
 	for id := range opt.Slots {
 		t.slots = append(t.slots, &slot{id: id, judged: true})
 	}
@@ -113,26 +117,16 @@ func New(opt Options) *Tier {
 // Shape finds the shape of an engine's files: it computes one token in a slot, saves the slot
 // and empties it again. The engine must not have answered any request yet. Shape returns an
 // error when ctx ends, although the engine may still use its file.
-func Shape(ctx context.Context, e *Engine) (*llamastate.Shape, error) {
+func Shape(ctx context.Context, e *Engine, files *slotfile.Files) (*llamastate.Shape, error) {
 	if _, err := e.Prefill(ctx, 0, []int32{0}); err != nil {
-		return nil, err
-	}
-	f, name, err := newMemFile()
-	if err != nil {
 		return nil, err
 	}
 	learned := make(chan struct{})
 	var shape *llamastate.Shape
-	go func() {
+	var err error
+	go func() { // a disk may hang
 		defer close(learned)
-		defer f.Close() // nothing is lost: the file is memory
-		if err = errors.Join(e.Save(ctx, 0, name), e.Erase(ctx, 0)); err != nil {
-			return
-		}
-		var info os.FileInfo
-		if info, err = f.Stat(); err == nil {
-			shape, err = llamastate.Learn(f, info.Size())
-		}
+		shape, err = learn(ctx, e, files)
 	}()
 	select {
 	case <-learned:
@@ -141,6 +135,27 @@ func Shape(ctx context.Context, e *Engine) (*llamastate.Shape, error) {
 		return nil, fmt.Errorf("llama-server does not save a slot: %w", ctx.Err())
 	}
 }
+
+// learn has the engine save a slot, and reads the file's shape.
+func learn(ctx context.Context, e *Engine, files *slotfile.Files) (*llamastate.Shape, error) {
+	f, err := files.New(shapeBytes)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // nothing is lost: the file was learned from
+	if err := errors.Join(e.Save(ctx, 0, f.Name), e.Erase(ctx, 0)); err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return llamastate.Learn(f, info.Size())
+}
+
+// shapeBytes is about the size of the file of one token: the states of recurrent layers may be
+// some 10 MB.
+const shapeBytes = 64 << 20
 
 // Turn is a request that has a slot.
 type Turn struct {
@@ -186,6 +201,7 @@ type Request struct {
 	Rest    []int32            // stands for the first image or sound and all behind it; nil without
 	Slot    int                // that the request asks for, -1 for any
 	Private bool               // rows are neither restored nor stored
+	AtOnce  bool               // the prompt is computed in one step; see Turn.Staged
 	Cancel  context.CancelFunc // gives the request up
 }
 
@@ -231,8 +247,10 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	if t.off.Load() || taken || u.TooLong {
 		return u, nil
 	}
-	if u.counted, _, err = t.opt.Engine.Generated(ctx); err != nil || r.Rest != nil { // an image takes tokens, too
-		u.counted = -1
+	if r.Rest == nil { // an image takes tokens that nobody counts
+		if u.counted, _, err = t.opt.Engine.Generated(ctx); err != nil {
+			u.counted = -1
+		}
 	}
 	switch {
 	case r.Private:
@@ -240,7 +258,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		t.save(ctx, s, true)
 	default:
 		u.Restored = t.restore(ctx, s, r.Tokens)
-		if r.Rest == nil {
+		if r.Rest == nil && !r.AtOnce {
 			t.stage(ctx, u)
 		}
 	}
@@ -349,22 +367,21 @@ func (t *Tier) saveIdle(s *slot) {
 // saveFree saves slots that no request uses, because a request of which nothing is known may
 // take any of them. No save begins after patience.saving. The last one goes on when ctx ends.
 func (t *Tier) saveFree(ctx context.Context) {
+	began, first := time.Now(), t.takeUnsaved()
+	if first == nil {
+		return
+	}
 	done := make(chan struct{})
-	go func() {
+	t.spawn(func() {
 		defer close(done)
-		began := time.Now()
-		for range t.slots {
+		for s := first; s != nil; s = t.takeUnsaved() {
+			t.save(ctx, s, true)
+			t.give(s)
 			if ctx.Err() != nil || time.Since(began) > t.patience.saving {
 				return
 			}
-			s := t.takeUnsaved()
-			if s == nil {
-				return
-			}
-			t.save(ctx, s, true)
-			t.give(s)
 		}
-	}()
+	})
 	select {
 	case <-done:
 	case <-ctx.Done():
@@ -383,7 +400,9 @@ func (t *Tier) takeUnsaved() *slot {
 }
 
 // Flush gives up the requests that run, refuses those that wait, saves every slot, and returns
-// when all pages are stored or ctx has ended.
+// when all pages are stored. No save begins after ctx has ended, but Flush also waits for an
+// action that llama-server has begun, at most patience.end: a caller with less time leaves Flush
+// behind.
 func (t *Tier) Flush(ctx context.Context) {
 	t.mu.Lock()
 	t.closed = true

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -22,6 +23,7 @@ import (
 	"github.com/kvtier/kvtier/llamatier/launch"
 	"github.com/kvtier/kvtier/llamatier/process"
 	"github.com/kvtier/kvtier/llamatier/proxy"
+	"github.com/kvtier/kvtier/llamatier/slotfile"
 	"github.com/kvtier/kvtier/rates"
 )
 
@@ -38,6 +40,11 @@ const (
 	openTimeout = 5 * time.Second
 	// holdTimeout bounds the time for which a lock may hold up the flush.
 	holdTimeout = 100 * time.Millisecond
+	// removeTimeout bounds the time for which files on a disk hold up the end.
+	removeTimeout = time.Second
+	// parentMax is the longest path in which the engine's folder is made, in bytes: systems bound
+	// the name of a socket to about 100.
+	parentMax = 60
 	// lookTimeout bounds the time of a look at an engine that has loaded its model.
 	lookTimeout = 30 * time.Second
 )
@@ -50,11 +57,15 @@ type server struct {
 	run     *process.Daemon
 	proxy   *proxy.Handler
 	disk    *pending[*disk]
-	heard   atomic.Bool // the engine has answered something
-	settled atomic.Bool // prompts are answered
-	store   atomic.Pointer[diskstore.Store]
-	rates   atomic.Pointer[rates.Rates]
-	log     *slog.Logger
+	files   *slotfile.Files
+	streams bool // files may be streams
+
+	partBytes int64       // of streams; 0: as usual
+	heard     atomic.Bool // the engine has answered something
+	settled   atomic.Bool // prompts are answered
+	store     atomic.Pointer[diskstore.Store]
+	rates     atomic.Pointer[rates.Rates]
+	log       *slog.Logger
 }
 
 // daemon runs the engine, answers in its place, and ends as the engine does.
@@ -69,35 +80,73 @@ func daemon(command launch.Command, real string) {
 // run runs the engine until it ends, and returns the end of this process.
 func run(command launch.Command, real string, log *slog.Logger) (end func()) {
 	notStartedEnd := func() { os.Exit(notStarted) }
-	dir, err := newFolder()
+	dir, err := slotfile.NewFolder(temporary())
 	if err != nil {
-		log.Error("the daemon could not start", "error", err)
+		off(log, command, slog.LevelError, err)
 		return notStartedEnd
 	}
 	defer func() {
-		if err := dir.remove(); err != nil {
-			log.Debug("remove the socket", "error", err)
-		}
+		begin(func() (struct{}, error) {
+			if err := dir.Remove(); err != nil {
+				log.Debug("remove the socket", "error", err)
+			}
+			return struct{}{}, nil
+		}).within(removeTimeout)
 	}()
-	go dir.sweep(log, time.Now())
-	s := &server{command: command, real: real, engine: llamatier.Dial(dir.socket()), log: log}
+	go dir.Sweep(log)
+	s := &server{command: command, real: real, engine: llamatier.Dial(dir.Socket()), log: log}
+	var options slotfile.Options
+	options, s.streams, s.partBytes = fileOptions(log)
+	s.files = slotfile.New(dir, options)
+	defer s.leaveDisk()
 	s.engine.MetricsOfClients = command.Metrics()
 	s.engine.Key = aKey(command)
-	state, ended, err := s.serve(dir.socket())
+	state, ended, err := s.serve(dir.Socket())
 	switch {
 	case errors.Is(err, errPlain):
-		log.Warn("kv tier: off for this model", "model", filepath.Base(command.Model()), "reason", err)
+		off(log, command, slog.LevelWarn, err)
 		return notStartedEnd
 	case err != nil:
-		log.Error("the daemon could not start", "error", err)
+		off(log, command, slog.LevelError, err)
 		return notStartedEnd
 	case ended && !s.heard.Load():
-		log.Warn("kv tier: off: llama-server ended before it listened, and runs again as it was started", "state", state)
+		off(log, command, slog.LevelWarn, fmt.Errorf("llama-server ended before it listened (%s), and runs again as it was started", state))
 		return notStartedEnd
 	case ended:
 		return func() { process.EndAs(state) }
 	}
 	return func() { os.Exit(0) }
+}
+
+// off logs that nothing is stored for a model. People and kvtier ollama status search for the
+// message.
+func off(log *slog.Logger, command launch.Command, level slog.Level, reason error) {
+	log.Log(context.Background(), level, "kv tier: off for this model", "model", filepath.Base(command.Model()), "reason", reason)
+}
+
+// fileOptions says how files for the engine are made, whether they may be streams, and of which
+// parts. A variable names one kind, for tests and measurements.
+func fileOptions(log *slog.Logger) (options slotfile.Options, streams bool, partBytes int64) {
+	options.Log = log
+	kind := os.Getenv(filesVariable)
+	switch kind {
+	case "memory":
+		options.Free = func(string) (int64, error) { return 0, nil }
+	case "parts":
+		partBytes = 64 << 10
+		fallthrough
+	case "stream", "disk":
+		options.Available = func() (uint64, error) { return 0, nil }
+	}
+	return options, kind != "memory" && kind != "disk", partBytes
+}
+
+// temporary is the directory of the engine's folder.
+func temporary() string {
+	if parent := os.TempDir(); len(parent) <= parentMax {
+		return parent
+	}
+	return "/tmp"
 }
 
 // serve listens, runs the engine, and returns how the engine ended.
@@ -111,20 +160,21 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 		return nil, false, err
 	}
 	defer l.Close()
-	prepare := func() (*disk, error) { return prepareDisk(s.command.Model(), s.log) }
+	prepare := func() (*disk, error) { return prepareDisk(s.command.Model(), s.files, s.log) }
 	if err := s.awaitDisk(prepare, diskTimeout); err != nil {
 		return nil, false, err
 	}
 	why := s.command.Unstorable()
-	savePath := llamatier.SavePath()
+	savePath := s.files.Dir()
 	if why != "" {
-		s.log.Warn("kv tier: off for this model", "reason", why)
+		off(s.log, s.command, slog.LevelWarn, errors.New(why))
 		savePath = ""
 		s.settled.Store(true)
+	} else if s.streams {
+		go s.files.Mount()
+		defer s.files.Unmount()
 	}
-	key, file := s.command.Keys()
-	ours := proxy.Ours{SavePath: why == "", Metrics: why == "" && !s.command.Metrics(), Keys: key != "" || file != ""}
-	s.proxy = proxy.New(s.engine, ours, proxy.State{Listening: s.heard.Load, Ready: s.settled.Load}, s.log)
+	s.proxy = proxy.New(s.engine, hidden(s.command, savePath), proxy.State{Listening: s.heard.Load, Ready: s.settled.Load}, s.log)
 	web := &http.Server{
 		Handler:           s.proxy,
 		ReadHeaderTimeout: time.Minute,
@@ -158,6 +208,16 @@ func (s *server) engineCommand(socket, savePath string) *exec.Cmd {
 	return cmd
 }
 
+// hidden are the options that the engine has for our sake. Without a path to save to it has none.
+func hidden(c launch.Command, savePath string) proxy.Ours {
+	key, file := c.Keys()
+	o := proxy.Ours{Keys: key != "" || file != ""}
+	if savePath != "" {
+		o.SavePath, o.Metrics, o.Slots = true, !c.Metrics(), !c.Slots()
+	}
+	return o
+}
+
 // awaitDisk prepares the local disk. It returns an error if there is none for pages. A disk that
 // does not answer in time is waited for in the background.
 func (s *server) awaitDisk(prepare func() (*disk, error), most time.Duration) error {
@@ -172,6 +232,14 @@ func (s *server) awaitDisk(prepare func() (*disk, error), most time.Duration) er
 	}
 	begin(func() (struct{}, error) { d.ending.wait(2 * flushTimeout); return struct{}{}, nil }).within(2 * flushTimeout)
 	return nil
+}
+
+// leaveDisk removes the engine's files on the local disk. If the disk hangs, the next daemon does.
+func (s *server) leaveDisk() {
+	if s.disk == nil || !s.disk.within(0) || s.disk.value == nil || s.disk.value.files == nil {
+		return
+	}
+	begin(func() (struct{}, error) { return struct{}{}, s.disk.value.files.Remove() }).within(removeTimeout)
 }
 
 // flush stores all slots, and closes the store.

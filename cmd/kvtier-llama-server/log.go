@@ -9,6 +9,8 @@ import (
 	"runtime/debug"
 	"sync/atomic"
 	"time"
+
+	"github.com/kvtier/kvtier/llamatier/install"
 )
 
 const (
@@ -42,7 +44,7 @@ func logPath() string {
 	if err != nil {
 		return ""
 	}
-	return filepath.Join(home, ".ollama", "logs", "kvtier.log")
+	return install.LogIn(home)
 }
 
 // newLog returns the log of a path, which is opened by the first line.

@@ -24,6 +24,8 @@ const (
 	roleVariable = "KVTIER_LLAMA_ROLE" // "daemon" in the daemon
 	realVariable = install.RealVariable
 	logVariable  = install.LogVariable
+
+	filesVariable = "KVTIER_LLAMA_FILES" // the kind of files for the engine, for tests: memory, disk, stream, or parts of one
 )
 
 // The engine dies with the thread that starts it.

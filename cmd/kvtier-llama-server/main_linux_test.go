@@ -173,6 +173,21 @@ func TestAnEngineThatRefusesOurOptions(t *testing.T) {
 	require.Contains(t, s.logged(), "llama-server ended before it listened")
 }
 
+// TestSettingsThatAreRefused: the engine runs alone, and the log says why in the words that
+// people and kvtier ollama status search for.
+func TestSettingsThatAreRefused(t *testing.T) {
+	for setting, says := range map[string]string{
+		"OLLAMA_KV_TIERING=yes":                  "neither 1 nor 0",
+		"OLLAMA_KV_TIER_LOCAL_GB=lots":           "not a number of gigabytes",
+		"OLLAMA_KV_TIER_LOCAL=/proc/1/no/folder": "/proc/1/no",
+	} {
+		s := startOurs(t, t.TempDir(), "", setting)
+		require.Equal(t, 5, s.wait().ExitStatus())
+		require.Contains(t, s.logged(), `msg="kv tier: off for this model" `)
+		require.Contains(t, s.logged(), says)
+	}
+}
+
 // TestAModelThatCannotBeLoaded: the status and the output are the engine's.
 func TestAModelThatCannotBeLoaded(t *testing.T) {
 	s := startOurs(t, t.TempDir(), "bad model")
@@ -194,9 +209,11 @@ func TestAnEngineThatCrashes(t *testing.T) {
 	s := startOurs(t, dir, "")
 	require.Equal(t, 5, s.wait().ExitStatus())
 	require.Equal(t, 1, strings.Count(s.logged(), "died 3 times"), s.logged())
-	folders, err := filepath.Glob(filepath.Join(dir, folderPattern))
-	require.NoError(t, err)
-	require.Empty(t, folders)
+	for _, parent := range []string{dir, filepath.Join(dir, "pages", filesFolder)} {
+		folders, err := filepath.Glob(filepath.Join(parent, "kvtier-llama-*"))
+		require.NoError(t, err)
+		require.Empty(t, folders)
+	}
 }
 
 // TestAnEndInOrder is no crash.

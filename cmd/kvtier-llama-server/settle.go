@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier"
+	"github.com/kvtier/kvtier/llamatier/slotfile"
 )
 
 // disk is the local disk as the daemon uses it.
@@ -22,11 +24,12 @@ type disk struct {
 	config tierenv.Config
 	ending *ending
 	runs   *runs
+	files  *slotfile.Folder // of the engine; nil if there is none
 }
 
-// prepareDisk reads the settings, and makes the directory of the pages. It returns errPlain if
-// daemons of the model die again and again.
-func prepareDisk(model string, log *slog.Logger) (*disk, error) {
+// prepareDisk reads the settings, and makes the directory of the pages, and that of large files
+// of the engine. It returns errPlain if daemons of the model die again and again.
+func prepareDisk(model string, files *slotfile.Files, log *slog.Logger) (*disk, error) {
 	config, err := tierenv.Settle(log, log)
 	if err != nil {
 		return nil, err
@@ -38,13 +41,35 @@ func prepareDisk(model string, log *slog.Logger) (*disk, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &disk{config, e, newRuns(config.Local)}
+	d := &disk{config: config, ending: e, runs: newRuns(config.Local)}
+	if d.files, err = filesOn(config.Local, log); err != nil {
+		log.Debug("kv tier: no large files of llama-server on the local disk", "error", err)
+	} else {
+		files.UseDisk(d.files)
+	}
 	err = d.runs.begin(model)
 	if err != nil && !errors.Is(err, errPlain) {
 		log.Debug("kv tier: it is not remembered whether the daemon ends in order", "error", err)
 		err = nil
 	}
 	return d, err
+}
+
+// filesFolder is the folder, below the local root, of the engines' files.
+const filesFolder = "llama-server"
+
+// filesOn makes a folder for an engine's files below the local root, and removes those of daemons
+// that were killed.
+func filesOn(local string, log *slog.Logger) (*slotfile.Folder, error) {
+	parent := filepath.Join(local, filesFolder)
+	if err := os.Mkdir(parent, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, err
+	}
+	folder, err := slotfile.NewFolder(parent)
+	if err == nil {
+		go folder.Sweep(log)
+	}
+	return folder, err
 }
 
 // engineLook is an engine that has loaded its model and has not answered anybody.
@@ -66,23 +91,19 @@ func (s *server) settle(open func(*engineLook) error, most time.Duration) {
 	defer s.settled.Store(true)
 	seen, err := s.look()
 	if err != nil {
-		s.off(err)
+		off(s.log, s.command, slog.LevelWarn, err)
 		return
 	}
 	opened := begin(func() (struct{}, error) {
 		err := open(seen)
 		if err != nil {
-			s.off(err)
+			off(s.log, s.command, slog.LevelWarn, err)
 		}
 		return struct{}{}, err
 	})
 	if !opened.within(most) {
 		s.log.Warn("kv tier: the store is not open yet; prompts are computed without it until then")
 	}
-}
-
-func (s *server) off(why error) {
-	s.log.Warn("kv tier: off for this model", "model", filepath.Base(s.command.Model()), "reason", why)
 }
 
 // look finds out how the engine keeps its slots.
@@ -93,7 +114,7 @@ func (s *server) look() (*engineLook, error) {
 	if err != nil {
 		return nil, err
 	}
-	shape, err := llamatier.Shape(ctx, s.engine)
+	shape, err := llamatier.Shape(ctx, s.engine, s.files)
 	if err != nil {
 		return nil, err
 	}
@@ -133,11 +154,23 @@ func (s *server) open(seen *engineLook) error {
 	s.rates.Store(d.config.OpenRates(key, s.command.Placement(), s.log))
 	s.proxy.Use(llamatier.New(llamatier.Options{
 		Engine: s.engine, Shape: seen.shape, Slots: seen.slots, Context: seen.context, Window: model.Window, Control: model.Control,
-		Store: store, Fingerprint: key, PageTokens: d.config.PageTokens,
+		Files: s.files, PartBytes: s.partBytes, Store: store, Fingerprint: key, PageTokens: d.config.PageTokens,
 		Rates: s.rates.Load(), AlwaysRestore: d.config.Test, Idle: idle, Log: s.log,
 	}))
+	go s.reclaim(store, identity)
 	s.log.Info("kv tier: on", "local", d.config.Local, "slots", seen.slots, "fingerprint", key.String()[:12])
 	return nil
+}
+
+// reclaim removes pages that another version of llama-server left. Closing the store ends it.
+func (s *server) reclaim(store *diskstore.Store, identity map[string]string) {
+	ctx := context.Background()
+	usage, err := store.Survey(ctx)
+	if err != nil {
+		s.log.Debug("kv tier: pages are not counted", "error", err)
+		return
+	}
+	tierenv.Reclaim(ctx, store, usage, identity, s.log)
 }
 
 // identify finds the identity of the pages. Large files are read once, and remembered.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kvtier/kvtier/llamatier"
 	"github.com/kvtier/kvtier/llamatier/proxy"
+	"github.com/kvtier/kvtier/llamatier/slotfile"
 )
 
 // fakeEngine answers as a llama-server that has loaded a model. The file of its slot is one
@@ -30,7 +31,7 @@ func fakeEngine(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("action") == "save" {
 			var in struct{ Filename string }
 			_ = json.NewDecoder(r.Body).Decode(&in)
-			if err := saveGolden(savePath + in.Filename); err != nil {
+			if err := saveGolden(filepath.Join(savePath, in.Filename)); err != nil {
 				http.Error(w, err.Error(), http.StatusInternalServerError)
 				return
 			}
@@ -44,7 +45,7 @@ func fakeEngine(w http.ResponseWriter, r *http.Request) {
 }
 
 // savePath is where the engine saves slots.
-var savePath = llamatier.SavePath()
+var savePath string
 
 func saveGolden(path string) error {
 	b, err := os.ReadFile("../../llamastate/testdata/v2/full-1.bin")
@@ -62,7 +63,12 @@ func newServer(t *testing.T, engine http.HandlerFunc) (*server, *httptest.Server
 	web := &http.Server{Handler: engine}
 	go func() { _ = web.Serve(l) }()
 	t.Cleanup(func() { require.NoError(t, web.Close()) })
+	folder, err := slotfile.NewFolder(t.TempDir())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, folder.Remove()) })
+	savePath = folder.Path
 	s := &server{engine: llamatier.Dial(socket), log: slog.New(slog.DiscardHandler)}
+	s.files = slotfile.New(folder, slotfile.Options{Log: s.log})
 	s.proxy = proxy.New(s.engine, proxy.Ours{}, proxy.State{Listening: s.heard.Load, Ready: s.settled.Load}, s.log)
 	front := httptest.NewServer(s.proxy)
 	t.Cleanup(front.Close)

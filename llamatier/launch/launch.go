@@ -49,6 +49,8 @@ var (
 	cacheReuse  = option{flags: []string{"--cache-reuse"}, env: "LLAMA_ARG_CACHE_REUSE"}
 	fullWindow  = option{flags: []string{"--swa-full"}, env: "LLAMA_ARG_SWA_FULL", alone: true}
 	metrics     = option{flags: []string{"--metrics"}, env: "LLAMA_ARG_ENDPOINT_METRICS", alone: true}
+	slots       = option{flags: []string{"--slots"}, env: "LLAMA_ARG_ENDPOINT_SLOTS", alone: true}
+	noSlots     = option{flags: []string{"--no-slots"}, env: "LLAMA_ARG_NO_ENDPOINT_SLOTS", alone: true}
 	cachePrompt = option{flags: []string{"--cache-prompt"}, env: "LLAMA_ARG_CACHE_PROMPT", alone: true}
 	noCache     = option{flags: []string{"--no-cache-prompt"}, env: "LLAMA_ARG_NO_CACHE_PROMPT", alone: true}
 	sleep       = option{flags: []string{"--sleep-idle-seconds"}}
@@ -80,7 +82,12 @@ func (c Command) value(o option) (string, bool) {
 // on reports whether an option without a value is set, or has a value that is true.
 func (c Command) on(o option) bool {
 	value, ok := c.value(o)
-	return ok && !slices.Contains([]string{"0", "off", "false", "disabled"}, strings.ToLower(value))
+	return ok && isOn(value)
+}
+
+// isOn reports whether a value is not one of those that turn an option off.
+func isOn(value string) bool {
+	return !slices.Contains([]string{"0", "off", "false", "disabled"}, strings.ToLower(value))
 }
 
 // Serves reports whether llama-server will answer prompts of one model. Otherwise
@@ -189,7 +196,10 @@ func (c Command) Behind(socket, saveTo string) []string {
 	args := c.without(host, port)
 	if saveTo != "" {
 		// With a cache in memory, a request for a busy slot can replace the slot's sequence.
-		args = append(c.without(host, port, cacheRAM), "--slot-save-path", saveTo, "--cache-ram", "0")
+		args = append(c.without(host, port, cacheRAM, noSlots), "--slot-save-path", saveTo, "--cache-ram", "0")
+		if !c.Slots() {
+			args = append(args, "--slots")
+		}
 		if !c.Metrics() {
 			args = append(args, "--metrics")
 		}
@@ -202,11 +212,13 @@ func (c Command) Behind(socket, saveTo string) []string {
 func (c Command) without(options ...option) []string {
 	var args []string
 	for i := 0; i < len(c.Args); i++ {
-		if slices.ContainsFunc(options, func(o option) bool { return o.is(c.Args[i]) }) {
+		at := slices.IndexFunc(options, func(o option) bool { return o.is(c.Args[i]) })
+		switch {
+		case at < 0:
+			args = append(args, c.Args[i])
+		case !options[at].alone:
 			i++ // the value
-			continue
 		}
-		args = append(args, c.Args[i])
 	}
 	return args
 }
@@ -241,6 +253,19 @@ func (c Command) Keys() (key, file string) {
 
 // Metrics reports whether clients may read the metrics.
 func (c Command) Metrics() bool { return c.on(metrics) }
+
+// Slots reports whether clients may look at the slots, as they may unless they are told not to.
+func (c Command) Slots() bool {
+	for _, arg := range slices.Backward(c.Args) {
+		if slots.is(arg) || noSlots.is(arg) {
+			return slots.is(arg)
+		}
+	}
+	set := c.variables()
+	_, off := set[noSlots.env]
+	value, given := set[slots.env]
+	return !off && (!given || isOn(value))
+}
 
 // Adapters returns the paths of the model's adapters.
 func (c Command) Adapters() []string {
@@ -279,7 +304,7 @@ var silent = []string{
 // quiet are the variables that change no row.
 var quiet = []string{
 	"LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "LLAMA_ARG_MODEL", "LLAMA_ARG_CTX_SIZE", "LLAMA_ARG_N_PARALLEL", "LLAMA_ARG_THREADS",
-	"LLAMA_ARG_CACHE_RAM", "LLAMA_ARG_ENDPOINT_METRICS", "LLAMA_ARG_ENDPOINT_SLOTS", "LLAMA_API_KEY", "LLAMA_ARG_API_KEY_FILE", "LLAMA_ARG_FIT_TARGET",
+	"LLAMA_ARG_CACHE_RAM", "LLAMA_ARG_ENDPOINT_METRICS", "LLAMA_ARG_ENDPOINT_SLOTS", "LLAMA_ARG_NO_ENDPOINT_SLOTS", "LLAMA_API_KEY", "LLAMA_ARG_API_KEY_FILE", "LLAMA_ARG_FIT_TARGET",
 	"LLAMA_MEDIA_MARKER", "GGML_BACKEND_PATH",
 }
 

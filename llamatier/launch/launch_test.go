@@ -94,6 +94,27 @@ func TestBehind(t *testing.T) {
 	require.Equal(t, strings.Fields("-m x --cache-ram 8192 --host /t/s.sock"), command("-m x --host h --cache-ram 8192 --port 1").Behind("/t/s.sock", ""))
 }
 
+// TestSlotsThatClientsMayNotSee are still seen by us.
+func TestSlotsThatClientsMayNotSee(t *testing.T) {
+	for line, want := range map[string]string{
+		"-m x":                      "-m x --slot-save-path d --cache-ram 0 --metrics --host s",
+		"-m x --no-slots --slots":   "-m x --slots --slot-save-path d --cache-ram 0 --metrics --host s",
+		"-m x --slots --no-slots":   "-m x --slots --slot-save-path d --cache-ram 0 --slots --metrics --host s",
+		"-m x --no_slots --seed 42": "-m x --seed 42 --slot-save-path d --cache-ram 0 --slots --metrics --host s",
+	} {
+		c := command(line)
+		require.Equal(t, strings.Count(want, " --slots ") == strings.Count(line, " --slots"), c.Slots(), line)
+		require.Equal(t, strings.Fields(want), c.Behind("s", "d"), line)
+	}
+	for variable, seen := range map[string]bool{
+		"LLAMA_ARG_ENDPOINT_SLOTS=off": false, "LLAMA_ARG_ENDPOINT_SLOTS=1": true, "LLAMA_ARG_NO_ENDPOINT_SLOTS=": false,
+	} {
+		require.Equal(t, seen, command("-m x", variable).Slots(), variable)
+		require.True(t, command("-m x --slots", variable).Slots(), variable)
+		require.False(t, command("-m x --no-slots", variable).Slots(), variable)
+	}
+}
+
 // TestPlacement differs with devices, threads and batches, and not with a port.
 func TestPlacement(t *testing.T) {
 	base := Command{Args: []string{"-m", "m.gguf", "--port", "1", "-ngl", "20"}, Environ: []string{"B=1", "CUDA_VISIBLE_DEVICES=0", "LLAMA_ARG_PORT=7", "LLAMA_ARG_THREADS=4"}}

@@ -21,18 +21,19 @@ type Daemon struct {
 	// Serve begins to answer requests once the engine has started. It returns at once.
 	Serve func()
 
-	// Flush stores everything that must not be lost, while the engine still runs. It returns
-	// when ctx ends, at the latest.
+	// Flush stores everything that must not be lost, while the engine still runs. Run does not
+	// wait for Flush after ctx has ended.
 	Flush func(ctx context.Context)
 
-	// FlushTimeout bounds Flush.
+	// FlushTimeout is the time after which ctx ends.
 	FlushTimeout time.Duration
 
 	Log *slog.Logger
 }
 
 // Run runs the engine until the engine ends, the front dies, or somebody asks the daemon to
-// end, and returns how the engine ended. ended is false if the daemon ended the engine.
+// end, and returns how the engine ended. ended is false if the daemon ended the engine, which
+// may still be about to end then: state is nil.
 // The caller's goroutine must be locked to its thread until the process ends, because the
 // engine dies with the thread that started it.
 func (d *Daemon) Run() (state *os.ProcessState, ended bool, err error) {
@@ -70,9 +71,20 @@ func (d *Daemon) Run() (state *os.ProcessState, ended bool, err error) {
 	}
 	d.flush(exited)
 	_ = d.Engine.Process.Kill() // it may have ended already
-	<-exited
+	late := time.NewTimer(killTimeout)
+	defer late.Stop()
+	select {
+	case <-exited:
+	case <-late.C: // it uses a disk that hangs, or a stream of ours
+		d.Log.Warn("kv tier: llama-server does not end yet", "waited", killTimeout)
+		return nil, false, nil
+	}
 	return d.Engine.ProcessState, false, nil
 }
+
+// killTimeout bounds the wait for an engine that was killed: the next one needs its memory, and
+// Docker ends everything after 10 s.
+const killTimeout = 5 * time.Second
 
 // flush flushes within FlushTimeout, and as long as the engine runs.
 func (d *Daemon) flush(exited <-chan struct{}) {

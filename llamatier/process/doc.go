@@ -10,11 +10,16 @@
 //
 // The front holds one end of a pipe. When the front dies, however it dies, the daemon reads
 // the pipe's end, flushes, ends the engine and ends itself. The engine holds the front's
-// output, so a program that reads the output to its end waits for the flush as well. When
-// the program dies, the output of the front has no reader any more, and the front ends.
+// output, so a program that reads the output to its end waits for the flush as well. The front
+// ends as the engine did: with the same status, or by the same signal.
 //
-// The engine starts with SIGTERM, SIGINT and SIGHUP blocked: a service manager sends these to
-// all processes of a service, and the engine must live until the daemon has stored its slots. On
-// Linux the engine is killed when the daemon dies. The front ends as the engine did: with the
-// same status, or by the same signal.
+// On Linux
+//
+//   - the front ends when the program dies, because nobody reads the front's output any more;
+//   - the engine is killed when the daemon dies;
+//   - the engine starts with SIGTERM, SIGINT and SIGHUP blocked: a service manager sends these to
+//     all processes of a service, and the engine must live until the daemon has stored its slots.
+//
+// Elsewhere the engine has a process group of its own, so that signals from a terminal do not
+// reach it.
 package process

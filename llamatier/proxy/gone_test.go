@@ -58,6 +58,10 @@ func watch(t *testing.T) *watched {
 		if w.visit != nil {
 			w.visit(r.URL.Path)
 		}
+		if r.URL.Query().Get("action") == "erase" { // an emptied slot would be stored again
+			res.WriteHeader(http.StatusInternalServerError)
+			return
+		}
 		switch r.URL.Path {
 		case "/slots":
 			_, _ = io.WriteString(res, `[{"is_processing":false,"n_ctx":1000,"n_prompt_tokens":3}]`)
@@ -79,7 +83,7 @@ func watch(t *testing.T) *watched {
 	log := slog.New(slog.NewTextHandler(&w.lines, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	w.Handler = New(e, Ours{}, State{Listening: yes, Ready: yes}, log)
 	w.Use(llamatier.New(llamatier.Options{
-		Engine: e, Shape: &llamastate.Shape{}, Slots: 1, Context: 1000, Store: noPages{}, Log: log,
+		Engine: e, Shape: &llamastate.Shape{}, Slots: 1, Context: 1000, Files: newFiles(t), Store: noPages{}, Log: log,
 		AfterFunc: func(_ time.Duration, f func()) interface{ Stop() bool } {
 			w.timers <- f
 			return time.NewTimer(time.Hour)

@@ -10,8 +10,9 @@ import (
 // Ours are the options that the engine has for our sake alone, and those of clients that we must
 // know.
 type Ours struct {
-	SavePath, Metrics bool
-	Keys              bool // the engine asks clients for a key
+	SavePath, Metrics, Slots bool
+
+	Keys bool // the engine asks clients for a key
 }
 
 // refuse returns the reason for which a llama-server without our options refuses a request, or
@@ -22,6 +23,8 @@ func (o Ours) refuse(r *http.Request) string {
 		return "This server does not support slots action. Start it with `--slot-save-path`"
 	case o.Metrics && r.Method == http.MethodGet && r.URL.Path == "/metrics":
 		return "This server does not support metrics endpoint. Start it with `--metrics`"
+	case o.Slots && r.Method == http.MethodGet && r.URL.Path == "/slots":
+		return "This server does not support slots endpoint. Start it with `--slots`"
 	}
 	return ""
 }
@@ -39,15 +42,18 @@ const propsMax = 4 << 20
 
 // hide takes our options out of an engine's list of its properties.
 func (o Ours) hide(res *http.Response) error {
-	if !o.Metrics || res.Request.Method != http.MethodGet || res.Request.URL.Path != "/props" {
+	if !o.Metrics && !o.Slots || res.Request.Method != http.MethodGet || res.Request.URL.Path != "/props" {
 		return nil
 	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, propsMax))
 	if err != nil {
 		return err
 	}
-	// In a text, quotes have a backslash before them.
-	body = bytes.Replace(body, []byte(`"endpoint_metrics":true`), []byte(`"endpoint_metrics":false`), 1)
+	for name, ours := range map[string]bool{"endpoint_metrics": o.Metrics, "endpoint_slots": o.Slots} {
+		if ours { // in a text, quotes have a backslash before them
+			body = bytes.Replace(body, []byte(`"`+name+`":true`), []byte(`"`+name+`":false`), 1)
+		}
+	}
 	res.Body = joined{io.MultiReader(bytes.NewReader(body), res.Body), res.Body}
 	res.ContentLength = -1
 	res.Header.Del("Content-Length")

@@ -13,22 +13,24 @@ import (
 
 // TestOurOptionsAreHidden from clients, and those of the people who started the server are not.
 func TestOurOptionsAreHidden(t *testing.T) {
-	props := `{"chat_template":"\"endpoint_metrics\":true` + strings.Repeat("x", propsMax/2) + `","endpoint_metrics":true,"n":1}`
+	props := `{"chat_template":"\"endpoint_metrics\":true` + strings.Repeat("x", propsMax/2) + `","endpoint_slots":true,"endpoint_metrics":true,"n":1}`
 	long := `{"x":"` + strings.Repeat("x", propsMax) + `"}`
 	answer := props
 	engine := listen(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, answer) })
 	state := State{Listening: func() bool { return false }, Ready: func() bool { return true }}
-	for _, ours := range []Ours{{}, {SavePath: true, Metrics: true}} {
+	for _, ours := range []Ours{{}, {SavePath: true, Metrics: true, Slots: true}} {
 		s := httptest.NewServer(New(engine, ours, state, slog.New(slog.DiscardHandler)))
 		want, status := props, http.StatusOK
 		if ours.Metrics {
-			want, status = strings.Replace(props, `"endpoint_metrics":true,"n"`, `"endpoint_metrics":false,"n"`, 1), http.StatusNotImplemented
+			want, status = strings.Replace(props, `"endpoint_slots":true,"endpoint_metrics":true,"n"`, `"endpoint_slots":false,"endpoint_metrics":false,"n"`, 1), http.StatusNotImplemented
 		}
 		answer = props
 		_, got := get(t, s.URL+"/props")
 		require.True(t, want == got)
-		got1, _ := get(t, s.URL+"/metrics")
-		require.Equal(t, status, got1)
+		for _, path := range []string{"/metrics", "/slots"} {
+			got, _ := get(t, s.URL+path)
+			require.Equal(t, status, got, path)
+		}
 		res, err := http.Post(s.URL+"/slots/0?action=save", "application/json", strings.NewReader("{}"))
 		require.NoError(t, err)
 		res.Body.Close()

@@ -34,6 +34,7 @@ func (h *Handler) understand(r *http.Request, body []byte, chat bool) (*prompt, 
 		return nil, err
 	}
 	p.Private = set(in["kv_store"], "true") || set(in["lora"], "[]")
+	p.AtOnce = set(in["response_fields"], "[]") // an account with a speed alone cannot be corrected
 	if set(in["id_slot"], "-1") {
 		if err := json.Unmarshal(in["id_slot"], &p.Slot); err != nil || p.Slot < 0 || p.Slot > math.MaxInt32 {
 			return nil, errNotUnderstood

@@ -1,9 +1,17 @@
 // Package proxy answers in place of a llama-server, and gives each prompt a slot that holds as
 // much of it as a page store has.
 //
-// Requests and answers pass through byte for byte, with two exceptions. The number of the slot
-// is added to a prompt. In the answer to a prompt that was computed in two steps, the figures of
-// both are added up. A request that the package does not understand passes through as it is.
+// Requests and answers pass through byte for byte, with these exceptions:
+//
+//   - The number of the slot is added to a prompt.
+//   - In the answer to a prompt that was computed in two steps, the figures of both are added up.
+//   - Until prompts may be answered (State.Ready), POST requests and those for the health get
+//     the answer of a llama-server that is loading its model: status 503. So does any request
+//     before llama-server listens.
+//   - Options that llama-server has for our sake alone are hidden: /slots and /metrics get status
+//     501, and /props does not name them.
+//
+// A request that the package does not understand passes through as it is.
 package proxy
 
 import (

@@ -22,6 +22,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier"
+	"github.com/kvtier/kvtier/llamatier/slotfile"
 )
 
 // listen serves a handler on a Unix socket, as the engine.
@@ -33,6 +34,14 @@ func listen(t *testing.T, h http.HandlerFunc) *llamatier.Engine {
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return llamatier.Dial(socket)
+}
+
+// newFiles returns the files of an engine.
+func newFiles(t *testing.T) *slotfile.Files {
+	folder, err := slotfile.NewFolder(t.TempDir())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, folder.Remove()) })
+	return slotfile.New(folder, slotfile.Options{Log: slog.New(slog.DiscardHandler)})
 }
 
 // before returns a server before an engine, without a Tier.
@@ -166,7 +175,7 @@ func TestRequestsBeforeTheTier(t *testing.T) {
 		require.NotContains(t, send(`{"prompt":"early"}`), "id_slot")
 	}()
 	<-entered
-	h.Use(llamatier.New(llamatier.Options{Engine: e, Shape: &llamastate.Shape{}, Slots: 2, Context: 1000, Store: noPages{}, Idle: time.Hour, Log: log}))
+	h.Use(llamatier.New(llamatier.Options{Engine: e, Shape: &llamastate.Shape{}, Slots: 2, Context: 1000, Files: newFiles(t), Store: noPages{}, Idle: time.Hour, Log: log}))
 	require.NotContains(t, send(`{"prompt":"late"}`), "id_slot")
 	close(leave)
 	<-over
@@ -205,7 +214,7 @@ func TestKeys(t *testing.T) {
 	yes := func() bool { return true }
 	log := slog.New(slog.DiscardHandler)
 	h := New(e, Ours{SavePath: true, Metrics: true, Keys: true}, State{Listening: yes, Ready: yes}, log)
-	h.Use(llamatier.New(llamatier.Options{Engine: e, Shape: &llamastate.Shape{}, Slots: 1, Context: 1000, Store: noPages{}, Idle: time.Hour, Log: log}))
+	h.Use(llamatier.New(llamatier.Options{Engine: e, Shape: &llamastate.Shape{}, Slots: 1, Context: 1000, Files: newFiles(t), Store: noPages{}, Idle: time.Hour, Log: log}))
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
 	send := func(name, key string) (int, string) {
@@ -275,6 +284,7 @@ func TestUnderstanding(t *testing.T) {
 		`{"prompt":"four","id_slot":-1}`:                {Tokens: []int32{4}, Slot: -1},
 		`{"prompt":"four","lora":[{"id":0}],"LORA":[]}`: {Tokens: []int32{4}, Slot: -1, Private: true},
 		`{"prompt":"four","ID_SLOT":1}`:                 {Tokens: []int32{4}, Slot: -1},
+		`{"prompt":"four","response_fields":["a"]}`:     {Tokens: []int32{4}, Slot: -1, AtOnce: true},
 		`{"prompt":"four","kv_store":false}`:            {Tokens: []int32{4}, Slot: -1, Private: true},
 		`{"prompt":"four","lora":[{"id":0}]}`:           {Tokens: []int32{4}, Slot: -1, Private: true},
 		`{"prompt":"four","lora":[],"n":1}`:             {Tokens: []int32{4}, Slot: -1},

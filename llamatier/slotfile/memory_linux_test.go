@@ -1,4 +1,4 @@
-package llamatier
+package slotfile
 
 import (
 	"testing"
@@ -14,7 +14,7 @@ func TestFilesInMemoryAreNotExecutable(t *testing.T) {
 		t.Skip("this kernel does not know such files")
 	}
 	require.NoError(t, unix.Close(fd))
-	f, _, err := newMemFile()
+	f, _, err := newMemory()
 	require.NoError(t, err)
 	defer f.Close()
 	seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)

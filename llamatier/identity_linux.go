@@ -1,0 +1,31 @@
+package llamatier
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/kvtier/kvtier/internal/digests"
+)
+
+// code lists the program and the libraries of a process.
+func code(pid int) (exe string, libraries []string, err error) {
+	if exe, err = os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil {
+		return "", nil, err
+	}
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		return "", nil, err
+	}
+	libraries, err = digests.Mapped(string(maps), []string{filepath.Dir(exe)})
+	return exe, libraries, err
+}
+
+// openProgram opens the program that a process runs, even if another file has its name now.
+func openProgram(pid int, _ string) (*os.File, error) {
+	return os.Open(fmt.Sprintf("/proc/%d/exe", pid))
+}
+
+// machine names the code and devices that compute besides the engine's own code and devices: the system's libraries
+// are among those that the process has mapped.
+func machine() []string { return nil }

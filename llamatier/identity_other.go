@@ -1,0 +1,15 @@
+//go:build !linux && !darwin
+
+package llamatier
+
+import (
+	"errors"
+	"os"
+)
+
+// code is known on Linux and macOS only.
+func code(int) (exe string, libraries []string, err error) { return "", nil, errors.ErrUnsupported }
+
+func openProgram(int, string) (*os.File, error) { return nil, errors.ErrUnsupported }
+
+func machine() []string { return nil }

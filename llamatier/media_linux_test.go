@@ -1,0 +1,54 @@
+package llamatier
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestSlotsOfPromptsWithImages: such a prompt gets the slot that holds the same image, and an
+// image behind a few common tokens takes no slot from a long conversation.
+func TestSlotsOfPromptsWithImages(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 3, 1000)
+	image := func(seed, n int) Request {
+		return Request{Tokens: prompt(1, 10), Rest: prompt(seed, n), Slot: -1}
+	}
+	slot := func(r Request) int {
+		r.Cancel = func() {}
+		turn, err := w.tier.Begin(t.Context(), r)
+		require.NoError(t, err)
+		turn.End(&Answer{Processed: len(r.Tokens) + len(r.Rest), Generated: 5})
+		return turn.Slot()
+	}
+	require.Equal(t, 0, slot(ask(prompt(1, 200))))
+	require.Equal(t, 1, slot(image(2, 300)))
+	require.Equal(t, 2, slot(image(3, 300)))
+	require.Equal(t, 1, slot(image(2, 350)))
+	require.Equal(t, 2, slot(image(3, 350)))
+	require.Equal(t, 0, slot(ask(prompt(1, 250))))
+	require.Equal(t, 1, slot(image(4, 300)), "unused for longest")
+}
+
+// TestAnAnswerBehindAnImage: its time is not that of tokens, and without its end it is not known
+// how many tokens the slot has seen.
+func TestAnAnswerBehindAnImage(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	image := Request{Tokens: prompt(1, 100), Rest: prompt(2, 300), Slot: -1, Cancel: func() {}}
+	text := begin(t, w, prompt(1, 100))
+	_ = w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 100), 5)
+	text.End(nil)
+	before := w.tier.opt.Rates.Computing(0, 100)
+	turn, err := w.tier.Begin(t.Context(), image)
+	require.NoError(t, err)
+	answer := w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 100), 5)
+	answer.Processed, answer.Took = 300, time.Hour
+	turn.End(answer)
+	require.Equal(t, before, w.tier.opt.Rates.Computing(0, 100))
+	w.idle()
+	require.Empty(t, store.Chain(t.Context(), prompt(1, 100), nil))
+}

@@ -1,0 +1,177 @@
+package llamatier
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/llamastate"
+	"github.com/kvtier/kvtier/llamatier/slotfile"
+)
+
+// headMax bounds the bytes of a file before the first row, which a sink keeps in memory.
+const headMax = 64 << 20
+
+// positions is a range of positions.
+type positions struct{ start, end int }
+
+// overlap reports whether some of these positions are from start to end.
+func (p positions) overlap(start, end int) bool { return start < p.end && p.start < end }
+
+// sink is a stream into which llama-server saves a slot. Rows of pages that are stored are
+// dropped; all other bytes go to a file, at their offsets.
+type sink struct {
+	t      *Tier
+	stored []int32 // tokens of pages that are stored, the first of the slot
+	held   int     // tokens of the slot
+
+	mu      sync.Mutex
+	size    int64  // bytes that were written
+	head    []byte // all of them, before it is known where rows are
+	filter  *llamastate.Filter
+	dropped positions
+	file    *slotfile.File // nil before it is known where rows are
+	rows    io.WriterAt    // of file
+}
+
+// sink returns the sink of a slot that holds a number of tokens; nil if a file is better.
+func (t *Tier) sink(ctx context.Context, s *slot, held int) *sink {
+	if !t.opt.Files.Streams() || t.opt.Files.Small(t.fileSize(held)) {
+		return nil
+	}
+	// The first page and the last one are kept, and that in which the prompt may get a tail.
+	size := t.opt.PageTokens
+	stored := t.storedTokens(ctx, s.tokens[:min(len(s.tokens), s.prompt/size*size)])
+	if len(stored) <= size {
+		return nil
+	}
+	return &sink{t: t, stored: stored, held: held}
+}
+
+// storedTokens returns the first of some tokens, those whose pages are stored.
+func (t *Tier) storedTokens(ctx context.Context, tokens []int32) []int32 {
+	size, parent := t.opt.PageTokens, t.opt.Fingerprint
+	for start := 0; ; start += size {
+		if start+size > len(tokens) || ctx.Err() != nil {
+			return tokens[:start]
+		}
+		key := pagefile.ChainKey(parent, tokens[start:start+size], nil)
+		if !t.opt.Store.Has(key) {
+			return tokens[:start]
+		}
+		parent = key
+	}
+}
+
+// Size implements slotfile.Sink.
+func (k *sink) Size() int64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.size
+}
+
+// Empty implements slotfile.Sink.
+func (k *sink) Empty() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.size > 0 {
+		return errors.New("llama-server has written to it")
+	}
+	return nil
+}
+
+// Close implements slotfile.Sink.
+func (k *sink) Close() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.file == nil {
+		return nil
+	}
+	return k.file.Close()
+}
+
+// WriteAt implements slotfile.Sink.
+func (k *sink) WriteAt(p []byte, off int64) (int, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if off != k.size {
+		return 0, errors.New("llama-server does not write in order")
+	}
+	var err error
+	if k.file != nil {
+		err = k.keepLocked(p, off)
+	} else if k.head = append(k.head, p...); len(k.head) <= headMax {
+		err = k.beginLocked()
+	} else {
+		err = errors.New("no row begins in its first bytes")
+	}
+	if err != nil {
+		return 0, err
+	}
+	k.size += int64(len(p))
+	return len(p), nil
+}
+
+// keepLocked writes the bytes that are not dropped.
+func (k *sink) keepLocked(p []byte, off int64) error {
+	write := func(p []byte, off int64) error {
+		_, err := k.rows.WriteAt(p, off)
+		return err
+	}
+	if k.filter == nil {
+		return write(p, off)
+	}
+	return k.filter.Each(p, off, write)
+}
+
+// beginLocked makes the file, as soon as it is known where rows are.
+func (k *sink) beginLocked() error {
+	b, _, err := k.t.opt.Shape.Begin(bytes.NewReader(k.head), int64(len(k.head)))
+	if err == nil && b == nil {
+		return nil // more must be written
+	}
+	size := int64(len(k.head)) + k.t.fileSize(k.held)
+	if err == nil { // otherwise it has media, or Shape.Open says later why not
+		page := k.t.opt.PageTokens
+		if end := min(commonPrefix(b.Tokens, k.stored), len(b.Tokens)-1) / page * page; end > page {
+			k.dropped = positions{page, end}
+			k.filter = b.Without(page, end)
+			size -= k.filter.Dropped
+		}
+	}
+	return k.openLocked(max(0, size))
+}
+
+// openLocked makes the file, with about size bytes, and writes its head.
+func (k *sink) openLocked(size int64) error {
+	f, err := k.t.newFile(size)
+	if err != nil {
+		return err
+	}
+	k.file, k.rows = f, k.t.disk.writer(f)
+	head := k.head
+	k.head = nil
+	return k.keepLocked(head, 0)
+}
+
+// finish returns the file of a slot that was saved.
+func (k *sink) finish() (*slotfile.File, positions, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.file == nil {
+		if err := k.openLocked(int64(len(k.head))); err != nil {
+			return nil, k.dropped, err
+		}
+	}
+	f := k.file
+	k.file = nil
+	truncate := func() (struct{}, error) { return struct{}{}, f.Truncate(k.size) }
+	if _, err := within(k.t.disk, k.t.patience.page, truncate); err != nil {
+		k.t.drop(f)
+		return nil, k.dropped, err
+	}
+	return f, k.dropped, nil
+}

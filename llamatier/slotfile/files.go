@@ -1,0 +1,231 @@
+package slotfile
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/memory"
+)
+
+// Options configure Files.
+type Options struct {
+	// Available is the number of bytes of memory that may be taken; nil means
+	// memory.Available.
+	Available func() (uint64, error)
+
+	// Free is the number of free bytes on the disk of a directory; nil asks the system.
+	Free func(dir string) (int64, error)
+
+	Log *slog.Logger
+}
+
+// Files makes files of one engine. All methods may be called from several goroutines.
+type Files struct {
+	opt    Options
+	folder *Folder
+	memory bool // this system has files in memory
+
+	mu      sync.Mutex
+	disk    *Folder // of plain files; nil: the engine's folder
+	mount   *mount  // of streams; nil without
+	claimed [kinds]int64
+	made    int
+}
+
+// New returns the Files of an engine whose --slot-save-path is a folder.
+func New(folder *Folder, opt Options) *Files {
+	if opt.Available == nil {
+		opt.Available = memory.Available
+	}
+	if opt.Free == nil {
+		opt.Free = func(dir string) (int64, error) {
+			space, err := vfs.OS.Space(dir)
+			return space.Free, err
+		}
+	}
+	f, _, err := newMemory()
+	if err == nil {
+		f.Close() // it was made to see whether that works
+	}
+	return &Files{opt: opt, folder: folder, memory: err == nil}
+}
+
+// Dir is the engine's --slot-save-path.
+func (f *Files) Dir() string { return f.folder.Path }
+
+// UseDisk has plain files made in another folder, on a disk with more room.
+func (f *Files) UseDisk(disk *Folder) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.disk = disk
+}
+
+// Room returns ErrNoRoom if there is no room for a file of size bytes. It looks at a disk, which
+// may hang, for large files only.
+func (f *Files) Room(size int64) error {
+	_, _, err := f.choose(size, false)
+	return err
+}
+
+// Small reports whether a file of size bytes would be in memory although the disk has room for it.
+func (f *Files) Small(size int64) bool {
+	free := f.free()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.roomLocked(free).small(size)
+}
+
+// free is the available memory, or unknown.
+func (f *Files) free() int64 {
+	if n, err := f.opt.Available(); err == nil {
+		return int64(n)
+	}
+	return unknown
+}
+
+// roomLocked returns the room for another file. The disk is not looked at.
+func (f *Files) roomLocked(free int64) room {
+	return room{memory: f.memory, free: free, disk: func() int64 { return unknown }, claimed: f.claimed}
+}
+
+// choose returns where a file is made, and the folder of plain files. With claim, the file's
+// bytes are claimed.
+func (f *Files) choose(size int64, claim bool) (kind, *Folder, error) {
+	free := f.free()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	disk := f.disk
+	if disk == nil {
+		disk = f.folder
+	}
+	r := f.roomLocked(free)
+	if !r.small(size) {
+		f.mu.Unlock()
+		there := f.onDisk(disk)
+		f.mu.Lock()
+		r = f.roomLocked(free)
+		r.disk = func() int64 { return there }
+	}
+	place, err := r.choose(size)
+	if err == nil && claim {
+		f.claimed[place] += size
+	}
+	return place, disk, err
+}
+
+// onDisk is the number of free bytes on the disk of a folder, or unknown. A disk may hang.
+func (f *Files) onDisk(disk *Folder) int64 {
+	if err := disk.keep(); err != nil {
+		f.opt.Log.Warn("kv tier: no folder for llama-server's files", "path", disk.Path, "error", err)
+		return unknown
+	}
+	if n, err := f.opt.Free(disk.Path); err == nil {
+		return n
+	}
+	return unknown
+}
+
+// File is a file that llama-server finds under a name in its --slot-save-path.
+type File struct {
+	*os.File        // nil for a stream
+	Name     string // for the engine
+
+	of    *Files
+	kind  kind
+	size  int64        // that is claimed
+	paths []string     // that are removed with the file
+	end   func() error // of the content
+}
+
+// OnDisk reports whether the file is on a disk, which may hang.
+func (f *File) OnDisk() bool { return f.kind == onDisk }
+
+// Streamed reports whether the file is a stream.
+func (f *File) Streamed() bool { return f.kind == streamed }
+
+// New makes an empty file that will have about size bytes. It returns ErrNoRoom if neither the
+// memory nor the disk has room.
+func (f *Files) New(size int64) (*File, error) {
+	place, disk, err := f.choose(size, true)
+	if err != nil {
+		return nil, err
+	}
+	name := f.name()
+	file, err := f.make(place, disk, name)
+	if err != nil {
+		f.unclaim(place, size)
+		return nil, fmt.Errorf("make a file for llama-server: %w", err)
+	}
+	file.of, file.kind, file.size, file.Name = f, place, size, name
+	return file, nil
+}
+
+// name returns the name of another file.
+func (f *Files) name() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.made++
+	return fmt.Sprintf("%s%d", filePrefix, f.made)
+}
+
+// unclaim notes that a file with a number of bytes exists no more.
+func (f *Files) unclaim(place kind, size int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.claimed[place] -= size
+}
+
+// make makes a file and its link.
+func (f *Files) make(place kind, disk *Folder, name string) (*File, error) {
+	link := filepath.Join(f.folder.Path, name)
+	if place == inMemory {
+		file, target, err := newMemory()
+		if err != nil {
+			return nil, err
+		}
+		return linked(file, target, link)
+	}
+	path := filepath.Join(disk.Path, name)
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if path == link {
+		return &File{File: file, paths: []string{path}, end: file.Close}, nil
+	}
+	return linked(file, path, link, path)
+}
+
+// linked makes the link to a file, which is removed with some paths.
+func linked(file *os.File, target, link string, paths ...string) (*File, error) {
+	made := &File{File: file, paths: append([]string{link}, paths...), end: file.Close}
+	if err := os.Symlink(target, link); err != nil {
+		made.paths = paths
+		return nil, errors.Join(err, made.remove())
+	}
+	return made, nil
+}
+
+// remove removes a file. The link goes first, so that it never leads to another file.
+func (f *File) remove() error {
+	var errs []error
+	for _, path := range f.paths {
+		errs = append(errs, os.Remove(path))
+	}
+	return errors.Join(append(errs, f.end())...)
+}
+
+// Close removes the file. The engine must not use the file any more.
+func (f *File) Close() error {
+	err := f.remove()
+	if err != nil {
+		f.of.opt.Log.Debug("a file of llama-server stays", "name", f.Name, "error", err)
+	}
+	f.of.unclaim(f.kind, f.size)
+	return err
+}

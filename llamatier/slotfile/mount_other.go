@@ -1,0 +1,20 @@
+//go:build !linux
+
+package slotfile
+
+import "errors"
+
+type mount struct{ ended chan struct{} }
+
+// newMount returns errors.ErrUnsupported: streams are known on Linux only.
+func newMount(*Folder) (*mount, error) { return nil, errors.ErrUnsupported }
+
+func (m *mount) close() {}
+
+func (m *mount) opened() uint64 { return 0 }
+
+func (m *mount) add(string, Stream) string { return "" }
+
+func (m *mount) remove(string) {}
+
+func detach(string) error { return nil }

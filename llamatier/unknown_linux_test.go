@@ -1,0 +1,89 @@
+package llamatier
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestARequestOfWhichNothingIsKnown: the conversation that it takes the slot from comes back.
+func TestARequestOfWhichNothingIsKnown(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 2, 1000)
+	w.calm()
+	require.Zero(t, w.ask(ask(prompt(1, 200)), 5))
+	require.Zero(t, w.ask(ask(prompt(2, 100)), 5))
+	end := w.tier.Unknown()
+	for _, s := range w.engine.slots {
+		s.complete(w.engine, t.Context(), prompt(3, 50), 5)
+	}
+	end()
+	w.tier.Flush(t.Context())
+
+	w.start(2, 1000)
+	require.Equal(t, 200, w.ask(ask(prompt(1, 300)), 5))
+	require.Equal(t, 100, w.ask(ask(prompt(2, 200)), 5))
+	require.Zero(t, w.ask(ask(prompt(3, 90)), 5))
+}
+
+// TestAnIdleSlotBeforeAnUnknownRequest was saved without its tail, and is saved again.
+func TestAnIdleSlotBeforeAnUnknownRequest(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	w.calm()
+	require.Zero(t, w.ask(ask(prompt(1, 200)), 5))
+	w.idle()
+	w.tier.Unknown()()
+	w.tier.Flush(t.Context())
+	w.start(1, 1000)
+	require.Equal(t, 200, w.ask(ask(prompt(1, 300)), 5))
+}
+
+// TestAHungEngineBeforeAnUnknownRequest holds the request up for a while, and not until the
+// engine is given up.
+func TestAHungEngineBeforeAnUnknownRequest(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 2, 1000)
+	w.tier.patience.unknown = 20 * time.Millisecond
+	w.ask(ask(prompt(1, 200)), 5)
+	w.ask(ask(prompt(2, 200)), 5)
+	hang := make(chan struct{})
+	w.engine.enter["/slots/0"] = func() { <-hang }
+	w.tier.Unknown()()
+	close(hang)
+	w.tier.Flush(t.Context())
+	for seed := range 3 {
+		require.Empty(t, store.Chain(t.Context(), prompt(seed, 200), nil), "the request may have run in any slot")
+	}
+}
+
+// TestNoUselessSavesBeforeAnUnknownRequest: a save that would store nothing, or must wait for
+// the engine to leave a request, does not hold up another request.
+func TestNoUselessSavesBeforeAnUnknownRequest(t *testing.T) {
+	for name, last := range map[string]func(w *world){
+		"another one": func(w *world) { w.ask(ask(prompt(1, 200)), 5); w.tier.Unknown()() },
+		"unknown rows": func(w *world) {
+			w.engine.refuse["/slots/0?action=erase"] = 2
+			w.tier.Unknown()()
+			w.ask(ask(prompt(1, 200)), 5)
+			w.ask(ask(prompt(1, 220)), 5)
+		},
+		"private": func(w *world) { w.ask(Request{Tokens: prompt(1, 200), Slot: -1, Private: true}, 5) },
+		"unheard": func(w *world) { begin(w.t.(*testing.T), w, prompt(1, 200)).End(nil) },
+		"off":     func(w *world) { w.ask(ask(prompt(1, 200)), 5); w.tier.Off("a test") },
+		"closed":  func(w *world) { w.ask(ask(prompt(1, 200)), 5); w.tier.closed = true },
+	} {
+		store := openStore(t)
+		w := newWorld(t, store, 1, 1000)
+		last(w)
+		w.engine.enter["/slots"] = func() { t.Error(name) }
+		w.engine.enter["/slots/0"] = func() { t.Error(name) }
+		w.tier.Unknown()()
+		w.tier.storing.Wait()
+		require.NoError(t, store.Close())
+	}
+}

@@ -1,0 +1,113 @@
+package llamatier
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// TestRandomUsers: conversations that branch, requests that are given up, slots that shift,
+// failures, restarts. The engine requires that every row which it is given is right.
+func TestRandomUsers(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		dir, err := os.MkdirTemp("", "kvtier-users-")
+		require.NoError(rt, err)
+		defer os.RemoveAll(dir)
+		store, err := diskstore.Open(context.Background(), diskstore.Options{
+			Fingerprint: pagefile.Key{1}, PageTokens: testPage, Local: diskstore.TierConfig{Root: dir, BudgetBytes: 1 << 30},
+		})
+		require.NoError(rt, err)
+		defer store.Close()
+		slots := rapid.IntRange(1, 3).Draw(rt, "slots")
+		w := &world{t: rt, store: store, hybrid: rapid.Bool().Draw(rt, "hybrid"), stream: rapid.Bool().Draw(rt, "stream")}
+		w.start(slots, 256)
+		var texts [][]int32
+		for range rapid.IntRange(3, 25).Draw(rt, "steps") {
+			switch rapid.SampledFrom(strings.Fields("ask ask ask ask giveup idle idle private unknown refuse restart memory together")).Draw(rt, "step") {
+			case "ask":
+				w.ask(ask(draw(rt, &texts)), rapid.IntRange(0, 200).Draw(rt, "predict"))
+			case "giveup":
+				w.giveUp(rt, draw(rt, &texts))
+			case "private":
+				r := ask(draw(rt, &texts))
+				r.Private = true
+				w.ask(r, 3)
+			case "unknown":
+				tokens := draw(rt, &texts)
+				s := w.engine.slots[rapid.IntRange(0, slots-1).Draw(rt, "slot")]
+				predict := rapid.IntRange(0, 300).Draw(rt, "predict")
+				end := w.tier.Unknown()
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					defer end()
+					s.complete(w.engine, context.Background(), tokens, predict)
+				}()
+				w.idle()
+				<-done
+			case "refuse":
+				w.engine.refuse[rapid.SampledFrom([]string{"/slots", "/slots/0"}).Draw(rt, "path")] = 1
+			case "idle":
+				w.idle()
+			case "memory":
+				w.available = rapid.SampledFrom([]uint64{1 << 30, 100}).Draw(rt, "available")
+			case "restart":
+				w.tier.Flush(context.Background())
+				w.start(slots, 256)
+			case "together":
+				var all sync.WaitGroup
+				for range 4 {
+					tokens := draw(rt, &texts)
+					all.Add(1)
+					go func() {
+						defer all.Done()
+						w.ask(ask(tokens), 3)
+					}()
+				}
+				all.Wait()
+			}
+		}
+		w.tier.Flush(context.Background())
+	})
+}
+
+// draw returns a prompt: a new one, or one that shares a beginning with an earlier one.
+func draw(rt *rapid.T, texts *[][]int32) []int32 {
+	tokens := prompt(rapid.IntRange(1, 50).Draw(rt, "seed"), rapid.IntRange(1, 200).Draw(rt, "tokens"))
+	if len(*texts) > 0 && rapid.Bool().Draw(rt, "branch") {
+		old := rapid.SampledFrom(*texts).Draw(rt, "of")
+		n := rapid.IntRange(0, len(old)).Draw(rt, "from")
+		tokens = slices.Concat(old[:n], tokens)
+		tokens = tokens[:min(len(tokens), 200)]
+	}
+	*texts = append(*texts, tokens)
+	if rapid.Bool().Draw(rt, "opening") {
+		tokens = append(slices.Clone(tokens), opening...)
+	}
+	return tokens
+}
+
+// giveUp sends a prompt whose client goes away; the engine goes on for a while.
+func (w *world) giveUp(rt *rapid.T, tokens []int32) {
+	ctx, cancel := context.WithCancel(context.Background())
+	turn, err := w.tier.Begin(ctx, Request{Tokens: tokens, Slot: -1, Cancel: cancel})
+	require.NoError(rt, err)
+	w.engine.late = rapid.IntRange(0, 100).Draw(rt, "late")
+	cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.engine.slots[turn.Slot()].complete(w.engine, ctx, tokens, 1000)
+	}()
+	turn.End(nil)
+	w.idle()
+	<-done
+}
