@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,7 +25,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/llamatier/install"
 )
 
 // Variables that flags replace.
@@ -46,7 +51,11 @@ type app struct {
 	modelsDir         string
 	timeout           time.Duration // limit of one operation of a tier's filesystem
 	config            tierenv.Config
-	budgetOf          map[string]bool // tiers with a budget from a flag or a variable
+	args              []string // of the command line
+	// served finds the service that kvtier is installed for; nil looks at this machine.
+	served   func(context.Context) (install.Served, bool)
+	service  install.Served  // whose variables count, or without a name
+	budgetOf map[string]bool // tiers with a budget from a flag or a variable
 }
 
 func (a *app) addFlags(flags *pflag.FlagSet) {
@@ -82,10 +91,8 @@ func patienceFor(verb string) time.Duration {
 	return 15 * time.Second
 }
 
-// setup resolves flags and variables to one configuration. A flag replaces its variable.
-// With --root, the instance's directory below the root, the variables of budgets and the
-// variable of the remote tier do not apply: they belong to another root.
-func (a *app) setup(verb string, flags *pflag.FlagSet) error {
+// setup resolves flags and variables to one configuration.
+func (a *app) setup(ctx context.Context, verb string, flags *pflag.FlagSet) error {
 	if err := cli.NoEmptyValues(flags); err != nil {
 		return err
 	}
@@ -95,6 +102,28 @@ func (a *app) setup(verb string, flags *pflag.FlagSet) error {
 	case !flags.Changed("timeout"):
 		a.timeout = patienceFor(verb)
 	}
+	if err := a.setVariables(flags); err != nil {
+		return err
+	}
+	if err := a.useService(ctx, flags); err != nil {
+		return err
+	}
+	a.budgetOf = map[string]bool{
+		tier.Local:  os.Getenv(localGBVar) != "",
+		tier.Remote: os.Getenv(remoteGBVar) != "",
+	}
+	var err error
+	a.config, err = tierenv.FromEnvironment(a.logger())
+	if err == nil && a.config.Local == a.config.Remote {
+		return cli.Usagef("both tiers are in %s; give another directory as --root or as --remote", a.config.Local)
+	}
+	return err
+}
+
+// setVariables replaces variables by flags. With --root, the instance's directory below the
+// root, the variables of budgets and the variable of the remote tier do not apply: they belong
+// to another root.
+func (a *app) setVariables(flags *pflag.FlagSet) error {
 	values, err := a.given(flags)
 	if err != nil {
 		return err
@@ -111,15 +140,39 @@ func (a *app) setup(verb string, flags *pflag.FlagSet) error {
 			return fmt.Errorf("set %s: %w", name, err)
 		}
 	}
-	a.budgetOf = map[string]bool{
-		tier.Local:  os.Getenv(localGBVar) != "",
-		tier.Remote: os.Getenv(remoteGBVar) != "",
+	return nil
+}
+
+// useService sets the variables of the service that kvtier is installed for, where neither a
+// flag nor a variable names a directory and this user has no pages in the default one.
+func (a *app) useService(ctx context.Context, flags *pflag.FlagSet) error {
+	if flags.Changed("root") || env.Value(localVar) != "" {
+		return nil
 	}
-	a.config, err = tierenv.FromEnvironment(a.logger())
-	if err == nil && a.config.Local == a.config.Remote {
-		return cli.Usagef("both tiers are in %s; give another directory as --root or as --remote", a.config.Local)
+	own, _ := tierenv.FromEnvironment(slog.New(slog.DiscardHandler)) // with an error, there is no directory
+	if own.Local != "" {
+		if _, err := os.Lstat(filepath.Join(own.Local, "v1")); !errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 	}
-	return err
+	look := a.served
+	if look == nil {
+		look = install.Here().Served
+	}
+	service, ok := look(ctx)
+	if !ok {
+		return nil
+	}
+	a.service = service
+	for name, value := range service.Variables {
+		if env.Value(name) != "" {
+			continue
+		}
+		if err := os.Setenv(name, value); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // given returns the values of the variables that flags replace.
@@ -198,6 +251,8 @@ func (a *app) open(ctx context.Context) (*roots, error) {
 	local, remote := a.tiers()
 	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: local, Remote: remote, Timeout: a.timeout, Logger: a.logger()})
 	switch {
+	case err != nil && a.service.Service != "":
+		return nil, a.ofService(err)
 	case err == nil:
 		r := &roots{root, inspect.Roots{Log: a.logger()}}
 		r.Local, r.Remote = root.Dirs()
@@ -208,6 +263,24 @@ func (a *app) open(ctx context.Context) (*roots, error) {
 		return nil, fmt.Errorf("%w; or run kvtier as that user, as sudo -u does", err)
 	}
 	return nil, err
+}
+
+// plainArg matches an argument that a shell reads as it is.
+var plainArg = regexp.MustCompile(`^[A-Za-z0-9/._:=@%+,-]+$`)
+
+// ofService adds the remedy to an error of a service's directory.
+func (a *app) ofService(err error) error {
+	again := strings.Join(a.args, " ")
+	if slices.ContainsFunc(a.args, func(arg string) bool { return !plainArg.MatchString(arg) }) {
+		again = "…" // the user knows the rest
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, tier.ErrRootMissing):
+		return fmt.Errorf("%s, the directory of %s, does not exist, so no page is stored yet; give another directory as --root or in %s", a.config.Local, a.service.Service, localVar)
+	case errors.Is(err, tier.ErrRootOwner), errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w; the pages of %s belong to its user, so run sudo -u %s kvtier %s", err, a.service.Service, cmp.Or(a.service.User, "USER"), again)
+	}
+	return err
 }
 
 // places names the directories of the tiers.

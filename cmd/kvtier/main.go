@@ -40,6 +40,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func runIn(ctx context.Context, a *app, args []string) int {
 	a.screen = a.stderr
 	a.stdout, a.stderr = printer{a.stdout}, printer{a.stderr}
+	a.args = args
 	root := newCommand(a)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
@@ -81,7 +82,7 @@ func newCommand(a *app) *cobra.Command {
 	)
 	for _, verb := range root.Commands() { // the others need no configuration
 		verb.PreRunE = func(cmd *cobra.Command, _ []string) error {
-			return cli.Usage(a.setup(cmd.Name(), cmd.Flags()))
+			return cli.Usage(a.setup(cmd.Context(), cmd.Name(), cmd.Flags()))
 		}
 	}
 	root.AddCommand(newOllamaCommand(a), newServeCommand(a))

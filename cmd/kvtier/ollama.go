@@ -76,9 +76,6 @@ A container is changed in its image: --docker prints the lines.`,
   sudo kvtier ollama install --root /fast/pages --local-gb 100
   kvtier ollama install --prefix ~/ollama`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.flagsOfServer(cmd.Flags(), "root", "remote", "local-gb", "remote-gb"); err != nil {
-				return err
-			}
 			if docker {
 				return a.printDocker()
 			}
@@ -99,6 +96,12 @@ A container is changed in its image: --docker prints the lines.`,
 			return a.carryOut(cmd.Context(), p, f, "install")
 		},
 	}
+	a.only(cmd, "json", "root", "remote", "local-gb", "remote-gb")
+	help := cmd.HelpFunc()
+	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		cmd.InheritedFlags().Lookup("root").Usage = "directory of pages, as the service's " + localVar + "; its other variables stay"
+		help(cmd, args)
+	})
 	f.add(cmd.Flags(), "show the steps, and carry none out")
 	cmd.Flags().StringVar(&server, "llama-server", "", "kvtier-llama-server, if it is not beside kvtier")
 	cli.Give(cmd.Flags(), "llama-server", "a file")
@@ -113,12 +116,12 @@ func newOllamaRemoveCommand(a *app) *cobra.Command {
 		Use:   "remove",
 		Short: "Take kvtier-llama-server away again",
 		Long: `Take kvtier-llama-server away again: afterwards Ollama runs its own llama-server, and
-nothing is left except pages. The steps are shown first. On a terminal you are asked
-then; elsewhere --yes is needed.`,
+nothing is left except pages, and the log where systemd does not run Ollama. The
+steps are shown first. On a terminal you are asked then; elsewhere --yes is needed.
+
+Pages stay, because they are conversations: the last lines of the plan name their
+directories. --pages removes the directories that install made for a service.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.flagsOfServer(cmd.Flags()); err != nil {
-				return err
-			}
 			p, err := install.Here().Remove(cmd.Context(), f.Choice, pages)
 			if err != nil {
 				return err
@@ -126,8 +129,9 @@ then; elsewhere --yes is needed.`,
 			return a.carryOut(cmd.Context(), p, f, "remove")
 		},
 	}
+	a.only(cmd, "json")
 	f.add(cmd.Flags(), "show the steps, and carry none out")
-	cmd.Flags().BoolVar(&pages, "pages", false, "also remove the pages of the service, if install made their directory")
+	cmd.Flags().BoolVar(&pages, "pages", false, "also remove all directories of pages that install made for the service")
 	return cmd
 }
 
@@ -141,9 +145,6 @@ kvtier-llama-server. Only root sees the files that a running service sees.
 
 The exit status is 1 if an installation of kvtier needs attention.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.flagsOfServer(cmd.Flags()); err != nil {
-				return err
-			}
 			all, err := install.Here().Status(cmd.Context(), c, os.Getenv("OLLAMA_HOST"))
 			if err != nil {
 				return err
@@ -151,6 +152,7 @@ The exit status is 1 if an installation of kvtier needs attention.`,
 			return a.printStatus(all)
 		},
 	}
+	a.only(cmd, "json")
 	addChoice(cmd.Flags(), &c)
 	return cmd
 }
@@ -168,20 +170,35 @@ func (f *ollamaFlags) add(flags *pflag.FlagSet, dryRun string) {
 	flags.BoolVar(&f.yes, "yes", false, "do not ask")
 }
 
-// flagsOfServer refuses the global flags that mean nothing to a verb about llama-server.
-func (a *app) flagsOfServer(flags *pflag.FlagSet, useful ...string) error {
-	if runtime.GOOS == "windows" {
-		return errors.New("kvtier-llama-server does not run on Windows yet")
-	}
-	if err := cli.NoEmptyValues(flags); err != nil {
-		return err
-	}
-	for _, name := range []string{"root", "remote", "local-gb", "remote-gb", "models", "timeout"} {
-		if flags.Changed(name) && !slices.Contains(useful, name) {
-			return cli.Usagef("--%s has no meaning here; leave it out", name)
+// globalFlags are the flags of the verbs about pages.
+var globalFlags = []string{"json", "root", "remote", "local-gb", "remote-gb", "models", "timeout"}
+
+// only leaves some of the global flags to a verb about llama-server: the others are refused,
+// and are not in its help.
+func (a *app) only(cmd *cobra.Command, useful ...string) {
+	useless := func(name string) bool { return !slices.Contains(useful, name) }
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if runtime.GOOS == "windows" {
+			return errors.New("kvtier-llama-server does not run on Windows yet")
 		}
+		if err := cli.NoEmptyValues(cmd.Flags()); err != nil {
+			return err
+		}
+		for _, name := range globalFlags {
+			if cmd.Flags().Changed(name) && useless(name) {
+				return cli.Usagef("--%s has no meaning here; leave it out", name)
+			}
+		}
+		return nil
 	}
-	return nil
+	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		for _, name := range globalFlags {
+			if flag := cmd.InheritedFlags().Lookup(name); flag != nil && useless(name) {
+				flag.Hidden = true
+			}
+		}
+		cmd.Root().HelpFunc()(cmd, args)
+	})
 }
 
 // carryOut shows a plan, asks, and carries it out.

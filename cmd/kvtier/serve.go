@@ -1,22 +1,27 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier/install"
+	"github.com/kvtier/kvtier/llamatier/launch"
 )
 
 // Variables of kvtier-llama-server.
 const (
 	tieringVar    = "OLLAMA_KV_TIERING"
-	realServerVar = "KVTIER_LLAMA_SERVER"
+	realServerVar = install.RealVariable
 )
 
 func newServeCommand(a *app) *cobra.Command {
@@ -28,8 +33,9 @@ func newServeCommand(a *app) *cobra.Command {
 after the server was started again. All that follows -- is the command line that you
 would give without kvtier.
 
---root, --local-gb, --remote and --remote-gb set the variables of the same meaning; all
-other variables count as they do under Ollama.`,
+--root, --local-gb, --remote and --remote-gb set the variables of the same meaning; the
+other variables count as they do under Ollama. Lines on standard error name the pages,
+the log, the address for clients, or the reason why nothing is stored.`,
 		Example: `  kvtier serve -- llama-server -m model.gguf --port 8080
   kvtier serve --root /fast/pages --local-gb 100 -- ./llama-server -m model.gguf`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -39,15 +45,8 @@ other variables count as they do under Ollama.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.flagsOfServer(cmd.Flags(), "root", "remote", "local-gb", "remote-gb"); err != nil {
-				return err
-			}
-			variables, err := a.given(cmd.Flags())
+			real, err := findReal(args[0])
 			if err != nil {
-				return err
-			}
-			variables[tieringVar] = "1"
-			if variables[realServerVar], err = findProgram(args[0]); err != nil {
 				return err
 			}
 			if server == "" {
@@ -55,27 +54,66 @@ other variables count as they do under Ollama.`,
 					return err
 				}
 			}
-			for name, value := range variables {
-				if err := os.Setenv(name, value); err != nil {
-					return err
-				}
+			if err := a.setVariables(cmd.Flags()); err != nil {
+				return err
 			}
+			if err := errors.Join(os.Setenv(tieringVar, "1"), os.Setenv(realServerVar, real)); err != nil {
+				return err
+			}
+			a.sayServed(launch.Command{Args: args[1:], Environ: os.Environ()})
 			return become(server, args[1:])
 		},
 	}
+	a.only(cmd, "root", "remote", "local-gb", "remote-gb")
 	cmd.Flags().SetInterspersed(false) // flags behind llama-server belong to llama-server
 	cmd.Flags().StringVar(&server, "kvtier-llama-server", "", "kvtier-llama-server, if it is neither beside kvtier nor in PATH")
 	cli.Give(cmd.Flags(), "kvtier-llama-server", "a file")
 	return cmd
 }
 
-// findProgram returns the path of a program, which may be a name in PATH.
-func findProgram(name string) (string, error) {
+// findReal returns the path of a llama-server, which may be a name in PATH.
+func findReal(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err != nil && !errors.Is(err, exec.ErrDot) {
 		return "", fmt.Errorf("find the llama-server to run: %w", err)
 	}
+	if _, ours := install.Here().Program(path); ours {
+		return "", cli.Usagef("%s is %s itself; name the llama-server of llama.cpp behind --", path, install.ServerProgram)
+	}
 	return filepath.Abs(path)
+}
+
+// sayServed tells the person at the terminal about a llama-server that will run behind kvtier.
+// Its own output names a socket as its address.
+func (a *app) sayServed(c launch.Command) {
+	config, err := tierenv.FromEnvironment(a.logger())
+	why := cmp.Or(c.Hidden(), c.Unstorable())
+	switch {
+	case !c.Serves():
+		return // it prints something and ends, or computes embeddings
+	case err != nil:
+		why = err.Error()
+	}
+	if why != "" {
+		fmt.Fprintf(a.stderr, "kvtier: nothing is stored: %s\n", why)
+	} else {
+		fmt.Fprintf(a.stderr, "kvtier: pages are kept in %s; %s says whether the model is tiered\n", config.Local, daemonLog())
+	}
+	if host, port, err := c.Address(); err == nil && c.Hidden() == "" {
+		fmt.Fprintf(a.stderr, "kvtier: clients connect to http://%s; the socket that llama-server names below is kvtier's own\n", net.JoinHostPort(host, strconv.Itoa(port)))
+	}
+}
+
+// daemonLog is the log of kvtier-llama-server.
+func daemonLog() string {
+	home, err := os.UserHomeDir()
+	switch path := os.Getenv(install.LogVariable); {
+	case path != "":
+		return path
+	case err != nil:
+		return "no log (set " + install.LogVariable + " to a file)"
+	}
+	return install.LogIn(home)
 }
 
 // besideOrInPath returns the path of a program of ours.

@@ -1,7 +1,6 @@
 package install
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,7 +85,11 @@ func (m *Machine) checkService(p *Plan, u unit) {
 		if err != nil {
 			return err
 		}
-		if why := m.without(p.Ollama, now); why != "" {
+		why, seen := m.without(p.Ollama, now)
+		if why == "" && !seen {
+			why = fmt.Sprintf("the process of %s cannot be looked at; journalctl -u %[1]s says whether it runs", u.name)
+		}
+		if why != "" {
 			return &badCheck{errors.New(why)}
 		}
 		return nil
@@ -109,28 +112,29 @@ func (m *Machine) waitFor(ctx context.Context, url string) error {
 	}
 }
 
-// without returns the reason why the models of a running service are not tiered, or "".
-func (m *Machine) without(o Ollama, u unit) string {
+// without returns the reason why the models of a running service are not tiered, or "", and
+// whether this user sees the service's process.
+func (m *Machine) without(o Ollama, u unit) (why string, seen bool) {
 	set := m.environment(u.pid)
-	if set == nil {
-		set = u.variables() // of a service that another user runs
+	seen = set != nil
+	if !seen {
+		set = u.variables()
 	}
-	on, err := strconv.ParseBool(cmp.Or(set["OLLAMA_KV_TIERING"], "0"))
-	if err == nil && !on {
-		return fmt.Sprintf("OLLAMA_KV_TIERING is off in %s: another drop-in sets it, see systemctl cat %[1]s", u.name)
+	if !on(set) {
+		return switchedOff(u, set), seen
 	}
 	view := m.inside(u.pid)
 	if _, err := os.Stat(view); err != nil {
-		return "" // only root may look
+		return "", false
 	}
 	if _, own := m.Program(filepath.Join(view, o.Folder, serverName)); !own {
-		return fmt.Sprintf("%s does not see kvtier's file as %s; systemctl restart %[1]s mounts it", u.name, filepath.Join(o.Folder, serverName))
+		return fmt.Sprintf("%s does not see kvtier's file as %s; systemctl restart %[1]s mounts it", u.name, filepath.Join(o.Folder, serverName)), true
 	}
 	real := filepath.Join(view, m.Base, realFolder, serverName)
 	if f, err := m.look(real); err != nil || f.is != stock {
-		return fmt.Sprintf("%s does not see Ollama's llama-server in %s; systemctl restart %[1]s mounts it", u.name, filepath.Join(m.Base, realFolder))
+		return fmt.Sprintf("%s does not see Ollama's llama-server in %s; systemctl restart %[1]s mounts it", u.name, filepath.Join(m.Base, realFolder)), true
 	}
-	return ""
+	return "", seen
 }
 
 // inside is the root of the filesystem that a process sees.

@@ -11,7 +11,7 @@ ENV OLLAMA_KV_TIERING=1
 	Compose = `services:
   ollama:
     build: .
-    init: true # ends the processes that outlive Ollama
+    init: true # waits for processes that outlive Ollama, so that none stays as a zombie
     stop_grace_period: 30s # slots are stored before the end
     ports:
       - "127.0.0.1:11434:11434" # for this machine alone

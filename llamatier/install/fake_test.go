@@ -34,16 +34,18 @@ type world struct {
 	ran  []string // programs
 	show map[string]string
 
-	answers string // the version that the server says, "" does not answer
-	broken  string // a program whose run fails
-	says    string // ollama --version
-	owner   int    // of all files
+	answers     string // the version that the server says, "" does not answer
+	later       string // a variable of another drop-in
+	broken      string // a program whose run fails
+	says        string // ollama --version
+	saysSystemd string // systemctl --version
+	owner       int    // of all files
 }
 
 func newWorld(t *testing.T) *world {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
-	w := &world{t: t, dir: dir, says: "0.32.15"}
+	w := &world{t: t, dir: dir, says: "0.32.15", saysSystemd: "systemd 252 (252.38)\n+PAM\n"}
 	w.Machine = &Machine{
 		GOOS: "linux", GOARCH: "amd64", UID: os.Geteuid(),
 		Prefixes: []string{w.at("usr/local"), w.at("usr")},
@@ -111,10 +113,13 @@ func (w *world) run(_ context.Context, variables []string, name string, args ...
 	case name == w.broken:
 		return "", errors.New("exit status 1: it is broken")
 	case line == "systemctl --version":
-		return "systemd 252 (252.38)\n+PAM\n", nil
+		return w.saysSystemd, nil
 	case strings.HasPrefix(line, "systemctl show "):
 		var b strings.Builder
 		for key, value := range w.show {
+			if key == "Environment" {
+				value += w.ofDropIn() + " " + w.later
+			}
 			fmt.Fprintf(&b, "%s=%s\n", key, value)
 		}
 		return b.String(), nil
@@ -126,6 +131,21 @@ func (w *world) run(_ context.Context, variables []string, name string, args ...
 		w.mount()
 	}
 	return "", nil
+}
+
+// ofDropIn are the variables that systemd reads in our drop-in.
+func (w *world) ofDropIn() string {
+	text, err := os.ReadFile(w.dropInPath(DefaultService))
+	if err != nil {
+		return ""
+	}
+	var list string
+	for line := range strings.Lines(string(text)) {
+		if v, ok := strings.CutPrefix(line, "Environment="); ok {
+			list += " " + strings.TrimSpace(v)
+		}
+	}
+	return list
 }
 
 // mount shows the service's process the files that systemd would mount for it.

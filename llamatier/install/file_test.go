@@ -56,6 +56,31 @@ An update of Ollama puts its own llama-server back: run kvtier ollama install ag
 	require.Equal(t, before, w.tree())
 }
 
+// TestDataByFile: remove says where pages and the log are.
+func TestDataByFile(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tarball("usr/local", stockServer)
+	require.NoError(t, w.install(Options{}))
+	p, err := w.Remove(t.Context(), Choice{}, false)
+	require.NoError(t, err)
+	require.Contains(t, w.shown(p), "the log ~/.ollama/logs/kvtier.log stay. Pages hold conversations: remove both when nobody needs them.\n")
+
+	require.NoError(t, os.MkdirAll(w.at("proc/9"), 0o755))
+	require.NoError(t, os.Symlink(w.at("usr/local/bin/ollama"), w.at("proc/9/exe")))
+	w.write("proc/9/cmdline", "ollama\x00serve\x00", 0o644)
+	w.write("proc/9/environ", "HOME=/home/me\x00", 0o644)
+	p, err = w.Remove(t.Context(), Choice{}, false)
+	require.NoError(t, err)
+	require.Contains(t, w.shown(p), "Pages in /home/me/.ollama/kv-cache and the log /home/me/.ollama/logs/kvtier.log stay.")
+	_, err = w.Remove(t.Context(), Choice{}, true)
+	require.ErrorContains(t, err, "they are in /home/me/.ollama/kv-cache; remove that directory yourself, and leave --pages out")
+	w.write("proc/9/environ", "HOME=/home/me\x00OLLAMA_KV_TIER_LOCAL=/fast\x00KVTIER_LLAMA_LOG=/log\x00", 0o644)
+	p, err = w.Remove(t.Context(), Choice{}, false)
+	require.NoError(t, err)
+	require.Contains(t, w.shown(p), "Pages in /fast and the log /log stay.")
+}
+
 // TestBrokenOffByFile: wherever install or remove is broken off, Ollama's llama-server can be
 // run, and both commands lead to their end.
 func TestBrokenOffByFile(t *testing.T) {
@@ -355,7 +380,7 @@ func TestMacOS(t *testing.T) {
 	p, err := w.Install(t.Context(), Options{Beside: w.at("kit")})
 	require.NoError(t, err)
 	require.Equal(t, w.at("usr/local/bin"), p.Ollama.Folder)
-	require.Contains(t, p.Hints, "On this system prompts are answered and nothing is stored yet: storing needs Linux.")
+	require.Contains(t, p.Hints, "kvtier is built for macOS and stores pages there, but nobody has run it on macOS yet.")
 
 	w.write("Applications/Ollama.app/Contents/Resources/ollama", "#!ollama\n", 0o755)
 	w.write("Applications/Ollama.app/Contents/Resources/llama-server", stockServer, 0o755)

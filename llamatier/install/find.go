@@ -73,7 +73,9 @@ func (m *Machine) Search(ctx context.Context, c Choice) ([]Ollama, error) {
 	return found, nil
 }
 
-// folder returns the folder in which Ollama finds llama-server, as v0.32 looks for it.
+// folder returns the folder in which Ollama finds llama-server, "" if there is none. The order is
+// that of v0.32, except where the first of the places is a folder without llama-server: v0.32 then
+// looks no further on Linux, and into the executable's own folder before ../lib/ollama on macOS.
 func (m *Machine) folder(executable string) string {
 	dir := filepath.Dir(executable)
 	beside, above := filepath.Join(dir, "lib", "ollama"), filepath.Join(filepath.Dir(dir), "lib", "ollama")

@@ -25,7 +25,7 @@ type folder struct {
 type note struct {
 	Real  []string `json:"real,omitempty"`  // SHA-256 of llama-server-real, and of the file that will replace it
 	Made  []string `json:"made,omitempty"`  // directories that were made for the installation
-	Pages string   `json:"pages,omitempty"` // the directory of pages
+	Pages []string `json:"pages,omitempty"` // the directories of pages
 	Over  string   `json:"over,omitempty"`  // the file that another one is mounted over
 }
 
@@ -62,6 +62,13 @@ func (n note) text() []byte {
 		panic(err) // it has only strings
 	}
 	return append(text, '\n')
+}
+
+// keep notes a directory of pages.
+func (n *note) keep(dir string) {
+	if dir != "" && !slices.Contains(n.Pages, dir) {
+		n.Pages = append(n.Pages, dir)
+	}
 }
 
 // state is the state of an installation.
@@ -140,7 +147,7 @@ func (m *Machine) installFile(p *Plan, new file) error {
 	}
 	p.add(func(context.Context) error { return m.copyTo(new.path, f.server.path, 0o755) }, "put %s %s in the place of %s", ServerProgram, new.version, f.server.path)
 	m.try(p, f.server.path, f.real.path, nil)
-	p.undo = func(ctx context.Context) error { return m.removeFileNow(ctx, f.path) }
+	p.undo = func(ctx context.Context) ([]string, error) { return nil, m.removeFileNow(ctx, f.path) }
 	return nil
 }
 

@@ -11,6 +11,9 @@ import (
 	"strings"
 
 	"golang.org/x/mod/semver"
+
+	"github.com/kvtier/kvtier/internal/env"
+	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
 // Options say how to install.
@@ -57,8 +60,12 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 	if m.selinux() {
 		p.hint("SELinux is enforcing here. If models are not loaded, run restorecon -Rv %s.", m.placed(o))
 	}
-	if m.GOOS != "linux" {
-		p.hint("On this system prompts are answered and nothing is stored yet: storing needs Linux.")
+	switch m.GOOS {
+	case "linux":
+	case "darwin":
+		p.hint("kvtier is built for macOS and stores pages there, but nobody has run it on macOS yet.")
+	default:
+		p.hint("On this system prompts are answered and nothing is stored: storing needs Linux or macOS.")
 	}
 	return p, nil
 }
@@ -190,17 +197,33 @@ func (m *Machine) Remove(ctx context.Context, c Choice, pages bool) (*Plan, erro
 			return nil, err
 		}
 	} else if pages {
-		return nil, errors.New("no systemd service runs this Ollama, so install made no directory for pages; leave --pages out")
+		dir, _ := m.kept(o)
+		return nil, fmt.Errorf("no systemd service runs this Ollama, so install made no directory for pages: they are in %s; remove that directory yourself, and leave --pages out", dir)
 	}
 	if o.Folder != "" {
 		if err := m.removeFile(p); err != nil {
 			return nil, err
 		}
 	}
-	if o.Service == "" && len(p.Steps) > 0 && m.process(o.Executable) != 0 {
-		p.hint("Ollama is running: models that are loaded keep kvtier's llama-server until they are unloaded.")
+	if o.Service == "" && len(p.Steps) > 0 {
+		if m.process(o.Executable) != 0 {
+			p.hint("Ollama is running: models that are loaded keep kvtier's llama-server until they are unloaded.")
+		}
+		dir, log := m.kept(o)
+		p.hint("Pages in %s and the log %s stay. Pages hold conversations: remove both when nobody needs them.", dir, log)
 	}
 	return p, nil
+}
+
+// kept names the directory of pages and the log of a server that is no service.
+func (m *Machine) kept(o Ollama) (pages, log string) {
+	set := m.environment(m.process(o.Executable))
+	home := cmp.Or(set["HOME"], "~")
+	pages = env.Trim(set[tierenv.LocalVariable])
+	if set == nil {
+		pages = cmp.Or(env.Value(tierenv.LocalVariable), filepath.Join(home, tierenv.DefaultRoot)+" of the server's user (or in its "+tierenv.LocalVariable+")")
+	}
+	return cmp.Or(pages, filepath.Join(home, tierenv.DefaultRoot)), cmp.Or(env.Trim(set[LogVariable]), LogIn(home))
 }
 
 // removeOrphan plans the removal from a service that is gone, or runs no Ollama any more. It

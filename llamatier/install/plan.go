@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Plan lists the steps of an installation or a removal.
@@ -15,10 +16,11 @@ type Plan struct {
 	Steps  []Step
 	Hints  []string // sentences for the person who decides about the plan
 
-	cannot error                       // the reason why this user cannot carry the plan out
-	lock   string                      // a directory: at most one plan for it is carried out at a time
-	fresh  func() error                // says whether files have changed since the plan was made
-	undo   func(context.Context) error // takes the steps back, if the last one fails
+	cannot error        // the reason why this user cannot carry the plan out
+	lock   string       // a directory: at most one plan for it is carried out at a time
+	fresh  func() error // says whether files have changed since the plan was made
+	// undo takes the steps back, if the last one fails, and names the pages that stay.
+	undo func(context.Context) (hints []string, err error)
 }
 
 // Step is a part of a plan.
@@ -68,10 +70,11 @@ func (p *Plan) Do(ctx context.Context, done func(Step)) error {
 		err := step.do(ctx)
 		var bad *badCheck
 		if errors.As(err, &bad) && p.undo != nil {
-			if undone := p.undo(context.WithoutCancel(ctx)); undone != nil {
+			hints, undone := p.undo(context.WithoutCancel(ctx))
+			if undone != nil {
 				return fmt.Errorf("%w; taking it back failed, too (%w); run kvtier ollama remove", err, undone)
 			}
-			return fmt.Errorf("%w; Ollama runs its own llama-server again", err)
+			return fmt.Errorf("%w; %s", err, strings.Join(append([]string{"Ollama runs its own llama-server again"}, hints...), ". "))
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w; run the same command again to continue, or kvtier ollama remove to go back", step.Text, err)

@@ -43,7 +43,12 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 	if err != nil {
 		return err
 	}
-	made.Pages, made.Over = d.local(), f.server.path
+	made.Over = f.server.path
+	made.keep(d.earlier)
+	made.keep(d.local())
+	if d.earlier != "" && d.earlier != d.local() {
+		p.hint("Pages in %s are not used any more. They hold conversations: kvtier ollama remove --pages removes them, too.", d.earlier)
+	}
 	for _, dir := range []string{filepath.Dir(path), d.pages} {
 		if dir != "" {
 			made.Made = append(made.Made, absent(dir)...)
@@ -68,7 +73,7 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 	p.Steps[len(p.Steps)-1].Shows = d.String()
 	m.restart(p, u)
 	m.checkService(p, u)
-	p.undo = func(ctx context.Context) error { return m.removeServiceNow(ctx, p.Ollama) }
+	p.undo = func(ctx context.Context) ([]string, error) { return m.removeServiceNow(ctx, p.Ollama) }
 	return nil
 }
 
@@ -76,7 +81,7 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 // are given.
 func (m *Machine) dropIn(o Ollama, given map[string]string) (dropIn, error) {
 	set := map[string]string{
-		"OLLAMA_KV_TIERING":   "1",
+		tieringVariable:       "1",
 		tierenv.LocalVariable: filepath.Join(m.State, stateName, "pages"),
 		LogVariable:           filepath.Join(m.Logs, stateName, "llama-server.log"),
 	}
@@ -89,7 +94,7 @@ func (m *Machine) dropIn(o Ollama, given map[string]string) (dropIn, error) {
 			set[name] = value
 		}
 	}
-	d := dropIn{folder: o.Folder, base: m.Base}
+	d := dropIn{folder: o.Folder, base: m.Base, earlier: earlier[tierenv.LocalVariable]}
 	if dir := set[tierenv.LocalVariable]; !strings.HasPrefix(dir, filepath.Join(m.State, stateName)+"/") {
 		d.pages = dir
 	}
@@ -99,7 +104,7 @@ func (m *Machine) dropIn(o Ollama, given map[string]string) (dropIn, error) {
 	slices.Sort(d.variables)
 	sockets := o.unit.show["RestrictAddressFamilies"]
 	d.sockets = sockets != "" && !strings.HasPrefix(sockets, "~") && !slices.Contains(strings.Fields(sockets), "AF_UNIX")
-	for _, path := range []string{d.folder, d.base, set[tierenv.LocalVariable], set[LogVariable], cmp.Or(set["OLLAMA_KV_TIER_REMOTE"], "/")} {
+	for _, path := range []string{d.folder, d.base, set[tierenv.LocalVariable], set[LogVariable], cmp.Or(set[remoteVariable], "/")} {
 		if !unitPath.MatchString(path) {
 			return dropIn{}, fmt.Errorf("%s cannot be written into a unit; use letters, digits and ._+@~- in its name", path)
 		}
@@ -132,11 +137,20 @@ func (m *Machine) root() error {
 	return nil
 }
 
+// Variables of the tiers, beside [tierenv.LocalVariable].
+const (
+	tieringVariable = "OLLAMA_KV_TIERING" // turns tiering on
+	remoteVariable  = "OLLAMA_KV_TIER_REMOTE"
+)
+
 // Variables of our llama-server.
 const (
 	LogVariable  = "KVTIER_LLAMA_LOG"    // the daemon's log
 	RealVariable = "KVTIER_LLAMA_SERVER" // the real llama-server
 )
+
+// LogIn is the daemon's log where no variable names another one.
+func LogIn(home string) string { return filepath.Join(home, ".ollama", "logs", "kvtier.log") }
 
 // makePages makes a directory for the service's user.
 func (m *Machine) makePages(dir string, u unit) error {
@@ -182,7 +196,7 @@ func (m *Machine) systemctl(ctx context.Context, args ...string) error {
 // removeService plans the removal from a service.
 func (m *Machine) removeService(p *Plan, pages bool) error {
 	u, path := p.Ollama.unit, m.dropInPath(p.Ollama.Service)
-	_, there, err := m.readDropIn(u.name)
+	set, there, err := m.readDropIn(u.name)
 	if err != nil {
 		return err
 	}
@@ -191,6 +205,7 @@ func (m *Machine) removeService(p *Plan, pages bool) error {
 		return err
 	}
 	if _, err = os.Lstat(m.Base); !there && err != nil {
+		m.removeLeft(p, pages)
 		return nil
 	}
 	p.cannot, p.lock = m.root(), m.Units
@@ -199,7 +214,13 @@ func (m *Machine) removeService(p *Plan, pages bool) error {
 	if info, err := os.Lstat(made.Over); err == nil && info.Mode().IsRegular() && info.Size() == 0 {
 		p.add(func(context.Context) error { return m.remove(made.Over) }, "remove %s, an empty file that systemd made", made.Over)
 	}
-	m.removeData(p, made, pages)
+	now := u.variables() // with those of other drop-ins
+	made.keep(cmp.Or(now[tierenv.LocalVariable], set[tierenv.LocalVariable], filepath.Join(m.State, stateName, "pages")))
+	m.removeLogs(p)
+	m.removePages(p, made, pages)
+	if remote := cmp.Or(now[remoteVariable], set[remoteVariable]); remote != "" {
+		p.hint("Pages in %s, the remote tier, stay: other servers may use them.", remote)
+	}
 	p.add(func(context.Context) error { return m.removeBase(made.Made) }, "remove %s", m.Base) // with the note, so it is last
 	if u.active {
 		url := serverURL(u.variables()["OLLAMA_HOST"])
@@ -225,36 +246,74 @@ func (m *Machine) removeBase(made []string) error {
 	return m.remove(paths...)
 }
 
+// isEmpty reports whether a directory exists, may be read, and holds nothing.
+func isEmpty(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	return err == nil && len(entries) == 0
+}
+
 // removeEmpty removes a directory that holds nothing.
 func (m *Machine) removeEmpty(dir string) error {
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+	if !isEmpty(dir) {
 		return nil
 	}
 	return m.remove(dir)
 }
 
-// removeData plans the removal of logs, and of pages if that is asked for.
-func (m *Machine) removeData(p *Plan, made note, pages bool) {
+// removeLogs plans the removal of logs.
+func (m *Machine) removeLogs(p *Plan) {
 	logs, own := filepath.Join(m.Logs, stateName), filepath.Join(m.State, stateName)
 	p.add(func(context.Context) error {
-		if entries, err := os.ReadDir(own); err == nil && len(entries) == 0 { // pages are elsewhere, or none was stored
+		if isEmpty(own) { // pages are elsewhere, or none was stored
 			if err := m.removeAll(own); err != nil {
 				return err
 			}
 		}
 		return m.removeAll(logs)
 	}, "remove %s", logs)
-	dir := cmp.Or(made.Pages, filepath.Join(own, "pages"))
-	switch {
-	case pages && strings.HasPrefix(dir, own+"/"):
-		p.add(func(context.Context) error { return m.removeAll(own) }, "remove %s with all pages", own)
-	case pages && slices.Contains(made.Made, dir):
-		p.add(func(context.Context) error { return m.removeAll(dir) }, "remove %s with all pages", dir)
-	case pages:
-		p.hint("%s was there before kvtier, so it stays; kvtier rm removes pages of models.", dir)
-	default:
-		p.hint("Pages in %s stay. They hold conversations: remove the directory when nobody needs them.", dir)
+}
+
+// removePages plans the removal of the pages in all directories that the service has used, if
+// that is asked for. A directory that was there before, and each one that stays, is named.
+func (m *Machine) removePages(p *Plan, made note, pages bool) {
+	own := filepath.Join(m.State, stateName)
+	var stay []string
+	for _, dir := range made.Pages {
+		of := dir
+		if strings.HasPrefix(dir, own+"/") {
+			of = own
+		}
+		_, err := os.Lstat(dir)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case pages && (of == own || slices.Contains(made.Made, dir)):
+			p.add(func(context.Context) error { return m.removeAll(of) }, "remove %s with all pages", of)
+		case pages:
+			p.hint("%s was not made by kvtier ollama install, so it stays; kvtier rm removes pages of models.", dir)
+		case !isEmpty(dir):
+			stay = append(stay, dir)
+		}
 	}
+	switch len(stay) {
+	case 0:
+	case 1:
+		p.hint("Pages in %s stay. They hold conversations: remove the directory when nobody needs them.", stay[0])
+	default:
+		p.hint("Pages in %s stay. They hold conversations: remove the directories when nobody needs them.", list(stay))
+	}
+}
+
+// removeLeft plans the removal of pages that an earlier removal has left, if that is asked for.
+func (m *Machine) removeLeft(p *Plan, pages bool) {
+	if !pages {
+		return
+	}
+	own := filepath.Join(m.State, stateName)
+	if _, err := os.Lstat(own); err == nil {
+		p.cannot, p.lock = m.root(), m.Units
+		p.add(func(context.Context) error { return m.removeAll(own) }, "remove %s with all pages", own)
+	}
+	p.hint("Directories that an earlier install had as --root are not known here any more; remove them by their names.")
 }
 
 // removeAll removes a directory with its content. systemd's directories of a service without
@@ -273,12 +332,12 @@ func (m *Machine) removeAll(dir string) error {
 	})
 }
 
-// removeServiceNow removes an installation whose check has failed.
-func (m *Machine) removeServiceNow(ctx context.Context, o Ollama) error {
+// removeServiceNow removes an installation whose check has failed, and names the pages that stay.
+func (m *Machine) removeServiceNow(ctx context.Context, o Ollama) ([]string, error) {
 	p := &Plan{Ollama: o}
 	if err := m.removeService(p, false); err != nil {
-		return err
+		return nil, err
 	}
 	p.lock = "" // this process has it
-	return p.Do(ctx, func(Step) {})
+	return p.Hints, p.Do(ctx, func(Step) {})
 }

@@ -181,6 +181,74 @@ func TestSettingsStay(t *testing.T) {
 	require.NoDirExists(t, w.at("fast/pages"))
 }
 
+// TestPagesOfEarlierInstalls: each directory that the service has used is removed, or named.
+func TestPagesOfEarlierInstalls(t *testing.T) {
+	t.Parallel()
+	w := newService(t)
+	at := func(dir string) Options {
+		return Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": w.at(dir), "OLLAMA_KV_TIER_REMOTE": "/mnt/kv"}}
+	}
+	w.write("before/file", "mine", 0o600)
+	require.NoError(t, w.install(Options{}))
+	w.write("var/lib/kvtier/pages/v1/page", "page", 0o600)
+	p, err := w.Install(t.Context(), Options{Beside: w.at("kit"), Variables: at("one").Variables})
+	require.NoError(t, err)
+	require.Contains(t, w.shown(p), "Pages in /var/lib/kvtier/pages are not used any more. They hold conversations: kvtier ollama remove --pages removes them, too.\n")
+	for _, dir := range []string{"one", "before", "two"} {
+		require.NoError(t, w.install(at(dir)))
+		w.write(dir+"/v1/page", "page", 0o600)
+	}
+
+	p, err = w.Remove(t.Context(), Choice{}, false)
+	require.NoError(t, err)
+	require.Contains(t, w.shown(p), "Pages in /var/lib/kvtier/pages, /one, /before and /two stay. They hold conversations: remove the directories when nobody needs them.\n")
+	require.Contains(t, w.shown(p), "Pages in /mnt/kv, the remote tier, stay: other servers may use them.\n")
+	p, err = w.Remove(t.Context(), Choice{}, true)
+	require.NoError(t, err)
+	require.Contains(t, w.shown(p), "/before was not made by kvtier ollama install, so it stays; kvtier rm removes pages of models.\n")
+	require.NoError(t, p.Do(t.Context(), func(Step) {}))
+	for _, dir := range []string{"one", "two", "var/lib/kvtier"} {
+		require.NoDirExists(t, w.at(dir))
+	}
+	require.Equal(t, "mine", w.read("before/file"))
+}
+
+// TestPagesOfAnotherDropIn: a variable of a person's own drop-in wins, so its directory is named.
+func TestPagesOfAnotherDropIn(t *testing.T) {
+	t.Parallel()
+	w := newService(t)
+	require.NoError(t, w.install(Options{}))
+	require.NoError(t, os.Mkdir(w.at("own"), 0o700))
+	w.later = "OLLAMA_KV_TIER_LOCAL=" + w.at("own")
+	p, err := w.Remove(t.Context(), Choice{}, true)
+	require.NoError(t, err)
+	require.Contains(t, w.shown(p), "/own was not made by kvtier ollama install, so it stays")
+}
+
+// TestPagesOfAnInstallThatFails: a second install whose check fails is taken back with the note
+// of the first, so the error names the pages.
+func TestPagesOfAnInstallThatFails(t *testing.T) {
+	t.Parallel()
+	w := newService(t)
+	require.NoError(t, w.install(Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": w.at("one")}}))
+	w.write("one/v1/page", "page", 0o600)
+	w.write("proc/7/environ", "OLLAMA_KV_TIERING=0\x00", 0o644)
+	err := w.install(Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": w.at("two")}})
+	require.ErrorContains(t, err, "Ollama runs its own llama-server again. Pages in "+w.at("one")+" stay. They hold conversations: ")
+	require.NotContains(t, err.Error(), w.at("two"))
+}
+
+// TestPagesThatWereLeft are removed by a second remove.
+func TestPagesThatWereLeft(t *testing.T) {
+	t.Parallel()
+	w := newService(t)
+	require.NoError(t, w.install(Options{}))
+	w.write("var/lib/kvtier/pages/v1/page", "page", 0o600)
+	require.NoError(t, w.remove(false))
+	require.NoError(t, w.remove(true))
+	require.NoDirExists(t, w.at("var/lib/kvtier"))
+}
+
 // TestServicesThatAreRefused: the error says why, and nothing is changed.
 func TestServicesThatAreRefused(t *testing.T) {
 	t.Parallel()
@@ -189,19 +257,21 @@ func TestServicesThatAreRefused(t *testing.T) {
 		opt  Options
 		says string
 	}{
-		"not root":      {func(w *world) { w.UID = 1000 }, Options{}, "only root may change a service; run the same command with sudo"},
-		"another root":  {func(w *world) { w.show["RootDirectory"] = "/srv/root" }, Options{}, "has a root of its own"},
-		"a drop-in":     {func(w *world) { w.write(dropInFile, "[Service]\n", 0o644) }, Options{}, "was not written by kvtier; move it away"},
-		"hidden homes":  {func(w *world) { w.show["ProtectHome"] = "yes" }, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/home/a/pages"}}, "because it has ProtectHome=yes"},
-		"a name":        {func(*world) {}, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/a b"}}, "/a b cannot be written into a unit"},
-		"by file":       {func(w *world) { w.write(lib+"llama-server-real", stockServer, 0o755) }, Options{}, "is changed already (interrupted)"},
-		"no service":    {func(w *world) { w.show["LoadState"] = "not-found" }, Options{Choice: Choice{Service: "ai"}}, "systemd has no service ai.service"},
-		"another one":   {func(w *world) { w.show["ExecStart"] = "{ path=/bin/sh ; argv[]=/bin/sh -c x ; }" }, Options{Choice: Choice{Service: "ai"}}, "ai.service runs /bin/sh, not ollama"},
-		"an old Ollama": {func(w *world) { require.NoError(w.t, os.Remove(w.at(lib+"llama-server"))); w.says = "0.24.0" }, Options{}, "has no llama-server: Ollama has it from v0.30.0 on, and 0.24.0 is older, or patched"},
-		"not ours":      {func(w *world) { w.write("kit/kvtier-llama-server", stockServer, 0o755) }, Options{}, "is not kvtier-llama-server; name that file with --llama-server"},
-		"none of ours":  {func(w *world) { require.NoError(w.t, os.RemoveAll(w.at("kit"))) }, Options{}, "does not exist; name the file with --llama-server"},
-		"no answer":     {func(w *world) { require.NoError(w.t, os.Mkdir(w.at("run"), 0o755)); w.broken = "systemctl" }, Options{}, "ask systemd for ollama.service: exit status 1: it is broken; run the same command with sudo"},
-		"two":           {func(w *world) { w.tarball("usr", stockServer) }, Options{}, "there are several: "},
+		"not root":       {func(w *world) { w.UID = 1000 }, Options{}, "only root may change a service; run the same command with sudo"},
+		"another root":   {func(w *world) { w.show["RootDirectory"] = "/srv/root" }, Options{}, "has a root of its own"},
+		"a drop-in":      {func(w *world) { w.write(dropInFile, "[Service]\n", 0o644) }, Options{}, "was not written by kvtier; move it away"},
+		"hidden homes":   {func(w *world) { w.show["ProtectHome"] = "yes" }, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/home/a/pages"}}, "because it has ProtectHome=yes"},
+		"a name":         {func(*world) {}, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/a b"}}, "/a b cannot be written into a unit"},
+		"by file":        {func(w *world) { w.write(lib+"llama-server-real", stockServer, 0o755) }, Options{}, "is changed already (interrupted)"},
+		"no service":     {func(w *world) { w.show["LoadState"] = "not-found" }, Options{Choice: Choice{Service: "ai"}}, "systemd has no service ai.service"},
+		"another one":    {func(w *world) { w.show["ExecStart"] = "{ path=/bin/sh ; argv[]=/bin/sh -c x ; }" }, Options{Choice: Choice{Service: "ai"}}, "ai.service runs /bin/sh, not ollama"},
+		"an old Ollama":  {func(w *world) { require.NoError(w.t, os.Remove(w.at(lib+"llama-server"))); w.says = "0.24.0" }, Options{}, "has no llama-server: Ollama has it from v0.30.0 on, and 0.24.0 is older, or patched"},
+		"not ours":       {func(w *world) { w.write("kit/kvtier-llama-server", stockServer, 0o755) }, Options{}, "is not kvtier-llama-server; name that file with --llama-server"},
+		"none of ours":   {func(w *world) { require.NoError(w.t, os.RemoveAll(w.at("kit"))) }, Options{}, "does not exist; name the file with --llama-server"},
+		"no answer":      {func(w *world) { require.NoError(w.t, os.Mkdir(w.at("run"), 0o755)); w.broken = "systemctl" }, Options{}, "ask systemd for ollama.service: exit status 1: it is broken; run the same command with sudo"},
+		"an old systemd": {func(w *world) { w.saysSystemd = "systemd 234\n" }, Options{}, "this is systemd 234, and mounting files for a service needs 235"},
+		"some systemd":   {func(w *world) { w.saysSystemd = "" }, Options{}, "systemctl --version does not say which systemd this is, and mounting files for a service needs 235"},
+		"two":            {func(w *world) { w.tarball("usr", stockServer) }, Options{}, "there are several: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newService(t)
@@ -223,6 +293,8 @@ func TestChecksOfAServiceFail(t *testing.T) {
 	}{
 		"ours does not run": {func(w *world) { w.broken = w.at("usr/local/lib/kvtier/llama-server") }, "it is broken"},
 		"switched off":      {func(w *world) { w.write("proc/7/environ", "OLLAMA_KV_TIERING=0\x00", 0o644) }, "OLLAMA_KV_TIERING is off in ollama.service: another drop-in sets it"},
+		"no boolean":        {func(w *world) { w.write("proc/7/environ", "OLLAMA_KV_TIERING=no\x00", 0o644) }, "OLLAMA_KV_TIERING=no in ollama.service is neither 1 nor 0"},
+		"gone again":        {func(w *world) { require.NoError(w.t, os.Remove(w.at("proc/7/environ"))) }, "the process of ollama.service cannot be looked at"},
 		"not mounted": {func(w *world) {
 			run := w.Run
 			w.Run = func(ctx context.Context, v []string, name string, args ...string) (string, error) {
@@ -257,13 +329,20 @@ func TestStatusOfAService(t *testing.T) {
 		says    string
 	}{
 		"all well": {func(*world) {}, Installed, "on", ""},
-		"stopped":  {func(w *world) { w.show["ActiveState"] = "inactive"; w.answers = "" }, Installed, "on", "ollama.service is not running."},
+		"stopped":  {func(w *world) { w.show["ActiveState"] = "inactive"; w.answers = "" }, Installed, "unknown", "ollama.service is not running."},
 		"not restarted": {func(w *world) {
 			require.NoError(w.t, os.RemoveAll(w.at("proc/7/root")))
 			w.write("proc/7/root/x", "", 0o644)
 		}, Installed, "off", "does not see kvtier's file"},
 		"switched off": {func(w *world) { w.write("proc/7/environ", "OLLAMA_KV_TIERING=0\x00", 0o644) }, Installed, "off", "another drop-in sets it"},
-		"ours is gone": {func(w *world) { require.NoError(w.t, os.Remove(w.at("usr/local/lib/kvtier/llama-server"))) }, Broken, "off", "run kvtier ollama install again"},
+		"no boolean":   {func(w *world) { w.write("proc/7/environ", "OLLAMA_KV_TIERING=yes\x00", 0o644) }, Installed, "off", "OLLAMA_KV_TIERING=yes in ollama.service is neither 1 nor 0, so nothing is stored: another drop-in sets it"},
+		"unset":        {func(w *world) { w.write("proc/7/environ", "A=b\x00", 0o644) }, Installed, "off", "ollama.service runs without OLLAMA_KV_TIERING; systemctl restart ollama.service sets it."},
+		"another user's": {func(w *world) {
+			require.NoError(w.t, os.Remove(w.at("proc/7/environ")))
+			require.NoError(w.t, os.RemoveAll(w.at("proc/7/root")))
+		}, Installed, "unknown", "run the same command with sudo."},
+		"another user's files": {func(w *world) { require.NoError(w.t, os.RemoveAll(w.at("proc/7/root"))) }, Installed, "unknown", "run the same command with sudo."},
+		"ours is gone":         {func(w *world) { require.NoError(w.t, os.Remove(w.at("usr/local/lib/kvtier/llama-server"))) }, Broken, "off", "run kvtier ollama install again"},
 		"moved": {func(w *world) {
 			w.tarball("usr", stockServer)
 			w.show["ExecStart"] = "{ path=/usr/bin/env ; argv[]=/usr/bin/env A=b " + w.at("usr/bin/ollama") + " serve ; }"
@@ -300,6 +379,10 @@ func TestLastLine(t *testing.T) {
 	off := `level=WARN msg="kv tier: off for this model" reason="it keeps no rows of single tokens"`
 	w.write("log", strings.Repeat("level=INFO msg=\"kv tier: on\"\n", 5000)+off+"\nlevel=INFO msg=\"kv tier: restored\"\n", 0o600)
 	require.Equal(t, off, w.state().LastLog)
+
+	// The line of an earlier server says nothing about this one.
+	w.write("proc/7/environ", "OLLAMA_KV_TIERING=0\x00KVTIER_LLAMA_LOG="+w.at("log")+"\x00", 0o644)
+	require.Empty(t, w.state().LastLog)
 }
 
 // TestOrphan: a service that is gone leaves files of ours, which remove finds.

@@ -2,7 +2,6 @@ package install
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -11,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
@@ -41,9 +41,9 @@ func (m *Machine) status(ctx context.Context, o Ollama, host string) Status {
 	}
 	s.Pages, s.Log = set[tierenv.LocalVariable], set[LogVariable]
 	if s.State == Installed && s.Log == "" && set["HOME"] != "" {
-		s.Log = filepath.Join(set["HOME"], ".ollama", "logs", "kvtier.log")
+		s.Log = LogIn(set["HOME"])
 	}
-	if s.State == Installed {
+	if s.State == Installed && s.Tiering != "off" { // else the line is of an earlier server
 		s.LastLog = lastLine(s.Log)
 	}
 	return s
@@ -79,8 +79,8 @@ func (m *Machine) statusOfFile(o Ollama, s *Status) map[string]string {
 	case set == nil:
 		s.Tiering = "unknown"
 	default:
-		s.Tiering = tiering(set)
-		if s.Tiering == "off" {
+		if s.Tiering = "on"; !on(set) {
+			s.Tiering = "off"
 			s.hint("The server runs without OLLAMA_KV_TIERING=1.")
 		}
 	}
@@ -114,14 +114,30 @@ func (m *Machine) statusOfService(o Ollama, s *Status) map[string]string {
 		s.hint("Ollama's folder is %s now, and the drop-in is for another one; run kvtier ollama install again.", o.Folder)
 		return set
 	}
+	s.Tiering = m.tieringOfService(o, s)
+	return set
+}
+
+// tieringOfService says whether the models of a service with our drop-in are tiered.
+func (m *Machine) tieringOfService(o Ollama, s *Status) string {
 	if !o.unit.active {
 		s.hint("%s is not running.", o.Service)
-	} else if why := m.without(o, o.unit); why != "" {
-		s.hint("%s", capital(why+"."))
-		return set
+		if on(o.unit.variables()) {
+			return "unknown"
+		}
+		s.hint("%s.", switchedOff(o.unit, o.unit.variables()))
+		return "off"
 	}
-	s.Tiering = tiering(set)
-	return set
+	why, seen := m.without(o, o.unit)
+	switch {
+	case why != "":
+		s.hint("%s.", why)
+		return "off"
+	case !seen:
+		s.hint("Only root and the service's user see the server of %s and its log; run the same command with sudo.", o.Service)
+		return "unknown"
+	}
+	return "on"
 }
 
 // statusWithoutDropIn looks at the folder of a service without our drop-in.
@@ -133,18 +149,28 @@ func (m *Machine) statusWithoutDropIn(o Ollama, s *Status, set map[string]string
 	}
 	m.statusOfFile(o, s)
 	if s.State == Installed {
-		s.Tiering = tiering(set)
 		s.hint("The next update of Ollama takes the file's place; kvtier ollama remove and install change the service instead.")
 	}
 	return set
 }
 
-// tiering reads the variable as the server does.
-func tiering(set map[string]string) string {
-	if on, err := strconv.ParseBool(cmp.Or(strings.Trim(set["OLLAMA_KV_TIERING"], `"' `), "0")); err == nil && !on {
-		return "off"
+// on reports whether variables turn tiering on, as the server reads them. With a value that is
+// neither true nor false nothing is stored.
+func on(set map[string]string) bool {
+	value, err := strconv.ParseBool(env.Trim(set[tieringVariable]))
+	return err == nil && value
+}
+
+// switchedOff says that variables of a service turn tiering off.
+func switchedOff(u unit, set map[string]string) string {
+	value := env.Trim(set[tieringVariable])
+	if value == "" {
+		return fmt.Sprintf("%s runs without %s; systemctl restart %[1]s sets it", u.name, tieringVariable)
 	}
-	return "on"
+	if _, err := strconv.ParseBool(value); err != nil {
+		return fmt.Sprintf("%s=%s in %s is neither 1 nor 0, so nothing is stored: another drop-in sets it, see systemctl cat %[3]s", tieringVariable, value, u.name)
+	}
+	return fmt.Sprintf("%s is off in %s: another drop-in sets it, see systemctl cat %[2]s", tieringVariable, u.name)
 }
 
 func capital(sentence string) string {
@@ -172,7 +198,7 @@ func lastLine(path string) string {
 	n, _ := f.ReadAt(tail, info.Size()-int64(len(tail)))
 	var last string
 	for line := range bytes.Lines(tail[:n]) {
-		if bytes.Contains(line, []byte(`msg="kv tier: o`)) {
+		if bytes.Contains(line, []byte(`msg="kv tier: on"`)) || bytes.Contains(line, []byte(`msg="kv tier: off`)) {
 			last = strings.TrimSpace(string(line))
 		}
 	}

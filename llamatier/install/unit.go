@@ -19,7 +19,7 @@ type unit struct {
 	executable string
 	active     bool
 	pid        int
-	systemd    int // its version
+	systemd    int // its version, 0 if it is not known
 	show       map[string]string
 }
 
@@ -145,6 +145,8 @@ func words(list string) []string {
 // unfit returns the reason why an installation for this service is impossible, or nil.
 func (u unit) unfit() error {
 	switch {
+	case u.systemd == 0:
+		return fmt.Errorf("systemctl --version does not say which systemd this is, and mounting files for a service needs %d", systemdMin)
 	case u.systemd < systemdMin:
 		return fmt.Errorf("this is systemd %d, and mounting files for a service needs %d", u.systemd, systemdMin)
 	case u.show["RootDirectory"] != "" || u.show["RootImage"] != "":
@@ -175,6 +177,7 @@ type dropIn struct {
 	folder    string   // Ollama's
 	base      string
 	pages     string // a directory outside of the service's own, or ""
+	earlier   string // the directory of pages in the drop-in before, or ""
 }
 
 // local is the directory of pages.

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/llamatier/install"
+)
+
+// TestServicesPages: after an installation for a service, its pages are found without a flag.
+func TestServicesPages(t *testing.T) {
+	dir := t.TempDir()
+	service := filepath.Join(dir, "service")
+	run := func(args ...string) (int, string) {
+		for _, name := range []string{localVar, localGBVar, remoteVar, remoteGBVar, instanceVar, "OLLAMA_KV_TIERING", "OLLAMA_MODELS"} {
+			t.Setenv(name, "")
+		}
+		t.Setenv("HOME", filepath.Join(dir, "home"))
+		var out bytes.Buffer
+		a := &app{stdout: &out, stderr: &out, served: func(context.Context) (install.Served, bool) {
+			return install.Served{Service: "ollama.service", User: "ollama", Variables: map[string]string{
+				localVar: service, localGBVar: "7", "OLLAMA_MODELS": filepath.Join(dir, "models"),
+			}}, true
+		}}
+		status := runIn(t.Context(), a, args)
+		return status, out.String()
+	}
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "home"), 0o700))
+
+	status, out := run("ls")
+	require.Equal(t, 1, status)
+	require.Equal(t, "Error: "+service+", the directory of ollama.service, does not exist, so no page is stored yet; give another directory as --root or in OLLAMA_KV_TIER_LOCAL\n", out)
+
+	require.NoError(t, os.MkdirAll(filepath.Join(service, "v1"), 0o700))
+	_, out = run("ls")
+	require.Equal(t, "no pages are stored in "+service+"\n", out)
+	_, out = run("stat")
+	require.Regexp(t, `(?m)^budget +7.0 GB|^budget +7 GB`, out)
+
+	// A directory of one's own comes first.
+	other := filepath.Join(dir, "other")
+	require.NoError(t, os.MkdirAll(filepath.Join(other, "v1"), 0o700))
+	_, out = run("ls", "--root", other)
+	require.Equal(t, "no pages are stored in "+other+"\n", out)
+	own := filepath.Join(dir, "home", ".ollama", "kv-cache")
+	require.NoError(t, os.MkdirAll(filepath.Join(own, "v1"), 0o700))
+	_, out = run("ls")
+	require.Equal(t, "no pages are stored in "+own+"\n", out)
+	require.NoError(t, os.RemoveAll(own))
+
+	// Another user is told the command.
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a directory away")
+	}
+	require.NoError(t, os.Chown(service, 65534, 65534))
+	_, out = run("ls", "--json")
+	require.Contains(t, out, "; the pages of ollama.service belong to its user, so run sudo -u ollama kvtier ls --json\n")
+	_, out = run("rm", "it's")
+	require.Contains(t, out, "so run sudo -u ollama kvtier …\n")
+}

@@ -1,0 +1,40 @@
+package install
+
+import (
+	"cmp"
+	"context"
+	"path/filepath"
+	"strings"
+)
+
+// Served is a service that has our llama-server.
+type Served struct {
+	Service   string
+	User      string            // who runs it, "" if it is not known
+	Variables map[string]string // of the tiers, and OLLAMA_MODELS
+}
+
+// Served returns the service that kvtier is installed for, if there is exactly one.
+func (m *Machine) Served(ctx context.Context) (Served, bool) {
+	paths, err := filepath.Glob(filepath.Join(m.Units, "*.d", dropInName))
+	if err != nil || len(paths) != 1 {
+		return Served{}, false
+	}
+	s := Served{Service: strings.TrimSuffix(filepath.Base(filepath.Dir(paths[0])), ".d"), Variables: make(map[string]string)}
+	ours, _, err := m.readDropIn(s.Service)
+	if err != nil {
+		return Served{}, false
+	}
+	u, err := m.unit(ctx, s.Service) // with the variables of other drop-ins
+	if err == nil {
+		s.User = cmp.Or(u.show["User"], "root")
+	}
+	for _, set := range []map[string]string{ours, u.variables()} {
+		for name, value := range set {
+			if strings.HasPrefix(name, "OLLAMA_KV_") || name == "OLLAMA_MODELS" {
+				s.Variables[name] = value
+			}
+		}
+	}
+	return s, true
+}
