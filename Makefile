@@ -109,7 +109,7 @@ staticcheck: ## Run staticcheck, at the version that tools/go.mod pins
 
 .PHONY: shellcheck
 shellcheck: ## Check the shell scripts
-	shellcheck .ci/run scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-suite.sh scripts/release scripts/test-long
+	shellcheck .ci/run scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-suite.sh scripts/release scripts/test-llama-upstream scripts/test-long
 
 # Packages where goroutines meet run under the race detector, all but the tests that try
 # thousands of states one after another: those take four times as long under it.
@@ -124,12 +124,15 @@ test-go: ## Run the tests that need no built Ollama
 # build/paged has one folder for each way of building the library.
 PAGED := cmake -S ggml-paged -DKVP_CUDA=OFF -G $(if $(shell command -v ninja),Ninja,"Unix Makefiles")
 
+.PHONY: build-paged
+build-paged: test-deps ## Build the paged attention library and its tests
+	$(PAGED) -B build/paged/release -DKVP_GGML_PATCHED_SRC=$(abspath build/ollama/src)
+	cmake --build build/paged/release
+
 # Fibers of the emulator and sanitizers do not go together: under sanitizers only the
 # tests with threads are run.
 .PHONY: test-paged
-test-paged: test-deps ## Test the paged attention library, without and with sanitizers
-	$(PAGED) -B build/paged/release -DKVP_GGML_PATCHED_SRC=$(abspath build/ollama/src)
-	cmake --build build/paged/release
+test-paged: build-paged ## Test the paged attention library, without and with sanitizers
 	ctest --test-dir build/paged/release --output-on-failure -E pairs
 	ctest --test-dir build/paged/release -V -R pairs
 	for sanitizer in thread address,undefined; do \
@@ -148,7 +151,7 @@ test-paged: test-deps ## Test the paged attention library, without and with sani
 # steps of interleaved requests, all sizes of attention, ten minutes of random users twice,
 # 128k tokens, every release that can be had, the newest with every model.
 .PHONY: test-long
-test-long: build test-paged ## Run the long form of tests that have one: two hours
+test-long: build build-paged ## Run the long form of tests that have one: two hours
 	scripts/test-long $(PARTS)
 
 # FUZZTIME=5m gives each of them that long.
@@ -194,6 +197,11 @@ test-llama: test-deps ## Build a stock Ollama of today and test it with our llam
 	scripts/build-llama-server
 	go test -count=1 -timeout 30m $(LLAMA)
 
+.PHONY: test-llama-upstream
+test-llama-upstream: test-deps ## Run llama.cpp's own tests of its server on the stock one and on ours
+	scripts/build-llama-server
+	scripts/test-llama-upstream
+
 .PHONY: test-upstream
 test-upstream: ## Run upstream's own tests in the patched source
 	$(PATCH_OLLAMA) test
@@ -231,7 +239,7 @@ changelog: ## Write the unreleased part of CHANGELOG.md from changelog/unrelease
 	go test ./internal/docs -run TestChangelog -update
 
 .PHONY: release
-release: ## Pack kvtier and patch-ollama for each system: build/release
+release: ## Pack kvtier, kvtier-llama-server and patch-ollama for each system: build/release
 	scripts/release
 
 .PHONY: clean
