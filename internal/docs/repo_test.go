@@ -70,17 +70,30 @@ func documents(t *testing.T) []string {
 	})
 }
 
-// shipped is the Go code that runs in a server: kvtier's packages and the lines that patches
-// add to Ollama.
+// shipped is the Go code that runs in a patched server: kvtier's packages and the lines that
+// patches add to Ollama.
 func shipped(t *testing.T) string {
+	t.Helper()
+	return code(t, "kvcache/", "diskstore/", "internal/tierenv/") + patched(t)
+}
+
+// code is the Go code below some folders, without tests.
+func code(t *testing.T, folders ...string) string {
 	t.Helper()
 	var b strings.Builder
 	for _, name := range files(t, func(name string) bool {
-		ours := strings.HasPrefix(name, "kvcache/") || strings.HasPrefix(name, "diskstore/") || strings.HasPrefix(name, "internal/tierenv/")
+		ours := slices.ContainsFunc(folders, func(folder string) bool { return strings.HasPrefix(name, folder) })
 		return ours && strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go")
 	}) {
 		b.WriteString(read(t, name))
 	}
+	return b.String()
+}
+
+// patched is the lines that patches add to Ollama.
+func patched(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
 	for _, name := range files(t, isPatch) {
 		for _, line := range strings.Split(read(t, name), "\n") {
 			if added, ok := strings.CutPrefix(line, "+"); ok {

@@ -4,6 +4,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,13 +27,62 @@ func TestVariables(t *testing.T) {
 	require.ElementsMatch(t, code, append(table, forTests), "code, table of "+configuration)
 }
 
+// Values of the table's last column.
+const (
+	inBoth    = "both"
+	inPatched = "patched"
+	inLlama   = "llama-server"
+)
+
+// TestProgramsOfVariables: the table says which program a variable counts in. Both read the
+// package tierenv; the daemon before llama-server has no use for two of its settings.
+func TestProgramsOfVariables(t *testing.T) {
+	want := make(map[string]string)
+	variables := `\b(OLLAMA_KV_TIER[A-Z_]*|OLLAMA_KV_INSTANCE_ID|OLLAMA_PAGED_[A-Z_]+|OLLAMA_NUM_CTX)\b`
+	for _, name := range matches(variables, shipped(t)) {
+		want[name] = inPatched
+	}
+	for _, name := range matches(variables, code(t, "internal/tierenv/")) {
+		want[name] = inBoth
+	}
+	daemon := code(t, "cmd/kvtier-llama-server/", "llamatier/")
+	for name, use := range map[string]string{"OLLAMA_KV_TIER_WARM_GB": ".ReadAhead(", "OLLAMA_KV_TIER_REUSE": ".Shifted"} {
+		require.Contains(t, code(t, "kvcache/"), use)
+		require.NotContains(t, daemon, use)
+		want[name] = inPatched
+	}
+	for _, name := range matches(`"(KVTIER_LLAMA_[A-Z]+)"`, daemon) {
+		want[name] = inLlama
+	}
+	for _, own := range []string{forTests, "KVTIER_LLAMA_FILES", "KVTIER_LLAMA_ROLE"} { // of tests, and between processes
+		require.Contains(t, want, own)
+		delete(want, own)
+	}
+	said := make(map[string]string)
+	for _, cells := range rows(t, "## All variables") {
+		said[strings.Trim(cells[0], "`")] = cells[3]
+	}
+	require.Equal(t, want, said)
+	for name := range want {
+		require.Contains(t, read(t, configuration), "\n### `"+name+"`\n")
+	}
+}
+
+// rows returns the cells of a table in the configuration, without its head.
+func rows(t *testing.T, heading string) (all [][]string) {
+	for _, line := range strings.Split(section(t, read(t, configuration), heading), "\n") {
+		if strings.HasPrefix(line, "| `") {
+			all = append(all, strings.Split(strings.Trim(line, "| "), " | "))
+		}
+	}
+	return all
+}
+
 // TestDefaults compares the table with the settings of an empty environment.
 func TestDefaults(t *testing.T) {
 	said := make(map[string]string)
-	for _, row := range strings.Split(section(t, read(t, configuration), "## All variables"), "\n") {
-		if cells := strings.Split(row, " | "); len(cells) == 3 {
-			said[strings.Trim(cells[0], "| `")] = strings.Trim(cells[1], "`")
-		}
+	for _, cells := range rows(t, "## All variables") {
+		said[strings.Trim(cells[0], "`")] = strings.Trim(cells[1], "`")
 	}
 	for name := range said {
 		if strings.HasPrefix(name, "OLLAMA_") {
@@ -98,27 +148,53 @@ func TestVersions(t *testing.T) {
 	require.Contains(t, read(t, "Makefile"), "NEWEST := "+ollamasrc.NewestVersion+"\n")
 }
 
-// TestLogLines: the document has exactly the lines that can be logged. A message may go on
-// after ; : or , there.
+// TestLogLines: the document has exactly the lines that each program can log.
 func TestLogLines(t *testing.T) {
-	logged := matches(`\.(?:Debug|Info|Warn|Error)\("(kv [^"]*)"`, shipped(t))
-	documented := matches("(?m)^\\| `(kv [^`]*)`", section(t, read(t, configuration), "## Log lines"))
-	used := make(map[string]bool)
-	for _, message := range logged {
-		found := false
-		for _, line := range documented {
-			rest, ok := strings.CutPrefix(strings.TrimSpace(message), line)
-			if ok && (rest == "" || strings.ContainsAny(rest[:1], ";:,")) {
-				found, used[line] = true, true
-			}
-		}
-		if !found {
-			t.Errorf("%s does not say what this log line means: %q", configuration, message)
+	store := code(t, "diskstore/", "internal/tierenv/")
+	patched := code(t, "kvcache/") + patched(t)
+	daemon := code(t, "cmd/kvtier-llama-server/", "llamatier/")
+	both := explained(t, "### Of both programs")
+	ofPatched, ofDaemon := explained(t, "### Of the patched releases"), explained(t, "### Under llama-server")
+
+	requireExplained(t, "a patched release", logged(store+patched), append(ofPatched, both...))
+	requireExplained(t, "the daemon", logged(store+daemon), append(ofDaemon, both...))
+	requireLogged(t, "any program", both, logged(store+patched+daemon))
+	requireLogged(t, "a patched release", ofPatched, logged(patched))
+	requireLogged(t, "the daemon", ofDaemon, logged(daemon))
+}
+
+// logged returns the messages that code logs, by a logger or as text.
+func logged(code string) []string {
+	return append(matches(`(?i)\b(?:s?log|Default\(\))\.(?:Debug|Info|Warn|Error)\("([^"]*)"`, code), matches(`msg=\\"([^"\\]*)\\"`, code)...)
+}
+
+// explained returns the log lines in a section of the configuration.
+func explained(t *testing.T, heading string) []string {
+	return matches("(?m)^\\| `([^`]*)`", section(t, read(t, configuration), heading))
+}
+
+// isLine reports whether a message is the one of a line in the document, which may leave out all
+// that follows after ; : or , there.
+func isLine(message, line string) bool {
+	rest, ok := strings.CutPrefix(strings.TrimSpace(message), line)
+	return ok && (rest == "" || strings.ContainsAny(rest[:1], ";:,"))
+}
+
+func requireExplained(t *testing.T, program string, messages, lines []string) {
+	t.Helper()
+	require.NotEmpty(t, messages, program)
+	for _, message := range messages {
+		if !slices.ContainsFunc(lines, func(line string) bool { return isLine(message, line) }) {
+			t.Errorf("%s does not say what this log line of %s means: %q", configuration, program, message)
 		}
 	}
-	for _, line := range documented {
-		if !used[line] {
-			t.Errorf("%s explains a line that nothing logs: %q", configuration, line)
+}
+
+func requireLogged(t *testing.T, program string, lines, messages []string) {
+	t.Helper()
+	for _, line := range lines {
+		if !slices.ContainsFunc(messages, func(message string) bool { return isLine(message, line) }) {
+			t.Errorf("%s explains a line of %s that nothing logs: %q", configuration, program, line)
 		}
 	}
 }
