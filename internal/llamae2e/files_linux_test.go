@@ -105,15 +105,12 @@ func TestARestoreThatBreaksOff(t *testing.T) {
 // damage changes a byte of the last section of each page.
 func damage(t *testing.T, root string) {
 	require.Positive(t, pages(t, root))
-	require.NoError(t, filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, ".kvp") {
-			return err
-		}
+	eachPage(t, root, func(path string) error {
 		b, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}
 		b[len(b)-pagefile.FooterBytes-pagefile.PageAlign]++
 		return os.WriteFile(path, b, 0o600)
-	}))
+	})
 }

@@ -5,7 +5,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
+	"io/fs"
 	"maps"
 	"math"
 	"net/http"
@@ -170,11 +172,20 @@ func someTokens(seed, n int) []int32 {
 // pages counts the files of pages below a root.
 func pages(t testing.TB, root string) int {
 	n := 0
-	require.NoError(t, filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
-		if strings.HasSuffix(path, ".kvp") {
-			n++
-		}
-		return err
-	}))
+	eachPage(t, root, func(string) error { n++; return nil })
 	return n
+}
+
+// eachPage calls do with the path of each page below a root. A daemon that ends removes its
+// folder of slots' files, which is below the root, too.
+func eachPage(t testing.TB, root string, do func(path string) error) {
+	require.NoError(t, filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil || !strings.HasSuffix(path, ".kvp"):
+			return err
+		}
+		return do(path)
+	}))
 }

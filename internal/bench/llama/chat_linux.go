@@ -112,11 +112,14 @@ func (n *newFiles) look(all bool) error {
 			continue // of the other side
 		}
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || !d.Type().IsRegular() || n.seen[path] && !all {
-				return err
+			var info fs.FileInfo
+			if err == nil && d.Type().IsRegular() {
+				info, err = d.Info()
 			}
-			info, err := d.Info()
-			if err != nil {
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				return nil // a daemon that ends removes its folder
+			case err != nil || info == nil || n.seen[path] && !all:
 				return err
 			}
 			n.seen[path], n.bytes = true, n.bytes+info.Size()
