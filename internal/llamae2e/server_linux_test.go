@@ -45,7 +45,7 @@ const startMax = time.Minute
 // start starts a server with two threads that restores all that is stored. It ends with the test.
 func start(t testing.TB, o llamatest.Options) *server {
 	o.Dir = tree(t)
-	if o.Root != "" {
+	if o.Root != "" && o.Log == "" {
 		o.Log = o.Root + ".log"
 	}
 	o.Args = append([]string{"-t", "2"}, o.Args...)
