@@ -88,6 +88,24 @@ func (s *server) create(name, gguf string) {
 	require.NoError(s.t, s.CreateModel(s.context(), name, gguf, testmodel.Modelfile(gguf)))
 }
 
+// settleMax bounds the wait of Logs for the server's own line about a request.
+const settleMax = 10 * time.Second
+
+// Logs is all output of the server and its runners. A line that a runner wrote during a request
+// passes through the server, and may come after the answer. So Logs first sends requests of its
+// own: the server passes lines on while it answers these.
+func (s *server) Logs() string {
+	ctx, cancel := context.WithTimeout(s.context(), settleMax)
+	defer cancel()
+	for range 2 {
+		mark := s.LogMark()
+		if s.API().Heartbeat(ctx) != nil || s.WaitLogFrom(ctx, mark, "| HEAD ") != nil {
+			break // the server has ended
+		}
+	}
+	return s.Server.Logs()
+}
+
 func (s *server) context() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	s.t.Cleanup(cancel)
