@@ -186,10 +186,25 @@ func (t *Tier) read(ctx context.Context, f *slotfile.File, s *slot) (*llamastate
 	if !state.Media && len(state.Tokens) != p.Held {
 		return nil, fmt.Errorf("it held %d tokens when it was saved, and holds %d now", len(state.Tokens), p.Held)
 	}
+	if err := s.foreign(state); err != nil {
+		return nil, err
+	}
 	if want := min(t.opt.Window, len(state.Tokens)); !state.Media && state.WindowRows() != want {
 		return nil, fmt.Errorf("its window keeps %d positions of %d, want %d", state.WindowRows(), len(state.Tokens), want)
 	}
 	return state, nil
+}
+
+// foreign returns an error if a busy slot that was saved holds another prompt than the last one,
+// or more than the last request's account says. llama-server may begin a request whose client
+// went away while the request was being read, also after the request behind it.
+func (s *slot) foreign(state *llamastate.File) error {
+	n, held := commonPrefix(s.tokens, state.Tokens), len(state.Tokens)
+	if n == min(len(s.tokens), held) && (s.last == nil || state.Media || held <= s.last.seen()) {
+		return nil
+	}
+	s.broken = true
+	return fmt.Errorf("it holds %d tokens, and shares %d with the last prompt of %d: another request ran in it", held, n, len(s.tokens))
 }
 
 // judge returns an error if the rows of a slot must not be stored.

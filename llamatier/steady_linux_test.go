@@ -82,7 +82,7 @@ func TestAPutThatHangs(t *testing.T) {
 	w := newWorld(t, store, 1, 1000)
 	w.ask(ask(prompt(1, 200)), 2)
 	s := w.hangStore()
-	w.tier.patience.find, w.tier.patience.page = time.Hour, time.Millisecond
+	w.tier.patience.find, w.tier.patience.page = time.Hour, time.Second // in which the slot's file is read
 	w.idle()
 	require.Equal(t, "put", <-s.calls)
 	require.Empty(t, w.tier.saving)

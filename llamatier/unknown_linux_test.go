@@ -1,6 +1,7 @@
 package llamatier
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -85,5 +86,32 @@ func TestNoUselessSavesBeforeAnUnknownRequest(t *testing.T) {
 		w.tier.Unknown()()
 		w.tier.storing.Wait()
 		require.NoError(t, store.Close())
+	}
+}
+
+// TestARequestThatNobodyWaitsFor: llama-server was reading a request when its client went away, and
+// begins the request after the one behind it. What it computes is not stored.
+func TestARequestThatNobodyWaitsFor(t *testing.T) {
+	for name, late := range map[string][]int32{
+		"another prompt":       prompt(9, 120),
+		"the prompt goes on":   prompt(1, 180),
+		"the prompt parts":     slices.Concat(prompt(1, 50), prompt(9, 80)),
+		"a page and no more":   prompt(9, testPage),
+		"as long, and another": prompt(9, 101),
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := openStore(t)
+			defer store.Close()
+			w := newWorld(t, store, 1, 1000)
+			w.ask(ask(prompt(1, 100)), 2)
+			require.NotNil(t, w.engine.slots[0].complete(w.engine, t.Context(), late, 2))
+			w.idle()
+			require.Empty(t, store.Chain(t.Context(), late, nil))
+
+			w.ask(ask(prompt(4, 100)), 2)
+			w.idle()
+			require.Empty(t, store.Chain(t.Context(), late, nil))
+			require.NotEmpty(t, store.Chain(t.Context(), prompt(4, 100), nil))
+		})
 	}
 }
