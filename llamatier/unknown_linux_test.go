@@ -90,7 +90,7 @@ func TestNoUselessSavesBeforeAnUnknownRequest(t *testing.T) {
 }
 
 // TestARequestThatNobodyWaitsFor: llama-server was reading a request when its client went away, and
-// begins the request after the one behind it. What it computes is not stored.
+// begins the request after the one behind it. The rows of that request are not stored.
 func TestARequestThatNobodyWaitsFor(t *testing.T) {
 	for name, late := range map[string][]int32{
 		"another prompt":       prompt(9, 120),
