@@ -20,6 +20,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/llamatier"
+	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/llamatier/launch"
 	"github.com/kvtier/kvtier/llamatier/process"
 	"github.com/kvtier/kvtier/llamatier/proxy"
@@ -70,7 +71,7 @@ type server struct {
 
 // daemon runs the engine, answers in its place, and ends as the engine does.
 func daemon(command launch.Command, real string) {
-	lines := newLog(logPath())
+	lines := newLog(install.LogPath())
 	log := slog.New(slog.NewTextHandler(lines, &slog.HandlerOptions{Level: slog.LevelDebug})).With("pid", os.Getpid())
 	end := run(command, real, log)
 	lines.end(logTimeout)

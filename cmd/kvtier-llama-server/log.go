@@ -9,8 +9,6 @@ import (
 	"runtime/debug"
 	"sync/atomic"
 	"time"
-
-	"github.com/kvtier/kvtier/llamatier/install"
 )
 
 const (
@@ -33,18 +31,6 @@ type logFile struct {
 	written chan struct{} // closed after the last line
 	file    *os.File
 	size    int64 // of file, in bytes, and of the lines of other daemons at its opening
-}
-
-// logPath is the file that a variable names, or else the usual one; "" without a home.
-func logPath() string {
-	if path := os.Getenv(logVariable); path != "" {
-		return path
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return ""
-	}
-	return install.LogIn(home)
 }
 
 // newLog returns the log of a path, which is opened by the first line.

@@ -23,7 +23,6 @@ import (
 const (
 	roleVariable = "KVTIER_LLAMA_ROLE" // "daemon" in the daemon
 	realVariable = install.RealVariable
-	logVariable  = install.LogVariable
 
 	filesVariable = "KVTIER_LLAMA_FILES" // the kind of files for the engine, for tests: memory, disk, stream, or parts of one
 )

@@ -19,6 +19,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvtier/kvtier/llamatier/install"
 )
 
 // Variables of these tests.
@@ -108,7 +110,7 @@ func startOurs(t *testing.T, dir, how string, env ...string) *ours {
 	s := &ours{t: t, url: "http://127.0.0.1:" + port, log: filepath.Join(dir, "log")}
 	s.cmd = exec.Command(self, "-m", "none.gguf", "--host", "127.0.0.1", "--port", port)
 	s.cmd.Env = append(os.Environ(), mainVariable+"=1", howVariable+"="+how, realVariable+"="+real,
-		"OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL="+filepath.Join(dir, "pages"), logVariable+"="+s.log, "TMPDIR="+dir)
+		"OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL="+filepath.Join(dir, "pages"), install.LogVariable+"="+s.log, "TMPDIR="+dir)
 	s.cmd.Env = append(s.cmd.Env, env...)
 	s.cmd.Stdout, s.cmd.Stderr = &s.output, &s.output
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

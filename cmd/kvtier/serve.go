@@ -97,23 +97,11 @@ func (a *app) sayServed(c launch.Command) {
 	if why != "" {
 		fmt.Fprintf(a.stderr, "kvtier: nothing is stored: %s\n", why)
 	} else {
-		fmt.Fprintf(a.stderr, "kvtier: pages are kept in %s; %s says whether the model is tiered\n", config.Local, daemonLog())
+		fmt.Fprintf(a.stderr, "kvtier: pages are kept in %s; %s says whether the model is tiered\n", config.Local, cmp.Or(install.LogPath(), "no log (set "+install.LogVariable+" to a file)"))
 	}
 	if host, port, err := c.Address(); err == nil && c.Hidden() == "" {
 		fmt.Fprintf(a.stderr, "kvtier: clients connect to http://%s; the socket that llama-server names below is kvtier's own\n", net.JoinHostPort(host, strconv.Itoa(port)))
 	}
-}
-
-// daemonLog is the log of kvtier-llama-server.
-func daemonLog() string {
-	home, err := os.UserHomeDir()
-	switch path := os.Getenv(install.LogVariable); {
-	case path != "":
-		return path
-	case err != nil:
-		return "no log (set " + install.LogVariable + " to a file)"
-	}
-	return install.LogIn(home)
 }
 
 // besideOrInPath returns the path of a program of ours.

@@ -152,6 +152,18 @@ const (
 // LogIn is the daemon's log where no variable names another one.
 func LogIn(home string) string { return filepath.Join(home, ".ollama", "logs", "kvtier.log") }
 
+// LogPath is the log of a daemon with this process's environment, "" if it has none.
+func LogPath() string {
+	if path := os.Getenv(LogVariable); path != "" {
+		return path
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return LogIn(home)
+}
+
 // makePages makes a directory for the service's user.
 func (m *Machine) makePages(dir string, u unit) error {
 	if err := m.mkdir(dir, 0o700); err != nil {
