@@ -19,6 +19,12 @@ func (t *Tier) newFile(size int64) (*slotfile.File, error) {
 	})
 }
 
+// asStream reports whether the file of a number of tokens may be a stream, and is not so small that
+// it is in memory.
+func (t *Tier) asStream(tokens int) bool {
+	return t.opt.Files.Streams() && !t.opt.Files.Small(t.fileSize(tokens))
+}
+
 // fits reports whether there may be room for the file of a number of tokens. A stream needs room
 // for a part of them.
 func (t *Tier) fits(tokens int) bool {

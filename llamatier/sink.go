@@ -39,7 +39,7 @@ type sink struct {
 
 // sink returns the sink of a slot that holds a number of tokens; nil if a file is better.
 func (t *Tier) sink(ctx context.Context, s *slot, held int) *sink {
-	if !t.opt.Files.Streams() || t.opt.Files.Small(t.fileSize(held)) {
+	if !t.asStream(held) {
 		return nil
 	}
 	// The first page and the last one are kept, and that in which the prompt may get a tail.

@@ -62,7 +62,7 @@ func (t *Tier) streams(p *plan) bool {
 			return false
 		}
 	}
-	return t.opt.Files.Streams() && !t.opt.Files.Small(t.fileSize(len(p.tokens)))
+	return t.asStream(len(p.tokens))
 }
 
 // stream makes the stream of a plan's pages.
