@@ -52,13 +52,7 @@ func TestASaveBehindALongRequest(t *testing.T) {
 // TestARestoreBehindALongRequest: the prompt is computed, and nothing is stored of the slot in
 // which the rows arrive later.
 func TestARestoreBehindALongRequest(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
-	w.ask(ask(prompt(1, 200)), 2)
-	w.tier.Flush(t.Context())
-
-	w.start(1, 1000)
+	w := stored(t)
 	w.hurry()
 	busy := &w.engine.slots[0].use
 	w.engine.enter["/slots/0"] = busy.Lock
@@ -71,7 +65,7 @@ func TestARestoreBehindALongRequest(t *testing.T) {
 	require.Equal(t, 200, w.engine.restored)
 	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 250), 2))
 	w.idle()
-	for _, ref := range store.Chain(t.Context(), prompt(1, 250), nil) {
+	for _, ref := range w.store.Chain(t.Context(), prompt(1, 250), nil) {
 		require.LessOrEqual(t, int(ref.Start)+ref.Tokens, 200)
 	}
 }
@@ -146,12 +140,7 @@ func TestASlotThatTheEngineHasGivenAway(t *testing.T) {
 
 // TestTheOnlySlot is waited for, as without the Tier, and nothing is done with it before.
 func TestTheOnlySlot(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
-	w.ask(ask(prompt(1, 200)), 2)
-	w.tier.Flush(t.Context())
-	w.start(1, 1000)
+	w := stored(t)
 	end := w.tier.Unknown()
 	busy := &w.engine.slots[0].use
 	busy.Lock()
@@ -166,7 +155,7 @@ func TestTheOnlySlot(t *testing.T) {
 	w.idle()
 	w.ask(ask(prompt(2, 100)), 2) // computed from the beginning
 	w.idle()
-	require.NotEmpty(t, store.Chain(t.Context(), prompt(2, 100), nil))
+	require.NotEmpty(t, w.store.Chain(t.Context(), prompt(2, 100), nil))
 }
 
 // leaves has the engine run a request in a slot until somebody has looked at it once.

@@ -26,6 +26,6 @@ func openProgram(pid int, _ string) (*os.File, error) {
 	return os.Open(fmt.Sprintf("/proc/%d/exe", pid))
 }
 
-// machine names the code and devices that compute besides the engine's own code and devices: the system's libraries
-// are among those that the process has mapped.
+// machine names the code that computes besides the engine's own: none, because the system's
+// libraries are among those that the process has mapped.
 func machine() []string { return nil }

@@ -54,12 +54,7 @@ func (w *world) answers() {
 
 // TestALocalDiskThatHangs: prompts are computed, and one operation is left behind.
 func TestALocalDiskThatHangs(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
-	w.ask(ask(prompt(1, 200)), 2)
-	w.tier.Flush(t.Context())
-	w.start(1, 1000)
+	w := stored(t)
 	s := w.hangStore()
 	w.tier.patience.find = time.Millisecond
 	for range 20 {
@@ -93,15 +88,10 @@ func TestAPutThatHangs(t *testing.T) {
 // TestADiskThatHangsUnderAFile: the prompt is computed, and the file is removed when it is there
 // at last.
 func TestADiskThatHangsUnderAFile(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
-	w.ask(ask(prompt(1, 200)), 2)
-	w.tier.Flush(t.Context())
-	w.start(1, 1000)
+	w := stored(t)
 	hung := make(chan struct{})
 	w.available, w.look = 100, func() { <-hung }
-	w.tier.opt.Store = store // which answers
+	w.tier.opt.Store = w.store // which answers
 	w.tier.patience.find = time.Millisecond
 	require.Zero(t, w.ask(ask(prompt(1, 250)), 2))
 	close(hung)
