@@ -20,7 +20,8 @@ import (
 const (
 	// partBytes is Options.PartBytes, unless that is set.
 	partBytes = 16 << 20
-	// streamBytes bounds the parts of a stream that are in memory, unless one part alone is larger.
+	// streamBytes bounds the parts of a stream that are in memory for one reader, unless one part
+	// alone is larger.
 	streamBytes = 64 << 20
 )
 
@@ -46,9 +47,10 @@ type stream struct {
 
 // reading is a part that is read, or was read.
 type reading struct {
-	done chan struct{} // closed when buf holds the part, or err is set
-	buf  []byte        // nobody may use it before
-	err  error
+	done  chan struct{} // closed when buf holds the part, or err is set
+	buf   []byte        // nobody may use it before
+	err   error
+	users int // of buf, which is not used for another part meanwhile; stream.mu guards it
 }
 
 // errLate reports rows that did not come in time.
@@ -67,6 +69,15 @@ func (t *Tier) streams(p *plan) bool {
 
 // stream makes the stream of a plan's pages.
 func (t *Tier) stream(ctx context.Context, p *plan) (*slotfile.File, error) {
+	s, err := t.newStream(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return t.opt.Files.Stream(s)
+}
+
+// newStream returns the stream of a plan's pages, which the caller closes.
+func (t *Tier) newStream(ctx context.Context, p *plan) (*stream, error) {
 	s := &stream{t: t, plan: *p, began: time.Now(), loaded: make(map[int]*reading)}
 	var err error
 	if s.rows, err = t.opt.Shape.Build(&s.heads, p.tokens, t.opt.Window); err != nil {
@@ -82,7 +93,7 @@ func (t *Tier) stream(ctx context.Context, p *plan) (*slotfile.File, error) {
 	}
 	// llama-server may read the file after the request was given up.
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
-	return t.opt.Files.Stream(s)
+	return s, nil
 }
 
 // Size implements slotfile.Source.
@@ -102,27 +113,25 @@ func (s *stream) ReadAt(p []byte, off int64) (n int, err error) {
 		if err := s.await(l); err != nil {
 			return n, err
 		}
+		copied := copy(p[n:], l.buf[off-s.parts[i].from:])
+		n, off = n+copied, off+int64(copied)
 		s.mu.Lock()
-		if s.loaded[i] == l {
-			copied := copy(p[n:], l.buf[off-s.parts[i].from:])
-			n, off = n+copied, off+int64(copied)
-		}
+		l.users--
 		s.mu.Unlock()
 	}
 	return n, nil
 }
 
-// load begins to read a part, and the next one behind it.
+// load begins to read a part, and the next one behind it. The caller is a user of the part. It
+// returns nil after an error.
 func (s *stream) load(i int) *reading {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for other, l := range s.loaded {
 		if other != i && other != i+1 {
 			delete(s.loaded, other)
-			select {
-			case <-l.done:
+			if l.read() && l.users == 0 {
 				s.spare = l.buf
-			default: // it is still being written to
 			}
 		}
 	}
@@ -138,7 +147,21 @@ func (s *stream) load(i int) *reading {
 			l.err = s.fill(&s.parts[next], l.buf)
 		})
 	}
-	return s.loaded[i]
+	l := s.loaded[i]
+	if l != nil {
+		l.users++
+	}
+	return l
+}
+
+// read reports whether nobody writes to buf any more.
+func (l *reading) read() bool {
+	select {
+	case <-l.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // bufferLocked returns a buffer of zeros.

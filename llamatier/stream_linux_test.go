@@ -1,12 +1,16 @@
 package llamatier
 
 import (
+	"bytes"
+	"context"
+	"fmt"
 	"os"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -121,6 +125,70 @@ func TestAStreamThatBreaksOff(t *testing.T) {
 			})
 		}
 	}
+}
+
+// slow is a store whose reads wait until all of them may end. A read is known by its page and
+// sections.
+type slow struct {
+	*diskstore.Store
+	began chan string
+	end   chan struct{}
+}
+
+func (s *slow) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
+	s.began <- fmt.Sprint(ref.Start, layout)
+	<-s.end
+	return s.Store.Read(ctx, ref, tokens, layout, buf, how...)
+}
+
+// TestReadersOfAStream: of two readers in different parts, each gets its bytes, and no page is
+// read again for the other one's sake.
+func TestReadersOfAStream(t *testing.T) {
+	w, next := streamed(t, false)
+	p := w.tier.plan(t.Context(), next, 0)
+	whole, err := w.tier.newStream(t.Context(), p)
+	require.NoError(t, err)
+	want := make([]byte, whole.Size())
+	_, err = whole.ReadAt(want, 0)
+	require.NoError(t, err)
+	require.NoError(t, whole.Close())
+
+	slow := &slow{Store: w.store, began: make(chan string, 1000), end: make(chan struct{})}
+	w.tier.opt.Store = slow
+	s, err := w.tier.newStream(t.Context(), p)
+	require.NoError(t, err)
+	require.Greater(t, len(s.parts), 6)
+	seen := make(map[string]int)
+	var readers errgroup.Group
+	for _, part := range []int{0, 3} {
+		readers.Go(func() error {
+			buf := make([]byte, 100)
+			off := s.parts[part].from
+			if _, err := s.ReadAt(buf, off); err != nil {
+				return err
+			}
+			if !bytes.Equal(want[off:off+100], buf) {
+				return fmt.Errorf("other bytes at %d", off)
+			}
+			return nil
+		})
+		for range 2 * pagesInMemory { // of the part and the next one
+			seen[<-slow.began]++
+		}
+	}
+	close(slow.end)
+	require.NoError(t, readers.Wait())
+	w.tier.storing.Wait()
+	require.NoError(t, s.Close())
+	close(slow.began)
+	for read := range slow.began {
+		seen[read]++
+	}
+	for read, times := range seen {
+		require.Equal(t, 1, times, read)
+	}
+	w.tier.opt.Store = w.store
+	w.tier.Flush(t.Context())
 }
 
 // forgetful is a store from which a page is removed after somebody has looked.
