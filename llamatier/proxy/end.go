@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"errors"
 	"io"
 
@@ -53,9 +54,21 @@ func (e *end) Read(p []byte) (int, error) {
 }
 
 // answer returns the engine's account of the answer; nil unless all of the answer was heard.
+// Many clients of a stream go away after the last event, before the engine ends the stream.
 func (e *end) answer() *llamatier.Answer {
-	if !e.over {
+	if !e.over && !endsStream(e.last) {
 		return nil
 	}
 	return llamatier.ReadAnswer(e.last)
+}
+
+// endsStream reports whether the latest bytes of an answer end with the last event of a stream:
+// [DONE] behind a chat, and otherwise an event that says why the answer ends. In a text, quotes
+// have a backslash before them, and line breaks are escaped.
+func endsStream(last []byte) bool {
+	event, whole := bytes.CutSuffix(last, []byte("\n\n"))
+	if at := bytes.LastIndexByte(event, '\n'); at >= 0 {
+		event = event[at+1:]
+	}
+	return whole && (bytes.Equal(event, []byte("data: [DONE]")) || bytes.Contains(event, []byte(`"stop_type":`)))
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -317,15 +318,22 @@ func TestUnderstanding(t *testing.T) {
 	}
 }
 
-// TestTheEndOfAnAnswer is found in pieces of any size, and only if all of it came.
+// TestTheEndOfAnAnswer is found in pieces of any size, and only if all of it came. The client of a
+// stream may go away before the end of the connection comes.
 func TestTheEndOfAnAnswer(t *testing.T) {
 	const timings = `"timings":{"cache_n":5,"prompt_n":6,"predicted_n":7,"prompt_ms":1.5}`
 	want := &llamatier.Answer{Cached: 5, Processed: 6, Generated: 7, Took: 1500 * time.Microsecond}
 	long := strings.Repeat(`data: {"content":"say \"timings\":{} again"}`+"\n\n", 5000)
+	done := long + `data: {"stop":true,` + timings + "}\n\ndata: [DONE]\n\n"
+	native := long + `data: {"stop":true,"prompt":"` + strings.Repeat("many words ", 5000) + `","stop_type":"limit",` + timings + "}\n\n"
+	ends := []string{done, native}
 	for text, want := range map[string]*llamatier.Answer{
-		`{"content":"x",` + timings + `,"stop":true}`:                    want,
-		long + `data: {"stop":true,` + timings + "}\n\ndata: [DONE]\n\n": want,
-		long: nil, "": nil,
+		`{"content":"x",` + timings + `,"stop":true}`: want,
+		done: want, native: want, long: nil, "": nil,
+		`{"content":"x","stop_type":"limit",` + timings + `}`: want,
+
+		// The account of an answer that goes on: the connection has ended, so it is over.
+		long + `data: {"stop":false,"content":"\"stop_type\":",` + timings + "}\n\n": want,
 		`{"error":{"code":400}}`:           nil,
 		`{"timings":{"cache_n":5}}`:        nil,
 		`{"timings":{"cache_n":5,"prompt_`: nil,
@@ -342,9 +350,15 @@ func TestTheEndOfAnAnswer(t *testing.T) {
 
 			var broken end
 			_, _ = io.CopyN(io.Discard, &pieces{broken.hear(io.NopCloser(strings.NewReader(text))), size}, int64(len(text)))
-			if !broken.over {
+			switch {
+			case slices.Contains(ends, text):
+				require.Equal(t, want, broken.answer())
+			case !broken.over:
 				require.Nil(t, broken.answer(), "the engine may have more to say")
 			}
+			var cut end
+			_, _ = io.CopyN(io.Discard, &pieces{cut.hear(io.NopCloser(strings.NewReader(text))), size}, int64(len(text)-1))
+			require.Nil(t, cut.answer(), "a byte is missing")
 		}
 	}
 }
