@@ -52,6 +52,7 @@ type fakeEngine struct {
 	slots  []*fakeSlot
 	refuse map[string]int    // so many requests to these paths, with or without a query, fail
 	enter  map[string]func() // called when the next request to a path arrives
+	asked  map[string]int    // requests to each path
 
 	generated int // tokens of all answers that are over
 	restored  int
@@ -67,7 +68,7 @@ type fakeSlot struct {
 }
 
 func newFake(t require.TestingT, slots, context int) *fakeEngine {
-	f := &fakeEngine{t: t, shape: fakeShape, context: context, refuse: map[string]int{}, enter: map[string]func(){}}
+	f := &fakeEngine{t: t, shape: fakeShape, context: context, refuse: map[string]int{}, enter: map[string]func(){}, asked: map[string]int{}}
 	for range slots {
 		f.slots = append(f.slots, &fakeSlot{})
 	}
@@ -89,6 +90,7 @@ func (f *fakeEngine) RoundTrip(r *http.Request) (*http.Response, error) {
 			f.refuse[key]--
 		}
 	}
+	f.asked[r.URL.Path]++
 	enter := f.enter[r.URL.Path]
 	delete(f.enter, r.URL.Path)
 	f.mu.Unlock()

@@ -66,6 +66,13 @@ func (t *Tier) spoiled(s *slot) bool {
 	return t.unknown == 0 && (s.broken || s.private || s.unknown)
 }
 
+// unknownIn reports whether a request of which nothing is known may have used a slot.
+func (t *Tier) unknownIn(s *slot) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return s.unknown
+}
+
 // emptied notes that a busy slot holds nothing.
 func (s *slot) emptied() {
 	s.tokens, s.rest, s.prompt, s.ends, s.loaded, s.dirty, s.tails = nil, nil, 0, nil, 0, false, false

@@ -81,6 +81,8 @@ type Tier struct {
 	unknown int // requests that run in slots which the engine chose
 	turns   map[*Turn]bool
 	acting  []chan struct{} // one for each action that is waited for, closed after it
+	ended   int             // requests that have ended, and those of Unknown that have begun
+	counted int             // Engine.Generated after the last of ended; -1 if not known
 
 	off     atomic.Bool    // the engine does not answer: nothing is restored or stored any more
 	saving  chan struct{}  // one element while a file of a save exists
@@ -105,7 +107,7 @@ func New(opt Options) *Tier {
 	if opt.PartBytes == 0 {
 		opt.PartBytes = partBytes
 	}
-	t := &Tier{opt: opt, turns: make(map[*Turn]bool), saving: make(chan struct{}, 1), patience: usualPatience}
+	t := &Tier{opt: opt, turns: make(map[*Turn]bool), counted: -1, saving: make(chan struct{}, 1), patience: usualPatience}
 	t.disk = &steady{store: opt.Store, patience: &t.patience}
 	t.opt.Store = t.disk
 	for id := range opt.Slots {
@@ -247,20 +249,16 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	if t.off.Load() || taken || u.TooLong {
 		return u, nil
 	}
-	if r.Rest == nil { // an image takes tokens that nobody counts
-		if u.counted, _, err = t.opt.Engine.Generated(ctx); err != nil {
-			u.counted = -1
-		}
-	}
-	switch {
-	case r.Private:
+	counted := t.count(ctx, r)
+	if r.Private {
 		s.rewound(commonPrefix(s.tokens, r.Tokens))
 		t.save(ctx, s, true)
-	default:
+	} else {
 		u.Restored = t.restore(ctx, s, r.Tokens)
-		if r.Rest == nil && !r.AtOnce {
-			t.stage(ctx, u)
-		}
+	}
+	u.counted = <-counted
+	if r.Rest == nil && !r.Private && !r.AtOnce {
+		t.stage(ctx, u)
 	}
 	return u, nil
 }
@@ -296,6 +294,9 @@ func (u *Turn) End(answer *Answer) {
 	defer t.mu.Unlock()
 	delete(t.turns, u)
 	t.endedLocked(u, answer, len(u.tokens))
+	if t.recountLocked(); answer != nil {
+		t.countLocked()
+	}
 	s.used = time.Now()
 	t.giveBackLocked(s)
 }
@@ -477,6 +478,7 @@ func (t *Tier) Unknown() (end func()) {
 
 func (t *Tier) noteUnknownLocked(n int) {
 	t.unknown += n
+	t.recountLocked()
 	for _, s := range t.slots {
 		s.unknown = true
 	}

@@ -186,6 +186,41 @@ func TestASlotThatTheEngineHasEmptied(t *testing.T) {
 	require.Zero(t, w.ask(ask(prompt(1, 310)), 5), "the slot holds it")
 }
 
+// TestASlotThatHoldsThePrompt: the engine is asked nothing before the request, unless there is a
+// reason for doubt.
+func TestASlotThatHoldsThePrompt(t *testing.T) {
+	for name, c := range map[string]struct {
+		after func(w *world) // an answer was heard
+		asked map[string]int
+	}{
+		"at once":            {func(*world) {}, map[string]int{}},
+		"it may have slept":  {func(w *world) { w.tier.slots[0].used = time.Now().Add(-time.Minute) }, map[string]int{"/slots": 1}},
+		"an unknown request": {func(w *world) { w.tier.Unknown()() }, map[string]int{"/slots": 1, "/slots/0": 1, "/metrics": 1}},
+		"an answer is not heard": {func(w *world) {
+			turn, err := w.tier.Begin(t.Context(), ask(prompt(1, 205)))
+			require.NoError(t, err)
+			w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 205), 5)
+			turn.End(nil)
+		}, map[string]int{"/slots": 2, "/metrics": 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := openStore(t)
+			defer store.Close()
+			w := newWorld(t, store, 1, 1000)
+			w.ask(ask(prompt(1, 200)), 5)
+			w.tier.storing.Wait()
+			c.after(w)
+			w.tier.storing.Wait()
+			clear(w.engine.asked)
+			turn, err := w.tier.Begin(t.Context(), ask(prompt(1, 210)))
+			require.NoError(t, err)
+			require.Equal(t, c.asked, w.engine.asked)
+			turn.Drop()
+			w.tier.Flush(t.Context())
+		})
+	}
+}
+
 // TestASlotIsSavedWhenIdle, and not again before the next request.
 func TestASlotIsSavedWhenIdle(t *testing.T) {
 	store := openStore(t)
