@@ -72,7 +72,7 @@ func parse(args []string, errOut io.Writer) (s settings, err error) {
 	flags.StringVar(&s.out, "o", "", "write every measured value to this JSON `file`")
 	only := flags.String("only", strings.Join(all, ","), "comma-separated `parts`")
 	sizes := flags.String("sizes", "4096,8192,16384,32768", "`lengths` of the prompts of ttft, in tokens")
-	flags.IntVar(&s.repetitions, "n", 3, "repetitions of ttft, and ten times as many of hot")
+	flags.IntVar(&s.repetitions, "n", 3, "repetitions of ttft, 100 times as many short answers of hot, and ten times as many long ones")
 	flags.IntVar(&s.turns, "turns", 20, "turns of the chat")
 	flags.IntVar(&s.conversations, "conversations", 8, "conversations of switch")
 	flags.IntVar(&s.length, "length", 8192, "tokens of a conversation of switch")
@@ -164,8 +164,13 @@ func (b *bench) files() string { return filepath.Join(b.dir, "slots") }
 
 // start starts a server for prompts of at most so many tokens.
 func (b *bench) start(ctx context.Context, s side, tokens int) (*llamatest.Server, error) {
+	return b.startModel(ctx, s, b.model, tokens)
+}
+
+// startModel starts a server of a model.
+func (b *bench) startModel(ctx context.Context, s side, model string, tokens int) (*llamatest.Server, error) {
 	o := llamatest.Options{
-		Dir: b.tree, Model: b.model, Log: filepath.Join(b.dir, "daemon.log"),
+		Dir: b.tree, Model: model, Log: filepath.Join(b.dir, "daemon.log"),
 		Args: []string{"-np", "1", "-c", strconv.Itoa(tokens + 1024), "-t", strconv.Itoa(runtime.NumCPU())},
 	}
 	switch s {
