@@ -49,11 +49,11 @@ func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) int {
 	return max(0, len(p.tokens)-held)
 }
 
-// usedLately is a time after which nobody can know what a slot holds: llama-server may have slept.
+// usedLately is the time after which a slot may be empty: llama-server may have slept.
 const usedLately = time.Second
 
 // held returns how many tokens of a prompt a busy slot holds. llama-server empties a slot when
-// another one needs the room. The only slot holds what its last answer has left there.
+// another one needs the room. The only slot keeps the tokens of its last request.
 func (t *Tier) held(ctx context.Context, s *slot, tokens []int32) int {
 	sure := len(t.slots) == 1 && !s.unheard() && !t.unknownIn(s) && time.Since(s.used) < usedLately
 	if !sure && commonPrefix(s.tokens, tokens) >= restoreMin {
