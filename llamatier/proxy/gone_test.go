@@ -43,7 +43,7 @@ func (l *lines) String() string {
 type watched struct {
 	*Handler
 	lines  lines
-	visit  func(path string) // is called when the engine gets a request but for metrics; nil for nothing
+	visit  func(path string) // is called when the engine gets a request, except for metrics; nil for nothing
 	timers chan func()
 
 	tokens    string // of a prompt

@@ -40,8 +40,8 @@ func (b *bench) measureHot(ctx context.Context) error {
 	return err
 }
 
-// hotTime measures the time of requests. The model is as small as a model can be: what we add
-// does not depend on the model, and the time of computing would hide it.
+// hotTime measures the time of requests. The model is as small as a model can be: our share of the
+// time does not depend on the model, and the time of computing would hide it.
 func (b *bench) hotTime(ctx context.Context, pairs int, r *Hot) error {
 	small := filepath.Join(b.dir, "small.gguf")
 	shape := testmodel.Shape{Arch: b.shape.Arch, Layers: 1, Embed: 64, Heads: 1, KVHeads: 1, HeadDim: 64, Context: trainedContext}.WithDefaults()
