@@ -35,7 +35,7 @@ func TestASaveBehindALongRequest(t *testing.T) {
 	w.hurry()
 	w.ask(ask(prompt(1, 200)), 2)
 	busy := &w.engine.slots[0].use
-	w.engine.enter["/slots/0"] = busy.Lock
+	w.engine.onEnter("/slots/0", busy.Lock)
 	w.idle()
 	require.Len(t, w.tier.saving, 1, "the file is memory, and no other may be made")
 	require.False(t, w.tier.off.Load())
@@ -55,7 +55,7 @@ func TestARestoreBehindALongRequest(t *testing.T) {
 	w := stored(t)
 	w.hurry()
 	busy := &w.engine.slots[0].use
-	w.engine.enter["/slots/0"] = busy.Lock
+	w.engine.onEnter("/slots/0", busy.Lock)
 	turn, err := w.tier.Begin(t.Context(), ask(prompt(1, 250)))
 	require.NoError(t, err)
 	require.Zero(t, turn.Restored)
@@ -78,7 +78,7 @@ func TestAnEngineThatDoesNotAnswer(t *testing.T) {
 	w.tier.patience.end = time.Millisecond
 	w.ask(ask(prompt(1, 200)), 2)
 	hang := make(chan struct{})
-	w.engine.enter["/slots/0"] = func() { <-hang }
+	w.engine.onEnter("/slots/0", func() { <-hang })
 	w.idle()
 	require.True(t, w.tier.off.Load())
 	require.Zero(t, w.ask(ask(prompt(1, 250)), 2))
@@ -94,7 +94,7 @@ func TestOtherRequestsLetActionsEnd(t *testing.T) {
 	w := newWorld(t, store, 1, 1000)
 	w.ask(ask(prompt(1, 200)), 2)
 	entered, leave := make(chan struct{}), make(chan struct{})
-	w.engine.enter["/slots/0"] = func() { close(entered); <-leave }
+	w.engine.onEnter("/slots/0", func() { close(entered); <-leave })
 	idle, begun := make(chan struct{}), make(chan struct{})
 	go func() { defer close(idle); w.pass() }()
 	<-entered
@@ -111,7 +111,7 @@ func TestOtherRequestsLetActionsEnd(t *testing.T) {
 
 	end := w.tier.Unknown()
 	w.ask(ask(prompt(1, 300)), 2)
-	w.engine.enter["/slots/0"] = func() { require.Fail(t, "a save beside a request of which nothing is known") }
+	w.engine.onEnter("/slots/0", func() { require.Fail(t, "a save beside a request of which nothing is known") })
 	w.idle()
 	end()
 }
@@ -144,7 +144,7 @@ func TestTheOnlySlot(t *testing.T) {
 	end := w.tier.Unknown()
 	busy := &w.engine.slots[0].use
 	busy.Lock()
-	w.engine.enter["/slots/0"] = func() { t.Error("an action on a slot that is in use") }
+	w.engine.onEnter("/slots/0", func() { t.Error("an action on a slot that is in use") })
 	turn, err := w.tier.Begin(t.Context(), ask(prompt(1, 250)))
 	require.NoError(t, err)
 	delete(w.engine.enter, "/slots/0")
@@ -162,7 +162,7 @@ func TestTheOnlySlot(t *testing.T) {
 func (w *world) leaves(slot int) {
 	use := &w.engine.slots[slot].use
 	use.Lock()
-	w.engine.enter["/slots"] = func() { w.engine.enter["/slots"] = use.Unlock }
+	w.engine.onEnter("/slots", func() { w.engine.onEnter("/slots", use.Unlock) })
 }
 
 // TestAnEngineThatNoticesLate that a client is gone: the slot is saved when the engine has left

@@ -80,6 +80,21 @@ func (f *fakeEngine) engine() *Engine {
 	return &Engine{Client: &http.Client{Transport: f}}
 }
 
+// onEnter has do called when the next request to a path arrives. The Tier may ask other things
+// meanwhile.
+func (f *fakeEngine) onEnter(path string, do func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.enter[path] = do
+}
+
+// refuseNext has the next n requests to a path, with or without a query, fail.
+func (f *fakeEngine) refuseNext(path string, n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refuse[path] = n
+}
+
 // RoundTrip implements http.RoundTripper.
 func (f *fakeEngine) RoundTrip(r *http.Request) (*http.Response, error) {
 	f.mu.Lock()

@@ -19,7 +19,7 @@ func TestAShiftedSlotIsNotStored(t *testing.T) {
 
 	// The engine reuses rows of the shifted context.
 	held := slices.Clone(w.engine.slots[0].tokens)
-	w.engine.refuse["/slots/0?action=erase"] = 1
+	w.engine.refuseNext("/slots/0?action=erase", 1)
 	w.ask(ask(held[:80]), 2)
 	w.idle()
 	require.Empty(t, store.Chain(t.Context(), held[:80], nil))
@@ -60,7 +60,7 @@ func TestAShiftBetweenTwoSavesIsNotForgotten(t *testing.T) {
 		}
 		turn.End(a)
 		held := slices.Clone(w.engine.slots[0].tokens)
-		w.engine.refuse["/slots/0?action=erase"] = 1
+		w.engine.refuseNext("/slots/0?action=erase", 1)
 		w.ask(ask(held[:80]), 2)
 		w.idle()
 		require.Empty(t, store.Chain(t.Context(), held[:80], nil))

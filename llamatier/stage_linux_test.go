@@ -168,7 +168,7 @@ func TestAStageThatFails(t *testing.T) {
 	w := &world{t: t, store: store, hybrid: true}
 	w.start(1, 4000)
 	tokens := slices.Concat(prompt(1, 300), opening)
-	w.engine.refuse["/completion"] = 1
+	w.engine.refuseNext("/completion", 1)
 	turn := begin(t, w, tokens)
 	require.Nil(t, turn.Staged)
 	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), tokens, 5))

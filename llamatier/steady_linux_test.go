@@ -112,7 +112,7 @@ func TestADiskThatHangsBeforeTheShapeIsKnown(t *testing.T) {
 		cancel()
 		<-hung
 	}
-	w.engine.refuse["/slots/0"] = 2 // to save the slot, and to empty it
+	w.engine.refuseNext("/slots/0", 2) // to save the slot, and to empty it
 	_, err := Shape(ctx, w.engine.engine(), w.files)
 	require.ErrorIs(t, err, context.Canceled)
 	close(hung)

@@ -246,7 +246,7 @@ func TestFailuresMeanComputing(t *testing.T) {
 	defer store.Close()
 	w := newWorld(t, store, 1, 1000)
 	w.ask(ask(prompt(1, 200)), 2)
-	w.engine.refuse["/slots/0"] = 1
+	w.engine.refuseNext("/slots/0", 1)
 	w.idle()
 	require.Empty(t, store.Chain(t.Context(), prompt(1, 200), nil))
 	w.ask(ask(prompt(1, 210)), 2)
@@ -254,10 +254,10 @@ func TestFailuresMeanComputing(t *testing.T) {
 	require.NotEmpty(t, store.Chain(t.Context(), prompt(1, 210), nil))
 
 	w.start(1, 1000)
-	w.engine.refuse["/slots/0"] = 1
+	w.engine.refuseNext("/slots/0", 1)
 	require.Zero(t, w.ask(ask(prompt(1, 210)), 2))
 	require.Equal(t, 210, w.engine.computed)
-	w.engine.refuse["/slots"] = 1
+	w.engine.refuseNext("/slots", 1)
 	w.idle()
 	require.Positive(t, w.ask(ask(prompt(1, 400)), 2)+1)
 }

@@ -53,7 +53,7 @@ func TestAHungEngineBeforeAnUnknownRequest(t *testing.T) {
 	w.ask(ask(prompt(1, 200)), 5)
 	w.ask(ask(prompt(2, 200)), 5)
 	hang := make(chan struct{})
-	w.engine.enter["/slots/0"] = func() { <-hang }
+	w.engine.onEnter("/slots/0", func() { <-hang })
 	w.tier.Unknown()()
 	close(hang)
 	w.tier.Flush(t.Context())
@@ -68,7 +68,7 @@ func TestNoUselessSavesBeforeAnUnknownRequest(t *testing.T) {
 	for name, last := range map[string]func(w *world){
 		"another one": func(w *world) { w.ask(ask(prompt(1, 200)), 5); w.tier.Unknown()() },
 		"unknown rows": func(w *world) {
-			w.engine.refuse["/slots/0?action=erase"] = 2
+			w.engine.refuseNext("/slots/0?action=erase", 2)
 			w.tier.Unknown()()
 			w.ask(ask(prompt(1, 200)), 5)
 			w.ask(ask(prompt(1, 220)), 5)
@@ -81,8 +81,8 @@ func TestNoUselessSavesBeforeAnUnknownRequest(t *testing.T) {
 		store := openStore(t)
 		w := newWorld(t, store, 1, 1000)
 		last(w)
-		w.engine.enter["/slots"] = func() { t.Error(name) }
-		w.engine.enter["/slots/0"] = func() { t.Error(name) }
+		w.engine.onEnter("/slots", func() { t.Error(name) })
+		w.engine.onEnter("/slots/0", func() { t.Error(name) })
 		w.tier.Unknown()()
 		w.tier.storing.Wait()
 		require.NoError(t, store.Close())

@@ -54,7 +54,7 @@ func TestRandomUsers(t *testing.T) {
 				w.idle()
 				<-done
 			case "refuse":
-				w.engine.refuse[rapid.SampledFrom([]string{"/slots", "/slots/0"}).Draw(rt, "path")] = 1
+				w.engine.refuseNext(rapid.SampledFrom([]string{"/slots", "/slots/0"}).Draw(rt, "path"), 1)
 			case "idle":
 				w.idle()
 			case "memory":
