@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"runtime"
 
 	"github.com/kvtier/kvtier/internal/llamatest"
 	"github.com/kvtier/kvtier/internal/testmodel"
@@ -63,10 +64,10 @@ func (b *bench) hotSpeed(ctx context.Context, pairs int, r *Hot) error {
 // first alternates.
 func (b *bench) hotPairs(ctx context.Context, model string, pairs, predict int, note func(stock, ours llamatest.Answer)) (err error) {
 	defer func() { err = errors.Join(err, b.clean()) }()
-	prompt := b.tokens(hotPrompt)
+	prompt, threads := b.tokens(hotPrompt), max(1, runtime.NumCPU()-1)
 	var servers [2]*llamatest.Server
 	for i, s := range []side{stock, ours} {
-		if servers[i], err = b.startModel(ctx, s, model, hotPrompt); err != nil {
+		if servers[i], err = b.startModel(ctx, s, model, hotPrompt, threads); err != nil {
 			return err
 		}
 		defer servers[i].Kill()

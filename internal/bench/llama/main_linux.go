@@ -164,14 +164,14 @@ func (b *bench) files() string { return filepath.Join(b.dir, "slots") }
 
 // start starts a server for prompts of at most so many tokens.
 func (b *bench) start(ctx context.Context, s side, tokens int) (*llamatest.Server, error) {
-	return b.startModel(ctx, s, b.model, tokens)
+	return b.startModel(ctx, s, b.model, tokens, runtime.NumCPU())
 }
 
-// startModel starts a server of a model.
-func (b *bench) startModel(ctx context.Context, s side, model string, tokens int) (*llamatest.Server, error) {
+// startModel starts a server of a model, which computes with a number of threads.
+func (b *bench) startModel(ctx context.Context, s side, model string, tokens, threads int) (*llamatest.Server, error) {
 	o := llamatest.Options{
 		Dir: b.tree, Model: model, Log: filepath.Join(b.dir, "daemon.log"),
-		Args: []string{"-np", "1", "-c", strconv.Itoa(tokens + 1024), "-t", strconv.Itoa(runtime.NumCPU())},
+		Args: []string{"-np", "1", "-c", strconv.Itoa(tokens + 1024), "-t", strconv.Itoa(threads)},
 	}
 	switch s {
 	case stock:
