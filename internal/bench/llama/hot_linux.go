@@ -44,26 +44,28 @@ func (b *bench) measureHot(ctx context.Context) error {
 // hotTime measures the time of requests. The model is as small as a model can be: our share of the
 // time does not depend on the model, and the time of computing would hide it.
 func (b *bench) hotTime(ctx context.Context, pairs int, r *Hot) error {
-	small := filepath.Join(b.dir, "small.gguf")
-	shape := testmodel.Shape{Arch: b.shape.Arch, Layers: 1, Embed: 64, Heads: 1, KVHeads: 1, HeadDim: 64, Context: trainedContext}.WithDefaults()
-	if err := testmodel.Write(small, shape); err != nil {
-		return err
-	}
-	return b.hotPairs(ctx, small, pairs, 1, func(a, ours llamatest.Answer) { r.Added.AddSeconds(ours.Total - a.Total) })
+	shape := testmodel.Shape{Layers: 1, Embed: 64, Heads: 1, KVHeads: 1}
+	return b.hotPairs(ctx, shape, pairs, 1, func(a, ours llamatest.Answer) { r.Added.AddSeconds(ours.Total - a.Total) })
 }
 
-// hotSpeed measures the speed of answers, after their first token.
+// hotSpeed measures the speed of answers, after their first token. The model computes some 100
+// tokens in a second with one thread.
 func (b *bench) hotSpeed(ctx context.Context, pairs int, r *Hot) error {
 	speed := func(a llamatest.Answer) float64 {
 		return float64(a.Timings.Generated-1) / (a.Total - a.First).Seconds()
 	}
-	return b.hotPairs(ctx, b.model, pairs, hotAnswer, func(a, ours llamatest.Answer) { r.Speed.Add(speed(ours) / speed(a)) })
+	return b.hotPairs(ctx, testmodel.Shape{Embed: 768, Heads: 12}, pairs, hotAnswer, func(a, ours llamatest.Answer) { r.Speed.Add(speed(ours) / speed(a)) })
 }
 
 // hotPairs has a stock server and ours answer a prompt that their slots hold; the side that goes
 // first alternates.
-func (b *bench) hotPairs(ctx context.Context, model string, pairs, predict int, note func(stock, ours llamatest.Answer)) (err error) {
+func (b *bench) hotPairs(ctx context.Context, shape testmodel.Shape, pairs, predict int, note func(stock, ours llamatest.Answer)) (err error) {
 	defer func() { err = errors.Join(err, b.clean()) }()
+	shape.Arch, shape.Context = b.shape.Arch, trainedContext
+	model := filepath.Join(b.dir, "hot.gguf")
+	if err := testmodel.Write(model, shape.WithDefaults()); err != nil {
+		return err
+	}
 	prompt, threads := b.tokens(hotPrompt), max(1, runtime.NumCPU()-1)
 	var servers [2]*llamatest.Server
 	for i, s := range []side{stock, ours} {
