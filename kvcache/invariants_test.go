@@ -156,6 +156,6 @@ func (q *writeQueue) checkInvariants(t require.TestingT) {
 	}
 	require.Equal(t, bytes, q.bytes)
 	require.LessOrEqual(t, q.bytes, q.most)
-	require.LessOrEqual(t, q.failedBytesLocked(), int64(stagingBytesMax))
+	require.LessOrEqual(t, q.failedBytesLocked(), q.staging())
 	require.LessOrEqual(t, len(q.spare), spareBuffersMax)
 }

@@ -48,7 +48,7 @@ type drawnOptions struct {
 
 // begin starts a runner.
 func (s *simulation) begin(t testing.TB, slots int) {
-	opts := Options{Poison: true, StateEvery: s.drawn.stateEvery}
+	opts := Options{Poison: true, StateEvery: s.drawn.stateEvery, QueuedBytes: s.most}
 	if s.drawn.runs {
 		opts.Runs = runs.New(8, 12)
 	}
@@ -62,7 +62,6 @@ func (s *simulation) begin(t testing.TB, slots int) {
 		s.tiered.batches.now = func() time.Time { return now } // batches that take no time are not measured
 		s.tiered.opts.AlwaysRestore, s.tiered.after = false, s.hangs.after
 	}
-	s.bound()
 }
 
 // end ends the runner.
@@ -356,13 +355,6 @@ func (s *simulation) Restart(t *rapid.T) {
 	s.nextID = nextID
 }
 
-// bound gives the queue its bound.
-func (s *simulation) bound() {
-	s.tiered.queue.mu.Lock()
-	defer s.tiered.queue.mu.Unlock()
-	s.tiered.queue.most = s.most
-}
-
 // Check checks the invariants after every step.
 func (s *simulation) Check(t *rapid.T) {
 	s.steps++
@@ -493,7 +485,7 @@ func interleave(t *testing.T, windowed, reuse bool, start func(t testing.TB, sto
 		store := newMemStore(t)
 		store.windowed = windowed
 		s := &simulation{store: store, hangs: &hangingStore{memStore: store, page: -1}, start: start, drawn: draw(rt, reuse)}
-		s.most = rapid.SampledFrom([]int64{leavingBytesMax, 40 << 10}).Draw(rt, "bytes queued")
+		s.most = rapid.SampledFrom([]int64{queuedBytes, 40 << 10}).Draw(rt, "bytes queued")
 		slots := 1
 		if !s.drawn.recurrent {
 			slots = rapid.IntRange(1, 3).Draw(rt, "slots")

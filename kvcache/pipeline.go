@@ -8,8 +8,9 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/internal/priority"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/readahead"
+	"github.com/kvtier/kvtier/internal/steady"
 )
 
 // pagesInMemory bounds the pages that a restore holds: one that is being written to its
@@ -41,18 +42,15 @@ type pipeline struct {
 	*readahead.Line[page]
 	t     *TieredCausal
 	plan  *plan
-	low   bool // readers read gently and run at a lower priority
+	low   bool // reads are gentle
 	clock readClock
 }
 
 // readPages begins to read. With alone, only the first page is read until Together is
-// called. With low, readers read gently and run at a lower priority.
+// called. With low, reads are gentle: they run at a lower priority, on one processor.
 func (t *TieredCausal) readPages(ctx context.Context, p *plan, alone, low bool) *pipeline {
 	r := &pipeline{t: t, plan: p, low: low}
 	r.Line = readahead.Begin(ctx, len(p.refs), pagesInMemory, alone, func(read func()) { go read() }, func(ctx context.Context, i int) page {
-		if r.low {
-			priority.Lower()
-		}
 		r.clock.begin()
 		defer r.clock.end()
 		return r.readInto(ctx, i)
@@ -60,9 +58,13 @@ func (t *TieredCausal) readPages(ctx context.Context, p *plan, alone, low bool) 
 	return r
 }
 
-// done passes a page's room in memory on to the next page.
+// done passes a page's room in memory on to the next page. A page that is not in the store any
+// more does not count as found.
 func (r *pipeline) done(pg *page) {
 	pg.close()
+	if errors.Is(pg.err, pagefile.ErrDamaged) || errors.Is(pg.err, tier.ErrNotFound) {
+		r.t.notFound(r.plan.seq, pg.ref.Key)
+	}
 	if pg.buffer != nil {
 		r.t.buffers.Put(pg.buffer)
 	}
@@ -138,15 +140,18 @@ func (r *pipeline) readInto(ctx context.Context, i int) page {
 		how = append(how, diskstore.Gently)
 	}
 	pg.placed, pg.err = t.readPage(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], pg.layout, pg.payload, how...)
+	if errors.Is(pg.err, steady.ErrHung) {
+		pg.buffer, pg.payload = nil, nil // the read still uses them
+	}
 	return pg
 }
 
 // readPage reads a page, and keeps its file open where the cache is a [RowPlacer].
 func (t *TieredCausal) readPage(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
 	if _, ok := t.groups[0].Rows.(RowPlacer); !ok { // all groups are, or none
-		return nil, t.opts.Store.Read(ctx, ref, tokens, layout, buf, how...)
+		return nil, t.store.Read(ctx, ref, tokens, layout, buf, how...)
 	}
-	placed, err := t.opts.Store.ReadPlaced(ctx, ref, tokens, layout, buf, how...)
+	placed, err := t.store.ReadPlaced(ctx, ref, tokens, layout, buf, how...)
 	if errors.Is(err, diskstore.ErrNotPlaced) {
 		t.notPlaced(err)
 		return nil, nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // plan lists the pages that a restore reads: they cover positions [base, end), and group g
@@ -79,7 +80,9 @@ func (r *restoring) chain(limit int) lookUp {
 	}
 	return func(ctx context.Context) (plan, bool) {
 		r.awaitPending(ctx, &p.prompt, p.base, parent, start)
-		p.take(r.opts.Store.ChainFrom(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media), limit)
+		refs := r.store.ChainFrom(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media)
+		r.nowFound(r.seq, refs)
+		p.take(refs, limit)
 		least := max(have, p.base+1) // rows of the slot are read again only if they are not exact
 		if r.stateful() {
 			r.endAtState(ctx, &p, limit)
@@ -87,6 +90,27 @@ func (r *restoring) chain(limit int) lookUp {
 		}
 		return p, r.worth(ctx, &p, least)
 	}
+}
+
+// nowFound notes the full pages that a look-up for a slot's request has found. A page in a
+// remote tier does not count: stored near by, it is quicker to read.
+func (t *TieredCausal) nowFound(seq int, refs []diskstore.Ref) {
+	found := make(map[pagefile.Key]bool)
+	for _, ref := range refs {
+		if !ref.Tail && ref.Tier != tier.Remote {
+			found[ref.Key] = true
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.slotLocked(seq).found = found
+}
+
+// notFound notes that a page which a look-up has found is not in the store any more.
+func (t *TieredCausal) notFound(seq int, key pagefile.Key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.slotLocked(seq).found, key)
 }
 
 // take adds pages to the plan, up to a limit.
@@ -109,7 +133,7 @@ func (t *TieredCausal) worth(ctx context.Context, p *plan, least int) bool {
 // past have. parent is the key of the page before start. Pages written later than that are
 // computed again.
 func (t *TieredCausal) awaitPending(ctx context.Context, text *prompt, have int, parent pagefile.Key, start int) {
-	wait, cancel := context.WithTimeout(ctx, pendingWait)
+	wait, cancel := context.WithTimeout(ctx, t.store.patience.queue)
 	defer cancel()
 	_ = t.queue.waitFor(wait, t.extends(text, have, parent, start))
 }
@@ -171,32 +195,30 @@ func (r *restoring) recheck(ctx context.Context) {
 		return
 	}
 	var gone []int
-	var known int
-	r.unlocked(func() { gone, known = r.holes(ctx, keys, tokens, media) })
-	if len(gone) == 0 || ctx.Err() != nil {
-		return
+	r.unlocked(func() { gone = r.holes(ctx, keys, tokens, media) })
+	if len(gone) == 0 || ctx.Err() != nil || r.store.guard.Hangs() {
+		return // nothing is known of a store that does not answer
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, page := range gone {
-		s.markNew(keys, page, page+1)
+		s.markNew(keys, page)
 	}
-	s.markNew(keys, known, len(keys))
 }
 
-// holes returns the pages of a chain that are neither stored nor queued, and how many
-// leading pages were looked at.
-func (t *TieredCausal) holes(ctx context.Context, keys []pagefile.Key, tokens []int32, media []pagefile.Media) (gone []int, known int) {
-	parent, size := t.opts.Fingerprint, t.opts.PageTokens
+// holes returns the pages of a chain that are neither stored nor queued. The queue is asked
+// before the store: a page that is written meanwhile is in either.
+func (t *TieredCausal) holes(ctx context.Context, keys []pagefile.Key, tokens []int32, media []pagefile.Media) (gone []int) {
+	parent, size, waiting := t.opts.Fingerprint, t.opts.PageTokens, t.queue.keys()
 	for at := 0; at < len(keys); {
 		next := at
-		for _, ref := range t.opts.Store.ChainFrom(ctx, parent, at*size, tokens[at*size:], media) {
+		for _, ref := range t.store.ChainFrom(ctx, parent, at*size, tokens[at*size:], media) {
 			if !ref.Tail {
 				next++
 			}
 		}
 		queued := next
-		for queued < len(keys) && t.queue.has(keys[queued]) {
+		for queued < len(keys) && waiting[keys[queued]] {
 			queued++
 		}
 		switch {
@@ -204,14 +226,24 @@ func (t *TieredCausal) holes(ctx context.Context, keys []pagefile.Key, tokens []
 		case queued > next:
 			next = queued
 		case next == at && len(gone) > 0 && gone[len(gone)-1] == at-1:
-			return gone, at // two in a row: every further page would cost a lookup
+			return append(gone, t.absent(ctx, keys, at, waiting)...) // two in a row: every further page would cost a look-up
 		default:
 			gone = append(gone, next)
 			next++
 		}
 		at, parent = next, keys[next-1]
 	}
-	return gone, len(keys)
+	return gone
+}
+
+// absent returns the pages from index `from` on that are neither in waiting nor stored near by.
+func (t *TieredCausal) absent(ctx context.Context, keys []pagefile.Key, from int, waiting map[pagefile.Key]bool) (gone []int) {
+	for page := from; page < len(keys) && ctx.Err() == nil; page++ {
+		if !waiting[keys[page]] && !t.store.Has(keys[page]) {
+			gone = append(gone, page)
+		}
+	}
+	return gone
 }
 
 // knownPrefixLocked is the start of a lookup: the end of the pages whose keys the slot
@@ -304,7 +336,7 @@ func (t *TieredCausal) cellNumbersOf(ctx context.Context, p *plan, page int) map
 			continue // cannot happen for a page that was found
 		}
 		buf := make([]byte, layout.Size())
-		err = t.opts.Store.Read(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, buf)
+		err = t.store.Read(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, buf)
 		if errors.Is(err, pagefile.ErrMismatch) {
 			t.mu.Lock()
 			if len(t.thin) >= thinMax {

@@ -13,13 +13,10 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
+// queuedBytes is the default of Options.QueuedBytes.
+const queuedBytes = 1 << 30
+
 const (
-	// stagingBytesMax bounds the rows that wait to be written while the batch loop runs, and
-	// separately the rows whose writing failed.
-	stagingBytesMax = 256 << 20
-	// leavingBytesMax bounds all queued rows. Rows that are about to leave the cache are
-	// queued up to this bound.
-	leavingBytesMax = 4 * stagingBytesMax
 	// spareBuffersMax bounds the page buffers kept for reuse: the pages that a batch of 512
 	// tokens completes.
 	spareBuffersMax = 2
@@ -47,7 +44,7 @@ type writeQueue struct {
 	jobs    []*writeJob
 	writing *writeJob // one of jobs
 	bytes   int64     // sum over jobs
-	most    int64     // leavingBytesMax, except in tests
+	most    int64     // bounds bytes; see [Options.QueuedBytes]
 	spare   [][]byte
 	refused bool  // a page found no room since the last page was written
 	crowded bool  // a page found no room since the last call of refusals
@@ -83,9 +80,9 @@ type writeJob struct {
 
 func (j *writeJob) bytes() int64 { return int64(len(j.page.Payload)) }
 
-func newWriteQueue(store Store, log *slog.Logger, wrote func(*writeJob, error), wake func()) *writeQueue {
+func newWriteQueue(store Store, most int64, log *slog.Logger, wrote func(*writeJob, error), wake func()) *writeQueue {
 	q := &writeQueue{
-		store: store, log: log, now: time.Now, wrote: wrote, wake: wake, most: leavingBytesMax, stopIn: stopMax,
+		store: store, log: log, now: time.Now, wrote: wrote, wake: wake, most: most, stopIn: stopMax,
 		after:   func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop },
 		stopped: make(chan struct{}),
 	}
@@ -95,6 +92,10 @@ func newWriteQueue(store Store, log *slog.Logger, wrote func(*writeJob, error), 
 	go q.run(ctx)
 	return q
 }
+
+// staging bounds the rows that wait to be written although they may stay in the cache, and
+// separately the rows whose writing failed.
+func (q *writeQueue) staging() int64 { return q.most / 4 }
 
 // stage returns a buffer of size bytes for a page's payload, with padding bytes zero. stage
 // returns nil when the queue has no room, and when the store fails and the rows can wait in
@@ -116,7 +117,7 @@ func (q *writeQueue) stage(size int, leaving bool) []byte {
 		return nil
 	default:
 		queued := q.bytes - q.failedBytesLocked()
-		if queued > 0 && queued+int64(size) > stagingBytesMax || q.bytes > 0 && q.bytes+int64(size) > q.most {
+		if queued > 0 && queued+int64(size) > q.staging() || q.bytes > 0 && q.bytes+int64(size) > q.most {
 			q.refused, q.crowded, q.short = true, true, true
 			q.changed.Broadcast()
 			return nil
@@ -146,6 +147,17 @@ func (q *writeQueue) push(key pagefile.Key, page *pagefile.Page, meek bool) {
 // has reports whether a page is queued.
 func (q *writeQueue) has(key pagefile.Key) bool {
 	return q.any(func(j *writeJob) bool { return j.key == key })
+}
+
+// keys are the keys of all queued pages.
+func (q *writeQueue) keys() map[pagefile.Key]bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	keys := make(map[pagefile.Key]bool, len(q.jobs))
+	for _, j := range q.jobs {
+		keys[j.key] = true
+	}
+	return keys
 }
 
 // any reports whether a wanted page is queued.
@@ -266,7 +278,7 @@ func (q *writeQueue) yield(n int) {
 
 // yieldsLocked reports whether writing waits for restores.
 func (q *writeQueue) yieldsLocked() bool {
-	full := q.refused || q.bytes >= stagingBytesMax
+	full := q.refused || q.bytes >= q.staging()
 	return q.reading > 0 && !full && q.waiting == 0 && q.now().Sub(q.yielding) < yieldMax
 }
 

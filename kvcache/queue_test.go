@@ -25,7 +25,7 @@ func (s putStore) Put(ctx context.Context, p *pagefile.Page) error {
 
 func newYieldingQueue(t *testing.T) (q *writeQueue, puts chan uint32, push func(start uint32)) {
 	puts = make(chan uint32, 8)
-	q = newWriteQueue(putStore{puts: puts}, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {}, func() {})
+	q = newWriteQueue(putStore{puts: puts}, queuedBytes, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {}, func() {})
 	t.Cleanup(func() { require.NoError(t, q.close(context.Background())) })
 	return q, puts, func(start uint32) {
 		q.push(pagefile.Key{byte(start)}, &pagefile.Page{Start: start, Payload: make([]byte, 8)}, false)
@@ -88,9 +88,9 @@ func TestSavingDoesNotYieldWhenThereIsNoRoom(t *testing.T) {
 	q.yield(1)
 	defer q.yield(-1)
 	push(1)
-	require.NotNil(t, q.stage(stagingBytesMax-8, false), "there is room")
+	require.NotNil(t, q.stage(int(q.staging())-8, false), "there is room")
 	requireYields(t, q, true)
-	require.Nil(t, q.stage(stagingBytesMax, false))
+	require.Nil(t, q.stage(int(q.staging()), false))
 	require.EqualValues(t, 1, <-puts, "a page found no room, so the queue writes")
 	push(2)
 	q.mu.Lock()
@@ -104,7 +104,7 @@ func TestSavingDoesNotYieldWhenThereIsNoRoom(t *testing.T) {
 // Every queued page is written in the end, even during restores.
 func TestClosingWritesWhatRestoresHeldBack(t *testing.T) {
 	puts := make(chan uint32, 8)
-	q := newWriteQueue(putStore{puts: puts}, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {}, func() {})
+	q := newWriteQueue(putStore{puts: puts}, queuedBytes, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {}, func() {})
 	q.yield(1)
 	q.push(pagefile.Key{1}, &pagefile.Page{Start: 1, Payload: make([]byte, 8)}, false)
 	require.NoError(t, q.close(t.Context()))

@@ -15,10 +15,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// pendingWait bounds a restore's wait for pages of its prompt that are sealed and not yet
-// written. Pages written later are computed again.
-const pendingWait = 2 * time.Second
-
 // Restored is the result of a restore.
 type Restored struct {
 	// Held counts the leading tokens of the prompt that the slot holds now.

@@ -135,7 +135,7 @@ func (q *writeQueue) failLocked(job *writeJob, err error) {
 	if job.tries >= triesMax {
 		q.dropLocked(job)
 	}
-	for q.failedBytesLocked() > stagingBytesMax {
+	for q.failedBytesLocked() > q.staging() {
 		q.dropLocked(q.worstLocked())
 	}
 }

@@ -130,11 +130,7 @@ func TestWhatLeavesInAnOutageIsKept(t *testing.T) {
 func TestWhatLeavesHasABound(t *testing.T) {
 	store := newMemStore(t)
 	store.hold = make(chan struct{})
-	r := newFakeRunner(t, store, 1, 256, Options{})
-	q := r.tiered.queue
-	q.mu.Lock()
-	q.most = 64 << 10
-	q.mu.Unlock()
+	r := newFakeRunner(t, store, 1, 256, Options{QueuedBytes: 64 << 10})
 	for i := range 50 {
 		r.run(r.slots[0], tokenRange(100+i, 200), nil, true)
 		r.checkInvariants(t)
@@ -151,18 +147,8 @@ func TestWhatLeavesHasABound(t *testing.T) {
 	require.GreaterOrEqual(t, reached, len(store.pages), "pages were stored that cannot be found")
 }
 
-// crowdedStore calls crowd before it says whether it has a page.
-type crowdedStore struct {
-	*memStore
-	crowd func()
-}
-
-func (s *crowdedStore) Has(key pagefile.Key) bool {
-	if s.crowd != nil {
-		s.crowd()
-	}
-	return s.memStore.Has(key)
-}
+// crowdedStore passes pages at crowding over.
+type crowdedStore struct{ *memStore }
 
 func (s *crowdedStore) Put(ctx context.Context, p *pagefile.Page) error {
 	if p.Start == crowding {
@@ -176,26 +162,28 @@ const crowding = 1 << 20
 
 // A flush waits for room that somebody else's pages take at that moment.
 func TestAFlushWaitsForRoom(t *testing.T) {
-	store := &crowdedStore{memStore: newMemStore(t)}
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	store := &crowdedStore{newMemStore(t)}
+	r := newFakeRunner(t, store, 1, 256, Options{QueuedBytes: 64 << 10})
 	q := r.tiered.queue
-	q.mu.Lock()
-	q.most = 64 << 10
-	q.mu.Unlock()
 	store.setFail(errors.New("no disk yet"))
 	r.run(r.slots[0], tokenRange(1, 50), nil, true)
 	require.NoError(t, q.wait(t.Context()))
 	store.setFail(nil)
 	left := 5
-	store.crowd = func() {
-		q.mu.Lock()
-		empty := len(q.jobs) == 0
-		q.mu.Unlock()
-		if empty && left > 0 {
+	q.mu.Lock()
+	q.now = func() time.Time { // called with q.mu held, among others before a slot's page finds room
+		free := r.tiered.mu.TryLock()
+		if free {
+			r.tiered.mu.Unlock()
+		} else if len(q.jobs) == 0 && left > 0 {
 			left--
-			q.push(pagefile.Key{9, byte(left)}, &pagefile.Page{Start: crowding, Payload: make([]byte, 64<<10)}, false)
+			job := &writeJob{key: pagefile.Key{9, byte(left)}, page: &pagefile.Page{Start: crowding, Payload: make([]byte, 64<<10)}}
+			q.jobs, q.bytes = append(q.jobs, job), q.bytes+job.bytes()
+			q.changed.Broadcast()
 		}
+		return time.Now()
 	}
+	q.mu.Unlock()
 	r.flush()
 	require.Zero(t, left)
 	require.Equal(t, 50, restarted(t, store.memStore, tokenRange(1, 50)))

@@ -123,10 +123,10 @@ func (r *restoring) movedRun(limit int) lookUp {
 // which begin with the page's own, agree. A page that is not stored any more is removed from
 // the index.
 func (t *TieredCausal) pagesOf(ctx context.Context, page *runs.Page, tokens []int32) []diskstore.Ref {
-	wait, cancel := context.WithTimeout(ctx, pendingWait)
+	wait, cancel := context.WithTimeout(ctx, t.store.patience.queue)
 	_ = t.queue.waitFor(wait, func(j *writeJob) bool { return j.key == page.Key })
 	cancel()
-	refs := t.opts.Store.ChainFrom(ctx, page.Parent, page.Start, tokens, nil)
+	refs := t.store.ChainFrom(ctx, page.Parent, page.Start, tokens, nil)
 	if len(refs) == 0 || refs[0].Key != page.Key {
 		if ctx.Err() == nil {
 			t.opts.Runs.Remove(page.Key)

@@ -170,7 +170,7 @@ func (r *fakeRunner) reload(slot *fakeSlot, prompt []int32) Restored {
 func tight(r *fakeRunner) {
 	r.tiered.queue.mu.Lock()
 	defer r.tiered.queue.mu.Unlock()
-	r.tiered.queue.bytes = stagingBytesMax
+	r.tiered.queue.bytes = r.tiered.queue.staging()
 }
 
 // Rows that a shift discards are stored first, rows that a shift moves are never stored

@@ -9,7 +9,7 @@ import (
 
 // sealLocked hands every full page of a slot that is not stored yet to the write queue. Rows
 // from position leaving on are about to be removed or rotated: their pages are queued up to
-// leavingBytesMax and given up beyond. Any other page that finds no room stays in the cache,
+// Options.QueuedBytes and given up beyond. Any other page that finds no room stays in the cache,
 // and is tried again when the next batch is done. A group with a window may have dropped its
 // rows by then: the page is stored without these rows, and serves restores that end far
 // enough past the page. Where every group has dropped its rows the page is not stored; pages
@@ -109,7 +109,7 @@ func (t *TieredCausal) anew() {
 // wrote handles the result of an attempt to write a queued page.
 func (t *TieredCausal) wrote(job *writeJob, err error) {
 	if err != nil {
-		if t.opts.Runs != nil && !t.opts.Store.Has(job.key) {
+		if t.opts.Runs != nil && !t.store.Has(job.key) {
 			t.opts.Runs.Remove(job.key)
 		}
 		return
@@ -124,8 +124,9 @@ func (t *TieredCausal) wrote(job *writeJob, err error) {
 	}
 }
 
-// missingLocked reports whether a page is neither queued nor stored, or is stored without
-// rows that the slot has.
+// missingLocked reports whether a page is neither queued nor known to be stored, or is stored
+// without rows that the slot has. missingLocked does not ask the store, which may hang: Put
+// writes no page that is stored already.
 func (t *TieredCausal) missingLocked(s *slot, page int, key pagefile.Key) bool {
 	switch {
 	case t.queue.has(key):
@@ -133,7 +134,7 @@ func (t *TieredCausal) missingLocked(s *slot, page int, key pagefile.Key) bool {
 	case t.thin[key] && s.hasAll(page*t.opts.PageTokens):
 		return true
 	}
-	return !t.opts.Store.Has(key)
+	return !s.found[key]
 }
 
 // hasNoneLocked reports whether every group has dropped the row at begin.

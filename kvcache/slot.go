@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"maps"
 	"math"
 	"slices"
 
@@ -31,6 +32,10 @@ type slot struct {
 	keys  []pagefile.Key
 	pages []pageState
 	given bool
+
+	// found are the pages of the last request's prompt that the look-up found near by: when
+	// they are computed nevertheless, they need not be stored again.
+	found map[pagefile.Key]bool
 
 	// private is the position from which rows may not be stored; withheld: rows of the
 	// present request may not be stored. ahead are rows of private requests that attend to
@@ -116,13 +121,10 @@ func (s *slot) stored() int {
 	return len(s.pages)
 }
 
-// markNew marks pages [from, to) as new, as far as keys still name them: they may not be
-// stored any more.
-func (s *slot) markNew(keys []pagefile.Key, from, to int) {
-	for page := from; page < min(to, len(s.keys)); page++ {
-		if s.keys[page] == keys[page] && s.pages[page] == pageStored {
-			s.pages[page] = pageNew
-		}
+// markNew marks a page as new, if its key still names it: it is not stored any more.
+func (s *slot) markNew(keys []pagefile.Key, page int) {
+	if page < len(s.keys) && s.keys[page] == keys[page] && s.pages[page] == pageStored {
+		s.pages[page] = pageNew
 	}
 }
 
@@ -214,7 +216,7 @@ func (s *slot) clonePrefix(n int) *slot {
 		c.cells[g] = slices.Clone(s.cells[g])
 	}
 	copy(c.from, s.from)
-	c.keys, c.pages, c.given = slices.Clone(s.keys), slices.Clone(s.pages), s.given
+	c.keys, c.pages, c.given, c.found = slices.Clone(s.keys), slices.Clone(s.pages), s.given, maps.Clone(s.found)
 	c.private, c.secret, c.ahead = s.private, s.secret, slices.Clone(s.ahead)
 	c.broken = s.broken && n > held
 	c.truncate(held)

@@ -117,7 +117,7 @@ func (t *TieredCausal) endAtState(ctx context.Context, p *plan, limit int) {
 		if end := int(ref.Start) + ref.Stored; end <= p.base {
 			break
 		}
-		candidates := t.opts.Store.TailsWithin(ctx, ref.Parent, int(ref.Start), p.prompt.tokens[ref.Start:limit], p.prompt.media)
+		candidates := t.store.TailsWithin(ctx, ref.Parent, int(ref.Start), p.prompt.tokens[ref.Start:limit], p.prompt.media)
 		if !ref.Tail {
 			candidates = append([]diskstore.Ref{ref}, candidates...)
 		}
@@ -134,7 +134,7 @@ func (t *TieredCausal) endAtState(ctx context.Context, p *plan, limit int) {
 
 // hasState reports whether a page was stored with the state after it.
 func (t *TieredCausal) hasState(ctx context.Context, ref diskstore.Ref) bool {
-	stored, err := t.opts.Store.LayoutOf(ctx, ref)
+	stored, err := t.store.LayoutOf(ctx, ref)
 	return err == nil && slices.ContainsFunc(stored.Sections(), func(s pagefile.Section) bool { return !s.Kind.PerToken() })
 }
 

@@ -68,6 +68,10 @@ type Options struct {
 	Poison bool
 	// AlwaysRestore reads pages even where computing them seems quicker. For tests.
 	AlwaysRestore bool
+	// QueuedBytes bounds the memory of rows that wait to be written after they have left the
+	// cache; zero means 1 GiB. Rows that are still in the cache, and rows whose writing
+	// failed, are queued up to a quarter each. The first of the rows in a queue may be larger.
+	QueuedBytes int64
 	// Logger receives log lines; nil means slog's default.
 	Logger *slog.Logger
 }
@@ -83,6 +87,7 @@ type TieredCausal struct {
 
 	groups  []group // the wrapped cache's parts
 	opts    Options
+	store   *steadyStore // opts.Store
 	log     *slog.Logger
 	queue   *writeQueue
 	rates   *rates.Rates
@@ -129,6 +134,9 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	if opts.PageTokens == 0 {
 		opts.PageTokens = diskstore.DefaultPageTokens
 	}
+	if opts.QueuedBytes == 0 {
+		opts.QueuedBytes = queuedBytes
+	}
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
@@ -139,6 +147,7 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 		Cache:   cache,
 		groups:  groupsOf(rows),
 		opts:    opts,
+		store:   &steadyStore{Store: opts.Store, patience: usualPatience},
 		log:     opts.Logger,
 		rates:   opts.Rates,
 		after:   time.After,
@@ -147,7 +156,7 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 		batches: newBatchClock(),
 		thin:    make(map[pagefile.Key]bool),
 	}
-	t.queue = newWriteQueue(opts.Store, opts.Logger, t.wrote, t.healIdle)
+	t.queue = newWriteQueue(t.store, opts.QueuedBytes, opts.Logger, t.wrote, t.healIdle)
 	t.running, t.stop = context.WithCancel(context.Background())
 	return t
 }
@@ -400,7 +409,7 @@ func (t *TieredCausal) FlushSealed(ctx context.Context) error {
 
 func (t *TieredCausal) flushStore(ctx context.Context) error {
 	t.ratesKept(t.rates.Save())
-	return t.opts.Store.Flush(ctx)
+	return t.store.Flush(ctx)
 }
 
 // healed calls healLocked for callers without the lock.
@@ -424,7 +433,7 @@ func (t *TieredCausal) close() {
 	t.stop()
 	t.probes.Wait()
 	t.ratesKept(t.rates.Close())
-	if err := t.opts.Store.Close(); err != nil {
+	if err := t.store.Close(); err != nil {
 		t.log.Warn("kv tier: closing the page store", "error", err)
 	}
 	t.Cache.Close()

@@ -1,0 +1,107 @@
+package kvcache
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/internal/priority"
+	"github.com/kvtier/kvtier/internal/steady"
+)
+
+// patience bounds the waits for a store whose local disk may hang. A slow disk needs less.
+type patience struct {
+	find  time.Duration // for a look-up
+	page  time.Duration // for reading a page; the time of a restore has its own bound
+	queue time.Duration // for queued pages of a restore's own text; pages written later are computed again
+	grace time.Duration // for a read whose request is gone, or is computed instead
+	close time.Duration // for closing the store, and for a flush whose time is over
+}
+
+var usualPatience = patience{find: 5 * time.Second, page: time.Minute, queue: 2 * time.Second, grace: 5 * time.Second, close: time.Second}
+
+// steadyStore is a Store for which requests wait in bounded time. While an operation hangs, the
+// store has no pages. Only the goroutine that writes pages waits for Put as long as it takes.
+type steadyStore struct {
+	Store
+	patience patience
+	guard    steady.Guard
+}
+
+// quick runs an operation for which a request waits.
+func quick[T any](ctx context.Context, s *steadyStore, do func() (T, error)) (T, error) {
+	return steady.Do(ctx, &s.guard, steady.Wait{Most: s.patience.find, Grace: s.patience.grace}, do, func(T, error) {})
+}
+
+// ChainFrom implements Store.
+func (s *steadyStore) ChainFrom(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
+	refs, _ := quick(ctx, s, func() ([]diskstore.Ref, error) { return s.Store.ChainFrom(ctx, parent, start, tokens, media), nil })
+	return refs
+}
+
+// TailsWithin implements Store.
+func (s *steadyStore) TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
+	refs, _ := quick(ctx, s, func() ([]diskstore.Ref, error) {
+		return s.Store.TailsWithin(ctx, parent, start, tokens, media), nil
+	})
+	return refs
+}
+
+// LayoutOf implements Store.
+func (s *steadyStore) LayoutOf(ctx context.Context, ref diskstore.Ref) (pagefile.Layout, error) {
+	return quick(ctx, s, func() (pagefile.Layout, error) { return s.Store.LayoutOf(ctx, ref) })
+}
+
+// Has implements Store.
+func (s *steadyStore) Has(key pagefile.Key) bool {
+	has, _ := quick(context.Background(), s, func() (bool, error) { return s.Store.Has(key), nil })
+	return has
+}
+
+// Read implements Store. After steady.ErrHung nobody may use buf.
+func (s *steadyStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
+	_, err := readWithin(ctx, s, how, func() (struct{}, error) {
+		return struct{}{}, s.Store.Read(ctx, ref, tokens, layout, buf, how...)
+	}, func(struct{}, error) {})
+	return err
+}
+
+// ReadPlaced implements Store. After steady.ErrHung nobody may use buf.
+func (s *steadyStore) ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
+	return readWithin(ctx, s, how, func() (*diskstore.Placed, error) {
+		return s.Store.ReadPlaced(ctx, ref, tokens, layout, buf, how...)
+	}, func(placed *diskstore.Placed, _ error) {
+		if placed != nil {
+			placed.Close() // the file was only read
+		}
+	})
+}
+
+// readWithin runs a read, which runs at a lower priority if it is gentle.
+func readWithin[T any](ctx context.Context, s *steadyStore, how []diskstore.ReadOption, read func() (T, error), late func(T, error)) (T, error) {
+	return steady.Do(ctx, &s.guard, steady.Wait{Most: s.patience.page, Grace: s.patience.grace}, func() (T, error) {
+		if slices.Contains(how, diskstore.Gently) {
+			priority.Lower()
+		}
+		return read()
+	}, late)
+}
+
+// Flush implements Store.
+func (s *steadyStore) Flush(ctx context.Context) error {
+	_, err := steady.Do(ctx, &s.guard, steady.Wait{Most: s.patience.page, Grace: s.patience.close}, func() (struct{}, error) {
+		return struct{}{}, s.Store.Flush(ctx)
+	}, func(struct{}, error) {})
+	return err
+}
+
+// Close implements Store. Close waits for a store that hangs at most patience.close.
+func (s *steadyStore) Close() error {
+	var none steady.Guard // nothing else is in the way of closing
+	_, err := steady.Do(context.Background(), &none, steady.Wait{Most: s.patience.close}, func() (struct{}, error) {
+		return struct{}{}, s.Store.Close()
+	}, func(struct{}, error) {})
+	return err
+}

@@ -1,0 +1,246 @@
+package kvcache
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+)
+
+// silentStore is a store on a disk that hangs in one operation until answer is called.
+type silentStore struct {
+	*memStore
+	mu    sync.Mutex
+	op    string
+	over  chan struct{}
+	calls map[string]int // that hung
+}
+
+func newSilentStore(t *testing.T) *silentStore {
+	return &silentStore{memStore: newMemStore(t), calls: make(map[string]int)}
+}
+
+// hang lets an operation hang until answer is called.
+func (s *silentStore) hang(op string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.op, s.over = op, make(chan struct{})
+}
+
+// answer ends the hanging, and returns when no operation is left behind.
+func (s *silentStore) answer(r *fakeRunner) {
+	s.mu.Lock()
+	s.op = ""
+	close(s.over)
+	s.mu.Unlock()
+	for r.tiered.store.guard.Hangs() {
+		runtime.Gosched()
+	}
+}
+
+func (s *silentStore) enter(op string) {
+	s.mu.Lock()
+	hangs, over := s.op == op, s.over
+	if hangs {
+		s.calls[op]++
+	}
+	s.mu.Unlock()
+	if hangs {
+		<-over
+	}
+}
+
+func (s *silentStore) Put(ctx context.Context, p *pagefile.Page) error {
+	s.enter("put")
+	return s.memStore.Put(ctx, p)
+}
+
+func (s *silentStore) Has(key pagefile.Key) bool {
+	s.enter("has")
+	return s.memStore.Has(key)
+}
+
+func (s *silentStore) ChainFrom(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
+	s.enter("chain")
+	return s.memStore.ChainFrom(ctx, parent, start, tokens, media)
+}
+
+func (s *silentStore) TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
+	s.enter("tails")
+	return s.memStore.TailsWithin(ctx, parent, start, tokens, media)
+}
+
+func (s *silentStore) LayoutOf(ctx context.Context, ref diskstore.Ref) (pagefile.Layout, error) {
+	s.enter("layout")
+	return s.memStore.LayoutOf(ctx, ref)
+}
+
+func (s *silentStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
+	s.enter("read")
+	return s.memStore.Read(ctx, ref, tokens, layout, buf, how...)
+}
+
+func (s *silentStore) Flush(ctx context.Context) error {
+	s.enter("flush")
+	return s.memStore.Flush(ctx)
+}
+
+func (s *silentStore) Close() error {
+	s.enter("close")
+	return s.memStore.Close()
+}
+
+// TestADiskThatHangs: whichever operation hangs, requests are computed, few operations are left
+// behind, and nothing is lost when the disk answers again.
+func TestADiskThatHangs(t *testing.T) {
+	for kind, start := range map[string]func(*silentStore) *fakeRunner{
+		"attention": func(s *silentStore) *fakeRunner { return newFakeRunner(t, s, 1, 256, Options{Poison: true}) },
+		"window": func(s *silentStore) *fakeRunner {
+			s.windowed = true
+			return newWindowedRunner(t, s, 1, 256, Options{Poison: true})
+		},
+		"state": func(s *silentStore) *fakeRunner { return newHybridRunner(t, s, Options{Poison: true}).fakeRunner },
+	} {
+		for _, op := range []string{"put", "has", "chain", "tails", "layout", "read"} {
+			t.Run(kind+"/"+op, func(t *testing.T) {
+				store := newSilentStore(t)
+				r := start(store)
+				first, second := tokenRange(1, 50), tokenRange(2, 50)
+				r.run(r.slots[0], first, nil, true)
+				r.run(r.slots[0], second, nil, true)
+				r.settle()
+				store.lose(16)
+				store.lose(24)
+
+				patience := &r.tiered.store.patience
+				patience.find, patience.page, patience.queue = time.Millisecond, time.Millisecond, time.Millisecond
+				store.hang(op)
+				for range 3 {
+					for _, text := range [][]int32{first, second} {
+						r.run(r.slots[0], text, []int32{7, 8}, true)
+						r.cache.requireRows(t, 0, append(slices.Clone(text), 7, 8))
+					}
+				}
+				require.LessOrEqual(t, store.calls[op], pagesInMemory)
+				patience.find, patience.page = time.Hour, time.Hour
+				store.answer(r)
+				for range 2 { // the first request finds the missing pages
+					r.run(r.slots[0], first, nil, true)
+					r.run(r.slots[0], second, nil, true)
+				}
+				r.flush()
+				require.Positive(t, r.load(r.slots[0], first, true).Tokens)
+				r.drain()
+				r.finish(r.slots[0])
+			})
+		}
+	}
+}
+
+// TestABatchAsksNoStore: from the first batch of a request to the slot's next request, nothing
+// waits for a store that hangs for good, with rows that stay and rows that leave.
+func TestABatchAsksNoStore(t *testing.T) {
+	store := newSilentStore(t)
+	r := newFakeRunner(t, store, 2, 256, Options{})
+	r.run(r.slots[0], tokenRange(1, 50), nil, true)
+	r.settle()
+	store.lose(8)
+	r.load(r.slots[0], append(tokenRange(1, 50), 5, 6, 7), true)
+	for _, op := range []string{"put", "has", "chain", "tails", "layout", "read"} {
+		store.hang(op)
+		r.slots[0].rest = append(r.slots[0].rest, inputsOf(tokenRange(3, 20))...)
+		r.drain()
+		close(store.over)
+	}
+	store.hang("has")
+	r.shift(r.slots[0], 10, 20)
+	r.drain()
+	r.finish(r.slots[0])
+	r.tiered.healIdle()
+	r.fork(r.slots[1], tokenRange(1, 30))
+	require.Zero(t, store.calls["has"])
+	close(store.over)
+}
+
+// TestAFlushOfADiskThatHangs ends when its time is over, and so does closing the cache.
+func TestAFlushOfADiskThatHangs(t *testing.T) {
+	store := newSilentStore(t)
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	r.run(r.slots[0], tokenRange(1, 50), nil, true)
+	r.settle()
+	r.tiered.store.patience.close = time.Millisecond
+	store.hang("flush")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.Error(t, r.tiered.Flush(ctx))
+	store.answer(r)
+	store.hang("close")
+	r.tiered.Close()
+	close(store.over)
+}
+
+// TestWhatWasFoundIsNotCopiedAgain, when it is computed because reading it takes longer. A
+// damaged page is stored again.
+func TestWhatWasFoundIsNotCopiedAgain(t *testing.T) {
+	r, store, prompt := decided(t)
+	learn(r.tiered.rates, time.Microsecond, time.Hour)
+	sealed, puts := r.tiered.Stats().SealedPages, store.puts
+	require.Zero(t, r.run(r.slots[0], prompt, nil, true).Held)
+	r.flush()
+	require.Equal(t, sealed, r.tiered.Stats().SealedPages)
+	require.Equal(t, puts+1, store.puts, "the tail")
+
+	r.run(r.slots[0], tokenRange(2, 9), nil, true)
+	r.settle()
+	r.tiered.opts.AlwaysRestore = true
+	store.readErr = map[int]error{2: pagefile.ErrDamaged}
+	store.wrote = nil
+	require.Equal(t, 16, r.run(r.slots[0], prompt, nil, true).Held)
+	r.flush()
+	require.Equal(t, []int{2}, store.wrote)
+}
+
+// lateStore calls during between a look-up and its answer.
+type lateStore struct {
+	*memStore
+	during func()
+}
+
+func (s *lateStore) ChainFrom(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
+	refs := s.memStore.ChainFrom(ctx, parent, start, tokens, media)
+	if s.during != nil {
+		s.during()
+	}
+	return refs
+}
+
+// TestAPageWrittenDuringALookUpIsNotLost: the look-up does not find it, and the queue does not
+// have it any more.
+func TestAPageWrittenDuringALookUpIsNotLost(t *testing.T) {
+	store := &lateStore{memStore: newMemStore(t)}
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	hold := make(chan struct{})
+	store.memStore.hold = hold
+	r.run(r.slots[0], tokenRange(1, 50), nil, true)
+	sealed := r.tiered.Stats().SealedPages
+	require.EqualValues(t, 6, sealed)
+	var once sync.Once
+	store.during = func() {
+		once.Do(func() {
+			store.memStore.mu.Lock()
+			store.memStore.hold = nil
+			store.memStore.mu.Unlock()
+			close(hold)
+			r.settle()
+		})
+	}
+	r.run(r.slots[0], tokenRange(1, 50), nil, true)
+	require.Equal(t, sealed, r.tiered.Stats().SealedPages)
+}
