@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/digests"
+	"github.com/kvtier/kvtier/internal/memory"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/kvcache"
 	"github.com/kvtier/kvtier/kvcache/runs"
@@ -113,10 +114,21 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 		Rates:         config.OpenRates(key, m.Placement, log),
 		PageTokens:    config.PageTokens,
 		Runs:          s.runs,
+		QueuedBytes:   queuedBytes(memory.Available()),
 		Poison:        config.Test,
 		AlwaysRestore: config.Test,
 		Logger:        log,
 	}), nil
+}
+
+// queuedBytes bounds the memory for pages that wait for a disk: an eighth of the available
+// bytes, and between 64 MiB and 1 GiB.
+func queuedBytes(available uint64, err error) int64 {
+	const least, most = 64 << 20, 1 << 30
+	if err != nil {
+		return most // other systems than Linux do not say
+	}
+	return int64(min(max(available/8, least), most))
 }
 
 // modelStore is the page store of one loaded model, with its background work.
