@@ -116,7 +116,7 @@ shellcheck: ## Check the shell scripts
 STATES := TestCrashAtEveryOperation|TestFaultAtEveryOperation
 .PHONY: test-go
 test-go: ## Run the tests that need no built Ollama
-	go test -race -parallel 8 -timeout 30m -skip '$(STATES)' ./cmd/... ./diskstore/... ./kvcache/... ./llamastate/... ./rates ./llamatier/... ./ggml-paged/... ./internal/tierenv/... ./internal/mounts/... ./internal/progress ./internal/readahead
+	go test -race -parallel 8 -timeout 30m -skip '$(STATES)' ./cmd/... ./diskstore/... ./kvcache/... ./llamastate/... ./rates ./llamatier/... ./ggml-paged/... ./internal/tierenv/... ./internal/mounts/... ./internal/progress ./internal/readahead ./internal/steady
 	go test -v -parallel 8 -timeout 30m -run '$(STATES)' ./diskstore | grep -v '^=== '
 	go test $$(go list ./internal/... | grep -vxF "$$(go list $(E2E) $(LLAMA))")
 	go -C tools test ./...
