@@ -29,8 +29,9 @@ type Ref struct {
 // pages from position 0 on, then the tail of the last full page that shares the longest prefix
 // with the remaining tokens. Offsets of media count from position 0.
 //
-// Chain never fails: an error ends the chain. The remote tier adds at most
-// Options.RemoteTimeout. Returned pages may be gone before they are read.
+// Chain never fails: an error ends the chain. A remote tier that does not answer adds at most
+// Options.RemoteTimeout; one that does may add as much again for each batch of pages that it
+// finds, and for the tail. Returned pages may be gone before they are read.
 func (s *Store) Chain(ctx context.Context, tokens []int32, media []pagefile.Media) []Ref {
 	return s.ChainFrom(ctx, s.opt.Fingerprint, 0, tokens, media)
 }
@@ -49,9 +50,12 @@ func (s *Store) ChainFrom(ctx context.Context, parent pagefile.Key, start int, t
 	}
 	defer leave()
 	names := s.chainNames(parent, start, tokens, media)
+	refs, err := s.findPages(ctx, names, parent, start)
 	remoteCtx, cancel := context.WithTimeout(ctx, s.opt.RemoteTimeout)
 	defer cancel()
-	refs := s.findPages(ctx, remoteCtx, names, parent, start)
+	if err != nil {
+		cancel() // the remote tier has had its time
+	}
 	if n := len(refs); n > 0 {
 		parent = refs[n-1].Key
 	}
@@ -79,8 +83,9 @@ func (s *Store) chainNames(parent pagefile.Key, start int, tokens []int32, media
 	return names
 }
 
-// findPages returns the leading pages of names that some tier holds.
-func (s *Store) findPages(ctx, remoteCtx context.Context, names []pagefile.Name, parent pagefile.Key, start int) []Ref {
+// findPages returns the leading pages of names that some tier holds, and the error with which
+// the remote tier ended the search.
+func (s *Store) findPages(ctx context.Context, names []pagefile.Name, parent pagefile.Key, start int) ([]Ref, error) {
 	found := make([]tier.Info, 0, len(names))
 	from := make([]*level, len(names)) // the tier that has the file
 	inRAM := make([]bool, len(names))  // and no check of the file is due
@@ -104,9 +109,9 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []pagefile.Name,
 		found = append(found, info)
 	}
 	var remote []tier.Info
+	var failed error // the tier counts errors; pages found before an error are good
 	if len(missing) > 0 {
-		// The tier counts errors; pages found before an error are good.
-		remote, _ = s.guard.Leading(remoteCtx, missing)
+		remote, failed = s.guard.Leading(ctx, missing)
 	}
 	refs := make([]Ref, 0, len(found))
 	at := s.now() // the last use of the chain up to the page before
@@ -141,7 +146,7 @@ func (s *Store) findPages(ctx, remoteCtx context.Context, names []pagefile.Name,
 		})
 		parent = info.Key
 	}
-	return refs
+	return refs, failed
 }
 
 // findTail returns the tail of parent that shares the longest prefix with rest, the tokens

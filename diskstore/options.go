@@ -87,7 +87,8 @@ type Options struct {
 	// Logger receives state changes; nil discards them.
 	Logger *slog.Logger
 
-	// RemoteTimeout bounds the time that a remote tier adds to a look-up; 0 means 250 ms.
+	// RemoteTimeout bounds the time that a remote tier which does not answer adds to a look-up;
+	// 0 means 250 ms. See Store.Chain for one that answers.
 	RemoteTimeout time.Duration
 
 	// ReadTimeout bounds one step of a transfer of the remote tier, of at most 1 MiB; 0 means

@@ -191,31 +191,6 @@ func (t *Tier) Stat(ctx context.Context, name pagefile.Name) (tier.Info, error) 
 	})
 }
 
-// leadingBatch is the number of names looked up in one operation: the results up to the last
-// whole batch survive a timeout.
-const leadingBatch = 16
-
-func (t *Tier) Leading(ctx context.Context, names []pagefile.Name) ([]tier.Info, error) {
-	var infos []tier.Info
-	for len(names) > 0 {
-		batch := names[:min(len(names), leadingBatch)]
-		some, err := do(ctx, t, t.Lookup, t.LookupIn, nil, func(ctx context.Context) ([]tier.Info, error) {
-			found, err := t.Inner.Leading(ctx, batch)
-			found, wrong := inOrder(found, batch)
-			if err == nil {
-				err = wrong
-			}
-			return found, err
-		})
-		infos = append(infos, some...)
-		if err != nil || len(some) < len(batch) {
-			return infos, err
-		}
-		names = names[len(batch):]
-	}
-	return infos, nil
-}
-
 func (t *Tier) Persist(ctx context.Context, name pagefile.Name) error {
 	_, err := do(ctx, t, t.Transfer, t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, t.Inner.Persist(ctx, name)

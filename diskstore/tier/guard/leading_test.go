@@ -1,0 +1,149 @@
+package guard
+
+import (
+	"context"
+	"encoding/binary"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+)
+
+// leadingTier answers look-ups of batches; batch is the number of a batch's first name.
+type leadingTier struct {
+	healthyTier
+	leading func(ctx context.Context, batch int, names []pagefile.Name) ([]tier.Info, error)
+}
+
+func (l leadingTier) Leading(ctx context.Context, names []pagefile.Name) ([]tier.Info, error) {
+	return l.leading(ctx, numberOf(names[0]), names)
+}
+
+// numbered are names with numbers from 0 on.
+func numbered(n int) []pagefile.Name {
+	names := make([]pagefile.Name, n)
+	for i := range names {
+		names[i].Class = pagefile.ClassPage
+		binary.BigEndian.PutUint32(names[i].Key[:], uint32(i))
+	}
+	return names
+}
+
+func numberOf(name pagefile.Name) int { return int(binary.BigEndian.Uint32(name.Key[:])) }
+
+// foundAll describes all names.
+func foundAll(names []pagefile.Name) []tier.Info {
+	infos := make([]tier.Info, len(names))
+	for i, name := range names {
+		infos[i] = tier.Info{Name: name, Bytes: 1}
+	}
+	return infos
+}
+
+// guardLeading guards a tier; failures counts its failures.
+func guardLeading(limit time.Duration, leading func(context.Context, int, []pagefile.Name) ([]tier.Info, error)) (tr *Tier, failures *atomic.Int32) {
+	failures = new(atomic.Int32)
+	return New(leadingTier{leading: leading}, limit, time.Minute, slog.New(slog.DiscardHandler), time.Now, func() { failures.Add(1) }), failures
+}
+
+// TestALongLookUp finds all pages of a slow tier, some batches at the same time.
+func TestALongLookUp(t *testing.T) {
+	var mu sync.Mutex
+	running, most := 0, 0
+	both := make(chan struct{})
+	tr, failures := guardLeading(time.Minute, func(_ context.Context, batch int, names []pagefile.Name) ([]tier.Info, error) {
+		mu.Lock()
+		running++
+		most = max(most, running)
+		if running == 2 && most == 2 {
+			close(both)
+		}
+		mu.Unlock()
+		if batch > 0 { // the second round
+			<-both
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		running--
+		return foundAll(names), nil
+	})
+	names := numbered(500)
+	infos, err := tr.Leading(ctx, names)
+	require.NoError(t, err)
+	require.Len(t, infos, 500)
+	for i, info := range infos {
+		require.Equal(t, names[i], info.Name)
+	}
+	require.LessOrEqual(t, most, leadingAtOnce)
+	require.Zero(t, failures.Load())
+	require.NoError(t, tr.Close())
+}
+
+// TestALookUpThatFindsMayTakeLonger than one that finds nothing: the limit holds for a round.
+func TestALookUpThatFindsMayTakeLonger(t *testing.T) {
+	var first time.Time
+	tr, failures := guardLeading(200*time.Millisecond, func(ctx context.Context, batch int, names []pagefile.Name) ([]tier.Info, error) {
+		if batch == 0 {
+			first, _ = ctx.Deadline()
+		}
+		if batch == 2*leadingBatch { // until the time of the first round would be over
+			select {
+			case <-time.After(time.Until(first)):
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		return foundAll(names), nil
+	})
+	infos, err := tr.Leading(ctx, numbered(100))
+	require.NoError(t, err)
+	require.Len(t, infos, 100)
+	require.Zero(t, failures.Load())
+	require.NoError(t, tr.Close())
+}
+
+// TestALookUpEnds at the first page that is missing, whichever batch answers first, and later
+// batches are given up.
+func TestALookUpEnds(t *testing.T) {
+	for missing := range 120 {
+		var ended atomic.Int32
+		tr, failures := guardLeading(time.Minute, func(ctx context.Context, batch int, names []pagefile.Name) ([]tier.Info, error) {
+			if batch > missing {
+				<-ctx.Done()
+				ended.Add(1)
+				return nil, ctx.Err()
+			}
+			return foundAll(names[:min(len(names), missing-batch)]), nil
+		})
+		infos, err := tr.Leading(ctx, numbered(120))
+		require.NoError(t, err)
+		require.Len(t, infos, missing)
+		require.Zero(t, failures.Load())
+		require.NoError(t, tr.Close())
+		require.False(t, tr.Breaker.Down())
+	}
+}
+
+// TestALookUpThatHangs fails once, and the pages before it count.
+func TestALookUpThatHangs(t *testing.T) {
+	over := make(chan struct{})
+	tr, failures := guardLeading(20*time.Millisecond, func(_ context.Context, batch int, names []pagefile.Name) ([]tier.Info, error) {
+		if batch > 0 {
+			<-over
+		}
+		return foundAll(names), nil
+	})
+	infos, err := tr.Leading(ctx, numbered(100))
+	require.ErrorIs(t, err, tier.ErrTierTimeout)
+	require.Len(t, infos, leadingBatch)
+	require.EqualValues(t, 1, failures.Load())
+	require.False(t, tr.Breaker.Down())
+	close(over)
+	require.NoError(t, tr.Close())
+}
