@@ -65,7 +65,11 @@ func (t *TieredCausal) pace(p *plan) *pace {
 	if t.opts.AlwaysRestore {
 		return nil
 	}
-	return &pace{Watch: t.rates.Watch(t.costs(p), pagesInMemory), after: t.after}
+	c := t.costs(p)
+	if c.Indivisible {
+		c.Base = 0 // a restore that is given up leaves nothing in the slot
+	}
+	return &pace{Watch: t.rates.Watch(c, pagesInMemory), after: t.after}
 }
 
 // begin starts the clock. reading is the time already spent reading pages.

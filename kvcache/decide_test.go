@@ -154,6 +154,24 @@ func TestPageOfAWindowThatDoesNotComeIsGivenUp(t *testing.T) {
 	r.model.requireRows(t, 0, prompt)
 }
 
+// TestAWindowThatIsGivenUpLeavesNothing: the wait for a page is measured against computing the
+// whole prompt, also where the slot holds its beginning.
+func TestAWindowThatIsGivenUpLeavesNothing(t *testing.T) {
+	deadline := func(start func(testing.TB, Store, int, int, Options) *fakeRunner, base int) time.Duration {
+		r := start(t, newMemStore(t), 1, 128, Options{})
+		r.tiered.mu.Lock()
+		require.True(t, r.tiered.readyLocked())
+		r.tiered.mu.Unlock()
+		r.tiered.opts.AlwaysRestore = false
+		learn(r.tiered.rates, time.Second, time.Microsecond)
+		p := plan{prompt: prompt{tokens: tokenRange(1, 40)}, begin: []int{base, base}[:len(r.tiered.groups)], base: base}
+		p.take([]diskstore.Ref{{Start: 32, Tokens: 8, Stored: 8, Tier: "local", Bytes: 1}}, 40)
+		return r.tiered.pace(&p).Deadline()
+	}
+	require.Less(t, deadline(newFakeRunner, 32), 10*time.Second, "8 tokens")
+	require.Greater(t, deadline(newWindowedRunner, 32), 39*time.Second, "40 tokens")
+}
+
 // An unknown tier is asked for one page at first.
 func TestFirstPageOfAnUnknownTierIsReadAlone(t *testing.T) {
 	r, store, prompt := decided(t)

@@ -59,11 +59,15 @@ func (t *TieredCausal) readPages(ctx context.Context, p *plan, alone, low bool) 
 }
 
 // done passes a page's room in memory on to the next page. A page that is not in the store any
-// more does not count as found.
+// more does not count as found. Nor do a page without the rows of some group, as a server with
+// a longer context stores it, and the pages after it: Put replaces those that lack rows.
 func (r *pipeline) done(pg *page) {
 	pg.close()
-	if errors.Is(pg.err, pagefile.ErrDamaged) || errors.Is(pg.err, tier.ErrNotFound) {
-		r.t.notFound(r.plan.seq, pg.ref.Key)
+	switch refs := r.plan.refs[pg.index:]; {
+	case errors.Is(pg.err, pagefile.ErrMismatch):
+		r.t.notFound(r.plan.seq, refs)
+	case errors.Is(pg.err, pagefile.ErrDamaged), errors.Is(pg.err, tier.ErrNotFound):
+		r.t.notFound(r.plan.seq, refs[:1])
 	}
 	if pg.buffer != nil {
 		r.t.buffers.Put(pg.buffer)

@@ -106,11 +106,13 @@ func (t *TieredCausal) nowFound(seq int, refs []diskstore.Ref) {
 	t.slotLocked(seq).found = found
 }
 
-// notFound notes that a page which a look-up has found is not in the store any more.
-func (t *TieredCausal) notFound(seq int, key pagefile.Key) {
+// notFound notes that pages which a look-up has found are not stored any more, or not whole.
+func (t *TieredCausal) notFound(seq int, refs []diskstore.Ref) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.slotLocked(seq).found, key)
+	for _, ref := range refs {
+		delete(t.slotLocked(seq).found, ref.Key)
+	}
 }
 
 // take adds pages to the plan, up to a limit.

@@ -3,6 +3,7 @@ package kvcache
 import (
 	"bytes"
 	"log/slog"
+	"math"
 	"slices"
 	"testing"
 
@@ -92,6 +93,38 @@ func TestLateRowsOfAFork(t *testing.T) {
 	require.Equal(t, len(text), r.fork(r.slots[1], text))
 	r.load(r.slots[1], tokenRange(2, 5), true)
 	requireStored(t, r, text)
+}
+
+// TestAPageWithoutAWindowIsReplaced by a server that keeps all positions: a page that lacks rows
+// cannot be read there, and is stored again.
+func TestAPageWithoutAWindowIsReplaced(t *testing.T) {
+	store := newMemStore(t)
+	store.windowed = true
+	r := newWindowedRunner(t, store, 1, 128, Options{QueuedBytes: 1})
+	text := tokenRange(1, 60)
+	store.hold = make(chan struct{}) // the queue is full until the window has passed most pages
+	r.load(r.slots[0], text, true)
+	r.drain()
+	close(store.hold)
+	r.finish(r.slots[0])
+	r.flush()
+	r.tiered.Close()
+
+	keeps := func() *fakeRunner {
+		r := newFakeRunner(t, store, 1, 128, Options{})
+		all := newFakeCache(129, 1)
+		all.window, all.memory = fakeWindow, math.MaxInt32
+		all.on(r.device)
+		return r.of(all, r.cache)
+	}
+	again := keeps()
+	require.Less(t, again.load(again.slots[0], text, true).Held, 59)
+	again.drain()
+	again.finish(again.slots[0])
+	again.flush()
+	again.tiered.Close()
+	last := keeps()
+	require.Equal(t, 59, last.load(last.slots[0], text, true).Held)
 }
 
 // Where all layers have a window, pages that end before the window are not read.

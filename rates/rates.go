@@ -41,7 +41,9 @@ func (c Chain) After(n int) Chain {
 func (c Chain) end() int { return c.Pages[len(c.Pages)-1].end() }
 
 const (
-	// batchTokensMin is the smallest batch that counts as an observation of prefill.
+	// batchTokensMin is the smallest batch that counts as an observation of prefill. A
+	// smaller one takes longer for each of its tokens, and shows only that a prediction is
+	// too high.
 	batchTokensMin = 64
 
 	// computeHalfLife is the half-life of compute observations in batches: a prompt of 8k
@@ -90,14 +92,19 @@ func newComputeLine() line { return line{halfLife: computeHalfLife} }
 func newReadLine() line { return line{halfLife: readHalfLife, proportional: true} }
 
 // Computed notes the time of a batch. tokens is the number of tokens, position the mean of
-// their positions. Batches of fewer than batchTokensMin tokens are ignored.
+// their positions. A batch of fewer than batchTokensMin tokens counts only if it took less time
+// than predicted: where every prompt is read from the store, no larger batch may come.
 func (r *Rates) Computed(tokens int, position float64, took time.Duration) {
-	if tokens < batchTokensMin {
+	if tokens <= 0 {
 		return
 	}
+	each := took.Seconds() / float64(tokens)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.compute.add(sample{position, took.Seconds() / float64(tokens)})
+	if tokens < batchTokensMin && (!r.compute.known() || each >= r.compute.at(position)) {
+		return
+	}
+	r.compute.add(sample{position, each})
 	r.computed = r.now()
 	r.file.changedLocked(r)
 }

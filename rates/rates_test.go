@@ -182,6 +182,26 @@ func TestSmallBatchesSayNothing(t *testing.T) {
 	require.True(t, r.compute.known())
 }
 
+// TestSmallBatchesCorrectATooHighPrediction: where every prompt is read, no larger batch comes,
+// and reading would be chosen for ever. Slow small batches show nothing.
+func TestSmallBatchesCorrectATooHighPrediction(t *testing.T) {
+	r := newRates(newClock())
+	busy := machine{token: 0.05, tiers: map[string]float64{"remote": GB / 100}}
+	busy.compute(r, 0, 4096)
+	busy.learn(r, "remote")
+	chain := Chain{Pages: pagesOf("remote", 8)}
+	require.Equal(t, 8, r.Plan(chain))
+	before := r.Computing(0, 2048)
+	for range 100 {
+		r.Computed(20, 1000, 20*time.Second)
+	}
+	require.Equal(t, before, r.Computing(0, 2048))
+	for range 100 {
+		r.Computed(20, 1000, 10*time.Millisecond)
+	}
+	require.Zero(t, r.Plan(chain))
+}
+
 // TestAStepAfterReadingCounts: pages from a quick tier are computed where the step behind is
 // slower than computing, and the step is tried again later.
 func TestAStepAfterReadingCounts(t *testing.T) {
