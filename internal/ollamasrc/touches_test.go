@@ -1,0 +1,57 @@
+package ollamasrc
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var touchesTrailer = regexp.MustCompile(`(?m)^Touches: (.+\n(?: .+\n)*)`)
+
+// TestTouches: each patch names all of Ollama's files that it changes, with the lines that it
+// adds to each. Files of earlier patches are ours.
+func TestTouches(t *testing.T) {
+	for _, version := range []string{"v0.16.1", "v0.24.0"} {
+		series, err := LoadSeries(filepath.Join("..", "..", "patches"), version)
+		require.NoError(t, err)
+		require.NotEmpty(t, series.Patches)
+		ours := make(map[string]bool)
+		for _, p := range series.Patches {
+			text, err := os.ReadFile(filepath.Join(series.Dir, p.Name))
+			require.NoError(t, err)
+			m := touchesTrailer.FindStringSubmatch(string(text))
+			require.NotNil(t, m, p.Name)
+			got := strings.Join(strings.Fields(m[1]), " ")
+			require.Equal(t, touches(string(text), ours), got, "%s; see Touches: in patches/README.md", p.Name)
+		}
+	}
+}
+
+// touches is the trailer of a patch. ours are the files that patches have made; touches adds
+// those of this patch.
+func touches(patch string, ours map[string]bool) string {
+	var files []string
+	for _, diff := range strings.Split("\n"+patch, "\ndiff --git a/")[1:] {
+		name, _, _ := strings.Cut(diff, " ")
+		header, body, _ := strings.Cut(diff, "\n@@")
+		switch {
+		case strings.Contains(header, "\nnew file mode"):
+			ours[name] = true
+		case !ours[name]:
+			n, lines := strings.Count(body, "\n+"), "lines"
+			if n == 1 {
+				lines = "line"
+			}
+			files = append(files, fmt.Sprintf("%s (%d %s)", name, n, lines))
+		}
+	}
+	if files == nil {
+		return "new files only"
+	}
+	return strings.Join(files, ", ")
+}
