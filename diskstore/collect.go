@@ -194,13 +194,16 @@ func (lv *level) mustGo(ctx context.Context, over int64, want demand) int64 {
 	return max(figure+want.room-budget, want.disk)
 }
 
-// stale reports whether a tier's files need a new count.
+// stale reports whether a tier's files need a new count. A count by any process serves.
 func (lv *level) stale() bool {
 	every := time.Duration(countEvery)
 	if lv == lv.s.remote {
 		every = remoteCountEvery
 	}
 	counted, took := lv.use.counted()
+	if other := lv.book.Counted(); other.After(counted) {
+		counted = other
+	}
 	if _, known := lv.book.Figure(); !known && lv.book.Budget > 0 {
 		return time.Since(counted) > max(countAgain, 10*took) // the ledger is lost, or cannot be written
 	}

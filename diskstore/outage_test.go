@@ -223,6 +223,35 @@ func TestRemoteCountHoldsUpNoPut(t *testing.T) {
 	require.Zero(t, s.Stats().PutErrors)
 }
 
+// TestOneHostCountsTheShareForAll: a count that another machine has recorded serves this one,
+// whichever clocks the machines have.
+func TestOneHostCountsTheShareForAll(t *testing.T) {
+	for _, ahead := range []time.Duration{0, time.Hour, -time.Hour} {
+		sh := storetest.NewShare(ahead)
+		oa := testOptions(t, withFS(sh.From("a")), withRemote(t), func(o *Options) { o.Remote.BudgetBytes = 1 << 30 })
+		a := open(t, oa)
+		inRemote(t, a, 3)
+		require.NoError(t, a.Flush(ctx))
+		ob := testOptions(t, withFS(sh.From("b")))
+		ob.Remote = oa.Remote
+		b := open(t, ob)
+		_, err := b.remote.count(ctx, nil)
+		require.NoError(t, err)
+		grow := func() {
+			b.remote.use.mu.Lock()
+			defer b.remote.use.mu.Unlock()
+			b.remote.use.when = time.Now().Add(-2 * remoteCountEvery)
+		}
+		grow()
+		require.NoError(t, b.remote.book.Refresh(ctx))
+		require.True(t, b.remote.stale(), "nobody has counted since")
+		_, err = a.remote.count(ctx, nil)
+		require.NoError(t, err)
+		require.NoError(t, b.remote.book.Refresh(ctx))
+		require.False(t, b.remote.stale())
+	}
+}
+
 // TestReaderOfACountedTierCountsSeldom: a machine that may not write to the remote tier finds
 // in the ledger that another machine has counted the tier.
 func TestReaderOfACountedTierCountsSeldom(t *testing.T) {

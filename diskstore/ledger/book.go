@@ -61,6 +61,7 @@ type Book struct {
 	hits     map[pagefile.Key]Hits // not recorded
 	updated  time.Time             // time of this process's last record; zero for never
 	last     Ledger                // as last read or written
+	counted  time.Time             // by this machine's clock: when last was first seen with another number of counts
 	changed  chan struct{}         // closed at the next change of the ledger
 }
 
@@ -237,6 +238,14 @@ func (b *Book) Figure() (bytes int64, known bool) {
 	return b.last.Figure(), b.last.Counts > 0
 }
 
+// Counted returns the time at which this process saw that some process had counted the files
+// again; zero for never. No clock but this machine's decides, because clocks of hosts differ.
+func (b *Book) Counted() time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.counted
+}
+
 // Today returns the bytes written on this day, as far as this process knows.
 func (b *Book) Today() int64 {
 	b.mu.Lock()
@@ -379,6 +388,9 @@ func (b *Book) change(ctx context.Context, apply func(l *Ledger, id string, p pe
 }
 
 func (b *Book) seeLocked(l *Ledger) {
+	if b.last.Counts > 0 && l.Counts > b.last.Counts {
+		b.counted = time.Now()
+	}
 	b.last = *l
 	close(b.changed)
 	b.changed = make(chan struct{})
