@@ -3,14 +3,16 @@ package diskstore
 import (
 	"context"
 	"time"
-
-	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 const (
 	// hitsEvery bounds the time before a hit is recorded, together with others. Recording
 	// costs two syncs.
 	hitsEvery = 5 * time.Second
+
+	// remoteHitsEvery is the same for a remote tier, whose ledger all servers share. Any other
+	// change of the ledger records the hits, too.
+	remoteHitsEvery = 10 * time.Minute
 
 	// hitsPatience bounds the time that Flush, or a job between two collections, waits for a
 	// tier to record hits.
@@ -21,19 +23,21 @@ const (
 func (lv *level) hit() {
 	lv.s.counts.hits.Add(1)
 	lv.book.Hit(lv.s.opt.Fingerprint)
-	lv.s.hitClock.Start(hitsEvery, func() {
-		type hitsJob struct{}
-		lv.s.local.collecting.Submit(hitsJob{}, lv.s.recordHits)
+	every := time.Duration(hitsEvery)
+	if lv == lv.s.remote {
+		every = remoteHitsEvery
+	}
+	lv.hitClock.Start(every, func() {
+		type hitsJob struct{ of *level }
+		lv.s.local.collecting.Submit(hitsJob{lv}, lv.recordHits)
 	})
 }
 
 // recordHits records new hits. After a failure the next hit tries again.
-func (s *Store) recordHits(ctx context.Context) {
+func (lv *level) recordHits(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
 	defer cancel()
-	for _, lv := range s.levels(tier.Local) {
-		if lv.book.UnrecordedHits() && lv.answers() {
-			_ = lv.book.Record(ctx)
-		}
+	if lv.book.UnrecordedHits() && lv.answers() {
+		_ = lv.book.Record(ctx)
 	}
 }

@@ -23,6 +23,7 @@ type level struct {
 	verdicts *verdicts
 	trimmed  moment // time of the last trim that evicted all but young files, and needed more
 
+	hitClock   work.Once   // records hits
 	collecting *work.Queue // collections; demotions are the local level's
 
 	// collector holds a token while one goroutine of this process collects; Tier.Lock does the

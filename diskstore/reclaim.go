@@ -53,7 +53,7 @@ func (lv *level) reclaimTier(ctx context.Context, uses []FingerprintUsage, unwan
 		return err
 	}
 	for _, use := range uses {
-		if use.Unused = now.Sub(use.LastUsed); !unwanted(use) {
+		if use.Unused, use.Tier = now.Sub(use.LastUsed), lv.name; !unwanted(use) {
 			continue
 		}
 		all := purge{fingerprint: use.Fingerprint, removed: func(info tier.Info) {

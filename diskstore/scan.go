@@ -24,6 +24,8 @@ type FingerprintUsage struct {
 	// Unused is the time since the last use, the smaller of the values by this machine's clock
 	// and by the filesystem's. Set by Reclaim only.
 	Unused time.Duration
+	// Tier is the tier that holds the pages. Set by Reclaim only.
+	Tier string
 }
 
 // TierUsage is the result of Scan for one tier.

@@ -43,8 +43,7 @@ type Store struct {
 	sharing sharing
 	now     func() time.Time
 
-	watch    watcher // of a Root's GC
-	hitClock work.Once
+	watch watcher // of a Root's GC
 
 	wantMu    sync.Mutex
 	want      demand      // of the next collection of the local tier
@@ -260,7 +259,9 @@ func (s *Store) Close() error {
 	if !s.life.Close(closePatience) {
 		return nil
 	}
-	s.hitClock.Stop()
+	for _, lv := range s.levels(tier.Local) {
+		lv.hitClock.Stop()
+	}
 	if s.ram != nil {
 		s.ram.Close()
 	}

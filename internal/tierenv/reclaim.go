@@ -16,8 +16,12 @@ import (
 // of different versions may share a root, and a new version may be rolled back.
 const reclaimAfter = 24 * time.Hour
 
+// reclaimRemoteAfter is the same time in a remote tier, which keeps pages for longer, and for
+// servers that may have another version for weeks.
+const reclaimRemoteAfter = 30 * 24 * time.Hour
+
 // Reclaim removes the pages of a model by other versions of the engine that are unused for a
-// day: no fingerprint of this engine asks for them. Reclaim logs the numbers of pages that it
+// day, or for 30 days in a remote tier: no fingerprint of this engine asks for them. Reclaim logs the numbers of pages that it
 // removed and left. identity is the identity of the store's own pages, and usage a result of its
 // Survey. Closing the store ends Reclaim.
 func Reclaim(ctx context.Context, store *diskstore.Store, usage diskstore.Usage, identity map[string]string, log *slog.Logger) {
@@ -27,7 +31,11 @@ func Reclaim(ctx context.Context, store *diskstore.Store, usage diskstore.Usage,
 		if !supersedes(identity, other.Identity) {
 			return false
 		}
-		if other.Unused < reclaimAfter {
+		after := reclaimAfter
+		if other.Tier == tier.Remote {
+			after = reclaimRemoteAfter
+		}
+		if other.Unused < after {
 			kept += other.Pages + other.Tails
 			keptBytes += other.Bytes
 			return false
@@ -44,7 +52,7 @@ func Reclaim(ctx context.Context, store *diskstore.Store, usage diskstore.Usage,
 		log.Info("kv tier: reclaimed pages that another version of the engine left", "pages", reclaimed.Pages, "bytes", format.HumanBytes(reclaimed.Bytes))
 	}
 	if kept > 0 {
-		log.Info("kv tier: found pages of another version of the engine; they are removed a day after their last use", "pages", kept, "bytes", format.HumanBytes(keptBytes))
+		log.Info("kv tier: found pages of another version of the engine; they are removed a day after their last use, from the remote directory 30 days after", "pages", kept, "bytes", format.HumanBytes(keptBytes))
 	}
 }
 

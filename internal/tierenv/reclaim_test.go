@@ -34,15 +34,26 @@ func TestSupersedes(t *testing.T) {
 	require.False(t, supersedes(mine, map[string]string{}))
 }
 
-// TestReclaim removes pages of another version of the engine a day after their last use.
+// TestReclaim removes pages of another version of the engine a day after their last use, and
+// from a remote tier after 30 days.
 func TestReclaim(t *testing.T) {
+	for where, after := range map[string]time.Duration{"local": reclaimAfter, "remote": reclaimRemoteAfter} {
+		t.Run(where, func(t *testing.T) { testReclaim(t, where == "remote", after) })
+	}
+}
+
+func testReclaim(t *testing.T, remote bool, after time.Duration) {
 	root := filepath.Join(t.TempDir(), "pages")
 	require.NoError(t, os.Mkdir(root, 0o700))
 	open := func(key pagefile.Key, engine string) (*diskstore.Store, map[string]string) {
 		identity := map[string]string{KeyWeights: "w", KeyEngine: engine}
-		s, err := diskstore.Open(t.Context(), diskstore.Options{
+		options := diskstore.Options{
 			Fingerprint: key, Identity: identity, PageTokens: 16, Local: diskstore.TierConfig{Root: root, BudgetBytes: 1 << 30},
-		})
+		}
+		if remote && engine == "new" { // the pages of the old one lie in the remote tier
+			options.Local.Root, options.Remote = filepath.Join(t.TempDir(), "local"), options.Local
+		}
+		s, err := diskstore.Open(t.Context(), options)
 		require.NoError(t, err)
 		return s, identity
 	}
@@ -53,7 +64,7 @@ func TestReclaim(t *testing.T) {
 	require.NoError(t, old.Put(t.Context(), &pagefile.Page{Parent: pagefile.Key{1}, Tokens: tokens, Layout: layout, Payload: make([]byte, layout.Size())}))
 	require.NoError(t, old.Close())
 
-	for _, age := range []time.Duration{time.Hour, 25 * time.Hour} {
+	for _, age := range []time.Duration{after - time.Hour, after + time.Hour} {
 		require.NoError(t, filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 			if err != nil || filepath.Ext(path) != pageSuffix {
 				return err
@@ -66,8 +77,8 @@ func TestReclaim(t *testing.T) {
 		usage, err := s.Survey(t.Context())
 		require.NoError(t, err)
 		Reclaim(t.Context(), s, usage, identity, log)
-		require.Equal(t, age < reclaimAfter, holdsPages(root))
-		require.Contains(t, lines.String(), map[bool]string{true: "found pages", false: "reclaimed pages"}[age < reclaimAfter])
+		require.Equal(t, age < after, holdsPages(root))
+		require.Contains(t, lines.String(), map[bool]string{true: "found pages", false: "reclaimed pages"}[age < after])
 		require.NoError(t, s.Close())
 		lines.Reset()
 		Reclaim(t.Context(), s, usage, identity, log)
