@@ -123,6 +123,7 @@ func (s *slot) stored() int {
 
 // markNew marks a page as new, if its key still names it: it is not stored any more.
 func (s *slot) markNew(keys []pagefile.Key, page int) {
+	delete(s.found, keys[page])
 	if page < len(s.keys) && s.keys[page] == keys[page] && s.pages[page] == pageStored {
 		s.pages[page] = pageNew
 	}

@@ -207,6 +207,20 @@ func TestWhatWasFoundIsNotCopiedAgain(t *testing.T) {
 	require.Equal(t, []int{2}, store.wrote)
 }
 
+// TestAFoundPageThatIsLostIsStoredAgain by the slot's next request, also when that request looks
+// nothing up because the slot holds its prompt.
+func TestAFoundPageThatIsLostIsStoredAgain(t *testing.T) {
+	r, store, prompt := decided(t)
+	learn(r.tiered.rates, time.Microsecond, time.Hour)
+	require.Zero(t, r.run(r.slots[0], prompt, nil, true).Held)
+	r.flush()
+	require.Equal(t, 1, store.lose(16))
+	store.wrote = nil
+	r.run(r.slots[0], prompt, nil, true)
+	r.flush()
+	require.Equal(t, []int{2}, store.wrote)
+}
+
 // lateStore calls during between a look-up and its answer.
 type lateStore struct {
 	*memStore
