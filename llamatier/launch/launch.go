@@ -118,6 +118,9 @@ func (c Command) Hidden() string {
 	if name, _ := c.value(host); strings.HasSuffix(name, ".sock") {
 		return "it listens on a Unix socket"
 	}
+	if path := c.configured(); path != "" {
+		return "options of it are in " + path
+	}
 	return ""
 }
 
