@@ -37,6 +37,7 @@ func (o option) is(arg string) bool {
 var (
 	model       = option{flags: []string{"-m", "--model"}, env: "LLAMA_ARG_MODEL"}
 	modelURL    = option{flags: []string{"-mu", "--model-url"}, env: "LLAMA_ARG_MODEL_URL"}
+	docker      = option{flags: []string{"-dr", "--docker-repo"}, env: "LLAMA_ARG_DOCKER_REPO"}
 	repository  = option{flags: []string{"-hf", "-hfr", "--hf-repo"}, env: "LLAMA_ARG_HF_REPO"}
 	host        = option{flags: []string{"--host"}, env: "LLAMA_ARG_HOST"}
 	port        = option{flags: []string{"--port"}, env: "LLAMA_ARG_PORT"}
@@ -147,13 +148,16 @@ func (c Command) Unstorable() string {
 		switch {
 		case strings.HasPrefix(flag, "--spec-"), strings.HasPrefix(flag, "--fim-"), draft.is(name), slices.Contains([]string{"-hfd", "-hfrd", "--hf-repo-draft"}, name):
 			return "drafts have a state that is not saved"
+		case strings.HasPrefix(name, "--") && strings.HasSuffix(flag, "-default"):
+			return "it names a model of its own"
 		case strings.HasPrefix(flag, "--lora-scaled"), strings.HasPrefix(flag, "--control-vector"):
 			return "the content of a file that it names is not known"
 		}
 	}
 	_, url := c.value(modelURL)
 	_, repo := c.value(repository)
-	if c.Model() == "" || url || repo || split.MatchString(c.Model()) {
+	_, image := c.value(docker)
+	if c.Model() == "" || url || repo || image || split.MatchString(c.Model()) {
 		return "the model is not one file with a name"
 	}
 	return ""

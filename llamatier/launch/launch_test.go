@@ -53,7 +53,7 @@ func TestTheLastFlagCountsAndThenTheVariable(t *testing.T) {
 func TestReasons(t *testing.T) {
 	require.Empty(t, command(ollama).Hidden())
 	require.Empty(t, command(ollama).Unstorable())
-	require.Empty(t, command("-m x --cache-reuse 0").Unstorable())
+	require.Empty(t, command("-m x --cache-reuse 0 -a the-default").Unstorable())
 	for _, line := range []string{"--ssl-cert-file c", "--api-prefix /x", "--host /run/x.sock"} {
 		require.NotEmpty(t, command(line).Hidden(), line)
 	}
@@ -69,11 +69,14 @@ func TestReasons(t *testing.T) {
 	for _, line := range []string{
 		"-hf a/b", "-m x -hf a/b", "-m x-00001-of-00003.gguf", "-m x --spec-type draft-mtp", "-m x --spec-default", "-m x -hfd a/b",
 		"-m x --lora-scaled a:0.5", "-m x --control-vector f", "-m x --fim-qwen-1.5b-default", "-m x -mu u",
+		"-m x -dr a", "-m x --docker_repo a", "-m x --gpt-oss-20b-default", "-m x --vision-gemma-4b-default",
 		"-m x --no-cache-prompt", "-m x --no_cache_prompt", "-m x --sleep-idle-seconds 60",
 	} {
 		require.NotEmpty(t, command(line).Unstorable(), line)
 	}
-	require.NotEmpty(t, Command{Args: []string{"-m", "x"}, Environ: []string{"LLAMA_ARG_SPEC_TYPE=draft-mtp"}}.Unstorable())
+	for _, variable := range []string{"LLAMA_ARG_SPEC_TYPE=draft-mtp", "LLAMA_ARG_DOCKER_REPO=a"} {
+		require.NotEmpty(t, command("-m x", variable).Unstorable(), variable)
+	}
 }
 
 // TestNumerics: everything counts that is not known to change no row.
