@@ -119,6 +119,9 @@ func (c Command) Hidden() string {
 	if name, _ := c.value(host); strings.HasSuffix(name, ".sock") {
 		return "it listens on a Unix socket"
 	}
+	if slices.Contains(c.Environ, "AIP_MODE=PREDICTION") {
+		return "its port is that of AIP_HTTP_PORT"
+	}
 	if path := c.configured(); path != "" {
 		return "options of it are in " + path
 	}

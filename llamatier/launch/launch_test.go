@@ -57,6 +57,7 @@ func TestReasons(t *testing.T) {
 	for _, line := range []string{"--ssl-cert-file c", "--api-prefix /x", "--host /run/x.sock"} {
 		require.NotEmpty(t, command(line).Hidden(), line)
 	}
+	require.NotEmpty(t, command("-m x", "AIP_MODE=PREDICTION").Hidden(), "Vertex AI asks another port")
 	for _, line := range []string{"--slot-save-path d", "--cache-reuse 256", "--swa-full", "-md d.gguf"} {
 		require.NotEmpty(t, command(line).Unstorable(), line)
 	}
