@@ -257,6 +257,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		u.Restored = t.restore(ctx, s, r.Tokens)
 	}
 	u.counted = <-counted
+	t.sending(s)
 	if r.Rest == nil && !r.Private && !r.AtOnce {
 		t.stage(ctx, u)
 	}
@@ -332,8 +333,15 @@ func (t *Tier) endedLocked(u *Turn, answer *Answer, tokens int) {
 	}
 	s.tokens, s.rest = u.tokens[:tokens], u.rest
 	s.dirty, s.tails = true, true
-	s.broken, s.unknown = s.broken || s.private || s.unknown, t.unknown > 0
-	s.private = u.private
+	s.broken, s.private = s.broken || s.private, u.private
+}
+
+// sending notes that the engine is about to compute in a busy slot. It may compute all rows anew:
+// those of requests of which nothing is known matter no more, unless these run at the same time.
+func (t *Tier) sending(s *slot) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.broken, s.unknown = s.broken || s.unknown, t.unknown > 0
 }
 
 // noteAnswerLocked notes how much the engine has computed in a slot. An answer before, of

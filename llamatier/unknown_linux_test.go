@@ -115,3 +115,31 @@ func TestARequestThatNobodyWaitsFor(t *testing.T) {
 		})
 	}
 }
+
+// spoil makes the rows of a slot those of another model.
+func (s *fakeSlot) spoil() {
+	for i := range s.rows {
+		s.rows[i] = row([]int32{int32(-i)})
+	}
+}
+
+// TestAnUnknownRequestAfterAnAnswer whose client reads slowly: llama-server has left the slot, and
+// computes the same prompt again, with an adapter. Those rows are not the answer's.
+func TestAnUnknownRequestAfterAnAnswer(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	turn, s := begin(t, w, prompt(1, 100)), w.engine.slots[0]
+	answer := s.complete(w.engine, t.Context(), prompt(1, 100), 5)
+	end := w.tier.Unknown()
+	s.complete(w.engine, t.Context(), prompt(1, 100), 5)
+	s.spoil()
+	end()
+	turn.End(answer)
+	w.idle()
+	require.Empty(t, store.Chain(t.Context(), prompt(1, 100), nil))
+
+	w.ask(ask(prompt(2, 100)), 5)
+	w.idle()
+	require.NotEmpty(t, store.Chain(t.Context(), prompt(2, 100), nil))
+}
