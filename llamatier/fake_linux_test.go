@@ -52,6 +52,7 @@ type fakeEngine struct {
 	slots  []*fakeSlot
 	refuse map[string]int    // so many requests to these paths, with or without a query, fail
 	enter  map[string]func() // called when the next request to a path arrives
+	leave  map[string]func() // called when the next request to a path with its query was carried out
 	asked  map[string]int    // requests to each path
 
 	generated int // tokens of all answers that are over
@@ -68,7 +69,7 @@ type fakeSlot struct {
 }
 
 func newFake(t require.TestingT, slots, context int) *fakeEngine {
-	f := &fakeEngine{t: t, shape: fakeShape, context: context, refuse: map[string]int{}, enter: map[string]func(){}, asked: map[string]int{}}
+	f := &fakeEngine{t: t, shape: fakeShape, context: context, refuse: map[string]int{}, enter: map[string]func(){}, leave: map[string]func(){}, asked: map[string]int{}}
 	for range slots {
 		f.slots = append(f.slots, &fakeSlot{})
 	}
@@ -86,6 +87,14 @@ func (f *fakeEngine) onEnter(path string, do func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.enter[path] = do
+}
+
+// onLeave has do called when the next request to a path with its query was carried out, before the
+// Tier gets the answer.
+func (f *fakeEngine) onLeave(path string, do func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.leave[path] = do
 }
 
 // refuseNext has the next n requests to a path, with or without a query, fail.
@@ -107,7 +116,9 @@ func (f *fakeEngine) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	f.asked[r.URL.Path]++
 	enter := f.enter[r.URL.Path]
+	leave := f.leave[r.URL.RequestURI()]
 	delete(f.enter, r.URL.Path)
+	delete(f.leave, r.URL.RequestURI())
 	f.mu.Unlock()
 	if enter != nil {
 		enter()
@@ -117,6 +128,9 @@ func (f *fakeEngine) RoundTrip(r *http.Request) (*http.Response, error) {
 		http.Error(w, "refused", http.StatusInternalServerError)
 	} else {
 		f.serve(w, r)
+	}
+	if leave != nil {
+		leave()
 	}
 	if err := r.Context().Err(); err != nil {
 		return nil, err

@@ -88,9 +88,6 @@ func (t *Tier) tryRestore(ctx context.Context, s *slot, p *plan) error {
 	if !f.Streamed() {
 		t.opt.Rates.Stepped(t.costs(p), time.Since(began))
 	}
-	t.mu.Lock()
-	s.unknown = t.unknown > 0
-	t.mu.Unlock()
 	s.tokens, s.ends, s.loaded, s.broken = p.tokens, []int{len(p.tokens)}, len(p.tokens), false
 	return nil
 }

@@ -143,3 +143,31 @@ func TestAnUnknownRequestAfterAnAnswer(t *testing.T) {
 	w.idle()
 	require.NotEmpty(t, store.Chain(t.Context(), prompt(2, 100), nil))
 }
+
+// TestAnUnknownRequestAfterAnAction: llama-server has restored a slot, or emptied it, and begins and
+// ends a request of which nothing is known before the answer to the action arrives.
+func TestAnUnknownRequestAfterAnAction(t *testing.T) {
+	for action, before := range map[string]func(w *world){
+		"restore": func(w *world) { w.ask(ask(prompt(1, 100)), 5); w.tier.Flush(t.Context()); w.start(1, 1000) },
+		"erase":   func(w *world) { w.ask(Request{Tokens: prompt(2, 100), Slot: -1, Private: true}, 5) },
+	} {
+		store := openStore(t)
+		w := newWorld(t, store, 1, 1000)
+		before(w)
+		stored := len(store.Chain(t.Context(), prompt(1, 200), nil))
+		w.tier.patience.unknown = time.Millisecond
+		s, came := w.engine.slots[0], false
+		w.engine.onLeave("/slots/0?action="+action, func() {
+			end := w.tier.Unknown()
+			s.complete(w.engine, t.Context(), prompt(1, 200), 5)
+			s.spoil()
+			end()
+			came = true
+		})
+		w.ask(ask(prompt(1, 200)), 5)
+		require.True(t, came, action)
+		w.idle()
+		require.Len(t, store.Chain(t.Context(), prompt(1, 200), nil), stored, action)
+		require.NoError(t, store.Close())
+	}
+}
