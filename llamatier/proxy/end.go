@@ -54,9 +54,12 @@ func (e *end) Read(p []byte) (int, error) {
 }
 
 // answer returns the engine's account of the answer; nil unless all of the answer was heard.
-// Many clients of a stream go away after the last event, before the engine ends the stream.
+// Many clients of a stream go away after the last event, before the engine ends the stream. The
+// engine also ends a stream that a client has stopped, or that has failed, and goes on computing
+// for a while; the last account in such a stream is too low.
 func (e *end) answer() *llamatier.Answer {
-	if !e.over && !endsStream(e.last) {
+	stream := bytes.HasSuffix(e.last, []byte("\n\n"))
+	if stream && !endsStream(e.last) || !stream && !e.over {
 		return nil
 	}
 	return llamatier.ReadAnswer(e.last)

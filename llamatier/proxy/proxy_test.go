@@ -332,8 +332,9 @@ func TestTheEndOfAnAnswer(t *testing.T) {
 		done: want, native: want, long: nil, "": nil,
 		`{"content":"x","stop_type":"limit",` + timings + `}`: want,
 
-		// The account of an answer that goes on: the connection has ended, so it is over.
-		long + `data: {"stop":false,"content":"\"stop_type\":",` + timings + "}\n\n": want,
+		// Accounts of answers that went on: somebody has stopped one, and one has failed.
+		long + `data: {"stop":false,"content":"\"stop_type\":",` + timings + "}\n\n":                nil,
+		long + `data: {"stop":false,` + timings + "}\n\n" + `data: {"error":{"code":500}}` + "\n\n": nil,
 		`{"error":{"code":400}}`:           nil,
 		`{"timings":{"cache_n":5}}`:        nil,
 		`{"timings":{"cache_n":5,"prompt_`: nil,
