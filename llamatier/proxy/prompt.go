@@ -34,7 +34,9 @@ func (h *Handler) understand(r *http.Request, body []byte, chat bool) (*prompt, 
 		return nil, err
 	}
 	p.Private = set(in["kv_store"], "true") || set(in["lora"], "[]")
-	p.AtOnce = set(in["response_fields"], "[]") // an account with a speed alone cannot be corrected
+	// An account with a speed alone cannot be corrected, and an answer that llama-server keeps is
+	// read again from a byte on.
+	p.AtOnce = set(in["response_fields"], "[]") || len(r.Header.Values("X-Conversation-Id")) > 0
 	if set(in["id_slot"], "-1") {
 		if err := json.Unmarshal(in["id_slot"], &p.Slot); err != nil || p.Slot < 0 || p.Slot > math.MaxInt32 {
 			return nil, errNotUnderstood

@@ -303,7 +303,12 @@ func TestUnderstanding(t *testing.T) {
 			require.Equal(t, 7, pinned.Slot, body)
 		}
 	}
-	p, err := h.understand(r, []byte(`{"messages":[{"role":"user","content":"hi"}]}`), true)
+	kept := r.Clone(t.Context())
+	kept.Header.Set("X-Conversation-Id", "a")
+	p, err := h.understand(kept, []byte(`{"prompt":[1]}`), false)
+	require.NoError(t, err)
+	require.Equal(t, llamatier.Request{Tokens: []int32{1}, Slot: -1, AtOnce: true}, p.Request, "its answer may be read again from a byte on")
+	p, err = h.understand(r, []byte(`{"messages":[{"role":"user","content":"hi"}]}`), true)
 	require.NoError(t, err)
 	require.Equal(t, []int32{4}, p.Tokens)
 
