@@ -18,12 +18,13 @@ type Ours struct {
 // refuse returns the reason for which a llama-server without our options refuses a request, or
 // "".
 func (o Ours) refuse(r *http.Request) string {
+	get := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch {
 	case o.SavePath && r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/slots/"):
 		return "This server does not support slots action. Start it with `--slot-save-path`"
-	case o.Metrics && r.Method == http.MethodGet && r.URL.Path == "/metrics":
+	case o.Metrics && get && r.URL.Path == "/metrics":
 		return "This server does not support metrics endpoint. Start it with `--metrics`"
-	case o.Slots && r.Method == http.MethodGet && r.URL.Path == "/slots":
+	case o.Slots && get && r.URL.Path == "/slots":
 		return "This server does not support slots endpoint. Start it with `--slots`"
 	}
 	return ""

