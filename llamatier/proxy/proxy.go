@@ -57,6 +57,7 @@ func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Host = r.In.Host
+			r.Out.URL.RawQuery = r.In.URL.RawQuery // ReverseProxy drops members that it cannot read
 			r.Out.Header["Accept-Encoding"] = r.In.Header["Accept-Encoding"]
 		},
 		Transport: e.Client.Transport,

@@ -120,7 +120,7 @@ func TestRequestsPassThroughAsTheyAre(t *testing.T) {
 		w.WriteHeader(http.StatusTeapot)
 	})
 	s := before(t, e, true)
-	req, err := http.NewRequest(http.MethodPost, s.URL+"/some/path?a=1&b=%20", strings.NewReader("{ \"x\" :1}"))
+	req, err := http.NewRequest(http.MethodPost, s.URL+"/some/path?a=1&b=%20;c&d=%z", strings.NewReader("{ \"x\" :1}"))
 	require.NoError(t, err)
 	req.Header.Set("Authorization", "Bearer key")
 	req.Header.Set("Content-Type", "application/json")
@@ -129,7 +129,7 @@ func TestRequestsPassThroughAsTheyAre(t *testing.T) {
 	res.Body.Close()
 	require.Equal(t, http.StatusTeapot, res.StatusCode)
 	require.Equal(t, "5", res.Header.Get("X-Answer"))
-	require.Equal(t, "/some/path?a=1&b=%20", got.URL.String())
+	require.Equal(t, "/some/path?a=1&b=%20;c&d=%z", got.URL.String())
 	require.Equal(t, "Bearer key", got.Header.Get("Authorization"))
 	require.Equal(t, "{ \"x\" :1}", body)
 }
