@@ -165,7 +165,7 @@ func TestUpdateOfOllama(t *testing.T) {
 	s := w.state()
 	require.Equal(t, Replaced, s.State)
 	require.True(t, s.Bad())
-	require.Equal(t, []string{"an update of Ollama has put its own llama-server back; run kvtier ollama install again."}, s.Hints)
+	require.Equal(t, []string{"An update of Ollama has put its own llama-server back; run kvtier ollama install again."}, s.Hints)
 	require.NoError(t, w.install(Options{}))
 	w.requireRuns(nextServer)
 	require.Equal(t, Installed, w.state().State)

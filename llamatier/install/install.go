@@ -106,6 +106,9 @@ func (m *Machine) installable(ctx context.Context, o Ollama) error {
 		return nil
 	}
 	v := cmp.Or(m.version(ctx, o), "this one")
+	if semver.Compare("v"+v, oldest) >= 0 {
+		return fmt.Errorf("%s has no llama-server, although it is Ollama %s; install Ollama again", o.Executable, v)
+	}
 	return fmt.Errorf("%s has no llama-server: Ollama has it from %s on, and %s is older, or patched. Update Ollama, or build a patched release, as docs/install.md says", o.Executable, oldest, v)
 }
 

@@ -266,6 +266,7 @@ func TestServicesThatAreRefused(t *testing.T) {
 		"no service":     {func(w *world) { w.show["LoadState"] = "not-found" }, Options{Choice: Choice{Service: "ai"}}, "systemd has no service ai.service"},
 		"another one":    {func(w *world) { w.show["ExecStart"] = "{ path=/bin/sh ; argv[]=/bin/sh -c x ; }" }, Options{Choice: Choice{Service: "ai"}}, "ai.service runs /bin/sh, not ollama"},
 		"an old Ollama":  {func(w *world) { require.NoError(w.t, os.Remove(w.at(lib+"llama-server"))); w.says = "0.24.0" }, Options{}, "has no llama-server: Ollama has it from v0.30.0 on, and 0.24.0 is older, or patched"},
+		"no server":      {func(w *world) { require.NoError(w.t, os.Remove(w.at(lib+"llama-server"))) }, Options{}, "has no llama-server, although it is Ollama 0.32.15; install Ollama again"},
 		"not ours":       {func(w *world) { w.write("kit/kvtier-llama-server", stockServer, 0o755) }, Options{}, "is not kvtier-llama-server; name that file with --llama-server"},
 		"none of ours":   {func(w *world) { require.NoError(w.t, os.RemoveAll(w.at("kit"))) }, Options{}, "does not exist; name the file with --llama-server"},
 		"no answer":      {func(w *world) { require.NoError(w.t, os.Mkdir(w.at("run"), 0o755)); w.broken = "systemctl" }, Options{}, "ask systemd for ollama.service: exit status 1: it is broken; run the same command with sudo"},

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/tierenv"
@@ -173,11 +175,10 @@ func switchedOff(u unit, set map[string]string) string {
 	return fmt.Sprintf("%s is off in %s: another drop-in sets it, see systemctl cat %[2]s", tieringVariable, u.name)
 }
 
+// capital begins a sentence with a capital letter, unless it begins with a path.
 func capital(sentence string) string {
-	if strings.HasPrefix(sentence, "install ") {
-		return "I" + sentence[1:]
-	}
-	return sentence
+	first, size := utf8.DecodeRuneInString(sentence)
+	return string(unicode.ToUpper(first)) + sentence[size:]
 }
 
 // logTail is the part of a log that is searched, in bytes.
