@@ -26,6 +26,18 @@ func (s *Store) ensureManifest(ctx context.Context, t tier.Tier) error {
 	})
 }
 
+// describe writes the manifest again if this store has stored pages and somebody has removed the
+// manifest, as kvtier rm does beside a server. After a failure the pages are good, and nothing
+// says which model they are of.
+func (s *Store) describe(ctx context.Context) {
+	if s.counts.puts.Load() == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
+	defer cancel()
+	_ = s.ensureManifest(ctx, s.disk)
+}
+
 // copyManifest copies the manifest of a fingerprint to the remote tier, so that the remote
 // tier describes pages that move there.
 func (s *Store) copyManifest(ctx context.Context, fingerprint pagefile.Key) error {

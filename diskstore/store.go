@@ -271,6 +271,7 @@ func (s *Store) Close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), guard.CloseIn)
 	defer cancel()
+	s.describe(ctx)
 	s.giveBack(ctx)
 	err = errors.Join(err, s.disk.Close())
 	if s.remote != nil {
