@@ -94,7 +94,10 @@ that are too damaged to say whose they are go, too.
 MODEL is a name as ollama rm takes it: qwen3 is qwen3:latest. The first digits of
 the weights' digest, or of an ID that kvtier ls shows, stand for a model that
 Ollama no longer has. Models of other names with the same weights have the same
-pages, and lose them. The model itself stays.`,
+pages, and lose them. The model itself stays.
+
+A model that is loaded may store its conversations again, at the latest when it is
+unloaded: run ollama stop MODEL, and wait ten seconds, before.`,
 		Example: `  kvtier rm qwen3
   kvtier rm qwen3:4b gemma3 --dry-run`,
 		RunE: func(cmd *cobra.Command, args []string) error {
