@@ -33,9 +33,9 @@ func newServeCommand(a *app) *cobra.Command {
 after the server was started again. All that follows -- is the command line that you
 would give without kvtier.
 
---root, --local-gb, --remote and --remote-gb set the variables of the same meaning; the
-other variables count as they do under Ollama. Lines on standard error name the pages,
-the log, the address for clients, or the reason why nothing is stored.`,
+--root, --local-gb, --remote and --remote-gb replace variables, as for the other verbs;
+all other variables count as they do under Ollama. Lines on standard error name the
+pages, the log, the address for clients, or the reason why nothing is stored.`,
 		Example: `  kvtier serve -- llama-server -m model.gguf --port 8080
   kvtier serve --root /fast/pages --local-gb 100 -- ./llama-server -m model.gguf`,
 		Args: func(_ *cobra.Command, args []string) error {
