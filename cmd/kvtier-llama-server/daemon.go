@@ -71,11 +71,16 @@ type server struct {
 
 // daemon runs the engine, answers in its place, and ends as the engine does.
 func daemon(command launch.Command, real string) {
-	lines := newLog(install.LogPath())
-	log := slog.New(slog.NewTextHandler(lines, &slog.HandlerOptions{Level: slog.LevelDebug})).With("pid", os.Getpid())
+	lines, log := newDaemonLog()
 	end := run(command, real, log)
 	lines.end(logTimeout)
 	end()
+}
+
+// newDaemonLog returns the daemon's log, whose lines carry the number of this process.
+func newDaemonLog() (*logFile, *slog.Logger) {
+	lines := newLog(install.LogPath())
+	return lines, slog.New(slog.NewTextHandler(lines, &slog.HandlerOptions{Level: slog.LevelDebug})).With("pid", os.Getpid())
 }
 
 // run runs the engine until it ends, and returns the end of this process.

@@ -7,6 +7,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,7 +40,10 @@ func main() {
 	switch {
 	case os.Getenv(roleVariable) == "daemon":
 		daemon(command, real)
-	case !tierenv.Enabled() || !command.Serves() || command.Hidden() != "":
+	case !tierenv.Enabled() || !command.Serves():
+		fail(become(real))
+	case command.Hidden() != "":
+		sayHidden(command)
 		fail(become(real))
 	default:
 		state, err := front(real)
@@ -48,6 +52,14 @@ func main() {
 		}
 		process.EndAs(state)
 	}
+}
+
+// sayHidden logs that nothing is stored because no server can stand before llama-server. A disk
+// that hangs holds up the start for a bounded time.
+func sayHidden(command launch.Command) {
+	lines, log := newDaemonLog()
+	off(log, command, slog.LevelWarn, errors.New(command.Hidden()))
+	lines.end(logTimeout)
 }
 
 // become runs the real llama-server in place of this program. It returns only an error.

@@ -182,6 +182,8 @@ func TestSettingsThatAreRefused(t *testing.T) {
 		"OLLAMA_KV_TIERING=yes":                  "neither 1 nor 0",
 		"OLLAMA_KV_TIER_LOCAL_GB=lots":           "not a number of gigabytes",
 		"OLLAMA_KV_TIER_LOCAL=/proc/1/no/folder": "/proc/1/no",
+		"LLAMA_ARG_API_PREFIX=/x":                "its addresses have a prefix",
+		"LLAMA_ARG_SSL_CERT_FILE=x.pem":          "it answers by TLS",
 	} {
 		s := startOurs(t, t.TempDir(), "", setting)
 		require.Equal(t, 5, s.wait().ExitStatus())

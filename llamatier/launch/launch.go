@@ -116,7 +116,10 @@ func (c Command) Hidden() string {
 	if _, ok := c.value(prefix); ok {
 		return "its addresses have a prefix"
 	}
-	if name, _ := c.value(host); strings.HasSuffix(name, ".sock") {
+	switch name, _ := c.value(host); {
+	case strings.Contains(name, ","):
+		return "it listens on several addresses"
+	case strings.HasSuffix(name, ".sock"):
 		return "it listens on a Unix socket"
 	}
 	if slices.Contains(c.Environ, "AIP_MODE=PREDICTION") {

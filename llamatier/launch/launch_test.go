@@ -54,7 +54,7 @@ func TestReasons(t *testing.T) {
 	require.Empty(t, command(ollama).Hidden())
 	require.Empty(t, command(ollama).Unstorable())
 	require.Empty(t, command("-m x --cache-reuse 0 -a the-default").Unstorable())
-	for _, line := range []string{"--ssl-cert-file c", "--api-prefix /x", "--host /run/x.sock"} {
+	for _, line := range []string{"--ssl-cert-file c", "--api-prefix /x", "--host /run/x.sock", "--host 127.0.0.1,::1"} {
 		require.NotEmpty(t, command(line).Hidden(), line)
 	}
 	require.NotEmpty(t, command("-m x", "AIP_MODE=PREDICTION").Hidden(), "Vertex AI asks another port")
