@@ -128,10 +128,10 @@ func (c *fakeCache) WriteRows(layer int, value bool, cells []int32, src []byte) 
 	if len(src) != n*len(cells) {
 		return fmt.Errorf("%d bytes for %d rows", len(src), len(cells))
 	}
-	poison := bytes.Count(src, []byte{0xff}) == len(src)
+	filler := bytes.Count(src, []byte{poison}) == len(src) || bytes.Count(src, []byte{0}) == len(src)
 	for i, cell := range cells {
 		copy(c.row(section{layer, value}, cell), src[i*n:(i+1)*n])
-		if !poison {
+		if !filler {
 			c.unwritten[cell]--
 		}
 	}

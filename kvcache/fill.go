@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"bytes"
 	"context"
 	"errors"
 
@@ -27,7 +28,7 @@ func (t *TieredCausal) fill(ctx context.Context, p *plan) (held int, err error) 
 	return held, err
 }
 
-func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (int, error) {
+func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (held int, err error) {
 	pace := t.pace(p)
 	alone := busy || pace.alone()
 	r := t.readPages(ctx, p, alone, busy)
@@ -37,10 +38,11 @@ func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (int, 
 		return p.base, err
 	}
 	if t.opts.Poison {
-		t.poison(p.cells)
+		t.overwrite(p.cells, poison)
+		defer func() { t.overwrite(p.cellsFrom(held), 0) }()
 	}
 
-	held := p.base
+	held = p.base
 	pace.begin(r.clock.took())
 	for read := r.Next(); read != nil; read = r.Next() {
 		pg, there := pace.wait(read)
@@ -96,20 +98,33 @@ func (t *TieredCausal) write(pg *page, p *plan) error {
 	return nil
 }
 
-// poison fills cells with NaN: 0xff bytes are a NaN in f16 and as the scale of a quantized
+// poison is the byte of poisoned rows: 0xff bytes are a NaN in f16 and as the scale of a quantized
 // block.
-func (t *TieredCausal) poison(cells [][]int32) {
+const poison = 0xff
+
+// overwrite fills cells with a byte.
+func (t *TieredCausal) overwrite(cells [][]int32, with byte) {
 	for i, s := range t.geometry.sections {
 		if s.Kind == pagefile.KindCell || !s.Kind.PerToken() {
 			continue
 		}
 		g := t.geometry.of[i]
-		rows := make([]byte, int(s.RowBytes)*len(cells[g]))
-		for i := range rows {
-			rows[i] = 0xff
+		if len(cells[g]) == 0 {
+			continue
 		}
+		rows := bytes.Repeat([]byte{with}, int(s.RowBytes)*len(cells[g]))
 		if err := t.groups[g].WriteRows(int(s.Layer), s.Kind == pagefile.KindV, cells[g], rows); err != nil {
 			t.log.Error("kv tier: poison cells", "error", err)
 		}
 	}
+}
+
+// cellsFrom returns the plan's cells of the positions from held on. Attention without flash
+// attention multiplies the rows of free cells by zero, so that NaN must not stay in them.
+func (p *plan) cellsFrom(held int) [][]int32 {
+	cells := make([][]int32, len(p.cells))
+	for g := range cells {
+		cells[g] = p.cells[g][min(len(p.cells[g]), max(0, held-p.begin[g])):]
+	}
+	return cells
 }

@@ -221,6 +221,22 @@ func TestDamagedChainIsExaminedWhole(t *testing.T) {
 	require.LessOrEqual(t, store.reads-before, 1+pagesInMemory, "after a failure no further page is read from the tier")
 }
 
+// Attention without flash attention multiplies the rows of free cells by zero, and NaN times zero
+// is NaN: the answer is empty.
+func TestAFailedRestoreLeavesNoPoison(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{Poison: true})
+	prompt := tokenRange(1, 60)
+	r.run(r.slots[0], prompt, nil, true)
+	r.run(r.slots[0], tokenRange(2, 9), nil, true)
+	r.flush()
+	store.readErr = map[int]error{1: pagefile.ErrDamaged}
+	require.Equal(t, 8, r.load(r.slots[0], prompt, true).Held)
+	for of, rows := range r.cache.rows {
+		require.NotContains(t, string(rows), strings.Repeat("\xff", 8), "section %v", of)
+	}
+}
+
 func TestCancelledRestoreLeavesTheSlotUsable(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{})
