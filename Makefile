@@ -39,6 +39,9 @@ E2E := ./internal/ollamatest/... ./internal/e2e/... ./internal/demo/... ./intern
 # Those that start a stock Ollama with our llama-server.
 LLAMA := ./internal/llamae2e
 
+# Both.
+TORTURE := ./internal/torture
+
 # The folders that hold Go files of ours; build/ is nobody's.
 GO_FILES = find . \( -path ./build -o -path ./.git \) -prune -o -name '*.go' -print
 
@@ -118,7 +121,7 @@ STATES := TestCrashAtEveryOperation|TestFaultAtEveryOperation
 test-go: ## Run the tests that need no built Ollama
 	go test -race -parallel 8 -timeout 30m -skip '$(STATES)' ./cmd/... ./diskstore/... ./kvcache/... ./llamastate/... ./rates ./llamatier/... ./ggml-paged/... ./internal/tierenv/... ./internal/mounts/... ./internal/progress ./internal/readahead ./internal/steady
 	go test -v -parallel 8 -timeout 30m -run '$(STATES)' ./diskstore | grep -v '^=== '
-	go test $$(go list ./internal/... | grep -vxF "$$(go list $(E2E) $(LLAMA))")
+	go test $$(go list ./internal/... | grep -vxF "$$(go list $(E2E) $(LLAMA) $(TORTURE))")
 	go -C tools test ./...
 
 # build/paged has one folder for each way of building the library.
@@ -176,6 +179,7 @@ gpu: ## Test and measure on this machine's NVIDIA GPU: build/gpu-suite.json
 .PHONY: test-e2e
 test-e2e: build ## Run the tests of the built Ollama
 	go test -count=1 -p 1 -timeout 30m $(E2E)
+	go test -count=1 -timeout 10m -run TestOllama $(TORTURE)
 
 # gemma4, qwen35 and nemotron_h came after the release that `make test` builds.
 NEWEST := v0.24.0
@@ -196,6 +200,15 @@ bench-llama: test-deps ## Measure a stock llama-server with and without kvtier; 
 test-llama: test-deps ## Build a stock Ollama of today and test it with our llama-server
 	scripts/build-llama-server
 	go test -count=1 -timeout 30m $(LLAMA)
+	go test -count=1 -timeout 10m -run TestLlama $(TORTURE)
+
+# KVTIER_TORTURE_PAGES is the number of faulted pages, KVTIER_TORTURE_SEED chooses them.
+.PHONY: torture
+torture: export KVTIER_TORTURE_PAGES ?= 1000000
+torture: build test-deps ## Play field bugs of other caches on both servers, a million faulted pages
+	scripts/build-llama-server
+	go test -c -o build/torture.test $(TORTURE)
+	cd internal/torture && ../../build/torture.test -test.timeout 3h $(ARGS)
 
 .PHONY: test-llama-upstream
 test-llama-upstream: test-deps ## Run llama.cpp's own tests of its server on the stock one and on ours

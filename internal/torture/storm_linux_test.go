@@ -1,0 +1,296 @@
+package torture
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/progress"
+)
+
+// These variables are those of `make torture`; see CONTRIBUTING.md.
+const (
+	pagesEnv   = "KVTIER_TORTURE_PAGES"
+	seedEnv    = "KVTIER_TORTURE_SEED"
+	shortPages = 1000
+)
+
+const (
+	refusedLine = "kv page is not usable" // of the store
+	brokenLine  = "kv tier: page not read"
+
+	blockRounds = 150 // between two starts of the server, whose log is kept in memory
+	stormTokens = 3   // of an answer
+)
+
+// stormPrompts are the lengths of the conversations of a storm, in pages. A short storm has some
+// of the short ones.
+var stormPrompts = []int{12, 16, 30, 64, 64, 120, 120}
+
+const shortChats = 3
+
+// campaign counts the work of all storms of a run.
+type campaign struct {
+	seed   uint64
+	target int64
+	done   atomic.Int64 // faulted pages
+	shown  *progress.Display
+	step   *progress.Step
+
+	mu       sync.Mutex
+	faulted  map[string]int // pages, by fault
+	restores int            // with a fault
+	whole    int            // without one
+	tokens   int            // restored, by answers that say so
+	refused  int            // pages, by the servers' logs
+	starts   int
+}
+
+// theCampaign is that of all tests of the process.
+var theCampaign = sync.OnceValue(func() *campaign {
+	c := &campaign{seed: 1, target: shortPages, faulted: make(map[string]int)}
+	if n, err := strconv.ParseInt(os.Getenv(pagesEnv), 10, 64); err == nil {
+		c.target = n
+		c.shown = progress.New(os.Stderr, len("faulted pages"))
+	}
+	if n, err := strconv.ParseUint(os.Getenv(seedEnv), 10, 64); err == nil {
+		c.seed = n
+	}
+	c.step = c.shown.Step("faulted pages")
+	return c
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	c := theCampaign()
+	if c.done.Load() > 0 {
+		c.step.End(fmt.Sprintf("%d restores", c.restores), nil)
+		c.print()
+	}
+	c.shown.Close()
+	os.Exit(code)
+}
+
+// print prints the counts.
+func (c *campaign) print() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	fmt.Printf("faulted pages: %d, in %d restores of stored conversations; %d restores without a fault between them\n", c.done.Load(), c.restores, c.whole)
+	fmt.Printf("tokens restored: %d; pages refused, by the servers' logs: %d; starts of servers: %d; seed %d\n", c.tokens, c.refused, c.starts, c.seed)
+	var names []string
+	for name := range c.faulted {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		fmt.Printf("  %8d %s\n", c.faulted[name], name)
+	}
+}
+
+// count notes faulted pages, and reports whether the storm goes on until goal.
+func (c *campaign) count(name string, pages int) {
+	c.mu.Lock()
+	c.faulted[name] += pages
+	c.mu.Unlock()
+	c.step.Progress(min(c.done.Add(int64(pages)), c.target), c.target)
+}
+
+func TestLlamaStorm(t *testing.T)  { storm(t, llama) }
+func TestOllamaStorm(t *testing.T) { storm(t, ollama) }
+
+// storm damages, removes and exchanges pages of conversations at random, and asks for these
+// conversations. The model with rows for all tokens takes the rest of the pages.
+func storm(t *testing.T, on subject) {
+	t.Parallel()
+	c := theCampaign()
+	hybrids, hybridBound := hybrid(on)
+	windows, windowBound := windowed(on)
+	for _, part := range []struct {
+		name  string
+		setup setup
+		turns bool
+		bound float64
+		share int64 // one in so many of the target; 0: until the target is reached
+	}{
+		{"q8_0", setup{model: on.dense, keys: "q8_0"}, false, 0, 40},
+		{"hybrid", hybrids, true, hybridBound, 40},
+		{"window", windows, true, windowBound, 40},
+		{"dense", setup{model: on.dense}, false, 0, 0},
+	} {
+		goal := c.target
+		if part.share > 0 {
+			goal = c.target / part.share
+		}
+		if !t.Run(part.name, func(t *testing.T) {
+			part.setup.root = filepath.Join(folder(t), "pages")
+			r := newRig(t, on, part.setup)
+			r.bound = part.bound
+			s := &stormy{rig: r, campaign: c, rng: rand.New(rand.NewPCG(c.seed, uint64(len(part.name))))}
+			s.prepare(part.turns)
+			s.play(t, goal, part.share == 0)
+		}) {
+			return
+		}
+	}
+}
+
+// folder is a folder in memory, if there is one: a storm writes many GB.
+func folder(t testing.TB) string {
+	dir, err := os.MkdirTemp("/dev/shm", "kvtier-torture-*")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return dir
+}
+
+// stormy is a storm on a rig.
+type stormy struct {
+	*rig
+	*campaign
+	rng   *rand.Rand
+	chats []*chat
+	pages []pageFile // of all chats
+	last  *chat
+	mine  int64 // faulted pages of this storm
+}
+
+// prepare stores the conversations.
+func (s *stormy) prepare(turns bool) {
+	lengths := stormPrompts
+	if s.target <= shortPages {
+		lengths = lengths[:shortChats]
+	}
+	for i, n := range lengths {
+		p := write(s.t, s.setup.model, n*pageTokens+1, int64(i+1))
+		c := (*chat)(nil)
+		if turns {
+			c = s.converse(p, write(s.t, s.setup.model, 2*pageTokens, int64(100+i)), stormTokens)
+		} else {
+			c = s.store(p, stormTokens)
+		}
+		require.NotEmpty(s.t, c.pages)
+		s.chats, s.pages = append(s.chats, c), append(s.pages, c.pages...)
+	}
+	require.Error(s.t, s.wrong(s.chats[0], answer{logprobs: s.chats[1].want[0]}), "two conversations have one answer")
+}
+
+// over reports whether a storm has done its part.
+func (s *stormy) over(goal int64, all bool) bool {
+	if all {
+		return s.done.Load() >= goal
+	}
+	return s.mine >= goal
+}
+
+// play plays blocks of rounds. The server is another one in each block.
+func (s *stormy) play(t *testing.T, goal int64, all bool) {
+	require.NoError(t, s.ours.close())
+	for block := 0; !s.over(goal, all) && !t.Failed(); block++ {
+		t.Run(fmt.Sprint("block ", block), func(t *testing.T) {
+			s.t = t
+			s.ours = s.on.start(t, s.setup)
+			for round := 0; round < blockRounds && !s.over(goal, all); round++ {
+				if round == blockRounds/2 {
+					require.NoError(t, s.ours.crash())
+				}
+				s.round()
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.refused += s.ours.refused()
+			s.starts++
+		})
+	}
+}
+
+// round faults pages of a conversation, asks for the conversation, and heals the pages.
+func (s *stormy) round() {
+	c := s.chats[s.rng.IntN(len(s.chats))]
+	if c == s.last {
+		return // the engine holds it
+	}
+	s.last = c
+	chosen := s.choose(c)
+	var reading sync.WaitGroup
+	var answered atomic.Bool
+	if len(chosen) > 0 && s.rng.IntN(4) == 0 {
+		s.whileRead(&reading, &answered, chosen)
+	} else {
+		for _, p := range chosen {
+			s.fault(storedFaults[s.rng.IntN(len(storedFaults))], s.rng, p)
+		}
+	}
+	a := s.ask(c.prompt, c.tokens)
+	answered.Store(true)
+	reading.Wait()
+	s.require(c, a, fmt.Sprintf("%d of %d pages are faulted", len(chosen), len(c.pages)))
+	s.mine += int64(len(chosen)) // at most
+	for _, p := range chosen {
+		require.NoError(s.t, put(filepath.Dir(s.root), p.path, p.content))
+	}
+	s.forgive()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tokens += a.restored
+	if len(chosen) == 0 {
+		s.campaign.whole++
+	} else {
+		s.restores++
+	}
+}
+
+// choose returns some pages of a conversation: none, one, a few, half, or all of them.
+func (s *stormy) choose(c *chat) []pageFile {
+	pages := slices.Clone(c.pages)
+	s.rng.Shuffle(len(pages), func(i, j int) { pages[i], pages[j] = pages[j], pages[i] })
+	n := len(pages)
+	switch s.rng.IntN(8) {
+	case 0:
+		n = 0
+	case 1:
+		n = 1
+	case 2:
+		n = 1 + s.rng.IntN(min(8, n))
+	case 3, 4:
+		n /= 2
+	}
+	return pages[:n]
+}
+
+// fault faults a page.
+func (s *stormy) fault(f fault, rng *rand.Rand, p pageFile) {
+	if err := f.apply(rng, p, s.pages, filepath.Dir(s.root)); err != nil && !os.IsNotExist(err) {
+		require.NoError(s.t, err, f.name)
+	}
+	s.count(f.name, 1)
+}
+
+// whileRead faults pages while the server reads some of them.
+func (s *stormy) whileRead(reading *sync.WaitGroup, answered *atomic.Bool, pages []pageFile) {
+	rng := rand.New(rand.NewPCG(s.rng.Uint64(), 1))
+	f := readFaults[s.rng.IntN(len(readFaults))]
+	late := time.Duration(s.rng.IntN(3000)) * time.Microsecond
+	reading.Add(1)
+	go func() {
+		defer reading.Done()
+		<-time.After(late) // moves the faults along the restore; nothing waits for it
+		for _, p := range pages {
+			if answered.Load() {
+				return
+			}
+			if err := f.apply(rng, p, s.pages, filepath.Dir(s.root)); err == nil {
+				s.count(f.name, 1)
+			}
+		}
+	}()
+}
