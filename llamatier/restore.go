@@ -154,6 +154,12 @@ func (t *Tier) fill(ctx context.Context, p *plan, b *llamastate.Builder) (int, e
 		}
 		if pg.err != nil {
 			t.opt.Log.Info("kv tier: page not read", "position", ref.Start, "tier", ref.Tier, "error", pg.err)
+			if errors.Is(pg.err, pagefile.ErrDamaged) {
+				if i == 0 && watch.Alone() {
+					line.Together()
+				}
+				t.examine(line, watch, began)
+			}
 			return i, ctx.Err()
 		}
 		if err := b.WriteRows(pg.layout, int(ref.Start), ref.Tokens, *pg.buffer); err != nil {
@@ -171,6 +177,21 @@ func (t *Tier) fill(ctx context.Context, p *plan, b *llamastate.Builder) (int, e
 		}
 	}
 	return len(p.refs), nil
+}
+
+// examine reads the pages behind a damaged one, so that every damaged page is found: a damaged page
+// in its place would count as stored when the prompt's pages are stored again.
+func (t *Tier) examine(line *readahead.Line[page], watch *rates.Watch, began time.Time) {
+	for {
+		line.Used()
+		pg, there := t.await(line.Next(), watch, began)
+		if !there {
+			return
+		}
+		if pg.buffer != nil {
+			t.buffers.Put(pg.buffer)
+		}
+	}
 }
 
 // await waits for the next page as long as reading it can still be quicker than computing it.

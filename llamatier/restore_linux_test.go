@@ -3,6 +3,7 @@ package llamatier
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -66,6 +67,33 @@ func TestPagesThatHangAreComputed(t *testing.T) {
 		w.tier.Flush(t.Context())
 		require.Empty(t, w.tier.saving)
 	}
+}
+
+// TestAllDamagedPagesAreFound: a conversation with many damaged pages is computed once, and stored
+// again as a whole. A page that nobody has read counts as stored.
+func TestAllDamagedPagesAreFound(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "root")
+	store := openStoreIn(t, root)
+	defer func() { require.NoError(t, store.Close()) }()
+	w := newWorld(t, store, 1, 1000)
+	w.ask(ask(prompt(1, 200)), 5)
+	w.tier.Flush(t.Context())
+	damaged := 0
+	require.NoError(t, filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error {
+		if err == nil && filepath.Ext(path) == ".kvp" {
+			damaged++
+			err = os.Truncate(path, 5000)
+		}
+		return err
+	}))
+	require.GreaterOrEqual(t, damaged, 200/testPage)
+
+	w.start(1, 1000)
+	require.Zero(t, w.ask(ask(prompt(1, 200)), 5))
+	w.tier.Flush(t.Context())
+	w.start(1, 1000)
+	require.Equal(t, 200, w.ask(ask(prompt(1, 200)), 5))
+	w.tier.Flush(t.Context())
 }
 
 // TestARestoreWithoutRoom: with one cache for all slots, as many of them are emptied as a restore

@@ -54,7 +54,10 @@ func (m *timer) Stop() bool {
 }
 
 func openStore(t testing.TB) *diskstore.Store {
-	root := filepath.Join(t.(interface{ TempDir() string }).TempDir(), "root")
+	return openStoreIn(t, filepath.Join(t.(interface{ TempDir() string }).TempDir(), "root"))
+}
+
+func openStoreIn(t testing.TB, root string) *diskstore.Store {
 	require.NoError(t, os.Mkdir(root, 0o700))
 	s, err := diskstore.Open(context.Background(), diskstore.Options{
 		Fingerprint: pagefile.Key{1}, PageTokens: testPage, Local: diskstore.TierConfig{Root: root, BudgetBytes: 1 << 30},
