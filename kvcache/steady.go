@@ -17,10 +17,11 @@ type patience struct {
 	page  time.Duration // for reading a page; the time of a restore has its own bound
 	queue time.Duration // for queued pages of a restore's own text; pages written later are computed again
 	grace time.Duration // for a read whose request is gone, or is computed instead
-	close time.Duration // for closing the store, and for a flush whose time is over
+	flush time.Duration // for a flush whose time is over
+	close time.Duration // for closing the store, which takes 5 s at most on a disk that answers
 }
 
-var usualPatience = patience{find: 5 * time.Second, page: time.Minute, queue: 2 * time.Second, grace: 5 * time.Second, close: time.Second}
+var usualPatience = patience{find: 5 * time.Second, page: time.Minute, queue: 2 * time.Second, grace: 5 * time.Second, flush: time.Second, close: 6 * time.Second}
 
 // steadyStore is a Store for which requests wait in bounded time. While an operation hangs, the
 // store has no pages. Only the goroutine that writes pages waits for Put as long as it takes.
@@ -91,7 +92,7 @@ func readWithin[T any](ctx context.Context, s *steadyStore, how []diskstore.Read
 
 // Flush implements Store.
 func (s *steadyStore) Flush(ctx context.Context) error {
-	_, err := steady.Do(ctx, &s.guard, steady.Wait{Most: s.patience.page, Grace: s.patience.close}, func() (struct{}, error) {
+	_, err := steady.Do(ctx, &s.guard, steady.Wait{Most: s.patience.page, Grace: s.patience.flush}, func() (struct{}, error) {
 		return struct{}{}, s.Store.Flush(ctx)
 	}, func(struct{}, error) {})
 	return err

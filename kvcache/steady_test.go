@@ -175,7 +175,7 @@ func TestAFlushOfADiskThatHangs(t *testing.T) {
 	r := newFakeRunner(t, store, 1, 256, Options{})
 	r.run(r.slots[0], tokenRange(1, 50), nil, true)
 	r.settle()
-	r.tiered.store.patience.close = time.Millisecond
+	r.tiered.store.patience.flush, r.tiered.store.patience.close = time.Millisecond, time.Millisecond
 	store.hang("flush")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
