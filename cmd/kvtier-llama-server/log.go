@@ -28,6 +28,7 @@ type logFile struct {
 	path    string // "" drops all lines
 	lines   chan []byte
 	dropped atomic.Int64
+	ending  chan struct{} // closed when the lines that wait are the last ones
 	written chan struct{} // closed after the last line
 	file    *os.File
 	size    int64 // of file, in bytes, and of the lines of other daemons at its opening
@@ -35,7 +36,7 @@ type logFile struct {
 
 // newLog returns the log of a path, which is opened by the first line.
 func newLog(path string) *logFile {
-	l := &logFile{path: path, lines: make(chan []byte, logLinesMax), written: make(chan struct{})}
+	l := &logFile{path: path, lines: make(chan []byte, logLinesMax), ending: make(chan struct{}), written: make(chan struct{})}
 	go l.run()
 	return l
 }
@@ -54,31 +55,44 @@ func (l *logFile) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// end writes the lines that wait, for a bounded time. Nobody writes after it.
+// end writes the lines that wait, for a bounded time. Later lines are not written.
 func (l *logFile) end(most time.Duration) {
-	close(l.lines)
+	close(l.ending)
 	select {
 	case <-l.written:
 	case <-time.After(most):
 	}
 }
 
-// run writes lines. A line that cannot be written is dropped.
+// run writes lines until the end.
 func (l *logFile) run() {
 	defer close(l.written)
-	for line := range l.lines {
-		if l.open() != nil {
-			l.dropped.Add(1)
-			continue
+	for {
+		select {
+		case line := <-l.lines:
+			l.put(line)
+		case <-l.ending:
+			for range len(l.lines) {
+				l.put(<-l.lines)
+			}
+			return
 		}
-		if n := l.dropped.Swap(0); n > 0 {
-			line = fmt.Appendf(line, "time=%s level=WARN msg=\"lines of this log were dropped\" lines=%d\n", time.Now().Format(time.RFC3339), n)
-		}
-		n, err := l.file.Write(line)
-		l.size += int64(n)
-		if err != nil {
-			l.dropped.Add(1)
-		}
+	}
+}
+
+// put writes a line. A line that cannot be written is dropped.
+func (l *logFile) put(line []byte) {
+	if l.open() != nil {
+		l.dropped.Add(1)
+		return
+	}
+	if n := l.dropped.Swap(0); n > 0 {
+		line = fmt.Appendf(line, "time=%s level=WARN msg=\"lines of this log were dropped\" lines=%d\n", time.Now().Format(time.RFC3339), n)
+	}
+	n, err := l.file.Write(line)
+	l.size += int64(n)
+	if err != nil {
+		l.dropped.Add(1)
 	}
 }
 

@@ -78,3 +78,18 @@ func TestNoLog(t *testing.T) {
 		require.Equal(t, int64(1), l.dropped.Load())
 	}
 }
+
+// TestALineBehindTheEnd: a flush that is left behind, and connections that end, write lines while
+// the process ends.
+func TestALineBehindTheEnd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	l := newLog(path)
+	_, err := l.Write([]byte("first\n"))
+	require.NoError(t, err)
+	l.end(time.Hour)
+	require.NotPanics(t, func() { _, err = l.Write([]byte("late\n")) })
+	require.NoError(t, err)
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "first\n", string(b))
+}
