@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/llamatier"
 	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/llamatier/launch"
@@ -60,6 +61,8 @@ type server struct {
 	disk    *pending[*disk]
 	files   *slotfile.Files
 	streams bool // files may be streams
+
+	before *pending[map[string]digests.State] // of the model and its adapters, before the engine reads them
 
 	partBytes int64       // of streams; 0: as usual
 	heard     atomic.Bool // the engine has answered something
@@ -207,6 +210,8 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 
 // engineCommand is the real server, without the variables between the front and the daemon.
 func (s *server) engineCommand(socket, savePath string) *exec.Cmd {
+	s.before = begin(s.fileStates)
+	s.before.within(diskTimeout)
 	cmd := exec.Command(s.real, s.command.Behind(socket, savePath)...)
 	cmd.Env = slices.DeleteFunc(slices.Clone(s.command.Environ), func(v string) bool {
 		return strings.HasPrefix(v, roleVariable+"=") || strings.HasPrefix(v, realVariable+"=")

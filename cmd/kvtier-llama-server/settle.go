@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -184,8 +185,41 @@ func (s *server) identify(config tierenv.Config, model llamatier.Model, seen *en
 	if err != nil {
 		return nil, err
 	}
+	if err := s.sameFiles(); err != nil {
+		return nil, err
+	}
 	if err := files.Save(); err != nil {
 		s.log.Debug("kv tier: digests of large files are not remembered", "error", err)
 	}
 	return identity, nil
+}
+
+// fileStates returns the states of the model and its adapters. A blob of Ollama never changes.
+func (s *server) fileStates() (map[string]digests.State, error) {
+	states := make(map[string]digests.State)
+	for _, path := range append(s.command.Adapters(), s.command.Model()) {
+		if _, blob := digests.OfBlob(path); blob {
+			continue
+		}
+		state, err := digests.StateOf(path)
+		if err != nil {
+			return nil, err
+		}
+		states[path] = state
+	}
+	return states, nil
+}
+
+// sameFiles returns an error if a file was replaced since the engine was started, which may have
+// read the one before.
+func (s *server) sameFiles() error {
+	before, err := s.before.wait()
+	if err != nil {
+		return err
+	}
+	now, err := s.fileStates()
+	if err == nil && !maps.Equal(before, now) {
+		err = errors.New("the model or an adapter was replaced while it was loaded; load it again")
+	}
+	return err
 }

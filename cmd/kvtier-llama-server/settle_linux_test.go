@@ -16,7 +16,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/internal/testmodel"
+	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier"
+	"github.com/kvtier/kvtier/llamatier/process"
 	"github.com/kvtier/kvtier/llamatier/proxy"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
 )
@@ -129,4 +133,27 @@ func TestALocalDiskThatHangs(t *testing.T) {
 	_, err := s.disk.wait()
 	require.ErrorIs(t, err, os.ErrPermission)
 	require.ErrorIs(t, s.awaitDisk(prepare, time.Hour), os.ErrPermission)
+}
+
+// TestAModelThatIsReplaced after the engine has read it gives the engine's rows no name.
+func TestAModelThatIsReplaced(t *testing.T) {
+	model := func(seed int64) string {
+		path := filepath.Join(t.TempDir(), "model.gguf")
+		require.NoError(t, testmodel.Write(path, testmodel.Shape{Arch: "llama", Seed: seed}.WithDefaults()))
+		return path
+	}
+	for _, replaced := range []bool{false, true} {
+		path := model(1)
+		s, _ := newServer(t, fakeEngine)
+		s.command.Args = []string{"-m", path}
+		s.run = &process.Daemon{Engine: s.engineCommand("s.sock", "")}
+		s.run.Engine.Process = &os.Process{Pid: os.Getpid()}
+		if replaced {
+			require.NoError(t, os.Rename(model(2), path))
+		}
+		config := tierenv.Config{PageTokens: 256}
+		config.Local = t.TempDir()
+		_, err := s.identify(config, llamatier.Model{}, &engineLook{shape: &llamastate.Shape{}})
+		require.Equal(t, replaced, err != nil, "%v", err)
+	}
 }

@@ -66,6 +66,21 @@ type digestFile struct {
 	Files   map[string]digestRecord `json:"files"` // by path
 }
 
+// State identifies the content of a file: see [StateOf].
+type State struct{ state fileState }
+
+// StateOf returns the present state of a file. Two states are the same only if nobody has replaced
+// the file, or written to it, between them.
+func StateOf(path string) (State, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return State{}, err
+	}
+	defer f.Close()
+	state, err := stateOf(f)
+	return State{state}, err
+}
+
 var sha256Name = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // Open reads a digest file. A file that is missing or cannot be used gives no
