@@ -37,9 +37,9 @@ var hybridShape = &llamastate.Shape{Version: 2, Caches: append(slices.Clone(fake
 
 // fakeEngine is a llama-server. The row of a token is a hash of all tokens up to it, so a row
 // in a wrong place shows. As llama-server does, it holds back an action on a slot that is in
-// use, shifts the context of a full slot, empties a slot that a restore fails for, and goes on
-// with a request for a while after its client is gone. With a state, it goes back to no token
-// but the first.
+// use, answers looks at its slots between two actions, shifts the context of a full slot, empties
+// a slot that a restore fails for, and goes on with a request for a while after its client is
+// gone. With a state, it goes back to no token but the first.
 type fakeEngine struct {
 	t       require.TestingT
 	shape   *llamastate.Shape
@@ -47,6 +47,8 @@ type fakeEngine struct {
 	context int    // tokens for each slot
 	late    int    // tokens that are generated after the client is gone
 	room    int    // tokens for all slots together; 0 without a limit
+
+	loop sync.Mutex // held during an action, and during a look at the slots
 
 	mu     sync.Mutex
 	slots  []*fakeSlot
@@ -173,6 +175,8 @@ func (f *fakeEngine) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 func (f *fakeEngine) serveSlots(w http.ResponseWriter) {
+	f.loop.Lock()
+	defer f.loop.Unlock()
 	var out []map[string]any
 	for _, s := range f.slots {
 		running := !s.use.TryLock()
@@ -254,7 +258,12 @@ func (s *fakeSlot) shift() {
 
 // act carries out an action when the slot is free.
 func (f *fakeEngine) act(w http.ResponseWriter, s *fakeSlot, action, name string) {
-	s.use.Lock()
+	for f.loop.Lock(); !s.use.TryLock(); f.loop.Lock() {
+		f.loop.Unlock()
+		s.use.Lock() // until the request is over
+		s.use.Unlock()
+	}
+	defer f.loop.Unlock()
 	defer s.use.Unlock()
 	var err error
 	switch action {

@@ -94,6 +94,7 @@ func TestADiskThatHangsUnderAFile(t *testing.T) {
 	w.tier.opt.Store = w.store // which answers
 	w.tier.patience.find = time.Millisecond
 	require.Zero(t, w.ask(ask(prompt(1, 250)), 2))
+	w.tier.patience.find = time.Hour // to remove the file
 	close(hung)
 	w.answers()
 	left, err := os.ReadDir(w.files.Dir())

@@ -74,7 +74,6 @@ func streamed(t *testing.T, hybrid bool) (w *world, next []int32) {
 	w.tier.Flush(t.Context())
 	w.start(1, 1000)
 	w.available, w.free = 100, 0
-	w.tier.patience.look = time.Hour // a slot of fakeEngine is in use during an action
 	return w, next
 }
 
