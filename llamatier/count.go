@@ -25,7 +25,7 @@ func (t *Tier) count(ctx context.Context, r Request) <-chan int {
 
 // generated is at most Engine.Generated, -1 if that is not known.
 func (t *Tier) generated(ctx context.Context) int {
-	if least, _, err := t.opt.Engine.Generated(ctx); err == nil {
+	if least, _, err := t.generatedNow(ctx); err == nil {
 		return least
 	}
 	return -1

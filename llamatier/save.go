@@ -134,7 +134,7 @@ func (t *Tier) left(ctx context.Context, s *slot) ([]Slot, error) {
 	late := time.NewTimer(t.patience.leave)
 	defer late.Stop()
 	for {
-		slots, err := t.opt.Engine.Slots(ctx)
+		slots, err := t.slotsNow(ctx)
 		if err != nil || s.id >= len(slots) || !slots[s.id].Running || !s.unheard() {
 			return slots, err
 		}
@@ -150,7 +150,7 @@ func (t *Tier) left(ctx context.Context, s *slot) ([]Slot, error) {
 
 // idleSlot returns the engine's view of a slot, and an error while a request runs in it.
 func (t *Tier) idleSlot(ctx context.Context, s *slot) (Slot, error) {
-	slots, err := t.opt.Engine.Slots(ctx)
+	slots, err := t.slotsNow(ctx)
 	switch {
 	case err != nil:
 		return Slot{}, err
@@ -244,7 +244,7 @@ func (t *Tier) seen(ctx context.Context, s *slot) (int, error) {
 	if s.last != nil {
 		return s.last.seen(), nil
 	}
-	_, now, err := t.opt.Engine.Generated(ctx)
+	_, now, err := t.generatedNow(ctx)
 	if err != nil || s.counted < 0 {
 		s.broken = true
 		return 0, errors.Join(errors.New("the length of its last answer is not known"), err)

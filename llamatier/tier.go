@@ -84,7 +84,8 @@ type Tier struct {
 	ended   int             // requests that have ended, and those of Unknown that have begun
 	counted int             // Engine.Generated after the last of ended; -1 if not known
 
-	off     atomic.Bool    // the engine does not answer: nothing is restored or stored any more
+	off     atomic.Bool    // nothing is restored or stored any more
+	deaf    atomic.Bool    // the engine has not answered a question
 	saving  chan struct{}  // one element while a file of a save exists
 	disk    *steady        // opt.Store
 	storing sync.WaitGroup // saves whose pages are being stored, and pages that are being read

@@ -24,6 +24,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"sync"
+	"time"
 
 	"github.com/kvtier/kvtier/llamatier"
 )
@@ -36,7 +37,8 @@ type Handler struct {
 	proxy  *httputil.ReverseProxy
 	log    *slog.Logger
 
-	bodies budget
+	bodies   budget
+	patience time.Duration // for finding out a prompt
 
 	mu    sync.Mutex
 	tier  *llamatier.Tier
@@ -53,7 +55,7 @@ type State struct {
 // without the options that are ours.
 func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler {
 	target, _ := url.Parse(llamatier.Address("")) // a constant
-	return &Handler{engine: e, ours: ours, state: state, log: log, bodies: budget{free: bodiesMax}, proxy: &httputil.ReverseProxy{
+	return &Handler{engine: e, ours: ours, state: state, log: log, bodies: budget{free: bodiesMax}, patience: understandTime, proxy: &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Host = r.In.Host
@@ -129,6 +131,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// understandTime bounds the time in which the engine makes tokens of a prompt.
+const understandTime = time.Minute
+
 // answer is the engine's answer to whether the key of a request is right.
 type answer int
 
@@ -144,7 +149,9 @@ func (h *Handler) key(r *http.Request) answer {
 	if !h.ours.Keys {
 		return right
 	}
-	switch allowed, err := h.engine.Allows(r.Context(), r.Header); {
+	ctx, stop := context.WithTimeout(r.Context(), h.patience)
+	defer stop()
+	switch allowed, err := h.engine.Allows(ctx, r.Header); {
 	case err != nil:
 		return unanswered
 	case allowed:
@@ -178,7 +185,9 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 		h.proxy.ServeHTTP(w, r)
 		return
 	}
-	p, err := h.understand(r, body, chat)
+	limited, stop := context.WithTimeout(ctx, h.patience)
+	p, err := h.understand(r.WithContext(limited), body, chat)
+	stop()
 	if ctx.Err() != nil {
 		panic(http.ErrAbortHandler) // the client is gone, and the engine has not heard of its request
 	}

@@ -1,0 +1,47 @@
+package llamatier
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// deaf is an engine that does not answer requests to a path.
+type deaf struct {
+	http.RoundTripper
+	path  string
+	asked int
+}
+
+func (d *deaf) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Path != d.path {
+		return d.RoundTripper.RoundTrip(r)
+	}
+	d.asked++
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// TestAQuestionThatIsNotAnswered turns the Tier off, holds up one request, and is not asked again.
+func TestAQuestionThatIsNotAnswered(t *testing.T) {
+	for _, path := range []string{"/slots", "/metrics"} {
+		store := openStore(t)
+		w := newWorld(t, store, 1, 1000)
+		d := &deaf{RoundTripper: w.engine, path: path}
+		w.tier.opt.Engine = &Engine{Client: &http.Client{Transport: d}}
+		w.tier.patience.answer = time.Millisecond
+		begin(t, w, prompt(1, 100)).End(nil)
+		for range 3 {
+			turn, err := w.tier.Begin(context.Background(), ask(prompt(1, 110)))
+			require.NoError(t, err)
+			turn.End(nil)
+			w.idle()
+		}
+		require.True(t, w.tier.off.Load())
+		require.LessOrEqual(t, d.asked, 1)
+		require.NoError(t, store.Close())
+	}
+}
