@@ -52,11 +52,24 @@ func playAll(t *testing.T, on subject) {
 	l := &lab{on: on, dense: newRig(t, on, setup{model: on.dense})}
 	for _, b := range bugs {
 		t.Run(b.name, func(t *testing.T) {
+			step := theCampaign().shown.Step(on.name + ": " + b.name)
+			defer func() { step.End(result(t), nil) }()
 			l.dense.t = t
 			b.play(t, l)
 			l.dense.forgive()
 		})
 	}
+}
+
+// result says how a case ended.
+func result(t *testing.T) string {
+	switch {
+	case t.Failed():
+		return "FAILED"
+	case t.Skipped():
+		return "cannot be played"
+	}
+	return "right"
 }
 
 const (
@@ -91,20 +104,7 @@ func (r *rig) spoil(c *chat, content func(p pageFile) []byte) {
 func wrongRowsShow(t *testing.T, l *lab) {
 	r, c := l.dense, l.chat(t, someTokens)
 	r.whole(c, someTokens-1, "with all pages")
-	shown := 0
-	for i, p := range c.pages[:4] {
-		r.heal(c)
-		require.NoError(t, r.ours.unload())
-		r.put(p.path, sealed(p.content, otherRows))
-		a := r.ask(c.prompt, c.tokens)
-		if a.restored > i*pageTokens { // a busy machine may have given the restore up
-			require.Error(t, r.wrong(c, a), "wrong rows of page %d do not show", i)
-			shown++
-		}
-	}
-	require.Positive(t, shown)
-	r.heal(c)
-	require.NoError(t, r.ours.unload())
+	r.forge(c)
 	r.whole(c, someTokens-1, "healed")
 }
 
@@ -217,10 +217,9 @@ func usedSlot(t *testing.T, l *lab) {
 // and stored again.
 func asksAgain(t *testing.T, l *lab) {
 	r, c := l.dense, l.chat(t, someTokens)
-	require.NoError(t, r.ours.unload())
-	r.put(c.pages[8].path, c.pages[8].content[:len(c.pages[8].content)-1])
+	r.spoil(c, func(p pageFile) []byte { return p.content[:len(p.content)-1] })
 	for range 2 {
-		r.again(c, "with a damaged page")
+		r.again(c, "with damaged pages")
 	}
 	require.NoError(t, r.ours.unload())
 	r.whole(c, someTokens-1, "stored again")

@@ -51,8 +51,8 @@ type setup struct {
 const (
 	pageTokens = 16 // the smallest
 	context4k  = 4096
-	askMax     = time.Minute // in which an answer must come, also on a busy machine
-	startMax   = time.Minute
+	askMax     = 2 * time.Minute // in which an answer must come, also on a busy machine
+	startMax   = 2 * time.Minute
 	wholeTries = 5
 	shownBest  = 5 // alternatives of each token that are compared
 )
