@@ -180,16 +180,23 @@ func (t *Tier) fill(ctx context.Context, p *plan, b *llamastate.Builder) (int, e
 }
 
 // examine reads the pages behind a damaged one, so that every damaged page is found: a damaged page
-// in its place would count as stored when the prompt's pages are stored again.
+// in its place would count as stored when the prompt's pages are stored again. The request waits
+// for that as long as for one page.
 func (t *Tier) examine(line *readahead.Line[page], watch *rates.Watch, began time.Time) {
+	late := t.opt.After(time.Until(began.Add(watch.Deadline())))
 	for {
 		line.Used()
-		pg, there := t.await(line.Next(), watch, began)
-		if !there {
+		read := line.Next()
+		if read == nil {
 			return
 		}
-		if pg.buffer != nil {
-			t.buffers.Put(pg.buffer)
+		select {
+		case pg := <-read:
+			if pg.err == nil { // a read that hangs still uses its buffer
+				t.buffers.Put(pg.buffer)
+			}
+		case <-late:
+			return
 		}
 	}
 }

@@ -44,11 +44,8 @@ func (w *world) hangStore() *hangingStore {
 
 // answers waits until no operation is left behind.
 func (w *world) answers() {
-	s := w.tier.disk
-	for hung := true; hung; runtime.Gosched() {
-		s.mu.Lock()
-		hung = s.hung > 0
-		s.mu.Unlock()
+	for w.tier.disk.guard.Hangs() {
+		runtime.Gosched()
 	}
 }
 

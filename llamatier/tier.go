@@ -87,7 +87,7 @@ type Tier struct {
 	off     atomic.Bool    // nothing is restored or stored any more
 	deaf    atomic.Bool    // the engine has not answered a question
 	saving  chan struct{}  // one element while a file of a save exists
-	disk    *steady        // opt.Store
+	disk    *disk          // opt.Store
 	storing sync.WaitGroup // saves whose pages are being stored, and pages that are being read
 	buffers sync.Pool      // *[]byte, of pages that are being read
 
@@ -109,7 +109,7 @@ func New(opt Options) *Tier {
 		opt.PartBytes = partBytes
 	}
 	t := &Tier{opt: opt, turns: make(map[*Turn]bool), counted: -1, saving: make(chan struct{}, 1), patience: usualPatience}
-	t.disk = &steady{store: opt.Store, patience: &t.patience}
+	t.disk = &disk{store: opt.Store, patience: &t.patience}
 	t.opt.Store = t.disk
 	for id := range opt.Slots {
 		t.slots = append(t.slots, &slot{id: id, judged: true})
