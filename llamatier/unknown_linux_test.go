@@ -171,3 +171,17 @@ func TestAnUnknownRequestAfterAnAction(t *testing.T) {
 		require.NoError(t, store.Close())
 	}
 }
+
+// TestALateRequestThatIsShorter leaves the beginning of the last prompt in the slot, computed with
+// an adapter.
+func TestALateRequestThatIsShorter(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	w.ask(ask(prompt(1, 100)), 5)
+	s := w.engine.slots[0]
+	s.complete(w.engine, t.Context(), prompt(1, 60), 1)
+	s.spoil()
+	w.idle()
+	require.Empty(t, store.Chain(t.Context(), prompt(1, 100), nil))
+}
