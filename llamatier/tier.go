@@ -318,7 +318,7 @@ func (t *Tier) giveBackLocked(s *slot) {
 	t.giveLocked(s)
 }
 
-// giveBack makes a slot free in which no request has run.
+// giveBack makes a slot free in which no request has run, and which is saved some time later.
 func (t *Tier) giveBack(s *slot) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -371,6 +371,10 @@ func (t *Tier) saveIdle(s *slot) {
 	ctx, cancel := context.WithTimeout(context.Background(), saveTimeout)
 	defer cancel()
 	t.save(ctx, s, false)
+	if s.dirty && !t.off.Load() { // another save was not over
+		t.giveBack(s)
+		return
+	}
 	t.give(s)
 }
 
