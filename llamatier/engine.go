@@ -192,6 +192,9 @@ func (e *Engine) Slots(ctx context.Context) ([]Slot, error) {
 	}
 	var slots []Slot
 	for _, s := range out {
+		if s.Context < 0 || s.Held < 0 {
+			return nil, fmt.Errorf("llama-server has a slot with %d of %d tokens", s.Held, s.Context)
+		}
 		slots = append(slots, Slot(s))
 	}
 	return slots, nil

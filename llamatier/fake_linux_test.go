@@ -46,6 +46,7 @@ type fakeEngine struct {
 	dir     string // of the files of slots
 	context int    // tokens for each slot
 	late    int    // tokens that are generated after the client is gone
+	lie     string // in place of its slots; "" without
 	room    int    // tokens for all slots together; 0 without a limit
 
 	loop sync.Mutex // held during an action, and during a look at the slots
@@ -177,6 +178,10 @@ func (f *fakeEngine) serve(w http.ResponseWriter, r *http.Request) {
 func (f *fakeEngine) serveSlots(w http.ResponseWriter) {
 	f.loop.Lock()
 	defer f.loop.Unlock()
+	if f.lie != "" {
+		_, _ = io.WriteString(w, f.lie)
+		return
+	}
 	var out []map[string]any
 	for _, s := range f.slots {
 		running := !s.use.TryLock()
