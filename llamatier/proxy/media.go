@@ -96,6 +96,10 @@ func (h *Handler) cut(ctx context.Context, text string, media []json.RawMessage)
 const (
 	mediaTokens = 256 // about as many as an image takes
 	tokenBytes  = 4   // about as many as a token has
+
+	// restMax bounds the numbers of one request, about as many as the longest contexts have
+	// tokens: a body of 64 MiB has room for millions of images.
+	restMax = 1 << 20
 )
 
 // stamps is different in each process.
@@ -107,6 +111,9 @@ var stamps = maphash.MakeSeed()
 func numbers(media []json.RawMessage, behind []string) (rest []int32) {
 	stamp := func(b []byte) int32 { return int32(maphash.Bytes(stamps, b)) }
 	for i, text := range behind {
+		if len(rest) >= restMax {
+			break
+		}
 		rest = append(rest, slices.Repeat([]int32{stamp(media[i])}, mediaTokens)...)
 		for token := range slices.Chunk([]byte(text), tokenBytes) {
 			rest = append(rest, stamp(token))

@@ -171,3 +171,11 @@ func TestRestsOfPrompts(t *testing.T) {
 	require.Equal(t, mediaTokens+len(" two ")/tokenBytes+1, shared(first, rest(`"a","c"`, " three")))
 	require.Zero(t, shared(first, rest(`"c","b"`, " three")))
 }
+
+// TestManyMedia: a request takes no more memory for them than a few times its own.
+func TestManyMedia(t *testing.T) {
+	const many = 100_000
+	rest := numbers(make([]json.RawMessage, many), make([]string, many))
+	require.LessOrEqual(t, cap(rest), 2*restMax)
+	require.Len(t, numbers(make([]json.RawMessage, 3), []string{"a", "", "long text"}), 3*mediaTokens+4)
+}
