@@ -64,6 +64,8 @@ func (t *Tier) find(ctx context.Context, tokens []int32) []diskstore.Ref {
 	// The engine computes at least one token, and cannot take one back.
 	tokens = tokens[:max(0, len(tokens)-1)]
 	refs := t.opt.Store.Chain(ctx, tokens, nil)
+	ctx, cancel := context.WithTimeout(ctx, t.patience.find) // a disk may be slow, and a prompt long
+	defer cancel()
 	for i := len(refs) - 1; i >= 0 && ctx.Err() == nil; i-- {
 		ref := refs[i]
 		candidates := t.opt.Store.TailsWithin(ctx, ref.Parent, int(ref.Start), tokens[ref.Start:], nil)

@@ -125,3 +125,31 @@ func TestADiskThatHangsBeforeTheShapeIsKnown(t *testing.T) {
 		left = len(entries)
 	}
 }
+
+// bounded is a store that notes the time at which look-ups are given up.
+type bounded struct {
+	Store
+	ends []time.Time
+}
+
+func (s *bounded) TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
+	end, _ := ctx.Deadline()
+	s.ends = append(s.ends, end)
+	return s.Store.TailsWithin(ctx, parent, start, tokens, media)
+}
+
+// TestTheEndsOfASequence, of which each page may have one, are looked for within one time: a disk
+// that is slow and answers holds up no prompt for as many times as there are pages.
+func TestTheEndsOfASequence(t *testing.T) {
+	w := stored(t)
+	w.hybrid = true
+	s := &bounded{Store: w.store}
+	w.start(1, 1000)
+	w.tier.opt.Store = s
+	require.Empty(t, w.tier.find(t.Context(), prompt(1, 201)), "no page has a state")
+	require.Greater(t, len(s.ends), 5)
+	require.False(t, s.ends[0].IsZero(), "a bound")
+	for _, end := range s.ends {
+		require.Equal(t, s.ends[0], end)
+	}
+}
