@@ -265,8 +265,7 @@ func (s *fakeSlot) shift() {
 func (f *fakeEngine) act(w http.ResponseWriter, s *fakeSlot, action, name string) {
 	for f.loop.Lock(); !s.use.TryLock(); f.loop.Lock() {
 		f.loop.Unlock()
-		s.use.Lock() // until the request is over
-		s.use.Unlock()
+		s.awaitFree()
 	}
 	defer f.loop.Unlock()
 	defer s.use.Unlock()
@@ -293,6 +292,12 @@ func (f *fakeEngine) act(w http.ResponseWriter, s *fakeSlot, action, name string
 		return
 	}
 	fmt.Fprint(w, "{}")
+}
+
+// awaitFree waits until no request runs in a slot.
+func (s *fakeSlot) awaitFree() {
+	s.use.Lock()
+	defer s.use.Unlock()
 }
 
 // held is the number of tokens in all slots, which no request may use.
