@@ -179,7 +179,7 @@ gpu: ## Test and measure on this machine's NVIDIA GPU: build/gpu-suite.json
 .PHONY: test-e2e
 test-e2e: build ## Run the tests of the built Ollama
 	go test -count=1 -p 1 -timeout 30m $(E2E)
-	go test -count=1 -timeout 10m -run TestOllama $(TORTURE)
+	go test -count=1 -timeout 30m -run TestOllama $(TORTURE)
 
 # gemma4, qwen35 and nemotron_h came after the release that `make test` builds.
 NEWEST := v0.24.0
@@ -200,7 +200,7 @@ bench-llama: test-deps ## Measure a stock llama-server with and without kvtier; 
 test-llama: test-deps ## Build a stock Ollama of today and test it with our llama-server
 	scripts/build-llama-server
 	go test -count=1 -timeout 30m $(LLAMA)
-	go test -count=1 -timeout 10m -run TestLlama $(TORTURE)
+	go test -count=1 -timeout 30m -run TestLlama $(TORTURE)
 
 # KVTIER_TORTURE_PAGES is the number of faulted pages, KVTIER_TORTURE_SEED chooses them.
 .PHONY: torture

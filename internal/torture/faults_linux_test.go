@@ -26,25 +26,17 @@ type pageFile struct {
 
 // Offsets in a page file; see docs/page-format.md.
 const (
-	flagsAt  = 12
-	keyAt    = 48
-	parentAt = 80
 	startAt  = 112
 	countAt  = 120
-	mediaAt  = 124
 	sectsAt  = 128
 	headAt   = 132
 	rowsAt   = 144
 	tokensAt = 152
 
 	sectionBytes = 40
-	mediaBytes   = 36
 )
 
 func (f pageFile) u32(at int) int { return int(binary.LittleEndian.Uint32(f.content[at:])) }
-
-// tail reports whether the page is an incomplete last one.
-func (f pageFile) tail() bool { return f.u32(flagsAt)&1 != 0 }
 
 // isKvp is the ending of the names of pages.
 const isKvp = ".kvp"

@@ -22,7 +22,7 @@ import (
 const (
 	pagesEnv   = "KVTIER_TORTURE_PAGES"
 	seedEnv    = "KVTIER_TORTURE_SEED"
-	shortPages = 1000
+	shortPages = 600
 )
 
 const (
@@ -37,7 +37,7 @@ const (
 
 // stormPrompts are the lengths of the conversations of a storm, in pages. A short storm has some
 // of the short ones.
-var stormPrompts = []int{12, 16, 30, 64, 64, 120, 120}
+var stormPrompts = []int{12, 16, 30, 120, 120, 120, 120}
 
 const shortChats = 3
 
@@ -145,6 +145,9 @@ func storm(t *testing.T, on subject) {
 		goal := c.target
 		if part.share > 0 {
 			goal = c.target / part.share
+			if c.target <= shortPages {
+				continue // the cases have these models, too
+			}
 		}
 		if !t.Run(part.name, func(t *testing.T) {
 			part.setup.root = filepath.Join(folder(t), "pages")
@@ -209,22 +212,21 @@ func (s *stormy) prepare(turns bool) {
 	}
 }
 
-// forge requires that wrong rows of each of the first pages show in the answer.
+// forge requires that wrong rows of a page show in the answer.
 func (r *rig) forge(c *chat) {
 	r.t.Helper()
-	shown := 0
 	for i, p := range c.pages[:4] {
 		require.NoError(r.t, r.ours.unload())
 		r.put(p.path, sealed(p.content, otherRows))
 		a := r.ask(c.prompt, c.tokens)
+		r.heal(c)
 		if a.restored > i*pageTokens { // a busy machine may have given the restore up
 			require.Error(r.t, r.wrong(c, a), "wrong rows of page %d do not show", i)
-			shown++
+			require.NoError(r.t, r.ours.unload())
+			return
 		}
-		r.heal(c)
 	}
-	require.Positive(r.t, shown)
-	require.NoError(r.t, r.ours.unload())
+	require.Fail(r.t, "no page was restored")
 }
 
 // over reports whether a storm has done its part.
@@ -304,7 +306,7 @@ func (s *stormy) choose(c *chat) []pageFile {
 		n = 1
 	case 2:
 		n = 1 + s.rng.IntN(min(8, n))
-	case 3, 4:
+	case 3:
 		n /= 2
 	}
 	return pages[:n]
