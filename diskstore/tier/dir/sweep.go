@@ -269,16 +269,27 @@ func (d *tempDir) sweepLocked() (holding map[string]bool) {
 			holding[id] = true
 		case err != nil: // the process may live
 		case held != nil:
-			for _, path := range files.Paths {
-				_ = d.t.FS.Remove(path)
-			}
-			d.removeLock(filepath.Join(d.dir, id+LockExt))
+			d.removeDeadLocked(id)
 		default:
 			d.sweepOldLocked(id, files)
 		}
 		d.unlock(held)
 	}
 	return holding
+}
+
+// removeDeadLocked removes the files of a dead process, whose lock is held. They are listed again,
+// because the process may have made some before it died and after the first listing. Without
+// its lock a file would stay for OrphanAge. d.mu is held.
+func (d *tempDir) removeDeadLocked(id string) {
+	groups, err := d.groupsLocked()
+	if err != nil || groups[id] == nil {
+		return
+	}
+	for _, path := range groups[id].Paths {
+		_ = d.t.FS.Remove(path)
+	}
+	d.removeLock(filepath.Join(d.dir, id+LockExt))
 }
 
 // tryLocked reports whether the lock of an id proves that its process lives. For a process

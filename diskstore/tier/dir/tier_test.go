@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
 	"time"
 
@@ -68,4 +69,26 @@ func TestLimitOfKnownDirectories(t *testing.T) {
 	require.Len(t, tier.known, 1, "one more, and the others are dropped")
 	require.NoError(t, tier.ensureDir(filepath.Join(tier.base, "a")), "and found again")
 	require.NoError(t, tier.Close())
+}
+
+// TestAFileMadeBeforeDeath, and after another process has listed the files, is removed with the
+// others of the dead process.
+func TestAFileMadeBeforeDeath(t *testing.T) {
+	inj, gate := vfs.Inject(storetest.QuickFS), vfs.NewGate()
+	tr := New(inj, storetest.PrivateDir(t), Options{})
+	defer func() { require.NoError(t, tr.Close()) }()
+	tiertest.Upload(t, tr, tiertest.Page(1), []byte("page"), time.Now())
+	dead := filepath.Join(tr.Temp.dir, "1.2.3")
+	require.NoError(t, os.WriteFile(dead+LockExt, nil, 0o600))
+	require.NoError(t, os.WriteFile(dead+"-1"+TmpExt, nil, 0o600))
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpLock}, Path: regexp.MustCompile(`1\.2\.3\.lock$`), Gate: gate})
+	swept := make(chan map[string]bool)
+	go func() { swept <- tr.Temp.sweep() }()
+	<-gate.Entered()
+	require.NoError(t, os.WriteFile(dead+"-usage2"+TmpExt, nil, 0o600))
+	gate.Open()
+	<-swept
+	left, err := filepath.Glob(dead + "*")
+	require.NoError(t, err)
+	require.Empty(t, left)
 }
