@@ -1,0 +1,219 @@
+package nfstest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/nfstest/wire"
+)
+
+// caseLimit bounds one command inside a machine.
+const caseLimit = 15 * time.Minute
+
+// diskBytes is the size of the server's disk.
+const diskBytes = 512 << 20
+
+// cluster is a server and two clients.
+type cluster struct {
+	t      *testing.T
+	dir    string
+	hub    *hub
+	server *machine
+	a, b   *machine
+	config map[string]machineConfig
+
+	daemons []*process
+}
+
+// build builds the machines' programs and files into dir.
+func build(t *testing.T, dir string) (kernel, initrd string) {
+	root, err := filepath.Abs("../../build/nfs/root")
+	require.NoError(t, err)
+	p, err := openPackages(root)
+	require.NoError(t, err)
+	kernel, err = p.kernel()
+	require.NoError(t, err)
+	ours := make(map[string]string)
+	for name, args := range map[string][]string{
+		"init":        {"build", "-o", filepath.Join(dir, "init"), "./guest"},
+		"inside.test": {"test", "-c", "-o", filepath.Join(dir, "inside.test"), "./inside"},
+		"bin/kvtier":  {"build", "-o", filepath.Join(dir, "kvtier"), "../../cmd/kvtier"},
+	} {
+		args = append(args[:1:1], append([]string{"-trimpath", "-ldflags=-s -w"}, args[1:]...)...)
+		cmd := exec.Command("go", args...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		ours[name] = filepath.Join(dir, filepath.Base(name))
+	}
+	initrd = filepath.Join(dir, "initramfs")
+	f, err := os.Create(initrd)
+	require.NoError(t, err)
+	hosts := "127.0.0.1 localhost\n10.77.0.1 server\n10.77.0.2 a\n10.77.0.3 b\n"
+	require.NoError(t, writeInitramfs(f, p, hosts, ours))
+	require.NoError(t, f.Close())
+	return kernel, initrd
+}
+
+// clocks are the times by which the clocks of the three machines are ahead.
+type clocks struct{ server, a, b time.Duration }
+
+// startCluster boots a server and two clients.
+func startCluster(t *testing.T, ahead clocks) *cluster {
+	if os.Getenv("KVTIER_NFS") == "" {
+		t.Skip("set KVTIER_NFS=1, or run make test-nfs")
+	}
+	dir, err := os.MkdirTemp("", "nfs") // the names of sockets are short
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	kernel, initrd := build(t, dir)
+	disk := filepath.Join(dir, "disk")
+	require.NoError(t, os.WriteFile(disk, nil, 0o600))
+	require.NoError(t, os.Truncate(disk, diskBytes))
+	out, err := exec.Command("mkfs.ext4", "-q", "-F", disk).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+
+	c := &cluster{t: t, dir: dir, hub: newHub(), config: make(map[string]machineConfig)}
+	t.Cleanup(c.close)
+	for i, m := range []struct {
+		name, disk string
+		clock      time.Duration
+		at         **machine
+	}{{"server", disk, ahead.server, &c.server}, {"a", "", ahead.a, &c.a}, {"b", "", ahead.b, &c.b}} {
+		config := machineConfig{
+			name: m.name, dir: dir, kernel: kernel, initrd: initrd, disk: m.disk, number: i + 1, clock: m.clock,
+			network: filepath.Join(dir, m.name+".net"),
+		}
+		require.NoError(t, c.hub.listen(m.name, config.network))
+		c.config[m.name] = config
+		began := time.Now()
+		*m.at, err = start(t.Context(), config)
+		require.NoError(t, err)
+		t.Logf("%s booted in %v", m.name, time.Since(began).Round(time.Second))
+	}
+	c.serve()
+	return c
+}
+
+// close ends all machines and the network between them, and shows their logs after a failure.
+func (c *cluster) close() {
+	for _, m := range []*machine{c.server, c.a, c.b} {
+		if m != nil {
+			m.kill()
+		}
+	}
+	c.hub.close()
+	for _, p := range c.daemons {
+		if out := p.text(); c.t.Failed() {
+			c.t.Logf("%s on %s: %v: %s", p.what, p.m.name, p.err, out)
+		}
+	}
+	for name := range c.config {
+		for _, kind := range []string{"qemu", "log"} {
+			if log, err := os.ReadFile(filepath.Join(c.dir, name+"."+kind)); err == nil && c.t.Failed() {
+				c.t.Logf("%s of %s:\n%s", kind, name, log)
+			}
+		}
+	}
+}
+
+// of returns the cluster for a part of its test.
+func (c *cluster) of(t *testing.T) *cluster {
+	part := *c
+	part.t = t
+	return &part
+}
+
+// run runs a command in a machine and returns its output.
+func (c *cluster) run(m *machine, args ...string) string {
+	c.t.Helper()
+	out, err := c.try(m, wire.Request{Args: args})
+	require.NoError(c.t, err)
+	return out
+}
+
+// sh runs a line of shell in a machine.
+func (c *cluster) sh(m *machine, line string) string {
+	c.t.Helper()
+	return c.run(m, "sh", "-c", line)
+}
+
+// try does as run, and returns the error.
+func (c *cluster) try(m *machine, r wire.Request) (string, error) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), caseLimit)
+	defer cancel()
+	p, err := m.begin(r)
+	require.NoError(c.t, err)
+	return p.wait(ctx)
+}
+
+// daemon starts a program that runs until its machine ends.
+func (c *cluster) daemon(m *machine, args ...string) {
+	c.t.Helper()
+	p, err := m.begin(wire.Request{Args: args})
+	require.NoError(c.t, err)
+	c.daemons = append(c.daemons, p)
+}
+
+// exports is where the server keeps exported directories.
+const exports = "/srv/export"
+
+// serve mounts the server's disk and starts the NFS server.
+func (c *cluster) serve() {
+	c.t.Helper()
+	s := c.server
+	c.sh(s, `mount -t ext4 /dev/vda /srv && mkdir -p `+exports+` /srv/state/sm /srv/state/sm.bak /srv/state/nfsdcld /srv/state/v4recovery &&
+		ln -s /srv/state /var/lib/nfs && touch /var/lib/nfs/etab /var/lib/nfs/rmtab && mount -t nfsd nfsd /proc/fs/nfsd &&
+		chmod 1777 `+exports)
+	c.monitor(s)
+	c.daemon(s, "nfsdcld", "-F", "-p", "/run/rpc_pipefs", "-s", "/var/lib/nfs/nfsdcld")
+	c.export("rw,no_root_squash")
+	c.daemon(s, "rpc.mountd", "-F")
+	c.sh(s, "rpc.nfsd --lease-time 10 --grace-time 10 4")
+}
+
+// monitor starts the programs of NFS 3's locks.
+func (c *cluster) monitor(m *machine) {
+	c.t.Helper()
+	c.daemon(m, "rpcbind", "-f")
+	c.sh(m, "for i in $(seq 300); do [ -S /run/rpcbind.sock ] && exit 0; usleep 100000; done; exit 1")
+	c.daemon(m, "rpc.statd", "-F", "--no-notify")
+	if m == c.server {
+		c.sh(m, "sm-notify -f || true")
+	}
+}
+
+// export exports the directory to all clients with options.
+func (c *cluster) export(options string) {
+	c.t.Helper()
+	c.sh(c.server, fmt.Sprintf("echo '%s 10.77.0.0/24(sync,no_subtree_check,fsid=0,insecure,%s)' > /etc/exports && exportfs -ra", exports, options))
+}
+
+// mounted is where clients mount the export.
+const mounted = "/mnt/kv"
+
+// Options of the mounts, those of docs/operations.md: a client gives up after 15 s.
+const softly = ",soft,timeo=50,retrans=2,lookupcache=positive,nconnect=4"
+
+// mountWith mounts the export in a client. kind is a version of NFS with further options.
+func (c *cluster) mountWith(m *machine, kind string) {
+	c.t.Helper()
+	fsType, source := "nfs4", "server:/"
+	if strings.HasPrefix(kind, "vers=3") {
+		fsType, source = "nfs", "server:"+exports
+	}
+	options := fmt.Sprintf("%s,proto=tcp,addr=%s,clientaddr=%s%s", kind, c.config["server"].address(), m.address(), softly)
+	if fsType == "nfs" {
+		options = fmt.Sprintf("%s,proto=tcp,addr=%s,mountproto=tcp%s", kind, c.config["server"].address(), softly)
+	}
+	c.run(m, "/init", "mount", fsType, source, mounted, options)
+}

@@ -1,0 +1,39 @@
+// Package wire has the messages between a test and the machines that the test has started. Each
+// message is a line of JSON.
+package wire
+
+// Request asks a machine to run a command.
+type Request struct {
+	ID   int
+	Args []string
+	Env  []string `json:",omitempty"` // in addition to the machine's own
+
+	// Stdin is written to the command, which then gets the end of its input.
+	Stdin string `json:",omitempty"`
+
+	// UID is the user that runs the command.
+	UID uint32 `json:",omitempty"`
+
+	// Kill is the ID of a running command. A request with Kill kills that command and runs none.
+	Kill int `json:",omitempty"`
+}
+
+// Reply is a part of a command's output, or the end of the command.
+type Reply struct {
+	ID     int
+	Output string `json:",omitempty"`
+	Done   bool   `json:",omitempty"`
+	Code   int    `json:",omitempty"` // exit status; -1 for a command that was killed or not started
+	Err    string `json:",omitempty"` // the reason why the command was not started
+}
+
+// Port is the pattern of the channel's device inside a machine. The first number in its name is
+// that of the bus's device.
+const Port = "/dev/vport*p1"
+
+// Parameters of the kernel's command line that describe a machine to its first process.
+const (
+	ParamName    = "kvtier.name="    // the host's name
+	ParamAddress = "kvtier.address=" // IPv4, of a network of 256 addresses
+	ParamClock   = "kvtier.clock="   // seconds by which the clock is ahead
+)
