@@ -24,6 +24,10 @@ var (
 	errLinkInPath = fmt.Errorf("a directory of the path is a symbolic link, remove it: %w", ErrNotRegular)
 )
 
+// IsRefused reports whether err means that this process lacks the rights for an operation, or
+// that the filesystem takes no writes.
+func IsRefused(err error) bool { return IsReadOnly(err) || errors.Is(err, fs.ErrPermission) }
+
 // File is an open regular file. Methods may be called from several goroutines,
 // except that Writes must not overlap.
 type File interface {

@@ -45,6 +45,13 @@ func (b *breaker) Silence() {
 	b.silent = true
 }
 
+// isSilent reports whether callers report errors themselves.
+func (b *breaker) isSilent() bool {
+	b.Mu.Lock()
+	defer b.Mu.Unlock()
+	return b.silent
+}
+
 // Speak ends the silence, and logs if the breaker is open.
 func (b *breaker) Speak() {
 	b.Mu.Lock()

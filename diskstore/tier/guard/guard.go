@@ -54,6 +54,8 @@ type Tier struct {
 	Leaving  atomic.Int64         // bytes of uploads that are being given up
 	Appeared func(tier.Committed) // called for each upload that appeared after it was given up
 
+	refused atomic.Bool // the last write was refused
+
 	// Consecutive failures of reads, writes and commits.
 	reads, writes, commits atomic.Int32
 }
@@ -150,10 +152,11 @@ func (t *Tier) report(ctx context.Context, start time.Time, limit time.Duration,
 		return t.gaveUp(ctx, start, limit)
 	case errors.Is(err, tier.ErrClosed):
 		t.Breaker.neutral()
-	case vfs.IsReadOnly(err):
+	case isRefused(err), vfs.IsReadOnly(err):
 		// The tier cannot be written, but it can be read.
 		t.failed()
 		t.Breaker.Success()
+		t.noteRefused(err)
 	default:
 		t.failed()
 		t.Breaker.failure(err, fatalRoot(err))
@@ -169,7 +172,7 @@ func (t *Tier) moved(streak *atomic.Int32, err error) error {
 	case err == nil:
 		streak.Store(0)
 	case errors.Is(err, tier.ErrNotFound), errors.Is(err, tier.ErrNoSpace), errors.Is(err, tier.ErrTierDown), errors.Is(err, tier.ErrClosed), errors.Is(err, tier.ErrStale),
-		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, context.Canceled), vfs.IsReadOnly(err):
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, context.Canceled), isRefused(err), vfs.IsReadOnly(err):
 	case streak.Add(1) >= breakerThreshold:
 		t.Breaker.failure(err, true)
 	}
@@ -192,33 +195,33 @@ func (t *Tier) Stat(ctx context.Context, name pagefile.Name) (tier.Info, error) 
 }
 
 func (t *Tier) Persist(ctx context.Context, name pagefile.Name) error {
-	_, err := do(ctx, t, t.Transfer, t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
+	_, err := doWrite(ctx, t, t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, t.Inner.Persist(ctx, name)
 	})
 	return err
 }
 
 func (t *Tier) Remove(ctx context.Context, judged tier.Info) (bool, error) {
-	return do(ctx, t, t.Transfer, t.StepIn, nil, func(ctx context.Context) (bool, error) {
+	return doWrite(ctx, t, t.StepIn, nil, func(ctx context.Context) (bool, error) {
 		return t.Inner.Remove(ctx, judged)
 	})
 }
 
 func (t *Tier) Touch(ctx context.Context, name pagefile.Name, used time.Time) error {
-	_, err := do(ctx, t, t.Transfer, t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
+	_, err := doWrite(ctx, t, t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, t.Inner.Touch(ctx, name, used)
 	})
 	return err
 }
 
 func (t *Tier) Quarantine(ctx context.Context, judged tier.Info, reason string) (bool, error) {
-	return do(ctx, t, t.Transfer, t.StepIn, nil, func(ctx context.Context) (bool, error) {
+	return doWrite(ctx, t, t.StepIn, nil, func(ctx context.Context) (bool, error) {
 		return t.Inner.Quarantine(ctx, judged, reason)
 	})
 }
 
 func (t *Tier) EmptyQuarantine(ctx context.Context) (int64, error) {
-	return do(ctx, t, t.Transfer, t.StepIn, nil, func(ctx context.Context) (int64, error) {
+	return doWrite(ctx, t, t.StepIn, nil, func(ctx context.Context) (int64, error) {
 		return t.Inner.EmptyQuarantine(ctx)
 	})
 }
@@ -236,7 +239,7 @@ func (t *Tier) Tails(ctx context.Context, fingerprint, parent pagefile.Key) ([]t
 }
 
 func (t *Tier) SyncRemoved(ctx context.Context, names []pagefile.Name) error {
-	_, err := do(ctx, t, t.Transfer, listSteps*t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
+	_, err := doWrite(ctx, t, listSteps*t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, t.Inner.SyncRemoved(ctx, names)
 	})
 	return err
@@ -283,11 +286,12 @@ func (t *Tier) Account(ctx context.Context, change func([]byte, string) ([]byte,
 		refused error // by change
 	}
 	var refused atomic.Pointer[error] // the tier may call change after Account has returned
-	done, err := do(ctx, t, t.Transfer, commitSteps*t.StepIn, nil, func(ctx context.Context) (a accounted, err error) {
-		if change == nil {
-			a.content, err = t.Inner.Account(ctx, nil)
-			return a, err
-		}
+	if change == nil {
+		return do(ctx, t, t.Transfer, commitSteps*t.StepIn, nil, func(ctx context.Context) ([]byte, error) {
+			return t.Inner.Account(ctx, nil)
+		})
+	}
+	done, err := doWrite(ctx, t, commitSteps*t.StepIn, nil, func(ctx context.Context) (a accounted, err error) {
 		a.content, err = t.Inner.Account(ctx, func(content []byte, id string) ([]byte, error) {
 			content, err := change(content, id)
 			refused.Store(&err)
@@ -312,7 +316,7 @@ func (t *Tier) Fingerprints(ctx context.Context) ([]pagefile.Key, error) {
 }
 
 func (t *Tier) DropFingerprint(ctx context.Context, fingerprint pagefile.Key) error {
-	_, err := do(ctx, t, t.Transfer, listSteps*t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
+	_, err := doWrite(ctx, t, listSteps*t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, t.Inner.DropFingerprint(ctx, fingerprint)
 	})
 	return err
@@ -325,7 +329,7 @@ func (t *Tier) Space(ctx context.Context) (vfs.Space, error) {
 }
 
 func (t *Tier) Now(ctx context.Context) (time.Time, error) {
-	return do(ctx, t, t.Transfer, t.StepIn, nil, func(ctx context.Context) (time.Time, error) {
+	return doWrite(ctx, t, t.StepIn, nil, func(ctx context.Context) (time.Time, error) {
 		return t.Inner.Now(ctx)
 	})
 }
@@ -340,7 +344,7 @@ func (t *Tier) Lock(ctx context.Context) (func(), error) {
 	if err := t.crowded(); err != nil {
 		return nil, err
 	}
-	release, err := do(ctx, t, t.Transfer, t.StepIn, func(release func()) { release() }, func(ctx context.Context) (func(), error) {
+	release, err := doWrite(ctx, t, t.StepIn, func(release func()) { release() }, func(ctx context.Context) (func(), error) {
 		release, err := t.Inner.Lock(ctx)
 		if err == nil && release == nil {
 			err = fmt.Errorf("lock the tier: %w", errNothing)

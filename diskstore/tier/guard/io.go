@@ -113,7 +113,7 @@ func (t *Tier) Create(ctx context.Context, name pagefile.Name) (tier.Upload, err
 	if err := t.crowded(); err != nil {
 		return nil, err
 	}
-	inner, err := do(ctx, t, t.Transfer, t.StepIn, tier.Upload.Abort, func(ctx context.Context) (tier.Upload, error) {
+	inner, err := doWrite(ctx, t, t.StepIn, tier.Upload.Abort, func(ctx context.Context) (tier.Upload, error) {
 		inner, err := t.Inner.Create(ctx, name)
 		if err == nil && inner == nil {
 			err = fmt.Errorf("create %v: %w", name.Key, errNothing)
@@ -131,7 +131,7 @@ func (u *upload) Write(ctx context.Context, p []byte) error {
 		n := min(len(p), pagefile.StepBytes)
 		step := bytes.Clone(p[:n])
 		u.written += int64(n)
-		_, err := do(ctx, u.t, u.t.Transfer, u.t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
+		_, err := doWrite(ctx, u.t, u.t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
 			u.mu.Lock()
 			defer u.mu.Unlock()
 			return struct{}{}, u.inner.Write(ctx, step)
@@ -147,7 +147,7 @@ func (u *upload) Write(ctx context.Context, p []byte) error {
 func (u *upload) Written() int64 { return u.written }
 
 func (u *upload) Commit(ctx context.Context, used time.Time) (tier.Committed, error) {
-	done, err := do(ctx, u.t, u.t.Transfer, commitSteps*u.t.StepIn, nil, func(ctx context.Context) (tier.Committed, error) {
+	done, err := doWrite(ctx, u.t, commitSteps*u.t.StepIn, nil, func(ctx context.Context) (tier.Committed, error) {
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		done, err := u.inner.Commit(ctx, used)
@@ -155,6 +155,9 @@ func (u *upload) Commit(ctx context.Context, used time.Time) (tier.Committed, er
 		return u.done, err
 	})
 	u.committed = done.Bytes > 0
+	if err == nil {
+		u.t.noteStored()
+	}
 	return done, u.t.moved(&u.t.commits, err)
 }
 
