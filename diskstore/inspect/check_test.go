@@ -362,3 +362,26 @@ func TestCheckWhileAServerWrites(t *testing.T) {
 	close(done)
 	wg.Wait()
 }
+
+// TestCheckOfSillyRenames: a file that an NFS client has renamed because it was removed while
+// open is a temporary file; a repair removes it when its client is dead.
+func TestCheckOfSillyRenames(t *testing.T) {
+	o, pages := stored(t)
+	tr := dir.New(o.FS, o.Local.Root, dir.Options{})
+	of := filepath.Dir(tr.Path(pagefile.Name{Fingerprint: o.Fingerprint, Key: pages[0].Key()}))
+	temp := filepath.Join(o.Local.Root, storetest.VersionDir, storetest.TmpDir)
+	for i, at := range []string{of, temp} {
+		path := filepath.Join(at, fmt.Sprintf(".nfs%024x", i))
+		require.NoError(t, os.WriteFile(path, []byte("gone"), 0o600))
+		c, found := check(t, rootsOf(t, o), CheckOptions{})
+		require.Empty(t, found)
+		require.Equal(t, 1, c.TempFiles)
+		old := time.Now().Add(-2 * dir.OrphanAge)
+		require.NoError(t, os.Chtimes(path, old, old))
+		c, found = check(t, rootsOf(t, o), CheckOptions{Repair: true})
+		require.Len(t, found, 1)
+		require.Equal(t, ProblemStale, found[0].Problem)
+		require.Equal(t, 1, c.Repaired)
+		require.NoFileExists(t, path)
+	}
+}

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -119,14 +118,10 @@ type tempGroup struct {
 func (c *checker) checkTemps(ctx context.Context) error {
 	groups := make(map[string]*tempGroup)
 	for _, e := range c.temps {
-		base := filepath.Base(e.Path)
-		id, isLock := strings.CutSuffix(base, dir.LockExt)
-		if !isLock {
-			var ok bool
-			if id, _, ok = strings.Cut(base, "-"); !ok || filepath.Ext(base) != dir.TmpExt {
-				c.found(e, ProblemForeign, "no file of a page store has such a name", nil)
-				continue
-			}
+		id, isLock, ok := dir.TempID(filepath.Base(e.Path))
+		if !ok {
+			c.found(e, ProblemForeign, "no file of a page store has such a name", nil)
+			continue
 		}
 		g := groups[id]
 		if g == nil {

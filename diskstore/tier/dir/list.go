@@ -181,6 +181,9 @@ func (t *Tier) appendPages(infos []tier.Info, dir string, like pagefile.Name) ([
 		key, ok := parsePageFile(e.Name())
 		like.Key = key
 		path := filepath.Join(dir, e.Name())
+		if isSilly(e.Name()) {
+			t.Temp.sweepSilly(path)
+		}
 		if !ok || path != t.Path(like) {
 			continue
 		}

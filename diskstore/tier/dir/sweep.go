@@ -231,9 +231,10 @@ func (d *tempDir) groupsLocked() (map[string]*TempFiles, error) {
 		return groups[id]
 	}
 	for _, e := range entries {
-		if id, ok := strings.CutSuffix(e.Name(), LockExt); ok {
+		switch id, lock, ok := TempID(e.Name()); {
+		case lock:
 			of(id).Lock = true
-		} else if id, _, ok := strings.Cut(e.Name(), "-"); ok && strings.HasSuffix(e.Name(), TmpExt) {
+		case ok:
 			of(id).Paths = append(of(id).Paths, filepath.Join(d.dir, e.Name()))
 		}
 	}

@@ -17,7 +17,7 @@ const (
 	entryDir         entryKind = iota // a directory of the store
 	EntryPage                         // a file in the place of a page or tail
 	EntryManifest                     // a fingerprint's manifest.json
-	EntryTemp                         // a file in the temporary directory
+	EntryTemp                         // a file in the temporary directory, or one that an NFS client removes when it is closed
 	EntryQuarantined                  // a file in quarantine
 	entryOwn                          // a file in which stores keep a lock or a count
 	EntryLost                         // a page file in a directory that no look-up reads
@@ -70,7 +70,7 @@ func (w *Walker) Walk() error {
 		case ownFiles[base] && info.Mode().IsRegular():
 			return w.Visit(Entry{Kind: entryOwn, Path: path, Info: info})
 		}
-		return w.Visit(Entry{Kind: EntryForeign, Path: path, Info: info})
+		return w.Visit(Entry{Kind: otherKind(base, info), Path: path, Info: info})
 	})
 }
 
@@ -107,6 +107,14 @@ func (w *Walker) each(dir string, fn func(base, path string, info fs.FileInfo) e
 	return nil
 }
 
+// otherKind is the kind of an entry whose name stores do not give.
+func otherKind(base string, info fs.FileInfo) entryKind {
+	if isSilly(base) && info.Mode().IsRegular() {
+		return EntryTemp
+	}
+	return EntryForeign
+}
+
 // flat visits a directory and its files, all of one kind.
 func (w *Walker) flat(kind entryKind, dir string, info fs.FileInfo) error {
 	if err := w.Visit(Entry{Kind: entryDir, Path: dir, Info: info}); err != nil {
@@ -134,7 +142,7 @@ func (w *Walker) fingerprint(fp pagefile.Key, dir string, info fs.FileInfo) erro
 		case isShard(base) && info.IsDir():
 			return w.pages(path, info, pagefile.Name{Fingerprint: fp, Class: pagefile.ClassPage})
 		}
-		return w.Visit(Entry{Kind: EntryForeign, Path: path, Info: info})
+		return w.Visit(Entry{Kind: otherKind(base, info), Path: path, Info: info})
 	})
 	if err != nil || w.Leave == nil {
 		return err
@@ -149,7 +157,7 @@ func (w *Walker) tails(fp pagefile.Key, dir string, info fs.FileInfo) error {
 	}
 	return w.each(dir, func(base, path string, info fs.FileInfo) error {
 		if !isShard(base) || !info.IsDir() {
-			return w.Visit(Entry{Kind: EntryForeign, Path: path, Info: info})
+			return w.Visit(Entry{Kind: otherKind(base, info), Path: path, Info: info})
 		}
 		if err := w.Visit(Entry{Kind: entryDir, Path: path, Info: info}); err != nil {
 			return err
@@ -157,7 +165,7 @@ func (w *Walker) tails(fp pagefile.Key, dir string, info fs.FileInfo) error {
 		return w.each(path, func(base, path string, info fs.FileInfo) error {
 			parent, err := pagefile.ParseKey(base)
 			if err != nil || !info.IsDir() {
-				return w.Visit(Entry{Kind: EntryForeign, Path: path, Info: info})
+				return w.Visit(Entry{Kind: otherKind(base, info), Path: path, Info: info})
 			}
 			return w.pages(path, info, pagefile.Name{Fingerprint: fp, Class: pagefile.ClassTail, Parent: parent})
 		})
@@ -170,7 +178,7 @@ func (w *Walker) pages(dir string, info fs.FileInfo, like pagefile.Name) error {
 		return err
 	}
 	return w.each(dir, func(base, path string, info fs.FileInfo) error {
-		e := Entry{Kind: EntryForeign, Path: path, Info: info, Name: like}
+		e := Entry{Kind: otherKind(base, info), Path: path, Info: info, Name: like}
 		key, ok := parsePageFile(base)
 		e.Name.Key = key
 		switch {
