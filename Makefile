@@ -112,7 +112,7 @@ staticcheck: ## Run staticcheck, at the version that tools/go.mod pins
 
 .PHONY: shellcheck
 shellcheck: ## Check the shell scripts
-	shellcheck .ci/run scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-suite.sh scripts/release scripts/test-llama-upstream scripts/test-long
+	shellcheck .ci/run scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-suite.sh scripts/nfs-packages scripts/release scripts/test-llama-upstream scripts/test-long
 
 # Packages where goroutines meet run under the race detector, all but the tests that try
 # thousands of states one after another: those take four times as long under it.
@@ -214,6 +214,13 @@ torture: build test-deps ## Play field bugs of other caches on both servers, a m
 test-llama-upstream: test-deps ## Run llama.cpp's own tests of its server on the stock one and on ours
 	scripts/build-llama-server
 	scripts/test-llama-upstream
+
+# NFS of the Linux kernel, between virtual machines that are emulated in software.
+.PHONY: test-nfs
+test-nfs: ## Test the page store on NFS: a server and two clients, each a virtual machine
+	scripts/deps nfs
+	scripts/nfs-packages
+	KVTIER_NFS=1 go test -v -count=1 -timeout 3h ./internal/nfstest
 
 .PHONY: test-upstream
 test-upstream: ## Run upstream's own tests in the patched source

@@ -2,6 +2,7 @@ package nfstest
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,9 +22,14 @@ const caseLimit = 15 * time.Minute
 // diskBytes is the size of the server's disk.
 const diskBytes = 512 << 20
 
-// cluster is a server and two clients.
+// cluster is a server and two clients, as a test or a part of a test sees them.
 type cluster struct {
-	t      *testing.T
+	t *testing.T
+	*fleet
+}
+
+// fleet is a server and two clients.
+type fleet struct {
 	dir    string
 	hub    *hub
 	server *machine
@@ -63,11 +69,8 @@ func build(t *testing.T, dir string) (kernel, initrd string) {
 	return kernel, initrd
 }
 
-// clocks are the times by which the clocks of the three machines are ahead.
-type clocks struct{ server, a, b time.Duration }
-
 // startCluster boots a server and two clients.
-func startCluster(t *testing.T, ahead clocks) *cluster {
+func startCluster(t *testing.T) *cluster {
 	if os.Getenv("KVTIER_NFS") == "" {
 		t.Skip("set KVTIER_NFS=1, or run make test-nfs")
 	}
@@ -81,13 +84,13 @@ func startCluster(t *testing.T, ahead clocks) *cluster {
 	out, err := exec.Command("mkfs.ext4", "-q", "-F", disk).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 
-	c := &cluster{t: t, dir: dir, hub: newHub(), config: make(map[string]machineConfig)}
+	c := &cluster{t, &fleet{dir: dir, hub: newHub(), config: make(map[string]machineConfig)}}
 	t.Cleanup(c.close)
 	for i, m := range []struct {
 		name, disk string
 		clock      time.Duration
 		at         **machine
-	}{{"server", disk, ahead.server, &c.server}, {"a", "", ahead.a, &c.a}, {"b", "", ahead.b, &c.b}} {
+	}{{"server", disk, behind, &c.server}, {"a", "", 0, &c.a}, {"b", "", 0, &c.b}} {
 		config := machineConfig{
 			name: m.name, dir: dir, kernel: kernel, initrd: initrd, disk: m.disk, number: i + 1, clock: m.clock,
 			network: filepath.Join(dir, m.name+".net"),
@@ -100,6 +103,8 @@ func startCluster(t *testing.T, ahead clocks) *cluster {
 		t.Logf("%s booted in %v", m.name, time.Since(began).Round(time.Second))
 	}
 	c.serve()
+	c.monitor(c.a)
+	c.monitor(c.b)
 	return c
 }
 
@@ -126,11 +131,7 @@ func (c *cluster) close() {
 }
 
 // of returns the cluster for a part of its test.
-func (c *cluster) of(t *testing.T) *cluster {
-	part := *c
-	part.t = t
-	return &part
-}
+func (c *cluster) of(t *testing.T) *cluster { return &cluster{t, c.fleet} }
 
 // run runs a command in a machine and returns its output.
 func (c *cluster) run(m *machine, args ...string) string {
@@ -162,6 +163,74 @@ func (c *cluster) daemon(m *machine, args ...string) {
 	p, err := m.begin(wire.Request{Args: args})
 	require.NoError(c.t, err)
 	c.daemons = append(c.daemons, p)
+}
+
+// begin starts a command that ends by itself.
+func (c *cluster) begin(m *machine, args ...string) *process {
+	c.t.Helper()
+	p, err := m.begin(wire.Request{Args: args})
+	require.NoError(c.t, err)
+	return p
+}
+
+// result waits for a command of the guest and decodes the result that it prints.
+func result[T any](c *cluster, p *process) (r T) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), caseLimit)
+	defer cancel()
+	out, err := p.wait(ctx)
+	require.NoError(c.t, err)
+	_, line, found := strings.Cut(out, "RESULT ")
+	require.True(c.t, found, "%s", out)
+	line, _, _ = strings.Cut(line, "\n")
+	require.NoError(c.t, json.Unmarshal([]byte(line), &r))
+	return r
+}
+
+// moved waits until a writer has moved more pages than before to the remote tier.
+func (c *cluster) moved(p *process, more int) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), caseLimit)
+	defer cancel()
+	want := lastMoved(p.text()) + more
+	require.NoError(c.t, p.until(ctx, func(text string) bool { return lastMoved(text) >= want }), "%d pages moved", want)
+}
+
+// setClocks sets the clients' clocks ahead of this machine's.
+func (c *cluster) setClocks(a, b time.Duration) {
+	c.t.Helper()
+	for m, ahead := range map[*machine]time.Duration{c.a: a, c.b: b} {
+		c.run(m, "/init", "clock", fmt.Sprint(time.Now().Add(ahead).Unix()))
+	}
+}
+
+// waitFor waits for output of a command.
+func (c *cluster) waitFor(p *process, want string) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), caseLimit)
+	defer cancel()
+	require.NoError(c.t, p.until(ctx, func(text string) bool { return strings.Contains(text, want) }), "%q", want)
+}
+
+// restartServer cuts the server's power and boots it again.
+func (c *cluster) restartServer() {
+	c.t.Helper()
+	c.server.kill()
+	var err error
+	c.server, err = start(c.t.Context(), c.config["server"])
+	require.NoError(c.t, err)
+	c.serve()
+}
+
+// lastMoved returns the number of pages that a writer last said it had moved.
+func lastMoved(text string) int {
+	at := strings.LastIndex(text, "demoted ")
+	if at < 0 {
+		return 0
+	}
+	var n int
+	_, _ = fmt.Sscanf(text[at:], "demoted %d", &n)
+	return n
 }
 
 // exports is where the server keeps exported directories.

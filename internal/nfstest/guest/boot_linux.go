@@ -34,7 +34,7 @@ func boot() error {
 		return err
 	}
 	name, address := param(line, wire.ParamName), param(line, wire.ParamAddress)
-	if err := setClock(param(line, wire.ParamClock)); err != nil {
+	if err := moveClock(param(line, wire.ParamClock)); err != nil {
 		return err
 	}
 	if err := setNames(name); err != nil {
@@ -87,14 +87,22 @@ func loadModules() error {
 	return nil
 }
 
-// setClock moves the clock ahead.
-func setClock(seconds string) error {
+// moveClock moves the clock ahead.
+func moveClock(seconds string) error {
 	n, err := strconv.Atoi(seconds)
 	if err != nil || n == 0 {
 		return err
 	}
-	tv := unix.NsecToTimeval(time.Now().Add(time.Duration(n) * time.Second).UnixNano())
-	if err := unix.Settimeofday(&tv); err != nil {
+	return clock([]string{strconv.FormatInt(time.Now().Unix()+int64(n), 10)})
+}
+
+// clock sets the clock to args: seconds since 1970.
+func clock(args []string) error {
+	seconds, err := strconv.ParseInt(args[0], 10, 64)
+	if err != nil {
+		return err
+	}
+	if err := unix.Settimeofday(&unix.Timeval{Sec: seconds}); err != nil {
 		return fmt.Errorf("set the clock: %w", err)
 	}
 	return nil

@@ -9,8 +9,13 @@ import (
 
 // verbs are the commands of the program.
 var verbs = map[string]func(args []string) error{
+	"clock":   clock,
 	"mount":   mountNFS,
 	"unmount": unmount,
+	"write":   write,
+	"read":    read,
+	"usage":   usage,
+	"hold":    hold,
 }
 
 func main() {

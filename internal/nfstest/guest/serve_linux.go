@@ -69,7 +69,7 @@ func (c *channel) reply(r wire.Reply) {
 	_ = c.out.Encode(r)
 }
 
-// output sends what a command writes.
+// output sends the output of a command.
 type output struct {
 	c  *channel
 	id int

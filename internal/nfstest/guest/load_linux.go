@@ -1,0 +1,245 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+)
+
+// A page of the load is 64 KiB, without its header.
+const (
+	pageTokens = 16
+	rowBytes   = 2048
+)
+
+var fingerprint = pagefile.Key{0: 7, 31: 0xfe}
+
+// sections are the sections of each page.
+var sections = []pagefile.Section{{Kind: pagefile.KindK, RowBytes: rowBytes}, {Kind: pagefile.KindV, RowBytes: rowBytes}}
+
+// prompt returns the tokens of page n of a writer.
+func prompt(writer, n int) []int32 {
+	tokens := make([]int32, pageTokens)
+	for i := range tokens {
+		tokens[i] = int32(writer<<20 | n<<4 | i)
+	}
+	return tokens
+}
+
+// rows returns the content of page n of a writer.
+func rows(size, writer, n int) []byte {
+	content := make([]byte, size)
+	r := rand.NewChaCha8([32]byte{byte(writer), byte(n), byte(n >> 8), byte(n >> 16)})
+	_, _ = r.Read(content) // never fails
+	return content
+}
+
+// loadFlags are the flags of write and read.
+type loadFlags struct {
+	local, remote, stop            string
+	localBytes, remoteBytes        int64
+	writer, pages                  int
+	lookupTimeout, transferTimeout time.Duration
+}
+
+func parseLoad(name string, args []string) (*loadFlags, error) {
+	f := new(loadFlags)
+	set := flag.NewFlagSet(name, flag.ContinueOnError)
+	set.StringVar(&f.local, "local", "/tmp/local", "local directory")
+	set.StringVar(&f.remote, "remote", "", "remote directory")
+	set.StringVar(&f.stop, "stop", "", "file that ends the writer")
+	set.Int64Var(&f.localBytes, "local-bytes", 5*72<<10, "local budget")
+	set.Int64Var(&f.remoteBytes, "remote-bytes", 0, "remote budget")
+	set.IntVar(&f.writer, "writer", 0, "number of the writer")
+	set.IntVar(&f.pages, "pages", 1<<15, "pages to write or read, at most")
+	// Machines are emulated: a look-up that takes 1 ms elsewhere takes 100 ms here.
+	set.DurationVar(&f.lookupTimeout, "lookup-timeout", 10*time.Second, "limit of a look-up")
+	set.DurationVar(&f.transferTimeout, "transfer-timeout", 20*time.Second, "limit of a step of a transfer")
+	return f, set.Parse(args)
+}
+
+func (f *loadFlags) open(ctx context.Context) (*diskstore.Store, error) {
+	return diskstore.Open(ctx, diskstore.Options{
+		Fingerprint: fingerprint, PageTokens: pageTokens,
+		Local:         diskstore.TierConfig{Root: f.local, BudgetBytes: f.localBytes},
+		Remote:        diskstore.TierConfig{Root: f.remote, BudgetBytes: f.remoteBytes},
+		RemoteTimeout: f.lookupTimeout, ReadTimeout: f.transferTimeout,
+		Logger: slog.New(slog.NewTextHandler(os.Stdout, nil)),
+	})
+}
+
+// report prints numbers for the test.
+func report(v any) {
+	line, _ := json.Marshal(v)
+	fmt.Printf("RESULT %s\n", line)
+}
+
+// writeReport is the result of write.
+type writeReport struct {
+	Puts, PutErrors, Demoted, Evicted, TierErrors, Damaged uint64
+	RemoteBooked                                           int64
+	LongestPut                                             string // of a page to the local tier
+	Down                                                   bool
+}
+
+// write puts pages until the stop file exists. Pages leave the local tier, which is small, for
+// the remote one. A line tells each change of the number of pages that have moved there.
+func write(args []string) error {
+	f, err := parseLoad("write", args)
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	s, err := f.open(ctx)
+	if err != nil {
+		return err
+	}
+	layout, err := pagefile.NewLayout(sections, pageTokens)
+	if err != nil {
+		return err
+	}
+	var demoted uint64
+	var longest time.Duration
+	for n := 0; n < f.pages; n++ {
+		if _, err := os.Stat(f.stop); f.stop != "" && err == nil {
+			break
+		}
+		page := &pagefile.Page{Parent: fingerprint, Tokens: prompt(f.writer, n), Layout: layout, Payload: rows(layout.Size(), f.writer, n)}
+		began := time.Now()
+		err := s.Put(ctx, page)
+		longest = max(longest, time.Since(began))
+		if err != nil {
+			fmt.Println("put:", err)
+		}
+		if now := s.Stats().Demoted; now != demoted {
+			demoted = now
+			fmt.Printf("demoted %d of %d\n", demoted, n+1)
+		}
+	}
+	flushCtx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := s.Flush(flushCtx); err != nil {
+		fmt.Println("flush:", err)
+	}
+	st := s.Stats()
+	report(writeReport{
+		Puts: st.Puts, PutErrors: st.PutErrors, Demoted: st.Demoted, Evicted: st.Evicted, TierErrors: st.TierErrors, Damaged: st.Damaged,
+		RemoteBooked: st.RemoteBooked, LongestPut: longest.Round(time.Millisecond).String(), Down: st.Remote.Down,
+	})
+	return s.Close()
+}
+
+// readReport is the result of read.
+type readReport struct {
+	Found   int // pages found in the remote tier, with the right content
+	Missing int
+	Failed  int // pages that were found and could not be read
+	Damaged uint64
+}
+
+// read looks up all pages of a writer and compares their content.
+func read(args []string) error {
+	f, err := parseLoad("read", args)
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	s, err := f.open(ctx)
+	if err != nil {
+		return err
+	}
+	layout, err := pagefile.NewLayout(sections, pageTokens)
+	if err != nil {
+		return err
+	}
+	var r readReport
+	buf := make([]byte, layout.Size())
+	for n := range f.pages {
+		tokens := prompt(f.writer, n)
+		refs := s.Chain(ctx, tokens, nil)
+		if len(refs) != 1 {
+			r.Missing++
+			continue
+		}
+		if err := s.Read(ctx, refs[0], tokens, layout, buf); err != nil {
+			fmt.Println("read:", n, err)
+			r.Failed++
+			continue
+		}
+		if !bytes.Equal(buf, rows(layout.Size(), f.writer, n)) {
+			return fmt.Errorf("page %d of writer %d has other content", n, f.writer)
+		}
+		r.Found++
+	}
+	r.Damaged = s.Stats().Damaged
+	report(r)
+	return s.Close()
+}
+
+// usage prints the largest disk space that files below a directory have occupied until the
+// stop file existed. Directories, locks and the ledger are not counted, as in a budget.
+func usage(args []string) error {
+	if len(args) != 2 {
+		return errors.New("usage: want a directory and a stop file")
+	}
+	var most int64
+	for last := false; !last; {
+		_, err := os.Stat(args[1])
+		last = err == nil // one look more
+		sum, err := occupied(args[0])
+		if err != nil {
+			return err
+		}
+		most = max(most, sum)
+	}
+	report(most)
+	return nil
+}
+
+// occupied sums the disk space of pages and temporary files.
+func occupied(dir string) (sum int64, err error) {
+	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		switch filepath.Ext(path) {
+		case ".json", ".lock":
+			return nil
+		}
+		var st syscall.Stat_t
+		if syscall.Lstat(path, &st) == nil {
+			sum += st.Blocks * 512
+		}
+		return nil
+	})
+	return sum, err
+}
+
+// hold opens a file, says so, and keeps it open until this process is killed.
+func hold(args []string) error {
+	f, err := os.Open(args[0])
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	fmt.Println("open")
+	return unix.Pause()
+}
