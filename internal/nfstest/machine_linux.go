@@ -27,7 +27,7 @@ const (
 	translatedMiB = 96
 
 	// bootLimit bounds the time from the start of QEMU to the first answer of the machine.
-	bootLimit = 5 * time.Minute
+	bootLimit = 15 * time.Minute
 )
 
 // machineConfig describes one machine.
