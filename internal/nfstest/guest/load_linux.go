@@ -12,7 +12,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -196,28 +195,46 @@ const lookEvery = 20 * time.Millisecond
 
 // usage prints the largest disk space that files below a directory have occupied until the
 // stop file existed. Directories, locks and the ledger are not counted, as in a budget.
+//
+// Files are moved, removed and made during a walk, so that the sum of one walk counts files
+// that never existed together. Files that two walks in a row have found existed together
+// between the two.
 func usage(args []string) error {
 	if len(args) != 2 {
 		return errors.New("usage: want a directory and a stop file")
 	}
 	var most int64
+	var before map[inode]int64
 	for last := false; !last; {
 		_, err := os.Stat(args[1])
 		last = err == nil // one look more
-		sum, err := occupied(args[0])
+		now, err := occupied(args[0])
 		if err != nil {
 			return err
 		}
-		most = max(most, sum)
+		var sum int64
+		for file, bytes := range now {
+			if was, ok := before[file]; ok {
+				sum += min(was, bytes)
+			}
+		}
+		most, before = max(most, sum), now
 		time.Sleep(lookEvery) // an emulated processor has other work
 	}
 	report(most)
 	return nil
 }
 
-// occupied sums the disk space of pages and temporary files.
-func occupied(dir string) (sum int64, err error) {
-	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+// inode names a file, also after a rename, and apart from a later file with the same number.
+type inode struct {
+	number uint64
+	born   unix.StatxTimestamp
+}
+
+// occupied returns the disk space of pages and temporary files.
+func occupied(dir string) (map[inode]int64, error) {
+	found := make(map[inode]int64)
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -228,13 +245,13 @@ func occupied(dir string) (sum int64, err error) {
 		case ".json", ".lock":
 			return nil
 		}
-		var st syscall.Stat_t
-		if syscall.Lstat(path, &st) == nil {
-			sum += st.Blocks * 512
+		var st unix.Statx_t
+		if unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st) == nil {
+			found[inode{st.Ino, st.Btime}] = int64(st.Blocks) * 512
 		}
 		return nil
 	})
-	return sum, err
+	return found, err
 }
 
 // hold opens a file, says so, and keeps it open until this process is killed.
