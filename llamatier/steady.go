@@ -1,6 +1,7 @@
 package llamatier
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"time"
@@ -68,8 +69,7 @@ func (d *disk) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layo
 	return err
 }
 
-// writer returns the writer of a file. Writes to a disk end in time; after steady.ErrHung nobody may use
-// their bytes.
+// writer returns the writer of a file. Writes to a disk end in time.
 func (d *disk) writer(f *slotfile.File) io.WriterAt {
 	if f.OnDisk() {
 		return steadyWriter{d, f}
@@ -82,7 +82,9 @@ type steadyWriter struct {
 	f *slotfile.File
 }
 
-// WriteAt implements io.WriterAt.
+// WriteAt implements io.WriterAt. A write that is left behind has bytes of its own: a stream's bytes
+// are in a buffer that serves the engine's next request.
 func (w steadyWriter) WriteAt(p []byte, off int64) (int, error) {
+	p = bytes.Clone(p)
 	return within(w.d, w.d.patience.page, func() (int, error) { return w.f.WriteAt(p, off) })
 }
