@@ -3,6 +3,7 @@ package llamatier
 import (
 	"context"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,14 +14,14 @@ import (
 type deaf struct {
 	http.RoundTripper
 	path  string
-	asked int
+	asked atomic.Int32
 }
 
 func (d *deaf) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Path != d.path {
 		return d.RoundTripper.RoundTrip(r)
 	}
-	d.asked++
+	d.asked.Add(1)
 	<-r.Context().Done()
 	return nil, r.Context().Err()
 }
@@ -41,7 +42,7 @@ func TestAQuestionThatIsNotAnswered(t *testing.T) {
 			w.idle()
 		}
 		require.True(t, w.tier.off.Load())
-		require.LessOrEqual(t, d.asked, 1)
+		require.LessOrEqual(t, d.asked.Load(), int32(1))
 		require.NoError(t, store.Close())
 	}
 }
