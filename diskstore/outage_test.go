@@ -212,9 +212,7 @@ func TestRemoteCountHoldsUpNoPut(t *testing.T) {
 	require.NoError(t, s.Flush(ctx))
 	gate := vfs.NewGate()
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpReadDir}, Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root) + `/v1$`), Gate: gate})
-	s.remote.use.mu.Lock()
-	s.remote.use.when = time.Now().Add(-time.Hour) // a count is due
-	s.remote.use.mu.Unlock()
+	s.remote.countedBefore(time.Hour) // a count is due
 	put(100, 40)
 	<-gate.Entered()
 	put(200, 40)
@@ -223,29 +221,38 @@ func TestRemoteCountHoldsUpNoPut(t *testing.T) {
 	require.Zero(t, s.Stats().PutErrors)
 }
 
+// countedShare returns the stores of two machines with one remote tier, on a server whose clock is
+// ahead. Both have counted the tier, and b may not write to it.
+func countedShare(t *testing.T, ahead time.Duration) (a, b *Store) {
+	sh := storetest.NewShare(ahead)
+	oa := testOptions(t, withFS(sh.From("a")), withRemote(t), func(o *Options) { o.Remote.BudgetBytes = 1 << 30 })
+	a = open(t, oa)
+	inRemote(t, a, 3)
+	require.NoError(t, a.Flush(ctx))
+	ob := testOptions(t, withFS(sh.From("b")))
+	ob.Remote = oa.Remote
+	b = open(t, ob)
+	_, err := b.remote.count(ctx, nil)
+	require.NoError(t, err)
+	return a, b
+}
+
+// countedBefore sets the age of a level's own count.
+func (lv *level) countedBefore(age time.Duration) {
+	lv.use.mu.Lock()
+	defer lv.use.mu.Unlock()
+	lv.use.when = time.Now().Add(-age)
+}
+
 // TestOneHostCountsTheShareForAll: a count that another machine has recorded serves this one,
 // whichever clocks the machines have.
 func TestOneHostCountsTheShareForAll(t *testing.T) {
 	for _, ahead := range []time.Duration{0, time.Hour, -time.Hour} {
-		sh := storetest.NewShare(ahead)
-		oa := testOptions(t, withFS(sh.From("a")), withRemote(t), func(o *Options) { o.Remote.BudgetBytes = 1 << 30 })
-		a := open(t, oa)
-		inRemote(t, a, 3)
-		require.NoError(t, a.Flush(ctx))
-		ob := testOptions(t, withFS(sh.From("b")))
-		ob.Remote = oa.Remote
-		b := open(t, ob)
-		_, err := b.remote.count(ctx, nil)
-		require.NoError(t, err)
-		grow := func() {
-			b.remote.use.mu.Lock()
-			defer b.remote.use.mu.Unlock()
-			b.remote.use.when = time.Now().Add(-2 * remoteCountEvery)
-		}
-		grow()
+		a, b := countedShare(t, ahead)
+		b.remote.countedBefore(2 * remoteCountEvery)
 		require.NoError(t, b.remote.book.Refresh(ctx))
 		require.True(t, b.remote.stale(), "nobody has counted since")
-		_, err = a.remote.count(ctx, nil)
+		_, err := a.remote.count(ctx, nil)
 		require.NoError(t, err)
 		require.NoError(t, b.remote.book.Refresh(ctx))
 		require.False(t, b.remote.stale())
@@ -255,22 +262,11 @@ func TestOneHostCountsTheShareForAll(t *testing.T) {
 // TestReaderOfACountedTierCountsSeldom: a machine that may not write to the remote tier finds
 // in the ledger that another machine has counted the tier.
 func TestReaderOfACountedTierCountsSeldom(t *testing.T) {
-	sh := storetest.NewShare(0)
-	oa := testOptions(t, withFS(sh.From("a")), withRemote(t), func(o *Options) { o.Remote.BudgetBytes = 1 << 30 })
-	a := open(t, oa)
-	inRemote(t, a, 3)
-	require.NoError(t, a.Flush(ctx))
-	ob := testOptions(t, withFS(sh.From("b")))
-	ob.Remote = oa.Remote
-	b := open(t, ob)
-	_, err := b.remote.count(ctx, nil)
-	require.NoError(t, err)
+	a, b := countedShare(t, 0)
 	require.ErrorIs(t, b.remote.book.Record(ctx), tier.ErrNotShared)
 	figure, known := b.remote.book.Figure()
 	require.True(t, known)
-	require.Equal(t, recorded(t, oa.Remote.Root), figure)
-	b.remote.use.mu.Lock()
-	b.remote.use.when = time.Now().Add(-remoteCountEvery / 2)
-	b.remote.use.mu.Unlock()
+	require.Equal(t, recorded(t, a.opt.Remote.Root), figure)
+	b.remote.countedBefore(remoteCountEvery / 2)
 	require.False(t, b.remote.stale())
 }
