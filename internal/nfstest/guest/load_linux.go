@@ -72,14 +72,20 @@ func parseLoad(name string, args []string) (*loadFlags, error) {
 	return f, set.Parse(args)
 }
 
-func (f *loadFlags) open(ctx context.Context) (*diskstore.Store, error) {
-	return diskstore.Open(ctx, diskstore.Options{
+// open opens the store, and returns the layout of its pages.
+func (f *loadFlags) open(ctx context.Context) (*diskstore.Store, pagefile.Layout, error) {
+	layout, err := pagefile.NewLayout(sections, pageTokens)
+	if err != nil {
+		return nil, layout, err
+	}
+	s, err := diskstore.Open(ctx, diskstore.Options{
 		Fingerprint: fingerprint, PageTokens: pageTokens,
 		Local:         diskstore.TierConfig{Root: f.local, BudgetBytes: f.localBytes},
 		Remote:        diskstore.TierConfig{Root: f.remote, BudgetBytes: f.remoteBytes},
 		RemoteTimeout: f.lookupTimeout, ReadTimeout: f.transferTimeout,
 		Logger: slog.New(slog.NewTextHandler(os.Stdout, nil)),
 	})
+	return s, layout, err
 }
 
 // report prints numbers for the test.
@@ -104,11 +110,7 @@ func write(args []string) error {
 		return err
 	}
 	ctx := context.Background()
-	s, err := f.open(ctx)
-	if err != nil {
-		return err
-	}
-	layout, err := pagefile.NewLayout(sections, pageTokens)
+	s, layout, err := f.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -158,11 +160,7 @@ func read(args []string) error {
 		return err
 	}
 	ctx := context.Background()
-	s, err := f.open(ctx)
-	if err != nil {
-		return err
-	}
-	layout, err := pagefile.NewLayout(sections, pageTokens)
+	s, layout, err := f.open(ctx)
 	if err != nil {
 		return err
 	}
