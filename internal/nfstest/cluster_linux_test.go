@@ -190,10 +190,8 @@ func result[T any](c *cluster, p *process) (r T) {
 // moved waits until a writer has moved more pages than before to the remote tier.
 func (c *cluster) moved(p *process, more int) {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), caseLimit)
-	defer cancel()
 	want := lastMoved(p.text()) + more
-	require.NoError(c.t, p.until(ctx, func(text string) bool { return lastMoved(text) >= want }), "%d pages moved", want)
+	c.waitUntil(p, fmt.Sprintf("%d pages moved", want), func(text string) bool { return lastMoved(text) >= want })
 }
 
 // setClocks sets the clients' clocks ahead of this machine's.
@@ -207,9 +205,21 @@ func (c *cluster) setClocks(a, b time.Duration) {
 // waitFor waits for output of a command.
 func (c *cluster) waitFor(p *process, want string) {
 	c.t.Helper()
+	c.waitUntil(p, want, func(text string) bool { return strings.Contains(text, want) })
+}
+
+// waitForLast waits until the last of two lines that a command prints in turns is want.
+func (c *cluster) waitForLast(p *process, want, other string) {
+	c.t.Helper()
+	c.waitUntil(p, want, func(text string) bool { return strings.LastIndex(text, want) > strings.LastIndex(text, other) })
+}
+
+// waitUntil waits for output of which a condition holds.
+func (c *cluster) waitUntil(p *process, what string, holds func(text string) bool) {
+	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), caseLimit)
 	defer cancel()
-	require.NoError(c.t, p.until(ctx, func(text string) bool { return strings.Contains(text, want) }), "%q", want)
+	require.NoError(c.t, p.until(ctx, holds), "wait for: %s", what)
 }
 
 // restartServer cuts the server's power and boots it again.
@@ -247,18 +257,23 @@ func (c *cluster) serve() {
 	c.daemon(s, "nfsdcld", "-F", "-p", "/run/rpc_pipefs", "-s", "/var/lib/nfs/nfsdcld")
 	c.export("rw,no_root_squash")
 	c.daemon(s, "rpc.mountd", "-F")
-	c.sh(s, "rpc.nfsd --lease-time 10 --grace-time 10 4")
+	c.sh(s, "echo 10 > /proc/sys/fs/nfs/nlm_grace_period && rpc.nfsd --lease-time 10 --grace-time 10 4 && (sm-notify -f || true)")
 }
 
-// monitor starts the programs of NFS 3's locks.
+// monitor starts the programs of NFS 3's locks. Without rpc.statd a client waits for a minute
+// before its first lock, and gets none back after a restart of the server.
 func (c *cluster) monitor(m *machine) {
 	c.t.Helper()
+	c.sh(m, "mkdir -p /var/lib/nfs/sm /var/lib/nfs/sm.bak")
 	c.daemon(m, "rpcbind", "-f")
-	c.sh(m, "for i in $(seq 300); do [ -S /run/rpcbind.sock ] && exit 0; usleep 100000; done; exit 1")
+	c.sh(m, awaited("-S /run/rpcbind.sock"))
 	c.daemon(m, "rpc.statd", "-F", "--no-notify")
-	if m == c.server {
-		c.sh(m, "sm-notify -f || true")
-	}
+	c.sh(m, awaited("-s /run/rpc.statd.pid"))
+}
+
+// awaited returns a line of shell that waits until a test holds, 30 s at most.
+func awaited(test string) string {
+	return "for i in $(seq 300); do [ " + test + " ] && exit 0; usleep 100000; done; exit 1"
 }
 
 // export exports the directory to all clients with options.

@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -191,6 +192,12 @@ func read(args []string) error {
 // lookEvery is the pause between two looks at the server's disk.
 const lookEvery = 20 * time.Millisecond
 
+// usageReport is the result of usage.
+type usageReport struct {
+	Most  int64            // bytes on the disk
+	Files map[string]int64 // path → bytes, when these were the most
+}
+
 // usage prints the largest disk space that files below a directory have occupied until the
 // stop file existed. Directories, locks and the ledger are not counted, as in a budget.
 //
@@ -201,8 +208,8 @@ func usage(args []string) error {
 	if len(args) != 2 {
 		return errors.New("usage: want a directory and a stop file")
 	}
-	var most int64
-	var before map[inode]int64
+	var most usageReport
+	var before map[inode]file
 	for last := false; !last; {
 		_, err := os.Stat(args[1])
 		last = err == nil // one look more
@@ -210,17 +217,33 @@ func usage(args []string) error {
 		if err != nil {
 			return err
 		}
-		var sum int64
-		for file, bytes := range now {
-			if was, ok := before[file]; ok {
-				sum += min(was, bytes)
-			}
+		if both := together(before, now); both.Most > most.Most {
+			most = both
 		}
-		most, before = max(most, sum), now
+		before = now
 		time.Sleep(lookEvery) // an emulated processor has other work
 	}
 	report(most)
 	return nil
+}
+
+// together returns the disk space of the files that two walks have found.
+func together(before, now map[inode]file) usageReport {
+	r := usageReport{Files: make(map[string]int64)}
+	for id, f := range now {
+		if was, ok := before[id]; ok {
+			bytes := min(was.bytes, f.bytes)
+			r.Most += bytes
+			r.Files[f.path] = bytes
+		}
+	}
+	return r
+}
+
+// file is a file that a walk has found.
+type file struct {
+	path  string
+	bytes int64 // on the disk
 }
 
 // inode names a file, also after a rename, and apart from a later file with the same number.
@@ -229,9 +252,13 @@ type inode struct {
 	born   unix.StatxTimestamp
 }
 
+// ledgerOrLock matches the names of files that no budget counts. A ledger is a temporary file
+// until it replaces the one before.
+var ledgerOrLock = regexp.MustCompile(`\.(json|lock)$|-usage[0-9]+\.tmp$`)
+
 // occupied returns the disk space of pages and temporary files.
-func occupied(dir string) (map[inode]int64, error) {
-	found := make(map[inode]int64)
+func occupied(dir string) (map[inode]file, error) {
+	found := make(map[inode]file)
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -239,13 +266,12 @@ func occupied(dir string) (map[inode]int64, error) {
 		if err != nil || !e.Type().IsRegular() {
 			return err
 		}
-		switch filepath.Ext(path) {
-		case ".json", ".lock":
+		if ledgerOrLock.MatchString(e.Name()) {
 			return nil
 		}
 		var st unix.Statx_t
 		if unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st) == nil {
-			found[inode{st.Ino, st.Btime}] = int64(st.Blocks) * 512
+			found[inode{st.Ino, st.Btime}] = file{path, int64(st.Blocks) * 512}
 		}
 		return nil
 	})
