@@ -412,21 +412,27 @@ func TestTraffic(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// The load of a model lists the local root once, not three times.
+// The load of a model lists each root, and each directory of pages, once.
 func TestModelStartListsOnce(t *testing.T) {
 	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), withAhead(plenty), func(o *Options) { o.Local.BudgetBytes = 1 << 30 })
+	o := testOptions(t, withFS(inj), withRemote(t), withAhead(plenty), func(o *Options) {
+		o.Local.BudgetBytes, o.LatestPages = 1<<30, 100
+	})
 	all := conversations(t, o, 3)
 	other := o
 	other.Fingerprint = testFingerprint(2)
 	conversations(t, other, 1)
+	before := open(t, o)
+	demoteAnew(t, before, prompt(9, testTokens))
+	require.NoError(t, before.Close())
 	listed := make(map[string]int)
 	var mu sync.Mutex
 	inj.Watch(func(op vfs.Op, paths ...string) {
 		mu.Lock()
 		defer mu.Unlock()
-		if rel, err := filepath.Rel(filepath.Join(o.Local.Root, storetest.VersionDir), paths[0]); err == nil && op == vfs.OpReadDir && len(rel) > 60 {
-			listed[rel]++
+		dir := filepath.Base(paths[0])
+		if op == vfs.OpReadDir && dir != storetest.TmpDir && dir != storetest.QuarantineDir {
+			listed[paths[0]]++
 		}
 	})
 	s, err := Open(ctx, o)
@@ -440,22 +446,30 @@ func TestModelStartListsOnce(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.ReadAhead(ctx)
 	require.NoError(t, err)
+	latest, err := s.Latest(ctx, o.LatestPages)
+	require.NoError(t, err)
+	require.Len(t, latest, 7, "of both tiers")
 	require.NoError(t, s.Flush(ctx))
 	mu.Lock()
-	require.NotEmpty(t, listed)
+	for _, root := range []string{o.Local.Root, o.Remote.Root} {
+		require.Contains(t, listed, filepath.Join(root, storetest.VersionDir))
+	}
 	for dir, n := range listed {
 		require.Equal(t, 1, n, dir)
 	}
 	mu.Unlock()
 
-	// Survey does not see later changes; Scan does.
+	// Survey does not see later changes; Scan and the next Latest do.
 	putChain(t, s, prompt(20, testTokens))
 	again, err := s.Survey(ctx)
 	require.NoError(t, err)
 	require.Equal(t, use.Local, again.Local)
 	scanned, err := s.Scan(ctx)
 	require.NoError(t, err)
-	require.Equal(t, 7, scanned.Local.Pages)
+	require.Equal(t, use.Local.Pages+2, scanned.Local.Pages, "one was read ahead from the remote tier")
+	latest, err = s.Latest(ctx, o.LatestPages)
+	require.NoError(t, err)
+	require.Len(t, latest, 8)
 	readChain(t, s, all[0], len(all[0]))
 	require.NoError(t, s.Close())
 }

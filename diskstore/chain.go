@@ -15,9 +15,9 @@ type Ref struct {
 	Key    pagefile.Key
 	Parent pagefile.Key
 	Start  uint32 // position of the page's first token
-	Tokens int    // usable rows: for a tail the prefix that it shares with the prompt
+	Tokens int    // usable rows: of the last page of a chain the prefix that it shares with the prompt
 	Stored int    // tokens in the file; Read expects a Layout of as many tokens
-	Tail   bool
+	Tail   bool   // a tail, not a full page
 	Tier   string // RAM, Local or Remote: the tier in which the page was found
 	Bytes  int64  // size of the file
 
@@ -25,13 +25,16 @@ type Ref struct {
 	at   int64 // the last use of the chain, if the page is read; 0 for the time of reading
 }
 
+// Whole reports whether the page is a full one whose rows can all be used.
+func (r Ref) Whole() bool { return !r.Tail && r.Tokens == r.Stored }
+
 // Chain returns the longest stored chain of pages for a sequence that begins with tokens: full
-// pages from position 0 on, then the tail of the last full page that shares the longest prefix
-// with the remaining tokens. Offsets of media count from position 0.
+// pages from position 0 on, then the page or tail after the last of them that shares the longest
+// prefix with the remaining tokens. Offsets of media count from position 0.
 //
 // Chain never fails: an error ends the chain. A remote tier that does not answer adds at most
 // Options.RemoteTimeout; one that does may add as much again for each batch of pages that it
-// finds, and for the tail. Returned pages may be gone before they are read.
+// finds, and for the last one. Returned pages may be gone before they are read.
 func (s *Store) Chain(ctx context.Context, tokens []int32, media []pagefile.Media) []Ref {
 	return s.ChainFrom(ctx, s.opt.Fingerprint, 0, tokens, media)
 }
@@ -63,8 +66,8 @@ func (s *Store) ChainFrom(ctx context.Context, parent pagefile.Key, start int, t
 	rest := tokens[done:]
 	rest = rest[:min(len(rest), s.opt.PageTokens)]
 	restMedia := pagefile.MediaWithin(media, start+done, len(rest))
-	if tail, ok := s.findTail(ctx, remoteCtx, parent, start+done, rest, restMedia); ok {
-		refs = append(refs, tail)
+	if last, ok := s.findLast(ctx, remoteCtx, parent, start+done, rest, restMedia); ok {
+		refs = append(refs, last)
 	}
 	if len(refs) == 0 {
 		s.counts.misses.Add(1)
@@ -149,17 +152,26 @@ func (s *Store) findPages(ctx context.Context, names []pagefile.Name, parent pag
 	return refs, failed
 }
 
+// findLast returns the tail or page after parent that shares the longest prefix with rest, the
+// tokens from position start on. Of equally long prefixes findLast prefers that of a tail.
+func (s *Store) findLast(ctx, remoteCtx context.Context, parent pagefile.Key, start int, rest []int32, media []pagefile.Media) (Ref, bool) {
+	if len(rest) == 0 {
+		return Ref{}, false
+	}
+	best := s.findTail(ctx, remoteCtx, parent, start, rest, media)
+	if best.Tokens < min(len(rest), s.opt.PageTokens-1) {
+		best = s.findBranch(ctx, remoteCtx, parent, start, rest, media, best)
+	}
+	return best, best.Tokens > 0
+}
+
 // findTail returns the tail of parent that shares the longest prefix with rest, the tokens
 // from position start on. Of equally long prefixes findTail prefers the shortest file, then
 // the tail in memory, then the local tail.
-func (s *Store) findTail(ctx, remoteCtx context.Context, parent pagefile.Key, start int, rest []int32, media []pagefile.Media) (Ref, bool) {
-	var best Ref
-	if len(rest) == 0 {
-		return best, false
-	}
-	best = s.tailInRAM(remoteCtx, parent, start, rest, media)
+func (s *Store) findTail(ctx, remoteCtx context.Context, parent pagefile.Key, start int, rest []int32, media []pagefile.Media) Ref {
+	best := s.tailInRAM(remoteCtx, parent, start, rest, media)
 	if best.Tokens == min(len(rest), s.opt.PageTokens-1) {
-		return best, true
+		return best
 	}
 	for _, lv := range s.levels(tier.Local) {
 		tierCtx, infos := lv.listTails(ctx, remoteCtx, parent)
@@ -173,15 +185,21 @@ func (s *Store) findTail(ctx, remoteCtx context.Context, parent pagefile.Key, st
 			break // no longer prefix can exist
 		}
 	}
-	return best, best.Tokens > 0
+	return best
+}
+
+// lookupCtx returns the one of two contexts that bounds look-ups in a tier.
+func (lv *level) lookupCtx(ctx, remoteCtx context.Context) context.Context {
+	if lv == lv.s.remote {
+		return remoteCtx
+	}
+	return ctx
 }
 
 // listTails returns the tails of parent in a tier, none after an error, and the context for
 // reading them.
 func (lv *level) listTails(ctx, remoteCtx context.Context, parent pagefile.Key) (context.Context, []tier.Info) {
-	if lv == lv.s.remote {
-		ctx = remoteCtx
-	}
+	ctx = lv.lookupCtx(ctx, remoteCtx)
 	infos, err := lv.tier.Tails(ctx, lv.s.opt.Fingerprint, parent)
 	if err != nil {
 		lv.noteTierError(err)
@@ -195,19 +213,25 @@ func (lv *level) matchTail(ctx context.Context, info tier.Info, start int, rest 
 	if ctx.Err() != nil {
 		return Ref{}, false
 	}
-	h, err := lv.checkedHeader(ctx, info.Name)
+	ref, _ := lv.match(ctx, info.Name, info.Parent, start, rest, media)
+	return ref, ref.Tokens > 0
+}
+
+// match compares a stored page or tail after parent with rest, the tokens from position start on.
+// Ref.Tokens is the number of leading tokens that they share, and 0 after an error.
+func (lv *level) match(ctx context.Context, name pagefile.Name, parent pagefile.Key, start int, rest []int32, media []pagefile.Media) (Ref, error) {
+	h, info, err := lv.checkedHeader(ctx, name)
 	if err != nil {
-		return Ref{}, false
+		return Ref{}, err
 	}
-	if h.PageTokens != lv.s.opt.PageTokens || int64(h.Start) != int64(start) {
-		return Ref{}, false
+	if h.PageTokens != lv.s.opt.PageTokens || h.Parent != parent || int64(h.Start) != int64(start) {
+		return Ref{}, nil
 	}
-	n := pagefile.CommonPrefix(h.Tokens, h.Media, rest, media)
 	return Ref{
-		Key: info.Key, Parent: info.Parent, Start: h.Start,
-		Tokens: n, Stored: len(h.Tokens), Tail: true,
+		Key: name.Key, Parent: parent, Start: h.Start,
+		Tokens: pagefile.CommonPrefix(h.Tokens, h.Media, rest, media), Stored: len(h.Tokens), Tail: h.Tail(),
 		Tier: lv.name, Bytes: info.Bytes, used: info.Used.UnixNano(),
-	}, n > 0
+	}, nil
 }
 
 // noteError counts an error of the local tier unless a file is just missing.

@@ -38,6 +38,9 @@ var (
 	// errExhausted reports that a collection could not make the wanted room.
 	errExhausted = errors.New("diskstore: nothing was used before the page that needs room")
 
+	// errSlowBelow reports that the remote tier has not made room yet.
+	errSlowBelow = errors.New("diskstore: the remote tier takes long to make room")
+
 	// errStays reports that a page was not evicted: the tier below does not take the page now,
 	// and the need for room is too small to delete the page.
 	errStays = errors.New("diskstore: the page cannot move down now")
@@ -244,6 +247,7 @@ func (lv *level) collect(ctx context.Context, want demand) error {
 		return err
 	}
 	defer release()
+	defer lv.sweepBranches(ctx)
 	return lv.collectLocked(ctx, want)
 }
 
@@ -462,11 +466,11 @@ func (lv *level) evict(ctx context.Context, info tier.Info, must bool) (removed 
 		case lv.s.localSide(err, pagefile.ErrDamaged), lv.s.localSide(err, pagefile.ErrMismatch):
 			bad := judged(err, info)
 			lv.condemn(ctx, bad, err)
-			if !must || !lv.verdicts.isBad(bad) {
+			if !must || !lv.verdicts.isBad(bad) && !isForeign(err) {
 				return removed, nil
 			}
-			info = bad // the bad file stays in its place, is useless, and its room is needed
-		case errors.Is(err, tier.ErrNoSpace), lv.s.localSide(err, tier.ErrNotFound):
+			info = bad // the file stays in its place, is useless here, and its room is needed
+		case errors.Is(err, tier.ErrNoSpace) && !lv.s.remote.futile.is(time.Now()), lv.s.localSide(err, tier.ErrNotFound):
 		default:
 			lv.s.refused.note(time.Now())
 			if !must {
@@ -487,6 +491,13 @@ func (lv *level) evict(ctx context.Context, info tier.Info, must bool) (removed 
 	return removed, nil
 }
 
+// isForeign reports whether a copy failed because another program wrote the page, in a format
+// that this one does not read.
+func isForeign(err error) bool {
+	var wrongPlace *pagefile.Misplaced
+	return errors.Is(err, pagefile.ErrMismatch) && !errors.As(err, &wrongPlace)
+}
+
 // moveDown demotes a page, and first makes room below if necessary. moveDown returns
 // tier.ErrNoSpace when the remote tier holds no page used earlier.
 func (s *Store) moveDown(ctx context.Context, info tier.Info) error {
@@ -496,15 +507,47 @@ func (s *Store) moveDown(ctx context.Context, info tier.Info) error {
 	}
 	want := demand{room: info.Bytes, before: info.Used}
 	if vfs.IsNoSpace(err) {
+		if s.remote.futile.is(time.Now()) {
+			return err
+		}
 		want.disk = demoteRoom * info.Physical
 	}
-	switch cerr := s.remote.collect(ctx, want); {
+	switch cerr := s.makeRoomBelow(ctx, want); {
 	case errors.Is(cerr, errExhausted):
 		return err
 	case cerr != nil:
 		return cerr
 	}
-	return s.demote(ctx, info)
+	if err = s.demote(ctx, info); want.disk > 0 && vfs.IsNoSpace(err) {
+		s.remote.futile.note(time.Now())
+	}
+	return err
+}
+
+// makeRoomBelow collects the remote tier in that tier's own queue, and waits a bounded time: a
+// listing over a network takes minutes, and Puts wait for the local tier. While an earlier call
+// goes on, makeRoomBelow does not wait again.
+func (s *Store) makeRoomBelow(ctx context.Context, want demand) error {
+	if s.roomBelow.Swap(true) {
+		return errSlowBelow
+	}
+	done := make(chan error, 1)
+	type roomJob struct{}
+	s.remote.collecting.Submit(roomJob{}, func(ctx context.Context) {
+		err := s.remote.collect(ctx, want)
+		s.roomBelow.Store(false)
+		done <- err
+	})
+	patience := time.NewTimer(max(roomWait/2, s.opt.RemoteTimeout))
+	defer patience.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-patience.C:
+		return errSlowBelow
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // localSide reports whether a demotion failed because of the local page, with an error of the

@@ -2,6 +2,8 @@ package diskstore
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -17,10 +19,14 @@ const (
 
 	// countAgain replaces countEvery where claims are impossible without a count.
 	countAgain = time.Second
+
+	// listAgain is the number of times that a count lists one shard of the remote tier.
+	listAgain = 5
 )
 
 // tally is the result of a count of a tier.
 type tally struct {
+	known        []pagefile.Key                     // all fingerprints, also those without files
 	fingerprints map[pagefile.Key]*FingerprintUsage // without their identities
 	bytes        int64                              // physical, of pages and tails
 	aside        tier.Aside
@@ -28,6 +34,10 @@ type tally struct {
 	// booked reports that the ledger has the result of the count; the ledger of a read-only
 	// tier has not.
 	booked bool
+}
+
+func newTally(known []pagefile.Key) *tally {
+	return &tally{known: known, fingerprints: make(map[pagefile.Key]*FingerprintUsage)}
 }
 
 // total is the number of bytes found that no process has claimed.
@@ -68,13 +78,13 @@ func (lv *level) count(ctx context.Context, each func(tier.Info)) (*tally, error
 		return nil, err
 	}
 	began.Living, began.Held = aside.Living, aside.Held
-	shards, err := lv.beginListing(ctx)
+	fingerprints, shards, err := lv.beginListing(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer lv.use.abandon()
-	recent := lv.first.begin(lv.s.opt.Fingerprint, lv.s.opt.ReadAheadBytes)
-	found := &tally{fingerprints: make(map[pagefile.Key]*FingerprintUsage)}
+	recent := lv.first.begin(lv.s.opt.Fingerprint, lv.s.opt.ReadAheadBytes, lv.s.opt.LatestPages)
+	found := newTally(fingerprints)
 	for _, shard := range shards {
 		infos, err := lv.countShard(ctx, shard)
 		if err != nil {
@@ -110,17 +120,17 @@ func (lv *level) count(ctx context.Context, each func(tier.Info)) (*tally, error
 	return found, nil
 }
 
-// beginListing returns the shards of a tier to count. A file in a shard made later is counted
-// when the file appears.
-func (lv *level) beginListing(ctx context.Context) ([]tier.Shard, error) {
+// beginListing returns the fingerprints of a tier and the shards to count. A file in a shard
+// made later is counted when the file appears.
+func (lv *level) beginListing(ctx context.Context) ([]pagefile.Key, []tier.Shard, error) {
 	lv.use.prepare()
-	shards, err := lv.tier.Shards(ctx)
+	fingerprints, shards, err := lv.tier.Survey(ctx)
 	if err != nil {
 		lv.use.abandon()
-		return nil, err
+		return nil, nil, err
 	}
 	lv.use.begin(shards)
-	return shards, nil
+	return fingerprints, shards, nil
 }
 
 // countShard lists one shard. This store adds and removes no file of the tier meanwhile, so
@@ -128,6 +138,9 @@ func (lv *level) beginListing(ctx context.Context) ([]tier.Shard, error) {
 func (lv *level) countShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
+	}
+	if lv == lv.s.remote {
+		return lv.countFarShard(ctx, shard)
 	}
 	lv.commit.Lock()
 	defer lv.commit.Unlock()
@@ -138,12 +151,42 @@ func (lv *level) countShard(ctx context.Context, shard tier.Shard) ([]tier.Info,
 	return infos, err
 }
 
+// errChanging reports a shard that changed during each of its listings.
+var errChanging = errors.New("diskstore: files are added or removed as fast as they are listed")
+
+// countFarShard does as countShard for a tier whose listing may take long or hang: this store
+// goes on adding and removing files, and a shard that changed meanwhile is listed again.
+func (lv *level) countFarShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {
+	for range listAgain {
+		lv.use.look(shard)
+		infos, err := lv.tier.ListShard(ctx, shard)
+		if err != nil {
+			return infos, err
+		}
+		lv.commit.Lock() // a file that appears now is counted when it has appeared
+		same := lv.use.same(shard)
+		if same {
+			lv.use.listed(shard, infos)
+		}
+		lv.commit.Unlock()
+		if same {
+			return infos, nil
+		}
+	}
+	return nil, fmt.Errorf("list shard %02x of %v: %w", shard.First, shard.Fingerprint, errChanging)
+}
+
 // list calls each for every file of a tier without counting.
 func (lv *level) list(ctx context.Context, each func(tier.Info)) error {
 	shards, err := lv.tier.Shards(ctx)
 	if err != nil {
 		return err
 	}
+	return lv.listShards(ctx, shards, each)
+}
+
+// listShards does as list for some shards.
+func (lv *level) listShards(ctx context.Context, shards []tier.Shard, each func(tier.Info)) error {
 	for _, shard := range shards {
 		if err := ctx.Err(); err != nil {
 			return err

@@ -24,12 +24,13 @@ func (s *Store) demote(ctx context.Context, info tier.Info) error {
 		return err
 	}
 	defer room.Cancel()
-	err = copyPage(ctx, s.disk, s.guard, info.Name, room, func(up tier.Upload) error {
+	h, err := copyPage(ctx, s.disk, s.guard, info.Name, room, func(up tier.Upload) error {
 		return s.remote.commitTo(ctx, up, room, info.Used)
 	})
 	if err != nil {
 		return err
 	}
+	s.remote.futile.clear()
 	there, err := s.guard.Stat(ctx, info.Name)
 	if err != nil {
 		return err
@@ -37,7 +38,7 @@ func (s *Store) demote(ctx context.Context, info tier.Info) error {
 	if there.Bytes != info.Bytes {
 		return fmt.Errorf("copy of page %v is %d bytes, want %d", info.Key, there.Bytes, info.Bytes)
 	}
-	s.remote.trimCopied(ctx, info.Name)
+	s.remote.linkIn(ctx, h)
 	return nil
 }
 
@@ -79,6 +80,9 @@ func (s *Store) heldBelow(ctx context.Context, info tier.Info) (bool, error) {
 	}
 	if there.Used.Before(info.Used) {
 		_ = s.guard.Touch(ctx, info.Name, info.Used)
+	}
+	if !theirs.Tail() {
+		s.remote.addBranch(ctx, theirs)
 	}
 	return true, nil
 }

@@ -10,7 +10,8 @@ a sequence of tokens leads from page to page without an index, and two sequences
 share the pages of their common prefix. The first page's parent, the
 fingerprint, separates pages that must not be mixed: models, engines, numerics,
 tenants. A shorter last page is a tail. A tail is found through its parent and
-matched by longest common prefix.
+matched by longest common prefix, and so is a full page that shares only its
+beginning with the tokens asked for: a branch, an empty file, leads to it.
 
 	store, err := diskstore.Open(ctx, diskstore.Options{
 		Fingerprint: fingerprint,
@@ -42,6 +43,7 @@ Files of this package, by their purpose:
 
 	store.go, level.go, options.go   a store, its tiers, its settings
 	chain.go, within.go, latest.go   look-up of full pages, tails, recent pages
+	branches.go                      look-up of pages that only begin like a prompt
 	read.go, placed.go, ram.go       pages out of the tiers, and the copies in memory
 	put.go                           pages into the local tier
 	collect.go, demote.go            room: pages that go, and pages that move down
@@ -141,17 +143,22 @@ recently used pages into memory, so that the first Reads come from memory.
   - Only the remote tier is isolated. A local disk that hangs, hangs Put, Chain
     and Read.
   - A budget counts the disk space that the filesystem reports for each file.
-    Not counted are directories, and manifests, locks and usage.json, a few KiB
-    for each fingerprint. Filesystems that allocate blocks after a sync (ZFS)
+    Not counted are directories, branches, which are empty files, and manifests,
+    locks and usage.json, a few KiB for each fingerprint. Filesystems that allocate blocks after a sync (ZFS)
     report less for some seconds.
   - Without a budget the free 5 % are checked between two pages: several
     processes may go below by a page each.
+  - A filesystem may stay full although pages are deleted: where snapshots hold their space, or
+    other data uses up a quota. Then pages are deleted for a new one after a minute at the
+    earliest, and after twice the time each time, up to a day. The others stay readable.
   - Without flock, processes may lose each other's claims, and exceed the budget
     by up to 256 MiB each until files are counted. A process that died keeps its
     claim for a day there.
   - Files that are deleted by hand count until the next count. While pages are
     written, a count is due after a minute, ten minutes in the remote tier, or a
     hundred times the duration of a count.
+  - A branch is made after its page, and not synced. A page whose branch is lost
+    is found by all of its tokens alone, until its next Put.
   - The order of eviction suffers, and nothing else, when file times are lost in
     a power cut or by copying, and when a clock is wrong. A page with a time
     more than a minute ahead of this machine's clock and the filesystem's counts

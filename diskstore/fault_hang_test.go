@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"sync"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -86,6 +89,38 @@ func closeInTime(t *testing.T, s *Store) {
 	require.Less(t, time.Since(begin), 5*time.Second)
 }
 
+// TestCloseLeavesADiskThatHangs makes one kind of operation of the local tier hang for good.
+// Close returns with an error.
+func TestCloseLeavesADiskThatHangs(t *testing.T) {
+	for _, op := range []vfs.Op{vfs.OpOpen, vfs.OpLock, vfs.OpReadDir} { // of the manifest, the ledger and the process's files
+		t.Run(string(op), func(t *testing.T) {
+			t.Parallel()
+			inj := vfs.Inject(quickFS)
+			s, err := Open(ctx, testOptions(t, withFS(inj)))
+			require.NoError(t, err)
+			putChain(t, s, prompt(1, testTokens))
+			require.NoError(t, s.Flush(ctx))
+			s.local.book.Hit(s.opt.Fingerprint) // to be recorded
+			gate := vfs.NewGate()
+			inj.Add(vfs.Rule{Ops: []vfs.Op{op}, Gate: gate})
+			closed := make(chan error, 1)
+			go func() { closed <- s.Close() }()
+			<-gate.Entered()
+			select {
+			case err := <-closed:
+				require.Error(t, err)
+			case <-time.After(2 * closePatience):
+				t.Error("Close waits")
+			}
+			gate.Open()
+			require.Eventually(t, func() bool {
+				left, err := os.ReadDir(filepath.Join(s.opt.Local.Root, storetest.VersionDir, storetest.TmpDir))
+				return err == nil && len(left) == 0
+			}, 10*time.Second, time.Millisecond, "it has left")
+		})
+	}
+}
+
 // deadlines is a Tier that never answers a look-up and records the deadlines of operations.
 type deadlines struct {
 	tier.Tier
@@ -121,6 +156,10 @@ func (d *deadlines) Leading(ctx context.Context, _ []pagefile.Name) ([]tier.Info
 }
 
 func (d *deadlines) Tails(ctx context.Context, _, _ pagefile.Key) ([]tier.Info, error) {
+	return nil, d.hang(ctx)
+}
+
+func (d *deadlines) Branches(ctx context.Context, _ pagefile.Key, _ []byte) ([]tier.Branch, error) {
 	return nil, d.hang(ctx)
 }
 

@@ -14,30 +14,52 @@ type firstCount struct {
 	mu     sync.Mutex
 	found  *tally      // nil until the first count has ended
 	recent []tier.Info // files to read ahead, most recent first; nil once taken
+	latest *recents    // full pages for Latest; nil once taken
 	done   chan struct{}
+}
+
+// wanted collects the files of a first count that other work needs. A nil wanted collects
+// nothing.
+type wanted struct{ recent, latest *recents }
+
+func (w *wanted) add(info tier.Info) {
+	if w == nil {
+		return
+	}
+	w.recent.add(info)
+	if info.Class == pagefile.ClassPage {
+		w.latest.add(info)
+	}
 }
 
 func newFirstCount() *firstCount { return &firstCount{done: make(chan struct{})} }
 
-// begin returns a collector of the files to read ahead, or nil after the first count has
-// ended.
-func (f *firstCount) begin(fingerprint pagefile.Key, bytes int64) *recents {
+// begin returns a collector of the files of at most some bytes to read ahead, and of some of
+// the latest pages; nil after the first count has ended.
+func (f *firstCount) begin(fingerprint pagefile.Key, bytes int64, pages int) *wanted {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.found != nil || bytes == 0 {
+	if f.found != nil {
 		return nil
 	}
-	return newRecents(fingerprint, bytes)
+	w := new(wanted)
+	if bytes > 0 {
+		w.recent = newRecents(fingerprint, bytes)
+	}
+	if pages > 0 {
+		w.latest = newLatest(fingerprint, pages)
+	}
+	return w
 }
 
 // end keeps the result of a count if the count is the first.
-func (f *firstCount) end(found *tally, recent *recents) {
+func (f *firstCount) end(found *tally, w *wanted) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.found != nil {
 		return
 	}
-	f.found, f.recent = found, recent.order()
+	f.found, f.recent, f.latest = found, w.recent.order(), w.latest
 	close(f.done)
 }
 
@@ -55,6 +77,15 @@ func (f *firstCount) takeRecent() []tier.Info {
 	recent := f.recent
 	f.recent = nil
 	return recent
+}
+
+// takeLatest returns the latest full pages, once, and then nil.
+func (f *firstCount) takeLatest() *recents {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	latest := f.latest
+	f.latest = nil
+	return latest
 }
 
 // awaitFirst waits for the first count of a tier, and counts if no count runs.

@@ -3,6 +3,7 @@
 package diskstore
 
 import (
+	"encoding/hex"
 	"fmt"
 	"io/fs"
 	"os"
@@ -49,24 +50,28 @@ func TestStrangersEverywhere(t *testing.T) {
 	fp := testFingerprint(1).String()
 	second := pagefile.ChainKey(first, tokens[testTokens:2*testTokens], nil)
 	tail := pagefile.ChainKey(second, tokens[2*testTokens:], nil)
+	leads, _ := pagefile.LeadsOf(tokens[:testTokens], nil, testTokens)
 	places := map[string]string{
-		"version":     "",
-		"fingerprint": fp,
-		"shard":       filepath.Join(fp, first.String()[:2]),
-		"page":        filepath.Join(fp, first.String()[:2], first.String()+dir.PageExt),
-		"tails":       filepath.Join(fp, storetest.TailsDir),
-		"tails shard": filepath.Join(fp, storetest.TailsDir, second.String()[:2]),
-		"parent":      storetest.TailDir(testFingerprint(1), second),
-		"tail":        filepath.Join(storetest.TailDir(testFingerprint(1), second), tail.String()+dir.PageExt),
-		"manifest":    filepath.Join(fp, dir.ManifestFile),
-		"tmp":         storetest.TmpDir,
-		"tmp file":    filepath.Join(storetest.TmpDir, "00dead-1.tmp"),
-		"tmp lock":    filepath.Join(storetest.TmpDir, "00dead.lock"),
-		"quarantine":  storetest.QuarantineDir,
-		"lock":        storetest.CollectLock,
+		"version":        "",
+		"fingerprint":    fp,
+		"shard":          filepath.Join(fp, first.String()[:2]),
+		"page":           filepath.Join(fp, first.String()[:2], first.String()+dir.PageExt),
+		"tails":          filepath.Join(fp, storetest.TailsDir),
+		"tails shard":    filepath.Join(fp, storetest.TailsDir, second.String()[:2]),
+		"parent":         storetest.TailDir(testFingerprint(1), second),
+		"tail":           filepath.Join(storetest.TailDir(testFingerprint(1), second), tail.String()+dir.PageExt),
+		"branches":       filepath.Join(fp, storetest.BranchesDir),
+		"branches shard": filepath.Join(fp, storetest.BranchesDir, fp[:2]),
+		"branch":         filepath.Join(fp, storetest.BranchesDir, fp[:2], fp+"-"+first.String()+"-"+hex.EncodeToString(leads[:])),
+		"manifest":       filepath.Join(fp, dir.ManifestFile),
+		"tmp":            storetest.TmpDir,
+		"tmp file":       filepath.Join(storetest.TmpDir, "00dead-1.tmp"),
+		"tmp lock":       filepath.Join(storetest.TmpDir, "00dead.lock"),
+		"quarantine":     storetest.QuarantineDir,
+		"lock":           storetest.CollectLock,
 	}
 	// Places in which the store soon removes a stranger or does without the place.
-	healed := map[string]bool{"page": true, "tail": true, "tmp file": true, "tmp lock": true}
+	healed := map[string]bool{"page": true, "tail": true, "tmp file": true, "tmp lock": true, "branches": true, "branches shard": true, "branch": true}
 	for place, rel := range places {
 		for kind, put := range strangers {
 			t.Run(place+" is "+kind, func(t *testing.T) {
@@ -95,6 +100,8 @@ func TestStrangersEverywhere(t *testing.T) {
 					life.useAmongStrangers(tokens)
 					if healed[place] {
 						require.Equal(t, len(tokens), life.read(tokens))
+						_, err := s.local.purge(ctx, purge{fingerprint: s.opt.Fingerprint, removed: func(tier.Info) {}})
+						require.NoError(t, err)
 					}
 					require.NoError(t, s.Close())
 				}

@@ -1,12 +1,14 @@
 package diskstore
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
@@ -14,13 +16,15 @@ import (
 type level struct {
 	s      *Store
 	name   string // tier.Local or tier.Remote
-	tier   tier.Tier
+	tier   surveyed
 	config TierConfig
 
 	book     *ledger.Book // this process's part of the tier's ledger
 	use      tierUse      // its files, as far as they were counted
 	first    *firstCount
 	verdicts *verdicts
+	branches *branchSweep
+	futile   futile // deleting pages for space on the filesystem
 	trimmed  moment // time of the last trim that evicted all but young files, and needed more
 
 	hitClock   work.Once   // records hits
@@ -31,8 +35,15 @@ type level struct {
 	collector, counting chan struct{}
 
 	// commit is held shared while a file appears or is removed and the numbers change, and
-	// exclusively while a shard is listed to be counted.
+	// exclusively while the result of a listing is counted; in the local tier also during the
+	// listing.
 	commit sync.RWMutex
+}
+
+// surveyed is a tier that lists its root once for both results.
+type surveyed interface {
+	tier.Tier
+	Survey(ctx context.Context) (fingerprints []pagefile.Key, shards []tier.Shard, err error)
 }
 
 // where names the tier in errors: its root or, without a root, the type of
@@ -44,11 +55,11 @@ func (lv *level) where() string {
 	return lv.config.Root
 }
 
-func newLevel(s *Store, name string, t tier.Tier, config TierConfig, perDay int64) *level {
+func newLevel(s *Store, name string, t surveyed, config TierConfig, perDay int64) *level {
 	now := func() time.Time { return s.now() }
 	return &level{
 		s: s, name: name, tier: t, config: config,
-		book: ledger.NewBook(t, config.BudgetBytes, perDay, now), first: newFirstCount(), verdicts: newVerdicts(name, now),
+		book: ledger.NewBook(t, config.BudgetBytes, perDay, now), first: newFirstCount(), branches: newBranchSweep(), verdicts: newVerdicts(name, now),
 		collecting: work.NewQueue(), collector: make(chan struct{}, 1), counting: make(chan struct{}, 1),
 	}
 }

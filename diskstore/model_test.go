@@ -81,12 +81,20 @@ func (m *model) chain(rt *rapid.T) {
 		want += n
 	}
 	best := 0
-	for tail := range m.tails[all[:want]] {
+	share := func(stored string) {
 		common := 0
-		for want+common < min(len(tail), len(all)) && tail[want+common] == all[want+common] {
+		for want+common < min(len(stored), len(all)) && stored[want+common] == all[want+common] {
 			common++
 		}
 		best = max(best, common)
+	}
+	for tail := range m.tails[all[:want]] {
+		share(tail)
+	}
+	for page := range m.pages {
+		if len(page) == want+n && page[:want] == all[:want] {
+			share(page)
+		}
 	}
 	readChain(m.t, m.s, tokens, want+best)
 }

@@ -65,8 +65,8 @@ func (lv *level) openOnce(ctx context.Context, name pagefile.Name, open func(con
 	return blob, info, nil
 }
 
-// checkedHeader does as openChecked for a page's header.
-func (lv *level) checkedHeader(ctx context.Context, name pagefile.Name) (*pagefile.Header, error) {
+// checkedHeader does as openChecked for a page's header, and describes the file.
+func (lv *level) checkedHeader(ctx context.Context, name pagefile.Name) (*pagefile.Header, tier.Info, error) {
 	var h *pagefile.Header
 	blob, err := lv.openChecked(ctx, name, func(blob tier.Blob) (err error) {
 		if h, err = pagefile.ReadHeader(ctx, blob); err != nil {
@@ -75,8 +75,8 @@ func (lv *level) checkedHeader(ctx context.Context, name pagefile.Name) (*pagefi
 		return h.CheckName(name)
 	})
 	if err != nil {
-		return nil, err
+		return nil, tier.Info{}, err
 	}
-	blob.Close()
-	return h, nil
+	defer blob.Close()
+	return h, blob.Info(), nil
 }

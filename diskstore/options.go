@@ -72,6 +72,10 @@ type Options struct {
 	// ReadAheadBytes is the number of bytes that ReadAhead may read; 0 means none.
 	ReadAheadBytes int64
 
+	// LatestPages is the number of pages that Open's count keeps for the first Latest; 0 means
+	// none.
+	LatestPages int
+
 	// WritePerDay is the number of bytes that all processes may write to the local tier in one
 	// UTC day. 0 means no limit. Pages beyond the limit are not stored.
 	WritePerDay int64
@@ -101,9 +105,9 @@ type Options struct {
 
 // String describes the options in one line, for a log or a bug report.
 func (o Options) String() string {
-	return fmt.Sprintf("{Fingerprint:%.12s PageTokens:%d RAM:{BudgetBytes:%d} Local:{Root:%q BudgetBytes:%d} Remote:{Root:%q BudgetBytes:%d} RemoteTier:%T ReadAheadBytes:%d WritePerDay:%d Compress:%t RemoteTimeout:%v ReadTimeout:%v Timeout:%v}",
+	return fmt.Sprintf("{Fingerprint:%.12s PageTokens:%d RAM:{BudgetBytes:%d} Local:{Root:%q BudgetBytes:%d} Remote:{Root:%q BudgetBytes:%d} RemoteTier:%T ReadAheadBytes:%d LatestPages:%d WritePerDay:%d Compress:%t RemoteTimeout:%v ReadTimeout:%v Timeout:%v}",
 		o.Fingerprint.String(), o.PageTokens, o.RAM.BudgetBytes, o.Local.Root, o.Local.BudgetBytes, o.Remote.Root, o.Remote.BudgetBytes, o.RemoteTier,
-		o.ReadAheadBytes, o.WritePerDay, o.Compress, o.RemoteTimeout, o.ReadTimeout, o.Timeout)
+		o.ReadAheadBytes, o.LatestPages, o.WritePerDay, o.Compress, o.RemoteTimeout, o.ReadTimeout, o.Timeout)
 }
 
 // withDefaults replaces zero values and returns ErrOptions for impossible ones. Without
@@ -146,8 +150,8 @@ func (o Options) withDefaults(fingerprint bool) (Options, error) {
 		return o, fmt.Errorf("open store: PageTokens is %d, want 1 to %d: %w", o.PageTokens, pagefile.MaxTokens, ErrOptions)
 	case o.RAM.BudgetBytes < 0 || o.Local.BudgetBytes < 0 || o.Remote.BudgetBytes < 0:
 		return o, fmt.Errorf("open store: a budget is negative: %w", ErrOptions)
-	case o.WritePerDay < 0 || o.ReadAheadBytes < 0:
-		return o, fmt.Errorf("open store: WritePerDay or ReadAheadBytes is negative: %w", ErrOptions)
+	case o.WritePerDay < 0 || o.ReadAheadBytes < 0 || o.LatestPages < 0:
+		return o, fmt.Errorf("open store: WritePerDay, ReadAheadBytes or LatestPages is negative: %w", ErrOptions)
 	case o.RemoteTimeout < 0 || o.ReadTimeout < 0 || o.Timeout < 0:
 		return o, fmt.Errorf("open store: a timeout is negative: %w", ErrOptions)
 	}

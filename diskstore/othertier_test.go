@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -22,12 +23,13 @@ import (
 
 // mapTier is a tier in a map, as another module could write one.
 type mapTier struct {
-	mu     sync.Mutex
-	files  map[pagefile.Name]mapFile
-	aside  []mapFile // in quarantine
-	ledger []byte
-	locked bool
-	closed bool
+	mu       sync.Mutex
+	files    map[pagefile.Name]mapFile
+	branches map[tier.Branch]bool
+	aside    []mapFile // in quarantine
+	ledger   []byte
+	locked   bool
+	closed   bool
 }
 
 type mapFile struct {
@@ -35,7 +37,9 @@ type mapFile struct {
 	used    time.Time
 }
 
-func newMapTier() *mapTier { return &mapTier{files: make(map[pagefile.Name]mapFile)} }
+func newMapTier() *mapTier {
+	return &mapTier{files: make(map[pagefile.Name]mapFile), branches: make(map[tier.Branch]bool)}
+}
 
 func (f mapFile) info(name pagefile.Name) tier.Info {
 	n := int64(len(f.content))
@@ -198,6 +202,35 @@ func (t *mapTier) Tails(ctx context.Context, fingerprint, parent pagefile.Key) (
 	})
 }
 
+func (t *mapTier) AddBranch(ctx context.Context, b tier.Branch) error {
+	err := t.begin(ctx)
+	defer t.mu.Unlock()
+	if err == nil {
+		t.branches[b] = true
+	}
+	return err
+}
+
+func (t *mapTier) Branches(ctx context.Context, fingerprint pagefile.Key, parent []byte) (branches []tier.Branch, _ error) {
+	err := t.begin(ctx)
+	defer t.mu.Unlock()
+	for b := range t.branches {
+		if err == nil && b.Fingerprint == fingerprint && bytes.HasPrefix(b.Parent[:], parent) {
+			branches = append(branches, b)
+		}
+	}
+	return branches, err
+}
+
+func (t *mapTier) RemoveBranch(ctx context.Context, b tier.Branch) error {
+	err := t.begin(ctx)
+	defer t.mu.Unlock()
+	if err == nil {
+		delete(t.branches, b)
+	}
+	return err
+}
+
 func (t *mapTier) SyncRemoved(ctx context.Context, _ []pagefile.Name) error { return t.check(ctx) }
 
 func (t *mapTier) Shards(ctx context.Context) ([]tier.Shard, error) {
@@ -256,6 +289,9 @@ func (t *mapTier) Fingerprints(ctx context.Context) (keys []pagefile.Key, _ erro
 
 func (t *mapTier) DropFingerprint(ctx context.Context, fingerprint pagefile.Key) error {
 	_, err := t.Remove(ctx, tier.Info{Name: pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest}})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.DeleteFunc(t.branches, func(b tier.Branch, _ bool) bool { return b.Fingerprint == fingerprint })
 	return err // the map has no directories
 }
 

@@ -2,6 +2,7 @@ package diskstore
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -20,6 +21,10 @@ const (
 	// refusalLasts is the time for which no page is moved down in advance after the remote
 	// tier refused one.
 	refusalLasts = time.Minute
+
+	// futileMost is the longest time for which no page is deleted for space on a full
+	// filesystem after deleting pages gave none.
+	futileMost = 24 * time.Hour
 )
 
 // moment is the time of the last event of a kind.
@@ -54,4 +59,35 @@ func (lv *level) outageBatch(ctx context.Context) int64 {
 	}
 	_, slack, _ := lv.reserve(ctx) // 0 after an error
 	return slack
+}
+
+// futile keeps pages of a full filesystem from being deleted for nothing. Where snapshots hold
+// the space of deleted files, or other data uses up a quota, one page after the other would
+// go, and no new page would come.
+type futile struct {
+	mu    sync.Mutex
+	pause time.Duration // 0 after a page was written
+	until time.Time
+}
+
+// note records that a page was not written although others were deleted for its space.
+func (f *futile) note(now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pause = min(max(2*f.pause, refusalLasts), futileMost)
+	f.until = now.Add(f.pause)
+}
+
+// clear records that a page was written.
+func (f *futile) clear() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pause, f.until = 0, time.Time{}
+}
+
+// is reports whether no page is deleted for space now.
+func (f *futile) is(now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return now.Before(f.until)
 }

@@ -99,7 +99,7 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 		find = s.spareRoom
 	}
 	err = s.write(ctx, name, e, at, find)
-	if vfs.IsNoSpace(err) && !meek {
+	if vfs.IsNoSpace(err) && !meek && !s.local.futile.is(time.Now()) {
 		// Twice the size, because directories need space as well, and some filesystems free
 		// the space of removed files only later.
 		collectCtx, cancel := context.WithTimeout(ctx, roomWait)
@@ -110,17 +110,18 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 		if cerr != nil {
 			return errors.Join(err, cerr)
 		}
-		err = s.write(ctx, name, e, at, find)
+		if err = s.write(ctx, name, e, at, find); vfs.IsNoSpace(err) {
+			s.local.futile.note(time.Now())
+		}
 	}
 	if err != nil {
 		return err
 	}
+	s.local.futile.clear()
 	s.counts.puts.Add(1)
 	s.counts.wroteBytes.Add(uint64(size))
 	s.local.keepInRAM(tier.Info{Name: name, Bytes: size, Used: time.Now()}, e.Header, p.Payload)
-	if name.Class == pagefile.ClassTail {
-		s.local.trimTails(ctx, e.Header)
-	}
+	s.local.linkIn(ctx, e.Header)
 	s.afterGrowth(ctx)
 	return nil
 }
@@ -132,12 +133,15 @@ func (s *Store) stored(ctx context.Context, name pagefile.Name, p *pagefile.Page
 	if err != nil {
 		return false
 	}
-	h, err := s.local.checkedHeader(ctx, name)
+	h, _, err := s.local.checkedHeader(ctx, name)
 	if err != nil {
 		return false
 	}
 	if _, ok := p.Layout.Within(h.Layout); !ok {
 		return false
+	}
+	if !h.Tail() {
+		s.local.addBranch(ctx, h)
 	}
 	if now := s.now(); !meek && !s.local.fresh(chainUsed(info.Used, p.Start), now) {
 		s.touchLocal(ctx, name, position{parent: p.Parent, start: p.Start}, now)
@@ -340,21 +344,16 @@ func (lv *level) trimTails(ctx context.Context, h *pagefile.Header) {
 	gone.settle(ctx)
 }
 
-// trimCopied does as trimTails for a tail that was copied to a tier.
-func (lv *level) trimCopied(ctx context.Context, name pagefile.Name) {
-	if name.Class != pagefile.ClassTail {
-		return
-	}
-	if h, err := lv.s.headerOf(ctx, lv.tier, name); err == nil {
-		lv.trimTails(ctx, h)
-	}
-}
-
 // extends reports whether h continues the tail stored at name and has all of its sections. A
 // state belongs to one position, so a longer tail has another state.
 func (s *Store) extends(ctx context.Context, t tier.Tier, name pagefile.Name, h *pagefile.Header) bool {
 	old, err := s.headerOf(ctx, t, name)
 	if err != nil || len(old.Tokens) >= len(h.Tokens) || old.Layout.HasState() {
+		return false
+	}
+	has := h.Layout.Sections()
+	lacks := func(section pagefile.Section) bool { return !slices.Contains(has, section) }
+	if slices.ContainsFunc(old.Layout.Sections(), lacks) {
 		return false
 	}
 	n := len(old.Tokens)
@@ -414,6 +413,7 @@ func (lv *level) dropIf(ctx context.Context, info tier.Info, same func(now tier.
 		return none, err
 	}
 	lv.use.remove(now)
+	lv.branches.removed(now.Name)
 	return now, err
 }
 

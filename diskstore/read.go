@@ -264,7 +264,7 @@ func (s *Store) promote(ctx context.Context, info tier.Info, ref Ref) {
 
 // copyUp copies a page of the remote tier, from, into room of the local one.
 func (s *Store) copyUp(ctx context.Context, from tier.Tier, info tier.Info, room *ledger.Room, used time.Time) error {
-	err := copyPage(ctx, from, s.disk, info.Name, room, func(up tier.Upload) error {
+	h, err := copyPage(ctx, from, s.disk, info.Name, room, func(up tier.Upload) error {
 		return s.local.commitTo(ctx, up, room, used)
 	})
 	if err != nil {
@@ -277,7 +277,7 @@ func (s *Store) copyUp(ctx context.Context, from tier.Tier, info tier.Info, room
 		return err
 	}
 	s.counts.promoted.Add(1)
-	s.local.trimCopied(ctx, info.Name)
+	s.local.linkIn(ctx, h)
 	s.afterGrowth(ctx)
 	return nil
 }

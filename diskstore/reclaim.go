@@ -18,8 +18,8 @@ type Reclaimed struct {
 }
 
 // Reclaim removes all pages of the fingerprints that unwanted picks from found, a result of
-// Scan or Survey. This store's own fingerprint is never removed. A process that still uses one
-// of the removed fingerprints computes its pages again.
+// Scan or Survey. This store's own fingerprint is never removed. A page that was stored or used
+// since it was found stays.
 //
 // Reclaim returns the removed pages together with the first error of the local tier. A remote
 // tier that cannot be reached is not an error.
@@ -56,14 +56,17 @@ func (lv *level) reclaimTier(ctx context.Context, uses []FingerprintUsage, unwan
 		if use.Unused, use.Tier = now.Sub(use.LastUsed), lv.name; !unwanted(use) {
 			continue
 		}
-		all := purge{fingerprint: use.Fingerprint, removed: func(info tier.Info) {
+		found := purge{fingerprint: use.Fingerprint, before: use.LastUsed.Add(1), removed: func(info tier.Info) {
 			r.Pages++
 			r.Bytes += info.Physical
 		}}
-		if _, err := lv.purge(ctx, all); err != nil {
+		all, err := lv.purge(ctx, found)
+		if err != nil {
 			return err
 		}
-		r.Fingerprints++
+		if all {
+			r.Fingerprints++
+		}
 	}
 	return nil
 }
@@ -76,6 +79,11 @@ type purge struct {
 	removed     func(tier.Info)
 }
 
+// picks reports whether a file of the fingerprint is to be deleted.
+func (p purge) picks(info tier.Info) bool {
+	return p.before.IsZero() || info.Used.Before(p.before)
+}
+
 // purge deletes files from a tier, and the fingerprint's directory when no file is left. all
 // reports that no file is left.
 func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
@@ -85,6 +93,8 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 	}
 	gone := lv.newRemoval()
 	defer func() { gone.record(ctx) }()
+	removedPages := make(map[pagefile.Key]bool)
+	defer func() { lv.pruneBranchesOf(ctx, p.fingerprint, removedPages) }()
 	all = true
 	for _, shard := range shards {
 		if shard.Fingerprint != p.fingerprint {
@@ -98,14 +108,19 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 			if err := ctx.Err(); err != nil {
 				return false, err
 			}
-			if !p.before.IsZero() && !info.Used.Before(p.before) {
+			if !p.picks(info) {
 				all = false
 				continue
 			}
 			if !p.dry {
-				removed, err := lv.drop(ctx, info)
+				still := func(now tier.Info) bool { return now.Bytes == info.Bytes && p.picks(now) }
+				removed, err := lv.dropIf(ctx, info, still)
 				if errors.Is(err, tier.ErrReplaced) { // or another machine has touched the file, as seen only now
-					removed, err = lv.drop(ctx, info)
+					removed, err = lv.dropIf(ctx, info, still)
+				}
+				if errors.Is(err, tier.ErrReplaced) {
+					all = false
+					continue
 				}
 				if err != nil {
 					return false, fmt.Errorf("remove page %v: %w", info.Key, err)
@@ -114,6 +129,9 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 					continue // removed by another process
 				}
 				gone.add(removed)
+				if removed.Class == pagefile.ClassPage {
+					removedPages[removed.Key] = true
+				}
 			}
 			p.removed(info)
 		}
@@ -121,6 +139,7 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 	if p.dry || !all {
 		return all, nil
 	}
+	clear(removedPages) // DropFingerprint removes all branches
 	if err := lv.tier.DropFingerprint(ctx, p.fingerprint); err != nil {
 		return false, err
 	}

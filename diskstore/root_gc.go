@@ -3,7 +3,6 @@ package diskstore
 import (
 	"context"
 
-	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
@@ -18,9 +17,7 @@ func (lv *level) rootUsage(ctx context.Context) (RootTierUsage, error) {
 	if err != nil {
 		return u, err
 	}
-	if u.Fingerprints, err = lv.identify(ctx, found); err != nil {
-		return u, err
-	}
+	u.Fingerprints = lv.identify(ctx, found)
 	for _, use := range u.Fingerprints {
 		u.Pages += use.Pages
 		u.Tails += use.Tails
@@ -46,11 +43,14 @@ func (lv *level) rootUsage(ctx context.Context) (RootTierUsage, error) {
 
 // look counts a tier's files without writing.
 func (lv *level) look(ctx context.Context) (*tally, error) {
-	found := &tally{fingerprints: make(map[pagefile.Key]*FingerprintUsage)}
-	if err := lv.list(ctx, found.add); err != nil {
+	fingerprints, shards, err := lv.tier.Survey(ctx)
+	if err != nil {
 		return nil, err
 	}
-	var err error
+	found := newTally(fingerprints)
+	if err := lv.listShards(ctx, shards, found.add); err != nil {
+		return nil, err
+	}
 	found.aside, err = lv.tier.Aside(ctx)
 	return found, err
 }
@@ -76,10 +76,7 @@ func (lv *level) gcPicked(ctx context.Context, opt GCOptions) (fingerprints int,
 	if err != nil {
 		return 0, err
 	}
-	uses, err := lv.identify(ctx, found)
-	if err != nil {
-		return 0, err
-	}
+	uses := lv.identify(ctx, found)
 	p := purge{dry: opt.DryRun, removed: func(info tier.Info) { lv.s.watch.removed(lv, info, false) }}
 	if opt.OlderThan > 0 {
 		now := lv.s.now()

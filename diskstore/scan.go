@@ -84,12 +84,8 @@ func (lv *level) tierUsage(ctx context.Context, count func(*level, context.Conte
 	if err != nil {
 		return TierUsage{}, err
 	}
-	uses, err := lv.identify(ctx, found)
-	if err != nil {
-		return TierUsage{}, err
-	}
 	var u TierUsage
-	for _, use := range uses {
+	for _, use := range lv.identify(ctx, found) {
 		u.RootBytes += use.Bytes
 		if use.Fingerprint == lv.s.opt.Fingerprint {
 			u.Pages, u.Tails, u.Bytes = use.Pages, use.Tails, use.Bytes
@@ -102,11 +98,8 @@ func (lv *level) tierUsage(ctx context.Context, count func(*level, context.Conte
 
 // identify returns the numbers and the identity of each fingerprint found, in order of key. A
 // fingerprint without files may have a directory.
-func (lv *level) identify(ctx context.Context, found *tally) ([]FingerprintUsage, error) {
-	fingerprints, err := lv.tier.Fingerprints(ctx)
-	if err != nil {
-		return nil, err
-	}
+func (lv *level) identify(ctx context.Context, found *tally) []FingerprintUsage {
+	fingerprints := slices.Clone(found.known)
 	slices.SortFunc(fingerprints, func(a, b pagefile.Key) int { return slices.Compare(a[:], b[:]) })
 	uses := make([]FingerprintUsage, len(fingerprints))
 	for i, fp := range fingerprints {
@@ -118,5 +111,5 @@ func (lv *level) identify(ctx context.Context, found *tally) ([]FingerprintUsage
 			uses[i].Identity = m.Identity
 		}
 	}
-	return uses, nil
+	return uses
 }

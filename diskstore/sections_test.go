@@ -148,6 +148,21 @@ func TestTailsWithin(t *testing.T) {
 	require.ErrorIs(t, err, tier.ErrClosed)
 }
 
+// A longer tail replaces no tail with rows that it lacks.
+func TestTailWithFewerSections(t *testing.T) {
+	s := open(t, testOptions(t))
+	tokens := prompt(1, testTokens-1)
+	for n, sections := range map[int][]pagefile.Section{3: testSections, 2: testSections[:1]} {
+		require.NoError(t, s.Put(ctx, withSections(t, s.opt.Fingerprint, 0, tokens[:n], sections)))
+	}
+	require.NoError(t, s.Put(ctx, withSections(t, s.opt.Fingerprint, 0, tokens[:4], testSections[:1])))
+	var lengths []int
+	for _, ref := range s.TailsWithin(ctx, s.opt.Fingerprint, 0, tokens, nil) {
+		lengths = append(lengths, ref.Stored)
+	}
+	require.Equal(t, []int{4, 3}, lengths)
+}
+
 // Gentle reads return the same rows and find damage.
 func TestReadGently(t *testing.T) {
 	for _, compress := range []bool{false, true} {

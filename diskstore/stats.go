@@ -103,6 +103,8 @@ type tierUse struct {
 	// a shard not listed yet is counted when the shard is listed.
 	listing holding
 	todo    map[tier.Shard]bool // nil while no count runs
+	seen    tier.Shard          // the shard that is being listed while files appear and go
+	changed bool                // a file of seen has appeared or gone since
 
 	// While the shards are looked up: changes, for shards that the look-up misses.
 	early   []earlyChange
@@ -159,9 +161,25 @@ func (u *tierUse) change(name pagefile.Name, files int, bytes int64) {
 	if u.looking {
 		u.early = append(u.early, earlyChange{name, files, bytes})
 	}
-	if u.todo != nil && !u.todo[tier.ShardOf(name)] {
+	shard := tier.ShardOf(name)
+	u.changed = u.changed || shard == u.seen
+	if u.todo != nil && !u.todo[shard] {
 		u.listing.add(name.Class, files, bytes)
 	}
+}
+
+// look is called before a shard is listed while files appear and go.
+func (u *tierUse) look(shard tier.Shard) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.seen, u.changed = shard, false
+}
+
+// same reports whether no file of a shard has appeared or gone since look.
+func (u *tierUse) same(shard tier.Shard) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.seen == shard && !u.changed
 }
 
 // prepare is called before a count looks up its shards, and begin after the look-up.

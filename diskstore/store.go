@@ -48,6 +48,7 @@ type Store struct {
 	wantMu    sync.Mutex
 	want      demand      // of the next collection of the local tier
 	exhausted atomic.Bool // the last collection could not make the wanted room
+	roomBelow atomic.Bool // the remote tier makes room for pages that move down
 	refused   moment      // the last time that the remote tier refused a page
 
 	ramHealth health
@@ -251,6 +252,26 @@ func (s *Store) giveBack(ctx context.Context) {
 	}
 }
 
+// leave settles the ledgers and closes the local tier, for at most patience.
+func (s *Store) leave(patience time.Duration) error {
+	done := make(chan error, 1)
+	go func() { // left behind by a disk that hangs
+		ctx, cancel := context.WithTimeout(context.Background(), guard.CloseIn)
+		defer cancel()
+		s.describe(ctx)
+		s.giveBack(ctx)
+		done <- s.disk.Close()
+	}()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		return errors.New("the local tier does not answer")
+	}
+}
+
 // Close stops background work and waits for running operations, for at most 5 s in total.
 // Operations that hang in the operating system are left behind. Later calls fail with
 // tier.ErrClosed or find nothing.
@@ -269,11 +290,7 @@ func (s *Store) Close() error {
 	for _, q := range s.queues() {
 		err = errors.Join(err, q.Close(time.Until(deadline)))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), guard.CloseIn)
-	defer cancel()
-	s.describe(ctx)
-	s.giveBack(ctx)
-	err = errors.Join(err, s.disk.Close())
+	err = errors.Join(err, s.leave(max(time.Until(deadline), guard.CloseIn)))
 	if s.remote != nil {
 		// An error of a mount that hangs or is gone is ignored. The next process removes this
 		// process's files there.

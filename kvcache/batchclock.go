@@ -10,19 +10,20 @@ import (
 
 // batchClock measures the time of batches. A batch is known to be computed only after a
 // wait for the device: for the batch's outputs, or for rows to be copied out. All batches
-// computed between two such waits are one observation. TieredCausal.mu guards it.
+// computed between two such waits are one observation. Rows copied beside batches are waited
+// for later than the runner goes on; see computed. TieredCausal.mu guards it.
 type batchClock struct {
 	now   func() time.Time
 	built map[int]builtBatch
 	last  time.Time // time at which the newest batch was done
 
-	// Batches since the device was last waited for.
-	open  builtBatch
-	began time.Time // start of computing the first of them
+	open  []builtBatch // batches that are done and not known to be computed, oldest first
+	began time.Time    // start of computing the first of them
 }
 
-// builtBatch is one batch, or the sum of several, not yet known to be computed.
+// builtBatch is a batch that is not known to be computed.
 type builtBatch struct {
+	id        int
 	at        time.Time // time of building
 	tokens    int
 	positions int  // sum of the tokens' positions
@@ -34,7 +35,7 @@ func newBatchClock() batchClock {
 }
 
 func (c *batchClock) batchBuilt(id int, batch input.Batch, outputs bool) {
-	b := builtBatch{at: c.now(), tokens: len(batch.Positions), outputs: outputs}
+	b := builtBatch{id: id, at: c.now(), tokens: len(batch.Positions), outputs: outputs}
 	for _, pos := range batch.Positions {
 		b.positions += int(pos)
 	}
@@ -55,13 +56,31 @@ func (c *batchClock) batchDone(id int, waited bool, r *rates.Rates) {
 		c.began = c.began.Add(idle)
 	}
 	c.last = now
-	if c.open.tokens == 0 {
+	if len(c.open) == 0 {
 		c.began = began
 	}
-	c.open.tokens += b.tokens
-	c.open.positions += b.positions
+	c.open = append(c.open, b)
 	if waited || b.outputs {
-		r.Computed(c.open.tokens, float64(c.open.positions)/float64(c.open.tokens), now.Sub(c.began))
-		c.open = builtBatch{}
+		c.computed(id, now, r)
+	}
+}
+
+// computed notes that the device had computed a batch, and all before it, at a time.
+func (c *batchClock) computed(id int, at time.Time, r *rates.Rates) {
+	n, tokens, positions := 0, 0, 0
+	for n < len(c.open) && c.open[n].id <= id {
+		tokens += c.open[n].tokens
+		positions += c.open[n].positions
+		n++
+	}
+	if n == 0 {
+		return
+	}
+	if took := at.Sub(c.began); took > 0 {
+		r.Computed(tokens, float64(positions)/float64(tokens), took)
+	}
+	c.open, c.began = c.open[n:], at
+	if at.After(c.last) { // the runner went on earlier
+		c.last = at
 	}
 }

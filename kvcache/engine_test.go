@@ -39,6 +39,7 @@ type fakeCache struct {
 
 	batchCells []int32
 	onWrite    func()
+	onRead     func() error
 	onShift    func() error
 	rigid      bool // the model cannot shift
 	closed     bool
@@ -104,13 +105,22 @@ func (c *fakeCache) row(s section, cell int32) []byte {
 }
 
 func (c *fakeCache) ReadRows(layer int, value bool, cells []int32, dst []byte) error {
+	if c.onRead != nil {
+		if err := c.onRead(); err != nil {
+			return err
+		}
+	}
 	c.device.mu.Lock()
 	defer c.device.mu.Unlock()
+	if c.closed {
+		return errors.New("the cache is closed")
+	}
 	c.device.copiedLocked()
 	n, _ := c.RowBytes(layer, value)
 	if len(dst) != n*len(cells) {
 		return fmt.Errorf("%d bytes for %d rows", len(dst), len(cells))
 	}
+	c.device.moved.read(cells, n)
 	for i, cell := range cells {
 		copy(dst[i*n:], c.row(section{layer, value}, cell))
 	}
@@ -128,6 +138,7 @@ func (c *fakeCache) WriteRows(layer int, value bool, cells []int32, src []byte) 
 	if len(src) != n*len(cells) {
 		return fmt.Errorf("%d bytes for %d rows", len(src), len(cells))
 	}
+	c.device.moved.write(cells, n)
 	filler := bytes.Count(src, []byte{poison}) == len(src) || bytes.Count(src, []byte{0}) == len(src)
 	for i, cell := range cells {
 		copy(c.row(section{layer, value}, cell), src[i*n:(i+1)*n])
@@ -138,6 +149,8 @@ func (c *fakeCache) WriteRows(layer int, value bool, cells []int32, src []byte) 
 	return nil
 }
 
+func (c *fakeCache) RowsBeside() bool                         { return !c.device.host }
+func (c *fakeCache) MarkRows() (wait func())                  { return c.device.mark() }
 func (c *fakeCache) RowWindow() (window, memory int32)        { return c.window, c.memory }
 func (c *fakeCache) SynchronizeRows()                         { c.device.synchronize() }
 func (c *fakeCache) BatchCells() []int32                      { return c.batchCells }

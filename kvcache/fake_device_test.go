@@ -22,9 +22,44 @@ type fakeDevice struct {
 	unread bool      // the scheduler's memory holds unread outputs of a batch
 	lost   bool      // a graph of the wrapper has overwritten them
 	syncs  int       // number of waits for all work
+	marks  int       // number of waits for a mark
+	host   bool      // the device is the host's own processor
 	onSync func()    // called before such a wait
 	every  int       // host copies after which the oldest work takes effect; 0: never
 	copies int       // host copies since the last such effect
+	moved  transfers // between the host and the device so far
+}
+
+// transfers counts copies between the host and a device. A transfer moves bytes that lie
+// side by side on the device, and the host waits for each.
+type transfers struct{ count, bytes int }
+
+// read counts a read of rows, which lie as in patch 0001: all in one piece where that moves
+// at most four times as many rows, and otherwise each run of neighbouring cells alone.
+func (m *transfers) read(cells []int32, rowBytes int) {
+	if len(cells) == 0 {
+		return
+	}
+	if span := int(slices.Max(cells)-slices.Min(cells)) + 1; span <= 4*len(cells) {
+		m.count, m.bytes = m.count+1, m.bytes+span*rowBytes
+	} else {
+		m.write(cells, rowBytes)
+	}
+}
+
+// write counts a write of rows: each run of neighbouring cells alone.
+func (m *transfers) write(cells []int32, rowBytes int) {
+	for i, cell := range cells {
+		if i == 0 || cell != cells[i-1]+1 {
+			m.count++
+		}
+	}
+	m.bytes += len(cells) * rowBytes
+}
+
+// since counts the transfers after an earlier count.
+func (m transfers) since(earlier transfers) transfers {
+	return transfers{m.count - earlier.count, m.bytes - earlier.bytes}
 }
 
 // savable is memory that work on a device changes.
@@ -59,6 +94,21 @@ func (d *fakeDevice) synchronize() {
 	defer d.mu.Unlock()
 	d.syncs++
 	for d.stepLocked() {
+	}
+}
+
+// mark returns a function that waits for all work so far, and for no later work.
+func (d *fakeDevice) mark() (wait func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	handed := d.handed
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.marks++
+		for d.handed-len(d.queue) < handed {
+			d.stepLocked()
+		}
 	}
 }
 
@@ -122,6 +172,13 @@ func (d *fakeDevice) later(look func()) {
 		work()
 	}
 	look()
+}
+
+// transfers counts the copies so far.
+func (d *fakeDevice) transfers() transfers {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.moved
 }
 
 // waits is the number of the host's waits for all work.

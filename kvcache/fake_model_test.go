@@ -104,6 +104,7 @@ func (r *fakeRunner) of(caches ...*fakeCache) *fakeRunner {
 	opts.Layers = 0
 	for _, c := range caches {
 		opts.Layers += c.layers
+		c.closed = false
 	}
 	r.tiered = New(r.model, r.model.rows(), opts)
 	r.timers = withTimers(r.tiered.queue)

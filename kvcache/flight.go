@@ -130,17 +130,19 @@ func (t *TieredCausal) landFlight(id int) bool {
 		if f.id != id {
 			continue
 		}
-		sealed := t.stats.SealedPages + t.stats.SealedTails
+		t.passedLocked()
+		t.landed = id
 		t.landLocked(f)
 		t.flights = append(t.flights[:i], t.flights[i+1:]...)
 		t.healLocked(false)
-		t.batches.batchDone(id, t.stats.SealedPages+t.stats.SealedTails > sealed, t.rates)
+		t.batches.batchDone(id, t.computed, t.rates)
 		return true
 	}
 	return false
 }
 
 func (t *TieredCausal) landLocked(f *flight) {
+	t.unmarkLocked()
 	for i := range f.parts {
 		part := &f.parts[i]
 		if len(part.inputs) == 0 {
@@ -155,7 +157,7 @@ func (t *TieredCausal) landLocked(f *flight) {
 		switch {
 		case t.stateful():
 			t.noteStateLocked(f, part, s)
-		case part.promptEnd:
+		case part.promptEnd && !t.divisible(): // else the tail after the answer has the prompt's end
 			t.sealTailLocked(s, false)
 		}
 	}

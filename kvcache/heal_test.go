@@ -389,10 +389,10 @@ func TestAnIdleServerLooksBeforeItCopies(t *testing.T) {
 	r.refused(store, text, other)
 	fire := func() (tried int) {
 		before := store.puts
-		waits := r.device.waits()
+		copied := countedOf(r)
 		require.True(t, r.timers.fire())
 		r.settle()
-		require.Equal(t, waits, r.device.waits(), "nothing is copied for these attempts")
+		require.Equal(t, copied, countedOf(r), "nothing is copied for these attempts")
 		return store.puts - before
 	}
 	for pause, tries := retryFirst, 0; tries < 2; pause = min(2*pause, retryIdle) {
@@ -497,9 +497,9 @@ func TestWritingAgainWaitsForABatch(t *testing.T) {
 	r.load(r.slots[1], tokenRange(2, 5), false)
 	require.True(t, r.build())
 	require.True(t, r.launch())
-	waits := r.device.waits()
+	copied := countedOf(r)
 	require.True(t, r.timers.fire())
-	require.Equal(t, waits, r.device.waits())
+	require.Equal(t, copied, countedOf(r))
 	r.compute()
 	r.settle()
 	require.Equal(t, 50, restarted(t, store, text))
@@ -553,10 +553,10 @@ func TestNothingIsWrittenAgainAfterClose(t *testing.T) {
 				r.tiered.Close()
 			}()
 			<-r.tiered.queue.stopped
-			waits := r.device.waits()
+			copied := countedOf(r)
 			late()
 			<-closed
-			require.Equal(t, waits, r.device.waits())
+			require.Equal(t, copied, countedOf(r))
 			require.False(t, r.timers.fire())
 		})
 	}

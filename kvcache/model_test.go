@@ -5,11 +5,13 @@ import (
 	"flag"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -44,6 +46,7 @@ type drawnOptions struct {
 	keeps      bool // see fakeStates
 	stateEvery int
 	hurried    bool // a restore gives up pages that do not arrive
+	host       bool // rows are in host memory
 }
 
 // begin starts a runner.
@@ -53,6 +56,7 @@ func (s *simulation) begin(t testing.TB, slots int) {
 		opts.Runs = runs.New(8, 12)
 	}
 	s.fakeRunner = s.start(t, s.hangs, slots, 80, opts)
+	s.device.host = s.drawn.host
 	if s.drawn.recurrent {
 		withStates(s.fakeRunner)
 		s.states.keeps = s.drawn.keeps
@@ -206,6 +210,30 @@ func (s *simulation) Converse(t *rapid.T) {
 	s.finish(slot)
 }
 
+// Heal runs a whole public request in a store that takes pages. Afterwards every page of the slot is
+// stored, also one that the store had lost or refused, or sets aside during the request.
+func (s *simulation) Heal(t *rapid.T) {
+	slot := s.pick(t, func(slot *fakeSlot) bool { return s.idle(slot) })
+	s.store.mu.Lock()
+	s.store.failing, s.store.fail = nil, nil
+	s.store.mu.Unlock()
+	prompt := s.drawPrompt(t, true)
+	s.lock = &s.mu
+	for s.compute() {
+	}
+	s.load(slot, prompt, true)
+	for len(slot.rest) > 0 {
+		_ = s.build() && s.compute()
+	}
+	s.finish(slot)
+	if len(s.loading) == 0 {
+		for s.build() || s.compute() {
+		}
+		s.flush()
+		s.requireStored(t, slot.id)
+	}
+}
+
 // until waits until a request pauses or is loaded.
 func (s *simulation) until(l *loading) {
 	select {
@@ -276,6 +304,11 @@ func (s *simulation) Device(t *rapid.T) {
 	}
 }
 
+// Hold lets nothing be copied beside batches until somebody waits for it, or ends that.
+func (s *simulation) Hold(t *rapid.T) {
+	s.tiered.queue.hold(rapid.Bool().Draw(t, "hold"))
+}
+
 func (s *simulation) Generate(t *rapid.T) {
 	slot := s.pick(t, func(slot *fakeSlot) bool { return s.busy(slot) && len(slot.rest) == 0 && len(slot.inputs) > 0 })
 	if len(slot.inputs) >= s.numCtx {
@@ -305,11 +338,15 @@ func (s *simulation) Break(t *rapid.T) {
 	s.store.readErr, s.store.failing, s.store.fail = nil, nil, nil
 	s.hangs.hang(-1)
 	page := rapid.IntRange(0, 7).Draw(t, "page")
-	switch rapid.SampledFrom([]string{"nothing", "read", "damaged", "write", "writes", "full", "no room"}).Draw(t, "break") {
+	switch rapid.SampledFrom([]string{"nothing", "read", "damaged", "unreadable", "write", "writes", "full", "no room"}).Draw(t, "break") {
 	case "read":
 		s.store.readErr = map[int]error{page: errRefused}
 	case "damaged":
 		s.store.readErr = map[int]error{page: pagefile.ErrDamaged}
+		s.lost = true
+	case "unreadable":
+		s.store.readErr = map[int]error{page: syscall.EIO}
+		s.lost = true
 	case "write":
 		s.store.failing = map[int]error{page: errRefused}
 	case "full":
@@ -358,7 +395,9 @@ func (s *simulation) Restart(t *rapid.T) {
 // Check checks the invariants after every step.
 func (s *simulation) Check(t *rapid.T) {
 	s.steps++
-	_ = s.tiered.queue.wait(s.t.Context())
+	if !s.tiered.queue.holds() {
+		_ = s.tiered.queue.wait(s.t.Context())
+	}
 	s.store.requireRight(t)
 	s.store.requirePublic(t)
 	s.checkInvariants(t)
@@ -408,12 +447,15 @@ func (s *simulation) requireMirrors(t *rapid.T) {
 	}
 }
 
-// requireStored fails when a slot's full public page is missing in a store that has been
-// healthy for a while.
-func (s *simulation) requireStored(t *rapid.T) {
+// requireStored fails when a full public page of one of the slots is missing in a store that has
+// been healthy for a while.
+func (s *simulation) requireStored(t *rapid.T, slots ...int) {
 	s.tiered.mu.Lock()
 	defer s.tiered.mu.Unlock()
 	for seq, mirror := range s.tiered.slots {
+		if !slices.Contains(slots, seq) {
+			continue
+		}
 		for page, key := range mirror.keys {
 			if (page+1)*8 <= mirror.private && !s.tiered.hasNoneLocked(mirror, page*8) {
 				require.True(t, s.store.Has(key), "slot %d page %d of %d was never stored: pages %v, private from %d, rows from %v, %s", seq, page, len(mirror.keys), mirror.pages, mirror.private, mirror.from, s.tiered.queue.describe())
@@ -475,6 +517,7 @@ func draw(t *rapid.T, reuse bool) drawnOptions {
 		keeps:      rapid.Bool().Draw(t, "checkpoints"),
 		stateEvery: rapid.SampledFrom([]int{8, 24, 2048}).Draw(t, "state every"),
 		hurried:    rapid.Bool().Draw(t, "hurried"),
+		host:       rapid.IntRange(0, 3).Draw(t, "host") == 0,
 	}
 }
 
@@ -483,9 +526,9 @@ func interleave(t *testing.T, windowed, reuse bool, start func(t testing.TB, sto
 	require.NoError(t, flag.Set("rapid.steps", "100")) // 30 steps, the default, end before much is stored
 	rapid.Check(t, func(rt *rapid.T) {
 		store := newMemStore(t)
-		store.windowed = windowed
+		store.windowed, store.setsAside = windowed, true
 		s := &simulation{store: store, hangs: &hangingStore{memStore: store, page: -1}, start: start, drawn: draw(rt, reuse)}
-		s.most = rapid.SampledFrom([]int64{queuedBytes, 40 << 10}).Draw(rt, "bytes queued")
+		s.most = rapid.SampledFrom([]int64{queuedBytes, 44 << 10}).Draw(rt, "bytes queued")
 		slots := 1
 		if !s.drawn.recurrent {
 			slots = rapid.IntRange(1, 3).Draw(rt, "slots")
@@ -500,11 +543,11 @@ func interleave(t *testing.T, windowed, reuse bool, start func(t testing.TB, sto
 		}()
 		actions := map[string]func(*rapid.T){
 			"load": s.Load, "build": s.Build, "compute": s.Compute, "compute more": s.Compute,
-			"launch": s.Launch, "device": s.Device,
+			"launch": s.Launch, "device": s.Device, "hold": s.Hold,
 			"generate": s.Generate, "finish": s.Finish, "shift": s.Shift, "restart": s.Restart,
 			"converse": s.Converse, "converse more": s.Converse,
 			"advance": s.Advance, "advance more": s.Advance, "abort": s.Abort,
-			"break": s.Break, "wait": s.Wait, "lose": s.Lose,
+			"break": s.Break, "wait": s.Wait, "lose": s.Lose, "heal": s.Heal,
 			"": s.Check,
 		}
 		if s.drawn.hurried {
@@ -525,7 +568,7 @@ func interleave(t *testing.T, windowed, reuse bool, start func(t testing.TB, sto
 		s.flush()
 		s.Check(rt)
 		if !s.lost {
-			s.requireStored(rt)
+			s.requireStored(rt, slices.Collect(maps.Keys(s.tiered.slots))...)
 		}
 	})
 }

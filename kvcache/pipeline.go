@@ -8,7 +8,6 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/readahead"
 	"github.com/kvtier/kvtier/internal/steady"
 )
@@ -58,17 +57,15 @@ func (t *TieredCausal) readPages(ctx context.Context, p *plan, alone, low bool) 
 	return r
 }
 
-// done passes a page's room in memory on to the next page. A page that is not in the store any
-// more does not count as found. Nor do a page without the rows of some group, as a server with
-// a longer context stores it, and the pages after it: Put replaces those that lack rows.
+// done passes a page's room in memory on to the next page. A page without the rows of some
+// group, as a server with a longer context stores it, does not count as found, nor do the pages
+// after it: Put replaces those that lack rows.
 func (r *pipeline) done(pg *page) {
 	pg.close()
-	switch refs := r.plan.refs[pg.index:]; {
-	case errors.Is(pg.err, pagefile.ErrMismatch):
-		r.t.notFound(r.plan.seq, refs)
-	case errors.Is(pg.err, pagefile.ErrDamaged), errors.Is(pg.err, tier.ErrNotFound):
-		r.t.notFound(r.plan.seq, refs[:1])
+	if errors.Is(pg.err, pagefile.ErrMismatch) {
+		r.t.notFound(r.plan.seq, r.plan.refs[pg.index:])
 	}
+	r.t.noteRead(pg.ref, pg.err)
 	if pg.buffer != nil {
 		r.t.buffers.Put(pg.buffer)
 	}

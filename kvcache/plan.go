@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/internal/steady"
 )
 
 // plan lists the pages that a restore reads: they cover positions [base, end), and group g
@@ -97,7 +99,7 @@ func (r *restoring) chain(limit int) lookUp {
 func (t *TieredCausal) nowFound(seq int, refs []diskstore.Ref) {
 	found := make(map[pagefile.Key]bool)
 	for _, ref := range refs {
-		if !ref.Tail && ref.Tier != tier.Remote {
+		if ref.Whole() && ref.Tier != tier.Remote {
 			found[ref.Key] = true
 		}
 	}
@@ -106,13 +108,38 @@ func (t *TieredCausal) nowFound(seq int, refs []diskstore.Ref) {
 	t.slotLocked(seq).found = found
 }
 
-// notFound notes that pages which a look-up has found are not stored any more, or not whole.
+// notFound notes that pages which a look-up has found are not stored whole.
 func (t *TieredCausal) notFound(seq int, refs []diskstore.Ref) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, ref := range refs {
 		delete(t.slotLocked(seq).found, ref.Key)
 	}
+}
+
+// noteRead notes the result of reading a page. A page that cannot be read is stored again by a
+// slot that computes its rows, or that has them.
+func (t *TieredCausal) noteRead(ref diskstore.Ref, err error) {
+	if !unreadable(err) {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.slots {
+		s.lost(ref.Key)
+	}
+}
+
+// unreadable reports whether an error of reading a page concerns this page, and not the store, the
+// reader or the rows that were wanted. The store has set the page aside, or Put finds it in its
+// place.
+func unreadable(err error) bool {
+	for _, other := range []error{pagefile.ErrMismatch, pagefile.ErrInvalidPage, context.Canceled, context.DeadlineExceeded, steady.ErrHung, tier.ErrClosed} {
+		if errors.Is(err, other) {
+			return false
+		}
+	}
+	return err != nil && !storeFails(err)
 }
 
 // take adds pages to the plan, up to a limit.
@@ -188,8 +215,9 @@ func (t *TieredCausal) divisible() bool {
 func (r *restoring) recheck(ctx context.Context) {
 	r.mu.Lock()
 	s := r.slotLocked(r.seq)
+	s.found = nil // this request's look-up may find less, or there may be none
 	r.noteDroppedLocked()
-	keys := slices.Clone(s.keys[:s.stored()])
+	keys := slices.Clone(s.keys[:s.lastStored()])
 	tokens := slices.Clone(s.tokens[:len(keys)*r.opts.PageTokens])
 	media := pagefile.MediaWithin(s.media, 0, len(tokens))
 	r.mu.Unlock()
@@ -197,25 +225,31 @@ func (r *restoring) recheck(ctx context.Context) {
 		return
 	}
 	var gone []int
-	r.unlocked(func() { gone = r.holes(ctx, keys, tokens, media) })
-	if len(gone) == 0 || ctx.Err() != nil || r.store.guard.Hangs() {
-		return // nothing is known of a store that does not answer
+	var err error
+	r.unlocked(func() { gone, err = r.holes(ctx, keys, tokens, media) })
+	if err != nil {
+		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, page := range gone {
-		s.markNew(keys, page)
+		s.lost(keys[page])
 	}
 }
 
 // holes returns the pages of a chain that are neither stored nor queued. The queue is asked
-// before the store: a page that is written meanwhile is in either.
-func (t *TieredCausal) holes(ctx context.Context, keys []pagefile.Key, tokens []int32, media []pagefile.Media) (gone []int) {
+// before the store: a page that is written meanwhile is in either. The error says that nothing is
+// known of the pages.
+func (t *TieredCausal) holes(ctx context.Context, keys []pagefile.Key, tokens []int32, media []pagefile.Media) (gone []int, err error) {
 	parent, size, waiting := t.opts.Fingerprint, t.opts.PageTokens, t.queue.keys()
 	for at := 0; at < len(keys); {
+		refs, err := t.store.chainFrom(ctx, parent, at*size, tokens[at*size:], media)
+		if err != nil {
+			return nil, err
+		}
 		next := at
-		for _, ref := range t.store.ChainFrom(ctx, parent, at*size, tokens[at*size:], media) {
-			if !ref.Tail {
+		for _, ref := range refs {
+			if ref.Whole() {
 				next++
 			}
 		}
@@ -228,24 +262,32 @@ func (t *TieredCausal) holes(ctx context.Context, keys []pagefile.Key, tokens []
 		case queued > next:
 			next = queued
 		case next == at && len(gone) > 0 && gone[len(gone)-1] == at-1:
-			return append(gone, t.absent(ctx, keys, at, waiting)...) // two in a row: every further page would cost a look-up
+			rest, err := t.absent(ctx, keys, at, waiting) // two in a row: every further page would cost a look-up
+			return append(gone, rest...), err
 		default:
 			gone = append(gone, next)
 			next++
 		}
 		at, parent = next, keys[next-1]
 	}
-	return gone
+	return gone, nil
 }
 
 // absent returns the pages from index `from` on that are neither in waiting nor stored near by.
-func (t *TieredCausal) absent(ctx context.Context, keys []pagefile.Key, from int, waiting map[pagefile.Key]bool) (gone []int) {
-	for page := from; page < len(keys) && ctx.Err() == nil; page++ {
-		if !waiting[keys[page]] && !t.store.Has(keys[page]) {
+func (t *TieredCausal) absent(ctx context.Context, keys []pagefile.Key, from int, waiting map[pagefile.Key]bool) (gone []int, err error) {
+	for page := from; page < len(keys); page++ {
+		if waiting[keys[page]] {
+			continue
+		}
+		has, err := t.store.has(ctx, keys[page])
+		if err = cmp.Or(err, ctx.Err()); err != nil {
+			return nil, err
+		}
+		if !has {
 			gone = append(gone, page)
 		}
 	}
-	return gone
+	return gone, nil
 }
 
 // knownPrefixLocked is the start of a lookup: the end of the pages whose keys the slot
@@ -347,6 +389,7 @@ func (t *TieredCausal) cellNumbersOf(ctx context.Context, p *plan, page int) map
 			t.thin[ref.Key] = true
 			t.mu.Unlock()
 		}
+		t.noteRead(ref, err)
 		if err != nil {
 			continue
 		}

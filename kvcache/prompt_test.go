@@ -47,16 +47,16 @@ func TestImagesAreIdentifiedByContent(t *testing.T) {
 	r := newFakeRunner(t, store, 1, 128, Options{Media: identify})
 	r.runInputs(r.slots[0], withImage(n, begin, end, 1))
 	r.flush()
-	for _, c := range []struct { // up to the last whole page before the difference
+	for _, c := range []struct { // up to the difference, and never into a part of the prompt's own span
 		what string
 		in   []*input.Input
 		want int
 	}{
 		{"the same image", withImage(n, begin, end, 1), n - 1},
-		{"another image", withImage(n, begin, end, 2), 8},
-		{"the image elsewhere", withImage(n, begin+2, end, 1), 8},
-		{"no image", inputsOf(tokenRange(1, n)), 8},
-		{"an image without identity", withImage(n, begin, end, 11), 8},
+		{"another image", withImage(n, begin, end, 2), begin},
+		{"the image elsewhere", withImage(n, begin+2, end, 1), begin + 1},
+		{"no image", inputsOf(tokenRange(1, n)), begin + 1},
+		{"an image without identity", withImage(n, begin, end, 11), begin},
 	} {
 		fresh := newFakeRunner(t, store, 1, 128, Options{Media: identify})
 		require.Equal(t, c.want, fresh.loadInputs(fresh.slots[0], c.in, true).Held, c.what)

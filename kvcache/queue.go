@@ -59,6 +59,8 @@ type writeQueue struct {
 	yielding time.Time // start of the present reading
 	resume   *time.Timer
 
+	copier copier
+
 	dropped []pagefile.Key // pages given up since the last takeDropped
 	outage  outage
 	told    time.Time      // time of the last log line about pages that failed
@@ -76,6 +78,8 @@ type writeJob struct {
 	tries int // failed attempts
 	pause time.Duration
 	due   time.Time // earliest next attempt
+
+	copy *copyOut // nil when the payload is complete
 }
 
 func (j *writeJob) bytes() int64 { return int64(len(j.page.Payload)) }
@@ -117,7 +121,7 @@ func (q *writeQueue) stage(size int, leaving bool) []byte {
 		return nil
 	default:
 		queued := q.bytes - q.failedBytesLocked()
-		if queued > 0 && queued+int64(size) > q.staging() || q.bytes > 0 && q.bytes+int64(size) > q.most {
+		if queued > 0 && queued+int64(size) > q.staging() || !q.makeRoomLocked(int64(size)) {
 			q.refused, q.crowded, q.short = true, true, true
 			q.changed.Broadcast()
 			return nil
@@ -133,11 +137,11 @@ func (q *writeQueue) stage(size int, leaving bool) []byte {
 }
 
 // push queues a page whose payload came from stage. A meek page is stored only where the
-// store has room.
-func (q *writeQueue) push(key pagefile.Key, page *pagefile.Page, meek bool) {
+// store has room. rows are the page's rows that are still to be copied, or nil.
+func (q *writeQueue) push(key pagefile.Key, page *pagefile.Page, meek bool, rows *copyOut) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	job := &writeJob{key: key, page: page, meek: meek}
+	job := &writeJob{key: key, page: page, meek: meek, copy: rows}
 	q.jobs = append(q.jobs, job)
 	q.bytes += job.bytes()
 	q.armLocked()
@@ -183,7 +187,7 @@ func (q *writeQueue) waitFor(ctx context.Context, wanted func(*writeJob) bool) e
 	q.waiting++
 	defer func() { q.waiting-- }()
 	q.changed.Broadcast()
-	for slices.ContainsFunc(q.jobs, func(j *writeJob) bool { return q.dueLocked(j) && wanted(j) }) {
+	for slices.ContainsFunc(q.jobs, func(j *writeJob) bool { return (j.copy != nil || q.dueLocked(j)) && wanted(j) }) {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -248,12 +252,13 @@ func (q *writeQueue) run(ctx context.Context) {
 	}
 }
 
-// next waits for a page that is due. next returns nil when the queue is closed.
+// next waits for a page that is due, and for its rows. next returns nil when the queue is closed.
 func (q *writeQueue) next() *writeJob {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for !q.closed {
-		if i := slices.IndexFunc(q.jobs, q.dueLocked); i >= 0 && !q.yieldsLocked() {
+		i := slices.IndexFunc(q.jobs, q.dueLocked)
+		if i >= 0 && q.jobs[i].copy == nil && !q.yieldsLocked() {
 			q.writing = q.jobs[i]
 			return q.writing
 		}

@@ -28,7 +28,7 @@ func newYieldingQueue(t *testing.T) (q *writeQueue, puts chan uint32, push func(
 	q = newWriteQueue(putStore{puts: puts}, queuedBytes, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {}, func() {})
 	t.Cleanup(func() { require.NoError(t, q.close(context.Background())) })
 	return q, puts, func(start uint32) {
-		q.push(pagefile.Key{byte(start)}, &pagefile.Page{Start: start, Payload: make([]byte, 8)}, false)
+		q.push(pagefile.Key{byte(start)}, &pagefile.Page{Start: start, Payload: make([]byte, 8)}, false, nil)
 	}
 }
 
@@ -101,12 +101,28 @@ func TestSavingDoesNotYieldWhenThereIsNoRoom(t *testing.T) {
 	requireYields(t, q, true)
 }
 
+// A page that fails keeps no other page from being stored, even a large one: the queue bounds the
+// failed pages to a quarter of its room, and other pages need not fit in the rest.
+func TestAFailedPageLeavesRoomForALargeOne(t *testing.T) {
+	store := &badStore{memStore: newMemStore(t), bad: func(*pagefile.Page) error { return errRefused }}
+	q := newWriteQueue(store, 64, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {}, func() {})
+	withTimers(q)
+	q.withClock()
+	q.push(pagefile.Key{1}, &pagefile.Page{Payload: make([]byte, 16)}, false, nil)
+	require.NoError(t, q.wait(t.Context()))
+	require.NotNil(t, q.stage(48, false))
+	require.True(t, q.has(pagefile.Key{1}))
+	require.NotNil(t, q.stage(49, false))
+	require.Equal(t, []pagefile.Key{{1}}, q.takeDropped())
+	require.NoError(t, q.close(t.Context()))
+}
+
 // Every queued page is written in the end, even during restores.
 func TestClosingWritesWhatRestoresHeldBack(t *testing.T) {
 	puts := make(chan uint32, 8)
 	q := newWriteQueue(putStore{puts: puts}, queuedBytes, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {}, func() {})
 	q.yield(1)
-	q.push(pagefile.Key{1}, &pagefile.Page{Start: 1, Payload: make([]byte, 8)}, false)
+	q.push(pagefile.Key{1}, &pagefile.Page{Start: 1, Payload: make([]byte, 8)}, false, nil)
 	require.NoError(t, q.close(t.Context()))
 	require.EqualValues(t, 1, <-puts)
 	q.yield(-1)

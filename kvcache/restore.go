@@ -242,7 +242,7 @@ func (r *restoring) publish(p *plan, held int) {
 		if !slices.Contains(r.result.Tiers, ref.Tier) {
 			r.result.Tiers = append(r.result.Tiers, ref.Tier)
 		}
-		if start, end := int(ref.Start), int(ref.Start)+ref.Tokens; !ref.Tail && end <= len(p.prompt.tokens) {
+		if start, end := int(ref.Start), int(ref.Start)+ref.Tokens; ref.Whole() && end <= len(p.prompt.tokens) {
 			r.learn(ref.Key, &pagefile.Page{
 				Parent: ref.Parent, Start: ref.Start, Tokens: p.prompt.tokens[start:end],
 				Media: pagefile.MediaWithin(p.prompt.media, start, ref.Tokens),
@@ -274,13 +274,13 @@ func (t *TieredCausal) publishExactLocked(p *plan, s *slot, held int) {
 		t.publishCellsLocked(p, s, g, held)
 	}
 	for _, ref := range slices.Concat(p.passed, p.refs) { // each ends after base
-		full := !ref.Tail && int(ref.Start)+ref.Tokens <= held
+		full := ref.Whole() && int(ref.Start)+ref.Tokens <= held
 		if full && int(ref.Start) == len(s.keys)*t.opts.PageTokens {
 			s.keys, s.pages = append(s.keys, ref.Key), append(s.pages, pageStored)
 		}
 	}
 	t.extendKeysLocked(s)
-	if last := len(p.refs) - 1; held == p.end && last >= 0 && (p.refs[last].Tail || held < int(p.refs[last].Start)+p.refs[last].Tokens) {
+	if last := len(p.refs) - 1; held == p.end && last >= 0 && (!p.refs[last].Whole() || held < int(p.refs[last].Start)+p.refs[last].Tokens) {
 		s.tail = saved{tokens: held} // stored already, perhaps as the beginning of a longer page
 	}
 }

@@ -161,8 +161,8 @@ func (q *writeQueue) worstLocked() *writeJob {
 	return worst
 }
 
-// makeRoomLocked makes room for size bytes of rows that cannot wait, by giving up pages that
-// failed. makeRoomLocked reports whether there is room.
+// makeRoomLocked makes room for size bytes of rows that cannot wait, or for which only pages that
+// failed leave no room, by giving up pages that failed. makeRoomLocked reports whether there is room.
 func (q *writeQueue) makeRoomLocked(size int64) bool {
 	for q.bytes > 0 && q.bytes+size > q.most {
 		worst := q.worstLocked()
@@ -181,18 +181,30 @@ func (q *writeQueue) makeRoomLocked(size int64) bool {
 func (q *writeQueue) dropLocked(job *writeJob) {
 	gone := map[pagefile.Key]bool{job.key: true}
 	q.removeLocked(job)
+	q.dropped = append(q.dropped, job.key)
 	for more := true; more; {
 		more = false
 		for _, next := range slices.Clone(q.jobs) {
-			if gone[next.page.Parent] && next != q.writing {
+			if gone[next.page.Parent] && next != q.writing && q.giveUpLocked(next) {
 				gone[next.key], more = true, true
-				q.removeLocked(next)
 			}
 		}
 	}
-	for key := range gone {
-		q.dropped = append(q.dropped, key)
+}
+
+// giveUpLocked removes a page, or lets endCopies give it up: its buffer is being written to.
+// giveUpLocked reports whether the page was not given up before.
+func (q *writeQueue) giveUpLocked(job *writeJob) bool {
+	switch c := job.copy; {
+	case c == nil || !c.begun:
+		q.removeLocked(job)
+		q.dropped = append(q.dropped, job.key)
+	case c.doomed:
+		return false
+	default:
+		c.doomed = true
 	}
+	return true
 }
 
 // takeDropped returns the pages that were given up since the last call.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -94,18 +95,40 @@ func TestABadPageIsTriedLessAndLess(t *testing.T) {
 		r.run(slot, tokenRange(1+i, 50), nil, true)
 	}
 	r.settle()
-	waits, puts := r.device.waits(), store.puts
+	copied, puts := countedOf(r), store.puts
 	require.LessOrEqual(t, r.pass(clock, 10*time.Minute), 12)
 	require.LessOrEqual(t, store.tries, 12)
+	r.tiered.queue.mu.Lock()
+	pause := r.tiered.queue.outage.pause
+	r.tiered.queue.mu.Unlock()
+	require.Zero(t, pause, "one page that fails again and again is no outage")
 	r.pass(clock, 30*24*time.Hour)
 	require.Equal(t, triesMax, store.tries)
-	require.Equal(t, waits, r.device.waits())
+	require.Equal(t, copied, countedOf(r))
 	require.Equal(t, puts, store.puts)
 	require.False(t, r.tiered.queue.has(r.tiered.slots[0].keys[3]))
 	r.run(r.slots[0], append(tokenRange(1, 50), 7), nil, true)
 	require.Equal(t, 1, int(r.tiered.Stats().DroppedPages))
 	r.settle()
 	require.Equal(t, triesMax+1, store.tries)
+}
+
+// Pages of finished slots that were left in the cache during an outage are queued when the first
+// page is written, also those that no timer has asked for since.
+func TestTheEndOfAnOutageBringsAllPages(t *testing.T) {
+	q := newWriteQueue(newMemStore(t), queuedBytes, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {}, func() {})
+	timers := withTimers(q)
+	clock := q.withClock()
+	q.mu.Lock()
+	q.outage = outage{pause: retryFirst, tried: clock.time(), until: clock.time().Add(retryFirst)}
+	q.mu.Unlock()
+	clock.add(retryFirst)
+	q.push(pagefile.Key{1}, &pagefile.Page{Parent: pagefile.Key{2}}, false, nil)
+	require.NoError(t, q.wait(t.Context()))
+	wait, set := timers.set()
+	require.True(t, set)
+	require.LessOrEqual(t, wait, time.Duration(0))
+	require.NoError(t, q.close(t.Context()))
 }
 
 // Rows that leave the cache while the store fails are kept, and stored when the store works

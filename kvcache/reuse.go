@@ -12,18 +12,14 @@ import (
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
-// reuse goes on after the pages that follow from the prompt's beginning: with the shared
-// beginning of one more page, which is exact, and with runs of text that were computed at
-// another position. A run is the same approximation as upstream's shift of a slot: K is
+// reuse goes on after the pages that follow from the prompt's beginning, with runs of text that
+// were computed at another position. A run is the same approximation as upstream's shift of a slot: K is
 // rotated to its new position, and still depends on the text before its old position. A run
 // must begin where the slot ends.
 func (r *restoring) reuse(ctx context.Context) error {
 	text := r.prompt.withoutMedia(r.result.Held, r.limit)
 	for ctx.Err() == nil && r.result.Held < text {
-		found, complete, err := r.extend(ctx, r.sharedPage(text))
-		if !found {
-			found, complete, err = r.extend(ctx, r.movedRun(text))
-		}
+		found, complete, err := r.extend(ctx, r.movedRun(text))
 		if !found {
 			return nil
 		}
@@ -59,35 +55,6 @@ func (text *prompt) withoutMedia(begin, end int) int {
 		}
 	}
 	return end
-}
-
-// sharedPage goes on with a page that shares only its beginning with the prompt. Rows of the
-// shared beginning are exact.
-func (r *restoring) sharedPage(limit int) lookUp {
-	at := r.result.Held
-	start := at / r.opts.PageTokens * r.opts.PageTokens
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	s := r.slotLocked(r.seq)
-	exact := !s.broken && len(s.tokens) == at && len(pagefile.MediaWithin(s.media, start, at-start)) == 0
-	if !exact || !r.readyLocked() {
-		return nil
-	}
-	r.extendKeysLocked(s)
-	page, n := r.opts.Runs.Begins(r.parentLocked(s, start/r.opts.PageTokens), r.prompt.tokens[start:limit])
-	if start+n <= at {
-		return nil
-	}
-	return func(ctx context.Context) (plan, bool) {
-		refs := r.pagesOf(ctx, &page, page.Tokens)
-		if len(refs) == 0 {
-			return plan{}, false
-		}
-		p := plan{seq: r.seq, base: at}
-		p.prompt.tokens = slices.Concat(r.prompt.tokens[:start], page.Tokens)
-		p.take(refs[:1], start+n)
-		return p, r.worth(ctx, &p, at+1)
-	}
 }
 
 // movedRun goes on with the longest run of the prompt's tokens that is stored at another
@@ -126,9 +93,10 @@ func (t *TieredCausal) pagesOf(ctx context.Context, page *runs.Page, tokens []in
 	wait, cancel := context.WithTimeout(ctx, t.store.patience.queue)
 	_ = t.queue.waitFor(wait, func(j *writeJob) bool { return j.key == page.Key })
 	cancel()
-	refs := t.store.ChainFrom(ctx, page.Parent, page.Start, tokens, nil)
+	waiting := t.queue.has(page.Key) // asked before the store: a page that is written meanwhile is in either
+	refs, err := t.store.chainFrom(ctx, page.Parent, page.Start, tokens, nil)
 	if len(refs) == 0 || refs[0].Key != page.Key {
-		if ctx.Err() == nil {
+		if err == nil && !waiting {
 			t.opts.Runs.Remove(page.Key)
 		}
 		return nil

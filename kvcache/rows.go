@@ -49,6 +49,7 @@ const everything = math.MaxInt32
 type group struct {
 	Rows
 	id             uint16 // its index in the model's own order
+	beside         bool   // see [Beside.RowsBeside]
 	window, memory int
 }
 
@@ -104,6 +105,8 @@ func measure(groups []group, states States, layers int) (geometry, error) {
 	present := 0
 	for i := range groups {
 		g := &groups[i]
+		beside, ok := g.Rows.(Beside)
+		g.beside = ok && beside.RowsBeside()
 		of := g.RowLayers()
 		present += len(of)
 		for _, layer := range of {
@@ -176,10 +179,11 @@ func groupOf(groups []group, s pagefile.Section) int {
 	return -1 // no layout of ours has such a section
 }
 
-// gather copies the rows of cells[g] of each group g, and state, into a page's payload.
-func gather(groups []group, states States, layout pagefile.Layout, cells [][]int32, payload []byte) error {
+// gather copies a page's rows in the wanted groups, and state, into its payload.
+func gather(groups []group, states States, page pageRows, wanted func(group int) bool) error {
+	layout, cells := page.layout, page.cells
 	for i, s := range layout.Sections() {
-		rows := layout.Rows(payload, i)
+		rows := layout.Rows(page.payload, i)
 		if !s.Kind.PerToken() {
 			if err := states.ReadState(int(s.Layer), s.Kind == pagefile.KindState, rows); err != nil {
 				return fmt.Errorf("copy the state of layer %d out: %w", s.Layer, err)
@@ -187,6 +191,9 @@ func gather(groups []group, states States, layout pagefile.Layout, cells [][]int
 			continue
 		}
 		g := groupOf(groups, s)
+		if !wanted(g) {
+			continue
+		}
 		if s.Kind == pagefile.KindCell {
 			for j, cell := range cells[g] {
 				binary.LittleEndian.PutUint32(rows[4*j:], uint32(cell))

@@ -95,7 +95,8 @@ func (t *TieredCausal) healIdle() {
 }
 
 // anew queues missing pages and tails of all slots, with those that were given up: these are
-// stored only where the store has room.
+// stored only where the store has room. The tail of a slot that is answering is the end of its
+// prompt and the answer so far; the runner may end before the answer does.
 func (t *TieredCausal) anew() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,6 +105,11 @@ func (t *TieredCausal) anew() {
 		s.anew()
 	}
 	t.healLocked(true)
+	for _, s := range t.slots {
+		if s.request == requestAnswer && t.divisible() { // other models saved a tail when the prompt ended
+			t.sealTailLocked(s, true)
+		}
+	}
 }
 
 // wrote handles the result of an attempt to write a queued page.
@@ -225,14 +231,17 @@ func (t *TieredCausal) copyOutLocked(s *slot, page, end int, leaving, state bool
 	if payload == nil {
 		return key, false
 	}
-	t.synchronize()
-	cells := make([][]int32, len(t.groups))
-	for g := range cells {
-		cells[g] = s.cells[g][begin:end]
+	rows := pageRows{layout: layout, payload: payload, cells: make([][]int32, len(t.groups))}
+	for g := range rows.cells {
+		rows.cells[g] = slices.Clone(s.cells[g][begin:end])
 	}
-	if err := gather(t.groups, t.opts.States, layout, cells, payload); err != nil {
-		t.copyFailedLocked("copy a page out of the cache", err)
+	later, err := t.gatherLocked(rows)
+	if err != nil {
+		t.copyFailedLocked(copyPageOut, err)
 		return key, false
+	}
+	if later != nil {
+		later.slot, later.end = s, end
 	}
 
 	out := &pagefile.Page{
@@ -249,15 +258,48 @@ func (t *TieredCausal) copyOutLocked(s *slot, page, end int, leaving, state bool
 		key = pagefile.ChainKey(out.Parent, out.Tokens, out.Media)
 	}
 	t.learn(key, out) // before the push: wrote may remove the page again
-	t.queue.push(key, out, s.given)
+	t.queue.push(key, out, s.given, later)
 	return key, true
+}
+
+// copyPageOut names the copy of a page in the log.
+const copyPageOut = "copy a page out of the cache"
+
+// gatherLocked copies a page's rows and state, except rows that are copied beside batches.
+// gatherLocked returns how to copy these, or nil if there are none.
+func (t *TieredCausal) gatherLocked(rows pageRows) (later *copyOut, err error) {
+	now, marker := false, Beside(nil)
+	for _, s := range rows.layout.Sections() {
+		switch g := groupOf(t.groups, s); {
+		case s.Kind == pagefile.KindCell:
+		case g >= 0 && t.groups[g].later():
+			later, marker = &copyOut{rows: rows}, t.groups[g].Rows.(Beside)
+		default:
+			now = true
+		}
+	}
+	if now {
+		t.awaitRowsLocked()
+	}
+	err = gather(t.groups, t.opts.States, rows, func(g int) bool { return !t.groups[g].beside })
+	if err == nil {
+		err = gatherSpans(t.groups, []pageRows{rows}, func(g int) bool { return t.groups[g].beside && !t.groups[g].later() }, t.bounce)
+	}
+	if later != nil {
+		later.mark = t.markLocked(marker)
+	}
+	return later, err
 }
 
 // copyFailedLocked counts a page that could not be copied and is computed again when needed,
 // and logs the first such failure.
 func (t *TieredCausal) copyFailedLocked(what string, err error) {
-	if t.stats.FailedCopies == 0 {
-		t.log.Warn("kv tier: could not "+what+"; it will be computed again when needed", "error", err)
-	}
 	t.stats.FailedCopies++
+	t.tellCopyFailed(what, err)
+}
+
+func (t *TieredCausal) tellCopyFailed(what string, err error) {
+	t.uncopied.Do(func() {
+		t.log.Warn("kv tier: could not "+what+"; it will be computed again when needed", "error", err)
+	})
 }

@@ -121,10 +121,20 @@ func (s *slot) stored() int {
 	return len(s.pages)
 }
 
-// markNew marks a page as new, if its key still names it: it is not stored any more.
-func (s *slot) markNew(keys []pagefile.Key, page int) {
-	delete(s.found, keys[page])
-	if page < len(s.keys) && s.keys[page] == keys[page] && s.pages[page] == pageStored {
+// lastStored counts the pages up to the last one that is stored or queued.
+func (s *slot) lastStored() int {
+	for n := len(s.pages); n > 0; n-- {
+		if s.pages[n-1] == pageStored {
+			return n
+		}
+	}
+	return 0
+}
+
+// lost marks a page as new, because it is not stored any more or cannot be read.
+func (s *slot) lost(key pagefile.Key) {
+	delete(s.found, key)
+	if page := slices.Index(s.keys, key); page >= 0 && s.pages[page] == pageStored {
 		s.pages[page] = pageNew
 	}
 }

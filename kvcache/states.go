@@ -118,7 +118,7 @@ func (t *TieredCausal) endAtState(ctx context.Context, p *plan, limit int) {
 			break
 		}
 		candidates := t.store.TailsWithin(ctx, ref.Parent, int(ref.Start), p.prompt.tokens[ref.Start:limit], p.prompt.media)
-		if !ref.Tail {
+		if ref.Whole() {
 			candidates = append([]diskstore.Ref{ref}, candidates...)
 		}
 		for _, c := range candidates {
@@ -135,6 +135,7 @@ func (t *TieredCausal) endAtState(ctx context.Context, p *plan, limit int) {
 // hasState reports whether a page was stored with the state after it.
 func (t *TieredCausal) hasState(ctx context.Context, ref diskstore.Ref) bool {
 	stored, err := t.store.LayoutOf(ctx, ref)
+	t.noteRead(ref, err)
 	return err == nil && slices.ContainsFunc(stored.Sections(), func(s pagefile.Section) bool { return !s.Kind.PerToken() })
 }
 

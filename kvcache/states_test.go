@@ -135,6 +135,9 @@ func newHybridRunner(t testing.TB, store Store, opts Options) *hybridRunner {
 // withStates adds recurrent layers to a runner's model, before any batch.
 func withStates(r *fakeRunner) *hybridRunner {
 	r.tiered.Close()
+	for _, c := range r.model.caches {
+		c.closed = false
+	}
 	r.states = newFakeStates(r.device)
 	opts := r.tiered.opts
 	opts.Layers, opts.States = opts.Layers+2, r.states

@@ -38,8 +38,15 @@ func quick[T any](ctx context.Context, s *steadyStore, do func() (T, error)) (T,
 
 // ChainFrom implements Store.
 func (s *steadyStore) ChainFrom(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
-	refs, _ := quick(ctx, s, func() ([]diskstore.Ref, error) { return s.Store.ChainFrom(ctx, parent, start, tokens, media), nil })
+	refs, _ := s.chainFrom(ctx, parent, start, tokens, media)
 	return refs
+}
+
+// chainFrom does as ChainFrom. The error says that nothing is known of the pages.
+func (s *steadyStore) chainFrom(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) ([]diskstore.Ref, error) {
+	return quick(ctx, s, func() ([]diskstore.Ref, error) {
+		return s.Store.ChainFrom(ctx, parent, start, tokens, media), ctx.Err()
+	})
 }
 
 // TailsWithin implements Store.
@@ -57,8 +64,13 @@ func (s *steadyStore) LayoutOf(ctx context.Context, ref diskstore.Ref) (pagefile
 
 // Has implements Store.
 func (s *steadyStore) Has(key pagefile.Key) bool {
-	has, _ := quick(context.Background(), s, func() (bool, error) { return s.Store.Has(key), nil })
+	has, _ := s.has(context.Background(), key)
 	return has
+}
+
+// has does as Has. The error says that nothing is known of the page.
+func (s *steadyStore) has(ctx context.Context, key pagefile.Key) (bool, error) {
+	return quick(ctx, s, func() (bool, error) { return s.Store.Has(key), nil })
 }
 
 // Read implements Store. After steady.ErrHung nobody may use buf.
@@ -92,8 +104,13 @@ func readWithin[T any](ctx context.Context, s *steadyStore, how []diskstore.Read
 
 // Flush implements Store.
 func (s *steadyStore) Flush(ctx context.Context) error {
-	_, err := steady.Do(ctx, &s.guard, steady.Wait{Most: s.patience.page, Grace: s.patience.flush}, func() (struct{}, error) {
-		return struct{}{}, s.Store.Flush(ctx)
+	return s.saved(ctx, s.patience.page, func() error { return s.Store.Flush(ctx) })
+}
+
+// saved runs an operation that saves files on the store's disk, for a bounded time.
+func (s *steadyStore) saved(ctx context.Context, most time.Duration, save func() error) error {
+	_, err := steady.Do(ctx, &s.guard, steady.Wait{Most: most, Grace: s.patience.flush}, func() (struct{}, error) {
+		return struct{}{}, save()
 	}, func(struct{}, error) {})
 	return err
 }

@@ -45,6 +45,13 @@ func (s *silentStore) answer(r *fakeRunner) {
 	}
 }
 
+// hung counts the calls of an operation that hung.
+func (s *silentStore) hung(op string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls[op]
+}
+
 func (s *silentStore) enter(op string) {
 	s.mu.Lock()
 	hangs, over := s.op == op, s.over
@@ -128,7 +135,7 @@ func TestADiskThatHangs(t *testing.T) {
 						r.cache.requireRows(t, 0, append(slices.Clone(text), 7, 8))
 					}
 				}
-				require.LessOrEqual(t, store.calls[op], pagesInMemory)
+				require.LessOrEqual(t, store.hung(op), pagesInMemory)
 				patience.find, patience.page = time.Hour, time.Hour
 				store.answer(r)
 				for range 2 { // the first request finds the missing pages
@@ -142,6 +149,47 @@ func TestADiskThatHangs(t *testing.T) {
 			})
 		}
 	}
+}
+
+// answeringLock is the runner's lock of a restore during which a disk that hung answers again.
+type answeringLock struct {
+	sync.Locker
+	answer func()
+}
+
+func (l answeringLock) Lock() {
+	l.answer()
+	l.Locker.Lock()
+}
+
+// TestNothingIsCopiedAgainAfterADiskHung, though the disk answers again before the restore goes on.
+func TestNothingIsCopiedAgainAfterADiskHung(t *testing.T) {
+	store := newSilentStore(t)
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	text := tokenRange(1, 50)
+	r.run(r.slots[0], text, nil, true)
+	r.settle()
+	for _, op := range []string{"chain", "has"} {
+		store.lose(0)
+		store.lose(8)
+		patience := &r.tiered.store.patience
+		patience.find = time.Millisecond
+		store.hang(op)
+		var once sync.Once
+		r.lock = answeringLock{&r.mu, func() {
+			once.Do(func() {
+				patience.find = time.Hour
+				store.answer(r)
+			})
+		}}
+		sealed := r.tiered.Stats().SealedPages
+		r.run(r.slots[0], text, nil, true)
+		r.settle()
+		require.Equal(t, sealed, r.tiered.Stats().SealedPages, op)
+	}
+	r.run(r.slots[0], text, nil, true)
+	r.settle()
+	require.Equal(t, 50, restarted(t, store.memStore, text))
 }
 
 // TestABatchAsksNoStore: from the first batch of a request to the slot's next request, nothing
@@ -165,7 +213,7 @@ func TestABatchAsksNoStore(t *testing.T) {
 	r.finish(r.slots[0])
 	r.tiered.healIdle()
 	r.fork(r.slots[1], tokenRange(1, 30))
-	require.Zero(t, store.calls["has"])
+	require.Zero(t, store.hung("has"))
 	close(store.over)
 }
 
@@ -207,18 +255,35 @@ func TestWhatWasFoundIsNotCopiedAgain(t *testing.T) {
 	require.Equal(t, []int{2}, store.wrote)
 }
 
-// TestAFoundPageThatIsLostIsStoredAgain by the slot's next request, also when that request looks
-// nothing up because the slot holds its prompt.
-func TestAFoundPageThatIsLostIsStoredAgain(t *testing.T) {
+// foundAndLost is decided after a request for the prompt, which found its pages and computed them.
+// The store has lost the third of them since.
+func foundAndLost(t *testing.T) (*fakeRunner, *stuckStore, []int32) {
 	r, store, prompt := decided(t)
 	learn(r.tiered.rates, time.Microsecond, time.Hour)
 	require.Zero(t, r.run(r.slots[0], prompt, nil, true).Held)
 	r.flush()
 	require.Equal(t, 1, store.lose(16))
 	store.wrote = nil
+	return r, store, prompt
+}
+
+// TestAFoundPageThatIsLostIsStoredAgain by the slot's next request, also when that request looks
+// nothing up because the slot holds its prompt.
+func TestAFoundPageThatIsLostIsStoredAgain(t *testing.T) {
+	r, store, prompt := foundAndLost(t)
 	r.run(r.slots[0], prompt, nil, true)
 	r.flush()
 	require.Equal(t, []int{2}, store.wrote)
+}
+
+// TestAPageFoundForAnEarlierRequestIsStoredAgain when a request computes it that looks nothing up:
+// its answer is part of the earlier prompt.
+func TestAPageFoundForAnEarlierRequestIsStoredAgain(t *testing.T) {
+	r, store, prompt := foundAndLost(t)
+	r.run(r.slots[0], prompt[:9], prompt[9:], true)
+	r.run(r.slots[0], tokenRange(3, 5), nil, true)
+	r.settle()
+	require.Contains(t, store.wrote, 2)
 }
 
 // lateStore calls during between a look-up and its answer.
@@ -257,4 +322,51 @@ func TestAPageWrittenDuringALookUpIsNotLost(t *testing.T) {
 	}
 	r.run(r.slots[0], tokenRange(1, 50), nil, true)
 	require.Equal(t, sealed, r.tiered.Stats().SealedPages)
+}
+
+// slowBuffers is a store whose reads of one page hang, and fill their buffer when the disk answers
+// again.
+type slowBuffers struct {
+	*memStore
+	page   int
+	answer chan struct{}
+	ended  chan struct{}
+}
+
+func (s *slowBuffers) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
+	if int(ref.Start)/8 != s.page {
+		return s.memStore.Read(ctx, ref, tokens, layout, buf, how...)
+	}
+	<-s.answer
+	defer close(s.ended)
+	for i := range buf {
+		buf[i] = poison
+	}
+	return nil
+}
+
+// TestAHungReadKeepsItsBuffer: no other page is read into memory that a read which hangs still
+// writes to.
+func TestAHungReadKeepsItsBuffer(t *testing.T) {
+	silence(t)
+	store := &slowBuffers{memStore: newMemStore(t), page: 2, answer: make(chan struct{}), ended: make(chan struct{})}
+	r := newFakeRunner(t, store, 1, 256, Options{Poison: true})
+	text := tokenRange(1, 50)
+	r.run(r.slots[0], text, nil, true)
+	r.run(r.slots[0], tokenRange(2, 9), nil, true)
+	r.settle()
+	r.tiered.store.patience.page = 10 * time.Millisecond
+	require.LessOrEqual(t, r.load(r.slots[0], text, true).Held, 16)
+	r.drain()
+	r.finish(r.slots[0])
+
+	seen := make(map[*byte]bool)
+	for b, ok := r.tiered.buffers.Get().(*[]byte); ok; b, ok = r.tiered.buffers.Get().(*[]byte) {
+		seen[&(*b)[0]] = true
+	}
+	close(store.answer)
+	<-store.ended
+	for b := range seen {
+		require.NotEqual(t, byte(poison), *b)
+	}
 }

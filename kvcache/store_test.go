@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -44,11 +45,13 @@ type memStore struct {
 	below   map[int]bool  // by number of the page: in a tier where Has does not look
 	wrote   []int         // numbers of full pages
 	readErr map[int]error // by number of the page
-	reads   int
-	onRead  func(page int)
-	puts    int
-	meek    int // PutIfRoom
-	closed  bool
+
+	setsAside bool // a damaged page is gone once it was read
+	reads     int
+	onRead    func(page int)
+	puts      int
+	meek      int // PutIfRoom
+	closed    bool
 
 	private  bool             // a page has text of a private request
 	windowed bool             // group 0 has a window
@@ -189,8 +192,14 @@ func (s *memStore) ChainFrom(_ context.Context, parent pagefile.Key, base int, t
 		parent, start = key, start+8
 	}
 	best := 0
-	var tail *pagefile.Page
-	for _, candidate := range s.tails[parent] {
+	var last *pagefile.Page
+	after := slices.Clone(s.tails[parent]) // of equal ones a tail is preferred
+	for _, page := range s.pages {
+		if page.Parent == parent {
+			after = append(after, page)
+		}
+	}
+	for _, candidate := range after {
 		n := 0
 		for n < len(candidate.Tokens) && start+n < len(tokens) && candidate.Tokens[n] == tokens[start+n] {
 			n++
@@ -206,12 +215,12 @@ func (s *memStore) ChainFrom(_ context.Context, parent pagefile.Key, base int, t
 			}
 		}
 		if n > best {
-			best, tail = n, candidate
+			best, last = n, candidate
 		}
 	}
-	if tail != nil {
-		key := pagefile.ChainKey(parent, tail.Tokens, tail.Media)
-		refs = append(refs, diskstore.Ref{Key: key, Parent: parent, Start: uint32(base + start), Tokens: best, Stored: len(tail.Tokens), Tail: true, Tier: "local", Bytes: 1})
+	if last != nil {
+		key := pagefile.ChainKey(parent, last.Tokens, last.Media)
+		refs = append(refs, diskstore.Ref{Key: key, Parent: parent, Start: uint32(base + start), Tokens: best, Stored: len(last.Tokens), Tail: len(last.Tokens) < 8, Tier: "local", Bytes: 1})
 	}
 	return refs
 }
@@ -260,11 +269,14 @@ func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, la
 	if onRead != nil {
 		onRead(n)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.setsAside && (errors.Is(err, pagefile.ErrDamaged) || errors.Is(err, syscall.EIO)) {
+		delete(s.pages, ref.Key)
+	}
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	page := s.find(ref)
 	if page == nil {
 		return tier.ErrNotFound

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -71,6 +72,7 @@ type Options struct {
 	// QueuedBytes bounds the memory of rows that wait to be written after they have left the
 	// cache; zero means 1 GiB. Rows that are still in the cache, and rows whose writing
 	// failed, are queued up to a quarter each. The first of the rows in a queue may be larger.
+	// Buffers for copies out of a device are part of it, up to a sixteenth each.
 	QueuedBytes int64
 	// Logger receives log lines; nil means slog's default.
 	Logger *slog.Logger
@@ -101,10 +103,16 @@ type TieredCausal struct {
 	batches  batchClock
 	geometry geometry              // set once before the first restore; restores read it without mu
 	thin     map[pagefile.Key]bool // pages known to be stored without some group's rows
+	computed bool                  // the device was waited for since the last batch landed
+	mark     *mark                 // of the batches that have landed; nil before it is needed
+	marks    []*mark               // marks that may not be past
+	landed   int                   // the newest batch that has landed
+	bounce   []byte                // for rows of a device that are copied between batches
 	stats    Stats
 
 	buffers  sync.Pool       // *[]byte to read pages into
 	noRuns   atomic.Bool     // the model cannot shift
+	uncopied sync.Once       // logs once why a page was not copied
 	unplaced sync.Once       // logs once why a page was not placed
 	running  context.Context // ends when the cache is closed
 	stop     context.CancelFunc
@@ -168,7 +176,9 @@ func (t *TieredCausal) PageTokens() int { return t.opts.PageTokens }
 func (t *TieredCausal) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.stats
+	stats := t.stats
+	stats.FailedCopies += t.queue.failedCopies()
+	return stats
 }
 
 func (t *TieredCausal) slotLocked(seq int) *slot {
@@ -192,11 +202,26 @@ func (t *TieredCausal) readyLocked() bool {
 		return false
 	}
 	t.geometry = g
+	t.queue.copiesFrom(t.groups, func(err error) { t.tellCopyFailed(copyPageOut, err) })
+	if slices.ContainsFunc(t.groups, func(g group) bool { return g.beside && !g.later() }) {
+		t.bounce = t.queue.bounce()
+	}
 	return true
 }
 
-// synchronize waits until the backend, which all groups share, has computed every batch.
-func (t *TieredCausal) synchronize() { t.groups[0].SynchronizeRows() }
+// synchronize waits until the backend, which all groups share, has computed every batch. t.mu
+// is held.
+func (t *TieredCausal) synchronize() {
+	t.groups[0].SynchronizeRows()
+	t.computed = true
+}
+
+// awaitRowsLocked waits until the device has computed all rows and states of slots.
+func (t *TieredCausal) awaitRowsLocked() {
+	if !t.computed {
+		t.synchronize()
+	}
+}
 
 // StartSequence begins a request, with the runner's lock held, in a slot that holds a prefix
 // of its prompt. When store is false, rows computed for the request are not stored.
@@ -294,8 +319,10 @@ func (t *TieredCausal) beforeShiftLocked(seq int, begin int32) {
 			}
 		}
 	}
+	t.unmarkLocked()
 	t.sealLocked(s, int(begin))
 	t.sealTailLocked(s, true)
+	t.queue.awaitCopies(s, int(begin))
 	s.truncate(int(begin))
 	s.trimKeys(t.opts.PageTokens)
 	s.broken = true
@@ -317,6 +344,7 @@ func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
 			}
 		}
 	}
+	t.queue.awaitCopies(s, int(begin))
 	if int(begin) <= len(s.tokens) {
 		s.broken = false
 	}
@@ -337,6 +365,7 @@ func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 	if dst.request == requestEnded {
 		t.sealTailLocked(dst, true)
 	}
+	t.queue.awaitCopies(dst, 0)
 	src := t.slotLocked(srcSeq)
 	t.noteLostLocked(srcSeq, src)
 	t.slots[dstSeq] = src.clonePrefix(int(n))
@@ -408,7 +437,7 @@ func (t *TieredCausal) FlushSealed(ctx context.Context) error {
 }
 
 func (t *TieredCausal) flushStore(ctx context.Context) error {
-	t.ratesKept(t.rates.Save())
+	t.ratesKept(t.store.saved(ctx, t.store.patience.find, t.rates.Save))
 	return t.store.Flush(ctx)
 }
 
@@ -432,7 +461,8 @@ func (t *TieredCausal) close() {
 	}
 	t.stop()
 	t.probes.Wait()
-	t.ratesKept(t.rates.Close())
+	t.queue.endCopying()
+	t.ratesKept(t.store.saved(ctx, t.store.patience.find, t.rates.Close))
 	if err := t.store.Close(); err != nil {
 		t.log.Warn("kv tier: closing the page store", "error", err)
 	}

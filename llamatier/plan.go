@@ -69,7 +69,7 @@ func (t *Tier) find(ctx context.Context, tokens []int32) []diskstore.Ref {
 	for i := len(refs) - 1; i >= 0 && ctx.Err() == nil; i-- {
 		ref := refs[i]
 		candidates := t.opt.Store.TailsWithin(ctx, ref.Parent, int(ref.Start), tokens[ref.Start:], nil)
-		if !ref.Tail {
+		if ref.Whole() {
 			candidates = append([]diskstore.Ref{ref}, candidates...)
 		}
 		for _, c := range candidates {

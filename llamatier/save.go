@@ -79,10 +79,7 @@ func (t *Tier) ends(s *slot, state *llamastate.File, tails bool) []int {
 	if !tails {
 		return nil
 	}
-	if size := t.opt.PageTokens; s.prompt/size == n/size {
-		return []int{n} // rows of a tail serve each prompt that begins as the tail does
-	}
-	return []int{n, s.prompt} // a full page serves no prompt that leaves it
+	return []int{n} // rows of a page or tail serve each prompt that begins as they do
 }
 
 // savedFile has the engine save a slot into a new file. It returns the positions whose rows the

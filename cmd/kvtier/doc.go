@@ -7,15 +7,16 @@
 //	kvtier export | import           one conversation as a file
 //	kvtier bench                     measure this disk
 //	kvtier ollama install | remove | status
-//	kvtier serve -- llama-server [arguments]
 //	                                 put kvtier before the llama-server of a stock Ollama
+//	kvtier serve -- llama-server [arguments]
+//	                                 run a llama-server of your own behind kvtier
 //
 // kvtier finds the pages by the variables of the server, or by --root and --remote,
 // and works beside servers that use the pages. Package diskstore does the work; a
-// verb here is flags, refusals and output for people. Every verb prints JSON with
-// --json.
+// verb here is flags, refusals and output for people. Every verb but serve prints JSON
+// with --json.
 //
 // It exits with 0 when all is well, with 1 when the command failed or a check
-// found damage, with 2 when it was called wrongly, and with 3 when a check could
-// not look at everything.
+// found damage, with 2 when it was called wrongly, with 3 when a check could not look
+// at everything, and with 130 when it was interrupted.
 package main

@@ -62,6 +62,18 @@ type Aside struct {
 	Living, Held map[string]bool
 }
 
+// Branch notes that a full page continues the page Parent, or begins a sequence if Parent is the
+// fingerprint.
+type Branch struct {
+	Fingerprint, Parent, Key pagefile.Key
+	Leads                    pagefile.Leads
+}
+
+// Name is the name of the branch's page.
+func (b Branch) Name() pagefile.Name {
+	return pagefile.Name{Fingerprint: b.Fingerprint, Class: pagefile.ClassPage, Key: b.Key}
+}
+
 // Tier is one place that holds pages. Implementations are safe for concurrent use, by this
 // process and by others on the same root.
 //
@@ -117,6 +129,17 @@ type Tier interface {
 	// Tails lists the tails of parent, in no order.
 	Tails(ctx context.Context, fingerprint, parent pagefile.Key) ([]Info, error)
 
+	// AddBranch notes a branch. A branch may get lost, in a power cut for example, and may stay
+	// after its page was removed. AddBranch is idempotent.
+	AddBranch(ctx context.Context, branch Branch) error
+
+	// Branches lists the branches whose parent begins with the given bytes, at least one, in no
+	// order.
+	Branches(ctx context.Context, fingerprint pagefile.Key, parent []byte) ([]Branch, error)
+
+	// RemoveBranch removes a branch. RemoveBranch is idempotent.
+	RemoveBranch(ctx context.Context, branch Branch) error
+
 	// SyncRemoved makes the removal of files by Remove durable: before SyncRemoved a power cut
 	// may bring them back. SyncRemoved is idempotent.
 	SyncRemoved(ctx context.Context, names []pagefile.Name) error
@@ -150,8 +173,8 @@ type Tier interface {
 	// Fingerprints lists all fingerprints that have a directory, in no order.
 	Fingerprints(ctx context.Context) ([]pagefile.Key, error)
 
-	// DropFingerprint removes a fingerprint's manifest and empty directories. Directories with
-	// pages stay. DropFingerprint is idempotent.
+	// DropFingerprint removes a fingerprint's manifest, branches and empty directories.
+	// Directories with pages stay. DropFingerprint is idempotent.
 	DropFingerprint(ctx context.Context, fingerprint pagefile.Key) error
 
 	// Space describes the tier's filesystem.

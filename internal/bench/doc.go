@@ -33,6 +33,11 @@
 // rates, with everything restored, and with everything computed. remote needs Linux,
 // root and FUSE, and is left out elsewhere.
 //
+// moved: time to first token of a chat that left its oldest messages out, computed and
+// with its text reused at another position, and how near the log probabilities are.
+//
+// paged: prefill and decode with paged attention on, against the same with it off.
+//
 // store: the page store alone: restores against fio reading the same files, with
 // an empty and a full page cache; compressed ones against zstd alone; saving
 // against fio writing and syncing; lookups and opening with a million pages.

@@ -111,21 +111,6 @@ func (x *Index) Len() int {
 	return x.recent.Len()
 }
 
-// Begins returns the page after parent that begins with most of the leading tokens, and
-// their number; 0 without such a page.
-func (x *Index) Begins(parent pagefile.Key, tokens []int32) (Page, int) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	var best Page
-	most := 0
-	for _, page := range x.children[parent] {
-		if n := pagefile.Shared(page.Tokens, tokens); n > most {
-			best, most = *page, n
-		}
-	}
-	return best, most
-}
-
 // Find returns the runs, longest first, that hold leading tokens of the given ones at
 // another position than `position`, at least one full page of them.
 func (x *Index) Find(tokens []int32, position int) []Run {

@@ -52,20 +52,6 @@ func TestRunOfAConversationThatLostItsBeginning(t *testing.T) {
 	require.Empty(t, x.Find(count(16, 7), 0), "no whole page")
 }
 
-func TestBeginsWithTheMost(t *testing.T) {
-	x := New(8, 100)
-	trunk := count(0, 8)
-	short := store(x, append(slices.Clone(trunk), 1, 2, 3, 0, 0, 0, 0, 0))
-	long := store(x, append(slices.Clone(trunk), 1, 2, 3, 4, 5, 0, 0, 0))
-	p, n := x.Begins(long[0].Key, []int32{1, 2, 3, 4, 5, 6, 7, 8})
-	require.Equal(t, 5, n)
-	require.Equal(t, long[1].Key, p.Key)
-	_, n = x.Begins(long[0].Key, []int32{1, 2})
-	require.Equal(t, 2, n)
-	_, n = x.Begins(short[1].Key, []int32{1, 2})
-	require.Zero(t, n)
-}
-
 func TestTwinsAreNotAllLookedAt(t *testing.T) {
 	x := New(4, 1000)
 	store(x, make([]int32, 400))

@@ -35,9 +35,8 @@ var forgotten = forgetting{fingerprints: make(map[string]map[pagefile.Key]bool)}
 // store more pages under such a fingerprint, whose manifest, and with it the identity, is
 // gone.
 type forgetting struct {
-	running sync.Mutex // one removal at a time; each lists the tiers
-
 	mu           sync.Mutex
+	last         <-chan struct{}                  // closed when all removals so far have ended
 	fingerprints map[string]map[pagefile.Key]bool // by the SHA-256 of weights or adapter
 }
 
@@ -45,7 +44,27 @@ type forgetting struct {
 // their files; files that still exist are passed over, because another model uses them.
 // Forget returns after forgetPatience at the latest and goes on in the background. One log
 // line gives the result or the error.
-func Forget(blobs ...string) {
+func Forget(blobs ...string) { await(forgotten.start(blobs)) }
+
+// ForgetLater is Forget for a caller that holds a lock: it does not wait. The end of the server
+// waits instead: see [ClaimInstance].
+func ForgetLater(blobs ...string) { forgotten.start(blobs) }
+
+// await waits for a removal, for forgetPatience at the latest. A nil channel is none.
+func await(removal <-chan struct{}) {
+	if removal == nil {
+		return
+	}
+	select {
+	case <-removal:
+	case <-time.After(forgetPatience):
+	}
+}
+
+// start removes pages of blobs that are gone, in the background, and returns a channel that is
+// closed at the end: nil when there is nothing to remove. Removals take turns, since each lists
+// the tiers.
+func (f *forgetting) start(blobs []string) <-chan struct{} {
 	var removed []string
 	for _, path := range blobs {
 		if digest, ok := digests.OfBlob(path); ok && isGone(path) {
@@ -53,20 +72,31 @@ func Forget(blobs ...string) {
 		}
 	}
 	if len(removed) == 0 {
-		return
+		return nil
 	}
-	forgotten.add(removed)
+	f.add(removed)
 	done := make(chan struct{})
+	f.mu.Lock()
+	before := f.last
+	f.last = done
+	f.mu.Unlock()
 	go func() {
 		defer close(done)
+		if before != nil {
+			<-before
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), forgetTimeout)
 		defer cancel()
-		forgotten.remove(ctx, removed, slog.Default())
+		f.remove(ctx, removed, slog.Default())
 	}()
-	select {
-	case <-done:
-	case <-time.After(forgetPatience):
-	}
+	return done
+}
+
+// removals is closed when all removals so far have ended; nil when there were none.
+func (f *forgetting) removals() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.last
 }
 
 // Forgotten reports whether Forget was called for one of these blobs and the blob has not
@@ -100,8 +130,6 @@ func (f *forgetting) has(digest string) bool {
 }
 
 func (f *forgetting) remove(ctx context.Context, digests []string, log *slog.Logger) {
-	f.running.Lock()
-	defer f.running.Unlock()
 	log = log.With("weights", strings.Join(digests, ","))
 	report, err := f.collect(ctx, digests, log)
 	if err = errors.Join(err, report.RemoteErr); err != nil {

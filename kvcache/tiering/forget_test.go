@@ -111,6 +111,30 @@ func TestForget(t *testing.T) {
 	require.ElementsMatch(t, append(others, back.String()), stored(t, local))
 }
 
+// A removal that is called for with a lock held waits for nothing; the end of the server waits
+// for the removal.
+func TestForgetLater(t *testing.T) {
+	local := filepath.Join(t.TempDir(), "pages")
+	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": local})
+	release, err := ClaimInstance()
+	require.NoError(t, err)
+	gone := digest("6")
+	put(t, local, identified(gone, "", "", "f16"))
+
+	earlier := make(chan struct{}) // a removal of another model is on its way
+	forgotten.mu.Lock()
+	forgotten.last = earlier
+	forgotten.mu.Unlock()
+	path := filepath.Join(t.TempDir(), "sha256-"+gone)
+	ForgetLater(path)
+	require.True(t, Forgotten(path))
+	require.Len(t, stored(t, local), 1)
+
+	close(earlier)
+	release()
+	require.Empty(t, stored(t, local))
+}
+
 func TestForgetWithoutPages(t *testing.T) {
 	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages")})
 	log, lines := tierenvtest.Logger()

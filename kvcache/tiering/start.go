@@ -97,11 +97,15 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 	options := config.StoreOptions()
 	options.Fingerprint, options.Identity, options.Logger = key, identity, log
 	options.RAM.Server = server()
+	found := runsFor(m, arch, config, log)
+	if found != nil {
+		options.LatestPages = latestTokens / config.PageTokens
+	}
 	store, err := diskstore.Open(context.Background(), options)
 	if err != nil {
 		return nil, err
 	}
-	s := &modelStore{Store: store, config: config, identity: identity, runs: runsFor(m, arch, config, log), log: log}
+	s := &modelStore{Store: store, config: config, identity: identity, runs: found, log: log}
 	s.announce()
 	ensureProcessors()
 	return kvcache.New(cache, rows, kvcache.Options{

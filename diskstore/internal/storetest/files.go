@@ -15,6 +15,7 @@ import (
 const (
 	VersionDir    = "v1"
 	TailsDir      = "tails"
+	BranchesDir   = "branches"
 	QuarantineDir = "quarantine"
 	TmpDir        = "tmp"
 	CollectLock   = "collect.lock"

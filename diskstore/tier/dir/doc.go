@@ -6,9 +6,10 @@ temporary name, synced, renamed, and its directory synced, so that a visible fil
 after any crash. Paths are in paths.go.
 
 	tier.go, list.go, upload.go, move.go   the operations of a Tier
+	branches.go                            empty files that lead to pages
 	account.go                             the ledger's bytes, replaced under a lock
 	temp.go, sweep.go, peers.go            temporary files of this process and of dead processes
-	silly.go                             removed files that an NFS client keeps while they are open
+	silly.go                               removed files that an NFS client keeps while they are open
 	quarantine.go                          files that failed their check
 	watch.go, root.go                      checks that the root is safe and still the same
 	clock.go                               the filesystem's time, which may be another machine's

@@ -30,25 +30,29 @@ func (t *Tier) Fingerprints(ctx context.Context) ([]pagefile.Key, error) {
 }
 
 func (t *Tier) Shards(ctx context.Context) ([]tier.Shard, error) {
-	fingerprints, err := t.Fingerprints(ctx)
-	if err != nil {
-		return nil, err
+	_, shards, err := t.Survey(ctx)
+	return shards, err
+}
+
+// Survey returns the results of Fingerprints and Shards, and lists the root once.
+func (t *Tier) Survey(ctx context.Context) (fingerprints []pagefile.Key, shards []tier.Shard, err error) {
+	if fingerprints, err = t.Fingerprints(ctx); err != nil {
+		return nil, nil, err
 	}
-	var shards []tier.Shard
 	for _, fp := range fingerprints {
 		if err := ctx.Err(); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		dir := filepath.Join(t.base, fp.String())
 		if shards, err = t.appendShards(shards, dir, tier.Shard{Fingerprint: fp, Class: pagefile.ClassPage}); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		tails := filepath.Join(dir, tailsDir)
 		if shards, err = t.appendShards(shards, tails, tier.Shard{Fingerprint: fp, Class: pagefile.ClassTail}); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return shards, nil
+	return fingerprints, shards, nil
 }
 
 // appendShards appends the shard directories in dir; like has every field except First.
@@ -227,6 +231,9 @@ func (t *Tier) Tails(ctx context.Context, fingerprint, parent pagefile.Key) ([]t
 
 func (t *Tier) DropFingerprint(ctx context.Context, fingerprint pagefile.Key) error {
 	if _, err := t.Remove(ctx, tier.Info{Name: pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest}}); err != nil {
+		return err
+	}
+	if err := t.dropBranches(ctx, fingerprint); err != nil {
 		return err
 	}
 	return t.removeEmpty(ctx, filepath.Join(t.base, fingerprint.String()))

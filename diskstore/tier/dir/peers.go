@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -31,8 +32,9 @@ func (d *tempDir) peers() (int, error) {
 			continue
 		}
 		path := filepath.Join(d.dir, e.Name())
-		lock, err := d.t.FS.Lock(path)
+		lock, err := d.t.FS.LockThere(path)
 		switch {
+		case errors.Is(classify(err), tier.ErrNotFound): // the process has ended since the directory was listed
 		case errors.Is(err, vfs.ErrLocked):
 			n++
 		case err == nil:

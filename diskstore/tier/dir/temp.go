@@ -58,7 +58,9 @@ func (d *tempDir) create(what string) (vfs.File, string, error) {
 	if d.closed.Load() {
 		return nil, "", tier.ErrClosed
 	}
-	d.retryLeft()
+	if err := d.retryLeft(); err != nil {
+		return nil, "", err
+	}
 	path := d.path(id, what)
 	var file vfs.File
 	err = d.t.inDir(d.dir, func() error {
@@ -82,12 +84,15 @@ func (d *tempDir) unused(what string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if err := d.retryLeft(); err != nil {
+		return "", err
+	}
 	return d.path(id, what), nil
 }
 
-// maxLeft is the number of files that discard remembers. Only the sweep after this process's
-// end finds the others.
-const maxLeft = 1024
+// maxLeft is the number of files that could not be removed with which a process makes no
+// further one. A few more may be left by files that are being made.
+const maxLeft = 256
 
 // discard removes a file of the given size in bytes. A file that cannot be removed is counted,
 // and removed again before the next file is made.
@@ -101,23 +106,26 @@ func (d *tempDir) discard(path string, bytes int64) {
 	if d.left == nil {
 		d.left = make(map[string]int64)
 	}
-	d.leftBytes.Add(pagefile.AlignUp(bytes))
-	if len(d.left) < maxLeft {
-		d.left[path] = pagefile.AlignUp(bytes)
-	}
+	d.leftBytes.Add(pagefile.AlignUp(bytes) - d.left[path])
+	d.left[path] = pagefile.AlignUp(bytes)
 }
 
-// retryLeft removes files that discard could not remove, until the first failure.
-func (d *tempDir) retryLeft() {
+// retryLeft removes files that discard could not remove, until the first failure. retryLeft
+// returns the failure while there are maxLeft files.
+func (d *tempDir) retryLeft() error {
 	d.leftMu.Lock()
 	defer d.leftMu.Unlock()
 	for path, bytes := range d.left {
 		if err := d.t.FS.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return // the other files would probably fail, too
+			if len(d.left) < maxLeft {
+				return nil // the other files would probably fail, too
+			}
+			return fmt.Errorf("%d temporary files cannot be removed: %w", len(d.left), err)
 		}
 		delete(d.left, path)
 		d.leftBytes.Add(-bytes)
 	}
+	return nil
 }
 
 // claim returns the process's id. The first call chooses and locks an id and removes the files

@@ -17,6 +17,7 @@ const (
 	entryDir         entryKind = iota // a directory of the store
 	EntryPage                         // a file in the place of a page or tail
 	EntryManifest                     // a fingerprint's manifest.json
+	EntryBranch                       // an empty file that is a branch
 	EntryTemp                         // a file in the temporary directory, or one that an NFS client removes when it is closed
 	EntryQuarantined                  // a file in quarantine
 	entryOwn                          // a file in which stores keep a lock or a count
@@ -139,6 +140,8 @@ func (w *Walker) fingerprint(fp pagefile.Key, dir string, info fs.FileInfo) erro
 			return w.Visit(Entry{Kind: kind, Path: path, Info: info, Name: pagefile.Name{Fingerprint: fp, Class: pagefile.ClassManifest}})
 		case base == tailsDir && info.IsDir():
 			return w.tails(fp, path, info)
+		case base == branchesDir && info.IsDir():
+			return w.branches(fp, path, info)
 		case isShard(base) && info.IsDir():
 			return w.pages(path, info, pagefile.Name{Fingerprint: fp, Class: pagefile.ClassPage})
 		}
@@ -152,6 +155,28 @@ func (w *Walker) fingerprint(fp pagefile.Key, dir string, info fs.FileInfo) erro
 
 // tails visits the two levels of directories that hold a fingerprint's tails.
 func (w *Walker) tails(fp pagefile.Key, dir string, info fs.FileInfo) error {
+	return w.shards(dir, info, func(base, path string, info fs.FileInfo) error {
+		parent, err := pagefile.ParseKey(base)
+		if err != nil || !info.IsDir() {
+			return w.Visit(Entry{Kind: otherKind(base, info), Path: path, Info: info})
+		}
+		return w.pages(path, info, pagefile.Name{Fingerprint: fp, Class: pagefile.ClassTail, Parent: parent})
+	})
+}
+
+// branches visits the directories that hold a fingerprint's branches.
+func (w *Walker) branches(fp pagefile.Key, dir string, info fs.FileInfo) error {
+	return w.shards(dir, info, func(base, path string, info fs.FileInfo) error {
+		kind := otherKind(base, info)
+		if b, ok := parseBranch(fp, base); ok && info.Mode().IsRegular() && info.Size() == 0 && path == filepath.Join(w.T.base, branchPath(b)) {
+			kind = EntryBranch
+		}
+		return w.Visit(Entry{Kind: kind, Path: path, Info: info})
+	})
+}
+
+// shards visits dir and its shard directories, and calls fn for each of their entries.
+func (w *Walker) shards(dir string, info fs.FileInfo, fn func(base, path string, info fs.FileInfo) error) error {
 	if err := w.Visit(Entry{Kind: entryDir, Path: dir, Info: info}); err != nil {
 		return err
 	}
@@ -162,13 +187,7 @@ func (w *Walker) tails(fp pagefile.Key, dir string, info fs.FileInfo) error {
 		if err := w.Visit(Entry{Kind: entryDir, Path: path, Info: info}); err != nil {
 			return err
 		}
-		return w.each(path, func(base, path string, info fs.FileInfo) error {
-			parent, err := pagefile.ParseKey(base)
-			if err != nil || !info.IsDir() {
-				return w.Visit(Entry{Kind: otherKind(base, info), Path: path, Info: info})
-			}
-			return w.pages(path, info, pagefile.Name{Fingerprint: fp, Class: pagefile.ClassTail, Parent: parent})
-		})
+		return w.each(path, fn)
 	})
 }
 

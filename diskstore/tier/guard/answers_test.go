@@ -27,6 +27,13 @@ type odd struct {
 	create func(name pagefile.Name) (tier.Upload, error)
 	lock   func() (func(), error)
 	infos  func([]tier.Info) []tier.Info // of lists and of single files
+
+	branches []tier.Branch // listed besides
+}
+
+func (o *odd) Branches(ctx context.Context, fingerprint pagefile.Key, parent []byte) ([]tier.Branch, error) {
+	branches, err := o.Tier.Branches(ctx, fingerprint, parent)
+	return append(branches, o.branches...), err
 }
 
 func (o *odd) list(infos []tier.Info, err error) ([]tier.Info, error) {
@@ -263,6 +270,19 @@ func TestFilesOccupySpace(t *testing.T) {
 	infos, err = tr.Leading(ctx, []pagefile.Name{page})
 	require.NoError(t, err)
 	require.EqualValues(t, pagefile.PageAlign, infos[0].Physical)
+}
+
+// TestBranchesOfOthers: branches other than the requested ones are left out.
+func TestBranchesOfOthers(t *testing.T) {
+	tr, below := guardOdd(t, slog.New(slog.DiscardHandler), func() {})
+	good := tier.Branch{Fingerprint: tiertest.Fingerprint, Parent: pagefile.Key{1}, Key: pagefile.Key{2}}
+	require.NoError(t, tr.AddBranch(ctx, good))
+	parent, fingerprint := good, good
+	parent.Parent, fingerprint.Fingerprint = pagefile.Key{3}, pagefile.Key{3}
+	below.branches = []tier.Branch{parent, fingerprint}
+	branches, err := tr.Branches(ctx, tiertest.Fingerprint, good.Parent[:])
+	require.NoError(t, err)
+	require.Equal(t, []tier.Branch{good}, branches)
 }
 
 // TestCommitThatSaysLittle: the file counts with the written bytes, and a Commit that returns

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -238,6 +239,29 @@ func (t *Tier) Tails(ctx context.Context, fingerprint, parent pagefile.Key) ([]t
 	})
 }
 
+func (t *Tier) AddBranch(ctx context.Context, branch tier.Branch) error {
+	_, err := doWrite(ctx, t, t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, t.Inner.AddBranch(ctx, branch)
+	})
+	return err
+}
+
+func (t *Tier) Branches(ctx context.Context, fingerprint pagefile.Key, parent []byte) ([]tier.Branch, error) {
+	return do(ctx, t, t.Lookup, t.LookupIn, nil, func(ctx context.Context) ([]tier.Branch, error) {
+		branches, err := t.Inner.Branches(ctx, fingerprint, parent)
+		return slices.DeleteFunc(branches, func(b tier.Branch) bool {
+			return b.Fingerprint != fingerprint || !bytes.HasPrefix(b.Parent[:], parent)
+		}), err
+	})
+}
+
+func (t *Tier) RemoveBranch(ctx context.Context, branch tier.Branch) error {
+	_, err := doWrite(ctx, t, t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, t.Inner.RemoveBranch(ctx, branch)
+	})
+	return err
+}
+
 func (t *Tier) SyncRemoved(ctx context.Context, names []pagefile.Name) error {
 	_, err := doWrite(ctx, t, listSteps*t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, t.Inner.SyncRemoved(ctx, names)
@@ -248,15 +272,45 @@ func (t *Tier) SyncRemoved(ctx context.Context, names []pagefile.Name) error {
 func (t *Tier) Shards(ctx context.Context) ([]tier.Shard, error) {
 	return do(ctx, t, t.Transfer, listSteps*t.StepIn, nil, func(ctx context.Context) ([]tier.Shard, error) {
 		shards, err := t.Inner.Shards(ctx)
-		seen := make(map[tier.Shard]bool, len(shards))
-		var once []tier.Shard
-		for _, shard := range shards {
-			if !seen[shard] {
-				seen[shard], once = true, append(once, shard)
-			}
-		}
-		return once, err
+		return once(shards), err
 	})
+}
+
+// once returns the shards without repetitions.
+func once(shards []tier.Shard) []tier.Shard {
+	seen := make(map[tier.Shard]bool, len(shards))
+	var once []tier.Shard
+	for _, shard := range shards {
+		if !seen[shard] {
+			seen[shard], once = true, append(once, shard)
+		}
+	}
+	return once
+}
+
+// Survey returns the results of Fingerprints and Shards, in one operation of a tier that has
+// Survey as well.
+func (t *Tier) Survey(ctx context.Context) ([]pagefile.Key, []tier.Shard, error) {
+	inner, ok := t.Inner.(interface {
+		Survey(ctx context.Context) ([]pagefile.Key, []tier.Shard, error)
+	})
+	if !ok {
+		fingerprints, err := t.Fingerprints(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		shards, err := t.Shards(ctx)
+		return fingerprints, shards, err
+	}
+	type survey struct {
+		fingerprints []pagefile.Key
+		shards       []tier.Shard
+	}
+	found, err := do(ctx, t, t.Transfer, listSteps*t.StepIn, nil, func(ctx context.Context) (s survey, err error) {
+		s.fingerprints, s.shards, err = inner.Survey(ctx)
+		return s, err
+	})
+	return found.fingerprints, once(found.shards), err
 }
 
 func (t *Tier) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {

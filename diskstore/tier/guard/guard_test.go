@@ -55,6 +55,7 @@ func TestBreaker(t *testing.T) {
 		require.True(t, b.allow())
 		b.failure(bad, false)
 	}
+	b.failure(bad, false) // an operation begun before does not prolong the backoff
 	wait := breakerBackoffMin
 	for range 10 { // failed probes double the backoff up to its limit
 		require.False(t, b.allow())

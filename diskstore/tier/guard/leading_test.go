@@ -82,6 +82,7 @@ func TestALongLookUp(t *testing.T) {
 		require.Equal(t, names[i], info.Name)
 	}
 	require.LessOrEqual(t, most, leadingAtOnce)
+	require.Less(t, leadingAtOnce, lookupWorkers, "a worker is left to other look-ups")
 	require.Zero(t, failures.Load())
 	require.NoError(t, tr.Close())
 }

@@ -33,6 +33,7 @@ func Contract(t *testing.T, open func(t *testing.T) tier.Tier) {
 		"quarantine":  testQuarantine,
 		"lock":        testLock,
 		"context":     testContext,
+		"branches":    testBranches,
 		"fingerprint": testFingerprints,
 		"describe":    testDescribe,
 		"replaced":    testReplaced,
@@ -272,6 +273,40 @@ func testContext(t *testing.T, tr tier.Tier) {
 	require.ErrorIs(t, err, done.Err())
 	_, err = tr.Stat(ctx, Page(1))
 	require.NoError(t, err, "a caller that left says nothing about the tier")
+}
+
+// branch returns the branch of a page, which may not exist.
+func branch(parent, key byte) tier.Branch {
+	return tier.Branch{Fingerprint: Fingerprint, Parent: pagefile.Key{parent, 7}, Key: pagefile.Key{key}, Leads: pagefile.Leads{parent, 15: key}}
+}
+
+func testBranches(t *testing.T, tr tier.Tier) {
+	list := func(parent ...byte) []tier.Branch {
+		branches, err := tr.Branches(ctx, Fingerprint, parent)
+		require.NoError(t, err)
+		return branches
+	}
+	require.Empty(t, list(1))
+	require.NoError(t, tr.RemoveBranch(ctx, branch(1, 1)), "of a missing one")
+	all := []tier.Branch{branch(1, 1), branch(1, 2), branch(2, 1)}
+	other := branch(1, 1)
+	other.Parent[1] = 8
+	for _, b := range append(all, other, all[0]) {
+		require.NoError(t, tr.AddBranch(ctx, b))
+	}
+	require.ElementsMatch(t, append([]tier.Branch{other}, all[:2]...), list(1), "of all parents that begin so")
+	require.ElementsMatch(t, all[:2], list(all[0].Parent[:]...), "of one parent")
+	require.Empty(t, list(3))
+	require.NoError(t, tr.RemoveBranch(ctx, all[0]))
+	require.NoError(t, tr.RemoveBranch(ctx, all[0]))
+	require.ElementsMatch(t, []tier.Branch{other, all[1]}, list(1))
+	require.Empty(t, listTier(t, tr), "a branch is no page")
+	require.NoError(t, tr.DropFingerprint(ctx, Fingerprint))
+	require.Empty(t, list(1))
+	require.Empty(t, list(2))
+	keys, err := tr.Fingerprints(ctx)
+	require.NoError(t, err)
+	require.Empty(t, keys)
 }
 
 func testFingerprints(t *testing.T, tr tier.Tier) {
@@ -522,6 +557,9 @@ func testClosed(t *testing.T, tr tier.Tier) {
 		"Quarantine":      func() error { _, err := tr.Quarantine(ctx, tier.Info{Name: name}, "test"); return err },
 		"EmptyQuarantine": func() error { _, err := tr.EmptyQuarantine(ctx); return err },
 		"Tails":           func() error { _, err := tr.Tails(ctx, Fingerprint, pagefile.Key{1}); return err },
+		"AddBranch":       func() error { return tr.AddBranch(ctx, branch(1, 1)) },
+		"Branches":        func() error { _, err := tr.Branches(ctx, Fingerprint, []byte{1}); return err },
+		"RemoveBranch":    func() error { return tr.RemoveBranch(ctx, branch(1, 1)) },
 		"SyncRemoved":     func() error { return tr.SyncRemoved(ctx, []pagefile.Name{name}) },
 		"Shards":          func() error { _, err := tr.Shards(ctx); return err },
 		"ListShard":       func() error { _, err := tr.ListShard(ctx, tier.ShardOf(name)); return err },

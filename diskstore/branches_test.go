@@ -1,0 +1,252 @@
+package diskstore
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/vfs"
+)
+
+// parted returns tokens that share n tokens with others and differ from there on.
+func parted(tokens []int32, n, length, seed int) []int32 {
+	other := slices.Clone(tokens[:n])
+	for i := n; i < length; i++ {
+		other = append(other, int32(-1-i-1000*seed))
+	}
+	return other
+}
+
+// branchesOf lists a tier's branches of the store's fingerprint.
+func branchesOf(t testing.TB, s *Store, tr tier.Tier) (all []tier.Branch) {
+	t.Helper()
+	for first := range 256 {
+		some, err := tr.Branches(ctx, s.opt.Fingerprint, []byte{byte(first)})
+		require.NoError(t, err)
+		all = append(all, some...)
+	}
+	return all
+}
+
+// TestSharedPartOfAPage: of a prompt that leaves a stored sequence anywhere, every token up to
+// there is found, also by the next process.
+func TestSharedPartOfAPage(t *testing.T) {
+	o := testOptions(t)
+	s := open(t, o)
+	stored := prompt(1, 3*testTokens)
+	putChain(t, s, stored)
+	for range 2 {
+		for n := range len(stored) + 1 {
+			readChain(t, s, parted(stored, n, len(stored)+2, 1), n)
+			readChain(t, s, stored[:n], n)
+		}
+		require.NoError(t, s.Close())
+		s = open(t, o)
+	}
+	require.Zero(t, s.Stats().Damaged+s.Stats().Mismatched+s.Stats().TierErrors)
+}
+
+// TestSharedPartIsNotWhole: rows past the shared part belong to another sequence.
+func TestSharedPartIsNotWhole(t *testing.T) {
+	s := open(t, testOptions(t))
+	stored := prompt(1, 2*testTokens)
+	putChain(t, s, stored)
+	refs := s.Chain(ctx, parted(stored, testTokens+3, 2*testTokens, 1), nil)
+	require.Len(t, refs, 2)
+	require.True(t, refs[0].Whole())
+	require.False(t, refs[1].Whole())
+	require.False(t, refs[1].Tail)
+	require.Equal(t, []int{3, testTokens}, []int{refs[1].Tokens, refs[1].Stored})
+	require.EqualValues(t, testTokens, refs[1].Start)
+}
+
+// TestTheLongestSharedPart: of many pages after one parent, the one that shares most is found
+// with few reads.
+func TestTheLongestSharedPart(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	s := open(t, testOptions(t, withFS(inj)))
+	stored := prompt(1, testTokens)
+	putChain(t, s, stored)
+	for seed := range 100 {
+		putChain(t, s, parted(stored, seed%(testTokens-1), testTokens, seed))
+	}
+	before := inj.Count(vfs.OpOpen)
+	readChain(t, s, parted(stored, testTokens-1, testTokens, 200), testTokens-1)
+	require.LessOrEqual(t, inj.Count(vfs.OpOpen)-before, branchTries+1)
+}
+
+// TestATailThatSharesMore: the page or tail that shares most with a prompt ends a chain, and of
+// equal ones the tail, which is shorter.
+func TestATailThatSharesMore(t *testing.T) {
+	s := open(t, testOptions(t))
+	stored := prompt(1, testTokens)
+	putChain(t, s, stored)
+	putChain(t, s, stored[:5])
+	last := func(n int) Ref {
+		refs := s.Chain(ctx, parted(stored, n, testTokens, 1), nil)
+		require.Equal(t, n, tokensIn(refs))
+		return refs[len(refs)-1]
+	}
+	require.True(t, last(4).Tail)
+	require.True(t, last(5).Tail)
+	require.False(t, last(6).Tail)
+}
+
+// TestBranchesFollowPages: demotion, promotion and another Put bring the branch along.
+func TestBranchesFollowPages(t *testing.T) {
+	s := open(t, testOptions(t, withRemote(t)))
+	stored := prompt(1, testTokens)
+	other := parted(stored, 3, testTokens, 1)
+	p := putChain(t, s, stored)[0]
+	name := s.pageName(p.Key())
+	info, err := s.disk.Stat(ctx, name)
+	require.NoError(t, err)
+	require.NoError(t, s.demote(ctx, info))
+	require.Len(t, branchesOf(t, s, s.guard), 1)
+	require.NoError(t, s.guard.RemoveBranch(ctx, branchesOf(t, s, s.guard)[0]))
+	require.NoError(t, s.demote(ctx, info), "there already")
+	require.Len(t, branchesOf(t, s, s.guard), 1)
+
+	evictPage(t, s, info)
+	require.NoError(t, s.disk.RemoveBranch(ctx, branchesOf(t, s, s.disk)[0]))
+	readChain(t, s, other, 3)
+	require.NoError(t, s.Flush(ctx))
+	require.Len(t, branchesOf(t, s, s.disk), 1, "the page was promoted")
+
+	require.NoError(t, s.disk.RemoveBranch(ctx, branchesOf(t, s, s.disk)[0]))
+	require.NoError(t, s.Put(ctx, p))
+	require.Len(t, branchesOf(t, s, s.disk), 1, "a page stored before branches were")
+}
+
+// TestABranchWithoutItsPage: a look-up that meets one goes on with others, and removes it.
+func TestABranchWithoutItsPage(t *testing.T) {
+	s := open(t, testOptions(t))
+	stored := prompt(1, testTokens)
+	putChain(t, s, stored)
+	second := parted(stored, 4, testTokens, 1)
+	putChain(t, s, second)
+	info, err := s.disk.Stat(ctx, s.pageName(s.Chain(ctx, second, nil)[0].Key))
+	require.NoError(t, err)
+	evictPage(t, s, info)
+	require.Len(t, branchesOf(t, s, s.disk), 2)
+	readChain(t, s, parted(second, 6, testTokens, 2), 4)
+	require.NoError(t, s.Flush(ctx))
+	require.Len(t, branchesOf(t, s, s.disk), 1)
+}
+
+// TestBranchesAreSwept: a store that evicts for ever does not keep branches for ever.
+func TestBranchesAreSwept(t *testing.T) {
+	const pages = 16
+	page := physicalPage(t)
+	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = pages * page })
+	s := open(t, o)
+	for seed := range 40 * pages {
+		putChain(t, s, prompt(seed, testTokens))
+		require.NoError(t, s.Flush(ctx))
+	}
+	require.Greater(t, s.Stats().Evicted, uint64(30*pages))
+	require.Less(t, len(branchesOf(t, s, s.disk)), 3*pages)
+}
+
+// TestRemovedPagesLeaveNoBranches: GC by age removes the branches of the pages that it removes.
+func TestRemovedPagesLeaveNoBranches(t *testing.T) {
+	o := testOptions(t)
+	s := open(t, o)
+	past := time.Now().Add(-48 * time.Hour)
+	const pages, old = 12, 1
+	for seed := range pages {
+		p := putChain(t, s, prompt(seed, testTokens))[0]
+		if seed < old {
+			require.NoError(t, s.disk.Touch(ctx, s.pageName(p.Key()), past))
+		}
+	}
+	report, err := openRoot(t, o).GC(ctx, GCOptions{OlderThan: 24 * time.Hour})
+	require.NoError(t, err)
+	require.Equal(t, old, report.Local.Pages)
+	require.Len(t, branchesOf(t, s, s.disk), pages-old)
+}
+
+// gated is a tier in which a page appears after it was found missing.
+type gated struct {
+	surveyed
+	missing atomic.Bool
+}
+
+func (g *gated) Stat(ctx context.Context, name pagefile.Name) (tier.Info, error) {
+	if g.missing.Swap(false) {
+		return tier.Info{}, tier.ErrNotFound
+	}
+	return g.surveyed.Stat(ctx, name)
+}
+
+// TestAPageThatComesBackKeepsItsBranch: another process stores the page again meanwhile.
+func TestAPageThatComesBackKeepsItsBranch(t *testing.T) {
+	s := open(t, testOptions(t))
+	putChain(t, s, prompt(1, testTokens))
+	g := &gated{surveyed: s.disk}
+	g.missing.Store(true)
+	lv := &level{s: s, tier: g}
+	lv.pruneBranch(ctx, branchesOf(t, s, s.disk)[0])
+	require.False(t, g.missing.Load())
+	require.Len(t, branchesOf(t, s, s.disk), 1)
+}
+
+// TestSweepsOfSeveralModels: a sweep of a model with few branches does not send those of
+// another back to where they began.
+func TestSweepsOfSeveralModels(t *testing.T) {
+	s := open(t, testOptions(t))
+	stored := prompt(1, testTokens)
+	for seed := range 20 {
+		putChain(t, s, parted(stored, 3, testTokens, seed))
+	}
+	living := len(branchesOf(t, s, s.disk))
+	gone := tier.Branch{Fingerprint: s.opt.Fingerprint, Parent: s.opt.Fingerprint}
+	for i := range gone.Key {
+		gone.Key[i] = 0xff // after the living ones
+	}
+	require.NoError(t, s.disk.AddBranch(ctx, gone))
+	for range 2 * living {
+		for _, fingerprint := range []pagefile.Key{s.opt.Fingerprint, {9}} {
+			s.local.branches.removed(pagefile.Name{Fingerprint: fingerprint})
+		}
+		s.local.sweepBranches(ctx)
+	}
+	require.Equal(t, living, len(branchesOf(t, s, s.disk)))
+}
+
+// TestPurgedPagesTakeTheirBranches: a tool that removes old pages leaves few of their branches.
+func TestPurgedPagesTakeTheirBranches(t *testing.T) {
+	s := open(t, testOptions(t))
+	const pages = 30
+	for seed := range pages {
+		putChain(t, s, prompt(seed, testTokens))
+	}
+	keep := s.Chain(ctx, prompt(0, testTokens), nil)[0]
+	later := s.now().Add(time.Hour)
+	require.NoError(t, s.disk.Touch(ctx, s.pageName(keep.Key), later))
+	all, err := s.local.purge(ctx, purge{fingerprint: s.opt.Fingerprint, before: later, removed: func(tier.Info) {}})
+	require.NoError(t, err)
+	require.False(t, all)
+	require.Equal(t, 1, len(branchesOf(t, s, s.disk)))
+}
+
+// TestASweepIsPutOff: branches of pages whose removal took all of the time are removed later.
+func TestASweepIsPutOff(t *testing.T) {
+	s := open(t, testOptions(t))
+	p := putChain(t, s, prompt(1, testTokens))[0]
+	info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+	require.NoError(t, err)
+	evictPage(t, s, info)
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	s.local.sweepBranches(over)
+	require.Len(t, branchesOf(t, s, s.disk), 1)
+	s.local.sweepBranches(ctx)
+	require.Empty(t, branchesOf(t, s, s.disk))
+}

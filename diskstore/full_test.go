@@ -1,0 +1,86 @@
+package diskstore
+
+import (
+	"regexp"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/vfs"
+)
+
+// TestFullShareKeepsItsPages: the remote filesystem takes no pages, and deleting pages frees
+// nothing, as where snapshots hold the space or other data uses up a quota. Its pages stay,
+// except those deleted for the first page, and new pages move there as soon as there is space.
+func TestFullShareKeepsItsPages(t *testing.T) {
+	const there, here = 4 * demoteRoom, 64
+	page := physicalPage(t)
+	for _, errno := range []syscall.Errno{syscall.EDQUOT, syscall.ENOSPC} {
+		t.Run(errno.Error(), func(t *testing.T) {
+			inj := vfs.Inject(quickFS)
+			o := testOptions(t, withFS(inj), withRemote(t), func(o *Options) { o.Local.BudgetBytes = here * page })
+			s := open(t, o)
+			inRemote(t, s, there)
+			age(t, o.Remote.Root, time.Now().Add(-time.Hour))
+			inj.Add(vfs.Rule{
+				Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Ops: []vfs.Op{vfs.OpWrite}, Err: errno,
+			})
+			put := func(from, to int) {
+				for seed := from; seed < to; seed++ {
+					require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(seed, testTokens))))
+					require.NoError(t, s.Flush(ctx))
+				}
+			}
+			put(100, 100+here+here/4)
+			left := len(listAll(t, s.remote))
+			require.GreaterOrEqual(t, left, there-demoteRoom)
+			require.GreaterOrEqual(t, s.Stats().Local.Pages, here-(1+here/outageShare), "pages that fit stay, as in any outage")
+
+			inj.Reset()
+			put(300, 300+here/4)
+			require.Greater(t, len(listAll(t, s.remote)), left)
+		})
+	}
+}
+
+// TestFullDiskKeepsItsPages does as TestFullShareKeepsItsPages for the local filesystem.
+func TestFullDiskKeepsItsPages(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj))
+	s := open(t, o)
+	for seed := range 20 {
+		putChain(t, s, prompt(seed, testTokens))
+	}
+	age(t, o.Local.Root, time.Now().Add(-time.Hour))
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpWrite}, Path: regexp.MustCompile(`-\d+\.tmp$`), Err: syscall.ENOSPC})
+	for seed := range 20 {
+		require.ErrorIs(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(100+seed, testTokens))), tier.ErrNoSpace)
+	}
+	require.GreaterOrEqual(t, len(listAll(t, s.local)), 20-2, "pages were deleted for one Put only")
+	inj.Reset()
+	putChain(t, s, prompt(200, testTokens))
+	readChain(t, s, prompt(200, testTokens), testTokens)
+}
+
+// Deleting is tried again, each time after twice the pause.
+func TestFutile(t *testing.T) {
+	var f futile
+	now := time.Now()
+	require.False(t, f.is(now))
+	for _, pause := range []time.Duration{refusalLasts, 2 * refusalLasts, 4 * refusalLasts} {
+		f.note(now)
+		require.True(t, f.is(now.Add(pause-1)))
+		require.False(t, f.is(now.Add(pause)))
+	}
+	for range 20 {
+		f.note(now)
+	}
+	require.False(t, f.is(now.Add(futileMost)))
+	f.clear()
+	require.False(t, f.is(now))
+	f.note(now)
+	require.False(t, f.is(now.Add(refusalLasts)), "a page was written")
+}

@@ -1,0 +1,174 @@
+package kvcache
+
+import (
+	"context"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/internal/steady"
+)
+
+// losingStore sets a page aside when something reads it, as diskstore.Store does with a damaged
+// page.
+type losingStore struct {
+	*memStore
+	page int           // its number
+	err  error         // the error of reading it; nil: no page is lost
+	hold chan struct{} // a read waits for it when set
+}
+
+// take returns the error of reading a page.
+func (s *losingStore) take(ref diskstore.Ref) error {
+	if s.err == nil || int(ref.Start)/8 != s.page {
+		return nil
+	}
+	if s.hold != nil {
+		<-s.hold
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.pages, ref.Key)
+	return s.err
+}
+
+func (s *losingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
+	if err := s.take(ref); err != nil {
+		return err
+	}
+	return s.memStore.Read(ctx, ref, tokens, layout, buf, how...)
+}
+
+func (s *losingStore) LayoutOf(ctx context.Context, ref diskstore.Ref) (pagefile.Layout, error) {
+	if err := s.take(ref); err != nil {
+		return pagefile.Layout{}, err
+	}
+	return s.memStore.LayoutOf(ctx, ref)
+}
+
+// losingErrors are errors after which a page is not stored any more.
+var losingErrors = []error{pagefile.ErrDamaged, syscall.EIO, tier.ErrNotFound}
+
+// requireStoredAgain requires that the request that finds a page unreadable, and computes it, also
+// stores it.
+func requireStoredAgain(t *testing.T, r *fakeRunner, store *losingStore) {
+	text, other := tokenRange(1, 50), tokenRange(2, 50)
+	r.run(r.slots[0], text, nil, true)
+	r.run(r.slots[0], other, nil, true)
+	r.flush()
+	var keys []pagefile.Key
+	for _, ref := range store.ChainFrom(t.Context(), store.root, 0, text[:40], nil) {
+		keys = append(keys, ref.Key)
+	}
+	for page := range 5 {
+		for _, err := range losingErrors {
+			store.page, store.err = page, err
+			r.run(r.slots[0], slices.Concat(text[:41], []int32{9}), nil, true)
+			store.err = nil
+			r.run(r.slots[0], other, nil, true) // the rows leave the slot
+			r.settle()
+			for i, key := range keys {
+				require.True(t, store.Has(key), "page %d, after page %d could not be read: %v", i, page, err)
+			}
+		}
+	}
+}
+
+// TestAPageThatCannotBeReadIsStoredAgain by the request that computes it, after any error.
+func TestAPageThatCannotBeReadIsStoredAgain(t *testing.T) {
+	silence(t)
+	store := &losingStore{memStore: newMemStore(t)}
+	requireStoredAgain(t, newFakeRunner(t, store, 1, 256, Options{Poison: true}), store)
+}
+
+// TestAPageThatAPlanCannotReadIsStoredAgain: a plan reads the cell numbers of windows, and which
+// pages have a state.
+func TestAPageThatAPlanCannotReadIsStoredAgain(t *testing.T) {
+	silence(t)
+	t.Run("window", func(t *testing.T) {
+		store := &losingStore{memStore: newMemStore(t)}
+		store.windowed = true
+		requireStoredAgain(t, newWindowedRunner(t, store, 1, 256, Options{Poison: true}), store)
+	})
+	t.Run("state", func(t *testing.T) {
+		store := &losingStore{memStore: newMemStore(t)}
+		requireStoredAgain(t, newHybridRunner(t, store, Options{Poison: true, StateEvery: 8}).fakeRunner, store)
+	})
+}
+
+// TestAPageThatAProbeFindsDamagedIsStoredAgain, though its rows were computed before the probe
+// read it.
+func TestAPageThatAProbeFindsDamagedIsStoredAgain(t *testing.T) {
+	store := &losingStore{memStore: newMemStore(t)}
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	prompt := r.decided()
+	learn(r.tiered.rates, time.Microsecond, time.Hour)
+	store.page, store.err, store.hold = 0, pagefile.ErrDamaged, make(chan struct{})
+	require.Zero(t, r.run(r.slots[0], prompt, nil, true).Held)
+	close(store.hold)
+	r.tiered.probes.Wait()
+	store.wrote = nil
+	r.run(r.slots[0], tokenRange(3, 5), nil, true)
+	r.settle()
+	require.Equal(t, []int{0}, store.wrote)
+}
+
+// TestAPageThatOneSlotCannotReadIsStoredByAnother that has its rows.
+func TestAPageThatOneSlotCannotReadIsStoredByAnother(t *testing.T) {
+	silence(t)
+	store := &losingStore{memStore: newMemStore(t)}
+	r := newFakeRunner(t, store, 2, 256, Options{})
+	text := tokenRange(1, 50)
+	r.run(r.slots[0], text, nil, true)
+	r.settle()
+	store.page, store.err, store.wrote = 2, pagefile.ErrDamaged, nil
+	r.load(r.slots[1], text, false) // its own rows are never stored
+	r.drain()
+	r.finish(r.slots[1])
+	r.settle()
+	require.Equal(t, []int{2}, store.wrote)
+}
+
+// TestAPageThatIsStillStoredIsNotCopiedAgain by a request that computes it because reading failed: the
+// request gave it up, or the store did not answer.
+func TestAPageThatIsStillStoredIsNotCopiedAgain(t *testing.T) {
+	silence(t)
+	for _, err := range []error{context.Canceled, context.DeadlineExceeded, steady.ErrHung, tier.ErrTierDown, tier.ErrRootMissing} {
+		store := newMemStore(t)
+		r := newFakeRunner(t, store, 1, 256, Options{})
+		text := tokenRange(1, 50)
+		r.run(r.slots[0], text, nil, true)
+		r.run(r.slots[0], tokenRange(2, 5), nil, true)
+		r.settle()
+		store.readErr, store.wrote = map[int]error{2: err}, nil
+		require.Equal(t, 16, r.run(r.slots[0], text, nil, true).Held)
+		r.settle()
+		require.Empty(t, store.wrote, "%v", err)
+	}
+}
+
+// TestALostPageAfterAnotherIsStoredAgain: the slot's next request looks for pages behind one that
+// was given up, too.
+func TestALostPageAfterAnotherIsStoredAgain(t *testing.T) {
+	silence(t)
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	text := tokenRange(1, 50)
+	r.run(r.slots[0], text, nil, true)
+	r.settle()
+	store.lose(8)
+	store.failing = map[int]error{1: tier.ErrNoSpace}
+	r.run(r.slots[0], text, nil, true)
+	r.settle()
+	store.failing = nil
+	store.lose(24)
+	r.run(r.slots[0], text, nil, true)
+	r.settle()
+	require.Equal(t, 50, restarted(t, store, text))
+}
