@@ -29,9 +29,8 @@ func (s Series) Packages() []string {
 	return slices.Compact(packages)
 }
 
-// schedulerTests are upstream's tests of the scheduler. The series touches the scheduler's
-// package but not the scheduler. The scheduler's tests wait for fixed times, which are too
-// short on a busy machine.
+// schedulerTests are upstream's tests of the scheduler. They wait for fixed times, which are
+// too short on a busy machine. Additions of the series have tests of their own names.
 const schedulerTests = "^TestSched"
 
 // TestArgs are the arguments of go test for upstream's tests of the packages that the series

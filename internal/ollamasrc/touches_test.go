@@ -2,6 +2,7 @@ package ollamasrc
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -30,6 +31,57 @@ func TestTouches(t *testing.T) {
 			require.Equal(t, touches(string(text), ours), got, "%s; see Touches: in patches/README.md", p.Name)
 		}
 	}
+}
+
+// TestTitles: the title of a patch names the folders of Ollama in which it changes files, or
+// makes them where it changes none: "llm, server: ".
+func TestTitles(t *testing.T) {
+	for _, version := range []string{"v0.16.1", "v0.24.0"} {
+		series, err := LoadSeries(filepath.Join("..", "..", "patches"), version)
+		require.NoError(t, err)
+		ours := make(map[string]bool)
+		for _, p := range series.Patches {
+			title := patchTitle.FindStringSubmatch(string(p.Data))
+			require.NotNil(t, title, p.Name)
+			named := make(map[string]bool)
+			for _, name := range strings.Split(title[1], ", ") {
+				named[name] = false
+			}
+			for _, file := range titleFiles(string(p.Data), ours) {
+				found := false
+				for name := range named {
+					if strings.Contains("/"+file, "/"+name+"/") {
+						named[name], found = true, true
+					}
+				}
+				require.True(t, found, "%s: its title does not name the folder of %s", p.Name, file)
+			}
+			for name, found := range named {
+				require.True(t, found, "%s: its title names %s, where it changes nothing", p.Name, name)
+			}
+		}
+	}
+}
+
+var patchTitle = regexp.MustCompile(`(?m)^Subject: \[PATCH\] ([^:]+): `)
+
+// titleFiles are the files that the title of a patch is about. ours are as in [touches].
+func titleFiles(patch string, ours map[string]bool) []string {
+	before := maps.Clone(ours)
+	var files []string
+	if trailer := touches(patch, ours); trailer != "new files only" {
+		for _, file := range strings.Split(trailer, ", ") {
+			name, _, _ := strings.Cut(file, " ")
+			files = append(files, name)
+		}
+		return files
+	}
+	for file := range ours {
+		if !before[file] {
+			files = append(files, file)
+		}
+	}
+	return files
 }
 
 // touches is the trailer of a patch. ours are the files that patches have made; touches adds

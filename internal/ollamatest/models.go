@@ -88,6 +88,11 @@ func (s *Server) Unload(ctx context.Context, model string) error {
 	if err := s.API().Generate(ctx, request, func(api.GenerateResponse) error { return nil }); err != nil {
 		return fmt.Errorf("unloading model %s: %w", model, err)
 	}
+	return s.WaitUnloaded(ctx, model)
+}
+
+// WaitUnloaded waits until a model that is being unloaded is not listed and its runner is gone.
+func (s *Server) WaitUnloaded(ctx context.Context, model string) error {
 	return poll(ctx, "model "+model+" to be unloaded", func() (bool, error) {
 		models, err := s.PS(ctx)
 		var status api.StatusError
