@@ -56,6 +56,7 @@ func TestKeepAliveZeroLosesNothing(t *testing.T) {
 	s := start(t)
 	first := prompt(t, 300, 3)
 	answer := s.ask(first, 50, func(r *ollamatest.Request) { r.KeepAlive = ollamatest.KeepAlive(0) })
+	require.NoError(t, s.WaitUnloaded(s.context(), model)) // until then the next request would use its runner
 	got := s.ask(first+answer.Text+prompt(t, 20, 4), 8)
 	require.Greater(t, got.restored, 300, "the prompt and the beginning of the answer")
 }

@@ -93,7 +93,7 @@ func TestSoakParallel(t *testing.T) {
 	})
 }
 
-// forEachSoak calls play for each model and seed: the first seed, and others while there is
+// forEachSoak calls play for each model and seed: the first seeds, and others while there is
 // time.
 func forEachSoak(t *testing.T, slots int, play func(t *testing.T, setup soakSetup, seed uint64)) {
 	if _, err := ollamatest.FindBinary(); err != nil {
@@ -103,23 +103,27 @@ func forEachSoak(t *testing.T, slots int, play func(t *testing.T, setup soakSetu
 	for _, m := range models {
 		t.Run(m.arch, func(t *testing.T) {
 			end := time.Now().Add(time.Duration(minutes * float64(time.Minute) / float64(len(models))))
-			for seed := first; !t.Failed() && (seed == first || time.Now().Before(end)); seed++ {
+			for i := 0; !t.Failed() && (i < len(first) || time.Now().Before(end)); i++ {
+				last := len(first) - 1
+				seed := first[min(i, last)] + uint64(max(0, i-last))
 				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { play(t, newSoakSetup(t, m, seed, slots), seed) })
 			}
 		})
 	}
 }
 
-// soakPlan reads the models to play, the first seed, and the total time from the
-// environment.
-func soakPlan(t *testing.T) (models []soakModel, first uint64, minutes float64) {
+// soakPlan reads the models to play, the first seeds, and the total time from the environment.
+// Without a given seed, each run also plays a history that no run has played before: fixed seeds
+// alone would hide all that they do not meet.
+func soakPlan(t *testing.T) (models []soakModel, first []uint64, minutes float64) {
 	t.Helper()
-	var err error
-	models, first = soakModels[:1], 1
+	models, first = soakModels[:1], []uint64{1, rand.Uint64N(1 << 40)}
 	if text := os.Getenv(soakSeedEnv); text != "" {
-		first, err = strconv.ParseUint(text, 10, 64)
+		seed, err := strconv.ParseUint(text, 10, 64)
 		require.NoError(t, err, soakSeedEnv)
+		first = []uint64{seed}
 	}
+	var err error
 	if os.Getenv(soakLongEnv) != "" {
 		models, minutes = soakModels, soakLongMinutes
 	}
