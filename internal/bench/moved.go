@@ -20,6 +20,7 @@ const (
 	movedSamples = 4    // number of short contexts per repetition
 
 	movedKeptShare = 16 // 1/16 of a context is kept before the part left out
+	movedChats     = 20 // at most so many in place of chats whose answer ends within a character
 	movedTop       = 20 // compared alternatives, the most that Ollama gives
 )
 
@@ -136,9 +137,25 @@ func (l *movedLab) own(ctx context.Context, c chat, tokens int) (lab.Answer, err
 	case answer.PromptEvalCount != len(c.words):
 		return answer, fmt.Errorf("a prompt of %d words has %d tokens", len(c.words), answer.PromptEvalCount)
 	case len(answer.Logprobs) < 2:
-		return answer, errors.New("the answer has no second token")
+		return answer, errHalfCharacter
 	}
 	return answer, nil
+}
+
+// errHalfCharacter reports an answer whose second token is the beginning of a character: Ollama
+// does not send such a token when the answer ends there.
+var errHalfCharacter = errors.New("the answer has no second token")
+
+// ownChat makes chats until Ollama sends the token after its own shift.
+func (l *movedLab) ownChat(ctx context.Context, r *Moved) (c chat, own lab.Answer, err error) {
+	for range movedChats {
+		c = newChat(l.b.prompt(l.numCtx))
+		if own, err = l.own(ctx, c, 2); !errors.Is(err, errHalfCharacter) {
+			break
+		}
+		r.Skipped++
+	}
+	return c, own, err
 }
 
 // moved stores the full context and asks with the kept parts.
@@ -156,8 +173,7 @@ func (l *movedLab) moved(ctx context.Context, c chat, prompt string, tokens int)
 // compare asks for the token after a context that lost a part: after Ollama's own shift,
 // computed, and reused.
 func (l *movedLab) compare(ctx context.Context, r *Moved, timed bool) error {
-	c := newChat(l.b.prompt(l.numCtx))
-	own, err := l.own(ctx, c, 2)
+	c, own, err := l.ownChat(ctx, r)
 	if err != nil {
 		return err
 	}
