@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	ollama "github.com/ollama/ollama/kvcache"
 
@@ -18,6 +19,9 @@ import (
 // must begin where the slot ends.
 func (r *restoring) reuse(ctx context.Context) error {
 	text := r.prompt.withoutMedia(r.result.Held, r.limit)
+	if r.result.Held < text {
+		r.awaitRuns(ctx)
+	}
 	for ctx.Err() == nil && r.result.Held < text {
 		found, complete, err := r.extend(ctx, r.movedRun(text))
 		if !found {
@@ -39,6 +43,27 @@ func (r *restoring) reuse(ctx context.Context) error {
 		return errors.Join(err, r.restoreExact(ctx))
 	}
 	return ctx.Err()
+}
+
+// awaitRuns waits until the index has the pages of earlier processes. The first request after
+// a model was loaded would find none of them otherwise.
+func (r *restoring) awaitRuns(ctx context.Context) {
+	select {
+	case <-r.opts.RunsFilled:
+		return
+	default:
+	}
+	if r.opts.RunsFilled == nil || !time.Now().Before(r.runsBy) {
+		return
+	}
+	r.unlocked(func() {
+		ctx, cancel := context.WithDeadline(ctx, r.runsBy)
+		defer cancel()
+		select {
+		case <-r.opts.RunsFilled:
+		case <-ctx.Done():
+		}
+	})
 }
 
 // withoutMedia is the largest position up to end such that [begin, position) has no media

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -331,4 +332,46 @@ func TestTextOfASlowDiskStaysInTheIndex(t *testing.T) {
 			require.Positive(t, r.load(r.slots[1], leftOut(history, 9, 21), false).Shifted)
 		})
 	}
+}
+
+// TestTextOfEarlierProcesses is found by the first request as well: the index is still being
+// filled when the request comes.
+func TestTextOfEarlierProcesses(t *testing.T) {
+	store := newMemStore(t)
+	earlier, history := newReusingRunner(t, store, newFakeRunner)
+	filled := make(chan struct{})
+	r := newFakeRunner(t, store, 1, 128, Options{Runs: runs.New(8, 100), RunsFilled: filled})
+	r.tiered.runsBy = time.Now().Add(time.Hour)
+	releases := 0
+	r.lock = onUnlock{&r.mu, func() {
+		if releases++; releases != 2 { // the first release is for the look-up of pages that begin alike
+			return
+		}
+		for _, p := range store.pages {
+			r.tiered.learn(p.Key(), p)
+		}
+		close(filled)
+	}}
+	require.Equal(t, 30, r.load(r.slots[0], leftOut(history, 0, 30), true).Shifted)
+	earlier.settle()
+}
+
+// TestAnIndexThatIsNotFilledInTime holds up no request.
+func TestAnIndexThatIsNotFilledInTime(t *testing.T) {
+	store := newMemStore(t)
+	_, history := newReusingRunner(t, store, newFakeRunner)
+	r := newFakeRunner(t, store, 1, 128, Options{Runs: runs.New(8, 100), RunsFilled: make(chan struct{})})
+	r.tiered.runsBy = time.Now()
+	require.Zero(t, r.load(r.slots[0], leftOut(history, 0, 30), true).Held)
+}
+
+// onUnlock calls a function after each release of a lock.
+type onUnlock struct {
+	sync.Locker
+	after func()
+}
+
+func (l onUnlock) Unlock() {
+	l.Locker.Unlock()
+	l.after()
 }

@@ -64,6 +64,9 @@ type Options struct {
 	// text with the same beginning is reused. The wrapper adds the pages that it stores and
 	// reads.
 	Runs *runs.Index
+	// RunsFilled is closed when Runs has the pages of earlier processes. Requests wait for it
+	// until two seconds after New. Nil means that Runs is filled.
+	RunsFilled <-chan struct{}
 	// Poison fills the cells a restore has taken with NaN bytes before rows are written,
 	// to show that none of them is read too early. For tests.
 	Poison bool
@@ -112,6 +115,7 @@ type TieredCausal struct {
 
 	buffers  sync.Pool       // *[]byte to read pages into
 	noRuns   atomic.Bool     // the model cannot shift
+	runsBy   time.Time       // no request waits longer for Options.RunsFilled
 	uncopied sync.Once       // logs once why a page was not copied
 	unplaced sync.Once       // logs once why a page was not placed
 	running  context.Context // ends when the cache is closed
@@ -166,6 +170,7 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	}
 	t.queue = newWriteQueue(t.store, opts.QueuedBytes, opts.Logger, t.wrote, t.healIdle)
 	t.running, t.stop = context.WithCancel(context.Background())
+	t.runsBy = time.Now().Add(t.store.patience.queue)
 	return t
 }
 

@@ -105,7 +105,7 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 	if err != nil {
 		return nil, err
 	}
-	s := &modelStore{Store: store, config: config, identity: identity, runs: found, log: log}
+	s := &modelStore{Store: store, config: config, identity: identity, runs: found, filled: make(chan struct{}), log: log}
 	s.announce()
 	ensureProcessors()
 	return kvcache.New(cache, rows, kvcache.Options{
@@ -118,6 +118,7 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 		Rates:         config.OpenRates(key, m.Placement, log),
 		PageTokens:    config.PageTokens,
 		Runs:          s.runs,
+		RunsFilled:    s.filled,
 		QueuedBytes:   queuedBytes(memory.Available()),
 		Poison:        config.Test,
 		AlwaysRestore: config.Test,
@@ -140,7 +141,8 @@ type modelStore struct {
 	*diskstore.Store
 	config   tierenv.Config
 	identity map[string]string
-	runs     *runs.Index // nil: only exact text is reused
+	runs     *runs.Index   // nil: only exact text is reused
+	filled   chan struct{} // closed when runs has the latest conversations
 	log      *slog.Logger
 
 	cancel  context.CancelFunc
@@ -165,6 +167,7 @@ func (s *modelStore) announce() {
 	}()
 	go func() {
 		defer s.running.Done()
+		defer close(s.filled)
 		s.indexRuns(ctx)
 	}()
 }
