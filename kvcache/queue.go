@@ -237,25 +237,26 @@ func (q *writeQueue) close(ctx context.Context) error {
 
 func (q *writeQueue) run(ctx context.Context) {
 	defer close(q.stopped)
-	for {
-		job := q.next()
-		if job == nil {
-			return
-		}
+	for job := q.next(nil, nil); job != nil; {
 		put := q.store.Put
 		if job.meek {
 			put = q.store.PutIfRoom
 		}
 		err := put(ctx, job.page)
 		q.wrote(job, err)
-		q.finish(job, err)
+		job = q.next(job, err)
 	}
 }
 
-// next waits for a page that is due, and for its rows. next returns nil when the queue is closed.
-func (q *writeQueue) next() *writeJob {
+// next handles the result of an attempt to write a page, if there was one, and waits for a page
+// that is due, and for its rows. next returns nil when the queue is closed. In one step: who
+// waits for the last page finds the writer at rest.
+func (q *writeQueue) next(done *writeJob, err error) *writeJob {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if done != nil {
+		q.finishLocked(done, err)
+	}
 	for !q.closed {
 		i := slices.IndexFunc(q.jobs, q.dueLocked)
 		if i >= 0 && q.jobs[i].copy == nil && !q.yieldsLocked() {
@@ -287,10 +288,8 @@ func (q *writeQueue) yieldsLocked() bool {
 	return q.reading > 0 && !full && q.waiting == 0 && q.now().Sub(q.yielding) < yieldMax
 }
 
-// finish handles the result of an attempt to write a page.
-func (q *writeQueue) finish(job *writeJob, err error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+// finishLocked handles the result of an attempt to write a page.
+func (q *writeQueue) finishLocked(job *writeJob, err error) {
 	q.writing, q.refused = nil, false
 	q.tried++
 	switch {

@@ -294,7 +294,7 @@ func TestDailyLimitIsLeftToTheStoreToTell(t *testing.T) {
 	finish := func(err error) int {
 		job := &writeJob{page: &pagefile.Page{}}
 		q.jobs = []*writeJob{job}
-		q.finish(job, err)
+		q.finishLocked(job, err)
 		return strings.Count(lines.String(), "msg=")
 	}
 	require.Zero(t, finish(fmt.Errorf("put page: %w", ledger.ErrWriteCap)))
