@@ -6,7 +6,9 @@ import (
 	"io"
 	"iter"
 	"runtime"
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -105,41 +107,128 @@ func (h *Header) All() Selection {
 }
 
 // ReadPayload reads the selected sections of a page into buf, of the selection's Size() bytes,
-// and checks the sections, the padding after each and the footer. Besides buf, ReadPayload
-// uses at most as much memory as the sections take in the file. After ReadPayload has
-// returned, no goroutine writes to buf.
+// with the checks of ReadSections. After ReadPayload has returned, no goroutine writes to buf.
+func ReadPayload(ctx context.Context, blob Source, h *Header, sel Selection, c *Codec, buf []byte) error {
+	return ReadSections(ctx, blob, h, sel, c, func(i int, rows []byte) error {
+		copy(sel.Rows(buf, i), rows)
+		clear(sel.Gap(buf, i))
+		return nil
+	})
+}
+
+// ReadSections reads the selected sections of a page and passes the rows of each, by its index
+// in the selection, to use: once the section and the padding after it are checked, in any order,
+// and several at the same time. use does not keep rows. The page is good only if ReadSections
+// returns nil: a later section or the footer may be damaged. After ReadSections has returned,
+// use is not called.
 //
 // Pieces are read one after another, so that the system sees a sequence and reads ahead;
-// several are read at the same time only if each waits for a network. Meanwhile pieces are
-// checked and decoded, on all processors unless c is for gentle reads.
-func ReadPayload(ctx context.Context, blob Source, h *Header, sel Selection, c *Codec, buf []byte) error {
-	checks, ctx := errgroup.WithContext(ctx) // ctx ends with the first damage
-	checks.SetLimit(runtime.GOMAXPROCS(0))
-	var reads errgroup.Group
-	reads.SetLimit(ReadsAtOnce(blob))
-	read := readEncoded
-	if h.Raw() {
-		read = readRaw
+// several are read at the same time only if each waits for a network. Meanwhile others are
+// checked, decoded and used, each by the goroutine that read it and whose processor has it in
+// its cache. ReadSections needs memory for a few pieces, and for the rows of a few compressed
+// sections. With a codec for gentle reads it runs on the calling goroutine, unless the source
+// waits for a network.
+func ReadSections(ctx context.Context, blob Source, h *Header, sel Selection, c *Codec, use func(i int, rows []byte) error) error {
+	atOnce := ReadsAtOnce(blob)
+	r := &sectionReader{
+		blob: blob, h: h, sel: sel, codec: c, use: use,
+		pieces: slices.Collect(h.pieces(sel)), turns: make(chan struct{}, atOnce),
 	}
-	for p := range h.pieces(sel) {
-		reads.Go(func() error {
-			check, err := read(ctx, blob, h, sel, p, c, buf)
-			switch {
-			case err != nil:
-				return err
-			case c.gently:
-				return check()
-			}
-			checks.Go(check)
-			return nil
-		})
+	workers := min(max(atOnce, runtime.GOMAXPROCS(0)), max(atOnce, piecesAtOnce), len(r.pieces)+1)
+	if c.gently {
+		workers = min(atOnce, len(r.pieces)+1)
 	}
-	reads.Go(func() error { return readFooter(ctx, blob, h) })
-	err := reads.Wait()
-	if damage := checks.Wait(); damage != nil {
-		return damage
+	if workers == 1 {
+		return r.run(ctx)
 	}
-	return err
+	group, ctx := errgroup.WithContext(ctx) // ctx ends with the first error
+	for range workers {
+		group.Go(func() error { return r.run(ctx) })
+	}
+	return group.Wait()
+}
+
+// piecesAtOnce bounds the pieces of a page that are in memory, unless more are read at once.
+const piecesAtOnce = 4
+
+// sectionReader is the state of one ReadSections.
+type sectionReader struct {
+	blob  Source
+	h     *Header
+	sel   Selection
+	codec *Codec
+	use   func(i int, rows []byte) error
+
+	pieces []piece
+	turns  chan struct{} // one element per running read
+	taken  atomic.Int64  // pieces that a goroutine has begun to read; the footer is behind the last
+}
+
+// run reads and uses pieces until all are taken.
+func (r *sectionReader) run(ctx context.Context) error {
+	for {
+		r.turns <- struct{}{}
+		i := int(r.taken.Add(1)) - 1
+		if i > len(r.pieces) || ctx.Err() != nil {
+			<-r.turns
+			return ctx.Err()
+		}
+		if i == len(r.pieces) {
+			err := readFooter(ctx, r.blob, r.h)
+			<-r.turns
+			return err
+		}
+		bytes, err := r.read(ctx, r.pieces[i])
+		<-r.turns
+		if err == nil {
+			err = r.usePiece(r.pieces[i], *bytes)
+			putScratch(bytes)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// read reads a piece of the file. The caller puts the result back.
+func (r *sectionReader) read(ctx context.Context, p piece) (*[]byte, error) {
+	off, size := r.h.span(r.sel, p)
+	bytes := takeScratch(int(size))
+	if err := ReadFull(ctx, r.blob, *bytes, off); err != nil {
+		putScratch(bytes)
+		return nil, err
+	}
+	return bytes, nil
+}
+
+// usePiece checks the sections of a piece and passes them on.
+func (r *sectionReader) usePiece(p piece, bytes []byte) error {
+	off, _ := r.h.span(r.sel, p)
+	for i := p.first; i < p.end; i++ {
+		at := r.sel.at[i]
+		s := &r.h.Sections[at]
+		stored := bytes[s.Offset-off:]
+		if err := r.h.checkStored(at, stored[:s.Stored], stored[s.Stored:AlignUp(s.Stored)]); err != nil {
+			return err
+		}
+		if err := r.useSection(i, s.Encoding, stored[:s.Stored:s.Stored]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// useSection decodes the selection's section i, which is checked, and passes it on.
+func (r *sectionReader) useSection(i int, encoding Encoding, stored []byte) error {
+	if encoding == EncodingRaw {
+		return r.use(i, stored)
+	}
+	rows := takeScratch(r.sel.end(i) - r.sel.offsets[i])
+	defer putScratch(rows)
+	if err := r.codec.Decode(stored, *rows); err != nil {
+		return err
+	}
+	return r.use(i, *rows)
 }
 
 // ReadsAtOnce returns the number of reads of a source to run at the same time.
@@ -193,59 +282,6 @@ func readFooter(ctx context.Context, blob Source, h *Header) error {
 		return Damaged("footer does not match the header")
 	}
 	return nil
-}
-
-// readRaw reads a piece of a payload into its part of the buffer, where the bytes are equal,
-// and returns the function that checks the piece.
-func readRaw(ctx context.Context, blob Source, h *Header, sel Selection, p piece, _ *Codec, buf []byte) (check func() error, err error) {
-	off, size := h.span(sel, p)
-	at := int64(sel.offsets[p.first])
-	if err := ReadFull(ctx, blob, buf[at:at+size], off); err != nil {
-		return nil, err
-	}
-	return func() error {
-		for i := p.first; i < p.end; i++ {
-			if err := h.checkStored(sel.at[i], sel.Rows(buf, i), sel.Gap(buf, i)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}, nil
-}
-
-// readEncoded reads a piece of a payload with compressed sections, and returns the function
-// that checks and decodes the piece. The caller must call that function.
-func readEncoded(ctx context.Context, blob Source, h *Header, sel Selection, p piece, c *Codec, buf []byte) (check func() error, err error) {
-	off, size := h.span(sel, p)
-	scratch := takeScratch(int(size))
-	if err := ReadFull(ctx, blob, *scratch, off); err != nil {
-		putScratch(scratch)
-		return nil, err
-	}
-	return func() error {
-		defer putScratch(scratch)
-		for i := p.first; i < p.end; i++ {
-			s := &h.Sections[sel.at[i]]
-			clear(sel.Gap(buf, i))
-			if err := h.decodeSection(sel.at[i], (*scratch)[s.Offset-off:], c, sel.Rows(buf, i)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}, nil
-}
-
-// decodeSection checks section i, with which stored begins, and decodes its rows.
-func (h *Header) decodeSection(i int, stored []byte, c *Codec, rows []byte) error {
-	s := &h.Sections[i]
-	if err := h.checkStored(i, stored[:s.Stored], stored[s.Stored:AlignUp(s.Stored)]); err != nil {
-		return err
-	}
-	if s.Encoding == EncodingRaw {
-		copy(rows, stored)
-		return nil
-	}
-	return c.Decode(stored[:s.Stored], rows)
 }
 
 // scratch holds buffers of pieces, so that reading many pages makes no garbage. Buffers larger
