@@ -40,6 +40,7 @@ func (lv *level) conclude(ctx context.Context, info tier.Info, err error) {
 	switch {
 	case err == nil:
 		lv.verdicts.good()
+	case notUsed(err): // the file is good so far
 	case info.Name == (pagefile.Name{}):
 		lv.noteTierError(err)
 	default:

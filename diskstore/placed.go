@@ -24,34 +24,67 @@ type Placed struct {
 	File *os.File
 
 	// Offsets are the offsets of the sections in File, in bytes, in the layout's order. The
-	// rows of section i are the bytes from Offsets[i] on, token after token, as in Read's
-	// buffer.
+	// rows of section i are the bytes from Offsets[i] on, token after token.
 	Offsets []int64
 }
 
 // Close closes the file.
 func (p *Placed) Close() error { return p.File.Close() }
 
-// ReadPlaced does as Read, and also returns the place of the rows. The file is opened once:
-// the returned file is the checked one. The caller closes it.
+// ReadPlaced does as ReadSections, and also returns the place of the rows. The file is opened
+// once: the returned file is the checked one. The caller closes it.
 //
-// Besides the errors of Read, ReadPlaced returns ErrNotPlaced for a page whose rows cannot be
-// used in place on the local disk. After ErrNotPlaced, unlike after other errors, buf holds
-// the page.
-func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...ReadOption) (*Placed, error) {
+// Besides the errors of ReadSections, ReadPlaced returns ErrNotPlaced for a page whose rows cannot
+// be used in place on the local disk. After ErrNotPlaced, unlike after other errors, use has
+// received the page.
+func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, use Use, how ...ReadOption) (*Placed, error) {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
 	defer s.traffic.Enter()()
-	if err := s.checkRead(ref, tokens, layout, buf); err != nil {
+	if s.ram != nil {
+		return s.placeWhole(ctx, ref, tokens, layout, use, how)
+	}
+	page, err := s.readInto(ctx, ref, tokens, layout, use, how)
+	if err != nil {
+		return nil, err
+	}
+	placed, err := page.place(layout)
+	if err != nil {
+		page.blob.Close()
+		return nil, fmt.Errorf("place page %v: %w", ref.Key, err)
+	}
+	return placed, nil
+}
+
+// placeWhole does as ReadPlaced, and keeps a page in memory that cannot be used in place.
+func (s *Store) placeWhole(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, use Use, how []ReadOption) (*Placed, error) {
+	buf := s.takeWhole(layout)
+	defer s.whole.Put(buf)
+	placed, err := s.placeInto(ctx, ref, tokens, layout, *buf, how)
+	if err == nil || errors.Is(err, ErrNotPlaced) {
+		if failed := use.all(layout, *buf); failed != nil {
+			if placed != nil {
+				placed.Close() // the file was only read
+			}
+			return nil, failed
+		}
+	}
+	return placed, err
+}
+
+// placeInto reads a whole page into buf, also from memory, and returns the place of its rows.
+// After ErrNotPlaced buf holds the page.
+func (s *Store) placeInto(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, how []ReadOption) (*Placed, error) {
+	if err := s.checkRead(ref, tokens, layout, len(buf)); err != nil {
 		return nil, err
 	}
 	if s.readRAM(ctx, ref, tokens, layout, buf, true) {
 		return nil, fmt.Errorf("place page %v: it is in memory: %w", ref.Key, ErrNotPlaced)
 	}
-	page, err := s.read(ctx, ref, tokens, layout, buf, s.codecFor(how))
+	page, err := s.read(ctx, ref, tokens, layout, s.into(buf, how))
 	if err != nil {
 		return nil, err
 	}

@@ -22,7 +22,10 @@ func readPlaced(t testing.TB, s *Store, ref Ref, tokens []int32) ([]byte, *Place
 	t.Helper()
 	l := layoutOf(t, testSections, ref.Stored)
 	buf := make([]byte, l.Size())
-	placed, err := s.ReadPlaced(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf)
+	placed, err := s.ReadPlaced(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, func(i int, rows []byte) error {
+		copy(l.Rows(buf, i), rows)
+		return nil
+	})
 	return buf, placed, err
 }
 
@@ -200,7 +203,7 @@ func TestReadPlacedFailsLikeRead(t *testing.T) {
 	_, _, err := readPlaced(t, s, ref, prompt(2, testTokens))
 	require.ErrorIs(t, err, pagefile.ErrMismatch)
 	l := layoutOf(t, testSections, testTokens)
-	_, err = s.ReadPlaced(ctx, ref, tokens, l, make([]byte, 1))
+	_, err = s.ReadPlaced(ctx, ref, tokens[1:], l, func(int, []byte) error { return nil })
 	require.ErrorIs(t, err, pagefile.ErrInvalidPage)
 	require.NoError(t, s.Close())
 	_, _, err = readPlaced(t, s, ref, tokens)

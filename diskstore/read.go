@@ -51,7 +51,7 @@ func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 	}
 	defer leave()
 	defer s.traffic.Enter()()
-	if err := s.checkRead(ref, tokens, layout, buf); err != nil {
+	if err := s.checkRead(ref, tokens, layout, len(buf)); err != nil {
 		return err
 	}
 	if s.readRAM(ctx, ref, tokens, layout, buf, false) {
@@ -67,7 +67,7 @@ func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 		}
 		end = func(bool) {}
 	}
-	page, err := s.read(ctx, ref, tokens, layout, buf, s.codecFor(how))
+	page, err := s.read(ctx, ref, tokens, layout, s.into(buf, how))
 	end(err == nil)
 	if err != nil {
 		return err
@@ -85,12 +85,23 @@ func (s *Store) keepRead(page verified, layout pagefile.Layout, buf []byte) {
 }
 
 // checkRead returns pagefile.ErrInvalidPage for arguments of Read that do not fit together.
-func (s *Store) checkRead(ref Ref, tokens []int32, layout pagefile.Layout, buf []byte) error {
-	if len(tokens) != ref.Tokens || ref.Tokens < 1 || layout.Tokens() != ref.Stored || ref.Stored < ref.Tokens || len(buf) != layout.Size() {
+func (s *Store) checkRead(ref Ref, tokens []int32, layout pagefile.Layout, bytes int) error {
+	if len(tokens) != ref.Tokens || ref.Tokens < 1 || layout.Tokens() != ref.Stored || ref.Stored < ref.Tokens || bytes != layout.Size() {
 		return fmt.Errorf("read page %v: %d of %d tokens wanted, have %d tokens, a layout for %d and %d bytes for %d: %w",
-			ref.Key, ref.Tokens, ref.Stored, len(tokens), layout.Tokens(), len(buf), layout.Size(), pagefile.ErrInvalidPage)
+			ref.Key, ref.Tokens, ref.Stored, len(tokens), layout.Tokens(), bytes, layout.Size(), pagefile.ErrInvalidPage)
 	}
 	return nil
+}
+
+// load reads the wanted sections of a page's open file, and checks them.
+type load func(ctx context.Context, blob tier.Blob, h *pagefile.Header, sel pagefile.Selection) error
+
+// into loads sections into buf.
+func (s *Store) into(buf []byte, how []ReadOption) load {
+	codec := s.codecFor(how)
+	return func(ctx context.Context, blob tier.Blob, h *pagefile.Header, sel pagefile.Selection) error {
+		return pagefile.ReadPayload(ctx, blob, h, sel, codec, buf)
+	}
 }
 
 // verified is a page's open file whose wanted sections were checked.
@@ -101,20 +112,20 @@ type verified struct {
 }
 
 // read reads from the tiers and returns the open file. The caller closes the file.
-func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, codec *pagefile.Codec) (verified, error) {
+func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, load load) (verified, error) {
 	var worst error
 	for _, lv := range s.levels(ref.Tier) {
-		page, err := lv.readFrom(ctx, ref, tokens, layout, buf, codec)
+		page, err := lv.readFrom(ctx, ref, tokens, layout, load)
 		if err == nil {
 			lv.hit()
-			s.counts.readBytes.Add(uint64(len(buf)))
+			s.counts.readBytes.Add(uint64(layout.Size()))
 			return page, nil
 		}
 		// Of two failures, one other than tier.ErrNotFound tells the caller more.
 		if worst == nil || errors.Is(worst, tier.ErrNotFound) {
 			worst = err
 		}
-		if ctx.Err() != nil || errors.Is(err, pagefile.ErrMismatch) {
+		if ctx.Err() != nil || errors.Is(err, pagefile.ErrMismatch) || notUsed(err) {
 			break
 		}
 	}
@@ -125,10 +136,10 @@ func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 }
 
 // readFrom reads a page from one tier.
-func (lv *level) readFrom(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, codec *pagefile.Codec) (verified, error) {
+func (lv *level) readFrom(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, load load) (verified, error) {
 	var header *pagefile.Header
 	blob, err := lv.openChecked(ctx, lv.s.refName(ref), func(blob tier.Blob) (err error) {
-		header, err = lv.s.readBlob(ctx, blob, ref, tokens, layout, buf, codec)
+		header, err = lv.s.readBlob(ctx, blob, ref, tokens, layout, load)
 		return err
 	})
 	if err != nil {
@@ -142,8 +153,8 @@ func (lv *level) readFrom(ctx context.Context, ref Ref, tokens []int32, layout p
 	return verified{level: lv, blob: blob, header: header}, nil
 }
 
-// readBlob checks an open file against the arguments and reads the wanted sections.
-func (s *Store) readBlob(ctx context.Context, blob tier.Blob, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, codec *pagefile.Codec) (*pagefile.Header, error) {
+// readBlob checks an open file against the arguments and loads the wanted sections.
+func (s *Store) readBlob(ctx context.Context, blob tier.Blob, ref Ref, tokens []int32, layout pagefile.Layout, load load) (*pagefile.Header, error) {
 	h, err := pagefile.ReadHeader(ctx, blob)
 	if err != nil {
 		return nil, err
@@ -155,7 +166,7 @@ func (s *Store) readBlob(ctx context.Context, blob tier.Blob, ref Ref, tokens []
 		return nil, err
 	}
 	sel, _ := h.Select(layout)
-	return h, pagefile.ReadPayload(ctx, blob, h, sel, codec, buf)
+	return h, load(ctx, blob, h, sel)
 }
 
 // checkWanted returns pagefile.ErrMismatch unless h is the page that the caller of Read describes.

@@ -2,7 +2,9 @@ package diskstore
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -179,5 +181,75 @@ func TestReadGently(t *testing.T) {
 		require.NoError(t, err)
 		flipAt(t, filePath(o.Local.Root, s.refName(ref)), int(h.Sections[1].Offset))
 		require.ErrorIs(t, s.Read(ctx, ref, tokens, page.Layout, buf, Gently), pagefile.ErrDamaged)
+	}
+}
+
+// readSections returns the sections that ReadSections passes on, one after the other.
+func readSections(s *Store, ref Ref, tokens []int32, l pagefile.Layout, fail error) ([]byte, error) {
+	buf := make([]byte, l.Size())
+	var mu sync.Mutex
+	err := s.ReadSections(ctx, ref, tokens, l, func(i int, rows []byte) error {
+		mu.Lock()
+		defer mu.Unlock()
+		copy(l.Rows(buf, i), rows)
+		return fail
+	})
+	return buf, err
+}
+
+// TestReadSections gives the rows that Read gives: from a raw file, a compressed one, memory, and
+// the remote tier after damage in the local one.
+func TestReadSections(t *testing.T) {
+	for name, change := range map[string]func(*Options){
+		"raw":    func(o *Options) {},
+		"zstd":   func(o *Options) { o.Compress = true },
+		"memory": func(o *Options) { o.RAM.BudgetBytes = 1 << 24 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := testOptions(t, func(o *Options) { o.FS = nil }, change)
+			s := open(t, o)
+			tokens := prompt(1, testTokens)
+			page := putChain(t, s, tokens)[0]
+			ref := s.Chain(ctx, tokens, nil)[0]
+			for range 2 {
+				got, err := readSections(s, ref, tokens, page.Layout, nil)
+				require.NoError(t, err)
+				require.Equal(t, page.Payload, got)
+			}
+			_, err := readSections(s, ref, tokens[1:], page.Layout, nil)
+			require.ErrorIs(t, err, pagefile.ErrInvalidPage)
+			if name == "memory" {
+				require.Positive(t, s.Stats().RAMHits)
+				return
+			}
+			h, err := s.headerOf(ctx, s.disk, s.refName(ref))
+			require.NoError(t, err)
+			flipAt(t, filePath(o.Local.Root, s.refName(ref)), int(h.Sections[1].Offset))
+			_, err = readSections(s, ref, tokens, page.Layout, nil)
+			require.ErrorIs(t, err, pagefile.ErrDamaged)
+			require.NoError(t, s.Close())
+			_, err = readSections(s, ref, tokens, page.Layout, nil)
+			require.ErrorIs(t, err, tier.ErrClosed)
+		})
+	}
+}
+
+// TestAnErrorOfTheUserIsNoneOfTheStore: it does not count against the file or the tier.
+func TestAnErrorOfTheUserIsNoneOfTheStore(t *testing.T) {
+	refused := errors.New("no such cell")
+	for _, budget := range []int64{0, 1 << 24} {
+		s := open(t, testOptions(t, func(o *Options) { o.RAM.BudgetBytes = budget }))
+		tokens := prompt(1, testTokens)
+		page := putChain(t, s, tokens)[0]
+		ref := s.Chain(ctx, tokens, nil)[0]
+		_, err := readSections(s, ref, tokens, page.Layout, refused)
+		require.ErrorIs(t, err, refused)
+		_, err = s.ReadPlaced(ctx, ref, tokens, page.Layout, func(int, []byte) error { return refused })
+		require.ErrorIs(t, err, refused)
+		stats := s.Stats()
+		require.Zero(t, stats.TierErrors+stats.Damaged+stats.Mismatched+stats.Misses)
+		got, err := readSections(s, ref, tokens, page.Layout, nil)
+		require.NoError(t, err)
+		require.Equal(t, page.Payload, got)
 	}
 }

@@ -41,6 +41,7 @@ type Store struct {
 	capped  capNote
 	traffic work.Traffic
 	sharing sharing
+	whole   sync.Pool // *[]byte for whole pages on their way through memory
 	now     func() time.Time
 
 	watch watcher // of a Root's GC

@@ -69,7 +69,7 @@ func (t *TieredCausal) pace(p *plan) *pace {
 	if c.Indivisible {
 		c.Base = 0 // a restore that is given up leaves nothing in the slot
 	}
-	return &pace{Watch: t.rates.Watch(c, pagesInMemory), after: t.after}
+	return &pace{Watch: t.rates.Watch(c, pagesAtOnce), after: t.after}
 }
 
 // begin starts the clock. reading is the time already spent reading pages.
@@ -109,12 +109,12 @@ func (w *pace) alone() bool { return w != nil && w.Alone() }
 // the probe is bounded.
 func (t *TieredCausal) probe(p *plan, from int) {
 	c := t.costs(p).After(from)
-	n, limit := t.rates.Probe(c, pagesInMemory)
+	n, limit := t.rates.Probe(c, pagesAtOnce)
 	if n == 0 {
 		return
 	}
 	probed := *p
-	probed.refs, probed.state = p.refs[from:from+n], false
+	probed.refs, probed.state, probed.cells = p.refs[from:from+n], false, nil // nobody waits: rows are dropped
 	t.probes.Add(1)
 	go func() {
 		defer t.probes.Done()

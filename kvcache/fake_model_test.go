@@ -106,7 +106,7 @@ func (r *fakeRunner) of(caches ...*fakeCache) *fakeRunner {
 		opts.Layers += c.layers
 		c.closed = false
 	}
-	r.tiered = New(r.model, r.model.rows(), opts)
+	r.tiered = inPieces(New(r.model, r.model.rows(), opts))
 	r.timers = withTimers(r.tiered.queue)
 	r.t.Cleanup(r.tiered.Close)
 	return r

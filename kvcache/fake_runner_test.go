@@ -63,7 +63,7 @@ func newFakeRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *
 	opts.Fingerprint[0] = 1
 	r.device = r.cache.device
 	r.model.caches = []*fakeCache{r.cache}
-	r.tiered = New(r.model, r.model.rows(), opts)
+	r.tiered = inPieces(New(r.model, r.model.rows(), opts))
 	r.timers = withTimers(r.tiered.queue)
 	t.Cleanup(r.tiered.Close)
 	for i := range slots {

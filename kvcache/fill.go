@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 
@@ -29,11 +30,6 @@ func (t *TieredCausal) fill(ctx context.Context, p *plan) (held int, err error) 
 }
 
 func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (held int, err error) {
-	pace := t.pace(p)
-	alone := busy || pace.alone()
-	r := t.readPages(ctx, p, alone, busy)
-	defer r.close()
-
 	if err := t.await(ctx, p.free); err != nil {
 		return p.base, err
 	}
@@ -42,6 +38,10 @@ func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (held 
 		defer func() { t.overwrite(p.cellsFrom(held), 0) }()
 	}
 
+	pace := t.pace(p)
+	alone := busy || pace.alone()
+	r := t.readPages(ctx, p, alone, busy)
+	defer r.close()
 	held = p.base
 	pace.begin(r.clock.took())
 	for read := r.Next(); read != nil; read = r.Next() {
@@ -53,9 +53,9 @@ func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (held 
 			t.skip(p, pg.index)
 			return held, nil
 		}
-		err := pg.err
-		if err == nil {
-			err = t.write(&pg, p)
+		err := cmp.Or(pg.err, pg.write)
+		if err == nil && pg.placed != nil {
+			t.place(&pg)
 		}
 		if err != nil && !errors.Is(err, pagefile.ErrDamaged) {
 			r.Stop() // before done makes room for another read
@@ -80,22 +80,22 @@ func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (held 
 	return held, ctx.Err()
 }
 
-// write puts a page's rows of each group into the cells of their positions.
-func (t *TieredCausal) write(pg *page, p *plan) error {
-	from, cells := make([]int, len(t.groups)), make([][]int32, len(t.groups))
-	start, end := int(pg.ref.Start), p.pageEnd(pg.index)
-	for g := range t.groups {
+// destination is where a page's rows go: for group g, the rows from row from[g] on go to cells[g].
+type destination struct {
+	from  []int
+	cells [][]int32
+}
+
+// destination returns the cells of a page's rows. Cells must be reserved.
+func (p *plan) destination(page int) destination {
+	d := destination{make([]int, len(p.cells)), make([][]int32, len(p.cells))}
+	start, end := int(p.refs[page].Start), p.pageEnd(page)
+	for g := range p.cells {
 		if begin := max(start, p.begin[g]); begin < end {
-			from[g], cells[g] = begin-start, p.cells[g][begin-p.begin[g]:end-p.begin[g]]
+			d.from[g], d.cells[g] = begin-start, p.cells[g][begin-p.begin[g]:end-p.begin[g]]
 		}
 	}
-	if err := scatter(t.groups, t.opts.States, pg.layout, pg.payload, from, cells); err != nil {
-		return err
-	}
-	if pg.placed != nil {
-		t.place(pg, from, cells)
-	}
-	return nil
+	return d
 }
 
 // poison is the byte of poisoned rows: 0xff bytes are a NaN in f16 and as the scale of a quantized

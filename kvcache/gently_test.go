@@ -17,8 +17,6 @@ type countingStore struct {
 	*memStore
 	together bool
 	second   chan struct{}
-	first    sync.Once
-	begun    func()
 
 	mu            sync.Mutex
 	reads         int
@@ -36,9 +34,6 @@ func (s *countingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []in
 	}
 	n := s.reads
 	s.mu.Unlock()
-	if s.begun != nil {
-		s.first.Do(s.begun)
-	}
 	switch {
 	case s.together && n == 1:
 		<-s.second
@@ -66,15 +61,14 @@ func TestARestoreLeavesProcessorsToOthers(t *testing.T) {
 	require.Greater(t, alone.most, 1)
 	require.Zero(t, alone.gentle)
 
-	begun := make(chan struct{})
-	beside := &countingStore{memStore: store, begun: func() { close(begun) }}
+	beside := &countingStore{memStore: store}
 	r = newFakeRunner(t, beside, 2, 128, Options{})
 	r.load(r.slots[1], tokenRange(2, 9), true)
 	require.True(t, r.build())
-	landed := make(chan struct{})
+	waits, landed := r.watchIdle(), make(chan struct{})
 	go func() {
 		defer close(landed)
-		<-begun // the restore found the other slot computing
+		<-waits // the restore found the other slot computing
 		r.compute()
 	}()
 	require.Equal(t, 59, r.load(r.slots[0], prompt, true).Held)

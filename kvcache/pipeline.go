@@ -9,23 +9,22 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/readahead"
-	"github.com/kvtier/kvtier/internal/steady"
 )
 
-// pagesInMemory bounds the pages that a restore holds: one that is being written to its
-// cells, and two that are being read, so that the disk is not idle while the last bytes of
-// a page are checked.
-const pagesInMemory = 3
+// pagesAtOnce bounds the pages that a restore reads at the same time, so that the disk is not idle
+// while the last bytes of a page are checked and written to their cells. Of each only a few pieces
+// are in memory.
+const pagesAtOnce = 3
 
-// page is one page on its way from the store to its cells.
+// page is one page whose rows come from the store into their cells.
 type page struct {
-	index   int // in the plan's refs
-	ref     diskstore.Ref
-	layout  pagefile.Layout
-	buffer  *[]byte
-	payload []byte            // part of the buffer
-	placed  *diskstore.Placed // the payload's place on disk, nil if the cache cannot use one
-	err     error
+	index  int // in the plan's refs
+	ref    diskstore.Ref
+	layout pagefile.Layout
+	dest   destination
+	placed *diskstore.Placed // the rows' place on disk, nil if the cache cannot use one
+	err    error             // of reading, if the rows could be written
+	write  error             // of writing rows
 }
 
 // close closes the page's file.
@@ -35,8 +34,8 @@ func (pg *page) close() {
 	}
 }
 
-// pipeline reads the pages of a plan in the order of the chain, while earlier pages are
-// written to their cells.
+// pipeline reads the pages of a plan, several at a time, and hands them over in the order of the
+// chain. Nothing else uses the cells, and only the pages handed over count.
 type pipeline struct {
 	*readahead.Line[page]
 	t     *TieredCausal
@@ -46,10 +45,11 @@ type pipeline struct {
 }
 
 // readPages begins to read. With alone, only the first page is read until Together is
-// called. With low, reads are gentle: they run at a lower priority, on one processor.
+// called. With low, reads are gentle: they run at a lower priority, on one processor. Rows are
+// written to the plan's cells, which must be free, and are dropped if the plan has none.
 func (t *TieredCausal) readPages(ctx context.Context, p *plan, alone, low bool) *pipeline {
 	r := &pipeline{t: t, plan: p, low: low}
-	r.Line = readahead.Begin(ctx, len(p.refs), pagesInMemory, alone, func(read func()) { go read() }, func(ctx context.Context, i int) page {
+	r.Line = readahead.Begin(ctx, len(p.refs), pagesAtOnce, alone, func(read func()) { go read() }, func(ctx context.Context, i int) page {
 		r.clock.begin()
 		defer r.clock.end()
 		return r.readInto(ctx, i)
@@ -57,7 +57,7 @@ func (t *TieredCausal) readPages(ctx context.Context, p *plan, alone, low bool) 
 	return r
 }
 
-// done passes a page's room in memory on to the next page. A page without the rows of some
+// done lets the next page begin. A page without the rows of some
 // group, as a server with a longer context stores it, does not count as found, nor do the pages
 // after it: Put replaces those that lack rows.
 func (r *pipeline) done(pg *page) {
@@ -66,9 +66,6 @@ func (r *pipeline) done(pg *page) {
 		r.t.notFound(r.plan.seq, r.plan.refs[pg.index:])
 	}
 	r.t.noteRead(pg.ref, pg.err)
-	if pg.buffer != nil {
-		r.t.buffers.Put(pg.buffer)
-	}
 	r.Used()
 }
 
@@ -121,7 +118,7 @@ func (c *readClock) took() time.Duration {
 	return c.total
 }
 
-// readInto reads one page of a plan into a buffer.
+// readInto reads one page of a plan into its cells.
 func (r *pipeline) readInto(ctx context.Context, i int) page {
 	t, p := r.t, r.plan
 	ref := p.refs[i]
@@ -129,30 +126,33 @@ func (r *pipeline) readInto(ctx context.Context, i int) page {
 	if pg.layout, pg.err = p.layout(&t.geometry, i); pg.err != nil {
 		return pg
 	}
-	size := pg.layout.Size()
-	var ok bool
-	if pg.buffer, ok = t.buffers.Get().(*[]byte); !ok || cap(*pg.buffer) < size {
-		b := make([]byte, size)
-		pg.buffer = &b
+	pg.dest = p.destination(i)
+	sections := pg.layout.Sections()
+	var write error // guarded by the store, which passes one section at a time
+	use := func(i int, rows []byte) error {
+		if p.cells == nil {
+			return nil
+		}
+		write = scatter(t.groups, t.opts.States, sections[i], rows, pg.dest)
+		return write
 	}
-	pg.payload = (*pg.buffer)[:size]
 	var how []diskstore.ReadOption
 	if r.low {
 		how = append(how, diskstore.Gently)
 	}
-	pg.placed, pg.err = t.readPage(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], pg.layout, pg.payload, how...)
-	if errors.Is(pg.err, steady.ErrHung) {
-		pg.buffer, pg.payload = nil, nil // the read still uses them
+	pg.placed, pg.err = t.readPage(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], pg.layout, use, how...)
+	if pg.err != nil && write != nil {
+		pg.err, pg.write = nil, write
 	}
 	return pg
 }
 
 // readPage reads a page, and keeps its file open where the cache is a [RowPlacer].
-func (t *TieredCausal) readPage(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
+func (t *TieredCausal) readPage(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
 	if _, ok := t.groups[0].Rows.(RowPlacer); !ok { // all groups are, or none
-		return nil, t.store.Read(ctx, ref, tokens, layout, buf, how...)
+		return nil, t.store.ReadSections(ctx, ref, tokens, layout, use, how...)
 	}
-	placed, err := t.store.ReadPlaced(ctx, ref, tokens, layout, buf, how...)
+	placed, err := t.store.ReadPlaced(ctx, ref, tokens, layout, use, how...)
 	if errors.Is(err, diskstore.ErrNotPlaced) {
 		t.notPlaced(err)
 		return nil, nil

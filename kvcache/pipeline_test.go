@@ -25,8 +25,8 @@ func TestRestoreReadsAhead(t *testing.T) {
 		mu.Lock()
 		begun++
 		furthest = max(furthest, page)
-		if begun == pagesInMemory {
-			assert.Equal(t, pagesInMemory-1, furthest)
+		if begun == pagesAtOnce {
+			assert.Equal(t, pagesAtOnce-1, furthest)
 			close(all)
 		}
 		mu.Unlock()
@@ -38,8 +38,8 @@ func TestRestoreReadsAhead(t *testing.T) {
 	r.cache.requireRows(t, 0, prompt[:99])
 }
 
-// Buffers are reused, even for pages of another size.
-func TestRestoresShareBuffers(t *testing.T) {
+// Restores of all sizes follow each other.
+func TestRestoresOfAllSizes(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{})
 	for _, n := range []int{60, 5, 17, 100, 3} {

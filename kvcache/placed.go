@@ -24,9 +24,8 @@ type RowPlacer interface {
 
 var _ Store = (*diskstore.Store)(nil)
 
-// place tells each group that the rows of its cells are also in a page's file: the rows of
-// group g's cells are the file's rows from from[g] on.
-func (t *TieredCausal) place(pg *page, from []int, cells [][]int32) {
+// place tells each group that the rows of its cells are also in a page's file.
+func (t *TieredCausal) place(pg *page) {
 	sections := pg.layout.Sections()
 	for g := range t.groups {
 		var layers []int
@@ -35,14 +34,14 @@ func (t *TieredCausal) place(pg *page, from []int, cells [][]int32) {
 			if groupOf(t.groups, s) != g || s.Kind == pagefile.KindCell {
 				continue
 			}
-			at := pg.placed.Offsets[i] + int64(from[g])*int64(s.RowBytes)
+			at := pg.placed.Offsets[i] + int64(pg.dest.from[g])*int64(s.RowBytes)
 			if s.Kind == pagefile.KindV {
 				values = append(values, at)
 				continue
 			}
 			layers, keys = append(layers, int(s.Layer)), append(keys, at)
 		}
-		if err := t.groups[g].Rows.(RowPlacer).PlaceRows(cells[g], pg.placed.File, layers, keys, values); err != nil {
+		if err := t.groups[g].Rows.(RowPlacer).PlaceRows(pg.dest.cells[g], pg.placed.File, layers, keys, values); err != nil {
 			t.notPlaced(err)
 		}
 	}

@@ -207,25 +207,21 @@ func gather(groups []group, states States, page pageRows, wanted func(group int)
 	return nil
 }
 
-// scatter copies rows of a page's payload into cells: for group g, len(cells[g]) rows from
-// row from[g] on. State is copied whole.
-func scatter(groups []group, states States, layout pagefile.Layout, payload []byte, from []int, cells [][]int32) error {
-	for i, s := range layout.Sections() {
-		if !s.Kind.PerToken() {
-			if err := states.WriteState(int(s.Layer), s.Kind == pagefile.KindState, layout.Rows(payload, i)); err != nil {
-				return fmt.Errorf("copy the state of layer %d in: %w", s.Layer, err)
-			}
-			continue
+// scatter copies rows of one section of a page into cells. State is copied whole.
+func scatter(groups []group, states States, s pagefile.Section, rows []byte, to destination) error {
+	if !s.Kind.PerToken() {
+		if err := states.WriteState(int(s.Layer), s.Kind == pagefile.KindState, rows); err != nil {
+			return fmt.Errorf("copy the state of layer %d in: %w", s.Layer, err)
 		}
-		g := groupOf(groups, s)
-		if s.Kind == pagefile.KindCell || len(cells[g]) == 0 {
-			continue
-		}
-		n := int(s.RowBytes)
-		src := layout.Rows(payload, i)[from[g]*n : (from[g]+len(cells[g]))*n]
-		if err := groups[g].WriteRows(int(s.Layer), s.Kind == pagefile.KindV, cells[g], src); err != nil {
-			return fmt.Errorf("copy rows of layer %d in: %w", s.Layer, err)
-		}
+		return nil
+	}
+	g := groupOf(groups, s)
+	if s.Kind == pagefile.KindCell || len(to.cells[g]) == 0 {
+		return nil
+	}
+	n, from, cells := int(s.RowBytes), to.from[g], to.cells[g]
+	if err := groups[g].WriteRows(int(s.Layer), s.Kind == pagefile.KindV, cells, rows[from*n:(from+len(cells))*n]); err != nil {
+		return fmt.Errorf("copy rows of layer %d in: %w", s.Layer, err)
 	}
 	return nil
 }

@@ -35,16 +35,10 @@ func TestRuleWritesWaitForFlights(t *testing.T) {
 			t.Error("a row was written while a batch that may use its cell was in flight")
 		}
 	}
-	secondRead := make(chan struct{})
-	store.onRead = func(page int) {
-		if page == 1 {
-			close(secondRead) // the first page is read, or being read
-		}
-	}
-	landed := make(chan struct{})
+	waits, landed := r.watchIdle(), make(chan struct{})
 	go func() {
 		defer close(landed)
-		<-secondRead
+		<-waits
 		r.launch()
 		flying = false
 		r.compute()
@@ -80,15 +74,9 @@ func TestRuleWritesWaitForTheLastFlight(t *testing.T) {
 			t.Error("a row was written while a batch that may use its cell was in flight")
 		}
 	}
-	reading := make(chan struct{})
-	store.onRead = func(page int) {
-		if page == 0 {
-			close(reading)
-		}
-	}
-	loaded := make(chan Restored, 1)
+	waiting, loaded := r.watchIdle(), make(chan Restored, 1)
 	go func() { loaded <- r.load(slot, old, true) }()
-	<-reading
+	<-waiting
 	waits := r.device.waits()
 	r.compute()
 	require.Equal(t, waits, r.device.waits(), "the device was waited for too early")

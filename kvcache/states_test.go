@@ -141,7 +141,7 @@ func withStates(r *fakeRunner) *hybridRunner {
 	r.states = newFakeStates(r.device)
 	opts := r.tiered.opts
 	opts.Layers, opts.States = opts.Layers+2, r.states
-	r.tiered = New(hybridModel{r.model, r.states}, r.model.rows(), opts)
+	r.tiered = inPieces(New(hybridModel{r.model, r.states}, r.model.rows(), opts))
 	r.timers = withTimers(r.tiered.queue)
 	r.onCompute = func(b *fakeBatch) { r.states.advance(tokensOf(b.inputs)) }
 	r.t.Cleanup(r.tiered.Close)

@@ -2,7 +2,9 @@ package kvcache
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
@@ -81,10 +83,22 @@ func (s *steadyStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int3
 	return err
 }
 
-// ReadPlaced implements Store. After steady.ErrHung nobody may use buf.
-func (s *steadyStore) ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
+// ReadSections implements Store. After steady.ErrHung use is not called any more.
+func (s *steadyStore) ReadSections(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) error {
+	gate := gate{use: use}
+	defer gate.close()
+	_, err := readWithin(ctx, s, how, func() (struct{}, error) {
+		return struct{}{}, s.Store.ReadSections(ctx, ref, tokens, layout, gate.pass, how...)
+	}, func(struct{}, error) {})
+	return err
+}
+
+// ReadPlaced implements Store. After steady.ErrHung use is not called any more.
+func (s *steadyStore) ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
+	gate := gate{use: use}
+	defer gate.close()
 	return readWithin(ctx, s, how, func() (*diskstore.Placed, error) {
-		return s.Store.ReadPlaced(ctx, ref, tokens, layout, buf, how...)
+		return s.Store.ReadPlaced(ctx, ref, tokens, layout, gate.pass, how...)
 	}, func(placed *diskstore.Placed, _ error) {
 		if placed != nil {
 			placed.Close() // the file was only read
@@ -92,7 +106,34 @@ func (s *steadyStore) ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens 
 	})
 }
 
-// readWithin runs a read, which runs at a lower priority if it is gentle.
+// gate passes sections of a page on, one at a time, until it is closed: a read that is left behind
+// may go on while its cells belong to other rows.
+type gate struct {
+	mu     sync.Mutex
+	closed bool
+	use    diskstore.Use
+}
+
+// errLeftBehind ends a read whose reader is gone.
+var errLeftBehind = errors.New("the reader of the page is gone")
+
+func (g *gate) pass(i int, rows []byte) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return errLeftBehind
+	}
+	return g.use(i, rows)
+}
+
+// close waits for the section that is being used.
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+}
+
+// readWithin runs a read, at a lower priority if it is gentle.
 func readWithin[T any](ctx context.Context, s *steadyStore, how []diskstore.ReadOption, read func() (T, error), late func(T, error)) (T, error) {
 	return steady.Do(ctx, &s.guard, steady.Wait{Most: s.patience.page, Grace: s.patience.grace}, func() (T, error) {
 		if slices.Contains(how, diskstore.Gently) {

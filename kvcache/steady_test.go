@@ -135,7 +135,7 @@ func TestADiskThatHangs(t *testing.T) {
 						r.cache.requireRows(t, 0, append(slices.Clone(text), 7, 8))
 					}
 				}
-				require.LessOrEqual(t, store.hung(op), pagesInMemory)
+				require.LessOrEqual(t, store.hung(op), pagesAtOnce)
 				patience.find, patience.page = time.Hour, time.Hour
 				store.answer(r)
 				for range 2 { // the first request finds the missing pages
@@ -345,9 +345,9 @@ func (s *slowBuffers) Read(ctx context.Context, ref diskstore.Ref, tokens []int3
 	return nil
 }
 
-// TestAHungReadKeepsItsBuffer: no other page is read into memory that a read which hangs still
-// writes to.
-func TestAHungReadKeepsItsBuffer(t *testing.T) {
+// TestAHungReadWritesNoCells: when the disk answers again, its rows do not go to cells that hold
+// computed ones by then.
+func TestAHungReadWritesNoCells(t *testing.T) {
 	silence(t)
 	store := &slowBuffers{memStore: newMemStore(t), page: 2, answer: make(chan struct{}), ended: make(chan struct{})}
 	r := newFakeRunner(t, store, 1, 256, Options{Poison: true})
@@ -360,13 +360,8 @@ func TestAHungReadKeepsItsBuffer(t *testing.T) {
 	r.drain()
 	r.finish(r.slots[0])
 
-	seen := make(map[*byte]bool)
-	for b, ok := r.tiered.buffers.Get().(*[]byte); ok; b, ok = r.tiered.buffers.Get().(*[]byte) {
-		seen[&(*b)[0]] = true
-	}
 	close(store.answer)
 	<-store.ended
-	for b := range seen {
-		require.NotEqual(t, byte(poison), *b)
-	}
+	require.Eventually(t, func() bool { return !r.tiered.store.guard.Hangs() }, time.Minute, time.Microsecond)
+	r.cache.requireRows(t, 0, text)
 }

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -298,11 +300,52 @@ func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, la
 	return nil
 }
 
-func (s *memStore) ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
-	if err := s.Read(ctx, ref, tokens, layout, buf, how...); err != nil {
-		return nil, err
+// ReadSections and ReadPlaced are never called: tests wrap the store with inPieces.
+func (s *memStore) ReadSections(context.Context, diskstore.Ref, []int32, pagefile.Layout, diskstore.Use, ...diskstore.ReadOption) error {
+	panic("not in pieces")
+}
+
+func (s *memStore) ReadPlaced(context.Context, diskstore.Ref, []int32, pagefile.Layout, diskstore.Use, ...diskstore.ReadOption) (*diskstore.Placed, error) {
+	panic("not in pieces")
+}
+
+func (s *memStore) readsWholePages() {}
+
+// inPieces makes a store in memory pass on the sections of pages that its Read returns.
+func inPieces(t *TieredCausal) *TieredCausal {
+	if _, ok := t.store.Store.(interface{ readsWholePages() }); ok {
+		t.store.Store = pieceStore{t.store.Store}
 	}
-	return nil, diskstore.ErrNotPlaced
+	return t
+}
+
+// pieceStore passes sections on in any order, several at the same time, and before an error
+// sections of which nobody may see anything.
+type pieceStore struct{ Store }
+
+func (s pieceStore) ReadSections(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) error {
+	buf := make([]byte, layout.Size())
+	err := s.Read(ctx, ref, tokens, layout, buf, how...)
+	order := rand.Perm(layout.Len())
+	if err != nil {
+		order = order[:len(order)/2]
+		for i := range buf {
+			buf[i] = 0x5a
+		}
+	}
+	var group errgroup.Group
+	for _, i := range order {
+		group.Go(func() error {
+			rows := slices.Clone(layout.Rows(buf, i))
+			defer clear(rows) // nobody may keep them
+			return use(i, rows)
+		})
+	}
+	return cmp.Or(err, group.Wait())
+}
+
+func (s pieceStore) ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
+	return nil, cmp.Or(s.ReadSections(ctx, ref, tokens, layout, use, how...), diskstore.ErrNotPlaced)
 }
 
 func (s *memStore) Flush(context.Context) error { return nil }

@@ -28,7 +28,8 @@ type Store interface {
 	TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
 	LayoutOf(ctx context.Context, ref diskstore.Ref) (pagefile.Layout, error)
 	Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error
-	ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) (*diskstore.Placed, error)
+	ReadSections(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) error
+	ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) (*diskstore.Placed, error)
 	Flush(ctx context.Context) error
 	Close() error
 }
@@ -113,7 +114,6 @@ type TieredCausal struct {
 	bounce   []byte                // for rows of a device that are copied between batches
 	stats    Stats
 
-	buffers  sync.Pool       // *[]byte to read pages into
 	noRuns   atomic.Bool     // the model cannot shift
 	runsBy   time.Time       // no request waits longer for Options.RunsFilled
 	uncopied sync.Once       // logs once why a page was not copied

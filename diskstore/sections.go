@@ -1,0 +1,94 @@
+package diskstore
+
+import (
+	"context"
+	"errors"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+)
+
+// Use receives the rows of section i of a layout, which it does not keep. Calls may run at the
+// same time. After an error of Use the rest of the page is not read.
+type Use func(i int, rows []byte) error
+
+// ReadSections does as Read, but passes each section to use as soon as the section is checked,
+// instead of filling a buffer: memory for a few pieces is enough, and a piece is used while it is
+// in the processor's cache. Sections come in any order. A section may come several times, when
+// the page is read again or from another tier; the last time counts.
+//
+// The page is good only if ReadSections returns nil: any section may have been passed on before
+// an error. Besides the errors of Read, ReadSections returns that of use. After ReadSections has
+// returned, use is not called.
+//
+// With [Options.RAM] a page comes whole into memory first, where it is kept.
+func (s *Store) ReadSections(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, use Use, how ...ReadOption) error {
+	if s.ram != nil {
+		buf := s.takeWhole(layout)
+		defer s.whole.Put(buf)
+		if err := s.Read(ctx, ref, tokens, layout, *buf, how...); err != nil {
+			return err
+		}
+		return use.all(layout, *buf)
+	}
+	ctx, leave, err := s.life.Enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	defer s.traffic.Enter()()
+	page, err := s.readInto(ctx, ref, tokens, layout, use, how)
+	if err != nil {
+		return err
+	}
+	page.blob.Close()
+	return nil
+}
+
+// readInto reads a page from the tiers, passes its sections to use, and returns the open file.
+// The caller closes the file.
+func (s *Store) readInto(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, use Use, how []ReadOption) (verified, error) {
+	if err := s.checkRead(ref, tokens, layout, layout.Size()); err != nil {
+		return verified{}, err
+	}
+	codec := s.codecFor(how)
+	return s.read(ctx, ref, tokens, layout, func(ctx context.Context, blob tier.Blob, h *pagefile.Header, sel pagefile.Selection) error {
+		return pagefile.ReadSections(ctx, blob, h, sel, codec, func(i int, rows []byte) error {
+			if err := use(i, rows); err != nil {
+				return &useError{err}
+			}
+			return nil
+		})
+	})
+}
+
+// all passes on the sections of a whole page.
+func (u Use) all(layout pagefile.Layout, buf []byte) error {
+	for i := range layout.Len() {
+		if err := u(i, layout.Rows(buf, i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeWhole returns memory for a page, which the caller puts back into s.whole.
+func (s *Store) takeWhole(layout pagefile.Layout) *[]byte {
+	if p, ok := s.whole.Get().(*[]byte); ok && cap(*p) >= layout.Size() {
+		*p = (*p)[:layout.Size()]
+		return p
+	}
+	buf := make([]byte, layout.Size())
+	return &buf
+}
+
+// useError is an error of Use: it says nothing of the file.
+type useError struct{ error }
+
+func (e *useError) Unwrap() error { return e.error }
+
+// notUsed reports an error of Use.
+func notUsed(err error) bool {
+	var e *useError
+	return errors.As(err, &e)
+}
