@@ -200,7 +200,8 @@ func (s *storeRun) newRestorer(ctx context.Context, name string, compress bool, 
 	for _, token := range append(storeTokens(1, s.r.Pages*lab.PageTokens), 0) { // the last token is always computed
 		l.prompt = append(l.prompt, &input.Input{Token: token})
 	}
-	l.tiered = kvcache.New(noCache{}, []kvcache.Rows{noCache{}}, kvcache.Options{
+	cache := newHostCache(len(l.prompt))
+	l.tiered = kvcache.New(cache, []kvcache.Rows{cache}, kvcache.Options{
 		Store: store, Fingerprint: storeFingerprint, Layers: storeLayers, PageTokens: lab.PageTokens, AlwaysRestore: true,
 	})
 	return l, nil
@@ -223,30 +224,63 @@ func (l *restorer) close() error {
 	return nil
 }
 
-// noCache has room for all rows and drops them: a restore into noCache costs everything
-// except the copy into the cache.
-type noCache struct{ ollama.Cache }
+// hostCache is a cache in host memory, with one tensor for K and one for V of each layer. The cell
+// of a position has the same number.
+type hostCache struct {
+	ollama.Cache
+	tensors [][]byte // K and V of each layer
+}
 
-func (noCache) RowLayers() []int {
+func newHostCache(cells int) *hostCache {
+	c := &hostCache{tensors: make([][]byte, 2*storeLayers)}
+	for i := range c.tensors {
+		c.tensors[i] = make([]byte, cells*storeRowBytes)
+		clear(c.tensors[i]) // the memory is there before a restore, as Ollama's is
+	}
+	return c
+}
+
+func (*hostCache) RowLayers() []int {
 	layers := make([]int, storeLayers)
 	for i := range layers {
 		layers[i] = i
 	}
 	return layers
 }
-func (noCache) RowBytes(int, bool) (int, error)            { return storeRowBytes, nil }
-func (noCache) ReadRows(int, bool, []int32, []byte) error  { return nil }
-func (noCache) WriteRows(int, bool, []int32, []byte) error { return nil }
-func (noCache) SynchronizeRows()                           {}
-func (noCache) BatchCells() []int32                        { return nil }
-func (noCache) Remove(int, int32, int32) error             { return nil }
-func (noCache) Close()                                     {}
 
-func (noCache) RowWindow() (window, memory int32) { return math.MaxInt32, math.MaxInt32 }
+// WriteRows copies runs of cells, as patch 0001 does for host memory.
+func (c *hostCache) WriteRows(layer int, value bool, cells []int32, src []byte) error {
+	tensor := c.tensors[2*layer]
+	if value {
+		tensor = c.tensors[2*layer+1]
+	}
+	for at := 0; at < len(cells); {
+		n := 1
+		for at+n < len(cells) && cells[at+n] == cells[at]+int32(n) {
+			n++
+		}
+		copy(tensor[int(cells[at])*storeRowBytes:], src[at*storeRowBytes:(at+n)*storeRowBytes])
+		at += n
+	}
+	return nil
+}
 
-func (noCache) ShiftRows([]int32, int32) error { return ollama.ErrNotSupported }
-func (noCache) ReserveCells(_ int, begin, end int32, _ []int32) ([]int32, error) {
-	return make([]int32, end-begin), nil
+func (*hostCache) RowBytes(int, bool) (int, error)           { return storeRowBytes, nil }
+func (*hostCache) ReadRows(int, bool, []int32, []byte) error { return nil }
+func (*hostCache) SynchronizeRows()                          {}
+func (*hostCache) BatchCells() []int32                       { return nil }
+func (*hostCache) Remove(int, int32, int32) error            { return nil }
+func (*hostCache) Close()                                    {}
+
+func (*hostCache) RowWindow() (window, memory int32) { return math.MaxInt32, math.MaxInt32 }
+
+func (*hostCache) ShiftRows([]int32, int32) error { return ollama.ErrNotSupported }
+func (*hostCache) ReserveCells(_ int, begin, end int32, _ []int32) ([]int32, error) {
+	cells := make([]int32, end-begin)
+	for i := range cells {
+		cells[i] = begin + int32(i)
+	}
+	return cells, nil
 }
 
 // compressed holds the compressed sections of pages, in memory.
