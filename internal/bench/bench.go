@@ -43,6 +43,7 @@ var benchmarks = []struct {
 	measure func(*bench, context.Context) error
 }{
 	{"ttft", true, (*bench).measureTTFT},
+	{"large", false, (*bench).measureLarge},
 	{"cost", true, (*bench).measureCost},
 	{"restore", true, (*bench).measureRestore},
 	{"slots", true, (*bench).measureSlots},

@@ -75,13 +75,13 @@ func TestParse(t *testing.T) {
 	require.Equal(t, []int{512, 1024}, s.sizes)
 
 	for args, want := range map[string][]string{
-		`-only ttfb: there is no benchmark "ttfb", only ttft, cost, restore, slots, warm, remote, moved, paged, store`: {"-only", "ttfb"},
-		`-sizes 1,x: "1" is not a number of tokens from 2 to 262144`:                                                   {"-sizes", "1,x"},
-		`-store-pages 5,x: "x" is not a number of pages from 1 to 10000000`:                                            {"-store-pages", "5,x"},
-		`-remote-mbs 0: "0" is not a number of MB per second from 1 to 100000`:                                         {"-remote-mbs", "0"},
-		`-store-mib 0: want 1 to 8192`:                                                                                 {"-store-mib", "0"},
-		"-n 0, -pairs 15: at least one repetition is needed":                                                           {"-n", "0"},
-		`unexpected argument "all"; every setting is a flag, see -help`:                                                {"all"},
+		`-only ttfb: there is no benchmark "ttfb", only ttft, large, cost, restore, slots, warm, remote, moved, paged, store`: {"-only", "ttfb"},
+		`-sizes 1,x: "1" is not a number of tokens from 2 to 262144`:                                                          {"-sizes", "1,x"},
+		`-store-pages 5,x: "x" is not a number of pages from 1 to 10000000`:                                                   {"-store-pages", "5,x"},
+		`-remote-mbs 0: "0" is not a number of MB per second from 1 to 100000`:                                                {"-remote-mbs", "0"},
+		`-store-mib 0: want 1 to 8192`:                                  {"-store-mib", "0"},
+		"-n 0, -pairs 15: at least one repetition is needed":            {"-n", "0"},
+		`unexpected argument "all"; every setting is a flag, see -help`: {"all"},
 	} {
 		_, err := parse(want, io.Discard)
 		require.EqualError(t, err, args)
@@ -220,6 +220,8 @@ func TestQuick(t *testing.T) {
 	require.True(t, r.Versions.StockIsPatched)
 	require.Contains(t, stdout.String(), "the patched one with the tier off took its place")
 	require.Equal(t, quickTokens-1, r.TTFT.Points[0].RestoredTokens)
+	require.Equal(t, quickTokens-1, r.Large.Point.RestoredTokens)
+	require.Positive(t, r.Large.Over.Median)
 	require.Positive(t, r.Cost.Decode.Ratio.Median)
 	require.Positive(t, r.Restore.Cached.Ratio)
 

@@ -19,6 +19,7 @@ type Report struct {
 	Versions Versions        `json:"versions"`
 	Settings Settings        `json:"settings"`
 	TTFT     *TTFT           `json:"ttft,omitempty"`
+	Large    *Large          `json:"large,omitempty"`
 	Cost     *Cost           `json:"cost,omitempty"`
 	Restore  *Restore        `json:"restore,omitempty"`
 	Slots    *Slots          `json:"slots,omitempty"`
@@ -179,6 +180,9 @@ func (r *Report) keep(old *Report) {
 	if r.TTFT == nil {
 		r.TTFT = old.TTFT
 		r.Versions.Stock, r.Versions.StockIsPatched = old.Versions.Stock, old.Versions.StockIsPatched
+	}
+	if r.Large == nil {
+		r.Large = old.Large
 	}
 	if r.Cost == nil {
 		r.Cost = old.Cost

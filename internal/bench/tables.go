@@ -16,6 +16,9 @@ func (r *Report) print(w io.Writer) {
 		r.TTFT.print(w, r.Versions.StockIsPatched)
 		r.TTFT.printWhere(w)
 	}
+	if r.Large != nil {
+		r.Large.print(w)
+	}
 	if r.Cost != nil {
 		r.Cost.print(w)
 	}
