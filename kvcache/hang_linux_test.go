@@ -38,7 +38,12 @@ func TestClosingOnADiskThatHangs(t *testing.T) {
 			r.tiered.store.patience = patience{find: short, page: short, queue: short, grace: short, flush: short, close: short}
 			r.tiered.closeIn, r.tiered.queue.stopIn = short, short
 			m.Stall(mounts.AllOps...)
-			t.Cleanup(m.Heal)
+			t.Cleanup(func() { // what was left behind ends before the folder goes
+				m.Heal()
+				<-r.tiered.queue.stopped
+				require.Eventually(t, func() bool { return !r.tiered.store.guard.Hangs() }, time.Minute, time.Millisecond)
+				_ = store.Close()
+			})
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
 			watch := time.AfterFunc(20*time.Second, func() {
