@@ -109,11 +109,16 @@ func (h *Header) All() Selection {
 // ReadPayload reads the selected sections of a page into buf, of the selection's Size() bytes,
 // with the checks of ReadSections. After ReadPayload has returned, no goroutine writes to buf.
 func ReadPayload(ctx context.Context, blob Source, h *Header, sel Selection, c *Codec, buf []byte) error {
-	return ReadSections(ctx, blob, h, sel, c, func(i int, rows []byte) error {
-		copy(sel.Rows(buf, i), rows)
+	r := &sectionReader{blob: blob, h: h, sel: sel, codec: c}
+	r.pass = func(i int, encoding Encoding, stored []byte) error {
 		clear(sel.Gap(buf, i))
-		return nil
-	})
+		if encoding == EncodingRaw {
+			copy(sel.Rows(buf, i), stored)
+			return nil
+		}
+		return c.Decode(stored, sel.Rows(buf, i))
+	}
+	return r.readAll(ctx)
 }
 
 // ReadSections reads the selected sections of a page and passes the rows of each, by its index
@@ -129,13 +134,44 @@ func ReadPayload(ctx context.Context, blob Source, h *Header, sel Selection, c *
 // sections. With a codec for gentle reads it runs on the calling goroutine, unless the source
 // waits for a network.
 func ReadSections(ctx context.Context, blob Source, h *Header, sel Selection, c *Codec, use func(i int, rows []byte) error) error {
-	atOnce := ReadsAtOnce(blob)
-	r := &sectionReader{
-		blob: blob, h: h, sel: sel, codec: c, use: use,
-		pieces: slices.Collect(h.pieces(sel)), turns: make(chan struct{}, atOnce),
+	r := &sectionReader{blob: blob, h: h, sel: sel, codec: c}
+	r.pass = func(i int, encoding Encoding, stored []byte) error {
+		if encoding == EncodingRaw {
+			return use(i, stored)
+		}
+		rows := takeScratch(sel.end(i) - sel.offsets[i])
+		defer putScratch(rows)
+		if err := c.Decode(stored, *rows); err != nil {
+			return err
+		}
+		return use(i, *rows)
 	}
+	return r.readAll(ctx)
+}
+
+// piecesAtOnce bounds the pieces of a page that are in memory, unless more are read at once.
+const piecesAtOnce = 4
+
+// sectionReader is the state of one ReadSections or ReadPayload.
+type sectionReader struct {
+	blob  Source
+	h     *Header
+	sel   Selection
+	codec *Codec
+	// pass decodes the stored bytes of section i, which are checked, and passes its rows on.
+	pass func(i int, encoding Encoding, stored []byte) error
+
+	pieces []piece
+	turns  chan struct{} // one element per running read
+	taken  atomic.Int64  // pieces that a goroutine has begun to read; the footer is behind the last
+}
+
+// readAll reads all pieces and the footer.
+func (r *sectionReader) readAll(ctx context.Context) error {
+	atOnce := ReadsAtOnce(r.blob)
+	r.pieces, r.turns = slices.Collect(r.h.pieces(r.sel)), make(chan struct{}, atOnce)
 	workers := min(max(atOnce, runtime.GOMAXPROCS(0)), max(atOnce, piecesAtOnce), len(r.pieces)+1)
-	if c.gently {
+	if r.codec.gently {
 		workers = min(atOnce, len(r.pieces)+1)
 	}
 	if workers == 1 {
@@ -146,22 +182,6 @@ func ReadSections(ctx context.Context, blob Source, h *Header, sel Selection, c 
 		group.Go(func() error { return r.run(ctx) })
 	}
 	return group.Wait()
-}
-
-// piecesAtOnce bounds the pieces of a page that are in memory, unless more are read at once.
-const piecesAtOnce = 4
-
-// sectionReader is the state of one ReadSections.
-type sectionReader struct {
-	blob  Source
-	h     *Header
-	sel   Selection
-	codec *Codec
-	use   func(i int, rows []byte) error
-
-	pieces []piece
-	turns  chan struct{} // one element per running read
-	taken  atomic.Int64  // pieces that a goroutine has begun to read; the footer is behind the last
 }
 
 // run reads and uses pieces until all are taken.
@@ -211,24 +231,11 @@ func (r *sectionReader) usePiece(p piece, bytes []byte) error {
 		if err := r.h.checkStored(at, stored[:s.Stored], stored[s.Stored:AlignUp(s.Stored)]); err != nil {
 			return err
 		}
-		if err := r.useSection(i, s.Encoding, stored[:s.Stored:s.Stored]); err != nil {
+		if err := r.pass(i, s.Encoding, stored[:s.Stored:s.Stored]); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// useSection decodes the selection's section i, which is checked, and passes it on.
-func (r *sectionReader) useSection(i int, encoding Encoding, stored []byte) error {
-	if encoding == EncodingRaw {
-		return r.use(i, stored)
-	}
-	rows := takeScratch(r.sel.end(i) - r.sel.offsets[i])
-	defer putScratch(rows)
-	if err := r.codec.Decode(stored, *rows); err != nil {
-		return err
-	}
-	return r.use(i, *rows)
 }
 
 // ReadsAtOnce returns the number of reads of a source to run at the same time.
