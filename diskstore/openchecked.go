@@ -18,7 +18,7 @@ import (
 // The caller closes the returned Blob.
 func (lv *level) openChecked(ctx context.Context, name pagefile.Name, check func(tier.Blob) error) (tier.Blob, error) {
 	blob, info, err := lv.openOnce(ctx, name, lv.tier.Open, check)
-	if !tier.Doubtful(err) && !(lv == lv.s.local && errors.Is(err, syscall.EIO)) {
+	if notUsed(err) || !tier.Doubtful(err) && !(lv == lv.s.local && errors.Is(err, syscall.EIO)) {
 		lv.conclude(ctx, info, err)
 		return blob, err
 	}

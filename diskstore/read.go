@@ -129,7 +129,7 @@ func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 			break
 		}
 	}
-	if errors.Is(worst, tier.ErrNotFound) {
+	if errors.Is(worst, tier.ErrNotFound) && !notUsed(worst) {
 		s.counts.misses.Add(1)
 	}
 	return verified{}, fmt.Errorf("read page %v: %w", ref.Key, worst)

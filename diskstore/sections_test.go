@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -248,6 +249,27 @@ func TestAnErrorOfTheUserIsNoneOfTheStore(t *testing.T) {
 		require.ErrorIs(t, err, refused)
 		stats := s.Stats()
 		require.Zero(t, stats.TierErrors+stats.Damaged+stats.Mismatched+stats.Misses)
+		got, err := readSections(s, ref, tokens, page.Layout, nil)
+		require.NoError(t, err)
+		require.Equal(t, page.Payload, got)
+	}
+}
+
+// TestAnErrorOfTheUserThatLooksLikeTheDisks does not make the store read the file again.
+func TestAnErrorOfTheUserThatLooksLikeTheDisks(t *testing.T) {
+	for _, refused := range []error{syscall.EIO, pagefile.ErrDamaged, tier.ErrStale, tier.ErrNotFound, tier.ErrTierTimeout} {
+		s := open(t, testOptions(t))
+		tokens := prompt(1, testTokens)
+		page := putChain(t, s, tokens)[0]
+		ref := s.Chain(ctx, tokens, nil)[0]
+		var once sync.Once
+		err := s.ReadSections(ctx, ref, tokens, page.Layout, func(int, []byte) (err error) {
+			once.Do(func() { err = fmt.Errorf("a spill's file: %w", refused) })
+			return err
+		})
+		require.ErrorIs(t, err, refused)
+		stats := s.Stats()
+		require.Zero(t, stats.TierErrors+stats.Damaged+stats.Mismatched+stats.Misses, "%v", refused)
 		got, err := readSections(s, ref, tokens, page.Layout, nil)
 		require.NoError(t, err)
 		require.Equal(t, page.Payload, got)
