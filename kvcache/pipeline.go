@@ -128,24 +128,30 @@ func (r *pipeline) readInto(ctx context.Context, i int) page {
 	}
 	pg.dest = p.destination(i)
 	sections := pg.layout.Sections()
-	var write error // guarded by the store, which passes one section at a time
 	use := func(i int, rows []byte) error {
 		if p.cells == nil {
 			return nil
 		}
-		write = scatter(t.groups, t.opts.States, sections[i], rows, pg.dest)
-		return write
+		if err := scatter(t.groups, t.opts.States, sections[i], rows, pg.dest); err != nil {
+			return &writeError{err}
+		}
+		return nil
 	}
 	var how []diskstore.ReadOption
 	if r.low {
 		how = append(how, diskstore.Gently)
 	}
 	pg.placed, pg.err = t.readPage(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], pg.layout, use, how...)
-	if pg.err != nil && write != nil {
-		pg.err, pg.write = nil, write
+	if failed := (*writeError)(nil); errors.As(pg.err, &failed) {
+		pg.err, pg.write = nil, failed
 	}
 	return pg
 }
+
+// writeError is an error of writing rows: it says nothing of the page.
+type writeError struct{ error }
+
+func (e *writeError) Unwrap() error { return e.error }
 
 // readPage reads a page, and keeps its file open where the cache is a [RowPlacer].
 func (t *TieredCausal) readPage(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) (*diskstore.Placed, error) {

@@ -1,0 +1,64 @@
+package kvcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+)
+
+// overlappingStore has begun to pass on every section before the first fails.
+type overlappingStore struct{ Store }
+
+func (s overlappingStore) ReadSections(_ context.Context, _ diskstore.Ref, _ []int32, layout pagefile.Layout, use diskstore.Use, _ ...diskstore.ReadOption) (err error) {
+	buf := make([]byte, layout.Size())
+	for i := range layout.Len() {
+		if failed := use(i, layout.Rows(buf, i)); failed != nil && err == nil {
+			err = fmt.Errorf("read page: %w", failed)
+		}
+	}
+	return err
+}
+
+// refusesOnce refuses the first rows.
+type refusesOnce struct {
+	Rows
+	refused error
+	times   int
+}
+
+func (r *refusesOnce) WriteRows(layer int, value bool, cells []int32, src []byte) error {
+	if r.times++; r.times == 1 {
+		return r.refused
+	}
+	return r.Rows.WriteRows(layer, value, cells, src)
+}
+
+// TestRowsThatCannotBeWrittenSayNothingOfThePage, also when other sections of it are written
+// after them.
+func TestRowsThatCannotBeWrittenSayNothingOfThePage(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	tokens := tokenRange(1, 40)
+	r.run(r.slots[0], tokens, nil, true)
+	r.flush()
+	refs := store.ChainFrom(t.Context(), store.root, 0, tokens, nil)
+	require.NotEmpty(t, refs)
+
+	rows := &refusesOnce{Rows: r.tiered.groups[0].Rows, refused: errors.New("no such cell")}
+	r.tiered.groups[0].Rows = rows
+	r.tiered.store.Store = overlappingStore{store}
+	p := plan{prompt: prompt{tokens: tokens}, refs: refs[:1], begin: []int{0}, end: 8, cells: [][]int32{{0, 1, 2, 3, 4, 5, 6, 7}}}
+	line := r.tiered.readPages(t.Context(), &p, false, false)
+	defer line.close()
+	pg := <-line.Next()
+	require.ErrorIs(t, pg.write, rows.refused)
+	require.NoError(t, pg.err)
+	require.Greater(t, rows.times, 1)
+	line.done(&pg)
+}
