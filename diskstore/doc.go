@@ -76,7 +76,8 @@ in a tier: the pages put or read last. Look-ups go from memory to the local tier
 to the remote one. Processes of one server divide the memory's budget.
 
 Concurrent Reads of one page share one read: the page is read, checked and
-decoded once, and copied for the others. After a start, ReadAhead reads the most
+decoded once, and copied for the others. ReadSections passes a page on in pieces
+and shares it only where it comes into memory as a whole. After a start, ReadAhead reads the most
 recently used pages into memory, so that the first Reads come from memory.
 
 # Guarantees

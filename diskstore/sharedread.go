@@ -8,9 +8,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// sharing lets concurrent Reads of one page share one read: when several slots get the same
-// prompt at the same time, each page is read, checked and decoded once and copied for the
-// others.
+// sharing lets concurrent Reads of one page share one read: each page is read, checked and
+// decoded once and copied for the others.
 type sharing struct {
 	mu      sync.Mutex
 	reading map[pagefile.Name]*sharedRead

@@ -20,7 +20,8 @@ type Rows interface {
 	// ReadRows copies one row per cell to dst, in the order of cells. ReadRows and WriteRows
 	// do not wait for the device, and leave unread outputs of a batch intact.
 	ReadRows(layer int, value bool, cells []int32, dst []byte) error
-	// WriteRows copies one row per cell from src, in the order of cells.
+	// WriteRows copies one row per cell from src, in the order of cells. Calls for different
+	// cells may run at the same time.
 	WriteRows(layer int, value bool, cells []int32, src []byte) error
 	// SynchronizeRows waits until every batch handed to the backend is computed.
 	SynchronizeRows()
