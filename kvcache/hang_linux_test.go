@@ -38,7 +38,7 @@ func TestClosingOnADiskThatHangs(t *testing.T) {
 			r.tiered.store.patience = patience{find: short, page: short, queue: short, grace: short, flush: short, close: short}
 			r.tiered.closeIn, r.tiered.queue.stopIn = short, short
 			m.Stall(mounts.AllOps...)
-			t.Cleanup(func() { // what was left behind ends before the folder goes
+			t.Cleanup(func() { // operations left behind end before the folder goes
 				m.Heal()
 				<-r.tiered.queue.stopped
 				require.Eventually(t, func() bool { return !r.tiered.store.guard.Hangs() }, time.Minute, time.Millisecond)
