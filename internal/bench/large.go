@@ -86,6 +86,8 @@ func (b *bench) largeOnce(ctx context.Context, r *Large) (err error) {
 
 func last(s measure.Series) float64 { return s.Values[len(s.Values)-1] }
 
+func lastSeconds(s measure.Series) string { return show.Seconds(toDuration(last(s))) }
+
 func (l *Large) print(w io.Writer) {
 	p := l.Point
 	ratio := func(s measure.Series) string {

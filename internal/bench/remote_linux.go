@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
-	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/mounts"
 )
@@ -61,8 +60,7 @@ func (b *bench) measureRemote(ctx context.Context) (err error) {
 				step.End("", err)
 				return fmt.Errorf("at %d MB/s: %w", mbs, err)
 			}
-			last := func(s measure.Series) string { return show.Seconds(toDuration(s.Values[len(s.Values)-1])) }
-			step.End(fmt.Sprintf("ours %s, restored %s, computed %s", last(p.Decided), last(p.Restored), last(p.Computed)), nil)
+			step.End(fmt.Sprintf("ours %s, restored %s, computed %s", lastSeconds(p.Decided), lastSeconds(p.Restored), lastSeconds(p.Computed)), nil)
 		}
 	}
 	for i := range l.r.Points {

@@ -95,8 +95,7 @@ func (b *bench) ttftOnce(ctx context.Context, stock *lab.Lab, r *TTFT, p *Point,
 	if err := b.ttftAfter(ctx, ours, p, prompt, held, root); err != nil {
 		return "", err
 	}
-	last := func(s measure.Series) string { return show.Seconds(toDuration(s.Values[len(s.Values)-1])) }
-	return fmt.Sprintf("stock %s, cold %s, restored %s", last(p.Stock), last(p.Cold), last(p.Restored)), nil
+	return fmt.Sprintf("stock %s, cold %s, restored %s", lastSeconds(p.Stock), lastSeconds(p.Cold), lastSeconds(p.Restored)), nil
 }
 
 // startOurs starts the patched server with an empty store and loads its model.
