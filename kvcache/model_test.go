@@ -200,6 +200,11 @@ func (s *simulation) Load(t *rapid.T) {
 func (s *simulation) Converse(t *rapid.T) {
 	slot, public := s.pick(t, s.idle), rapid.Bool().Draw(t, "store")
 	prompt := s.drawPrompt(t, public)
+	s.whole(slot, prompt, public)
+}
+
+// whole runs a request from its beginning to its end, after the batches in flight.
+func (s *simulation) whole(slot *fakeSlot, prompt []int32, public bool) {
 	s.lock = &s.mu
 	for s.compute() {
 	}
@@ -218,14 +223,7 @@ func (s *simulation) Heal(t *rapid.T) {
 	s.store.failing, s.store.fail = nil, nil
 	s.store.mu.Unlock()
 	prompt := s.drawPrompt(t, true)
-	s.lock = &s.mu
-	for s.compute() {
-	}
-	s.load(slot, prompt, true)
-	for len(slot.rest) > 0 {
-		_ = s.build() && s.compute()
-	}
-	s.finish(slot)
+	s.whole(slot, prompt, true)
 	if len(s.loading) == 0 {
 		for s.build() || s.compute() {
 		}

@@ -57,9 +57,9 @@ func (t *TieredCausal) readPages(ctx context.Context, p *plan, alone, low bool) 
 	return r
 }
 
-// done lets the next page begin. A page without the rows of some
-// group, as a server with a longer context stores it, does not count as found, nor do the pages
-// after it: Put replaces those that lack rows.
+// done lets the next page begin. A page without the rows of some group, as a server with a longer
+// context stores it, does not count as found, nor do the pages after it: Put replaces those that
+// lack rows.
 func (r *pipeline) done(pg *page) {
 	pg.close()
 	if errors.Is(pg.err, pagefile.ErrMismatch) {
