@@ -172,3 +172,77 @@ func TestALostPageAfterAnotherIsStoredAgain(t *testing.T) {
 	r.settle()
 	require.Equal(t, 50, restarted(t, store, text))
 }
+
+// slowlyStored returns from Put of a page some time after the page can be read.
+type slowlyStored struct {
+	*memStore
+	page   int // its number
+	stored chan pagefile.Key
+	end    chan struct{}
+}
+
+func (s *slowlyStored) Put(ctx context.Context, p *pagefile.Page) error {
+	err := s.memStore.Put(ctx, p)
+	if s.stored != nil && int(p.Start)/8 == s.page {
+		s.stored <- pagefile.ChainKey(p.Parent, p.Tokens, p.Media)
+		<-s.end
+	}
+	return err
+}
+
+// TestAPageThatIsLostBeforePutReturnsIsStoredAgain: a page may be read, and set aside, as soon as it
+// has its name.
+func TestAPageThatIsLostBeforePutReturnsIsStoredAgain(t *testing.T) {
+	store := &slowlyStored{memStore: newMemStore(t), page: 2, stored: make(chan pagefile.Key), end: make(chan struct{})}
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	r.run(r.slots[0], tokenRange(1, 50), nil, true)
+	key := <-store.stored
+	require.NotZero(t, store.lose(16))
+	r.tiered.noteRead(diskstore.Ref{Key: key}, pagefile.ErrDamaged)
+	store.stored = nil
+	close(store.end)
+	r.settle()
+	require.True(t, store.Has(key))
+}
+
+// TestAPageThatIsLostAfterItWasReadIsStoredAgain: the rows of a slot came from a page that another
+// slot's request then found damaged.
+func TestAPageThatIsLostAfterItWasReadIsStoredAgain(t *testing.T) {
+	silence(t)
+	store := &losingStore{memStore: newMemStore(t)}
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	text := tokenRange(1, 50)
+	r.run(r.slots[0], text, nil, true)
+	r.run(r.slots[0], tokenRange(2, 5), nil, true)
+	r.settle()
+	refs := store.ChainFrom(t.Context(), store.root, 0, text, nil)
+	store.wrote = nil
+	store.onRead = func(page int) {
+		if page == 4 { // page 1 was read before
+			store.lose(8)
+			r.tiered.noteRead(refs[1], pagefile.ErrDamaged)
+		}
+	}
+	require.Equal(t, 49, r.run(r.slots[0], text, nil, true).Held)
+	r.settle()
+	require.Equal(t, []int{1}, store.wrote)
+}
+
+// TestAPageThatALateReadFindsDamagedIsStoredAgain: the request had given up the read.
+func TestAPageThatALateReadFindsDamagedIsStoredAgain(t *testing.T) {
+	silence(t)
+	store := &losingStore{memStore: newMemStore(t), page: 2}
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	text := tokenRange(1, 50)
+	r.run(r.slots[0], text, nil, true)
+	r.run(r.slots[0], tokenRange(2, 5), nil, true)
+	r.settle()
+	store.err, store.hold, store.wrote = pagefile.ErrDamaged, make(chan struct{}), nil
+	r.tiered.store.patience.page = 10 * time.Millisecond
+	require.LessOrEqual(t, r.run(r.slots[0], text, nil, true).Held, 16)
+	close(store.hold)
+	require.Eventually(t, func() bool { return !r.tiered.store.guard.Hangs() }, time.Minute, time.Microsecond)
+	r.run(r.slots[0], tokenRange(3, 5), nil, true)
+	r.settle()
+	require.Equal(t, []int{2}, store.wrote)
+}

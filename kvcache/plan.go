@@ -123,6 +123,7 @@ func (t *TieredCausal) noteRead(ref diskstore.Ref, err error) {
 	if !unreadable(err) {
 		return
 	}
+	t.queue.lost(ref.Key)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, s := range t.slots {
@@ -134,7 +135,10 @@ func (t *TieredCausal) noteRead(ref diskstore.Ref, err error) {
 // reader or the rows that were wanted. The store has set the page aside, or Put finds it in its
 // place.
 func unreadable(err error) bool {
-	for _, other := range []error{pagefile.ErrMismatch, pagefile.ErrInvalidPage, context.Canceled, context.DeadlineExceeded, steady.ErrHung, tier.ErrClosed} {
+	if failed := (*writeError)(nil); errors.As(err, &failed) {
+		return false
+	}
+	for _, other := range []error{pagefile.ErrMismatch, pagefile.ErrInvalidPage, context.Canceled, context.DeadlineExceeded, steady.ErrHung, errLeftBehind, tier.ErrClosed} {
 		if errors.Is(err, other) {
 			return false
 		}

@@ -80,6 +80,7 @@ type writeJob struct {
 	due   time.Time // earliest next attempt
 
 	copy *copyOut // nil when the payload is complete
+	lost bool     // the page was found unreadable since the writer took it
 }
 
 func (j *writeJob) bytes() int64 { return int64(len(j.page.Payload)) }
@@ -151,6 +152,16 @@ func (q *writeQueue) push(key pagefile.Key, page *pagefile.Page, meek bool, rows
 // has reports whether a page is queued.
 func (q *writeQueue) has(key pagefile.Key) bool {
 	return q.any(func(j *writeJob) bool { return j.key == key })
+}
+
+// lost notes that a page is not in the store any more. The page may be one whose writing has ended
+// in the store and not yet here.
+func (q *writeQueue) lost(key pagefile.Key) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.writing != nil && q.writing.key == key {
+		q.writing.lost = true
+	}
 }
 
 // keys are the keys of all queued pages.
@@ -260,7 +271,7 @@ func (q *writeQueue) next(done *writeJob, err error) *writeJob {
 	for !q.closed {
 		i := slices.IndexFunc(q.jobs, q.dueLocked)
 		if i >= 0 && q.jobs[i].copy == nil && !q.yieldsLocked() {
-			q.writing = q.jobs[i]
+			q.writing, q.jobs[i].lost = q.jobs[i], false
 			return q.writing
 		}
 		q.changed.Wait()
@@ -293,6 +304,8 @@ func (q *writeQueue) finishLocked(job *writeJob, err error) {
 	q.writing, q.refused = nil, false
 	q.tried++
 	switch {
+	case err == nil && job.lost:
+		q.recoveredLocked() // the page is written again
 	case err == nil:
 		q.removeLocked(job)
 		q.recoveredLocked()

@@ -276,7 +276,11 @@ func (t *TieredCausal) publishExactLocked(p *plan, s *slot, held int) {
 	for _, ref := range slices.Concat(p.passed, p.refs) { // each ends after base
 		full := ref.Whole() && int(ref.Start)+ref.Tokens <= held
 		if full && int(ref.Start) == len(s.keys)*t.opts.PageTokens {
-			s.keys, s.pages = append(s.keys, ref.Key), append(s.pages, pageStored)
+			state := pageStored
+			if !s.found[ref.Key] && ref.Tier != tier.Remote { // another request could not read it since
+				state = pageNew
+			}
+			s.keys, s.pages = append(s.keys, ref.Key), append(s.pages, state)
 		}
 	}
 	t.extendKeysLocked(s)

@@ -31,6 +31,7 @@ type steadyStore struct {
 	Store
 	patience patience
 	guard    steady.Guard
+	late     func(ref diskstore.Ref, err error) // called with the result of a read that was left behind
 }
 
 // quick runs an operation for which a request waits.
@@ -79,7 +80,7 @@ func (s *steadyStore) has(ctx context.Context, key pagefile.Key) (bool, error) {
 func (s *steadyStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
 	_, err := readWithin(ctx, s, how, func() (struct{}, error) {
 		return struct{}{}, s.Store.Read(ctx, ref, tokens, layout, buf, how...)
-	}, func(struct{}, error) {})
+	}, func(_ struct{}, err error) { s.late(ref, err) })
 	return err
 }
 
@@ -89,7 +90,7 @@ func (s *steadyStore) ReadSections(ctx context.Context, ref diskstore.Ref, token
 	defer gate.close()
 	_, err := readWithin(ctx, s, how, func() (struct{}, error) {
 		return struct{}{}, s.Store.ReadSections(ctx, ref, tokens, layout, gate.pass, how...)
-	}, func(struct{}, error) {})
+	}, func(_ struct{}, err error) { s.late(ref, err) })
 	return err
 }
 
@@ -99,10 +100,11 @@ func (s *steadyStore) ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens 
 	defer gate.close()
 	return readWithin(ctx, s, how, func() (*diskstore.Placed, error) {
 		return s.Store.ReadPlaced(ctx, ref, tokens, layout, gate.pass, how...)
-	}, func(placed *diskstore.Placed, _ error) {
+	}, func(placed *diskstore.Placed, err error) {
 		if placed != nil {
 			placed.Close() // the file was only read
 		}
+		s.late(ref, err)
 	})
 }
 

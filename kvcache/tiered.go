@@ -168,6 +168,7 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 		batches: newBatchClock(),
 		thin:    make(map[pagefile.Key]bool),
 	}
+	t.store.late = t.noteRead
 	t.queue = newWriteQueue(t.store, opts.QueuedBytes, opts.Logger, t.wrote, t.healIdle)
 	t.running, t.stop = context.WithCancel(context.Background())
 	t.runsBy = time.Now().Add(t.store.patience.queue)
