@@ -79,6 +79,13 @@ func (f *firstCount) takeRecent() []tier.Info {
 	return recent
 }
 
+// recentFiles returns the files to read ahead, until they are taken.
+func (f *firstCount) recentFiles() []tier.Info {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.recent
+}
+
 // takeLatest returns the latest full pages, once, and then nil.
 func (f *firstCount) takeLatest() *recents {
 	f.mu.Lock()

@@ -3,6 +3,7 @@ package diskstore
 import (
 	"context"
 	"math"
+	"slices"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -76,4 +77,103 @@ func (lv *level) latest(ctx context.Context, most int) ([]tier.Info, error) {
 	found := &wanted{latest: newLatest(lv.s.opt.Fingerprint, most)}
 	err := lv.list(ctx, found.add)
 	return found.latest.order(), err
+}
+
+// LatestTexts returns the tokens of the most recently used conversations in the local tier, at most
+// `most`, the most recent first, each from its first token to the last that is stored. LatestTexts
+// knows the files that ReadAhead reads, and is called before it: Options.ReadAheadBytes bounds
+// both. A conversation ends before its first page with media, and before a page that cannot be
+// read. LatestTexts returns tier.ErrClosed, ctx's error or an error of counting the local tier.
+func (s *Store) LatestTexts(ctx context.Context, most int) ([][]int32, error) {
+	ctx, leave, err := s.life.Enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if _, err := s.local.awaitFirst(ctx); err != nil {
+		return nil, err
+	}
+	texts := latestTexts{root: s.opt.Fingerprint, most: most, pages: make(map[pagefile.Key]*pagefile.Header)}
+	for _, info := range s.local.first.recentFiles() {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		h, err := s.headerOf(ctx, s.local.tier, info.Name)
+		if err != nil || len(h.Media) > 0 || h.PageTokens != s.opt.PageTokens {
+			continue
+		}
+		if !texts.add(h) {
+			break
+		}
+	}
+	return texts.tokens(), nil
+}
+
+// latestTexts joins pages, of which each follows the page before it, to conversations.
+type latestTexts struct {
+	root  pagefile.Key
+	most  int
+	pages map[pagefile.Key]*pagefile.Header
+	ends  []textEnd
+}
+
+// textEnd is the end of a conversation.
+type textEnd struct {
+	page pagefile.Key // the last full page, or the root
+	tail []int32
+}
+
+// add adds a page or a tail. add reports false when the page begins one conversation too many.
+func (t *latestTexts) add(h *pagefile.Header) bool {
+	if _, known := t.pages[h.Parent]; !known && h.Parent != t.root {
+		return true // the page before it is missing
+	}
+	if n := len(t.ends); n == 0 || !t.ends[n-1].goesOnWith(h) {
+		if h.Tail() && t.goesOn(h) {
+			return true
+		}
+		if n == t.most {
+			return false
+		}
+		t.ends = append(t.ends, textEnd{page: h.Parent})
+	}
+	end := &t.ends[len(t.ends)-1]
+	switch {
+	case !h.Tail():
+		t.pages[h.Key] = h
+		*end = textEnd{page: h.Key}
+	case len(h.Tokens) > len(end.tail):
+		end.tail = h.Tokens
+	}
+	return true
+}
+
+// goesOnWith reports whether a page or a tail follows the end's last full page, and has the end's
+// tail or its beginning.
+func (e *textEnd) goesOnWith(h *pagefile.Header) bool {
+	return h.Parent == e.page && pagefile.Shared(h.Tokens, e.tail) == min(len(h.Tokens), len(e.tail))
+}
+
+// goesOn reports whether a tail is the beginning of a page: the conversation went on.
+func (t *latestTexts) goesOn(tail *pagefile.Header) bool {
+	for _, page := range t.pages {
+		if page.Parent == tail.Parent && pagefile.Shared(page.Tokens, tail.Tokens) == len(tail.Tokens) {
+			return true
+		}
+	}
+	return false
+}
+
+// tokens returns the conversations' tokens.
+func (t *latestTexts) tokens() [][]int32 {
+	texts := make([][]int32, len(t.ends))
+	for i, end := range t.ends {
+		parts := [][]int32{end.tail}
+		for key := end.page; key != t.root; key = t.pages[key].Parent {
+			parts = append(parts, t.pages[key].Tokens)
+		}
+		slices.Reverse(parts)
+		texts[i] = slices.Concat(parts...)
+	}
+	return texts
 }

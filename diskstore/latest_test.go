@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -40,6 +41,56 @@ func TestLatest(t *testing.T) {
 	require.NoError(t, s.Close())
 	_, err = s.Latest(ctx, 2)
 	require.ErrorIs(t, err, tier.ErrClosed)
+}
+
+// TestLatestTexts joins the pages of the latest conversations, also where two begin alike, or where
+// an earlier end of one is still stored.
+func TestLatestTexts(t *testing.T) {
+	o := testOptions(t)
+	o.ReadAheadBytes = 1 << 30
+	s := open(t, o)
+	old, short, long := prompt(1, 2*testTokens), prompt(2, 3), prompt(3, 3*testTokens+5)
+	branch := slices.Concat(long[:testTokens], prompt(4, testTokens+2))
+	began := time.Now().Add(-5 * time.Hour)
+	for i, text := range [][]int32{old, short, long[:testTokens+4], long, branch} {
+		s.now = func() time.Time { return began.Add(time.Duration(i) * time.Hour) }
+		putChain(t, s, text)
+	}
+	require.NoError(t, s.Close())
+	_, err := s.LatestTexts(ctx, 1)
+	require.ErrorIs(t, err, tier.ErrClosed)
+
+	for most, want := range [][][]int32{{}, {branch}, {branch, long}, {branch, long, short}, {branch, long, short, old}, {branch, long, short, old}} {
+		s := open(t, o)
+		texts, err := s.LatestTexts(ctx, most)
+		require.NoError(t, err)
+		require.Equal(t, want, texts)
+		_, err = s.ReadAhead(ctx)
+		require.NoError(t, err)
+		texts, err = s.LatestTexts(ctx, most)
+		require.NoError(t, err)
+		require.Empty(t, texts, "read ahead already")
+		require.NoError(t, s.Close())
+	}
+}
+
+// TestLatestTextsEndBeforeWhatIsMissing: a page with media, a lost page, another page size.
+func TestLatestTextsEndBeforeWhatIsMissing(t *testing.T) {
+	o := testOptions(t)
+	o.ReadAheadBytes = 1 << 30
+	s := open(t, o)
+	text := prompt(1, 3*testTokens+5)
+	pages := putChain(t, s, text)
+	require.NoError(t, s.Close())
+
+	s = open(t, o)
+	info, err := s.disk.Stat(ctx, s.pageName(pages[1].Key()))
+	require.NoError(t, err)
+	_, err = s.disk.Remove(ctx, info)
+	require.NoError(t, err)
+	texts, err := s.LatestTexts(ctx, 2)
+	require.NoError(t, err)
+	require.Equal(t, [][]int32{text[:testTokens]}, texts)
 }
 
 // Without a limit, a long listing is not sorted for every file.
