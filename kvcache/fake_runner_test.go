@@ -120,6 +120,9 @@ func (r *fakeRunner) loadContext(ctx context.Context, slot *fakeSlot, in []*inpu
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	lock := r.lock
+	if err := r.tiered.AwaitFilling(ctx, lock, in); err != nil {
+		return Restored{}, err
+	}
 	require.False(r.t, slot.inUse)
 	if r.states != nil {
 		if err := r.tiered.Settle(ctx, lock); err != nil {
@@ -148,6 +151,27 @@ func (r *fakeRunner) loadContext(ctx context.Context, slot *fakeSlot, in []*inpu
 	r.tiered.StartSequence(slot.id, store)
 	slot.own = restored.Held
 	return restored, nil
+}
+
+// fill fills slots with texts, as the runner does while a model loads.
+func (r *fakeRunner) fill(texts ...[]int32) {
+	from := make(chan [][]int32, 1)
+	from <- texts[:min(len(texts), len(r.slots))]
+	r.tiered.opts.Texts = from
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tiered.FillSlots(&r.mu, r.numCtx, func(seq int, inputs []*input.Input) {
+		slot := r.slots[seq]
+		slot.inputs, slot.exact = inputs[:len(inputs):len(inputs)], len(inputs)
+	})
+}
+
+// filled waits until the slots are filled.
+func (r *fakeRunner) filled() {
+	r.tiered.mu.Lock()
+	f := r.tiered.filling
+	r.tiered.mu.Unlock()
+	<-f.done
 }
 
 // fork copies to a slot the longest beginning of a prompt that the runner believes another

@@ -388,6 +388,40 @@ func (s *simulation) Restart(t *rapid.T) {
 	nextID := s.nextID
 	s.begin(s.t, len(s.slots))
 	s.nextID = nextID
+	if rapid.Bool().Draw(t, "fill") {
+		s.fillSome(t)
+	}
+}
+
+// fillSome fills slots with texts of the store, perhaps not to their ends.
+func (s *simulation) fillSome(t *rapid.T) {
+	var texts [][]int32
+	for _, text := range s.store.texts() {
+		if rapid.Bool().Draw(t, "latest") {
+			texts = append(texts, text)
+		}
+	}
+	s.fill(texts...)
+	if s.tiered.filling != nil && rapid.Bool().Draw(t, "cut short") {
+		s.tiered.filling.stop()
+	}
+	if s.tiered.filling != nil {
+		s.filled()
+	}
+}
+
+// texts are the texts of all pages in the store, in the order of their keys.
+func (s *memStore) texts() [][]int32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var texts [][]int32
+	for _, key := range slices.SortedFunc(maps.Keys(s.pages), func(a, b pagefile.Key) int { return slices.Compare(a[:], b[:]) }) {
+		page := s.pages[key]
+		if before := s.history(page.Parent); len(before) == int(page.Start) {
+			texts = append(texts, append(slices.Clone(before), page.Tokens...))
+		}
+	}
+	return texts
 }
 
 // Check checks the invariants after every step.

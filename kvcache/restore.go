@@ -24,6 +24,8 @@ type Restored struct {
 	// Shifted counts the restored tokens that were computed at another position, with other
 	// text before them. Rows computed after shifted rows are not exact, and are not stored.
 	Shifted int
+	// Early counts the restored tokens that came while the model loaded.
+	Early int
 	// Bytes estimates the bytes read from the store.
 	Bytes int64
 	// Tiers names the tiers that were read, in order of first use.
@@ -86,6 +88,7 @@ func (r *restoring) unlocked(f func()) {
 func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have int, prompt []*input.Input, hold func(tokens int)) (Restored, error) {
 	started := time.Now()
 	r := &restoring{TieredCausal: t, lock: lock, hold: hold, seq: seq, result: Restored{Held: have}}
+	r.takeEarly()
 	defer func() { hold(r.result.Held) }()
 	r.prompt, _ = t.opts.Media.read(prompt)
 	r.limit = min(len(prompt)-1, len(r.prompt.tokens)) // the last token is computed for its logits

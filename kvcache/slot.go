@@ -50,6 +50,9 @@ type slot struct {
 	// stateAt is the number of tokens that the recurrent state covers, -1 if unknown.
 	stateAt int
 
+	// early is the restore that filled the slot before its first request.
+	early Restored
+
 	// tail and state are the last saved tail of the sequence, and its last saved state.
 	tail, state saved
 }

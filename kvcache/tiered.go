@@ -68,6 +68,9 @@ type Options struct {
 	// RunsFilled is closed when Runs has the pages of earlier processes. Requests wait for it
 	// until two seconds after New. Nil means that Runs is filled.
 	RunsFilled <-chan struct{}
+	// Texts brings, once, the texts of the latest conversations, the most recent first:
+	// [TieredCausal.FillSlots] restores them while the model loads. Nil means none.
+	Texts <-chan [][]int32
 	// Poison fills the cells a restore has taken with NaN bytes before rows are written,
 	// to show that none of them is read too early. For tests.
 	Poison bool
@@ -113,6 +116,7 @@ type TieredCausal struct {
 	landed   int                   // the newest batch that has landed
 	bounce   []byte                // for rows of a device that are copied between batches
 	stats    Stats
+	filling  *filling // nil after the first request
 
 	noRuns   atomic.Bool     // the model cannot shift
 	runsBy   time.Time       // no request waits longer for Options.RunsFilled
@@ -375,6 +379,7 @@ func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 	src := t.slotLocked(srcSeq)
 	t.noteLostLocked(srcSeq, src)
 	t.slots[dstSeq] = src.clonePrefix(int(n))
+	t.slots[dstSeq].early, src.early = src.early, Restored{}
 	t.slots[dstSeq].trimKeys(t.opts.PageTokens)
 	for _, f := range t.flights {
 		for i := range f.parts {
@@ -467,6 +472,7 @@ func (t *TieredCausal) close() {
 	}
 	t.stop()
 	t.probes.Wait()
+	t.awaitFilled()
 	t.queue.endCopying()
 	t.ratesKept(t.store.saved(ctx, t.store.patience.find, t.rates.Close))
 	if err := t.store.Close(); err != nil {

@@ -7,10 +7,15 @@ import (
 	"github.com/ollama/ollama/format"
 )
 
-// readAhead reads the model's latest conversations into memory for the first prompt, and
-// logs one line.
-func (s *modelStore) readAhead(ctx context.Context) {
+// readAhead names the latest conversations for the model's slots. readAhead then reads the model's
+// latest conversations into memory for the first prompt, and logs one line.
+func (s *modelStore) readAhead(ctx context.Context, slots int) {
 	started := time.Now()
+	texts, err := s.LatestTexts(ctx, slots)
+	if err != nil && ctx.Err() == nil {
+		s.log.Debug("kv tier: could not look up the latest conversations for the slots", "error", err)
+	}
+	s.texts <- texts // the only ones
 	ahead, err := s.ReadAhead(ctx)
 	if ctx.Err() != nil || ahead.Pages == 0 && err == nil {
 		return

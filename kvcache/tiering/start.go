@@ -40,6 +40,9 @@ type Model struct {
 	Numerics string
 	// Placement names the other causes of different compute costs: see [PlacementOf].
 	Placement string
+	// Slots is the number of slots that are filled with the latest conversations while the
+	// model loads.
+	Slots int
 	// Unsupported is the reason why this model's cache cannot be tiered, or empty.
 	Unsupported string
 }
@@ -105,8 +108,8 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 	if err != nil {
 		return nil, err
 	}
-	s := &modelStore{Store: store, config: config, identity: identity, runs: found, filled: make(chan struct{}), log: log}
-	s.announce()
+	s := &modelStore{Store: store, config: config, identity: identity, runs: found, filled: make(chan struct{}), texts: make(chan [][]int32, 1), log: log}
+	s.announce(m.Slots)
 	ensureProcessors()
 	return kvcache.New(cache, rows, kvcache.Options{
 		Store:         s,
@@ -119,6 +122,7 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 		PageTokens:    config.PageTokens,
 		Runs:          s.runs,
 		RunsFilled:    s.filled,
+		Texts:         s.texts,
 		QueuedBytes:   queuedBytes(memory.Available()),
 		Poison:        config.Test,
 		AlwaysRestore: config.Test,
@@ -141,8 +145,9 @@ type modelStore struct {
 	*diskstore.Store
 	config   tierenv.Config
 	identity map[string]string
-	runs     *runs.Index   // nil: only exact text is reused
-	filled   chan struct{} // closed when runs has the latest conversations
+	runs     *runs.Index    // nil: only exact text is reused
+	filled   chan struct{}  // closed when runs has the latest conversations
+	texts    chan [][]int32 // gets the latest conversations
 	log      *slog.Logger
 
 	cancel  context.CancelFunc
@@ -151,7 +156,7 @@ type modelStore struct {
 
 // announce starts background work that serving does not need: counting stored pages,
 // reclaiming pages that no engine can use any more, reading ahead, and indexing runs.
-func (s *modelStore) announce() {
+func (s *modelStore) announce(slots int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	s.running.Add(3)
@@ -163,7 +168,7 @@ func (s *modelStore) announce() {
 	}()
 	go func() {
 		defer s.running.Done()
-		s.readAhead(ctx)
+		s.readAhead(ctx, slots)
 	}()
 	go func() {
 		defer s.running.Done()

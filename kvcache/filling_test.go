@@ -1,0 +1,229 @@
+package kvcache
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+)
+
+// stored stores texts, as an earlier process did.
+func stored(t *testing.T, store Store, start func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner, texts ...[]int32) {
+	r := start(t, store, 1, 256, Options{})
+	for _, text := range texts {
+		r.run(r.slots[0], text, nil, true)
+	}
+	r.flush()
+}
+
+// TestASlotIsFilledWhileTheModelLoads: the first request finds its text in the slot, reads no page,
+// and knows that the text was restored.
+func TestASlotIsFilledWhileTheModelLoads(t *testing.T) {
+	for name, start := range map[string]func(testing.TB, Store, int, int, Options) *fakeRunner{"all positions": newFakeRunner, "window": newWindowedRunner} {
+		t.Run(name, func(t *testing.T) {
+			store := newMemStore(t)
+			store.windowed = name == "window"
+			text := tokenRange(1, 53)
+			stored(t, store, start, text)
+			r := start(t, store, 1, 256, Options{Poison: true})
+			r.fill(text)
+			r.filled()
+			reads := store.reads
+			restored := r.run(r.slots[0], slices.Concat(text, tokenRange(2, 9)), nil, true)
+			require.Equal(t, reads, store.reads)
+			require.Equal(t, Restored{Held: 53, Tokens: 53, Early: 53, Bytes: restored.Bytes, Tiers: []string{"local"}, Took: restored.Took}, restored)
+			require.NotZero(t, restored.Bytes)
+			require.EqualValues(t, 53, r.tiered.Stats().RestoredTokens)
+			r.cache.requireRows(t, 0, slices.Concat(text, tokenRange(2, 9)))
+			require.Zero(t, r.run(r.slots[0], slices.Concat(text, tokenRange(2, 9)), nil, true).Tokens, "the slot holds them since")
+		})
+	}
+}
+
+// TestARequestTakesABeginningOfAFilledSlot: the rest is computed.
+func TestARequestTakesABeginningOfAFilledSlot(t *testing.T) {
+	store := newMemStore(t)
+	text := tokenRange(1, 53)
+	stored(t, store, newFakeRunner, text)
+	r := newFakeRunner(t, store, 1, 256, Options{Poison: true})
+	r.fill(text)
+	r.filled()
+	prompt := slices.Concat(text[:30], tokenRange(3, 9))
+	restored := r.run(r.slots[0], prompt, nil, true)
+	require.Equal(t, 30, restored.Early)
+	r.cache.requireRows(t, 0, prompt)
+}
+
+// TestSeveralSlotsAreFilled, and a slot that is forked takes its rows' origin along.
+func TestSeveralSlotsAreFilled(t *testing.T) {
+	store := newMemStore(t)
+	texts := [][]int32{tokenRange(1, 53), tokenRange(2, 41), tokenRange(3, 30)}
+	stored(t, store, newFakeRunner, texts...)
+	r := newFakeRunner(t, store, 3, 45, Options{Poison: true})
+	r.fill(texts...)
+	r.filled()
+	require.Empty(t, r.slots[0].inputs, "longer than the context")
+	require.Len(t, r.slots[1].inputs, 41)
+	require.Equal(t, 41, r.fork(r.slots[0], texts[1]))
+	require.Equal(t, 40, r.run(r.slots[0], texts[1], nil, true).Early)
+	require.Equal(t, 29, r.run(r.slots[2], texts[2], nil, true).Early)
+	r.cache.requireRows(t, 2, texts[2])
+}
+
+// TestARequestWaitsOnlyForItsOwnText: one that goes on with the text that is being restored waits for
+// it; any other request ends the filling at once.
+func TestARequestWaitsOnlyForItsOwnText(t *testing.T) {
+	for name, own := range map[string]bool{"own": true, "other": false} {
+		t.Run(name, func(t *testing.T) {
+			store := &losingStore{memStore: newMemStore(t)}
+			text, prompt := tokenRange(1, 53), tokenRange(2, 20)
+			stored(t, store, newFakeRunner, text)
+			if own {
+				prompt = slices.Concat(text, prompt)
+			}
+			reading, hold := make(chan int, 100), make(chan struct{})
+			r := newFakeRunner(t, store, 1, 256, Options{Poison: true})
+			store.onRead = func(page int) {
+				reading <- page
+				if page == 2 {
+					<-hold
+				}
+			}
+			r.fill(text)
+			for page := range reading {
+				if page == 2 {
+					break
+				}
+			}
+			waits := make(chan struct{})
+			ctx := &watchedContext{Context: t.Context(), waited: waits}
+			done := make(chan Restored)
+			go func() {
+				restored, err := r.loadContext(ctx, r.slots[0], inputsOf(prompt), true)
+				if err != nil {
+					panic(err)
+				}
+				done <- restored
+			}()
+			<-waits // for the text, or for the end of the filling, which does not read on
+			close(hold)
+			restored := <-done
+			r.drain()
+			r.finish(r.slots[0])
+			r.cache.requireRows(t, 0, prompt)
+			if own {
+				require.Equal(t, 53, restored.Early)
+			} else {
+				require.Zero(t, restored.Held)
+				require.Less(t, len(r.slots[0].inputs), 53)
+			}
+		})
+	}
+}
+
+// watchedContext tells when somebody begins to wait for its end.
+type watchedContext struct {
+	context.Context
+	waited chan struct{}
+	once   sync.Once
+}
+
+func (c *watchedContext) Done() <-chan struct{} {
+	c.once.Do(func() { close(c.waited) })
+	return c.Context.Done()
+}
+
+// TestARequestThatIsGivenUpDuringFilling leaves the filling to the next request.
+func TestARequestThatIsGivenUpDuringFilling(t *testing.T) {
+	store := newMemStore(t)
+	text := tokenRange(1, 53)
+	stored(t, store, newFakeRunner, text)
+	reading, hold := make(chan struct{}, 100), make(chan struct{})
+	r := newFakeRunner(t, store, 1, 256, Options{Poison: true})
+	store.onRead = func(int) { reading <- struct{}{}; <-hold }
+	r.fill(text)
+	<-reading
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := r.loadContext(ctx, r.slots[0], inputsOf(text), true)
+	require.ErrorIs(t, err, context.Canceled)
+	close(hold)
+	require.Equal(t, 52, r.run(r.slots[0], text, nil, true).Early)
+	r.cache.requireRows(t, 0, text)
+}
+
+// TestADiskThatHangsWhileSlotsAreFilled delays the first request for a bounded time.
+func TestADiskThatHangsWhileSlotsAreFilled(t *testing.T) {
+	silence(t)
+	store := &slowBuffers{memStore: newMemStore(t), page: 2, answer: make(chan struct{}), ended: make(chan struct{})}
+	text := tokenRange(1, 50)
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	r.run(r.slots[0], text, nil, true)
+	r.flush()
+	r = newFakeRunner(t, store, 1, 256, Options{Poison: true})
+	r.tiered.store.patience.page = 10 * time.Millisecond
+	r.fill(text)
+	require.LessOrEqual(t, r.load(r.slots[0], text, true).Held, 16)
+	r.drain()
+	r.finish(r.slots[0])
+	close(store.answer)
+	<-store.ended
+	require.Eventually(t, func() bool { return !r.tiered.store.guard.Hangs() }, time.Minute, time.Microsecond)
+	r.cache.requireRows(t, 0, text)
+}
+
+// TestADamagedPageWhileSlotsAreFilled: the pages before it are in the slot, and the request stores it
+// again.
+func TestADamagedPageWhileSlotsAreFilled(t *testing.T) {
+	silence(t)
+	store := &losingStore{memStore: newMemStore(t)}
+	text := tokenRange(1, 53)
+	stored(t, store, newFakeRunner, text)
+	r := newFakeRunner(t, store, 1, 256, Options{Poison: true})
+	store.page, store.err, store.wrote = 3, pagefile.ErrDamaged, nil
+	r.fill(text)
+	r.filled()
+	store.err = nil
+	require.Len(t, r.slots[0].inputs, 24)
+	require.Equal(t, 24, r.run(r.slots[0], text, nil, true).Early)
+	r.flush()
+	require.Contains(t, store.wrote, 3)
+	r.cache.requireRows(t, 0, text)
+}
+
+// TestClosingWhileSlotsAreFilled ends the filling first.
+func TestClosingWhileSlotsAreFilled(t *testing.T) {
+	store := newMemStore(t)
+	text := tokenRange(1, 53)
+	stored(t, store, newFakeRunner, text)
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	reading := make(chan struct{}, 100)
+	store.onRead = func(int) {
+		reading <- struct{}{}
+		<-r.tiered.running.Done()
+	}
+	r.fill(text)
+	<-reading
+	r.tiered.Close()
+	select {
+	case <-r.tiered.filling.done:
+	default:
+		t.Fatal("the slots are still being filled")
+	}
+}
+
+// TestNoTextsWhileTheStoreCounts: a request does not wait for them.
+func TestNoTextsWhileTheStoreCounts(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 256, Options{Texts: make(chan [][]int32)})
+	r.mu.Lock()
+	r.tiered.FillSlots(&r.mu, 256, nil)
+	r.mu.Unlock()
+	r.run(r.slots[0], tokenRange(1, 20), nil, true)
+	r.cache.requireRows(t, 0, tokenRange(1, 20))
+}
