@@ -33,10 +33,9 @@ type fillText struct {
 // have at most most tokens. hold is called with the lock held: a slot holds the inputs.
 //
 // Models with recurrent state are left out, because a state serves only requests that go on exactly
-// at its position. Caches that move rows out of memory are left out, because they admit requests, not
-// slots.
+// at its position.
 func (t *TieredCausal) FillSlots(lock sync.Locker, most int, hold func(seq int, inputs []*input.Input)) {
-	if t.opts.Texts == nil || t.stateful() || t.placesRows() {
+	if t.opts.Texts == nil || t.stateful() {
 		return
 	}
 	ctx, cancel := context.WithCancel(t.running)
@@ -88,8 +87,11 @@ func (t *TieredCausal) fillSlot(ctx context.Context, lock sync.Locker, seq int, 
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.slotLocked(seq).early = r.result
-	t.log.Debug("kv tier: filled a slot while the model loads", "slot", seq, "tokens", r.result.Held, "of", len(text),
-		"took", time.Since(began).Round(time.Microsecond), "error", err)
+	attrs := []any{"slot", seq, "tokens", r.result.Held, "of", len(text), "took", time.Since(began).Round(time.Microsecond)}
+	if err != nil {
+		attrs = append(attrs, "error", err)
+	}
+	t.log.Info("kv tier: filled a slot while the model loads", attrs...)
 }
 
 // AwaitFilling is called with the runner's lock held, before a request looks at the slots, and
@@ -170,10 +172,4 @@ func (r *restoring) takeEarly() {
 		r.result.Bytes = early.Bytes * int64(n) / int64(early.Tokens)
 		r.result.Tiers = slices.Clone(early.Tiers)
 	}
-}
-
-// placesRows reports whether the caches use pages' rows in place.
-func (t *TieredCausal) placesRows() bool {
-	_, ok := t.groups[0].Rows.(RowPlacer) // all groups are, or none
-	return ok
 }
