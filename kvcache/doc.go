@@ -44,6 +44,7 @@
 //
 // # Files
 //
+//	filling.go                                              restores before the first request
 //	restore.go → plan.go → fill.go, pipeline.go → rows.go   from a prompt to its cells
 //	flight.go → seal.go → copies.go, spans.go → queue.go    from computed rows to the store
 //	decide.go, idle.go, reuse.go                            rates, idle time, text that moved

@@ -13,7 +13,7 @@ func (s *modelStore) readAhead(ctx context.Context, slots int) {
 	started := time.Now()
 	texts, err := s.LatestTexts(ctx, slots)
 	if err != nil && ctx.Err() == nil {
-		s.log.Debug("kv tier: could not look up the latest conversations for the slots", "error", err)
+		s.log.Debug("kv tier: the latest conversations are not known, no slot is filled", "error", err)
 	}
 	s.texts <- texts // the only ones
 	ahead, err := s.ReadAhead(ctx)
