@@ -47,11 +47,15 @@ type drawnOptions struct {
 	stateEvery int
 	hurried    bool // a restore gives up pages that do not arrive
 	host       bool // rows are in host memory
+	delays     bool // tails wait for a while
 }
 
 // begin starts a runner.
 func (s *simulation) begin(t testing.TB, slots int) {
 	opts := Options{Poison: true, StateEvery: s.drawn.stateEvery, QueuedBytes: s.most}
+	if s.drawn.delays {
+		opts.TailDelay = time.Millisecond
+	}
 	if s.drawn.runs {
 		opts.Runs = runs.New(8, 12)
 	}
@@ -549,6 +553,7 @@ func draw(t *rapid.T, reuse bool) drawnOptions {
 		keeps:      rapid.Bool().Draw(t, "checkpoints"),
 		stateEvery: rapid.SampledFrom([]int{8, 24, 2048}).Draw(t, "state every"),
 		hurried:    rapid.Bool().Draw(t, "hurried"),
+		delays:     rapid.Bool().Draw(t, "delays"),
 		host:       rapid.IntRange(0, 3).Draw(t, "host") == 0,
 	}
 }

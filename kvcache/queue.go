@@ -65,6 +65,7 @@ type writeQueue struct {
 	outage  outage
 	told    time.Time      // time of the last log line about pages that failed
 	short   bool           // a page was refused, for any reason, since the last call of wake
+	tails   time.Time      // when a tail in the cache is due; zero if none waits
 	waking  func() bool    // stops the timer; nil without a timer
 	wakeAt  time.Time      // time at which the timer fires
 	wakes   sync.WaitGroup // running timers and calls of wake

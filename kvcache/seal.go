@@ -66,7 +66,7 @@ func (t *TieredCausal) noteDroppedLocked() {
 // healLocked queues pages and tails of finished slots that are not stored and found no room
 // in the queue before; pages that were given up are left out. healLocked reports whether any
 // page was queued. With inUse, unfinished slots are included, whose next batch would
-// otherwise queue their pages.
+// otherwise queue their pages, and tails that are not due yet.
 func (t *TieredCausal) healLocked(inUse bool) bool {
 	before := t.stats.SealedPages + t.stats.SealedTails
 	for seq, s := range t.slots {
@@ -76,7 +76,7 @@ func (t *TieredCausal) healLocked(inUse bool) bool {
 		}
 		t.noteLostLocked(seq, s)
 		t.sealLocked(s, staying)
-		if done && (!t.stateful() || len(t.flights) == 0) {
+		if done && (!t.stateful() || len(t.flights) == 0) && (inUse || t.tailDueLocked(s)) {
 			t.sealTailLocked(s, false)
 		}
 	}
@@ -170,6 +170,18 @@ func (t *TieredCausal) noteLostLocked(seq int, s *slot) {
 		}
 		s.from[g] = max(s.from[g], oldest)
 	}
+}
+
+// tailDueLocked reports whether the tail of a slot whose request has ended is stored now. If not,
+// healIdle is called when it is.
+func (t *TieredCausal) tailDueLocked(s *slot) bool {
+	if t.opts.TailDelay == 0 || !t.divisible() || !t.queue.now().Before(s.tailDue) {
+		return true
+	}
+	if len(s.tokens) != s.tail.tokens {
+		t.queue.wakeAtLatest(s.tailDue)
+	}
+	return false
 }
 
 // sealTailLocked saves the incomplete last page of a slot. leaving says that its rows are

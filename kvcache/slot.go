@@ -4,6 +4,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
@@ -46,6 +47,7 @@ type slot struct {
 	ahead           []ahead
 
 	request requestState
+	tailDue time.Time // of an ended request
 
 	// stateAt is the number of tokens that the recurrent state covers, -1 if unknown.
 	stateAt int

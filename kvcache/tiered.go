@@ -65,6 +65,10 @@ type Options struct {
 	// text with the same beginning is reused. The wrapper adds the pages that it stores and
 	// reads.
 	Runs *runs.Index
+	// TailDelay is the time after a request's end at which its tail is stored, if the slot still
+	// has it: a request that goes on meanwhile makes the tail longer. Rows that leave the cache
+	// are stored at once, and so are the tails of models with windows or state.
+	TailDelay time.Duration
 	// RunsFilled is closed when Runs has the pages of earlier processes. Requests wait for it
 	// until two seconds after New. Nil means that Runs is filled.
 	RunsFilled <-chan struct{}
@@ -287,15 +291,16 @@ func (t *TieredCausal) BatchDone(id int) {
 	}
 }
 
-// EndSequence saves, with the runner's lock held, the tail or state of a finished request.
+// EndSequence saves, with the runner's lock held, the tail or state of a finished request, a tail
+// after Options.TailDelay.
 func (t *TieredCausal) EndSequence(seq int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.slotLocked(seq)
-	s.request = requestEnded
+	s.request, s.tailDue = requestEnded, t.queue.now().Add(t.opts.TailDelay)
 	t.noteLostLocked(seq, s)
 	t.sealLocked(s, staying)
-	if !t.flyingLocked(seq) {
+	if !t.flyingLocked(seq) && t.tailDueLocked(s) {
 		t.sealTailLocked(s, false)
 	}
 }
@@ -344,6 +349,9 @@ func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
 	s := t.slotLocked(seq)
 	t.noteLostLocked(seq, s)
 	t.sealLocked(s, int(begin))
+	if t.opts.TailDelay > 0 && t.divisible() && int(begin) >= len(s.tokens) && !t.flyingLocked(seq) {
+		return // no row leaves
+	}
 	if s.request == requestEnded && !(t.stateful() && t.flyingLocked(seq)) { // a flight may be changing the state
 		t.sealTailLocked(s, true)
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/ollama/ollama/format"
 	"github.com/ollama/ollama/fs"
@@ -122,12 +123,25 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 		PageTokens:    config.PageTokens,
 		Runs:          s.runs,
 		RunsFilled:    s.filled,
+		TailDelay:     tailDelayOf(config),
 		Texts:         s.texts,
 		QueuedBytes:   queuedBytes(memory.Available()),
 		Poison:        config.Test,
 		AlwaysRestore: config.Test,
 		Logger:        log,
 	}), nil
+}
+
+// tailDelay is the time for which a tail waits for the conversation's next turn. Programs that
+// answer the model by themselves, such as coding agents, are mostly quicker.
+const tailDelay = 2 * time.Second
+
+// tailDelayOf is tailDelay, except in tests, which wait for every tail.
+func tailDelayOf(config tierenv.Config) time.Duration {
+	if config.Test {
+		return 0
+	}
+	return tailDelay
 }
 
 // queuedBytes bounds the memory for pages that wait for a disk: an eighth of the available
