@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -93,17 +94,22 @@ func (s *Store) LatestTexts(ctx context.Context, most int) ([][]int32, error) {
 	if _, err := s.local.awaitFirst(ctx); err != nil {
 		return nil, err
 	}
-	texts := latestTexts{root: s.opt.Fingerprint, most: most, pages: make(map[pagefile.Key]*pagefile.Header)}
+	texts := latestTexts{
+		root: s.opt.Fingerprint, most: most,
+		pages: make(map[pagefile.Key]*pagefile.Header), early: make(map[pagefile.Key][]*pagefile.Header),
+	}
 	for _, info := range s.local.first.recentFiles() {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		h, err := s.headerOf(ctx, s.local.tier, info.Name)
-		if err != nil || len(h.Media) > 0 || h.PageTokens != s.opt.PageTokens {
-			continue
-		}
-		if !texts.add(h) {
+		if texts.end(info.Used) {
 			break
+		}
+		h, err := s.headerOf(ctx, s.local.tier, info.Name)
+		if err == nil && len(h.Media) == 0 && h.PageTokens == s.opt.PageTokens && texts.add(h) {
+			texts.used = info.Used
+		} else {
+			texts.vain++
 		}
 	}
 	return texts.tokens(), nil
@@ -114,8 +120,15 @@ type latestTexts struct {
 	root  pagefile.Key
 	most  int
 	pages map[pagefile.Key]*pagefile.Header
+	early map[pagefile.Key][]*pagefile.Header // pages and tails before the page that they follow, by its key
 	ends  []textEnd
+	used  time.Time // recency of the last file that was added
+	vain  int       // files that were not added
 }
+
+// earlyMax bounds the keys of latestTexts.early, and the files that are looked at in vain to find the
+// pages before those: copies of files may have lost their order.
+const earlyMax = 1024
 
 // textEnd is the end of a conversation.
 type textEnd struct {
@@ -123,27 +136,40 @@ type textEnd struct {
 	tail []int32
 }
 
-// add adds a page or a tail. add reports false when the page begins one conversation too many.
+// end reports whether the files from some recency on are of other conversations. Files of one
+// conversation, and of two that were used in the same minute, differ by 10 ns for each token.
+func (t *latestTexts) end(used time.Time) bool {
+	full := t.most == 0 || len(t.ends) == t.most && t.used.Sub(used) > time.Second
+	return full && (len(t.early) == 0 || t.vain >= earlyMax)
+}
+
+// add adds a page or a tail. add reports false for one that is in none of the conversations.
 func (t *latestTexts) add(h *pagefile.Header) bool {
 	if _, known := t.pages[h.Parent]; !known && h.Parent != t.root {
-		return true // the page before it is missing
-	}
-	if n := len(t.ends); n == 0 || !t.ends[n-1].goesOnWith(h) {
-		if h.Tail() && t.goesOn(h) {
-			return true
+		if len(t.early) < earlyMax {
+			t.early[h.Parent] = append(t.early[h.Parent], h)
 		}
-		if n == t.most {
+		return false
+	}
+	i := slices.IndexFunc(t.ends, func(end textEnd) bool { return end.goesOnWith(h) })
+	if i < 0 {
+		if len(t.ends) == t.most || h.Tail() && t.goesOn(h) {
 			return false
 		}
-		t.ends = append(t.ends, textEnd{page: h.Parent})
+		i, t.ends = len(t.ends), append(t.ends, textEnd{page: h.Parent})
 	}
-	end := &t.ends[len(t.ends)-1]
+	end := &t.ends[i]
 	switch {
 	case !h.Tail():
 		t.pages[h.Key] = h
 		*end = textEnd{page: h.Key}
 	case len(h.Tokens) > len(end.tail):
 		end.tail = h.Tokens
+	}
+	after := t.early[h.Key]
+	delete(t.early, h.Key)
+	for _, next := range after {
+		t.add(next)
 	}
 	return true
 }

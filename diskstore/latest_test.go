@@ -2,6 +2,7 @@ package diskstore
 
 import (
 	"math"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
 func TestLatest(t *testing.T) {
@@ -70,6 +72,50 @@ func TestLatestTexts(t *testing.T) {
 		texts, err = s.LatestTexts(ctx, most)
 		require.NoError(t, err)
 		require.Empty(t, texts, "read ahead already")
+		require.NoError(t, s.Close())
+	}
+}
+
+// TestLatestTextsOfTheSameMinute, whose files have the same times.
+func TestLatestTextsOfTheSameMinute(t *testing.T) {
+	o := testOptions(t)
+	o.ReadAheadBytes = 1 << 30
+	s := open(t, o)
+	left := prompt(1, 4*testTokens+5)
+	right := slices.Concat(left[:testTokens+3], prompt(2, 3*testTokens))
+	putChain(t, s, left)
+	putChain(t, s, right)
+	require.NoError(t, s.Close())
+	s = open(t, o)
+	texts, err := s.LatestTexts(ctx, 2)
+	require.NoError(t, err)
+	require.ElementsMatch(t, [][]int32{left, right}, texts)
+	texts, err = s.LatestTexts(ctx, 1)
+	require.NoError(t, err)
+	require.Len(t, texts, 1)
+	require.Contains(t, [][]int32{left, right}, texts[0])
+}
+
+// TestLatestTextsOfCopiedFiles, whose times say nothing of their order.
+func TestLatestTextsOfCopiedFiles(t *testing.T) {
+	o := testOptions(t)
+	o.ReadAheadBytes = 1 << 30
+	s := open(t, o)
+	text := prompt(1, 5*testTokens+5)
+	putChain(t, s, text)
+	require.NoError(t, s.Close())
+	files := filesIn(t, o.Local.Root, dir.PageExt)
+	require.Len(t, files, 6)
+	for range 2 {
+		slices.Reverse(files)
+		for i, path := range files {
+			used := time.Now().Add(-time.Duration(i) * time.Minute)
+			require.NoError(t, os.Chtimes(path, used, used))
+		}
+		s = open(t, o)
+		texts, err := s.LatestTexts(ctx, 1)
+		require.NoError(t, err)
+		require.Contains(t, [][]int32{text, text[:5*testTokens]}, texts[0], "the tail may be too old")
 		require.NoError(t, s.Close())
 	}
 }

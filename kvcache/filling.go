@@ -46,9 +46,10 @@ func (t *TieredCausal) FillSlots(lock sync.Locker, most int, hold func(seq int, 
 	go func() {
 		defer close(f.done)
 		defer cancel()
-		for seq, text := range f.take(ctx, t.opts.Texts) {
+		texts := f.take(ctx, t.opts.Texts)
+		for seq, text := range texts {
 			if len(text.tokens) <= most && ctx.Err() == nil {
-				t.fillSlot(ctx, lock, seq, text.tokens, hold)
+				t.fillSlot(ctx, lock, texts[:seq+1], hold)
 			}
 			close(text.done)
 		}
@@ -70,9 +71,10 @@ func (f *filling) take(ctx context.Context, from <-chan [][]int32) []fillText {
 	return f.texts
 }
 
-// fillSlot restores a text into an empty slot.
-func (t *TieredCausal) fillSlot(ctx context.Context, lock sync.Locker, seq int, text []int32, hold func(seq int, inputs []*input.Input)) {
-	began := time.Now()
+// fillSlot restores the last of some texts into its slot, which is empty.
+func (t *TieredCausal) fillSlot(ctx context.Context, lock sync.Locker, texts []fillText, hold func(seq int, inputs []*input.Input)) {
+	began, seq := time.Now(), len(texts)-1
+	text := texts[seq].tokens
 	inputs := make([]*input.Input, len(text))
 	for i, token := range text {
 		inputs[i] = &input.Input{Token: token}
@@ -82,16 +84,44 @@ func (t *TieredCausal) fillSlot(ctx context.Context, lock sync.Locker, seq int, 
 	r := &restoring{TieredCausal: t, lock: lock, seq: seq, limit: len(text)}
 	r.hold = func(tokens int) { hold(seq, inputs[:tokens]) }
 	r.prompt, _ = t.opts.Media.read(inputs)
+	r.forkFilled()
 	err := r.restoreExact(ctx)
 	r.hold(r.result.Held)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	r.result.Tokens = r.result.Held
 	t.slotLocked(seq).early = r.result
 	attrs := []any{"slot", seq, "tokens", r.result.Held, "of", len(text), "took", time.Since(began).Round(time.Microsecond)}
 	if err != nil {
 		attrs = append(attrs, "error", err)
 	}
 	t.log.Info("kv tier: filled a slot while the model loads", attrs...)
+}
+
+// forkFilled takes the beginning of the text from the slot before that has most of it: two chats
+// share their cells, as they do where the runner forks a slot.
+func (r *restoring) forkFilled() {
+	if !r.divisible() {
+		return
+	}
+	from, shared := 0, 0
+	r.mu.Lock()
+	for seq := range r.seq {
+		if s := r.slots[seq]; s != nil && !s.broken {
+			if n := pagefile.Shared(s.tokens, r.prompt.tokens); n > shared {
+				from, shared = seq, n
+			}
+		}
+	}
+	r.mu.Unlock()
+	if shared == 0 {
+		return
+	}
+	r.CopyPrefix(from, r.seq, int32(shared))
+	r.result.Held = shared
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.slots[from].early = r.slots[r.seq].early // both slots' first requests have it
 }
 
 // AwaitFilling is called with the runner's lock held, before a request looks at the slots, and

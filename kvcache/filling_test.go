@@ -75,6 +75,26 @@ func TestSeveralSlotsAreFilled(t *testing.T) {
 	r.cache.requireRows(t, 2, texts[2])
 }
 
+// TestFilledSlotsShareTheirBeginning: its pages are read once, and its cells are those of both.
+func TestFilledSlotsShareTheirBeginning(t *testing.T) {
+	store := newMemStore(t)
+	first := tokenRange(1, 53)
+	second := slices.Concat(first[:30], tokenRange(2, 20))
+	stored(t, store, newFakeRunner, first, second)
+	r := newFakeRunner(t, store, 2, 64, Options{Poison: true})
+	reads := store.reads
+	r.fill(first, second)
+	r.filled()
+	require.Equal(t, 7+4, store.reads-reads)
+	require.Len(t, r.slots[1].inputs, 50)
+	require.Equal(t, r.tiered.slots[0].cells[0][:30], r.tiered.slots[1].cells[0][:30])
+	for i, text := range [][]int32{first, second} {
+		prompt := append(slices.Clone(text), 5, 6)
+		require.Equal(t, len(text), r.run(r.slots[i], prompt, nil, true).Early)
+		r.cache.requireRows(t, i, prompt)
+	}
+}
+
 // TestARequestWaitsOnlyForItsOwnText: one that goes on with the text that is being restored waits for
 // it; any other request ends the filling at once.
 func TestARequestWaitsOnlyForItsOwnText(t *testing.T) {

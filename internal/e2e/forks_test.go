@@ -76,11 +76,11 @@ func TestForkedSlotIsStored(t *testing.T) {
 					if text == right {
 						held = heldRight
 					}
-					want := shared + own - 1
-					if i > 0 { // the history is forked again
-						want = own - 1
+					want := []int{shared + own - 1}
+					if i > 0 { // in a slot before the first is asked for, or else the history is forked again
+						want = append(want, own-1)
 					}
-					require.Equal(t, want, got.restored)
+					require.Contains(t, want, got.restored)
 					if kind.flash == "1" {
 						requireSame(t, held, got, "after kill -9")
 					} else { // another window of cells changes the order of additions
@@ -121,7 +121,7 @@ func TestForkWhileDecoding(t *testing.T) {
 		if i == 0 {
 			require.Equal(t, 2*pageTokens+119, got.restored)
 		} else {
-			require.Equal(t, 19, got.restored, "the history is forked again")
+			require.Contains(t, []int{19, 2*pageTokens + 119}, got.restored, "forked again, or in a slot before")
 		}
 		requireClose(t, want, got, 0.02)
 	}
@@ -168,7 +168,8 @@ func TestSlotsRestoreOnePrefixTogether(t *testing.T) {
 		s := start(t, "OLLAMA_NUM_PARALLEL=4", "OLLAMA_MULTIUSER_CACHE="+mode)
 		history := prompt(t, 4*pageTokens+100, 95)
 		s.ask(history, 1)
-		held := s.ask(history, 20)
+		const answered = 100 // long enough for all to be in use at the same time
+		held := s.ask(history, answered)
 		s.crash()
 		s.ask(prompt(t, 20, 96), 1) // the model is loaded
 		mark := s.LogMark()
@@ -177,7 +178,7 @@ func TestSlotsRestoreOnePrefixTogether(t *testing.T) {
 		for range 4 {
 			go func() {
 				result, err := s.Generate(s.context(), ollamatest.Request{Model: model, Prompt: history, Raw: true,
-					Options: oneThread(ollamatest.Greedy(20, numCtx)), Logprobs: true, TopLogprobs: 5, KeepAlive: ollamatest.KeepAlive(-1)})
+					Options: oneThread(ollamatest.Greedy(answered, numCtx)), Logprobs: true, TopLogprobs: 5, KeepAlive: ollamatest.KeepAlive(-1)})
 				answers <- result
 				failed <- err
 			}()
