@@ -184,6 +184,16 @@ func (t *TieredCausal) tailDueLocked(s *slot) bool {
 	return false
 }
 
+// tailSlack is the number of tokens that are not worth writing a tail. The runner computes the last
+// token of an answer and forgets it.
+const tailSlack = 8
+
+// tailStaysLocked reports whether a slot that is about to keep only positions before begin keeps
+// all that is worth a tail: the next turn makes the tail longer.
+func (t *TieredCausal) tailStaysLocked(s *slot, begin int) bool {
+	return t.opts.TailDelay > 0 && t.divisible() && begin > 0 && begin >= len(s.tokens)-tailSlack
+}
+
 // sealTailLocked saves the incomplete last page of a slot. leaving says that its rows are
 // about to be removed or rotated.
 func (t *TieredCausal) sealTailLocked(s *slot, leaving bool) {

@@ -349,10 +349,8 @@ func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
 	s := t.slotLocked(seq)
 	t.noteLostLocked(seq, s)
 	t.sealLocked(s, int(begin))
-	if t.opts.TailDelay > 0 && t.divisible() && int(begin) >= len(s.tokens) && !t.flyingLocked(seq) {
-		return // no row leaves
-	}
-	if s.request == requestEnded && !(t.stateful() && t.flyingLocked(seq)) { // a flight may be changing the state
+	stays := t.tailStaysLocked(s, int(begin))
+	if s.request == requestEnded && !stays && !(t.stateful() && t.flyingLocked(seq)) { // a flight may be changing the state
 		t.sealTailLocked(s, true)
 	}
 	for _, f := range t.flights {
@@ -368,7 +366,7 @@ func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
 	}
 	s.truncate(int(begin))
 	s.trimKeys(t.opts.PageTokens)
-	if s.request == requestEnded {
+	if s.request == requestEnded && !stays {
 		s.request = requestNone
 	}
 }

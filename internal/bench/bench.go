@@ -44,6 +44,7 @@ var benchmarks = []struct {
 }{
 	{"ttft", true, (*bench).measureTTFT},
 	{"large", false, (*bench).measureLarge},
+	{"chat", true, (*bench).measureChat},
 	{"cost", true, (*bench).measureCost},
 	{"restore", true, (*bench).measureRestore},
 	{"slots", true, (*bench).measureSlots},

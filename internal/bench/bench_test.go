@@ -222,6 +222,7 @@ func TestQuick(t *testing.T) {
 	require.Equal(t, quickTokens-1, r.TTFT.Points[0].RestoredTokens)
 	require.Equal(t, quickTokens-1, r.Large.Point.RestoredTokens)
 	require.Positive(t, r.Large.Over.Median)
+	require.Positive(t, r.Chat.AtOnce)
 	require.Positive(t, r.Cost.Decode.Ratio.Median)
 	require.Positive(t, r.Restore.Cached.Ratio)
 

@@ -20,6 +20,7 @@ type Report struct {
 	Settings Settings        `json:"settings"`
 	TTFT     *TTFT           `json:"ttft,omitempty"`
 	Large    *Large          `json:"large,omitempty"`
+	Chat     *Chat           `json:"chat,omitempty"`
 	Cost     *Cost           `json:"cost,omitempty"`
 	Restore  *Restore        `json:"restore,omitempty"`
 	Slots    *Slots          `json:"slots,omitempty"`
@@ -183,6 +184,9 @@ func (r *Report) keep(old *Report) {
 	}
 	if r.Large == nil {
 		r.Large = old.Large
+	}
+	if r.Chat == nil {
+		r.Chat = old.Chat
 	}
 	if r.Cost == nil {
 		r.Cost = old.Cost

@@ -19,6 +19,9 @@ func (r *Report) print(w io.Writer) {
 	if r.Large != nil {
 		r.Large.print(w)
 	}
+	if r.Chat != nil {
+		r.Chat.print(w)
+	}
 	if r.Cost != nil {
 		r.Cost.print(w)
 	}
