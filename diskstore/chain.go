@@ -21,6 +21,10 @@ type Ref struct {
 	Tier   string // RAM, Local or Remote: the tier in which the page was found
 	Bytes  int64  // size of the file
 
+	// Ahead is set by a caller that reads the page before a request wants it: the page does not
+	// count as used.
+	Ahead bool
+
 	used int64 // recency when found, in Unix nanoseconds
 	at   int64 // the last use of the chain, if the page is read; 0 for the time of reading
 }

@@ -3,7 +3,6 @@ package diskstore
 import (
 	"context"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -80,12 +79,12 @@ func (lv *level) latest(ctx context.Context, most int) ([]tier.Info, error) {
 	return found.latest.order(), err
 }
 
-// LatestTexts returns the tokens of the most recently used conversations in the local tier, at most
-// `most`, the most recent first, each from its first token to the last that is stored. LatestTexts
-// knows the files that ReadAhead reads, and is called before it: Options.ReadAheadBytes bounds
-// both. A conversation ends before its first page with media, and before a page that cannot be
-// read. LatestTexts returns tier.ErrClosed, ctx's error or an error of counting the local tier.
-func (s *Store) LatestTexts(ctx context.Context, most int) ([][]int32, error) {
+// LatestText returns the tokens of the most recently used conversation in the local tier, from its
+// first token to the last that is stored, or nil. LatestText knows the files that ReadAhead reads, and
+// is called before it: Options.ReadAheadBytes bounds both. The conversation ends before its first
+// page with media, and before a page that cannot be read. The error is tier.ErrClosed, ctx's or that
+// of counting the local tier.
+func (s *Store) LatestText(ctx context.Context) ([]int32, error) {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return nil, err
@@ -94,112 +93,73 @@ func (s *Store) LatestTexts(ctx context.Context, most int) ([][]int32, error) {
 	if _, err := s.local.awaitFirst(ctx); err != nil {
 		return nil, err
 	}
-	texts := latestTexts{
-		root: s.opt.Fingerprint, most: most,
-		pages: make(map[pagefile.Key]*pagefile.Header), early: make(map[pagefile.Key][]*pagefile.Header),
-	}
+	text := latestText{end: s.opt.Fingerprint, past: make(map[pagefile.Key]bool), early: make(map[pagefile.Key][]*pagefile.Header)}
 	for _, info := range s.local.first.recentFiles() {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if texts.end(info.Used) {
+		if text.complete(info.Used) {
 			break
 		}
 		h, err := s.headerOf(ctx, s.local.tier, info.Name)
-		if err == nil && len(h.Media) == 0 && h.PageTokens == s.opt.PageTokens && texts.add(h) {
-			texts.used = info.Used
+		if err == nil && len(h.Media) == 0 && h.PageTokens == s.opt.PageTokens && text.add(h) {
+			text.used = info.Used
 		} else {
-			texts.vain++
+			text.vain++
 		}
 	}
-	return texts.tokens(), nil
+	return append(text.tokens, text.tail...), nil
 }
 
-// latestTexts joins pages, of which each follows the page before it, to conversations.
-type latestTexts struct {
-	root  pagefile.Key
-	most  int
-	pages map[pagefile.Key]*pagefile.Header
-	early map[pagefile.Key][]*pagefile.Header // pages and tails before the page that they follow, by its key
-	ends  []textEnd
-	used  time.Time // recency of the last file that was added
-	vain  int       // files that were not added
+// latestText joins pages, of which each follows the page before it.
+type latestText struct {
+	tokens []int32
+	end    pagefile.Key // the last full page, or the fingerprint
+	tail   []int32
+	past   map[pagefile.Key]bool               // pages after which nothing more of the text comes
+	used   time.Time                           // recency of the last file that was added
+	vain   int                                 // files that were not added
+	early  map[pagefile.Key][]*pagefile.Header // files before the page that they follow, by its key
 }
 
-// earlyMax bounds the keys of latestTexts.early, and the files that are looked at in vain to find the
+// earlyMax bounds the keys of latestText.early, and the files that are looked at in vain to find the
 // pages before those: copies of files may have lost their order.
 const earlyMax = 1024
 
-// textEnd is the end of a conversation.
-type textEnd struct {
-	page pagefile.Key // the last full page, or the root
-	tail []int32
+// complete reports whether the files from some recency on are of other conversations. The files of a
+// conversation differ by 10 ns for each token; files of others that were used in the same minute may
+// be among them.
+func (t *latestText) complete(used time.Time) bool {
+	if t.used.IsZero() {
+		return t.vain >= earlyMax
+	}
+	return t.used.Sub(used) > time.Second && (len(t.early) == 0 || t.vain >= earlyMax)
 }
 
-// end reports whether the files from some recency on are of other conversations. Files of one
-// conversation, and of two that were used in the same minute, differ by 10 ns for each token.
-func (t *latestTexts) end(used time.Time) bool {
-	full := t.most == 0 || len(t.ends) == t.most && t.used.Sub(used) > time.Second
-	return full && (len(t.early) == 0 || t.vain >= earlyMax)
-}
-
-// add adds a page or a tail. add reports false for one that is in none of the conversations.
-func (t *latestTexts) add(h *pagefile.Header) bool {
-	if _, known := t.pages[h.Parent]; !known && h.Parent != t.root {
+// add adds a page or a tail. add reports false for one that does not go on with the text.
+func (t *latestText) add(h *pagefile.Header) bool {
+	switch {
+	case t.past[h.Parent], h.Parent == t.end && pagefile.Shared(h.Tokens, t.tail) < min(len(h.Tokens), len(t.tail)):
+		t.past[h.Key] = true // another conversation
+		return false
+	case h.Parent != t.end:
 		if len(t.early) < earlyMax {
 			t.early[h.Parent] = append(t.early[h.Parent], h)
 		}
 		return false
 	}
-	i := slices.IndexFunc(t.ends, func(end textEnd) bool { return end.goesOnWith(h) })
-	if i < 0 {
-		if len(t.ends) == t.most || h.Tail() && t.goesOn(h) {
-			return false
+	if h.Tail() {
+		if len(h.Tokens) > len(t.tail) {
+			t.tail = h.Tokens
 		}
-		i, t.ends = len(t.ends), append(t.ends, textEnd{page: h.Parent})
+		return true
 	}
-	end := &t.ends[i]
-	switch {
-	case !h.Tail():
-		t.pages[h.Key] = h
-		*end = textEnd{page: h.Key}
-	case len(h.Tokens) > len(end.tail):
-		end.tail = h.Tokens
-	}
-	after := t.early[h.Key]
+	t.past[t.end] = true
+	t.tokens, t.end, t.tail = append(t.tokens, h.Tokens...), h.Key, nil
+	next := t.early[h.Key]
 	delete(t.early, h.Key)
-	for _, next := range after {
-		t.add(next)
+	for _, after := range next {
+		t.add(after)
 	}
 	return true
-}
-
-// goesOnWith reports whether a page or a tail follows the end's last full page, and has the end's
-// tail or its beginning.
-func (e *textEnd) goesOnWith(h *pagefile.Header) bool {
-	return h.Parent == e.page && pagefile.Shared(h.Tokens, e.tail) == min(len(h.Tokens), len(e.tail))
-}
-
-// goesOn reports whether a tail is the beginning of a page: the conversation went on.
-func (t *latestTexts) goesOn(tail *pagefile.Header) bool {
-	for _, page := range t.pages {
-		if page.Parent == tail.Parent && pagefile.Shared(page.Tokens, tail.Tokens) == len(tail.Tokens) {
-			return true
-		}
-	}
-	return false
-}
-
-// tokens returns the conversations' tokens.
-func (t *latestTexts) tokens() [][]int32 {
-	texts := make([][]int32, len(t.ends))
-	for i, end := range t.ends {
-		parts := [][]int32{end.tail}
-		for key := end.page; key != t.root; key = t.pages[key].Parent {
-			parts = append(parts, t.pages[key].Tokens)
-		}
-		slices.Reverse(parts)
-		texts[i] = slices.Concat(parts...)
-	}
-	return texts
 }

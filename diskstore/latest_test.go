@@ -45,62 +45,84 @@ func TestLatest(t *testing.T) {
 	require.ErrorIs(t, err, tier.ErrClosed)
 }
 
-// TestLatestTexts joins the pages of the latest conversations, also where two begin alike, or where
-// an earlier end of one is still stored.
-func TestLatestTexts(t *testing.T) {
+// openLatest opens a store that reads ahead.
+func openLatest(t *testing.T) (Options, *Store) {
 	o := testOptions(t)
 	o.ReadAheadBytes = 1 << 30
+	return o, open(t, o)
+}
+
+// requireLatest opens the store again and requires its latest text.
+func requireLatest(t *testing.T, o Options, want ...[]int32) {
+	t.Helper()
 	s := open(t, o)
-	old, short, long := prompt(1, 2*testTokens), prompt(2, 3), prompt(3, 3*testTokens+5)
+	text, err := s.LatestText(ctx)
+	require.NoError(t, err)
+	require.Contains(t, want, text)
+	require.NoError(t, s.Close())
+}
+
+// TestLatestText joins the pages of the latest conversation, also where two begin alike, or where an
+// earlier end is still stored.
+func TestLatestText(t *testing.T) {
+	o, s := openLatest(t)
+	require.NoError(t, s.Close())
+	requireLatest(t, o, nil)
+	long := prompt(3, 3*testTokens+5)
 	branch := slices.Concat(long[:testTokens], prompt(4, testTokens+2))
-	began := time.Now().Add(-5 * time.Hour)
-	for i, text := range [][]int32{old, short, long[:testTokens+4], long, branch} {
+	began := time.Now().Add(-9 * time.Hour)
+	for i, text := range [][]int32{prompt(1, 2*testTokens), prompt(2, 3), long[:testTokens+4], long, branch, prompt(5, testTokens)} {
+		s := open(t, o)
 		s.now = func() time.Time { return began.Add(time.Duration(i) * time.Hour) }
 		putChain(t, s, text)
-	}
-	require.NoError(t, s.Close())
-	_, err := s.LatestTexts(ctx, 1)
-	require.ErrorIs(t, err, tier.ErrClosed)
-
-	for most, want := range [][][]int32{{}, {branch}, {branch, long}, {branch, long, short}, {branch, long, short, old}, {branch, long, short, old}} {
-		s := open(t, o)
-		texts, err := s.LatestTexts(ctx, most)
-		require.NoError(t, err)
-		require.Equal(t, want, texts)
-		_, err = s.ReadAhead(ctx)
-		require.NoError(t, err)
-		texts, err = s.LatestTexts(ctx, most)
-		require.NoError(t, err)
-		require.Empty(t, texts, "read ahead already")
 		require.NoError(t, s.Close())
+		requireLatest(t, o, text)
 	}
-}
-
-// TestLatestTextsOfTheSameMinute, whose files have the same times.
-func TestLatestTextsOfTheSameMinute(t *testing.T) {
-	o := testOptions(t)
-	o.ReadAheadBytes = 1 << 30
-	s := open(t, o)
-	left := prompt(1, 4*testTokens+5)
-	right := slices.Concat(left[:testTokens+3], prompt(2, 3*testTokens))
-	putChain(t, s, left)
-	putChain(t, s, right)
-	require.NoError(t, s.Close())
 	s = open(t, o)
-	texts, err := s.LatestTexts(ctx, 2)
+	_, err := s.ReadAhead(ctx)
 	require.NoError(t, err)
-	require.ElementsMatch(t, [][]int32{left, right}, texts)
-	texts, err = s.LatestTexts(ctx, 1)
+	text, err := s.LatestText(ctx)
 	require.NoError(t, err)
-	require.Len(t, texts, 1)
-	require.Contains(t, [][]int32{left, right}, texts[0])
+	require.Empty(t, text, "read ahead already")
+	require.NoError(t, s.Close())
+	_, err = s.LatestText(ctx)
+	require.ErrorIs(t, err, tier.ErrClosed)
 }
 
-// TestLatestTextsOfCopiedFiles, whose times say nothing of their order.
-func TestLatestTextsOfCopiedFiles(t *testing.T) {
-	o := testOptions(t)
-	o.ReadAheadBytes = 1 << 30
-	s := open(t, o)
+// TestLatestTextOfConversationsInTurns: pages that are stored within a minute after one beginning have
+// the same recencies, and so has the tail of an earlier end.
+func TestLatestTextOfConversationsInTurns(t *testing.T) {
+	o, s := openLatest(t)
+	system := prompt(1, 2*testTokens)
+	one, other := slices.Concat(system, prompt(2, 3*testTokens+2)), slices.Concat(system, prompt(3, 3*testTokens+2))
+	began := time.Now().Add(-time.Hour)
+	s.now = func() time.Time { return began }
+	pages, others := chainOf(t, s, one), chainOf(t, s, other)
+	for i := range pages {
+		require.NoError(t, s.Put(ctx, pages[i]))
+		require.NoError(t, s.Put(ctx, others[i]))
+	}
+	putChain(t, s, slices.Concat(one[:4*testTokens], one[4*testTokens:4*testTokens+1]))
+	s.now = func() time.Time { return began.Add(-time.Hour) }
+	putChain(t, s, prompt(5, testTokens))
+	require.NoError(t, s.Close())
+	requireLatest(t, o, one, other) // whichever comes first
+
+	s = open(t, o)
+	text := latestText{end: s.opt.Fingerprint, past: make(map[pagefile.Key]bool), early: make(map[pagefile.Key][]*pagefile.Header)}
+	_, err := s.local.awaitFirst(ctx)
+	require.NoError(t, err)
+	for _, info := range s.local.first.recentFiles() {
+		h, err := s.headerOf(ctx, s.local.tier, info.Name)
+		require.NoError(t, err)
+		text.add(h)
+	}
+	require.Empty(t, text.early, "nothing is looked for in vain")
+}
+
+// TestLatestTextOfCopiedFiles, whose times say nothing of their order.
+func TestLatestTextOfCopiedFiles(t *testing.T) {
+	o, s := openLatest(t)
 	text := prompt(1, 5*testTokens+5)
 	putChain(t, s, text)
 	require.NoError(t, s.Close())
@@ -112,31 +134,21 @@ func TestLatestTextsOfCopiedFiles(t *testing.T) {
 			used := time.Now().Add(-time.Duration(i) * time.Minute)
 			require.NoError(t, os.Chtimes(path, used, used))
 		}
-		s = open(t, o)
-		texts, err := s.LatestTexts(ctx, 1)
-		require.NoError(t, err)
-		require.Contains(t, [][]int32{text, text[:5*testTokens]}, texts[0], "the tail may be too old")
-		require.NoError(t, s.Close())
+		requireLatest(t, o, text, text[:5*testTokens]) // the tail may be too old
 	}
 }
 
-// TestLatestTextsEndBeforeWhatIsMissing: a page with media, a lost page, another page size.
-func TestLatestTextsEndBeforeWhatIsMissing(t *testing.T) {
-	o := testOptions(t)
-	o.ReadAheadBytes = 1 << 30
-	s := open(t, o)
+// TestLatestTextEndsBeforeALostPage.
+func TestLatestTextEndsBeforeALostPage(t *testing.T) {
+	o, s := openLatest(t)
 	text := prompt(1, 3*testTokens+5)
 	pages := putChain(t, s, text)
-	require.NoError(t, s.Close())
-
-	s = open(t, o)
 	info, err := s.disk.Stat(ctx, s.pageName(pages[1].Key()))
 	require.NoError(t, err)
 	_, err = s.disk.Remove(ctx, info)
 	require.NoError(t, err)
-	texts, err := s.LatestTexts(ctx, 2)
-	require.NoError(t, err)
-	require.Equal(t, [][]int32{text[:testTokens]}, texts)
+	require.NoError(t, s.Close())
+	requireLatest(t, o, text[:testTokens])
 }
 
 // Without a limit, a long listing is not sorted for every file.

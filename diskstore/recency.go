@@ -231,7 +231,7 @@ func (s *Store) raise(ctx context.Context, key pagefile.Key, used time.Time) {
 // tier is touched in the background, in the order of reading.
 func (lv *level) touchRef(ctx context.Context, ref Ref, recent time.Time) {
 	now := lv.s.now()
-	if lv.fresh(chainUsed(recent, ref.Start), now) {
+	if ref.Ahead || lv.fresh(chainUsed(recent, ref.Start), now) {
 		return
 	}
 	used := time.Unix(0, ref.at)

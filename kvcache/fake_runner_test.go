@@ -153,20 +153,20 @@ func (r *fakeRunner) loadContext(ctx context.Context, slot *fakeSlot, in []*inpu
 	return restored, nil
 }
 
-// fill fills slots with texts, as the runner does while a model loads.
-func (r *fakeRunner) fill(texts ...[]int32) {
-	from := make(chan [][]int32, 1)
-	from <- texts[:min(len(texts), len(r.slots))]
-	r.tiered.opts.Texts = from
+// fill fills a slot with a text, as the runner does while a model loads.
+func (r *fakeRunner) fill(text []int32) {
+	from := make(chan []int32, 1)
+	from <- text
+	r.tiered.opts.Latest = from
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.tiered.FillSlots(&r.mu, r.numCtx, func(seq int, inputs []*input.Input) {
-		slot := r.slots[seq]
+	r.tiered.FillSlot(&r.mu, r.numCtx, func(inputs []*input.Input) {
+		slot := r.slots[0]
 		slot.inputs, slot.exact = inputs[:len(inputs):len(inputs)], len(inputs)
 	})
 }
 
-// filled waits until the slots are filled.
+// filled waits until the slot is filled.
 func (r *fakeRunner) filled() {
 	r.tiered.mu.Lock()
 	f := r.tiered.filling

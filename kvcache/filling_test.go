@@ -1,7 +1,12 @@
 package kvcache
 
 import (
+	"bytes"
 	"context"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -9,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
@@ -59,40 +65,33 @@ func TestARequestTakesABeginningOfAFilledSlot(t *testing.T) {
 	r.cache.requireRows(t, 0, prompt)
 }
 
-// TestSeveralSlotsAreFilled, and a slot that is forked takes its rows' origin along.
-func TestSeveralSlotsAreFilled(t *testing.T) {
+// TestATextThatIsLongerThanTheContextIsLeftOut: its prompt would be cut.
+func TestATextThatIsLongerThanTheContextIsLeftOut(t *testing.T) {
 	store := newMemStore(t)
-	texts := [][]int32{tokenRange(1, 53), tokenRange(2, 41), tokenRange(3, 30)}
-	stored(t, store, newFakeRunner, texts...)
-	r := newFakeRunner(t, store, 3, 45, Options{Poison: true})
-	r.fill(texts...)
+	text := tokenRange(1, 53)
+	stored(t, store, newFakeRunner, text)
+	r := newFakeRunner(t, store, 1, 52, Options{})
+	reads := store.reads
+	r.fill(text)
 	r.filled()
-	require.Empty(t, r.slots[0].inputs, "longer than the context")
-	require.Len(t, r.slots[1].inputs, 41)
-	require.Equal(t, 41, r.fork(r.slots[0], texts[1]))
-	require.Equal(t, 40, r.run(r.slots[0], texts[1], nil, true).Early)
-	require.Equal(t, 29, r.run(r.slots[2], texts[2], nil, true).Early)
-	r.cache.requireRows(t, 2, texts[2])
+	require.Empty(t, r.slots[0].inputs)
+	require.Equal(t, reads, store.reads)
 }
 
-// TestFilledSlotsShareTheirBeginning: its pages are read once, and its cells are those of both.
-func TestFilledSlotsShareTheirBeginning(t *testing.T) {
+// TestAForkOfAFilledSlot takes its rows' origin along.
+func TestAForkOfAFilledSlot(t *testing.T) {
 	store := newMemStore(t)
-	first := tokenRange(1, 53)
-	second := slices.Concat(first[:30], tokenRange(2, 20))
-	stored(t, store, newFakeRunner, first, second)
+	text := tokenRange(1, 53)
+	stored(t, store, newFakeRunner, text)
 	r := newFakeRunner(t, store, 2, 64, Options{Poison: true})
-	reads := store.reads
-	r.fill(first, second)
+	r.fill(text)
 	r.filled()
-	require.Equal(t, 7+4, store.reads-reads)
-	require.Len(t, r.slots[1].inputs, 50)
-	require.Equal(t, r.tiered.slots[0].cells[0][:30], r.tiered.slots[1].cells[0][:30])
-	for i, text := range [][]int32{first, second} {
-		prompt := append(slices.Clone(text), 5, 6)
-		require.Equal(t, len(text), r.run(r.slots[i], prompt, nil, true).Early)
-		r.cache.requireRows(t, i, prompt)
-	}
+	require.Equal(t, 53, r.fork(r.slots[1], append(slices.Clone(text), 7)))
+	prompt := append(slices.Clone(text), 7)
+	require.Equal(t, 53, r.run(r.slots[1], prompt, nil, true).Early)
+	require.Equal(t, 53, r.run(r.slots[0], prompt, nil, true).Early)
+	r.cache.requireRows(t, 0, prompt)
+	r.cache.requireRows(t, 1, prompt)
 }
 
 // TestARequestWaitsOnlyForItsOwnText: one that goes on with the text that is being restored waits for
@@ -237,13 +236,71 @@ func TestClosingWhileSlotsAreFilled(t *testing.T) {
 	}
 }
 
-// TestNoTextsWhileTheStoreCounts: a request does not wait for them.
-func TestNoTextsWhileTheStoreCounts(t *testing.T) {
+// TestNoTextWhileTheStoreCounts: a request does not wait for it.
+func TestNoTextWhileTheStoreCounts(t *testing.T) {
 	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{Texts: make(chan [][]int32)})
+	r := newFakeRunner(t, store, 1, 256, Options{Latest: make(chan []int32)})
 	r.mu.Lock()
-	r.tiered.FillSlots(&r.mu, 256, nil)
+	r.tiered.FillSlot(&r.mu, 256, nil)
 	r.mu.Unlock()
 	r.run(r.slots[0], tokenRange(1, 20), nil, true)
 	r.cache.requireRows(t, 0, tokenRange(1, 20))
+}
+
+// TestAFilledSlotIsNotUsed: loading a model that nobody asks changes neither which conversation is the
+// latest nor which pages are evicted first.
+func TestAFilledSlotIsNotUsed(t *testing.T) {
+	for name, ram := range map[string]int64{"disk": 0, "memory": 1 << 20} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			text := tokenRange(1, 21)
+			open := func() *diskstore.Store {
+				return newDiskStore(t, root, func(o *diskstore.Options) { o.ReadAheadBytes, o.RAM.BudgetBytes = 1<<30, ram })
+			}
+			r := newFakeRunner(t, open(), 1, 256, Options{})
+			r.run(r.slots[0], text, nil, true)
+			r.flush()
+			r.tiered.Close()
+			times := func(edit func(path string, used time.Time)) (all []time.Time) {
+				require.NoError(t, filepath.WalkDir(root, func(path string, file fs.DirEntry, err error) error {
+					if err == nil && filepath.Ext(path) == ".kvp" {
+						info, err := file.Info()
+						require.NoError(t, err)
+						all = append(all, info.ModTime())
+						edit(path, info.ModTime())
+					}
+					return err
+				}))
+				return all
+			}
+			times(func(path string, used time.Time) {
+				require.NoError(t, os.Chtimes(path, time.Time{}, used.Add(-time.Hour)))
+			})
+			before := times(func(string, time.Time) {})
+			store := open()
+			latest, err := store.LatestText(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, text, latest)
+			r = newFakeRunner(t, store, 1, 256, Options{})
+			r.fill(latest)
+			r.filled()
+			require.Len(t, r.slots[0].inputs, 21)
+			r.tiered.Close()
+			require.Equal(t, before, times(func(string, time.Time) {}))
+		})
+	}
+}
+
+// TestASlotThatGotNothingIsNotLogged: computing its text is quicker.
+func TestASlotThatGotNothingIsNotLogged(t *testing.T) {
+	var log bytes.Buffer
+	store := newMemStore(t)
+	text := tokenRange(1, 53)
+	stored(t, store, newFakeRunner, text)
+	r := newFakeRunner(t, store, 1, 256, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	r.tiered.opts.AlwaysRestore = false
+	learn(r.tiered.rates, time.Microsecond, time.Hour)
+	r.fill(text)
+	r.filled()
+	require.Empty(t, log.String())
 }

@@ -176,6 +176,7 @@ func (s *simulation) Load(t *rapid.T) {
 	if source := rapid.SampledFrom(s.slots).Draw(t, "source"); source != slot && rapid.Bool().Draw(t, "fork") {
 		if n := commonPrefix(source.inputs, inputsOf(prompt)); n > 0 {
 			s.mu.Lock()
+			require.NoError(t, s.tiered.AwaitFilling(s.t.Context(), &s.mu, inputsOf(prompt))) // a fork looks at slots
 			s.tiered.CopyPrefix(source.id, slot.id, int32(n))
 			slot.inputs, slot.exact = slices.Clone(source.inputs[:n]), min(n, source.exact)
 			s.mu.Unlock()
@@ -397,15 +398,13 @@ func (s *simulation) Restart(t *rapid.T) {
 	}
 }
 
-// fillSome fills slots with texts of the store, perhaps not to their ends.
+// fillSome fills a slot with a text of the store, perhaps not to its end.
 func (s *simulation) fillSome(t *rapid.T) {
-	var texts [][]int32
-	for _, text := range s.store.texts() {
-		if rapid.Bool().Draw(t, "latest") {
-			texts = append(texts, text)
-		}
+	texts := s.store.texts()
+	if len(texts) == 0 {
+		return
 	}
-	s.fill(texts...)
+	s.fill(rapid.SampledFrom(texts).Draw(t, "latest"))
 	if s.tiered.filling != nil && rapid.Bool().Draw(t, "cut short") {
 		s.tiered.filling.stop()
 	}

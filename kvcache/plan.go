@@ -83,6 +83,9 @@ func (r *restoring) chain(limit int) lookUp {
 	return func(ctx context.Context) (plan, bool) {
 		r.awaitPending(ctx, &p.prompt, p.base, parent, start)
 		refs := r.store.ChainFrom(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media)
+		for i := range refs {
+			refs[i].Ahead = r.ahead
+		}
 		r.nowFound(r.seq, refs)
 		p.take(refs, limit)
 		least := max(have, p.base+1) // rows of the slot are read again only if they are not exact

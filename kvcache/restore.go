@@ -62,6 +62,7 @@ type restoring struct {
 	seq    int
 	prompt prompt // the inputs before the first without identity
 	limit  int    // number of the prompt's tokens that may be restored
+	ahead  bool   // no request wants the prompt yet
 	result Restored
 }
 

@@ -78,7 +78,9 @@ func TestATailThatGrowsIsStoredOnce(t *testing.T) {
 func TestATailIsStoredBeforeItsRowsLeave(t *testing.T) {
 	for name, leave := range map[string]func(*fakeRunner, []int32){
 		"other text": func(r *fakeRunner, _ []int32) { r.load(r.slots[0], tokenRange(2, 9), true) },
-		"a part":     func(r *fakeRunner, text []int32) { r.load(r.slots[0], append(slices.Clone(text[:21-tailSlack-1]), 9), true) },
+		"a part": func(r *fakeRunner, text []int32) {
+			r.load(r.slots[0], append(slices.Clone(text[:21-tailSlack-1]), 9), true)
+		},
 		"fork": func(r *fakeRunner, _ []int32) {
 			r.run(r.slots[1], tokenRange(2, 4), nil, true)
 			r.mu.Lock()

@@ -72,9 +72,9 @@ type Options struct {
 	// RunsFilled is closed when Runs has the pages of earlier processes. Requests wait for it
 	// until two seconds after New. Nil means that Runs is filled.
 	RunsFilled <-chan struct{}
-	// Texts brings, once, the texts of the latest conversations, the most recent first:
-	// [TieredCausal.FillSlots] restores them while the model loads. Nil means none.
-	Texts <-chan [][]int32
+	// Latest brings, once, the text of the latest conversation: [TieredCausal.FillSlot] restores
+	// it while the model loads. Nil means none.
+	Latest <-chan []int32
 	// Poison fills the cells a restore has taken with NaN bytes before rows are written,
 	// to show that none of them is read too early. For tests.
 	Poison bool
@@ -385,7 +385,7 @@ func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 	src := t.slotLocked(srcSeq)
 	t.noteLostLocked(srcSeq, src)
 	t.slots[dstSeq] = src.clonePrefix(int(n))
-	t.slots[dstSeq].early, src.early = src.early, Restored{}
+	t.slots[dstSeq].early = src.early
 	t.slots[dstSeq].trimKeys(t.opts.PageTokens)
 	for _, f := range t.flights {
 		for i := range f.parts {

@@ -7,15 +7,19 @@ import (
 	"github.com/ollama/ollama/format"
 )
 
-// readAhead names the latest conversations for the model's slots. readAhead then reads the model's
-// latest conversations into memory for the first prompt, and logs one line.
-func (s *modelStore) readAhead(ctx context.Context, slots int) {
-	started := time.Now()
-	texts, err := s.LatestTexts(ctx, slots)
+// nameLatest names the latest conversation, with which a slot is filled.
+func (s *modelStore) nameLatest(ctx context.Context) {
+	text, err := s.LatestText(ctx)
 	if err != nil && ctx.Err() == nil {
-		s.log.Debug("kv tier: the latest conversations are not known, no slot is filled", "error", err)
+		s.log.Debug("kv tier: the latest conversation is not known, no slot is filled", "error", err)
 	}
-	s.texts <- texts // the only ones
+	s.latest <- text // the only one
+}
+
+// readAhead reads the model's latest conversations into memory for the first prompt, and
+// logs one line.
+func (s *modelStore) readAhead(ctx context.Context) {
+	started := time.Now()
 	ahead, err := s.ReadAhead(ctx)
 	if ctx.Err() != nil || ahead.Pages == 0 && err == nil {
 		return

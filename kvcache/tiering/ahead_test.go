@@ -56,8 +56,8 @@ func TestStartReadsAhead(t *testing.T) {
 	}
 }
 
-// TestReadAheadNamesTheLatestConversations for as many slots as the model has, before it reads them.
-func TestReadAheadNamesTheLatestConversations(t *testing.T) {
+// TestTheLatestConversationIsNamed before it is read ahead.
+func TestTheLatestConversationIsNamed(t *testing.T) {
 	model := testModelAt(t)
 	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages")})
 	storePage(t, model)
@@ -65,16 +65,14 @@ func TestReadAheadNamesTheLatestConversations(t *testing.T) {
 	require.NoError(t, err)
 	identity, err := identityOf(model, config, digests.Open(""))
 	require.NoError(t, err)
-	for slots, want := range [][][]int32{{}, {make([]int32, diskstore.DefaultPageTokens)}, {make([]int32, diskstore.DefaultPageTokens)}} {
-		options := config.StoreOptions()
-		options.Fingerprint, options.Identity = tierenv.Fingerprint(identity), identity
-		store, err := diskstore.Open(t.Context(), options)
-		require.NoError(t, err)
-		s := &modelStore{Store: store, texts: make(chan [][]int32, 1), log: slog.New(slog.DiscardHandler)}
-		s.readAhead(t.Context(), slots)
-		require.Equal(t, want, <-s.texts)
-		require.NoError(t, store.Close())
-	}
+	options := config.StoreOptions()
+	options.Fingerprint, options.Identity = tierenv.Fingerprint(identity), identity
+	store, err := diskstore.Open(t.Context(), options)
+	require.NoError(t, err)
+	s := &modelStore{Store: store, latest: make(chan []int32, 1), log: slog.New(slog.DiscardHandler)}
+	s.nameLatest(t.Context())
+	require.Equal(t, make([]int32, diskstore.DefaultPageTokens), <-s.latest)
+	require.NoError(t, store.Close())
 }
 
 // storePage stores one page for a model, in the root that the environment names.

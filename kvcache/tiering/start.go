@@ -41,9 +41,8 @@ type Model struct {
 	Numerics string
 	// Placement names the other causes of different compute costs: see [PlacementOf].
 	Placement string
-	// Slots is the number of slots that are filled with the latest conversations while the
-	// model loads.
-	Slots int
+	// Fills: a slot is filled with the latest conversation while the model loads.
+	Fills bool
 	// Unsupported is the reason why this model's cache cannot be tiered, or empty.
 	Unsupported string
 }
@@ -109,8 +108,8 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 	if err != nil {
 		return nil, err
 	}
-	s := &modelStore{Store: store, config: config, identity: identity, runs: found, filled: make(chan struct{}), texts: make(chan [][]int32, 1), log: log}
-	s.announce(m.Slots)
+	s := &modelStore{Store: store, config: config, identity: identity, runs: found, filled: make(chan struct{}), latest: make(chan []int32, 1), log: log}
+	s.announce(m.Fills)
 	ensureProcessors()
 	return kvcache.New(cache, rows, kvcache.Options{
 		Store:         s,
@@ -124,7 +123,7 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 		Runs:          s.runs,
 		RunsFilled:    s.filled,
 		TailDelay:     tailDelayOf(config),
-		Texts:         s.texts,
+		Latest:        s.latest,
 		QueuedBytes:   queuedBytes(memory.Available()),
 		Poison:        config.Test,
 		AlwaysRestore: config.Test,
@@ -159,9 +158,9 @@ type modelStore struct {
 	*diskstore.Store
 	config   tierenv.Config
 	identity map[string]string
-	runs     *runs.Index    // nil: only exact text is reused
-	filled   chan struct{}  // closed when runs has the latest conversations
-	texts    chan [][]int32 // gets the latest conversations
+	runs     *runs.Index   // nil: only exact text is reused
+	filled   chan struct{} // closed when runs has the latest conversations
+	latest   chan []int32  // gets the latest conversation
 	log      *slog.Logger
 
 	cancel  context.CancelFunc
@@ -170,7 +169,7 @@ type modelStore struct {
 
 // announce starts background work that serving does not need: counting stored pages,
 // reclaiming pages that no engine can use any more, reading ahead, and indexing runs.
-func (s *modelStore) announce(slots int) {
+func (s *modelStore) announce(fills bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	s.running.Add(3)
@@ -182,7 +181,10 @@ func (s *modelStore) announce(slots int) {
 	}()
 	go func() {
 		defer s.running.Done()
-		s.readAhead(ctx, slots)
+		if fills {
+			s.nameLatest(ctx)
+		}
+		s.readAhead(ctx)
 	}()
 	go func() {
 		defer s.running.Done()
