@@ -29,6 +29,7 @@ type tally struct {
 	known        []pagefile.Key                     // all fingerprints, also those without files
 	fingerprints map[pagefile.Key]*FingerprintUsage // without their identities
 	bytes        int64                              // physical, of pages and tails
+	replaced     int64                              // physical, of files replaced by others that are not durable yet
 	aside        tier.Aside
 
 	// booked reports that the ledger has the result of the count; the ledger of a read-only
@@ -41,7 +42,9 @@ func newTally(known []pagefile.Key) *tally {
 }
 
 // total is the number of bytes found that no process has claimed.
-func (t *tally) total() int64 { return t.bytes + t.aside.OrphanBytes + t.aside.QuarantineBytes }
+func (t *tally) total() int64 {
+	return t.bytes + t.replaced + t.aside.OrphanBytes + t.aside.QuarantineBytes
+}
 
 // add counts one file.
 func (t *tally) add(info tier.Info) {
@@ -104,7 +107,7 @@ func (lv *level) count(ctx context.Context, each func(tier.Info)) (*tally, error
 	}
 	// Bytes that this process adds from here on are not in the count.
 	lv.commit.Lock()
-	found.bytes = lv.use.end(time.Since(began.Began))
+	found.bytes, found.replaced = lv.use.end(time.Since(began.Began))
 	began.Listed = b.Added()
 	lv.commit.Unlock()
 	if berr == nil {

@@ -36,7 +36,8 @@ type level struct {
 
 	// commit is held shared while a file appears or is removed and the numbers change, and
 	// exclusively while the result of a listing is counted; in the local tier also during the
-	// listing.
+	// listing. No file is synced meanwhile: a device that takes long, or hangs, holds up the
+	// upload that waits for it and nothing else.
 	commit sync.RWMutex
 }
 

@@ -357,6 +357,8 @@ func (u *mapUpload) Write(_ context.Context, p []byte) error {
 
 func (u *mapUpload) Written() int64 { return int64(u.content.Len()) }
 
+func (u *mapUpload) Seal(context.Context) error { return nil }
+
 func (u *mapUpload) Commit(_ context.Context, used time.Time) (tier.Committed, error) {
 	u.t.mu.Lock()
 	defer u.t.mu.Unlock()

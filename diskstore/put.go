@@ -285,8 +285,26 @@ func (s *Store) reachable(ctx context.Context, at position) bool {
 	return false
 }
 
-// commitTo commits an upload into its reserved room and counts the file.
+// commitTo makes an upload a durable file in its reserved room, and counts the file. Counts,
+// evictions and other uploads wait for the rename alone, not for the syncs before and after it.
 func (lv *level) commitTo(ctx context.Context, up tier.Upload, room *ledger.Room, used time.Time) error {
+	if err := up.Seal(ctx); err != nil {
+		return err
+	}
+	done, err := lv.appear(ctx, up, room, used)
+	if err != nil {
+		return err
+	}
+	defer lv.use.settled(done)
+	if lv == lv.s.local {
+		ctx = context.WithoutCancel(ctx) // a visible page is stored, even if the caller has left
+	}
+	return lv.tier.Persist(ctx, done.Name)
+}
+
+// appear makes a sealed upload visible and counts the file. The caller makes the file's name
+// durable, and calls settled after that.
+func (lv *level) appear(ctx context.Context, up tier.Upload, room *ledger.Room, used time.Time) (tier.Committed, error) {
 	lv.commit.RLock()
 	defer lv.commit.RUnlock()
 	done, err := up.Commit(ctx, used)
@@ -296,7 +314,10 @@ func (lv *level) commitTo(ctx context.Context, up tier.Upload, room *ledger.Room
 		lv.use.commit(done)
 		room.Finish(done.Physical)
 	}
-	return err
+	if err != nil {
+		lv.use.settled(done)
+	}
+	return done, err
 }
 
 // appearedLate counts a file of the remote tier that appeared after its Commit was given up.
@@ -305,6 +326,7 @@ func (s *Store) appearedLate(done tier.Committed) {
 	defer s.remote.commit.RUnlock()
 	s.remote.verdicts.replaced(done.Name)
 	s.remote.use.commit(done)
+	s.remote.use.settled(done)
 	s.remote.book.Appeared(done.Physical)
 }
 

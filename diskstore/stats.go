@@ -99,6 +99,10 @@ type tierUse struct {
 	when  time.Time     // end of the last full count; zero for never
 	took  time.Duration // duration of that count
 
+	// replaced is the size in bytes of files that others have replaced, not yet durably: after a
+	// power cut the former file may be there instead.
+	replaced int64
+
 	// During a count: the numbers of listed shards, and the shards not listed yet. A change in
 	// a shard not listed yet is counted when the shard is listed.
 	listing holding
@@ -139,13 +143,26 @@ func (u *tierUse) stats() TierStats {
 	return TierStats{Pages: u.files.pages, Tails: u.files.tails, Bytes: u.files.bytes}
 }
 
-// commit counts a new file, which may have replaced another.
+// commit counts a new file, which may have replaced another. settled is called once the new
+// file's name is durable, or after making it durable has failed.
 func (u *tierUse) commit(done tier.Committed) {
 	files := 1
 	if done.Replaced {
 		files = 0
 	}
 	u.change(done.Name, files, done.Physical-done.Freed)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.replaced += done.Freed
+}
+
+func (u *tierUse) settled(done tier.Committed) {
+	if done.Bytes == 0 { // commit was not called
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.replaced -= done.Freed
 }
 
 // remove counts a removed file.
@@ -224,12 +241,12 @@ func (u *tierUse) listed(shard tier.Shard, infos []tier.Info) {
 }
 
 // end replaces the numbers by the result of the count, stores the count's duration, and
-// returns the number of bytes.
-func (u *tierUse) end(took time.Duration) int64 {
+// returns the number of bytes, and the bytes that a power cut may bring back besides.
+func (u *tierUse) end(took time.Duration) (bytes, replaced int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.files, u.todo, u.when, u.took = u.listing, nil, time.Now(), took
-	return u.files.bytes
+	return u.files.bytes, u.replaced
 }
 
 // abandon ends an incomplete count.

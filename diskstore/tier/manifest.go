@@ -58,7 +58,8 @@ func WriteManifest(ctx context.Context, t Tier, fingerprint pagefile.Key, m *Man
 	if err != nil {
 		return fmt.Errorf("encode manifest: %w", err)
 	}
-	up, err := t.Create(ctx, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
+	name := pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest}
+	up, err := t.Create(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -66,6 +67,6 @@ func WriteManifest(ctx context.Context, t Tier, fingerprint pagefile.Key, m *Man
 	if err := up.Write(ctx, append(text, '\n')); err != nil {
 		return err
 	}
-	_, err = up.Commit(ctx, time.Now())
+	_, err = Store(ctx, t, up, name, time.Now())
 	return err
 }

@@ -104,7 +104,8 @@ type Tier interface {
 	Create(ctx context.Context, name pagefile.Name) (Upload, error)
 
 	// Persist makes the name of a visible file durable, even if another process made the file
-	// visible. Persist is idempotent.
+	// visible: a file whose upload has committed survives a power cut after Persist. Persist is
+	// idempotent.
 	Persist(ctx context.Context, name pagefile.Name) error
 
 	// Remove deletes the judged file and reports whether the file existed. Remove is
@@ -217,16 +218,34 @@ type Upload interface {
 	// Written returns the bytes that Write has appended, at most.
 	Written() int64
 
-	// Commit makes the file durable and visible: it checks the length, syncs the content,
-	// renames, and syncs the directory, in this order, and sets the file's recency to used.
-	// After Commit has returned nil the file survives a power cut. After a failed sync the
-	// written data is discarded, never synced again. A non-zero Info together with an error
-	// means that the file is visible and whole but perhaps not durable. A directory, link or
-	// other entry in the name's place goes to quarantine.
+	// Seal makes the content durable, and nothing visible: it checks the length and syncs. Seal
+	// takes as long as the device; other uploads, lists and removals do not wait for it. After a
+	// failed Seal the written data is discarded, never synced again. After Seal only Commit or
+	// Abort may follow.
+	Seal(ctx context.Context) error
+
+	// Commit makes the file visible, as by a rename, and sets the file's recency to used. Commit
+	// first seals an upload that is not sealed, and after Seal is quick: it syncs nothing. The
+	// name is durable after Tier.Persist. A non-zero Info together with an error means that the
+	// file is visible and whole. A directory, link or other entry in the name's place goes to
+	// quarantine.
 	Commit(ctx context.Context, used time.Time) (Committed, error)
 
 	// Abort discards the written data. After Commit, Abort does nothing.
 	Abort()
+}
+
+// Store makes an upload a durable file of the given name: Seal, Commit and Persist. A non-zero
+// Info together with an error means that the file is visible and whole but perhaps not durable.
+func Store(ctx context.Context, t Tier, up Upload, name pagefile.Name, used time.Time) (Committed, error) {
+	if err := up.Seal(ctx); err != nil {
+		return Committed{}, err
+	}
+	done, err := up.Commit(ctx, used)
+	if err != nil {
+		return done, err
+	}
+	return done, t.Persist(ctx, name)
 }
 
 // Committed is the result of a Commit.

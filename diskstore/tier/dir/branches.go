@@ -11,13 +11,13 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// AddBranch makes an empty file, without a sync of the file's name.
+// AddBranch makes an empty file, without a sync of the file's name or of its directory's.
 func (t *Tier) AddBranch(ctx context.Context, b tier.Branch) error {
 	if err := t.Ready(ctx); err != nil {
 		return classify(err)
 	}
 	path := filepath.Join(t.base, branchPath(b))
-	return t.opFailed(t.inDir(filepath.Dir(path), func() error {
+	return t.opFailed(t.inNewDir(filepath.Dir(path), func() error {
 		f, err := t.FS.Create(path)
 		if errors.Is(err, fs.ErrExist) {
 			return nil

@@ -2,8 +2,9 @@
 Package dir keeps a tier in a directory: on the local disk, or on anything mounted.
 
 The directory is the index, and file times are the recency. A file is written under a
-temporary name, synced, renamed, and its directory synced, so that a visible file is whole
-after any crash. Paths are in paths.go.
+temporary name, synced (Seal), renamed (Commit), and its directory synced (Persist), so that a
+visible file is whole after any crash. No lock is held during these syncs. Paths are in
+paths.go.
 
 	tier.go, list.go, upload.go, move.go   the operations of a Tier
 	branches.go                            empty files that lead to pages

@@ -29,7 +29,7 @@ type Tier struct {
 	Temp   tempDir
 
 	dirMu sync.Mutex
-	known map[string]bool // directories whose entry in their parent is durable
+	known map[string]bool // directories that exist → the entry in their parent is durable
 
 	renameMu sync.Mutex // makes "did the file exist" exact within the process
 	ledgerMu sync.Mutex // one user of the ledger lock at a time in this process, without polling
@@ -105,15 +105,18 @@ func (t *Tier) Path(name pagefile.Name) string { return filepath.Join(t.base, re
 
 // ensureDir makes dir and its parents and makes their names durable: in a power cut a page is
 // lost together with the entry of a directory above. Directories made by another process are
-// synced once as well, because that process may have died before its own sync.
+// synced once as well, because that process may have died before its own sync. No lock is held
+// during a sync, so that other operations do not wait for the device.
 func (t *Tier) ensureDir(dir string) error {
-	t.dirMu.Lock()
-	defer t.dirMu.Unlock()
-	return t.ensureDirLocked(dir)
+	if err := t.makeDir(dir); err != nil {
+		return err
+	}
+	return t.persistDir(dir)
 }
 
-func (t *Tier) ensureDirLocked(dir string) error {
-	if t.known[dir] {
+// makeDir makes dir and its parents, and syncs nothing.
+func (t *Tier) makeDir(dir string) error {
+	if _, made := t.dirState(dir); made {
 		return nil
 	}
 	inside := len(dir) > len(t.Root)
@@ -122,8 +125,7 @@ func (t *Tier) ensureDirLocked(dir string) error {
 			return t.missing(err)
 		}
 	}
-	parent := filepath.Dir(dir)
-	if err := t.ensureDirLocked(parent); err != nil {
+	if err := t.makeDir(filepath.Dir(dir)); err != nil {
 		return err
 	}
 	if err := t.FS.Mkdir(dir); err != nil {
@@ -138,14 +140,45 @@ func (t *Tier) ensureDirLocked(dir string) error {
 			return fmt.Errorf("make directory %s: something else has that name; move it away", dir)
 		}
 	}
+	t.noteDir(dir, false)
+	return nil
+}
+
+// persistDir makes the names of dir and of its parents durable, up to directories that existed
+// before the root.
+func (t *Tier) persistDir(dir string) error {
+	durable, made := t.dirState(dir)
+	if durable || !made && len(dir) <= len(t.Root) {
+		return nil
+	}
+	parent := filepath.Dir(dir)
+	if err := t.persistDir(parent); err != nil {
+		return err
+	}
 	if err := t.FS.SyncDir(parent); err != nil {
 		return err
 	}
-	if len(t.known) >= maxKnownDirs {
+	t.noteDir(dir, true)
+	return nil
+}
+
+// dirState reports whether this process has found or made dir, and made its name durable.
+func (t *Tier) dirState(dir string) (durable, made bool) {
+	t.dirMu.Lock()
+	defer t.dirMu.Unlock()
+	durable, made = t.known[dir]
+	return durable, made
+}
+
+// noteDir notes that dir exists.
+func (t *Tier) noteDir(dir string, durable bool) {
+	t.dirMu.Lock()
+	defer t.dirMu.Unlock()
+	before, made := t.known[dir]
+	if !made && len(t.known) >= maxKnownDirs {
 		clear(t.known)
 	}
-	t.known[dir] = true
-	return nil
+	t.known[dir] = before || durable
 }
 
 // forgetDirs makes ensureDir check every directory again, after a directory was found missing.
@@ -157,15 +190,20 @@ func (t *Tier) forgetDirs() {
 
 // knowsDir reports whether dir was made durable.
 func (t *Tier) knowsDir(dir string) bool {
-	t.dirMu.Lock()
-	defer t.dirMu.Unlock()
-	return t.known[dir]
+	durable, _ := t.dirState(dir)
+	return durable
 }
 
-// inDir makes dir and runs op, which needs dir. If dir has been removed meanwhile, inDir makes
-// dir and runs op once more.
-func (t *Tier) inDir(dir string, op func() error) error {
-	err := t.ensureDir(dir)
+// inDir makes dir, durably, and runs op, which needs dir. If dir has been removed meanwhile,
+// inDir makes dir and runs op once more.
+func (t *Tier) inDir(dir string, op func() error) error { return t.inside(dir, t.ensureDir, op) }
+
+// inNewDir does as inDir, and syncs nothing.
+func (t *Tier) inNewDir(dir string, op func() error) error { return t.inside(dir, t.makeDir, op) }
+
+// inside runs op in a directory that prepare makes.
+func (t *Tier) inside(dir string, prepare func(string) error, op func() error) error {
+	err := prepare(dir)
 	if err == nil {
 		err = op()
 	}
@@ -174,10 +212,10 @@ func (t *Tier) inDir(dir string, op func() error) error {
 			return err
 		}
 		t.forgetDirs()
-		if err := t.ensureDir(dir); err != nil {
+		if err := prepare(dir); err != nil {
 			return err
 		}
-		if err := t.checkRoot(); err != nil { // the root may have been made by ensureDir
+		if err := t.checkRoot(); err != nil { // the root may have been made by prepare
 			return err
 		}
 		err = op()

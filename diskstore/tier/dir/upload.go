@@ -22,6 +22,7 @@ type dirUpload struct {
 	file    vfs.File // nil when closed
 	tmp     string
 	written int64
+	sealed  *tier.Info // of the temporary file, from Seal to Commit or Abort
 }
 
 func (t *Tier) Create(ctx context.Context, name pagefile.Name) (tier.Upload, error) {
@@ -46,21 +47,36 @@ func (u *dirUpload) Write(ctx context.Context, p []byte) error {
 
 func (u *dirUpload) Written() int64 { return u.written }
 
+func (u *dirUpload) Seal(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	info, err := u.seal()
+	if err != nil {
+		u.Abort()
+		return u.t.opFailed(err)
+	}
+	u.sealed = &info
+	return nil
+}
+
 func (u *dirUpload) Commit(ctx context.Context, used time.Time) (tier.Committed, error) {
+	if u.sealed == nil {
+		if err := u.Seal(ctx); err != nil {
+			return tier.Committed{}, err
+		}
+	}
 	if err := ctx.Err(); err != nil {
 		return tier.Committed{}, err
 	}
-	defer u.Abort()
-	info, err := u.seal(used)
-	if err != nil {
-		return tier.Committed{}, u.t.opFailed(err)
-	}
+	info := *u.sealed
+	info.Used, u.sealed = used, nil
 	return u.publish(ctx, info)
 }
 
 // seal makes the temporary file's content durable and closes the file. The file keeps the
 // times of its writing: a file with an old time would count as a dead process's.
-func (u *dirUpload) seal(used time.Time) (tier.Info, error) {
+func (u *dirUpload) seal() (tier.Info, error) {
 	if err := u.file.Sync(); err != nil {
 		return tier.Info{}, err
 	}
@@ -90,11 +106,11 @@ func (u *dirUpload) seal(used time.Time) (tier.Info, error) {
 		u.remove()
 		return tier.Info{}, err
 	}
-	return tier.Info{Name: u.name, Bytes: fi.Size(), Physical: u.t.FS.PhysicalBytes(fi), Used: used}, nil
+	return tier.Info{Name: u.name, Bytes: fi.Size(), Physical: u.t.FS.PhysicalBytes(fi)}, nil
 }
 
-// publish renames the sealed file and makes the new name durable. A directory, link or FIFO in
-// the page's place is moved to quarantine.
+// publish renames the sealed file. A directory, link or FIFO in the page's place is moved to
+// quarantine.
 func (u *dirUpload) publish(ctx context.Context, info tier.Info) (tier.Committed, error) {
 	t, path := u.t, u.t.Path(u.name)
 	dir := filepath.Dir(path)
@@ -114,17 +130,14 @@ func (u *dirUpload) publish(ctx context.Context, info tier.Info) (tier.Committed
 		_ = t.FS.Chtimes(path, info.Used, info.Used)
 		return nil
 	}
-	err := t.inDir(dir, rename)
+	err := t.inNewDir(dir, rename)
 	if err != nil {
 		if moved, _ := t.Quarantine(ctx, tier.Info{Name: u.name, Bytes: tier.NotRegular}, "notregular"); moved {
-			err = t.inDir(dir, rename)
+			err = t.inNewDir(dir, rename)
 		}
 	}
 	if err != nil {
 		return u.unpublished(done), u.t.opFailed(err)
-	}
-	if err := t.syncName(u.name); err != nil {
-		return done, u.t.opFailed(err)
 	}
 	return done, nil
 }
@@ -157,11 +170,13 @@ func (t *Tier) syncName(name pagefile.Name) error {
 func (u *dirUpload) remove() { u.t.Temp.discard(u.tmp, u.written) }
 
 func (u *dirUpload) Abort() {
-	if u.file == nil {
+	if u.file == nil && u.sealed == nil {
 		return
 	}
-	_ = u.file.Close()
-	u.file = nil
+	if u.file != nil {
+		_ = u.file.Close()
+	}
+	u.file, u.sealed = nil, nil
 	u.remove()
 }
 

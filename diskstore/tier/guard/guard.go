@@ -57,8 +57,8 @@ type Tier struct {
 
 	refused atomic.Bool // the last write was refused
 
-	// Consecutive failures of reads, writes and commits.
-	reads, writes, commits atomic.Int32
+	// Consecutive failures of reads, writes, and the three steps that end an upload.
+	reads, writes, seals, commits, persists atomic.Int32
 }
 
 func New(inner tier.Tier, lookupIn, stepIn time.Duration, log *slog.Logger, now func() time.Time, failed func()) *Tier {
@@ -196,10 +196,10 @@ func (t *Tier) Stat(ctx context.Context, name pagefile.Name) (tier.Info, error) 
 }
 
 func (t *Tier) Persist(ctx context.Context, name pagefile.Name) error {
-	_, err := doWrite(ctx, t, t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
+	_, err := doWrite(ctx, t, commitSteps*t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, t.Inner.Persist(ctx, name)
 	})
-	return err
+	return t.moved(&t.persists, err)
 }
 
 func (t *Tier) Remove(ctx context.Context, judged tier.Info) (bool, error) {

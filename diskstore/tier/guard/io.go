@@ -103,6 +103,7 @@ type upload struct {
 	name      pagefile.Name
 	inner     tier.Upload
 	written   int64
+	sealed    bool
 	committed bool // as reported to the caller, or given up
 
 	mu   sync.Mutex     // held while inner is in use
@@ -146,8 +147,22 @@ func (u *upload) Write(ctx context.Context, p []byte) error {
 
 func (u *upload) Written() int64 { return u.written }
 
+func (u *upload) Seal(ctx context.Context) error {
+	_, err := doWrite(ctx, u.t, commitSteps*u.t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		return struct{}{}, u.inner.Seal(ctx)
+	})
+	u.sealed = err == nil
+	return u.t.moved(&u.t.seals, err)
+}
+
 func (u *upload) Commit(ctx context.Context, used time.Time) (tier.Committed, error) {
-	done, err := doWrite(ctx, u.t, commitSteps*u.t.StepIn, nil, func(ctx context.Context) (tier.Committed, error) {
+	limit := u.t.StepIn
+	if !u.sealed {
+		limit *= commitSteps
+	}
+	done, err := doWrite(ctx, u.t, limit, nil, func(ctx context.Context) (tier.Committed, error) {
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		done, err := u.inner.Commit(ctx, used)

@@ -69,7 +69,7 @@ func Upload(t testing.TB, tr tier.Tier, name pagefile.Name, content []byte, used
 	for part := range bytes.SplitSeq(content, nil) {
 		require.NoError(t, up.Write(ctx, part))
 	}
-	done, err := up.Commit(ctx, used)
+	done, err := tier.Store(ctx, tr, up, name, used)
 	require.NoError(t, err)
 	return done
 }
@@ -120,6 +120,7 @@ func testUpload(t *testing.T, tr tier.Tier) {
 	require.NoError(t, err)
 	require.NoError(t, up.Write(ctx, content[:5]))
 	require.NoError(t, up.Write(ctx, content[5:]))
+	require.NoError(t, up.Seal(ctx))
 	_, err = tr.Stat(ctx, Page(1))
 	require.ErrorIs(t, err, tier.ErrNotFound, "nothing is visible before Commit")
 	done, err := up.Commit(ctx, used)
@@ -163,13 +164,22 @@ func testUpload(t *testing.T, tr tier.Tier) {
 }
 
 func testAbort(t *testing.T, tr tier.Tier) {
-	up, err := tr.Create(ctx, Page(1))
-	require.NoError(t, err)
-	require.NoError(t, up.Write(ctx, []byte("half")))
-	up.Abort()
-	_, err = tr.Stat(ctx, Page(1))
-	require.ErrorIs(t, err, tier.ErrNotFound)
-	require.Empty(t, listTier(t, tr))
+	for _, sealed := range []bool{false, true} {
+		up, err := tr.Create(ctx, Page(1))
+		require.NoError(t, err)
+		require.NoError(t, up.Write(ctx, []byte("half")))
+		if sealed {
+			require.NoError(t, up.Seal(ctx))
+		}
+		up.Abort()
+		_, err = tr.Stat(ctx, Page(1))
+		require.ErrorIs(t, err, tier.ErrNotFound)
+		require.Empty(t, listTier(t, tr))
+		require.Eventually(t, func() bool { // an isolated tier discards in the background
+			aside, err := tr.Aside(ctx)
+			return err == nil && aside.TempFiles == 0 && tr.Left() == 0
+		}, 10*time.Second, time.Millisecond)
+	}
 }
 
 func testList(t *testing.T, tr tier.Tier) {
