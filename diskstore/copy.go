@@ -9,27 +9,33 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
+// copied is a page that was copied, every byte of which was good.
+type copied struct {
+	header *pagefile.Header
+	from   tier.Info // the file that was read
+}
+
 // copyPage copies a page from one tier to another, durably, with a check of every byte; commit
-// finishes the copy. copyPage returns the page's header, or pagefile.ErrDamaged or pagefile.ErrMismatch, and stores
+// finishes the copy. copyPage returns pagefile.ErrDamaged or pagefile.ErrMismatch, and stores
 // nothing, when src does not hold a good page of that name, even when read past the cache.
-func copyPage(ctx context.Context, src, dst tier.Tier, name pagefile.Name, room *ledger.Room, commit func(tier.Upload) error) (*pagefile.Header, error) {
-	h, err := copyOnce(ctx, src.Open, src, dst, name, room, commit)
+func copyPage(ctx context.Context, src, dst tier.Tier, name pagefile.Name, room *ledger.Room, commit func(tier.Upload) error) (copied, error) {
+	page, err := copyOnce(ctx, src.Open, src, dst, name, room, commit)
 	if side := new(copyError); errors.As(err, &side) && side.side == src && tier.Doubtful(err) {
 		return copyOnce(ctx, src.Reopen, src, dst, name, room, commit)
 	}
-	return h, err
+	return page, err
 }
 
 // copyOnce does as copyPage, with the page opened by open, a method of src.
-func copyOnce(ctx context.Context, open func(context.Context, pagefile.Name) (tier.Blob, error), src, dst tier.Tier, name pagefile.Name, room *ledger.Room, commit func(tier.Upload) error) (*pagefile.Header, error) {
+func copyOnce(ctx context.Context, open func(context.Context, pagefile.Name) (tier.Blob, error), src, dst tier.Tier, name pagefile.Name, room *ledger.Room, commit func(tier.Upload) error) (copied, error) {
 	blob, err := open(ctx, name)
 	if err != nil {
-		return nil, &copyError{side: src, err: err}
+		return copied{}, &copyError{side: src, err: err}
 	}
 	defer blob.Close()
 	up, err := dst.Create(ctx, name)
 	if err != nil {
-		return nil, &copyError{side: dst, err: err}
+		return copied{}, &copyError{side: dst, err: err}
 	}
 	defer func() { room.Wasted(up.Written()) }() // no effect after the upload became a file
 	defer up.Abort()
@@ -42,15 +48,15 @@ func copyOnce(ctx context.Context, open func(context.Context, pagefile.Name) (ti
 		err = h.CheckName(name)
 	}
 	if writeErr != nil {
-		return nil, &copyError{side: dst, err: writeErr}
+		return copied{}, &copyError{side: dst, err: writeErr}
 	}
 	if err != nil {
-		return nil, &copyError{side: src, err: err, read: blob.Info()}
+		return copied{}, &copyError{side: src, err: err, read: blob.Info()}
 	}
 	if err := commit(up); err != nil {
-		return nil, &copyError{side: dst, err: err}
+		return copied{}, &copyError{side: dst, err: err}
 	}
-	return h, nil
+	return copied{header: h, from: blob.Info()}, nil
 }
 
 // copyError reports the side on which a copy failed.

@@ -46,7 +46,7 @@ Files of this package, by their purpose:
 	branches.go                      look-up of pages that only begin like a prompt
 	read.go, placed.go, ram.go       pages out of the tiers, and the copies in memory
 	put.go                           pages into the local tier
-	collect.go, demote.go            room: pages that go, and pages that move down
+	collect.go, demote.go, copies.go room: pages that go, and pages that move down
 	recency.go                       the order of pages by time
 	verdicts.go, quarantine.go       files that failed their check
 	ahead.go                         reading before somebody asks
@@ -85,7 +85,9 @@ recently used pages into memory, so that the first Reads come from memory.
   - After Put returned nil the page survives a power cut. A visible page is
     whole, even if the process was killed or the power failed at any moment.
   - A page that moves down leaves the local tier only when the remote tier has a
-    durable copy, every byte of which was just written or read.
+    durable copy, every byte of which this process has written or checked: just
+    now, or within the last 24 hours if the file's length, time and header are
+    the same as then.
   - Read returns exactly the bytes that were put, for exactly the requested
     tokens. Every byte of a file is checked; any flipped bit and any truncation
     is found. A file that looks damaged is read once more past this machine's

@@ -23,6 +23,7 @@ type level struct {
 	use      tierUse      // its files, as far as they were counted
 	first    *firstCount
 	verdicts *verdicts
+	copies   *copies // of the remote tier
 	branches *branchSweep
 	futile   futile // deleting pages for space on the filesystem
 	trimmed  moment // time of the last trim that evicted all but young files, and needed more
@@ -60,7 +61,7 @@ func newLevel(s *Store, name string, t surveyed, config TierConfig, perDay int64
 	now := func() time.Time { return s.now() }
 	return &level{
 		s: s, name: name, tier: t, config: config,
-		book: ledger.NewBook(t, config.BudgetBytes, perDay, now), first: newFirstCount(), branches: newBranchSweep(), verdicts: newVerdicts(name, now),
+		book: ledger.NewBook(t, config.BudgetBytes, perDay, now), first: newFirstCount(), branches: newBranchSweep(), verdicts: newVerdicts(name, now), copies: newCopies(now),
 		collecting: work.NewQueue(), collector: make(chan struct{}, 1), counting: make(chan struct{}, 1),
 	}
 }

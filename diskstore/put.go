@@ -435,6 +435,7 @@ func (lv *level) dropIf(ctx context.Context, info tier.Info, same func(now tier.
 		return none, err
 	}
 	lv.use.remove(now)
+	lv.copies.forget(now.Name)
 	lv.branches.removed(now.Name)
 	return now, err
 }

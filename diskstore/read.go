@@ -216,6 +216,7 @@ func (lv *level) condemn(ctx context.Context, info tier.Info, err error) {
 		lv.noteTierError(err)
 		return
 	}
+	lv.copies.forget(info.Name)
 	v := lv.verdicts
 	ok, enough := v.mayCondemn()
 	if enough {
@@ -275,7 +276,7 @@ func (s *Store) promote(ctx context.Context, info tier.Info, ref Ref) {
 
 // copyUp copies a page of the remote tier, from, into room of the local one.
 func (s *Store) copyUp(ctx context.Context, from tier.Tier, info tier.Info, room *ledger.Room, used time.Time) error {
-	h, err := copyPage(ctx, from, s.disk, info.Name, room, func(up tier.Upload) error {
+	page, err := copyPage(ctx, from, s.disk, info.Name, room, func(up tier.Upload) error {
 		return s.local.commitTo(ctx, up, room, used)
 	})
 	if err != nil {
@@ -287,8 +288,9 @@ func (s *Store) copyUp(ctx context.Context, from tier.Tier, info tier.Info, room
 		}
 		return err
 	}
+	s.remote.copies.good(page.from, page.header.Crc)
 	s.counts.promoted.Add(1)
-	s.local.linkIn(ctx, h)
+	s.local.linkIn(ctx, page.header)
 	s.afterGrowth(ctx)
 	return nil
 }

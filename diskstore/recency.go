@@ -242,7 +242,7 @@ func (lv *level) touchRef(ctx context.Context, ref Ref, recent time.Time) {
 	if lv == lv.s.remote {
 		type touch struct{ pagefile.Name }
 		lv.s.promoting.Submit(touch{name}, func(ctx context.Context) {
-			_ = forward(ctx, lv.s.guard, name, recency(used, ref.Start))
+			lv.forwardCopy(ctx, name, recency(used, ref.Start))
 		})
 		return
 	}
@@ -268,4 +268,15 @@ func forward(ctx context.Context, t tier.Tier, name pagefile.Name, to time.Time)
 		return err
 	}
 	return t.Touch(ctx, name, to)
+}
+
+// forwardCopy does as forward for a file of the remote tier. A copy known to be good stays known.
+func (lv *level) forwardCopy(ctx context.Context, name pagefile.Name, to time.Time) {
+	info, err := lv.tier.Stat(ctx, name)
+	if err != nil || !info.Used.Before(to) {
+		return
+	}
+	if lv.tier.Touch(ctx, name, to) == nil {
+		lv.copies.touched(info, to)
+	}
 }

@@ -1,0 +1,191 @@
+package diskstore
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/vfs"
+)
+
+// readCounter counts the bytes read of files below a root.
+type readCounter struct {
+	vfs.FS
+	root  string
+	bytes atomic.Int64
+}
+
+func (c *readCounter) Open(name string) (vfs.File, error) {
+	f, err := c.FS.Open(name)
+	if err != nil || !strings.HasPrefix(name, c.root) || !strings.HasSuffix(name, ".kvp") {
+		return f, err
+	}
+	return metered{f, &c.bytes}, nil
+}
+
+type metered struct {
+	vfs.File
+	bytes *atomic.Int64
+}
+
+func (f metered) ReadAt(p []byte, off int64) (int, error) {
+	n, err := f.File.ReadAt(p, off)
+	f.bytes.Add(int64(n))
+	return n, err
+}
+
+// wholePage makes a page whose header is a small part of its file.
+func wholePage(t testing.TB, s *Store, seed int) *pagefile.Page {
+	sections := []pagefile.Section{{Kind: pagefile.KindK, RowBytes: 16 << 10}, {Kind: pagefile.KindV, RowBytes: 16 << 10}}
+	p := &pagefile.Page{Parent: s.opt.Fingerprint, Tokens: prompt(seed, testTokens), Layout: layoutOf(t, sections, testTokens)}
+	p.Payload = make([]byte, p.Layout.Size())
+	fillRows(p.Layout, p.Key(), p.Payload)
+	return p
+}
+
+// moves is a store whose pages move down and up, and the bytes read of the remote tier.
+type moves struct {
+	*Store
+	t       *testing.T
+	counter *readCounter
+}
+
+func openMoves(t *testing.T, edit ...func(*Options)) *moves {
+	o := testOptions(t, append([]func(*Options){withRemote(t)}, edit...)...)
+	counter := &readCounter{FS: quickFS, root: o.Remote.Root}
+	o.FS = counter
+	return &moves{Store: open(t, o), t: t, counter: counter}
+}
+
+// down moves a page to the remote tier and returns the bytes read there for that.
+func (m *moves) down(p *pagefile.Page) int64 {
+	m.t.Helper()
+	info, err := m.disk.Stat(ctx, m.pageName(p.Key()))
+	require.NoError(m.t, err)
+	before, demoted := m.counter.bytes.Load(), m.Stats().Demoted
+	evictPage(m.t, m.Store, info)
+	require.Equal(m.t, demoted+1, m.Stats().Demoted)
+	require.False(m.t, m.Has(p.Key()))
+	return m.counter.bytes.Load() - before
+}
+
+// up reads a page and waits until the page is in the local tier again.
+func (m *moves) up(p *pagefile.Page) {
+	m.t.Helper()
+	refs := m.Chain(ctx, p.Tokens, nil)
+	require.Len(m.t, refs, 1)
+	require.Equal(m.t, tier.Remote, refs[0].Tier)
+	buf := make([]byte, p.Layout.Size())
+	require.NoError(m.t, m.Read(ctx, refs[0], p.Tokens, p.Layout, buf))
+	require.True(m.t, bytes.Equal(p.Payload, buf))
+	require.NoError(m.t, m.Flush(ctx))
+	require.True(m.t, m.Has(p.Key()))
+}
+
+// below returns the path of the remote copy.
+func (m *moves) below(p *pagefile.Page) string {
+	return filePath(m.opt.Remote.Root, m.pageName(p.Key()))
+}
+
+// maxHeaderRead bounds the bytes read of a copy that is known to be good.
+const maxHeaderRead = 8 << 10
+
+// TestACopyOfThisProcessIsReadOnce: this process wrote the copy, or has read and checked every
+// byte of it. To move the page down again takes the copy's header.
+func TestACopyOfThisProcessIsReadOnce(t *testing.T) {
+	m := openMoves(t)
+	p := wholePage(t, m.Store, 1)
+	require.Greater(t, len(p.Payload), 4*maxHeaderRead)
+	require.NoError(t, m.Put(ctx, p))
+	require.Zero(t, m.down(p), "written")
+	for range 3 {
+		m.up(p)
+		read := m.down(p)
+		require.LessOrEqual(t, read, int64(maxHeaderRead))
+		t.Logf("%d bytes read of a page of %d", read, len(p.Payload))
+	}
+	require.NoError(t, m.Put(ctx, p), "computed again")
+	require.LessOrEqual(t, m.down(p), int64(maxHeaderRead))
+
+	// Another process reads the whole copy once, and may read it by moving the page up.
+	other := openMoves(t, func(o *Options) { o.Remote.Root = m.opt.Remote.Root })
+	require.NoError(t, other.Put(ctx, p))
+	require.Greater(t, other.down(p), int64(len(p.Payload)), "written by another process")
+	require.NoError(t, other.Put(ctx, p))
+	require.LessOrEqual(t, other.down(p), int64(maxHeaderRead))
+	third := openMoves(t, func(o *Options) { o.Remote.Root = m.opt.Remote.Root })
+	third.up(p)
+	require.LessOrEqual(t, third.down(p), int64(maxHeaderRead), "checked on its way up")
+}
+
+// TestACopyThatMayHaveChangedIsReadWhole: the copy was written or touched by others since this
+// process checked it, or this process checked it long ago.
+func TestACopyThatMayHaveChangedIsReadWhole(t *testing.T) {
+	for name, change := range map[string]func(m *moves, path string){
+		"touched": func(m *moves, path string) {
+			later := time.Now().Add(time.Second)
+			require.NoError(m.t, os.Chtimes(path, later, later))
+		},
+		"written again": func(m *moves, path string) {
+			content, err := os.ReadFile(path)
+			require.NoError(m.t, err)
+			require.NoError(m.t, os.Remove(path))
+			require.NoError(m.t, os.WriteFile(path, content, 0o600))
+		},
+		"long ago": func(m *moves, _ string) {
+			m.now = func() time.Time { return time.Now().Add(copyLife) }
+		},
+		"too many others since": func(m *moves, _ string) {
+			for i := range maxCopies {
+				m.remote.copies.good(tier.Info{Name: pagefile.Name{Key: pagefile.Key{byte(i), byte(i >> 8), 1}}}, 0)
+			}
+			require.LessOrEqual(m.t, len(m.remote.copies.files), maxCopies)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := openMoves(t)
+			p := wholePage(t, m.Store, 1)
+			require.NoError(t, m.Put(ctx, p))
+			m.down(p)
+			require.NoError(t, m.Put(ctx, p))
+			change(m, m.below(p))
+			require.Greater(t, m.down(p), int64(len(p.Payload)))
+			require.NoError(t, m.Put(ctx, p))
+			require.LessOrEqual(t, m.down(p), int64(maxHeaderRead), "checked now")
+		})
+	}
+}
+
+// TestAKnownCopyThatIsGoneIsWrittenAgain: the copy was removed, or another process has found
+// it damaged, since this process checked it.
+func TestAKnownCopyThatIsGoneIsWrittenAgain(t *testing.T) {
+	m := openMoves(t)
+	p := wholePage(t, m.Store, 1)
+	require.NoError(t, m.Put(ctx, p))
+	m.down(p)
+	require.NoError(t, m.Put(ctx, p))
+	require.NoError(t, os.Remove(m.below(p)))
+	require.Zero(t, m.down(p))
+	_, err := verifyFile(ctx, vfs.OS, m.below(p))
+	require.NoError(t, err)
+
+	// Damage that left the file's time alone is found by the next read, and remembered.
+	info, err := m.guard.Stat(ctx, m.pageName(p.Key()))
+	require.NoError(t, err)
+	flipAt(t, m.below(p), int(info.Bytes/2))
+	require.NoError(t, os.Chtimes(m.below(p), info.Used, info.Used))
+	refs := m.Chain(ctx, p.Tokens, nil)
+	require.ErrorIs(t, m.Read(ctx, refs[0], p.Tokens, p.Layout, make([]byte, p.Layout.Size())), pagefile.ErrDamaged)
+	require.NoError(t, m.Flush(ctx))
+	require.NoError(t, m.Put(ctx, p))
+	m.down(p)
+	_, err = verifyFile(ctx, vfs.OS, m.below(p))
+	require.NoError(t, err)
+}
