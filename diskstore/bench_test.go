@@ -3,20 +3,22 @@ package diskstore
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// benchPage makes a page of 256 tokens of an eighth of an 8B model: 4 layers of 8 KV heads of
-// 128 in f16.
-func benchPage(b *testing.B, parent pagefile.Key) *pagefile.Page {
+// benchPage makes a page of some layers of an 8B model, which has 32: 8 KV heads of 128 in f16.
+func benchPage(b *testing.B, parent pagefile.Key, layers uint16, tokens int) *pagefile.Page {
 	var sections []pagefile.Section
-	for layer := range uint16(4) {
+	for layer := range layers {
 		sections = append(sections, pagefile.Section{Layer: layer, Kind: pagefile.KindK, RowBytes: 2048}, pagefile.Section{Layer: layer, Kind: pagefile.KindV, RowBytes: 2048})
 	}
-	l := layoutOf(b, sections, 256)
-	p := &pagefile.Page{Parent: parent, Tokens: prompt(1, 256), Layout: l, Payload: make([]byte, l.Size())}
+	l := layoutOf(b, sections, tokens)
+	p := &pagefile.Page{Parent: parent, Tokens: prompt(1, tokens), Layout: l, Payload: make([]byte, l.Size())}
 	// Every second byte, like an f16's exponent, takes few values.
 	rng := rand.New(rand.NewPCG(1, 1))
 	for i := range p.Payload {
@@ -41,7 +43,7 @@ func eachEncoding(b *testing.B, run func(b *testing.B, s *Store)) {
 
 func BenchmarkPut(b *testing.B) {
 	eachEncoding(b, func(b *testing.B, s *Store) {
-		p := benchPage(b, s.opt.Fingerprint)
+		p := benchPage(b, s.opt.Fingerprint, 4, 256)
 		b.SetBytes(int64(len(p.Payload)))
 		for i := range b.N {
 			p.Tokens[0] = int32(i)
@@ -52,9 +54,46 @@ func BenchmarkPut(b *testing.B) {
 	})
 }
 
+// BenchmarkPutNames stores each page twice, with the sync of its name and without, in turns, and
+// reports the medians in ms. Its directory must be on a disk.
+func BenchmarkPutNames(b *testing.B) {
+	for _, size := range []struct {
+		name   string
+		layers uint16
+		tokens int
+	}{{"tail of 64 KiB", 1, 16}, {"page of 1 MiB", 1, 256}, {"page of 4 MiB", 4, 256}, {"page of 32 MiB", 32, 256}} {
+		b.Run(size.name, func(b *testing.B) {
+			var stores []*Store
+			for _, names := range nameModes {
+				stores = append(stores, open(b, testOptions(b, names.set, func(o *Options) {
+					o.FS, o.PageTokens, o.Local.BudgetBytes = nil, 256, 4<<30
+				})))
+			}
+			p := benchPage(b, stores[0].opt.Fingerprint, size.layers, size.tokens)
+			took := make([][]float64, len(stores))
+			b.ResetTimer()
+			for i := range b.N {
+				p.Tokens[0] = int32(i)
+				for turn := range stores {
+					which := (i + turn) % len(stores)
+					start := time.Now()
+					if err := stores[which].Put(ctx, p); err != nil {
+						b.Fatal(err)
+					}
+					took[which] = append(took[which], time.Since(start).Seconds()*1000)
+				}
+			}
+			for i, names := range nameModes {
+				slices.Sort(took[i])
+				b.ReportMetric(took[i][len(took[i])/2], strings.ReplaceAll(names.name, " ", "-")+"-ms")
+			}
+		})
+	}
+}
+
 func BenchmarkRead(b *testing.B) {
 	eachEncoding(b, func(b *testing.B, s *Store) {
-		p := benchPage(b, s.opt.Fingerprint)
+		p := benchPage(b, s.opt.Fingerprint, 4, 256)
 		if err := s.Put(ctx, p); err != nil {
 			b.Fatal(err)
 		}

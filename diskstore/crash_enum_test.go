@@ -33,15 +33,31 @@ const (
 // TestCrashAtEveryOperation cuts the power at every operation of a workload that uses every
 // function of a store. None, half or all of the unsynced data survives, on both machines or on
 // one. After reopening, a page is whole or absent, no published page is missing, the numbers
-// are exact, files of dead processes are removed, and the store can be written.
+// are exact, files of dead processes are removed, and the store can be written. With
+// Options.LazyNames pages may be missing, and the rest holds.
 func TestCrashAtEveryOperation(t *testing.T) {
+	for _, names := range nameModes {
+		t.Run(names.name, func(t *testing.T) { crashAtEveryOperation(t, names.set) })
+	}
+}
+
+// nameModes are the values of Options.LazyNames.
+var nameModes = []struct {
+	name string
+	set  func(*Options)
+}{
+	{"synced names", func(o *Options) { o.LazyNames = false }},
+	{"lazy names", func(o *Options) { o.LazyNames = true }},
+}
+
+func crashAtEveryOperation(t *testing.T, edit func(*Options)) {
 	want, long := int64(crashStates), os.Getenv(longEnv) != ""
 	if long {
 		want = crashStatesLong
 	}
 	var states int64
 	for seed := uint64(1); states < want && !t.Failed(); seed++ {
-		r := recordCrashes(t, seed)
+		r := recordCrashes(t, seed, edit)
 		r.long = long
 		n := r.checkAll()
 		states += n
@@ -72,8 +88,8 @@ type crashRecord struct {
 
 // recordCrashes runs a workload and copies the world before each operation, if the world has
 // changed since the last copy.
-func recordCrashes(t testing.TB, seed uint64) *crashRecord {
-	r := &crashRecord{crashWorld: newCrashWorld(t), changed: true}
+func recordCrashes(t testing.TB, seed uint64, edit ...func(*Options)) *crashRecord {
+	r := &crashRecord{crashWorld: newCrashWorld(t, edit...), changed: true}
 	r.inj.Watch(r.before)
 	r.workload(rand.New(rand.NewPCG(seed, 1)))
 	r.inj.Watch(nil)

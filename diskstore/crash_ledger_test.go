@@ -20,8 +20,13 @@ import (
 // TestCrashLeavesNoLedgerTooLow cuts the power at every operation of a workload and compares
 // the bytes of the remaining files with the ledger's figure.
 func TestCrashLeavesNoLedgerTooLow(t *testing.T) {
+	for _, names := range nameModes {
+		t.Run(names.name, func(t *testing.T) { crashLeavesNoLedgerTooLow(t, recordCrashes(t, 101, names.set)) })
+	}
+}
+
+func crashLeavesNoLedgerTooLow(t *testing.T, r *crashRecord) {
 	states := 0
-	r := recordCrashes(t, 101)
 	for i := range r.points {
 		at := &r.points[i]
 		for _, c := range r.cases(i) {

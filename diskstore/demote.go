@@ -63,7 +63,7 @@ func (s *Store) heldBelow(ctx context.Context, info tier.Info) (bool, error) {
 		}
 	}
 	// The process that made the copy visible may have died before the name was durable.
-	if err := s.guard.Persist(ctx, info.Name); err != nil {
+	if err := s.remote.persist(ctx, tier.Committed{Info: there}); err != nil {
 		return false, err
 	}
 	if there.Used.Before(info.Used) {

@@ -81,7 +81,7 @@ func (s *Store) put(ctx context.Context, p *pagefile.Page, meek bool) error {
 
 func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Page, meek bool) error {
 	if s.stored(ctx, name, p, meek) {
-		return s.disk.Persist(ctx, name)
+		return s.local.persist(ctx, tier.Committed{Info: tier.Info{Name: name}})
 	}
 	p.ClearGaps()
 	c := s.codec
@@ -298,6 +298,16 @@ func (lv *level) commitTo(ctx context.Context, up tier.Upload, room *ledger.Room
 	defer lv.use.settled(done)
 	if lv == lv.s.local {
 		ctx = context.WithoutCancel(ctx) // a visible page is stored, even if the caller has left
+	}
+	return lv.persist(ctx, done)
+}
+
+// persist makes the name of a visible file durable, unless Options.LazyNames leaves that to the
+// filesystem. A replaced file must not come back in a power cut, because its bytes do not count
+// any more.
+func (lv *level) persist(ctx context.Context, done tier.Committed) error {
+	if lv.s.opt.LazyNames && !done.Replaced {
+		return nil
 	}
 	return lv.tier.Persist(ctx, done.Name)
 }
