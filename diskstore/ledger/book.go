@@ -1,10 +1,12 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -63,7 +65,14 @@ type Book struct {
 	last     Ledger                // as last read or written
 	counted  time.Time             // by this machine's clock: when last was first seen with another number of counts
 	changed  chan struct{}         // closed at the next change of the ledger
+
+	// doubts are the changes since the last success of which it is not known whether they were
+	// written.
+	doubts []*attempt
 }
+
+// maxDoubts bounds Book.doubts. Bytes of an older change in doubt may count twice.
+const maxDoubts = 8
 
 func NewBook(tier medium, budget, perDay int64, now func() time.Time) *Book {
 	return &Book{tier: tier, Budget: budget, perDay: perDay, now: now, written: make(map[string]int64), hits: make(map[pagefile.Key]Hits), changed: make(chan struct{})}
@@ -306,32 +315,82 @@ func (p pending) settle(l *Ledger, id string) {
 	}
 }
 
+// less returns the pending changes without those of done, an earlier attempt to record them.
+func (p pending) less(done pending) pending {
+	p.used -= done.used
+	p.written, p.hits = maps.Clone(p.written), maps.Clone(p.hits)
+	for day, n := range done.written {
+		p.written[day] -= n
+	}
+	for fp, hits := range done.hits {
+		p.hits[fp] = p.hits[fp].minus(hits)
+	}
+	return p
+}
+
 // errNotAsked reports a tier that returned success without calling change.
 var errNotAsked = errors.New("diskstore: Account of the tier changed nothing, and returned no error")
 
-// attempt is the result of the last call of a function that was given to Account. The tier may
+// errGivenUp reports a change that the tier calls after its caller has left. Its figures are
+// old: later changes may have been recorded.
+var errGivenUp = errors.New("diskstore: change of the ledger was given up")
+
+// attempt is a function that was given to Account, and the result of its last call. The tier may
 // call that function several times, and once more after Account has returned.
 type attempt struct {
+	pending pending
+
 	mu      sync.Mutex
+	over    bool // Account has returned
 	called  bool
-	claimed int64 // this process's claim afterwards
-	err     error // of apply
+	claimed int64  // this process's claim afterwards
+	content []byte // the ledger afterwards
+	err     error  // of apply
 }
 
-func (a *attempt) set(claimed int64, err error) {
+// begin reports whether a call may go on.
+func (a *attempt) begin() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.called, a.claimed, a.err = true, claimed, err
+	a.called = a.called || !a.over
+	return !a.over
 }
 
-// get returns errNotAsked before the first call.
-func (a *attempt) get() (claimed int64, err error) {
+// set stores the result of a call.
+func (a *attempt) set(claimed int64, content []byte, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.claimed, a.content, a.err = claimed, content, err
+}
+
+// end is called when Account has returned. end returns errNotAsked if no call has begun; none
+// begins any more.
+func (a *attempt) end() (claimed int64, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.over = true
 	if !a.called {
 		return 0, errNotAsked
 	}
 	return a.claimed, a.err
+}
+
+// made reports whether the attempt has written this content.
+func (a *attempt) made(content []byte) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.content != nil && bytes.Equal(a.content, content)
+}
+
+// unrecorded returns the part of p that content, the ledger's, does not have yet. Where another
+// process has changed the ledger since a change in doubt, p may count twice.
+func unrecorded(p pending, content []byte, doubts []*attempt) pending {
+	for _, doubt := range doubts {
+		if doubt.made(content) {
+			return p.less(doubt.pending)
+		}
+	}
+	return p
 }
 
 // change records the pending changes and then the changes that apply makes, unless apply
@@ -343,33 +402,43 @@ func (b *Book) change(ctx context.Context, apply func(l *Ledger, id string, p pe
 		free: b.freeLocked(), inflight: b.inflight + b.tier.Left(), used: b.used, wasted: b.wasted, freed: b.freed, counts: b.last.Counts,
 		written: maps.Clone(b.written), hits: maps.Clone(b.hits), evicted: b.evicted, now: b.now(),
 	}
+	doubts := slices.Clone(b.doubts)
 	b.mu.Unlock()
-	last := new(attempt)
+	last := &attempt{pending: p}
 	content, err := b.tier.Account(ctx, func(content []byte, id string) ([]byte, error) {
-		l := Read(content)
-		p.settle(l, id)
-		err := apply(l, id, p)
-		last.set(l.Claims[id].Bytes, err)
-		if err != nil {
-			return nil, err
+		if !last.begin() {
+			return nil, errGivenUp
 		}
-		return l.Encode()
+		l := Read(content)
+		unrecorded(p, content, doubts).settle(l, id)
+		err := apply(l, id, p)
+		if err == nil {
+			content, err = l.Encode()
+		}
+		if err != nil {
+			content = nil
+		}
+		last.set(l.Claims[id].Bytes, content, err)
+		return content, err
 	})
-	claimed, aerr := last.get()
+	claimed, aerr := last.end()
 	if err == nil {
 		err = aerr
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err != nil {
-		// Unless apply refused, the ledger may have changed despite the error. Added bytes are
-		// recorded again, too many at worst. Freed bytes must not be subtracted again.
-		if aerr == nil || errors.Is(aerr, errNotAsked) {
+		// Unless apply refused or did not run, the ledger may have changed despite the error. The
+		// next change finds out, or records added bytes again, too many at worst. Freed bytes
+		// must not be subtracted again.
+		if aerr == nil {
 			b.freed -= p.freed
+			b.doubts = append(b.doubts, last)
+			b.doubts = b.doubts[max(0, len(b.doubts)-maxDoubts):]
 		}
 		return err
 	}
-	b.claimed = claimed
+	b.claimed, b.doubts = claimed, nil
 	b.used -= p.used
 	b.wasted -= p.wasted
 	for day, n := range p.written {

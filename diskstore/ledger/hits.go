@@ -36,6 +36,12 @@ func (h Hits) plus(o Hits) Hits {
 	return h
 }
 
+// minus returns h without hits that are among them.
+func (h Hits) minus(o Hits) Hits {
+	h.Pages = max(0, h.Pages-o.Pages)
+	return h
+}
+
 // Hit adds hits of one fingerprint.
 func (l *Ledger) Hit(fingerprint pagefile.Key, hits Hits) {
 	if l.Hits == nil {

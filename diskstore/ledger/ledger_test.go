@@ -232,3 +232,129 @@ func TestAFileThatStaysIsClaimed(t *testing.T) {
 	require.NoError(t, b.GiveBack(t.Context()))
 	require.Zero(t, Read(m.content).Figure())
 }
+
+// doubtful is a paper whose changes may fail: after they were written, or before they begin.
+type doubtful struct {
+	paper
+	after, before bool
+	late          []func([]byte, string) ([]byte, error) // changes that did not begin
+}
+
+func (d *doubtful) Account(ctx context.Context, change func([]byte, string) ([]byte, error)) ([]byte, error) {
+	if d.before {
+		d.late = append(d.late, change)
+		return nil, tier.ErrTierTimeout
+	}
+	content, err := d.paper.Account(ctx, change)
+	if err == nil && d.after {
+		return nil, tier.ErrTierTimeout
+	}
+	return content, err
+}
+
+// twoPages is a book with a budget of two pages, after a count that found none.
+func twoPages(t *testing.T) (*doubtful, *Book) {
+	content, err := (&Ledger{Counts: 1}).Encode()
+	require.NoError(t, err)
+	m := &doubtful{paper: paper{content: content}}
+	b := NewBook(m, 2*pagefile.PageAlign, 0, time.Now)
+	require.NoError(t, b.Refresh(t.Context()))
+	return m, b
+}
+
+// addPage reserves room for a page and fills it.
+func addPage(t *testing.T, b *Book) {
+	t.Helper()
+	room, err := b.Reserve(t.Context(), pagefile.PageAlign)
+	require.NoError(t, err)
+	room.Finish(pagefile.PageAlign)
+}
+
+// TestAChangeInDoubtIsRecordedOnce: the ledger was written, and the answer came too late. The
+// next change finds its own former result and adds no byte twice.
+func TestAChangeInDoubtIsRecordedOnce(t *testing.T) {
+	day := dayOf(time.Now())
+	for failures := range 3 {
+		m, b := twoPages(t)
+		addPage(t, b)
+		b.Hit(storetest.Fingerprint(1))
+		m.after = true
+		for range failures {
+			require.ErrorIs(t, b.Record(t.Context()), tier.ErrTierTimeout)
+		}
+		m.after = false
+		addPage(t, b)
+		require.NoError(t, b.Record(t.Context()))
+		l := Read(m.content)
+		require.EqualValues(t, b.Budget, l.Figure(), "after %d failures", failures)
+		require.EqualValues(t, b.Budget, l.Added)
+		require.EqualValues(t, 1, l.AllHits().Pages)
+		require.InDelta(t, b.Budget, l.Written[day], pagefile.PageAlign, "the day may have changed")
+	}
+}
+
+// TestAChangeThatFailedAfterOneInDoubt: of two changes in a row that failed, only the first was
+// written.
+func TestAChangeThatFailedAfterOneInDoubt(t *testing.T) {
+	m, b := twoPages(t)
+	addPage(t, b)
+	m.after = true
+	require.Error(t, b.Record(t.Context()))
+	written := m.content
+	require.Error(t, b.Record(t.Context()))
+	m.after, m.content = false, written
+	require.NoError(t, b.Record(t.Context()))
+	require.EqualValues(t, pagefile.PageAlign, Read(m.content).Figure())
+}
+
+// TestAChangeThatOthersFollowed: another process has changed the ledger since a change in doubt.
+// Bytes count twice rather than not at all.
+func TestAChangeThatOthersFollowed(t *testing.T) {
+	for _, was := range []bool{true, false} {
+		m, b := twoPages(t)
+		addPage(t, b)
+		before := m.content
+		m.after = true
+		require.Error(t, b.Record(t.Context()))
+		if m.after = false; !was {
+			m.content = before
+		}
+		l := Read(m.content)
+		l.Added, l.Bytes = l.Added+1, l.Bytes+1
+		var err error
+		m.content, err = l.Encode()
+		require.NoError(t, err)
+		require.NoError(t, b.Record(t.Context()))
+		require.GreaterOrEqual(t, Read(m.content).Figure(), int64(pagefile.PageAlign+1))
+	}
+}
+
+// TestAChangeThatWasGivenUpIsNotMade: a change waited for the ledger's lock until its caller left,
+// and gets the lock after later changes. Its figures are old.
+func TestAChangeThatWasGivenUpIsNotMade(t *testing.T) {
+	m, b := twoPages(t)
+	addPage(t, b)
+	m.before = true
+	require.ErrorIs(t, b.Record(t.Context()), tier.ErrTierTimeout)
+	m.before = false
+	addPage(t, b)
+	require.Len(t, m.late, 1)
+	if content, err := m.late[0](m.content, "id"); err == nil {
+		m.content = content
+	}
+	require.NoError(t, b.Record(t.Context()))
+	require.EqualValues(t, b.Budget, Read(m.content).Figure(), "two pages")
+}
+
+// TestWhatWasFreedBeforeAChangeThatDidNotBegin is subtracted by the next change.
+func TestWhatWasFreedBeforeAChangeThatDidNotBegin(t *testing.T) {
+	m, b := twoPages(t)
+	addPage(t, b)
+	require.NoError(t, b.Record(t.Context()))
+	b.Release(pagefile.PageAlign, b.Counts())
+	m.before = true
+	require.Error(t, b.Record(t.Context()))
+	m.before = false
+	require.NoError(t, b.Record(t.Context()))
+	require.Zero(t, Read(m.content).Figure())
+}
