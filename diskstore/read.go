@@ -241,11 +241,26 @@ func (lv *level) condemn(ctx context.Context, info tier.Info, err error) {
 // In the remote tier quarantine does not wait for a running count, because a look-up would
 // wait as well; that count may be wrong by this file.
 func (lv *level) quarantine(ctx context.Context, info tier.Info, reason string) (bool, error) {
-	if lv == lv.s.local {
-		lv.commit.RLock()
-		defer lv.commit.RUnlock()
+	if lv != lv.s.local {
+		moved, err := lv.tier.Quarantine(ctx, info, reason)
+		if moved {
+			lv.use.remove(info)
+		}
+		return moved, err
 	}
-	moved, err := lv.tier.Quarantine(ctx, info, reason)
+	moved, err := lv.moveAside(ctx, info, reason)
+	if moved {
+		lv.s.disk.SyncAside(lv.s.disk.Path(info.Name))
+	}
+	return moved, err
+}
+
+// moveAside moves a file of the local tier to quarantine and stops counting it as a page. The
+// caller makes the move durable.
+func (lv *level) moveAside(ctx context.Context, info tier.Info, reason string) (bool, error) {
+	lv.commit.RLock()
+	defer lv.commit.RUnlock()
+	moved, err := lv.s.disk.MoveAside(ctx, info, reason)
 	if moved {
 		lv.use.remove(info)
 	}

@@ -88,6 +88,27 @@ func TestASyncThatHangsStallsNothingElse(t *testing.T) {
 	}
 }
 
+// TestAMoveToQuarantineThatHangsStallsNothingElse: as above, for a damaged page.
+func TestAMoveToQuarantineThatHangsStallsNothingElse(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	s := open(t, testOptions(t, withFS(inj)))
+	bad := putChain(t, s, prompt(1, testTokens))[0]
+	flipAt(t, filePath(s.opt.Local.Root, s.pageName(bad.Key())), -100)
+	gate := syncHangs(t, inj, s.opt.Local.Root, vfs.OpSyncDir, storetest.QuarantineDir+"$")
+	read := make(chan error, 1)
+	refs := s.Chain(ctx, bad.Tokens, nil)
+	go func() {
+		read <- s.Read(ctx, refs[0], bad.Tokens, bad.Layout, make([]byte, bad.Layout.Size()))
+	}()
+	<-gate.Entered()
+	soon(t, "a count", func() error { _, err := s.local.count(ctx, nil); return err })
+	soon(t, "a Put", func() error { return s.Put(ctx, bad) })
+	require.Equal(t, 1, s.Stats().Local.Pages)
+	gate.Open()
+	require.ErrorIs(t, <-read, pagefile.ErrDamaged)
+	requireExact(t, s)
+}
+
 // TestASyncOfTheShareThatHangsStallsNothingElse: while a page on its way to the remote tier waits
 // for a sync there, that tier is counted, and other pages move down and are deleted.
 func TestASyncOfTheShareThatHangsStallsNothingElse(t *testing.T) {

@@ -22,6 +22,15 @@ import (
 const maxQuarantined = 16
 
 func (t *Tier) Quarantine(ctx context.Context, judged tier.Info, reason string) (bool, error) {
+	moved, err := t.MoveAside(ctx, judged, reason)
+	if moved {
+		t.SyncAside(t.Path(judged.Name))
+	}
+	return moved, err
+}
+
+// MoveAside does as Quarantine, and syncs nothing: the caller calls SyncAside.
+func (t *Tier) MoveAside(ctx context.Context, judged tier.Info, reason string) (bool, error) {
 	if err := t.Ready(ctx); err != nil {
 		return false, classify(err)
 	}
@@ -35,7 +44,7 @@ func (t *Tier) Quarantine(ctx context.Context, judged tier.Info, reason string) 
 		}
 	}
 	if err == nil {
-		err = t.opFailed(t.inDir(dir, func() error { return t.moveOut(ctx, judged, filepath.Join(dir, base)) }))
+		err = t.opFailed(t.inNewDir(dir, func() error { return t.moveOut(ctx, judged, filepath.Join(dir, base)) }))
 	}
 	switch {
 	case errors.Is(err, tier.ErrNotFound), errors.Is(err, tier.ErrReplaced):
@@ -43,7 +52,6 @@ func (t *Tier) Quarantine(ctx context.Context, judged tier.Info, reason string) 
 	case err != nil:
 		return false, err
 	}
-	t.SyncAside(t.Path(judged.Name))
 	return true, nil
 }
 
@@ -51,7 +59,9 @@ func (t *Tier) Quarantine(ctx context.Context, judged tier.Info, reason string) 
 // cut could return the file to its place, in addition to files stored since in the space that
 // the move freed. After a failed sync the next read finds the damage again.
 func (t *Tier) SyncAside(path string) {
-	for _, dir := range []string{filepath.Join(t.base, quarantineDir), filepath.Dir(path)} {
+	quarantine := filepath.Join(t.base, quarantineDir)
+	_ = t.persistDir(quarantine)
+	for _, dir := range []string{quarantine, filepath.Dir(path)} {
 		_ = t.FS.SyncDir(dir)
 	}
 }
