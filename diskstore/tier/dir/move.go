@@ -3,6 +3,7 @@ package dir
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 
@@ -38,6 +39,20 @@ func (t *Tier) lookAtJudged(judged tier.Info) error {
 // judged one back. If a new file has taken the name meanwhile, the moved file stays moved: both are
 // the same page.
 func (t *Tier) moveOut(ctx context.Context, judged tier.Info, to string) error {
+	err := t.moveJudged(ctx, judged, to)
+	if errors.Is(err, errMovedBack) {
+		for _, dir := range []string{filepath.Dir(to), filepath.Dir(t.Path(judged.Name))} {
+			_ = t.FS.SyncDir(dir) // without the syncs a power cut could undo the move back
+		}
+	}
+	return err
+}
+
+// errMovedBack is the ErrReplaced of a file that was moved and moved back.
+var errMovedBack = fmt.Errorf("%w, and was moved back", tier.ErrReplaced)
+
+// moveJudged does as moveOut, and syncs nothing.
+func (t *Tier) moveJudged(ctx context.Context, judged tier.Info, to string) error {
 	t.renameMu.Lock()
 	defer t.renameMu.Unlock()
 	if err := t.lookAtJudged(judged); err != nil {
@@ -57,10 +72,7 @@ func (t *Tier) moveOut(ctx context.Context, judged tier.Info, to string) error {
 	if _, err := t.FS.Lstat(path); !errors.Is(err, fs.ErrNotExist) || t.FS.Rename(to, path) != nil {
 		return nil
 	}
-	for _, dir := range []string{filepath.Dir(to), filepath.Dir(path)} {
-		_ = t.FS.SyncDir(dir) // without the syncs a power cut could undo the move back
-	}
-	return tier.ErrReplaced
+	return errMovedBack
 }
 
 // goneWord is in the name of a temporary file that was a page and is being removed.
