@@ -48,7 +48,7 @@ func (t *Tier) moveOut(ctx context.Context, judged tier.Info, to string) error {
 	return err
 }
 
-// errMovedBack is the ErrReplaced of a file that was moved and moved back.
+// errMovedBack is the tier.ErrReplaced of a file that was moved and moved back.
 var errMovedBack = fmt.Errorf("%w, and was moved back", tier.ErrReplaced)
 
 // moveJudged does as moveOut, and syncs nothing.
