@@ -27,8 +27,8 @@ const (
 )
 
 // Put stores a page in the local tier, as a tail when the page is shorter than
-// Options.PageTokens. After Put has returned nil, the page survives a power cut. Put is
-// idempotent: a page that is stored already, by its header, is not written again.
+// Options.PageTokens. After Put has returned nil, the page survives a power cut, unless
+// Options.LazyNames is set. Put is idempotent: a page that is stored already, by its header, is not written again.
 //
 // A tail replaces the tails of the same parent whose tokens it extends, and the least recently
 // used tails beyond 16.
