@@ -7,6 +7,10 @@
 // ../include/kv_pager.h and ../include/paged_attn.h; comments here give the differences
 // alone.
 //
+// [Pager], [Batch] and ops are the library's. A [Group] is bookkeeping for a cache, in Go
+// alone: which pages of its layers have rows, which of them are in files, and how many have
+// room.
+//
 // The pager needs Linux (unnamed files, O_DIRECT) and cgo. Elsewhere New returns
 // ErrUnsupported.
 package pager

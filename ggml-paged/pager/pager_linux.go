@@ -13,6 +13,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -20,8 +22,15 @@ import (
 
 // A Pager owns the frames, the spill file and the batches of one runner.
 type Pager struct {
-	p        *C.kvp_pager
-	settings string // Config.Settings
+	p         *C.kvp_pager
+	pageCells int
+	settings  string // Config.Settings
+	started   atomic.Bool
+
+	failed struct {
+		sync.Mutex // graphs are built beside copies of rows
+		err        error
+	}
 }
 
 // A Batch is a forward pass's copy of its knowledge of a group's cells. The pager
@@ -68,14 +77,15 @@ func New(config Config) (*Pager, error) {
 		c.spill_dir = C.CString(config.SpillDir)
 		defer C.free(unsafe.Pointer(c.spill_dir))
 	}
-	p := &Pager{settings: config.Settings}
+	p := &Pager{pageCells: config.PageCells, settings: config.Settings}
 	if err := call(func() C.int { return C.kvp_pager_create(&c, &p.p) }); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// Close frees the pager. No op of this pager may be computed afterwards.
+// Close frees the pager. No op of this pager may be computed afterwards. A second call does
+// nothing.
 func (p *Pager) Close() {
 	C.kvp_pager_free(p.p)
 	p.p = nil
@@ -103,10 +113,21 @@ func Supported(l Layer, heads int) error {
 	return call(func() C.int { return C.kvp_supported(&desc, C.uint32_t(heads)) })
 }
 
-// Start makes the frames.
+// Start makes the frames. Once they are made a call does nothing.
 func (p *Pager) Start() error {
-	return p.room(call(func() C.int { return C.kvp_pager_start(p.p) }))
+	if p.Started() {
+		return nil
+	}
+	err := p.room(call(func() C.int { return C.kvp_pager_start(p.p) }))
+	p.started.Store(err == nil)
+	return err
 }
+
+// Started reports whether there are frames.
+func (p *Pager) Started() bool { return p.started.Load() }
+
+// PageCells is the number of cells of a page.
+func (p *Pager) PageCells() int { return p.pageCells }
 
 // room adds the settings to an error about room.
 func (p *Pager) room(err error) error {
@@ -207,8 +228,27 @@ func (p *Pager) Back(layer, page int, sections []Section) error {
 	})
 }
 
-// Err is the first I/O error on a page. Results computed since must not be used.
+// Err is the first error after which results must not be used: an I/O error on a page, or
+// that of Fail. It stays, also after Close.
 func (p *Pager) Err() error {
+	p.failed.Lock()
+	defer p.failed.Unlock()
+	if p.failed.err == nil && p.p != nil {
+		p.failed.err = p.pageError()
+	}
+	return p.failed.err
+}
+
+// Fail notes an error of a graph that is being built, such as an op that could not be made.
+func (p *Pager) Fail(err error) {
+	p.failed.Lock()
+	defer p.failed.Unlock()
+	if p.failed.err == nil {
+		p.failed.err = err
+	}
+}
+
+func (p *Pager) pageError() error {
 	var message *C.char
 	if rc := C.kvp_pager_error(p.p, &message); rc < 0 {
 		return &Error{Errno: syscall.Errno(-rc), Message: C.GoString(message)}

@@ -27,11 +27,18 @@ const (
 	pageBytes = 2 * 16 * rowBytes
 )
 
-func open(t *testing.T, frames int, layers ...Layer) *Pager {
+// fresh is a pager that has not started.
+func fresh(t *testing.T, frames int) *Pager {
 	t.Helper()
 	p, err := New(Config{PageCells: 16, RAMBytes: uint64(frames * pageBytes), SpillDir: diskDir(t), Direct: true})
 	require.NoError(t, err)
 	t.Cleanup(p.Close)
+	return p
+}
+
+func open(t *testing.T, frames int, layers ...Layer) *Pager {
+	t.Helper()
+	p := fresh(t, frames)
 	for i, l := range layers {
 		id, err := p.AddLayer(l)
 		require.NoError(t, err)

@@ -17,6 +17,8 @@ func Supported(Layer, int) error { return ErrUnsupported }
 func (*Pager) Close()                                       {}
 func (*Pager) AddLayer(Layer) (int, error)                  { return 0, ErrUnsupported }
 func (*Pager) Start() error                                 { return ErrUnsupported }
+func (*Pager) Started() bool                                { return false }
+func (*Pager) PageCells() int                               { return 1 }
 func (*Pager) PageBytes(int) uint64                         { return 0 }
 func (*Pager) RowBytes(int) (int, int)                      { return 0, 0 }
 func (*Pager) Reserve(int, int) error                       { return ErrUnsupported }
@@ -26,6 +28,7 @@ func (*Pager) WriteRows(int, []int32, []byte, []byte) error { return ErrUnsuppor
 func (*Pager) Rotate(int, int, []uint64, []Plane) error     { return ErrUnsupported }
 func (*Pager) Back(int, int, []Section) error               { return ErrUnsupported }
 func (*Pager) Err() error                                   { return ErrUnsupported }
+func (*Pager) Fail(error)                                   {}
 func (*Pager) Stats() Stats                                 { return Stats{} }
 func (*Pager) Begin(BatchDesc) (*Batch, error)              { return nil, ErrUnsupported }
 func (*Batch) Except([]bool) (*Batch, error)                { return nil, ErrUnsupported }
