@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,11 +34,15 @@ type app struct {
 	dir     string
 	src     string
 	patches string
+	without string
 
 	// versionGiven: the user gave --version. Without --version, verbs use the release of the
 	// existing tree.
 	versionGiven bool
 	dirGiven     bool
+	// leftOut are the optional sets that --without names, if withoutGiven.
+	leftOut      []string
+	withoutGiven bool
 	lay          ollamasrc.Layout
 }
 
@@ -50,6 +55,12 @@ func (a *app) addFlags(flags *pflag.FlagSet) {
 	cli.Give(flags, "dir", "a folder")
 	cli.Give(flags, "src", "the folder of a clone")
 	cli.Give(flags, "patches", "a folder")
+}
+
+// addWithout adds --without to a verb that applies the series.
+func (a *app) addWithout(flags *pflag.FlagSet, unset string) {
+	flags.StringVar(&a.without, "without", "", `optional patch sets to leave out, such as "paged", or "`+ollamasrc.NoSets+`"; default: `+unset)
+	cli.Give(flags, "without", `names of optional sets with commas between them, or "`+ollamasrc.NoSets+`"`)
 }
 
 // setup resolves the flags. A default is relative to the repository's root, a path of the
@@ -89,10 +100,35 @@ func (a *app) setup(flags *pflag.FlagSet) error {
 			return cli.Usagef("opening the patch series named by --patches: %w", err)
 		}
 	}
+	if a.withoutGiven = flags.Changed("without"); a.withoutGiven {
+		if a.leftOut, err = a.readWithout(); err != nil {
+			return err
+		}
+	}
 	if a.lay, err = ollamasrc.NewLayout(root, resolve("dir", a.dir)); err != nil {
 		return cli.Usage(err)
 	}
 	return ollamasrc.CheckGit()
+}
+
+// readWithout reads the value of --without.
+func (a *app) readWithout() ([]string, error) {
+	if a.without == ollamasrc.NoSets {
+		return nil, nil
+	}
+	sets, err := ollamasrc.Sets(a.patches)
+	if err != nil {
+		return nil, err
+	}
+	var leftOut []string
+	for _, name := range strings.Split(a.without, ",") {
+		if !slices.Contains(sets, name) {
+			return nil, cli.Usagef("--without: there is no optional set %q in %s; there is %s", name, ollamasrc.Rel(a.patches), strings.Join(append(sets, ollamasrc.NoSets), ", "))
+		}
+		leftOut = append(leftOut, name)
+	}
+	slices.Sort(leftOut)
+	return slices.Compact(leftOut), nil
 }
 
 // tree opens the existing source tree.
@@ -128,9 +164,17 @@ func (a *app) wanted() string {
 	return flags.String()
 }
 
-// series is the series of the patches folder for a release.
-func (a *app) series(version string) (ollamasrc.Series, error) {
-	return ollamasrc.LoadSeries(a.patches, version)
+// series is the series of the patches folder for a tree: without the sets of --without, or
+// those that the tree was patched without.
+func (a *app) series(t *ollamasrc.Tree) (ollamasrc.Series, error) {
+	leftOut := a.leftOut
+	if !a.withoutGiven {
+		var err error
+		if leftOut, err = t.Without(); err != nil {
+			return ollamasrc.Series{}, err
+		}
+	}
+	return ollamasrc.LoadSeries(a.patches, t.Version, leftOut)
 }
 
 // lockPatience is the wait for a lock after which the user is told.

@@ -10,12 +10,17 @@ import (
 )
 
 func newApplyCommand(a *app) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "apply",
 		Short: "Apply the series to the source",
 		Long: `Apply the series to the source with git am, one commit per patch. A series that
 changed since it was applied is taken off and put on anew. Uncommitted changes,
-and commits that no patch holds, are never discarded.`,
+and commits that no patch holds, are never discarded.
+
+The folders in patches/optional are sets that can be left out: --without paged
+gives an Ollama without paged attention. The tree remembers the choice, and the
+other verbs follow it, until --without names another or revert ends it;
+--without none applies all sets.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			unlock, err := a.lock(cmd.Context())
@@ -35,11 +40,16 @@ and commits that no patch holds, are never discarded.`,
 			return nil
 		},
 	}
+	a.addWithout(cmd.Flags(), unsetOfTree)
+	return cmd
 }
+
+// unsetOfTree describes --without that is not given, for verbs on the tree.
+const unsetOfTree = "those that the tree was patched without"
 
 // apply applies the series to the tree if needed, and describes the change.
 func (a *app) apply(ctx context.Context, t *ollamasrc.Tree) (string, error) {
-	series, err := a.series(t.Version)
+	series, err := a.series(t)
 	if err != nil {
 		return "", err
 	}

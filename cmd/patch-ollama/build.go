@@ -46,6 +46,7 @@ second build compiles only changed files.`,
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&f.allowDirty, "allow-dirty", false, "build uncommitted changes to the source too, and leave the series as it is applied")
+	a.addWithout(flags, unsetOfTree)
 	flags.BoolVar(&f.noCUDA, "no-cuda", false, "build no CUDA backend even where nvcc is found")
 	flags.StringVar(&f.options.CUDAArchitectures, "cuda-architectures", "", `GPUs to compile for, as CMake lists them ("52;61"); default: those in this machine`)
 	cli.Give(flags, "cuda-architectures", `a list such as "52;61"`)

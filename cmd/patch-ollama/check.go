@@ -84,6 +84,7 @@ command fails when a check failed, or when a release is not available.`,
 		},
 	}
 	flags := cmd.Flags()
+	a.addWithout(flags, "none, whatever the tree has")
 	flags.BoolVar(&f.all, "all", false, "check every supported release that can be had")
 	flags.BoolVar(&f.build, "build", false, "also build each, with Go alone")
 	flags.BoolVar(&f.test, "test", false, "also build each and run upstream's tests of the packages that the series touches")
@@ -131,7 +132,7 @@ func (a *app) checkFit(ctx context.Context, steps *progress.Display, versions []
 // checkOne returns an error only when no release can be checked: a release that cannot be
 // opened is a result.
 func (a *app) checkOne(ctx context.Context, version string) (*checkResult, error) {
-	series, err := a.series(version)
+	series, err := ollamasrc.LoadSeries(a.patches, version, a.leftOut)
 	if err != nil {
 		return nil, err
 	}

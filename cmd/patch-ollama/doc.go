@@ -7,6 +7,7 @@
 //	patch-ollama check --all           try the series on every release
 //	patch-ollama status                show the source and its patches
 //	patch-ollama format                write patches/ from commits in the source
+//	patch-ollama build --without paged leave an optional set of patches out
 //
 // patch-ollama runs from anywhere inside a kvtier checkout and writes only into the
 // build directory (format also writes the patches folder). Package internal/ollamasrc

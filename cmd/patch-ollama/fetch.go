@@ -78,7 +78,7 @@ func (a *app) materialize(ctx context.Context) (*ollamasrc.Tree, error) {
 }
 
 func (a *app) checkNothingToLose(ctx context.Context, t *ollamasrc.Tree) error {
-	series, err := a.series(t.Version)
+	series, err := a.series(t)
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ of one release; patches/README.md says which.`,
 			if err != nil {
 				return err
 			}
-			series, err := a.series(t.Version)
+			series, err := a.series(t)
 			if err != nil {
 				return err
 			}

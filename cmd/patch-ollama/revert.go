@@ -26,7 +26,7 @@ only with --force.`,
 			if err != nil {
 				return err
 			}
-			series, err := a.series(t.Version)
+			series, err := a.series(t)
 			if err != nil {
 				return err
 			}

@@ -29,15 +29,19 @@ type status struct {
 }
 
 type patches struct {
-	Total      int  `json:"total"`
-	Applied    int  `json:"applied"`
-	OwnCommits int  `json:"own_commits"`
-	InStep     bool `json:"in_step"`
+	Total      int      `json:"total"`
+	Applied    int      `json:"applied"`
+	OwnCommits int      `json:"own_commits"`
+	InStep     bool     `json:"in_step"`
+	Without    []string `json:"without"` // optional sets that were left out
 }
 
 func (p patches) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d/%d applied", p.Applied, p.Total)
+	if len(p.Without) > 0 {
+		fmt.Fprintf(&b, ", without %s", strings.Join(p.Without, ", "))
+	}
 	if !p.InStep && p.Applied > 0 {
 		b.WriteString(", of an older series")
 	}
@@ -70,15 +74,15 @@ func newStatusCommand(a *app) *cobra.Command {
 }
 
 func (a *app) status(ctx context.Context) (status, error) {
-	s := status{Dir: a.lay.Dir, Dirty: []string{}, Libraries: []string{}}
-	version := a.version
+	s := status{Dir: a.lay.Dir, Dirty: []string{}, Libraries: []string{}, Patches: patches{Without: []string{}}}
 	t, err := ollamasrc.OpenTree(ctx, a.lay.Src())
-	if err == nil {
-		version = t.Version
-	} else if !errors.Is(err, ollamasrc.ErrNoTree) {
-		return s, err
+	var series ollamasrc.Series
+	switch {
+	case err == nil:
+		series, err = a.series(t)
+	case errors.Is(err, ollamasrc.ErrNoTree):
+		series, err = ollamasrc.LoadSeries(a.patches, a.version, nil)
 	}
-	series, err := a.series(version)
 	if err != nil {
 		return s, err
 	}
@@ -101,6 +105,7 @@ func (s *status) readTree(ctx context.Context, t *ollamasrc.Tree, series ollamas
 	s.Patches.Applied = state.Applied()
 	s.Patches.OwnCommits = state.Own
 	s.Patches.InStep = state.InStep
+	s.Patches.Without = append(s.Patches.Without, series.Without...)
 	s.Dirty = append(s.Dirty, state.Dirty...)
 	return nil
 }

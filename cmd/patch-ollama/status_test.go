@@ -44,7 +44,7 @@ func TestStatusJSON(t *testing.T) {
 		Dir: w.path("build/ollama"), Fetched: true, Version: "v0.16.1",
 		Origin: "clone " + w.git(w.clone, "rev-parse", "v0.16.1"),
 		Base:   w.git(w.src(""), "rev-parse", "upstream"), Head: w.head(),
-		Patches: patches{Total: 2, Applied: 2, InStep: true},
+		Patches: patches{Total: 2, Applied: 2, InStep: true, Without: []string{}},
 		Dirty:   []string{}, Libraries: []string{},
 	}, s)
 }

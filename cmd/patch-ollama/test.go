@@ -30,7 +30,7 @@ The source is fetched and the series applied if that is not done yet.`,
 				return err
 			}
 			if len(args) == 0 {
-				series, err := a.series(t.Version)
+				series, err := a.series(t)
 				if err != nil {
 					return err
 				}
@@ -42,6 +42,7 @@ The source is fetched and the series applied if that is not done yet.`,
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return cli.Usagef("%w; put arguments of go test behind --, as in patch-ollama test -- -run Rows ./kvcache", err)
 	})
+	a.addWithout(cmd.Flags(), unsetOfTree)
 	cmd.Flags().BoolVar(&allowDirty, "allow-dirty", false, "test uncommitted changes to the source too, and leave the series as it is applied")
 	return cmd
 }

@@ -49,7 +49,7 @@ func (t *Tree) am(ctx context.Context, series Series) error {
 	if err != nil {
 		return err
 	}
-	return t.writeApplied(applied{digest: series.Digest(), head: head})
+	return t.writeApplied(applied{digest: series.Digest(), head: head, without: series.Without})
 }
 
 // undoTimeout bounds the clean-up that runs even after an interrupt.

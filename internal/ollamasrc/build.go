@@ -25,9 +25,14 @@ type BuildOptions struct {
 }
 
 // BuildVersion is the version that a patched binary reports: Ollama's version, with kvtier's
-// version in the checkout at root as its build part.
-func BuildVersion(ctx context.Context, root, release string) string {
-	return numeric(release) + "+kvtier." + SourceVersion(ctx, root)
+// version in the checkout at root as its build part, and after that the optional sets that it
+// was built without.
+func BuildVersion(ctx context.Context, root, release string, leftOut ...string) string {
+	v := numeric(release) + "+kvtier." + SourceVersion(ctx, root)
+	for _, set := range leftOut {
+		v += ".without-" + set
+	}
+	return v
 }
 
 type builder struct {
@@ -85,7 +90,11 @@ func (b *builder) binary(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	want := BuildVersion(ctx, b.lay.Root, b.tree.Version)
+	leftOut, err := b.tree.Without()
+	if err != nil {
+		return "", err
+	}
+	want := BuildVersion(ctx, b.lay.Root, b.tree.Version, leftOut...)
 	ldflags := strings.Join([]string{
 		"-s", "-w",
 		"-X=" + ModulePath + "/version.Version=" + want,

@@ -25,10 +25,12 @@
 // apply inside a folder of another repository exits 0 and changes nothing.
 //
 // The series depends on the release: the common patches come first, then the patches
-// of the overlay folders whose range has the release ([LoadSeries], [Releases]). The
-// trailer Releases of a commit names the overlay of its patch.
+// of the overlay folders whose range has the release, then those of the optional sets that
+// are not left out ([LoadSeries], [Releases], [Sets]). The trailer Releases of a commit names
+// the overlay of its patch, the trailer Set its optional set.
 //
-// A file in src/.git records the applied series and the last commit of the series.
+// A file in src/.git records the applied series, the last commit of the series and the sets
+// that were left out.
 // Commits after that one, and uncommitted changes, are a person's own work. No
 // operation here discards such work unless asked to by name ([Tree.Revert] with
 // force).

@@ -31,10 +31,11 @@ func (t *Tree) Diff(ctx context.Context, lay Layout, series Series) (fresh Serie
 	if err := t.CheckClean(state); err != nil {
 		return Series{}, nil, err
 	}
-	rendered, err := t.render(ctx, lay)
+	rendered, err := t.render(ctx, lay, series.Without)
 	if err != nil {
 		return Series{}, nil, err
 	}
+	rendered.Without = series.Without
 	old, oldAway := series.splitByHome(t.Version)
 	fresh, freshAway := rendered.splitByHome(t.Version)
 	if err := t.checkAway(oldAway, freshAway); err != nil {
@@ -69,19 +70,20 @@ func (t *Tree) Format(ctx context.Context, lay Layout, series Series, force bool
 	if err != nil {
 		return nil, err
 	}
-	written, err := LoadSeries(series.Dir, t.Version)
+	written, err := LoadSeries(series.Dir, t.Version, series.Without)
 	if err != nil {
 		return nil, err
 	}
-	return changes, t.writeApplied(applied{digest: written.Digest(), head: head})
+	return changes, t.writeApplied(applied{digest: written.Digest(), head: head, without: series.Without})
 }
 
 // splitByHome divides a series into patches that are written from trees of a release
-// and patches that are written from others.
+// and patches that are written from others. Those of optional sets are written from trees
+// with all sets, since each stands on those before it.
 func (s Series) splitByHome(version string) (home, away Series) {
 	home.Dir, away.Dir = s.Dir, s.Dir
 	for _, p := range s.Patches {
-		if p.Releases.Home() == version {
+		if p.releases.Home() == version && (p.set == "" || len(s.Without) == 0) {
 			home.Patches = append(home.Patches, p)
 		} else {
 			away.Patches = append(away.Patches, p)
@@ -101,7 +103,7 @@ func (t *Tree) checkAway(old, fresh Series) error {
 			!bytes.Equal(withoutPositions(old.Patches[i].Data), withoutPositions(fresh.Patches[i].Data)):
 			p := fresh.Patches[i]
 			return fmt.Errorf("the commit of %s in %s, which holds Ollama %s, is not as in %s, and it is written from a tree of %s: change it there, or run patch-ollama apply here if it was changed there; a commit for some releases only has the trailer %q",
-				p.Name, Rel(t.Dir), t.Version, Rel(old.Dir), p.Releases.Home(), releasesTrailer+": v0.17.1+")
+				p.Name, Rel(t.Dir), t.Version, Rel(old.Dir), p.home(), releasesTrailer+": v0.17.1+")
 		}
 	}
 	return nil
@@ -115,14 +117,14 @@ func withoutPositions(patch []byte) []byte { return position.ReplaceAll(patch, [
 
 // commit is a commit since upstream.
 type commit struct {
-	hash     string
-	subject  string
-	releases Releases
+	hash    string
+	subject string
+	place
 }
 
 // commits lists the commits since upstream, oldest first, and refuses an order that differs
-// from the order of application.
-func (t *Tree) commits(ctx context.Context) ([]commit, error) {
+// from the order of application, and commits of sets that the tree is without.
+func (t *Tree) commits(ctx context.Context, leftOut []string) ([]commit, error) {
 	out, err := t.git.run(ctx, "log", "--reverse", "--topo-order", "--no-merges", "--format=%H%n%B%x00", upstreamTag+"..HEAD")
 	if err != nil {
 		return nil, err
@@ -135,16 +137,18 @@ func (t *Tree) commits(ctx context.Context) ([]commit, error) {
 		}
 		c := commit{hash: hash}
 		c.subject, _, _ = strings.Cut(message, "\n")
-		if m := trailerLine.FindStringSubmatch(message); m != nil {
-			if c.releases, err = ParseReleases(m[1]); err != nil {
-				return nil, fmt.Errorf("the trailer of the commit %q: %w", c.subject, err)
-			}
+		if c.place, err = parsePlace(message); err != nil {
+			return nil, fmt.Errorf("the trailer of the commit %q: %w", c.subject, err)
+		}
+		if slices.Contains(leftOut, c.set) {
+			return nil, fmt.Errorf("the commit %q is of the set %s, and %s was patched without that set; put the set on first, with patch-ollama apply --without %s",
+				c.subject, c.set, Rel(t.Dir), withoutOthers(leftOut, c.set))
 		}
 		if !c.releases.Contains(t.Version) {
 			return nil, fmt.Errorf("the commit %q is for %s, but %s holds Ollama %s", c.subject, c.releases.Name, Rel(t.Dir), t.Version)
 		}
-		if n := len(list); n > 0 && compareReleases(list[n-1].releases, c.releases) > 0 {
-			return nil, fmt.Errorf("the commit %q stands before %q, but patches for all releases are applied first and overlays after them, by where they begin; order the commits with git rebase -i %s",
+		if n := len(list); n > 0 && comparePlaces(list[n-1].place, c.place) > 0 {
+			return nil, fmt.Errorf("the commit %q stands before %q, but patches for all releases are applied first and overlays after them, by where they begin, and optional sets last, by name; order the commits with git rebase -i %s",
 				list[n-1].subject, c.subject, upstreamTag)
 		}
 		list = append(list, c)
@@ -152,10 +156,10 @@ func (t *Tree) commits(ctx context.Context) ([]commit, error) {
 	return list, nil
 }
 
-// render runs git format-patch as Ollama's own Makefile does. Each overlay counts its own
+// render runs git format-patch as Ollama's own Makefile does. Each folder counts its own
 // numbers.
-func (t *Tree) render(ctx context.Context, lay Layout) (Series, error) {
-	list, err := t.commits(ctx)
+func (t *Tree) render(ctx context.Context, lay Layout, leftOut []string) (Series, error) {
+	list, err := t.commits(ctx, leftOut)
 	if err != nil {
 		return Series{}, err
 	}
@@ -166,15 +170,18 @@ func (t *Tree) render(ctx context.Context, lay Layout) (Series, error) {
 	defer os.RemoveAll(tmp)
 	number := map[string]int{}
 	for _, c := range list {
-		folder := c.releases.Name
+		folder := filepath.FromSlash(c.folder())
 		number[folder]++
+		if err := os.MkdirAll(filepath.Join(tmp, folder), 0o755); err != nil {
+			return Series{}, err
+		}
 		_, err := t.git.run(ctx, "format-patch", "--quiet", "--no-signature", "--no-numbered", "--zero-commit",
 			"--start-number", strconv.Itoa(number[folder]), "--output-directory", filepath.Join(tmp, folder), "-1", c.hash)
 		if err != nil {
 			return Series{}, err
 		}
 	}
-	return LoadSeries(tmp, t.Version)
+	return LoadSeries(tmp, t.Version, nil)
 }
 
 func diffSeries(old, fresh Series) []Change {
@@ -200,7 +207,7 @@ func diffSeries(old, fresh Series) []Change {
 	return changes
 }
 
-// writeSeries touches only files that differ. An overlay's folder goes with its
+// writeSeries touches only files that differ. The folder of an overlay or a set goes with its
 // last patch.
 func writeSeries(dir string, fresh Series, changes []Change) error {
 	for _, c := range changes {
@@ -209,9 +216,9 @@ func writeSeries(dir string, fresh Series, changes []Change) error {
 			if err := os.Remove(file); err != nil {
 				return err
 			}
-			if overlay := filepath.Dir(file); overlay != dir {
+			for folder := filepath.Dir(file); folder != filepath.Clean(dir); folder = filepath.Dir(folder) {
 				// A folder with other files stays.
-				_ = os.Remove(overlay)
+				_ = os.Remove(folder)
 			}
 			continue
 		}

@@ -20,7 +20,7 @@ func TestSeriesPackages(t *testing.T) {
 
 // These packages have the call sites in any series.
 func TestPackagesOfTheSeries(t *testing.T) {
-	s, err := LoadSeries("../../patches", DefaultVersion)
+	s, err := LoadSeries("../../patches", DefaultVersion, nil)
 	require.NoError(t, err)
 	require.Subset(t, s.Packages(), []string{"./api", "./envconfig", "./kvcache", "./llm", "./ml/backend/ggml", "./runner/ollamarunner", "./server"})
 }

@@ -16,37 +16,45 @@ import (
 
 // Patch is one file of a series.
 type Patch struct {
-	// Name is the path from the patches folder, with slashes:
-	// 0001-subject.patch, or v0.17.1+/0001-subject.patch in an overlay.
-	Name     string
-	Releases Releases
-	Data     []byte
+	// Name is the path from the patches folder, with slashes: 0001-subject.patch, or
+	// v0.17.1+/0001-subject.patch in an overlay, optional/paged/0001-subject.patch in a set.
+	Name string
+	Data []byte
+
+	place
 }
 
 // Series holds the patches of a patches folder for one release, in the order of application:
-// the common patches, then those of the overlays whose range has the release.
+// the common patches, then those of the overlays whose range has the release, then those of
+// optional sets.
 type Series struct {
 	Dir     string
 	Patches []Patch
+	Without []string // the optional sets that are left out
 }
 
 // patchName matches the file names of git format-patch. Other files (a README, a patch kept
 // under another name) are not part of a series.
 var patchName = regexp.MustCompile(`^[0-9]{4}-.+\.patch$`)
 
-// LoadSeries reads the series of a patches folder for a release. A missing folder is
-// an empty series.
-func LoadSeries(dir, version string) (Series, error) {
-	s := Series{Dir: dir}
-	folders, err := overlays(dir)
+// LoadSeries reads the series of a patches folder for a release, without some optional sets.
+// A missing folder is an empty series.
+func LoadSeries(dir, version string, leftOut []string) (Series, error) {
+	s := Series{Dir: dir, Without: leftOut}
+	places, err := overlayPlaces(dir)
 	if err != nil {
 		return Series{}, fmt.Errorf("reading the patch series: %w", err)
 	}
-	for _, releases := range append([]Releases{{}}, folders...) {
-		if !releases.Contains(version) {
+	sets, err := setPlaces(dir)
+	if err != nil {
+		return Series{}, fmt.Errorf("reading the patch series: %w", err)
+	}
+	places = append(append([]place{{}}, places...), without(sets, leftOut)...)
+	for _, p := range places {
+		if !p.releases.Contains(version) {
 			continue
 		}
-		patches, err := readPatches(dir, releases)
+		patches, err := readPatches(dir, p)
 		if err != nil {
 			return Series{}, err
 		}
@@ -55,31 +63,54 @@ func LoadSeries(dir, version string) (Series, error) {
 	return s, nil
 }
 
-// overlays lists the folders of a patches folder that are named by a range, in
-// the order in which they are applied.
-func overlays(dir string) ([]Releases, error) {
+// overlayPlaces lists the folders of a patches folder that are named by a range, in the order
+// in which they are applied.
+func overlayPlaces(dir string) ([]place, error) {
+	names, err := folders(dir, rangeName)
+	if err != nil {
+		return nil, err
+	}
+	var found []place
+	for _, name := range names {
+		releases, err := ParseReleases(name)
+		if err != nil {
+			return nil, fmt.Errorf("the folder %s: %w", Rel(filepath.Join(dir, name)), err)
+		}
+		found = append(found, place{releases: releases})
+	}
+	slices.SortFunc(found, comparePlaces)
+	return found, nil
+}
+
+// setPlaces lists the folders of the optional sets, in the order in which they are applied.
+func setPlaces(dir string) ([]place, error) {
+	names, err := folders(filepath.Join(dir, optionalDir), setName)
+	var found []place
+	for _, name := range names {
+		found = append(found, place{set: name})
+	}
+	slices.SortFunc(found, comparePlaces)
+	return found, err
+}
+
+// folders lists the folders of dir whose names match. A missing dir has none.
+func folders(dir string, name *regexp.Regexp) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	var found []Releases
+	var found []string
 	for _, entry := range entries {
-		if !entry.IsDir() || !rangeName.MatchString(entry.Name()) {
-			continue
+		if entry.IsDir() && name.MatchString(entry.Name()) {
+			found = append(found, entry.Name())
 		}
-		releases, err := ParseReleases(entry.Name())
-		if err != nil {
-			return nil, fmt.Errorf("the folder %s: %w", Rel(filepath.Join(dir, entry.Name())), err)
-		}
-		found = append(found, releases)
 	}
-	slices.SortFunc(found, compareReleases)
 	return found, nil
 }
 
 // readPatches reads the patches of one folder.
-func readPatches(dir string, releases Releases) ([]Patch, error) {
-	entries, err := os.ReadDir(filepath.Join(dir, releases.Name))
+func readPatches(dir string, at place) ([]Patch, error) {
+	entries, err := os.ReadDir(filepath.Join(dir, filepath.FromSlash(at.folder())))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("reading the patch series: %w", err)
 	}
@@ -88,7 +119,7 @@ func readPatches(dir string, releases Releases) ([]Patch, error) {
 		if !patchName.MatchString(entry.Name()) {
 			continue
 		}
-		p := Patch{Name: path.Join(releases.Name, entry.Name()), Releases: releases}
+		p := Patch{Name: path.Join(at.folder(), entry.Name()), place: at}
 		file := filepath.Join(dir, filepath.FromSlash(p.Name))
 		if p.Data, err = os.ReadFile(file); err != nil {
 			return nil, fmt.Errorf("reading the patch series: %w", err)
@@ -102,30 +133,6 @@ func readPatches(dir string, releases Releases) ([]Patch, error) {
 		patches = append(patches, p)
 	}
 	return patches, nil
-}
-
-// releasesTrailer is the line of a commit's message that puts its patch into an
-// overlay.
-const releasesTrailer = "Releases"
-
-var trailerLine = regexp.MustCompile(`(?m)^` + releasesTrailer + `: *(.+?) *$`)
-
-// checkTrailer compares the folder with the trailer: with a difference, the next format
-// would move the patch.
-func (p Patch) checkTrailer() error {
-	message, _, _ := bytes.Cut(p.Data, []byte("\n---\n"))
-	trailer := ""
-	if m := trailerLine.FindSubmatch(message); m != nil {
-		trailer = string(m[1])
-	}
-	switch {
-	case trailer == p.Releases.Name:
-		return nil
-	case trailer == "":
-		return fmt.Errorf("the message of a patch in this folder needs the trailer %q", releasesTrailer+": "+p.Releases.Name)
-	default:
-		return fmt.Errorf("its trailer %q puts it into a folder %s", releasesTrailer+": "+trailer, trailer)
-	}
 }
 
 // Digest is a hash of the patches and their names.

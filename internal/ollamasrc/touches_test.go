@@ -18,7 +18,7 @@ var touchesTrailer = regexp.MustCompile(`(?m)^Touches: (.+\n(?: .+\n)*)`)
 // adds to each. Files of earlier patches are ours.
 func TestTouches(t *testing.T) {
 	for _, version := range []string{"v0.16.1", "v0.24.0"} {
-		series, err := LoadSeries(filepath.Join("..", "..", "patches"), version)
+		series, err := LoadSeries(filepath.Join("..", "..", "patches"), version, nil)
 		require.NoError(t, err)
 		require.NotEmpty(t, series.Patches)
 		ours := make(map[string]bool)
@@ -37,7 +37,7 @@ func TestTouches(t *testing.T) {
 // makes them where it changes none: "llm, server: ".
 func TestTitles(t *testing.T) {
 	for _, version := range []string{"v0.16.1", "v0.24.0"} {
-		series, err := LoadSeries(filepath.Join("..", "..", "patches"), version)
+		series, err := LoadSeries(filepath.Join("..", "..", "patches"), version, nil)
 		require.NoError(t, err)
 		ours := make(map[string]bool)
 		for _, p := range series.Patches {

@@ -110,8 +110,9 @@ func (t *Tree) Dirty(ctx context.Context) ([]string, error) {
 
 // applied records the state after the last apply or format.
 type applied struct {
-	digest string // digest of the series
-	head   string // last commit of the series
+	digest  string   // digest of the series
+	head    string   // last commit of the series
+	without []string // optional sets that were left out
 }
 
 func (t *Tree) appliedPath() string {
@@ -125,18 +126,29 @@ func (t *Tree) readApplied() (applied, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return applied{}, fmt.Errorf("reading which series was applied: %w", err)
 	}
-	if f := strings.Fields(string(data)); len(f) == 2 {
+	switch f := strings.Fields(string(data)); len(f) {
+	case 2:
 		return applied{digest: f[0], head: f[1]}, nil
+	case 3:
+		return applied{digest: f[0], head: f[1], without: strings.Split(f[2], ",")}, nil
 	}
 	return applied{digest: Series{}.Digest(), head: t.Base}, nil
 }
 
 func (t *Tree) writeApplied(a applied) error {
 	tmp := t.appliedPath() + ".tmp"
-	if err := os.WriteFile(tmp, []byte(a.digest+" "+a.head+"\n"), 0o644); err != nil {
+	line := strings.TrimSpace(a.digest+" "+a.head+" "+strings.Join(a.without, ",")) + "\n"
+	if err := os.WriteFile(tmp, []byte(line), 0o644); err != nil {
 		return err
 	}
 	return os.Rename(tmp, t.appliedPath())
+}
+
+// Without lists the optional sets that were left out when the series was applied. A tree that
+// was reverted has forgotten them.
+func (t *Tree) Without() ([]string, error) {
+	last, err := t.readApplied()
+	return last.without, err
 }
 
 // State is a tree compared with a series.

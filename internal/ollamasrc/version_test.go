@@ -32,4 +32,5 @@ func TestSupportedTags(t *testing.T) {
 
 func TestBuildVersion(t *testing.T) {
 	require.Equal(t, "0.16.1+kvtier."+version.Unreleased, BuildVersion(t.Context(), t.TempDir(), "v0.16.1"))
+	require.Equal(t, "0.16.1+kvtier."+version.Unreleased+".without-a.without-b", BuildVersion(t.Context(), t.TempDir(), "v0.16.1", "a", "b"))
 }
