@@ -229,6 +229,7 @@ test-upstream: ## Run upstream's own tests in the patched source
 .PHONY: check-patches
 check-patches: ## Try the series on every release, and compare it with the commits
 	$(PATCH_OLLAMA) check --all $(SRC_FLAG)
+	$(PATCH_OLLAMA) check --all --without paged $(SRC_FLAG)
 	$(PATCH_OLLAMA) format --check
 
 # Twenty minutes without SRC; with a clone, all 36 releases: hours on two cores.

@@ -12,7 +12,7 @@ import (
 // documents are the texts to read, in order, as patterns below the repository. The last ones
 // are Ollama's, in the source that patch-ollama unpacks.
 var documents = []string{
-	"README.md", "LICENSE", "docs/*.md", "*.md", "patches/*.md", "patches/*.patch",
+	"README.md", "LICENSE", "docs/*.md", "*.md", "patches/*.md", "patches/*.patch", "patches/optional/*/*.patch",
 	"build/ollama/src/LICENSE", "build/ollama/src/README.md", "build/ollama/src/docs/*.md", "build/ollama/src/docs/*.mdx",
 }
 

@@ -63,6 +63,27 @@ func TestTitles(t *testing.T) {
 	}
 }
 
+// TestSetsAreForThemselves: a build without an optional set says nothing of the set, so no
+// other patch does, in lines that it adds.
+func TestSetsAreForThemselves(t *testing.T) {
+	dir := filepath.Join("..", "..", "patches")
+	sets, err := Sets(dir)
+	require.NoError(t, err)
+	require.Equal(t, []string{"paged"}, sets)
+	for _, version := range []string{"v0.16.1", "v0.24.0"} {
+		series, err := LoadSeries(dir, version, nil)
+		require.NoError(t, err)
+		for _, p := range series.Patches {
+			for line := range strings.Lines(string(p.Data)) {
+				for _, set := range sets {
+					named := strings.HasPrefix(line, "+") && strings.Contains(strings.ToLower(line), set)
+					require.False(t, named && p.set != set, "%s names the set %s: %s", p.Name, set, line)
+				}
+			}
+		}
+	}
+}
+
 var patchTitle = regexp.MustCompile(`(?m)^Subject: \[PATCH\] ([^:]+): `)
 
 // titleFiles are the files that the title of a patch is about. ours are as in [touches].
