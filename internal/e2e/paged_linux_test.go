@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/kvtier/kvtier/internal/ollamatest"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
@@ -26,6 +28,10 @@ const bytesPerToken = 3 * 2 * 2 * 64 * 2
 // budget of `pages` pages of all layers.
 func paged(t *testing.T, pageCells int, pages float64) []string {
 	t.Helper()
+	if leftOut, err := withoutPaged(); err != nil || leftOut {
+		require.NoError(t, err)
+		t.Skip("this Ollama was built without the patches of paged attention")
+	}
 	return []string{
 		"OLLAMA_PAGED_ATTN=1",
 		fmt.Sprintf("OLLAMA_PAGED_CHUNK_SIZE=%d", pageCells),
@@ -34,6 +40,17 @@ func paged(t *testing.T, pageCells int, pages float64) []string {
 		"OLLAMA_NUM_PARALLEL=1",
 	}
 }
+
+// withoutPaged reports whether the Ollama to test was built with --without paged. Without an
+// Ollama the start of a server skips the test.
+var withoutPaged = sync.OnceValues(func() (bool, error) {
+	binary, err := ollamatest.FindBinary()
+	if err != nil {
+		return false, nil
+	}
+	version, err := ollamasrc.BinaryVersion(context.Background(), binary)
+	return strings.Contains(version, ".without-paged"), err
+})
 
 // plenty pages hold all rows of any test.
 const plenty = 1000
