@@ -20,7 +20,9 @@ that were never applied are overwritten only with --force.
 
 A commit with a trailer such as "Releases: v0.17.1+" becomes a patch of the folder
 of that name, which only these releases get. Each folder is written from the trees
-of one release; patches/README.md says which.`,
+of one release; patches/README.md says which. A commit with a trailer such as
+"Set: paged" becomes a patch of an optional set, in patches/optional/paged; these
+are written from trees with all sets, and stay as they are in others.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if check && force {

@@ -14,7 +14,7 @@ func newRevertCommand(a *app) *cobra.Command {
 		Short: "Take the patches off the source",
 		Long: `Take the source back to the release. Build caches stay, so a later build is
 incremental. Uncommitted changes and commits that no patch holds are discarded
-only with --force.`,
+only with --force. The next apply puts on all optional sets again.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			unlock, err := a.lock(cmd.Context())
