@@ -50,7 +50,9 @@ func (t *TieredCausal) skip(p *plan, from int) {
 	t.mu.Unlock()
 	t.log.Debug("kv tier: pages are not read, computing them is quicker",
 		"pages", len(p.refs)-from, "tier", p.refs[from].Tier, "position", p.refs[from].Start)
-	t.probe(p, from)
+	if !p.ahead {
+		t.probe(p, from)
+	}
 }
 
 // pace follows a restore and ends the restore when computing the rest is quicker. A nil
@@ -69,7 +71,11 @@ func (t *TieredCausal) pace(p *plan) *pace {
 	if c.Indivisible {
 		c.Base = 0 // a restore that is given up leaves nothing in the slot
 	}
-	return &pace{Watch: t.rates.Watch(c, pagesAtOnce), after: t.after}
+	r := t.rates
+	if p.ahead {
+		r = r.Apart() // the loading of the weights may keep the disk busy
+	}
+	return &pace{Watch: r.Watch(c, pagesAtOnce), after: t.after}
 }
 
 // begin starts the clock. reading is the time already spent reading pages.

@@ -304,3 +304,25 @@ func TestASlotThatGotNothingIsNotLogged(t *testing.T) {
 	r.filled()
 	require.Empty(t, log.String())
 }
+
+// TestALoadTellsNothingOfTheDisk: a disk that is late while weights load is read from when they are
+// loaded.
+func TestALoadTellsNothingOfTheDisk(t *testing.T) {
+	store := newStuckStore(t)
+	text := tokenRange(1, 53)
+	stored(t, store, newFakeRunner, text)
+	r := newFakeRunner(t, store, 1, 256, Options{})
+	r.tiered.opts.AlwaysRestore = false
+	learn(r.tiered.rates, time.Millisecond, time.Microsecond)
+	at := make(chan time.Time, 1)
+	at <- time.Now()
+	r.tiered.after = func(time.Duration) <-chan time.Time { return at }
+	store.stick(0)
+	r.fill(text)
+	r.filled()
+	require.Empty(t, r.slots[0].inputs)
+	r.tiered.probes.Wait()
+	store.stick()
+	r.tiered.after = time.After
+	require.Equal(t, 52, r.run(r.slots[0], text, nil, true).Tokens)
+}

@@ -26,6 +26,7 @@ type plan struct {
 	preferred [][]int32 // cells of positions [begin, end) of each group that reuses cells
 	cells     [][]int32 // the cells reserved for these positions
 	free      *idleJob  // done when no earlier batch uses the cells any more
+	ahead     bool      // no request wants the rows yet
 
 	// by is the distance that rows move. Positions of the plan are those of the stored
 	// pages; the row stored at position i goes to position i+by of the slot.
@@ -72,7 +73,7 @@ const thinMax = 4096
 // chain returns a lookup of the pages that follow from the prompt's beginning, up to a
 // limit, and that are worth reading.
 func (r *restoring) chain(limit int) lookUp {
-	p, have := plan{seq: r.seq, prompt: r.prompt}, r.result.Held
+	p, have := plan{seq: r.seq, prompt: r.prompt, ahead: r.ahead}, r.result.Held
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p.base = r.restoreBaseLocked(r.seq, have, &p.prompt)
@@ -84,7 +85,7 @@ func (r *restoring) chain(limit int) lookUp {
 		r.awaitPending(ctx, &p.prompt, p.base, parent, start)
 		refs := r.store.ChainFrom(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media)
 		for i := range refs {
-			refs[i].Ahead = r.ahead
+			refs[i].Ahead = p.ahead
 		}
 		r.nowFound(r.seq, refs)
 		p.take(refs, limit)

@@ -63,6 +63,12 @@ func (l *line) add(s sample) {
 	l.fitted = false
 }
 
+// clone returns a copy that shares no samples.
+func (l line) clone() line {
+	l.samples = slices.Clone(l.samples)
+	return l
+}
+
 func octave(x float64) int { return bits.Len64(uint64(x)) }
 
 func (l *line) known() bool { return len(l.samples) > 0 }

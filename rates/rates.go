@@ -87,6 +87,23 @@ func New() *Rates {
 	return &Rates{now: time.Now, compute: newComputeLine(), tiers: make(map[string]*tier)}
 }
 
+// Apart returns a copy whose observations are kept nowhere else: for reading at a time that tells
+// nothing of others.
+func (r *Rates) Apart() *Rates {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	apart := &Rates{now: r.now, compute: r.compute.clone(), computed: r.computed, tiers: make(map[string]*tier, len(r.tiers))}
+	if r.file != nil {
+		apart.file = &file{names: r.file.names, closed: true}
+	}
+	for name, t := range r.tiers {
+		own := *t
+		own.read = t.read.clone()
+		apart.tiers[name] = &own
+	}
+	return apart
+}
+
 func newComputeLine() line { return line{halfLife: computeHalfLife} }
 
 func newReadLine() line { return line{halfLife: readHalfLife, proportional: true} }

@@ -109,7 +109,7 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 		return nil, err
 	}
 	s := &modelStore{Store: store, config: config, identity: identity, runs: found, filled: make(chan struct{}), latest: make(chan []int32, 1), log: log}
-	s.announce(m.Fills)
+	s.announce(m.Fills && m.States == nil)
 	ensureProcessors()
 	return kvcache.New(cache, rows, kvcache.Options{
 		Store:         s,
