@@ -149,3 +149,17 @@ func TestAPrivateTailIsNotStored(t *testing.T) {
 	r.settle()
 	require.Empty(t, store.tailsOf())
 }
+
+// TestATailBeforeAPrivateTurn is stored, though the private turn goes on with it.
+func TestATailBeforeAPrivateTurn(t *testing.T) {
+	r, store, c, text := delayedRunner(t, 1)
+	turn := append(slices.Clone(text), 7, 8)
+	r.run(r.slots[0], turn, nil, false)
+	r.settle()
+	require.Equal(t, []int{21}, store.tailsOf())
+	c.add(time.Minute)
+	r.timers.fire()
+	r.load(r.slots[0], tokenRange(2, 9), true)
+	r.settle()
+	require.Equal(t, []int{21}, store.tailsOf())
+}

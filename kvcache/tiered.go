@@ -243,6 +243,9 @@ func (t *TieredCausal) StartSequence(seq int, store bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.slotLocked(seq)
+	if !store && s.request == requestEnded && t.divisible() {
+		t.sealTailLocked(s, true) // this request makes the tail longer by rows that are not stored
+	}
 	if store {
 		// The request's own prompt contains all text of the slot, and all text that rows
 		// before secret attend to.
