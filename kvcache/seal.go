@@ -95,8 +95,9 @@ func (t *TieredCausal) healIdle() {
 }
 
 // anew queues missing pages and tails of all slots, with those that were given up: these are
-// stored only where the store has room. The tail of a slot that is answering is the end of its
-// prompt and the answer so far; the runner may end before the answer does.
+// stored only where the store has room. The tail of a slot whose request has not ended is the end
+// of the computed text, or of the turn before, whose tail may still have waited; the runner may end
+// before the request does.
 func (t *TieredCausal) anew() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,7 +107,7 @@ func (t *TieredCausal) anew() {
 	}
 	t.healLocked(true)
 	for _, s := range t.slots {
-		if s.request == requestAnswer && t.divisible() { // other models saved a tail when the prompt ended
+		if (s.request == requestPrompt || s.request == requestAnswer) && t.divisible() { // other models saved a tail when the prompt ended
 			t.sealTailLocked(s, true)
 		}
 	}

@@ -163,3 +163,11 @@ func TestATailBeforeAPrivateTurn(t *testing.T) {
 	r.settle()
 	require.Equal(t, []int{21}, store.tailsOf())
 }
+
+// TestATailOfATurnThatHasBegun is stored by a flush, though no batch of the turn was computed yet.
+func TestATailOfATurnThatHasBegun(t *testing.T) {
+	r, store, _, text := delayedRunner(t, 1)
+	r.load(r.slots[0], append(slices.Clone(text), 7, 8), true)
+	r.flush()
+	require.Equal(t, []int{21}, store.tailsOf())
+}
