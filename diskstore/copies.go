@@ -78,7 +78,7 @@ func (c *copies) touched(info tier.Info, used time.Time) {
 	}
 }
 
-// forget drops a file that is gone, or was found bad.
+// forget drops a file that is gone, was found bad, or could not be read.
 func (c *copies) forget(name pagefile.Name) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

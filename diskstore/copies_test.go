@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -188,4 +189,57 @@ func TestAKnownCopyThatIsGoneIsWrittenAgain(t *testing.T) {
 	m.down(p)
 	_, err = verifyFile(ctx, vfs.OS, m.below(p))
 	require.NoError(t, err)
+}
+
+// badSectors fails reads of pages below a root past their headers.
+type badSectors struct {
+	vfs.FS
+	root string
+	bad  atomic.Bool
+}
+
+func (b *badSectors) Open(name string) (vfs.File, error) {
+	f, err := b.FS.Open(name)
+	if err != nil || !strings.HasPrefix(name, b.root) || !strings.HasSuffix(name, ".kvp") {
+		return f, err
+	}
+	return badSector{f, b}, nil
+}
+
+type badSector struct {
+	vfs.File
+	fs *badSectors
+}
+
+func (f badSector) ReadAt(p []byte, off int64) (int, error) {
+	if f.fs.bad.Load() && off+int64(len(p)) > maxHeaderRead {
+		return 0, &os.PathError{Op: "read", Path: f.fs.root, Err: syscall.EIO}
+	}
+	return f.File.ReadAt(p, off)
+}
+
+// TestAKnownCopyThatCannotBeReadIsReadWhole before the page leaves the local tier again: a remote
+// mount may recover from EIO, so that the copy stays in its place.
+func TestAKnownCopyThatCannotBeReadIsReadWhole(t *testing.T) {
+	o := testOptions(t, withRemote(t))
+	sectors := &badSectors{FS: quickFS, root: o.Remote.Root}
+	o.FS = sectors
+	s := open(t, o)
+	p := wholePage(t, s, 1)
+	require.NoError(t, s.Put(ctx, p))
+	info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+	require.NoError(t, err)
+	evictPage(t, s, info)
+
+	sectors.bad.Store(true)
+	refs := s.Chain(ctx, p.Tokens, nil)
+	require.Len(t, refs, 1)
+	require.ErrorIs(t, s.Read(ctx, refs[0], p.Tokens, p.Layout, make([]byte, p.Layout.Size())), syscall.EIO)
+	require.NoError(t, s.Flush(ctx))
+	require.NoError(t, s.Put(ctx, p), "computed again")
+	info, err = s.disk.Stat(ctx, s.pageName(p.Key()))
+	require.NoError(t, err)
+	require.ErrorIs(t, s.demote(ctx, info), syscall.EIO)
+	sectors.bad.Store(false)
+	require.NoError(t, s.demote(ctx, info))
 }

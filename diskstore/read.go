@@ -213,6 +213,7 @@ func (lv *level) condemn(ctx context.Context, info tier.Info, err error) {
 		lv.s.counts.tierErrors.Add(1)
 		reason = "unreadable"
 	default:
+		lv.copies.forget(info.Name) // the file may stay unreadable
 		lv.noteTierError(err)
 		return
 	}
