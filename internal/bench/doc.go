@@ -36,6 +36,9 @@
 // large: time to first token after kill -9 over that of a slot that lost nothing, with the K/V
 // of a model of 8B parameters.
 //
+// chat: bytes written to the local directory for each new byte of K and V, over a chat of many
+// turns that follow at once, and that are apart.
+//
 // moved: time to first token of a chat that left its oldest messages out, computed and
 // with its text reused at another position, and how near the log probabilities are.
 //
