@@ -28,7 +28,7 @@ var goldens = map[string]struct {
 	"transposed": {testmodel.Shape{Arch: "llama"}, "-np 2 -fa off"},
 	"q8_0":       {testmodel.Shape{Arch: "llama"}, "-np 1 -ctk q8_0 -ctv q8_0"},
 	"rotated":    {testmodel.Shape{Arch: "llama", HeadDim: 64}, "-np 1 -ctk q8_0 -ctv q8_0"},
-	"latent":     {testmodel.Shape{Arch: "deepseek2"}, "-np 1"},
+	"latent":     {testmodel.Shape{Arch: "deepseek2"}, "-np 1 -nr"},
 	"window":     {testmodel.Shape{Arch: "gemma3", Window: 16, Layers: 6}, "-np 1"},
 	"hybrid":     {testmodel.Shape{Arch: "lfm2", Layers: 6}, "-np 1"},
 	"sections":   {testmodel.Shape{Arch: "qwen35"}, "-np 1"},
