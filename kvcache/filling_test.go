@@ -27,6 +27,13 @@ func stored(t *testing.T, store Store, start func(t testing.TB, store Store, slo
 	r.flush()
 }
 
+// storedBefore is a runner with one slot whose store has a text of 53 tokens.
+func storedBefore(t *testing.T) (r *fakeRunner, store *memStore, text []int32) {
+	store, text = newMemStore(t), tokenRange(1, 53)
+	stored(t, store, newFakeRunner, text)
+	return newFakeRunner(t, store, 1, 256, Options{Poison: true}), store, text
+}
+
 // TestASlotIsFilledWhileTheModelLoads: the first request finds its text in the slot, reads no page,
 // and knows that the text was restored.
 func TestASlotIsFilledWhileTheModelLoads(t *testing.T) {
@@ -53,10 +60,7 @@ func TestASlotIsFilledWhileTheModelLoads(t *testing.T) {
 
 // TestARequestTakesABeginningOfAFilledSlot: the rest is computed.
 func TestARequestTakesABeginningOfAFilledSlot(t *testing.T) {
-	store := newMemStore(t)
-	text := tokenRange(1, 53)
-	stored(t, store, newFakeRunner, text)
-	r := newFakeRunner(t, store, 1, 256, Options{Poison: true})
+	r, _, text := storedBefore(t)
 	r.fill(text)
 	r.filled()
 	prompt := slices.Concat(text[:30], tokenRange(3, 9))
@@ -159,11 +163,8 @@ func (c *watchedContext) Done() <-chan struct{} {
 
 // TestARequestThatIsGivenUpDuringFilling leaves the filling to the next request.
 func TestARequestThatIsGivenUpDuringFilling(t *testing.T) {
-	store := newMemStore(t)
-	text := tokenRange(1, 53)
-	stored(t, store, newFakeRunner, text)
+	r, store, text := storedBefore(t)
 	reading, hold := make(chan struct{}, 100), make(chan struct{})
-	r := newFakeRunner(t, store, 1, 256, Options{Poison: true})
 	store.onRead = func(int) { reading <- struct{}{}; <-hold }
 	r.fill(text)
 	<-reading
@@ -217,10 +218,7 @@ func TestADamagedPageWhileSlotsAreFilled(t *testing.T) {
 
 // TestClosingWhileSlotsAreFilled ends the filling first.
 func TestClosingWhileSlotsAreFilled(t *testing.T) {
-	store := newMemStore(t)
-	text := tokenRange(1, 53)
-	stored(t, store, newFakeRunner, text)
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store, text := storedBefore(t)
 	reading := make(chan struct{}, 100)
 	store.onRead = func(int) {
 		reading <- struct{}{}

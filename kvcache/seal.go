@@ -176,7 +176,7 @@ func (t *TieredCausal) noteLostLocked(seq int, s *slot) {
 // tailDueLocked reports whether the tail of a slot whose request has ended is stored now. If not,
 // healIdle is called when it is.
 func (t *TieredCausal) tailDueLocked(s *slot) bool {
-	if t.opts.TailDelay == 0 || !t.divisible() || !t.queue.now().Before(s.tailDue) {
+	if !t.divisible() || !t.queue.now().Before(s.tailDue) {
 		return true
 	}
 	if len(s.tokens) != s.tail.tokens {
