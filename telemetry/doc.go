@@ -1,0 +1,16 @@
+// Package telemetry is what a process tells of its KV tier: numbers that grow, the state now,
+// and the latest prompts with the reason why they computed what they did.
+//
+// A runner of a patched Ollama, or the daemon before a llama-server, fills a [Meter] while it
+// works, and makes a [Report] of it about once a second. Package telemetry/collect carries
+// reports to the collector of a directory, which adds them up.
+//
+// [Metrics] lists every series. A series has one meaning, whichever program reports it; what a
+// program cannot know it leaves out, and its absence is not 0.
+//
+// # Privacy
+//
+// A report has positions, counts and causes. The only text in it is [Words]: tokens around the
+// place where a prompt parted from an earlier one. Words stay in memory, and leave out every
+// request with kv_store: false.
+package telemetry

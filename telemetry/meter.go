@@ -1,0 +1,133 @@
+package telemetry
+
+import (
+	"maps"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Meter counts what a process does. The zero Meter is ready, and a nil Meter counts nothing. All
+// methods may be called from several goroutines; none of them blocks.
+type Meter struct {
+	mu      sync.Mutex
+	totals  map[string]float64
+	prompts []Prompt
+	seq     uint64
+}
+
+// Add adds to a counter. A negative n is a defect, and adds nothing.
+func (m *Meter) Add(series string, n float64) {
+	if m == nil || !(n > 0) {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.addLocked(series, n)
+}
+
+func (m *Meter) addLocked(series string, n float64) {
+	if m.totals == nil {
+		m.totals = make(map[string]float64)
+	}
+	m.totals[series] += n
+}
+
+// Observe adds a value to a histogram without labels.
+func (m *Meter) Observe(name string, value float64) {
+	metric, ok := Find(name)
+	if m == nil || !ok {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.observeLocked(metric, value)
+}
+
+func (m *Meter) observeLocked(metric Metric, value float64) {
+	for _, bound := range metric.Bounds {
+		if value <= bound {
+			m.addLocked(Series(metric.Name+"_bucket", "le", FormatBound(bound)), 1)
+		}
+	}
+	m.addLocked(Series(metric.Name+"_bucket", "le", "+Inf"), 1)
+	m.addLocked(metric.Name+"_sum", value)
+	m.addLocked(metric.Name+"_count", 1)
+}
+
+// FormatBound is a bucket's bound as the value of the label le.
+func FormatBound(bound float64) string { return strconv.FormatFloat(bound, 'g', -1, 64) }
+
+// Prompt counts a prompt that was evaluated, and keeps the latest PromptsMax.
+func (m *Meter) Prompt(p Prompt) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.seq++
+	p.Seq = m.seq
+	if len(m.prompts) == PromptsMax {
+		m.prompts = append(m.prompts[:0], m.prompts[1:]...)
+	}
+	m.prompts = append(m.prompts, p)
+	m.addLocked("ollama_kv_prompts_total", 1)
+	for source, tokens := range map[string]int{
+		PlaceSlot: p.Slot, PlaceRAM: p.RAM, PlaceLocal: p.Local, PlaceRemote: p.Remote, PlaceShifted: p.Shifted, PlaceCompute: p.Computed,
+	} {
+		m.addLocked(Series("ollama_kv_prompt_tokens_total", "source", source), float64(tokens))
+	}
+	if restored := p.RAM + p.Local + p.Remote + p.Shifted; restored > 0 {
+		m.addLocked("ollama_kv_restores_total", 1)
+		m.addLocked("ollama_kv_saved_seconds_total", max(0, p.Saved.Seconds()))
+		m.observeNamedLocked("ollama_kv_restore_seconds", p.Restore.Seconds())
+		m.observeNamedLocked("ollama_kv_restored_tokens", float64(restored))
+	}
+	if p.Took > 0 {
+		m.observeNamedLocked("ollama_kv_prompt_seconds", p.Took.Seconds())
+	}
+	if p.Miss != nil {
+		m.addLocked(Series("ollama_kv_misses_total", "cause", string(p.Miss.Cause)), 1)
+		m.addLocked(Series("ollama_kv_missed_tokens_total", "cause", string(p.Miss.Cause)), float64(p.Computed))
+	}
+}
+
+func (m *Meter) observeNamedLocked(name string, value float64) {
+	metric, _ := Find(name)
+	m.observeLocked(metric, value)
+}
+
+// Read returns copies of the totals and of the latest prompts.
+func (m *Meter) Read() (totals map[string]float64, prompts []Prompt) {
+	if m == nil {
+		return map[string]float64{}, nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	totals = maps.Clone(m.totals)
+	if totals == nil {
+		totals = map[string]float64{}
+	}
+	return totals, append([]Prompt(nil), m.prompts...)
+}
+
+// Source makes a process's reports. Fill adds what the meter does not count: gauges, tiers,
+// slots, memory, and totals that others keep. Fill may be called from several goroutines and
+// must return soon.
+type Source struct {
+	Process Process
+	Started time.Time
+	Model   Model
+	Meter   *Meter
+	Fill    func(*Report)
+}
+
+// Report makes a report.
+func (s *Source) Report() Report {
+	r := Report{Version: Version, Process: s.Process, Started: s.Started, At: time.Now(), Model: s.Model, Gauges: map[string]float64{}}
+	r.Totals, r.Prompts = s.Meter.Read()
+	if s.Fill != nil {
+		s.Fill(&r)
+	}
+	return r
+}

@@ -1,0 +1,109 @@
+package telemetry
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestSeriesEscapesAndSorts(t *testing.T) {
+	require.Equal(t, "a", Series("a"))
+	require.Equal(t, `a{from="x",to="y"}`, Series("a", "to", "y", "from", "x"))
+	require.Equal(t, `a{b="\\ \" \n"}`, Series("a", "b", "\\ \" \n"))
+	require.Panics(t, func() { Series("a", "b") })
+}
+
+// Names follow Prometheus's rules: a counter ends in _total, units are whole and last.
+func TestMetricNames(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, m := range Metrics {
+		require.Regexp(t, regexp.MustCompile(`^ollama_kv_[a-z_]+$`), m.Name)
+		require.False(t, seen[m.Name], m.Name)
+		seen[m.Name] = true
+		require.Equal(t, m.Kind == Counter, strings.HasSuffix(m.Name, "_total"), m.Name)
+		require.Equal(t, m.Kind == Histogram, len(m.Bounds) > 0, m.Name)
+		require.True(t, strings.HasSuffix(m.Help, "."), m.Help)
+	}
+}
+
+// The tokens of a prompt, by source, are all of its tokens.
+func TestPromptCounts(t *testing.T) {
+	var m Meter
+	p := Prompt{
+		At: time.Now(), Tokens: 21, Slot: 1, RAM: 2, Local: 3, Remote: 4, Shifted: 5, Computed: 6,
+		Restore: 20 * time.Millisecond, Took: 3 * time.Second, Saved: 2 * time.Second,
+		Miss: &Miss{Cause: CauseEvicted, At: 15},
+	}
+	m.Prompt(p)
+	m.Prompt(Prompt{Tokens: 7, Computed: 7, Miss: &Miss{Cause: CauseNeverSeen}})
+	totals, prompts := m.Read()
+	sum := 0.0
+	for series, n := range totals {
+		if strings.HasPrefix(series, "ollama_kv_prompt_tokens_total") {
+			sum += n
+		}
+	}
+	require.Equal(t, 28.0, sum)
+	require.Equal(t, 2.0, totals["ollama_kv_prompts_total"])
+	require.Equal(t, 1.0, totals["ollama_kv_restores_total"])
+	require.Equal(t, 2.0, totals["ollama_kv_saved_seconds_total"])
+	require.Equal(t, 6.0, totals[`ollama_kv_missed_tokens_total{cause="evicted"}`])
+	require.Equal(t, 0.0, totals[`ollama_kv_restore_seconds_bucket{le="0.01"}`])
+	require.Equal(t, 1.0, totals[`ollama_kv_restore_seconds_bucket{le="0.025"}`])
+	require.Equal(t, 1.0, totals[`ollama_kv_restore_seconds_bucket{le="+Inf"}`])
+	require.Equal(t, 1.0, totals["ollama_kv_prompt_seconds_count"])
+	require.Equal(t, []uint64{1, 2}, []uint64{prompts[0].Seq, prompts[1].Seq})
+}
+
+func TestOnlyTheLatestPromptsAreKept(t *testing.T) {
+	var m Meter
+	for range 3 * PromptsMax {
+		m.Prompt(Prompt{})
+	}
+	_, prompts := m.Read()
+	require.Len(t, prompts, PromptsMax)
+	require.Equal(t, uint64(2*PromptsMax+1), prompts[0].Seq)
+}
+
+func TestNoMeter(t *testing.T) {
+	var m *Meter
+	m.Add("x", 1)
+	m.Observe("ollama_kv_prompt_seconds", 1)
+	m.Prompt(Prompt{})
+	totals, prompts := m.Read()
+	require.Empty(t, totals)
+	require.Empty(t, prompts)
+}
+
+func TestTotalsNeverFall(t *testing.T) {
+	var m Meter
+	m.Add("x", 1)
+	m.Add("x", -5)
+	m.Observe("no such metric", 1)
+	totals, _ := m.Read()
+	require.Equal(t, map[string]float64{"x": 1}, totals)
+}
+
+// A report of the greatest size is within ReportBytesMax.
+func TestReportIsBounded(t *testing.T) {
+	source := Source{Meter: new(Meter), Fill: func(r *Report) {
+		long := strings.Repeat("x", 64)
+		for range SlotsMax {
+			r.Slots = append(r.Slots, Slot{ID: 1 << 30, Tokens: 1 << 30, LastRestore: time.Now(), Saved: time.Hour})
+		}
+		for i := range SeriesMax {
+			r.Gauges[Series(long, "n", FormatBound(float64(i)))] = 1e300 / 3
+		}
+	}}
+	for range PromptsMax {
+		words := &Words{Was: make([]int32, WordsMax), Is: make([]int32, WordsMax)}
+		source.Meter.Prompt(Prompt{At: time.Now(), Miss: &Miss{Cause: CauseDiffers, Words: words}})
+	}
+	data, err := json.Marshal(source.Report())
+	require.NoError(t, err)
+	require.Less(t, len(data), ReportBytesMax)
+}
