@@ -1,0 +1,55 @@
+package telemetry
+
+import "time"
+
+// Bounds of a collector's state.
+const (
+	ModelsMax       = 64  // totals of further models are added to one without weights
+	ProcessesMax    = 256 // that report at the same time
+	StatePromptsMax = 256 // latest prompts of all processes
+	StateBytesMax   = 8 << 20
+)
+
+// State is what a collector knows about a directory: the sum of all reports.
+type State struct {
+	Version int       `json:"version"`
+	Root    string    `json:"root"`
+	At      time.Time `json:"at"`
+	Since   time.Time `json:"since"` // when the totals began
+	// Live is false where no collector runs and the state was read from its file.
+	Live bool `json:"live"`
+
+	Models    []ModelState   `json:"models"`    // that have reported since Since, the last used first
+	Processes []ProcessState `json:"processes"` // that run now
+	Tiers     []Tier         `json:"tiers"`     // each directory once
+	Prompts   []StatePrompt  `json:"prompts"`   // the latest, oldest first
+}
+
+// ModelState has the totals of all processes that had a model with the same weights, namespace
+// and kind of engine. Totals never fall, also over restarts of processes and collectors.
+type ModelState struct {
+	Model    Model              `json:"model"`
+	Engine   string             `json:"engine"`
+	Totals   map[string]float64 `json:"totals"`
+	LastUsed time.Time          `json:"last_used"`
+}
+
+// ProcessState is the latest report of a process, without its totals.
+type ProcessState struct {
+	Process Process            `json:"process"`
+	Model   Model              `json:"model"`
+	Started time.Time          `json:"started"`
+	At      time.Time          `json:"at"` // of the report
+	Gauges  map[string]float64 `json:"gauges"`
+	Slots   []Slot             `json:"slots"`
+	Memory  []Memory           `json:"memory"`
+	Busters []Buster           `json:"busters,omitempty"`
+}
+
+// StatePrompt is a prompt, and who evaluated it.
+type StatePrompt struct {
+	Prompt
+	Process   Process `json:"process"`
+	Weights   string  `json:"weights"`
+	Namespace string  `json:"namespace,omitempty"`
+}
