@@ -272,12 +272,14 @@ func largest(pid int) *telemetry.Report {
 func TestBoundsOfAFlood(t *testing.T) {
 	b, _ := testBooks()
 	refused := 0
+	one := largest(1)
+	require.NoError(t, checkReport(one))
 	for pid := 1; pid <= telemetry.ProcessesMax+50; pid++ {
-		r := largest(pid)
-		if pid == 1 {
-			require.NoError(t, checkReport(r))
-		}
-		if err := b.add(r, 0, false); err != nil {
+		r := *one
+		r.Process, r.Started = testProcess(pid), testStart.Add(time.Duration(pid)*time.Second)
+		r.Model.Weights = one.Model.Weights[10:] + fmt.Sprintf("%10d", pid)
+		r.Tiers = []telemetry.Tier{{Name: telemetry.PlaceLocal, Root: fmt.Sprint(pid) + one.Tiers[0].Root[:400]}}
+		if err := b.add(&r, 0, false); err != nil {
 			require.ErrorIs(t, err, errFull)
 			refused++
 		}
