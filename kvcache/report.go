@@ -9,6 +9,29 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
+// Stats are counters since the cache was wrapped.
+type Stats struct {
+	SealedPages, SealedTails int64
+	Restores, RestoredTokens int64
+	RestoredBytes            int64
+	// ShiftedTokens counts the RestoredTokens that were computed at another position.
+	ShiftedTokens int64
+	// DroppedPages counts pages, tails and states that could not be stored.
+	DroppedPages int64
+	// SkippedPages counts stored pages that were computed because computing was quicker.
+	// FailedCopies counts pages that could not be copied out of the cache.
+	SkippedPages, FailedCopies int64
+}
+
+// Stats returns the counters so far.
+func (t *TieredCausal) Stats() Stats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	stats := t.stats
+	stats.FailedCopies += t.queue.failedCopies()
+	return stats
+}
+
 // Fill adds to a report what Options.Meter does not count: the wrapper's counters, queue, slots
 // and memory. Fill does no I/O.
 func (t *TieredCausal) Fill(r *telemetry.Report) {

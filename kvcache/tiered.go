@@ -139,20 +139,6 @@ type TieredCausal struct {
 
 var _ ollama.Cache = (*TieredCausal)(nil)
 
-// Stats are counters since the cache was wrapped.
-type Stats struct {
-	SealedPages, SealedTails int64
-	Restores, RestoredTokens int64
-	RestoredBytes            int64
-	// ShiftedTokens counts the RestoredTokens that were computed at another position.
-	ShiftedTokens int64
-	// DroppedPages counts pages, tails and states that could not be stored.
-	DroppedPages int64
-	// SkippedPages counts stored pages that were computed because computing was quicker.
-	// FailedCopies counts pages that could not be copied out of the cache.
-	SkippedPages, FailedCopies int64
-}
-
 // New wraps a cache that consists of the caches in rows. The wrapper owns the store: Close
 // closes both.
 func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
@@ -193,15 +179,6 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 
 // PageTokens is the number of tokens of a page.
 func (t *TieredCausal) PageTokens() int { return t.opts.PageTokens }
-
-// Stats returns the counters so far.
-func (t *TieredCausal) Stats() Stats {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	stats := t.stats
-	stats.FailedCopies += t.queue.failedCopies()
-	return stats
-}
 
 func (t *TieredCausal) slotLocked(seq int) *slot {
 	s, ok := t.slots[seq]
