@@ -108,7 +108,7 @@ func TestReportIsBounded(t *testing.T) {
 	require.Less(t, len(data), ReportBytesMax)
 }
 
-// What is attached is in the reports of every source.
+// Attached functions add to the reports of every source.
 func TestAttach(t *testing.T) {
 	before := attached.fills
 	defer func() { attached.fills = before }()

@@ -113,7 +113,7 @@ func TestReportsBesideClosing(t *testing.T) {
 	done.Wait()
 }
 
-// TestTheArenaIsAsLargeAsItsMapping compares the arena with what the system has mapped. Kernels
+// TestTheArenaIsAsLargeAsItsMapping compares the arena with the system's mappings. Kernels
 // that keep names of mappings name it; on others the mapping is found by its size.
 func TestTheArenaIsAsLargeAsItsMapping(t *testing.T) {
 	const frames = arenaFrames

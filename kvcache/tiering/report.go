@@ -22,7 +22,7 @@ func thisProcess() telemetry.Process {
 	return p
 }
 
-// source makes the reports of this runner. more adds to each what the page store does not know.
+// source makes the reports of this runner. more adds to each the numbers that the page store does not know.
 func (s *modelStore) source(m Model, meter *telemetry.Meter, more func(*telemetry.Report)) *telemetry.Source {
 	return &telemetry.Source{
 		Process: thisProcess(),
@@ -68,7 +68,7 @@ func (s *modelStore) Flush(ctx context.Context) error {
 	return s.Store.Flush(ctx)
 }
 
-// fill adds the tiers and what the store has counted.
+// fill adds the tiers and the store's counters.
 func (s *modelStore) fill(r *telemetry.Report) {
 	st := s.Stats()
 	s.fillTiers(r, &st)
