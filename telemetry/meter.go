@@ -129,5 +129,6 @@ func (s *Source) Report() Report {
 	if s.Fill != nil {
 		s.Fill(&r)
 	}
+	fillAttached(&r)
 	return r
 }
