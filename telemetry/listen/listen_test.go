@@ -35,7 +35,7 @@ func start(t *testing.T, opt Options) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	opened, done := make(chan net.Addr, 1), make(chan error, 1)
-	opt.opened = func(addr net.Addr) { opened <- addr }
+	opt.Opened = func(addr net.Addr) { opened <- addr }
 	if opt.Addr == "" {
 		opt.Addr = "0"
 	}
