@@ -89,5 +89,5 @@ func (w *workload) read(context.Context) (telemetry.State, error) {
 func (w *workload) disks() []expose.Disk {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return []expose.Disk{{Tier: "local", Root: "/pages", QuarantinedFiles: w.steps, QuarantinedBytes: 10, TemporaryFiles: 1, TemporaryBytes: 1, Bytes: 100, FreeBytes: 50}}
+	return []expose.Disk{{Tier: "local", Root: "/pages", Pages: 10, QuarantinedFiles: w.steps, QuarantinedBytes: 10, TemporaryFiles: 1, TemporaryBytes: 1, Bytes: 100, FreeBytes: 50}}
 }
