@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 //	old DIR AGE                                                             make files look unused
 //	exits STATUS PROGRAM ARGS                                               run a program that ends so
 //	forge IN OUT HOW                                                        change an archive; see forgeries
-//	totals DIR                                                              store what servers report
+//	totals DIR                                                              store reports of a server
 //	server FILE                                                             build kvtier-llama-server
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{

@@ -46,8 +46,9 @@ func (f statFlags) check(asJSON bool) error {
 	return nil
 }
 
-// statMetrics writes what servers have reported, and over it what was counted on disk just
-// now. Each of both is written without the other when that one fails, which is the error.
+// statMetrics writes the totals that servers have reported, and over them the figures that were
+// counted on disk just now. Each of both is written without the other when that one fails, which
+// is the error.
 func (a *app) statMetrics(ctx context.Context, usage diskstore.RootUsage, output string) error {
 	state, stateErr := collect.Read(ctx, a.config.Local)
 	if errors.Is(stateErr, fs.ErrNotExist) {

@@ -24,7 +24,7 @@ const (
 // target is a query of a panel.
 type target struct{ Panel, Expr string }
 
-// dashboard is what the tests need of Grafana's file.
+// dashboard has the fields of Grafana's file that the tests need.
 type dashboard struct {
 	Panels []struct {
 		Type    string
@@ -79,7 +79,7 @@ func readRules(t *testing.T) (all []rule) {
 	return all
 }
 
-// variables are what Grafana puts in, as short as the tests' scrapes are.
+// variables are the values that Grafana puts in, as short as the tests' scrapes are.
 var variables = strings.NewReplacer("$__rate_interval", "10s", "$__range", "1m", "$job", ".*", "$instance", ".*", "$model", ".*", "$namespace", ".*")
 
 var metricName = regexp.MustCompile(`\bollama_kv_[a-z_]+\b`)

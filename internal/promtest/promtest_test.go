@@ -52,7 +52,7 @@ func TestPromtoolChecksRules(t *testing.T) {
 // silent are the alerts that no workload of some seconds provokes: they compare with yesterday.
 var silent = []string{"KvtierHitRateCollapse"}
 
-// TestPrometheus scrapes a real listener and what kvtier stat writes, and runs every query of
+// TestPrometheus scrapes a real listener and the metrics of kvtier stat, and runs every query of
 // the dashboard and every rule.
 func TestPrometheus(t *testing.T) {
 	w := newWorkload()

@@ -32,7 +32,7 @@ var labelled = map[string][]string{
 	"ollama_kv_store_errors_total": {"operation", "put", "operation", "tier"},
 }
 
-// stepLocked is what happens between two scrapes.
+// stepLocked makes the events between two scrapes.
 func (w *workload) stepLocked() {
 	w.steps++
 	for i := range telemetry.Causes {
@@ -85,7 +85,7 @@ func (w *workload) read(context.Context) (telemetry.State, error) {
 	}, nil
 }
 
-// disks is what kvtier stat counts beside it, more at each look.
+// disks are the counts of kvtier stat beside it, more at each look.
 func (w *workload) disks() []expose.Disk {
 	w.mu.Lock()
 	defer w.mu.Unlock()

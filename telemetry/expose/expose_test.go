@@ -56,7 +56,7 @@ func text(t *testing.T, state telemetry.State, opt Options) string {
 	return out.String()
 }
 
-// disk is what kvtier stat adds.
+// disk has counts of kvtier stat.
 var disk = Disk{Tier: "local", Root: "/pages", Pages: 11, Tails: 3, PageBytes: 12399, Booked: 20001, WrittenToday: 1001, QuarantinedFiles: 1, QuarantinedBytes: 30, TemporaryFiles: 2, TemporaryBytes: 9, Bytes: 1e12, FreeBytes: 4e11}
 
 // TestGolden compares the text of a state with a file; KVTIER_UPDATE=1 writes the file.
@@ -158,7 +158,7 @@ func TestTiers(t *testing.T) {
 	require.NotContains(t, got, "booked", "0 is unknown")
 }
 
-// A count on disk replaces what a collector knew of the same directory, and leaves the rest.
+// A count on disk replaces the figures of a collector for the same directory, and leaves the rest.
 func TestDisks(t *testing.T) {
 	budget := int64(7e9)
 	other := Disk{Tier: "remote", Root: "/else", Pages: 9, Budget: &budget}

@@ -36,7 +36,7 @@ var known = func() map[string]telemetry.Metric {
 	return all
 }()
 
-// Disk is what a count on disk finds in a directory. Its figures replace those of the
+// Disk has the figures of a count on disk. Its figures replace those of the
 // [telemetry.Tier] with the same name and root.
 type Disk struct {
 	Tier string

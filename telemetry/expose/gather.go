@@ -50,7 +50,7 @@ func (g gathered) latest(name string, at time.Time, labels ...label) {
 	}
 }
 
-// report adds what a process reported under a key. Several reports under the same labels add up.
+// report adds a value that a process reported under a key. Several reports under the same labels add up.
 func (g gathered) report(key string, value float64, labels []label) {
 	m, p, own, le, ok := identify(key)
 	if !ok || math.IsNaN(value) || math.IsInf(value, 0) || (value < 0 && m.Kind != telemetry.Gauge) {
