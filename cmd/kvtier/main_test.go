@@ -37,13 +37,14 @@ func TestMain(m *testing.M) {
 //	old DIR AGE                                                             make files look unused
 //	exits STATUS PROGRAM ARGS                                               run a program that ends so
 //	forge IN OUT HOW                                                        change an archive; see forgeries
+//	totals DIR                                                              store reports of a server
 //	server FILE                                                             build kvtier-llama-server
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "script"),
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"pages": storePages, "model": pullModel, "flip": flipBit, "cut": cutFile, "old": makeOld, "forge": forge,
-			"exits": clitest.Exits, "server": buildServer,
+			"exits": clitest.Exits, "server": buildServer, "totals": storeTotals,
 		},
 		Setup: func(env *testscript.Env) error {
 			for name, value := range map[string]string{
