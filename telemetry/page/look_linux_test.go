@@ -101,6 +101,7 @@ func save(t *testing.T, b *browser, name string) {
 	if *shots == "" {
 		return
 	}
+	b.eval(`document.querySelectorAll('details').forEach((d) => d.open = false)`)
 	require.NoError(t, os.WriteFile(filepath.Join(*shots, name+".png"), b.screenshot(true), 0o644))
 }
 
@@ -135,6 +136,19 @@ const unnamed = `(() => {
 	return [...lost.map((e) => e.outerHTML.slice(0, 80)), ...ids.filter((id, i) => ids.indexOf(id) !== i)];
 })()`
 
+// TestPicturesOfTheDocuments writes the pictures of docs, with -shots.
+func TestPicturesOfTheDocuments(t *testing.T) {
+	if *shots == "" {
+		t.Skip("without -shots no picture is written")
+	}
+	b := openBrowser(t)
+	s := serve(t, sample(time.Now()))
+	for name, v := range map[string]view{"page": {width: 1000, height: 1120, phone: true}, "page-phone": {width: 360, height: 860, phone: true, dark: true}} {
+		b.open(s.URL, v)
+		require.NoError(t, os.WriteFile(filepath.Join(*shots, name+".png"), b.screenshot(false), 0o644))
+	}
+}
+
 // textOf is the text that a user sees in an element.
 func (b *browser) textOf(id string) string {
 	b.t.Helper()
@@ -163,9 +177,9 @@ func TestNumbersOfTheState(t *testing.T) {
 	comma := func(n int) string { return fmt.Sprint(b.eval(fmt.Sprintf("count(%d)", n))) }
 	text := b.textOf("tiles")
 	require.Contains(t, text, fmt.Sprintf("%.1f %%", 100*(1-float64(computed)/float64(tokens))))
-	require.Contains(t, text, comma(restored)+" tokens")
+	require.Contains(t, text, "Tokens restored "+comma(restored))
 	require.Contains(t, text, fmt.Sprintf("in %d restores of %d prompts", restores, len(state.Prompts)))
-	require.Contains(t, text, comma(computed)+" tokens")
+	require.Contains(t, text, "Tokens computed "+comma(computed))
 	require.Contains(t, text, comma(kept)+" tokens were still in a slot")
 	require.Contains(t, text, fmt.Sprintf("%d min %d s", int(saved.Minutes()), int(saved.Round(time.Second).Seconds())%60))
 	require.Contains(t, text, "estimate")
@@ -179,7 +193,7 @@ func TestNumbersOfTheState(t *testing.T) {
 	require.Contains(t, b.textOf("memory"), "write queue")
 	b.eval(`document.querySelector('details').open = true`)
 	require.Equal(t, float64(len(state.Prompts)), b.eval(`document.querySelectorAll('#prompts tbody tr').length`))
-	require.Contains(t, b.textOf("prompts"), "evicted at token")
+	require.Contains(t, b.textOf("prompts"), "evicted from local 2 hours ago, at token")
 }
 
 // Arrow keys, the mouse and a finger choose a prompt, and a screen reader is told of it.

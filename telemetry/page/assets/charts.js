@@ -15,6 +15,7 @@ function shortCount(n) { return n >= 1e6 ? n / 1e6 + 'M' : n >= 1e3 ? n / 1e3 + 
 function drawTimeline(box, rows, chosen, now) {
   const width = box.clientWidth, left = 52, step = width < 500 ? 11 : 13, bar = step - 3, high = 150, top = 14;
   rows = rows.slice(-Math.max(1, Math.floor((width - left - 4) / step)));
+  const begin = width - 2 - rows.length * step; // the latest is at the right
   const lanes = [...new Set(rows.map((r) => r.lane))].slice(-lanesMax);
   const bottom = top + high, height = bottom + 12 + 12 * lanes.length + 16;
   const picture = svg(null, 'svg', { width, height, 'aria-hidden': 'true' });
@@ -29,7 +30,7 @@ function drawTimeline(box, rows, chosen, now) {
     svg(picture, 'text', { x: left - 6, y: bottom + 20 + 12 * i, 'text-anchor': 'end' }, 'slot ' + row.slotID);
   });
   rows.forEach((row, i) => {
-    const x = left + 3 + i * step;
+    const x = begin + i * step;
     let y = bottom;
     for (const place of stack) {
       const h = row.parts[place] / most * high;
@@ -42,10 +43,10 @@ function drawTimeline(box, rows, chosen, now) {
     if (lane >= 0) svg(picture, 'rect', { class: row.restored > 0 ? 'f-' + mainPlace(row) : row.parts.computed > row.parts.slot ? 'f-computed' : 'f-slot', x: x + bar / 2 - 3, y: bottom + 13 + 12 * lane, width: 6, height: 6, rx: 3 });
     if (row.key === chosen) svg(picture, 'rect', { class: 'pick', x: x - 1.5, y: 2, width: bar + 3, height: height - 20, rx: 3 });
   });
-  svg(picture, 'text', { x: left, y: height - 2 }, ago(now - rows[0].at));
+  svg(picture, 'text', { x: Math.min(begin, width - 200), y: height - 2 }, ago(now - rows[0].at));
   svg(picture, 'text', { x: width - 2, y: height - 2, 'text-anchor': 'end' }, ago(now - rows.at(-1).at));
   box.replaceChildren(picture);
-  return { rows, at: (x) => rows[Math.max(0, Math.min(rows.length - 1, Math.floor((x - left - 1.5) / step)))] };
+  return { rows, at: (x) => rows[Math.max(0, Math.min(rows.length - 1, Math.floor((x - begin + 1.5) / step)))] };
 }
 
 // scatterPoints are restores, by the time that they took, and prompts that were computed as a

@@ -20,6 +20,7 @@ function show(state, now) {
   fill('tiers', state.tiers ?? [], (list) => list.length ? list.map(tierRow) : el('p', { class: 'quiet' }, 'No process that runs has told of its tiers.'));
   fill('misses', missRows(models), misses);
   const minute = Math.floor(now / 10); // ages are written again every ten seconds
+  byID('models-section').hidden = !models.length;
   fill('models', [models, minute], () => modelTable(models, now));
   const slots = slotRows(state), memory = memoryRows(state);
   fill('slots', [slots, minute], () => slots.length ? slotTable(slots, now) : el('p', { class: 'quiet' }, 'No model is loaded.'));
@@ -62,6 +63,7 @@ function showStatus(lost) {
 
 function drawPictures() {
   const { rows, now } = page, points = scatterPoints(rows);
+  byID('chosen').hidden = !rows.length;
   if (!rows.length) {
     byID('timeline').replaceChildren(el('p', { class: 'quiet' }, 'No prompt yet.'));
     byID('scatter').replaceChildren(el('p', { class: 'quiet' }, 'No prompt yet.'));
@@ -104,7 +106,7 @@ function listen() {
   });
   new ResizeObserver(() => page.state && page.rows.length && drawPictures()).observe(timeline);
   byID('legend').replaceChildren(...stack.map((p) => legendItem(p, places[p], false)), el('li', {}, '• a miss that was avoidable'));
-  byID('scatter-legend').replaceChildren(...['ram', 'local', 'remote', 'shifted'].map((p) => legendItem(p, 'restored ' + places[p], true)), legendItem('computed', 'computed as a whole', true));
+  byID('scatter-legend').replaceChildren(...['ram', 'local', 'remote', 'shifted'].map((p) => legendItem(p, (p === 'shifted' ? '' : 'restored ') + places[p], true)), legendItem('computed', 'computed as a whole', true));
 }
 
 async function poll() {

@@ -8,8 +8,8 @@ function tiles(n) {
   return [
     tile('Hit rate', n.share === null ? 'no prompts' : percent(n.share), `${count(n.tokens - n.computed)} of ${plural(n.tokens, 'token')} not computed`),
     tile('Time saved (estimate)', span(n.saved), n.since),
-    tile('Restored', plural(n.restored, 'token'), `in ${plural(n.restores, 'restore')} of ${plural(n.prompts, 'prompt')}`),
-    tile('Computed', plural(n.computed, 'token'), `${plural(n.kept, 'token')} were still in a slot`),
+    tile('Tokens restored', count(n.restored), `in ${plural(n.restores, 'restore')} of ${plural(n.prompts, 'prompt')}`),
+    tile('Tokens computed', count(n.computed), `${plural(n.kept, 'token')} were still in a slot`),
   ];
 }
 
@@ -58,7 +58,7 @@ function promptSentence(row, now) {
 function promptTable(rows, now) {
   const reused = (r) => Object.entries(r.parts).filter(([place, n]) => n > 0 && place !== 'computed').map(([place, n]) => `${count(n)} ${places[place]}`).join(', ') || 'none';
   return table('Latest prompts, the latest first', [
-    ['Time', (r) => clock(r.at)], ['Model', (r) => r.model], ['Slot', (r) => String(r.slotID), 'n'], ['Tokens', (r) => count(r.tokens), 'n'],
+    ['Time', (r) => clock(r.at), 't'], ['Model', (r) => r.model], ['Slot', (r) => String(r.slotID), 'n'], ['Tokens', (r) => count(r.tokens), 'n'],
     ['Reused', reused], ['Computed', (r) => count(r.parts.computed), 'n'], ['Restore', (r) => r.restored > 0 ? span(r.restore) : '–', 'n'],
     ['Saved (estimate)', (r) => r.restored > 0 ? span(r.saved) : '–', 'n'], ['Miss', (r) => missText(r.miss, now) || '–'],
   ], rows.toReversed());

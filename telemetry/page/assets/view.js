@@ -74,9 +74,10 @@ function missRows(models) {
 
 function missText(miss, now) {
   if (!miss) return '';
-  let text = `${causeName(miss.cause)} at token ${count(miss.at)}`;
+  let text = causeName(miss.cause);
   if (miss.from) text += ' from ' + plain(miss.from);
-  if (time(miss.when)) text += ', ' + ago(now - time(miss.when));
+  if (time(miss.when)) text += ' ' + ago(now - time(miss.when));
+  text += `, at token ${count(miss.at)}`;
   if (miss.detail) text += ': ' + plain(miss.detail);
   return text;
 }
