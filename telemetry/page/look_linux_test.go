@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/show"
 )
 
 // shots is a folder for pictures of the page, for people to look at.
@@ -163,7 +164,7 @@ func TestNumbersOfTheState(t *testing.T) {
 	b.open(s.URL, views["desktop"])
 	var tokens, computed, restored, kept int
 	var saved time.Duration
-	restores, evicted := 0, 0
+	restores, evicted, known := 0, 0, 0
 	for _, p := range state.Prompts {
 		tokens, computed, restored, kept = tokens+p.Tokens, computed+p.Computed, restored+p.RAM+p.Local+p.Remote, kept+p.Slot
 		saved += p.Saved
@@ -171,20 +172,20 @@ func TestNumbersOfTheState(t *testing.T) {
 			restores++
 		}
 		if p.Miss != nil && p.Miss.Cause == telemetry.CauseEvicted {
-			evicted++
+			evicted, known = evicted+1, known+p.Computed
 		}
 	}
-	comma := func(n int) string { return fmt.Sprint(b.eval(fmt.Sprintf("count(%d)", n))) }
+	comma := func(n int) string { return show.Count(int64(n)) }
 	text := b.textOf("tiles")
-	require.Contains(t, text, fmt.Sprintf("%.1f %%", 100*(1-float64(computed)/float64(tokens))))
+	require.Contains(t, text, show.Percent(float64(tokens-computed)/float64(tokens-computed+known)))
 	require.Contains(t, text, "Tokens restored "+comma(restored))
 	require.Contains(t, text, fmt.Sprintf("in %d restores of %d prompts", restores, len(state.Prompts)))
 	require.Contains(t, text, "Tokens computed "+comma(computed))
 	require.Contains(t, text, comma(kept)+" tokens were still in a slot")
-	require.Contains(t, text, fmt.Sprintf("%d min %d s", int(saved.Minutes()), int(saved.Round(time.Second).Seconds())%60))
+	require.Contains(t, text, show.Seconds(saved.Seconds()))
 	require.Contains(t, text, "estimate")
 	require.Contains(t, b.textOf("misses"), fmt.Sprintf("evicted %d prompts", evicted))
-	require.Contains(t, b.textOf("tiers"), "41 GB of 100 GB (41.3 %)")
+	require.Contains(t, b.textOf("tiers"), "41 GB of 100 GB (41%)")
 	require.Contains(t, b.textOf("tiers"), "written today: 6.1 GB of 50 GB")
 	require.Contains(t, b.textOf("tiers"), "120 GB, budget: all but 5 % of the disk")
 	require.Contains(t, b.textOf("slots"), "8,192 tokens")
@@ -193,7 +194,7 @@ func TestNumbersOfTheState(t *testing.T) {
 	require.Contains(t, b.textOf("memory"), "write queue")
 	b.eval(`document.querySelector('details').open = true`)
 	require.Equal(t, float64(len(state.Prompts)), b.eval(`document.querySelectorAll('#prompts tbody tr').length`))
-	require.Contains(t, b.textOf("prompts"), "evicted from local 2 hours ago, at token")
+	require.Contains(t, b.textOf("prompts"), "evicted from local 2 h ago, at token")
 }
 
 // Arrow keys, the mouse and a finger choose a prompt, and a screen reader is told of it.
@@ -238,13 +239,13 @@ func TestStaleAndDisconnected(t *testing.T) {
 	require.Equal(t, "Live", b.textOf("status-text"))
 	s.set(telemetry.State{}, errors.New("the collector's socket is of another user"))
 	b.until(`document.body.className === 'lost'`)
-	require.Contains(t, b.textOf("notice"), "the collector's socket is of another user")
+	require.Contains(t, b.textOf("notice"), "could not be read. kvtier doctor")
 	require.Contains(t, b.textOf("notice"), "goes on trying")
 	require.Contains(t, b.textOf("tiers"), "41 GB of 100 GB")
 	state.Live, state.At = false, time.Now().Add(-3*time.Hour)
 	s.set(state, nil)
 	b.until(`document.body.className === 'stale'`)
-	require.Equal(t, "Numbers of 3 hours ago", b.textOf("status-text"))
+	require.Equal(t, "Numbers of "+state.At.UTC().Format("15:04:05")+", 3 h ago", b.textOf("status-text"))
 	require.Contains(t, b.textOf("notice"), "kvtier collect")
 	state = sample(time.Now())
 	s.set(state, nil)
@@ -273,17 +274,21 @@ func TestScriptsAgreeWithGo(t *testing.T) {
 	for _, n := range []int64{0, 1, 999, 1000, 1001, 1249, 1250, 1350, 1750, 9949, 9950, 9999, 10_000, 999_999, 1_050_000, 2_250_000, 41_300_000_000, 5_000_000_000_000, 1 << 50} {
 		require.Equal(t, format.HumanBytes(n), b.eval(fmt.Sprintf("bytes(%d)", n)))
 	}
-	for _, d := range []time.Duration{0, time.Second, 59 * time.Second, 61 * time.Second, 3 * time.Minute, 59 * time.Minute, time.Hour, 89 * time.Minute, 91 * time.Minute, 47 * time.Hour, 49 * time.Hour, 15 * 24 * time.Hour, 70 * 24 * time.Hour, 900 * 24 * time.Hour} {
-		want := format.HumanTimeLower(time.Now().Add(-d), "never")
-		require.Equal(t, want, b.eval(fmt.Sprintf("ago(%v)", d.Seconds())), d)
+	for _, f := range []float64{-1, 0, 0.0004, 0.0005, 0.0025, 0.033, 0.9994, 0.9995, 1.25, 4.2, 59.9, 59.96, 60, 724, 3599, 3599.6, 11520, 86370, 262800, 1e12} {
+		require.Equal(t, show.Seconds(f), b.eval(fmt.Sprintf("span(%v)", f)), f)
+		require.Equal(t, show.Ago(now.Add(-time.Duration(min(f, 1e9)*float64(time.Second))), now), b.eval(fmt.Sprintf("ago(%v)", min(f, 1e9))), f)
 	}
+	for _, f := range []float64{0, 0.004, 0.005, 0.015, 0.756, 0.999, 1} {
+		require.Equal(t, show.Percent(f), b.eval(fmt.Sprintf("percent(%v)", f)), f)
+	}
+	for _, n := range []int64{0, 7, 999, 1000, 1234567} {
+		require.Equal(t, show.Count(n), b.eval(fmt.Sprintf("count(%d)", n)))
+	}
+	require.ElementsMatch(t, []any{"never_seen", "token_differs", "image_changed"}, b.eval("newText"))
 	for _, cause := range telemetry.Causes {
 		name, err := json.Marshal(cause)
 		require.NoError(t, err)
-		require.NotEmpty(t, b.eval(fmt.Sprintf("causeMeaning(%s)", name)), cause)
+		require.Contains(t, b.eval(fmt.Sprintf("causeMeaning(%s)", name)), remedies.Replace(show.Explain(cause).Remedy))
+		require.Equal(t, show.NewText(cause), b.eval(fmt.Sprintf("newText.includes(%s)", name)), cause)
 	}
-	require.Equal(t, float64(len(telemetry.Causes)), b.eval("Object.keys(causes).length"))
-	require.Equal(t, "1,234,567", b.eval("count(1234567)"))
-	require.Equal(t, []any{"<1 ms", "33 ms", "4.2 s", "42 s", "1 min", "12 min 4 s", "3 h 12 min", "3 d 1 h"},
-		b.eval("[0.0001, 0.033, 4.2, 42, 60, 724, 11520, 262800].map(span)"))
 }

@@ -5,11 +5,13 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/base64"
+	"encoding/json"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/show"
 )
 
 //go:embed assets
@@ -29,11 +31,29 @@ func assemble() (html, csp string) {
 	for _, name := range scripts {
 		code.WriteString(asset(name))
 	}
-	html = strings.NewReplacer("/*style*/", style, "/*script*/", code.String()).Replace(asset("page.html"))
-	csp = "default-src 'none'; script-src " + hashOf(code.String()) + "; style-src " + hashOf(style) +
+	script := strings.Replace(code.String(), "/*explanations*/", explanations(), 1)
+	html = strings.NewReplacer("/*style*/", style, "/*script*/", script).Replace(asset("page.html"))
+	csp = "default-src 'none'; script-src " + hashOf(script) + "; style-src " + hashOf(style) +
 		"; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 	return html, csp
 }
+
+// explanations has, as JSON, two sentences for each cause: the meaning and the remedy.
+func explanations() string {
+	all := make(map[telemetry.Cause]string)
+	for _, c := range telemetry.Causes {
+		e := show.Explain(c)
+		all[c] = strings.ToUpper(e.Means[:1]) + e.Means[1:] + ". " + remedies.Replace(e.Remedy)
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		panic(err) // a map of strings is JSON
+	}
+	return string(text)
+}
+
+// remedies makes remedies, which stand in a column of remedies elsewhere, whole sentences.
+var remedies = strings.NewReplacer("None is needed", "No action is needed", "None: ", "")
 
 func asset(name string) string {
 	text, err := assets.ReadFile("assets/" + name)

@@ -3,6 +3,7 @@ package page
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -29,6 +30,12 @@ type reader struct {
 	at   time.Time
 }
 
+// Errors that the page shows. An error of a collector names paths, which the page does not.
+var (
+	errNoAnswer   = errors.New("The collector does not answer. kvtier doctor looks for the cause.")
+	errUnreadable = errors.New("The collector's state could not be read. kvtier doctor looks for the cause.")
+)
+
 // serve answers with the state as JSON, or with 503 and {"error": reason}.
 func (s *reader) serve(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), s.limit)
@@ -48,7 +55,7 @@ func (s *reader) state(ctx context.Context) ([]byte, error) {
 	select {
 	case s.turn <- struct{}{}:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("read the state of the KV tier: no answer within %v; is the collector's process stopped?", s.limit)
+		return nil, errNoAnswer
 	}
 	type answer struct {
 		body []byte
@@ -64,7 +71,7 @@ func (s *reader) state(ctx context.Context) ([]byte, error) {
 	case a := <-done:
 		return a.body, a.err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("read the state of the KV tier: no answer within %v; is the collector's process stopped?", s.limit)
+		return nil, errNoAnswer
 	}
 }
 
@@ -75,7 +82,7 @@ func (s *reader) update(ctx context.Context) ([]byte, error) {
 	}
 	state, err := s.read(ctx)
 	if err != nil {
-		return nil, err
+		return nil, errUnreadable
 	}
 	body, err := json.Marshal(withoutWords(state))
 	if err != nil {
@@ -106,12 +113,8 @@ func withoutWords(state telemetry.State) telemetry.State {
 	return state
 }
 
-// errorBytesMax bounds an error that the page shows.
-const errorBytesMax = 500
-
 func errorBody(err error) []byte {
-	text := err.Error()
-	body, err := json.Marshal(map[string]string{"error": text[:min(len(text), errorBytesMax)]})
+	body, err := json.Marshal(map[string]string{"error": err.Error()})
 	if err != nil {
 		return []byte(`{"error":"the state cannot be read"}`)
 	}

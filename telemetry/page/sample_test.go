@@ -86,7 +86,7 @@ func samplePrompt(now time.Time, i int) telemetry.Prompt {
 		p.RAM = long
 	case 7:
 		p.Remote, p.Local, p.Computed = long/2, 256, p.Computed+long/3
-		p.Miss = &telemetry.Miss{Cause: telemetry.CauseEvicted, At: 256 + long/2, From: "local", When: now.Add(-2 * time.Hour)}
+		p.Miss = &telemetry.Miss{Cause: telemetry.CauseEvicted, At: 256 + long/2, From: "local", When: now.Add(-125 * time.Minute)}
 	default:
 		p.Local = long
 	}

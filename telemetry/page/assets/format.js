@@ -1,4 +1,4 @@
-// Numbers as kvtier and Ollama print them.
+// Numbers as Go's package telemetry/show and Ollama print them.
 
 function fixed1(value) { // as %.1f of Go, which rounds a half to the even digit
   if (Math.abs(value * 4 % 2) !== 1) return value.toFixed(1);
@@ -19,35 +19,33 @@ function count(n) { return String(Math.round(n)).replace(/\B(?=(\d{3})+$)/g, ','
 
 function plural(n, noun) { return Math.round(n) === 1 ? '1 ' + noun : count(n) + ' ' + noun + 's'; }
 
-function percent(share) { return share > 0 && share < 0.001 ? '<0.1 %' : fixed1(100 * share) + ' %'; }
+function roundEven(n) { const low = Math.floor(n); return n - low === 0.5 ? low + low % 2 : Math.round(n); }
 
-// span is a length of time, of seconds.
+function percent(share) { return roundEven(100 * share) + '%'; }
+
+// span is a length of time, of seconds, in at most two units.
 function span(s) {
-  if (s < 0.001) return s > 0 ? '<1 ms' : '0 s';
-  if (s < 0.9995) return Math.round(1000 * s) + ' ms';
-  if (s < 9.95) return s.toFixed(1) + ' s';
-  if (s < 59.5) return Math.round(s) + ' s';
-  s = Math.round(s);
-  if (s < 3600) return Math.floor(s / 60) + ' min' + (s % 60 ? ' ' + s % 60 + ' s' : '');
-  const minutes = Math.floor(s / 60);
-  if (minutes < 48 * 60) return Math.floor(minutes / 60) + ' h' + (minutes % 60 ? ' ' + minutes % 60 + ' min' : '');
-  const hours = Math.floor(minutes / 60);
-  return count(Math.floor(hours / 24)) + ' d' + (hours % 24 ? ' ' + hours % 24 + ' h' : '');
+  if (!(s >= 0.0005)) return '0 s';
+  if (s < 0.9995) return roundEven(1000 * s) + ' ms';
+  if (s < 59.95) return fixed1(s) + ' s';
+  if (s < 3600 - 0.5) return twoUnits(s, 60, 1, 'min', 's');
+  if (s < 86400 - 30) return twoUnits(s, 3600, 60, 'h', 'min');
+  if (s < 1e6 * 86400) return twoUnits(s, 86400, 3600, 'd', 'h');
+  return 'more than a million days';
 }
 
-// ago is the time that has passed, in the words of "ollama list".
+function twoUnits(s, large, small, largeName, smallName) {
+  const whole = Math.round(s / small), per = large / small, rest = whole % per;
+  return `${Math.floor(whole / per)} ${largeName}` + (rest ? ` ${rest} ${smallName}` : '');
+}
+
+// ago is the time that has passed, in one short unit. Clocks differ, so the future is now.
 function ago(seconds) {
-  const s = Math.trunc(Math.abs(seconds)), m = Math.trunc(s / 60), h = Math.round(Math.abs(seconds) / 3600);
-  let text = Math.trunc(h / 24 / 365) + ' years';
-  if (s < 1) text = 'less than a second';
-  else if (s < 60) text = plural(s, 'second');
-  else if (m < 60) text = m === 1 ? 'about a minute' : m + ' minutes';
-  else if (h === 1) text = 'about an hour';
-  else if (h < 48) text = h + ' hours';
-  else if (h < 24 * 14) text = Math.trunc(h / 24) + ' days';
-  else if (h < 24 * 60) text = Math.trunc(h / 24 / 7) + ' weeks';
-  else if (h < 24 * 730) text = Math.trunc(h / 24 / 30) + ' months';
-  return text + (seconds < 0 ? ' from now' : ' ago');
+  if (seconds < 1) return 'just now';
+  for (const [most, unit, name] of [[60, 1, 's'], [3600, 60, 'min'], [2 * 86400, 3600, 'h']]) {
+    if (seconds < most) return `${Math.floor(seconds / unit)} ${name} ago`;
+  }
+  return Math.floor(seconds / 86400) + ' d ago';
 }
 
 // time parses a time of Go's JSON, in seconds since 1970; 0 for none and for Go's zero time.

@@ -52,7 +52,7 @@ function showStatus(lost) {
     text = 'Not connected';
     notice = `${lost} ${state ? `The numbers are of ${clock(time(state.at))}.` : ''} The page goes on trying.`;
   } else if (stale) {
-    text = time(state.at) ? 'Numbers of ' + ago(old) : 'No collector';
+    text = time(state.at) ? 'Numbers of ' + clock(time(state.at)) + ', ' + ago(old) : 'No collector';
     notice = state.live ? 'The collector has not been heard of since. Is its process stopped?'
       : 'No collector runs, so these are the last numbers that were saved. Start the server, or run kvtier collect.';
   }

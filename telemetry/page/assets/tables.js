@@ -6,7 +6,7 @@ function tile(name, big, more) {
 
 function tiles(n) {
   return [
-    tile('Hit rate', n.share === null ? 'no prompts' : percent(n.share), `${count(n.tokens - n.computed)} of ${plural(n.tokens, 'token')} not computed`),
+    tile('Hit rate', n.share === null ? '–' : percent(n.share), `${count(n.reused)} of ${plural(n.reusable, 'token')} that were known`),
     tile('Time saved (estimate)', span(n.saved), n.since),
     tile('Tokens restored', count(n.restored), `in ${plural(n.restores, 'restore')} of ${plural(n.prompts, 'prompt')}`),
     tile('Tokens computed', count(n.computed), `${plural(n.kept, 'token')} were still in a slot`),

@@ -33,8 +33,19 @@ function numbersOf(models) {
     saved: sum(models, 'ollama_kv_saved_seconds_total'),
     tokens: all, kept: of('slot'), computed: of('computed'),
     restored: of('ram') + of('local') + of('remote') + of('shifted'),
-    share: all > 0 ? 1 - of('computed') / all : null,
+    ...hitRate(models, all - of('computed')),
   };
+}
+
+// Causes that mean that no earlier prompt had the tokens. The hit rate leaves these tokens out.
+const newText = ['never_seen', 'token_differs', 'image_changed'];
+
+function hitRate(models, reused) {
+  let reusable = reused;
+  for (const [cause, n] of byLabel(models, 'ollama_kv_missed_tokens_total', 'cause')) {
+    if (!newText.includes(cause)) reusable += n;
+  }
+  return { reused, reusable, share: reusable > 0 ? reused / reusable : null };
 }
 
 const shortDigits = 12;
