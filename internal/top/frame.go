@@ -44,14 +44,15 @@ func (m *model) serverLines(s *server, width, height int) []string {
 	if !s.known {
 		return append(head, m.waiting(s, width)...)
 	}
-	head = append(head, m.totals(s, now))
+	head = append(head, m.totals(s, width, now))
 	state := shownState(s)
 	body := fill(height-len(head)-1, height >= roomy, []section{
 		capped(m.tiers(state, width), 1, 6),
-		capped(m.rateLine(s), 1, 1),
+		capped(m.rateLine(s, width), 1, 1),
 		capped(m.slots(state, width, now), 2, 6),
 		capped(m.prompts(state, width, now), 2, math.MaxInt),
-		capped(m.misses(state), 2, 4),
+		capped(m.misses(state, width), 2, 4),
+		capped(m.busters(state), 1, 2),
 	})
 	lines := append(head, body...)
 	for len(lines) < height-1 {
@@ -60,11 +61,11 @@ func (m *model) serverLines(s *server, width, height int) []string {
 	return append(lines, m.footer())
 }
 
-// shownState is the state, without processes where no collector knows which of them still run.
+// shownState is the state, without processes where nobody knows which of them still run.
 func shownState(s *server) telemetry.State {
 	state := s.state
-	if !state.Live {
-		state.Processes = nil
+	if !s.fresh() {
+		state.Live, state.Processes = false, nil
 	}
 	return state
 }
@@ -144,7 +145,7 @@ func (m *model) waiting(s *server, width int) []string {
 }
 
 // totals is the line about all models since the totals began.
-func (m *model) totals(s *server, now time.Time) string {
+func (m *model) totals(s *server, width int, now time.Time) string {
 	var reused, reusable, restored, restores, prompts int64
 	saved := 0.0
 	for _, use := range show.Models(s.state, m.name) {
@@ -156,26 +157,44 @@ func (m *model) totals(s *server, now time.Time) string {
 	if reusable > 0 {
 		rate = show.Percent(float64(reused) / float64(reusable))
 	}
+	hits := "hit rate "
+	if width < 50 {
+		hits = "hits "
+	}
 	parts := []string{
-		"hit rate " + m.style.head.Render(rate), "saved " + m.style.head.Render(show.Seconds(saved)) + " (estimate)",
-		show.Count(restored) + " tokens in " + show.Count(restores) + " of " + show.Count(prompts) + " prompts",
+		hits + m.style.head.Render(rate), "saved " + m.style.head.Render(show.Seconds(saved)) + " (estimate)",
+		show.Count(restores) + " of " + show.Count(prompts) + " prompts restored",
 	}
 	if !s.state.Since.IsZero() {
 		parts = append(parts, "since "+show.Ago(s.state.Since, now))
 	}
-	return strings.Join(parts, " · ")
+	return join(append(parts, show.Count(restored)+" tokens restored"), width)
+}
+
+// join joins as many parts as fit into a width; the first is always there.
+func join(parts []string, width int) string {
+	line := parts[0]
+	for _, part := range parts[1:] {
+		if ansi.StringWidth(line)+3+ansi.StringWidth(part) > width {
+			break
+		}
+		line += " · " + part
+	}
+	return line
 }
 
 // rateLine has the rates of the latest seconds.
-func (m *model) rateLine(s *server) []string {
+func (m *model) rateLine(s *server, width int) []string {
 	r, ok := s.rates.perSecond()
 	tokens, size := func(float64) string { return "-" }, func(float64) string { return "-" }
 	if ok {
 		tokens = func(n float64) string { return show.Count(int64(math.Round(n))) }
 		size = func(n float64) string { return format.HumanBytes(int64(n)) }
 	}
-	return []string{m.style.head.Render("RATES") + fmt.Sprintf("  restored %s tokens/s · computed %s tokens/s · read %s/s · written %s/s",
-		tokens(r.restored), tokens(r.computed), size(r.read), size(r.written))}
+	return []string{join([]string{
+		m.style.head.Render("RATES") + " restored " + tokens(r.restored) + " tok/s", "computed " + tokens(r.computed) + " tok/s",
+		"read " + size(r.read) + "/s", "stored " + size(r.written) + "/s",
+	}, width)}
 }
 
 func (m *model) footer() string {

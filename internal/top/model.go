@@ -162,6 +162,7 @@ func (m *model) ask() tea.Cmd {
 func (s *server) take(state telemetry.State, err error) {
 	s.reading, s.err = false, err
 	if err != nil {
+		s.rates = rates{}
 		return
 	}
 	s.known, s.state = true, state
@@ -172,6 +173,9 @@ func (s *server) take(state telemetry.State, err error) {
 	}
 }
 
+// fresh reports whether a collector has told what runs now.
+func (s *server) fresh() bool { return s.known && s.err == nil && s.state.Live }
+
 // status says in a few words whether the numbers are of now.
 func (s *server) status(now time.Time) (text string, good bool) {
 	old := now.Sub(s.state.At)
@@ -180,7 +184,7 @@ func (s *server) status(now time.Time) (text string, good bool) {
 		return "reading", true
 	case !s.known:
 		return "waiting for the server", false
-	case s.err != nil, !s.state.Live:
+	case !s.fresh():
 		return "waiting for the server; numbers of " + show.Ago(s.state.At, now), false
 	case old > silentAfter:
 		return "no news since " + show.Ago(s.state.At, now), false

@@ -2,6 +2,7 @@ package top
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,7 +57,11 @@ func (m *model) tier(t telemetry.Tier, bar int, pages, today bool) string {
 	if bar >= barMin {
 		line += m.style.bar(t.Name, share, bar)
 	}
-	line += pad(percent, 5, true) + "  " + pad(size, sizeCells, false)
+	percent = pad(percent, 5, true)
+	if t.Down {
+		percent = m.style.bad.Render(" DOWN")
+	}
+	line += percent + "  " + pad(size, sizeCells, false)
 	if pages {
 		line += pad(show.Count(int64(t.Pages))+" pages", pagesCells, false)
 	}
@@ -68,9 +73,6 @@ func (m *model) tier(t telemetry.Tier, bar int, pages, today bool) string {
 		line += pad(written, todayCells, false)
 	}
 	line = strings.TrimRight(line, " ")
-	if t.Down {
-		line = m.style.bad.Render("DOWN ") + line
-	}
 	if t.Quarantined > 0 {
 		line += m.style.warn.Render(" " + show.Count(int64(t.Quarantined)) + " damaged")
 	}
@@ -79,8 +81,8 @@ func (m *model) tier(t telemetry.Tier, bar int, pages, today bool) string {
 
 var slotColumns = []column{
 	{title: "SLOT", width: 4, right: true},
-	{title: "MODEL", width: 12, grow: true, drop: 3},
-	{title: "STATE", width: 12, drop: 2},
+	{title: "MODEL", width: 12, grow: true, most: 40, drop: 3},
+	{title: "STATE", width: 13, drop: 2},
 	{title: "TOKENS", width: 8, right: true},
 	{title: "HOT", width: 5, right: true, drop: 4},
 	{title: "WARM", width: 5, right: true, drop: 4},
@@ -103,8 +105,12 @@ func (m *model) slots(state telemetry.State, width int, now time.Time) []string 
 			all = append(all, row{s, p.Model})
 		}
 	}
-	if len(all) == 0 {
+	switch {
+	case len(all) > 0:
+	case state.Live:
 		return []string{m.style.quiet.Render("No model is loaded.")}
+	default:
+		return []string{m.style.quiet.Render("No collector runs, so the loaded models are not known.")}
 	}
 	restored := func(r row) time.Time {
 		if r.LastRestore == nil {
@@ -137,17 +143,17 @@ func (m *model) slots(state telemetry.State, width int, now time.Time) []string 
 }
 
 var promptColumns = []column{
-	{title: "PROMPT", width: 10},
+	{title: "AGO", width: 6, right: true},
 	{title: "MODEL", width: 18, drop: 9},
 	{title: "SLOT", width: 4, right: true, drop: 8},
 	{title: "TOKENS", width: 7, right: true},
 	{title: "KEPT", width: 7, right: true, drop: 6},
 	{title: "RESTORED", width: 8, right: true},
 	{title: "FROM", width: 6, drop: 5},
-	{title: "IN", width: 7, right: true, drop: 4},
-	{title: "SAVED", width: 9, right: true, drop: 1},
+	{title: "IN", width: 6, right: true, drop: 4},
+	{title: "SAVED", width: 10, right: true, drop: 1},
 	{title: "COMPUTED", width: 8, right: true, drop: 2},
-	{title: "MISS", width: 14, grow: true, drop: 3},
+	{title: "MISS", width: 22, grow: true, drop: 3},
 }
 
 // prompts lists the latest prompts, the newest first.
@@ -163,7 +169,7 @@ func (m *model) prompts(state telemetry.State, width int, now time.Time) []strin
 	for _, p := range slices.Backward(state.Prompts) {
 		restored := p.RAM + p.Local + p.Remote + p.Shifted
 		row := []string{
-			show.Ago(p.At, now), clean(m.name(p.Weights, own[p.Weights])), strconv.Itoa(p.ID), show.Count(int64(p.Tokens)),
+			strings.TrimSuffix(show.Ago(p.At, now), " ago"), clean(m.name(p.Weights, own[p.Weights])), strconv.Itoa(p.ID), show.Count(int64(p.Tokens)),
 			show.Count(int64(p.Prompt.Slot)), "-", "-", "-", "-", show.Count(int64(p.Computed)), clean(missText(p.Miss)),
 		}
 		if restored > 0 {
@@ -195,27 +201,41 @@ func missText(miss *telemetry.Miss) string {
 	if miss == nil {
 		return ""
 	}
-	text := causeName(miss.Cause)
+	text := causeName(miss.Cause) + " at " + show.Count(int64(miss.At))
 	if miss.From != "" {
 		text += " from " + miss.From
 	}
-	text += " at " + show.Count(int64(miss.At))
 	if miss.Detail != "" {
 		text += ": " + miss.Detail
 	}
 	return text
 }
 
+var missColumns = []column{
+	{title: "MISSES", width: 21},
+	{title: "PROMPTS", width: 7, right: true},
+	{title: "TOKENS", width: 10, right: true},
+	{title: "REMEDY", width: 20, grow: true, drop: 1},
+}
+
 // misses lists the causes of misses since the totals began, the most tokens first.
-func (m *model) misses(state telemetry.State) []string {
-	causes := show.CauseTotals(state.Models)
-	if len(causes) == 0 {
+func (m *model) misses(state telemetry.State, width int) []string {
+	var rows [][]string
+	for _, c := range show.CauseTotals(state.Models) {
+		rows = append(rows, []string{causeName(c.Cause), show.Count(c.Prompts), show.Count(c.Tokens), c.Remedy})
+	}
+	if len(rows) == 0 {
 		return nil
 	}
-	lines := []string{m.style.head.Render("MISSES                 PROMPTS      TOKENS")}
-	for _, c := range causes {
-		lines = append(lines, pad(causeName(c.Cause), 22, false)+pad(show.Count(c.Prompts), 8, true)+pad(show.Count(c.Tokens), 12, true)+
-			"  "+m.style.quiet.Render(clean(c.Remedy)))
+	return m.list(missColumns, rows, width)
+}
+
+// busters names the places that change in every prompt, by their positions.
+func (m *model) busters(state telemetry.State) []string {
+	var lines []string
+	for _, b := range show.Busters(state, m.name, func(string) bool { return true }) {
+		lines = append(lines, m.style.warn.Render(fmt.Sprintf("Tokens %s to %s change in every prompt; %s tokens lost. kvtier why shows them.",
+			show.Count(int64(b.Begin)), show.Count(int64(b.End)-1), show.Count(int64(b.Lost)))))
 	}
 	return lines
 }

@@ -100,17 +100,20 @@ func (s styles) finish(line string, width int) string {
 	if !s.ascii {
 		return line
 	}
-	return strings.Map(func(r rune) rune {
+	var b strings.Builder
+	for _, r := range line {
 		switch {
 		case r == '…':
-			return '~'
+			b.WriteByte('~')
 		case r == '·':
-			return '-'
+			b.WriteByte('-')
 		case r > 0x7e:
-			return '?'
+			b.WriteString(strings.Repeat("?", ansi.StringWidth(string(r))))
+		default:
+			b.WriteRune(r)
 		}
-		return r
-	}, line)
+	}
+	return cut(b.String(), width)
 }
 
 // bar draws a share of a width; less than a cell is shown as one.
@@ -135,6 +138,7 @@ type column struct {
 	width int // the least; a column with grow gets the space that is left
 	right bool
 	grow  bool
+	most  int // up to which the column grows; 0 for no bound
 	drop  int // columns with the greatest number go first where a terminal is narrow; 0 stays
 }
 
@@ -167,6 +171,9 @@ func fit(columns []column, width int) (keep, widths []int) {
 		w := columns[i].width
 		if columns[i].grow {
 			w, left = w+left, 0
+			if most := columns[i].most; most > 0 {
+				w = min(w, most)
+			}
 		}
 		widths = append(widths, w)
 	}
