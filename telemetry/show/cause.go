@@ -87,7 +87,7 @@ func NewText(c telemetry.Cause) bool {
 func Because(m telemetry.Miss, now time.Time) string {
 	var facts []string
 	if m.From != "" {
-		facts = append(facts, "from the tier "+m.From)
+		facts = append(facts, from(m.From))
 	}
 	if !m.When.IsZero() {
 		facts = append(facts, Ago(m.When, now))
@@ -100,6 +100,17 @@ func Because(m telemetry.Miss, now time.Time) string {
 		means += " (" + strings.Join(facts, ", ") + ")"
 	}
 	return fmt.Sprintf("From token %s on: %s.", Count(int64(m.At)), means)
+}
+
+// from says where evicted pages were.
+func from(place string) string {
+	switch place {
+	case telemetry.PlaceSlot:
+		return "before they were stored"
+	case telemetry.PlaceRAM:
+		return "from memory"
+	}
+	return "from the " + place + " tier"
 }
 
 // CauseTotal counts the misses of one cause.

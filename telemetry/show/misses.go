@@ -35,12 +35,11 @@ type Miss struct {
 	Words *telemetry.Words `json:"-"` // nil where they are not known here
 }
 
-// Misses lists the prompts that missed, the newest first, at most n, of the models that keep
-// accepts.
-func Misses(s telemetry.State, name Name, now time.Time, n int, keep func(weights string) bool) []Miss {
+// Misses lists the prompts that missed and that keep accepts, the newest first, at most n.
+func Misses(s telemetry.State, name Name, now time.Time, n int, keep func(telemetry.StatePrompt) bool) []Miss {
 	list := []Miss{}
 	for _, p := range slices.Backward(s.Prompts) {
-		if p.Miss == nil || !keep(p.Weights) {
+		if p.Miss == nil || !keep(p) {
 			continue
 		}
 		if len(list) == n {

@@ -34,8 +34,10 @@ func TestEveryCauseIsExplained(t *testing.T) {
 var now = time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 
 func TestBecause(t *testing.T) {
-	require.Equal(t, "From token 1,024 on: the pages were evicted, because their room was needed (from the tier local, 3 h ago).",
+	require.Equal(t, "From token 1,024 on: the pages were evicted, because their room was needed (from the local tier, 3 h ago).",
 		Because(telemetry.Miss{Cause: telemetry.CauseEvicted, At: 1024, When: now.Add(-3*time.Hour - time.Minute), From: "local"}, now))
+	require.Contains(t, Because(telemetry.Miss{Cause: telemetry.CauseEvicted, From: telemetry.PlaceSlot}, now), "(before they were stored)")
+	require.Contains(t, Because(telemetry.Miss{Cause: telemetry.CauseEvicted, From: telemetry.PlaceRAM}, now), "(from memory)")
 	require.Equal(t, "From token 0 on: the same tokens are stored for other weights or adapters (adapters).",
 		Because(telemetry.Miss{Cause: telemetry.CauseWeights, Detail: "adapters"}, now))
 }
@@ -154,7 +156,7 @@ func TestMisses(t *testing.T) {
 		}
 		state.Prompts = append(state.Prompts, p)
 	}
-	got := Misses(state, named, now, 2, func(weights string) bool { return weights == "w" })
+	got := Misses(state, named, now, 2, func(p telemetry.StatePrompt) bool { return p.Weights == "w" })
 	require.Len(t, got, 2)
 	require.Equal(t, []int{4, 1}, []int{got[0].Slot, got[1].Slot})
 	require.Equal(t, "own", got[0].Model)
