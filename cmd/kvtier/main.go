@@ -81,6 +81,7 @@ func newCommand(a *app) *cobra.Command {
 		newBenchCommand(a),
 		newResidencyCommand(a),
 		newWhyCommand(a),
+		newTopCommand(a),
 		newCollectCommand(a),
 	)
 	for _, verb := range root.Commands() { // the others need no configuration

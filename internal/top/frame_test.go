@@ -100,6 +100,7 @@ func TestColors(t *testing.T) {
 	for name, m := range views() {
 		m.style = newStyles(true, false)
 		colored := m.frame(80, 24)
+		require.Contains(t, colored, "\x1b[", name)
 		m.style = newStyles(false, false)
 		require.Equal(t, m.frame(80, 24), ansi.Strip(colored), name)
 		require.NotContains(t, m.frame(80, 24), "\x1b", name)

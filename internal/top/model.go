@@ -2,7 +2,6 @@ package top
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -149,9 +148,7 @@ func (m *model) ask() tea.Cmd {
 		}
 		s.reading = true
 		commands = append(commands, func() tea.Msg {
-			ctx, cancel := context.WithTimeout(m.ctx, readLimit)
-			defer cancel()
-			state, err := m.opt.Read(ctx, s.root)
+			state, err := read(m.ctx, m.opt, s.root)
 			return answer{s, state, err}
 		})
 	}
@@ -185,9 +182,9 @@ func (s *server) status(now time.Time) (text string, good bool) {
 	case !s.known:
 		return "waiting for the server", false
 	case !s.fresh():
-		return "waiting for the server; numbers of " + show.Ago(s.state.At, now), false
+		return "waiting for the server, " + shortAgo(s.state.At, now) + " old", false
 	case old > silentAfter:
-		return "no news since " + show.Ago(s.state.At, now), false
+		return "no news for " + shortAgo(s.state.At, now), false
 	}
 	return "live", true
 }
@@ -199,6 +196,3 @@ func (m *model) View() string {
 	}
 	return m.frame(m.width, m.height)
 }
-
-// String is for errors of tests.
-func (s *server) String() string { return fmt.Sprintf("%s: %v %v", s.root, s.known, s.err) }

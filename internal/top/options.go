@@ -16,7 +16,6 @@ import (
 const (
 	ServersMax  = 64
 	interval    = time.Second      // between two questions to a server
-	readLimit   = 3 * time.Second  // of one answer
 	lookEvery   = 10               // ticks between two looks for servers and names
 	silentAfter = 15 * time.Second // after which a state that should be new is called old
 )
@@ -29,6 +28,8 @@ type Options struct {
 	Names func() show.Name
 	// Read returns the state of a root. It should end with its context.
 	Read func(ctx context.Context, root string) (telemetry.State, error)
+
+	Limit time.Duration // of one answer; 0 for none
 
 	Color bool // else no escape sequences but those that move the cursor
 	ASCII bool // the terminal has no other characters

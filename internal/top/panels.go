@@ -169,7 +169,7 @@ func (m *model) prompts(state telemetry.State, width int, now time.Time) []strin
 	for _, p := range slices.Backward(state.Prompts) {
 		restored := p.RAM + p.Local + p.Remote + p.Shifted
 		row := []string{
-			strings.TrimSuffix(show.Ago(p.At, now), " ago"), clean(m.name(p.Weights, own[p.Weights])), strconv.Itoa(p.ID), show.Count(int64(p.Tokens)),
+			shortAgo(p.At, now), clean(m.name(p.Weights, own[p.Weights])), strconv.Itoa(p.ID), show.Count(int64(p.Tokens)),
 			show.Count(int64(p.Prompt.Slot)), "-", "-", "-", "-", show.Count(int64(p.Computed)), clean(missText(p.Miss)),
 		}
 		if restored > 0 {
@@ -238,4 +238,13 @@ func (m *model) busters(state telemetry.State) []string {
 			show.Count(int64(b.Begin)), show.Count(int64(b.End)-1), show.Count(int64(b.Lost)))))
 	}
 	return lines
+}
+
+// shortAgo is a time before now for a column that says so.
+func shortAgo(t, now time.Time) string {
+	text := strings.TrimSuffix(show.Ago(t, now), " ago")
+	if text == "just now" {
+		return "now"
+	}
+	return text
 }

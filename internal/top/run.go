@@ -2,7 +2,6 @@ package top
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -48,10 +47,8 @@ func Once(ctx context.Context, out io.Writer, opt Options, width, height int) er
 	return failed
 }
 
-// JSON prints the state of each server as an object of its own.
-func JSON(ctx context.Context, out io.Writer, opt Options) error {
-	encode := json.NewEncoder(out)
-	encode.SetIndent("", "  ")
+// JSON gives the state of each server to emit.
+func JSON(ctx context.Context, opt Options, emit func(any) error) error {
 	var failed error
 	for _, root := range opt.Roots() {
 		state, err := read(ctx, opt, root)
@@ -59,7 +56,7 @@ func JSON(ctx context.Context, out io.Writer, opt Options) error {
 			failed = errors.Join(failed, (&server{root: root, err: err}).failure())
 			continue
 		}
-		if err := encode.Encode(state); err != nil {
+		if err := emit(state); err != nil {
 			return fmt.Errorf("print the state: %w", err)
 		}
 	}
@@ -67,8 +64,11 @@ func JSON(ctx context.Context, out io.Writer, opt Options) error {
 }
 
 func read(ctx context.Context, opt Options, root string) (telemetry.State, error) {
-	ctx, cancel := context.WithTimeout(ctx, readLimit)
-	defer cancel()
+	if opt.Limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, opt.Limit)
+		defer cancel()
+	}
 	return opt.Read(ctx, root)
 }
 

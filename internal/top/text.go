@@ -80,7 +80,8 @@ func newStyles(color, ascii bool) styles {
 	if color {
 		profile = termenv.ANSI
 	}
-	r := lipgloss.NewRenderer(io.Discard, termenv.WithProfile(profile))
+	r := lipgloss.NewRenderer(io.Discard)
+	r.SetColorProfile(profile) // else it is that of io.Discard
 	of := func(color string) lipgloss.Style { return r.NewStyle().Foreground(lipgloss.Color(color)) }
 	s := styles{
 		plain: r.NewStyle(), head: r.NewStyle().Bold(true), quiet: r.NewStyle().Faint(true),
