@@ -132,7 +132,7 @@ func (a *app) setVariables(flags *pflag.FlagSet) error {
 		return err
 	}
 	if flags.Changed("root") {
-		for _, name := range []string{remoteVar, localGBVar, remoteGBVar, instanceVar} {
+		for _, name := range []string{remoteVar, localGBVar, remoteGBVar, instanceVar, tierenv.SplitVariable} {
 			if _, ok := values[name]; !ok {
 				values[name] = ""
 			}
