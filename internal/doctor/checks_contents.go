@@ -46,7 +46,7 @@ func judgeQuarantine(s *scene) (hits []hit) {
 			return
 		}
 		m, _ := mountOf(s.mounts, p.above)
-		h := s.placeHit(st, p, p.path+"/v1/quarantine", fmt.Sprintf("%d files", p.contents.quarantined), "%s has damaged files in quarantine.", capital2(p.title()))
+		h := s.placeHit(st, p, p.path+"/v1/quarantine", plural(p.contents.quarantined, "file"), "%s has damaged files in quarantine.", capital2(p.title()))
 		h.values = append(h.values, "{source}", quote(cmp.Or(m.source, "/dev/sda")))
 		hits = append(hits, h)
 	})

@@ -129,7 +129,7 @@ func judgeCPUOnly(s *scene) (hits []hit) {
 		folder := filepath.Dir(i.libraries[0])
 		hits = append(hits, hit{
 			says:     fmt.Sprintf("This machine has %s, and the libraries of %s are for the CPU alone.", s.hardware.gpus[0], i.Executable),
-			evidence: []Evidence{{s.hardware.gpus[0], "present"}, {folder, fmt.Sprintf("%d libraries of ggml, none for CUDA", len(i.libraries))}},
+			evidence: []Evidence{{s.hardware.gpus[0], "present"}, {folder, plural(len(i.libraries), "file") + " of ggml, none for CUDA"}},
 			values:   []string{"{folder}", quote(folder)},
 		})
 	}

@@ -75,6 +75,12 @@ var modelChecks = []Check{
 		Remedy:  "{set}", judge: judgePaged,
 	},
 	{
+		ID: "paged-libraries", Severity: Error, Title: "Paged attention is on and the libraries lack it",
+		Matters: "Models that could be paged are not loaded.",
+		Means:   "The patches add an operation to ggml. Libraries of the stock release, which serve for all else, lack it.",
+		Remedy:  "make build && sudo cp -r build/ollama/bin build/ollama/lib {prefix}", judge: judgePagedLibraries,
+	},
+	{
 		ID: "model-llama-runner", Severity: Warning, Title: "Models run on the llama.cpp runner",
 		Matters: "These models are not tiered.",
 		Means:   "The patched releases tier Ollama's own engine. `llama` and `qwen2` run on it with `OLLAMA_NEW_ENGINE=1` only.",
@@ -129,6 +135,22 @@ func judgePaged(s *scene) (hits []hit) {
 			h := flashHit(o, fmt.Sprintf("%s has paged attention turned on and flash attention turned off.", capital(o.title())))
 			h.evidence = append(h.evidence, Evidence{pagedVar, shown(o.variables(), pagedVar)})
 			hits = append(hits, h)
+		}
+	}
+	return hits
+}
+
+func judgePagedLibraries(s *scene) (hits []hit) {
+	for _, o := range s.servers {
+		for _, i := range s.installed {
+			if i.Executable != o.exe || !truth(o.variables(), pagedVar) || len(i.baseOps) == 0 || !i.build.Ops[pagedOp] || slices.Contains(i.baseOps, pagedOp) {
+				continue
+			}
+			hits = append(hits, hit{
+				says:     fmt.Sprintf("%s has paged attention turned on, and its libraries lack it.", capital(o.title())),
+				evidence: []Evidence{{pagedVar, shown(o.variables(), pagedVar)}, {baseLibrary, "has no " + pagedOp}},
+				values:   []string{"{prefix}", quote(prefixOf(i.Executable))},
+			})
 		}
 	}
 	return hits

@@ -16,7 +16,7 @@ var mountChecks = []Check{
 		ID: "nfs-local-locks", Severity: Warning, Title: "Locks of an NFS mount stay on this machine",
 		Matters: "Only one machine at a time writes to the directory.",
 		Means:   "`nolock` and `local_lock=all` or `flock` keep locks from the NFS server, so that two machines could collect at once. kvtier then lets one write, and others read.",
-		Remedy:  "sudo sed -i 's/,\\(nolock\\|local_lock=[a-z]*\\)//' /etc/fstab && sudo umount {point} && sudo mount {point}", judge: judgeLocalLocks,
+		Remedy:  "sudoedit /etc/fstab && sudo umount {point} && sudo mount {point}  # without nolock and local_lock", judge: judgeLocalLocks,
 	},
 	{
 		ID: "one-writer", Severity: Note, Title: "Locks of this filesystem may not reach other machines",
@@ -28,25 +28,25 @@ var mountChecks = []Check{
 		ID: "nfs-nocto", Severity: Warning, Title: "An NFS mount has nocto",
 		Matters: "A page that another machine replaced or removed is seen late.",
 		Means:   "`nocto` turns off the look at the server that each opening of a file makes. Every page is checked when it is read, so output stays right, and reads fail more often.",
-		Remedy:  "sudo sed -i 's/,nocto//' /etc/fstab && sudo umount {point} && sudo mount {point}", judge: optionCheck("nocto"),
+		Remedy:  "sudoedit /etc/fstab && sudo umount {point} && sudo mount {point}  # without nocto", judge: optionCheck("nocto"),
 	},
 	{
 		ID: "nfs-hard", Severity: Note, Title: "An NFS mount waits for ever",
 		Matters: "Threads that hang stay until the NFS server is back.",
 		Means:   "`hard` is the default of NFS and works. With `soft,timeo=50,retrans=2` an operation on a dead server ends with an error, which the store treats as a miss.",
-		Remedy:  "sudo mount -o remount,soft,timeo=50,retrans=2 {point}  # where remount keeps hard: umount, and change /etc/fstab", judge: optionCheck("hard"),
+		Remedy:  "sudoedit /etc/fstab && sudo umount {point} && sudo mount {point}  # with soft,timeo=50,retrans=2", judge: optionCheck("hard"),
 	},
 	{
 		ID: "nfs-noac", Severity: Warning, Title: "An NFS mount has noac or sync",
 		Matters: "Each write waits for the server, so storing is slow.",
 		Means:   "The store syncs each page by itself. As options of a mount, `noac` and `sync` make every write of every program synchronous.",
-		Remedy:  "sudo sed -i 's/,\\(noac\\|sync\\)//' /etc/fstab && sudo umount {point} && sudo mount {point}", judge: optionCheck("noac", "sync"),
+		Remedy:  "sudoedit /etc/fstab && sudo umount {point} && sudo mount {point}  # without noac and sync", judge: optionCheck("noac", "sync"),
 	},
 	{
 		ID: "nfs-lookupcache", Severity: Note, Title: "An NFS mount remembers files that are not there",
 		Matters: "A page that another machine stored is found up to a minute late.",
 		Means:   "With `lookupcache=all`, the default, a client remembers that a name was not there. `lookupcache=positive` asks again.",
-		Remedy:  "sudo umount {point} && sudo mount -o lookupcache=positive {point}  # and in /etc/fstab", judge: judgeLookupCache,
+		Remedy:  "sudoedit /etc/fstab && sudo umount {point} && sudo mount {point}  # with lookupcache=positive", judge: judgeLookupCache,
 	},
 	{
 		ID: "root-squash", Severity: Error, Title: "The NFS server gives root the rights of a stranger",

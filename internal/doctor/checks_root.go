@@ -46,7 +46,7 @@ var rootChecks = []Check{
 		ID: "root-link", Severity: Error, Title: "The directory of pages is a link or no directory",
 		Matters: "Tiering is off: a user who can change the link can read or replace prompts.",
 		Means:   "Links are followed above the directory, and refused as the directory itself.",
-		Remedy:  "readlink -f {path}  # and give that directory: {set}", judge: judgeLink,
+		Remedy:  "readlink -f {path}  # give that directory as {variable}", judge: judgeLink,
 	},
 	{
 		ID: "root-owner", Severity: Error, Title: "The directory of pages belongs to another user than the server's",
@@ -120,12 +120,16 @@ func (s *scene) values(st store, p *place) []string {
 	o := s.by(st)
 	m, _ := mountOf(s.mountsOf(st), p.path)
 	variable, dir := localVar, "/var/lib/ollama-kv"
-	if p.tier == remoteTier {
+	switch {
+	case p.tier == remoteTier:
 		variable, dir = remoteVar, "/mnt/kv/pages"
+	case within(p.path, dir):
+		dir = "/srv/ollama-kv"
 	}
+	user := quote(cmp.Or(o.user.Name, s.names[o.user.UID], "ollama"))
 	return []string{
-		"{path}", quote(p.path), "{user}", quote(cmp.Or(o.user.Name, s.names[o.user.UID], "ollama")), "{point}", quote(cmp.Or(m.point, p.path)),
-		"{set}", o.setting(variable, dir), "{server}", quote(cmp.Or(o.name, "ollama.service")),
+		"{path}", quote(p.path), "{user}", user, "{point}", quote(cmp.Or(m.point, p.path)),
+		"{set}", "sudo install -d -m 700 -o " + user + " " + dir + " && " + o.setting(variable, dir), "{variable}", variable, "{server}", quote(cmp.Or(o.name, "ollama.service")),
 		"{dir}", quote("/etc/systemd/system/" + cmp.Or(o.name, "ollama.service") + ".d"),
 	}
 }
@@ -173,7 +177,8 @@ func capital2(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
 func judgeMissing(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
-		if p.missing && p.tier == localTier {
+		idle := len(st.servers) > 0 && !st.on || len(st.servers) == 0 && len(s.servers) > 0 // other findings say why
+		if p.missing && p.tier == localTier && !idle {
 			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist yet.", capital2(p.title())))
 		}
 	})
@@ -255,8 +260,8 @@ func judgeMode(s *scene) (hits []hit) {
 
 func judgeForeign(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
-		if len(p.contents.foreign) == 0 {
-			return
+		if uid := s.serverUID(st); len(p.contents.foreign) == 0 || len(st.servers) > 0 && uid >= 0 && uid != p.file.UID {
+			return // root-owner cures both
 		}
 		h := hit{says: fmt.Sprintf("Files below %s belong to another user.", p.title()), values: s.values(st, p)}
 		for _, f := range p.contents.foreign {

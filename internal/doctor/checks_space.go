@@ -140,7 +140,7 @@ func (s *scene) budgetValues(st store, p *place) []string {
 func judgeBudget(s *scene) (hits []hit) {
 	s.eachDisk(func(st store, p *place) {
 		budget, room := st.budget(p.tier), p.disk.Free+p.stored()
-		if !st.settings.given && p.tier == localTier && len(st.servers) == 0 && s.opt.Root == "" || budget <= room || budget == 0 {
+		if !st.settings.given && p.tier == localTier && len(st.servers) == 0 && s.opt.Root == "" || budget <= room || budget == 0 || p.disk.full() {
 			return
 		}
 		h := s.placeHit(st, p, "budget", bytesText(budget), "The budget of %s is more than its disk has room for.", p.title())
@@ -182,7 +182,7 @@ func (s *scene) eachProbe(fn func(st store, p *place)) {
 func judgeSlowWrites(s *scene) (hits []hit) {
 	s.eachProbe(func(st store, p *place) {
 		rate := float64(p.probe.Bytes) / max((p.probe.Write+p.probe.Sync).Seconds(), 1e-9)
-		if rate < slowWrite {
+		if rate < slowWrite && p.probe.Sync <= slowSync {
 			hits = append(hits, s.placeHit(st, p, p.path, fmt.Sprintf("%s/s, durable", bytesText(int64(rate))), "%s is slow to write.", capital2(p.title())))
 		}
 	})

@@ -200,7 +200,10 @@ var faults = map[string]func(*machine){
 		m.Ledger(root, ledger.Ledger{Schema: 1, Bytes: 5e9, Counts: 1, Written: map[string]int64{"2026-11-25": 10e9}})
 	},
 
-	"quarantine": func(m *machine) { m.Write(root+"/v1/quarantine/0a.check.1.kvp", "", doctortest.OllamaUID) },
+	"quarantine": func(m *machine) {
+		m.Dir(root+"/v1/quarantine", doctortest.OllamaUID)
+		m.Write(root+"/v1/quarantine/0a.check.1.kvp", "", doctortest.OllamaUID)
+	},
 	"two-builds": func(m *machine) { m.AddBuild(root, strings.Repeat("cd", 32), "engine-two", 2*time.Hour) },
 	"other-version-pages": func(m *machine) {
 		m.AddBuild(root, strings.Repeat("cd", 32), "engine-two", 100*time.Hour)
@@ -217,6 +220,7 @@ var faults = map[string]func(*machine){
 
 	"flash-attention-off": more("OLLAMA_FLASH_ATTENTION=0"),
 	"paged-refused":       more("OLLAMA_FLASH_ATTENTION=0 OLLAMA_PAGED_ATTN=1"),
+	"paged-libraries":     func(m *machine) { more("OLLAMA_PAGED_ATTN=1")(m) },
 	"model-llama-runner": func(m *machine) {
 		m.AddModel("llama3.1", "bb22")
 		m.Models[doctortest.ModelDir+"/blobs/sha256-bb22"] = "llama"

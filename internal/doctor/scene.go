@@ -133,6 +133,11 @@ func (s *scene) storesOf() []store {
 		}
 		add(set, i)
 	}
+	for i, server := range s.servers {
+		if len(all) == 0 && server.kind != byDocker {
+			add(s.settingsOf(server), i)
+		}
+	}
 	if len(all) == 0 {
 		add(settingsOf(s.shell, s.user.Home), -1)
 	}
