@@ -15,25 +15,25 @@ var contentChecks = []Check{
 		ID: "quarantine", Severity: Warning, Title: "Damaged files were set aside",
 		Matters: "A disk, a cable or memory may be failing.",
 		Means:   "A page that fails its check twice is moved to `v1/quarantine` for a person to look at, and computed again. One in years is a flipped bit.",
-		Remedy:  "kvtier check --root {path}; sudo smartctl -a {source}", judge: judgeQuarantine,
+		Remedy:  "{kvtier} check --root {path}; sudo smartctl -a {source}", judge: judgeQuarantine,
 	},
 	{
 		ID: "two-builds", Severity: Warning, Title: "Two builds of the engine use one directory",
 		Matters: "Each computes and stores the same prompts for itself.",
 		Means:   "Pages of the same weights by two builds were used within a day. Pages are only shared by builds that are the same to the byte.",
-		Remedy:  "kvtier ls --json --root {path}  # then install one build, or set OLLAMA_KV_INSTANCE_ID for each server", judge: judgeTwoBuilds,
+		Remedy:  "{kvtier} ls --json --root {path}  # then install one build, or set OLLAMA_KV_INSTANCE_ID for each server", judge: judgeTwoBuilds,
 	},
 	{
 		ID: "other-version-pages", Severity: Note, Title: "Pages of another build wait to be removed",
 		Matters: "They take space until a day after their last use, in the remote directory 30 days.",
 		Means:   "Another version of Ollama or of kvtier stored them. They stay for a while in case that it comes back.",
-		Remedy:  "kvtier gc --older-than 1d --root {path}", judge: judgeOtherVersion,
+		Remedy:  "{kvtier} gc --older-than 1d --root {path}", judge: judgeOtherVersion,
 	},
 	{
 		ID: "unused-instance", Severity: Note, Title: "No server has the id of a directory",
 		Matters: "Its pages take space, and no server reads them.",
 		Means:   "A server with `OLLAMA_KV_INSTANCE_ID` keeps its pages in `instances/ID`. No process holds the lock of this one, and it was not used for a day. A lock left behind harms nobody.",
-		Remedy:  "kvtier stat --root {instance}; rm -r {instance}", judge: judgeInstances,
+		Remedy:  "{kvtier} stat --root {instance}; rm -r {instance}", judge: judgeInstances,
 	},
 }
 

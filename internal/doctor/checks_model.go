@@ -14,13 +14,13 @@ var memoryChecks = []Check{
 		ID: "swap-with-ram-tier", Severity: Warning, Title: "Memory is swapped while pages are kept in memory",
 		Matters: "A page that was swapped is read from a disk, so the memory tier only costs memory.",
 		Means:   "`OLLAMA_KV_TIER_RAM_GB` keeps pages in memory, and this machine has moved memory to swap or zram.",
-		Remedy:  "{set}", judge: judgeSwap,
+		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_RAM_GB=GB", judge: judgeSwap,
 	},
 	{
 		ID: "ram-too-large", Severity: Warning, Title: "The memory tier is larger than the memory that is available",
 		Matters: "Models are unloaded, or the system ends processes.",
 		Means:   "`OLLAMA_KV_TIER_RAM_GB` is taken beside models. Uncompressed pages of a local disk stay in the page cache anyhow.",
-		Remedy:  "{set}", judge: judgeRAM,
+		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_RAM_GB=GB", judge: judgeRAM,
 	},
 }
 
@@ -66,13 +66,13 @@ var modelChecks = []Check{
 		ID: "flash-attention-off", Severity: Warning, Title: "Flash attention is turned off",
 		Matters: "V is laid out by columns, so storing and restoring copy it in small pieces, and the cache is always f16 in the patched releases.",
 		Means:   "`OLLAMA_FLASH_ATTENTION=0` turns flash attention off for all models. Pages with and without it are not exchanged.",
-		Remedy:  "{set}", judge: judgeFlash,
+		Remedy:  "{set}", Sets: "OLLAMA_FLASH_ATTENTION=1", judge: judgeFlash,
 	},
 	{
 		ID: "paged-refused", Severity: Error, Title: "Paged attention is on and flash attention is off",
 		Matters: "Models that could be paged are not loaded.",
 		Means:   "Paged attention takes the place of flash attention. `OLLAMA_PAGED_ATTN=1` turns flash attention on, unless `OLLAMA_FLASH_ATTENTION` turns it off.",
-		Remedy:  "{set}", judge: judgePaged,
+		Remedy:  "{set}", Sets: "OLLAMA_FLASH_ATTENTION=1", judge: judgePaged,
 	},
 	{
 		ID: "paged-libraries", Severity: Error, Title: "Paged attention is on and the libraries lack it",
@@ -84,7 +84,7 @@ var modelChecks = []Check{
 		ID: "model-llama-runner", Severity: Warning, Title: "Models run on the llama.cpp runner",
 		Matters: "These models are not tiered.",
 		Means:   "The patched releases tier Ollama's own engine. `llama` and `qwen2` run on it with `OLLAMA_NEW_ENGINE=1` only.",
-		Remedy:  "{set}", judge: judgeLlamaRunner,
+		Remedy:  "{set}", Sets: "OLLAMA_NEW_ENGINE=1", judge: judgeLlamaRunner,
 	},
 	{
 		ID: "model-adapter", Severity: Note, Title: "Models have adapters",

@@ -82,25 +82,25 @@ var rootChecks = []Check{
 		ID: "root-in-memory", Severity: Error, Title: "The directory of pages is on a filesystem in memory",
 		Matters: "Pages take memory that models need, and are gone with the next boot.",
 		Means:   "tmpfs and ramfs, as `/dev/shm`, `/run` and on many systems `/tmp`, keep files in memory.",
-		Remedy:  "{set}", judge: judgeInMemory,
+		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL=DIRECTORY", judge: judgeInMemory,
 	},
 	{
 		ID: "root-emptied", Severity: Warning, Title: "The directory of pages is emptied at boot or by age",
 		Matters: "Pages are deleted that would still be of use.",
 		Means:   "`systemd-tmpfiles` removes files by the rules in `tmpfiles.d`, and many systems empty `/tmp` when they boot.",
-		Remedy:  "{set}", judge: judgeEmptied,
+		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL=DIRECTORY", judge: judgeEmptied,
 	},
 	{
 		ID: "private-tmp", Severity: Error, Title: "The service has a /tmp of its own",
 		Matters: "All pages are deleted whenever the service stops, and kvtier looks at another directory.",
 		Means:   "With `PrivateTmp=yes` the service sees its own `/tmp` and `/var/tmp`, which systemd removes with it.",
-		Remedy:  "{set}", judge: judgePrivateTmp,
+		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL=DIRECTORY", judge: judgePrivateTmp,
 	},
 	{
 		ID: "network-local", Severity: Warning, Title: "The local directory is on a network filesystem",
 		Matters: "Requests wait for it when it hangs, and restores read over the network.",
 		Means:   "The local tier is meant for a disk of this machine. Home directories are often on the network. Only the remote tier may hang without harm.",
-		Remedy:  "{set}", judge: judgeNetworkLocal,
+		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL=DIRECTORY", judge: judgeNetworkLocal,
 	},
 }
 
@@ -127,8 +127,12 @@ func (s *scene) values(st store, p *place) []string {
 		dir = "/srv/ollama-kv"
 	}
 	user := quote(cmp.Or(o.user.Name, s.names[o.user.UID], "ollama"))
+	kvtier := "kvtier" // for verbs about pages, which only their owner may use
+	if p.file.UID >= 0 && p.file.UID != s.user.UID && !p.missing {
+		kvtier = "sudo -u " + quote(cmp.Or(s.names[p.file.UID], o.user.Name)) + " kvtier"
+	}
 	return []string{
-		"{path}", quote(p.path), "{user}", user, "{point}", quote(cmp.Or(m.point, p.path)),
+		"{kvtier}", kvtier, "{path}", quote(p.path), "{user}", user, "{point}", quote(cmp.Or(m.point, p.path)),
 		"{set}", "sudo install -d -m 700 -o " + user + " " + dir + " && " + o.setting(variable, dir), "{variable}", variable, "{server}", quote(cmp.Or(o.name, "ollama.service")),
 		"{dir}", quote("/etc/systemd/system/" + cmp.Or(o.name, "ollama.service") + ".d"),
 	}
@@ -178,7 +182,7 @@ func capital2(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 func judgeMissing(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		idle := len(st.servers) > 0 && !st.on || len(st.servers) == 0 && len(s.servers) > 0 // other findings say why
-		if p.missing && p.tier == localTier && !idle {
+		if p.missing && p.tier == localTier && (!idle || s.opt.Root != "") {
 			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist yet.", capital2(p.title())))
 		}
 	})

@@ -14,7 +14,7 @@ var runningChecks = []Check{
 		ID: "collector-down", Severity: Note, Title: "No collector runs for a directory",
 		Matters: "Counters of prompts, hits and misses are not kept.",
 		Means:   "A patched server, the daemon before llama-server, or `kvtier collect` collects counters over a socket in the directory. A server of an older version has none.",
-		Remedy:  "kvtier collect --root {path}", judge: judgeCollector,
+		Remedy:  "{kvtier} collect --root {path}", judge: judgeCollector,
 	},
 	{
 		ID: "breaker-open", Severity: Error, Title: "A tier is left alone after failures",
@@ -26,37 +26,37 @@ var runningChecks = []Check{
 		ID: "dropped-pages", Severity: Warning, Title: "Pages could not be stored",
 		Matters: "Their tokens are computed again.",
 		Means:   "The disk was full, failed, or was too slow for the memory in which pages wait.",
-		Remedy:  "journalctl -u {server} | grep 'kv tier' | tail; kvtier bench --root {path}", judge: judgeDropped,
+		Remedy:  "journalctl -u {server} | grep 'kv tier' | tail; {kvtier} bench --root {path}", judge: judgeDropped,
 	},
 	{
 		ID: "queue-full", Severity: Warning, Title: "The memory for pages that wait to be stored is nearly full",
 		Matters: "Soon pages stay in the cache, and some are not stored.",
 		Means:   "Pages are computed more quickly than the disk takes them.",
-		Remedy:  "kvtier bench --root {path}; iostat -x 1 5", judge: judgeQueue,
+		Remedy:  "{kvtier} bench --root {path}; iostat -x 1 5", judge: judgeQueue,
 	},
 	{
 		ID: "prompts-change", Severity: Warning, Title: "Prompts change at the front",
 		Matters: "All tokens behind such a place are computed in each request, although they are the same.",
 		Means:   "Prompts of one conversation differ at the same place each time, such as a clock or a list of files in the system message. Only a common beginning is restored.",
-		Remedy:  "kvtier why", judge: judgeBusters,
+		Remedy:  "{kvtier} why --root {path}", judge: judgeBusters,
 	},
 	{
 		ID: "misses-evicted", Severity: Warning, Title: "Many tokens are computed because their pages were evicted",
 		Matters: "A larger budget would have restored them.",
 		Means:   "Prompts asked for pages that had been stored and left the last tier for lack of room.",
-		Remedy:  "{budget}", judge: missCheck(telemetry.CauseEvicted),
+		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL_GB=GB", judge: missCheck(telemetry.CauseEvicted),
 	},
 	{
 		ID: "misses-damaged", Severity: Warning, Title: "Many tokens are computed because their pages are damaged",
 		Matters: "Their pages were stored in vain, and a disk, a cable or memory may be failing.",
 		Means:   "Pages failed their check, or could not be read.",
-		Remedy:  "kvtier check --root {path}; kvtier repair --root {path}", judge: missCheck(telemetry.CauseDamaged),
+		Remedy:  "{kvtier} check --root {path}; {kvtier} repair --root {path}", judge: missCheck(telemetry.CauseDamaged),
 	},
 	{
 		ID: "misses-quicker", Severity: Note, Title: "Many stored tokens are computed because reading is slower",
 		Matters: "The disk or the share gives pages more slowly than the model computes them.",
 		Means:   "Servers measure both, and choose the quicker one. A faster disk, compression on a slow share, or a memory tier changes the choice.",
-		Remedy:  "kvtier bench --root {path}", judge: missCheck(telemetry.CauseQuicker),
+		Remedy:  "{kvtier} bench --root {path}", judge: missCheck(telemetry.CauseQuicker),
 	},
 	{
 		ID: "misses-tier-down", Severity: Warning, Title: "Many stored tokens are computed because a tier is down",
@@ -68,7 +68,7 @@ var runningChecks = []Check{
 		ID: "misses-identity", Severity: Warning, Title: "Many stored tokens are computed because of another build or setting",
 		Matters: "Their pages are stored for another build, type of cache, size of page or namespace.",
 		Means:   "Each of these has pages of its own. Servers that share a directory need the same build and the same settings.",
-		Remedy:  "kvtier ls --json --root {path}", judge: missCheck(telemetry.CauseBuild, telemetry.CauseType, telemetry.CausePageSize, telemetry.CauseNamespace),
+		Remedy:  "{kvtier} ls --json --root {path}", judge: missCheck(telemetry.CauseBuild, telemetry.CauseType, telemetry.CausePageSize, telemetry.CauseNamespace),
 	},
 }
 
@@ -200,7 +200,7 @@ func missCheck(causes ...telemetry.Cause) func(*scene) []hit {
 			h.evidence = slices.Concat(h.evidence, evidence)
 			if st.local != nil {
 				double := 2 * max(st.localBytes, 10e9)
-				h.values = append([]string{"{budget}", s.by(st).setting(localGBVar, fmt.Sprint(double/1e9))}, h.values...)
+				h.values = append([]string{"{set}", s.by(st).setting(localGBVar, fmt.Sprint(double/1e9))}, h.values...)
 			}
 			hits = append(hits, h)
 		})

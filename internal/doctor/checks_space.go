@@ -20,43 +20,43 @@ var spaceChecks = []Check{
 		ID: "disk-nearly-full", Severity: Warning, Title: "A disk is nearly full",
 		Matters: "Pages are evicted although the budget has room, or soon cannot be stored.",
 		Means:   "Less than 3 % of the disk is free. A budget of 0 leaves 5 % free.",
-		Remedy:  "kvtier gc --older-than 30d --root {path}; df -h {path}", judge: judgeNearlyFull,
+		Remedy:  "{kvtier} gc --older-than 30d --root {path}; df -h {path}", judge: judgeNearlyFull,
 	},
 	{
 		ID: "inodes", Severity: Error, Title: "A filesystem has no room for more files",
 		Matters: "No page can be stored there, although bytes are free.",
 		Means:   "Each page takes two files. A filesystem such as ext4 has a fixed number of inodes.",
-		Remedy:  "df -i {path}; kvtier gc --older-than 30d --root {path}", judge: judgeInodes,
+		Remedy:  "df -i {path}; {kvtier} gc --older-than 30d --root {path}", judge: judgeInodes,
 	},
 	{
 		ID: "budget-over-disk", Severity: Warning, Title: "A budget is larger than the disk allows",
 		Matters: "The disk is full before the budget is reached, and others lack the space.",
 		Means:   "The budget is more than the pages that are stored and the bytes that are free together.",
-		Remedy:  "{budget}", judge: judgeBudget,
+		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL_GB=GB", judge: judgeBudget,
 	},
 	{
 		ID: "budget-zero-shared", Severity: Warning, Title: "A budget of 0 on a disk with other data",
 		Matters: "Pages fill the disk up to 95 %, so other programs find little room.",
 		Means:   "`0` means no budget: choose it only where nothing else needs the space.",
-		Remedy:  "{budget}", judge: judgeShared,
+		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL_GB=GB", judge: judgeShared,
 	},
 	{
 		ID: "slow-writes", Severity: Warning, Title: "A disk is slow to write",
 		Matters: "Pages wait in memory, and some are not stored when a model is unloaded.",
 		Means:   "A file of 32 MB was written at less than 60 MB/s. `kvtier bench` measures for longer, also reading.",
-		Remedy:  "kvtier bench --root {path}", judge: judgeSlowWrites,
+		Remedy:  "{kvtier} bench --root {path}", judge: judgeSlowWrites,
 	},
 	{
 		ID: "slow-sync", Severity: Warning, Title: "A disk takes long to make a file durable",
 		Matters: "Each page is made durable before it counts as stored.",
 		Means:   "`fsync` of 32 MB took more than a second: a disk without a cache, a busy one, or a share over a slow network.",
-		Remedy:  "kvtier bench --root {path}; iostat -x 1 5", judge: judgeSlowSync,
+		Remedy:  "{kvtier} bench --root {path}; iostat -x 1 5", judge: judgeSlowSync,
 	},
 	{
 		ID: "write-cap", Severity: Warning, Title: "The limit of bytes written per day is reached",
 		Matters: "Pages are not stored before midnight (UTC).",
 		Means:   "`OLLAMA_KV_TIER_WRITE_GB_PER_DAY` spares the disk. `kvtier stat` shows the bytes of each day.",
-		Remedy:  "kvtier stat --root {path}  # then, for more: {set}", judge: judgeWriteCap,
+		Remedy:  "{kvtier} stat --root {path}  # then, for more: {set}", Sets: "OLLAMA_KV_TIER_WRITE_GB_PER_DAY=GB", judge: judgeWriteCap,
 	},
 }
 
@@ -134,7 +134,7 @@ func (s *scene) budgetValues(st store, p *place) []string {
 	}
 	const share = .8 // of the room that there is
 	gb := max(1, int64(share*float64(p.disk.Free+p.stored())/env.BytesPerGB))
-	return append([]string{"{budget}", s.by(st).setting(name, fmt.Sprint(gb))}, s.values(st, p)...)
+	return append([]string{"{set}", s.by(st).setting(name, fmt.Sprint(gb))}, s.values(st, p)...)
 }
 
 func judgeBudget(s *scene) (hits []hit) {

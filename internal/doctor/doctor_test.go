@@ -327,6 +327,7 @@ func TestChecksAreComplete(t *testing.T) {
 		}
 		require.NotEmpty(t, c.Remedy, c.ID)
 		require.NotContains(t, c.General(), "{", c.ID)
+		require.Equal(t, strings.Contains(c.Remedy, "{set}"), c.Sets != "", c.ID)
 		found, ok := doctor.Find(c.ID)
 		require.True(t, ok)
 		require.Equal(t, c.Title, found.Title)

@@ -62,8 +62,9 @@ type Check struct {
 	Matters  string   // one sentence: the consequence
 	Means    string   // for people who ask for more
 	// Remedy is a command. Names in braces are replaced by the values of a finding; its own
-	// remedy replaces all of it.
+	// remedy replaces all of it. Sets is the variable that the command {set} gives to the server.
 	Remedy string
+	Sets   string
 
 	judge func(*scene) []hit
 }

@@ -29,7 +29,7 @@ type place struct {
 }
 
 // probeBytes is the size of the file that measures a disk: some pages.
-const probeBytes = 32 << 20
+const probeBytes = 32_000_000
 
 // lookAt looks at a directory, and measures its disk.
 func lookAt(e Environment, tier, path string, quick bool) place {

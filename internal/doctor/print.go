@@ -46,8 +46,8 @@ func (c Check) General() string {
 	for _, name := range []string{"path", "user", "point", "server", "dir", "file", "name", "exe", "other", "setting", "image", "prefix", "folder", "restart", "source", "instance", "model", "tier", "variable"} {
 		remedy = strings.ReplaceAll(remedy, "{"+name+"}", strings.ToUpper(name))
 	}
-	remedy = strings.ReplaceAll(remedy, "{set}", "OLLAMA_VARIABLE=VALUE, set for the server")
-	return strings.ReplaceAll(remedy, "{budget}", "OLLAMA_KV_TIER_LOCAL_GB=GB, set for the server")
+	remedy = strings.ReplaceAll(remedy, "{kvtier}", "kvtier")
+	return strings.ReplaceAll(remedy, "{set}", "set "+c.Sets+" for the server")
 }
 
 // line keeps a text on one line.
