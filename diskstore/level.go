@@ -22,6 +22,7 @@ type level struct {
 
 	book     *ledger.Book // this process's part of the tier's ledger
 	use      tierUse      // its files, as far as they were counted
+	counts   levelCounters
 	first    *firstCount
 	verdicts *verdicts
 	copies   *copies // of the remote tier

@@ -36,6 +36,7 @@ type Store struct {
 	promoting *work.Queue // promotions and touches of remote pages
 
 	counts  counters
+	ahead   readAhead
 	links   linkCache
 	health  health // of the local tier
 	capped  capNote
@@ -103,6 +104,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 	}
 	s.health.log = s.log.With("tier", tier.Local, "root", opt.Local.Root)
 	s.capped.log, s.capped.pages = s.health.log, &s.counts.writeCaps
+	s.ahead.counts = &s.counts
 	local := dir.Options{
 		Create: create, Timeout: opt.Timeout, Log: s.health.log,
 		Replaced: func() { s.local.book.Restart() },
