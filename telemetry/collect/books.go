@@ -13,7 +13,7 @@ import (
 
 const (
 	// endedMax bounds the processes that ended and whose ids are kept: a report of such a
-	// process adds only what it did since its last one.
+	// process adds only the growth since its last one.
 	endedMax = 128
 	// lateMax is the time for which a report may be on its way after its process has ended;
 	// limits of the connection make it shorter.

@@ -32,7 +32,7 @@ func Serve(ctx context.Context, root string, opt Options) error {
 	if err != nil {
 		return err
 	}
-	said := ""
+	log, said := opt.Logger, ""
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -50,7 +50,7 @@ func Serve(ctx context.Context, root string, opt Options) error {
 		case errors.Is(err, vfs.ErrLocked), errors.Is(err, fs.ErrNotExist):
 		case err != nil && err.Error() != said:
 			said = err.Error()
-			opt.Logger.Warn("telemetry: cannot collect, and tries again", "path", p.dir, "error", err)
+			log.Warn("kv tier: cannot collect reports, and tries again", "path", p.dir, "error", err)
 		}
 		timer.Reset(opt.Intervals.Poll)
 	}
@@ -87,7 +87,8 @@ func collect(ctx context.Context, p *place, opt Options) error {
 	if err != nil {
 		return err
 	}
-	opt.Logger.Debug("telemetry: collecting", "path", p.dir)
+	log := opt.Logger
+	log.Debug("kv tier: collecting reports", "path", p.dir)
 	return serve(ctx, p, b, w, lock, s, opt)
 }
 
@@ -161,7 +162,8 @@ func (p *place) load(opt Options) (*books, error) {
 		if err := p.setAside(); err != nil {
 			return nil, fmt.Errorf("set %s aside: %w", p.path(fileName), err)
 		}
-		opt.Logger.Warn("telemetry: totals begin anew, the former file is set aside", "path", p.path(asideName), "error", err)
+		log := opt.Logger
+		log.Warn("kv tier: totals of reports begin anew, the former file is set aside", "path", p.path(asideName), "error", err)
 	default:
 		return nil, err
 	}

@@ -154,14 +154,14 @@ func (w *writer) save(ctx context.Context) error {
 	}
 	if err == nil {
 		if w.failing != nil {
-			w.log.Info("telemetry: totals are written again", "path", w.place.path(fileName))
+			w.log.Info("kv tier: totals of reports are written again", "path", w.place.path(fileName))
 		}
 		w.saved, w.failing = changes, nil
 		return nil
 	}
 	err = fmt.Errorf("write %s: %w", w.place.path(fileName), err)
 	if w.failing == nil {
-		w.log.Warn("telemetry: totals cannot be written, a killed collector would lose them; look at the disk", "error", err)
+		w.log.Warn("kv tier: totals of reports cannot be written, a killed server would lose them", "error", err)
 	}
 	w.failing, w.retry = err, time.Now().Add(w.pause)
 	return err
