@@ -105,11 +105,12 @@ func (b *books) add(r *telemetry.Report, peer int, last bool) error {
 	}
 	if p.model != m {
 		p.move(m)
+		b.changes++
 	}
 	if p.count(r.Totals, true) || !known {
 		m.lastUsed = now
+		b.changes++
 	}
-	b.changes++
 	b.promptsLocked(p, r)
 	p.heard = now
 	p.near = peer == r.Process.PID && r.Process.Start != 0

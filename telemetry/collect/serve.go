@@ -72,14 +72,18 @@ func collect(ctx context.Context, p *place, opt Options) error {
 	if err != nil {
 		return err
 	}
-	b, err := do(ctx, p, func() (*books, error) { return p.load(opt) }, func(*books, error) {})
+	defer lock.Close()
+	b, err := do(ctx, p, func() (b *books, err error) {
+		err = lock.change(func() error { b, err = p.load(opt); return err })
+		return b, err
+	}, func(*books, error) {})
 	if err != nil {
-		lock.Close()
 		return err
 	}
-	w := newWriter(p, b, opt)
-	defer w.end(func() { lock.Close() })
-	s, err := do(ctx, p, p.listen, func(s *socket, _ error) {
+	s, err := do(ctx, p, func() (s *socket, err error) {
+		err = lock.change(func() error { s, err = p.listen(); return err })
+		return s, err
+	}, func(s *socket, _ error) {
 		if s != nil {
 			s.Close()
 		}
@@ -89,11 +93,12 @@ func collect(ctx context.Context, p *place, opt Options) error {
 	}
 	log := opt.Logger
 	log.Debug("kv tier: collecting reports", "path", p.dir)
-	return serve(ctx, p, b, w, lock, s, opt)
+	return serve(ctx, p, b, lock, s, opt)
 }
 
 // serve answers requests until ctx ends or the collector's files are gone.
-func serve(ctx context.Context, p *place, b *books, w *writer, lock *held, s *socket, opt Options) error {
+func serve(ctx context.Context, p *place, b *books, lock *held, s *socket, opt Options) error {
+	w := newWriter(p, lock, b, opt)
 	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	written := make(chan struct{})
 	go func() {
@@ -120,7 +125,9 @@ func serve(ctx context.Context, p *place, b *books, w *writer, lock *held, s *so
 	}
 	w.retry = time.Time{}
 	w.save(ending)
-	_ = p.do(ending, func() error { return p.fs.Remove(p.path(socketName)) })
+	_ = p.do(ending, func() error {
+		return lock.change(func() error { return p.fs.Remove(p.path(socketName)) })
+	})
 	return err
 }
 
