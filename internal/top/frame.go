@@ -198,9 +198,12 @@ func (m *model) rateLine(s *server, width int) []string {
 }
 
 func (m *model) footer() string {
-	keys := "q quit"
-	if len(m.servers) > 1 {
-		keys += " · tab next server"
+	const about = "saved times are estimates"
+	switch {
+	case m.still:
+		return m.style.quiet.Render(about)
+	case len(m.servers) > 1:
+		return m.style.quiet.Render("q quit · tab next server · " + about)
 	}
-	return m.style.quiet.Render(keys + " · saved times are estimates")
+	return m.style.quiet.Render("q quit · " + about)
 }

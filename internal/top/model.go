@@ -31,6 +31,7 @@ type model struct {
 	shown   int // index into servers
 	looking bool
 	ticks   int
+	still   bool // no keys are read
 
 	width, height int
 }
@@ -60,9 +61,11 @@ func plainName(weights, own string) string {
 	return "weights " + weights[:min(len(weights), 12)]
 }
 
-func (m *model) Init() tea.Cmd { return tea.Batch(m.look(), nextTick()) }
+func (m *model) Init() tea.Cmd { return tea.Batch(m.look(), m.nextTick()) }
 
-func nextTick() tea.Cmd { return tea.Tick(interval, func(time.Time) tea.Msg { return tick{} }) }
+func (m *model) nextTick() tea.Cmd {
+	return tea.Tick(m.opt.interval(), func(time.Time) tea.Msg { return tick{} })
+}
 
 func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
@@ -79,7 +82,7 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		msg.server.take(msg.state, msg.err)
 	case tick:
 		m.ticks++
-		commands := []tea.Cmd{m.ask(), nextTick()}
+		commands := []tea.Cmd{m.ask(), m.nextTick()}
 		if m.ticks%lookEvery == 0 {
 			commands = append(commands, m.look())
 		}
