@@ -20,6 +20,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/collect"
 	"github.com/kvtier/kvtier/telemetry/listen"
+	"github.com/kvtier/kvtier/telemetry/page"
 )
 
 func newCollectCommand(a *app) *cobra.Command {
@@ -123,9 +124,8 @@ func (a *app) listen(ctx context.Context, log *slog.Logger) error {
 	if addr == "" {
 		return nil
 	}
-	return cli.Usage(listen.Serve(ctx, listen.Options{Addr: addr, Version: version.String(), Log: log, Read: func(ctx context.Context) (telemetry.State, error) {
-		return collect.Read(ctx, a.config.Local)
-	}}))
+	read := func(ctx context.Context) (telemetry.State, error) { return collect.Read(ctx, a.config.Local) }
+	return cli.Usage(listen.Serve(ctx, listen.Options{Addr: addr, Version: version.String(), Read: read, Page: page.Handler, Log: log}))
 }
 
 // nameCache has the names of models for a collector, which may not wait for a disk.

@@ -71,14 +71,19 @@ func TestCollectServesMetrics(t *testing.T) {
 	collect.Push(ctx, root, source, collect.Options{}) // the last report alone
 
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Get("http://" + addr + "/metrics")
-	require.NoError(t, err)
-	body, err := io.ReadAll(answer.Body)
-	require.NoError(t, answer.Body.Close())
-	require.NoError(t, err)
-	require.Regexp(t, `(?m)^ollama_kv_prompts_total\{.*\} 1$`, string(body))
+	get := func(path string) string {
+		answer, err := client.Get("http://" + addr + path)
+		require.NoError(t, err)
+		body, err := io.ReadAll(answer.Body)
+		require.NoError(t, answer.Body.Close())
+		require.NoError(t, err)
+		return string(body)
+	}
+	require.Regexp(t, `(?m)^ollama_kv_prompts_total\{.*\} 1$`, get("/metrics"))
+	require.Contains(t, get("/"), "<title>")
+	require.Contains(t, get("/state.json"), `"live":true`)
 	require.Equal(t, 0, stop())
-	_, err = client.Get("http://" + addr + "/metrics")
+	_, err := client.Get("http://" + addr + "/metrics")
 	require.Error(t, err, "the listener ends with the collector")
 }
 

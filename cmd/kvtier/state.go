@@ -13,7 +13,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry/collect"
 )
 
-// state reads what the collector of the local directory knows, or knew.
+// state reads the state of the local directory's collector, or its last one.
 func (a *app) state(ctx context.Context) (telemetry.State, error) {
 	return a.readState(ctx, func(ctx context.Context) (telemetry.State, error) {
 		return collect.Read(ctx, a.config.Local)
@@ -53,17 +53,17 @@ func (n modelNames) nameOf(weights, own string) string {
 	return n.of(map[string]string{tierenv.KeyWeights: weights})
 }
 
-// keepModel returns a filter for weights: those of the model that what names, by its name or by
-// the first digits of its weights. Without a name, all are kept.
-func (a *app) keepModel(s telemetry.State, names modelNames, what string) (func(weights string) bool, error) {
-	if what == "" {
+// keepModel returns a filter for the weights of one model, which the user gives by its name or by
+// the first digits of its weights. Without a model, all are kept.
+func (a *app) keepModel(s telemetry.State, names modelNames, wanted string) (func(weights string) bool, error) {
+	if wanted == "" {
 		return func(string) bool { return true }, nil
 	}
 	named := func(m telemetry.ModelState) bool {
-		return names.has(m.Model.Weights, what) || m.Model.Name == what
+		return names.has(m.Model.Weights, wanted) || m.Model.Name == wanted
 	}
 	byDigits := func(m telemetry.ModelState) bool {
-		return isDigits(what) && strings.HasPrefix(m.Model.Weights, what)
+		return isDigits(wanted) && strings.HasPrefix(m.Model.Weights, wanted)
 	}
 	meant := make(map[string]bool)
 	for _, is := range []func(telemetry.ModelState) bool{named, byDigits} {
@@ -76,5 +76,5 @@ func (a *app) keepModel(s telemetry.State, names modelNames, what string) (func(
 			return func(weights string) bool { return meant[weights] }, nil
 		}
 	}
-	return nil, fmt.Errorf("no model %q has reported; kvtier ps lists those that have", what)
+	return nil, fmt.Errorf("no model %q has reported; kvtier ps lists those that have", wanted)
 }
