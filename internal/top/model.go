@@ -21,7 +21,7 @@ type server struct {
 	rates   rates
 }
 
-// model is what the program shows. All of its methods run in one goroutine.
+// model is the state of the program. All of its methods run in one goroutine.
 type model struct {
 	ctx     context.Context
 	opt     Options
@@ -173,7 +173,7 @@ func (s *server) take(state telemetry.State, err error) {
 	}
 }
 
-// fresh reports whether a collector has told what runs now.
+// fresh reports whether a collector has told which processes run now.
 func (s *server) fresh() bool { return s.known && s.err == nil && s.state.Live }
 
 // status says in a few words whether the numbers are of now.
