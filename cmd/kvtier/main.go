@@ -79,6 +79,7 @@ func newCommand(a *app) *cobra.Command {
 		newExportCommand(a),
 		newImportCommand(a),
 		newBenchCommand(a),
+		newPlanCommand(a),
 	)
 	for _, verb := range root.Commands() { // the others need no configuration
 		verb.PreRunE = func(cmd *cobra.Command, _ []string) error {

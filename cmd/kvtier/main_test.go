@@ -37,13 +37,16 @@ func TestMain(m *testing.M) {
 //	old DIR AGE                                                             make files look unused
 //	exits STATUS PROGRAM ARGS                                               run a program that ends so
 //	forge IN OUT HOW                                                        change an archive; see forgeries
+//	gguf FILE BYTES ARCH LAYERS KVHEADS DIM [KEY=N]                         write the head of a model's file, and a hole for weights
+//	rates DIR FINGERPRINT                                                   write rates as servers measure them
+//	counted DIR SERIES=N...                                                 have a collector of a root keep counters
 //	server FILE                                                             build kvtier-llama-server
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "script"),
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"pages": storePages, "model": pullModel, "flip": flipBit, "cut": cutFile, "old": makeOld, "forge": forge,
-			"exits": clitest.Exits, "server": buildServer,
+			"exits": clitest.Exits, "server": buildServer, "gguf": writeHead, "rates": writeRates, "counted": countSeries,
 		},
 		Setup: func(env *testscript.Env) error {
 			for name, value := range map[string]string{

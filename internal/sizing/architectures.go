@@ -56,7 +56,7 @@ func ShapeOf(h *Header) (*Shape, error) {
 	return s, nil
 }
 
-// unknown notes what the figures of an unknown architecture leave out.
+// unknown notes the parts of an unknown architecture that the figures leave out.
 func unknown(h *Header, s *Shape) {
 	s.Unsure = append(s.Unsure, fmt.Sprintf("The architecture %q is not known here: every layer with K/V heads counts as one that keeps all positions.", s.Architecture))
 	if n := h.Number("attention.sliding_window"); n > 0 {

@@ -155,7 +155,7 @@ func TestStates(t *testing.T) {
 	require.Equal(t, s.Layers, shapeOf(t, kv).Layers)
 }
 
-// What is not known is said.
+// Sentences say which figures are uncertain.
 func TestUnknownArchitectures(t *testing.T) {
 	s := shapeOf(t, model("brandnew", 2, 8, 64, ggml.KV{
 		"attention.sliding_window": uint32(512), "ssm.state_size": uint32(16), "attention.kv_lora_rank": uint32(64),
@@ -234,7 +234,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// Whatever the bytes are, reading them ends, with a shape or an error.
+// Reading any bytes ends, with a shape or an error.
 func FuzzReadHeader(f *testing.F) {
 	f.Add(hostile(1, 1, uint64(1), []byte("k"), typeUint32, uint32(7)))
 	f.Add(hostile(0, 2, uint64(20), []byte("general.architecture"), typeString, uint64(5), []byte("llama")))
