@@ -135,6 +135,9 @@ func (a *app) plan(ctx context.Context, model string, f planFlags) error {
 		return cli.Usagef("%w", err)
 	}
 	notes := a.lookAround(ctx, in, found, f)
+	if err := ctx.Err(); err != nil { // a measurement was interrupted
+		return err
+	}
 	p := sizing.Make(*in)
 	p.Notes = append(p.Notes, notes...)
 	if a.asJSON {

@@ -88,7 +88,7 @@ func Make(in Input) *Plan {
 	computed := func(v float64, unit, from string) Figure { return Figure{v, unit, Computed, from} }
 	read := func(v float64, unit string) Figure { return Figure{v, unit, Read, in.Weights.From} }
 	p := &Plan{
-		Model: in.Model, Architecture: s.Architecture, CacheType: t, Notes: append([]string{}, s.Unsure...),
+		Places: []Place{}, Model: in.Model, Architecture: s.Architecture, CacheType: t, Notes: append([]string{}, s.Unsure...),
 		FullLayers: read(float64(full), Count), WindowLayers: read(float64(window), Count), StateLayers: read(float64(state), Count),
 		Weights:   in.Weights,
 		Token:     computed(float64(s.RowBytes(t)), Bytes, "layers × K/V heads × dimensions × bytes per element"),

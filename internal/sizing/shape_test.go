@@ -169,6 +169,7 @@ func TestUnknownArchitectures(t *testing.T) {
 
 func TestImpossibleShapes(t *testing.T) {
 	for says, kv := range map[string]ggml.KV{
+		"architecture of 65 bytes": model(strings.Repeat("x", 65), 2, 8, 64, nil),
 		"has 0 layers":             model("llama", 0, 8, 64, nil),
 		"has 4294967295 layers":    model("llama", math.MaxUint32, 8, 64, nil),
 		"rows of":                  model("llama", 2, math.MaxUint32, 64, nil),
