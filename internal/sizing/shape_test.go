@@ -103,6 +103,9 @@ func TestDefaultsOfHeads(t *testing.T) {
 // K/V of every architecture of the test models, which know their own size.
 func TestTokensOfArchitectures(t *testing.T) {
 	for _, arch := range testmodel.Architectures() {
+		if strings.HasSuffix(arch, "-vision") { // the same K/V, and a large vocabulary
+			continue
+		}
 		path := filepath.Join(t.TempDir(), "m.gguf")
 		small := testmodel.Shape{Arch: arch, Vocab: 600, Embed: 64, Heads: 4, KVHeads: 1, HeadDim: 16, FFN: 32}
 		require.NoError(t, testmodel.Write(path, small), arch)
