@@ -1,6 +1,8 @@
 package sizing
 
 import (
+	"os"
+	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -148,6 +150,20 @@ func TestRulesHaveNames(t *testing.T) {
 		list = append(list, r.id)
 	}
 	require.Len(t, list, 12)
+}
+
+// Rules read metrics that processes report.
+func TestRulesReadKnownMetrics(t *testing.T) {
+	for _, file := range []string{"advice.go", "counters.go"} {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		named := regexp.MustCompile(`"(ollama_kv_[a-z_]+)"`).FindAllStringSubmatch(string(source), -1)
+		require.NotEmpty(t, named)
+		for _, name := range named {
+			_, ok := telemetry.Find(name[1])
+			require.True(t, ok, name[1])
+		}
+	}
 }
 
 // Between two states only the difference counts, and states of other counters do not mix.
