@@ -8,6 +8,7 @@
 //	kvtier inspect PAGE              one page: tokens, text, layers
 //	kvtier export | import           one conversation as a file
 //	kvtier bench                     measure this disk
+//	kvtier plan MODEL                size budgets for a model, and advise from counters
 //	kvtier doctor                    find what keeps the pages from helping
 //	kvtier ollama install | remove | status
 //	                                 put kvtier before the llama-server of a stock Ollama

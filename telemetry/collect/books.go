@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -266,5 +266,8 @@ func (b *books) look(ended func(telemetry.Process) bool) {
 	}
 }
 
-// sizeOf is the length of a series in a file or an answer.
-func sizeOf(series string) int { return len(strconv.Quote(series)) }
+// sizeOf is the length of a series in a file or an answer, with the characters that JSON escapes.
+func sizeOf(series string) int {
+	return len(series) + len(`""`) + strings.Count(series, `"`) + strings.Count(series, "\\") +
+		len("\u2028")*(strings.Count(series, "\u2028")+strings.Count(series, "\u2029"))
+}

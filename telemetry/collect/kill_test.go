@@ -1,0 +1,289 @@
+package collect
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+// Variables that make the test binary a process that is killed.
+const (
+	roleEnv = "KVTIER_COLLECT_ROLE"
+	rootEnv = "KVTIER_COLLECT_ROOT"
+)
+
+// Roles of such processes.
+const (
+	roleCollector = "collector"
+	rolePusher    = "pusher" // counts prompts until its input ends, and prints how many
+	roleDoomed    = "doomed" // counts at most doomedMax restores, until it is killed
+	roleStranger  = "stranger"
+)
+
+const doomedMax = 1000
+
+func child(role string) {
+	root := os.Getenv(rootEnv)
+	switch role {
+	case roleCollector:
+		opt := Options{Intervals: quick, OnServe: func() { fmt.Println("serves") }}
+		fmt.Println(Serve(context.Background(), root, opt))
+	case rolePusher, roleDoomed:
+		childPusher(root, role == roleDoomed)
+	case roleStranger:
+		stranger(root)
+	}
+}
+
+func childPusher(root string, doomed bool) {
+	source := &telemetry.Source{
+		Process: Self(telemetry.EngineOllama), Started: time.Now(), Meter: new(telemetry.Meter),
+		Model: telemetry.Model{Weights: "w", Fingerprint: "f", PageTokens: 256},
+	}
+	ctx, end := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		end()
+	}()
+	nudge := make(chan struct{}, 1)
+	pusher := newPusher(root, source, Options{Intervals: quick, Nudge: nudge}.withDefaults())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		pusher.run(ctx)
+	}()
+	fmt.Println("counts")
+	counted := 0
+	tick := time.NewTicker(time.Millisecond)
+	for ctx.Err() == nil {
+		counted++
+		if doomed {
+			if counted <= doomedMax {
+				source.Meter.Add(restoresTotal, 1)
+			}
+		} else {
+			source.Meter.Prompt(telemetry.Prompt{At: time.Now(), Tokens: 1, Computed: 1})
+		}
+		select {
+		case nudge <- struct{}{}:
+		default:
+		}
+		<-tick.C
+	}
+	<-done
+	if !pusher.heard {
+		counted = -1 // the last report was not accepted
+	}
+	fmt.Println(counted)
+}
+
+// processes starts and ends children.
+type processes struct {
+	t    *testing.T
+	root string
+}
+
+type running struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	lines *bufio.Reader
+}
+
+// start starts a child, and waits for its first line unless it is a collector, which may wait
+// for another.
+func (p processes) start(role string) *running {
+	cmd := exec.Command(os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), roleEnv+"="+role, rootEnv+"="+p.root)
+	stdin, err := cmd.StdinPipe()
+	require.NoError(p.t, err)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(p.t, err)
+	require.NoError(p.t, cmd.Start())
+	r := &running{cmd: cmd, stdin: stdin, lines: bufio.NewReader(stdout)}
+	p.t.Cleanup(r.kill)
+	if role != roleCollector {
+		_, err = r.lines.ReadString('\n')
+		require.NoError(p.t, err)
+	}
+	return r
+}
+
+// kill kills a child with SIGKILL.
+func (r *running) kill() {
+	if r.cmd.ProcessState == nil {
+		_ = r.cmd.Process.Kill()
+		_ = r.cmd.Wait()
+	}
+}
+
+// end lets a pusher end, and returns its count.
+func (r *running) end(t *testing.T) int {
+	require.NoError(t, r.stdin.Close())
+	line, err := r.lines.ReadString('\n')
+	require.NoError(t, err)
+	n, err := strconv.Atoi(line[:len(line)-1])
+	require.NoError(t, err)
+	require.NoError(t, r.cmd.Wait())
+	require.GreaterOrEqual(t, n, 0, "the last report was not accepted")
+	return n
+}
+
+// monotonic reads a root and requires that no total is less than in an earlier read.
+type monotonic struct {
+	t      *testing.T
+	root   string
+	since  time.Time
+	totals map[string]float64
+	live   int
+}
+
+func (m *monotonic) read() telemetry.State {
+	s, err := Read(context.Background(), m.root)
+	require.NoError(m.t, err)
+	if m.totals == nil {
+		m.since = s.Since
+	}
+	require.True(m.t, m.since.Equal(s.Since), "the totals began anew")
+	now := make(map[string]float64)
+	for _, model := range s.Models {
+		for series, value := range model.Totals {
+			now[model.Model.Weights+" "+series] = value
+		}
+	}
+	for series, value := range m.totals {
+		require.GreaterOrEqual(m.t, now[series], value, series)
+	}
+	m.totals = now
+	if s.Live {
+		m.live++
+	}
+	return s
+}
+
+// TestTotalsNeverFallWhenAnybodyIsKilled: two processes wait to collect, others push, and all
+// are killed in a random order. Each total is at least as large as in the read before. In the
+// end the counts of processes that pushed a last report are in the totals, once.
+func TestTotalsNeverFallWhenAnybodyIsKilled(t *testing.T) {
+	rounds := 60
+	if os.Getenv("KVTIER_LONG") != "" {
+		rounds = 600
+	}
+	p := processes{t, newRoot(t)}
+	collectors := []*running{p.start(roleCollector), p.start(roleCollector)}
+	pushers := []*running{p.start(rolePusher), p.start(rolePusher)}
+	doomed := []*running{p.start(roleDoomed), p.start(roleDoomed)}
+	await(t, "a state", func() bool { _, err := Read(context.Background(), p.root); return err == nil })
+	m := &monotonic{t: t, root: p.root}
+	counted, killed := 0, len(doomed)
+	seed := rand.Uint64()
+	t.Log("seed", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	replace := func(all []*running, role string) {
+		i := random.IntN(len(all))
+		all[i].kill()
+		all[i] = p.start(role)
+	}
+	for range rounds {
+		switch random.IntN(5) {
+		case 0:
+			replace(collectors, roleCollector)
+		case 1:
+			replace(doomed, roleDoomed)
+			killed++
+		case 2: // both at the same time
+			collectors[0].kill()
+			collectors[1].kill()
+			replace(doomed, roleDoomed)
+			killed++
+			m.read()
+			collectors[0], collectors[1] = p.start(roleCollector), p.start(roleCollector)
+		case 3:
+			i := random.IntN(len(pushers))
+			counted += pushers[i].end(t)
+			pushers[i] = p.start(rolePusher)
+		case 4: // somebody reports again
+			before := total(m.read(), promptsTotal)
+			await(t, "a report", func() bool { return total(m.read(), promptsTotal) > before })
+		}
+		m.read()
+	}
+	for _, pusher := range pushers {
+		counted += pusher.end(t)
+	}
+	require.Equal(t, float64(counted), total(m.read(), promptsTotal))
+	for _, r := range append(collectors, doomed...) {
+		r.kill()
+	}
+	s := m.read()
+	require.False(t, s.Live)
+	require.Equal(t, float64(counted), total(s, promptsTotal))
+	require.LessOrEqual(t, total(s, restoresTotal), float64(killed*doomedMax))
+	require.Positive(t, m.live)
+}
+
+// TestALastReportOutlivesTheCollector: an accepted last report is in the file.
+func TestALastReportOutlivesTheCollector(t *testing.T) {
+	p := processes{t, newRoot(t)}
+	c := p.start(roleCollector)
+	_, err := c.lines.ReadString('\n') // it serves
+	require.NoError(t, err)
+	pusher := p.start(rolePusher)
+	counted := pusher.end(t)
+	c.kill()
+	s := readState(t, p.root)
+	require.False(t, s.Live)
+	require.Equal(t, float64(counted), total(s, promptsTotal))
+}
+
+// TestProcessesThatAreKilledAreGoneSoon: the system tells that they do not run, so they are not
+// waited for.
+func TestProcessesThatAreKilledAreGoneSoon(t *testing.T) {
+	if Self("").Start == 0 {
+		t.Skip("this system does not tell the start of a process")
+	}
+	p := processes{t, newRoot(t)}
+	collector(t, p.root)
+	doomed := p.start(roleDoomed)
+	await(t, "a report", func() bool {
+		s := readState(t, p.root)
+		return len(s.Processes) == 1 && total(s, restoresTotal) > 0
+	})
+	doomed.kill()
+	await(t, "it is gone", func() bool { return len(readState(t, p.root).Processes) == 0 })
+	require.Positive(t, total(readState(t, p.root), restoresTotal))
+}
+
+// TestTheFileHasNoText: not of prompts, also not of a process that is killed.
+func TestTheFileHasNoText(t *testing.T) {
+	root := newRoot(t)
+	collector(t, root)
+	source := testSource(1)
+	pushed := startPush(t, root, source)
+	source.Meter.Prompt(telemetry.Prompt{At: time.Now(), Tokens: 9, Computed: 9, Miss: &telemetry.Miss{
+		Cause: telemetry.CauseDiffers, At: 54321, Words: &telemetry.Words{Begin: 54300, Was: []int32{123451}, Is: []int32{123452}},
+	}})
+	awaitTotal(t, root, promptsTotal, 1)
+	pushed.stop()
+	data, err := os.ReadFile(newPath(root, fileName))
+	require.NoError(t, err)
+	for _, text := range []string{"54321", "54300", "123451", "123452", "words", "miss\"", "prompts\""} {
+		require.NotContains(t, string(data), text)
+	}
+	var content map[string]json.RawMessage
+	require.NoError(t, json.Unmarshal(data, &content))
+	for key := range content {
+		require.Contains(t, []string{"version", "since", "dropped", "models", "processes"}, key)
+	}
+}
