@@ -13,7 +13,7 @@ import (
 
 const (
 	// endedMax bounds the processes that ended and whose ids are kept: a report of such a
-	// process adds only what it did since its last one.
+	// process adds only the growth since its last one.
 	endedMax = 128
 	// lateMax is the time for which a report may be on its way after its process has ended;
 	// limits of the connection make it shorter.
@@ -105,11 +105,12 @@ func (b *books) add(r *telemetry.Report, peer int, last bool) error {
 	}
 	if p.model != m {
 		p.move(m)
+		b.changes++
 	}
 	if p.count(r.Totals, true) || !known {
 		m.lastUsed = now
+		b.changes++
 	}
-	b.changes++
 	b.promptsLocked(p, r)
 	p.heard = now
 	p.near = peer == r.Process.PID && r.Process.Start != 0

@@ -321,7 +321,7 @@ func TestRandomHistories(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b, c := testBooks()
 		file, _ := b.file()
-		most := make(map[int]float64) // what each process has reported
+		most := make(map[int]float64) // the total that each process has reported
 		sent := make(map[int]float64) // its own total
 		shown := 0.0
 		for range rapid.IntRange(1, 60).Draw(rt, "steps") {

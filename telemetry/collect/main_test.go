@@ -32,7 +32,7 @@ const (
 	restoresTotal = "ollama_kv_restores_total"
 )
 
-// soon is the most time that a test waits for what must happen.
+// soon is the most time that a test waits for a condition.
 const soon = time.Minute
 
 // await waits until a condition holds.

@@ -63,12 +63,16 @@ func (b *books) modelLocked(r *telemetry.Report) *model {
 		m = newModel(key)
 		b.models, b.byKey[key] = append(b.models, m), m
 	}
-	if key != (modelKey{}) {
-		name := m.info.Name
-		m.info = r.Model
-		if m.info.Name == "" {
-			m.info.Name = name
-		}
+	if key == (modelKey{}) {
+		return m
+	}
+	info := r.Model
+	if info.Name == "" {
+		info.Name = m.info.Name
+	}
+	if m.info != info {
+		m.info = info
+		b.changes++
 	}
 	return m
 }

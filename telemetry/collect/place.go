@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"sync"
 
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -64,10 +65,44 @@ func (p *place) make() error {
 	return dir.CheckRoot(p.fs, p.dir)
 }
 
-// held is a lock, and the file that it is on.
+// held is the lock while this process has it, and the file that it is on.
 type held struct {
-	io.Closer
+	file io.Closer
 	info fs.FileInfo
+
+	changing sync.Mutex // held during a change of the directory's files, also during one that hangs
+	closed   bool       // guarded by changing
+}
+
+// change changes files that only the holder of the lock may change.
+func (h *held) change(op func() error) error {
+	h.changing.Lock()
+	defer h.changing.Unlock()
+	if h.closed {
+		return errStopped
+	}
+	return op()
+}
+
+// Close releases the lock: at once, or as soon as a change that hangs has ended, which would
+// otherwise undo one of the next collector.
+func (h *held) Close() error {
+	finish := func() {
+		defer h.changing.Unlock()
+		if !h.closed {
+			h.closed = true
+			h.file.Close()
+		}
+	}
+	if h.changing.TryLock() {
+		finish()
+		return nil
+	}
+	go func() {
+		h.changing.Lock()
+		finish()
+	}()
+	return nil
 }
 
 // lock takes the lock that one process holds at a time, or returns vfs.ErrLocked.
@@ -84,7 +119,7 @@ func (p *place) lock() (*held, error) {
 			return nil, err
 		}
 	}
-	h := &held{Closer: lock}
+	h := &held{file: lock}
 	err = dir.CheckRoot(p.fs, p.dir)
 	if err == nil {
 		if f, ok := lock.(interface{ Stat() (fs.FileInfo, error) }); ok {

@@ -146,7 +146,8 @@ func (p *pusher) step(ctx context.Context) time.Duration {
 		return p.opt.Intervals.Report
 	}
 	if p.failures == 0 {
-		p.opt.Logger.Debug("telemetry: no report was accepted, and the next waits", "path", p.dir, "error", err)
+		log := p.opt.Logger
+		log.Debug("kv tier: a report was not accepted", "path", p.dir, "error", err)
 	}
 	p.failures = min(p.failures+1, 8)
 	return min(p.opt.Intervals.Report/4<<p.failures, p.opt.Intervals.Backoff)

@@ -11,7 +11,7 @@ import (
 // valueBytesMax bounds the value of a label.
 const valueBytesMax = 128
 
-// family is what the series of one name must look like.
+// family is the form of all series of one name.
 type family struct {
 	kind   telemetry.Kind
 	labels []string // in alphabetical order

@@ -32,7 +32,7 @@ func Serve(ctx context.Context, root string, opt Options) error {
 	if err != nil {
 		return err
 	}
-	said := ""
+	log, said := opt.Logger, ""
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -50,7 +50,7 @@ func Serve(ctx context.Context, root string, opt Options) error {
 		case errors.Is(err, vfs.ErrLocked), errors.Is(err, fs.ErrNotExist):
 		case err != nil && err.Error() != said:
 			said = err.Error()
-			opt.Logger.Warn("telemetry: cannot collect, and tries again", "path", p.dir, "error", err)
+			log.Warn("kv tier: cannot collect reports, and tries again", "path", p.dir, "error", err)
 		}
 		timer.Reset(opt.Intervals.Poll)
 	}
@@ -72,14 +72,18 @@ func collect(ctx context.Context, p *place, opt Options) error {
 	if err != nil {
 		return err
 	}
-	b, err := do(ctx, p, func() (*books, error) { return p.load(opt) }, func(*books, error) {})
+	defer lock.Close()
+	b, err := do(ctx, p, func() (b *books, err error) {
+		err = lock.change(func() error { b, err = p.load(opt); return err })
+		return b, err
+	}, func(*books, error) {})
 	if err != nil {
-		lock.Close()
 		return err
 	}
-	w := newWriter(p, b, opt)
-	defer w.end(func() { lock.Close() })
-	s, err := do(ctx, p, p.listen, func(s *socket, _ error) {
+	s, err := do(ctx, p, func() (s *socket, err error) {
+		err = lock.change(func() error { s, err = p.listen(); return err })
+		return s, err
+	}, func(s *socket, _ error) {
 		if s != nil {
 			s.Close()
 		}
@@ -87,12 +91,14 @@ func collect(ctx context.Context, p *place, opt Options) error {
 	if err != nil {
 		return err
 	}
-	opt.Logger.Debug("telemetry: collecting", "path", p.dir)
-	return serve(ctx, p, b, w, lock, s, opt)
+	log := opt.Logger
+	log.Debug("kv tier: collecting reports", "path", p.dir)
+	return serve(ctx, p, b, lock, s, opt)
 }
 
 // serve answers requests until ctx ends or the collector's files are gone.
-func serve(ctx context.Context, p *place, b *books, w *writer, lock *held, s *socket, opt Options) error {
+func serve(ctx context.Context, p *place, b *books, lock *held, s *socket, opt Options) error {
+	w := newWriter(p, lock, b, opt)
 	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	written := make(chan struct{})
 	go func() {
@@ -119,7 +125,9 @@ func serve(ctx context.Context, p *place, b *books, w *writer, lock *held, s *so
 	}
 	w.retry = time.Time{}
 	w.save(ending)
-	_ = p.do(ending, func() error { return p.fs.Remove(p.path(socketName)) })
+	_ = p.do(ending, func() error {
+		return lock.change(func() error { return p.fs.Remove(p.path(socketName)) })
+	})
 	return err
 }
 
@@ -161,7 +169,8 @@ func (p *place) load(opt Options) (*books, error) {
 		if err := p.setAside(); err != nil {
 			return nil, fmt.Errorf("set %s aside: %w", p.path(fileName), err)
 		}
-		opt.Logger.Warn("telemetry: totals begin anew, the former file is set aside", "path", p.path(asideName), "error", err)
+		log := opt.Logger
+		log.Warn("kv tier: totals of reports begin anew, the former file is set aside", "path", p.path(asideName), "error", err)
 	default:
 		return nil, err
 	}

@@ -332,3 +332,42 @@ func TestAFileThatCannotBeReadForNow(t *testing.T) {
 	<-serves
 	require.Equal(t, 1.0, total(readState(t, root), promptsTotal))
 }
+
+// A collector that accepts and never answers is not waited for: the file has all that it has
+// shown. A reader that gives up gets no state.
+func TestReadersOfACollectorThatHangs(t *testing.T) {
+	root := newRoot(t)
+	c := collector(t, root)
+	post(t, client(t, root), reportPath, encoded(t, testReport(1, prompts(1))))
+	require.NoError(t, c.stop())
+	l, err := listen(filepath.Join(root, directoryName))
+	require.NoError(t, err)
+	defer l.Close()
+	s := readState(t, root)
+	require.False(t, s.Live)
+	require.Equal(t, 1.0, total(s, promptsTotal))
+	_, err = ReadWords(t.Context(), root, "")
+	require.ErrorIs(t, err, ErrNoCollector)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	_, err = Read(ended, root)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// A heartbeat without growth writes nothing.
+func TestAStateThatDoesNotGrowIsNotWritten(t *testing.T) {
+	root := newRoot(t)
+	var injected *vfs.Injector
+	collector(t, root, func(o *Options) { o.fs = injecting(&injected, filepath.Join(root, directoryName)) })
+	h := client(t, root)
+	r := testReport(1, prompts(1))
+	post(t, h, reportPath, encoded(t, r))
+	require.Len(t, readState(t, root).Processes, 1)
+	injected.Reset()
+	for n := range 10 {
+		r.Gauges = map[string]float64{"ollama_kv_queue_pages": float64(n)}
+		post(t, h, reportPath, encoded(t, r))
+		require.Equal(t, r.Gauges, readState(t, root).Processes[0].Gauges)
+	}
+	require.Zero(t, injected.Count(vfs.OpWrite))
+}

@@ -29,6 +29,7 @@ type round struct {
 // does both.
 type writer struct {
 	place *place
+	lock  *held
 	root  string
 	books *books
 	name  func(weights string) string
@@ -46,14 +47,11 @@ type writer struct {
 	saved   uint64 // the last change that is in the file
 	retry   time.Time
 	failing error
-
-	writing sync.Mutex // held during a write, also during one that hangs
-	closed  bool       // guarded by writing: no write begins any more
 }
 
-func newWriter(p *place, b *books, opt Options) *writer {
+func newWriter(p *place, lock *held, b *books, opt Options) *writer {
 	return &writer{
-		place: p, root: p.root, books: b, name: opt.ModelName, log: opt.Logger,
+		place: p, lock: lock, root: p.root, books: b, name: opt.ModelName, log: opt.Logger,
 		saves: opt.Intervals.Save, pause: opt.Intervals.Disk,
 		kick: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
@@ -150,46 +148,21 @@ func (w *writer) save(ctx context.Context) error {
 	}
 	data, err := encode(content)
 	if err == nil {
-		err = w.place.do(ctx, func() error { return w.write(data) })
+		err = w.place.do(ctx, func() error {
+			return w.lock.change(func() error { return replace(w.place.fs, w.place.path(fileName), data) })
+		})
 	}
 	if err == nil {
 		if w.failing != nil {
-			w.log.Info("telemetry: totals are written again", "path", w.place.path(fileName))
+			w.log.Info("kv tier: totals of reports are written again", "path", w.place.path(fileName))
 		}
 		w.saved, w.failing = changes, nil
 		return nil
 	}
 	err = fmt.Errorf("write %s: %w", w.place.path(fileName), err)
 	if w.failing == nil {
-		w.log.Warn("telemetry: totals cannot be written, a killed collector would lose them; look at the disk", "error", err)
+		w.log.Warn("kv tier: totals of reports cannot be written, a killed server would lose them", "error", err)
 	}
 	w.failing, w.retry = err, time.Now().Add(w.pause)
 	return err
-}
-
-func (w *writer) write(data []byte) error {
-	w.writing.Lock()
-	defer w.writing.Unlock()
-	if w.closed {
-		return errStopped
-	}
-	return replace(w.place.fs, w.place.path(fileName), data)
-}
-
-// end calls then when no write runs or begins any more: a write that hangs must not replace the
-// file of the next collector.
-func (w *writer) end(then func()) {
-	finish := func() {
-		w.closed = true
-		w.writing.Unlock()
-		then()
-	}
-	if w.writing.TryLock() {
-		finish()
-		return
-	}
-	go func() {
-		w.writing.Lock()
-		finish()
-	}()
 }
