@@ -486,6 +486,7 @@ func (lv *level) evict(ctx context.Context, info tier.Info, must bool) (removed 
 		lv.s.counts.demoted.Add(1)
 	} else {
 		lv.counts.evicted.Add(1)
+		lv.bury(removed.Name, GraveRoom)
 	}
 	lv.s.watch.evict(lv, info, demoted)
 	return removed, nil

@@ -234,6 +234,9 @@ func (lv *level) condemn(ctx context.Context, info tier.Info, err error) {
 	if qerr != nil {
 		v.markBad(info)
 	}
+	if moved {
+		lv.bury(info.Name, GraveDamaged)
+	}
 	if moved || qerr != nil {
 		lv.s.log.Warn("kv page is not usable and will be computed again", "page", info.Key.String(), "tier", lv.name,
 			"why", err, "quarantined", moved)

@@ -243,7 +243,7 @@ func (s *Store) Flush(ctx context.Context) error {
 // answers reports whether a tier is not known to be down. The local tier is never down.
 func (lv *level) answers() bool { return lv == lv.s.local || !lv.s.guard.Breaker.Down() }
 
-// giveBack settles the ledgers of tiers that answer. After a failure the claim stays until
+// giveBack settles the ledgers of tiers that answer, and records graves. After a failure the claim stays until
 // files are counted.
 func (s *Store) giveBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
@@ -251,6 +251,7 @@ func (s *Store) giveBack(ctx context.Context) {
 	for _, lv := range s.levels(tier.Local) {
 		if lv.answers() {
 			_ = lv.book.GiveBack(ctx)
+			lv.recordGraves(ctx)
 		}
 	}
 }
@@ -285,6 +286,7 @@ func (s *Store) Close() error {
 	}
 	for _, lv := range s.levels(tier.Local) {
 		lv.hitClock.Stop()
+		lv.graveClock.Stop()
 	}
 	if s.ram != nil {
 		s.ram.Close()

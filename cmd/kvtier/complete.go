@@ -21,7 +21,7 @@ func (a *app) addCompletions(root *cobra.Command) error {
 			if err := completeOllama(verb); err != nil {
 				return err
 			}
-		case "rm":
+		case "rm", "why":
 			verb.ValidArgsFunction = a.completeModel
 		default:
 			verb.ValidArgsFunction = cobra.NoFileCompletions

@@ -32,6 +32,9 @@ type Model struct {
 	Config fs.Config
 	// Media gives images their identity.
 	Media kvcache.MediaDigest
+	// Cells is the number of tokens that all slots have room for; 0 where the runner does not
+	// say. Only OLLAMA_KV_TIER_SPLIT needs it.
+	Cells int
 	// States is the state of recurrent layers, nil in a model without any.
 	States kvcache.States
 	// CacheType is the effective type of the cache, such as "f16", which can differ from the
@@ -84,6 +87,10 @@ func startWith(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logge
 	}
 
 	key := tierenv.Fingerprint(identity)
+	if config.Split != nil {
+		total, err := contextBytes(m)
+		config = config.ApplySplit(key.String(), total, err, log)
+	}
 	options := config.StoreOptions()
 	options.Fingerprint, options.Identity, options.Logger = key, identity, log
 	options.RAM.Server = server()
