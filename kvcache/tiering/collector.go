@@ -22,11 +22,10 @@ func serveTelemetry() (stop func()) {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	done, names := make(chan struct{}), new(modelNames)
-	go names.refresh(ctx) // a disk that hangs holds up no end
+	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := collect.Serve(ctx, config.Local, collect.Options{Logger: slog.Default(), ModelName: names.name}); err != nil {
+		if err := collect.Serve(ctx, config.Local, collect.Options{Logger: slog.Default()}); err != nil {
 			slog.Debug("kv tier: reports of runners are not collected", "reason", err)
 		}
 	}()
