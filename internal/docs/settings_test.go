@@ -48,7 +48,7 @@ func TestProgramsOfVariables(t *testing.T) {
 		want[name] = inBoth
 	}
 	daemon := code(t, "cmd/kvtier-llama-server/", "llamatier/")
-	for name, use := range map[string]string{"OLLAMA_KV_TIER_WARM_GB": ".ReadAhead(", "OLLAMA_KV_TIER_REUSE": ".Shifted"} {
+	for name, use := range map[string]string{"OLLAMA_KV_TIER_WARM_GB": ".ReadAhead(", "OLLAMA_KV_TIER_REUSE": "config.Shifted"} {
 		require.Contains(t, code(t, "kvcache/"), use)
 		require.NotContains(t, daemon, use)
 		want[name] = inPatched
