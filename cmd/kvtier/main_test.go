@@ -220,7 +220,7 @@ func pullModel(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(writeVocabulary(blob))
 	text, err := json.Marshal(manifest.Manifest{SchemaVersion: 2, Layers: []manifest.Layer{
 		{MediaType: "application/vnd.ollama.image.template", Digest: "sha256:" + weightsDigest("template")},
-		{MediaType: weightsMediaType, Digest: "sha256:" + digest},
+		{MediaType: "application/vnd.ollama.image.model", Digest: "sha256:" + digest},
 	}})
 	ts.Check(err)
 	path := filepath.Join(models, "manifests", "registry.ollama.ai", "library", args[0], "latest")
