@@ -25,6 +25,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/doctor"
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier/install"
@@ -54,9 +55,10 @@ type app struct {
 	args              []string // of the command line
 	// served finds the service that kvtier is installed for; nil looks at this machine.
 	served   func(context.Context) (install.Served, bool)
-	sayWaits time.Duration   // after which a collector that waits says so; 0: its default
-	service  install.Served  // whose variables count, or without a name
-	budgetOf map[string]bool // tiers with a budget from a flag or a variable
+	sayWaits time.Duration      // after which a collector that waits says so; 0: its default
+	service  install.Served     // whose variables count, or without a name
+	budgetOf map[string]bool    // tiers with a budget from a flag or a variable
+	machine  doctor.Environment // that doctor looks at; nil for this one
 }
 
 func (a *app) addFlags(flags *pflag.FlagSet) {
@@ -132,7 +134,7 @@ func (a *app) setVariables(flags *pflag.FlagSet) error {
 		return err
 	}
 	if flags.Changed("root") {
-		for _, name := range []string{remoteVar, localGBVar, remoteGBVar, instanceVar} {
+		for _, name := range []string{remoteVar, localGBVar, remoteGBVar, instanceVar, tierenv.SplitVariable} {
 			if _, ok := values[name]; !ok {
 				values[name] = ""
 			}

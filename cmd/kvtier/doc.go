@@ -8,6 +8,7 @@
 //	kvtier inspect PAGE              one page: tokens, text, layers
 //	kvtier export | import           one conversation as a file
 //	kvtier bench                     measure this disk
+//	kvtier doctor                    find what keeps the pages from helping
 //	kvtier ollama install | remove | status
 //	                                 put kvtier before the llama-server of a stock Ollama
 //	kvtier serve -- llama-server [arguments]
@@ -20,5 +21,5 @@
 //
 // It exits with 0 when all is well, with 1 when the command failed or a check
 // found damage, with 2 when it was called wrongly, with 3 when a check could not look
-// at everything, and with 130 when it was interrupted.
+// at everything or doctor found warnings alone, and with 130 when it was interrupted.
 package main

@@ -37,6 +37,7 @@ func TestMain(m *testing.M) {
 //	old DIR AGE                                                             make files look unused
 //	exits STATUS PROGRAM ARGS                                               run a program that ends so
 //	forge IN OUT HOW                                                        change an archive; see forgeries
+//	totals DIR                                                              store reports of a server
 //	server FILE                                                             build kvtier-llama-server
 //	collector ROOT                                                          collect reports
 //	report ROOT FILE                                                        report; see parseReport
@@ -48,7 +49,7 @@ func TestScripts(t *testing.T) {
 		Dir: filepath.Join("testdata", "script"),
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"pages": storePages, "model": pullModel, "flip": flipBit, "cut": cutFile, "old": makeOld, "forge": forge,
-			"exits": clitest.Exits, "server": buildServer,
+			"exits": clitest.Exits, "server": buildServer, "totals": storeTotals,
 			"collector": startCollector, "report": report, "quit": quit, "live": live, "golden": golden,
 		},
 		Setup: func(env *testscript.Env) error {

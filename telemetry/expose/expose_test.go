@@ -56,8 +56,8 @@ func text(t *testing.T, state telemetry.State, opt Options) string {
 	return out.String()
 }
 
-// disk is what kvtier stat adds.
-var disk = Disk{Tier: "local", Root: "/pages", QuarantinedFiles: 1, QuarantinedBytes: 30, TemporaryFiles: 2, TemporaryBytes: 9, Bytes: 1e12, FreeBytes: 4e11}
+// disk has counts of kvtier stat.
+var disk = Disk{Tier: "local", Root: "/pages", Pages: 11, Tails: 3, PageBytes: 12399, Booked: 20001, WrittenToday: 1001, QuarantinedFiles: 1, QuarantinedBytes: 30, TemporaryFiles: 2, TemporaryBytes: 9, Bytes: 1e12, FreeBytes: 4e11}
 
 // TestGolden compares the text of a state with a file; KVTIER_UPDATE=1 writes the file.
 func TestGolden(t *testing.T) {
@@ -156,6 +156,25 @@ func TestTiers(t *testing.T) {
 	require.Contains(t, got, `ollama_kv_tier_budget_bytes{tier="ram"} 20`+"\n")
 	require.Contains(t, got, `ollama_kv_tier_up{tier="ram"} 0`+"\n")
 	require.NotContains(t, got, "booked", "0 is unknown")
+}
+
+// A count on disk replaces the figures of a collector for the same directory, and leaves the rest.
+func TestDisks(t *testing.T) {
+	budget := int64(7e9)
+	other := Disk{Tier: "remote", Root: "/else", Pages: 9, Budget: &budget}
+	got := text(t, sample(), Options{Disks: []Disk{disk, other}})
+	requireWellFormed(t, got)
+	for _, line := range []string{
+		`ollama_kv_tier_pages{root="/pages",tier="local"} 11`, `ollama_kv_tier_booked_bytes{root="/pages",tier="local"} 20001`,
+		`ollama_kv_tier_budget_bytes{root="/pages",tier="local"} 2e+10`, `ollama_kv_tier_up{root="/pages",tier="local"} 1`,
+		`ollama_kv_tier_pages{root="/nfs",tier="remote"} 4`, `ollama_kv_tier_pages{root="/else",tier="remote"} 9`,
+		`ollama_kv_tier_budget_bytes{root="/else",tier="remote"} 7e+09`, `ollama_kv_tier_disk_bytes{root="/pages",tier="local"} 1e+12`,
+	} {
+		require.Contains(t, got, line+"\n")
+	}
+	for _, unknown := range []string{"booked_bytes", "up", "write_cap_bytes", "disk_bytes", "disk_free_bytes"} {
+		require.NotContains(t, got, "ollama_kv_tier_"+unknown+`{root="/else"`)
+	}
 }
 
 // Names are written as they are, with Prometheus's escapes and in UTF-8.

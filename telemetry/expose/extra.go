@@ -36,10 +36,19 @@ var known = func() map[string]telemetry.Metric {
 	return all
 }()
 
-// Disk is what a count on disk finds in a directory, besides what [telemetry.Tier] has.
+// Disk has the figures of a count on disk. Its figures replace those of the
+// [telemetry.Tier] with the same name and root.
 type Disk struct {
-	Tier             string
-	Root             string
+	Tier string
+	Root string
+
+	Pages        int
+	Tails        int
+	PageBytes    int64
+	Booked       int64  // 0 where it is not known
+	Budget       *int64 // nil where it is not known
+	WrittenToday int64
+
 	QuarantinedFiles int
 	QuarantinedBytes int64
 	TemporaryFiles   int

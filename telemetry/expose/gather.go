@@ -50,7 +50,7 @@ func (g gathered) latest(name string, at time.Time, labels ...label) {
 	}
 }
 
-// report adds what a process reported under a key. Several reports under the same labels add up.
+// report adds a value that a process reported under a key. Several reports under the same labels add up.
 func (g gathered) report(key string, value float64, labels []label) {
 	m, p, own, le, ok := identify(key)
 	if !ok || math.IsNaN(value) || math.IsInf(value, 0) || (value < 0 && m.Kind != telemetry.Gauge) {
@@ -182,6 +182,16 @@ func (g gathered) tier(t telemetry.Tier) {
 
 func (g gathered) disk(d Disk) {
 	labels := []label{{"tier", d.Tier}, {"root", d.Root}}
+	g.at("ollama_kv_tier_pages", labels).value = float64(d.Pages)
+	g.at("ollama_kv_tier_tails", labels).value = float64(d.Tails)
+	g.at("ollama_kv_tier_bytes", labels).value = float64(d.PageBytes)
+	g.at("ollama_kv_tier_written_today_bytes", labels).value = float64(d.WrittenToday)
+	if d.Booked > 0 {
+		g.at("ollama_kv_tier_booked_bytes", labels).value = float64(d.Booked)
+	}
+	if d.Budget != nil {
+		g.at("ollama_kv_tier_budget_bytes", labels).value = float64(*d.Budget)
+	}
 	g.add("ollama_kv_tier_quarantined_files", float64(d.QuarantinedFiles), labels...)
 	g.add("ollama_kv_tier_quarantined_bytes", float64(d.QuarantinedBytes), labels...)
 	g.add("ollama_kv_tier_temporary_files", float64(d.TemporaryFiles), labels...)

@@ -14,7 +14,7 @@ import (
 // ContentType is the type of the text in HTTP.
 const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 
-// Options are what a state lacks.
+// Options are facts that a state lacks.
 type Options struct {
 	Version string // of the program that writes; empty leaves ollama_kv_collector_info out
 	Disks   []Disk // directories that were counted on disk

@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -35,7 +37,7 @@ func start(t *testing.T, opt Options) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	opened, done := make(chan net.Addr, 1), make(chan error, 1)
-	opt.opened = func(addr net.Addr) { opened <- addr }
+	opt.Opened = func(addr net.Addr) { opened <- addr }
 	if opt.Addr == "" {
 		opt.Addr = "0"
 	}
@@ -178,6 +180,41 @@ func TestUnreadableState(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
 	require.Contains(t, body, "could not be read")
 	require.NotContains(t, body, "secret")
+}
+
+// Before anything was collected there is no failure to alert on.
+func TestNothingCollectedYet(t *testing.T) {
+	addr := start(t, Options{Read: func(context.Context) (telemetry.State, error) {
+		return telemetry.State{}, fmt.Errorf("nothing was collected: %w", fs.ErrNotExist)
+	}})
+	resp, body := do(t, "GET", "http://"+addr+"/metrics", "")
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	require.Contains(t, body, "\nollama_kv_up 0\n")
+}
+
+// The variable names the address; an address that is none is one line of the log.
+func TestConfigured(t *testing.T) {
+	var log lines
+	opt := Options{Read: state, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	t.Setenv(Variable, "")
+	Configured(t.Context(), opt)
+	require.Empty(t, log.String(), "unset means off")
+	t.Setenv(Variable, "nowhere")
+	Configured(t.Context(), opt)
+	require.Contains(t, log.String(), "no listener for metrics")
+	require.Contains(t, log.String(), "is not HOST:PORT")
+
+	t.Setenv(Variable, " '127.0.0.1:0' ")
+	ctx, cancel := context.WithCancel(t.Context())
+	opened, done := make(chan net.Addr, 1), make(chan struct{})
+	opt.Opened = func(addr net.Addr) { opened <- addr }
+	go func() {
+		defer close(done)
+		Configured(ctx, opt)
+	}()
+	require.NotNil(t, <-opened)
+	cancel()
+	<-done
 }
 
 // More requests than atOnce are turned away while a collector hangs, and answered after.

@@ -3,6 +3,8 @@ package listen
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io/fs"
 	"net/http"
 	"strconv"
 	"time"
@@ -30,6 +32,9 @@ func Metrics(version string, read Read) http.Handler {
 		ctx, cancel := context.WithTimeout(r.Context(), readTimeout)
 		defer cancel()
 		state, err := read(ctx)
+		if errors.Is(err, fs.ErrNotExist) {
+			state, err = telemetry.State{}, nil // nothing is collected yet: the server is there, and says so
+		}
 		if err != nil {
 			// The error names paths; the log of the server has it, and a stranger need not.
 			http.Error(w, "The state of the KV tier could not be read. kvtier stat says more.", http.StatusServiceUnavailable)

@@ -50,9 +50,10 @@ type Options struct {
 	// without words.
 	Page func(Read) http.Handler
 	Log  *slog.Logger // nil for slog.Default
+	// Opened is called with the address once it is listened on; nil for nobody.
+	Opened func(net.Addr)
 
-	retry  <-chan time.Time // of tests
-	opened func(net.Addr)   // of tests
+	retry <-chan time.Time // of tests
 }
 
 // Serve listens until ctx ends, and then returns nil. A port that is in use is tried again, since
@@ -95,8 +96,8 @@ func (opt Options) serve(ctx context.Context, listener net.Listener) error {
 	if at, err := netip.ParseAddrPort(listener.Addr().String()); err == nil && !at.Addr().Unmap().IsLoopback() {
 		opt.Log.Warn("kv tier: metrics are shown to everyone who reaches this address", "address", listener.Addr().String())
 	}
-	if opt.opened != nil {
-		opt.opened(listener.Addr())
+	if opt.Opened != nil {
+		opt.Opened(listener.Addr())
 	}
 	server := &http.Server{
 		Handler:           opt.handler(),
