@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // rootChecks look at the directories of pages.
@@ -280,20 +282,15 @@ func judgeForeign(s *scene) (hits []hit) {
 func judgeReadOnly(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		m, ok := mountOf(s.mounts, p.above)
-		refused := p.probed && (errors.Is(p.probeErr, fs.ErrPermission) || readOnly(p.probeErr)) && s.user.UID == p.file.UID
+		refused := p.probed && (vfs.IsReadOnly(p.probeErr) || errors.Is(p.probeErr, fs.ErrPermission) && s.user.UID == p.file.UID)
 		switch {
 		case ok && m.has("ro"):
 			hits = append(hits, s.placeHit(st, p, "mount "+m.point, "ro", "%s is on a filesystem that is mounted read-only.", capital2(p.title())))
 		case refused && !s.squashed(st, p):
-			hits = append(hits, s.placeHit(st, p, p.path, p.probeErr.Error(), "%s cannot be written by its own user.", capital2(p.title())))
+			hits = append(hits, s.placeHit(st, p, p.path, p.probeErr.Error(), "%s cannot be written.", capital2(p.title())))
 		}
 	})
 	return hits
-}
-
-// readOnly reports an error of a filesystem that takes no writes.
-func readOnly(err error) bool {
-	return err != nil && strings.Contains(err.Error(), "read-only file system")
 }
 
 func judgeProtected(s *scene) (hits []hit) {

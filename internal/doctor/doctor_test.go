@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -149,7 +150,8 @@ var faults = map[string]func(*machine){
 	"libraries-replaced": func(m *machine) {
 		m.Write(runner+"/maps", "7f00-7f01 r-xp 0 08:01 12 "+doctortest.Libraries+"/libggml-base.so (deleted)\n", 0)
 	},
-	"kvtier-old": func(m *machine) { m.Dir(root+"/v2", doctortest.OllamaUID) },
+	"other-kvtier": status(func(s *install.Status) { s.State, s.Tiering, s.Kvtier = install.Installed, "on", "0.0.1" }),
+	"kvtier-old":   func(m *machine) { m.Dir(root+"/v2", doctortest.OllamaUID) },
 
 	"no-answer":            func(m *machine) { m.Hung[remote] = true },
 	"cannot-look":          func(m *machine) { m.Files[root].Err = fs.ErrPermission },
@@ -291,7 +293,7 @@ func TestEveryFindingIsProvoked(t *testing.T) {
 	require.ElementsMatch(t, all, slices.Collect(maps.Keys(faults)))
 	for _, c := range doctor.Checks() {
 		t.Run(c.ID, func(t *testing.T) {
-			r, _ := look(t, faults[c.ID], doctor.Options{})
+			r, _ := look(t, faults[c.ID], doctor.Options{Version: "0.1.0"})
 			at := slices.IndexFunc(r.Findings, func(f doctor.Finding) bool { return f.ID == c.ID })
 			require.GreaterOrEqual(t, at, 0, "found %v", ids(r))
 			f := r.Findings[at]
@@ -462,4 +464,7 @@ func TestFailures(t *testing.T) {
 		probe(root, func(*doctor.Probe) error { return errors.New("I/O error") })(m)
 	}, doctor.Options{})
 	require.Equal(t, []string{"collector-down"}, ids(r))
+
+	r, _ = look(t, probe(remote, func(*doctor.Probe) error { return &fs.PathError{Op: "open", Path: remote, Err: syscall.EROFS} }), doctor.Options{})
+	require.Equal(t, []string{"root-read-only"}, ids(r), "an export that is read-only")
 }
