@@ -232,6 +232,10 @@ var faults = map[string]func(*machine){
 		m.AddModel("embed", "cc33")
 		m.Models[doctortest.ModelDir+"/blobs/sha256-cc33"] = "bert"
 	},
+	"model-off": status(func(s *install.Status) {
+		s.State, s.Tiering, s.Log = install.Installed, "on", "/var/log/kvtier/llama-server.log"
+		s.LastLog = `time=2026-11-25T11:00:00Z level=WARN msg="kv tier: off for this model" reason="--swa-full is set"`
+	}),
 
 	"collector-down": state(func(s *telemetry.State) { s.Live = false }),
 	"breaker-open": state(func(s *telemetry.State) {
