@@ -39,9 +39,9 @@ var rootChecks = []Check{
 		Remedy:  "sudo install -d -m 700 -o {user} {path}", judge: judgeRemoteMissing,
 	},
 	{
-		ID: "mount-missing", Severity: Error, Title: "A filesystem of /etc/fstab is not mounted",
+		ID: "mount-missing", Severity: Error, Title: "A filesystem that should be mounted is not",
 		Matters: "The directory below the empty mount point is another one, on another disk.",
-		Means:   "The directory of pages is below a mount point of `/etc/fstab`, and nothing is mounted there.",
+		Means:   "The directory of pages is below a mount point of `/etc/fstab` or of a mount unit of systemd, and nothing is mounted there.",
 		Remedy:  "sudo mount {point}", judge: judgeMountMissing,
 	},
 	{
@@ -207,7 +207,7 @@ func judgeMountMissing(s *scene) (hits []hit) {
 			if t.point == "/" || !within(p.path, t.point) || mounted {
 				continue
 			}
-			h := s.placeHit(st, p, "/etc/fstab", t.source+" on "+t.point, "%s is below %s, where nothing is mounted.", capital2(p.title()), t.point)
+			h := s.placeHit(st, p, t.file, t.source+" on "+t.point, "%s is below %s, where nothing is mounted.", capital2(p.title()), t.point)
 			h.values = append([]string{"{point}", quote(t.point)}, h.values...)
 			hits = append(hits, h)
 		}
@@ -250,7 +250,11 @@ func judgeOwner(s *scene) (hits []hit) {
 		}
 		who := cmp.Or(s.names[p.file.UID], fmt.Sprint(p.file.UID))
 		mine := cmp.Or(s.by(st).user.Name, s.names[uid], fmt.Sprint(uid))
-		hits = append(hits, s.placeHit(st, p, "owner of "+p.path, fmt.Sprintf("%s (%d)", who, p.file.UID), "%s belongs to %s, and the server runs as %s.", capital2(p.title()), who, mine))
+		verb := "the server runs as"
+		if len(st.servers) == 0 {
+			verb = "this is"
+		}
+		hits = append(hits, s.placeHit(st, p, "owner of "+p.path, fmt.Sprintf("%s (%d)", who, p.file.UID), "%s belongs to %s, and %s %s.", capital2(p.title()), who, verb, mine))
 	})
 	return hits
 }

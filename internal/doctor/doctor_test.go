@@ -342,6 +342,25 @@ func TestChecksAreComplete(t *testing.T) {
 	require.False(t, ok)
 }
 
+// TestMountUnit: a mount unit of systemd names a place that should be mounted, as /etc/fstab does.
+func TestMountUnit(t *testing.T) {
+	r, _ := look(t, func(m *machine) {
+		m.Write("/etc/systemd/system/var-lib-ollama\\x2dkv.mount", "[Mount]\nWhat=/dev/sdz1\nWhere=/var/lib/ollama-kv\n", 0)
+		m.Mount("/var/lib/ollama-kv", "/other")
+	}, doctor.Options{})
+	require.Equal(t, []string{"mount-missing"}, ids(r))
+	require.Equal(t, "/dev/sdz1 on "+root, r.Findings[0].Evidence[0].Value)
+}
+
+// TestFewDrops: some pages that could not be stored among many are no finding.
+func TestFewDrops(t *testing.T) {
+	r, _ := look(t, state(func(s *telemetry.State) {
+		s.Models[0].Totals["ollama_kv_dropped_pages_total"] = 4
+		s.Models[0].Totals[telemetry.Series("ollama_kv_sealed_pages_total", "kind", "page")] = 100_000
+	}), doctor.Options{})
+	require.Empty(t, r.Findings)
+}
+
 func TestQuickMeasuresNothing(t *testing.T) {
 	slow := func(m *machine) {
 		for _, dir := range []string{root, remote} {
