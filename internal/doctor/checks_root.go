@@ -172,20 +172,20 @@ func judgeNoAnswer(s *scene) (hits []hit) {
 func judgeCannotLook(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		if p.denied {
-			hits = append(hits, s.placeHit(st, p, p.path, "no permission", "%s could not be looked at by %s.", capital2(p.title()), cmp.Or(s.user.Name, "this user")))
+			hits = append(hits, s.placeHit(st, p, p.path, "no permission", "%s could not be looked at by %s.", upperFirst(p.title()), cmp.Or(s.user.Name, "this user")))
 		}
 	})
 	return hits
 }
 
-// capital2 begins a sentence with a capital letter.
-func capital2(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+// upperFirst begins a sentence with a capital letter.
+func upperFirst(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
 func judgeMissing(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		idle := len(st.servers) > 0 && !st.on || len(st.servers) == 0 && len(s.servers) > 0 // other findings say why
 		if p.missing && p.tier == localTier && (!idle || s.opt.Root != "") {
-			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist yet.", capital2(p.title())))
+			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist yet.", upperFirst(p.title())))
 		}
 	})
 	return hits
@@ -194,7 +194,7 @@ func judgeMissing(s *scene) (hits []hit) {
 func judgeRemoteMissing(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		if p.missing && p.tier == remoteTier {
-			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist.", capital2(p.title())))
+			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist.", upperFirst(p.title())))
 		}
 	})
 	return hits
@@ -207,7 +207,7 @@ func judgeMountMissing(s *scene) (hits []hit) {
 			if t.point == "/" || !within(p.path, t.point) || mounted {
 				continue
 			}
-			h := s.placeHit(st, p, t.file, t.source+" on "+t.point, "%s is below %s, where nothing is mounted.", capital2(p.title()), t.point)
+			h := s.placeHit(st, p, t.file, t.source+" on "+t.point, "%s is below %s, where nothing is mounted.", upperFirst(p.title()), t.point)
 			h.values = append([]string{"{point}", quote(t.point)}, h.values...)
 			hits = append(hits, h)
 		}
@@ -225,7 +225,7 @@ func judgeLink(s *scene) (hits []hit) {
 			if p.file.Mode&fs.ModeSymlink != 0 {
 				kind = "a symbolic link"
 			}
-			hits = append(hits, s.placeHit(st, p, p.path, kind, "%s is %s.", capital2(p.title()), kind))
+			hits = append(hits, s.placeHit(st, p, p.path, kind, "%s is %s.", upperFirst(p.title()), kind))
 		}
 	})
 	return hits
@@ -254,7 +254,7 @@ func judgeOwner(s *scene) (hits []hit) {
 		if len(st.servers) == 0 {
 			verb = "this is"
 		}
-		hits = append(hits, s.placeHit(st, p, "owner of "+p.path, fmt.Sprintf("%s (%d)", who, p.file.UID), "%s belongs to %s, and %s %s.", capital2(p.title()), who, verb, mine))
+		hits = append(hits, s.placeHit(st, p, "owner of "+p.path, fmt.Sprintf("%s (%d)", who, p.file.UID), "%s belongs to %s, and %s %s.", upperFirst(p.title()), who, verb, mine))
 	})
 	return hits
 }
@@ -289,9 +289,9 @@ func judgeReadOnly(s *scene) (hits []hit) {
 		refused := p.probed && (vfs.IsReadOnly(p.probeErr) || errors.Is(p.probeErr, fs.ErrPermission) && s.user.UID == p.file.UID)
 		switch {
 		case ok && m.has("ro"):
-			hits = append(hits, s.placeHit(st, p, "mount "+m.point, "ro", "%s is on a filesystem that is mounted read-only.", capital2(p.title())))
+			hits = append(hits, s.placeHit(st, p, "mount "+m.point, "ro", "%s is on a filesystem that is mounted read-only.", upperFirst(p.title())))
 		case refused && !s.squashed(st, p):
-			hits = append(hits, s.placeHit(st, p, p.path, p.probeErr.Error(), "%s cannot be written.", capital2(p.title())))
+			hits = append(hits, s.placeHit(st, p, p.path, p.probeErr.Error(), "%s cannot be written.", upperFirst(p.title())))
 		}
 	})
 	return hits
@@ -352,7 +352,7 @@ func (s server) writable(path string) bool {
 func judgeInMemory(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		if p.diskErr == nil && p.disk.RAM && !s.hasPrivateTmp(st, p) {
-			hits = append(hits, s.placeHit(st, p, "filesystem of "+p.above, "in memory", "%s is in memory.", capital2(p.title())))
+			hits = append(hits, s.placeHit(st, p, "filesystem of "+p.above, "in memory", "%s is in memory.", upperFirst(p.title())))
 		}
 	})
 	return hits
@@ -383,7 +383,7 @@ func judgeEmptied(s *scene) (hits []hit) {
 			rules = []Evidence{{p.path, "below a directory for temporary files"}}
 		}
 		if len(rules) > 0 {
-			hits = append(hits, hit{says: fmt.Sprintf("%s is emptied when this machine boots, or by age.", capital2(p.title())), evidence: rules, values: s.values(st, p)})
+			hits = append(hits, hit{says: fmt.Sprintf("%s is emptied when this machine boots, or by age.", upperFirst(p.title())), evidence: rules, values: s.values(st, p)})
 		}
 	})
 	return hits
@@ -392,7 +392,7 @@ func judgeEmptied(s *scene) (hits []hit) {
 func judgePrivateTmp(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		if s.hasPrivateTmp(st, p) {
-			hits = append(hits, s.placeHit(st, p, s.by(st).name, "PrivateTmp=yes", "%s is in a directory that systemd deletes whenever %s stops.", capital2(p.title()), s.by(st).name))
+			hits = append(hits, s.placeHit(st, p, s.by(st).name, "PrivateTmp=yes", "%s is in a directory that systemd deletes whenever %s stops.", upperFirst(p.title()), s.by(st).name))
 		}
 	})
 	return hits
@@ -404,7 +404,7 @@ var networks = []string{"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs",
 func judgeNetworkLocal(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		if m, _ := mountOf(s.mounts, p.above); p.tier == localTier && slices.Contains(networks, m.fsType) {
-			hits = append(hits, s.placeHit(st, p, "mount "+m.point, m.fsType+" "+m.source, "%s is on the network.", capital2(p.title())))
+			hits = append(hits, s.placeHit(st, p, "mount "+m.point, m.fsType+" "+m.source, "%s is on the network.", upperFirst(p.title())))
 		}
 	})
 	return hits

@@ -260,6 +260,16 @@ func TestReadsNothingUnusual(t *testing.T) {
 	require.Len(t, names, 2)
 }
 
+// TestLinksBelowARoot: a link in a directory of pages leads to nothing that is reported.
+func TestLinksBelowARoot(t *testing.T) {
+	dir := t.TempDir()
+	root, other := filepath.Join(dir, "root"), filepath.Join(dir, "other")
+	require.NoError(t, os.Mkdir(root, 0o700))
+	require.NoError(t, os.MkdirAll(filepath.Join(other, "quarantine", "x"), 0o700))
+	require.NoError(t, os.Symlink(other, filepath.Join(root, "v1")))
+	require.NotContains(t, ids(here(t, doctor.Options{Root: root, Quick: true})), "quarantine")
+}
+
 // TestRunIsBounded: output of a program has a bound, and so has its time.
 func TestRunIsBounded(t *testing.T) {
 	e := doctor.Here(nil)
