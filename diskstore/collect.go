@@ -485,7 +485,8 @@ func (lv *level) evict(ctx context.Context, info tier.Info, must bool) (removed 
 	if demoted {
 		lv.s.counts.demoted.Add(1)
 	} else {
-		lv.s.counts.evicted.Add(1)
+		lv.counts.evicted.Add(1)
+		lv.bury(removed.Name, GraveRoom)
 	}
 	lv.s.watch.evict(lv, info, demoted)
 	return removed, nil

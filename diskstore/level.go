@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/graves"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -21,6 +22,7 @@ type level struct {
 
 	book     *ledger.Book // this process's part of the tier's ledger
 	use      tierUse      // its files, as far as they were counted
+	counts   levelCounters
 	first    *firstCount
 	verdicts *verdicts
 	copies   *copies // of the remote tier
@@ -29,6 +31,8 @@ type level struct {
 	trimmed  moment // time of the last trim that evicted all but young files, and needed more
 
 	hitClock   work.Once   // records hits
+	graves     graves.List // pages that left the tier
+	graveClock work.Once   // records these
 	collecting *work.Queue // collections; demotions are the local level's
 
 	// collector holds a token while one goroutine of this process collects; Tier.Lock does the

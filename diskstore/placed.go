@@ -62,7 +62,7 @@ func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout 
 // placeWhole does as ReadPlaced, and keeps a page in memory that cannot be used in place.
 func (s *Store) placeWhole(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, use Use, how []ReadOption) (*Placed, error) {
 	buf := s.takeWhole(layout)
-	defer s.whole.Put(buf)
+	defer s.putWhole(buf)
 	placed, err := s.placeInto(ctx, ref, tokens, layout, *buf, how)
 	if err == nil || errors.Is(err, ErrNotPlaced) {
 		if failed := use.all(layout, *buf); failed != nil {

@@ -119,8 +119,9 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 	}
 	s.local.futile.clear()
 	s.counts.puts.Add(1)
+	s.counts.rawBytes.Add(uint64(len(p.Payload)))
 	s.counts.wroteBytes.Add(uint64(size))
-	s.local.keepInRAM(tier.Info{Name: name, Bytes: size, Used: time.Now()}, e.Header, p.Payload)
+	s.local.keepInRAM(tier.Info{Name: name, Bytes: size, Used: time.Now()}, e.Header, p.Payload, "")
 	s.local.linkIn(ctx, e.Header)
 	s.afterGrowth(ctx)
 	return nil

@@ -33,6 +33,7 @@ func (s *Store) readRAM(ctx context.Context, ref Ref, tokens []int32, layout pag
 	lv := s.level(file.Tier)
 	lv.hit()
 	s.counts.ramHits.Add(1)
+	s.ahead.used(name, true)
 	s.counts.readBytes.Add(uint64(len(buf)))
 	lv.touchRef(ctx, ref, file.Used)
 	return true
@@ -77,25 +78,37 @@ func (s *Store) tailInRAM(ctx context.Context, parent pagefile.Key, start int, r
 	return best
 }
 
-// keepInRAM keeps a page in memory that a tier has just stored or read.
-func (lv *level) keepInRAM(info tier.Info, h *pagefile.Header, rows []byte) {
+// keepInRAM keeps a page in memory that a tier has just stored or read. from is the tier that
+// the page was read from, "" for a page just stored.
+func (lv *level) keepInRAM(info tier.Info, h *pagefile.Header, rows []byte, from string) {
 	if lv.s.ram == nil {
 		return
 	}
 	lv.s.wakeRAM()
-	lv.s.ram.Add(lv.fileInRAM(info, h), h, rows)
+	lv.s.ram.Add(lv.fileInRAM(info, h, from), h, rows)
 }
 
 // keepAhead keeps a page that is read ahead in free memory. keepAhead reports whether there
 // was room, and returns the error of read.
 func (lv *level) keepAhead(info tier.Info, h *pagefile.Header, read func(rows []byte) error) (bool, error) {
 	lv.s.wakeRAM()
-	return lv.s.ram.AddBehind(lv.fileInRAM(info, h), h, read)
+	return lv.s.ram.AddBehind(lv.fileInRAM(info, h, lv.name), h, read)
 }
 
 // fileInRAM describes the file of a page that is added to memory.
-func (lv *level) fileInRAM(info tier.Info, h *pagefile.Header) ram.File {
-	return ram.File{Info: info, Tier: lv.name, Placeable: lv == lv.s.local && h.Raw()}
+func (lv *level) fileInRAM(info tier.Info, h *pagefile.Header, from string) ram.File {
+	return ram.File{Info: info, Tier: lv.name, From: from, Placeable: lv == lv.s.local && h.Raw()}
+}
+
+// InRAM counts the full pages with these keys that are in memory. InRAM does no I/O.
+func (s *Store) InRAM(keys []pagefile.Key) int {
+	n := 0
+	for _, key := range keys {
+		if s.ram.Has(s.pageName(key)) {
+			n++
+		}
+	}
+	return n
 }
 
 // wakeRAM takes this runner's share of memory if no clock ticks, because no page was in

@@ -80,7 +80,7 @@ func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 // keepRead keeps a page in memory whose sections were all read.
 func (s *Store) keepRead(page verified, layout pagefile.Layout, buf []byte) {
 	if layout.Equal(page.header.Layout) {
-		page.level.keepInRAM(page.blob.Info(), page.header, buf)
+		page.level.keepInRAM(page.blob.Info(), page.header, buf, page.level.name)
 	}
 }
 
@@ -118,6 +118,8 @@ func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 		page, err := lv.readFrom(ctx, ref, tokens, layout, load)
 		if err == nil {
 			lv.hit()
+			lv.counts.hits.Add(1)
+			s.ahead.used(s.refName(ref), s.ram == nil)
 			s.counts.readBytes.Add(uint64(layout.Size()))
 			return page, nil
 		}
@@ -232,6 +234,9 @@ func (lv *level) condemn(ctx context.Context, info tier.Info, err error) {
 	if qerr != nil {
 		v.markBad(info)
 	}
+	if moved {
+		lv.bury(info.Name, GraveDamaged)
+	}
 	if moved || qerr != nil {
 		lv.s.log.Warn("kv page is not usable and will be computed again", "page", info.Key.String(), "tier", lv.name,
 			"why", err, "quarantined", moved)
@@ -245,12 +250,14 @@ func (lv *level) quarantine(ctx context.Context, info tier.Info, reason string) 
 	if lv != lv.s.local {
 		moved, err := lv.tier.Quarantine(ctx, info, reason)
 		if moved {
+			lv.counts.quarantined.Add(1)
 			lv.use.remove(info)
 		}
 		return moved, err
 	}
 	moved, err := lv.moveAside(ctx, info, reason)
 	if moved {
+		lv.counts.quarantined.Add(1)
 		lv.s.disk.SyncAside(lv.s.disk.Path(info.Name))
 	}
 	return moved, err

@@ -77,7 +77,7 @@ func (lv *level) gcPicked(ctx context.Context, opt GCOptions) (fingerprints int,
 		return 0, err
 	}
 	uses := lv.identify(ctx, found)
-	p := purge{dry: opt.DryRun, removed: func(info tier.Info) { lv.s.watch.removed(lv, info, false) }}
+	p := purge{dry: opt.DryRun, reason: GraveRemoved, removed: func(info tier.Info) { lv.s.watch.removed(lv, info, false) }}
 	if opt.OlderThan > 0 {
 		now := lv.s.now()
 		if !opt.DryRun { // a dry run makes no file to read the filesystem's clock

@@ -25,7 +25,7 @@ type Use func(i int, rows []byte) error
 func (s *Store) ReadSections(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, use Use, how ...ReadOption) error {
 	if s.ram != nil {
 		buf := s.takeWhole(layout)
-		defer s.whole.Put(buf)
+		defer s.putWhole(buf)
 		if err := s.Read(ctx, ref, tokens, layout, *buf, how...); err != nil {
 			return err
 		}
@@ -72,14 +72,20 @@ func (u Use) all(layout pagefile.Layout, buf []byte) error {
 	return nil
 }
 
-// takeWhole returns memory for a page, which the caller puts back into s.whole.
+// takeWhole returns memory for a page, which the caller gives back with putWhole.
 func (s *Store) takeWhole(layout pagefile.Layout) *[]byte {
+	s.counts.wholeBytes.Add(int64(layout.Size()))
 	if p, ok := s.whole.Get().(*[]byte); ok && cap(*p) >= layout.Size() {
 		*p = (*p)[:layout.Size()]
 		return p
 	}
 	buf := make([]byte, layout.Size())
 	return &buf
+}
+
+func (s *Store) putWhole(buf *[]byte) {
+	s.counts.wholeBytes.Add(-int64(len(*buf)))
+	s.whole.Put(buf)
 }
 
 // useError is an error of Use: it says nothing of the file.

@@ -38,30 +38,52 @@ type Stats struct {
 
 	Puts       uint64 // pages and tails made durable
 	PutErrors  uint64 // Puts that failed
-	Hits       uint64 // Reads that returned rows
+	Hits       uint64 // Reads that returned rows: the sum of the next four
 	RAMHits    uint64 // of these, from memory
+	LocalHits  uint64 // of these, from the local tier
+	RemoteHits uint64 // of these, from the remote tier
 	SharedHits uint64 // of these, copied from another Read of the same page at the same time
 	Misses     uint64 // Chains and Reads that found no page
 	Damaged    uint64 // files found damaged
 	Mismatched uint64 // files found to be a page other than the requested one
 	Demoted    uint64 // pages moved from local to remote
 	Promoted   uint64 // pages copied from remote to local
-	Evicted    uint64 // pages deleted to stay within a budget
+	Evicted    uint64 // pages deleted to stay within a budget, in both tiers
 	TierErrors uint64 // operations that failed on a tier
 	ReadBytes  uint64 // payload bytes that Read returned
-	WroteBytes uint64 // file bytes that Put wrote
+	RawBytes   uint64 // payload bytes of the pages that Put wrote
+	WroteBytes uint64 // file bytes of these pages, after encoding
 	AheadPages uint64 // pages and tails that ReadAhead read
 	AheadBytes uint64 // bytes of these pages in memory
+	AheadUsed  uint64 // of these pages, those that a Read then returned from memory
 	WriteCaps  uint64 // pages not written because of Options.WritePerDay
+
+	LocalEvicted, RemoteEvicted         uint64 // the two parts of Evicted
+	LocalQuarantined, RemoteQuarantined uint64 // files that this process has set aside
+
+	// Pages that were added to the memory of Options.RAM: when they were stored, and when they
+	// were read from a tier. RAMEvicted counts pages that left memory to make room there.
+	RAMStored, RAMFromLocal, RAMFromRemote, RAMEvicted uint64
+
+	// RAMLimit is this process's share of Options.RAM, in bytes. WholeBytes is the memory of
+	// pages on their way from a tier into Options.RAM.
+	RAMLimit, WholeBytes int64
+	// WriteCap is Options.WritePerDay.
+	WriteCap int64
 }
 
 // counters are the monotonic part of Stats.
 type counters struct {
 	puts, putErrors, hits, misses, damaged, mismatched atomic.Uint64
-	demoted, promoted, evicted, tierErrors             atomic.Uint64
-	readBytes, wroteBytes, writeCaps, ramHits          atomic.Uint64
-	aheadPages, aheadBytes, sharedHits                 atomic.Uint64
+	demoted, promoted, tierErrors                      atomic.Uint64
+	readBytes, rawBytes, wroteBytes, writeCaps         atomic.Uint64
+	ramHits, sharedHits                                atomic.Uint64
+	aheadPages, aheadBytes, aheadUsed                  atomic.Uint64
+	wholeBytes                                         atomic.Int64
 }
+
+// levelCounters are those of one tier.
+type levelCounters struct{ hits, evicted, quarantined atomic.Uint64 }
 
 // Stats returns the store's counters. Stats does no I/O.
 func (s *Store) Stats() Stats {
@@ -71,10 +93,13 @@ func (s *Store) Stats() Stats {
 		Puts:  c.puts.Load(), PutErrors: c.putErrors.Load(),
 		Hits: c.hits.Load(), RAMHits: c.ramHits.Load(), SharedHits: c.sharedHits.Load(), Misses: c.misses.Load(),
 		Damaged: c.damaged.Load(), Mismatched: c.mismatched.Load(),
-		Demoted: c.demoted.Load(), Promoted: c.promoted.Load(), Evicted: c.evicted.Load(),
+		Demoted: c.demoted.Load(), Promoted: c.promoted.Load(),
 		TierErrors: c.tierErrors.Load(),
-		ReadBytes:  c.readBytes.Load(), WroteBytes: c.wroteBytes.Load(), WriteCaps: c.writeCaps.Load(),
-		AheadPages: c.aheadPages.Load(), AheadBytes: c.aheadBytes.Load(),
+		ReadBytes:  c.readBytes.Load(), RawBytes: c.rawBytes.Load(), WroteBytes: c.wroteBytes.Load(), WriteCaps: c.writeCaps.Load(),
+		AheadPages: c.aheadPages.Load(), AheadBytes: c.aheadBytes.Load(), AheadUsed: c.aheadUsed.Load(),
+		LocalHits: s.local.counts.hits.Load(), LocalEvicted: s.local.counts.evicted.Load(), LocalQuarantined: s.local.counts.quarantined.Load(),
+		WholeBytes:   c.wholeBytes.Load(),
+		WriteCap:     s.opt.WritePerDay,
 		LocalWritten: s.local.book.Today(),
 	}
 	st.LocalBooked, _ = s.local.book.Figure()
@@ -82,13 +107,18 @@ func (s *Store) Stats() Stats {
 	if s.ram != nil {
 		held := s.ram.Stats()
 		st.RAM = TierStats{Pages: held.Pages, Tails: held.Tails, Bytes: held.Bytes, Down: s.ramHealth.down()}
+		st.RAMStored, st.RAMFromLocal, st.RAMFromRemote, st.RAMEvicted = held.Stored, held.FromLocal, held.FromRemote, held.Evicted
+		st.RAMLimit = held.Limit
 	}
 	if s.remote != nil {
 		st.Remote = s.remote.use.stats()
 		st.Remote.Down = s.guard.Breaker.Down()
 		st.RemoteBooked, _ = s.remote.book.Figure()
 		st.RemoteWritten = s.remote.book.Today()
+		of := &s.remote.counts
+		st.RemoteHits, st.RemoteEvicted, st.RemoteQuarantined = of.hits.Load(), of.evicted.Load(), of.quarantined.Load()
 	}
+	st.Evicted = st.LocalEvicted + st.RemoteEvicted
 	return st
 }
 

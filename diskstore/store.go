@@ -36,6 +36,7 @@ type Store struct {
 	promoting *work.Queue // promotions and touches of remote pages
 
 	counts  counters
+	ahead   readAhead
 	links   linkCache
 	health  health // of the local tier
 	capped  capNote
@@ -103,6 +104,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 	}
 	s.health.log = s.log.With("tier", tier.Local, "root", opt.Local.Root)
 	s.capped.log, s.capped.pages = s.health.log, &s.counts.writeCaps
+	s.ahead.counts = &s.counts
 	local := dir.Options{
 		Create: create, Timeout: opt.Timeout, Log: s.health.log,
 		Replaced: func() { s.local.book.Restart() },
@@ -241,7 +243,7 @@ func (s *Store) Flush(ctx context.Context) error {
 // answers reports whether a tier is not known to be down. The local tier is never down.
 func (lv *level) answers() bool { return lv == lv.s.local || !lv.s.guard.Breaker.Down() }
 
-// giveBack settles the ledgers of tiers that answer. After a failure the claim stays until
+// giveBack settles the ledgers of tiers that answer, and records graves. After a failure the claim stays until
 // files are counted.
 func (s *Store) giveBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
@@ -249,6 +251,7 @@ func (s *Store) giveBack(ctx context.Context) {
 	for _, lv := range s.levels(tier.Local) {
 		if lv.answers() {
 			_ = lv.book.GiveBack(ctx)
+			lv.recordGraves(ctx)
 		}
 	}
 }
@@ -283,6 +286,7 @@ func (s *Store) Close() error {
 	}
 	for _, lv := range s.levels(tier.Local) {
 		lv.hitClock.Stop()
+		lv.graveClock.Stop()
 	}
 	if s.ram != nil {
 		s.ram.Close()

@@ -128,6 +128,7 @@ func (q *writeQueue) bounce() []byte {
 func (q *writeQueue) bounceLocked() []byte {
 	buffer := make([]byte, min(bounceMax, q.most/16))
 	q.most -= int64(len(buffer))
+	q.bounced += int64(len(buffer))
 	return buffer
 }
 

@@ -55,6 +55,12 @@ func (t *TieredCausal) skip(p *plan, from int) {
 	}
 }
 
+// giveUp ends a restore before the page with index `from`: computing the rest became quicker.
+func (t *TieredCausal) giveUp(p *plan, from int) {
+	t.opts.Meter.Add(givenUp, 1)
+	t.skip(p, from)
+}
+
 // pace follows a restore and ends the restore when computing the rest is quicker. A nil
 // pace restores all pages.
 type pace struct {

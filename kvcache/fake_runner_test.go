@@ -9,6 +9,8 @@ import (
 
 	"github.com/ollama/ollama/model/input"
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // fakeRunner drives a TieredCausal as Ollama's runner does: batch n+1 is built while batch n
@@ -29,6 +31,10 @@ type fakeRunner struct {
 	flight []*fakeBatch
 	slots  []*fakeSlot
 
+	meter     *telemetry.Meter
+	asked     int                // prompts for which Restore was called
+	tokens    int                // of these
+	totals    map[string]float64 // of the meter, at the last look
 	onCompute func(*fakeBatch)
 }
 
@@ -61,11 +67,16 @@ func newFakeRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *
 		opts.PageTokens = 8
 	}
 	opts.Fingerprint[0] = 1
+	r.meter = new(telemetry.Meter)
+	opts.Meter = r.meter
 	r.device = r.cache.device
 	r.model.caches = []*fakeCache{r.cache}
 	r.tiered = inPieces(New(r.model, r.model.rows(), opts))
 	r.timers = withTimers(r.tiered.queue)
-	t.Cleanup(r.tiered.Close)
+	t.Cleanup(func() {
+		r.tiered.Close()
+		r.checkAccounts(t, true)
+	})
 	for i := range slots {
 		r.slots = append(r.slots, &fakeSlot{id: i})
 	}
@@ -137,7 +148,7 @@ func (r *fakeRunner) loadContext(ctx context.Context, slot *fakeSlot, in []*inpu
 	slot.inputs, slot.inUse, slot.aborted, slot.store = in[:past:past], true, false, store
 	slot.own = math.MaxInt // no position yet
 	slot.exact = min(slot.exact, past)
-	restored, err := r.tiered.Restore(ctx, lock, slot.id, past, in, func(n int) {
+	restored, err := r.restore(ctx, lock, slot.id, past, in, func(n int) {
 		slot.inputs, slot.exact = in[:n:n], min(slot.exact, n)
 	})
 	if base := restored.Held - restored.Tokens; restored.Tokens > 0 && base <= slot.exact {
@@ -147,10 +158,17 @@ func (r *fakeRunner) loadContext(ctx context.Context, slot *fakeSlot, in []*inpu
 		slot.inUse, slot.aborted = false, true
 		return restored, err
 	}
+	r.checkAccount(slot.id, restored)
 	slot.inputs, slot.rest = in[:restored.Held:restored.Held], in[restored.Held:]
 	r.tiered.StartSequence(slot.id, store)
 	slot.own = restored.Held
 	return restored, nil
+}
+
+// restore calls Restore, with the runner's lock held, and counts the prompt.
+func (r *fakeRunner) restore(ctx context.Context, lock sync.Locker, seq, have int, prompt []*input.Input, hold func(tokens int)) (Restored, error) {
+	r.asked, r.tokens = r.asked+1, r.tokens+len(prompt)
+	return r.tiered.Restore(ctx, lock, seq, have, prompt, hold)
 }
 
 // fill fills a slot with a text, as the runner does while a model loads.

@@ -50,7 +50,7 @@ func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (held 
 			r.Stop()
 			pg = <-read // the page itself is not used
 			r.done(&pg)
-			t.skip(p, pg.index)
+			t.giveUp(p, pg.index)
 			return held, nil
 		}
 		err := cmp.Or(pg.err, pg.write)
@@ -72,8 +72,9 @@ func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (held 
 			r.drain()
 			return held, err
 		}
+		t.countRead(pg.ref.Tier)
 		if held = p.pageEnd(pg.index); !pace.next() && held < p.end {
-			t.skip(p, pg.index+1)
+			t.giveUp(p, pg.index+1)
 			return held, nil
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/ollama/ollama/model/input"
+
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // filling restores the text of the latest conversation into slot 0 while the model's weights load.
@@ -75,7 +77,7 @@ func (t *TieredCausal) fillSlot(ctx context.Context, lock sync.Locker, text []in
 	r.hold(r.result.Held)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.slotLocked(0).early = r.result
+	t.slotLocked(0).early = early{r.result, r.from.cut(r.result.Held)}
 	if r.result.Held == 0 && err == nil {
 		return // computing is quicker
 	}
@@ -138,15 +140,29 @@ func (t *TieredCausal) awaitFilled() {
 	}
 }
 
+// early is the restore that filled a slot before its first request.
+type early struct {
+	Restored
+	from origins
+}
+
+// takeEarly returns the restore that filled the slot, once.
+func (s *slot) takeEarly() early {
+	e := s.early
+	s.early = early{}
+	return e
+}
+
 // takeEarly counts the rows of the slot that came while the model loaded as restored for this, the
 // first request. The request finds a beginning of its prompt in the slot.
 func (r *restoring) takeEarly() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.slotLocked(r.seq)
-	early := s.early
-	s.early = Restored{}
-	if n := min(early.Tokens, r.result.Held); n > 0 {
+	early := s.takeEarly()
+	held := r.result.Held
+	if n := min(early.Tokens, held); n > 0 {
+		r.from = early.from.cut(held).add(held, telemetry.PlaceSlot)
 		r.result.Tokens, r.result.Early = n, n
 		r.result.Bytes = early.Bytes * int64(n) / int64(early.Tokens)
 		r.result.Tiers = slices.Clone(early.Tiers)

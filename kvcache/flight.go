@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"math"
+	"time"
 
 	"github.com/ollama/ollama/model/input"
 )
@@ -10,8 +11,9 @@ import (
 // the runner fills in a generated token only after sampling the previous batch.
 // TieredCausal.mu guards it.
 type flight struct {
-	id    int
-	parts []flightPart
+	id      int
+	parts   []flightPart
+	prompts []*account // of prompts that end with the batch
 }
 
 // flightPart is the share of one sequence in a flight: positions [begin, begin+len(inputs)),
@@ -133,6 +135,9 @@ func (t *TieredCausal) landFlight(id int) bool {
 		t.passedLocked()
 		t.landed = id
 		t.landLocked(f)
+		for _, a := range f.prompts {
+			t.recordLocked(a, time.Since(a.began))
+		}
 		t.flights = append(t.flights[:i], t.flights[i+1:]...)
 		t.healLocked(false)
 		t.batches.batchDone(id, t.computed, t.rates)

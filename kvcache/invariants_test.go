@@ -36,6 +36,7 @@ func (r *fakeRunner) checkInvariants(t require.TestingT) {
 		}
 	}
 	r.tiered.queue.checkInvariants(t)
+	r.checkAccountsLocked(t, false)
 }
 
 // held maps sequences to the cell of each position.

@@ -219,7 +219,7 @@ func TestRestoreThatEndsEarlyClosesItsFiles(t *testing.T) {
 			return nil
 		}
 		r.mu.Lock()
-		restored, err := r.tiered.Restore(ctx, &r.mu, 0, 0, inputsOf(prompt), func(int) {})
+		restored, err := r.restore(ctx, &r.mu, 0, 0, inputsOf(prompt), func(int) {})
 		r.mu.Unlock()
 		require.ErrorIs(t, err, context.Canceled)
 		require.Equal(t, restored.Held, len(cache.placed))

@@ -109,7 +109,9 @@ func (t *TieredCausal) nowFound(seq int, refs []diskstore.Ref) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.slotLocked(seq).found = found
+	s := t.slotLocked(seq)
+	s.found = found
+	s.nowFar(refs)
 }
 
 // notFound notes that pages which a look-up has found are not stored whole.

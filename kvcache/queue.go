@@ -45,6 +45,7 @@ type writeQueue struct {
 	writing *writeJob // one of jobs
 	bytes   int64     // sum over jobs
 	most    int64     // bounds bytes; see [Options.QueuedBytes]
+	bounced int64     // bytes of buffers for spans
 	spare   [][]byte
 	refused bool  // a page found no room since the last page was written
 	crowded bool  // a page found no room since the last call of refusals

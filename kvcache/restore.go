@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // Restored is the result of a restore.
@@ -64,6 +65,7 @@ type restoring struct {
 	limit  int    // number of the prompt's tokens that may be restored
 	ahead  bool   // no request wants the prompt yet
 	result Restored
+	from   origins // of the tokens that the slot holds
 }
 
 // unlocked first tells the runner how many tokens the slot holds, and then calls f without
@@ -89,6 +91,7 @@ func (r *restoring) unlocked(f func()) {
 func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have int, prompt []*input.Input, hold func(tokens int)) (Restored, error) {
 	started := time.Now()
 	r := &restoring{TieredCausal: t, lock: lock, hold: hold, seq: seq, result: Restored{Held: have}}
+	r.beginAccount(len(prompt), started)
 	r.takeEarly()
 	defer func() { hold(r.result.Held) }()
 	r.prompt, _ = t.opts.Media.read(prompt)
@@ -104,6 +107,7 @@ func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have 
 	r.result.Took = time.Since(started)
 	r.count()
 	if ctx.Err() != nil {
+		r.abandon()
 		return r.result, ctx.Err()
 	}
 	if errors.Is(err, tier.ErrNotFound) {
@@ -135,7 +139,7 @@ func (r *restoring) restoreExact(ctx context.Context) error {
 // clear empties the slot.
 func (r *restoring) clear() {
 	_ = r.Remove(r.seq, 0, math.MaxInt32) // freeing to the end of a sequence cannot fail
-	r.result = Restored{}
+	r.result, r.from = Restored{}, nil
 }
 
 // lookUp looks pages up in the store, without the runner's lock, and plans their restore.
@@ -231,6 +235,7 @@ func (r *restoring) publish(p *plan, held int) {
 	r.noteDroppedLocked()
 	s, base := r.slotLocked(p.seq), p.wanted(p.base)
 	r.result.Held = p.wanted(held)
+	r.from = r.from.cameFrom(p, held)
 	r.result.Tokens += max(0, held-p.base)
 	if p.by != 0 {
 		s.broken = s.broken || held > p.base
@@ -243,6 +248,7 @@ func (r *restoring) publish(p *plan, held int) {
 			break
 		}
 		r.result.Bytes += p.bytes(&r.geometry, i)
+		r.opts.Meter.Add(moved(ref.Tier, telemetry.PlaceSlot), 1)
 		if !slices.Contains(r.result.Tiers, ref.Tier) {
 			r.result.Tiers = append(r.result.Tiers, ref.Tier)
 		}
@@ -306,10 +312,18 @@ func (t *TieredCausal) publishCellsLocked(p *plan, s *slot, g, held int) {
 	s.cells[g] = append(s.cells[g], p.cells[g][:held-len(s.cells[g])]...)
 }
 
+// abandon ends the account of a request that was given up during its restore.
+func (r *restoring) abandon() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.endAccountLocked(r.seq)
+}
+
 // count adds the result of the restore to the counters.
 func (r *restoring) count() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.restoredLocked()
 	if r.result.Tokens > 0 {
 		r.stats.Restores++
 		r.stats.RestoredTokens += int64(r.result.Tokens)

@@ -251,7 +251,7 @@ func TestCancelWhileMovedRowsWait(t *testing.T) {
 	r.mu.Lock()
 	require.NoError(t, r.tiered.Remove(0, 0, math.MaxInt32))
 	prompt := leftOut(history, 0, 30)
-	restored, err := r.tiered.Restore(ctx, r.lock, 0, 0, inputsOf(prompt), func(int) {})
+	restored, err := r.restore(ctx, r.lock, 0, 0, inputsOf(prompt), func(int) {})
 	r.slots[0].inputs = nil
 	r.mu.Unlock()
 	require.ErrorIs(t, err, context.Canceled)

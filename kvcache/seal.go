@@ -121,6 +121,7 @@ func (t *TieredCausal) wrote(job *writeJob, err error) {
 		}
 		return
 	}
+	t.countSealed(job.page)
 	if job.tries > 0 {
 		t.learn(job.key, job.page)
 	}

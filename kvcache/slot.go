@@ -38,6 +38,9 @@ type slot struct {
 	// they are computed nevertheless, they need not be stored again.
 	found map[pagefile.Key]bool
 
+	// far are the pages of the slot that were found in the remote tier.
+	far map[pagefile.Key]bool
+
 	// private is the position from which rows may not be stored; withheld: rows of the
 	// present request may not be stored. ahead are rows of private requests that attend to
 	// later text. secret is the first such row whose later text the slot no longer holds:
@@ -53,7 +56,7 @@ type slot struct {
 	stateAt int
 
 	// early is the restore that filled the slot before its first request.
-	early Restored
+	early early
 
 	// tail and state are the last saved tail of the sequence, and its last saved state.
 	tail, state saved
@@ -139,6 +142,7 @@ func (s *slot) lastStored() int {
 // lost marks a page as new, because it is not stored any more or cannot be read.
 func (s *slot) lost(key pagefile.Key) {
 	delete(s.found, key)
+	delete(s.far, key)
 	if page := slices.Index(s.keys, key); page >= 0 && s.pages[page] == pageStored {
 		s.pages[page] = pageNew
 	}
@@ -233,6 +237,7 @@ func (s *slot) clonePrefix(n int) *slot {
 	}
 	copy(c.from, s.from)
 	c.keys, c.pages, c.given, c.found = slices.Clone(s.keys), slices.Clone(s.pages), s.given, maps.Clone(s.found)
+	c.far = maps.Clone(s.far)
 	c.private, c.secret, c.ahead = s.private, s.secret, slices.Clone(s.ahead)
 	c.broken = s.broken && n > held
 	c.truncate(held)

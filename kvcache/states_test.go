@@ -319,7 +319,7 @@ func TestAStateThatIsBeingReplacedHoldsNothing(t *testing.T) {
 		during = append(during, held)
 	}
 	r.mu.Lock()
-	restored, err := r.tiered.Restore(t.Context(), r.lock, 0, 20, inputsOf(prompt), func(n int) { held = n })
+	restored, err := r.restore(t.Context(), r.lock, 0, 20, inputsOf(prompt), func(n int) { held = n })
 	r.mu.Unlock()
 	require.NoError(t, err)
 	require.Equal(t, 36, restored.Held)

@@ -16,6 +16,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/kvcache/runs"
 	"github.com/kvtier/kvtier/rates"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // Store keeps pages. [diskstore.Store] implements Store. Methods may be called from several
@@ -85,6 +86,8 @@ type Options struct {
 	// failed, are queued up to a quarter each. The first of the rows in a queue may be larger.
 	// Buffers for copies out of a device are part of it, up to a sixteenth each.
 	QueuedBytes int64
+	// Meter counts prompts and pages. Nil counts nothing.
+	Meter *telemetry.Meter
 	// Logger receives log lines; nil means slog's default.
 	Logger *slog.Logger
 }
@@ -109,6 +112,8 @@ type TieredCausal struct {
 
 	mu       sync.Mutex // guards the fields below
 	slots    map[int]*slot
+	accounts map[int]*account // of requests whose prompt's last batch is not built, by slot
+	visits   visits
 	flights  []*flight
 	idle     []*idleJob
 	batches  batchClock
@@ -133,20 +138,6 @@ type TieredCausal struct {
 }
 
 var _ ollama.Cache = (*TieredCausal)(nil)
-
-// Stats are counters since the cache was wrapped.
-type Stats struct {
-	SealedPages, SealedTails int64
-	Restores, RestoredTokens int64
-	RestoredBytes            int64
-	// ShiftedTokens counts the RestoredTokens that were computed at another position.
-	ShiftedTokens int64
-	// DroppedPages counts pages, tails and states that could not be stored.
-	DroppedPages int64
-	// SkippedPages counts stored pages that were computed because computing was quicker.
-	// FailedCopies counts pages that could not be copied out of the cache.
-	SkippedPages, FailedCopies int64
-}
 
 // New wraps a cache that consists of the caches in rows. The wrapper owns the store: Close
 // closes both.
@@ -174,7 +165,10 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 		closeIn: closeTimeout,
 		slots:   make(map[int]*slot),
 		batches: newBatchClock(),
-		thin:    make(map[pagefile.Key]bool),
+
+		accounts: make(map[int]*account),
+		visits:   make(visits),
+		thin:     make(map[pagefile.Key]bool),
 	}
 	t.store.late = t.noteRead
 	t.queue = newWriteQueue(t.store, opts.QueuedBytes, opts.Logger, t.wrote, t.healIdle)
@@ -185,15 +179,6 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 
 // PageTokens is the number of tokens of a page.
 func (t *TieredCausal) PageTokens() int { return t.opts.PageTokens }
-
-// Stats returns the counters so far.
-func (t *TieredCausal) Stats() Stats {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	stats := t.stats
-	stats.FailedCopies += t.queue.failedCopies()
-	return stats
-}
 
 func (t *TieredCausal) slotLocked(seq int) *slot {
 	s, ok := t.slots[seq]
@@ -254,6 +239,9 @@ func (t *TieredCausal) StartSequence(seq int, store bool) {
 		s.private = min(s.private, len(s.tokens))
 	}
 	s.withheld = !store
+	if a := t.accounts[seq]; a != nil {
+		a.private = !store
+	}
 	t.noteDroppedLocked()
 	s.anew()
 	s.given, s.request = false, requestPrompt
@@ -278,6 +266,10 @@ func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Inp
 		part.note(s, &t.opts)
 		if s.request == requestPrompt && promptEnd(part.seq) {
 			s.request, part.promptEnd = requestAnswer, true
+			if a := t.accounts[part.seq]; a != nil {
+				delete(t.accounts, part.seq)
+				f.prompts = append(f.prompts, a)
+			}
 		}
 		outputs = outputs || s.request != requestPrompt
 	}
@@ -301,6 +293,7 @@ func (t *TieredCausal) EndSequence(seq int) {
 	defer t.mu.Unlock()
 	s := t.slotLocked(seq)
 	s.request, s.tailDue = requestEnded, t.queue.now().Add(t.opts.TailDelay)
+	t.endAccountLocked(seq)
 	t.noteLostLocked(seq, s)
 	t.sealLocked(s, staying)
 	if !t.flyingLocked(seq) && t.tailDueLocked(s) {
@@ -483,6 +476,7 @@ func (t *TieredCausal) close() {
 	t.probes.Wait()
 	t.awaitFilled()
 	t.queue.endCopying()
+	t.endAccounts()
 	t.ratesKept(t.store.saved(ctx, t.store.patience.find, t.rates.Close))
 	if err := t.store.Close(); err != nil {
 		t.log.Warn("kv tier: closing the page store", "error", err)

@@ -254,7 +254,7 @@ func TestCancelledRestoreLeavesTheSlotUsable(t *testing.T) {
 	slot := r.slots[0]
 	r.mu.Lock()
 	require.NoError(t, r.tiered.Remove(0, 0, math.MaxInt32))
-	restored, err := r.tiered.Restore(ctx, &r.mu, 0, 0, inputsOf(prompt), func(int) {})
+	restored, err := r.restore(ctx, &r.mu, 0, 0, inputsOf(prompt), func(int) {})
 	slot.inputs = inputsOf(prompt[:restored.Held])
 	r.mu.Unlock()
 	require.ErrorIs(t, err, context.Canceled)

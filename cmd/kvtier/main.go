@@ -73,12 +73,16 @@ func newCommand(a *app) *cobra.Command {
 		newStatCommand(a),
 		newCheckCommand(a),
 		newRepairCommand(a),
-		newCollectCommand(a),
+		newGCCommand(a),
 		newRemoveCommand(a),
 		newInspectCommand(a),
 		newExportCommand(a),
 		newImportCommand(a),
 		newBenchCommand(a),
+		newResidencyCommand(a),
+		newWhyCommand(a),
+		newTopCommand(a),
+		newCollectCommand(a),
 	)
 	for _, verb := range root.Commands() { // the others need no configuration
 		verb.PreRunE = func(cmd *cobra.Command, _ []string) error {

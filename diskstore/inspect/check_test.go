@@ -385,3 +385,12 @@ func TestCheckOfSillyRenames(t *testing.T) {
 		require.NoFileExists(t, path)
 	}
 }
+
+// The list of removed pages is the store's own, and so is a damaged one.
+func TestCheckKnowsTheListOfRemovedPages(t *testing.T) {
+	o, _ := stored(t)
+	require.NoError(t, os.WriteFile(filepath.Join(o.Local.Root, storetest.VersionDir, "gone"), []byte("garbage"), 0o600))
+	checks, err := rootsOf(t, o).Check(ctx, CheckOptions{})
+	require.NoError(t, err)
+	require.Empty(t, checks[0].Problems)
+}

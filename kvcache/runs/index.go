@@ -13,6 +13,10 @@ import (
 // first.
 const maxTwins = 8
 
+// pageBytes is the memory of a page besides its tokens, roughly: the page, its element of the list,
+// and its entries in three maps.
+const pageBytes = 300
+
 // Page is a full page without media.
 type Page struct {
 	Key, Parent pagefile.Key
@@ -110,6 +114,9 @@ func (x *Index) Len() int {
 	defer x.mu.Unlock()
 	return x.recent.Len()
 }
+
+// Bytes estimates the memory of the index, of which most is a copy of the pages' tokens.
+func (x *Index) Bytes() int64 { return int64(x.Len()) * (4*int64(x.size) + pageBytes) }
 
 // Find returns the runs, longest first, that hold leading tokens of the given ones at
 // another position than `position`, at least one full page of them.

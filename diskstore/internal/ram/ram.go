@@ -35,15 +35,23 @@ type Tier struct {
 	tails  map[pagefile.Key][]*Page
 	order  list.List // of pages that can be served, the newest served in front
 	served uint64    // number of pages moved to the front so far
+	counts counts
 	closed bool
 
 	clock clock
 }
 
+// counts are the numbers of pages that came and went since New.
+type counts struct{ stored, fromLocal, fromRemote, evicted uint64 }
+
 // File is the file of which a page in memory is a copy.
 type File struct {
 	tier.Info
 	Tier string // Local or Remote, the tier in which the file was last seen
+
+	// From is the tier that the rows of a page being added were read from; "" for a page that was
+	// just stored.
+	From string
 
 	// Placeable reports that the page's rows can also be used in place, on disk.
 	Placeable bool
@@ -59,6 +67,7 @@ type Page struct {
 	Placeable bool // as in File
 
 	// Tier.mu guards the other fields.
+	from    string    // as in File
 	tier    string    // tier in which the file was last seen
 	seen    time.Time // time at which the file was last seen
 	used    time.Time // the file's recency
@@ -156,6 +165,9 @@ func (t *Tier) AddBehind(file File, h *pagefile.Header, read func(rows []byte) e
 
 // Has reports whether a page is in memory or being added.
 func (t *Tier) Has(name pagefile.Name) bool {
+	if t == nil {
+		return false
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.pages[name] != nil
@@ -170,6 +182,14 @@ func (t *Tier) publishLocked(p *Page, push func(any) *list.Element) bool {
 		return false
 	}
 	p.place = push(p)
+	switch p.from {
+	case tier.Local:
+		t.counts.fromLocal++
+	case tier.Remote:
+		t.counts.fromRemote++
+	default:
+		t.counts.stored++
+	}
 	if p.place == t.order.Front() {
 		t.serveLocked(p)
 	}
@@ -199,7 +219,7 @@ func (t *Tier) reserve(file File, h *pagefile.Header, evict bool) *Page {
 		return nil
 	}
 	p := &Page{
-		Name: file.Name, Rows: rows, FileBytes: file.Bytes, Placeable: file.Placeable,
+		Name: file.Name, Rows: rows, FileBytes: file.Bytes, Placeable: file.Placeable, from: file.From,
 		Header: &pagefile.Header{
 			Fingerprint: h.Fingerprint, Key: h.Key, Parent: h.Parent, Start: h.Start, PageTokens: h.PageTokens,
 			Tokens: slices.Clone(h.Tokens), Media: slices.Clone(h.Media), Layout: h.Layout,
@@ -221,6 +241,7 @@ func (t *Tier) makeRoomLocked(size int64, rowBytes int) (rows []byte, ok bool) {
 		}
 		p := last.Value.(*Page)
 		t.letGoLocked(p)
+		t.counts.evicted++
 		if p.readers > 0 {
 			continue
 		}
@@ -411,13 +432,18 @@ func (t *Tier) Unseen() []pagefile.Name {
 type Stats struct {
 	Bytes, Limit int64
 	Pages, Tails int // pages and tails that can be served
+
+	// Pages and tails that were added since New: when they were stored, and when they were read
+	// from a tier. Evicted counts those that left to make room.
+	Stored, FromLocal, FromRemote, Evicted uint64
 }
 
 // Stats returns the tier's numbers now.
 func (t *Tier) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	st := Stats{Bytes: t.used, Limit: t.limit}
+	c := t.counts
+	st := Stats{Bytes: t.used, Limit: t.limit, Stored: c.stored, FromLocal: c.fromLocal, FromRemote: c.fromRemote, Evicted: c.evicted}
 	for e := t.order.Front(); e != nil; e = e.Next() {
 		if e.Value.(*Page).Name.Class == pagefile.ClassPage {
 			st.Pages++

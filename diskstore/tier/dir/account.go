@@ -88,20 +88,25 @@ func (t *Tier) lockLedger(ctx context.Context) (release func(), err error) {
 
 // readLedger returns nil without a readable ledger.
 func (t *Tier) readLedger(ctx context.Context) ([]byte, error) {
-	content, err := t.readLedgerOnce(ctx)
+	return t.readOwn(ctx, ledgerFile, maxLedgerBytes)
+}
+
+// readOwn reads one of the store's own files; nil without a readable one of at most limit bytes.
+func (t *Tier) readOwn(ctx context.Context, base string, limit int64) ([]byte, error) {
+	content, err := t.readOwnOnce(ctx, base, limit)
 	if vfs.IsStale(err) {
-		// Another machine has replaced the ledger. A ledger that stays stale is an error and
+		// Another machine has replaced the file. A ledger that stays stale is an error and
 		// not a missing ledger: as a missing ledger, the bytes on the disk would count as 0.
 		if err := t.recheckRoot(); err != nil {
 			return nil, err
 		}
-		return t.readLedgerOnce(ctx)
+		return t.readOwnOnce(ctx, base, limit)
 	}
 	return content, err
 }
 
-func (t *Tier) readLedgerOnce(ctx context.Context) ([]byte, error) {
-	blob, err := OpenFile(t.FS, filepath.Join(t.base, ledgerFile), pagefile.Name{})
+func (t *Tier) readOwnOnce(ctx context.Context, base string, limit int64) ([]byte, error) {
+	blob, err := OpenFile(t.FS, filepath.Join(t.base, base), pagefile.Name{})
 	if errors.Is(err, tier.ErrNotFound) {
 		return nil, nil
 	}
@@ -109,7 +114,7 @@ func (t *Tier) readLedgerOnce(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	defer blob.Close()
-	if blob.Info().Bytes > maxLedgerBytes {
+	if blob.Info().Bytes > limit {
 		return nil, nil
 	}
 	content := make([]byte, blob.Info().Bytes)
@@ -122,24 +127,31 @@ func (t *Tier) readLedgerOnce(ctx context.Context) ([]byte, error) {
 
 // writeLedger replaces the ledger durably.
 func (t *Tier) writeLedger(content []byte) error {
-	path := filepath.Join(t.base, ledgerFile)
+	return t.writeOwn(ledgerFile, content, true)
+}
+
+// writeOwn replaces one of the store's own files.
+func (t *Tier) writeOwn(base string, content []byte, durable bool) error {
 	file, tmp, err := t.Temp.create("usage")
 	if err != nil {
 		return err
 	}
 	_, err = file.Write(content)
-	if err == nil {
+	if err == nil && durable {
 		err = file.Sync()
 	}
 	if cerr := file.Close(); err == nil {
 		err = cerr
 	}
 	if err == nil {
-		err = t.FS.Rename(tmp, path)
+		err = t.FS.Rename(tmp, filepath.Join(t.base, base))
 	}
 	if err != nil {
 		t.Temp.discard(tmp, 0)
 		return err
+	}
+	if !durable {
+		return nil
 	}
 	return t.FS.SyncDir(t.base)
 }

@@ -20,11 +20,13 @@ A root, version 1:
 	<root>/v1/tmp/<id>.lock, <root>/v1/tmp/<id>-<number>.tmp
 	<root>/v1/collect.lock
 	<root>/v1/usage.json, <root>/v1/usage.lock
+	<root>/v1/gone
 
 Keys and fingerprints are 64 lower-case hex digits. Places of pages and
 tails follow from their keys, so no index can disagree with the files after a crash. branches
 has empty files that lead to pages which begin like a prompt: a lost one costs such a look-up,
 and one without its page is removed. usage.json only bounds the bytes that the root occupies.
+gone lists pages that were here, for explanations: anything in it may be lost.
 */
 const (
 	versionDir    = "v1"
@@ -36,6 +38,7 @@ const (
 	collectLock   = "collect.lock"
 	ledgerFile    = "usage.json"
 	ledgerLock    = "usage.lock"
+	gravesFile    = "gone"
 	PageExt       = ".kvp"
 	TmpExt        = ".tmp"
 	LockExt       = ".lock"

@@ -20,7 +20,7 @@ const (
 	EntryBranch                       // an empty file that is a branch
 	EntryTemp                         // a file in the temporary directory, or one that an NFS client removes when it is closed
 	EntryQuarantined                  // a file in quarantine
-	entryOwn                          // a file in which stores keep a lock or a count
+	entryOwn                          // a file in which stores keep a lock, a count or a list
 	EntryLost                         // a page file in a directory that no look-up reads
 	EntryNotRegular                   // a directory, link or FIFO in a page's place
 	EntryForeign                      // a file or directory that no store made
@@ -28,7 +28,7 @@ const (
 )
 
 // ownFiles are the names of the store's own files in <root>/v1.
-var ownFiles = map[string]bool{collectLock: true, ledgerFile: true, ledgerLock: true}
+var ownFiles = map[string]bool{collectLock: true, ledgerFile: true, ledgerLock: true, gravesFile: true}
 
 // Entry is one file or directory below <root>/v1.
 type Entry struct {

@@ -1,0 +1,129 @@
+package diskstore
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+)
+
+const (
+	// elsewhereMax is the number of fingerprints of a tier that Elsewhere looks into.
+	elsewhereMax = 16
+
+	// elsewherePages bounds the pages that Elsewhere looks for under one fingerprint, and
+	// elsewhereTails the lengths of a tail.
+	elsewherePages = 1024
+	elsewhereTails = 1024
+
+	// elsewherePatience bounds the time that Elsewhere takes for a tier.
+	elsewherePatience = time.Second
+)
+
+// Elsewhere is the beginning of a sequence, stored under another fingerprint than the store's.
+type Elsewhere struct {
+	Fingerprint pagefile.Key
+	Identity    map[string]string // from the manifest
+	Tier        string            // Local or Remote
+	PageTokens  int
+	Tokens      int // leading tokens that are stored
+}
+
+// Elsewhere looks for the beginning of a sequence under the most recently used fingerprints of
+// both tiers that have a manifest. Elsewhere looks at the names of files and reads no page, takes
+// a bounded time, and is called behind a request. What could not be looked at is left out.
+func (s *Store) Elsewhere(ctx context.Context, tokens []int32, media []pagefile.Media) []Elsewhere {
+	ctx, leave, err := s.life.Enter(ctx)
+	if err != nil {
+		return nil
+	}
+	defer leave()
+	var found []Elsewhere
+	for _, lv := range s.levels(tier.Local) {
+		if lv.answers() {
+			found = append(found, lv.elsewhere(ctx, tokens, media)...)
+		}
+	}
+	return found
+}
+
+func (lv *level) elsewhere(ctx context.Context, tokens []int32, media []pagefile.Media) (found []Elsewhere) {
+	ctx, cancel := context.WithTimeout(ctx, elsewherePatience)
+	defer cancel()
+	for _, fingerprint := range lv.othersLately(ctx) {
+		if ctx.Err() != nil {
+			break
+		}
+		m, err := tier.ReadManifest(ctx, lv.tier, fingerprint)
+		if err != nil || m.PageTokens <= 0 {
+			continue
+		}
+		e := Elsewhere{Fingerprint: fingerprint, Identity: m.Identity, Tier: lv.name, PageTokens: m.PageTokens}
+		if e.Tokens = lv.storedUnder(ctx, fingerprint, m.PageTokens, tokens, media); e.Tokens > 0 {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// othersLately returns other fingerprints below the root, the most recently used first, as of the
+// first count: the fingerprints that have appeared since then come before.
+func (lv *level) othersLately(ctx context.Context) []pagefile.Key {
+	all, err := lv.tier.Fingerprints(ctx)
+	if err != nil {
+		return nil
+	}
+	used := make(map[pagefile.Key]time.Time)
+	if counted := lv.first.result(); counted != nil {
+		for fingerprint, use := range counted.fingerprints {
+			used[fingerprint] = use.LastUsed
+		}
+	}
+	all = slices.DeleteFunc(all, func(k pagefile.Key) bool { return k == lv.s.opt.Fingerprint })
+	slices.SortFunc(all, func(a, b pagefile.Key) int {
+		at, known := used[a]
+		bt, also := used[b]
+		if known != also {
+			if known {
+				return 1
+			}
+			return -1
+		}
+		return cmp.Or(bt.Compare(at), slices.Compare(a[:], b[:]))
+	})
+	return all[:min(len(all), elsewhereMax)]
+}
+
+// storedUnder counts the leading tokens that are stored under a fingerprint: full pages, or without
+// any the longest tail whose tokens the sequence begins with.
+func (lv *level) storedUnder(ctx context.Context, fingerprint pagefile.Key, size int, tokens []int32, media []pagefile.Media) int {
+	parent, pages := fingerprint, 0
+	for at := 0; at+size <= len(tokens) && pages < elsewherePages && ctx.Err() == nil; at += size {
+		parent = pagefile.ChainKey(parent, tokens[at:at+size], pagefile.MediaWithin(media, at, size))
+		name := pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassPage, Key: parent}
+		if _, err := lv.tier.Stat(ctx, name); err != nil {
+			break
+		}
+		pages++
+	}
+	if pages > 0 {
+		return pages * size
+	}
+	tails, err := lv.tier.Tails(ctx, fingerprint, fingerprint)
+	if err != nil || len(tails) == 0 {
+		return 0
+	}
+	stored := make(map[pagefile.Key]bool, len(tails))
+	for _, info := range tails {
+		stored[info.Key] = true
+	}
+	for n := min(len(tokens), size-1, elsewhereTails); n > 0; n-- {
+		if stored[pagefile.ChainKey(fingerprint, tokens[:n], pagefile.MediaWithin(media, 0, n))] {
+			return n
+		}
+	}
+	return 0
+}

@@ -1,0 +1,119 @@
+package diskstore
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/internal/graves"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+)
+
+const (
+	// gravesEvery bounds the time before a removal is written to a tier's list, together with
+	// others. Writing costs at most graves.BytesMax, and no sync.
+	gravesEvery = 5 * time.Second
+
+	// remoteGravesEvery is the same for a remote tier.
+	remoteGravesEvery = time.Minute
+)
+
+// GraveReason is why a page left a tier.
+type GraveReason byte
+
+// Reasons. Lists have these numbers: never change one.
+const (
+	GraveRoom    GraveReason = 1 // a budget or the disk needed the room
+	GraveRemoved GraveReason = 2 // kvtier gc, kvtier rm or ollama rm removed it
+	GraveUnused  GraveReason = 3 // its fingerprint was not used any more
+	GraveDamaged GraveReason = 4 // it went to quarantine
+)
+
+// String returns the reason in words.
+func (r GraveReason) String() string {
+	switch r {
+	case GraveRoom:
+		return "room was needed"
+	case GraveRemoved:
+		return "it was removed by command"
+	case GraveUnused:
+		return "its model or build was not used any more"
+	case GraveDamaged:
+		return "it was damaged"
+	}
+	return "for a reason that this version does not know"
+}
+
+// Grave tells of a page that has left a tier.
+type Grave struct {
+	When   time.Time
+	Tier   string // Local or Remote
+	Reason GraveReason
+}
+
+// bury notes that a page has left the tier. The list is written later, together with other pages.
+func (lv *level) bury(name pagefile.Name, reason GraveReason) {
+	if _, keeps := lv.tier.(tier.Graveyard); !keeps {
+		return
+	}
+	lv.graves.Add(graves.Of(name.Key, lv.s.now(), byte(reason)))
+	every := time.Duration(gravesEvery)
+	if lv == lv.s.remote {
+		every = remoteGravesEvery
+	}
+	lv.graveClock.Start(every, func() {
+		type gravesJob struct{ of *level }
+		lv.s.local.collecting.Submit(gravesJob{lv}, lv.recordGraves)
+	})
+}
+
+// recordGraves writes new records to the tier's list. After a failure the next removal, or Close,
+// tries again.
+func (lv *level) recordGraves(ctx context.Context) {
+	yard, keeps := lv.tier.(tier.Graveyard)
+	fresh := lv.graves.Fresh()
+	if !keeps || fresh == 0 || !lv.answers() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
+	defer cancel()
+	_, err := yard.Graves(ctx, func(content []byte) []byte { return lv.graves.Merge(content, lv.s.now()) })
+	if err == nil {
+		lv.graves.Written(fresh)
+	}
+}
+
+// Gone tells, of pages that a look-up did not find, what is known: the latest removal of one of
+// them, or that the file of one is in its place and failed its check. Gone reads a tier's list, and
+// is called behind a request. ok is false where nothing is known.
+func (s *Store) Gone(ctx context.Context, keys ...pagefile.Key) (found Grave, ok bool) {
+	ctx, leave, err := s.life.Enter(ctx)
+	if err != nil {
+		return found, false
+	}
+	defer leave()
+	if len(keys) == 0 {
+		return found, false
+	}
+	for _, lv := range s.levels(tier.Local) {
+		if !lv.answers() {
+			continue
+		}
+		if info, err := lv.tier.Stat(ctx, s.pageName(keys[0])); err == nil && lv.verdicts.isBad(info) {
+			return Grave{When: s.now(), Tier: lv.name, Reason: GraveDamaged}, true
+		}
+		yard, keeps := lv.tier.(tier.Graveyard)
+		if !keeps {
+			continue
+		}
+		content, err := yard.Graves(ctx, nil)
+		if err != nil && !errors.Is(err, tier.ErrNotFound) {
+			lv.noteTierError(err)
+		}
+		if g, there := lv.graves.Find(content, keys); there && (!ok || g.When.After(found.When)) {
+			found, ok = Grave{When: g.When, Tier: lv.name, Reason: GraveReason(g.Reason)}, true
+		}
+	}
+	return found, ok
+}

@@ -1,0 +1,248 @@
+package diskstore
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/internal/graves"
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/vfs"
+)
+
+// gone returns the path of a root's list of removed pages.
+func gone(root string) string { return filepath.Join(root, storetest.VersionDir, "gone") }
+
+// requireGone requires that a new process knows why a page left a tier.
+func requireGone(t *testing.T, o Options, key pagefile.Key, where string, reason GraveReason) {
+	t.Helper()
+	g, ok := open(t, o).Gone(ctx, key)
+	require.True(t, ok)
+	require.Equal(t, where, g.Tier)
+	require.Equal(t, reason, g.Reason)
+	require.WithinDuration(t, time.Now(), g.When, time.Hour)
+}
+
+// A later process knows of each page why it went, and nothing of pages that did not go.
+func TestGraves(t *testing.T) {
+	for name, test := range map[string]struct {
+		remote bool
+		remove func(t *testing.T, o Options, s *Store)
+		where  string
+		reason GraveReason
+	}{
+		"eviction": {remove: func(t *testing.T, o Options, s *Store) {
+			s.local.evictAll(ctx, listAll(t, s.local), 1<<40, 1<<40)
+		}, where: tier.Local, reason: GraveRoom},
+		"eviction from below": {remote: true, remove: func(t *testing.T, o Options, s *Store) {
+			s.local.evictAll(ctx, listAll(t, s.local), 1<<40, 1<<40)
+			require.Empty(t, s.local.graves.Fresh(), "they moved down")
+			s.remote.evictAll(ctx, listAll(t, s.remote), 1<<40, 1<<40)
+		}, where: tier.Remote, reason: GraveRoom},
+		"command": {remove: func(t *testing.T, o Options, s *Store) {
+			r, err := OpenRoot(ctx, RootOptions{Local: o.Local, FS: o.FS})
+			require.NoError(t, err)
+			_, err = r.GC(ctx, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }, DryRun: true})
+			require.NoError(t, err)
+			require.Zero(t, r.s.local.graves.Fresh())
+			_, err = r.GC(ctx, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }})
+			require.NoError(t, err)
+			require.NoError(t, r.Close())
+		}, where: tier.Local, reason: GraveRemoved},
+		"reclaim": {remove: func(t *testing.T, o Options, s *Store) {
+			o.Fingerprint = testFingerprint(2)
+			other := open(t, o)
+			found, err := other.Scan(ctx)
+			require.NoError(t, err)
+			_, err = other.Reclaim(ctx, found, func(FingerprintUsage) bool { return true })
+			require.NoError(t, err)
+			require.NoError(t, other.Close())
+		}, where: tier.Local, reason: GraveUnused},
+		"damage": {remove: func(t *testing.T, o Options, s *Store) {
+			for _, info := range listAll(t, s.local)[:1] {
+				path := filePath(o.Local.Root, info.Name)
+				flipAt(t, path, -1)
+				require.NoError(t, os.Chtimes(path, info.Used, info.Used))
+			}
+			tokens := prompt(1, 3*testTokens+2)
+			for _, ref := range s.Chain(ctx, tokens, nil) {
+				l := layoutOf(t, testSections, ref.Stored)
+				_ = s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, make([]byte, l.Size()))
+			}
+		}, where: tier.Local, reason: GraveDamaged},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := testOptions(t)
+			if test.remote {
+				withRemote(t)(&o)
+			}
+			s := open(t, o)
+			pages := putChain(t, s, prompt(1, 3*testTokens+2))
+			key := pages[0].Key()
+			if test.reason == GraveDamaged {
+				key = listAll(t, s.local)[0].Key
+			}
+			_, ok := s.Gone(ctx, key)
+			require.False(t, ok, "it is there")
+			test.remove(t, o, s)
+			if name != "command" && name != "reclaim" {
+				g, ok := s.Gone(ctx, key)
+				require.True(t, ok, "at once")
+				require.Equal(t, test.reason, g.Reason)
+			}
+			require.NoError(t, s.Close())
+			requireGone(t, o, key, test.where, test.reason)
+			if test.reason != GraveDamaged {
+				requireGone(t, o, pages[3].Key(), test.where, test.reason) // the tail
+			}
+			_, ok = open(t, o).Gone(ctx, pagefile.Key{1, 2, 3})
+			require.False(t, ok)
+			require.NotContains(t, test.reason.String(), "does not know")
+		})
+	}
+}
+
+// Several processes write one list, and a list is bounded.
+func TestGravesOfSeveralProcesses(t *testing.T) {
+	o := testOptions(t)
+	a, b := open(t, o), open(t, o)
+	for i := range graves.Max {
+		a.local.bury(a.pageName(pagefile.Key{1, byte(i), byte(i >> 8)}), GraveRoom)
+	}
+	b.local.bury(b.pageName(pagefile.Key{2}), GraveRoom)
+	require.NoError(t, a.Close())
+	require.NoError(t, b.Close())
+	info, err := os.Stat(gone(o.Local.Root))
+	require.NoError(t, err)
+	require.EqualValues(t, graves.BytesMax, info.Size())
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	for _, key := range []pagefile.Key{{1, 0xff, 0x3f}, {2}} {
+		requireGone(t, o, key, tier.Local, GraveRoom)
+	}
+}
+
+// Whatever the list contains, a store works, and says nothing wrong.
+func TestGravesOfHostileBytes(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, size := range []int{0, 1, 31, 32, 4096, 1<<20 + 1, 3 << 20} {
+		o := testOptions(t)
+		s := open(t, o)
+		content := make([]byte, size)
+		for i := range content {
+			content[i] = byte(rng.Uint32())
+		}
+		require.NoError(t, os.WriteFile(gone(o.Local.Root), content, 0o600))
+		pages := putChain(t, s, prompt(1, testTokens))
+		_, ok := s.Gone(ctx, pages[0].Key())
+		require.False(t, ok)
+		s.local.evictAll(ctx, listAll(t, s.local), 1, 1)
+		require.NoError(t, s.Close())
+		requireGone(t, o, pages[0].Key(), tier.Local, GraveRoom)
+	}
+	o := testOptions(t)
+	s := open(t, o)
+	require.NoError(t, os.Mkdir(gone(o.Local.Root), 0o700))
+	putChain(t, s, prompt(1, testTokens))
+	s.local.evictAll(ctx, listAll(t, s.local), 1, 1)
+	require.NoError(t, s.Flush(ctx))
+	require.NotZero(t, s.local.graves.Fresh())
+}
+
+// A list that cannot be written costs nothing, and is written when it can be.
+func TestGravesThatCannotBeWritten(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj))
+	s := open(t, o)
+	page := putChain(t, s, prompt(1, testTokens))[0]
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRename}, Path: regexp.MustCompile(`/gone$`), Err: syscall.EIO})
+	s.local.evictAll(ctx, listAll(t, s.local), 1, 1)
+	require.NoError(t, s.Flush(ctx))
+	require.NoFileExists(t, gone(o.Local.Root))
+	g, ok := s.Gone(ctx, page.Key())
+	require.True(t, ok)
+	require.Equal(t, GraveRoom, g.Reason)
+	inj.Reset()
+	require.NoError(t, s.Flush(ctx))
+	require.FileExists(t, gone(o.Local.Root))
+	require.Empty(t, filesIn(t, o.Local.Root, ".tmp"))
+	requireCovered(t, o.Local.Root, s)
+	requireExact(t, s)
+	_, ok = s.Gone(ctx)
+	require.False(t, ok)
+}
+
+// A page that fails its check and stays in its place counts as damaged in this process.
+func TestGraveOfABadFileInItsPlace(t *testing.T) {
+	s := open(t, testOptions(t))
+	putChain(t, s, prompt(1, testTokens))
+	info := listAll(t, s.local)[0]
+	s.local.verdicts.markBad(info)
+	g, ok := s.Gone(ctx, info.Key)
+	require.True(t, ok)
+	require.Equal(t, GraveDamaged, g.Reason)
+}
+
+func TestElsewhere(t *testing.T) {
+	o := testOptions(t, withRemote(t))
+	tokens := prompt(1, 3*testTokens+2)
+	for name, other := range map[string]struct {
+		identity map[string]string
+		page     int
+		tokens   []int32
+		want     int
+	}{
+		"type":      {map[string]string{"cache_type": "q8_0"}, testTokens, tokens, 3 * testTokens},
+		"namespace": {map[string]string{"namespace": "n"}, testTokens, tokens[:testTokens], testTokens},
+		"page size": {map[string]string{"page_tokens": "3"}, 3, tokens, len(tokens) / 3 * 3},
+		"a tail":    {map[string]string{"engine": "e"}, testTokens, tokens[:2], 2},
+		"no such":   {map[string]string{"engine": "f"}, testTokens, prompt(2, 3*testTokens), 0},
+	} {
+		other, name := other, name
+		t.Run(name, func(t *testing.T) {
+			theirs := o
+			theirs.Local.Root, theirs.Fingerprint = filepath.Join(t.TempDir(), "local"), testFingerprint(2)
+			ours := theirs
+			theirs.Identity, theirs.PageTokens, ours.Fingerprint = other.identity, other.page, testFingerprint(3)
+			putChain(t, open(t, theirs), other.tokens)
+			found := open(t, ours).Elsewhere(ctx, tokens, nil)
+			if other.want == 0 {
+				require.Empty(t, found)
+				return
+			}
+			require.Equal(t, []Elsewhere{{Fingerprint: theirs.Fingerprint, Identity: other.identity, Tier: tier.Local, PageTokens: other.page, Tokens: other.want}}, found)
+			require.Empty(t, open(t, theirs).Elsewhere(ctx, tokens, nil), "its own")
+		})
+	}
+}
+
+// Of many fingerprints the latest are looked into, and none without a manifest.
+func TestElsewhereIsBounded(t *testing.T) {
+	o := testOptions(t)
+	tokens := prompt(1, 2*testTokens)
+	for i := range 2 * elsewhereMax {
+		theirs := o
+		theirs.Fingerprint = testFingerprint(byte(10 + i))
+		s := open(t, theirs)
+		s.now = func() time.Time { return time.Now().Add(time.Duration(i-100) * time.Hour) }
+		putChain(t, s, tokens)
+		require.NoError(t, s.Close())
+	}
+	s := open(t, o)
+	_, err := s.Scan(ctx)
+	require.NoError(t, err)
+	found := s.Elsewhere(ctx, tokens, nil)
+	require.Len(t, found, elsewhereMax)
+	require.Equal(t, testFingerprint(byte(10+2*elsewhereMax-1)), found[0].Fingerprint)
+	require.NoError(t, os.Remove(filePath(o.Local.Root, pagefile.Name{Fingerprint: found[0].Fingerprint, Class: pagefile.ClassManifest})))
+	require.Len(t, s.Elsewhere(ctx, tokens, nil), elsewhereMax-1)
+	require.NoError(t, s.Close())
+	require.Empty(t, s.Elsewhere(ctx, tokens, nil))
+}

@@ -1,0 +1,180 @@
+package kvcache
+
+import (
+	"slices"
+	"time"
+
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+// account describes a request's prompt until the prompt's last batch has landed.
+// TieredCausal.mu guards it.
+type account struct {
+	seq    int
+	began  time.Time // of the look-up
+	tokens int
+	// private: nobody has said yet that rows of the prompt may be stored, or they may not.
+	private bool
+
+	from     origins
+	bytes    int64
+	restored time.Time     // the end of the restore
+	restore  time.Duration // from the look-up to the last row
+}
+
+// origin is a range of a prompt's tokens, from the end of the range before, whose K/V come from
+// one place.
+type origin struct {
+	end   int
+	place string
+}
+
+// origins are the leading tokens of a prompt in ranges.
+type origins []origin
+
+func (o origins) end() int {
+	if len(o) == 0 {
+		return 0
+	}
+	return o[len(o)-1].end
+}
+
+// cut returns the ranges before position n.
+func (o origins) cut(n int) origins {
+	kept := make(origins, 0, len(o)+1) // others may share the array
+	for begin, i := 0, 0; i < len(o) && begin < n; i++ {
+		kept = kept.add(min(n, o[i].end), o[i].place)
+		begin = o[i].end
+	}
+	return kept
+}
+
+// add adds the range up to end.
+func (o origins) add(end int, place string) origins {
+	switch {
+	case end <= o.end():
+		return o
+	case len(o) > 0 && o[len(o)-1].place == place:
+		o[len(o)-1].end = end
+		return o
+	}
+	return append(o, origin{end, place})
+}
+
+// countIn adds the tokens of all ranges to a prompt, and returns the ranges that were restored.
+func (o origins) countIn(p *telemetry.Prompt) (restored [][2]int) {
+	begin := 0
+	for _, from := range o {
+		n := from.end - begin
+		switch from.place {
+		case telemetry.PlaceSlot:
+			p.Slot += n
+		case telemetry.PlaceRAM:
+			p.RAM += n
+		case telemetry.PlaceRemote:
+			p.Remote += n
+		case telemetry.PlaceShifted:
+			p.Shifted += n
+		default:
+			p.Local += n
+		}
+		if from.place != telemetry.PlaceSlot {
+			restored = append(restored, [2]int{begin, from.end})
+		}
+		begin = from.end
+	}
+	return restored
+}
+
+// cameFrom notes where positions [base, held) of a plan came from. Pages that were passed over
+// count with their tier: no row of them is needed.
+func (o origins) cameFrom(p *plan, held int) origins {
+	o = o.cut(p.wanted(p.base))
+	if p.by != 0 {
+		return o.add(p.wanted(held), telemetry.PlaceShifted)
+	}
+	for _, ref := range slices.Concat(p.passed, p.refs) {
+		o = o.add(min(int(ref.Start)+ref.Tokens, held), ref.Tier)
+	}
+	return o
+}
+
+// beginAccount opens the account of a request's prompt. The request before in this slot is gone.
+func (r *restoring) beginAccount(prompt int, began time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.endAccountLocked(r.seq)
+	r.accounts[r.seq] = &account{seq: r.seq, began: began, tokens: prompt, private: true}
+	r.from = origins(nil).add(r.result.Held, telemetry.PlaceSlot)
+}
+
+// restoredLocked enters the result of the restore into the account.
+func (r *restoring) restoredLocked() {
+	a := r.accounts[r.seq]
+	a.from, a.bytes = r.from.cut(r.result.Held), r.result.Bytes
+	a.restore, a.restored = r.result.Took, a.began.Add(r.result.Took)
+}
+
+// endAccountLocked closes the account of a slot's request, whose prompt is not through. There may
+// be none.
+func (t *TieredCausal) endAccountLocked(seq int) {
+	if a := t.accounts[seq]; a != nil {
+		delete(t.accounts, seq)
+		t.recordLocked(a, 0)
+	}
+}
+
+// endAccounts closes all accounts: no batch will land any more.
+func (t *TieredCausal) endAccounts() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for seq := range t.accounts {
+		t.endAccountLocked(seq)
+	}
+	for _, f := range t.flights {
+		for _, a := range f.prompts {
+			t.recordLocked(a, 0)
+		}
+		f.prompts = nil
+	}
+}
+
+// recordLocked records a prompt, once. took is the time from the look-up to the prompt's last
+// batch, 0 if the request has ended before.
+func (t *TieredCausal) recordLocked(a *account, took time.Duration) {
+	p := telemetry.Prompt{At: a.began, ID: a.seq, Private: a.private, Tokens: a.tokens, Took: took}
+	restored := a.from.countIn(&p)
+	p.Computed = p.Tokens - a.from.end()
+	if len(restored) > 0 {
+		p.Restore, p.Saved = a.restore, max(0, t.computing(restored)-a.restore)
+		t.visits.note(a, &p)
+	}
+	t.opts.Meter.Add(restoredBytes, float64(a.bytes))
+	t.opts.Meter.Prompt(p)
+}
+
+// computing is the time that computing ranges of tokens would take; 0 while no batch was measured.
+func (t *TieredCausal) computing(ranges [][2]int) (sum time.Duration) {
+	if !t.rates.Measured() {
+		return 0
+	}
+	for _, r := range ranges {
+		sum += t.rates.Computing(r[0], r[1])
+	}
+	return sum
+}
+
+// visit sums up the restores into a slot.
+type visit struct {
+	at     time.Time // of the last one
+	tokens int       // of the last one
+	saved  time.Duration
+}
+
+// visits are those of all slots. A slot's mirror is replaced when another slot is copied to it;
+// its visits are not.
+type visits map[int]visit
+
+func (v visits) note(a *account, p *telemetry.Prompt) {
+	v[a.seq] = visit{at: a.restored, tokens: p.RAM + p.Local + p.Remote + p.Shifted, saved: v[a.seq].saved + p.Saved}
+}

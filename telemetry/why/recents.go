@@ -1,0 +1,173 @@
+package why
+
+import (
+	"sync"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+)
+
+// Bounds of Recents.
+const (
+	// PromptsMax and TokensMax bound the prompts that are kept, in prompts and in tokens: 8 MiB.
+	PromptsMax = 64
+	TokensMax  = 2 << 20
+
+	// mediaTokens is the number of tokens as which an image or a sound counts: it takes as much
+	// memory.
+	mediaTokens = 9
+)
+
+// Text is the tokens of a prompt, and the images and sounds among them.
+type Text struct {
+	Tokens []int32
+	Media  []pagefile.Media // in order of their offsets
+}
+
+// shared counts the leading tokens that two texts have in common.
+func (t Text) shared(o Text) int { return pagefile.CommonPrefix(t.Tokens, t.Media, o.Tokens, o.Media) }
+
+// size is the number of tokens as which a text counts.
+func (t Text) size() int { return len(t.Tokens) + mediaTokens*len(t.Media) }
+
+// mediaAt returns the digest of an image or a sound at a position.
+func (t Text) mediaAt(position int) (digest [32]byte, ok bool) {
+	for _, m := range t.Media {
+		if int(m.Offset) == position {
+			return m.Hash, true
+		}
+	}
+	return digest, false
+}
+
+// Fate is what became of a text that was computed.
+type Fate struct {
+	// Unstored is the position from which rows were not stored, and Why the reason. FateStored
+	// without a position means that all of them were, or wait to be.
+	Unstored int
+	Why      FateWhy
+	// Detail tells more, such as the limit that was reached.
+	Detail string
+}
+
+// FateWhy is why computed rows were not stored.
+type FateWhy uint8
+
+// Reasons.
+const (
+	FateStored FateWhy = iota
+	FateShift          // the slot was broken by a shift
+	FateImage          // behind an image without identity
+	FateGiven          // the write queue gave them up
+)
+
+// recent is one prompt. Its text is replaced and never changed, so that a comparison needs no
+// lock.
+type recent struct {
+	id      uint64
+	private bool // then text is empty
+	text    Text
+	prompt  int  // tokens of text that are the prompt's
+	done    bool // the request has ended
+	reach   int  // tokens that were computed, once done
+	fate    Fate
+}
+
+// Recents are the latest prompts of a process. A nil Recents keeps nothing. All methods may be
+// called from several goroutines.
+type Recents struct {
+	mu      sync.Mutex
+	latest  []recent // oldest first
+	tokens  int      // of latest
+	id      uint64
+	private private
+	busters busters
+}
+
+// NewRecents returns Recents without a prompt.
+func NewRecents() *Recents { return &Recents{private: newPrivate()} }
+
+// Add keeps a prompt and returns its number. The text must not change afterwards. Of a private
+// prompt only hashes are kept, by [Recents.Done].
+func (r *Recents) Add(text Text, private bool) uint64 {
+	if r == nil {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.id++
+	e := recent{id: r.id, private: private, prompt: len(text.Tokens)}
+	if !private && text.size() <= TokensMax {
+		e.text = text
+	}
+	r.latest = append(r.latest, e)
+	r.tokens += e.text.size()
+	r.boundLocked()
+	return e.id
+}
+
+// boundLocked drops the oldest prompts until the rest is within bounds.
+func (r *Recents) boundLocked() {
+	drop := 0
+	for len(r.latest)-drop > PromptsMax || r.tokens > TokensMax {
+		r.tokens -= r.latest[drop].text.size()
+		drop++
+	}
+	if drop > 0 {
+		kept := copy(r.latest, r.latest[drop:])
+		clear(r.latest[kept:])
+		r.latest = r.latest[:kept]
+	}
+}
+
+// Done notes the end of a request: text is what was computed, the answer included, and begins with
+// the prompt unless the prompt was not computed to its end, or was shifted. Of a private request's
+// text hashes are kept.
+func (r *Recents) Done(id uint64, text Text, private bool, fate Fate) {
+	if r == nil {
+		return
+	}
+	if private {
+		r.private.add(text)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.latest {
+		e := &r.latest[i]
+		if e.id != id {
+			continue
+		}
+		e.done, e.fate = true, fate
+		if e.private {
+			return
+		}
+		if e.reach = e.text.shared(text); e.reach == len(e.text.Tokens) && text.size() <= TokensMax {
+			r.tokens += text.size() - e.text.size()
+			e.text, e.reach = text, len(text.Tokens)
+		}
+		r.boundLocked()
+		return
+	}
+}
+
+// before returns the prompts that arrived before another, latest first.
+func (r *Recents) before(id uint64) []recent {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found := make([]recent, 0, len(r.latest))
+	for i := len(r.latest) - 1; i >= 0; i-- {
+		if e := r.latest[i]; e.id < id && !e.private {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// Tokens is the number of tokens that are kept.
+func (r *Recents) Tokens() int {
+	if r == nil {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.tokens
+}
