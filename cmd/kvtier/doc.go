@@ -9,7 +9,7 @@
 //	kvtier export | import           one conversation as a file
 //	kvtier bench                     measure this disk
 //	kvtier plan MODEL                size budgets for a model, and advise from counters
-//	kvtier doctor                    find what keeps the pages from helping
+//	kvtier doctor                    find circumstances that keep pages from helping
 //	kvtier ollama install | remove | status
 //	                                 put kvtier before the llama-server of a stock Ollama
 //	kvtier serve -- llama-server [arguments]
