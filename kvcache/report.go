@@ -44,6 +44,7 @@ func (t *TieredCausal) Fill(r *telemetry.Report) {
 	r.Gauges["ollama_kv_queue_limit_bytes"] = float64(queue.limit)
 	r.Model.TokenBytes = t.tokenBytes()
 	r.Slots = append(r.Slots, t.Slots()...)
+	r.Busters = append(r.Busters, t.opts.Recents.Busters()...)
 	r.Memory = append(r.Memory, t.Memory()...)
 }
 

@@ -45,7 +45,7 @@ type Fate struct {
 	// without a position means that all of them were, or wait to be.
 	Unstored int
 	Why      FateWhy
-	// Detail tells more, such as the limit that was reached.
+	// Detail tells more.
 	Detail string
 }
 
@@ -57,7 +57,6 @@ const (
 	FateStored FateWhy = iota
 	FateShift          // the slot was broken by a shift
 	FateImage          // behind an image without identity
-	FateGiven          // the write queue gave them up
 )
 
 // recent is one prompt. Its text is replaced and never changed, so that a comparison needs no
