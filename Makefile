@@ -80,6 +80,10 @@ bench: build ## Measure; print tables and write JSON
 plot: ## Draw docs/ttft.svg and .png from the report of bench
 	go -C tools run ./plot $(abspath $(REPORT)) ../docs/ttft.svg ../docs/ttft.png
 
+.PHONY: dashboard
+dashboard: ## Write dashboards/kvtier.json, with Grafana's builders
+	go -C tools run ./dashboard ../dashboards/kvtier.json
+
 ##@ Test
 
 # Targets that need no build come first, so that a mistake there shows in seconds.
@@ -119,7 +123,7 @@ shellcheck: ## Check the shell scripts
 STATES := TestCrashAtEveryOperation|TestFaultAtEveryOperation
 .PHONY: test-go
 test-go: ## Run the tests that need no built Ollama
-	go test -race -parallel 8 -timeout 30m -skip '$(STATES)' ./cmd/... ./diskstore/... ./kvcache/... ./llamastate/... ./rates ./llamatier/... ./ggml-paged/... ./internal/tierenv/... ./internal/mounts/... ./internal/progress ./internal/readahead ./internal/steady
+	go test -race -parallel 8 -timeout 30m -skip '$(STATES)' ./cmd/... ./diskstore/... ./kvcache/... ./llamastate/... ./rates ./llamatier/... ./ggml-paged/... ./internal/tierenv/... ./internal/mounts/... ./internal/progress ./internal/readahead ./internal/steady ./telemetry/...
 	go test -v -parallel 8 -timeout 30m -run '$(STATES)' ./diskstore | grep -v '^=== '
 	go test $$(go list ./internal/... | grep -vxF "$$(go list $(E2E) $(LLAMA) $(TORTURE))")
 	go -C tools test ./...

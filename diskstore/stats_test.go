@@ -27,7 +27,7 @@ func statsSince(t *testing.T, s *Store, before Stats) Stats {
 	}
 }
 
-// TestStatsOfEveryMove moves pages between all tiers, and compares what each step counted.
+// TestStatsOfEveryMove moves pages between all tiers, and compares the counts of each step.
 func TestStatsOfEveryMove(t *testing.T) {
 	tokens := prompt(1, 2*testTokens+3)
 	o := testOptions(t, withRemote(t), withRAM(plenty))
@@ -125,7 +125,7 @@ func TestStatsOfReadingAhead(t *testing.T) {
 			if s.ram == nil {
 				return
 			}
-			s.ram.SetLimit(0) // what memory has lost was read ahead for nothing
+			s.ram.SetLimit(0) // pages that memory has lost were read ahead for nothing
 			readChain(t, s, all[1], len(all[1]))
 			require.EqualValues(t, 3, s.Stats().AheadUsed)
 			s.ram.SetLimit(plenty)

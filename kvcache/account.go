@@ -7,7 +7,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// account is what is known of a request's prompt until the prompt's last batch has landed.
+// account describes a request's prompt until the prompt's last batch has landed.
 // TieredCausal.mu guards it.
 type account struct {
 	seq    int
@@ -169,7 +169,7 @@ func (t *TieredCausal) computing(ranges [][2]int) (sum time.Duration) {
 	return sum
 }
 
-// visit is what restores have done for a slot.
+// visit sums up the restores into a slot.
 type visit struct {
 	at     time.Time // of the last one
 	tokens int       // of the last one

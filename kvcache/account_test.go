@@ -165,7 +165,7 @@ func TestAShiftedPromptAndAFilledOne(t *testing.T) {
 	require.Equal(t, 39, r.last().Slot, "and once")
 }
 
-// TestSavedTime is the time of computing what was restored, less that of the restore.
+// TestSavedTime: the time of computing the restored tokens, less that of the restore.
 func TestSavedTime(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 2, 128, Options{})
@@ -296,7 +296,7 @@ func TestHotPagesOfAWindow(t *testing.T) {
 	require.Zero(t, s.hot(8))
 }
 
-// TestMemoryIsCounted compares what the wrapper says that it holds with the buffers, and with the
+// TestMemoryIsCounted compares the wrapper's list with the buffers, and with the
 // heap.
 func TestMemoryIsCounted(t *testing.T) {
 	store := newMemStore(t)

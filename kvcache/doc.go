@@ -48,5 +48,5 @@
 //	restore.go → plan.go → fill.go, pipeline.go → rows.go   from a prompt to its cells
 //	flight.go → seal.go → copies.go, spans.go → queue.go    from computed rows to the store
 //	decide.go, idle.go, reuse.go                            rates, idle time, text that moved
-//	account.go, moves.go, report.go                         what is told of prompts, pages and slots
+//	account.go, moves.go, report.go                         reports of prompts, pages and slots
 package kvcache

@@ -32,8 +32,8 @@ func (t *TieredCausal) Stats() Stats {
 	return stats
 }
 
-// Fill adds to a report what Options.Meter does not count: the wrapper's counters, queue, slots
-// and memory. Fill does no I/O.
+// Fill adds to a report the numbers that Options.Meter does not have: the wrapper's counters, queue,
+// slots and memory. Fill does no I/O.
 func (t *TieredCausal) Fill(r *telemetry.Report) {
 	stats, queue := t.Stats(), t.queue.held()
 	r.Totals["ollama_kv_dropped_pages_total"] = float64(stats.DroppedPages)
@@ -136,7 +136,7 @@ func (s *slot) hot(pageTokens int) int {
 	return pages - min(pages, slices.Min(s.from)/pageTokens)
 }
 
-// Memory lists what the wrapper holds in memory. Buffers count from their allocation to the moment
+// Memory lists the wrapper's memory. Buffers count from their allocation to the moment
 // at which nothing refers to them; the collector of garbage frees them later.
 func (t *TieredCausal) Memory() []telemetry.Memory {
 	queue := t.queue.held()
@@ -165,7 +165,7 @@ func (t *TieredCausal) textBytes() (bytes int64) {
 	return bytes
 }
 
-// queueHeld is what a write queue holds.
+// queueHeld is the content of a write queue.
 type queueHeld struct {
 	pages               int
 	bytes, spare, limit int64

@@ -47,6 +47,7 @@ func (t *Tier) plan(ctx context.Context, tokens []int32, held int) *plan {
 	}
 	c := t.costs(p)
 	n := t.opt.Rates.Plan(c)
+	t.gate(n, len(p.refs)-n)
 	if n < len(p.refs) {
 		t.opt.Log.Debug("kv tier: pages are not read, computing them is quicker",
 			"pages", len(p.refs)-n, "tier", p.refs[n].Tier, "position", p.refs[n].Start)

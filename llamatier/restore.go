@@ -12,11 +12,11 @@ import (
 	"github.com/kvtier/kvtier/rates"
 )
 
-// restore puts stored pages of a prompt into a busy slot, and returns the number of tokens
-// that the slot did not hold before. A slot whose rows must not be stored is of less use: it is
-// replaced at the price of a page that must be computed again.
-func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) int {
-	held := t.held(ctx, s, tokens)
+// restore puts stored pages of a prompt into a busy slot, and returns the number of tokens that
+// the slot held before. A slot whose rows must not be stored is of less use: it is replaced at
+// the price of a page that must be computed again.
+func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) (held int, r restored) {
+	held = t.held(ctx, s, tokens)
 	if held < len(s.tokens) {
 		t.save(ctx, s, true) // the engine is about to drop tokens
 		held = commonPrefix(s.tokens, tokens)
@@ -35,18 +35,19 @@ func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) int {
 		if spoiled && held < restoreMin {
 			t.empty(ctx, s)
 		}
-		return 0
+		return held, restored{}
 	}
 	t.save(ctx, s, true)
 	if err := t.tryRestore(ctx, s, p); err != nil {
 		t.opt.Log.Warn("kv tier: pages not restored, the prompt is computed", "slot", s.id, "error", err)
-		return 0
+		return held, restored{}
 	}
 	if !p.worth() { // its tier became slow
-		return 0
+		return held, restored{}
 	}
-	t.opt.Log.Info("kv tier: restored", "slot", s.id, "tokens", len(p.tokens), "prompt", len(tokens), "took", time.Since(began))
-	return max(0, len(p.tokens)-held)
+	took := time.Since(began)
+	t.opt.Log.Info("kv tier: restored", "slot", s.id, "tokens", len(p.tokens), "prompt", len(tokens), "took", took)
+	return held, t.restoredFrom(p, held, took)
 }
 
 // usedLately is the time after which a slot may be empty: llama-server may have slept.

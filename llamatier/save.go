@@ -307,5 +307,7 @@ func (t *Tier) put(ctx context.Context, state *llamastate.File, parent pagefile.
 	if err := state.ReadRows(layout, start, page.Payload); err != nil {
 		return err
 	}
-	return t.opt.Store.Put(ctx, page)
+	err = t.opt.Store.Put(ctx, page)
+	t.sealed(page, err)
+	return err
 }

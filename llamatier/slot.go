@@ -3,6 +3,8 @@ package llamatier
 import (
 	"context"
 	"time"
+
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // slot is one of the engine's slots. Tier.mu guards its fields; the goroutine that made the
@@ -29,6 +31,8 @@ type slot struct {
 	counted int     // at most Engine.Generated before the last request; -1 if not known
 
 	idle interface{ Stop() bool } // saves the slot; nil: nothing to save
+
+	seen telemetry.Slot // as Slots shows it
 }
 
 // ended returns the number of tokens before the last end that was stored; 0 without one.

@@ -16,6 +16,7 @@ import (
 	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
 	"github.com/kvtier/kvtier/rates"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // Store is the page store, a *diskstore.Store.
@@ -56,6 +57,9 @@ type Options struct {
 
 	// Rates decides between restoring and computing; nil means rates that are forgotten.
 	Rates *rates.Rates
+
+	// Meter counts prompts and pages; nil counts nothing.
+	Meter *telemetry.Meter
 
 	// AlwaysRestore restores stored pages although computing may be quicker, for tests.
 	AlwaysRestore bool
@@ -179,6 +183,10 @@ type Turn struct {
 	private bool
 	counted int // at most Engine.Generated before the request; -1 if not known
 	cancel  context.CancelFunc
+
+	began    time.Time
+	held     int // tokens of the prompt that the slot held before the restore
+	restored restored
 }
 
 // Answer is the engine's account of a request, which the end of an answer carries. A slot
@@ -239,7 +247,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		t.giveBack(s)
 		return nil, err
 	}
-	u := &Turn{t: t, s: s, tokens: r.Tokens, rest: r.Rest, private: r.Private, cancel: r.Cancel, counted: -1}
+	u := &Turn{t: t, s: s, tokens: r.Tokens, rest: r.Rest, private: r.Private, cancel: r.Cancel, counted: -1, began: time.Now()}
 	u.TooLong = len(r.Tokens) >= t.opt.Context
 	t.mu.Lock()
 	t.turns[u] = true
@@ -252,10 +260,12 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	}
 	counted := t.count(ctx, r)
 	if r.Private {
-		s.rewound(commonPrefix(s.tokens, r.Tokens))
+		u.held = commonPrefix(s.tokens, r.Tokens)
+		s.rewound(u.held)
 		t.save(ctx, s, true)
 	} else {
-		u.Restored = t.restore(ctx, s, r.Tokens)
+		u.held, u.restored = t.restore(ctx, s, r.Tokens)
+		u.Restored = u.restored.tokens
 	}
 	u.counted = <-counted
 	t.sending(s)
@@ -292,10 +302,12 @@ func (t *Tier) unknownRuns() bool {
 // some time later, unless another request takes it before.
 func (u *Turn) End(answer *Answer) {
 	t, s := u.t, u.s
+	t.opt.Meter.Prompt(u.account(answer))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.turns, u)
 	t.endedLocked(u, answer, len(u.tokens))
+	t.noteSeenLocked(s, answer, u.restored)
 	if t.recountLocked(); answer != nil {
 		t.countLocked()
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 const testPage = 16
@@ -29,6 +30,7 @@ type world struct {
 	hybrid bool // the model has a state
 	files  *slotfile.Files
 	stream bool // the files may be streams
+	meter  telemetry.Meter
 
 	available uint64 // bytes of memory
 	free      int64  // bytes on the disk
@@ -102,6 +104,7 @@ func (w *world) start(slots, context int) {
 	w.tier = New(Options{
 		Engine: w.engine.engine(), Shape: w.engine.shape, Control: control, Slots: slots, Context: context,
 		Files: w.files, PartBytes: 5000, Store: w.store, Fingerprint: pagefile.Key{1}, PageTokens: testPage,
+		Meter: &w.meter,
 		AfterFunc: func(_ time.Duration, f func()) interface{ Stop() bool } {
 			m := &timer{f: f}
 			w.mu.Lock()
@@ -140,7 +143,17 @@ func (w *world) ask(r Request, predict int) int {
 	turn, err := w.tier.Begin(ctx, r)
 	require.NoError(w.t, err)
 	turn.End(w.engine.slots[turn.Slot()].complete(w.engine, ctx, r.Tokens, predict))
+	w.accounted()
 	return turn.Restored
+}
+
+// accounted requires that the tokens of each prompt came from somewhere.
+func (w *world) accounted() {
+	_, prompts := w.meter.Read()
+	for _, p := range prompts {
+		require.Equal(w.t, p.Tokens, p.Slot+p.RAM+p.Local+p.Remote+p.Shifted+p.Computed, "%+v", p)
+		require.GreaterOrEqual(w.t, min(p.Slot, p.RAM, p.Local, p.Remote, p.Computed), 0, "%+v", p)
+	}
 }
 
 // control reports whether a token is a control token.

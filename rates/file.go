@@ -110,6 +110,31 @@ func Open(path, computing string, names map[string]string) (*Rates, error) {
 	return r, err
 }
 
+// Kept are the names of the rates that a file has.
+type Kept struct {
+	Computing []string // the last seen first
+	Tiers     []string
+}
+
+// Names returns the names of the rates in a file, of those with observations. A file that is
+// missing has none.
+func Names(path string) (Kept, error) {
+	c, err := load(path)
+	maps.DeleteFunc(c.Models, func(_ string, m modelRecord) bool { return len(m.TokenSeconds) == 0 })
+	maps.DeleteFunc(c.Tiers, func(_ string, t tierRecord) bool { return len(t.PageSeconds) == 0 })
+	return Kept{
+		Computing: newest(c.Models, func(m modelRecord) int64 { return m.Seen }),
+		Tiers:     newest(c.Tiers, func(t tierRecord) int64 { return t.Seen }),
+	}, err
+}
+
+// Known reports whether the time to compute a token was observed.
+func (r *Rates) Known() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.compute.known()
+}
+
 func lastOf(samples []sample) []sample { return samples[max(0, len(samples)-samplesMax):] }
 
 // load reads the file. A file that is missing or of another version gives empty contents.
@@ -233,11 +258,15 @@ func (c *contents) trim() {
 // keepNewest drops the records of too long names, and all but the n seen last.
 func keepNewest[T any](records map[string]T, n int, seen func(T) int64) {
 	maps.DeleteFunc(records, func(name string, _ T) bool { return len(name) > nameBytesMax })
-	names := slices.Collect(maps.Keys(records))
-	slices.SortFunc(names, func(a, b string) int {
-		return cmp.Or(cmp.Compare(seen(records[b]), seen(records[a])), cmp.Compare(a, b))
-	})
+	names := newest(records, seen)
 	for _, name := range names[min(n, len(names)):] {
 		delete(records, name)
 	}
+}
+
+// newest are the names of records, those seen last first.
+func newest[T any](records map[string]T, seen func(T) int64) []string {
+	return slices.SortedFunc(maps.Keys(records), func(a, b string) int {
+		return cmp.Or(cmp.Compare(seen(records[b]), seen(records[a])), cmp.Compare(a, b))
+	})
 }

@@ -209,3 +209,25 @@ func FuzzFile(f *testing.F) {
 		require.LessOrEqual(t, len(kept), fileBytesMax)
 	})
 }
+
+// TestNames: rates without observations are not known.
+func TestNames(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rates.json")
+	kept, err := Names(path)
+	require.NoError(t, err)
+	require.Equal(t, Kept{}, kept)
+	require.NoError(t, os.WriteFile(path, []byte(`{"version":1,
+		"models":{"old":{"seen":1,"token_seconds":[[0,1]]},"new":{"seen":2,"token_seconds":[[0,1]]},"none":{"seen":3,"token_seconds":[]}},
+		"tiers":{"/ssd":{"seen":1,"page_seconds":[[1,1]]},"/nfs":{"seen":2,"page_seconds":[]}}}`), 0o600))
+	kept, err = Names(path)
+	require.NoError(t, err)
+	require.Equal(t, Kept{Computing: []string{"new", "old"}, Tiers: []string{"/ssd"}}, kept)
+	for name, want := range map[string]bool{"old": true, "none": false, "another": false} {
+		r, err := Open(path, name, nil)
+		require.NoError(t, err)
+		require.Equal(t, want, r.Known(), name)
+	}
+	require.NoError(t, os.WriteFile(path, []byte(`{`), 0o600))
+	_, err = Names(path)
+	require.ErrorContains(t, err, path)
+}

@@ -1,12 +1,12 @@
-// Package telemetry is what a process tells of its KV tier: numbers that grow, the state now,
-// and the latest prompts with the reason why they computed what they did.
+// Package telemetry describes a process's KV tier to people and tools: numbers that grow, the
+// state now, and the latest prompts with the cause of each miss.
 //
 // A runner of a patched Ollama, or the daemon before a llama-server, fills a [Meter] while it
 // works, and makes a [Report] of it about once a second. Package telemetry/collect carries
 // reports to the collector of a directory, which adds them up.
 //
-// [Metrics] lists every series. A series has one meaning, whichever program reports it; what a
-// program cannot know it leaves out, and its absence is not 0.
+// [Metrics] lists every series. A series has one meaning, whichever program reports it. A program
+// leaves out a series that it cannot know; absent is not 0.
 //
 // # Privacy
 //

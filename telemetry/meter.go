@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Meter counts what a process does. The zero Meter is ready, and a nil Meter counts nothing. All
+// Meter counts the work of a process. The zero Meter is ready, and a nil Meter counts nothing. All
 // methods may be called from several goroutines; none of them blocks.
 type Meter struct {
 	mu      sync.Mutex
@@ -111,7 +111,7 @@ func (m *Meter) Read() (totals map[string]float64, prompts []Prompt) {
 	return totals, append([]Prompt(nil), m.prompts...)
 }
 
-// Source makes a process's reports. Fill adds what the meter does not count: gauges, tiers,
+// Source makes a process's reports. Fill adds the rest: gauges, tiers,
 // slots, memory, and totals that others keep. Fill may be called from several goroutines and
 // must return soon.
 type Source struct {
@@ -129,5 +129,6 @@ func (s *Source) Report() Report {
 	if s.Fill != nil {
 		s.Fill(&r)
 	}
+	fillAttached(&r)
 	return r
 }

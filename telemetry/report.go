@@ -31,7 +31,7 @@ type Process struct {
 	Engine string `json:"engine"`
 }
 
-// Model is what the process has loaded.
+// Model describes the model that the process has loaded.
 type Model struct {
 	// Weights is the SHA-256 of the weights, in hexadecimal. Name is the model's name where the
 	// process knows it, else empty; collectors fill it in.
@@ -123,7 +123,7 @@ type Miss struct {
 	// At is the position of the first token that was computed. For CauseDiffers it is that of
 	// the first token which differs.
 	At int `json:"at"`
-	// Detail names what differs (a field of the identity, a tier); it is never text of a prompt.
+	// Detail names the difference (a field of the identity, a tier); it is never text of a prompt.
 	Detail string `json:"detail,omitempty"`
 	// When and From tell when a page was evicted, and from which tier.
 	When time.Time `json:"when,omitzero"`
@@ -139,7 +139,7 @@ type Words struct {
 	Is    []int32 `json:"is"`    // of this one
 }
 
-// Buster is a place that changes in every prompt, and so keeps what follows from being reused.
+// Buster is a place that changes in every prompt, so that the tokens behind it are not reused.
 type Buster struct {
 	Begin   int    `json:"begin"` // positions [Begin, End) of the latest prompt
 	End     int    `json:"end"`

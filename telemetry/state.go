@@ -10,7 +10,7 @@ const (
 	StateBytesMax   = 8 << 20
 )
 
-// State is what a collector knows about a directory: the sum of all reports.
+// State is a collector's knowledge of a directory: the sum of all reports.
 type State struct {
 	Version int       `json:"version"`
 	Root    string    `json:"root"`

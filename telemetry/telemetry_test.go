@@ -107,3 +107,13 @@ func TestReportIsBounded(t *testing.T) {
 	require.NoError(t, err)
 	require.Less(t, len(data), ReportBytesMax)
 }
+
+// Attached functions add to the reports of every source.
+func TestAttach(t *testing.T) {
+	before := attached.fills
+	defer func() { attached.fills = before }()
+	Attach(func(r *Report) { r.Gauges["y"] = r.Gauges["x"] + 1 })
+	first := Source{Fill: func(r *Report) { r.Gauges["x"] = 1 }}
+	require.Equal(t, map[string]float64{"x": 1, "y": 2}, first.Report().Gauges, "after the source's own")
+	require.Equal(t, map[string]float64{"y": 1}, (&Source{}).Report().Gauges)
+}

@@ -3,6 +3,7 @@ module github.com/kvtier/kvtier/tools
 go 1.25.0
 
 require (
+	github.com/grafana/grafana-foundation-sdk/go v0.0.22
 	golang.org/x/image v0.30.0
 	gonum.org/v1/plot v0.17.0
 )

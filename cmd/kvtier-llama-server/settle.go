@@ -145,7 +145,9 @@ func (s *server) open(seen *engineLook) error {
 		return err
 	}
 	key := tierenv.Fingerprint(identity)
-	options := d.config.StoreOptions()
+	total := int64(seen.slots) * seen.shape.RowBytes(seen.context, model.Window)
+	config := d.config.ApplySplit(key.String(), total, nil, s.log)
+	options := config.StoreOptions()
 	options.Fingerprint, options.Identity, options.Logger = key, identity, s.log
 	store, err := diskstore.Open(context.Background(), options)
 	if err != nil {

@@ -25,6 +25,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/doctor"
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier/install"
@@ -54,8 +55,10 @@ type app struct {
 	args              []string // of the command line
 	// served finds the service that kvtier is installed for; nil looks at this machine.
 	served   func(context.Context) (install.Served, bool)
-	service  install.Served  // whose variables count, or without a name
-	budgetOf map[string]bool // tiers with a budget from a flag or a variable
+	sayWaits time.Duration      // after which a collector that waits says so; 0: its default
+	service  install.Served     // whose variables count, or without a name
+	budgetOf map[string]bool    // tiers with a budget from a flag or a variable
+	machine  doctor.Environment // that doctor looks at; nil for this one
 }
 
 func (a *app) addFlags(flags *pflag.FlagSet) {
@@ -64,7 +67,7 @@ func (a *app) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&a.remote, "remote", "", "directory of the remote tier, instead of "+remoteVar)
 	flags.Float64Var(&a.localGB, "local-gb", 0, "budget of the local tier in GB, instead of "+localGBVar)
 	flags.Float64Var(&a.remoteGB, "remote-gb", 0, "budget of the remote tier in GB, instead of "+remoteGBVar)
-	flags.DurationVar(&a.timeout, "timeout", 0, "how long a directory may take to answer, once (default 15s, and 1m where pages are read or written); 0 waits for ever")
+	flags.DurationVar(&a.timeout, "timeout", 0, "how long a directory may take to answer, once (default 15s, 1m where pages are read or written, 2s for ps, why and top); 0 waits for ever")
 	cli.Give(flags, "root", giveDir)
 	cli.Give(flags, "remote", giveDir)
 	cli.Give(flags, "local-gb", giveGB)
@@ -87,6 +90,8 @@ func patienceFor(verb string) time.Duration {
 	switch verb {
 	case "check", "repair", "export", "import":
 		return time.Minute
+	case "ps", "why", "top":
+		return 2 * time.Second // a person looks again and again
 	}
 	return 15 * time.Second
 }
@@ -129,7 +134,7 @@ func (a *app) setVariables(flags *pflag.FlagSet) error {
 		return err
 	}
 	if flags.Changed("root") {
-		for _, name := range []string{remoteVar, localGBVar, remoteGBVar, instanceVar} {
+		for _, name := range []string{remoteVar, localGBVar, remoteGBVar, instanceVar, tierenv.SplitVariable} {
 			if _, ok := values[name]; !ok {
 				values[name] = ""
 			}
@@ -202,9 +207,11 @@ func (a *app) given(flags *pflag.FlagSet) (map[string]string, error) {
 }
 
 // logger prints warnings to standard error.
-func (a *app) logger() *slog.Logger {
+func (a *app) logger() *slog.Logger { return a.loggerFrom(slog.LevelWarn) }
+
+func (a *app) loggerFrom(level slog.Level) *slog.Logger {
 	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{
-		Level: slog.LevelWarn,
+		Level: level,
 		ReplaceAttr: func(groups []string, attr slog.Attr) slog.Attr {
 			if len(groups) == 0 && attr.Key == slog.TimeKey {
 				return slog.Attr{}

@@ -69,11 +69,24 @@ func (p printer) Write(text []byte) (int, error) {
 }
 
 // table prints rows whose cells may come from other people.
-func (a *app) table(header []string, rows [][]string) {
+func (a *app) table(header []string, rows [][]string) { table.Print(a.stdout, header, cells(rows)) }
+
+// narrowTable is table for many columns.
+func (a *app) narrowTable(header []string, rows [][]string) {
+	table.PrintNarrow(a.stdout, header, cells(rows))
+}
+
+func cells(rows [][]string) [][]string {
 	for _, row := range rows {
 		for i, cell := range row {
 			row[i] = oneLine(cell)
 		}
 	}
-	table.Print(a.stdout, header, rows)
+	return rows
+}
+
+// excerpt is a part of a prompt within a line: ends of lines and tabs are shown as Go writes
+// them.
+func excerpt(s string) string {
+	return oneLine(strings.NewReplacer("\n", `\n`, "\r", `\r`, "\t", `\t`).Replace(s))
 }

@@ -47,7 +47,7 @@ type collectFlags struct {
 	models        []string
 }
 
-func newCollectCommand(a *app) *cobra.Command {
+func newGCCommand(a *app) *cobra.Command {
 	var f collectFlags
 	var model string
 	cmd := &cobra.Command{

@@ -73,19 +73,23 @@ func newCommand(a *app) *cobra.Command {
 		newStatCommand(a),
 		newCheckCommand(a),
 		newRepairCommand(a),
-		newCollectCommand(a),
+		newGCCommand(a),
 		newRemoveCommand(a),
 		newInspectCommand(a),
 		newExportCommand(a),
 		newImportCommand(a),
 		newBenchCommand(a),
+		newResidencyCommand(a),
+		newWhyCommand(a),
+		newTopCommand(a),
+		newCollectCommand(a),
 	)
 	for _, verb := range root.Commands() { // the others need no configuration
 		verb.PreRunE = func(cmd *cobra.Command, _ []string) error {
 			return cli.Usage(a.setup(cmd.Context(), cmd.Name(), cmd.Flags()))
 		}
 	}
-	root.AddCommand(newOllamaCommand(a), newServeCommand(a))
+	root.AddCommand(newOllamaCommand(a), newServeCommand(a), newDoctorCommand(a))
 	if err := a.addCompletions(root); err != nil {
 		panic(err) // a flag is missing
 	}

@@ -37,15 +37,23 @@ func TestMain(m *testing.M) {
 //	old DIR AGE                                                             make files look unused
 //	exits STATUS PROGRAM ARGS                                               run a program that ends so
 //	forge IN OUT HOW                                                        change an archive; see forgeries
+//	totals DIR                                                              store reports of a server
 //	server FILE                                                             build kvtier-llama-server
+//	collector ROOT                                                          collect reports
+//	report ROOT FILE                                                        report; see parseReport
+//	quit processes|collector                                                end them
+//	live ROOT                                                               wait for a collector
+//	golden FILE                                                             compare output; see masks
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "script"),
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"pages": storePages, "model": pullModel, "flip": flipBit, "cut": cutFile, "old": makeOld, "forge": forge,
-			"exits": clitest.Exits, "server": buildServer,
+			"exits": clitest.Exits, "server": buildServer, "totals": storeTotals,
+			"collector": startCollector, "report": report, "quit": quit, "live": live, "golden": golden,
 		},
 		Setup: func(env *testscript.Env) error {
+			env.Values[labKey] = new(lab)
 			for name, value := range map[string]string{
 				"HOME": env.WorkDir, "OLLAMA_MODELS": filepath.Join(env.WorkDir, "models"),
 				localVar: filepath.Join(env.WorkDir, "root"),
@@ -212,7 +220,7 @@ func pullModel(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(writeVocabulary(blob))
 	text, err := json.Marshal(manifest.Manifest{SchemaVersion: 2, Layers: []manifest.Layer{
 		{MediaType: "application/vnd.ollama.image.template", Digest: "sha256:" + weightsDigest("template")},
-		{MediaType: weightsMediaType, Digest: "sha256:" + digest},
+		{MediaType: "application/vnd.ollama.image.model", Digest: "sha256:" + digest},
 	}})
 	ts.Check(err)
 	path := filepath.Join(models, "manifests", "registry.ollama.ai", "library", args[0], "latest")

@@ -48,20 +48,29 @@ type writtenOnDay struct {
 const shownDays = 7
 
 func newStatCommand(a *app) *cobra.Command {
-	return &cobra.Command{
+	var f statFlags
+	cmd := &cobra.Command{
 		Use:   "stat",
 		Short: "Show how full the tiers are, and the bytes written per day",
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd.Context(), func(root *roots) error { return a.stat(cmd.Context(), root) })
+			if err := f.check(a.asJSON); err != nil {
+				return err
+			}
+			return a.with(cmd.Context(), func(root *roots) error { return a.stat(cmd.Context(), root, f) })
 		},
 	}
+	f.add(cmd.Flags())
+	return cmd
 }
 
-func (a *app) stat(ctx context.Context, root *roots) error {
+func (a *app) stat(ctx context.Context, root *roots, f statFlags) error {
 	usage, err := root.Usage(ctx)
 	if err != nil {
 		return err
+	}
+	if f.prometheus {
+		return a.statMetrics(ctx, usage, f.output)
 	}
 	tiers := []tierStat{a.tierStat(tier.Local, usage.Local)}
 	if a.config.Remote != "" {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/ollama/ollama/format"
+
+	"github.com/kvtier/kvtier/telemetry/show"
 )
 
 // share reads a share such as 5% or 0.05.
@@ -62,17 +64,7 @@ func age(s string) (time.Duration, error) {
 }
 
 // count prints a number with commas.
-func count[T ~int | ~int64](n T) string {
-	digits := strconv.FormatInt(int64(n), 10)
-	var b strings.Builder
-	for i, d := range digits {
-		if i > 0 && d != '-' && (len(digits)-i)%3 == 0 && digits[i-1] != '-' {
-			b.WriteByte(',')
-		}
-		b.WriteRune(d)
-	}
-	return b.String()
-}
+func count[T ~int | ~int64](n T) string { return show.Count(int64(n)) }
 
 // plural prints a number and its noun, whose plural takes an s.
 func plural[T ~int | ~int64](n T, what string) string {

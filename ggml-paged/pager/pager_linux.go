@@ -27,6 +27,9 @@ type Pager struct {
 	settings  string // Config.Settings
 	started   atomic.Bool
 
+	life  sync.RWMutex // held shared while Stats looks at p, exclusively while Close frees it
+	final Stats        // of a closed pager
+
 	failed struct {
 		sync.Mutex // graphs are built beside copies of rows
 		err        error
@@ -87,8 +90,22 @@ func New(config Config) (*Pager, error) {
 // Close frees the pager. No op of this pager may be computed afterwards. A second call does
 // nothing.
 func (p *Pager) Close() {
+	p.life.Lock()
+	defer p.life.Unlock()
+	if p.p == nil {
+		return
+	}
+	p.final = p.statsNow()
+	p.final.Frames, p.final.FramesUsed, p.final.ArenaBytes, p.final.SpillBytes = 0, 0, 0, 0
 	C.kvp_pager_free(p.p)
 	p.p = nil
+}
+
+// Closed reports whether the pager is closed.
+func (p *Pager) Closed() bool {
+	p.life.RLock()
+	defer p.life.RUnlock()
+	return p.p == nil
 }
 
 // AddLayer adds a layer before Start and returns its number.
@@ -256,8 +273,18 @@ func (p *Pager) pageError() error {
 	return nil
 }
 
-// Stats are the counts of the pager so far.
+// Stats are the counts of the pager so far, also after Close. Stats may be called at any time, by
+// any goroutine.
 func (p *Pager) Stats() Stats {
+	p.life.RLock()
+	defer p.life.RUnlock()
+	if p.p == nil {
+		return p.final
+	}
+	return p.statsNow()
+}
+
+func (p *Pager) statsNow() Stats {
 	var s C.kvp_stats
 	C.kvp_pager_stats(p.p, &s)
 	return Stats{

@@ -15,6 +15,7 @@ func New(Config) (*Pager, error) { return nil, ErrUnsupported }
 func Supported(Layer, int) error { return ErrUnsupported }
 
 func (*Pager) Close()                                       {}
+func (*Pager) Closed() bool                                 { return true }
 func (*Pager) AddLayer(Layer) (int, error)                  { return 0, ErrUnsupported }
 func (*Pager) Start() error                                 { return ErrUnsupported }
 func (*Pager) Started() bool                                { return false }

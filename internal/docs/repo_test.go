@@ -74,7 +74,7 @@ func documents(t *testing.T) []string {
 // patches add to Ollama.
 func shipped(t *testing.T) string {
 	t.Helper()
-	return code(t, "kvcache/", "diskstore/", "internal/tierenv/") + patched(t)
+	return code(t, "kvcache/", "diskstore/", "internal/tierenv/", "telemetry/listen/") + patched(t)
 }
 
 // code is the Go code below some folders, without tests.

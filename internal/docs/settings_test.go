@@ -19,8 +19,11 @@ import (
 // forTests is a variable that the table leaves out.
 const forTests = "OLLAMA_KV_TIER_TEST"
 
+// variables are the names of Ollama's style that are ours.
+const variables = `\b(OLLAMA_KV_TIER[A-Z_]*|OLLAMA_KV_INSTANCE_ID|OLLAMA_KV_METRICS_ADDR|OLLAMA_METRICS|OLLAMA_PAGED_[A-Z_]+|OLLAMA_NUM_CTX)\b`
+
 func TestVariables(t *testing.T) {
-	code := matches(`\b(OLLAMA_KV_TIER[A-Z_]*|OLLAMA_KV_INSTANCE_ID|OLLAMA_PAGED_[A-Z_]+|OLLAMA_NUM_CTX)\b`, shipped(t))
+	code := matches(variables, shipped(t))
 	require.Contains(t, code, forTests)
 	require.Equal(t, code, matches("(?m)^### `(OLLAMA_[A-Z_]+)`", read(t, configuration)), "code, "+configuration)
 	table := matches("(?m)^\\| `(OLLAMA_[A-Z_]+)`", section(t, read(t, configuration), "## All variables"))
@@ -38,15 +41,14 @@ const (
 // package tierenv; the daemon before llama-server has no use for two of its settings.
 func TestProgramsOfVariables(t *testing.T) {
 	want := make(map[string]string)
-	variables := `\b(OLLAMA_KV_TIER[A-Z_]*|OLLAMA_KV_INSTANCE_ID|OLLAMA_PAGED_[A-Z_]+|OLLAMA_NUM_CTX)\b`
 	for _, name := range matches(variables, shipped(t)) {
 		want[name] = inPatched
 	}
-	for _, name := range matches(variables, code(t, "internal/tierenv/")) {
+	for _, name := range matches(variables, code(t, "internal/tierenv/", "telemetry/listen/")) {
 		want[name] = inBoth
 	}
 	daemon := code(t, "cmd/kvtier-llama-server/", "llamatier/")
-	for name, use := range map[string]string{"OLLAMA_KV_TIER_WARM_GB": ".ReadAhead(", "OLLAMA_KV_TIER_REUSE": ".Shifted"} {
+	for name, use := range map[string]string{"OLLAMA_KV_TIER_WARM_GB": ".ReadAhead(", "OLLAMA_KV_TIER_REUSE": "config.Shifted"} {
 		require.Contains(t, code(t, "kvcache/"), use)
 		require.NotContains(t, daemon, use)
 		want[name] = inPatched
@@ -150,7 +152,7 @@ func TestVersions(t *testing.T) {
 
 // TestLogLines: the document has exactly the lines that each program can log.
 func TestLogLines(t *testing.T) {
-	store := code(t, "diskstore/", "internal/tierenv/")
+	store := code(t, "diskstore/", "internal/tierenv/", "telemetry/listen/")
 	patched := code(t, "kvcache/") + patched(t)
 	daemon := code(t, "cmd/kvtier-llama-server/", "llamatier/")
 	both := explained(t, "### Of both programs")

@@ -12,7 +12,13 @@ import (
 
 // Print prints rows in columns below a header in capitals, without rules and without
 // trailing spaces. A row may be shorter than the header. Errors of w are not reported.
-func Print(w io.Writer, header []string, rows [][]string) {
+func Print(w io.Writer, header []string, rows [][]string) { print(w, header, rows, 4) }
+
+// PrintNarrow is [Print] with columns that are close together, for tables of many columns.
+func PrintNarrow(w io.Writer, header []string, rows [][]string) { print(w, header, rows, 2) }
+
+// print separates columns by a number of spaces.
+func print(w io.Writer, header []string, rows [][]string, spaces int) {
 	upper := make([]string, len(header))
 	for i, name := range header {
 		upper[i] = strings.ToUpper(name)
@@ -27,7 +33,7 @@ func Print(w io.Writer, header []string, rows [][]string) {
 	t.SetHeaderLine(false)
 	t.SetBorder(false)
 	t.SetNoWhiteSpace(true)
-	t.SetTablePadding("    ")
+	t.SetTablePadding(strings.Repeat(" ", spaces))
 	t.AppendBulk(rows)
 	t.Render()
 	for text := range strings.Lines(out.String()) {

@@ -20,3 +20,9 @@ a name with spaces                    never
 short                 1
 `, out.String())
 }
+
+func TestPrintNarrow(t *testing.T) {
+	var out strings.Builder
+	PrintNarrow(&out, []string{"slot", "tokens"}, [][]string{{"0", "8,003"}})
+	require.Equal(t, "SLOT  TOKENS\n0     8,003\n", out.String())
+}

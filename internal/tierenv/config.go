@@ -19,6 +19,9 @@ const (
 	// the last conversations with a large model, in a second or two from an SSD.
 	DefaultReadAheadBytes = 2 * env.BytesPerGB
 
+	// defaultLocalBytes is the default of OLLAMA_KV_TIER_LOCAL_GB.
+	defaultLocalBytes = 20 * env.BytesPerGB
+
 	// readAheadShare divides the available memory: one eighth of it may be filled by reading
 	// ahead.
 	readAheadShare = 8
@@ -39,6 +42,9 @@ type Config struct {
 	// RAMBytes is OLLAMA_KV_TIER_RAM_GB, default 0: the memory that all runners of a server
 	// together may fill with pages.
 	RAMBytes int64
+	// Split is OLLAMA_KV_TIER_SPLIT, or nil: [Config.ApplySplit] then makes budgets of the
+	// shares as soon as a model's context is known.
+	Split *Split
 	// ReadAheadBytes is OLLAMA_KV_TIER_WARM_GB: the bytes of the latest conversations that a
 	// model reads ahead when it is loaded. The default is an eighth of the memory available
 	// then, at most DefaultReadAheadBytes, and DefaultReadAheadBytes where the available
@@ -98,7 +104,7 @@ func fromEnvironment(log *slog.Logger, choose func() (root, error)) (Config, roo
 		variable string
 		unset    int64
 	}{
-		{&c.LocalBytes, "OLLAMA_KV_TIER_LOCAL_GB", 20 * env.BytesPerGB},
+		{&c.LocalBytes, "OLLAMA_KV_TIER_LOCAL_GB", defaultLocalBytes},
 		{&c.RemoteBytes, "OLLAMA_KV_TIER_REMOTE_GB", 0},
 		{&c.RAMBytes, "OLLAMA_KV_TIER_RAM_GB", 0},
 		{&c.WriteBytesPerDay, "OLLAMA_KV_TIER_WRITE_GB_PER_DAY", 0},
@@ -106,6 +112,8 @@ func fromEnvironment(log *slog.Logger, choose func() (root, error)) (Config, roo
 		*budget.bytes, err = env.Gigabytes(budget.variable, budget.unset)
 		errs = append(errs, err)
 	}
+	c.Split, err = splitFromEnvironment()
+	errs = append(errs, err)
 	c.ReadAheadBytes = readAheadBytes(log)
 	if value := env.Value("OLLAMA_KV_TIER_PAGE_TOKENS"); value != "" {
 		n, err := strconv.Atoi(value)

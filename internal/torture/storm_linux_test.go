@@ -33,6 +33,8 @@ const (
 
 	blockRounds = 150 // between two starts of the server, whose log is kept in memory
 	stormTokens = 3   // of an answer
+
+	tellParts = 20 // lines of progress
 )
 
 // stormPrompts are the lengths of the conversations of a storm, in pages. A short storm has some
@@ -49,6 +51,8 @@ type campaign struct {
 	shown  *progress.Display
 	step   *progress.Step // of the storms
 	begin  sync.Once      // of step
+	began  time.Time
+	told   atomic.Int64 // parts of tellParts of which a line was printed
 
 	mu       sync.Mutex
 	faulted  map[string]int // pages, by fault
@@ -61,7 +65,7 @@ type campaign struct {
 
 // theCampaign is that of all tests of the process.
 var theCampaign = sync.OnceValue(func() *campaign {
-	c := &campaign{seed: number(seedEnv, 1), target: int64(number(pagesEnv, shortPages)), faulted: make(map[string]int)}
+	c := &campaign{seed: number(seedEnv, 1), target: int64(number(pagesEnv, shortPages)), faulted: make(map[string]int), began: time.Now()}
 	if os.Getenv(pagesEnv) != "" {
 		c.shown = progress.New(os.Stderr, nameColumns)
 	}
@@ -116,7 +120,19 @@ func (c *campaign) count(name string, pages int) {
 	c.mu.Lock()
 	c.faulted[name] += pages
 	c.mu.Unlock()
-	c.step.Progress(min(c.done.Add(int64(pages)), c.target), c.target)
+	done := min(c.done.Add(int64(pages)), c.target)
+	c.step.Progress(done, c.target)
+	if c.shown != nil {
+		c.tell(done)
+	}
+}
+
+// tell prints a line for each twentieth of a long storm: a log has no progress bar.
+func (c *campaign) tell(done int64) {
+	part := done * tellParts / max(1, c.target)
+	if last := c.told.Load(); part > last && c.told.CompareAndSwap(last, part) {
+		fmt.Fprintf(os.Stderr, "faulted pages: %d of %d, %s\n", done, c.target, time.Since(c.began).Round(time.Second))
+	}
 }
 
 func TestLlamaStorm(t *testing.T)  { storm(t, llama) }

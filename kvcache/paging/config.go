@@ -114,10 +114,14 @@ func Open(c Config, alloc, free unsafe.Pointer) (*pager.Pager, error) {
 		}
 		spill = max(uint64(disk.Free)/2, 1)
 	}
-	return pager.New(pager.Config{
+	p, err := pager.New(pager.Config{
 		PageCells: c.PageCells, RAMBytes: c.HostBytes,
 		SpillDir: c.SpillDir, SpillBytes: spill, Direct: true,
 		Settings:   "OLLAMA_PAGED_SPILL_GB, OLLAMA_PAGED_HOST_GB",
 		ArenaAlloc: alloc, ArenaFree: free,
 	})
+	if err == nil {
+		ours.add(p)
+	}
+	return p, err
 }

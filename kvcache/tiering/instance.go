@@ -18,7 +18,8 @@ const instanceLock = "server.lock"
 // ClaimInstance decides the local directory, and locks the directory of a server that has an
 // OLLAMA_KV_INSTANCE_ID. The server calls ClaimInstance once before it starts a runner, and
 // release when the server ends: release waits for removals as [Forget] does. The lock also ends
-// with the process. Runners use the directory without the lock.
+// with the process. Runners use the directory without the lock. Until release, with an id or
+// without, the server collects its runners' reports.
 //
 // An error means that another server holds the directory: then this server must not start,
 // since both would use the directory as their own. When the directory cannot be used for
@@ -37,7 +38,9 @@ func ClaimInstance() (release func(), err error) {
 		// runners read the variable: without the lock none of them may use the directory
 		return func() {}, os.Setenv("OLLAMA_KV_TIERING", "0")
 	}
+	stop := serveTelemetry()
 	return func() {
+		stop()
 		await(forgotten.removals())
 		if lock != nil {
 			lock.Close()

@@ -18,6 +18,7 @@ import (
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/kvcache"
 	"github.com/kvtier/kvtier/kvcache/runs"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // Model describes a model that the runner is about to load for good.
@@ -31,6 +32,9 @@ type Model struct {
 	Config fs.Config
 	// Media gives images their identity.
 	Media kvcache.MediaDigest
+	// Cells is the number of tokens that all slots have room for; 0 where the runner does not
+	// say. Only OLLAMA_KV_TIER_SPLIT needs it.
+	Cells int
 	// States is the state of recurrent layers, nil in a model without any.
 	States kvcache.States
 	// CacheType is the effective type of the cache, such as "f16", which can differ from the
@@ -63,40 +67,30 @@ func Start(m Model, cache ollama.Cache, rows []kvcache.Rows) *kvcache.TieredCaus
 }
 
 func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal, error) {
-	config, err := tierenv.Settle(log, log)
-	if err != nil {
-		return nil, err
-	}
-	arch, known := architectures[m.Architecture]
-	if m.Unsupported == "" && !known {
-		m.Unsupported = "it may keep state outside its cache"
-	}
-	if m.Unsupported == "" {
-		config.PageTokens, err = pageTokensFor(rows, config.PageTokens)
-		if err != nil {
-			m.Unsupported = err.Error()
-		}
-	}
-	if m.Unsupported != "" {
-		return nil, fmt.Errorf("architecture %q is not supported yet: %s", m.Architecture, m.Unsupported)
-	}
-	if !arch.media {
-		m.Media = nil
-	}
-	if err := config.PrepareRoot(); err != nil {
-		return nil, err
-	}
+	tiered, _, err := startWith(m, cache, rows, log)
+	return tiered, err
+}
 
+// startWith does as start, and also returns the source of the model's reports.
+func startWith(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal, *telemetry.Source, error) {
+	config, arch, err := settle(&m, rows, log)
+	if err != nil {
+		return nil, nil, err
+	}
 	files := digests.Open(filepath.Join(config.Local, "digests.json"))
 	identity, err := identityOf(m, config, files)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := files.Save(); err != nil {
 		log.Debug("kv tier: digests of large files are not remembered", "error", err)
 	}
 
 	key := tierenv.Fingerprint(identity)
+	if config.Split != nil {
+		total, err := contextBytes(m)
+		config = config.ApplySplit(key.String(), total, err, log)
+	}
 	options := config.StoreOptions()
 	options.Fingerprint, options.Identity, options.Logger = key, identity, log
 	options.RAM.Server = server()
@@ -106,15 +100,17 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 	}
 	store, err := diskstore.Open(context.Background(), options)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	layers, meter := arch.layersOf(m.Config), new(telemetry.Meter)
 	s := &modelStore{Store: store, config: config, identity: identity, runs: found, filled: make(chan struct{}), latest: make(chan []int32, 1), log: log}
+	s.tokenBytes = kvcache.TokenBytes(rows, m.States, layers)
 	s.announce(m.Fills && m.States == nil)
 	ensureProcessors()
-	return kvcache.New(cache, rows, kvcache.Options{
+	tiered := kvcache.New(cache, rows, kvcache.Options{
 		Store:         s,
 		Fingerprint:   key,
-		Layers:        arch.layersOf(m.Config),
+		Layers:        layers,
 		Media:         m.Media,
 		Backwards:     arch.backwards,
 		States:        m.States,
@@ -127,8 +123,38 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 		QueuedBytes:   queuedBytes(memory.Available()),
 		Poison:        config.Test,
 		AlwaysRestore: config.Test,
+		Meter:         meter,
 		Logger:        log,
-	}), nil
+	})
+	source := s.source(m, meter, tiered.Fill)
+	s.report(source)
+	return tiered, source, nil
+}
+
+// settle reads the settings for a model, and prepares the local directory. The error says why the
+// model is not tiered.
+func settle(m *Model, rows []kvcache.Rows, log *slog.Logger) (tierenv.Config, architecture, error) {
+	config, err := tierenv.Settle(log, log)
+	if err != nil {
+		return config, architecture{}, err
+	}
+	arch, known := architectures[m.Architecture]
+	if m.Unsupported == "" && !known {
+		m.Unsupported = "it may keep state outside its cache"
+	}
+	if m.Unsupported == "" {
+		config.PageTokens, err = pageTokensFor(rows, config.PageTokens)
+		if err != nil {
+			m.Unsupported = err.Error()
+		}
+	}
+	if m.Unsupported != "" {
+		return config, arch, fmt.Errorf("architecture %q is not supported yet: %s", m.Architecture, m.Unsupported)
+	}
+	if !arch.media {
+		m.Media = nil
+	}
+	return config, arch, config.PrepareRoot()
 }
 
 // tailDelay is the time for which a tail waits for the conversation's next turn. Programs that
@@ -163,8 +189,14 @@ type modelStore struct {
 	latest   chan []int32  // gets the latest conversation
 	log      *slog.Logger
 
+	tokenBytes int64 // of K/V of a token, 0 if not known
+
 	cancel  context.CancelFunc
 	running sync.WaitGroup
+
+	nudge      chan struct{} // asks for a report soon
+	reported   chan struct{} // closed after the last report
+	lastReport func()
 }
 
 // announce starts background work that serving does not need: counting stored pages,
@@ -193,11 +225,19 @@ func (s *modelStore) announce(fills bool) {
 	}()
 }
 
-// Close ends the background work and closes the store.
+// Close ends the background work, sends the last report, and closes the store. Nothing waits for
+// the report but its own bounded time.
 func (s *modelStore) Close() error {
 	s.cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.lastReport()
+	}()
 	s.running.Wait()
-	return s.Store.Close()
+	err := s.Store.Close()
+	<-done
+	return err
 }
 
 // logUsage logs the one line per loaded model with its settings and stored pages.
@@ -216,8 +256,10 @@ func (s *modelStore) logUsage(ctx context.Context, usage diskstore.Usage, err er
 		"bytes", format.HumanBytes(usage.Local.Bytes + usage.Remote.Bytes),
 		"store_bytes", format.HumanBytes(usage.Local.RootBytes + usage.Remote.RootBytes),
 	}
+	attrs = append(attrs, s.tokensIn("local_tokens", s.config.LocalBytes)...)
 	if s.config.RAMBytes > 0 {
 		attrs = append(attrs, "ram_budget", budget(s.config.RAMBytes))
+		attrs = append(attrs, s.tokensIn("ram_tokens", s.config.RAMBytes)...)
 	}
 	if s.config.WriteBytesPerDay > 0 {
 		attrs = append(attrs, "write_per_day", format.HumanBytes(s.config.WriteBytesPerDay),
@@ -225,6 +267,7 @@ func (s *modelStore) logUsage(ctx context.Context, usage diskstore.Usage, err er
 	}
 	if s.config.Remote != "" {
 		attrs = append(attrs, "remote", s.config.Remote, "remote_budget", budget(s.config.RemoteBytes))
+		attrs = append(attrs, s.tokensIn("remote_tokens", s.config.RemoteBytes)...)
 		if usage.RemoteErr != nil {
 			attrs = append(attrs, "remote_error", usage.RemoteErr)
 		}
@@ -233,6 +276,15 @@ func (s *modelStore) logUsage(ctx context.Context, usage diskstore.Usage, err er
 		attrs = append(attrs, "error", err)
 	}
 	s.log.Info("kv tier: on", attrs...)
+}
+
+// tokensIn is the number of this model's tokens that a budget holds, uncompressed, where both are
+// known.
+func (s *modelStore) tokensIn(name string, bytes int64) []any {
+	if s.tokenBytes == 0 || bytes == 0 {
+		return nil
+	}
+	return []any{name, bytes / s.tokenBytes}
 }
 
 func budget(bytes int64) string {

@@ -11,6 +11,7 @@ func allocRows(n int) []byte {
 	if err != nil {
 		return nil
 	}
+	nameRows(rows)
 	return rows
 }
 

@@ -2,6 +2,7 @@
 #include <cerrno>
 
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 #include "pager/pager.h"
 #include "pager/state.h"
@@ -19,6 +20,12 @@ constexpr size_t HUGE_PAGE = 2 * 1024 * 1024;
 // are free.
 constexpr size_t SMALL_FRAME = 256 * 1024;
 
+// Names a mapping in /proc/PID/maps, on kernels that can. Headers before Linux 5.17 lack the numbers.
+void name_mapping(void * at, size_t bytes) {
+    constexpr int SET_VMA = 0x53564d41, SET_VMA_ANON_NAME = 0;
+    prctl(SET_VMA, SET_VMA_ANON_NAME, at, bytes, "kvtier: paged arena");
+}
+
 uint8_t * map_aligned(size_t bytes) {
     const size_t room = bytes + HUGE_PAGE;
     void * at = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -33,6 +40,7 @@ uint8_t * map_aligned(size_t bytes) {
     if (before < HUGE_PAGE) {
         munmap(start + before + bytes, HUGE_PAGE - before);
     }
+    name_mapping(start + before, bytes);
     return start + before;
 }
 

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/modelnames"
+	"github.com/kvtier/kvtier/internal/version"
+	"github.com/kvtier/kvtier/telemetry/listen"
+	"github.com/kvtier/kvtier/telemetry/station"
+)
+
+func newCollectCommand(a *app) *cobra.Command {
+	var metrics string
+	cmd := &cobra.Command{
+		Use:   "collect",
+		Short: "Collect what servers report, until Ctrl-C",
+		Long: `Collect what servers report, until Ctrl-C or SIGTERM.
+
+A patched Ollama collects by itself. Before a stock Ollama, each model that is
+loaded collects for all, and nothing collects while none is loaded: kvtier ps and
+/metrics then have the totals of before, and no text for kvtier why. Run this
+beside it, as the server's user, to have one collector that stays. One process
+collects at a time; another one waits and takes over.
+
+With --metrics, or OLLAMA_KV_METRICS_ADDR, it also answers GET /metrics for
+Prometheus at that address, and shows a web page.`,
+		Example: `  kvtier collect --metrics 127.0.0.1:9401
+  sudo -u ollama kvtier collect`,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if a.asJSON {
+				return cli.Usagef("--json has no meaning here; leave it out")
+			}
+			if cmd.Flags().Changed("metrics") {
+				if err := os.Setenv(listen.Variable, metrics); err != nil {
+					return fmt.Errorf("set %s: %w", listen.Variable, err)
+				}
+			}
+			return a.serveCollector(cmd.Context())
+		},
+	}
+	cmd.Flags().StringVar(&metrics, "metrics", "", "address for Prometheus and the web page, such as 127.0.0.1:9401, instead of "+listen.Variable)
+	cli.Give(cmd.Flags(), "metrics", "HOST:PORT")
+	return cmd
+}
+
+// defaultSayWaits is the time after which a collector that waits says so.
+const defaultSayWaits = 2 * time.Second
+
+// checkLocal refuses a directory that is another user's: its server could not reach the
+// collector's socket. A directory that is missing is waited for.
+func (a *app) checkLocal(ctx context.Context) error {
+	if _, err := os.Lstat(a.config.Local); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	a.config.Remote = "" // a collector has to do with the local directory alone
+	return a.with(ctx, func(*roots) error { return nil })
+}
+
+// serveCollector collects until ctx ends, which is no error.
+func (a *app) serveCollector(ctx context.Context) error {
+	if err := a.checkLocal(ctx); err != nil {
+		return err
+	}
+	log := a.loggerFrom(slog.LevelInfo)
+	waits := time.AfterFunc(cmp.Or(a.sayWaits, defaultSayWaits), func() {
+		log.Info("kvtier: waiting to collect: another process collects, or the directory is missing", "root", a.config.Local)
+	})
+	defer waits.Stop()
+	err := station.Serve(ctx, a.config.Local, station.Options{
+		Version: version.String(), Logger: log, Names: func() modelnames.Names { return a.names().Names },
+		OnServe: func() {
+			waits.Stop()
+			log.Info("kvtier: collecting", "root", a.config.Local)
+		},
+	})
+	switch {
+	case errors.As(err, new(station.AddressError)):
+		return cli.Usage(err)
+	case errors.Is(err, context.Canceled):
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/doctor"
+	"github.com/kvtier/kvtier/telemetry/collect"
+)
+
+// exitWarned is the status of a doctor that has found warnings and no error.
+const exitWarned = exitUnchecked
+
+// doctorFlags are the flags of doctor.
+type doctorFlags struct {
+	quick            bool
+	explain, service string
+}
+
+func newDoctorCommand(a *app) *cobra.Command {
+	var f doctorFlags
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Find what keeps the pages from helping, with the commands that cure it",
+		Long: `Find what keeps the pages from helping: variables that the server does not see, a
+directory that cannot be used, mount options, space, speed, models that are not tiered,
+prompts that change at the front. Each finding has its evidence and a command.
+
+Run it with sudo: only root and the server's user see all of it. Nothing is changed,
+except that a file is written to each directory of pages and removed.
+
+The exit status is 1 with an error, 3 with a warning and no error, else 0.`,
+		Example: `  sudo kvtier doctor
+  kvtier doctor --quick --json
+  kvtier doctor --explain root-emptied`,
+		Args: cli.NoArgs,
+		PreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cli.NoEmptyValues(cmd.Flags()); err != nil {
+				return err
+			}
+			if a.timeout < 0 {
+				return cli.BadValue(cmd.Flags().Lookup("timeout"), a.timeout.String())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.explain != "" {
+				return a.explain(f.explain)
+			}
+			return a.doctor(cmd, f)
+		},
+	}
+	cmd.Flags().BoolVar(&f.quick, "quick", false, "do not measure the disks")
+	cmd.Flags().StringVar(&f.explain, "explain", "", "say more about the finding of this ID")
+	cmd.Flags().StringVar(&f.service, "service", "", "the systemd service of the server, instead of ollama.service")
+	if err := cmd.RegisterFlagCompletionFunc("explain", completeFindings); err != nil {
+		panic(err) // the flag is missing
+	}
+	cli.Give(cmd.Flags(), "explain", "the ID of a finding, such as root-emptied")
+	cli.Give(cmd.Flags(), "service", "the name of a systemd service")
+	return cmd
+}
+
+// completeFindings completes the flag --explain.
+func completeFindings(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	var ids []string
+	for _, c := range doctor.Checks() {
+		ids = append(ids, c.ID+"\t"+c.Title)
+	}
+	return ids, cobra.ShellCompDirectiveNoFileComp
+}
+
+// explained is the output of doctor --explain --json.
+type explained struct {
+	ID       string          `json:"id"`
+	Severity doctor.Severity `json:"severity"`
+	Title    string          `json:"title"`
+	Matters  string          `json:"matters"`
+	Means    string          `json:"means"`
+	Remedy   string          `json:"remedy"`
+}
+
+func (a *app) explain(id string) error {
+	c, ok := doctor.Find(id)
+	if !ok {
+		return cli.Usagef("there is no finding %q; docs/doctor.md lists all, and kvtier doctor prints those of this machine", id)
+	}
+	if a.asJSON {
+		return a.json(explained{c.ID, c.Severity, c.Title, c.Matters, c.Means, c.General()})
+	}
+	c.Explain(a.stdout)
+	return nil
+}
+
+func (a *app) doctor(cmd *cobra.Command, f doctorFlags) error {
+	flags := cmd.Flags()
+	given, err := a.given(flags)
+	if err != nil {
+		return err
+	}
+	opt := doctor.Options{
+		Root: given[localVar], Remote: given[remoteVar], LocalGB: given[localGBVar], RemoteGB: given[remoteGBVar],
+		Models: a.modelsDir, Service: f.service, Quick: f.quick, Limit: a.timeout,
+	}
+	if flags.Changed("timeout") && a.timeout == 0 {
+		const forever = 365 * 24 * time.Hour
+		opt.Limit = forever
+	}
+	env := a.machine
+	if env == nil {
+		env = doctor.Here(collect.Read)
+	}
+	r := doctor.Look(cmd.Context(), env, opt)
+	if err := cmd.Context().Err(); err != nil {
+		return err
+	}
+	if a.asJSON {
+		err = a.json(r)
+	} else {
+		r.Print(a.stdout)
+	}
+	if err != nil {
+		return err
+	}
+	return statusOf(r)
+}
+
+// statusOf is the error with which doctor ends. Notes are no reason for one.
+func statusOf(r doctor.Report) error {
+	n := make(map[doctor.Severity]int)
+	for _, f := range r.Findings {
+		n[f.Severity]++
+	}
+	switch {
+	case n[doctor.Error] > 0:
+		return &cli.Error{Status: cli.Failed, Err: fmt.Errorf("doctor found %s", plural(n[doctor.Error], "error"))}
+	case n[doctor.Warning] > 0:
+		return &cli.Error{Status: exitWarned, Err: fmt.Errorf("doctor found %s, and no error", plural(n[doctor.Warning], "warning"))}
+	}
+	return nil
+}

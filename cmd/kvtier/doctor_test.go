@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/doctor"
+	"github.com/kvtier/kvtier/internal/doctor/doctortest"
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+var update = flag.Bool("update-golden", false, "write the golden files of doctor")
+
+// runDoctor runs doctor on a machine.
+func runDoctor(t *testing.T, m *doctortest.Machine, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	a := &app{stdout: &out, stderr: &errs, machine: m}
+	status = runIn(t.Context(), a, append([]string{"doctor"}, args...))
+	return status, out.String(), errs.String()
+}
+
+// ill is a machine with findings of every severity, a hung mount among them.
+func ill() *doctortest.Machine {
+	m := doctortest.Healthy()
+	m.Files[doctortest.Root].Mode = fs.ModeDir | 0o770
+	m.Hung[doctortest.Remote] = true
+	m.AddModel("embed", "cc33")
+	m.Models[doctortest.ModelDir+"/blobs/sha256-cc33"] = "bert"
+	s := doctortest.State()
+	s.Processes[0].Busters = []telemetry.Buster{{Begin: 61, End: 65, Prompts: 12, Lost: 90_000}}
+	s.Models[0].Totals[telemetry.Series("ollama_kv_missed_tokens_total", "cause", "evicted")] = 80_000
+	m.States[doctortest.Root] = s
+	return m
+}
+
+func TestDoctorGolden(t *testing.T) {
+	for name, tc := range map[string]struct {
+		machine *doctortest.Machine
+		args    []string
+		status  int
+		stderr  string
+	}{
+		"healthy": {doctortest.Healthy(), nil, 0, ""},
+		"ill":     {ill(), []string{"--timeout", "100ms"}, cli.Failed, "Error: doctor found 2 errors\n"},
+		"explain": {doctortest.Healthy(), []string{"--explain", "root-emptied"}, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Cleanup(func() { close(tc.machine.Release) })
+			status, stdout, stderr := runDoctor(t, tc.machine, tc.args...)
+			require.Equal(t, tc.status, status)
+			require.Equal(t, tc.stderr, stderr)
+			path := filepath.Join("testdata", "doctor", name+".txt")
+			if *update {
+				require.NoError(t, os.WriteFile(path, []byte(stdout), 0o644))
+			}
+			want, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.Equal(t, string(want), stdout)
+		})
+	}
+}
+
+// TestDoctorStatuses: notes are no reason for a status, and errors count more than warnings.
+func TestDoctorStatuses(t *testing.T) {
+	warned := doctortest.Healthy()
+	warned.Write("/dev/nvidia0", "", 0)
+	status, out, stderr := runDoctor(t, warned, "--json")
+	require.Equal(t, exitWarned, status)
+	require.Equal(t, "Error: doctor found 1 warning, and no error\n", stderr)
+	var r doctor.Report
+	require.NoError(t, json.Unmarshal([]byte(out), &r))
+	require.Equal(t, doctor.Warning, r.Worst)
+	require.Equal(t, "cpu-only", r.Findings[0].ID)
+	require.Len(t, r.Checks, len(doctor.Checks()))
+
+	noted := doctortest.Healthy()
+	noted.AddModel("tuned", "aa11", "application/vnd.ollama.image.adapter")
+	status, _, stderr = runDoctor(t, noted)
+	require.Zero(t, status)
+	require.Empty(t, stderr)
+}
+
+func TestDoctorMisuse(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--explain", "nothing"}, `there is no finding "nothing"`},
+		{[]string{"--explain="}, "--explain is empty; give the ID of a finding"},
+		{[]string{"--timeout", "-1s"}, "--timeout is -1s"},
+		{[]string{"now"}, "takes no arguments"},
+		{[]string{"--local-gb", "-3"}, "--local-gb is -3"},
+	} {
+		status, stdout, stderr := runDoctor(t, doctortest.Healthy(), tc.args...)
+		require.Equal(t, cli.Misused, status, tc.args)
+		require.Contains(t, stderr, tc.want)
+		require.Empty(t, stdout)
+	}
+}
+
+// TestDoctorPrintsNoEscapes: names of other people's files do not reach the terminal as they are.
+func TestDoctorPrintsNoEscapes(t *testing.T) {
+	m := doctortest.Healthy()
+	const evil = "/srv/\x1b]0;owned\a\u202e\npages"
+	m.Dir(evil, doctortest.OllamaUID).Mode = fs.ModeDir | 0o777
+	m.AddModel("x", "cc33")
+	m.Models[doctortest.ModelDir+"/blobs/sha256-cc33"] = "\x1b[2J"
+	for _, args := range [][]string{{"--root", evil}, {"--root", evil, "--json"}} {
+		_, stdout, stderr := runDoctor(t, m, args...)
+		for _, text := range []string{stdout, stderr} {
+			require.NotContains(t, text, "\x1b")
+			require.NotContains(t, text, "\a")
+			require.NotContains(t, text, "\u202e")
+		}
+		require.Contains(t, stdout, "root-mode")
+	}
+}
+
+// TestDoctorIsInterrupted: Ctrl-C ends the wait for a mount that hangs.
+func TestDoctorIsInterrupted(t *testing.T) {
+	m := doctortest.Healthy()
+	m.Hung[doctortest.Remote] = true
+	t.Cleanup(func() { close(m.Release) })
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out bytes.Buffer
+	require.Equal(t, cli.Interrupted, runIn(ctx, &app{stdout: &out, stderr: &out, machine: m}, []string{"doctor", "--timeout", "1h"}))
+	require.Equal(t, "interrupted\n", out.String())
+}

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/show"
+)
+
+// residency is the output of ps --json.
+type residency struct {
+	Root  string    `json:"root"`
+	At    time.Time `json:"at"`
+	Since time.Time `json:"since"` // when the totals began
+	Live  bool      `json:"live"`  // a collector runs
+
+	Processes []show.Process `json:"processes"`
+	Models    []modelUse     `json:"models"`
+	PagesErr  string         `json:"pages_error,omitempty"` // reason why pages are null
+}
+
+// modelUse is a model, with its pages in all tiers; null where they could not be counted.
+type modelUse struct {
+	show.Model
+	Pages *int   `json:"pages"`
+	Tails *int   `json:"tails"`
+	Bytes *int64 `json:"bytes"`
+}
+
+// silent is the age at which a process's report is old: processes report once a second.
+const silent = 10 * time.Second
+
+func newResidencyCommand(a *app) *cobra.Command {
+	var memory bool
+	cmd := &cobra.Command{
+		Use:   "ps",
+		Short: "Show the slots of loaded models, and the time that kvtier saved",
+		Long: `Show the slots of loaded models, and the totals of all models.
+
+HOT, WARM, COLD and REMOTE count the pages of a slot's conversation in the slot
+itself, in the RAM tier, on the local disk and on the share; a page may be in
+several. A slot whose context was shifted is stored up to the kept part only.
+
+HIT RATE is the share of tokens that were not computed again. It compares
+tokens that were in a slot or restored with these and with those computed although
+an earlier prompt had them. New text does not count. SAVED is an estimate: the time that computing the
+restored tokens would have taken, less the time that restoring took.`,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.ps(cmd.Context(), memory) },
+	}
+	cmd.Flags().BoolVar(&memory, "memory", false, "also list the memory that tiering and paging hold, by purpose")
+	return cmd
+}
+
+func (a *app) ps(ctx context.Context, memory bool) error {
+	s, err := a.state(ctx)
+	if err != nil {
+		return err
+	}
+	names := a.names()
+	out := residency{
+		Root: a.config.Local, At: s.At, Since: s.Since, Live: s.Live,
+		Processes: show.Processes(s, names.nameOf), Models: []modelUse{},
+	}
+	for _, m := range show.Models(s, names.nameOf) {
+		out.Models = append(out.Models, modelUse{Model: m})
+	}
+	if len(out.Models) > 0 {
+		out.countPages(a.usage(ctx))
+	}
+	if a.asJSON {
+		return a.json(out)
+	}
+	a.printResidency(out, memory)
+	return nil
+}
+
+// usage counts the pages in both tiers.
+func (a *app) usage(ctx context.Context) (usage diskstore.RootUsage, err error) {
+	err = a.with(ctx, func(root *roots) error {
+		usage, err = root.Usage(ctx)
+		return cmp.Or(err, usage.RemoteErr)
+	})
+	return usage, err
+}
+
+// countPages sets the pages of models, unless they could not be counted in all tiers.
+func (out *residency) countPages(usage diskstore.RootUsage, err error) {
+	if err != nil {
+		out.PagesErr = err.Error()
+		return
+	}
+	for i := range out.Models {
+		m := &out.Models[i]
+		var pages, tails int
+		var bytes int64
+		for _, in := range []diskstore.RootTierUsage{usage.Local, usage.Remote} {
+			for _, use := range in.Fingerprints {
+				if isOf(use.Identity, m.Model) {
+					pages, tails, bytes = pages+use.Pages, tails+use.Tails, bytes+use.Bytes
+				}
+			}
+		}
+		m.Pages, m.Tails, m.Bytes = &pages, &tails, &bytes
+	}
+}
+
+// isOf reports whether pages of an identity are those of a model. Only the daemon before a
+// llama-server gives an identity a shape.
+func isOf(identity map[string]string, m show.Model) bool {
+	engine := telemetry.EngineOllama
+	if identity[tierenv.KeyShape] != "" {
+		engine = telemetry.EngineLlama
+	}
+	return identity[tierenv.KeyWeights] == m.Weights && identity[tierenv.KeyNamespace] == m.Namespace && engine == m.Engine
+}
+
+func (a *app) printResidency(out residency, memory bool) {
+	now := time.Now()
+	switch {
+	case !out.Live:
+		fmt.Fprintf(a.stdout, "No collector runs, so loaded models are not known; the totals are those of %s.\n", show.Ago(out.At, now))
+	case len(out.Processes) == 0:
+		fmt.Fprintln(a.stdout, "No model is loaded.")
+	}
+	for i, p := range out.Processes {
+		if i > 0 {
+			fmt.Fprintln(a.stdout)
+		}
+		a.printSlots(p, now)
+	}
+	if len(out.Models) == 0 {
+		fmt.Fprintf(a.stdout, "No model was used since %s; ask one of the server something.\n", since(out.Since))
+		return
+	}
+	fmt.Fprintln(a.stdout)
+	a.printModels(out, now)
+	if memory {
+		fmt.Fprintln(a.stdout)
+		a.printMemory(out.Processes)
+	}
+}
+
+func since(t time.Time) string { return t.Local().Format("2006-01-02 15:04") }
+
+func (a *app) printSlots(p show.Process, now time.Time) {
+	title := fmt.Sprintf("%s on %s, process %d", p.Model, p.Engine, p.PID)
+	if p.CacheType != "" {
+		title += ", cache " + p.CacheType
+	}
+	if p.Namespace != "" {
+		title += ", namespace " + p.Namespace
+	}
+	if now.Sub(p.At) > silent {
+		title += ", last heard of " + show.Ago(p.At, now)
+	}
+	for _, line := range show.Wrap(oneLine(title), columns) {
+		fmt.Fprintln(a.stdout, line)
+	}
+	if len(p.Slots) == 0 {
+		fmt.Fprintln(a.stdout, "No slot is in use.")
+		return
+	}
+	var rows [][]string
+	for _, s := range p.Slots {
+		restored := "-"
+		if s.LastRestore != nil {
+			restored = count(s.Restored) + ", " + show.Ago(*s.LastRestore, now)
+		}
+		rows = append(rows, []string{
+			fmt.Sprint(s.Slot), count(s.Tokens), count(s.Hot), count(s.Warm), count(s.Cold), count(s.Remote),
+			s.Rows(), s.Now(), restored, show.Seconds(s.SavedSeconds),
+		})
+	}
+	a.narrowTable([]string{"SLOT", "TOKENS", "HOT", "WARM", "COLD", "REMOTE", "ROWS", "NOW", "LAST RESTORE", "SAVED"}, rows)
+}
+
+func (a *app) printModels(out residency, now time.Time) {
+	var rows [][]string
+	for _, m := range out.Models {
+		pages, size, rate, used := "-", "-", "-", "never"
+		if m.Pages != nil {
+			pages, size = count(*m.Pages+*m.Tails), humanBytes(*m.Bytes)
+		}
+		if m.HitRate != nil {
+			rate = show.Percent(*m.HitRate)
+		}
+		if m.LastUsed != nil {
+			used = show.Ago(*m.LastUsed, now)
+		}
+		rows = append(rows, []string{
+			m.title(), pages, size, rate, count(m.Restores), count(m.Restored), show.Seconds(m.SavedSeconds), used,
+		})
+	}
+	a.narrowTable([]string{"MODEL", "PAGES", "SIZE", "HIT RATE", "RESTORES", "TOKENS", "SAVED", "USED"}, rows)
+	fmt.Fprintf(a.stdout, "\nTotals since %s. SAVED is an estimate.\n", since(out.Since))
+	if out.PagesErr != "" {
+		fmt.Fprintln(a.stderr, "pages could not be counted: "+oneLine(out.PagesErr))
+	}
+}
+
+func (m modelUse) title() string {
+	if m.Namespace == "" {
+		return m.Model.Model
+	}
+	return m.Model.Model + " (" + m.Namespace + ")"
+}
+
+func (a *app) printMemory(processes []show.Process) {
+	var rows [][]string
+	for _, p := range processes {
+		var sum int64
+		for _, m := range p.Memory {
+			limit := "-"
+			if m.Limit > 0 {
+				limit = humanBytes(m.Limit)
+			}
+			rows = append(rows, []string{p.Model, fmt.Sprint(p.PID), m.Name, humanBytes(m.Bytes), limit})
+			sum += m.Bytes
+		}
+		rows = append(rows, []string{p.Model, fmt.Sprint(p.PID), "all", humanBytes(sum), ""})
+	}
+	if len(rows) == 0 {
+		fmt.Fprintln(a.stdout, "No model is loaded, so no memory is held.")
+		return
+	}
+	a.narrowTable([]string{"MODEL", "PROCESS", "MEMORY FOR", "HOLDS", "LIMIT"}, rows)
+}

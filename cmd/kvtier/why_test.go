@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/ollama/ollama/fs/ggml"
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/show"
+)
+
+// hostile is text that would clear a terminal, change its direction and begin a new line.
+const hostile = "\x1b[2J\u202e\nfoo\x9b1m"
+
+// requireTame: output of lines has no control character but the ends of lines.
+func requireTame(t *testing.T, out string) {
+	t.Helper()
+	for _, r := range strings.ReplaceAll(out, "\n", "") {
+		require.True(t, unicode.IsPrint(r), "%q in %s", r, out)
+	}
+	require.NotContains(t, out, "\nfoo")
+	require.Contains(t, out, "foo")
+}
+
+// Names, namespaces and details come from other processes, and the file of a collector may have
+// been written by anybody who may write there.
+func TestHostileStates(t *testing.T) {
+	state := telemetry.State{
+		Live: true,
+		Processes: []telemetry.ProcessState{{
+			Process: telemetry.Process{Engine: hostile, PID: -1}, Model: telemetry.Model{Name: hostile, Namespace: hostile, CacheType: hostile},
+			Slots: []telemetry.Slot{{}}, Memory: []telemetry.Memory{{Name: hostile}}, Busters: []telemetry.Buster{{Begin: -5, End: 1 << 40}},
+		}},
+		Models: []telemetry.ModelState{{Model: telemetry.Model{Name: hostile}, Engine: hostile}},
+		Prompts: []telemetry.StatePrompt{
+			{Prompt: telemetry.Prompt{Miss: &telemetry.Miss{Cause: hostile, Detail: hostile, From: hostile}}},
+		},
+	}
+	var out bytes.Buffer
+	a := &app{stdout: printer{&out}, stderr: printer{&out}}
+	name := modelNames{}.nameOf
+	all := func(string) bool { return true }
+	use := residency{Live: true, Processes: show.Processes(state, name), Models: []modelUse{{Model: show.Models(state, name)[0]}}, PagesErr: hostile}
+	a.printResidency(use, true)
+	requireTame(t, out.String())
+
+	out.Reset()
+	r := newReader(a, hostile)
+	var list reasons
+	for _, b := range show.Busters(state, name, all) {
+		list.Busters = append(list.Busters, buster{b, show.BusterAdvice, r.buster(b)})
+	}
+	for _, m := range show.Misses(state, name, time.Now(), 5, func(telemetry.StatePrompt) bool { return true }) {
+		list.Misses = append(list.Misses, miss{m, words{Text: &parted{hostile, hostile, hostile, hostile, hostile}}})
+	}
+	a.printReasons(list)
+	requireTame(t, out.String())
+
+	out.Reset()
+	require.NoError(t, a.json(list))
+	require.NoError(t, a.json(use))
+	require.NotContains(t, out.String(), "\x1b")
+	require.NotContains(t, out.String(), "\u202e")
+}
+
+// A model's own tokens may be hostile, too.
+func TestHostileTokens(t *testing.T) {
+	d, err := openDecoder(writeModel(t, ggml.KV{
+		"general.architecture": "qwen3", "tokenizer.ggml.model": "gpt2",
+		"tokenizer.ggml.tokens": []string{"ě[2J", "Ċ", "ĉ", "Ãī", "a"}, // byte-level: escape, line end, tab, a C1 control
+	}))
+	require.NoError(t, err)
+	p, err := d.parted(show.Part(telemetry.Words{Was: []int32{4, 0}, Is: []int32{4, 1, 2}}))
+	require.NoError(t, err)
+	require.Equal(t, parted{Before: "a", Was: "\x1b[2J", Is: "\n\t"}, *p)
+	require.Equal(t, `"a«\u001b[2J»"`, p.was())
+	require.Equal(t, `"a«\n\t»"`, p.is())
+	_, err = d.parted(show.Part(telemetry.Words{Was: []int32{4, 9}}))
+	require.ErrorContains(t, err, "token 9 is not one of the model's 5")
+}
+
+// A line of text fits a terminal, however long the text is.
+func TestQuotesAreBounded(t *testing.T) {
+	long := strings.Repeat("ä", 500)
+	line := "    was  " + quote(long, long, long)
+	require.LessOrEqual(t, len([]rune(line)), columns)
+	require.Equal(t, `"a«»b"`, quote("a", "", "b"))
+}
+
+// Reasons why the text of a request is not shown.
+func TestHiddenText(t *testing.T) {
+	a := &app{modelsDir: t.TempDir()}
+	a.config.Namespace = "ours"
+	w := &telemetry.Words{}
+	m := show.Miss{Cause: telemetry.CauseDiffers, Namespace: "ours", Weights: "w", Words: w}
+	require.Contains(t, newReader(a, "").miss(m).Hidden, "the model's file is not in "+a.modelsDir)
+	require.Equal(t, "why not", newReader(a, "why not").miss(m).Hidden)
+	m.Private = true
+	require.Contains(t, newReader(a, "").miss(m).Hidden, "the request is private")
+	m.Private, m.Words = false, nil
+	require.Contains(t, newReader(a, "").miss(m).Hidden, "one of the two requests is private")
+	m.Namespace = ""
+	require.Contains(t, newReader(a, "").miss(m).Hidden, `the namespace ""`)
+	m.Cause = telemetry.CauseEvicted
+	require.Equal(t, words{}, newReader(a, "").miss(m), "there is no text to show")
+}

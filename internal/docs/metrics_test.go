@@ -1,0 +1,64 @@
+package docs
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/expose"
+)
+
+const metrics = "docs/metrics.md"
+
+// tables are the tables of metrics in the document, by the mark around each.
+func tables() map[string]string {
+	return map[string]string{"metrics": metricRows(telemetry.Metrics), "extra": metricRows(expose.Extra)}
+}
+
+func metricRows(list []telemetry.Metric) string {
+	var b strings.Builder
+	b.WriteString("| metric | kind | labels | meaning |\n|---|---|---|---|\n")
+	for _, m := range list {
+		labels := ""
+		if len(m.Labels) > 0 {
+			labels = "`" + strings.Join(m.Labels, "`, `") + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.Name, m.Kind, labels, m.Help)
+	}
+	return b.String()
+}
+
+// TestMetrics: the document has every metric as the code has it. KVTIER_UPDATE=1 writes the
+// tables.
+func TestMetrics(t *testing.T) {
+	text := read(t, metrics)
+	for name, want := range tables() {
+		begin, end := "<!-- "+name+" -->\n", "<!-- /"+name+" -->"
+		before, rest, found := strings.Cut(text, begin)
+		require.True(t, found, begin)
+		got, after, found := strings.Cut(rest, end)
+		require.True(t, found, end)
+		if os.Getenv("KVTIER_UPDATE") != "" {
+			text = before + begin + want + end + after
+			got = want
+		}
+		require.Equal(t, want, got)
+	}
+	if os.Getenv("KVTIER_UPDATE") != "" {
+		require.NoError(t, os.WriteFile(filepath.Join(root, metrics), []byte(text), 0o644))
+	}
+}
+
+// TestCausesOfMisses: the document explains each value of the label cause.
+func TestCausesOfMisses(t *testing.T) {
+	var want []string
+	for _, c := range telemetry.Causes {
+		want = append(want, string(c))
+	}
+	require.ElementsMatch(t, want, matches("(?m)^\\| `([a-z_]+)`", section(t, read(t, metrics), "### Causes")))
+}

@@ -1,0 +1,410 @@
+package doctor
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// rootChecks look at the directories of pages.
+var rootChecks = []Check{
+	{
+		ID: "no-answer", Severity: Error, Title: "A directory or a program does not answer",
+		Matters: "A server waits for a local directory that hangs, and leaves a remote one alone.",
+		Means:   "A disk fails, or the server of a share is gone. The answer was waited for once, for `--timeout`, and the checks that need it were left out.",
+		Remedy:  "findmnt --target {path}; sudo dmesg | tail", judge: judgeNoAnswer,
+	},
+	{
+		ID: "cannot-look", Severity: Note, Title: "This user may not look into a directory of pages",
+		Matters: "Its content could not be checked.",
+		Means:   "Directories of pages have mode 0700, because pages are prompts.",
+		Remedy:  "sudo kvtier doctor", judge: judgeCannotLook,
+	},
+	{
+		ID: "root-missing", Severity: Note, Title: "The local directory does not exist yet",
+		Matters: "No page is stored so far.",
+		Means:   "A server makes the directory when it loads its first model with tiering on.",
+		Remedy:  "ollama run MODEL  # then look at the server's log for: kv tier", judge: judgeMissing,
+	},
+	{
+		ID: "remote-missing", Severity: Error, Title: "The remote directory does not exist",
+		Matters: "Pages that leave the local tier are deleted.",
+		Means:   "A server never makes the remote directory, so that a mount point without its mount stays empty.",
+		Remedy:  "sudo install -d -m 700 -o {user} {path}", judge: judgeRemoteMissing,
+	},
+	{
+		ID: "mount-missing", Severity: Error, Title: "A filesystem of /etc/fstab is not mounted",
+		Matters: "The directory below the empty mount point is another one, on another disk.",
+		Means:   "The directory of pages is below a mount point of `/etc/fstab`, and nothing is mounted there.",
+		Remedy:  "sudo mount {point}", judge: judgeMountMissing,
+	},
+	{
+		ID: "root-link", Severity: Error, Title: "The directory of pages is a link or no directory",
+		Matters: "Tiering is off: a user who can change the link can read or replace prompts.",
+		Means:   "Links are followed above the directory, and refused as the directory itself.",
+		Remedy:  "readlink -f {path}  # give that directory as {variable}", judge: judgeLink,
+	},
+	{
+		ID: "root-owner", Severity: Error, Title: "The directory of pages belongs to another user than the server's",
+		Matters: "Tiering is off, because another user could read or replace prompts.",
+		Means:   "Mostly root made the directory, or a share has another number for the server's user than this machine.",
+		Remedy:  "sudo chown -R {user} {path}", judge: judgeOwner,
+	},
+	{
+		ID: "root-mode", Severity: Error, Title: "Others may write to the directory of pages",
+		Matters: "Tiering is off, because another user could replace prompts.",
+		Means:   "The directory must not be writable by its group or by all; 0700 keeps others from reading, too.",
+		Remedy:  "sudo chmod 700 {path}", judge: judgeMode,
+	},
+	{
+		ID: "foreign-files", Severity: Error, Title: "Files below the directory belong to another user",
+		Matters: "The server can neither read nor remove them, and pages in a foreign directory are not stored.",
+		Means:   "Mostly a server or a verb of `kvtier` was run by root on the directory of another user.",
+		Remedy:  "sudo chown -R {user} {path}", judge: judgeForeign,
+	},
+	{
+		ID: "root-read-only", Severity: Error, Title: "The directory of pages cannot be written",
+		Matters: "Nothing is stored.",
+		Means:   "The filesystem is mounted read-only, also after an error of the disk, or refuses this user's writes.",
+		Remedy:  "findmnt --target {path}; sudo dmesg | tail; sudo mount -o remount,rw {point}", judge: judgeReadOnly,
+	},
+	{
+		ID: "service-cannot-write", Severity: Error, Title: "The service may not use the directory of pages",
+		Matters: "Tiering is off, or the default directory changes to one in /tmp.",
+		Means:   "`ProtectSystem` makes `/usr`, `/boot`, `/etc` or everything read-only for the service, and `ProtectHome` hides home directories.",
+		Remedy:  "sudo mkdir -p {dir} && printf '[Service]\\nReadWritePaths=-%s\\n' {path} | sudo tee {dir}/pages.conf && sudo systemctl daemon-reload && sudo systemctl restart {server}", judge: judgeProtected,
+	},
+	{
+		ID: "root-in-memory", Severity: Error, Title: "The directory of pages is on a filesystem in memory",
+		Matters: "Pages take memory that models need, and are gone with the next boot.",
+		Means:   "tmpfs and ramfs, as `/dev/shm`, `/run` and on many systems `/tmp`, keep files in memory.",
+		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL=DIRECTORY", judge: judgeInMemory,
+	},
+	{
+		ID: "root-emptied", Severity: Warning, Title: "The directory of pages is emptied at boot or by age",
+		Matters: "Pages are deleted that would still be of use.",
+		Means:   "`systemd-tmpfiles` removes files by the rules in `tmpfiles.d`, and many systems empty `/tmp` when they boot.",
+		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL=DIRECTORY", judge: judgeEmptied,
+	},
+	{
+		ID: "private-tmp", Severity: Error, Title: "The service has a /tmp of its own",
+		Matters: "All pages are deleted whenever the service stops, and kvtier looks at another directory.",
+		Means:   "With `PrivateTmp=yes` the service sees its own `/tmp` and `/var/tmp`, which systemd removes with it.",
+		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL=DIRECTORY", judge: judgePrivateTmp,
+	},
+	{
+		ID: "network-local", Severity: Warning, Title: "The local directory is on a network filesystem",
+		Matters: "Requests wait for it when it hangs, and restores read over the network.",
+		Means:   "The local tier is meant for a disk of this machine. Home directories are often on the network. Only the remote tier may hang without harm.",
+		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL=DIRECTORY", judge: judgeNetworkLocal,
+	},
+}
+
+// eachPlace calls fn for each directory that answers.
+func (s *scene) eachPlace(fn func(st store, p *place)) {
+	for _, st := range s.stores {
+		for _, p := range st.places() {
+			if !p.noAnswer {
+				fn(st, p)
+			}
+		}
+	}
+}
+
+// values are those that remedies about a directory need.
+func (s *scene) values(st store, p *place) []string {
+	o := s.by(st)
+	m, _ := mountOf(s.mountsOf(st), p.path)
+	variable, dir := localVar, "/var/lib/ollama-kv"
+	switch {
+	case p.tier == remoteTier:
+		variable, dir = remoteVar, "/mnt/kv/pages"
+	case within(p.path, dir):
+		dir = "/srv/ollama-kv"
+	}
+	user := quote(cmp.Or(o.user.Name, s.names[o.user.UID], "ollama"))
+	kvtier := "kvtier" // for verbs about pages, which only their owner may use
+	if p.file.UID >= 0 && p.file.UID != s.user.UID && !p.missing {
+		kvtier = "sudo -u " + quote(cmp.Or(s.names[p.file.UID], o.user.Name)) + " kvtier"
+	}
+	return []string{
+		"{kvtier}", kvtier, "{path}", quote(p.path), "{user}", user, "{point}", quote(cmp.Or(m.point, p.path)),
+		"{set}", "sudo install -d -m 700 -o " + user + " " + dir + " && " + o.setting(variable, dir), "{variable}", variable, "{server}", quote(cmp.Or(o.name, "ollama.service")),
+		"{dir}", quote("/etc/systemd/system/" + cmp.Or(o.name, "ollama.service") + ".d"),
+	}
+}
+
+// mountsOf are the mounts that a store's server sees, or else those of this program.
+func (s *scene) mountsOf(st store) []mount {
+	if o, ok := s.owner(st); ok && o.kind != byDocker && len(o.mounts) > 0 {
+		return o.mounts
+	}
+	return s.mounts
+}
+
+// title names a directory in a sentence.
+func (p *place) title() string { return fmt.Sprintf("the %s directory %s", p.tier, p.path) }
+
+func (s *scene) placeHit(st store, p *place, of, value, format string, args ...any) hit {
+	return hit{says: fmt.Sprintf(format, args...), evidence: []Evidence{{of, value}}, values: s.values(st, p)}
+}
+
+func judgeNoAnswer(s *scene) (hits []hit) {
+	for _, name := range s.slow {
+		path := name
+		if !filepath.IsAbs(name) {
+			path = "/"
+		}
+		hits = append(hits, hit{
+			says: fmt.Sprintf("There was no answer from %s.", name), evidence: []Evidence{{name, "no answer within " + s.opt.Limit.String()}},
+			values: []string{"{path}", quote(path)},
+		})
+	}
+	return hits
+}
+
+func judgeCannotLook(s *scene) (hits []hit) {
+	s.eachPlace(func(st store, p *place) {
+		if p.denied {
+			hits = append(hits, s.placeHit(st, p, p.path, "no permission", "%s could not be looked at by %s.", capital2(p.title()), cmp.Or(s.user.Name, "this user")))
+		}
+	})
+	return hits
+}
+
+// capital2 begins a sentence with a capital letter.
+func capital2(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+
+func judgeMissing(s *scene) (hits []hit) {
+	s.eachPlace(func(st store, p *place) {
+		idle := len(st.servers) > 0 && !st.on || len(st.servers) == 0 && len(s.servers) > 0 // other findings say why
+		if p.missing && p.tier == localTier && (!idle || s.opt.Root != "") {
+			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist yet.", capital2(p.title())))
+		}
+	})
+	return hits
+}
+
+func judgeRemoteMissing(s *scene) (hits []hit) {
+	s.eachPlace(func(st store, p *place) {
+		if p.missing && p.tier == remoteTier {
+			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist.", capital2(p.title())))
+		}
+	})
+	return hits
+}
+
+func judgeMountMissing(s *scene) (hits []hit) {
+	s.eachPlace(func(st store, p *place) {
+		for _, t := range s.table {
+			mounted := slices.ContainsFunc(s.mounts, func(m mount) bool { return m.point == t.point })
+			if t.point == "/" || !within(p.path, t.point) || mounted {
+				continue
+			}
+			h := s.placeHit(st, p, "/etc/fstab", t.source+" on "+t.point, "%s is below %s, where nothing is mounted.", capital2(p.title()), t.point)
+			h.values = append([]string{"{point}", quote(t.point)}, h.values...)
+			hits = append(hits, h)
+		}
+	})
+	return hits
+}
+
+// there reports whether the directory could be described.
+func (p *place) there() bool { return !p.missing && (!p.denied || p.file.Mode != 0) }
+
+func judgeLink(s *scene) (hits []hit) {
+	s.eachPlace(func(st store, p *place) {
+		if p.there() && !p.file.Mode.IsDir() {
+			kind := "no directory"
+			if p.file.Mode&fs.ModeSymlink != 0 {
+				kind = "a symbolic link"
+			}
+			hits = append(hits, s.placeHit(st, p, p.path, kind, "%s is %s.", capital2(p.title()), kind))
+		}
+	})
+	return hits
+}
+
+// serverUID is the user that a store's server runs as, or this one.
+func (s *scene) serverUID(st store) int {
+	if o, ok := s.owner(st); ok {
+		return o.user.UID
+	}
+	return s.user.UID
+}
+
+func judgeOwner(s *scene) (hits []hit) {
+	s.eachPlace(func(st store, p *place) {
+		uid := s.serverUID(st)
+		if !p.there() || uid < 0 || p.file.UID < 0 || p.file.UID == uid || s.squashed(st, p) {
+			return
+		}
+		if _, known := s.owner(st); !known && s.user.UID == 0 {
+			return // root looks at the directory of some server
+		}
+		who := cmp.Or(s.names[p.file.UID], fmt.Sprint(p.file.UID))
+		mine := cmp.Or(s.by(st).user.Name, s.names[uid], fmt.Sprint(uid))
+		hits = append(hits, s.placeHit(st, p, "owner of "+p.path, fmt.Sprintf("%s (%d)", who, p.file.UID), "%s belongs to %s, and the server runs as %s.", capital2(p.title()), who, mine))
+	})
+	return hits
+}
+
+func judgeMode(s *scene) (hits []hit) {
+	s.eachPlace(func(st store, p *place) {
+		if p.there() && p.file.UID >= 0 && p.file.Mode.IsDir() && p.file.Mode.Perm()&0o022 != 0 {
+			hits = append(hits, s.placeHit(st, p, "mode of "+p.path, fmt.Sprintf("%04o", p.file.Mode.Perm()), "Others may write to %s.", p.title()))
+		}
+	})
+	return hits
+}
+
+func judgeForeign(s *scene) (hits []hit) {
+	s.eachPlace(func(st store, p *place) {
+		if uid := s.serverUID(st); len(p.contents.foreign) == 0 || len(st.servers) > 0 && uid >= 0 && uid != p.file.UID {
+			return // root-owner cures both
+		}
+		h := hit{says: fmt.Sprintf("Files below %s belong to another user.", p.title()), values: s.values(st, p)}
+		for _, f := range p.contents.foreign {
+			h.evidence = append(h.evidence, Evidence{f.path, "belongs to " + cmp.Or(s.names[f.uid], fmt.Sprint(f.uid))})
+		}
+		h.values = append([]string{"{user}", quote(cmp.Or(s.names[p.file.UID], fmt.Sprint(p.file.UID)))}, h.values...)
+		hits = append(hits, h)
+	})
+	return hits
+}
+
+func judgeReadOnly(s *scene) (hits []hit) {
+	s.eachPlace(func(st store, p *place) {
+		m, ok := mountOf(s.mounts, p.above)
+		refused := p.probed && (errors.Is(p.probeErr, fs.ErrPermission) || readOnly(p.probeErr)) && s.user.UID == p.file.UID
+		switch {
+		case ok && m.has("ro"):
+			hits = append(hits, s.placeHit(st, p, "mount "+m.point, "ro", "%s is on a filesystem that is mounted read-only.", capital2(p.title())))
+		case refused && !s.squashed(st, p):
+			hits = append(hits, s.placeHit(st, p, p.path, p.probeErr.Error(), "%s cannot be written by its own user.", capital2(p.title())))
+		}
+	})
+	return hits
+}
+
+// readOnly reports an error of a filesystem that takes no writes.
+func readOnly(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "read-only file system")
+}
+
+func judgeProtected(s *scene) (hits []hit) {
+	s.eachPlace(func(st store, p *place) {
+		o, ok := s.owner(st)
+		if !ok || o.kind != bySystemd || o.writable(p.path) {
+			return
+		}
+		of := []string{}
+		for _, name := range []string{"ProtectSystem", "ProtectHome"} {
+			if v := o.props[name]; v != "" && v != "no" {
+				of = append(of, name+"="+v)
+			}
+		}
+		h := s.placeHit(st, p, o.name, strings.Join(of, " "), "%s may not write to %s.", o.name, p.title())
+		if o.hidden(p.path) {
+			h.values = append([]string{}, s.values(st, p)...)
+			h.remedy = o.setting(localVar, "/var/lib/ollama-kv")
+		}
+		hits = append(hits, h)
+	})
+	return hits
+}
+
+// hidden reports whether ProtectHome hides a path from a service.
+func (s server) hidden(path string) bool {
+	if home := s.props["ProtectHome"]; home != "yes" && home != "tmpfs" && home != "read-only" {
+		return false
+	}
+	return within(path, "/home") || within(path, "/root") || within(path, "/run/user")
+}
+
+// writable reports whether the settings of a service let it write to a path.
+func (s server) writable(path string) bool {
+	allowed := strings.Fields(s.props["ReadWritePaths"])
+	for _, name := range strings.Fields(s.props["StateDirectory"]) {
+		allowed = append(allowed, "/var/lib/"+name)
+	}
+	for _, dir := range allowed {
+		if within(path, strings.TrimLeft(dir, "-+")) && !s.hidden(path) {
+			return true
+		}
+	}
+	switch {
+	case s.hidden(path):
+		return false
+	case s.props["ProtectSystem"] == "strict":
+		return false
+	case s.props["ProtectSystem"] == "yes", s.props["ProtectSystem"] == "full":
+		return !within(path, "/usr") && !within(path, "/boot") && (s.props["ProtectSystem"] == "yes" || !within(path, "/etc"))
+	}
+	return true
+}
+
+func judgeInMemory(s *scene) (hits []hit) {
+	s.eachPlace(func(st store, p *place) {
+		if p.diskErr == nil && p.disk.RAM && !s.hasPrivateTmp(st, p) {
+			hits = append(hits, s.placeHit(st, p, "filesystem of "+p.above, "in memory", "%s is in memory.", capital2(p.title())))
+		}
+	})
+	return hits
+}
+
+// hasPrivateTmp reports whether a store's service sees another directory of this name.
+func (s *scene) hasPrivateTmp(st store, p *place) bool {
+	o, ok := s.owner(st)
+	return ok && o.kind == bySystemd && slices.Contains([]string{"yes", "disconnected"}, o.props["PrivateTmp"]) && (within(p.path, "/tmp") || within(p.path, "/var/tmp"))
+}
+
+func judgeEmptied(s *scene) (hits []hit) {
+	s.eachPlace(func(st store, p *place) {
+		if p.disk.RAM || s.hasPrivateTmp(st, p) {
+			return
+		}
+		var rules []Evidence
+		for _, r := range s.rules {
+			if !within(p.path, r.path) {
+				continue
+			}
+			if r.kind == "x" {
+				return
+			}
+			rules = append(rules, Evidence{r.file, strings.TrimSpace(fmt.Sprintf("%s %s %s", r.kind, r.path, r.age))})
+		}
+		if len(rules) == 0 && (within(p.path, "/tmp") || within(p.path, "/var/tmp")) {
+			rules = []Evidence{{p.path, "below a directory for temporary files"}}
+		}
+		if len(rules) > 0 {
+			hits = append(hits, hit{says: fmt.Sprintf("%s is emptied when this machine boots, or by age.", capital2(p.title())), evidence: rules, values: s.values(st, p)})
+		}
+	})
+	return hits
+}
+
+func judgePrivateTmp(s *scene) (hits []hit) {
+	s.eachPlace(func(st store, p *place) {
+		if s.hasPrivateTmp(st, p) {
+			hits = append(hits, s.placeHit(st, p, s.by(st).name, "PrivateTmp=yes", "%s is in a directory that systemd deletes whenever %s stops.", capital2(p.title()), s.by(st).name))
+		}
+	})
+	return hits
+}
+
+// networks are the types of filesystems that another machine serves.
+var networks = []string{"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "afs", "9p", "fuse.sshfs", "fuse.rclone", "fuse.glusterfs"}
+
+func judgeNetworkLocal(s *scene) (hits []hit) {
+	s.eachPlace(func(st store, p *place) {
+		if m, _ := mountOf(s.mounts, p.above); p.tier == localTier && slices.Contains(networks, m.fsType) {
+			hits = append(hits, s.placeHit(st, p, "mount "+m.point, m.fsType+" "+m.source, "%s is on the network.", capital2(p.title())))
+		}
+	})
+	return hits
+}

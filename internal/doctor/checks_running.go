@@ -1,0 +1,209 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+// runningChecks look at the counters of servers that run, or have run.
+var runningChecks = []Check{
+	{
+		ID: "collector-down", Severity: Note, Title: "No collector runs for a directory",
+		Matters: "Counters of prompts, hits and misses are not kept.",
+		Means:   "A patched server, the daemon before llama-server, or `kvtier collect` collects counters over a socket in the directory. A server of an older version has none.",
+		Remedy:  "{kvtier} collect --root {path}", judge: judgeCollector,
+	},
+	{
+		ID: "breaker-open", Severity: Error, Title: "A tier is left alone after failures",
+		Matters: "Its pages are not read, and none is stored there.",
+		Means:   "Writing fails, or several operations in a row failed or hung. The tier is tried again within a minute.",
+		Remedy:  "findmnt --target {tier}; journalctl -u {server} | grep 'kv tier' | tail", judge: judgeBreaker,
+	},
+	{
+		ID: "dropped-pages", Severity: Warning, Title: "Pages could not be stored",
+		Matters: "Their tokens are computed again.",
+		Means:   "The disk was full, failed, or was too slow for the memory in which pages wait.",
+		Remedy:  "journalctl -u {server} | grep 'kv tier' | tail; {kvtier} bench --root {path}", judge: judgeDropped,
+	},
+	{
+		ID: "queue-full", Severity: Warning, Title: "The memory for pages that wait to be stored is nearly full",
+		Matters: "Soon pages stay in the cache, and some are not stored.",
+		Means:   "Pages are computed more quickly than the disk takes them.",
+		Remedy:  "{kvtier} bench --root {path}; iostat -x 1 5", judge: judgeQueue,
+	},
+	{
+		ID: "prompts-change", Severity: Warning, Title: "Prompts change at the front",
+		Matters: "All tokens behind such a place are computed in each request, although they are the same.",
+		Means:   "Prompts of one conversation differ at the same place each time, such as a clock or a list of files in the system message. Only a common beginning is restored.",
+		Remedy:  "{kvtier} why --root {path}", judge: judgeBusters,
+	},
+	{
+		ID: "misses-evicted", Severity: Warning, Title: "Many tokens are computed because their pages were evicted",
+		Matters: "A larger budget would have restored them.",
+		Means:   "Prompts asked for pages that had been stored and left the last tier for lack of room.",
+		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL_GB=GB", judge: missCheck(telemetry.CauseEvicted),
+	},
+	{
+		ID: "misses-damaged", Severity: Warning, Title: "Many tokens are computed because their pages are damaged",
+		Matters: "Their pages were stored in vain, and a disk, a cable or memory may be failing.",
+		Means:   "Pages failed their check, or could not be read.",
+		Remedy:  "{kvtier} check --root {path}; {kvtier} repair --root {path}", judge: missCheck(telemetry.CauseDamaged),
+	},
+	{
+		ID: "misses-quicker", Severity: Note, Title: "Many stored tokens are computed because reading is slower",
+		Matters: "The disk or the share gives pages more slowly than the model computes them.",
+		Means:   "Servers measure both, and choose the quicker one. A faster disk, compression on a slow share, or a memory tier changes the choice.",
+		Remedy:  "{kvtier} bench --root {path}", judge: missCheck(telemetry.CauseQuicker),
+	},
+	{
+		ID: "misses-tier-down", Severity: Warning, Title: "Many stored tokens are computed because a tier is down",
+		Matters: "Their pages exist and could not be read.",
+		Means:   "A tier failed or hung while prompts asked for its pages.",
+		Remedy:  "findmnt --target {path}; journalctl -u {server} | grep 'kv tier' | tail", judge: missCheck(telemetry.CauseTierDown),
+	},
+	{
+		ID: "misses-identity", Severity: Warning, Title: "Many stored tokens are computed because of another build or setting",
+		Matters: "Their pages are stored for another build, type of cache, size of page or namespace.",
+		Means:   "Each of these has pages of its own. Servers that share a directory need the same build and the same settings.",
+		Remedy:  "{kvtier} ls --json --root {path}", judge: missCheck(telemetry.CauseBuild, telemetry.CauseType, telemetry.CausePageSize, telemetry.CauseNamespace),
+	},
+}
+
+// eachState calls fn for each directory whose counters are known.
+func (s *scene) eachState(fn func(st store, state telemetry.State)) {
+	for _, st := range s.stores {
+		if st.state != nil && st.state.err == nil {
+			fn(st, st.state.State)
+		}
+	}
+}
+
+// stateHit is a finding from counters.
+func (s *scene) stateHit(st store, of, value, format string, args ...any) hit {
+	h := s.placeHit(st, st.local, of, value, format, args...)
+	h.values = append([]string{"{tier}", quote(st.local.path)}, h.values...)
+	return h
+}
+
+func judgeCollector(s *scene) (hits []hit) {
+	for _, st := range s.stores {
+		o, ok := s.owner(st)
+		if !ok || o.pid == 0 || st.local == nil || st.local.missing || st.local.denied || st.local.noAnswer || st.state == nil {
+			continue
+		}
+		switch {
+		case st.state.err != nil:
+			hits = append(hits, s.stateHit(st, "collector", st.state.err.Error(), "No counters of %s can be read.", st.local.path))
+		case !st.state.Live:
+			hits = append(hits, s.stateHit(st, "collector", "not running", "No collector runs for %s.", st.local.path))
+		}
+	}
+	return hits
+}
+
+func judgeBreaker(s *scene) (hits []hit) {
+	s.eachState(func(st store, state telemetry.State) {
+		for _, t := range state.Tiers {
+			if !t.Down || !state.Live {
+				continue
+			}
+			h := s.stateHit(st, telemetry.Series("ollama_kv_tier_up", "tier", t.Name), "0", "The %s tier is left alone after failures.", t.Name)
+			h.values = append([]string{"{tier}", quote(cmp.Or(t.Root, st.local.path))}, h.values...)
+			hits = append(hits, h)
+		}
+	})
+	return hits
+}
+
+// sum adds a series over all models.
+func sum(state telemetry.State, series string) (n float64) {
+	for _, m := range state.Models {
+		n += m.Totals[series]
+	}
+	return n
+}
+
+func judgeDropped(s *scene) (hits []hit) {
+	s.eachState(func(st store, state telemetry.State) {
+		const series = "ollama_kv_dropped_pages_total"
+		if n := sum(state, series); n > 0 {
+			hits = append(hits, s.stateHit(st, series, fmt.Sprintf("%.0f", n), "%.0f pages could not be stored in %s.", n, st.local.path))
+		}
+	})
+	return hits
+}
+
+func judgeQueue(s *scene) (hits []hit) {
+	const share = .9
+	s.eachState(func(st store, state telemetry.State) {
+		for _, p := range state.Processes {
+			held, limit := p.Gauges["ollama_kv_queue_bytes"], p.Gauges["ollama_kv_queue_limit_bytes"]
+			if state.Live && limit > 0 && held > share*limit {
+				hits = append(hits, s.stateHit(st, "ollama_kv_queue_bytes", fmt.Sprintf("%s of %s", bytesText(int64(held)), bytesText(int64(limit))), "Process %d has many pages that wait to be stored.", p.Process.PID))
+			}
+		}
+	})
+	return hits
+}
+
+func judgeBusters(s *scene) (hits []hit) {
+	const least = 3 // prompts in a row
+	s.eachState(func(st store, state telemetry.State) {
+		for _, p := range state.Processes {
+			for _, b := range p.Busters {
+				if b.Prompts < least || b.Lost <= 0 {
+					continue
+				}
+				// Positions only: the text is shown by kvtier why, to its owner.
+				h := s.stateHit(st, "model "+cmp.Or(p.Model.Name, p.Model.Weights[:min(len(p.Model.Weights), 12)]), fmt.Sprintf("%d tokens were computed again in %d prompts", b.Lost, b.Prompts),
+					"Tokens %d to %d change in every prompt.", b.Begin, max(b.Begin, b.End-1))
+				hits = append(hits, h)
+			}
+		}
+	})
+	return hits
+}
+
+// Bounds of a finding about misses: tokens that were computed for a cause, and their share of all.
+const (
+	missedTokens = 10_000
+	missedShare  = .05
+)
+
+// missCheck finds causes for which many tokens were computed.
+func missCheck(causes ...telemetry.Cause) func(*scene) []hit {
+	return func(s *scene) (hits []hit) {
+		s.eachState(func(st store, state telemetry.State) {
+			var all, computed, missed float64
+			for _, from := range []string{telemetry.PlaceSlot, telemetry.PlaceRAM, telemetry.PlaceLocal, telemetry.PlaceRemote, telemetry.PlaceShifted, telemetry.PlaceCompute} {
+				n := sum(state, telemetry.Series("ollama_kv_prompt_tokens_total", "source", from))
+				if all += n; from == telemetry.PlaceCompute {
+					computed = n
+				}
+			}
+			var evidence []Evidence
+			for _, cause := range causes {
+				series := telemetry.Series("ollama_kv_missed_tokens_total", "cause", string(cause))
+				if n := sum(state, series); n > 0 {
+					missed += n
+					evidence = append(evidence, Evidence{series, fmt.Sprintf("%.0f", n)})
+				}
+			}
+			if missed < missedTokens || missed < missedShare*all {
+				return
+			}
+			h := s.stateHit(st, "hit rate", fmt.Sprintf("%.0f %% of %.0f tokens", 100*(all-computed)/all, all),
+				"%.0f %% of all prompt tokens were not computed; without this it could have been %.0f %%.", 100*(all-computed)/all, min(100, 100*(all-computed+missed)/all))
+			h.evidence = slices.Concat(h.evidence, evidence)
+			if st.local != nil {
+				double := 2 * max(st.localBytes, 10e9)
+				h.values = append([]string{"{set}", s.by(st).setting(localGBVar, fmt.Sprint(double/1e9))}, h.values...)
+			}
+			hits = append(hits, h)
+		})
+		return hits
+	}
+}

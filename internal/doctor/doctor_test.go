@@ -1,0 +1,465 @@
+package doctor_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/internal/doctor"
+	"github.com/kvtier/kvtier/internal/doctor/doctortest"
+	"github.com/kvtier/kvtier/llamatier/install"
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+type machine = doctortest.Machine
+
+const (
+	root   = doctortest.Root
+	remote = doctortest.Remote
+	proc   = "/proc/" + doctortest.PID
+	runner = "/proc/" + doctortest.RunnerPID
+)
+
+// variables of the healthy service.
+var variables = doctortest.Unit()["Environment"]
+
+// env changes the variables of the service and of its process.
+func env(old, new string) func(*machine) {
+	return func(m *machine) { m.SetUnit(doctortest.With(strings.Replace(variables, old, new, 1))) }
+}
+
+// more adds variables to the service and to its process.
+func more(set string) func(*machine) {
+	return func(m *machine) { m.SetUnit(doctortest.With(variables + " " + set)) }
+}
+
+// prop sets properties of the service.
+func prop(pairs ...string) func(*machine) {
+	return func(m *machine) {
+		u := doctortest.Unit()
+		for i := 0; i < len(pairs); i += 2 {
+			u[pairs[i]] = pairs[i+1]
+		}
+		m.SetUnit(u)
+	}
+}
+
+// at moves the local directory.
+func at(dir string) func(*machine) {
+	return func(m *machine) {
+		m.Dir(dir, doctortest.OllamaUID)
+		env(root, dir)(m)
+	}
+}
+
+func state(change func(*telemetry.State)) func(*machine) {
+	return func(m *machine) {
+		s := doctortest.State()
+		change(&s)
+		m.States[root] = s
+	}
+}
+
+// missed lets many tokens be computed for a cause.
+func missed(cause telemetry.Cause) func(*machine) {
+	return state(func(s *telemetry.State) {
+		s.Models[0].Totals[telemetry.Series("ollama_kv_missed_tokens_total", "cause", string(cause))] = 80_000
+	})
+}
+
+func mounted(old, new string) func(*machine) { return func(m *machine) { m.Mount(old, new) } }
+
+func disk(point string, change func(*doctor.Disk)) func(*machine) {
+	return func(m *machine) {
+		d := doctortest.Disk()
+		change(&d)
+		m.Disks[point] = d
+	}
+}
+
+func probe(dir string, change func(*doctor.Probe) error) func(*machine) {
+	return func(m *machine) {
+		m.Probes[dir] = func(bytes int64) (doctor.Probe, error) {
+			p := m.Probed(bytes)
+			err := change(&p)
+			return p, err
+		}
+	}
+}
+
+func status(change func(*install.Status)) func(*machine) {
+	return func(m *machine) {
+		change(&m.Statuses[0])
+		m.Builds = map[string]doctor.Build{doctortest.Executable: {}}
+	}
+}
+
+// container makes a container of Docker the only server.
+func container(volume string) func(*machine) {
+	return func(m *machine) {
+		m.Outputs = map[string]string{
+			"docker ps":      "c0ffee\n",
+			"docker inspect": `[{"Name":"/llm","Path":"/bin/ollama","Args":["serve"],"State":{"Pid":77},"Config":{"Image":"kvtier-ollama","Env":["OLLAMA_KV_TIERING=1"]},"Mounts":[{"Source":"` + root + `","Destination":"` + volume + `"}]}]`,
+		}
+		m.Programs["docker"] = "/usr/bin/docker"
+		delete(m.Files, proc+"/cmdline")
+	}
+}
+
+// faults provoke each finding.
+var faults = map[string]func(*machine){
+	"no-server": func(m *machine) {
+		m.Outputs = nil
+		delete(m.Files, proc+"/cmdline")
+		delete(m.Files, runner+"/cmdline")
+		m.Set["OLLAMA_KV_TIER_LOCAL"] = root
+	},
+	"server-unseen":    func(m *machine) { m.Files[proc+"/environ"].Err = fs.ErrPermission },
+	"tiering-off":      env("OLLAMA_KV_TIERING=1 ", ""),
+	"only-client":      func(m *machine) { env("OLLAMA_KV_TIERING=1 ", "")(m); m.Set["OLLAMA_KV_TIERING"] = "1" },
+	"bad-switch":       env("OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIERING=yes"),
+	"bad-variable":     env("LOCAL_GB=200", "LOCAL_GB=200GB"),
+	"value-ignored":    more("OLLAMA_KV_TIER_REUSE=moved"),
+	"unknown-variable": more("OLLAMA_KV_TIER_LOCAL_BG=100"),
+	"variables-differ": func(m *machine) { m.Set["OLLAMA_KV_TIER_LOCAL"] = "/fast" },
+	"not-restarted": func(m *machine) {
+		more("OLLAMA_KV_TIER_COMPRESS=1")(m)
+		m.SetProcess(variables + " HOME=/usr/share/ollama")
+	},
+	"environment-file": prop("EnvironmentFiles", "/etc/default/ollama (ignore_errors=yes)"),
+	"wrong-user":       func(m *machine) { m.Me = m.Accounts[2] },
+	"other-ollama":     func(m *machine) { m.Programs["ollama"] = "/usr/bin/ollama"; m.Write("/usr/bin/ollama", "", 0) },
+	"container-pages":  container("/data"),
+
+	"not-installed":     status(func(s *install.Status) { s.State, s.Ollama = install.None, "0.32.15" }),
+	"install-attention": status(func(s *install.Status) { s.State, s.Hints = install.Replaced, []string{"Run install again."} }),
+	"not-patched":       status(func(s *install.Status) { s.Ollama = "0.24.0" }),
+	"cpu-only":          func(m *machine) { m.Write("/dev/nvidia0", "", 0) },
+	"other-libraries": func(m *machine) {
+		m.Write(doctortest.Libraries+"/libggml-base.so", "\x00MUL_MAT\x00NEW_OP\x00", 0)
+	},
+	"libraries-replaced": func(m *machine) {
+		m.Write(runner+"/maps", "7f00-7f01 r-xp 0 08:01 12 "+doctortest.Libraries+"/libggml-base.so (deleted)\n", 0)
+	},
+	"kvtier-old": func(m *machine) { m.Dir(root+"/v2", doctortest.OllamaUID) },
+
+	"no-answer":            func(m *machine) { m.Hung[remote] = true },
+	"cannot-look":          func(m *machine) { m.Files[root].Err = fs.ErrPermission },
+	"root-missing":         env(root, root+"/none"),
+	"remote-missing":       env(remote, "/mnt/kv/none"),
+	"mount-missing":        mounted("/mnt/kv", "/mnt/other"),
+	"root-link":            func(m *machine) { m.Files[root].Mode = fs.ModeSymlink | 0o777 },
+	"root-owner":           func(m *machine) { m.Files[root].UID = 0 },
+	"root-mode":            func(m *machine) { m.Files[root].Mode = fs.ModeDir | 0o770 },
+	"foreign-files":        func(m *machine) { m.Files[root+"/v1"].UID = 0 },
+	"root-read-only":       mounted("/var/lib/ollama-kv rw,", "/var/lib/ollama-kv ro,"),
+	"service-cannot-write": prop("ProtectSystem", "strict", "ReadWritePaths", "/mnt/kv"),
+	"root-in-memory":       disk(root, func(d *doctor.Disk) { d.RAM = true }),
+	"root-emptied":         at("/tmp/pages"),
+	"private-tmp": func(m *machine) {
+		at("/tmp/pages")(m)
+		prop("PrivateTmp", "yes", "Environment", strings.Replace(variables, root, "/tmp/pages", 1))(m)
+	},
+	"network-local": mounted("ext4 /dev/sdb1", "nfs4 nas:/home"),
+
+	"nfs-local-locks": mounted("lookupcache", "local_lock=flock,lookupcache"),
+	"one-writer":      mounted("nfs4 nas:/kv", "cifs //nas/kv"),
+	"nfs-nocto":       mounted("lookupcache", "nocto,lookupcache"),
+	"nfs-hard":        mounted("soft", "hard"),
+	"nfs-noac":        mounted("lookupcache", "noac,lookupcache"),
+	"nfs-lookupcache": mounted(",lookupcache=pos", ""),
+	"root-squash": func(m *machine) {
+		prop("User", "root")(m)
+		m.Write(proc+"/status", "PPid:\t1\nUid:\t0\t0\t0\t0\n", 0)
+		for name, f := range m.Files {
+			if strings.HasPrefix(name, root) {
+				f.UID = 0
+			}
+		}
+		m.Files[remote].UID = 65534
+	},
+	"clock-skew": probe(remote, func(p *doctor.Probe) error { p.Modified = p.Modified.Add(-3 * time.Minute); return nil }),
+
+	"disk-full":          disk(root, func(d *doctor.Disk) { d.Free = 1e6 }),
+	"disk-nearly-full":   disk(root, func(d *doctor.Disk) { d.Free = 1e11 }),
+	"inodes":             disk(root, func(d *doctor.Disk) { d.InodesFree = 3 }),
+	"budget-over-disk":   disk(root, func(d *doctor.Disk) { d.Total, d.Free = 150e9, 100e9 }),
+	"budget-zero-shared": env("LOCAL_GB=200", "LOCAL_GB=0"),
+	"slow-writes":        probe(root, func(p *doctor.Probe) error { p.Write = 900 * time.Millisecond; return nil }),
+	"slow-sync":          probe(root, func(p *doctor.Probe) error { p.Sync = 2 * time.Second; return nil }),
+	"write-cap": func(m *machine) {
+		more("OLLAMA_KV_TIER_WRITE_GB_PER_DAY=10")(m)
+		m.Ledger(root, ledger.Ledger{Schema: 1, Bytes: 5e9, Counts: 1, Written: map[string]int64{"2026-11-25": 10e9}})
+	},
+
+	"quarantine": func(m *machine) {
+		m.Dir(root+"/v1/quarantine", doctortest.OllamaUID)
+		m.Write(root+"/v1/quarantine/0a.check.1.kvp", "", doctortest.OllamaUID)
+	},
+	"two-builds": func(m *machine) { m.AddBuild(root, strings.Repeat("cd", 32), "engine-two", 2*time.Hour) },
+	"other-version-pages": func(m *machine) {
+		m.AddBuild(root, strings.Repeat("cd", 32), "engine-two", 100*time.Hour)
+	},
+	"unused-instance": func(m *machine) {
+		m.Write(root+"/instances/gpu7/server.lock", "", doctortest.OllamaUID).Modified = m.Time.Add(-90 * time.Hour)
+	},
+
+	"swap-with-ram-tier": func(m *machine) {
+		more("OLLAMA_KV_TIER_RAM_GB=8")(m)
+		m.Write("/proc/swaps", "Filename Type Size Used Priority\n/dev/zram0 partition 8000000 400000 100\n", 0)
+	},
+	"ram-too-large": more("OLLAMA_KV_TIER_RAM_GB=48"),
+
+	"flash-attention-off": more("OLLAMA_FLASH_ATTENTION=0"),
+	"paged-refused":       more("OLLAMA_FLASH_ATTENTION=0 OLLAMA_PAGED_ATTN=1"),
+	"paged-libraries":     func(m *machine) { more("OLLAMA_PAGED_ATTN=1")(m) },
+	"model-llama-runner": func(m *machine) {
+		m.AddModel("llama3.1", "bb22")
+		m.Models[doctortest.ModelDir+"/blobs/sha256-bb22"] = "llama"
+	},
+	"model-adapter": func(m *machine) { m.AddModel("tuned", "aa11", "application/vnd.ollama.image.adapter") },
+	"model-unsupported": func(m *machine) {
+		m.AddModel("embed", "cc33")
+		m.Models[doctortest.ModelDir+"/blobs/sha256-cc33"] = "bert"
+	},
+
+	"collector-down": state(func(s *telemetry.State) { s.Live = false }),
+	"breaker-open": state(func(s *telemetry.State) {
+		s.Tiers = append(s.Tiers, telemetry.Tier{Name: "remote", Root: remote, Down: true})
+	}),
+	"dropped-pages": state(func(s *telemetry.State) { s.Models[0].Totals["ollama_kv_dropped_pages_total"] = 4 }),
+	"queue-full": state(func(s *telemetry.State) {
+		s.Processes[0].Gauges["ollama_kv_queue_bytes"], s.Processes[0].Gauges["ollama_kv_queue_limit_bytes"] = 95, 100
+	}),
+	"prompts-change": state(func(s *telemetry.State) {
+		s.Processes[0].Busters = []telemetry.Buster{{Begin: 61, End: 65, Prompts: 12, Lost: 90_000, Words: &telemetry.Words{Was: []int32{4242}, Is: []int32{4343}}}}
+	}),
+	"misses-evicted":   missed(telemetry.CauseEvicted),
+	"misses-damaged":   missed(telemetry.CauseDamaged),
+	"misses-quicker":   missed(telemetry.CauseQuicker),
+	"misses-tier-down": missed(telemetry.CauseTierDown),
+	"misses-identity":  missed(telemetry.CauseType),
+}
+
+// look looks at a healthy machine with a fault.
+func look(t *testing.T, fault func(*machine), opt doctor.Options) (doctor.Report, *machine) {
+	t.Helper()
+	m := doctortest.Healthy()
+	if fault != nil {
+		fault(m)
+	}
+	t.Cleanup(func() { close(m.Release) })
+	if len(m.Hung) > 0 {
+		opt.Limit = 50 * time.Millisecond
+	} else {
+		opt.Limit = time.Minute
+	}
+	return doctor.Look(t.Context(), m, opt), m
+}
+
+func ids(r doctor.Report) (all []string) {
+	for _, f := range r.Findings {
+		all = append(all, f.ID)
+	}
+	return all
+}
+
+func TestHealthy(t *testing.T) {
+	r, m := look(t, nil, doctor.Options{})
+	require.Empty(t, r.Findings)
+	require.Equal(t, doctor.OK, r.Worst)
+	require.Len(t, r.Checks, len(doctor.Checks()))
+	require.ElementsMatch(t, []string{root, remote}, m.Changed(), "a file in each directory, and nowhere else")
+}
+
+// TestEveryFindingIsProvoked: each fault brings its finding with all that a person needs, and
+// there is a fault for each finding.
+func TestEveryFindingIsProvoked(t *testing.T) {
+	var all []string
+	for _, c := range doctor.Checks() {
+		all = append(all, c.ID)
+		require.Contains(t, faults, c.ID, "no test provokes it")
+	}
+	require.ElementsMatch(t, all, slices.Collect(maps.Keys(faults)))
+	for _, c := range doctor.Checks() {
+		t.Run(c.ID, func(t *testing.T) {
+			r, _ := look(t, faults[c.ID], doctor.Options{})
+			at := slices.IndexFunc(r.Findings, func(f doctor.Finding) bool { return f.ID == c.ID })
+			require.GreaterOrEqual(t, at, 0, "found %v", ids(r))
+			f := r.Findings[at]
+			require.Equal(t, c.Severity, f.Severity)
+			require.Equal(t, c.Matters, f.Matters)
+			require.Regexp(t, `^[A-Z/a-z0-9].*\.$`, f.Says)
+			require.NotEmpty(t, f.Remedy)
+			require.NotRegexp(t, `\{[a-z]+\}`, f.Remedy, "a name has no value")
+			if c.ID != "no-server" {
+				require.NotEmpty(t, f.Evidence)
+			}
+			require.GreaterOrEqual(t, slices.Index([]doctor.Severity{doctor.OK, doctor.Note, doctor.Warning, doctor.Error}, r.Worst), 1)
+			t.Log(ids(r))
+			for _, e := range f.Evidence {
+				t.Log(e.Of, ": ", e.Value)
+			}
+			t.Log(f.Says, "\n$", f.Remedy)
+		})
+	}
+}
+
+// TestChecksAreComplete: each check has an ID of its own, and texts for people.
+func TestChecksAreComplete(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, c := range doctor.Checks() {
+		require.Regexp(t, `^[a-z]+(-[a-z]+)*$`, c.ID)
+		require.False(t, seen[c.ID], c.ID)
+		seen[c.ID] = true
+		require.NotEmpty(t, c.Title, c.ID)
+		require.NotRegexp(t, `\.$`, c.Title)
+		for _, text := range []string{c.Matters, c.Means} {
+			require.Regexp(t, `^[A-Za-z`+"`"+`].*\.$`, text, c.ID)
+		}
+		require.NotEmpty(t, c.Remedy, c.ID)
+		require.NotContains(t, c.General(), "{", c.ID)
+		require.Equal(t, strings.Contains(c.Remedy, "{set}"), c.Sets != "", c.ID)
+		found, ok := doctor.Find(c.ID)
+		require.True(t, ok)
+		require.Equal(t, c.Title, found.Title)
+	}
+	_, ok := doctor.Find("none")
+	require.False(t, ok)
+}
+
+func TestQuickMeasuresNothing(t *testing.T) {
+	slow := func(m *machine) {
+		for _, dir := range []string{root, remote} {
+			probe(dir, func(p *doctor.Probe) error { p.Sync = time.Hour; return nil })(m)
+		}
+	}
+	r, _ := look(t, slow, doctor.Options{Quick: true})
+	require.Empty(t, r.Findings)
+	r, _ = look(t, faults["clock-skew"], doctor.Options{Quick: true})
+	require.Equal(t, []string{"clock-skew"}, ids(r), "clocks are compared nevertheless")
+}
+
+// TestHungMount: one finding, and the rest of the work is done.
+func TestHungMount(t *testing.T) {
+	r, m := look(t, func(m *machine) {
+		m.Hung[remote] = true
+		m.Files[root].Mode = fs.ModeDir | 0o777
+	}, doctor.Options{})
+	require.Equal(t, []string{"no-answer", "root-mode"}, ids(r))
+	require.Contains(t, r.Findings[0].Remedy, "findmnt --target "+remote)
+	require.Equal(t, []string{root}, m.Changed())
+
+	r, _ = look(t, func(m *machine) {
+		m.Hung["systemctl"], m.Hung["/proc"] = true, true
+		m.Set["OLLAMA_KV_TIER_LOCAL"] = root
+	}, doctor.Options{})
+	require.Contains(t, ids(r), "no-answer")
+	require.Contains(t, ids(r), "no-server")
+}
+
+// TestNamedRoot: with a root that was named, the servers' directories do not count.
+func TestNamedRoot(t *testing.T) {
+	r, m := look(t, func(m *machine) { m.Dir("/other", 1000).Mode = fs.ModeDir | 0o777 }, doctor.Options{Root: "/other"})
+	require.Equal(t, []string{"root-mode"}, ids(r))
+	require.Equal(t, []string{"/other"}, m.Changed())
+	r, _ = look(t, func(m *machine) { m.Files[root].UID = 0 }, doctor.Options{Root: root})
+	require.Contains(t, ids(r), "root-owner", "the server of that root is known")
+}
+
+// TestContainer: the pages of a container are looked at where its volume is.
+func TestContainer(t *testing.T) {
+	r, m := look(t, container("/root/.ollama/kv-cache"), doctor.Options{})
+	require.NotContains(t, ids(r), "container-pages")
+	require.Equal(t, []string{root}, m.Changed())
+}
+
+// TestEnvironmentFile: variables of an EnvironmentFile count, and win.
+func TestEnvironmentFile(t *testing.T) {
+	r, _ := look(t, func(m *machine) {
+		m.Write("/etc/default/ollama", "# comment\nOLLAMA_KV_TIERING=\"0\"\n", 0)
+		prop("EnvironmentFiles", "/etc/default/ollama (ignore_errors=no)")(m)
+		delete(m.Files, proc+"/environ")
+	}, doctor.Options{})
+	require.Contains(t, ids(r), "tiering-off")
+	require.NotContains(t, ids(r), "environment-file")
+}
+
+// TestHostileTexts: names and manifests of other people control no terminal, and no shell.
+func TestHostileTexts(t *testing.T) {
+	const evil = "/tmp/a'; rm -rf $(x)\n\x1b]0;x\a"
+	r, _ := look(t, func(m *machine) {
+		m.Dir(evil, doctortest.OllamaUID).Mode = fs.ModeDir | 0o777
+		m.AddModel("x", "cc33")
+		m.Models[doctortest.ModelDir+"/blobs/sha256-cc33"] = "bert\n\x1b[2J"
+	}, doctor.Options{Root: evil})
+	require.Contains(t, ids(r), "root-mode")
+	f := r.Findings[slices.IndexFunc(r.Findings, func(f doctor.Finding) bool { return f.ID == "root-mode" })]
+	require.Equal(t, "sudo chmod 700 '/tmp/a'\\''; rm -rf $(x)\n\x1b]0;x\a'", f.Remedy)
+	var out strings.Builder
+	r.Print(&out)
+	for _, line := range strings.Split(out.String(), "\n") {
+		require.NotRegexp(t, `^(rm|\x1b)`, line)
+	}
+	_, err := json.Marshal(r)
+	require.NoError(t, err)
+}
+
+// TestHostileFiles: nothing below a root is trusted.
+func TestHostileFiles(t *testing.T) {
+	r, _ := look(t, func(m *machine) {
+		for i, text := range []string{"", "{", `{"identity":{}}`, `{"schema":-1,"identity":null}`, `[]`, "\x00\xff"} {
+			key := strings.Repeat("0123456789abcdef"[i:i+1], 64)
+			m.Dir(root+"/v1/"+key, doctortest.OllamaUID)
+			m.Write(root+"/v1/"+key+"/manifest.json", text, doctortest.OllamaUID)
+		}
+		m.Write(root+"/v1/usage.json", `{"bytes":-9223372036854775808,"written":{"2026-11-25":1e30}}`, doctortest.OllamaUID)
+		m.Write(root+"/instances/"+strings.Repeat("x", 300)+"/server.lock", "", doctortest.OllamaUID)
+		m.Write("/proc/1/cmdline", "\x00", 0)
+		m.Write("/proc/2/cmdline", "ollama\x00serve", 0)
+		m.Write("/proc/2/status", "Uid:\nPPid:\n", 0)
+		m.Write("/proc/self/mountinfo", "- - -\n\n1 2 3 - \n", 0)
+	}, doctor.Options{})
+	require.NotEmpty(t, r.Looked)
+}
+
+// TestNoWordsOfPrompts: tokens of a prompt are in no output.
+func TestNoWordsOfPrompts(t *testing.T) {
+	r, _ := look(t, faults["prompts-change"], doctor.Options{})
+	text, err := json.Marshal(r)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "Tokens 61 to 64 change")
+	require.NotContains(t, string(text), "4242")
+	require.NotContains(t, string(text), "4343")
+}
+
+// TestOtherSystems: where there is neither /proc nor systemd, directories are looked at.
+func TestOtherSystems(t *testing.T) {
+	for _, system := range []string{"darwin", "windows"} {
+		r, m := look(t, func(m *machine) {
+			m.System, m.Programs = system, nil
+			m.Set["OLLAMA_KV_TIER_LOCAL"] = root
+		}, doctor.Options{})
+		require.Contains(t, ids(r), "no-server")
+		require.Equal(t, []string{root}, m.Changed())
+	}
+}
+
+// TestFailures: an error of the environment is no panic and no finding of another check.
+func TestFailures(t *testing.T) {
+	r, _ := look(t, func(m *machine) {
+		m.StateErr = errors.New("refused")
+		m.Disks = nil
+		m.Builds, m.Models, m.Statuses = nil, nil, nil
+		probe(root, func(*doctor.Probe) error { return errors.New("I/O error") })(m)
+	}, doctor.Options{})
+	require.Equal(t, []string{"collector-down"}, ids(r))
+}

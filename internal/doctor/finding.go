@@ -1,0 +1,139 @@
+package doctor
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// Severity is how much a finding matters.
+type Severity string
+
+// Severities, the least first.
+const (
+	OK      Severity = "ok"
+	Note    Severity = "note"    // good to know; nothing is lost
+	Warning Severity = "warning" // the tier works, and helps less than it could
+	Error   Severity = "error"   // nothing is stored or restored, or pages get lost
+)
+
+// severities are in order.
+var severities = []Severity{OK, Note, Warning, Error}
+
+func (s Severity) rank() int { return slices.Index(severities, s) }
+
+// Evidence is a fact that a finding follows from.
+type Evidence struct {
+	Of    string `json:"of"` // a path, a variable, a command, a series
+	Value string `json:"value"`
+}
+
+// Finding is one circumstance that somebody should know of.
+type Finding struct {
+	ID       string     `json:"id"`
+	Severity Severity   `json:"severity"`
+	Says     string     `json:"says"` // one sentence
+	Evidence []Evidence `json:"evidence"`
+	Matters  string     `json:"matters"` // one sentence
+	Remedy   string     `json:"remedy"`  // a command, or a sentence where no command can help
+}
+
+// Outcome is the result of one check.
+type Outcome struct {
+	ID       string   `json:"id"`
+	Title    string   `json:"title"`
+	Severity Severity `json:"severity"` // OK without a finding
+}
+
+// Report is the result of all checks.
+type Report struct {
+	At       time.Time `json:"at"`
+	Worst    Severity  `json:"worst"`
+	Looked   []string  `json:"looked_at"` // one line for each thing
+	Findings []Finding `json:"findings"`  // the worst first
+	Checks   []Outcome `json:"checks"`
+}
+
+// Check finds one kind of circumstance.
+type Check struct {
+	ID       string
+	Severity Severity // of its findings
+	Title    string   // a few words
+	Matters  string   // one sentence: the consequence
+	Means    string   // for people who ask for more
+	// Remedy is a command. Names in braces are replaced by the values of a finding; its own
+	// remedy replaces all of it. Sets is the variable that the command {set} gives to the server.
+	Remedy string
+	Sets   string
+
+	judge func(*scene) []hit
+}
+
+// hit is what a check has found, in the words of this case.
+type hit struct {
+	says     string
+	evidence []Evidence
+	values   []string // names in braces of the remedy, each with its value
+	remedy   string   // instead of the check's own
+}
+
+// finding makes a finding of a hit.
+func (c Check) finding(h hit) Finding {
+	f := Finding{ID: c.ID, Severity: c.Severity, Says: h.says, Evidence: h.evidence, Matters: c.Matters, Remedy: h.remedy}
+	if f.Evidence == nil {
+		f.Evidence = []Evidence{}
+	}
+	if f.Remedy == "" {
+		f.Remedy = strings.NewReplacer(h.values...).Replace(c.Remedy)
+	}
+	return f
+}
+
+// Checks lists every check, in the order of the documentation.
+func Checks() []Check {
+	return slices.Concat(serverChecks, installChecks, rootChecks, mountChecks, spaceChecks, contentChecks, memoryChecks, modelChecks, runningChecks)
+}
+
+// Find returns the check of an ID.
+func Find(id string) (Check, bool) {
+	all := Checks()
+	i := slices.IndexFunc(all, func(c Check) bool { return c.ID == id })
+	if i < 0 {
+		return Check{}, false
+	}
+	return all[i], true
+}
+
+// findingsMax bounds the findings of one check: a model store may have thousands of models.
+const findingsMax = 16
+
+// judge runs all checks.
+func (s *scene) judge() Report {
+	r := Report{At: s.now, Worst: OK, Looked: s.looked(), Findings: []Finding{}}
+	for _, c := range Checks() {
+		hits := c.judge(s)
+		o := Outcome{c.ID, c.Title, OK}
+		for _, h := range hits[:min(len(hits), findingsMax)] {
+			f := c.finding(h)
+			o.Severity = f.Severity
+			r.Findings = append(r.Findings, f)
+			if f.Severity.rank() > r.Worst.rank() {
+				r.Worst = f.Severity
+			}
+		}
+		r.Checks = append(r.Checks, o)
+	}
+	slices.SortStableFunc(r.Findings, func(a, b Finding) int { return b.Severity.rank() - a.Severity.rank() })
+	return r
+}
+
+// quote writes a value as one word of a shell.
+func quote(word string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._:=@%+,-", r)
+	}
+	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}

@@ -1,0 +1,272 @@
+package doctor_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvtier/kvtier/internal/doctor"
+	"github.com/kvtier/kvtier/internal/mounts"
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+// childVar makes the test binary a process that waits for the end of its input.
+const childVar = "KVTIER_DOCTOR_CHILD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childVar) != "" {
+		_, _ = os.Stdout.WriteString("ready\n")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// here looks at a directory of this machine.
+func here(t *testing.T, opt doctor.Options) doctor.Report {
+	t.Helper()
+	return doctor.Look(t.Context(), doctor.Here(func(context.Context, string) (telemetry.State, error) {
+		return telemetry.State{}, errors.New("there is no collector")
+	}), opt)
+}
+
+// tmpfs mounts a filesystem in memory until the test ends.
+func tmpfs(t *testing.T, flags uintptr, options string) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", flags, "mode=0700,"+options); err != nil {
+		t.Skipf("this machine cannot mount tmpfs: %v", err)
+	}
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	return dir
+}
+
+// left lists the names in a directory: doctor leaves none.
+func left(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func TestRootInMemoryForReal(t *testing.T) {
+	dir := tmpfs(t, 0, "size=256m")
+	require.Contains(t, ids(here(t, doctor.Options{Root: dir})), "root-in-memory")
+	require.Empty(t, left(t, dir))
+}
+
+func TestFullDiskForReal(t *testing.T) {
+	dir := tmpfs(t, 0, "size=16m")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 15<<20), 0o600))
+	found := ids(here(t, doctor.Options{Root: dir}))
+	require.Contains(t, found, "disk-full")
+	require.Equal(t, []string{"filler"}, left(t, dir))
+
+	dir = tmpfs(t, 0, "size=256m,nr_inodes=200")
+	for i := range 198 {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, strconv.Itoa(i)), nil, 0o600))
+	}
+	require.Contains(t, ids(here(t, doctor.Options{Root: dir})), "inodes")
+}
+
+func TestReadOnlyForReal(t *testing.T) {
+	dir := tmpfs(t, unix.MS_RDONLY, "size=16m")
+	require.Contains(t, ids(here(t, doctor.Options{Root: dir})), "root-read-only")
+}
+
+func TestImageForReal(t *testing.T) {
+	image := mounts.NewImage(t, "ext4", mounts.Ext4Bytes)
+	before := left(t, image.Dir)
+	found := ids(here(t, doctor.Options{Root: image.Dir, LocalGB: "20"}))
+	require.Contains(t, found, "budget-over-disk")
+	require.NotContains(t, found, "root-in-memory")
+	empty := image.Fill(0)
+	require.Contains(t, ids(here(t, doctor.Options{Root: image.Dir})), "disk-full")
+	empty()
+	require.Equal(t, before, left(t, image.Dir))
+}
+
+func TestHungMountForReal(t *testing.T) {
+	p := mounts.NewPassthrough(t, t.TempDir())
+	local := t.TempDir()
+	require.NoError(t, os.Chmod(local, 0o777))
+	p.Stall(mounts.OpLookup, mounts.OpGetAttr, mounts.OpStatFs, mounts.OpOpenDir)
+	defer p.Heal()
+	found := ids(here(t, doctor.Options{Root: local, Remote: filepath.Join(p.Dir, "pages"), Limit: 300 * time.Millisecond}))
+	require.Contains(t, found, "no-answer")
+	require.Contains(t, found, "root-mode", "the other directory is looked at")
+}
+
+func TestOwnersAndModesForReal(t *testing.T) {
+	dir := t.TempDir()
+	root := filepath.Join(dir, "root")
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "v1", "quarantine"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "v1", "quarantine", "a.kvp"), nil, 0o600))
+	require.NoError(t, syscall.Mkfifo(filepath.Join(root, "v1", "usage.json"), 0o600), "a FIFO keeps nobody waiting")
+	require.Contains(t, ids(here(t, doctor.Options{Root: root})), "quarantine")
+	require.NoError(t, os.Chmod(root, 0o775))
+	require.Contains(t, ids(here(t, doctor.Options{Root: root})), "root-mode")
+	require.NoError(t, os.Symlink(root, filepath.Join(dir, "link")))
+	require.Contains(t, ids(here(t, doctor.Options{Root: filepath.Join(dir, "link")})), "root-link")
+	require.Contains(t, ids(here(t, doctor.Options{Root: filepath.Join(dir, "none")})), "root-missing")
+	require.Contains(t, ids(here(t, doctor.Options{Root: root, Remote: filepath.Join(dir, "none")})), "remote-missing")
+	require.Equal(t, []string{"v1"}, left(t, root))
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a directory away")
+	}
+	const other = 65534
+	require.NoError(t, os.Chown(filepath.Join(root, "v1"), other, other))
+	require.Contains(t, ids(here(t, doctor.Options{Root: root})), "foreign-files")
+}
+
+// server starts a process that looks like ollama serve.
+func server(t *testing.T, variables ...string) int {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = []string{"ollama", "serve"}
+	cmd.Env = append([]string{childVar + "=1", "HOME=/nonexistent"}, variables...)
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		require.NoError(t, in.Close())
+		require.NoError(t, cmd.Wait())
+	})
+	_, err = io.ReadFull(out, make([]byte, len("ready\n")))
+	require.NoError(t, err)
+	return cmd.Process.Pid
+}
+
+// of are the findings that name a process.
+func of(r doctor.Report, pid int) (all []string) {
+	for _, f := range r.Findings {
+		if slices.ContainsFunc(f.Evidence, func(e doctor.Evidence) bool { return contains(e.Of, pid) }) || contains(f.Says, pid) {
+			all = append(all, f.ID)
+		}
+	}
+	return all
+}
+
+func contains(text string, pid int) bool {
+	return regexp.MustCompile(`\b` + strconv.Itoa(pid) + `\b`).MatchString(text)
+}
+
+// TestProcessForReal: the variables of a running process are found.
+func TestProcessForReal(t *testing.T) {
+	t.Setenv("OLLAMA_KV_TIERING", "")
+	off := server(t)
+	require.Contains(t, of(here(t, doctor.Options{Quick: true}), off), "tiering-off")
+
+	t.Setenv("OLLAMA_KV_TIERING", "1")
+	require.Contains(t, of(here(t, doctor.Options{Quick: true}), off), "only-client")
+
+	root := filepath.Join(t.TempDir(), "pages")
+	require.NoError(t, os.Mkdir(root, 0o707))
+	require.NoError(t, os.Chmod(root, 0o707))
+	bad := server(t, "OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL="+root, "OLLAMA_KV_TIER_RAM_GB=lots")
+	r := here(t, doctor.Options{Quick: true})
+	require.Contains(t, of(r, bad), "bad-variable")
+	require.Contains(t, ids(r), "root-mode", "the directory is that of the server's variable")
+	require.Empty(t, left(t, root))
+}
+
+// TestOwnerForReal: a server of another user than the directory's.
+func TestOwnerForReal(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can start a process of another user")
+	}
+	const other = 65534
+	root := t.TempDir()
+	yes, err := exec.LookPath("yes") // the test binary may be where only root may look
+	require.NoError(t, err)
+	cmd := exec.Command(yes)
+	cmd.Args, cmd.Dir = []string{"ollama", "serve"}, "/"
+	cmd.Env = []string{"OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL=" + root}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: other, Gid: other}}
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	defer func() {
+		require.NoError(t, cmd.Process.Kill())
+		require.Error(t, cmd.Wait())
+	}()
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Skipf("%s runs under no other name: %v", yes, err)
+	}
+	r := here(t, doctor.Options{Quick: true})
+	at := slices.IndexFunc(r.Findings, func(f doctor.Finding) bool {
+		return f.ID == "root-owner" && slices.ContainsFunc(f.Evidence, func(e doctor.Evidence) bool { return e.Of == "owner of "+root })
+	})
+	require.GreaterOrEqual(t, at, 0, ids(r))
+}
+
+func TestProbeForReal(t *testing.T) {
+	dir := t.TempDir()
+	e := doctor.Here(nil)
+	p, err := e.Probe(dir, 3<<20)
+	require.NoError(t, err)
+	require.Equal(t, int64(3<<20), p.Bytes)
+	require.WithinRange(t, p.Modified, p.Before.Add(-time.Minute), p.After.Add(time.Minute))
+	_, err = e.Probe(filepath.Join(dir, "none"), 1)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.Empty(t, left(t, dir))
+
+	full := tmpfs(t, 0, "size=1m")
+	_, err = e.Probe(full, 3<<20)
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.Empty(t, left(t, full), "the file is removed after an error, too")
+}
+
+func TestReadsNothingUnusual(t *testing.T) {
+	dir := t.TempDir()
+	e := doctor.Here(nil)
+	fifo := filepath.Join(dir, "fifo")
+	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), []byte("0123456789"), 0o600))
+	require.NoError(t, os.Symlink("file", filepath.Join(dir, "link")))
+	_, err := e.Read(fifo, 10)
+	require.Error(t, err)
+	_, err = e.List(fifo, 10)
+	require.Error(t, err)
+	_, err = e.Read(filepath.Join(dir, "link"), 10)
+	require.ErrorIs(t, err, syscall.ELOOP)
+	text, err := e.Read(filepath.Join(dir, "file"), 4)
+	require.NoError(t, err)
+	require.Equal(t, "0123", string(text))
+	names, err := e.List(dir, 2)
+	require.NoError(t, err)
+	require.Len(t, names, 2)
+}
+
+// TestRunIsBounded: output of a program has a bound, and so has its time.
+func TestRunIsBounded(t *testing.T) {
+	e := doctor.Here(nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := e.Run(ctx, "sleep", "1000")
+	require.Error(t, err)
+	out, err := e.Run(t.Context(), "head", "-c", "9000000", "/dev/zero")
+	require.NoError(t, err)
+	require.Len(t, out, 4<<20)
+}

@@ -1,0 +1,198 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// mountTables are the answers about mounts.
+type mountTables struct {
+	mounts, table []mount
+	rules         []rule
+}
+
+// mountTablesOf reads the mounts, /etc/fstab and the rules by which files are removed.
+func mountTablesOf(e Environment) (t mountTables) {
+	if e.OS() != "linux" {
+		return t
+	}
+	text, _ := e.Read("/proc/self/mountinfo", textMax)
+	t.mounts = parseMounts(string(text))
+	text, _ = readLinked(e, "/etc/fstab", textMax)
+	t.table = parseTable(string(text))
+	seen := make(map[string]bool) // a file of an earlier folder stands in place of a later one
+	for _, dir := range []string{"/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/lib/tmpfiles.d"} {
+		names, _ := e.List(dir, entriesMax)
+		for _, name := range names {
+			if !strings.HasSuffix(name, ".conf") || seen[name] {
+				continue
+			}
+			seen[name] = true
+			text, _ := readLinked(e, path.Join(dir, name), textMax)
+			t.rules = append(t.rules, parseRules(path.Join(dir, name), string(text))...)
+		}
+	}
+	return t
+}
+
+// hardware are facts about the machine.
+type hardware struct {
+	gpus      []string // devices of NVIDIA's
+	available int64    // memory in bytes, 0 if it is not known
+	swaps     []swap
+}
+
+// swap is a device or a file that memory is moved to. Sizes are in bytes.
+type swap struct {
+	name string
+	used int64
+}
+
+var gpuDevice = regexp.MustCompile(`^nvidia\d+$`)
+
+func hardwareOf(e Environment) (h hardware) {
+	if e.OS() != "linux" {
+		return h
+	}
+	names, _ := e.List("/dev", processesMax)
+	for _, name := range names {
+		if gpuDevice.MatchString(name) {
+			h.gpus = append(h.gpus, "/dev/"+name)
+		}
+	}
+	text, _ := e.Read("/proc/meminfo", textMax)
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "MemAvailable:" {
+			kib, _ := strconv.ParseInt(fields[1], 10, 64)
+			h.available = kib << 10
+		}
+	}
+	text, _ = e.Read("/proc/swaps", textMax)
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) < 4 {
+			continue
+		}
+		if kib, err := strconv.ParseInt(fields[3], 10, 64); err == nil && kib > 0 {
+			h.swaps = append(h.swaps, swap{fields[0], kib << 10})
+		}
+	}
+	return h
+}
+
+func ollamaInPath(e Environment) string {
+	name, err := e.Find("ollama")
+	if err != nil {
+		return ""
+	}
+	if real, err := e.Resolve(name); err == nil {
+		return real
+	}
+	return name
+}
+
+// installations lists the installations of Ollama with their builds and libraries.
+func installations(ctx context.Context, e Environment) []installed {
+	all, _ := e.Installed(ctx)
+	var list []installed
+	for _, s := range all[:min(len(all), serversMax)] {
+		i := installed{Status: s}
+		i.build, _ = e.Build(s.Executable)
+		dir := s.Folder
+		if dir == "" {
+			dir = filepath.Join(filepath.Dir(filepath.Dir(s.Executable)), "lib", "ollama")
+		}
+		i.libraries = librariesIn(e, dir)
+		if i.build.Patched {
+			i.baseOps = opsOfBase(e, dir)
+		}
+		list = append(list, i)
+	}
+	return list
+}
+
+// librariesIn lists the libraries of ggml in a folder and in those below.
+func librariesIn(e Environment, dir string) []string {
+	var all []string
+	names, _ := e.List(dir, entriesMax)
+	for _, name := range names {
+		if strings.HasPrefix(name, "libggml") {
+			all = append(all, filepath.Join(dir, name))
+			continue
+		}
+		below, _ := e.List(filepath.Join(dir, name), entriesMax)
+		for _, file := range below {
+			if strings.HasPrefix(file, "libggml") {
+				all = append(all, filepath.Join(dir, name, file))
+			}
+		}
+	}
+	return all
+}
+
+const (
+	baseLibrary = "libggml-base.so"
+	libraryMax  = 64 << 20 // bytes
+)
+
+// opsOfBase lists the operations that the library of ggml's core names.
+func opsOfBase(e Environment, dir string) []string {
+	file, err := e.Resolve(filepath.Join(dir, baseLibrary))
+	if err != nil {
+		return nil
+	}
+	text, err := e.Read(file, libraryMax)
+	if err != nil {
+		return nil
+	}
+	var all []string
+	for name := range opNames(text) {
+		all = append(all, name)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// opNames finds the names of ggml's operations in a program or library: texts in capitals
+// between bytes of zero. Names of ggml's variables are left out.
+func opNames(data []byte) map[string]bool {
+	found := make(map[string]bool)
+	for len(data) > 0 {
+		at := bytes.IndexByte(data, 0)
+		if at < 0 {
+			break
+		}
+		if word := data[:at]; isOpName(word) {
+			found[string(word)] = true
+		}
+		data = data[at+1:]
+	}
+	return found
+}
+
+func isOpName(word []byte) bool {
+	const least, most = 4, 31
+	if len(word) < least || len(word) > most || bytes.HasPrefix(word, []byte("GGML_")) {
+		return false
+	}
+	for i, b := range word {
+		capital := b >= 'A' && b <= 'Z'
+		if !capital && (i == 0 || b != '_' && (b < '0' || b > '9')) {
+			return false
+		}
+	}
+	return true
+}
+
+// pagedOp is the operation that the patches add; libraries of the stock release lack it.
+const pagedOp = "FLASH_ATTN_EXT_PAGED"
+
+// surelyOps are operations of some releases only, with names that nothing else has: a program
+// that has one and whose libraries lack it is of a later release.
+var surelyOps = []string{"GATED_DELTA_NET", "SOLVE_TRI", "PAD_REFLECT_1D", "COUNT_EQUAL", "OPT_STEP_SGD", "IM2COL_3D", "SWIGLU_OAI", "L2_NORM"}

@@ -1,0 +1,86 @@
+package doctor
+
+import (
+	"errors"
+	"io/fs"
+	"path/filepath"
+)
+
+// Names of tiers.
+const (
+	localTier  = "local"
+	remoteTier = "remote"
+)
+
+// place is the directory of a tier.
+type place struct {
+	tier, path string
+	noAnswer   bool
+	missing    bool
+	denied     bool // this user may not look
+	file       File
+	above      string // the directory itself, or the nearest one above that exists
+	disk       Disk
+	diskErr    error
+	contents   contents
+	probed     bool
+	probe      Probe
+	probeErr   error
+}
+
+// probeBytes is the size of the file that measures a disk: some pages.
+const probeBytes = 32_000_000
+
+// lookAt looks at a directory, and measures its disk.
+func lookAt(e Environment, tier, path string, quick bool) place {
+	p := place{tier: tier, path: filepath.Clean(path)}
+	var err error
+	p.file, err = e.Stat(p.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		p.missing = true
+	case err != nil:
+		p.denied = true
+	}
+	p.above = p.path
+	for p.missing || p.denied {
+		if _, err := e.Stat(p.above); err == nil || p.above == filepath.Dir(p.above) {
+			break
+		}
+		p.above = filepath.Dir(p.above)
+	}
+	p.disk, p.diskErr = e.Disk(p.above)
+	if p.missing || p.denied || !p.file.Mode.IsDir() {
+		return p
+	}
+	p.contents = contentsOf(e, p.path)
+	if p.denied = p.contents.denied; p.denied {
+		return p
+	}
+	bytes := int64(probeBytes)
+	if quick || p.disk.Free < 4*probeBytes {
+		bytes = 0 // only the clock
+	}
+	p.probed = true
+	p.probe, p.probeErr = e.Probe(p.path, bytes)
+	return p
+}
+
+// store is the tiers of one server, or of several with the same directories.
+type store struct {
+	settings
+	servers       []int // indices into the scene's servers
+	local, remote *place
+	state         *telemetryState
+}
+
+// places returns the tiers that there are.
+func (s store) places() []*place {
+	var all []*place
+	for _, p := range []*place{s.local, s.remote} {
+		if p != nil {
+			all = append(all, p)
+		}
+	}
+	return all
+}

@@ -1,0 +1,265 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kvtier/kvtier/llamatier/install"
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+// scene is all that is known of a machine. Checks only read it.
+type scene struct {
+	opt       Options
+	now       time.Time
+	user      Account
+	shell     map[string]string
+	servers   []server
+	installed []installed
+	mounts    []mount
+	table     []mount // of /etc/fstab
+	rules     []rule
+	hardware  hardware
+	stores    []store
+	models    []model
+	inPath    string // ollama, as a shell finds it
+	slow      []string
+	names     map[int]string // of users
+}
+
+// telemetryState is the answer of a collector.
+type telemetryState struct {
+	telemetry.State
+	err error
+}
+
+// gather looks at everything that checks need.
+func gather(ctx context.Context, e Environment, opt Options) *scene {
+	s := &scene{opt: opt, now: e.Now(), user: e.User(), shell: e.Variables()}
+	first := &asker{ctx: ctx, limit: opt.Limit}
+	var unit *server
+	var inDocker []server
+	var all []process
+	ask(first, "systemd", func(ctx context.Context) *server { return service(ctx, e, opt.Service) }, func(v *server) { unit = v })
+	ask(first, "Docker", func(ctx context.Context) []server { return containers(ctx, e) }, func(v []server) { inDocker = v })
+	ask(first, "the list of processes", func(context.Context) []process { return processes(e) }, func(v []process) { all = v })
+	ask(first, "the installations of Ollama", func(ctx context.Context) []installed { return installations(ctx, e) }, func(v []installed) { s.installed = v })
+	ask(first, "the hardware", func(context.Context) hardware { return hardwareOf(e) }, func(v hardware) { s.hardware = v })
+	ask(first, "the list of mounts", func(context.Context) mountTables { return mountTablesOf(e) }, func(v mountTables) {
+		s.mounts, s.table, s.rules = v.mounts, v.table, v.rules
+	})
+	ask(first, "ollama in PATH", func(context.Context) string { return ollamaInPath(e) }, func(v string) { s.inPath = v })
+	first.wait()
+	joining := &asker{ctx: ctx, limit: opt.Limit}
+	ask(joining, "the servers' mounts and users", func(context.Context) []server { return serversOf(e, unit, inDocker, all) }, func(v []server) { s.servers = v })
+	joining.wait()
+	s.stores = s.storesOf()
+
+	second := &asker{ctx: ctx, limit: opt.Limit}
+	for i := range s.stores {
+		st := &s.stores[i]
+		s.askPlace(second, e, localTier, st.local)
+		s.askPlace(second, e, remoteTier, st.remote)
+		if st.local == nil {
+			continue
+		}
+		root := st.local.path
+		ask(second, "the collector of "+root, func(ctx context.Context) telemetryState {
+			state, err := e.Telemetry(ctx, root)
+			return telemetryState{state, err}
+		}, func(v telemetryState) { st.state = &v })
+	}
+	dirs := s.modelDirs()
+	ask(second, "Ollama's models", func(context.Context) []model { return modelsIn(e, dirs) }, func(v []model) { s.models = v })
+	second.wait()
+	last := &asker{ctx: ctx, limit: opt.Limit}
+	uids := s.uids()
+	ask(last, "the names of users", func(context.Context) map[int]string { return namesOf(e, uids) }, func(v map[int]string) { s.names = v })
+	last.wait()
+	s.slow = slices.Concat(first.slow, joining.slow, second.slow, last.slow)
+	return s
+}
+
+// askPlace looks at the directory of a tier. Until there is an answer it counts as hung.
+func (s *scene) askPlace(a *asker, e Environment, tier string, p *place) {
+	if p == nil {
+		return
+	}
+	p.noAnswer = true
+	path, quick := p.path, s.opt.Quick
+	ask(a, path, func(context.Context) place { return lookAt(e, tier, path, quick) }, func(v place) { *p = v })
+}
+
+// storesOf lists the directories of pages to look at: those that were named, or those of
+// servers, or those of this program's own variables.
+func (s *scene) storesOf() []store {
+	var all []store
+	add := func(set settings, server int) {
+		at := slices.IndexFunc(all, func(o store) bool { return o.settings.local == set.local && o.settings.remote == set.remote })
+		if at < 0 {
+			at = len(all)
+			st := store{settings: set}
+			if set.local != "" {
+				st.local = &place{tier: localTier, path: set.local}
+			}
+			if set.remote != "" {
+				st.remote = &place{tier: remoteTier, path: set.remote}
+			}
+			all = append(all, st)
+		}
+		if server >= 0 {
+			all[at].servers = append(all[at].servers, server)
+		}
+	}
+	if s.opt.Root != "" || s.opt.Remote != "" {
+		set := map[string]string{localVar: s.opt.Root, remoteVar: s.opt.Remote, localGBVar: s.opt.LocalGB, remoteGBVar: s.opt.RemoteGB}
+		if s.opt.Root == "" {
+			set[localVar] = value(s.shell, localVar)
+		}
+		add(settingsOf(set, s.user.Home), s.serverOf(set[localVar]))
+		return all
+	}
+	for i, server := range s.servers {
+		set := s.settingsOf(server)
+		if !set.on || server.kind == byDocker && server.host(set.local) == "" {
+			continue
+		}
+		if server.kind == byDocker {
+			set.local, set.remote = server.host(set.local), server.host(set.remote)
+		}
+		add(set, i)
+	}
+	for i, server := range s.servers {
+		if len(all) == 0 && server.kind != byDocker {
+			add(s.settingsOf(server), i)
+		}
+	}
+	if len(all) == 0 {
+		add(settingsOf(s.shell, s.user.Home), -1)
+	}
+	return all
+}
+
+// serverOf returns the server that keeps its pages in a directory, or -1.
+func (s *scene) serverOf(root string) int {
+	return slices.IndexFunc(s.servers, func(o server) bool { return s.settingsOf(o).local == root })
+}
+
+// settingsOf reads a server's variables. A runner knows the directory that its server chose.
+func (s *scene) settingsOf(o server) settings {
+	set := o.variables()
+	home := cmp.Or(set["HOME"], o.user.Home)
+	if value(set, localVar) == "" {
+		for _, r := range o.runners {
+			if v := value(r.set, localVar); v != "" {
+				merged := make(map[string]string, len(set)+1)
+				for k, v := range set {
+					merged[k] = v
+				}
+				merged[localVar] = v
+				set = merged
+				break
+			}
+		}
+	}
+	return settingsOf(set, home)
+}
+
+// owner is the server that uses a store, if one is known.
+func (s *scene) owner(st store) (server, bool) {
+	if len(st.servers) == 0 {
+		return server{}, false
+	}
+	return s.servers[st.servers[0]], true
+}
+
+// by is the server of a store, or one that stands for "your server".
+func (s *scene) by(st store) server {
+	if o, ok := s.owner(st); ok {
+		return o
+	}
+	return server{kind: byHand, user: s.user, exe: "ollama"}
+}
+
+// uids are the users that findings mention.
+func (s *scene) uids() (all []int) {
+	for _, st := range s.stores {
+		for _, p := range st.places() {
+			all = append(all, p.file.UID)
+			for _, f := range p.contents.foreign {
+				all = append(all, f.uid)
+			}
+		}
+	}
+	for _, o := range s.servers {
+		all = append(all, o.user.UID)
+	}
+	return all
+}
+
+// namesOf looks up the names of users.
+func namesOf(e Environment, uids []int) map[int]string {
+	names := make(map[int]string)
+	for _, uid := range uids {
+		a, _ := e.AccountOf(uid)
+		names[uid] = cmp.Or(a.Name, fmt.Sprint(uid))
+	}
+	return names
+}
+
+// looked lists the things that were looked at.
+func (s *scene) looked() []string {
+	var lines []string
+	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	for _, o := range s.servers {
+		state := "not running"
+		if o.pid > 0 {
+			state = fmt.Sprintf("process %d of %s", o.pid, cmp.Or(o.user.Name, s.names[o.user.UID], "an unknown user"))
+		}
+		say("server %s, %s", o.title(), state)
+	}
+	for _, i := range s.installed {
+		say("Ollama %s, %s: kvtier %s", cmp.Or(i.Ollama, "of an unknown version"), i.Executable, i.how())
+	}
+	for _, st := range s.stores {
+		for _, p := range st.places() {
+			m, _ := mountOf(s.mounts, p.above)
+			line := fmt.Sprintf("%s tier %s", p.tier, p.path)
+			if m.fsType != "" && p.diskErr == nil && !p.noAnswer {
+				line += fmt.Sprintf(", %s, %s of %s free", m.fsType, bytesText(p.disk.Free), bytesText(p.disk.Total))
+			}
+			if p.probed && p.probeErr == nil && p.probe.Bytes > 0 {
+				line += fmt.Sprintf(", written %s in %v and synced in %v", bytesText(p.probe.Bytes), p.probe.Write.Round(time.Millisecond), p.probe.Sync.Round(time.Millisecond))
+			}
+			lines = append(lines, line)
+		}
+		if st.state != nil && st.state.err == nil {
+			say("counters of %s since %s", st.local.path, st.state.Since.UTC().Format(time.DateOnly))
+		}
+	}
+	say("models: %d", len(s.models))
+	return lines
+}
+
+// installed is an installation of Ollama with its libraries.
+type installed struct {
+	install.Status
+	build     Build
+	libraries []string // folder/file of each library of ggml
+	baseOps   []string // operations of ggml in libggml-base
+}
+
+// how says how kvtier is in it.
+func (i installed) how() string {
+	switch {
+	case i.build.Patched:
+		return "patched in"
+	case i.State == install.Installed:
+		return "before llama-server"
+	}
+	return strings.TrimSpace(fmt.Sprintf("%v", i.State))
+}

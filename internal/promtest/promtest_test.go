@@ -1,0 +1,194 @@
+package promtest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/expose"
+	"github.com/kvtier/kvtier/telemetry/listen"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience bounds the wait for a Prometheus that scrapes five times a second.
+const patience = 2 * time.Minute
+
+func TestPromtoolChecksMetrics(t *testing.T) {
+	golden, err := os.ReadFile(root + "/telemetry/expose/testdata/metrics.txt")
+	require.NoError(t, err)
+	promtool(t, string(golden), "check", "metrics")
+
+	w := newWorkload()
+	state, err := w.read(t.Context())
+	require.NoError(t, err)
+	var text bytes.Buffer
+	require.NoError(t, expose.Options{Version: "1", Disks: w.disks()}.Write(&text, state))
+	promtool(t, text.String(), "check", "metrics")
+	for _, m := range append(append([]telemetry.Metric{}, telemetry.Metrics...), expose.Extra...) {
+		require.Contains(t, text.String(), "\n# TYPE "+m.Name+" "+string(m.Kind)+"\n", "the workload lacks %s", m.Name)
+	}
+}
+
+func TestPromtoolChecksRules(t *testing.T) {
+	promtool(t, "", "check", "rules", alertsFile)
+	promtool(t, "", "test", "rules", "testdata/alerts_test.yml")
+}
+
+// silent are the alerts that no workload of some seconds provokes: they compare with yesterday.
+var silent = []string{"KvtierHitRateCollapse"}
+
+// TestPrometheus scrapes a real listener and the metrics of kvtier stat, and runs every query of
+// the dashboard and every rule.
+func TestPrometheus(t *testing.T) {
+	w := newWorkload()
+	textfile := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Content-Type", expose.ContentType)
+		_ = expose.Options{Disks: w.disks()}.Write(rw, telemetry.State{})
+	}))
+	t.Cleanup(textfile.Close)
+	p := startPrometheus(t, map[string]string{"kvtier": listener(t, w), "node": strings.TrimPrefix(textfile.URL, "http://")})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+
+	// The slowest to come is an alert with its rule.
+	p.await(ctx, t, w, `min_over_time(up{job="kvtier"}[5s]) == 1 and count_over_time(up{job="kvtier"}[5s]) > 10`)
+	p.requireHealthy(ctx, t)
+	p.requireMetrics(ctx, t, w)
+
+	d := readDashboard(t)
+	for _, q := range d.targets() {
+		found := p.await(ctx, t, w, variables.Replace(q.Expr))
+		for _, s := range found {
+			require.NotContains(t, []string{"+Inf", "-Inf"}, s.number(), "%s: %s", q.Panel, q.Expr)
+		}
+	}
+	for _, v := range d.Templating.List {
+		if m := labelValues.FindStringSubmatch(v.Query); m != nil {
+			found := p.await(ctx, t, w, variables.Replace(m[1]))
+			require.NotEmpty(t, found[0].Metric[m[2]], v.Query)
+		}
+	}
+	for _, r := range readRules(t) {
+		_, err := p.query(ctx, r.Expr)
+		require.NoError(t, err, r.Alert)
+		if name := r.Alert; name != "" && !slices.Contains(silent, name) {
+			p.await(ctx, t, w, fmt.Sprintf("ALERTS{alertname=%q}", name))
+		}
+	}
+	_, err := p.query(ctx, "sum(")
+	require.ErrorContains(t, err, "parse error", "a wrong query is seen")
+}
+
+var labelValues = regexp.MustCompile(`^label_values\((.*), (\w+)\)$`)
+
+// listener serves the workload, and returns the address.
+func listener(t *testing.T, w *workload) string {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	opened, done := make(chan net.Addr, 1), make(chan error, 1)
+	go func() {
+		done <- listen.Serve(ctx, listen.Options{Addr: "127.0.0.1:0", Version: "1", Read: w.read, Opened: func(a net.Addr) { opened <- a }})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	return (<-opened).String()
+}
+
+// await runs a query after each scrape until it has numbers.
+func (p *prometheus) await(ctx context.Context, t *testing.T, w *workload, expr string) []series {
+	t.Helper()
+	for {
+		found, err := p.query(ctx, expr)
+		if err != nil && strings.Contains(err.Error(), "refuses") {
+			require.NoError(t, err)
+		}
+		numbers := 0
+		for _, s := range found {
+			if s.number() != "NaN" {
+				numbers++
+			}
+		}
+		if numbers > 0 {
+			return found
+		}
+		select {
+		case <-w.scraped:
+		case <-ctx.Done():
+			require.FailNow(t, "no data", "%s\nlast: %v %v", expr, found, err)
+		}
+	}
+}
+
+// requireHealthy: Prometheus takes every line of both targets, and evaluates every rule.
+func (p *prometheus) requireHealthy(ctx context.Context, t *testing.T) {
+	t.Helper()
+	var targets struct {
+		ActiveTargets []struct{ Health, LastError string }
+	}
+	require.NoError(t, p.get(ctx, "/api/v1/targets", &targets))
+	require.Len(t, targets.ActiveTargets, 2)
+	for _, target := range targets.ActiveTargets {
+		require.Equal(t, "up", target.Health, target.LastError)
+	}
+	var rules struct {
+		Groups []struct {
+			Rules []struct{ Name, Health, LastError string }
+		}
+	}
+	require.NoError(t, p.get(ctx, "/api/v1/rules", &rules))
+	count := 0
+	for _, g := range rules.Groups {
+		for _, r := range g.Rules {
+			count++
+			require.NotEqual(t, "err", r.Health, "%s: %s", r.Name, r.LastError)
+		}
+	}
+	require.Equal(t, len(readRules(t)), count)
+}
+
+// requireMetrics: each metric is there with its kind and its help, and with the right numbers.
+func (p *prometheus) requireMetrics(ctx context.Context, t *testing.T, w *workload) {
+	t.Helper()
+	for _, m := range append(append([]telemetry.Metric{}, telemetry.Metrics...), expose.Extra...) {
+		name := m.Name
+		if m.Kind == telemetry.Histogram {
+			name += "_bucket"
+		}
+		p.await(ctx, t, w, "count("+name+")")
+		var about map[string][]struct{ Type, Help string }
+		require.NoError(t, p.get(ctx, "/api/v1/metadata?metric="+url.QueryEscape(m.Name), &about))
+		require.NotEmpty(t, about[m.Name], m.Name)
+		require.Equal(t, string(m.Kind), about[m.Name][0].Type, m.Name)
+		require.Equal(t, m.Help, about[m.Name][0].Help)
+	}
+	for expr, want := range map[string]string{
+		`sum(ollama_kv_prompt_tokens_total) / sum(ollama_kv_prompts_total)`:                                      fmt.Sprint(tokensOfAPrompt),
+		`sum(ollama_kv_tier_pages{tier="local"})`:                                                                "10",
+		`ollama_kv_tier_up{tier="remote"}`:                                                                       "0",
+		`ollama_kv_queue_bytes{model="qwen3:8b",namespace="team",engine="ollama",pid="7"}`:                       "95",
+		`sum(ollama_kv_restore_seconds_bucket{le="+Inf"}) - sum(ollama_kv_restore_seconds_count)`:                "0",
+		`sum(ollama_kv_prompt_tokens_total{source="local"}) / sum(ollama_kv_prompt_tokens_total{source="slot"})`: "3",
+		`count(count by (cause) (ollama_kv_misses_total))`:                                                       fmt.Sprint(len(telemetry.Causes)),
+		`ollama_kv_up{job="kvtier"}`:                                                                             "1",
+		`ollama_kv_up{job="node"}`:                                                                               "0",
+	} {
+		require.Equal(t, want, p.await(ctx, t, w, expr)[0].number(), expr)
+	}
+}

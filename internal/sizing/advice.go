@@ -1,0 +1,265 @@
+package sizing
+
+import (
+	"time"
+
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+// Advice is one recommendation. Nothing acts on it.
+type Advice struct {
+	ID       string     `json:"id"`
+	Says     string     `json:"says"`
+	Variable string     `json:"variable"` // to change; "" where it is no variable
+	Change   string     `json:"change"`   // what to do with it
+	Evidence []Evidence `json:"evidence"`
+}
+
+// Evidence is a number that led to a recommendation.
+type Evidence struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+}
+
+// Observed is what the counters of a root say.
+type Observed struct {
+	Root    string        `json:"root"`
+	Since   time.Time     `json:"since"`
+	Elapsed time.Duration `json:"elapsed_ns"`
+	Live    bool          `json:"live"` // false: of the file that the last collector left
+	Prompts float64       `json:"prompts"`
+	Advice  []Advice      `json:"advice"`
+}
+
+// Thresholds: below them the counters are no evidence. docs/kvtier.md lists them.
+const (
+	promptsMin     = 20  // for anything about prompts
+	promptsManyMin = 100 // for saying that something is not used
+	pagesMin       = 200 // of pages read, read ahead or moved
+	evictedMin     = 5   // prompts that missed evicted pages
+	evictedShare   = 0.05
+	promotedShare  = 0.5  // of the pages that were demoted
+	faultsPerPage  = 2.0  // reads of each stored page
+	fullShare      = 0.9  // of a budget
+	lowShare       = 0.25 // of a budget
+	halfShare      = 0.5  // of a budget
+	queueShare     = 0.8  // of the queue's limit
+	capShare       = 0.8  // of the bytes of a day
+	uselessShare   = 0.05 // of the pages read ahead
+	computedShare  = 0.5  // of the pages that were found
+	stalledShare   = 0.1  // of the time
+
+	unusedAfter = 24 * time.Hour
+	lowAfter    = 7 * 24 * time.Hour
+)
+
+// rules are looked at in this order. Each is silent without enough evidence.
+var rules = []struct {
+	id    string
+	apply func(c counters) *Advice
+}{
+	{"write_cap", writeCap},
+	{"queue_full", queueFull},
+	{"evicted_too_early", evictedTooEarly},
+	{"promotion_pressure", promotionPressure},
+	{"ram_tier_too_small", ramTooSmall},
+	{"ram_tier_missing", ramMissing},
+	{"ram_tier_ample", ramAmple},
+	{"disk_too_slow", diskTooSlow},
+	{"prefetch_useless", prefetchUseless},
+	{"paged_stalls", pagedStalls},
+	{"remote_unused", remoteUnused},
+	{"local_budget_ample", localAmple},
+}
+
+// Advise returns what the counters of a root recommend: of the time between two states, or of
+// all of it where before is nil. The same states always give the same advice.
+func Advise(now telemetry.State, before *telemetry.State) Observed {
+	c := countersOf(now, before)
+	o := Observed{Root: now.Root, Since: now.At.Add(-c.elapsed), Elapsed: c.elapsed, Live: now.Live, Prompts: c.of("ollama_kv_prompts_total"), Advice: []Advice{}}
+	for _, rule := range rules {
+		if advice := rule.apply(c); advice != nil {
+			advice.ID = rule.id
+			o.Advice = append(o.Advice, *advice)
+		}
+	}
+	return o
+}
+
+func writeCap(c counters) *Advice {
+	local, ok := c.tier(telemetry.PlaceLocal)
+	capped := c.of("ollama_kv_write_capped_pages_total")
+	if !ok || local.WriteCap <= 0 || capped < 1 && float64(local.WrittenToday) < capShare*float64(local.WriteCap) {
+		return nil
+	}
+	says := "The day's limit of writing is nearly reached: past it no page is stored before the next day."
+	if capped >= 1 {
+		says = "Pages were not stored because of the day's limit of writing, and their tokens are computed again."
+	}
+	return &Advice{
+		Says: says, Variable: "OLLAMA_KV_TIER_WRITE_GB_PER_DAY", Change: "raise it, or store smaller pages with OLLAMA_KV_TIER_COMPRESS=1 or OLLAMA_KV_CACHE_TYPE=q8_0",
+		Evidence: []Evidence{{"pages not stored", capped}, {"bytes written today", float64(local.WrittenToday)}, {"bytes of the limit", float64(local.WriteCap)}},
+	}
+}
+
+func queueFull(c counters) *Advice {
+	share, bytes, limit := c.queue()
+	dropped := c.of("ollama_kv_dropped_pages_total")
+	if dropped < 1 && share < queueShare {
+		return nil
+	}
+	says := "Pages wait for the disk, and the memory for them is nearly full."
+	if dropped >= 1 {
+		says = "Pages were lost because the disk was not quick enough for them, or failed."
+	}
+	return &Advice{
+		Says: says, Variable: "OLLAMA_KV_TIER_LOCAL", Change: "name a directory on a quicker disk, or store smaller pages with OLLAMA_KV_CACHE_TYPE=q8_0",
+		Evidence: []Evidence{{"pages lost", dropped}, {"bytes waiting", bytes}, {"bytes that may wait", limit}},
+	}
+}
+
+func evictedTooEarly(c counters) *Advice {
+	prompts, missed := c.of("ollama_kv_prompts_total"), c.sum("ollama_kv_misses_total", "cause", string(telemetry.CauseEvicted))
+	if prompts < promptsMin || missed < evictedMin || missed < evictedShare*prompts {
+		return nil
+	}
+	evidence := []Evidence{
+		{"prompts", prompts}, {"prompts whose pages had been evicted", missed},
+		{"tokens they computed", c.sum("ollama_kv_missed_tokens_total", "cause", string(telemetry.CauseEvicted))},
+	}
+	variable, change := "OLLAMA_KV_TIER_LOCAL_GB", "raise it, or name a larger directory in OLLAMA_KV_TIER_REMOTE"
+	if remote, ok := c.tier(telemetry.PlaceRemote); ok {
+		variable, change = "OLLAMA_KV_TIER_REMOTE_GB", "raise it"
+		evidence = append(evidence, Evidence{"bytes of the remote budget", float64(remote.Budget)})
+	} else if local, ok := c.tier(telemetry.PlaceLocal); ok {
+		evidence = append(evidence, Evidence{"bytes of the local budget", float64(local.Budget)})
+	}
+	return &Advice{Says: "Conversations come back after their pages were evicted: the disks hold too little.", Variable: variable, Change: change, Evidence: evidence}
+}
+
+func promotionPressure(c counters) *Advice {
+	up := c.of("ollama_kv_page_moves_total", "from", telemetry.PlaceRemote, "to", telemetry.PlaceLocal)
+	down := c.of("ollama_kv_page_moves_total", "from", telemetry.PlaceLocal, "to", telemetry.PlaceRemote)
+	if up < pagesMin || down < pagesMin || up < promotedShare*down {
+		return nil
+	}
+	return &Advice{
+		Says:     "Pages move to the remote tier and soon come back: the local tier holds less than is in use.",
+		Variable: "OLLAMA_KV_TIER_LOCAL_GB", Change: "raise it",
+		Evidence: []Evidence{{"pages that came back", up}, {"pages that moved away", down}},
+	}
+}
+
+// diskFaults are pages that restores read from a tier's files.
+func diskFaults(c counters, tier string) float64 {
+	return c.of("ollama_kv_page_faults_total", "tier", tier)
+}
+
+func ramTooSmall(c counters) *Advice {
+	ram, ok := c.tier(telemetry.PlaceRAM)
+	local, _ := c.tier(telemetry.PlaceLocal)
+	faults := diskFaults(c, telemetry.PlaceLocal) + diskFaults(c, telemetry.PlaceRemote)
+	held := float64(max(ram.Booked, ram.Bytes))
+	if !ok || ram.Budget <= 0 || held < fullShare*float64(ram.Budget) || faults < pagesMin || faults < faultsPerPage*float64(local.Pages) {
+		return nil
+	}
+	return &Advice{
+		Says:     "The RAM tier is full, and the same pages are read from disk again and again.",
+		Variable: "OLLAMA_KV_TIER_RAM_GB", Change: "raise it",
+		Evidence: []Evidence{{"pages read from disk", faults}, {"pages on the local disk", float64(local.Pages)}, {"bytes in the RAM tier", held}, {"bytes of its budget", float64(ram.Budget)}},
+	}
+}
+
+func ramMissing(c counters) *Advice {
+	if ram, ok := c.tier(telemetry.PlaceRAM); ok && ram.Budget > 0 {
+		return nil
+	}
+	remote, hasRemote := c.tier(telemetry.PlaceRemote)
+	faults := diskFaults(c, telemetry.PlaceRemote)
+	if !hasRemote || faults < pagesMin || faults < faultsPerPage*float64(remote.Pages) {
+		return nil
+	}
+	return &Advice{
+		Says:     "The same pages are read from the remote tier again and again, and there is no RAM tier.",
+		Variable: "OLLAMA_KV_TIER_RAM_GB", Change: "set it to the memory that you can spare",
+		Evidence: []Evidence{{"pages read from the remote tier", faults}, {"pages there", float64(remote.Pages)}},
+	}
+}
+
+func ramAmple(c counters) *Advice {
+	ram, ok := c.tier(telemetry.PlaceRAM)
+	held := float64(max(ram.Booked, ram.Bytes))
+	hits := c.sum("ollama_kv_prompt_tokens_total", "source", telemetry.PlaceRAM)
+	if !ok || ram.Budget <= 0 || c.of("ollama_kv_prompts_total") < promptsManyMin || c.uptime() < unusedAfter || hits == 0 || held >= halfShare*float64(ram.Budget) {
+		return nil
+	}
+	return &Advice{
+		Says:     "All pages that are in use fit in half of the RAM tier.",
+		Variable: "OLLAMA_KV_TIER_RAM_GB", Change: "lower it where the memory is needed elsewhere",
+		Evidence: []Evidence{{"bytes in the RAM tier", held}, {"bytes of its budget", float64(ram.Budget)}, {"tokens restored from it", hits}},
+	}
+}
+
+func diskTooSlow(c counters) *Advice {
+	computed := c.of("ollama_kv_gate_pages_total", "decision", "compute")
+	read := c.of("ollama_kv_gate_pages_total", "decision", "read")
+	if computed+read < pagesMin || computed < computedShare*(computed+read) {
+		return nil
+	}
+	return &Advice{
+		Says:     "Most stored pages are not read, because computing their tokens is quicker than this disk or share.",
+		Variable: "OLLAMA_KV_TIER_LOCAL", Change: "name a directory on a quicker disk, or store smaller pages with OLLAMA_KV_CACHE_TYPE=q8_0; kvtier plan shows the rate that is needed",
+		Evidence: []Evidence{{"pages computed", computed}, {"pages read", read}},
+	}
+}
+
+func prefetchUseless(c counters) *Advice {
+	ahead, used := c.of("ollama_kv_prefetched_pages_total"), c.of("ollama_kv_prefetched_used_pages_total")
+	if ahead < pagesMin || used >= uselessShare*ahead || c.of("ollama_kv_prompts_total") < promptsMin {
+		return nil
+	}
+	return &Advice{
+		Says:     "Hardly any page that is read ahead when a model is loaded is used.",
+		Variable: "OLLAMA_KV_TIER_WARM_GB", Change: "lower it, or set 0: models then load without reading ahead",
+		Evidence: []Evidence{{"pages read ahead", ahead}, {"of these, pages used", used}, {"bytes read ahead", c.of("ollama_kv_prefetched_bytes_total")}},
+	}
+}
+
+func pagedStalls(c counters) *Advice {
+	stalled, misses := c.of("ollama_kv_paged_stall_seconds_total"), c.of("ollama_kv_paged_misses_total")
+	if misses < pagesMin || c.elapsed <= 0 || stalled < stalledShare*c.elapsed.Seconds() {
+		return nil
+	}
+	return &Advice{
+		Says:     "Paged attention waits for pages that do not fit in its memory.",
+		Variable: "OLLAMA_PAGED_HOST_GB", Change: "raise it",
+		Evidence: []Evidence{{"seconds of waiting", stalled}, {"seconds in all", c.elapsed.Seconds()}, {"pages that were read", misses}, {"pages that were in memory", c.of("ollama_kv_paged_hits_total")}},
+	}
+}
+
+func remoteUnused(c counters) *Advice {
+	remote, ok := c.tier(telemetry.PlaceRemote)
+	prompts := c.of("ollama_kv_prompts_total")
+	restored := c.sum("ollama_kv_prompt_tokens_total", "source", telemetry.PlaceRemote)
+	if !ok || prompts < promptsManyMin || c.elapsed < unusedAfter || restored > 0 {
+		return nil
+	}
+	return &Advice{
+		Says:     "No prompt has used a page of the remote tier.",
+		Variable: "OLLAMA_KV_TIER_REMOTE", Change: "leave it out, unless other machines use it or old conversations may come back",
+		Evidence: []Evidence{{"prompts", prompts}, {"tokens restored from the remote tier", restored}, {"pages there", float64(remote.Pages)}},
+	}
+}
+
+func localAmple(c counters) *Advice {
+	local, ok := c.tier(telemetry.PlaceLocal)
+	held := float64(max(local.Booked, local.Bytes))
+	if !ok || local.Budget <= 0 || c.elapsed < lowAfter || c.of("ollama_kv_prompts_total") < promptsManyMin || held >= lowShare*float64(local.Budget) {
+		return nil
+	}
+	return &Advice{
+		Says:     "The local tier is not a quarter full after a week or more.",
+		Variable: "OLLAMA_KV_TIER_LOCAL_GB", Change: "lower it where the space is needed elsewhere",
+		Evidence: []Evidence{{"bytes that count", held}, {"bytes of the budget", float64(local.Budget)}},
+	}
+}

@@ -1,0 +1,296 @@
+package sizing
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+)
+
+// Bounds of a head. Upstream's readers allocate whatever a length in the file says, so that a
+// hostile file ends the process; this reader skips what it does not need.
+const (
+	headBytesMax    = 256 << 20
+	keysMax         = 1 << 16
+	tensorsMax      = 1 << 20
+	dimensionsMax   = 8
+	stringBytesMax  = 64 << 10 // of strings that are kept
+	elementsKeptMax = 4096     // of arrays that are kept; there is one element per layer
+)
+
+// ErrNotGGUF is the error of a file that is no GGUF file, or whose head cannot be what it says.
+var ErrNotGGUF = errors.New("it is no GGUF file that can be read")
+
+// Header is the head of a GGUF file: numbers, flags and texts, without arrays of text and
+// without long arrays.
+type Header struct {
+	// WeightBytes is the size of all tensors: the file without its head.
+	WeightBytes int64
+
+	texts   map[string]string
+	numbers map[string][]int64 // one element for a scalar
+	flags   map[string][]bool
+}
+
+// Types of GGUF's values.
+const (
+	typeUint8 uint32 = iota
+	typeInt8
+	typeUint16
+	typeInt16
+	typeUint32
+	typeInt32
+	typeFloat32
+	typeBool
+	typeString
+	typeArray
+	typeUint64
+	typeInt64
+	typeFloat64
+)
+
+// typeBytes are the sizes of the types that have one.
+var typeBytes = map[uint32]int64{
+	typeUint8: 1, typeInt8: 1, typeBool: 1, typeUint16: 2, typeInt16: 2, typeUint32: 4, typeInt32: 4,
+	typeFloat32: 4, typeUint64: 8, typeInt64: 8, typeFloat64: 8,
+}
+
+// ReadHeader reads the head of a GGUF file of size bytes.
+func ReadHeader(r io.Reader, size int64) (*Header, error) {
+	h := &Header{texts: map[string]string{}, numbers: map[string][]int64{}, flags: map[string][]bool{}}
+	p := &parser{r: bufio.NewReaderSize(r, 64<<10), left: min(size, headBytesMax), h: h}
+	if magic := p.take(4); string(magic) != "GGUF" {
+		p.fail("it begins with %q", magic)
+	}
+	if v := p.u32(); v < 2 || v > 3 {
+		p.fail("its version is %d", v)
+	}
+	tensors, keys := p.count("tensors", tensorsMax), p.count("values", keysMax)
+	for range keys {
+		p.value()
+	}
+	for range tensors {
+		p.tensor()
+	}
+	if p.err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotGGUF, p.err)
+	}
+	align := h.Number("general.alignment")
+	if align <= 0 || align > headBytesMax {
+		align = 32
+	}
+	h.WeightBytes = max(0, size-(p.read+align-1)/align*align)
+	return h, nil
+}
+
+// parser reads a head. After an error it reads zeros, and no loop goes on.
+type parser struct {
+	r          *bufio.Reader
+	read, left int64
+	h          *Header
+	err        error
+	buf        [8]byte
+}
+
+func (p *parser) fail(format string, args ...any) {
+	if p.err == nil {
+		p.err = fmt.Errorf("byte %d: "+format, append([]any{p.read}, args...)...)
+	}
+}
+
+// has reports whether n more bytes may be read.
+func (p *parser) has(n int64) bool {
+	switch {
+	case p.err != nil:
+		return false
+	case n < 0 || n > p.left:
+		p.fail("the head goes on for %d bytes, and %d are left", n, p.left)
+		return false
+	}
+	p.read, p.left = p.read+n, p.left-n
+	return true
+}
+
+// take reads at most 8 bytes.
+func (p *parser) take(n int64) []byte {
+	b := p.buf[:n]
+	clear(b)
+	if p.has(n) {
+		if _, err := io.ReadFull(p.r, b); err != nil {
+			p.fail("%w", err)
+		}
+	}
+	return b
+}
+
+func (p *parser) u32() uint32 { return binary.LittleEndian.Uint32(p.take(4)) }
+func (p *parser) u64() uint64 { return binary.LittleEndian.Uint64(p.take(8)) }
+
+// count reads a number of things; 0 after an error.
+func (p *parser) count(what string, most uint64) uint64 {
+	n := p.u64()
+	if n > most {
+		p.fail("it has %d %s, and %d is the most", n, what, most)
+	}
+	if p.err != nil {
+		return 0
+	}
+	return n
+}
+
+func (p *parser) skip(n int64) {
+	if !p.has(n) {
+		return
+	}
+	if _, err := io.CopyN(io.Discard, p.r, n); err != nil {
+		p.fail("%w", err)
+	}
+}
+
+// text reads a string, and returns "" for one that is too long to keep.
+func (p *parser) text() string {
+	n := p.u64()
+	if n > stringBytesMax {
+		if n > math.MaxInt64 {
+			p.fail("a text has %d bytes", n)
+			return ""
+		}
+		p.skip(int64(n))
+		return ""
+	}
+	if !p.has(int64(n)) {
+		return ""
+	}
+	b := make([]byte, n)
+	if _, err := io.ReadFull(p.r, b); err != nil {
+		p.fail("%w", err)
+	}
+	return string(b)
+}
+
+func (p *parser) value() {
+	if p.err != nil {
+		return
+	}
+	key, kind := p.text(), p.u32()
+	switch kind {
+	case typeString:
+		p.h.texts[key] = p.text()
+	case typeArray:
+		p.array(key)
+	default:
+		p.elements(key, kind, 1)
+	}
+}
+
+func (p *parser) array(key string) {
+	kind, n := p.u32(), p.u64()
+	switch {
+	case kind == typeString && n > uint64(p.left)/8:
+		p.fail("an array has %d texts", n)
+	case kind == typeString:
+		for ; n > 0 && p.err == nil; n-- {
+			length := p.u64()
+			if length > math.MaxInt64 {
+				p.fail("a text has %d bytes", length)
+				return
+			}
+			p.skip(int64(length))
+		}
+	case typeBytes[kind] == 0:
+		p.fail("an array has elements of type %d", kind)
+	case n > headBytesMax:
+		p.fail("an array has %d elements", n)
+	case n > elementsKeptMax:
+		p.skip(int64(n) * typeBytes[kind])
+	default:
+		p.elements(key, kind, int(n))
+	}
+}
+
+// elements reads numbers or flags. Fractions are skipped: no size follows from them.
+func (p *parser) elements(key string, kind uint32, n int) {
+	size := typeBytes[kind]
+	if size == 0 {
+		p.fail("a value is of type %d", kind)
+		return
+	}
+	for range n {
+		b := p.take(size)
+		if p.err != nil {
+			return
+		}
+		switch kind {
+		case typeFloat32, typeFloat64:
+		case typeBool:
+			p.h.flags[key] = append(p.h.flags[key], b[0] != 0)
+		default:
+			p.h.numbers[key] = append(p.h.numbers[key], number(kind, b))
+		}
+	}
+}
+
+// number reads an integer. One that an int64 does not hold becomes the largest.
+func number(kind uint32, b []byte) int64 {
+	switch kind {
+	case typeUint8:
+		return int64(b[0])
+	case typeInt8:
+		return int64(int8(b[0]))
+	case typeUint16:
+		return int64(binary.LittleEndian.Uint16(b))
+	case typeInt16:
+		return int64(int16(binary.LittleEndian.Uint16(b)))
+	case typeUint32:
+		return int64(binary.LittleEndian.Uint32(b))
+	case typeInt32:
+		return int64(int32(binary.LittleEndian.Uint32(b)))
+	case typeUint64:
+		return int64(min(binary.LittleEndian.Uint64(b), math.MaxInt64))
+	}
+	return int64(binary.LittleEndian.Uint64(b))
+}
+
+func (p *parser) tensor() {
+	if p.err != nil {
+		return
+	}
+	p.text()
+	dimensions := p.u32()
+	if dimensions > dimensionsMax {
+		p.fail("a tensor has %d dimensions", dimensions)
+		return
+	}
+	p.skip(int64(dimensions)*8 + 4 + 8) // sizes, type, place
+}
+
+// Architecture is the model's architecture, "" if the file names none.
+func (h *Header) Architecture() string { return h.texts["general.architecture"] }
+
+// key adds the architecture to the name of a value, as GGUF does.
+func (h *Header) key(name string) string {
+	if strings.HasPrefix(name, "general.") {
+		return name
+	}
+	return h.Architecture() + "." + name
+}
+
+// Number returns a number, 0 if the file has none of that name or several.
+func (h *Header) Number(name string) int64 {
+	if n := h.numbers[h.key(name)]; len(n) == 1 {
+		return n[0]
+	}
+	return 0
+}
+
+// Numbers returns a list of numbers, also one of a single element.
+func (h *Header) Numbers(name string) []int64 { return h.numbers[h.key(name)] }
+
+// Flags returns a list of flags.
+func (h *Header) Flags(name string) []bool { return h.flags[h.key(name)] }
+
+// Has reports whether the file has a number or a list of numbers of that name.
+func (h *Header) Has(name string) bool { return len(h.numbers[h.key(name)]) > 0 }

@@ -1,0 +1,55 @@
+package sizing
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Input is what a plan is made of. A figure with no Origin is not known.
+type Input struct {
+	Model     string // as the user named it
+	Shape     *Shape
+	Weights   Figure // bytes
+	CacheType string
+	Context   Figure // tokens of a slot
+	Slots     Figure
+	// VRAM, RAM and SSD are the room: the video memory of the card, the memory for K/V beside
+	// it, and the disk for pages. One that was not given is not planned for.
+	VRAM, RAM, SSD Figure
+
+	PageTokens int64
+	TokensADay Figure // that are computed in a day
+	Written    Figure // bytes that may be written to the disk in its life
+	// Encoded is the size of a page's file relative to its rows.
+	Encoded Figure
+	// Disk, Memory and Remote are the rates at which pages are read, in bytes per second.
+	Disk, Memory, Remote Figure
+	// Compute returns the seconds to compute the tokens from position begin to end; nil where
+	// that is not known. ComputeFrom has no value.
+	Compute     func(begin, end int64) float64
+	ComputeFrom Figure
+	// RAMPays: pages are compressed or come from a remote tier, so that a RAM tier is quicker
+	// than the system's page cache.
+	RAMPays bool
+}
+
+// Bounds of what a plan takes.
+const (
+	CellsMax = 1 << 31 // tokens of all slots together
+	SlotsMax = 1 << 10
+)
+
+// Check returns what a user gave that no plan can be made of.
+func (in *Input) Check() error {
+	switch {
+	case !slices.Contains(CacheTypes, in.CacheType):
+		return fmt.Errorf("the type of K/V is %q; give one of f16, q8_0 and q4_0", in.CacheType)
+	case in.Context.Value < 1 || in.Slots.Value < 1 || in.Slots.Value > SlotsMax || in.Context.Value*in.Slots.Value > CellsMax:
+		return fmt.Errorf("%.0f slots of %.0f tokens cannot be planned; give 1 to %d slots, and at most %d tokens in all of them", in.Slots.Value, in.Context.Value, SlotsMax, int64(CellsMax))
+	case in.PageTokens < 1:
+		return fmt.Errorf("a page has %d tokens", in.PageTokens)
+	}
+	return nil
+}
+
+func (f Figure) known() bool { return f.Origin != "" && f.Value > 0 }

@@ -1,0 +1,256 @@
+package sizing
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"sort"
+)
+
+// Plan is what fits where, how long it takes, and what to set. What is not known is nil.
+type Plan struct {
+	Model        string   `json:"model"`
+	Architecture string   `json:"architecture"`
+	CacheType    string   `json:"cache_type"`
+	Notes        []string `json:"notes"` // sentences on what the figures leave out
+
+	FullLayers   Figure `json:"full_layers"`
+	WindowLayers Figure `json:"window_layers"`
+	StateLayers  Figure `json:"state_layers"`
+	Weights      Figure `json:"weights"`
+	Token        Figure `json:"token_bytes"`        // of all layers
+	TokenFull    Figure `json:"token_bytes_beyond"` // beyond the windows
+	State        Figure `json:"state_bytes"`
+	Context      Figure `json:"context"`
+	Slots        Figure `json:"slots"`
+	Cells        Figure `json:"cell_bytes"`    // of the engine's own cache, all slots
+	Stored       Figure `json:"stored_bytes"`  // the page files of one conversation of the context's length
+	StoredLlama  Figure `json:"stored_llama"`  // the same under llama-server
+	Restored     Figure `json:"restore_bytes"` // that a restore of it reads
+
+	Places   []Place  `json:"places"`
+	Defaults []Place  `json:"defaults"` // with the default budgets
+	Lengths  []Length `json:"lengths"`
+	// BreakEven is the length from which on restoring from the disk is quicker than computing,
+	// and NeverQuicker is true where that is no length of the context.
+	BreakEven     *Figure `json:"break_even"`
+	NeverQuicker  bool    `json:"never_quicker"`
+	BreakEvenRead *Figure `json:"break_even_read"` // the slowest disk that is quicker at the context's length
+	// Streamed is what paged attention reads from the disk for each token that is generated at
+	// the end of the context, and StreamTime the time it takes; nil where all is in memory.
+	Streamed   *Figure `json:"streamed"`
+	StreamTime *Figure `json:"stream_time"`
+
+	WrittenADay *Figure   `json:"written_per_day"`
+	Life        *Figure   `json:"life"`
+	Settings    []Setting `json:"settings"`
+}
+
+// Place is room for K/V.
+type Place struct {
+	Name          string  `json:"name"`
+	Room          Figure  `json:"room"` // for K/V
+	Tokens        Figure  `json:"tokens"`
+	Conversations Figure  `json:"conversations"` // of the context's length
+	Read          *Figure `json:"read"`          // bytes per second
+	TokenTime     *Figure `json:"token_time"`    // to restore one token, of a conversation of the context's length
+}
+
+// Length compares restoring a prompt of some tokens with computing it.
+type Length struct {
+	Tokens  Figure  `json:"tokens"`
+	Restore *Figure `json:"restore"`
+	Compute *Figure `json:"compute"`
+}
+
+// Setting is an environment variable, and why it has its value.
+type Setting struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+	Why   string `json:"why"`
+}
+
+const (
+	// graphBytes is the video memory that is left for what is neither weights nor K/V.
+	graphBytes = 1e9
+
+	defaultLocalBytes = 20e9
+	daysPerYear       = 365.25
+	shortLifeYears    = 5
+)
+
+// Make makes a plan. in must have passed Check.
+func Make(in Input) *Plan {
+	s, t := in.Shape, in.CacheType
+	context, slots := int64(in.Context.Value), int64(in.Slots.Value)
+	full, window, state := s.Kinds()
+	computed := func(v float64, unit, from string) Figure { return Figure{v, unit, Computed, from} }
+	read := func(v float64, unit string) Figure { return Figure{v, unit, Read, in.Weights.From} }
+	p := &Plan{
+		Model: in.Model, Architecture: s.Architecture, CacheType: t, Notes: append([]string{}, s.Unsure...),
+		FullLayers: read(float64(full), Count), WindowLayers: read(float64(window), Count), StateLayers: read(float64(state), Count),
+		Weights:   in.Weights,
+		Token:     computed(float64(s.RowBytes(t)), Bytes, "layers × K/V heads × dimensions × bytes per element"),
+		TokenFull: computed(float64(s.FullBytes(t)), Bytes, "the layers that keep all positions"),
+		State:     computed(float64(s.StateBytes()), Bytes, "recurrent layers, f32"),
+		Context:   in.Context, Slots: in.Slots,
+		Cells:       computed(float64(s.CellBytes(context, slots, t)), Bytes, "cells of all slots"),
+		Stored:      computed(float64(s.StoredBytes(context, t)), Bytes, "rows of all layers"),
+		StoredLlama: computed(float64(s.RestoreBytes(context, t)), Bytes, "windows and states at the end alone"),
+		Restored:    computed(float64(s.RestoreBytes(context, t)), Bytes, "of windows, the positions that are kept"),
+	}
+	if s.Context > 0 && context > s.Context {
+		p.Notes = append(p.Notes, fmt.Sprintf("The model was trained for %d tokens, and Ollama lowers a longer context to that.", s.Context))
+	}
+	p.places(&in)
+	p.times(&in)
+	p.streams(&in)
+	p.wear(&in)
+	p.settings(&in)
+	return p
+}
+
+// places fills the room that was given, and that of the defaults.
+func (p *Plan) places(in *Input) {
+	if in.VRAM.Origin != "" {
+		p.Places = append(p.Places, p.vram(in))
+	}
+	one := Figure{1, Ratio, Computed, "decoded"}
+	if in.RAM.Origin != "" {
+		p.Places = append(p.Places, p.place(in, "ram", in.RAM, one, in.Memory))
+	}
+	if in.SSD.Origin != "" {
+		p.Places = append(p.Places, p.place(in, "local", in.SSD, in.Encoded, in.Disk))
+	}
+	local := Figure{defaultLocalBytes, Bytes, Read, "default of OLLAMA_KV_TIER_LOCAL_GB"}
+	p.Defaults = append(p.Defaults, p.place(in, "ram", Figure{0, Bytes, Read, "default of OLLAMA_KV_TIER_RAM_GB"}, one, in.Memory),
+		p.place(in, "local", local, in.Encoded, in.Disk))
+}
+
+// vram is the room beside the weights.
+func (p *Plan) vram(in *Input) Place {
+	room := in.VRAM.Value - in.Weights.Value - graphBytes
+	place := Place{Name: "vram", Room: Figure{max(0, room), Bytes, Assumed, "--vram less the weights and 1 GB for graphs"}}
+	if room < 0 {
+		p.Notes = append(p.Notes, "The weights do not fit in the video memory: some layers, and their K/V, are in the machine's memory.")
+	}
+	slots := int64(in.Slots.Value)
+	most := sort.Search(CellsMax/int(slots), func(n int) bool {
+		return float64(in.Shape.CellBytes(int64(n)+1, slots, in.CacheType)) > max(0, room)
+	})
+	tokens := float64(int64(most) * slots)
+	place.Tokens = Figure{tokens, Tokens, Assumed, "in cells of all slots"}
+	place.Conversations = Figure{tokens / in.Context.Value, Conversations, Assumed, "of the context's length"}
+	return place
+}
+
+// place is room for pages.
+func (p *Plan) place(in *Input, name string, room, encoded, rate Figure) Place {
+	stored := p.Stored.Value * encoded.Value
+	conversations := room.Value / stored
+	origin := weakest(room, encoded)
+	place := Place{
+		Name: name, Room: room,
+		Tokens:        Figure{math.Floor(conversations * in.Context.Value), Tokens, origin, "room ÷ bytes of a stored token"},
+		Conversations: Figure{conversations, Conversations, origin, "of the context's length"},
+	}
+	if rate.known() {
+		place.Read = &rate
+		place.TokenTime = &Figure{p.Restored.Value / rate.Value / in.Context.Value, Seconds, weakest(rate), "bytes of a restore ÷ rate"}
+	}
+	return place
+}
+
+// comparedLengths are the lengths at which restoring is compared with computing, beside the
+// context's own.
+var comparedLengths = []int64{1024, 8192, 32768, 131072}
+
+// times compares restoring with computing.
+func (p *Plan) times(in *Input) {
+	context := int64(in.Context.Value)
+	lengths := []int64{}
+	for _, n := range comparedLengths {
+		if n < context {
+			lengths = append(lengths, n)
+		}
+	}
+	for _, n := range append(lengths, context) {
+		l := Length{Tokens: Figure{float64(n), Tokens, Computed, ""}}
+		if in.Disk.known() {
+			l.Restore = &Figure{in.restoring(n), Seconds, weakest(in.Disk), "from the local tier"}
+		}
+		if in.Compute != nil {
+			l.Compute = &Figure{in.Compute(0, n), Seconds, cmp.Or(in.ComputeFrom.Origin, Computed), in.ComputeFrom.From}
+		}
+		p.Lengths = append(p.Lengths, l)
+	}
+	if in.Compute == nil {
+		return
+	}
+	origin := weakest(in.Disk, in.ComputeFrom)
+	if whole := in.Compute(0, context); whole > 0 {
+		p.BreakEvenRead = &Figure{p.Restored.Value / whole, BytesPerS, origin, "bytes of a restore ÷ time to compute it"}
+	}
+	if !in.Disk.known() {
+		return
+	}
+	if n, ok := in.breakEven(context); ok {
+		p.BreakEven = &Figure{float64(n), Tokens, origin, "in steps of a page"}
+	} else {
+		p.NeverQuicker = true
+	}
+}
+
+func (in *Input) restoring(n int64) float64 {
+	return float64(in.Shape.RestoreBytes(n, in.CacheType)) / in.Disk.Value
+}
+
+// breakEvenSteps bounds the lengths that are tried.
+const breakEvenSteps = 1 << 14
+
+// breakEven is the shortest length from which on restoring is quicker than computing, up to
+// the context's. The gate of a server decides by the same comparison.
+func (in *Input) breakEven(context int64) (tokens int64, ok bool) {
+	step := max(in.PageTokens, context/breakEvenSteps)
+	for n := context; ; n = (n - 1) / step * step {
+		if n < 1 || in.restoring(n) > in.Compute(0, n) {
+			return tokens, ok
+		}
+		tokens, ok = n, true
+	}
+}
+
+// streams works out what paged attention reads from the disk for each token.
+func (p *Plan) streams(in *Input) {
+	if !p.paged(in) || in.SSD.Origin == "" {
+		return
+	}
+	over := p.Cells.Value/in.Slots.Value - in.RAM.Value
+	if over <= 0 {
+		return
+	}
+	p.Streamed = &Figure{over, Bytes, Computed, "K/V of one slot less --ram"}
+	if in.Disk.known() {
+		p.StreamTime = &Figure{over / in.Disk.Value, Seconds, weakest(in.Disk), "read once for each token"}
+	}
+}
+
+// paged reports whether the K/V of the slots needs paged attention: it fits in no video memory,
+// but in the memory that was given for it.
+func (p *Plan) paged(in *Input) bool {
+	return in.VRAM.Origin != "" && in.RAM.known() && p.StateLayers.Value == 0 &&
+		p.Cells.Value > p.Places[0].Room.Value
+}
+
+// wear works out how long the disk lasts.
+func (p *Plan) wear(in *Input) {
+	if !in.TokensADay.known() {
+		return
+	}
+	origin := weakest(in.TokensADay, in.Encoded)
+	perToken := p.Stored.Value / in.Context.Value
+	p.WrittenADay = &Figure{in.TokensADay.Value * perToken * in.Encoded.Value, BytesPerDay, origin, "tokens × bytes of a stored token × encoding"}
+	p.Life = &Figure{in.Written.Value / p.WrittenADay.Value / daysPerYear, Years, weakest(in.Written, *p.WrittenADay), "for " + terabytes(in.Written.Value) + " of writing"}
+}
+
+func terabytes(bytes float64) string { return fmt.Sprintf("%.0f TB", bytes/1e12) }

@@ -1,0 +1,56 @@
+package tiering
+
+import (
+	"context"
+	"time"
+
+	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/collect"
+)
+
+// source makes the reports of this runner. more adds to each the numbers that the page store does not know.
+func (s *modelStore) source(m Model, meter *telemetry.Meter, more func(*telemetry.Report)) *telemetry.Source {
+	return &telemetry.Source{
+		Process: tierenv.Process(telemetry.EngineOllama),
+		Started: time.Now(),
+		Model: telemetry.Model{
+			Weights:      s.identity[tierenv.KeyWeights],
+			Architecture: m.Architecture,
+			Fingerprint:  tierenv.Fingerprint(s.identity).String(),
+			Namespace:    s.identity[tierenv.KeyNamespace],
+			CacheType:    s.identity[tierenv.KeyCacheType],
+			PageTokens:   s.config.PageTokens,
+			TokenBytes:   s.tokenBytes,
+		},
+		Meter: meter,
+		Fill: func(r *telemetry.Report) {
+			s.config.FillReport(r, s.Stats())
+			more(r)
+		},
+	}
+}
+
+// report sends reports to the collector of the local directory, until the store is closed.
+func (s *modelStore) report(source *telemetry.Source) {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.nudge, s.reported = make(chan struct{}, 1), make(chan struct{})
+	s.lastReport = func() {
+		cancel()
+		<-s.reported // in bounded time: see collect.Push
+	}
+	go func() {
+		defer close(s.reported)
+		collect.Push(ctx, s.config.Local, source, collect.Options{Logger: s.log, Nudge: s.nudge})
+	}()
+}
+
+// Flush does as [diskstore.Store.Flush]. The process may be killed afterwards, so a report is sent
+// soon.
+func (s *modelStore) Flush(ctx context.Context) error {
+	select {
+	case s.nudge <- struct{}{}:
+	default: // one is asked for already
+	}
+	return s.Store.Flush(ctx)
+}

@@ -1,0 +1,176 @@
+package tiering
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ollama/ollama/model/input"
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
+	"github.com/kvtier/kvtier/kvcache"
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/collect"
+)
+
+// collected reads a root's state until it is as wanted.
+func collected(t *testing.T, root string, wanted func(telemetry.State) bool) telemetry.State {
+	t.Helper()
+	for {
+		state, err := collect.Read(t.Context(), root)
+		if err == nil && wanted(state) {
+			return state
+		}
+		require.NoError(t, t.Context().Err(), "%+v", state)
+	}
+}
+
+// collector makes the root of a test, and collects there as a server does.
+func collector(t *testing.T, vars map[string]string) (root string) {
+	root = filepath.Join(t.TempDir(), "pages")
+	vars["OLLAMA_KV_TIERING"], vars["OLLAMA_KV_TIER_LOCAL"] = "1", root
+	tierenvtest.Set(t, vars)
+	release, err := ClaimInstance()
+	require.NoError(t, err)
+	t.Cleanup(release)
+	require.NoDirExists(t, root, "the first model makes it")
+	return root
+}
+
+// TestAServerCollectsFromItsRunners loads a model beside a server without an id.
+func TestAServerCollectsFromItsRunners(t *testing.T) {
+	remote := t.TempDir()
+	root := collector(t, map[string]string{
+		"OLLAMA_KV_TIER_RAM_GB": "1", "OLLAMA_KV_TIER_LOCAL_GB": "2", "OLLAMA_KV_TIER_REMOTE": remote,
+		"OLLAMA_KV_TIER_WRITE_GB_PER_DAY": "3", "OLLAMA_KV_TIER_NAMESPACE": "team",
+	})
+	model := testModelAt(t)
+	lines := make(chan string, 8)
+	tiered, err := start(model, plainCache{}, []kvcache.Rows{plainCache{}}, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
+	require.NoError(t, err)
+	closed := sync.OnceFunc(tiered.Close)
+	t.Cleanup(closed)
+	line := <-lines
+	for _, part := range []string{"local_tokens=15625000", "ram_tokens=7812500"} { // 128 bytes each
+		require.Contains(t, line, part)
+	}
+	require.NotContains(t, line, "remote_tokens", "all but a part of the disk")
+
+	state := collected(t, root, func(s telemetry.State) bool { return len(s.Processes) == 1 && len(s.Tiers) == 3 })
+	require.True(t, state.Live)
+	p := state.Processes[0]
+	require.Equal(t, tierenv.Process(telemetry.EngineOllama), p.Process)
+	require.Equal(t, os.Getpid(), p.Process.PID)
+	require.Equal(t, "ollama", p.Process.Engine)
+	require.Equal(t, "qwen3", p.Model.Architecture)
+	require.Equal(t, "team", p.Model.Namespace)
+	require.Equal(t, "f16", p.Model.CacheType)
+	require.Equal(t, 256, p.Model.PageTokens)
+	require.Len(t, p.Model.Weights, 64)
+	require.Len(t, p.Model.Fingerprint, 64)
+	require.Contains(t, line, "fingerprint="+p.Model.Fingerprint[:12])
+	by := make(map[string]telemetry.Tier)
+	for _, tier := range state.Tiers {
+		by[tier.Name] = tier
+	}
+	require.EqualValues(t, 2e9, by["local"].Budget)
+	require.EqualValues(t, 3e9, by["local"].WriteCap)
+	require.Equal(t, root, by["local"].Root)
+	require.Equal(t, remote, by["remote"].Root)
+	require.Zero(t, by["remote"].Budget)
+
+	// A prompt is in the state before Close has returned, as after a flush.
+	var mu sync.Mutex
+	mu.Lock()
+	_, err = tiered.Restore(t.Context(), &mu, 0, 0, []*input.Input{{Token: 1}, {Token: 2}}, func(int) {})
+	mu.Unlock()
+	require.NoError(t, err)
+	closed()
+	state, err = collect.Read(t.Context(), root)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, state.Models[0].Totals["ollama_kv_prompts_total"])
+	require.EqualValues(t, 2, state.Models[0].Totals[`ollama_kv_prompt_tokens_total{source="computed"}`])
+}
+
+// TestEverySeriesIsKnown compares the series of a report with the list of metrics.
+func TestEverySeriesIsKnown(t *testing.T) {
+	tierenvtest.Set(t, map[string]string{
+		"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages"),
+		"OLLAMA_KV_TIER_RAM_GB": "1", "OLLAMA_KV_TIER_REMOTE": t.TempDir(),
+	})
+	log, _ := tierenvtest.Logger()
+	tiered, s, err := startWith(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, log)
+	require.NoError(t, err)
+	defer tiered.Close()
+	report := s.Report()
+	reported := make(map[string]bool)
+	for _, series := range []map[string]float64{report.Totals, report.Gauges} {
+		for key := range series {
+			name, _, _ := strings.Cut(key, "{")
+			_, known := telemetry.Find(name)
+			require.True(t, known, key)
+			reported[name] = true
+		}
+	}
+	for _, m := range telemetry.Metrics {
+		switch {
+		case reported[m.Name], strings.HasPrefix(m.Name, "ollama_kv_paged_"): // with paged attention
+		case strings.HasPrefix(m.Name, "ollama_kv_tier_"), m.Name == "ollama_kv_memory_bytes": // of Tiers, Memory
+		case strings.HasPrefix(m.Name, "ollama_kv_prompt"), strings.HasPrefix(m.Name, "ollama_kv_restore"),
+			strings.HasPrefix(m.Name, "ollama_kv_miss"): // of Meter.Prompt, with the first prompt
+		case m.Name == "ollama_kv_saved_seconds_total", m.Name == "ollama_kv_page_faults_total", m.Name == "ollama_kv_sealed_pages_total":
+		default:
+			t.Errorf("no report has %s", m.Name)
+		}
+	}
+	require.Len(t, report.Memory, 5)
+}
+
+// A directory that others may write to is not used, and the server starts.
+func TestAnUnsafeDirectoryIsNotCollectedIn(t *testing.T) {
+	root := t.TempDir()
+	require.NoError(t, os.Chmod(root, 0o777))
+	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root})
+	said := make(chan string, 8)
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(lineWriter(said), &slog.HandlerOptions{Level: slog.LevelDebug})))
+	t.Cleanup(func() { slog.SetDefault(before) })
+	release, err := ClaimInstance()
+	require.NoError(t, err)
+	require.Contains(t, <-said, "kv tier: reports of runners are not collected")
+	release()
+	require.NoDirExists(t, filepath.Join(root, "telemetry"))
+}
+
+// Off means off: nothing is made, and nothing runs.
+func TestOffCollectsNothing(t *testing.T) {
+	root := t.TempDir()
+	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "", "OLLAMA_KV_TIER_LOCAL": root})
+	release, err := ClaimInstance()
+	require.NoError(t, err)
+	release()
+	entries, err := os.ReadDir(root)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+}
+
+// A model is closed in time where nobody collects.
+func TestClosingWithoutACollector(t *testing.T) {
+	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages")})
+	log, _ := tierenvtest.Logger()
+	tiered, err := start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, log)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for range 3 {
+		require.NoError(t, tiered.Flush(ctx), "asking for a report waits for nothing")
+	}
+	tiered.Close()
+}

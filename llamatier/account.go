@@ -1,0 +1,127 @@
+package llamatier
+
+import (
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+// restored counts the tokens that a restore has put into a slot.
+type restored struct {
+	tokens             int // that the slot did not hold before
+	ram, local, remote int // these, by tier
+	bytes              int64
+	took, saved        time.Duration
+}
+
+// restoredFrom counts the pages of a plan behind the tokens that a slot held.
+func (t *Tier) restoredFrom(p *plan, held int, took time.Duration) restored {
+	r := restored{tokens: max(0, len(p.tokens)-held), took: took}
+	for _, ref := range p.refs {
+		n := min(int(ref.Start)+ref.Tokens, len(p.tokens)) - max(int(ref.Start), held)
+		if n <= 0 {
+			continue
+		}
+		r.bytes += ref.Bytes
+		switch ref.Tier {
+		case tier.RAM:
+			r.ram += n
+		case tier.Remote:
+			r.remote += n
+		default:
+			r.local += n
+		}
+	}
+	if r.tokens > 0 {
+		r.saved = max(0, t.opt.Rates.Computing(held, held+r.tokens)-took)
+	}
+	t.opt.Meter.Add("ollama_kv_restored_bytes_total", float64(r.bytes))
+	return r
+}
+
+// gate counts the decisions on pages that were found.
+func (t *Tier) gate(read, compute int) {
+	t.opt.Meter.Add(telemetry.Series("ollama_kv_gate_pages_total", "decision", "read"), float64(read))
+	t.opt.Meter.Add(telemetry.Series("ollama_kv_gate_pages_total", "decision", "compute"), float64(compute))
+}
+
+// account is the account of a request's prompt. Without the engine's answer, the tokens that the
+// slot did not hold, and that were not restored, count as computed, although the request may have
+// ended before.
+func (u *Turn) account(answer *Answer) telemetry.Prompt {
+	p := telemetry.Prompt{
+		At: u.began, ID: u.s.id, Private: u.private,
+		RAM: u.restored.ram, Local: u.restored.local, Remote: u.restored.remote,
+		Restore: u.restored.took, Saved: u.restored.saved,
+	}
+	cached, computed := u.held+u.restored.tokens, 0
+	if answer == nil {
+		p.Tokens = len(u.tokens)
+		computed = max(0, p.Tokens-cached)
+	} else {
+		cached, computed = answer.Cached, answer.Processed
+		p.Took = u.restored.took + answer.Took
+		if u.Staged != nil {
+			cached, computed = u.Staged.Cached, computed+u.Staged.Processed
+			p.Took += u.Staged.Took
+		}
+		p.Tokens = cached + computed
+	}
+	p.Computed = computed
+	p.Slot = p.Tokens - computed - u.restored.tokens
+	if p.Slot < 0 { // the engine computed some of the restored tokens again
+		p.RAM, p.Local, p.Remote, p.Slot = shrink(p.RAM, p.Local, p.Remote, -p.Slot)
+	}
+	return p
+}
+
+// shrink takes tokens away from the tiers, from the slowest first.
+func shrink(ram, local, remote, n int) (int, int, int, int) {
+	for _, of := range []*int{&remote, &local, &ram} {
+		less := min(*of, n)
+		*of, n = *of-less, n-less
+	}
+	return ram, local, remote, 0
+}
+
+// Slots describes the slots, for people. Pages of a slot in a tier are not counted here.
+func (t *Tier) Slots() []telemetry.Slot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	slots := make([]telemetry.Slot, 0, len(t.slots))
+	for _, s := range t.slots {
+		v := s.seen
+		v.ID, v.Busy = s.id, s.busy
+		slots = append(slots, v)
+	}
+	return slots
+}
+
+// noteSeenLocked updates the description of a slot that its request leaves.
+func (t *Tier) noteSeenLocked(s *slot, answer *Answer, r restored) {
+	tokens := len(s.tokens)
+	if answer != nil {
+		tokens = answer.seen()
+	}
+	v := &s.seen
+	v.Tokens, v.Hot, v.Shifted = tokens, tokens/t.opt.PageTokens, s.broken
+	if r.tokens > 0 {
+		v.LastRestore, v.Restored = time.Now(), r.tokens
+		v.Saved += r.saved
+	}
+}
+
+// sealed counts a page that was stored.
+func (t *Tier) sealed(p *pagefile.Page, err error) {
+	if err != nil {
+		t.opt.Meter.Add("ollama_kv_dropped_pages_total", 1)
+		return
+	}
+	kind := "page"
+	if len(p.Tokens) < t.opt.PageTokens {
+		kind = "tail"
+	}
+	t.opt.Meter.Add(telemetry.Series("ollama_kv_sealed_pages_total", "kind", kind), 1)
+}

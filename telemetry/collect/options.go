@@ -1,0 +1,73 @@
+package collect
+
+import (
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/steady"
+)
+
+// Options of Serve and Push. The zero Options are ready for use.
+type Options struct {
+	Logger *slog.Logger // nil for none
+
+	// OnServe is called each time that this process begins to collect.
+	OnServe func()
+	// ModelName returns the name of a model whose processes do not know it, or "". ModelName
+	// must return at once, and may be called from several goroutines.
+	ModelName func(weights string) string
+
+	// Nudge asks Push for a report soon, such as after a prompt. Give it room for one value,
+	// and send without waiting.
+	Nudge <-chan struct{}
+
+	Intervals Intervals
+
+	fs  func(dir string) vfs.FS // nil for vfs.Below
+	now func() time.Time
+}
+
+// Intervals are times that tests make shorter. A zero one has its default.
+type Intervals struct {
+	Report    time.Duration // between reports while something changes: 1 s
+	Heartbeat time.Duration // between reports while nothing does: 4 s
+	Try       time.Duration // most time of one report: 1 s
+	Last      time.Duration // most time of the last report: 500 ms
+	Backoff   time.Duration // longest time between attempts that fail: 4 s
+
+	Poll   time.Duration // between attempts at the lock, and looks at the processes: 500 ms
+	Silent time.Duration // after which a process that does not report has ended: 15 s
+	Save   time.Duration // between writes of the file that no reader asked for: 10 s
+	Disk   time.Duration // most time of a disk operation: 1 s
+}
+
+func (o Options) withDefaults() Options {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	if o.fs == nil {
+		o.fs = vfs.Below
+	}
+	if o.now == nil {
+		o.now = time.Now
+	}
+	if o.ModelName == nil {
+		o.ModelName = func(string) string { return "" }
+	}
+	for at, value := range map[*time.Duration]time.Duration{
+		&o.Intervals.Report: time.Second, &o.Intervals.Heartbeat: 4 * time.Second, &o.Intervals.Try: time.Second,
+		&o.Intervals.Last: 500 * time.Millisecond, &o.Intervals.Backoff: 4 * time.Second,
+		&o.Intervals.Poll: 500 * time.Millisecond, &o.Intervals.Silent: 15 * time.Second,
+		&o.Intervals.Save: 10 * time.Second, &o.Intervals.Disk: time.Second,
+	} {
+		if *at <= 0 {
+			*at = value
+		}
+	}
+	return o
+}
+
+// wait bounds one operation of the disk.
+func (i Intervals) wait() steady.Wait { return steady.Wait{Most: i.Disk, Grace: i.Disk / 4} }

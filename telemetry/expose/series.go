@@ -1,0 +1,153 @@
+package expose
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+// valueBytesMax is the length of the value of a label in a process's key. The values are words
+// of the program, such as local; a longer one is no such word.
+const valueBytesMax = 64
+
+type label struct{ name, value string }
+
+// parse splits a key as [telemetry.Series] makes it into the name and the labels.
+func parse(key string) (name string, labels []label, ok bool) {
+	name, rest, braces := strings.Cut(key, "{")
+	if !braces {
+		return name, nil, true
+	}
+	rest, ok = strings.CutSuffix(rest, "}")
+	for ok && rest != "" {
+		var l label
+		if l, rest, ok = parseLabel(rest); !ok {
+			break
+		}
+		labels = append(labels, l)
+		if rest != "" {
+			rest, ok = strings.CutPrefix(rest, ",")
+			ok = ok && rest != ""
+		}
+	}
+	return name, labels, ok && len(labels) > 0
+}
+
+// parseLabel takes name="value" from the front.
+func parseLabel(text string) (l label, rest string, ok bool) {
+	l.name, rest, ok = strings.Cut(text, `="`)
+	if !ok {
+		return l, "", false
+	}
+	var value strings.Builder
+	for i := 0; i < len(rest); i++ {
+		switch c := rest[i]; c {
+		case '"':
+			l.value = value.String()
+			return l, rest[i+1:], true
+		case '\\':
+			i++
+			if i == len(rest) {
+				return l, "", false
+			}
+			switch rest[i] {
+			case '\\', '"':
+				value.WriteByte(rest[i])
+			case 'n':
+				value.WriteByte('\n')
+			default:
+				return l, "", false
+			}
+		default:
+			value.WriteByte(c)
+		}
+	}
+	return l, "", false
+}
+
+// part is the part of a histogram that a series is.
+type part int
+
+const (
+	whole part = iota // a counter or a gauge
+	bucket
+	sum
+	count
+)
+
+// identify finds the metric of a process's key. For a bucket, le is the value of that label,
+// which labels then lacks.
+func identify(key string) (m telemetry.Metric, p part, labels []label, le string, ok bool) {
+	name, labels, ok := parse(key)
+	if !ok {
+		return m, p, nil, "", false
+	}
+	m, p, ok = find(name)
+	if !ok {
+		return m, p, nil, "", false
+	}
+	if p == bucket {
+		at := slices.IndexFunc(labels, func(l label) bool { return l.name == "le" })
+		if at < 0 {
+			return m, p, nil, "", false
+		}
+		le = labels[at].value
+		labels = slices.Delete(labels, at, at+1)
+	}
+	return m, p, labels, le, hasLabels(m, labels)
+}
+
+// find looks a name up among the metrics that a process may report.
+func find(name string) (telemetry.Metric, part, bool) {
+	if m, ok := telemetry.Find(name); ok {
+		return m, whole, m.Kind != telemetry.Histogram
+	}
+	for suffix, p := range map[string]part{"_bucket": bucket, "_sum": sum, "_count": count} {
+		if base, cut := strings.CutSuffix(name, suffix); cut {
+			if m, ok := telemetry.Find(base); ok {
+				return m, p, m.Kind == telemetry.Histogram
+			}
+		}
+	}
+	return telemetry.Metric{}, whole, false
+}
+
+// hasLabels reports whether labels are those of a metric, each once, with printable values.
+func hasLabels(m telemetry.Metric, labels []label) bool {
+	if len(labels) != len(m.Labels) {
+		return false
+	}
+	for _, name := range m.Labels {
+		at := slices.IndexFunc(labels, func(l label) bool { return l.name == name })
+		if at < 0 || !printable(labels[at].value) {
+			return false
+		}
+	}
+	return true
+}
+
+func printable(value string) bool {
+	return len(value) <= valueBytesMax && !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' })
+}
+
+// render writes labels sorted by name. A label without a value is none, as in Prometheus.
+func render(labels []label) string {
+	labels = slices.DeleteFunc(slices.Clone(labels), func(l label) bool { return l.value == "" })
+	if len(labels) == 0 {
+		return ""
+	}
+	slices.SortFunc(labels, func(a, b label) int { return strings.Compare(a.name, b.name) })
+	var text strings.Builder
+	for i, l := range labels {
+		text.WriteByte("{,"[min(i, 1)])
+		text.WriteString(l.name + `="` + valueEscapes.Replace(strings.ToValidUTF8(l.value, "\uFFFD")) + `"`)
+	}
+	text.WriteByte('}')
+	return text.String()
+}
+
+var (
+	valueEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+	helpEscapes  = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
+)

@@ -1,0 +1,406 @@
+package listen
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func state(context.Context) (telemetry.State, error) {
+	return telemetry.State{Live: true, Tiers: []telemetry.Tier{{Name: "local", Root: "/pages", Pages: 3}}}, nil
+}
+
+// quiet drops log lines.
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// start serves until the test ends, and returns the address.
+func start(t *testing.T, opt Options) string {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	opened, done := make(chan net.Addr, 1), make(chan error, 1)
+	opt.Opened = func(addr net.Addr) { opened <- addr }
+	if opt.Addr == "" {
+		opt.Addr = "0"
+	}
+	if opt.Log == nil {
+		opt.Log = quiet()
+	}
+	go func() { done <- Serve(ctx, opt) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+		http.DefaultClient.CloseIdleConnections()
+	})
+	select {
+	case addr := <-opened:
+		return addr.String()
+	case err := <-done:
+		done <- err
+		require.NoError(t, err)
+		return ""
+	}
+}
+
+func do(t *testing.T, method, url, host string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	require.NoError(t, err)
+	req.Host = host
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return resp, string(body)
+}
+
+func TestMetricsAndPage(t *testing.T) {
+	addr := start(t, Options{Version: "1.2.3", Read: state, Page: func(read Read) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s, err := read(r.Context())
+			if err == nil {
+				_, _ = io.WriteString(w, r.URL.Path+" of "+s.Tiers[0].Root)
+			}
+		})
+	}})
+	require.True(t, strings.HasPrefix(addr, "127.0.0.1:"), "no host is this machine")
+
+	resp, body := do(t, "GET", "http://"+addr+"/metrics", "")
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	require.Equal(t, "text/plain; version=0.0.4; charset=utf-8", resp.Header.Get("Content-Type"))
+	require.Contains(t, body, `ollama_kv_tier_pages{root="/pages",tier="local"} 3`)
+	require.Contains(t, body, `ollama_kv_collector_info{version="1.2.3"} 1`)
+	require.Equal(t, "default-src 'none'; frame-ancestors 'none'", resp.Header.Get("Content-Security-Policy"))
+
+	head, nothing := do(t, "HEAD", "http://"+addr+"/metrics", "")
+	require.Equal(t, resp.ContentLength, head.ContentLength)
+	require.Empty(t, nothing)
+
+	resp, body = do(t, "GET", "http://"+addr+"/some/page", "")
+	require.Equal(t, "/some/page of /pages", body)
+	require.Equal(t, pagePolicy, resp.Header.Get("Content-Security-Policy"))
+	for _, path := range []string{"/metrics", "/"} {
+		resp, _ := do(t, "GET", "http://"+addr+path, "")
+		require.Equal(t, "no-store", resp.Header.Get("Cache-Control"), path)
+		require.Equal(t, "nosniff", resp.Header.Get("X-Content-Type-Options"), path)
+		require.Equal(t, "same-origin", resp.Header.Get("Cross-Origin-Resource-Policy"), path)
+		require.Empty(t, resp.Header.Get("Access-Control-Allow-Origin"), path)
+		for _, method := range []string{"POST", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW"} {
+			resp, _ := do(t, method, "http://"+addr+path, "")
+			require.Equal(t, http.StatusMethodNotAllowed, resp.StatusCode, "%s %s", method, path)
+			require.Equal(t, "GET, HEAD", resp.Header.Get("Allow"))
+		}
+	}
+}
+
+func TestNoPage(t *testing.T) {
+	addr := start(t, Options{Read: state})
+	resp, _ := do(t, "GET", "http://"+addr+"/", "")
+	require.Equal(t, http.StatusNotFound, resp.StatusCode)
+}
+
+// A page elsewhere that made its name point here gets nothing, on either path.
+func TestHosts(t *testing.T) {
+	addr := start(t, Options{Read: state, Page: func(Read) http.Handler {
+		return http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	}})
+	for host, want := range map[string]int{
+		"": 200, "localhost": 200, "LOCALHOST:9401": 200, "localhost.": 200, "127.0.0.1:80": 200, "[::1]:80": 200, "[::1]": 200, "10.0.0.7": 200,
+		"gpu.local": 200, "host.docker.internal:1": 200, "a.localhost": 200,
+		"evil.example": 403, "evil.example:9401": 403, "127.0.0.1.evil.example": 403, "localhost.evil.example": 403, "evillocal": 403, "1.2.3.4.5": 403,
+	} {
+		for _, path := range []string{"/metrics", "/"} {
+			resp, body := do(t, "GET", "http://"+addr+path, host)
+			require.Equal(t, want, resp.StatusCode, "%s%s", host, path)
+			require.Equal(t, want == 403, strings.Contains(body, "Ask for localhost"), body)
+		}
+	}
+}
+
+// Over a port that is open to others, their names for this machine are answered.
+func TestHostsOfAnOpenPort(t *testing.T) {
+	for local, want := range map[string]int{"192.0.2.1:80": 200, "[2001:db8::1]:80": 200, "127.0.0.1:80": 403, "[::ffff:127.0.0.1]:80": 403, "[::1]:80": 403} {
+		addr, err := net.ResolveTCPAddr("tcp", local)
+		require.NoError(t, err)
+		r := httptest.NewRequest("GET", "http://metrics.example/metrics", nil)
+		r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, addr))
+		w := httptest.NewRecorder()
+		Metrics("", state).ServeHTTP(w, r)
+		require.Equal(t, want, w.Code, local)
+	}
+	w := httptest.NewRecorder()
+	Metrics("", state).ServeHTTP(w, httptest.NewRequest("GET", "http://metrics.example/metrics", nil))
+	require.Equal(t, 403, w.Code, "an unknown address counts as loopback")
+}
+
+// No words reach an answer, even where a collector hands some out.
+func TestNoWords(t *testing.T) {
+	words := &telemetry.Words{Was: []int32{42}}
+	given := telemetry.State{
+		Prompts:   []telemetry.StatePrompt{{Prompt: telemetry.Prompt{Miss: &telemetry.Miss{Cause: "x", Words: words}}}, {}},
+		Processes: []telemetry.ProcessState{{Busters: []telemetry.Buster{{Begin: 4, Words: words}}}},
+	}
+	read := func(context.Context) (telemetry.State, error) { return given, nil }
+	got, err := withoutWords(read)(t.Context())
+	require.NoError(t, err)
+	text, err := json.Marshal(got)
+	require.NoError(t, err)
+	require.NotContains(t, string(text), "42")
+	require.Equal(t, telemetry.Cause("x"), got.Prompts[0].Miss.Cause)
+	require.Equal(t, 4, got.Processes[0].Busters[0].Begin)
+	require.NotNil(t, given.Prompts[0].Miss.Words, "the collector's state is not touched")
+	require.NotNil(t, given.Processes[0].Busters[0].Words)
+}
+
+// An error of the collector names paths, which the answer does not.
+func TestUnreadableState(t *testing.T) {
+	addr := start(t, Options{Read: func(context.Context) (telemetry.State, error) {
+		return telemetry.State{}, errors.New("open /secret/socket: permission denied")
+	}})
+	resp, body := do(t, "GET", "http://"+addr+"/metrics", "")
+	require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+	require.Contains(t, body, "could not be read")
+	require.NotContains(t, body, "secret")
+}
+
+// Before anything was collected there is no failure to alert on.
+func TestNothingCollectedYet(t *testing.T) {
+	addr := start(t, Options{Read: func(context.Context) (telemetry.State, error) {
+		return telemetry.State{}, fmt.Errorf("nothing was collected: %w", fs.ErrNotExist)
+	}})
+	resp, body := do(t, "GET", "http://"+addr+"/metrics", "")
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	require.Contains(t, body, "\nollama_kv_up 0\n")
+}
+
+// The variable names the address; an address that is none is one line of the log.
+func TestConfigured(t *testing.T) {
+	var log lines
+	opt := Options{Read: state, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	t.Setenv(Variable, "")
+	Configured(t.Context(), opt)
+	require.Empty(t, log.String(), "unset means off")
+	t.Setenv(Variable, "nowhere")
+	Configured(t.Context(), opt)
+	require.Contains(t, log.String(), "no listener for metrics")
+	require.Contains(t, log.String(), "is not HOST:PORT")
+
+	t.Setenv(Variable, " '127.0.0.1:0' ")
+	ctx, cancel := context.WithCancel(t.Context())
+	opened, done := make(chan net.Addr, 1), make(chan struct{})
+	opt.Opened = func(addr net.Addr) { opened <- addr }
+	go func() {
+		defer close(done)
+		Configured(ctx, opt)
+	}()
+	require.NotNil(t, <-opened)
+	cancel()
+	<-done
+}
+
+// More requests than atOnce are turned away while a collector hangs, and answered after.
+func TestRequestsAtOnce(t *testing.T) {
+	entered, release := make(chan struct{}, atOnce), make(chan struct{})
+	h := Metrics("", func(ctx context.Context) (telemetry.State, error) {
+		_, bounded := ctx.Deadline()
+		if !bounded {
+			return telemetry.State{}, errors.New("no deadline")
+		}
+		entered <- struct{}{}
+		<-release
+		return telemetry.State{}, nil
+	})
+	ask := func() int {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "http://localhost/metrics", nil))
+		return w.Code
+	}
+	var all sync.WaitGroup
+	codes := make([]int, atOnce)
+	for i := range codes {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			codes[i] = ask()
+		}()
+	}
+	for range atOnce {
+		<-entered
+	}
+	require.Equal(t, http.StatusServiceUnavailable, ask())
+	close(release)
+	all.Wait()
+	for _, code := range codes {
+		require.Equal(t, http.StatusOK, code)
+	}
+	require.Equal(t, http.StatusOK, ask())
+}
+
+// lines are the messages of a log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// A port in use is one warning, and is taken once it is free.
+func TestPortInUse(t *testing.T) {
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer other.Close()
+	var log lines
+	tick := make(chan time.Time)
+	released := make(chan struct{})
+	go func() {
+		defer close(released)
+		tick <- time.Time{} // tried again, in vain
+		tick <- time.Time{}
+		other.Close()
+		tick <- time.Time{}
+	}()
+	addr := start(t, Options{Addr: other.Addr().String(), Read: state, Log: slog.New(slog.NewTextHandler(&log, nil)), retry: tick})
+	<-released
+	require.Equal(t, other.Addr().String(), addr)
+	resp, _ := do(t, "GET", "http://"+addr+"/metrics", "")
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	require.Equal(t, 1, strings.Count(log.String(), "level=WARN"), log.String())
+	require.Contains(t, log.String(), "cannot listen for metrics")
+	require.Contains(t, log.String(), Variable)
+}
+
+// A process that ends while the port is in use ends at once.
+func TestEndWhileThePortIsInUse(t *testing.T) {
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer other.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	tick := make(chan time.Time)
+	done := make(chan error, 1)
+	go func() {
+		done <- Serve(ctx, Options{Addr: other.Addr().String(), Read: state, Log: quiet(), retry: tick})
+	}()
+	tick <- time.Time{}
+	cancel()
+	require.NoError(t, <-done)
+}
+
+// The owner is told when the address is open to others.
+func TestOpenAddressIsNamed(t *testing.T) {
+	var log lines
+	start(t, Options{Addr: "0.0.0.0:0", Read: state, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	require.Contains(t, log.String(), "everyone who reaches this address")
+	var own lines
+	start(t, Options{Read: state, Log: slog.New(slog.NewTextHandler(&own, nil))})
+	require.NotContains(t, own.String(), "everyone")
+}
+
+func TestAddresses(t *testing.T) {
+	for text, want := range map[string]string{
+		"127.0.0.1:9401": "127.0.0.1:9401", ":9401": "127.0.0.1:9401", "9401": "127.0.0.1:9401", "0.0.0.0:9401": "0.0.0.0:9401",
+		"[::1]:9401": "[::1]:9401", "localhost:9401": "localhost:9401", "[::]:0": "[::]:0",
+	} {
+		got, err := address(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, got)
+	}
+	for _, text := range []string{"", ":", "localhost:", "a:b:c", "127.0.0.1:99999", "::1:9401", "http://localhost:9401", "x"} {
+		_, err := address(text)
+		require.ErrorContains(t, err, Variable, text)
+		require.ErrorContains(t, err, "such as 127.0.0.1:9401", text)
+		require.Error(t, Serve(t.Context(), Options{Addr: text, Read: state}), text)
+	}
+}
+
+// Connections past the bound wait; they are served once others have gone.
+func TestConnectionsAreBounded(t *testing.T) {
+	addr := start(t, Options{Read: state})
+	held := make([]net.Conn, connectionsMax)
+	for i := range held {
+		conn, err := net.Dial("tcp", addr)
+		require.NoError(t, err)
+		defer conn.Close()
+		held[i] = conn
+		requireAnswer(t, conn)
+	}
+	waits, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	defer waits.Close()
+	for _, conn := range held {
+		conn.Close()
+	}
+	requireAnswer(t, waits)
+}
+
+func requireAnswer(t *testing.T, conn net.Conn) {
+	t.Helper()
+	_, err := io.WriteString(conn, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	require.NoError(t, err)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+}
+
+// A bounded listener lets no connection in past its bound, and its end ends a wait for a place.
+func TestBoundedListener(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	b := &bounded{Listener: inner, places: make(chan struct{}, 1), closed: make(chan struct{})}
+	client, err := net.Dial("tcp", inner.Addr().String())
+	require.NoError(t, err)
+	defer client.Close()
+	first, err := b.Accept()
+	require.NoError(t, err)
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := b.Accept()
+		waiting <- err
+	}()
+	require.NoError(t, b.Close())
+	require.ErrorIs(t, <-waiting, net.ErrClosed)
+	require.NoError(t, first.Close())
+	first.Close() // a second close gives no second place
+	require.Empty(t, b.places)
+}
+
+// Oversized headers are refused.
+func TestHeadersAreBounded(t *testing.T) {
+	addr := start(t, Options{Read: state})
+	req, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+addr+"/metrics", nil)
+	require.NoError(t, err)
+	req.Header.Set("X", strings.Repeat("x", 64<<10))
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	resp.Body.Close()
+	require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, resp.StatusCode)
+}

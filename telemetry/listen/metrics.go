@@ -1,0 +1,83 @@
+package listen
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/expose"
+)
+
+const (
+	// atOnce is the number of requests that are answered at the same time; a state may have some
+	// MB. Others are told to come again.
+	atOnce = 8
+	// readTimeout bounds the wait for a state. Prometheus waits for 10 s.
+	readTimeout = 5 * time.Second
+)
+
+// Read returns the state of a collector.
+type Read = func(context.Context) (telemetry.State, error)
+
+// Metrics answers GET and HEAD with all metrics of the state that read returns. version is that
+// of the program.
+func Metrics(version string, read Read) http.Handler {
+	read = withoutWords(read)
+	return guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), readTimeout)
+		defer cancel()
+		state, err := read(ctx)
+		if errors.Is(err, fs.ErrNotExist) {
+			state, err = telemetry.State{}, nil // nothing is collected yet: the server is there, and says so
+		}
+		if err != nil {
+			// The error names paths; the log of the server has it, and a stranger need not.
+			http.Error(w, "The state of the KV tier could not be read. kvtier stat says more.", http.StatusServiceUnavailable)
+			return
+		}
+		var text bytes.Buffer
+		if err := (expose.Options{Version: version}).Write(&text, state); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", expose.ContentType)
+		w.Header().Set("Content-Length", strconv.Itoa(text.Len()))
+		_, _ = w.Write(text.Bytes()) // a client that left reads no error
+	}))
+}
+
+// guard lets through few requests at a time, that only read, for a host that is this one.
+// It sets the headers of all answers; h may replace them.
+func guard(h http.Handler) http.Handler {
+	places := make(chan struct{}, atOnce)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := w.Header()
+		header.Set("Cache-Control", "no-store")
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("Referrer-Policy", "no-referrer")
+		header.Set("Cross-Origin-Resource-Policy", "same-origin")
+		header.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		switch {
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			header.Set("Allow", "GET, HEAD")
+			http.Error(w, "Only GET and HEAD are answered here.", http.StatusMethodNotAllowed)
+			return
+		case !allowedHost(r):
+			http.Error(w, "This host name is not answered on a loopback address. Ask for localhost or the address.", http.StatusForbidden)
+			return
+		}
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+			h.ServeHTTP(w, r)
+		default:
+			header.Set("Retry-After", "1")
+			http.Error(w, "Too many requests at the same time.", http.StatusServiceUnavailable)
+		}
+	})
+}

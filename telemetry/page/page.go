@@ -1,0 +1,101 @@
+package page
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/show"
+)
+
+//go:embed assets
+var assets embed.FS
+
+// scripts in the order in which the page runs them.
+var scripts = []string{"format.js", "words.js", "view.js", "dom.js", "charts.js", "tables.js", "main.js"}
+
+// document is the whole page, and policy its Content-Security-Policy: the page runs its own
+// script, uses its own style, and talks to its own server.
+var document, policy = assemble()
+
+func assemble() (html, csp string) {
+	style := asset("page.css")
+	var code strings.Builder
+	code.WriteString("'use strict';\n")
+	for _, name := range scripts {
+		code.WriteString(asset(name))
+	}
+	script := strings.Replace(code.String(), "/*explanations*/", explanations(), 1)
+	html = strings.NewReplacer("/*style*/", style, "/*script*/", script).Replace(asset("page.html"))
+	csp = "default-src 'none'; script-src " + hashOf(script) + "; style-src " + hashOf(style) +
+		"; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+	return html, csp
+}
+
+// explanations has, as JSON, two sentences for each cause: the meaning and the remedy.
+func explanations() string {
+	all := make(map[telemetry.Cause]string)
+	for _, c := range telemetry.Causes {
+		e := show.Explain(c)
+		all[c] = strings.ToUpper(e.Means[:1]) + e.Means[1:] + ". " + remedies.Replace(e.Remedy)
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		panic(err) // a map of strings is JSON
+	}
+	return string(text)
+}
+
+// remedies makes remedies, which stand in a column of remedies elsewhere, whole sentences.
+var remedies = strings.NewReplacer("None is needed", "No action is needed", "None: ", "")
+
+func asset(name string) string {
+	text, err := assets.ReadFile("assets/" + name)
+	if err != nil {
+		panic(err) // the file is part of the program
+	}
+	return string(text)
+}
+
+func hashOf(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}
+
+// Handler serves the page at / and the state at /state.json. read returns the state, and should
+// end with its context; Handler calls it once at a time, for all who ask. Below another path,
+// put Handler behind [http.StripPrefix], and let the path end with a slash.
+func Handler(read func(context.Context) (telemetry.State, error)) http.Handler {
+	states := &reader{read: read, turn: make(chan struct{}, 1), limit: readLimit, fresh: stateFresh, now: time.Now}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		secure(w.Header())
+		switch {
+		case r.URL.Path != "/" && r.URL.Path != "/state.json":
+			http.NotFound(w, r)
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			w.Header().Set("Allow", "GET, HEAD")
+			http.Error(w, "the page can be read with GET alone", http.StatusMethodNotAllowed)
+		case r.URL.Path == "/state.json":
+			states.serve(w, r)
+		default:
+			w.Header().Set("Content-Type", "text/html; charset=utf-8")
+			w.Header().Set("Content-Security-Policy", policy)
+			_, _ = w.Write([]byte(document)) // an error means that the client has gone
+		}
+	})
+}
+
+// secure sets headers by which a browser keeps the answer from other sites and from caches.
+func secure(h http.Header) {
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+}

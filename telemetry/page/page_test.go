@@ -1,0 +1,135 @@
+package page
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+func get(t *testing.T, h http.Handler, method, path string) *http.Response {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+	return w.Result()
+}
+
+func fixed(state telemetry.State) func(context.Context) (telemetry.State, error) {
+	return func(context.Context) (telemetry.State, error) { return state, nil }
+}
+
+// Nothing in the document leads to another place, and no script or style may be added to it.
+func TestDocumentIsSelfContained(t *testing.T) {
+	r := get(t, Handler(fixed(telemetry.State{})), http.MethodGet, "/")
+	require.Equal(t, 200, r.StatusCode)
+	require.Equal(t, "text/html; charset=utf-8", r.Header.Get("Content-Type"))
+	csp := r.Header.Get("Content-Security-Policy")
+	require.Contains(t, csp, "default-src 'none'")
+	require.NotContains(t, csp, "unsafe")
+	require.NotContains(t, strings.ReplaceAll(document, "http://www.w3.org/2000/svg", ""), "://")
+	require.NotRegexp(t, regexp.MustCompile(`innerHTML|outerHTML|insertAdjacent|document\.write|\beval\(|new Function`), document)
+	require.NotContains(t, document, "/*style*/")
+	require.NotContains(t, document, "/*script*/")
+	require.Equal(t, 1, strings.Count(document, "</script>"))
+}
+
+func TestOtherRequests(t *testing.T) {
+	h := Handler(fixed(telemetry.State{}))
+	require.Equal(t, 404, get(t, h, http.MethodGet, "/page.css").StatusCode)
+	r := get(t, h, http.MethodPost, "/state.json")
+	require.Equal(t, 405, r.StatusCode)
+	require.Equal(t, "GET, HEAD", r.Header.Get("Allow"))
+	r = get(t, h, http.MethodGet, "/state.json")
+	require.Equal(t, "no-store", r.Header.Get("Cache-Control"))
+	require.Equal(t, "nosniff", r.Header.Get("X-Content-Type-Options"))
+	require.Empty(t, r.Header.Get("Access-Control-Allow-Origin"))
+}
+
+// A state with words is served without them, and the caller's state keeps them.
+func TestNoWordsLeave(t *testing.T) {
+	state := sample(now)
+	r := get(t, Handler(fixed(state)), http.MethodGet, "/state.json")
+	var body strings.Builder
+	var got telemetry.State
+	require.NoError(t, json.NewDecoder(r.Body).Decode(&got))
+	require.NoError(t, json.NewEncoder(&body).Encode(got))
+	require.NotContains(t, body.String(), "777001")
+	require.NotContains(t, body.String(), `"words"`)
+	require.Len(t, got.Prompts, len(state.Prompts))
+	require.NotNil(t, state.Prompts[1].Miss.Words)
+	require.NotNil(t, state.Processes[0].Busters[0].Words)
+}
+
+// An error of the collector names paths, which the page does not.
+func TestUnreadableState(t *testing.T) {
+	h := Handler(func(context.Context) (telemetry.State, error) {
+		return telemetry.State{}, errors.New("open /secret/socket: permission denied")
+	})
+	r := get(t, h, http.MethodGet, "/state.json")
+	require.Equal(t, 503, r.StatusCode)
+	var body map[string]string
+	require.NoError(t, json.NewDecoder(r.Body).Decode(&body))
+	require.Equal(t, "The collector's state could not be read. kvtier doctor looks for the cause.", body["error"])
+}
+
+// Many pages cause one read at a time, and few reads.
+func TestReadsAreShared(t *testing.T) {
+	var mu sync.Mutex
+	reads, running := 0, 0
+	s := &reader{turn: make(chan struct{}, 1), limit: time.Minute, fresh: time.Hour, now: time.Now}
+	s.read = func(context.Context) (telemetry.State, error) {
+		mu.Lock()
+		reads++
+		running++
+		if running != 1 {
+			t.Error("two reads at once")
+		}
+		mu.Unlock()
+		defer func() { mu.Lock(); running--; mu.Unlock() }()
+		return sample(now), nil
+	}
+	var group sync.WaitGroup
+	for range 32 {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			_, err := s.state(t.Context())
+			require.NoError(t, err)
+		}()
+	}
+	group.Wait()
+	require.Equal(t, 1, reads)
+}
+
+// A read that hangs and ignores its context makes others fail, and is the only one.
+func TestHungRead(t *testing.T) {
+	release, entered := make(chan struct{}), make(chan struct{}, 2)
+	s := &reader{turn: make(chan struct{}, 1), limit: time.Nanosecond, now: time.Now}
+	s.read = func(context.Context) (telemetry.State, error) {
+		entered <- struct{}{}
+		<-release
+		return telemetry.State{}, nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-entered; cancel() }()
+	_, err := s.state(ctx)
+	require.ErrorContains(t, err, "does not answer")
+	for range 8 {
+		w := httptest.NewRecorder()
+		s.serve(w, httptest.NewRequest(http.MethodGet, "/state.json", nil))
+		require.Equal(t, 503, w.Code)
+	}
+	require.Empty(t, entered)
+	close(release)
+	s.turn <- struct{}{} // the read has ended
+}

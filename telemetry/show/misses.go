@@ -1,0 +1,100 @@
+package show
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+// Miss is a prompt that computed more than it had to.
+type Miss struct {
+	Time      time.Time `json:"time"`
+	Model     string    `json:"model"`
+	Weights   string    `json:"weights"`
+	Namespace string    `json:"namespace,omitempty"`
+	Engine    string    `json:"engine"`
+	PID       int       `json:"pid"`
+	Slot      int       `json:"slot"`
+	Private   bool      `json:"private"`
+
+	Tokens   int `json:"tokens"`
+	InSlot   int `json:"slot_tokens"`
+	Restored int `json:"restored_tokens"` // from memory, disk and share, and reused at another position
+	Computed int `json:"computed_tokens"`
+
+	Cause    telemetry.Cause `json:"cause"`
+	Position int             `json:"position"` // of the first token that was computed, from 0
+	Because  string          `json:"because"`
+	Remedy   string          `json:"remedy"`
+	Detail   string          `json:"detail,omitempty"`
+	When     *time.Time      `json:"evicted,omitempty"`
+	From     string          `json:"evicted_from,omitempty"`
+
+	Words *telemetry.Words `json:"-"` // nil where they are not known here
+}
+
+// Misses lists the prompts that missed and that keep accepts, the newest first, at most n.
+func Misses(s telemetry.State, name Name, now time.Time, n int, keep func(telemetry.StatePrompt) bool) []Miss {
+	list := []Miss{}
+	for _, p := range slices.Backward(s.Prompts) {
+		if p.Miss == nil || !keep(p) {
+			continue
+		}
+		if len(list) == n {
+			break
+		}
+		list = append(list, Miss{
+			Time: p.At, Model: name(p.Weights, ownName(s, p.Weights)), Weights: p.Weights, Namespace: p.Namespace,
+			Engine: p.Process.Engine, PID: p.Process.PID, Slot: p.ID, Private: p.Private,
+			Tokens: p.Tokens, InSlot: p.Prompt.Slot, Restored: p.RAM + p.Local + p.Remote + p.Shifted, Computed: p.Computed,
+			Cause: p.Miss.Cause, Position: p.Miss.At, Because: Because(*p.Miss, now), Remedy: Explain(p.Miss.Cause).Remedy,
+			Detail: p.Miss.Detail, When: known(p.Miss.When), From: p.Miss.From, Words: p.Miss.Words,
+		})
+	}
+	return list
+}
+
+// ownName is the name that a process with the weights gave them.
+func ownName(s telemetry.State, weights string) string {
+	for _, m := range s.Models {
+		if m.Model.Weights == weights && m.Model.Name != "" {
+			return m.Model.Name
+		}
+	}
+	return ""
+}
+
+// Buster is a place that changes in every prompt.
+type Buster struct {
+	Model     string `json:"model"`
+	Weights   string `json:"weights"`
+	Namespace string `json:"namespace,omitempty"`
+	Begin     int    `json:"begin"` // positions [Begin, End) of the latest prompt, from 0
+	End       int    `json:"end"`
+	Prompts   int    `json:"prompts"`     // in a row
+	Lost      int    `json:"lost_tokens"` // behind it: computed in them, although they were the same
+
+	Words *telemetry.Words `json:"-"` // nil where they are not known here
+}
+
+// BusterAdvice is the remedy for a Buster.
+const BusterAdvice = "Move this text behind all text that stays the same, best into the last message, or leave it out."
+
+// Busters lists the places that change in every prompt, the one that costs the most first.
+func Busters(s telemetry.State, name Name, keep func(weights string) bool) []Buster {
+	list := []Buster{}
+	for _, p := range s.Processes {
+		for _, b := range p.Busters {
+			if keep(p.Model.Weights) {
+				list = append(list, Buster{
+					Model: name(p.Model.Weights, p.Model.Name), Weights: p.Model.Weights, Namespace: p.Model.Namespace,
+					Begin: b.Begin, End: b.End, Prompts: b.Prompts, Lost: b.Lost, Words: b.Words,
+				})
+			}
+		}
+	}
+	slices.SortStableFunc(list, func(a, b Buster) int { return cmp.Compare(b.Lost, a.Lost) })
+	return list
+}

@@ -1,0 +1,82 @@
+package show
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+// Process is a process that has a model loaded.
+type Process struct {
+	Model     string             `json:"model"`
+	Weights   string             `json:"weights"`
+	Namespace string             `json:"namespace,omitempty"`
+	Engine    string             `json:"engine"`
+	PID       int                `json:"pid"`
+	CacheType string             `json:"cache_type,omitempty"`
+	Started   *time.Time         `json:"started"`
+	At        time.Time          `json:"at"` // of its latest report
+	Slots     []Slot             `json:"slots"`
+	Memory    []telemetry.Memory `json:"memory"`
+}
+
+// Slot is one sequence of the engine. Hot, Warm, Cold and Remote are pages, as in
+// telemetry.Slot.
+type Slot struct {
+	Slot         int        `json:"slot"`
+	Tokens       int        `json:"tokens"`
+	Hot          int        `json:"hot_pages"`
+	Warm         int        `json:"warm_pages"`
+	Cold         int        `json:"cold_pages"`
+	Remote       int        `json:"remote_pages"`
+	Shifted      bool       `json:"shifted"`
+	Busy         bool       `json:"busy"`
+	LastRestore  *time.Time `json:"last_restore"`
+	Restored     int        `json:"restored_tokens"` // by the last restore
+	SavedSeconds float64    `json:"saved_seconds_estimate"`
+}
+
+// Processes lists the processes of a state by name of the model, and the slots of each by
+// number.
+func Processes(s telemetry.State, name Name) []Process {
+	list := []Process{}
+	for _, of := range s.Processes {
+		p := Process{
+			Model: name(of.Model.Weights, of.Model.Name), Weights: of.Model.Weights, Namespace: of.Model.Namespace,
+			Engine: of.Process.Engine, PID: of.Process.PID, CacheType: of.Model.CacheType,
+			Started: known(of.Started), At: of.At, Slots: []Slot{}, Memory: append([]telemetry.Memory{}, of.Memory...),
+		}
+		for _, slot := range of.Slots {
+			p.Slots = append(p.Slots, Slot{
+				Slot: slot.ID, Tokens: slot.Tokens, Hot: slot.Hot, Warm: slot.Warm, Cold: slot.Cold, Remote: slot.Remote,
+				Shifted: slot.Shifted, Busy: slot.Busy, LastRestore: known(slot.LastRestore), Restored: slot.Restored,
+				SavedSeconds: max(0, slot.Saved.Seconds()),
+			})
+		}
+		slices.SortFunc(p.Slots, func(a, b Slot) int { return cmp.Compare(a.Slot, b.Slot) })
+		slices.SortFunc(p.Memory, func(a, b telemetry.Memory) int { return cmp.Compare(a.Name, b.Name) })
+		list = append(list, p)
+	}
+	slices.SortStableFunc(list, func(a, b Process) int {
+		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.PID, b.PID))
+	})
+	return list
+}
+
+// Rows says whether the rows of a slot are those that computing gives.
+func (s Slot) Rows() string {
+	if s.Shifted {
+		return "shifted"
+	}
+	return "exact"
+}
+
+// Now says whether a request runs in a slot.
+func (s Slot) Now() string {
+	if s.Busy {
+		return "busy"
+	}
+	return "idle"
+}
