@@ -161,7 +161,18 @@ func (r *Recents) before(id uint64) []recent {
 	return found
 }
 
-// Tokens is the number of tokens that are kept.
+// BytesMax bounds Bytes.
+const BytesMax = 4*TokensMax + hashBytes*privateMax
+
+// Bytes estimates the memory of the prompts and of the hashes.
+func (r *Recents) Bytes() int64 {
+	if r == nil {
+		return 0
+	}
+	return 4*int64(r.Tokens()) + hashBytes*int64(r.private.len())
+}
+
+// Tokens is the number of tokens that are kept; an image counts as some.
 func (r *Recents) Tokens() int {
 	if r == nil {
 		return 0

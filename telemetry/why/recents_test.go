@@ -198,6 +198,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	for i := range 4 {
 		r.private.add(join(tokens(uint64(1000+i), TokensMax/2)))
 		require.LessOrEqual(t, len(r.private.hashes), privateMax)
+		require.LessOrEqual(t, r.Bytes(), int64(BytesMax))
 		require.Equal(t, len(r.private.ring), len(r.private.hashes))
 	}
 }
