@@ -214,8 +214,8 @@ func (a *app) findModel(model string) (foundModel, error) {
 		return foundModel{model, model, digest}, nil
 	}
 	names := a.names()
-	for digest := range names {
-		if !names.has(digest, model) {
+	for digest := range names.Names {
+		if !names.Has(digest, model) {
 			continue
 		}
 		if path := a.blob(digest); path != "" {
